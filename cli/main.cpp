@@ -1,0 +1,4 @@
+// The millrace command.
+int main() {
+  return 0;
+}

@@ -1,0 +1,51 @@
+# One library per room: millrace_room(NAME FOLDER [COMPUTES] PUBLIC deps... PRIVATE deps...).
+# COMPUTES: compiled for MILLRACE_ARCH, because matrix products want the widest vectors.
+
+add_library(millrace_flags INTERFACE)
+target_compile_options(millrace_flags INTERFACE
+  -Wall -Wextra -Wpedantic -Wconversion -Wsign-conversion -Wshadow -Wnon-virtual-dtor -Wold-style-cast)
+if(MILLRACE_WERROR)
+  target_compile_options(millrace_flags INTERFACE -Werror)
+endif()
+if(MILLRACE_SANITIZE)
+  # TBB's own header downcasts in a way that -fsanitize=vptr reports; that one check is excluded.
+  add_compile_options(-fsanitize=${MILLRACE_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=all)
+  add_link_options(-fsanitize=${MILLRACE_SANITIZE})
+  if(MILLRACE_SANITIZE MATCHES undefined)
+    add_compile_options(-fno-sanitize=vptr)
+  endif()
+endif()
+
+function(millrace_headers target)
+  target_include_directories(${target} PUBLIC
+    $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/include> $<INSTALL_INTERFACE:include>)
+endfunction()
+
+function(millrace_core)
+  add_library(millrace_core INTERFACE)
+  add_library(millrace::core ALIAS millrace_core)
+  target_include_directories(millrace_core INTERFACE
+    $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/include> $<INSTALL_INTERFACE:include>)
+  target_compile_features(millrace_core INTERFACE cxx_std_20)
+  set_target_properties(millrace_core PROPERTIES EXPORT_NAME core)
+endfunction()
+
+function(millrace_room name folder)
+  cmake_parse_arguments(ROOM "COMPUTES" "" "PUBLIC;PRIVATE" ${ARGN})
+  file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/${folder}/*.cpp)
+  if(NOT sources)
+    file(WRITE ${PROJECT_BINARY_DIR}/empty.cpp "")
+    set(sources ${PROJECT_BINARY_DIR}/empty.cpp)
+  endif()
+  add_library(millrace_${name} ${sources})
+  add_library(millrace::${name} ALIAS millrace_${name})
+  millrace_headers(millrace_${name})
+  # A room's private headers are included as "plan/clock.hpp", from the folder above.
+  get_filename_component(above ${PROJECT_SOURCE_DIR}/${folder} DIRECTORY)
+  target_include_directories(millrace_${name} PRIVATE ${above})
+  target_link_libraries(millrace_${name} PUBLIC ${ROOM_PUBLIC} PRIVATE ${ROOM_PRIVATE} $<BUILD_INTERFACE:millrace_flags>)
+  set_target_properties(millrace_${name} PROPERTIES EXPORT_NAME ${name} POSITION_INDEPENDENT_CODE ON)
+  if(ROOM_COMPUTES AND MILLRACE_ARCH)
+    target_compile_options(millrace_${name} PRIVATE -march=${MILLRACE_ARCH})
+  endif()
+endfunction()

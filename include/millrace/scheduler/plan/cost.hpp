@@ -1,0 +1,61 @@
+// Cost: how long each op takes, what a message costs, and what memory each op holds.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "millrace/scheduler/plan/action.hpp"
+#include "millrace/scheduler/plan/shape.hpp"
+
+namespace millrace {
+
+/// Times and memory of a shape's actions, per stage (and slice).
+///
+/// All times are doubles in **ticks**. When times are given as integers, `of_full_stage` scales
+/// them so that every per-chunk, per-slice time is an integer number of ticks; sums and maxima of
+/// doubles below 2^53 are then exact, and `ticks_per_unit` converts back. Thread-safety: immutable
+/// once filled, share freely.
+struct Cost {
+  /// Ticks of one op of one stage for each slice: index [stage * slices + slice].
+  std::vector<double> forward, backward_input, backward_weight, recompute;
+  /// Ticks of a full backward; empty means I + W.
+  std::vector<double> backward;
+  /// Ticks of an overlapped pair executed as one; unset means the halves one after the other.
+  std::optional<double> pair;
+  double optimizer = 0;  ///< ticks of a rank's optimizer step
+  double latency =
+      0;  ///< ticks a message needs after the producer ended, on every rank-crossing edge
+  std::vector<double> link_latency;         ///< p x p, overrides latency when not empty
+  double bytes_per_tick = 0;                ///< bandwidth; 0 = infinite
+  std::vector<double> link_bytes_per_tick;  ///< p x p, overrides bytes_per_tick
+  double message_bytes = 0;        ///< bytes of one message of a full micro-batch (a slice: 1/q)
+  bool contention = false;         ///< messages of one directed link follow one another
+  std::vector<double> rank_speed;  ///< p factors: an op takes ticks / speed; empty = all 1
+  double ticks_per_unit = 1;       ///< ticks in one unit of what the user gave
+
+  /// Change of memory at the start of F (a_F), inside I (g_I appears before a_I goes:
+  /// `input_peak`), at the end of I (g_I - a_I), and at the end of W (the rest). Per stage; bytes
+  /// or any unit.
+  std::vector<double> memory_forward, memory_input_peak, memory_input, memory_weight;
+
+  int slices = 1;
+
+  [[nodiscard]] std::size_t at(const Action& action) const {
+    return action.stage.index() * static_cast<std::size_t>(slices) + action.slice.index();
+  }
+
+  /// Ticks of a compute action (0 for the others), without rank speed.
+  [[nodiscard]] double ticks(const Action& action) const;
+
+  /// Costs of one full stage of a p-stage model: a stage of the shape takes p / S of it, a slice
+  /// 1/q of that. With integer arguments every time is an exact integer number of ticks
+  /// (ticks_per_unit = v q). Memory is 1 per full stage's micro-batch at F, kept until W (or B).
+  static Cost of_full_stage(
+      const Shape& shape, double forward, double input, double weight, double latency = 0);
+
+  /// F = I = W = 1.
+  static Cost unit(const Shape& shape) { return of_full_stage(shape, 1, 1, 1); }
+};
+
+}  // namespace millrace

@@ -1,0 +1,52 @@
+// The catalogue of schedules: every published schedule under the name the field uses.
+#pragma once
+
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "millrace/scheduler/plan/cost.hpp"
+#include "millrace/scheduler/plan/program.hpp"
+
+namespace millrace {
+
+/// What a generator may be asked for. Unset options take the schedule's own default; an option that
+/// a schedule does not have is refused in one sentence.
+struct ScheduleOptions {
+  int ranks = 4;                       ///< p
+  int micro_batches = 8;               ///< m
+  std::optional<int> chunks;           ///< v
+  std::optional<int> slices;           ///< q
+  std::optional<int> group;            ///< g
+  std::optional<int> waves;            ///< w, of the wave schedule: v = 2 w
+  std::optional<double> memory_limit;  ///< in the units of memory_forward
+  /// Costs of one full stage of a p-stage model, for the schedules that are searched with times.
+  double forward = 1, input = 1, weight = 1, latency = 0;
+  double memory_forward = 1, memory_input = 0, memory_weight = -1;
+};
+
+/// One row of `millrace list`.
+struct ScheduleEntry {
+  std::string_view name;    ///< as on the command line: "1f1b"
+  std::string_view title;   ///< "1F1B (PipeDream-flush, DAPPLE)"
+  std::string_view needs;   ///< which p, m, v, q, g have a meaning
+  std::string_view bubble;  ///< closed form, equal stages, no latency
+  std::string_view peak;    ///< peak activation, closed form
+  std::string_view source;  ///< paper or project
+  bool chunked = false;     ///< takes chunks (default 2)
+  bool sliced = false;      ///< takes slices
+  Program (*generate)(const ScheduleOptions&) = nullptr;
+};
+
+/// All schedules, in the order of scheduler/README.md.
+[[nodiscard]] std::span<const ScheduleEntry> schedules();
+
+/// The entry called `name`. Throws InvalidArgument naming the nearest known name.
+[[nodiscard]] const ScheduleEntry& find_schedule(std::string_view name);
+
+/// Generates the compute-only program of a schedule. Throws InvalidArgument, with the option, its
+/// value and what works, where the schedule has no meaning.
+[[nodiscard]] Program generate(std::string_view name, const ScheduleOptions& options);
+
+}  // namespace millrace

@@ -1,0 +1,98 @@
+// Executors choose threads; the interpreter gives actions their effect. One contract for all.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "millrace/core/error.hpp"
+#include "millrace/scheduler/plan/program.hpp"
+#include "millrace/scheduler/plan/simulate.hpp"
+#include "millrace/stages/stage.hpp"
+
+namespace millrace {
+
+/// The body of every (replica, stage) that this process hosts. Not owned.
+struct HostedStage {
+  Replica replica;
+  Stage stage;
+  StageBody* body = nullptr;
+};
+
+/// What one step reads from outside. Calls may come from any executor thread, for different units
+/// at the same time; each unit's inputs and targets are asked for once (twice never), and must stay
+/// valid in the returned lists.
+class StepData {
+ public:
+  virtual ~StepData() = default;
+  /// Inputs of the first stage.
+  virtual TensorList inputs(const Unit& unit) = 0;
+  /// Targets for the last stage.
+  virtual TensorList targets(const Unit& unit) = 0;
+  /// Index of the unit's first row in the mini-batch.
+  [[nodiscard]] virtual std::int64_t first_sample(const Unit& unit) const = 0;
+};
+
+/// Settings of one step.
+struct StepSettings {
+  std::uint64_t seed = 0;
+  std::uint64_t step = 0;
+  double loss_scale = 1;  ///< see PassContext
+  bool training = true;
+  /// No wait inside the step lasts longer than this.
+  std::chrono::milliseconds deadline = std::chrono::minutes(10);
+};
+
+/// What a step gave back.
+struct StepResult {
+  LossSum loss;                      ///< summed in ascending unit order
+  std::vector<LossSum> unit_losses;  ///< [micro_batch * slices + slice]; zeros where not hosted
+  std::vector<TensorList> outputs;   ///< evaluation only: predictions per unit
+  std::vector<std::size_t> peak_stash_bytes;  ///< per rank, counted
+};
+
+/// A pass failed. The message names rank, stage, micro-batch and action; the cause is nested
+/// (std::rethrow_if_nested).
+class StepError : public Error, public std::nested_exception {
+ public:
+  StepError(const std::string& what, Rank rank, const Action& action)
+      : Error(what), rank_(rank), action_(action) {}
+
+  [[nodiscard]] Rank rank() const { return rank_; }
+  [[nodiscard]] const Action& action() const { return action_; }
+
+ private:
+  Rank rank_;
+  Action action_;
+};
+
+/// Runs a program's actions once per call of `run`.
+///
+/// First error wins: the rest is cancelled, everything is joined, all stashes are dropped, and one
+/// StepError is thrown; the next step works.
+/// Thread-safety: externally synchronised.
+class Executor {
+ public:
+  Executor() = default;
+  Executor(const Executor&) = delete;
+  Executor& operator=(const Executor&) = delete;
+  virtual ~Executor() = default;
+
+  virtual StepResult run(StepData& data, const StepSettings& settings) = 0;
+
+  /// Start and end of every action of the last run in seconds since its start, aligned with
+  /// `program()`; rows of ranks that this process does not run are empty.
+  [[nodiscard]] virtual const Timeline& timeline() const = 0;
+
+  /// The program as executed (for ranks: with sends and receives).
+  [[nodiscard]] virtual const Program& program() const = 0;
+
+  /// Calls body(r) once for every hosted rank, in parallel where the executor has threads; for the
+  /// optimizer. The first exception is rethrown after all have ended.
+  virtual void for_each_rank(const std::function<void(Rank)>& body) = 0;
+};
+
+}  // namespace millrace

@@ -1,0 +1,142 @@
+// The stage contract: what a pipeline needs of a piece of a model. Built-in models use StageModule
+// (module.hpp); users write their own by deriving from Stage.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "millrace/core/ids.hpp"
+#include "millrace/core/random.hpp"
+#include "millrace/core/tensor.hpp"
+
+namespace millrace {
+
+/// Sum of a loss over samples and the weight (usually the number of samples) it was summed over.
+struct LossSum {
+  double sum = 0;
+  double weight = 0;
+  std::int64_t correct = 0;  ///< right predictions, of losses that classify
+
+  LossSum& operator+=(const LossSum& other) {
+    sum += other.sum;
+    weight += other.weight;
+    correct += other.correct;
+    return *this;
+  }
+};
+
+/// One trainable tensor and its gradient (same dtype and shape, zeroed once per step by the
+/// trainer).
+struct Parameter {
+  std::string name;  ///< global: "layers.3.weight", never stage-local
+  Tensor value;
+  Tensor gradient;
+  bool decays = true;  ///< weight decay applies (not to biases and norms)
+};
+
+/// Counts the bytes a rank's stages hold for the backward pass, with their peak.
+/// Thread-safety: externally synchronised (one per rank; a rank runs one action at a time).
+struct StashMeter {
+  std::size_t bytes = 0;
+  std::size_t peak = 0;
+
+  void add(std::size_t amount) {
+    bytes += amount;
+    if (bytes > peak) peak = bytes;
+  }
+
+  void remove(std::size_t amount) { bytes -= amount; }
+};
+
+/// Everything a pass may know about the unit it works on.
+/// Thread-safety: one context belongs to one running pass.
+struct PassContext {
+  std::uint64_t seed = 0;
+  std::uint64_t step = 0;
+  MicroBatch micro_batch;
+  Slice slice;
+  std::int64_t first_sample = 0;  ///< index of the unit's first row in the mini-batch
+  bool training = true;           ///< false: evaluation; dropout is off and nothing is stashed
+  bool recompute_later = false;  ///< F: keep the input only; a recompute pass will rebuild the rest
+  /// Factor on the loss gradient: (loss scale) / (total weight of the step). The one place of
+  /// scaling.
+  double loss_scale = 1;
+  /// Targets of this unit; set for the last stage only. Not owned.
+  const TensorList* targets = nullptr;
+  /// Where the last stage's forward writes its loss; set when targets are. Not owned.
+  LossSum* loss = nullptr;
+  /// Memory for outputs. Not owned; outlives every tensor of the step.
+  TensorPool* pool = nullptr;
+  /// Where stashed bytes are counted; may be null. Not owned.
+  StashMeter* meter = nullptr;
+
+  [[nodiscard]] RandomKey key(Purpose purpose, std::uint32_t sample, std::uint32_t layer) const {
+    return {seed, purpose, step, static_cast<std::uint32_t>(first_sample) + sample, layer};
+  }
+};
+
+/// Bytes one unit of `rows` rows keeps in a stage; the memory model that a simulation uses.
+struct StashBytes {
+  std::size_t after_forward = 0;  ///< held from the end of F
+  std::size_t input_peak = 0;     ///< largest amount held at any moment inside I (or B)
+  std::size_t after_input = 0;    ///< held between I and W
+};
+
+/// Consecutive layers with three passes. One stage sees its units' passes one at a time, in the
+/// order of its rank's program; different stages run at the same time.
+///
+/// - `forward` consumes its inputs and returns outputs for the next stage. The **last** stage, in
+///   training, has the targets in the context, adds its loss to `*context.loss` and returns
+///   nothing. In evaluation the last stage returns its predictions (and adds the loss if targets
+///   are given).
+/// - `backward_input` takes the gradients of the outputs (none for the last stage) and returns the
+///   gradients of the inputs (an empty list for the first stage, an empty Tensor for an input
+///   without gradient).
+/// - `backward_weight` adds the unit's weight gradients to the parameters' `gradient`.
+/// - `backward` is both; the default calls them in turn and gives the same bits.
+///
+/// Exceptions thrown by a pass end the step; `abandon_step` then drops everything that is stashed.
+/// Thread-safety: externally synchronised.
+class StageBody {
+ public:
+  StageBody() = default;
+  StageBody(const StageBody&) = delete;
+  StageBody& operator=(const StageBody&) = delete;
+  virtual ~StageBody() = default;
+
+  virtual TensorList forward(const PassContext& context, TensorList inputs) = 0;
+  virtual TensorList backward_input(const PassContext& context, TensorList output_gradients) = 0;
+  virtual void backward_weight(const PassContext& context) = 0;
+
+  virtual TensorList backward(const PassContext& context, TensorList output_gradients) {
+    TensorList input_gradients = backward_input(context, std::move(output_gradients));
+    backward_weight(context);
+    return input_gradients;
+  }
+
+  /// Rebuilds what a forward with `recompute_later` did not keep. Called before B or I of the unit.
+  virtual void recompute(const PassContext& context) { (void)context; }
+
+  /// Trainable tensors in global order; pointers stay valid for the stage's life.
+  [[nodiscard]] virtual std::vector<Parameter*> parameters() { return {}; }
+
+  /// Room for `units` units in flight (numbered micro_batch * slices + slice); called before the
+  /// first step.
+  virtual void reserve(int micro_batches, int slices) { (void)micro_batches, (void)slices; }
+
+  /// What a unit of `rows` rows stashes; all zeros when the stage does not tell.
+  [[nodiscard]] virtual StashBytes stash_bytes(std::int64_t rows, bool recompute) const {
+    (void)rows, (void)recompute;
+    return {};
+  }
+
+  /// Units still stashed; 0 after every finished step.
+  [[nodiscard]] virtual std::size_t stashed_units() const { return 0; }
+
+  /// Forgets all stashed units after a failed step.
+  virtual void abandon_step() noexcept {}
+};
+
+}  // namespace millrace

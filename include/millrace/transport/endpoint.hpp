@@ -1,0 +1,68 @@
+// The endpoint contract: how one rank's actions reach another rank's. Backends (in_process, zeromq)
+// implement it and pass one conformance suite.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <string>
+
+#include "millrace/core/ids.hpp"
+#include "millrace/core/tensor.hpp"
+
+namespace millrace {
+
+/// Which way a message flows: activations forward, gradients backward, or a collective's part.
+enum class Direction : std::uint8_t { Forward, Backward, Collective };
+
+/// Names one message of one step. Receives are by tag, never by order. `stage` is the **receiving**
+/// stage for Forward and Backward; for Collective it counts the collectives of the step.
+struct MessageTag {
+  std::uint64_t step = 0;
+  Direction direction = Direction::Forward;
+  Replica replica;
+  Stage stage;
+  MicroBatch micro_batch;
+  Slice slice;
+
+  friend constexpr auto operator<=>(const MessageTag&, const MessageTag&) = default;
+};
+
+/// "F to stage 3, micro-batch 7 of step 12".
+[[nodiscard]] std::string to_string(const MessageTag& tag);
+
+/// The latest moment a wait may last, on the steady clock.
+using Deadline = std::chrono::steady_clock::time_point;
+
+/// One rank's door to the others.
+///
+/// `send` never waits for the receiver: it takes the tensors and returns. `receive` waits for the
+/// message with exactly this tag from that rank. Whatever the sender did before `send` is visible
+/// after the matching `receive` returns. A channel (from, to, direction) holds at most the declared
+/// depth of messages that were sent and not yet received; one more is a TransportError that names
+/// the channel. After any TransportError the endpoint is unusable: recreate it. Thread-safety:
+/// `cancel` from any thread; everything else thread-affine to the rank's thread.
+class Endpoint {
+ public:
+  Endpoint() = default;
+  Endpoint(const Endpoint&) = delete;
+  Endpoint& operator=(const Endpoint&) = delete;
+  virtual ~Endpoint() = default;
+
+  [[nodiscard]] virtual Rank rank() const = 0;
+  [[nodiscard]] virtual int world() const = 0;
+
+  /// Hands `payload` over. Throws TransportError (peer lost, depth exceeded), Cancelled.
+  virtual void send(Rank to, const MessageTag& tag, TensorList payload) = 0;
+
+  /// Waits for the message. Throws TransportError at the deadline, Cancelled after `cancel`.
+  [[nodiscard]] virtual TensorList receive(Rank from, const MessageTag& tag, Deadline deadline) = 0;
+
+  /// Ends this and every other rank's waits with Cancelled{reason}. Idempotent.
+  virtual void cancel(const std::string& reason) noexcept = 0;
+
+  /// Says that nothing more will be sent; afterwards only destruction is allowed. Waits, up to the
+  /// deadline, until all sent messages were taken over by the peers.
+  virtual void goodbye(Deadline deadline) = 0;
+};
+
+}  // namespace millrace
