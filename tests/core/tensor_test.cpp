@@ -1,0 +1,121 @@
+// Tensor, TensorPool and TensorList: alignment, ownership, recycling, and what is refused.
+#include "millrace/core/tensor.hpp"
+
+#include <cstdint>
+#include <thread>
+#include <type_traits>
+
+#include <gtest/gtest.h>
+
+namespace millrace {
+namespace {
+
+static_assert(!std::is_copy_constructible_v<Tensor> &&
+              std::is_nothrow_move_constructible_v<Tensor>);
+static_assert(!std::is_copy_constructible_v<TensorList>);
+
+bool is_aligned(const void* data) {
+  return reinterpret_cast<std::uintptr_t>(data) % kAlignment == 0;
+}
+
+TEST(Tensor, OwnsAlignedMemoryOfItsShape) {
+  const Tensor tensor(DType::F32, {3, 5});
+
+  EXPECT_TRUE(is_aligned(tensor.data()));
+  EXPECT_EQ(tensor.bytes(), 60U);
+  EXPECT_EQ(tensor.rows(), 3);
+  EXPECT_EQ(tensor.columns(), 5);
+  EXPECT_EQ(to_string(tensor.dims()), "3x5");
+}
+
+TEST(Tensor, WithoutElementsIsStillATensor) {
+  const Tensor tensor(DType::F32, {0, 5});
+
+  EXPECT_TRUE(tensor);
+  EXPECT_EQ(tensor.elements(), 0);
+  EXPECT_EQ(tensor.bytes(), 0U);
+}
+
+TEST(Tensor, MovingLeavesNothingBehind) {
+  Tensor source(DType::U8, {4});
+  const void* data = source.data();
+
+  const Tensor target(std::move(source));
+
+  EXPECT_EQ(target.data(), data);
+  EXPECT_FALSE(source);  // NOLINT(bugprone-use-after-move): the claim under test
+  EXPECT_EQ(source.elements(), 0);
+}
+
+TEST(Tensor, ReturnsBorrowedMemoryToItsOwnerOnce) {
+  int released = 0;
+  float memory[4] = {1, 2, 3, 4};
+  {
+    Tensor first(
+        DType::F32,
+        {4},
+        memory,
+        [](void*, std::size_t, void* owner) noexcept { ++*static_cast<int*>(owner); },
+        &released);
+    const Tensor second(std::move(first));
+    EXPECT_EQ(second.as<float>()[2], 3.0F);
+    EXPECT_EQ(released, 0);
+  }
+  EXPECT_EQ(released, 1);
+}
+
+TEST(Tensor, RefusesTheWrongTypeAndNegativeOrHugeShapes) {
+  Tensor tensor(DType::F32, {2});
+  EXPECT_THROW((void)tensor.as<double>(), InvalidArgument);
+  EXPECT_THROW(Tensor(DType::F32, {-1}), InvalidArgument);
+  EXPECT_THROW(Tensor(DType::F64, {INT64_MAX, INT64_MAX}), InvalidArgument);
+  EXPECT_THROW(tensor.reshape({3}), InvalidArgument);
+  EXPECT_THROW((void)tensor.borrow_rows(1, 2), InvalidArgument);
+  EXPECT_THROW(Dims({1, 1, 1, 1, 1, 1, 1}), InvalidArgument);
+}
+
+TEST(Tensor, BorrowedRowsAreTheSameMemory) {
+  Tensor tensor(DType::F32, {3, 2});
+  for (std::size_t i = 0; i < 6; ++i) tensor.as<float>()[i] = static_cast<float>(i);
+
+  const Tensor middle = tensor.borrow_rows(1, 1);
+
+  EXPECT_EQ(middle.as<float>()[0], 2.0F);
+  EXPECT_EQ(middle.as<float>()[1], 3.0F);
+}
+
+TEST(TensorPool, ReusesMemorySoThatSteadyStateAllocatesNothing) {
+  TensorPool pool;
+  for (int round = 0; round < 100; ++round) {
+    const Tensor a = pool.make(DType::F32, {8, 96});
+    const Tensor b = pool.make(DType::F32, {8, 96});
+    const Tensor c = pool.make(DType::F32, {8, 64});
+    EXPECT_TRUE(is_aligned(a.data()) && is_aligned(b.data()) && is_aligned(c.data()));
+    EXPECT_NE(a.data(), b.data());
+  }
+  EXPECT_EQ(pool.blocks_allocated(), 3U);
+}
+
+TEST(TensorPool, TakesBackFromAnotherThread) {
+  TensorPool pool;
+  Tensor tensor = pool.make(DType::F32, {16});
+  std::thread([moved = std::move(tensor)]() mutable { moved = Tensor(); }).join();
+  const Tensor again = pool.make(DType::F32, {16});
+  EXPECT_EQ(pool.blocks_allocated(), 1U);
+}
+
+TEST(TensorList, HoldsMoreThanItsInlineFour) {
+  TensorList list;
+  for (std::int64_t i = 0; i < 7; ++i) list.push_back(Tensor(DType::U8, {i}));
+
+  TensorList moved(std::move(list));
+
+  ASSERT_EQ(moved.size(), 7U);
+  for (std::size_t i = 0; i < 7; ++i) EXPECT_EQ(moved[i].bytes(), i);
+  EXPECT_EQ(moved.bytes(), 21U);
+  moved.clear();
+  EXPECT_TRUE(moved.empty());
+}
+
+}  // namespace
+}  // namespace millrace

@@ -1,0 +1,162 @@
+// The house rules, read from the files themselves: who may include whom, no foreign type in a
+// public header, headers that compile alone, no junk drawer, no path of one machine.
+#include <array>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <regex>
+#include <set>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+namespace {
+
+namespace fs = std::filesystem;
+
+const fs::path kSource = MILLRACE_SOURCE_DIR;
+const fs::path kBinary = MILLRACE_BINARY_DIR;
+
+std::vector<fs::path> sources_under(const fs::path& folder) {
+  std::vector<fs::path> files;
+  if (!fs::exists(folder)) return files;
+  for (const auto& entry : fs::recursive_directory_iterator(folder))
+    if (entry.path().extension() == ".hpp" || entry.path().extension() == ".cpp")
+      files.push_back(entry.path());
+  return files;
+}
+
+std::vector<std::string> includes_of(const fs::path& file) {
+  static const std::regex kInclude(R"re(^\s*#\s*include\s*[<"]([^">]+)[">])re");
+  std::vector<std::string> names;
+  std::ifstream stream(file);
+  for (std::string line; std::getline(stream, line);)
+    if (std::smatch match; std::regex_search(line, match, kInclude)) names.push_back(match[1]);
+  return names;
+}
+
+/// The room a path (from include/millrace or from the source root) belongs to; empty: none.
+std::string room_of(const std::string& path) {
+  for (const char* room :
+       {"core", "scheduler/plan", "scheduler/run", "stages", "transport", "training"})
+    if (path.rfind(std::string(room) + "/", 0) == 0) return room;
+  if (path == "scheduler/plan.hpp") return "scheduler/plan";
+  return "";
+}
+
+std::string room_of_include(const std::string& include) {
+  const std::string prefix = "millrace/";
+  if (include.rfind(prefix, 0) == 0) return room_of(include.substr(prefix.size()));
+  if (include.rfind("plan/", 0) == 0 || include.rfind("run/", 0) == 0)
+    return room_of("scheduler/" + include);
+  return room_of(include);
+}
+
+const std::map<std::string, std::set<std::string>> kMayInclude = {
+    {"core", {"core"}},
+    {"scheduler/plan", {"core", "scheduler/plan"}},
+    {"stages", {"core", "stages"}},
+    {"transport", {"core", "transport"}},
+    {"scheduler/run", {"core", "scheduler/plan", "stages", "transport", "scheduler/run"}},
+    {"training", {"core", "scheduler/plan", "stages", "transport", "scheduler/run", "training"}},
+};
+
+TEST(Rooms, IncludeOnlyTheRoomsBelowThem) {
+  int checked = 0;
+  for (const auto& [room, allowed] : kMayInclude)
+    for (const fs::path& folder : {kSource / "include/millrace" / room, kSource / room})
+      for (const fs::path& file : sources_under(folder))
+        for (const std::string& include : includes_of(file)) {
+          const std::string target = room_of_include(include);
+          if (target.empty()) continue;
+          ++checked;
+          EXPECT_TRUE(allowed.contains(target))
+              << fs::relative(file, kSource) << " of room " << room << " includes " << include
+              << " of room " << target;
+        }
+  EXPECT_GT(checked, 25);
+}
+
+TEST(Rooms, PublicHeadersNameNoForeignLibrary) {
+  const std::regex foreign("^(Eigen|tbb|oneapi|zmq|mpi|nlohmann|CLI|xxhash|zlib|spdlog)");
+  for (const fs::path& file : sources_under(kSource / "include"))
+    for (const std::string& include : includes_of(file))
+      EXPECT_FALSE(std::regex_search(include, foreign))
+          << fs::relative(file, kSource) << " includes " << include;
+}
+
+TEST(Rooms, PlanAndCoreNeedOnlyTheStandardLibraryInTheirHeaders) {
+  for (const char* room : {"core", "scheduler/plan"})
+    for (const fs::path& file : sources_under(kSource / "include/millrace" / room))
+      for (const std::string& include : includes_of(file))
+        EXPECT_TRUE(include.rfind("millrace/", 0) == 0 || include.find('.') == std::string::npos)
+            << fs::relative(file, kSource) << " includes " << include;
+}
+
+TEST(Rooms, NothingIsCalledUtilsCommonHelpersOrMisc) {
+  const std::regex junk("(^|/)(utils?|common|helpers?|misc)(/|\\.|_)");
+  for (const char* folder : {"include",
+                             "scheduler",
+                             "stages",
+                             "transport",
+                             "training",
+                             "cli",
+                             "tests",
+                             "bench",
+                             "examples"})
+    for (const fs::path& file : sources_under(kSource / folder)) {
+      const std::string name = fs::relative(file, kSource).string();
+      EXPECT_FALSE(std::regex_search(name, junk)) << name;
+    }
+}
+
+TEST(Files, OpenBySayingWhyTheyExist) {
+  for (const char* folder : {"include",
+                             "scheduler",
+                             "stages",
+                             "transport",
+                             "training",
+                             "cli",
+                             "tests",
+                             "bench",
+                             "examples"})
+    for (const fs::path& file : sources_under(kSource / folder)) {
+      std::ifstream stream(file);
+      std::string line;
+      std::getline(stream, line);
+      EXPECT_TRUE(line.rfind("//", 0) == 0)
+          << fs::relative(file, kSource) << " opens with: " << line;
+    }
+}
+
+TEST(Library, NeitherPrintsNorReadsTheEnvironmentNorAborts) {
+  const std::regex banned(
+      R"(std::cout|std::cerr|\bprintf\s*\(|\bgetenv\s*\(|std::abort|\bexit\s*\(|system_clock|random_device|\bvolatile\b|thread_local)");
+  for (const char* folder : {"include", "scheduler", "stages", "transport", "training"})
+    for (const fs::path& file : sources_under(kSource / folder)) {
+      std::ifstream stream(file);
+      int number = 0;
+      for (std::string line; std::getline(stream, line);) {
+        ++number;
+        const std::string code = line.substr(0, line.find("//"));
+        EXPECT_FALSE(std::regex_search(code, banned))
+            << fs::relative(file, kSource) << ":" << number << ": " << line;
+      }
+    }
+}
+
+TEST(Headers, CompileAlone) {
+  const fs::path all = kBinary / "headers_alone.cpp";
+  for (const fs::path& file : sources_under(kSource / "include")) {
+    std::ofstream(all) << "#include \"" << fs::relative(file, kSource / "include").string()
+                       << "\"\n";
+    const std::string command = "c++ -std=c++20 -fsyntax-only -Wall -Wextra -Werror -I'" +
+                                (kSource / "include").string() + "' '" + all.string() + "'";
+    EXPECT_EQ(std::system(command.c_str()), 0) << fs::relative(file, kSource);
+  }
+}
+
+}  // namespace
