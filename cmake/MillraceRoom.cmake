@@ -16,6 +16,11 @@ if(MILLRACE_SANITIZE)
   endif()
 endif()
 
+if(MILLRACE_FUZZ)
+  add_compile_options(-fsanitize=fuzzer-no-link,address,undefined -fno-omit-frame-pointer -fno-sanitize-recover=all -fno-sanitize=vptr)
+  add_link_options(-fsanitize=address,undefined)
+endif()
+
 function(millrace_headers target)
   target_include_directories(${target} PUBLIC
     $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/include> $<INSTALL_INTERFACE:include>)

@@ -1,0 +1,19 @@
+#!/usr/bin/env bash
+# soak.sh BUILD_FOLDER: the long campaigns that CI has no time for. Every fuzz target for SOAK_FUZZ_SECONDS
+# (default 600), then every ctest case labelled soak.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+build=$1
+seconds=${SOAK_FUZZ_SECONDS:-600}
+
+[ -f build/fuzz/build.ninja ] || cmake --preset fuzz
+cmake --build --preset fuzz
+for target in build/fuzz/tests/fuzz/fuzz_*; do
+  [ -x "$target" ] && [ -f "$target" ] || continue
+  name=${target##*/fuzz_}
+  grown=build/fuzz/corpus/$name
+  mkdir -p "$grown"
+  echo "== fuzz $name for $seconds s"
+  "$target" -max_total_time="$seconds" -print_final_stats=1 "$grown" tests/fuzz/"$name"_corpus
+done
+ctest --test-dir "$build" --label-regex soak --output-on-failure
