@@ -1,6 +1,7 @@
 // The catalogue of schedules: every published schedule under the name the field uses.
 #pragma once
 
+#include <cstdint>
 #include <optional>
 #include <span>
 #include <string>
@@ -11,6 +12,9 @@
 
 namespace millrace {
 
+/// Order of the micro-batches in a backward phase that runs after all forwards.
+enum class BackwardOrder : std::uint8_t { Fifo, Lifo };
+
 /// What a generator may be asked for. Unset options take the schedule's own default; an option that
 /// a schedule does not have is refused in one sentence.
 struct ScheduleOptions {
@@ -20,6 +24,7 @@ struct ScheduleOptions {
   std::optional<int> slices;           ///< q
   std::optional<int> group;            ///< g
   std::optional<int> waves;            ///< w, of the wave schedule: v = 2 w
+  std::optional<BackwardOrder> order;  ///< of gpipe and bfs; fifo accumulates in ascending order
   std::optional<double> memory_limit;  ///< in the units of memory_forward
   /// Costs of one full stage of a p-stage model, for the schedules that are searched with times.
   double forward = 1, input = 1, weight = 1, latency = 0;
@@ -35,7 +40,13 @@ struct ScheduleEntry {
   std::string_view peak;    ///< peak activation, closed form
   std::string_view source;  ///< paper or project
   bool chunked = false;     ///< takes chunks (default 2)
-  bool sliced = false;      ///< takes slices
+  bool sliced = false;      ///< takes slices (default 2)
+  bool grouped = false;     ///< takes a group size
+  bool waved = false;       ///< takes a number of waves (default 1)
+  bool ordered = false;     ///< takes a backward order (default fifo)
+  bool limited = false;     ///< takes a memory limit
+  bool timed = false;       ///< the order depends on the costs in the options
+  /// Makes the program; `millrace::generate` checks the options against the flags above first.
   Program (*generate)(const ScheduleOptions&) = nullptr;
 };
 

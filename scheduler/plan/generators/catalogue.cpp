@@ -1,0 +1,252 @@
+// The catalogue: one row per published schedule, found by name, generated with checked options.
+#include <algorithm>
+#include <array>
+#include <numeric>
+#include <string>
+#include <vector>
+
+#include "millrace/core/error.hpp"
+#include "millrace/scheduler/plan/generators.hpp"
+#include "plan/generators/options.hpp"
+#include "plan/generators/phase.hpp"
+
+namespace millrace {
+
+namespace {
+
+using generators::Grouping;
+using generators::kFused;
+using generators::phase_program;
+using generators::PhaseRow;
+
+// Columns: grouping, warm-up slope, lag per rank, forwards first.
+constexpr PhaseRow kForwardsFirst{Grouping::Whole, 1, kFused, true};
+constexpr PhaseRow kOneFOneB{Grouping::Whole, 1, kFused, false};
+constexpr PhaseRow kEager{Grouping::Whole, 2, kFused, false};
+constexpr PhaseRow kInterleaved{Grouping::Rounds, 2, kFused, false};
+constexpr PhaseRow kZbH1{Grouping::Whole, 1, 1, false};
+constexpr PhaseRow kZbH2{Grouping::Whole, 2, 2, false};
+constexpr PhaseRow kInterleavedZb{Grouping::Rounds, 1, 1, false};
+constexpr PhaseRow kGroupInterleaved{Grouping::Small, 1, 0, false};
+constexpr PhaseRow kGroupedZb{Grouping::Small, 1, 1, false};
+constexpr PhaseRow kSeqPipe{Grouping::CyclesOfP, 2, kFused, false};
+constexpr PhaseRow kSeqPipeOneChunk{Grouping::CyclesOfP, 1, kFused, false};
+constexpr PhaseRow kSeqVpp{Grouping::CyclesOfPq, 2, kFused, false};
+constexpr PhaseRow kSeqSmartVpp{Grouping::CyclesOfPq, 1, kFused, false};
+
+template <const PhaseRow& row>
+Program phase(const ScheduleOptions& options) {
+  return phase_program(row, options);
+}
+
+Program lifo(const ScheduleOptions& options) {
+  ScheduleOptions reversed = options;
+  reversed.order = BackwardOrder::Lifo;
+  return phase_program(kForwardsFirst, reversed);
+}
+
+Program seqpipe(const ScheduleOptions& options) {
+  return phase_program(options.chunks == 1 ? kSeqPipeOneChunk : kSeqPipe, options);
+}
+
+constexpr std::array kEntries = {
+    ScheduleEntry{.name = "gpipe",
+                  .title = "GPipe (fill-drain)",
+                  .needs = "m >= 1",
+                  .bubble = "(p-1)(F+B)",
+                  .peak = "m",
+                  .source = "Huang et al. 2019",
+                  .ordered = true,
+                  .generate = phase<kForwardsFirst>},
+    ScheduleEntry{.name = "gpipe-lifo",
+                  .title = "GPipe, last micro-batch first in the backward",
+                  .needs = "m >= 1",
+                  .bubble = "(p-1)(F+B)",
+                  .peak = "m",
+                  .source = "torchgpipe, Alpa",
+                  .generate = lifo},
+    ScheduleEntry{.name = "1f1b",
+                  .title = "1F1B (PipeDream-flush, DAPPLE)",
+                  .needs = "m >= 1",
+                  .bubble = "(p-1)(F+B)",
+                  .peak = "min(p-r, m)",
+                  .source = "Narayanan et al. 2021, Fan et al. 2021",
+                  .generate = phase<kOneFOneB>},
+    ScheduleEntry{.name = "eager-1f1b",
+                  .title = "Eager 1F1B (overlap friendly)",
+                  .needs = "m >= 1",
+                  .bubble = "(p-1)(F+B), hides latency",
+                  .peak = "min(2(p-r)-1, m)",
+                  .source = "Alpa, JaxPP",
+                  .generate = phase<kEager>},
+    ScheduleEntry{.name = "interleaved",
+                  .title = "Interleaved 1F1B",
+                  .needs = "m >= 1; group g in p..m, last group full or >= p",
+                  .bubble = "(p-1)(F+B)/v for m >= p",
+                  .peak = "min(((v-1)g + 2(p-1-r) + 1)/v, m)",
+                  .source = "Narayanan et al. 2021 (Megatron-LM)",
+                  .chunked = true,
+                  .grouped = true,
+                  .generate = phase<kInterleaved>},
+    ScheduleEntry{.name = "bfs",
+                  .title = "Looped breadth-first",
+                  .needs = "m >= 1",
+                  .bubble = "(p-1)(F+B)/v for m >= p",
+                  .peak = "m",
+                  .source = "Lamy-Poirier 2022",
+                  .chunked = true,
+                  .ordered = true,
+                  .generate = phase<kForwardsFirst>},
+    ScheduleEntry{.name = "bfs-lifo",
+                  .title = "Looped breadth-first, last micro-batch first in the backward",
+                  .needs = "m >= 1",
+                  .bubble = "(p-1)(F+B)/v for m >= p",
+                  .peak = "m",
+                  .source = "PyTorch",
+                  .chunked = true,
+                  .generate = lifo},
+    ScheduleEntry{.name = "zb-h1",
+                  .title = "ZB-H1 (ZB-1p)",
+                  .needs = "m >= 1; m >= p for the full gain",
+                  .bubble = "(p-1)(F+I-W) for m >= p, W <= I",
+                  .peak = "min(p, m)",
+                  .source = "Qi et al. 2023",
+                  .generate = phase<kZbH1>},
+    ScheduleEntry{.name = "zb-h2",
+                  .title = "ZB-H2",
+                  .needs = "m >= 1; m >= 2p-1 for the full gain",
+                  .bubble = "span (p-1) max(0, F+I-2W) for m >= 2p-1; makespan >= (p-1)F",
+                  .peak = "2p-1 for m >= 2p-1",
+                  .source = "Qi et al. 2023",
+                  .generate = phase<kZbH2>},
+    ScheduleEntry{.name = "interleaved-zb",
+                  .title = "Interleaved zero bubble",
+                  .needs = "m >= 1; group g in p..m, last group full or >= p",
+                  .bubble = "(p-1)(F+I-W)/v for m >= p, W <= I",
+                  .peak = "((v-1)g + p)/v",
+                  .source = "PyTorch",
+                  .chunked = true,
+                  .grouped = true,
+                  .generate = phase<kInterleavedZb>},
+    ScheduleEntry{.name = "group-interleaved",
+                  .title = "Group interleaved (PipeOffload's building block)",
+                  .needs = "group g in p/2..p; g divides m and m >= p for the closed forms",
+                  .bubble = "((p-1)(F+I) + (v-1)(p-g)F)/v at F=I=W",
+                  .peak = "((v-1)g + p-r)/v",
+                  .source = "Wan et al. 2025",
+                  .chunked = true,
+                  .grouped = true,
+                  .timed = true,
+                  .generate = phase<kGroupInterleaved>},
+    ScheduleEntry{.name = "grouped-zb",
+                  .title = "Grouped zero bubble",
+                  .needs = "group g in p/2..p; g divides m and m >= p for the closed forms",
+                  .bubble = "(p-1 + (v-1)(p-g) + max(0, 2p-1-3g))F/v at F=I=W",
+                  .peak = "((v-1)g + p)/v",
+                  .source = "millrace",
+                  .chunked = true,
+                  .grouped = true,
+                  .timed = true,
+                  .generate = phase<kGroupedZb>},
+    ScheduleEntry{.name = "seq-1f1b",
+                  .title = "Seq1F1B",
+                  .needs = "m >= 1; causal slices",
+                  .bubble = "(p-1)(F+B)/q",
+                  .peak = "min((p-1-r + q)/q, m)",
+                  .source = "Sun et al. 2024",
+                  .sliced = true,
+                  .generate = phase<kOneFOneB>},
+    ScheduleEntry{.name = "seqpipe",
+                  .title = "SeqPipe",
+                  .needs = "m >= 1; causal slices",
+                  .bubble = "(p-1)(F+B)/(vq) for m >= p",
+                  .peak = "((p-1-r)b + (v-1)g q + q)/(vq), b = 1 if v = 1 else 2",
+                  .source = "MindSpore",
+                  .chunked = true,
+                  .sliced = true,
+                  .generate = seqpipe},
+    ScheduleEntry{.name = "seq-vpp",
+                  .title = "SeqVPP",
+                  .needs = "p >= q, m q >= p; causal slices",
+                  .bubble = "(p-1)(F+B)/(vq)",
+                  .peak = "(2(p-1-r) + (v-1)g q + q)/(vq), g = p/q",
+                  .source = "MindSpore",
+                  .chunked = true,
+                  .sliced = true,
+                  .generate = phase<kSeqVpp>},
+    ScheduleEntry{.name = "seq-smart-vpp",
+                  .title = "SeqSmartVPP",
+                  .needs = "p >= q, m q >= p; causal slices",
+                  .bubble = "(p-1)(F+B)/(vq)",
+                  .peak = "(p-1-r + (v-1)g q + q)/(vq), g = p/q",
+                  .source = "MindSpore",
+                  .chunked = true,
+                  .sliced = true,
+                  .generate = phase<kSeqSmartVpp>},
+};
+
+/// Insertions, deletions and substitutions that turn `a` into `b`.
+std::size_t edit_distance(std::string_view a, std::string_view b) {
+  std::vector<std::size_t> row(b.size() + 1);
+  std::iota(row.begin(), row.end(), std::size_t{0});
+  for (std::size_t i = 1; i <= a.size(); ++i) {
+    std::size_t diagonal = row[0];
+    row[0] = i;
+    for (std::size_t j = 1; j <= b.size(); ++j) {
+      const std::size_t replaced = diagonal + (a[i - 1] == b[j - 1] ? 0 : 1);
+      diagonal = row[j];
+      row[j] = std::min({replaced, row[j] + 1, row[j - 1] + 1});
+    }
+  }
+  return row.back();
+}
+
+std::string unknown_name(std::string_view name) {
+  const auto* const nearest =
+      std::min_element(kEntries.begin(), kEntries.end(), [&](const auto& a, const auto& b) {
+        return edit_distance(name, a.name) < edit_distance(name, b.name);
+      });
+  std::string sentence = "unknown schedule '" + std::string(name) + "'; did you mean '" +
+                         std::string(nearest->name) + "'? known:";
+  for (const ScheduleEntry& entry : kEntries) sentence += " " + std::string(entry.name);
+  return sentence;
+}
+
+/// "interleaved p=4 m=8 v=2".
+std::string title_of(const ScheduleEntry& entry, const ScheduleOptions& options) {
+  std::string title = std::string(entry.name) + " p=" + std::to_string(options.ranks) +
+                      " m=" + std::to_string(options.micro_batches);
+  if (options.chunks) title += " v=" + std::to_string(*options.chunks);
+  if (options.slices) title += " q=" + std::to_string(*options.slices);
+  if (options.group) title += " g=" + std::to_string(*options.group);
+  if (options.waves) title += " w=" + std::to_string(*options.waves);
+  return title;
+}
+
+}  // namespace
+
+std::span<const ScheduleEntry> schedules() {
+  return kEntries;
+}
+
+const ScheduleEntry& find_schedule(std::string_view name) {
+  for (const ScheduleEntry& entry : kEntries)
+    if (entry.name == name) return entry;
+  throw InvalidArgument(unknown_name(name));
+}
+
+Program generate(std::string_view name, const ScheduleOptions& options) {
+  const ScheduleEntry& entry = find_schedule(name);
+  generators::require_known_options(entry, options);
+  generators::require_counts(entry, options);
+
+  ScheduleOptions filled = options;
+  if (entry.chunked) filled.chunks = generators::chunks_of(options);
+  if (entry.sliced) filled.slices = generators::slices_of(options);
+  if (entry.waved) filled.waves = options.waves.value_or(1);
+  Program program = entry.generate(filled);
+  program.name = title_of(entry, filled);
+  return program;
+}
+
+}  // namespace millrace

@@ -1,0 +1,37 @@
+// Checks of ScheduleOptions that several families share. Every refusal is one sentence that names
+// the option as it is typed on the command line, the value that was given, and what works.
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include "millrace/core/error.hpp"
+#include "millrace/scheduler/plan/generators.hpp"
+
+namespace millrace::generators {
+
+inline constexpr int kDefaultChunks = 2;
+inline constexpr int kDefaultSlices = 2;
+
+inline int chunks_of(const ScheduleOptions& options) {
+  return options.chunks.value_or(kDefaultChunks);
+}
+
+inline int slices_of(const ScheduleOptions& options) {
+  return options.slices.value_or(kDefaultSlices);
+}
+
+/// "-m is 6 with -p 4": how a refusal opens.
+inline std::string given(const char* option, int value, const ScheduleOptions& options) {
+  return std::string(option) + " is " + std::to_string(value) + " with -p " +
+         std::to_string(options.ranks);
+}
+
+/// Throws unless the counts that every schedule has are at least 1 and the program is of a size
+/// that can be held.
+void require_counts(const ScheduleEntry& entry, const ScheduleOptions& options);
+
+/// Throws when an option is set that the schedule does not have.
+void require_known_options(const ScheduleEntry& entry, const ScheduleOptions& options);
+
+}  // namespace millrace::generators
