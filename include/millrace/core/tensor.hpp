@@ -262,29 +262,35 @@ class Tensor {
 
 /// Recycles tensor memory so that a steady-state step allocates nothing: freed blocks go to a list
 /// of their size (rounded up by at most an eighth).
-/// Tensors made here must not outlive the pool.
+/// Tensors made here may outlive the pool (a message under way, a prediction in the user's hands):
+/// the last of them frees what the pool left behind.
 /// Thread-safety: internally synchronised, any thread.
 class TensorPool {
  public:
-  TensorPool() = default;
+  TensorPool() : store_(new Store) {}
   TensorPool(const TensorPool&) = delete;
   TensorPool& operator=(const TensorPool&) = delete;
 
   ~TensorPool() {
-    for (const auto& [bytes, blocks] : free_)
-      for (void* block : blocks) ::operator delete (block, std::align_val_t{kAlignment});
+    bool last = false;
+    {
+      const std::lock_guard lock(store_->mutex);
+      store_->orphaned = true;
+      last = store_->outstanding == 0;
+    }
+    if (last) delete store_;
   }
 
   /// Uninitialised tensor; reuses a freed block of the same size class when there is one.
   [[nodiscard]] Tensor make(DType dtype, const Dims& dims) {
     const std::size_t bytes = size_of(dtype) * static_cast<std::size_t>(dims.elements());
-    return {dtype, dims, take(size_class(bytes)), &TensorPool::give_back, this};
+    return {dtype, dims, store_->take(size_class(bytes)), &TensorPool::give_back, store_};
   }
 
   /// How many blocks were ever taken from the system; constant once a step is in its steady state.
   [[nodiscard]] std::size_t blocks_allocated() const {
-    const std::lock_guard lock(mutex_);
-    return allocated_;
+    const std::lock_guard lock(store_->mutex);
+    return store_->allocated;
   }
 
  private:
@@ -294,35 +300,58 @@ class TensorPool {
     return (std::max<std::size_t>(bytes, 1) + unit - 1) / unit * unit;
   }
 
-  std::vector<void*>& list_of(std::size_t bytes) {
-    for (auto& [size, blocks] : free_)
-      if (size == bytes) return blocks;
-    return free_.emplace_back(bytes, std::vector<void*>{}).second;
-  }
+  /// Lives until the pool and all its tensors are gone.
+  struct Store {
+    Store() = default;
+    Store(const Store&) = delete;
+    Store& operator=(const Store&) = delete;
 
-  void* take(std::size_t bytes) {
-    const std::lock_guard lock(mutex_);
-    auto& blocks = list_of(bytes);
-    if (blocks.empty()) {
-      ++allocated_;
-      blocks.reserve(++outstanding_capacity_);  // so that give_back never allocates
-      return ::operator new (bytes, std::align_val_t{kAlignment});
+    ~Store() {
+      for (const auto& [bytes, blocks] : free)
+        for (void* block : blocks) ::operator delete (block, std::align_val_t{kAlignment});
     }
-    void* block = blocks.back();
-    blocks.pop_back();
-    return block;
-  }
+
+    std::vector<void*>& list_of(std::size_t bytes) {
+      for (auto& [size, blocks] : free)
+        if (size == bytes) return blocks;
+      return free.emplace_back(bytes, std::vector<void*>{}).second;
+    }
+
+    void* take(std::size_t bytes) {
+      const std::lock_guard lock(mutex);
+      auto& blocks = list_of(bytes);
+      void* block = nullptr;
+      if (blocks.empty()) {
+        blocks.reserve(allocated + 1);  // so that give_back never allocates
+        block = ::operator new (bytes, std::align_val_t{kAlignment});
+        ++allocated;
+      } else {
+        block = blocks.back();
+        blocks.pop_back();
+      }
+      ++outstanding;
+      return block;
+    }
+
+    std::mutex mutex;  // guards everything below
+    std::vector<std::pair<std::size_t, std::vector<void*>>> free;
+    std::size_t allocated = 0;
+    std::size_t outstanding = 0;
+    bool orphaned = false;
+  };
 
   static void give_back(void* data, std::size_t bytes, void* owner) noexcept {
-    auto& pool = *static_cast<TensorPool*>(owner);
-    const std::lock_guard lock(pool.mutex_);
-    pool.list_of(size_class(bytes)).push_back(data);
+    auto* store = static_cast<Store*>(owner);
+    bool last = false;
+    {
+      const std::lock_guard lock(store->mutex);
+      store->list_of(size_class(bytes)).push_back(data);
+      last = --store->outstanding == 0 && store->orphaned;
+    }
+    if (last) delete store;
   }
 
-  mutable std::mutex mutex_;  // guards everything below
-  std::vector<std::pair<std::size_t, std::vector<void*>>> free_;
-  std::size_t allocated_ = 0;
-  std::size_t outstanding_capacity_ = 0;
+  Store* store_;  // with the tensors made here
 };
 
 /// The tensors that cross a stage boundary together: usually one, so four fit without allocation.
@@ -333,15 +362,12 @@ class TensorList {
 
   explicit TensorList(Tensor only) { push_back(std::move(only)); }
 
-  TensorList(TensorList&& other) noexcept
-      : few_(std::move(other.few_)),
-        more_(std::move(other.more_)),
-        size_(std::exchange(other.size_, 0)) {}
+  TensorList(TensorList&& other) noexcept { take_over(other); }
 
   TensorList& operator=(TensorList&& other) noexcept {
-    few_ = std::move(other.few_);
-    more_ = std::move(other.more_);
-    size_ = std::exchange(other.size_, 0);
+    if (this == &other) return *this;
+    drop();
+    take_over(other);
     return *this;
   }
 
@@ -367,7 +393,7 @@ class TensorList {
     return i < few_.size() ? few_[i] : more_[i - few_.size()];
   }
 
-  void clear() { *this = TensorList(); }
+  void clear() { drop(); }
 
   [[nodiscard]] std::size_t bytes() const {
     std::size_t total = 0;
@@ -376,6 +402,20 @@ class TensorList {
   }
 
  private:
+  /// Only the tensors that are there are moved: lists are short, and moved twice per action.
+  void take_over(TensorList& other) noexcept {
+    size_ = std::exchange(other.size_, 0);
+    for (std::size_t i = 0; i < std::min(size_, few_.size()); ++i)
+      few_[i] = std::move(other.few_[i]);
+    if (size_ > few_.size()) more_ = std::exchange(other.more_, {});
+  }
+
+  void drop() noexcept {
+    for (std::size_t i = 0; i < std::min(size_, few_.size()); ++i) few_[i] = Tensor();
+    if (size_ > few_.size()) more_.clear();
+    size_ = 0;
+  }
+
   std::array<Tensor, 4> few_;
   std::vector<Tensor> more_;
   std::size_t size_ = 0;
