@@ -1,0 +1,53 @@
+// The executors by name, and the one a worker process runs.
+#pragma once
+
+#include <memory>
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include "millrace/scheduler/run/executor.hpp"
+#include "millrace/transport/endpoint.hpp"
+
+namespace millrace {
+
+struct ExecutorOptions {
+  /// Threads of the flow graph; 0 means one per core. More than cores only on purpose: stages that
+  /// wait rather than compute.
+  int threads = 0;
+  /// Lets the flow graph prefer the action with the longest remaining path. Costs 50 to 600 ns an
+  /// action; pays when actions are long and ranks outnumber cores.
+  bool priorities = false;
+  /// Records start and end of every action; two clock readings each (one on rank executors).
+  bool record_timeline = true;
+};
+
+/// The names that make_executor knows: "flow-graph", "ranks", "sequential".
+[[nodiscard]] std::span<const std::string_view> executor_kinds();
+
+/// Builds an executor for all ranks of `program` in this process.
+///
+/// `program` is compute only or already has messages, reductions or recompute; what is missing is
+/// added: reductions where a stage has copies, messages for "ranks". `stages` holds a body for
+/// every (replica, stage); the bodies must outlive the executor.
+/// - "sequential": the calling thread, one valid order. The reference.
+/// - "flow-graph": oneTBB, one node per action; the fastest in one process.
+/// - "ranks": one thread per rank, values through in-process mailboxes.
+/// Throws InvalidArgument for another name (with the nearest), for a program that verify() objects
+/// to (with its first sentence), for a missing body. Cost: O(actions).
+[[nodiscard]] std::unique_ptr<Executor> make_executor(std::string_view kind,
+                                                      const Program& program,
+                                                      std::span<const HostedStage> stages,
+                                                      const ExecutorOptions& options = {});
+
+/// Builds the executor of one rank, the endpoint's: it executes that rank's list in order on the
+/// calling thread. `stages` holds the bodies of that rank (others are ignored); `endpoint` must
+/// outlive the executor. A failure cancels the endpoint with the message, so that the other ranks'
+/// waits end too; a rank whose wait was ended so throws Cancelled with that message. Throws
+/// InvalidArgument as make_executor.
+[[nodiscard]] std::unique_ptr<Executor> make_rank_executor(const Program& program,
+                                                           std::span<const HostedStage> stages,
+                                                           Endpoint& endpoint,
+                                                           const ExecutorOptions& options = {});
+
+}  // namespace millrace

@@ -1,0 +1,77 @@
+// Interpreter: the only code that gives an action its effect. Executors choose threads and order;
+// what F, B, SEND or REDUCE_GRAD means is decided here, once, for all of them.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <span>
+
+#include "millrace/scheduler/run/executor.hpp"
+#include "millrace/transport/endpoint.hpp"
+
+namespace millrace {
+
+/// Executes single actions of a program: keeps the values between them (inputs of a stage and
+/// gradients of its outputs, per unit), hands them to the stage bodies, and moves them over an
+/// endpoint.
+///
+/// Without an endpoint all ranks of the program live in this process and share the values; a send
+/// or receive then has no effect of its own (its place in the order is what it is good for). With
+/// an endpoint only that rank's actions can be executed.
+///
+/// What an action does:
+/// - F takes the unit's inputs (first stage: from StepData), the last stage also the targets and a
+///   LossSum; the outputs become the inputs of the next stage. In evaluation the last stage's
+///   outputs go to the result.
+/// - B and I take the gradients of the outputs and leave those of the inputs to the stage before.
+/// - W and recompute call the body and move nothing.
+/// - SEND takes a value and gives it to the endpoint; RECV is the reverse.
+/// - REDUCE_GRAD adds the gradients of a stage's copies in replica order and gives every copy the
+///   same sum. Over an endpoint a copy's gradients leave right after its last B or W, so that a
+///   rank waits for exactly what the graph says it waits for.
+/// - STEP has no effect: the optimizer runs after the program, through Executor::for_each_rank.
+///
+/// A step does not allocate once the pools and mailboxes have grown (the result's vectors
+/// excepted). Thread-safety: `execute` from any thread, for different ranks at the same time; the
+/// caller makes sure that an action starts after everything Graph says it waits for. The rest:
+/// externally synchronised.
+class Interpreter {
+ public:
+  /// `program`, the bodies and `endpoint` must outlive the interpreter. Calls `reserve` of every
+  /// body. Throws InvalidArgument when a stage of a rank that runs here has no body, or two.
+  Interpreter(const Program& program,
+              std::span<const HostedStage> stages,
+              Endpoint* endpoint = nullptr);
+  Interpreter(const Interpreter&) = delete;
+  Interpreter& operator=(const Interpreter&) = delete;
+  ~Interpreter();
+
+  /// Whether the rank's actions are executed here.
+  [[nodiscard]] bool hosts(Rank rank) const;
+
+  /// Replaces the endpoint, between steps, after the old one was cancelled or lost. Throws
+  /// InvalidArgument when there was none or it was of another rank.
+  void use(Endpoint& endpoint);
+
+  /// Starts a step. `data` must stay valid until the step has ended. Throws InvalidArgument when
+  /// the settings and the program disagree about training.
+  void begin_step(StepData& data, const StepSettings& settings);
+
+  /// Gives action `position` of `rank` its effect. Throws StepError for whatever goes wrong inside,
+  /// the cause nested; Cancelled as it is when another rank ended a wait.
+  void execute(Rank rank, std::size_t position);
+
+  /// Ends the step: checks that every value was consumed, every stash is empty and all counted
+  /// bytes were given back (throws Error naming what was left, after dropping it), and returns
+  /// losses, outputs and peaks of the ranks that run here.
+  [[nodiscard]] StepResult end_step();
+
+  /// Drops all values and stashes after a failure.
+  void abandon_step() noexcept;
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace millrace

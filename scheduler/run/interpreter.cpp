@@ -1,0 +1,256 @@
+// The effects of the actions, one function each, and the frame of a step around them.
+#include "millrace/scheduler/run/interpreter.hpp"
+
+#include <string>
+#include <utility>
+
+#include "run/interpreter_state.hpp"
+
+namespace millrace {
+
+namespace {
+
+using run::Instruction;
+using run::RankState;
+using run::Reduction;
+
+MessageTag tag_of(const Action& action, Direction direction, int stage, std::uint64_t step) {
+  return {step, direction, action.replica(), Stage{stage}, action.micro_batch, action.slice};
+}
+
+/// The gradients of one copy on their way to the others. Replica numbers from 1 on, so that these
+/// never meet the tags of collectives, which have 0 there.
+MessageTag gradient_tag(Stage stage, Replica from, std::uint64_t step) {
+  return {step, Direction::Collective, Replica{from.value + 1}, stage, MicroBatch{}, Slice{}};
+}
+
+std::string sentence(const Action& action, Rank rank, const std::string& cause) {
+  return describe(action) + " failed on rank " + std::to_string(rank.value) + ": " + cause;
+}
+
+}  // namespace
+
+PassContext Interpreter::State::context(RankState& at,
+                                        const Instruction& instruction,
+                                        const Action& action) {
+  PassContext context;
+  context.seed = settings.seed;
+  context.step = settings.step;
+  context.micro_batch = action.micro_batch;
+  context.slice = action.slice;
+  context.first_sample = first_samples[instruction.unit];
+  context.training = settings.training;
+  context.recompute_later = instruction.recompute_later;
+  context.loss_scale = settings.loss_scale;
+  context.pool = &at.pool;
+  context.meter = &at.meter;
+  if (instruction.last_stage && !targets[instruction.unit].empty())
+    context.targets = &targets[instruction.unit];
+  return context;
+}
+
+void Interpreter::State::forward(RankState& at,
+                                 const Instruction& instruction,
+                                 const Action& action) {
+  if (instruction.last_stage) targets[instruction.unit] = data->targets(action.unit());
+  PassContext pass = context(at, instruction, action);
+  if (pass.targets != nullptr) pass.loss = &losses[instruction.unit];
+  TensorList given = instruction.body->forward(
+      pass,
+      instruction.first_stage ? data->inputs(action.unit()) : values.take(instruction.source));
+  if (!instruction.last_stage)
+    values.put(instruction.target, std::move(given));
+  else if (program.shape.forward_only)
+    outputs[instruction.unit] = std::move(given);
+}
+
+void Interpreter::State::backward(RankState& at,
+                                  const Instruction& instruction,
+                                  const Action& action) {
+  // Only the forward adds to the loss of the step; what a later pass writes is not wanted.
+  LossSum ignored;
+  PassContext pass = context(at, instruction, action);
+  if (pass.targets != nullptr) pass.loss = &ignored;
+  if (action.op == Op::BackwardWeight) return instruction.body->backward_weight(pass);
+  if (action.op == Op::Recompute) return instruction.body->recompute(pass);
+
+  TensorList gradients = instruction.last_stage ? TensorList() : values.take(instruction.source);
+  TensorList given = action.op == Op::Backward
+                         ? instruction.body->backward(pass, std::move(gradients))
+                         : instruction.body->backward_input(pass, std::move(gradients));
+  if (!instruction.first_stage) values.put(instruction.target, std::move(given));
+}
+
+void Interpreter::State::send(const Instruction& instruction, const Action& action) {
+  if (endpoint == nullptr) return;
+  const bool forward = action.op == Op::SendForward;
+  const int to = action.stage.value + (forward ? 1 : -1);
+  endpoint->send(
+      program.shape.rank(action.replica(), Stage{to}),
+      tag_of(action, forward ? Direction::Forward : Direction::Backward, to, settings.step),
+      values.take(instruction.source));
+}
+
+void Interpreter::State::receive(const Instruction& instruction, const Action& action) {
+  if (endpoint == nullptr) return;
+  const bool forward = action.op == Op::RecvForward;
+  const int from = action.stage.value + (forward ? -1 : 1);
+  const auto direction = forward ? Direction::Forward : Direction::Backward;
+  values.put(instruction.target,
+             endpoint->receive(program.shape.rank(action.replica(), Stage{from}),
+                               tag_of(action, direction, action.stage.value, settings.step),
+                               deadline()));
+}
+
+void Interpreter::State::publish(RankState& at, const Reduction& reduction, Replica replica) {
+  for (std::size_t i = 0; i < reduction.bodies.size(); ++i)
+    if (reduction.bodies[i] == nullptr)
+      endpoint->send(reduction.rank_of[i],
+                     gradient_tag(reduction.stage, replica, settings.step),
+                     run::copy_gradients(*reduction.bodies[replica.index()], at.pool));
+}
+
+void Interpreter::State::reduce(RankState& at, Reduction& reduction) {
+  if (reduction.arrived.fetch_add(1, std::memory_order_acq_rel) + 1 < reduction.local_copies)
+    return;
+  std::vector<TensorList> received(reduction.bodies.size());
+  for (int i = 0; i < static_cast<int>(received.size()); ++i) {
+    const auto copy = static_cast<std::size_t>(i);
+    if (reduction.bodies[copy] == nullptr)
+      received[copy] = endpoint->receive(reduction.rank_of[copy],
+                                         gradient_tag(reduction.stage, Replica{i}, settings.step),
+                                         deadline());
+  }
+  run::add_in_replica_order(reduction, received, at.pool);
+}
+
+void Interpreter::State::perform(RankState& at,
+                                 const Instruction& instruction,
+                                 const Action& action) {
+  switch (instruction.op) {
+    case Op::Forward:
+      forward(at, instruction, action);
+      break;
+    case Op::Backward:
+    case Op::BackwardInput:
+    case Op::BackwardWeight:
+    case Op::Recompute:
+      backward(at, instruction, action);
+      break;
+    case Op::SendForward:
+    case Op::SendBackward:
+      return send(instruction, action);
+    case Op::RecvForward:
+    case Op::RecvBackward:
+      return receive(instruction, action);
+    case Op::ReduceGrad:
+      if (instruction.reduction == nullptr) return;
+      if (instruction.publishes) publish(at, *instruction.reduction, action.replica());
+      return reduce(at, *instruction.reduction);
+    case Op::OptimizerStep:
+      return;
+  }
+  if (instruction.last_stage && instruction.ends_unit) targets[instruction.unit].clear();
+  if (instruction.publishes) publish(at, *instruction.reduction, action.replica());
+}
+
+void Interpreter::State::check_nothing_left() const {
+  const std::string step = "after step " + std::to_string(settings.step) + " ";
+  if (const std::size_t slot = values.first_full(); slot < values.size())
+    throw Error(step + map.name(slot, program.shape.slices) + " was never used");
+  for (const HostedStage& hosted : stages)
+    if (const std::size_t units = hosted.body->stashed_units(); units != 0)
+      throw Error(step + "stage " + std::to_string(hosted.stage.value) + " still has a stash for " +
+                  std::to_string(units) + " units");
+  for (std::size_t i = 0; i < ranks.size(); ++i)
+    if (ranks[i] != nullptr && ranks[i]->meter.bytes != 0)
+      throw Error(step + "rank " + std::to_string(i) + " has " +
+                  std::to_string(ranks[i]->meter.bytes) + " stashed bytes more than it gave back");
+}
+
+void Interpreter::State::drop() noexcept {
+  values.clear();
+  for (TensorList& list : targets) list.clear();
+  for (TensorList& list : outputs) list.clear();
+  for (const HostedStage& hosted : stages) hosted.body->abandon_step();
+  data = nullptr;
+}
+
+Interpreter::Interpreter(const Program& program,
+                         std::span<const HostedStage> stages,
+                         Endpoint* endpoint)
+    : state_(std::make_unique<State>(program, stages, endpoint)) {}
+
+Interpreter::~Interpreter() = default;
+
+bool Interpreter::hosts(Rank rank) const {
+  return state_->ranks[rank.index()] != nullptr;
+}
+
+void Interpreter::use(Endpoint& endpoint) {
+  require(state_->endpoint != nullptr && state_->endpoint->rank() == endpoint.rank(),
+          "the new endpoint is of rank " + std::to_string(endpoint.rank().value) +
+              "; it must be of the rank of the one it replaces");
+  state_->endpoint = &endpoint;
+}
+
+void Interpreter::begin_step(StepData& data, const StepSettings& settings) {
+  State& state = *state_;
+  const Shape& shape = state.program.shape;
+  require(settings.training != shape.forward_only,
+          settings.training ? "a forward-only program cannot train; it has no backward"
+                            : "evaluation needs a forward-only program; this one has backwards");
+  state.data = &data;
+  state.settings = settings;
+  for (std::size_t unit = 0; unit < state.losses.size(); ++unit) {
+    const auto number = static_cast<int>(unit);
+    state.losses[unit] = {};
+    state.first_samples[unit] =
+        data.first_sample({MicroBatch{number / shape.slices}, Slice{number % shape.slices}});
+  }
+  for (const auto& rank : state.ranks)
+    if (rank != nullptr) rank->meter = {};
+  for (const auto& reduction : state.reductions)
+    if (reduction != nullptr) reduction->arrived.store(0, std::memory_order_relaxed);
+}
+
+void Interpreter::execute(Rank rank, std::size_t position) {
+  State& state = *state_;
+  RankState& at = *state.ranks[rank.index()];
+  const Instruction& instruction = at.instructions[position];
+  const Action& action = state.program.ranks[rank.index()][position];
+  try {
+    state.perform(at, instruction, action);
+  } catch (const Cancelled&) {
+    if (state.endpoint != nullptr) throw;
+    throw StepError(sentence(action, rank, "cancelled"), rank, action);
+  } catch (const std::exception& cause) {
+    throw StepError(sentence(action, rank, cause.what()), rank, action);
+  } catch (...) {
+    throw StepError(sentence(action, rank, "an unknown exception"), rank, action);
+  }
+}
+
+StepResult Interpreter::end_step() {
+  State& state = *state_;
+  try {
+    state.check_nothing_left();
+  } catch (const Error&) {
+    state.drop();
+    throw;
+  }
+  StepResult result;
+  result.unit_losses = state.losses;
+  for (const LossSum& loss : result.unit_losses) result.loss += loss;
+  for (TensorList& list : state.outputs) result.outputs.push_back(std::move(list));
+  for (const auto& rank : state.ranks)
+    result.peak_stash_bytes.push_back(rank == nullptr ? 0 : rank->meter.peak);
+  state.data = nullptr;
+  return result;
+}
+
+void Interpreter::abandon_step() noexcept {
+  state_->drop();
+}
+
+}  // namespace millrace

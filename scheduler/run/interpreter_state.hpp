@@ -1,0 +1,96 @@
+// What the interpreter prepares before the first step, so that an action costs one table look-up:
+// every action compiled into the body it calls and the slots it takes from and fills.
+#pragma once
+
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "millrace/scheduler/run/interpreter.hpp"
+#include "run/gradient_sum.hpp"
+#include "run/value_slots.hpp"
+
+namespace millrace::run {
+
+/// One action, compiled.
+struct Instruction {
+  StageBody* body = nullptr;
+  Reduction* reduction = nullptr;  ///< REDUCE_GRAD, and the last B or W of a stage with copies
+  std::uint32_t source = ValueSlots::kNone;  ///< slot that is taken
+  std::uint32_t target = ValueSlots::kNone;  ///< slot that is filled
+  std::uint32_t unit = 0;                    ///< micro_batch * slices + slice
+  Op op = Op::Forward;
+  bool first_stage = false;
+  bool last_stage = false;
+  bool recompute_later = false;
+  bool publishes = false;  ///< last B or W of a stage with copies elsewhere: send the gradients
+  bool ends_unit = false;  ///< last pass that may look at the targets
+};
+
+/// One rank that runs here. Separate cache lines: ranks run at the same time.
+struct alignas(64) RankState {
+  std::vector<Instruction> instructions;  ///< aligned with the rank's program
+  StashMeter meter;
+  TensorPool pool;
+};
+
+/// The value slots in order: [stage border][unit], forward borders first.
+class SlotMap {
+ public:
+  /// `touched[s]`: whether the border between stage s-1 and s is worked at in this process.
+  SlotMap(const std::vector<bool>& touched, std::uint32_t units);
+
+  [[nodiscard]] std::uint32_t input_of(Stage stage, std::uint32_t unit) const;
+  [[nodiscard]] std::uint32_t gradient_of(Stage stage, std::uint32_t unit) const;
+  [[nodiscard]] std::size_t size() const { return 2 * borders_ * units_; }
+
+  /// "the activation for stage 2, micro-batch 5".
+  [[nodiscard]] std::string name(std::size_t slot, int slices) const;
+
+ private:
+  std::vector<std::uint32_t> row_;  ///< by stage: which border row, kNone where none
+  std::size_t borders_ = 0;
+  std::uint32_t units_ = 0;
+};
+
+}  // namespace millrace::run
+
+namespace millrace {
+
+struct Interpreter::State {
+  State(const Program& of_program, std::span<const HostedStage> hosted, Endpoint* to_others);
+
+  [[nodiscard]] PassContext context(run::RankState& at,
+                                    const run::Instruction& instruction,
+                                    const Action& action);
+  void perform(run::RankState& at, const run::Instruction& instruction, const Action& action);
+  void forward(run::RankState& at, const run::Instruction& instruction, const Action& action);
+  void backward(run::RankState& at, const run::Instruction& instruction, const Action& action);
+  void send(const run::Instruction& instruction, const Action& action);
+  void receive(const run::Instruction& instruction, const Action& action);
+  void publish(run::RankState& at, const run::Reduction& reduction, Replica replica);
+  void reduce(run::RankState& at, run::Reduction& reduction);
+  void check_nothing_left() const;
+  void drop() noexcept;
+
+  [[nodiscard]] Deadline deadline() const {
+    return std::chrono::steady_clock::now() + settings.deadline;
+  }
+
+  const Program& program;
+  Endpoint* endpoint;
+  std::vector<HostedStage> stages;  ///< of the ranks that run here
+  std::vector<std::unique_ptr<run::RankState>> ranks;
+  std::vector<std::unique_ptr<run::Reduction>> reductions;
+  run::SlotMap map;
+  run::ValueSlots values;
+
+  StepData* data = nullptr;
+  StepSettings settings;
+  std::vector<std::int64_t> first_samples;  ///< by unit
+  std::vector<TensorList> targets;          ///< by unit
+  std::vector<LossSum> losses;              ///< by unit
+  std::vector<TensorList> outputs;          ///< by unit, evaluation only
+};
+
+}  // namespace millrace

@@ -1,0 +1,36 @@
+// A rank's list executed in order against an endpoint: what the rank executor and each thread of
+// the ranks executor do.
+#pragma once
+
+#include <span>
+
+#include "millrace/scheduler/run/interpreter.hpp"
+#include "run/step_clock.hpp"
+
+namespace millrace::run {
+
+/// Thread-safety: externally synchronised; `run` on the thread the endpoint belongs to.
+class RankRunner {
+ public:
+  /// `program` (with messages), the bodies and `endpoint` must outlive the runner.
+  RankRunner(const Program& program, std::span<const HostedStage> stages, Endpoint& endpoint)
+      : program_(program), endpoint_(&endpoint), interpreter_(program, stages, &endpoint) {}
+
+  /// Replaces a cancelled endpoint by another of the same rank.
+  void use(Endpoint& endpoint) {
+    endpoint_ = &endpoint;
+    interpreter_.use(endpoint);
+  }
+
+  /// One step. On failure everything is dropped and the endpoint cancelled with the message.
+  StepResult run(StepData& data, const StepSettings& settings, StepClock& clock);
+
+ private:
+  void execute(StepClock& clock);
+
+  const Program& program_;
+  Endpoint* endpoint_;
+  Interpreter interpreter_;
+};
+
+}  // namespace millrace::run

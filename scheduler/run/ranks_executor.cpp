@@ -1,0 +1,126 @@
+// A thread per rank over in-process mailboxes: the same code that runs in worker processes, and
+// what ThreadSanitizer can prove.
+#include <exception>
+#include <memory>
+#include <mutex>
+#include <utility>
+#include <vector>
+
+#include "millrace/transport/in_process.hpp"
+#include "run/kinds.hpp"
+#include "run/rank_runner.hpp"
+#include "run/rank_threads.hpp"
+#include "run/rank_work.hpp"
+
+namespace millrace::run {
+
+namespace {
+
+/// The failure that came first; that another rank's failure ended a wait is not one of its own.
+/// Thread-safety: `keep` from any thread; the rest when all threads are done.
+class StepFailure {
+ public:
+  void keep(std::exception_ptr failure, bool consequence) {
+    const std::lock_guard lock(mutex_);
+    auto& place = consequence ? consequence_ : cause_;
+    if (place == nullptr) place = std::move(failure);
+  }
+
+  [[nodiscard]] std::exception_ptr get() const { return cause_ ? cause_ : consequence_; }
+
+ private:
+  std::mutex mutex_;  // guards both
+  std::exception_ptr cause_;
+  std::exception_ptr consequence_;
+};
+
+class RanksExecutor final : public Executor {
+ public:
+  RanksExecutor(Program program,
+                std::span<const HostedStage> stages,
+                const ExecutorOptions& options)
+      : program_(std::move(program)),
+        stages_(stages.begin(), stages.end()),
+        clock_(program_, options.record_timeline, [](Rank) { return true; }),
+        parts_(static_cast<std::size_t>(program_.shape.ranks)),
+        threads_(program_.shape.ranks) {
+    connect();
+  }
+
+  StepResult run(StepData& data, const StepSettings& settings) override {
+    StepFailure failure;
+    clock_.begin();
+    threads_.run([&](Rank rank) noexcept {
+      try {
+        parts_[rank.index()] = runners_[rank.index()]->run(data, settings, clock_);
+      } catch (const Cancelled&) {
+        failure.keep(std::current_exception(), true);
+      } catch (...) {
+        failure.keep(std::current_exception(), false);
+      }
+    });
+    if (failure.get() != nullptr) {
+      connect();  // cancelled mailboxes cannot be used again
+      std::rethrow_exception(failure.get());
+    }
+    return merge();
+  }
+
+  [[nodiscard]] const Timeline& timeline() const override { return clock_.timeline(); }
+  [[nodiscard]] const Program& program() const override { return program_; }
+
+  void for_each_rank(const std::function<void(Rank)>& body) override {
+    RankWork work(body, program_.shape.ranks);
+    threads_.run([&](Rank rank) { work.run(rank); });
+    work.rethrow();
+  }
+
+ private:
+  /// Fresh mailboxes for the runners.
+  void connect() {
+    InProcessHub hub(program_.shape.ranks);
+    std::vector<std::unique_ptr<Endpoint>> fresh;
+    for (int i = 0; i < program_.shape.ranks; ++i) {
+      fresh.push_back(hub.endpoint(Rank{i}));
+      if (runners_.size() < fresh.size())
+        runners_.push_back(std::make_unique<RankRunner>(program_, stages_, *fresh.back()));
+      else
+        runners_[fresh.size() - 1]->use(*fresh.back());
+    }
+    endpoints_ = std::move(fresh);
+  }
+
+  /// Every rank knows the losses and outputs of the last stages it has, and its own peak.
+  StepResult merge() {
+    StepResult whole = std::move(parts_.front());
+    for (std::size_t i = 1; i < parts_.size(); ++i) {
+      for (std::size_t unit = 0; unit < whole.unit_losses.size(); ++unit)
+        whole.unit_losses[unit] += parts_[i].unit_losses[unit];
+      for (std::size_t unit = 0; unit < whole.outputs.size(); ++unit)
+        if (!parts_[i].outputs[unit].empty())
+          whole.outputs[unit] = std::move(parts_[i].outputs[unit]);
+      whole.peak_stash_bytes[i] = parts_[i].peak_stash_bytes[i];
+    }
+    whole.loss = {};
+    for (const LossSum& loss : whole.unit_losses) whole.loss += loss;
+    return whole;
+  }
+
+  const Program program_;
+  const std::vector<HostedStage> stages_;
+  StepClock clock_;
+  std::vector<std::unique_ptr<Endpoint>> endpoints_;  // by rank
+  std::vector<std::unique_ptr<RankRunner>> runners_;  // by rank
+  std::vector<StepResult> parts_;                     // by rank
+  RankThreads threads_;                               // last: joined before what they use goes
+};
+
+}  // namespace
+
+std::unique_ptr<Executor> make_ranks(Program program,
+                                     std::span<const HostedStage> stages,
+                                     const ExecutorOptions& options) {
+  return std::make_unique<RanksExecutor>(std::move(program), stages, options);
+}
+
+}  // namespace millrace::run

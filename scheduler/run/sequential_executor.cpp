@@ -1,0 +1,85 @@
+// The calling thread, in one valid order: the reference for the other executors.
+#include <utility>
+#include <vector>
+
+#include "millrace/scheduler/plan/graph.hpp"
+#include "millrace/scheduler/run/interpreter.hpp"
+#include "run/kinds.hpp"
+#include "run/rank_work.hpp"
+#include "run/step_clock.hpp"
+#include "run/valid_order.hpp"
+
+namespace millrace::run {
+
+namespace {
+
+struct Place {
+  Rank rank;
+  std::size_t position = 0;
+};
+
+std::vector<Place> places_in_order(const Program& program) {
+  const Graph graph(program);
+  std::vector<Place> places;
+  places.reserve(graph.size());
+  for (const Node node : valid_order(graph)) {
+    const Rank rank = graph.rank(node);
+    places.push_back({rank, node - graph.first(rank)});
+  }
+  return places;
+}
+
+class SequentialExecutor final : public Executor {
+ public:
+  SequentialExecutor(Program program,
+                     std::span<const HostedStage> stages,
+                     const ExecutorOptions& options)
+      : program_(std::move(program)),
+        order_(places_in_order(program_)),
+        interpreter_(program_, stages),
+        clock_(program_, options.record_timeline, [](Rank) { return true; }) {}
+
+  StepResult run(StepData& data, const StepSettings& settings) override {
+    interpreter_.begin_step(data, settings);
+    clock_.begin();
+    try {
+      auto start = clock_.now();
+      for (const Place& place : order_) {
+        interpreter_.execute(place.rank, place.position);
+        if (!clock_.records()) continue;
+        const auto end = clock_.now();
+        clock_.note(place.rank, place.position, start, end);
+        start = end;
+      }
+    } catch (...) {
+      interpreter_.abandon_step();
+      throw;
+    }
+    return interpreter_.end_step();
+  }
+
+  [[nodiscard]] const Timeline& timeline() const override { return clock_.timeline(); }
+  [[nodiscard]] const Program& program() const override { return program_; }
+
+  void for_each_rank(const std::function<void(Rank)>& body) override {
+    RankWork work(body, program_.shape.ranks);
+    for (int i = 0; i < program_.shape.ranks; ++i) work.run(Rank{i});
+    work.rethrow();
+  }
+
+ private:
+  const Program program_;
+  const std::vector<Place> order_;
+  Interpreter interpreter_;
+  StepClock clock_;
+};
+
+}  // namespace
+
+std::unique_ptr<Executor> make_sequential(Program program,
+                                          std::span<const HostedStage> stages,
+                                          const ExecutorOptions& options) {
+  return std::make_unique<SequentialExecutor>(std::move(program), stages, options);
+}
+
+}  // namespace millrace::run
