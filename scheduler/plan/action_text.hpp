@@ -1,0 +1,32 @@
+// One action as text, for both text forms: PyTorch's cell grammar, and the plan file's superset of
+// it with replicas, slices, recompute and optimizer steps. Anchored: a match ends where the text
+// ends.
+#pragma once
+
+#include <cstddef>
+#include <string>
+#include <string_view>
+
+#include "millrace/scheduler/plan/action.hpp"
+
+namespace millrace {
+
+enum class ActionGrammar { Csv, OldCsv, Plan };
+
+/// The outcome of scanning one action: `sentence` is empty exactly when `action` is good.
+struct ScannedAction {
+  Action action;
+  std::size_t offset = 0;  ///< of the fault, from the start of the text
+  std::string sentence;    ///< the fault
+  bool sharding = false;   ///< UNSHARD or RESHARD: well-formed, but not an action of ours
+};
+
+[[nodiscard]] ScannedAction scan_action(std::string_view text, ActionGrammar grammar);
+
+/// "'x'" or "byte 0xEF", for sentences.
+[[nodiscard]] std::string quoted(char byte);
+
+/// A piece of the user's text for a sentence: quoted, cut after 20 bytes, control bytes as '?'.
+[[nodiscard]] std::string quoted(std::string_view text);
+
+}  // namespace millrace
