@@ -235,19 +235,17 @@ class PlanReader {
 
   void check_hashes() {
     const std::string hash = plan_hash(plan_.program);
+    const std::string checksum = plan_checksum(hash, plan_.program.name, plan_.boundaries);
     check_hash("hash", hash, "the program");
-    check_hash("checksum",
-               plan_checksum(hash, plan_.program.name, plan_.boundaries),
-               "name and boundaries");
+    check_hash("checksum", checksum, "name and boundaries");
   }
 
-  void check_hash(std::string_view name, const std::string& right, const std::string& what) {
-    const json& value = field(document_, {}, name);
-    if (!value.is_string()) throw Fault{{name}, "expected a string"};
-    if (value.get_ref<const std::string&>() != right)
-      complain({name},
-               "the " + std::string(name) + " does not fit " + what + ", which have " + right +
-                   ": the file was changed after it was written");
+  void check_hash(std::string_view field_name, const std::string& right, const std::string& what) {
+    const json& value = field(document_, {}, field_name);
+    if (value != right)
+      throw Fault{{field_name},
+                  "the " + std::string(field_name) + " of " + what + " is " + right +
+                      ", not this one: the file was changed after it was written"};
   }
 
   std::string_view text_;
