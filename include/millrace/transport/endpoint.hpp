@@ -33,6 +33,14 @@ struct MessageTag {
 /// The latest moment a wait may last, on the steady clock.
 using Deadline = std::chrono::steady_clock::time_point;
 
+/// How many messages a channel may hold: sent and not yet received.
+struct ChannelDepth {
+  Rank from;
+  Rank to;
+  Direction direction = Direction::Forward;
+  int depth = 1;
+};
+
 /// One rank's door to the others.
 ///
 /// `send` never waits for the receiver: it takes the tensors and returns. `receive` waits for the

@@ -9,14 +9,6 @@
 
 namespace millrace {
 
-/// How many messages a channel may hold: sent and not yet received.
-struct ChannelDepth {
-  Rank from;
-  Rank to;
-  Direction direction = Direction::Forward;
-  int depth = 1;
-};
-
 /// Connects `world` endpoints in this process. Tensors are handed over, never copied.
 ///
 /// Order: any; receives are by tag. Delivery: certain while both ends live. A rank whose endpoint
