@@ -41,11 +41,16 @@ class Stash {
   TensorList tensors_;
 };
 
-/// One layer of a built-in model. `forward` keeps in `stash` what the other passes need (nothing
-/// when `context.training` is false); `backward_input` may drop what only it needed and keep the
-/// output gradient for `backward_weight`, which ends with an empty stash. A layer without
-/// parameters clears the stash in `backward_input`. f32 and f64. Thread-safety: externally
-/// synchronised.
+/// One layer of a built-in model: rows of `input_columns` numbers to rows of `output_columns`, all
+/// of one dtype (f32 or f64), on 64-byte boundaries.
+///
+/// `forward` keeps in `stash` what the other passes need (nothing when `context.training` is
+/// false); `backward_input` may drop what only it needed and keep the output gradient for
+/// `backward_weight`, which ends with an empty stash. A layer without parameters clears the stash
+/// in `backward_input`. Inside I a layer drops before it keeps, so that it never holds more than
+/// the larger of the two amounts it declares. A forward must not write into its input (it may be
+/// borrowed); a backward may write into the gradient it is given.
+/// Thread-safety: externally synchronised.
 class Layer {
  public:
   Layer() = default;
@@ -66,9 +71,16 @@ class Layer {
   }
 
   [[nodiscard]] virtual std::vector<Parameter*> parameters() { return {}; }
+  /// Draws the parameters' first values: a pure function of the seed and the layer's global number.
+  virtual void initialize(std::uint64_t seed) { (void)seed; }
+
+  [[nodiscard]] virtual DType dtype() const = 0;
+  [[nodiscard]] virtual std::int64_t input_columns() const = 0;
+  [[nodiscard]] virtual std::int64_t output_columns() const = 0;
   /// Bytes kept for `rows` rows after F, and between I and W.
   [[nodiscard]] virtual std::size_t bytes_after_forward(std::int64_t rows) const = 0;
   [[nodiscard]] virtual std::size_t bytes_after_input(std::int64_t rows) const = 0;
+  /// "layers.3: linear 64->96 with relu", for messages.
   [[nodiscard]] virtual std::string describe() const = 0;
 };
 

@@ -75,13 +75,19 @@ struct PassContext {
   [[nodiscard]] RandomKey key(Purpose purpose, std::uint32_t sample, std::uint32_t layer) const {
     return {seed, purpose, step, static_cast<std::uint32_t>(first_sample) + sample, layer};
   }
+
+  /// Uninitialised tensor from the pool, or with memory of its own when there is no pool.
+  [[nodiscard]] Tensor make(DType dtype, const Dims& dims) const {
+    return pool != nullptr ? pool->make(dtype, dims) : Tensor(dtype, dims);
+  }
 };
 
 /// Bytes one unit of `rows` rows keeps in a stage; the memory model that a simulation uses.
 struct StashBytes {
   std::size_t after_forward = 0;  ///< held from the end of F
-  std::size_t input_peak = 0;     ///< largest amount held at any moment inside I (or B)
-  std::size_t after_input = 0;    ///< held between I and W
+  /// Largest amount held at any moment inside I (or B), the recompute just before it included.
+  std::size_t input_peak = 0;
+  std::size_t after_input = 0;  ///< held between I and W
 };
 
 /// Consecutive layers with three passes. One stage sees its units' passes one at a time, in the

@@ -1,0 +1,54 @@
+// Layer normalisation over the columns of each row.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "millrace/stages/layer.hpp"
+
+namespace millrace {
+
+/// y = h g + b with h = (x - mean(x)) / sqrt(var(x) + epsilon) per row; x, y [rows, columns],
+/// weight g and bias b [columns] (initialised to 1 and 0, not decayed). Ba, Kiros and Hinton,
+/// "Layer Normalization", arXiv 1607.06450, equation 4; var divides by the number of columns.
+///
+/// F keeps h and 1/sqrt(var + epsilon) [rows]. With dh = dy g:
+/// I: dx = (dh - mean(dh) - h mean(dh h)) / sqrt(var + epsilon), keeps h and dy instead;
+/// W: dg += column sums of dy h, db += column sums of dy, in row order.
+/// Row sums run in a fixed order whatever the vector width.
+/// Thread-safety: externally synchronised.
+class LayerNorm final : public Layer {
+ public:
+  struct Settings {
+    std::int64_t columns = 0;
+    double epsilon = 1e-5;
+    DType dtype = DType::F32;
+    std::uint32_t layer = 0;  ///< global number: names the parameters
+  };
+
+  /// Throws InvalidArgument when columns < 1, epsilon <= 0 or the dtype is neither f32 nor f64.
+  explicit LayerNorm(const Settings& settings);
+
+  Tensor forward(const PassContext& context, Tensor input, Stash& stash) override;
+  Tensor backward_input(const PassContext& context,
+                        Tensor output_gradient,
+                        Stash& stash,
+                        bool needs_input_gradient) override;
+  void backward_weight(const PassContext& context, Stash& stash) override;
+
+  [[nodiscard]] std::vector<Parameter*> parameters() override { return {&weight_, &bias_}; }
+  void initialize(std::uint64_t seed) override;
+  [[nodiscard]] DType dtype() const override { return settings_.dtype; }
+  [[nodiscard]] std::int64_t input_columns() const override { return settings_.columns; }
+  [[nodiscard]] std::int64_t output_columns() const override { return settings_.columns; }
+  [[nodiscard]] std::size_t bytes_after_forward(std::int64_t rows) const override;
+  [[nodiscard]] std::size_t bytes_after_input(std::int64_t rows) const override;
+  [[nodiscard]] std::string describe() const override;
+
+ private:
+  Settings settings_;
+  Parameter weight_;
+  Parameter bias_;
+};
+
+}  // namespace millrace

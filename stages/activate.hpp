@@ -1,0 +1,19 @@
+// Activations applied to tensors, for Linear (fused) and ActivationLayer.
+#pragma once
+
+#include "millrace/core/tensor.hpp"
+#include "millrace/stages/activation.hpp"
+
+namespace millrace::detail {
+
+/// DType of kept slopes: U8 for Relu, the data's own otherwise.
+[[nodiscard]] DType slope_dtype(Activation activation, DType dtype);
+
+/// to = f(from), and slopes = f'(from) when `slopes` is not null. `to` and `from` may be one
+/// tensor.
+void activate(Activation activation, const Tensor& from, Tensor& to, Tensor* slopes);
+
+/// gradient = gradient * slopes.
+void chain(Activation activation, Tensor& gradient, const Tensor& slopes);
+
+}  // namespace millrace::detail

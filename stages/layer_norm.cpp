@@ -1,0 +1,149 @@
+// Layer norm: two row sums forward, two row sums backward, column sums for its parameters.
+#include "millrace/stages/layer_norm.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "stages/check.hpp"
+#include "stages/column_sum.hpp"
+#include "stages/precision.hpp"
+#include "stages/row_sum.hpp"
+
+namespace millrace {
+namespace {
+
+// Places in the stash: the normalised rows stay from F to W, the scales from F to I, dy from I to
+// W.
+constexpr std::size_t kNormalised = 0;
+constexpr std::size_t kScales = 1;
+
+/// h = (x - mean) scale; returns scale = 1 / sqrt(var + epsilon).
+template <class T>
+T normalise_row(const T* x, std::int64_t columns, double epsilon, T* h) {
+  const T count = static_cast<T>(columns);
+  const T mean = detail::row_sum<T>(columns, [&](std::int64_t j) { return x[j]; }) / count;
+  for (std::int64_t j = 0; j < columns; ++j) h[j] = x[j] - mean;
+  const T variance =
+      detail::row_sum<T>(columns, [&](std::int64_t j) { return h[j] * h[j]; }) / count;
+  const T scale = T(1) / std::sqrt(variance + static_cast<T>(epsilon));
+  for (std::int64_t j = 0; j < columns; ++j) h[j] *= scale;
+  return scale;
+}
+
+/// dx of one row from dy, its normalised values and the weight.
+template <class T>
+void row_gradient(const T* dy, const T* h, const T* weight, T scale, std::int64_t columns, T* dx) {
+  const T count = static_cast<T>(columns);
+  for (std::int64_t j = 0; j < columns; ++j) dx[j] = dy[j] * weight[j];
+  const T mean = detail::row_sum<T>(columns, [&](std::int64_t j) { return dx[j]; }) / count;
+  const T along = detail::row_sum<T>(columns, [&](std::int64_t j) { return dx[j] * h[j]; }) / count;
+  for (std::int64_t j = 0; j < columns; ++j) dx[j] = (dx[j] - mean - h[j] * along) * scale;
+}
+
+}  // namespace
+
+LayerNorm::LayerNorm(const Settings& settings) : settings_(settings) {
+  detail::require_float(settings.dtype, describe());
+  require(settings.columns >= 1, describe() + ": layer norm needs at least 1 column");
+  require(settings.epsilon > 0, describe() + ": epsilon must be above 0");
+  const std::string name = "layers." + std::to_string(settings.layer);
+  for (Parameter* parameter : {&weight_, &bias_}) {
+    parameter->value = Tensor(settings.dtype, {settings.columns});
+    parameter->gradient = Tensor(settings.dtype, {settings.columns});
+    parameter->gradient.fill_zero();
+    parameter->decays = false;
+  }
+  weight_.name = name + ".weight";
+  bias_.name = name + ".bias";
+  initialize(0);
+}
+
+void LayerNorm::initialize(std::uint64_t) {
+  detail::with_precision(settings_.dtype, [&](auto zero) {
+    using T = decltype(zero);
+    std::ranges::fill(weight_.value.as<T>(), T(1));
+  });
+  bias_.value.fill_zero();
+}
+
+Tensor LayerNorm::forward(const PassContext& context, Tensor input, Stash& stash) {
+  detail::check_rows(*this, "input", input, settings_.columns);
+  const std::int64_t columns = settings_.columns;
+  Tensor output = context.make(settings_.dtype, input.dims());
+  Tensor normalised = context.make(settings_.dtype, {input.rows(), columns});
+  Tensor scales = context.make(settings_.dtype, {input.rows()});
+  detail::with_precision(settings_.dtype, [&](auto zero) {
+    using T = decltype(zero);
+    const T* weight = detail::values<T>(weight_.value);
+    const T* bias = detail::values<T>(bias_.value);
+    for (std::int64_t i = 0; i < input.rows(); ++i) {
+      T* h = detail::values<T>(normalised) + i * columns;
+      detail::values<T>(scales)[i] =
+          normalise_row<T>(detail::values<T>(input) + i * columns, columns, settings_.epsilon, h);
+      T* y = detail::values<T>(output) + i * columns;
+      for (std::int64_t j = 0; j < columns; ++j) y[j] = h[j] * weight[j] + bias[j];
+    }
+  });
+  if (!context.training) return output;
+  stash.keep(context, std::move(normalised));
+  stash.keep(context, std::move(scales));
+  return output;
+}
+
+Tensor LayerNorm::backward_input(const PassContext& context,
+                                 Tensor output_gradient,
+                                 Stash& stash,
+                                 bool needs_input_gradient) {
+  detail::check_rows(*this, "output gradient", output_gradient, settings_.columns);
+  const Tensor scales = stash.take(context, kScales);
+  Tensor input_gradient;
+  if (needs_input_gradient) {
+    const std::int64_t columns = settings_.columns;
+    input_gradient = context.make(settings_.dtype, output_gradient.dims());
+    detail::with_precision(settings_.dtype, [&](auto zero) {
+      using T = decltype(zero);
+      for (std::int64_t i = 0; i < output_gradient.rows(); ++i)
+        row_gradient<T>(detail::values<T>(output_gradient) + i * columns,
+                        detail::values<T>(stash[kNormalised]) + i * columns,
+                        detail::values<T>(weight_.value),
+                        detail::values<T>(scales)[i],
+                        columns,
+                        detail::values<T>(input_gradient) + i * columns);
+    });
+  }
+  stash.keep(context, std::move(output_gradient));
+  return input_gradient;
+}
+
+void LayerNorm::backward_weight(const PassContext& context, Stash& stash) {
+  const Tensor& normalised = stash[kNormalised];
+  const Tensor& gradient = stash[stash.size() - 1];
+  const std::int64_t columns = settings_.columns;
+  detail::with_precision(settings_.dtype, [&](auto zero) {
+    using T = decltype(zero);
+    const T* dy = detail::values<T>(gradient);
+    T* dg = detail::values<T>(weight_.gradient);
+    for (std::int64_t i = 0; i < gradient.rows(); ++i) {
+      const T* h = detail::values<T>(normalised) + i * columns;
+      for (std::int64_t j = 0; j < columns; ++j) dg[j] += dy[i * columns + j] * h[j];
+    }
+    detail::add_column_sums(dy, gradient.rows(), columns, detail::values<T>(bias_.gradient));
+  });
+  stash.clear(context);
+}
+
+std::size_t LayerNorm::bytes_after_forward(std::int64_t rows) const {
+  return size_of(settings_.dtype) * static_cast<std::size_t>(rows * (settings_.columns + 1));
+}
+
+std::size_t LayerNorm::bytes_after_input(std::int64_t rows) const {
+  return size_of(settings_.dtype) * static_cast<std::size_t>(2 * rows * settings_.columns);
+}
+
+std::string LayerNorm::describe() const {
+  return "layers." + std::to_string(settings_.layer) + ": layer norm of " +
+         std::to_string(settings_.columns);
+}
+
+}  // namespace millrace

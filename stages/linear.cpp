@@ -1,0 +1,157 @@
+// Linear: three products, with bias and activation in one pass over the output.
+#include "millrace/stages/linear.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "millrace/core/random.hpp"
+#include "stages/activate.hpp"
+#include "stages/check.hpp"
+#include "stages/column_sum.hpp"
+#include "stages/precision.hpp"
+#include "stages/product.hpp"
+
+namespace millrace {
+namespace {
+
+// Places in the stash: x stays from F to W, the slopes from F to I, dz from I to W.
+constexpr std::size_t kInput = 0;
+constexpr std::size_t kSlopes = 1;
+
+Parameter zero_parameter(const std::string& name, DType dtype, const Dims& dims, bool decays) {
+  Parameter parameter{name, Tensor(dtype, dims), Tensor(dtype, dims), decays};
+  parameter.value.fill_zero();
+  parameter.gradient.fill_zero();
+  return parameter;
+}
+
+template <class T>
+void fill_uniform(Tensor& tensor, const RandomKey& key, double bound) {
+  const auto values = tensor.as<T>();
+  for (std::size_t i = 0; i < values.size(); i += 4) {
+    const auto words = random_block(key, static_cast<std::uint32_t>(i / 4));
+    for (std::size_t j = i; j < std::min(i + 4, values.size()); ++j) {
+      const double unit = (static_cast<double>(words[j - i] >> 8U) + 0.5) * (1.0 / 16777216.0);
+      values[j] = static_cast<T>((2 * unit - 1) * bound);
+    }
+  }
+}
+
+template <class T>
+void fill_rows(Tensor& rows, const Tensor& row) {
+  const T* from = detail::values<T>(row);
+  T* to = detail::values<T>(rows);
+  for (std::int64_t i = 0; i < rows.rows(); ++i)
+    std::copy_n(from, row.elements(), to + i * row.elements());
+}
+
+}  // namespace
+
+Linear::Linear(const Settings& settings) : settings_(settings) {
+  detail::require_float(settings.dtype, describe());
+  require(settings.in >= 1 && settings.out >= 1,
+          describe() + ": a linear layer needs at least 1 input and 1 output column");
+  const std::string name = "layers." + std::to_string(settings.layer);
+  weight_ = zero_parameter(name + ".weight", settings.dtype, {settings.in, settings.out}, true);
+  bias_ = zero_parameter(name + ".bias", settings.dtype, {settings.out}, false);
+}
+
+void Linear::initialize(std::uint64_t seed) {
+  const bool half =
+      settings_.activation == Activation::Relu || settings_.activation == Activation::Gelu;
+  const double fan = static_cast<double>(half ? settings_.in : settings_.in + settings_.out);
+  const RandomKey key{.seed = seed, .purpose = Purpose::Initialize, .layer = settings_.layer};
+  detail::with_precision(settings_.dtype, [&](auto zero) {
+    fill_uniform<decltype(zero)>(weight_.value, key, std::sqrt(6.0 / fan));
+  });
+  bias_.value.fill_zero();
+}
+
+Tensor Linear::forward(const PassContext& context, Tensor input, Stash& stash) {
+  detail::check_rows(*this, "input", input, settings_.in);
+  const Dims dims{input.rows(), settings_.out};
+  Tensor output = context.make(settings_.dtype, dims);
+  detail::with_precision(settings_.dtype, [&](auto zero) {
+    using T = decltype(zero);
+    fill_rows<T>(output, bias_.value);
+    detail::add_forward<T>(context,
+                           {input.rows(), settings_.in, settings_.out},
+                           detail::values<T>(input),
+                           detail::values<T>(weight_.value),
+                           detail::values<T>(output));
+  });
+  if (!context.training) {
+    detail::activate(settings_.activation, output, output, nullptr);
+    return output;
+  }
+  stash.keep(context, std::move(input));
+  if (settings_.activation == Activation::None) return output;
+  Tensor slopes = context.make(detail::slope_dtype(settings_.activation, settings_.dtype), dims);
+  detail::activate(settings_.activation, output, output, &slopes);
+  stash.keep(context, std::move(slopes));
+  return output;
+}
+
+Tensor Linear::backward_input(const PassContext& context,
+                              Tensor output_gradient,
+                              Stash& stash,
+                              bool needs_input_gradient) {
+  detail::check_rows(*this, "output gradient", output_gradient, settings_.out);
+  if (settings_.activation != Activation::None) {
+    const Tensor slopes = stash.take(context, kSlopes);
+    detail::chain(settings_.activation, output_gradient, slopes);
+  }
+  Tensor input_gradient;
+  if (needs_input_gradient) {
+    const std::int64_t rows = output_gradient.rows();
+    input_gradient = context.make(settings_.dtype, {rows, settings_.in});
+    input_gradient.fill_zero();
+    detail::with_precision(settings_.dtype, [&](auto zero) {
+      using T = decltype(zero);
+      detail::add_input_gradient<T>(context,
+                                    {rows, settings_.in, settings_.out},
+                                    detail::values<T>(output_gradient),
+                                    detail::values<T>(weight_.value),
+                                    detail::values<T>(input_gradient));
+    });
+  }
+  stash.keep(context, std::move(output_gradient));
+  return input_gradient;
+}
+
+void Linear::backward_weight(const PassContext& context, Stash& stash) {
+  const Tensor& input = stash[kInput];
+  const Tensor& gradient = stash[stash.size() - 1];
+  detail::with_precision(settings_.dtype, [&](auto zero) {
+    using T = decltype(zero);
+    const T* dz = detail::values<T>(gradient);
+    detail::add_weight_gradient<T>(context,
+                                   {gradient.rows(), settings_.in, settings_.out},
+                                   detail::values<T>(input),
+                                   dz,
+                                   detail::values<T>(weight_.gradient));
+    detail::add_column_sums(dz, gradient.rows(), settings_.out, detail::values<T>(bias_.gradient));
+  });
+  stash.clear(context);
+}
+
+std::size_t Linear::bytes_after_forward(std::int64_t rows) const {
+  const std::size_t input =
+      size_of(settings_.dtype) * static_cast<std::size_t>(rows * settings_.in);
+  return input + slope_bytes(settings_.activation, settings_.dtype, rows * settings_.out);
+}
+
+std::size_t Linear::bytes_after_input(std::int64_t rows) const {
+  return size_of(settings_.dtype) * static_cast<std::size_t>(rows * (settings_.in + settings_.out));
+}
+
+std::string Linear::describe() const {
+  std::string text = "layers." + std::to_string(settings_.layer) + ": linear " +
+                     std::to_string(settings_.in) + "->" + std::to_string(settings_.out);
+  if (settings_.activation != Activation::None)
+    text += std::string(" with ") + name_of(settings_.activation);
+  return text;
+}
+
+}  // namespace millrace

@@ -1,0 +1,37 @@
+// From a run-time dtype to the template for float or double; built-in layers know these two only.
+#pragma once
+
+#include <string>
+#include <utility>
+
+#include "millrace/core/error.hpp"
+#include "millrace/core/tensor.hpp"
+
+namespace millrace::detail {
+
+inline void require_float(DType dtype, const std::string& who) {
+  require(dtype == DType::F32 || dtype == DType::F64,
+          who + " computes in f32 or f64, not in " + name_of(dtype));
+}
+
+/// body(T{}) with T = float or double.
+template <class Body>
+void with_precision(DType dtype, Body&& body) {
+  if (dtype == DType::F64) {
+    std::forward<Body>(body)(double{});
+  } else {
+    std::forward<Body>(body)(float{});
+  }
+}
+
+template <class T>
+T* values(Tensor& tensor) {
+  return static_cast<T*>(tensor.data());
+}
+
+template <class T>
+const T* values(const Tensor& tensor) {
+  return static_cast<const T*>(tensor.data());
+}
+
+}  // namespace millrace::detail
