@@ -1,0 +1,17 @@
+// The verbs of the millrace command, one file each. A verb registers itself with the application
+// and runs in its callback; what goes wrong is thrown and becomes one sentence and an exit code in
+// main.
+#pragma once
+
+#include <CLI/CLI.hpp>
+
+namespace millrace::cli {
+
+/// Thrown by a verb whose work is done and printed, to end with another exit code than 0.
+struct ExitCode {
+  int code = 1;
+};
+
+void add_list(CLI::App& app);
+
+}  // namespace millrace::cli
