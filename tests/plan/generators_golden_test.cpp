@@ -73,5 +73,10 @@ TEST(Golden, PhaseProgramsAreTheirPublishedOrders) {
     EXPECT_EQ(grid(generate(one.schedule, one.options)), golden(one.file)) << one.file;
 }
 
+TEST(Golden, WrittenVListsAreTheirPublishedOrders) {
+  for (const char* name : {"zb-v", "dualpipe-v"})
+    EXPECT_EQ(grid(generate(name, {})), golden(name)) << name;
+}
+
 }  // namespace
 }  // namespace millrace

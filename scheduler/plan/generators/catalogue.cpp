@@ -9,6 +9,9 @@
 #include "millrace/scheduler/plan/generators.hpp"
 #include "plan/generators/options.hpp"
 #include "plan/generators/phase.hpp"
+#include "plan/generators/slots.hpp"
+#include "plan/generators/v_lists.hpp"
+#include "plan/generators/wave.hpp"
 
 namespace millrace {
 
@@ -19,7 +22,7 @@ using generators::kFused;
 using generators::phase_program;
 using generators::PhaseRow;
 
-// Columns: grouping, warm-up slope, lag per rank, forwards first.
+// Columns: grouping, warm-up slope, lag per rank, forwards first, forward only.
 constexpr PhaseRow kForwardsFirst{Grouping::Whole, 1, kFused, true};
 constexpr PhaseRow kOneFOneB{Grouping::Whole, 1, kFused, false};
 constexpr PhaseRow kEager{Grouping::Whole, 2, kFused, false};
@@ -29,6 +32,7 @@ constexpr PhaseRow kZbH2{Grouping::Whole, 2, 2, false};
 constexpr PhaseRow kInterleavedZb{Grouping::Rounds, 1, 1, false};
 constexpr PhaseRow kGroupInterleaved{Grouping::Small, 1, 0, false};
 constexpr PhaseRow kGroupedZb{Grouping::Small, 1, 1, false};
+constexpr PhaseRow kForward{Grouping::Rounds, 1, kFused, true, true};
 constexpr PhaseRow kSeqPipe{Grouping::CyclesOfP, 2, kFused, false};
 constexpr PhaseRow kSeqPipeOneChunk{Grouping::CyclesOfP, 1, kFused, false};
 constexpr PhaseRow kSeqVpp{Grouping::CyclesOfPq, 2, kFused, false};
@@ -148,6 +152,43 @@ constexpr std::array kEntries = {
                   .grouped = true,
                   .timed = true,
                   .generate = phase<kGroupedZb>},
+    ScheduleEntry{.name = "zb-v",
+                  .title = "ZBV, the written list",
+                  .needs = "m >= 1; m >= 2p-1 for the full gain",
+                  .bubble = "span (p-1)(max(F,I)-W) for W <= F <= I, m >= 2p-1",
+                  .peak = "p for m >= 2p-1",
+                  .source = "Qi et al. 2023, PyTorch",
+                  .generate = generators::zb_v},
+    ScheduleEntry{.name = "dualpipe",
+                  .title = "DualPipe",
+                  .needs = "p even; m even, m >= 2p; two replicas",
+                  .bubble = "(p/2-1)(FB+B-3W) with pairs of cost FB, F = I, W <= F",
+                  .peak = "p+1",
+                  .source = "DeepSeek-AI 2024",
+                  .generate = generators::dualpipe},
+    ScheduleEntry{.name = "dualpipe-v",
+                  .title = "DualPipeV (cut in half)",
+                  .needs = "m >= 2p",
+                  .bubble = "(p-1)(F+I-W)/2, halves of a pair one by one, F = I, W <= F",
+                  .peak = "p + 1/2",
+                  .source = "Sea AI, DeepSeek 2025",
+                  .generate = generators::dualpipe_v},
+    ScheduleEntry{.name = "chimera",
+                  .title = "Chimera (bidirectional)",
+                  .needs = "p even; m a multiple of p; two replicas",
+                  .bubble = "(m/p + 1)(p-2)F at B = 2F",
+                  .peak = "p/2 + 1 + min(r, p-1-r)",
+                  .source = "Li and Hoefler 2021",
+                  .generate = generators::chimera},
+    ScheduleEntry{.name = "wave",
+                  .title = "Wave pipeline (Hanayo)",
+                  .needs = "m >= 1; w waves, v = 2w",
+                  .bubble = "none: list scheduled with the given costs",
+                  .peak = "<= p",
+                  .source = "Liu et al. 2023",
+                  .waved = true,
+                  .timed = true,
+                  .generate = generators::wave},
     ScheduleEntry{.name = "seq-1f1b",
                   .title = "Seq1F1B",
                   .needs = "m >= 1; causal slices",
@@ -183,6 +224,24 @@ constexpr std::array kEntries = {
                   .chunked = true,
                   .sliced = true,
                   .generate = phase<kSeqSmartVpp>},
+    ScheduleEntry{.name = "terapipe",
+                  .title = "TeraPipe (all slices forward, then backward)",
+                  .needs = "m >= 1; causal slices",
+                  .bubble = "(p-1)(F+B)/q",
+                  .peak = "m",
+                  .source = "Li et al. 2021",
+                  .sliced = true,
+                  .generate = phase<kForwardsFirst>},
+    ScheduleEntry{.name = "forward",
+                  .title = "Forward only (inference)",
+                  .needs = "m >= 1",
+                  .bubble = "(p-1)F/v for m >= p",
+                  .peak = "none kept",
+                  .source = "Megatron-LM, DeepSpeed, PyTorch",
+                  .chunked = true,
+                  .grouped = true,
+                  .default_chunks = 1,
+                  .generate = phase<kForward>},
 };
 
 /// Insertions, deletions and substitutions that turn `a` into `b`.
@@ -241,7 +300,7 @@ Program generate(std::string_view name, const ScheduleOptions& options) {
   generators::require_counts(entry, options);
 
   ScheduleOptions filled = options;
-  if (entry.chunked) filled.chunks = generators::chunks_of(options);
+  if (entry.chunked) filled.chunks = options.chunks.value_or(entry.default_chunks);
   if (entry.sliced) filled.slices = generators::slices_of(options);
   if (entry.waved) filled.waves = options.waves.value_or(1);
   Program program = entry.generate(filled);

@@ -49,7 +49,7 @@ void require_counts(const ScheduleEntry& entry, const ScheduleOptions& options) 
   // Each factor below is under 2^31 and the product is compared as it grows, so nothing overflows.
   std::int64_t forwards = options.ranks;
   for (const int factor : {options.micro_batches,
-                           entry.chunked ? chunks_of(options) : 1,
+                           entry.chunked ? options.chunks.value_or(entry.default_chunks) : 1,
                            entry.sliced ? slices_of(options) : 1,
                            entry.waved ? 2 * std::min(options.waves.value_or(1), 1 << 28) : 1}) {
     forwards = forwards > kMostForwards ? forwards : forwards * factor;

@@ -10,12 +10,7 @@
 
 namespace millrace::generators {
 
-inline constexpr int kDefaultChunks = 2;
 inline constexpr int kDefaultSlices = 2;
-
-inline int chunks_of(const ScheduleOptions& options) {
-  return options.chunks.value_or(kDefaultChunks);
-}
 
 inline int slices_of(const ScheduleOptions& options) {
   return options.slices.value_or(kDefaultSlices);

@@ -48,17 +48,17 @@ class RankWriter {
 
   /// 1 warm-up forwards, 2 forward - backward (- weight), 3 the weights that are left.
   std::vector<Action> write(std::size_t warm, int lag) {
-    const std::size_t total = queues_.forward.size();
+    const std::size_t total = queues_.forward.size(), owed = queues_.backward.size();
     const bool split = lag != kFused;
-    actions_.reserve(total * (split ? 3 : 2));
+    actions_.reserve(total + owed * (split ? 2 : 1));
 
     while (forwards_ < std::min(warm, total)) forward();
-    while (backwards_ < total) {
+    while (backwards_ < owed) {
       if (forwards_ < total) forward();
       backward(split ? Op::BackwardInput : Op::Backward);
       if (split && backwards_ - weights_ > static_cast<std::size_t>(lag)) weight();
     }
-    while (split && weights_ < total) weight();
+    while (split && weights_ < owed) weight();
     return std::move(actions_);
   }
 
@@ -166,14 +166,17 @@ Program phase_program(const PhaseRow& row, const ScheduleOptions& options) {
   const int ranks = options.ranks;
   const int chunks = options.chunks.value_or(1), slices = options.slices.value_or(1);
   const std::vector<int> groups = group_sizes(row.grouping, options);
-  const Queues queues = loop_queues(groups, chunks, slices, options.order == BackwardOrder::Lifo);
+  Queues queues = loop_queues(groups, chunks, slices, options.order == BackwardOrder::Lifo);
+  if (row.forward_only) queues.backward.clear();
 
-  Program program;
-  program.shape = {.ranks = ranks,
-                   .micro_batches = options.micro_batches,
-                   .slices = slices,
-                   .placement = Placement::loop(ranks, chunks),
-                   .replica_of = {}};
+  Program program{.shape = {.ranks = ranks,
+                            .micro_batches = options.micro_batches,
+                            .slices = slices,
+                            .placement = Placement::loop(ranks, chunks),
+                            .replica_of = {},
+                            .forward_only = row.forward_only},
+                  .ranks = {},
+                  .name = {}};
   for (int rank = 0; rank < ranks; ++rank) {
     const int ahead = row.slope * (ranks - 1 - rank) + (chunks - 1) * groups.front() * slices;
     const std::size_t warm =

@@ -1,5 +1,5 @@
-// The phase program: one generator and a table of five columns give every schedule whose ranks walk
-// a fixed queue of forwards and a fixed queue of backwards.
+// The phase program: one generator and a table of a few columns give every schedule whose ranks
+// walk a fixed queue of forwards and a fixed queue of backwards.
 #pragma once
 
 #include <vector>
@@ -28,6 +28,7 @@ struct PhaseRow {
   int slope = 1;
   int lag_per_rank = kFused;
   bool forwards_first = false;  ///< warm = every forward
+  bool forward_only = false;    ///< no backward is owed
 };
 
 /// Group sizes of m micro-batches under `grouping`; they sum to m. Throws InvalidArgument for a

@@ -39,13 +39,14 @@ struct ScheduleEntry {
   std::string_view bubble;  ///< closed form, equal stages, no latency
   std::string_view peak;    ///< peak activation, closed form
   std::string_view source;  ///< paper or project
-  bool chunked = false;     ///< takes chunks (default 2)
+  bool chunked = false;     ///< takes chunks (default: default_chunks)
   bool sliced = false;      ///< takes slices (default 2)
   bool grouped = false;     ///< takes a group size
   bool waved = false;       ///< takes a number of waves (default 1)
   bool ordered = false;     ///< takes a backward order (default fifo)
   bool limited = false;     ///< takes a memory limit
   bool timed = false;       ///< the order depends on the costs in the options
+  int default_chunks = 2;
   /// Makes the program; `millrace::generate` checks the options against the flags above first.
   Program (*generate)(const ScheduleOptions&) = nullptr;
 };

@@ -1,0 +1,18 @@
+// The V schedules that were published as lists, and the bidirectional one that is two of them.
+#pragma once
+
+#include "millrace/scheduler/plan/generators.hpp"
+
+namespace millrace::generators {
+
+/// ZBV as written out by its authors and by PyTorch; any m, best from 2p-1.
+[[nodiscard]] Program zb_v(const ScheduleOptions& options);
+
+/// DualPipeV, overlapped pairs marked; m >= 2p.
+[[nodiscard]] Program dualpipe_v(const ScheduleOptions& options);
+
+/// DualPipe: DualPipeV of half the ranks and micro-batches played twice, mirrored; p even, m even
+/// and >= 2p.
+[[nodiscard]] Program dualpipe(const ScheduleOptions& options);
+
+}  // namespace millrace::generators
