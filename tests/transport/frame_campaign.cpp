@@ -1,0 +1,231 @@
+// See frame_campaign.hpp.
+#include "transport/frame_campaign.hpp"
+
+#include <cstring>
+#include <vector>
+
+#include "millrace/core/random.hpp"
+
+namespace millrace {
+
+namespace {
+
+constexpr FrameExpectation kExpectation{42, 3, Rank{1}, Rank{0}, 4096};
+
+template <class T>
+T field(std::span<const std::byte> bytes, std::size_t at) {
+  T value;
+  std::memcpy(&value, bytes.data() + at, sizeof value);
+  return value;
+}
+
+/// The honest sender: messages of 0 to 3 small tensors, step after step.
+class HonestSender {
+ public:
+  FrameHeader next(std::uint64_t sequence) {
+    FrameHeader header;
+    header.kind = static_cast<FrameKind>(1 + message_ % 3);
+    header.job = kExpectation.job;
+    header.epoch = kExpectation.epoch;
+    header.source = kExpectation.source;
+    header.destination = kExpectation.destination;
+    header.sequence = sequence;
+    header.tag.step = message_ / 8;
+    header.tag.stage = Stage{static_cast<std::int32_t>(message_ % 5)};
+    header.tag.micro_batch = MicroBatch{static_cast<std::int32_t>(message_ % 8)};
+    header.tensor_count = static_cast<int>(message_ % 4);
+    if (tensor_ != 0) {  // a mutant that was taken may have opened another message than ours
+      header.kind = open_.kind;
+      header.tag = open_.tag;
+      header.tensor_count = open_.tensor_count;
+    }
+    header.tensor_index = tensor_;
+    header.absent =
+        header.tensor_count == 0 || (message_ + static_cast<unsigned>(tensor_)) % 7 == 0;
+    header.dtype = DType::F32;
+    if (!header.absent) header.dims = Dims{static_cast<std::int64_t>(message_ % 3), 4};
+    header.payload_bytes = header.absent ? 0 : 16 * (message_ % 3);
+    header.hashed = message_ % 2 == 0;
+    return header;
+  }
+
+  void taken(const FrameHeader& header) {
+    tensor_ = header.tensor_index + 1 < header.tensor_count ? header.tensor_index + 1 : 0;
+    open_ = header;
+    if (tensor_ == 0) ++message_;
+  }
+
+ private:
+  std::uint64_t message_ = 0;
+  int tensor_ = 0;
+  FrameHeader open_;
+};
+
+/// One receiver, its model, and an honest sender whose frames are mutated on the way.
+class Duel {
+ public:
+  /// Sends the next legal frame with `mutate(header bytes, payload)` applied.
+  template <class Mutate>
+  Refusal send(const Mutate& mutate) {
+    FrameHeader header = sender_.next(link_.expected());
+    std::vector<std::byte> payload(header.payload_bytes, std::byte{0x5A});
+    if (header.hashed) header.payload_hash = payload_hash(payload);
+    const FrameBytes encoded = encode(header);
+    std::vector<std::byte> bytes(encoded.begin(), encoded.end());
+    mutate(bytes, payload);
+
+    const auto verdict = link_.take(bytes, payload);
+    const bool accepted = verdict.answer == Answer::Accept;
+    const bool model = model_.takes(bytes, payload);
+    if (accepted != model || link_.expected() != model_.next()) {
+      disagreement_ = std::string("receiver says ") + name_of(verdict.refusal) +
+                      (model ? ", the model takes the frame" : ", the model refuses the frame");
+    }
+    if (accepted) sender_.taken(verdict.header);
+    return verdict.refusal;
+  }
+
+  [[nodiscard]] const std::string& disagreement() const { return disagreement_; }
+
+ private:
+  ReceiveLink link_{kExpectation, 1 << 30};
+  NaiveReceiver model_{kExpectation};
+  HonestSender sender_;
+  std::string disagreement_;
+};
+
+void repair(std::vector<std::byte>& bytes) {
+  if (bytes.size() == kHeaderBytes)
+    repair_checksum(std::span<std::byte, kHeaderBytes>(bytes.data(), kHeaderBytes));
+}
+
+/// A mutation drawn from four random words.
+void mutate(std::array<std::uint32_t, 4> word,
+            std::vector<std::byte>& bytes,
+            std::vector<std::byte>& payload) {
+  const std::size_t at = word[1] % kHeaderBytes;
+  switch (word[0] % 8) {
+    case 0:  // another byte
+      bytes[at] = static_cast<std::byte>(word[2]);
+      break;
+    case 1:  // a small number in a small field
+      bytes[at] = static_cast<std::byte>(word[2] % 8);
+      break;
+    case 2:  // one bit
+      bytes[at] ^= static_cast<std::byte>(1U << (word[2] % 8));
+      break;
+    case 3:  // a huge extent
+      std::memcpy(bytes.data() + 32 + 8 * (word[1] % 6), &word[1], 8);
+      break;
+    case 4:  // a sequence number nearby
+      bytes[24] = static_cast<std::byte>(std::to_integer<unsigned>(bytes[24]) + word[2] % 5 - 2);
+      break;
+    case 5:  // payload of another size
+      payload.resize(word[1] % 8 == 0 ? 5000 : word[1] % 64);
+      break;
+    case 6:  // payload bit
+      if (!payload.empty()) payload[word[1] % payload.size()] ^= std::byte{1};
+      break;
+    case 7:  // cut
+      if (word[2] % 4 == 0) bytes.resize(at);
+      break;
+  }
+  if (word[3] % 2 == 0) repair(bytes);
+}
+
+}  // namespace
+
+bool NaiveReceiver::takes(std::span<const std::byte> header, std::span<const std::byte> payload) {
+  if (header.size() != 128) return false;
+  FrameBytes copy;
+  std::memcpy(copy.data(), header.data(), 128);
+  repair_checksum(copy);
+  if (std::memcmp(copy.data(), header.data(), 128) != 0) return false;
+
+  const auto kind = field<std::uint8_t>(header, 112);
+  const auto count = field<std::uint8_t>(header, 114);
+  const auto flags = field<std::uint8_t>(header, 115);
+  const auto tensors = field<std::uint16_t>(header, 120);
+  const auto index = field<std::uint16_t>(header, 110);
+  const auto dtype = field<std::uint8_t>(header, 113);
+  bool good = field<std::uint32_t>(header, 0) == 0x4C494D52 && field<std::uint16_t>(header, 4) == 1;
+  good = good && field<std::uint16_t>(header, 6) == 128 && field<std::uint16_t>(header, 122) == 0;
+  good = good && kind >= 1 && kind <= 3 && dtype <= 6 && count <= 6 && flags <= 3;
+  good = good && field<std::uint64_t>(header, 8) == expected_.job;
+  good = good && field<std::uint32_t>(header, 96) == expected_.epoch;
+  good = good && field<std::uint16_t>(header, 104) == expected_.source.value;
+  good = good && field<std::uint16_t>(header, 106) == expected_.destination.value;
+  good = good && field<std::int32_t>(header, 100) >= 0;
+  good = good && field<std::uint64_t>(header, 24) == next_;
+  good = good && field<std::uint64_t>(header, 80) == payload.size();
+  good = good && payload.size() <= expected_.largest_payload;
+  if (!good) return false;
+
+  __extension__ using Wide = unsigned __int128;
+  Wide bytes = size_of(static_cast<DType>(dtype));
+  for (std::size_t i = 0; i < 6; ++i) {
+    const auto extent = field<std::uint64_t>(header, 32 + 8 * i);
+    if (i >= count && extent != 0) return false;
+    if (i < count && extent > (std::uint64_t{1} << 40U)) return false;
+    if (i < count) bytes *= extent;
+    if (bytes >> 64U != 0) return false;
+  }
+  const bool absent = (flags & 1U) != 0 || tensors == 0;
+  if (absent ? (count != 0 || !payload.empty()) : bytes != payload.size()) return false;
+  if (index != tensor_ || (index != 0 && index >= tensors)) return false;
+
+  std::array<std::byte, 32> tag{};  // kind, step, micro-batch, stage, slice, replica, tensor count
+  std::memcpy(tag.data(), header.data() + 16, 8);
+  std::memcpy(tag.data() + 8, header.data() + 100, 4);
+  std::memcpy(tag.data() + 12, header.data() + 108, 2);
+  std::memcpy(tag.data() + 14, header.data() + 112, 1);
+  std::memcpy(tag.data() + 16, header.data() + 116, 6);
+  if (index != 0 && tag != open_tag_) return false;
+  if ((flags & 2U) != 0 && field<std::uint64_t>(header, 88) != payload_hash(payload)) return false;
+
+  open_tag_ = tag;
+  ++next_;
+  tensor_ = index + 1 < tensors ? index + 1 : 0;
+  return true;
+}
+
+CampaignResult run_frame_campaign(std::uint64_t seed, std::uint64_t frames) {
+  CampaignResult result;
+  Duel duel;
+  const RandomKey key{.seed = seed, .purpose = Purpose::Test};
+  for (std::uint64_t i = 0; i < frames; ++i) {
+    const auto word = random_block(key, static_cast<std::uint32_t>(i));
+    const Refusal refusal = duel.send([&](auto& bytes, auto& payload) {
+      if (i % 16 != 0) mutate(word, bytes, payload);
+      if (word[3] % 64 == 1)
+        mutate(random_block(key, ~static_cast<std::uint32_t>(i)), bytes, payload);
+    });
+    if (refusal == Refusal::None) ++result.accepted;
+    ++result.refused[static_cast<std::size_t>(refusal)];
+    if (duel.disagreement().empty()) continue;
+    ++result.disagreements;
+    result.first = "frame " + std::to_string(i) + ": " + duel.disagreement();
+    return result;
+  }
+  return result;
+}
+
+std::string run_frame_input(std::span<const std::uint8_t> input) {
+  Duel duel;
+  constexpr std::size_t kStep = 4;  // where, what, how, repaired or not
+  for (std::size_t at = 0; at + kStep <= input.size(); at += kStep) {
+    const auto* step = input.data() + at;
+    duel.send([&](std::vector<std::byte>& bytes, std::vector<std::byte>& payload) {
+      if ((step[3] & 2U) != 0) {
+        mutate({step[2], step[0], step[1], step[3]}, bytes, payload);
+        return;
+      }
+      bytes[step[0] % kHeaderBytes] = static_cast<std::byte>(step[1]);
+      if ((step[3] & 1U) == 0) repair(bytes);
+    });
+    if (!duel.disagreement().empty()) return duel.disagreement();
+  }
+  return {};
+}
+
+}  // namespace millrace

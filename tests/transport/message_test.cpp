@@ -1,0 +1,204 @@
+// The frame header and the receiver's state machine: round trips, every flipped bit, every refusal,
+// sizes before memory, and a seeded campaign of hostile frames against a model.
+#include "millrace/transport/message.hpp"
+
+#include <cstring>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "millrace/core/random.hpp"
+#include "transport/frame_campaign.hpp"
+#include "transport/link.hpp"
+
+namespace millrace {
+namespace {
+
+FrameHeader sample_header() {
+  FrameHeader header;
+  header.kind = FrameKind::Backward;
+  header.job = 0x0123'4567'89AB'CDEF;
+  header.epoch = 7;
+  header.source = Rank{2};
+  header.destination = Rank{5};
+  header.sequence = 0;
+  header.tag = {12, Direction::Backward, Replica{1}, Stage{3}, MicroBatch{70000}, Slice{2}};
+  header.tensor_index = 0;
+  header.tensor_count = 2;
+  header.dtype = DType::F32;
+  header.dims = Dims{4, 8};
+  header.payload_bytes = 128;
+  return header;
+}
+
+const FrameExpectation kExpected{0x0123'4567'89AB'CDEF, 7, Rank{2}, Rank{5}, 1U << 20U};
+
+Refusal decode_changed(const FrameHeader& header, std::size_t part = 128) {
+  FrameHeader out;
+  return decode(encode(header), part, kExpected, out);
+}
+
+TEST(Message, EveryFieldSurvivesTheRoundTrip) {
+  const FrameHeader sent = sample_header();
+
+  FrameHeader received;
+  ASSERT_EQ(decode(encode(sent), 128, kExpected, received), Refusal::None);
+
+  EXPECT_EQ(received, sent);
+}
+
+TEST(Message, BytesOfAHeaderAreFixedForever) {
+  const FrameBytes bytes = encode(sample_header());
+
+  // "RMIL", version 1, 128, then the job: little-endian on every host.
+  const std::vector<int> start = {0x52, 0x4D, 0x49, 0x4C, 1, 0, 128, 0, 0xEF, 0xCD, 0xAB, 0x89};
+  for (std::size_t i = 0; i < start.size(); ++i)
+    EXPECT_EQ(std::to_integer<int>(bytes[i]), start[i]) << "byte " << i;
+  EXPECT_EQ(std::to_integer<int>(bytes[104]), 2);
+  EXPECT_EQ(std::to_integer<int>(bytes[112]), static_cast<int>(FrameKind::Backward));
+}
+
+TEST(Message, EveryFlippedHeaderBitIsRefused) {
+  const FrameBytes good = encode(sample_header());
+  for (std::size_t bit = 0; bit < kHeaderBytes * 8; ++bit) {
+    FrameBytes bad = good;
+    bad[bit / 8] ^= static_cast<std::byte>(1U << (bit % 8));
+    FrameHeader out;
+    ASSERT_NE(decode(bad, 128, kExpected, out), Refusal::None) << "bit " << bit;
+  }
+}
+
+TEST(Message, EveryShorterHeaderIsRefusedBySize) {
+  const FrameBytes good = encode(sample_header());
+  FrameHeader out;
+  for (std::size_t size = 0; size < kHeaderBytes; ++size)
+    ASSERT_EQ(decode(std::span(good).first(size), 128, kExpected, out), Refusal::HeaderSize);
+}
+
+TEST(Message, EachFieldHasItsOwnRefusal) {
+  const auto with = [](auto change) {
+    FrameHeader header = sample_header();
+    change(header);
+    return header;
+  };
+
+  EXPECT_EQ(decode_changed(with([](auto& h) { h.job = 1; })), Refusal::Job);
+  EXPECT_EQ(decode_changed(with([](auto& h) { h.epoch = 6; })), Refusal::Epoch);
+  EXPECT_EQ(decode_changed(with([](auto& h) { h.source = Rank{3}; })), Refusal::Edge);
+  EXPECT_EQ(decode_changed(with([](auto& h) { h.destination = Rank{2}; })), Refusal::Edge);
+  EXPECT_EQ(decode_changed(with([](auto& h) { h.tensor_index = 2; })), Refusal::Shape);
+  EXPECT_EQ(decode_changed(with([](auto& h) { h.absent = true; })), Refusal::Shape);
+  EXPECT_EQ(decode_changed(with([](auto& h) { h.dims = Dims{4, 9}; })), Refusal::Size);
+  EXPECT_EQ(decode_changed(sample_header(), 127), Refusal::Size);
+}
+
+TEST(Message, ShapesWhoseProductOverflowsAreRefusedBeforeMemoryIsTaken) {
+  FrameHeader header = sample_header();
+  header.dims = Dims{std::int64_t{1} << 40, std::int64_t{1} << 40};
+  header.payload_bytes = 0;
+
+  EXPECT_EQ(decode_changed(header, 0), Refusal::Shape);
+}
+
+TEST(Message, APayloadAboveTheAgreedSizeIsRefused) {
+  FrameHeader header = sample_header();
+  header.dims = Dims{(1 << 18) + 1};
+  header.payload_bytes = (1U << 20U) + 4;
+
+  EXPECT_EQ(decode_changed(header, (1U << 20U) + 4), Refusal::Size);
+}
+
+TEST(Message, NumbersThatDoNotFitAreRefusedAtTheSender) {
+  FrameHeader header = sample_header();
+  header.tag.stage = Stage{65536};
+
+  EXPECT_THROW((void)encode(header), InvalidArgument);
+}
+
+TEST(Message, EveryRefusalHasAnAnswerAndAName) {
+  for (int i = 1; i < kRefusals; ++i) {
+    const auto refusal = static_cast<Refusal>(i);
+    EXPECT_NE(answer_to(refusal), Answer::Accept) << name_of(refusal);
+    EXPECT_STRNE(name_of(refusal), "?");
+  }
+}
+
+TEST(ReceiveLink, AsksOnceForAGapAndAgainWhenAProbeShowsThatItStayed) {
+  ReceiveLink link(kExpected, 4);
+  FrameHeader header = sample_header();
+  header.tensor_count = 1;
+  const std::vector<std::byte> payload(128);
+  const auto arrive = [&](std::uint64_t sequence) {
+    header.sequence = sequence;
+    return link.take(encode(header), payload).answer;
+  };
+
+  EXPECT_EQ(arrive(0), Answer::Accept);
+  EXPECT_EQ(arrive(2), Answer::AskAgain);
+  EXPECT_EQ(arrive(3), Answer::Drop);
+  FrameHeader probe = sample_header();
+  probe.kind = FrameKind::Probe;
+  probe.dims = Dims();
+  probe.payload_bytes = 0;
+  probe.sequence = 4;
+  EXPECT_EQ(link.take(encode(probe), {}).answer, Answer::AskAgain);
+  EXPECT_EQ(arrive(1), Answer::Accept);
+  EXPECT_EQ(arrive(1), Answer::DropAcknowledge);
+  EXPECT_EQ(link.expected(), 2U);
+}
+
+TEST(ReceiveLink, AbortsWhenTheSameFrameStaysDamaged) {
+  ReceiveLink link(kExpected, 2);
+  FrameHeader header = sample_header();
+  header.hashed = true;
+  header.payload_hash = 1;
+  const std::vector<std::byte> payload(128);
+
+  EXPECT_EQ(link.take(encode(header), payload).answer, Answer::AskAgain);
+  EXPECT_EQ(link.take(encode(header), payload).answer, Answer::AskAgain);
+  EXPECT_EQ(link.take(encode(header), payload).answer, Answer::Abort);
+}
+
+TEST(ReceiveLink, TensorsOfTwoMessagesNeverMix) {
+  ReceiveLink link(kExpected, 2);
+  FrameHeader header = sample_header();  // tensor 0 of 2
+  const std::vector<std::byte> payload(128);
+  ASSERT_EQ(link.take(encode(header), payload).answer, Answer::Accept);
+  ASSERT_TRUE(link.inside_message());
+
+  header.sequence = 1;
+  header.tensor_index = 1;
+  header.tag.micro_batch = MicroBatch{1};
+
+  EXPECT_EQ(link.take(encode(header), payload).refusal, Refusal::State);
+}
+
+TEST(SendLink, KeepsFramesUntilAcknowledgedAndNobodyReadsThem) {
+  SendLink link;
+  for (int i = 0; i < 3; ++i) link.add(sample_header(), Tensor(DType::F32, Dims{4, 8}));
+  link.each_from(1, [](RetainedFrame& frame) { frame.flights = 1; });
+
+  link.acknowledge(7);  // from the future: ignored
+  EXPECT_EQ(link.oldest(), 0U);
+  link.acknowledge(2);
+  link.sweep();
+
+  EXPECT_EQ(link.oldest(), 2U);
+  EXPECT_FALSE(link.settled());
+  link.acknowledge(3);
+  EXPECT_TRUE(link.settled());
+  EXPECT_FALSE(link.landed());
+}
+
+TEST(FrameCampaign, AMillionHostileFramesNeverPassTheModel) {
+  const CampaignResult result = run_frame_campaign(1, 1'000'000);
+
+  EXPECT_EQ(result.disagreements, 0U) << result.first;
+  // The campaign must reach both sides of every check to mean anything.
+  EXPECT_GT(result.accepted, 10'000U);
+  for (int i = static_cast<int>(Refusal::HeaderSize); i < kRefusals; ++i)
+    EXPECT_GT(result.refused[static_cast<std::size_t>(i)], 0U) << name_of(static_cast<Refusal>(i));
+}
+
+}  // namespace
+}  // namespace millrace

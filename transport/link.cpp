@@ -1,0 +1,86 @@
+// Go-back-N: a receiver takes frames in sequence only and asks once for what is missing; a sender
+// repeats from there. The sender's probe travels behind its data, so a probe that arrives before
+// its data proves that the data is lost: nothing is ever sent twice because a link is slow.
+#include "transport/link.hpp"
+
+namespace millrace {
+
+ReceiveLink::Verdict ReceiveLink::judge(Verdict verdict, bool repeat) {
+  ++counts_[static_cast<std::size_t>(verdict.refusal)];
+  verdict.answer = answer_to(verdict.refusal);
+  if (verdict.answer != Answer::AskAgain) return verdict;
+  if (asked_ != 0 && !repeat) {
+    verdict.answer = Answer::Drop;
+    return verdict;
+  }
+  if (++asked_ > attempts_) verdict.answer = Answer::Abort;
+  return verdict;
+}
+
+ReceiveLink::Verdict ReceiveLink::refuse(Refusal refusal) {
+  return judge({{}, refusal, {}}, false);
+}
+
+bool ReceiveLink::legal(const FrameHeader& header) const {
+  if (!carries_tensor(header.kind) || header.tensor_index != next_tensor_) return false;
+  return next_tensor_ == 0 || (header.tag == tag_ && header.tensor_count == tensors_);
+}
+
+void ReceiveLink::accept(const FrameHeader& header) {
+  ++next_;
+  asked_ = 0;
+  tag_ = header.tag;
+  tensors_ = header.tensor_count;
+  next_tensor_ = header.tensor_index + 1 < header.tensor_count ? header.tensor_index + 1 : 0;
+}
+
+ReceiveLink::Verdict ReceiveLink::take(std::span<const std::byte> header,
+                                       std::span<const std::byte> payload) {
+  Verdict verdict;
+  verdict.refusal = decode(header, payload.size(), expectation_, verdict.header);
+  if (verdict.refusal != Refusal::None) return judge(verdict, false);
+
+  const bool probe = verdict.header.kind == FrameKind::Probe;
+  if (verdict.header.sequence > next_) {
+    verdict.refusal = Refusal::Gap;
+    return judge(verdict, probe);
+  }
+  if (probe || verdict.header.sequence < next_) {
+    verdict.refusal = Refusal::Duplicate;
+    return judge(verdict, false);
+  }
+  if (!legal(verdict.header)) {
+    verdict.refusal = Refusal::State;
+    return judge(verdict, false);
+  }
+  if (verdict.header.hashed && payload_hash(payload) != verdict.header.payload_hash) {
+    verdict.refusal = Refusal::Payload;
+    return judge(verdict, true);
+  }
+  accept(verdict.header);
+  return verdict;
+}
+
+RetainedFrame& SendLink::add(FrameHeader header, Tensor tensor) {
+  header.sequence = next_;
+  const FrameBytes bytes = encode(header);
+  RetainedFrame& frame = kept_.emplace_back();
+  frame.header = bytes;
+  frame.tensor = std::move(tensor);
+  frame.sequence = next_++;
+  return frame;
+}
+
+void SendLink::acknowledge(std::uint64_t sequence) {
+  if (sequence > next_) return;
+  while (!kept_.empty() && kept_.front().sequence < sequence)
+    freed_later_.splice(freed_later_.end(), kept_, kept_.begin());
+}
+
+void SendLink::sweep() {
+  freed_later_.remove_if([](const RetainedFrame& frame) {
+    return frame.flights.load(std::memory_order_acquire) == 0;
+  });
+}
+
+}  // namespace millrace
