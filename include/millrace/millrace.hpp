@@ -1,0 +1,8 @@
+// Everything in one include: plan, stages, transport, executors, training. Needs millrace::millrace.
+#pragma once
+
+#include "millrace/scheduler/plan.hpp"
+#include "millrace/scheduler/run/executor.hpp"
+#include "millrace/scheduler/run/executors.hpp"
+#include "millrace/stages/stage.hpp"
+#include "millrace/transport/endpoint.hpp"
