@@ -22,7 +22,7 @@ struct Cost {
   /// Ticks of a full backward; empty means I + W.
   std::vector<double> backward;
   /// Ticks of an overlapped pair executed as one; unset means the halves one after the other.
-  std::optional<double> pair;
+  std::optional<double> pair = {};
   double optimizer = 0;  ///< ticks of a rank's optimizer step
   double latency =
       0;  ///< ticks a message needs after the producer ended, on every rank-crossing edge

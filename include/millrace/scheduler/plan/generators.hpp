@@ -18,14 +18,15 @@ enum class BackwardOrder : std::uint8_t { Fifo, Lifo };
 /// What a generator may be asked for. Unset options take the schedule's own default; an option that
 /// a schedule does not have is refused in one sentence.
 struct ScheduleOptions {
-  int ranks = 4;                       ///< p
-  int micro_batches = 8;               ///< m
-  std::optional<int> chunks;           ///< v
-  std::optional<int> slices;           ///< q
-  std::optional<int> group;            ///< g
-  std::optional<int> waves;            ///< w, of the wave schedule: v = 2 w
-  std::optional<BackwardOrder> order;  ///< of gpipe and bfs; fifo accumulates in ascending order
-  std::optional<double> memory_limit;  ///< in the units of memory_forward
+  int ranks = 4;                   ///< p
+  int micro_batches = 8;           ///< m
+  std::optional<int> chunks = {};  ///< v
+  std::optional<int> slices = {};  ///< q
+  std::optional<int> group = {};   ///< g
+  std::optional<int> waves = {};   ///< w, of the wave schedule: v = 2 w
+  std::optional<BackwardOrder> order =
+      {};  ///< of gpipe and bfs; fifo accumulates in ascending order
+  std::optional<double> memory_limit = {};  ///< in the units of memory_forward
   /// Costs of one full stage of a p-stage model, for the schedules that are searched with times.
   double forward = 1, input = 1, weight = 1, latency = 0;
   double memory_forward = 1, memory_input = 0, memory_weight = -1;
