@@ -1,0 +1,29 @@
+# Embeds data/digits.csv.gz into the training room as a byte array, at configure time.
+function(millrace_embed target file function)
+  file(READ ${file} hex HEX)
+  string(REGEX REPLACE "(................................)" "\\1\n" hex "${hex}")
+  string(REGEX REPLACE "([0-9a-f][0-9a-f])" "0x\\1," bytes "${hex}")
+  get_filename_component(name ${file} NAME)
+  set(source ${PROJECT_BINARY_DIR}/embedded/${function}.cpp)
+  file(CONFIGURE OUTPUT ${source} @ONLY CONTENT
+"// Bytes of @name@, written by cmake/MillraceEmbed.cmake.
+#include <array>
+#include \"training/@function@.hpp\"
+
+namespace millrace {
+namespace {
+
+constexpr std::uint8_t kBytes[] = {
+@bytes@};
+
+}  // namespace
+
+std::span<const std::uint8_t> @function@() {
+  return kBytes;
+}
+
+}  // namespace millrace
+")
+  set_property(DIRECTORY ${PROJECT_SOURCE_DIR} APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${file})
+  target_sources(${target} PRIVATE ${source})
+endfunction()

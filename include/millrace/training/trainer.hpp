@@ -1,0 +1,118 @@
+// Trainer: one mini-batch in, one update of every stage out. It holds what a step means (DESIGN:
+// weighted mean, one norm, one verdict, one clip factor, one update, one zeroing) and nothing of
+// how actions are scheduled or run.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <stop_token>
+#include <string>
+#include <vector>
+
+#include "millrace/scheduler/run/executor.hpp"
+#include "millrace/stages/models.hpp"
+#include "millrace/training/batch.hpp"
+#include "millrace/training/dataset.hpp"
+#include "millrace/training/team.hpp"
+#include "millrace/training/trainer_options.hpp"
+
+namespace millrace {
+
+/// A trainer's parts when they are made elsewhere: a worker process hosts some of the stages, runs
+/// one rank's executor, and agrees with the others through its team.
+struct TrainerParts {
+  std::unique_ptr<Executor> executor;
+  /// Runs the forward-only program of the same shape (see forward_program); may be null when
+  /// evaluate() is not called.
+  std::unique_ptr<Executor> evaluator;
+  std::vector<HostedStage> stages;                 ///< those of this process
+  std::vector<std::unique_ptr<StageBody>> bodies;  ///< what `stages` points to, if owned here
+  Team* team = nullptr;                            ///< not owned; null: this process is alone
+};
+
+/// The forward-only program of a schedule's shape, for evaluation: micro-batch after micro-batch,
+/// each through the stages of replica 0 in order. Cannot deadlock: it is a restriction of one
+/// order.
+[[nodiscard]] Program forward_program(const Shape& shape);
+
+/// Trains a model that is cut into stages.
+///
+///     const ModelSpec model = parse_model("mlp:64-96-96-10");
+///     const TrainTest data = load_data("digits", 1);
+///     Trainer trainer(model, {.ranks = 3, .learning_rate = {.base = 1e-3}, .epochs = 20});
+///     trainer.fit(data.train);
+///     const double accuracy = trainer.evaluate(data.test).accuracy();
+///
+/// or, with a loop of your own:
+///
+///     Loader loader(data.train, {.batch_size = 128, .micro_batches = 8});
+///     while (!enough) trainer.step(loader.next());
+///
+/// A step's gradient is that of (sum of the losses) / (sum of their weights) over the mini-batch,
+/// whatever the sizes of its micro-batches. Weights, after any number of steps, have the same bits
+/// for every cut, schedule with ascending accumulation, and executor.
+/// Thread-safety: externally synchronised; callbacks run on the calling thread.
+class Trainer {
+ public:
+  /// Generates the schedule, cuts the model, initialises it by the seed and builds the executor.
+  /// Throws InvalidArgument for everything that does not fit, with the value and the bound.
+  Trainer(const ModelSpec& model, const TrainerOptions& options = {});
+
+  /// As above, running `program` instead of a generated schedule.
+  Trainer(const ModelSpec& model, const Program& program, const TrainerOptions& options = {});
+
+  /// Stages of your own: one body per stage of the program, replica after replica.
+  Trainer(const Program& program,
+          std::vector<std::unique_ptr<StageBody>> bodies,
+          const TrainerOptions& options = {});
+
+  /// Parts of your own, for one process of many.
+  Trainer(TrainerParts parts, const TrainerOptions& options);
+
+  Trainer(const Trainer&) = delete;
+  Trainer& operator=(const Trainer&) = delete;
+  ~Trainer();
+
+  /// One step over a mini-batch. The total weight is asked of the last stage's loss before the step
+  /// (the number of samples when the last stage is not a StageModule).
+  /// Throws StepError when a pass or the optimizer fails: gradients are zeroed, and the next step
+  /// works. A failure inside the optimizer leaves the parameters that were already moved where they
+  /// are: load a checkpoint when that matters.
+  StepReport step(Batch& batch);
+
+  /// One step over data of your own, whose losses' weights add up to `total_weight` (throws
+  /// InvalidArgument after the pass if they do not, and updates nothing).
+  StepReport step(StepData& data, double total_weight);
+
+  /// Trains for options().epochs (or steps) over `data`, and tells on_step and on_epoch. Ends
+  /// early, between two steps, when `stop` asks for it.
+  FitReport fit(const Dataset& data, const std::stop_token& stop = {});
+
+  /// Loss and right predictions over `data`, `batch_size` samples at a time (0: as in training).
+  /// Changes nothing. Dropout is off.
+  [[nodiscard]] Score evaluate(const Dataset& data, std::int64_t batch_size = 0);
+
+  /// xxh3-128, as 32 hexadecimal digits, over all parameters in global name order: over each name
+  /// and the xxh3-128 of that parameter's bytes, so that processes exchange 16 bytes a parameter.
+  [[nodiscard]] std::string weights_hash();
+
+  /// Updates done so far; skipped steps do not count.
+  [[nodiscard]] std::int64_t global_step() const;
+  [[nodiscard]] const TrainerOptions& options() const;
+  /// The executor, for its program and the timeline of the last step.
+  [[nodiscard]] const Executor& executor() const;
+  [[nodiscard]] std::span<const HostedStage> stages() const;
+  /// Parameters hosted here in global name order, one copy of each.
+  [[nodiscard]] std::vector<Parameter*> parameters();
+
+  std::function<void(const StepReport&)> on_step;    ///< after every step of fit()
+  std::function<void(const EpochReport&)> on_epoch;  ///< after every epoch of fit()
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace millrace

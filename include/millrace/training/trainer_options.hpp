@@ -1,0 +1,101 @@
+// Settings of a trainer and what it tells: plain structs, so that a program names what it changes.
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "millrace/scheduler/run/executors.hpp"
+#include "millrace/training/learning_rate.hpp"
+#include "millrace/training/loader.hpp"
+#include "millrace/training/optimizer.hpp"
+
+namespace millrace {
+
+/// How a model is trained. Every field has a default that works.
+struct TrainerOptions {
+  // The pipeline; used when the trainer itself makes the program and the stages.
+  std::string schedule = "1f1b";        ///< a name of schedules()
+  int ranks = 4;                        ///< p
+  std::optional<int> chunks;            ///< v, for chunked schedules
+  int micro_batches = 8;                ///< m
+  std::vector<int> boundaries;          ///< cut of the layers into stages; empty: even
+  bool recompute = false;               ///< keep stage inputs alone and run the forward again
+  std::string executor = "flow-graph";  ///< a name of executor_kinds()
+  ExecutorOptions executor_options;
+
+  // What a step does.
+  OptimizerOptions optimizer;
+  /// An optimizer of your own instead. Shared, because programs keep a handle to read it back.
+  std::shared_ptr<const Optimizer> custom_optimizer;
+  LearningRate learning_rate;       ///< total_updates 0: fit() puts its own number of updates
+  std::optional<double> clip_norm;  ///< clip the norm over all stages to this
+  std::uint64_t seed = 1;           ///< of initial weights, shuffling and dropout
+  /// No wait inside a step lasts longer.
+  std::chrono::milliseconds deadline = std::chrono::minutes(10);
+
+  // What fit() reads.
+  std::int64_t batch_size = 128;
+  std::int64_t epochs = 10;
+  std::int64_t steps = 0;  ///< mini-batches in all; above 0 it replaces `epochs`
+  LastBatch last_batch = LastBatch::Update;
+};
+
+/// One step, as told to on_step.
+struct StepReport {
+  std::int64_t global_step = 0;  ///< updates done, this one included
+  std::int64_t epoch = 0;        ///< from 0
+  std::int64_t batch = 0;        ///< of the mini-batch inside its epoch, from 0
+  std::int64_t samples = 0;
+  LossSum loss;              ///< over the mini-batch; its mean is sum / weight
+  double gradient_norm = 0;  ///< before clipping
+  double clip_factor = 1;    ///< what the gradient was multiplied by
+  double learning_rate = 0;
+  bool skipped = false;                       ///< the gradient was not finite: nobody updated
+  double seconds = 0;                         ///< wall time of the step, optimizer included
+  std::vector<std::size_t> peak_stash_bytes;  ///< per rank, counted in this step
+
+  [[nodiscard]] double mean_loss() const { return loss.weight > 0 ? loss.sum / loss.weight : 0; }
+};
+
+/// One epoch, as told to on_epoch.
+struct EpochReport {
+  std::int64_t epoch = 0;  ///< from 0
+  LossSum loss;            ///< over all its mini-batches, each with the weights before its update
+  std::int64_t updates = 0;
+  std::int64_t skipped = 0;
+  std::int64_t samples = 0;
+  double seconds = 0;  ///< wall time of its steps and of waiting for data
+
+  [[nodiscard]] double mean_loss() const { return loss.weight > 0 ? loss.sum / loss.weight : 0; }
+};
+
+/// What fit() did.
+struct FitReport {
+  std::vector<EpochReport> epochs;
+  std::int64_t samples = 0;
+  double seconds = 0;
+
+  [[nodiscard]] double samples_per_second() const {
+    return seconds > 0 ? static_cast<double>(samples) / seconds : 0;
+  }
+};
+
+/// What evaluate() found.
+struct Score {
+  LossSum loss;
+  std::int64_t samples = 0;
+
+  [[nodiscard]] double mean_loss() const { return loss.weight > 0 ? loss.sum / loss.weight : 0; }
+  /// Share of right predictions.
+  [[nodiscard]] double accuracy() const {
+    return samples > 0 ? static_cast<double>(loss.correct) / static_cast<double>(samples) : 0;
+  }
+};
+
+}  // namespace millrace

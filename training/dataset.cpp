@@ -1,0 +1,76 @@
+// Permutations, splits and the names of data sets.
+#include "millrace/training/dataset.hpp"
+
+#include <algorithm>
+#include <cstring>
+#include <limits>
+#include <numeric>
+
+#include "millrace/core/error.hpp"
+#include "millrace/core/random.hpp"
+
+namespace millrace {
+namespace {
+
+std::vector<std::int32_t> permutation(std::int64_t n, const RandomKey& key) {
+  require(n >= 0 && n <= std::numeric_limits<std::int32_t>::max(),
+          "a data set has at most 2^31 - 1 samples, got " + std::to_string(n));
+  std::vector<std::int32_t> order(static_cast<std::size_t>(n));
+  std::iota(order.begin(), order.end(), 0);
+  for (std::size_t i = order.size(); i > 1; --i) {
+    const auto bound = static_cast<std::uint32_t>(i);
+    std::swap(order[i - 1], order[random_below(key, bound, bound)]);
+  }
+  return order;
+}
+
+Tensor gather(const Tensor& all, const std::vector<std::int32_t>& rows) {
+  Dims dims = all.dims();
+  *dims.begin() = static_cast<std::int64_t>(rows.size());
+  Tensor part(all.dtype(), dims);
+  const std::size_t row_bytes = all.bytes() / static_cast<std::size_t>(all.rows());
+  auto* to = static_cast<std::byte*>(part.data());
+  const auto* from = static_cast<const std::byte*>(all.data());
+  for (const std::int32_t row : rows) {
+    require(row >= 0 && row < all.rows(),
+            "row " + std::to_string(row) + " is outside 0.." + std::to_string(all.rows() - 1));
+    std::memcpy(to, from + static_cast<std::size_t>(row) * row_bytes, row_bytes);
+    to += row_bytes;
+  }
+  return part;
+}
+
+}  // namespace
+
+std::vector<std::int32_t> shuffled_order(std::int64_t n, std::uint64_t seed, std::uint64_t epoch) {
+  return permutation(n, {.seed = seed, .purpose = Purpose::Shuffle, .step = epoch});
+}
+
+Dataset select_rows(const Dataset& data, const std::vector<std::int32_t>& rows) {
+  return {data.name, gather(data.features, rows), gather(data.targets, rows), data.classes};
+}
+
+TrainTest split_by_seed(const Dataset& data, double train_share, std::uint64_t seed) {
+  require(train_share > 0 && train_share < 1,
+          "the training share must be above 0 and below 1, got " + std::to_string(train_share));
+  require(data.size() >= 2,
+          data.name + " must have at least 2 samples to be split, found " +
+              std::to_string(data.size()));
+  const auto order = permutation(data.size(), {.seed = seed, .purpose = Purpose::Split});
+  const auto wanted = static_cast<std::int64_t>(static_cast<double>(data.size()) * train_share);
+  const auto cut = order.begin() + std::clamp<std::int64_t>(wanted, 1, data.size() - 1);
+  return {select_rows(data, {order.begin(), cut}), select_rows(data, {cut, order.end()})};
+}
+
+TrainTest load_data(std::string_view name, std::uint64_t seed) {
+  if (name == "digits") return split_by_seed(digits(), 0.8, seed);
+  const auto rest = [&](std::string_view prefix) {
+    return std::string(name.substr(prefix.size()));
+  };
+  if (name.starts_with("csv:")) return split_by_seed(read_csv(rest("csv:")), 0.8, seed);
+  if (name.starts_with("idx:")) return read_idx_folder(rest("idx:"), seed);
+  throw InvalidArgument("unknown data '" + std::string(name) +
+                        "'; known are digits, csv:FILE, idx:FOLDER");
+}
+
+}  // namespace millrace

@@ -1,0 +1,83 @@
+// Reading and unpacking files through zlib, with sentences for what can be wrong.
+#include "training/file_bytes.hpp"
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <limits>
+
+#include <zlib.h>
+
+#include "millrace/core/error.hpp"
+
+namespace millrace {
+namespace {
+
+constexpr std::size_t kLargest = std::size_t{4} << 30U;
+
+/// Ends the inflate stream on every way out.
+class Inflater {
+ public:
+  Inflater() {
+    // 16 asks zlib for a gzip header and trailer.
+    if (inflateInit2(&stream_, 16 + MAX_WBITS) != Z_OK)
+      throw DataError("zlib could not be started");
+  }
+
+  Inflater(const Inflater&) = delete;
+  Inflater& operator=(const Inflater&) = delete;
+  ~Inflater() { inflateEnd(&stream_); }
+
+  z_stream& stream() { return stream_; }
+
+ private:
+  z_stream stream_{};
+};
+
+}  // namespace
+
+std::vector<std::uint8_t> gunzip(std::span<const std::uint8_t> packed, const std::string& name) {
+  require(packed.size() <= std::numeric_limits<uInt>::max(), name + " is too large to unpack");
+  Inflater inflater;
+  z_stream& stream = inflater.stream();
+  stream.next_in = const_cast<Bytef*>(packed.data());
+  stream.avail_in = static_cast<uInt>(packed.size());
+  std::vector<std::uint8_t> bytes;
+  std::vector<std::uint8_t> block(std::size_t{1} << 16U);
+  for (int answer = Z_OK; answer != Z_STREAM_END;) {
+    stream.next_out = block.data();
+    stream.avail_out = static_cast<uInt>(block.size());
+    answer = inflate(&stream, Z_NO_FLUSH);
+    const std::size_t made = block.size() - stream.avail_out;
+    bytes.insert(bytes.end(), block.begin(), block.begin() + static_cast<std::ptrdiff_t>(made));
+    if (bytes.size() > kLargest) throw DataError(name + ": unpacks to more than 4 GiB");
+    if (answer == Z_OK && (made > 0 || stream.avail_in > 0)) continue;
+    if (answer == Z_STREAM_END) break;
+    const std::string at = " after " + std::to_string(bytes.size()) + " unpacked bytes";
+    throw DataError(name + ": the gzip stream is " +
+                    (answer == Z_BUF_ERROR || answer == Z_OK ? "cut off" : "damaged") + at);
+  }
+  return bytes;
+}
+
+std::vector<std::uint8_t> read_file(const std::string& file) {
+  std::error_code problem;
+  if (std::filesystem::is_directory(file, problem))
+    throw DataError(file + ": is a folder, expected a file");
+  std::ifstream stream(file, std::ios::binary);
+  if (!stream) throw DataError(file + ": cannot be opened (" + std::strerror(errno) + ")");
+  std::vector<std::uint8_t> bytes;
+  std::array<char, 1U << 16U> block{};
+  while (stream.read(block.data(), block.size()), stream.gcount() > 0) {
+    bytes.insert(bytes.end(), block.data(), block.data() + stream.gcount());
+    if (bytes.size() > kLargest) throw DataError(file + ": is larger than 4 GiB");
+  }
+  if (stream.bad()) throw DataError(file + ": reading failed");
+  const bool packed = bytes.size() >= 2 && bytes[0] == 0x1F && bytes[1] == 0x8B;
+  return packed ? gunzip(bytes, file) : bytes;
+}
+
+}  // namespace millrace

@@ -1,0 +1,42 @@
+// Gradient norm and clipping with fixed orders of summation.
+#include "millrace/training/gradient_norm.hpp"
+
+#include <array>
+#include <cmath>
+#include <string>
+
+#include "millrace/core/error.hpp"
+
+namespace millrace {
+
+double sum_of_squares(std::span<const float> values) {
+  constexpr std::size_t kLanes = 16;
+  std::array<double, kLanes> lanes{};
+  const std::size_t whole = values.size() / kLanes * kLanes;
+  for (std::size_t i = 0; i < whole; i += kLanes)
+    for (std::size_t lane = 0; lane < kLanes; ++lane) {
+      const auto x = static_cast<double>(values[i + lane]);
+      lanes[lane] += x * x;
+    }
+  for (std::size_t i = whole; i < values.size(); ++i) {
+    const auto x = static_cast<double>(values[i]);
+    lanes[i - whole] += x * x;
+  }
+  for (std::size_t width = kLanes / 2; width > 0; width /= 2)
+    for (std::size_t lane = 0; lane < width; ++lane) lanes[lane] += lanes[lane + width];
+  return lanes[0];
+}
+
+GradientNorm gradient_norm(std::span<const double> sums_of_squares, std::optional<double> limit) {
+  require(!limit || *limit > 0,
+          "the clip norm must be above 0, got " + std::to_string(limit.value_or(0)));
+  double sum = 0;
+  for (const double part : sums_of_squares) sum += part;
+  GradientNorm result;
+  result.norm = std::sqrt(sum);
+  result.overflow = !std::isfinite(sum);
+  if (limit && !result.overflow && result.norm > *limit) result.factor = *limit / result.norm;
+  return result;
+}
+
+}  // namespace millrace
