@@ -1,0 +1,170 @@
+// Norm, update and hash over the parameters of all stages.
+#include "training/model_state.hpp"
+
+#include <algorithm>
+#include <array>
+#include <map>
+
+#define XXH_INLINE_ALL
+#include <xxhash.h>
+
+#include "millrace/core/error.hpp"
+
+namespace millrace {
+namespace {
+
+constexpr char kSeparator = '\n';
+
+std::vector<std::string> lines_of(const std::string& text) {
+  std::vector<std::string> lines;
+  for (std::size_t at = 0; at < text.size();) {
+    const std::size_t end = text.find(kSeparator, at);
+    lines.push_back(text.substr(at, end - at));
+    at = end + 1;
+  }
+  return lines;
+}
+
+std::string hex(const XXH128_hash_t& digest) {
+  XXH128_canonical_t bytes;
+  XXH128_canonicalFromHash(&bytes, digest);
+  std::string text;
+  for (const unsigned char byte : bytes.digest) {
+    text += "0123456789abcdef"[byte >> 4U];
+    text += "0123456789abcdef"[byte & 15U];
+  }
+  return text;
+}
+
+}  // namespace
+
+ModelState::ModelState(const Shape& shape,
+                       std::span<const HostedStage> stages,
+                       const Optimizer& optimizer,
+                       Team& team)
+    : optimizer_(&optimizer), team_(&team), of_rank_(static_cast<std::size_t>(shape.ranks)) {
+  for (const HostedStage& hosted : stages)
+    add_stage(shape.rank(hosted.replica, hosted.stage), hosted);
+  number_globally();
+}
+
+void ModelState::add_stage(Rank rank, const HostedStage& hosted) {
+  for (Parameter* parameter : hosted.body->parameters()) {
+    const std::string where =
+        "parameter '" + parameter->name + "' of stage " + std::to_string(hosted.stage.value);
+    require(!parameter->name.empty() && parameter->name.find(kSeparator) == std::string::npos,
+            where + " must have a name of one line");
+    require(parameter->value.dtype() == DType::F32 && parameter->gradient.dtype() == DType::F32,
+            where + " must be f32 with an f32 gradient to be trained, got " +
+                name_of(parameter->value.dtype()) + " with " +
+                name_of(parameter->gradient.dtype()));
+    require(parameter->value.dims() == parameter->gradient.dims(),
+            where + " and its gradient must have one shape, got " +
+                to_string(parameter->value.dims()) + " and " +
+                to_string(parameter->gradient.dims()));
+    Held held;
+    held.parameter = parameter;
+    held.stage = hosted.stage;
+    held.first_copy = hosted.replica == Replica{0};
+    for (int slot = 0; slot < optimizer_->slots(); ++slot) {
+      held.arrays.emplace_back(DType::F32, parameter->value.dims()).fill_zero();
+      held.state.push_back(held.arrays.back().as<float>());
+    }
+    of_rank_[rank.index()].push_back(std::move(held));
+  }
+}
+
+void ModelState::number_globally() {
+  std::string mine;
+  for (const auto& rank : of_rank_)
+    for (const Held& held : rank)
+      if (held.first_copy) mine += held.parameter->name + kSeparator;
+  std::map<std::string, std::size_t> numbers;
+  for (const std::string& names : team_->gather(mine))
+    for (const std::string& name : lines_of(names))
+      require(numbers.emplace(name, 0).second,
+              "two parameters are called '" + name + "'; names must be global and unique");
+  std::size_t next = 0;
+  for (auto& [name, number] : numbers) number = next++;
+  sums_.resize(numbers.size());
+  for (auto& rank : of_rank_)
+    for (Held& held : rank) {
+      const auto found = numbers.find(held.parameter->name);
+      require(found != numbers.end(),
+              "parameter '" + held.parameter->name + "' exists in a copy of stage " +
+                  std::to_string(held.stage.value) + " but not in its first copy");
+      held.number = found->second;
+    }
+}
+
+GradientNorm ModelState::norm(Executor& executor, std::optional<double> limit) {
+  std::fill(sums_.begin(), sums_.end(), 0.0);
+  executor.for_each_rank([&](Rank rank) {
+    for (const Held& held : of_rank_[rank.index()])
+      if (held.first_copy)
+        sums_[held.number] = sum_of_squares(held.parameter->gradient.as<float>());
+  });
+  team_->sum(sums_);
+  return gradient_norm(sums_, limit);
+}
+
+void ModelState::move(const Optimizer& optimizer, Held& held, UpdateSettings settings) {
+  settings.decays = held.parameter->decays;
+  const std::span<float> gradient = held.parameter->gradient.as<float>();
+  optimizer.update(settings, held.parameter->value.as<float>(), gradient, held.state);
+  std::fill(gradient.begin(), gradient.end(), 0.0F);
+}
+
+void ModelState::update(Executor& executor, const UpdateSettings& settings) {
+  executor.for_each_rank([&](Rank rank) {
+    for (Held& held : of_rank_[rank.index()]) {
+      try {
+        move(*optimizer_, held, settings);
+      } catch (const std::exception& problem) {
+        Action action;
+        action.op = Op::OptimizerStep;
+        action.stage = held.stage;
+        throw StepError("optimizer step of stage " + std::to_string(held.stage.value) +
+                            " failed on rank " + std::to_string(rank.value) + ", parameter '" +
+                            held.parameter->name + "': " + problem.what(),
+                        rank,
+                        action);
+      }
+    }
+  });
+}
+
+void ModelState::zero_gradients() noexcept {
+  for (auto& rank : of_rank_)
+    for (Held& held : rank) held.parameter->gradient.fill_zero();
+}
+
+std::string ModelState::hash() const {
+  std::string mine;
+  for (const auto& rank : of_rank_)
+    for (const Held& held : rank)
+      if (held.first_copy) {
+        const Tensor& value = held.parameter->value;
+        const auto digest = hex(XXH3_128bits(value.data(), value.bytes()));
+        mine += held.parameter->name + kSeparator + digest + kSeparator;
+      }
+  std::map<std::string, std::string> digests;
+  for (const std::string& part : team_->gather(mine)) {
+    const auto lines = lines_of(part);
+    for (std::size_t i = 0; i + 1 < lines.size(); i += 2) digests[lines[i]] = lines[i + 1];
+  }
+  std::string all;
+  for (const auto& [name, digest] : digests) all += name + kSeparator + digest + kSeparator;
+  return hex(XXH3_128bits(all.data(), all.size()));
+}
+
+std::vector<Parameter*> ModelState::parameters() const {
+  std::vector<Parameter*> all(sums_.size(), nullptr);
+  for (const auto& rank : of_rank_)
+    for (const Held& held : rank)
+      if (held.first_copy) all[held.number] = held.parameter;
+  std::erase(all, nullptr);
+  return all;
+}
+
+}  // namespace millrace

@@ -1,0 +1,294 @@
+// The step and the loops around it.
+#include "millrace/training/trainer.hpp"
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <numeric>
+#include <string>
+#include <utility>
+
+#include "millrace/core/error.hpp"
+#include "millrace/stages/module.hpp"
+#include "training/model_state.hpp"
+#include "training/pipeline.hpp"
+
+namespace millrace {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+/// Evaluations carry step numbers that no training step has, so that messages never meet.
+constexpr std::uint64_t kEvaluation = std::uint64_t{1} << 63U;
+
+double seconds_since(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
+std::shared_ptr<const Optimizer> optimizer_of(const TrainerOptions& options) {
+  if (options.custom_optimizer) return options.custom_optimizer;
+  return make_optimizer(options.optimizer);
+}
+
+void check(const TrainerOptions& options) {
+  require(!options.clip_norm || *options.clip_norm > 0,
+          "the clip norm must be above 0, got " + std::to_string(options.clip_norm.value_or(0)));
+  require(options.batch_size >= 1,
+          "the mini-batch must have at least 1 sample, got " + std::to_string(options.batch_size));
+  require(options.epochs >= 1 || options.steps >= 1,
+          "training needs at least 1 epoch or 1 step, got " + std::to_string(options.epochs) +
+              " epochs and " + std::to_string(options.steps) + " steps");
+  require(options.steps >= 0,
+          "the number of steps must be at least 0, got " + std::to_string(options.steps));
+  (void)options.learning_rate.at(0);  // throws when out of range
+}
+
+}  // namespace
+
+struct Trainer::State {
+  State(TrainerParts given, const TrainerOptions& trainer_options)
+      : options(trainer_options),
+        optimizer(optimizer_of(options)),
+        parts(std::move(given)),
+        team(parts.team != nullptr ? *parts.team : alone),
+        shape(parts.executor->program().shape),
+        model(shape, parts.stages, *optimizer, team) {
+    check(options);
+    for (const HostedStage& hosted : parts.stages)
+      if (hosted.stage.value == shape.stages() - 1)
+        if (const auto* module = dynamic_cast<const StageModule*>(hosted.body))
+          loss = module->loss();
+    model.zero_gradients();
+  }
+
+  [[nodiscard]] bool hosts_loss() const {
+    return std::any_of(parts.stages.begin(), parts.stages.end(), [&](const HostedStage& hosted) {
+      return hosted.stage.value == shape.stages() - 1;
+    });
+  }
+
+  double weight_of(Batch& batch) const;
+  void agree(StepResult& result, double& declared) const;
+  StepReport step(StepData& data, double total_weight);
+  void run(StepReport& report, StepData& data, double total_weight);
+  void update(StepReport& report);
+
+  LocalTeam alone;
+  TrainerOptions options;
+  std::shared_ptr<const Optimizer> optimizer;
+  TrainerParts parts;
+  Team& team;
+  Shape shape;
+  ModelState model;
+  const Loss* loss = nullptr;  // of the last stage, when it is built in and hosted here
+  std::int64_t global_step = 0;
+  std::uint64_t batches = 0;      // mini-batches run, skipped ones included: names random numbers
+  std::uint64_t evaluations = 0;  // forward-only steps run
+};
+
+/// What the losses of this mini-batch will weigh in all.
+double Trainer::State::weight_of(Batch& batch) const {
+  if (loss == nullptr) return static_cast<double>(batch.samples());
+  double weight = 0;
+  for (int i = 0; i < batch.micro_batches(); ++i)
+    weight += loss->weight(batch.targets({MicroBatch{i}, Slice{0}})[0]);
+  return weight;
+}
+
+/// Makes loss, peaks and the declared weight known to every member, in one collective.
+void Trainer::State::agree(StepResult& result, double& declared) const {
+  if (team.members() == 1) return;
+  std::vector<double> values{hosts_loss() ? declared : 0.0};
+  for (const LossSum& unit : result.unit_losses) {
+    values.push_back(unit.sum);
+    values.push_back(unit.weight);
+    values.push_back(static_cast<double>(unit.correct));
+  }
+  result.peak_stash_bytes.resize(static_cast<std::size_t>(shape.ranks));
+  for (const std::size_t peak : result.peak_stash_bytes)
+    values.push_back(static_cast<double>(peak));
+  team.sum(values);
+
+  declared = values[0];
+  auto value = values.begin() + 1;
+  result.loss = LossSum();
+  for (LossSum& unit : result.unit_losses) {
+    unit = {value[0], value[1], static_cast<std::int64_t>(value[2])};
+    result.loss += unit;
+    value += 3;
+  }
+  for (std::size_t& peak : result.peak_stash_bytes) peak = static_cast<std::size_t>(*value++);
+}
+
+/// The pipeline's part of a step: gradients accumulated, loss and peaks known.
+void Trainer::State::run(StepReport& report, StepData& data, double total_weight) {
+  StepSettings settings;
+  settings.seed = options.seed;
+  settings.step = batches++;
+  settings.loss_scale = 1 / total_weight;
+  settings.deadline = options.deadline;
+  StepResult result = parts.executor->run(data, settings);
+  agree(result, total_weight);
+  require(std::abs(result.loss.weight - total_weight) <= 1e-9 * total_weight,
+          "the step was scaled for a total weight of " + std::to_string(total_weight) +
+              ", but its losses weighed " + std::to_string(result.loss.weight));
+  report.loss = result.loss;
+  report.peak_stash_bytes = std::move(result.peak_stash_bytes);
+}
+
+/// One norm, one verdict, one clip factor, one update of every stage.
+void Trainer::State::update(StepReport& report) {
+  const GradientNorm norm = model.norm(*parts.executor, options.clip_norm);
+  report.gradient_norm = norm.norm;
+  report.clip_factor = norm.factor;
+  report.learning_rate = options.learning_rate.at(global_step);
+  report.skipped = norm.overflow;
+  if (norm.overflow) {
+    model.zero_gradients();
+    return;
+  }
+  UpdateSettings settings;
+  settings.number = global_step + 1;
+  settings.learning_rate = report.learning_rate;
+  settings.gradient_factor = norm.factor;
+  model.update(*parts.executor, settings);
+  ++global_step;
+}
+
+StepReport Trainer::State::step(StepData& data, double total_weight) {
+  require(total_weight > 0 && std::isfinite(total_weight),
+          "the total weight of a step must be above 0, got " + std::to_string(total_weight));
+  const auto start = Clock::now();
+  StepReport report;
+  try {
+    run(report, data, total_weight);
+    update(report);
+  } catch (...) {
+    model.zero_gradients();
+    throw;
+  }
+  report.global_step = global_step;
+  report.seconds = seconds_since(start);
+  return report;
+}
+
+Trainer::Trainer(TrainerParts parts, const TrainerOptions& options)
+    : state_(std::make_unique<State>(std::move(parts), options)) {}
+
+Trainer::Trainer(const Program& program,
+                 std::vector<std::unique_ptr<StageBody>> bodies,
+                 const TrainerOptions& options)
+    : Trainer(assemble(program, std::move(bodies), options), options) {}
+
+Trainer::Trainer(const ModelSpec& model, const Program& program, const TrainerOptions& options)
+    : Trainer(program, model_bodies(model, program.shape, options), options) {}
+
+Trainer::Trainer(const ModelSpec& model, const TrainerOptions& options)
+    : Trainer(model, training_program(options), options) {}
+
+Trainer::~Trainer() = default;
+
+StepReport Trainer::step(StepData& data, double total_weight) {
+  return state_->step(data, total_weight);
+}
+
+StepReport Trainer::step(Batch& batch) {
+  require(batch.micro_batches() == state_->shape.micro_batches,
+          "the program runs " + std::to_string(state_->shape.micro_batches) +
+              " micro-batches, the mini-batch has " + std::to_string(batch.micro_batches()));
+  require(batch.samples() >= 1, "a mini-batch to learn from must have at least 1 sample, got 0");
+  StepReport report = state_->step(batch, state_->weight_of(batch));
+  report.epoch = batch.epoch;
+  report.batch = batch.number;
+  report.samples = batch.samples();
+  return report;
+}
+
+FitReport Trainer::fit(const Dataset& data, const std::stop_token& stop) {
+  TrainerOptions& options = state_->options;
+  LoaderOptions loading;
+  loading.batch_size = options.batch_size;
+  loading.micro_batches = state_->shape.micro_batches;
+  loading.seed = options.seed;
+  loading.last_batch = options.last_batch;
+  Loader loader(data, loading);
+  const std::int64_t per_epoch = loader.batches_per_epoch();
+  const std::int64_t total = options.steps > 0 ? options.steps : options.epochs * per_epoch;
+  if (options.learning_rate.total_updates == 0) options.learning_rate.total_updates = total;
+
+  FitReport fitted;
+  auto epoch_start = Clock::now();
+  for (std::int64_t done = 0; done < total && !stop.stop_requested(); ++done) {
+    if (done % per_epoch == 0) {
+      fitted.epochs.emplace_back().epoch = done / per_epoch;
+      epoch_start = Clock::now();
+    }
+    const StepReport report = step(loader.next());
+    EpochReport& epoch = fitted.epochs.back();
+    epoch.loss += report.loss;
+    epoch.samples += report.samples;
+    ++(report.skipped ? epoch.skipped : epoch.updates);
+    epoch.seconds = seconds_since(epoch_start);
+    if (on_step) on_step(report);
+    if ((done + 1) % per_epoch == 0 || done + 1 == total)
+      if (on_epoch) on_epoch(epoch);
+  }
+  for (const EpochReport& epoch : fitted.epochs) {
+    fitted.samples += epoch.samples;
+    fitted.seconds += epoch.seconds;
+  }
+  return fitted;
+}
+
+Score Trainer::evaluate(const Dataset& data, std::int64_t batch_size) {
+  State& state = *state_;
+  require(state.parts.evaluator != nullptr, "this trainer was made without an evaluator");
+  require(batch_size >= 0,
+          "the batch size must be at least 0 (as in training), got " + std::to_string(batch_size));
+  if (batch_size == 0) batch_size = state.options.batch_size;
+  Score score;
+  score.samples = data.size();
+  Batch batch;
+  std::vector<std::int32_t> rows;
+  for (std::int64_t first = 0; first < data.size(); first += batch_size) {
+    rows.resize(static_cast<std::size_t>(std::min(batch_size, data.size() - first)));
+    std::iota(rows.begin(), rows.end(), static_cast<std::int32_t>(first));
+    batch.fill(data, rows, state.shape.micro_batches);
+    StepSettings settings;
+    settings.seed = state.options.seed;
+    settings.step = kEvaluation | state.evaluations++;
+    settings.training = false;
+    settings.deadline = state.options.deadline;
+    StepResult result = state.parts.evaluator->run(batch, settings);
+    double unused = 0;
+    state.agree(result, unused);
+    score.loss += result.loss;
+  }
+  return score;
+}
+
+std::string Trainer::weights_hash() {
+  return state_->model.hash();
+}
+
+std::int64_t Trainer::global_step() const {
+  return state_->global_step;
+}
+
+const TrainerOptions& Trainer::options() const {
+  return state_->options;
+}
+
+const Executor& Trainer::executor() const {
+  return *state_->parts.executor;
+}
+
+std::span<const HostedStage> Trainer::stages() const {
+  return state_->parts.stages;
+}
+
+std::vector<Parameter*> Trainer::parameters() {
+  return state_->model.parameters();
+}
+
+}  // namespace millrace
