@@ -109,7 +109,7 @@ Dataset parse_csv(const std::string& name, const std::vector<std::uint8_t>& byte
 
 }  // namespace
 
-Dataset read_csv(const std::string& file) {
+Dataset read_samples_csv(const std::string& file) {
   return parse_csv(file, read_file(file));
 }
 

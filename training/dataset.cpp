@@ -67,8 +67,8 @@ TrainTest load_data(std::string_view name, std::uint64_t seed) {
   const auto rest = [&](std::string_view prefix) {
     return std::string(name.substr(prefix.size()));
   };
-  if (name.starts_with("csv:")) return split_by_seed(read_csv(rest("csv:")), 0.8, seed);
-  if (name.starts_with("idx:")) return read_idx_folder(rest("idx:"), seed);
+  if (name.starts_with("csv:")) return split_by_seed(read_samples_csv(rest("csv:")), 0.8, seed);
+  if (name.starts_with("idx:")) return read_samples_folder(rest("idx:"), seed);
   throw InvalidArgument("unknown data '" + std::string(name) +
                         "'; known are digits, csv:FILE, idx:FOLDER");
 }

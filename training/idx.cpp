@@ -89,7 +89,7 @@ std::string expect_file(const std::string& folder,
 
 }  // namespace
 
-Dataset read_idx(const std::string& images_file, const std::string& labels_file) {
+Dataset read_samples_idx(const std::string& images_file, const std::string& labels_file) {
   const IdxFile images = read_one(images_file, 3);
   const IdxFile labels = read_one(labels_file, 1);
   const std::int64_t n = images.extents[0];
@@ -112,16 +112,16 @@ Dataset read_idx(const std::string& images_file, const std::string& labels_file)
   return data;
 }
 
-TrainTest read_idx_folder(const std::string& folder, std::uint64_t seed) {
+TrainTest read_samples_folder(const std::string& folder, std::uint64_t seed) {
   std::error_code problem;
   if (!fs::is_directory(folder, problem))
     throw DataError(folder + ": expected a folder of IDX files, found " +
                     (fs::exists(folder, problem) ? "a file" : "nothing"));
   const std::string images = expect_file(folder, "train-images", "idx3-ubyte");
-  Dataset train = read_idx(images, expect_file(folder, "train-labels", "idx1-ubyte"));
+  Dataset train = read_samples_idx(images, expect_file(folder, "train-labels", "idx1-ubyte"));
   const auto test_images = find_file(folder, "t10k-images", "idx3-ubyte");
   if (!test_images) return split_by_seed(train, 0.8, seed);
-  Dataset test = read_idx(*test_images, expect_file(folder, "t10k-labels", "idx1-ubyte"));
+  Dataset test = read_samples_idx(*test_images, expect_file(folder, "t10k-labels", "idx1-ubyte"));
   if (test.width() != train.width())
     throw DataError(*test_images + ": expected images of " + std::to_string(train.width()) +
                     " pixels as in " + images + ", found " + std::to_string(test.width()));

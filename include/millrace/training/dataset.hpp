@@ -52,17 +52,17 @@ struct TrainTest {
 /// gzipped. All features are divided by the largest magnitude among them (when it is not 0), so
 /// that images of any depth arrive in [-1, 1]. Blank lines and a final line end are allowed; a
 /// header line is not. Throws DataError naming file and line.
-[[nodiscard]] Dataset read_csv(const std::string& file);
+[[nodiscard]] Dataset read_samples_csv(const std::string& file);
 
 /// Reads one images file and one labels file in MNIST's IDX format (unsigned bytes, big-endian
 /// extents), plain or gzipped; features are divided by 255. Throws DataError naming file and
 /// offset.
-[[nodiscard]] Dataset read_idx(const std::string& images_file, const std::string& labels_file);
+[[nodiscard]] Dataset read_samples_idx(const std::string& images_file, const std::string& labels_file);
 
 /// Reads a folder of IDX files by MNIST's names (train-images-idx3-ubyte, train-labels-idx1-ubyte,
 /// t10k-..., each plain or with .gz; a dot before idx is accepted too). Without the t10k pair, the
 /// training set is split 80/20 by `seed`.
-[[nodiscard]] TrainTest read_idx_folder(const std::string& folder, std::uint64_t seed);
+[[nodiscard]] TrainTest read_samples_folder(const std::string& folder, std::uint64_t seed);
 
 /// "digits", "csv:FILE" or "idx:FOLDER"; 80/20 by seed where no test set exists.
 /// Throws InvalidArgument for any other word, DataError for damaged files.
