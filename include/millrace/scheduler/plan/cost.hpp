@@ -21,7 +21,8 @@ struct Cost {
   std::vector<double> forward, backward_input, backward_weight, recompute;
   /// Ticks of a full backward; empty means I + W.
   std::vector<double> backward;
-  /// Ticks of an overlapped pair executed as one; unset means the halves one after the other.
+  /// Ticks of an overlapped pair executed as one (atomic); unset means decoupled: the halves one
+  /// after the other, each as soon as it can.
   std::optional<double> pair = {};
   double optimizer = 0;  ///< ticks of a rank's optimizer step
   double latency =
@@ -35,9 +36,12 @@ struct Cost {
   double ticks_per_unit = 1;       ///< ticks in one unit of what the user gave
 
   /// Change of memory at the start of F (a_F), inside I (g_I appears before a_I goes:
-  /// `input_peak`), at the end of I (g_I - a_I), and at the end of W (the rest). Per stage; bytes
-  /// or any unit.
+  /// `input_peak`), at the end of I (g_I - a_I), and at the end of W (the rest). Per stage, of a
+  /// whole micro-batch (a slice takes 1/q); bytes or any unit. Empty means 0.
   std::vector<double> memory_forward, memory_input_peak, memory_input, memory_weight;
+  /// What F keeps where a recompute follows: the stage's input. The recompute adds the rest of a_F.
+  /// Empty means 0.
+  std::vector<double> memory_boundary;
 
   int slices = 1;
 
@@ -45,12 +49,23 @@ struct Cost {
     return action.stage.index() * static_cast<std::size_t>(slices) + action.slice.index();
   }
 
-  /// Ticks of a compute action (0 for the others), without rank speed.
+  /// Ticks of a compute action or optimizer step (0 for the others), without rank speed. Recompute
+  /// without a cost of its own takes as long as F.
   [[nodiscard]] double ticks(const Action& action) const;
+
+  /// Latency of the link between two ranks of a pipeline with `ranks` ranks, in ticks.
+  [[nodiscard]] double delay(Rank source, Rank destination, int ranks) const;
+  /// Ticks one message (a slice's share of `message_bytes`) occupies the link.
+  [[nodiscard]] double transfer(Rank source, Rank destination, int ranks) const;
+
+  /// Throws InvalidArgument, naming the member, when a vector has the wrong length for `shape`, a
+  /// time is negative or a speed is not positive.
+  void require_fits(const Shape& shape) const;
 
   /// Costs of one full stage of a p-stage model: a stage of the shape takes p / S of it, a slice
   /// 1/q of that. With integer arguments every time is an exact integer number of ticks
-  /// (ticks_per_unit = v q). Memory is 1 per full stage's micro-batch at F, kept until W (or B).
+  /// (ticks_per_unit = v q, v = S / p). Memory is 1 per full stage's micro-batch at F, kept until W
+  /// (or B).
   static Cost of_full_stage(
       const Shape& shape, double forward, double input, double weight, double latency = 0);
 

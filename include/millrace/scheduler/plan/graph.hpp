@@ -7,6 +7,7 @@
 #include <span>
 #include <vector>
 
+#include "millrace/scheduler/plan/dependencies.hpp"
 #include "millrace/scheduler/plan/program.hpp"
 
 namespace millrace {
@@ -15,37 +16,46 @@ namespace millrace {
 using Node = std::uint32_t;
 
 /// Nodes are the actions of `program` (rank 0 first, in order). Edges into a node: its predecessor
-/// on the rank, and the producers of what it needs:
-///   F(s,i,k)   <- F(s-1,i,k), F(s,i,k-1) if sliced
-///   B/I(s,i,k) <- F(s,i,k), B/I(s+1,i,k), B/I(s,i,k+1) if sliced, recompute of (s,i,k) if there is
-///   one W <- I;  R <- F;  SEND <- its producer;  RECV <- its SEND;  consumer <- RECV
-///   REDUCE_GRAD(s) <- every B/W of s in all replicas;  STEP <- every REDUCE_GRAD of the rank, else
-///   its B/W.
-/// In a program with sends and receives, a cross-rank data edge runs through them.
-/// The program must outlive the graph. Requires a program that passes the structural rules of
-/// verify(); a missing producer simply gives no edge.
-/// Cost: O(actions); about 20 bytes per action. Thread-safety: immutable, share freely.
+/// on the rank (implied), and the producers of what it needs:
+///   needs() of dependencies.hpp, where a rank-crossing edge runs through its SEND and RECV if the
+///   program has them;
+///   REDUCE_GRAD(s) <- the B or W of s on its own rank, and whatever comes before the REDUCE_GRAD
+///   of s on the ranks of the other copies (a reduction starts when all copies have reached it);
+///   STEP <- every REDUCE_GRAD, B and W of the rank.
+/// A producer on the same rank that stands earlier in its list is left out, because program order
+/// implies it: the producers of a valid program are all on other ranks.
+/// The program must outlive the graph. A missing producer gives no edge; of a repeated action the
+/// first counts. Throws InvalidArgument when the program has another number of ranks than its
+/// shape, an action lies outside the shape, or there are 2^32 - 1 actions or more.
+/// Cost: O(actions); about 8 bytes per action. Thread-safety: immutable, share freely.
 class Graph {
  public:
-  explicit Graph(const Program& program);
+  explicit Graph(const Program& program, std::span<const TiedGroup> tied = {});
 
-  [[nodiscard]] std::size_t size() const { return actions_; }
+  [[nodiscard]] std::size_t size() const { return first_.back(); }
   [[nodiscard]] const Program& program() const { return *program_; }
+  /// Whether the program has sends or receives.
+  [[nodiscard]] bool has_messages() const { return has_messages_; }
 
-  /// First node of a rank; node - first(rank) is the position in its list.
+  /// First node of a rank; node - first(rank) is the position in its list. `first(Rank{ranks})` is
+  /// size().
   [[nodiscard]] Node first(Rank rank) const { return first_[rank.index()]; }
+  /// Cost: O(log ranks).
   [[nodiscard]] Rank rank(Node node) const;
+  [[nodiscard]] std::size_t position(Node node) const { return node - first(rank(node)); }
   [[nodiscard]] const Action& action(Node node) const;
 
-  /// Producers this node waits for, without its predecessor on the rank.
+  /// Producers this node waits for, without what program order implies.
   [[nodiscard]] std::span<const Node> producers(Node node) const {
     return {producers_.data() + producer_start_[node],
             producers_.data() + producer_start_[node + 1]};
   }
 
  private:
+  friend class GraphBuilder;
+
   const Program* program_;
-  std::size_t actions_ = 0;
+  bool has_messages_ = false;
   std::vector<Node> first_;  // ranks + 1 entries
   std::vector<std::uint32_t> producer_start_;
   std::vector<Node> producers_;

@@ -1,27 +1,43 @@
 // Passes: pure functions program -> program. Generators emit compute; passes add the rest.
 #pragma once
 
+#include <span>
+
+#include "millrace/scheduler/plan/dependencies.hpp"
 #include "millrace/scheduler/plan/program.hpp"
 
 namespace millrace {
 
-/// Adds SEND and RECV pairs for every rank-crossing edge: the sender's position places both ends,
-/// so the result is deadlock-free even under strict rendezvous (SCHEDULES 3.2). Idempotent: a
-/// program that has messages is returned as it is. Throws InvalidArgument when the compute order
-/// has a cycle.
+/// Adds SEND and RECV pairs for every rank-crossing edge: the time at which a run with F = I = W =
+/// 1 produces a message places both ends, in one global order, so the result is deadlock-free even
+/// under strict rendezvous. A receive may stand ahead of its use; with those costs that delays
+/// nothing. An overlapped pair stays together: receives before it, sends after it. Idempotent: a
+/// program that has messages is returned as it is. Throws InvalidArgument, with the cycle, when
+/// the order of the program (with its pairs atomic) has one. Cost: O(actions).
 [[nodiscard]] Program insert_messages(const Program& program);
 
-/// Replaces every B by I and W, adjacent. Idempotent.
+/// Adds each RECV right before the action that uses it and each SEND right after its producer: no
+/// receive ever stands in the way, but sends must not wait for their receiver: see
+/// channel_capacities for the room they need. Idempotent like insert_messages. Cost: O(actions).
+[[nodiscard]] Program insert_messages_before_use(const Program& program);
+
+/// Replaces every B by I and W, adjacent; the W of a B that leads a pair follows the pair.
+/// Idempotent.
 [[nodiscard]] Program split_backward(const Program& program);
 
 /// Replaces every I directly followed by its own W by B. Idempotent.
 [[nodiscard]] Program merge_backward(const Program& program);
 
-/// Adds REDUCE_GRAD for stages that live on several ranks (replicas), after their last B or W.
-/// Idempotent.
-[[nodiscard]] Program insert_reductions(const Program& program);
+/// Adds REDUCE_GRAD for stages that live on several ranks (replicas) or are tied to another stage:
+/// one per copy, after the last B or W of all copies in a run with F = I = W = 1, in one global
+/// order, so that blocking collectives meet. Members of a tied group on one rank get one each.
+/// Idempotent: a program that reduces anything is returned as it is. Throws InvalidArgument when a
+/// tied stage does not exist or the order of the program has a cycle.
+[[nodiscard]] Program insert_reductions(const Program& program,
+                                        std::span<const TiedGroup> tied = {});
 
-/// Adds a recompute action before every B or I of every stage. Idempotent.
+/// Adds a recompute action before every B or I of every stage (before the pair, for the second half
+/// of a pair). Idempotent: a program that recomputes anything is returned as it is.
 [[nodiscard]] Program insert_recompute(const Program& program);
 
 /// Clears `with_next` on all actions: pairs run one half after the other. Idempotent.

@@ -32,19 +32,28 @@ struct Timeline {
 
 /// The program cannot proceed: a shortest cycle of actions each of which waits for the next.
 struct Deadlock {
+  /// An action and what it waits for; `needs` stands on the rank of the next wait of the cycle, at
+  /// its action or later.
   struct Wait {
     Rank rank;
     std::size_t position = 0;
     Action action;
+    Rank needs_rank;
+    Action needs;
   };
 
   std::vector<Wait> cycle;
 
-  /// "rank 2 waits in 5RECV_F3 for rank 1, which waits ..." in one sentence.
+  /// "rank 0 waits in 0B0 for 1B0 of rank 1; rank 1 waits in 1F3 for 0F3 of rank 0".
   [[nodiscard]] std::string sentence() const;
 };
 
 /// Runs the program's actions as early as their rank and producers allow.
+///
+/// Sends, receives and reductions take no time of their own. A message leaves when its producer
+/// (its SEND, if the program has messages) has ended and arrives after transfer and latency; a
+/// receive ends then, and its rank stands until then. With Cost::pair an overlapped pair starts
+/// when both halves can and takes that long; without it the halves run one after the other.
 /// Cost: O(actions + edges). Throws InvalidArgument when `cost` does not fit the shape.
 [[nodiscard]] std::variant<Timeline, Deadlock> simulate(const Graph& graph, const Cost& cost);
 
@@ -74,7 +83,7 @@ struct Report {
                     ///< end with a barrier)
   double bubble_makespan = 0;  ///< makespan - busiest rank's busy time
   double bubble_span = 0;      ///< span - busiest rank's busy time
-  double critical_path = 0;    ///< length of the longest chain of actions and messages
+  double critical_path = 0;    ///< from start to end of the chain that critical_path() names
   std::vector<RankReport> ranks;
 
   [[nodiscard]] double bubble_makespan_ratio() const {
@@ -84,6 +93,33 @@ struct Report {
 };
 
 /// Evaluates a timeline (simulated or measured) of `graph.program()`.
+///
+/// Work is compute and the optimizer step; the first and last op of a rank are its first and last
+/// work. Gaps between them are explained by simulating with free links, then with every stage as
+/// slow as the mean: transfer = what the first takes away, imbalance = what the second takes away
+/// beyond that, dependency = the rest. Cost: O(actions), two simulations more when there are links
+/// or unequal stages. Throws InvalidArgument when cost or timeline belong to another program.
 [[nodiscard]] Report report(const Graph& graph, const Cost& cost, const Timeline& timeline);
+
+/// The chain of actions that determines the makespan, first to last: each was released by the one
+/// before it, on its rank or through a message. Of several, one that follows ranks where it can.
+/// Requires a timeline aligned with the program. Cost: O(length).
+[[nodiscard]] std::vector<Node> critical_path(const Graph& graph,
+                                              const Cost& cost,
+                                              const Timeline& timeline);
+
+/// A rank's memory from `time` on (in units of the timeline), until the next step.
+struct MemoryStep {
+  double time = 0;
+  double bytes = 0;
+
+  friend bool operator==(const MemoryStep&, const MemoryStep&) = default;
+};
+
+/// Memory of every rank over time under Cost's memory model, the transient peak inside I included.
+/// Before the first step it is 0. Throws InvalidArgument when `cost` does not fit the shape.
+[[nodiscard]] std::vector<std::vector<MemoryStep>> memory_over_time(const Graph& graph,
+                                                                    const Cost& cost,
+                                                                    const Timeline& timeline);
 
 }  // namespace millrace

@@ -1,0 +1,117 @@
+// What an action needs before it may start. One function, used by the graph, the verifier and the
+// generators that search; nothing else in the library knows the rules of the pipeline.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "millrace/scheduler/plan/action.hpp"
+#include "millrace/scheduler/plan/shape.hpp"
+
+namespace millrace {
+
+/// What a unit's actions produce. Gradient is the input gradient, made by B or I.
+enum class Product : std::uint8_t {
+  Forward,
+  Gradient,
+  Weight,
+  Recompute,
+  SendForward,
+  RecvForward,
+  SendBackward,
+  RecvBackward,
+};
+
+inline constexpr int kProducts = 8;
+
+/// The product of an op that belongs to a unit. Requires has_unit(op).
+[[nodiscard]] constexpr Product product(Op op) {
+  constexpr std::array<Product, 9> kTable = {Product::Forward,
+                                             Product::Gradient,
+                                             Product::Gradient,
+                                             Product::Weight,
+                                             Product::Recompute,
+                                             Product::SendForward,
+                                             Product::RecvForward,
+                                             Product::SendBackward,
+                                             Product::RecvBackward};
+  return kTable[static_cast<std::size_t>(op)];
+}
+
+/// One thing that an action waits for: a product of a stage and a slice of its micro-batch.
+struct Need {
+  Product product = Product::Forward;
+  Stage stage;
+  Slice slice;
+};
+
+/// The needs of one action: at most four.
+class Needs {
+ public:
+  constexpr void add(Product product, std::int32_t stage, std::int32_t slice) {
+    items_[size_++] = {product, Stage{stage}, Slice{slice}};
+  }
+
+  [[nodiscard]] constexpr const Need* begin() const { return items_.data(); }
+  [[nodiscard]] constexpr const Need* end() const { return items_.data() + size_; }
+
+ private:
+  std::array<Need, 4> items_{};
+  std::size_t size_ = 0;
+};
+
+/// What `action` waits for, in its own replica and micro-batch:
+///   F(s,k) <- F(s-1,k), F(s,k-1);  B or I(s,k) <- F(s,k), recompute(s,k), gradient(s+1,k),
+///   gradient(s,k+1);  W <- I;  recompute <- F;  a send <- what it sends;  a receive <- its send.
+/// A need that no action of the program produces (no recompute, say) binds nothing.
+/// REDUCE_GRAD and the optimizer step have no unit and no needs here. Cost: O(1).
+[[nodiscard]] inline Needs needs(const Shape& shape, const Action& action) {
+  const std::int32_t s = action.stage.value;
+  const std::int32_t k = action.slice.value;
+  const bool last_stage = s + 1 == shape.stages();
+  Needs result;
+  switch (action.op) {
+    case Op::Forward:
+      if (s > 0) result.add(Product::Forward, s - 1, k);
+      if (k > 0) result.add(Product::Forward, s, k - 1);
+      break;
+    case Op::Backward:
+    case Op::BackwardInput:
+      result.add(Product::Forward, s, k);
+      result.add(Product::Recompute, s, k);
+      if (!last_stage) result.add(Product::Gradient, s + 1, k);
+      if (k + 1 < shape.slices) result.add(Product::Gradient, s, k + 1);
+      break;
+    case Op::BackwardWeight:
+      result.add(Product::Gradient, s, k);
+      break;
+    case Op::Recompute:
+    case Op::SendForward:
+      result.add(Product::Forward, s, k);
+      break;
+    case Op::RecvForward:
+      if (s > 0) result.add(Product::SendForward, s - 1, k);
+      break;
+    case Op::SendBackward:
+      result.add(Product::Gradient, s, k);
+      break;
+    case Op::RecvBackward:
+      if (!last_stage) result.add(Product::SendBackward, s + 1, k);
+      break;
+    case Op::ReduceGrad:
+    case Op::OptimizerStep:
+      break;
+  }
+  return result;
+}
+
+/// Stages that share one weight (an embedding and the head): their gradients are summed before the
+/// step, like those of a stage with several copies.
+/// Thread-safety: immutable, share freely.
+struct TiedGroup {
+  std::vector<Stage> stages;
+};
+
+}  // namespace millrace

@@ -1,0 +1,113 @@
+// One visit per action: when is its rank free, when have its producers' results arrived, how long
+// does it take, when does its own result arrive.
+#include "plan/clock.hpp"
+
+#include <algorithm>
+
+namespace millrace::plan {
+
+Clock::Clock(const Graph& graph, const Cost& cost, const ClockOptions& options)
+    : graph_(graph),
+      cost_(cost),
+      options_(options),
+      plain_links_(cost.link_latency.empty() && cost.bytes_per_tick == 0 &&
+                   cost.link_bytes_per_tick.empty()),
+      replay_(graph),
+      arrival_(graph.size(), kNotYet) {
+  const auto ranks = static_cast<std::size_t>(graph.program().shape.ranks);
+  clock_.assign(ranks, 0);
+  if (!options.start.empty()) clock_.assign(options.start.begin(), options.start.end());
+  if (cost.contention && !plain_links_) link_free_.assign(ranks * ranks, 0);
+  timeline_.ticks_per_unit = cost.ticks_per_unit;
+  timeline_.ranks.resize(ranks);
+  for (std::size_t r = 0; r < ranks; ++r)
+    timeline_.ranks[r].resize(graph.program().ranks[r].size());
+}
+
+bool Clock::run() {
+  return replay_.run([this](Rank rank, Node node) { return step(rank, node); });
+}
+
+Node Clock::step(Rank rank, Node node) {
+  if (arrival_[node] != kNotYet) return kNoNode;  // second half of an atomic pair
+  const auto& list = graph_.program().ranks[rank.index()];
+  const std::size_t position = node - graph_.first(rank);
+  const Action& action = list[position];
+  double& clock = clock_[rank.index()];
+  double begin = clock;
+  const Node wanted = wait_for(rank, node, action, begin);
+  if (wanted != kNoNode) return wanted;
+  if (cost_.pair && action.with_next && position + 1 < list.size()) {
+    const Action& other = list[position + 1];
+    const Node other_wanted = wait_for(rank, node + 1, other, begin);
+    if (other_wanted != kNoNode) return other_wanted;
+    const Interval interval{begin, begin + duration(rank, node, action)};
+    finish(rank, node, action, interval);
+    finish(rank, node + 1, other, interval);
+  } else if (is_receive(action.op)) {
+    finish(rank, node, action, {clock, begin});
+  } else {
+    finish(rank, node, action, {begin, begin + duration(rank, node, action)});
+  }
+  clock = timeline_.ranks[rank.index()][position].end;
+  return kNoNode;
+}
+
+/// The first producer that has not run, or kNoNode with `begin` moved to when all have arrived.
+Node Clock::wait_for(Rank rank, Node node, const Action& action, double& begin) const {
+  for (const Node producer : graph_.producers(node)) {
+    if (arrival_[producer] == kNotYet) return producer;
+    begin = std::max(begin, usable(rank, producer, action));
+  }
+  return kNoNode;
+}
+
+double Clock::usable(Rank rank, Node producer, const Action& consumer) const {
+  if (has_unit(consumer.op)) return arrival_[producer];
+  const Rank source = graph_.rank(producer);
+  const double end = timeline_.ranks[source.index()][producer - graph_.first(source)].end;
+  return end + cost_.delay(source, rank, graph_.program().shape.ranks);
+}
+
+double Clock::duration(Rank rank, Node node, const Action& action) const {
+  double ticks = cost_.pair && action.with_next ? *cost_.pair : cost_.ticks(action);
+  if (!cost_.rank_speed.empty()) ticks /= cost_.rank_speed[rank.index()];
+  if (!options_.factor.empty()) ticks *= options_.factor[node];
+  return ticks;
+}
+
+void Clock::finish(Rank rank, Node node, const Action& action, Interval interval) {
+  timeline_.ranks[rank.index()][node - graph_.first(rank)] = interval;
+  arrival_[node] = sends_message(action.op) ? arrive(rank, action, interval.end) : interval.end;
+}
+
+/// When the message of an action that ended at `end` is at its destination.
+double Clock::arrive(Rank rank, const Action& action, double end) {
+  if (plain_links_) return end + cost_.latency;
+  const auto to = destination(action);
+  if (!to || *to == rank) return end;
+  const int ranks = graph_.program().shape.ranks;
+  double leave = end;
+  const double transfer = cost_.transfer(rank, *to, ranks);
+  if (!link_free_.empty()) {
+    double& link = link_free_[rank.index() * static_cast<std::size_t>(ranks) + to->index()];
+    leave = std::max(leave, link);
+    link = leave + transfer;
+  }
+  return leave + transfer + cost_.delay(rank, *to, ranks);
+}
+
+bool Clock::sends_message(Op op) const {
+  if (graph_.has_messages()) return is_send(op);
+  return op == Op::Forward || gives_input_gradient(op);
+}
+
+std::optional<Rank> Clock::destination(const Action& action) const {
+  const Shape& shape = graph_.program().shape;
+  const bool forward = action.op == Op::Forward || action.op == Op::SendForward;
+  const int stage = action.stage.value + (forward ? 1 : -1);
+  if (stage < 0 || stage >= shape.stages()) return std::nullopt;
+  return shape.rank(action.replica(), Stage{stage});
+}
+
+}  // namespace millrace::plan

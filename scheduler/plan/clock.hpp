@@ -1,0 +1,58 @@
+// Clock: gives every action of a program its start and end. The engine under simulate, the
+// iterations and the jitter runs; the public functions are thin around it.
+#pragma once
+
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "millrace/scheduler/plan/cost.hpp"
+#include "millrace/scheduler/plan/simulate.hpp"
+#include "plan/replay.hpp"
+
+namespace millrace::plan {
+
+/// What one run of the clock may change: everything is optional.
+struct ClockOptions {
+  std::span<const double> start;   ///< tick at which each rank may begin; empty: all at 0
+  std::span<const double> factor;  ///< by node: the action takes ticks * factor; empty: 1
+};
+
+/// Longest path through a graph. Sends, receives and reductions take no time of their own; a
+/// receive ends when its message has arrived, and the rank stands until then.
+class Clock {
+ public:
+  /// Requires a cost that fits the graph's shape.
+  Clock(const Graph& graph, const Cost& cost, const ClockOptions& options = {});
+
+  /// Runs all ranks. Returns whether they finished; otherwise `next()` says where they stand.
+  bool run();
+
+  [[nodiscard]] const std::vector<Node>& next() const { return replay_.next(); }
+  /// Valid after run() returned true.
+  [[nodiscard]] Timeline take() { return std::move(timeline_); }
+
+ private:
+  Node step(Rank rank, Node node);
+  [[nodiscard]] Node wait_for(Rank rank, Node node, const Action& action, double& begin) const;
+  [[nodiscard]] double usable(Rank rank, Node producer, const Action& consumer) const;
+  [[nodiscard]] double duration(Rank rank, Node node, const Action& action) const;
+  void finish(Rank rank, Node node, const Action& action, Interval interval);
+  [[nodiscard]] double arrive(Rank rank, const Action& action, double end);
+  [[nodiscard]] bool sends_message(Op op) const;
+  [[nodiscard]] std::optional<Rank> destination(const Action& action) const;
+
+  static constexpr double kNotYet = -1;
+
+  const Graph& graph_;
+  const Cost& cost_;
+  ClockOptions options_;
+  bool plain_links_;  // one latency for all links, nothing else: the fast path
+  Replay replay_;
+  Timeline timeline_;
+  std::vector<double> clock_;      // by rank: when it is free
+  std::vector<double> arrival_;    // by node: when another rank may use its result
+  std::vector<double> link_free_;  // by source and destination, with contention
+};
+
+}  // namespace millrace::plan

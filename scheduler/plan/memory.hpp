@@ -1,0 +1,52 @@
+// Memory: what each action adds and frees, walked along one rank's list.
+#pragma once
+
+#include <vector>
+
+#include "millrace/scheduler/plan/cost.hpp"
+#include "millrace/scheduler/plan/program.hpp"
+
+namespace millrace::plan {
+
+/// Change of a rank's memory by one action.
+struct MemoryChange {
+  double start = 0;      ///< when it begins
+  double transient = 0;  ///< on top, only while it runs
+  double end = 0;        ///< when it ends
+};
+
+/// The changes of a program's actions under a cost. Requires a cost that fits and a program whose
+/// actions lie inside the shape.
+class MemoryModel {
+ public:
+  MemoryModel(const Program& program, const Cost& cost);
+
+  [[nodiscard]] MemoryChange change(const Action& action) const;
+  /// Stashes taken (+1) at the start and dropped (-1) at the end of an action.
+  [[nodiscard]] int stashes_taken(const Action& action) const;
+  [[nodiscard]] int stashes_dropped(const Action& action) const;
+
+ private:
+  [[nodiscard]] bool recomputed(const Action& action) const;
+  [[nodiscard]] std::size_t at(const Action& action) const;
+
+  const Program* program_;
+  const Cost* cost_;
+  std::vector<bool> recomputed_;  // by stage and unit; empty when nothing is
+};
+
+/// Highest level along one rank's list, in program order.
+struct MemoryPeak {
+  double activation = 0;     ///< stashes, in micro-batches of a full stage
+  double bytes = 0;          ///< with what lives only inside an op
+  double after_op = 0;       ///< highest level after an op: what a limit bounds
+  std::size_t position = 0;  ///< where after_op is reached first
+  double left = 0;           ///< after the last op
+};
+
+[[nodiscard]] MemoryPeak peak_memory(const Program& program,
+                                     const Cost& cost,
+                                     const MemoryModel& model,
+                                     Rank rank);
+
+}  // namespace millrace::plan

@@ -1,0 +1,94 @@
+// Replay: runs every rank's list as far as it goes. The one loop under verify, simulate and the
+// capacities; they differ in what executing an action means.
+#pragma once
+
+#include <vector>
+
+#include "millrace/scheduler/plan/graph.hpp"
+#include "plan/lookup.hpp"
+
+namespace millrace::plan {
+
+/// The cursors of all ranks. A rank runs until an action has to wait for a node of another rank, is
+/// then hung on that rank, and is looked at again when that rank has run as far as it could: long
+/// runs per rank keep the memory traffic sequential.
+class Replay {
+ public:
+  explicit Replay(const Graph& graph)
+      : graph_(graph),
+        ranks_(static_cast<std::size_t>(graph.program().shape.ranks)),
+        next_(ranks_),
+        wanted_(ranks_, kNoNode),
+        first_waiter_(ranks_, kNobody),
+        next_waiter_(ranks_, kNobody) {
+    for (std::size_t r = 0; r < ranks_; ++r) next_[r] = graph.first(rank(r));
+  }
+
+  /// `step(rank, node)` executes the node and returns kNoNode, or returns the node it waits for.
+  /// Returns whether every list was finished. Cost: O(actions + edges).
+  template <class Step>
+  bool run(Step&& step) {
+    std::vector<std::uint32_t> ready;
+    for (std::size_t r = ranks_; r-- > 0;) ready.push_back(static_cast<std::uint32_t>(r));
+    while (!ready.empty()) {
+      const std::uint32_t r = ready.back();
+      ready.pop_back();
+      advance(r, step);
+      wake(r, ready);
+    }
+    for (std::size_t r = 0; r < ranks_; ++r)
+      if (next_[r] != graph_.first(rank(r + 1))) return false;
+    return true;
+  }
+
+  /// First node of each rank that was not executed.
+  [[nodiscard]] const std::vector<Node>& next() const { return next_; }
+
+ private:
+  static constexpr std::uint32_t kNobody = 0xFFFFFFFF;
+
+  static Rank rank(std::size_t r) { return Rank{static_cast<std::int32_t>(r)}; }
+
+  template <class Step>
+  void advance(std::uint32_t r, Step&& step) {
+    const Node end = graph_.first(rank(r + 1));
+    Node node = next_[r];
+    Node wanted = kNoNode;
+    while (node < end) {
+      wanted = step(rank(r), node);
+      if (wanted != kNoNode) break;
+      ++node;
+    }
+    next_[r] = node;
+    if (node < end) hang(r, wanted);
+  }
+
+  void hang(std::uint32_t r, Node wanted) {
+    const std::size_t on = graph_.rank(wanted).index();
+    wanted_[r] = wanted;
+    next_waiter_[r] = first_waiter_[on];
+    first_waiter_[on] = r;
+  }
+
+  void wake(std::uint32_t on, std::vector<std::uint32_t>& ready) {
+    std::uint32_t* link = &first_waiter_[on];
+    while (*link != kNobody) {
+      const std::uint32_t r = *link;
+      if (wanted_[r] < next_[on]) {
+        *link = next_waiter_[r];
+        ready.push_back(r);
+      } else {
+        link = &next_waiter_[r];
+      }
+    }
+  }
+
+  const Graph& graph_;
+  std::size_t ranks_;
+  std::vector<Node> next_;
+  std::vector<Node> wanted_;
+  std::vector<std::uint32_t> first_waiter_;  // by rank: a list of the ranks that wait for it
+  std::vector<std::uint32_t> next_waiter_;
+};
+
+}  // namespace millrace::plan

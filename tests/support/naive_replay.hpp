@@ -1,0 +1,136 @@
+// The oracle of the simulator: replays a program step by step with nothing but sets and maps, one
+// try per rank and turn. It shares no code with the graph and knows the dependencies by itself.
+#pragma once
+
+#include <algorithm>
+#include <map>
+#include <optional>
+#include <tuple>
+#include <vector>
+
+#include "millrace/scheduler/plan/cost.hpp"
+#include "millrace/scheduler/plan/program.hpp"
+#include "millrace/scheduler/plan/simulate.hpp"
+
+namespace millrace::testing {
+
+/// Slow, obvious replay of programs without reductions; pairs run one half after the other.
+class NaiveReplay {
+ public:
+  NaiveReplay(const Program& program, const Cost& cost) : program_(program), cost_(cost) {
+    for (const auto& list : program.ranks)
+      for (const Action& action : list) exists_[key(action)] = true;
+  }
+
+  /// Intervals of all actions, or nothing when no rank can move.
+  std::optional<std::vector<std::vector<Interval>>> run() {
+    std::vector<std::vector<Interval>> result(program_.ranks.size());
+    for (bool moved = true; moved;) {
+      moved = false;
+      for (std::size_t r = 0; r < result.size(); ++r) {
+        auto& done = result[r];
+        if (done.size() == program_.ranks[r].size()) continue;
+        const double free = done.empty() ? 0 : done.back().end;
+        const auto interval = attempt(static_cast<int>(r), program_.ranks[r][done.size()], free);
+        if (!interval) continue;
+        done.push_back(*interval);
+        moved = true;
+      }
+    }
+    for (std::size_t r = 0; r < result.size(); ++r)
+      if (result[r].size() != program_.ranks[r].size()) return std::nullopt;
+    return result;
+  }
+
+ private:
+  using Key = std::tuple<int, int, int, int>;  // product, stage, micro-batch, slice
+
+  struct Done {
+    double end = 0;
+    int rank = 0;
+  };
+
+  enum Product { F, G, W, R, SendF, RecvF, SendG, RecvG };
+
+  static int product(Op op) {
+    static const std::map<Op, int> products = {{Op::Forward, F},
+                                               {Op::Backward, G},
+                                               {Op::BackwardInput, G},
+                                               {Op::BackwardWeight, W},
+                                               {Op::Recompute, R},
+                                               {Op::SendForward, SendF},
+                                               {Op::RecvForward, RecvF},
+                                               {Op::SendBackward, SendG},
+                                               {Op::RecvBackward, RecvG}};
+    return products.at(op);
+  }
+
+  static Key key(const Action& a) {
+    return {product(a.op), a.stage.value, a.micro_batch.value, a.slice.value};
+  }
+
+  /// What must have happened: (product, stage, slice) in the same micro-batch.
+  std::vector<Key> wanted(const Action& a) const {
+    const int s = a.stage.value, i = a.micro_batch.value, k = a.slice.value;
+    const int stages = program_.shape.stages(), slices = program_.shape.slices;
+    std::vector<Key> keys;
+    switch (a.op) {
+      case Op::Forward:
+        if (s > 0)
+          keys.push_back(exists(RecvF, s, i, k) ? Key{RecvF, s, i, k} : Key{F, s - 1, i, k});
+        if (k > 0) keys.push_back({F, s, i, k - 1});
+        break;
+      case Op::Backward:
+      case Op::BackwardInput:
+        keys.push_back({F, s, i, k});
+        if (exists(R, s, i, k)) keys.push_back({R, s, i, k});
+        if (s + 1 < stages)
+          keys.push_back(exists(RecvG, s, i, k) ? Key{RecvG, s, i, k} : Key{G, s + 1, i, k});
+        if (k + 1 < slices) keys.push_back({G, s, i, k + 1});
+        break;
+      case Op::BackwardWeight:
+      case Op::SendBackward:
+        keys.push_back({G, s, i, k});
+        break;
+      case Op::Recompute:
+      case Op::SendForward:
+        keys.push_back({F, s, i, k});
+        break;
+      case Op::RecvForward:
+        keys.push_back({SendF, s - 1, i, k});
+        break;
+      case Op::RecvBackward:
+        keys.push_back({SendG, s + 1, i, k});
+        break;
+      case Op::ReduceGrad:
+      case Op::OptimizerStep:
+        break;
+    }
+    return keys;
+  }
+
+  bool exists(int what, int s, int i, int k) const { return exists_.count({what, s, i, k}) > 0; }
+
+  std::optional<Interval> attempt(int rank, const Action& action, double free) {
+    double ready = free;
+    for (const Key& need : wanted(action)) {
+      const auto done = done_.find(need);
+      if (done == done_.end()) return std::nullopt;
+      const bool message = done->second.rank != rank;
+      ready = std::max(ready, done->second.end + (message ? cost_.latency : 0));
+    }
+    const double speed =
+        cost_.rank_speed.empty() ? 1 : cost_.rank_speed[static_cast<std::size_t>(rank)];
+    const Interval interval{is_receive(action.op) ? free : ready,
+                            ready + cost_.ticks(action) / speed};
+    if (has_unit(action.op)) done_[key(action)] = {interval.end, rank};
+    return interval;
+  }
+
+  const Program& program_;
+  const Cost& cost_;
+  std::map<Key, bool> exists_;
+  std::map<Key, Done> done_;
+};
+
+}  // namespace millrace::testing
