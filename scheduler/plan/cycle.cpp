@@ -134,10 +134,15 @@ std::string Deadlock::sentence() const {
   std::string text;
   for (const Wait& wait : cycle) {
     text += text.empty() ? "rank " : "; rank ";
-    text += std::to_string(wait.rank.value) + " waits in " + to_string(wait.action) + " for " +
-            to_string(wait.needs);
-    text += wait.needs_rank == wait.rank ? ", which comes later in its own list"
-                                         : " of rank " + std::to_string(wait.needs_rank.value);
+    text += std::to_string(wait.rank.value) + " waits in " + to_string(wait.action) + " for ";
+    const std::string other = "rank " + std::to_string(wait.needs_rank.value);
+    const std::string needs = to_string(wait.needs);
+    if (wait.needs_rank == wait.rank)
+      text += needs + ", which comes later in its own list";
+    else if (is_send(wait.action.op))
+      text += other + " to get past " + needs;
+    else
+      text += needs + " of " + other;
   }
   return text;
 }

@@ -3,10 +3,13 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "millrace/scheduler/plan/cost.hpp"
+#include "millrace/scheduler/plan/dependencies.hpp"
 #include "millrace/scheduler/plan/program.hpp"
 
 namespace millrace {
@@ -35,21 +38,77 @@ struct Violation {
   std::string sentence;
 };
 
-/// What the messages travel on.
+/// What a channel carries: activations towards the last stage or gradients towards the first.
+enum class Direction : std::uint8_t { Forward, Backward };
+
+/// Room of one channel: messages sent and not yet received.
+struct ChannelDepth {
+  Rank source;
+  Rank destination;
+  Direction direction = Direction::Forward;
+  int depth = 1;
+};
+
+/// What the messages travel on. Every message has a key, so they may overtake each other.
 struct Transport {
   enum class Kind : std::uint8_t { Rendezvous, Bounded, Unbounded };
   Kind kind = Kind::Unbounded;
-  int capacity = 1;  ///< messages per channel, for Bounded
+  int capacity = 1;  ///< messages per channel, for Bounded; 0 and less is a rendezvous
+  /// For Bounded: channels with a declared depth of their own, checked as rule 8.
+  std::vector<ChannelDepth> channels = {};
+  /// Without keys the k-th send of a channel must be its k-th receive: checked as rule 6.
+  bool ordered = false;
 
-  static Transport rendezvous() { return {Kind::Rendezvous, 0}; }
-  static Transport bounded(int capacity) { return {Kind::Bounded, capacity}; }
-  static Transport unbounded() { return {Kind::Unbounded, 0}; }
+  static Transport rendezvous() { return {Kind::Rendezvous, 0, {}, false}; }
+  static Transport bounded(int capacity) { return {Kind::Bounded, capacity, {}, false}; }
+  static Transport unbounded() { return {Kind::Unbounded, 0, {}, false}; }
+};
+
+/// What is checked besides the program itself. Unset members are not checked.
+struct VerifyOptions {
+  Transport transport = {};
+  /// Rule 9: highest level after an op, per rank (or one value for all), under `cost`.
+  std::vector<double> memory_limit = {};
+  std::optional<Cost> cost = {};
+  /// Stages that share a weight: each of them owes a reduction once the program has any.
+  std::vector<TiedGroup> tied = {};
+  /// Rule 11: one weight per micro-batch.
+  std::vector<double> loss_weights = {};
 };
 
 /// Checks rules 1 to 8 (6 to 8 only for a program that has sends and receives). Empty means valid.
+/// Rules 5, 7, 8 and 9 are looked at only when 1 to 4 and 6 hold, 7 and 8 only when 5 holds; a
+/// cycle is reported as its shortest form.
+///
+/// Rule 7 is a proof: edges for the transport are added to the graph (rendezvous: a send waits for
+/// what precedes its receive; capacity K: SEND j + K waits for RECV j of its channel), and a
+/// straight-line program hangs exactly when they close a cycle.
 /// Cost: O(actions). Thread-safety: pure function.
 [[nodiscard]] std::vector<Violation> verify(const Program& program,
                                             const Transport& transport = Transport::unbounded());
+
+/// As above with rules 9 and 11. Throws InvalidArgument when `cost` does not fit the shape.
+[[nodiscard]] std::vector<Violation> verify(const Program& program, const VerifyOptions& options);
+
+/// How much room a channel (source, destination, direction) needs.
+struct ChannelCapacity {
+  Rank source;
+  Rank destination;
+  Direction direction = Direction::Forward;
+  /// With every channel at its minimal depth the program terminates; with any one of them above 1
+  /// a step lower it does not.
+  int minimal = 1;
+  /// Most messages sent and not yet received when nothing ever waits for room (F = I = W = 1).
+  int sufficient = 1;
+
+  friend bool operator==(const ChannelCapacity&, const ChannelCapacity&) = default;
+};
+
+/// The channels of a program, by source, destination and direction. A program without messages is
+/// looked at with each receive right before its use. Empty when the program deadlocks anyhow.
+/// Throws InvalidArgument when an action lies outside the shape.
+/// Cost: O(actions (1 + c log K)), with c the channels that need more than one place, K the most.
+[[nodiscard]] std::vector<ChannelCapacity> channel_capacities(const Program& program);
 
 /// Whether each stage adds its weight gradients in ascending unit order (slices descending inside a
 /// micro-batch), so that training gives the same bits as sequential accumulation.

@@ -1,0 +1,118 @@
+// Channel capacities: the sufficient one is read off a run in which nothing waits for room, the
+// minimal one is searched: first one depth for all, then channel by channel.
+#include <algorithm>
+
+#include "millrace/scheduler/plan/passes.hpp"
+#include "plan/channels.hpp"
+#include "plan/clock.hpp"
+
+namespace millrace {
+
+namespace {
+
+bool has_messages(const Program& program) {
+  for (const auto& list : program.ranks)
+    for (const Action& action : list)
+      if (is_send(action.op) || is_receive(action.op)) return true;
+  return false;
+}
+
+/// Most messages in one channel at a time. A receive makes room only for sends strictly later, so
+/// that the run stays possible with exactly this room.
+int most_in_channel(const Graph& graph, const Timeline& run, const plan::Channel& channel) {
+  const auto end = [&](Rank rank, Node node) {
+    return run.ranks[rank.index()][node - graph.first(rank)].end;
+  };
+  std::size_t received = 0;
+  std::size_t most = 1;
+  for (std::size_t sent = 0; sent < channel.sends.size(); ++sent) {
+    const double now = end(channel.source, channel.sends[sent]);
+    while (received < channel.receives.size() &&
+           end(channel.destination, channel.receives[received]) < now)
+      ++received;
+    if (sent + 1 > received) most = std::max(most, sent + 1 - received);
+  }
+  return static_cast<int>(most);
+}
+
+/// Searches the depths. Every question is one replay of the graph.
+class MinimalDepths {
+ public:
+  MinimalDepths(const Graph& graph,
+                const std::vector<plan::Channel>& channels,
+                const std::vector<int>& sufficient)
+      : graph_(graph), channels_(channels), sufficient_(sufficient) {}
+
+  std::vector<int> search() {
+    const int most = *std::max_element(sufficient_.begin(), sufficient_.end());
+    const int common = lowest(1, most, [&](int depth) {
+      capped(depth);
+      return terminates();
+    });
+    capped(common);
+    for (std::size_t c = 0; c < depth_.size(); ++c) {
+      const int now = depth_[c];
+      depth_[c] = lowest(1, now, [&](int depth) {
+        depth_[c] = depth;
+        return terminates();
+      });
+    }
+    return depth_;
+  }
+
+ private:
+  /// Lowest value of [low, high] that works; `high` is known to.
+  template <class Works>
+  static int lowest(int low, int high, Works&& works) {
+    while (low < high) {
+      const int middle = low + (high - low) / 2;
+      if (works(middle))
+        high = middle;
+      else
+        low = middle + 1;
+    }
+    return low;
+  }
+
+  void capped(int depth) {
+    depth_ = sufficient_;
+    for (int& each : depth_) each = std::min(each, depth);
+  }
+
+  [[nodiscard]] bool terminates() const {
+    const plan::Waits waits = plan::bounded_waits(graph_, channels_, depth_);
+    return plan::finished(graph_, plan::where_ranks_stand(waits));
+  }
+
+  const Graph& graph_;
+  const std::vector<plan::Channel>& channels_;
+  const std::vector<int>& sufficient_;
+  std::vector<int> depth_;
+};
+
+}  // namespace
+
+std::vector<ChannelCapacity> channel_capacities(const Program& program) {
+  if (!has_messages(program)) {
+    const Program lowered = insert_messages_before_use(program);
+    if (has_messages(lowered)) return channel_capacities(lowered);
+    return {};
+  }
+  const Graph graph(program);
+  const Cost cost = Cost::unit(program.shape);
+  plan::Clock clock(graph, cost);
+  if (!clock.run()) return {};
+  const Timeline run = clock.take();
+  const auto all = plan::channels(graph);
+  std::vector<int> sufficient;
+  for (const plan::Channel& channel : all)
+    sufficient.push_back(most_in_channel(graph, run, channel));
+  const auto minimal = MinimalDepths(graph, all, sufficient).search();
+  std::vector<ChannelCapacity> result;
+  for (std::size_t c = 0; c < all.size(); ++c)
+    result.push_back(
+        {all[c].source, all[c].destination, all[c].direction, minimal[c], sufficient[c]});
+  return result;
+}
+
+}  // namespace millrace
