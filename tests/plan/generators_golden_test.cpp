@@ -4,6 +4,7 @@
 #include <fstream>
 #include <sstream>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -76,6 +77,18 @@ TEST(Golden, PhaseProgramsAreTheirPublishedOrders) {
 TEST(Golden, WrittenVListsAreTheirPublishedOrders) {
   for (const char* name : {"zb-v", "dualpipe-v"})
     EXPECT_EQ(grid(generate(name, {})), golden(name)) << name;
+}
+
+TEST(Golden, ZbAutoIsThePublishedHeuristicUnderThreeLimits) {
+  for (const auto& [file, limit] :
+       {std::pair{"zb-auto_1p", 8.0}, {"zb-auto_1.5p", 12.0}, {"zb-auto_2p", 16.0}}) {
+    ScheduleOptions options;
+    options.memory_limit = limit;
+    options.memory_forward = 2;
+    options.memory_input = -1;
+    options.memory_weight = -1;
+    EXPECT_EQ(grid(generate("zb-auto", options)), golden(file)) << file;
+  }
 }
 
 }  // namespace

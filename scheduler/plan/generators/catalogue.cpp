@@ -12,6 +12,7 @@
 #include "plan/generators/slots.hpp"
 #include "plan/generators/v_lists.hpp"
 #include "plan/generators/wave.hpp"
+#include "plan/generators/zb_auto.hpp"
 
 namespace millrace {
 
@@ -35,7 +36,7 @@ constexpr PhaseRow kGroupedZb{Grouping::Small, 1, 1, false};
 constexpr PhaseRow kForward{Grouping::Rounds, 1, kFused, true, true};
 constexpr PhaseRow kSeqPipe{Grouping::CyclesOfP, 2, kFused, false};
 constexpr PhaseRow kSeqPipeOneChunk{Grouping::CyclesOfP, 1, kFused, false};
-constexpr PhaseRow kSeqVpp{Grouping::CyclesOfPq, 2, kFused, false};
+constexpr PhaseRow kSeqVpp{Grouping::FullCycles, 2, kFused, false};
 constexpr PhaseRow kSeqSmartVpp{Grouping::CyclesOfPq, 1, kFused, false};
 
 template <const PhaseRow& row>
@@ -159,6 +160,15 @@ constexpr std::array kEntries = {
                   .peak = "p for m >= 2p-1",
                   .source = "Qi et al. 2023, PyTorch",
                   .generate = generators::zb_v},
+    ScheduleEntry{.name = "zb-auto",
+                  .title = "ZB auto, under a memory limit",
+                  .needs = "m >= 1; limit >= p x mem-f (default p)",
+                  .bubble = "none: found with the given costs; ZB-H1's at limit p, F=I=W, m >= 2p",
+                  .peak = "<= the limit",
+                  .source = "Qi et al. 2023",
+                  .limited = true,
+                  .timed = true,
+                  .generate = generators::zb_auto},
     ScheduleEntry{.name = "dualpipe",
                   .title = "DualPipe",
                   .needs = "p even; m even, m >= 2p; two replicas",
@@ -208,7 +218,7 @@ constexpr std::array kEntries = {
                   .generate = seqpipe},
     ScheduleEntry{.name = "seq-vpp",
                   .title = "SeqVPP",
-                  .needs = "p >= q, m q >= p; causal slices",
+                  .needs = "q divides p, m q >= p; causal slices",
                   .bubble = "(p-1)(F+B)/(vq)",
                   .peak = "(2(p-1-r) + (v-1)g q + q)/(vq), g = p/q",
                   .source = "MindSpore",

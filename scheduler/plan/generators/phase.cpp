@@ -88,6 +88,18 @@ std::vector<int> uniform(int micro_batches, int group) {
   return sizes;
 }
 
+/// m cut into groups of g; what is left joins the first group when it is shorter than `shortest`: a
+/// short last group would have nothing to run while its first micro-batch goes through the ranks,
+/// and the warm-up is counted from the first group.
+std::vector<int> uniform_joined(int micro_batches, int group, int shortest) {
+  std::vector<int> sizes = uniform(micro_batches, group);
+  if (sizes.size() < 2 || sizes.back() >= shortest) return sizes;
+  const int rest = sizes.back();
+  sizes.pop_back();
+  sizes.front() += rest;
+  return sizes;
+}
+
 /// m cut into `cycles` groups whose sizes differ by at most one, the larger first.
 std::vector<int> balanced(int micro_batches, int cycles) {
   std::vector<int> sizes(static_cast<std::size_t>(cycles), micro_batches / cycles);
@@ -134,6 +146,24 @@ int group_of_half(const ScheduleOptions& options) {
   return group;
 }
 
+/// m / (p / q) cycles. With `full`, a cycle must have p slices, one for every rank.
+std::vector<int> short_cycles(const ScheduleOptions& options, bool full) {
+  const int ranks = options.ranks, micro_batches = options.micro_batches;
+  const int slices = options.slices.value_or(1);
+  require(slices <= ranks,
+          given("-q", slices, options) + "; this schedule works with at most p slices");
+  const int least = (ranks + slices - 1) / slices;
+  require(micro_batches >= least,
+          given("-m", micro_batches, options) + " and -q " + std::to_string(slices) +
+              "; this schedule works from m q = p: -m at least " + std::to_string(least));
+  const int cycles = micro_batches / (ranks / slices);
+  require(!full || micro_batches / cycles * slices >= ranks,
+          given("-q", slices, options) + " and -m " + std::to_string(micro_batches) +
+              "; this schedule works when a cycle of m / (p / q) has p slices, as with a -q that "
+              "divides p");
+  return balanced(micro_batches, cycles);
+}
+
 }  // namespace
 
 std::vector<int> group_sizes(Grouping grouping, const ScheduleOptions& options) {
@@ -144,20 +174,14 @@ std::vector<int> group_sizes(Grouping grouping, const ScheduleOptions& options) 
     case Grouping::Rounds:
       return uniform(micro_batches, group_of_rounds(options));
     case Grouping::Small:
-      return uniform(micro_batches, std::min(group_of_half(options), micro_batches));
+      return uniform_joined(
+          micro_batches, std::min(group_of_half(options), micro_batches), (options.ranks + 1) / 2);
     case Grouping::CyclesOfP:
       return balanced(micro_batches, std::max(1, micro_batches / options.ranks));
-    case Grouping::CyclesOfPq: {
-      const int slices = slices_of(options);
-      require(slices <= options.ranks,
-              given("-q", slices, options) + "; this schedule works with at most p slices");
-      const int cycle = options.ranks / slices;
-      require(micro_batches >= cycle && micro_batches * slices >= options.ranks,
-              given("-m", micro_batches, options) + " and -q " + std::to_string(slices) +
-                  "; this schedule works from m q >= p: -m at least " +
-                  std::to_string((options.ranks + slices - 1) / slices));
-      return balanced(micro_batches, micro_batches / cycle);
-    }
+    case Grouping::CyclesOfPq:
+      return short_cycles(options, false);
+    case Grouping::FullCycles:
+      return short_cycles(options, true);
   }
   return {micro_batches};
 }

@@ -16,6 +16,7 @@ enum class Grouping : std::uint8_t {
   Small,       ///< g in [ceil(p/2), p], or the option
   CyclesOfP,   ///< max(1, m / p) cycles, as equal as possible
   CyclesOfPq,  ///< m / (p / q) cycles, as equal as possible
+  FullCycles,  ///< the same, refused when a cycle has fewer than p slices
 };
 
 inline constexpr int kFused = -1;  ///< full backwards, no weight-gradient halves

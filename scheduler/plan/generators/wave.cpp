@@ -5,8 +5,6 @@
 #include <algorithm>
 #include <limits>
 #include <optional>
-#include <string>
-#include <tuple>
 
 #include "plan/generators/options.hpp"
 
@@ -108,7 +106,7 @@ class WaveScheduler {
     }
   }
 
-  void commit(int rank, const Candidate& chosen) {
+  void commit(int rank, Candidate chosen) {
     const auto stage = static_cast<std::size_t>(chosen.stage);
     const double end = chosen.start + (chosen.is_forward ? forward_ticks_ : backward_ticks_);
     (chosen.is_forward ? forward_end_ : backward_end_)[at(chosen.stage, chosen.micro_batch)] = end;

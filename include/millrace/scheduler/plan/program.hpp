@@ -19,8 +19,8 @@ namespace millrace {
 /// Thread-safety: immutable once built, share freely.
 struct Program {
   Shape shape;
-  std::vector<std::vector<Action>> ranks;  ///< ranks[r] in execution order
-  std::string name;                        ///< what generated it, for titles; not part of equality
+  std::vector<std::vector<Action>> ranks = {};  ///< ranks[r] in execution order
+  std::string name = {};  ///< what generated it, for titles; not part of equality
 
   [[nodiscard]] std::span<const Action> on(Rank rank) const { return ranks[rank.index()]; }
 

@@ -55,7 +55,7 @@ struct Shape {
   int slices = 1;         ///< q; above 1 the slices of a micro-batch are causal (SCHEDULES 2.18)
   Placement placement;    ///< S stages per replica
   /// Which replica runs each micro-batch; empty means replica 0 runs all.
-  std::vector<Replica> replica_of;
+  std::vector<Replica> replica_of = {};
   bool forward_only = false;  ///< no backward is owed
 
   [[nodiscard]] int stages() const { return placement.stages(); }

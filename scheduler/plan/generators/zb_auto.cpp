@@ -1,0 +1,265 @@
+// ZB auto (Qi et al. 2023, section 3 and the zero-bubble project): decide forward by forward and
+// backward by backward, fill every wait with owed weight halves, keep within the memory limit.
+#include "plan/generators/zb_auto.hpp"
+
+#include <algorithm>
+#include <array>
+#include <limits>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "plan/generators/options.hpp"
+
+namespace millrace::generators {
+
+namespace {
+
+/// The three rules that a run may follow or not.
+struct Rules {
+  bool bubble_in_warm_up;  ///< the warm-up may leave a bubble rather than delay the first backward
+  bool backward_first;     ///< a backward may come before an early forward
+  bool greedy;             ///< a started wait is always filled
+};
+
+enum Kind : std::uint8_t { kForward, kInput, kWeight };
+
+class Heuristic {
+ public:
+  Heuristic(const ScheduleOptions& options, double limit, Rules rules)
+      : ranks_(options.ranks),
+        micro_batches_(options.micro_batches),
+        ticks_{options.forward, options.input, options.weight},
+        memory_{options.memory_forward, options.memory_input, options.memory_weight},
+        latency_(options.latency),
+        limit_(limit),
+        rules_(rules),
+        state_(static_cast<std::size_t>(ranks_)),
+        forward_end_(cells()),
+        input_end_(cells()) {
+    for (State& state : state_) state.order.reserve(3 * static_cast<std::size_t>(micro_batches_));
+  }
+
+  /// False when the limit leaves no way on.
+  bool run() {
+    if (!warm_up()) return false;
+    for (int micro_batch = 1; micro_batch < micro_batches_; ++micro_batch)
+      if (!steady(micro_batch)) return false;
+    for (int rank = 0; rank < ranks_; ++rank)
+      while (owed(rank) > 0) place(rank, kWeight);
+    return true;
+  }
+
+  /// Longest time from a rank's first start to its last end.
+  [[nodiscard]] double span() const {
+    double longest = 0;
+    for (int rank = 0; rank < ranks_; ++rank)
+      longest = std::max(longest, at(rank).clock - forward_end_[cell(rank, 0)] + ticks_[kForward]);
+    return longest;
+  }
+
+  [[nodiscard]] std::vector<Action> list(int rank) const {
+    std::vector<Action> actions;
+    actions.reserve(at(rank).order.size());
+    std::array<int, 3> next{};
+    constexpr std::array kOps = {Op::Forward, Op::BackwardInput, Op::BackwardWeight};
+    for (const Kind kind : at(rank).order)
+      actions.push_back({.op = kOps[kind],
+                         .stage = Stage{rank},
+                         .micro_batch = MicroBatch{next[kind]++},
+                         .slice = {}});
+    return actions;
+  }
+
+ private:
+  struct State {
+    std::array<int, 3> count{};  // ops placed, by kind
+    double clock = 0;
+    double memory = 0;
+    double bubble = 0;
+    std::vector<Kind> order;
+  };
+
+  [[nodiscard]] std::size_t cells() const {
+    return static_cast<std::size_t>(ranks_) * static_cast<std::size_t>(micro_batches_);
+  }
+  // Micro-batch major: a pass over the ranks walks neighbouring cells.
+  [[nodiscard]] std::size_t cell(int rank, int micro_batch) const {
+    return static_cast<std::size_t>(micro_batch) * static_cast<std::size_t>(ranks_) +
+           static_cast<std::size_t>(rank);
+  }
+  [[nodiscard]] State& at(int rank) { return state_[static_cast<std::size_t>(rank)]; }
+  [[nodiscard]] const State& at(int rank) const { return state_[static_cast<std::size_t>(rank)]; }
+  [[nodiscard]] int owed(int rank) const {
+    return at(rank).count[kInput] - at(rank).count[kWeight];
+  }
+
+  /// When the input of the rank's next op of this kind arrives; 0 at the end of the pipeline.
+  [[nodiscard]] double arrival(int rank, Kind kind) const {
+    if (kind == kForward && rank > 0)
+      return forward_end_[cell(rank - 1, at(rank).count[kForward])] + latency_;
+    if (kind == kInput && rank + 1 < ranks_)
+      return input_end_[cell(rank + 1, at(rank).count[kInput])] + latency_;
+    return 0;
+  }
+
+  void place(int rank, Kind kind) {
+    State& state = at(rank);
+    const double without_wait = state.clock + ticks_[kind];
+    double end = without_wait;
+    if (kind != kWeight) {
+      end = std::max(end, arrival(rank, kind) + ticks_[kind]);
+      (kind == kForward ? forward_end_ : input_end_)[cell(rank, state.count[kind])] = end;
+    }
+    if (state.count[kForward] > 0 && end > without_wait) {
+      state.bubble += end - without_wait;
+      most_bubble_ = std::max(most_bubble_, state.bubble);
+    }
+    state.clock = end;
+    state.memory += memory_[kind];
+    ++state.count[kind];
+    state.order.push_back(kind);
+  }
+
+  /// Uses the wait until `time` for owed weight halves; the last one may overshoot.
+  void fill(int rank, double time) {
+    State& state = at(rank);
+    while (owed(rank) > 0 && state.clock + ticks_[kWeight] <= time) place(rank, kWeight);
+    if (owed(rank) == 0 || state.clock >= time) return;
+    if (rules_.greedy || time - state.clock > most_bubble_ - state.bubble) place(rank, kWeight);
+  }
+
+  /// Runs owed weight halves until `change` fits under the limit; false when none is left.
+  bool make_room(int rank, double change) {
+    while (at(rank).memory + change > limit_) {
+      if (owed(rank) == 0) return false;
+      place(rank, kWeight);
+    }
+    return true;
+  }
+
+  /// First forwards, extra forwards, first backwards.
+  bool warm_up() {
+    for (int rank = 0; rank < ranks_; ++rank) {
+      if (at(rank).memory + memory_[kForward] > limit_) return false;
+      place(rank, kForward);
+    }
+    const std::vector<int> extra = extra_forwards();
+    for (int rank = 0; rank < ranks_; ++rank)
+      for (int index = 0; index < extra[static_cast<std::size_t>(rank)]; ++index)
+        place(rank, kForward);
+    for (int rank = ranks_ - 1; rank >= 0; --rank) place(rank, kInput);
+    return true;
+  }
+
+  /// How many more forwards each rank runs before its first backward arrives.
+  std::vector<int> extra_forwards() {
+    std::vector<int> extra(static_cast<std::size_t>(ranks_));
+    double last = forward_end_[cell(ranks_ - 1, 0)] + ticks_[kInput];
+    for (int rank = ranks_ - 2; rank >= 0; --rank) {
+      const State& state = at(rank);
+      int& count = extra[static_cast<std::size_t>(rank)];
+      double clock = state.clock, memory = state.memory;
+      const double due = last + latency_;
+      while (state.count[kForward] + count < micro_batches_ &&
+             memory + memory_[kForward] <= limit_) {
+        if (rules_.bubble_in_warm_up ? clock + ticks_[kForward] > due : clock >= due) break;
+        clock += ticks_[kForward];
+        memory += memory_[kForward];
+        ++count;
+      }
+      last = std::max(clock, due) + ticks_[kInput];
+    }
+    for (std::size_t rank = 1; rank < extra.size(); ++rank)
+      while (extra[rank] > 0 && extra[rank] >= extra[rank - 1] && 1 + extra[rank] < micro_batches_)
+        --extra[rank];
+    return extra;
+  }
+
+  /// Whether the rank should run a forward before its next backward.
+  [[nodiscard]] bool wants_forward(int rank) const {
+    const State& state = at(rank);
+    if (!rules_.backward_first || rank + 1 >= ranks_) return true;
+    const State& next = at(rank + 1);
+    if (state.count[kForward] < next.count[kForward] + 2) return true;
+
+    const double due = next.clock + ticks_[kForward] + ticks_[kInput] + latency_;
+    if (state.clock >= due) return false;
+    if (state.clock + ticks_[kForward] + room_ticks(rank) <= due) return true;
+    return due - state.clock > most_bubble_ - state.bubble;
+  }
+
+  /// Time of the weight halves that must run before one more forward fits.
+  [[nodiscard]] double room_ticks(int rank) const {
+    double memory = at(rank).memory, ticks = 0;
+    for (int left = owed(rank); left > 0 && memory + memory_[kForward] > limit_; --left) {
+      memory += memory_[kWeight];
+      ticks += ticks_[kWeight];
+    }
+    return ticks;
+  }
+
+  /// Forwards that come first, then backward `micro_batch` from the last rank to the first.
+  bool steady(int micro_batch) {
+    std::vector<bool>& chosen = chosen_;
+    chosen.assign(static_cast<std::size_t>(ranks_), true);
+    for (int rank = 0; rank < ranks_; ++rank)
+      if (at(rank).count[kForward] < micro_batches_)
+        chosen[static_cast<std::size_t>(rank)] = wants_forward(rank);
+    for (std::size_t rank = chosen.size() - 1; rank-- > 0;)
+      chosen[rank] = chosen[rank] && chosen[rank + 1];
+
+    for (int rank = 0; rank < ranks_; ++rank) {
+      if (!chosen[static_cast<std::size_t>(rank)]) continue;
+      if (at(rank).count[kForward] == micro_batches_) continue;
+      if (!make_room(rank, memory_[kForward])) return false;
+      if (rank > 0) fill(rank, arrival(rank, kForward));
+      place(rank, kForward);
+    }
+    for (int rank = ranks_ - 1; rank >= 0; --rank) {
+      if (!make_room(rank, memory_[kInput])) return false;
+      if (rank + 1 < ranks_) fill(rank, arrival(rank, kInput));
+      if (rank == 0 && at(rank).count[kForward] == micro_batches_)
+        while (owed(rank) > 0) place(rank, kWeight);
+      place(rank, kInput);
+    }
+    return at(0).count[kInput] == micro_batch + 1;
+  }
+
+  int ranks_, micro_batches_;
+  std::array<double, 3> ticks_, memory_;
+  double latency_, limit_;
+  Rules rules_;
+  double most_bubble_ = 0;  // of all ranks; bubbles never shrink
+  std::vector<State> state_;
+  std::vector<double> forward_end_, input_end_;
+  std::vector<bool> chosen_;
+};
+
+}  // namespace
+
+Program zb_auto(const ScheduleOptions& options) {
+  const double limit = options.memory_limit.value_or(options.ranks * options.memory_forward);
+  std::optional<Heuristic> best;
+  double best_span = std::numeric_limits<double>::infinity();
+  for (const bool bubble_in_warm_up : {true, false})
+    for (const bool backward_first : {true, false})
+      for (const bool greedy : {true, false}) {
+        Heuristic heuristic(options, limit, {bubble_in_warm_up, backward_first, greedy});
+        if (!heuristic.run() || heuristic.span() >= best_span) continue;
+        best_span = heuristic.span();
+        best.emplace(std::move(heuristic));
+      }
+  require(best.has_value(),
+          "--memory-limit is " + std::to_string(limit) +
+              "; no order was found under it, p x mem-f = " +
+              std::to_string(options.ranks * options.memory_forward) + " works");
+
+  Program program{.shape = {.ranks = options.ranks,
+                            .micro_batches = options.micro_batches,
+                            .placement = Placement::straight(options.ranks)}};
+  for (int rank = 0; rank < options.ranks; ++rank) program.ranks.push_back(best->list(rank));
+  return program;
+}
+
+}  // namespace millrace::generators
