@@ -1,0 +1,132 @@
+// Endpoints between processes over ZeroMQ: ipc in a private directory on one host, tcp with CURVE
+// between hosts. What they guarantee, and why they are built so, is in transport/README.md.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "millrace/transport/endpoint.hpp"
+
+namespace millrace {
+
+/// A directory that only this user may enter (0700), with a random name, removed with its content
+/// at the end. Sockets of ipc endpoints live in one, because whoever can connect may speak.
+/// Thread-safety: externally synchronised.
+class PrivateDirectory {
+ public:
+  /// Makes `parent`/millrace-XXXXXX. Throws TransportError when that fails or is not ours.
+  explicit PrivateDirectory(const std::string& parent);
+  PrivateDirectory(const PrivateDirectory&) = delete;
+  PrivateDirectory& operator=(const PrivateDirectory&) = delete;
+  ~PrivateDirectory();
+
+  [[nodiscard]] const std::string& path() const { return path_; }
+
+  /// Throws TransportError unless `path` is a real directory of this user that nobody else may
+  /// enter.
+  static void check(const std::string& path);
+
+ private:
+  std::string path_;
+};
+
+/// A CURVE key pair as Z85 text of 40 characters each.
+struct CurveKeys {
+  std::string public_key;
+  std::string secret_key;
+};
+
+/// New random keys from the system's source of randomness.
+[[nodiscard]] CurveKeys make_curve_keys();
+
+/// What one rank needs to prove who it is and to know the others; empty: no authentication.
+struct CurveRing {
+  CurveKeys own;
+  std::vector<std::string> public_keys;  ///< by rank; the only ones that are let in
+};
+
+/// The network library's context: one per process, created once, ended last. Holds the gatekeeper
+/// that admits known keys only.
+/// Thread-safety: internally synchronised, any thread.
+class ZeroMqContext {
+ public:
+  ZeroMqContext();
+  ZeroMqContext(const ZeroMqContext&) = delete;
+  ZeroMqContext& operator=(const ZeroMqContext&) = delete;
+  ~ZeroMqContext();
+
+  struct Parts;
+  [[nodiscard]] Parts& parts() { return *parts_; }
+
+ private:
+  std::unique_ptr<Parts> parts_;
+};
+
+/// Where a rank listens.
+struct PeerAddress {
+  std::string data;     ///< tensors
+  std::string control;  ///< acknowledgements, liveness, cancels
+
+  friend bool operator==(const PeerAddress&, const PeerAddress&) = default;
+};
+
+enum class ZeroMqLink : std::uint8_t { Ipc, Tcp };
+
+struct ZeroMqOptions {
+  Rank rank;
+  int world = 1;
+  ZeroMqLink link = ZeroMqLink::Ipc;
+  std::string directory;                ///< Ipc: checked to be private
+  std::string interface = "127.0.0.1";  ///< Tcp: the one address to listen on
+  CurveRing keys;                       ///< Tcp: required unless `insecure`
+  bool insecure = false;             ///< Tcp without authentication: anybody may speak and listen
+  std::uint64_t job = 0;             ///< frames of other jobs are dropped
+  std::uint32_t epoch = 0;           ///< frames of other incarnations are dropped
+  std::vector<ChannelDepth> depths;  ///< channels not named here are unbounded
+  std::uint64_t largest_payload = std::uint64_t{1} << 30U;  ///< bytes of one tensor
+  bool hash_payloads = true;  ///< detect damage of tensors, about 30 us per MiB and side
+
+  std::chrono::milliseconds heartbeat{100};
+  /// A rank whose connection ended has this long to come back.
+  std::chrono::milliseconds reconnect_grace{300};
+  /// A rank from which nothing at all is heard this long is stopped or cut off.
+  std::chrono::milliseconds silence{10'000};
+  /// A rank that hears and answers but whose action takes longer than this and than eight times its
+  /// longest action so far hangs.
+  std::chrono::milliseconds hang{120'000};
+  /// First interval after which a sender asks whether everything arrived; doubles up to a second.
+  std::chrono::milliseconds probe_after{50};
+  int attempts = 8;  ///< how often the same frame may be asked for again
+};
+
+/// A rank that listens but does not speak yet: its address must first reach the others.
+/// Thread-safety: externally synchronised.
+class ZeroMqDoor {
+ public:
+  /// Binds. Throws InvalidArgument on options that do not fit (tcp without keys, a directory that
+  /// others may enter, a path above 107 bytes), TransportError when binding fails or the path is
+  /// taken.
+  ZeroMqDoor(const ZeroMqOptions& options, std::shared_ptr<ZeroMqContext> context);
+  ZeroMqDoor(const ZeroMqDoor&) = delete;
+  ZeroMqDoor& operator=(const ZeroMqDoor&) = delete;
+  ~ZeroMqDoor();
+
+  [[nodiscard]] const PeerAddress& address() const;
+
+  /// Connects to everybody and starts the thread that owns all sockets. Returns at once: a peer
+  /// that never answers is found by `silence`. May be called once.
+  [[nodiscard]] std::unique_ptr<Endpoint> open(const std::vector<PeerAddress>& addresses);
+
+ private:
+  struct Parts;
+  std::unique_ptr<Parts> parts_;
+};
+
+/// Connected endpoints of `world` ranks in this process, by rank; for tests and benchmarks. With
+/// tcp and not insecure, keys are made here.
+[[nodiscard]] std::vector<std::unique_ptr<Endpoint>> zeromq_mesh(const ZeroMqOptions& options);
+
+}  // namespace millrace

@@ -1,0 +1,203 @@
+// See desk.hpp.
+#include "transport/zeromq/desk.hpp"
+
+#include <utility>
+
+namespace millrace::zeromq {
+
+namespace {
+
+const char* name_of(Direction direction) {
+  if (direction == Direction::Forward) return "forward";
+  return direction == Direction::Backward ? "backward" : "collective";
+}
+
+std::size_t index_of(Direction direction) {
+  return static_cast<std::size_t>(direction);
+}
+
+std::string number(Rank rank) {
+  return "rank " + std::to_string(rank.value);
+}
+
+}  // namespace
+
+std::string to_string(const Activity& activity) {
+  std::string text = activity.verb;
+  if (activity.about_message)
+    text += " " + to_string(activity.tag) + (activity.waiting ? " from " : ", peer ") +
+            number(activity.peer);
+  return text;
+}
+
+Desk::Desk(Rank self, int world, std::span<const ChannelDepth> depths)
+    : self_(self), peers_(static_cast<std::size_t>(world)) {
+  for (const ChannelDepth& channel : depths) set_depth(channel);
+}
+
+void Desk::set_depth(const ChannelDepth& channel) {
+  const auto inside = [&](Rank rank) { return rank.value >= 0 && rank.index() < peers_.size(); };
+  require(channel.depth >= 1, "a channel's depth is at least 1");
+  require(inside(channel.from) && inside(channel.to), "a channel names a rank outside the world");
+  const std::size_t way = index_of(channel.direction);
+  if (channel.from == self_) peer(channel.to).out[way].depth = channel.depth;
+  if (channel.to == self_) peer(channel.from).in[way].depth = channel.depth;
+}
+
+void Desk::throw_failure() const {
+  switch (failure_->cause) {
+    case FailureCause::Cancelled:
+      throw Cancelled(failure_->text);
+    case FailureCause::PeerLost:
+      throw PeerLost(failure_->text);
+    case FailureCause::Hang:
+      throw PeerHangs(failure_->text);
+    case FailureCause::Protocol:
+      throw TransportError(failure_->text);
+  }
+}
+
+void Desk::throw_if_failed() {
+  const std::lock_guard lock(mutex_);
+  if (failure_) throw_failure();
+}
+
+bool Desk::fail(FailureCause cause, const std::string& text) noexcept {
+  const std::lock_guard lock(mutex_);
+  if (failure_) return false;
+  failure_ = Failure{cause, text};
+  changed_.notify_all();
+  return true;
+}
+
+Message Desk::take(Rank from, const MessageTag& tag, Deadline deadline) {
+  std::unique_lock lock(mutex_);
+  Peer& source = peer(from);
+  for (;;) {
+    if (failure_) throw_failure();
+    if (const auto found = source.arrived.find(tag); found != source.arrived.end()) {
+      Message message = std::move(found->second);
+      source.arrived.erase(found);
+      ++source.in[index_of(tag.direction)].taken;
+      return message;
+    }
+    if (source.left)
+      throw TransportError(number(from) + " said goodbye before the " + to_string(tag) + " came");
+    if (changed_.wait_until(lock, deadline) == std::cv_status::timeout && !failure_ &&
+        !source.left && !source.arrived.contains(tag))
+      throw TransportError("deadline passed: " + number(self_) + " waits for the " +
+                           to_string(tag) + " from " + number(from));
+  }
+}
+
+bool Desk::try_room(Rank to, Direction direction) {
+  const std::lock_guard lock(mutex_);
+  if (failure_) throw_failure();
+  if (peer(to).left) throw TransportError(number(to) + " said goodbye; nothing can be sent to it");
+  Outbound& channel = peer(to).out[index_of(direction)];
+  const bool room =
+      channel.depth == 0 || channel.sent - channel.taken < static_cast<unsigned>(channel.depth);
+  if (room) ++channel.sent;
+  return room;
+}
+
+std::uint64_t Desk::next_question(Rank to) {
+  const std::lock_guard lock(mutex_);
+  return ++peer(to).asked;
+}
+
+void Desk::room_after(Rank to, Direction direction, std::uint64_t question) {
+  std::unique_lock lock(mutex_);
+  Peer& receiver = peer(to);
+  Outbound& channel = receiver.out[index_of(direction)];
+  const auto room = [&] {
+    return channel.sent - channel.taken < static_cast<unsigned>(channel.depth);
+  };
+  changed_.wait(
+      lock, [&] { return failure_ || receiver.left || room() || receiver.answered >= question; });
+  if (failure_) throw_failure();
+  if (!room())
+    throw TransportError(std::string("the ") + name_of(direction) + " channel from " +
+                         number(self_) + " to " + number(to) + " holds " +
+                         std::to_string(channel.depth) +
+                         " messages, its declared depth; one more does not fit");
+  ++channel.sent;
+}
+
+bool Desk::await_settled(Deadline deadline) {
+  std::unique_lock lock(mutex_);
+  changed_.wait_until(lock, deadline, [&] { return settled_ || failure_; });
+  if (failure_) throw_failure();
+  return settled_;
+}
+
+bool Desk::deliver(Rank from, const MessageTag& tag, Message message) {
+  const std::lock_guard lock(mutex_);
+  Peer& source = peer(from);
+  Inbound& channel = source.in[index_of(tag.direction)];
+  const std::uint64_t held = channel.delivered - channel.taken;
+  if (channel.depth != 0 && held >= static_cast<unsigned>(channel.depth)) return false;
+  if (!source.arrived.emplace(tag, std::move(message)).second) return false;
+  ++channel.delivered;
+  changed_.notify_all();
+  return true;
+}
+
+TakenCounts Desk::taken(Rank from) {
+  const std::lock_guard lock(mutex_);
+  TakenCounts counts{};
+  for (std::size_t way = 0; way < counts.size(); ++way) {
+    Inbound& channel = peer(from).in[way];
+    channel.told = counts[way] = channel.taken;
+  }
+  return counts;
+}
+
+bool Desk::owes_credit(Rank from, Direction direction) {
+  const std::lock_guard lock(mutex_);
+  const Inbound& channel = peer(from).in[index_of(direction)];
+  return channel.depth != 0 &&
+         2 * (channel.taken - channel.told) >= static_cast<unsigned>(channel.depth);
+}
+
+void Desk::credit(Rank from, const TakenCounts& taken, std::uint64_t question) {
+  const std::lock_guard lock(mutex_);
+  Peer& receiver = peer(from);
+  for (std::size_t way = 0; way < taken.size(); ++way) {
+    Outbound& channel = receiver.out[way];
+    if (taken[way] > channel.taken && taken[way] <= channel.sent) channel.taken = taken[way];
+  }
+  if (question > receiver.answered && question <= receiver.asked) receiver.answered = question;
+  changed_.notify_all();
+}
+
+void Desk::leave(Rank rank) {
+  const std::lock_guard lock(mutex_);
+  peer(rank).left = true;
+  changed_.notify_all();
+}
+
+void Desk::settle() {
+  const std::lock_guard lock(mutex_);
+  settled_ = true;
+  changed_.notify_all();
+}
+
+void Desk::act(const char* verb, bool waiting, const MessageTag* tag, Rank other) {
+  const auto now = std::chrono::steady_clock::now();
+  const std::lock_guard lock(mutex_);
+  activity_.verb = verb;
+  activity_.waiting = waiting;
+  activity_.about_message = tag != nullptr;
+  if (tag != nullptr) activity_.tag = *tag;
+  activity_.peer = other;
+  ++activity_.count;
+  activity_.since = now;
+}
+
+Activity Desk::activity() {
+  const std::lock_guard lock(mutex_);
+  return activity_;
+}
+
+}  // namespace millrace::zeromq

@@ -1,0 +1,130 @@
+// What the rank's thread and the thread that owns the sockets share: arrived messages, room in the
+// channels, what the rank does, and the failure that ends everything. One mutex, one condition.
+#pragma once
+
+#include <array>
+#include <chrono>
+#include <condition_variable>
+#include <cstdint>
+#include <map>
+#include <mutex>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include <zmq.hpp>
+
+#include "millrace/transport/endpoint.hpp"
+#include "millrace/transport/failure.hpp"
+#include "millrace/transport/message.hpp"
+
+namespace millrace::zeromq {
+
+/// Messages taken by a receiver, per Direction.
+using TakenCounts = std::array<std::uint64_t, 3>;
+
+/// A tensor as it arrived: its header and the network layer's memory.
+struct Part {
+  FrameHeader header;
+  zmq::message_t bytes;
+};
+
+using Message = std::vector<Part>;
+
+/// What the rank's thread does now.
+struct Activity {
+  const char* verb = "starts";
+  MessageTag tag;
+  Rank peer;
+  bool about_message = false;
+  bool waiting = false;
+  std::uint64_t count = 0;  ///< operations begun or ended so far
+  std::chrono::steady_clock::time_point since = std::chrono::steady_clock::now();
+};
+
+/// "waits for activation for stage 2, micro-batch 3 of step 7 from rank 1".
+std::string to_string(const Activity& activity);
+
+/// Thread-safety: internally synchronised; "rank" marks calls of the rank's thread, "owner" those
+/// of the thread with the sockets.
+class Desk {
+ public:
+  Desk(Rank self, int world, std::span<const ChannelDepth> depths);
+
+  /// Rank: waits for the message. Throws as Endpoint::receive.
+  Message take(Rank from, const MessageTag& tag, Deadline deadline);
+
+  /// Rank: takes one place in the channel. False when it looks full, but the receiver has to be
+  /// asked (ask_room) before that is certain.
+  bool try_room(Rank to, Direction direction);
+  /// Rank: number of a question to `to`, to be sent as a probe.
+  std::uint64_t next_question(Rank to);
+  /// Rank: waits until the question is answered, then takes the place or throws TransportError.
+  void room_after(Rank to, Direction direction, std::uint64_t question);
+
+  /// Rank: waits until the owner says that everything has landed. False at the deadline.
+  bool await_settled(Deadline deadline);
+
+  /// Owner: puts a message in. False when the tag is there already or the channel is too full: the
+  /// sender broke the contract.
+  bool deliver(Rank from, const MessageTag& tag, Message message);
+  /// Owner: what was taken of `from`'s messages.
+  TakenCounts taken(Rank from);
+  /// Owner: `from` has taken so many of ours, and answers `question`.
+  void credit(Rank from, const TakenCounts& taken, std::uint64_t question);
+  void leave(Rank rank);
+  void settle();
+
+  /// Any thread: the first failure wins and ends all waits. True for the first.
+  bool fail(FailureCause cause, const std::string& text) noexcept;
+  void throw_if_failed();
+
+  void act(const char* verb, bool waiting, const MessageTag* tag = nullptr, Rank peer = Rank{});
+  Activity activity();
+
+  /// True when enough was taken from `from` that its sender should hear of it.
+  bool owes_credit(Rank from, Direction direction);
+
+ private:
+  struct Failure {
+    FailureCause cause;
+    std::string text;
+  };
+
+  struct Outbound {
+    int depth = 0;  // 0: unbounded
+    std::uint64_t sent = 0;
+    std::uint64_t taken = 0;
+  };
+
+  struct Inbound {
+    int depth = 0;
+    std::uint64_t delivered = 0;
+    std::uint64_t taken = 0;
+    std::uint64_t told = 0;
+  };
+
+  struct Peer {
+    std::map<MessageTag, Message> arrived;
+    std::array<Outbound, 3> out;
+    std::array<Inbound, 3> in;
+    std::uint64_t asked = 0;
+    std::uint64_t answered = 0;
+    bool left = false;
+  };
+
+  Peer& peer(Rank rank) { return peers_[rank.index()]; }
+  void set_depth(const ChannelDepth& channel);
+  void throw_failure() const;
+
+  const Rank self_;
+  std::mutex mutex_;  // guards everything below
+  std::condition_variable changed_;
+  std::vector<Peer> peers_;
+  std::optional<Failure> failure_;
+  Activity activity_;
+  bool settled_ = false;
+};
+
+}  // namespace millrace::zeromq

@@ -1,0 +1,176 @@
+// The endpoint itself: what the rank's thread calls. It hashes and copies here, so that the thread
+// with the sockets stays free, and leaves the rest to the desk and the owner.
+#include <cstring>
+#include <utility>
+
+#include "transport/zeromq/owner.hpp"
+
+namespace millrace {
+
+namespace {
+
+using zeromq::Desk;
+using zeromq::Owner;
+
+std::span<const std::byte> bytes_of(const Tensor& tensor) {
+  return {static_cast<const std::byte*>(tensor.data()), tensor.bytes()};
+}
+
+/// In place when the memory lies right, else copied: bits of results depend on alignment.
+Tensor tensor_of(zeromq::Part& part) {
+  const FrameHeader& header = part.header;
+  if (header.absent) return {};
+  const auto address = reinterpret_cast<std::uintptr_t>(part.bytes.data());
+  if (address % kAlignment == 0 && header.payload_bytes != 0) {
+    auto* kept = new zmq::message_t(std::move(part.bytes));
+    return {header.dtype,
+            header.dims,
+            kept->data(),
+            [](void*, std::size_t, void* owner) noexcept {
+              delete static_cast<zmq::message_t*>(owner);
+            },
+            kept};
+  }
+  Tensor tensor(header.dtype, header.dims);
+  if (tensor.bytes() != 0) std::memcpy(tensor.data(), part.bytes.data(), tensor.bytes());
+  return tensor;
+}
+
+class ZeroMqEndpoint final : public Endpoint {
+ public:
+  ZeroMqEndpoint(const ZeroMqOptions& options,
+                 zeromq::Listeners listeners,
+                 const std::vector<PeerAddress>& addresses)
+      : options_(options),
+        desk_(options.rank, options.world, options.depths),
+        owner_(options, std::move(listeners), addresses, desk_) {}
+
+  [[nodiscard]] Rank rank() const override { return options_.rank; }
+  [[nodiscard]] int world() const override { return options_.world; }
+
+  void send(Rank to, const MessageTag& tag, TensorList payload) override {
+    check_peer(to);
+    check_message(to, tag, payload);
+    zeromq::Outgoing message{to, tag, std::move(payload), {}};
+    if (options_.hash_payloads)
+      for (std::size_t i = 0; i < message.tensors.size(); ++i)
+        message.hashes.push_back(payload_hash(bytes_of(message.tensors[i])));
+    if (!desk_.try_room(to, tag.direction)) {
+      const std::uint64_t question = desk_.next_question(to);
+      owner_.post(zeromq::Question{to, question});
+      desk_.room_after(to, tag.direction, question);
+    }
+    owner_.post(std::move(message));
+    desk_.act("works after sending", false, &tag, to);
+  }
+
+  [[nodiscard]] TensorList receive(Rank from, const MessageTag& tag, Deadline deadline) override {
+    check_peer(from);
+    desk_.act("waits for", true, &tag, from);
+    zeromq::Message message = desk_.take(from, tag, deadline);
+    desk_.act("works after receiving", false, &tag, from);
+    if (desk_.owes_credit(from, tag.direction)) owner_.post(zeromq::Credit{from});
+    TensorList tensors;
+    for (zeromq::Part& part : message) tensors.push_back(tensor_of(part));
+    return tensors;
+  }
+
+  void cancel(const std::string& reason) noexcept override {
+    if (desk_.fail(FailureCause::Cancelled, reason))
+      owner_.post(zeromq::Stop{FailureCause::Cancelled, reason});
+  }
+
+  void goodbye(Deadline deadline) override {
+    desk_.throw_if_failed();
+    desk_.act("says goodbye", true);
+    owner_.post(zeromq::Leave{});
+    if (!desk_.await_settled(deadline))
+      throw TransportError("deadline passed: rank " + std::to_string(options_.rank.value) +
+                           " could not say goodbye to all ranks");
+  }
+
+ private:
+  void check_peer(Rank peer) const {
+    require(peer.value >= 0 && peer.value < options_.world && peer != options_.rank,
+            "rank " + std::to_string(peer.value) + " is not another rank of a world of " +
+                std::to_string(options_.world));
+  }
+
+  /// Refuses here, on the caller's thread, what no frame can carry.
+  void check_message(Rank to, const MessageTag& tag, const TensorList& payload) const {
+    FrameHeader header;
+    header.tag = tag;
+    header.destination = to;
+    header.tensor_count = static_cast<int>(payload.size());
+    static_cast<void>(encode(header));
+    for (std::size_t i = 0; i < payload.size(); ++i)
+      require(payload[i].bytes() <= options_.largest_payload,
+              "a tensor of " + std::to_string(payload[i].bytes()) +
+                  " bytes is above the agreed largest payload of " +
+                  std::to_string(options_.largest_payload));
+  }
+
+  const ZeroMqOptions options_;
+  Desk desk_;
+  Owner owner_;
+};
+
+}  // namespace
+
+struct ZeroMqDoor::Parts {
+  ZeroMqOptions options;
+  zeromq::Listeners listeners;
+  PeerAddress address;
+  bool open = false;
+};
+
+ZeroMqDoor::ZeroMqDoor(const ZeroMqOptions& options, std::shared_ptr<ZeroMqContext> context)
+    : parts_(std::make_unique<Parts>()) {
+  zeromq::check(options);
+  parts_->options = options;
+  auto& inside = context->parts();
+  const std::string domain = inside.new_domain();
+  inside.admit(domain, options.keys.public_keys);
+  const std::string name =
+      "r" + std::to_string(options.rank.value) + "." + std::to_string(options.epoch);
+  parts_->listeners.data =
+      zeromq::listen(inside.context, options, domain, name + ".data", parts_->address.data);
+  parts_->listeners.control =
+      zeromq::listen(inside.context, options, domain, name + ".control", parts_->address.control);
+  parts_->listeners.context = std::move(context);
+}
+
+ZeroMqDoor::~ZeroMqDoor() = default;
+
+const PeerAddress& ZeroMqDoor::address() const {
+  return parts_->address;
+}
+
+std::unique_ptr<Endpoint> ZeroMqDoor::open(const std::vector<PeerAddress>& addresses) {
+  require(!std::exchange(parts_->open, true), "this door is open already");
+  return std::make_unique<ZeroMqEndpoint>(parts_->options, std::move(parts_->listeners), addresses);
+}
+
+std::vector<std::unique_ptr<Endpoint>> zeromq_mesh(const ZeroMqOptions& options) {
+  const auto context = std::make_shared<ZeroMqContext>();
+  std::vector<CurveKeys> keys;
+  std::vector<std::string> public_keys;
+  for (int i = 0; options.link == ZeroMqLink::Tcp && !options.insecure && i < options.world; ++i) {
+    keys.push_back(make_curve_keys());
+    public_keys.push_back(keys.back().public_key);
+  }
+  std::vector<std::unique_ptr<ZeroMqDoor>> doors;
+  std::vector<PeerAddress> addresses;
+  for (int i = 0; i < options.world; ++i) {
+    ZeroMqOptions own = options;
+    own.rank = Rank{i};
+    if (!keys.empty()) own.keys = {keys[static_cast<std::size_t>(i)], public_keys};
+    doors.push_back(std::make_unique<ZeroMqDoor>(own, context));
+    addresses.push_back(doors.back()->address());
+  }
+  std::vector<std::unique_ptr<Endpoint>> endpoints;
+  for (const auto& door : doors) endpoints.push_back(door->open(addresses));
+  return endpoints;
+}
+
+}  // namespace millrace

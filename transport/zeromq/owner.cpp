@@ -1,0 +1,194 @@
+// Life of the owner thread: its queue, its loop, and what it does on command.
+#include "transport/zeromq/owner.hpp"
+
+#include <algorithm>
+#include <sys/eventfd.h>
+#include <unistd.h>
+#include <utility>
+
+namespace millrace::zeromq {
+
+namespace {
+
+constexpr int kMonitored = ZMQ_EVENT_DISCONNECTED | ZMQ_EVENT_HANDSHAKE_SUCCEEDED |
+                           ZMQ_EVENT_CONNECT_RETRIED | ZMQ_EVENT_HANDSHAKE_FAILED_AUTH;
+
+}  // namespace
+
+Owner::Owner(const ZeroMqOptions& options,
+             Listeners listeners,
+             const std::vector<PeerAddress>& addresses,
+             Desk& desk)
+    : options_(options),
+      desk_(desk),
+      listeners_(std::move(listeners)),
+      board_(options.rank, options.world, Clock::now()),
+      last_tick_(Clock::now()),
+      next_beat_(last_tick_) {
+  require(addresses.size() == static_cast<std::size_t>(options.world),
+          "there are " + std::to_string(addresses.size()) + " addresses for " +
+              std::to_string(options.world) + " ranks");
+  for (int i = 0; i < options.world; ++i) add_peer(Rank{i}, addresses[static_cast<std::size_t>(i)]);
+  wake_ = ::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+  if (wake_ < 0) throw TransportError("cannot make an eventfd");
+  thread_ = std::jthread([this] { run(); });
+}
+
+Owner::~Owner() {
+  end_ = true;
+  post(Question{options_.rank, 0});
+  thread_.join();
+  // Closing drops what the network layer still holds, and only then are the tensors ours again.
+  for (auto& peer : peers_) {
+    if (!peer) continue;
+    peer->data.close();
+    peer->control.close();
+    peer->monitor.close();
+  }
+  const auto patience = Clock::now() + std::chrono::seconds(5);
+  for (auto& peer : peers_) {
+    if (!peer) continue;
+    peer->out.acknowledge(peer->out.next());
+    for (peer->out.sweep(); !peer->out.landed() && Clock::now() < patience; peer->out.sweep())
+      std::this_thread::yield();
+    // Memory that the network layer never gave back is not freed under its hands.
+    if (!peer->out.landed()) static_cast<void>(peer.release());
+  }
+  ::close(wake_);
+}
+
+void Owner::add_peer(Rank rank, const PeerAddress& address) {
+  if (rank == options_.rank) {
+    peers_.emplace_back();
+    return;
+  }
+  zmq::context_t& context = listeners_.context->parts().context;
+  const FrameExpectation expected{
+      options_.job, options_.epoch, rank, options_.rank, options_.largest_payload};
+  auto peer = std::unique_ptr<Peer>(new Peer{.rank = rank,
+                                             .data = dial(context, options_, rank, address.data, 0),
+                                             .control = {},
+                                             .monitor = zmq::socket_t(context, ZMQ_PAIR),
+                                             .out = {},
+                                             .in = {expected, options_.attempts},
+                                             .assembling = {},
+                                             .next_probe = {},
+                                             .lost_since = {}});
+  peer->control = dial(context, options_, rank, address.control, kLastWordMs);
+  const std::string name =
+      "inproc://monitor-" + std::to_string(reinterpret_cast<std::uintptr_t>(peer.get()));
+  if (zmq_socket_monitor(peer->data.handle(), name.c_str(), kMonitored) != 0)
+    throw TransportError("cannot watch the connection to rank " + std::to_string(rank.value));
+  peer->monitor.set(zmq::sockopt::linger, 0);
+  peer->monitor.connect(name);
+  peer->probe_interval = options_.probe_after;
+  peers_.push_back(std::move(peer));
+}
+
+void Owner::post(Command command) noexcept {
+  bool first = false;
+  {
+    const std::lock_guard lock(mutex_);
+    first = commands_.empty();
+    commands_.push_back(std::move(command));
+  }
+  const std::uint64_t one = 1;
+  if (first) static_cast<void>(::write(wake_, &one, sizeof one));
+}
+
+void Owner::run() noexcept {
+  while (!end_) {
+    try {
+      poll_once();
+    } catch (const std::exception& error) {
+      fail(FailureCause::Protocol,
+           std::string("the transport of rank ") + std::to_string(options_.rank.value) +
+               " failed: " + error.what());
+    }
+  }
+}
+
+void Owner::poll_once() {
+  std::vector<zmq::pollitem_t> items = {{listeners_.data.handle(), 0, ZMQ_POLLIN, 0},
+                                        {listeners_.control.handle(), 0, ZMQ_POLLIN, 0},
+                                        {nullptr, wake_, ZMQ_POLLIN, 0}};
+  bool busy = leaving_;
+  for (const auto& peer : peers_) {
+    if (!peer) continue;
+    items.push_back({peer->monitor.handle(), 0, ZMQ_POLLIN, 0});
+    busy = busy || !peer->out.settled() || peer->question != peer->answered || peer->lost_since;
+  }
+  const auto interval =
+      busy ? std::min(options_.probe_after, options_.heartbeat) / 2 : options_.heartbeat;
+  zmq::poll(items, std::max(interval, std::chrono::milliseconds(1)));
+
+  if ((items[2].revents & ZMQ_POLLIN) != 0) take_commands();
+  if ((items[0].revents & ZMQ_POLLIN) != 0) read_data();
+  if ((items[1].revents & ZMQ_POLLIN) != 0) read_control();
+  std::size_t item = 3;
+  for (const auto& peer : peers_) {
+    if (!peer) continue;
+    if ((items[item++].revents & ZMQ_POLLIN) != 0) read_monitor(*peer);
+    if (peer->ack_due) acknowledge(*peer, FrameKind::Ack);
+    peer->out.sweep();
+  }
+  tick(Clock::now());
+}
+
+void Owner::take_commands() {
+  std::uint64_t ignored = 0;
+  static_cast<void>(::read(wake_, &ignored, sizeof ignored));
+  std::vector<Command> commands;
+  {
+    const std::lock_guard lock(mutex_);
+    commands.swap(commands_);
+  }
+  for (Command& command : commands) std::visit([&](auto& order) { handle(order); }, command);
+}
+
+void Owner::handle(Outgoing& message) {
+  Peer& peer = *peers_[message.to.index()];
+  if (stopped_ || peer.left) return;
+  if (peer.out.settled()) {
+    peer.probe_interval = options_.probe_after;
+    peer.next_probe = Clock::now() + peer.probe_interval;
+  }
+  FrameHeader header = header_to(peer, kind_of(message.tag.direction));
+  header.tag = message.tag;
+  header.tensor_count = static_cast<int>(message.tensors.size());
+  for (std::size_t i = 0; i < std::max<std::size_t>(message.tensors.size(), 1); ++i) {
+    Tensor tensor = message.tensors.empty() ? Tensor() : std::move(message.tensors[i]);
+    header.tensor_index = static_cast<int>(i);
+    header.absent = !tensor;
+    header.dtype = tensor.dtype();
+    header.dims = tensor ? tensor.dims() : Dims();
+    header.payload_bytes = tensor ? tensor.bytes() : 0;
+    header.hashed = i < message.hashes.size();
+    header.payload_hash = header.hashed ? message.hashes[i] : 0;
+    transmit(peer, peer.out.add(header, std::move(tensor)));
+  }
+}
+
+void Owner::handle(const Question& question) {
+  if (question.to == options_.rank) return;  // only a wake-up
+  Peer& peer = *peers_[question.to.index()];
+  peer.question = question.number;
+  probe(peer);
+}
+
+void Owner::handle(const Credit& credit) {
+  acknowledge(*peers_[credit.to.index()], FrameKind::Ack);
+}
+
+void Owner::handle(const Stop& stop) {
+  if (stopped_) return;
+  stopped_ = stop;
+  shout(stop);
+}
+
+void Owner::handle(const Leave&) {
+  leaving_ = true;
+  leave_when_settled(Clock::now());
+}
+
+}  // namespace millrace::zeromq

@@ -1,0 +1,158 @@
+// The one thread of a rank that touches sockets. It listens on two (data, control) and dials two to
+// every peer; the rank's thread hands it commands through a queue and a wake-up.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <thread>
+#include <variant>
+#include <vector>
+
+#include <zmq.hpp>
+
+#include "transport/link.hpp"
+#include "transport/zeromq/context.hpp"
+#include "transport/zeromq/board.hpp"
+#include "transport/zeromq/desk.hpp"
+#include "transport/zeromq/sockets.hpp"
+
+namespace millrace::zeromq {
+
+/// A message to send; `hashes` has one number per tensor, or is empty.
+struct Outgoing {
+  Rank to;
+  MessageTag tag;
+  TensorList tensors;
+  std::vector<std::uint64_t> hashes;
+};
+
+/// Ask `to` how much it has taken.
+struct Question {
+  Rank to;
+  std::uint64_t number = 0;
+};
+
+/// Tell `to` how much was taken.
+struct Credit {
+  Rank to;
+};
+
+/// Tell everybody to stop.
+struct Stop {
+  FailureCause cause = FailureCause::Cancelled;
+  std::string text;
+};
+
+/// Say goodbye when everything has landed.
+struct Leave {};
+
+using Command = std::variant<Outgoing, Question, Credit, Stop, Leave>;
+
+/// The listening sockets of a rank and the room they belong to.
+struct Listeners {
+  std::shared_ptr<ZeroMqContext> context;
+  zmq::socket_t data;
+  zmq::socket_t control;
+};
+
+/// Thread-safety: `post` from any thread; construction and destruction on one thread.
+class Owner {
+ public:
+  /// `desk` must outlive this.
+  Owner(const ZeroMqOptions& options,
+        Listeners listeners,
+        const std::vector<PeerAddress>& addresses,
+        Desk& desk);
+  Owner(const Owner&) = delete;
+  Owner& operator=(const Owner&) = delete;
+  ~Owner();
+
+  void post(Command command) noexcept;
+
+ private:
+  using Clock = std::chrono::steady_clock;
+
+  struct Peer {
+    Rank rank;
+    zmq::socket_t data;
+    zmq::socket_t control;
+    zmq::socket_t monitor;
+    SendLink out;
+    ReceiveLink in;
+    Message assembling;
+    bool ack_due = false;
+    std::uint64_t question = 0;        // ours, until answered
+    std::uint64_t answered = 0;        // ours, answered
+    std::uint64_t peers_question = 0;  // theirs, echoed in every acknowledgement
+    Clock::time_point next_probe;
+    Clock::duration probe_interval{};
+    std::optional<Clock::time_point> lost_since;
+    bool left = false;
+    bool bye_acknowledged = false;
+  };
+
+  /// What a listening socket gives: identity, header, payload, and how many parts there were.
+  struct Arrival {
+    zmq::message_t identity;
+    zmq::message_t header;
+    zmq::message_t payload;
+    int parts = 0;
+  };
+
+  // owner.cpp: life and loop
+  void add_peer(Rank rank, const PeerAddress& address);
+  void run() noexcept;
+  void poll_once();
+  void take_commands();
+  void handle(Outgoing& message);
+  void handle(const Question& question);
+  void handle(const Credit& credit);
+  void handle(const Stop& stop);
+  void handle(const Leave& leave);
+
+  // owner_frames.cpp: frames in and out
+  static bool read(zmq::socket_t& socket, Arrival& arrival);
+  Peer* sender_of(Arrival& arrival);
+  void read_data();
+  void read_control();
+  void take_data(Peer& peer, Arrival& arrival);
+  void obey(Peer& peer, const FrameHeader& header, const zmq::message_t& payload);
+  void transmit(Peer& peer, RetainedFrame& frame);
+  void probe(Peer& peer);
+  void acknowledge(Peer& peer, FrameKind kind);
+  void say(Peer& peer, FrameHeader header, const std::string& text = {});
+  FrameHeader header_to(const Peer& peer, FrameKind kind) const;
+
+  // owner_watch.cpp: time passes
+  void read_monitor(Peer& peer);
+  void tick(Clock::time_point now);
+  void beat(Clock::time_point now);
+  void watch(Clock::time_point now);
+  void leave_when_settled(Clock::time_point now);
+  void fail(FailureCause cause, const std::string& text);
+  void shout(const Stop& stop);
+
+  const ZeroMqOptions options_;
+  Desk& desk_;
+  Listeners listeners_;
+  std::vector<std::unique_ptr<Peer>> peers_;  // by rank; null at our own
+  Board board_;
+  Clock::time_point last_tick_;
+  Clock::time_point next_beat_;
+  Clock::time_point next_bye_;
+  std::optional<Stop> stopped_;  // what we tell everybody again and again
+  bool leaving_ = false;
+  std::uint64_t strangers_ = 0;
+
+  int wake_ = -1;     // eventfd
+  std::mutex mutex_;  // guards commands_
+  std::vector<Command> commands_;
+  std::atomic<bool> end_{false};
+  std::jthread thread_;
+};
+
+}  // namespace millrace::zeromq

@@ -1,0 +1,120 @@
+// See sockets.hpp; the reasons for each option are in transport/README.md.
+#include "transport/zeromq/sockets.hpp"
+
+#include <algorithm>
+#include <sys/stat.h>
+
+#include "millrace/transport/message.hpp"
+
+namespace millrace::zeromq {
+
+namespace {
+
+constexpr std::size_t kLongestIpcPath = 107;
+
+bool authenticated(const ZeroMqOptions& options) {
+  return options.link == ZeroMqLink::Tcp && !options.keys.own.secret_key.empty();
+}
+
+void bind_ipc(zmq::socket_t& socket, const std::string& path) {
+  require(
+      path.size() <= kLongestIpcPath,
+      "ipc path " + path + " has " + std::to_string(path.size()) + " bytes; the system allows 107");
+  struct stat facts {};
+  if (::lstat(path.c_str(), &facts) == 0)
+    throw TransportError(path + " exists already: another process has this rank");
+  socket.bind("ipc://" + path);
+}
+
+}  // namespace
+
+void check(const ZeroMqOptions& options) {
+  require(options.world >= 1, "world is " + std::to_string(options.world) + ", but at least 1");
+  require(options.rank.value >= 0 && options.rank.value < options.world,
+          "rank " + std::to_string(options.rank.value) + " is outside a world of " +
+              std::to_string(options.world));
+  if (options.link == ZeroMqLink::Ipc) {
+    PrivateDirectory::check(options.directory);
+    return;
+  }
+  require(options.insecure || authenticated(options),
+          "tcp needs keys for every rank, or to be declared insecure");
+  require(!authenticated(options) ||
+              options.keys.public_keys.size() == static_cast<std::size_t>(options.world),
+          "there are " + std::to_string(options.keys.public_keys.size()) + " public keys for " +
+              std::to_string(options.world) + " ranks");
+  require(options.interface != "*" && !options.interface.empty(),
+          "name the one address to listen on; * would listen on all");
+}
+
+std::string identity_of(Rank rank) {
+  return "r" + std::to_string(rank.value);
+}
+
+int rank_of(const zmq::message_t& identity, int world) {
+  const std::string_view text = identity.to_string_view();
+  if (text.size() < 2 || text.size() > 6 || text.front() != 'r') return -1;
+  int rank = 0;
+  for (const char digit : text.substr(1)) {
+    if (digit < '0' || digit > '9') return -1;
+    rank = 10 * rank + (digit - '0');
+  }
+  return rank < world && identity_of(Rank{rank}) == text ? rank : -1;
+}
+
+zmq::socket_t listen(zmq::context_t& context,
+                     const ZeroMqOptions& options,
+                     const std::string& domain,
+                     const std::string& name,
+                     std::string& address) {
+  zmq::socket_t socket(context, zmq::socket_type::router);
+  socket.set(zmq::sockopt::router_mandatory, 1);
+  socket.set(zmq::sockopt::router_handover, 0);
+  socket.set(zmq::sockopt::linger, 0);
+  socket.set(zmq::sockopt::maxmsgsize,
+             static_cast<std::int64_t>(std::max<std::uint64_t>(options.largest_payload, 4096)));
+  socket.set(zmq::sockopt::handshake_ivl, 5000);
+  if (authenticated(options)) {
+    socket.set(zmq::sockopt::curve_server, 1);
+    socket.set(zmq::sockopt::curve_secretkey, options.keys.own.secret_key);
+    socket.set(zmq::sockopt::zap_domain, domain);
+  }
+  try {
+    if (options.link == ZeroMqLink::Ipc)
+      bind_ipc(socket, options.directory + "/" + name);
+    else
+      socket.bind("tcp://" + options.interface + ":0");
+  } catch (const zmq::error_t& error) {
+    throw TransportError("cannot listen as " + name + ": " + error.what());
+  }
+  address = socket.get(zmq::sockopt::last_endpoint);
+  return socket;
+}
+
+zmq::socket_t dial(zmq::context_t& context,
+                   const ZeroMqOptions& options,
+                   Rank to,
+                   const std::string& address,
+                   int linger_ms) {
+  zmq::socket_t socket(context, zmq::socket_type::dealer);
+  socket.set(zmq::sockopt::routing_id, identity_of(options.rank));
+  socket.set(zmq::sockopt::linger, linger_ms);
+  socket.set(zmq::sockopt::sndhwm, 0);  // the depth of the channels bounds what can wait here
+  socket.set(zmq::sockopt::maxmsgsize, std::int64_t{4096});
+  socket.set(zmq::sockopt::reconnect_ivl, 20);
+  socket.set(zmq::sockopt::reconnect_ivl_max, 500);
+  if (authenticated(options)) {
+    socket.set(zmq::sockopt::curve_serverkey, options.keys.public_keys[to.index()]);
+    socket.set(zmq::sockopt::curve_publickey, options.keys.own.public_key);
+    socket.set(zmq::sockopt::curve_secretkey, options.keys.own.secret_key);
+  }
+  try {
+    socket.connect(address);
+  } catch (const zmq::error_t& error) {
+    throw TransportError("cannot connect to rank " + std::to_string(to.value) + " at " + address +
+                         ": " + error.what());
+  }
+  return socket;
+}
+
+}  // namespace millrace::zeromq

@@ -1,0 +1,39 @@
+// Every socket is made here, with every option it needs.
+#pragma once
+
+#include <string>
+
+#include <zmq.hpp>
+
+#include "millrace/transport/zeromq.hpp"
+
+namespace millrace::zeromq {
+
+/// Time for a last word (abort, bye) to leave when a socket closes.
+inline constexpr int kLastWordMs = 100;
+
+/// Throws InvalidArgument for options that do not fit together.
+void check(const ZeroMqOptions& options);
+
+/// The name under which a rank's outgoing connections are known: "r3".
+std::string identity_of(Rank rank);
+
+/// The rank of an identity, or -1.
+int rank_of(const zmq::message_t& identity, int world);
+
+/// A bound ROUTER that refuses unknown and oversize things. `name` tells ipc paths apart; `address`
+/// gets where it listens.
+zmq::socket_t listen(zmq::context_t& context,
+                     const ZeroMqOptions& options,
+                     const std::string& domain,
+                     const std::string& name,
+                     std::string& address);
+
+/// A DEALER connected to `to`'s ROUTER. `linger_ms`: 0 for data.
+zmq::socket_t dial(zmq::context_t& context,
+                   const ZeroMqOptions& options,
+                   Rank to,
+                   const std::string& address,
+                   int linger_ms);
+
+}  // namespace millrace::zeromq
