@@ -1,0 +1,59 @@
+// solve_exact: the best order of a small pipeline, with the proof that it is the best. The oracle
+// of the search's tests, and part of the search for cases that are small enough.
+#pragma once
+
+#include <cstdint>
+#include <limits>
+#include <optional>
+
+#include "millrace/scheduler/plan/cost.hpp"
+#include "millrace/scheduler/plan/objective.hpp"
+#include "millrace/scheduler/plan/program.hpp"
+
+namespace millrace {
+
+struct ExactOptions {
+  Objective objective = Objective::Makespan;
+  /// Largest memory of a rank after any action, in the units of Cost::memory_*.
+  double memory_limit = std::numeric_limits<double>::infinity();
+  bool fused = false;  ///< full backward B instead of I and W
+  /// Largest number of states that may be stored; about 500 bytes each for 4 ranks. Deterministic,
+  /// where a time limit would not be.
+  std::int64_t state_limit = 2'000'000;
+};
+
+struct ExactResult {
+  std::optional<Program> program;  ///< the best found; none when nothing fits under the limit
+  double value = std::numeric_limits<double>::infinity();  ///< its objective, in the user's units
+  double lower_bound = 0;   ///< no schedule of this kind is below; equals value when proven
+  bool proven = false;      ///< value is the optimum (or: nothing fits)
+  std::int64_t states = 0;  ///< states stored
+};
+
+/// Minimises the makespan or the span of a one-replica shape under a memory limit, for any stage
+/// costs, rank speeds, links and placement, over all programs with split (or all with full)
+/// backward whose timeline is as early as possible.
+///
+/// Method: states are cuts (how many of each class, that is stage and kind, have run) with the
+/// times that still matter (rank clocks, messages under way, each raised to what the clock makes of
+/// it anyway). Layer by layer in the number of actions:
+/// 1. *First in, first out.* Within a class the micro-batches run in ascending order, without loss
+///    (point 2 of lower_bound.hpp). So a class is a counter, and micro-batch symmetry is gone.
+/// 2. *Active schedules* (Giffler and Thompson, Operations Research 8, 1960): let x on rank r be
+/// the
+///    action that can end first, at e. If the rank's next action started at e or later, x would fit
+///    before it; so only actions of r that can start before e are tried. Under the limit x may be
+///    kept from moving up by memory: if it adds memory and the rank's remaining forwards do not
+///    all fit, the case "r starts nothing before e" is kept too and branches on the next such x.
+/// 3. *Dominance.* Of two states with the same cut, one whose times are all at most the other's
+///    can be completed in every way the other can, no later; the other is dropped.
+/// 4. *Bound.* The relaxation of lower_bound.hpp from the state on; dropped when not below the best
+///    known value, which list scheduling and a narrow run of the same search (a beam) give first.
+/// Span: the first start of each rank is fixed by the forwards before it; needs the first p stages
+/// on p ranks. Throws InvalidArgument for replicas or slices above 1, and for such a placement.
+/// Cost: exponential; 3 ranks and 4 micro-batches take well below a second. Deterministic.
+[[nodiscard]] ExactResult solve_exact(const Shape& shape,
+                                      const Cost& cost,
+                                      const ExactOptions& options = {});
+
+}  // namespace millrace

@@ -1,0 +1,44 @@
+// lower_bound: what no schedule of a shape can beat. Gives the search its gap and its proof.
+#pragma once
+
+#include <limits>
+
+#include "millrace/scheduler/plan/cost.hpp"
+#include "millrace/scheduler/plan/objective.hpp"
+#include "millrace/scheduler/plan/shape.hpp"
+
+namespace millrace {
+
+/// A lower bound, in the user's units (ticks / ticks_per_unit), on the makespan or the span of
+/// every program of `shape` with full, split or mixed backward that stays within `memory_limit`
+/// after every action. Infinite when not even one forward fits under the limit.
+///
+/// **Why it holds**, for any stage costs, rank speeds and links:
+/// 1. *Relaxed times.* I lasts I' = min(I, B) and W lasts W' = min(B, I + W) - I'. A full backward
+///    covers an I' followed at once by a W', so every schedule contains one of the relaxed times.
+/// 2. *First in, first out.* All micro-batches of a replica cost the same. Give the j-th earliest
+///    action of a class (stage and kind) to the j-th micro-batch. If every x_i ends before its y_i
+///    starts, then the j-th earliest x ends before the j-th earliest y starts, so all dependencies
+///    still hold, with the same slots and the same memory. Hence chains "the j-th of a class after
+///    the (j-1)-th of it" may be assumed.
+/// 3. *Memory.* Before the j-th F of a stage starts, enough W (and I) of that stage have ended that
+///    the stage's own share fits under the limit; the other chunks of the rank hold at least 0.
+///    Under 2 these are the first ones, so "F_j after W_n" may be assumed with the smallest n.
+/// 4. *Heads and tails.* Longest paths over the dependencies with their message times and the
+/// chains
+///    of 2 and 3 give every action an earliest start and a least time from its end to the end of a
+///    rank; for the span, a rank's end counts from its first start, which the forwards before it
+///    fix (one replica, the first p stages on p ranks; otherwise the busy time alone is taken).
+/// 5. *One rank at a time.* A rank runs one action at once. The best preemptive schedule of its
+///    actions with these heads and tails (Jackson's rule: of what is ready, the longest tail) is a
+///    lower bound; so is the largest over ranks. It is at least head + all work + smallest tail.
+///
+/// Slices above 1 are not supported (InvalidArgument), neither is link contention.
+/// Cost: O(stages x micro-batches x log). Source: Jackson's preemptive schedule, as in Carlier
+/// and Pinson, "An algorithm for solving the job-shop problem", Management Science 35 (1989).
+[[nodiscard]] double lower_bound(const Shape& shape,
+                                 const Cost& cost,
+                                 Objective objective,
+                                 double memory_limit = std::numeric_limits<double>::infinity());
+
+}  // namespace millrace

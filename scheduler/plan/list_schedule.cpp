@@ -1,0 +1,282 @@
+// List scheduling: one queue per class and rank, one cached candidate per rank.
+#include "millrace/scheduler/plan/list_schedule.hpp"
+
+#include <algorithm>
+#include <array>
+#include <map>
+#include <string>
+#include <tuple>
+
+#include "millrace/core/error.hpp"
+#include "plan/search/list_order.hpp"
+
+namespace millrace {
+
+namespace plan {
+
+namespace {
+
+/// The actions of one class (stage and kind) of a rank, in the order in which they run.
+struct Queue {
+  std::vector<JobNode> nodes;
+  std::size_t head = 0;
+  bool forward = false;
+  bool weight = false;
+
+  [[nodiscard]] bool empty() const { return head == nodes.size(); }
+  [[nodiscard]] JobNode front() const { return nodes[head]; }
+};
+
+struct Candidate {
+  JobNode node = kNoJobNode;
+  double start = 0;
+  Queue* queue = nullptr;
+};
+
+class Lister {
+ public:
+  Lister(const Job& job, std::span<const double> priority, const ListOptions& options)
+      : job_(job),
+        priority_(priority),
+        options_(options),
+        ranks_(static_cast<std::size_t>(job.ranks())),
+        missing_(job.size()),
+        ready_(job.size(), 0) {
+    for (JobNode node = 0; node < job.size(); ++node)
+      missing_[node] = static_cast<std::uint32_t>(job.producers(node).size());
+    for (std::size_t r = 0; r < ranks_.size(); ++r) fill_queues(r);
+  }
+
+  std::optional<JobOrder> run();
+
+ private:
+  struct RankState {
+    double clock = 0, memory = 0;
+    double input_reserve = 0;  // the most that an I adds
+    std::vector<Queue> queues;
+    std::vector<JobNode> weights;  // pending W, first come first served
+    std::size_t next_weight = 0;
+    std::vector<JobNode> done;
+    Candidate candidate;
+  };
+
+  void fill_queues(std::size_t rank);
+  void choose(RankState& state);
+  [[nodiscard]] Candidate best_of_queues(RankState& state) const;
+  [[nodiscard]] bool admits(const RankState& state, const Queue& queue) const;
+  [[nodiscard]] double reserved(const RankState& state, JobNode forward) const;
+  void execute(RankState& state);
+
+  const Job& job_;
+  std::span<const double> priority_;
+  ListOptions options_;
+  std::vector<RankState> ranks_;
+  std::vector<std::uint32_t> missing_;  // producers not yet scheduled
+  std::vector<double> ready_;           // when those that are have arrived
+};
+
+void Lister::fill_queues(std::size_t rank) {
+  std::map<std::tuple<Op, std::uint16_t, Stage>, Queue> by_class;
+  RankState& state = ranks_[rank];
+  for (JobNode node = job_.first(rank); node < job_.first(rank + 1); ++node) {
+    const Action& action = job_.action(node);
+    const bool weight = action.op == Op::BackwardWeight;
+    if (weight && options_.weight_rule != WeightRule::ByPriority) continue;
+    Queue& queue = by_class[{action.op, action.replica_number, action.stage}];
+    queue.forward = action.op == Op::Forward;
+    queue.weight = weight;
+    queue.nodes.push_back(node);
+    if (!queue.forward) state.input_reserve = std::max(state.input_reserve, job_.memory(node));
+  }
+  for (auto& [key, queue] : by_class) {
+    std::ranges::stable_sort(queue.nodes, {}, [&](JobNode node) { return priority_[node]; });
+    state.queues.push_back(std::move(queue));
+  }
+  state.done.reserve(job_.first(rank + 1) - job_.first(rank));
+}
+
+std::optional<JobOrder> Lister::run() {
+  for (RankState& state : ranks_) choose(state);
+  for (std::size_t left = job_.size(); left > 0; --left) {
+    RankState* next = nullptr;
+    for (RankState& state : ranks_)
+      if (state.candidate.node != kNoJobNode &&
+          (next == nullptr || state.candidate.start < next->candidate.start))
+        next = &state;
+    if (next == nullptr) return std::nullopt;
+    execute(*next);
+  }
+  JobOrder order;
+  order.reserve(job_.size());
+  for (const RankState& state : ranks_)
+    order.insert(order.end(), state.done.begin(), state.done.end());
+  return order;
+}
+
+/// Names the action that the rank runs next, as far as is known now.
+void Lister::choose(RankState& state) {
+  state.candidate = best_of_queues(state);
+  if (state.next_weight == state.weights.size()) return;
+  const JobNode weight = state.weights[state.next_weight];
+  const bool none = state.candidate.node == kNoJobNode;
+  if (!none && state.candidate.start <= state.clock) return;
+  const bool fits = none || state.clock + job_.ticks(weight) <= state.candidate.start;
+  if (!fits && options_.weight_rule == WeightRule::FitsGap) return;
+  state.candidate = {weight, state.clock, nullptr};
+}
+
+Candidate Lister::best_of_queues(RankState& state) const {
+  Candidate best;
+  for (Queue& queue : state.queues) {
+    if (queue.empty() || missing_[queue.front()] > 0) continue;
+    const JobNode node = queue.front();
+    const double start = std::max(state.clock, ready_[node]);
+    if (best.node != kNoJobNode &&
+        std::pair(start, priority_[node]) >= std::pair(best.start, priority_[best.node]))
+      continue;
+    if (admits(state, queue)) best = {node, start, &queue};
+  }
+  return best;
+}
+
+bool Lister::admits(const RankState& state, const Queue& queue) const {
+  if (options_.memory_limit == std::numeric_limits<double>::infinity()) return true;
+  const JobNode node = queue.front();
+  double wanted = state.memory + job_.memory(node);
+  if (queue.forward) wanted += reserved(state, node) + state.input_reserve;
+  return job_.memory(node) <= 0 || within_limit(wanted, options_.memory_limit);
+}
+
+/// Memory of the rank's forwards that come before this one by priority and have not run.
+double Lister::reserved(const RankState& state, JobNode forward) const {
+  double memory = 0;
+  for (const Queue& queue : state.queues) {
+    if (!queue.forward || queue.empty() || queue.front() == forward) continue;
+    const auto from = queue.nodes.begin() + static_cast<std::ptrdiff_t>(queue.head);
+    const auto to = std::lower_bound(
+        from, queue.nodes.end(), priority_[forward], [&](JobNode node, double value) {
+          return priority_[node] < value;
+        });
+    memory += static_cast<double>(to - from) * job_.memory(queue.front());
+  }
+  return memory;
+}
+
+void Lister::execute(RankState& state) {
+  const auto [node, start, queue] = state.candidate;
+  if (queue != nullptr) {
+    ++queue->head;
+  } else {
+    ++state.next_weight;
+  }
+  const double end = start + job_.ticks(node);
+  state.clock = end;
+  state.memory += job_.memory(node);
+  state.done.push_back(node);
+  const std::size_t rank = job_.rank(node);
+  for (const JobEdge& edge : job_.consumers(node)) {
+    ready_[edge.node] = std::max(ready_[edge.node], end + edge.delay);
+    if (--missing_[edge.node] > 0) continue;
+    if (job_.action(edge.node).op == Op::BackwardWeight &&
+        options_.weight_rule != WeightRule::ByPriority)
+      state.weights.push_back(edge.node);
+    else if (job_.rank(edge.node) != rank)
+      choose(ranks_[job_.rank(edge.node)]);
+  }
+  choose(state);
+}
+
+struct Trial {
+  Listed listed;
+  std::vector<double> start;
+};
+
+Trial timed(const Job& job, const JobOrder& order, Objective objective) {
+  Evaluator evaluator(job, objective);
+  evaluator.reset(order);
+  Trial trial{{order, evaluator.figures(order)}, std::vector<double>(job.size())};
+  for (JobNode node = 0; node < job.size(); ++node) trial.start[node] = evaluator.start(node);
+  return trial;
+}
+
+/// A deadlocked order has no start times; its positions serve.
+void use_positions(const Job& job, Trial& trial) {
+  for (std::size_t r = 0; r < static_cast<std::size_t>(job.ranks()); ++r)
+    for (std::size_t at = job.first(r); at < job.first(r + 1); ++at)
+      trial.start[trial.listed.order[at]] = static_cast<double>(at - job.first(r));
+}
+
+}  // namespace
+
+std::optional<JobOrder> list_order(const Job& job,
+                                   std::span<const double> priority,
+                                   const ListOptions& options) {
+  return Lister(job, priority, options).run();
+}
+
+std::optional<Listed> relist_order(const Job& job,
+                                   const JobOrder& order,
+                                   const RelistOptions& options,
+                                   std::int64_t& evaluations) {
+  const auto fits = [&](const Figures& figures) {
+    return figures.feasible && within_limit(figures.peak, options.memory_limit);
+  };
+  Trial seed = timed(job, order, options.objective);
+  ++evaluations;
+  if (!seed.listed.figures.feasible) use_positions(job, seed);
+  std::optional<Listed> best;
+  if (fits(seed.listed.figures)) best = seed.listed;
+  for (int round = 0; round < options.rounds; ++round) {
+    std::optional<Trial> better;
+    for (const WeightRule rule :
+         {WeightRule::Filler, WeightRule::FitsGap, WeightRule::ByPriority}) {
+      const auto listed = list_order(job, seed.start, {options.memory_limit, rule});
+      if (!listed) continue;
+      Trial trial = timed(job, *listed, options.objective);
+      ++evaluations;
+      if (!fits(trial.listed.figures)) continue;
+      const double value = trial.listed.figures.value(options.objective);
+      if (best && value >= best->figures.value(options.objective)) continue;
+      best = trial.listed;
+      better = std::move(trial);
+    }
+    if (!better) break;
+    seed = std::move(*better);
+  }
+  return best;
+}
+
+}  // namespace plan
+
+std::optional<Program> list_schedule(const Program& program,
+                                     const Cost& cost,
+                                     const std::vector<std::vector<double>>& priority,
+                                     const ListOptions& options) {
+  const plan::Job job(program, cost);
+  require(priority.size() == program.ranks.size(),
+          "list_schedule needs priorities for " + std::to_string(program.ranks.size()) +
+              " ranks; got " + std::to_string(priority.size()));
+  std::vector<double> by_node;
+  for (std::size_t r = 0; r < priority.size(); ++r) {
+    require(priority[r].size() == program.ranks[r].size(),
+            "list_schedule needs a priority for each of the " +
+                std::to_string(program.ranks[r].size()) + " actions of rank " + std::to_string(r) +
+                "; got " + std::to_string(priority[r].size()));
+    by_node.insert(by_node.end(), priority[r].begin(), priority[r].end());
+  }
+  const auto order = plan::list_order(job, by_node, options);
+  if (!order) return std::nullopt;
+  return job.program(*order);
+}
+
+std::optional<Program> relist(const Program& program,
+                              const Cost& cost,
+                              const RelistOptions& options) {
+  const plan::Job job(program, cost);
+  std::int64_t evaluations = 0;
+  const auto listed = plan::relist_order(job, job.own_order(), options, evaluations);
+  if (!listed) return std::nullopt;
+  return job.program(listed->order);
+}
+
+}  // namespace millrace

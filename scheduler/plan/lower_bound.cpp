@@ -1,0 +1,35 @@
+// The public bound: relaxed times, then the relaxation.
+#include "millrace/scheduler/plan/lower_bound.hpp"
+
+#include <algorithm>
+
+#include "millrace/core/error.hpp"
+#include "plan/search/relaxation.hpp"
+
+namespace millrace {
+
+namespace {
+
+/// Times of I and W that every full or split backward contains.
+Cost relaxed(const Cost& cost) {
+  Cost result = cost;
+  for (std::size_t i = 0; i < cost.backward.size(); ++i) {
+    const double whole =
+        std::min(cost.backward[i], cost.backward_input[i] + cost.backward_weight[i]);
+    result.backward_input[i] = std::min(cost.backward_input[i], cost.backward[i]);
+    result.backward_weight[i] = whole - result.backward_input[i];
+  }
+  return result;
+}
+
+}  // namespace
+
+double lower_bound(const Shape& shape, const Cost& cost, Objective objective, double memory_limit) {
+  require(shape.slices == 1,
+          "lower_bound takes shapes of 1 slice; this one has " + std::to_string(shape.slices));
+  cost.require_fits(shape);
+  const plan::Job job(plan::everything(shape, false), relaxed(cost));
+  return plan::Relaxation(job, objective, memory_limit).bound() / cost.ticks_per_unit;
+}
+
+}  // namespace millrace

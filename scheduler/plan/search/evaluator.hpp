@@ -1,0 +1,87 @@
+// Evaluator: start and end of every action of an order, re-using what did not change. The inner
+// loop of the search: after a move on one rank, whatever starts before the moved place keeps its
+// times, and the run stops as soon as the objective cannot stay within the wanted bound.
+#pragma once
+
+#include <cstdint>
+#include <limits>
+#include <vector>
+
+#include "plan/search/job.hpp"
+
+namespace millrace::plan {
+
+/// Times of one order and what they amount to, in ticks. `peak` is the largest memory of any rank
+/// after any of its actions.
+struct Figures {
+  bool feasible = false;
+  double makespan = std::numeric_limits<double>::infinity();
+  double span = std::numeric_limits<double>::infinity();
+  double peak = 0;
+
+  [[nodiscard]] double value(Objective objective) const {
+    return objective == Objective::Makespan ? makespan : span;
+  }
+};
+
+/// Holds a current order with its times; `try_order` looks at a neighbour, `keep` accepts it.
+/// Thread-safety: externally synchronised.
+class Evaluator {
+ public:
+  /// `job` must outlive the evaluator.
+  Evaluator(const Job& job, Objective objective);
+
+  /// Makes `order` the current order. Returns whether it runs to its end (false: it deadlocks).
+  bool reset(const JobOrder& order);
+
+  /// Times of `order`, which differs from the current order only on `rank`, at the place `from`
+  /// (an index of the order) and after. Returns the objective, or infinity when the order
+  /// deadlocks or its objective exceeds `bound`. Cost: O(actions that start after the first
+  /// difference), less when the bound cuts.
+  double try_order(const JobOrder& order,
+                   std::size_t rank,
+                   std::size_t from,
+                   double bound = std::numeric_limits<double>::infinity());
+
+  /// Makes the order tried last the current one.
+  void keep();
+
+  [[nodiscard]] double objective() const { return objective_value_; }
+  [[nodiscard]] double end(JobNode node) const { return end_[node]; }
+  [[nodiscard]] double start(JobNode node) const { return end_[node] - job_.ticks(node); }
+  [[nodiscard]] Figures figures(const JobOrder& order) const;
+
+ private:
+  struct RankState {
+    std::size_t next = 0;
+    double clock = 0;
+    double left = 0;  // work not yet done
+    double first_start = 0;
+  };
+
+  double run(const JobOrder& order, double bound);
+  bool advance(const JobOrder& order, std::size_t rank, double bound);
+  [[nodiscard]] std::size_t first_not_before(std::size_t rank, double time) const;
+  void wait(std::size_t rank, JobNode node);
+  [[nodiscard]] double offset(const RankState& state) const {
+    return objective_ == Objective::Span ? state.first_start : 0;
+  }
+
+  static constexpr double kNotYet = -1;
+  static constexpr std::uint32_t kNobody = 0xFFFFFFFFU;
+
+  const Job& job_;
+  Objective objective_;
+  JobOrder order_;           // the current order ...
+  std::vector<double> end_;  // ... its times by node
+  double objective_value_ = 0;
+  JobOrder trial_order_;
+  std::vector<double> trial_;  // times of the order being tried
+  double trial_value_ = 0;
+  std::vector<RankState> ranks_;
+  std::vector<std::uint32_t> waiter_;       // by node: the last rank that waits for it
+  std::vector<std::uint32_t> next_waiter_;  // by rank: another rank that waits for the same node
+  std::vector<std::uint32_t> ready_;        // ranks that may go on
+};
+
+}  // namespace millrace::plan

@@ -1,0 +1,176 @@
+// Builds the chains, sorts them, and evaluates Jackson's preemptive schedule per rank.
+#include "plan/search/relaxation.hpp"
+
+#include <algorithm>
+#include <map>
+#include <queue>
+#include <tuple>
+
+#include "plan/search/list_order.hpp"
+
+namespace millrace::plan {
+
+double one_rank_bound(std::vector<HeadTail>& jobs) {
+  std::ranges::sort(jobs, {}, &HeadTail::head);
+  // Ready jobs, longest tail first; `second` is the time still to run.
+  std::priority_queue<std::pair<double, double>> ready;
+  double time = 0, bound = 0;
+  std::size_t next = 0;
+  while (next < jobs.size() || !ready.empty()) {
+    if (ready.empty()) time = std::max(time, jobs[next].head);
+    while (next < jobs.size() && jobs[next].head <= time) {
+      ready.emplace(jobs[next].tail, jobs[next].ticks);
+      ++next;
+    }
+    const auto [tail, left] = ready.top();
+    ready.pop();
+    const double until = next < jobs.size() ? jobs[next].head : time + left;
+    if (time + left <= until) {
+      time += left;
+      bound = std::max(bound, time + tail);
+    } else {
+      ready.emplace(tail, left - (until - time));
+      time = until;
+    }
+  }
+  return bound;
+}
+
+namespace {
+
+/// All actions of one stage of one replica, by kind, micro-batches ascending.
+struct StageLists {
+  std::vector<JobNode> forward, input, weight, backward;
+};
+
+using StageKey = std::pair<std::uint16_t, Stage>;
+
+std::map<StageKey, StageLists> by_stage(const Job& job) {
+  std::map<StageKey, StageLists> stages;
+  for (JobNode node = 0; node < job.size(); ++node) {
+    const Action& action = job.action(node);
+    StageLists& lists = stages[{action.replica_number, action.stage}];
+    if (action.op == Op::Forward) lists.forward.push_back(node);
+    if (action.op == Op::BackwardInput) lists.input.push_back(node);
+    if (action.op == Op::BackwardWeight) lists.weight.push_back(node);
+    if (action.op == Op::Backward) lists.backward.push_back(node);
+  }
+  for (auto& [key, lists] : stages)
+    for (auto* list : {&lists.forward, &lists.input, &lists.weight, &lists.backward})
+      std::ranges::sort(*list, {}, [&](JobNode node) { return job.action(node).micro_batch; });
+  return stages;
+}
+
+/// Least number of ended I (first) and W (second) that leave room for forward number j (from 0).
+/// W are at most I; an I may add memory, a finished micro-batch holds none.
+std::pair<int, int> least_ended(const Job& job, const StageLists& lists, int j, double limit) {
+  const double forward = job.memory(lists.forward.front());
+  const double input = job.memory(lists.input.front());
+  const double weight = job.memory(lists.weight.front());
+  const double held = (j + 1) * forward;
+  int inputs = 0, weights = 0;
+  while (inputs <= j && !within_limit(held + inputs * (input + weight), limit)) ++inputs;
+  const auto best = [&](int w) { return held + w * weight + (input <= 0 ? j : w) * input; };
+  while (weights <= j && !within_limit(best(weights), limit)) ++weights;
+  return {inputs, weights};
+}
+
+}  // namespace
+
+Relaxation::Relaxation(const Job& job, Objective objective, double memory_limit)
+    : job_(job), objective_(objective), limit_(memory_limit) {
+  chain();
+  if (!fits_) return;
+  sort_topologically();
+  find_tails();
+}
+
+void Relaxation::chain() {
+  std::vector<std::pair<JobNode, JobNode>> pairs;  // (node, what must end before it)
+  for (const auto& [key, lists] : by_stage(job_)) {
+    for (const auto* list : {&lists.forward, &lists.input, &lists.weight, &lists.backward})
+      for (std::size_t j = 1; j < list->size(); ++j) pairs.emplace_back((*list)[j], (*list)[j - 1]);
+    if (lists.forward.empty() || limit_ == std::numeric_limits<double>::infinity()) continue;
+    StageLists split = lists;
+    if (lists.input.empty()) split.input = split.weight = lists.backward;
+    if (split.weight.empty()) continue;
+    for (std::size_t j = 0; j < lists.forward.size(); ++j) {
+      int inputs = 0, weights = 0;
+      if (lists.input.empty()) {
+        const double forward = job_.memory(lists.forward.front());
+        const double backward = job_.memory(lists.backward.front());
+        const auto count = static_cast<int>(j);
+        while (inputs <= count && !within_limit((count + 1) * forward + inputs * backward, limit_))
+          ++inputs;
+      } else {
+        std::tie(inputs, weights) = least_ended(job_, split, static_cast<int>(j), limit_);
+      }
+      if (inputs > static_cast<int>(j) || weights > static_cast<int>(j)) {
+        fits_ = false;
+        return;
+      }
+      const auto before = [](int n) { return static_cast<std::size_t>(n - 1); };
+      if (inputs > 0) pairs.emplace_back(lists.forward[j], split.input[before(inputs)]);
+      if (weights > 0) pairs.emplace_back(lists.forward[j], split.weight[before(weights)]);
+    }
+  }
+  std::ranges::sort(pairs);
+  chain_start_.assign(job_.size() + 1, 0);
+  for (const auto& [node, before] : pairs) {
+    ++chain_start_[node + 1];
+    chained_.push_back(before);
+  }
+  for (std::size_t i = 0; i < job_.size(); ++i) chain_start_[i + 1] += chain_start_[i];
+}
+
+void Relaxation::sort_topologically() {
+  std::vector<std::uint32_t> missing(job_.size());
+  std::vector<std::vector<JobNode>> after(job_.size());
+  for (JobNode node = 0; node < job_.size(); ++node) {
+    missing[node] = static_cast<std::uint32_t>(job_.producers(node).size() + chained(node).size());
+    for (const JobNode before : chained(node)) after[before].push_back(node);
+    if (missing[node] == 0) topological_.push_back(node);
+  }
+  for (std::size_t i = 0; i < topological_.size(); ++i) {
+    const JobNode node = topological_[i];
+    const auto release = [&](JobNode next) {
+      if (--missing[next] == 0) topological_.push_back(next);
+    };
+    for (const JobEdge& edge : job_.consumers(node)) release(edge.node);
+    for (const JobNode next : after[node]) release(next);
+  }
+}
+
+void Relaxation::find_tails() {
+  tail_.resize(job_.size());
+  for (JobNode node = 0; node < job_.size(); ++node)
+    tail_[node] = -job_.offset(objective_, job_.rank(node));
+  for (std::size_t i = topological_.size(); i-- > 0;) {
+    const JobNode node = topological_[i];
+    const double from_start = tail_[node] + job_.ticks(node);
+    for (const JobEdge& edge : job_.producers(node))
+      tail_[edge.node] = std::max(tail_[edge.node], from_start + edge.delay);
+    for (const JobNode before : chained(node)) tail_[before] = std::max(tail_[before], from_start);
+  }
+}
+
+double Relaxation::bound() const {
+  if (!fits_) return std::numeric_limits<double>::infinity();
+  double bound = 0;
+  for (std::size_t r = 0; r < static_cast<std::size_t>(job_.ranks()); ++r)
+    bound = std::max(bound, job_.work(r));
+  if (objective_ == Objective::Span && !job_.first_start_is_fixed()) return bound;
+  std::vector<double> head(job_.size(), 0);
+  std::vector<std::vector<HeadTail>> ranks(static_cast<std::size_t>(job_.ranks()));
+  for (const JobNode node : topological_) {
+    for (const JobEdge& edge : job_.producers(node))
+      head[node] = std::max(head[node], head[edge.node] + job_.ticks(edge.node) + edge.delay);
+    for (const JobNode before : chained(node))
+      head[node] = std::max(head[node], head[before] + job_.ticks(before));
+    ranks[job_.rank(node)].push_back({head[node], job_.ticks(node), tail_[node]});
+  }
+  for (auto& jobs : ranks) bound = std::max(bound, one_rank_bound(jobs));
+  return bound;
+}
+
+}  // namespace millrace::plan
