@@ -218,7 +218,7 @@ ExactResult solve_exact(const Shape& shape, const Cost& cost, const ExactOptions
   plan::CutRules rules(job, relaxation, options.objective, options.memory_limit);
   plan::Solver solver(job, rules, options.objective, options.state_limit);
   plan::offer_lists(job, options, solver);
-  for (const std::size_t beam : {16, 128}) solver.run(beam);
+  for (const std::size_t beam : {std::size_t{16}, std::size_t{128}}) solver.run(beam);
   const double open = solver.run(~std::size_t{0});
   result.states = solver.states();
   result.proven = open == plan::kInfinity;
