@@ -195,7 +195,8 @@ Program everything(const Shape& shape, bool fused) {
             {.op = op,
              .replica_number = static_cast<std::uint16_t>(replica.value),
              .stage = Stage{stage},
-             .micro_batch = MicroBatch{i}});
+             .micro_batch = MicroBatch{i},
+             .slice = Slice{0}});
       }
   };
   each(Op::Forward);
