@@ -122,4 +122,46 @@ struct MemoryStep {
                                                                     const Cost& cost,
                                                                     const Timeline& timeline);
 
+/// Whether a step begins on every rank only after all ranks have ended the one before (a global
+/// norm or overflow check needs that), or on each rank as soon as that rank has.
+enum class Barrier : std::uint8_t { No, Yes };
+
+/// Several steps of one program in a row.
+struct Iterations {
+  std::vector<double> ends;  ///< of each step: when its last rank ended, in units
+  double per_step = 0;       ///< the last step's end minus the one before: the steady state
+};
+
+/// Runs the program `steps` times. Without a barrier ranks overlap steps like parallelograms, and
+/// per_step approaches the span where ZB-H2 or ZBV promise it; with one it is the makespan.
+/// Cost: `steps` simulations. Throws InvalidArgument when steps is below 1, the cost does not fit
+/// or the program deadlocks.
+[[nodiscard]] Iterations simulate_iterations(const Graph& graph,
+                                             const Cost& cost,
+                                             int steps,
+                                             Barrier barrier);
+
+/// Random run times: every op takes its ticks times a factor uniform in [1 - amount, 1 + amount).
+struct Jitter {
+  double amount = 0.1;
+  int runs = 100;
+  std::uint64_t seed = 1;
+};
+
+/// Makespans of jittered runs, in units. Percentiles are of nearest rank.
+struct Spread {
+  double mean = 0;
+  double least = 0;
+  double p05 = 0;
+  double median = 0;
+  double p95 = 0;
+  double p99 = 0;
+  double most = 0;
+};
+
+/// Simulates `jitter.runs` times; the factors are a pure function of seed, run, rank and position.
+/// Cost: `runs` simulations. Throws InvalidArgument when runs is below 1, amount is outside [0, 1],
+/// the cost does not fit or the program deadlocks.
+[[nodiscard]] Spread simulate_jitter(const Graph& graph, const Cost& cost, const Jitter& jitter);
+
 }  // namespace millrace
