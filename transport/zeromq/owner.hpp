@@ -15,8 +15,8 @@
 #include <zmq.hpp>
 
 #include "transport/link.hpp"
-#include "transport/zeromq/context.hpp"
 #include "transport/zeromq/board.hpp"
+#include "transport/zeromq/context.hpp"
 #include "transport/zeromq/desk.hpp"
 #include "transport/zeromq/sockets.hpp"
 

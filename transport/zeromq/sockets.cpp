@@ -62,11 +62,9 @@ int rank_of(const zmq::message_t& identity, int world) {
   return rank < world && identity_of(Rank{rank}) == text ? rank : -1;
 }
 
-zmq::socket_t listen(zmq::context_t& context,
-                     const ZeroMqOptions& options,
-                     const std::string& domain,
-                     const std::string& name,
-                     std::string& address) {
+zmq::socket_t make_listener(zmq::context_t& context,
+                            const ZeroMqOptions& options,
+                            const std::string& domain) {
   zmq::socket_t socket(context, zmq::socket_type::router);
   socket.set(zmq::sockopt::router_mandatory, 1);
   socket.set(zmq::sockopt::router_handover, 0);
@@ -79,6 +77,15 @@ zmq::socket_t listen(zmq::context_t& context,
     socket.set(zmq::sockopt::curve_secretkey, options.keys.own.secret_key);
     socket.set(zmq::sockopt::zap_domain, domain);
   }
+  return socket;
+}
+
+zmq::socket_t listen(zmq::context_t& context,
+                     const ZeroMqOptions& options,
+                     const std::string& domain,
+                     const std::string& name,
+                     std::string& address) {
+  zmq::socket_t socket = make_listener(context, options, domain);
   try {
     if (options.link == ZeroMqLink::Ipc)
       bind_ipc(socket, options.directory + "/" + name);

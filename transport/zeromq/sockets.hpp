@@ -21,6 +21,11 @@ std::string identity_of(Rank rank);
 /// The rank of an identity, or -1.
 int rank_of(const zmq::message_t& identity, int world);
 
+/// A ROUTER with every option, not bound yet.
+zmq::socket_t make_listener(zmq::context_t& context,
+                            const ZeroMqOptions& options,
+                            const std::string& domain);
+
 /// A bound ROUTER that refuses unknown and oversize things. `name` tells ipc paths apart; `address`
 /// gets where it listens.
 zmq::socket_t listen(zmq::context_t& context,

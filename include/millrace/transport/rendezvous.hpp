@@ -1,0 +1,35 @@
+// How processes that know one address become connected endpoints: everybody says hello to rank 0,
+// which compares what each was built for and answers with all addresses, or with the difference.
+#pragma once
+
+#include <chrono>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "millrace/transport/zeromq.hpp"
+
+namespace millrace {
+
+/// Names and values that must be equal on all ranks, in the order in which they are compared.
+/// Neither holds a line break; names hold no '='.
+using HelloFields = std::vector<std::pair<std::string, std::string>>;
+
+struct RendezvousOptions {
+  /// Where rank 0 listens: "ipc://" in a private directory, or "tcp://address:port".
+  std::string url = {};
+  /// Protocol version and world size are compared first, without being named here.
+  HelloFields fields = {};
+  std::chrono::milliseconds patience{60'000};
+};
+
+/// Blocks until all ranks have said the same. `endpoint` says who this is; its epoch and job must
+/// be the same everywhere. Throws Mismatch on every rank, naming field, rank and both values, when
+/// a rank differs; TransportError when not all ranks come in time (rank 0 names the missing ones);
+/// InvalidArgument as ZeroMqDoor.
+[[nodiscard]] std::unique_ptr<Endpoint> meet(const RendezvousOptions& rendezvous,
+                                             const ZeroMqOptions& endpoint,
+                                             std::shared_ptr<ZeroMqContext> context);
+
+}  // namespace millrace

@@ -1,0 +1,228 @@
+// Hellos are repeated until answered, so nothing here depends on who starts first.
+#include "millrace/transport/rendezvous.hpp"
+
+#include <algorithm>
+#include <map>
+#include <sstream>
+
+#include "millrace/transport/message.hpp"
+#include "transport/zeromq/context.hpp"
+#include "transport/zeromq/sockets.hpp"
+
+namespace millrace {
+
+namespace {
+
+using namespace std::chrono_literals;
+using Clock = std::chrono::steady_clock;
+
+constexpr std::uint64_t kLongestHello = 1U << 16U;
+constexpr int kLastWordMs = 2000;
+
+struct Note {
+  Rank from;
+  FrameHeader header;
+  std::string text;
+};
+
+std::string text_of(const HelloFields& fields, const PeerAddress& address) {
+  std::string text;
+  for (const auto& [name, value] : fields) {
+    require(name.find_first_of("=\n") == std::string::npos && value.find('\n') == std::string::npos,
+            "hello field '" + name + "' must not hold a line break");
+    text += name + "=" + value + "\n";
+  }
+  return text + "data=" + address.data + "\ncontrol=" + address.control + "\n";
+}
+
+HelloFields fields_of(const std::string& text) {
+  HelloFields fields;
+  std::istringstream lines(text);
+  for (std::string line; std::getline(lines, line);) {
+    const std::size_t equals = std::min(line.find('='), line.size());
+    fields.emplace_back(line.substr(0, equals), line.substr(std::min(equals + 1, line.size())));
+  }
+  return fields;
+}
+
+std::string field(const HelloFields& fields, const std::string& name) {
+  for (const auto& [key, value] : fields)
+    if (key == name) return value;
+  return {};
+}
+
+/// Empty when `theirs` says the same as `mine`.
+std::string difference(const HelloFields& mine, const HelloFields& theirs, Rank rank) {
+  for (const auto& [name, value] : mine) {
+    const std::string said = field(theirs, name);
+    if (said != value)
+      return name + " differs: rank 0 has '" + value + "', rank " + std::to_string(rank.value) +
+             " has '" + said + "'";
+  }
+  return {};
+}
+
+class Meeting {
+ public:
+  Meeting(const RendezvousOptions& rendezvous,
+          const ZeroMqOptions& options,
+          std::shared_ptr<ZeroMqContext> context)
+      : rendezvous_(rendezvous),
+        options_(options),
+        context_(std::move(context)),
+        door_(options, context_),
+        deadline_(Clock::now() + rendezvous.patience) {
+    fields_ = {{"protocol", std::to_string(kProtocolVersion)},
+               {"world", std::to_string(options.world)}};
+    fields_.insert(fields_.end(), rendezvous.fields.begin(), rendezvous.fields.end());
+    options_.largest_payload = kLongestHello;
+    if (rendezvous.url.starts_with("ipc://")) options_.link = ZeroMqLink::Ipc;
+    static_cast<void>(text_of(fields_, {}));  // refuses line breaks
+  }
+
+  std::unique_ptr<Endpoint> hold() {
+    if (options_.world == 1) return door_.open({door_.address()});
+    return door_.open(options_.rank == Rank{0} ? host() : visit());
+  }
+
+ private:
+  std::vector<PeerAddress> host() {
+    zmq::context_t& network = context_->parts().context;
+    const std::string domain = context_->parts().new_domain();
+    context_->parts().admit(domain, options_.keys.public_keys);
+    zmq::socket_t socket = zeromq::make_listener(network, options_, domain);
+    socket.set(zmq::sockopt::linger, kLastWordMs);
+    try {
+      socket.bind(rendezvous_.url);
+    } catch (const zmq::error_t& error) {
+      throw TransportError("rank 0 cannot listen at " + rendezvous_.url + ": " + error.what());
+    }
+    std::map<int, HelloFields> said;
+    while (static_cast<int>(said.size()) + 1 < options_.world) {
+      Note note;
+      if (!receive(socket, note)) {
+        if (Clock::now() < deadline_) continue;
+        throw TransportError("not all ranks came to " + rendezvous_.url + ": missing" +
+                             missing(said));
+      }
+      if (note.header.kind == FrameKind::Hello) said[note.from.value] = fields_of(note.text);
+    }
+    return answer(socket, said);
+  }
+
+  std::vector<PeerAddress> answer(zmq::socket_t& socket, const std::map<int, HelloFields>& said) {
+    std::vector<PeerAddress> addresses = {door_.address()};
+    std::string refusal;
+    for (const auto& [rank, theirs] : said) {
+      if (refusal.empty()) refusal = difference(fields_, theirs, Rank{rank});
+      addresses.push_back({field(theirs, "data"), field(theirs, "control")});
+    }
+    std::string table;
+    for (const PeerAddress& address : addresses)
+      table += address.data + " " + address.control + "\n";
+    const FrameKind kind = refusal.empty() ? FrameKind::Welcome : FrameKind::Refused;
+    for (const auto& [rank, theirs] : said)
+      tell(socket, Rank{rank}, kind, refusal.empty() ? table : refusal);
+    if (!refusal.empty()) throw Mismatch(refusal);
+    return addresses;
+  }
+
+  void tell(zmq::socket_t& socket, Rank to, FrameKind kind, const std::string& text) {
+    try {
+      socket.send(zmq::message_t(zeromq::identity_of(to)), zmq::send_flags::sndmore);
+      speak(socket, kind, to, text);
+    } catch (const zmq::error_t&) {
+      // Gone since its hello: the endpoints will find it lost and say so with its rank.
+      return;
+    }
+  }
+
+  std::vector<PeerAddress> visit() {
+    zmq::socket_t socket =
+        zeromq::dial(context_->parts().context, options_, Rank{0}, rendezvous_.url, 0);
+    socket.set(zmq::sockopt::maxmsgsize, static_cast<std::int64_t>(kLongestHello));
+    Note note;
+    do {
+      if (Clock::now() > deadline_)
+        throw TransportError("rank 0 does not answer at " + rendezvous_.url);
+      speak(socket, FrameKind::Hello, Rank{0}, text_of(fields_, door_.address()));
+    } while (!receive(socket, note));
+    if (note.header.kind != FrameKind::Welcome) throw Mismatch(note.text);
+    std::vector<PeerAddress> addresses;
+    std::istringstream lines(note.text);
+    for (PeerAddress address; lines >> address.data >> address.control;)
+      addresses.push_back(address);
+    return addresses;
+  }
+
+  void speak(zmq::socket_t& socket, FrameKind kind, Rank to, const std::string& text) {
+    FrameHeader header;
+    header.kind = kind;
+    header.job = options_.job;
+    header.epoch = options_.epoch;
+    header.source = options_.rank;
+    header.destination = to;
+    header.payload_bytes = text.size();
+    const FrameBytes bytes = encode(header);
+    socket.send(zmq::const_buffer(bytes.data(), bytes.size()), zmq::send_flags::sndmore);
+    socket.send(zmq::message_t(text), zmq::send_flags::none);
+  }
+
+  /// Waits up to 200 ms for a well-formed note of this job; anything else is dropped.
+  bool receive(zmq::socket_t& socket, Note& note) {
+    zmq::pollitem_t item{socket.handle(), 0, ZMQ_POLLIN, 0};
+    if (zmq::poll(&item, 1, 200ms) == 0) return false;
+    std::vector<zmq::message_t> parts;
+    do {
+      parts.emplace_back();
+      if (!socket.recv(parts.back(), zmq::recv_flags::dontwait)) return false;
+    } while (parts.back().more());
+    const bool host = options_.rank == Rank{0};
+    if (parts.size() != (host ? 3U : 2U)) return false;
+    const int from = host ? zeromq::rank_of(parts.front(), options_.world) : 0;
+    if (from < 0 || from == options_.rank.value) return false;
+    if (host && !speaks_for_itself(parts)) return false;
+    note.from = Rank{from};
+    const zmq::message_t& header = parts[parts.size() - 2];
+    const FrameExpectation expected{
+        options_.job, options_.epoch, note.from, options_.rank, kLongestHello};
+    note.text = parts.back().to_string();
+    return decode({header.data<std::byte>(), header.size()},
+                  parts.back().size(),
+                  expected,
+                  note.header) == Refusal::None;
+  }
+
+  bool speaks_for_itself(std::vector<zmq::message_t>& parts) const {
+    if (options_.link != ZeroMqLink::Tcp || options_.insecure) return true;
+    try {
+      return parts.front().to_string_view() == parts[1].gets("User-Id");
+    } catch (const zmq::error_t&) {
+      return false;
+    }
+  }
+
+  std::string missing(const std::map<int, HelloFields>& said) const {
+    std::string text;
+    for (int i = 1; i < options_.world; ++i)
+      if (!said.contains(i)) text += " rank " + std::to_string(i);
+    return text;
+  }
+
+  const RendezvousOptions& rendezvous_;
+  ZeroMqOptions options_;
+  std::shared_ptr<ZeroMqContext> context_;
+  ZeroMqDoor door_;
+  Clock::time_point deadline_;
+  HelloFields fields_;
+};
+
+}  // namespace
+
+std::unique_ptr<Endpoint> meet(const RendezvousOptions& rendezvous,
+                               const ZeroMqOptions& endpoint,
+                               std::shared_ptr<ZeroMqContext> context) {
+  return Meeting(rendezvous, endpoint, std::move(context)).hold();
+}
+
+}  // namespace millrace
