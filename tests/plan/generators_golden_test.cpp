@@ -74,8 +74,8 @@ TEST(Golden, PhaseProgramsAreTheirPublishedOrders) {
     EXPECT_EQ(grid(generate(one.schedule, one.options)), golden(one.file)) << one.file;
 }
 
-TEST(Golden, WrittenVListsAreTheirPublishedOrders) {
-  for (const char* name : {"zb-v", "dualpipe-v"})
+TEST(Golden, VSchedulesAreTheirPublishedOrders) {
+  for (const char* name : {"zb-v", "dualpipe-v", "v-half", "v-min", "zb-v-auto"})
     EXPECT_EQ(grid(generate(name, {})), golden(name)) << name;
 }
 

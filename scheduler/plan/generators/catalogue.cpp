@@ -10,9 +10,11 @@
 #include "plan/generators/options.hpp"
 #include "plan/generators/phase.hpp"
 #include "plan/generators/slots.hpp"
+#include "plan/generators/v_greedy.hpp"
 #include "plan/generators/v_lists.hpp"
 #include "plan/generators/wave.hpp"
 #include "plan/generators/zb_auto.hpp"
+#include "plan/generators/zbv_auto.hpp"
 
 namespace millrace {
 
@@ -160,6 +162,29 @@ constexpr std::array kEntries = {
                   .peak = "p for m >= 2p-1",
                   .source = "Qi et al. 2023, PyTorch",
                   .generate = generators::zb_v},
+    ScheduleEntry{.name = "zb-v-auto",
+                  .title = "ZBV auto, under a memory limit",
+                  .needs = "m >= 1; limit >= p x mem-f (default p)",
+                  .bubble = "none: found with the given costs; span 0 at F=I=W, m >= 2p-1",
+                  .peak = "<= the limit",
+                  .source = "Qi et al. 2024",
+                  .limited = true,
+                  .timed = true,
+                  .generate = generators::zb_v_auto},
+    ScheduleEntry{.name = "v-half",
+                  .title = "V-Half",
+                  .needs = "m >= 1; m >= p for the bubble",
+                  .bubble = "(3p-7)/2 F at F=I=W, p even; about half of 1F1B's",
+                  .peak = "(p+2)/2, rounded down",
+                  .source = "Qi et al. 2024 (controllable memory)",
+                  .generate = generators::v_half},
+    ScheduleEntry{.name = "v-min",
+                  .title = "V-Min",
+                  .needs = "m >= 1; m >= p for the bubble",
+                  .bubble = "about (3p-1)/2 F at F=I=W; grows with m otherwise",
+                  .peak = "(p+4)/3, rounded down",
+                  .source = "Qi et al. 2024 (controllable memory)",
+                  .generate = generators::v_min},
     ScheduleEntry{.name = "zb-auto",
                   .title = "ZB auto, under a memory limit",
                   .needs = "m >= 1; limit >= p x mem-f (default p)",
