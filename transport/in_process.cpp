@@ -238,12 +238,12 @@ InProcessHub::InProcessHub(int world, std::span<const ChannelDepth> depths) {
   require(world >= 1, "world is " + std::to_string(world) + "; it has at least 1 rank");
   shared_ = std::make_shared<Shared>(world);
   for (const ChannelDepth& channel : depths) {
-    shared_->require_rank(channel.from, "a channel's source");
-    shared_->require_rank(channel.to, "a channel's destination");
+    shared_->require_rank(channel.source, "a channel's source");
+    shared_->require_rank(channel.destination, "a channel's destination");
     require(channel.depth >= 1,
             "a channel's depth is " + std::to_string(channel.depth) + "; it is at least 1");
-    shared_->mailboxes[channel.to.index()]
-        .channels[channel.from.index()][index_of(channel.direction)]
+    shared_->mailboxes[channel.destination.index()]
+        .channels[channel.source.index()][index_of(channel.direction)]
         .set_depth(channel.depth);
   }
 }

@@ -38,10 +38,11 @@ Desk::Desk(Rank self, int world, std::span<const ChannelDepth> depths)
 void Desk::set_depth(const ChannelDepth& channel) {
   const auto inside = [&](Rank rank) { return rank.value >= 0 && rank.index() < peers_.size(); };
   require(channel.depth >= 1, "a channel's depth is at least 1");
-  require(inside(channel.from) && inside(channel.to), "a channel names a rank outside the world");
+  require(inside(channel.source) && inside(channel.destination),
+          "a channel names a rank outside the world");
   const std::size_t way = index_of(channel.direction);
-  if (channel.from == self_) peer(channel.to).out[way].depth = channel.depth;
-  if (channel.to == self_) peer(channel.from).in[way].depth = channel.depth;
+  if (channel.source == self_) peer(channel.destination).out[way].depth = channel.depth;
+  if (channel.destination == self_) peer(channel.source).in[way].depth = channel.depth;
 }
 
 void Desk::throw_failure() const {

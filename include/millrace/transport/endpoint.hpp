@@ -6,13 +6,11 @@
 #include <cstdint>
 #include <string>
 
+#include "millrace/core/channel.hpp"
 #include "millrace/core/ids.hpp"
 #include "millrace/core/tensor.hpp"
 
 namespace millrace {
-
-/// Which way a message flows: activations forward, gradients backward, or a collective's part.
-enum class Direction : std::uint8_t { Forward, Backward, Collective };
 
 /// Names one message of one step. Receives are by tag, never by order. `stage` is the **receiving**
 /// stage for Forward and Backward; for Collective it counts the collectives of the step.
@@ -32,14 +30,6 @@ struct MessageTag {
 
 /// The latest moment a wait may last, on the steady clock.
 using Deadline = std::chrono::steady_clock::time_point;
-
-/// How many messages a channel may hold: sent and not yet received.
-struct ChannelDepth {
-  Rank from;
-  Rank to;
-  Direction direction = Direction::Forward;
-  int depth = 1;
-};
 
 /// One rank's door to the others.
 ///

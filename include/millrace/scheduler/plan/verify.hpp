@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "millrace/core/channel.hpp"
 #include "millrace/scheduler/plan/cost.hpp"
 #include "millrace/scheduler/plan/dependencies.hpp"
 #include "millrace/scheduler/plan/program.hpp"
@@ -36,17 +37,6 @@ struct Violation {
   Rank rank;
   std::size_t position = 0;  ///< index in the rank's list
   std::string sentence;
-};
-
-/// What a channel carries: activations towards the last stage or gradients towards the first.
-enum class Direction : std::uint8_t { Forward, Backward };
-
-/// Room of one channel: messages sent and not yet received.
-struct ChannelDepth {
-  Rank source;
-  Rank destination;
-  Direction direction = Direction::Forward;
-  int depth = 1;
 };
 
 /// What the messages travel on. Every message has a key, so they may overtake each other.

@@ -1,0 +1,24 @@
+// Channels: what plan computes depths for and transports declare depths on. In the core because the
+// two rooms do not know each other.
+#pragma once
+
+#include <cstdint>
+
+#include "millrace/core/ids.hpp"
+
+namespace millrace {
+
+/// Which way a message flows: activations towards the last stage, gradients towards the first, or a
+/// collective's part.
+enum class Direction : std::uint8_t { Forward, Backward, Collective };
+
+/// Room of one channel: how many messages may be sent and not yet received.
+/// Thread-safety: immutable, share freely.
+struct ChannelDepth {
+  Rank source;
+  Rank destination;
+  Direction direction = Direction::Forward;
+  int depth = 1;
+};
+
+}  // namespace millrace
