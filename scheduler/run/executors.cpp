@@ -49,7 +49,7 @@ std::size_t distance(std::string_view a, std::string_view b) {
 Program complete(const Program& program, bool messages) {
   Program whole = program;
   if (program.shape.replicas() > 1 && !program.shape.forward_only) whole = insert_reductions(whole);
-  if (messages) whole = insert_messages(whole);
+  if (messages) whole = insert_messages_before_use(whole);
   const auto violations = verify(whole);
   require(violations.empty(),
           "the program cannot be executed: " +

@@ -22,8 +22,8 @@ void RankRunner::execute(StepClock& clock) {
 }
 
 StepResult RankRunner::run(StepData& data, const StepSettings& settings, StepClock& clock) {
-  interpreter_.begin_step(data, settings);
   try {
+    interpreter_.begin_step(data, settings);
     execute(clock);
     return interpreter_.end_step();
   } catch (const std::exception& failure) {

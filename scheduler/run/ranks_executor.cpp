@@ -16,6 +16,31 @@ namespace millrace::run {
 
 namespace {
 
+/// No channel ever holds more than what a run in which nothing waits for room could pile up: all
+/// messages of a step. A deeper one means that messages are sent twice.
+std::vector<ChannelDepth> depths_of(const Program& program) {
+  std::vector<ChannelDepth> depths;
+  const auto count = [&](Rank source, Rank destination, Direction direction) {
+    for (ChannelDepth& channel : depths)
+      if (channel.source == source && channel.destination == destination &&
+          channel.direction == direction) {
+        ++channel.depth;
+        return;
+      }
+    depths.push_back({source, destination, direction, 1});
+  };
+  for (std::size_t i = 0; i < program.ranks.size(); ++i)
+    for (const Action& action : program.ranks[i]) {
+      if (!is_send(action.op)) continue;
+      const bool forward = action.op == Op::SendForward;
+      const Stage to{action.stage.value + (forward ? 1 : -1)};
+      count(Rank{static_cast<int>(i)},
+            program.shape.rank(action.replica(), to),
+            forward ? Direction::Forward : Direction::Backward);
+    }
+  return depths;
+}
+
 /// The failure that came first; that another rank's failure ended a wait is not one of its own.
 /// Thread-safety: `keep` from any thread; the rest when all threads are done.
 class StepFailure {
@@ -78,7 +103,7 @@ class RanksExecutor final : public Executor {
  private:
   /// Fresh mailboxes for the runners.
   void connect() {
-    InProcessHub hub(program_.shape.ranks);
+    InProcessHub hub(program_.shape.ranks, depths_of(program_));
     std::vector<std::unique_ptr<Endpoint>> fresh;
     for (int i = 0; i < program_.shape.ranks; ++i) {
       fresh.push_back(hub.endpoint(Rank{i}));
