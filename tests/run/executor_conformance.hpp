@@ -1,0 +1,108 @@
+// The suite that every executor passes. Instances carry the executor's name, so that a filter can
+// leave out those that a sanitizer cannot judge (*FlowGraph*).
+#pragma once
+
+#include <memory>
+#include <ostream>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "millrace/core/error.hpp"
+#include "millrace/scheduler/plan/generators.hpp"
+#include "millrace/scheduler/plan/passes.hpp"
+#include "millrace/scheduler/run/executors.hpp"
+#include "run/rank_fleet.hpp"
+#include "run/toy_pipeline.hpp"
+
+namespace millrace::testing_run {
+
+struct ExecutorUnderTest {
+  std::string name;
+  std::unique_ptr<Executor> (*make)(const Program& program, std::span<const HostedStage> stages);
+
+  friend std::ostream& operator<<(std::ostream& stream, const ExecutorUnderTest& executor) {
+    return stream << executor.name;
+  }
+};
+
+inline std::vector<ExecutorUnderTest> executors_under_test() {
+  using Stages = std::span<const HostedStage>;
+  return {
+      {"Sequential", [](const Program& p, Stages s) { return make_executor("sequential", p, s); }},
+      {"FlowGraph", [](const Program& p, Stages s) { return make_executor("flow-graph", p, s); }},
+      {"FlowGraphWithPriorities",
+       [](const Program& p, Stages s) {
+         return make_executor("flow-graph", p, s, {.threads = 3, .priorities = true});
+       }},
+      {"Ranks", [](const Program& p, Stages s) { return make_executor("ranks", p, s); }},
+      {"RankExecutors",
+       [](const Program& p, Stages s) -> std::unique_ptr<Executor> {
+         return std::make_unique<RankFleet>(p, s);
+       }},
+  };
+}
+
+class ExecutorTest : public testing::TestWithParam<ExecutorUnderTest> {
+ protected:
+  static std::unique_ptr<Executor> make(const Program& program, ToyPipeline& pipeline) {
+    return GetParam().make(program, pipeline.hosted);
+  }
+};
+
+inline std::string name_of_executor(const testing::TestParamInfo<ExecutorUnderTest>& info) {
+  return info.param.name;
+}
+
+/// A schedule's program for p ranks and m micro-batches, or nothing where it has no meaning.
+inline std::unique_ptr<Program> try_generate(const ScheduleEntry& schedule,
+                                             int ranks,
+                                             int micro_batches) {
+  ScheduleOptions options;
+  options.ranks = ranks;
+  options.micro_batches = micro_batches;
+  if (schedule.sliced) options.slices = 2;
+  try {
+    return std::make_unique<Program>(schedule.generate(options));
+  } catch (const InvalidArgument&) {
+    return nullptr;
+  }
+}
+
+/// Every training schedule at the sizes where it has a meaning: fewer micro-batches than ranks, as
+/// many, and more, divisible or not.
+template <class Use>
+void for_each_schedule(Use&& use) {
+  for (const ScheduleEntry& schedule : schedules()) {
+    int generated = 0;
+    for (const auto& [ranks, micro_batches] :
+         {std::pair{1, 1}, {2, 3}, {3, 2}, {2, 4}, {4, 4}, {4, 8}, {4, 10}}) {
+      const auto program = try_generate(schedule, ranks, micro_batches);
+      if (program == nullptr) continue;
+      ++generated;
+      if (program->shape.forward_only) continue;
+      SCOPED_TRACE(std::string(schedule.name) + ", " + std::to_string(ranks) + " ranks, " +
+                   std::to_string(micro_batches) + " micro-batches");
+      use(*program);
+    }
+    EXPECT_GT(generated, 1) << schedule.name;
+  }
+}
+
+/// Only the forwards of a program.
+inline Program forward_only(const Program& program) {
+  Program result{program.shape, {}, program.name};
+  result.shape.forward_only = true;
+  for (const auto& list : program.ranks) {
+    auto& forwards = result.ranks.emplace_back();
+    for (Action action : list)
+      if (action.op == Op::Forward) {
+        action.with_next = false;
+        forwards.push_back(action);
+      }
+  }
+  return result;
+}
+
+}  // namespace millrace::testing_run
