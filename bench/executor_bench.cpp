@@ -1,0 +1,218 @@
+// What does an action cost beyond its body, and how well do executors fill the threads?
+//
+// EmptyBodies: a 1F1B step whose passes do nothing, in the flow-graph executor (with and without
+// its timeline), beside a plain graph of continue_nodes with the same edges and beside a loop of
+// calls. Counter: nanoseconds per action.
+// FilledThreads: 4 ranks on 2 threads with passes of about 0.3 ms. Counter `stretch`: makespan over
+// (sum of the measured passes / threads); 1 is perfect.
+#include <chrono>
+#include <deque>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <benchmark/benchmark.h>
+#include <oneapi/tbb/flow_graph.h>
+#include <oneapi/tbb/task_arena.h>
+
+#include "millrace/scheduler/plan/generators.hpp"
+#include "millrace/scheduler/plan/graph.hpp"
+#include "millrace/scheduler/run/executors.hpp"
+
+namespace {
+
+using namespace millrace;
+namespace flow = oneapi::tbb::flow;
+
+constexpr int kThreads = 2;
+
+/// Spends `rounds` rounds of dependent arithmetic in every pass; none by default.
+class BenchStage final : public StageBody {
+ public:
+  explicit BenchStage(int rounds) : rounds_(rounds) {}
+
+  TensorList forward(const PassContext&, TensorList inputs) override {
+    work(1);
+    return inputs;
+  }
+
+  TensorList backward_input(const PassContext&, TensorList gradients) override {
+    work(1);
+    return gradients;
+  }
+
+  void backward_weight(const PassContext&) override { work(1); }
+
+ private:
+  void work(int times) {
+    double x = 1.0;
+    for (int i = 0; i < times * rounds_; ++i) x = x * 0.999999 + 1e-9;
+    benchmark::DoNotOptimize(x);
+  }
+
+  int rounds_;
+};
+
+class NoData final : public StepData {
+ public:
+  TensorList inputs(const Unit&) override { return {}; }
+  TensorList targets(const Unit&) override { return {}; }
+  [[nodiscard]] std::int64_t first_sample(const Unit&) const override { return 0; }
+};
+
+struct Pipeline {
+  Pipeline(const std::string& schedule, int ranks, int micro_batches, int rounds)
+      : program(generate(schedule, {.ranks = ranks, .micro_batches = micro_batches})) {
+    for (int stage = 0; stage < program.shape.stages(); ++stage) {
+      bodies.push_back(std::make_unique<BenchStage>(rounds));
+      hosted.push_back({Replica{0}, Stage{stage}, bodies.back().get()});
+    }
+  }
+
+  Program program;
+  std::vector<std::unique_ptr<BenchStage>> bodies;
+  std::vector<HostedStage> hosted;
+  NoData data;
+};
+
+void count_actions(benchmark::State& state, std::size_t actions) {
+  state.counters["ns_per_action"] = benchmark::Counter(
+      static_cast<double>(actions) * static_cast<double>(state.iterations()) * 1e-9,
+      benchmark::Counter::kIsRate | benchmark::Counter::kInvert);
+}
+
+void run_executor(benchmark::State& state, const std::string& kind, bool records) {
+  Pipeline pipeline("1f1b", static_cast<int>(state.range(0)), static_cast<int>(state.range(1)), 0);
+  const auto executor = make_executor(
+      kind, pipeline.program, pipeline.hosted, {.threads = kThreads, .record_timeline = records});
+  for ([[maybe_unused]] auto _ : state) benchmark::DoNotOptimize(executor->run(pipeline.data, {}));
+  count_actions(state, pipeline.program.size());
+}
+
+void flow_graph(benchmark::State& state) {
+  run_executor(state, "flow-graph", false);
+}
+
+void flow_graph_with_timeline(benchmark::State& state) {
+  run_executor(state, "flow-graph", true);
+}
+
+void sequential(benchmark::State& state) {
+  run_executor(state, "sequential", false);
+}
+
+/// The graph alone: the same nodes and edges, bodies that return at once.
+void plain_continue_nodes(benchmark::State& state) {
+  const Pipeline pipeline(
+      "1f1b", static_cast<int>(state.range(0)), static_cast<int>(state.range(1)), 0);
+  const Graph graph(pipeline.program);
+  oneapi::tbb::task_arena arena(kThreads);
+  std::deque<flow::continue_node<flow::continue_msg>> nodes;
+  std::optional<flow::graph> plain;
+  arena.execute([&] {
+    plain.emplace();
+    for (Node node = 0; node < graph.size(); ++node)
+      nodes.emplace_back(*plain, [](const flow::continue_msg&) noexcept {});
+    for (Node node = 0; node < graph.size(); ++node) {
+      if (graph.position(node) > 0) flow::make_edge(nodes[node - 1], nodes[node]);
+      for (const Node producer : graph.producers(node))
+        flow::make_edge(nodes[producer], nodes[node]);
+    }
+  });
+  for ([[maybe_unused]] auto _ : state)
+    arena.execute([&] {
+      nodes[0].try_put(flow::continue_msg());
+      plain->wait_for_all();
+    });
+  count_actions(state, graph.size());
+  arena.execute([&] {
+    nodes.clear();
+    plain.reset();
+  });
+}
+
+/// The floor: the passes called one after the other.
+void loop_of_calls(benchmark::State& state) {
+  Pipeline pipeline("1f1b", static_cast<int>(state.range(0)), static_cast<int>(state.range(1)), 0);
+  std::size_t actions = 0;
+  for (const auto& list : pipeline.program.ranks) actions += list.size();
+  const PassContext context;
+  for ([[maybe_unused]] auto _ : state)
+    for (const auto& list : pipeline.program.ranks)
+      for (const Action& action : list) {
+        StageBody& body = *pipeline.hosted[action.stage.index()].body;
+        if (action.op == Op::Forward)
+          benchmark::DoNotOptimize(body.forward(context, {}));
+        else
+          benchmark::DoNotOptimize(body.backward(context, {}));
+      }
+  count_actions(state, actions);
+}
+
+/// Rounds of BenchStage that take about 0.3 ms, measured once.
+int rounds_of_a_pass() {
+  BenchStage probe(1'000'000);
+  const auto start = std::chrono::steady_clock::now();
+  (void)probe.forward({}, {});
+  const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - start;
+  return static_cast<int>(1e6 * 0.3e-3 / elapsed.count());
+}
+
+double seconds_of_passes(const Timeline& timeline, double& makespan) {
+  double work = 0;
+  makespan = 0;
+  for (const auto& rank : timeline.ranks)
+    for (const Interval& interval : rank) {
+      work += interval.end - interval.start;
+      makespan = std::max(makespan, interval.end);
+    }
+  return work;
+}
+
+void fill_threads(benchmark::State& state, bool priorities) {
+  Pipeline pipeline("zb-h1", 4, static_cast<int>(state.range(0)), rounds_of_a_pass());
+  const auto executor = make_executor("flow-graph",
+                                      pipeline.program,
+                                      pipeline.hosted,
+                                      {.threads = kThreads, .priorities = priorities});
+  double work = 0;
+  double spent = 0;
+  for ([[maybe_unused]] auto _ : state) {
+    benchmark::DoNotOptimize(executor->run(pipeline.data, {}));
+    double makespan = 0;
+    work += seconds_of_passes(executor->timeline(), makespan);
+    spent += makespan;
+  }
+  state.counters["stretch"] = spent / (work / kThreads);
+}
+
+void filled_threads(benchmark::State& state) {
+  fill_threads(state, false);
+}
+
+void filled_threads_with_priorities(benchmark::State& state) {
+  fill_threads(state, true);
+}
+
+void sizes(benchmark::internal::Benchmark* bench) {
+  bench->ArgNames({"p", "m"})->ArgsProduct({{2, 4, 8}, {8, 64, 512}})->UseRealTime();
+}
+
+void few_sizes(benchmark::internal::Benchmark* bench) {
+  bench->ArgNames({"m"})->Arg(8)->Arg(32)->UseRealTime()->Unit(benchmark::kMillisecond);
+}
+
+BENCHMARK(flow_graph)->Name("EmptyBodies/flow_graph")->Apply(sizes);
+BENCHMARK(flow_graph_with_timeline)->Name("EmptyBodies/flow_graph_with_timeline")->Apply(sizes);
+BENCHMARK(plain_continue_nodes)->Name("EmptyBodies/plain_continue_nodes")->Apply(sizes);
+BENCHMARK(sequential)->Name("EmptyBodies/sequential")->Apply(sizes);
+BENCHMARK(loop_of_calls)->Name("EmptyBodies/loop_of_calls")->Apply(sizes);
+BENCHMARK(filled_threads)->Name("FilledThreads/flow_graph")->Apply(few_sizes);
+BENCHMARK(filled_threads_with_priorities)
+    ->Name("FilledThreads/flow_graph_with_priorities")
+    ->Apply(few_sizes);
+
+}  // namespace
+
+BENCHMARK_MAIN();
