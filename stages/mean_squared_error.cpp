@@ -26,20 +26,21 @@ double measure_all(const Tensor& predictions,
 }  // namespace
 
 double MeanSquaredError::weight(const Tensor& targets) const {
-  require(targets && (targets.dtype() == DType::F32 || targets.dtype() == DType::F64),
-          std::string("mean squared error needs f32 or f64 targets, got ") +
-              (targets ? name_of(targets.dtype()) : "nothing"));
-  return static_cast<double>(targets.elements());
+  if (targets && (targets.dtype() == DType::F32 || targets.dtype() == DType::F64))
+    return static_cast<double>(targets.elements());
+  throw InvalidArgument(std::string("mean squared error needs f32 or f64 targets, got ") +
+                        (targets ? name_of(targets.dtype()) : "nothing"));
 }
 
 LossResult MeanSquaredError::measure(const PassContext& context,
                                      const Tensor& predictions,
                                      const Tensor& targets) const {
   const double elements = weight(targets);
-  require(targets.dtype() == predictions.dtype() && targets.elements() == predictions.elements(),
-          std::string("mean squared error got targets ") + name_of(targets.dtype()) + " " +
-              to_string(targets.dims()) + " for predictions " + name_of(predictions.dtype()) + " " +
-              to_string(predictions.dims()));
+  if (targets.dtype() != predictions.dtype() || targets.elements() != predictions.elements())
+    throw InvalidArgument(std::string("mean squared error got targets ") +
+                          name_of(targets.dtype()) + " " + to_string(targets.dims()) +
+                          " for predictions " + name_of(predictions.dtype()) + " " +
+                          to_string(predictions.dims()));
   LossResult result;
   if (context.training) result.gradient = context.make(predictions.dtype(), predictions.dims());
   detail::with_precision(predictions.dtype(), [&](auto zero) {

@@ -37,10 +37,9 @@ Tensor uncount(const PassContext& context, Tensor& kept) {
 }
 
 Tensor only(TensorList list, const char* what) {
-  require(list.size() == 1,
-          std::string("a stage of layers takes one ") + what + " tensor, got " +
-              std::to_string(list.size()));
-  return std::move(list[0]);
+  if (list.size() == 1) return std::move(list[0]);
+  throw InvalidArgument(std::string("a stage of layers takes one ") + what + " tensor, got " +
+                        std::to_string(list.size()));
 }
 
 }  // namespace

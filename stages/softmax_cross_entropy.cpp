@@ -10,16 +10,17 @@ namespace millrace {
 namespace {
 
 void check_targets(const Tensor& targets) {
-  require(targets && targets.dtype() == DType::I32,
-          std::string("softmax cross entropy needs i32 class indices as targets, got ") +
-              (targets ? name_of(targets.dtype()) : "nothing"));
+  if (targets && targets.dtype() == DType::I32) return;
+  throw InvalidArgument(
+      std::string("softmax cross entropy needs i32 class indices as targets, got ") +
+      (targets ? name_of(targets.dtype()) : "nothing"));
 }
 
 std::size_t class_of(std::int32_t target, std::int64_t row, std::int64_t classes) {
-  require(target >= 0 && target < classes,
-          "the target of row " + std::to_string(row) + " is class " + std::to_string(target) +
-              ", but the model tells classes 0 to " + std::to_string(classes - 1));
-  return static_cast<std::size_t>(target);
+  if (target >= 0 && target < classes) return static_cast<std::size_t>(target);
+  throw InvalidArgument("the target of row " + std::to_string(row) + " is class " +
+                        std::to_string(target) + ", but the model tells classes 0 to " +
+                        std::to_string(classes - 1));
 }
 
 /// One row of logits: its loss and, where wanted, its gradient.
@@ -90,9 +91,10 @@ LossResult SoftmaxCrossEntropy::measure(const PassContext& context,
                                         const Tensor& predictions,
                                         const Tensor& targets) const {
   check_targets(targets);
-  require(targets.elements() == predictions.rows(),
-          "softmax cross entropy got " + std::to_string(targets.elements()) + " targets for " +
-              std::to_string(predictions.rows()) + " rows of predictions");
+  if (targets.elements() != predictions.rows())
+    throw InvalidArgument("softmax cross entropy got " + std::to_string(targets.elements()) +
+                          " targets for " + std::to_string(predictions.rows()) +
+                          " rows of predictions");
   LossResult result;
   Tensor gradient = context.make(predictions.dtype(), predictions.dims());
   detail::with_precision(predictions.dtype(), [&](auto zero) {

@@ -124,7 +124,10 @@ class Dims {
 /// "8x64" for messages.
 [[nodiscard]] inline std::string to_string(const Dims& dims) {
   std::string text;
-  for (const std::int64_t extent : dims) text += (text.empty() ? "" : "x") + std::to_string(extent);
+  for (const std::int64_t extent : dims) {
+    if (!text.empty()) text += 'x';
+    text += std::to_string(extent);
+  }
   return text.empty() ? "scalar" : text;
 }
 

@@ -1,0 +1,83 @@
+// A step in its steady state takes no memory, counted at operator new. (The matrix kernels get
+// their packing memory from the pool, so they do not reach for malloc either.)
+#include <cstddef>
+
+#include <gtest/gtest.h>
+
+#include "millrace/stages/models.hpp"
+#include "millrace/stages/partition.hpp"
+#include "stages/allocation_counter.hpp"
+#include "stages/layer_probe.hpp"
+
+namespace millrace::test {
+namespace {
+
+/// Four micro-batches forward, then backward, through all stages.
+class Steps {
+ public:
+  Steps(const char* text, int stages, bool recompute) : recompute_(recompute) {
+    const ModelSpec model = parse_model(text);
+    stages_ = build_stages(model, even_boundaries(model.layer_count(), stages), 1);
+    for (auto& stage : stages_) stage->reserve(kUnits, 1);
+    Tensor labels(DType::I32, {kRows});
+    labels.fill_zero();
+    targets_.push_back(std::move(labels));
+    input_ = drawn(DType::F32, {kRows, model.input_columns()}, 1);
+  }
+
+  void run() {
+    for (int unit = 0; unit < kUnits; ++unit) {
+      TensorList flow(input_.borrow_rows(0, kRows));
+      for (auto& stage : stages_) flow = stage->forward(context_of(unit), std::move(flow));
+    }
+    for (int unit = 0; unit < kUnits; ++unit) {
+      TensorList flow;
+      for (auto stage = stages_.rbegin(); stage != stages_.rend(); ++stage) {
+        if (recompute_) (*stage)->recompute(context_of(unit));
+        flow = (*stage)->backward(context_of(unit), std::move(flow));
+      }
+    }
+  }
+
+  [[nodiscard]] std::size_t blocks() const { return pool_.blocks_allocated(); }
+
+ private:
+  static constexpr int kUnits = 4;
+  static constexpr std::int64_t kRows = 16;
+
+  PassContext context_of(int unit) {
+    PassContext context;
+    context.micro_batch = MicroBatch{unit};
+    context.targets = &targets_;
+    context.loss = &loss_;
+    context.pool = &pool_;
+    context.recompute_later = recompute_;
+    return context;
+  }
+
+  bool recompute_;
+  TensorPool pool_;
+  LossSum loss_;
+  Tensor input_;
+  TensorList targets_;
+  std::vector<std::unique_ptr<StageModule>> stages_;
+};
+
+TEST(SteadyStep, TakesNoMemoryFromTheSystem) {
+  for (const char* text : {"mlp:300-512-400-10", "mlp:300-64-48-10,gelu,norm,dropout=0.1"})
+    for (const int stages : {1, 3})
+      for (const bool recompute : {false, true}) {
+        Steps steps(text, stages, recompute);
+        for (int warm_up = 0; warm_up < 2; ++warm_up) steps.run();
+        const std::size_t blocks = steps.blocks();
+        const std::size_t before = allocations();
+
+        for (int step = 0; step < 3; ++step) steps.run();
+
+        EXPECT_EQ(allocations() - before, 0U) << text << ", " << stages << " stages";
+        EXPECT_EQ(steps.blocks(), blocks) << text << ", " << stages << " stages";
+      }
+}
+
+}  // namespace
+}  // namespace millrace::test

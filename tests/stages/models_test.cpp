@@ -1,0 +1,121 @@
+// Model texts and first values.
+#include "millrace/stages/models.hpp"
+
+#include <cmath>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "stages/layer_probe.hpp"
+
+namespace millrace::test {
+namespace {
+
+using testing::AllOf;
+using testing::HasSubstr;
+using testing::ThrowsMessage;
+
+std::string described(const char* text) {
+  const ModelSpec model = parse_model(text);
+  const std::vector<int> whole{0, model.layer_count()};
+  return build_stage(model, whole, 0, 1)->describe();
+}
+
+TEST(ParseModel, EveryLinearMapButTheLastHasItsActivation) {
+  EXPECT_EQ(described("mlp:64-96-10"),
+            "layers.0: linear 64->96 with relu\n"
+            "layers.1: linear 96->10\n"
+            "softmax cross entropy\n");
+}
+
+TEST(ParseModel, OptionsAddNormBeforeAndDropoutBehind) {
+  EXPECT_EQ(described("mlp:8-6-4-2,tanh,norm,dropout=0.5"),
+            "layers.0: linear 8->6 with tanh\n"
+            "layers.1: dropout 0.500000 of 6\n"
+            "layers.2: layer norm of 6\n"
+            "layers.3: linear 6->4 with tanh\n"
+            "layers.4: dropout 0.500000 of 4\n"
+            "layers.5: layer norm of 4\n"
+            "layers.6: linear 4->2\n"
+            "softmax cross entropy\n");
+}
+
+TEST(ParseModel, ErrorsNameWhatWasGivenAndTheFormAllowed) {
+  const struct {
+    const char* text;
+    const char* why;
+  } faults[] = {
+      {"", "unknown kind of model"},
+      {"cnn:3-4", "unknown kind of model"},
+      {"mlp:", "width \"\""},
+      {"mlp:64", "at least two widths"},
+      {"mlp:64-0-10", "width \"0\""},
+      {"mlp:64--10", "width \"\""},
+      {"mlp:64-9x-10", "width \"9x\""},
+      {"mlp:64-99999999999999999999-10", "width \"99999999999999999999\""},
+      {"mlp:64-16777217", "width \"16777217\""},
+      {"mlp:64-10,selu", "unknown option \"selu\""},
+      {"mlp:64-10,dropout=1", "dropout \"1\""},
+      {"mlp:64-10,dropout=-0.1", "dropout \"-0.1\""},
+      {"mlp:64-10,dropout=nan", "dropout \"nan\""},
+  };
+  for (const auto& fault : faults)
+    EXPECT_THAT(
+        [&] { (void)parse_model(fault.text); },
+        ThrowsMessage<InvalidArgument>(AllOf(HasSubstr("\"" + std::string(fault.text) + "\""),
+                                             HasSubstr(fault.why),
+                                             HasSubstr("the form is mlp:IN-HIDDEN-...-OUT"))));
+}
+
+TEST(BuildStages, ParametersHaveGlobalNamesAndTheSameBitsForEveryCut) {
+  const ModelSpec model = parse_model("mlp:9-8-7-6-5,norm");
+  const auto whole = build_stages(model, std::vector<int>{0, 7}, 5);
+  const auto expected = whole[0]->parameters();
+  for (const std::vector<int>& cut : {std::vector<int>{0, 3, 7}, {0, 1, 2, 3, 4, 5, 6, 7}}) {
+    std::size_t at = 0;
+    for (const auto& stage : build_stages(model, cut, 5))
+      for (const Parameter* parameter : stage->parameters()) {
+        EXPECT_EQ(parameter->name, expected[at]->name);
+        EXPECT_TRUE(same_bits(parameter->value, expected[at]->value)) << parameter->name;
+        ++at;
+      }
+    EXPECT_EQ(at, expected.size());
+  }
+  EXPECT_EQ(expected.back()->name, "layers.6.bias");
+  EXPECT_EQ(expected[0]->name, "layers.0.weight");
+}
+
+TEST(BuildStages, FirstValuesFillTheHeOrGlorotIntervalAndFollowTheSeed) {
+  const ModelSpec model = parse_model("mlp:96-200-100");
+  const auto one = build_stages(model, std::vector<int>{0, 2}, 1);
+  const auto two = build_stages(model, std::vector<int>{0, 2}, 2);
+  const double bounds[] = {std::sqrt(6.0 / 96), std::sqrt(6.0 / 300)};
+  for (std::size_t k = 0; k < 2; ++k) {
+    const Parameter& weight = *one[0]->parameters()[2 * k];
+    double largest = 0;
+    double squares = 0;
+    for (const float w : weight.value.as<float>()) {
+      largest = std::max(largest, std::abs(static_cast<double>(w)));
+      squares += static_cast<double>(w) * static_cast<double>(w);
+    }
+    const double variance = squares / static_cast<double>(weight.value.elements());
+    EXPECT_LE(largest, bounds[k] * (1 + 1e-6));
+    EXPECT_GT(largest, bounds[k] * 0.999);
+    EXPECT_NEAR(variance / (bounds[k] * bounds[k] / 3), 1, 0.05);
+    EXPECT_FALSE(same_bits(weight.value, two[0]->parameters()[2 * k]->value));
+    EXPECT_TRUE(weight.decays);
+    EXPECT_FALSE(one[0]->parameters()[2 * k + 1]->decays);
+  }
+}
+
+TEST(BuildStages, OnlyTheLastStageHasALossAndWrongCutsAreRefused) {
+  const ModelSpec model = parse_model("mlp:4-4-4");
+  const auto stages = build_stages(model, std::vector<int>{0, 1, 2}, 1);
+  EXPECT_EQ(stages[0]->loss(), nullptr);
+  EXPECT_NE(stages[1]->loss(), nullptr);
+  EXPECT_THROW((void)build_stages(model, std::vector<int>{0, 3}, 1), InvalidArgument);
+  EXPECT_THROW((void)build_stage(model, std::vector<int>{0, 2}, 1, 1), InvalidArgument);
+}
+
+}  // namespace
+}  // namespace millrace::test
