@@ -23,8 +23,7 @@ bool Evaluator::reset(const JobOrder& order) {
   for (std::size_t r = 0; r < ranks_.size(); ++r)
     ranks_[r] = {.next = job_.first(r), .left = job_.work(r)};
   trial_value_ = run(order, std::numeric_limits<double>::infinity());
-  trial_order_ = order;
-  keep();
+  keep(order);
   return objective_value_ < std::numeric_limits<double>::infinity();
 }
 
@@ -47,14 +46,13 @@ double Evaluator::try_order(const JobOrder& order,
     }
     ranks_[r] = state;
   }
-  trial_order_ = order;
   trial_value_ = run(order, bound);
   return trial_value_;
 }
 
-void Evaluator::keep() {
+void Evaluator::keep(const JobOrder& order) {
   std::swap(end_, trial_);
-  std::swap(order_, trial_order_);
+  order_ = order;
   objective_value_ = trial_value_;
 }
 

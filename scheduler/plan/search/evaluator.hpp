@@ -43,8 +43,8 @@ class Evaluator {
                    std::size_t from,
                    double bound = std::numeric_limits<double>::infinity());
 
-  /// Makes the order tried last the current one.
-  void keep();
+  /// Makes the order tried last, given again, the current one.
+  void keep(const JobOrder& order);
 
   [[nodiscard]] double objective() const { return objective_value_; }
   [[nodiscard]] double end(JobNode node) const { return end_[node]; }
@@ -75,7 +75,6 @@ class Evaluator {
   JobOrder order_;           // the current order ...
   std::vector<double> end_;  // ... its times by node
   double objective_value_ = 0;
-  JobOrder trial_order_;
   std::vector<double> trial_;  // times of the order being tried
   double trial_value_ = 0;
   std::vector<RankState> ranks_;

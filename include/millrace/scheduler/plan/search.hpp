@@ -1,0 +1,89 @@
+// search: the best schedule for given counts, costs and memory limit, with the gap to what no
+// schedule can beat. A portfolio of the whole catalogue, list scheduling under the limit,
+// relisting, a local search, and for small cases the exact solver; every result is an ordinary
+// program.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <limits>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "millrace/scheduler/plan/cost.hpp"
+#include "millrace/scheduler/plan/objective.hpp"
+#include "millrace/scheduler/plan/program.hpp"
+
+namespace millrace {
+
+struct SearchOptions {
+  int ranks = 4;                   ///< p
+  int micro_batches = 8;           ///< m
+  std::optional<int> chunks = {};  ///< v; unset: every v that the catalogue has, up to 4
+  Objective objective = Objective::Makespan;
+  /// Largest memory of a rank after any action, in the units of Cost::memory_*.
+  double memory_limit = std::numeric_limits<double>::infinity();
+  /// Costs of a shape; empty: Cost::unit. Called for shapes of different chunks and placements,
+  /// which must cost the same model. Without contention.
+  std::function<Cost(const Shape&)> cost = {};
+  /// Orders that may be timed, beyond the portfolio, which is always timed whole.
+  std::int64_t budget = 20'000;
+  std::uint64_t seed = 1;
+  /// Also schedules with two copies of the model (weights count twice; the limit does not see it).
+  bool bidirectional = true;
+  /// Wall-clock limit; the result is deterministic only where it does not cut.
+  std::optional<double> time_cap_seconds = {};
+};
+
+/// A schedule that was found, its figures in the user's units.
+struct Found {
+  Program program = {};
+  std::string generator;   ///< catalogue name it came from; "exact" or "list" otherwise
+  std::string parameters;  ///< "-v 2 --group 4": what to ask the generator for
+  std::string refinement;  ///< empty, "relist" or "local search"
+  double makespan = 0;
+  double span = 0;
+  double peak_memory = 0;  ///< largest memory of any rank after any action
+
+  [[nodiscard]] double value(Objective objective) const {
+    return objective == Objective::Makespan ? makespan : span;
+  }
+};
+
+struct SearchResult {
+  std::optional<Found> best;  ///< none: nothing fits under the limit
+  /// What is not beaten in makespan, span and peak memory together, smallest peak first.
+  std::vector<Found> front;
+  double lower_bound = 0;        ///< of all shapes that were considered, in the user's units
+  double gap = 0;                ///< (best - lower_bound) / best; 0 without a best
+  bool proven = false;           ///< best equals the bound, or the exact solver proved it
+  std::int64_t evaluations = 0;  ///< orders timed
+  bool cut_by_time = false;
+};
+
+/// Searches. Steps:
+/// 1. Every generator of the catalogue without slices, with every v, group and number of waves that
+///    fits; pairs decoupled. Those above the limit stay as seeds.
+/// 2. List scheduling under the limit from the best seeds of every placement (relist), also of
+///    full-backward programs after splitting them.
+/// 3. Local search from the best: along the critical path, actions are swapped or moved on their
+///    rank; slightly worse orders are accepted with a threshold that falls to 0.
+/// 4. Where stages x micro-batches is at most 24, the exact solver.
+/// The bound is the smallest over the shapes considered, where the exact solver proved a shape its
+/// optimum. Never worse than any catalogue entry that fits. Deterministic by seed.
+/// Throws InvalidArgument for counts below 1, a negative budget, and costs with contention.
+/// Cost: O(budget x actions), about 20 ns per action and evaluation.
+[[nodiscard]] SearchResult search(const SearchOptions& options);
+
+/// What no other of `found` beats or equals in all of makespan, span and peak memory; smallest peak
+/// first, then smallest makespan. Of equals the first stays.
+[[nodiscard]] std::vector<Found> pareto_front(std::vector<Found> found);
+
+/// The front as an aligned table, one line per schedule, a header line first.
+[[nodiscard]] std::string front_table(const std::vector<Found>& front);
+
+/// The front as an SVG picture: peak memory to the right, makespan and span upwards.
+[[nodiscard]] std::string front_svg(const std::vector<Found>& front);
+
+}  // namespace millrace

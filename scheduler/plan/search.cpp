@@ -1,0 +1,281 @@
+// The search: portfolio, relist, local search, exact solver, in this order, on one list of finds.
+#include "millrace/scheduler/plan/search.hpp"
+
+#include <algorithm>
+#include <chrono>
+
+#include "millrace/core/error.hpp"
+#include "millrace/scheduler/plan/exact.hpp"
+#include "millrace/scheduler/plan/lower_bound.hpp"
+#include "millrace/scheduler/plan/passes.hpp"
+#include "plan/search/list_order.hpp"
+#include "plan/search/local_search.hpp"
+#include "plan/search/portfolio.hpp"
+
+namespace millrace {
+
+namespace plan {
+
+namespace {
+
+constexpr std::size_t kRelisted = 8;      // seeds that are relisted, besides the best per shape
+constexpr std::size_t kLocalStarts = 3;   // finds that the local search starts from
+constexpr std::int64_t kExactUnits = 24;  // stages x micro-batches for the exact solver
+constexpr std::int64_t kExactStates = 100'000;
+
+class Search {
+ public:
+  explicit Search(const SearchOptions& options) : options_(options) {
+    if (options.time_cap_seconds)
+      deadline_ = std::chrono::steady_clock::now() +
+                  std::chrono::duration_cast<std::chrono::steady_clock::duration>(
+                      std::chrono::duration<double>(*options.time_cap_seconds));
+  }
+
+  SearchResult run();
+
+ private:
+  struct Bounded {
+    Shape shape;
+    double bound = 0;
+  };
+
+  void time_portfolio();
+  void note_shape(const Shape& shape);
+  void relist_seeds();
+  void relist_one(const Found& seed, const Program& program);
+  void search_locally();
+  void search_from(const Found& start, std::int64_t budget, std::uint32_t stream);
+  void solve_small();
+  void keep(Found found, const Figures& figures, double ticks_per_unit);
+
+  [[nodiscard]] double value(const Found& found) const { return found.value(options_.objective); }
+  [[nodiscard]] bool fits(double peak) const { return within_limit(peak, options_.memory_limit); }
+  [[nodiscard]] std::vector<const Found*> by_value(const std::vector<Found>& finds) const;
+  [[nodiscard]] const Found* best() const;
+  [[nodiscard]] double bound() const;
+  [[nodiscard]] bool finished() const;
+  bool out_of_time();
+
+  const SearchOptions& options_;
+  std::optional<std::chrono::steady_clock::time_point> deadline_;
+  std::vector<Found> found_;    // within the limit
+  std::vector<Found> outside_;  // above it: seeds only
+  std::vector<Bounded> shapes_;
+  std::int64_t evaluations_ = 0;
+  bool cut_by_time_ = false;
+};
+
+bool Search::out_of_time() {
+  if (deadline_ && std::chrono::steady_clock::now() >= *deadline_) cut_by_time_ = true;
+  return cut_by_time_;
+}
+
+void Search::keep(Found found, const Figures& figures, double ticks_per_unit) {
+  if (!figures.feasible) return;
+  found.makespan = figures.makespan / ticks_per_unit;
+  found.span = figures.span / ticks_per_unit;
+  found.peak_memory = figures.peak;
+  (fits(figures.peak) ? found_ : outside_).push_back(std::move(found));
+}
+
+void Search::note_shape(const Shape& shape) {
+  for (const Bounded& known : shapes_)
+    if (known.shape == shape) return;
+  shapes_.push_back(
+      {shape,
+       lower_bound(
+           shape, search_cost(options_, shape), options_.objective, options_.memory_limit)});
+}
+
+void Search::time_portfolio() {
+  for (Seed& seed : portfolio(options_)) {
+    const Cost cost = search_cost(options_, seed.program.shape);
+    note_shape(seed.program.shape);
+    const Job job(seed.program, cost);
+    Evaluator evaluator(job, options_.objective);
+    const JobOrder order = job.own_order();
+    evaluator.reset(order);
+    ++evaluations_;
+    keep({.program = std::move(seed.program),
+          .generator = std::move(seed.generator),
+          .parameters = std::move(seed.parameters),
+          .refinement = {}},
+         evaluator.figures(order),
+         cost.ticks_per_unit);
+    if (out_of_time()) return;
+  }
+}
+
+std::vector<const Found*> Search::by_value(const std::vector<Found>& finds) const {
+  std::vector<const Found*> sorted;
+  for (const Found& found : finds) sorted.push_back(&found);
+  std::ranges::stable_sort(sorted, {}, [&](const Found* found) { return value(*found); });
+  return sorted;
+}
+
+const Found* Search::best() const {
+  const auto sorted = by_value(found_);
+  return sorted.empty() ? nullptr : sorted.front();
+}
+
+/// The smallest bound of the shapes considered.
+double Search::bound() const {
+  double bound = std::numeric_limits<double>::infinity();
+  for (const Bounded& shape : shapes_) bound = std::min(bound, shape.bound);
+  return shapes_.empty() ? 0 : bound;
+}
+
+bool Search::finished() const {
+  const Found* found = best();
+  return found != nullptr && value(*found) <= bound() * (1 + 1e-12);
+}
+
+/// Relists the best seeds and the best of every shape, inside the limit and above it.
+void Search::relist_seeds() {
+  std::vector<Found> seeds;
+  std::vector<Shape> seen;
+  std::size_t taken = 0;
+  for (const auto* finds : {&found_, &outside_}) {
+    taken = 0;
+    for (const Found* found : by_value(*finds)) {
+      const bool new_shape = std::ranges::find(seen, found->program.shape) == seen.end();
+      if (!new_shape && taken >= kRelisted) continue;
+      seen.push_back(found->program.shape);
+      ++taken;
+      seeds.push_back(*found);
+    }
+    seen.clear();
+  }
+  for (const Found& seed : seeds) {
+    if (out_of_time()) return;
+    relist_one(seed, seed.program);
+    const Program split = split_backward(seed.program);
+    if (split != seed.program) relist_one(seed, split);
+  }
+}
+
+void Search::relist_one(const Found& seed, const Program& program) {
+  const Cost cost = search_cost(options_, program.shape);
+  const Job job(program, cost);
+  const auto listed = relist_order(
+      job, job.own_order(), {options_.memory_limit, options_.objective, 6}, evaluations_);
+  if (!listed) return;
+  Program result = job.program(listed->order);
+  if (result == seed.program) return;
+  keep({.program = std::move(result),
+        .generator = seed.generator,
+        .parameters = seed.parameters,
+        .refinement = "relist"},
+       listed->figures,
+       cost.ticks_per_unit);
+}
+
+/// Splits what is left of the budget over the best finds, the best one first with half of it.
+void Search::search_locally() {
+  std::vector<Found> starts;
+  for (const Found* found : by_value(found_)) {
+    const auto same = [&](const Found& start) { return start.program == found->program; };
+    if (starts.size() < kLocalStarts && std::ranges::none_of(starts, same))
+      starts.push_back(*found);
+  }
+  std::int64_t left = options_.budget;
+  for (std::uint32_t i = 0; i < starts.size() && !finished() && !out_of_time(); ++i) {
+    const std::int64_t share = i + 1 == starts.size() ? left : left / 2;
+    left -= share;
+    search_from(starts[i], share, i);
+  }
+}
+
+void Search::search_from(const Found& start, std::int64_t budget, std::uint32_t stream) {
+  const Cost cost = search_cost(options_, start.program.shape);
+  const Job job(start.program, cost);
+  LocalSearchOptions local;
+  local.objective = options_.objective;
+  local.memory_limit = options_.memory_limit;
+  local.evaluations = budget;
+  local.seed = options_.seed;
+  local.stream = stream;
+  local.goal = bound() * cost.ticks_per_unit;
+  if (deadline_) local.stop = [this] { return out_of_time(); };
+  const JobOrder improved = local_search(job, job.own_order(), local, evaluations_);
+  const auto listed =
+      relist_order(job, improved, {options_.memory_limit, options_.objective, 6}, evaluations_);
+  if (!listed) return;
+  Program program = job.program(listed->order);
+  if (program == start.program) return;
+  keep({.program = std::move(program),
+        .generator = start.generator,
+        .parameters = start.parameters,
+        .refinement = "local search"},
+       listed->figures,
+       cost.ticks_per_unit);
+}
+
+/// Whether every program with full or mixed backward has a split one that is as good.
+bool split_covers_all(const Cost& cost) {
+  return cost.backward.empty() &&
+         std::ranges::all_of(cost.memory_input, [](double change) { return change <= 0; });
+}
+
+void Search::solve_small() {
+  for (Bounded& shape : shapes_) {
+    if (shape.shape.forwards() > kExactUnits || shape.shape.replicas() > 1) continue;
+    if (finished() || out_of_time()) return;
+    if (const Found* found = best(); found != nullptr && shape.bound >= value(*found)) continue;
+    const Cost cost = search_cost(options_, shape.shape);
+    const ExactResult exact = solve_exact(shape.shape,
+                                          cost,
+                                          {.objective = options_.objective,
+                                           .memory_limit = options_.memory_limit,
+                                           .fused = false,
+                                           .state_limit = kExactStates});
+    if (split_covers_all(cost)) shape.bound = std::max(shape.bound, exact.lower_bound);
+    if (!exact.program) continue;
+    const Job job(*exact.program, cost);
+    Evaluator evaluator(job, options_.objective);
+    evaluator.reset(job.own_order());
+    ++evaluations_;
+    keep({.program = *exact.program,
+          .generator = "exact",
+          .parameters = "-v " + std::to_string(shape.shape.chunks()),
+          .refinement = {}},
+         evaluator.figures(job.own_order()),
+         cost.ticks_per_unit);
+  }
+}
+
+SearchResult Search::run() {
+  time_portfolio();
+  if (!finished()) relist_seeds();
+  if (!finished()) solve_small();
+  if (!finished()) search_locally();
+  SearchResult result;
+  if (const Found* found = best()) result.best = *found;
+  result.front = pareto_front(found_);
+  result.lower_bound = bound();
+  result.evaluations = evaluations_;
+  result.cut_by_time = cut_by_time_;
+  if (!result.best) return result;
+  result.proven = finished();
+  const double value = result.best->value(options_.objective);
+  if (value > 0 && !result.proven) result.gap = (value - result.lower_bound) / value;
+  return result;
+}
+
+}  // namespace
+
+}  // namespace plan
+
+SearchResult search(const SearchOptions& options) {
+  require(options.ranks >= 1 && options.micro_batches >= 1,
+          "search needs at least 1 rank and 1 micro-batch; got " + std::to_string(options.ranks) +
+              " and " + std::to_string(options.micro_batches));
+  require(!options.chunks || *options.chunks >= 1,
+          "search needs at least 1 chunk; got " + std::to_string(options.chunks.value_or(1)));
+  require(options.budget >= 0,
+          "the budget is " + std::to_string(options.budget) + "; it is at least 0");
+  return plan::Search(options).run();
+}
+
+}  // namespace millrace

@@ -1,0 +1,209 @@
+// Threshold accepting over critical-path moves. A move takes one action to another place of its
+// rank; the orders it yields are timed incrementally and given up once they exceed the threshold.
+#include "plan/search/local_search.hpp"
+
+#include <algorithm>
+#include <array>
+
+#include "millrace/core/random.hpp"
+#include "plan/search/list_order.hpp"
+
+namespace millrace::plan {
+
+namespace {
+
+using Draw = std::array<std::uint32_t, 4>;
+
+std::size_t below(std::uint32_t word, std::size_t bound) {
+  return static_cast<std::size_t>((std::uint64_t{word} * bound) >> 32U);
+}
+
+class LocalSearch {
+ public:
+  LocalSearch(const Job& job, JobOrder order, const LocalSearchOptions& options)
+      : job_(job),
+        options_(options),
+        evaluator_(job, options.objective),
+        order_(std::move(order)),
+        best_(order_),
+        place_(job.size()) {
+    evaluator_.reset(order_);
+    best_value_ = evaluator_.objective();
+    for (std::size_t at = 0; at < order_.size(); ++at) place_[order_[at]] = at;
+    double work = 0;
+    for (std::size_t r = 0; r < ranks(); ++r) work += job.work(r);
+    typical_ticks_ = work / static_cast<double>(std::max<std::size_t>(1, job.size()));
+  }
+
+  JobOrder run(std::int64_t& evaluations);
+
+ private:
+  struct Move {
+    std::size_t from = 0, to = 0;  // places of the order, same rank
+  };
+
+  [[nodiscard]] std::size_t ranks() const { return static_cast<std::size_t>(job_.ranks()); }
+  void find_critical_path(std::uint32_t word);
+  [[nodiscard]] Move propose(const Draw& draw) const;
+  [[nodiscard]] bool sensible(const Move& move) const;
+  void shift(const Move& move);
+  [[nodiscard]] bool within_memory(std::size_t rank) const;
+  bool attempt(const Move& move, double threshold);
+
+  const Job& job_;
+  LocalSearchOptions options_;
+  Evaluator evaluator_;
+  JobOrder order_, best_;
+  double best_value_ = 0, typical_ticks_ = 0;
+  std::vector<std::size_t> place_;  // by node
+  std::vector<JobNode> critical_;   // actions that their rank's previous action holds up
+};
+
+/// Follows from the last action back what each one waited for.
+void LocalSearch::find_critical_path(std::uint32_t word) {
+  critical_.clear();
+  std::size_t node_place = order_.size();
+  double worst = -1;
+  for (std::size_t r = 0; r < ranks(); ++r) {
+    if (job_.first(r) == job_.first(r + 1)) continue;
+    const JobNode last = order_[job_.first(r + 1) - 1];
+    const double begin = evaluator_.start(order_[job_.first(r)]);
+    const double value = evaluator_.end(last) - (options_.objective == Objective::Span ? begin : 0);
+    if (value > worst) node_place = place_[last];
+    worst = std::max(worst, value);
+  }
+  while (node_place < order_.size()) {
+    const JobNode node = order_[node_place];
+    const bool first = node_place == job_.first(job_.rank(node));
+    double latest = first ? -1 : evaluator_.end(order_[node_place - 1]);
+    JobNode before = first ? kNoJobNode : order_[node_place - 1];
+    bool by_rank = !first;
+    for (const JobEdge& edge : job_.producers(node)) {
+      const double arrival = evaluator_.end(edge.node) + edge.delay;
+      if (arrival < latest || (arrival == latest && (word & 1U) == 0)) continue;
+      latest = arrival;
+      before = edge.node;
+      by_rank = before == (first ? kNoJobNode : order_[node_place - 1]);
+    }
+    if (by_rank) critical_.push_back(node);
+    node_place = before == kNoJobNode ? order_.size() : place_[before];
+  }
+}
+
+/// One of: swap a critical action with the one before it, take it further ahead, put the one before
+/// it further back, or take a backward-weight before it to a place after it.
+LocalSearch::Move LocalSearch::propose(const Draw& draw) const {
+  const JobNode node = critical_[below(draw[0], critical_.size())];
+  const std::size_t at = place_[node];
+  const std::size_t first = job_.first(job_.rank(node));
+  const std::size_t last = job_.first(job_.rank(node) + 1) - 1;
+  const std::size_t reach = 1 + below(draw[2], std::size_t{4} * ranks());
+  switch (below(draw[1], 4)) {
+    case 0:
+      return {at, at - 1};
+    case 1:
+      return {at, at - std::min(reach, at - first)};
+    case 2:
+      return {at - 1, std::min(last, at - 1 + reach)};
+    default:
+      break;
+  }
+  for (std::size_t i = at; i-- > first && at - i <= 4 * ranks();)
+    if (job_.action(order_[i]).op == Op::BackwardWeight)
+      return {i, std::min(last, at + below(draw[2], ranks()))};
+  return {at, at - 1};
+}
+
+/// Whether the move changes anything that matters: not past its own producer or consumer, not only
+/// past its own class.
+bool LocalSearch::sensible(const Move& move) const {
+  if (move.from == move.to) return false;
+  const JobNode node = order_[move.from];
+  const Action& action = job_.action(node);
+  const auto [low, high] = std::minmax(move.from, move.to);
+  for (const JobEdge& edge : job_.producers(node))
+    if (move.to < move.from && job_.rank(edge.node) == job_.rank(node) && place_[edge.node] >= low)
+      return false;
+  for (const JobEdge& edge : job_.consumers(node))
+    if (move.to > move.from && job_.rank(edge.node) == job_.rank(node) && place_[edge.node] <= high)
+      return false;
+  for (std::size_t at = low; at <= high; ++at) {
+    const Action& other = job_.action(order_[at]);
+    if (at != move.from && other.op == action.op && other.stage == action.stage &&
+        other.replica_number == action.replica_number)
+      return false;
+  }
+  return true;
+}
+
+void LocalSearch::shift(const Move& move) {
+  const auto begin = order_.begin();
+  const auto from = begin + static_cast<std::ptrdiff_t>(move.from);
+  const auto to = begin + static_cast<std::ptrdiff_t>(move.to);
+  if (move.from < move.to) {
+    std::rotate(from, from + 1, to + 1);
+  } else {
+    std::rotate(to, from, from + 1);
+  }
+}
+
+bool LocalSearch::within_memory(std::size_t rank) const {
+  if (options_.memory_limit == std::numeric_limits<double>::infinity()) return true;
+  double memory = 0, peak = 0;
+  for (std::size_t at = job_.first(rank); at < job_.first(rank + 1); ++at) {
+    memory += job_.memory(order_[at]);
+    peak = std::max(peak, memory);
+  }
+  return within_limit(peak, options_.memory_limit);
+}
+
+bool LocalSearch::attempt(const Move& move, double threshold) {
+  const std::size_t rank = job_.rank(order_[move.from]);
+  const auto [low, high] = std::minmax(move.from, move.to);
+  shift(move);
+  if (within_memory(rank) && evaluator_.try_order(order_, rank, low, threshold) <= threshold) {
+    evaluator_.keep(order_);
+    for (std::size_t at = low; at <= high; ++at) place_[order_[at]] = at;
+    return true;
+  }
+  shift({move.to, move.from});
+  return false;
+}
+
+JobOrder LocalSearch::run(std::int64_t& evaluations) {
+  const RandomKey key{.seed = options_.seed,
+                      .purpose = Purpose::Search,
+                      .step = 0,
+                      .sample = 0,
+                      .layer = options_.stream};
+  find_critical_path(0);
+  for (std::int64_t i = 0; i < options_.evaluations; ++i) {
+    if (critical_.empty() || best_value_ <= options_.goal) break;
+    if (i % 256 == 0 && options_.stop && options_.stop()) break;
+    const Draw draw = random_block(key, static_cast<std::uint32_t>(i));
+    ++evaluations;
+    const Move move = propose(draw);
+    if (!sensible(move)) continue;
+    const double share = static_cast<double>(i) / static_cast<double>(options_.evaluations);
+    const double slack = 0.5 * typical_ticks_ * std::max(0.0, 0.8 - share);
+    const double threshold = std::min(evaluator_.objective(), best_value_ + slack) + slack * 0.25;
+    if (!attempt(move, threshold)) continue;
+    if (evaluator_.objective() < best_value_) {
+      best_value_ = evaluator_.objective();
+      best_ = order_;
+    }
+    find_critical_path(draw[3]);
+  }
+  return best_;
+}
+
+}  // namespace
+
+JobOrder local_search(const Job& job,
+                      JobOrder order,
+                      const LocalSearchOptions& options,
+                      std::int64_t& evaluations) {
+  return LocalSearch(job, std::move(order), options).run(evaluations);
+}
+
+}  // namespace millrace::plan

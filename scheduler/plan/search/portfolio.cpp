@@ -1,0 +1,150 @@
+// Walks the catalogue by the flags of its entries: a new schedule joins the portfolio by being one.
+#include "plan/search/portfolio.hpp"
+
+#include <algorithm>
+#include <numeric>
+#include <set>
+
+#include "millrace/core/error.hpp"
+#include "millrace/scheduler/plan/generators.hpp"
+#include "millrace/scheduler/plan/passes.hpp"
+
+namespace millrace::plan {
+
+namespace {
+
+constexpr int kMostChunks = 4;
+constexpr int kMostWaves = 2;
+
+double mean(const std::vector<double>& values, double when_empty) {
+  if (values.empty()) return when_empty;
+  return std::accumulate(values.begin(), values.end(), 0.0) / static_cast<double>(values.size());
+}
+
+/// What the generators that look at times are told: the mean stage.
+ScheduleOptions base_options(const SearchOptions& options) {
+  const Shape shape{.ranks = options.ranks,
+                    .micro_batches = options.micro_batches,
+                    .slices = 1,
+                    .placement = Placement::straight(options.ranks),
+                    .replica_of = {},
+                    .forward_only = false};
+  const Cost cost = search_cost(options, shape);
+  ScheduleOptions base;
+  base.ranks = options.ranks;
+  base.micro_batches = options.micro_batches;
+  base.forward = mean(cost.forward, 1) / cost.ticks_per_unit;
+  base.input = mean(cost.backward_input, 1) / cost.ticks_per_unit;
+  base.weight = mean(cost.backward_weight, 1) / cost.ticks_per_unit;
+  base.latency = mean(cost.link_latency, cost.latency) / cost.ticks_per_unit;
+  base.memory_forward = mean(cost.memory_forward, 1);
+  base.memory_input = mean(cost.memory_input, 0);
+  base.memory_weight = mean(cost.memory_weight, -1);
+  return base;
+}
+
+std::string option_text(const ScheduleOptions& options) {
+  std::string text;
+  const auto add = [&](const char* name, const std::string& value) {
+    text += (text.empty() ? "" : " ") + std::string(name) + " " + value;
+  };
+  if (options.chunks) add("-v", std::to_string(*options.chunks));
+  if (options.group) add("--group", std::to_string(*options.group));
+  if (options.waves) add("--waves", std::to_string(*options.waves));
+  if (options.memory_limit) {
+    std::string number = std::to_string(*options.memory_limit);
+    number.erase(number.find_last_not_of('0') + 1);
+    if (number.back() == '.') number.pop_back();
+    add("--memory-limit", number);
+  }
+  return text;
+}
+
+class Collector {
+ public:
+  explicit Collector(const SearchOptions& options)
+      : options_(options), base_(base_options(options)) {}
+
+  std::vector<Seed> run() {
+    for (const ScheduleEntry& entry : schedules())
+      if (!entry.sliced && entry.name != "forward") by_chunks(entry);
+    return std::move(seeds_);
+  }
+
+ private:
+  void by_chunks(const ScheduleEntry& entry) {
+    if (!entry.chunked) return by_group(entry, base_);
+    for (int v = 1; v <= std::max(kMostChunks, options_.chunks.value_or(1)); ++v) {
+      if (options_.chunks && v != *options_.chunks) continue;
+      ScheduleOptions with = base_;
+      with.chunks = v;
+      by_group(entry, with);
+    }
+  }
+
+  void by_group(const ScheduleEntry& entry, const ScheduleOptions& with) {
+    by_waves(entry, with);
+    if (!entry.grouped || with.chunks == 1) return;
+    const int p = options_.ranks, m = options_.micro_batches;
+    std::set<int> groups{2 * p, m};
+    for (int g = (p + 1) / 2; g <= p; g += std::max(1, p / 8)) groups.insert(g);
+    for (const int group : groups) {
+      ScheduleOptions grouped = with;
+      grouped.group = group;
+      by_waves(entry, grouped);
+    }
+  }
+
+  void by_waves(const ScheduleEntry& entry, const ScheduleOptions& with) {
+    by_limit(entry, with);
+    for (int waves = 2; entry.waved && waves <= kMostWaves; ++waves) {
+      ScheduleOptions waved = with;
+      waved.waves = waves;
+      by_limit(entry, waved);
+    }
+  }
+
+  /// Without a limit, several: the front shall show what memory buys.
+  void by_limit(const ScheduleEntry& entry, const ScheduleOptions& with) {
+    const bool limited = options_.memory_limit < std::numeric_limits<double>::infinity();
+    if (!entry.limited || !limited) add(entry, with);
+    if (!entry.limited) return;
+    std::vector<double> limits{options_.memory_limit};
+    if (!limited) {
+      const double one = options_.ranks * base_.memory_forward;
+      limits = {0.5 * one, 0.75 * one, one, 1.5 * one, 2 * one};
+    }
+    for (const double limit : limits) {
+      ScheduleOptions capped = with;
+      capped.memory_limit = limit;
+      add(entry, capped);
+    }
+  }
+
+  void add(const ScheduleEntry& entry, const ScheduleOptions& with) {
+    try {
+      Program program = decouple_pairs(generate(entry.name, with));
+      if (options_.chunks && program.shape.chunks() != *options_.chunks) return;
+      if (!options_.bidirectional && program.shape.replicas() > 1) return;
+      seeds_.push_back({std::move(program), std::string(entry.name), option_text(with)});
+    } catch (const InvalidArgument&) {
+      return;  // the schedule has no meaning with these counts
+    }
+  }
+
+  const SearchOptions& options_;
+  ScheduleOptions base_;
+  std::vector<Seed> seeds_;
+};
+
+}  // namespace
+
+std::vector<Seed> portfolio(const SearchOptions& options) {
+  return Collector(options).run();
+}
+
+Cost search_cost(const SearchOptions& options, const Shape& shape) {
+  return options.cost ? options.cost(shape) : Cost::unit(shape);
+}
+
+}  // namespace millrace::plan
