@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <tuple>
 
 #include "millrace/core/error.hpp"
 #include "millrace/scheduler/plan/exact.hpp"
@@ -110,7 +111,9 @@ void Search::time_portfolio() {
 std::vector<const Found*> Search::by_value(const std::vector<Found>& finds) const {
   std::vector<const Found*> sorted;
   for (const Found& found : finds) sorted.push_back(&found);
-  std::ranges::stable_sort(sorted, {}, [&](const Found* found) { return value(*found); });
+  std::ranges::stable_sort(sorted, {}, [&](const Found* found) {
+    return std::tuple(value(*found), found->peak_memory, found->makespan + found->span);
+  });
   return sorted;
 }
 

@@ -1,0 +1,92 @@
+// List scheduling and relist: same actions, within the limit, never worse.
+#include <algorithm>
+#include <limits>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "millrace/core/error.hpp"
+#include "millrace/scheduler/plan/generators.hpp"
+#include "millrace/scheduler/plan/list_schedule.hpp"
+#include "millrace/scheduler/plan/passes.hpp"
+#include "millrace/scheduler/plan/verify.hpp"
+#include "plan/search_cases.hpp"
+
+namespace millrace {
+namespace {
+
+std::vector<Action> sorted_actions(const Program& program) {
+  std::vector<Action> actions;
+  for (const auto& list : program.ranks)
+    for (Action action : list) {
+      action.with_next = false;
+      actions.push_back(action);
+    }
+  std::ranges::sort(actions);
+  return actions;
+}
+
+std::vector<std::vector<double>> starts(const Program& program, const Cost& cost) {
+  const Graph graph(program);
+  const auto result = simulate(graph, cost);
+  std::vector<std::vector<double>> priority;
+  for (const auto& rank : std::get<Timeline>(result).ranks) {
+    priority.emplace_back();
+    for (const Interval& interval : rank) priority.back().push_back(interval.start);
+  }
+  return priority;
+}
+
+TEST(Relist, KeepsTheActionsAndIsNeverWorseForAnyCatalogueEntry) {
+  int improved = 0;
+  for (const ScheduleEntry& entry : schedules()) {
+    Program program = generate(entry.name, {.ranks = 4, .micro_batches = 8});
+    Cost cost = Cost::of_full_stage(program.shape, 10, 12, 8, 1);
+    for (std::size_t i = 0; i < cost.forward.size(); i += 3) cost.forward[i] *= 1.5;
+    const double limit = test::peak_after_actions(program, cost);
+    for (const Objective objective : {Objective::Makespan, Objective::Span}) {
+      const double before = test::simulated(program, cost, objective);
+      const auto result = relist(program, cost, {.memory_limit = limit, .objective = objective});
+      ASSERT_TRUE(result.has_value()) << entry.name;
+      EXPECT_EQ(sorted_actions(*result), sorted_actions(program)) << entry.name;
+      EXPECT_THAT(verify(*result), testing::IsEmpty()) << entry.name;
+      EXPECT_LE(test::peak_after_actions(*result, cost), limit * (1 + 1e-9)) << entry.name;
+      const double after = test::simulated(*result, cost, objective);
+      EXPECT_LE(after, before * (1 + 1e-12)) << entry.name;
+      if (after < before) ++improved;
+    }
+  }
+  EXPECT_GT(improved, 5);
+}
+
+TEST(ListSchedule, StaysWithinEveryLimitItAccepts) {
+  const Program program = split_backward(generate("gpipe", {.ranks = 4, .micro_batches = 8}));
+  const Cost cost = Cost::of_full_stage(program.shape, 3, 4, 2);
+  int listed = 0;
+  for (double limit = 1; limit <= 8; ++limit)
+    for (const WeightRule rule :
+         {WeightRule::Filler, WeightRule::FitsGap, WeightRule::ByPriority}) {
+      const auto result = list_schedule(
+          program, cost, starts(program, cost), {.memory_limit = limit, .weight_rule = rule});
+      if (!result) continue;
+      ++listed;
+      EXPECT_THAT(verify(*result), testing::IsEmpty());
+      EXPECT_LE(test::peak_after_actions(*result, cost), limit);
+    }
+  EXPECT_GE(listed, 16);
+  EXPECT_FALSE(
+      list_schedule(program, cost, starts(program, cost), {.memory_limit = 0.5}).has_value());
+}
+
+TEST(ListSchedule, RefusesWrongSizesMessagesAndContention) {
+  const Program program = generate("1f1b", {.ranks = 2, .micro_batches = 2});
+  Cost cost = Cost::unit(program.shape);
+  EXPECT_THROW(static_cast<void>(list_schedule(program, cost, {})), InvalidArgument);
+  EXPECT_THROW(static_cast<void>(list_schedule(program, cost, {{1}, {1}})), InvalidArgument);
+  EXPECT_THROW(static_cast<void>(relist(insert_messages(program), cost)), InvalidArgument);
+  cost.contention = true;
+  EXPECT_THROW(static_cast<void>(relist(program, cost)), InvalidArgument);
+}
+
+}  // namespace
+}  // namespace millrace

@@ -1,0 +1,229 @@
+// The search: exact where the optimum is known, never worse than the published schedules, within
+// the limit, deterministic, and the Zero Bubble paper's cases.
+#include "millrace/scheduler/plan/search.hpp"
+
+#include <algorithm>
+#include <cmath>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "millrace/core/error.hpp"
+#include "millrace/scheduler/plan/exact.hpp"
+#include "millrace/scheduler/plan/generators.hpp"
+#include "millrace/scheduler/plan/passes.hpp"
+#include "millrace/scheduler/plan/verify.hpp"
+#include "plan/search_cases.hpp"
+
+namespace millrace {
+namespace {
+
+using test::SmallCase;
+
+/// F, I, W, latency and memory changes of one full stage.
+struct Times {
+  double forward = 1, input = 1, weight = 1, latency = 0;
+  double memory_forward = 1, memory_input = 0, memory_weight = -1;
+
+  [[nodiscard]] Cost operator()(const Shape& shape) const {
+    Cost cost = Cost::of_full_stage(shape, forward, input, weight, latency);
+    const double share = static_cast<double>(shape.ranks) / shape.stages();
+    std::ranges::fill(cost.memory_forward, memory_forward * share);
+    std::ranges::fill(cost.memory_input, memory_input * share);
+    std::ranges::fill(cost.memory_weight, memory_weight * share);
+    return cost;
+  }
+};
+
+/// Holds for every result: verified, the figures are the simulation's, the memory within the limit.
+void expect_sound(const SearchOptions& options, const SearchResult& result) {
+  ASSERT_TRUE(result.best.has_value());
+  const Found& best = *result.best;
+  const Cost cost =
+      options.cost ? options.cost(best.program.shape) : Cost::unit(best.program.shape);
+  EXPECT_THAT(verify(best.program), testing::IsEmpty());
+  EXPECT_NEAR(test::simulated(best.program, cost, Objective::Makespan),
+              best.makespan,
+              1e-9 * best.makespan);
+  EXPECT_NEAR(test::simulated(best.program, cost, Objective::Span), best.span, 1e-9 * best.span);
+  EXPECT_LE(test::peak_after_actions(best.program, cost), options.memory_limit * (1 + 1e-9));
+  EXPECT_LE(result.lower_bound, best.value(options.objective) * (1 + 1e-12));
+  for (const Found& found : result.front)
+    EXPECT_TRUE(found.value(options.objective) >= best.value(options.objective));
+}
+
+TEST(Search, EqualsTheExactOptimumOfEveryCommittedCase) {
+  for (const SmallCase& of : test::committed_cases()) {
+    const ExactResult exact = solve_exact(
+        of.shape, of.cost, {.objective = of.objective, .memory_limit = of.memory_limit});
+    ASSERT_TRUE(exact.proven);
+    SearchOptions options{.ranks = of.shape.ranks,
+                          .micro_batches = of.shape.micro_batches,
+                          .chunks = 1,
+                          .objective = of.objective,
+                          .memory_limit = of.memory_limit,
+                          .cost = [&](const Shape&) { return of.cost; },
+                          .budget = 500,
+                          .bidirectional = false};
+    const SearchResult result = search(options);
+    expect_sound(options, result);
+    EXPECT_EQ(result.best->value(of.objective), exact.value);
+    EXPECT_TRUE(result.proven);
+    EXPECT_EQ(result.gap, 0);
+  }
+}
+
+/// The rate of the Zero Bubble paper: idle share of the longest span.
+double rate(const SearchOptions& options, const Times& times) {
+  const SearchResult result = search(options);
+  expect_sound(options, result);
+  const double work = options.micro_batches * (times.forward + times.input + times.weight);
+  return (result.best->span - work) / result.best->span;
+}
+
+TEST(Search, IsNotWorseThanTheZeroBubblePaperUnderItsLimits) {
+  const Times times{.forward = 18.522,
+                    .input = 18.086,
+                    .weight = 9.337,
+                    .latency = 0.601,
+                    .memory_forward = 201216,
+                    .memory_input = -127488,
+                    .memory_weight = -73728};
+  SearchOptions options{.ranks = 8,
+                        .micro_batches = 24,
+                        .chunks = 1,
+                        .objective = Objective::Span,
+                        .cost = times,
+                        .budget = 200};
+  options.memory_limit = 8 * times.memory_forward;
+  EXPECT_LE(std::round(rate(options, times) * 1e4), 1585);
+  options.memory_limit = 16 * times.memory_forward;
+  EXPECT_LE(std::round(rate(options, times) * 1e4), 433);
+}
+
+TEST(Search, IsNotWorseThanAnyCatalogueEntryWithinTheLimit) {
+  const Times cases[] = {{}, {.forward = 10, .input = 12, .weight = 8, .latency = 1}};
+  for (const Times& times : cases)
+    for (const double limit : {3.0, 6.0}) {
+      SearchOptions options{
+          .ranks = 4, .micro_batches = 9, .memory_limit = limit, .cost = times, .budget = 200};
+      const SearchResult result = search(options);
+      expect_sound(options, result);
+      int compared = 0;
+      for (const ScheduleEntry& entry : schedules()) {
+        if (entry.sliced || entry.name == "forward") continue;
+        ScheduleOptions asked{.ranks = 4, .micro_batches = 9};
+        if (entry.limited) asked.memory_limit = limit;
+        asked.forward = times.forward;
+        asked.input = times.input;
+        asked.weight = times.weight;
+        asked.latency = times.latency;
+        try {
+          const Program program = decouple_pairs(generate(entry.name, asked));
+          const Cost cost = times(program.shape);
+          if (test::peak_after_actions(program, cost) > limit) continue;
+          ++compared;
+          EXPECT_LE(result.best->makespan,
+                    test::simulated(program, cost, Objective::Makespan) * (1 + 1e-12))
+              << entry.name;
+        } catch (const InvalidArgument&) {
+          continue;  // this schedule has no program for these counts
+        }
+      }
+      EXPECT_GE(compared, 2);
+    }
+}
+
+/// Five unequal stages whose optimum no generator and no list schedule meets.
+SearchOptions unequal_stages(const SmallCase& of) {
+  return {.ranks = 5,
+          .micro_batches = 12,
+          .chunks = 1,
+          .objective = of.objective,
+          .memory_limit = 20,
+          .cost = [cost = of.cost](const Shape&) { return cost; },
+          .budget = 1000,
+          .seed = 11,
+          .bidirectional = false};
+}
+
+TEST(Search, DependsOnNothingButItsOptionsAndSeed) {
+  const SmallCase of = test::small_case(5, 5, 12, Placement::straight(5));
+  const SearchOptions options = unequal_stages(of);
+  const SearchResult first = search(options), second = search(options);
+  ASSERT_TRUE(first.best && second.best);
+  EXPECT_EQ(first.best->program, second.best->program);
+  EXPECT_EQ(first.evaluations, second.evaluations);
+  EXPECT_GE(first.evaluations, options.budget);
+  EXPECT_FALSE(first.cut_by_time);
+}
+
+TEST(Search, LocalSearchImprovesUnequalStages) {
+  const SmallCase of = test::small_case(6, 5, 12, Placement::straight(5));
+  SearchOptions options = unequal_stages(of);
+  options.budget = 0;
+  const SearchResult without = search(options);
+  options.budget = 5000;
+  const SearchResult with = search(options);
+  expect_sound(options, with);
+  EXPECT_LT(with.best->value(of.objective), without.best->value(of.objective));
+  EXPECT_EQ(with.best->refinement, "local search");
+  EXPECT_GT(with.evaluations, without.evaluations);
+}
+
+TEST(Search, FixesTheChunksThatAreAskedFor) {
+  for (const int chunks : {1, 2, 3}) {
+    SearchOptions options{.ranks = 3, .micro_batches = 6, .chunks = chunks, .budget = 100};
+    const SearchResult result = search(options);
+    expect_sound(options, result);
+    for (const Found& found : result.front) EXPECT_EQ(found.program.shape.chunks(), chunks);
+  }
+}
+
+TEST(Search, FindsNothingWhereNothingFits) {
+  const SearchResult result = search({.ranks = 3, .micro_batches = 4, .memory_limit = 0.1});
+  EXPECT_FALSE(result.best.has_value());
+  EXPECT_TRUE(result.front.empty());
+}
+
+TEST(Search, ReportsTheTimeCapThatCutIt) {
+  const SearchResult result = search({.ranks = 8, .micro_batches = 32, .time_cap_seconds = 0.0});
+  EXPECT_TRUE(result.cut_by_time);
+  EXPECT_TRUE(result.best.has_value());
+}
+
+TEST(Search, RefusesWhatHasNoMeaning) {
+  EXPECT_THROW(static_cast<void>(search({.ranks = 0})), InvalidArgument);
+  EXPECT_THROW(static_cast<void>(search({.chunks = 0})), InvalidArgument);
+  EXPECT_THROW(static_cast<void>(search({.budget = -1})), InvalidArgument);
+}
+
+Found found(const char* name, double makespan, double span, double peak) {
+  Found result;
+  result.generator = name;
+  result.makespan = makespan;
+  result.span = span;
+  result.peak_memory = peak;
+  return result;
+}
+
+TEST(ParetoFront, KeepsWhatNothingBeatsAndSortsByMemory) {
+  const auto front = pareto_front({found("slow", 12, 12, 4),
+                                   found("wide", 8, 8, 8),
+                                   found("beaten", 12, 13, 4),
+                                   found("equal", 8, 8, 8),
+                                   found("span", 9, 7, 8)});
+  ASSERT_EQ(front.size(), 3U);
+  EXPECT_EQ(front[0].generator, "slow");
+  EXPECT_EQ(front[1].generator, "wide");
+  EXPECT_EQ(front[2].generator, "span");
+  EXPECT_EQ(front_table(front),
+            " peak memory      makespan          span  schedule\n"
+            "           4            12            12  slow\n"
+            "           8             8             8  wide\n"
+            "           8             9             7  span\n");
+  EXPECT_THAT(front_svg(front), testing::HasSubstr("<title>span: makespan 9, span 7"));
+}
+
+}  // namespace
+}  // namespace millrace
