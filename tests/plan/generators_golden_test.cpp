@@ -91,5 +91,14 @@ TEST(Golden, ZbAutoIsThePublishedHeuristicUnderThreeLimits) {
   }
 }
 
+TEST(Golden, VZbIsThePublishedSearchUnderThreeCaps) {
+  for (const auto& [file, limit] :
+       {std::pair{"v-zb_cap4", 2}, {"v-zb_cap6", 3}, {"v-zb_cap8", 4}}) {
+    ScheduleOptions options;
+    options.memory_limit = limit;
+    EXPECT_EQ(grid(generate("v-zb", options)), golden(file)) << file;
+  }
+}
+
 }  // namespace
 }  // namespace millrace

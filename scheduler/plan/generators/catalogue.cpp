@@ -12,6 +12,7 @@
 #include "plan/generators/slots.hpp"
 #include "plan/generators/v_greedy.hpp"
 #include "plan/generators/v_lists.hpp"
+#include "plan/generators/v_zb.hpp"
 #include "plan/generators/wave.hpp"
 #include "plan/generators/zb_auto.hpp"
 #include "plan/generators/zbv_auto.hpp"
@@ -185,6 +186,15 @@ constexpr std::array kEntries = {
                   .peak = "(p+4)/3, rounded down",
                   .source = "Qi et al. 2024 (controllable memory)",
                   .generate = generators::v_min},
+    ScheduleEntry{.name = "v-zb",
+                  .title = "V-ZB, under a memory limit",
+                  .needs = "m >= 1; limit >= about 2p/3 chunks (default 2p chunks)",
+                  .bubble = "span (3p-1-3k + max(3p, p+1+2ceil(k/2)))F/2 at F=I=W, k chunks held",
+                  .peak = "<= the limit",
+                  .source = "Qi et al. 2024 (controllable memory)",
+                  .limited = true,
+                  .timed = true,
+                  .generate = generators::v_zb},
     ScheduleEntry{.name = "zb-auto",
                   .title = "ZB auto, under a memory limit",
                   .needs = "m >= 1; limit >= p x mem-f (default p)",
