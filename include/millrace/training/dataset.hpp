@@ -57,7 +57,8 @@ struct TrainTest {
 /// Reads one images file and one labels file in MNIST's IDX format (unsigned bytes, big-endian
 /// extents), plain or gzipped; features are divided by 255. Throws DataError naming file and
 /// offset.
-[[nodiscard]] Dataset read_samples_idx(const std::string& images_file, const std::string& labels_file);
+[[nodiscard]] Dataset read_samples_idx(const std::string& images_file,
+                                       const std::string& labels_file);
 
 /// Reads a folder of IDX files by MNIST's names (train-images-idx3-ubyte, train-labels-idx1-ubyte,
 /// t10k-..., each plain or with .gz; a dot before idx is accepted too). Without the t10k pair, the

@@ -1,0 +1,56 @@
+// The cost file: measured (or planned) costs as JSON, what `train --profile` writes and
+// `simulate --costs` reads.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "millrace/scheduler/plan/cost.hpp"
+#include "millrace/scheduler/plan/text.hpp"
+
+namespace millrace {
+
+/// Costs with the shape they belong to.
+/// Thread-safety: immutable, share freely.
+struct CostFile {
+  int ranks = 1;           ///< p
+  int stages = 1;          ///< S of one replica; p x chunks in a pipeline of one replica
+  std::string unit = "s";  ///< what one unit of time is, for titles
+  Cost cost;               ///< one entry per stage (and slice); ticks_per_unit is 1
+};
+
+/// The costs, or why there are none: exactly one of the two members is filled.
+/// Thread-safety: immutable, share freely.
+struct ParsedCosts {
+  std::optional<CostFile> costs;
+  std::vector<Diagnostic> diagnostics;
+};
+
+/// Reads a cost file: a JSON object with the fields
+///   millrace_costs     format version, 1
+///   unit               of all times: a word, usually "s"
+///   ranks, chunks      p and v; the file is of S = p v stages
+///   slices             optional, 1 unless given
+///   forward, input, weight
+///                      S x slices numbers: time of F, I and W of one micro-batch [slice] of each
+///                      stage, stage after stage
+///   backward, recompute
+///                      optional, as above: a full backward (else input + weight), a recompute
+///                      (else forward)
+///   optimizer, latency, bandwidth, message_bytes
+///                      optional numbers: time of a rank's optimizer step, of a message under way,
+///                      bytes per unit of time (0: unlimited), bytes of a message
+///   memory_forward, memory_input_peak, memory_input, memory_weight, memory_boundary
+///                      optional, S numbers each: the members of Cost of the same names, in bytes
+/// Unknown fields, lists of another length, negative or infinite times are faults.
+/// Cost: O(length of the text). Thread-safety: pure function.
+[[nodiscard]] ParsedCosts read_costs(std::string_view text);
+
+/// Writes a cost file; read_costs gives an equal one. Throws InvalidArgument when the cost's lists
+/// do not fit its stages, when stages is no multiple of ranks, or where the format has no word:
+/// rank speeds, costs per link, pairs.
+[[nodiscard]] std::string write_costs(const CostFile& file);
+
+}  // namespace millrace

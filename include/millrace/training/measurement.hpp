@@ -1,0 +1,83 @@
+// What a run measured, in the words of the plan: times per op and stage as Cost, bubble per rank,
+// and the stash bytes that the plan predicts, to be held against those that were counted.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "millrace/scheduler/plan/cost.hpp"
+#include "millrace/scheduler/plan/program.hpp"
+#include "millrace/scheduler/plan/simulate.hpp"
+#include "millrace/scheduler/run/executor.hpp"
+
+namespace millrace {
+
+/// Busy seconds of one rank in one measured or simulated step.
+struct RankUse {
+  double busy = 0;  ///< inside F, B, I, W and recompute
+
+  /// Idle share of a step that took `makespan`.
+  [[nodiscard]] double bubble(double makespan) const {
+    return makespan > 0 ? 1 - busy / makespan : 0;
+  }
+};
+
+/// How the ranks used one step.
+struct StepUse {
+  double makespan = 0;  ///< first start to last end of a compute action, over all ranks
+  std::vector<RankUse> ranks;
+
+  /// Idle share over all ranks.
+  [[nodiscard]] double bubble() const;
+};
+
+/// Reads a timeline of `program`. Rows of ranks that ran elsewhere are empty and count as idle.
+[[nodiscard]] StepUse step_use(const Program& program, const Timeline& timeline);
+
+/// Averages the durations of a program's actions over steps.
+/// Thread-safety: externally synchronised.
+class Profile {
+ public:
+  /// `program` is the one that ran (Executor::program), and must outlive the profile.
+  explicit Profile(const Program& program);
+
+  /// Adds one step.
+  void add(const Timeline& timeline);
+
+  [[nodiscard]] std::int64_t steps() const { return steps_; }
+  /// Mean use over the steps: mean makespan, mean busy time per rank.
+  [[nodiscard]] StepUse use() const;
+
+  /// Mean seconds of each op of each stage and slice over micro-batches and steps, with the stash
+  /// bytes of `stages` for micro-batches of `rows` samples. A full backward that was never split is
+  /// shared out evenly between I and W. Throws InvalidArgument before the first step.
+  [[nodiscard]] Cost cost(std::span<const HostedStage> stages, std::int64_t rows) const;
+
+ private:
+  struct Mean {
+    double sum = 0;
+    std::int64_t count = 0;
+
+    [[nodiscard]] double value() const { return count > 0 ? sum / static_cast<double>(count) : 0; }
+  };
+
+  [[nodiscard]] std::vector<double> means(Op op) const;
+
+  const Program* program_;
+  std::vector<std::vector<Mean>> of_op_;  // [op][stage * slices + slice]
+  std::vector<double> busy_;              // sums per rank
+  double makespan_ = 0;
+  std::int64_t steps_ = 0;
+};
+
+/// The largest number of bytes each rank will stash in a step, from the program's order and
+/// `StageBody::stash_bytes` alone: rows[i] samples in micro-batch i. What StepResult counts,
+/// exactly. Cost: O(actions). Throws InvalidArgument unless there are as many rows as micro-batches
+/// and no slices.
+[[nodiscard]] std::vector<std::size_t> predict_stash_peaks(const Program& program,
+                                                           std::span<const HostedStage> stages,
+                                                           std::span<const std::int64_t> rows);
+
+}  // namespace millrace

@@ -1,0 +1,210 @@
+// Averages over measured timelines, and the replay that predicts stash peaks.
+#include "millrace/training/measurement.hpp"
+
+#include <algorithm>
+#include <limits>
+#include <set>
+#include <string>
+#include <tuple>
+
+#include "millrace/core/error.hpp"
+
+namespace millrace {
+namespace {
+
+/// (replica, stage, micro-batch) as one index.
+std::size_t unit_index(const Shape& shape, const Action& action) {
+  const auto stage =
+      action.replica().index() * static_cast<std::size_t>(shape.stages()) + action.stage.index();
+  return stage * static_cast<std::size_t>(shape.micro_batches) + action.micro_batch.index();
+}
+
+}  // namespace
+
+double StepUse::bubble() const {
+  double busy = 0;
+  for (const RankUse& rank : ranks) busy += rank.busy;
+  const double all = makespan * static_cast<double>(ranks.size());
+  return all > 0 ? 1 - busy / all : 0;
+}
+
+StepUse step_use(const Program& program, const Timeline& timeline) {
+  StepUse use;
+  use.ranks.resize(program.ranks.size());
+  double first = std::numeric_limits<double>::infinity();
+  double last = 0;
+  for (std::size_t rank = 0; rank < timeline.ranks.size(); ++rank)
+    for (std::size_t i = 0; i < timeline.ranks[rank].size(); ++i) {
+      if (!is_compute(program.ranks[rank][i].op)) continue;
+      const Interval& interval = timeline.ranks[rank][i];
+      use.ranks[rank].busy += interval.end - interval.start;
+      first = std::min(first, interval.start);
+      last = std::max(last, interval.end);
+    }
+  use.makespan = last > first ? last - first : 0;
+  return use;
+}
+
+Profile::Profile(const Program& program)
+    : program_(&program),
+      of_op_(kOps,
+             std::vector<Mean>(static_cast<std::size_t>(program.shape.stages()) *
+                               static_cast<std::size_t>(program.shape.slices))),
+      busy_(program.ranks.size(), 0.0) {}
+
+void Profile::add(const Timeline& timeline) {
+  for (std::size_t rank = 0; rank < timeline.ranks.size(); ++rank)
+    for (std::size_t i = 0; i < timeline.ranks[rank].size(); ++i) {
+      const Action& action = program_->ranks[rank][i];
+      if (!is_compute(action.op)) continue;
+      const Interval& interval = timeline.ranks[rank][i];
+      Mean& mean = of_op_[static_cast<std::size_t>(action.op)]
+                         [action.stage.index() * static_cast<std::size_t>(program_->shape.slices) +
+                          action.slice.index()];
+      mean.sum += interval.end - interval.start;
+      ++mean.count;
+    }
+  const StepUse use = step_use(*program_, timeline);
+  makespan_ += use.makespan;
+  for (std::size_t rank = 0; rank < busy_.size(); ++rank) busy_[rank] += use.ranks[rank].busy;
+  ++steps_;
+}
+
+StepUse Profile::use() const {
+  StepUse use;
+  const auto steps = static_cast<double>(std::max<std::int64_t>(steps_, 1));
+  use.makespan = makespan_ / steps;
+  for (const double busy : busy_) use.ranks.push_back({busy / steps});
+  return use;
+}
+
+std::vector<double> Profile::means(Op op) const {
+  const auto& means = of_op_[static_cast<std::size_t>(op)];
+  std::vector<double> values;
+  if (std::none_of(means.begin(), means.end(), [](const Mean& mean) { return mean.count > 0; }))
+    return values;
+  for (const Mean& mean : means) values.push_back(mean.value());
+  return values;
+}
+
+Cost Profile::cost(std::span<const HostedStage> stages, std::int64_t rows) const {
+  require(steps_ > 0, "a profile needs at least 1 measured step, got 0");
+  Cost cost;
+  cost.slices = program_->shape.slices;
+  const std::size_t pieces = of_op_.front().size();
+  cost.forward = means(Op::Forward);
+  cost.backward = means(Op::Backward);
+  cost.backward_input = means(Op::BackwardInput);
+  cost.backward_weight = means(Op::BackwardWeight);
+  cost.recompute = means(Op::Recompute);
+  cost.forward.resize(pieces);
+  for (auto* half : {&cost.backward_input, &cost.backward_weight})
+    if (half->empty())
+      for (const double whole : cost.backward) half->push_back(whole / 2);
+
+  const auto count = static_cast<std::size_t>(program_->shape.stages());
+  for (auto* memory : {&cost.memory_forward,
+                       &cost.memory_input_peak,
+                       &cost.memory_input,
+                       &cost.memory_weight,
+                       &cost.memory_boundary})
+    memory->resize(count);
+  for (const HostedStage& hosted : stages) {
+    const StashBytes bytes = hosted.body->stash_bytes(rows, false);
+    const StashBytes kept = hosted.body->stash_bytes(rows, true);
+    const auto forward = static_cast<double>(bytes.after_forward);
+    const std::size_t i = hosted.stage.index();
+    cost.memory_forward[i] = forward;
+    cost.memory_input_peak[i] = static_cast<double>(bytes.input_peak) - forward;
+    cost.memory_input[i] = static_cast<double>(bytes.after_input) - forward;
+    cost.memory_weight[i] = -static_cast<double>(bytes.after_input);
+    cost.memory_boundary[i] = static_cast<double>(kept.after_forward);
+  }
+  return cost;
+}
+
+namespace {
+
+/// Plays one rank's list and keeps what every unit holds.
+class StashReplay {
+ public:
+  StashReplay(const Program& program,
+              std::span<const HostedStage> stages,
+              std::span<const std::int64_t> rows)
+      : shape_(program.shape), rows_(rows) {
+    const auto stage_count =
+        static_cast<std::size_t>(shape_.stages()) * static_cast<std::size_t>(shape_.replicas());
+    bodies_.resize(stage_count);
+    held_.resize(stage_count * static_cast<std::size_t>(shape_.micro_batches));
+    recomputed_.resize(held_.size());
+    for (const HostedStage& hosted : stages)
+      bodies_[hosted.replica.index() * static_cast<std::size_t>(shape_.stages()) +
+              hosted.stage.index()] = hosted.body;
+    for (const auto& list : program.ranks)
+      for (const Action& action : list)
+        if (action.op == Op::Recompute) recomputed_[unit_index(shape_, action)] = true;
+  }
+
+  std::size_t peak(std::span<const Action> list) {
+    total_ = peak_ = 0;
+    for (const Action& action : list) play(action);
+    return peak_;
+  }
+
+ private:
+  void play(const Action& action) {
+    if (!is_compute(action.op)) return;
+    const std::size_t index = unit_index(shape_, action);
+    const StageBody* body = bodies_[index / static_cast<std::size_t>(shape_.micro_batches)];
+    if (body == nullptr) return;
+    const std::int64_t rows = rows_[action.micro_batch.index()];
+    const StashBytes whole = body->stash_bytes(rows, false);
+    switch (action.op) {
+      case Op::Forward:
+        return hold(index, body->stash_bytes(rows, recomputed_[index]).after_forward);
+      case Op::Recompute:
+        return hold(index, whole.after_forward);
+      case Op::BackwardInput:
+        hold(index, whole.input_peak);
+        return hold(index, whole.after_input);
+      case Op::Backward:
+        hold(index, whole.input_peak);
+        return hold(index, 0);
+      default:
+        return hold(index, 0);
+    }
+  }
+
+  void hold(std::size_t index, std::size_t bytes) {
+    total_ += bytes;
+    total_ -= held_[index];
+    held_[index] = bytes;
+    peak_ = std::max(peak_, total_);
+  }
+
+  const Shape& shape_;
+  std::span<const std::int64_t> rows_;
+  std::vector<const StageBody*> bodies_;
+  std::vector<std::size_t> held_;
+  std::vector<bool> recomputed_;
+  std::size_t total_ = 0;
+  std::size_t peak_ = 0;
+};
+
+}  // namespace
+
+std::vector<std::size_t> predict_stash_peaks(const Program& program,
+                                             std::span<const HostedStage> stages,
+                                             std::span<const std::int64_t> rows) {
+  require(rows.size() == static_cast<std::size_t>(program.shape.micro_batches),
+          "one number of rows per micro-batch is needed: " +
+              std::to_string(program.shape.micro_batches) + ", got " + std::to_string(rows.size()));
+  require(program.shape.slices == 1,
+          "stash peaks are predicted for 1 slice, got " + std::to_string(program.shape.slices));
+  StashReplay replay(program, stages, rows);
+  std::vector<std::size_t> peaks;
+  for (const auto& list : program.ranks) peaks.push_back(replay.peak(list));
+  return peaks;
+}
+
+}  // namespace millrace
