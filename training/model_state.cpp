@@ -2,13 +2,10 @@
 #include "training/model_state.hpp"
 
 #include <algorithm>
-#include <array>
 #include <map>
 
-#define XXH_INLINE_ALL
-#include <xxhash.h>
-
 #include "millrace/core/error.hpp"
+#include "millrace/training/weights_hash.hpp"
 
 namespace millrace {
 namespace {
@@ -23,17 +20,6 @@ std::vector<std::string> lines_of(const std::string& text) {
     at = end + 1;
   }
   return lines;
-}
-
-std::string hex(const XXH128_hash_t& digest) {
-  XXH128_canonical_t bytes;
-  XXH128_canonicalFromHash(&bytes, digest);
-  std::string text;
-  for (const unsigned char byte : bytes.digest) {
-    text += "0123456789abcdef"[byte >> 4U];
-    text += "0123456789abcdef"[byte & 15U];
-  }
-  return text;
 }
 
 }  // namespace
@@ -143,19 +129,15 @@ std::string ModelState::hash() const {
   std::string mine;
   for (const auto& rank : of_rank_)
     for (const Held& held : rank)
-      if (held.first_copy) {
-        const Tensor& value = held.parameter->value;
-        const auto digest = hex(XXH3_128bits(value.data(), value.bytes()));
-        mine += held.parameter->name + kSeparator + digest + kSeparator;
-      }
-  std::map<std::string, std::string> digests;
+      if (held.first_copy)
+        mine +=
+            held.parameter->name + kSeparator + tensor_digest(held.parameter->value) + kSeparator;
+  std::map<std::string, std::string> digest_of;
   for (const std::string& part : team_->gather(mine)) {
     const auto lines = lines_of(part);
-    for (std::size_t i = 0; i + 1 < lines.size(); i += 2) digests[lines[i]] = lines[i + 1];
+    for (std::size_t i = 0; i + 1 < lines.size(); i += 2) digest_of[lines[i]] = lines[i + 1];
   }
-  std::string all;
-  for (const auto& [name, digest] : digests) all += name + kSeparator + digest + kSeparator;
-  return hex(XXH3_128bits(all.data(), all.size()));
+  return combine_digests(digest_of);
 }
 
 std::vector<Parameter*> ModelState::parameters() const {

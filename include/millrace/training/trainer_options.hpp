@@ -22,20 +22,20 @@ struct TrainerOptions {
   // The pipeline; used when the trainer itself makes the program and the stages.
   std::string schedule = "1f1b";        ///< a name of schedules()
   int ranks = 4;                        ///< p
-  std::optional<int> chunks = {};            ///< v, for chunked schedules
+  std::optional<int> chunks = {};       ///< v, for chunked schedules
   int micro_batches = 8;                ///< m
-  std::vector<int> boundaries;          ///< cut of the layers into stages; empty: even
+  std::vector<int> boundaries = {};     ///< cut of the layers into stages; empty: even
   bool recompute = false;               ///< keep stage inputs alone and run the forward again
   std::string executor = "flow-graph";  ///< a name of executor_kinds()
-  ExecutorOptions executor_options;
+  ExecutorOptions executor_options = {};
 
   // What a step does.
-  OptimizerOptions optimizer;
+  OptimizerOptions optimizer = {};
   /// An optimizer of your own instead. Shared, because programs keep a handle to read it back.
-  std::shared_ptr<const Optimizer> custom_optimizer;
-  LearningRate learning_rate;       ///< total_updates 0: fit() puts its own number of updates
+  std::shared_ptr<const Optimizer> custom_optimizer = {};
+  LearningRate learning_rate = {};       ///< total_updates 0: fit() puts its own number of updates
   std::optional<double> clip_norm = {};  ///< clip the norm over all stages to this
-  std::uint64_t seed = 1;           ///< of initial weights, shuffling and dropout
+  std::uint64_t seed = 1;                ///< of initial weights, shuffling and dropout
   /// No wait inside a step lasts longer.
   std::chrono::milliseconds deadline = std::chrono::minutes(10);
 
