@@ -1,5 +1,5 @@
 // Channel capacities: the sufficient one is read off a run in which nothing waits for room, the
-// minimal one is searched: first one depth for all, then channel by channel.
+// minimal one is searched: first one bound for all, then channel by channel.
 #include <algorithm>
 
 #include "millrace/scheduler/plan/passes.hpp"
@@ -35,6 +35,26 @@ int most_in_channel(const Graph& graph, const Timeline& run, const plan::Channel
   return static_cast<int>(most);
 }
 
+/// Lowest value of [low, high] that works; `high` is known to.
+template <class Works>
+int lowest(int low, int high, Works&& works) {
+  while (low < high) {
+    const int middle = low + (high - low) / 2;
+    if (works(middle))
+      high = middle;
+    else
+      low = middle + 1;
+  }
+  return low;
+}
+
+bool terminates(const Graph& graph,
+                const std::vector<plan::Channel>& channels,
+                const std::vector<int>& depth) {
+  return plan::finished(graph,
+                        plan::where_ranks_stand(plan::bounded_waits(graph, channels, depth)));
+}
+
 /// Searches the depths. Every question is one replay of the graph.
 class MinimalDepths {
  public:
@@ -61,28 +81,12 @@ class MinimalDepths {
   }
 
  private:
-  /// Lowest value of [low, high] that works; `high` is known to.
-  template <class Works>
-  static int lowest(int low, int high, Works&& works) {
-    while (low < high) {
-      const int middle = low + (high - low) / 2;
-      if (works(middle))
-        high = middle;
-      else
-        low = middle + 1;
-    }
-    return low;
-  }
-
   void capped(int depth) {
     depth_ = sufficient_;
     for (int& each : depth_) each = std::min(each, depth);
   }
 
-  [[nodiscard]] bool terminates() const {
-    const plan::Waits waits = plan::bounded_waits(graph_, channels_, depth_);
-    return plan::finished(graph_, plan::where_ranks_stand(waits));
-  }
+  [[nodiscard]] bool terminates() const { return millrace::terminates(graph_, channels_, depth_); }
 
   const Graph& graph_;
   const std::vector<plan::Channel>& channels_;
@@ -113,6 +117,19 @@ std::vector<ChannelCapacity> channel_capacities(const Program& program) {
     result.push_back(
         {all[c].source, all[c].destination, all[c].direction, minimal[c], sufficient[c]});
   return result;
+}
+
+std::optional<int> uniform_capacity(const Program& program) {
+  const Program lowered = insert_messages_before_use(program);
+  const Graph graph(lowered);
+  const auto all = plan::channels(graph);
+  std::size_t most = 1;
+  for (const plan::Channel& channel : all) most = std::max(most, channel.sends.size());
+  const auto works = [&](int depth) {
+    return terminates(graph, all, std::vector<int>(all.size(), depth));
+  };
+  if (!works(static_cast<int>(most))) return std::nullopt;
+  return lowest(1, static_cast<int>(most), works);
 }
 
 }  // namespace millrace

@@ -18,18 +18,22 @@ Clock::Clock(const Graph& graph, const Cost& cost, const ClockOptions& options)
   clock_.assign(ranks, 0);
   if (!options.start.empty()) clock_.assign(options.start.begin(), options.start.end());
   if (cost.contention && !plain_links_) link_free_.assign(ranks * ranks, 0);
+  const Shape& shape = graph.program().shape;
+  pieces_ = static_cast<std::size_t>(shape.stages()) * static_cast<std::size_t>(shape.slices);
+  for (int op = 0; op < kOps; ++op)
+    for (int stage = 0; stage < shape.stages(); ++stage)
+      for (int slice = 0; slice < shape.slices; ++slice)
+        ticks_.push_back(
+            cost.ticks({static_cast<Op>(op), false, 0, Stage{stage}, {}, Slice{slice}}));
   timeline_.ticks_per_unit = cost.ticks_per_unit;
   timeline_.ranks.resize(ranks);
   for (std::size_t r = 0; r < ranks; ++r)
     timeline_.ranks[r].resize(graph.program().ranks[r].size());
 }
 
-bool Clock::run() {
-  return replay_.run([this](Rank rank, Node node) { return step(rank, node); });
-}
-
-Node Clock::step(Rank rank, Node node) {
-  if (arrival_[node] != kNotYet) return kNoNode;  // second half of an atomic pair
+inline Node Clock::step(Rank rank, Node node) {
+  const bool atomic = cost_.pair.has_value();
+  if (atomic && arrival_[node] != kNotYet) return kNoNode;  // second half of a pair
   const auto& list = graph_.program().ranks[rank.index()];
   const std::size_t position = node - graph_.first(rank);
   const Action& action = list[position];
@@ -37,24 +41,25 @@ Node Clock::step(Rank rank, Node node) {
   double begin = clock;
   const Node wanted = wait_for(rank, node, action, begin);
   if (wanted != kNoNode) return wanted;
-  if (cost_.pair && action.with_next && position + 1 < list.size()) {
+  if (atomic && action.with_next && position + 1 < list.size()) {
     const Action& other = list[position + 1];
     const Node other_wanted = wait_for(rank, node + 1, other, begin);
     if (other_wanted != kNoNode) return other_wanted;
     const Interval interval{begin, begin + duration(rank, node, action)};
     finish(rank, node, action, interval);
     finish(rank, node + 1, other, interval);
-  } else if (is_receive(action.op)) {
-    finish(rank, node, action, {clock, begin});
-  } else {
-    finish(rank, node, action, {begin, begin + duration(rank, node, action)});
+    clock = interval.end;
+    return kNoNode;
   }
-  clock = timeline_.ranks[rank.index()][position].end;
+  const bool stands = is_receive(action.op);  // until the message is there
+  const double end = begin + duration(rank, node, action);
+  finish(rank, node, action, {stands ? clock : begin, end});
+  clock = end;
   return kNoNode;
 }
 
 /// The first producer that has not run, or kNoNode with `begin` moved to when all have arrived.
-Node Clock::wait_for(Rank rank, Node node, const Action& action, double& begin) const {
+inline Node Clock::wait_for(Rank rank, Node node, const Action& action, double& begin) const {
   for (const Node producer : graph_.producers(node)) {
     if (arrival_[producer] == kNotYet) return producer;
     begin = std::max(begin, usable(rank, producer, action));
@@ -62,21 +67,22 @@ Node Clock::wait_for(Rank rank, Node node, const Action& action, double& begin) 
   return kNoNode;
 }
 
-double Clock::usable(Rank rank, Node producer, const Action& consumer) const {
+inline double Clock::usable(Rank rank, Node producer, const Action& consumer) const {
   if (has_unit(consumer.op)) return arrival_[producer];
   const Rank source = graph_.rank(producer);
   const double end = timeline_.ranks[source.index()][producer - graph_.first(source)].end;
   return end + cost_.delay(source, rank, graph_.program().shape.ranks);
 }
 
-double Clock::duration(Rank rank, Node node, const Action& action) const {
-  double ticks = cost_.pair && action.with_next ? *cost_.pair : cost_.ticks(action);
+inline double Clock::duration(Rank rank, Node node, const Action& action) const {
+  double ticks = ticks_[static_cast<std::size_t>(action.op) * pieces_ + cost_.at(action)];
+  if (cost_.pair && action.with_next) ticks = *cost_.pair;
   if (!cost_.rank_speed.empty()) ticks /= cost_.rank_speed[rank.index()];
   if (!options_.factor.empty()) ticks *= options_.factor[node];
   return ticks;
 }
 
-void Clock::finish(Rank rank, Node node, const Action& action, Interval interval) {
+inline void Clock::finish(Rank rank, Node node, const Action& action, Interval interval) {
   timeline_.ranks[rank.index()][node - graph_.first(rank)] = interval;
   arrival_[node] = sends_message(action.op) ? arrive(rank, action, interval.end) : interval.end;
 }
@@ -97,7 +103,7 @@ double Clock::arrive(Rank rank, const Action& action, double end) {
   return leave + transfer + cost_.delay(rank, *to, ranks);
 }
 
-bool Clock::sends_message(Op op) const {
+inline bool Clock::sends_message(Op op) const {
   if (graph_.has_messages()) return is_send(op);
   return op == Op::Forward || gives_input_gradient(op);
 }
@@ -108,6 +114,10 @@ std::optional<Rank> Clock::destination(const Action& action) const {
   const int stage = action.stage.value + (forward ? 1 : -1);
   if (stage < 0 || stage >= shape.stages()) return std::nullopt;
   return shape.rank(action.replica(), Stage{stage});
+}
+
+bool Clock::run() {
+  return replay_.run([this](Rank rank, Node node) { return step(rank, node); });
 }
 
 }  // namespace millrace::plan

@@ -47,7 +47,9 @@ class Clock {
   const Graph& graph_;
   const Cost& cost_;
   ClockOptions options_;
-  bool plain_links_;  // one latency for all links, nothing else: the fast path
+  bool plain_links_;           // one latency for all links, nothing else: the fast path
+  std::size_t pieces_ = 0;     // stages times slices
+  std::vector<double> ticks_;  // by op, stage and slice: one table instead of a call per action
   Replay replay_;
   Timeline timeline_;
   std::vector<double> clock_;      // by rank: when it is free

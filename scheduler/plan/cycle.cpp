@@ -9,14 +9,23 @@
 namespace millrace::plan {
 
 std::vector<Node> where_ranks_stand(const Waits& waits) {
-  std::vector<bool> done(waits.graph->size(), false);
   Replay replay(*waits.graph);
+  std::vector<std::uint8_t> done(waits.graph->size(), 0);
+  if (waits.credit.empty() && !waits.atomic_pairs) {
+    replay.run([&](Rank, Node node) {
+      for (const Node producer : waits.graph->producers(node))
+        if (done[producer] == 0) return producer;
+      done[node] = 1;
+      return kNoNode;
+    });
+    return replay.next();
+  }
   replay.run([&](Rank, Node node) {
     Node wanted = kNoNode;
     waits.for_each(node, [&](Node producer) {
-      if (wanted == kNoNode && !done[producer]) wanted = producer;
+      if (wanted == kNoNode && done[producer] == 0) wanted = producer;
     });
-    if (wanted == kNoNode) done[node] = true;
+    if (wanted == kNoNode) done[node] = 1;
     return wanted;
   });
   return replay.next();

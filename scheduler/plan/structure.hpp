@@ -20,6 +20,7 @@ class Structure {
   bool frame();
   void lists();
   void visit(Rank rank, std::size_t position, const Action& action, Node node);
+  [[nodiscard]] bool inside(Rank rank, const Action& action) const;
   [[nodiscard]] std::string outside(Rank rank, const Action& action, Rule& rule) const;
   [[nodiscard]] bool leaves_pipeline(const Action& action) const;
   void repeated(Rank rank, std::size_t position, const Action& action, Node first);

@@ -39,6 +39,15 @@ class OrderCheck {
     violations_.push_back({rule, graph_.rank(node), graph_.position(node), std::move(sentence)});
   }
 
+  /// Rule 5: the program runs to its end, or something in a list waits for a later part of that
+  /// list, or ranks wait for each other.
+  void order() {
+    const plan::Waits waits{&graph_, {}, false};
+    if (plan::finished(graph_, plan::where_ranks_stand(waits))) return;
+    own_lists();
+    if (violations_.empty()) cycle(waits, Rule::Order, "the order has a cycle: ");
+  }
+
   /// What waits for something later in its own list.
   void own_lists() {
     Node node = 0;

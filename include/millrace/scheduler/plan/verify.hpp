@@ -86,7 +86,8 @@ struct ChannelCapacity {
   Rank destination;
   Direction direction = Direction::Forward;
   /// With every channel at its minimal depth the program terminates; with any one of them above 1
-  /// a step lower it does not.
+  /// a step lower it does not. Never above `sufficient`; a larger depth elsewhere may allow less
+  /// here, so the set is one of several.
   int minimal = 1;
   /// Most messages sent and not yet received when nothing ever waits for room (F = I = W = 1).
   int sufficient = 1;
@@ -99,6 +100,10 @@ struct ChannelCapacity {
 /// Throws InvalidArgument when an action lies outside the shape.
 /// Cost: O(actions (1 + c log K)), with c the channels that need more than one place, K the most.
 [[nodiscard]] std::vector<ChannelCapacity> channel_capacities(const Program& program);
+
+/// The smallest depth that is enough when all channels have the same, at least 1; nothing when the
+/// program deadlocks anyhow. Looks at the same program as channel_capacities, at the same cost.
+[[nodiscard]] std::optional<int> uniform_capacity(const Program& program);
 
 /// Whether each stage adds its weight gradients in ascending unit order (slices descending inside a
 /// micro-batch), so that training gives the same bits as sequential accumulation.
