@@ -18,42 +18,46 @@ class ValueSlots {
  public:
   static constexpr std::uint32_t kNone = ~std::uint32_t{0};
 
-  void resize(std::size_t slots) {
-    values_.resize(slots);
-    full_.assign(slots, 0);
-  }
+  void resize(std::size_t slots) { slots_ = std::vector<Slot>(slots); }
 
   void put(std::uint32_t slot, TensorList&& value) {
-    if (full_[slot] != 0) throw Error("the value it gives was given before and not taken yet");
-    values_[slot] = std::move(value);
-    full_[slot] = 1;
+    Slot& place = slots_[slot];
+    if (place.full) throw Error("the value it gives was given before and not taken yet");
+    place.value = std::move(value);
+    place.full = true;
   }
 
   [[nodiscard]] TensorList take(std::uint32_t slot) {
-    if (full_[slot] == 0) throw Error("the value it needs is not there");
-    full_[slot] = 0;
-    return std::move(values_[slot]);
+    Slot& place = slots_[slot];
+    if (!place.full) throw Error("the value it needs is not there");
+    place.full = false;
+    return std::move(place.value);
   }
 
   /// First slot that is full, or the number of slots.
   [[nodiscard]] std::size_t first_full() const {
     std::size_t slot = 0;
-    while (slot < full_.size() && full_[slot] == 0) ++slot;
+    while (slot < slots_.size() && !slots_[slot].full) ++slot;
     return slot;
   }
 
-  [[nodiscard]] std::size_t size() const { return full_.size(); }
+  [[nodiscard]] std::size_t size() const { return slots_.size(); }
 
   void clear() noexcept {
-    for (std::size_t slot = 0; slot < full_.size(); ++slot) {
-      if (full_[slot] != 0) values_[slot].clear();
-      full_[slot] = 0;
+    for (Slot& place : slots_) {
+      place.value.clear();
+      place.full = false;
     }
   }
 
  private:
-  std::vector<TensorList> values_;
-  std::vector<std::uint8_t> full_;
+  /// Lines of its own: neighbours are filled and taken by other threads at the same time.
+  struct alignas(64) Slot {
+    bool full = false;
+    TensorList value;
+  };
+
+  std::vector<Slot> slots_;
 };
 
 }  // namespace millrace::run
