@@ -158,13 +158,8 @@ namespace {
 
 class HoleFiller {
  public:
-  HoleFiller(std::vector<Strip>& strips, int cap, bool only_forwards)
-      : strips_(strips),
-        cap_(cap),
-        only_forwards_(only_forwards),
-        columns_(strips),
-        seen_(strips.size()),
-        live_(strips.size()) {}
+  HoleFiller(std::vector<Strip>& strips, int cap)
+      : strips_(strips), cap_(cap), columns_(strips), seen_(strips.size()), live_(strips.size()) {}
 
   void run() {
     std::size_t longest = 0;
@@ -204,14 +199,13 @@ class HoleFiller {
   }
 
   [[nodiscard]] bool may_move(int rank, Symbol symbol, int column, int most) const {
-    if (is_forward(symbol) ? most >= cap_ : only_forwards_) return false;
+    if (is_forward(symbol) && most >= cap_) return false;
     const int index = seen_[static_cast<std::size_t>(rank)][static_cast<std::size_t>(symbol)];
     return columns_.needed(rank, symbol, index) < column;
   }
 
   std::vector<Strip>& strips_;
   int cap_;
-  bool only_forwards_;
   Columns columns_;
   std::vector<SymbolCount> seen_;
   std::vector<int> live_;
@@ -219,8 +213,8 @@ class HoleFiller {
 
 }  // namespace
 
-void fill_holes(std::vector<Strip>& strips, int cap, bool only_forwards) {
-  HoleFiller(strips, cap, only_forwards).run();
+void fill_holes(std::vector<Strip>& strips, int cap) {
+  HoleFiller(strips, cap).run();
 }
 
 Program strips_program(const std::vector<Strip>& strips,

@@ -73,10 +73,11 @@ struct StripTimes {
 [[nodiscard]] bool squeeze(std::vector<Strip>& strips);
 
 /// Columns left to right: moves into each blank cell the first later symbol that may run there
-/// without any rank holding more than `cap`. With `only_forwards`, other symbols stay.
-void fill_holes(std::vector<Strip>& strips, int cap, bool only_forwards);
+/// without any rank holding more than `cap`.
+void fill_holes(std::vector<Strip>& strips, int cap);
 
-/// The program of the strips; with `fused`, a B and its W (adjacent) become one full backward.
+/// The program of the strips; with `fused`, the weight halves
+/// are part of full backwards.
 [[nodiscard]] Program strips_program(const std::vector<Strip>& strips,
                                      const ScheduleOptions& options,
                                      bool fused);

@@ -1,7 +1,7 @@
 // Enumerates and repeats the building blocks of the V pipelines.
 #include "plan/generators/v_blocks.hpp"
 
-#include <algorithm>
+#include <utility>
 
 namespace millrace::generators {
 
@@ -32,6 +32,8 @@ int next_column(int cursor, int residue) {
   return cursor + (residue - cursor % kPeriod + kPeriod) % kPeriod;
 }
 
+}  // namespace
+
 void put_every_period(Strip& strip, int first, Symbol symbol, int micro_batches) {
   for (int m = 0; m < micro_batches; ++m) {
     const auto column = static_cast<std::size_t>(first + kPeriod * m);
@@ -39,8 +41,6 @@ void put_every_period(Strip& strip, int first, Symbol symbol, int micro_batches)
     strip[column] = symbol;
   }
 }
-
-}  // namespace
 
 std::optional<VBlock> shifted_block(
     int ranks, const std::array<int, 4>& first, int near, int far, int near_ranks) {

@@ -31,6 +31,9 @@ enum class Verdict : std::uint8_t { GoOn, TooMuchMemory };
 /// `near_ranks`, which would hold more.
 void for_each_block(int ranks, const std::function<Verdict(const VBlock&)>& visit);
 
+/// Writes a symbol at column `first` and every period after it.
+void put_every_period(Strip& strip, int first, Symbol symbol, int micro_batches);
+
 /// `micro_batches` repetitions: the symbols follow one another down and up the V, each at the first
 /// column from a running cursor that has its residue.
 [[nodiscard]] std::vector<Strip> repeat(const VBlock& block, int micro_batches);

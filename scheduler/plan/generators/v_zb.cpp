@@ -199,7 +199,7 @@ class BlockBuilder {
               strips[static_cast<std::size_t>(rank)], ranks_, rank, most, micro_batches_, turn))
         return false;
     if (!squeeze(strips)) return false;
-    fill_holes(strips, most, false);
+    fill_holes(strips, most);
     for (Strip& strip : strips) relabel_weights(strip);
     return peak(strips) <= cap_;
   }
