@@ -42,7 +42,7 @@ std::vector<Strip> fused_block(int ranks, int micro_batches) {
 class PullIn {
  public:
   PullIn(std::vector<Strip>& strips, int cap)
-      : strips_(strips), cap_(cap), columns_(strips), seen_(strips.size()) {}
+      : strips_(strips), cap_(cap), columns_(strips), seen_(strips.size()), live_(strips.size()) {}
 
   void run() {
     std::size_t longest = 0;
