@@ -3,6 +3,7 @@
 #pragma once
 
 #include "millrace/scheduler/plan/action.hpp"
+#include "millrace/scheduler/plan/closed_forms.hpp"
 #include "millrace/scheduler/plan/cost.hpp"
 #include "millrace/scheduler/plan/generators.hpp"
 #include "millrace/scheduler/plan/graph.hpp"
@@ -10,4 +11,5 @@
 #include "millrace/scheduler/plan/program.hpp"
 #include "millrace/scheduler/plan/shape.hpp"
 #include "millrace/scheduler/plan/simulate.hpp"
+#include "millrace/scheduler/plan/slicing.hpp"
 #include "millrace/scheduler/plan/verify.hpp"

@@ -1,0 +1,109 @@
+// The published closed forms: bubbles and peaks of schedules as functions of their shape. Equal
+// stages, no latency. Inside the stated domain each is exact; tests compare it with the simulator.
+#pragma once
+
+#include <algorithm>
+
+namespace millrace::closed_forms {
+
+/// Times of one full stage of a p-stage model: F, I (input half), W (weight half); B = I + W.
+/// Thread-safety: immutable, share freely.
+struct StageTimes {
+  double forward = 1;
+  double input = 1;
+  double weight = 1;
+};
+
+/// (p-1)(F+B)/(v q): makespan and span bubble of gpipe, 1f1b, eager-1f1b (v = q = 1, every m), bfs
+/// and interleaved (m >= p), seq-1f1b, seqpipe. Source: Narayanan et al. 2021, section 2.2.
+[[nodiscard]] constexpr double fused_bubble(int p, int v, int q, StageTimes t) {
+  return (p - 1) * (t.forward + t.input + t.weight) / (v * q);
+}
+
+/// (p-1)(F+I-W)/v: makespan bubble of zb-h1 (v = 1) and interleaved-zb, for m >= p and W <= I.
+/// Source: Qi et al. 2023, table 1.
+[[nodiscard]] constexpr double zero_bubble_1p(int p, int v, StageTimes t) {
+  return (p - 1) * (t.forward + t.input - t.weight) / v;
+}
+
+/// (p-1) max(0, F+I-2W): span bubble of zb-h2 for m >= 2p-1. Source: Qi et al. 2023, table 1.
+[[nodiscard]] constexpr double zb_h2_span(int p, StageTimes t) {
+  return (p - 1) * std::max(0.0, t.forward + t.input - 2 * t.weight);
+}
+
+/// (p-1)(max(F,I)-W): span bubble of zb-v for m >= 2p-1, W <= F <= I. Source: Qi et al. 2023.
+[[nodiscard]] constexpr double zb_v_span(int p, StageTimes t) {
+  return (p - 1) * (std::max(t.forward, t.input) - t.weight);
+}
+
+/// max(span bubble, (p-1)F/2): makespan bubble of zb-v for m >= 2p-1, F = I, W <= F.
+[[nodiscard]] constexpr double zb_v_makespan(int p, StageTimes t) {
+  return std::max(zb_v_span(p, t), (p - 1) * t.forward / 2);
+}
+
+/// (p-1)(F+I-W)/2: makespan bubble of dualpipe-v, halves of a pair one by one, for F = I, W <= F.
+[[nodiscard]] constexpr double dualpipe_v(int p, StageTimes t) {
+  return (p - 1) * (t.forward + t.input - t.weight) / 2;
+}
+
+/// (m/p + 1)(p-2)F: makespan bubble of chimera at B = 2F. Source: Li and Hoefler 2021.
+[[nodiscard]] constexpr double chimera(int p, int m, double forward) {
+  return (m / p + 1) * (p - 2) * forward;
+}
+
+/// ((p-1)(F+I) + (v-1)(p-g)F)/v: makespan bubble of group-interleaved at F = I = W, g divides m,
+/// m >= p. Source: derived for the building block of Wan et al. 2025.
+[[nodiscard]] constexpr double group_interleaved(int p, int v, int g, double forward) {
+  return (2 * (p - 1) + (v - 1) * (p - g)) * forward / v;
+}
+
+/// (p-1 + (v-1)(p-g) + max(0, 2p-1-3g))F/v: makespan bubble of grouped-zb at F = I = W, g divides
+/// m, m >= p. Source: derived here.
+[[nodiscard]] constexpr double grouped_zb(int p, int v, int g, double forward) {
+  return (p - 1 + (v - 1) * (p - g) + std::max(0, 2 * p - 1 - 3 * g)) * forward / v;
+}
+
+// Peaks count micro-batches of one full stage held from F until B or W.
+
+/// min(p-r, m): 1f1b on rank r.
+[[nodiscard]] constexpr int one_f_one_b_peak(int p, int m, int r) {
+  return std::min(p - r, m);
+}
+
+/// min(2(p-r)-1, m): eager-1f1b on rank r.
+[[nodiscard]] constexpr int eager_peak(int p, int m, int r) {
+  return std::min(2 * (p - r) - 1, m);
+}
+
+/// min(((v-1)g + 2(p-1-r) + 1)/v, m): interleaved with groups of g on rank r, m >= p.
+[[nodiscard]] constexpr double interleaved_peak(int p, int m, int v, int g, int r) {
+  return std::min(((v - 1.0) * g + 2 * (p - 1 - r) + 1) / v, 1.0 * m);
+}
+
+/// ((v-1)g + p)/v on every rank: interleaved-zb and grouped-zb with groups of g that divide m,
+/// m >= p. With v = 1: zb-h1's min(p, m).
+[[nodiscard]] constexpr double split_loop_peak(int p, int v, int g) {
+  return ((v - 1.0) * g + p) / v;
+}
+
+/// ((v-1)g + p-r)/v: group-interleaved on rank r, g divides m, m >= p.
+[[nodiscard]] constexpr double group_interleaved_peak(int p, int v, int g, int r) {
+  return ((v - 1.0) * g + p - r) / v;
+}
+
+/// p/2 + 1 + min(r, p-1-r), at most m: chimera on rank r, m >= 2p.
+[[nodiscard]] constexpr int chimera_peak(int p, int r) {
+  return p / 2 + 1 + std::min(r, p - 1 - r);
+}
+
+/// (p+2)/2 rounded down: v-half, m >= p.
+[[nodiscard]] constexpr int v_half_peak(int p) {
+  return (p + 2) / 2;
+}
+
+/// (p+4)/3 rounded down: v-min, m >= p.
+[[nodiscard]] constexpr int v_min_peak(int p) {
+  return (p + 4) / 3;
+}
+
+}  // namespace millrace::closed_forms
