@@ -48,5 +48,6 @@ int main(int argc, char** argv) {
   app.name("millrace");
   app.require_subcommand(1);
   cli::add_list(app);
+  cli::add_show(app);
   return run(app, argc, argv);
 }

@@ -13,5 +13,6 @@ struct ExitCode {
 };
 
 void add_list(CLI::App& app);
+void add_show(CLI::App& app);
 
 }  // namespace millrace::cli

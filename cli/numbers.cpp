@@ -1,0 +1,101 @@
+// Numbers in and out; see numbers.hpp.
+#include "cli/numbers.hpp"
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <cmath>
+#include <cstdio>
+
+#include "millrace/core/error.hpp"
+
+namespace millrace::cli {
+
+namespace {
+
+constexpr double kLargest = 1e15;  // beyond, ticks would not be exact integers any more
+
+[[noreturn]] void refuse(const std::string& option,
+                         const std::string& text,
+                         const std::string& allowed) {
+  throw InvalidArgument(option + " is '" + text + "'; expected " + allowed);
+}
+
+int decimals_of(double value) {
+  double power = 1;
+  for (int decimals = 0; decimals < 9; ++decimals, power *= 10) {
+    const double scaled = value * power;
+    if (std::abs(scaled - std::round(scaled)) <= 1e-12 * std::abs(scaled)) return decimals;
+  }
+  return 9;
+}
+
+}  // namespace
+
+std::int64_t whole_number(const std::string& option,
+                          const std::string& text,
+                          std::int64_t least,
+                          std::int64_t most) {
+  std::int64_t value = 0;
+  const char* end = text.data() + text.size();
+  const auto [stop, error] = std::from_chars(text.data(), end, value);
+  if (error != std::errc() || stop != end || value < least || value > most)
+    refuse(option,
+           text,
+           "a whole number from " + std::to_string(least) + " to " + std::to_string(most));
+  return value;
+}
+
+double decimal(const std::string& option, const std::string& text, double least) {
+  double value = 0;
+  const char* end = text.data() + text.size();
+  const auto [stop, error] = std::from_chars(text.data(), end, value);
+  if (error != std::errc() || stop != end || !std::isfinite(value) || value < least ||
+      value > kLargest)
+    refuse(option, text, "a number from " + plain(least) + " to " + plain(kLargest));
+  return value;
+}
+
+NumberList number_list(const std::string& option, const std::string& text, double least) {
+  NumberList list;
+  std::size_t from = 0;
+  while (from <= text.size()) {
+    const std::size_t comma = std::min(text.find(',', from), text.size());
+    list.values.push_back(decimal(option, text.substr(from, comma - from), least));
+    list.decimals = std::max(list.decimals, decimals_of(list.values.back()));
+    from = comma + 1;
+  }
+  return list;
+}
+
+std::string plain(double value) {
+  std::array<char, 40> text{};
+  const int length = std::snprintf(text.data(), text.size(), "%.12g", value);
+  return {text.data(), static_cast<std::size_t>(length)};
+}
+
+std::string percent(double share) {
+  std::array<char, 40> text{};
+  const int length = std::snprintf(text.data(), text.size(), "%.2f %%", 100 * share);
+  return {text.data(), static_cast<std::size_t>(length)};
+}
+
+std::string table(const std::vector<std::vector<std::string>>& rows) {
+  std::vector<std::size_t> widths;
+  for (const auto& row : rows) {
+    widths.resize(std::max(widths.size(), row.size()));
+    for (std::size_t i = 0; i < row.size(); ++i) widths[i] = std::max(widths[i], row[i].size());
+  }
+  std::string text;
+  for (const auto& row : rows) {
+    for (std::size_t i = 0; i < row.size(); ++i) {
+      const std::string pad(widths[i] - row[i].size(), ' ');
+      text += i == 0 ? row[i] + pad : "  " + pad + row[i];
+    }
+    text.erase(text.find_last_not_of(' ') + 1);
+    text += '\n';
+  }
+  return text;
+}
+
+}  // namespace millrace::cli

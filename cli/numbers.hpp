@@ -1,0 +1,39 @@
+// Numbers as typed: whole numbers, decimals and lists of them, with refusals that name the option
+// as typed, the value and what is allowed; and numbers as printed.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace millrace::cli {
+
+/// A list of decimals and the power of ten that makes all of them whole.
+struct NumberList {
+  std::vector<double> values;
+  int decimals = 0;
+};
+
+[[nodiscard]] std::int64_t whole_number(const std::string& option,
+                                        const std::string& text,
+                                        std::int64_t least,
+                                        std::int64_t most = 2'147'483'647);
+
+/// A decimal of at least `least`.
+[[nodiscard]] double decimal(const std::string& option, const std::string& text, double least);
+
+/// Comma-separated decimals, each at least `least`.
+[[nodiscard]] NumberList number_list(const std::string& option,
+                                     const std::string& text,
+                                     double least);
+
+/// Shortest text with at most 12 significant digits: "4.5".
+[[nodiscard]] std::string plain(double value);
+
+/// "27.3 %".
+[[nodiscard]] std::string percent(double share);
+
+/// Columns separated by two blanks; the first left-aligned, the rest right-aligned.
+[[nodiscard]] std::string table(const std::vector<std::vector<std::string>>& rows);
+
+}  // namespace millrace::cli

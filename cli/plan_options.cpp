@@ -1,0 +1,224 @@
+// The shared options of the plan verbs: registration and the generator's share. Costs are in
+// plan_costs.cpp, files in plan_outputs.cpp.
+#include "cli/plan_options.hpp"
+
+#include <iostream>
+#include <numeric>
+
+#include "cli/files.hpp"
+#include "cli/verbs.hpp"
+#include "millrace/core/error.hpp"
+#include "millrace/scheduler/plan/passes.hpp"
+#include "millrace/scheduler/plan/text.hpp"
+
+namespace millrace::cli {
+
+namespace {
+
+constexpr double kAny = -1e15;
+
+using Text = const std::string&;
+
+void add_count(CLI::App& verb, const char* name, int& value, const char* what) {
+  verb.add_option_function<std::string>(
+      name,
+      [name, &value](Text text) { value = static_cast<int>(whole_number(name, text, 1)); },
+      what);
+}
+
+void add_count(CLI::App& verb, const char* name, std::optional<int>& value, const char* what) {
+  verb.add_option_function<std::string>(
+      name,
+      [name, &value](Text text) { value = static_cast<int>(whole_number(name, text, 1)); },
+      what);
+}
+
+void add_list(CLI::App& verb, const char* name, NumberList& value, double least, const char* what) {
+  verb.add_option_function<std::string>(
+      name, [name, &value, least](Text text) { value = number_list(name, text, least); }, what);
+}
+
+void add_path(CLI::App& verb,
+              const char* name,
+              std::optional<std::string>& path,
+              const char* what) {
+  verb.add_option_function<std::string>(
+          name, [&path](Text text) { path = text; }, what)
+      ->expected(0, 1)
+      ->type_name("FILE");
+}
+
+void add_shape_options(CLI::App& verb, PlanOptions& options) {
+  add_count(verb, "-p", options.schedule.ranks, "Ranks (default 4)");
+  add_count(verb, "-m", options.schedule.micro_batches, "Micro-batches (default 8)");
+  add_count(
+      verb, "-v", options.schedule.chunks, "Chunks per rank, of chunked schedules (default 2)");
+  add_count(verb, "-q", options.schedule.slices, "Slices per micro-batch, of sliced schedules");
+  add_count(verb, "--group", options.schedule.group, "Micro-batches of a group");
+  add_count(verb, "--waves", options.schedule.waves, "Waves, of the wave schedule");
+  verb.add_option_function<std::string>(
+      "--order",
+      [&options](Text text) {
+        if (text != "fifo" && text != "lifo")
+          throw InvalidArgument("--order is '" + text + "'; known are fifo and lifo");
+        options.schedule.order = text == "fifo" ? BackwardOrder::Fifo : BackwardOrder::Lifo;
+      },
+      "Backward order of gpipe and bfs: fifo or lifo");
+  verb.add_flag("--comms", options.comms, "Lower to sends and receives");
+  verb.add_flag("--old-letters",
+                options.old_letters,
+                "A CSV that is read has PyTorch's old letters: B input gradient, BW full backward");
+  verb.add_flag("--skip-sharding", options.skip_sharding, "Leave UNSHARD and RESHARD of a CSV out");
+}
+
+void add_cost_options(CLI::App& verb, PlanOptions& options) {
+  add_list(
+      verb, "--f", options.forward, 0, "Time of F of a full stage: 1, p or p v values (default 1)");
+  add_list(verb, "--i", options.input, 0, "Time of I, likewise (default 1)");
+  add_list(verb, "--w", options.weight, 0, "Time of W, likewise; B takes I + W (default 1)");
+  add_list(verb, "--latency", options.latency, 0, "Time of a message between ranks (default 0)");
+  verb.add_option_function<std::string>(
+      "--bandwidth",
+      [&options](Text text) { options.bandwidth = decimal("--bandwidth", text, 0); },
+      "Bytes per unit of time of a link; needs --message-bytes");
+  verb.add_option_function<std::string>(
+      "--message-bytes",
+      [&options](Text text) { options.message_bytes = decimal("--message-bytes", text, 0); },
+      "Bytes of the message of one micro-batch");
+  add_list(verb,
+           "--mem-f",
+           options.memory_forward,
+           kAny,
+           "Change of memory at F of a full stage (default 1)");
+  add_list(verb, "--mem-i", options.memory_input, kAny, "Change at the end of I (default 0)");
+  verb.add_option_function<std::string>(
+      "--mem-w",
+      [&options](Text text) { options.memory_weight = number_list("--mem-w", text, kAny); },
+      "Change at the end of W (default: gives back all of --mem-f and --mem-i)");
+  verb.add_option(
+      "--memory-limit",
+      options.memory_limit,
+      "Limit per rank after every op, in the unit of --mem-*; with suffix p: x p x mem-f");
+  verb.add_flag("--chunk-costs", options.chunk_costs, "--f --i --w --mem-* are of a chunk");
+  verb.add_flag("--atomic-pairs", options.atomic_pairs, "Run overlapped pairs as one op of F + B");
+  verb.add_option("--costs", options.costs_file, "Costs from a file that train --profile wrote");
+}
+
+void add_run_options(CLI::App& verb, PlanOptions& options) {
+  verb.add_option_function<std::string>(
+      "--iterations",
+      [&options](Text text) {
+        options.iterations = static_cast<int>(whole_number("--iterations", text, 1, 100'000));
+      },
+      "Steps in a row (default 1)");
+  verb.add_option_function<std::string>(
+      "--jitter",
+      [&options](Text text) { options.jitter = decimal("--jitter", text, 0); },
+      "Spread of every op's time, as a share of it (default 0)");
+  verb.add_option_function<std::string>(
+      "--seed",
+      [&options](Text text) {
+        options.seed = static_cast<std::uint64_t>(whole_number("--seed", text, 0, INT64_MAX));
+      },
+      "Seed of the jitter (default 1)");
+}
+
+void add_output_options(CLI::App& verb, PlanOptions& options) {
+  add_path(verb, "--csv", options.csv, "Write PyTorch's schedule CSV (no FILE: standard output)");
+  add_path(verb, "--svg", options.svg, "Write an SVG picture");
+  add_path(verb, "--html", options.html, "Write a page to explore");
+  add_path(verb, "--trace", options.trace, "Write a trace for Perfetto or Chrome");
+  add_path(verb, "--plan", options.plan, "Write a plan file that train --plan runs");
+  verb.add_flag("--json", options.json, "Print one JSON object");
+}
+
+double mean(const NumberList& list) {
+  return std::accumulate(list.values.begin(), list.values.end(), 0.0) /
+         static_cast<double>(list.values.size());
+}
+
+std::string faults(const std::string& path, const std::vector<Diagnostic>& diagnostics) {
+  std::string text;
+  for (const Diagnostic& diagnostic : diagnostics)
+    text += (text.empty() ? "" : "\nmillrace: ") + path + ":" + to_string(diagnostic);
+  return text;
+}
+
+Program program_in(const std::string& path, const PlanOptions& options) {
+  const std::string text = read_file("the schedule", path);
+  const std::size_t first = text.find_first_not_of(" \t\r\n");
+  if (first != std::string::npos && text[first] == '{') {
+    ParsedPlan read = read_plan(text);
+    if (!read.plan) throw DataError(faults(path, read.diagnostics));
+    return std::move(read.plan->program);
+  }
+  ParsedProgram read =
+      read_csv(text, {.old_letters = options.old_letters, .skip_sharding = options.skip_sharding});
+  if (!read.program) throw DataError(faults(path, read.diagnostics));
+  read.program->name = path.substr(path.rfind('/') + 1);
+  return std::move(*read.program);
+}
+
+bool is_path(const std::string& subject) {
+  return subject.find_first_of("./") != std::string::npos;
+}
+
+Program finished(Program program, const PlanOptions& options) {
+  if (!options.comms) return program;
+  Program lowered = insert_messages(insert_reductions(program));
+  lowered.name = program.name;
+  return lowered;
+}
+
+}  // namespace
+
+void add_plan_options(CLI::App& verb, PlanOptions& options) {
+  add_shape_options(verb, options);
+  add_cost_options(verb, options);
+  add_run_options(verb, options);
+  add_output_options(verb, options);
+}
+
+std::optional<double> memory_limit_of(const PlanOptions& options, int ranks) {
+  if (options.memory_limit.empty()) return std::nullopt;
+  std::string text = options.memory_limit;
+  if (text.back() != 'p') return decimal("--memory-limit", text, 0);
+  text.pop_back();
+  return decimal("--memory-limit", text, 0) * ranks * mean(options.memory_forward);
+}
+
+ScheduleOptions schedule_options(const PlanOptions& options) {
+  ScheduleOptions schedule = options.schedule;
+  const int chunks = options.chunk_costs ? options.schedule.chunks.value_or(1) : 1;
+  schedule.forward = mean(options.forward) * chunks;
+  schedule.input = mean(options.input) * chunks;
+  schedule.weight = mean(options.weight) * chunks;
+  schedule.latency = mean(options.latency);
+  schedule.memory_forward = mean(options.memory_forward) * chunks;
+  schedule.memory_input = mean(options.memory_input) * chunks;
+  schedule.memory_weight = options.memory_weight ? mean(*options.memory_weight) * chunks
+                                                 : -schedule.memory_forward - schedule.memory_input;
+  schedule.memory_limit = memory_limit_of(options, schedule.ranks);
+  return schedule;
+}
+
+Program program_of(const std::string& subject, const PlanOptions& options) {
+  if (is_path(subject)) return finished(program_in(subject, options), options);
+  ScheduleOptions schedule = schedule_options(options);
+  if (!find_schedule(subject).limited) schedule.memory_limit.reset();
+  return finished(generate(subject, schedule), options);
+}
+
+Program comparable_program_of(const std::string& subject, const PlanOptions& options) {
+  if (is_path(subject)) return program_of(subject, options);
+  const ScheduleEntry& entry = find_schedule(subject);
+  PlanOptions own = options;
+  if (!entry.chunked) own.schedule.chunks.reset();
+  if (!entry.sliced) own.schedule.slices.reset();
+  if (!entry.grouped) own.schedule.group.reset();
+  if (!entry.waved) own.schedule.waves.reset();
+  if (!entry.ordered) own.schedule.order.reset();
+  return program_of(subject, own);
+}
+
+}  // namespace millrace::cli

@@ -1,0 +1,38 @@
+// The files that plan verbs write: all texts are made before the first is written.
+#include <vector>
+
+#include "cli/files.hpp"
+#include "cli/plan_options.hpp"
+#include "millrace/scheduler/plan/draw.hpp"
+#include "millrace/scheduler/plan/text.hpp"
+
+namespace millrace::cli {
+
+bool prints_file(const PlanOptions& options) {
+  for (const auto* path :
+       {&options.csv, &options.svg, &options.html, &options.trace, &options.plan})
+    if (*path && ((*path)->empty() || **path == "-")) return true;
+  return false;
+}
+
+void write_outputs(const PlanOptions& options,
+                   const Program& program,
+                   const Cost& cost,
+                   const Timeline& timeline) {
+  struct File {
+    const char* option;
+    std::string path;
+    std::string text;
+  };
+  std::vector<File> files;
+  if (options.csv) files.push_back({"--csv", *options.csv, write_csv(program)});
+  if (options.svg)
+    files.push_back({"--svg", *options.svg, draw_svg(program, timeline, cost, program.name)});
+  if (options.html)
+    files.push_back({"--html", *options.html, draw_html(program, timeline, cost, program.name)});
+  if (options.trace) files.push_back({"--trace", *options.trace, draw_trace(program, timeline)});
+  if (options.plan) files.push_back({"--plan", *options.plan, write_plan({program, {}})});
+  for (const File& file : files) write_file(file.option, file.path, file.text);
+}
+
+}  // namespace millrace::cli

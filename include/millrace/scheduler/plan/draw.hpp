@@ -1,0 +1,71 @@
+// Pictures of a timeline, simulated or measured: text for a terminal, SVG for a paper, a trace for
+// Perfetto and Chrome, a page to explore. All return the text; files are written by the caller.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "millrace/scheduler/plan/cost.hpp"
+#include "millrace/scheduler/plan/program.hpp"
+#include "millrace/scheduler/plan/simulate.hpp"
+#include "millrace/scheduler/plan/text.hpp"
+
+namespace millrace {
+
+struct AsciiOptions {
+  bool colour = false;  ///< ANSI colours by op
+  int columns = 0;      ///< most characters of a line; 0 = as many as unit slots need
+};
+
+/// Draws one line per rank: a slot is as long as the shortest op, a forward shows its micro-batch,
+/// a backward B and the micro-batch (I, W and R likewise), = fills longer ops, a dot is an idle
+/// slot. With chunks or replicas a letter per chunk stands before the micro-batch.
+/// Precondition of all pictures: the timeline has the program's actions, else InvalidArgument.
+/// Cost: O(actions + characters).
+///
+///   rank 0 | 0 1 . .B0== .B1==
+///   rank 1 | . 0B0== 1B1== . .
+[[nodiscard]] std::string draw_ascii(const Program& program,
+                                     const Timeline& timeline,
+                                     const AsciiOptions& options = {});
+
+/// Draws an SVG 1.1 picture: a bar per rank with a box per action (colour by op, shade by chunk or
+/// replica, micro-batch number inside), idle time as grey ground, legend, time axis, and the memory
+/// held by each rank under it when `cost` has a memory model. Text in a generic sans-serif font.
+/// Throws InvalidArgument above 400,000 actions. Cost: O(actions).
+[[nodiscard]] std::string draw_svg(const Program& program,
+                                   const Timeline& timeline,
+                                   const Cost& cost,
+                                   const std::string& title = "");
+
+/// Writes a page without external resources: the picture with zoom (wheel, drag, keys), what an
+/// action is, when it ran and what it waited for under the mouse, memory below, and sliders that
+/// rescale the costs and replay the schedule in the page. `#hover=RANK,INDEX` in the address
+/// opens the page with the mouse on that action. Throws InvalidArgument above 400,000 actions.
+/// Cost: O(actions).
+[[nodiscard]] std::string draw_html(const Program& program,
+                                    const Timeline& timeline,
+                                    const Cost& cost,
+                                    const std::string& title = "");
+
+/// Writes trace-event JSON for Perfetto (ui.perfetto.dev) and chrome://tracing: a thread per rank,
+/// an event per action with the action in its args, a flow arrow per message between ranks. One
+/// unit of the timeline (a second, when measured) is written as one second. Cost: O(actions).
+[[nodiscard]] std::string draw_trace(const Program& program, const Timeline& timeline);
+
+/// The timeline, or why there is none: exactly one of the two members is filled.
+/// Thread-safety: immutable, share freely.
+struct ParsedTimeline {
+  std::optional<Timeline> timeline;  ///< in seconds, ticks_per_unit = 1
+  std::vector<Diagnostic> diagnostics;
+};
+
+/// Reads back a trace that draw_trace wrote for this program; events without an action of the
+/// program's text in args.action are passed over. Every compute action must occur once;
+/// an action without an event of its own (a message, in a trace of compute) takes no time, at the
+/// end of its predecessor. Cost: O(actions + length of the text).
+[[nodiscard]] ParsedTimeline read_trace(std::string_view text, const Program& program);
+
+}  // namespace millrace

@@ -1,0 +1,45 @@
+// What the pictures share: the box of an action, its label and its chunk on the rank.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "millrace/scheduler/plan/draw.hpp"
+
+namespace millrace::picture {
+
+/// One action with a length, as drawn.
+struct Box {
+  const Action* action = nullptr;
+  std::size_t position = 0;
+  Interval time;
+  int chunk = 0;       ///< which of the rank's stages, in (replica, stage) order
+  bool upper = false;  ///< first half of a pair that runs at once: drawn in the upper half
+  bool lower = false;  ///< second half of such a pair
+};
+
+/// Boxes of every rank: actions that take time, in program order.
+[[nodiscard]] std::vector<std::vector<Box>> boxes(const Program& program, const Timeline& timeline);
+
+/// Throws InvalidArgument unless the timeline has exactly the program's actions.
+void require_aligned(const Program& program, const Timeline& timeline);
+
+/// Throws InvalidArgument when there are more actions than a picture can show.
+void require_drawable(const Program& program);
+
+/// Most stages (of all replicas) that one rank holds.
+[[nodiscard]] int most_chunks(const Program& program);
+
+/// Earliest start and latest end over all actions.
+[[nodiscard]] Interval extent(const Timeline& timeline);
+
+/// "3", with slices "3.1".
+[[nodiscard]] std::string unit_label(const Action& action, const Shape& shape);
+
+/// Shortest decimal text of a number with at most `digits` significant digits: "4.5", "33".
+[[nodiscard]] std::string number(double value, int digits = 6);
+
+/// Escapes <, >, & and quotes for XML and HTML.
+[[nodiscard]] std::string escaped(const std::string& text);
+
+}  // namespace millrace::picture

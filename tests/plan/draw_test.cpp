@@ -1,0 +1,203 @@
+// The pictures: the terminal picture character by character, the SVG as XML, the trace there and
+// back, the page's data.
+#include "millrace/scheduler/plan/draw.hpp"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+#include "millrace/core/error.hpp"
+#include "millrace/scheduler/plan/generators.hpp"
+#include "millrace/scheduler/plan/passes.hpp"
+
+namespace millrace {
+namespace {
+
+using testing::HasSubstr;
+
+struct Drawn {
+  Program program;
+  Cost cost;
+  Timeline timeline;
+};
+
+Drawn drawn(Program program, double latency = 0) {
+  const Cost cost = Cost::of_full_stage(program.shape, 1, 1, 1, latency);
+  Timeline timeline = std::get<Timeline>(simulate(Graph(program), cost));
+  return {std::move(program), cost, std::move(timeline)};
+}
+
+Drawn drawn(std::string_view name, int ranks, int micro_batches) {
+  ScheduleOptions options;
+  options.ranks = ranks;
+  options.micro_batches = micro_batches;
+  return drawn(generate(name, options));
+}
+
+std::size_t count(std::string_view text, std::string_view what) {
+  std::size_t found = 0;
+  for (std::size_t at = text.find(what); at != std::string_view::npos; at = text.find(what, at + 1))
+    ++found;
+  return found;
+}
+
+TEST(DrawAscii, OneFOneBIsTheStaircaseOfThePapers) {
+  const Drawn it = drawn("1f1b", 4, 4);
+
+  EXPECT_EQ(draw_ascii(it.program, it.timeline),
+            "rank 0 | 0 1 2 3 . . . . . .B0== .B1== .B2== .B3==\n"
+            "rank 1 | . 0 1 2 . . . .B0== 3B1== .B2== .B3== . .\n"
+            "rank 2 | . . 0 1 . .B0== 2B1== 3B2== .B3== . . . .\n"
+            "rank 3 | . . . 0B0== 1B1== 2B2== 3B3== . . . . . .\n");
+}
+
+TEST(DrawAscii, ChunksHaveALetterAndSplitBackwardsTheirOwn) {
+  const Drawn it = drawn("interleaved-zb", 2, 2);
+
+  EXPECT_EQ(draw_ascii(it.program, it.timeline),
+            "rank 0 | a0 a1 b0 b1  .Ib0Wb0Ib1Wb1Ia0Wa0Ia1Wa1\n"
+            "rank 1 |  . a0 a1 b0Ib0 b1Ib1Wb0Ia0Wb1Ia1Wa0Wa1\n");
+}
+
+TEST(DrawAscii, ColourChangesNoCharacterAndColumnsAreKept) {
+  const Drawn it = drawn("1f1b", 4, 8);
+  std::string coloured = draw_ascii(it.program, it.timeline, {.colour = true, .columns = 0});
+  const std::string narrow = draw_ascii(it.program, it.timeline, {.colour = false, .columns = 40});
+
+  EXPECT_EQ(count(coloured, "\x1b[44;97m"), 32U);  // a forward per rank and micro-batch
+  for (std::size_t at; (at = coloured.find('\x1b')) != std::string::npos;)
+    coloured.erase(at, coloured.find('m', at) - at + 1);
+  EXPECT_EQ(coloured, draw_ascii(it.program, it.timeline));
+  std::size_t from = 0;
+  for (std::size_t end; (end = narrow.find('\n', from)) != std::string::npos; from = end + 1)
+    EXPECT_EQ(end - from, 40U);
+}
+
+TEST(Draw, RefusesATimelineOfAnotherProgram) {
+  const Drawn one = drawn("1f1b", 4, 8);
+  const Drawn other = drawn("1f1b", 4, 7);
+
+  EXPECT_THROW((void)draw_ascii(one.program, other.timeline), InvalidArgument);
+  EXPECT_THROW((void)draw_svg(one.program, other.timeline, one.cost), InvalidArgument);
+  EXPECT_THROW((void)draw_html(one.program, other.timeline, one.cost), InvalidArgument);
+  EXPECT_THROW((void)draw_trace(one.program, other.timeline), InvalidArgument);
+}
+
+// Every element is closed in order and no attribute or text has a stray special character: enough
+// of XML to know that a reader accepts what this writer makes.
+void expect_well_formed(const std::string& xml) {
+  std::vector<std::string> open;
+  for (std::size_t at = xml.find('<'); at != std::string::npos; at = xml.find('<', at)) {
+    const std::size_t end = xml.find('>', at);
+    ASSERT_NE(end, std::string::npos);
+    const std::string tag = xml.substr(at + 1, end - at - 1);
+    ASSERT_EQ(tag.find('<'), std::string::npos) << tag;
+    ASSERT_EQ(count(tag, "'") % 2, 0U) << tag;
+    const std::string name = tag.substr(0, tag.find_first_of(" /", 1));
+    if (tag.front() == '/') {
+      ASSERT_FALSE(open.empty());
+      ASSERT_EQ("/" + open.back(), tag);
+      open.pop_back();
+    } else if (tag.back() != '/') {
+      open.push_back(name);
+    }
+    at = end;
+  }
+  EXPECT_TRUE(open.empty());
+}
+
+TEST(DrawSvg, IsWellFormedForTheWholeCatalogue) {
+  for (const ScheduleEntry& entry : schedules()) {
+    const Drawn it = drawn(entry.name, 4, 8);
+    const std::string svg = draw_svg(it.program, it.timeline, it.cost, "a < b & 'c'");
+    expect_well_formed(svg);
+    EXPECT_THAT(svg, HasSubstr("a &lt; b &amp; "));
+    EXPECT_THAT(svg, testing::Not(HasSubstr("nan")));
+    EXPECT_THAT(svg, testing::Not(HasSubstr("inf")));
+  }
+}
+
+TEST(DrawSvg, HasABoxPerActionAndACurvePerRank) {
+  const Drawn it = drawn("zb-h1", 4, 8);
+
+  const std::string svg = draw_svg(it.program, it.timeline, it.cost);
+
+  EXPECT_EQ(count(svg, "stroke-width='0.8'"), it.program.size());
+  EXPECT_EQ(count(svg, "<path "), 4U);
+  for (const char* word :
+       {">forward<", ">backward-input<", ">backward-weight<", ">idle<", ">time<"})
+    EXPECT_THAT(svg, HasSubstr(word));
+  EXPECT_THAT(svg, testing::Not(HasSubstr(">backward<")));
+}
+
+TEST(DrawTrace, ReadsBackTheSameTimeline) {
+  for (const char* name : {"1f1b", "interleaved", "zb-h1", "seq-1f1b"}) {
+    const Drawn it = drawn(insert_messages(drawn(name, 4, 8).program), 0.5);
+
+    const ParsedTimeline read = read_trace(draw_trace(it.program, it.timeline), it.program);
+
+    ASSERT_TRUE(read.timeline) << read.diagnostics.at(0).sentence;
+    for (std::size_t rank = 0; rank < it.program.ranks.size(); ++rank)
+      for (std::size_t i = 0; i < it.program.ranks[rank].size(); ++i) {
+        const Interval& written = it.timeline.ranks[rank][i];
+        const Interval& back = read.timeline->ranks[rank][i];
+        EXPECT_NEAR(back.start, written.start / it.timeline.ticks_per_unit, 1e-12 * 1000);
+        EXPECT_NEAR(back.end, written.end / it.timeline.ticks_per_unit, 1e-12 * 1000);
+      }
+  }
+}
+
+TEST(DrawTrace, HasAThreadPerRankAndAnArrowPerMessage) {
+  const Drawn it = drawn("1f1b", 4, 8);
+
+  const auto events = nlohmann::json::parse(draw_trace(it.program, it.timeline))["traceEvents"];
+
+  std::map<std::string, int> kinds;
+  for (const auto& event : events) ++kinds[event["ph"].get<std::string>()];
+  EXPECT_EQ(kinds["M"], 5);   // the process and four threads
+  EXPECT_EQ(kinds["X"], 64);  // F and B of 8 micro-batches on 4 stages
+  EXPECT_EQ(kinds["s"], 48);  // 3 borders, 8 micro-batches, both ways
+  EXPECT_EQ(kinds["f"], 48);
+}
+
+std::string trace_fault(std::string_view text, const Program& program) {
+  const ParsedTimeline read = read_trace(text, program);
+  EXPECT_NE(read.timeline.has_value(), !read.diagnostics.empty());
+  return read.timeline ? "" : to_string(read.diagnostics.front());
+}
+
+TEST(DrawTrace, FaultsOfATraceAreNamed) {
+  const Drawn it = drawn("1f1b", 2, 2);
+  const Drawn shorter = drawn("1f1b", 2, 1);
+  const std::string event = R"({"ph":"X","tid":0,"ts":0,"dur":1,"args":{"action":"0F0"}})";
+
+  EXPECT_EQ(trace_fault("{", it.program), "1:2: this is not JSON");
+  EXPECT_EQ(trace_fault("{}", it.program), "1:1: there is no list of trace events");
+  EXPECT_EQ(trace_fault(draw_trace(shorter.program, shorter.timeline), it.program),
+            "1:1: the trace lacks 0F1 of rank 0");
+  EXPECT_EQ(trace_fault(draw_trace(it.program, it.timeline), shorter.program),
+            "1:1: the trace has 0F1 on rank 0, the program has not");
+  EXPECT_EQ(trace_fault("[" + event + "," + event + "]", it.program),
+            "1:1: the trace has 0F0 on rank 0 twice; keep one step");
+  EXPECT_EQ(trace_fault(R"([{"ph":"X","tid":0,"args":{"action":"0F0"}}])", it.program),
+            "1:1: the event of 0F0 lacks tid, ts or dur");
+}
+
+TEST(DrawHtml, IsOnePageWithoutOutsideResourcesAndWithAllActions) {
+  const Drawn it = drawn("zb-h1", 4, 8);
+
+  const std::string page = draw_html(it.program, it.timeline, it.cost, "<zb>");
+
+  EXPECT_THAT(page, HasSubstr("<title>&lt;zb&gt;</title>"));
+  for (const char* outside : {"http:", "https:", "src=", "href=", "@import", "url("})
+    EXPECT_EQ(page.find(outside), std::string::npos) << outside;
+  const std::string opening = "id=\"data\">";
+  const std::size_t from = page.find(opening) + opening.size();
+  const auto data = nlohmann::json::parse(page.substr(from, page.find("</script>", from) - from));
+  std::size_t actions = 0;
+  for (const auto& rank : data["ranks"]) actions += rank.size();
+  EXPECT_EQ(actions, it.program.size());
+}
+
+}  // namespace
+}  // namespace millrace
