@@ -49,5 +49,8 @@ int main(int argc, char** argv) {
   app.require_subcommand(1);
   cli::add_list(app);
   cli::add_show(app);
+  cli::add_verify(app);
+  cli::add_simulate(app);
+  cli::add_compare(app);
   return run(app, argc, argv);
 }

@@ -8,6 +8,7 @@
 #include "cli/plan_options.hpp"
 #include "cli/verbs.hpp"
 #include "millrace/core/error.hpp"
+#include "millrace/scheduler/plan/cost_file.hpp"
 
 namespace millrace::cli {
 
@@ -115,10 +116,21 @@ Cost typed_cost(const Shape& shape, const PlanOptions& options) {
   return cost;
 }
 
+Cost filed_cost(const Shape& shape, const std::string& path) {
+  ParsedCosts read = read_costs(read_file("--costs", path));
+  if (!read.costs) throw DataError(path + ":" + to_string(read.diagnostics.front()));
+  require(read.costs->stages == shape.stages() && read.costs->cost.slices == shape.slices,
+          "--costs " + path + " is of " + std::to_string(read.costs->stages) + " stages and " +
+              std::to_string(read.costs->cost.slices) + " slices; the schedule has " +
+              std::to_string(shape.stages()) + " and " + std::to_string(shape.slices));
+  return std::move(read.costs->cost);
+}
+
 }  // namespace
 
 Cost cost_of(const Shape& shape, const PlanOptions& options) {
-  Cost cost = typed_cost(shape, options);
+  Cost cost = options.costs_file.empty() ? typed_cost(shape, options)
+                                         : filed_cost(shape, options.costs_file);
   if (options.atomic_pairs) set_atomic_pairs(cost);
   return cost;
 }

@@ -14,5 +14,8 @@ struct ExitCode {
 
 void add_list(CLI::App& app);
 void add_show(CLI::App& app);
+void add_verify(CLI::App& app);
+void add_simulate(CLI::App& app);
+void add_compare(CLI::App& app);
 
 }  // namespace millrace::cli
