@@ -59,7 +59,7 @@ TEST(Environment, NonsenseIsRefusedWithItsName) {
 std::vector<std::string> outcome_of_meeting(int world, const HelloFields& last) {
   const PrivateDirectory directory(std::filesystem::temp_directory_path());
   const auto context = std::make_shared<ZeroMqContext>();
-  const HelloFields common = {{"library", "1"}, {"plan", "abc"}, {"model", "mlp"}, {"seed", "1"}};
+  const HelloFields common = {{"library", "1"}, {"plan", "abc"}, {"model", "mlp"}, {"data", "1"}};
   std::vector<std::string> outcomes(static_cast<std::size_t>(world));
   {
     std::vector<std::jthread> ranks;
@@ -87,12 +87,12 @@ std::vector<std::string> outcome_of_meeting(int world, const HelloFields& last) 
 
 TEST(Rendezvous, RanksThatAgreeAreConnected) {
   EXPECT_THAT(
-      outcome_of_meeting(4, {{"library", "1"}, {"plan", "abc"}, {"model", "mlp"}, {"seed", "1"}}),
+      outcome_of_meeting(4, {{"library", "1"}, {"plan", "abc"}, {"model", "mlp"}, {"data", "1"}}),
       Each(""));
 }
 
 TEST(Rendezvous, EveryDifferenceIsNamedOnEveryRank) {
-  const HelloFields common = {{"library", "1"}, {"plan", "abc"}, {"model", "mlp"}, {"seed", "1"}};
+  const HelloFields common = {{"library", "1"}, {"plan", "abc"}, {"model", "mlp"}, {"data", "1"}};
   for (std::size_t i = 0; i < common.size(); ++i) {
     HelloFields other = common;
     other[i].second = "other";

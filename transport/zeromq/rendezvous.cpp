@@ -32,7 +32,7 @@ std::string text_of(const HelloFields& fields, const PeerAddress& address) {
             "hello field '" + name + "' must not hold a line break");
     text += name + "=" + value + "\n";
   }
-  return text + "data=" + address.data + "\ncontrol=" + address.control + "\n";
+  return text + "@data=" + address.data + "\n@control=" + address.control + "\n";
 }
 
 HelloFields fields_of(const std::string& text) {
@@ -115,7 +115,7 @@ class Meeting {
     std::string refusal;
     for (const auto& [rank, theirs] : said) {
       if (refusal.empty()) refusal = difference(fields_, theirs, Rank{rank});
-      addresses.push_back({field(theirs, "data"), field(theirs, "control")});
+      addresses.push_back({field(theirs, "@data"), field(theirs, "@control")});
     }
     std::string table;
     for (const PeerAddress& address : addresses)

@@ -13,7 +13,7 @@
 namespace millrace {
 
 /// Names and values that must be equal on all ranks, in the order in which they are compared.
-/// Neither holds a line break; names hold no '='.
+/// Neither holds a line break; names hold no "=" and do not begin with "@".
 using HelloFields = std::vector<std::pair<std::string, std::string>>;
 
 struct RendezvousOptions {

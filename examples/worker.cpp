@@ -1,0 +1,134 @@
+// One process per rank with stages of your own: `worker` is the whole program of a rank, with no
+// test for which rank it is. `main` only starts it twice on this machine; an engine would do that.
+#include <filesystem>
+#include <iostream>
+#include <map>
+#include <millrace/training/endpoint_team.hpp>
+#include <millrace/training/rank_parts.hpp>
+#include <millrace/transport/rendezvous.hpp>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "millrace/scheduler/plan/generators.hpp"
+
+namespace {
+
+using namespace millrace;
+
+/// y = w x, column by column; the last stage's loss is (sum of y - target)^2 / 2 per element.
+class Scale final : public StageBody {
+ public:
+  explicit Scale(int stage) : last_(stage == 1) {
+    weight_ = {"scale." + std::to_string(stage), Tensor(DType::F32, {1}), Tensor(DType::F32, {1})};
+    weight_.value.as<float>()[0] = 1.0F + static_cast<float>(stage);
+    weight_.gradient.fill_zero();
+  }
+
+  TensorList forward(const PassContext& context, TensorList inputs) override {
+    Tensor output = scaled(inputs[0]);
+    Kept kept{std::move(inputs[0]), {}};
+    if (last_ && context.targets != nullptr) {
+      const auto target = (*context.targets)[0].as<float>();
+      kept.error = output.clone();
+      for (std::size_t i = 0; i < target.size(); ++i) {
+        float& error = kept.error.as<float>()[i];
+        error -= target[i];
+        context.loss->sum += 0.5 * error * error;
+        context.loss->weight += 1;
+        error *= static_cast<float>(context.loss_scale);
+      }
+    }
+    if (context.training) kept_[context.micro_batch] = std::move(kept);
+    return last_ && context.training ? TensorList() : TensorList(std::move(output));
+  }
+
+  TensorList backward_input(const PassContext& context, TensorList gradients) override {
+    Kept& kept = kept_[context.micro_batch];
+    if (!last_) kept.error = std::move(gradients[0]);
+    return TensorList(scaled(kept.error));
+  }
+
+  void backward_weight(const PassContext& context) override {
+    const Kept kept = std::move(kept_.extract(context.micro_batch).mapped());
+    for (std::size_t i = 0; i < kept.input.as<float>().size(); ++i)
+      weight_.gradient.as<float>()[0] += kept.input.as<float>()[i] * kept.error.as<float>()[i];
+  }
+
+  std::vector<Parameter*> parameters() override { return {&weight_}; }
+  void abandon_step() noexcept override { kept_.clear(); }
+
+ private:
+  struct Kept {
+    Tensor input, error;
+  };
+
+  Tensor scaled(const Tensor& tensor) const {
+    Tensor product = tensor.clone();
+    for (float& value : product.as<float>()) value *= weight_.value.as<float>()[0];
+    return product;
+  }
+
+  bool last_;
+  Parameter weight_;
+  std::map<MicroBatch, Kept> kept_;
+};
+
+/// Four micro-batches of two numbers: x and y = 6 x.
+class Numbers final : public StepData {
+ public:
+  TensorList inputs(const Unit& unit) override { return column(unit, 0.1F); }
+  TensorList targets(const Unit& unit) override { return column(unit, 0.6F); }
+  [[nodiscard]] std::int64_t first_sample(const Unit& unit) const override {
+    return 2 * unit.micro_batch.value;
+  }
+
+ private:
+  static TensorList column(const Unit& unit, float step) {
+    Tensor tensor(DType::F32, {2});
+    for (int i = 0; i < 2; ++i)
+      tensor.as<float>()[static_cast<std::size_t>(i)] =
+          step * static_cast<float>(2 * unit.micro_batch.value + i + 1);
+    return TensorList(std::move(tensor));
+  }
+};
+
+// The worker: 15 lines from a place to meet to trained weights.
+void worker(Rank rank, int world, const std::string& directory) {
+  ZeroMqOptions place;
+  place.rank = rank;
+  place.world = world;
+  place.directory = directory;
+  const auto endpoint =
+      meet({.url = "ipc://" + directory + "/rendezvous"}, place, std::make_shared<ZeroMqContext>());
+  const Program program = generate("1f1b", {.ranks = world, .micro_batches = 4});
+  TrainerOptions options;
+  options.learning_rate.base = 0.1;
+  options.optimizer.kind = OptimizerKind::Sgd;
+  std::vector<std::unique_ptr<StageBody>> mine;
+  mine.push_back(std::make_unique<Scale>(rank.value));
+  EndpointTeam team(*endpoint);
+  Trainer trainer(rank_parts(program, std::move(mine), options, *endpoint, team), options);
+  Numbers numbers;
+  StepReport report;
+  for (int step = 0; step < 30; ++step) report = trainer.step(numbers, 8);
+  std::cout << "rank " << rank.value
+            << (report.mean_loss() < 1e-6 ? ": learned, " : ": still learning, ") << "weights "
+            << trainer.weights_hash() << std::endl;
+  endpoint->goodbye(std::chrono::steady_clock::now() + std::chrono::seconds(10));
+}
+
+}  // namespace
+
+int main() {
+  const PrivateDirectory directory(std::filesystem::temp_directory_path());
+  const pid_t other = ::fork();  // before any thread or network context exists
+  if (other == 0) {
+    std::cout.setstate(std::ios::failbit);  // both know the loss; one of them tells
+    worker(Rank{1}, 2, directory.path());
+    ::_exit(0);
+  }
+  worker(Rank{0}, 2, directory.path());
+  int status = 0;
+  ::waitpid(other, &status, 0);
+  return status;
+}

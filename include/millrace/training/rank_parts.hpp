@@ -1,0 +1,32 @@
+// What a worker process gives its trainer: the stages of one rank, executed against an endpoint.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "millrace/training/trainer.hpp"
+#include "millrace/transport/endpoint.hpp"
+
+namespace millrace {
+
+/// Builds the stages of the endpoint's rank, and nothing else, with executors of that rank.
+/// Throws InvalidArgument when the program has not as many ranks as the endpoint's world.
+/// `endpoint` and `team` must outlive the trainer.
+///
+///     EndpointTeam team(*endpoint);
+///     Trainer trainer(rank_parts(model, program, options, *endpoint, team), options);
+[[nodiscard]] TrainerParts rank_parts(const ModelSpec& model,
+                                      const Program& program,
+                                      const TrainerOptions& options,
+                                      Endpoint& endpoint,
+                                      Team& team);
+
+/// As above with stages of your own: `bodies` are those that the program places on this rank,
+/// replica after replica, in ascending stage order.
+[[nodiscard]] TrainerParts rank_parts(const Program& program,
+                                      std::vector<std::unique_ptr<StageBody>> bodies,
+                                      const TrainerOptions& options,
+                                      Endpoint& endpoint,
+                                      Team& team);
+
+}  // namespace millrace
