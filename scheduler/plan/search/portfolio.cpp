@@ -46,7 +46,10 @@ ScheduleOptions base_options(const SearchOptions& options) {
 std::string option_text(const ScheduleOptions& options) {
   std::string text;
   const auto add = [&](const char* name, const std::string& value) {
-    text += (text.empty() ? "" : " ") + std::string(name) + " " + value;
+    if (!text.empty()) text += ' ';
+    text += name;
+    text += ' ';
+    text += value;
   };
   if (options.chunks) add("-v", std::to_string(*options.chunks));
   if (options.group) add("--group", std::to_string(*options.group));
