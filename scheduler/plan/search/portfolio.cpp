@@ -15,10 +15,21 @@ namespace {
 
 constexpr int kMostChunks = 4;
 constexpr int kMostWaves = 2;
+constexpr int kSeveralLimits = 512;  // ranks x micro-batches up to which several limits are asked
 
 double mean(const std::vector<double>& values, double when_empty) {
   if (values.empty()) return when_empty;
   return std::accumulate(values.begin(), values.end(), 0.0) / static_cast<double>(values.size());
+}
+
+/// The chunks of a schedule that does not take any, read from a small program of it; none when it
+/// refuses that. Some generators take most of a second for a large one.
+std::optional<int> own_chunks(const ScheduleEntry& entry) {
+  try {
+    return generate(entry.name, {.ranks = 4, .micro_batches = 8}).shape.chunks();
+  } catch (const InvalidArgument&) {
+    return std::nullopt;
+  }
 }
 
 /// What the generators that look at times are told: the mean stage.
@@ -76,7 +87,12 @@ class Collector {
 
  private:
   void by_chunks(const ScheduleEntry& entry) {
-    if (!entry.chunked) return by_group(entry, base_);
+    if (!entry.chunked) {
+      if (options_.chunks && !entry.waved &&
+          own_chunks(entry).value_or(*options_.chunks) != *options_.chunks)
+        return;
+      return by_group(entry, base_);
+    }
     for (int v = 1; v <= std::max(kMostChunks, options_.chunks.value_or(1)); ++v) {
       if (options_.chunks && v != *options_.chunks) continue;
       ScheduleOptions with = base_;
@@ -113,6 +129,7 @@ class Collector {
     if (!entry.limited || !limited) add(entry, with);
     if (!entry.limited) return;
     std::vector<double> limits{options_.memory_limit};
+    if (!limited && options_.ranks * options_.micro_batches > kSeveralLimits) return;
     if (!limited) {
       const double one = options_.ranks * base_.memory_forward;
       limits = {0.5 * one, 0.75 * one, one, 1.5 * one, 2 * one};
