@@ -52,5 +52,6 @@ int main(int argc, char** argv) {
   cli::add_verify(app);
   cli::add_simulate(app);
   cli::add_compare(app);
+  cli::add_search(app);
   return run(app, argc, argv);
 }

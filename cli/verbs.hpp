@@ -17,5 +17,6 @@ void add_show(CLI::App& app);
 void add_verify(CLI::App& app);
 void add_simulate(CLI::App& app);
 void add_compare(CLI::App& app);
+void add_search(CLI::App& app);
 
 }  // namespace millrace::cli

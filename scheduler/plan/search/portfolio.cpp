@@ -32,25 +32,27 @@ std::optional<int> own_chunks(const ScheduleEntry& entry) {
   }
 }
 
-/// What the generators that look at times are told: the mean stage.
+/// What the generators that look at times are told: the mean stage, scaled to a full one.
 ScheduleOptions base_options(const SearchOptions& options) {
+  const int chunks = options.chunks.value_or(1);
   const Shape shape{.ranks = options.ranks,
                     .micro_batches = options.micro_batches,
                     .slices = 1,
-                    .placement = Placement::straight(options.ranks),
+                    .placement = Placement::loop(options.ranks, chunks),
                     .replica_of = {},
                     .forward_only = false};
   const Cost cost = search_cost(options, shape);
+  const double per_unit = chunks / cost.ticks_per_unit;
   ScheduleOptions base;
   base.ranks = options.ranks;
   base.micro_batches = options.micro_batches;
-  base.forward = mean(cost.forward, 1) / cost.ticks_per_unit;
-  base.input = mean(cost.backward_input, 1) / cost.ticks_per_unit;
-  base.weight = mean(cost.backward_weight, 1) / cost.ticks_per_unit;
+  base.forward = mean(cost.forward, 1) * per_unit;
+  base.input = mean(cost.backward_input, 1) * per_unit;
+  base.weight = mean(cost.backward_weight, 1) * per_unit;
   base.latency = mean(cost.link_latency, cost.latency) / cost.ticks_per_unit;
-  base.memory_forward = mean(cost.memory_forward, 1);
-  base.memory_input = mean(cost.memory_input, 0);
-  base.memory_weight = mean(cost.memory_weight, -1);
+  base.memory_forward = mean(cost.memory_forward, 1.0 / chunks) * chunks;
+  base.memory_input = mean(cost.memory_input, 0) * chunks;
+  base.memory_weight = mean(cost.memory_weight, -1.0 / chunks) * chunks;
   return base;
 }
 
