@@ -1,0 +1,153 @@
+// millrace train: trains a model through a pipeline in one process, and says what it measured
+// beside what the plan predicted.
+#include <algorithm>
+#include <fstream>
+#include <iostream>
+#include <memory>
+#include <unistd.h>
+#include <variant>
+
+#include "cli/progress.hpp"
+#include "cli/train_options.hpp"
+#include "cli/train_report.hpp"
+#include "cli/verbs.hpp"
+#include "millrace/core/error.hpp"
+#include "millrace/scheduler/plan/cost_file.hpp"
+#include "millrace/scheduler/plan/draw.hpp"
+#include "millrace/scheduler/plan/graph.hpp"
+#include "millrace/training/measurement.hpp"
+#include "millrace/training/trainer.hpp"
+
+namespace millrace::cli {
+
+namespace {
+
+/// Opened before training, so that a wrong path is not found out after it.
+class OutputFile {
+ public:
+  OutputFile(std::string option, const std::string& path)
+      : option_(std::move(option)), path_(path) {
+    if (path_.empty()) return;
+    stream_.open(path_, std::ios::binary);
+    require(stream_.good(), option_ + " " + path_ + ": the file cannot be written");
+  }
+
+  [[nodiscard]] bool wanted() const { return !path_.empty(); }
+
+  void write(const std::string& text) {
+    stream_ << text << std::flush;
+    if (!stream_.good()) throw Error(option_ + " " + path_ + ": writing failed");
+  }
+
+ private:
+  std::string option_, path_;
+  std::ofstream stream_;
+};
+
+/// One run, from the job to its outcome.
+class TrainRun {
+ public:
+  explicit TrainRun(TrainJob job)
+      : job_(std::move(job)),
+        trace_("--trace", job_.flags.trace),
+        svg_("--svg", job_.flags.svg),
+        costs_("--profile", job_.flags.profile),
+        out_(job_.flags.json ? std::cerr : std::cout),
+        trainer_(job_.model, job_.program, job_.options),
+        profile_(trainer_.executor().program()),
+        progress_(out_, isatty(job_.flags.json ? STDERR_FILENO : STDOUT_FILENO) == 1, epochs()) {
+    outcome_.peak_counted.resize(static_cast<std::size_t>(job_.program.shape.ranks));
+    trainer_.on_step = [this](const StepReport& report) { after_step(report); };
+    trainer_.on_epoch = [this](const EpochReport& report) { progress_.epoch(report); };
+  }
+
+  void run() {
+    outcome_.fit = trainer_.fit(job_.data.train);
+    outcome_.updates = trainer_.global_step();
+    outcome_.score = trainer_.evaluate(job_.data.test);
+    outcome_.weights_hash = trainer_.weights_hash();
+    measure();
+    write_files();
+    if (job_.flags.json) {
+      std::cout << outcome_json(job_, outcome_) << std::flush;
+    } else {
+      print_outcome(out_, job_, outcome_);
+    }
+  }
+
+ private:
+  [[nodiscard]] std::int64_t full_batch() const {
+    return std::min(job_.options.batch_size, job_.data.train.size());
+  }
+
+  [[nodiscard]] std::int64_t epochs() const {
+    if (job_.options.steps == 0) return job_.options.epochs;
+    const std::int64_t n = job_.data.train.size();
+    const std::int64_t size = job_.options.batch_size;
+    const bool update = job_.options.last_batch == LastBatch::Update;
+    const std::int64_t per_epoch = std::max<std::int64_t>(1, (update ? n + size - 1 : n) / size);
+    return (job_.options.steps + per_epoch - 1) / per_epoch;
+  }
+
+  void after_step(const StepReport& report) {
+    const Timeline& timeline = trainer_.executor().timeline();
+    for (std::size_t rank = 0; rank < report.peak_stash_bytes.size(); ++rank)
+      outcome_.peak_counted[rank] =
+          std::max(outcome_.peak_counted[rank], report.peak_stash_bytes[rank]);
+    progress_.step(report, step_use(trainer_.executor().program(), timeline).bubble());
+    if (report.samples != full_batch()) return;
+    // The first step pays for memory and caches; it counts only when there is no other.
+    if (steps_seen_++ == 1) profile_ = Profile(trainer_.executor().program());
+    profile_.add(timeline);
+    last_ = timeline;
+  }
+
+  void measure() {
+    const Program& program = trainer_.executor().program();
+    const auto sizes = micro_batch_sizes(full_batch(), program.shape.micro_batches);
+    outcome_.peak_predicted = predict_stash_peaks(program, trainer_.stages(), sizes);
+    cost_ = profile_.cost(trainer_.stages(), sizes.front());
+    outcome_.measured = profile_.use();
+    const Graph graph(program);
+    const auto simulated = simulate(graph, cost_);
+    outcome_.simulated = step_use(program, std::get<Timeline>(simulated));
+  }
+
+  void write_files() {
+    const Program& program = trainer_.executor().program();
+    if (trace_.wanted()) trace_.write(draw_trace(program, last_));
+    if (svg_.wanted()) svg_.write(draw_svg(program, last_, cost_, program.name + ", measured"));
+    if (!costs_.wanted()) return;
+    CostFile file;
+    file.ranks = program.shape.ranks;
+    file.stages = program.shape.stages();
+    file.cost = cost_;
+    costs_.write(write_costs(file));
+  }
+
+  TrainJob job_;
+  OutputFile trace_, svg_, costs_;
+  std::ostream& out_;
+  Trainer trainer_;
+  Profile profile_;
+  Progress progress_;
+  TrainOutcome outcome_;
+  Timeline last_;
+  Cost cost_;
+  std::int64_t steps_seen_ = 0;
+};
+
+}  // namespace
+
+void add_train(CLI::App& app) {
+  CLI::App* verb = app.add_subcommand("train", "Train a model through a pipeline in one process");
+  // Shared with the callback, which runs after this function has returned.
+  auto flags = std::make_shared<TrainFlags>();
+  add_train_flags(*verb, *flags);
+  verb->callback([verb, flags] {
+    if (!flags->config.empty()) read_config(*verb, flags->config);
+    TrainRun(make_job(*verb, *flags)).run();
+  });
+}
+
+}  // namespace millrace::cli

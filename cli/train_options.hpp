@@ -1,0 +1,59 @@
+// What `millrace train` was asked for, as typed, and how that becomes a program, a model, data and
+// trainer options. Every refusal names the option as typed, the value and the bound.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <CLI/CLI.hpp>
+
+#include "millrace/scheduler/plan/program.hpp"
+#include "millrace/stages/models.hpp"
+#include "millrace/training/dataset.hpp"
+#include "millrace/training/trainer_options.hpp"
+
+namespace millrace::cli {
+
+/// The flags of `train`, with the default job: the built-in digits, eight linear layers, 4 ranks.
+struct TrainFlags {
+  std::string model = "mlp:64-96-96-96-96-96-96-96-10";
+  std::string data = "digits";
+  std::string schedule = "1f1b";
+  std::string executor = "flow-graph";
+  std::string optimizer = "adamw";
+  std::string lr_schedule = "cosine";
+  std::string last_batch = "update";
+  std::string partition = "even";
+  std::string plan, profile, trace, svg, config;
+  std::int64_t stages = 4;
+  std::int64_t micro_batches = 8;
+  std::int64_t batch_size = 128;
+  std::int64_t seed = 1;
+  std::optional<std::int64_t> chunks, epochs, steps, warm_up;
+  std::optional<double> lr, weight_decay, clip_norm, dropout;
+  bool recompute = false;
+  bool json = false;
+};
+
+/// Everything that a run needs, checked against each other.
+struct TrainJob {
+  TrainFlags flags;
+  ModelSpec model;
+  TrainTest data;
+  Program program;
+  TrainerOptions options;
+};
+
+/// Adds the flags to the verb; `flags` must outlive it.
+void add_train_flags(CLI::App& verb, TrainFlags& flags);
+
+/// Puts what the file says into every option that was not given on the command line. Keys are the
+/// long names without dashes, in TOML or INI form. Throws InvalidArgument.
+void read_config(CLI::App& verb, const std::string& file);
+
+/// Reads the data, parses the model, makes the program and the cut. Throws InvalidArgument.
+TrainJob make_job(const CLI::App& verb, const TrainFlags& flags);
+
+}  // namespace millrace::cli
