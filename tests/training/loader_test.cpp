@@ -1,0 +1,122 @@
+// The loader: the same mini-batches in the same order whatever the workers do, and no thread left.
+#include "millrace/training/loader.hpp"
+
+#include <cstdint>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "millrace/core/error.hpp"
+
+namespace millrace {
+namespace {
+
+/// n samples of one feature, which is the sample's number; so is its label.
+Dataset numbered(std::int64_t n) {
+  Dataset data;
+  data.name = "numbered";
+  data.features = Tensor(DType::F32, {n, 1});
+  data.targets = Tensor(DType::I32, {n});
+  for (std::int64_t i = 0; i < n; ++i) {
+    data.features.as<float>()[static_cast<std::size_t>(i)] = static_cast<float>(i);
+    data.targets.as<std::int32_t>()[static_cast<std::size_t>(i)] = static_cast<std::int32_t>(i);
+  }
+  data.classes = n;
+  return data;
+}
+
+/// The samples of a batch in order, read through its micro-batches.
+std::vector<std::int32_t> samples_of(Batch& batch) {
+  std::vector<std::int32_t> all;
+  for (int i = 0; i < batch.micro_batches(); ++i) {
+    const Unit unit{MicroBatch{i}, Slice{0}};
+    const TensorList inputs = batch.inputs(unit);
+    const TensorList targets = batch.targets(unit);
+    EXPECT_EQ(batch.first_sample(unit), static_cast<std::int64_t>(all.size()));
+    EXPECT_EQ(inputs[0].rows(), batch.samples(MicroBatch{i}));
+    EXPECT_EQ(reinterpret_cast<std::uintptr_t>(inputs[0].data()) % kAlignment, 0U);
+    for (std::size_t row = 0; row < static_cast<std::size_t>(inputs[0].rows()); ++row) {
+      all.push_back(targets[0].as<std::int32_t>()[row]);
+      EXPECT_EQ(inputs[0].as<float>()[row], static_cast<float>(all.back()));
+    }
+  }
+  return all;
+}
+
+TEST(MicroBatches, DifferByAtMostOneAndAddUp) {
+  for (std::int64_t n = 0; n < 40; ++n)
+    for (int m = 1; m < 12; ++m) {
+      std::int64_t sum = 0;
+      for (const std::int64_t size : micro_batch_sizes(n, m)) {
+        EXPECT_TRUE(size == n / m || size == n / m + 1);
+        sum += size;
+      }
+      EXPECT_EQ(sum, n);
+    }
+  EXPECT_THROW((void)micro_batch_sizes(4, 0), InvalidArgument);
+}
+
+TEST(Loader, GivesEveryEpochItsPermutationForAnyNumberOfWorkers) {
+  const Dataset data = numbered(23);
+  for (const int workers : {1, 2, 5})
+    for (const int ahead : {1, 3}) {
+      Loader loader(
+          data,
+          {.batch_size = 5, .micro_batches = 3, .seed = 9, .workers = workers, .ahead = ahead});
+      ASSERT_EQ(loader.batches_per_epoch(), 5);
+      for (std::int64_t epoch = 0; epoch < 4; ++epoch) {
+        std::vector<std::int32_t> seen;
+        for (std::int64_t number = 0; number < 5; ++number) {
+          Batch& batch = loader.next();
+          EXPECT_EQ(batch.epoch, epoch);
+          EXPECT_EQ(batch.number, number);
+          for (const std::int32_t sample : samples_of(batch)) seen.push_back(sample);
+        }
+        EXPECT_EQ(seen, shuffled_order(23, 9, static_cast<std::uint64_t>(epoch)));
+      }
+    }
+}
+
+TEST(Loader, DropsTheIncompleteMiniBatchOnRequest) {
+  const Dataset data = numbered(23);
+  Loader loader(data, {.batch_size = 5, .micro_batches = 2, .last_batch = LastBatch::Drop});
+
+  EXPECT_EQ(loader.batches_per_epoch(), 4);
+  for (int i = 0; i < 8; ++i) EXPECT_EQ(loader.next().samples(), 5);
+}
+
+TEST(Loader, BeginsWhereASavedRunStopped) {
+  const Dataset data = numbered(23);
+  const LoaderOptions options{.batch_size = 5, .micro_batches = 2, .seed = 4};
+  Loader whole(data, options);
+  for (int i = 0; i < 5 + 3; ++i) (void)whole.next();
+  LoaderOptions resumed = options;
+  resumed.first_epoch = 1;
+  resumed.first_batch = 3;
+  Loader rest(data, resumed);
+
+  EXPECT_EQ(samples_of(rest.next()), samples_of(whole.next()));
+  EXPECT_EQ(samples_of(rest.next()), samples_of(whole.next()));
+}
+
+TEST(Loader, StopsWithBatchesWaiting) {
+  const Dataset data = numbered(10);
+  for (int i = 0; i < 20; ++i) {
+    Loader loader(data, {.batch_size = 3, .micro_batches = 1, .workers = 3, .ahead = 4});
+    if (i % 2 == 0) (void)loader.next();
+  }
+}
+
+TEST(Loader, RefusesWhatIsOutOfRange) {
+  const Dataset data = numbered(10);
+
+  EXPECT_THROW(Loader(data, {.batch_size = 0}), InvalidArgument);
+  EXPECT_THROW(Loader(data, {.micro_batches = 0}), InvalidArgument);
+  EXPECT_THROW(Loader(data, {.workers = 0}), InvalidArgument);
+  EXPECT_THROW(Loader(data, {.ahead = 0}), InvalidArgument);
+  EXPECT_THROW(Loader(data, {.batch_size = 11, .last_batch = LastBatch::Drop}), InvalidArgument);
+  EXPECT_THROW(Loader(Dataset(), LoaderOptions()), InvalidArgument);
+}
+
+}  // namespace
+}  // namespace millrace
