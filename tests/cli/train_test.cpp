@@ -1,0 +1,196 @@
+// The verb train as a user meets it: the program is run, and what it prints and returns is read.
+#include <algorithm>
+#include <array>
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <string>
+#include <sys/wait.h>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+#include "tests/training/sample_files.hpp"
+
+namespace {
+
+using millrace::testing_files::Folder;
+using millrace::testing_files::idx_images;
+using millrace::testing_files::idx_labels;
+using nlohmann::json;
+using testing::AllOf;
+using testing::HasSubstr;
+
+struct Outcome {
+  int code = -1;
+  std::string out;
+  std::string errors;
+};
+
+std::string contents(const std::string& file) {
+  std::ifstream stream(file, std::ios::binary);
+  return {std::istreambuf_iterator<char>(stream), {}};
+}
+
+/// Runs `millrace train FLAGS`.
+Outcome train(const std::string& flags) {
+  const Folder folder("cli_" + std::to_string(std::hash<std::string>{}(flags)));
+  const std::string errors = folder.path() + "/errors";
+  const std::string command =
+      std::string(MILLRACE_BINARY_DIR) + "/millrace train " + flags + " 2>'" + errors + "'";
+  Outcome outcome;
+  FILE* pipe = popen(command.c_str(), "r");
+  std::array<char, 4096> block{};
+  while (const std::size_t got = fread(block.data(), 1, block.size(), pipe))
+    outcome.out.append(block.data(), got);
+  const int status = pclose(pipe);
+  outcome.code = WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+  outcome.errors = contents(errors);
+  return outcome;
+}
+
+const std::string kSmall = "--model mlp:64-24-20-16-10 --stages 2 --micro-batches 4 --epochs 2 ";
+
+TEST(Train, PrintsOneJsonObjectAloneOnStandardOutput) {
+  const Outcome outcome = train(kSmall + "--json");
+
+  ASSERT_EQ(outcome.code, 0) << outcome.errors;
+  const json document = json::parse(outcome.out);
+  EXPECT_EQ(document["settings"]["stages"], 2);
+  EXPECT_EQ(document["settings"]["schedule"], "1f1b");
+  ASSERT_EQ(document["losses"].size(), 2U);
+  for (std::size_t i = 0; i < 2; ++i) {
+    const std::string hex = document["losses_hex"][i];
+    EXPECT_EQ(std::strtod(hex.c_str(), nullptr), document["losses"][i].get<double>());
+  }
+  EXPECT_EQ(document["weights_hash"].get<std::string>().size(), 32U);
+  EXPECT_GT(document["samples_per_second"], 0.0);
+  EXPECT_GT(document["accuracy"], 0.2);
+  EXPECT_EQ(document["bubble"]["measured"]["per_rank"].size(), 2U);
+  EXPECT_EQ(document["bubble"]["simulated"]["per_rank"].size(), 2U);
+  EXPECT_EQ(document["peak_stash_bytes"]["counted"], document["peak_stash_bytes"]["predicted"]);
+  EXPECT_GT(document["peak_stash_bytes"]["counted"][0], 0);
+  EXPECT_THAT(outcome.errors, AllOf(HasSubstr("epoch 1/2"), HasSubstr("epoch 2/2")));
+}
+
+TEST(Train, GivesOneHashForEverySettingThatMayNotChangeBits) {
+  std::string expected;
+  for (const char* flags : {"--stages 1 --executor sequential",
+                            "--stages 3 --schedule gpipe --executor ranks",
+                            "--stages 2 --schedule interleaved --recompute",
+                            "--stages 4 --schedule zb-h1 --partition 1,2,4",
+                            "--stages 2 --partition time"}) {
+    const Outcome outcome =
+        train("--model mlp:64-24-20-16-10 --dropout 0.1 --micro-batches 4 --epochs 1 --json " +
+              std::string(flags));
+    ASSERT_EQ(outcome.code, 0) << outcome.errors;
+    const std::string hash = json::parse(outcome.out)["weights_hash"];
+    if (expected.empty()) expected = hash;
+    EXPECT_EQ(hash, expected) << flags;
+  }
+}
+
+TEST(Train, LearnsTheDigits) {
+  const Outcome outcome = train("--json");
+
+  ASSERT_EQ(outcome.code, 0) << outcome.errors;
+  EXPECT_GT(json::parse(outcome.out)["accuracy"], 0.96);
+}
+
+TEST(Train, LearnsIdxImagesWithTheNetworkOfTheTutorial) {
+  const Folder folder("cli_idx");
+  folder.write_gzip("train-images-idx3-ubyte.gz", idx_images(320, 28));
+  folder.write("train-labels-idx1-ubyte", idx_labels(320));
+  folder.write("t10k-images-idx3-ubyte", idx_images(50, 28));
+  folder.write("t10k-labels-idx1-ubyte", idx_labels(50));
+  const Outcome outcome = train("--model mlp:784-512-512-10 --data idx:" + folder.path() +
+                                " --stages 2 --batch-size 32 --micro-batches 4 --optimizer sgd"
+                                " --lr 1e-2 --lr-schedule constant --warmup 0 --epochs 8 --json");
+
+  ASSERT_EQ(outcome.code, 0) << outcome.errors;
+  const json document = json::parse(outcome.out);
+  EXPECT_LT(document["losses"].back(), 0.5 * document["losses"].front().get<double>());
+  EXPECT_GT(document["accuracy"], 0.9);
+}
+
+TEST(Train, WritesTimelinePictureAndCosts) {
+  const Folder folder("cli_files");
+  const std::string trace = folder.path() + "/t.json";
+  const std::string svg = folder.path() + "/t.svg";
+  const std::string costs = folder.path() + "/c.json";
+  const Outcome outcome =
+      train(kSmall + "--trace " + trace + " --svg " + svg + " --profile " + costs);
+
+  ASSERT_EQ(outcome.code, 0) << outcome.errors;
+  EXPECT_THAT(outcome.out,
+              AllOf(HasSubstr("timeline written to " + trace), HasSubstr("test accuracy")));
+  EXPECT_FALSE(json::parse(contents(trace)).empty());
+  EXPECT_THAT(contents(svg), HasSubstr("<svg"));
+  EXPECT_EQ(json::parse(contents(costs))["forward"].size(), 2U);
+}
+
+TEST(Train, TakesSettingsFromAFileBelowTheCommandLine) {
+  const Folder folder("cli_config");
+  const std::string file = folder.write("train.toml",
+                                        "model = \"mlp:64-24-20-16-10\"\nstages = 3\n"
+                                        "epochs = 1\nmicro-batches = 2\njson = true\n");
+  const Outcome outcome = train("--config " + file + " --stages 2");
+
+  ASSERT_EQ(outcome.code, 0) << outcome.errors;
+  const json settings = json::parse(outcome.out)["settings"];
+  EXPECT_EQ(settings["stages"], 2);
+  EXPECT_EQ(settings["micro_batches"], 2);
+  EXPECT_EQ(settings["epochs"], 1);
+  const std::string wrong = folder.write("wrong.toml", "stagse = 3\n");
+  const Outcome refused = train("--config " + wrong);
+  EXPECT_EQ(refused.code, 2);
+  EXPECT_THAT(refused.errors, HasSubstr("'stagse' is no option of train"));
+}
+
+TEST(Train, RefusesBadInputInOneSentenceWithExitCodeTwo) {
+  const Folder folder("cli_bad");
+  const std::string ragged = folder.write("ragged.csv", "1,2,0\n1,2,3,1\n");
+  const std::string narrow = folder.write("narrow.csv", "1,2,0\n3,4,1\n");
+  folder.write("train-images-idx3-ubyte", idx_images(10, 8).substr(0, 300));
+  folder.write("train-labels-idx1-ubyte", idx_labels(10));
+  struct Case {
+    std::string flags;
+    std::string sentence;
+  };
+  for (const Case& bad : {
+           Case{"--micro-batches 0", "--micro-batches 0: must be from 1"},
+           Case{"--stages 9", "--stages 9: the model has 8 layers, so at most 8"},
+           Case{"--stages 5 --schedule interleaved",
+                "--stages 5 with 2 chunks each: the model has 8 layers, so at most 4"},
+           Case{"--data csv:" + ragged,
+                "ragged.csv, line 2: expected 3 columns as in line 1, found 4"},
+           Case{"--data csv:" + narrow, "takes 64 features, but --data csv:" + narrow + " has 2"},
+           Case{"--data idx:" + folder.path(), "(the file is truncated)"},
+           Case{"--data csv:/nowhere.csv", "/nowhere.csv: cannot be opened"},
+           Case{"--model mlp:64-32-5", "tells 5 classes apart, but --data digits has 10"},
+           Case{"--schedule 1f1bb", "1f1b"},
+           Case{"--chunks 2", "--chunks 2: schedule 1f1b has one stage per rank"},
+           Case{"--executor ranksx", "--executor ranksx: known are flow-graph, ranks, sequential"},
+           Case{"--optimizer adm", "known are sgd, momentum, adam, adamw"},
+           Case{"--lr -1", "--lr -1: must be at least 0"},
+           Case{"--dropout 1", "--dropout 1: must be at least 0 and below 1"},
+           Case{"--clip-norm 0", "--clip-norm 0: must be above 0"},
+           Case{"--partition 1,2", "4 stages need 3 boundaries, found 2"},
+           Case{"--partition 3,2,5", "--partition 3,2,5:"},
+           Case{"--epochs 1 --steps 1", "give one of them"},
+           Case{"--plan /nowhere.json", "--plan /nowhere.json: the file cannot be opened"},
+           Case{"--trace /nowhere/t.json", "--trace /nowhere/t.json: the file cannot be written"},
+           Case{"--last-batch keep", "known are update, drop"},
+           Case{"--batch-size 5000 --last-batch drop", "must be at most the 1437 training samples"},
+       }) {
+    const Outcome outcome = train(bad.flags);
+    EXPECT_EQ(outcome.code, 2) << bad.flags;
+    EXPECT_THAT(outcome.errors, HasSubstr(bad.sentence)) << bad.flags;
+    EXPECT_EQ(std::count(outcome.errors.begin(), outcome.errors.end(), '\n'), 1) << outcome.errors;
+    EXPECT_EQ(outcome.out, "") << bad.flags;
+  }
+}
+
+}  // namespace
