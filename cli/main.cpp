@@ -48,6 +48,7 @@ int main(int argc, char** argv) {
   app.name("millrace");
   app.require_subcommand(1);
   cli::add_list(app);
+  cli::add_train(app);
   cli::add_show(app);
   cli::add_verify(app);
   cli::add_simulate(app);
