@@ -49,8 +49,8 @@ void one_f_one_b(benchmark::State& state) {
   std::size_t actions = 0;
   for (auto _ : state) {
     const Program program = make("1f1b", state);
-    if (!verify(program).empty()) return state.SkipWithError("verify objects");
     const Graph graph(program);
+    if (!verify(graph).empty()) return state.SkipWithError("verify objects");
     const auto result = simulate(graph, Cost::unit(program.shape));
     const auto* timeline = std::get_if<Timeline>(&result);
     const double closed = 3.0 * static_cast<double>(state.range(0) + state.range(1) - 1);
@@ -97,6 +97,13 @@ void graph_alone(benchmark::State& state) {
   part(state, [](const Program& program) { benchmark::DoNotOptimize(Graph(program)); });
 }
 
+void verify_graph_alone(benchmark::State& state) {
+  const Program program = make("1f1b", state);
+  const Graph graph(program);
+  for (auto _ : state) benchmark::DoNotOptimize(verify(graph));
+  finish(state, program.size());
+}
+
 void simulate_alone(benchmark::State& state) {
   const Program program = make("1f1b", state);
   const Graph graph(program);
@@ -110,6 +117,7 @@ BENCHMARK(interleaved)->Args({64, 1024})->Unit(benchmark::kMillisecond);
 BENCHMARK(generate_alone)->Args({256, 4096})->Unit(benchmark::kMillisecond);
 BENCHMARK(verify_alone)->Args({256, 4096})->Unit(benchmark::kMillisecond);
 BENCHMARK(graph_alone)->Args({256, 4096})->Unit(benchmark::kMillisecond);
+BENCHMARK(verify_graph_alone)->Args({256, 4096})->Unit(benchmark::kMillisecond);
 BENCHMARK(simulate_alone)->Args({256, 4096})->Unit(benchmark::kMillisecond);
 
 }  // namespace

@@ -26,9 +26,9 @@ Clock::Clock(const Graph& graph, const Cost& cost, const ClockOptions& options)
         ticks_.push_back(
             cost.ticks({static_cast<Op>(op), false, 0, Stage{stage}, {}, Slice{slice}}));
   timeline_.ticks_per_unit = cost.ticks_per_unit;
+  for (int op = 0; op < kOps; ++op)
+    if (sends_message(static_cast<Op>(op))) flight_[static_cast<std::size_t>(op)] = cost.latency;
   timeline_.ranks.resize(ranks);
-  for (std::size_t r = 0; r < ranks; ++r)
-    timeline_.ranks[r].resize(graph.program().ranks[r].size());
 }
 
 inline Node Clock::step(Rank rank, Node node) {
@@ -75,7 +75,7 @@ inline double Clock::usable(Rank rank, Node producer, const Action& consumer) co
 }
 
 inline double Clock::duration(Rank rank, Node node, const Action& action) const {
-  double ticks = ticks_[static_cast<std::size_t>(action.op) * pieces_ + cost_.at(action)];
+  double ticks = ticks_[ticks_index(action)];
   if (cost_.pair && action.with_next) ticks = *cost_.pair;
   if (!cost_.rank_speed.empty()) ticks /= cost_.rank_speed[rank.index()];
   if (!options_.factor.empty()) ticks *= options_.factor[node];
@@ -117,6 +117,9 @@ std::optional<Rank> Clock::destination(const Action& action) const {
 }
 
 bool Clock::run() {
+  if (is_plain()) return run_plain();
+  for (std::size_t r = 0; r < timeline_.ranks.size(); ++r)
+    timeline_.ranks[r].resize(graph_.program().ranks[r].size());
   return replay_.run([this](Rank rank, Node node) { return step(rank, node); });
 }
 

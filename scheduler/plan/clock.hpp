@@ -2,6 +2,7 @@
 // iterations and the jitter runs; the public functions are thin around it.
 #pragma once
 
+#include <array>
 #include <optional>
 #include <span>
 #include <vector>
@@ -33,6 +34,9 @@ class Clock {
   [[nodiscard]] Timeline take() { return std::move(timeline_); }
 
  private:
+  [[nodiscard]] bool is_plain() const;
+  bool run_plain();
+  void write_plain();
   Node step(Rank rank, Node node);
   [[nodiscard]] Node wait_for(Rank rank, Node node, const Action& action, double& begin) const;
   [[nodiscard]] double usable(Rank rank, Node producer, const Action& consumer) const;
@@ -40,6 +44,9 @@ class Clock {
   void finish(Rank rank, Node node, const Action& action, Interval interval);
   [[nodiscard]] double arrive(Rank rank, const Action& action, double end);
   [[nodiscard]] bool sends_message(Op op) const;
+  [[nodiscard]] std::size_t ticks_index(const Action& action) const {
+    return static_cast<std::size_t>(action.op) * pieces_ + cost_.at(action);
+  }
   [[nodiscard]] std::optional<Rank> destination(const Action& action) const;
 
   static constexpr double kNotYet = -1;
@@ -47,8 +54,9 @@ class Clock {
   const Graph& graph_;
   const Cost& cost_;
   ClockOptions options_;
-  bool plain_links_;           // one latency for all links, nothing else: the fast path
-  std::size_t pieces_ = 0;     // stages times slices
+  bool plain_links_;                   // one latency for all links, nothing else: the fast path
+  std::size_t pieces_ = 0;             // stages times slices
+  std::array<double, kOps> flight_{};  // by op, on plain links: from its end until its arrival
   std::vector<double> ticks_;  // by op, stage and slice: one table instead of a call per action
   Replay replay_;
   Timeline timeline_;

@@ -39,12 +39,16 @@ class GraphBuilder {
   void build() {
     number();
     fill();
-    graph_.producer_start_.resize(graph_.size() + 1);
-    graph_.producers_.reserve(graph_.size());
+    graph_.sole_.reserve(graph_.size());
     Node node = 0;
-    for (std::size_t r = 0; r < program_.ranks.size(); ++r)
-      for (const Action& action : program_.ranks[r]) resolve(r, action, node++);
-    graph_.producer_start_[node] = static_cast<std::uint32_t>(graph_.producers_.size());
+    for (std::size_t r = 0; r < program_.ranks.size(); ++r) {
+      own_ = graph_.first_[r];
+      own_end_ = graph_.first_[r + 1];
+      for (const Action& action : program_.ranks[r]) {
+        graph_.sole_.push_back(Graph::kNone);
+        resolve(r, action, node++);
+      }
+    }
   }
 
  private:
@@ -53,9 +57,9 @@ class GraphBuilder {
     require(program_.ranks.size() == ranks,
             "the program has " + std::to_string(program_.ranks.size()) + " lists; its shape has " +
                 std::to_string(ranks) + " ranks");
-    require(program_.shape.forwards() < plan::kNoNode && program_.size() < plan::kNoNode,
+    require(program_.shape.forwards() < plan::kNoNode && program_.size() < Graph::kSeveral,
             "the program has " + std::to_string(program_.size()) +
-                " actions; a graph holds fewer than 4294967295");
+                " actions; a graph holds fewer than 4294967294");
     graph_.first_.resize(ranks + 1);
     for (std::size_t r = 0; r < ranks; ++r)
       graph_.first_[r + 1] = graph_.first_[r] + static_cast<Node>(program_.ranks[r].size());
@@ -63,28 +67,28 @@ class GraphBuilder {
 
   void fill() {
     Node node = 0;
-    bool joint = false;  // whether any action concerns a whole stage or rank
     for (const auto& list : program_.ranks) {
       for (const Action& action : list) {
         require_inside(program_.shape, action);
         if (has_unit(action.op)) lookup_.insert(action, node);
-        joint = joint || !has_unit(action.op);
+        graph_.has_joint_actions_ = graph_.has_joint_actions_ || !has_unit(action.op);
+        graph_.has_pairs_ = graph_.has_pairs_ || action.with_next;
         ++node;
       }
     }
-    if (joint) reductions_.number(graph_.first_);
+    if (graph_.has_joint_actions_) reductions_.number(graph_.first_);
     for (const Product message :
          {Product::SendForward, Product::RecvForward, Product::SendBackward, Product::RecvBackward})
       graph_.has_messages_ = graph_.has_messages_ || lookup_.has(message);
   }
 
   void resolve(std::size_t rank, const Action& action, Node node) {
-    graph_.producer_start_[node] = static_cast<std::uint32_t>(graph_.producers_.size());
     if (has_unit(action.op)) {
-      for (const Need& need : needs(program_.shape, action)) add(rank, node, find(action, need));
+      for_each_need(
+          program_.shape, action, [&](const Need& need) { add(node, find(action, need)); });
       return;
     }
-    reductions_.for_each_producer(rank, action, [&](Node producer) { add(rank, node, producer); });
+    reductions_.for_each_producer(rank, action, [&](Node producer) { add(node, producer); });
   }
 
   /// The node that satisfies a need: through the receive where there is one.
@@ -97,19 +101,44 @@ class GraphBuilder {
     return lookup_.find(need.product, need.stage, action.micro_batch, need.slice);
   }
 
-  void add(std::size_t rank, Node node, Node producer) {
-    const bool implied = producer >= graph_.first_[rank] && producer < node;
-    if (producer != plan::kNoNode && !implied) graph_.producers_.push_back(producer);
+  void add(Node node, Node producer) {
+    const bool implied = producer >= own_ && producer < node;
+    if (producer == plan::kNoNode || implied) return;
+    graph_.has_wrong_lists_ = graph_.has_wrong_lists_ || (producer >= node && producer < own_end_);
+    Node& sole = graph_.sole_[node];
+    if (sole == Graph::kNone)
+      sole = producer;
+    else
+      add_another(node, producer);
+  }
+
+  void add_another(Node node, Node producer) {
+    auto& producers = graph_.producers_;
+    Node& sole = graph_.sole_[node];
+    if (sole != Graph::kSeveral) {
+      graph_.several_.push_back({node, static_cast<std::uint32_t>(producers.size()), 1});
+      producers.push_back(sole);
+      sole = Graph::kSeveral;
+    }
+    producers.push_back(producer);
+    ++graph_.several_.back().count;
   }
 
   Graph& graph_;
   const Program& program_;
+  Node own_ = 0, own_end_ = 0;  // the nodes of the rank that is being resolved
   plan::Lookup lookup_;
   plan::Reductions reductions_;
 };
 
 Graph::Graph(const Program& program, std::span<const TiedGroup> tied) : program_(&program) {
   GraphBuilder(*this, program, tied).build();
+}
+
+std::span<const Node> Graph::several(Node node) const {
+  const auto at = std::partition_point(
+      several_.begin(), several_.end(), [&](const Several& each) { return each.node < node; });
+  return {producers_.data() + at->first, at->count};
 }
 
 Rank Graph::rank(Node node) const {

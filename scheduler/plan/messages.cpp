@@ -72,11 +72,10 @@ Timeline unit_run(const Graph& graph) {
                         deadlock.sentence());
 }
 
-/// All messages, by tick and then by source: a counting sort, stable.
-std::vector<Message> sorted_messages(const Graph& graph, const Timeline& run) {
+/// Calls `use(message)` for every message, by source and then in the order of its list.
+template <class Use>
+void for_each_message(const Graph& graph, const Timeline& run, Use&& use) {
   const Program& program = graph.program();
-  std::vector<Message> messages;
-  std::uint32_t last = 0;
   for (std::size_t r = 0; r < program.ranks.size(); ++r) {
     const Rank source{static_cast<std::int32_t>(r)};
     Node node = graph.first(source);
@@ -84,15 +83,22 @@ std::vector<Message> sorted_messages(const Graph& graph, const Timeline& run) {
       Rank destination;
       if (!crosses(program.shape, program.ranks[r][i], source, destination)) continue;
       const auto tick = static_cast<std::uint32_t>(run.ranks[r][i].end);
-      messages.push_back({node, tick, source, destination});
-      last = std::max(last, tick);
+      use(Message{node, tick, source, destination});
     }
   }
-  std::vector<std::uint32_t> place(static_cast<std::size_t>(last) + 2);
-  for (const Message& message : messages) ++place[message.tick + 1];
+}
+
+/// All messages, by tick and then by source: a counting sort, stable.
+std::vector<Message> sorted_messages(const Graph& graph, const Timeline& run) {
+  std::vector<std::uint32_t> place;  // by tick: first message of it, one entry ahead
+  for_each_message(graph, run, [&](const Message& message) {
+    if (place.size() < message.tick + std::size_t{2}) place.resize(message.tick + std::size_t{2});
+    ++place[message.tick + std::size_t{1}];
+  });
   for (std::size_t tick = 1; tick < place.size(); ++tick) place[tick] += place[tick - 1];
-  std::vector<Message> sorted(messages.size());
-  for (const Message& message : messages) sorted[place[message.tick]++] = message;
+  std::vector<Message> sorted(place.empty() ? 0 : place.back());
+  for_each_message(
+      graph, run, [&](const Message& message) { sorted[place[message.tick]++] = message; });
   return sorted;
 }
 
@@ -104,7 +110,7 @@ class Placer {
     result_ = {program.shape, {}, program.name};
     result_.ranks.resize(program.ranks.size());
     for (std::size_t r = 0; r < next_.size(); ++r)
-      result_.ranks[r].reserve(program.ranks[r].size() * 2 + 2);
+      result_.ranks[r].reserve(program.ranks[r].size() * 3);
   }
 
   /// Copies what starts before `tick`, then adds `action`.

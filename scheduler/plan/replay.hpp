@@ -28,12 +28,27 @@ class Replay {
   /// Returns whether every list was finished. Cost: O(actions + edges).
   template <class Step>
   bool run(Step&& step) {
+    return run_lists([&](Rank on, Node node, Node end, Node& wanted) {
+      while (node < end) {
+        wanted = step(on, node);
+        if (wanted != kNoNode) break;
+        ++node;
+      }
+      return node;
+    });
+  }
+
+  /// As run(), with the loop over a list in the hands of the caller: `go(rank, node, end, wanted)`
+  /// executes from `node` on and returns the first node not executed; before `end` it also sets
+  /// `wanted`.
+  template <class Go>
+  bool run_lists(Go&& go) {
     std::vector<std::uint32_t> ready;
     for (std::size_t r = ranks_; r-- > 0;) ready.push_back(static_cast<std::uint32_t>(r));
     while (!ready.empty()) {
       const std::uint32_t r = ready.back();
       ready.pop_back();
-      advance(r, step);
+      advance(r, go);
       wake(r, ready);
     }
     for (std::size_t r = 0; r < ranks_; ++r)
@@ -49,25 +64,29 @@ class Replay {
 
   static Rank rank(std::size_t r) { return Rank{static_cast<std::int32_t>(r)}; }
 
-  template <class Step>
-  void advance(std::uint32_t r, Step&& step) {
+  template <class Go>
+  void advance(std::uint32_t r, Go&& go) {
     const Node end = graph_.first(rank(r + 1));
-    Node node = next_[r];
     Node wanted = kNoNode;
-    while (node < end) {
-      wanted = step(rank(r), node);
-      if (wanted != kNoNode) break;
-      ++node;
-    }
-    next_[r] = node;
-    if (node < end) hang(r, wanted);
+    next_[r] = go(rank(r), next_[r], end, wanted);
+    if (next_[r] < end) hang(r, wanted);
   }
 
   void hang(std::uint32_t r, Node wanted) {
-    const std::size_t on = graph_.rank(wanted).index();
+    const std::size_t on = holder(r, wanted);
     wanted_[r] = wanted;
     next_waiter_[r] = first_waiter_[on];
     first_waiter_[on] = r;
+  }
+
+  /// The rank of a node; most waits are for a neighbour.
+  [[nodiscard]] std::size_t holder(std::size_t r, Node wanted) const {
+    const std::size_t after = r + 1 < ranks_ ? r + 1 : 0;
+    const std::size_t before = r > 0 ? r - 1 : ranks_ - 1;
+    for (const std::size_t guess : {after, before})
+      if (graph_.first(rank(guess)) <= wanted && wanted < graph_.first(rank(guess + 1)))
+        return guess;
+    return graph_.rank(wanted).index();
   }
 
   void wake(std::uint32_t on, std::vector<std::uint32_t>& ready) {

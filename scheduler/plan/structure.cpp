@@ -33,7 +33,7 @@ Structure::Structure(const Program& program, const std::vector<TiedGroup>& tied)
     : program_(program), tied_(tied), lookup_(lookup_shape(program)) {}
 
 std::vector<Violation> Structure::check() {
-  if (!frame()) return violations_;
+  if (!frame() || plainly_right()) return violations_;
   lists();
   if (outside_) return violations_;
   completeness();
@@ -112,22 +112,6 @@ void Structure::lists() {
     }
     first_.push_back(node);
   }
-}
-
-/// Whether outside() has nothing to say; without building a sentence, for it is asked per action.
-inline bool Structure::inside(Rank rank, const Action& action) const {
-  const Shape& shape = program_.shape;
-  if (action.op == Op::OptimizerStep) return true;
-  const auto below = [](std::int32_t value, int bound) { return value >= 0 && value < bound; };
-  if (!below(action.stage.value, shape.stages()) || action.replica_number >= shape.replicas() ||
-      home(action) != rank)
-    return false;
-  if (!has_unit(action.op)) return true;
-  const bool forward =
-      action.op == Op::Forward || action.op == Op::SendForward || action.op == Op::RecvForward;
-  return below(action.micro_batch.value, shape.micro_batches) &&
-         below(action.slice.value, shape.slices) &&
-         action.replica() == shape.replica(action.micro_batch) && (forward || !shape.forward_only);
 }
 
 void Structure::visit(Rank rank, std::size_t position, const Action& action, Node node) {

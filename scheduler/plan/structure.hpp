@@ -18,6 +18,7 @@ class Structure {
 
  private:
   bool frame();
+  [[nodiscard]] bool plainly_right() const;
   void lists();
   void visit(Rank rank, std::size_t position, const Action& action, Node node);
   [[nodiscard]] bool inside(Rank rank, const Action& action) const;
@@ -52,5 +53,21 @@ class Structure {
   bool messages_ = false;
   bool outside_ = false;
 };
+
+/// Whether outside() has nothing to say; without building a sentence, for it is asked per action.
+inline bool Structure::inside(Rank rank, const Action& action) const {
+  const Shape& shape = program_.shape;
+  if (action.op == Op::OptimizerStep) return true;
+  const auto below = [](std::int32_t value, int bound) { return value >= 0 && value < bound; };
+  if (!below(action.stage.value, shape.stages()) || action.replica_number >= shape.replicas() ||
+      home(action) != rank)
+    return false;
+  if (!has_unit(action.op)) return true;
+  const bool forward =
+      action.op == Op::Forward || action.op == Op::SendForward || action.op == Op::RecvForward;
+  return below(action.micro_batch.value, shape.micro_batches) &&
+         below(action.slice.value, shape.slices) &&
+         action.replica() == shape.replica(action.micro_batch) && (forward || !shape.forward_only);
+}
 
 }  // namespace millrace::plan

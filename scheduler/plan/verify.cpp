@@ -23,11 +23,10 @@ std::string channel_name(const plan::Channel& channel) {
 /// Rules 5 to 9 on a program whose structure is right.
 class OrderCheck {
  public:
-  OrderCheck(const Program& program, const VerifyOptions& options)
-      : options_(options), graph_(program, options.tied) {}
+  OrderCheck(const Graph& graph, const VerifyOptions& options) : options_(options), graph_(graph) {}
 
   std::vector<Violation> check() {
-    own_lists();
+    if (graph_.has_wrong_lists()) own_lists();
     if (violations_.empty()) cycle({&graph_, {}, false}, Rule::Order, "the order has a cycle: ");
     if (violations_.empty() && graph_.has_messages()) transport();
     if (violations_.empty() && options_.cost) memory();
@@ -37,15 +36,6 @@ class OrderCheck {
  private:
   void report(Rule rule, Node node, std::string sentence) {
     violations_.push_back({rule, graph_.rank(node), graph_.position(node), std::move(sentence)});
-  }
-
-  /// Rule 5: the program runs to its end, or something in a list waits for a later part of that
-  /// list, or ranks wait for each other.
-  void order() {
-    const plan::Waits waits{&graph_, {}, false};
-    if (plan::finished(graph_, plan::where_ranks_stand(waits))) return;
-    own_lists();
-    if (violations_.empty()) cycle(waits, Rule::Order, "the order has a cycle: ");
   }
 
   /// What waits for something later in its own list.
@@ -157,7 +147,7 @@ class OrderCheck {
   static double slack(double size) { return 1e-9 * std::abs(size); }
 
   const VerifyOptions& options_;
-  Graph graph_;
+  const Graph& graph_;
   std::vector<Violation> violations_;
 };
 
@@ -187,8 +177,15 @@ std::vector<Violation> verify(const Program& program, const Transport& transport
 
 std::vector<Violation> verify(const Program& program, const VerifyOptions& options) {
   auto violations = plan::Structure(program, options.tied).check();
-  if (violations.empty()) violations = OrderCheck(program, options).check();
+  if (violations.empty()) violations = OrderCheck(Graph(program, options.tied), options).check();
   check_loss_weights(program, options.loss_weights, violations);
+  return violations;
+}
+
+std::vector<Violation> verify(const Graph& graph, const VerifyOptions& options) {
+  auto violations = plan::Structure(graph.program(), options.tied).check();
+  if (violations.empty()) violations = OrderCheck(graph, options).check();
+  check_loss_weights(graph.program(), options.loss_weights, violations);
   return violations;
 }
 

@@ -44,6 +44,19 @@ TEST(Simulate, RunsTwoRanksAsOnPaper) {
   EXPECT_THAT(run.ranks[1], ElementsAre(at(1, 2), at(2, 4), at(4, 5), at(5, 7)));
 }
 
+TEST(Simulate, SpeedsOfOneChangeNothing) {
+  for (int p = 1; p <= 4; ++p)
+    for (int m = 1; m <= 6; ++m) {
+      const Program compute = one_f_one_b(p, m);
+      for (const Program& each : {compute, split_backward(compute), insert_messages(compute)}) {
+        const Cost cost = Cost::of_full_stage(each.shape, 3, 2, 4, 1);
+        Cost with_speeds = cost;
+        with_speeds.rank_speed.assign(static_cast<std::size_t>(p), 1);
+        EXPECT_EQ(timeline(each, cost), timeline(each, with_speeds)) << "p " << p << ", m " << m;
+      }
+    }
+}
+
 TEST(Simulate, LatencyDelaysOnlyWhatCrossesRanks) {
   const Program two = one_f_one_b(2, 1);
 

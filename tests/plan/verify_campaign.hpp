@@ -17,6 +17,8 @@ namespace millrace::testing {
 inline std::string disagreement(std::span<const std::uint8_t> bytes, int& silent) {
   const Program program = random_program(bytes);
   const auto violations = verify(program);
+  const Graph graph(program);
+  if (verify(graph).size() != violations.size()) return "verify judges the graph otherwise";
   const Cost cost = Cost::of_full_stage(program.shape, 3, 2, 4, 1);
   const auto naive = NaiveReplay(program, cost).run();
   if (!violations.empty()) {
@@ -26,7 +28,6 @@ inline std::string disagreement(std::span<const std::uint8_t> bytes, int& silent
                : "";
   }
   ++silent;
-  const Graph graph(program);
   const auto result = simulate(graph, cost);
   if (!std::holds_alternative<Timeline>(result)) return "verify is silent, simulate deadlocks";
   if (!naive) return "verify is silent, the replay deadlocks";

@@ -47,12 +47,57 @@ struct Need {
   Slice slice;
 };
 
+/// Calls `use(Need)` for everything `action` waits for, in its own replica and micro-batch:
+///   F(s,k) <- F(s-1,k), F(s,k-1);  B or I(s,k) <- F(s,k), recompute(s,k), gradient(s+1,k),
+///   gradient(s,k+1);  W <- I;  recompute <- F;  a send <- what it sends;  a receive <- its send.
+/// A need that no action of the program produces (no recompute, say) binds nothing.
+/// REDUCE_GRAD and the optimizer step have no unit and no needs here. Cost: O(1).
+template <class Use>
+void for_each_need(const Shape& shape, const Action& action, Use&& use) {
+  const std::int32_t s = action.stage.value;
+  const std::int32_t k = action.slice.value;
+  const bool last_stage = s + 1 == shape.stages();
+  const auto add = [&](Product product, std::int32_t stage, std::int32_t slice) {
+    use(Need{product, Stage{stage}, Slice{slice}});
+  };
+  switch (action.op) {
+    case Op::Forward:
+      if (s > 0) add(Product::Forward, s - 1, k);
+      if (k > 0) add(Product::Forward, s, k - 1);
+      break;
+    case Op::Backward:
+    case Op::BackwardInput:
+      add(Product::Forward, s, k);
+      add(Product::Recompute, s, k);
+      if (!last_stage) add(Product::Gradient, s + 1, k);
+      if (k + 1 < shape.slices) add(Product::Gradient, s, k + 1);
+      break;
+    case Op::BackwardWeight:
+      add(Product::Gradient, s, k);
+      break;
+    case Op::Recompute:
+    case Op::SendForward:
+      add(Product::Forward, s, k);
+      break;
+    case Op::RecvForward:
+      if (s > 0) add(Product::SendForward, s - 1, k);
+      break;
+    case Op::SendBackward:
+      add(Product::Gradient, s, k);
+      break;
+    case Op::RecvBackward:
+      if (!last_stage) add(Product::SendBackward, s + 1, k);
+      break;
+    case Op::ReduceGrad:
+    case Op::OptimizerStep:
+      break;
+  }
+}
+
 /// The needs of one action: at most four.
 class Needs {
  public:
-  constexpr void add(Product product, std::int32_t stage, std::int32_t slice) {
-    items_[size_++] = {product, Stage{stage}, Slice{slice}};
-  }
+  constexpr void add(const Need& need) { items_[size_++] = need; }
 
   [[nodiscard]] constexpr const Need* begin() const { return items_.data(); }
   [[nodiscard]] constexpr const Need* end() const { return items_.data() + size_; }
@@ -62,48 +107,10 @@ class Needs {
   std::size_t size_ = 0;
 };
 
-/// What `action` waits for, in its own replica and micro-batch:
-///   F(s,k) <- F(s-1,k), F(s,k-1);  B or I(s,k) <- F(s,k), recompute(s,k), gradient(s+1,k),
-///   gradient(s,k+1);  W <- I;  recompute <- F;  a send <- what it sends;  a receive <- its send.
-/// A need that no action of the program produces (no recompute, say) binds nothing.
-/// REDUCE_GRAD and the optimizer step have no unit and no needs here. Cost: O(1).
+/// The needs of `action` as a list. Cost: O(1).
 [[nodiscard]] inline Needs needs(const Shape& shape, const Action& action) {
-  const std::int32_t s = action.stage.value;
-  const std::int32_t k = action.slice.value;
-  const bool last_stage = s + 1 == shape.stages();
   Needs result;
-  switch (action.op) {
-    case Op::Forward:
-      if (s > 0) result.add(Product::Forward, s - 1, k);
-      if (k > 0) result.add(Product::Forward, s, k - 1);
-      break;
-    case Op::Backward:
-    case Op::BackwardInput:
-      result.add(Product::Forward, s, k);
-      result.add(Product::Recompute, s, k);
-      if (!last_stage) result.add(Product::Gradient, s + 1, k);
-      if (k + 1 < shape.slices) result.add(Product::Gradient, s, k + 1);
-      break;
-    case Op::BackwardWeight:
-      result.add(Product::Gradient, s, k);
-      break;
-    case Op::Recompute:
-    case Op::SendForward:
-      result.add(Product::Forward, s, k);
-      break;
-    case Op::RecvForward:
-      if (s > 0) result.add(Product::SendForward, s - 1, k);
-      break;
-    case Op::SendBackward:
-      result.add(Product::Gradient, s, k);
-      break;
-    case Op::RecvBackward:
-      if (!last_stage) result.add(Product::SendBackward, s + 1, k);
-      break;
-    case Op::ReduceGrad:
-    case Op::OptimizerStep:
-      break;
-  }
+  for_each_need(shape, action, [&](const Need& need) { result.add(need); });
   return result;
 }
 

@@ -15,6 +15,8 @@
 
 namespace millrace {
 
+class Graph;
+
 /// The rules, numbered as in scheduler/README.md.
 enum class Rule : std::uint8_t {
   Placement =
@@ -79,6 +81,10 @@ struct VerifyOptions {
 
 /// As above with rules 9 and 11. Throws InvalidArgument when `cost` does not fit the shape.
 [[nodiscard]] std::vector<Violation> verify(const Program& program, const VerifyOptions& options);
+
+/// As above for the program of a graph that exists anyhow, at about half the cost. Requires a graph
+/// made with `options.tied`.
+[[nodiscard]] std::vector<Violation> verify(const Graph& graph, const VerifyOptions& options = {});
 
 /// How much room a channel (source, destination, direction) needs.
 struct ChannelCapacity {
