@@ -178,6 +178,8 @@ ParsedTimeline read_trace(std::string_view text, const Program& program) {
   } catch (const json::parse_error& error) {
     const std::size_t offset = error.byte == 0 ? 0 : error.byte - 1;
     return {std::nullopt, {at_offset(text, offset, "this is not JSON")}};
+  } catch (const json::out_of_range&) {  // 1e999: the library gives no place
+    return {std::nullopt, {{1, 1, "a number in the file is too large"}}};
   }
   TraceReader reader(program);
   std::string fault = reader.read(document);

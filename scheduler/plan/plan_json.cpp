@@ -46,6 +46,8 @@ class PlanReader {
     } catch (const json::parse_error& error) {
       const std::size_t offset = error.byte == 0 ? 0 : error.byte - 1;
       diagnostics_ = {at_offset(text_, offset, "this is not JSON")};
+    } catch (const json::out_of_range&) {  // 1e999: the library gives no place
+      diagnostics_ = {{1, 1, "a number in the file is too large"}};
     } catch (const Fault& fault) {
       complain(fault.path, fault.sentence);
     }

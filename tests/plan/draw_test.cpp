@@ -172,6 +172,7 @@ TEST(DrawTrace, FaultsOfATraceAreNamed) {
   const std::string event = R"({"ph":"X","tid":0,"ts":0,"dur":1,"args":{"action":"0F0"}})";
 
   EXPECT_EQ(trace_fault("{", it.program), "1:2: this is not JSON");
+  EXPECT_EQ(trace_fault("[1e999]", it.program), "1:1: a number in the file is too large");
   EXPECT_EQ(trace_fault("{}", it.program), "1:1: there is no list of trace events");
   EXPECT_EQ(trace_fault(draw_trace(shorter.program, shorter.timeline), it.program),
             "1:1: the trace lacks 0F1 of rank 0");

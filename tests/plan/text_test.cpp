@@ -343,6 +343,7 @@ TEST(PlanFile, EveryFaultNamesItsLineAndColumn) {
   };
   for (const auto& [what, with, expected] : cases)
     EXPECT_EQ(plan_faults(replaced(good, what, with)), expected) << with;
+  EXPECT_EQ(plan_faults("{\"ranks\":1e999}"), "1:1: a number in the file is too large\n");
   EXPECT_EQ(plan_faults("[]"), "1:1: a plan file is a JSON object\n");
   EXPECT_EQ(plan_faults("{}"), "1:1: the field 'millrace_plan' is missing\n");
   EXPECT_EQ(plan_faults(""), "1:1: this is not JSON\n");

@@ -1,0 +1,54 @@
+// The page in a real browser: opened, hovered by the address, and photographed.
+#include <filesystem>
+#include <fstream>
+#include <unistd.h>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "cli/command.hpp"
+
+namespace millrace::test {
+namespace {
+
+using testing::HasSubstr;
+
+std::string shell(const std::string& line) {
+  std::FILE* pipe = ::popen(line.c_str(), "r");
+  std::string text;
+  std::array<char, 4096> buffer{};
+  for (std::size_t size; (size = std::fread(buffer.data(), 1, buffer.size(), pipe)) > 0;)
+    text.append(buffer.data(), size);
+  ::pclose(pipe);
+  return text;
+}
+
+TEST(PageInTheBrowser, HoverTellsActionTimesWaitAndMemoryAndItPhotographs) {
+  const auto folder =
+      std::filesystem::temp_directory_path() / ("millrace_page_" + std::to_string(::getpid()));
+  std::filesystem::create_directories(folder);
+  const std::string page = (folder / "page.html").string();
+  const std::string picture = (folder / "page.png").string();
+  const std::string browser =
+      "timeout 120 chromium --headless --no-sandbox --disable-gpu --disable-quic --no-first-run "
+      "--disable-background-networking --disable-component-update --disable-sync "
+      "--window-size=1300,640 --user-data-dir=" +
+      (folder / "profile").string();
+  ASSERT_EQ(command("show 1f1b -p 4 -m 8 --html " + page).code, 0);
+
+  // Rank 0, action 4 is the first backward: it waits for the gradient of stage 1.
+  const std::string dom =
+      shell(browser + " --dump-dom 'file://" + page + "#hover=0,4' 2>/dev/null");
+  shell(browser + " --screenshot=" + picture + " 'file://" + page + "#hover=0,4' 2>/dev/null");
+
+  EXPECT_THAT(dom, HasSubstr("<b>0B0</b> on rank 0"));
+  EXPECT_THAT(dom, HasSubstr("from 10 to 12, takes 2"));
+  EXPECT_THAT(dom, HasSubstr("waited 6 for 1B0 of rank 1, which ended at 10"));
+  EXPECT_THAT(dom, HasSubstr("memory of the rank: 4 at its start"));
+  EXPECT_THAT(dom, HasSubstr("makespan 33, bubble 9"));
+  EXPECT_GT(std::filesystem::file_size(picture), 20'000U);
+  std::filesystem::remove_all(folder);
+}
+
+}  // namespace
+}  // namespace millrace::test

@@ -1,0 +1,147 @@
+// The plan verbs as typed: figures, files, and one sentence with exit code 2 for bad input.
+#include <filesystem>
+#include <fstream>
+#include <unistd.h>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+#include "cli/command.hpp"
+
+namespace millrace::test {
+namespace {
+
+using nlohmann::json;
+using testing::HasSubstr;
+using testing::StartsWith;
+
+// A folder of this test's own, removed at its end.
+class PlanVerbs : public testing::Test {
+ protected:
+  PlanVerbs() { std::filesystem::create_directories(folder_); }
+  ~PlanVerbs() override { std::filesystem::remove_all(folder_); }
+
+  [[nodiscard]] std::string path(const std::string& name) const {
+    return (folder_ / name).string();
+  }
+
+  void write(const std::string& name, const std::string& text) const {
+    std::ofstream(path(name)) << text;
+  }
+
+  [[nodiscard]] std::string read(const std::string& name) const {
+    std::ifstream file(path(name));
+    return {std::istreambuf_iterator<char>(file), {}};
+  }
+
+  [[nodiscard]] std::size_t files() const {
+    std::size_t found = 0;
+    for (const auto& entry : std::filesystem::directory_iterator(folder_))
+      found += entry.is_regular_file() ? 1U : 0U;
+    return found;
+  }
+
+ private:
+  std::filesystem::path folder_ = std::filesystem::temp_directory_path() /
+                                  ("millrace_plan_verbs_" + std::to_string(::getpid()) + "_" +
+                                   testing::UnitTest::GetInstance()->current_test_info()->name());
+};
+
+TEST_F(PlanVerbs, ShowDrawsTheStaircase) {
+  const Ran ran = command("show 1f1b -p 2 -m 2");
+
+  EXPECT_EQ(ran.code, 0);
+  EXPECT_EQ(ran.text,
+            "1f1b p=2 m=2: makespan 9, bubble 3 (33.33 %)\n"
+            "rank 0 | 0 1 . .B0== .B1==\n"
+            "rank 1 | . 0B0== 1B1== . .\n");
+}
+
+TEST_F(PlanVerbs, SimulateGivesThePublishedRateOfZbH1) {
+  const Ran ran =
+      command("simulate zb-h1 -p 8 -m 24 --f 18.522 --i 18.086 --w 9.337 --latency 0.601 --json");
+  ASSERT_EQ(ran.code, 0) << ran.text;
+  const json figures = json::parse(ran.text);
+
+  EXPECT_NEAR(figures["bubble_makespan_ratio"], 0.1585, 5e-5);
+  EXPECT_EQ(figures["per_rank"].size(), 8U);
+  EXPECT_EQ(figures["valid"], true);
+  for (const char* field : {"makespan",
+                            "span",
+                            "bubble_makespan",
+                            "bubble_span",
+                            "bubble_span_ratio",
+                            "capacity",
+                            "critical_path"})
+    EXPECT_TRUE(figures.contains(field)) << field;
+}
+
+TEST_F(PlanVerbs, FilesAreWrittenWholeAndReadBack) {
+  const Ran ran =
+      command("show zb-h1 --csv " + path("a.csv") + " --svg " + path("a.svg") + " --html " +
+              path("a.html") + " --trace " + path("a.json") + " --plan " + path("plan.json"));
+
+  ASSERT_EQ(ran.code, 0) << ran.text;
+  EXPECT_EQ(files(), 5U);
+  EXPECT_THAT(read("a.csv"), StartsWith("0F0,0F1,0F2,0F3,0I0,0W0,"));
+  EXPECT_EQ(command("show " + path("plan.json") + " --csv").text, read("a.csv"));
+  EXPECT_EQ(command("verify " + path("a.csv")).code, 0);
+  EXPECT_THAT(command("compare " + path("plan.json") + " " + path("a.json")).text,
+              HasSubstr("measured / simulated\nmakespan         27        27"));
+}
+
+TEST_F(PlanVerbs, VerifyNamesTheFaultWithExitCodeOne) {
+  write("bad.csv", "0F0,0B0\n1B0,1F0\n");
+
+  const Ran ran = command("verify " + path("bad.csv"));
+
+  EXPECT_EQ(ran.code, 1);
+  EXPECT_THAT(ran.text, HasSubstr("rule 5 (order)"));
+}
+
+TEST_F(PlanVerbs, ADamagedFileIsNamedWithLineAndColumn) {
+  write("bad.csv", "0F0,0B0\n1F0,oops\n");
+
+  const Ran ran = command("show " + path("bad.csv"));
+
+  EXPECT_EQ(ran.code, 65);
+  EXPECT_EQ(ran.text,
+            "millrace: " + path("bad.csv") + ":2:5: expected a stage number, found 'o'\n");
+}
+
+TEST_F(PlanVerbs, BadInputIsOneSentenceAndExitCodeTwo) {
+  const std::vector<std::pair<std::string, std::string>> cases = {
+      {"simulate 1f2b", "millrace: unknown schedule '1f2b'; did you mean '1f1b'?"},
+      {"simulate 1f1b -m abc",
+       "millrace: -m is 'abc'; expected a whole number from 1 to 2147483647\n"},
+      {"show 1f1b -m 0", "millrace: -m is '0'; expected a whole number from 1 to 2147483647\n"},
+      {"show 1f1b -v 2", "millrace: -v 2 was given, but schedule '1f1b' has no"},
+      {"show 1f1b --f 1,2,3",
+       "millrace: --f has 3 values; allowed are 1, p = 4 or one per stage, 4\n"},
+      {"show 1f1b --f -1", "millrace: --f is '-1'; expected a number from 0 to 1e+15\n"},
+      {"show gpipe --order up", "millrace: --order is 'up'; known are fifo and lifo\n"},
+      {"show 1f1b --bandwidth 5",
+       "millrace: --bandwidth is given without --message-bytes; they go together\n"},
+      {"show 1f1b --frob", "millrace: The following argument was not expected: --frob"},
+      {"show 1f1b --svg /nowhere/a.svg",
+       "millrace: --svg /nowhere/a.svg cannot be written: No such file or directory\n"},
+      {"compare 1f1b --csv a", "millrace: --csv is of one schedule; compare writes none\n"},
+  };
+  for (const auto& [arguments, sentence] : cases) {
+    const Ran ran = command(arguments);
+    EXPECT_EQ(ran.code, 2) << arguments;
+    EXPECT_THAT(ran.text, StartsWith(sentence)) << arguments;
+    EXPECT_EQ(std::count(ran.text.begin(), ran.text.end(), '\n'), 1) << arguments;
+  }
+}
+
+TEST_F(PlanVerbs, EveryScheduleOfTheListIsShown) {
+  const json list = json::parse(command("list --json").text);
+
+  for (const auto& entry : list)
+    EXPECT_EQ(command("show " + entry["name"].get<std::string>()).code, 0) << entry["name"];
+}
+
+}  // namespace
+}  // namespace millrace::test
