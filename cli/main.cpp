@@ -4,21 +4,37 @@
 #include <iostream>
 #include <string>
 
+#include "cli/exit_codes.hpp"
 #include "cli/verbs.hpp"
 #include "millrace/core/error.hpp"
+#include "millrace/transport/failure.hpp"
 
 namespace {
 
 using namespace millrace;
-
-constexpr int kFailed = 1;
-constexpr int kUsage = 2;
-constexpr int kCorruptData = 65;
-constexpr int kMismatch = 78;
+using namespace millrace::cli;
 
 int complain(const std::string& sentence, int code) {
   std::cerr << "millrace: " << sentence << '\n';
   return code;
+}
+
+/// By the kind of failure; a step's failure has its cause nested inside.
+int code_of(const std::exception& error) {
+  if (dynamic_cast<const InvalidArgument*>(&error) != nullptr) return kUsage;
+  if (dynamic_cast<const DataError*>(&error) != nullptr) return kCorruptData;
+  if (dynamic_cast<const Mismatch*>(&error) != nullptr) return kMismatch;
+  if (dynamic_cast<const PeerHangs*>(&error) != nullptr) return kHang;
+  if (dynamic_cast<const PeerLost*>(&error) != nullptr) return kLostPeer;
+  if (dynamic_cast<const Cancelled*>(&error) != nullptr) return kLostPeer;
+  try {
+    std::rethrow_if_nested(error);
+  } catch (const std::exception& cause) {
+    // What a pass was given wrongly is not the fault of the command line.
+    const int code = code_of(cause);
+    return code == kUsage ? kFailed : code;
+  }
+  return kFailed;
 }
 
 int run(CLI::App& app, int count, const char* const* arguments) {
@@ -30,14 +46,8 @@ int run(CLI::App& app, int count, const char* const* arguments) {
     return complain(std::string(error.what()) + "; see " + app.get_name() + " --help", kUsage);
   } catch (const cli::ExitCode& exit) {
     return exit.code;
-  } catch (const InvalidArgument& error) {
-    return complain(error.what(), kUsage);
-  } catch (const DataError& error) {
-    return complain(error.what(), kCorruptData);
-  } catch (const Mismatch& error) {
-    return complain(error.what(), kMismatch);
   } catch (const std::exception& error) {
-    return complain(error.what(), kFailed);
+    return complain(error.what(), code_of(error));
   }
 }
 
@@ -54,5 +64,8 @@ int main(int argc, char** argv) {
   cli::add_simulate(app);
   cli::add_compare(app);
   cli::add_search(app);
+  cli::add_launch(app);
+  cli::add_worker(app);
+  cli::add_doctor(app);
   return run(app, argc, argv);
 }

@@ -19,5 +19,8 @@ void add_verify(CLI::App& app);
 void add_simulate(CLI::App& app);
 void add_compare(CLI::App& app);
 void add_search(CLI::App& app);
+void add_launch(CLI::App& app);
+void add_worker(CLI::App& app);
+void add_doctor(CLI::App& app);
 
 }  // namespace millrace::cli

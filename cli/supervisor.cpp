@@ -1,0 +1,228 @@
+// See supervisor.hpp.
+#include "cli/supervisor.hpp"
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <csignal>
+#include <cstring>
+#include <deque>
+#include <fcntl.h>
+#include <iostream>
+#include <poll.h>
+#include <sched.h>
+#include <sys/prctl.h>
+#include <sys/signalfd.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <thread>
+#include <unistd.h>
+
+#include "cli/exit_codes.hpp"
+#include "millrace/core/error.hpp"
+
+namespace millrace::cli {
+
+namespace {
+
+constexpr std::size_t kTailLines = 25;
+
+sigset_t watched_signals() {
+  sigset_t set;
+  sigemptyset(&set);
+  for (const int signal : {SIGINT, SIGTERM, SIGHUP}) sigaddset(&set, signal);
+  return set;
+}
+
+/// What an exit status means for the job; higher ranks explain lower ones.
+int weight_of(int status) {
+  if (WIFSIGNALED(status)) return 3;
+  const int code = WEXITSTATUS(status);
+  if (code == kDone) return 0;
+  if (code == kLostPeer) return 1;  // somebody else was lost: look for who
+  return code == kHang ? 2 : 3;
+}
+
+int code_of(int status) {
+  return WIFSIGNALED(status) ? kLostPeer : WEXITSTATUS(status);
+}
+
+std::string end_of(int status) {
+  if (WIFSIGNALED(status))
+    return std::string("was ended by signal ") + std::to_string(WTERMSIG(status)) + " (" +
+           strsignal(WTERMSIG(status)) + ")";
+  return "ended with exit code " + std::to_string(WEXITSTATUS(status));
+}
+
+void bind_to_core(int rank) {
+  const unsigned cores = std::max(1U, std::thread::hardware_concurrency());
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  CPU_SET(static_cast<unsigned>(rank) % cores, &set);
+  ::sched_setaffinity(0, sizeof set, &set);
+}
+
+}  // namespace
+
+Supervisor::Supervisor(SupervisorOptions options) : options_(std::move(options)) {
+  const sigset_t set = watched_signals();
+  ::sigprocmask(SIG_BLOCK, &set, nullptr);
+  signals_ = ::signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
+  if (signals_ < 0) throw Error(std::string("cannot watch signals: ") + std::strerror(errno));
+}
+
+Supervisor::~Supervisor() {
+  signal_all(SIGKILL);
+  for (Worker& worker : workers_) {
+    if (!worker.status) ::waitpid(worker.process, nullptr, 0);
+    if (worker.pidfd >= 0) ::close(worker.pidfd);
+  }
+  if (errors_ >= 0) ::close(errors_);
+  ::close(signals_);
+  const sigset_t set = watched_signals();
+  ::sigprocmask(SIG_UNBLOCK, &set, nullptr);
+}
+
+void Supervisor::become(const std::vector<std::string>& command, int rank, int errors) const {
+  // Between fork and exec: system calls only.
+  ::setpgid(0, 0);
+  ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+  const sigset_t set = watched_signals();
+  ::sigprocmask(SIG_UNBLOCK, &set, nullptr);
+  if (options_.bind_cores) bind_to_core(rank);
+  const int nothing = ::open("/dev/null", O_RDONLY | O_CLOEXEC);
+  ::dup2(nothing, STDIN_FILENO);
+  ::dup2(errors, STDERR_FILENO);
+  if (rank != 0) ::dup2(errors, STDOUT_FILENO);
+  std::vector<char*> arguments;
+  for (const std::string& word : command) arguments.push_back(const_cast<char*>(word.c_str()));
+  arguments.push_back(nullptr);
+  ::execv(arguments.front(), arguments.data());
+  ::_exit(127);
+}
+
+void Supervisor::start(const std::vector<std::string>& command) {
+  const int rank = static_cast<int>(workers_.size());
+  Worker worker;
+  worker.log = options_.log_directory + "/rank-" + std::to_string(rank) + ".log";
+  std::array<int, 2> ends = {-1, -1};
+  int errors = -1;
+  if (rank == 0) {
+    first_log_.open(worker.log);
+    if (::pipe2(ends.data(), O_CLOEXEC) != 0) throw Error("cannot make a pipe");
+    errors_ = ends[0];
+    errors = ends[1];
+  } else {
+    errors = ::open(worker.log.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
+  }
+  require(errors >= 0, "the log " + worker.log + " cannot be written");
+  const pid_t parent = ::getpid();
+  worker.process = ::fork();
+  if (worker.process == 0) {
+    if (::getppid() != parent) ::_exit(127);
+    become(command, rank, errors);
+  }
+  ::close(errors);
+  if (worker.process < 0)
+    throw Error(std::string("cannot start a process: ") + std::strerror(errno));
+  ::setpgid(worker.process, worker.process);  // both sides set it, whoever comes first
+  worker.pidfd = static_cast<int>(::syscall(SYS_pidfd_open, worker.process, 0));
+  workers_.push_back(std::move(worker));
+}
+
+void Supervisor::signal_all(int signal) {
+  for (Worker& worker : workers_) {
+    if (worker.status || worker.process <= 0) continue;
+    worker.killed_by_us = true;
+    ::kill(-worker.process, signal);
+    ::kill(-worker.process, SIGCONT);  // a stopped process would never hear it
+  }
+}
+
+void Supervisor::take_signal() {
+  signalfd_siginfo info{};
+  if (::read(signals_, &info, sizeof info) != sizeof info) return;
+  const int signal = static_cast<int>(info.ssi_signo);
+  if (received_ != 0) return signal_all(SIGKILL);  // asked twice: at once
+  received_ = signal;
+  signal_all(signal);
+  kill_at_ = Clock::now() + options_.grace;
+}
+
+void Supervisor::copy_errors() {
+  std::array<char, 4096> bytes{};
+  const ssize_t count = ::read(errors_, bytes.data(), bytes.size());
+  if (count > 0) {
+    std::cerr.write(bytes.data(), count).flush();
+    first_log_.write(bytes.data(), count).flush();
+    return;
+  }
+  ::close(errors_);
+  errors_ = -1;
+}
+
+void Supervisor::reap(Worker& worker) {
+  int status = 0;
+  if (worker.status || ::waitpid(worker.process, &status, WNOHANG) != worker.process) return;
+  worker.status = status;
+  worker.ended = Clock::now();
+  ::kill(-worker.process, SIGKILL);  // whatever it started itself
+  if (weight_of(status) != 0 && !kill_at_) kill_at_ = worker.ended + options_.grace;
+}
+
+void Supervisor::poll_once() {
+  std::vector<pollfd> items = {{signals_, POLLIN, 0}, {errors_, POLLIN, 0}};
+  for (const Worker& worker : workers_)
+    items.push_back({worker.status ? -1 : worker.pidfd, POLLIN, 0});
+  ::poll(items.data(), items.size(), kill_at_ ? 50 : 1000);
+  if ((items[0].revents & POLLIN) != 0) take_signal();
+  if (items[1].revents != 0) copy_errors();
+  for (Worker& worker : workers_) reap(worker);
+  if (kill_at_ && Clock::now() > *kill_at_) signal_all(SIGKILL);
+}
+
+bool Supervisor::all_ended() const {
+  return std::all_of(
+      workers_.begin(), workers_.end(), [](const Worker& worker) { return worker.status; });
+}
+
+const Supervisor::Worker* Supervisor::culprit() const {
+  const Worker* worst = nullptr;
+  for (const Worker& worker : workers_) {
+    if (worker.killed_by_us || weight_of(*worker.status) == 0) continue;
+    if (worst == nullptr || weight_of(*worker.status) > weight_of(*worst->status) ||
+        (weight_of(*worker.status) == weight_of(*worst->status) && worker.ended < worst->ended))
+      worst = &worker;
+  }
+  return worst;
+}
+
+void Supervisor::explain(const Worker& worker) const {
+  const std::string rank = "rank " + std::to_string(&worker - workers_.data());
+  std::deque<std::string> tail;
+  std::ifstream log(worker.log);
+  for (std::string line; std::getline(log, line);) {
+    tail.push_back(std::move(line));
+    if (tail.size() > kTailLines) tail.pop_front();
+  }
+  for (const std::string& line : tail) std::cerr << "[" << rank << "] " << line << '\n';
+  std::cerr << "millrace launch: " << rank << " " << end_of(*worker.status) << '\n';
+}
+
+int Supervisor::wait() {
+  while (!all_ended()) poll_once();
+  while (errors_ >= 0) copy_errors();
+  const Worker* worst = culprit();
+  if (received_ != 0) return received_ == SIGINT ? kInterrupted : kTerminated;
+  if (worst == nullptr) return kDone;
+  for (const Worker& worker : workers_) {
+    // A rank that was ended by a signal says nothing itself; a survivor's report does.
+    if (!WIFSIGNALED(*worst->status) || &worker == worst || worker.killed_by_us) continue;
+    explain(worker);
+    break;
+  }
+  explain(*worst);
+  return code_of(*worst->status);
+}
+
+}  // namespace millrace::cli

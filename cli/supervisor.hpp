@@ -1,0 +1,67 @@
+// Starts one process per rank and sees every one of them to its end: output to logs, signals passed
+// on with a grace period, no orphan, and the cause of a failure told last.
+#pragma once
+
+#include <chrono>
+#include <fstream>
+#include <optional>
+#include <string>
+#include <sys/types.h>
+#include <vector>
+
+namespace millrace::cli {
+
+struct SupervisorOptions {
+  std::string log_directory;  ///< gets rank-R.log
+  bool bind_cores = false;
+  /// After a failure or a signal, the others have this long before they are killed.
+  std::chrono::milliseconds grace{5000};
+};
+
+/// Thread-safety: thread-affine; the process must have one thread and no network context yet.
+class Supervisor {
+ public:
+  explicit Supervisor(SupervisorOptions options);
+  Supervisor(const Supervisor&) = delete;
+  Supervisor& operator=(const Supervisor&) = delete;
+  /// Kills and reaps what still runs.
+  ~Supervisor();
+
+  /// Starts rank number `ranks started so far`. Rank 0 writes to this process's standard output.
+  void start(const std::vector<std::string>& command);
+
+  /// Waits for all. Returns the exit code of the failure that caused the others, or 0.
+  int wait();
+
+ private:
+  using Clock = std::chrono::steady_clock;
+
+  struct Worker {
+    pid_t process = -1;
+    int pidfd = -1;
+    std::string log;
+    std::optional<int> status;  // as waitpid says
+    Clock::time_point ended;
+    bool killed_by_us = false;
+  };
+
+  [[noreturn]] void become(const std::vector<std::string>& command, int rank, int errors) const;
+  void poll_once();
+  void take_signal();
+  void copy_errors();
+  void reap(Worker& worker);
+  void signal_all(int signal);
+  [[nodiscard]] bool all_ended() const;
+  [[nodiscard]] const Worker* culprit() const;
+  void explain(const Worker& worker) const;
+
+  SupervisorOptions options_;
+  std::vector<Worker> workers_;
+  std::ofstream first_log_;
+  int signals_ = -1;  // signalfd
+  int errors_ = -1;   // rank 0's standard error
+  int received_ = 0;  // the signal that ends us
+  std::optional<Clock::time_point> kill_at_;
+};
+
+}  // namespace millrace::cli

@@ -1,0 +1,199 @@
+// millrace worker: one rank of a training. Started by launch, or by an engine on any machine.
+#include <algorithm>
+#include <fstream>
+#include <iostream>
+#include <memory>
+
+#include <nlohmann/json.hpp>
+
+#include "cli/environment.hpp"
+#include "cli/train_options.hpp"
+#include "cli/train_report.hpp"
+#include "cli/verbs.hpp"
+#include "millrace/core/error.hpp"
+#include "millrace/scheduler/plan/text.hpp"
+#include "millrace/training/endpoint_team.hpp"
+#include "millrace/training/rank_parts.hpp"
+#include "millrace/transport/environment.hpp"
+#include "millrace/transport/rendezvous.hpp"
+
+namespace millrace::cli {
+
+namespace {
+
+struct WorkerFlags {
+  std::optional<int> rank, world;
+  std::string rendezvous, keys;
+  std::string link = "tcp";
+  std::string interface = "127.0.0.1";
+  std::uint64_t job = 0;
+  double silence = 10;
+  double hang = 120;
+  double patience = 60;
+  bool insecure = false;
+  std::vector<std::string> command;
+};
+
+std::chrono::milliseconds milliseconds(double seconds) {
+  return std::chrono::milliseconds(static_cast<std::int64_t>(1000 * seconds));
+}
+
+CurveRing read_keys(const std::string& path) {
+  std::ifstream file(path);
+  require(file.good(), "--keys " + path + ": the file cannot be opened");
+  CurveRing ring;
+  file >> ring.own.public_key >> ring.own.secret_key;
+  for (std::string key; file >> key;) ring.public_keys.push_back(key);
+  return ring;
+}
+
+ZeroMqOptions endpoint_options(const WorkerFlags& flags, const Identity& identity) {
+  require(flags.link == "ipc" || flags.link == "tcp",
+          "--endpoint " + flags.link + ": known are ipc, tcp");
+  ZeroMqOptions options;
+  options.rank = Rank{*identity.rank};
+  options.world = *identity.world;
+  options.link = flags.link == "ipc" ? ZeroMqLink::Ipc : ZeroMqLink::Tcp;
+  if (identity.rendezvous.starts_with("ipc://"))
+    options.directory = identity.rendezvous.substr(6, identity.rendezvous.rfind('/') - 6);
+  options.interface = flags.interface;
+  if (!flags.keys.empty()) options.keys = read_keys(flags.keys);
+  options.insecure = flags.insecure;
+  options.job = flags.job;
+  options.silence = milliseconds(flags.silence);
+  options.hang = milliseconds(flags.hang);
+  return options;
+}
+
+std::string dispatch_level() {
+  if (__builtin_cpu_supports("avx512f")) return "avx512";
+  return __builtin_cpu_supports("avx2") ? "avx2" : "baseline";
+}
+
+std::string joined(const std::vector<int>& numbers) {
+  std::string text;
+  for (const int number : numbers) text += (text.empty() ? "" : ",") + std::to_string(number);
+  return text;
+}
+
+/// Everything that decides bits, or whether two ranks understand each other.
+HelloFields hello_of(const TrainJob& job) {
+  const TrainerOptions& options = job.options;
+  return {{"library version", MILLRACE_VERSION},
+          {"plan", plan_hash(job.program)},
+          {"model", job.model.text},
+          {"cut", joined(options.boundaries)},
+          {"data", job.flags.data + " of " + std::to_string(job.data.train.size()) + " samples"},
+          {"precision", "f32"},
+          {"seed", std::to_string(options.seed)},
+          {"batch size", std::to_string(options.batch_size)},
+          {"epochs", std::to_string(options.epochs)},
+          {"steps", std::to_string(options.steps)},
+          {"optimizer", std::string(name_of(options.optimizer.kind))},
+          {"learning rate", std::to_string(options.learning_rate.base)},
+          {"weight decay", std::to_string(options.optimizer.weight_decay)},
+          {"clip norm", options.clip_norm ? std::to_string(*options.clip_norm) : "none"},
+          {"recompute", options.recompute ? "yes" : "no"},
+          {"processor", dispatch_level()},
+          {"checkpoint step", "0"}};
+}
+
+/// The train verb's own options, typed after "--".
+TrainJob train_job(std::vector<std::string> words, int world) {
+  require(!words.empty() && words.front() == "train",
+          "a worker runs train: worker ... -- train ...");
+  words.erase(words.begin());
+  std::reverse(words.begin(), words.end());  // as CLI11 wants them
+  CLI::App verb("Train", "train");
+  TrainFlags train;
+  add_train_flags(verb, train);
+  verb.parse(words);
+  if (!train.config.empty()) read_config(verb, train.config);
+  if (verb.get_option("--stages")->count() == 0 && train.plan.empty()) train.stages = world;
+  TrainJob job = make_job(verb, train);
+  require(job.program.shape.ranks == world,
+          "--stages " + std::to_string(job.program.shape.ranks) + ": there are " +
+              std::to_string(world) + " processes, one per pipeline rank");
+  return job;
+}
+
+void report(const TrainJob& job, const TrainOutcome& outcome) {
+  if (job.flags.json) {
+    auto document = nlohmann::ordered_json::parse(outcome_json(job, outcome));
+    document.erase("bubble");  // measured where all ranks run in one process
+    document.erase("peak_stash_bytes");
+    document["processes"] = job.options.ranks;
+    std::cout << document.dump(2) << std::endl;
+    return;
+  }
+  std::cout << "test accuracy " << 100 * outcome.score.accuracy() << " %, test loss "
+            << outcome.score.mean_loss() << '\n'
+            << outcome.fit.samples_per_second() << " samples/s, " << outcome.updates << " updates, "
+            << job.options.ranks << " processes\n"
+            << "weights " << outcome.weights_hash << std::endl;
+}
+
+void tell_epoch(std::ostream& stream, const EpochReport& epoch) {
+  stream << "epoch " << epoch.epoch + 1 << "  loss " << epoch.mean_loss() << "  "
+         << static_cast<double>(epoch.samples) / std::max(epoch.seconds, 1e-9) << " samples/s"
+         << std::endl;
+}
+
+void work(const WorkerFlags& flags) {
+  const Identity identity = find_identity(
+      {.rank = flags.rank, .world = flags.world, .rendezvous = flags.rendezvous}, environment());
+  require(identity.rank && identity.world,
+          "nobody says which rank this is: give --rank and --world, or start it by an engine");
+  require(!identity.rendezvous.empty() || *identity.world == 1,
+          "nobody says where the ranks meet: give --rendezvous tcp://host:port");
+  const TrainJob job = train_job(flags.command, *identity.world);
+  const auto endpoint = meet({.url = identity.rendezvous,
+                              .fields = hello_of(job),
+                              .patience = milliseconds(flags.patience)},
+                             endpoint_options(flags, identity),
+                             std::make_shared<ZeroMqContext>());
+  EndpointTeam team(*endpoint);
+  Trainer trainer(rank_parts(job.model, job.program, job.options, *endpoint, team), job.options);
+  const bool speaks = endpoint->rank() == Rank{0};
+  if (speaks)
+    trainer.on_epoch = [&](const EpochReport& epoch) {
+      tell_epoch(job.flags.json ? std::cerr : std::cout, epoch);
+    };
+  TrainOutcome outcome;
+  outcome.fit = trainer.fit(job.data.train);
+  outcome.updates = trainer.global_step();
+  outcome.score = trainer.evaluate(job.data.test);
+  outcome.weights_hash = trainer.weights_hash();
+  if (speaks) report(job, outcome);
+  endpoint->goodbye(std::chrono::steady_clock::now() + std::chrono::seconds(30));
+}
+
+}  // namespace
+
+void add_worker(CLI::App& app) {
+  CLI::App* verb = app.add_subcommand(
+      "worker", "One rank of a training, started by an engine: worker [options] -- train ...");
+  auto flags = std::make_shared<WorkerFlags>();
+  verb->add_option("--rank", flags->rank, "This process's rank; else the engine's variables");
+  verb->add_option("--world", flags->world, "Number of processes; else the engine's variables");
+  verb->add_option("--rendezvous", flags->rendezvous, "Where rank 0 listens: tcp://host:port");
+  verb->add_option("--endpoint", flags->link, "ipc or tcp")->capture_default_str();
+  verb->add_option("--interface", flags->interface, "Address to listen on, for tcp")
+      ->capture_default_str();
+  verb->add_option("--keys", flags->keys, "File of mode 0600: own key pair, public keys of all");
+  verb->add_option("--job", flags->job, "Number of the job; equal on all ranks")
+      ->capture_default_str();
+  verb->add_option(
+          "--silence", flags->silence, "Seconds without a word until a rank counts as hung")
+      ->capture_default_str();
+  verb->add_option(
+          "--hang", flags->hang, "Least seconds of one action until its rank counts as hung")
+      ->capture_default_str();
+  verb->add_option("--patience", flags->patience, "Seconds until all ranks must have come")
+      ->capture_default_str();
+  verb->add_flag("--insecure", flags->insecure, "tcp without keys");
+  verb->add_option("command", flags->command, "-- train and its options")->required();
+  verb->callback([flags] { work(*flags); });
+}
+
+}  // namespace millrace::cli
