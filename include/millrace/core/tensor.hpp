@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <cstring>
 #include <initializer_list>
+#include <memory>
 #include <mutex>
 #include <new>
 #include <span>
@@ -162,7 +163,13 @@ class Tensor {
         release_(release),
         owner_(owner) {}
 
-  Tensor(Tensor&& other) noexcept { swap(other); }
+  Tensor(Tensor&& other) noexcept
+      : dtype_(std::exchange(other.dtype_, DType::F32)),
+        dims_(std::exchange(other.dims_, {})),
+        bytes_(std::exchange(other.bytes_, 0)),
+        data_(std::exchange(other.data_, nullptr)),
+        release_(std::exchange(other.release_, nullptr)),
+        owner_(std::exchange(other.owner_, nullptr)) {}
 
   Tensor& operator=(Tensor&& other) noexcept {
     Tensor moved(std::move(other));
@@ -358,31 +365,37 @@ class TensorPool {
 };
 
 /// The tensors that cross a stage boundary together: usually one, so four fit without allocation.
+/// An empty list is two words; the places of tensors that are not there are never touched, because
+/// lists are moved several times per action and most are short.
 /// Thread-safety: externally synchronised.
 class TensorList {
  public:
-  TensorList() = default;
+  TensorList() noexcept {}
 
   explicit TensorList(Tensor only) { push_back(std::move(only)); }
 
-  TensorList(TensorList&& other) noexcept { take_over(other); }
+  TensorList(TensorList&& other) noexcept {
+    if (!other.empty()) take_over(other);
+  }
 
   TensorList& operator=(TensorList&& other) noexcept {
     if (this == &other) return *this;
-    drop();
-    take_over(other);
+    clear();
+    if (!other.empty()) take_over(other);
     return *this;
   }
 
   TensorList(const TensorList&) = delete;
   TensorList& operator=(const TensorList&) = delete;
-  ~TensorList() = default;
+
+  ~TensorList() { clear(); }
 
   void push_back(Tensor tensor) {
-    if (size_ < few_.size()) {
-      few_[size_] = std::move(tensor);
+    if (size_ < kFew) {
+      std::construct_at(&few_[size_], std::move(tensor));
     } else {
-      more_.push_back(std::move(tensor));
+      if (more_ == nullptr) more_ = std::make_unique<std::vector<Tensor>>();
+      more_->push_back(std::move(tensor));
     }
     ++size_;
   }
@@ -390,13 +403,15 @@ class TensorList {
   [[nodiscard]] bool empty() const { return size_ == 0; }
   [[nodiscard]] std::size_t size() const { return size_; }
   [[nodiscard]] Tensor& operator[](std::size_t i) {
-    return i < few_.size() ? few_[i] : more_[i - few_.size()];
+    return i < kFew ? few_[i] : (*more_)[i - kFew];
   }
   [[nodiscard]] const Tensor& operator[](std::size_t i) const {
-    return i < few_.size() ? few_[i] : more_[i - few_.size()];
+    return i < kFew ? few_[i] : (*more_)[i - kFew];
   }
 
-  void clear() { drop(); }
+  void clear() noexcept {
+    if (!empty()) drop();
+  }
 
   [[nodiscard]] std::size_t bytes() const {
     std::size_t total = 0;
@@ -405,23 +420,29 @@ class TensorList {
   }
 
  private:
-  /// Only the tensors that are there are moved: lists are short, and moved twice per action.
+  static constexpr std::size_t kFew = 4;
+
+  /// Into an empty list.
   void take_over(TensorList& other) noexcept {
     size_ = std::exchange(other.size_, 0);
-    for (std::size_t i = 0; i < std::min(size_, few_.size()); ++i)
-      few_[i] = std::move(other.few_[i]);
-    if (size_ > few_.size()) more_ = std::exchange(other.more_, {});
+    for (std::size_t i = 0; i < std::min(size_, kFew); ++i) {
+      std::construct_at(&few_[i], std::move(other.few_[i]));
+      std::destroy_at(&other.few_[i]);
+    }
+    more_ = std::move(other.more_);
   }
 
   void drop() noexcept {
-    for (std::size_t i = 0; i < std::min(size_, few_.size()); ++i) few_[i] = Tensor();
-    if (size_ > few_.size()) more_.clear();
+    for (std::size_t i = 0; i < std::min(size_, kFew); ++i) std::destroy_at(&few_[i]);
+    more_.reset();
     size_ = 0;
   }
 
-  std::array<Tensor, 4> few_;
-  std::vector<Tensor> more_;
   std::size_t size_ = 0;
+  std::unique_ptr<std::vector<Tensor>> more_;  // the fifth and later ones
+  union {
+    Tensor few_[kFew];  // the first min(size_, kFew) are alive
+  };
 };
 
 }  // namespace millrace
