@@ -122,15 +122,25 @@ class FlowGraphExecutor final : public Executor {
     for (Node node = 0; node < graph.size(); ++node) {
       const Rank rank = graph.rank(node);
       const std::size_t position = node - graph.first(rank);
-      const auto body = [this, rank, position](const flow::continue_msg&) noexcept {
-        act(rank, position);
-      };
-      if (priorities)
-        nodes_.emplace_back(*graph_, body, priority[node]);
+      const Instruction* action = &interpreter_.compiled(rank, position);
+      std::optional<flow::node_priority_t> asked;
+      if (priorities) asked = priority[node];
+      if (Interval* place = clock_.place(rank, position); place != nullptr)
+        add_node(asked, [this, action, place](const flow::continue_msg&) noexcept {
+          act(*action, *place);
+        });
       else
-        nodes_.emplace_back(*graph_, body);
+        add_node(asked, [this, action](const flow::continue_msg&) noexcept { act(*action); });
     }
     for (Node node = 0; node < graph.size(); ++node) connect(graph, node);
+  }
+
+  template <class Body>
+  void add_node(std::optional<flow::node_priority_t> priority, const Body& body) {
+    if (priority)
+      nodes_.emplace_back(*graph_, body, *priority);
+    else
+      nodes_.emplace_back(*graph_, body);
   }
 
   /// Edges into a node. Producers on the node's own rank come before it in program order anyway.
@@ -149,16 +159,19 @@ class FlowGraphExecutor final : public Executor {
     if (!waits) sources_.push_back(&nodes_[node]);
   }
 
-  void act(Rank rank, std::size_t position) noexcept {
+  void act(const Instruction& action) noexcept {
     if (failure_.happened()) return;
     try {
-      if (!clock_.records()) return interpreter_.execute(rank, position);
-      const auto start = clock_.now();
-      interpreter_.execute(rank, position);
-      clock_.note(rank, position, start, clock_.now());
+      interpreter_.execute(action);
     } catch (...) {
       failure_.keep(std::current_exception());
     }
+  }
+
+  void act(const Instruction& action, Interval& place) noexcept {
+    const auto start = clock_.now();
+    act(action);
+    if (!failure_.happened()) clock_.note(place, start, clock_.now());
   }
 
   const Program program_;

@@ -30,59 +30,65 @@ std::string sentence(const Action& action, Rank rank, const std::string& cause) 
 
 }  // namespace
 
-PassContext Interpreter::State::context(RankState& at,
-                                        const Instruction& instruction,
-                                        const Action& action) {
-  PassContext context;
-  context.seed = settings.seed;
-  context.step = settings.step;
-  context.micro_batch = action.micro_batch;
-  context.slice = action.slice;
+PassContext Interpreter::State::context(const Instruction& instruction) const {
+  PassContext context = of_step;
+  context.micro_batch = instruction.micro_batch;
+  context.slice = instruction.slice;
   context.first_sample = first_samples[instruction.unit];
-  context.training = settings.training;
   context.recompute_later = instruction.recompute_later;
-  context.loss_scale = settings.loss_scale;
-  context.pool = &at.pool;
-  context.meter = &at.meter;
+  context.pool = &instruction.at->pool;
+  context.meter = &instruction.at->meter;
   if (instruction.last_stage && !targets[instruction.unit].empty())
     context.targets = &targets[instruction.unit];
   return context;
 }
 
-void Interpreter::State::forward(RankState& at,
-                                 const Instruction& instruction,
-                                 const Action& action) {
-  if (instruction.last_stage) targets[instruction.unit] = data->targets(action.unit());
-  PassContext pass = context(at, instruction, action);
+void Interpreter::State::forward(const Instruction& instruction) {
+  if (instruction.last_stage) targets[instruction.unit] = data->targets(instruction.action->unit());
+  PassContext pass = context(instruction);
   if (pass.targets != nullptr) pass.loss = &losses[instruction.unit];
-  TensorList given = instruction.body->forward(
-      pass,
-      instruction.first_stage ? data->inputs(action.unit()) : values.take(instruction.source));
+  TensorList given =
+      instruction.body->forward(pass,
+                                instruction.first_stage ? data->inputs(instruction.action->unit())
+                                                        : values.take(instruction.source));
   if (!instruction.last_stage)
     values.put(instruction.target, std::move(given));
   else if (program.shape.forward_only)
     outputs[instruction.unit] = std::move(given);
 }
 
-void Interpreter::State::backward(RankState& at,
-                                  const Instruction& instruction,
-                                  const Action& action) {
-  // Only the forward adds to the loss of the step; what a later pass writes is not wanted.
-  LossSum ignored;
-  PassContext pass = context(at, instruction, action);
+/// Only the forward adds to the loss of the step; what a later pass writes is not wanted.
+PassContext Interpreter::State::backward_context(const Instruction& instruction, LossSum& ignored) {
+  PassContext pass = context(instruction);
   if (pass.targets != nullptr) pass.loss = &ignored;
-  if (action.op == Op::BackwardWeight) return instruction.body->backward_weight(pass);
-  if (action.op == Op::Recompute) return instruction.body->recompute(pass);
-
-  TensorList gradients = instruction.last_stage ? TensorList() : values.take(instruction.source);
-  TensorList given = action.op == Op::Backward
-                         ? instruction.body->backward(pass, std::move(gradients))
-                         : instruction.body->backward_input(pass, std::move(gradients));
-  if (!instruction.first_stage) values.put(instruction.target, std::move(given));
+  return pass;
 }
 
-void Interpreter::State::send(const Instruction& instruction, const Action& action) {
+TensorList Interpreter::State::gradients_for(const Instruction& instruction) {
+  return instruction.last_stage ? TensorList() : values.take(instruction.source);
+}
+
+void Interpreter::State::give_gradients(const Instruction& instruction, TensorList gradients) {
+  if (!instruction.first_stage) values.put(instruction.target, std::move(gradients));
+}
+
+void Interpreter::State::backward(const Instruction& instruction) {
+  LossSum ignored;
+  const PassContext pass = backward_context(instruction, ignored);
+  StageBody& body = *instruction.body;
+  if (instruction.op == Op::Backward)
+    give_gradients(instruction, body.backward(pass, gradients_for(instruction)));
+  else if (instruction.op == Op::BackwardInput)
+    give_gradients(instruction, body.backward_input(pass, gradients_for(instruction)));
+  else if (instruction.op == Op::BackwardWeight)
+    body.backward_weight(pass);
+  else
+    body.recompute(pass);
+}
+
+void Interpreter::State::send(const Instruction& instruction) {
   if (endpoint == nullptr) return;
+  const Action& action = *instruction.action;
   const bool forward = action.op == Op::SendForward;
   const int to = action.stage.value + (forward ? 1 : -1);
   endpoint->send(
@@ -91,8 +97,9 @@ void Interpreter::State::send(const Instruction& instruction, const Action& acti
       values.take(instruction.source));
 }
 
-void Interpreter::State::receive(const Instruction& instruction, const Action& action) {
+void Interpreter::State::receive(const Instruction& instruction) {
   if (endpoint == nullptr) return;
+  const Action& action = *instruction.action;
   const bool forward = action.op == Op::RecvForward;
   const int from = action.stage.value + (forward ? -1 : 1);
   const auto direction = forward ? Direction::Forward : Direction::Backward;
@@ -124,39 +131,39 @@ void Interpreter::State::reduce(RankState& at, Reduction& reduction) {
   run::add_in_replica_order(reduction, received, at.pool);
 }
 
-void Interpreter::State::perform(RankState& at,
-                                 const Instruction& instruction,
-                                 const Action& action) {
+void Interpreter::State::perform(const Instruction& instruction) {
   switch (instruction.op) {
     case Op::Forward:
-      forward(at, instruction, action);
+      forward(instruction);
       break;
     case Op::Backward:
     case Op::BackwardInput:
     case Op::BackwardWeight:
     case Op::Recompute:
-      backward(at, instruction, action);
+      backward(instruction);
       break;
     case Op::SendForward:
     case Op::SendBackward:
-      return send(instruction, action);
+      return send(instruction);
     case Op::RecvForward:
     case Op::RecvBackward:
-      return receive(instruction, action);
+      return receive(instruction);
     case Op::ReduceGrad:
       if (instruction.reduction == nullptr) return;
-      if (instruction.publishes) publish(at, *instruction.reduction, action.replica());
-      return reduce(at, *instruction.reduction);
+      if (instruction.publishes)
+        publish(*instruction.at, *instruction.reduction, instruction.action->replica());
+      return reduce(*instruction.at, *instruction.reduction);
     case Op::OptimizerStep:
       return;
   }
   if (instruction.last_stage && instruction.ends_unit) targets[instruction.unit].clear();
-  if (instruction.publishes) publish(at, *instruction.reduction, action.replica());
+  if (instruction.publishes)
+    publish(*instruction.at, *instruction.reduction, instruction.action->replica());
 }
 
 void Interpreter::State::check_nothing_left() const {
   const std::string step = "after step " + std::to_string(settings.step) + " ";
-  if (const std::size_t slot = values.first_full(); slot < values.size())
+  if (const std::size_t slot = balanced ? values.size() : values.first_full(); slot < values.size())
     throw Error(step + map.name(slot, program.shape.slices) + " was never used");
   for (const HostedStage& hosted : stages)
     if (const std::size_t units = hosted.body->stashed_units(); units != 0)
@@ -202,6 +209,10 @@ void Interpreter::begin_step(StepData& data, const StepSettings& settings) {
                             : "evaluation needs a forward-only program; this one has backwards");
   state.data = &data;
   state.settings = settings;
+  state.of_step.seed = settings.seed;
+  state.of_step.step = settings.step;
+  state.of_step.training = settings.training;
+  state.of_step.loss_scale = settings.loss_scale;
   for (std::size_t unit = 0; unit < state.losses.size(); ++unit) {
     const auto number = static_cast<int>(unit);
     state.losses[unit] = {};
@@ -214,20 +225,29 @@ void Interpreter::begin_step(StepData& data, const StepSettings& settings) {
     if (reduction != nullptr) reduction->arrived.store(0, std::memory_order_relaxed);
 }
 
+const Instruction& Interpreter::compiled(Rank rank, std::size_t position) const {
+  return state_->ranks[rank.index()]->instructions[position];
+}
+
 void Interpreter::execute(Rank rank, std::size_t position) {
+  execute(compiled(rank, position));
+}
+
+void Interpreter::execute(const Instruction& instruction) {
   State& state = *state_;
-  RankState& at = *state.ranks[rank.index()];
-  const Instruction& instruction = at.instructions[position];
-  const Action& action = state.program.ranks[rank.index()][position];
+  const auto failed = [&](const std::string& cause) {
+    const Rank rank = instruction.at->rank;
+    return StepError(sentence(*instruction.action, rank, cause), rank, *instruction.action);
+  };
   try {
-    state.perform(at, instruction, action);
+    state.perform(instruction);
   } catch (const Cancelled&) {
     if (state.endpoint != nullptr) throw;
-    throw StepError(sentence(action, rank, "cancelled"), rank, action);
+    throw failed("cancelled");
   } catch (const std::exception& cause) {
-    throw StepError(sentence(action, rank, cause.what()), rank, action);
+    throw failed(cause.what());
   } catch (...) {
-    throw StepError(sentence(action, rank, "an unknown exception"), rank, action);
+    throw failed("an unknown exception");
   }
 }
 
@@ -243,6 +263,7 @@ StepResult Interpreter::end_step() {
   result.unit_losses = state.losses;
   for (const LossSum& loss : result.unit_losses) result.loss += loss;
   for (TensorList& list : state.outputs) result.outputs.push_back(std::move(list));
+  result.peak_stash_bytes.reserve(state.ranks.size());
   for (const auto& rank : state.ranks)
     result.peak_stash_bytes.push_back(rank == nullptr ? 0 : rank->meter.peak);
   state.data = nullptr;

@@ -141,11 +141,15 @@ class Compiler {
            std::vector<std::unique_ptr<Reduction>>& reductions)
       : program_(program), bodies_(bodies), map_(map), reductions_(reductions) {}
 
-  std::vector<Instruction> compile(Rank rank) {
-    const auto list = program_.on(rank);
+  std::vector<Instruction> compile(RankState& at) {
+    const auto list = program_.on(at.rank);
     std::vector<Instruction> instructions;
     instructions.reserve(list.size());
-    for (const Action& action : list) instructions.push_back(compile(rank, action));
+    for (const Action& action : list) {
+      instructions.push_back(compile(at.rank, action));
+      instructions.back().at = &at;
+      instructions.back().action = &action;
+    }
     mark_recomputed(list, instructions);
     mark_publishing(list, instructions);
     return instructions;
@@ -155,6 +159,8 @@ class Compiler {
   Instruction compile(Rank rank, const Action& action) {
     Instruction instruction;
     instruction.op = action.op;
+    instruction.micro_batch = action.micro_batch;
+    instruction.slice = action.slice;
     if (action.op == Op::OptimizerStep) return instruction;
     instruction.body = bodies_.at(action.replica(), action.stage);
     require(instruction.body != nullptr,
@@ -236,6 +242,20 @@ class Compiler {
 
 }  // namespace
 
+bool Interpreter::State::takes_all_it_gives() const {
+  std::vector<int> left(map.size(), 0);
+  for (const auto& rank : ranks) {
+    if (rank == nullptr) continue;
+    for (const Instruction& instruction : rank->instructions) {
+      if (endpoint == nullptr && !is_compute(instruction.op))
+        continue;  // values stay where they are
+      if (instruction.target != run::ValueSlots::kNone) ++left[instruction.target];
+      if (instruction.source != run::ValueSlots::kNone) --left[instruction.source];
+    }
+  }
+  return std::all_of(left.begin(), left.end(), [](int count) { return count == 0; });
+}
+
 Interpreter::State::State(const Program& of_program,
                           std::span<const HostedStage> hosted,
                           Endpoint* to_others)
@@ -250,8 +270,10 @@ Interpreter::State::State(const Program& of_program,
     ranks.emplace_back();
     if (!runs_here(endpoint, Rank{i})) continue;
     ranks.back() = std::make_unique<RankState>();
-    ranks.back()->instructions = compiler.compile(Rank{i});
+    ranks.back()->rank = Rank{i};
+    ranks.back()->instructions = compiler.compile(*ranks.back());
   }
+  balanced = takes_all_it_gives();
   values.resize(map.size());
   first_samples.resize(units_of(program));
   targets.resize(units_of(program));

@@ -12,10 +12,16 @@
 
 namespace millrace::run {
 
-/// One action, compiled.
-struct Instruction {
+struct RankState;
+
+/// One action, compiled; a cache line, so that an action reads one.
+struct alignas(64) Instruction {
   StageBody* body = nullptr;
+  RankState* at = nullptr;
+  const Action* action = nullptr;
   Reduction* reduction = nullptr;  ///< REDUCE_GRAD, and the last B or W of a stage with copies
+  MicroBatch micro_batch;
+  Slice slice;
   std::uint32_t source = ValueSlots::kNone;  ///< slot that is taken
   std::uint32_t target = ValueSlots::kNone;  ///< slot that is filled
   std::uint32_t unit = 0;                    ///< micro_batch * slices + slice
@@ -29,6 +35,7 @@ struct Instruction {
 
 /// One rank that runs here. Separate cache lines: ranks run at the same time.
 struct alignas(64) RankState {
+  Rank rank;
   std::vector<Instruction> instructions;  ///< aligned with the rank's program
   StashMeter meter;
   TensorPool pool;
@@ -60,18 +67,20 @@ namespace millrace {
 struct Interpreter::State {
   State(const Program& of_program, std::span<const HostedStage> hosted, Endpoint* to_others);
 
-  [[nodiscard]] PassContext context(run::RankState& at,
-                                    const run::Instruction& instruction,
-                                    const Action& action);
-  void perform(run::RankState& at, const run::Instruction& instruction, const Action& action);
-  void forward(run::RankState& at, const run::Instruction& instruction, const Action& action);
-  void backward(run::RankState& at, const run::Instruction& instruction, const Action& action);
-  void send(const run::Instruction& instruction, const Action& action);
-  void receive(const run::Instruction& instruction, const Action& action);
+  [[nodiscard]] PassContext context(const run::Instruction& instruction) const;
+  [[nodiscard]] PassContext backward_context(const run::Instruction& instruction, LossSum& ignored);
+  [[nodiscard]] TensorList gradients_for(const run::Instruction& instruction);
+  void give_gradients(const run::Instruction& instruction, TensorList gradients);
+  void perform(const run::Instruction& instruction);
+  void forward(const run::Instruction& instruction);
+  void backward(const run::Instruction& instruction);
+  void send(const run::Instruction& instruction);
+  void receive(const run::Instruction& instruction);
   void publish(run::RankState& at, const run::Reduction& reduction, Replica replica);
   void reduce(run::RankState& at, run::Reduction& reduction);
   void check_nothing_left() const;
   void drop() noexcept;
+  [[nodiscard]] bool takes_all_it_gives() const;
 
   [[nodiscard]] Deadline deadline() const {
     return std::chrono::steady_clock::now() + settings.deadline;
@@ -84,9 +93,11 @@ struct Interpreter::State {
   std::vector<std::unique_ptr<run::Reduction>> reductions;
   run::SlotMap map;
   run::ValueSlots values;
+  bool balanced = false;  ///< every slot is filled as often as taken: a whole step leaves none full
 
   StepData* data = nullptr;
   StepSettings settings;
+  PassContext of_step;  ///< what the contexts of all passes of the step have in common
   std::vector<std::int64_t> first_samples;  ///< by unit
   std::vector<TensorList> targets;          ///< by unit
   std::vector<LossSum> losses;              ///< by unit

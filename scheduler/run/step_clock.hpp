@@ -29,8 +29,15 @@ class StepClock {
 
   void begin() { start_ = now(); }
 
+  /// Where the action's interval goes, the same in every step; null when nothing is recorded.
+  [[nodiscard]] Interval* place(Rank rank, std::size_t position) {
+    return records_ ? &timeline_.ranks[rank.index()][position] : nullptr;
+  }
+
+  void note(Interval& place, Time start, Time end) const { place = {seconds(start), seconds(end)}; }
+
   void note(Rank rank, std::size_t position, Time start, Time end) {
-    timeline_.ranks[rank.index()][position] = {seconds(start), seconds(end)};
+    note(timeline_.ranks[rank.index()][position], start, end);
   }
 
  private:

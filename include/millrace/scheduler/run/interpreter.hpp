@@ -11,6 +11,10 @@
 
 namespace millrace {
 
+namespace run {
+struct Instruction;
+}  // namespace run
+
 /// Executes single actions of a program: keeps the values between them (inputs of a stage and
 /// gradients of its outputs, per unit), hands them to the stage bodies, and moves them over an
 /// endpoint.
@@ -60,6 +64,11 @@ class Interpreter {
   /// Gives action `position` of `rank` its effect. Throws StepError for whatever goes wrong inside,
   /// the cause nested; Cancelled as it is when another rank ended a wait.
   void execute(Rank rank, std::size_t position);
+
+  /// The action looked up once, for executors that execute it in every step; valid as long as the
+  /// interpreter. The second form of `execute` is the first without the look-up.
+  [[nodiscard]] const run::Instruction& compiled(Rank rank, std::size_t position) const;
+  void execute(const run::Instruction& instruction);
 
   /// Ends the step: checks that every value was consumed, every stash is empty and all counted
   /// bytes were given back (throws Error naming what was left, after dropping it), and returns
