@@ -224,13 +224,13 @@ TrainJob make_job(const CLI::App& verb, const TrainFlags& flags) {
       about("--last-batch", flags.last_batch, [&] { return last_batch(flags.last_batch); });
 
   job.model = model_of(flags);
+  job.data = about("--data", flags.data, [&] { return load_data(flags.data, options.seed); });
+  check_fit(flags, job.model, job.data);
   Plan plan;
   if (!flags.plan.empty()) plan = read_plan_file(verb, flags);
   job.program = flags.plan.empty() ? scheduled_program(flags, job.model) : std::move(plan.program);
-  job.data = about("--data", flags.data, [&] { return load_data(flags.data, options.seed); });
-  check_fit(flags, job.model, job.data);
 
-  options.schedule = job.program.name;
+  options.schedule = flags.plan.empty() ? flags.schedule : job.program.name;
   options.ranks = job.program.shape.ranks;
   options.micro_batches = job.program.shape.micro_batches;
   options.boundaries = boundaries_of(flags, job);

@@ -32,7 +32,7 @@ ordered_json settings_of(const TrainJob& job) {
   settings["chunks"] = job.program.shape.chunks();
   settings["micro_batches"] = options.micro_batches;
   settings["batch_size"] = options.batch_size;
-  settings["schedule"] = job.program.name;
+  settings["schedule"] = options.schedule;
   settings["executor"] = options.executor;
   settings["boundaries"] = options.boundaries;
   settings["recompute"] = options.recompute;
