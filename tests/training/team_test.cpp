@@ -1,0 +1,115 @@
+// One trainer per rank, each with its own stage and an endpoint: the team must agree on everything
+// that a single process knows by itself.
+#include <chrono>
+#include <memory>
+#include <numeric>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "millrace/scheduler/plan/generators.hpp"
+#include "millrace/scheduler/run/executors.hpp"
+#include "millrace/stages/models.hpp"
+#include "millrace/stages/partition.hpp"
+#include "millrace/training/endpoint_team.hpp"
+#include "millrace/training/trainer.hpp"
+#include "millrace/transport/in_process.hpp"
+
+namespace millrace {
+namespace {
+
+constexpr int kRanks = 3;
+
+/// What every rank knows at the end.
+struct Knowledge {
+  std::string hash;
+  std::vector<double> losses;
+  std::vector<double> norms;
+  std::vector<std::size_t> peaks;
+  std::int64_t correct = 0;
+  std::string failure;
+};
+
+Dataset sixty_digits() {
+  std::vector<std::int32_t> rows(60);
+  std::iota(rows.begin(), rows.end(), 0);
+  return select_rows(digits(), rows);
+}
+
+TrainerOptions options_of_all() {
+  TrainerOptions options;
+  options.ranks = kRanks;
+  options.micro_batches = 4;
+  options.batch_size = 25;
+  options.epochs = 2;
+  options.clip_norm = 0.5;
+  options.executor = "sequential";
+  options.deadline = std::chrono::seconds(30);
+  return options;
+}
+
+Knowledge learn(Trainer& trainer) {
+  Knowledge known;
+  const Dataset data = sixty_digits();
+  trainer.on_step = [&](const StepReport& report) {
+    known.losses.push_back(report.mean_loss());
+    known.norms.push_back(report.gradient_norm);
+    known.peaks = report.peak_stash_bytes;
+  };
+  trainer.fit(data);
+  known.hash = trainer.weights_hash();
+  known.correct = trainer.evaluate(data, 17).loss.correct;
+  return known;
+}
+
+Knowledge learn_as_rank(const ModelSpec& model, const Program& program, Endpoint& endpoint) {
+  EndpointTeam team(endpoint, std::chrono::seconds(30));
+  const int stage = endpoint.rank().value;
+  const auto boundaries = even_boundaries(model.layer_count(), kRanks);
+  TrainerParts parts;
+  parts.bodies.push_back(build_stage(model, boundaries, stage, options_of_all().seed));
+  parts.stages = {{Replica{0}, Stage{stage}, parts.bodies.front().get()}};
+  parts.executor = make_rank_executor(program, parts.stages, endpoint);
+  parts.evaluator = make_rank_executor(forward_program(program.shape), parts.stages, endpoint);
+  parts.team = &team;
+  Trainer trainer(std::move(parts), options_of_all());
+  return learn(trainer);
+}
+
+TEST(Team, OfOneProcessPerRankKnowsWhatASingleProcessKnows) {
+  const ModelSpec model = parse_model("mlp:64-20-16-12-10,dropout=0.1");
+  const Program program =
+      generate("1f1b", {.ranks = kRanks, .micro_batches = options_of_all().micro_batches});
+  Trainer single(model, program, options_of_all());
+  const Knowledge expected = learn(single);
+
+  InProcessHub hub(kRanks);
+  std::vector<Knowledge> known(kRanks);
+  std::vector<std::jthread> ranks;
+  for (int rank = 0; rank < kRanks; ++rank)
+    ranks.emplace_back([&, rank, endpoint = hub.endpoint(Rank{rank})] {
+      Knowledge& mine = known[static_cast<std::size_t>(rank)];
+      try {
+        mine = learn_as_rank(model, program, *endpoint);
+        endpoint->goodbye(std::chrono::steady_clock::now() + std::chrono::seconds(30));
+      } catch (const std::exception& error) {
+        mine.failure = error.what();
+        endpoint->cancel(error.what());
+      }
+    });
+  ranks.clear();
+
+  for (const Knowledge& mine : known) {
+    EXPECT_EQ(mine.failure, "");
+    EXPECT_EQ(mine.hash, expected.hash);
+    EXPECT_EQ(mine.losses, expected.losses);
+    EXPECT_EQ(mine.norms, expected.norms);
+    EXPECT_EQ(mine.peaks, expected.peaks);
+    EXPECT_EQ(mine.correct, expected.correct);
+  }
+}
+
+}  // namespace
+}  // namespace millrace
