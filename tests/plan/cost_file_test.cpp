@@ -68,7 +68,7 @@ TEST(CostFile, SaysWhereAndWhatIsWrong) {
   EXPECT_THAT(complaint(with("\"ranks\": 2", "\"ranks\": 3")),
               HasSubstr("expected a list of 3 numbers, found 2"));
   EXPECT_THAT(complaint(with("\"ranks\": 2", "\"ranks\": 0")),
-              HasSubstr("3:11: expected a whole number from 1 to 1048576, found 0"));
+              HasSubstr("4:11: expected a whole number from 1 to 1048576, found 0"));
   EXPECT_THAT(complaint(with("\"chunks\": 1", "\"chunks\": 1000000")), HasSubstr("is at most"));
   EXPECT_THAT(complaint(with("1.5", "-1.5")), HasSubstr("a number of at least 0, found -1.5"));
   EXPECT_THAT(complaint(with("1.5", "\"fast\"")), HasSubstr("found \"fast\""));
