@@ -9,10 +9,9 @@
 #include "millrace/core/error.hpp"
 #include "millrace/transport/failure.hpp"
 
-namespace {
+namespace millrace::cli {
 
-using namespace millrace;
-using namespace millrace::cli;
+namespace {
 
 int complain(const std::string& sentence, int code) {
   std::cerr << "millrace: " << sentence << '\n';
@@ -44,7 +43,7 @@ int run(CLI::App& app, int count, const char* const* arguments) {
   } catch (const CLI::ParseError& error) {
     if (error.get_exit_code() == 0) return app.exit(error);  // --help
     return complain(std::string(error.what()) + "; see " + app.get_name() + " --help", kUsage);
-  } catch (const cli::ExitCode& exit) {
+  } catch (const ExitCode& exit) {
     return exit.code;
   } catch (const std::exception& error) {
     return complain(error.what(), code_of(error));
@@ -53,19 +52,25 @@ int run(CLI::App& app, int count, const char* const* arguments) {
 
 }  // namespace
 
-int main(int argc, char** argv) {
+int run_command(int argc, char** argv) {
   CLI::App app{"Pipeline-parallel training: schedules as data, proved, simulated, drawn and run"};
   app.name("millrace");
   app.require_subcommand(1);
-  cli::add_list(app);
-  cli::add_train(app);
-  cli::add_show(app);
-  cli::add_verify(app);
-  cli::add_simulate(app);
-  cli::add_compare(app);
-  cli::add_search(app);
-  cli::add_launch(app);
-  cli::add_worker(app);
-  cli::add_doctor(app);
+  add_list(app);
+  add_train(app);
+  add_show(app);
+  add_verify(app);
+  add_simulate(app);
+  add_compare(app);
+  add_search(app);
+  add_launch(app);
+  add_worker(app);
+  add_doctor(app);
   return run(app, argc, argv);
+}
+
+}  // namespace millrace::cli
+
+int main(int argc, char** argv) {
+  return millrace::cli::run_command(argc, argv);
 }

@@ -98,7 +98,8 @@ Cost Cost::of_full_stage(
     const Shape& shape, double forward, double input, double weight, double latency) {
   // A stage is p / S of a full stage; in lowest terms share / parts. One tick is 1 / (parts q).
   const int common = std::gcd(shape.ranks, shape.stages());
-  const double share = shape.ranks / common;
+  const int ranks_in_lowest_terms = shape.ranks / common;
+  const double share = ranks_in_lowest_terms;
   const int parts = shape.stages() / common;
   const auto stages = static_cast<std::size_t>(shape.stages());
   const auto pieces = stages * static_cast<std::size_t>(shape.slices);
