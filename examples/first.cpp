@@ -1,6 +1,6 @@
-// The first program: the digits, learnt by one rank and by four, give the same weights, bit for bit.
+// The first program: the digits, learnt by one rank and by four, give the same weights, bit for
+// bit.
 #include <cstdio>
-
 #include <millrace/millrace.hpp>
 
 int main() {

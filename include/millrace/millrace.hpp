@@ -1,4 +1,5 @@
-// Everything in one include: plan, stages, transport, executors, training. Needs millrace::millrace.
+// Everything in one include: plan, stages, transport, executors, training. Needs
+// millrace::millrace.
 #pragma once
 
 #include "millrace/scheduler/plan.hpp"

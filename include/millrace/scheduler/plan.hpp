@@ -1,5 +1,5 @@
-// The whole plan room in one include: generate, verify, lower, simulate, search, draw. Needs the target
-// millrace::plan alone, whose only dependencies are the standard libraries.
+// The whole plan room in one include: generate, verify, lower, simulate, search, draw. Needs the
+// target millrace::plan alone, whose only dependencies are the standard libraries.
 #pragma once
 
 #include "millrace/scheduler/plan/action.hpp"

@@ -1,8 +1,8 @@
-// A framework builder's first minute: generate, verify, lower and simulate with the plan room alone.
+// A framework builder's first minute: generate, verify, lower and simulate with the plan room
+// alone.
 #include <iostream>
-#include <variant>
-
 #include <millrace/scheduler/plan.hpp>
+#include <variant>
 
 int main() {
   using namespace millrace;

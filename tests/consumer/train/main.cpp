@@ -1,8 +1,7 @@
 // An engine author's first minute: a model trained by one rank and by three gives the same weights.
 #include <iostream>
-#include <string>
-
 #include <millrace/millrace.hpp>
+#include <string>
 
 int main() {
   using namespace millrace;
