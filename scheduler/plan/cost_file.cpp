@@ -146,13 +146,17 @@ CostFile read_document(const json& document) {
 }  // namespace
 
 ParsedCosts read_costs(std::string_view text) {
+  json document;  // outlives the faults, whose paths name its members
   try {
-    return {read_document(json::parse(text.begin(), text.end())), {}};
+    document = json::parse(text.begin(), text.end());
+    return {read_document(document), {}};
   } catch (const json::parse_error& error) {
     const std::size_t offset = error.byte == 0 ? 0 : error.byte - 1;
     return {std::nullopt, {at_offset(text, offset, "this is not JSON")}};
   } catch (const Fault& fault) {
     return {std::nullopt, {at_offset(text, json_place(text, fault.path), fault.sentence)}};
+  } catch (const json::out_of_range&) {
+    return {std::nullopt, {at_offset(text, 0, "a number is too large")}};
   }
 }
 
