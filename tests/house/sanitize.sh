@@ -11,11 +11,12 @@ folder=build/$preset
 case "$preset" in
   asan)
     programs=(test_core test_plan test_stages test_transport test_run test_training)
-    filter='*'
+    zeromq='*Zmq*:*ZeroMq*:Rendezvous*'
+    filter="-$zeromq"
     ;;
   tsan)
     programs=(test_core test_transport test_run)
-    filter='-*FlowGraph*:*flow_graph*:*Zmq*:*zmq*:*ZeroMq*'
+    filter='-*FlowGraph*:*flow_graph*:*Zmq*:*ZeroMq*:Rendezvous*'
     ;;
   *)
     echo "sanitize.sh: '$preset' is not a sanitizer preset; use asan or tsan" >&2
@@ -27,3 +28,10 @@ for program in "${programs[@]}"; do
   echo "-- $program under $preset"
   "$folder/tests/$program" --gtest_filter="$filter" --gtest_brief=1
 done
+
+# libzmq 4.3.4 loses a hand-shake command now and then when a connection ends early (both ends of the report's
+# stack lie in its own I/O thread), so its tests look for every other fault but not for leaks.
+if [ "$preset" = asan ]; then
+  echo "-- test_transport over ZeroMQ under $preset, without leak detection"
+  ASAN_OPTIONS=detect_leaks=0 "$folder/tests/test_transport" --gtest_filter="$zeromq" --gtest_brief=1
+fi
