@@ -1,19 +1,20 @@
 // The first program: the digits, learnt by one rank and by four, give the same weights, bit for
 // bit.
-#include <cstdio>
+#include <iostream>
 #include <millrace/millrace.hpp>
+#include <string>
 
 int main() {
   using namespace millrace;
   const TrainTest data = load_data("digits", /*seed=*/1);
   const ModelSpec model = parse_model("mlp:64-96-96-96-10");
+  std::string weights[2];
   for (const int ranks : {1, 4}) {
     Trainer trainer(model, {.schedule = "1f1b", .ranks = ranks, .micro_batches = 8, .epochs = 20});
     trainer.fit(data.train);
-    std::printf("%d rank(s): %lld of %lld right, weights %s\n",
-                ranks,
-                static_cast<long long>(trainer.evaluate(data.test).loss.correct),
-                static_cast<long long>(data.test.size()),
-                trainer.weights_hash().c_str());
+    weights[ranks == 4] = trainer.weights_hash();
+    const bool learnt = trainer.evaluate(data.test).accuracy() > 0.95;
+    std::cout << ranks << " rank(s): " << (learnt ? "learnt" : "not learnt") << '\n';
   }
+  std::cout << (weights[0] == weights[1] ? "the same weights\n" : "other weights\n");
 }
