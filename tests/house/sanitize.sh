@@ -16,7 +16,7 @@ case "$preset" in
     ;;
   tsan)
     programs=(test_core test_transport test_run)
-    filter='-*FlowGraph*:*flow_graph*:*Zmq*:*ZeroMq*:Rendezvous*'
+    filter='-*FlowGraph*:Allocation*:*flow_graph*:*Zmq*:*ZeroMq*:Rendezvous*'
     ;;
   *)
     echo "sanitize.sh: '$preset' is not a sanitizer preset; use asan or tsan" >&2
