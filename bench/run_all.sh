@@ -13,7 +13,7 @@ for program in "$build"/bench/*_bench; do
   name=$(basename "$program")
   echo "== $name"
   "$program" --benchmark_filter="$filter" --benchmark_out="bench/results/$name.json" --benchmark_out_format=json \
-    --benchmark_context=compiler="$("$compiler" --version | head -n 1)" --benchmark_context=arch="$arch" \
-    --benchmark_context=processor="$(sed -n 's/^model name[^:]*: //p' /proc/cpuinfo | head -n 1)" \
+    --benchmark_context=compiler="$("$compiler" --version | head -n 1 | tr -d ",=")" --benchmark_context=arch="$arch" \
+    --benchmark_context=processor="$(sed -n 's/^model name[^:]*: //p' /proc/cpuinfo | head -n 1 | tr -d ",=")" \
     --benchmark_context=date="$(date -u +%F)"
 done
