@@ -1,55 +1,16 @@
-// What a step asks of the heap: the vectors of its result and nothing per action. The program's
-// operator new counts; oneTBB takes the memory of its tasks elsewhere.
-#include <atomic>
+// What a step asks of the heap: the vectors of its result and nothing per action, counted at
+// operator new; oneTBB takes the memory of its tasks elsewhere.
 #include <cstddef>
-#include <cstdlib>
-#include <new>
+#include <cstdint>
+#include <memory>
+#include <utility>
+#include <vector>
 
 #include <gtest/gtest.h>
 
 #include "millrace/scheduler/plan/generators.hpp"
 #include "millrace/scheduler/run/executors.hpp"
-
-namespace {
-
-std::atomic<std::size_t> allocations_made = 0;  // any thread
-
-void* counted(std::size_t bytes, std::size_t alignment) {
-  allocations_made.fetch_add(1, std::memory_order_relaxed);
-  const std::size_t whole = (bytes + alignment) / alignment * alignment;
-  void* block = std::aligned_alloc(alignment, whole);
-  if (block == nullptr) throw std::bad_alloc();
-  return block;
-}
-
-}  // namespace
-
-void* operator new(std::size_t bytes) {
-  return counted(bytes, alignof(std::max_align_t));
-}
-void* operator new(std::size_t bytes, std::align_val_t alignment) {
-  return counted(bytes, static_cast<std::size_t>(alignment));
-}
-// The library's stable_sort asks for its buffer this way; the pair must match.
-void* operator new(std::size_t bytes, const std::nothrow_t&) noexcept {
-  try {
-    return counted(bytes, alignof(std::max_align_t));
-  } catch (const std::bad_alloc&) {
-    return nullptr;
-  }
-}
-void operator delete(void* block) noexcept {
-  std::free(block);
-}
-void operator delete(void* block, std::size_t) noexcept {
-  std::free(block);
-}
-void operator delete(void* block, std::align_val_t) noexcept {
-  std::free(block);
-}
-void operator delete(void* block, std::size_t, std::align_val_t) noexcept {
-  std::free(block);
-}
+#include "support/allocation_counter.hpp"
 
 namespace millrace::testing_run {
 
@@ -95,9 +56,9 @@ std::size_t allocations_of_a_step(const char* kind, const char* schedule, int mi
   const auto executor = make_executor(kind, program, hosted);
   BorrowedData data;
   for (int step = 0; step < 2; ++step) (void)executor->run(data, {});
-  const std::size_t before = allocations_made.load();
+  const std::size_t before = test::allocations();
   (void)executor->run(data, {});
-  return allocations_made.load() - before;
+  return test::allocations() - before;
 }
 
 TEST(Allocation, AStepAllocatesTheTwoVectorsOfItsResultHoweverManyActions) {

@@ -6,8 +6,8 @@
 
 #include "millrace/stages/models.hpp"
 #include "millrace/stages/partition.hpp"
-#include "stages/allocation_counter.hpp"
 #include "stages/layer_probe.hpp"
+#include "support/allocation_counter.hpp"
 
 namespace millrace::test {
 namespace {

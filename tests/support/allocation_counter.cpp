@@ -1,6 +1,6 @@
 // Replaces the global operator new and delete by ones that count. In a file of its own, so that the
-// compiler does not inline one without the other.
-#include "stages/allocation_counter.hpp"
+// compiler does not inline one without the other. Linked into the programs that ask for the count.
+#include "support/allocation_counter.hpp"
 
 #include <atomic>
 #include <cstdlib>
@@ -30,6 +30,15 @@ void* operator new(std::size_t bytes) {
 
 void* operator new(std::size_t bytes, std::align_val_t alignment) {
   return counted(bytes, static_cast<std::size_t>(alignment));
+}
+
+// The library's stable_sort asks for its buffer this way; the pair must match.
+void* operator new(std::size_t bytes, const std::nothrow_t&) noexcept {
+  try {
+    return counted(bytes, alignof(std::max_align_t));
+  } catch (const std::bad_alloc&) {
+    return nullptr;
+  }
 }
 
 void operator delete(void* memory) noexcept {
