@@ -1,5 +1,9 @@
-// The program's graph as a oneTBB flow graph: a continue_node per action, an edge per constraint,
-// built once and run every step. The only source that knows oneTBB.
+// The program's graph as a oneTBB flow graph: a continue_node per chain of actions, an edge per
+// constraint, built once and run every step. The only source that knows oneTBB.
+//
+// A chain is a run of consecutive actions of one rank inside which no other rank waits and for
+// whose inner actions no other rank waits: B of stage 0 and the F after it, F and B of the last
+// stage, a W and what follows it. Joining them takes nothing from the order that the graph allows.
 //
 // A body never throws: oneTBB would cancel the graph and forget counters, and the next step would
 // go wrong. The first failure is kept, later bodies only pass on, the graph drains, and the failure
@@ -22,6 +26,7 @@
 #include "millrace/core/error.hpp"
 #include "millrace/scheduler/plan/graph.hpp"
 #include "millrace/scheduler/run/interpreter.hpp"
+#include "run/interpreter_state.hpp"
 #include "run/kinds.hpp"
 #include "run/rank_work.hpp"
 #include "run/step_clock.hpp"
@@ -32,7 +37,32 @@ namespace millrace::run {
 namespace {
 
 namespace flow = oneapi::tbb::flow;
-using ActionNode = flow::continue_node<flow::continue_msg>;
+using ChainNode = flow::continue_node<flow::continue_msg>;
+
+/// What a node executes: `count` instructions of one rank, and where their intervals go (null when
+/// nothing is recorded).
+struct Chain {
+  const Instruction* first;
+  Interval* places;
+  std::uint32_t count;
+};
+
+/// Which nodes start a chain: every first of a rank, what waits for another rank, and what follows
+/// a node for which another rank waits.
+std::vector<bool> chain_starts(const Graph& graph) {
+  std::vector<bool> starts(graph.size() + 1, false);
+  for (Node node = 0; node < graph.size(); ++node) {
+    const Rank rank = graph.rank(node);
+    if (node == graph.first(rank)) starts[node] = true;
+    for (const Node producer : graph.producers(node)) {
+      if (graph.rank(producer) == rank) continue;
+      starts[node] = true;
+      starts[producer + 1] = true;
+    }
+  }
+  starts[graph.size()] = true;
+  return starts;
+}
 
 /// Keeps the first exception of several threads.
 /// Thread-safety: internally synchronised, any thread; `rethrow` and `clear` when all are done.
@@ -88,7 +118,7 @@ class FlowGraphExecutor final : public Executor {
     failure_.clear();
     clock_.begin();
     arena_->execute([&] {
-      for (ActionNode* source : sources_) source->try_put(flow::continue_msg());
+      for (ChainNode* source : sources_) source->try_put(flow::continue_msg());
       graph_->wait_for_all();
     });
     if (failure_.happened()) {
@@ -119,59 +149,67 @@ class FlowGraphExecutor final : public Executor {
     graph_.emplace();
     const Graph graph(program_);
     const std::vector<std::uint32_t> priority = remaining_path(graph);  // throws on a cycle
-    for (Node node = 0; node < graph.size(); ++node) {
-      const Rank rank = graph.rank(node);
-      const std::size_t position = node - graph.first(rank);
-      const Instruction* action = &interpreter_.compiled(rank, position);
-      std::optional<flow::node_priority_t> asked;
-      if (priorities) asked = priority[node];
-      if (Interval* place = clock_.place(rank, position); place != nullptr)
-        add_node(asked, [this, action, place](const flow::continue_msg&) noexcept {
-          act(*action, *place);
-        });
-      else
-        add_node(asked, [this, action](const flow::continue_msg&) noexcept { act(*action); });
+    const std::vector<bool> starts = chain_starts(graph);
+    std::vector<std::uint32_t> chain_of(graph.size());
+    for (Node node = 0; node < graph.size();) {
+      const Node first = node;
+      do chain_of[node++] = static_cast<std::uint32_t>(nodes_.size());
+      while (!starts[node]);
+      add_node(chain(graph, first, node - first),
+               priorities ? std::optional(priority[first]) : std::nullopt);
     }
-    for (Node node = 0; node < graph.size(); ++node) connect(graph, node);
+    for (Node node = 0; node < graph.size(); ++node)
+      if (starts[node]) connect(graph, node, chain_of);
   }
 
-  template <class Body>
-  void add_node(std::optional<flow::node_priority_t> priority, const Body& body) {
+  Chain chain(const Graph& graph, Node first, std::uint32_t count) {
+    const Rank rank = graph.rank(first);
+    const std::size_t position = first - graph.first(rank);
+    return {&interpreter_.compiled(rank, position), clock_.place(rank, position), count};
+  }
+
+  void add_node(const Chain& chain, std::optional<flow::node_priority_t> priority) {
+    const auto body = [this, chain](const flow::continue_msg&) noexcept { act(chain); };
     if (priority)
       nodes_.emplace_back(*graph_, body, *priority);
     else
       nodes_.emplace_back(*graph_, body);
   }
 
-  /// Edges into a node. Producers on the node's own rank come before it in program order anyway.
-  void connect(const Graph& graph, Node node) {
+  /// Edges into the chain that starts at `node`. Producers on the node's own rank come before it in
+  /// program order anyway.
+  void connect(const Graph& graph, Node node, const std::vector<std::uint32_t>& chain_of) {
     const Rank rank = graph.rank(node);
+    ChainNode& chain = nodes_[chain_of[node]];
     bool waits = false;
-    if (node != graph.first(rank)) {
-      flow::make_edge(nodes_[node - 1], nodes_[node]);
+    const auto wait_for = [&](Node earlier) {
+      flow::make_edge(nodes_[chain_of[earlier]], chain);
       waits = true;
+    };
+    if (node != graph.first(rank)) wait_for(node - 1);
+    for (const Node producer : graph.producers(node))
+      if (graph.rank(producer) != rank) wait_for(producer);
+    if (!waits) sources_.push_back(&chain);
+  }
+
+  void act(const Chain& chain) noexcept {
+    for (std::uint32_t i = 0; i < chain.count && !failure_.happened(); ++i) {
+      if (chain.places == nullptr) {
+        act(chain.first[i]);
+        continue;
+      }
+      const auto start = clock_.now();
+      act(chain.first[i]);
+      if (!failure_.happened()) clock_.note(chain.places[i], start, clock_.now());
     }
-    for (const Node producer : graph.producers(node)) {
-      if (graph.rank(producer) == rank) continue;
-      flow::make_edge(nodes_[producer], nodes_[node]);
-      waits = true;
-    }
-    if (!waits) sources_.push_back(&nodes_[node]);
   }
 
   void act(const Instruction& action) noexcept {
-    if (failure_.happened()) return;
     try {
       interpreter_.execute(action);
     } catch (...) {
       failure_.keep(std::current_exception());
     }
-  }
-
-  void act(const Instruction& action, Interval& place) noexcept {
-    const auto start = clock_.now();
-    act(action);
-    if (!failure_.happened()) clock_.note(place, start, clock_.now());
   }
 
   const Program program_;
@@ -181,8 +219,8 @@ class FlowGraphExecutor final : public Executor {
   std::optional<oneapi::tbb::global_control> more_threads_;
   std::optional<oneapi::tbb::task_arena> arena_;
   std::optional<flow::graph> graph_;  // built and destroyed inside the arena
-  std::deque<ActionNode> nodes_;      // by Node
-  std::vector<ActionNode*> sources_;
+  std::deque<ChainNode> nodes_;       // by chain
+  std::vector<ChainNode*> sources_;
 };
 
 }  // namespace

@@ -31,7 +31,8 @@ struct ExecutorOptions {
 /// added: reductions where a stage has copies, messages for "ranks". `stages` holds a body for
 /// every (replica, stage); the bodies must outlive the executor.
 /// - "sequential": the calling thread, one valid order. The reference.
-/// - "flow-graph": oneTBB, one node per action; the fastest in one process.
+/// - "flow-graph": oneTBB, one node per chain of actions that only program order joins; the fastest
+///   in one process.
 /// - "ranks": one thread per rank, values through in-process mailboxes.
 /// Throws InvalidArgument for another name (with the nearest), for a program that verify() objects
 /// to (with its first sentence), for a missing body. Cost: O(actions).
