@@ -27,11 +27,23 @@ std::vector<std::string> lines_of(const std::string& text) {
 ModelState::ModelState(const Shape& shape,
                        std::span<const HostedStage> stages,
                        const Optimizer& optimizer,
+                       const std::vector<std::vector<std::string>>& tied,
                        Team& team)
     : optimizer_(&optimizer), team_(&team), of_rank_(static_cast<std::size_t>(shape.ranks)) {
   for (const HostedStage& hosted : stages)
     add_stage(shape.rank(hosted.replica, hosted.stage), hosted);
   number_globally();
+  tie(tied);
+}
+
+void ModelState::tie(const std::vector<std::vector<std::string>>& groups) {
+  std::vector<TiedWeights::Hosted> hosted;
+  for (const auto& rank : of_rank_)
+    for (const Held& held : rank) hosted.push_back({held.parameter, held.first_copy});
+  tied_.emplace(groups, std::move(hosted), *team_);
+  tied_->share_values();
+  for (auto& rank : of_rank_)
+    for (Held& held : rank) held.in_norm = held.first_copy && tied_->counts(held.parameter->name);
 }
 
 void ModelState::add_stage(Rank rank, const HostedStage& hosted) {
@@ -87,8 +99,7 @@ GradientNorm ModelState::norm(Executor& executor, std::optional<double> limit) {
   std::fill(sums_.begin(), sums_.end(), 0.0);
   executor.for_each_rank([&](Rank rank) {
     for (const Held& held : of_rank_[rank.index()])
-      if (held.first_copy)
-        sums_[held.number] = sum_of_squares(held.parameter->gradient.as<float>());
+      if (held.in_norm) sums_[held.number] = sum_of_squares(held.parameter->gradient.as<float>());
   });
   team_->sum(sums_);
   return gradient_norm(sums_, limit);

@@ -52,7 +52,7 @@ struct Trainer::State {
         parts(std::move(given)),
         team(parts.team != nullptr ? *parts.team : alone),
         shape(parts.executor->program().shape),
-        model(shape, parts.stages, *optimizer, team) {
+        model(shape, parts.stages, *optimizer, options.tied, team) {
     check(options);
     for (const HostedStage& hosted : parts.stages)
       if (hosted.stage.value == shape.stages() - 1)
@@ -136,8 +136,9 @@ void Trainer::State::run(StepReport& report, StepData& data, double total_weight
   report.peak_stash_bytes = std::move(result.peak_stash_bytes);
 }
 
-/// One norm, one verdict, one clip factor, one update of every stage.
+/// Tied gradients added up, one norm, one verdict, one clip factor, one update of every stage.
 void Trainer::State::update(StepReport& report) {
+  model.share_tied_gradients();
   const GradientNorm norm = model.norm(*parts.executor, options.clip_norm);
   report.gradient_norm = norm.norm;
   report.clip_factor = norm.factor;

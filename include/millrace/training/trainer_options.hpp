@@ -33,7 +33,10 @@ struct TrainerOptions {
   OptimizerOptions optimizer = {};
   /// An optimizer of your own instead. Shared, because programs keep a handle to read it back.
   std::shared_ptr<const Optimizer> custom_optimizer = {};
-  LearningRate learning_rate = {};       ///< total_updates 0: fit() puts its own number of updates
+  LearningRate learning_rate = {};  ///< total_updates 0: fit() puts its own number of updates
+  /// Groups of parameters, by global name, that are one weight (tied embeddings, say): each starts
+  /// with the value of the one named first, and each update sees the sum of the group's gradients.
+  std::vector<std::vector<std::string>> tied = {};
   std::optional<double> clip_norm = {};  ///< clip the norm over all stages to this
   std::uint64_t seed = 1;                ///< of initial weights, shuffling and dropout
   /// No wait inside a step lasts longer.
