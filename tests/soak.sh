@@ -16,4 +16,4 @@ for target in build/fuzz/tests/fuzz/fuzz_*; do
   echo "== fuzz $name for $seconds s"
   "$target" -max_total_time="$seconds" -print_final_stats=1 "$grown" tests/fuzz/"$name"_corpus
 done
-ctest --test-dir "$build" --label-regex soak --output-on-failure
+ctest --test-dir "$build" --build-config soak --label-regex soak --verbose
