@@ -89,6 +89,7 @@ int examine(const std::string& interface) {
     options.directory = directory.path();
     return speed(options);
   });
+  options.directory.clear();
   options.link = ZeroMqLink::Tcp;
   healthy &= check("tcp on " + interface + " with keys", [&] { return speed(options); });
   return healthy ? 0 : 1;

@@ -3,8 +3,19 @@
 
 namespace millrace {
 
+namespace {
+
+constexpr std::uint64_t kFirstEvaluation = std::uint64_t{1} << 63U;
+
+std::string name_of_step(std::uint64_t step) {
+  if (step < kFirstEvaluation) return " of step " + std::to_string(step);
+  return " of evaluation " + std::to_string(step - kFirstEvaluation);
+}
+
+}  // namespace
+
 std::string to_string(const MessageTag& tag) {
-  const std::string step = " of step " + std::to_string(tag.step);
+  const std::string step = name_of_step(tag.step);
   if (tag.direction == Direction::Collective)
     return "collective " + std::to_string(tag.stage.value) + step;
   std::string text = tag.direction == Direction::Forward ? "activation" : "gradient";

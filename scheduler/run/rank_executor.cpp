@@ -9,10 +9,27 @@
 
 namespace millrace::run {
 
-void RankRunner::execute(StepClock& clock) {
-  const std::size_t actions = program_.on(endpoint_->rank()).size();
+namespace {
+
+/// Messages speak for themselves: the endpoint knows what it waits for.
+void tell(Endpoint& endpoint, const Action& action, std::uint64_t step) {
+  if (is_send(action.op) || is_receive(action.op)) return;
+  endpoint.working({.what = letters(action.op),
+                    .of_unit = has_unit(action.op),
+                    .step = step,
+                    .replica = action.replica(),
+                    .stage = action.stage,
+                    .micro_batch = action.micro_batch,
+                    .slice = action.slice});
+}
+
+}  // namespace
+
+void RankRunner::execute(StepClock& clock, std::uint64_t step) {
+  const std::span<const Action> actions = program_.on(endpoint_->rank());
   auto start = StepClock::now();
-  for (std::size_t position = 0; position < actions; ++position) {
+  for (std::size_t position = 0; position < actions.size(); ++position) {
+    tell(*endpoint_, actions[position], step);
     interpreter_.execute(endpoint_->rank(), position);
     if (!clock.records()) continue;
     const auto end = StepClock::now();
@@ -24,7 +41,8 @@ void RankRunner::execute(StepClock& clock) {
 StepResult RankRunner::run(StepData& data, const StepSettings& settings, StepClock& clock) {
   try {
     interpreter_.begin_step(data, settings);
-    execute(clock);
+    execute(clock, settings.step);
+    endpoint_->working({.what = {}, .of_unit = false, .step = settings.step});
     return interpreter_.end_step();
   } catch (const std::exception& failure) {
     interpreter_.abandon_step();
@@ -42,12 +60,14 @@ class RankExecutor final : public Executor {
                Endpoint& endpoint,
                const ExecutorOptions& options)
       : program_(std::move(program)),
+        endpoint_(endpoint),
         rank_(endpoint.rank()),
         runner_(program_, stages, endpoint),
         clock_(program_, options.record_timeline, [&](Rank rank) { return rank == rank_; }) {}
 
   StepResult run(StepData& data, const StepSettings& settings) override {
     clock_.begin();
+    step_ = settings.step;
     return runner_.run(data, settings, clock_);
   }
 
@@ -56,13 +76,17 @@ class RankExecutor final : public Executor {
 
   void for_each_rank(const std::function<void(Rank)>& body) override {
     RankWork work(body, program_.shape.ranks);
+    endpoint_.working({.what = letters(Op::OptimizerStep), .of_unit = false, .step = step_});
     work.run(rank_);
+    endpoint_.working({.what = {}, .of_unit = false, .step = step_});
     work.rethrow();
   }
 
  private:
   const Program program_;
+  Endpoint& endpoint_;
   const Rank rank_;
+  std::uint64_t step_ = 0;
   RankRunner runner_;
   StepClock clock_;
 };

@@ -22,11 +22,12 @@ class RankRunner {
     interpreter_.use(endpoint);
   }
 
-  /// One step. On failure everything is dropped and the endpoint cancelled with the message.
+  /// One step; tells the endpoint what it works at. On failure everything is dropped and the
+  /// endpoint cancelled with the message.
   StepResult run(StepData& data, const StepSettings& settings, StepClock& clock);
 
  private:
-  void execute(StepClock& clock);
+  void execute(StepClock& clock, std::uint64_t step);
 
   const Program& program_;
   Endpoint* endpoint_;

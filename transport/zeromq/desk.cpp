@@ -22,14 +22,6 @@ std::string number(Rank rank) {
 
 }  // namespace
 
-std::string to_string(const Activity& activity) {
-  std::string text = activity.verb;
-  if (activity.about_message)
-    text += " " + to_string(activity.tag) + (activity.waiting ? " from " : ", peer ") +
-            number(activity.peer);
-  return text;
-}
-
 Desk::Desk(Rank self, int world, std::span<const ChannelDepth> depths)
     : self_(self), peers_(static_cast<std::size_t>(world)) {
   for (const ChannelDepth& channel : depths) set_depth(channel);
@@ -182,23 +174,6 @@ void Desk::settle() {
   const std::lock_guard lock(mutex_);
   settled_ = true;
   changed_.notify_all();
-}
-
-void Desk::act(const char* verb, bool waiting, const MessageTag* tag, Rank other) {
-  const auto now = std::chrono::steady_clock::now();
-  const std::lock_guard lock(mutex_);
-  activity_.verb = verb;
-  activity_.waiting = waiting;
-  activity_.about_message = tag != nullptr;
-  if (tag != nullptr) activity_.tag = *tag;
-  activity_.peer = other;
-  ++activity_.count;
-  activity_.since = now;
-}
-
-Activity Desk::activity() {
-  const std::lock_guard lock(mutex_);
-  return activity_;
 }
 
 }  // namespace millrace::zeromq

@@ -1,5 +1,5 @@
 // What the rank's thread and the thread that owns the sockets share: arrived messages, room in the
-// channels, what the rank does, and the failure that ends everything. One mutex, one condition.
+// channels, and the failure that ends everything. One mutex, one condition.
 #pragma once
 
 #include <array>
@@ -31,20 +31,6 @@ struct Part {
 };
 
 using Message = std::vector<Part>;
-
-/// What the rank's thread does now.
-struct Activity {
-  const char* verb = "starts";
-  MessageTag tag;
-  Rank peer;
-  bool about_message = false;
-  bool waiting = false;
-  std::uint64_t count = 0;  ///< operations begun or ended so far
-  std::chrono::steady_clock::time_point since = std::chrono::steady_clock::now();
-};
-
-/// "waits for activation for stage 2, micro-batch 3 of step 7 from rank 1".
-std::string to_string(const Activity& activity);
 
 /// Thread-safety: internally synchronised; "rank" marks calls of the rank's thread, "owner" those
 /// of the thread with the sockets.
@@ -79,9 +65,6 @@ class Desk {
   /// Any thread: the first failure wins and ends all waits. True for the first.
   bool fail(FailureCause cause, const std::string& text) noexcept;
   void throw_if_failed();
-
-  void act(const char* verb, bool waiting, const MessageTag* tag = nullptr, Rank peer = Rank{});
-  Activity activity();
 
   /// True when enough was taken from `from` that its sender should hear of it.
   bool owes_credit(Rank from, Direction direction);
@@ -123,7 +106,6 @@ class Desk {
   std::condition_variable changed_;
   std::vector<Peer> peers_;
   std::optional<Failure> failure_;
-  Activity activity_;
   bool settled_ = false;
 };
 

@@ -10,6 +10,7 @@ namespace millrace {
 namespace {
 
 using zeromq::Desk;
+using zeromq::Doing;
 using zeromq::Owner;
 
 std::span<const std::byte> bytes_of(const Tensor& tensor) {
@@ -43,7 +44,8 @@ class ZeroMqEndpoint final : public Endpoint {
                  const std::vector<PeerAddress>& addresses)
       : options_(options),
         desk_(options.rank, options.world, options.depths),
-        owner_(options, std::move(listeners), addresses, desk_) {}
+        slot_(zeromq::slot_path(options, options.rank)),
+        owner_(options, std::move(listeners), addresses, desk_, slot_) {}
 
   [[nodiscard]] Rank rank() const override { return options_.rank; }
   [[nodiscard]] int world() const override { return options_.world; }
@@ -61,18 +63,31 @@ class ZeroMqEndpoint final : public Endpoint {
       desk_.room_after(to, tag.direction, question);
     }
     owner_.post(std::move(message));
-    desk_.act("works after sending", false, &tag, to);
+    slot_.begin({.doing = Doing::Pauses, .sent = true, .peer = to, .tag = tag});
   }
 
   [[nodiscard]] TensorList receive(Rank from, const MessageTag& tag, Deadline deadline) override {
     check_peer(from);
-    desk_.act("waits for", true, &tag, from);
+    slot_.begin({.doing = Doing::Waits, .peer = from, .tag = tag});
     zeromq::Message message = desk_.take(from, tag, deadline);
-    desk_.act("works after receiving", false, &tag, from);
+    slot_.begin({.doing = Doing::Pauses, .peer = from, .tag = tag});
     if (desk_.owes_credit(from, tag.direction)) owner_.post(zeromq::Credit{from});
     TensorList tensors;
     for (zeromq::Part& part : message) tensors.push_back(tensor_of(part));
     return tensors;
+  }
+
+  void working(const Work& work) noexcept override {
+    zeromq::Activity activity;
+    activity.doing = work.what.empty() ? Doing::Pauses : Doing::Works;
+    activity.of_unit = work.of_unit;
+    work.what.copy(activity.what.data(), activity.what.size());
+    activity.tag.step = work.step;
+    activity.tag.replica = work.replica;
+    activity.tag.stage = work.stage;
+    activity.tag.micro_batch = work.micro_batch;
+    activity.tag.slice = work.slice;
+    slot_.begin(activity);
   }
 
   void cancel(const std::string& reason) noexcept override {
@@ -82,7 +97,7 @@ class ZeroMqEndpoint final : public Endpoint {
 
   void goodbye(Deadline deadline) override {
     desk_.throw_if_failed();
-    desk_.act("says goodbye", true);
+    slot_.begin({.doing = Doing::Departs});
     owner_.post(zeromq::Leave{});
     if (!desk_.await_settled(deadline))
       throw TransportError("deadline passed: rank " + std::to_string(options_.rank.value) +
@@ -112,6 +127,7 @@ class ZeroMqEndpoint final : public Endpoint {
 
   const ZeroMqOptions options_;
   Desk desk_;
+  zeromq::ProgressSlot slot_;
   Owner owner_;
 };
 

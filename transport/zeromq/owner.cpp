@@ -18,9 +18,11 @@ constexpr int kMonitored = ZMQ_EVENT_DISCONNECTED | ZMQ_EVENT_HANDSHAKE_SUCCEEDE
 Owner::Owner(const ZeroMqOptions& options,
              Listeners listeners,
              const std::vector<PeerAddress>& addresses,
-             Desk& desk)
+             Desk& desk,
+             const ProgressSlot& slot)
     : options_(options),
       desk_(desk),
+      slot_(slot),
       listeners_(std::move(listeners)),
       board_(options.rank, options.world, Clock::now()),
       last_tick_(Clock::now()),
@@ -41,6 +43,9 @@ Owner::~Owner() {
   // Closing drops what the network layer still holds, and only then are the tensors ours again.
   for (auto& peer : peers_) {
     if (!peer) continue;
+    // The network layer's own thread writes events and would wait for ever for a reader that is
+    // gone: no more of them before the reader goes.
+    zmq_socket_monitor(peer->data.handle(), nullptr, 0);
     peer->data.close();
     peer->control.close();
     peer->monitor.close();
@@ -66,7 +71,7 @@ void Owner::add_peer(Rank rank, const PeerAddress& address) {
   const FrameExpectation expected{
       options_.job, options_.epoch, rank, options_.rank, options_.largest_payload};
   auto peer = std::unique_ptr<Peer>(new Peer{.rank = rank,
-                                             .data = dial(context, options_, rank, address.data, 0),
+                                             .data = make_dialer(context, options_, rank, 0),
                                              .control = {},
                                              .monitor = zmq::socket_t(context, ZMQ_PAIR),
                                              .out = {},
@@ -75,12 +80,14 @@ void Owner::add_peer(Rank rank, const PeerAddress& address) {
                                              .next_probe = {},
                                              .lost_since = {}});
   peer->control = dial(context, options_, rank, address.control, kLastWordMs);
+  // Before the connection, which is what it tells of.
   const std::string name =
       "inproc://monitor-" + std::to_string(reinterpret_cast<std::uintptr_t>(peer.get()));
   if (zmq_socket_monitor(peer->data.handle(), name.c_str(), kMonitored) != 0)
     throw TransportError("cannot watch the connection to rank " + std::to_string(rank.value));
   peer->monitor.set(zmq::sockopt::linger, 0);
   peer->monitor.connect(name);
+  connect(peer->data, rank, address.data);
   peer->probe_interval = options_.probe_after;
   peers_.push_back(std::move(peer));
 }

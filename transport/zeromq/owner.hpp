@@ -8,6 +8,7 @@
 #include <mutex>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <thread>
 #include <variant>
 #include <vector>
@@ -18,6 +19,7 @@
 #include "transport/zeromq/board.hpp"
 #include "transport/zeromq/context.hpp"
 #include "transport/zeromq/desk.hpp"
+#include "transport/zeromq/progress.hpp"
 #include "transport/zeromq/sockets.hpp"
 
 namespace millrace::zeromq {
@@ -62,11 +64,12 @@ struct Listeners {
 /// Thread-safety: `post` from any thread; construction and destruction on one thread.
 class Owner {
  public:
-  /// `desk` must outlive this.
+  /// `desk` and `slot` must outlive this.
   Owner(const ZeroMqOptions& options,
         Listeners listeners,
         const std::vector<PeerAddress>& addresses,
-        Desk& desk);
+        Desk& desk,
+        const ProgressSlot& slot);
   Owner(const Owner&) = delete;
   Owner& operator=(const Owner&) = delete;
   ~Owner();
@@ -124,7 +127,7 @@ class Owner {
   void transmit(Peer& peer, RetainedFrame& frame);
   void probe(Peer& peer);
   void acknowledge(Peer& peer, FrameKind kind);
-  void say(Peer& peer, FrameHeader header, const std::string& text = {});
+  void say(Peer& peer, FrameHeader header, std::string_view payload = {});
   FrameHeader header_to(const Peer& peer, FrameKind kind) const;
 
   // owner_watch.cpp: time passes
@@ -132,12 +135,15 @@ class Owner {
   void tick(Clock::time_point now);
   void beat(Clock::time_point now);
   void watch(Clock::time_point now);
+  void look_around();
+  std::string report(Rank culprit, Clock::time_point now);
   void leave_when_settled(Clock::time_point now);
   void fail(FailureCause cause, const std::string& text);
   void shout(const Stop& stop);
 
   const ZeroMqOptions options_;
   Desk& desk_;
+  const ProgressSlot& slot_;
   Listeners listeners_;
   std::vector<std::unique_ptr<Peer>> peers_;  // by rank; null at our own
   Board board_;

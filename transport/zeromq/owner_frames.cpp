@@ -1,6 +1,7 @@
 // Frames in and out. Whoever is not a rank of this job is dropped before a byte is looked at; what
 // a known rank sends is judged by its link and answered by the table.
 #include <algorithm>
+#include <cstring>
 
 #include "transport/zeromq/owner.hpp"
 
@@ -12,6 +13,7 @@ namespace {
 constexpr std::size_t kCopyBytes = 2048;
 constexpr int kFramesPerTurn = 256;
 constexpr std::size_t kLongestText = 4000;
+constexpr std::uint64_t kOldest = std::uint64_t{1} << 60U;  // nanoseconds
 
 std::span<const std::byte> bytes_of(const zmq::message_t& message) {
   return {message.data<std::byte>(), message.size()};
@@ -128,14 +130,15 @@ void Owner::obey(Peer& peer, const FrameHeader& header, const zmq::message_t& pa
         peer.out.each_from(header.sequence, [&](RetainedFrame& frame) { transmit(peer, frame); });
       return;
     }
-    case FrameKind::Progress:
-      board_.note(peer.rank,
-                  header.sequence,
-                  header.tag.slice.value != 0,
-                  payload.to_string(),
-                  now - std::chrono::milliseconds(header.tag.step),
-                  now);
+    case FrameKind::Progress: {
+      ActivityWords words{};
+      if (payload.size() != sizeof words) return;
+      std::memcpy(words.data(), payload.data(), sizeof words);
+      Activity activity = decode(words);
+      activity.since = now - std::chrono::nanoseconds(std::min(header.tag.step, kOldest));
+      board_.note(peer.rank, activity);
       return;
+    }
     case FrameKind::Abort:
       if (desk_.fail(static_cast<FailureCause>(std::clamp(header.tag.slice.value, 0, 3)),
                      payload.to_string()))
@@ -193,12 +196,12 @@ void Owner::acknowledge(Peer& peer, FrameKind kind) {
   say(peer, header);
 }
 
-void Owner::say(Peer& peer, FrameHeader header, const std::string& text) {
-  const std::size_t size = std::min(text.size(), kLongestText);
+void Owner::say(Peer& peer, FrameHeader header, std::string_view payload) {
+  const std::size_t size = std::min(payload.size(), kLongestText);
   header.payload_bytes = size;
   zmq::message_t head(encode(header).data(), kHeaderBytes);
   if (!peer.control.send(head, zmq::send_flags::sndmore | zmq::send_flags::dontwait)) return;
-  zmq::message_t body(text.data(), size);
+  zmq::message_t body(payload.data(), size);
   peer.control.send(body, zmq::send_flags::dontwait);
 }
 

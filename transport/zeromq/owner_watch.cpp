@@ -30,7 +30,7 @@ void Owner::read_monitor(Peer& peer) {
 
 void Owner::tick(Clock::time_point now) {
   // A process that was stopped itself finds everybody silent: that proves nothing.
-  if (now - last_tick_ > options_.heartbeat + 1s) board_.forgive(now - last_tick_);
+  if (now - last_tick_ > options_.heartbeat + 1s) board_.forgive(now - last_tick_, now);
   last_tick_ = now;
   if (leaving_ && now >= next_bye_) leave_when_settled(now);
   if (now >= next_beat_) beat(now);
@@ -46,37 +46,54 @@ void Owner::tick(Clock::time_point now) {
 void Owner::beat(Clock::time_point now) {
   next_beat_ = now + options_.heartbeat;
   if (stopped_ && !stopped_->text.empty()) return shout(*stopped_);
-  const Activity activity = desk_.activity();
-  const std::string text = to_string(activity);
-  board_.note(options_.rank, activity.count, activity.waiting, text, activity.since, now);
+  const Activity activity = slot_.now();
+  board_.note(options_.rank, activity);
+  const ActivityWords words = encode(activity);
+  const std::string_view payload(reinterpret_cast<const char*>(words.data()), sizeof words);
   for (const auto& peer : peers_) {
     if (!peer || peer->left) continue;
     FrameHeader header = header_to(*peer, FrameKind::Progress);
     header.sequence = activity.count;
-    header.tag.slice = Slice{activity.waiting ? 1 : 0};
+    // An age: clocks of two machines have nothing to do with each other.
     header.tag.step = static_cast<std::uint64_t>(
-        std::chrono::duration_cast<std::chrono::milliseconds>(now - activity.since).count());
-    say(*peer, header, text);
+        std::max<std::int64_t>(0, std::chrono::nanoseconds(now - activity.since).count()));
+    say(*peer, header, payload);
   }
+}
+
+/// Newer than heartbeats: what this rank does, and what ranks on this machine did at the very last.
+void Owner::look_around() {
+  board_.note(options_.rank, slot_.now());
+  for (const auto& peer : peers_) {
+    if (!peer || peer->left) continue;
+    const std::string path = slot_path(options_, peer->rank);
+    if (path.empty()) return;
+    if (const auto activity = ProgressSlot::of(path)) board_.note(peer->rank, *activity);
+  }
+}
+
+std::string Owner::report(Rank culprit, Clock::time_point now) {
+  look_around();
+  return board_.report(culprit, now);
 }
 
 void Owner::watch(Clock::time_point now) {
   for (const auto& peer : peers_) {
     if (!peer || peer->left || !peer->lost_since) continue;
     if (now - *peer->lost_since <= options_.reconnect_grace) continue;
-    fail(FailureCause::PeerLost,
-         "lost rank " + std::to_string(peer->rank.value) + ": its connection ended; then " +
-             board_.describe(peer->rank, now) + board_.report(now));
-    return;
+    return fail(FailureCause::PeerLost,
+                "lost rank " + std::to_string(peer->rank.value) + ": its connection ended; " +
+                    report(peer->rank, now));
   }
-  if (const auto silent = board_.silent(now, options_.silence))
+  if (board_.silent(now, options_.silence)) {
+    look_around();  // of several silent ranks, news may tell who waits for whom
+    const Rank silent = *board_.silent(now, options_.silence);
     return fail(FailureCause::Hang,
-                "rank " + std::to_string(silent->value) +
-                    " is silent: " + board_.describe(*silent, now) + board_.report(now));
+                "rank " + std::to_string(silent.value) + " is silent; " + report(silent, now));
+  }
   if (const auto hanging = board_.hanging(now, options_.hang))
     fail(FailureCause::Hang,
-         "rank " + std::to_string(hanging->value) +
-             " does not get on: " + board_.describe(*hanging, now) + board_.report(now));
+         "rank " + std::to_string(hanging->value) + " does not get on; " + report(*hanging, now));
 }
 
 void Owner::leave_when_settled(Clock::time_point now) {

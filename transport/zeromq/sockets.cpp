@@ -33,10 +33,9 @@ void check(const ZeroMqOptions& options) {
   require(options.rank.value >= 0 && options.rank.value < options.world,
           "rank " + std::to_string(options.rank.value) + " is outside a world of " +
               std::to_string(options.world));
-  if (options.link == ZeroMqLink::Ipc) {
+  if (options.link == ZeroMqLink::Ipc || !options.directory.empty())
     PrivateDirectory::check(options.directory);
-    return;
-  }
+  if (options.link == ZeroMqLink::Ipc) return;
   require(options.insecure || authenticated(options),
           "tcp needs keys for every rank, or to be declared insecure");
   require(!authenticated(options) ||
@@ -49,6 +48,12 @@ void check(const ZeroMqOptions& options) {
 
 std::string identity_of(Rank rank) {
   return "r" + std::to_string(rank.value);
+}
+
+std::string slot_path(const ZeroMqOptions& options, Rank rank) {
+  if (options.directory.empty()) return {};
+  return options.directory + "/" + identity_of(rank) + "." + std::to_string(options.epoch) +
+         ".progress";
 }
 
 int rank_of(const zmq::message_t& identity, int world) {
@@ -98,11 +103,10 @@ zmq::socket_t listen(zmq::context_t& context,
   return socket;
 }
 
-zmq::socket_t dial(zmq::context_t& context,
-                   const ZeroMqOptions& options,
-                   Rank to,
-                   const std::string& address,
-                   int linger_ms) {
+zmq::socket_t make_dialer(zmq::context_t& context,
+                          const ZeroMqOptions& options,
+                          Rank to,
+                          int linger_ms) {
   zmq::socket_t socket(context, zmq::socket_type::dealer);
   socket.set(zmq::sockopt::routing_id, identity_of(options.rank));
   socket.set(zmq::sockopt::linger, linger_ms);
@@ -115,12 +119,25 @@ zmq::socket_t dial(zmq::context_t& context,
     socket.set(zmq::sockopt::curve_publickey, options.keys.own.public_key);
     socket.set(zmq::sockopt::curve_secretkey, options.keys.own.secret_key);
   }
+  return socket;
+}
+
+void connect(zmq::socket_t& socket, Rank to, const std::string& address) {
   try {
     socket.connect(address);
   } catch (const zmq::error_t& error) {
     throw TransportError("cannot connect to rank " + std::to_string(to.value) + " at " + address +
                          ": " + error.what());
   }
+}
+
+zmq::socket_t dial(zmq::context_t& context,
+                   const ZeroMqOptions& options,
+                   Rank to,
+                   const std::string& address,
+                   int linger_ms) {
+  zmq::socket_t socket = make_dialer(context, options, to, linger_ms);
+  connect(socket, to, address);
   return socket;
 }
 

@@ -18,6 +18,9 @@ void check(const ZeroMqOptions& options);
 /// The name under which a rank's outgoing connections are known: "r3".
 std::string identity_of(Rank rank);
 
+/// Where a rank writes what it does, for the others on this machine; empty without a directory.
+std::string slot_path(const ZeroMqOptions& options, Rank rank);
+
 /// The rank of an identity, or -1.
 int rank_of(const zmq::message_t& identity, int world);
 
@@ -34,7 +37,16 @@ zmq::socket_t listen(zmq::context_t& context,
                      const std::string& name,
                      std::string& address);
 
-/// A DEALER connected to `to`'s ROUTER. `linger_ms`: 0 for data.
+/// A DEALER for `to`'s ROUTER, not connected yet. `linger_ms`: 0 for data.
+zmq::socket_t make_dialer(zmq::context_t& context,
+                          const ZeroMqOptions& options,
+                          Rank to,
+                          int linger_ms);
+
+/// Throws TransportError when the address is none.
+void connect(zmq::socket_t& socket, Rank to, const std::string& address);
+
+/// Both in one.
 zmq::socket_t dial(zmq::context_t& context,
                    const ZeroMqOptions& options,
                    Rank to,

@@ -5,6 +5,7 @@
 #include <chrono>
 #include <cstdint>
 #include <string>
+#include <string_view>
 
 #include "millrace/core/channel.hpp"
 #include "millrace/core/ids.hpp"
@@ -13,7 +14,8 @@
 namespace millrace {
 
 /// Names one message of one step. Receives are by tag, never by order. `stage` is the **receiving**
-/// stage for Forward and Backward; for Collective it counts the collectives of the step.
+/// stage for Forward and Backward; for Collective it counts the collectives of the step. Steps from
+/// 2^63 on are evaluations, counted from there.
 struct MessageTag {
   std::uint64_t step = 0;
   Direction direction = Direction::Forward;
@@ -27,6 +29,18 @@ struct MessageTag {
 
 /// "F to stage 3, micro-batch 7 of step 12".
 [[nodiscard]] std::string to_string(const MessageTag& tag);
+
+/// What a rank does between two calls of its endpoint, for the report that its peers make when it
+/// does not get on. An empty `what` is work outside the program: data, measurement, saving.
+struct Work {
+  std::string_view what;  ///< "F", "STEP"; the first 16 characters are kept
+  bool of_unit = true;    ///< replica, stage, micro_batch and slice are meant
+  std::uint64_t step = 0;
+  Replica replica = {};
+  Stage stage = {};
+  MicroBatch micro_batch = {};
+  Slice slice = {};
+};
 
 /// The latest moment a wait may last, on the steady clock.
 using Deadline = std::chrono::steady_clock::time_point;
@@ -54,6 +68,10 @@ class Endpoint {
 
   /// Waits for the message. Throws TransportError at the deadline, Cancelled after `cancel`.
   [[nodiscard]] virtual TensorList receive(Rank from, const MessageTag& tag, Deadline deadline) = 0;
+
+  /// Says what the rank does from now on, until its next call. Transports whose ranks watch each
+  /// other report it; the others ignore it. About 0.1 us.
+  virtual void working(const Work& /*work*/) noexcept {}
 
   /// Ends this and every other rank's waits with Cancelled{reason}. Idempotent.
   virtual void cancel(const std::string& reason) noexcept = 0;

@@ -79,7 +79,9 @@ struct ZeroMqOptions {
   Rank rank;
   int world = 1;
   ZeroMqLink link = ZeroMqLink::Ipc;
-  std::string directory;                ///< Ipc: checked to be private
+  /// Ipc: where the sockets lie; checked to be private. With either link ranks of one machine that
+  /// name the same directory also see there what each of them does at this very moment.
+  std::string directory;
   std::string interface = "127.0.0.1";  ///< Tcp: the one address to listen on
   CurveRing keys;                       ///< Tcp: required unless `insecure`
   bool insecure = false;             ///< Tcp without authentication: anybody may speak and listen
@@ -94,9 +96,10 @@ struct ZeroMqOptions {
   std::chrono::milliseconds reconnect_grace{300};
   /// A rank from which nothing at all is heard this long is stopped or cut off.
   std::chrono::milliseconds silence{10'000};
-  /// A rank that hears and answers but whose action takes longer than this and than eight times its
-  /// longest action so far hangs.
-  std::chrono::milliseconds hang{120'000};
+  /// A rank that hears and answers hangs when one action takes longer than this and than sixteen
+  /// times the longest of its kind (op and stage) on that rank; the first of a kind, and work
+  /// outside the program, may take twelve times this. So a slow stage stretches its own limit.
+  std::chrono::milliseconds hang{10'000};
   /// First interval after which a sender asks whether everything arrived; doubles up to a second.
   std::chrono::milliseconds probe_after{50};
   int attempts = 8;  ///< how often the same frame may be asked for again

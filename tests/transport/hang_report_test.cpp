@@ -1,0 +1,218 @@
+// Who is to blame when nothing moves: the slot a rank writes, the board that follows the waits, and
+// the limits that stretch.
+#include <filesystem>
+#include <fstream>
+#include <thread>
+
+#include <gmock/gmock.h>
+
+#include "millrace/transport/failure.hpp"
+#include "millrace/transport/zeromq.hpp"
+#include "transport/conformance.hpp"
+#include "transport/zeromq/board.hpp"
+#include "transport/zeromq/progress.hpp"
+
+namespace millrace {
+namespace {
+
+using namespace std::chrono_literals;
+using testing::HasSubstr;
+using testing_transport::Endpoints;
+using testing_transport::soon;
+using zeromq::Activity;
+using zeromq::Board;
+using zeromq::Doing;
+using zeromq::ProgressSlot;
+
+constexpr Board::Clock::time_point kStart{1000s};
+
+Activity works(int stage, int micro_batch, std::chrono::nanoseconds longest = {}) {
+  Activity activity;
+  activity.doing = Doing::Works;
+  activity.of_unit = true;
+  activity.what = {'F'};
+  activity.tag = {7, Direction::Forward, {}, Stage{stage}, MicroBatch{micro_batch}, {}};
+  activity.count = 1;
+  activity.since = kStart;
+  activity.longest = longest;
+  return activity;
+}
+
+Activity waits(int from, Direction direction, int stage, int micro_batch) {
+  Activity activity = works(stage, micro_batch);
+  activity.doing = Doing::Waits;
+  activity.tag.direction = direction;
+  activity.peer = Rank{from};
+  return activity;
+}
+
+/// Rank 3 waits for 2, which waits for 1, which is in F; rank 0 waits for 1 too.
+Board four_ranks() {
+  Board board(Rank{0}, 4, kStart);
+  board.note(Rank{0}, waits(1, Direction::Backward, 0, 0));
+  board.note(Rank{1}, works(1, 3));
+  board.note(Rank{2}, waits(1, Direction::Forward, 2, 3));
+  board.note(Rank{3}, waits(2, Direction::Forward, 3, 3));
+  return board;
+}
+
+TEST(HangReport, FollowsTheWaitsToTheRankThatWorks) {
+  const Board board = four_ranks();
+
+  for (const int from : {0, 1, 2, 3}) EXPECT_EQ(board.end_of_chain(Rank{from}), Rank{1});
+  const std::string text = board.report(Rank{1}, kStart + 2s);
+  EXPECT_THAT(text,
+              HasSubstr("everyone waits for rank 1: F of stage 1, micro-batch 3 of step 7, since "
+                        "2.0 s"));
+  EXPECT_THAT(text,
+              HasSubstr("\n  rank 3 waits for activation for stage 3, micro-batch 3 of step 7 "
+                        "from rank 2, since 2.0 s, last heard 2.0 s ago (rank 3 <- 2 <- 1)"));
+}
+
+TEST(HangReport, EndsWhereWaitsGoInACircle) {
+  Board board(Rank{0}, 2, kStart);
+  board.note(Rank{0}, waits(1, Direction::Forward, 0, 0));
+  board.note(Rank{1}, waits(0, Direction::Forward, 1, 0));
+
+  EXPECT_EQ(board.end_of_chain(Rank{0}), Rank{0});
+  EXPECT_FALSE(board.hanging(kStart + 1h, 1s));
+}
+
+TEST(HangReport, OfSeveralSilentRanksTheOneThatIsWaitedForIsToBlame) {
+  Board board = four_ranks();
+  board.heard(Rank{3}, kStart + 5s);
+
+  EXPECT_EQ(board.silent(kStart + 5s, 2s), Rank{1});
+  board.heard(Rank{1}, kStart + 5s);
+  EXPECT_EQ(board.silent(kStart + 5s, 2s), Rank{2});
+  board.heard(Rank{2}, kStart + 5s);
+  EXPECT_FALSE(board.silent(kStart + 5s, 2s));
+}
+
+TEST(HangReport, ARankThatWaitedItselfIsNamedWithTheActionThatTakesTheMessage) {
+  EXPECT_EQ(zeromq::action_of(waits(0, Direction::Forward, 2, 5)),
+            "RECV_F of stage 2, micro-batch 5 of step 7");
+  EXPECT_EQ(zeromq::action_of(waits(3, Direction::Backward, 2, 5)),
+            "RECV_B of stage 2, micro-batch 5 of step 7");
+}
+
+TEST(HangLimit, IsTheFloorForWhatIsKnownAndTwelveTimesThatForTheFirst) {
+  Board board(Rank{0}, 2, kStart);
+  board.note(Rank{1}, works(0, 0, 1ms));
+  EXPECT_FALSE(board.hanging(kStart + 10s, 10s));
+  EXPECT_EQ(board.hanging(kStart + 10s + 1ns, 10s), Rank{1});
+
+  board.note(Rank{1}, works(0, 0));
+  EXPECT_FALSE(board.hanging(kStart + 120s, 10s));
+  EXPECT_EQ(board.hanging(kStart + 120s + 1ns, 10s), Rank{1});
+}
+
+TEST(HangLimit, StretchesToSixteenTimesTheLongestOfItsKind) {
+  Board board(Rank{0}, 2, kStart);
+  board.note(Rank{1}, works(0, 0, 3s));
+
+  EXPECT_FALSE(board.hanging(kStart + 48s, 10s));
+  EXPECT_EQ(board.hanging(kStart + 48s + 1ns, 10s), Rank{1});
+}
+
+TEST(HangLimit, StartsAnewAfterAPauseOfTheProcessItself) {
+  Board board(Rank{0}, 2, kStart);
+  board.note(Rank{0}, works(0, 0, 1ms));
+  board.forgive(60s, kStart + 60s);
+
+  EXPECT_FALSE(board.hanging(kStart + 69s, 10s));
+  EXPECT_FALSE(board.silent(kStart + 69s, 10s));
+  EXPECT_EQ(board.hanging(kStart + 71s, 10s), Rank{0});
+}
+
+TEST(ProgressSlot, EveryFieldSurvivesTheWay) {
+  Activity activity = works(70'000, 3);
+  activity.doing = Doing::Pauses;
+  activity.sent = true;
+  activity.peer = Rank{9};
+  activity.longest = 12345ns;
+  activity.tag.slice = Slice{4};
+  activity.tag.replica = Replica{1};
+  activity.tag.direction = Direction::Backward;
+  const Activity back = zeromq::decode(zeromq::encode(activity));
+
+  EXPECT_EQ(zeromq::encode(back), zeromq::encode(activity));
+  EXPECT_EQ(to_string(back), to_string(activity));
+  EXPECT_EQ(back.tag, activity.tag);
+}
+
+TEST(ProgressSlot, KnowsHowLongTheKindTookBefore) {
+  ProgressSlot slot("");
+  slot.begin(works(1, 0));
+  EXPECT_EQ(slot.now().longest, 0ns);
+  slot.begin(works(2, 0));  // another stage is another kind
+  EXPECT_EQ(slot.now().longest, 0ns);
+  slot.begin(works(1, 1));
+  EXPECT_GT(slot.now().longest, 0ns);
+}
+
+TEST(ProgressSlot, IsReadByOtherProcessesWhileItIsWrittenAndIsGoneAfterwards) {
+  const PrivateDirectory directory(std::filesystem::temp_directory_path());
+  const std::string path = directory.path() + "/r0.0.progress";
+  EXPECT_FALSE(ProgressSlot::of(path));
+  {
+    ProgressSlot slot(path);
+    EXPECT_THROW(ProgressSlot{path}, TransportError);
+    std::jthread writer([&](const std::stop_token& stop) {
+      for (int i = 0; !stop.stop_requested(); ++i) slot.begin(works(i % 1000, i % 1000));
+    });
+    for (int i = 0; i < 2000; ++i) {
+      const auto there = ProgressSlot::of(path);
+      const Activity here = slot.now();
+      // Torn reads would mix two moments.
+      if (there) {
+        EXPECT_EQ(there->tag.stage.value, there->tag.micro_batch.value);
+      }
+      EXPECT_EQ(here.tag.stage.value, here.tag.micro_batch.value);
+    }
+  }
+  EXPECT_FALSE(ProgressSlot::of(path));
+  std::ofstream(path) << "short";
+  EXPECT_FALSE(ProgressSlot::of(path));
+}
+
+TEST(HangReport, ARankThatDoesNotEndItsPassIsNamedOnEveryRank) {
+  const PrivateDirectory directory(std::filesystem::temp_directory_path());
+  ZeroMqOptions options;
+  options.world = 3;
+  options.directory = directory.path();
+  options.heartbeat = 5ms;
+  options.hang = 100ms;
+  const Endpoints ends = zeromq_mesh(options);
+  std::vector<std::string> reports(3);
+  const auto wait_for = [&](int self, int from) {
+    try {
+      const MessageTag tag{2, Direction::Forward, {}, Stage{self}, MicroBatch{1}, {}};
+      (void)ends[static_cast<std::size_t>(self)]->receive(Rank{from}, tag, soon());
+    } catch (const PeerHangs& hang) {
+      reports[static_cast<std::size_t>(self)] = hang.what();
+    }
+  };
+
+  ends[0]->working({.what = "F", .step = 2, .micro_batch = MicroBatch{0}});
+  ends[0]->working({.what = "F", .step = 2, .micro_batch = MicroBatch{1}});  // never ends
+  std::jthread one([&] { wait_for(1, 0); });
+  std::jthread two([&] { wait_for(2, 1); });
+  one.join();
+  two.join();
+  const MessageTag any;
+  try {
+    (void)ends[0]->receive(Rank{1}, any, soon());
+  } catch (const PeerHangs& hang) {
+    reports[0] = hang.what();
+  }
+
+  for (const std::string& report : reports) {
+    EXPECT_THAT(report,
+                HasSubstr("everyone waits for rank 0: F of stage 0, micro-batch 1 of step 2"));
+    EXPECT_THAT(report, HasSubstr("(rank 2 <- 1 <- 0)"));
+  }
+}
+
+}  // namespace
+}  // namespace millrace
