@@ -10,6 +10,7 @@
 #include <sys/random.h>
 #include <unistd.h>
 
+#include "cli/janitor.hpp"
 #include "cli/supervisor.hpp"
 #include "cli/verbs.hpp"
 #include "millrace/core/error.hpp"
@@ -26,7 +27,8 @@ struct LaunchFlags {
   std::string interface = "127.0.0.1";
   double grace = 5;
   double silence = 10;
-  double hang = 120;
+  double hang = 10;
+  double patience = 60;
   bool bind_cores = false;
   bool insecure = false;
   std::vector<std::string> command;
@@ -56,6 +58,10 @@ void write_keys(const std::string& directory, int ranks) {
   }
 }
 
+std::chrono::milliseconds milliseconds(double seconds) {
+  return std::chrono::milliseconds(static_cast<std::int64_t>(1000 * seconds));
+}
+
 std::uint64_t random_number() {
   std::uint64_t number = 0;
   if (::getrandom(&number, sizeof number, 0) != sizeof number)
@@ -63,55 +69,65 @@ std::uint64_t random_number() {
   return number;
 }
 
-int launch(const LaunchFlags& flags) {
-  const std::vector<std::string>& command = flags.command;
+void check(const LaunchFlags& flags) {
   require(flags.ranks >= 1 && flags.ranks <= 4096,
           "-n " + std::to_string(flags.ranks) + ": must be from 1 to 4096");
   require(flags.link == "ipc" || flags.link == "tcp",
           "--endpoint " + flags.link + ": known are ipc, tcp");
-  require(!command.empty() && command.front() == "train",
+  require(!flags.command.empty() && flags.command.front() == "train",
           "launch runs train: millrace launch -n 4 -- train [its options]");
+}
+
+bool keyed(const LaunchFlags& flags) {
+  return flags.link == "tcp" && !flags.insecure;
+}
+
+/// What a worker is started with; keys are named by their file only.
+std::vector<std::string> worker_words(const LaunchFlags& flags,
+                                      const std::string& directory,
+                                      const std::string& job,
+                                      int rank) {
+  // clang-format off
+  std::vector<std::string> words = {
+      std::filesystem::read_symlink("/proc/self/exe"), "worker",
+      "--rank", std::to_string(rank),
+      "--world", std::to_string(flags.ranks),
+      "--rendezvous", "ipc://" + directory + "/rendezvous",
+      "--obituary", directory + "/obituary",
+      "--job", job,
+      "--endpoint", flags.link,
+      "--interface", flags.interface,
+      "--silence", std::to_string(flags.silence),
+      "--hang", std::to_string(flags.hang),
+      "--patience", std::to_string(flags.patience)};
+  // clang-format on
+  if (keyed(flags))
+    words.insert(words.end(), {"--keys", directory + "/keys-" + std::to_string(rank)});
+  if (flags.insecure) words.emplace_back("--insecure");
+  words.emplace_back("--");
+  words.insert(words.end(), flags.command.begin(), flags.command.end());
+  return words;
+}
+
+int launch(const LaunchFlags& flags) {
+  check(flags);
   if (flags.insecure && flags.link == "tcp")
     std::cerr << "millrace launch: --insecure: whoever reaches "
               << flags.interface << " can read and change this training\n";
-
   const PrivateDirectory directory(std::filesystem::temp_directory_path());
   const std::string& path = directory.path();
-  const bool keyed = flags.link == "tcp" && !flags.insecure;
-  if (keyed) write_keys(path, flags.ranks);
+  const Janitor janitor(path);
+  if (keyed(flags)) write_keys(path, flags.ranks);
   if (!flags.log_directory.empty()) std::filesystem::create_directories(flags.log_directory);
-  const std::string job = std::to_string(random_number());
 
-  Supervisor supervisor(
-      {.log_directory = flags.log_directory.empty() ? path : flags.log_directory,
-       .bind_cores = flags.bind_cores,
-       .grace = std::chrono::milliseconds(static_cast<std::int64_t>(1000 * flags.grace))});
-  const std::string self = std::filesystem::read_symlink("/proc/self/exe");
-  for (int rank = 0; rank < flags.ranks; ++rank) {
-    std::vector<std::string> words = {self,
-                                      "worker",
-                                      "--rank",
-                                      std::to_string(rank),
-                                      "--world",
-                                      std::to_string(flags.ranks),
-                                      "--rendezvous",
-                                      "ipc://" + path + "/rendezvous",
-                                      "--job",
-                                      job,
-                                      "--endpoint",
-                                      flags.link,
-                                      "--interface",
-                                      flags.interface,
-                                      "--silence",
-                                      std::to_string(flags.silence),
-                                      "--hang",
-                                      std::to_string(flags.hang)};
-    if (keyed) words.insert(words.end(), {"--keys", path + "/keys-" + std::to_string(rank)});
-    if (flags.insecure) words.emplace_back("--insecure");
-    words.emplace_back("--");
-    words.insert(words.end(), command.begin(), command.end());
-    supervisor.start(words);
-  }
+  Supervisor supervisor({.log_directory = flags.log_directory.empty() ? path : flags.log_directory,
+                         .bind_cores = flags.bind_cores,
+                         .obituary = path + "/obituary",
+                         .silence = milliseconds(flags.silence),
+                         .grace = milliseconds(flags.grace)});
+  const std::string job = std::to_string(random_number());
+  for (int rank = 0; rank < flags.ranks; ++rank)
+    supervisor.start(worker_words(flags, path, job, rank));
   return supervisor.wait();
 }
 
@@ -131,8 +147,12 @@ void add_launch(CLI::App& app) {
   verb->add_option(
           "--silence", flags->silence, "Seconds without a word until a rank counts as hung")
       ->capture_default_str();
-  verb->add_option(
-          "--hang", flags->hang, "Least seconds of one action until its rank counts as hung")
+  verb->add_option("--hang",
+                   flags->hang,
+                   "Least seconds of one action until its rank counts as hung; stretches "
+                   "to 16 times the longest of its kind, and 12 times for the first")
+      ->capture_default_str();
+  verb->add_option("--patience", flags->patience, "Seconds until all ranks must have met")
       ->capture_default_str();
   verb->add_flag("--bind-cores", flags->bind_cores, "Bind rank r to core r");
   verb->add_flag("--insecure", flags->insecure, "tcp without keys");

@@ -5,6 +5,7 @@
 #include <array>
 #include <cerrno>
 #include <csignal>
+#include <cstdio>
 #include <cstring>
 #include <deque>
 #include <fcntl.h>
@@ -163,11 +164,39 @@ void Supervisor::copy_errors() {
 
 void Supervisor::reap(Worker& worker) {
   int status = 0;
-  if (worker.status || ::waitpid(worker.process, &status, WNOHANG) != worker.process) return;
+  constexpr int kEverything = WNOHANG | WUNTRACED | WCONTINUED;
+  if (worker.status || ::waitpid(worker.process, &status, kEverything) != worker.process) return;
+  if (WIFCONTINUED(status)) return worker.stopped.reset();
+  if (WIFSTOPPED(status)) {
+    worker.stopped = Clock::now();
+    return;
+  }
   worker.status = status;
   worker.ended = Clock::now();
   ::kill(-worker.process, SIGKILL);  // whatever it started itself
-  if (weight_of(status) != 0 && !kill_at_) kill_at_ = worker.ended + options_.grace;
+  if (weight_of(status) == 0 || kill_at_) return;
+  kill_at_ = worker.ended + options_.grace;
+  announce(worker);
+}
+
+/// Written aside and moved, so that nobody reads half a sentence. Ranks that were built for
+/// different things tell each other.
+void Supervisor::announce(const Worker& worker) const {
+  if (options_.obituary.empty() || code_of(*worker.status) == kMismatch) return;
+  const std::string aside = options_.obituary + ".new";
+  std::ofstream(aside) << "rank " << &worker - workers_.data() << " " << end_of(*worker.status)
+                       << '\n';
+  std::rename(aside.c_str(), options_.obituary.c_str());
+}
+
+/// The ranks watch each other; this is for one that stops when no other is left to see it.
+void Supervisor::end_stopped() {
+  for (Worker& worker : workers_) {
+    if (worker.status || worker.hung || !worker.stopped) continue;
+    if (Clock::now() - *worker.stopped < options_.silence + options_.grace) continue;
+    worker.hung = worker.killed_by_us = true;
+    ::kill(-worker.process, SIGKILL);
+  }
 }
 
 void Supervisor::poll_once() {
@@ -178,6 +207,7 @@ void Supervisor::poll_once() {
   if ((items[0].revents & POLLIN) != 0) take_signal();
   if (items[1].revents != 0) copy_errors();
   for (Worker& worker : workers_) reap(worker);
+  end_stopped();
   if (kill_at_ && Clock::now() > *kill_at_) signal_all(SIGKILL);
 }
 
@@ -198,9 +228,11 @@ const Supervisor::Worker* Supervisor::culprit() const {
 }
 
 void Supervisor::explain(const Worker& worker) const {
-  const std::string rank = "rank " + std::to_string(&worker - workers_.data());
+  const auto number = &worker - workers_.data();
+  const std::string rank = "rank " + std::to_string(number);
   std::deque<std::string> tail;
-  std::ifstream log(worker.log);
+  std::ifstream log;
+  if (number != 0) log.open(worker.log);  // what rank 0 said was passed on at once
   for (std::string line; std::getline(log, line);) {
     tail.push_back(std::move(line));
     if (tail.size() > kTailLines) tail.pop_front();
@@ -214,6 +246,12 @@ int Supervisor::wait() {
   while (errors_ >= 0) copy_errors();
   const Worker* worst = culprit();
   if (received_ != 0) return received_ == SIGINT ? kInterrupted : kTerminated;
+  for (const Worker& worker : workers_) {
+    if (worst != nullptr || !worker.hung) continue;
+    std::cerr << "millrace launch: rank " << &worker - workers_.data()
+              << " was stopped and did not go on\n";
+    return kHang;
+  }
   if (worst == nullptr) return kDone;
   for (const Worker& worker : workers_) {
     // A rank that was ended by a signal says nothing itself; a survivor's report does.

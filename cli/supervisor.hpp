@@ -14,6 +14,10 @@ namespace millrace::cli {
 struct SupervisorOptions {
   std::string log_directory;  ///< gets rank-R.log
   bool bind_cores = false;
+  /// Gets the sentence about the first worker that fails, for those that still wait for it.
+  std::string obituary;
+  /// A worker that was stopped this long ago is ended, should no other rank have found it silent.
+  std::chrono::milliseconds silence{10'000};
   /// After a failure or a signal, the others have this long before they are killed.
   std::chrono::milliseconds grace{5000};
 };
@@ -43,6 +47,8 @@ class Supervisor {
     std::optional<int> status;  // as waitpid says
     Clock::time_point ended;
     bool killed_by_us = false;
+    std::optional<Clock::time_point> stopped;  // by a signal, and not continued since
+    bool hung = false;                         // stayed so
   };
 
   [[noreturn]] void become(const std::vector<std::string>& command, int rank, int errors) const;
@@ -50,9 +56,11 @@ class Supervisor {
   void take_signal();
   void copy_errors();
   void reap(Worker& worker);
+  void end_stopped();
   void signal_all(int signal);
   [[nodiscard]] bool all_ended() const;
   [[nodiscard]] const Worker* culprit() const;
+  void announce(const Worker& worker) const;
   void explain(const Worker& worker) const;
 
   SupervisorOptions options_;

@@ -23,12 +23,12 @@ namespace {
 
 struct WorkerFlags {
   std::optional<int> rank, world;
-  std::string rendezvous, keys;
+  std::string rendezvous, keys, obituary;
   std::string link = "tcp";
   std::string interface = "127.0.0.1";
   std::uint64_t job = 0;
   double silence = 10;
-  double hang = 120;
+  double hang = 10;
   double patience = 60;
   bool insecure = false;
   std::vector<std::string> command;
@@ -149,7 +149,8 @@ void work(const WorkerFlags& flags) {
   const TrainJob job = train_job(flags.command, *identity.world);
   const auto endpoint = meet({.url = identity.rendezvous,
                               .fields = hello_of(job),
-                              .patience = milliseconds(flags.patience)},
+                              .patience = milliseconds(flags.patience),
+                              .obituary = flags.obituary},
                              endpoint_options(flags, identity),
                              std::make_shared<ZeroMqContext>());
   EndpointTeam team(*endpoint);
@@ -186,11 +187,16 @@ void add_worker(CLI::App& app) {
   verb->add_option(
           "--silence", flags->silence, "Seconds without a word until a rank counts as hung")
       ->capture_default_str();
-  verb->add_option(
-          "--hang", flags->hang, "Least seconds of one action until its rank counts as hung")
+  verb->add_option("--hang",
+                   flags->hang,
+                   "Least seconds of one action until its rank counts as hung; stretches "
+                   "to 16 times the longest of its kind, and 12 times for the first")
       ->capture_default_str();
-  verb->add_option("--patience", flags->patience, "Seconds until all ranks must have come")
+  verb->add_option("--patience", flags->patience, "Seconds until all ranks must have met")
       ->capture_default_str();
+  verb->add_option("--obituary",
+                   flags->obituary,
+                   "File that appears when a rank ended before all had met, and says which");
   verb->add_flag("--insecure", flags->insecure, "tcp without keys");
   verb->add_option("command", flags->command, "-- train and its options")->required();
   verb->callback([flags] { work(*flags); });

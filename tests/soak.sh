@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # soak.sh BUILD_FOLDER: the long campaigns that CI has no time for. Every fuzz target for SOAK_FUZZ_SECONDS
-# (default 600), then every ctest case labelled soak.
+# (default 600), then SOAK_ROUNDS (default 100) kills, stops and hundreds of slowed steps, then every ctest case
+# labelled soak.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 build=$1
@@ -16,4 +17,5 @@ for target in build/fuzz/tests/fuzz/fuzz_*; do
   echo "== fuzz $name for $seconds s"
   "$target" -max_total_time="$seconds" -print_final_stats=1 "$grown" tests/fuzz/"$name"_corpus
 done
-ctest --test-dir "$build" --build-config soak --label-regex soak --verbose
+MILLRACE_ROUNDS=${SOAK_ROUNDS:-100} "$build"/tests/test_cli --gtest_filter='Campaign.*'
+ctest --test-dir "$build" --label-regex soak --output-on-failure

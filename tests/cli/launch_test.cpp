@@ -1,107 +1,20 @@
 // Processes: the same bits as one process, every end named and counted, nothing left behind.
-#include <chrono>
-#include <csignal>
-#include <filesystem>
-#include <fstream>
-#include <sstream>
-#include <sys/wait.h>
-#include <thread>
-#include <unistd.h>
-
 #include <gmock/gmock.h>
 #include <nlohmann/json.hpp>
 
+#include "cli/launched.hpp"
 #include "millrace/core/random.hpp"
-#include "millrace/transport/zeromq.hpp"
 
 namespace millrace {
 namespace {
 
+using test::all_gone;
+using test::Clock;
+using test::Command;
+using test::Outcome;
+using test::run;
+using test::temporary;
 using testing::HasSubstr;
-using Clock = std::chrono::steady_clock;
-
-struct Outcome {
-  int code = -1;
-  std::string output;
-  std::string errors;
-};
-
-std::string temporary() {
-  return std::filesystem::temp_directory_path();
-}
-
-std::string text_of(const std::string& path) {
-  std::ifstream file(path);
-  std::ostringstream text;
-  text << file.rdbuf();
-  return text.str();
-}
-
-/// A running millrace command with a temporary directory of its own, in which it must leave
-/// nothing.
-class Command {
- public:
-  explicit Command(const std::string& arguments) : scratch_(temporary()) {
-    std::filesystem::create_directory(scratch_.path() + "/tmp");
-    const std::string line = "TMPDIR=" + scratch_.path() +
-                             "/tmp exec " MILLRACE_BINARY_DIR "/millrace " + arguments + " >" +
-                             scratch_.path() + "/out 2>" + scratch_.path() + "/err";
-    process_ = ::fork();
-    if (process_ == 0) {
-      ::execl("/bin/sh", "sh", "-c", line.c_str(), nullptr);
-      ::_exit(127);
-    }
-  }
-
-  ~Command() {
-    if (process_ > 0) static_cast<void>(end());
-  }
-
-  Command(const Command&) = delete;
-  Command& operator=(const Command&) = delete;
-
-  void signal(int number) const { ::kill(process_, number); }
-
-  /// Process ids of the workers, by rank, as soon as `count` of them are there.
-  [[nodiscard]] std::vector<pid_t> workers(std::size_t count) const {
-    const auto deadline = Clock::now() + std::chrono::seconds(20);
-    const std::string number = std::to_string(process_);
-    const std::string children = "/proc/" + number + "/task/" + number + "/children";
-    std::vector<pid_t> found;
-    while (found.size() < count && Clock::now() < deadline) {
-      std::this_thread::yield();
-      std::istringstream line(text_of(children));
-      found.clear();
-      for (pid_t child = 0; line >> child;) found.push_back(child);
-    }
-    return found;
-  }
-
-  /// Waits until rank 0 has told of an epoch, so that training runs for certain.
-  void await_training() const {
-    const auto deadline = Clock::now() + std::chrono::seconds(60);
-    while (text_of(scratch_.path() + "/err").empty() && Clock::now() < deadline)
-      std::this_thread::yield();
-  }
-
-  Outcome end() {
-    int status = 0;
-    ::waitpid(process_, &status, 0);
-    process_ = -1;
-    EXPECT_TRUE(std::filesystem::is_empty(scratch_.path() + "/tmp")) << "files were left behind";
-    return {WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status),
-            text_of(scratch_.path() + "/out"),
-            text_of(scratch_.path() + "/err")};
-  }
-
- private:
-  PrivateDirectory scratch_;
-  pid_t process_ = -1;
-};
-
-Outcome run(const std::string& arguments) {
-  return Command(arguments).end();
-}
 
 std::string hash_of(const Outcome& outcome) {
   if (outcome.code != 0) return "exit " + std::to_string(outcome.code) + ": " + outcome.errors;
@@ -111,12 +24,6 @@ std::string hash_of(const Outcome& outcome) {
 constexpr const char* kJob =
     "train --json --steps 3 --batch-size 64 --micro-batches 12 --clip-norm 1";
 constexpr const char* kLong = "-- train --json --epochs 100000 --batch-size 64";
-
-bool all_gone(const std::vector<pid_t>& processes) {
-  for (const pid_t process : processes)
-    if (::kill(process, 0) == 0) return false;
-  return true;
-}
 
 TEST(Launch, GivesTheBitsOfOneProcessForEveryScheduleNumberOfRanksAndEndpoint) {
   const std::string one = hash_of(run(kJob));
@@ -159,7 +66,7 @@ TEST(Launch, AStoppedRankIsNamedAsHangingWithWhatItDid) {
   const Outcome outcome = command.end();
 
   EXPECT_EQ(outcome.code, 75) << outcome.errors;
-  EXPECT_THAT(outcome.errors, HasSubstr("rank 1 is silent"));
+  EXPECT_THAT(outcome.errors, HasSubstr("rank 1 is silent; everyone waits for rank 1: "));
   EXPECT_THAT(outcome.errors, HasSubstr("of step"));
   EXPECT_TRUE(all_gone(workers));
 }
@@ -173,6 +80,31 @@ TEST(Launch, ATerminatedLaunchEndsItsWorkersWithCode143) {
 
   EXPECT_EQ(outcome.code, 143) << outcome.errors;
   EXPECT_TRUE(all_gone(workers));
+}
+
+TEST(Launch, AKilledLaunchLeavesNeitherWorkersNorFiles) {
+  Command command(std::string("launch -n 3 ") + kLong);
+  const auto workers = command.workers(3);
+  ASSERT_EQ(workers.size(), 3U);
+  command.await_training();
+  command.signal(SIGKILL);
+
+  const auto deadline = Clock::now() + std::chrono::seconds(5);
+  while (!(all_gone(workers) && command.left_nothing()) && Clock::now() < deadline)
+    std::this_thread::yield();
+  EXPECT_TRUE(all_gone(workers));
+  EXPECT_EQ(command.end().code, 128 + SIGKILL);  // looks again for files
+}
+
+TEST(Launch, WhatRankZeroSaysIsSaidOnce) {
+  const Outcome outcome = run("launch -n 1 -- train --data nowhere --steps 1");
+  const std::string sentence = "unknown data 'nowhere'";
+  const auto first = outcome.errors.find(sentence);
+
+  EXPECT_EQ(outcome.code, 2);
+  ASSERT_NE(first, std::string::npos) << outcome.errors;
+  EXPECT_EQ(outcome.errors.find(sentence, first + 1), std::string::npos) << outcome.errors;
+  EXPECT_THAT(outcome.errors, HasSubstr("millrace launch: rank 0 ended with exit code 2"));
 }
 
 TEST(Launch, WorkersThatDifferAreRefusedWithTheNameOfTheField) {

@@ -2,9 +2,11 @@
 #include "millrace/transport/rendezvous.hpp"
 
 #include <algorithm>
+#include <fstream>
 #include <map>
 #include <sstream>
 
+#include "millrace/transport/failure.hpp"
 #include "millrace/transport/message.hpp"
 #include "transport/zeromq/context.hpp"
 #include "transport/zeromq/sockets.hpp"
@@ -18,6 +20,7 @@ using Clock = std::chrono::steady_clock;
 
 constexpr std::uint64_t kLongestHello = 1U << 16U;
 constexpr int kLastWordMs = 2000;
+constexpr auto kLastAnswer = 500ms;
 
 struct Note {
   Rank from;
@@ -101,9 +104,12 @@ class Meeting {
     while (static_cast<int>(said.size()) + 1 < options_.world) {
       Note note;
       if (!receive(socket, note)) {
+        heed_obituary();
         if (Clock::now() < deadline_) continue;
-        throw TransportError("not all ranks came to " + rendezvous_.url + ": missing" +
-                             missing(said));
+        const std::string text =
+            "not all ranks came to " + rendezvous_.url + ": missing" + missing(said);
+        for (const auto& [rank, theirs] : said) tell(socket, Rank{rank}, FrameKind::Abort, text);
+        throw PeerHangs(text);
       }
       if (note.header.kind == FrameKind::Hello) said[note.from.value] = fields_of(note.text);
     }
@@ -143,16 +149,26 @@ class Meeting {
     socket.set(zmq::sockopt::maxmsgsize, static_cast<std::int64_t>(kLongestHello));
     Note note;
     do {
-      if (Clock::now() > deadline_)
-        throw TransportError("rank 0 does not answer at " + rendezvous_.url);
+      heed_obituary();
+      // Rank 0 gives up first and says which ranks are missing.
+      if (Clock::now() > deadline_ + kLastAnswer)
+        throw PeerHangs("rank 0 does not answer at " + rendezvous_.url);
       speak(socket, FrameKind::Hello, Rank{0}, text_of(fields_, door_.address()));
     } while (!receive(socket, note));
+    if (note.header.kind == FrameKind::Abort) throw PeerHangs(note.text);
     if (note.header.kind != FrameKind::Welcome) throw Mismatch(note.text);
     std::vector<PeerAddress> addresses;
     std::istringstream lines(note.text);
     for (PeerAddress address; lines >> address.data >> address.control;)
       addresses.push_back(address);
     return addresses;
+  }
+
+  void heed_obituary() const {
+    if (rendezvous_.obituary.empty()) return;
+    std::ifstream file(rendezvous_.obituary);
+    std::string sentence;
+    if (std::getline(file, sentence)) throw PeerLost("lost a rank before all had met: " + sentence);
   }
 
   void speak(zmq::socket_t& socket, FrameKind kind, Rank to, const std::string& text) {

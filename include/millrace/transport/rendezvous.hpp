@@ -22,12 +22,15 @@ struct RendezvousOptions {
   /// Protocol version and world size are compared first, without being named here.
   HelloFields fields = {};
   std::chrono::milliseconds patience{60'000};
+  /// A file that whoever started the ranks writes when one of them ends too soon, with the sentence
+  /// that says so; its appearance ends the wait. Empty: nobody will.
+  std::string obituary = {};
 };
 
 /// Blocks until all ranks have said the same. `endpoint` says who this is; its epoch and job must
 /// be the same everywhere. Throws Mismatch on every rank, naming field, rank and both values, when
-/// a rank differs; TransportError when not all ranks come in time (rank 0 names the missing ones);
-/// InvalidArgument as ZeroMqDoor.
+/// a rank differs; PeerLost with the obituary; PeerHangs when not all ranks come in time, naming
+/// the missing ones on all that came; InvalidArgument as ZeroMqDoor.
 [[nodiscard]] std::unique_ptr<Endpoint> meet(const RendezvousOptions& rendezvous,
                                              const ZeroMqOptions& endpoint,
                                              std::shared_ptr<ZeroMqContext> context);

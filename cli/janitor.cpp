@@ -1,0 +1,77 @@
+// See janitor.hpp.
+#include "cli/janitor.hpp"
+
+#include <array>
+#include <cerrno>
+#include <csignal>
+#include <cstring>
+#include <fcntl.h>
+#include <filesystem>
+#include <poll.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <system_error>
+#include <unistd.h>
+
+#include "millrace/core/error.hpp"
+
+namespace millrace::cli {
+
+namespace {
+
+constexpr int kPatienceMs = 2000;
+constexpr int kTries = 200;
+constexpr int kPauseMs = 10;
+
+/// In a session of its own: signals that end the launcher's whole group do not reach it. Holds none
+/// of the launcher's streams open.
+[[noreturn]] void keep_house(const std::string& directory, int alive) {
+  ::prctl(PR_SET_NAME, "millrace-tidy");
+  for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGPIPE}) ::signal(signal, SIG_IGN);
+  const int nothing = ::open("/dev/null", O_RDWR | O_CLOEXEC);
+  for (const int stream : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) ::dup2(nothing, stream);
+  char byte = 0;
+  while (::read(alive, &byte, 1) < 0 && errno == EINTR) {
+  }
+  // The workers are dying with the launcher and may still write: again until nothing is left.
+  for (int i = 0; i < kTries; ++i) {
+    std::error_code error;
+    std::filesystem::remove_all(directory, error);
+    if (!error && !std::filesystem::exists(directory, error)) break;
+    ::poll(nullptr, 0, kPauseMs);
+  }
+  ::_exit(0);
+}
+
+}  // namespace
+
+Janitor::Janitor(const std::string& directory) {
+  std::array<int, 2> alive{};
+  std::array<int, 2> gone{};
+  if (::pipe2(alive.data(), O_CLOEXEC) != 0) throw Error("cannot make a pipe");
+  if (::pipe2(gone.data(), O_CLOEXEC) != 0) throw Error("cannot make a pipe");
+  alive_ = alive[1];
+  gone_ = gone[0];
+  const pid_t between = ::fork();
+  if (between == 0) {
+    ::setsid();
+    // Not a child of the launcher, which waits for its workers only.
+    if (::fork() != 0) ::_exit(0);
+    ::close(alive_);
+    ::close(gone_);
+    keep_house(directory, alive[0]);
+  }
+  ::close(alive[0]);
+  ::close(gone[1]);
+  if (between < 0) throw Error(std::string("cannot start a process: ") + std::strerror(errno));
+  ::waitpid(between, nullptr, 0);
+}
+
+Janitor::~Janitor() {
+  ::close(alive_);
+  pollfd end{gone_, POLLIN, 0};
+  ::poll(&end, 1, kPatienceMs);
+  ::close(gone_);
+}
+
+}  // namespace millrace::cli

@@ -1,0 +1,136 @@
+// A millrace command as a child process with a temporary directory of its own, in which it must
+// leave nothing.
+#pragma once
+
+#include <chrono>
+#include <csignal>
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+#include <string>
+#include <sys/wait.h>
+#include <thread>
+#include <unistd.h>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "millrace/transport/zeromq.hpp"
+
+namespace millrace::test {
+
+using Clock = std::chrono::steady_clock;
+
+struct Outcome {
+  int code = -1;
+  std::string output;
+  std::string errors;
+};
+
+inline std::string temporary() {
+  return std::filesystem::temp_directory_path();
+}
+
+inline std::string text_of(const std::string& path) {
+  std::ifstream file(path);
+  std::ostringstream text;
+  text << file.rdbuf();
+  return text.str();
+}
+
+class Command {
+ public:
+  /// LOGS in the arguments is a folder that this removes.
+  explicit Command(std::string arguments) : scratch_(temporary()) {
+    if (const auto at = arguments.find("LOGS"); at != std::string::npos)
+      arguments.replace(at, 4, scratch_.path() + "/logs");
+    std::filesystem::create_directory(scratch_.path() + "/tmp");
+    const std::string line = "TMPDIR=" + scratch_.path() +
+                             "/tmp exec " MILLRACE_BINARY_DIR "/millrace " + arguments + " >" +
+                             scratch_.path() + "/out 2>" + scratch_.path() + "/err";
+    process_ = ::fork();
+    if (process_ == 0) {
+      ::execl("/bin/sh", "sh", "-c", line.c_str(), nullptr);
+      ::_exit(127);
+    }
+  }
+
+  ~Command() {
+    if (process_ > 0) static_cast<void>(end());
+  }
+
+  Command(const Command&) = delete;
+  Command& operator=(const Command&) = delete;
+
+  void signal(int number) const { ::kill(process_, number); }
+
+  /// Process ids of the workers, by rank, as soon as `count` of them are there.
+  [[nodiscard]] std::vector<pid_t> workers(std::size_t count) const {
+    const auto deadline = Clock::now() + std::chrono::seconds(20);
+    const std::string number = std::to_string(process_);
+    const std::string children = "/proc/" + number + "/task/" + number + "/children";
+    std::vector<pid_t> found;
+    while (found.size() < count && Clock::now() < deadline) {
+      std::this_thread::yield();
+      std::istringstream line(text_of(children));
+      found.clear();
+      for (pid_t child = 0; line >> child;) found.push_back(child);
+    }
+    return found;
+  }
+
+  /// Waits until rank 0 has told of an epoch, so that training runs for certain.
+  void await_training() const {
+    const auto deadline = Clock::now() + std::chrono::seconds(60);
+    while (text_of(scratch_.path() + "/err").empty() && Clock::now() < deadline)
+      std::this_thread::yield();
+  }
+
+  /// Waits until the command has ended, without reaping it.
+  void await_end() const {
+    siginfo_t info{};
+    ::waitid(P_PID, static_cast<id_t>(process_), &info, WEXITED | WNOWAIT);
+  }
+
+  [[nodiscard]] bool left_nothing() const {
+    return std::filesystem::is_empty(scratch_.path() + "/tmp");
+  }
+
+  /// What rank `rank` said, with --log-dir LOGS.
+  [[nodiscard]] std::string log(std::size_t rank) const {
+    return text_of(scratch_.path() + "/logs/rank-" + std::to_string(rank) + ".log");
+  }
+
+  Outcome end() {
+    int status = 0;
+    ::waitpid(process_, &status, 0);
+    process_ = -1;
+    EXPECT_TRUE(left_nothing()) << "files were left behind";
+    return {WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status),
+            text_of(scratch_.path() + "/out"),
+            text_of(scratch_.path() + "/err")};
+  }
+
+ private:
+  PrivateDirectory scratch_;
+  pid_t process_ = -1;
+};
+
+inline Outcome run(const std::string& arguments) {
+  return Command(arguments).end();
+}
+
+/// Gone, or dead and waiting for whoever adopted it to notice.
+inline bool is_gone(pid_t process) {
+  const std::string facts = text_of("/proc/" + std::to_string(process) + "/stat");
+  const auto after_name = facts.rfind(')');
+  return after_name == std::string::npos || facts.substr(after_name, 3) == ") Z";
+}
+
+inline bool all_gone(const std::vector<pid_t>& processes) {
+  for (const pid_t process : processes)
+    if (!is_gone(process)) return false;
+  return true;
+}
+
+}  // namespace millrace::test
