@@ -51,6 +51,9 @@ function(millrace_room name folder)
   get_filename_component(above ${PROJECT_SOURCE_DIR}/${folder} DIRECTORY)
   target_include_directories(millrace_${name} PRIVATE ${above})
   target_link_libraries(millrace_${name} PUBLIC ${ROOM_PUBLIC} PRIVATE ${ROOM_PRIVATE} $<BUILD_INTERFACE:millrace_flags>)
+  # Saves a third of a build. The dev preset goes without, so that every file includes what it uses.
+  target_precompile_headers(millrace_${name} PRIVATE
+    <algorithm> <chrono> <functional> <map> <memory> <optional> <span> <sstream> <string> <vector>)
   set_target_properties(millrace_${name} PROPERTIES EXPORT_NAME ${name} POSITION_INDEPENDENT_CODE ON)
   if(ROOM_COMPUTES AND MILLRACE_ARCH)
     target_compile_options(millrace_${name} PRIVATE -march=${MILLRACE_ARCH})

@@ -18,4 +18,4 @@ for target in build/fuzz/tests/fuzz/fuzz_*; do
   "$target" -max_total_time="$seconds" -print_final_stats=1 "$grown" tests/fuzz/"$name"_corpus
 done
 MILLRACE_ROUNDS=${SOAK_ROUNDS:-100} "$build"/tests/test_cli --gtest_filter='Campaign.*'
-ctest --test-dir "$build" --label-regex soak --output-on-failure
+ctest --test-dir "$build" --build-config soak --label-regex soak --verbose

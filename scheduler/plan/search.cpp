@@ -19,10 +19,17 @@ namespace plan {
 
 namespace {
 
-constexpr std::size_t kRelisted = 8;      // seeds that are relisted, besides the best per shape
-constexpr std::size_t kLocalStarts = 3;   // finds that the local search starts from
-constexpr std::int64_t kExactUnits = 24;  // stages x micro-batches for the exact solver
-constexpr std::int64_t kExactStates = 100'000;
+constexpr std::size_t kRelisted = 8;     // seeds that are relisted, besides the best per shape
+constexpr std::size_t kLocalStarts = 3;  // finds that the local search starts from
+// The exact solver: ranks x micro-batches, chunks, and states of all shapes together.
+constexpr int kExactUnits = 24;
+constexpr int kExactChunks = 2;
+constexpr std::int64_t kExactStates = 200'000;
+
+bool is_small(const Shape& shape) {
+  return shape.ranks * std::int64_t{shape.micro_batches} <= kExactUnits &&
+         shape.chunks() <= kExactChunks && shape.replicas() == 1;
+}
 
 class Search {
  public:
@@ -48,6 +55,7 @@ class Search {
   void search_locally();
   void search_from(const Found& start, std::int64_t budget, std::uint32_t stream);
   void solve_small();
+  std::int64_t solve_one(Bounded& shape, std::int64_t states);
   void keep(Found found, const Figures& figures, double ticks_per_unit);
 
   [[nodiscard]] double value(const Found& found) const { return found.value(options_.objective); }
@@ -221,31 +229,41 @@ bool split_covers_all(const Cost& cost) {
          std::ranges::all_of(cost.memory_input, [](double change) { return change <= 0; });
 }
 
+/// Every small shape gets an even share of the states that the ones before it left.
 void Search::solve_small() {
-  for (Bounded& shape : shapes_) {
-    if (shape.shape.forwards() > kExactUnits || shape.shape.replicas() > 1) continue;
+  std::vector<Bounded*> small;
+  for (Bounded& shape : shapes_)
+    if (is_small(shape.shape)) small.push_back(&shape);
+  std::int64_t states = kExactStates;
+  for (std::size_t i = 0; i < small.size(); ++i) {
     if (finished() || out_of_time()) return;
-    if (const Found* found = best(); found != nullptr && shape.bound >= value(*found)) continue;
-    const Cost cost = search_cost(options_, shape.shape);
-    const ExactResult exact = solve_exact(shape.shape,
-                                          cost,
-                                          {.objective = options_.objective,
-                                           .memory_limit = options_.memory_limit,
-                                           .fused = false,
-                                           .state_limit = kExactStates});
-    if (split_covers_all(cost)) shape.bound = std::max(shape.bound, exact.lower_bound);
-    if (!exact.program) continue;
-    const Job job(*exact.program, cost);
-    Evaluator evaluator(job, options_.objective);
-    evaluator.reset(job.own_order());
-    ++evaluations_;
-    keep({.program = *exact.program,
-          .generator = "exact",
-          .parameters = "-v " + std::to_string(shape.shape.chunks()),
-          .refinement = {}},
-         evaluator.figures(job.own_order()),
-         cost.ticks_per_unit);
+    if (const Found* found = best(); found != nullptr && small[i]->bound >= value(*found)) continue;
+    states -= solve_one(*small[i], states / static_cast<std::int64_t>(small.size() - i));
   }
+}
+
+/// Proves or improves one shape; returns the states that it took.
+std::int64_t Search::solve_one(Bounded& shape, std::int64_t states) {
+  const Cost cost = search_cost(options_, shape.shape);
+  const ExactResult exact = solve_exact(shape.shape,
+                                        cost,
+                                        {.objective = options_.objective,
+                                         .memory_limit = options_.memory_limit,
+                                         .fused = false,
+                                         .state_limit = states});
+  if (split_covers_all(cost)) shape.bound = std::max(shape.bound, exact.lower_bound);
+  if (!exact.program) return exact.states;
+  const Job job(*exact.program, cost);
+  Evaluator evaluator(job, options_.objective);
+  evaluator.reset(job.own_order());
+  ++evaluations_;
+  keep({.program = *exact.program,
+        .generator = "exact",
+        .parameters = "-v " + std::to_string(shape.shape.chunks()),
+        .refinement = {}},
+       evaluator.figures(job.own_order()),
+       cost.ticks_per_unit);
+  return exact.states;
 }
 
 SearchResult Search::run() {

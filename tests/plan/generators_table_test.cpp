@@ -8,6 +8,7 @@
 #include <gtest/gtest.h>
 
 #include "millrace/core/error.hpp"
+#include "millrace/scheduler/plan/closed_forms.hpp"
 #include "millrace/scheduler/plan/passes.hpp"
 #include "millrace/scheduler/plan/slicing.hpp"
 #include "support/figures.hpp"
@@ -87,21 +88,24 @@ TEST(GroupedZeroBubble, HasItsPublishedBubblesAndPeaksAtEightRanks) {
   }
 }
 
-TEST(VZb, MeetsTheEnvelopeOfItsAuthors) {
-  // Span bubble in chunk passes with k chunks held: 3p-1-3k + max(3p, p+1+2 ceil(k/2)).
-  for (const auto& [p, m, k, span] : {std::array{4, 12, 4, 11},
-                                      {4, 12, 5, 8},
-                                      {4, 12, 6, 5},
-                                      {4, 12, 7, 3},
-                                      {4, 12, 8, 0},
-                                      {8, 24, 8, 23},
-                                      {8, 24, 10, 17}}) {
-    ScheduleOptions options = sized(p, m);
-    options.memory_limit = k / 2.0;
-    const Report report = figures(generate("v-zb", options), 2, 2, 2);
-    EXPECT_EQ(report.bubble_span, span) << p << " " << k;
-    EXPECT_LE(peak_of(report), k / 2.0) << p << " " << k;
-  }
+TEST(VZb, MeetsTheEnvelopeOfItsAuthorsAtEveryLimitThatHoldsABlock) {
+  // Span bubble in chunk passes with k chunks held: 3p-1-3k + max(3p, p+1+2 ceil(k/2)), from the
+  // memory of V-Min's block on; below it no order is found.
+  for (int p = 2; p <= 8; ++p)
+    for (const int m : {2 * p, 3 * p})
+      for (int k = 1; k <= 2 * p; ++k) {
+        ScheduleOptions options = sized(p, m);
+        options.memory_limit = k / 2.0;
+        if (k < 2 * closed_forms::v_min_peak(p)) {
+          EXPECT_THROW(static_cast<void>(generate("v-zb", options)), InvalidArgument) << p << k;
+          continue;
+        }
+        const Report report = figures(generate("v-zb", options), 2, 2, 2);
+        EXPECT_EQ(report.bubble_span,
+                  3 * p - 1 - 3 * k + std::max(3 * p, p + 1 + 2 * ((k + 1) / 2)))
+            << p << " " << m << " " << k;
+        EXPECT_LE(peak_of(report), k / 2.0) << p << " " << m << " " << k;
+      }
 }
 
 TEST(TeraPipe, CutsAUniformSequenceAsFineAsItMay) {

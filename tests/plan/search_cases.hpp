@@ -9,6 +9,7 @@
 #include "millrace/core/random.hpp"
 #include "millrace/scheduler/plan/graph.hpp"
 #include "millrace/scheduler/plan/objective.hpp"
+#include "millrace/scheduler/plan/search.hpp"
 #include "millrace/scheduler/plan/simulate.hpp"
 
 namespace millrace::test {
@@ -72,6 +73,29 @@ inline std::vector<SmallCase> committed_cases() {
         cases.push_back(small_case(
             static_cast<int>(cases.size()), ranks, micro_batches, Placement::straight(ranks)));
   return cases;
+}
+
+/// Beyond the committed set, up to p = 4 and m = 6: `draws` cases of every count.
+inline std::vector<SmallCase> larger_cases(Placement (*placement)(int), int draws) {
+  std::vector<SmallCase> cases;
+  for (int ranks = 1; ranks <= 4; ++ranks)
+    for (int micro_batches = ranks == 4 ? 4 : 5; micro_batches <= 6; ++micro_batches)
+      for (int draw = 0; draw < draws; ++draw)
+        cases.push_back(small_case(
+            1000 + static_cast<int>(cases.size()), ranks, micro_batches, placement(ranks)));
+  return cases;
+}
+
+/// What `search` is asked for a case: its counts, chunks, costs and limit.
+inline SearchOptions search_options(const SmallCase& of, std::int64_t budget) {
+  return {.ranks = of.shape.ranks,
+          .micro_batches = of.shape.micro_batches,
+          .chunks = of.shape.chunks(),
+          .objective = of.objective,
+          .memory_limit = of.memory_limit,
+          .cost = [cost = of.cost](const Shape&) { return cost; },
+          .budget = budget,
+          .bidirectional = false};
 }
 
 /// Largest memory of any rank after any action.

@@ -57,14 +57,7 @@ TEST(Search, EqualsTheExactOptimumOfEveryCommittedCase) {
     const ExactResult exact = solve_exact(
         of.shape, of.cost, {.objective = of.objective, .memory_limit = of.memory_limit});
     ASSERT_TRUE(exact.proven);
-    SearchOptions options{.ranks = of.shape.ranks,
-                          .micro_batches = of.shape.micro_batches,
-                          .chunks = 1,
-                          .objective = of.objective,
-                          .memory_limit = of.memory_limit,
-                          .cost = [&](const Shape&) { return of.cost; },
-                          .budget = 500,
-                          .bidirectional = false};
+    const SearchOptions options = test::search_options(of, 500);
     const SearchResult result = search(options);
     expect_sound(options, result);
     EXPECT_EQ(result.best->value(of.objective), exact.value);
@@ -136,15 +129,10 @@ TEST(Search, IsNotWorseThanAnyCatalogueEntryWithinTheLimit) {
 
 /// Five unequal stages whose optimum no generator and no list schedule meets.
 SearchOptions unequal_stages(const SmallCase& of) {
-  return {.ranks = 5,
-          .micro_batches = 12,
-          .chunks = 1,
-          .objective = of.objective,
-          .memory_limit = 20,
-          .cost = [cost = of.cost](const Shape&) { return cost; },
-          .budget = 1000,
-          .seed = 11,
-          .bidirectional = false};
+  SearchOptions options = test::search_options(of, 1000);
+  options.memory_limit = 20;
+  options.seed = 11;
+  return options;
 }
 
 TEST(Search, DependsOnNothingButItsOptionsAndSeed) {

@@ -15,23 +15,32 @@ struct StageTimes {
 };
 
 /// (p-1)(F+B)/(v q): makespan and span bubble of gpipe, 1f1b, eager-1f1b (v = q = 1, every m), bfs
-/// and interleaved (m >= p), seq-1f1b, seqpipe. Source: Narayanan et al. 2021, section 2.2.
+/// and interleaved (m >= p), seq-1f1b and terapipe (every m), seqpipe (m >= p), seq-vpp and
+/// seq-smart-vpp (q divides p). A lower bound elsewhere. Source: Narayanan et al. 2021,
+/// section 2.2.
 [[nodiscard]] constexpr double fused_bubble(int p, int v, int q, StageTimes t) {
   return (p - 1) * (t.forward + t.input + t.weight) / (v * q);
 }
 
-/// (p-1)(F+I-W)/v: makespan bubble of zb-h1 (v = 1) and interleaved-zb, for m >= p and W <= I.
-/// Source: Qi et al. 2023, table 1.
+/// (p-1)F/v: makespan bubble of forward, for m >= p; a lower bound for fewer.
+[[nodiscard]] constexpr double forward_only(int p, int v, double forward) {
+  return (p - 1) * forward / v;
+}
+
+/// (p-1)(F+I-W)/v: makespan bubble of zb-h1 (v = 1) and interleaved-zb, for m >= p and W <= min(F,
+/// I); a lower bound elsewhere. Source: Qi et al. 2023, table 1.
 [[nodiscard]] constexpr double zero_bubble_1p(int p, int v, StageTimes t) {
   return (p - 1) * (t.forward + t.input - t.weight) / v;
 }
 
-/// (p-1) max(0, F+I-2W): span bubble of zb-h2 for m >= 2p-1. Source: Qi et al. 2023, table 1.
+/// (p-1) max(0, F+I-2W): span bubble of zb-h2 for m >= 2p-1, W <= F and 2W <= F+I; a lower
+/// bound elsewhere. The makespan bubble is at least (p-1)F. Source: Qi et al. 2023, table 1.
 [[nodiscard]] constexpr double zb_h2_span(int p, StageTimes t) {
   return (p - 1) * std::max(0.0, t.forward + t.input - 2 * t.weight);
 }
 
-/// (p-1)(max(F,I)-W): span bubble of zb-v for m >= 2p-1, W <= F <= I. Source: Qi et al. 2023.
+/// (p-1)(max(F,I)-W): span bubble of zb-v for m >= 2p-1, W <= F <= I; at F > I an upper bound.
+/// Source: Qi et al. 2023.
 [[nodiscard]] constexpr double zb_v_span(int p, StageTimes t) {
   return (p - 1) * (std::max(t.forward, t.input) - t.weight);
 }
@@ -46,6 +55,29 @@ struct StageTimes {
   return (p - 1) * (t.forward + t.input - t.weight) / 2;
 }
 
+/// (p-1)(FB+B-3W)/2: makespan bubble of dualpipe-v with pairs as one op of time FB = F+B, for F =
+/// I, W <= F; no bound elsewhere. Source: the DualPipe project, in chunk times there.
+[[nodiscard]] constexpr double dualpipe_v_atomic(int p, StageTimes t) {
+  return (p - 1) * (t.forward + 2 * t.input - t.weight) / 2;
+}
+
+/// (p/2-1)(F+I-W): makespan bubble of dualpipe, halves one by one, for F = I, W <= F.
+[[nodiscard]] constexpr double dualpipe(int p, StageTimes t) {
+  return (p / 2 - 1) * (t.forward + t.input - t.weight);
+}
+
+/// (p/2-1)(FB+B-3W): makespan bubble of dualpipe with pairs as one op of time FB = F+B, for F = I,
+/// W <= F; no bound elsewhere. Source: DeepSeek-AI 2024.
+[[nodiscard]] constexpr double dualpipe_atomic(int p, StageTimes t) {
+  return (p / 2 - 1) * (t.forward + 2 * t.input - t.weight);
+}
+
+/// (3p-7)F/2: makespan and span bubble of v-half for even p >= 4, m >= 2p-1 and F = I = W; a lower
+/// bound for odd p and for fewer. Source: Qi et al. 2024.
+[[nodiscard]] constexpr double v_half(int p, double forward) {
+  return (3 * p - 7) * forward / 2;
+}
+
 /// (m/p + 1)(p-2)F: makespan bubble of chimera at B = 2F. Source: Li and Hoefler 2021.
 [[nodiscard]] constexpr double chimera(int p, int m, double forward) {
   return (m / p + 1) * (p - 2) * forward;
@@ -57,8 +89,8 @@ struct StageTimes {
   return (2 * (p - 1) + (v - 1) * (p - g)) * forward / v;
 }
 
-/// (p-1 + (v-1)(p-g) + max(0, 2p-1-3g))F/v: makespan bubble of grouped-zb at F = I = W, g divides
-/// m, m >= p. Source: derived here.
+/// (p-1 + (v-1)(p-g) + max(0, 2p-1-3g))F/v: makespan bubble of grouped-zb at F = I = W, v >= 2, g
+/// divides m, m >= p; an upper bound at v = 1. Source: derived here.
 [[nodiscard]] constexpr double grouped_zb(int p, int v, int g, double forward) {
   return (p - 1 + (v - 1) * (p - g) + std::max(0, 2 * p - 1 - 3 * g)) * forward / v;
 }
@@ -80,8 +112,8 @@ struct StageTimes {
   return std::min(((v - 1.0) * g + 2 * (p - 1 - r) + 1) / v, 1.0 * m);
 }
 
-/// ((v-1)g + p)/v on every rank: interleaved-zb and grouped-zb with groups of g that divide m,
-/// m >= p. With v = 1: zb-h1's min(p, m).
+/// ((v-1)g + p)/v on every rank, at most m: interleaved-zb with groups of g, and grouped-zb where g
+/// divides m and m >= p. With v = 1: zb-h1's min(p, m).
 [[nodiscard]] constexpr double split_loop_peak(int p, int v, int g) {
   return ((v - 1.0) * g + p) / v;
 }
@@ -91,17 +123,35 @@ struct StageTimes {
   return ((v - 1.0) * g + p - r) / v;
 }
 
-/// p/2 + 1 + min(r, p-1-r), at most m: chimera on rank r, m >= 2p.
+/// ((p-1-r)b + (v-1)c q + q)/(v q), at most m: seq-1f1b (c = m), seqpipe, seq-vpp and seq-smart-vpp
+/// on rank r; c is the first cycle of micro-batches, the bias b is 2 for seq-vpp and for seqpipe
+/// with v > 1, else 1.
+[[nodiscard]] constexpr double sequence_peak(
+    int p, int m, int v, int q, int bias, int cycle, int r) {
+  return std::min(m * v * q, (p - 1 - r) * bias + (v - 1) * cycle * q + q) / (1.0 * v * q);
+}
+
+/// p + 1 on every rank: dualpipe, in stages of either direction.
+[[nodiscard]] constexpr int dualpipe_peak(int p) {
+  return p + 1;
+}
+
+/// p + 1/2 on every rank: dualpipe-v.
+[[nodiscard]] constexpr double dualpipe_v_peak(int p) {
+  return p + 0.5;
+}
+
+/// p/2 + 1 + min(r, p-1-r): chimera on rank r.
 [[nodiscard]] constexpr int chimera_peak(int p, int r) {
   return p / 2 + 1 + std::min(r, p - 1 - r);
 }
 
-/// (p+2)/2 rounded down: v-half, m >= p.
+/// (p+2)/2 rounded down: v-half, m >= p; less for fewer.
 [[nodiscard]] constexpr int v_half_peak(int p) {
   return (p + 2) / 2;
 }
 
-/// (p+4)/3 rounded down: v-min, m >= p.
+/// (p+4)/3 rounded down: v-min, m >= p; less for fewer.
 [[nodiscard]] constexpr int v_min_peak(int p) {
   return (p + 4) / 3;
 }
