@@ -49,7 +49,7 @@ class BenchStage final : public StageBody {
   void backward_weight(const PassContext&) override { work(1); }
 
  private:
-  void work(int times) {
+  void work(int times) const {
     double x = 1.0;
     for (int i = 0; i < times * rounds_; ++i) x = x * 0.999999 + 1e-9;
     benchmark::DoNotOptimize(x);

@@ -2,6 +2,7 @@
 // process over every transport, beside what bounds them: memcpy, a raw UNIX socket, and two bare
 // ZeroMQ sockets that lend their memory on sending. Run in one process, so that all see the same
 // machine at the same time.
+#include <array>
 #include <atomic>
 #include <chrono>
 #include <cstring>
@@ -16,6 +17,7 @@
 #include <benchmark/benchmark.h>
 #include <zmq.hpp>
 
+#include "millrace/core/tensor_pool.hpp"
 #include "millrace/transport/in_process.hpp"
 #include "millrace/transport/zeromq.hpp"
 
@@ -30,8 +32,8 @@ class Pipe {
   Pipe(const Pipe&) = delete;
   Pipe& operator=(const Pipe&) = delete;
   virtual ~Pipe() = default;
-  virtual void send(int from) = 0;
-  virtual void receive(int to) = 0;
+  virtual void send(std::size_t from) = 0;
+  virtual void receive(std::size_t to) = 0;
 };
 
 class EndpointPipe final : public Pipe {
@@ -42,49 +44,51 @@ class EndpointPipe final : public Pipe {
     for (auto& pool : pools_) static_cast<void>(pool.make(DType::U8, {bytes}));
   }
 
-  void send(int from) override {
+  void send(std::size_t from) override {
     MessageTag tag;
     tag.step = sent_[from]++;
-    ends_[index(from)]->send(
-        Rank{1 - from}, tag, TensorList(pools_[from].make(DType::U8, {bytes_})));
+    ends_[from]->send(other(from), tag, TensorList(pools_[from].make(DType::U8, {bytes_})));
   }
 
-  void receive(int to) override {
+  void receive(std::size_t to) override {
     MessageTag tag;
     tag.step = received_[to]++;
     const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(60);
-    benchmark::DoNotOptimize(ends_[index(to)]->receive(Rank{1 - to}, tag, deadline));
+    benchmark::DoNotOptimize(ends_[to]->receive(other(to), tag, deadline));
   }
 
  private:
-  static std::size_t index(int rank) { return static_cast<std::size_t>(rank); }
+  static Rank other(std::size_t end) { return Rank{end == 0 ? 1 : 0}; }
 
-  TensorPool pools_[2];
+  std::array<TensorPool, 2> pools_;
   std::vector<std::unique_ptr<Endpoint>> ends_;
   std::int64_t bytes_;
-  std::uint64_t sent_[2] = {0, 0};
-  std::uint64_t received_[2] = {0, 0};
+  std::array<std::uint64_t, 2> sent_{};
+  std::array<std::uint64_t, 2> received_{};
 };
 
 class SocketPipe final : public Pipe {
  public:
   explicit SocketPipe(std::int64_t bytes) {
-    if (::socketpair(AF_UNIX, SOCK_STREAM, 0, ends_) != 0) std::abort();
+    if (::socketpair(AF_UNIX, SOCK_STREAM, 0, ends_.data()) != 0) std::abort();
     for (auto& buffer : buffers_) buffer.resize(static_cast<std::size_t>(bytes));
   }
+
+  SocketPipe(const SocketPipe&) = delete;
+  SocketPipe& operator=(const SocketPipe&) = delete;
 
   ~SocketPipe() override {
     for (const int end : ends_) ::close(end);
   }
 
-  void send(int from) override {
+  void send(std::size_t from) override {
     const auto& buffer = buffers_[from];
     for (std::size_t done = 0; done < buffer.size();)
       done += static_cast<std::size_t>(
           ::write(ends_[from], buffer.data() + done, buffer.size() - done));
   }
 
-  void receive(int to) override {
+  void receive(std::size_t to) override {
     auto& buffer = buffers_[to];
     for (std::size_t done = 0; done < buffer.size();)
       done +=
@@ -92,8 +96,8 @@ class SocketPipe final : public Pipe {
   }
 
  private:
-  int ends_[2] = {-1, -1};
-  std::vector<char> buffers_[2];
+  std::array<int, 2> ends_{-1, -1};
+  std::array<std::vector<char>, 2> buffers_;
 };
 
 class BarePipe final : public Pipe {
@@ -109,20 +113,20 @@ class BarePipe final : public Pipe {
     sockets_[1].connect("ipc://" + directory_.path() + "/pair");
   }
 
-  void send(int from) override {
+  void send(std::size_t from) override {
     auto& buffer = buffers_[from];
     zmq::message_t message(buffer.data(), buffer.size(), [](void*, void*) {});
-    sockets_[static_cast<std::size_t>(from)].send(message, zmq::send_flags::none);
+    sockets_[from].send(message, zmq::send_flags::none);
   }
 
-  void receive(int to) override {
+  void receive(std::size_t to) override {
     zmq::message_t message;
-    static_cast<void>(sockets_[static_cast<std::size_t>(to)].recv(message));
+    static_cast<void>(sockets_[to].recv(message));
   }
 
  private:
   PrivateDirectory directory_;
-  std::vector<char> buffers_[2];
+  std::array<std::vector<char>, 2> buffers_;
   zmq::context_t context_{1};
   std::vector<zmq::socket_t> sockets_;
 };

@@ -5,7 +5,8 @@
 #include <atomic>
 #include <vector>
 
-#include "millrace/core/tensor.hpp"
+#include "millrace/core/tensor_list.hpp"
+#include "millrace/core/tensor_pool.hpp"
 #include "millrace/scheduler/run/executor.hpp"
 
 namespace millrace::run {

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "millrace/core/error.hpp"
-#include "millrace/core/tensor.hpp"
+#include "millrace/core/tensor_list.hpp"
 
 namespace millrace::run {
 

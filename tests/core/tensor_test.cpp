@@ -1,9 +1,9 @@
-// Tensor, TensorPool and TensorList: alignment, ownership, recycling, and what is refused.
+// Tensor: alignment, ownership, and what is refused.
 #include "millrace/core/tensor.hpp"
 
 #include <cstdint>
-#include <thread>
 #include <type_traits>
+#include <utility>
 
 #include <gtest/gtest.h>
 
@@ -12,7 +12,6 @@ namespace {
 
 static_assert(!std::is_copy_constructible_v<Tensor> &&
               std::is_nothrow_move_constructible_v<Tensor>);
-static_assert(!std::is_copy_constructible_v<TensorList>);
 
 bool is_aligned(const void* data) {
   return reinterpret_cast<std::uintptr_t>(data) % kAlignment == 0;
@@ -82,39 +81,6 @@ TEST(Tensor, BorrowedRowsAreTheSameMemory) {
 
   EXPECT_EQ(middle.as<float>()[0], 2.0F);
   EXPECT_EQ(middle.as<float>()[1], 3.0F);
-}
-
-TEST(TensorPool, ReusesMemorySoThatSteadyStateAllocatesNothing) {
-  TensorPool pool;
-  for (int round = 0; round < 100; ++round) {
-    const Tensor a = pool.make(DType::F32, {8, 96});
-    const Tensor b = pool.make(DType::F32, {8, 96});
-    const Tensor c = pool.make(DType::F32, {8, 64});
-    EXPECT_TRUE(is_aligned(a.data()) && is_aligned(b.data()) && is_aligned(c.data()));
-    EXPECT_NE(a.data(), b.data());
-  }
-  EXPECT_EQ(pool.blocks_allocated(), 3U);
-}
-
-TEST(TensorPool, TakesBackFromAnotherThread) {
-  TensorPool pool;
-  Tensor tensor = pool.make(DType::F32, {16});
-  std::thread([moved = std::move(tensor)]() mutable { moved = Tensor(); }).join();
-  const Tensor again = pool.make(DType::F32, {16});
-  EXPECT_EQ(pool.blocks_allocated(), 1U);
-}
-
-TEST(TensorList, HoldsMoreThanItsInlineFour) {
-  TensorList list;
-  for (std::int64_t i = 0; i < 7; ++i) list.push_back(Tensor(DType::U8, {i}));
-
-  TensorList moved(std::move(list));
-
-  ASSERT_EQ(moved.size(), 7U);
-  for (std::size_t i = 0; i < 7; ++i) EXPECT_EQ(moved[i].bytes(), i);
-  EXPECT_EQ(moved.bytes(), 21U);
-  moved.clear();
-  EXPECT_TRUE(moved.empty());
 }
 
 }  // namespace

@@ -9,7 +9,8 @@
 
 #include "millrace/core/ids.hpp"
 #include "millrace/core/random.hpp"
-#include "millrace/core/tensor.hpp"
+#include "millrace/core/tensor_list.hpp"
+#include "millrace/core/tensor_pool.hpp"
 
 namespace millrace {
 

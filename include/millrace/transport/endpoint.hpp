@@ -9,7 +9,7 @@
 
 #include "millrace/core/channel.hpp"
 #include "millrace/core/ids.hpp"
-#include "millrace/core/tensor.hpp"
+#include "millrace/core/tensor_list.hpp"
 
 namespace millrace {
 

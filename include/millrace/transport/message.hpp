@@ -8,8 +8,9 @@
 #include <cstdint>
 #include <span>
 
+#include "millrace/core/dims.hpp"
+#include "millrace/core/dtype.hpp"
 #include "millrace/core/ids.hpp"
-#include "millrace/core/tensor.hpp"
 #include "millrace/transport/endpoint.hpp"
 
 namespace millrace {
