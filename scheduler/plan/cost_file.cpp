@@ -10,7 +10,7 @@
 #include <nlohmann/json.hpp>
 
 #include "millrace/core/error.hpp"
-#include "plan/json_place.hpp"
+#include "plan/json_fault.hpp"
 
 namespace millrace {
 
@@ -56,19 +56,6 @@ constexpr std::array<NumberField, 4> kNumbers = {{
 constexpr std::array<const char*, 5> kOthers = {
     "millrace_costs", "unit", "ranks", "chunks", "slices"};
 
-struct Fault {
-  std::vector<JsonStep> path;
-  std::string sentence;
-};
-
-Diagnostic at_offset(std::string_view text, std::size_t offset, std::string sentence) {
-  const std::string_view before = text.substr(0, std::min(offset, text.size()));
-  const std::size_t newline = before.rfind('\n');
-  const auto lines = static_cast<std::size_t>(std::count(before.begin(), before.end(), '\n'));
-  const std::size_t start = newline == std::string_view::npos ? 0 : newline + 1;
-  return {lines + 1, before.size() - start + 1, std::move(sentence)};
-}
-
 bool is_known(std::string_view name) {
   const auto called = [&](const auto& field) { return name == field.name; };
   return std::any_of(kLists.begin(), kLists.end(), called) ||
@@ -79,14 +66,15 @@ bool is_known(std::string_view name) {
 
 const json& field(const json& document, std::string_view name) {
   const auto found = document.find(name);
-  if (found == document.end()) throw Fault{{}, "the field '" + std::string(name) + "' is missing"};
+  if (found == document.end())
+    throw JsonFault{{}, "the field '" + std::string(name) + "' is missing"};
   return *found;
 }
 
 int count(const json& document, std::string_view name) {
   const json& value = field(document, name);
   if (!value.is_number_integer() || value < 1 || value > kMost)
-    throw Fault{
+    throw JsonFault{
         {name},
         "expected a whole number from 1 to " + std::to_string(kMost) + ", found " + value.dump()};
   return value.get<int>();
@@ -95,9 +83,9 @@ int count(const json& document, std::string_view name) {
 double number(const json& value, std::vector<JsonStep> path, bool may_be_negative) {
   if (!value.is_number() || !std::isfinite(value.get<double>()) ||
       (!may_be_negative && value.get<double>() < 0))
-    throw Fault{std::move(path),
-                std::string("expected a number") + (may_be_negative ? "" : " of at least 0") +
-                    ", found " + value.dump()};
+    throw JsonFault{std::move(path),
+                    std::string("expected a number") + (may_be_negative ? "" : " of at least 0") +
+                        ", found " + value.dump()};
   return value.get<double>();
 }
 
@@ -108,32 +96,32 @@ void read_list(const json& document, const ListField& list, CostFile& file) {
   const auto expected = static_cast<std::size_t>(file.stages) *
                         static_cast<std::size_t>(list.per_slice ? file.cost.slices : 1);
   if (!values.is_array() || values.size() != expected)
-    throw Fault{{list.name},
-                "expected a list of " + std::to_string(expected) + " numbers, found " +
-                    (values.is_array() ? std::to_string(values.size()) : values.dump())};
+    throw JsonFault{{list.name},
+                    "expected a list of " + std::to_string(expected) + " numbers, found " +
+                        (values.is_array() ? std::to_string(values.size()) : values.dump())};
   for (std::size_t i = 0; i < expected; ++i)
     (file.cost.*list.member).push_back(number(values[i], {list.name, i}, !list.per_slice));
 }
 
 CostFile read_document(const json& document) {
-  if (!document.is_object()) throw Fault{{}, "a cost file is a JSON object"};
+  if (!document.is_object()) throw JsonFault{{}, "a cost file is a JSON object"};
   const json& version = field(document, "millrace_costs");
   if (version != kVersion)
-    throw Fault{{"millrace_costs"},
-                "expected version " + std::to_string(kVersion) + ", found " + version.dump()};
+    throw JsonFault{{"millrace_costs"},
+                    "expected version " + std::to_string(kVersion) + ", found " + version.dump()};
   for (const auto& [name, value] : document.items())
     if (!is_known(name))
-      throw Fault{{std::string_view(name)}, "the field '" + name + "' is unknown"};
+      throw JsonFault{{std::string_view(name)}, "the field '" + name + "' is unknown"};
   CostFile file;
   const json& unit = field(document, "unit");
-  if (!unit.is_string()) throw Fault{{"unit"}, "expected a word, found " + unit.dump()};
+  if (!unit.is_string()) throw JsonFault{{"unit"}, "expected a word, found " + unit.dump()};
   file.unit = unit.get<std::string>();
   file.ranks = count(document, "ranks");
   const int chunks = count(document, "chunks");
   if (chunks > kMost / file.ranks)
-    throw Fault{{"chunks"},
-                "ranks x chunks is at most " + std::to_string(kMost) + ", found " +
-                    std::to_string(file.ranks) + " x " + std::to_string(chunks)};
+    throw JsonFault{{"chunks"},
+                    "ranks x chunks is at most " + std::to_string(kMost) + ", found " +
+                        std::to_string(file.ranks) + " x " + std::to_string(chunks)};
   file.stages = file.ranks * chunks;
   file.cost.slices = document.contains("slices") ? count(document, "slices") : 1;
   for (const ListField& list : kLists) read_list(document, list, file);
@@ -146,17 +134,12 @@ CostFile read_document(const json& document) {
 }  // namespace
 
 ParsedCosts read_costs(std::string_view text) {
-  json document;  // outlives the faults, whose paths name its members
+  const ParsedJson parsed = parse_json(text);
+  if (parsed.fault) return {std::nullopt, {*parsed.fault}};
   try {
-    document = json::parse(text.begin(), text.end());
-    return {read_document(document), {}};
-  } catch (const json::parse_error& error) {
-    const std::size_t offset = error.byte == 0 ? 0 : error.byte - 1;
-    return {std::nullopt, {at_offset(text, offset, "this is not JSON")}};
-  } catch (const Fault& fault) {
-    return {std::nullopt, {at_offset(text, json_place(text, fault.path), fault.sentence)}};
-  } catch (const json::out_of_range&) {
-    return {std::nullopt, {at_offset(text, 0, "a number is too large")}};
+    return {read_document(parsed.document), {}};
+  } catch (const JsonFault& fault) {
+    return {std::nullopt, {located(text, fault.path, fault.sentence)}};
   }
 }
 

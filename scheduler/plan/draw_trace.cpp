@@ -1,12 +1,12 @@
 // Trace-event JSON out and in. Times are written in full precision, so that a trace read back gives
 // the same timeline to the last digit or two.
-#include <algorithm>
 #include <map>
 
 #include <nlohmann/json.hpp>
 
 #include "millrace/core/error.hpp"
 #include "millrace/scheduler/plan/graph.hpp"
+#include "plan/json_fault.hpp"
 #include "plan/picture.hpp"
 
 namespace millrace {
@@ -88,14 +88,6 @@ class TraceWriter {
   std::size_t arrows_ = 0;
 };
 
-Diagnostic at_offset(std::string_view text, std::size_t offset, std::string sentence) {
-  const std::string_view before = text.substr(0, std::min(offset, text.size()));
-  const auto lines = static_cast<std::size_t>(std::count(before.begin(), before.end(), '\n'));
-  const std::size_t newline = before.rfind('\n');
-  const std::size_t start = newline == std::string_view::npos ? 0 : newline + 1;
-  return {lines + 1, before.size() - start + 1, std::move(sentence)};
-}
-
 class TraceReader {
  public:
   explicit TraceReader(const Program& program) : program_(program) {
@@ -172,17 +164,10 @@ std::string draw_trace(const Program& program, const Timeline& timeline) {
 }
 
 ParsedTimeline read_trace(std::string_view text, const Program& program) {
-  json document;
-  try {
-    document = json::parse(text.begin(), text.end());
-  } catch (const json::parse_error& error) {
-    const std::size_t offset = error.byte == 0 ? 0 : error.byte - 1;
-    return {std::nullopt, {at_offset(text, offset, "this is not JSON")}};
-  } catch (const json::out_of_range&) {  // 1e999: the library gives no place
-    return {std::nullopt, {{1, 1, "a number in the file is too large"}}};
-  }
+  ParsedJson parsed = parse_json(text);
+  if (parsed.fault) return {std::nullopt, {std::move(*parsed.fault)}};
   TraceReader reader(program);
-  std::string fault = reader.read(document);
+  std::string fault = reader.read(parsed.document);
   if (!fault.empty()) return {std::nullopt, {{1, 1, std::move(fault)}}};
   return {reader.take(), {}};
 }

@@ -9,7 +9,7 @@
 #include "millrace/core/error.hpp"
 #include "millrace/scheduler/plan/text.hpp"
 #include "plan/action_text.hpp"
-#include "plan/json_place.hpp"
+#include "plan/json_fault.hpp"
 #include "plan/plan_hash.hpp"
 
 namespace millrace {
@@ -21,34 +21,18 @@ using nlohmann::json;
 constexpr int kVersion = 1;
 constexpr std::size_t kMostDiagnostics = 100;
 
-// Ends the reading at the first fault of structure; faults of actions are collected instead.
-struct Fault {
-  std::vector<JsonStep> path;
-  std::string sentence;
-};
-
-Diagnostic at_offset(std::string_view text, std::size_t offset, std::string sentence) {
-  const std::string_view before = text.substr(0, std::min(offset, text.size()));
-  const std::size_t newline = before.rfind('\n');
-  const auto lines = static_cast<std::size_t>(std::count(before.begin(), before.end(), '\n'));
-  const std::size_t start = newline == std::string_view::npos ? 0 : newline + 1;
-  return {lines + 1, before.size() - start + 1, std::move(sentence)};
-}
-
+// Faults of structure end the reading; faults of actions are collected.
 class PlanReader {
  public:
   explicit PlanReader(std::string_view text) : text_(text) {}
 
   ParsedPlan read() {
+    ParsedJson parsed = parse_json(text_);
+    if (parsed.fault) return {std::nullopt, {std::move(*parsed.fault)}};
+    document_ = std::move(parsed.document);
     try {
-      document_ = json::parse(text_.begin(), text_.end());
       read_document();
-    } catch (const json::parse_error& error) {
-      const std::size_t offset = error.byte == 0 ? 0 : error.byte - 1;
-      diagnostics_ = {at_offset(text_, offset, "this is not JSON")};
-    } catch (const json::out_of_range&) {  // 1e999: the library gives no place
-      diagnostics_ = {{1, 1, "a number in the file is too large"}};
-    } catch (const Fault& fault) {
+    } catch (const JsonFault& fault) {
       complain(fault.path, fault.sentence);
     }
     if (!diagnostics_.empty()) return {std::nullopt, std::move(diagnostics_)};
@@ -58,14 +42,13 @@ class PlanReader {
  private:
   void complain(const std::vector<JsonStep>& path, std::string sentence, std::size_t beyond = 0) {
     if (diagnostics_.size() < kMostDiagnostics)
-      diagnostics_.push_back(
-          at_offset(text_, json_place(text_, path) + beyond, std::move(sentence)));
+      diagnostics_.push_back(located(text_, path, std::move(sentence), beyond));
   }
 
   static const json& field(const json& object, std::vector<JsonStep> path, std::string_view name) {
     const auto found = object.find(name);
     if (found == object.end())
-      throw Fault{std::move(path), "the field '" + std::string(name) + "' is missing"};
+      throw JsonFault{std::move(path), "the field '" + std::string(name) + "' is missing"};
     return *found;
   }
 
@@ -76,7 +59,8 @@ class PlanReader {
       if (std::find(names.begin(), names.end(), name) != names.end()) continue;
       std::vector<JsonStep> inside = path;
       inside.emplace_back(std::string_view(name));
-      throw Fault{std::move(inside), "the field " + quoted(std::string_view(name)) + " is unknown"};
+      throw JsonFault{std::move(inside),
+                      "the field " + quoted(std::string_view(name)) + " is unknown"};
     }
   }
 
@@ -85,28 +69,28 @@ class PlanReader {
                      std::int64_t least,
                      std::int64_t most) {
     const std::string range = std::to_string(least) + " to " + std::to_string(most);
-    if (!value.is_number_integer()) throw Fault{path, "expected a whole number from " + range};
+    if (!value.is_number_integer()) throw JsonFault{path, "expected a whole number from " + range};
     const bool huge = value.is_number_unsigned() && value.get<std::uint64_t>() > INT32_MAX;
     const std::int64_t number = huge ? INT64_MAX : value.get<std::int64_t>();
     if (number < least || number > most)
-      throw Fault{path, "the number is " + value.dump() + "; allowed are " + range};
+      throw JsonFault{path, "the number is " + value.dump() + "; allowed are " + range};
     return static_cast<int>(number);
   }
 
   static const json& list(const json& value, const std::vector<JsonStep>& path) {
-    if (!value.is_array()) throw Fault{path, "expected a list"};
+    if (!value.is_array()) throw JsonFault{path, "expected a list"};
     return value;
   }
 
   void read_document() {
-    if (!document_.is_object()) throw Fault{{}, "a plan file is a JSON object"};
+    if (!document_.is_object()) throw JsonFault{{}, "a plan file is a JSON object"};
     const json& version = field(document_, {}, "millrace_plan");
     integer(version, {"millrace_plan"}, kVersion, kVersion);
     only(document_,
          {},
          {"millrace_plan", "name", "shape", "program", "boundaries", "hash", "checksum"});
     const json& name = field(document_, {}, "name");
-    if (!name.is_string()) throw Fault{{"name"}, "expected a string"};
+    if (!name.is_string()) throw JsonFault{{"name"}, "expected a string"};
     plan_.program.name = name.get<std::string>();
     const json& program = list(field(document_, {}, "program"), {"program"});
     read_program(program);
@@ -117,10 +101,10 @@ class PlanReader {
   }
 
   void read_program(const json& program) {
-    if (program.empty()) throw Fault{{"program"}, "the program has no rank"};
+    if (program.empty()) throw JsonFault{{"program"}, "the program has no rank"};
     for (std::size_t rank = 0; rank < program.size(); ++rank) {
       if (!program[rank].is_string())
-        throw Fault{{"program", rank}, "expected a string of actions"};
+        throw JsonFault{{"program", rank}, "expected a string of actions"};
       plan_.program.ranks.emplace_back();
       read_rank(program[rank].get_ref<const std::string&>(), rank);
     }
@@ -144,7 +128,7 @@ class PlanReader {
   }
 
   void read_shape(const json& object, std::size_t rows) {
-    if (!object.is_object()) throw Fault{{"shape"}, "expected an object"};
+    if (!object.is_object()) throw JsonFault{{"shape"}, "expected an object"};
     only(object,
          {"shape"},
          {"ranks", "micro_batches", "slices", "forward_only", "placement", "replica_of"});
@@ -152,15 +136,15 @@ class PlanReader {
     const auto most = static_cast<std::int64_t>(8 * plan_.program.size() + 8);
     shape.ranks = integer(field(object, {"shape"}, "ranks"), {"shape", "ranks"}, 1, INT32_MAX);
     if (static_cast<std::size_t>(shape.ranks) != rows)
-      throw Fault{{"shape", "ranks"},
-                  "the shape has " + std::to_string(shape.ranks) + " ranks, but the program " +
-                      std::to_string(rows)};
+      throw JsonFault{{"shape", "ranks"},
+                      "the shape has " + std::to_string(shape.ranks) + " ranks, but the program " +
+                          std::to_string(rows)};
     shape.micro_batches =
         integer(field(object, {"shape"}, "micro_batches"), {"shape", "micro_batches"}, 1, most);
     shape.slices = integer(field(object, {"shape"}, "slices"), {"shape", "slices"}, 1, most);
     const json& forward_only = field(object, {"shape"}, "forward_only");
     if (!forward_only.is_boolean())
-      throw Fault{{"shape", "forward_only"}, "expected true or false"};
+      throw JsonFault{{"shape", "forward_only"}, "expected true or false"};
     shape.forward_only = forward_only.get<bool>();
     read_placement(field(object, {"shape"}, "placement"));
     if (object.contains("replica_of")) read_replica_of(object["replica_of"]);
@@ -168,24 +152,25 @@ class PlanReader {
     // factor is at most `most` or the length of the text, so the product of two fits.
     const std::int64_t units = std::int64_t{shape.micro_batches} * shape.slices;
     if (units > most || units * shape.stages() > most)
-      throw Fault{{"shape"},
-                  "the shape has " + std::to_string(shape.stages()) + " stages, " +
-                      std::to_string(shape.micro_batches) + " micro-batches and " +
-                      std::to_string(shape.slices) + " slices, but the program only " +
-                      std::to_string(plan_.program.size()) + " actions"};
+      throw JsonFault{{"shape"},
+                      "the shape has " + std::to_string(shape.stages()) + " stages, " +
+                          std::to_string(shape.micro_batches) + " micro-batches and " +
+                          std::to_string(shape.slices) + " slices, but the program only " +
+                          std::to_string(plan_.program.size()) + " actions"};
   }
 
   void read_placement(const json& replicas) {
     const Shape& shape = plan_.program.shape;
     list(replicas, {"shape", "placement"});
     if (replicas.empty() || replicas.size() > 2)
-      throw Fault{{"shape", "placement"}, "the placement has a list for each of 1 or 2 replicas"};
+      throw JsonFault{{"shape", "placement"},
+                      "the placement has a list for each of 1 or 2 replicas"};
     std::vector<std::vector<Rank>> rank_of;
     for (std::size_t replica = 0; replica < replicas.size(); ++replica) {
       const json& stages = list(replicas[replica], {"shape", "placement", replica});
       if (stages.empty() || stages.size() != replicas.front().size())
-        throw Fault{{"shape", "placement", replica},
-                    "every replica has the same number of stages, at least 1"};
+        throw JsonFault{{"shape", "placement", replica},
+                        "every replica has the same number of stages, at least 1"};
       rank_of.emplace_back();
       for (std::size_t stage = 0; stage < stages.size(); ++stage)
         rank_of.back().emplace_back(
@@ -198,9 +183,9 @@ class PlanReader {
     Shape& shape = plan_.program.shape;
     if (list(replicas, {"shape", "replica_of"}).size() !=
         static_cast<std::size_t>(shape.micro_batches))
-      throw Fault{{"shape", "replica_of"},
-                  "replica_of has " + std::to_string(replicas.size()) + " entries for " +
-                      std::to_string(shape.micro_batches) + " micro-batches"};
+      throw JsonFault{{"shape", "replica_of"},
+                      "replica_of has " + std::to_string(replicas.size()) + " entries for " +
+                          std::to_string(shape.micro_batches) + " micro-batches"};
     for (std::size_t i = 0; i < replicas.size(); ++i)
       shape.replica_of.emplace_back(
           integer(replicas[i], {"shape", "replica_of", i}, 0, shape.replicas() - 1));
@@ -225,9 +210,9 @@ class PlanReader {
   void read_boundaries(const json& boundaries) {
     const int stages = plan_.program.shape.stages();
     if (list(boundaries, {"boundaries"}).size() != static_cast<std::size_t>(stages - 1))
-      throw Fault{{"boundaries"},
-                  "there are " + std::to_string(boundaries.size()) + " boundaries; " +
-                      std::to_string(stages) + " stages have " + std::to_string(stages - 1)};
+      throw JsonFault{{"boundaries"},
+                      "there are " + std::to_string(boundaries.size()) + " boundaries; " +
+                          std::to_string(stages) + " stages have " + std::to_string(stages - 1)};
     std::int64_t least = 1;
     for (std::size_t i = 0; i < boundaries.size(); ++i) {
       plan_.boundaries.push_back(integer(boundaries[i], {"boundaries", i}, least, INT32_MAX));
@@ -245,9 +230,9 @@ class PlanReader {
   void check_hash(std::string_view field_name, const std::string& right, const std::string& what) {
     const json& value = field(document_, {}, field_name);
     if (value != right)
-      throw Fault{{field_name},
-                  "the " + std::string(field_name) + " of " + what + " is " + right +
-                      ", not this one: the file was changed after it was written"};
+      throw JsonFault{{field_name},
+                      "the " + std::string(field_name) + " of " + what + " is " + right +
+                          ", not this one: the file was changed after it was written"};
   }
 
   std::string_view text_;

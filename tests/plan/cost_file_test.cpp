@@ -61,7 +61,8 @@ TEST(CostFile, SaysWhereAndWhatIsWrong) {
   };
 
   EXPECT_THAT(complaint("{"), HasSubstr("this is not JSON"));
-  EXPECT_THAT(complaint("{\"latency\": 2386e27040502}"), HasSubstr("a number is too large"));
+  EXPECT_THAT(complaint("{\"latency\": 2386e27040502}"),
+              HasSubstr("1:1: a number in the file is too large"));
   EXPECT_THAT(complaint("[]"), HasSubstr("a cost file is a JSON object"));
   EXPECT_THAT(complaint(with("millrace_costs", "costs")),
               HasSubstr("the field 'millrace_costs' is missing"));

@@ -38,6 +38,13 @@ std::string typed(const char* option, std::optional<int> value) {
 
 }  // namespace
 
+void require_order_found(bool found, const ScheduleOptions& options) {
+  require(found,
+          "--memory-limit is " + std::to_string(memory_limit_of(options)) +
+              "; no order was found under it, p x mem-f = " +
+              std::to_string(options.ranks * options.memory_forward) + " works");
+}
+
 void require_counts(const ScheduleEntry& entry, const ScheduleOptions& options) {
   require_positive("-p", options.ranks, "the number of ranks");
   require_positive("-m", options.micro_batches, "the number of micro-batches");

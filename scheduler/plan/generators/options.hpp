@@ -22,6 +22,14 @@ inline std::string given(const char* option, int value, const ScheduleOptions& o
          std::to_string(options.ranks);
 }
 
+/// What a rank may hold: the limit that was given, else p forwards, as many as 1F1B holds.
+inline double memory_limit_of(const ScheduleOptions& options) {
+  return options.memory_limit.value_or(options.ranks * options.memory_forward);
+}
+
+/// Throws when a search under that limit found no order.
+void require_order_found(bool found, const ScheduleOptions& options);
+
 /// Throws unless the counts that every schedule has are at least 1 and the program is of a size
 /// that can be held.
 void require_counts(const ScheduleEntry& entry, const ScheduleOptions& options);

@@ -209,7 +209,7 @@ class BlockBuilder {
 
 /// Chunk activations that fit under the limit, at most 2p.
 int chunk_cap(const ScheduleOptions& options) {
-  const double limit = options.memory_limit.value_or(options.ranks * options.memory_forward);
+  const double limit = memory_limit_of(options);
   const double chunks = std::floor(2 * limit / options.memory_forward * (1 + 1e-12));
   return static_cast<int>(std::min(chunks, 2.0 * options.ranks));
 }

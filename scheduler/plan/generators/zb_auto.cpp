@@ -6,7 +6,6 @@
 #include <array>
 #include <limits>
 #include <optional>
-#include <string>
 #include <vector>
 
 #include "plan/generators/options.hpp"
@@ -239,7 +238,7 @@ class Heuristic {
 }  // namespace
 
 Program zb_auto(const ScheduleOptions& options) {
-  const double limit = options.memory_limit.value_or(options.ranks * options.memory_forward);
+  const double limit = memory_limit_of(options);
   std::optional<Heuristic> best;
   double best_span = std::numeric_limits<double>::infinity();
   for (const bool bubble_in_warm_up : {true, false})
@@ -250,10 +249,7 @@ Program zb_auto(const ScheduleOptions& options) {
         best_span = heuristic.span();
         best.emplace(std::move(heuristic));
       }
-  require(best.has_value(),
-          "--memory-limit is " + std::to_string(limit) +
-              "; no order was found under it, p x mem-f = " +
-              std::to_string(options.ranks * options.memory_forward) + " works");
+  require_order_found(best.has_value(), options);
 
   Program program{.shape = {.ranks = options.ranks,
                             .micro_batches = options.micro_batches,

@@ -7,7 +7,6 @@
 #include <deque>
 #include <limits>
 #include <optional>
-#include <string>
 #include <vector>
 
 #include "plan/generators/options.hpp"
@@ -258,7 +257,7 @@ class Heuristic {
 }  // namespace
 
 Program zb_v_auto(const ScheduleOptions& options) {
-  const double limit = options.memory_limit.value_or(options.ranks * options.memory_forward);
+  const double limit = memory_limit_of(options);
   std::optional<Heuristic> best;
   for (const bool fill_backward : {true, false})
     for (const bool fill_forward : {true, false}) {
@@ -275,10 +274,7 @@ Program zb_v_auto(const ScheduleOptions& options) {
         most_approved = *std::ranges::max_element(approved);
       }
     }
-  require(best.has_value(),
-          "--memory-limit is " + std::to_string(limit) +
-              "; no order was found under it, p x mem-f = " +
-              std::to_string(options.ranks * options.memory_forward) + " works");
+  require_order_found(best.has_value(), options);
 
   Program program{.shape = {.ranks = options.ranks,
                             .micro_batches = options.micro_batches,
