@@ -25,22 +25,30 @@ struct Boom : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-/// Throws in one pass of one unit of one stage.
-Disturbance fail_in(Op op, Stage stage, Unit unit) {
+/// One pass of one unit through one stage.
+struct Pass {
+  Op op;
+  Stage stage;
+  Unit unit;
+};
+
+/// Throws in that pass.
+Disturbance fail_in(Pass pass) {
   return [=](Op now, Stage where, const PassContext& context) {
-    if (now == op && where == stage && context.micro_batch == unit.micro_batch &&
-        context.slice == unit.slice)
+    if (now == pass.op && where == pass.stage && context.micro_batch == pass.unit.micro_batch &&
+        context.slice == pass.unit.slice)
       throw Boom("the floor gave way");
   };
 }
 
 /// The action of the program in which that pass happens: B where B does the work of I and W.
-Action action_of(const Program& program, Op op, Stage stage, Unit unit) {
+Action action_of(const Program& program, Pass pass) {
   for (const auto& list : program.ranks)
     for (const Action& action : list) {
-      const bool does_it = action.op == op || (action.op == Op::Backward && is_compute(op) &&
-                                               op != Op::Forward && op != Op::Recompute);
-      if (does_it && action.stage == stage && action.unit() == unit) return action;
+      const bool does_it =
+          action.op == pass.op || (action.op == Op::Backward && is_compute(pass.op) &&
+                                   pass.op != Op::Forward && pass.op != Op::Recompute);
+      if (does_it && action.stage == pass.stage && action.unit() == pass.unit) return action;
     }
   throw Error("no such action");
 }
@@ -60,12 +68,10 @@ void expect_failure(ToyPipeline& pipeline,
                     Executor& executor,
                     const Program& program,
                     const Outcome& healthy,
-                    Op op,
-                    Stage stage,
-                    Unit unit) {
-  const Action action = action_of(program, op, stage, unit);
+                    Pass pass) {
+  const Action action = action_of(program, pass);
   SCOPED_TRACE(to_string(action));
-  pipeline.disturb(fail_in(op, stage, unit));
+  pipeline.disturb(fail_in(pass));
   try {
     (void)pipeline.step(executor);
     ADD_FAILURE() << "no exception";
@@ -86,7 +92,7 @@ void fail_everywhere(const Program& program, ToyPipeline& pipeline, Executor& ex
       for (int i = 0; i < shape.micro_batches; ++i)
         for (int k = 0; k < shape.slices; ++k)
           expect_failure(
-              pipeline, executor, program, healthy, op, Stage{s}, {MicroBatch{i}, Slice{k}});
+              pipeline, executor, program, healthy, {op, Stage{s}, {MicroBatch{i}, Slice{k}}});
   EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(30));
 }
 
