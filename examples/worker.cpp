@@ -1,5 +1,6 @@
 // One process per rank with stages of your own: `worker` is the whole program of a rank, with no
-// test for which rank it is. `main` only starts it twice on this machine; an engine would do that.
+// test for which rank it is. `main` only starts it twice on this machine (an engine would do that)
+// and then trains the same in one process, to show that the weights have the same bits.
 #include <filesystem>
 #include <iostream>
 #include <map>
@@ -92,8 +93,15 @@ class Numbers final : public StepData {
   }
 };
 
+TrainerOptions options() {
+  TrainerOptions options;
+  options.learning_rate.base = 0.1;
+  options.optimizer.kind = OptimizerKind::Sgd;
+  return options;
+}
+
 // The worker: 15 lines from a place to meet to trained weights.
-void worker(Rank rank, int world, const std::string& directory) {
+std::string worker(Rank rank, int world, const std::string& directory) {
   ZeroMqOptions place;
   place.rank = rank;
   place.world = world;
@@ -101,20 +109,28 @@ void worker(Rank rank, int world, const std::string& directory) {
   const auto endpoint =
       meet({.url = "ipc://" + directory + "/rendezvous"}, place, std::make_shared<ZeroMqContext>());
   const Program program = generate("1f1b", {.ranks = world, .micro_batches = 4});
-  TrainerOptions options;
-  options.learning_rate.base = 0.1;
-  options.optimizer.kind = OptimizerKind::Sgd;
   std::vector<std::unique_ptr<StageBody>> mine;
   mine.push_back(std::make_unique<Scale>(rank.value));
   EndpointTeam team(*endpoint);
-  Trainer trainer(rank_parts(program, std::move(mine), options, *endpoint, team), options);
+  Trainer trainer(rank_parts(program, std::move(mine), options(), *endpoint, team), options());
   Numbers numbers;
   StepReport report;
   for (int step = 0; step < 30; ++step) report = trainer.step(numbers, 8);
   std::cout << "rank " << rank.value
-            << (report.mean_loss() < 1e-6 ? ": learned, " : ": still learning, ") << "weights "
-            << trainer.weights_hash() << std::endl;
+            << (report.mean_loss() < 1e-6 ? ": learned" : ": still learning") << std::endl;
+  std::string weights = trainer.weights_hash();  // of all ranks
   endpoint->goodbye(std::chrono::steady_clock::now() + std::chrono::seconds(10));
+  return weights;
+}
+
+std::string one_process(int world) {
+  std::vector<std::unique_ptr<StageBody>> all;
+  for (int stage = 0; stage < world; ++stage) all.push_back(std::make_unique<Scale>(stage));
+  Trainer trainer(
+      generate("1f1b", {.ranks = world, .micro_batches = 4}), std::move(all), options());
+  Numbers numbers;
+  for (int step = 0; step < 30; ++step) (void)trainer.step(numbers, 8);
+  return trainer.weights_hash();
 }
 
 }  // namespace
@@ -124,10 +140,12 @@ int main() {
   const pid_t other = ::fork();  // before any thread or network context exists
   if (other == 0) {
     std::cout.setstate(std::ios::failbit);  // both know the loss; one of them tells
-    worker(Rank{1}, 2, directory.path());
+    (void)worker(Rank{1}, 2, directory.path());
     ::_exit(0);
   }
-  worker(Rank{0}, 2, directory.path());
+  const std::string weights = worker(Rank{0}, 2, directory.path());
+  std::cout << "same weights as one process: " << (weights == one_process(2) ? "yes" : "no")
+            << std::endl;
   int status = 0;
   ::waitpid(other, &status, 0);
   return status;
