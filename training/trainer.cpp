@@ -98,7 +98,8 @@ double Trainer::State::weight_of(Batch& batch) const {
 /// Makes loss, peaks and the declared weight known to every member, in one collective.
 void Trainer::State::agree(StepResult& result, double& declared) const {
   if (team.members() == 1) return;
-  std::vector<double> values{hosts_loss() ? declared : 0.0};
+  // A last stage with copies lives on several ranks, and each of them declares the same weight.
+  std::vector<double> values{hosts_loss() ? declared : 0.0, hosts_loss() ? 1.0 : 0.0};
   for (const LossSum& unit : result.unit_losses) {
     values.push_back(unit.sum);
     values.push_back(unit.weight);
@@ -109,8 +110,8 @@ void Trainer::State::agree(StepResult& result, double& declared) const {
     values.push_back(static_cast<double>(peak));
   team.sum(values);
 
-  declared = values[0];
-  auto value = values.begin() + 1;
+  declared = values[0] / values[1];
+  auto value = values.begin() + 2;
   result.loss = LossSum();
   for (LossSum& unit : result.unit_losses) {
     unit = {value[0], value[1], static_cast<std::int64_t>(value[2])};
