@@ -179,10 +179,11 @@ void Supervisor::reap(Worker& worker) {
   announce(worker);
 }
 
-/// Written aside and moved, so that nobody reads half a sentence. Ranks that were built for
-/// different things tell each other.
+/// Written aside and moved, so that nobody reads half a sentence. Only causes: a rank that gave up
+/// on another one is not to blame, and ranks that were built for different things tell each other.
 void Supervisor::announce(const Worker& worker) const {
-  if (options_.obituary.empty() || code_of(*worker.status) == kMismatch) return;
+  if (weight_of(*worker.status) < 3 || code_of(*worker.status) == kMismatch) return;
+  if (options_.obituary.empty()) return;
   const std::string aside = options_.obituary + ".new";
   std::ofstream(aside) << "rank " << &worker - workers_.data() << " " << end_of(*worker.status)
                        << '\n';
