@@ -1,7 +1,6 @@
 // millrace train: trains a model through a pipeline in one process, and says what it measured
 // beside what the plan predicted.
 #include <algorithm>
-#include <fstream>
 #include <iostream>
 #include <memory>
 #include <unistd.h>
@@ -9,11 +8,10 @@
 
 #include "cli/progress.hpp"
 #include "cli/train_options.hpp"
+#include "cli/train_outputs.hpp"
 #include "cli/train_report.hpp"
 #include "cli/verbs.hpp"
 #include "millrace/core/error.hpp"
-#include "millrace/scheduler/plan/cost_file.hpp"
-#include "millrace/scheduler/plan/draw.hpp"
 #include "millrace/scheduler/plan/graph.hpp"
 #include "millrace/training/measurement.hpp"
 #include "millrace/training/trainer.hpp"
@@ -22,36 +20,12 @@ namespace millrace::cli {
 
 namespace {
 
-/// Opened before training, so that a wrong path is not found out after it.
-class OutputFile {
- public:
-  OutputFile(std::string option, const std::string& path)
-      : option_(std::move(option)), path_(path) {
-    if (path_.empty()) return;
-    stream_.open(path_, std::ios::binary);
-    require(stream_.good(), option_ + " " + path_ + ": the file cannot be written");
-  }
-
-  [[nodiscard]] bool wanted() const { return !path_.empty(); }
-
-  void write(const std::string& text) {
-    stream_ << text << std::flush;
-    if (!stream_.good()) throw Error(option_ + " " + path_ + ": writing failed");
-  }
-
- private:
-  std::string option_, path_;
-  std::ofstream stream_;
-};
-
 /// One run, from the job to its outcome.
 class TrainRun {
  public:
   explicit TrainRun(TrainJob job)
       : job_(std::move(job)),
-        trace_("--trace", job_.flags.trace),
-        svg_("--svg", job_.flags.svg),
-        costs_("--profile", job_.flags.profile),
+        outputs_(job_.flags),
         out_(job_.flags.json ? std::cerr : std::cout),
         trainer_(job_.model, job_.program, job_.options),
         profile_(trainer_.executor().program()),
@@ -67,7 +41,7 @@ class TrainRun {
     outcome_.score = trainer_.evaluate(job_.data.test);
     outcome_.weights_hash = trainer_.weights_hash();
     measure();
-    write_files();
+    outputs_.write(trainer_.executor().program(), last_, cost_);
     if (job_.flags.json) {
       std::cout << outcome_json(job_, outcome_) << std::flush;
     } else {
@@ -113,20 +87,8 @@ class TrainRun {
     outcome_.simulated = step_use(program, std::get<Timeline>(simulated));
   }
 
-  void write_files() {
-    const Program& program = trainer_.executor().program();
-    if (trace_.wanted()) trace_.write(draw_trace(program, last_));
-    if (svg_.wanted()) svg_.write(draw_svg(program, last_, cost_, program.name + ", measured"));
-    if (!costs_.wanted()) return;
-    CostFile file;
-    file.ranks = program.shape.ranks;
-    file.stages = program.shape.stages();
-    file.cost = cost_;
-    costs_.write(write_costs(file));
-  }
-
   TrainJob job_;
-  OutputFile trace_, svg_, costs_;
+  TrainOutputs outputs_;
   std::ostream& out_;
   Trainer trainer_;
   Profile profile_;

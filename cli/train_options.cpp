@@ -179,7 +179,8 @@ std::vector<int> boundaries_of(const TrainFlags& flags, const TrainJob& job) {
   return boundaries;
 }
 
-void set_descent(const TrainFlags& flags, TrainJob& job) {
+/// Optimizer, learning rate, clipping.
+void set_rule(const TrainFlags& flags, TrainJob& job) {
   TrainerOptions& options = job.options;
   options.optimizer.kind =
       about("--optimizer", flags.optimizer, [&] { return optimizer_kind(flags.optimizer); });
@@ -191,6 +192,11 @@ void set_descent(const TrainFlags& flags, TrainJob& job) {
   options.learning_rate.base = flags.lr.value_or(adam ? 3e-3 : 1e-2);
   options.clip_norm = flags.clip_norm;
   if (adamw && !flags.clip_norm) options.clip_norm = 1.0;
+}
+
+/// How many updates there will be, and how many of them warm up.
+void set_length(const TrainFlags& flags, TrainJob& job) {
+  TrainerOptions& options = job.options;
   const std::int64_t n = job.data.train.size();
   const std::int64_t per_epoch = options.last_batch == LastBatch::Update
                                      ? (n + options.batch_size - 1) / options.batch_size
@@ -204,9 +210,8 @@ void set_descent(const TrainFlags& flags, TrainJob& job) {
   options.learning_rate.warm_up = flags.warm_up.value_or(total / 20);
 }
 
-}  // namespace
-
-TrainJob make_job(const CLI::App& verb, const TrainFlags& flags) {
+/// Numbers, names and the model: what needs neither data nor a program.
+TrainJob start_job(const TrainFlags& flags) {
   check_numbers(flags);
   TrainJob job;
   job.flags = flags;
@@ -224,8 +229,12 @@ TrainJob make_job(const CLI::App& verb, const TrainFlags& flags) {
       about("--last-batch", flags.last_batch, [&] { return last_batch(flags.last_batch); });
 
   job.model = model_of(flags);
-  job.data = about("--data", flags.data, [&] { return load_data(flags.data, options.seed); });
-  check_fit(flags, job.model, job.data);
+  return job;
+}
+
+/// The program and the cut.
+void add_program(const CLI::App& verb, const TrainFlags& flags, TrainJob& job) {
+  TrainerOptions& options = job.options;
   Plan plan;
   if (!flags.plan.empty()) plan = read_plan_file(verb, flags);
   job.program = flags.plan.empty() ? scheduled_program(flags, job.model) : std::move(plan.program);
@@ -243,8 +252,39 @@ TrainJob make_job(const CLI::App& verb, const TrainFlags& flags) {
       return 0;
     });
   }
-  set_descent(flags, job);
+}
+
+}  // namespace
+
+TrainJob plan_job(const CLI::App& verb, const TrainFlags& flags) {
+  require(flags.partition != "time",
+          "--partition time: every process would measure its own cut; give layer numbers, as "
+          "millrace train --partition time --json prints them");
+  TrainJob job = start_job(flags);
+  add_program(verb, flags, job);
+  set_rule(flags, job);
   return job;
+}
+
+void supply_data(TrainJob& job, TrainTest data) {
+  job.data = std::move(data);
+  if (job.data.train.width() != 0) check_fit(job.flags, job.model, job.data);
+  set_length(job.flags, job);
+}
+
+TrainJob make_job(const CLI::App& verb, const TrainFlags& flags) {
+  TrainJob job = start_job(flags);
+  job.data = read_data(job);
+  check_fit(flags, job.model, job.data);
+  add_program(verb, flags, job);
+  set_rule(flags, job);
+  set_length(flags, job);
+  return job;
+}
+
+TrainTest read_data(const TrainJob& job) {
+  return about(
+      "--data", job.flags.data, [&] { return load_data(job.flags.data, job.options.seed); });
 }
 
 }  // namespace millrace::cli

@@ -56,4 +56,14 @@ void read_config(CLI::App& verb, const std::string& file);
 /// Reads the data, parses the model, makes the program and the cut. Throws InvalidArgument.
 TrainJob make_job(const CLI::App& verb, const TrainFlags& flags);
 
+/// As make_job without looking at the data; supply_data completes it.
+TrainJob plan_job(const CLI::App& verb, const TrainFlags& flags);
+
+/// The data that the flags name. Throws InvalidArgument.
+TrainTest read_data(const TrainJob& job);
+
+/// Gives the job its data, or sets of the right sizes whose samples have no features: what a rank
+/// needs that has neither the first nor the last stage.
+void supply_data(TrainJob& job, TrainTest data);
+
 }  // namespace millrace::cli

@@ -3,11 +3,15 @@
 #include <fstream>
 #include <iostream>
 #include <memory>
+#include <optional>
+#include <sstream>
 
 #include <nlohmann/json.hpp>
 
 #include "cli/environment.hpp"
+#include "cli/rank_measurement.hpp"
 #include "cli/train_options.hpp"
+#include "cli/train_outputs.hpp"
 #include "cli/train_report.hpp"
 #include "cli/verbs.hpp"
 #include "millrace/core/error.hpp"
@@ -47,7 +51,9 @@ CurveRing read_keys(const std::string& path) {
   return ring;
 }
 
-ZeroMqOptions endpoint_options(const WorkerFlags& flags, const Identity& identity) {
+ZeroMqOptions endpoint_options(const WorkerFlags& flags,
+                               const Identity& identity,
+                               const TrainJob& job) {
   require(flags.link == "ipc" || flags.link == "tcp",
           "--endpoint " + flags.link + ": known are ipc, tcp");
   ZeroMqOptions options;
@@ -60,6 +66,7 @@ ZeroMqOptions endpoint_options(const WorkerFlags& flags, const Identity& identit
   if (!flags.keys.empty()) options.keys = read_keys(flags.keys);
   options.insecure = flags.insecure;
   options.job = flags.job;
+  options.depths = channel_depths(job.program);
   options.silence = milliseconds(flags.silence);
   options.hang = milliseconds(flags.hang);
   return options;
@@ -83,7 +90,7 @@ HelloFields hello_of(const TrainJob& job) {
           {"plan", plan_hash(job.program)},
           {"model", job.model.text},
           {"cut", joined(options.boundaries)},
-          {"data", job.flags.data + " of " + std::to_string(job.data.train.size()) + " samples"},
+          {"data", job.flags.data},
           {"precision", "f32"},
           {"seed", std::to_string(options.seed)},
           {"batch size", std::to_string(options.batch_size)},
@@ -110,27 +117,54 @@ TrainJob train_job(std::vector<std::string> words, int world) {
   verb.parse(words);
   if (!train.config.empty()) read_config(verb, train.config);
   if (verb.get_option("--stages")->count() == 0 && train.plan.empty()) train.stages = world;
-  TrainJob job = make_job(verb, train);
+  TrainJob job = plan_job(verb, train);
   require(job.program.shape.ranks == world,
           "--stages " + std::to_string(job.program.shape.ranks) + ": there are " +
               std::to_string(world) + " processes, one per pipeline rank");
   return job;
 }
 
+bool needs_data(const TrainJob& job, Rank rank) {
+  const Shape& shape = job.program.shape;
+  for (int i = 0; i < shape.replicas(); ++i)
+    for (const int stage : {0, shape.stages() - 1})
+      if (shape.rank(Replica{i}, Stage{stage}) == rank) return true;
+  return false;
+}
+
+Dataset of_size(const std::string& name, std::int64_t samples) {
+  return {name, Tensor(DType::F32, {samples, 0}), Tensor(DType::I32, {samples, 0})};
+}
+
+/// Ranks with the first or the last stage have read the data; the others hear how much it is.
+TrainTest agreed_data(const TrainJob& job, TrainTest mine, Team& team) {
+  std::string said;
+  for (const std::string& theirs : team.gather(
+           mine.train.size() == 0 ? std::string()
+                                  : std::to_string(mine.train.size()) + " training samples, " +
+                                        std::to_string(mine.test.size()) + " test samples")) {
+    if (!said.empty() && !theirs.empty() && said != theirs)
+      throw Mismatch("data differs: " + said + " here, " + theirs + " there");
+    if (said.empty()) said = theirs;
+  }
+  if (mine.train.size() != 0) return mine;
+  std::istringstream words(said);
+  std::int64_t train = 0;
+  std::int64_t test = 0;
+  std::string word;
+  words >> train >> word >> word >> test;
+  return {of_size(job.flags.data, train), of_size(job.flags.data, test)};
+}
+
 void report(const TrainJob& job, const TrainOutcome& outcome) {
   if (job.flags.json) {
     auto document = nlohmann::ordered_json::parse(outcome_json(job, outcome));
-    document.erase("bubble");  // measured where all ranks run in one process
-    document.erase("peak_stash_bytes");
     document["processes"] = job.options.ranks;
     std::cout << document.dump(2) << std::endl;
     return;
   }
-  std::cout << "test accuracy " << 100 * outcome.score.accuracy() << " %, test loss "
-            << outcome.score.mean_loss() << '\n'
-            << outcome.fit.samples_per_second() << " samples/s, " << outcome.updates << " updates, "
-            << job.options.ranks << " processes\n"
-            << "weights " << outcome.weights_hash << std::endl;
+  print_outcome(std::cout, job, outcome);
+  std::cout << job.options.ranks << " processes" << std::endl;
 }
 
 void tell_epoch(std::ostream& stream, const EpochReport& epoch) {
@@ -139,23 +173,18 @@ void tell_epoch(std::ostream& stream, const EpochReport& epoch) {
          << std::endl;
 }
 
-void work(const WorkerFlags& flags) {
-  const Identity identity = find_identity(
-      {.rank = flags.rank, .world = flags.world, .rendezvous = flags.rendezvous}, environment());
-  require(identity.rank && identity.world,
-          "nobody says which rank this is: give --rank and --world, or start it by an engine");
-  require(!identity.rendezvous.empty() || *identity.world == 1,
-          "nobody says where the ranks meet: give --rendezvous tcp://host:port");
-  const TrainJob job = train_job(flags.command, *identity.world);
-  const auto endpoint = meet({.url = identity.rendezvous,
-                              .fields = hello_of(job),
-                              .patience = milliseconds(flags.patience),
-                              .obituary = flags.obituary},
-                             endpoint_options(flags, identity),
-                             std::make_shared<ZeroMqContext>());
-  EndpointTeam team(*endpoint);
-  Trainer trainer(rank_parts(job.model, job.program, job.options, *endpoint, team), job.options);
-  const bool speaks = endpoint->rank() == Rank{0};
+/// The files, opened by the rank that writes them.
+std::optional<TrainOutputs> outputs_of(const TrainJob& job, bool speaks) {
+  if (!speaks) return std::nullopt;
+  return std::optional<TrainOutputs>(std::in_place, job.flags);
+}
+
+void train(const TrainJob& job, Endpoint& endpoint, Team& team) {
+  const bool speaks = endpoint.rank() == Rank{0};
+  auto outputs = outputs_of(job, speaks);
+  Trainer trainer(rank_parts(job.model, job.program, job.options, endpoint, team), job.options);
+  RankMeasurement measurement(job, trainer, endpoint.rank());
+  trainer.on_step = [&](const StepReport& report) { measurement.after_step(report); };
   if (speaks)
     trainer.on_epoch = [&](const EpochReport& epoch) {
       tell_epoch(job.flags.json ? std::cerr : std::cout, epoch);
@@ -165,7 +194,31 @@ void work(const WorkerFlags& flags) {
   outcome.updates = trainer.global_step();
   outcome.score = trainer.evaluate(job.data.test);
   outcome.weights_hash = trainer.weights_hash();
-  if (speaks) report(job, outcome);
+  const RankMeasurement::Whole whole = measurement.gather(team, outcome);
+  if (!outputs) return;
+  outputs->write(trainer.executor().program(), whole.last, whole.cost);
+  report(job, outcome);
+}
+
+void work(const WorkerFlags& flags) {
+  const Identity identity = find_identity(
+      {.rank = flags.rank, .world = flags.world, .rendezvous = flags.rendezvous}, environment());
+  require(identity.rank && identity.world,
+          "nobody says which rank this is: give --rank and --world, or start it by an engine");
+  require(!identity.rendezvous.empty() || *identity.world == 1,
+          "nobody says where the ranks meet: give --rendezvous tcp://host:port");
+  TrainJob job = train_job(flags.command, *identity.world);
+  TrainTest data;
+  if (needs_data(job, Rank{*identity.rank})) data = read_data(job);
+  const auto endpoint = meet({.url = identity.rendezvous,
+                              .fields = hello_of(job),
+                              .patience = milliseconds(flags.patience),
+                              .obituary = flags.obituary},
+                             endpoint_options(flags, identity, job),
+                             std::make_shared<ZeroMqContext>());
+  EndpointTeam team(*endpoint);
+  supply_data(job, agreed_data(job, std::move(data), team));
+  train(job, *endpoint, team);
   endpoint->goodbye(std::chrono::steady_clock::now() + std::chrono::seconds(30));
 }
 

@@ -72,6 +72,9 @@ class RankExecutor final : public Executor {
   }
 
   [[nodiscard]] const Timeline& timeline() const override { return clock_.timeline(); }
+  [[nodiscard]] std::chrono::steady_clock::time_point started() const override {
+    return clock_.started();
+  }
   [[nodiscard]] const Program& program() const override { return program_; }
 
   void for_each_rank(const std::function<void(Rank)>& body) override {

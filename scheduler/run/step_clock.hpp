@@ -28,6 +28,7 @@ class StepClock {
   [[nodiscard]] const Timeline& timeline() const { return timeline_; }
 
   void begin() { start_ = now(); }
+  [[nodiscard]] Time started() const { return start_; }
 
   /// Where the action's interval goes, the same in every step; null when nothing is recorded.
   [[nodiscard]] Interval* place(Rank rank, std::size_t position) {

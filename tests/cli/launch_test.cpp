@@ -1,4 +1,8 @@
 // Processes: the same bits as one process, every end named and counted, nothing left behind.
+#include <filesystem>
+#include <fstream>
+#include <set>
+
 #include <gmock/gmock.h>
 #include <nlohmann/json.hpp>
 
@@ -35,6 +39,62 @@ TEST(Launch, GivesTheBitsOfOneProcessForEveryScheduleNumberOfRanksAndEndpoint) {
                                     " -- " + kJob + " --schedule " + schedule);
         EXPECT_EQ(hash_of(outcome), one) << schedule << " on " << ranks << " ranks over " << link;
       }
+}
+
+TEST(Launch, GivesTheBitsOfOneProcessForAModelInTwoCopies) {
+  const std::string copies = std::string(kJob) + " --schedule chimera --stages 2";
+
+  EXPECT_EQ(hash_of(run("launch -n 2 -- " + copies)), hash_of(run(copies)));
+}
+
+TEST(Launch, MeasuresEveryRankAsOneProcessDoes) {
+  const PrivateDirectory place(temporary());
+  const std::string trace = place.path() + "/trace.json";
+  const Outcome outcome = run("launch -n 3 -- " + std::string(kJob) + " --trace " + trace +
+                              " --svg " + place.path() + "/steps.svg");
+  ASSERT_EQ(outcome.code, 0) << outcome.errors;
+
+  const auto many = nlohmann::json::parse(outcome.output);
+  const auto one = nlohmann::json::parse(run(std::string(kJob) + " --stages 3").output);
+  EXPECT_EQ(many.at("peak_stash_bytes"), one.at("peak_stash_bytes"));
+  EXPECT_EQ(many.at("peak_stash_bytes").at("counted"), many.at("peak_stash_bytes").at("predicted"));
+  for (const char* kind : {"measured", "simulated"}) {
+    const auto& bubble = many.at("bubble").at(kind);
+    EXPECT_EQ(bubble.at("per_rank").size(), 3U);
+    for (const double share : bubble.at("per_rank")) {
+      EXPECT_GT(share, 0) << kind;
+      EXPECT_LT(share, 1) << kind;
+    }
+  }
+  std::set<int> rows;
+  const auto timeline = nlohmann::json::parse(test::text_of(trace));
+  for (const auto& event : timeline.at("traceEvents"))
+    if (event.at("ph") == "X") rows.insert(event.at("tid").get<int>());
+  EXPECT_EQ(rows, (std::set<int>{0, 1, 2}));
+  EXPECT_THAT(test::text_of(place.path() + "/steps.svg"), HasSubstr("<svg"));
+}
+
+TEST(Launch, OnlyRanksWithTheFirstOrTheLastStageOpenTheData) {
+  const PrivateDirectory there(temporary());
+  const PrivateDirectory empty(temporary());
+  std::ofstream samples(there.path() + "/samples.csv");
+  for (int i = 0; i < 60; ++i) samples << i % 7 << ',' << i % 5 << ',' << i % 3 << '\n';
+  samples.close();
+  const std::string common = " --world 3 --endpoint ipc --rendezvous ipc://" + there.path() +
+                             "/rendezvous -- train --json --steps 4 --data csv:samples.csv "
+                             "--model mlp:2-4-4-3 --batch-size 16";
+  const auto here = std::filesystem::current_path();
+  std::filesystem::current_path(empty.path());  // where there is no samples.csv
+  Command middle("worker --rank 1" + common);
+  std::filesystem::current_path(there.path());
+  Command last("worker --rank 2" + common);
+  const Outcome first = run("worker --rank 0" + common);
+  std::filesystem::current_path(here);
+
+  EXPECT_EQ(first.code, 0) << first.errors;
+  EXPECT_EQ(middle.end().code, 0);
+  EXPECT_EQ(last.end().code, 0);
+  EXPECT_EQ(nlohmann::json::parse(first.output).at("updates"), 4);
 }
 
 TEST(Launch, AKilledRankIsNamedByTheSurvivorsAndEverybodyEndsSoon) {
@@ -132,6 +192,7 @@ TEST(Launch, RefusesWhatCannotBeMeantWithCodeTwo) {
   EXPECT_EQ(run("launch -n 0 -- train").code, 2);
   EXPECT_EQ(run("launch -n 2 --endpoint smoke -- train").code, 2);
   EXPECT_EQ(run("launch -n 2 -- plan").code, 2);
+  EXPECT_EQ(run("launch -n 2 -- train --partition time").code, 2);
 }
 
 }  // namespace

@@ -4,6 +4,7 @@
 #include <memory>
 #include <vector>
 
+#include "millrace/core/channel.hpp"
 #include "millrace/training/trainer.hpp"
 #include "millrace/transport/endpoint.hpp"
 
@@ -28,5 +29,13 @@ namespace millrace {
                                       const TrainerOptions& options,
                                       Endpoint& endpoint,
                                       Team& team);
+
+/// The depth that each channel of `program` needs, in training and in evaluation, so that no send
+/// ever finds it full, however fast or slow the ranks are: the most messages that can lie there,
+/// exactly. What ZeroMqOptions::depths takes, which bounds what a rank has to hold for slower ones.
+/// (channel_capacities answers another question: how much room is enough when sends may wait.)
+/// Collectives are not in it. Throws InvalidArgument when the program deadlocks. Cost: O(actions x
+/// ranks).
+[[nodiscard]] std::vector<ChannelDepth> channel_depths(const Program& program);
 
 }  // namespace millrace

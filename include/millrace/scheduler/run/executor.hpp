@@ -87,6 +87,10 @@ class Executor {
   /// `program()`; rows of ranks that this process does not run are empty.
   [[nodiscard]] virtual const Timeline& timeline() const = 0;
 
+  /// When the last run began, what `timeline()` counts from; the clock's epoch where an executor
+  /// does not say.
+  [[nodiscard]] virtual std::chrono::steady_clock::time_point started() const { return {}; }
+
   /// The program as executed (for ranks: with sends and receives).
   [[nodiscard]] virtual const Program& program() const = 0;
 

@@ -1,0 +1,108 @@
+// How full channels can get, whatever the timing: vector clocks over one run of the lists. A
+// message counts as received only if the sender knows so through the messages it has got itself.
+#include <algorithm>
+#include <map>
+#include <tuple>
+
+#include "millrace/core/error.hpp"
+#include "millrace/scheduler/plan/passes.hpp"
+#include "millrace/training/rank_parts.hpp"
+
+namespace millrace {
+
+namespace {
+
+using ChannelName = std::tuple<Rank, Rank, Direction>;
+using Depths = std::map<ChannelName, int>;
+/// By rank: how many of its actions have certainly ended.
+using Known = std::vector<std::size_t>;
+
+/// Runs all lists once, in any order in which every receive finds its message.
+class Run {
+ public:
+  Run(const Program& program, Depths& depths)
+      : program_(program),
+        depths_(depths),
+        known_(program.ranks.size(), Known(program.ranks.size(), 0)) {
+    for (std::size_t i = 0; i < program_.ranks.size(); ++i) index_receives(i);
+    for (bool moved = true; moved;) {
+      moved = false;
+      for (std::size_t i = 0; i < program_.ranks.size(); ++i)
+        while (advance(i)) moved = true;
+    }
+    for (std::size_t i = 0; i < program_.ranks.size(); ++i)
+      require(known_[i][i] == program_.ranks[i].size(),
+              "rank " + std::to_string(i) + " never ends: the program deadlocks");
+  }
+
+ private:
+  /// A message: its channel, and the action that receives it.
+  using Message = std::pair<ChannelName, Action>;
+
+  [[nodiscard]] Message message(std::size_t rank, const Action& action) const {
+    const bool forward = action.op == Op::SendForward || action.op == Op::RecvForward;
+    const bool sends = is_send(action.op);
+    Action received = action;
+    received.op = forward ? Op::RecvForward : Op::RecvBackward;
+    received.with_next = false;
+    const int other = action.stage.value + (forward == sends ? 1 : -1);
+    if (sends) received.stage = Stage{other};
+    const Rank self{static_cast<int>(rank)};
+    const Rank peer = program_.shape.rank(action.replica(), Stage{other});
+    const Direction direction = forward ? Direction::Forward : Direction::Backward;
+    return {sends ? ChannelName{self, peer, direction} : ChannelName{peer, self, direction},
+            received};
+  }
+
+  void index_receives(std::size_t rank) {
+    for (std::size_t i = 0; i < program_.ranks[rank].size(); ++i)
+      if (is_receive(program_.ranks[rank][i].op))
+        receives_[message(rank, program_.ranks[rank][i]).first].push_back(i);
+  }
+
+  bool advance(std::size_t rank) {
+    Known& mine = known_[rank];
+    if (mine[rank] == program_.ranks[rank].size()) return false;
+    const Action& action = program_.ranks[rank][mine[rank]];
+    if (is_receive(action.op)) {
+      const auto sent = under_way_.find(message(rank, action));
+      if (sent == under_way_.end()) return false;
+      for (std::size_t i = 0; i < mine.size(); ++i) mine[i] = std::max(mine[i], sent->second[i]);
+      under_way_.erase(sent);
+    }
+    if (is_send(action.op)) send(rank, message(rank, action));
+    ++mine[rank];
+    return true;
+  }
+
+  void send(std::size_t rank, const Message& message) {
+    const ChannelName& channel = message.first;
+    const std::vector<std::size_t>& places = receives_[channel];
+    const std::size_t ended = known_[rank][std::get<1>(channel).index()];
+    const auto received = std::lower_bound(places.begin(), places.end(), ended) - places.begin();
+    const int waiting = ++sent_[channel] - static_cast<int>(received);
+    depths_[channel] = std::max(depths_[channel], waiting);
+    under_way_.emplace(message, known_[rank]);
+  }
+
+  const Program& program_;
+  Depths& depths_;
+  std::vector<Known> known_;
+  std::map<ChannelName, std::vector<std::size_t>> receives_;  // positions in the receiver's list
+  std::map<ChannelName, int> sent_;
+  std::map<Message, Known> under_way_;
+};
+
+}  // namespace
+
+std::vector<ChannelDepth> channel_depths(const Program& program) {
+  Depths depths;
+  static_cast<void>(Run(insert_messages_before_use(program), depths));
+  static_cast<void>(Run(insert_messages_before_use(forward_program(program.shape)), depths));
+  std::vector<ChannelDepth> list;
+  for (const auto& [channel, depth] : depths)
+    list.push_back({std::get<0>(channel), std::get<1>(channel), std::get<2>(channel), depth});
+  return list;
+}
+
+}  // namespace millrace
