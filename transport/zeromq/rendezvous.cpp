@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <fstream>
 #include <map>
+#include <optional>
 #include <sstream>
 
 #include "millrace/transport/failure.hpp"
@@ -20,7 +21,7 @@ using Clock = std::chrono::steady_clock;
 
 constexpr std::uint64_t kLongestHello = 1U << 16U;
 constexpr int kLastWordMs = 2000;
-constexpr auto kLastAnswer = 500ms;
+constexpr auto kHelloInterval = 200ms;
 
 struct Note {
   Rank from;
@@ -65,6 +66,31 @@ std::string difference(const HelloFields& mine, const HelloFields& theirs, Rank 
   return {};
 }
 
+std::string not_all_came(const std::string& url, const std::string& missing) {
+  return "not all ranks came to " + url + ": missing" + missing;
+}
+
+/// What a visitor knows of rank 0: it answers every hello with the list of those who have not come.
+class Answering {
+ public:
+  /// True when this was only such a list.
+  bool only_listens(const Note& note) {
+    if (note.header.kind != FrameKind::Progress) return false;
+    missing_ = note.text;
+    heard_ = Clock::now();
+    return true;
+  }
+
+  [[nodiscard]] std::string complaint(const std::string& url) const {
+    if (heard_ && Clock::now() - *heard_ < 5 * kHelloInterval) return not_all_came(url, missing_);
+    return "rank 0 does not answer at " + url;
+  }
+
+ private:
+  std::string missing_;
+  std::optional<Clock::time_point> heard_;
+};
+
 class Meeting {
  public:
   Meeting(const RendezvousOptions& rendezvous,
@@ -106,12 +132,13 @@ class Meeting {
       if (!receive(socket, note)) {
         heed_obituary();
         if (Clock::now() < deadline_) continue;
-        const std::string text =
-            "not all ranks came to " + rendezvous_.url + ": missing" + missing(said);
+        const std::string text = not_all_came(rendezvous_.url, missing(said));
         for (const auto& [rank, theirs] : said) tell(socket, Rank{rank}, FrameKind::Abort, text);
         throw PeerHangs(text);
       }
-      if (note.header.kind == FrameKind::Hello) said[note.from.value] = fields_of(note.text);
+      if (note.header.kind != FrameKind::Hello) continue;
+      said[note.from.value] = fields_of(note.text);
+      tell(socket, note.from, FrameKind::Progress, missing(said));
     }
     return answer(socket, said);
   }
@@ -148,13 +175,15 @@ class Meeting {
         zeromq::dial(context_->parts().context, options_, Rank{0}, rendezvous_.url, 0);
     socket.set(zmq::sockopt::maxmsgsize, static_cast<std::int64_t>(kLongestHello));
     Note note;
+    Answering host;
+    auto next_hello = Clock::now();
     do {
       heed_obituary();
-      // Rank 0 gives up first and says which ranks are missing.
-      if (Clock::now() > deadline_ + kLastAnswer)
-        throw PeerHangs("rank 0 does not answer at " + rendezvous_.url);
+      if (Clock::now() > deadline_) throw PeerHangs(host.complaint(rendezvous_.url));
+      if (Clock::now() < next_hello) continue;
+      next_hello = Clock::now() + kHelloInterval;
       speak(socket, FrameKind::Hello, Rank{0}, text_of(fields_, door_.address()));
-    } while (!receive(socket, note));
+    } while (!receive(socket, note) || host.only_listens(note));
     if (note.header.kind == FrameKind::Abort) throw PeerHangs(note.text);
     if (note.header.kind != FrameKind::Welcome) throw Mismatch(note.text);
     std::vector<PeerAddress> addresses;
