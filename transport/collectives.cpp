@@ -2,6 +2,7 @@
 #include "millrace/transport/collectives.hpp"
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <string>
 #include <utility>
@@ -37,7 +38,7 @@ void join(std::span<T> into, std::span<const T> term, ReduceOp op) {
   for (std::size_t i = 0; i < into.size(); ++i) {
     if (op == ReduceOp::Sum)
       into[i] += term[i];
-    else if (term[i] > into[i] || term[i] != term[i])
+    else if (term[i] > into[i] || std::isnan(term[i]))
       into[i] = term[i];
   }
 }
@@ -117,6 +118,7 @@ void Collectives::reduce_by_blocks(std::span<T> values, ReduceOp op, Deadline de
   const Rank self = endpoint_.rank();
   const std::size_t count = members_.size();
   const auto block = [&](std::size_t i) {
+    // NOLINTNEXTLINE(clang-analyzer-core.DivideZero): this rank is a member
     const std::size_t first = values.size() * i / count;
     return values.subspan(first, values.size() * (i + 1) / count - first);
   };
@@ -189,7 +191,8 @@ std::vector<TensorList> Collectives::gather(Rank root, TensorList mine, Deadline
     return all;
   }
   for (const Rank member : members_)
-    all.push_back(member == root ? std::move(mine) : endpoint_.receive(member, tag, deadline));
+    all.push_back(member == root ? std::exchange(mine, {})
+                                 : endpoint_.receive(member, tag, deadline));
   return all;
 }
 

@@ -154,6 +154,9 @@ class InProcessEndpoint final : public Endpoint {
   InProcessEndpoint(std::shared_ptr<Shared> shared, Rank rank)
       : shared_(std::move(shared)), rank_(rank) {}
 
+  InProcessEndpoint(const InProcessEndpoint&) = delete;
+  InProcessEndpoint& operator=(const InProcessEndpoint&) = delete;
+
   ~InProcessEndpoint() override {
     if (!said_goodbye_) shared_->set_presence(rank_, Presence::Lost);
   }

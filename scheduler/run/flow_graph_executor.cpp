@@ -106,6 +106,9 @@ class FlowGraphExecutor final : public Executor {
     arena_->execute([&] { build(options.priorities); });
   }
 
+  FlowGraphExecutor(const FlowGraphExecutor&) = delete;
+  FlowGraphExecutor& operator=(const FlowGraphExecutor&) = delete;
+
   ~FlowGraphExecutor() override {
     arena_->execute([&] {
       nodes_.clear();
@@ -198,9 +201,9 @@ class FlowGraphExecutor final : public Executor {
         act(chain.first[i]);
         continue;
       }
-      const auto start = clock_.now();
+      const auto start = StepClock::now();
       act(chain.first[i]);
-      if (!failure_.happened()) clock_.note(chain.places[i], start, clock_.now());
+      if (!failure_.happened()) clock_.note(chain.places[i], start, StepClock::now());
     }
   }
 

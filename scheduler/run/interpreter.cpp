@@ -58,7 +58,8 @@ void Interpreter::State::forward(const Instruction& instruction) {
 }
 
 /// Only the forward adds to the loss of the step; what a later pass writes is not wanted.
-PassContext Interpreter::State::backward_context(const Instruction& instruction, LossSum& ignored) {
+PassContext Interpreter::State::backward_context(const Instruction& instruction,
+                                                 LossSum& ignored) const {
   PassContext pass = context(instruction);
   if (pass.targets != nullptr) pass.loss = &ignored;
   return pass;
@@ -109,7 +110,7 @@ void Interpreter::State::receive(const Instruction& instruction) {
                                deadline()));
 }
 
-void Interpreter::State::publish(RankState& at, const Reduction& reduction, Replica replica) {
+void Interpreter::State::publish(RankState& at, const Reduction& reduction, Replica replica) const {
   for (std::size_t i = 0; i < reduction.bodies.size(); ++i)
     if (reduction.bodies[i] == nullptr)
       endpoint->send(reduction.rank_of[i],
@@ -117,7 +118,7 @@ void Interpreter::State::publish(RankState& at, const Reduction& reduction, Repl
                      run::copy_gradients(*reduction.bodies[replica.index()], at.pool));
 }
 
-void Interpreter::State::reduce(RankState& at, Reduction& reduction) {
+void Interpreter::State::reduce(RankState& at, Reduction& reduction) const {
   if (reduction.arrived.fetch_add(1, std::memory_order_acq_rel) + 1 < reduction.local_copies)
     return;
   std::vector<TensorList> received(reduction.bodies.size());

@@ -68,7 +68,8 @@ struct Interpreter::State {
   State(const Program& of_program, std::span<const HostedStage> hosted, Endpoint* to_others);
 
   [[nodiscard]] PassContext context(const run::Instruction& instruction) const;
-  [[nodiscard]] PassContext backward_context(const run::Instruction& instruction, LossSum& ignored);
+  [[nodiscard]] PassContext backward_context(const run::Instruction& instruction,
+                                             LossSum& ignored) const;
   [[nodiscard]] TensorList gradients_for(const run::Instruction& instruction);
   void give_gradients(const run::Instruction& instruction, TensorList gradients);
   void perform(const run::Instruction& instruction);
@@ -76,8 +77,8 @@ struct Interpreter::State {
   void backward(const run::Instruction& instruction);
   void send(const run::Instruction& instruction);
   void receive(const run::Instruction& instruction);
-  void publish(run::RankState& at, const run::Reduction& reduction, Replica replica);
-  void reduce(run::RankState& at, run::Reduction& reduction);
+  void publish(run::RankState& at, const run::Reduction& reduction, Replica replica) const;
+  void reduce(run::RankState& at, run::Reduction& reduction) const;
   void check_nothing_left() const;
   void drop() noexcept;
   [[nodiscard]] bool takes_all_it_gives() const;

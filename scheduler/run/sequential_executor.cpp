@@ -43,11 +43,11 @@ class SequentialExecutor final : public Executor {
     interpreter_.begin_step(data, settings);
     clock_.begin();
     try {
-      auto start = clock_.now();
+      auto start = StepClock::now();
       for (const Place& place : order_) {
         interpreter_.execute(place.rank, place.position);
         if (!clock_.records()) continue;
-        const auto end = clock_.now();
+        const auto end = StepClock::now();
         clock_.note(place.rank, place.position, start, end);
         start = end;
       }

@@ -16,6 +16,8 @@ namespace millrace {
 
 struct ZeroMqContext::Parts {
   Parts();
+  Parts(const Parts&) = delete;
+  Parts& operator=(const Parts&) = delete;
   ~Parts();
 
   /// Lets the holders of `public_keys` in to sockets of `domain`, as "r0", "r1", ....

@@ -2,7 +2,6 @@
 // so sockets live in a directory that is ours alone, and that is checked before every bind.
 #include <cerrno>
 #include <cstdlib>
-#include <cstring>
 #include <filesystem>
 #include <sys/stat.h>
 #include <system_error>
@@ -17,7 +16,7 @@ PrivateDirectory::PrivateDirectory(const std::string& parent) : path_(parent + "
   // mkdtemp makes 0700, never follows or reuses what exists, and draws the name.
   if (::mkdtemp(path_.data()) == nullptr)
     throw TransportError("cannot make a private directory in " + parent + ": " +
-                         std::strerror(errno));
+                         std::generic_category().message(errno));
   check(path_);
 }
 
@@ -29,7 +28,8 @@ PrivateDirectory::~PrivateDirectory() {
 void PrivateDirectory::check(const std::string& path) {
   struct stat facts {};
   if (::lstat(path.c_str(), &facts) != 0)
-    throw TransportError("cannot look at directory " + path + ": " + std::strerror(errno));
+    throw TransportError("cannot look at directory " + path + ": " +
+                         std::generic_category().message(errno));
   if (!S_ISDIR(facts.st_mode)) throw TransportError(path + " is not a directory");
   if (facts.st_uid != ::geteuid()) throw TransportError(path + " belongs to another user");
   if ((facts.st_mode & 077U) != 0)

@@ -70,15 +70,15 @@ void Owner::add_peer(Rank rank, const PeerAddress& address) {
   zmq::context_t& context = listeners_.context->parts().context;
   const FrameExpectation expected{
       options_.job, options_.epoch, rank, options_.rank, options_.largest_payload};
-  auto peer = std::unique_ptr<Peer>(new Peer{.rank = rank,
-                                             .data = make_dialer(context, options_, rank, 0),
-                                             .control = {},
-                                             .monitor = zmq::socket_t(context, ZMQ_PAIR),
-                                             .out = {},
-                                             .in = {expected, options_.attempts},
-                                             .assembling = {},
-                                             .next_probe = {},
-                                             .lost_since = {}});
+  auto peer = std::make_unique<Peer>(Peer{.rank = rank,
+                                          .data = make_dialer(context, options_, rank, 0),
+                                          .control = {},
+                                          .monitor = zmq::socket_t(context, ZMQ_PAIR),
+                                          .out = {},
+                                          .in = {expected, options_.attempts},
+                                          .assembling = {},
+                                          .next_probe = {},
+                                          .lost_since = {}});
   peer->control = dial(context, options_, rank, address.control, kLastWordMs);
   // Before the connection, which is what it tells of.
   const std::string name =

@@ -124,10 +124,10 @@ class Owner {
   void read_control();
   void take_data(Peer& peer, Arrival& arrival);
   void obey(Peer& peer, const FrameHeader& header, const zmq::message_t& payload);
-  void transmit(Peer& peer, RetainedFrame& frame);
+  static void transmit(Peer& peer, RetainedFrame& frame);
   void probe(Peer& peer);
   void acknowledge(Peer& peer, FrameKind kind);
-  void say(Peer& peer, FrameHeader header, std::string_view payload = {});
+  static void say(Peer& peer, FrameHeader header, std::string_view payload = {});
   FrameHeader header_to(const Peer& peer, FrameKind kind) const;
 
   // owner_watch.cpp: time passes

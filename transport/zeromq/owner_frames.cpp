@@ -30,10 +30,11 @@ bool Owner::read(zmq::socket_t& socket, Arrival& arrival) {
   arrival.parts = 0;
   if (!socket.recv(arrival.identity, zmq::recv_flags::dontwait)) return false;
   zmq::message_t rest;
-  zmq::message_t* const slots[] = {&arrival.header, &arrival.payload};
   arrival.parts = 1;
   for (bool more = arrival.identity.more(); more; ++arrival.parts) {
-    zmq::message_t& slot = arrival.parts <= 2 ? *slots[arrival.parts - 1] : rest;
+    zmq::message_t& slot = arrival.parts == 1   ? arrival.header
+                           : arrival.parts == 2 ? arrival.payload
+                                                : rest;
     if (!socket.recv(slot, zmq::recv_flags::dontwait)) break;
     more = slot.more();
   }

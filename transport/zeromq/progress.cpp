@@ -9,6 +9,7 @@
 #include <string_view>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <system_error>
 #include <unistd.h>
 
 namespace millrace::zeromq {
@@ -130,7 +131,7 @@ ProgressSlot::ProgressSlot(std::string path) : path_(std::move(path)) {
     // Reserved now: a full disk must not show itself as a signal at the first write.
     if (file >= 0 && ::posix_fallocate(file, 0, sizeof(Page)) == 0)
       memory = ::mmap(nullptr, sizeof(Page), PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
-    const std::string why = std::strerror(errno);
+    const std::string why = std::generic_category().message(errno);
     if (file >= 0) ::close(file);
     if (memory == MAP_FAILED) throw TransportError("cannot make " + path_ + ": " + why);
     page_ = new (memory) Page;

@@ -200,7 +200,7 @@ class Meeting {
     if (std::getline(file, sentence)) throw PeerLost("lost a rank before all had met: " + sentence);
   }
 
-  void speak(zmq::socket_t& socket, FrameKind kind, Rank to, const std::string& text) {
+  void speak(zmq::socket_t& socket, FrameKind kind, Rank to, const std::string& text) const {
     FrameHeader header;
     header.kind = kind;
     header.job = options_.job;
