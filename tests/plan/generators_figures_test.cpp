@@ -36,30 +36,178 @@ TEST(WavePipeline, HasTheBubbleRatiosOfItsListSchedule) {
     }
 }
 
-/// (cost - m (F+I+W)) / cost of the published setting p = 8, m = 24.
-double rate(double cost) {
-  return (cost - 24 * (18.522 + 18.086 + 9.337)) / cost;
+/// One setting of the Zero Bubble paper: profiled times, hidden size and heads of the model, layers
+/// of a stage, and the published rates of 1F1B, 1F1B-I, ZB-H1, ZB-H2, ZB-1p and ZB-2p.
+struct Setting {
+  int ranks, micro_batches;
+  double forward, input, weight, latency;
+  int hidden, heads, layers;
+  std::array<double, 6> rates;
+};
+
+// Qi et al., "Zero Bubble Pipeline Parallelism", ICLR 2024: bubble rates and profiled times.
+constexpr std::array kSettings = {Setting{8,
+                                          24,
+                                          18.522,
+                                          18.086,
+                                          9.337,
+                                          .601,
+                                          2304,
+                                          24,
+                                          3,
+                                          {.2431, .1055, .1585, .1083, .1585, .0433}},
+                                  Setting{8,
+                                          32,
+                                          18.513,
+                                          18.086,
+                                          9.331,
+                                          .626,
+                                          2304,
+                                          24,
+                                          3,
+                                          {.1985, .0818, .1242, .0837, .1242, .0039}},
+                                  Setting{8,
+                                          64,
+                                          18.546,
+                                          18.097,
+                                          9.321,
+                                          .762,
+                                          2304,
+                                          24,
+                                          3,
+                                          {.1240, .0443, .0674, .0444, .0674, .0026}},
+                                  Setting{8,
+                                          24,
+                                          29.718,
+                                          29.444,
+                                          19.927,
+                                          .527,
+                                          4096,
+                                          32,
+                                          4,
+                                          {.2347, .0808, .1323, .0698, .1323, .0029}},
+                                  Setting{8,
+                                          32,
+                                          29.802,
+                                          29.428,
+                                          19.530,
+                                          .577,
+                                          4096,
+                                          32,
+                                          4,
+                                          {.1898, .0628, .1045, .0559, .1045, .0022}},
+                                  Setting{8,
+                                          64,
+                                          29.935,
+                                          29.621,
+                                          19.388,
+                                          .535,
+                                          4096,
+                                          32,
+                                          4,
+                                          {.1091, .0320, .0554, .0294, .0554, .0010}},
+                                  Setting{16,
+                                          48,
+                                          11.347,
+                                          11.248,
+                                          8.132,
+                                          .377,
+                                          5120,
+                                          40,
+                                          3,
+                                          {.2552, .1104, .1397, .0672, .1397, .0066}},
+                                  Setting{16,
+                                          64,
+                                          11.307,
+                                          11.254,
+                                          8.101,
+                                          .379,
+                                          5120,
+                                          40,
+                                          3,
+                                          {.2082, .0852, .1088, .0516, .1088, .0054}},
+                                  Setting{16,
+                                          128,
+                                          11.325,
+                                          11.308,
+                                          8.109,
+                                          .378,
+                                          5120,
+                                          40,
+                                          3,
+                                          {.1251, .0445, .0576, .0266, .0576, .0028}},
+                                  Setting{32,
+                                          96,
+                                          10.419,
+                                          10.207,
+                                          7.715,
+                                          .408,
+                                          6144,
+                                          48,
+                                          2,
+                                          {.2646, .1493, .1421, .0641, .1421, .0038}},
+                                  Setting{32,
+                                          128,
+                                          10.408,
+                                          10.204,
+                                          7.703,
+                                          .408,
+                                          6144,
+                                          48,
+                                          2,
+                                          {.2168, .1164, .1106, .0490, .1106, .0029}},
+                                  Setting{32,
+                                          256,
+                                          10.402,
+                                          10.248,
+                                          7.698,
+                                          .460,
+                                          6144,
+                                          48,
+                                          2,
+                                          {.1352, .0624, .0594, .0257, .0594, .0018}}};
+
+/// (cost - m (F+I+W)) / cost.
+double rate(const Setting& of, double cost) {
+  return (cost - of.micro_batches * (of.forward + of.input + of.weight)) / cost;
 }
 
-Report published(const char* name, const ScheduleOptions& options) {
-  return figures(generate(name, options), 18.522, 18.086, 9.337, 0.601);
+Report timed(const char* name, const Setting& of, const ScheduleOptions& options) {
+  return figures(generate(name, options), of.forward, of.input, of.weight, of.latency);
 }
 
-TEST(ZeroBubblePaper, BubbleRatesComeOutToFourDigits) {
-  ScheduleOptions options = sized(8, 24);
-  EXPECT_NEAR(rate(published("1f1b", options).makespan), 0.2431, 5e-5);
-  EXPECT_NEAR(rate(published("zb-h1", options).makespan), 0.1585, 5e-5);
-  EXPECT_NEAR(rate(published("zb-h2", options).span), 0.1083, 5e-5);
+/// Times, and memory per token and layer: 34h + 5as, of which W frees 32h; 1024 tokens.
+ScheduleOptions profiled(const Setting& of, int limit_in_ranks) {
+  ScheduleOptions options = sized(of.ranks, of.micro_batches);
+  options.forward = of.forward;
+  options.input = of.input;
+  options.weight = of.weight;
+  options.latency = of.latency;
+  options.memory_forward = 34.0 * of.hidden + 5.0 * of.heads * 1024;
+  options.memory_weight = -32.0 * of.hidden;
+  options.memory_input = -options.memory_forward - options.memory_weight;
+  options.memory_limit = limit_in_ranks * of.ranks * options.memory_forward;
+  return options;
+}
+
+TEST(ZeroBubblePaper, BubbleRatesOfTheFixedSchedulesComeOutToFourDigits) {
+  for (const Setting& of : kSettings) {
+    ScheduleOptions options = sized(of.ranks, of.micro_batches);
+    EXPECT_NEAR(rate(of, timed("1f1b", of, options).makespan), of.rates[0], 5.01e-5);
+    EXPECT_NEAR(rate(of, timed("zb-h1", of, options).makespan), of.rates[2], 5.01e-5);
+    EXPECT_NEAR(rate(of, timed("zb-h2", of, options).span), of.rates[3], 5.01e-5);
+    // One layer per chunk. The paper's column leaves out one message through all ranks.
+    options.chunks = of.layers;
+    const double interleaved = timed("interleaved", of, options).makespan;
+    EXPECT_NEAR(rate(of, interleaved - of.ranks * of.latency), of.rates[1], 5.01e-5);
+  }
 }
 
 TEST(ZeroBubblePaper, TheHeuristicHasItsPublishedRatesUnderBothLimits) {
-  ScheduleOptions options = sized(8, 24);
-  options.forward = 18.522, options.input = 18.086, options.weight = 9.337, options.latency = 0.601;
-  options.memory_forward = 201216, options.memory_input = -127488, options.memory_weight = -73728;
-  options.memory_limit = 8 * 201216.0;
-  EXPECT_NEAR(rate(published("zb-auto", options).span), 0.1585, 5e-5);
-  options.memory_limit = 16 * 201216.0;
-  EXPECT_NEAR(rate(published("zb-auto", options).span), 0.0433, 5e-5);
+  for (const Setting& of : kSettings) {
+    EXPECT_NEAR(rate(of, timed("zb-auto", of, profiled(of, 1)).span), of.rates[4], 5.01e-5);
+    EXPECT_NEAR(rate(of, timed("zb-auto", of, profiled(of, 2)).span), of.rates[5], 5.01e-5);
+  }
 }
 
 }  // namespace

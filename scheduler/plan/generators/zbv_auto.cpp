@@ -103,7 +103,8 @@ class Heuristic {
     const int feeder = moves_right(kind) ? rank - 1 : rank + 1;
     return feeder < 0 || feeder >= ranks_ || at(feeder).count[kind] > at(rank).count[kind];
   }
-  /// When the neighbour's result arrives; before everything when there is no neighbour.
+  /// When the neighbour's result arrives; before everything when there is no neighbour, or when it
+  /// has not run it: below p x mem-f the filling of the V may ask that early.
   [[nodiscard]] double arrival(Class kind, int rank) const {
     const int feeder = moves_right(kind) ? rank - 1 : rank + 1;
     if (feeder < 0 || feeder >= ranks_) return 0;
