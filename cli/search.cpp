@@ -43,9 +43,6 @@ bool costs_are_of_stages(const PlanOptions& options) {
 
 void require_searchable(const SearchArguments& arguments) {
   const PlanOptions& plan = arguments.plan;
-  require(!plan.schedule.slices || *plan.schedule.slices == 1,
-          "-q is " + std::to_string(plan.schedule.slices.value_or(1)) +
-              "; the search takes whole micro-batches, -q 1");
   require(!plan.schedule.group && !plan.schedule.waves && !plan.schedule.order,
           "--group, --waves and --order are chosen by the search; leave them out");
   require(!plan.atomic_pairs, "--atomic-pairs: the search runs pairs one half after the other");
@@ -60,6 +57,7 @@ SearchOptions search_options(const SearchArguments& arguments) {
   options.ranks = plan.schedule.ranks;
   options.micro_batches = plan.schedule.micro_batches;
   options.chunks = plan.schedule.chunks;
+  options.slices = plan.schedule.slices.value_or(1);
   options.objective = arguments.objective == "span" ? Objective::Span : Objective::Makespan;
   options.memory_limit = memory_limit_of(plan, options.ranks).value_or(options.memory_limit);
   options.cost = [&plan](const Shape& shape) { return cost_of(shape, plan); };

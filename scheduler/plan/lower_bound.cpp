@@ -25,8 +25,6 @@ Cost relaxed(const Cost& cost) {
 }  // namespace
 
 double lower_bound(const Shape& shape, const Cost& cost, Objective objective, double memory_limit) {
-  require(shape.slices == 1,
-          "lower_bound takes shapes of 1 slice; this one has " + std::to_string(shape.slices));
   cost.require_fits(shape);
   const plan::Job job(plan::everything(shape, false), relaxed(cost));
   return plan::Relaxation(job, objective, memory_limit).bound() / cost.ticks_per_unit;

@@ -28,7 +28,7 @@ constexpr std::int64_t kExactStates = 200'000;
 
 bool is_small(const Shape& shape) {
   return shape.ranks * std::int64_t{shape.micro_batches} <= kExactUnits &&
-         shape.chunks() <= kExactChunks && shape.replicas() == 1;
+         shape.chunks() <= kExactChunks && shape.replicas() == 1 && shape.slices == 1;
 }
 
 class Search {
@@ -294,6 +294,8 @@ SearchResult search(const SearchOptions& options) {
               " and " + std::to_string(options.micro_batches));
   require(!options.chunks || *options.chunks >= 1,
           "search needs at least 1 chunk; got " + std::to_string(options.chunks.value_or(1)));
+  require(options.slices >= 1,
+          "search needs at least 1 slice; got " + std::to_string(options.slices));
   require(options.budget >= 0,
           "the budget is " + std::to_string(options.budget) + "; it is at least 0");
   return plan::Search(options).run();

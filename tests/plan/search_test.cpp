@@ -159,6 +159,47 @@ TEST(Search, LocalSearchImprovesUnequalStages) {
   EXPECT_GT(with.evaluations, without.evaluations);
 }
 
+/// F of slice k costs 2 + k on every stage: a slice attends to the ones before it.
+Cost growing_slices(const Shape& shape) {
+  Cost cost = Cost::of_full_stage(shape, 2, 2, 2);
+  for (std::size_t i = 0; i < cost.forward.size(); ++i)
+    cost.forward[i] +=
+        cost.forward[i] * static_cast<double>(i % static_cast<std::size_t>(shape.slices)) / 2;
+  return cost;
+}
+
+TEST(Search, TakesTheSlicedSchedulesWhenSlicesAreAsked) {
+  for (const auto* name : {"seq-1f1b", "terapipe", "seqpipe", "seq-smart-vpp"}) {
+    SearchOptions options{
+        .ranks = 4, .micro_batches = 6, .slices = 2, .cost = growing_slices, .budget = 300};
+    options.memory_limit = 4;
+    const SearchResult result = search(options);
+    expect_sound(options, result);
+    EXPECT_GT(result.lower_bound, 0);
+    EXPECT_EQ(result.best->program.shape.slices, 2);
+    EXPECT_THAT(result.best->parameters, testing::HasSubstr("-q 2"));
+    const Program program = generate(name, {.ranks = 4, .micro_batches = 6, .slices = 2});
+    const Cost cost = growing_slices(program.shape);
+    if (test::peak_after_actions(program, cost) > options.memory_limit) continue;
+    EXPECT_LE(result.best->makespan, test::simulated(program, cost, Objective::Makespan));
+  }
+  EXPECT_THROW(static_cast<void>(search({.slices = 0})), InvalidArgument);
+}
+
+TEST(Search, RefusesContentionInOneSentence) {
+  const auto contended = [](const Shape& shape) {
+    Cost cost = Cost::unit(shape);
+    cost.contention = true;
+    return cost;
+  };
+  try {
+    static_cast<void>(search({.cost = contended}));
+    FAIL() << "contention is not searched";
+  } catch (const InvalidArgument& refusal) {
+    EXPECT_THAT(refusal.what(), testing::HasSubstr("simulate the result with it"));
+  }
+}
+
 TEST(Search, FixesTheChunksThatAreAskedFor) {
   for (const int chunks : {1, 2, 3}) {
     SearchOptions options{.ranks = 3, .micro_batches = 6, .chunks = chunks, .budget = 100};

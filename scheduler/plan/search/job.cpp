@@ -67,7 +67,8 @@ double message_ticks(const Cost& cost, Rank source, Rank destination, int ranks)
 Job::Job(const Program& program, const Cost& cost) : shape_(program.shape), name_(program.name) {
   cost.require_fits(program.shape);
   require(!cost.contention,
-          "the search does not model contention on links; unset Cost::contention");
+          "the search times orders without contention on links; search without it (unset "
+          "Cost::contention) and simulate the result with it");
   number(program, cost);
   connect(cost);
   invert();
@@ -188,15 +189,16 @@ Program everything(const Shape& shape, bool fused) {
   program.ranks.resize(static_cast<std::size_t>(shape.ranks));
   const auto each = [&](Op op) {
     for (int s = 0; s < shape.stages(); ++s)
-      for (int i = 0; i < shape.micro_batches; ++i) {
+      for (int unit = 0; unit < shape.micro_batches * shape.slices; ++unit) {
         const int stage = op == Op::Forward ? s : shape.stages() - 1 - s;
-        const Replica replica = shape.replica(MicroBatch{i});
+        const MicroBatch micro_batch{unit / shape.slices};
+        const Replica replica = shape.replica(micro_batch);
         program.ranks[shape.rank(replica, Stage{stage}).index()].push_back(
             {.op = op,
              .replica_number = static_cast<std::uint16_t>(replica.value),
              .stage = Stage{stage},
-             .micro_batch = MicroBatch{i},
-             .slice = Slice{0}});
+             .micro_batch = micro_batch,
+             .slice = Slice{unit % shape.slices}});
       }
   };
   each(Op::Forward);

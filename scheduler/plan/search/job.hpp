@@ -87,7 +87,7 @@ class Job {
   std::vector<JobEdge> producers_, consumers_;
 };
 
-/// Every forward, then every backward (fused or split), of one replica without slices: a program
+/// Every forward, then every backward (fused or split), of one shape: a program
 /// that names what has to be done, as a start for whoever decides the order.
 [[nodiscard]] Program everything(const Shape& shape, bool fused);
 

@@ -37,15 +37,17 @@ ScheduleOptions base_options(const SearchOptions& options) {
   const int chunks = options.chunks.value_or(1);
   const Shape shape{.ranks = options.ranks,
                     .micro_batches = options.micro_batches,
-                    .slices = 1,
+                    .slices = options.slices,
                     .placement = Placement::loop(options.ranks, chunks),
                     .replica_of = {},
                     .forward_only = false};
   const Cost cost = search_cost(options, shape);
-  const double per_unit = chunks / cost.ticks_per_unit;
+  // Ticks are of a slice, micro-batches are told.
+  const double per_unit = chunks * options.slices / cost.ticks_per_unit;
   ScheduleOptions base;
   base.ranks = options.ranks;
   base.micro_batches = options.micro_batches;
+  if (options.slices > 1) base.slices = options.slices;
   base.forward = mean(cost.forward, 1) * per_unit;
   base.input = mean(cost.backward_input, 1) * per_unit;
   base.weight = mean(cost.backward_weight, 1) * per_unit;
@@ -65,6 +67,7 @@ std::string option_text(const ScheduleOptions& options) {
     text += value;
   };
   if (options.chunks) add("-v", std::to_string(*options.chunks));
+  if (options.slices) add("-q", std::to_string(*options.slices));
   if (options.group) add("--group", std::to_string(*options.group));
   if (options.waves) add("--waves", std::to_string(*options.waves));
   if (options.memory_limit) {
@@ -83,7 +86,7 @@ class Collector {
 
   std::vector<Seed> run() {
     for (const ScheduleEntry& entry : schedules())
-      if (!entry.sliced && entry.name != "forward") by_chunks(entry);
+      if (entry.sliced == (options_.slices > 1) && entry.name != "forward") by_chunks(entry);
     return std::move(seeds_);
   }
 

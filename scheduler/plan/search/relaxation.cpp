@@ -86,6 +86,8 @@ Relaxation::Relaxation(const Job& job, Objective objective, double memory_limit)
 }
 
 void Relaxation::chain() {
+  chain_start_.assign(job_.size() + 1, 0);
+  if (job_.shape().slices > 1) return;  // slices differ in cost: none may stand for another
   std::vector<std::pair<JobNode, JobNode>> pairs;  // (node, what must end before it)
   for (const auto& [key, lists] : by_stage(job_)) {
     for (const auto* list : {&lists.forward, &lists.input, &lists.weight, &lists.backward})
@@ -115,7 +117,6 @@ void Relaxation::chain() {
     }
   }
   std::ranges::sort(pairs);
-  chain_start_.assign(job_.size() + 1, 0);
   for (const auto& [node, before] : pairs) {
     ++chain_start_[node + 1];
     chained_.push_back(before);

@@ -33,7 +33,8 @@ namespace millrace {
 ///    actions with these heads and tails (Jackson's rule: of what is ready, the longest tail) is a
 ///    lower bound; so is the largest over ranks. It is at least head + all work + smallest tail.
 ///
-/// Slices above 1 are not supported (InvalidArgument), neither is link contention.
+/// With several slices only 1, 4 without chains and 5 are used: slices differ in cost. Link
+/// contention is not supported (InvalidArgument).
 /// Cost: O(stages x micro-batches x log). Source: Jackson's preemptive schedule, as in Carlier
 /// and Pinson, "An algorithm for solving the job-shop problem", Management Science 35 (1989).
 [[nodiscard]] double lower_bound(const Shape& shape,

@@ -22,6 +22,7 @@ struct SearchOptions {
   int micro_batches = 8;           ///< m
   std::optional<int> chunks = {};  ///< v; unset: every v that the catalogue has, up to 4
   Objective objective = Objective::Makespan;
+  int slices = 1;  ///< q; above 1 the schedules of causal slices are searched, and only they
   /// Largest memory of a rank after any action, in the units of Cost::memory_*.
   double memory_limit = std::numeric_limits<double>::infinity();
   /// Costs of a shape; empty: Cost::unit. Called for shapes of different chunks and placements,
@@ -63,17 +64,20 @@ struct SearchResult {
 };
 
 /// Searches. Steps:
-/// 1. Every generator of the catalogue without slices, with every v, group and number of waves that
+/// 1. Every generator of the catalogue without slices (with q > 1: every sliced one), with every v,
+/// group and number of waves that
 ///    fits; pairs decoupled. Those above the limit stay as seeds.
 /// 2. List scheduling under the limit from the best seeds of every placement (relist), also of
 ///    full-backward programs after splitting them.
 /// 3. Local search from the best: along the critical path, actions are swapped or moved on their
 ///    rank; slightly worse orders are accepted with a threshold that falls to 0.
 /// 4. Where ranks x micro-batches is at most 24, the exact solver on every shape with one or two
-///    chunks, with 200,000 states for all of them: a few seconds at most.
+///    chunks and no slices, with 200,000 states for all of them: a few seconds at most.
 /// The bound is the smallest over the shapes considered, where the exact solver proved a shape its
 /// optimum. Never worse than any catalogue entry that fits. Deterministic by seed.
-/// Throws InvalidArgument for counts below 1, a negative budget, and costs with contention.
+/// Throws InvalidArgument for counts below 1, a negative budget, and costs with contention: every
+/// order tried would need the whole event simulation, and no bound holds; search without and
+/// simulate the result with it.
 /// Cost: O(budget x actions), about 20 ns per action and evaluation.
 [[nodiscard]] SearchResult search(const SearchOptions& options);
 
