@@ -32,7 +32,7 @@ inline std::string disagreement(std::span<const std::uint8_t> bytes, int& silent
   if (!std::holds_alternative<Timeline>(result)) return "verify is silent, simulate deadlocks";
   if (!naive) return "verify is silent, the replay deadlocks";
   if (std::get<Timeline>(result).ranks != *naive) return "simulate and replay differ";
-  for (const int capacity : {0, 1, 2}) {
+  for (const int capacity : {0, 1, 2, 3}) {
     const auto transport = capacity == 0 ? Transport::rendezvous() : Transport::bounded(capacity);
     const bool proved = verify(program, transport).empty();
     const bool ends =
