@@ -3,6 +3,7 @@
 #include <cstring>
 #include <utility>
 
+#include "millrace/core/tensor_pool.hpp"
 #include "transport/zeromq/owner.hpp"
 
 namespace millrace {
@@ -17,8 +18,9 @@ std::span<const std::byte> bytes_of(const Tensor& tensor) {
   return {static_cast<const std::byte*>(tensor.data()), tensor.bytes()};
 }
 
-/// In place when the memory lies right, else copied: bits of results depend on alignment.
-Tensor tensor_of(zeromq::Part& part) {
+/// In place when the memory lies right, else copied: bits of results depend on alignment. Into
+/// recycled memory: fresh pages would cost more than the copy.
+Tensor tensor_of(zeromq::Part& part, TensorPool& pool) {
   const FrameHeader& header = part.header;
   if (header.absent) return {};
   const auto address = reinterpret_cast<std::uintptr_t>(part.bytes.data());
@@ -32,7 +34,7 @@ Tensor tensor_of(zeromq::Part& part) {
             },
             kept};
   }
-  Tensor tensor(header.dtype, header.dims);
+  Tensor tensor = pool.make(header.dtype, header.dims);
   if (tensor.bytes() != 0) std::memcpy(tensor.data(), part.bytes.data(), tensor.bytes());
   return tensor;
 }
@@ -73,7 +75,7 @@ class ZeroMqEndpoint final : public Endpoint {
     slot_.begin({.doing = Doing::Pauses, .peer = from, .tag = tag});
     if (desk_.owes_credit(from, tag.direction)) owner_.post(zeromq::Credit{from});
     TensorList tensors;
-    for (zeromq::Part& part : message) tensors.push_back(tensor_of(part));
+    for (zeromq::Part& part : message) tensors.push_back(tensor_of(part, pool_));
     return tensors;
   }
 
@@ -127,6 +129,7 @@ class ZeroMqEndpoint final : public Endpoint {
 
   const ZeroMqOptions options_;
   Desk desk_;
+  TensorPool pool_;  // of received tensors
   zeromq::ProgressSlot slot_;
   Owner owner_;
 };

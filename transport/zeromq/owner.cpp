@@ -10,6 +10,10 @@ namespace millrace::zeromq {
 
 namespace {
 
+/// Acknowledgements only free memory: one answers for several frames, unless the sender asks.
+constexpr int kFramesPerAck = 8;
+constexpr std::uint64_t kBytesPerAck = std::uint64_t{4} << 20U;
+
 constexpr int kMonitored = ZMQ_EVENT_DISCONNECTED | ZMQ_EVENT_HANDSHAKE_SUCCEEDED |
                            ZMQ_EVENT_CONNECT_RETRIED | ZMQ_EVENT_HANDSHAKE_FAILED_AUTH;
 
@@ -115,19 +119,26 @@ void Owner::run() noexcept {
   }
 }
 
+/// How long nothing needs to be done unless something happens.
+std::chrono::milliseconds Owner::patience() const {
+  auto interval = options_.heartbeat;
+  bool busy = leaving_;
+  for (const auto& peer : peers_) {
+    if (!peer) continue;
+    busy = busy || !peer->out.settled() || peer->question != peer->answered || peer->lost_since;
+    if (peer->unacknowledged != 0) interval = std::min(interval, kAckDelay);
+  }
+  if (busy) interval = std::min({interval, options_.probe_after / 2, options_.heartbeat / 2});
+  return std::max(interval, std::chrono::milliseconds(1));
+}
+
 void Owner::poll_once() {
   std::vector<zmq::pollitem_t> items = {{listeners_.data.handle(), 0, ZMQ_POLLIN, 0},
                                         {listeners_.control.handle(), 0, ZMQ_POLLIN, 0},
                                         {nullptr, wake_, ZMQ_POLLIN, 0}};
-  bool busy = leaving_;
-  for (const auto& peer : peers_) {
-    if (!peer) continue;
-    items.push_back({peer->monitor.handle(), 0, ZMQ_POLLIN, 0});
-    busy = busy || !peer->out.settled() || peer->question != peer->answered || peer->lost_since;
-  }
-  const auto interval =
-      busy ? std::min(options_.probe_after, options_.heartbeat) / 2 : options_.heartbeat;
-  zmq::poll(items, std::max(interval, std::chrono::milliseconds(1)));
+  for (const auto& peer : peers_)
+    if (peer) items.push_back({peer->monitor.handle(), 0, ZMQ_POLLIN, 0});
+  zmq::poll(items, patience());
 
   if ((items[2].revents & ZMQ_POLLIN) != 0) take_commands();
   if ((items[0].revents & ZMQ_POLLIN) != 0) read_data();
@@ -136,7 +147,10 @@ void Owner::poll_once() {
   for (const auto& peer : peers_) {
     if (!peer) continue;
     if ((items[item++].revents & ZMQ_POLLIN) != 0) read_monitor(*peer);
-    if (peer->ack_due) acknowledge(*peer, FrameKind::Ack);
+    const bool late = peer->unacknowledged != 0 && Clock::now() >= peer->ack_at;
+    if (peer->ack_due || late || peer->unacknowledged >= kFramesPerAck ||
+        peer->unacknowledged_bytes >= kBytesPerAck)
+      acknowledge(*peer, FrameKind::Ack);
     peer->out.sweep();
   }
   tick(Clock::now());

@@ -24,6 +24,9 @@
 
 namespace millrace::zeromq {
 
+/// How long an acknowledgement may be put off, to answer for several frames.
+inline constexpr std::chrono::milliseconds kAckDelay{2};
+
 /// A message to send; `hashes` has one number per tensor, or is empty.
 struct Outgoing {
   Rank to;
@@ -87,7 +90,10 @@ class Owner {
     SendLink out;
     ReceiveLink in;
     Message assembling;
-    bool ack_due = false;
+    int unacknowledged = 0;  // frames taken since we last told
+    bool ack_due = false;    // not to be put off: somebody waits for it
+    std::uint64_t unacknowledged_bytes = 0;
+    Clock::time_point ack_at = {};
     std::uint64_t question = 0;        // ours, until answered
     std::uint64_t answered = 0;        // ours, answered
     std::uint64_t peers_question = 0;  // theirs, echoed in every acknowledgement
@@ -110,6 +116,7 @@ class Owner {
   void add_peer(Rank rank, const PeerAddress& address);
   void run() noexcept;
   void poll_once();
+  std::chrono::milliseconds patience() const;
   void take_commands();
   void handle(Outgoing& message);
   void handle(const Question& question);

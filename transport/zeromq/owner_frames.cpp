@@ -86,8 +86,10 @@ void Owner::take_data(Peer& peer, Arrival& arrival) {
     case Answer::Accept:
       break;
   }
-  board_.heard(peer.rank, Clock::now());
-  peer.ack_due = true;
+  const auto now = Clock::now();
+  board_.heard(peer.rank, now);
+  if (peer.unacknowledged++ == 0) peer.ack_at = now + kAckDelay;
+  peer.unacknowledged_bytes += verdict.header.payload_bytes;
   if (verdict.header.tensor_count > 0 || !verdict.header.absent)
     peer.assembling.push_back({verdict.header, std::move(arrival.payload)});
   if (peer.in.inside_message()) return;
@@ -187,6 +189,8 @@ void Owner::probe(Peer& peer) {
 
 void Owner::acknowledge(Peer& peer, FrameKind kind) {
   peer.ack_due = false;
+  peer.unacknowledged = 0;
+  peer.unacknowledged_bytes = 0;
   const TakenCounts taken = desk_.taken(peer.rank);
   FrameHeader header = header_to(peer, kind);
   header.sequence = peer.in.expected();
