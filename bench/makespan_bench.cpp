@@ -1,0 +1,195 @@
+// Does a step of one process per rank, or of one thread per rank, take what its plan says? Eight
+// ranks whose passes sleep for a millisecond (no processor time), 1F1B, 64 micro-batches: the
+// makespan beside a replay of the same program with the times that the passes really took, in which
+// messages and threads cost nothing.
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <ctime>
+#include <filesystem>
+#include <map>
+#include <memory>
+#include <string>
+#include <sys/wait.h>
+#include <tuple>
+#include <unistd.h>
+#include <vector>
+
+#include <benchmark/benchmark.h>
+
+#include "millrace/scheduler/plan/generators.hpp"
+#include "millrace/scheduler/plan/passes.hpp"
+#include "millrace/scheduler/run/executors.hpp"
+#include "millrace/training/measurement.hpp"
+#include "millrace/training/rank_parts.hpp"
+#include "millrace/transport/rendezvous.hpp"
+
+namespace {
+
+using namespace millrace;
+
+constexpr int kRanks = 8;
+constexpr int kMicroBatches = 64;
+constexpr std::int64_t kPassNanoseconds = 1'000'000;
+constexpr std::uint64_t kSteps = 4;  // the first pays for memory and connections
+
+/// Every pass sleeps; sixteen numbers travel.
+class Sleeper final : public StageBody {
+ public:
+  TensorList forward(const PassContext& context, TensorList /*inputs*/) override {
+    return pass(context);
+  }
+  TensorList backward_input(const PassContext& context, TensorList /*gradients*/) override {
+    return pass(context);
+  }
+  void backward_weight(const PassContext& /*context*/) override {}
+
+ private:
+  static TensorList pass(const PassContext& context) {
+    const ::timespec time{0, kPassNanoseconds};
+    ::nanosleep(&time, nullptr);
+    Tensor tensor = context.make(DType::F32, {16});
+    tensor.fill_zero();
+    return TensorList(std::move(tensor));
+  }
+};
+
+class Nothing final : public StepData {
+ public:
+  TensorList inputs(const Unit& /*unit*/) override { return {}; }
+  TensorList targets(const Unit& /*unit*/) override { return {}; }
+  [[nodiscard]] std::int64_t first_sample(const Unit& /*unit*/) const override { return 0; }
+};
+
+Program program_of() {
+  return generate("1f1b", {.ranks = kRanks, .micro_batches = kMicroBatches});
+}
+
+/// When the last action would end if passes took what they took and all else nothing.
+double replayed_makespan(const Program& program, const Timeline& measured) {
+  using Name = std::tuple<bool, int, int>;  // forward, receiving stage, micro-batch
+  std::map<Name, double> sent;
+  std::vector<std::size_t> at(program.ranks.size(), 0);
+  std::vector<double> clock(program.ranks.size(), 0);
+  for (bool moved = true; moved;) {
+    moved = false;
+    for (std::size_t rank = 0; rank < at.size(); ++rank)
+      for (; at[rank] < program.ranks[rank].size(); ++at[rank], moved = true) {
+        const Action& action = program.ranks[rank][at[rank]];
+        const bool forward = action.op == Op::SendForward || action.op == Op::RecvForward;
+        const int to = action.stage.value + (is_send(action.op) ? (forward ? 1 : -1) : 0);
+        const Name name{forward, to, action.micro_batch.value};
+        const Interval& interval = measured.ranks[rank][at[rank]];
+        if (is_receive(action.op) && !sent.contains(name)) break;
+        if (is_receive(action.op)) clock[rank] = std::max(clock[rank], sent[name]);
+        if (is_send(action.op)) sent[name] = clock[rank];
+        if (is_compute(action.op)) clock[rank] += interval.end - interval.start;
+      }
+  }
+  return *std::max_element(clock.begin(), clock.end());
+}
+
+/// Reports the median over the steps of measured makespan / replayed makespan.
+void judge(benchmark::State& state, const Program& program, std::vector<Timeline> timelines) {
+  std::vector<double> ratios;
+  for (const Timeline& timeline : timelines)
+    ratios.push_back(step_use(program, timeline).makespan / replayed_makespan(program, timeline));
+  std::sort(ratios.begin(), ratios.end());
+  state.counters["over_simulation"] = ratios[ratios.size() / 2];
+  state.counters["best"] = ratios.front();
+  state.counters["makespan_ms"] = 1e3 * step_use(program, timelines.back()).makespan;
+}
+
+void in_one_process(benchmark::State& state) {
+  std::vector<Sleeper> bodies(kRanks);
+  std::vector<HostedStage> stages;
+  for (int i = 0; i < kRanks; ++i)
+    stages.push_back({Replica{}, Stage{i}, &bodies[static_cast<std::size_t>(i)]});
+  const auto executor = make_executor("ranks", program_of(), stages);
+  Nothing data;
+  std::vector<Timeline> timelines;
+  for ([[maybe_unused]] auto _ : state)
+    for (std::uint64_t step = 0; step < kSteps; ++step) {
+      (void)executor->run(data, {.step = step});
+      if (step != 0) timelines.push_back(executor->timeline());
+    }
+  judge(state, executor->program(), std::move(timelines));
+}
+
+/// A rank's process: writes, step by step, when it started and its intervals.
+void be_rank(Rank rank, const std::string& directory, int out) {
+  ZeroMqOptions place;
+  place.rank = rank;
+  place.world = kRanks;
+  place.directory = directory;
+  place.depths = channel_depths(program_of());
+  const auto endpoint =
+      meet({.url = "ipc://" + directory + "/rendezvous"}, place, std::make_shared<ZeroMqContext>());
+  Sleeper body;
+  const HostedStage mine{Replica{}, Stage{rank.value}, &body};
+  const auto executor = make_rank_executor(program_of(), std::span(&mine, 1), *endpoint);
+  Nothing data;
+  for (std::uint64_t step = 0; step < kSteps; ++step) {
+    (void)executor->run(data, {.step = step});
+    const double started =
+        std::chrono::duration<double>(executor->started().time_since_epoch()).count();
+    const auto& row = executor->timeline().ranks[rank.index()];
+    (void)!::write(out, &started, sizeof started);
+    (void)!::write(out, row.data(), row.size() * sizeof(Interval));
+  }
+  endpoint->goodbye(std::chrono::steady_clock::now() + std::chrono::seconds(10));
+}
+
+void read_all(int file, void* to, std::size_t bytes) {
+  for (auto* at = static_cast<char*>(to); bytes != 0;) {
+    const ssize_t count = ::read(file, at, bytes);
+    if (count <= 0) std::abort();
+    at += count;
+    bytes -= static_cast<std::size_t>(count);
+  }
+}
+
+void in_eight_processes(benchmark::State& state) {
+  const Program program = insert_messages_before_use(program_of());
+  std::vector<Timeline> timelines;
+  for ([[maybe_unused]] auto _ : state) {
+    const PrivateDirectory directory(std::filesystem::temp_directory_path());
+    std::array<int, kRanks> results{};
+    for (int i = 0; i < kRanks; ++i) {
+      std::array<int, 2> ends{};
+      if (::pipe(ends.data()) != 0) std::abort();
+      if (::fork() == 0) {
+        be_rank(Rank{i}, directory.path(), ends[1]);
+        ::_exit(0);
+      }
+      ::close(ends[1]);
+      results[static_cast<std::size_t>(i)] = ends[0];
+    }
+    for (std::uint64_t step = 0; step < kSteps; ++step) {
+      Timeline timeline;
+      std::array<double, kRanks> started{};
+      for (std::size_t i = 0; i < kRanks; ++i) {
+        auto& row = timeline.ranks.emplace_back(program.ranks[i].size());
+        read_all(results[i], &started[i], sizeof(double));
+        read_all(results[i], row.data(), row.size() * sizeof(Interval));
+      }
+      const double first = *std::min_element(started.begin(), started.end());
+      for (std::size_t i = 0; i < kRanks; ++i)
+        for (Interval& interval : timeline.ranks[i])
+          interval = {interval.start + started[i] - first, interval.end + started[i] - first};
+      if (step != 0) timelines.push_back(std::move(timeline));
+    }
+    for (const int file : results) ::close(file);
+    while (::wait(nullptr) > 0) {
+    }
+  }
+  judge(state, program, std::move(timelines));
+}
+
+// First: processes are forked while this one has a single thread.
+BENCHMARK(in_eight_processes)->Iterations(2)->UseRealTime()->Unit(benchmark::kMillisecond);
+BENCHMARK(in_one_process)->Iterations(2)->UseRealTime()->Unit(benchmark::kMillisecond);
+
+}  // namespace
+
+BENCHMARK_MAIN();
