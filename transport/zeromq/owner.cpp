@@ -2,6 +2,7 @@
 #include "transport/zeromq/owner.hpp"
 
 #include <algorithm>
+#include <array>
 #include <sys/eventfd.h>
 #include <unistd.h>
 #include <utility>
@@ -30,7 +31,8 @@ Owner::Owner(const ZeroMqOptions& options,
       listeners_(std::move(listeners)),
       board_(options.rank, options.world, Clock::now()),
       last_tick_(Clock::now()),
-      next_beat_(last_tick_) {
+      next_beat_(last_tick_),
+      next_look_(last_tick_) {
   require(addresses.size() == static_cast<std::size_t>(options.world),
           "there are " + std::to_string(addresses.size()) + " addresses for " +
               std::to_string(options.world) + " ranks");
@@ -133,27 +135,25 @@ std::chrono::milliseconds Owner::patience() const {
 }
 
 void Owner::poll_once() {
-  std::vector<zmq::pollitem_t> items = {{listeners_.data.handle(), 0, ZMQ_POLLIN, 0},
-                                        {listeners_.control.handle(), 0, ZMQ_POLLIN, 0},
-                                        {nullptr, wake_, ZMQ_POLLIN, 0}};
-  for (const auto& peer : peers_)
-    if (peer) items.push_back({peer->monitor.handle(), 0, ZMQ_POLLIN, 0});
+  // Three things only: every further socket would cost system calls in every turn.
+  std::array<zmq::pollitem_t, 3> items = {{{listeners_.data.handle(), 0, ZMQ_POLLIN, 0},
+                                           {listeners_.control.handle(), 0, ZMQ_POLLIN, 0},
+                                           {nullptr, wake_, ZMQ_POLLIN, 0}}};
   zmq::poll(items, patience());
 
   if ((items[2].revents & ZMQ_POLLIN) != 0) take_commands();
   if ((items[0].revents & ZMQ_POLLIN) != 0) read_data();
   if ((items[1].revents & ZMQ_POLLIN) != 0) read_control();
-  std::size_t item = 3;
+  const auto now = Clock::now();
   for (const auto& peer : peers_) {
     if (!peer) continue;
-    if ((items[item++].revents & ZMQ_POLLIN) != 0) read_monitor(*peer);
-    const bool late = peer->unacknowledged != 0 && Clock::now() >= peer->ack_at;
+    const bool late = peer->unacknowledged != 0 && now >= peer->ack_at;
     if (peer->ack_due || late || peer->unacknowledged >= kFramesPerAck ||
         peer->unacknowledged_bytes >= kBytesPerAck)
       acknowledge(*peer, FrameKind::Ack);
     peer->out.sweep();
   }
-  tick(Clock::now());
+  tick(now);
 }
 
 void Owner::take_commands() {

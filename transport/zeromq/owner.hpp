@@ -156,6 +156,7 @@ class Owner {
   Board board_;
   Clock::time_point last_tick_;
   Clock::time_point next_beat_;
+  Clock::time_point next_look_;  // at the events of connections, and at who is silent or hangs
   Clock::time_point next_bye_;
   std::optional<Stop> stopped_;  // what we tell everybody again and again
   bool leaving_ = false;

@@ -10,6 +10,12 @@ namespace millrace::zeromq {
 
 using namespace std::chrono_literals;
 
+namespace {
+
+constexpr auto kLookInterval = 25ms;
+
+}  // namespace
+
 void Owner::read_monitor(Peer& peer) {
   zmq::message_t event;
   zmq::message_t address;
@@ -40,6 +46,10 @@ void Owner::tick(Clock::time_point now) {
     const bool waiting = !peer->out.settled() || peer->question != peer->answered;
     if (waiting && now >= peer->next_probe) probe(*peer);
   }
+  if (now < next_look_) return;
+  next_look_ = now + std::min<Clock::duration>(options_.heartbeat / 4, kLookInterval);
+  for (const auto& peer : peers_)
+    if (peer) read_monitor(*peer);
   watch(now);
 }
 
