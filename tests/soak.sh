@@ -18,4 +18,6 @@ for target in build/fuzz/tests/fuzz/fuzz_*; do
   "$target" -max_total_time="$seconds" -print_final_stats=1 "$grown" tests/fuzz/"$name"_corpus
 done
 MILLRACE_ROUNDS=${SOAK_ROUNDS:-100} "$build"/tests/test_cli --gtest_filter='Campaign.*'
+# 10^8 hostile frames and 10^6 hostile connections.
+MILLRACE_TIMES=100 "$build"/tests/test_transport --gtest_filter='FrameCampaign.*:*GarbageConnections*'
 ctest --test-dir "$build" --build-config soak --label-regex soak --verbose

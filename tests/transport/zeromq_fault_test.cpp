@@ -1,7 +1,11 @@
 // Faults on the way and strangers at the door: every frame of a step is lost, duplicated,
 // reordered, delayed and damaged in turn, and what arrives must be what was sent.
+#include <atomic>
 #include <filesystem>
+#include <sys/socket.h>
+#include <sys/un.h>
 #include <thread>
+#include <unistd.h>
 
 #include <gmock/gmock.h>
 
@@ -12,6 +16,7 @@
 #include "millrace/transport/zeromq.hpp"
 #include "transport/conformance.hpp"
 #include "transport/fault_proxy.hpp"
+#include "transport/repetitions.hpp"
 
 namespace millrace {
 namespace {
@@ -261,6 +266,52 @@ TEST(ZeroMqStrangers, GarbageOnEverySocketDisturbsNobody) {
 
   on_every_rank(ends, [&](Endpoint& end) {
     for (std::uint64_t step = 0; step < 10; ++step) one_step(end, step);
+    end.goodbye(soon());
+  });
+}
+
+/// Connects to a socket's path, writes what may begin like a greeting, and goes away.
+void garbage_connection(const std::string& path, std::uint32_t number) {
+  const int stranger = ::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+  ASSERT_GE(stranger, 0);
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  path.copy(static_cast<char*>(address.sun_path), sizeof address.sun_path - 1);
+  // A full backlog refuses some: they did not get in either.
+  if (::connect(stranger, reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0) {
+    std::string bytes(random_word({.seed = 6}, number) % 96, '\0');
+    for (std::size_t i = 0; i < bytes.size(); ++i)
+      bytes[i] = static_cast<char>(random_word({.seed = 7}, number + static_cast<unsigned>(i)));
+    const std::string greeting("\xFF\0\0\0\0\0\0\0\x01\x7F\x03\0NULL", 16);
+    if (number % 2 == 0) bytes = greeting.substr(0, number % 17) + bytes;
+    static_cast<void>(!::send(stranger, bytes.data(), bytes.size(), MSG_NOSIGNAL));
+  }
+  ::close(stranger);
+}
+
+TEST(ZeroMqStrangers, GarbageConnectionsWhileRanksTrainDisturbNobody) {
+  const PrivateDirectory directory(std::filesystem::temp_directory_path());
+  Endpoints ends = zeromq_mesh(quick(directory));
+  std::vector<std::string> paths;
+  for (const auto& entry : std::filesystem::directory_iterator(directory.path()))
+    if (entry.is_socket()) paths.push_back(entry.path());
+  const auto count = static_cast<std::uint32_t>(testing_transport::times(10'000));
+  std::atomic<bool> over = false;
+  std::jthread strangers([&] {
+    for (std::uint32_t i = 0; i < count; ++i) garbage_connection(paths[i % paths.size()], i);
+    over = true;
+  });
+
+  on_every_rank(ends, [&](Endpoint& end) {
+    // Rank 0 says whether the step that begins is the last.
+    for (std::uint64_t step = 0;; ++step) {
+      one_step(end, step);
+      double last = end.rank() == Rank{0} && over ? 1 : 0;
+      Collectives together(end);
+      together.begin_step((std::uint64_t{1} << 40U) + step);
+      together.all_reduce(std::span<double>(&last, 1), ReduceOp::Max, soon());
+      if (last != 0) break;
+    }
     end.goodbye(soon());
   });
 }
