@@ -4,10 +4,10 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
-#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <limits>
+#include <system_error>
 
 #include <zlib.h>
 
@@ -68,7 +68,8 @@ std::vector<std::uint8_t> read_file(const std::string& file) {
   if (std::filesystem::is_directory(file, problem))
     throw DataError(file + ": is a folder, expected a file");
   std::ifstream stream(file, std::ios::binary);
-  if (!stream) throw DataError(file + ": cannot be opened (" + std::strerror(errno) + ")");
+  if (!stream)
+    throw DataError(file + ": cannot be opened (" + std::generic_category().message(errno) + ")");
   std::vector<std::uint8_t> bytes;
   std::array<char, 1U << 16U> block{};
   while (stream.read(block.data(), block.size()), stream.gcount() > 0) {
