@@ -9,7 +9,21 @@ namespace millrace::cli {
 
 namespace {
 
-const char* name_of(Rule rule) {
+nlohmann::json to_json(const RankReport& rank) {
+  return {{"busy", rank.busy},
+          {"idle",
+           {{"warm_up", rank.idle.warm_up},
+            {"drain", rank.idle.drain},
+            {"transfer", rank.idle.transfer},
+            {"imbalance", rank.idle.imbalance},
+            {"dependency", rank.idle.dependency}}},
+          {"peak_activation", rank.peak_activation},
+          {"peak_bytes", rank.peak_bytes}};
+}
+
+}  // namespace
+
+std::string name_of(Rule rule) {
   switch (rule) {
     case Rule::Placement:
       return "placement";
@@ -37,19 +51,16 @@ const char* name_of(Rule rule) {
   return "?";
 }
 
-nlohmann::json to_json(const RankReport& rank) {
-  return {{"busy", rank.busy},
-          {"idle",
-           {{"warm_up", rank.idle.warm_up},
-            {"drain", rank.idle.drain},
-            {"transfer", rank.idle.transfer},
-            {"imbalance", rank.idle.imbalance},
-            {"dependency", rank.idle.dependency}}},
-          {"peak_activation", rank.peak_activation},
-          {"peak_bytes", rank.peak_bytes}};
+nlohmann::json to_json(const std::vector<ChannelCapacity>& channels) {
+  nlohmann::json all = nlohmann::json::array();
+  for (const ChannelCapacity& channel : channels)
+    all.push_back({{"source", channel.source.value},
+                   {"destination", channel.destination.value},
+                   {"direction", channel.direction == Direction::Forward ? "F" : "B"},
+                   {"minimal", channel.minimal},
+                   {"sufficient", channel.sufficient}});
+  return all;
 }
-
-}  // namespace
 
 Figures figures_of(const Graph& graph,
                    const Cost& cost,
@@ -71,14 +82,8 @@ Figures figures_of(const Graph& graph,
 
 nlohmann::json to_json(const Figures& figures) {
   const Report& report = figures.report;
-  nlohmann::json ranks = nlohmann::json::array(), channels = nlohmann::json::array();
+  nlohmann::json ranks = nlohmann::json::array();
   for (const RankReport& rank : report.ranks) ranks.push_back(to_json(rank));
-  for (const ChannelCapacity& channel : figures.channels)
-    channels.push_back({{"source", channel.source.value},
-                        {"destination", channel.destination.value},
-                        {"direction", channel.direction == Direction::Forward ? "F" : "B"},
-                        {"minimal", channel.minimal},
-                        {"sufficient", channel.sufficient}});
   return {{"makespan", report.makespan},
           {"span", report.span},
           {"bubble_makespan", report.bubble_makespan},
@@ -86,7 +91,7 @@ nlohmann::json to_json(const Figures& figures) {
           {"bubble_span", report.bubble_span},
           {"bubble_span_ratio", report.bubble_span_ratio()},
           {"per_rank", std::move(ranks)},
-          {"capacity", std::move(channels)},
+          {"capacity", to_json(figures.channels)},
           {"valid", figures.violations.empty()},
           {"critical_path", report.critical_path}};
 }

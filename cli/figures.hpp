@@ -30,6 +30,12 @@ struct Figures {
 /// Largest of a member over the ranks.
 [[nodiscard]] double largest(const Report& report, double RankReport::*member);
 
+/// "order", "weight after input".
+[[nodiscard]] std::string name_of(Rule rule);
+
+/// Source, destination, direction, minimal and sufficient depth of each channel.
+[[nodiscard]] nlohmann::json to_json(const std::vector<ChannelCapacity>& channels);
+
 /// "rule 5 (order), rank 1, action 3 (1B0): sentence".
 [[nodiscard]] std::string to_string(const Violation& violation, const Program& program);
 

@@ -175,16 +175,18 @@ void Structure::repeated(Rank rank, std::size_t position, const Action& action, 
   const std::size_t before = first - first_[rank.index()];
   const Action& other = program_.ranks[rank.index()][before];
   if (other.op != action.op)
-    return report(Rule::WeightAfterInput,
-                  rank,
-                  position,
-                  to_string(action) + " stands beside " + to_string(other) + " (position " +
-                      std::to_string(before) + "); a unit has B, or I and W");
-  report(is_compute(action.op) ? Rule::Completeness : Rule::Messages,
-         rank,
-         position,
-         to_string(action) + " appears a second time (first at position " + std::to_string(before) +
-             ")");
+    report(Rule::WeightAfterInput,
+           rank,
+           position,
+           to_string(action) + " stands beside " + to_string(other) + " (position " +
+               std::to_string(before) + "); a unit has B, or I and W");
+  else
+    report(is_compute(action.op) ? Rule::Completeness : Rule::Messages,
+           rank,
+           position,
+           to_string(action) + " appears a second time (first at position " +
+               std::to_string(before) + ")");
+  violations_.back().others.push_back({rank, before});
 }
 
 void Structure::pair(Rank rank, std::size_t position) {

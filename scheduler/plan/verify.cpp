@@ -38,6 +38,10 @@ class OrderCheck {
     violations_.push_back({rule, graph_.rank(node), graph_.position(node), std::move(sentence)});
   }
 
+  void also(Node node) {
+    violations_.back().others.push_back({graph_.rank(node), graph_.position(node)});
+  }
+
   /// What waits for something later in its own list.
   void own_lists() {
     Node node = 0;
@@ -46,11 +50,13 @@ class OrderCheck {
       const Node end = graph_.first(Rank{static_cast<std::int32_t>(r) + 1});
       for (; node < end; ++node)
         for (const Node producer : graph_.producers(node))
-          if (producer >= node && producer < end)
+          if (producer >= node && producer < end) {
             report(Rule::Order,
                    node,
                    to_string(graph_.action(node)) + " comes before " +
                        to_string(graph_.action(producer)) + ", which it needs");
+            also(producer);
+          }
     }
   }
 
@@ -60,6 +66,7 @@ class OrderCheck {
     if (plan::finished(graph_, next)) return {};
     const auto found = plan::shortest_cycle(waits, next);
     report(rule, found.front().node, opening + plan::deadlock(graph_, found).sentence());
+    for (std::size_t i = 1; i < found.size(); ++i) also(found[i].node);
     return found;
   }
 

@@ -1,13 +1,9 @@
 // The plan verbs as typed: figures, files, and one sentence with exit code 2 for bad input.
-#include <filesystem>
-#include <fstream>
-#include <unistd.h>
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
-#include "cli/command.hpp"
+#include "cli/verb_test.hpp"
 
 namespace millrace::test {
 namespace {
@@ -16,37 +12,7 @@ using nlohmann::json;
 using testing::HasSubstr;
 using testing::StartsWith;
 
-// A folder of this test's own, removed at its end.
-class PlanVerbs : public testing::Test {
- protected:
-  PlanVerbs() { std::filesystem::create_directories(folder_); }
-  ~PlanVerbs() override { std::filesystem::remove_all(folder_); }
-
-  [[nodiscard]] std::string path(const std::string& name) const {
-    return (folder_ / name).string();
-  }
-
-  void write(const std::string& name, const std::string& text) const {
-    std::ofstream(path(name)) << text;
-  }
-
-  [[nodiscard]] std::string read(const std::string& name) const {
-    std::ifstream file(path(name));
-    return {std::istreambuf_iterator<char>(file), {}};
-  }
-
-  [[nodiscard]] std::size_t files() const {
-    std::size_t found = 0;
-    for (const auto& entry : std::filesystem::directory_iterator(folder_))
-      found += entry.is_regular_file() ? 1U : 0U;
-    return found;
-  }
-
- private:
-  std::filesystem::path folder_ = std::filesystem::temp_directory_path() /
-                                  ("millrace_plan_verbs_" + std::to_string(::getpid()) + "_" +
-                                   testing::UnitTest::GetInstance()->current_test_info()->name());
-};
+class PlanVerbs : public VerbTest {};
 
 TEST_F(PlanVerbs, ShowDrawsTheStaircase) {
   const Ran ran = command("show 1f1b -p 2 -m 2");

@@ -9,11 +9,12 @@
 #include "millrace/core/error.hpp"
 #include "millrace/scheduler/plan/generators.hpp"
 #include "millrace/scheduler/plan/passes.hpp"
+#include "support/small_programs.hpp"
 
 namespace millrace {
 namespace {
 
-using testing::HasSubstr;
+using ::testing::HasSubstr;
 
 struct Drawn {
   Program program;
@@ -106,14 +107,47 @@ void expect_well_formed(const std::string& xml) {
   EXPECT_TRUE(open.empty());
 }
 
+TEST(DrawOrder, PutsMarkedActionsIntoBrackets) {
+  const Program program =
+      millrace::testing::program(millrace::testing::straight(2, 1), {"0F0 0B0", "1F0+"});
+
+  EXPECT_EQ(draw_order(program, {{Rank{0}, 1}, {Rank{1}, 0}, {Rank{1}, 1}}),
+            "action |   0      1\n"
+            "rank 0 |  0F0   [0B0]\n"
+            "rank 1 | [1F0+]  [-]\n");
+}
+
+TEST(DrawOrder, ShowsWhatSurroundsTheMarksOfALongProgram) {
+  const Program program = millrace::testing::one_f_one_b(40, 60);
+
+  EXPECT_EQ(draw_order(program, {{Rank{20}, 50}, {Rank{22}, 53}}, 1),
+            "action  | ...   49      50      51      52      53      54\n"
+            "...\n"
+            "rank 19 | ...  19B14   19F35   19B15   19F36   19B16   19F37\n"
+            "rank 20 | ...  20F34  [20B15]  20F35   20B16   20F36   20B17\n"
+            "rank 21 | ...  21B15   21F34   21B16   21F35   21B17   21F36\n"
+            "rank 22 | ...  22F33   22B16   22F34   22B17  [22F35]  22B18\n"
+            "rank 23 | ...  23B16   23F33   23B17   23F34   23B18   23F35\n"
+            "...\n");
+}
+
+TEST(DrawOrder, StaysShortForAnyProgramAndSurvivesMarksOutsideIt) {
+  const Program program = millrace::testing::one_f_one_b(100, 1000);
+
+  EXPECT_LT(draw_order(program, {}).size(), 4000U);
+  EXPECT_LT(draw_order(program, {{Rank{50}, 5}, {Rank{51}, 1900}}).size(), 2000U);
+  EXPECT_EQ(draw_order(Program{}, {{Rank{0}, 0}}), "");
+  EXPECT_THAT(draw_order(program, {{Rank{99}, 5000}}), HasSubstr("[-]"));
+}
+
 TEST(DrawSvg, IsWellFormedForTheWholeCatalogue) {
   for (const ScheduleEntry& entry : schedules()) {
     const Drawn it = drawn(entry.name, 4, 8);
     const std::string svg = draw_svg(it.program, it.timeline, it.cost, "a < b & 'c'");
     expect_well_formed(svg);
     EXPECT_THAT(svg, HasSubstr("a &lt; b &amp; "));
-    EXPECT_THAT(svg, testing::Not(HasSubstr("nan")));
-    EXPECT_THAT(svg, testing::Not(HasSubstr("inf")));
+    EXPECT_THAT(svg, ::testing::Not(HasSubstr("nan")));
+    EXPECT_THAT(svg, ::testing::Not(HasSubstr("inf")));
   }
 }
 
@@ -127,7 +161,7 @@ TEST(DrawSvg, HasABoxPerActionAndACurvePerRank) {
   for (const char* word :
        {">forward<", ">backward-input<", ">backward-weight<", ">idle<", ">time<"})
     EXPECT_THAT(svg, HasSubstr(word));
-  EXPECT_THAT(svg, testing::Not(HasSubstr(">backward<")));
+  EXPECT_THAT(svg, ::testing::Not(HasSubstr(">backward<")));
 }
 
 TEST(DrawTrace, ReadsBackTheSameTimeline) {

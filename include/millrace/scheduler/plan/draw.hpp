@@ -31,6 +31,18 @@ struct AsciiOptions {
                                      const Timeline& timeline,
                                      const AsciiOptions& options = {});
 
+/// Draws the order of a program that need not be able to run: a line per rank, a column per
+/// position, the marked actions in brackets. A mark behind a rank's last action shows as [-]. Of
+/// long lists the `around` columns on each side of a mark are shown, of many ranks the marked ones
+/// and their neighbours. Cost: O(ranks (1 + marks around)).
+///
+///   action |   0      1      2      3
+///   rank 0 |  0F0   [0B0]   0F1    0B1
+///   rank 1 |  1F0   [1F1]   1B0    1B1
+[[nodiscard]] std::string draw_order(const Program& program,
+                                     const std::vector<ActionPlace>& marks,
+                                     int around = 5);
+
 /// Draws an SVG 1.1 picture: a bar per rank with a box per action (colour by op, shade by chunk or
 /// replica, micro-batch number inside), idle time as grey ground, legend, time axis, and the memory
 /// held by each rank under it when `cost` has a memory model. Text in a generic sans-serif font.

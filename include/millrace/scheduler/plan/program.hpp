@@ -36,4 +36,12 @@ struct Program {
   }
 };
 
+/// Where an action stands: program.ranks[rank][position].
+struct ActionPlace {
+  Rank rank;
+  std::size_t position = 0;
+
+  friend bool operator==(const ActionPlace&, const ActionPlace&) = default;
+};
+
 }  // namespace millrace

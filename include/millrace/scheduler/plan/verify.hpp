@@ -37,8 +37,10 @@ enum class Rule : std::uint8_t {
 struct Violation {
   Rule rule = Rule::Placement;
   Rank rank;
-  std::size_t position = 0;  ///< index in the rank's list
+  std::size_t position = 0;  ///< index in the rank's list; its length where something is missing
   std::string sentence;
+  /// The other actions of the fault: the rest of a cycle, or what should have come first.
+  std::vector<ActionPlace> others = {};
 };
 
 /// What the messages travel on. Every message has a key, so they may overtake each other.

@@ -1,0 +1,47 @@
+// The fixture of tests that run verbs with files.
+#pragma once
+
+#include <filesystem>
+#include <fstream>
+#include <string>
+#include <unistd.h>
+
+#include <gtest/gtest.h>
+
+#include "cli/command.hpp"
+
+namespace millrace::test {
+
+/// A folder of this test's own, removed at its end.
+class VerbTest : public testing::Test {
+ protected:
+  VerbTest() { std::filesystem::create_directories(folder_); }
+  ~VerbTest() override { std::filesystem::remove_all(folder_); }
+
+  [[nodiscard]] std::string path(const std::string& name) const {
+    return (folder_ / name).string();
+  }
+
+  void write(const std::string& name, const std::string& text) const {
+    std::ofstream(path(name)) << text;
+  }
+
+  [[nodiscard]] std::string read(const std::string& name) const {
+    std::ifstream file(path(name));
+    return {std::istreambuf_iterator<char>(file), {}};
+  }
+
+  [[nodiscard]] std::size_t files() const {
+    std::size_t found = 0;
+    for (const auto& entry : std::filesystem::directory_iterator(folder_))
+      found += entry.is_regular_file() ? 1U : 0U;
+    return found;
+  }
+
+ private:
+  std::filesystem::path folder_ = std::filesystem::temp_directory_path() /
+                                  ("millrace_verbs_" + std::to_string(::getpid()) + "_" +
+                                   testing::UnitTest::GetInstance()->current_test_info()->name());
+};
+
+}  // namespace millrace::test

@@ -1,0 +1,126 @@
+// millrace verify as typed: the verdict as text and as JSON, the grid under a fault, the files.
+#include <gmock/gmock.h>
+#include <nlohmann/json.hpp>
+
+#include "cli/verb_test.hpp"
+
+namespace millrace::test {
+namespace {
+
+using nlohmann::json;
+using testing::HasSubstr;
+using testing::StartsWith;
+
+class VerifyVerb : public VerbTest {};
+
+TEST_F(VerifyVerb, ProvesAScheduleAndSaysItsRoomMemoryAndBits) {
+  const Ran ran = command("verify interleaved -p 2 -m 4 -v 2 --capacity 3");
+
+  EXPECT_EQ(ran.code, 0);
+  EXPECT_EQ(
+      ran.text,
+      "interleaved p=2 m=4 v=2: valid, 32 actions\n"
+      "deadlock-free, with messages placed in pairs: rendezvous yes, capacity 3 yes, unbounded "
+      "yes\n"
+      "messages in a channel: at most 2 when nothing waits for room, 1 suffices (per channel: "
+      "--json)\n"
+      "peak activation by rank: 2.5 1.5\n"
+      "same bits as sequential: yes\n");
+}
+
+TEST_F(VerifyVerb, PrintsTheGridWithTheFaultyActionsUnderTheSentence) {
+  write("bad.csv", "0F0,0B0,0F1,0B1\n1F0,1F1,1B0,1B1\n");
+
+  const Ran ran = command("verify " + path("bad.csv"));
+
+  EXPECT_EQ(ran.code, 1);
+  EXPECT_EQ(ran.text,
+            "rule 5 (order), rank 0, action 1 (0B0): the order has a cycle: rank 0 waits in 0B0 "
+            "for 1B0 of rank 1; rank 1 waits in 1F1 for 0F1 of rank 0\n"
+            "action |   0     1     2     3\n"
+            "rank 0 |  0F0  [0B0]  0F1   0B1\n"
+            "rank 1 |  1F0  [1F1]  1B0   1B1\n");
+}
+
+TEST_F(VerifyVerb, ShowsTheCycleOfATransportThatHangs) {
+  write("late.csv",
+        "0F0,0SEND_F0,0F1,0SEND_F1,0RECV_B0,0B0,0RECV_B1,0B1\n"
+        "1RECV_F0,1F0,1B0,1SEND_B0,1RECV_F1,1F1,1B1,1SEND_B1\n");
+
+  const Ran ran = command("verify " + path("late.csv"));
+  const json verdict = json::parse(command("verify " + path("late.csv") + " --json").text);
+
+  EXPECT_EQ(ran.code, 0);
+  EXPECT_THAT(ran.text, HasSubstr("deadlock-free: rendezvous no, capacity 1 yes, unbounded yes\n"));
+  EXPECT_THAT(ran.text, HasSubstr("[0SEND_F1]"));
+  EXPECT_THAT(ran.text, HasSubstr("[1SEND_B0]"));
+  EXPECT_EQ(verdict["deadlock_free"],
+            json::parse(R"({"rendezvous": false, "capacity 1": true, "unbounded": true})"));
+  EXPECT_THAT(verdict["cycles"]["rendezvous"].get<std::string>(),
+              HasSubstr("rank 1 waits in 1SEND_B0 for rank 0 to get past 0SEND_F1"));
+}
+
+TEST_F(VerifyVerb, JsonHasTheVerdictForAProgram) {
+  const json good = json::parse(command("verify gpipe-lifo -p 2 -m 2 --json").text);
+  EXPECT_EQ(good["valid"], true);
+  EXPECT_EQ(good["actions"], 8);
+  EXPECT_EQ(good["violations"], json::array());
+  EXPECT_EQ(good["same_bits"], false);
+  EXPECT_THAT(good["accumulation"].get<std::string>(), StartsWith("stage 0 adds the gradient"));
+  EXPECT_EQ(good["per_rank"][1], json::parse(R"({"peak_activation": 2.0, "peak_bytes": 2.0})"));
+  const json channel = {
+      {"source", 0}, {"destination", 1}, {"direction", "F"}, {"minimal", 1}, {"sufficient", 1}};
+  EXPECT_EQ(good["capacity"][0], channel);
+
+  write("bad.csv", "0F0,0F0,0B0\n");
+  const json bad = json::parse(command("verify " + path("bad.csv") + " --json").text);
+  EXPECT_EQ(bad["valid"], false);
+  EXPECT_EQ(bad["same_bits"], nullptr);
+  EXPECT_EQ(bad["violations_by_rule"], json::parse(R"({"completeness": 1})"));
+  const json first = {{"rank", 0}, {"position", 0}};
+  const json violation = {{"rule", 2},
+                          {"name", "completeness"},
+                          {"rank", 0},
+                          {"position", 1},
+                          {"action", "0F0"},
+                          {"others", json::array({first})},
+                          {"sentence", "0F0 appears a second time (first at position 0)"}};
+  EXPECT_EQ(bad["violations"], json::array({violation}));
+}
+
+TEST_F(VerifyVerb, WritesTheFilesOfAScheduleThatRuns) {
+  const Ran ran =
+      command("verify 1f1b --csv " + path("a.csv") + " --svg " + path("a.svg") + " --html " +
+              path("a.html") + " --trace " + path("a.json") + " --plan " + path("plan.json"));
+
+  EXPECT_EQ(ran.code, 0);
+  EXPECT_THAT(ran.text, StartsWith("1f1b p=4 m=8: valid"));
+  EXPECT_EQ(files(), 5U);
+  EXPECT_EQ(read("a.svg"), command("show 1f1b --svg").text);
+}
+
+TEST_F(VerifyVerb, DrawsNoPictureOfAScheduleThatCannotRun) {
+  write("bad.csv", "0B0,0F0\n");
+
+  const Ran ran = command("verify " + path("bad.csv") + " --svg " + path("a.svg") + " --plan " +
+                          path("p.json"));
+
+  EXPECT_EQ(ran.code, 1);
+  EXPECT_THAT(ran.text,
+              HasSubstr("millrace: --svg is not written: a schedule that cannot run has no times"));
+  EXPECT_EQ(files(), 2U);  // bad.csv and the plan
+}
+
+TEST_F(VerifyVerb, ReportsTheMemoryLimitAndStillDraws) {
+  const Ran ran = command("verify 1f1b --memory-limit 0.5p --svg " + path("a.svg"));
+
+  EXPECT_EQ(ran.code, 1);
+  EXPECT_THAT(
+      ran.text,
+      StartsWith("rule 9 (memory), rank 0, action 3 (0F3): memory reaches 4.000000; the limit is "
+                 "2.000000\n"));
+  EXPECT_EQ(files(), 1U);
+}
+
+}  // namespace
+}  // namespace millrace::test
