@@ -5,6 +5,7 @@
 #include <string>
 
 #include "cli/exit_codes.hpp"
+#include "cli/usage.hpp"
 #include "cli/verbs.hpp"
 #include "millrace/core/error.hpp"
 #include "millrace/transport/failure.hpp"
@@ -42,7 +43,7 @@ int run(CLI::App& app, int count, const char* const* arguments) {
     return 0;
   } catch (const CLI::ParseError& error) {
     if (error.get_exit_code() == 0) return app.exit(error);  // --help
-    return complain(std::string(error.what()) + "; see " + app.get_name() + " --help", kUsage);
+    return complain(usage_sentence(app, error, count > 1 ? arguments[1] : ""), kUsage);
   } catch (const ExitCode& exit) {
     return exit.code;
   } catch (const std::exception& error) {
@@ -55,6 +56,7 @@ int run(CLI::App& app, int count, const char* const* arguments) {
 int run_command(int argc, char** argv) {
   CLI::App app{"Pipeline-parallel training: schedules as data, proved, simulated, drawn and run"};
   app.name("millrace");
+  app.set_version_flag("--version", "millrace " MILLRACE_VERSION, "Print the version and exit");
   app.require_subcommand(1);
   add_list(app);
   add_train(app);

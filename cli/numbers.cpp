@@ -13,8 +13,6 @@ namespace millrace::cli {
 
 namespace {
 
-constexpr double kLargest = 1e15;  // beyond, ticks would not be exact integers any more
-
 [[noreturn]] void refuse(const std::string& option,
                          const std::string& text,
                          const std::string& allowed) {
@@ -46,13 +44,13 @@ std::int64_t whole_number(const std::string& option,
   return value;
 }
 
-double decimal(const std::string& option, const std::string& text, double least) {
+// Beyond the default of `most`, ticks would not be exact integers any more.
+double decimal(const std::string& option, const std::string& text, double least, double most) {
   double value = 0;
   const char* end = text.data() + text.size();
   const auto [stop, error] = std::from_chars(text.data(), end, value);
-  if (error != std::errc() || stop != end || !std::isfinite(value) || value < least ||
-      value > kLargest)
-    refuse(option, text, "a number from " + plain(least) + " to " + plain(kLargest));
+  if (error != std::errc() || stop != end || !std::isfinite(value) || value < least || value > most)
+    refuse(option, text, "a number from " + plain(least) + " to " + plain(most));
   return value;
 }
 

@@ -19,8 +19,11 @@ struct NumberList {
                                         std::int64_t least,
                                         std::int64_t most = 2'147'483'647);
 
-/// A decimal of at least `least`.
-[[nodiscard]] double decimal(const std::string& option, const std::string& text, double least);
+/// A decimal from `least` to `most`.
+[[nodiscard]] double decimal(const std::string& option,
+                             const std::string& text,
+                             double least,
+                             double most = 1e15);
 
 /// Comma-separated decimals, each at least `least`.
 [[nodiscard]] NumberList number_list(const std::string& option,

@@ -8,7 +8,6 @@
 #include "cli/plan_options.hpp"
 #include "cli/verbs.hpp"
 #include "millrace/core/error.hpp"
-#include "millrace/scheduler/plan/cost_file.hpp"
 
 namespace millrace::cli {
 
@@ -97,7 +96,7 @@ Cost typed_cost(const Shape& shape, const PlanOptions& options) {
   const int decimals = std::max({options.forward.decimals,
                                  options.input.decimals,
                                  options.weight.decimals,
-                                 options.latency.decimals});
+                                 options.latency ? options.latency->decimals : 0});
   const double scale = std::pow(10, decimals);
   Cost cost;
   cost.slices = shape.slices;
@@ -105,32 +104,35 @@ Cost typed_cost(const Shape& shape, const PlanOptions& options) {
   cost.forward = times("--f", options.forward, portion, scale, shape.slices);
   cost.backward_input = times("--i", options.input, portion, scale, shape.slices);
   cost.backward_weight = times("--w", options.weight, portion, scale, shape.slices);
-  require(options.latency.values.size() == 1, "--latency is a list; expected one number");
-  cost.latency = std::round(options.latency.values.front() * scale) * portion.parts * shape.slices;
-  require(options.bandwidth.has_value() == options.message_bytes.has_value(),
-          options.bandwidth ? "--bandwidth is given without --message-bytes; they go together"
-                            : "--message-bytes is given without --bandwidth; they go together");
-  cost.bytes_per_tick = options.bandwidth.value_or(0) / cost.ticks_per_unit;
-  cost.message_bytes = options.message_bytes.value_or(0);
+  set_links(cost, options, shape.ranks);
   set_memory(cost, options, portion);
   return cost;
 }
 
-Cost filed_cost(const Shape& shape, const std::string& path) {
-  ParsedCosts read = read_costs(read_file("--costs", path));
-  if (!read.costs) throw DataError(path + ":" + to_string(read.diagnostics.front()));
-  require(read.costs->stages == shape.stages() && read.costs->cost.slices == shape.slices,
-          "--costs " + path + " is of " + std::to_string(read.costs->stages) + " stages and " +
-              std::to_string(read.costs->cost.slices) + " slices; the schedule has " +
+Cost filed_cost(const Shape& shape, const PlanOptions& options) {
+  CostFile file = cost_file_of(options);
+  require(file.stages == shape.stages() && file.cost.slices == shape.slices,
+          "--costs " + options.costs_file + " is of " + std::to_string(file.stages) +
+              " stages and " + std::to_string(file.cost.slices) + " slices; the schedule has " +
               std::to_string(shape.stages()) + " and " + std::to_string(shape.slices));
-  return std::move(read.costs->cost);
+  set_links(file.cost, options, shape.ranks);
+  return std::move(file.cost);
 }
 
 }  // namespace
 
+CostFile cost_file_of(const PlanOptions& options) {
+  const std::string& path = options.costs_file;
+  require(options.typed_costs.empty() && !options.chunk_costs,
+          (options.typed_costs.empty() ? "--chunk-costs" : options.typed_costs.front()) +
+              " was given, but --costs " + path + " says it; leave one of them out");
+  ParsedCosts read = read_costs(read_file("--costs", path));
+  if (!read.costs) throw DataError(path + ":" + to_string(read.diagnostics.front()));
+  return std::move(*read.costs);
+}
+
 Cost cost_of(const Shape& shape, const PlanOptions& options) {
-  Cost cost = options.costs_file.empty() ? typed_cost(shape, options)
-                                         : filed_cost(shape, options.costs_file);
+  Cost cost = options.costs_file.empty() ? typed_cost(shape, options) : filed_cost(shape, options);
   if (options.atomic_pairs) set_atomic_pairs(cost);
   return cost;
 }

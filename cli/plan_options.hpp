@@ -5,11 +5,12 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include <CLI/CLI.hpp>
 
 #include "cli/numbers.hpp"
-#include "millrace/scheduler/plan/cost.hpp"
+#include "millrace/scheduler/plan/cost_file.hpp"
 #include "millrace/scheduler/plan/generators.hpp"
 #include "millrace/scheduler/plan/simulate.hpp"
 
@@ -17,11 +18,15 @@ namespace millrace::cli {
 
 struct PlanOptions {
   ScheduleOptions schedule;  ///< counts as typed; costs and limit are filled in by schedule_options
-  NumberList forward{{1}}, input{{1}}, weight{{1}}, latency{{0}};
+  NumberList forward{{1}}, input{{1}}, weight{{1}};
   NumberList memory_forward{{1}}, memory_input{{0}};
   std::optional<NumberList> memory_weight;  ///< default: what gives all of it back
-  std::optional<double> bandwidth, message_bytes;
-  std::string memory_limit;  ///< as typed; empty = none
+  std::vector<std::string> typed_costs;     ///< which of --f, --i, --w, --mem-* were given
+  std::optional<NumberList> latency, bandwidth, rank_speed;
+  std::optional<double> message_bytes;
+  bool contention = false;
+  std::string memory_limit;               ///< as typed; empty = none
+  std::vector<std::string> typed_counts;  ///< "-p 8", "-m 24" where given
   bool chunk_costs = false;
   bool atomic_pairs = false;
   std::string costs_file;
@@ -37,8 +42,14 @@ struct PlanOptions {
   bool json = false;
 };
 
-/// Registers all of them with a verb. `options` must outlive the parsing.
+/// Registers all but the run options with a verb. `options` must outlive the parsing.
 void add_plan_options(CLI::App& verb, PlanOptions& options);
+
+/// Registers --iterations and --jitter.
+void add_run_options(CLI::App& verb, PlanOptions& options);
+
+/// Registers --seed.
+void add_seed_option(CLI::App& verb, PlanOptions& options, const char* what);
 
 /// The generator options with costs and memory limit.
 [[nodiscard]] ScheduleOptions schedule_options(const PlanOptions& options);
@@ -48,12 +59,24 @@ void add_plan_options(CLI::App& verb, PlanOptions& options);
 /// option, DataError for a bad file.
 [[nodiscard]] Program program_of(const std::string& subject, const PlanOptions& options);
 
-/// As program_of, leaving out the options that the schedule does not have (compare gives the same
+/// The options that the schedule does not take, as typed: "-v 2", "--order lifo".
+[[nodiscard]] std::vector<std::string> untaken_options(const std::string& subject,
+                                                       const PlanOptions& options);
+
+/// As program_of, leaving out the options that the schedule does not take (compare gives the same
 /// options to several schedules).
 [[nodiscard]] Program comparable_program_of(const std::string& subject, const PlanOptions& options);
 
-/// What is owed in memory at most, in the unit of --mem-*; empty when not limited.
+/// What is owed in memory at most, in the unit of --mem-* or the bytes of a cost file; empty when
+/// not limited.
 [[nodiscard]] std::optional<double> memory_limit_of(const PlanOptions& options, int ranks);
+
+/// Latency, bandwidth, contention and rank speeds where given, in the cost's ticks of
+/// `ticks_per_unit`. Throws InvalidArgument for a list of another length than 1 or p x p.
+void set_links(Cost& cost, const PlanOptions& options, int ranks);
+
+/// The cost file of --costs. Throws InvalidArgument or DataError.
+[[nodiscard]] CostFile cost_file_of(const PlanOptions& options);
 
 /// Costs for a shape. Every time is a whole number of ticks when the given times have at most nine
 /// decimals.
@@ -64,6 +87,9 @@ void add_plan_options(CLI::App& verb, PlanOptions& options);
 
 /// Whether any of --csv, --svg, --html, --trace, --plan goes to standard output.
 [[nodiscard]] bool prints_file(const PlanOptions& options);
+
+/// Throws InvalidArgument when standard output would get two things: two files, or one and --json.
+void require_one_output(const PlanOptions& options);
 
 /// Writes the files that were asked for.
 void write_outputs(const PlanOptions& options,

@@ -3,15 +3,40 @@
 
 #include "cli/files.hpp"
 #include "cli/plan_options.hpp"
+#include "millrace/core/error.hpp"
 #include "millrace/scheduler/plan/draw.hpp"
 #include "millrace/scheduler/plan/text.hpp"
 
 namespace millrace::cli {
 
+namespace {
+
+bool on_standard_output(const std::optional<std::string>& path) {
+  return path && (path->empty() || *path == "-");
+}
+
+}  // namespace
+
+void require_one_output(const PlanOptions& options) {
+  std::vector<std::string> printed;
+  if (options.json) printed.emplace_back("--json");
+  for (const auto& [option, path] : {std::pair("--csv", &options.csv),
+                                     {"--svg", &options.svg},
+                                     {"--html", &options.html},
+                                     {"--trace", &options.trace},
+                                     {"--plan", &options.plan}})
+    if (on_standard_output(*path)) printed.emplace_back(option);
+  require(printed.size() < 2,
+          printed.size() < 2
+              ? ""
+              : printed[0] + " and " + printed[1] + " would both go to standard output; give " +
+                    printed[1] + " a file");
+}
+
 bool prints_file(const PlanOptions& options) {
   for (const auto* path :
        {&options.csv, &options.svg, &options.html, &options.trace, &options.plan})
-    if (*path && ((*path)->empty() || **path == "-")) return true;
+    if (on_standard_output(*path)) return true;
   return false;
 }
 

@@ -133,6 +133,7 @@ std::string title(const Found& best) {
 }
 
 void run(const SearchArguments& arguments) {
+  require_one_output(arguments.plan);
   const SearchOptions options = search_options(arguments);
   SearchResult result = search(options);
   if (result.cut_by_time)
@@ -202,6 +203,7 @@ void add_search(CLI::App& app) {
       "search", "Find the best schedule for counts, costs and a memory limit, and how good it is");
   auto arguments = std::make_shared<SearchArguments>();
   add_plan_options(*verb, arguments->plan);
+  add_seed_option(*verb, arguments->plan, "Seed of the local search (default 1)");
   add_search_options(*verb, *arguments);
   verb->callback([arguments] { run(*arguments); });
 }

@@ -7,6 +7,7 @@
 
 #include "cli/plan_options.hpp"
 #include "cli/verbs.hpp"
+#include "millrace/core/error.hpp"
 #include "millrace/scheduler/plan/draw.hpp"
 
 namespace millrace::cli {
@@ -31,6 +32,8 @@ void print_messages(const Program& program) {
 }
 
 void show(const std::string& subject, const PlanOptions& options) {
+  require(!options.json, "--json is of simulate and verify; show writes the plan with --plan");
+  require_one_output(options);
   const Program program = program_of(subject, options);
   const Cost cost = cost_of(program.shape, options);
   const Graph graph(program);

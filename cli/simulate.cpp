@@ -114,6 +114,7 @@ void print_more(const nlohmann::json& more) {
 }
 
 void run(const std::string& subject, const PlanOptions& options) {
+  require_one_output(options);
   const Program program = program_of(subject, options);
   const Cost cost = cost_of(program.shape, options);
   const Graph graph(program);
@@ -141,6 +142,8 @@ void add_simulate(CLI::App& app) {
   auto options = std::make_shared<PlanOptions>();
   verb->add_option("schedule", *subject, "Name (millrace list), plan file or CSV file")->required();
   add_plan_options(*verb, *options);
+  add_run_options(*verb, *options);
+  add_seed_option(*verb, *options, "Seed of the jitter (default 1)");
   verb->callback([subject, options] { run(*subject, *options); });
 }
 

@@ -1,4 +1,6 @@
 // The plan verbs as typed: figures, files, and one sentence with exit code 2 for bad input.
+#include <algorithm>
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
@@ -89,7 +91,17 @@ TEST_F(PlanVerbs, BadInputIsOneSentenceAndExitCodeTwo) {
       {"show gpipe --order up", "millrace: --order is 'up'; known are fifo and lifo\n"},
       {"show 1f1b --bandwidth 5",
        "millrace: --bandwidth is given without --message-bytes; they go together\n"},
-      {"show 1f1b --frob", "millrace: The following argument was not expected: --frob"},
+      {"show 1f1b --json", "millrace: --json is of simulate and verify"},
+      {"show 1f1b --csv --svg", "millrace: --csv and --svg would both go to standard output"},
+      {"simulate 1f1b --json --csv", "millrace: --json and --csv would both go to standard output"},
+      {"simulate 1f1b --jitter 2", "millrace: --jitter is '2'; expected a number from 0 to 1\n"},
+      {"simulate 1f1b --memory-limit 2q",
+       "millrace: --memory-limit is '2q'; expected a number, or a number with suffix p"},
+      {"simulate 1f1b --latency 1,2", "millrace: --latency has 2 values; allowed are 1 or one"},
+      {"simulate 1f1b --contention", "millrace: --contention is given without --bandwidth"},
+      {"simulate 1f1b --rank-speed 1,2", "millrace: --rank-speed has 2 values; allowed are p = 4"},
+      {"simulate 1f1b --rank-speed 0",
+       "millrace: --rank-speed is '0'; expected a number from 1e-09 to 1e+15\n"},
       {"show 1f1b --svg /nowhere/a.svg",
        "millrace: --svg /nowhere/a.svg cannot be written: No such file or directory\n"},
       {"compare 1f1b --csv a", "millrace: --csv is of one schedule; compare writes none\n"},
@@ -100,6 +112,46 @@ TEST_F(PlanVerbs, BadInputIsOneSentenceAndExitCodeTwo) {
     EXPECT_THAT(ran.text, StartsWith(sentence)) << arguments;
     EXPECT_EQ(std::count(ran.text.begin(), ran.text.end(), '\n'), 1) << arguments;
   }
+}
+
+TEST_F(PlanVerbs, WhatTheParserRefusesNamesTheOptionAsTypedAndTheNearestName) {
+  const std::vector<std::pair<std::string, std::string>> cases = {
+      {"",
+       "a verb is missing; known are list train show verify simulate compare search launch "
+       "worker doctor; see millrace --help"},
+      {"simulte 1f1b -p 4", "'simulte' is no verb; did you mean simulate? See millrace --help"},
+      {"frobnicate", "'frobnicate' is no verb; known are list train"},
+      {"--frob", "--frob is no option of millrace; see millrace --help"},
+      {"simulate 1f1b --lateny 3",
+       "--lateny is no option of simulate; did you mean --latency? See millrace simulate --help"},
+      {"simulate 1f1b --lateny=3", "--lateny is no option of simulate; did you mean --latency?"},
+      {"train --weight_decay 3",
+       "--weight_decay is no option of train; did you mean --weight-decay"},
+      {"list --jsn", "--jsn is no option of list; did you mean --json?"},
+      {"show 1f1b --frob", "--frob is no option of show; see millrace show --help"},
+      {"show 1f1b extra", "'extra' is one argument too many for show; see millrace show --help"},
+      {"simulate", "simulate needs a schedule; see millrace simulate --help"},
+      {"simulate 1f1b -m", "-m needs a value; see millrace simulate --help"},
+      {"simulate 1f1b -p 3 -p 4", "-p is given 2 times; give it once; see millrace simulate"},
+      {"train --lr abc", "--lr is 'abc'; expected a number; see millrace train --help"},
+      {"train --stages 3.5", "--stages is '3.5'; expected a whole number; see millrace train"},
+      {"show 1f1b --comms=maybe", "--comms is 'maybe'; expected nothing, true or false; see"},
+      {"compare 1f1b gpipe zb-h1", "3 subjects are too many; see millrace compare --help"},
+  };
+  for (const auto& [arguments, sentence] : cases) {
+    const Ran ran = command(arguments);
+    EXPECT_EQ(ran.code, 2) << arguments;
+    EXPECT_THAT(ran.text, StartsWith("millrace: " + sentence)) << arguments;
+    EXPECT_EQ(std::count(ran.text.begin(), ran.text.end(), '\n'), 1) << arguments;
+  }
+}
+
+TEST_F(PlanVerbs, AFileSaysItsOwnCounts) {
+  ASSERT_EQ(command("show 1f1b -p 2 -m 2 --plan " + path("p.json")).code, 0);
+
+  EXPECT_EQ(command("verify " + path("p.json") + " -p 3").text,
+            "millrace: -p 3 was given, but " + path("p.json") +
+                " is a file that says its own counts; leave it out\n");
 }
 
 TEST_F(PlanVerbs, EveryScheduleOfTheListIsShown) {

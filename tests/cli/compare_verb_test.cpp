@@ -1,0 +1,125 @@
+// millrace compare as typed: schedules side by side, a prediction beside a measurement.
+#include <gmock/gmock.h>
+#include <nlohmann/json.hpp>
+
+#include "cli/verb_test.hpp"
+
+namespace millrace::test {
+namespace {
+
+using nlohmann::json;
+using testing::AllOf;
+using testing::HasSubstr;
+using testing::Not;
+using testing::StartsWith;
+
+class CompareVerb : public VerbTest {
+ protected:
+  /// A plan and a trace of it that took F = 1, I = W = 1 without latency.
+  void write_pair() const {
+    ASSERT_EQ(command("show 1f1b -p 2 -m 2 --plan " + path("p.json")).code, 0);
+    ASSERT_EQ(command("show 1f1b -p 2 -m 2 --trace " + path("t.json")).code, 0);
+  }
+
+  [[nodiscard]] Ran with_trace(const std::string& options) const {
+    return command("compare " + path("p.json") + " " + path("t.json") + " " + options);
+  }
+};
+
+TEST_F(CompareVerb, SaysPerScheduleWhichOptionsAreLeftOut) {
+  const Ran ran = command("compare 1f1b,interleaved,gpipe -v 2 --order lifo");
+  const json all = json::parse(command("compare 1f1b,interleaved -v 2 --json").text);
+
+  EXPECT_EQ(ran.code, 0);
+  EXPECT_THAT(ran.text,
+              AllOf(HasSubstr("\n1f1b does not take -v 2, --order lifo: left out\n"),
+                    HasSubstr("\ninterleaved does not take --order lifo: left out\n"),
+                    HasSubstr("\ngpipe does not take -v 2: left out\n")));
+  EXPECT_EQ(all["1f1b"]["left_out"], json::array({"-v 2"}));
+  EXPECT_EQ(all["interleaved"]["left_out"], json::array());
+  EXPECT_EQ(all["interleaved"]["makespan"], 28.5);
+}
+
+TEST_F(CompareVerb, RefusesAnOptionThatNoScheduleTakes) {
+  const Ran ran = command("compare 1f1b,zb-h1 -v 2");
+
+  EXPECT_EQ(ran.code, 2);
+  EXPECT_EQ(ran.text, "millrace: -v 2 was given, but none of 1f1b, zb-h1 takes it\n");
+}
+
+TEST_F(CompareVerb, TakesSchedulesAsAList) {
+  EXPECT_THAT(command("compare 1f1b gpipe").text,
+              StartsWith("millrace: compare takes schedules as a list, 1f1b,gpipe, or a plan"));
+}
+
+TEST_F(CompareVerb, PredictsWithTheMeasuredMeansWhenNoCostsAreGiven) {
+  write_pair();
+
+  const Ran ran = with_trace("");
+
+  EXPECT_EQ(ran.code, 0);
+  EXPECT_THAT(ran.text,
+              StartsWith("Simulated with the measured mean time of every op and stage.\n\n"
+                         "          simulated  measured  measured / simulated\n"
+                         "makespan          9         9                     1\n"));
+  EXPECT_THAT(ran.text,
+              HasSubstr("measured\n"
+                        "rank 0 |"));
+}
+
+TEST_F(CompareVerb, PredictsWithTheCostsThatAreGivenAndSaysWhich) {
+  write_pair();
+
+  const Ran typed = with_trace("--f 3 --latency 1");
+  const json all = json::parse(with_trace("--f 3 --latency 1 --json").text);
+  const json means = json::parse(with_trace("--latency 1 --json").text);
+  const json ones = json::parse(with_trace("--f 1 --json").text);
+
+  EXPECT_THAT(typed.text,
+              StartsWith("Simulated with the given times: F 3, I 1, W 1, latency 1.\n"));
+  EXPECT_EQ(all["costs"], "the given times: F 3, I 1, W 1, latency 1");
+  EXPECT_EQ(means["costs"], "the measured mean time of every op and stage, latency 1");
+  EXPECT_EQ(ones["costs"], "the given times: F 1, I 1, W 1");
+  // Rank 1 works without a gap from 4 on: F0 B0, then F1 (there since 7) B1, each 3 + 2 long; B1's
+  // gradient travels 1, and B1 of rank 0 takes 2.
+  EXPECT_EQ(all["makespan"]["simulated"], 4 + 2 * 5 + 1 + 2);
+  EXPECT_EQ(all["makespan"]["measured"], 9);
+  // The same with F 1: F1 is there in time.
+  EXPECT_EQ(means["makespan"]["simulated"], 2 + 2 * 3 + 1 + 2);
+}
+
+TEST_F(CompareVerb, GivesResidualsPerOpStageAndRank) {
+  write_pair();
+
+  const json all = json::parse(with_trace("--f 3 --json").text);
+
+  EXPECT_EQ(all["per_op"]["F"]["count"], 4);
+  EXPECT_EQ(all["per_op"]["F"]["residual"], 4 * (1 - 3));
+  EXPECT_EQ(all["per_op"]["B"]["residual"], 0);
+  EXPECT_EQ(all["per_stage"]["1F"]["simulated"], 6);
+  EXPECT_EQ(all["per_rank"][0]["residual"], 2 * (1 - 3));
+  // 1F0 starts at 3 instead of 1; the last, 0B1, at 13 instead of 7.
+  EXPECT_EQ(all["per_rank"][0]["worst_start_residual"], 7 - 13);
+}
+
+TEST_F(CompareVerb, TakesTheCostsOfAFile) {
+  write_pair();
+  write("c.json",
+        R"({"millrace_costs": 1, "unit": "s", "ranks": 2, "chunks": 1, "forward": [2, 2],
+            "input": [1, 1], "weight": [1, 1], "latency": 5})");
+
+  const json all = json::parse(with_trace("--costs " + path("c.json") + " --json").text);
+  const json near =
+      json::parse(with_trace("--costs " + path("c.json") + " --latency 0 --json").text);
+  const Ran both = with_trace("--f 2 --costs " + path("c.json"));
+
+  EXPECT_EQ(all["costs"], "the costs of " + path("c.json"));
+  EXPECT_EQ(all["makespan"]["simulated"], 2 + 5 + 4 + 4 + 5 + 2);
+  EXPECT_EQ(near["makespan"]["simulated"], 2 + 4 + 4 + 2);
+  EXPECT_EQ(both.code, 2);
+  EXPECT_THAT(both.text, StartsWith("millrace: --f was given, but --costs"));
+  EXPECT_THAT(both.text, Not(HasSubstr("simulated")));
+}
+
+}  // namespace
+}  // namespace millrace::test
