@@ -1,5 +1,9 @@
 // The critical path: from the action that ends last, back along whatever released each action last.
+// With contention a message may have stood behind others of its link; then the first of that queue
+// is what released.
 #include <algorithm>
+#include <limits>
+#include <optional>
 
 #include "millrace/scheduler/plan/simulate.hpp"
 #include "plan/lookup.hpp"
@@ -12,7 +16,9 @@ namespace {
 class Walk {
  public:
   Walk(const Graph& graph, const Cost& cost, const Timeline& timeline)
-      : graph_(graph), cost_(cost), timeline_(timeline) {}
+      : graph_(graph), cost_(cost), timeline_(timeline) {
+    if (cost.contention) queue_all();
+  }
 
   std::vector<Node> path() {
     std::vector<Node> result;
@@ -53,31 +59,81 @@ class Walk {
     const Node tail = graph_.action(head).with_next && as_one(head) ? head + 1 : head;
     Node best = plan::kNoNode;
     double release = 0;
+    bool queued = false;
     if (head > first) {
       best = head - 1;
       release = interval(best).end;
     }
     for (Node each = head; each <= tail; ++each)
       for (const Node producer : graph_.producers(each)) {
-        const double arrival = interval(producer).end + message(producer, rank);
+        const bool travels = has_unit(graph_.action(each).op) && graph_.rank(producer) != rank;
+        const double arrival = travels && !queues_.empty()
+                                   ? queues_[producer].arrival
+                                   : interval(producer).end + message(producer, rank, travels);
         if (best != plan::kNoNode && arrival <= release) continue;
         best = producer;
         release = arrival;
+        queued = travels && !queues_.empty();
       }
-    return best;
+    return queued ? queues_[best].head : best;
   }
 
-  /// Time a message from the producer to `rank` takes when the link is free, in timeline ticks.
-  [[nodiscard]] double message(Node producer, Rank rank) const {
+  [[nodiscard]] double scale() const { return timeline_.ticks_per_unit / cost_.ticks_per_unit; }
+
+  /// Time from the producer's end to `rank` when the link is free, in timeline ticks; what carries
+  /// no data has the delay alone.
+  [[nodiscard]] double message(Node producer, Rank rank, bool carries) const {
     const Rank source = graph_.rank(producer);
     const int ranks = graph_.program().shape.ranks;
-    const double scale = timeline_.ticks_per_unit / cost_.ticks_per_unit;
-    return (cost_.delay(source, rank, ranks) + cost_.transfer(source, rank, ranks)) * scale;
+    const double transfer = carries ? cost_.transfer(source, rank, ranks) : 0;
+    return (cost_.delay(source, rank, ranks) + transfer) * scale();
+  }
+
+  /// The rank that an action's message goes to; none for an action without message.
+  [[nodiscard]] std::optional<Rank> destination(const Action& action) const {
+    const bool sends = graph_.has_messages()
+                           ? is_send(action.op)
+                           : action.op == Op::Forward || gives_input_gradient(action.op);
+    if (!sends) return std::nullopt;
+    const Shape& shape = graph_.program().shape;
+    const bool forward = action.op == Op::Forward || action.op == Op::SendForward;
+    const int stage = action.stage.value + (forward ? 1 : -1);
+    if (stage < 0 || stage >= shape.stages()) return std::nullopt;
+    return shape.rank(action.replica(), Stage{stage});
+  }
+
+  /// A message of a busy link: when it is there, and the first of the messages it stood behind
+  /// (itself, when the link was free).
+  struct Queued {
+    double arrival = 0;
+    Node head = plan::kNoNode;
+  };
+
+  /// The messages of a link leave in the order of their rank's list, as in the simulation.
+  void queue_all() {
+    queues_.resize(graph_.size());
+    const int ranks = graph_.program().shape.ranks;
+    const auto count = static_cast<std::size_t>(ranks);
+    for (int r = 0; r < ranks; ++r) {
+      const Rank source{r};
+      std::vector<double> free(count, -std::numeric_limits<double>::infinity());
+      std::vector<Node> head(count, plan::kNoNode);
+      for (Node node = graph_.first(source); node < graph_.first(Rank{r + 1}); ++node) {
+        const auto to = destination(graph_.action(node));
+        if (!to || *to == source) continue;
+        const double end = interval(node).end;
+        double& link = free[to->index()];
+        if (link <= end) head[to->index()] = node;
+        link = std::max(link, end) + cost_.transfer(source, *to, ranks) * scale();
+        queues_[node] = {link + cost_.delay(source, *to, ranks) * scale(), head[to->index()]};
+      }
+    }
   }
 
   const Graph& graph_;
   const Cost& cost_;
   const Timeline& timeline_;
+  std::vector<Queued> queues_;  // by node; empty without contention
 };
 
 }  // namespace

@@ -1,7 +1,10 @@
 // Reports: figures of 1F1B and of small programs, exact in integers.
+#include <cmath>
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "millrace/scheduler/plan/generators.hpp"
 #include "millrace/scheduler/plan/passes.hpp"
 #include "millrace/scheduler/plan/simulate.hpp"
 #include "support/small_programs.hpp"
@@ -131,6 +134,59 @@ TEST(CriticalPath, FollowsMessagesBetweenRanks) {
 
   // 0F0, 1F0, 1B0, 0B0: nodes 0, 2, 3, 1.
   EXPECT_THAT(path, ElementsAre(0, 2, 3, 1));
+}
+
+TEST(CriticalPath, FollowsTheQueueOfABusyLinkToItsHead) {
+  // Messages leave at 1, 4, 7 and 10 and take 3 each: 1F3 waits for 0F0 and the whole queue.
+  const Program forwards = program(straight(2, 4), {"0F0 0F1 0F2 0F3", "1F0 1F1 1F2 1F3"});
+  const Graph graph(forwards);
+  Cost cost = Cost::unit(forwards.shape);
+  cost.bytes_per_tick = 1;
+  cost.message_bytes = 3;
+  cost.contention = true;
+  const auto timeline = std::get<Timeline>(simulate(graph, cost));
+
+  EXPECT_EQ(timeline.ranks[1][3].start, 13);
+  EXPECT_THAT(critical_path(graph, cost, timeline), ElementsAre(0, 7));
+
+  cost.contention = false;
+  EXPECT_THAT(critical_path(graph, cost, std::get<Timeline>(simulate(graph, cost))),
+              ElementsAre(0, 4, 5, 6, 7));
+}
+
+TEST(CriticalPath, HasNoUnexplainedTimeWithContention) {
+  constexpr double transfer = 3, latency = 2;
+  for (const char* name : {"1f1b", "zb-h1", "interleaved", "gpipe", "v-half", "dualpipe"}) {
+    ScheduleOptions options;
+    options.ranks = 4;
+    options.micro_batches = 8;
+    const Program schedule = insert_reductions(generate(name, options));
+    const Graph graph(schedule);
+    Cost cost = Cost::of_full_stage(schedule.shape, 1, 1, 1);
+    cost.latency = latency;
+    cost.bytes_per_tick = 1;
+    cost.message_bytes = transfer;
+    cost.contention = true;
+    const auto timeline = std::get<Timeline>(simulate(graph, cost));
+    const auto at = [&](Node node) {
+      return timeline.ranks[graph.rank(node).index()][graph.position(node)];
+    };
+
+    const auto path = critical_path(graph, cost, timeline);
+
+    EXPECT_EQ(at(path.front()).start, 0) << name;
+    for (std::size_t i = 1; i < path.size(); ++i) {
+      const double gap = at(path[i]).start - at(path[i - 1]).end;
+      if (graph.rank(path[i]) == graph.rank(path[i - 1])) {
+        EXPECT_EQ(gap, 0) << name;
+        continue;
+      }
+      // Some whole messages, then the way; a reduction sends none.
+      const double messages = (gap - latency) / transfer;
+      EXPECT_EQ(messages, std::round(messages)) << name;
+      EXPECT_GE(messages, has_unit(graph.action(path[i]).op) ? 1 : 0) << name;
+    }
+  }
 }
 
 }  // namespace
