@@ -96,7 +96,7 @@ void compare_schedules(const std::string& list, const PlanOptions& options) {
 }
 
 void run(const std::vector<std::string>& subjects, const PlanOptions& options) {
-  require_one_output(options);
+  check_outputs(options);
   if (subjects.size() == 2) {
     require(subjects[1].find_first_of("./") != std::string::npos,
             "compare takes schedules as a list, " + subjects[0] + "," + subjects[1] +

@@ -4,6 +4,7 @@
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
+#include <filesystem>
 #include <fstream>
 #include <iostream>
 #include <sstream>
@@ -23,19 +24,64 @@ std::string read_file(const std::string& option, const std::string& path) {
   return text.str();
 }
 
+namespace {
+
+/// Where the bytes go first, and where they end.
+struct Target {
+  std::string temporary;
+  std::string final;
+
+  [[nodiscard]] bool in_place() const { return temporary == final; }
+};
+
+/// A link stays a link: what it points to is replaced.
+Target target_of(const std::string& path) {
+  namespace fs = std::filesystem;
+  std::error_code error;
+  const fs::path resolved =
+      fs::is_symlink(path, error) ? fs::canonical(path, error) : fs::path(path);
+  const std::string final = error || resolved.empty() ? path : resolved.string();
+  if (fs::exists(final, error) && !fs::is_regular_file(final, error)) return {final, final};
+  return {final + "." + std::to_string(::getpid()) + ".part", final};
+}
+
+[[noreturn]] void refuse(const std::string& option, const std::string& path, int reason) {
+  throw InvalidArgument(option + " " + path + " cannot be written: " + std::strerror(reason));
+}
+
+bool is_standard_output(const std::string& path) {
+  return path.empty() || path == "-";
+}
+
+}  // namespace
+
+void require_writable(const std::string& option, const std::string& path) {
+  if (is_standard_output(path)) return;
+  const Target target = target_of(path);
+  std::error_code error;
+  if (std::filesystem::is_directory(target.final, error)) refuse(option, path, EISDIR);
+  if (target.in_place()) return;
+  const std::ofstream file(target.temporary, std::ios::binary);
+  if (!file) refuse(option, path, errno);
+  std::remove(target.temporary.c_str());
+}
+
 void write_file(const std::string& option, const std::string& path, const std::string& text) {
-  if (path.empty() || path == "-") {
+  if (is_standard_output(path)) {
     std::cout << text;
     return;
   }
-  const std::string temporary = path + "." + std::to_string(::getpid()) + ".part";
-  std::ofstream file(temporary, std::ios::binary);
+  require_writable(option, path);
+  const Target target = target_of(path);
+  std::ofstream file(target.temporary, std::ios::binary);
   file << text;
   file.close();
-  if (file && std::rename(temporary.c_str(), path.c_str()) == 0) return;
-  const std::string reason = std::strerror(errno);
-  std::remove(temporary.c_str());
-  throw InvalidArgument(option + " " + path + " cannot be written: " + reason);
+  if (file &&
+      (target.in_place() || std::rename(target.temporary.c_str(), target.final.c_str()) == 0))
+    return;
+  const int reason = errno;
+  if (!target.in_place()) std::remove(target.temporary.c_str());
+  refuse(option, path, reason);
 }
 
 }  // namespace millrace::cli

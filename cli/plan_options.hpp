@@ -88,8 +88,9 @@ void set_links(Cost& cost, const PlanOptions& options, int ranks);
 /// Whether any of --csv, --svg, --html, --trace, --plan goes to standard output.
 [[nodiscard]] bool prints_file(const PlanOptions& options);
 
-/// Throws InvalidArgument when standard output would get two things: two files, or one and --json.
-void require_one_output(const PlanOptions& options);
+/// Throws InvalidArgument when a file cannot be written, or when standard output would get two
+/// things: two files, or one and --json. For the start of a verb: nothing has been written then.
+void check_outputs(const PlanOptions& options);
 
 /// Writes the files that were asked for.
 void write_outputs(const PlanOptions& options,

@@ -17,7 +17,7 @@ bool on_standard_output(const std::optional<std::string>& path) {
 
 }  // namespace
 
-void require_one_output(const PlanOptions& options) {
+void check_outputs(const PlanOptions& options) {
   std::vector<std::string> printed;
   if (options.json) printed.emplace_back("--json");
   for (const auto& [option, path] : {std::pair("--csv", &options.csv),
@@ -25,7 +25,10 @@ void require_one_output(const PlanOptions& options) {
                                      {"--html", &options.html},
                                      {"--trace", &options.trace},
                                      {"--plan", &options.plan}})
-    if (on_standard_output(*path)) printed.emplace_back(option);
+    if (on_standard_output(*path))
+      printed.emplace_back(option);
+    else if (*path)
+      require_writable(option, **path);
   require(printed.size() < 2,
           printed.size() < 2
               ? ""

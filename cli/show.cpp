@@ -33,7 +33,7 @@ void print_messages(const Program& program) {
 
 void show(const std::string& subject, const PlanOptions& options) {
   require(!options.json, "--json is of simulate and verify; show writes the plan with --plan");
-  require_one_output(options);
+  check_outputs(options);
   const Program program = program_of(subject, options);
   const Cost cost = cost_of(program.shape, options);
   const Graph graph(program);

@@ -114,7 +114,7 @@ void print_more(const nlohmann::json& more) {
 }
 
 void run(const std::string& subject, const PlanOptions& options) {
-  require_one_output(options);
+  check_outputs(options);
   const Program program = program_of(subject, options);
   const Cost cost = cost_of(program.shape, options);
   const Graph graph(program);

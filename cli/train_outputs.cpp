@@ -3,7 +3,7 @@
 
 #include <utility>
 
-#include "millrace/core/error.hpp"
+#include "cli/files.hpp"
 #include "millrace/scheduler/plan/cost_file.hpp"
 #include "millrace/scheduler/plan/draw.hpp"
 #include "millrace/scheduler/plan/graph.hpp"
@@ -12,14 +12,11 @@ namespace millrace::cli {
 
 TrainOutputs::File::File(std::string option, const std::string& path)
     : option_(std::move(option)), path_(path) {
-  if (path_.empty()) return;
-  stream_.open(path_, std::ios::binary);
-  require(stream_.good(), option_ + " " + path_ + ": the file cannot be written");
+  if (wanted()) require_writable(option_, path_);
 }
 
-void TrainOutputs::File::write(const std::string& text) {
-  stream_ << text << std::flush;
-  if (!stream_.good()) throw Error(option_ + " " + path_ + ": writing failed");
+void TrainOutputs::File::write(const std::string& text) const {
+  write_file(option_, path_, text);
 }
 
 TrainOutputs::TrainOutputs(const TrainFlags& flags)
@@ -27,7 +24,7 @@ TrainOutputs::TrainOutputs(const TrainFlags& flags)
       svg_("--svg", flags.svg),
       costs_("--profile", flags.profile) {}
 
-void TrainOutputs::write(const Program& program, const Timeline& last, const Cost& cost) {
+void TrainOutputs::write(const Program& program, const Timeline& last, const Cost& cost) const {
   if (trace_.wanted()) trace_.write(draw_trace(program, last));
   if (svg_.wanted()) svg_.write(draw_svg(program, last, cost, program.name + ", measured"));
   if (!costs_.wanted()) return;

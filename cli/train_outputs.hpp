@@ -1,7 +1,6 @@
 // The files a training run may write: timeline, picture, measured costs.
 #pragma once
 
-#include <fstream>
 #include <string>
 
 #include "cli/train_options.hpp"
@@ -10,26 +9,26 @@
 
 namespace millrace::cli {
 
-/// Opened before training, so that a wrong path is not found out after it.
+/// Tried before training, so that a wrong path is not found out after it; written whole at its end,
+/// so that a run that fails leaves what was there.
 /// Thread-safety: externally synchronised.
 class TrainOutputs {
  public:
   /// Throws InvalidArgument naming the option whose file cannot be written.
   explicit TrainOutputs(const TrainFlags& flags);
 
-  /// Writes what was asked for. Throws Error when writing fails.
-  void write(const Program& program, const Timeline& last, const Cost& cost);
+  /// Writes what was asked for. Throws InvalidArgument when writing fails.
+  void write(const Program& program, const Timeline& last, const Cost& cost) const;
 
  private:
   class File {
    public:
     File(std::string option, const std::string& path);
     [[nodiscard]] bool wanted() const { return !path_.empty(); }
-    void write(const std::string& text);
+    void write(const std::string& text) const;
 
    private:
     std::string option_, path_;
-    std::ofstream stream_;
   };
 
   File trace_, svg_, costs_;

@@ -193,7 +193,7 @@ void write_files(const Program& program,
 
 void run(const std::string& subject, const VerifyArguments& arguments) {
   const PlanOptions& options = arguments.plan;
-  require_one_output(options);
+  check_outputs(options);
   const Program program = program_of(subject, options);
   Verdict verdict;
   verdict.violations = violations_of(program, options);

@@ -181,7 +181,8 @@ TEST(Train, RefusesBadInputInOneSentenceWithExitCodeTwo) {
            Case{"--partition 3,2,5", "--partition 3,2,5:"},
            Case{"--epochs 1 --steps 1", "give one of them"},
            Case{"--plan /nowhere.json", "--plan /nowhere.json: the file cannot be opened"},
-           Case{"--trace /nowhere/t.json", "--trace /nowhere/t.json: the file cannot be written"},
+           Case{"--trace /nowhere/t.json",
+                "--trace /nowhere/t.json cannot be written: No such file or directory"},
            Case{"--last-batch keep", "known are update, drop"},
            Case{"--batch-size 5000 --last-batch drop", "must be at most the 1437 training samples"},
        }) {
