@@ -68,7 +68,10 @@ NumberList number_list(const std::string& option, const std::string& text, doubl
 
 std::string plain(double value) {
   std::array<char, 40> text{};
-  const int length = std::snprintf(text.data(), text.size(), "%.12g", value);
+  // Whole numbers are told to the last digit, as long as neighbours differ.
+  const bool whole = value == std::round(value) && std::abs(value) < 9e15;
+  const char* format = whole && std::abs(value) >= 1e12 ? "%.0f" : "%.12g";
+  const int length = std::snprintf(text.data(), text.size(), format, value);
   return {text.data(), static_cast<std::size_t>(length)};
 }
 

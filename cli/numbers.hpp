@@ -30,7 +30,7 @@ struct NumberList {
                                      const std::string& text,
                                      double least);
 
-/// Shortest text with at most 12 significant digits: "4.5".
+/// Shortest text with at most 12 significant digits, whole numbers with all: "4.5".
 [[nodiscard]] std::string plain(double value);
 
 /// "27.3 %".

@@ -45,6 +45,7 @@ void require_searchable(const SearchArguments& arguments) {
   const PlanOptions& plan = arguments.plan;
   require(!plan.schedule.group && !plan.schedule.waves && !plan.schedule.order,
           "--group, --waves and --order are chosen by the search; leave them out");
+  require(!plan.contention, "--contention: the search times links that are free at any time");
   require(!plan.atomic_pairs, "--atomic-pairs: the search runs pairs one half after the other");
   require(!plan.chunk_costs || plan.schedule.chunks,
           "--chunk-costs needs -v: the search compares numbers of chunks of one model");
@@ -58,6 +59,8 @@ SearchOptions search_options(const SearchArguments& arguments) {
   options.micro_batches = plan.schedule.micro_batches;
   options.chunks = plan.schedule.chunks;
   options.slices = plan.schedule.slices.value_or(1);
+  if (!options.chunks && !plan.costs_file.empty())  // the file's stages are those of one v
+    options.chunks = std::max(1, cost_file_of(plan).stages / options.ranks);
   options.objective = arguments.objective == "span" ? Objective::Span : Objective::Makespan;
   options.memory_limit = memory_limit_of(plan, options.ranks).value_or(options.memory_limit);
   options.cost = [&plan](const Shape& shape) { return cost_of(shape, plan); };
@@ -133,7 +136,8 @@ std::string title(const Found& best) {
 }
 
 void run(const SearchArguments& arguments) {
-  require_one_output(arguments.plan);
+  check_outputs(arguments.plan);
+  if (arguments.pareto) require_writable("--pareto", *arguments.pareto);
   const SearchOptions options = search_options(arguments);
   SearchResult result = search(options);
   if (result.cut_by_time)

@@ -11,6 +11,7 @@ namespace millrace::test {
 namespace {
 
 using nlohmann::json;
+using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::StartsWith;
 
@@ -43,6 +44,72 @@ TEST_F(PlanVerbs, SimulateGivesThePublishedRateOfZbH1) {
                             "capacity",
                             "critical_path"})
     EXPECT_TRUE(figures.contains(field)) << field;
+}
+
+std::vector<std::string> keys(const json& object) {
+  std::vector<std::string> names;
+  for (const auto& [name, value] : object.items()) names.push_back(name);
+  return names;
+}
+
+TEST_F(PlanVerbs, SimulateJsonHasTheseFieldsAndNoOthers) {
+  const json all = json::parse(command("simulate 1f1b -p 2 -m 2 --json").text);
+
+  EXPECT_THAT(keys(all),
+              ElementsAre("bubble_makespan",
+                          "bubble_makespan_ratio",
+                          "bubble_span",
+                          "bubble_span_ratio",
+                          "capacity",
+                          "critical_path",
+                          "makespan",
+                          "per_rank",
+                          "span",
+                          "valid"));
+  EXPECT_THAT(keys(all["per_rank"][0]),
+              ElementsAre("busy", "idle", "peak_activation", "peak_bytes"));
+  EXPECT_THAT(keys(all["per_rank"][0]["idle"]),
+              ElementsAre("dependency", "drain", "imbalance", "transfer", "warm_up"));
+  EXPECT_THAT(keys(all["capacity"][0]),
+              ElementsAre("destination", "direction", "minimal", "source", "sufficient"));
+}
+
+TEST_F(PlanVerbs, SimulatePrintsWholeTimesToTheLastDigit) {
+  // (m + p - 1)(F + I + W) with F = 10^12 + 1, I = W = 1.
+  EXPECT_THAT(command("simulate 1f1b -p 2 -m 2 --f 1000000000001").text,
+              HasSubstr("makespan       3000000000009  bubble  1000000000003  33.33 %\n"));
+}
+
+TEST_F(PlanVerbs, SimulateRepeatsStepsWithAndWithoutABarrier) {
+  const json all = json::parse(command("simulate zb-h2 -p 4 -m 12 --iterations 6 --json").text);
+
+  EXPECT_EQ(all["span"], 3 * 12);  // ZB-H2 without a bubble in the span
+  EXPECT_GT(all["makespan"], all["span"]);
+  EXPECT_EQ(all["iterations"]["steps"], 6);
+  EXPECT_EQ(all["iterations"]["per_step_barrier"], all["makespan"]);
+  EXPECT_EQ(all["iterations"]["per_step_overlap"], all["span"]);
+}
+
+TEST_F(PlanVerbs, SimulateJittersBySeedWithPercentiles) {
+  const std::string verb = "simulate 1f1b --jitter 0.2 --json --seed ";
+  const json one = json::parse(command(verb + "1").text)["jitter"];
+
+  EXPECT_EQ(one, json::parse(command(verb + "1").text)["jitter"]);
+  EXPECT_NE(one, json::parse(command(verb + "2").text)["jitter"]);
+  double last = 0;
+  for (const char* field : {"least", "p05", "median", "p95", "p99", "most"}) {
+    EXPECT_GE(one[field], last) << field;
+    last = one[field];
+  }
+  EXPECT_GT(one["mean"], 33.0 * 0.8);
+  EXPECT_LT(one["mean"], 33.0 * 1.2);
+}
+
+TEST_F(PlanVerbs, SimulateLetsMessagesOfABusyLinkFollowOneAnother) {
+  const std::string verb = "simulate forward -p 2 -m 4 -v 1 --json --bandwidth 1 --message-bytes 3";
+
+  EXPECT_EQ(json::parse(command(verb).text)["makespan"], 4 + 3 + 1);
+  EXPECT_EQ(json::parse(command(verb + " --contention").text)["makespan"], 1 + 4 * 3 + 1);
 }
 
 TEST_F(PlanVerbs, FilesAreWrittenWholeAndReadBack) {
@@ -87,7 +154,7 @@ TEST_F(PlanVerbs, BadInputIsOneSentenceAndExitCodeTwo) {
       {"show 1f1b -v 2", "millrace: -v 2 was given, but schedule '1f1b' has no"},
       {"show 1f1b --f 1,2,3",
        "millrace: --f has 3 values; allowed are 1, p = 4 or one per stage, 4\n"},
-      {"show 1f1b --f -1", "millrace: --f is '-1'; expected a number from 0 to 1e+15\n"},
+      {"show 1f1b --f -1", "millrace: --f is '-1'; expected a number from 0 to 1000000000000000\n"},
       {"show gpipe --order up", "millrace: --order is 'up'; known are fifo and lifo\n"},
       {"show 1f1b --bandwidth 5",
        "millrace: --bandwidth is given without --message-bytes; they go together\n"},
@@ -101,7 +168,7 @@ TEST_F(PlanVerbs, BadInputIsOneSentenceAndExitCodeTwo) {
       {"simulate 1f1b --contention", "millrace: --contention is given without --bandwidth"},
       {"simulate 1f1b --rank-speed 1,2", "millrace: --rank-speed has 2 values; allowed are p = 4"},
       {"simulate 1f1b --rank-speed 0",
-       "millrace: --rank-speed is '0'; expected a number from 1e-09 to 1e+15\n"},
+       "millrace: --rank-speed is '0'; expected a number from 1e-09 to 1000000000000000\n"},
       {"show 1f1b --svg /nowhere/a.svg",
        "millrace: --svg /nowhere/a.svg cannot be written: No such file or directory\n"},
       {"compare 1f1b --csv a", "millrace: --csv is of one schedule; compare writes none\n"},

@@ -1,0 +1,147 @@
+// millrace search as typed: what it prints, what it writes, and that train runs the winner.
+#include <algorithm>
+
+#include <gmock/gmock.h>
+#include <nlohmann/json.hpp>
+
+#include "cli/verb_test.hpp"
+
+namespace millrace::test {
+namespace {
+
+using nlohmann::json;
+using testing::AllOf;
+using testing::ContainsRegex;
+using testing::HasSubstr;
+using testing::StartsWith;
+
+class SearchVerb : public VerbTest {
+ protected:
+  /// The best schedule of a small case, as JSON.
+  static json best(const std::string& options) {
+    const Ran ran = command("search --budget 200 --json " + options);
+    EXPECT_EQ(ran.code, 0) << ran.text;
+    return ran.code == 0 ? json::parse(ran.text) : json();
+  }
+};
+
+TEST_F(SearchVerb, JsonHasTheFieldsOfSimulateAndWhatWasFound) {
+  const json found = best("-p 2 -m 4 --f 3 --i 2 --w 1 --latency 1");
+  const json simulated = json::parse(command("simulate 1f1b --json").text);
+
+  for (const auto& [field, value] : simulated.items()) EXPECT_TRUE(found.contains(field)) << field;
+  EXPECT_EQ(found["objective"], "makespan");
+  EXPECT_FALSE(found["generator"].get<std::string>().empty());
+  EXPECT_TRUE(found["parameters"].is_string());
+  EXPECT_GE(found["makespan"], found["lower_bound"]);
+  EXPECT_DOUBLE_EQ(found["gap"],
+                   1 - found["lower_bound"].get<double>() / found["makespan"].get<double>());
+  EXPECT_TRUE(found["proven"].is_boolean());
+  EXPECT_FALSE(found["cut_by_time"].get<bool>());
+  EXPECT_GT(found["evaluations"], 0);
+  ASSERT_FALSE(found["front"].empty());
+  for (const char* field : {"generator", "parameters", "makespan", "span", "peak_memory"})
+    EXPECT_TRUE(found["front"][0].contains(field)) << field;
+}
+
+TEST_F(SearchVerb, PrintsTheFiguresAndTheParetoTable) {
+  const Ran ran = command("search -p 2 -m 4 --budget 200 --one-copy");
+
+  EXPECT_EQ(ran.code, 0);
+  EXPECT_THAT(ran.text,
+              AllOf(ContainsRegex("makespan +[0-9.]+ +bubble"),
+                    ContainsRegex("lower bound of the makespan +[0-9.]+ +gap"),
+                    HasSubstr("Not beaten in makespan, span and memory together:\n"),
+                    ContainsRegex("peak memory +makespan +span +schedule"),
+                    HasSubstr("orders timed\n")));
+}
+
+TEST_F(SearchVerb, TheWinnerIsAPlanThatOtherVerbsReadAndTrainRuns) {
+  const std::string plan = path("w.json");
+  const json found = best("-p 2 -m 4 -v 1 --f 2 --one-copy --out " + plan + " --svg " +
+                          path("w.svg") + " --pareto " + path("front.svg"));
+
+  EXPECT_EQ(files(), 3U);
+  EXPECT_THAT(read("w.svg"), HasSubstr("<svg"));
+  EXPECT_THAT(read("front.svg"), AllOf(StartsWith("<svg"), HasSubstr("</svg>")));
+  EXPECT_EQ(command("verify " + plan).code, 0);
+  const json simulated = json::parse(command("simulate " + plan + " --f 2 --json").text);
+  EXPECT_EQ(simulated["makespan"], found["makespan"]);
+  EXPECT_EQ(simulated["span"], found["span"]);
+  const std::string model = "--model mlp:64-24-20-16-10 --steps 2 --batch-size 32";
+  const Ran trained = command("train " + model + " --plan " + plan);
+  EXPECT_EQ(trained.code, 0) << trained.text;
+  EXPECT_THAT(trained.text, HasSubstr("test accuracy"));
+}
+
+TEST_F(SearchVerb, KeepsTheMemoryLimitThatIsGivenTimesP) {
+  for (const double limit : {1.0, 1.5, 2.0}) {
+    const json found = best("-p 3 -m 6 --memory-limit " + std::to_string(limit) + "p");
+    EXPECT_LE(found["peak_memory"], limit * 3 * (1 + 1e-9)) << limit;
+    EXPECT_EQ(found["valid"], true) << limit;
+  }
+  const Ran tight = command("search -p 3 -m 6 --memory-limit 0.1p");
+  EXPECT_EQ(tight.code, 1);
+  EXPECT_EQ(tight.text,
+            "millrace: no schedule was found within the memory limit of 0.3 per rank\n");
+}
+
+TEST_F(SearchVerb, MakesTheObjectiveThatIsAskedForSmall) {
+  const std::string options = "-p 3 -m 6 --f 3 --i 3 --w 2 --one-copy";
+  const json makespan = best(options), span = best(options + " --objective span");
+
+  EXPECT_EQ(span["objective"], "span");
+  EXPECT_LE(span["span"], makespan["span"]);
+  EXPECT_LE(makespan["makespan"], span["makespan"]);
+}
+
+TEST_F(SearchVerb, FixesTheChunks) {
+  for (const unsigned chunks : {1U, 2U}) {
+    const std::string plan = path("v.json");
+    (void)best("-p 2 -m 4 --one-copy -v " + std::to_string(chunks) + " --out " + plan);
+    EXPECT_EQ(json::parse(read("v.json"))["shape"]["placement"][0].size(), 2 * chunks);
+  }
+}
+
+TEST_F(SearchVerb, TakesUnequalStagesRanksAndLinks) {
+  const json stages = best("-p 2 -m 4 -v 1 --f 1,3 --one-copy");
+  EXPECT_EQ(stages["per_rank"][0]["busy"], 4 * (1 + 1 + 1));
+  EXPECT_EQ(stages["per_rank"][1]["busy"], 4 * (3 + 1 + 1));
+  EXPECT_GE(stages["lower_bound"], 1 + 4 * (3 + 1 + 1));
+
+  const json ranks = best("-p 2 -m 4 -v 1 --rank-speed 1,2 --one-copy");
+  EXPECT_EQ(ranks["per_rank"][1]["busy"], 4 * 3 / 2);
+
+  const json links = best("-p 2 -m 1 -v 1 --latency 0,2,5,0 --one-copy");
+  EXPECT_EQ(links["makespan"], 1 + 2 + 2 + 5 + 2);  // F, over, F and I, back, I and W
+}
+
+TEST_F(SearchVerb, GivesTheSameAnswerForTheSameSeed) {
+  const std::string options = "-p 3 -m 5 --f 3 --i 4 --w 2 --memory-limit 1.2p --seed 7";
+
+  EXPECT_EQ(best(options), best(options));
+}
+
+TEST_F(SearchVerb, RefusesBadInputInOneSentenceWithExitCodeTwo) {
+  const std::vector<std::pair<std::string, std::string>> cases = {
+      {"--memory-limit 2q", "--memory-limit is '2q'; expected a number, or a number with suffix p"},
+      {"--memory-limit -1p", "--memory-limit is '-1'; expected a number from 0"},
+      {"--objective best", "--objective is 'best'; known are makespan and span"},
+      {"--budget -1", "--budget is '-1'; expected a whole number from 0"},
+      {"--group 2", "--group, --waves and --order are chosen by the search"},
+      {"--contention --bandwidth 1 --message-bytes 1", "--contention: the search times links"},
+      {"--f 1,2,3", "--f has 3 values"},
+      {"--out /nowhere/w.json", "--plan /nowhere/w.json cannot be written"},
+      {"--pareto /nowhere/f.svg", "--pareto /nowhere/f.svg cannot be written"},
+      {"--jitter 0.1", "--jitter is no option of search"},
+  };
+  for (const auto& [arguments, sentence] : cases) {
+    const Ran ran = command("search -p 2 -m 2 " + arguments);
+    EXPECT_EQ(ran.code, 2) << arguments;
+    EXPECT_THAT(ran.text, StartsWith("millrace: " + sentence)) << arguments;
+    EXPECT_EQ(std::count(ran.text.begin(), ran.text.end(), '\n'), 1) << arguments;
+  }
+}
+
+}  // namespace
+}  // namespace millrace::test
