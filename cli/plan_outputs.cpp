@@ -11,6 +11,32 @@ namespace millrace::cli {
 
 namespace {
 
+constexpr std::size_t kMostActionsOfOthers = 60'000;  // a page of a few megabytes
+
+// The schedule with the numbers of micro-batches at which schedules change their shape, where they
+// have a meaning and costs.
+std::vector<Drawing> with_other_counts(const std::string& subject, PlanOptions options) {
+  const int p = options.schedule.ranks;
+  std::vector<Drawing> others;
+  if (subject.empty() || subject.find_first_of("./") != std::string::npos) return others;
+  std::size_t actions = 0;
+  for (const int count : {1, p / 2, p - 1, p, p + 1, 2 * p - 1, 2 * p, 3 * p, 4 * p, 8 * p}) {
+    if (count < 1) continue;
+    options.schedule.micro_batches = count;
+    try {
+      Program program = program_of(subject, options);
+      actions += program.size();
+      if (actions > kMostActionsOfOthers) break;
+      const auto run = simulate(Graph(program), cost_of(program.shape, options));
+      if (const auto* timeline = std::get_if<Timeline>(&run))
+        others.push_back({std::move(program), *timeline});
+    } catch (const InvalidArgument&) {
+      continue;  // this count has no meaning for the schedule
+    }
+  }
+  return others;
+}
+
 bool on_standard_output(const std::optional<std::string>& path) {
   return path && (path->empty() || *path == "-");
 }
@@ -46,7 +72,8 @@ bool prints_file(const PlanOptions& options) {
 void write_outputs(const PlanOptions& options,
                    const Program& program,
                    const Cost& cost,
-                   const Timeline& timeline) {
+                   const Timeline& timeline,
+                   const std::string& subject) {
   struct File {
     const char* option;
     std::string path;
@@ -57,7 +84,10 @@ void write_outputs(const PlanOptions& options,
   if (options.svg)
     files.push_back({"--svg", *options.svg, draw_svg(program, timeline, cost, program.name)});
   if (options.html)
-    files.push_back({"--html", *options.html, draw_html(program, timeline, cost, program.name)});
+    files.push_back(
+        {"--html",
+         *options.html,
+         draw_html(program, timeline, cost, program.name, with_other_counts(subject, options))});
   if (options.trace) files.push_back({"--trace", *options.trace, draw_trace(program, timeline)});
   if (options.plan) files.push_back({"--plan", *options.plan, write_plan({program, {}})});
   for (const File& file : files) write_file(file.option, file.path, file.text);

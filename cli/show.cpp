@@ -38,7 +38,7 @@ void show(const std::string& subject, const PlanOptions& options) {
   const Cost cost = cost_of(program.shape, options);
   const Graph graph(program);
   const Timeline timeline = timeline_of(graph, cost);
-  write_outputs(options, program, cost, timeline);
+  write_outputs(options, program, cost, timeline, subject);
   if (prints_file(options)) return;
   if (options.comms) return print_messages(program);
   const Report figures = report(graph, cost, timeline);

@@ -121,7 +121,7 @@ void run(const std::string& subject, const PlanOptions& options) {
   const Timeline timeline = timeline_of(graph, cost);
   const Figures figures = figures_of(graph, cost, timeline, options);
   const nlohmann::json more = more_runs(graph, cost, options);
-  write_outputs(options, program, cost, timeline);
+  write_outputs(options, program, cost, timeline, subject);
   if (options.json) {
     nlohmann::json all = to_json(figures);
     all.update(more);

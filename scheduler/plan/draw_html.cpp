@@ -1,5 +1,6 @@
 // The page: the schedule as data for the fixed script of html_page.cpp.
 #include <algorithm>
+#include <map>
 
 #include <nlohmann/json.hpp>
 
@@ -90,14 +91,28 @@ double input_share(const Cost& cost) {
 std::string draw_html(const Program& program,
                       const Timeline& timeline,
                       const Cost& cost,
-                      const std::string& title) {
-  picture::require_drawable(program);
-  picture::require_aligned(program, timeline);
-  cost.require_fits(program.shape);
+                      const std::string& title,
+                      const std::vector<Drawing>& others) {
+  std::map<int, const Drawing*> by_count;
+  const Drawing own{program, timeline};
+  for (const Drawing& other : others) by_count[other.program.shape.micro_batches] = &other;
+  by_count[program.shape.micro_batches] = &own;
+  std::size_t actions_in_all = 0;
+  for (const auto& [count, drawing] : by_count) {
+    actions_in_all += drawing->program.size();
+    picture::require_aligned(drawing->program, drawing->timeline);
+    cost.require_fits(drawing->program.shape);
+  }
+  picture::require_drawable(actions_in_all);
   json lines = json::array(), names = json::array();
   for (std::size_t rank = 0; rank < program.ranks.size(); ++rank)
     lines.push_back(picture::rank_colour(rank, program.ranks.size()).hex());
   for (int op = 0; op < kOps; ++op) names.push_back(letters(static_cast<Op>(op)));
+  json counts = json::array(), schedules = json::array();
+  for (const auto& [count, drawing] : by_count) {
+    counts.push_back(count);
+    schedules.push_back(actions(drawing->program, drawing->timeline));
+  }
   const json data = {{"ticks", timeline.ticks_per_unit},
                      {"slices", program.shape.slices},
                      {"replicas", program.shape.replicas()},
@@ -109,7 +124,9 @@ std::string draw_html(const Program& program,
                      {"lines", std::move(lines)},
                      {"colours", colours(picture::most_chunks(program))},
                      {"memory", memory(cost)},
-                     {"ranks", actions(program, timeline)}};
+                     {"count", program.shape.micro_batches},
+                     {"counts", std::move(counts)},
+                     {"schedules", std::move(schedules)}};
   const std::string name = picture::escaped(title.empty() ? "schedule" : title);
   // The data are numbers and fixed words, so no text of a user can end the script element.
   return "<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><title>" + name +

@@ -230,7 +230,7 @@ std::string draw_svg(const Program& program,
                      const Timeline& timeline,
                      const Cost& cost,
                      const std::string& title) {
-  picture::require_drawable(program);
+  picture::require_drawable(program.size());
   return SvgPicture(program, timeline, cost).draw(title);
 }
 

@@ -40,13 +40,22 @@ const canvas = document.getElementById("picture"), tip = document.getElementById
 const pen = canvas.getContext("2d");
 const number = x => Number(x.toPrecision(6)).toString();
 const units = ticks => number(ticks / data.ticks);
-const measured = data.ranks.map(rank => rank.map(a => [a[START], a[END]]));
-let times = measured;
-const first = [], owner = [];
-for (const [r, rank] of data.ranks.entries()) {
-  first.push(owner.length);
-  for (let i = 0; i < rank.length; ++i) owner.push(r);
+let measured, times, first, owner;
+// Shows one of the schedules of the page.
+function take(ranks) {
+  data.ranks = ranks;
+  measured = ranks.map(rank => rank.map(a => [a[START], a[END]]));
+  times = measured;
+  first = []; owner = [];
+  for (const [r, rank] of ranks.entries()) {
+    first.push(owner.length);
+    for (let i = 0; i < rank.length; ++i) owner.push(r);
+  }
 }
+const wantedM = /m=(\d+)/.exec(location.hash);
+let chosen = data.counts.indexOf(wantedM ? +wantedM[1] : data.count);
+if (chosen < 0) chosen = data.counts.indexOf(data.count);
+take(data.schedules[chosen]);
 const actionOf = node => data.ranks[owner[node]][node - first[owner[node]]];
 const timeOf = node => times[owner[node]][node - first[owner[node]]];
 const unit = a => a[OP] > 8 ? "" : a[MICRO] + (data.slices > 1 ? "." + a[SLICE] : "");
@@ -277,20 +286,27 @@ function look(from, to) {
 
 function addSliders() {
   const controls = document.getElementById("controls"), scale = { f: 1, i: 1, w: 1 };
-  let latency = data.latency;
-  const slider = (text, value, most, show, set) => {
+  let latency = data.latency, changed = false;
+  const show = () => {
+    times = changed ? replay(scale, latency) : measured;
+    pointer = null; tip.style.display = "none";
+    refresh(); look(...extent);
+  };
+  const slider = (text, value, most, step, name, set) => {
     const label = document.createElement("label"), input = document.createElement("input"), output = document.createElement("output");
-    Object.assign(input, { type: "range", min: 0, max: most, step: most / 60, value });
-    output.textContent = show(value);
-    input.addEventListener("input", () => {
-      set(+input.value); output.textContent = show(+input.value);
-      times = replay(scale, latency); refresh(); look(...extent);
-    });
+    Object.assign(input, { type: "range", min: 0, max: most, step, value });
+    output.textContent = name(value);
+    input.addEventListener("input", () => { set(+input.value); output.textContent = name(+input.value); show(); });
     label.append(text, input, output); controls.append(label);
   };
+  if (data.counts.length > 1)
+    slider("micro-batches", chosen, data.counts.length - 1, 1, k => data.counts[k],
+      k => { chosen = k; take(data.schedules[k]); });
+  if (data.atomic) return;
   for (const [key, text] of [["f", "F"], ["i", "I"], ["w", "W"]])
-    slider(text + " \u00d7", 1, 3, x => x.toFixed(2), x => { scale[key] = x; });
-  slider("latency", latency, Math.max(2 * latency, data.longest), x => units(x), x => { latency = x; });
+    slider(text + " \u00d7", 1, 3, 0.05, x => x.toFixed(2), x => { scale[key] = x; changed = true; });
+  const most = Math.max(2 * latency, data.longest);
+  slider("latency", latency, most, most / 60, x => units(x), x => { latency = x; changed = true; });
   const reset = document.createElement("button");
   reset.textContent = "as simulated";
   reset.addEventListener("click", () => { controls.replaceChildren(); times = measured; refresh(); look(...extent); addSliders(); });
@@ -308,7 +324,7 @@ function addLegend() {
 refresh();
 view = [...extent];
 addLegend();
-if (!data.atomic) addSliders();
+addSliders();
 draw();
 addEventListener("resize", draw);
 const wanted = /hover=(\d+),(\d+)/.exec(location.hash);

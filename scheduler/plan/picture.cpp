@@ -52,11 +52,10 @@ void require_aligned(const Program& program, const Timeline& timeline) {
                 std::to_string(program.ranks[rank].size()));
 }
 
-void require_drawable(const Program& program) {
-  require(program.size() <= kMostActions,
-          "the schedule has " + std::to_string(program.size()) +
-              " actions; a picture shows at most " + std::to_string(kMostActions) +
-              " (fewer micro-batches, or the trace)");
+void require_drawable(std::size_t actions) {
+  require(actions <= kMostActions,
+          "the schedule has " + std::to_string(actions) + " actions; a picture shows at most " +
+              std::to_string(kMostActions) + " (fewer micro-batches, or the trace)");
 }
 
 std::vector<std::vector<Box>> boxes(const Program& program, const Timeline& timeline) {

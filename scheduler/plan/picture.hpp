@@ -25,7 +25,7 @@ struct Box {
 void require_aligned(const Program& program, const Timeline& timeline);
 
 /// Throws InvalidArgument when there are more actions than a picture can show.
-void require_drawable(const Program& program);
+void require_drawable(std::size_t actions);
 
 /// Most stages (of all replicas) that one rank holds.
 [[nodiscard]] int most_chunks(const Program& program);

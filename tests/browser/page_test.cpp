@@ -39,6 +39,8 @@ TEST(PageInTheBrowser, HoverTellsActionTimesWaitAndMemoryAndItPhotographs) {
   // Rank 0, action 4 is the first backward: it waits for the gradient of stage 1.
   const std::string dom =
       shell(browser + " --dump-dom 'file://" + page + "#hover=0,4' 2>/dev/null");
+  const std::string other =
+      shell(browser + " --dump-dom 'file://" + page + "#m=16&hover=0,20' 2>/dev/null");
   shell(browser + " --screenshot=" + picture + " 'file://" + page + "#hover=0,4' 2>/dev/null");
 
   EXPECT_THAT(dom, HasSubstr("<b>0B0</b> on rank 0"));
@@ -46,6 +48,11 @@ TEST(PageInTheBrowser, HoverTellsActionTimesWaitAndMemoryAndItPhotographs) {
   EXPECT_THAT(dom, HasSubstr("waited 6 for 1B0 of rank 1, which ended at 10"));
   EXPECT_THAT(dom, HasSubstr("memory of the rank: 4 at its start"));
   EXPECT_THAT(dom, HasSubstr("makespan 33, bubble 9"));
+  EXPECT_THAT(dom, HasSubstr("micro-batches<input"));
+  // The slider's m = 16: (16 + 3) 3; action 4 + 2 i of rank 0 is the backward of i.
+  EXPECT_THAT(other, HasSubstr("makespan 57, bubble 9"));
+  EXPECT_THAT(other, HasSubstr("<output>16</output>"));
+  EXPECT_THAT(other, HasSubstr("<b>0B8</b> on rank 0"));
   EXPECT_GT(std::filesystem::file_size(picture), 20'000U);
   std::filesystem::remove_all(folder);
 }

@@ -230,8 +230,25 @@ TEST(DrawHtml, IsOnePageWithoutOutsideResourcesAndWithAllActions) {
   const std::size_t from = page.find(opening) + opening.size();
   const auto data = nlohmann::json::parse(page.substr(from, page.find("</script>", from) - from));
   std::size_t actions = 0;
-  for (const auto& rank : data["ranks"]) actions += rank.size();
+  for (const auto& rank : data["schedules"][0]) actions += rank.size();
   EXPECT_EQ(actions, it.program.size());
+}
+
+TEST(DrawHtml, HoldsTheScheduleAtEveryNumberOfMicroBatchesOnce) {
+  const Drawn it = drawn("1f1b", 2, 4), small = drawn("1f1b", 2, 1), same = drawn("1f1b", 2, 4);
+
+  const std::string page =
+      draw_html(it.program,
+                it.timeline,
+                it.cost,
+                "",
+                {{same.program, same.timeline}, {small.program, small.timeline}});
+
+  EXPECT_THAT(page, HasSubstr("\"count\":4,\"counts\":[1,4]"));
+  const Drawn wide = drawn("1f1b", 3, 2);
+  EXPECT_THROW(
+      (void)draw_html(it.program, it.timeline, it.cost, "", {{wide.program, wide.timeline}}),
+      InvalidArgument);
 }
 
 }  // namespace

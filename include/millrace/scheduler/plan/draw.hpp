@@ -52,15 +52,25 @@ struct AsciiOptions {
                                    const Cost& cost,
                                    const std::string& title = "");
 
+/// A program and one timeline of it.
+/// Thread-safety: immutable, share freely.
+struct Drawing {
+  Program program;
+  Timeline timeline;
+};
+
 /// Writes a page without external resources: the picture with zoom (wheel, drag, keys), what an
 /// action is, when it ran and what it waited for under the mouse, memory below, and sliders that
-/// rescale the costs and replay the schedule in the page. `#hover=RANK,INDEX` in the address
-/// opens the page with the mouse on that action. Throws InvalidArgument above 400,000 actions.
-/// Cost: O(actions).
+/// rescale the costs and replay the schedule in the page. `others` are the same schedule with
+/// other numbers of micro-batches and the same costs; a slider chooses among them.
+/// `#hover=RANK,INDEX` in the address opens the page with the mouse on that action, `#m=COUNT`
+/// with that number of micro-batches (both: `#m=COUNT&hover=RANK,INDEX`). Throws InvalidArgument
+/// above 400,000 actions in all. Cost: O(actions).
 [[nodiscard]] std::string draw_html(const Program& program,
                                     const Timeline& timeline,
                                     const Cost& cost,
-                                    const std::string& title = "");
+                                    const std::string& title = "",
+                                    const std::vector<Drawing>& others = {});
 
 /// Writes trace-event JSON for Perfetto (ui.perfetto.dev) and chrome://tracing: a thread per rank,
 /// an event per action with the action in its args, a flow arrow per message between ranks. One

@@ -73,7 +73,9 @@ struct RankReport {
   Idle idle;
   double span = 0;             ///< last end - first start
   double peak_activation = 0;  ///< micro-batches of a full stage held until W or B
-  double peak_bytes = 0;       ///< of Cost's memory model, the transient peak inside I included
+  /// Of Cost's memory model, the transient peak inside I included: activations and the gradients
+  /// kept for W. Weights, gradient sums, optimizer state and messages under way are not in it.
+  double peak_bytes = 0;
 };
 
 /// Figures of one timeline, in the user's units (ticks / ticks_per_unit).
@@ -102,8 +104,9 @@ struct Report {
 [[nodiscard]] Report report(const Graph& graph, const Cost& cost, const Timeline& timeline);
 
 /// The chain of actions that determines the makespan, first to last: each was released by the one
-/// before it, on its rank or through a message. Of several, one that follows ranks where it can.
-/// Requires a timeline aligned with the program. Cost: O(length).
+/// before it, on its rank or through a message; with contention by the action whose message was
+/// first in the queue that its own message stood in. Of several, one that follows ranks where it
+/// can. Requires a timeline aligned with the program. Cost: O(length), O(actions) with contention.
 [[nodiscard]] std::vector<Node> critical_path(const Graph& graph,
                                               const Cost& cost,
                                               const Timeline& timeline);
