@@ -283,7 +283,9 @@ void garbage_connection(const std::string& path, std::uint32_t number) {
     for (std::size_t i = 0; i < bytes.size(); ++i)
       bytes[i] = static_cast<char>(random_word({.seed = 7}, number + static_cast<unsigned>(i)));
     const std::string greeting("\xFF\0\0\0\0\0\0\0\x01\x7F\x03\0NULL", 16);
+    const std::string name_in_version_1("\x01\0", 2);
     if (number % 2 == 0) bytes = greeting.substr(0, number % 17) + bytes;
+    if (number % 4 == 1) bytes = name_in_version_1 + bytes;
     static_cast<void>(!::send(stranger, bytes.data(), bytes.size(), MSG_NOSIGNAL));
   }
   ::close(stranger);

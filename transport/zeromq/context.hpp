@@ -1,5 +1,5 @@
-// The context's inside: the gatekeeper answers every CURVE handshake from a list of keys per
-// domain.
+// The context's inside: the gatekeeper answers every handshake, those of CURVE from a list of keys
+// per domain.
 #pragma once
 
 #include <map>

@@ -77,10 +77,10 @@ zmq::socket_t make_listener(zmq::context_t& context,
   socket.set(zmq::sockopt::maxmsgsize,
              static_cast<std::int64_t>(std::max<std::uint64_t>(options.largest_payload, 4096)));
   socket.set(zmq::sockopt::handshake_ivl, 5000);
+  socket.set(zmq::sockopt::zap_domain, domain);
   if (authenticated(options)) {
     socket.set(zmq::sockopt::curve_server, 1);
     socket.set(zmq::sockopt::curve_secretkey, options.keys.own.secret_key);
-    socket.set(zmq::sockopt::zap_domain, domain);
   }
   return socket;
 }
