@@ -7,7 +7,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 git ls-files '*.hpp' '*.cpp' | xargs -r -n 40 clang-format --dry-run --Werror
 echo "format: $(git ls-files '*.hpp' '*.cpp' | wc -l) files hold"
 [ "${1:-}" = --format-only ] && exit 0
-[ -f build/release/compile_commands.json ] || cmake --preset release -DCMAKE_EXPORT_COMPILE_COMMANDS=ON >/dev/stderr
+[ -f build/release/compile_commands.json ] || cmake --preset release -DCMAKE_EXPORT_COMPILE_COMMANDS=ON >&2
 mkdir -p build/lint
 
 # A header that is missing counts as nothing here: clang-tidy then says so itself.

@@ -7,7 +7,7 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 preset=$1
 folder=build/$preset
-[ -f "$folder/build.ninja" ] || cmake --preset "$preset" >/dev/stderr
+[ -f "$folder/build.ninja" ] || cmake --preset "$preset" >&2
 case "$preset" in
   asan)
     programs=(test_core test_plan test_stages test_transport test_run test_training)
@@ -23,7 +23,7 @@ case "$preset" in
     exit 2
     ;;
 esac
-cmake --build --preset "$preset" --target "${programs[@]}" >/dev/stderr
+cmake --build --preset "$preset" --target "${programs[@]}" >&2
 for program in "${programs[@]}"; do
   echo "-- $program under $preset"
   "$folder/tests/$program" --gtest_filter="$filter" --gtest_brief=1
