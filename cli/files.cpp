@@ -3,7 +3,6 @@
 
 #include <cerrno>
 #include <cstdio>
-#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <iostream>
@@ -20,7 +19,8 @@ std::string read_file(const std::string& option, const std::string& path) {
   std::ostringstream text;
   if (file) text << file.rdbuf();
   if (!file || !text)
-    throw InvalidArgument(option + " " + path + " cannot be read: " + std::strerror(errno));
+    throw InvalidArgument(option + " " + path +
+                          " cannot be read: " + std::generic_category().message(errno));
   return text.str();
 }
 
@@ -46,7 +46,8 @@ Target target_of(const std::string& path) {
 }
 
 [[noreturn]] void refuse(const std::string& option, const std::string& path, int reason) {
-  throw InvalidArgument(option + " " + path + " cannot be written: " + std::strerror(reason));
+  throw InvalidArgument(option + " " + path +
+                        " cannot be written: " + std::generic_category().message(reason));
 }
 
 bool is_standard_output(const std::string& path) {

@@ -4,7 +4,6 @@
 #include <array>
 #include <cerrno>
 #include <csignal>
-#include <cstring>
 #include <fcntl.h>
 #include <filesystem>
 #include <poll.h>
@@ -63,7 +62,8 @@ Janitor::Janitor(const std::string& directory) {
   }
   ::close(alive[0]);
   ::close(gone[1]);
-  if (between < 0) throw Error(std::string("cannot start a process: ") + std::strerror(errno));
+  if (between < 0)
+    throw Error(std::string("cannot start a process: ") + std::generic_category().message(errno));
   ::waitpid(between, nullptr, 0);
 }
 

@@ -16,6 +16,7 @@
 #include <sys/signalfd.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
+#include <system_error>
 #include <thread>
 #include <unistd.h>
 
@@ -51,7 +52,7 @@ int code_of(int status) {
 std::string end_of(int status) {
   if (WIFSIGNALED(status))
     return std::string("was ended by signal ") + std::to_string(WTERMSIG(status)) + " (" +
-           strsignal(WTERMSIG(status)) + ")";
+           ::sigdescr_np(WTERMSIG(status)) + ")";
   return "ended with exit code " + std::to_string(WEXITSTATUS(status));
 }
 
@@ -69,7 +70,8 @@ Supervisor::Supervisor(SupervisorOptions options) : options_(std::move(options))
   const sigset_t set = watched_signals();
   ::sigprocmask(SIG_BLOCK, &set, nullptr);
   signals_ = ::signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
-  if (signals_ < 0) throw Error(std::string("cannot watch signals: ") + std::strerror(errno));
+  if (signals_ < 0)
+    throw Error(std::string("cannot watch signals: ") + std::generic_category().message(errno));
 }
 
 Supervisor::~Supervisor() {
@@ -95,8 +97,9 @@ void Supervisor::become(const std::vector<std::string>& command, int rank, int e
   ::dup2(nothing, STDIN_FILENO);
   ::dup2(errors, STDERR_FILENO);
   if (rank != 0) ::dup2(errors, STDOUT_FILENO);
+  std::vector<std::string> words = command;
   std::vector<char*> arguments;
-  for (const std::string& word : command) arguments.push_back(const_cast<char*>(word.c_str()));
+  for (std::string& word : words) arguments.push_back(word.data());
   arguments.push_back(nullptr);
   ::execv(arguments.front(), arguments.data());
   ::_exit(127);
@@ -125,7 +128,7 @@ void Supervisor::start(const std::vector<std::string>& command) {
   }
   ::close(errors);
   if (worker.process < 0)
-    throw Error(std::string("cannot start a process: ") + std::strerror(errno));
+    throw Error(std::string("cannot start a process: ") + std::generic_category().message(errno));
   ::setpgid(worker.process, worker.process);  // both sides set it, whoever comes first
   worker.pidfd = static_cast<int>(::syscall(SYS_pidfd_open, worker.process, 0));
   workers_.push_back(std::move(worker));

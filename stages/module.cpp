@@ -81,7 +81,7 @@ StageModule::UnitStash& StageModule::unit_of(const PassContext& context,
   return unit;
 }
 
-Tensor StageModule::aligned(const PassContext& context, Tensor tensor) const {
+Tensor StageModule::aligned(const PassContext& context, Tensor tensor) {
   if (!tensor || detail::is_aligned(tensor)) return tensor;
   return copy_of(context, tensor);
 }

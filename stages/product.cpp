@@ -50,10 +50,16 @@ struct Operand {
   Index stride;
 };
 
+/// Of a product a b: rows of a, columns of b, and what is summed over.
+struct Extents {
+  Index m, n, depth;
+};
+
 /// c += a b with c [m, n] column-major.
 template <class T, int kOrderA, int kOrderB>
 void add_product(
-    const PassContext& context, Index m, Index n, Index depth, Operand<T> a, Operand<T> b, T* c) {
+    const PassContext& context, const Extents& extents, Operand<T> a, Operand<T> b, T* c) {
+  const auto [m, n, depth] = extents;
   if (m == 0 || n == 0 || depth == 0) return;
   Blocking<T> blocking(context, m, n, depth);
   using Product = Eigen::internal::general_matrix_matrix_product<Index,
@@ -76,21 +82,21 @@ template <class T>
 void add_forward(
     const PassContext& context, const ProductShape& shape, const T* x, const T* w, T* y) {
   add_product<T, Eigen::ColMajor, Eigen::ColMajor>(
-      context, shape.out, shape.rows, shape.in, {w, shape.out}, {x, shape.in}, y);
+      context, {shape.out, shape.rows, shape.in}, {w, shape.out}, {x, shape.in}, y);
 }
 
 template <class T>
 void add_input_gradient(
     const PassContext& context, const ProductShape& shape, const T* dz, const T* w, T* dx) {
   add_product<T, Eigen::RowMajor, Eigen::ColMajor>(
-      context, shape.in, shape.rows, shape.out, {w, shape.out}, {dz, shape.out}, dx);
+      context, {shape.in, shape.rows, shape.out}, {w, shape.out}, {dz, shape.out}, dx);
 }
 
 template <class T>
 void add_weight_gradient(
     const PassContext& context, const ProductShape& shape, const T* x, const T* dz, T* dw) {
   add_product<T, Eigen::ColMajor, Eigen::RowMajor>(
-      context, shape.out, shape.in, shape.rows, {dz, shape.out}, {x, shape.in}, dw);
+      context, {shape.out, shape.in, shape.rows}, {dz, shape.out}, {x, shape.in}, dw);
 }
 
 template void add_forward<float>(

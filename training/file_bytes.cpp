@@ -9,6 +9,7 @@
 #include <limits>
 #include <system_error>
 
+#define ZLIB_CONST  // input is read only
 #include <zlib.h>
 
 #include "millrace/core/error.hpp"
@@ -43,7 +44,7 @@ std::vector<std::uint8_t> gunzip(std::span<const std::uint8_t> packed, const std
   require(packed.size() <= std::numeric_limits<uInt>::max(), name + " is too large to unpack");
   Inflater inflater;
   z_stream& stream = inflater.stream();
-  stream.next_in = const_cast<Bytef*>(packed.data());
+  stream.next_in = packed.data();
   stream.avail_in = static_cast<uInt>(packed.size());
   std::vector<std::uint8_t> bytes;
   std::vector<std::uint8_t> block(std::size_t{1} << 16U);

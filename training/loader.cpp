@@ -62,9 +62,9 @@ struct Loader::State {
   State(const Dataset& dataset, const LoaderOptions& loader_options)
       : data(dataset),
         options(loader_options),
-        batches(count_batches(dataset.size(), loader_options)) {
+        batches(count_batches(dataset.size(), loader_options)),
+        first_ticket(options.first_epoch * batches + options.first_batch) {
     check(options, batches);
-    first_ticket = options.first_epoch * batches + options.first_batch;
     next_ticket = current = first_ticket;
     slots.resize(static_cast<std::size_t>(options.ahead) + 1);
     for (int i = 0; i < options.workers; ++i)

@@ -66,11 +66,10 @@ TrainerParts assemble(const Program& compute,
           "the program needs " + std::to_string(expected) + " stage bodies, got " +
               std::to_string(bodies.size()));
   TrainerParts parts;
-  for (std::size_t i = 0; i < bodies.size(); ++i) {
-    const auto number = static_cast<std::int32_t>(i);
-    parts.stages.push_back(
-        {Replica{number / shape.stages()}, Stage{number % shape.stages()}, bodies[i].get()});
-  }
+  auto body = bodies.begin();
+  for (int replica = 0; replica < shape.replicas(); ++replica)
+    for (int stage = 0; stage < shape.stages(); ++stage)
+      parts.stages.push_back({Replica{replica}, Stage{stage}, (body++)->get()});
   parts.bodies = std::move(bodies);
   const Program program = options.recompute ? insert_recompute(compute) : compute;
   parts.executor = make_executor(options.executor, program, parts.stages, options.executor_options);

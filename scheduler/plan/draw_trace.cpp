@@ -105,7 +105,7 @@ class TraceReader {
     if (document.is_object() && document.contains("traceEvents")) events = &document["traceEvents"];
     if (!events->is_array()) return "there is no list of trace events";
     for (const json& event : *events) {
-      const std::string fault = read_event(event);
+      std::string fault = read_event(event);
       if (!fault.empty()) return fault;
     }
     return fill_gaps();

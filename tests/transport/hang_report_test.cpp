@@ -176,7 +176,7 @@ TEST(ProgressSlot, IsReadByOtherProcessesWhileItIsWrittenAndIsGoneAfterwards) {
   EXPECT_FALSE(ProgressSlot::of(path));
 }
 
-TEST(HangReport, ARankThatDoesNotEndItsPassIsNamedOnEveryRank) {
+TEST(ZeroMqHangReport, ARankThatDoesNotEndItsPassIsNamedOnEveryRank) {
   const PrivateDirectory directory(std::filesystem::temp_directory_path());
   ZeroMqOptions options;
   options.world = 3;

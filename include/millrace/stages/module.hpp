@@ -63,7 +63,7 @@ class StageModule final : public StageBody {
   UnitStash& unit_of(const PassContext& context, State expected, const char* pass);
   Tensor run_layers(const PassContext& context, Tensor tensor, UnitStash& unit);
   Tensor add_loss(const PassContext& context, const Tensor& predictions) const;
-  [[nodiscard]] Tensor aligned(const PassContext& context, Tensor tensor) const;
+  [[nodiscard]] static Tensor aligned(const PassContext& context, Tensor tensor);
   Tensor first_gradient(const PassContext& context, UnitStash& unit, TensorList gradients);
 
   std::vector<std::unique_ptr<Layer>> layers_;

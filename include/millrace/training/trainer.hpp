@@ -58,7 +58,7 @@ class Trainer {
  public:
   /// Generates the schedule, cuts the model, initialises it by the seed and builds the executor.
   /// Throws InvalidArgument for everything that does not fit, with the value and the bound.
-  Trainer(const ModelSpec& model, const TrainerOptions& options = {});
+  explicit Trainer(const ModelSpec& model, const TrainerOptions& options = {});
 
   /// As above, running `program` instead of a generated schedule.
   Trainer(const ModelSpec& model, const Program& program, const TrainerOptions& options = {});

@@ -58,15 +58,23 @@ std::optional<VBlock> shifted_block(
   return block;
 }
 
-void for_each_block(int ranks, const std::function<Verdict(const VBlock&)>& visit) {
+namespace {
+
+/// Columns of the four passes on the first rank, all ways; the first pass is at 0.
+std::vector<std::array<int, 4>> first_patterns() {
   std::vector<std::array<int, 4>> patterns;
   for (int second = 1; second < kPeriod; ++second)
     for (int third = 1; third < kPeriod; ++third)
       for (int fourth = 1; fourth < kPeriod; ++fourth)
         if (are_distinct({0, second, third, fourth}))
           patterns.push_back({0, second, third, fourth});
+  return patterns;
+}
 
-  for (const auto& first : patterns)
+}  // namespace
+
+void for_each_block(int ranks, const std::function<Verdict(const VBlock&)>& visit) {
+  for (const auto& first : first_patterns())
     for (int near = kPeriod - 1; near >= 1; --near)
       for (int far = near; far >= 1; --far)
         // With equal shifts every split between near and far is the same block.
