@@ -86,7 +86,8 @@ TEST_F(MeasuredCosts, AreSearchedWithTheirNumberOfStages) {
   ASSERT_EQ(ran.code, 0) << ran.text;
   const json found = json::parse(ran.text);
   EXPECT_LE(found["peak_memory"], 4 * sum(json::parse(read("costs.json"))["memory_forward"]) / 2);
-  EXPECT_GE(found["makespan"], found["lower_bound"]);
+  // Measured seconds are no integers: the two sums may differ in the last bits.
+  EXPECT_GE(found["makespan"].get<double>() * (1 + 1e-12), found["lower_bound"].get<double>());
 }
 
 TEST_F(MeasuredCosts, BelongToOneNumberOfStages) {
