@@ -11,6 +11,7 @@ arch=$(sed -n 's/^MILLRACE_ARCH:[^=]*=//p' "$build/CMakeCache.txt")
 for program in "$build"/bench/*_bench; do
   [ -x "$program" ] || continue
   name=$(basename "$program")
+  "$program" --benchmark_list_tests --benchmark_filter="$filter" 2>/dev/null | grep -q . || continue
   echo "== $name"
   "$program" --benchmark_filter="$filter" --benchmark_out="bench/results/$name.json" --benchmark_out_format=json \
     --benchmark_context=compiler="$("$compiler" --version | head -n 1 | tr -d ",=")" --benchmark_context=arch="$arch" \
