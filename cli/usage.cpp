@@ -2,27 +2,12 @@
 #include "cli/usage.hpp"
 
 #include <algorithm>
-#include <numeric>
+
+#include "millrace/core/edit_distance.hpp"
 
 namespace millrace::cli {
 
 namespace {
-
-/// Insertions, deletions and substitutions that turn `a` into `b`.
-std::size_t edit_distance(const std::string& a, const std::string& b) {
-  std::vector<std::size_t> row(b.size() + 1);
-  std::iota(row.begin(), row.end(), std::size_t{0});
-  for (std::size_t i = 1; i <= a.size(); ++i) {
-    std::size_t diagonal = row[0];
-    row[0] = i;
-    for (std::size_t j = 1; j <= b.size(); ++j) {
-      const std::size_t replaced = diagonal + (a[i - 1] == b[j - 1] ? 0 : 1);
-      diagonal = row[j];
-      row[j] = std::min({replaced, row[j] + 1, row[j - 1] + 1});
-    }
-  }
-  return row.back();
-}
 
 const CLI::App& verb_of(const CLI::App& app) {
   const auto verbs = app.get_subcommands();

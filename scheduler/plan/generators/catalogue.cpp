@@ -1,10 +1,10 @@
 // The catalogue: one row per published schedule, found by name, generated with checked options.
 #include <algorithm>
 #include <array>
-#include <numeric>
 #include <string>
 #include <vector>
 
+#include "millrace/core/edit_distance.hpp"
 #include "millrace/core/error.hpp"
 #include "millrace/scheduler/plan/generators.hpp"
 #include "plan/generators/options.hpp"
@@ -295,22 +295,6 @@ constexpr std::array kEntries = {
                   .default_chunks = 1,
                   .generate = phase<kForward>},
 };
-
-/// Insertions, deletions and substitutions that turn `a` into `b`.
-std::size_t edit_distance(std::string_view a, std::string_view b) {
-  std::vector<std::size_t> row(b.size() + 1);
-  std::iota(row.begin(), row.end(), std::size_t{0});
-  for (std::size_t i = 1; i <= a.size(); ++i) {
-    std::size_t diagonal = row[0];
-    row[0] = i;
-    for (std::size_t j = 1; j <= b.size(); ++j) {
-      const std::size_t replaced = diagonal + (a[i - 1] == b[j - 1] ? 0 : 1);
-      diagonal = row[j];
-      row[j] = std::min({replaced, row[j] + 1, row[j - 1] + 1});
-    }
-  }
-  return row.back();
-}
 
 std::string unknown_name(std::string_view name) {
   const auto* const nearest =
