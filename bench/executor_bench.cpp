@@ -3,11 +3,13 @@
 // EmptyBodies: a 1F1B step whose passes do nothing, in the flow-graph executor (with and without
 // its timeline), beside a plain graph of continue_nodes with the same edges and beside a loop of
 // calls. Counter: nanoseconds per action.
-// BeyondBody: the same three in turn, a step each, in one loop, so that the load of the machine
-// meets all of them. Medians over the iterations, per action: `flow_graph_ns`, `plain_ns`,
-// `body_ns` (loop of calls); ns_beyond_body = flow_graph_ns - body_ns; ratio_to_plain =
-// ns_beyond_body / plain_ns. FilledThreads: 4 ranks on 2 threads with passes of about 0.3 ms.
-// Counter `stretch`: makespan over (sum of the measured passes / threads); 1 is perfect.
+// BeyondBody: the same in turn, a step each, in one loop, so that the load of the machine meets all
+// of them; the executor as it comes, which soon runs such short actions inline, and one that never
+// does. Medians over the iterations, per action: `flow_graph_ns`, `tasks_ns` (never inline),
+// `plain_ns`, `body_ns` (loop of calls); ns_beyond_body = flow_graph_ns - body_ns; ratio_to_plain =
+// ns_beyond_body / plain_ns; tasks_to_plain = (tasks_ns - body_ns) / plain_ns. FilledThreads: 4
+// ranks on 2 threads with passes of about 0.3 ms. Counter `stretch`: makespan over (sum of the
+// measured passes / threads); 1 is perfect.
 #include <algorithm>
 #include <chrono>
 #include <deque>
@@ -196,14 +198,15 @@ class StepTimes {
 
 void beyond_body(benchmark::State& state) {
   Pipeline pipeline("1f1b", static_cast<int>(state.range(0)), static_cast<int>(state.range(1)), 0);
-  const auto executor = make_executor("flow-graph",
-                                      pipeline.program,
-                                      pipeline.hosted,
-                                      {.threads = kThreads, .record_timeline = false});
+  ExecutorOptions options{.threads = kThreads, .record_timeline = false};
+  const auto executor = make_executor("flow-graph", pipeline.program, pipeline.hosted, options);
+  options.inline_below = std::chrono::nanoseconds(0);
+  const auto tasks = make_executor("flow-graph", pipeline.program, pipeline.hosted, options);
   PlainGraph graph_alone(pipeline.program);
-  StepTimes flow_graph_steps, plain_steps, body_steps;
+  StepTimes flow_graph_steps, tasks_steps, plain_steps, body_steps;
   for ([[maybe_unused]] auto _ : state) {
     flow_graph_steps.take([&] { benchmark::DoNotOptimize(executor->run(pipeline.data, {})); });
+    tasks_steps.take([&] { benchmark::DoNotOptimize(tasks->run(pipeline.data, {})); });
     plain_steps.take([&] { graph_alone.run(); });
     body_steps.take([&] { call_every_pass(pipeline); });
   }
@@ -212,10 +215,13 @@ void beyond_body(benchmark::State& state) {
   const double plain = plain_steps.median_per(actions);
   const double body = body_steps.median_per(actions);
   state.counters["flow_graph_ns"] = whole;
+  const double as_tasks = tasks_steps.median_per(actions);
+  state.counters["tasks_ns"] = as_tasks;
   state.counters["plain_ns"] = plain;
   state.counters["body_ns"] = body;
   state.counters["ns_beyond_body"] = whole - body;
   state.counters["ratio_to_plain"] = (whole - body) / plain;
+  state.counters["tasks_to_plain"] = (as_tasks - body) / plain;
 }
 
 /// Rounds of BenchStage that take about 0.3 ms, measured once.

@@ -7,17 +7,17 @@
 #include <chrono>
 #include <ctime>
 #include <filesystem>
-#include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <sys/wait.h>
-#include <tuple>
 #include <unistd.h>
 #include <vector>
 
 #include <benchmark/benchmark.h>
 
 #include "millrace/scheduler/plan/generators.hpp"
+#include "millrace/scheduler/plan/graph.hpp"
 #include "millrace/scheduler/plan/passes.hpp"
 #include "millrace/scheduler/run/executors.hpp"
 #include "millrace/training/measurement.hpp"
@@ -32,6 +32,7 @@ constexpr int kRanks = 8;
 constexpr int kMicroBatches = 64;
 constexpr std::int64_t kPassNanoseconds = 1'000'000;
 constexpr std::uint64_t kSteps = 4;  // the first pays for memory and connections
+constexpr double kNotEnded = -1;
 
 /// Every pass sleeps; sixteen numbers travel.
 class Sleeper final : public StageBody {
@@ -65,28 +66,38 @@ Program program_of() {
   return generate("1f1b", {.ranks = kRanks, .micro_batches = kMicroBatches});
 }
 
+/// When everything that `node` waits for has ended; nothing where some of it has not.
+std::optional<double> ready(const Graph& graph, Node node, const std::vector<double>& ends) {
+  double start = node == graph.first(graph.rank(node)) ? 0 : ends[node - 1];
+  for (const Node producer : graph.producers(node)) {
+    if (ends[producer] == kNotEnded) return std::nullopt;
+    start = std::max(start, ends[producer]);
+  }
+  return start;
+}
+
 /// When the last action would end if passes took what they took and all else nothing.
 double replayed_makespan(const Program& program, const Timeline& measured) {
-  using Name = std::tuple<bool, int, int>;  // forward, receiving stage, micro-batch
-  std::map<Name, double> sent;
+  const Graph graph(program);
+  std::vector<double> ends(graph.size(), kNotEnded);
   std::vector<std::size_t> at(program.ranks.size(), 0);
-  std::vector<double> clock(program.ranks.size(), 0);
+  const auto advance = [&](std::size_t rank) {
+    const std::size_t before = at[rank];
+    for (; at[rank] < program.ranks[rank].size(); ++at[rank]) {
+      const Node node = graph.first(Rank{static_cast<int>(rank)}) + static_cast<Node>(at[rank]);
+      const std::optional<double> start = ready(graph, node, ends);
+      if (!start) break;
+      const Interval& interval = measured.ranks[rank][at[rank]];
+      const bool computes = is_compute(program.ranks[rank][at[rank]].op);
+      ends[node] = *start + (computes ? interval.end - interval.start : 0);
+    }
+    return at[rank] != before;
+  };
   for (bool moved = true; moved;) {
     moved = false;
-    for (std::size_t rank = 0; rank < at.size(); ++rank)
-      for (; at[rank] < program.ranks[rank].size(); ++at[rank], moved = true) {
-        const Action& action = program.ranks[rank][at[rank]];
-        const bool forward = action.op == Op::SendForward || action.op == Op::RecvForward;
-        const int to = action.stage.value + (is_send(action.op) ? (forward ? 1 : -1) : 0);
-        const Name name{forward, to, action.micro_batch.value};
-        const Interval& interval = measured.ranks[rank][at[rank]];
-        if (is_receive(action.op) && !sent.contains(name)) break;
-        if (is_receive(action.op)) clock[rank] = std::max(clock[rank], sent[name]);
-        if (is_send(action.op)) sent[name] = clock[rank];
-        if (is_compute(action.op)) clock[rank] += interval.end - interval.start;
-      }
+    for (std::size_t rank = 0; rank < at.size(); ++rank) moved = advance(rank) || moved;
   }
-  return *std::max_element(clock.begin(), clock.end());
+  return *std::max_element(ends.begin(), ends.end());
 }
 
 /// Reports the median over the steps of measured makespan / replayed makespan.
@@ -149,39 +160,49 @@ void read_all(int file, void* to, std::size_t bytes) {
   }
 }
 
+/// Forks the ranks; gives the pipes on which they tell their intervals.
+std::array<int, kRanks> start_ranks(const std::string& directory) {
+  std::array<int, kRanks> results{};
+  for (int i = 0; i < kRanks; ++i) {
+    std::array<int, 2> ends{};
+    if (::pipe(ends.data()) != 0) std::abort();
+    if (::fork() == 0) {
+      be_rank(Rank{i}, directory, ends[1]);
+      ::_exit(0);
+    }
+    ::close(ends[1]);
+    results[static_cast<std::size_t>(i)] = ends[0];
+  }
+  return results;
+}
+
+/// The next step of every rank on one clock, which starts with the first of them.
+Timeline read_step(const Program& program, const std::array<int, kRanks>& results) {
+  Timeline timeline;
+  std::array<double, kRanks> started{};
+  for (std::size_t i = 0; i < kRanks; ++i) {
+    auto& row = timeline.ranks.emplace_back(program.ranks[i].size());
+    read_all(results[i], &started[i], sizeof(double));
+    read_all(results[i], row.data(), row.size() * sizeof(Interval));
+  }
+  const double first = *std::min_element(started.begin(), started.end());
+  for (std::size_t i = 0; i < kRanks; ++i)
+    for (Interval& interval : timeline.ranks[i])
+      interval = {interval.start + started[i] - first, interval.end + started[i] - first};
+  return timeline;
+}
+
 void in_eight_processes(benchmark::State& state) {
   const Program program = insert_messages_before_use(program_of());
   std::vector<Timeline> timelines;
   for ([[maybe_unused]] auto _ : state) {
     const PrivateDirectory directory(std::filesystem::temp_directory_path());
-    std::array<int, kRanks> results{};
-    for (int i = 0; i < kRanks; ++i) {
-      std::array<int, 2> ends{};
-      if (::pipe(ends.data()) != 0) std::abort();
-      if (::fork() == 0) {
-        be_rank(Rank{i}, directory.path(), ends[1]);
-        ::_exit(0);
-      }
-      ::close(ends[1]);
-      results[static_cast<std::size_t>(i)] = ends[0];
-    }
-    for (std::uint64_t step = 0; step < kSteps; ++step) {
-      Timeline timeline;
-      std::array<double, kRanks> started{};
-      for (std::size_t i = 0; i < kRanks; ++i) {
-        auto& row = timeline.ranks.emplace_back(program.ranks[i].size());
-        read_all(results[i], &started[i], sizeof(double));
-        read_all(results[i], row.data(), row.size() * sizeof(Interval));
-      }
-      const double first = *std::min_element(started.begin(), started.end());
-      for (std::size_t i = 0; i < kRanks; ++i)
-        for (Interval& interval : timeline.ranks[i])
-          interval = {interval.start + started[i] - first, interval.end + started[i] - first};
-      if (step != 0) timelines.push_back(std::move(timeline));
-    }
+    const std::array<int, kRanks> results = start_ranks(directory.path());
+    (void)read_step(program, results);
+    for (std::uint64_t step = 1; step < kSteps; ++step)
+      timelines.push_back(read_step(program, results));
     for (const int file : results) ::close(file);
-    while (::wait(nullptr) > 0) {
-    }
+    while (::wait(nullptr) > 0) continue;
   }
   judge(state, program, std::move(timelines));
 }

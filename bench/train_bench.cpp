@@ -54,8 +54,8 @@ void floor_of_products(benchmark::State& state) {
   std::vector<Matrix> weights, gradients;
   std::vector<LinearProducts> layers;
   for (std::size_t i = 0; i + 1 < kWidths.size(); ++i) {
-    weights.push_back(Matrix::Random(kWidths[i], kWidths[i + 1]));
-    gradients.push_back(Matrix::Zero(kWidths[i], kWidths[i + 1]));
+    weights.emplace_back(Matrix::Random(kWidths[i], kWidths[i + 1]));
+    gradients.emplace_back(Matrix::Zero(kWidths[i], kWidths[i + 1]));
     layers.emplace_back(rows, kWidths[i], kWidths[i + 1]);
   }
   for (auto _ : state)

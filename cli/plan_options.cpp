@@ -289,7 +289,7 @@ ScheduleOptions schedule_options(const PlanOptions& options) {
   ScheduleOptions schedule = options.schedule;
   schedule.latency = options.latency ? mean(*options.latency) : 0;
   schedule.memory_limit = memory_limit_of(options, schedule.ranks);
-  if (!options.costs_file.empty()) return with_file(std::move(schedule), options);
+  if (!options.costs_file.empty()) return with_file(schedule, options);
   const int chunks = options.chunk_costs ? options.schedule.chunks.value_or(1) : 1;
   schedule.forward = mean(options.forward) * chunks;
   schedule.input = mean(options.input) * chunks;

@@ -1,4 +1,5 @@
 // The files that plan verbs write: all texts are made before the first is written.
+#include <algorithm>
 #include <vector>
 
 #include "cli/files.hpp"
@@ -63,10 +64,9 @@ void check_outputs(const PlanOptions& options) {
 }
 
 bool prints_file(const PlanOptions& options) {
-  for (const auto* path :
-       {&options.csv, &options.svg, &options.html, &options.trace, &options.plan})
-    if (on_standard_output(*path)) return true;
-  return false;
+  const auto paths = {&options.csv, &options.svg, &options.html, &options.trace, &options.plan};
+  return std::any_of(
+      paths.begin(), paths.end(), [](const auto* path) { return on_standard_output(*path); });
 }
 
 void write_outputs(const PlanOptions& options,

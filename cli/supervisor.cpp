@@ -68,7 +68,7 @@ void bind_to_core(int rank) {
 
 Supervisor::Supervisor(SupervisorOptions options) : options_(std::move(options)) {
   const sigset_t set = watched_signals();
-  ::sigprocmask(SIG_BLOCK, &set, nullptr);
+  ::pthread_sigmask(SIG_BLOCK, &set, nullptr);
   signals_ = ::signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
   if (signals_ < 0)
     throw Error(std::string("cannot watch signals: ") + std::generic_category().message(errno));
@@ -83,7 +83,7 @@ Supervisor::~Supervisor() {
   if (errors_ >= 0) ::close(errors_);
   ::close(signals_);
   const sigset_t set = watched_signals();
-  ::sigprocmask(SIG_UNBLOCK, &set, nullptr);
+  ::pthread_sigmask(SIG_UNBLOCK, &set, nullptr);
 }
 
 void Supervisor::become(const std::vector<std::string>& command, int rank, int errors) const {
@@ -91,7 +91,7 @@ void Supervisor::become(const std::vector<std::string>& command, int rank, int e
   ::setpgid(0, 0);
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
   const sigset_t set = watched_signals();
-  ::sigprocmask(SIG_UNBLOCK, &set, nullptr);
+  ::pthread_sigmask(SIG_UNBLOCK, &set, nullptr);
   if (options_.bind_cores) bind_to_core(rank);
   const int nothing = ::open("/dev/null", O_RDONLY | O_CLOEXEC);
   ::dup2(nothing, STDIN_FILENO);

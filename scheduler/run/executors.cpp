@@ -3,10 +3,10 @@
 
 #include <algorithm>
 #include <array>
-#include <numeric>
 #include <string>
 #include <vector>
 
+#include "millrace/core/edit_distance.hpp"
 #include "millrace/core/error.hpp"
 #include "millrace/scheduler/plan/passes.hpp"
 #include "millrace/scheduler/plan/verify.hpp"
@@ -18,25 +18,10 @@ namespace {
 
 constexpr std::array<std::string_view, 3> kKinds = {"flow-graph", "ranks", "sequential"};
 
-/// Levenshtein distance.
-std::size_t distance(std::string_view a, std::string_view b) {
-  std::vector<std::size_t> row(b.size() + 1);
-  std::iota(row.begin(), row.end(), std::size_t{0});
-  for (std::size_t i = 0; i < a.size(); ++i) {
-    std::size_t diagonal = std::exchange(row[0], i + 1);
-    for (std::size_t j = 0; j < b.size(); ++j) {
-      const std::size_t change = diagonal + (a[i] == b[j] ? 0 : 1);
-      diagonal = row[j + 1];
-      row[j + 1] = std::min({change, row[j] + 1, row[j + 1] + 1});
-    }
-  }
-  return row.back();
-}
-
 [[noreturn]] void throw_unknown(std::string_view kind) {
   const auto* nearest =
       std::min_element(kKinds.begin(), kKinds.end(), [&](std::string_view a, std::string_view b) {
-        return distance(kind, a) < distance(kind, b);
+        return edit_distance(kind, a) < edit_distance(kind, b);
       });
   std::string text = "there is no executor '" + std::string(kind) + "'; the nearest is '" +
                      std::string(*nearest) + "' of";

@@ -5,10 +5,15 @@
 // whose inner actions no other rank waits: B of stage 0 and the F after it, F and B of the last
 // stage, a W and what follows it. Joining them takes nothing from the order that the graph allows.
 //
+// Steps of very short actions run inline, in one valid order on the calling thread: giving an
+// action to another thread moves its cache lines there, which takes longer than such an action.
+//
 // A body never throws: oneTBB would cancel the graph and forget counters, and the next step would
 // go wrong. The first failure is kept, later bodies only pass on, the graph drains, and the failure
 // is thrown after the wait.
+#include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <deque>
 #include <exception>
 #include <memory>
@@ -26,6 +31,7 @@
 #include "millrace/core/error.hpp"
 #include "millrace/scheduler/plan/graph.hpp"
 #include "millrace/scheduler/run/interpreter.hpp"
+#include "run/inlining.hpp"
 #include "run/interpreter_state.hpp"
 #include "run/kinds.hpp"
 #include "run/rank_work.hpp"
@@ -98,7 +104,12 @@ class FlowGraphExecutor final : public Executor {
     const int cores = oneapi::tbb::info::default_concurrency();
     require(options.threads >= 0,
             "threads is " + std::to_string(options.threads) + "; it is 0 (one per core) or more");
+    require(options.inline_below.count() >= 0,
+            "inline_below is " + std::to_string(options.inline_below.count()) +
+                " ns; it is 0 (never) or more");
     const int threads = options.threads == 0 ? cores : options.threads;
+    inlining_.emplace(
+        options.inline_below, program_.size(), std::min(threads, program_.shape.ranks));
     if (threads > cores)
       more_threads_.emplace(oneapi::tbb::global_control::max_allowed_parallelism,
                             static_cast<std::size_t>(threads));
@@ -120,10 +131,14 @@ class FlowGraphExecutor final : public Executor {
     interpreter_.begin_step(data, settings);
     failure_.clear();
     clock_.begin();
-    arena_->execute([&] {
-      for (ChainNode* source : sources_) source->try_put(flow::continue_msg());
-      graph_->wait_for_all();
-    });
+    if (inlining_->now())
+      for (const Chain& chain : in_order_) act(chain);
+    else
+      arena_->execute([&] {
+        for (ChainNode* source : sources_) source->try_put(flow::continue_msg());
+        graph_->wait_for_all();
+      });
+    inlining_->took(StepClock::now() - clock_.started());
     if (failure_.happened()) {
       interpreter_.abandon_step();
       failure_.rethrow();
@@ -151,18 +166,25 @@ class FlowGraphExecutor final : public Executor {
   void build(bool priorities) {
     graph_.emplace();
     const Graph graph(program_);
-    const std::vector<std::uint32_t> priority = remaining_path(graph);  // throws on a cycle
+    const std::vector<Node> order = valid_order(graph);  // throws on a cycle
+    const std::vector<std::uint32_t> priority =
+        priorities ? remaining_path(graph) : std::vector<std::uint32_t>();
     const std::vector<bool> starts = chain_starts(graph);
     std::vector<std::uint32_t> chain_of(graph.size());
+    std::vector<Chain> chains;
     for (Node node = 0; node < graph.size();) {
       const Node first = node;
       do chain_of[node++] = static_cast<std::uint32_t>(nodes_.size());
       while (!starts[node]);
-      add_node(chain(graph, first, node - first),
-               priorities ? std::optional(priority[first]) : std::nullopt);
+      chains.push_back(chain(graph, first, node - first));
+      add_node(chains.back(), priorities ? std::optional(priority[first]) : std::nullopt);
     }
-    for (Node node = 0; node < graph.size(); ++node)
-      if (starts[node]) connect(graph, node, chain_of);
+    in_order_.reserve(chains.size());
+    for (const Node node : order) {
+      if (!starts[node]) continue;
+      connect(graph, node, chain_of);
+      in_order_.push_back(chains[chain_of[node]]);
+    }
   }
 
   Chain chain(const Graph& graph, Node first, std::uint32_t count) {
@@ -224,6 +246,8 @@ class FlowGraphExecutor final : public Executor {
   std::optional<flow::graph> graph_;  // built and destroyed inside the arena
   std::deque<ChainNode> nodes_;       // by chain
   std::vector<ChainNode*> sources_;
+  std::vector<Chain> in_order_;  // every chain after those that it waits for
+  std::optional<Inlining> inlining_;
 };
 
 }  // namespace

@@ -1,5 +1,6 @@
 // What a step asks of the heap: the vectors of its result and nothing per action, counted at
 // operator new; oneTBB takes the memory of its tasks elsewhere.
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -53,7 +54,8 @@ std::size_t allocations_of_a_step(const char* kind, const char* schedule, int mi
     bodies.push_back(std::make_unique<PassingStage>(stage + 1 == program.shape.stages()));
     hosted.push_back({Replica{0}, Stage{stage}, bodies.back().get()});
   }
-  const auto executor = make_executor(kind, program, hosted);
+  const auto executor =
+      make_executor(kind, program, hosted, {.inline_below = std::chrono::seconds(0)});
   BorrowedData data;
   for (int step = 0; step < 2; ++step) (void)executor->run(data, {});
   const std::size_t before = test::allocations();

@@ -2,6 +2,7 @@
 // leave out those that a sanitizer cannot judge (*FlowGraph*).
 #pragma once
 
+#include <chrono>
 #include <memory>
 #include <ostream>
 #include <string>
@@ -31,10 +32,21 @@ inline std::vector<ExecutorUnderTest> executors_under_test() {
   using Stages = std::span<const HostedStage>;
   return {
       {"Sequential", [](const Program& p, Stages s) { return make_executor("sequential", p, s); }},
-      {"FlowGraph", [](const Program& p, Stages s) { return make_executor("flow-graph", p, s); }},
+      {"FlowGraph",
+       [](const Program& p, Stages s) {
+         return make_executor("flow-graph", p, s, {.inline_below = std::chrono::seconds(0)});
+       }},
+      {"FlowGraphInline",  // from the second step on
+       [](const Program& p, Stages s) {
+         return make_executor("flow-graph", p, s, {.inline_below = std::chrono::hours(1)});
+       }},
       {"FlowGraphWithPriorities",
        [](const Program& p, Stages s) {
-         return make_executor("flow-graph", p, s, {.threads = 3, .priorities = true});
+         return make_executor(
+             "flow-graph",
+             p,
+             s,
+             {.threads = 3, .priorities = true, .inline_below = std::chrono::seconds(0)});
        }},
       {"Ranks", [](const Program& p, Stages s) { return make_executor("ranks", p, s); }},
       {"RankExecutors",
