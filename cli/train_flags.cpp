@@ -2,6 +2,7 @@
 #include <fstream>
 
 #include "cli/train_options.hpp"
+#include "cli/usage.hpp"
 #include "millrace/core/error.hpp"
 
 namespace millrace::cli {
@@ -45,6 +46,7 @@ void add_train_flags(CLI::App& verb, TrainFlags& flags) {
   verb.add_option("--profile", flags.profile, "Write measured costs, for simulate --costs");
   verb.add_flag("--json", flags.json, "Print one JSON object at the end, progress to stderr");
   verb.add_option("--config", flags.config, "Read options from a TOML or INI file");
+  refuse_overlong_numbers(verb);
 }
 
 namespace {
@@ -68,7 +70,8 @@ void read_config(CLI::App& verb, const std::string& file) {
         item.parents.empty() || (item.parents.size() == 1 && item.parents[0] == verb.get_name());
     CLI::Option* option = verb.get_option_no_throw("--" + item.name);
     require(in_place && option != nullptr && item.name != "config" && item.name != "help",
-            "--config " + file + ": '" + item.fullname() + "' is no option of " + verb.get_name());
+            "--config " + file + ": '" + item.fullname() + "' is no option of " + verb.get_name() +
+                suggested_option("--" + item.name, verb));
     if (option->count() > 0) continue;  // the command line wins
     try {
       // A partition is one comma-separated value, which the file may write as a list.

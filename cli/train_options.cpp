@@ -47,7 +47,7 @@ void require_between(const std::string& option, double value, double least, doub
   require(value >= least && value < below,
           option + " " + short_number(value) + ": must be at least " + short_number(least) +
               (below < std::numeric_limits<double>::infinity() ? " and below " + short_number(below)
-                                                               : std::string()));
+                                                               : " and finite"));
 }
 
 void check_numbers(const TrainFlags& flags) {
@@ -242,6 +242,11 @@ void add_program(const CLI::App& verb, const TrainFlags& flags, TrainJob& job) {
   options.schedule = flags.plan.empty() ? flags.schedule : job.program.name;
   options.ranks = job.program.shape.ranks;
   options.micro_batches = job.program.shape.micro_batches;
+  require(options.micro_batches <= flags.batch_size,
+          (flags.plan.empty() ? "--micro-batches " : "--plan " + flags.plan + ": micro-batches ") +
+              std::to_string(options.micro_batches) + ": a mini-batch has " +
+              std::to_string(flags.batch_size) + " samples (--batch-size), so at most " +
+              std::to_string(flags.batch_size));
   options.boundaries = boundaries_of(flags, job);
   if (!plan.boundaries.empty() && verb.get_option("--partition")->count() == 0) {
     options.boundaries = std::move(plan.boundaries);

@@ -2,6 +2,9 @@
 #include "cli/usage.hpp"
 
 #include <algorithm>
+#include <charconv>
+#include <cstdint>
+#include <system_error>
 
 #include "millrace/core/edit_distance.hpp"
 
@@ -107,6 +110,23 @@ std::string nearest_name(const std::string& typed, const std::vector<std::string
     nearest = name;
   }
   return nearest;
+}
+
+std::string suggested_option(const std::string& typed, const CLI::App& verb) {
+  return suggestion(typed, option_names(verb));
+}
+
+void refuse_overlong_numbers(CLI::App& verb) {
+  const auto check = [](const std::string& text) -> std::string {
+    const char* first = text.data() + (text.starts_with('+') ? 1 : 0);
+    std::int64_t value = 0;
+    if (std::from_chars(first, text.data() + text.size(), value).ec !=
+        std::errc::result_out_of_range)
+      return "";
+    return text + " has more digits than a number can have here (at most 9223372036854775807)";
+  };
+  for (CLI::Option* option : verb.get_options())
+    if (option->get_type_name() == "INT") option->check(CLI::Validator(check, ""));
 }
 
 std::string usage_sentence(const CLI::App& app,

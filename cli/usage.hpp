@@ -20,4 +20,12 @@ namespace millrace::cli {
 [[nodiscard]] std::string nearest_name(const std::string& typed,
                                        const std::vector<std::string>& names);
 
+/// "; did you mean --stages?" for the option of the verb that is nearest to `typed` (with its
+/// dashes); empty when none is near.
+[[nodiscard]] std::string suggested_option(const std::string& typed, const CLI::App& verb);
+
+/// Makes the verb's whole-number options refuse what the parser would cut to its largest number.
+/// Call it when the verb has all its options.
+void refuse_overlong_numbers(CLI::App& verb);
+
 }  // namespace millrace::cli

@@ -146,7 +146,7 @@ TEST(Train, TakesSettingsFromAFileBelowTheCommandLine) {
   const std::string wrong = folder.write("wrong.toml", "stagse = 3\n");
   const Outcome refused = train("--config " + wrong);
   EXPECT_EQ(refused.code, 2);
-  EXPECT_THAT(refused.errors, HasSubstr("'stagse' is no option of train"));
+  EXPECT_THAT(refused.errors, HasSubstr("'stagse' is no option of train; did you mean --stages?"));
 }
 
 TEST(Train, RefusesBadInputInOneSentenceWithExitCodeTwo) {
@@ -161,6 +161,9 @@ TEST(Train, RefusesBadInputInOneSentenceWithExitCodeTwo) {
   };
   for (const Case& bad : {
            Case{"--micro-batches 0", "--micro-batches 0: must be from 1"},
+           Case{"--micro-batches 200",
+                "--micro-batches 200: a mini-batch has 128 samples (--batch-size), so at most 128"},
+           Case{"--seed 99999999999999999999", "--seed: 99999999999999999999 has more digits"},
            Case{"--stages 9", "--stages 9: the model has 8 layers, so at most 8"},
            Case{"--stages 5 --schedule interleaved",
                 "--stages 5 with 2 chunks each: the model has 8 layers, so at most 4"},
@@ -175,6 +178,7 @@ TEST(Train, RefusesBadInputInOneSentenceWithExitCodeTwo) {
            Case{"--executor ranksx", "--executor ranksx: known are flow-graph, ranks, sequential"},
            Case{"--optimizer adm", "known are sgd, momentum, adam, adamw"},
            Case{"--lr -1", "--lr -1: must be at least 0"},
+           Case{"--lr 1e999", "--lr inf: must be at least 0 and finite"},
            Case{"--dropout 1", "--dropout 1: must be at least 0 and below 1"},
            Case{"--clip-norm 0", "--clip-norm 0: must be above 0"},
            Case{"--partition 1,2", "4 stages need 3 boundaries, found 2"},
