@@ -202,6 +202,13 @@ Refusal decode(std::span<const std::byte> header,
   return wrong;
 }
 
+std::optional<std::uint16_t> other_version(std::span<const std::byte> header) noexcept {
+  if (header.size() != kHeaderBytes || get<std::uint32_t>(header, kMagic) != kFrameMagic)
+    return std::nullopt;
+  const auto version = get<std::uint16_t>(header, kVersion);
+  return version == kProtocolVersion ? std::nullopt : std::optional(version);
+}
+
 void repair_checksum(std::span<std::byte, kHeaderBytes> header) noexcept {
   const std::uint32_t sum = checksum(header);
   for (std::size_t i = 0; i < 4; ++i)

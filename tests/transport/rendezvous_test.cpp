@@ -1,13 +1,18 @@
 // Identity and rendezvous: who says what, and that every difference is named on every rank.
 #include "millrace/transport/rendezvous.hpp"
 
+#include <array>
 #include <filesystem>
 #include <thread>
+#include <tuple>
 
 #include <gmock/gmock.h>
+#include <zmq.hpp>
+#include <zmq_addon.hpp>
 
 #include "millrace/core/error.hpp"
 #include "millrace/transport/environment.hpp"
+#include "millrace/transport/message.hpp"
 #include "transport/conformance.hpp"
 
 namespace millrace {
@@ -102,6 +107,85 @@ TEST(Rendezvous, EveryDifferenceIsNamedOnEveryRank) {
   }
 }
 
+/// What `meet` throws as a Mismatch for one rank of a world that meets in `directory`.
+std::string refusal_of(const std::string& directory,
+                       int rank,
+                       int world,
+                       std::chrono::seconds patience = std::chrono::seconds(20)) {
+  ZeroMqOptions options;
+  options.rank = Rank{rank};
+  options.world = world;
+  options.directory = directory;
+  try {
+    (void)meet({.url = "ipc://" + directory + "/rendezvous", .patience = patience},
+               options,
+               std::make_shared<ZeroMqContext>());
+  } catch (const Mismatch& error) {
+    return error.what();
+  }
+  return "no mismatch";
+}
+
+TEST(Rendezvous, AnotherSizeOfTheWorldIsNamedOnBothSides) {
+  // {rank 0's world, visitor, visitor's world}: one for which rank 0 has no place, and one after
+  // which rank 0 would wait for rank 2 for ever.
+  for (const auto& [ours, rank, theirs] : {std::tuple{2, 3, 4}, std::tuple{3, 1, 2}}) {
+    const PrivateDirectory directory(std::filesystem::temp_directory_path());
+    std::string told;
+    std::jthread visitor(
+        [&, rank = rank, theirs = theirs] { told = refusal_of(directory.path(), rank, theirs); });
+    const std::string found = refusal_of(directory.path(), 0, ours, std::chrono::seconds(1));
+    visitor.join();
+
+    EXPECT_EQ(found,
+              "world differs: rank 0 has '" + std::to_string(ours) + "', rank " +
+                  std::to_string(rank) + " has '" + std::to_string(theirs) + "'");
+    EXPECT_EQ(told, found);
+  }
+}
+
+/// A frame as another version of the protocol would write it: same size and magic number, and who
+/// knows what else.
+std::array<zmq::message_t, 2> of_version(std::uint16_t version, Rank from, Rank to) {
+  FrameHeader header;
+  header.kind = FrameKind::Hello;
+  header.source = from;
+  header.destination = to;
+  FrameBytes bytes = encode(header);
+  bytes[4] = static_cast<std::byte>(version);
+  bytes[20] = std::byte{77};
+  return {zmq::message_t(bytes.data(), bytes.size()), zmq::message_t()};
+}
+
+TEST(Rendezvous, AnotherProtocolVersionIsNamedByRankZero) {
+  const PrivateDirectory directory(std::filesystem::temp_directory_path());
+  zmq::context_t context;
+  zmq::socket_t visitor(context, zmq::socket_type::dealer);
+  visitor.set(zmq::sockopt::routing_id, "r1");
+  visitor.set(zmq::sockopt::linger, 0);
+  visitor.connect("ipc://" + directory.path() + "/rendezvous");
+  zmq::send_multipart(visitor, of_version(2, Rank{1}, Rank{0}));
+
+  EXPECT_EQ(refusal_of(directory.path(), 0, 2), "protocol differs: rank 0 has '1', rank 1 has '2'");
+}
+
+TEST(Rendezvous, AnotherProtocolVersionIsNamedByAVisitor) {
+  const PrivateDirectory directory(std::filesystem::temp_directory_path());
+  zmq::context_t context;
+  zmq::socket_t host(context, zmq::socket_type::router);
+  host.set(zmq::sockopt::linger, 0);
+  host.bind("ipc://" + directory.path() + "/rendezvous");
+  std::string refusal;
+  std::jthread visitor([&] { refusal = refusal_of(directory.path(), 1, 2); });
+  std::vector<zmq::message_t> hello;
+  ASSERT_TRUE(zmq::recv_multipart(host, std::back_inserter(hello)));
+  host.send(hello.front(), zmq::send_flags::sndmore);
+  zmq::send_multipart(host, of_version(2, Rank{0}, Rank{1}));
+  visitor.join();
+
+  EXPECT_EQ(refusal, "protocol differs: rank 0 has '2', rank 1 has '1'");
+}
+
 TEST(Rendezvous, MissingRanksAreNamedAtTheDeadline) {
   const PrivateDirectory directory(std::filesystem::temp_directory_path());
   ZeroMqOptions options;
@@ -114,7 +198,8 @@ TEST(Rendezvous, MissingRanksAreNamedAtTheDeadline) {
     (void)meet(rendezvous, options, std::make_shared<ZeroMqContext>());
     FAIL() << "nobody came";
   } catch (const TransportError& error) {
-    EXPECT_THAT(error.what(), HasSubstr("missing rank 1 rank 2"));
+    EXPECT_THAT(error.what(),
+                HasSubstr("missing rank 1 rank 2; everyone waits for rank 1: its hello, since 0."));
   }
 }
 

@@ -2,10 +2,13 @@
 #include "millrace/transport/rendezvous.hpp"
 
 #include <algorithm>
+#include <array>
+#include <cstdio>
 #include <fstream>
 #include <map>
 #include <optional>
 #include <sstream>
+#include <utility>
 
 #include "millrace/transport/failure.hpp"
 #include "millrace/transport/message.hpp"
@@ -22,6 +25,9 @@ using Clock = std::chrono::steady_clock;
 constexpr std::uint64_t kLongestHello = 1U << 16U;
 constexpr int kLastWordMs = 2000;
 constexpr auto kHelloInterval = 200ms;
+/// Once two ranks are known to differ, the others have this long to come and hear of it.
+constexpr auto kLastCall = 5s;
+constexpr int kMostRanks = 1 << 16;
 
 struct Note {
   Rank from;
@@ -66,8 +72,22 @@ std::string difference(const HelloFields& mine, const HelloFields& theirs, Rank 
   return {};
 }
 
-std::string not_all_came(const std::string& url, const std::string& missing) {
-  return "not all ranks came to " + url + ": missing" + missing;
+std::string seconds_since(Clock::time_point start) {
+  std::array<char, 32> text{};
+  std::snprintf(text.data(),
+                text.size(),
+                "%.1f s",
+                std::chrono::duration<double>(Clock::now() - start).count());
+  return text.data();
+}
+
+/// `missing` begins with the first rank that did not come.
+std::string not_all_came(const std::string& url,
+                         const std::string& missing,
+                         Clock::time_point since) {
+  const std::string first = missing.substr(1, missing.find(' ', 6) - 1);
+  return "not all ranks came to " + url + ": missing" + missing + "; everyone waits for " + first +
+         ": its hello, since " + seconds_since(since);
 }
 
 /// What a visitor knows of rank 0: it answers every hello with the list of those who have not come.
@@ -81,15 +101,24 @@ class Answering {
     return true;
   }
 
-  [[nodiscard]] std::string complaint(const std::string& url) const {
-    if (heard_ && Clock::now() - *heard_ < 5 * kHelloInterval) return not_all_came(url, missing_);
-    return "rank 0 does not answer at " + url;
+  [[nodiscard]] std::string complaint(const std::string& url, bool keyed) const {
+    if (heard_ && !missing_.empty() && Clock::now() - *heard_ < 5 * kHelloInterval)
+      return not_all_came(url, missing_, since_);
+    return "rank 0 does not answer at " + url + (keyed && !heard_ ? kWhyWithKeys : "") +
+           "; everyone waits for rank 0: its welcome, since " +
+           seconds_since(heard_.value_or(since_));
   }
 
  private:
+  static constexpr const char* kWhyWithKeys = " (it is not there, or does not know our key)";
+
+  Clock::time_point since_ = Clock::now();
   std::string missing_;
   std::optional<Clock::time_point> heard_;
 };
+
+/// What the visitors said, by rank; also of ranks that believe in a larger world.
+using Hellos = std::map<int, HelloFields>;
 
 class Meeting {
  public:
@@ -100,7 +129,7 @@ class Meeting {
         options_(options),
         context_(std::move(context)),
         door_(options, context_),
-        deadline_(Clock::now() + rendezvous.patience) {
+        deadline_(start_ + rendezvous.patience) {
     fields_ = {{"protocol", std::to_string(kProtocolVersion)},
                {"world", std::to_string(options.world)}};
     fields_.insert(fields_.end(), rendezvous.fields.begin(), rendezvous.fields.end());
@@ -126,24 +155,34 @@ class Meeting {
     } catch (const zmq::error_t& error) {
       throw TransportError("rank 0 cannot listen at " + rendezvous_.url + ": " + error.what());
     }
-    std::map<int, HelloFields> said;
-    while (static_cast<int>(said.size()) + 1 < options_.world) {
+    Hellos said;
+    while (!missing(said).empty()) {
       Note note;
       if (!receive(socket, note)) {
         heed_obituary();
         if (Clock::now() < deadline_) continue;
-        const std::string text = not_all_came(rendezvous_.url, missing(said));
-        for (const auto& [rank, theirs] : said) tell(socket, Rank{rank}, FrameKind::Abort, text);
-        throw PeerHangs(text);
+        if (differs_) break;
+        give_up(socket, said);
       }
       if (note.header.kind != FrameKind::Hello) continue;
-      said[note.from.value] = fields_of(note.text);
+      HelloFields theirs = fields_of(note.text);
+      const bool differs = !difference(fields_, theirs, note.from).empty();
+      if (!differs && note.from.value >= options_.world) continue;  // a liar
+      said[note.from.value] = std::move(theirs);
+      if (differs && !std::exchange(differs_, true))
+        deadline_ = std::min(deadline_, Clock::now() + kLastCall);
       tell(socket, note.from, FrameKind::Progress, missing(said));
     }
     return answer(socket, said);
   }
 
-  std::vector<PeerAddress> answer(zmq::socket_t& socket, const std::map<int, HelloFields>& said) {
+  [[noreturn]] void give_up(zmq::socket_t& socket, const Hellos& said) {
+    const std::string text = not_all_came(rendezvous_.url, missing(said), start_);
+    for (const auto& [rank, theirs] : said) tell(socket, Rank{rank}, FrameKind::Abort, text);
+    throw PeerHangs(text);
+  }
+
+  std::vector<PeerAddress> answer(zmq::socket_t& socket, const Hellos& said) {
     std::vector<PeerAddress> addresses = {door_.address()};
     std::string refusal;
     for (const auto& [rank, theirs] : said) {
@@ -179,7 +218,7 @@ class Meeting {
     auto next_hello = Clock::now();
     do {
       heed_obituary();
-      if (Clock::now() > deadline_) throw PeerHangs(host.complaint(rendezvous_.url));
+      if (Clock::now() > deadline_) throw PeerHangs(host.complaint(rendezvous_.url, keyed()));
       if (Clock::now() < next_hello) continue;
       next_hello = Clock::now() + kHelloInterval;
       speak(socket, FrameKind::Hello, Rank{0}, text_of(fields_, door_.address()));
@@ -224,22 +263,36 @@ class Meeting {
     } while (parts.back().more());
     const bool host = options_.rank == Rank{0};
     if (parts.size() != (host ? 3U : 2U)) return false;
-    const int from = host ? zeromq::rank_of(parts.front(), options_.world) : 0;
+    const int from = host ? zeromq::rank_of(parts.front(), kMostRanks) : 0;
     if (from < 0 || from == options_.rank.value) return false;
     if (host && !speaks_for_itself(parts)) return false;
     note.from = Rank{from};
     const zmq::message_t& header = parts[parts.size() - 2];
+    return understand({header.data<std::byte>(), header.size()}, parts.back(), note);
+  }
+
+  /// A header of another protocol version is understood as far as that: its version differs.
+  bool understand(std::span<const std::byte> header, zmq::message_t& payload, Note& note) const {
     const FrameExpectation expected{
         options_.job, options_.epoch, note.from, options_.rank, kLongestHello};
-    note.text = parts.back().to_string();
-    return decode({header.data<std::byte>(), header.size()},
-                  parts.back().size(),
-                  expected,
-                  note.header) == Refusal::None;
+    if (const auto version = other_version(header)) {
+      const HelloFields theirs = {{"protocol", std::to_string(*version)}};
+      const bool host = options_.rank == Rank{0};
+      note.header.kind = host ? FrameKind::Hello : FrameKind::Refused;
+      note.text =
+          host ? "protocol=" + theirs.front().second : difference(theirs, fields_, options_.rank);
+      return true;
+    }
+    note.text = payload.to_string();
+    return decode(header, payload.size(), expected, note.header) == Refusal::None;
+  }
+
+  [[nodiscard]] bool keyed() const {
+    return options_.link == ZeroMqLink::Tcp && !options_.insecure;
   }
 
   bool speaks_for_itself(std::vector<zmq::message_t>& parts) const {
-    if (options_.link != ZeroMqLink::Tcp || options_.insecure) return true;
+    if (!keyed()) return true;
     try {
       return parts.front().to_string_view() == parts[1].gets("User-Id");
     } catch (const zmq::error_t&) {
@@ -247,7 +300,7 @@ class Meeting {
     }
   }
 
-  std::string missing(const std::map<int, HelloFields>& said) const {
+  std::string missing(const Hellos& said) const {
     std::string text;
     for (int i = 1; i < options_.world; ++i)
       if (!said.contains(i)) text += " rank " + std::to_string(i);
@@ -258,8 +311,10 @@ class Meeting {
   ZeroMqOptions options_;
   std::shared_ptr<ZeroMqContext> context_;
   ZeroMqDoor door_;
+  Clock::time_point start_ = Clock::now();
   Clock::time_point deadline_;
   HelloFields fields_;
+  bool differs_ = false;
 };
 
 }  // namespace

@@ -6,6 +6,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 
 #include "millrace/core/dims.hpp"
@@ -171,6 +172,11 @@ struct FrameExpectation {
                              std::size_t payload_part_bytes,
                              const FrameExpectation& expected,
                              FrameHeader& out) noexcept;
+
+/// The protocol version that a header claims, when it is ours in size and magic number alone: what
+/// a meeting names instead of dropping it. Nothing for headers of this version and for garbage.
+[[nodiscard]] std::optional<std::uint16_t> other_version(
+    std::span<const std::byte> header) noexcept;
 
 /// Writes the checksum of the first 124 bytes into the last four; what a mutator that wants to get
 /// past the checksum calls.
