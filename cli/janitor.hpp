@@ -1,5 +1,6 @@
-// Cleans up behind a launcher that was killed: a process that waits for the launcher's end, however
-// it comes, and then removes the directory in which the sockets, keys and logs of the job lie.
+// Makes the private directory of a job and cleans up behind a launcher that was killed: a process
+// that outlives the launcher, waits for its end, however it comes, and then removes the directory
+// in which the sockets, keys and logs of the job lie.
 #pragma once
 
 #include <string>
@@ -9,16 +10,20 @@ namespace millrace::cli {
 /// Thread-safety: thread-affine; the process must have one thread and no network context yet.
 class Janitor {
  public:
-  /// Throws Error when no process can be started.
-  explicit Janitor(const std::string& directory);
+  /// Starts the process, which makes a PrivateDirectory in `parent`: whoever makes it is there to
+  /// remove it, whenever this process may be killed. Throws Error when either fails.
+  explicit Janitor(const std::string& parent);
   Janitor(const Janitor&) = delete;
   Janitor& operator=(const Janitor&) = delete;
   /// Has the directory removed and waits, up to two seconds, until the janitor itself has gone.
   ~Janitor();
 
+  [[nodiscard]] const std::string& directory() const { return directory_; }
+
  private:
+  std::string directory_;
   int alive_ = -1;  // open as long as this process lives
-  int gone_ = -1;   // ends when the janitor ends
+  int gone_ = -1;   // the directory's path comes out of it; ends when the janitor ends
 };
 
 }  // namespace millrace::cli

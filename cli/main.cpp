@@ -67,6 +67,7 @@ int run_command(int argc, char** argv) {
   add_search(app);
   add_launch(app);
   add_worker(app);
+  add_keys(app);
   add_doctor(app);
   return run(app, argc, argv);
 }

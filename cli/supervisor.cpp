@@ -89,7 +89,6 @@ Supervisor::~Supervisor() {
 void Supervisor::become(const std::vector<std::string>& command, int rank, int errors) const {
   // Between fork and exec: system calls only.
   ::setpgid(0, 0);
-  ::prctl(PR_SET_PDEATHSIG, SIGKILL);
   const sigset_t set = watched_signals();
   ::pthread_sigmask(SIG_UNBLOCK, &set, nullptr);
   if (options_.bind_cores) bind_to_core(rank);
@@ -123,7 +122,8 @@ void Supervisor::start(const std::vector<std::string>& command) {
   const pid_t parent = ::getpid();
   worker.process = ::fork();
   if (worker.process == 0) {
-    if (::getppid() != parent) ::_exit(127);
+    ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+    if (::getppid() != parent) ::_exit(127);  // ended before it could be promised
     become(command, rank, errors);
   }
   ::close(errors);

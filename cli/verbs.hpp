@@ -21,6 +21,7 @@ void add_compare(CLI::App& app);
 void add_search(CLI::App& app);
 void add_launch(CLI::App& app);
 void add_worker(CLI::App& app);
+void add_keys(CLI::App& app);
 void add_doctor(CLI::App& app);
 
 }  // namespace millrace::cli

@@ -2,6 +2,7 @@
 #include <filesystem>
 #include <fstream>
 #include <set>
+#include <sys/prctl.h>
 
 #include <gmock/gmock.h>
 #include <nlohmann/json.hpp>
@@ -154,6 +155,24 @@ TEST(Launch, AKilledLaunchLeavesNeitherWorkersNorFiles) {
     std::this_thread::yield();
   EXPECT_TRUE(all_gone(workers));
   EXPECT_EQ(command.end().code, 128 + SIGKILL);  // looks again for files
+}
+
+TEST(Launch, ALaunchThatIsKilledAtAnyMomentOfItsStartLeavesNothing) {
+  // Whoever loses its parent becomes a child of this process, which so sees all of them end.
+  ASSERT_EQ(::prctl(PR_SET_CHILD_SUBREAPER, 1), 0);
+  constexpr int kRounds = 60;
+  for (int i = 0; i < kRounds; ++i) {
+    Command command(std::string("launch -n 2 --endpoint tcp ") + kLong);
+    const auto moment = Clock::now() + std::chrono::microseconds(300 * i);
+    while (Clock::now() < moment) std::this_thread::yield();
+    command.kill();
+    int others = 0;
+    while (::waitpid(-1, nullptr, 0) > 0) ++others;
+
+    EXPECT_TRUE(command.left_nothing())
+        << "killed after " << 300 * i << " us; " << others << " processes came after it";
+  }
+  ::prctl(PR_SET_CHILD_SUBREAPER, 0);
 }
 
 TEST(Launch, WhatRankZeroSaysIsSaidOnce) {

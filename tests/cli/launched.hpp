@@ -92,6 +92,13 @@ class Command {
     ::waitid(P_PID, static_cast<id_t>(process_), &info, WEXITED | WNOWAIT);
   }
 
+  /// Kills the command and asks no questions.
+  void kill() {
+    ::kill(process_, SIGKILL);
+    ::waitpid(process_, nullptr, 0);
+    process_ = -1;
+  }
+
   [[nodiscard]] bool left_nothing() const {
     return std::filesystem::is_empty(scratch_.path() + "/tmp");
   }

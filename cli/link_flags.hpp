@@ -1,0 +1,34 @@
+// The flags about how ranks talk that launch, worker and doctor share, and what they become.
+#pragma once
+
+#include <chrono>
+#include <string>
+
+#include <CLI/CLI.hpp>
+
+#include "millrace/transport/zeromq.hpp"
+
+namespace millrace::cli {
+
+/// How the ranks of one job talk to each other. Times in seconds.
+struct LinkFlags {
+  std::string link;  ///< "ipc" or "tcp"
+  std::string interface = "127.0.0.1";
+  double silence = 10;
+  double hang = 10;
+  double patience = 60;
+  bool insecure = false;
+};
+
+/// Adds them to the verb with the values of `flags` as defaults; `flags` must outlive it.
+void add_link_flags(CLI::App& verb, LinkFlags& flags);
+
+/// Throws InvalidArgument on an endpoint that is not known and on times that are not above 0.
+void check(const LinkFlags& flags);
+
+[[nodiscard]] std::chrono::milliseconds milliseconds(double seconds);
+
+/// The endpoint's options; who the rank is, its keys and its job are still missing.
+[[nodiscard]] ZeroMqOptions endpoint_options(const LinkFlags& flags);
+
+}  // namespace millrace::cli

@@ -1,0 +1,36 @@
+// What a worker does between meeting the other ranks and saying goodbye: train, or measure the
+// connections. Typed after "--".
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "millrace/training/team.hpp"
+#include "millrace/transport/endpoint.hpp"
+#include "millrace/transport/rendezvous.hpp"
+
+namespace millrace::cli {
+
+/// Thread-safety: externally synchronised.
+struct RankWork {
+  HelloFields fields;                ///< compared on all ranks before anything begins
+  std::vector<ChannelDepth> depths;  ///< what its channels hold
+  std::function<void(Endpoint&, Team&)> run;
+};
+
+/// The work that `words` name, for one rank: "train" or "doctor", each with its options. Throws
+/// InvalidArgument, and what the parser throws.
+[[nodiscard]] RankWork rank_work(std::vector<std::string> words, Rank rank, int world);
+
+/// A rank's share of a training.
+[[nodiscard]] RankWork train_work(const std::vector<std::string>& options, Rank rank, int world);
+
+/// A rank's share of measuring all connections between neighbours.
+[[nodiscard]] RankWork doctor_work(const std::vector<std::string>& options, int world);
+
+/// The fields that ranks of any work must agree on: version, processor, compiled code.
+[[nodiscard]] HelloFields build_fields();
+
+}  // namespace millrace::cli

@@ -1,0 +1,129 @@
+// What workers compare before they begin: for every field a rank 0 that has another value, and the
+// real command as rank 1, which must refuse with exit code 78 and the field's name.
+#include <memory>
+
+#include <gmock/gmock.h>
+
+#include "cli/launched.hpp"
+#include "millrace/core/error.hpp"
+#include "millrace/transport/rendezvous.hpp"
+
+namespace millrace {
+namespace {
+
+using test::Command;
+using test::Outcome;
+using test::run;
+using test::temporary;
+using testing::HasSubstr;
+
+/// Meets the worker that `command` starts, as rank 0 of a world of two with these fields; what
+/// rank 0 says about it.
+std::string host_says(const PrivateDirectory& place,
+                      const HelloFields& fields,
+                      std::chrono::seconds patience = std::chrono::seconds(20)) {
+  ZeroMqOptions options;
+  options.world = 2;
+  options.directory = place.path();
+  try {
+    (void)meet(
+        {.url = "ipc://" + place.path() + "/rendezvous", .fields = fields, .patience = patience},
+        options,
+        std::make_shared<ZeroMqContext>());
+  } catch (const Mismatch& error) {
+    return error.what();
+  }
+  return "they agree";
+}
+
+std::string worker(const PrivateDirectory& place, int rank, int world, const std::string& work) {
+  return "worker --rank " + std::to_string(rank) + " --world " + std::to_string(world) +
+         " --endpoint ipc --patience 20 --rendezvous ipc://" + place.path() + "/rendezvous -- " +
+         work;
+}
+
+TEST(HandShake, EveryFieldThatDiffersIsRefusedWithCode78AndItsName) {
+  for (const char* field : {"library version",
+                            "processor",
+                            "compiled code",
+                            "plan",
+                            "model",
+                            "cut",
+                            "data",
+                            "precision",
+                            "seed",
+                            "batch size",
+                            "last batch",
+                            "epochs",
+                            "steps",
+                            "optimizer",
+                            "learning rate",
+                            "learning-rate schedule",
+                            "warm-up",
+                            "weight decay",
+                            "clip norm",
+                            "recompute",
+                            "checkpoint step"}) {
+    const PrivateDirectory place(temporary());
+    Command command(worker(place, 1, 2, "train --steps 1"));
+    const std::string said = host_says(place, {{field, "another value"}});
+    const Outcome outcome = command.end();
+
+    EXPECT_EQ(outcome.code, 78) << field << ": " << outcome.errors;
+    const std::string sentence =
+        std::string(field) + " differs: rank 0 has 'another value', rank 1 has '";
+    EXPECT_THAT(outcome.errors, HasSubstr("millrace: " + sentence));
+    EXPECT_THAT(said, HasSubstr(sentence));
+    // It said something of its own: the field is really in its hello.
+    EXPECT_EQ(said.find(sentence + "'"), std::string::npos) << said;
+  }
+}
+
+TEST(HandShake, AnotherSizeOfTheWorldIsRefusedWithCode78) {
+  const PrivateDirectory place(temporary());
+  Command command(worker(place, 2, 3, "train --steps 1"));
+  const std::string said = host_says(place, {}, std::chrono::seconds(2));
+  const Outcome outcome = command.end();
+
+  EXPECT_EQ(outcome.code, 78);
+  EXPECT_THAT(outcome.errors, HasSubstr("world differs: rank 0 has '2', rank 2 has '3'"));
+}
+
+TEST(HandShake, WhatTheCommandLinesOfTwoWorkersSayIsCompared) {
+  struct Pair {
+    const char* mine;
+    const char* theirs;
+    const char* field;
+  };
+  for (const auto& [mine, theirs, field] :
+       {Pair{"--seed 1", "--seed 2", "seed differs: rank 0 has '1', rank 1 has '2'"},
+        Pair{"--schedule 1f1b", "--schedule gpipe", "plan differs"},
+        Pair{"--micro-batches 8", "--micro-batches 4", "plan differs"},
+        Pair{"--model mlp:64-8-8-10", "--model mlp:64-8-9-10", "model differs"},
+        Pair{"--dropout 0.1", "--dropout 0.2", "model differs"},
+        Pair{"--lr 1e-9", "--lr 2e-9", "learning rate differs"},
+        Pair{"--warmup 3", "--warmup 4", "warm-up differs"}}) {
+    const PrivateDirectory place(temporary());
+    Command other(worker(place, 1, 2, std::string("train --steps 9 ") + theirs));
+    const Outcome outcome = run(worker(place, 0, 2, std::string("train --steps 9 ") + mine));
+
+    EXPECT_EQ(outcome.code, 78) << mine;
+    EXPECT_THAT(outcome.errors, HasSubstr(field));
+    const Outcome told = other.end();
+    EXPECT_EQ(told.code, 78) << theirs;
+    EXPECT_THAT(told.errors, HasSubstr(field));
+  }
+}
+
+TEST(HandShake, TwoSourcesOfIdentityThatDisagreeAreRefusedWithCode78) {
+  ::setenv("SLURM_PROCID", "1", 1);  // NOLINT(concurrency-mt-unsafe)
+  const Outcome outcome = run("worker --rank 0 --world 2 -- train --steps 1");
+  ::unsetenv("SLURM_PROCID");  // NOLINT(concurrency-mt-unsafe)
+
+  EXPECT_EQ(outcome.code, 78);
+  EXPECT_THAT(outcome.errors,
+              HasSubstr("the rank is 0 by the command line, but 1 by SLURM_PROCID"));
+}
+
+}  // namespace
+}  // namespace millrace
