@@ -171,7 +171,7 @@ std::vector<int> boundaries_of(const TrainFlags& flags, const TrainJob& job) {
   if (flags.partition == "even") return even_boundaries(layers, stages);
   if (flags.partition == "time")
     return balanced_boundaries(layer_seconds(job.model, job.data.train, flags), stages);
-  const std::vector<int> boundaries = typed_boundaries(flags, job.model, stages);
+  std::vector<int> boundaries = typed_boundaries(flags, job.model, stages);
   about("--partition", flags.partition, [&] {
     check_boundaries(boundaries, layers);
     return 0;

@@ -1,5 +1,6 @@
 // The first program: the digits, learnt by one rank and by four, give the same weights, bit for
 // bit.
+#include <array>
 #include <iostream>
 #include <millrace/millrace.hpp>
 #include <string>
@@ -8,7 +9,7 @@ int main() {
   using namespace millrace;
   const TrainTest data = load_data("digits", /*seed=*/1);
   const ModelSpec model = parse_model("mlp:64-96-96-96-10");
-  std::string weights[2];
+  std::array<std::string, 2> weights;
   for (const int ranks : {1, 4}) {
     Trainer trainer(model, {.schedule = "1f1b", .ranks = ranks, .micro_batches = 8, .epochs = 20});
     trainer.fit(data.train);

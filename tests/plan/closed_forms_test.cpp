@@ -311,7 +311,7 @@ void expect_sliced(const SlicedEntry& entry, const ScheduleOptions& options) {
   const int cycle = first_cycle(m, entry.short_cycles ? m / (p / q) : std::max(1, m / p));
   for (int r = 0; r < p; ++r)
     EXPECT_EQ(report.ranks[static_cast<std::size_t>(r)].peak_activation * v * q,
-              closed_forms::sequence_peak(p, m, v, q, v == 1 ? 1 : entry.bias, cycle, r) * v * q)
+              closed_forms::sequence_peak({p, m, v, q, v == 1 ? 1 : entry.bias, cycle}, r) * v * q)
         << what << " rank " << r;
 }
 

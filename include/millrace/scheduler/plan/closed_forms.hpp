@@ -63,13 +63,15 @@ struct StageTimes {
 
 /// (p/2-1)(F+I-W): makespan bubble of dualpipe, halves one by one, for F = I, W <= F.
 [[nodiscard]] constexpr double dualpipe(int p, StageTimes t) {
-  return (p / 2 - 1) * (t.forward + t.input - t.weight);
+  const int pairs = p / 2;
+  return (pairs - 1) * (t.forward + t.input - t.weight);
 }
 
 /// (p/2-1)(FB+B-3W): makespan bubble of dualpipe with pairs as one op of time FB = F+B, for F = I,
 /// W <= F; no bound elsewhere. Source: DeepSeek-AI 2024.
 [[nodiscard]] constexpr double dualpipe_atomic(int p, StageTimes t) {
-  return (p / 2 - 1) * (t.forward + 2 * t.input - t.weight);
+  const int pairs = p / 2;
+  return (pairs - 1) * (t.forward + 2 * t.input - t.weight);
 }
 
 /// (3p-7)F/2: makespan and span bubble of v-half for even p >= 4, m >= 2p-1 and F = I = W; a lower
@@ -80,7 +82,8 @@ struct StageTimes {
 
 /// (m/p + 1)(p-2)F: makespan bubble of chimera at B = 2F. Source: Li and Hoefler 2021.
 [[nodiscard]] constexpr double chimera(int p, int m, double forward) {
-  return (m / p + 1) * (p - 2) * forward;
+  const int rounds = m / p;
+  return (rounds + 1) * (p - 2) * forward;
 }
 
 /// ((p-1)(F+I) + (v-1)(p-g)F)/v: makespan bubble of group-interleaved at F = I = W, g divides m,
@@ -123,12 +126,19 @@ struct StageTimes {
   return ((v - 1.0) * g + p - r) / v;
 }
 
-/// ((p-1-r)b + (v-1)c q + q)/(v q), at most m: seq-1f1b (c = m), seqpipe, seq-vpp and seq-smart-vpp
-/// on rank r; c is the first cycle of micro-batches, the bias b is 2 for seq-vpp and for seqpipe
-/// with v > 1, else 1.
-[[nodiscard]] constexpr double sequence_peak(
-    int p, int m, int v, int q, int bias, int cycle, int r) {
-  return std::min(m * v * q, (p - 1 - r) * bias + (v - 1) * cycle * q + q) / (1.0 * v * q);
+/// What the peak of a schedule with slices depends on: p, m, v, q; c is the first cycle of
+/// micro-batches (m for seq-1f1b), the bias b is 2 for seq-vpp and for seqpipe with v > 1, else 1.
+struct Sliced {
+  int p, m, v, q;
+  int bias = 1;
+  int cycle = 1;
+};
+
+/// ((p-1-r)b + (v-1)c q + q)/(v q), at most m: seq-1f1b, seqpipe, seq-vpp and seq-smart-vpp on
+/// rank r.
+[[nodiscard]] constexpr double sequence_peak(const Sliced& s, int r) {
+  return std::min(s.m * s.v * s.q, (s.p - 1 - r) * s.bias + (s.v - 1) * s.cycle * s.q + s.q) /
+         (1.0 * s.v * s.q);
 }
 
 /// p + 1 on every rank: dualpipe, in stages of either direction.
