@@ -19,9 +19,10 @@ struct ExecutorOptions {
   /// Lets the flow graph prefer the action with the longest remaining path. Costs 50 to 600 ns an
   /// action; pays when actions are long and ranks outnumber cores.
   bool priorities = false;
-  /// Mean time of an action below which the flow graph runs a step inline, in one valid order on the
-  /// calling thread: giving so short an action to another thread takes longer than the action. Found
-  /// from the times of earlier steps, the first of which always uses all threads. 0 means never.
+  /// Mean time of an action below which the flow graph runs a step inline, in one valid order on
+  /// the calling thread: giving so short an action to another thread takes longer than the action.
+  /// Found from the times of earlier steps, the first of which always uses all threads. 0 means
+  /// never.
   std::chrono::nanoseconds inline_below = std::chrono::nanoseconds(250);
   /// Records start and end of every action; two clock readings each (one on rank executors).
   bool record_timeline = true;
