@@ -46,7 +46,7 @@ TEST(Inlining, NeverHappensBelowALimitOfZero) {
   EXPECT_FALSE(inlining.now());
 }
 
-TEST(Inlining, RunsEveryPassOnTheCallingThread) {
+TEST(FlowGraphInlining, RunsEveryPassOnTheCallingThread) {
   const Program program = generate("zb-h1", {.ranks = 4, .micro_batches = 8});
   ToyPipeline pipeline(program.shape);
   const auto executor = make_executor("flow-graph",
