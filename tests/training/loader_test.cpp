@@ -2,6 +2,8 @@
 #include "millrace/training/loader.hpp"
 
 #include <cstdint>
+#include <filesystem>
+#include <iterator>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -99,12 +101,20 @@ TEST(Loader, BeginsWhereASavedRunStopped) {
   EXPECT_EQ(samples_of(rest.next()), samples_of(whole.next()));
 }
 
-TEST(Loader, StopsWithBatchesWaiting) {
+std::ptrdiff_t threads_of_this_process() {
+  const std::filesystem::directory_iterator tasks("/proc/self/task");
+  return std::distance(begin(tasks), end(tasks));
+}
+
+TEST(Loader, StopsWithBatchesWaitingAndLeavesNoThread) {
   const Dataset data = numbered(10);
+  const std::ptrdiff_t before = threads_of_this_process();
   for (int i = 0; i < 20; ++i) {
     Loader loader(data, {.batch_size = 3, .micro_batches = 1, .workers = 3, .ahead = 4});
+    EXPECT_EQ(threads_of_this_process(), before + 3);
     if (i % 2 == 0) (void)loader.next();
   }
+  EXPECT_EQ(threads_of_this_process(), before);
 }
 
 TEST(Loader, RefusesWhatIsOutOfRange) {
