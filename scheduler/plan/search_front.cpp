@@ -1,5 +1,6 @@
 // The Pareto front of a search: filter, table, picture.
 #include <algorithm>
+#include <array>
 #include <cstdio>
 #include <tuple>
 
@@ -21,9 +22,9 @@ std::string label(const Found& found) {
 }
 
 std::string number(double value) {
-  char text[32];
-  std::snprintf(text, sizeof text, "%.6g", value);
-  return text;
+  std::array<char, 32> text{};
+  std::snprintf(text.data(), text.size(), "%.6g", value);
+  return text.data();
 }
 
 std::string padded(const std::string& text, std::size_t width) {
@@ -36,9 +37,9 @@ struct Axis {
 
   [[nodiscard]] std::string at(double value) const {
     const double share = high > low ? (value - low) / (high - low) : 0.5;
-    char text[32];
-    std::snprintf(text, sizeof text, "%.1f", from + share * (to - from));
-    return text;
+    std::array<char, 32> text{};
+    std::snprintf(text.data(), text.size(), "%.1f", from + share * (to - from));
+    return text.data();
   }
 };
 

@@ -27,8 +27,7 @@ class LocalSearch {
         order_(std::move(order)),
         best_(order_),
         place_(job.size()) {
-    evaluator_.reset(order_);
-    best_value_ = evaluator_.objective();
+    evaluate_start();
     for (std::size_t at = 0; at < order_.size(); ++at) place_[order_[at]] = at;
     double work = 0;
     for (std::size_t r = 0; r < ranks(); ++r) work += job.work(r);
@@ -43,6 +42,11 @@ class LocalSearch {
   };
 
   [[nodiscard]] std::size_t ranks() const { return static_cast<std::size_t>(job_.ranks()); }
+  void evaluate_start() {
+    evaluator_.reset(order_);
+    best_value_ = evaluator_.objective();
+  }
+  [[nodiscard]] std::size_t last_place() const;
   void find_critical_path(std::uint32_t word);
   [[nodiscard]] Move propose(const Draw& draw) const;
   [[nodiscard]] bool sensible(const Move& move) const;
@@ -59,19 +63,25 @@ class LocalSearch {
   std::vector<JobNode> critical_;   // actions that their rank's previous action holds up
 };
 
-/// Follows from the last action back what each one waited for.
-void LocalSearch::find_critical_path(std::uint32_t word) {
-  critical_.clear();
-  std::size_t node_place = order_.size();
+/// Where the action stands that the objective ends with.
+std::size_t LocalSearch::last_place() const {
+  std::size_t place = order_.size();
   double worst = -1;
   for (std::size_t r = 0; r < ranks(); ++r) {
     if (job_.first(r) == job_.first(r + 1)) continue;
     const JobNode last = order_[job_.first(r + 1) - 1];
     const double begin = evaluator_.start(order_[job_.first(r)]);
     const double value = evaluator_.end(last) - (options_.objective == Objective::Span ? begin : 0);
-    if (value > worst) node_place = place_[last];
+    if (value > worst) place = place_[last];
     worst = std::max(worst, value);
   }
+  return place;
+}
+
+/// Follows from the last action back what each one waited for.
+void LocalSearch::find_critical_path(std::uint32_t word) {
+  critical_.clear();
+  std::size_t node_place = last_place();
   while (node_place < order_.size()) {
     const JobNode node = order_[node_place];
     const bool first = node_place == job_.first(job_.rank(node));

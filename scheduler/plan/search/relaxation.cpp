@@ -75,6 +75,34 @@ std::pair<int, int> least_ended(const Job& job, const StageLists& lists, int j, 
   return {inputs, weights};
 }
 
+/// As least_ended where backwards are whole: the number of ended B.
+int least_backwards(const Job& job, const StageLists& lists, int j, double limit) {
+  const double forward = job.memory(lists.forward.front());
+  const double backward = job.memory(lists.backward.front());
+  int ended = 0;
+  while (ended <= j && !within_limit((j + 1) * forward + ended * backward, limit)) ++ended;
+  return ended;
+}
+
+using Pair = std::pair<JobNode, JobNode>;  // a node, and what must end before it
+
+/// What must end before each forward of a stage so that the limit holds; false when one never fits.
+bool make_room(const Job& job, const StageLists& lists, double limit, std::vector<Pair>& pairs) {
+  const bool whole = lists.input.empty();
+  const std::vector<JobNode>& first = whole ? lists.backward : lists.input;
+  if (lists.forward.empty() || (whole ? lists.backward : lists.weight).empty()) return true;
+  for (std::size_t at = 0; at < lists.forward.size(); ++at) {
+    const auto j = static_cast<int>(at);
+    const auto [inputs, weights] = whole ? std::pair(least_backwards(job, lists, j, limit), 0)
+                                         : least_ended(job, lists, j, limit);
+    if (inputs > j || weights > j) return false;
+    const auto last = [](int n) { return static_cast<std::size_t>(n - 1); };
+    if (inputs > 0) pairs.emplace_back(lists.forward[at], first[last(inputs)]);
+    if (weights > 0) pairs.emplace_back(lists.forward[at], lists.weight[last(weights)]);
+  }
+  return true;
+}
+
 }  // namespace
 
 Relaxation::Relaxation(const Job& job, Objective objective, double memory_limit)
@@ -88,33 +116,13 @@ Relaxation::Relaxation(const Job& job, Objective objective, double memory_limit)
 void Relaxation::chain() {
   chain_start_.assign(job_.size() + 1, 0);
   if (job_.shape().slices > 1) return;  // slices differ in cost: none may stand for another
-  std::vector<std::pair<JobNode, JobNode>> pairs;  // (node, what must end before it)
+  std::vector<Pair> pairs;
   for (const auto& [key, lists] : by_stage(job_)) {
     for (const auto* list : {&lists.forward, &lists.input, &lists.weight, &lists.backward})
       for (std::size_t j = 1; j < list->size(); ++j) pairs.emplace_back((*list)[j], (*list)[j - 1]);
-    if (lists.forward.empty() || limit_ == std::numeric_limits<double>::infinity()) continue;
-    StageLists split = lists;
-    if (lists.input.empty()) split.input = split.weight = lists.backward;
-    if (split.weight.empty()) continue;
-    for (std::size_t j = 0; j < lists.forward.size(); ++j) {
-      int inputs = 0, weights = 0;
-      if (lists.input.empty()) {
-        const double forward = job_.memory(lists.forward.front());
-        const double backward = job_.memory(lists.backward.front());
-        const auto count = static_cast<int>(j);
-        while (inputs <= count && !within_limit((count + 1) * forward + inputs * backward, limit_))
-          ++inputs;
-      } else {
-        std::tie(inputs, weights) = least_ended(job_, split, static_cast<int>(j), limit_);
-      }
-      if (inputs > static_cast<int>(j) || weights > static_cast<int>(j)) {
-        fits_ = false;
-        return;
-      }
-      const auto before = [](int n) { return static_cast<std::size_t>(n - 1); };
-      if (inputs > 0) pairs.emplace_back(lists.forward[j], split.input[before(inputs)]);
-      if (weights > 0) pairs.emplace_back(lists.forward[j], split.weight[before(weights)]);
-    }
+    if (limit_ == std::numeric_limits<double>::infinity()) continue;
+    fits_ = make_room(job_, lists, limit_, pairs);
+    if (!fits_) return;
   }
   std::ranges::sort(pairs);
   for (const auto& [node, before] : pairs) {
