@@ -64,7 +64,7 @@ class OrderCheck {
   std::vector<plan::Wait> cycle(const plan::Waits& waits, Rule rule, const std::string& opening) {
     const auto next = plan::where_ranks_stand(waits);
     if (plan::finished(graph_, next)) return {};
-    const auto found = plan::shortest_cycle(waits, next);
+    auto found = plan::shortest_cycle(waits, next);
     report(rule, found.front().node, opening + plan::deadlock(graph_, found).sentence());
     for (std::size_t i = 1; i < found.size(); ++i) also(found[i].node);
     return found;
