@@ -2,15 +2,19 @@
 // leave nothing.
 #pragma once
 
+#include <algorithm>
 #include <chrono>
 #include <csignal>
 #include <filesystem>
 #include <fstream>
+#include <poll.h>
 #include <sstream>
 #include <string>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <thread>
 #include <unistd.h>
+#include <utility>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -126,6 +130,40 @@ class Command {
 inline Outcome run(const std::string& arguments) {
   return Command(arguments).end();
 }
+
+/// Watches processes that are not this one's children. Thread-safety: externally synchronised.
+class Watch {
+ public:
+  explicit Watch(const std::vector<pid_t>& processes) : ends_(processes.size(), Clock::now()) {
+    for (const pid_t process : processes)
+      // One that has ended already gives -1, which poll leaves alone.
+      files_.push_back({static_cast<int>(::syscall(SYS_pidfd_open, process, 0)), POLLIN, 0});
+  }
+  Watch(const Watch&) = delete;
+  Watch& operator=(const Watch&) = delete;
+  ~Watch() {
+    for (const pollfd& file : files_)
+      if (file.fd >= 0) ::close(file.fd);
+  }
+
+  /// When each of them ended, once all have; the moment of construction for those that had before.
+  const std::vector<Clock::time_point>& ends() {
+    const auto watched = [](const pollfd& file) { return file.fd >= 0; };
+    while (std::any_of(files_.begin(), files_.end(), watched)) {
+      ::poll(files_.data(), files_.size(), -1);
+      for (std::size_t i = 0; i < files_.size(); ++i) {
+        if (!watched(files_[i]) || files_[i].revents == 0) continue;
+        ends_[i] = Clock::now();
+        ::close(std::exchange(files_[i].fd, -1));
+      }
+    }
+    return ends_;
+  }
+
+ private:
+  std::vector<pollfd> files_;
+  std::vector<Clock::time_point> ends_;
+};
 
 /// Gone, or dead and waiting for whoever adopted it to notice.
 inline bool is_gone(pid_t process) {
