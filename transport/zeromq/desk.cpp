@@ -59,28 +59,23 @@ bool Desk::fail(FailureCause cause, const std::string& text) noexcept {
   const std::lock_guard lock(mutex_);
   if (failure_) return false;
   failure_ = Failure{cause, text};
-  changed_.notify_all();
   return true;
 }
 
-Message Desk::take(Rank from, const MessageTag& tag, Deadline deadline) {
-  std::unique_lock lock(mutex_);
+std::optional<Message> Desk::take(Rank from, const MessageTag& tag) {
+  const std::lock_guard lock(mutex_);
+  if (failure_) throw_failure();
   Peer& source = peer(from);
-  for (;;) {
-    if (failure_) throw_failure();
-    if (const auto found = source.arrived.find(tag); found != source.arrived.end()) {
-      Message message = std::move(found->second);
-      source.arrived.erase(found);
-      ++source.in[index_of(tag.direction)].taken;
-      return message;
-    }
+  const auto found = source.arrived.find(tag);
+  if (found == source.arrived.end()) {
     if (source.left)
       throw TransportError(number(from) + " said goodbye before the " + to_string(tag) + " came");
-    if (changed_.wait_until(lock, deadline) == std::cv_status::timeout && !failure_ &&
-        !source.left && !source.arrived.contains(tag))
-      throw TransportError("deadline passed: " + number(self_) + " waits for the " +
-                           to_string(tag) + " from " + number(from));
+    return std::nullopt;
   }
+  Message message = std::move(found->second);
+  source.arrived.erase(found);
+  ++source.in[index_of(tag.direction)].taken;
+  return message;
 }
 
 bool Desk::try_room(Rank to, Direction direction) {
@@ -99,27 +94,25 @@ std::uint64_t Desk::next_question(Rank to) {
   return ++peer(to).asked;
 }
 
-void Desk::room_after(Rank to, Direction direction, std::uint64_t question) {
-  std::unique_lock lock(mutex_);
+bool Desk::try_room_after(Rank to, Direction direction, std::uint64_t question) {
+  const std::lock_guard lock(mutex_);
+  if (failure_) throw_failure();
   Peer& receiver = peer(to);
   Outbound& channel = receiver.out[index_of(direction)];
-  const auto room = [&] {
-    return channel.sent - channel.taken < static_cast<unsigned>(channel.depth);
-  };
-  changed_.wait(
-      lock, [&] { return failure_ || receiver.left || room() || receiver.answered >= question; });
-  if (failure_) throw_failure();
-  if (!room())
+  if (channel.sent - channel.taken < static_cast<unsigned>(channel.depth)) {
+    ++channel.sent;
+    return true;
+  }
+  if (receiver.answered >= question || receiver.left)
     throw TransportError(std::string("the ") + name_of(direction) + " channel from " +
                          number(self_) + " to " + number(to) + " holds " +
                          std::to_string(channel.depth) +
                          " messages, its declared depth; one more does not fit");
-  ++channel.sent;
+  return false;
 }
 
-bool Desk::await_settled(Deadline deadline) {
-  std::unique_lock lock(mutex_);
-  changed_.wait_until(lock, deadline, [&] { return settled_ || failure_; });
+bool Desk::settled() {
+  const std::lock_guard lock(mutex_);
   if (failure_) throw_failure();
   return settled_;
 }
@@ -132,7 +125,6 @@ bool Desk::deliver(Rank from, const MessageTag& tag, Message message) {
   if (channel.depth != 0 && held >= static_cast<unsigned>(channel.depth)) return false;
   if (!source.arrived.emplace(tag, std::move(message)).second) return false;
   ++channel.delivered;
-  changed_.notify_all();
   return true;
 }
 
@@ -161,19 +153,16 @@ void Desk::credit(Rank from, const TakenCounts& taken, std::uint64_t question) {
     if (taken[way] > channel.taken && taken[way] <= channel.sent) channel.taken = taken[way];
   }
   if (question > receiver.answered && question <= receiver.asked) receiver.answered = question;
-  changed_.notify_all();
 }
 
 void Desk::leave(Rank rank) {
   const std::lock_guard lock(mutex_);
   peer(rank).left = true;
-  changed_.notify_all();
 }
 
 void Desk::settle() {
   const std::lock_guard lock(mutex_);
   settled_ = true;
-  changed_.notify_all();
 }
 
 }  // namespace millrace::zeromq

@@ -1,10 +1,8 @@
-// What the rank's thread and the thread that owns the sockets share: arrived messages, room in the
-// channels, and the failure that ends everything. One mutex, one condition.
+// What the rank's calls and whoever has the turn with the sockets share: arrived messages, room in
+// the channels, and the failure that ends everything. Nothing here waits.
 #pragma once
 
 #include <array>
-#include <chrono>
-#include <condition_variable>
 #include <cstdint>
 #include <map>
 #include <mutex>
@@ -33,24 +31,25 @@ struct Part {
 using Message = std::vector<Part>;
 
 /// Thread-safety: internally synchronised; "rank" marks calls of the rank's thread, "owner" those
-/// of the thread with the sockets.
+/// of the thread that has the turn with the sockets.
 class Desk {
  public:
   Desk(Rank self, int world, std::span<const ChannelDepth> depths);
 
-  /// Rank: waits for the message. Throws as Endpoint::receive.
-  Message take(Rank from, const MessageTag& tag, Deadline deadline);
+  /// Rank: the message, if it has come. Throws as Endpoint::receive when it never will.
+  std::optional<Message> take(Rank from, const MessageTag& tag);
 
   /// Rank: takes one place in the channel. False when it looks full, but the receiver has to be
   /// asked (ask_room) before that is certain.
   bool try_room(Rank to, Direction direction);
   /// Rank: number of a question to `to`, to be sent as a probe.
   std::uint64_t next_question(Rank to);
-  /// Rank: waits until the question is answered, then takes the place or throws TransportError.
-  void room_after(Rank to, Direction direction, std::uint64_t question);
+  /// Rank: true when the place is taken after all; throws TransportError when the question is
+  /// answered and there is still none.
+  bool try_room_after(Rank to, Direction direction, std::uint64_t question);
 
-  /// Rank: waits until the owner says that everything has landed. False at the deadline.
-  bool await_settled(Deadline deadline);
+  /// Rank: true when the owner has said that everything has landed.
+  bool settled();
 
   /// Owner: puts a message in. False when the tag is there already or the channel is too full: the
   /// sender broke the contract.
@@ -103,7 +102,6 @@ class Desk {
 
   const Rank self_;
   std::mutex mutex_;  // guards everything below
-  std::condition_variable changed_;
   std::vector<Peer> peers_;
   std::optional<Failure> failure_;
   bool settled_ = false;

@@ -1,5 +1,5 @@
-// The endpoint itself: what the rank's thread calls. It hashes and copies here, so that the thread
-// with the sockets stays free, and leaves the rest to the desk and the owner.
+// The endpoint itself: what the rank's thread calls. It hashes and copies outside of its turns with
+// the sockets, and leaves the rest to the desk and the owner.
 #include <cstring>
 #include <utility>
 
@@ -61,21 +61,26 @@ class ZeroMqEndpoint final : public Endpoint {
         message.hashes.push_back(payload_hash(bytes_of(message.tensors[i])));
     if (!desk_.try_room(to, tag.direction)) {
       const std::uint64_t question = desk_.next_question(to);
-      owner_.post(zeromq::Question{to, question});
-      desk_.room_after(to, tag.direction, question);
+      owner_.now(zeromq::Question{to, question});
+      owner_.wait(Deadline::max(),
+                  [&] { return desk_.try_room_after(to, tag.direction, question); });
     }
-    owner_.post(std::move(message));
+    owner_.now(std::move(message));
     slot_.begin({.doing = Doing::Pauses, .sent = true, .peer = to, .tag = tag});
   }
 
   [[nodiscard]] TensorList receive(Rank from, const MessageTag& tag, Deadline deadline) override {
     check_peer(from);
     slot_.begin({.doing = Doing::Waits, .peer = from, .tag = tag});
-    zeromq::Message message = desk_.take(from, tag, deadline);
+    std::optional<zeromq::Message> message;
+    if (!owner_.wait(deadline, [&] { return (message = desk_.take(from, tag)).has_value(); }))
+      throw TransportError("deadline passed: rank " + std::to_string(options_.rank.value) +
+                           " waits for the " + to_string(tag) + " from rank " +
+                           std::to_string(from.value));
     slot_.begin({.doing = Doing::Pauses, .peer = from, .tag = tag});
-    if (desk_.owes_credit(from, tag.direction)) owner_.post(zeromq::Credit{from});
+    if (desk_.owes_credit(from, tag.direction)) owner_.now(zeromq::Credit{from});
     TensorList tensors;
-    for (zeromq::Part& part : message) tensors.push_back(tensor_of(part, pool_));
+    for (zeromq::Part& part : *message) tensors.push_back(tensor_of(part, pool_));
     return tensors;
   }
 
@@ -100,8 +105,8 @@ class ZeroMqEndpoint final : public Endpoint {
   void goodbye(Deadline deadline) override {
     desk_.throw_if_failed();
     slot_.begin({.doing = Doing::Departs});
-    owner_.post(zeromq::Leave{});
-    if (!desk_.await_settled(deadline))
+    owner_.now(zeromq::Leave{});
+    if (!owner_.wait(deadline, [&] { return desk_.settled(); }))
       throw TransportError("deadline passed: rank " + std::to_string(options_.rank.value) +
                            " could not say goodbye to all ranks");
   }

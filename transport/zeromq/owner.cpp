@@ -1,8 +1,9 @@
-// Life of the owner thread: its queue, its loop, and what it does on command.
+// Whose turn it is, what happens in a turn, and what is done on command.
 #include "transport/zeromq/owner.hpp"
 
 #include <algorithm>
 #include <array>
+#include <poll.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
 #include <utility>
@@ -14,6 +15,10 @@ namespace {
 /// Acknowledgements only free memory: one answers for several frames, unless the sender asks.
 constexpr int kFramesPerAck = 8;
 constexpr std::uint64_t kBytesPerAck = std::uint64_t{4} << 20U;
+
+/// What comes while the rank computes waits this long: with frames under way, and without.
+constexpr std::chrono::milliseconds kShortRest{4};
+constexpr std::chrono::milliseconds kLongRest{10};
 
 constexpr int kMonitored = ZMQ_EVENT_DISCONNECTED | ZMQ_EVENT_HANDSHAKE_SUCCEEDED |
                            ZMQ_EVENT_CONNECT_RETRIED | ZMQ_EVENT_HANDSHAKE_FAILED_AUTH;
@@ -109,16 +114,46 @@ void Owner::post(Command command) noexcept {
   if (first) static_cast<void>(::write(wake_, &one, sizeof one));
 }
 
+void Owner::now(Command command) noexcept {
+  const std::lock_guard lock(turn_);
+  guarded([&] { std::visit([&](auto& order) { handle(order); }, command); });
+}
+
+/// The second thread: short turns whenever the rank takes none itself.
 void Owner::run() noexcept {
+  auto pause = kShortRest;
   while (!end_) {
-    try {
-      poll_once();
-    } catch (const std::exception& error) {
-      fail(FailureCause::Protocol,
-           std::string("the transport of rank ") + std::to_string(options_.rank.value) +
-               " failed: " + error.what());
-    }
+    pollfd wake{wake_, POLLIN, 0};
+    const bool called = ::poll(&wake, 1, static_cast<int>(pause.count())) > 0;
+    std::unique_lock lock(turn_, std::defer_lock);
+    if (called) lock.lock();
+    // A rank that has the turn does all this itself.
+    if (!called && !lock.try_lock()) continue;
+    take_turn(std::chrono::milliseconds(0));
+    pause = rest();
   }
+}
+
+template <class Body>
+void Owner::guarded(const Body& body) noexcept {
+  try {
+    body();
+  } catch (const std::exception& error) {
+    fail(FailureCause::Protocol,
+         std::string("the transport of rank ") + std::to_string(options_.rank.value) +
+             " failed: " + error.what());
+  }
+}
+
+void Owner::take_turn(std::chrono::milliseconds longest) noexcept {
+  guarded([&] { poll_once(longest); });
+}
+
+/// How long the second thread may leave the sockets alone.
+std::chrono::milliseconds Owner::rest() const {
+  for (const auto& peer : peers_)
+    if (peer && (peer->unacknowledged != 0 || !peer->out.settled())) return kShortRest;
+  return std::min(patience(), kLongRest);
 }
 
 /// How long nothing needs to be done unless something happens.
@@ -134,12 +169,12 @@ std::chrono::milliseconds Owner::patience() const {
   return std::max(interval, std::chrono::milliseconds(1));
 }
 
-void Owner::poll_once() {
+void Owner::poll_once(std::chrono::milliseconds longest) {
   // Three things only: every further socket would cost system calls in every turn.
   std::array<zmq::pollitem_t, 3> items = {{{listeners_.data.handle(), 0, ZMQ_POLLIN, 0},
                                            {listeners_.control.handle(), 0, ZMQ_POLLIN, 0},
                                            {nullptr, wake_, ZMQ_POLLIN, 0}}};
-  zmq::poll(items, patience());
+  zmq::poll(items, longest);
 
   if ((items[2].revents & ZMQ_POLLIN) != 0) take_commands();
   if ((items[0].revents & ZMQ_POLLIN) != 0) read_data();

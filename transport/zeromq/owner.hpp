@@ -1,8 +1,12 @@
-// The one thread of a rank that touches sockets. It listens on two (data, control) and dials two to
-// every peer; the rank's thread hands it commands through a queue and a wake-up.
+// A rank's sockets and whose turn it is with them. It listens on two (data, control) and dials two
+// to every peer. The rank's own thread sends and, while it waits, receives; a second thread takes a
+// short turn whenever the rank is busy elsewhere. One lock, handed from thread to thread, is what
+// the network library asks of sockets that move.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <mutex>
@@ -64,7 +68,7 @@ struct Listeners {
   zmq::socket_t control;
 };
 
-/// Thread-safety: `post` from any thread; construction and destruction on one thread.
+/// Thread-safety: `post` from any thread; everything else from the rank's thread.
 class Owner {
  public:
   /// `desk` and `slot` must outlive this.
@@ -77,7 +81,25 @@ class Owner {
   Owner& operator=(const Owner&) = delete;
   ~Owner();
 
+  /// Takes a turn and does it at once. What goes wrong becomes the desk's failure.
+  void now(Command command) noexcept;
+
+  /// Has it done by whoever has the next turn.
   void post(Command command) noexcept;
+
+  /// Takes turns, in which messages arrive and time passes, until `done()` or the deadline. `done`
+  /// is asked before every turn and inside it; what it throws is passed on. Returns its answer.
+  template <class Done>
+  bool wait(Deadline deadline, const Done& done) {
+    for (;;) {
+      if (done()) return true;
+      const auto left = deadline - Clock::now();
+      if (left <= Clock::duration::zero()) return false;
+      const std::lock_guard lock(turn_);
+      if (done()) return true;  // the other thread's turn brought it
+      take_turn(std::min(patience(), std::chrono::ceil<std::chrono::milliseconds>(left)));
+    }
+  }
 
  private:
   using Clock = std::chrono::steady_clock;
@@ -115,8 +137,12 @@ class Owner {
   // owner.cpp: life and loop
   void add_peer(Rank rank, const PeerAddress& address);
   void run() noexcept;
-  void poll_once();
+  template <class Body>
+  void guarded(const Body& body) noexcept;
+  void take_turn(std::chrono::milliseconds longest) noexcept;
+  void poll_once(std::chrono::milliseconds longest);
   std::chrono::milliseconds patience() const;
+  std::chrono::milliseconds rest() const;
   void take_commands();
   void handle(Outgoing& message);
   void handle(const Question& question);
@@ -163,6 +189,7 @@ class Owner {
   std::uint64_t strangers_ = 0;
 
   int wake_ = -1;     // eventfd
+  std::mutex turn_;   // guards everything above; locked before mutex_
   std::mutex mutex_;  // guards commands_
   std::vector<Command> commands_;
   std::atomic<bool> end_{false};
