@@ -134,7 +134,7 @@ void StageModule::recompute(const PassContext& context) {
 
 Tensor StageModule::first_gradient(const PassContext& context,
                                    UnitStash& unit,
-                                   TensorList gradients) {
+                                   TensorList gradients) const {
   if (settings_.loss == nullptr)
     return aligned(context, only(std::move(gradients), "output gradient"));
   require(gradients.empty(), "the last stage makes its own gradient and takes none");

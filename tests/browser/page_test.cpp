@@ -17,7 +17,7 @@ std::string shell(const std::string& line) {
   std::FILE* pipe = ::popen(line.c_str(), "r");
   std::string text;
   std::array<char, 4096> buffer{};
-  for (std::size_t size; (size = std::fread(buffer.data(), 1, buffer.size(), pipe)) > 0;)
+  while (const std::size_t size = std::fread(buffer.data(), 1, buffer.size(), pipe))
     text.append(buffer.data(), size);
   ::pclose(pipe);
   return text;

@@ -19,7 +19,7 @@ inline Ran command(const std::string& arguments) {
   std::FILE* pipe = ::popen(line.c_str(), "r");
   Ran ran;
   std::array<char, 4096> buffer{};
-  for (std::size_t size; (size = std::fread(buffer.data(), 1, buffer.size(), pipe)) > 0;)
+  while (const std::size_t size = std::fread(buffer.data(), 1, buffer.size(), pipe))
     ran.text.append(buffer.data(), size);
   const int status = ::pclose(pipe);
   ran.code = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);

@@ -173,9 +173,7 @@ inline bool is_gone(pid_t process) {
 }
 
 inline bool all_gone(const std::vector<pid_t>& processes) {
-  for (const pid_t process : processes)
-    if (!is_gone(process)) return false;
-  return true;
+  return std::all_of(processes.begin(), processes.end(), is_gone);
 }
 
 }  // namespace millrace::test

@@ -15,8 +15,8 @@ namespace millrace::test {
 /// A folder of this test's own, removed at its end.
 class VerbTest : public testing::Test {
  protected:
-  VerbTest() { std::filesystem::create_directories(folder_); }
-  ~VerbTest() override { std::filesystem::remove_all(folder_); }
+  void SetUp() override { std::filesystem::create_directories(folder_); }
+  void TearDown() override { std::filesystem::remove_all(folder_); }
 
   [[nodiscard]] std::string path(const std::string& name) const {
     return (folder_ / name).string();

@@ -64,7 +64,7 @@ class StageModule final : public StageBody {
   Tensor run_layers(const PassContext& context, Tensor tensor, UnitStash& unit);
   Tensor add_loss(const PassContext& context, const Tensor& predictions) const;
   [[nodiscard]] static Tensor aligned(const PassContext& context, Tensor tensor);
-  Tensor first_gradient(const PassContext& context, UnitStash& unit, TensorList gradients);
+  Tensor first_gradient(const PassContext& context, UnitStash& unit, TensorList gradients) const;
 
   std::vector<std::unique_ptr<Layer>> layers_;
   Settings settings_;
