@@ -12,8 +12,7 @@ Clock::Clock(const Graph& graph, const Cost& cost, const ClockOptions& options)
       options_(options),
       plain_links_(cost.link_latency.empty() && cost.bytes_per_tick == 0 &&
                    cost.link_bytes_per_tick.empty()),
-      replay_(graph),
-      arrival_(graph.size(), kNotYet) {
+      replay_(graph) {
   const auto ranks = static_cast<std::size_t>(graph.program().shape.ranks);
   clock_.assign(ranks, 0);
   if (!options.start.empty()) clock_.assign(options.start.begin(), options.start.end());
@@ -118,6 +117,7 @@ std::optional<Rank> Clock::destination(const Action& action) const {
 
 bool Clock::run() {
   if (is_plain()) return run_plain();
+  arrival_.assign(graph_.size(), kNotYet);
   for (std::size_t r = 0; r < timeline_.ranks.size(); ++r)
     timeline_.ranks[r].resize(graph_.program().ranks[r].size());
   return replay_.run([this](Rank rank, Node node) { return step(rank, node); });

@@ -36,7 +36,8 @@ class Clock {
  private:
   [[nodiscard]] bool is_plain() const;
   bool run_plain();
-  void write_plain();
+  Node run_list(Rank rank, Node node, Node end, Node& wanted);
+  [[nodiscard]] double arrival_plain(std::size_t holder, Node producer) const;
   Node step(Rank rank, Node node);
   [[nodiscard]] Node wait_for(Rank rank, Node node, const Action& action, double& begin) const;
   [[nodiscard]] double usable(Rank rank, Node producer, const Action& consumer) const;
@@ -61,7 +62,7 @@ class Clock {
   Replay replay_;
   Timeline timeline_;
   std::vector<double> clock_;      // by rank: when it is free
-  std::vector<double> arrival_;    // by node: when another rank may use its result
+  std::vector<double> arrival_;    // by node: when another rank may use it; not on the fast path
   std::vector<double> link_free_;  // by source and destination, with contention
 };
 

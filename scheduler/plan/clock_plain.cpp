@@ -1,11 +1,18 @@
 // The clock's fast path: an action takes its ticks and its result arrives after one latency, with
 // no pairs, reductions, speeds or factors. The replay touches as few arrays as possible, because
-// with many ranks each of them is a cache miss; the intervals are written afterwards, list by list.
+// with many ranks each of them is a cache miss: the intervals themselves say what has run.
 #include <algorithm>
 
 #include "plan/clock.hpp"
 
 namespace millrace::plan {
+
+namespace {
+
+/// With many lists the caches need a hint of what comes next: so many actions ahead.
+constexpr int kAhead = 16;
+
+}  // namespace
 
 bool Clock::is_plain() const {
   const bool pairs = cost_.pair && graph_.has_pairs();
@@ -13,47 +20,55 @@ bool Clock::is_plain() const {
          options_.factor.empty();
 }
 
-bool Clock::run_plain() {
+/// Runs one list from `node` on; see Replay::run_lists.
+inline Node Clock::run_list(Rank rank, Node node, Node end, Node& wanted) {
+  const std::size_t r = rank.index();
+  const std::size_t position = node - graph_.first(rank);
+  const Action* action = graph_.program().ranks[r].data() + position;
+  Interval* interval = timeline_.ranks[r].data() + position;
+  const Node* const next = replay_.next().data();
   const double* const ticks = ticks_.data();
-  double* const arrival = arrival_.data();
-  const bool finished =
-      replay_.run_lists([this, ticks, arrival](Rank rank, Node node, Node end, Node& wanted) {
-        const Action* action = graph_.program().ranks[rank.index()].data();
-        action += node - graph_.first(rank);
-        double clock = clock_[rank.index()];
-        for (; node < end; ++node, ++action) {
-          for (const Node producer : graph_.producers(node)) {
-            if (arrival[producer] == kNotYet) wanted = producer;
-            clock = std::max(clock, arrival[producer]);
-          }
-          if (wanted != kNoNode) break;
-          clock += ticks[ticks_index(*action)];
-          arrival[node] = clock + flight_[static_cast<std::size_t>(action->op)];
-        }
-        clock_[rank.index()] = clock;
-        return node;
-      });
-  if (finished) write_plain();
-  return finished;
+  const std::size_t pieces = pieces_;
+  const auto slices = static_cast<std::size_t>(cost_.slices);
+  double clock = clock_[r];
+  for (; node < end; ++node, ++action, ++interval) {
+    __builtin_prefetch(action + kAhead);
+    __builtin_prefetch(interval + kAhead, 1);
+    graph_.prefetch(node + 4 * kAhead);
+    double begin = clock;
+    for (const Node producer : graph_.producers(node)) {
+      const std::size_t holder = replay_.holder(r, producer);
+      if (producer >= next[holder]) {
+        wanted = producer;
+        break;
+      }
+      begin = std::max(begin, arrival_plain(holder, producer));
+    }
+    if (wanted != kNoNode) break;
+    const double start = is_receive(action->op) ? clock : begin;
+    clock = begin + ticks[static_cast<std::size_t>(action->op) * pieces +
+                          action->stage.index() * slices + action->slice.index()];
+    *interval = {start, clock};
+  }
+  clock_[r] = clock;
+  return node;
 }
 
-/// The same sums again, now that all arrivals are known.
-void Clock::write_plain() {
+/// When the result of an action that has run is where it is needed.
+inline double Clock::arrival_plain(std::size_t holder, Node producer) const {
+  const std::size_t position = producer - graph_.first(Rank{static_cast<std::int32_t>(holder)});
+  const double end = timeline_.ranks[holder][position].end;
+  if (cost_.latency == 0) return end;
+  const Op op = graph_.program().ranks[holder][position].op;
+  return end + flight_[static_cast<std::size_t>(op)];
+}
+
+bool Clock::run_plain() {
   const auto& lists = graph_.program().ranks;
-  Node node = 0;
-  for (std::size_t r = 0; r < lists.size(); ++r) {
-    double clock = options_.start.empty() ? 0 : options_.start[r];
-    auto& intervals = timeline_.ranks[r];
-    intervals.reserve(lists[r].size());
-    for (const Action& action : lists[r]) {
-      double begin = clock;
-      for (const Node producer : graph_.producers(node++))
-        begin = std::max(begin, arrival_[producer]);
-      const double end = begin + ticks_[ticks_index(action)];
-      intervals.push_back({is_receive(action.op) ? clock : begin, end});
-      clock = end;
-    }
-  }
+  for (std::size_t r = 0; r < lists.size(); ++r) timeline_.ranks[r].resize(lists[r].size());
+  return replay_.run_lists([this](Rank rank, Node node, Node end, Node& wanted) {
+    return run_list(rank, node, end, wanted);
+  });
 }
 
 }  // namespace millrace::plan

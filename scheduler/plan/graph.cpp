@@ -13,20 +13,34 @@ namespace millrace {
 
 namespace {
 
-void require_inside(const Shape& shape, const Action& action) {
-  const bool stage = action.stage.value >= 0 && action.stage.value < shape.stages();
-  const bool replica = action.replica_number < shape.replicas();
-  const bool unit =
-      !has_unit(action.op) ||
-      (action.micro_batch.value >= 0 && action.micro_batch.value < shape.micro_batches &&
-       action.slice.value >= 0 && action.slice.value < shape.slices);
-  if (stage && replica && unit) return;
-  throw InvalidArgument(to_string(action) + " lies outside the shape, which has " +
-                        std::to_string(shape.stages()) + " stages, " +
-                        std::to_string(shape.micro_batches) + " micro-batches, " +
-                        std::to_string(shape.slices) + " slices and " +
-                        std::to_string(shape.replicas()) + " replicas");
-}
+/// The bounds of a shape, in registers' reach: the test runs once per action.
+class Bounds {
+ public:
+  explicit Bounds(const Shape& shape)
+      : stages_(shape.stages()),
+        replicas_(shape.replicas()),
+        micro_batches_(shape.micro_batches),
+        slices_(shape.slices) {}
+
+  void require_inside(const Action& action) const {
+    const bool stage = inside(action.stage.value, stages_) && action.replica_number < replicas_;
+    const bool unit = !has_unit(action.op) || (inside(action.micro_batch.value, micro_batches_) &&
+                                               inside(action.slice.value, slices_));
+    if (!stage || !unit) refuse(action);
+  }
+
+ private:
+  static bool inside(std::int32_t value, std::int32_t count) { return value >= 0 && value < count; }
+
+  [[noreturn]] void refuse(const Action& action) const {
+    throw InvalidArgument(to_string(action) + " lies outside the shape, which has " +
+                          std::to_string(stages_) + " stages, " + std::to_string(micro_batches_) +
+                          " micro-batches, " + std::to_string(slices_) + " slices and " +
+                          std::to_string(replicas_) + " replicas");
+  }
+
+  std::int32_t stages_, replicas_, micro_batches_, slices_;
+};
 
 }  // namespace
 
@@ -34,7 +48,11 @@ void require_inside(const Shape& shape, const Action& action) {
 class GraphBuilder {
  public:
   GraphBuilder(Graph& graph, const Program& program, std::span<const TiedGroup> tied)
-      : graph_(graph), program_(program), lookup_(program.shape), reductions_(program, tied) {}
+      : graph_(graph),
+        program_(program),
+        frame_{program.shape.stages(), program.shape.slices},
+        lookup_(program.shape),
+        reductions_(program, tied) {}
 
   void build() {
     number();
@@ -66,16 +84,20 @@ class GraphBuilder {
   }
 
   void fill() {
+    const Bounds bounds(program_.shape);
+    bool joint = false, pairs = false;
     Node node = 0;
     for (const auto& list : program_.ranks) {
       for (const Action& action : list) {
-        require_inside(program_.shape, action);
+        bounds.require_inside(action);
         if (has_unit(action.op)) lookup_.insert(action, node);
-        graph_.has_joint_actions_ = graph_.has_joint_actions_ || !has_unit(action.op);
-        graph_.has_pairs_ = graph_.has_pairs_ || action.with_next;
+        joint = joint || !has_unit(action.op);
+        pairs = pairs || action.with_next;
         ++node;
       }
     }
+    graph_.has_joint_actions_ = joint;
+    graph_.has_pairs_ = pairs;
     if (graph_.has_joint_actions_) reductions_.number(graph_.first_);
     for (const Product message :
          {Product::SendForward, Product::RecvForward, Product::SendBackward, Product::RecvBackward})
@@ -84,8 +106,11 @@ class GraphBuilder {
 
   void resolve(std::size_t rank, const Action& action, Node node) {
     if (has_unit(action.op)) {
+      // Inlined into each op's case, where the product is a constant.
       for_each_need(
-          program_.shape, action, [&](const Need& need) { add(node, find(action, need)); });
+          frame_, action, [&](const Need& need) __attribute__((always_inline)) {
+            add(node, find(action, need));
+          });
       return;
     }
     reductions_.for_each_producer(rank, action, [&](Node producer) { add(node, producer); });
@@ -127,6 +152,7 @@ class GraphBuilder {
   Graph& graph_;
   const Program& program_;
   Node own_ = 0, own_end_ = 0;  // the nodes of the rank that is being resolved
+  PipelineEnds frame_;
   plan::Lookup lookup_;
   plan::Reductions reductions_;
 };

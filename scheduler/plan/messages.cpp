@@ -1,10 +1,11 @@
-// Message insertion. All messages are put into one global order, by the time at which a run with
-// F = I = W = 1 and free links produces them, and both ends of a message are placed at that point
-// of the order on their ranks. Every list is then a part of one sequence in which each send stands
-// next to its receive, so the program runs even when a send blocks until its receive is reached
-//. The other placement, receive right before use, needs room in the channels.
-#include <algorithm>
+// Message insertion. All messages have one global order: by the time at which a run with F = I = W
+// = 1 and free links produces them, then by source. Both ends of a message are placed at that point
+// of the order on their ranks, rank by rank. Every list is then a part of one sequence in which
+// each send stands next to its receive, so the program runs even when a send blocks until its
+// receive is reached. The other placement, receive right before use, needs room in the channels.
+#include <optional>
 #include <string>
+#include <vector>
 
 #include "millrace/core/error.hpp"
 #include "millrace/scheduler/plan/passes.hpp"
@@ -14,14 +15,6 @@
 namespace millrace {
 
 namespace {
-
-/// A compute node whose result crosses ranks.
-struct Message {
-  Node producer;
-  std::uint32_t tick;  // when the producer ends
-  Rank source;
-  Rank destination;
-};
 
 Action end_of_message(const Action& producer, bool send) {
   const bool forward = producer.op == Op::Forward;
@@ -72,72 +65,134 @@ Timeline unit_run(const Graph& graph) {
                         deadlock.sentence());
 }
 
-/// Calls `use(message)` for every message, by source and then in the order of its list.
-template <class Use>
-void for_each_message(const Graph& graph, const Timeline& run, Use&& use) {
-  const Program& program = graph.program();
-  for (std::size_t r = 0; r < program.ranks.size(); ++r) {
-    const Rank source{static_cast<std::int32_t>(r)};
-    Node node = graph.first(source);
-    for (std::size_t i = 0; i < program.ranks[r].size(); ++i, ++node) {
-      Rank destination;
-      if (!crosses(program.shape, program.ranks[r][i], source, destination)) continue;
-      const auto tick = static_cast<std::uint32_t>(run.ranks[r][i].end);
-      use(Message{node, tick, source, destination});
+/// Who sends to whom, found once: the merges below read each list several times.
+struct Traffic {
+  explicit Traffic(const Program& program)
+      : destinations(program.ranks.size()),
+        messages(program.ranks.size()),
+        sources(program.ranks.size()) {
+    for (std::size_t r = 0; r < program.ranks.size(); ++r) {
+      const Rank source{static_cast<std::int32_t>(r)};
+      destinations[r].reserve(program.ranks[r].size());
+      for (const Action& action : program.ranks[r]) {
+        Rank destination = kNowhere;
+        if (crosses(program.shape, action, source, destination)) note(source, destination);
+        destinations[r].push_back(destination == source ? kNowhere : destination);
+      }
     }
   }
-}
 
-/// All messages, by tick and then by source: a counting sort, stable.
-std::vector<Message> sorted_messages(const Graph& graph, const Timeline& run) {
-  std::vector<std::uint32_t> place;  // by tick: first message of it, one entry ahead
-  for_each_message(graph, run, [&](const Message& message) {
-    if (place.size() < message.tick + std::size_t{2}) place.resize(message.tick + std::size_t{2});
-    ++place[message.tick + std::size_t{1}];
-  });
-  for (std::size_t tick = 1; tick < place.size(); ++tick) place[tick] += place[tick - 1];
-  std::vector<Message> sorted(place.empty() ? 0 : place.back());
-  for_each_message(
-      graph, run, [&](const Message& message) { sorted[place[message.tick]++] = message; });
-  return sorted;
-}
+  static constexpr Rank kNowhere{-1};
 
-/// Copies each rank's actions up to the point where a message is placed.
-class Placer {
+  std::vector<std::vector<Rank>> destinations;  // of what each action produces, or kNowhere
+  std::vector<std::size_t> messages;            // by rank: sent and received
+  std::vector<std::vector<Rank>> sources;       // by destination, ascending
+
+ private:
+  void note(Rank source, Rank destination) {
+    ++messages[source.index()];
+    ++messages[destination.index()];
+    auto& known = sources[destination.index()];
+    if (known.empty() || known.back() != source) known.push_back(source);
+  }
+};
+
+/// The messages of one rank to another, or to all others, in the order of its list: by tick.
+class Stream {
  public:
-  Placer(const Program& program, const Timeline& run)
-      : program_(program), run_(run), next_(program.ranks.size()) {
-    result_ = {program.shape, {}, program.name};
-    result_.ranks.resize(program.ranks.size());
-    for (std::size_t r = 0; r < next_.size(); ++r)
-      result_.ranks[r].reserve(program.ranks[r].size() * 3);
+  Stream(const Program& program,
+         const Timeline& run,
+         const Traffic& traffic,
+         Rank source,
+         std::optional<Rank> to)
+      : list_(program.ranks[source.index()].data()),
+        run_(run.ranks[source.index()].data()),
+        destinations_(&traffic.destinations[source.index()]),
+        to_(to) {
+    find();
   }
 
-  /// Copies what starts before `tick`, then adds `action`.
-  void place(Rank rank, double tick, const Action& action) {
-    const std::size_t r = rank.index();
-    copy_while(r, [&](std::size_t i) { return run_.ranks[r][i].start < tick; });
-    result_.ranks[r].push_back(action);
-  }
+  [[nodiscard]] bool done() const { return at_ == destinations_->size(); }
+  /// When the producer of the next message ends. Requires !done().
+  [[nodiscard]] double tick() const { return run_[at_].end; }
+  [[nodiscard]] const Action& producer() const { return list_[at_]; }
+  /// Whether these are all messages that the rank sends.
+  [[nodiscard]] bool sends() const { return !to_; }
 
-  Program finish() {
-    for (std::size_t r = 0; r < next_.size(); ++r) copy_while(r, [](std::size_t) { return true; });
-    return std::move(result_);
+  void next() {
+    ++at_;
+    find();
   }
 
  private:
-  template <class Condition>
-  void copy_while(std::size_t r, Condition&& condition) {
-    const auto& list = program_.ranks[r];
-    for (std::size_t& i = next_[r]; i < list.size() && condition(i); ++i)
-      result_.ranks[r].push_back(list[i]);
+  void find() {
+    const Rank* const destinations = destinations_->data();
+    const std::size_t size = destinations_->size();
+    if (to_)
+      while (at_ < size && destinations[at_] != *to_) ++at_;
+    else
+      while (at_ < size && destinations[at_] == Traffic::kNowhere) ++at_;
   }
 
-  const Program& program_;
-  const Timeline& run_;
-  std::vector<std::size_t> next_;
-  Program result_;
+  const Action* list_;
+  const Interval* run_;
+  const std::vector<Rank>* destinations_;
+  std::optional<Rank> to_;
+  std::size_t at_ = 0;
 };
+
+/// The messages of one rank, sent and received, by tick and then by source.
+class Merge {
+ public:
+  Merge(const Program& program, const Timeline& run, const Traffic& traffic, Rank rank) {
+    bool own = false;
+    const auto add_own = [&] {
+      if (!own) streams_.emplace_back(program, run, traffic, rank, std::nullopt);
+      own = true;
+    };
+    for (const Rank source : traffic.sources[rank.index()]) {
+      if (rank < source) add_own();
+      streams_.emplace_back(program, run, traffic, source, rank);
+    }
+    add_own();
+    std::erase_if(streams_, [](const Stream& stream) { return stream.done(); });
+  }
+
+  /// Calls `use(stream)` for each message, with the stream that is at it.
+  template <class Use>
+  void for_each(Use&& use) {
+    while (!streams_.empty()) {
+      std::size_t first = 0;
+      for (std::size_t i = 1; i < streams_.size(); ++i)
+        if (streams_[i].tick() < streams_[first].tick()) first = i;
+      use(streams_[first]);
+      streams_[first].next();
+      if (streams_[first].done()) streams_.erase(streams_.begin() + std::ptrdiff_t(first));
+    }
+  }
+
+ private:
+  std::vector<Stream> streams_;  // by source
+};
+
+/// One rank's list with its messages: each stands behind what starts before its tick.
+std::vector<Action> place_messages(const Program& program,
+                                   const Timeline& run,
+                                   const Traffic& traffic,
+                                   Rank rank) {
+  const auto& list = program.ranks[rank.index()];
+  const auto& intervals = run.ranks[rank.index()];
+  std::vector<Action> result;
+  result.reserve(list.size() + traffic.messages[rank.index()]);
+  std::size_t next = 0;
+  Merge(program, run, traffic, rank).for_each([&](const Stream& message) {
+    while (next < list.size() && intervals[next].start < message.tick())
+      result.push_back(list[next++]);
+    result.push_back(end_of_message(message.producer(), message.sends()));
+  });
+  result.insert(result.end(), list.begin() + std::ptrdiff_t(next), list.end());
+  return result;
+}
 
 bool has_messages(const Program& program) {
   for (const auto& list : program.ranks)
@@ -152,14 +207,12 @@ Program insert_messages(const Program& program) {
   if (has_messages(program)) return program;
   const Graph graph(program);
   const Timeline run = unit_run(graph);
-  Placer placer(program, run);
-  for (const Message& message : sorted_messages(graph, run)) {
-    const Action& producer =
-        program.ranks[message.source.index()][message.producer - graph.first(message.source)];
-    placer.place(message.source, message.tick, end_of_message(producer, true));
-    placer.place(message.destination, message.tick, end_of_message(producer, false));
-  }
-  return placer.finish();
+  const Traffic traffic(program);
+  Program result{program.shape, {}, program.name};
+  for (std::size_t r = 0; r < program.ranks.size(); ++r)
+    result.ranks.push_back(
+        place_messages(program, run, traffic, Rank{static_cast<std::int32_t>(r)}));
+  return result;
 }
 
 Program insert_messages_before_use(const Program& program) {

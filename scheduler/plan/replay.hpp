@@ -59,6 +59,16 @@ class Replay {
   /// First node of each rank that was not executed.
   [[nodiscard]] const std::vector<Node>& next() const { return next_; }
 
+  /// The rank of a node that rank `r` waits for: mostly a neighbour.
+  [[nodiscard]] std::size_t holder(std::size_t r, Node wanted) const {
+    const std::size_t after = r + 1 < ranks_ ? r + 1 : 0;
+    const std::size_t before = r > 0 ? r - 1 : ranks_ - 1;
+    for (const std::size_t guess : {after, before})
+      if (graph_.first(rank(guess)) <= wanted && wanted < graph_.first(rank(guess + 1)))
+        return guess;
+    return graph_.rank(wanted).index();
+  }
+
  private:
   static constexpr std::uint32_t kNobody = 0xFFFFFFFF;
 
@@ -77,16 +87,6 @@ class Replay {
     wanted_[r] = wanted;
     next_waiter_[r] = first_waiter_[on];
     first_waiter_[on] = r;
-  }
-
-  /// The rank of a node; most waits are for a neighbour.
-  [[nodiscard]] std::size_t holder(std::size_t r, Node wanted) const {
-    const std::size_t after = r + 1 < ranks_ ? r + 1 : 0;
-    const std::size_t before = r > 0 ? r - 1 : ranks_ - 1;
-    for (const std::size_t guess : {after, before})
-      if (graph_.first(rank(guess)) <= wanted && wanted < graph_.first(rank(guess + 1)))
-        return guess;
-    return graph_.rank(wanted).index();
   }
 
   void wake(std::uint32_t on, std::vector<std::uint32_t>& ready) {

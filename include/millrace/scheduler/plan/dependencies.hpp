@@ -47,17 +47,24 @@ struct Need {
   Slice slice;
 };
 
+/// Where the stages and the slices end: all that the rules ask of a shape.
+struct PipelineEnds {
+  std::int32_t stages = 0;
+  std::int32_t slices = 1;
+};
+
 /// Calls `use(Need)` for everything `action` waits for, in its own replica and micro-batch:
 ///   F(s,k) <- F(s-1,k), F(s,k-1);  B or I(s,k) <- F(s,k), recompute(s,k), gradient(s+1,k),
 ///   gradient(s,k+1);  W <- I;  recompute <- F;  a send <- what it sends;  a receive <- its send.
 /// A need that no action of the program produces (no recompute, say) binds nothing.
 /// REDUCE_GRAD and the optimizer step have no unit and no needs here. Cost: O(1).
 template <class Use>
-void for_each_need(const Shape& shape, const Action& action, Use&& use) {
+void for_each_need(const PipelineEnds& ends, const Action& action, Use&& use) {
   const std::int32_t s = action.stage.value;
   const std::int32_t k = action.slice.value;
-  const bool last_stage = s + 1 == shape.stages();
-  const auto add = [&](Product product, std::int32_t stage, std::int32_t slice) {
+  const bool last_stage = s + 1 == ends.stages;
+  const auto add = [&](Product product, std::int32_t stage, std::int32_t slice)
+      __attribute__((always_inline)) {  // so that each case knows its product
     use(Need{product, Stage{stage}, Slice{slice}});
   };
   switch (action.op) {
@@ -70,7 +77,7 @@ void for_each_need(const Shape& shape, const Action& action, Use&& use) {
       add(Product::Forward, s, k);
       add(Product::Recompute, s, k);
       if (!last_stage) add(Product::Gradient, s + 1, k);
-      if (k + 1 < shape.slices) add(Product::Gradient, s, k + 1);
+      if (k + 1 < ends.slices) add(Product::Gradient, s, k + 1);
       break;
     case Op::BackwardWeight:
       add(Product::Gradient, s, k);
@@ -110,7 +117,8 @@ class Needs {
 /// The needs of `action` as a list. Cost: O(1).
 [[nodiscard]] inline Needs needs(const Shape& shape, const Action& action) {
   Needs result;
-  for_each_need(shape, action, [&](const Need& need) { result.add(need); });
+  const PipelineEnds ends{shape.stages(), shape.slices};
+  for_each_need(ends, action, [&](const Need& need) { result.add(need); });
   return result;
 }
 
