@@ -37,6 +37,11 @@ double value_at(const NumberList& list, int stage, const Portion& portion) {
       .values[static_cast<std::size_t>(std::int64_t{stage} * portion.ranks / portion.stages)];
 }
 
+// Undoes the rounding of the decimal point's shift.
+double whole_if_near(double value) {
+  return std::abs(value - std::round(value)) < 1e-6 ? std::round(value) : value;
+}
+
 void require_length(const char* option, const NumberList& list, const Portion& portion) {
   const std::size_t size = list.values.size();
   require(size == 1 || size == static_cast<std::size_t>(portion.ranks) ||
@@ -46,15 +51,38 @@ void require_length(const char* option, const NumberList& list, const Portion& p
               " or one per stage, " + std::to_string(portion.stages));
 }
 
-std::vector<double> times(
-    const char* option, const NumberList& list, const Portion& portion, double scale, int slices) {
+// How the slices share a stage's times: whole numbers with their sum, which the ticks divide by.
+struct SliceShares {
+  std::vector<double> shares;
+  double sum = 0;
+};
+
+SliceShares slice_shares(const PlanOptions& options, int slices) {
+  if (!options.slice_costs || slices == 1)
+    return {std::vector<double>(static_cast<std::size_t>(slices), 1), static_cast<double>(slices)};
+  const NumberList& list = *options.slice_costs;
+  require(list.values.size() == static_cast<std::size_t>(slices),
+          "--slice-costs has " + std::to_string(list.values.size()) +
+              " values; the schedule has q = " + std::to_string(slices) + " slices");
+  SliceShares result;
+  for (const double value : list.values) {
+    result.shares.push_back(whole_if_near(value * std::pow(10, list.decimals)));
+    result.sum += result.shares.back();
+  }
+  require(result.sum > 0, "--slice-costs are all 0; at least one slice takes time");
+  return result;
+}
+
+std::vector<double> times(const char* option,
+                          const NumberList& list,
+                          const Portion& portion,
+                          double scale,
+                          const SliceShares& slices) {
   require_length(option, list, portion);
   std::vector<double> ticks;
   for (int stage = 0; stage < portion.stages; ++stage) {
-    const double value = value_at(list, stage, portion) * scale;
-    // Undo the rounding of the decimal point's shift.
-    const double whole = std::abs(value - std::round(value)) < 1e-6 ? std::round(value) : value;
-    ticks.insert(ticks.end(), static_cast<std::size_t>(slices), whole * portion.share);
+    const double whole = whole_if_near(value_at(list, stage, portion) * scale) * portion.share;
+    for (const double share : slices.shares) ticks.push_back(whole * share);
   }
   return ticks;
 }
@@ -100,10 +128,11 @@ Cost typed_cost(const Shape& shape, const PlanOptions& options) {
   const double scale = std::pow(10, decimals);
   Cost cost;
   cost.slices = shape.slices;
-  cost.ticks_per_unit = scale * portion.parts * shape.slices;
-  cost.forward = times("--f", options.forward, portion, scale, shape.slices);
-  cost.backward_input = times("--i", options.input, portion, scale, shape.slices);
-  cost.backward_weight = times("--w", options.weight, portion, scale, shape.slices);
+  const SliceShares slices = slice_shares(options, shape.slices);
+  cost.ticks_per_unit = scale * portion.parts * slices.sum;
+  cost.forward = times("--f", options.forward, portion, scale, slices);
+  cost.backward_input = times("--i", options.input, portion, scale, slices);
+  cost.backward_weight = times("--w", options.weight, portion, scale, slices);
   set_links(cost, options, shape.ranks);
   set_memory(cost, options, portion);
   return cost;

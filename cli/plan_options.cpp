@@ -108,6 +108,12 @@ void add_time_options(CLI::App& verb, PlanOptions& options) {
             &PlanOptions::weight,
             0,
             "Time of W, likewise; B takes I + W (default 1)");
+  add_costs(verb,
+            options,
+            "--slice-costs",
+            &PlanOptions::slice_costs,
+            0,
+            "Shares of the slices in a stage's times, q numbers: 1,1.2,1.4 (default: equal)");
   verb.add_flag("--chunk-costs", options.chunk_costs, "--f --i --w --mem-* are of a chunk");
   verb.add_flag("--atomic-pairs", options.atomic_pairs, "Run overlapped pairs as one op of F + B");
   verb.add_option("--costs", options.costs_file, "Costs from a file that train --profile wrote")
@@ -235,6 +241,15 @@ bool is_path(const std::string& subject) {
   return subject.find_first_of("./") != std::string::npos;
 }
 
+/// Whether the stages or ranks may differ.
+bool unequal(const PlanOptions& options) {
+  const auto several = [](const NumberList& list) { return list.values.size() > 1; };
+  return !options.costs_file.empty() || options.rank_speed || several(options.forward) ||
+         several(options.input) || several(options.weight) || several(options.memory_forward) ||
+         several(options.memory_input) ||
+         (options.memory_weight && several(*options.memory_weight));
+}
+
 Program finished(Program program, const PlanOptions& options) {
   if (!options.comms) return program;
   Program lowered = insert_messages(insert_reductions(program));
@@ -312,6 +327,8 @@ std::vector<std::string> untaken_options(const std::string& subject, const PlanO
   const ScheduleEntry& entry = is_path(subject) ? none : find_schedule(subject);
   add(entry.chunked, "-v", given.chunks);
   add(entry.sliced, "-q", given.slices);
+  if (!entry.sliced && !is_path(subject) && options.slice_costs)
+    untaken.emplace_back("--slice-costs");
   add(entry.grouped, "--group", given.group);
   add(entry.waved, "--waves", given.waves);
   if (!entry.ordered && given.order)
@@ -326,10 +343,21 @@ Program program_of(const std::string& subject, const PlanOptions& options) {
             untaken.empty() ? ""
                             : untaken.front() + " was given, but " + subject +
                                   " is a file that says its own counts; leave it out");
-    return finished(program_in(subject, options), options);
+    Program program = program_in(subject, options);
+    require(!options.slice_costs || program.shape.slices > 1,
+            "--slice-costs was given, but the schedule in " + subject + " has no slices");
+    return finished(std::move(program), options);
   }
   ScheduleOptions schedule = schedule_options(options);
-  if (!find_schedule(subject).limited) schedule.memory_limit.reset();
+  const ScheduleEntry& entry = find_schedule(subject);
+  if (!entry.limited) schedule.memory_limit.reset();
+  require(!options.slice_costs || entry.sliced,
+          "--slice-costs was given, but schedule '" + subject + "' has no slices");
+  if (entry.staged && unequal(options))
+    schedule.stage_costs = cost_of({.ranks = schedule.ranks,
+                                    .micro_batches = schedule.micro_batches,
+                                    .placement = Placement::straight(schedule.ranks)},
+                                   options);
   return finished(generate(subject, schedule), options);
 }
 
@@ -340,6 +368,7 @@ Program comparable_program_of(const std::string& subject, const PlanOptions& opt
   const ScheduleEntry& entry = is_path(subject) ? none : find_schedule(subject);
   if (!entry.chunked) own.schedule.chunks.reset();
   if (!entry.sliced) own.schedule.slices.reset();
+  if (!entry.sliced) own.slice_costs.reset();
   if (!entry.grouped) own.schedule.group.reset();
   if (!entry.waved) own.schedule.waves.reset();
   if (!entry.ordered) own.schedule.order.reset();

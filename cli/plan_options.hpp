@@ -21,6 +21,7 @@ struct PlanOptions {
   NumberList forward{{1}}, input{{1}}, weight{{1}};
   NumberList memory_forward{{1}}, memory_input{{0}};
   std::optional<NumberList> memory_weight;  ///< default: what gives all of it back
+  std::optional<NumberList> slice_costs;    ///< relative weights of the slices
   std::vector<std::string> typed_costs;     ///< which of --f, --i, --w, --mem-* were given
   std::optional<NumberList> latency, bandwidth, rank_speed;
   std::optional<double> message_bytes;

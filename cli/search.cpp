@@ -45,6 +45,8 @@ void require_searchable(const SearchArguments& arguments) {
   const PlanOptions& plan = arguments.plan;
   require(!plan.schedule.group && !plan.schedule.waves && !plan.schedule.order,
           "--group, --waves and --order are chosen by the search; leave them out");
+  require(!plan.slice_costs || plan.schedule.slices,
+          "--slice-costs needs -q: the search cuts no slices of its own");
   require(!plan.contention, "--contention: the search times links that are free at any time");
   require(!plan.atomic_pairs, "--atomic-pairs: the search runs pairs one half after the other");
   require(!plan.chunk_costs || plan.schedule.chunks,

@@ -1,7 +1,9 @@
 // Channel capacities: the sufficient one is read off a run in which nothing waits for room, the
 // minimal one is searched: first one bound for all, then channel by channel.
 #include <algorithm>
+#include <string>
 
+#include "millrace/core/error.hpp"
 #include "millrace/scheduler/plan/passes.hpp"
 #include "plan/channels.hpp"
 #include "plan/clock.hpp"
@@ -15,6 +17,21 @@ bool has_messages(const Program& program) {
     for (const Action& action : list)
       if (is_send(action.op) || is_receive(action.op)) return true;
   return false;
+}
+
+/// Throws InvalidArgument unless every send has its receive.
+std::vector<plan::Channel> whole_channels(const Graph& graph) {
+  auto channels = plan::channels(graph);
+  for (const plan::Channel& channel : channels) {
+    bool whole = channel.sends.size() == channel.receives.size();
+    for (const Node receive : channel.receives) whole = whole && !graph.producers(receive).empty();
+    require(whole,
+            "rank " + std::to_string(channel.source.value) + " sends " +
+                std::to_string(channel.sends.size()) + " messages to rank " +
+                std::to_string(channel.destination.value) + ", which has " +
+                std::to_string(channel.receives.size()) + " receives; each send needs its own");
+  }
+  return channels;
 }
 
 /// Most messages in one channel at a time. A receive makes room only for sends strictly later, so
@@ -107,7 +124,7 @@ std::vector<ChannelCapacity> channel_capacities(const Program& program) {
   plan::Clock clock(graph, cost);
   if (!clock.run()) return {};
   const Timeline run = clock.take();
-  const auto all = plan::channels(graph);
+  const auto all = whole_channels(graph);
   std::vector<int> sufficient;
   for (const plan::Channel& channel : all)
     sufficient.push_back(most_in_channel(graph, run, channel));
@@ -122,7 +139,7 @@ std::vector<ChannelCapacity> channel_capacities(const Program& program) {
 std::optional<int> uniform_capacity(const Program& program) {
   const Program lowered = insert_messages_before_use(program);
   const Graph graph(lowered);
-  const auto all = plan::channels(graph);
+  const auto all = whole_channels(graph);
   std::size_t most = 1;
   for (const plan::Channel& channel : all) most = std::max(most, channel.sends.size());
   const auto works = [&](int depth) {

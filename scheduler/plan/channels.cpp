@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <tuple>
 
+#include "millrace/core/error.hpp"
+
 namespace millrace::plan {
 
 namespace {
@@ -18,6 +20,8 @@ End other_end(const Shape& shape, const Action& action) {
   const bool forward = action.op == Op::SendForward || action.op == Op::RecvForward;
   const bool up = action.op == Op::SendForward || action.op == Op::RecvBackward;
   const Stage stage{action.stage.value + (up ? 1 : -1)};
+  require(stage.value >= 0 && stage.value < shape.stages(),
+          to_string(action) + " has no partner: the pipeline ends at its stage");
   return {shape.rank(action.replica(), stage), forward ? Direction::Forward : Direction::Backward};
 }
 

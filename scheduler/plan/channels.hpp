@@ -18,7 +18,8 @@ struct Channel {
   std::vector<Node> receives;  ///< in the receiver's order
 };
 
-/// All channels, by source, destination and direction. Requires a program that passes rule 6.
+/// All channels, by source, destination and direction. Throws InvalidArgument for a message at an
+/// end of the pipeline.
 [[nodiscard]] std::vector<Channel> channels(const Graph& graph);
 
 /// Edges of a transport whose channel c has room for depth[c] messages: SEND j + K waits for

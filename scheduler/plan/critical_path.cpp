@@ -5,8 +5,10 @@
 #include <limits>
 #include <optional>
 
+#include "millrace/core/error.hpp"
 #include "millrace/scheduler/plan/simulate.hpp"
 #include "plan/lookup.hpp"
+#include "plan/sound.hpp"
 
 namespace millrace {
 
@@ -22,7 +24,10 @@ class Walk {
 
   std::vector<Node> path() {
     std::vector<Node> result;
-    for (Node node = last(); node != plan::kNoNode; node = releaser(node)) result.push_back(node);
+    for (Node node = last(); node != plan::kNoNode; node = releaser(node)) {
+      require(result.size() < graph_.size(), "the order of the program has a cycle");
+      result.push_back(node);
+    }
     std::reverse(result.begin(), result.end());
     return result;
   }
@@ -48,7 +53,9 @@ class Walk {
 
   /// Whether two neighbours on a rank ran as one atomic pair.
   [[nodiscard]] bool as_one(Node first) const {
-    return graph_.action(first).with_next && interval(first) == interval(first + 1);
+    const bool pair = graph_.action(first).with_next && first + 1 < graph_.size() &&
+                      graph_.rank(first) == graph_.rank(first + 1);
+    return pair && interval(first) == interval(first + 1);
   }
 
   /// What released the action: its predecessor on the rank or the producer whose message came last.
@@ -56,7 +63,7 @@ class Walk {
     const Rank rank = graph_.rank(node);
     const Node first = graph_.first(rank);
     const Node head = node > first && as_one(node - 1) ? node - 1 : node;
-    const Node tail = graph_.action(head).with_next && as_one(head) ? head + 1 : head;
+    const Node tail = as_one(head) ? head + 1 : head;
     Node best = plan::kNoNode;
     double release = 0;
     bool queued = false;
@@ -139,6 +146,8 @@ class Walk {
 }  // namespace
 
 std::vector<Node> critical_path(const Graph& graph, const Cost& cost, const Timeline& timeline) {
+  cost.require_fits(graph.program().shape);
+  plan::require_aligned(graph.program(), timeline);
   return Walk(graph, cost, timeline).path();
 }
 

@@ -49,14 +49,12 @@ class SvgPicture {
       text(kLeft, y + 8, picture::escaped(title), "class='title'");
       y += 28;
     }
-    legend(y);
-    y += 30;
+    y = legend(y) + 30;
     for (std::size_t rank = 0; rank < all_.size(); ++rank, y += kRow + kRowGap) row(rank, y);
     time_axis(y);
     y += 38;
     if (highest_ > 0) {
-      memory(y + 16);
-      y += kMemoryHeight + 44;
+      y = memory(y + 16) + 8;
     }
     return head(y) + body_ + "</svg>\n";
   }
@@ -108,14 +106,36 @@ class SvgPicture {
              number(y2) + "' stroke='" + colour + "'/>\n";
   }
 
-  // A swatch and its words; returns where the next one begins.
-  double swatch(double x, double y, const std::string& fill, const std::string& words) {
-    rect(x, y, 14, 12, "rx='2' fill='" + fill + "'");
-    text(x + 19, y + 10, words);
-    return x + 19 + 6.0 * static_cast<double>(words.size()) + 16;
+  // Where the next entry of a legend goes: beside the last one, or below where it would stick out.
+  struct Flow {
+    double x = kLeft;
+    double y = 0;
+    double right = 0;
+
+    /// Takes the room of an entry; its left edge is returned.
+    double take(double width) {
+      if (x > kLeft && x + width > right) {
+        x = kLeft;
+        y += 18;
+      }
+      const double left = x;
+      x += width + 16;
+      return left;
+    }
+  };
+
+  static double width_of(const std::string& words) {
+    return 5.8 * static_cast<double>(words.size());
   }
 
-  void legend(double y) {
+  void swatch(Flow& flow, const std::string& fill, const std::string& words) {
+    const double x = flow.take(19 + width_of(words));
+    rect(x, flow.y, 14, 12, "rx='2' fill='" + fill + "'");
+    text(x + 19, flow.y + 10, words);
+  }
+
+  // Returns the top of its last line.
+  double legend(double y) {
     std::array<bool, kOps> seen{};
     for (const auto& list : all_)
       for (const Box& box : list) seen[static_cast<std::size_t>(box.action->op)] = true;
@@ -130,17 +150,26 @@ class SvgPicture {
                                                             "receive",
                                                             "gradient reduction",
                                                             "optimizer step"};
-    double x = kLeft;
+    Flow flow{.y = y, .right = kLeft + plot_};
     for (std::size_t i = 0; i < seen.size(); ++i)
-      if (seen[i]) x = swatch(x, y, picture::colour_of(static_cast<Op>(i)).hex(), words[i]);
-    x = swatch(x, y, "#e9e9ec", "idle");
-    if (chunks_ < 2) return;
-    const char* noun = program_.shape.replicas() > 1 ? "replica" : "chunk";
-    for (int chunk = 0; chunk < std::min(chunks_, 8); ++chunk) {
-      rect(x, y, 14, 12, "rx='2' fill='" + picture::shade(Op::Forward, chunk, chunks_).hex() + "'");
-      x += 16;
-    }
-    text(x + 3, y + 10, std::string(noun) + " 0 to " + std::to_string(chunks_ - 1));
+      if (seen[i]) swatch(flow, picture::colour_of(static_cast<Op>(i)).hex(), words[i]);
+    swatch(flow, "#e9e9ec", "idle");
+    if (chunks_ > 1) shades(flow);
+    return flow.y;
+  }
+
+  void shades(Flow& flow) {
+    const std::string noun = program_.shape.replicas() > 1 ? "replica" : "chunk";
+    const std::string words = noun + " 0 to " + std::to_string(chunks_ - 1);
+    const int shown = std::min(chunks_, 8);
+    double x = flow.take(16.0 * shown + 3 + width_of(words));
+    for (int chunk = 0; chunk < shown; ++chunk, x += 16)
+      rect(x,
+           flow.y,
+           14,
+           12,
+           "rx='2' fill='" + picture::shade(Op::Forward, chunk, chunks_).hex() + "'");
+    text(x + 3, flow.y + 10, words);
   }
 
   void row(std::size_t rank, double y) {
@@ -174,7 +203,15 @@ class SvgPicture {
     text(kLeft + plot_, bottom + 29, "time", "class='e axis'");
   }
 
-  void memory(double top) {
+  // Curves that coincide stay visible: of few, each is narrower than the one below it.
+  [[nodiscard]] double curve_width(std::size_t rank) const {
+    const std::size_t count = curves_.size();
+    if (count < 2 || count > 8) return 1.6;
+    return 1.4 + 2.8 * static_cast<double>(count - 1 - rank) / static_cast<double>(count - 1);
+  }
+
+  // Returns where it ends.
+  double memory(double top) {
     const double bottom = top + kMemoryHeight;
     text(kLeft, top - 8, "memory held, per rank", "class='axis'");
     const double step = nice_step(highest_, 4);
@@ -195,21 +232,23 @@ class SvgPicture {
         path += "H" + number(x_of(time), 7) + "V" + number(y_of(curve[i].bytes));
       }
       body_ += "<path d='" + path + "H" + number(kLeft + plot_) + "' fill='none' stroke='" +
-               colour + "' stroke-width='1.6' stroke-opacity='0.85'/>\n";
+               colour + "' stroke-width='" + number(curve_width(rank)) + "'/>\n";
     }
-    memory_legend(bottom + 20);
+    return memory_legend(bottom + 20);
   }
 
-  void memory_legend(double y) {
+  // Returns its last base line.
+  double memory_legend(double y) {
     const std::size_t ranks = curves_.size();
     const std::size_t stride = std::max<std::size_t>(1, (ranks + 7) / 8);
-    double x = kLeft;
+    Flow flow{.y = y, .right = kLeft + plot_};
     for (std::size_t rank = 0; rank < ranks; rank += stride) {
       const std::string words = "rank " + std::to_string(rank);
-      rect(x, y - 5, 16, 3, "fill='" + picture::rank_colour(rank, ranks).hex() + "'");
-      text(x + 21, y, words);
-      x += 21 + 6.0 * static_cast<double>(words.size()) + 14;
+      const double x = flow.take(21 + width_of(words));
+      rect(x, flow.y - 5, 16, 3, "fill='" + picture::rank_colour(rank, ranks).hex() + "'");
+      text(x + 21, flow.y, words);
     }
+    return flow.y;
   }
 
   const Program& program_;

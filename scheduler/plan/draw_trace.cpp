@@ -8,6 +8,7 @@
 #include "millrace/scheduler/plan/graph.hpp"
 #include "plan/json_fault.hpp"
 #include "plan/picture.hpp"
+#include "plan/sound.hpp"
 
 namespace millrace {
 
@@ -159,7 +160,7 @@ class TraceReader {
 }  // namespace
 
 std::string draw_trace(const Program& program, const Timeline& timeline) {
-  picture::require_aligned(program, timeline);
+  plan::require_aligned(program, timeline);
   return TraceWriter(program, timeline).write();
 }
 

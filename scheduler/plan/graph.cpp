@@ -8,41 +8,9 @@
 #include "millrace/core/error.hpp"
 #include "plan/lookup.hpp"
 #include "plan/reductions.hpp"
+#include "plan/sound.hpp"
 
 namespace millrace {
-
-namespace {
-
-/// The bounds of a shape, in registers' reach: the test runs once per action.
-class Bounds {
- public:
-  explicit Bounds(const Shape& shape)
-      : stages_(shape.stages()),
-        replicas_(shape.replicas()),
-        micro_batches_(shape.micro_batches),
-        slices_(shape.slices) {}
-
-  void require_inside(const Action& action) const {
-    const bool stage = inside(action.stage.value, stages_) && action.replica_number < replicas_;
-    const bool unit = !has_unit(action.op) || (inside(action.micro_batch.value, micro_batches_) &&
-                                               inside(action.slice.value, slices_));
-    if (!stage || !unit) refuse(action);
-  }
-
- private:
-  static bool inside(std::int32_t value, std::int32_t count) { return value >= 0 && value < count; }
-
-  [[noreturn]] void refuse(const Action& action) const {
-    throw InvalidArgument(to_string(action) + " lies outside the shape, which has " +
-                          std::to_string(stages_) + " stages, " + std::to_string(micro_batches_) +
-                          " micro-batches, " + std::to_string(slices_) + " slices and " +
-                          std::to_string(replicas_) + " replicas");
-  }
-
-  std::int32_t stages_, replicas_, micro_batches_, slices_;
-};
-
-}  // namespace
 
 /// Holds what construction needs and the finished graph does not.
 class GraphBuilder {
@@ -71,20 +39,24 @@ class GraphBuilder {
 
  private:
   void number() {
-    const auto ranks = static_cast<std::size_t>(program_.shape.ranks);
-    require(program_.ranks.size() == ranks,
-            "the program has " + std::to_string(program_.ranks.size()) + " lists; its shape has " +
-                std::to_string(ranks) + " ranks");
-    require(program_.shape.forwards() < plan::kNoNode && program_.size() < Graph::kSeveral,
+    const std::size_t ranks = program_.ranks.size();
+    require(program_.size() < Graph::kSeveral,
             "the program has " + std::to_string(program_.size()) +
                 " actions; a graph holds fewer than 4294967294");
+    // The tables have a place for each unit: a shape far beyond its program is refused.
+    const auto most = static_cast<std::int64_t>(program_.size()) * 64 + (std::int64_t{1} << 20);
+    require(plan::owes_at_most(program_.shape, std::min<std::int64_t>(most, plan::kNoNode - 1)),
+            "the program has " + std::to_string(program_.size()) +
+                " actions; its shape owes far more: " + std::to_string(program_.shape.stages()) +
+                " stages, " + std::to_string(program_.shape.micro_batches) + " micro-batches and " +
+                std::to_string(program_.shape.slices) + " slices");
     graph_.first_.resize(ranks + 1);
     for (std::size_t r = 0; r < ranks; ++r)
       graph_.first_[r + 1] = graph_.first_[r] + static_cast<Node>(program_.ranks[r].size());
   }
 
   void fill() {
-    const Bounds bounds(program_.shape);
+    const plan::Bounds bounds(program_.shape);
     bool joint = false, pairs = false;
     Node node = 0;
     for (const auto& list : program_.ranks) {
@@ -158,6 +130,7 @@ class GraphBuilder {
 };
 
 Graph::Graph(const Program& program, std::span<const TiedGroup> tied) : program_(&program) {
+  plan::require_sound_lists(program);
   GraphBuilder(*this, program, tied).build();
 }
 

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "millrace/scheduler/plan/simulate.hpp"
+#include "plan/sound.hpp"
 
 namespace millrace::plan {
 
@@ -132,6 +133,7 @@ std::vector<std::vector<MemoryStep>> memory_over_time(const Graph& graph,
                                                       const Timeline& timeline) {
   const Program& program = graph.program();
   cost.require_fits(program.shape);
+  plan::require_aligned(program, timeline);
   const plan::MemoryModel model(program, cost);
   std::vector<std::vector<MemoryStep>> result(program.ranks.size());
   for (std::size_t r = 0; r < result.size(); ++r) {

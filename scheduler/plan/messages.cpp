@@ -11,6 +11,7 @@
 #include "millrace/scheduler/plan/passes.hpp"
 #include "plan/clock.hpp"
 #include "plan/cycle.hpp"
+#include "plan/sound.hpp"
 
 namespace millrace {
 
@@ -216,6 +217,7 @@ Program insert_messages(const Program& program) {
 }
 
 Program insert_messages_before_use(const Program& program) {
+  plan::require_sound(program);
   if (has_messages(program)) return program;
   const Shape& shape = program.shape;
   Program result{shape, {}, program.name};

@@ -7,6 +7,7 @@
 #include <limits>
 
 #include "millrace/core/error.hpp"
+#include "plan/sound.hpp"
 
 namespace millrace::picture {
 
@@ -41,17 +42,6 @@ void mark_pair(std::vector<Box>& list, const std::vector<Action>& actions) {
 
 }  // namespace
 
-void require_aligned(const Program& program, const Timeline& timeline) {
-  require(timeline.ranks.size() == program.ranks.size(),
-          "the timeline has " + std::to_string(timeline.ranks.size()) + " ranks, the program " +
-              std::to_string(program.ranks.size()));
-  for (std::size_t rank = 0; rank < program.ranks.size(); ++rank)
-    require(timeline.ranks[rank].size() == program.ranks[rank].size(),
-            "the timeline has " + std::to_string(timeline.ranks[rank].size()) +
-                " actions on rank " + std::to_string(rank) + ", the program " +
-                std::to_string(program.ranks[rank].size()));
-}
-
 void require_drawable(std::size_t actions) {
   require(actions <= kMostActions,
           "the schedule has " + std::to_string(actions) + " actions; a picture shows at most " +
@@ -59,7 +49,8 @@ void require_drawable(std::size_t actions) {
 }
 
 std::vector<std::vector<Box>> boxes(const Program& program, const Timeline& timeline) {
-  require_aligned(program, timeline);
+  plan::require_sound(program);
+  plan::require_aligned(program, timeline);
   int most = 0;
   const auto chunk_of = chunk_numbers(program.shape, most);
   std::vector<std::vector<Box>> all(program.ranks.size());

@@ -21,9 +21,6 @@ struct Box {
 /// Boxes of every rank: actions that take time, in program order.
 [[nodiscard]] std::vector<std::vector<Box>> boxes(const Program& program, const Timeline& timeline);
 
-/// Throws InvalidArgument unless the timeline has exactly the program's actions.
-void require_aligned(const Program& program, const Timeline& timeline);
-
 /// Throws InvalidArgument when there are more actions than a picture can show.
 void require_drawable(std::size_t actions);
 

@@ -7,6 +7,7 @@
 #include "millrace/scheduler/plan/simulate.hpp"
 #include "plan/clock.hpp"
 #include "plan/memory.hpp"
+#include "plan/sound.hpp"
 
 namespace millrace {
 
@@ -162,19 +163,12 @@ double length(const Graph& graph, const Timeline& timeline, const std::vector<No
   return interval(path.back()).end - interval(path.front()).start;
 }
 
-void require_aligned(const Program& program, const Timeline& timeline) {
-  bool aligned = program.ranks.size() == timeline.ranks.size();
-  for (std::size_t r = 0; aligned && r < program.ranks.size(); ++r)
-    aligned = program.ranks[r].size() == timeline.ranks[r].size();
-  require(aligned, "the timeline belongs to another program: its lists have other lengths");
-}
-
 }  // namespace
 
 Report report(const Graph& graph, const Cost& cost, const Timeline& timeline) {
   const Program& program = graph.program();
   cost.require_fits(program.shape);
-  require_aligned(program, timeline);
+  plan::require_aligned(program, timeline);
   const auto all = extents(program, timeline);
   const Extent whole = hull(all);
   const plan::MemoryModel model(program, cost);

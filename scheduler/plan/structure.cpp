@@ -2,9 +2,11 @@
 // the counts do not add up.
 #include "plan/structure.hpp"
 
+#include <limits>
 #include <string>
 
 #include "plan/reductions.hpp"
+#include "plan/sound.hpp"
 
 namespace millrace::plan {
 
@@ -19,10 +21,15 @@ std::int64_t most_units(const Program& program) {
   return 4 * static_cast<std::int64_t>(program.size()) + 4096;
 }
 
+std::string owed(const Shape& shape) {
+  constexpr std::int64_t most = std::numeric_limits<std::int64_t>::max();
+  return owes_at_most(shape, most) ? std::to_string(shape.forwards()) : "more than 2^63";
+}
+
 Shape lookup_shape(const Program& program) {
   Shape shape = program.shape;
   const bool sane =
-      shape.micro_batches >= 0 && shape.slices >= 0 && shape.forwards() <= most_units(program);
+      shape.micro_batches >= 0 && shape.slices >= 0 && owes_at_most(shape, most_units(program));
   if (!sane) shape.micro_batches = 0;
   return shape;
 }
@@ -88,11 +95,10 @@ bool Structure::frame() {
       return refuse(Rule::Completeness,
                     "replica_of names replica " + std::to_string(replica.value) +
                         "; the replicas are " + range(shape.replicas()));
-  if (shape.forwards() > most_units(program_))
+  if (!owes_at_most(shape, most_units(program_)))
     return refuse(Rule::Completeness,
-                  "the shape owes " + std::to_string(shape.forwards()) +
-                      " forwards; the program has only " + std::to_string(program_.size()) +
-                      " actions");
+                  "the shape owes " + owed(shape) + " forwards; the program has only " +
+                      std::to_string(program_.size()) + " actions");
   return true;
 }
 
@@ -147,6 +153,9 @@ bool Structure::leaves_pipeline(const Action& action) const {
 std::string Structure::outside(Rank rank, const Action& action, Rule& rule) const {
   const Shape& shape = program_.shape;
   const auto name = [&] { return to_string(action); };
+  if (static_cast<int>(action.op) >= kOps)
+    return name() + " has op number " + std::to_string(static_cast<int>(action.op)) +
+           "; the ops are " + range(kOps);
   if (action.op == Op::OptimizerStep) return {};
   if (action.stage.value < 0 || action.stage.value >= shape.stages())
     return name() + " names a stage outside " + range(shape.stages());
@@ -155,8 +164,10 @@ std::string Structure::outside(Rank rank, const Action& action, Rule& rule) cons
   if (home(action) != rank)
     return name() + " is on rank " + std::to_string(rank.value) +
            "; the placement puts its stage on rank " + std::to_string(home(action).value);
-  if (!has_unit(action.op)) return {};
   rule = Rule::Completeness;
+  if (!has_unit(action.op))
+    return action.unit() == Unit{} ? std::string() : name() + " belongs to no micro-batch";
+
   if (action.micro_batch.value < 0 || action.micro_batch.value >= shape.micro_batches)
     return name() + " names a micro-batch outside " + range(shape.micro_batches);
   if (action.slice.value < 0 || action.slice.value >= shape.slices)

@@ -228,5 +228,41 @@ TEST_F(PlanVerbs, EveryScheduleOfTheListIsShown) {
     EXPECT_EQ(command("show " + entry["name"].get<std::string>()).code, 0) << entry["name"];
 }
 
+TEST_F(PlanVerbs, SliceCostsShareAStageOutInTheirProportion) {
+  const std::string one = "simulate seq-1f1b -p 2 -m 1 -q 2 --f 4 --i 0 --w 0 --json ";
+  EXPECT_EQ(json::parse(command(one).text)["makespan"], 6);  // 2 + 2, then the last 2
+  EXPECT_EQ(json::parse(command(one + "--slice-costs 1,3").text)["makespan"], 7);  // 1 + 3 + 3
+  EXPECT_EQ(json::parse(command(one + "--slice-costs 0.25,0.75").text)["makespan"], 7);
+  EXPECT_EQ(json::parse(command(one + "--slice-costs 5,5").text)["makespan"], 6);
+}
+
+TEST_F(PlanVerbs, SliceCostsWithoutTheirSlicesAreRefused) {
+  for (const auto& [arguments, sentence] :
+       {std::pair{"simulate seq-1f1b -q 3 --slice-costs 1,2",
+                  "--slice-costs has 2 values; the schedule has q = 3 slices"},
+        {"simulate seq-1f1b -q 2 --slice-costs 0,0",
+         "--slice-costs are all 0; at least one slice takes time"},
+        {"simulate 1f1b --slice-costs 1,2",
+         "--slice-costs was given, but schedule '1f1b' has no slices"},
+        {"search -p 2 -m 2 --slice-costs 1,2",
+         "--slice-costs needs -q: the search cuts no slices of its own"}}) {
+    const Ran ran = command(arguments);
+    EXPECT_EQ(ran.code, 2) << arguments;
+    EXPECT_THAT(ran.text, HasSubstr(sentence));
+  }
+}
+
+TEST_F(PlanVerbs, ZbAutoKeepsTheLimitOfUnequalStages) {
+  const std::string unequal = "simulate zb-auto -p 3 -m 9 --mem-f 1,3,1 --mem-i 0,1,0 --json ";
+  for (const char* limit : {"4", "5", "9"}) {
+    const Ran ran = command(unequal + "--memory-limit " + limit);
+    ASSERT_EQ(ran.code, 0) << ran.text;
+    EXPECT_EQ(json::parse(ran.text)["valid"], true) << limit;
+  }
+  const Ran ran = command(unequal + "--memory-limit 3");
+  EXPECT_EQ(ran.code, 2);
+  EXPECT_THAT(ran.text, HasSubstr("stage 1 needs 4"));
+}
+
 }  // namespace
 }  // namespace millrace::test

@@ -151,6 +151,26 @@ TEST(DrawSvg, IsWellFormedForTheWholeCatalogue) {
   }
 }
 
+/// The number that follows `before`.
+double number_after(const std::string& text, std::size_t from, const std::string& before) {
+  return std::stod(text.substr(text.find(before, from) + before.size()));
+}
+
+TEST(DrawSvg, ItsLegendsEndBeforeTheRightEdge) {
+  for (const char* name : {"dualpipe", "zb-v", "interleaved-zb", "chimera"}) {
+    const Drawn it = drawn(name, 4, 8);
+    const std::string svg = draw_svg(it.program, it.timeline, it.cost, name);
+    const double width = number_after(svg, 0, "width='");
+    for (std::size_t at = svg.find("<text"); at != std::string::npos;
+         at = svg.find("<text", at + 1)) {
+      const std::size_t words = svg.find('>', at) + 1;
+      if (svg.substr(at, words - at).find("class=") != std::string::npos) continue;  // not a legend
+      const auto letters = static_cast<double>(svg.find('<', words) - words);
+      EXPECT_LT(number_after(svg, at, "x='") + 5 * letters, width) << name << svg.substr(words, 20);
+    }
+  }
+}
+
 TEST(DrawSvg, HasABoxPerActionAndACurvePerRank) {
   const Drawn it = drawn("zb-h1", 4, 8);
 

@@ -1,9 +1,12 @@
 // zb-auto and zb-v-auto against a second writing of their descriptions, op for op, on random costs,
 // memory changes and limits: every filling rule decides some of these cases.
+#include <algorithm>
+
 #include <gtest/gtest.h>
 
 #include "millrace/core/error.hpp"
 #include "millrace/core/random.hpp"
+#include "millrace/scheduler/plan/verify.hpp"
 #include "plan/heuristic_oracles.hpp"
 
 namespace millrace {
@@ -58,6 +61,71 @@ TEST(Heuristics, ZbAutoIsItsDescriptionOpForOp) {
 
 TEST(Heuristics, ZbVAutoIsItsDescriptionOpForOp) {
   EXPECT_GT(agreed("zb-v-auto", 1500, testing::zb_v_auto_oracle), 1000);
+}
+
+/// Stages of different times and memory; an I may keep more for W than it frees.
+Cost unequal_stages(std::uint64_t number, int ranks) {
+  RandomKey key{.seed = 412, .purpose = Purpose::Test, .step = number};
+  std::uint32_t drawn = 0;
+  const auto draw = [&](std::uint32_t sides) {
+    return static_cast<double>(random_below(key, drawn++, sides));
+  };
+  Cost cost;
+  for (int rank = 0; rank < ranks; ++rank) {
+    cost.forward.push_back(1 + draw(9));
+    cost.backward_input.push_back(1 + draw(9));
+    cost.backward_weight.push_back(1 + draw(9));
+    cost.memory_forward.push_back(4 + draw(9));
+    cost.memory_input.push_back(draw(9) - 4);
+    cost.memory_weight.push_back(-cost.memory_forward.back() - cost.memory_input.back());
+  }
+  if (draw(3) == 0)
+    for (int rank = 0; rank < ranks; ++rank) cost.rank_speed.push_back(1 + draw(2));
+  return cost;
+}
+
+/// What the most demanding stage needs for one micro-batch.
+double least_limit(const Cost& cost) {
+  double least = 0;
+  for (std::size_t r = 0; r < cost.memory_forward.size(); ++r)
+    least = std::max(least, cost.memory_forward[r] + std::max(0.0, cost.memory_input[r]));
+  return least;
+}
+
+// From one micro-batch of the most demanding stage on an order is found, and no rank of it ever
+// holds more than the limit under the costs of its own stage.
+TEST(Heuristics, ZbAutoKeepsTheLimitOfEveryStageOfItsOwn) {
+  for (std::uint64_t number = 0; number < 400; ++number) {
+    ScheduleOptions options;
+    options.ranks = 1 + static_cast<int>(number % 7);
+    options.micro_batches = 1 + static_cast<int>(number % 17);
+    const Cost cost = unequal_stages(number, options.ranks);
+    options.stage_costs = cost;
+    const double least = least_limit(cost);
+    for (const double limit : {least, least + 3, 1.5 * least, 3 * least, 40 * least}) {
+      options.memory_limit = limit;
+      const VerifyOptions checks{.memory_limit = {limit}, .cost = cost};
+      const auto faults = verify(generate("zb-auto", options), checks);
+      EXPECT_TRUE(faults.empty()) << number << " " << limit << ": " << faults.front().sentence;
+    }
+    options.memory_limit = least - 0.5;
+    EXPECT_THROW((void)generate("zb-auto", options), InvalidArgument) << number;
+  }
+}
+
+TEST(Heuristics, ZbAutoNamesTheStageThatTheLimitHasNoRoomFor) {
+  ScheduleOptions options{.ranks = 3, .micro_batches = 4, .memory_limit = 5};
+  options.stage_costs = Cost::unit({.ranks = 3, .placement = Placement::straight(3)});
+  options.stage_costs->memory_forward = {4, 4, 4};
+  options.stage_costs->memory_input = {0, 2, -2};
+  options.stage_costs->memory_weight = {-4, -6, -2};
+  try {
+    (void)generate("zb-auto", options);
+    FAIL() << "the limit was taken";
+  } catch (const InvalidArgument& error) {
+    EXPECT_STREQ(error.what(),
+                 "--memory-limit is 5.000000; stage 1 needs 6.000000 for one micro-batch alone");
+  }
 }
 
 }  // namespace

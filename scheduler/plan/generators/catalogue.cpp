@@ -210,6 +210,7 @@ constexpr std::array kEntries = {
                   .source = "Qi et al. 2023",
                   .limited = true,
                   .timed = true,
+                  .staged = true,
                   .generate = generators::zb_auto},
     ScheduleEntry{.name = "dualpipe",
                   .title = "DualPipe",

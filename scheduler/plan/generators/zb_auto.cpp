@@ -14,6 +14,19 @@ namespace millrace::generators {
 
 namespace {
 
+enum Kind : std::uint8_t { kForward, kInput, kWeight };
+
+/// One rank's times and changes of memory, by kind, and what it may hold.
+struct RankCost {
+  std::array<double, 3> ticks{}, memory{};
+  double limit = 0;
+
+  /// An F is admitted only where the I that follows it fits as well: an I that keeps more for W
+  /// than it frees would find no room later.
+  [[nodiscard]] double admission() const { return memory[kForward] + growth(); }
+  [[nodiscard]] double growth() const { return std::max(0.0, memory[kInput]); }
+};
+
 /// The three rules that a run may follow or not.
 struct Rules {
   bool bubble_in_warm_up;  ///< the warm-up may leave a bubble rather than delay the first backward
@@ -21,17 +34,16 @@ struct Rules {
   bool greedy;             ///< a started wait is always filled
 };
 
-enum Kind : std::uint8_t { kForward, kInput, kWeight };
-
 class Heuristic {
  public:
-  Heuristic(const ScheduleOptions& options, double limit, Rules rules)
+  Heuristic(const ScheduleOptions& options,
+            const std::vector<RankCost>& costs,
+            double latency,
+            Rules rules)
       : ranks_(options.ranks),
         micro_batches_(options.micro_batches),
-        ticks_{options.forward, options.input, options.weight},
-        memory_{options.memory_forward, options.memory_input, options.memory_weight},
-        latency_(options.latency),
-        limit_(limit),
+        costs_(costs),
+        latency_(latency),
         rules_(rules),
         state_(static_cast<std::size_t>(ranks_)),
         forward_end_(cells()),
@@ -53,7 +65,8 @@ class Heuristic {
   [[nodiscard]] double span() const {
     double longest = 0;
     for (int rank = 0; rank < ranks_; ++rank)
-      longest = std::max(longest, at(rank).clock - forward_end_[cell(rank, 0)] + ticks_[kForward]);
+      longest = std::max(longest,
+                         at(rank).clock - forward_end_[cell(rank, 0)] + cost(rank).ticks[kForward]);
     return longest;
   }
 
@@ -89,6 +102,9 @@ class Heuristic {
   }
   [[nodiscard]] State& at(int rank) { return state_[static_cast<std::size_t>(rank)]; }
   [[nodiscard]] const State& at(int rank) const { return state_[static_cast<std::size_t>(rank)]; }
+  [[nodiscard]] const RankCost& cost(int rank) const {
+    return costs_[static_cast<std::size_t>(rank)];
+  }
   [[nodiscard]] int owed(int rank) const {
     return at(rank).count[kInput] - at(rank).count[kWeight];
   }
@@ -104,10 +120,11 @@ class Heuristic {
 
   void place(int rank, Kind kind) {
     State& state = at(rank);
-    const double without_wait = state.clock + ticks_[kind];
+    const double ticks = cost(rank).ticks[kind];
+    const double without_wait = state.clock + ticks;
     double end = without_wait;
     if (kind != kWeight) {
-      end = std::max(end, arrival(rank, kind) + ticks_[kind]);
+      end = std::max(end, arrival(rank, kind) + ticks);
       (kind == kForward ? forward_end_ : input_end_)[cell(rank, state.count[kind])] = end;
     }
     if (state.count[kForward] > 0 && end > without_wait) {
@@ -115,7 +132,7 @@ class Heuristic {
       most_bubble_ = std::max(most_bubble_, state.bubble);
     }
     state.clock = end;
-    state.memory += memory_[kind];
+    state.memory += cost(rank).memory[kind];
     ++state.count[kind];
     state.order.push_back(kind);
   }
@@ -123,14 +140,14 @@ class Heuristic {
   /// Uses the wait until `time` for owed weight halves; the last one may overshoot.
   void fill(int rank, double time) {
     State& state = at(rank);
-    while (owed(rank) > 0 && state.clock + ticks_[kWeight] <= time) place(rank, kWeight);
+    while (owed(rank) > 0 && state.clock + cost(rank).ticks[kWeight] <= time) place(rank, kWeight);
     if (owed(rank) == 0 || state.clock >= time) return;
     if (rules_.greedy || time - state.clock > most_bubble_ - state.bubble) place(rank, kWeight);
   }
 
   /// Runs owed weight halves until `change` fits under the limit; false when none is left.
   bool make_room(int rank, double change) {
-    while (at(rank).memory + change > limit_) {
+    while (at(rank).memory + change > cost(rank).limit) {
       if (owed(rank) == 0) return false;
       place(rank, kWeight);
     }
@@ -140,7 +157,7 @@ class Heuristic {
   /// First forwards, extra forwards, first backwards.
   bool warm_up() {
     for (int rank = 0; rank < ranks_; ++rank) {
-      if (at(rank).memory + memory_[kForward] > limit_) return false;
+      if (at(rank).memory + cost(rank).admission() > cost(rank).limit) return false;
       place(rank, kForward);
     }
     const std::vector<int> extra = extra_forwards();
@@ -154,24 +171,28 @@ class Heuristic {
   /// How many more forwards each rank runs before its first backward arrives.
   std::vector<int> extra_forwards() {
     std::vector<int> extra(static_cast<std::size_t>(ranks_));
-    double last = forward_end_[cell(ranks_ - 1, 0)] + ticks_[kInput];
+    double last = forward_end_[cell(ranks_ - 1, 0)] + cost(ranks_ - 1).ticks[kInput];
     for (int rank = ranks_ - 2; rank >= 0; --rank) {
       const State& state = at(rank);
+      const RankCost& own = cost(rank);
       int& count = extra[static_cast<std::size_t>(rank)];
       double clock = state.clock, memory = state.memory;
       const double due = last + latency_;
       while (state.count[kForward] + count < micro_batches_ &&
-             memory + memory_[kForward] <= limit_) {
-        if (rules_.bubble_in_warm_up ? clock + ticks_[kForward] > due : clock >= due) break;
-        clock += ticks_[kForward];
-        memory += memory_[kForward];
+             memory + own.admission() <= own.limit) {
+        if (rules_.bubble_in_warm_up ? clock + own.ticks[kForward] > due : clock >= due) break;
+        clock += own.ticks[kForward];
+        memory += own.memory[kForward];
         ++count;
       }
-      last = std::max(clock, due) + ticks_[kInput];
+      last = std::max(clock, due) + own.ticks[kInput];
     }
-    for (std::size_t rank = 1; rank < extra.size(); ++rank)
+    for (std::size_t rank = 1; rank < extra.size(); ++rank) {
+      // Never more than the rank before it sends (ranks may differ), and one fewer where it may.
+      extra[rank] = std::min(extra[rank], extra[rank - 1]);
       while (extra[rank] > 0 && extra[rank] >= extra[rank - 1] && 1 + extra[rank] < micro_batches_)
         --extra[rank];
+    }
     return extra;
   }
 
@@ -182,18 +203,21 @@ class Heuristic {
     const State& next = at(rank + 1);
     if (state.count[kForward] < next.count[kForward] + 2) return true;
 
-    const double due = next.clock + ticks_[kForward] + ticks_[kInput] + latency_;
+    const RankCost& cost_of_next = cost(rank + 1);
+    const double due =
+        next.clock + cost_of_next.ticks[kForward] + cost_of_next.ticks[kInput] + latency_;
     if (state.clock >= due) return false;
-    if (state.clock + ticks_[kForward] + room_ticks(rank) <= due) return true;
+    if (state.clock + cost(rank).ticks[kForward] + room_ticks(rank) <= due) return true;
     return due - state.clock > most_bubble_ - state.bubble;
   }
 
   /// Time of the weight halves that must run before one more forward fits.
   [[nodiscard]] double room_ticks(int rank) const {
+    const RankCost& own = cost(rank);
     double memory = at(rank).memory, ticks = 0;
-    for (int left = owed(rank); left > 0 && memory + memory_[kForward] > limit_; --left) {
-      memory += memory_[kWeight];
-      ticks += ticks_[kWeight];
+    for (int left = owed(rank); left > 0 && memory + own.admission() > own.limit; --left) {
+      memory += own.memory[kWeight];
+      ticks += own.ticks[kWeight];
     }
     return ticks;
   }
@@ -211,12 +235,12 @@ class Heuristic {
     for (int rank = 0; rank < ranks_; ++rank) {
       if (!chosen[static_cast<std::size_t>(rank)]) continue;
       if (at(rank).count[kForward] == micro_batches_) continue;
-      if (!make_room(rank, memory_[kForward])) return false;
+      if (!make_room(rank, cost(rank).admission())) return false;
       if (rank > 0) fill(rank, arrival(rank, kForward));
       place(rank, kForward);
     }
     for (int rank = ranks_ - 1; rank >= 0; --rank) {
-      if (!make_room(rank, memory_[kInput])) return false;
+      if (!make_room(rank, cost(rank).memory[kInput])) return false;
       if (rank + 1 < ranks_) fill(rank, arrival(rank, kInput));
       if (rank == 0 && at(rank).count[kForward] == micro_batches_)
         while (owed(rank) > 0) place(rank, kWeight);
@@ -226,8 +250,8 @@ class Heuristic {
   }
 
   int ranks_, micro_batches_;
-  std::array<double, 3> ticks_, memory_;
-  double latency_, limit_;
+  const std::vector<RankCost>& costs_;
+  double latency_;
   Rules rules_;
   double most_bubble_ = 0;  // of all ranks; bubbles never shrink
   std::vector<State> state_;
@@ -235,16 +259,53 @@ class Heuristic {
   std::vector<bool> chosen_;
 };
 
+/// The costs of every rank, from the stages' own where they are given. Without a limit a rank may
+/// hold p micro-batches of its own stage.
+std::vector<RankCost> rank_costs(const ScheduleOptions& options) {
+  RankCost mean{{options.forward, options.input, options.weight},
+                {options.memory_forward, options.memory_input, options.memory_weight}};
+  mean.limit = memory_limit_of(options) + (options.memory_limit ? 0 : mean.growth());
+  std::vector<RankCost> costs(static_cast<std::size_t>(options.ranks), mean);
+  if (!options.stage_costs) return costs;
+  const Cost& cost = *options.stage_costs;
+  cost.require_fits({.ranks = options.ranks,
+                     .micro_batches = options.micro_batches,
+                     .placement = Placement::straight(options.ranks)});
+  const auto value = [](const std::vector<double>& list, std::size_t at) {
+    return list.empty() ? 0 : list[at];
+  };
+  for (std::size_t r = 0; r < costs.size(); ++r) {
+    RankCost& own = costs[r];
+    const double speed = cost.rank_speed.empty() ? 1 : cost.rank_speed[r];
+    own.ticks = {
+        cost.forward[r] / speed, cost.backward_input[r] / speed, cost.backward_weight[r] / speed};
+    own.memory = {
+        value(cost.memory_forward, r), value(cost.memory_input, r), value(cost.memory_weight, r)};
+    own.limit = options.memory_limit.value_or(options.ranks * own.memory[kForward] + own.growth());
+  }
+  return costs;
+}
+
+void require_room(const std::vector<RankCost>& costs) {
+  for (std::size_t r = 0; r < costs.size(); ++r)
+    require(costs[r].admission() <= costs[r].limit,
+            "--memory-limit is " + std::to_string(costs[r].limit) + "; stage " + std::to_string(r) +
+                " needs " + std::to_string(costs[r].admission()) + " for one micro-batch alone");
+}
+
 }  // namespace
 
 Program zb_auto(const ScheduleOptions& options) {
-  const double limit = memory_limit_of(options);
+  const std::vector<RankCost> costs = rank_costs(options);
+  require_room(costs);
+  const double latency =
+      options.latency * (options.stage_costs ? options.stage_costs->ticks_per_unit : 1);
   std::optional<Heuristic> best;
   double best_span = std::numeric_limits<double>::infinity();
   for (const bool bubble_in_warm_up : {true, false})
     for (const bool backward_first : {true, false})
       for (const bool greedy : {true, false}) {
-        Heuristic heuristic(options, limit, {bubble_in_warm_up, backward_first, greedy});
+        Heuristic heuristic(options, costs, latency, {bubble_in_warm_up, backward_first, greedy});
         if (!heuristic.run() || heuristic.span() >= best_span) continue;
         best_span = heuristic.span();
         best.emplace(std::move(heuristic));

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "millrace/core/error.hpp"
+#include "plan/sound.hpp"
 
 namespace millrace::plan {
 
@@ -65,6 +66,7 @@ double message_ticks(const Cost& cost, Rank source, Rank destination, int ranks)
 }  // namespace
 
 Job::Job(const Program& program, const Cost& cost) : shape_(program.shape), name_(program.name) {
+  require_sound(program);
   cost.require_fits(program.shape);
   require(!cost.contention,
           "the search times orders without contention on links; search without it (unset "

@@ -65,7 +65,8 @@ struct Cost {
   /// Costs of one full stage of a p-stage model: a stage of the shape takes p / S of it, a slice
   /// 1/q of that. With integer arguments every time is an exact integer number of ticks
   /// (ticks_per_unit = v q, v = S / p). Memory is 1 per full stage's micro-batch at F, kept until W
-  /// (or B).
+  /// (or B). Throws InvalidArgument when a count of the shape is below 1 or its placement names a
+  /// rank that it does not have.
   static Cost of_full_stage(
       const Shape& shape, double forward, double input, double weight, double latency = 0);
 

@@ -30,6 +30,10 @@ struct ScheduleOptions {
   /// Costs of one full stage of a p-stage model, for the schedules that are searched with times.
   double forward = 1, input = 1, weight = 1, latency = 0;
   double memory_forward = 1, memory_input = 0, memory_weight = -1;
+  /// Costs of each stage, where they differ; for the entries with `staged`, which then keep the
+  /// limit on every rank, in the units of these costs. The others take the means above, and
+  /// `latency` stays in units.
+  std::optional<Cost> stage_costs = {};
 };
 
 /// One row of `millrace list`.
@@ -47,6 +51,7 @@ struct ScheduleEntry {
   bool ordered = false;     ///< takes a backward order (default fifo)
   bool limited = false;     ///< takes a memory limit
   bool timed = false;       ///< the order depends on the costs in the options
+  bool staged = false;      ///< takes the costs of each stage
   int default_chunks = 2;
   /// Makes the program; `millrace::generate` checks the options against the flags above first.
   Program (*generate)(const ScheduleOptions&) = nullptr;

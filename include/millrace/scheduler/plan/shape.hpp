@@ -61,7 +61,7 @@ struct Shape {
   [[nodiscard]] int stages() const { return placement.stages(); }
   [[nodiscard]] int replicas() const { return placement.replicas(); }
   /// Stages per rank, v: S x replicas / p.
-  [[nodiscard]] int chunks() const { return stages() * replicas() / ranks; }
+  [[nodiscard]] int chunks() const { return ranks == 0 ? 0 : stages() * replicas() / ranks; }
   [[nodiscard]] Rank rank(Replica replica, Stage stage) const {
     return placement.rank(replica, stage);
   }

@@ -106,7 +106,8 @@ struct Report {
 /// The chain of actions that determines the makespan, first to last: each was released by the one
 /// before it, on its rank or through a message; with contention by the action whose message was
 /// first in the queue that its own message stood in. Of several, one that follows ranks where it
-/// can. Requires a timeline aligned with the program. Cost: O(length), O(actions) with contention.
+/// can. Throws InvalidArgument when cost or timeline belong to another program. Cost: O(length),
+/// O(actions) with contention.
 [[nodiscard]] std::vector<Node> critical_path(const Graph& graph,
                                               const Cost& cost,
                                               const Timeline& timeline);

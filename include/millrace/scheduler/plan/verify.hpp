@@ -105,7 +105,7 @@ struct ChannelCapacity {
 
 /// The channels of a program, by source, destination and direction. A program without messages is
 /// looked at with each receive right before its use. Empty when the program deadlocks anyhow.
-/// Throws InvalidArgument when an action lies outside the shape.
+/// Throws InvalidArgument when an action lies outside the shape or a message has no partner.
 /// Cost: O(actions (1 + c log K)), with c the channels that need more than one place, K the most.
 [[nodiscard]] std::vector<ChannelCapacity> channel_capacities(const Program& program);
 
@@ -121,6 +121,8 @@ struct Accumulation {
   std::string sentence;
 };
 
+/// Looks at the lists as they stand, also of a program that verify objects to. Throws
+/// InvalidArgument when an action lies outside the shape. Cost: O(actions).
 [[nodiscard]] Accumulation accumulation(const Program& program);
 
 }  // namespace millrace
