@@ -34,7 +34,11 @@ std::vector<std::string> verb_names(const CLI::App& app) {
 }
 
 std::string suggestion(const std::string& typed, const std::vector<std::string>& names) {
-  const std::string nearest = nearest_name(typed, names);
+  // "--p" is two letters from "-p", but nothing else is meant.
+  const bool long_letter = typed.size() == 3 && typed.starts_with("--");
+  const std::string letter = long_letter ? typed.substr(1) : "";
+  const bool known = std::find(names.begin(), names.end(), letter) != names.end();
+  const std::string nearest = known ? letter : nearest_name(typed, names);
   return nearest.empty() ? "" : "; did you mean " + nearest + "?";
 }
 

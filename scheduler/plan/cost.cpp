@@ -5,6 +5,7 @@
 #include <string>
 
 #include "millrace/core/error.hpp"
+#include "plan/number_text.hpp"
 #include "plan/sound.hpp"
 
 namespace millrace {
@@ -24,7 +25,7 @@ void require_size_or_none(const std::vector<double>& values, std::size_t wanted,
 void require_not_negative(const std::vector<double>& values, const char* what) {
   for (const double value : values)
     require(value >= 0,
-            "Cost::" + std::string(what) + " holds " + std::to_string(value) +
+            "Cost::" + std::string(what) + " holds " + plan::number_text(value) +
                 "; a time is at least 0");
 }
 
@@ -79,7 +80,8 @@ void Cost::require_fits(const Shape& shape) const {
   require(latency >= 0 && optimizer >= 0 && bytes_per_tick >= 0 && message_bytes >= 0,
           "Cost: latency, optimizer, bytes_per_tick and message_bytes are at least 0");
   for (const double speed : rank_speed)
-    require(speed > 0, "Cost::rank_speed holds " + std::to_string(speed) + "; a speed is above 0");
+    require(speed > 0,
+            "Cost::rank_speed holds " + plan::number_text(speed) + "; a speed is above 0");
 }
 
 double Cost::delay(Rank source, Rank destination, int ranks) const {

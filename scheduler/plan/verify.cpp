@@ -7,6 +7,7 @@
 
 #include "plan/channels.hpp"
 #include "plan/memory.hpp"
+#include "plan/number_text.hpp"
 #include "plan/structure.hpp"
 
 namespace millrace {
@@ -141,12 +142,12 @@ class OrderCheck {
       if (peak.after_op > limit + slack(limit))
         report(Rule::Memory,
                first + static_cast<Node>(peak.position),
-               "memory reaches " + std::to_string(peak.after_op) + "; the limit is " +
-                   std::to_string(limit));
+               "memory reaches " + plan::number_text(peak.after_op) + "; the limit is " +
+                   plan::number_text(limit));
       if (std::abs(peak.left) > slack(peak.bytes) && !program.ranks[r].empty())
         report(Rule::Memory,
                first + static_cast<Node>(program.ranks[r].size() - 1),
-               std::to_string(peak.left) + " of memory is left after the last action");
+               plan::number_text(peak.left) + " of memory is left after the last action");
     }
   }
 

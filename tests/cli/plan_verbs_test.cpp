@@ -194,6 +194,7 @@ TEST_F(PlanVerbs, WhatTheParserRefusesNamesTheOptionAsTypedAndTheNearestName) {
       {"simulate 1f1b --lateny=3", "--lateny is no option of simulate; did you mean --latency?"},
       {"train --weight_decay 3",
        "--weight_decay is no option of train; did you mean --weight-decay"},
+      {"simulate 1f1b --p 4", "--p is no option of simulate; did you mean -p? See"},
       {"list --jsn", "--jsn is no option of list; did you mean --json?"},
       {"show 1f1b --frob", "--frob is no option of show; see millrace show --help"},
       {"show 1f1b extra", "'extra' is one argument too many for show; see millrace show --help"},
@@ -261,7 +262,7 @@ TEST_F(PlanVerbs, ZbAutoKeepsTheLimitOfUnequalStages) {
   }
   const Ran ran = command(unequal + "--memory-limit 3");
   EXPECT_EQ(ran.code, 2);
-  EXPECT_THAT(ran.text, HasSubstr("stage 1 needs 4"));
+  EXPECT_THAT(ran.text, HasSubstr("stage 1 holds 4 with one micro-batch, so 4 works"));
 }
 
 }  // namespace

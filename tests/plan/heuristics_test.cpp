@@ -124,7 +124,7 @@ TEST(Heuristics, ZbAutoNamesTheStageThatTheLimitHasNoRoomFor) {
     FAIL() << "the limit was taken";
   } catch (const InvalidArgument& error) {
     EXPECT_STREQ(error.what(),
-                 "--memory-limit is 5.000000; stage 1 needs 6.000000 for one micro-batch alone");
+                 "--memory-limit is 5; stage 1 holds 6 with one micro-batch, so 6 works");
   }
 }
 

@@ -176,11 +176,11 @@ TEST(Verify, ReportsMemoryAboveTheLimitAndLeftovers) {
 
   options.memory_limit = {1};
   EXPECT_EQ(text(verify(two, options)),
-            "rule 9, rank 0, position 1: memory reaches 2.000000; the limit is 1.000000");
+            "rule 9, rank 0, position 1: memory reaches 2; the limit is 1");
   options.memory_limit = {};
   options.cost->memory_weight = {-1, -0.5};
   EXPECT_EQ(text(verify(two, options)),
-            "rule 9, rank 1, position 3: 1.000000 of memory is left after the last action");
+            "rule 9, rank 1, position 3: 1 of memory is left after the last action");
 }
 
 TEST(Verify, ReportsLossWeights) {

@@ -3,6 +3,8 @@
 
 #include <cstdint>
 
+#include "plan/number_text.hpp"
+
 namespace millrace::generators {
 
 namespace {
@@ -40,9 +42,9 @@ std::string typed(const char* option, std::optional<int> value) {
 
 void require_order_found(bool found, const ScheduleOptions& options) {
   require(found,
-          "--memory-limit is " + std::to_string(memory_limit_of(options)) +
+          "--memory-limit is " + plan::number_text(memory_limit_of(options)) +
               "; no order was found under it, p x mem-f = " +
-              std::to_string(options.ranks * options.memory_forward) + " works");
+              plan::number_text(options.ranks * options.memory_forward) + " works");
 }
 
 void require_counts(const ScheduleEntry& entry, const ScheduleOptions& options) {

@@ -10,6 +10,7 @@
 
 #include "plan/generators/options.hpp"
 #include "plan/generators/v_blocks.hpp"
+#include "plan/number_text.hpp"
 
 namespace millrace::generators {
 
@@ -238,7 +239,7 @@ Program v_zb(const ScheduleOptions& options) {
           "no building block with -p " + std::to_string(options.ranks) + " and -m " +
               std::to_string(options.micro_batches) + " holds at most " + std::to_string(cap) +
               " chunk activations; --memory-limit " +
-              std::to_string(options.ranks * options.memory_forward) + " works");
+              plan::number_text(options.ranks * options.memory_forward) + " works");
   return strips_program(best, options, false);
 }
 

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "plan/generators/options.hpp"
+#include "plan/number_text.hpp"
 
 namespace millrace::generators {
 
@@ -287,10 +288,15 @@ std::vector<RankCost> rank_costs(const ScheduleOptions& options) {
 }
 
 void require_room(const std::vector<RankCost>& costs) {
-  for (std::size_t r = 0; r < costs.size(); ++r)
-    require(costs[r].admission() <= costs[r].limit,
-            "--memory-limit is " + std::to_string(costs[r].limit) + "; stage " + std::to_string(r) +
-                " needs " + std::to_string(costs[r].admission()) + " for one micro-batch alone");
+  const auto most = std::max_element(costs.begin(), costs.end(), [](const auto& a, const auto& b) {
+    return a.admission() < b.admission();
+  });
+  for (const RankCost& each : costs)
+    require(each.admission() <= each.limit,
+            "--memory-limit is " + plan::number_text(each.limit) + "; stage " +
+                std::to_string(most - costs.begin()) + " holds " +
+                plan::number_text(most->admission()) + " with one micro-batch, so " +
+                plan::number_text(most->admission()) + " works");
 }
 
 }  // namespace

@@ -1,0 +1,17 @@
+// Numbers of sentences: as short as they are, whatever their size.
+#pragma once
+
+#include <array>
+#include <cstdio>
+#include <string>
+
+namespace millrace::plan {
+
+/// At most 12 significant digits and no zeros behind them: "2", "1.5", "2147483648".
+[[nodiscard]] inline std::string number_text(double value) {
+  std::array<char, 40> text{};
+  const int length = std::snprintf(text.data(), text.size(), "%.12g", value);
+  return {text.data(), static_cast<std::size_t>(length)};
+}
+
+}  // namespace millrace::plan
