@@ -156,6 +156,7 @@ void Owner::obey(Peer& peer, const FrameHeader& header, const zmq::message_t& pa
       return;
     case FrameKind::ByeAck:
       peer.bye_acknowledged = true;
+      board_.left(peer.rank);
       return;
     default:
       return;  // nothing else is said on this socket

@@ -89,7 +89,8 @@ std::string Owner::report(Rank culprit, Clock::time_point now) {
 
 void Owner::watch(Clock::time_point now) {
   for (const auto& peer : peers_) {
-    if (!peer || peer->left || !peer->lost_since) continue;
+    // Who has acknowledged our goodbye may go: it owes us nothing more.
+    if (!peer || peer->left || peer->bye_acknowledged || !peer->lost_since) continue;
     if (now - *peer->lost_since <= options_.reconnect_grace) continue;
     return fail(FailureCause::PeerLost,
                 "lost rank " + std::to_string(peer->rank.value) + ": its connection ended; " +

@@ -27,6 +27,7 @@ constexpr int kLastWordMs = 2000;
 constexpr auto kHelloInterval = 200ms;
 /// Once two ranks are known to differ, the others have this long to come and hear of it.
 constexpr auto kLastCall = 5s;
+constexpr auto kLastChance = 400ms;
 constexpr int kMostRanks = 1 << 16;
 
 struct Note {
@@ -232,11 +233,16 @@ class Meeting {
     return addresses;
   }
 
-  void heed_obituary() const {
+  /// The others may have met already: then a welcome is on its way, and the endpoints find the same
+  /// rank lost. Who left at once would be taken for the lost one.
+  void heed_obituary() {
     if (rendezvous_.obituary.empty()) return;
     std::ifstream file(rendezvous_.obituary);
     std::string sentence;
-    if (std::getline(file, sentence)) throw PeerLost("lost a rank before all had met: " + sentence);
+    if (!std::getline(file, sentence)) return;
+    if (!last_chance_) last_chance_ = Clock::now() + kLastChance;
+    if (options_.rank == Rank{0} || Clock::now() > *last_chance_)
+      throw PeerLost("lost a rank before all had met: " + sentence);
   }
 
   void speak(zmq::socket_t& socket, FrameKind kind, Rank to, const std::string& text) const {
@@ -315,6 +321,7 @@ class Meeting {
   Clock::time_point deadline_;
   HelloFields fields_;
   bool differs_ = false;
+  std::optional<Clock::time_point> last_chance_;  // for a welcome, once a rank is known to be lost
 };
 
 }  // namespace
