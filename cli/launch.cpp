@@ -5,10 +5,12 @@
 #include <filesystem>
 #include <memory>
 #include <sys/random.h>
+#include <system_error>
 
 #include "cli/janitor.hpp"
 #include "cli/keys.hpp"
 #include "cli/numbers.hpp"
+#include "cli/rank_work.hpp"
 #include "cli/supervisor.hpp"
 #include "cli/verbs.hpp"
 #include "millrace/core/error.hpp"
@@ -30,13 +32,18 @@ void check_launch(const LaunchFlags& flags) {
   check(flags.link);
   require(flags.grace >= 0 && flags.grace <= 1e6,
           "--grace " + plain(flags.grace) + ": must be from 0 to 1000000 seconds");
-  const std::string work = flags.command.empty() ? std::string() : flags.command.front();
-  require(work == "train" || work == "doctor",
-          "launch runs train or doctor: millrace launch -n 4 -- train [its options]");
+  check_work(flags.command, flags.ranks);
 }
 
 bool keyed(const LaunchFlags& flags) {
   return flags.link.link == "tcp" && !flags.link.insecure;
+}
+
+void make_log_directory(const std::string& path) {
+  if (path.empty()) return;
+  std::error_code error;
+  std::filesystem::create_directories(path, error);
+  require(!error, "--log-dir " + path + ": cannot be made: " + error.message());
 }
 
 /// What a worker is started with; keys are named by their file only.
@@ -70,10 +77,10 @@ std::vector<std::string> worker_words(const LaunchFlags& flags,
 
 int launch(const LaunchFlags& flags) {
   check_launch(flags);
+  make_log_directory(flags.log_directory);
   const Janitor janitor(std::filesystem::temp_directory_path());
   const std::string& path = janitor.directory();
   if (keyed(flags)) static_cast<void>(write_key_files(path, flags.ranks));
-  if (!flags.log_directory.empty()) std::filesystem::create_directories(flags.log_directory);
 
   Supervisor supervisor({.log_directory = flags.log_directory.empty() ? path : flags.log_directory,
                          .bind_cores = flags.bind_cores,

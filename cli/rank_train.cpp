@@ -15,6 +15,7 @@
 #include "cli/train_options.hpp"
 #include "cli/train_outputs.hpp"
 #include "cli/train_report.hpp"
+#include "cli/usage.hpp"
 #include "millrace/core/error.hpp"
 #include "millrace/scheduler/plan/text.hpp"
 #include "millrace/training/rank_parts.hpp"
@@ -66,10 +67,17 @@ HelloFields hello_of(const TrainJob& job) {
 /// The train verb's own options, typed after "--".
 TrainJob train_job(std::vector<std::string> words, int world) {
   std::reverse(words.begin(), words.end());  // as CLI11 wants them
-  CLI::App verb("Train", "train");
+  CLI::App app("Train", "millrace");
+  CLI::App& verb = *app.add_subcommand("train");
   TrainFlags train;
   add_train_flags(verb, train);
-  verb.parse(words);
+  refuse_overlong_numbers(verb);
+  try {
+    verb.parse(words);
+  } catch (const CLI::ParseError& error) {
+    if (error.get_exit_code() == 0) throw;  // --help
+    throw InvalidArgument(usage_sentence(app, error, "train"));
+  }
   if (!train.config.empty()) read_config(verb, train.config);
   if (verb.get_option("--stages")->count() == 0 && train.plan.empty()) train.stages = world;
   TrainJob job = plan_job(verb, train);
@@ -156,6 +164,10 @@ void train(const TrainJob& job, Endpoint& endpoint, Team& team) {
 }
 
 }  // namespace
+
+void check_train(const std::vector<std::string>& options, int world) {
+  static_cast<void>(train_job(options, world));
+}
 
 RankWork train_work(const std::vector<std::string>& options, Rank rank, int world) {
   const auto job = std::make_shared<TrainJob>(train_job(options, world));

@@ -24,6 +24,10 @@ struct RankWork {
 /// InvalidArgument, and what the parser throws.
 [[nodiscard]] RankWork rank_work(std::vector<std::string> words, Rank rank, int world);
 
+/// Refuses what no rank could do, before any is started; looks at no data.
+void check_work(std::vector<std::string> words, int world);
+void check_train(const std::vector<std::string>& options, int world);
+
 /// A rank's share of a training.
 [[nodiscard]] RankWork train_work(const std::vector<std::string>& options, Rank rank, int world);
 

@@ -73,6 +73,16 @@ void run(const WorkerFlags& flags) {
   endpoint->goodbye(std::chrono::steady_clock::now() + std::chrono::seconds(30));
 }
 
+/// Takes the name of the work off the words.
+bool takes_train(std::vector<std::string>& words) {
+  const std::string name = words.empty() ? std::string() : words.front();
+  require(name == "train" || name == "doctor",
+          (name.empty() ? std::string() : "'" + name + "': ") +
+              "ranks train or doctor; type -- train and its options last");
+  words.erase(words.begin());
+  return name == "train";
+}
+
 }  // namespace
 
 HelloFields build_fields() {
@@ -82,11 +92,13 @@ HelloFields build_fields() {
 }
 
 RankWork rank_work(std::vector<std::string> words, Rank rank, int world) {
-  const std::string name = words.empty() ? std::string() : words.front();
-  if (!words.empty()) words.erase(words.begin());
-  if (name == "train") return train_work(words, rank, world);
-  require(name == "doctor", "a worker runs train or doctor: worker [its options] -- train ...");
-  return doctor_work(words, world);
+  const bool trains = takes_train(words);
+  return trains ? train_work(words, rank, world) : doctor_work(words, world);
+}
+
+void check_work(std::vector<std::string> words, int world) {
+  const bool trains = takes_train(words);
+  trains ? check_train(words, world) : static_cast<void>(doctor_work(words, world));
 }
 
 void add_worker(CLI::App& app) {

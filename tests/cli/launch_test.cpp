@@ -1,4 +1,5 @@
 // Processes: the same bits as one process, every end named and counted, nothing left behind.
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <set>
@@ -206,12 +207,61 @@ TEST(Doctor, FindsThatRanksCanTalk) {
   EXPECT_THAT(outcome.output, HasSubstr("ok    tcp on 127.0.0.1 with keys"));
 }
 
-TEST(Launch, RefusesWhatCannotBeMeantWithCodeTwo) {
-  EXPECT_EQ(run("launch -n 2 -- train --stages 3").code, 2);
-  EXPECT_EQ(run("launch -n 0 -- train").code, 2);
-  EXPECT_EQ(run("launch -n 2 --endpoint smoke -- train").code, 2);
-  EXPECT_EQ(run("launch -n 2 -- plan").code, 2);
-  EXPECT_EQ(run("launch -n 2 -- train --partition time").code, 2);
+TEST(Launch, RefusesWhatCannotBeMeantWithCodeTwoAndOneSentence) {
+  for (const auto& [arguments, sentence] : std::vector<std::pair<std::string, std::string>>{
+           {"-n 2 -- train --stages 3", "--stages 3: there are 2 processes, one per pipeline rank"},
+           {"-n 0 -- train", "-n 0: must be from 1 to 4096"},
+           {"-n 2 --endpoint smoke -- train", "--endpoint smoke: known are ipc, tcp"},
+           {"-n 2 -- plan", "'plan': ranks train or doctor; type -- train and its options last"},
+           {"-n 2 -- train --stpes 3", "--stpes is no option of train; nearest is --steps"},
+           {"-n 2 -- train --steps x", "--steps is 'x'; expected a whole number"},
+           {"-n 2 --silence 0 -- train", "--silence 0: must be from 0.001 to 1000000 seconds"},
+           {"-n 2 --log-dir /proc/x -- train", "--log-dir /proc/x: cannot be made"},
+           {"-n 2 -- train --partition time", "--partition time: every process would"}}) {
+    const Outcome outcome = run("launch " + arguments);
+    EXPECT_EQ(outcome.code, 2) << arguments;
+    EXPECT_THAT(outcome.errors, testing::StartsWith("millrace: " + sentence));
+    EXPECT_EQ(std::count(outcome.errors.begin(), outcome.errors.end(), '\n'), 1) << outcome.errors;
+    EXPECT_EQ(outcome.output, "");
+  }
+}
+
+TEST(Launch, AnAddressOfAnotherMachineIsNamed) {
+  // 203.0.113.0/24 is for documentation: no machine has such an address.
+  const Outcome outcome =
+      run("launch -n 2 --endpoint tcp --interface 203.0.113.77 --grace 1 -- train --steps 1");
+
+  EXPECT_EQ(outcome.code, 1);
+  EXPECT_THAT(outcome.errors, HasSubstr("cannot listen at 203.0.113.77"));
+  EXPECT_THAT(outcome.errors, HasSubstr("is it an address of this machine?"));
+}
+
+TEST(Launch, AnInterruptedLaunchEndsItsWorkersWithCode130AndPrintsNoHalfResult) {
+  Command command(std::string("launch -n 2 ") + kLong);
+  const auto workers = command.workers(2);
+  ASSERT_EQ(workers.size(), 2U);
+  command.await_training();
+  command.signal(SIGINT);
+  const Outcome outcome = command.end();
+
+  EXPECT_EQ(outcome.code, 130) << outcome.errors;
+  EXPECT_EQ(outcome.output, "");
+  EXPECT_TRUE(all_gone(workers));
+}
+
+TEST(Launch, EveryFlagAtOnceStillPrintsJsonAloneAndKeepsALogPerRank) {
+  const PrivateDirectory place(temporary());
+  const std::string logs = place.path() + "/logs";
+  const Outcome outcome =
+      run("launch -n 3 --endpoint tcp --interface 127.0.0.1 --bind-cores --grace 3 --silence 8 "
+          "--hang 8 --patience 30 --log-dir " +
+          logs + " -- " + kJob);
+
+  ASSERT_EQ(outcome.code, 0) << outcome.errors;
+  EXPECT_EQ(hash_of(outcome), hash_of(run(kJob)));
+  for (const char* rank : {"0", "1", "2"})
+    EXPECT_TRUE(std::filesystem::exists(logs + "/rank-" + rank + ".log")) << rank;
+  EXPECT_THAT(test::text_of(logs + "/rank-0.log"), HasSubstr("epoch 1"));
 }
 
 }  // namespace

@@ -97,7 +97,10 @@ zmq::socket_t listen(zmq::context_t& context,
     else
       socket.bind("tcp://" + options.interface + ":0");
   } catch (const zmq::error_t& error) {
-    throw TransportError("cannot listen as " + name + ": " + error.what());
+    const bool ipc = options.link == ZeroMqLink::Ipc;
+    throw TransportError("cannot listen at " + (ipc ? options.directory : options.interface) +
+                         " as " + name + ": " + error.what() +
+                         (ipc ? "" : "; is it an address of this machine?"));
   }
   address = socket.get(zmq::sockopt::last_endpoint);
   return socket;
