@@ -16,6 +16,7 @@
 #include "cli/train_outputs.hpp"
 #include "cli/train_report.hpp"
 #include "cli/usage.hpp"
+#include "cli/verbs.hpp"
 #include "millrace/core/error.hpp"
 #include "millrace/scheduler/plan/text.hpp"
 #include "millrace/training/rank_parts.hpp"
@@ -66,6 +67,7 @@ HelloFields hello_of(const TrainJob& job) {
 
 /// The train verb's own options, typed after "--".
 TrainJob train_job(std::vector<std::string> words, int world) {
+  words.insert(words.begin(), "train");
   std::reverse(words.begin(), words.end());  // as CLI11 wants them
   CLI::App app("Train", "millrace");
   CLI::App& verb = *app.add_subcommand("train");
@@ -73,9 +75,9 @@ TrainJob train_job(std::vector<std::string> words, int world) {
   add_train_flags(verb, train);
   refuse_overlong_numbers(verb);
   try {
-    verb.parse(words);
+    app.parse(words);
   } catch (const CLI::ParseError& error) {
-    if (error.get_exit_code() == 0) throw;  // --help
+    if (error.get_exit_code() == 0) throw ExitCode{app.exit(error)};  // --help
     throw InvalidArgument(usage_sentence(app, error, "train"));
   }
   if (!train.config.empty()) read_config(verb, train.config);

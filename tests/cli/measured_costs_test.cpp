@@ -1,4 +1,6 @@
 // From a run to a prediction: what train --profile writes is what the plan verbs compute with.
+#include <cmath>
+
 #include <gmock/gmock.h>
 #include <nlohmann/json.hpp>
 
@@ -74,7 +76,7 @@ TEST_F(MeasuredCosts, GiveTheMemoryLimitItsBytes) {
       command("verify gpipe -p 2 -m 4 --memory-limit 1p --json --costs " + costs_).text);
   EXPECT_EQ(gpipe["violations_by_rule"], json({{"memory", 2}}));
   EXPECT_THAT(gpipe["violations"][0]["sentence"].get<std::string>(),
-              HasSubstr("the limit is " + std::to_string(2 * full)));
+              HasSubstr("the limit is " + std::to_string(std::lround(2 * full))));
 }
 
 TEST_F(MeasuredCosts, AreSearchedWithTheirNumberOfStages) {
