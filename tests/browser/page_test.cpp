@@ -17,8 +17,10 @@ std::string shell(const std::string& line) {
   std::FILE* pipe = ::popen(line.c_str(), "r");
   std::string text;
   std::array<char, 4096> buffer{};
-  while (const std::size_t size = std::fread(buffer.data(), 1, buffer.size(), pipe))
+  for (std::size_t size = 1; size > 0;) {
+    size = std::fread(buffer.data(), 1, buffer.size(), pipe);
     text.append(buffer.data(), size);
+  }
   ::pclose(pipe);
   return text;
 }

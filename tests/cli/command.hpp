@@ -19,8 +19,10 @@ inline Ran command(const std::string& arguments) {
   std::FILE* pipe = ::popen(line.c_str(), "r");
   Ran ran;
   std::array<char, 4096> buffer{};
-  while (const std::size_t size = std::fread(buffer.data(), 1, buffer.size(), pipe))
+  for (std::size_t size = 1; size > 0;) {
+    size = std::fread(buffer.data(), 1, buffer.size(), pipe);
     ran.text.append(buffer.data(), size);
+  }
   const int status = ::pclose(pipe);
   ran.code = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
   return ran;

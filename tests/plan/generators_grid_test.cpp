@@ -130,23 +130,28 @@ TEST(Agreement, InterleavedWithOneGroupIsBreadthFirstWhereItsWarmUpTakesAllForwa
   EXPECT_GT(compared, 400);
 }
 
+/// 1F1B's order of stage s when F sits on the steps of s's parity and B on the others.
+std::vector<Action> by_parity(int s, int p, int m) {
+  std::vector<Action> mapped;
+  for (int step = s; step < 2 * (m + p - 1); ++step) {
+    const bool forward = step % 2 == s % 2;
+    const int unit = forward ? (step - s) / 2 : (step + s + 1) / 2 - p;
+    if (unit < 0 || unit >= m) continue;
+    mapped.push_back({.op = forward ? Op::Forward : Op::Backward,
+                      .stage = Stage{s},
+                      .micro_batch = MicroBatch{unit},
+                      .slice = {}});
+  }
+  return mapped;
+}
+
 TEST(Agreement, TheStepMapOfParityIsOneFOneB) {
   for (const int p : kRanks)
     for (const int m : telling_micro_batches(p)) {
       const Program program = generate("1f1b", sized(p, m));
-      for (int s = 0; s < p; ++s) {
-        std::vector<Action> mapped;
-        for (int step = 0; step < 2 * (m + p - 1); ++step) {
-          const bool forward = step % 2 == s % 2;
-          const int unit = forward ? (step - s) / 2 : (step + s + 1) / 2 - p;
-          if (step < s || unit < 0 || unit >= m) continue;
-          mapped.push_back({.op = forward ? Op::Forward : Op::Backward,
-                            .stage = Stage{s},
-                            .micro_batch = MicroBatch{unit},
-                            .slice = {}});
-        }
-        ASSERT_EQ(program.ranks[static_cast<std::size_t>(s)], mapped) << p << " " << m << " " << s;
-      }
+      for (int s = 0; s < p; ++s)
+        ASSERT_EQ(program.ranks[static_cast<std::size_t>(s)], by_parity(s, p, m))
+            << p << " " << m << " " << s;
     }
 }
 

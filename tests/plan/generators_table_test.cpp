@@ -127,10 +127,10 @@ TEST(TeraPipe, FindsTheBestCutOfAllCuts) {
   for (const int tokens : {1, 5, 9})
     for (const int p : {1, 2, 5}) {
       double best = 1e300;
-      for (unsigned cuts = 0; cuts < 1U << (tokens - 1); ++cuts) {
+      for (unsigned cuts = 0; cuts < 1U << static_cast<unsigned>(tokens - 1); ++cuts) {
         double sum = 0, largest = 0;
         for (int end = 1, start = 0; end <= tokens; ++end) {
-          if (end < tokens && (cuts >> (end - 1) & 1U) == 0) continue;
+          if (end < tokens && (cuts >> static_cast<unsigned>(end - 1) & 1U) == 0) continue;
           const double one = latency(end - start, start);
           sum += one;
           largest = std::max(largest, one);

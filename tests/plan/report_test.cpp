@@ -13,7 +13,6 @@ namespace millrace {
 namespace {
 
 using ::testing::ElementsAre;
-using testing::lines;
 using testing::one_f_one_b;
 using testing::program;
 using testing::straight;

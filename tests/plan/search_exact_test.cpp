@@ -104,7 +104,7 @@ ExactResult solve(const SmallCase& of) {
 
 TEST(Exact, EqualsBruteForceOnTinyCases) {
   int number = 0, bounded = 0;
-  const auto check = [&](SmallCase of) {
+  const auto check = [&](const SmallCase& of) {
     const double best = brute_force(of);
     const ExactResult result = solve(of);
     ASSERT_TRUE(result.proven) << number;

@@ -63,7 +63,7 @@ TEST(ListSchedule, StaysWithinEveryLimitItAccepts) {
   const Program program = split_backward(generate("gpipe", {.ranks = 4, .micro_batches = 8}));
   const Cost cost = Cost::of_full_stage(program.shape, 3, 4, 2);
   int listed = 0;
-  for (double limit = 1; limit <= 8; ++limit)
+  for (const double limit : {1, 2, 3, 4, 5, 6, 7, 8})
     for (const WeightRule rule :
          {WeightRule::Filler, WeightRule::FitsGap, WeightRule::ByPriority}) {
       const auto result = list_schedule(

@@ -59,9 +59,9 @@ TEST(EveryLayer, StashesWhatItDeclaresAndEndsEmpty) {
     PassContext context = training_context();
     context.meter = &meter;
     Stash stash;
-    const Tensor input = drawn(DType::F32, {3, 7}, 1);
+    Tensor input = drawn(DType::F32, {3, 7}, 1);
     const Tensor before = input.clone();
-    Tensor given(DType::F32, input.dims(), const_cast<void*>(input.data()), nullptr, nullptr);
+    Tensor given(DType::F32, input.dims(), input.data(), nullptr, nullptr);
 
     const Tensor output = layer->forward(context, std::move(given), stash);
     EXPECT_EQ(meter.bytes, layer->bytes_after_forward(3)) << layer->describe();

@@ -86,7 +86,7 @@ TEST(Boundaries, MoreStagesThanLayersAreRefusedInASentence) {
 }
 
 TEST(Boundaries, CutsByHandMustRunUpwardsFromZeroToTheLastLayer) {
-  const auto check = [](std::vector<int> boundaries) {
+  const auto check = [](const std::vector<int>& boundaries) {
     return [boundaries] { check_boundaries(boundaries, 4); };
   };
   EXPECT_NO_THROW(check({0, 1, 4})());

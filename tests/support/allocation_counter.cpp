@@ -8,6 +8,7 @@
 
 namespace {
 
+// NOLINTNEXTLINE(cppcoreguidelines-avoid-non-const-global-variables): as global as the operators
 std::atomic<std::size_t> count{0};
 
 void* counted(std::size_t bytes, std::size_t alignment) {
@@ -41,6 +42,7 @@ void* operator new(std::size_t bytes, const std::nothrow_t&) noexcept {
   }
 }
 
+// NOLINTBEGIN(cppcoreguidelines-no-malloc): what gives the memory back is below every owner
 void operator delete(void* memory) noexcept {
   std::free(memory);
 }
@@ -56,3 +58,4 @@ void operator delete(void* memory, std::align_val_t) noexcept {
 void operator delete(void* memory, std::size_t, std::align_val_t) noexcept {
   std::free(memory);
 }
+// NOLINTEND(cppcoreguidelines-no-malloc)

@@ -15,45 +15,66 @@ namespace {
 
 using Name = std::tuple<int, int, Direction>;
 
-/// The most messages in `channel` when its receiver moves only when nobody else can.
-int fullest(const Program& program, const Name& channel) {
-  const auto lazy = static_cast<std::size_t>(std::get<1>(channel));
-  std::vector<std::size_t> at(program.ranks.size(), 0);
-  std::map<std::tuple<Direction, int, int, int, int>, bool> there;  // stage that receives, unit
-  int in_channel = 0;
-  int most = 0;
-  const auto step = [&](std::size_t rank) {
-    if (at[rank] == program.ranks[rank].size()) return false;
-    const Action& action = program.ranks[rank][at[rank]];
-    const bool forward = action.op == Op::SendForward || action.op == Op::RecvForward;
-    const bool sends = is_send(action.op);
-    if (sends || is_receive(action.op)) {
-      const int stage = action.stage.value + (sends ? (forward ? 1 : -1) : 0);
-      const auto key = std::make_tuple(forward ? Direction::Forward : Direction::Backward,
-                                       static_cast<int>(action.replica_number),
-                                       stage,
-                                       action.micro_batch.value,
-                                       action.slice.value);
-      if (!sends && !there[key]) return false;
-      there[key] = sends;
-      const int from =
-          sends ? static_cast<int>(rank)
-                : program.shape.rank(action.replica(), Stage{stage + (forward ? -1 : 1)}).value;
-      const int to =
-          sends ? program.shape.rank(action.replica(), Stage{stage}).value : static_cast<int>(rank);
-      if (Name{from, to, std::get<0>(key)} == channel) in_channel += sends ? 1 : -1;
-      most = std::max(most, in_channel);
+/// One receiver that moves only when nobody else can, and the messages of one channel to it.
+class LazyReceiver {
+ public:
+  LazyReceiver(const Program& program, Name channel)
+      : program_(program), channel_(std::move(channel)), at_(program.ranks.size(), 0) {}
+
+  /// The most messages that were in the channel at once.
+  int fullest() {
+    const auto lazy = static_cast<std::size_t>(std::get<1>(channel_));
+    for (bool moved = true; moved;) {
+      moved = false;
+      for (std::size_t rank = 0; rank < at_.size(); ++rank)
+        while (rank != lazy && step(rank)) moved = true;
+      moved = moved || step(lazy);
     }
-    ++at[rank];
-    return true;
-  };
-  for (bool moved = true; moved;) {
-    moved = false;
-    for (std::size_t rank = 0; rank < at.size(); ++rank)
-      while (rank != lazy && step(rank)) moved = true;
-    moved = moved || step(lazy);
+    return most_;
   }
-  return most;
+
+ private:
+  using Unit = std::tuple<Direction, int, int, int, int>;  // replica, receiving stage, unit, slice
+
+  bool step(std::size_t rank) {
+    if (at_[rank] == program_.ranks[rank].size()) return false;
+    const Action& action = program_.ranks[rank][at_[rank]];
+    if ((is_send(action.op) || is_receive(action.op)) && !pass(rank, action)) return false;
+    ++at_[rank];
+    return true;
+  }
+
+  /// Sends or receives; false when there is nothing to receive.
+  bool pass(std::size_t rank, const Action& action) {
+    const bool sends = is_send(action.op);
+    const bool forward = action.op == Op::SendForward || action.op == Op::RecvForward;
+    const Direction direction = forward ? Direction::Forward : Direction::Backward;
+    const int next = forward ? 1 : -1;
+    const int stage = action.stage.value + (sends ? next : 0);
+    bool& there = there_[{direction,
+                          static_cast<int>(action.replica_number),
+                          stage,
+                          action.micro_batch.value,
+                          action.slice.value}];
+    if (!sends && !there) return false;
+    there = sends;
+    const int here = static_cast<int>(rank);
+    const int other =
+        program_.shape.rank(action.replica(), Stage{sends ? stage : stage - next}).value;
+    const Name name = sends ? Name{here, other, direction} : Name{other, here, direction};
+    if (name == channel_) most_ = std::max(most_, in_channel_ += sends ? 1 : -1);
+    return true;
+  }
+
+  const Program& program_;
+  Name channel_;
+  std::vector<std::size_t> at_;
+  std::map<Unit, bool> there_;
+  int in_channel_ = 0, most_ = 0;
+};
+
+int fullest(const Program& program, const Name& channel) {
+  return LazyReceiver(program, channel).fullest();
 }
 
 TEST(ChannelDepths, AreReachedByTheSlowestReceiverAndNeverExceeded) {

@@ -30,13 +30,13 @@ class Folder {
   [[nodiscard]] std::string path() const { return path_.string(); }
 
   std::string write(const std::string& name, const std::string& bytes) const {
-    const std::string file = (path_ / name).string();
+    std::string file = (path_ / name).string();
     std::ofstream(file, std::ios::binary) << bytes;
     return file;
   }
 
   std::string write_gzip(const std::string& name, const std::string& bytes) const {
-    const std::string file = (path_ / name).string();
+    std::string file = (path_ / name).string();
     gzFile stream = gzopen(file.c_str(), "wb");
     gzwrite(stream, bytes.data(), static_cast<unsigned>(bytes.size()));
     gzclose(stream);

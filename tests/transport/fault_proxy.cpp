@@ -98,7 +98,7 @@ void FaultProxy::meet(Link& link, Frame frame, Fault fault) {
 
 void FaultProxy::damage(Frame& frame) {
   // A bit of the payload if there is one, else of the header.
-  zmq::message_t& part = frame.back().size() != 0 ? frame.back() : frame.front();
+  zmq::message_t& part = !frame.back().empty() ? frame.back() : frame.front();
   zmq::message_t changed(part.data(), part.size());
   changed.data<std::uint8_t>()[changed.size() / 2] ^= 0x10U;
   part = std::move(changed);

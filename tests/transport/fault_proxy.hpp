@@ -57,7 +57,7 @@ class FaultProxy {
   std::string listen(const std::string& real, const std::string& path, bool data);
   void run();
   void forward(Front& front);
-  void meet(Link& link, Frame frame, Fault fault);
+  static void meet(Link& link, Frame frame, Fault fault);
   static void damage(Frame& frame);
   static void release(Link& link, Clock::time_point now);
 

@@ -1,7 +1,9 @@
 // See frame_campaign.hpp.
 #include "transport/frame_campaign.hpp"
 
+#include <algorithm>
 #include <cstring>
+#include <initializer_list>
 #include <vector>
 
 #include "millrace/core/random.hpp"
@@ -22,7 +24,7 @@ T field(std::span<const std::byte> bytes, std::size_t at) {
 /// The honest sender: messages of 0 to 3 small tensors, step after step.
 class HonestSender {
  public:
-  FrameHeader next(std::uint64_t sequence) {
+  [[nodiscard]] FrameHeader next(std::uint64_t sequence) const {
     FrameHeader header;
     header.kind = static_cast<FrameKind>(1 + message_ % 3);
     header.job = kExpectation.job;
@@ -133,36 +135,44 @@ void mutate(std::array<std::uint32_t, 4> word,
   if (word[3] % 2 == 0) repair(bytes);
 }
 
-}  // namespace
+using Bytes = std::span<const std::byte>;
 
-bool NaiveReceiver::takes(std::span<const std::byte> header, std::span<const std::byte> payload) {
-  if (header.size() != 128) return false;
+bool checksum_holds(Bytes header) {
   FrameBytes copy;
-  std::memcpy(copy.data(), header.data(), 128);
+  std::memcpy(copy.data(), header.data(), copy.size());
   repair_checksum(copy);
-  if (std::memcmp(copy.data(), header.data(), 128) != 0) return false;
+  return std::memcmp(copy.data(), header.data(), copy.size()) == 0;
+}
 
+bool all(std::initializer_list<bool> claims) {
+  return std::all_of(claims.begin(), claims.end(), [](bool claim) { return claim; });
+}
+
+bool well_formed(Bytes header) {
   const auto kind = field<std::uint8_t>(header, 112);
-  const auto count = field<std::uint8_t>(header, 114);
-  const auto flags = field<std::uint8_t>(header, 115);
-  const auto tensors = field<std::uint16_t>(header, 120);
-  const auto index = field<std::uint16_t>(header, 110);
-  const auto dtype = field<std::uint8_t>(header, 113);
-  bool good = field<std::uint32_t>(header, 0) == 0x4C494D52 && field<std::uint16_t>(header, 4) == 1;
-  good = good && field<std::uint16_t>(header, 6) == 128 && field<std::uint16_t>(header, 122) == 0;
-  good = good && kind >= 1 && kind <= 3 && dtype <= 6 && count <= 6 && flags <= 3;
-  good = good && field<std::uint64_t>(header, 8) == expected_.job;
-  good = good && field<std::uint32_t>(header, 96) == expected_.epoch;
-  good = good && field<std::uint16_t>(header, 104) == expected_.source.value;
-  good = good && field<std::uint16_t>(header, 106) == expected_.destination.value;
-  good = good && field<std::int32_t>(header, 100) >= 0;
-  good = good && field<std::uint64_t>(header, 24) == next_;
-  good = good && field<std::uint64_t>(header, 80) == payload.size();
-  good = good && payload.size() <= expected_.largest_payload;
-  if (!good) return false;
+  return all({field<std::uint32_t>(header, 0) == 0x4C494D52,
+              field<std::uint16_t>(header, 4) == 1,
+              field<std::uint16_t>(header, 6) == 128,
+              field<std::uint16_t>(header, 122) == 0,
+              field<std::int32_t>(header, 100) >= 0,
+              kind >= 1 && kind <= 3,
+              field<std::uint8_t>(header, 113) <= 6,
+              field<std::uint8_t>(header, 114) <= 6,
+              field<std::uint8_t>(header, 115) <= 3});
+}
 
+bool of_this_link(Bytes header, const FrameExpectation& expected) {
+  return all({field<std::uint64_t>(header, 8) == expected.job,
+              field<std::uint32_t>(header, 96) == expected.epoch,
+              field<std::uint16_t>(header, 104) == expected.source.value,
+              field<std::uint16_t>(header, 106) == expected.destination.value});
+}
+
+/// Whether the shape is one, and the payload has its bytes: none of a tensor that is absent.
+bool size_holds(Bytes header, std::size_t payload) {
   __extension__ using Wide = unsigned __int128;
-  Wide bytes = size_of(static_cast<DType>(dtype));
+  const auto count = field<std::uint8_t>(header, 114);
+  Wide bytes = size_of(static_cast<DType>(field<std::uint8_t>(header, 113)));
   for (std::size_t i = 0; i < 6; ++i) {
     const auto extent = field<std::uint64_t>(header, 32 + 8 * i);
     if (i >= count && extent != 0) return false;
@@ -170,18 +180,39 @@ bool NaiveReceiver::takes(std::span<const std::byte> header, std::span<const std
     if (i < count) bytes *= extent;
     if (bytes >> 64U != 0) return false;
   }
-  const bool absent = (flags & 1U) != 0 || tensors == 0;
-  if (absent ? (count != 0 || !payload.empty()) : bytes != payload.size()) return false;
-  if (index != tensor_ || (index != 0 && index >= tensors)) return false;
+  const auto flags = field<std::uint8_t>(header, 115);
+  const bool absent = (flags & 1U) != 0 || field<std::uint16_t>(header, 120) == 0;
+  return absent ? count == 0 && payload == 0 : bytes == payload;
+}
 
-  std::array<std::byte, 32> tag{};  // kind, step, micro-batch, stage, slice, replica, tensor count
+/// Kind, step, micro-batch, stage, slice, replica, tensor count: equal within a message.
+std::array<std::byte, 32> tag_of(Bytes header) {
+  std::array<std::byte, 32> tag{};
   std::memcpy(tag.data(), header.data() + 16, 8);
   std::memcpy(tag.data() + 8, header.data() + 100, 4);
   std::memcpy(tag.data() + 12, header.data() + 108, 2);
   std::memcpy(tag.data() + 14, header.data() + 112, 1);
   std::memcpy(tag.data() + 16, header.data() + 116, 6);
+  return tag;
+}
+
+}  // namespace
+
+bool NaiveReceiver::takes(Bytes header, Bytes payload) {
+  if (header.size() != 128 || !checksum_holds(header)) return false;
+  if (!well_formed(header) || !of_this_link(header, expected_)) return false;
+  if (field<std::uint64_t>(header, 24) != next_) return false;
+  if (field<std::uint64_t>(header, 80) != payload.size()) return false;
+  if (payload.size() > expected_.largest_payload) return false;
+  if (!size_holds(header, payload.size())) return false;
+
+  const auto index = field<std::uint16_t>(header, 110);
+  const auto tensors = field<std::uint16_t>(header, 120);
+  if (index != tensor_ || (index != 0 && index >= tensors)) return false;
+  const auto tag = tag_of(header);
   if (index != 0 && tag != open_tag_) return false;
-  if ((flags & 2U) != 0 && field<std::uint64_t>(header, 88) != payload_hash(payload)) return false;
+  const bool hashed = (field<std::uint8_t>(header, 115) & 2U) != 0;
+  if (hashed && field<std::uint64_t>(header, 88) != payload_hash(payload)) return false;
 
   open_tag_ = tag;
   ++next_;
