@@ -7,6 +7,7 @@
 #include <sys/random.h>
 #include <system_error>
 
+#include "cli/environment.hpp"
 #include "cli/janitor.hpp"
 #include "cli/keys.hpp"
 #include "cli/numbers.hpp"
@@ -37,6 +38,16 @@ void check_launch(const LaunchFlags& flags) {
 
 bool keyed(const LaunchFlags& flags) {
   return flags.link.link == "tcp" && !flags.link.insecure;
+}
+
+/// A batch script is its engine's rank 0; any other was started beside launchers like this one.
+void take_over_from_engine() {
+  const Identity identity = find_identity({}, environment());
+  if (identity.rank.value_or(0) != 0)
+    throw Mismatch(
+        "this is rank " + std::to_string(*identity.rank) + " by " + identity.source +
+        ", but launch starts all ranks itself; what an engine starts is millrace worker");
+  forget_identity();
 }
 
 void make_log_directory(const std::string& path) {
@@ -77,6 +88,7 @@ std::vector<std::string> worker_words(const LaunchFlags& flags,
 
 int launch(const LaunchFlags& flags) {
   check_launch(flags);
+  take_over_from_engine();
   make_log_directory(flags.log_directory);
   const Janitor janitor(std::filesystem::temp_directory_path());
   const std::string& path = janitor.directory();

@@ -54,6 +54,14 @@ void agree(std::optional<int>& known,
 
 }  // namespace
 
+std::vector<std::string> identity_variables() {
+  std::vector<std::string> names;
+  for (const Engine& engine : kEngines)
+    for (const char* name : {engine.rank, engine.world})
+      if (*name != '\0') names.emplace_back(name);
+  return names;
+}
+
 Identity find_identity(const Identity& explicitly, const Variables& variables) {
   Identity identity = explicitly;
   std::string rank_source = identity.rank ? "the command line" : "";

@@ -125,5 +125,20 @@ TEST(HandShake, TwoSourcesOfIdentityThatDisagreeAreRefusedWithCode78) {
               HasSubstr("the rank is 0 by the command line, but 1 by SLURM_PROCID"));
 }
 
+TEST(HandShake, ALaunchInABatchScriptTellsItsRanksWhoTheyAreAndOneOfManyIsRefused) {
+  const std::string job = "launch -n 2 -- train --steps 1";
+  ::setenv("SLURM_PROCID", "0", 1);  // NOLINT(concurrency-mt-unsafe)
+  ::setenv("SLURM_NTASKS", "4", 1);  // NOLINT(concurrency-mt-unsafe)
+  const Outcome script = run(job);
+  ::setenv("SLURM_PROCID", "3", 1);  // NOLINT(concurrency-mt-unsafe)
+  const Outcome one_of_many = run(job);
+  ::unsetenv("SLURM_PROCID");  // NOLINT(concurrency-mt-unsafe)
+  ::unsetenv("SLURM_NTASKS");  // NOLINT(concurrency-mt-unsafe)
+
+  EXPECT_EQ(script.code, 0) << script.errors;
+  EXPECT_EQ(one_of_many.code, 78);
+  EXPECT_THAT(one_of_many.errors, HasSubstr("this is rank 3 by SLURM_PROCID, but launch starts"));
+}
+
 }  // namespace
 }  // namespace millrace

@@ -5,6 +5,7 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "millrace/core/ids.hpp"
 
@@ -28,5 +29,8 @@ struct Identity {
 /// is a mistake that training would hide), InvalidArgument when a variable is no number or the rank
 /// is outside the world.
 [[nodiscard]] Identity find_identity(const Identity& explicitly, const Variables& variables);
+
+/// The variables in which engines say a rank or a number of ranks.
+[[nodiscard]] std::vector<std::string> identity_variables();
 
 }  // namespace millrace
