@@ -1,7 +1,8 @@
 // Does a step of one process per rank, or of one thread per rank, take what its plan says? Eight
 // ranks whose passes sleep for a millisecond (no processor time), 1F1B, 64 micro-batches: the
 // makespan beside a replay of the same program with the times that the passes really took, in which
-// messages and threads cost nothing.
+// messages and threads cost nothing. What bare ZeroMQ sockets between eight processes take for the
+// same passes and messages, without anything of ours, is the floor.
 #include <algorithm>
 #include <array>
 #include <chrono>
@@ -15,6 +16,7 @@
 #include <vector>
 
 #include <benchmark/benchmark.h>
+#include <zmq.hpp>
 
 #include "millrace/scheduler/plan/generators.hpp"
 #include "millrace/scheduler/plan/graph.hpp"
@@ -33,8 +35,14 @@ constexpr int kMicroBatches = 64;
 constexpr std::int64_t kPassNanoseconds = 1'000'000;
 constexpr std::uint64_t kSteps = 4;  // the first pays for memory and connections
 constexpr double kNotEnded = -1;
+constexpr std::int64_t kNumbers = 16;  // float32, in every message
 
-/// Every pass sleeps; sixteen numbers travel.
+void sleep_for_a_pass() {
+  const ::timespec time{0, kPassNanoseconds};
+  ::nanosleep(&time, nullptr);
+}
+
+/// Every pass sleeps; a few numbers travel.
 class Sleeper final : public StageBody {
  public:
   TensorList forward(const PassContext& context, TensorList /*inputs*/) override {
@@ -47,9 +55,8 @@ class Sleeper final : public StageBody {
 
  private:
   static TensorList pass(const PassContext& context) {
-    const ::timespec time{0, kPassNanoseconds};
-    ::nanosleep(&time, nullptr);
-    Tensor tensor = context.make(DType::F32, {16});
+    sleep_for_a_pass();
+    Tensor tensor = context.make(DType::F32, {kNumbers});
     tensor.fill_zero();
     return TensorList(std::move(tensor));
   }
@@ -128,6 +135,16 @@ void in_one_process(benchmark::State& state) {
 }
 
 /// A rank's process: writes, step by step, when it started and its intervals.
+using BeRank = void (*)(Rank rank, const std::string& directory, int out);
+
+void write_step(int out,
+                std::chrono::steady_clock::time_point start,
+                const std::vector<Interval>& row) {
+  const double started = std::chrono::duration<double>(start.time_since_epoch()).count();
+  (void)!::write(out, &started, sizeof started);
+  (void)!::write(out, row.data(), row.size() * sizeof(Interval));
+}
+
 void be_rank(Rank rank, const std::string& directory, int out) {
   ZeroMqOptions place;
   place.rank = rank;
@@ -142,13 +159,52 @@ void be_rank(Rank rank, const std::string& directory, int out) {
   Nothing data;
   for (std::uint64_t step = 0; step < kSteps; ++step) {
     (void)executor->run(data, {.step = step});
-    const double started =
-        std::chrono::duration<double>(executor->started().time_since_epoch()).count();
-    const auto& row = executor->timeline().ranks[rank.index()];
-    (void)!::write(out, &started, sizeof started);
-    (void)!::write(out, row.data(), row.size() * sizeof(Interval));
+    write_step(out, executor->started(), executor->timeline().ranks[rank.index()]);
   }
   endpoint->goodbye(std::chrono::steady_clock::now() + std::chrono::seconds(10));
+}
+
+/// The rival: a pair of sockets between neighbours, on which messages come in the program's order.
+class BareRank {
+ public:
+  BareRank(Rank rank, const std::string& directory) {
+    const auto between = [&](int lower) {
+      return "ipc://" + directory + "/" + std::to_string(lower);
+    };
+    above_.bind(between(rank.value));
+    if (rank.value > 0) below_.connect(between(rank.value - 1));
+  }
+
+  void execute(Op op) {
+    if (is_compute(op)) return sleep_for_a_pass();
+    const bool upwards = op == Op::SendForward || op == Op::RecvBackward;
+    zmq::socket_t& socket = upwards ? above_ : below_;
+    if (is_send(op)) socket.send(zmq::message_t(kNumbers * sizeof(float)), zmq::send_flags::none);
+    if (zmq::message_t message; is_receive(op)) (void)socket.recv(message);
+  }
+
+ private:
+  zmq::context_t context_;
+  zmq::socket_t above_{context_, zmq::socket_type::pair};
+  zmq::socket_t below_{context_, zmq::socket_type::pair};
+};
+
+void be_bare_rank(Rank rank, const std::string& directory, int out) {
+  const Program program = insert_messages_before_use(program_of());
+  BareRank self(rank, directory);
+  std::vector<Interval> row(program.on(rank).size());
+  for (std::uint64_t step = 0; step < kSteps; ++step) {
+    const auto start = std::chrono::steady_clock::now();
+    const auto since_start = [&] {
+      return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+    };
+    for (std::size_t i = 0; i < row.size(); ++i) {
+      row[i].start = since_start();
+      self.execute(program.on(rank)[i].op);
+      row[i].end = since_start();
+    }
+    write_step(out, start, row);
+  }
 }
 
 void read_all(int file, void* to, std::size_t bytes) {
@@ -161,13 +217,13 @@ void read_all(int file, void* to, std::size_t bytes) {
 }
 
 /// Forks the ranks; gives the pipes on which they tell their intervals.
-std::array<int, kRanks> start_ranks(const std::string& directory) {
+std::array<int, kRanks> start_ranks(BeRank be, const std::string& directory) {
   std::array<int, kRanks> results{};
   for (int i = 0; i < kRanks; ++i) {
     std::array<int, 2> ends{};
     if (::pipe(ends.data()) != 0) std::abort();
     if (::fork() == 0) {
-      be_rank(Rank{i}, directory, ends[1]);
+      be(Rank{i}, directory, ends[1]);
       ::_exit(0);
     }
     ::close(ends[1]);
@@ -192,12 +248,12 @@ Timeline read_step(const Program& program, const std::array<int, kRanks>& result
   return timeline;
 }
 
-void in_eight_processes(benchmark::State& state) {
+void in_eight_processes(benchmark::State& state, BeRank be) {
   const Program program = insert_messages_before_use(program_of());
   std::vector<Timeline> timelines;
   for ([[maybe_unused]] auto _ : state) {
     const PrivateDirectory directory(std::filesystem::temp_directory_path());
-    const std::array<int, kRanks> results = start_ranks(directory.path());
+    const std::array<int, kRanks> results = start_ranks(be, directory.path());
     (void)read_step(program, results);
     for (std::uint64_t step = 1; step < kSteps; ++step)
       timelines.push_back(read_step(program, results));
@@ -208,7 +264,14 @@ void in_eight_processes(benchmark::State& state) {
 }
 
 // First: processes are forked while this one has a single thread.
-BENCHMARK(in_eight_processes)->Iterations(2)->UseRealTime()->Unit(benchmark::kMillisecond);
+BENCHMARK_CAPTURE(in_eight_processes, bare_zeromq, be_bare_rank)
+    ->Iterations(2)
+    ->UseRealTime()
+    ->Unit(benchmark::kMillisecond);
+BENCHMARK_CAPTURE(in_eight_processes, endpoint, be_rank)
+    ->Iterations(2)
+    ->UseRealTime()
+    ->Unit(benchmark::kMillisecond);
 BENCHMARK(in_one_process)->Iterations(2)->UseRealTime()->Unit(benchmark::kMillisecond);
 
 }  // namespace

@@ -1,7 +1,8 @@
 // What does a message cost? Round trip and one-way stream of one tensor between two threads of one
 // process over every transport, beside what bounds them: memcpy, a raw UNIX socket, and two bare
-// ZeroMQ sockets that lend their memory on sending. Run in one process, so that all see the same
-// machine at the same time.
+// ZeroMQ sockets that lend their memory on sending, with and without what every endpoint must add
+// (header, names, aligned memory). Run in one process, so that all see the same machine at the same
+// time.
 #include <array>
 #include <atomic>
 #include <chrono>
@@ -19,6 +20,7 @@
 
 #include "millrace/core/tensor_pool.hpp"
 #include "millrace/transport/in_process.hpp"
+#include "millrace/transport/message.hpp"
 #include "millrace/transport/zeromq.hpp"
 
 namespace {
@@ -131,6 +133,48 @@ class BarePipe final : public Pipe {
   std::vector<zmq::socket_t> sockets_;
 };
 
+/// What an endpoint of ours cannot do without: a header, two sockets per rank that know who speaks,
+/// and payloads in aligned memory.
+class FramedPipe final : public Pipe {
+ public:
+  explicit FramedPipe(std::int64_t bytes)
+      : directory_(std::filesystem::temp_directory_path()), bytes_(bytes) {
+    for (std::size_t i = 0; i < 2; ++i) {
+      buffers_[i] = Tensor(DType::U8, {bytes});
+      listeners_.emplace_back(context_, zmq::socket_type::router);
+      listeners_[i].bind("ipc://" + directory_.path() + "/" + std::to_string(i));
+      dialers_.emplace_back(context_, zmq::socket_type::dealer);
+      dialers_[i].set(zmq::sockopt::linger, 0);
+      dialers_[i].set(zmq::sockopt::sndhwm, 0);
+      dialers_[i].connect("ipc://" + directory_.path() + "/" + std::to_string(1 - i));
+    }
+  }
+
+  void send(std::size_t from) override {
+    Tensor& buffer = buffers_[from];
+    dialers_[from].send(zmq::message_t(kHeaderBytes), zmq::send_flags::sndmore);
+    zmq::message_t payload(buffer.data(), buffer.bytes(), [](void*, void*) {});
+    dialers_[from].send(payload, zmq::send_flags::none);
+  }
+
+  void receive(std::size_t to) override {
+    zmq::message_t part;
+    for (int i = 0; i < 3; ++i) static_cast<void>(listeners_[to].recv(part));
+    Tensor tensor = pools_[to].make(DType::U8, {bytes_});
+    std::memcpy(tensor.data(), part.data(), part.size());
+    benchmark::DoNotOptimize(tensor);
+  }
+
+ private:
+  PrivateDirectory directory_;
+  std::int64_t bytes_;
+  std::array<TensorPool, 2> pools_;
+  std::array<Tensor, 2> buffers_;
+  zmq::context_t context_{1};
+  std::vector<zmq::socket_t> listeners_;
+  std::vector<zmq::socket_t> dialers_;
+};
+
 using MakePipe = std::function<std::unique_ptr<Pipe>(std::int64_t bytes)>;
 
 std::unique_ptr<Pipe> over_zeromq(std::int64_t bytes, ZeroMqOptions options) {
@@ -240,6 +284,7 @@ int main(int count, char** arguments) {
   add(
       "unix_socket", [](std::int64_t bytes) { return std::make_unique<SocketPipe>(bytes); }, false);
   add("bare_zeromq_ipc", [](std::int64_t bytes) { return std::make_unique<BarePipe>(bytes); });
+  add("framed_zeromq_ipc", [](std::int64_t bytes) { return std::make_unique<FramedPipe>(bytes); });
   add("zmq_ipc_unhashed", zeromq(ZeroMqLink::Ipc, false, false));
   add("zmq_ipc", zeromq(ZeroMqLink::Ipc, false, true));
   add("zmq_tcp", zeromq(ZeroMqLink::Tcp, true, true));
