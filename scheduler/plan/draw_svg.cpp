@@ -11,6 +11,7 @@ namespace millrace {
 namespace {
 
 using picture::Box;
+using picture::nice_step;
 using picture::number;
 
 constexpr double kLeft = 66;
@@ -19,15 +20,6 @@ constexpr double kRow = 26;
 constexpr double kRowGap = 6;
 constexpr double kCharacter = 6.8;  // of the labels' font
 constexpr double kMemoryHeight = 120;
-
-double nice_step(double extent, double most_steps) {
-  const double raw = extent / most_steps;
-  if (!(raw > 0)) return 1;
-  const double power = std::pow(10, std::floor(std::log10(raw)));
-  for (const double factor : {1.0, 2.0, 5.0})
-    if (factor * power >= raw * (1 - 1e-9)) return factor * power;
-  return 10 * power;
-}
 
 class SvgPicture {
  public:

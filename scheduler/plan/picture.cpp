@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <cstdio>
 #include <limits>
 
@@ -99,6 +100,15 @@ std::string number(double value, int digits) {
   std::array<char, 40> text{};
   const int length = std::snprintf(text.data(), text.size(), "%.*g", digits, value);
   return {text.data(), static_cast<std::size_t>(length)};
+}
+
+double nice_step(double extent, double most_steps) {
+  const double raw = extent / most_steps;
+  if (!(raw > 0)) return 1;
+  const double power = std::pow(10, std::floor(std::log10(raw)));
+  for (const double factor : {1.0, 2.0, 5.0})
+    if (factor * power >= raw * (1 - 1e-9)) return factor * power;
+  return 10 * power;
 }
 
 std::string escaped(const std::string& text) {

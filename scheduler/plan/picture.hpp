@@ -36,6 +36,9 @@ void require_drawable(std::size_t actions);
 /// Shortest decimal text of a number with at most `digits` significant digits: "4.5", "33".
 [[nodiscard]] std::string number(double value, int digits = 6);
 
+/// 1, 2 or 5 times a power of ten: the distance of an axis's marks, at most `most_steps` of them.
+[[nodiscard]] double nice_step(double extent, double most_steps);
+
 /// Escapes <, >, & and quotes for XML and HTML.
 [[nodiscard]] std::string escaped(const std::string& text);
 

@@ -1,14 +1,18 @@
 // The Pareto front of a search: filter, table, picture.
 #include <algorithm>
-#include <array>
-#include <cstdio>
+#include <cmath>
 #include <tuple>
 
 #include "millrace/scheduler/plan/search.hpp"
+#include "plan/picture.hpp"
 
 namespace millrace {
 
 namespace {
+
+using picture::number;
+
+constexpr std::size_t kListRow = 18;
 
 bool beats(const Found& a, const Found& b) {
   return a.makespan <= b.makespan && a.span <= b.span && a.peak_memory <= b.peak_memory;
@@ -21,55 +25,73 @@ std::string label(const Found& found) {
   return text;
 }
 
-std::string number(double value) {
-  std::array<char, 32> text{};
-  std::snprintf(text.data(), text.size(), "%.6g", value);
-  return text.data();
-}
-
 std::string padded(const std::string& text, std::size_t width) {
   return std::string(width > text.size() ? width - text.size() : 0, ' ') + text;
 }
 
-/// Maps values to the pixels of one axis.
+/// Maps values to the pixels of one axis. Its ends are marks, with `step` from one to the next.
 struct Axis {
-  double low = 0, high = 1, from = 0, to = 1;
+  double low = 0, high = 1, step = 1, from = 0, to = 1;
 
-  [[nodiscard]] std::string at(double value) const {
-    const double share = high > low ? (value - low) / (high - low) : 0.5;
-    std::array<char, 32> text{};
-    std::snprintf(text.data(), text.size(), "%.1f", from + share * (to - from));
-    return text.data();
+  void cover(double least, double most) {
+    step = picture::nice_step(most > least ? most - least : std::max(1.0, std::abs(most)), 6);
+    low = std::floor(least / step) * step;
+    high = std::max(std::ceil(most / step) * step, low + step);
   }
+
+  [[nodiscard]] double at(double value) const {
+    return from + (value - low) / (high - low) * (to - from);
+  }
+
+  [[nodiscard]] int marks() const { return static_cast<int>(std::lround((high - low) / step)); }
 };
 
-std::string text_at(const std::string& x,
-                    const std::string& y,
-                    const std::string& anchor,
-                    const std::string& text) {
-  return "<text x=\"" + x + "\" y=\"" + y + "\" text-anchor=\"" + anchor + "\">" + text +
-         "</text>\n";
+std::string text_at(double x, double y, const std::string& anchor, const std::string& text) {
+  return "<text x=\"" + number(x) + "\" y=\"" + number(y) + "\" text-anchor=\"" + anchor + "\">" +
+         text + "</text>\n";
 }
 
-std::string dot(const Axis& x, const Axis& y, double memory, const Found& found, bool span) {
-  const double value = span ? found.span : found.makespan;
-  return "<circle cx=\"" + x.at(memory) + "\" cy=\"" + y.at(value) + "\" r=\"4\" class=\"" +
-         (span ? "span" : "makespan") + "\"><title>" + label(found) + ": makespan " +
-         number(found.makespan) + ", span " + number(found.span) + ", peak memory " +
-         number(memory) + "</title></circle>\n";
+std::string line(double x1, double y1, double x2, double y2, const std::string& name) {
+  return "<path d=\"M" + number(x1) + " " + number(y1) + "L" + number(x2) + " " + number(y2) +
+         "\" class=\"" + name + "\"/>\n";
+}
+
+std::string dot(double x, double y, double radius, const std::string& name) {
+  return "<circle cx=\"" + number(x) + "\" cy=\"" + number(y) + "\" r=\"" + number(radius) +
+         "\" class=\"" + name + "\"/>";
 }
 
 std::string axes(const Axis& x, const Axis& y) {
-  std::string svg = "<path d=\"M70 20V340H620\" fill=\"none\" stroke=\"#444\"/>\n";
-  for (int i = 0; i <= 4; ++i) {
-    const double memory = x.low + (x.high - x.low) * i / 4;
-    const double time = y.low + (y.high - y.low) * i / 4;
-    svg += text_at(x.at(memory), "358", "middle", number(memory));
-    svg += text_at("64", y.at(time), "end", number(time));
+  std::string svg;
+  for (int i = 0; i <= x.marks(); ++i) {
+    const double memory = x.low + i * x.step;
+    svg += line(x.at(memory), y.from, x.at(memory), y.to, "grid");
+    svg += text_at(x.at(memory), y.from + 18, "middle", number(memory));
   }
-  svg += text_at("345", "382", "middle", "peak memory of a rank");
-  svg += text_at("80", "14", "start", "time of a step: makespan (filled) and span (open)");
-  return svg;
+  for (int i = 0; i <= y.marks(); ++i) {
+    const double time = y.low + i * y.step;
+    svg += line(x.from, y.at(time), x.to, y.at(time), "grid");
+    svg += text_at(x.from - 8, y.at(time) + 4, "end", number(time));
+  }
+  return svg + text_at((x.from + x.to) / 2, y.from + 40, "middle", "peak memory of a rank");
+}
+
+/// What the marks mean, above the axes.
+std::string legend(double x, double y) {
+  return dot(x + 4, y - 4, 4, "makespan") + text_at(x + 14, y, "start", "makespan") +
+         dot(x + 96, y - 4, 6, "span") +
+         text_at(x + 108, y, "start", "span, when steps overlap (time of a step)");
+}
+
+/// A schedule: its two times over its memory, under the number that the list gives it.
+std::string point(const Axis& x, const Axis& y, const Found& found, const std::string& name) {
+  const double column = x.at(found.peak_memory);
+  const double makespan = y.at(found.makespan), span = y.at(found.span);
+  return "<g><title>" + picture::escaped(label(found)) + ": makespan " + number(found.makespan) +
+         ", span " + number(found.span) + ", peak memory " + number(found.peak_memory) +
+         "</title>" + line(column, makespan, column, span, "both") +
+         dot(column, makespan, 4, "makespan") + dot(column, span, 6, "span") + "</g>\n" +
+         text_at(column + 10, makespan + 4, "start", name);
 }
 
 }  // namespace
@@ -96,27 +118,28 @@ std::string front_table(const std::vector<Found>& front) {
 }
 
 std::string front_svg(const std::vector<Found>& front) {
-  Axis x{.low = 0, .high = 1, .from = 90, .to = 600};
-  Axis y{.low = 0, .high = 1, .from = 330, .to = 35};
+  Axis x{.from = 70, .to = 600};
+  Axis y{.from = 340, .to = 44};
   if (!front.empty()) {
-    x.low = front.front().peak_memory;
-    x.high = front.back().peak_memory;
-    y.low = front.front().span;
-    y.high = front.front().makespan;
+    x.cover(front.front().peak_memory, front.back().peak_memory);
+    const auto span = [](const Found& found) { return std::min(found.span, found.makespan); };
+    y.cover(span(*std::ranges::min_element(front, {}, span)),
+            std::ranges::max_element(front, {}, &Found::makespan)->makespan);
   }
-  for (const Found& found : front) {
-    y.low = std::min(y.low, std::min(found.span, found.makespan));
-    y.high = std::max(y.high, found.makespan);
-  }
+  const std::string height =
+      std::to_string(std::max<std::size_t>(400, 70 + kListRow * front.size()));
   std::string svg =
-      "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 640 400\" width=\"640\" "
-      "height=\"400\" font-family=\"sans-serif\" font-size=\"11\">\n"
-      "<style>.makespan{fill:#1f77b4}.span{fill:#fff;stroke:#d62728;stroke-width:2}</style>\n"
-      "<rect width=\"640\" height=\"400\" fill=\"#fff\"/>\n";
-  svg += axes(x, y);
-  for (const Found& found : front) {
-    svg += dot(x, y, found.peak_memory, found, false);
-    svg += dot(x, y, found.peak_memory, found, true);
+      "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 900 " + height +
+      "\" width=\"900\" height=\"" + height +
+      "\" font-family=\"Helvetica, Arial, sans-serif\" font-size=\"12\">\n"
+      "<style>.makespan{fill:#3763bd}.span{fill:none;stroke:#d9730d;stroke-width:1.6}"
+      ".grid{stroke:#e3e3e6}.both{stroke:#999}</style>\n<rect width=\"900\" height=\"" +
+      height + "\" fill=\"#fff\"/>\n" + legend(x.from, 24) + axes(x, y);
+  for (std::size_t i = 0; i < front.size(); ++i) {
+    const std::string name = std::to_string(i + 1);
+    const double row = y.to + 4 + static_cast<double>(kListRow * i);
+    svg += point(x, y, front[i], name) + text_at(650, row, "end", name) +
+           text_at(660, row, "start", picture::escaped(label(front[i])));
   }
   return svg + "</svg>\n";
 }

@@ -254,5 +254,19 @@ TEST(ParetoFront, KeepsWhatNothingBeatsAndSortsByMemory) {
   EXPECT_THAT(front_svg(front), testing::HasSubstr("<title>span: makespan 9, span 7"));
 }
 
+TEST(ParetoFront, ThePictureHasRoundMarksAndNamesItsPoints) {
+  const std::string svg =
+      front_svg({found("slow", 1657.35, 1657.35, 4), found("wide", 1138.2, 1128, 12)});
+
+  for (const char* mark : {">1100<", ">1200<", ">1700<", ">4<", ">6<", ">12<", ">slow<", ">wide<"})
+    EXPECT_THAT(svg, testing::HasSubstr(mark));
+  EXPECT_THAT(svg, testing::Not(testing::HasSubstr(">1128<")));
+}
+
+TEST(ParetoFront, OneScheduleOrNoneIsStillAPicture) {
+  EXPECT_THAT(front_svg({}), testing::EndsWith("</svg>\n"));
+  EXPECT_THAT(front_svg({found("only", 0, 0, 0)}), testing::Not(testing::HasSubstr("nan")));
+}
+
 }  // namespace
 }  // namespace millrace
