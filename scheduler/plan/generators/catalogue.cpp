@@ -302,8 +302,10 @@ std::string unknown_name(std::string_view name) {
       std::min_element(kEntries.begin(), kEntries.end(), [&](const auto& a, const auto& b) {
         return edit_distance(name, a.name) < edit_distance(name, b.name);
       });
-  std::string sentence = "unknown schedule '" + std::string(name) + "'; did you mean '" +
-                         std::string(nearest->name) + "'? known:";
+  const bool near = edit_distance(name, nearest->name) <= name.size() / 2;
+  std::string sentence = "unknown schedule '" + std::string(name) + "'; " +
+                         (near ? "did you mean '" + std::string(nearest->name) + "'? " : "") +
+                         "known:";
   for (const ScheduleEntry& entry : kEntries) sentence += " " + std::string(entry.name);
   return sentence;
 }

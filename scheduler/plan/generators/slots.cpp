@@ -51,7 +51,9 @@ Program chimera(const ScheduleOptions& options) {
           "-p is " + std::to_string(ranks) + "; a bidirectional pipeline works with an even -p");
   require(options.micro_batches % ranks == 0,
           given("-m", options.micro_batches, options) + "; chimera works with multiples of p: " +
-              std::to_string(std::max(1, options.micro_batches / ranks) * ranks) + " or " +
+              (options.micro_batches < ranks
+                   ? ""
+                   : std::to_string(options.micro_batches / ranks * ranks) + " or ") +
               std::to_string((options.micro_batches / ranks + 1) * ranks));
 
   Program program{.shape = {.ranks = ranks,
