@@ -62,6 +62,8 @@ void require_taken(const std::vector<std::string>& subjects,
 
 void compare_schedules(const std::string& list, const PlanOptions& options) {
   const std::vector<std::string> subjects = split(list);
+  require(std::find(subjects.begin(), subjects.end(), "") == subjects.end(),
+          "'" + list + "' has an empty name; compare takes schedules as a list, 1f1b,zb-h1");
   std::vector<std::vector<std::string>> untaken;
   for (const std::string& subject : subjects) untaken.push_back(untaken_options(subject, options));
   require_taken(subjects, untaken);
@@ -119,7 +121,7 @@ void add_compare(CLI::App& app) {
       "compare", "Schedules side by side, or a plan's simulation and a measured trace");
   auto subjects = std::make_shared<std::vector<std::string>>();
   auto options = std::make_shared<PlanOptions>();
-  verb->add_option("subjects", *subjects, "S1,S2,... or PLAN TRACE.json")
+  verb->add_option("schedules", *subjects, "S1,S2,... or PLAN TRACE.json")
       ->required()
       ->expected(1, 2);
   add_plan_options(*verb, *options);

@@ -13,6 +13,7 @@
 #include "cli/verbs.hpp"
 #include "millrace/core/error.hpp"
 #include "millrace/scheduler/plan/draw.hpp"
+#include "millrace/scheduler/plan/passes.hpp"
 
 namespace millrace::cli {
 
@@ -21,6 +22,39 @@ namespace {
 /// In units: ticks_per_unit becomes 1.
 void in_units(std::vector<double>& ticks, double ticks_per_unit) {
   for (double& each : ticks) each /= ticks_per_unit;
+}
+
+/// A timeline in units that begins at 0.
+Timeline aligned(Timeline timeline) {
+  double start = INFINITY;
+  for (const auto& rank : timeline.ranks)
+    for (const Interval& time : rank) start = std::min(start, time.start);
+  for (auto& rank : timeline.ranks)
+    for (Interval& time : rank) {
+      time.start = (time.start - start) / timeline.ticks_per_unit;
+      time.end = (time.end - start) / timeline.ticks_per_unit;
+    }
+  timeline.ticks_per_unit = 1;
+  return timeline;
+}
+
+/// What ran, and when.
+struct Measured {
+  Program program;
+  Timeline timeline;
+};
+
+/// The plan as it was executed: ranks that exchange messages ran it lowered, one process did not.
+Measured read_run(Program program, const std::string& trace) {
+  const std::string text = read_file("the trace", trace);
+  ParsedTimeline read = read_trace(text, program);
+  if (read.timeline) return {std::move(program), aligned(std::move(*read.timeline))};
+  const std::string fault = trace + ":" + to_string(read.diagnostics.front());
+  if (Graph(program).has_messages()) throw DataError(fault);
+  Program lowered = insert_messages(insert_reductions(program));
+  read = read_trace(text, lowered);
+  if (!read.timeline) throw DataError(fault);
+  return {std::move(lowered), aligned(std::move(*read.timeline))};
 }
 
 /// Mean of what was measured, by op, stage and slice, in seconds; links as given.
@@ -55,20 +89,6 @@ Cost measured_cost(const Program& program, const Timeline& measured, const Cost&
   fill(cost.backward, Op::Backward);
   fill(cost.recompute, Op::Recompute);
   return cost;
-}
-
-/// A timeline in units that begins at 0.
-Timeline aligned(Timeline timeline) {
-  double start = INFINITY;
-  for (const auto& rank : timeline.ranks)
-    for (const Interval& time : rank) start = std::min(start, time.start);
-  for (auto& rank : timeline.ranks)
-    for (Interval& time : rank) {
-      time.start = (time.start - start) / timeline.ticks_per_unit;
-      time.end = (time.end - start) / timeline.ticks_per_unit;
-    }
-  timeline.ticks_per_unit = 1;
-  return timeline;
 }
 
 /// Sums over one kind of op: lengths and starts, simulated and measured.
@@ -109,6 +129,12 @@ Comparison compared(const Program& program, const Timeline& simulated, const Tim
   return result;
 }
 
+/// Measured less simulated; 0 where only the order of additions tells them apart.
+double residual_of(const Residual& it) {
+  const double residual = it.measured - it.simulated;
+  return std::abs(residual) <= 1e-12 * std::abs(it.measured) ? 0 : residual;
+}
+
 std::string name_of(const std::pair<Op, Stage>& key) {
   return std::to_string(key.second.value) + std::string(letters(key.first));
 }
@@ -119,7 +145,7 @@ std::vector<std::string> residual_row(const std::string& name, const Residual& i
           std::to_string(it.count),
           plain(it.simulated / n),
           plain(it.measured / n),
-          plain((it.measured - it.simulated) / n),
+          plain(residual_of(it) / n),
           plain(it.start / std::max(it.count, 1)),
           plain(it.worst_start)};
 }
@@ -129,7 +155,7 @@ nlohmann::json to_json(const Residual& it) {
   return {{"count", it.count},
           {"simulated", it.simulated},
           {"measured", it.measured},
-          {"residual", it.measured - it.simulated},
+          {"residual", residual_of(it)},
           {"mean_start_residual", it.start / n},
           {"worst_start_residual", it.worst_start}};
 }
@@ -152,12 +178,17 @@ void print_pictures(const Program& program, const Timeline& simulated, const Tim
   }
 }
 
+/// The ratio to three decimals.
+std::string times_as_long(double seen, double predicted) {
+  return predicted > 0 ? plain(std::round(seen / predicted * 1000) / 1000) : "-";
+}
+
 void print_comparison(const Comparison& result, const Report& predicted, const Report& seen) {
   std::cout << table({{"", "simulated", "measured", "measured / simulated"},
                       {"makespan",
                        plain(predicted.makespan),
                        plain(seen.makespan),
-                       plain(seen.makespan / predicted.makespan)},
+                       times_as_long(seen.makespan, predicted.makespan)},
                       {"bubble",
                        percent(predicted.bubble_makespan_ratio()),
                        percent(seen.bubble_makespan_ratio())}});
@@ -221,10 +252,7 @@ void compare_with_trace(const std::string& plan,
   const bool by_means = options.typed_costs.empty() && options.costs_file.empty();
   require(!by_means || !options.rank_speed,
           "--rank-speed goes with --f, --i, --w or --costs; measured times are of the rank itself");
-  const Program program = program_of(plan, options);
-  ParsedTimeline read = read_trace(read_file("the trace", trace), program);
-  if (!read.timeline) throw DataError(trace + ":" + to_string(read.diagnostics.front()));
-  const Timeline measured = aligned(std::move(*read.timeline));
+  const auto [program, measured] = read_run(program_of(plan, options), trace);
   const Cost given = cost_of(program.shape, options);
   const Cost means = measured_cost(program, measured, given);
   const Cost& cost = by_means ? means : given;

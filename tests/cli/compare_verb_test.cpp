@@ -67,6 +67,26 @@ TEST_F(CompareVerb, PredictsWithTheMeasuredMeansWhenNoCostsAreGiven) {
                         "rank 0 |"));
 }
 
+TEST_F(CompareVerb, LowersThePlanWhenItsRunExchangedMessages) {
+  write_pair();
+  ASSERT_EQ(command("show 1f1b -p 2 -m 2 --comms --latency 1 --trace " + path("t.json")).code, 0);
+
+  const json all = json::parse(with_trace("--json").text);
+
+  EXPECT_EQ(all["makespan"]["measured"], 9 + 2);  // F of micro-batch 0 and B of the last travel
+  EXPECT_EQ(all["per_op"]["F"]["count"], 4);
+}
+
+TEST_F(CompareVerb, NamesWhatATraceOfAnotherPlanHas) {
+  write_pair();
+  ASSERT_EQ(command("show 1f1b -p 2 -m 3 --trace " + path("t.json")).code, 0);
+
+  const Ran ran = with_trace("");
+
+  EXPECT_EQ(ran.code, 65);
+  EXPECT_THAT(ran.text, HasSubstr("the trace has 0F2 on rank 0, the program has not"));
+}
+
 TEST_F(CompareVerb, PredictsWithTheCostsThatAreGivenAndSaysWhich) {
   write_pair();
 
