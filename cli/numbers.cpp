@@ -59,6 +59,7 @@ NumberList number_list(const std::string& option, const std::string& text, doubl
   std::size_t from = 0;
   while (from <= text.size()) {
     const std::size_t comma = std::min(text.find(',', from), text.size());
+    if (comma == from) refuse(option, text, "numbers with one comma between two of them");
     list.values.push_back(decimal(option, text.substr(from, comma - from), least));
     list.decimals = std::max(list.decimals, decimals_of(list.values.back()));
     from = comma + 1;
@@ -73,6 +74,10 @@ std::string plain(double value) {
   const char* format = whole && std::abs(value) >= 1e12 ? "%.0f" : "%.12g";
   const int length = std::snprintf(text.data(), text.size(), format, value);
   return {text.data(), static_cast<std::size_t>(length)};
+}
+
+std::string value_count(std::size_t values) {
+  return std::to_string(values) + (values == 1 ? " value" : " values");
 }
 
 std::string percent(double share) {

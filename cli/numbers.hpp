@@ -2,6 +2,7 @@
 // as typed, the value and what is allowed; and numbers as printed.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -32,6 +33,9 @@ struct NumberList {
 
 /// Shortest text with at most 12 significant digits, whole numbers with all: "4.5".
 [[nodiscard]] std::string plain(double value);
+
+/// "1 value", "3 values".
+[[nodiscard]] std::string value_count(std::size_t values);
 
 /// "27.3 %".
 [[nodiscard]] std::string percent(double share);

@@ -62,8 +62,8 @@ SliceShares slice_shares(const PlanOptions& options, int slices) {
     return {std::vector<double>(static_cast<std::size_t>(slices), 1), static_cast<double>(slices)};
   const NumberList& list = *options.slice_costs;
   require(list.values.size() == static_cast<std::size_t>(slices),
-          "--slice-costs has " + std::to_string(list.values.size()) +
-              " values; the schedule has q = " + std::to_string(slices) + " slices");
+          "--slice-costs has " + value_count(list.values.size()) +
+              "; the schedule has q = " + std::to_string(slices) + " slices");
   SliceShares result;
   for (const double value : list.values) {
     result.shares.push_back(whole_if_near(value * std::pow(10, list.decimals)));

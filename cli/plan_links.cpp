@@ -56,8 +56,7 @@ void set_links(Cost& cost, const PlanOptions& options, int ranks) {
   if (!options.rank_speed) return;
   const std::size_t speeds = options.rank_speed->values.size();
   require(speeds == static_cast<std::size_t>(ranks),
-          "--rank-speed has " + std::to_string(speeds) +
-              " values; allowed are p = " + std::to_string(ranks));
+          "--rank-speed has " + value_count(speeds) + "; allowed are p = " + std::to_string(ranks));
   cost.rank_speed = options.rank_speed->values;
 }
 

@@ -241,6 +241,13 @@ bool is_path(const std::string& subject) {
   return subject.find_first_of("./") != std::string::npos;
 }
 
+/// Throws InvalidArgument when an option says how to read a CSV.
+void require_generated(const std::string& subject, const PlanOptions& options) {
+  require(!options.old_letters && !options.skip_sharding,
+          std::string(options.old_letters ? "--old-letters" : "--skip-sharding") +
+              " says how to read a CSV file; schedule '" + subject + "' is generated");
+}
+
 /// Whether the stages or ranks may differ.
 bool unequal(const PlanOptions& options) {
   const auto several = [](const NumberList& list) { return list.values.size() > 1; };
@@ -294,6 +301,7 @@ std::optional<double> memory_limit_of(const PlanOptions& options, int ranks) {
   std::string text = options.memory_limit;
   if (text.back() != 'p') return plain_limit(text);
   text.pop_back();
+  require(!text.empty(), "--memory-limit is 'p'; expected a number before the p, such as 1p");
   const double limit = decimal("--memory-limit", text, 0);
   if (options.costs_file.empty()) return limit * ranks * mean(options.memory_forward);
   const CostFile file = cost_file_of(options);
@@ -350,6 +358,7 @@ Program program_of(const std::string& subject, const PlanOptions& options) {
   }
   ScheduleOptions schedule = schedule_options(options);
   const ScheduleEntry& entry = find_schedule(subject);
+  require_generated(subject, options);
   if (!entry.limited) schedule.memory_limit.reset();
   require(!options.slice_costs || entry.sliced,
           "--slice-costs was given, but schedule '" + subject + "' has no slices");
@@ -372,6 +381,7 @@ Program comparable_program_of(const std::string& subject, const PlanOptions& opt
   if (!entry.grouped) own.schedule.group.reset();
   if (!entry.waved) own.schedule.waves.reset();
   if (!entry.ordered) own.schedule.order.reset();
+  if (!is_path(subject)) own.old_letters = own.skip_sharding = false;
   return program_of(subject, own);
 }
 

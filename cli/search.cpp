@@ -14,6 +14,7 @@
 #include "cli/verbs.hpp"
 #include "millrace/core/error.hpp"
 #include "millrace/scheduler/plan/passes.hpp"
+#include "millrace/scheduler/plan/text.hpp"
 
 namespace millrace::cli {
 
@@ -24,7 +25,7 @@ struct SearchArguments {
   std::string objective = "makespan";
   std::int64_t budget = SearchOptions{}.budget;
   std::optional<double> time_cap;
-  std::optional<std::string> pareto;
+  std::optional<std::string> out, pareto;
   bool one_copy = false;
 };
 
@@ -48,6 +49,8 @@ void require_searchable(const SearchArguments& arguments) {
   require(!plan.slice_costs || plan.schedule.slices,
           "--slice-costs needs -q: the search cuts no slices of its own");
   require(!plan.contention, "--contention: the search times links that are free at any time");
+  require(!plan.old_letters && !plan.skip_sharding,
+          "--old-letters and --skip-sharding say how to read a CSV file; the search reads none");
   require(!plan.atomic_pairs, "--atomic-pairs: the search runs pairs one half after the other");
   require(!plan.chunk_costs || plan.schedule.chunks,
           "--chunk-costs needs -v: the search compares numbers of chunks of one model");
@@ -139,6 +142,7 @@ std::string title(const Found& best) {
 
 void run(const SearchArguments& arguments) {
   check_outputs(arguments.plan);
+  if (arguments.out) require_writable("--out", *arguments.out);
   if (arguments.pareto) require_writable("--pareto", *arguments.pareto);
   const SearchOptions options = search_options(arguments);
   SearchResult result = search(options);
@@ -160,6 +164,7 @@ void run(const SearchArguments& arguments) {
   const Timeline timeline = timeline_of(graph, cost);
   const Figures figures = figures_of(graph, cost, timeline, arguments.plan);
   write_outputs(arguments.plan, lowered, cost, timeline);
+  if (arguments.out) write_file("--out", *arguments.out, write_plan({lowered, {}}));
   if (arguments.pareto) write_file("--pareto", *arguments.pareto, front_svg(result.front));
   if (arguments.plan.json) {
     std::cout << result_json(arguments, result, figures).dump() << '\n';
@@ -190,7 +195,7 @@ void add_search_options(CLI::App& verb, SearchArguments& arguments) {
       "Seconds after which the search stops where it is, and says so");
   verb.add_option_function<std::string>(
           "--out",
-          [&arguments](Text text) { arguments.plan.plan = text; },
+          [&arguments](Text text) { arguments.out = text; },
           "Write the winner as a plan file (as --plan)")
       ->type_name("FILE");
   verb.add_option_function<std::string>(

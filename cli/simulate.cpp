@@ -105,11 +105,29 @@ nlohmann::json more_runs(const Graph& graph, const Cost& cost, const PlanOptions
 }
 
 void print_more(const nlohmann::json& more) {
-  for (const auto& [what, numbers] : more.items()) {
-    std::cout << '\n' << what << ':';
-    for (const auto& [name, value] : numbers.items())
-      std::cout << "  " << name << ' ' << plain(value.get<double>());
-    std::cout << '\n';
+  const auto text = [](const nlohmann::json& numbers, const char* name) {
+    return plain(numbers[name].get<double>());
+  };
+  if (more.contains("iterations")) {
+    const auto& it = more["iterations"];
+    std::cout << '\n'
+              << table({{text(it, "steps") + " steps", "each", "in all"},
+                        {"with a barrier between",
+                         text(it, "per_step_barrier"),
+                         text(it, "total_barrier")},
+                        {"without", text(it, "per_step_overlap"), text(it, "total_overlap")}});
+  }
+  if (more.contains("jitter")) {
+    const auto& it = more["jitter"];
+    std::cout << "\nmakespan of " << text(it, "runs") << " jittered runs\n"
+              << table({{"mean", "least", "5 %", "median", "95 %", "99 %", "most"},
+                        {text(it, "mean"),
+                         text(it, "least"),
+                         text(it, "p05"),
+                         text(it, "median"),
+                         text(it, "p95"),
+                         text(it, "p99"),
+                         text(it, "most")}});
   }
 }
 

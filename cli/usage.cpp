@@ -101,6 +101,11 @@ std::string wrong_count(const std::string& what) {
   return name + " is given " + given + " times; give it once";
 }
 
+/// "a schedule", but "schedules".
+std::string with_article(const std::string& noun) {
+  return (noun.ends_with('s') ? "" : "a ") + noun;
+}
+
 }  // namespace
 
 std::string nearest_name(const std::string& typed, const std::vector<std::string>& names) {
@@ -148,7 +153,8 @@ std::string usage_sentence(const CLI::App& app,
   else if (dynamic_cast<const CLI::RequiredError*>(&error) != nullptr && &verb == &app)
     sentence = missing_verb(app, first);
   else if (dynamic_cast<const CLI::RequiredError*>(&error) != nullptr)
-    sentence = verb.get_name() + " needs a " + what.substr(0, what.find(" is required"));
+    sentence =
+        verb.get_name() + " needs " + with_article(what.substr(0, what.find(" is required")));
   const std::string of = &verb == &app ? "" : " " + verb.get_name();
   return sentence + (sentence.back() == '?' ? " See " : "; see ") + app.get_name() + of + " --help";
 }

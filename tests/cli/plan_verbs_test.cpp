@@ -90,6 +90,16 @@ TEST_F(PlanVerbs, SimulateRepeatsStepsWithAndWithoutABarrier) {
   EXPECT_EQ(all["iterations"]["per_step_overlap"], all["span"]);
 }
 
+TEST_F(PlanVerbs, SimulatePrintsStepsInARowAndJitterAsTables) {
+  const std::string text = command("simulate zb-h2 --iterations 4 --jitter 0.1").text;
+
+  EXPECT_THAT(text,
+              AllOf(HasSubstr("\n4 steps                 each  in all\n"
+                              "with a barrier between    27     108\n"
+                              "without                   24      99\n"),
+                    HasSubstr("\nmakespan of 100 jittered runs\nmean")));
+}
+
 TEST_F(PlanVerbs, SimulateJittersBySeedWithPercentiles) {
   const std::string verb = "simulate 1f1b --jitter 0.2 --json --seed ";
   const json one = json::parse(command(verb + "1").text)["jitter"];
@@ -161,6 +171,18 @@ TEST_F(PlanVerbs, BadInputIsOneSentenceAndExitCodeTwo) {
       {"show 1f1b --json", "millrace: --json is of simulate and verify"},
       {"show 1f1b --csv --svg", "millrace: --csv and --svg would both go to standard output"},
       {"simulate 1f1b --json --csv", "millrace: --json and --csv would both go to standard output"},
+      {"simulate 1f1b --f 1,,2",
+       "millrace: --f is '1,,2'; expected numbers with one comma between"},
+      {"simulate 1f1b --memory-limit p",
+       "millrace: --memory-limit is 'p'; expected a number before the p, such as 1p\n"},
+      {"simulate 1f1b --rank-speed 1", "millrace: --rank-speed has 1 value; allowed are p = 4\n"},
+      {"show 1f1b --old-letters",
+       "millrace: --old-letters says how to read a CSV file; schedule '1f1b' is generated\n"},
+      {"show xyz", "millrace: unknown schedule 'xyz'; known: gpipe"},
+      {"show chimera -m 3", "millrace: -m is 3 with -p 4; chimera works with multiples of p: 4\n"},
+      {"show chimera -m 7",
+       "millrace: -m is 7 with -p 4; chimera works with multiples of p: 4 or 8\n"},
+      {"compare 1f1b,", "millrace: '1f1b,' has an empty name; compare takes schedules as a list"},
       {"simulate 1f1b --jitter 2", "millrace: --jitter is '2'; expected a number from 0 to 1\n"},
       {"simulate 1f1b --memory-limit 2q",
        "millrace: --memory-limit is '2q'; expected a number, or a number with suffix p"},
@@ -199,12 +221,13 @@ TEST_F(PlanVerbs, WhatTheParserRefusesNamesTheOptionAsTypedAndTheNearestName) {
       {"show 1f1b --frob", "--frob is no option of show; see millrace show --help"},
       {"show 1f1b extra", "'extra' is one argument too many for show; see millrace show --help"},
       {"simulate", "simulate needs a schedule; see millrace simulate --help"},
+      {"compare", "compare needs schedules; see millrace compare --help"},
       {"simulate 1f1b -m", "-m needs a value; see millrace simulate --help"},
       {"simulate 1f1b -p 3 -p 4", "-p is given 2 times; give it once; see millrace simulate"},
       {"train --lr abc", "--lr is 'abc'; expected a number; see millrace train --help"},
       {"train --stages 3.5", "--stages is '3.5'; expected a whole number; see millrace train"},
       {"show 1f1b --comms=maybe", "--comms is 'maybe'; expected nothing, true or false; see"},
-      {"compare 1f1b gpipe zb-h1", "3 subjects are too many; see millrace compare --help"},
+      {"compare 1f1b gpipe zb-h1", "3 schedules are too many; see millrace compare --help"},
   };
   for (const auto& [arguments, sentence] : cases) {
     const Ran ran = command(arguments);

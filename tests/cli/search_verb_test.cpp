@@ -131,8 +131,9 @@ TEST_F(SearchVerb, RefusesBadInputInOneSentenceWithExitCodeTwo) {
       {"--group 2", "--group, --waves and --order are chosen by the search"},
       {"--contention --bandwidth 1 --message-bytes 1", "--contention: the search times links"},
       {"--f 1,2,3", "--f has 3 values"},
-      {"--out /nowhere/w.json", "--plan /nowhere/w.json cannot be written"},
+      {"--out /nowhere/w.json", "--out /nowhere/w.json cannot be written"},
       {"--pareto /nowhere/f.svg", "--pareto /nowhere/f.svg cannot be written"},
+      {"--old-letters", "--old-letters and --skip-sharding say how to read a CSV file; the search"},
       {"--jitter 0.1", "--jitter is no option of search"},
   };
   for (const auto& [arguments, sentence] : cases) {
