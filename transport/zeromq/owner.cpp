@@ -12,13 +12,13 @@ namespace millrace::zeromq {
 
 namespace {
 
-/// Acknowledgements only free memory: one answers for several frames, unless the sender asks.
+/// Acknowledgements only free memory: one answers for several frames, unless the sender asks. Not
+/// for many bytes: memory that comes back soon is still in the cache when it is used again.
 constexpr int kFramesPerAck = 8;
-constexpr std::uint64_t kBytesPerAck = std::uint64_t{4} << 20U;
+constexpr std::uint64_t kBytesPerAck = std::uint64_t{1} << 20U;
 
-/// What comes while the rank computes waits this long: with frames under way, and without.
-constexpr std::chrono::milliseconds kShortRest{4};
-constexpr std::chrono::milliseconds kLongRest{10};
+/// What comes while the rank computes waits this long.
+constexpr std::chrono::milliseconds kRest{10};
 
 constexpr int kMonitored = ZMQ_EVENT_DISCONNECTED | ZMQ_EVENT_HANDSHAKE_SUCCEEDED |
                            ZMQ_EVENT_CONNECT_RETRIED | ZMQ_EVENT_HANDSHAKE_FAILED_AUTH;
@@ -121,7 +121,7 @@ void Owner::now(Command command) noexcept {
 
 /// The second thread: short turns whenever the rank takes none itself.
 void Owner::run() noexcept {
-  auto pause = kShortRest;
+  auto pause = kRest;
   while (!end_) {
     pollfd wake{wake_, POLLIN, 0};
     const bool called = ::poll(&wake, 1, static_cast<int>(pause.count())) > 0;
@@ -130,7 +130,7 @@ void Owner::run() noexcept {
     // A rank that has the turn does all this itself.
     if (!called && !lock.try_lock()) continue;
     take_turn(std::chrono::milliseconds(0));
-    pause = rest();
+    pause = std::min(patience(), kRest);
   }
 }
 
@@ -147,13 +147,6 @@ void Owner::guarded(const Body& body) noexcept {
 
 void Owner::take_turn(std::chrono::milliseconds longest) noexcept {
   guarded([&] { poll_once(longest); });
-}
-
-/// How long the second thread may leave the sockets alone.
-std::chrono::milliseconds Owner::rest() const {
-  for (const auto& peer : peers_)
-    if (peer && (peer->unacknowledged != 0 || !peer->out.settled())) return kShortRest;
-  return std::min(patience(), kLongRest);
 }
 
 /// How long nothing needs to be done unless something happens.

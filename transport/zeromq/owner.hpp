@@ -29,7 +29,7 @@
 namespace millrace::zeromq {
 
 /// How long an acknowledgement may be put off, to answer for several frames.
-inline constexpr std::chrono::milliseconds kAckDelay{2};
+inline constexpr std::chrono::milliseconds kAckDelay{10};
 
 /// A message to send; `hashes` has one number per tensor, or is empty.
 struct Outgoing {
@@ -142,7 +142,6 @@ class Owner {
   void take_turn(std::chrono::milliseconds longest) noexcept;
   void poll_once(std::chrono::milliseconds longest);
   std::chrono::milliseconds patience() const;
-  std::chrono::milliseconds rest() const;
   void take_commands();
   void handle(Outgoing& message);
   void handle(const Question& question);
