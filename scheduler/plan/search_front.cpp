@@ -83,15 +83,30 @@ std::string legend(double x, double y) {
          text_at(x + 108, y, "start", "span, when steps overlap (time of a step)");
 }
 
-/// A schedule: its two times over its memory, under the number that the list gives it.
-std::string point(const Axis& x, const Axis& y, const Found& found, const std::string& name) {
+/// A schedule: its two times over its memory.
+std::string point(const Axis& x, const Axis& y, const Found& found) {
   const double column = x.at(found.peak_memory);
   const double makespan = y.at(found.makespan), span = y.at(found.span);
   return "<g><title>" + picture::escaped(label(found)) + ": makespan " + number(found.makespan) +
          ", span " + number(found.span) + ", peak memory " + number(found.peak_memory) +
          "</title>" + line(column, makespan, column, span, "both") +
-         dot(column, makespan, 4, "makespan") + dot(column, span, 6, "span") + "</g>\n" +
-         text_at(column + 10, makespan + 4, "start", name);
+         dot(column, makespan, 4, "makespan") + dot(column, span, 6, "span") + "</g>\n";
+}
+
+/// Whether a point stands over or under its neighbour in the front.
+bool shares_column(const std::vector<Found>& front, std::size_t i, const Axis& x) {
+  const auto near = [&](std::size_t j) {
+    return j < front.size() &&
+           std::abs(x.at(front[j].peak_memory) - x.at(front[i].peak_memory)) < 8;
+  };
+  return near(i + 1) || (i > 0 && near(i - 1));
+}
+
+/// The number that the list gives a schedule: above its point, or beside it in a shared column.
+std::string numeral(const Axis& x, const Axis& y, const Found& found, bool beside, std::size_t n) {
+  const double column = x.at(found.peak_memory), row = y.at(found.makespan);
+  return beside ? text_at(column + 10, row + 4, "start", std::to_string(n))
+                : text_at(column, row - 10, "middle", std::to_string(n));
 }
 
 }  // namespace
@@ -136,9 +151,9 @@ std::string front_svg(const std::vector<Found>& front) {
       ".grid{stroke:#e3e3e6}.both{stroke:#999}</style>\n<rect width=\"900\" height=\"" +
       height + "\" fill=\"#fff\"/>\n" + legend(x.from, 24) + axes(x, y);
   for (std::size_t i = 0; i < front.size(); ++i) {
-    const std::string name = std::to_string(i + 1);
     const double row = y.to + 4 + static_cast<double>(kListRow * i);
-    svg += point(x, y, front[i], name) + text_at(650, row, "end", name) +
+    svg += point(x, y, front[i]) + numeral(x, y, front[i], shares_column(front, i, x), i + 1) +
+           text_at(650, row, "end", std::to_string(i + 1)) +
            text_at(660, row, "start", picture::escaped(label(front[i])));
   }
   return svg + "</svg>\n";
