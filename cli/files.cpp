@@ -17,7 +17,7 @@ namespace millrace::cli {
 std::string read_file(const std::string& option, const std::string& path) {
   std::ifstream file(path, std::ios::binary);
   std::ostringstream text;
-  if (file) text << file.rdbuf();
+  if (file && file.peek() != std::ifstream::traits_type::eof()) text << file.rdbuf();
   if (!file || !text)
     throw InvalidArgument(option + " " + path +
                           " cannot be read: " + std::generic_category().message(errno));

@@ -155,6 +155,19 @@ TEST_F(PlanVerbs, ADamagedFileIsNamedWithLineAndColumn) {
             "millrace: " + path("bad.csv") + ":2:5: expected a stage number, found 'o'\n");
 }
 
+TEST_F(PlanVerbs, AnEmptyFileIsSaidToHaveNoRow) {
+  write("empty.csv", "");
+
+  const Ran ran = command("verify " + path("empty.csv"));
+
+  EXPECT_EQ(ran.code, 65);
+  EXPECT_EQ(ran.text,
+            "millrace: " + path("empty.csv") +
+                ":1:1: there is no row; a schedule has one row per rank\n");
+  EXPECT_EQ(command("verify " + path(".")).text,
+            "millrace: the schedule " + path(".") + " cannot be read: Is a directory\n");
+}
+
 TEST_F(PlanVerbs, BadInputIsOneSentenceAndExitCodeTwo) {
   const std::vector<std::pair<std::string, std::string>> cases = {
       {"simulate 1f2b", "millrace: unknown schedule '1f2b'; did you mean '1f1b'?"},
