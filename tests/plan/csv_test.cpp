@@ -113,6 +113,7 @@ TEST(ScheduleCsv, EveryFaultNamesItsLineAndColumn) {
       {"99999999999F0\n", "1:1: a stage number is larger than 2147483646\n"},
       {"0F0,(0F1;0B0\n", "1:5: the pair has no closing parenthesis\n"},
       {"0F0,(0F1;0B0)OVERLAP\n", "1:13: a pair ends in ')OVERLAP_F_B'\n"},
+      {"0F0,(0F1;0B0)OVERLAP_F_BB\n", "1:13: a pair ends in ')OVERLAP_F_B'\n"},
       {"0F0,(0F1)OVERLAP_F_B\n", "1:5: a pair is two actions separated by a semicolon\n"},
       {"0F0,(0F1;0B0;0W0)OVERLAP_F_B\n", "1:13: unexpected ';0W0' after 0B0\n"},
       {"0F0,(0F1;)OVERLAP_F_B\n", "1:10: expected a stage number, found the end\n"},

@@ -36,6 +36,27 @@ TEST(WavePipeline, HasTheBubbleRatiosOfItsListSchedule) {
     }
 }
 
+TEST(GroupedSchedules, TakeTheSmallestGroupWhoseWorkCoversTheFlightAndThenADivisor) {
+  struct Row {
+    int micro_batches;
+    double forward, input, weight;
+    int group;
+  };
+  for (const Row& row : {Row{24, 1, 1, 1, 4},     // 4 x 3 >= 8 x 1
+                         Row{24, 1, 1, 0, 4},     // 4 x 2 = 8 x 1 is enough
+                         Row{24, 1, 2, 0, 6},     // 5 x 3 < 8 x 2 <= 6 x 3
+                         Row{21, 1, 1, 1, 7}}) {  // 4 covers, 7 divides
+    ScheduleOptions options = sized(8, row.micro_batches);
+    options.forward = row.forward;
+    options.input = row.input;
+    options.weight = row.weight;
+    ScheduleOptions grouped = options;
+    grouped.group = row.group;
+    for (const char* name : {"group-interleaved", "grouped-zb"})
+      EXPECT_EQ(generate(name, options).ranks, generate(name, grouped).ranks) << row.group;
+  }
+}
+
 /// One setting of the Zero Bubble paper: profiled times, hidden size and heads of the model, layers
 /// of a stage, and the published rates of 1F1B, 1F1B-I, ZB-H1, ZB-H2, ZB-1p and ZB-2p.
 struct Setting {

@@ -145,6 +145,10 @@ TEST(Simulate, ContentionQueuesMessagesOfOneLink) {
   EXPECT_THAT(timeline(two, cost).ranks[1], ElementsAre(at(4, 5), at(5, 6)));
   cost.contention = true;
   EXPECT_THAT(timeline(two, cost).ranks[1], ElementsAre(at(4, 5), at(7, 8)));
+
+  // Latency keeps no link busy: both arrive two ticks later.
+  cost.latency = 2;
+  EXPECT_THAT(timeline(two, cost).ranks[1], ElementsAre(at(6, 7), at(9, 10)));
 }
 
 TEST(Simulate, RefusesACostOfAnotherShape) {
