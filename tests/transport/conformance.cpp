@@ -200,7 +200,7 @@ TEST_P(TransportConformance, AWaitEndsAtItsDeadlineNamingMessageAndSender) {
   EXPECT_THAT(message, HasSubstr(to_string(forward_tag(5, 1, 12))));
   EXPECT_THAT(message, HasSubstr("rank 0"));
   EXPECT_GE(std::chrono::steady_clock::now(), start + 50ms);
-  EXPECT_LT(std::chrono::steady_clock::now(), start + 5s);
+  EXPECT_LT(std::chrono::steady_clock::now(), start + 2s);
 }
 
 TEST_P(TransportConformance, CancelEndsTheWaitsOfAllRanksWithItsReason) {
