@@ -109,16 +109,15 @@ void Supervisor::start(const std::vector<std::string>& command) {
   Worker worker;
   worker.log = options_.log_directory + "/rank-" + std::to_string(rank) + ".log";
   std::array<int, 2> ends = {-1, -1};
-  int errors = -1;
+  int errors = ::open(worker.log.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
+  require(errors >= 0, "the log " + worker.log + " cannot be written");
   if (rank == 0) {
+    ::close(errors);
     first_log_.open(worker.log);
     if (::pipe2(ends.data(), O_CLOEXEC) != 0) throw Error("cannot make a pipe");
     errors_ = ends[0];
     errors = ends[1];
-  } else {
-    errors = ::open(worker.log.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
   }
-  require(errors >= 0, "the log " + worker.log + " cannot be written");
   const pid_t parent = ::getpid();
   worker.process = ::fork();
   if (worker.process == 0) {

@@ -259,8 +259,11 @@ TEST(Launch, EveryFlagAtOnceStillPrintsJsonAloneAndKeepsALogPerRank) {
 
   ASSERT_EQ(outcome.code, 0) << outcome.errors;
   EXPECT_EQ(hash_of(outcome), hash_of(run(kJob)));
+  using std::filesystem::perms;
   for (const char* rank : {"0", "1", "2"})
-    EXPECT_TRUE(std::filesystem::exists(logs + "/rank-" + rank + ".log")) << rank;
+    EXPECT_EQ(std::filesystem::status(logs + "/rank-" + rank + ".log").permissions(),
+              perms::owner_read | perms::owner_write)
+        << rank;
   EXPECT_THAT(test::text_of(logs + "/rank-0.log"), HasSubstr("epoch 1"));
 }
 
