@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <chrono>
+#include <cmath>
 #include <iostream>
 #include <sstream>
 #include <unistd.h>
@@ -110,7 +111,7 @@ std::string host_name() {
 }
 
 std::string whole(double number) {
-  return std::to_string(static_cast<std::int64_t>(number + 0.5));
+  return std::to_string(std::llround(number));
 }
 
 void print(const nlohmann::ordered_json& document, bool json) {

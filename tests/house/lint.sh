@@ -7,8 +7,10 @@ cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 git ls-files '*.hpp' '*.cpp' | xargs -r -n 40 clang-format --dry-run --Werror
 echo "format: $(git ls-files '*.hpp' '*.cpp' | wc -l) files hold"
 [ "${1:-}" = --format-only ] && exit 0
-[ -f build/release/compile_commands.json ] || cmake --preset release -DCMAKE_EXPORT_COMPILE_COMMANDS=ON >&2
+# Commands of its own: clang cannot read the headers that g++ has precompiled.
+commands=build/lint/commands
 mkdir -p build/lint
+cmake --preset release -B "$commands" -DCMAKE_EXPORT_COMPILE_COMMANDS=ON -DCMAKE_DISABLE_PRECOMPILE_HEADERS=ON >/dev/null
 
 # A header that is missing counts as nothing here: clang-tidy then says so itself.
 key() {
@@ -22,12 +24,13 @@ tidy() {
   local held
   held=build/lint/$(key "$1")
   [ -e "$held" ] && return 0
-  clang-tidy -p build/release --quiet --extra-arg=-Wno-unknown-warning-option "$1" 2>/dev/null || {
+  clang-tidy -p "$commands" --quiet --extra-arg=-Wno-unknown-warning-option "$1" 2>/dev/null || {
     echo "tidy: $1 does not hold"
     return 1
   }
   touch "$held"
 }
+export commands
 export -f key tidy
 
 { [ $# -gt 0 ] && printf '%s\n' "$@" || git ls-files '*.cpp'; } |

@@ -37,8 +37,6 @@ class TensorPool {
   /// Uninitialised tensor; reuses a freed block of the same size class when there is one.
   [[nodiscard]] Tensor make(DType dtype, const Dims& dims) {
     const std::size_t bytes = size_of(dtype) * static_cast<std::size_t>(dims.elements());
-    // The analyzer takes the store for freed: it does not see that only a pool that is gone leaves
-    // the last delete to a tensor. NOLINTNEXTLINE(clang-analyzer-cplusplus.NewDelete)
     return {dtype, dims, store_->take(size_class(bytes)), &TensorPool::give_back, store_};
   }
 
