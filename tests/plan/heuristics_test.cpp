@@ -104,7 +104,9 @@ TEST(Heuristics, ZbAutoKeepsTheLimitOfEveryStageOfItsOwn) {
     const double least = least_limit(cost);
     for (const double limit : {least, least + 3, 1.5 * least, 3 * least, 40 * least}) {
       options.memory_limit = limit;
-      const VerifyOptions checks{.memory_limit = {limit}, .cost = cost};
+      VerifyOptions checks;
+      checks.memory_limit = {limit};
+      checks.cost = cost;
       const auto faults = verify(generate("zb-auto", options), checks);
       EXPECT_TRUE(faults.empty()) << number << " " << limit << ": " << faults.front().sentence;
     }
