@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <iosfwd>
+#include <string>
 
 #include "millrace/training/trainer_options.hpp"
 
@@ -11,17 +12,23 @@ namespace millrace::cli {
 /// Prints progress. Thread-safety: externally synchronised.
 class Progress {
  public:
-  /// `moves`: the stream is a terminal, and a line may be written over.
-  Progress(std::ostream& stream, bool moves, std::int64_t epochs);
+  /// `moves`: the stream is a terminal, and a line may be written over. `idle` names the share that
+  /// `step` is given.
+  Progress(std::ostream& stream, bool moves, std::int64_t epochs, std::string idle = "bubble");
 
-  /// `bubble` is the idle share of the step over all ranks.
+  /// `bubble` is the idle share of the step: over all ranks, or of the one that is named.
   void step(const StepReport& report, double bubble);
   void epoch(const EpochReport& report);
 
  private:
+  [[nodiscard]] std::string line(const StepReport& report,
+                                 double mean_loss,
+                                 double samples_per_second) const;
+
   std::ostream& stream_;
   bool moves_;
   std::int64_t epochs_;
+  std::string idle_;
   StepReport last_;
   double bubble_ = 0;
   std::size_t width_ = 0;  // of the line that will be written over

@@ -62,19 +62,23 @@ RankMeasurement::RankMeasurement(const TrainJob& job, const Trainer& trainer, Ra
 }
 
 std::vector<std::int64_t> RankMeasurement::sizes() const {
-  return micro_batch_sizes(std::min(job_.options.batch_size, job_.data.train.size()),
-                           job_.program.shape.micro_batches);
+  return micro_batch_sizes(job_.full_batch(), job_.program.shape.micro_batches);
 }
 
 void RankMeasurement::after_step(const StepReport& report) {
   for (std::size_t i = 0; i < report.peak_stash_bytes.size(); ++i)
     peaks_[i] = std::max(peaks_[i], report.peak_stash_bytes[i]);
-  if (report.samples != std::min(job_.options.batch_size, job_.data.train.size())) return;
+  if (report.samples != job_.full_batch()) return;
   // The first step pays for memory and caches; it counts only when there is no other.
   if (seen_++ == 1 || steps_.size() == most_) steps_.pop_front();
   const auto started = trainer_.executor().started().time_since_epoch();
   steps_.push_back({std::chrono::duration<double>(started).count(),
                     trainer_.executor().timeline().ranks[rank_.index()]});
+}
+
+double RankMeasurement::bubble() const {
+  const StepUse use = step_use(trainer_.executor().program(), trainer_.executor().timeline());
+  return use.ranks[rank_.index()].bubble(use.makespan);
 }
 
 std::string RankMeasurement::pack() const {

@@ -25,6 +25,9 @@ class RankMeasurement {
 
   void after_step(const StepReport& report);
 
+  /// The rank's own idle share of the last step, from its first action to its last.
+  [[nodiscard]] double bubble() const;
+
   /// The whole: every rank's rows of the last step on one clock, and the costs.
   struct Whole {
     Timeline last;

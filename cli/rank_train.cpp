@@ -7,9 +7,11 @@
 #include <memory>
 #include <optional>
 #include <sstream>
+#include <unistd.h>
 
 #include <nlohmann/json.hpp>
 
+#include "cli/progress.hpp"
 #include "cli/rank_measurement.hpp"
 #include "cli/rank_work.hpp"
 #include "cli/train_options.hpp"
@@ -124,6 +126,7 @@ TrainTest agreed_data(const TrainJob& job, TrainTest mine, Team& team) {
 void report(const TrainJob& job, const TrainOutcome& outcome) {
   if (job.flags.json) {
     auto document = nlohmann::ordered_json::parse(outcome_json(job, outcome));
+    document["settings"]["executor"] = "processes";
     document["processes"] = job.options.ranks;
     std::cout << document.dump(2) << std::endl;
     return;
@@ -132,10 +135,11 @@ void report(const TrainJob& job, const TrainOutcome& outcome) {
   std::cout << job.options.ranks << " processes" << std::endl;
 }
 
-void tell_epoch(std::ostream& stream, const EpochReport& epoch) {
-  stream << "epoch " << epoch.epoch + 1 << "  loss " << epoch.mean_loss() << "  "
-         << static_cast<double>(epoch.samples) / std::max(epoch.seconds, 1e-9) << " samples/s"
-         << std::endl;
+/// The first rank's progress, on a terminal or not; the idle share is its own.
+Progress progress_of(const TrainJob& job) {
+  std::ostream& stream = job.flags.json ? std::cerr : std::cout;
+  const bool moves = isatty(job.flags.json ? STDERR_FILENO : STDOUT_FILENO) == 1;
+  return {stream, moves, job.epochs(), "bubble of rank 0"};
 }
 
 /// The files, opened by the rank that writes them.
@@ -149,11 +153,12 @@ void train(const TrainJob& job, Endpoint& endpoint, Team& team) {
   auto outputs = outputs_of(job, speaks);
   Trainer trainer(rank_parts(job.model, job.program, job.options, endpoint, team), job.options);
   RankMeasurement measurement(job, trainer, endpoint.rank());
-  trainer.on_step = [&](const StepReport& report) { measurement.after_step(report); };
-  if (speaks)
-    trainer.on_epoch = [&](const EpochReport& epoch) {
-      tell_epoch(job.flags.json ? std::cerr : std::cout, epoch);
-    };
+  Progress progress = progress_of(job);
+  trainer.on_step = [&](const StepReport& report) {
+    measurement.after_step(report);
+    if (speaks) progress.step(report, measurement.bubble());
+  };
+  if (speaks) trainer.on_epoch = [&](const EpochReport& epoch) { progress.epoch(epoch); };
   TrainOutcome outcome;
   outcome.fit = trainer.fit(job.data.train);
   outcome.updates = trainer.global_step();

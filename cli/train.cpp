@@ -29,7 +29,8 @@ class TrainRun {
         out_(job_.flags.json ? std::cerr : std::cout),
         trainer_(job_.model, job_.program, job_.options),
         profile_(trainer_.executor().program()),
-        progress_(out_, isatty(job_.flags.json ? STDERR_FILENO : STDOUT_FILENO) == 1, epochs()) {
+        progress_(
+            out_, isatty(job_.flags.json ? STDERR_FILENO : STDOUT_FILENO) == 1, job_.epochs()) {
     outcome_.peak_counted.resize(static_cast<std::size_t>(job_.program.shape.ranks));
     trainer_.on_step = [this](const StepReport& report) { after_step(report); };
     trainer_.on_epoch = [this](const EpochReport& report) { progress_.epoch(report); };
@@ -50,26 +51,13 @@ class TrainRun {
   }
 
  private:
-  [[nodiscard]] std::int64_t full_batch() const {
-    return std::min(job_.options.batch_size, job_.data.train.size());
-  }
-
-  [[nodiscard]] std::int64_t epochs() const {
-    if (job_.options.steps == 0) return job_.options.epochs;
-    const std::int64_t n = job_.data.train.size();
-    const std::int64_t size = job_.options.batch_size;
-    const bool update = job_.options.last_batch == LastBatch::Update;
-    const std::int64_t per_epoch = std::max<std::int64_t>(1, (update ? n + size - 1 : n) / size);
-    return (job_.options.steps + per_epoch - 1) / per_epoch;
-  }
-
   void after_step(const StepReport& report) {
     const Timeline& timeline = trainer_.executor().timeline();
     for (std::size_t rank = 0; rank < report.peak_stash_bytes.size(); ++rank)
       outcome_.peak_counted[rank] =
           std::max(outcome_.peak_counted[rank], report.peak_stash_bytes[rank]);
     progress_.step(report, step_use(trainer_.executor().program(), timeline).bubble());
-    if (report.samples != full_batch()) return;
+    if (report.samples != job_.full_batch()) return;
     // The first step pays for memory and caches; it counts only when there is no other.
     if (steps_seen_++ == 1) profile_ = Profile(trainer_.executor().program());
     profile_.add(timeline);
@@ -78,7 +66,7 @@ class TrainRun {
 
   void measure() {
     const Program& program = trainer_.executor().program();
-    const auto sizes = micro_batch_sizes(full_batch(), program.shape.micro_batches);
+    const auto sizes = micro_batch_sizes(job_.full_batch(), program.shape.micro_batches);
     outcome_.peak_predicted = predict_stash_peaks(program, trainer_.stages(), sizes);
     cost_ = profile_.cost(trainer_.stages(), sizes.front());
     outcome_.measured = profile_.use();

@@ -277,6 +277,18 @@ void supply_data(TrainJob& job, TrainTest data) {
   set_length(job.flags, job);
 }
 
+std::int64_t TrainJob::full_batch() const {
+  return std::min(options.batch_size, data.train.size());
+}
+
+std::int64_t TrainJob::epochs() const {
+  if (options.steps == 0) return options.epochs;
+  const std::int64_t n = data.train.size(), size = options.batch_size;
+  const bool update = options.last_batch == LastBatch::Update;
+  const std::int64_t per_epoch = std::max<std::int64_t>(1, (update ? n + size - 1 : n) / size);
+  return (options.steps + per_epoch - 1) / per_epoch;
+}
+
 TrainJob make_job(const CLI::App& verb, const TrainFlags& flags) {
   TrainJob job = start_job(flags);
   job.data = read_data(job);

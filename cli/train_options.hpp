@@ -44,6 +44,12 @@ struct TrainJob {
   TrainTest data;
   Program program;
   TrainerOptions options;
+
+  /// Samples of a mini-batch that is not cut short by the end of the data.
+  [[nodiscard]] std::int64_t full_batch() const;
+
+  /// The epochs that will be begun.
+  [[nodiscard]] std::int64_t epochs() const;
 };
 
 /// Adds the flags to the verb; `flags` must outlive it.

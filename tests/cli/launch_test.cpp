@@ -3,6 +3,7 @@
 #include <filesystem>
 #include <fstream>
 #include <set>
+#include <sstream>
 #include <sys/prctl.h>
 
 #include <gmock/gmock.h>
@@ -20,7 +21,9 @@ using test::Command;
 using test::Outcome;
 using test::run;
 using test::temporary;
+using testing::ElementsAre;
 using testing::HasSubstr;
+using testing::StartsWith;
 
 std::string hash_of(const Outcome& outcome) {
   if (outcome.code != 0) return "exit " + std::to_string(outcome.code) + ": " + outcome.errors;
@@ -47,6 +50,27 @@ TEST(Launch, GivesTheBitsOfOneProcessForAModelInTwoCopies) {
   const std::string copies = std::string(kJob) + " --schedule chimera --stages 2";
 
   EXPECT_EQ(hash_of(run("launch -n 2 -- " + copies)), hash_of(run(copies)));
+}
+
+/// The lines of epochs up to the learning rate: what does not depend on the machine's speed.
+std::vector<std::string> epochs_told(const std::string& text) {
+  std::istringstream lines(text);
+  std::vector<std::string> told;
+  for (std::string line; std::getline(lines, line);)
+    if (line.starts_with("epoch "))
+      told.push_back(line.substr(0, line.find("  ", line.find("lr "))));
+  return told;
+}
+
+TEST(Launch, TellsOfEveryEpochAsOneProcessDoes) {
+  const std::string job = "train --epochs 2 --batch-size 64 --micro-batches 8 --model mlp:64-24-10";
+  const Outcome one = run(job + " --stages 2"), two = run("launch -n 2 -- " + job);
+
+  EXPECT_EQ(epochs_told(two.output), epochs_told(one.output));
+  EXPECT_THAT(
+      epochs_told(two.output),
+      ElementsAre(StartsWith("epoch 1/2  step 23  loss "), StartsWith("epoch 2/2  step 46  ")));
+  EXPECT_THAT(two.output, HasSubstr(" samples/s  bubble of rank 0 "));
 }
 
 TEST(Launch, MeasuresEveryRankAsOneProcessDoes) {
@@ -220,7 +244,7 @@ TEST(Launch, RefusesWhatCannotBeMeantWithCodeTwoAndOneSentence) {
            {"-n 2 -- train --partition time", "--partition time: every process would"}}) {
     const Outcome outcome = run("launch " + arguments);
     EXPECT_EQ(outcome.code, 2) << arguments;
-    EXPECT_THAT(outcome.errors, testing::StartsWith("millrace: " + sentence));
+    EXPECT_THAT(outcome.errors, StartsWith("millrace: " + sentence));
     EXPECT_EQ(std::count(outcome.errors.begin(), outcome.errors.end(), '\n'), 1) << outcome.errors;
     EXPECT_EQ(outcome.output, "");
   }
@@ -264,7 +288,7 @@ TEST(Launch, EveryFlagAtOnceStillPrintsJsonAloneAndKeepsALogPerRank) {
     EXPECT_EQ(std::filesystem::status(logs + "/rank-" + rank + ".log").permissions(),
               perms::owner_read | perms::owner_write)
         << rank;
-  EXPECT_THAT(test::text_of(logs + "/rank-0.log"), HasSubstr("epoch 1"));
+  EXPECT_THAT(test::text_of(logs + "/rank-0.log"), HasSubstr("epoch 1/1  step "));
 }
 
 }  // namespace
