@@ -124,10 +124,11 @@ TEST(TeraPipe, FindsTheBestCutOfAllCuts) {
   const auto latency = [](int length, int context) {
     return 3.0 + length + 0.5 * length * context;
   };
-  for (const int tokens : {1, 5, 9})
+  for (const int tokens : {1, 5, 9}) {
+    const unsigned ways = 1U << static_cast<unsigned>(tokens - 1);
     for (const int p : {1, 2, 5}) {
       double best = 1e300;
-      for (unsigned cuts = 0; cuts < 1U << static_cast<unsigned>(tokens - 1); ++cuts) {
+      for (unsigned cuts = 0; cuts < ways; ++cuts) {
         double sum = 0, largest = 0;
         for (int end = 1, start = 0; end <= tokens; ++end) {
           if (end < tokens && (cuts >> static_cast<unsigned>(end - 1) & 1U) == 0) continue;
@@ -142,6 +143,7 @@ TEST(TeraPipe, FindsTheBestCutOfAllCuts) {
       EXPECT_DOUBLE_EQ(found.latency, best) << tokens << " " << p;
       EXPECT_EQ(std::accumulate(found.lengths.begin(), found.lengths.end(), 0), tokens);
     }
+  }
 }
 
 TEST(TeraPipe, RefusesAStepThatDoesNotDivideTheTokens) {
