@@ -7,10 +7,10 @@
 
 namespace millrace::plan {
 
-/// At most 12 significant digits and no zeros behind them: "2", "1.5", "2147483648".
-[[nodiscard]] inline std::string number_text(double value) {
+/// At most so many significant digits and no zeros behind them: "2", "1.5", "2147483648".
+[[nodiscard]] inline std::string number_text(double value, int digits = 12) {
   std::array<char, 40> text{};
-  const int length = std::snprintf(text.data(), text.size(), "%.12g", value);
+  const int length = std::snprintf(text.data(), text.size(), "%.*g", digits, value);
   return {text.data(), static_cast<std::size_t>(length)};
 }
 

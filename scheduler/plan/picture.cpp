@@ -2,12 +2,11 @@
 #include "plan/picture.hpp"
 
 #include <algorithm>
-#include <array>
 #include <cmath>
-#include <cstdio>
 #include <limits>
 
 #include "millrace/core/error.hpp"
+#include "plan/number_text.hpp"
 #include "plan/sound.hpp"
 
 namespace millrace::picture {
@@ -97,9 +96,7 @@ std::string unit_label(const Action& action, const Shape& shape) {
 }
 
 std::string number(double value, int digits) {
-  std::array<char, 40> text{};
-  const int length = std::snprintf(text.data(), text.size(), "%.*g", digits, value);
-  return {text.data(), static_cast<std::size_t>(length)};
+  return plan::number_text(value, digits);
 }
 
 double nice_step(double extent, double most_steps) {

@@ -12,7 +12,7 @@ namespace millrace {
 
 /// Insertions, deletions, substitutions and swaps of neighbours that turn `a` into `b`, no letter
 /// touched twice (optimal string alignment: Boytsov, "Indexing Methods for Approximate Dictionary
-/// Searching", 2011, section 2.1). Cost: O(|a| |b|). Thread-safety: pure, any thread.
+/// Searching", 2011). Cost: O(|a| |b|). Thread-safety: pure, any thread.
 [[nodiscard]] inline std::size_t edit_distance(std::string_view a, std::string_view b) {
   std::vector<std::size_t> older, old, row(b.size() + 1);  // of two, one and no letter before
   std::iota(row.begin(), row.end(), std::size_t{0});
