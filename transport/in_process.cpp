@@ -99,9 +99,10 @@ struct InProcessHub::Shared {
   }
 
   void require_rank(Rank rank, const char* what) const {
-    require(rank.value >= 0 && rank.value < world,
-            std::string(what) + " is rank " + std::to_string(rank.value) +
-                "; the world has ranks " + "0 to " + std::to_string(world - 1));
+    require(rank.value >= 0 && rank.value < world, [&] {
+      return std::string(what) + " is rank " + std::to_string(rank.value) +
+             "; the world has ranks 0 to " + std::to_string(world - 1);
+    });
   }
 
   /// Wakes every wait. The lock makes sure that a waiter is either asleep or has yet to look.

@@ -53,7 +53,8 @@ ReceiveLink::Verdict ReceiveLink::take(std::span<const std::byte> header,
     verdict.refusal = Refusal::State;
     return judge(verdict, false);
   }
-  if (verdict.header.hashed && payload_hash(payload) != verdict.header.payload_hash) {
+  if (verdict.header.hashed &&
+      payload_hash(tensor_bytes(verdict.header, payload)) != verdict.header.payload_hash) {
     verdict.refusal = Refusal::Payload;
     return judge(verdict, true);
   }
@@ -67,6 +68,7 @@ RetainedFrame& SendLink::add(FrameHeader header, Tensor tensor) {
   RetainedFrame& frame = kept_.emplace_back();
   frame.header = bytes;
   frame.tensor = std::move(tensor);
+  frame.lead = header.lead;
   frame.sequence = next_++;
   return frame;
 }

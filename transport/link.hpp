@@ -63,6 +63,7 @@ class ReceiveLink {
 struct RetainedFrame {
   FrameBytes header{};
   Tensor tensor;
+  int lead = 0;
   std::uint64_t sequence = 0;
   /// Copies of the frame that the network layer still reads. The release decrement there pairs with
   /// the acquire load in sweep(): whoever frees the tensor sees that nobody reads it any more.

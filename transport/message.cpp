@@ -37,8 +37,11 @@ enum Field : std::size_t {
   kSlice = 116,
   kReplica = 118,
   kTensorCount = 120,
-  kReserved = 122,
-  kChecksum = 124
+  kLead = 122,
+  kWishedLead = 123,
+  kAcknowledged = 124,
+  kTaken = 132,
+  kChecksum = 156
 };
 
 constexpr std::uint8_t kAbsentFlag = 1;
@@ -60,10 +63,17 @@ T get(std::span<const std::byte> bytes, std::size_t at) {
 }
 
 std::uint16_t narrow(std::int64_t value, const char* what) {
-  require(value >= 0 && value <= std::numeric_limits<std::uint16_t>::max(),
-          std::string(what) + " is " + std::to_string(value) +
-              ", but a frame's field for it holds 0 to 65535");
+  require(value >= 0 && value <= std::numeric_limits<std::uint16_t>::max(), [&] {
+    return std::string(what) + " is " + std::to_string(value) +
+           ", but a frame's field for it holds 0 to 65535";
+  });
   return static_cast<std::uint16_t>(value);
+}
+
+std::uint8_t lead_of(int lead) {
+  require(lead >= 0 && lead < static_cast<int>(kAlignment),
+          [&] { return "a lead is " + std::to_string(lead) + ", but 0 to 63"; });
+  return static_cast<std::uint8_t>(lead);
 }
 
 std::uint32_t checksum(std::span<const std::byte> header) noexcept {
@@ -83,7 +93,9 @@ Refusal check_envelope(std::span<const std::byte> bytes) noexcept {
       get<std::uint8_t>(bytes, kDimCount) > Dims::kMax ||
       get<std::uint8_t>(bytes, kFlags) > (kAbsentFlag | kHashedFlag))
     return Refusal::Enumeration;
-  if (get<std::uint16_t>(bytes, kReserved) != 0) return Refusal::Reserved;
+  if (get<std::uint8_t>(bytes, kLead) >= kAlignment ||
+      get<std::uint8_t>(bytes, kWishedLead) >= kAlignment)
+    return Refusal::Reserved;
   return Refusal::None;
 }
 
@@ -119,7 +131,9 @@ Refusal check_size(std::span<const std::byte> bytes,
   const bool absent = (get<std::uint8_t>(bytes, kFlags) & kAbsentFlag) != 0 || tensors == 0;
   if (tensor && index >= std::max<std::uint16_t>(tensors, 1)) return Refusal::Shape;
   if (tensor && absent && (count != 0 || claimed != 0)) return Refusal::Shape;
-  if (claimed != part || claimed > largest) return Refusal::Size;
+  const int lead = get<std::uint8_t>(bytes, kLead);
+  if (lead != 0 && (!tensor || absent)) return Refusal::Shape;
+  if (claimed > largest || padded_bytes(lead, claimed) != part) return Refusal::Size;
   if (tensor && !absent && claimed != product) return Refusal::Size;
   return Refusal::None;
 }
@@ -154,6 +168,11 @@ void read(std::span<const std::byte> bytes, FrameHeader& out) noexcept {
   out.dims = Dims(std::span<const std::int64_t>(extents.data(), count));
   out.payload_bytes = get<std::uint64_t>(bytes, kPayloadBytes);
   out.payload_hash = get<std::uint64_t>(bytes, kPayloadHash);
+  out.lead = get<std::uint8_t>(bytes, kLead);
+  out.wished_lead = get<std::uint8_t>(bytes, kWishedLead);
+  out.acknowledged = get<std::uint64_t>(bytes, kAcknowledged);
+  for (std::size_t i = 0; i < out.taken.size(); ++i)
+    out.taken[i] = get<std::uint64_t>(bytes, kTaken + 8 * i);
 }
 
 }  // namespace
@@ -170,8 +189,9 @@ FrameBytes encode(const FrameHeader& header) {
   put(bytes, kPayloadBytes, header.payload_bytes);
   put(bytes, kPayloadHash, header.payload_hash);
   put(bytes, kEpoch, header.epoch);
-  require(header.tag.micro_batch.value >= 0,
-          "micro-batch " + std::to_string(header.tag.micro_batch.value) + " is below 0");
+  require(header.tag.micro_batch.value >= 0, [&] {
+    return "micro-batch " + std::to_string(header.tag.micro_batch.value) + " is below 0";
+  });
   put(bytes, kMicroBatch, header.tag.micro_batch.value);
   put(bytes, kSource, narrow(header.source.value, "source rank"));
   put(bytes, kDestination, narrow(header.destination.value, "destination rank"));
@@ -187,6 +207,10 @@ FrameBytes encode(const FrameHeader& header) {
   put(bytes, kSlice, narrow(header.tag.slice.value, "slice"));
   put(bytes, kReplica, narrow(header.tag.replica.value, "replica"));
   put(bytes, kTensorCount, narrow(header.tensor_count, "tensor count"));
+  put(bytes, kLead, lead_of(header.lead));
+  put(bytes, kWishedLead, lead_of(header.wished_lead));
+  put(bytes, kAcknowledged, header.acknowledged);
+  for (std::size_t i = 0; i < header.taken.size(); ++i) put(bytes, kTaken + 8 * i, header.taken[i]);
   repair_checksum(bytes);
   return bytes;
 }
@@ -203,7 +227,7 @@ Refusal decode(std::span<const std::byte> header,
 }
 
 std::optional<std::uint16_t> other_version(std::span<const std::byte> header) noexcept {
-  if (header.size() != kHeaderBytes || get<std::uint32_t>(header, kMagic) != kFrameMagic)
+  if (header.size() < kSize || get<std::uint32_t>(header, kMagic) != kFrameMagic)
     return std::nullopt;
   const auto version = get<std::uint16_t>(header, kVersion);
   return version == kProtocolVersion ? std::nullopt : std::optional(version);
@@ -238,7 +262,7 @@ const char* name_of(Refusal refusal) {
     case Refusal::Enumeration:
       return "enumeration";
     case Refusal::Reserved:
-      return "reserved bytes";
+      return "reserved bits";
     case Refusal::Job:
       return "job";
     case Refusal::Epoch:

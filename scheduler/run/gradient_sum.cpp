@@ -25,7 +25,7 @@ void require_alike(const Tensor& a, const Tensor& b, Stage stage) {
 void add(Tensor& sum, const Tensor& term, Stage stage) {
   require_alike(sum, term, stage);
   require(sum.dtype() == DType::F32 || sum.dtype() == DType::F64,
-          std::string("a gradient is f32 or f64, not ") + name_of(sum.dtype()));
+          [&] { return std::string("a gradient is f32 or f64, not ") + name_of(sum.dtype()); });
   if (sum.dtype() == DType::F32)
     add<float>(sum, term);
   else

@@ -2,10 +2,14 @@
 #include "millrace/core/tensor.hpp"
 
 #include <cstdint>
+#include <cstring>
 #include <type_traits>
 #include <utility>
+#include <vector>
 
 #include <gtest/gtest.h>
+
+#include "millrace/core/tensor_pool.hpp"
 
 namespace millrace {
 namespace {
@@ -73,6 +77,22 @@ TEST(Tensor, RefusesTheWrongTypeAndNegativeOrHugeShapes) {
   EXPECT_THROW(tensor.reshape({3}), InvalidArgument);
   EXPECT_THROW((void)tensor.borrow_rows(1, 2), InvalidArgument);
   EXPECT_THROW(Dims({1, 1, 1, 1, 1, 1, 1}), InvalidArgument);
+}
+
+TEST(Tensor, MemoryOfOurOwnHasMarginsThatMayBeRead) {
+  TensorPool pool;
+  for (const Tensor& tensor : {Tensor(DType::U8, {77}), pool.make(DType::U8, {77})}) {
+    ASSERT_EQ(tensor.margins(), Margins::Whole);
+    const auto* first = static_cast<const std::byte*>(tensor.data());
+    std::vector<std::byte> around(77 + 2 * kAlignment);
+    std::memcpy(around.data(), first - kAlignment, around.size());
+    for (std::size_t i = 0; i < kAlignment; ++i) EXPECT_EQ(around[i], std::byte{0});
+  }
+
+  Tensor whole(DType::U8, {4, 16});
+  EXPECT_EQ(whole.borrow_rows(1, 2).margins(), Margins::None);
+  const Tensor moved = std::move(whole);
+  EXPECT_EQ(moved.margins(), Margins::Whole);
 }
 
 TEST(Tensor, BorrowedRowsAreTheSameMemory) {

@@ -48,6 +48,9 @@ class HonestSender {
     if (!header.absent) header.dims = Dims{static_cast<std::int64_t>(message_ % 3), 4};
     header.payload_bytes = header.absent ? 0 : 16 * (message_ % 3);
     header.hashed = message_ % 2 == 0;
+    header.lead = header.absent ? 0 : static_cast<int>(message_ % 5 * 8);
+    header.wished_lead = static_cast<int>(message_ % 64);
+    header.acknowledged = message_;
     return header;
   }
 
@@ -70,8 +73,9 @@ class Duel {
   template <class Mutate>
   Refusal send(const Mutate& mutate) {
     FrameHeader header = sender_.next(link_.expected());
-    std::vector<std::byte> payload(header.payload_bytes, std::byte{0x5A});
-    if (header.hashed) header.payload_hash = payload_hash(payload);
+    std::vector<std::byte> payload(padded_bytes(header.lead, header.payload_bytes),
+                                   std::byte{0x5A});
+    if (header.hashed) header.payload_hash = payload_hash(tensor_bytes(header, payload));
     const FrameBytes encoded = encode(header);
     std::vector<std::byte> bytes(encoded.begin(), encoded.end());
     mutate(bytes, payload);
@@ -151,9 +155,10 @@ bool all(std::initializer_list<bool> claims) {
 bool well_formed(Bytes header) {
   const auto kind = field<std::uint8_t>(header, 112);
   return all({field<std::uint32_t>(header, 0) == 0x4C494D52,
-              field<std::uint16_t>(header, 4) == 1,
-              field<std::uint16_t>(header, 6) == 128,
-              field<std::uint16_t>(header, 122) == 0,
+              field<std::uint16_t>(header, 4) == 2,
+              field<std::uint16_t>(header, 6) == 160,
+              field<std::uint8_t>(header, 122) < 64,
+              field<std::uint8_t>(header, 123) < 64,
               field<std::int32_t>(header, 100) >= 0,
               kind >= 1 && kind <= 3,
               field<std::uint8_t>(header, 113) <= 6,
@@ -166,6 +171,15 @@ bool of_this_link(Bytes header, const FrameExpectation& expected) {
               field<std::uint32_t>(header, 96) == expected.epoch,
               field<std::uint16_t>(header, 104) == expected.source.value,
               field<std::uint16_t>(header, 106) == expected.destination.value});
+}
+
+/// Where the tensor begins and what stands behind it, counted out byte by byte: with a lead, parts
+/// end 48 bytes before a multiple of 64.
+bool part_holds(Bytes header, std::size_t tensor, std::size_t part) {
+  const std::size_t lead = field<std::uint8_t>(header, 122);
+  std::size_t end = lead + tensor;
+  while (lead != 0 && end % 64 != 16) ++end;
+  return end == part;
 }
 
 /// Whether the shape is one, and the payload has its bytes: none of a tensor that is absent.
@@ -182,7 +196,8 @@ bool size_holds(Bytes header, std::size_t payload) {
   }
   const auto flags = field<std::uint8_t>(header, 115);
   const bool absent = (flags & 1U) != 0 || field<std::uint16_t>(header, 120) == 0;
-  return absent ? count == 0 && payload == 0 : bytes == payload;
+  const bool leads = field<std::uint8_t>(header, 122) != 0;
+  return absent ? count == 0 && payload == 0 && !leads : bytes == payload;
 }
 
 /// Kind, step, micro-batch, stage, slice, replica, tensor count: equal within a message.
@@ -199,12 +214,12 @@ std::array<std::byte, 32> tag_of(Bytes header) {
 }  // namespace
 
 bool NaiveReceiver::takes(Bytes header, Bytes payload) {
-  if (header.size() != 128 || !checksum_holds(header)) return false;
+  if (header.size() != 160 || !checksum_holds(header)) return false;
   if (!well_formed(header) || !of_this_link(header, expected_)) return false;
   if (field<std::uint64_t>(header, 24) != next_) return false;
-  if (field<std::uint64_t>(header, 80) != payload.size()) return false;
-  if (payload.size() > expected_.largest_payload) return false;
-  if (!size_holds(header, payload.size())) return false;
+  const auto bytes = field<std::uint64_t>(header, 80);
+  if (bytes > expected_.largest_payload || !size_holds(header, bytes)) return false;
+  if (!part_holds(header, bytes, payload.size())) return false;
 
   const auto index = field<std::uint16_t>(header, 110);
   const auto tensors = field<std::uint16_t>(header, 120);
@@ -212,7 +227,8 @@ bool NaiveReceiver::takes(Bytes header, Bytes payload) {
   const auto tag = tag_of(header);
   if (index != 0 && tag != open_tag_) return false;
   const bool hashed = (field<std::uint8_t>(header, 115) & 2U) != 0;
-  if (hashed && field<std::uint64_t>(header, 88) != payload_hash(payload)) return false;
+  const Bytes tensor = payload.subspan(field<std::uint8_t>(header, 122), bytes);
+  if (hashed && field<std::uint64_t>(header, 88) != payload_hash(tensor)) return false;
 
   open_tag_ = tag;
   ++next_;

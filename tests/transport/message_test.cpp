@@ -29,6 +29,9 @@ FrameHeader sample_header() {
   header.dtype = DType::F32;
   header.dims = Dims{4, 8};
   header.payload_bytes = 128;
+  header.acknowledged = 0xFEDC'BA98'7654'3210;
+  header.taken = {1, std::uint64_t{1} << 40U, 3};
+  header.wished_lead = 63;
   return header;
 }
 
@@ -51,8 +54,8 @@ TEST(Message, EveryFieldSurvivesTheRoundTrip) {
 TEST(Message, BytesOfAHeaderAreFixedForever) {
   const FrameBytes bytes = encode(sample_header());
 
-  // "RMIL", version 1, 128, then the job: little-endian on every host.
-  const std::vector<int> start = {0x52, 0x4D, 0x49, 0x4C, 1, 0, 128, 0, 0xEF, 0xCD, 0xAB, 0x89};
+  // "RMIL", version 2, 160, then the job: little-endian on every host.
+  const std::vector<int> start = {0x52, 0x4D, 0x49, 0x4C, 2, 0, 160, 0, 0xEF, 0xCD, 0xAB, 0x89};
   for (std::size_t i = 0; i < start.size(); ++i)
     EXPECT_EQ(std::to_integer<int>(bytes[i]), start[i]) << "byte " << i;
   EXPECT_EQ(std::to_integer<int>(bytes[104]), 2);
@@ -109,10 +112,59 @@ TEST(Message, APayloadAboveTheAgreedSizeIsRefused) {
   EXPECT_EQ(decode_changed(header, (1U << 20U) + 4), Refusal::Size);
 }
 
+TEST(Message, ATensorBehindALeadFillsItsPartToTheLastBlock) {
+  for (int lead = 1; lead < 64; ++lead)
+    for (std::uint64_t bytes = 0; bytes < 200; ++bytes) {
+      const std::uint64_t part = padded_bytes(lead, bytes);
+      ASSERT_EQ((part + 48) % 64, 0U) << lead << ", " << bytes;
+      ASSERT_GE(part, static_cast<unsigned>(lead) + bytes);
+      ASSERT_LT(part, static_cast<unsigned>(lead) + bytes + 64);
+    }
+  EXPECT_EQ(padded_bytes(0, 77), 77U);
+}
+
+TEST(Message, AHeaderWithALeadIsHeldToItsPart) {
+  FrameHeader header = sample_header();
+  header.lead = 24;
+  FrameHeader received;
+  ASSERT_EQ(decode(encode(header), 208, kExpected, received), Refusal::None);
+  EXPECT_EQ(received, header);
+
+  EXPECT_EQ(decode_changed(header, 128), Refusal::Size);
+  EXPECT_EQ(decode_changed(header, 207), Refusal::Size);
+  FrameBytes bits = encode(header);
+  bits[122] = std::byte{64};
+  repair_checksum(bits);
+  EXPECT_EQ(decode(bits, 208, kExpected, received), Refusal::Reserved);
+  header.absent = true;
+  header.dims = Dims();
+  header.payload_bytes = 0;
+  EXPECT_EQ(decode_changed(header, padded_bytes(24, 0)), Refusal::Shape);
+}
+
+TEST(Message, TheHashIsThatOfTheTensorBehindItsLead) {
+  ReceiveLink link(kExpected, 4);
+  FrameHeader header = sample_header();
+  header.lead = 8;
+  std::vector<std::byte> part(padded_bytes(8, 128), std::byte{7});
+  header.hashed = true;
+  header.payload_hash = payload_hash(tensor_bytes(header, part));
+  ASSERT_EQ(tensor_bytes(header, part).data(), part.data() + 8);
+
+  part[8] ^= std::byte{1};
+  EXPECT_EQ(link.take(encode(header), part).refusal, Refusal::Payload);
+  part[8] ^= std::byte{1};
+  part[7] ^= std::byte{1};  // before the tensor: nobody reads it
+  EXPECT_EQ(link.take(encode(header), part).refusal, Refusal::None);
+}
+
 TEST(Message, NumbersThatDoNotFitAreRefusedAtTheSender) {
   FrameHeader header = sample_header();
   header.tag.stage = Stage{65536};
+  EXPECT_THROW((void)encode(header), InvalidArgument);
 
+  header = sample_header();
+  header.lead = 64;
   EXPECT_THROW((void)encode(header), InvalidArgument);
 }
 

@@ -1,11 +1,16 @@
-// ZeroMQ endpoints: the conformance suite over ipc and over tcp with CURVE.
+// ZeroMQ endpoints: the conformance suite over ipc and over tcp with CURVE, and whose memory
+// received tensors lie in.
 #include "millrace/transport/zeromq.hpp"
 
+#include <algorithm>
+#include <cstring>
+#include <deque>
 #include <filesystem>
 #include <thread>
 
 #include <gmock/gmock.h>
 
+#include "millrace/core/tensor_pool.hpp"
 #include "millrace/transport/failure.hpp"
 #include "transport/conformance.hpp"
 
@@ -13,6 +18,7 @@ namespace millrace {
 namespace {
 
 using testing_transport::Endpoints;
+using testing_transport::soon;
 using testing_transport::TransportConformance;
 using testing_transport::TransportUnderTest;
 
@@ -56,6 +62,55 @@ Endpoints over_tcp(int world, const std::vector<ChannelDepth>& depths) {
   options.link = ZeroMqLink::Tcp;
   options.depths = depths;
   return zeromq_mesh(options);
+}
+
+/// Sends tensors of so many bytes, of which the receiver holds some and answers each, as stages do;
+/// how many came in place.
+int sent_in_place(Endpoint& from, Endpoint& to, std::int64_t bytes, int count) {
+  TensorPool pool;
+  std::deque<Tensor> held;
+  int in_place = 0;
+  for (int i = 0; i < count; ++i) {
+    MessageTag tag;
+    tag.step = static_cast<std::uint64_t>(bytes);
+    tag.micro_batch = MicroBatch{i};
+    Tensor sent = pool.make(DType::U8, {bytes});
+    std::memset(sent.data(), i, sent.bytes());
+    from.send(to.rank(), tag, TensorList(std::move(sent)));
+    TensorList list = to.receive(from.rank(), tag, soon());
+    const auto seen = list[0].as<std::uint8_t>();
+    EXPECT_EQ(reinterpret_cast<std::uintptr_t>(seen.data()) % kAlignment, 0U);
+    EXPECT_TRUE(std::all_of(
+        seen.begin(), seen.end(), [&](auto byte) { return byte == static_cast<std::uint8_t>(i); }));
+    to.send(from.rank(), tag, TensorList(Tensor(DType::U8, {1})));
+    static_cast<void>(from.receive(to.rank(), tag, soon()));
+    in_place += list[0].margins() == Margins::None ? 1 : 0;
+    held.push_back(std::move(list[0]));
+    if (held.size() > 5) held.pop_front();
+  }
+  return in_place;
+}
+
+TEST(ZeroMqMemory, LargeTensorsAreUsedWhereTheyArriveAndSmallOnesCopied) {
+  for (const auto& connect : {over_ipc, over_tcp}) {
+    const Endpoints ends = connect(2, {});
+    int in_place = 0;
+    for (const std::int64_t bytes : {1 << 17, 1 << 20, (1 << 20) + 36})
+      in_place += sent_in_place(*ends[0], *ends[1], bytes, 40);
+    EXPECT_GE(in_place, 10);  // where blocks lie is the allocator's choice
+    EXPECT_EQ(sent_in_place(*ends[0], *ends[1], 4096, 40), 0);
+  }
+}
+
+TEST(ZeroMqMemory, ATensorOutlivesTheEndpointItCameFrom) {
+  Endpoints ends = over_ipc(2, {});
+  Tensor first(DType::U8, {1 << 20});
+  std::memset(first.data(), 3, first.bytes());
+  ends[0]->send(Rank{1}, {}, TensorList(std::move(first)));
+  const TensorList received = ends[1]->receive(Rank{0}, {}, soon());
+  ends.clear();
+
+  for (const auto byte : received[0].as<std::uint8_t>()) ASSERT_EQ(byte, 3);
 }
 
 INSTANTIATE_TEST_SUITE_P(ZmqIpc,

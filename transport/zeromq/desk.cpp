@@ -62,7 +62,7 @@ bool Desk::fail(FailureCause cause, const std::string& text) noexcept {
   return true;
 }
 
-std::optional<Message> Desk::take(Rank from, const MessageTag& tag) {
+std::optional<TensorList> Desk::take(Rank from, const MessageTag& tag) {
   const std::lock_guard lock(mutex_);
   if (failure_) throw_failure();
   Peer& source = peer(from);
@@ -72,7 +72,7 @@ std::optional<Message> Desk::take(Rank from, const MessageTag& tag) {
       throw TransportError(number(from) + " said goodbye before the " + to_string(tag) + " came");
     return std::nullopt;
   }
-  Message message = std::move(found->second);
+  TensorList message = std::move(found->second);
   source.arrived.erase(found);
   ++source.in[index_of(tag.direction)].taken;
   return message;
@@ -117,7 +117,7 @@ bool Desk::settled() {
   return settled_;
 }
 
-bool Desk::deliver(Rank from, const MessageTag& tag, Message message) {
+bool Desk::deliver(Rank from, const MessageTag& tag, TensorList message) {
   const std::lock_guard lock(mutex_);
   Peer& source = peer(from);
   Inbound& channel = source.in[index_of(tag.direction)];
@@ -141,18 +141,23 @@ TakenCounts Desk::taken(Rank from) {
 bool Desk::owes_credit(Rank from, Direction direction) {
   const std::lock_guard lock(mutex_);
   const Inbound& channel = peer(from).in[index_of(direction)];
-  return channel.depth != 0 &&
-         2 * (channel.taken - channel.told) >= static_cast<unsigned>(channel.depth);
+  return channel.depth != 0 && channel.taken != channel.told &&
+         channel.delivered - channel.told >= static_cast<unsigned>(channel.depth);
 }
 
-void Desk::credit(Rank from, const TakenCounts& taken, std::uint64_t question) {
+void Desk::credit(Rank from, const TakenCounts& taken) {
   const std::lock_guard lock(mutex_);
   Peer& receiver = peer(from);
   for (std::size_t way = 0; way < taken.size(); ++way) {
     Outbound& channel = receiver.out[way];
     if (taken[way] > channel.taken && taken[way] <= channel.sent) channel.taken = taken[way];
   }
-  if (question > receiver.answered && question <= receiver.asked) receiver.answered = question;
+}
+
+void Desk::answer(Rank from, std::uint64_t question) {
+  const std::lock_guard lock(mutex_);
+  Peer& sender = peer(from);
+  if (question > sender.answered && question <= sender.asked) sender.answered = question;
 }
 
 void Desk::leave(Rank rank) {

@@ -11,24 +11,11 @@
 #include <string>
 #include <vector>
 
-#include <zmq.hpp>
-
 #include "millrace/transport/endpoint.hpp"
 #include "millrace/transport/failure.hpp"
 #include "millrace/transport/message.hpp"
 
 namespace millrace::zeromq {
-
-/// Messages taken by a receiver, per Direction.
-using TakenCounts = std::array<std::uint64_t, 3>;
-
-/// A tensor as it arrived: its header and the network layer's memory.
-struct Part {
-  FrameHeader header;
-  zmq::message_t bytes;
-};
-
-using Message = std::vector<Part>;
 
 /// Thread-safety: internally synchronised; "rank" marks calls of the rank's thread, "owner" those
 /// of the thread that has the turn with the sockets.
@@ -37,7 +24,7 @@ class Desk {
   Desk(Rank self, int world, std::span<const ChannelDepth> depths);
 
   /// Rank: the message, if it has come. Throws as Endpoint::receive when it never will.
-  std::optional<Message> take(Rank from, const MessageTag& tag);
+  std::optional<TensorList> take(Rank from, const MessageTag& tag);
 
   /// Rank: takes one place in the channel. False when it looks full, but the receiver has to be
   /// asked (ask_room) before that is certain.
@@ -53,11 +40,13 @@ class Desk {
 
   /// Owner: puts a message in. False when the tag is there already or the channel is too full: the
   /// sender broke the contract.
-  bool deliver(Rank from, const MessageTag& tag, Message message);
+  bool deliver(Rank from, const MessageTag& tag, TensorList message);
   /// Owner: what was taken of `from`'s messages.
   TakenCounts taken(Rank from);
-  /// Owner: `from` has taken so many of ours, and answers `question`.
-  void credit(Rank from, const TakenCounts& taken, std::uint64_t question);
+  /// Owner: `from` has taken so many of ours.
+  void credit(Rank from, const TakenCounts& taken);
+  /// Owner: what `from` said last was said after `question` came.
+  void answer(Rank from, std::uint64_t question);
   void leave(Rank rank);
   void settle();
 
@@ -65,7 +54,8 @@ class Desk {
   bool fail(FailureCause cause, const std::string& text) noexcept;
   void throw_if_failed();
 
-  /// True when enough was taken from `from` that its sender should hear of it.
+  /// True when the channel looks full to its sender and is not: what was taken since it last heard
+  /// cannot wait for a frame that goes there anyway.
   bool owes_credit(Rank from, Direction direction);
 
  private:
@@ -88,7 +78,7 @@ class Desk {
   };
 
   struct Peer {
-    std::map<MessageTag, Message> arrived;
+    std::map<MessageTag, TensorList> arrived;
     std::array<Outbound, 3> out;
     std::array<Inbound, 3> in;
     std::uint64_t asked = 0;

@@ -1,9 +1,7 @@
 // The endpoint itself: what the rank's thread calls. It hashes and copies outside of its turns with
 // the sockets, and leaves the rest to the desk and the owner.
-#include <cstring>
 #include <utility>
 
-#include "millrace/core/tensor_pool.hpp"
 #include "transport/zeromq/owner.hpp"
 
 namespace millrace {
@@ -16,27 +14,6 @@ using zeromq::Owner;
 
 std::span<const std::byte> bytes_of(const Tensor& tensor) {
   return {static_cast<const std::byte*>(tensor.data()), tensor.bytes()};
-}
-
-/// In place when the memory lies right, else copied: bits of results depend on alignment. Into
-/// recycled memory: fresh pages would cost more than the copy.
-Tensor tensor_of(zeromq::Part& part, TensorPool& pool) {
-  const FrameHeader& header = part.header;
-  if (header.absent) return {};
-  const auto address = reinterpret_cast<std::uintptr_t>(part.bytes.data());
-  if (address % kAlignment == 0 && header.payload_bytes != 0) {
-    auto* kept = new zmq::message_t(std::move(part.bytes));
-    return {header.dtype,
-            header.dims,
-            kept->data(),
-            [](void*, std::size_t, void* owner) noexcept {
-              delete static_cast<zmq::message_t*>(owner);
-            },
-            kept};
-  }
-  Tensor tensor = pool.make(header.dtype, header.dims);
-  if (tensor.bytes() != 0) std::memcpy(tensor.data(), part.bytes.data(), tensor.bytes());
-  return tensor;
 }
 
 class ZeroMqEndpoint final : public Endpoint {
@@ -72,16 +49,14 @@ class ZeroMqEndpoint final : public Endpoint {
   [[nodiscard]] TensorList receive(Rank from, const MessageTag& tag, Deadline deadline) override {
     check_peer(from);
     slot_.begin({.doing = Doing::Waits, .peer = from, .tag = tag});
-    std::optional<zeromq::Message> message;
+    std::optional<TensorList> message;
     if (!owner_.wait(deadline, [&] { return (message = desk_.take(from, tag)).has_value(); }))
       throw TransportError("deadline passed: rank " + std::to_string(options_.rank.value) +
                            " waits for the " + to_string(tag) + " from rank " +
                            std::to_string(from.value));
     slot_.begin({.doing = Doing::Pauses, .peer = from, .tag = tag});
     if (desk_.owes_credit(from, tag.direction)) owner_.now(zeromq::Credit{from});
-    TensorList tensors;
-    for (zeromq::Part& part : *message) tensors.push_back(tensor_of(part, pool_));
-    return tensors;
+    return std::move(*message);
   }
 
   void working(const Work& work) noexcept override {
@@ -113,9 +88,10 @@ class ZeroMqEndpoint final : public Endpoint {
 
  private:
   void check_peer(Rank peer) const {
-    require(peer.value >= 0 && peer.value < options_.world && peer != options_.rank,
-            "rank " + std::to_string(peer.value) + " is not another rank of a world of " +
-                std::to_string(options_.world));
+    require(peer.value >= 0 && peer.value < options_.world && peer != options_.rank, [&] {
+      return "rank " + std::to_string(peer.value) + " is not another rank of a world of " +
+             std::to_string(options_.world);
+    });
   }
 
   /// Refuses here, on the caller's thread, what no frame can carry.
@@ -126,15 +102,15 @@ class ZeroMqEndpoint final : public Endpoint {
     header.tensor_count = static_cast<int>(payload.size());
     static_cast<void>(encode(header));
     for (std::size_t i = 0; i < payload.size(); ++i)
-      require(payload[i].bytes() <= options_.largest_payload,
-              "a tensor of " + std::to_string(payload[i].bytes()) +
-                  " bytes is above the agreed largest payload of " +
-                  std::to_string(options_.largest_payload));
+      require(payload[i].bytes() <= options_.largest_payload, [&] {
+        return "a tensor of " + std::to_string(payload[i].bytes()) +
+               " bytes is above the agreed largest payload of " +
+               std::to_string(options_.largest_payload);
+      });
   }
 
   const ZeroMqOptions options_;
   Desk desk_;
-  TensorPool pool_;  // of received tensors
   zeromq::ProgressSlot slot_;
   Owner owner_;
 };

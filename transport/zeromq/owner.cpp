@@ -12,13 +12,17 @@ namespace millrace::zeromq {
 
 namespace {
 
-/// Acknowledgements only free memory: one answers for several frames, unless the sender asks. Not
-/// for many bytes: memory that comes back soon is still in the cache when it is used again.
+/// Acknowledgements only free memory: they travel with the next frame that goes there, and have one
+/// of their own for several frames or many bytes, or when the sender asks.
 constexpr int kFramesPerAck = 8;
-constexpr std::uint64_t kBytesPerAck = std::uint64_t{1} << 20U;
+constexpr std::uint64_t kBytesPerAck = std::uint64_t{4} << 20U;
 
 /// What comes while the rank computes waits this long.
 constexpr std::chrono::milliseconds kRest{10};
+
+bool can_lead(const Tensor& tensor) {
+  return tensor.margins() == Margins::Whole && tensor.bytes() >= kInPlaceBytes;
+}
 
 constexpr int kMonitored = ZMQ_EVENT_DISCONNECTED | ZMQ_EVENT_HANDSHAKE_SUCCEEDED |
                            ZMQ_EVENT_CONNECT_RETRIED | ZMQ_EVENT_HANDSHAKE_FAILED_AUTH;
@@ -44,6 +48,9 @@ Owner::Owner(const ZeroMqOptions& options,
   for (int i = 0; i < options.world; ++i) add_peer(Rank{i}, addresses[static_cast<std::size_t>(i)]);
   wake_ = ::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
   if (wake_ < 0) throw TransportError("cannot make an eventfd");
+  doors_ = {{{listeners_.data.get(zmq::sockopt::fd), POLLIN, POLLIN},
+             {listeners_.control.get(zmq::sockopt::fd), POLLIN, POLLIN},
+             {wake_, POLLIN, 0}}};
   thread_ = std::jthread([this] { run(); });
 }
 
@@ -152,36 +159,44 @@ void Owner::take_turn(std::chrono::milliseconds longest) noexcept {
 /// How long nothing needs to be done unless something happens.
 std::chrono::milliseconds Owner::patience() const {
   auto interval = options_.heartbeat;
+  auto tell_at = Clock::time_point::max();
   bool busy = leaving_;
   for (const auto& peer : peers_) {
     if (!peer) continue;
     busy = busy || !peer->out.settled() || peer->question != peer->answered || peer->lost_since;
-    if (peer->unacknowledged != 0) interval = std::min(interval, kAckDelay);
+    tell_at = std::min(tell_at, peer->tell_at);
   }
   if (busy) interval = std::min({interval, options_.probe_after / 2, options_.heartbeat / 2});
+  if (tell_at != Clock::time_point::max())
+    interval =
+        std::min(interval, std::chrono::ceil<std::chrono::milliseconds>(tell_at - Clock::now()));
   return std::max(interval, std::chrono::milliseconds(1));
 }
 
 void Owner::poll_once(std::chrono::milliseconds longest) {
-  // Three things only: every further socket would cost system calls in every turn.
-  std::array<zmq::pollitem_t, 3> items = {{{listeners_.data.handle(), 0, ZMQ_POLLIN, 0},
-                                           {listeners_.control.handle(), 0, ZMQ_POLLIN, 0},
-                                           {nullptr, wake_, ZMQ_POLLIN, 0}}};
-  zmq::poll(items, longest);
-
-  if ((items[2].revents & ZMQ_POLLIN) != 0) take_commands();
-  if ((items[0].revents & ZMQ_POLLIN) != 0) read_data();
-  if ((items[1].revents & ZMQ_POLLIN) != 0) read_control();
+  // Three things only: every further socket would cost system calls in every turn. A socket's door
+  // opens when something new comes: it is read until it is empty, or stays open.
+  auto& [data, control, wake] = doors_;
+  const bool open = data.revents != 0 || control.revents != 0;
+  const std::array<short, 2> left = {data.revents, control.revents};
+  static_cast<void>(
+      ::poll(doors_.data(), doors_.size(), open ? 0 : static_cast<int>(longest.count())));
+  if (wake.revents != 0) take_commands();
+  data.revents = (data.revents | left[0]) != 0 && read_data() ? POLLIN : 0;
+  control.revents = (control.revents | left[1]) != 0 && read_control() ? POLLIN : 0;
   const auto now = Clock::now();
+  acknowledge(now);
+  tick(now);
+}
+
+void Owner::acknowledge(Clock::time_point now) {
   for (const auto& peer : peers_) {
     if (!peer) continue;
-    const bool late = peer->unacknowledged != 0 && now >= peer->ack_at;
-    if (peer->ack_due || late || peer->unacknowledged >= kFramesPerAck ||
+    if (now >= peer->tell_at || peer->unacknowledged >= kFramesPerAck ||
         peer->unacknowledged_bytes >= kBytesPerAck)
-      acknowledge(*peer, FrameKind::Ack);
+      say(*peer, header_to(*peer, FrameKind::Ack));
     peer->out.sweep();
   }
-  tick(now);
 }
 
 void Owner::take_commands() {
@@ -214,6 +229,7 @@ void Owner::handle(Outgoing& message) {
     header.payload_bytes = tensor ? tensor.bytes() : 0;
     header.hashed = i < message.hashes.size();
     header.payload_hash = header.hashed ? message.hashes[i] : 0;
+    header.lead = can_lead(tensor) ? peer.lead : 0;
     transmit(peer, peer.out.add(header, std::move(tensor)));
   }
 }
@@ -226,7 +242,8 @@ void Owner::handle(const Question& question) {
 }
 
 void Owner::handle(const Credit& credit) {
-  acknowledge(*peers_[credit.to.index()], FrameKind::Ack);
+  Peer& peer = *peers_[credit.to.index()];
+  peer.tell_at = std::min(peer.tell_at, Clock::now() + kCreditDelay);
 }
 
 void Owner::handle(const Stop& stop) {

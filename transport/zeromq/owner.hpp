@@ -5,12 +5,14 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <poll.h>
 #include <string>
 #include <string_view>
 #include <thread>
@@ -19,6 +21,7 @@
 
 #include <zmq.hpp>
 
+#include "millrace/core/tensor_pool.hpp"
 #include "transport/link.hpp"
 #include "transport/zeromq/board.hpp"
 #include "transport/zeromq/context.hpp"
@@ -28,8 +31,16 @@
 
 namespace millrace::zeromq {
 
-/// How long an acknowledgement may be put off, to answer for several frames.
+/// How long an acknowledgement may be put off, to answer for several frames or to travel with one.
 inline constexpr std::chrono::milliseconds kAckDelay{10};
+/// The same when the channel looks full to its sender, which may yet learn better from a tensor.
+inline constexpr std::chrono::milliseconds kCreditDelay{1};
+
+/// Shorter payloads are copied: the network layer puts many of them into one block.
+inline constexpr std::size_t kInPlaceBytes = std::size_t{64} << 10U;
+
+/// A fresh block of the network layer begins 8 bytes short of a boundary.
+inline constexpr int kFirstLead = 8;
 
 /// A message to send; `hashes` has one number per tensor, or is empty.
 struct Outgoing {
@@ -45,7 +56,7 @@ struct Question {
   std::uint64_t number = 0;
 };
 
-/// Tell `to` how much was taken.
+/// Tell `to` soon how much was taken.
 struct Credit {
   Rank to;
 };
@@ -111,13 +122,14 @@ class Owner {
     zmq::socket_t monitor;
     SendLink out;
     ReceiveLink in;
-    Message assembling;
-    int unacknowledged = 0;  // frames taken since we last told
-    bool ack_due = false;    // not to be put off: somebody waits for it
+    TensorList assembling;
+    int lead = kFirstLead;         // of tensors to it
+    int wished_lead = kFirstLead;  // of tensors from it
+    int unacknowledged = 0;        // frames taken since we last told
     std::uint64_t unacknowledged_bytes = 0;
-    Clock::time_point ack_at = {};
-    std::uint64_t question = 0;        // ours, until answered
-    std::uint64_t answered = 0;        // ours, answered
+    Clock::time_point tell_at = Clock::time_point::max();  // unless a frame goes there before
+    std::uint64_t question = 0;                            // ours, until answered
+    std::uint64_t answered = 0;                            // ours, answered
     std::uint64_t peers_question = 0;  // theirs, echoed in every acknowledgement
     Clock::time_point next_probe;
     Clock::duration probe_interval{};
@@ -141,6 +153,7 @@ class Owner {
   void guarded(const Body& body) noexcept;
   void take_turn(std::chrono::milliseconds longest) noexcept;
   void poll_once(std::chrono::milliseconds longest);
+  void acknowledge(Clock::time_point now);
   std::chrono::milliseconds patience() const;
   void take_commands();
   void handle(Outgoing& message);
@@ -152,15 +165,16 @@ class Owner {
   // owner_frames.cpp: frames in and out
   static bool read(zmq::socket_t& socket, Arrival& arrival);
   Peer* sender_of(Arrival& arrival);
-  void read_data();
-  void read_control();
+  bool read_data();     // true when more may be there
+  bool read_control();  // true when more may be there
   void take_data(Peer& peer, Arrival& arrival);
+  Tensor tensor_of(Peer& peer, const FrameHeader& header, zmq::message_t& part);
   void obey(Peer& peer, const FrameHeader& header, const zmq::message_t& payload);
   static void transmit(Peer& peer, RetainedFrame& frame);
   void probe(Peer& peer);
-  void acknowledge(Peer& peer, FrameKind kind);
+  void learn(Peer& peer, const FrameHeader& header);
   static void say(Peer& peer, FrameHeader header, std::string_view payload = {});
-  FrameHeader header_to(const Peer& peer, FrameKind kind) const;
+  FrameHeader header_to(Peer& peer, FrameKind kind);
 
   // owner_watch.cpp: time passes
   void read_monitor(Peer& peer);
@@ -178,6 +192,7 @@ class Owner {
   const ProgressSlot& slot_;
   Listeners listeners_;
   std::vector<std::unique_ptr<Peer>> peers_;  // by rank; null at our own
+  TensorPool pool_;                           // of received tensors
   Board board_;
   Clock::time_point last_tick_;
   Clock::time_point next_beat_;
@@ -187,9 +202,10 @@ class Owner {
   bool leaving_ = false;
   std::uint64_t strangers_ = 0;
 
-  int wake_ = -1;     // eventfd
-  std::mutex turn_;   // guards everything above; locked before mutex_
-  std::mutex mutex_;  // guards commands_
+  std::array<pollfd, 3> doors_{};  // where something comes in: data, control, wake_
+  int wake_ = -1;                  // eventfd
+  std::mutex turn_;                // guards everything above; locked before mutex_
+  std::mutex mutex_;               // guards commands_
   std::vector<Command> commands_;
   std::atomic<bool> end_{false};
   std::jthread thread_;

@@ -2,6 +2,7 @@
 // a known rank sends is judged by its link and answered by the table.
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 #include "transport/zeromq/owner.hpp"
 
@@ -57,10 +58,12 @@ Owner::Peer* Owner::sender_of(Arrival& arrival) {
   return peer;
 }
 
-void Owner::read_data() {
+bool Owner::read_data() {
   Arrival arrival;
-  for (int i = 0; i < kFramesPerTurn && read(listeners_.data, arrival); ++i)
+  int frames = 0;
+  for (; frames < kFramesPerTurn && read(listeners_.data, arrival); ++frames)
     if (Peer* peer = sender_of(arrival)) take_data(*peer, arrival);
+  return frames == kFramesPerTurn;
 }
 
 void Owner::take_data(Peer& peer, Arrival& arrival) {
@@ -73,10 +76,10 @@ void Owner::take_data(Peer& peer, Arrival& arrival) {
       return;
     case Answer::DropAcknowledge:
       if (verdict.header.kind == FrameKind::Probe) peer.peers_question = verdict.header.tag.step;
-      peer.ack_due = true;
+      peer.tell_at = Clock::now();
       return;
     case Answer::AskAgain:
-      acknowledge(peer, FrameKind::Nack);
+      say(peer, header_to(peer, FrameKind::Nack));
       return;
     case Answer::Abort:
       fail(FailureCause::Protocol,
@@ -88,23 +91,58 @@ void Owner::take_data(Peer& peer, Arrival& arrival) {
   }
   const auto now = Clock::now();
   board_.heard(peer.rank, now);
-  if (peer.unacknowledged++ == 0) peer.ack_at = now + kAckDelay;
+  learn(peer, verdict.header);
+  ++peer.unacknowledged;
+  peer.tell_at = std::min(peer.tell_at, now + kAckDelay);
   peer.unacknowledged_bytes += verdict.header.payload_bytes;
   if (verdict.header.tensor_count > 0 || !verdict.header.absent)
-    peer.assembling.push_back({verdict.header, std::move(arrival.payload)});
+    peer.assembling.push_back(tensor_of(peer, verdict.header, arrival.payload));
   if (peer.in.inside_message()) return;
-  Message message;
-  message.swap(peer.assembling);
-  if (!desk_.deliver(peer.rank, verdict.header.tag, std::move(message)))
-    fail(FailureCause::Protocol,
-         "rank " + std::to_string(peer.rank.value) + " sent the " + to_string(verdict.header.tag) +
-             " twice, or more than the channel to rank " + std::to_string(options_.rank.value) +
-             " holds");
+  if (!desk_.deliver(peer.rank, verdict.header.tag, std::exchange(peer.assembling, {})))
+    return fail(FailureCause::Protocol,
+                "rank " + std::to_string(peer.rank.value) + " sent the " +
+                    to_string(verdict.header.tag) + " twice, or more than the channel to rank " +
+                    std::to_string(options_.rank.value) + " holds");
+  if (desk_.owes_credit(peer.rank, verdict.header.tag.direction)) peer.tell_at = now;
 }
 
-void Owner::read_control() {
+/// In place when the memory lies right, else copied: bits of results depend on alignment. At once
+/// and into recycled memory: blocks of the network layer that wait to be taken make it ask the
+/// system for more, and fresh pages cost more than the copy.
+Tensor Owner::tensor_of(Peer& peer, const FrameHeader& header, zmq::message_t& part) {
+  if (header.absent) return {};
+  const auto lead = static_cast<std::size_t>(header.lead);
+  const auto begin = reinterpret_cast<std::uintptr_t>(part.data());
+  const bool large = header.payload_bytes >= kInPlaceBytes;
+  if (large) peer.wished_lead = static_cast<int>((kAlignment - begin % kAlignment) % kAlignment);
+  if (large && (begin + lead) % kAlignment == 0) {
+    auto* kept = new zmq::message_t(std::move(part));
+    return {header.dtype,
+            header.dims,
+            kept->data<std::byte>() + lead,
+            [](void*, std::size_t, void* owner) noexcept {
+              delete static_cast<zmq::message_t*>(owner);
+            },
+            kept};
+  }
+  Tensor tensor = pool_.make(header.dtype, header.dims);
+  const auto bytes = tensor_bytes(header, bytes_of(part));
+  if (!bytes.empty()) std::memcpy(tensor.data(), bytes.data(), bytes.size());
+  return tensor;
+}
+
+/// What every frame of a peer says.
+void Owner::learn(Peer& peer, const FrameHeader& header) {
+  if (header.acknowledged > peer.out.oldest()) peer.probe_interval = options_.probe_after;
+  peer.out.acknowledge(header.acknowledged);
+  peer.lead = header.wished_lead;
+  desk_.credit(peer.rank, header.taken);
+}
+
+bool Owner::read_control() {
   Arrival arrival;
-  for (int i = 0; i < kFramesPerTurn && read(listeners_.control, arrival); ++i) {
+  int frames = 0;
+  for (; frames < kFramesPerTurn && read(listeners_.control, arrival); ++frames) {
     Peer* peer = sender_of(arrival);
     if (peer == nullptr || arrival.parts != 3) continue;
     const FrameExpectation expected{
@@ -114,25 +152,22 @@ void Owner::read_control() {
     if (decode(bytes_of(arrival.header), arrival.payload.size(), expected, header) == Refusal::None)
       obey(*peer, header, arrival.payload);
   }
+  return frames == kFramesPerTurn;
 }
 
 void Owner::obey(Peer& peer, const FrameHeader& header, const zmq::message_t& payload) {
   const auto now = Clock::now();
   board_.heard(peer.rank, now);
+  learn(peer, header);
   switch (header.kind) {
     case FrameKind::Ack:
-    case FrameKind::Nack: {
-      if (header.sequence > peer.out.oldest()) peer.probe_interval = options_.probe_after;
-      peer.out.acknowledge(header.sequence);
-      TakenCounts taken{};
-      for (std::size_t i = 0; i < std::min(taken.size(), header.dims.size()); ++i)
-        taken[i] = static_cast<std::uint64_t>(header.dims[i]);
       peer.answered = std::max(peer.answered, std::min(header.tag.step, peer.question));
-      desk_.credit(peer.rank, taken, header.tag.step);
-      if (header.kind == FrameKind::Nack && !stopped_)
-        peer.out.each_from(header.sequence, [&](RetainedFrame& frame) { transmit(peer, frame); });
+      desk_.answer(peer.rank, header.tag.step);
       return;
-    }
+    case FrameKind::Nack:
+      if (stopped_) return;
+      peer.out.each_from(header.acknowledged, [&](RetainedFrame& frame) { transmit(peer, frame); });
+      return;
     case FrameKind::Progress: {
       ActivityWords words{};
       if (payload.size() != sizeof words) return;
@@ -148,7 +183,6 @@ void Owner::obey(Peer& peer, const FrameHeader& header, const zmq::message_t& pa
         stopped_ = Stop{FailureCause::Cancelled, {}};  // the one who found out tells the others
       return;
     case FrameKind::Bye:
-      peer.out.acknowledge(header.sequence);
       peer.left = true;
       board_.left(peer.rank);
       desk_.leave(peer.rank);
@@ -166,14 +200,15 @@ void Owner::obey(Peer& peer, const FrameHeader& header, const zmq::message_t& pa
 void Owner::transmit(Peer& peer, RetainedFrame& frame) {
   zmq::message_t head(frame.header.data(), frame.header.size());
   if (!peer.data.send(head, zmq::send_flags::sndmore | zmq::send_flags::dontwait)) return;
-  const std::size_t size = frame.tensor ? frame.tensor.bytes() : 0;
+  const std::size_t size = frame.tensor ? padded_bytes(frame.lead, frame.tensor.bytes()) : 0;
+  auto* begin = frame.tensor ? static_cast<std::byte*>(frame.tensor.data()) - frame.lead : nullptr;
   if (size <= kCopyBytes) {
-    zmq::message_t body(frame.tensor.data(), size);
+    zmq::message_t body(begin, size);
     peer.data.send(body, zmq::send_flags::dontwait);
     return;
   }
   frame.flights.fetch_add(1, std::memory_order_relaxed);  // only this thread raises it
-  zmq::message_t body(frame.tensor.data(), size, landed, &frame.flights);
+  zmq::message_t body(begin, size, landed, &frame.flights);
   peer.data.send(body, zmq::send_flags::dontwait);  // a refused message is freed, which also lands
 }
 
@@ -188,20 +223,6 @@ void Owner::probe(Peer& peer) {
   peer.probe_interval = std::min<Clock::duration>(2 * peer.probe_interval, std::chrono::seconds(1));
 }
 
-void Owner::acknowledge(Peer& peer, FrameKind kind) {
-  peer.ack_due = false;
-  peer.unacknowledged = 0;
-  peer.unacknowledged_bytes = 0;
-  const TakenCounts taken = desk_.taken(peer.rank);
-  FrameHeader header = header_to(peer, kind);
-  header.sequence = peer.in.expected();
-  header.tag.step = peer.peers_question;
-  header.dims = Dims{static_cast<std::int64_t>(taken[0]),
-                     static_cast<std::int64_t>(taken[1]),
-                     static_cast<std::int64_t>(taken[2])};
-  say(peer, header);
-}
-
 void Owner::say(Peer& peer, FrameHeader header, std::string_view payload) {
   const std::size_t size = std::min(payload.size(), kLongestText);
   header.payload_bytes = size;
@@ -211,13 +232,21 @@ void Owner::say(Peer& peer, FrameHeader header, std::string_view payload) {
   peer.control.send(body, zmq::send_flags::dontwait);
 }
 
-FrameHeader Owner::header_to(const Peer& peer, FrameKind kind) const {
+/// With what every frame says; whatever waited to be told is told with it.
+FrameHeader Owner::header_to(Peer& peer, FrameKind kind) {
+  peer.tell_at = Clock::time_point::max();
+  peer.unacknowledged = 0;
+  peer.unacknowledged_bytes = 0;
   FrameHeader header;
   header.kind = kind;
   header.job = options_.job;
   header.epoch = options_.epoch;
   header.source = options_.rank;
   header.destination = peer.rank;
+  header.acknowledged = peer.in.expected();
+  header.taken = desk_.taken(peer.rank);
+  header.wished_lead = peer.wished_lead;
+  if (kind == FrameKind::Ack) header.tag.step = peer.peers_question;
   return header;
 }
 

@@ -114,9 +114,7 @@ void Owner::leave_when_settled(Clock::time_point now) {
     if (!peer || peer->left || peer->bye_acknowledged) continue;
     done = false;
     if (!peer->out.settled()) continue;
-    FrameHeader header = header_to(*peer, FrameKind::Bye);
-    header.sequence = peer->in.expected();
-    say(*peer, header);
+    say(*peer, header_to(*peer, FrameKind::Bye));
   }
   if (done) desk_.settle();
 }

@@ -74,8 +74,9 @@ zmq::socket_t make_listener(zmq::context_t& context,
   socket.set(zmq::sockopt::router_mandatory, 1);
   socket.set(zmq::sockopt::router_handover, 0);
   socket.set(zmq::sockopt::linger, 0);
+  const auto largest = padded_bytes(kAlignment - 1, options.largest_payload);
   socket.set(zmq::sockopt::maxmsgsize,
-             static_cast<std::int64_t>(std::max<std::uint64_t>(options.largest_payload, 4096)));
+             static_cast<std::int64_t>(std::max<std::uint64_t>(largest, 4096)));
   socket.set(zmq::sockopt::handshake_ivl, 5000);
   socket.set(zmq::sockopt::zap_domain, domain);
   if (authenticated(options)) {

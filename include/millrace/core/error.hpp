@@ -2,6 +2,7 @@
 // an exception says "this call could not do its job".
 #pragma once
 
+#include <concepts>
 #include <stdexcept>
 #include <string>
 
@@ -50,6 +51,12 @@ inline void require(bool condition, const std::string& message) {
 
 inline void require(bool condition, const char* message) {
   if (!condition) throw InvalidArgument(message);
+}
+
+/// The same where it is asked often: `message()` makes the sentence only when it is needed.
+template <std::invocable Message>
+void require(bool condition, const Message& message) {
+  if (!condition) throw InvalidArgument(message());
 }
 
 }  // namespace millrace

@@ -19,6 +19,26 @@ namespace millrace {
 
 inline constexpr std::size_t kAlignment = 64;
 
+/// Memory on a 64-byte boundary with 64 bytes before and behind it that may be read: a frame on the
+/// wire can begin a little before its tensor. Throws std::bad_alloc.
+[[nodiscard]] inline void* allocate_with_margins(std::size_t bytes) {
+  auto* block = static_cast<std::byte*>(
+      ::operator new (bytes + 2 * kAlignment, std::align_val_t{kAlignment}));
+  std::memset(block, 0, kAlignment);
+  std::memset(block + kAlignment + bytes, 0, kAlignment);
+  return block + kAlignment;
+}
+
+inline void free_with_margins(void* data) noexcept {
+  ::operator delete (static_cast<std::byte*>(data) - kAlignment, std::align_val_t{kAlignment});
+}
+
+/// Who may read beside a tensor's bytes.
+enum class Margins : bool {
+  None,  ///< nobody: foreign memory, or the middle of another tensor
+  Whole  ///< kAlignment bytes before the first and behind the last, see allocate_with_margins
+};
+
 /// A typed, shaped block of memory on a 64-byte boundary (borrowed memory: wherever it lies).
 /// Move-only: a send takes its tensor by value, a receive returns one.
 /// Thread-safety: externally synchronised.
@@ -32,21 +52,26 @@ class Tensor {
   /// Owns new, uninitialised memory. Throws std::bad_alloc; InvalidArgument on a negative extent.
   Tensor(DType dtype, const Dims& dims)
       : dtype_(dtype), dims_(dims), bytes_(checked_bytes(dtype, dims)) {
-    data_ = ::operator new (std::max<std::size_t>(bytes_, 1), std::align_val_t{kAlignment});
-    release_ = [](void* data, std::size_t, void*) noexcept {
-      ::operator delete (data, std::align_val_t{kAlignment});
-    };
+    data_ = allocate_with_margins(bytes_);
+    release_ = [](void* data, std::size_t, void*) noexcept { free_with_margins(data); };
+    margins_ = Margins::Whole;
   }
 
   /// Uses `data` (at least the tensor's bytes) and calls `release(data, bytes, owner)` at the end;
   /// a null `release` borrows, and the memory must outlive the tensor.
-  Tensor(DType dtype, const Dims& dims, void* data, Release release, void* owner)
+  Tensor(DType dtype,
+         const Dims& dims,
+         void* data,
+         Release release,
+         void* owner,
+         Margins margins = Margins::None)
       : dtype_(dtype),
         dims_(dims),
         bytes_(checked_bytes(dtype, dims)),
         data_(data),
         release_(release),
-        owner_(owner) {}
+        owner_(owner),
+        margins_(margins) {}
 
   Tensor(Tensor&& other) noexcept
       : dtype_(std::exchange(other.dtype_, DType::F32)),
@@ -54,7 +79,8 @@ class Tensor {
         bytes_(std::exchange(other.bytes_, 0)),
         data_(std::exchange(other.data_, nullptr)),
         release_(std::exchange(other.release_, nullptr)),
-        owner_(std::exchange(other.owner_, nullptr)) {}
+        owner_(std::exchange(other.owner_, nullptr)),
+        margins_(std::exchange(other.margins_, Margins::None)) {}
 
   Tensor& operator=(Tensor&& other) noexcept {
     Tensor moved(std::move(other));
@@ -76,6 +102,7 @@ class Tensor {
     std::swap(data_, other.data_);
     std::swap(release_, other.release_);
     std::swap(owner_, other.owner_);
+    std::swap(margins_, other.margins_);
   }
 
   /// False for a default-constructed or moved-from tensor ("no gradient here").
@@ -84,6 +111,7 @@ class Tensor {
   [[nodiscard]] const Dims& dims() const { return dims_; }
   [[nodiscard]] std::int64_t elements() const { return data_ == nullptr ? 0 : dims_.elements(); }
   [[nodiscard]] std::size_t bytes() const { return bytes_; }
+  [[nodiscard]] Margins margins() const { return margins_; }
 
   /// First extent: samples, for everything that flows between stages.
   [[nodiscard]] std::int64_t rows() const { return dims_.size() == 0 ? 1 : dims_[0]; }
@@ -153,6 +181,7 @@ class Tensor {
   void* data_ = nullptr;
   Release release_ = nullptr;
   void* owner_ = nullptr;
+  Margins margins_ = Margins::None;
 };
 
 }  // namespace millrace

@@ -37,7 +37,12 @@ class TensorPool {
   /// Uninitialised tensor; reuses a freed block of the same size class when there is one.
   [[nodiscard]] Tensor make(DType dtype, const Dims& dims) {
     const std::size_t bytes = size_of(dtype) * static_cast<std::size_t>(dims.elements());
-    return {dtype, dims, store_->take(size_class(bytes)), &TensorPool::give_back, store_};
+    return {dtype,
+            dims,
+            store_->take(size_class(bytes)),
+            &TensorPool::give_back,
+            store_,
+            Margins::Whole};
   }
 
   /// How many blocks were ever taken from the system; constant once a step is in its steady state.
@@ -61,7 +66,7 @@ class TensorPool {
 
     ~Store() {
       for (const auto& [bytes, blocks] : free)
-        for (void* block : blocks) ::operator delete (block, std::align_val_t{kAlignment});
+        for (void* block : blocks) free_with_margins(block);
     }
 
     std::vector<void*>& list_of(std::size_t bytes) {
@@ -76,7 +81,7 @@ class TensorPool {
       void* block = nullptr;
       if (blocks.empty()) {
         blocks.reserve(allocated + 1);  // so that give_back never allocates
-        block = ::operator new (bytes, std::align_val_t{kAlignment});
+        block = allocate_with_margins(bytes);
         ++allocated;
       } else {
         block = blocks.back();

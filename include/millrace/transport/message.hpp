@@ -1,4 +1,4 @@
-// The wire format between processes: one tensor per frame, a fixed 128-byte header in front of its
+// The wire format between processes: one tensor per frame, a fixed 160-byte header in front of its
 // bytes. Everything about a received header is checked here, cheapest first and before memory is
 // taken; what an offence is answered with is a table, not a habit of the receiver.
 #pragma once
@@ -12,6 +12,7 @@
 #include "millrace/core/dims.hpp"
 #include "millrace/core/dtype.hpp"
 #include "millrace/core/ids.hpp"
+#include "millrace/core/tensor.hpp"
 #include "millrace/transport/endpoint.hpp"
 
 namespace millrace {
@@ -22,27 +23,31 @@ enum class FrameKind : std::uint8_t {
   Backward = 2,
   Collective = 3,
   Probe = 4,      ///< sender asks: did everything below `sequence` arrive? Travels with the data
-  Ack = 5,        ///< everything below `sequence` arrived; dims hold the counts of taken messages
+  Ack = 5,        ///< only what every frame says
   Nack = 6,       ///< send again from `sequence` on
   Hello = 7,      ///< who I am and what I was built for
   Welcome = 8,    ///< everybody agrees; payload: the addresses of all ranks
   Refused = 9,    ///< somebody disagrees; payload: the field
   Progress = 10,  ///< payload: what this rank does now; `sequence` counts what it did
   Abort = 11,     ///< payload: why everybody must stop
-  Bye = 12,       ///< nothing more will come; `sequence` acknowledges like Ack
+  Bye = 12,       ///< nothing more will come
   ByeAck = 13
 };
 
 inline constexpr std::uint32_t kFrameMagic = 0x4C49'4D52;  ///< "RMIL"
-inline constexpr std::uint16_t kProtocolVersion = 1;
-inline constexpr std::size_t kHeaderBytes = 128;
+inline constexpr std::uint16_t kProtocolVersion = 2;
+inline constexpr std::size_t kHeaderBytes = 160;
+
+/// Messages taken by a receiver, per Direction.
+using TakenCounts = std::array<std::uint64_t, 3>;
 
 /// A header as bytes, little-endian:
 /// 0 magic u32 | 4 version u16 | 6 header bytes u16 | 8 job u64 | 16 step u64 | 24 sequence u64 |
 /// 32 dims u64[6] | 80 payload bytes u64 | 88 payload xxh3 u64 | 96 epoch u32 | 100 micro-batch u32
 /// | 104 source u16 | 106 destination u16 | 108 stage u16 | 110 tensor index u16 | 112 kind u8 |
 /// 113 dtype u8 | 114 number of dims u8 | 115 flags u8 (1: absent tensor, 2: payload is hashed) |
-/// 116 slice u16 | 118 replica u16 | 120 tensor count u16 | 122 zero u16 | 124 checksum u32
+/// 116 slice u16 | 118 replica u16 | 120 tensor count u16 | 122 lead u8 | 123 wished lead u8 |
+/// 124 acknowledged u64 | 132 taken u64[3] | 156 checksum u32
 using FrameBytes = std::array<std::byte, kHeaderBytes>;
 
 /// A header as values. `tag.direction` follows from `kind` for frames that carry tensors.
@@ -63,6 +68,10 @@ struct FrameHeader {
   Dims dims;
   std::uint64_t payload_bytes = 0;
   std::uint64_t payload_hash = 0;
+  std::uint64_t acknowledged = 0;  ///< every frame says: everything below has arrived here
+  TakenCounts taken{};             ///< and: so many messages were taken
+  int lead = 0;         ///< bytes in the payload's part before the tensor's; see padded_bytes
+  int wished_lead = 0;  ///< every frame says: what would put large tensors on a boundary here
 
   friend bool operator==(const FrameHeader&, const FrameHeader&) = default;
 };
@@ -72,12 +81,12 @@ enum class Refusal : std::uint8_t {
   None,
   Stranger,     ///< the connection is not that of a rank of this job
   PartCount,    ///< not exactly header and payload
-  HeaderSize,   ///< not 128 bytes
+  HeaderSize,   ///< not 160 bytes
   Magic,        ///< not ours
   Version,      ///< another protocol version
   Checksum,     ///< header bytes were changed on the way
   Enumeration,  ///< kind, dtype, number of dims or flags out of range
-  Reserved,     ///< a byte that must be zero is not
+  Reserved,     ///< a bit that must be zero is not
   Job,          ///< of another job
   Epoch,        ///< of another incarnation
   Edge,         ///< source or destination is not this connection
@@ -160,29 +169,45 @@ struct FrameExpectation {
   return FrameKind::Collective;
 }
 
-/// The 128 bytes of a header. Throws InvalidArgument when a number does not fit its field: step and
-/// sequence 64 bit, micro-batch 32, ranks, stage, slice, replica and tensor counts 16. Cost: one
-/// hash over 124 bytes.
+/// Size of the payload's part of a frame: the tensor's bytes alone, or, with a lead, a multiple of
+/// 64 less 48 that holds lead and tensor. The receiver's allocator puts parts of such sizes where
+/// the one before lay, seen from a 64-byte boundary, so that the lead that was right stays right.
+[[nodiscard]] constexpr std::uint64_t padded_bytes(int lead, std::uint64_t bytes) {
+  if (lead == 0) return bytes;
+  constexpr std::uint64_t kOverhead = 48;  // of a block: libzmq's 40 bytes, the allocator's 8
+  const std::uint64_t whole = static_cast<std::uint64_t>(lead) + bytes + kOverhead;
+  return (whole + kAlignment - 1) / kAlignment * kAlignment - kOverhead;
+}
+
+/// The tensor's bytes in the payload's part of a frame whose header was decoded.
+[[nodiscard]] inline std::span<const std::byte> tensor_bytes(const FrameHeader& header,
+                                                             std::span<const std::byte> part) {
+  return part.subspan(static_cast<std::size_t>(header.lead), header.payload_bytes);
+}
+
+/// The 160 bytes of a header. Throws InvalidArgument when a number does not fit its field: step and
+/// sequence 64 bit, micro-batch 32, ranks, stage, slice, replica and tensor counts 16, leads
+/// 0 to 63. Cost: one hash over 156 bytes.
 [[nodiscard]] FrameBytes encode(const FrameHeader& header);
 
 /// Checks `header` and the size of the payload part against `expected` and, when nothing is wrong,
 /// fills `out` and returns None. Never throws, allocates or reads the payload. Cost: one hash over
-/// 124 bytes for frames that get that far.
+/// 156 bytes for frames that get that far.
 [[nodiscard]] Refusal decode(std::span<const std::byte> header,
                              std::size_t payload_part_bytes,
                              const FrameExpectation& expected,
                              FrameHeader& out) noexcept;
 
-/// The protocol version that a header claims, when it is ours in size and magic number alone: what
-/// a meeting names instead of dropping it. Nothing for headers of this version and for garbage.
+/// The protocol version that a header claims, when it is ours by its magic number alone: what a
+/// meeting names instead of dropping it. Nothing for headers of this version and for garbage.
 [[nodiscard]] std::optional<std::uint16_t> other_version(
     std::span<const std::byte> header) noexcept;
 
-/// Writes the checksum of the first 124 bytes into the last four; what a mutator that wants to get
+/// Writes the checksum of the first 156 bytes into the last four; what a mutator that wants to get
 /// past the checksum calls.
 void repair_checksum(std::span<std::byte, kHeaderBytes> header) noexcept;
 
-/// XXH3 (64 bit) of a payload. Finds damage, not attackers. About 30 us per MiB with AVX-512.
+/// XXH3 (64 bit) of a payload. Finds damage, not attackers. About 50 us per MiB with AVX2.
 [[nodiscard]] std::uint64_t payload_hash(std::span<const std::byte> payload) noexcept;
 
 }  // namespace millrace
