@@ -17,11 +17,18 @@ using Depths = std::map<ChannelName, int>;
 /// By rank: how many of its actions have certainly ended.
 using Known = std::vector<std::size_t>;
 
+/// What a rank that gets a message learns of.
+enum class Hearsay : bool {
+  Everybody,  ///< what the sender knew of every rank
+  Sender      ///< the sender's own progress
+};
+
 /// Runs all lists once, in any order in which every receive finds its message.
 class Run {
  public:
-  Run(const Program& program, Depths& depths)
+  Run(const Program& program, Hearsay hearsay, Depths& depths)
       : program_(program),
+        hearsay_(hearsay),
         depths_(depths),
         known_(program.ranks.size(), Known(program.ranks.size(), 0)) {
     for (std::size_t i = 0; i < program_.ranks.size(); ++i) index_receives(i);
@@ -67,7 +74,10 @@ class Run {
     if (is_receive(action.op)) {
       const auto sent = under_way_.find(message(rank, action));
       if (sent == under_way_.end()) return false;
-      for (std::size_t i = 0; i < mine.size(); ++i) mine[i] = std::max(mine[i], sent->second[i]);
+      const std::size_t sender = std::get<0>(sent->first.first).index();
+      for (std::size_t i = 0; i < mine.size(); ++i)
+        if (hearsay_ == Hearsay::Everybody || i == sender)
+          mine[i] = std::max(mine[i], sent->second[i]);
       under_way_.erase(sent);
     }
     if (is_send(action.op)) send(rank, message(rank, action));
@@ -86,6 +96,7 @@ class Run {
   }
 
   const Program& program_;
+  const Hearsay hearsay_;
   Depths& depths_;
   std::vector<Known> known_;
   std::map<ChannelName, std::vector<std::size_t>> receives_;  // positions in the receiver's list
@@ -93,15 +104,27 @@ class Run {
   std::map<Message, Known> under_way_;
 };
 
+/// In training and in evaluation.
+Depths depths_of(const Program& program, Hearsay hearsay) {
+  Depths depths;
+  static_cast<void>(Run(insert_messages_before_use(program), hearsay, depths));
+  static_cast<void>(
+      Run(insert_messages_before_use(forward_program(program.shape)), hearsay, depths));
+  return depths;
+}
+
 }  // namespace
 
 std::vector<ChannelDepth> channel_depths(const Program& program) {
-  Depths depths;
-  static_cast<void>(Run(insert_messages_before_use(program), depths));
-  static_cast<void>(Run(insert_messages_before_use(forward_program(program.shape)), depths));
+  const Depths depths = depths_of(program, Hearsay::Everybody);
+  const Depths from_each_other = depths_of(program, Hearsay::Sender);
   std::vector<ChannelDepth> list;
   for (const auto& [channel, depth] : depths)
-    list.push_back({std::get<0>(channel), std::get<1>(channel), std::get<2>(channel), depth});
+    list.push_back({std::get<0>(channel),
+                    std::get<1>(channel),
+                    std::get<2>(channel),
+                    depth,
+                    from_each_other.at(channel) == depth});
   return list;
 }
 

@@ -105,6 +105,16 @@ TEST(ChannelDepths, OfBackwardChannelsOfOneFOneBAreBoundedByTheRanksNotTheMicroB
     }
 }
 
+TEST(ChannelDepths, AreAnsweredBetweenNeighboursAndNotAroundARing) {
+  for (const ChannelDepth& channel :
+       channel_depths(generate("1f1b", {.ranks = 4, .micro_batches = 16})))
+    EXPECT_TRUE(channel.answered) << channel.source.value;
+  // Rank 0 hears from rank 3 of what rank 1 has taken, long before rank 1 sends it a gradient.
+  for (const ChannelDepth& channel :
+       channel_depths(generate("interleaved", {.ranks = 4, .micro_batches = 16})))
+    EXPECT_FALSE(channel.answered) << channel.source.value;
+}
+
 TEST(ChannelDepths, OfAProgramThatDeadlocksAreRefused) {
   Program program = insert_messages_before_use(generate("gpipe", {.ranks = 2, .micro_batches = 1}));
   std::swap(program.ranks[1].front(), program.ranks[1].back());  // sends what it has not got

@@ -34,7 +34,10 @@ void Desk::set_depth(const ChannelDepth& channel) {
           "a channel names a rank outside the world");
   const std::size_t way = index_of(channel.direction);
   if (channel.source == self_) peer(channel.destination).out[way].depth = channel.depth;
-  if (channel.destination == self_) peer(channel.source).in[way].depth = channel.depth;
+  if (channel.destination != self_) return;
+  Inbound& inbound = peer(channel.source).in[way];
+  inbound.depth = channel.depth;
+  inbound.answered = channel.answered;
 }
 
 void Desk::throw_failure() const {
@@ -141,8 +144,8 @@ TakenCounts Desk::taken(Rank from) {
 bool Desk::owes_credit(Rank from, Direction direction) {
   const std::lock_guard lock(mutex_);
   const Inbound& channel = peer(from).in[index_of(direction)];
-  return channel.depth != 0 && channel.taken != channel.told &&
-         channel.delivered - channel.told >= static_cast<unsigned>(channel.depth);
+  return channel.depth != 0 && !channel.answered &&
+         2 * (channel.taken - channel.told) >= static_cast<unsigned>(channel.depth);
 }
 
 void Desk::credit(Rank from, const TakenCounts& taken) {

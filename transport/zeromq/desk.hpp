@@ -54,8 +54,8 @@ class Desk {
   bool fail(FailureCause cause, const std::string& text) noexcept;
   void throw_if_failed();
 
-  /// True when the channel looks full to its sender and is not: what was taken since it last heard
-  /// cannot wait for a frame that goes there anyway.
+  /// True when enough was taken from `from` that its sender should hear of it, and does not learn
+  /// it from the frames that it gets anyway.
   bool owes_credit(Rank from, Direction direction);
 
  private:
@@ -72,6 +72,7 @@ class Desk {
 
   struct Inbound {
     int depth = 0;
+    bool answered = false;
     std::uint64_t delivered = 0;
     std::uint64_t taken = 0;
     std::uint64_t told = 0;

@@ -243,7 +243,7 @@ void Owner::handle(const Question& question) {
 
 void Owner::handle(const Credit& credit) {
   Peer& peer = *peers_[credit.to.index()];
-  peer.tell_at = std::min(peer.tell_at, Clock::now() + kCreditDelay);
+  say(peer, header_to(peer, FrameKind::Ack));
 }
 
 void Owner::handle(const Stop& stop) {

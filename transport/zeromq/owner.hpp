@@ -33,8 +33,6 @@ namespace millrace::zeromq {
 
 /// How long an acknowledgement may be put off, to answer for several frames or to travel with one.
 inline constexpr std::chrono::milliseconds kAckDelay{10};
-/// The same when the channel looks full to its sender, which may yet learn better from a tensor.
-inline constexpr std::chrono::milliseconds kCreditDelay{1};
 
 /// Shorter payloads are copied: the network layer puts many of them into one block.
 inline constexpr std::size_t kInPlaceBytes = std::size_t{64} << 10U;
@@ -56,7 +54,7 @@ struct Question {
   std::uint64_t number = 0;
 };
 
-/// Tell `to` soon how much was taken.
+/// Tell `to` how much was taken.
 struct Credit {
   Rank to;
 };

@@ -103,7 +103,6 @@ void Owner::take_data(Peer& peer, Arrival& arrival) {
                 "rank " + std::to_string(peer.rank.value) + " sent the " +
                     to_string(verdict.header.tag) + " twice, or more than the channel to rank " +
                     std::to_string(options_.rank.value) + " holds");
-  if (desk_.owes_credit(peer.rank, verdict.header.tag.direction)) peer.tell_at = now;
 }
 
 /// In place when the memory lies right, else copied: bits of results depend on alignment. At once
