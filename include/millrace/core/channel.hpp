@@ -19,8 +19,8 @@ struct ChannelDepth {
   Rank destination;
   Direction direction = Direction::Forward;
   int depth = 1;
-  /// The depth was counted with what the sender learns from the receiver's own messages: it need not
-  /// be told of room in another way.
+  /// The depth was counted with what the sender learns from the receiver's own messages: it need
+  /// not be told of room in another way.
   bool answered = false;
 };
 
