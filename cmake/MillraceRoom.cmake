@@ -16,6 +16,9 @@ if(MILLRACE_SANITIZE)
   if(MILLRACE_SANITIZE MATCHES undefined)
     add_compile_options(-fno-sanitize=vptr)
   endif()
+  if(MILLRACE_SANITIZE MATCHES address)
+    add_compile_definitions(MILLRACE_GUARD_MARGINS)  # see core/tensor.hpp
+  endif()
 endif()
 
 if(MILLRACE_FUZZ)

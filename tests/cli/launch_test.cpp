@@ -46,6 +46,19 @@ TEST(Launch, GivesTheBitsOfOneProcessForEveryScheduleNumberOfRanksAndEndpoint) {
       }
 }
 
+TEST(Launch, GivesTheBitsOfOneProcessForTensorsThatAreUsedWhereTheyArrive) {
+  const std::string large =
+      "train --json --steps 8 --batch-size 512 --micro-batches 4 --model mlp:64-301-301-301-10";
+  const std::string one = hash_of(run(large + " --stages 1"));
+  ASSERT_EQ(one.size(), 32U) << one;
+  for (const char* schedule : {"gpipe", "1f1b"})
+    for (const char* link : {"ipc", "tcp"})
+      EXPECT_EQ(hash_of(run("launch -n 3 --endpoint " + std::string(link) + " -- " + large +
+                            " --schedule " + schedule)),
+                one)
+          << schedule << " over " << link;
+}
+
 TEST(Launch, GivesTheBitsOfOneProcessForAModelInTwoCopies) {
   const std::string copies = std::string(kJob) + " --schedule chimera --stages 2";
 

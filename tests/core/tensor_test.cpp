@@ -1,11 +1,10 @@
 // Tensor: alignment, ownership, and what is refused.
 #include "millrace/core/tensor.hpp"
 
+#include <algorithm>
 #include <cstdint>
-#include <cstring>
 #include <type_traits>
 #include <utility>
-#include <vector>
 
 #include <gtest/gtest.h>
 
@@ -83,14 +82,15 @@ TEST(Tensor, MemoryOfOurOwnHasMarginsThatMayBeRead) {
   TensorPool pool;
   for (const Tensor& tensor : {Tensor(DType::U8, {77}), pool.make(DType::U8, {77})}) {
     ASSERT_EQ(tensor.margins(), Margins::Whole);
-    const auto* first = static_cast<const std::byte*>(tensor.data());
-    std::vector<std::byte> around(77 + 2 * kAlignment);
-    std::memcpy(around.data(), first - kAlignment, around.size());
-    for (std::size_t i = 0; i < kAlignment; ++i) EXPECT_EQ(around[i], std::byte{0});
+    const auto around = tensor.bytes_and_margins();
+    EXPECT_EQ(around.size(), 77 + 2 * kAlignment);
+    EXPECT_EQ(around.data() + kAlignment, tensor.data());
+    EXPECT_EQ(std::count(around.begin(), around.begin() + kAlignment, std::byte{0}), 64);
   }
 
   Tensor whole(DType::U8, {4, 16});
   EXPECT_EQ(whole.borrow_rows(1, 2).margins(), Margins::None);
+  EXPECT_THROW((void)whole.borrow_rows(1, 2).bytes_and_margins(), InvalidArgument);
   const Tensor moved = std::move(whole);
   EXPECT_EQ(moved.margins(), Margins::Whole);
 }

@@ -20,6 +20,15 @@ std::span<const std::byte> bytes_of(const zmq::message_t& message) {
   return {message.data<std::byte>(), message.size()};
 }
 
+/// What is sent behind the header.
+std::span<const std::byte> part_of(const RetainedFrame& frame) {
+  if (!frame.tensor) return {};
+  if (frame.lead == 0)
+    return {static_cast<const std::byte*>(frame.tensor.data()), frame.tensor.bytes()};
+  return frame.tensor.bytes_and_margins().subspan(kAlignment - static_cast<std::size_t>(frame.lead),
+                                                  padded_bytes(frame.lead, frame.tensor.bytes()));
+}
+
 void landed(void*, void* hint) {
   // Runs on a thread of the network layer: nothing but the release that sweep() acquires.
   static_cast<std::atomic<int>*>(hint)->fetch_sub(1, std::memory_order_release);
@@ -199,15 +208,15 @@ void Owner::obey(Peer& peer, const FrameHeader& header, const zmq::message_t& pa
 void Owner::transmit(Peer& peer, RetainedFrame& frame) {
   zmq::message_t head(frame.header.data(), frame.header.size());
   if (!peer.data.send(head, zmq::send_flags::sndmore | zmq::send_flags::dontwait)) return;
-  const std::size_t size = frame.tensor ? padded_bytes(frame.lead, frame.tensor.bytes()) : 0;
-  auto* begin = frame.tensor ? static_cast<std::byte*>(frame.tensor.data()) - frame.lead : nullptr;
-  if (size <= kCopyBytes) {
-    zmq::message_t body(begin, size);
+  const std::span<const std::byte> part = part_of(frame);
+  if (part.size() <= kCopyBytes) {
+    zmq::message_t body(part.data(), part.size());
     peer.data.send(body, zmq::send_flags::dontwait);
     return;
   }
   frame.flights.fetch_add(1, std::memory_order_relaxed);  // only this thread raises it
-  zmq::message_t body(begin, size, landed, &frame.flights);
+  auto* lent = const_cast<std::byte*>(part.data());       // the network layer only reads
+  zmq::message_t body(lent, part.size(), landed, &frame.flights);
   peer.data.send(body, zmq::send_flags::dontwait);  // a refused message is freed, which also lands
 }
 

@@ -15,17 +15,30 @@
 #include "millrace/core/dtype.hpp"
 #include "millrace/core/error.hpp"
 
+// Lets AddressSanitizer find who reaches beyond a tensor, although there is a margin. Set by the
+// asan preset, not by the compiler: a program with the sanitizer may link libraries without.
+#ifdef MILLRACE_GUARD_MARGINS
+#include <sanitizer/asan_interface.h>
+#define MILLRACE_FORBID(data, bytes) ASAN_POISON_MEMORY_REGION(data, bytes)
+#define MILLRACE_ALLOW(data, bytes) ASAN_UNPOISON_MEMORY_REGION(data, bytes)
+#else
+#define MILLRACE_FORBID(data, bytes)
+#define MILLRACE_ALLOW(data, bytes)
+#endif
+
 namespace millrace {
 
 inline constexpr std::size_t kAlignment = 64;
 
-/// Memory on a 64-byte boundary with 64 bytes before and behind it that may be read: a frame on the
-/// wire can begin a little before its tensor. Throws std::bad_alloc.
+/// Memory on a 64-byte boundary with 64 bytes of zeros before and behind it: a frame on the wire
+/// can begin a little before its tensor. Throws std::bad_alloc.
 [[nodiscard]] inline void* allocate_with_margins(std::size_t bytes) {
   auto* block = static_cast<std::byte*>(
       ::operator new (bytes + 2 * kAlignment, std::align_val_t{kAlignment}));
-  std::memset(block, 0, kAlignment);
-  std::memset(block + kAlignment + bytes, 0, kAlignment);
+  for (std::byte* margin : {block, block + kAlignment + bytes}) {
+    std::memset(margin, 0, kAlignment);
+    MILLRACE_FORBID(margin, kAlignment);
+  }
   return block + kAlignment;
 }
 
@@ -33,9 +46,9 @@ inline void free_with_margins(void* data) noexcept {
   ::operator delete (static_cast<std::byte*>(data) - kAlignment, std::align_val_t{kAlignment});
 }
 
-/// Who may read beside a tensor's bytes.
+/// Whether there is memory around a tensor's bytes that may be read.
 enum class Margins : bool {
-  None,  ///< nobody: foreign memory, or the middle of another tensor
+  None,  ///< foreign memory, or the middle of another tensor
   Whole  ///< kAlignment bytes before the first and behind the last, see allocate_with_margins
 };
 
@@ -113,6 +126,16 @@ class Tensor {
   [[nodiscard]] std::size_t bytes() const { return bytes_; }
   [[nodiscard]] Margins margins() const { return margins_; }
 
+  /// The bytes with kAlignment more on either side, for who sends them in one piece with some of
+  /// those. Throws InvalidArgument without margins.
+  [[nodiscard]] std::span<const std::byte> bytes_and_margins() const {
+    require(margins_ == Margins::Whole, "this tensor has no margins");
+    const auto* first = static_cast<const std::byte*>(data_) - kAlignment;
+    MILLRACE_ALLOW(first, kAlignment);
+    MILLRACE_ALLOW(first + kAlignment + bytes_, kAlignment);
+    return {first, bytes_ + 2 * kAlignment};
+  }
+
   /// First extent: samples, for everything that flows between stages.
   [[nodiscard]] std::int64_t rows() const { return dims_.size() == 0 ? 1 : dims_[0]; }
 
@@ -185,3 +208,6 @@ class Tensor {
 };
 
 }  // namespace millrace
+
+#undef MILLRACE_FORBID
+#undef MILLRACE_ALLOW
