@@ -18,9 +18,10 @@
 // Lets AddressSanitizer find who reaches beyond a tensor, although there is a margin. Set by the
 // asan preset, not by the compiler: a program with the sanitizer may link libraries without.
 #ifdef MILLRACE_GUARD_MARGINS
-#include <sanitizer/asan_interface.h>
-#define MILLRACE_FORBID(data, bytes) ASAN_POISON_MEMORY_REGION(data, bytes)
-#define MILLRACE_ALLOW(data, bytes) ASAN_UNPOISON_MEMORY_REGION(data, bytes)
+extern "C" void __asan_poison_memory_region(const volatile void* data, std::size_t bytes);
+extern "C" void __asan_unpoison_memory_region(const volatile void* data, std::size_t bytes);
+#define MILLRACE_FORBID(data, bytes) __asan_poison_memory_region(data, bytes)
+#define MILLRACE_ALLOW(data, bytes) __asan_unpoison_memory_region(data, bytes)
 #else
 #define MILLRACE_FORBID(data, bytes)
 #define MILLRACE_ALLOW(data, bytes)
