@@ -18,8 +18,8 @@
 // Lets AddressSanitizer find who reaches beyond a tensor, although there is a margin. Set by the
 // asan preset, not by the compiler: a program with the sanitizer may link libraries without.
 #ifdef MILLRACE_GUARD_MARGINS
-extern "C" void __asan_poison_memory_region(const volatile void* data, std::size_t bytes);
-extern "C" void __asan_unpoison_memory_region(const volatile void* data, std::size_t bytes);
+extern "C" void __asan_poison_memory_region(const void* data, std::size_t bytes);
+extern "C" void __asan_unpoison_memory_region(const void* data, std::size_t bytes);
 #define MILLRACE_FORBID(data, bytes) __asan_poison_memory_region(data, bytes)
 #define MILLRACE_ALLOW(data, bytes) __asan_unpoison_memory_region(data, bytes)
 #else
