@@ -12,6 +12,7 @@
 
 #include "millrace/core/error.hpp"
 #include "millrace/transport/environment.hpp"
+#include "millrace/transport/failure.hpp"
 #include "millrace/transport/message.hpp"
 #include "transport/conformance.hpp"
 
@@ -185,6 +186,45 @@ TEST(Rendezvous, AnotherProtocolVersionIsNamedByAVisitor) {
   visitor.join();
 
   EXPECT_EQ(refusal, "protocol differs: rank 0 has '1', rank 1 has '2'");
+}
+
+TEST(Rendezvous, ARankZeroThatFallsSilentIsNamedBeforePatienceEnds) {
+  const PrivateDirectory directory(std::filesystem::temp_directory_path());
+  zmq::context_t context;
+  zmq::socket_t host(context, zmq::socket_type::router);
+  host.set(zmq::sockopt::linger, 0);
+  host.bind("ipc://" + directory.path() + "/rendezvous");
+  std::string report;
+  std::jthread visitor([&] {
+    ZeroMqOptions options;
+    options.rank = Rank{1};
+    options.world = 3;
+    options.directory = directory.path();
+    options.silence = std::chrono::milliseconds(100);
+    try {
+      (void)meet({.url = "ipc://" + directory.path() + "/rendezvous",
+                  .patience = std::chrono::hours(1)},
+                 options,
+                 std::make_shared<ZeroMqContext>());
+    } catch (const PeerHangs& error) {
+      report = error.what();
+    }
+  });
+  std::vector<zmq::message_t> hello;
+  ASSERT_TRUE(zmq::recv_multipart(host, std::back_inserter(hello)));
+  FrameHeader header;
+  header.kind = FrameKind::Progress;
+  header.destination = Rank{1};
+  const std::string missing = " rank 2";
+  header.payload_bytes = missing.size();
+  const FrameBytes bytes = encode(header);
+  host.send(hello.front(), zmq::send_flags::sndmore);
+  host.send(zmq::const_buffer(bytes.data(), bytes.size()), zmq::send_flags::sndmore);
+  host.send(zmq::const_buffer(missing.data(), missing.size()), zmq::send_flags::none);
+  visitor.join();
+
+  EXPECT_THAT(report, HasSubstr("rank 0 does not answer at ipc://"));
+  EXPECT_THAT(report, HasSubstr("everyone waits for rank 0: its welcome, since "));
 }
 
 TEST(Rendezvous, MissingRanksAreNamedAtTheDeadline) {

@@ -102,8 +102,13 @@ class Answering {
     return true;
   }
 
+  /// Of a rank 0 that was there: one that was never heard may not have started yet.
+  [[nodiscard]] bool silent_for(Clock::duration time) const {
+    return heard_ && Clock::now() - *heard_ > std::max<Clock::duration>(time, kMissedAnswers);
+  }
+
   [[nodiscard]] std::string complaint(const std::string& url, bool keyed) const {
-    if (heard_ && !missing_.empty() && Clock::now() - *heard_ < 5 * kHelloInterval)
+    if (heard_ && !missing_.empty() && !silent_for(kMissedAnswers))
       return not_all_came(url, missing_, since_);
     return "rank 0 does not answer at " + url + (keyed && !heard_ ? kWhyWithKeys : "") +
            "; everyone waits for rank 0: its welcome, since " +
@@ -111,6 +116,7 @@ class Answering {
   }
 
  private:
+  static constexpr auto kMissedAnswers = 5 * kHelloInterval;
   static constexpr const char* kWhyWithKeys = " (it is not there, or does not know our key)";
 
   Clock::time_point since_ = Clock::now();
@@ -219,7 +225,8 @@ class Meeting {
     auto next_hello = Clock::now();
     do {
       heed_obituary();
-      if (Clock::now() > deadline_) throw PeerHangs(host.complaint(rendezvous_.url, keyed()));
+      if (Clock::now() > deadline_ || host.silent_for(options_.silence))
+        throw PeerHangs(host.complaint(rendezvous_.url, keyed()));
       if (Clock::now() < next_hello) continue;
       next_hello = Clock::now() + kHelloInterval;
       speak(socket, FrameKind::Hello, Rank{0}, text_of(fields_, door_.address()));

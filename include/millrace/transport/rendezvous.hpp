@@ -30,7 +30,8 @@ struct RendezvousOptions {
 /// Blocks until all ranks have said the same. `endpoint` says who this is; its epoch and job must
 /// be the same everywhere. Throws Mismatch on every rank, naming field, rank and both values, when
 /// a rank differs; PeerLost with the obituary; PeerHangs when not all ranks come in time, naming
-/// the missing ones on all that came; InvalidArgument as ZeroMqDoor.
+/// the missing ones on all that came, and when rank 0 has answered and is then silent for
+/// `endpoint.silence`, though not sooner than after 1 s; InvalidArgument as ZeroMqDoor.
 [[nodiscard]] std::unique_ptr<Endpoint> meet(const RendezvousOptions& rendezvous,
                                              const ZeroMqOptions& endpoint,
                                              std::shared_ptr<ZeroMqContext> context);
