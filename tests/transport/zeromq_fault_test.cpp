@@ -2,6 +2,7 @@
 // reordered, delayed and damaged in turn, and what arrives must be what was sent.
 #include <atomic>
 #include <filesystem>
+#include <functional>
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <thread>
@@ -74,24 +75,36 @@ void one_step(Endpoint& end, std::uint64_t step) {
   EXPECT_EQ(sum, 6.0);
 }
 
-/// Runs `steps` steps with the proxy in the middle.
-void run_steps(std::uint64_t steps, const FaultPlan& plan, int attempts = 8) {
-  const PrivateDirectory directory(std::filesystem::temp_directory_path());
-  ZeroMqOptions options = quick(directory);
-  options.attempts = attempts;
-  const auto context = std::make_shared<ZeroMqContext>();
-  std::vector<std::unique_ptr<ZeroMqDoor>> doors;
-  std::vector<PeerAddress> addresses;
-  for (int i = 0; i < kRanks; ++i) {
-    options.rank = Rank{i};
-    doors.push_back(std::make_unique<ZeroMqDoor>(options, context));
-    addresses.push_back(doors.back()->address());
+/// Endpoints with the proxy in the middle.
+class ProxiedMesh {
+ public:
+  explicit ProxiedMesh(const FaultPlan& plan,
+                       const std::function<void(ZeroMqOptions&)>& change = {}) {
+    ZeroMqOptions options = quick(directory_);
+    if (change) change(options);
+    const auto context = std::make_shared<ZeroMqContext>();
+    std::vector<std::unique_ptr<ZeroMqDoor>> doors;
+    std::vector<PeerAddress> addresses;
+    for (int i = 0; i < options.world; ++i) {
+      options.rank = Rank{i};
+      doors.push_back(std::make_unique<ZeroMqDoor>(options, context));
+      addresses.push_back(doors.back()->address());
+    }
+    proxy_ = std::make_unique<FaultProxy>(addresses, directory_.path(), plan);
+    for (const auto& door : doors) ends.push_back(door->open(proxy_->addresses()));
   }
-  const FaultProxy proxy(addresses, directory.path(), plan);
-  Endpoints ends;
-  for (const auto& door : doors) ends.push_back(door->open(proxy.addresses()));
 
-  on_every_rank(ends, [&](Endpoint& end) {
+ private:
+  PrivateDirectory directory_{std::filesystem::temp_directory_path()};
+  std::unique_ptr<FaultProxy> proxy_;
+
+ public:
+  Endpoints ends;
+};
+
+void run_steps(std::uint64_t steps, const FaultPlan& plan, int attempts = 8) {
+  ProxiedMesh mesh(plan, [&](ZeroMqOptions& options) { options.attempts = attempts; });
+  on_every_rank(mesh.ends, [&](Endpoint& end) {
     for (std::uint64_t step = 0; step < steps; ++step) one_step(end, step);
     end.goodbye(soon());
   });
@@ -130,23 +143,38 @@ TEST(ZeroMqFaults, ManyRandomFaultsOnBothConnectionsChangeNothing) {
       12);
 }
 
-TEST(ZeroMqFaults, AFrameThatIsDamagedEveryTimeEndsTheEpochWithItsReason) {
-  const PrivateDirectory directory(std::filesystem::temp_directory_path());
-  ZeroMqOptions options = quick(directory);
-  options.attempts = 3;
-  const auto context = std::make_shared<ZeroMqContext>();
-  std::vector<std::unique_ptr<ZeroMqDoor>> doors;
-  std::vector<PeerAddress> addresses;
-  for (int i = 0; i < kRanks; ++i) {
-    options.rank = Rank{i};
-    doors.push_back(std::make_unique<ZeroMqDoor>(options, context));
-    addresses.push_back(doors.back()->address());
-  }
-  const FaultProxy proxy(addresses, directory.path(), [](bool data, std::uint64_t) {
-    return data ? Fault::Damage : Fault::None;
+TEST(ZeroMqFaults, TensorsThatAreAnsweredByTensorsNeedNoControlMessages) {
+  // Room for one message each way: the second is sent because the answer said that the first was
+  // taken. Nothing else could say it, all control messages are lost.
+  std::atomic<bool> deaf = true;
+  ProxiedMesh mesh(
+      [&](bool data, std::uint64_t) { return !data && deaf ? Fault::Lose : Fault::None; },
+      [](ZeroMqOptions& options) {
+        options.world = 2;
+        options.attempts = 1000;
+        options.depths = {{Rank{0}, Rank{1}, Direction::Forward, 1, true},
+                          {Rank{1}, Rank{0}, Direction::Backward, 1, true}};
+      });
+
+  on_every_rank(mesh.ends, [&](Endpoint& end) {
+    const Rank other{1 - end.rank().value};
+    for (std::uint64_t step = 0; step < 50; ++step) {
+      const MessageTag there = tag_of(Direction::Forward, 1, 0, step);
+      const MessageTag back = tag_of(Direction::Backward, 0, 0, step);
+      if (end.rank() == Rank{1}) (void)end.receive(other, there, soon());
+      end.send(other, other == Rank{1} ? there : back, TensorList(value(0, 0, step)));
+      if (other == Rank{1}) (void)end.receive(other, back, soon());
+    }
+    deaf = false;
+    end.goodbye(soon());
   });
-  Endpoints ends;
-  for (const auto& door : doors) ends.push_back(door->open(proxy.addresses()));
+}
+
+TEST(ZeroMqFaults, AFrameThatIsDamagedEveryTimeEndsTheEpochWithItsReason) {
+  const ProxiedMesh mesh(
+      [](bool data, std::uint64_t) { return data ? Fault::Damage : Fault::None; },
+      [](ZeroMqOptions& options) { options.attempts = 3; });
+  const Endpoints& ends = mesh.ends;
 
   ends[0]->send(Rank{1}, forward_tag(0), TensorList(value(1, 0, 0)));
   std::string message;
