@@ -202,10 +202,10 @@ TEST(Rendezvous, ARankZeroThatFallsSilentIsNamedBeforePatienceEnds) {
     options.directory = directory.path();
     options.silence = std::chrono::milliseconds(100);
     try {
-      (void)meet({.url = "ipc://" + directory.path() + "/rendezvous",
-                  .patience = std::chrono::hours(1)},
-                 options,
-                 std::make_shared<ZeroMqContext>());
+      (void)meet(
+          {.url = "ipc://" + directory.path() + "/rendezvous", .patience = std::chrono::hours(1)},
+          options,
+          std::make_shared<ZeroMqContext>());
     } catch (const PeerHangs& error) {
       report = error.what();
     }
