@@ -137,7 +137,7 @@ void print(const nlohmann::ordered_json& document, bool json) {
 
 void examine(Endpoint& endpoint, Team& team, bool json) {
   const int self = endpoint.rank().value;
-  const std::vector<std::string> hosts = team.gather(host_name());
+  const std::vector<std::string> hosts = team.gather(host_name(), Topic::Measurement);
   nlohmann::ordered_json document;
   document["ranks"] = endpoint.world();
   document["pairs"] = nlohmann::ordered_json::array();
@@ -147,7 +147,7 @@ void examine(Endpoint& endpoint, Team& team, bool json) {
       speed = measure({endpoint, Rank{self == from ? to : from}, self == from});
     // One pair at a time: the next begins when all know what this one measured.
     std::vector<double> figures = {speed.small, speed.large, speed.bandwidth};
-    team.sum(figures);
+    team.sum(figures, Topic::Measurement);
     document["pairs"].push_back({{"from", from},
                                  {"to", to},
                                  {"from_host", hosts[static_cast<std::size_t>(from)]},

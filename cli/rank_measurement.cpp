@@ -124,7 +124,7 @@ void RankMeasurement::add_memory(Team& team, Cost& cost) const {
       if (hosted.stage.index() == i) values[i] = 1;
   for (const auto* memory : memory_of(mine))
     values.insert(values.end(), memory->begin(), memory->end());
-  team.sum(values);
+  team.sum(values, Topic::Measurement);
   std::size_t at = stages;
   for (auto* memory : memory_of(cost)) {
     memory->assign(stages, 0.0);
@@ -138,10 +138,10 @@ RankMeasurement::Whole RankMeasurement::gather(Team& team, TrainOutcome& outcome
   std::vector<double> peaks;
   for (const std::size_t peak : predict_stash_peaks(program, trainer_.stages(), sizes()))
     peaks.push_back(static_cast<double>(peak));
-  team.sum(peaks);
+  team.sum(peaks, Topic::Measurement);
   for (const double peak : peaks) outcome.peak_predicted.push_back(static_cast<std::size_t>(peak));
 
-  const std::vector<std::string> texts = team.gather(pack());
+  const std::vector<std::string> texts = team.gather(pack(), Topic::Measurement);
   std::vector<std::vector<Step>> of_rank(texts.size());
   std::vector<std::string> machines(texts.size());
   for (std::size_t i = 0; i < texts.size(); ++i) of_rank[i] = unpack(texts[i], machines[i]);

@@ -109,7 +109,8 @@ TrainTest agreed_data(const TrainJob& job, TrainTest mine, Team& team) {
   for (const std::string& theirs : team.gather(
            mine.train.size() == 0 ? std::string()
                                   : std::to_string(mine.train.size()) + " training samples, " +
-                                        std::to_string(mine.test.size()) + " test samples")) {
+                                        std::to_string(mine.test.size()) + " test samples",
+           Topic::Data)) {
     if (!said.empty() && !theirs.empty() && said != theirs)
       throw Mismatch("data differs: " + said + " here, " + theirs + " there");
     if (said.empty()) said = theirs;

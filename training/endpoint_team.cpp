@@ -17,11 +17,17 @@ Deadline EndpointTeam::deadline() const {
   return std::chrono::steady_clock::now() + patience_;
 }
 
-void EndpointTeam::sum(std::span<double> values) {
+void EndpointTeam::begin_step(std::uint64_t step) {
+  collectives_.begin_step(step);
+}
+
+void EndpointTeam::sum(std::span<double> values, Topic topic) {
+  collectives_.speak_of(topic);
   collectives_.all_reduce(values, ReduceOp::Sum, deadline());
 }
 
-std::vector<std::string> EndpointTeam::gather(const std::string& mine) {
+std::vector<std::string> EndpointTeam::gather(const std::string& mine, Topic topic) {
+  collectives_.speak_of(topic);
   Tensor bytes(DType::U8, {static_cast<std::int64_t>(mine.size())});
   std::copy(mine.begin(), mine.end(), static_cast<char*>(bytes.data()));
   const Rank root = collectives_.members().front();

@@ -78,7 +78,7 @@ void ModelState::number_globally() {
     for (const Held& held : rank)
       if (held.first_copy) mine += held.parameter->name + kSeparator;
   std::map<std::string, std::size_t> numbers;
-  for (const std::string& names : team_->gather(mine))
+  for (const std::string& names : team_->gather(mine, Topic::Model))
     for (const std::string& name : lines_of(names))
       require(numbers.emplace(name, 0).second,
               "two parameters are called '" + name + "'; names must be global and unique");
@@ -101,7 +101,7 @@ GradientNorm ModelState::norm(Executor& executor, std::optional<double> limit) {
     for (const Held& held : of_rank_[rank.index()])
       if (held.in_norm) sums_[held.number] = sum_of_squares(held.parameter->gradient.as<float>());
   });
-  team_->sum(sums_);
+  team_->sum(sums_, Topic::GradientNorm);
   return gradient_norm(sums_, limit);
 }
 
@@ -144,7 +144,7 @@ std::string ModelState::hash() const {
         mine +=
             held.parameter->name + kSeparator + tensor_digest(held.parameter->value) + kSeparator;
   std::map<std::string, std::string> digest_of;
-  for (const std::string& part : team_->gather(mine)) {
+  for (const std::string& part : team_->gather(mine, Topic::WeightsHash)) {
     const auto lines = lines_of(part);
     for (std::size_t i = 0; i + 1 < lines.size(); i += 2) digest_of[lines[i]] = lines[i + 1];
   }

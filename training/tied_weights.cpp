@@ -25,7 +25,7 @@ std::map<std::string, Extent> extents_of(const std::vector<TiedWeights::Hosted>&
            << to_string(held.parameter->value.dims()) << ' ' << held.parameter->value.elements()
            << '\n';
   std::map<std::string, Extent> extents;
-  for (const std::string& text : team.gather(mine.str())) {
+  for (const std::string& text : team.gather(mine.str(), Topic::TiedWeights)) {
     std::istringstream lines(text);
     for (std::string name; std::getline(lines, name); lines.ignore()) {
       Extent& extent = extents[name];
@@ -87,7 +87,7 @@ void TiedWeights::collect(const Group& group, Tensor Parameter::*part) {
                 source.end(),
                 values_.begin() + static_cast<std::ptrdiff_t>(i * group.elements));
     }
-  team_->sum(values_);
+  team_->sum(values_, Topic::TiedWeights);
 }
 
 /// Every parameter of the group hosted here := sum of the first `members` rows of values_.

@@ -108,7 +108,7 @@ void Trainer::State::agree(StepResult& result, double& declared) const {
   result.peak_stash_bytes.resize(static_cast<std::size_t>(shape.ranks));
   for (const std::size_t peak : result.peak_stash_bytes)
     values.push_back(static_cast<double>(peak));
-  team.sum(values);
+  team.sum(values, Topic::Loss);
 
   declared = values[0] / values[1];
   auto value = values.begin() + 2;
@@ -128,6 +128,7 @@ void Trainer::State::run(StepReport& report, StepData& data, double total_weight
   settings.step = batches++;
   settings.loss_scale = 1 / total_weight;
   settings.deadline = options.deadline;
+  team.begin_step(settings.step);
   StepResult result = parts.executor->run(data, settings);
   agree(result, total_weight);
   require(std::abs(result.loss.weight - total_weight) <= 1e-9 * total_weight,
@@ -261,6 +262,7 @@ Score Trainer::evaluate(const Dataset& data, std::int64_t batch_size) {
     settings.step = kEvaluation | state.evaluations++;
     settings.training = false;
     settings.deadline = state.options.deadline;
+    state.team.begin_step(settings.step);
     StepResult result = state.parts.evaluator->run(batch, settings);
     double unused = 0;
     state.agree(result, unused);

@@ -15,6 +15,9 @@ namespace {
 
 /// Below this a message's latency weighs more than its bytes.
 constexpr std::size_t kBlockBytes = 64 * 1024;
+/// A frame's field for the number of a collective has 16 bits; long before it begins anew, every
+/// member has taken what had the number before.
+constexpr std::int32_t kNumbers = 1 << 16;
 
 template <class T>
 Tensor copy_of(std::span<const T> values) {
@@ -85,8 +88,10 @@ MessageTag Collectives::next_tag() {
   MessageTag tag;
   tag.step = step_;
   tag.direction = Direction::Collective;
-  tag.stage = Stage{number_++};
+  tag.stage = Stage{number_};
   tag.micro_batch = MicroBatch{group_};
+  tag.slice = Slice{static_cast<std::int32_t>(topic_)};
+  number_ = (number_ + 1) % kNumbers;
   return tag;
 }
 

@@ -1,23 +1,39 @@
 // The text of message tags, for reports.
 #include "millrace/transport/endpoint.hpp"
 
+#include <array>
+
 namespace millrace {
 
 namespace {
 
 constexpr std::uint64_t kFirstEvaluation = std::uint64_t{1} << 63U;
 
-std::string name_of_step(std::uint64_t step) {
-  if (step < kFirstEvaluation) return " of step " + std::to_string(step);
-  return " of evaluation " + std::to_string(step - kFirstEvaluation);
+constexpr std::array kTopics = {"values",
+                                "the parts of the model",
+                                "the size of the data",
+                                "the loss",
+                                "tied weights",
+                                "the gradient norm",
+                                "the weights' hash",
+                                "what was measured"};
+
+/// Received tags may name what this version does not know.
+const char* name_of_topic(Slice topic) {
+  return topic.index() < kTopics.size() ? kTopics[topic.index()] : kTopics.front();
 }
 
 }  // namespace
 
+std::string name_of_step(std::uint64_t step) {
+  if (step < kFirstEvaluation) return "step " + std::to_string(step);
+  return "evaluation " + std::to_string(step - kFirstEvaluation);
+}
+
 std::string to_string(const MessageTag& tag) {
-  const std::string step = name_of_step(tag.step);
+  const std::string step = " of " + name_of_step(tag.step);
   if (tag.direction == Direction::Collective)
-    return "collective " + std::to_string(tag.stage.value) + step;
+    return std::string("agreement on ") + name_of_topic(tag.slice) + step;
   std::string text = tag.direction == Direction::Forward ? "activation" : "gradient";
   text += " for stage " + std::to_string(tag.stage.value);
   if (tag.replica.value != 0) text += ", replica " + std::to_string(tag.replica.value);

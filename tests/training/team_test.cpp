@@ -3,6 +3,7 @@
 #include <chrono>
 #include <memory>
 #include <numeric>
+#include <set>
 #include <string>
 #include <thread>
 #include <vector>
@@ -30,6 +31,30 @@ struct Knowledge {
   std::vector<std::size_t> peaks;
   std::int64_t correct = 0;
   std::string failure;
+  std::set<std::string> agreements;  // what this rank said in them
+};
+
+/// An endpoint that keeps the words of what is sent in collectives.
+class Overheard final : public Endpoint {
+ public:
+  Overheard(Endpoint& endpoint, std::set<std::string>& words)
+      : endpoint_(endpoint), words_(words) {}
+
+  [[nodiscard]] Rank rank() const override { return endpoint_.rank(); }
+  [[nodiscard]] int world() const override { return endpoint_.world(); }
+  void send(Rank to, const MessageTag& tag, TensorList payload) override {
+    if (tag.direction == Direction::Collective) words_.insert(to_string(tag));
+    endpoint_.send(to, tag, std::move(payload));
+  }
+  [[nodiscard]] TensorList receive(Rank from, const MessageTag& tag, Deadline deadline) override {
+    return endpoint_.receive(from, tag, deadline);
+  }
+  void cancel(const std::string& reason) noexcept override { endpoint_.cancel(reason); }
+  void goodbye(Deadline deadline) override { endpoint_.goodbye(deadline); }
+
+ private:
+  Endpoint& endpoint_;
+  std::set<std::string>& words_;
 };
 
 Dataset sixty_digits() {
@@ -65,7 +90,9 @@ Knowledge learn(Trainer& trainer) {
   return known;
 }
 
-Knowledge learn_as_rank(const ModelSpec& model, const Program& program, Endpoint& endpoint) {
+Knowledge learn_as_rank(const ModelSpec& model, const Program& program, Endpoint& door) {
+  std::set<std::string> agreements;
+  Overheard endpoint(door, agreements);
   EndpointTeam team(endpoint, std::chrono::seconds(30));
   const int stage = endpoint.rank().value;
   const auto boundaries = even_boundaries(model.layer_count(), kRanks);
@@ -76,7 +103,9 @@ Knowledge learn_as_rank(const ModelSpec& model, const Program& program, Endpoint
   parts.evaluator = make_rank_executor(forward_program(program.shape), parts.stages, endpoint);
   parts.team = &team;
   Trainer trainer(std::move(parts), options_of_all());
-  return learn(trainer);
+  Knowledge known = learn(trainer);
+  known.agreements = std::move(agreements);
+  return known;
 }
 
 TEST(Team, OfOneProcessPerRankKnowsWhatASingleProcessKnows) {
@@ -110,6 +139,15 @@ TEST(Team, OfOneProcessPerRankKnowsWhatASingleProcessKnows) {
     EXPECT_EQ(mine.peaks, expected.peaks);
     EXPECT_EQ(mine.correct, expected.correct);
   }
+  // What a report would name if somebody stopped there.
+  for (const char* text : {"agreement on the parts of the model of step 0",
+                           "agreement on the loss of step 0",
+                           "agreement on the loss of step 5",
+                           "agreement on tied weights of step 5",
+                           "agreement on the gradient norm of step 5",
+                           "agreement on the weights' hash of step 5",
+                           "agreement on the loss of evaluation 3"})
+    EXPECT_TRUE(known[1].agreements.contains(text)) << text;
 }
 
 }  // namespace

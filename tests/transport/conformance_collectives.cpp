@@ -90,6 +90,21 @@ TEST_P(TransportConformance, BroadcastAndGatherKeepRankOrder) {
   });
 }
 
+TEST_P(TransportConformance, AStepHasRoomForAnyNumberOfCollectives) {
+  auto ends = connect(2);
+  constexpr int kMore = 66'000;  // than a frame has numbers for
+  constexpr int kAhead = 100;
+
+  on_every_rank(ends, [&](Endpoint& end) {
+    Collectives collectives(end);
+    for (int i = 0; i < kMore; ++i) {
+      TensorList nothing;
+      collectives.broadcast(Rank{0}, nothing, soon());
+      if (i % kAhead == 0) collectives.barrier(soon());
+    }
+  });
+}
+
 TEST_P(TransportConformance, NobodyLeavesABarrierBeforeTheLastHasCome) {
   auto ends = connect(4);
   std::mutex mutex;

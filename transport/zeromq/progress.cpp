@@ -24,14 +24,14 @@ std::string_view text_of(const std::array<char, 16>& what) {
   return {what.data(), ::strnlen(what.data(), what.size())};
 }
 
-/// "F of stage 2, micro-batch 3 of step 7": `what` and, through `direction`, the words of a tag.
+/// "F of stage 2, micro-batch 3 of step 7", "STEP of step 7".
 std::string place_of(std::string_view what, const MessageTag& tag, bool of_unit) {
-  // The tag's own words: "activation for stage ...", "collective N of step S".
+  const std::string action = std::string(what) + " of ";
+  if (!of_unit) return action + name_of_step(tag.step);
   MessageTag named = tag;
-  named.direction = of_unit ? Direction::Forward : Direction::Collective;
-  const std::string words = to_string(named);
-  const std::size_t from = of_unit ? words.find("stage ") : words.find("of ", words.find(' ') + 1);
-  return std::string(what) + (of_unit ? " of " : " ") + words.substr(from);
+  named.direction = Direction::Forward;
+  const std::string words = to_string(named);  // "activation for stage ..."
+  return action + words.substr(words.find("stage "));
 }
 
 std::string number(Rank rank) {

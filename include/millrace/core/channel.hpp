@@ -12,6 +12,18 @@ namespace millrace {
 /// collective's part.
 enum class Direction : std::uint8_t { Forward, Backward, Collective };
 
+/// What ranks agree on by collectives; reports name it.
+enum class Topic : std::uint8_t {
+  Values,  ///< whatever a user's program agrees on
+  Model,
+  Data,
+  Loss,
+  TiedWeights,
+  GradientNorm,
+  WeightsHash,
+  Measurement
+};
+
 /// Room of one channel: how many messages may be sent and not yet received.
 /// Thread-safety: immutable, share freely.
 struct ChannelDepth {

@@ -20,8 +20,9 @@ class EndpointTeam final : public Team {
                         std::chrono::milliseconds patience = std::chrono::minutes(10));
 
   [[nodiscard]] int members() const override;
-  void sum(std::span<double> values) override;
-  [[nodiscard]] std::vector<std::string> gather(const std::string& mine) override;
+  void begin_step(std::uint64_t step) override;
+  void sum(std::span<double> values, Topic topic) override;
+  [[nodiscard]] std::vector<std::string> gather(const std::string& mine, Topic topic) override;
 
  private:
   [[nodiscard]] Deadline deadline() const;

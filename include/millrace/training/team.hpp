@@ -3,9 +3,12 @@
 // process per rank puts collectives over an Endpoint behind it. A trainer looks the same on both.
 #pragma once
 
+#include <cstdint>
 #include <span>
 #include <string>
 #include <vector>
+
+#include "millrace/core/channel.hpp"
 
 namespace millrace {
 
@@ -19,17 +22,20 @@ class Team {
   Team& operator=(const Team&) = delete;
   virtual ~Team() = default;
 
+  /// Names the step (evaluations: 2^63 and up) of what follows, for reports; steps ascend.
+  virtual void begin_step(std::uint64_t step) = 0;
+
   /// Number of member processes.
   [[nodiscard]] virtual int members() const = 0;
 
   /// Replaces every value by its sum over the members, added in member order, so that all get the
   /// same bits. The trainer gives 0 for what it does not host; x + 0 is x, so the result does not
   /// depend on who hosts what. Values that are not finite stay so: this is also the overflow vote.
-  /// Throws TransportError when a member is lost.
-  virtual void sum(std::span<double> values) = 0;
+  /// Throws TransportError, which names the topic, when a member is lost.
+  virtual void sum(std::span<double> values, Topic topic) = 0;
 
   /// What every member gave, in member order.
-  [[nodiscard]] virtual std::vector<std::string> gather(const std::string& mine) = 0;
+  [[nodiscard]] virtual std::vector<std::string> gather(const std::string& mine, Topic topic) = 0;
 };
 
 /// A team of one: this process hosts everything.
@@ -37,8 +43,11 @@ class Team {
 class LocalTeam final : public Team {
  public:
   [[nodiscard]] int members() const override { return 1; }
-  void sum(std::span<double>) override {}
-  [[nodiscard]] std::vector<std::string> gather(const std::string& mine) override { return {mine}; }
+  void begin_step(std::uint64_t) override {}
+  void sum(std::span<double>, Topic) override {}
+  [[nodiscard]] std::vector<std::string> gather(const std::string& mine, Topic) override {
+    return {mine};
+  }
 };
 
 }  // namespace millrace

@@ -29,8 +29,11 @@ class Collectives {
   /// share two ranks; all members give the same. Throws InvalidArgument otherwise.
   Collectives(Endpoint& endpoint, std::span<const Rank> members, int group = 0);
 
-  /// Names the step of the messages that follow and counts collectives anew; for reports.
+  /// Names the step of the collectives that follow and counts them anew; steps ascend.
   void begin_step(std::uint64_t step);
+
+  /// Names what the collectives that follow are for, in reports; the same on all members.
+  void speak_of(Topic topic) { topic_ = topic; }
 
   /// values[i] becomes the sum or maximum over the members, the same bits everywhere. A NaN makes
   /// the maximum NaN.
@@ -64,7 +67,8 @@ class Collectives {
   std::vector<Rank> members_;
   int group_ = 0;
   std::uint64_t step_ = 0;
-  std::int32_t number_ = 0;
+  std::int32_t number_ = 0;  // modulo 2^16
+  Topic topic_ = Topic::Values;
 };
 
 }  // namespace millrace

@@ -14,8 +14,8 @@
 namespace millrace {
 
 /// Names one message of one step. Receives are by tag, never by order. `stage` is the **receiving**
-/// stage for Forward and Backward; for Collective it counts the collectives of the step. Steps from
-/// 2^63 on are evaluations, counted from there.
+/// stage for Forward and Backward; for Collective it counts the collectives of the step, and
+/// `slice` is the Topic. Steps from 2^63 on are evaluations, counted from there.
 struct MessageTag {
   std::uint64_t step = 0;
   Direction direction = Direction::Forward;
@@ -27,8 +27,11 @@ struct MessageTag {
   friend constexpr auto operator<=>(const MessageTag&, const MessageTag&) = default;
 };
 
-/// "F to stage 3, micro-batch 7 of step 12".
+/// "activation for stage 3, micro-batch 7 of step 12", "agreement on the loss of step 12".
 [[nodiscard]] std::string to_string(const MessageTag& tag);
+
+/// "step 12", "evaluation 3".
+[[nodiscard]] std::string name_of_step(std::uint64_t step);
 
 /// What a rank does between two calls of its endpoint, for the report that its peers make when it
 /// does not get on. An empty `what` is work outside the program: data, measurement, saving.
