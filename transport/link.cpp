@@ -1,6 +1,8 @@
 // Go-back-N: a receiver takes frames in sequence only and asks once for what is missing; a sender
 // repeats from there. The sender's probe travels behind its data, so a probe that arrives before
-// its data proves that the data is lost: nothing is ever sent twice because a link is slow.
+// its data proves that the data is lost: nothing is ever sent twice because a link is slow. A probe
+// says which question its sender had obeyed, so those that left earlier prove nothing about what
+// was repeated.
 #include "transport/link.hpp"
 
 namespace millrace {
@@ -13,7 +15,19 @@ ReceiveLink::Verdict ReceiveLink::judge(Verdict verdict, bool repeat) {
     verdict.answer = Answer::Drop;
     return verdict;
   }
+  ++asks_;
   if (++asked_ > attempts_) verdict.answer = Answer::Abort;
+  return verdict;
+}
+
+ReceiveLink::Verdict ReceiveLink::judge_gap(Verdict verdict) {
+  verdict.refusal = Refusal::Gap;
+  const bool probe = verdict.header.kind == FrameKind::Probe;
+  if (!probe || asked_ == 0 || verdict.header.tag.micro_batch.value >= asks_)
+    return judge(verdict, probe);
+  // The question is on its way, or lost: the same again.
+  ++counts_[static_cast<std::size_t>(verdict.refusal)];
+  verdict.answer = Answer::AskAgain;
   return verdict;
 }
 
@@ -41,10 +55,7 @@ ReceiveLink::Verdict ReceiveLink::take(std::span<const std::byte> header,
   if (verdict.refusal != Refusal::None) return judge(verdict, false);
 
   const bool probe = verdict.header.kind == FrameKind::Probe;
-  if (verdict.header.sequence > next_) {
-    verdict.refusal = Refusal::Gap;
-    return judge(verdict, probe);
-  }
+  if (verdict.header.sequence > next_) return judge_gap(verdict);
   if (probe || verdict.header.sequence < next_) {
     verdict.refusal = Refusal::Duplicate;
     return judge(verdict, false);

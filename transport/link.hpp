@@ -34,6 +34,9 @@ class ReceiveLink {
   /// Counts and answers an offence that was seen before the header could be read.
   Verdict refuse(Refusal refusal);
 
+  /// Number of the last question, from 1; a NACK carries it, and the sender obeys each once.
+  [[nodiscard]] std::int32_t asks() const { return asks_; }
+
   /// The next sequence number; everything below has arrived.
   [[nodiscard]] std::uint64_t expected() const { return next_; }
 
@@ -46,13 +49,15 @@ class ReceiveLink {
 
  private:
   Verdict judge(Verdict verdict, bool repeat);
+  Verdict judge_gap(Verdict verdict);
   [[nodiscard]] bool legal(const FrameHeader& header) const;
   void accept(const FrameHeader& header);
 
   FrameExpectation expectation_;
   int attempts_;
   std::uint64_t next_ = 0;
-  int asked_ = 0;  // how often next_ was asked for
+  int asked_ = 0;          // how often next_ was asked for
+  std::int32_t asks_ = 0;  // questions in all
   int next_tensor_ = 0;
   int tensors_ = 0;
   MessageTag tag_;

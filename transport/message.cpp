@@ -114,6 +114,7 @@ Refusal check_edge(std::span<const std::byte> bytes, const FrameExpectation& exp
 Refusal check_size(std::span<const std::byte> bytes,
                    std::size_t part,
                    std::uint64_t largest) noexcept {
+  constexpr std::uint64_t kMost = std::numeric_limits<std::int64_t>::max();
   const auto count = get<std::uint8_t>(bytes, kDimCount);
   const bool tensor = carries_tensor(static_cast<FrameKind>(get<std::uint8_t>(bytes, kKind)));
   std::uint64_t product = size_of(static_cast<DType>(get<std::uint8_t>(bytes, kDType)));
@@ -122,13 +123,15 @@ Refusal check_size(std::span<const std::byte> bytes,
     if (i >= count && extent != 0) return Refusal::Shape;
     if (i >= count) continue;
     if (tensor && extent > kLargestExtent) return Refusal::Shape;
-    if (extent > std::uint64_t{std::numeric_limits<std::int64_t>::max()}) return Refusal::Shape;
-    if (tensor && __builtin_mul_overflow(product, extent, &product)) return Refusal::Shape;
+    if (extent > kMost) return Refusal::Shape;
+    if (tensor && (__builtin_mul_overflow(product, extent, &product) || product > kMost))
+      return Refusal::Shape;
   }
   const auto claimed = get<std::uint64_t>(bytes, kPayloadBytes);
   const auto tensors = get<std::uint16_t>(bytes, kTensorCount);
   const auto index = get<std::uint16_t>(bytes, kTensorIndex);
-  const bool absent = (get<std::uint8_t>(bytes, kFlags) & kAbsentFlag) != 0 || tensors == 0;
+  const bool absent = (get<std::uint8_t>(bytes, kFlags) & kAbsentFlag) != 0;
+  if (tensor && !absent && tensors == 0) return Refusal::Shape;
   if (tensor && index >= std::max<std::uint16_t>(tensors, 1)) return Refusal::Shape;
   if (tensor && absent && (count != 0 || claimed != 0)) return Refusal::Shape;
   const int lead = get<std::uint8_t>(bytes, kLead);

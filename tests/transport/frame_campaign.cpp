@@ -192,10 +192,11 @@ bool size_holds(Bytes header, std::size_t payload) {
     if (i >= count && extent != 0) return false;
     if (i < count && extent > (std::uint64_t{1} << 40U)) return false;
     if (i < count) bytes *= extent;
-    if (bytes >> 64U != 0) return false;
+    if (bytes >> 63U != 0) return false;
   }
   const auto flags = field<std::uint8_t>(header, 115);
-  const bool absent = (flags & 1U) != 0 || field<std::uint16_t>(header, 120) == 0;
+  const bool absent = (flags & 1U) != 0;
+  if (!absent && field<std::uint16_t>(header, 120) == 0) return false;
   const bool leads = field<std::uint8_t>(header, 122) != 0;
   return absent ? count == 0 && payload == 0 && !leads : bytes == payload;
 }

@@ -200,6 +200,28 @@ TEST(ReceiveLink, AsksOnceForAGapAndAgainWhenAProbeShowsThatItStayed) {
   EXPECT_EQ(link.expected(), 2U);
 }
 
+TEST(ReceiveLink, ProbesThatLeftBeforeItsQuestionWasObeyedAreNoNewAttempt) {
+  constexpr int kAttempts = 2;
+  ReceiveLink link(kExpected, kAttempts);
+  FrameHeader probe = sample_header();
+  probe.kind = FrameKind::Probe;
+  probe.dims = Dims();
+  probe.payload_bytes = 0;
+  probe.sequence = 4;
+  const auto arrive = [&](std::int32_t obeyed) {
+    probe.tag.micro_batch = MicroBatch{obeyed};
+    return link.take(encode(probe), {}).answer;
+  };
+
+  for (int i = 0; i < 10; ++i) {  // all that waited behind the data that was lost
+    EXPECT_EQ(arrive(0), Answer::AskAgain);
+    EXPECT_EQ(link.asks(), 1);
+  }
+  EXPECT_EQ(arrive(1), Answer::AskAgain);  // behind what was repeated, which is lost too
+  EXPECT_EQ(link.asks(), 2);
+  EXPECT_EQ(arrive(2), Answer::Abort);
+}
+
 TEST(ReceiveLink, AbortsWhenTheSameFrameStaysDamaged) {
   ReceiveLink link(kExpected, 2);
   FrameHeader header = sample_header();
@@ -210,6 +232,22 @@ TEST(ReceiveLink, AbortsWhenTheSameFrameStaysDamaged) {
   EXPECT_EQ(link.take(encode(header), payload).answer, Answer::AskAgain);
   EXPECT_EQ(link.take(encode(header), payload).answer, Answer::AskAgain);
   EXPECT_EQ(link.take(encode(header), payload).answer, Answer::Abort);
+}
+
+TEST(ReceiveLink, ATensorOfNoMessageAndAShapeBeyondAllNumbersAreRefused) {
+  ReceiveLink link(kExpected, 2);
+  FrameHeader header = sample_header();
+  header.tensor_count = 0;
+  header.tensor_index = 0;
+  header.dims = Dims();
+  header.payload_bytes = 0;
+  EXPECT_EQ(link.take(encode(header), {}).refusal, Refusal::Shape);
+
+  header = sample_header();
+  header.dtype = DType::U8;
+  header.dims = Dims{std::int64_t{1} << 40, std::int64_t{1} << 23, 0};  // 0 bytes
+  header.payload_bytes = 0;
+  EXPECT_EQ(link.take(encode(header), {}).refusal, Refusal::Shape);
 }
 
 TEST(ReceiveLink, TensorsOfTwoMessagesNeverMix) {

@@ -188,6 +188,121 @@ TEST(Rendezvous, AnotherProtocolVersionIsNamedByAVisitor) {
   EXPECT_EQ(refusal, "protocol differs: rank 0 has '1', rank 1 has '2'");
 }
 
+/// What rank 0 says to rank 1.
+void tell_visitor(zmq::socket_t& host,
+                  zmq::message_t& identity,
+                  FrameKind kind,
+                  const std::string& text) {
+  FrameHeader header;
+  header.kind = kind;
+  header.destination = Rank{1};
+  header.payload_bytes = text.size();
+  const FrameBytes bytes = encode(header);
+  host.send(identity, zmq::send_flags::sndmore);
+  host.send(zmq::const_buffer(bytes.data(), bytes.size()), zmq::send_flags::sndmore);
+  host.send(zmq::const_buffer(text.data(), text.size()), zmq::send_flags::none);
+}
+
+/// What `meet` throws as PeerHangs; empty where all met.
+std::string hang_of(const RendezvousOptions& rendezvous, const ZeroMqOptions& options) {
+  try {
+    (void)meet(rendezvous, options, std::make_shared<ZeroMqContext>());
+  } catch (const PeerHangs& error) {
+    return error.what();
+  }
+  return {};
+}
+
+/// An address of this machine at which nobody listens.
+std::string unused_address() {
+  zmq::context_t context;
+  zmq::socket_t socket(context, zmq::socket_type::router);
+  socket.bind("tcp://127.0.0.1:0");
+  return socket.get(zmq::sockopt::last_endpoint);
+}
+
+TEST(Rendezvous, ARankWithoutKeysAndOneWithKeysGiveUpWhenPatienceEnds) {
+  std::vector<CurveKeys> keys;
+  std::vector<std::string> public_keys;
+  for (int i = 0; i < 2; ++i) {
+    keys.push_back(make_curve_keys());
+    public_keys.push_back(keys.back().public_key);
+  }
+  for (const int keyed : {0, 1}) {
+    const std::string url = unused_address();
+    std::array<std::string, 2> reports;
+    {
+      std::vector<std::jthread> ranks;
+      for (int i = 0; i < 2; ++i)
+        ranks.emplace_back([&, i] {
+          ZeroMqOptions options;
+          options.rank = Rank{i};
+          options.world = 2;
+          options.link = ZeroMqLink::Tcp;
+          options.insecure = i != keyed;
+          if (i == keyed) options.keys = {keys[static_cast<std::size_t>(i)], public_keys};
+          reports[static_cast<std::size_t>(i)] =
+              hang_of({.url = url, .patience = std::chrono::milliseconds(800)}, options);
+        });
+    }
+    EXPECT_THAT(reports[0], HasSubstr("missing rank 1"));
+    EXPECT_THAT(reports[1], HasSubstr("rank 0 does not answer"));
+  }
+}
+
+TEST(Rendezvous, VisitorsThatGreetOnDoNotKeepRankZeroFromGivingUp) {
+  const PrivateDirectory directory(std::filesystem::temp_directory_path());
+  std::array<std::string, 3> reports;
+  {
+    std::vector<std::jthread> ranks;
+    for (int i = 0; i < 3; ++i) {
+      ranks.emplace_back([&, i] {
+        ZeroMqOptions options;
+        options.rank = Rank{i};
+        options.world = 4;
+        options.directory = directory.path();
+        reports[static_cast<std::size_t>(i)] = hang_of(
+            {.url = "ipc://" + directory.path() + "/rendezvous",
+             .patience = i == 0 ? std::chrono::milliseconds(900) : std::chrono::seconds(30)},
+            options);
+      });
+      std::this_thread::sleep_for(std::chrono::milliseconds(70));  // out of step
+    }
+  }
+  EXPECT_THAT(reports, Each(HasSubstr("missing rank 3; everyone waits for rank 3: its hello")));
+}
+
+TEST(Rendezvous, TheWelcomeOfAWorldOfAHundredRanksIsRead) {
+  constexpr int kWorld = 100;
+  const PrivateDirectory directory(std::filesystem::temp_directory_path());
+  zmq::context_t context;
+  zmq::socket_t host(context, zmq::socket_type::router);
+  host.set(zmq::sockopt::linger, 0);
+  host.bind("ipc://" + directory.path() + "/rendezvous");
+  std::unique_ptr<Endpoint> endpoint;
+  std::jthread visitor([&] {
+    ZeroMqOptions options;
+    options.rank = Rank{1};
+    options.world = kWorld;
+    options.directory = directory.path();
+    endpoint = meet({.url = "ipc://" + directory.path() + "/rendezvous"},
+                    options,
+                    std::make_shared<ZeroMqContext>());
+  });
+  std::vector<zmq::message_t> hello;
+  ASSERT_TRUE(zmq::recv_multipart(host, std::back_inserter(hello)));
+  std::string table;
+  for (int i = 0; i < kWorld; ++i) {
+    const std::string place = "ipc://" + directory.path() + "/r" + std::to_string(i) + ".0.";
+    table += place + "data " + place + "control\n";
+  }
+  tell_visitor(host, hello.front(), FrameKind::Welcome, table);
+  visitor.join();
+
+  ASSERT_NE(endpoint, nullptr);
+  EXPECT_EQ(endpoint->world(), kWorld);
+}
+
 TEST(Rendezvous, ARankZeroThatFallsSilentIsNamedBeforePatienceEnds) {
   const PrivateDirectory directory(std::filesystem::temp_directory_path());
   zmq::context_t context;
@@ -201,26 +316,13 @@ TEST(Rendezvous, ARankZeroThatFallsSilentIsNamedBeforePatienceEnds) {
     options.world = 3;
     options.directory = directory.path();
     options.silence = std::chrono::milliseconds(100);
-    try {
-      (void)meet(
-          {.url = "ipc://" + directory.path() + "/rendezvous", .patience = std::chrono::hours(1)},
-          options,
-          std::make_shared<ZeroMqContext>());
-    } catch (const PeerHangs& error) {
-      report = error.what();
-    }
+    report = hang_of(
+        {.url = "ipc://" + directory.path() + "/rendezvous", .patience = std::chrono::hours(1)},
+        options);
   });
   std::vector<zmq::message_t> hello;
   ASSERT_TRUE(zmq::recv_multipart(host, std::back_inserter(hello)));
-  FrameHeader header;
-  header.kind = FrameKind::Progress;
-  header.destination = Rank{1};
-  const std::string missing = " rank 2";
-  header.payload_bytes = missing.size();
-  const FrameBytes bytes = encode(header);
-  host.send(hello.front(), zmq::send_flags::sndmore);
-  host.send(zmq::const_buffer(bytes.data(), bytes.size()), zmq::send_flags::sndmore);
-  host.send(zmq::const_buffer(missing.data(), missing.size()), zmq::send_flags::none);
+  tell_visitor(host, hello.front(), FrameKind::Progress, " rank 2");
   visitor.join();
 
   EXPECT_THAT(report, HasSubstr("rank 0 does not answer at ipc://"));

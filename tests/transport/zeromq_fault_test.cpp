@@ -16,6 +16,7 @@
 #include "millrace/transport/message.hpp"
 #include "millrace/transport/zeromq.hpp"
 #include "transport/conformance.hpp"
+#include "transport/cutting_proxy.hpp"
 #include "transport/fault_proxy.hpp"
 #include "transport/repetitions.hpp"
 
@@ -166,6 +167,39 @@ TEST(ZeroMqFaults, TensorsThatAreAnsweredByTensorsNeedNoControlMessages) {
       if (other == Rank{1}) (void)end.receive(other, back, soon());
     }
     deaf = false;
+    end.goodbye(soon());
+  });
+}
+
+TEST(ZeroMqFaults, ACutConnectionFullOfDataLosesNothing) {
+  constexpr int kMessages = 24;
+  constexpr std::int64_t kBytes = 1 << 20;
+  ZeroMqOptions options;
+  options.world = 2;
+  options.link = ZeroMqLink::Tcp;
+  options.insecure = true;
+  options.probe_after = 4ms;  // so that many probes wait behind the data
+  const auto context = std::make_shared<ZeroMqContext>();
+  ZeroMqDoor sender_door(options, context);
+  options.rank = Rank{1};
+  ZeroMqDoor receiver_door(options, context);
+  CuttingProxy proxy(receiver_door.address().data, 20'000);
+  const std::vector<PeerAddress> addresses = {sender_door.address(),
+                                              {proxy.address(), receiver_door.address().control}};
+  Endpoints ends;
+  ends.push_back(sender_door.open(addresses));
+  ends.push_back(receiver_door.open(addresses));
+
+  on_every_rank(ends, [&](Endpoint& end) {
+    MessageTag tag;
+    for (; tag.step < kMessages; ++tag.step) {
+      const Tensor sample = filled(DType::U8, {kBytes}, static_cast<int>(tag.step));
+      if (end.rank() == Rank{0})
+        end.send(Rank{1}, tag, TensorList(sample.clone()));
+      else
+        EXPECT_TRUE(same(end.receive(Rank{0}, tag, soon())[0], sample));
+      if (end.rank() == Rank{1} && tag.step == 3) proxy.cut();
+    }
     end.goodbye(soon());
   });
 }

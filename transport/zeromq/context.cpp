@@ -10,6 +10,13 @@
 
 namespace millrace {
 
+namespace {
+
+/// Four per rank of the largest world that launch starts, and some.
+constexpr int kMostSockets = 4 * 4096 + 64;
+
+}  // namespace
+
 ZeroMqContext::ZeroMqContext() : parts_(std::make_unique<Parts>()) {}
 
 ZeroMqContext::~ZeroMqContext() = default;
@@ -22,7 +29,9 @@ CurveKeys make_curve_keys() {
   return {public_key.data(), secret_key.data()};
 }
 
-ZeroMqContext::Parts::Parts() : gate(context, zmq::socket_type::rep) {
+ZeroMqContext::Parts::Parts() {
+  context.set(zmq::ctxopt::max_sockets, kMostSockets);
+  gate = zmq::socket_t(context, zmq::socket_type::rep);
   gate.set(zmq::sockopt::linger, 0);
   gate.bind("inproc://zeromq.zap.01");
   gatekeeper = std::jthread([this] { keep_gate(); });
@@ -46,15 +55,17 @@ std::string ZeroMqContext::Parts::new_domain() {
 }
 
 void ZeroMqContext::Parts::keep_gate() noexcept {
-  try {
-    for (;;) {
+  for (bool open = true; open;) {
+    try {
       std::vector<zmq::message_t> request;
-      if (!zmq::recv_multipart(gate, std::back_inserter(request))) continue;
-      answer(request);
+      if (zmq::recv_multipart(gate, std::back_inserter(request))) answer(request);
+    } catch (const zmq::error_t& error) {
+      open = error.num() != ETERM;  // a signal may have come between
+    } catch (const std::exception&) {
+      continue;  // a request that nobody could answer
     }
-  } catch (const std::exception&) {
-    gate.close();  // the context ended
   }
+  gate.close();
 }
 
 void ZeroMqContext::Parts::answer(std::vector<zmq::message_t>& request) {

@@ -137,6 +137,8 @@ ZeroMqDoor::ZeroMqDoor(const ZeroMqOptions& options, std::shared_ptr<ZeroMqConte
       zeromq::listen(inside.context, options, domain, name + ".data", parts_->address.data);
   parts_->listeners.control =
       zeromq::listen(inside.context, options, domain, name + ".control", parts_->address.control);
+  parts_->listeners.files = {zeromq::file_of(parts_->address.data),
+                             zeromq::file_of(parts_->address.control)};
   parts_->listeners.context = std::move(context);
 }
 

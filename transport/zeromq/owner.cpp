@@ -58,6 +58,7 @@ Owner::~Owner() {
   end_ = true;
   post(Question{options_.rank, 0});
   thread_.join();
+  take_turn(std::chrono::milliseconds(0));  // what was posted last
   // Closing drops what the network layer still holds, and only then are the tensors ours again.
   for (auto& peer : peers_) {
     if (!peer) continue;
@@ -88,16 +89,17 @@ void Owner::add_peer(Rank rank, const PeerAddress& address) {
   zmq::context_t& context = listeners_.context->parts().context;
   const FrameExpectation expected{
       options_.job, options_.epoch, rank, options_.rank, options_.largest_payload};
-  auto peer = std::make_unique<Peer>(Peer{.rank = rank,
-                                          .data = make_dialer(context, options_, rank, 0),
-                                          .control = {},
-                                          .monitor = zmq::socket_t(context, ZMQ_PAIR),
-                                          .out = {},
-                                          .in = {expected, options_.attempts},
-                                          .assembling = {},
-                                          .next_probe = {},
-                                          .lost_since = {}});
-  peer->control = dial(context, options_, rank, address.control, kLastWordMs);
+  auto peer =
+      std::make_unique<Peer>(Peer{.rank = rank,
+                                  .data = make_dialer(context, options_, rank, 0),
+                                  .control = make_dialer(context, options_, rank, kLastWordMs),
+                                  .monitor = zmq::socket_t(context, ZMQ_PAIR),
+                                  .out = {},
+                                  .in = {expected, options_.attempts},
+                                  .assembling = {},
+                                  .next_probe = {},
+                                  .lost_since = {}});
+  connect(peer->control, rank, address.control);
   // Before the connection, which is what it tells of.
   const std::string name =
       "inproc://monitor-" + std::to_string(reinterpret_cast<std::uintptr_t>(peer.get()));

@@ -75,6 +75,7 @@ struct Listeners {
   std::shared_ptr<ZeroMqContext> context;
   zmq::socket_t data;
   zmq::socket_t control;
+  std::array<SocketFile, 2> files;
 };
 
 /// Thread-safety: `post` from any thread; everything else from the rank's thread.
@@ -129,6 +130,7 @@ class Owner {
     std::uint64_t question = 0;                            // ours, until answered
     std::uint64_t answered = 0;                            // ours, answered
     std::uint64_t peers_question = 0;  // theirs, echoed in every acknowledgement
+    std::int32_t obeyed = 0;           // their last request to repeat frames
     Clock::time_point next_probe;
     Clock::duration probe_interval{};
     std::optional<Clock::time_point> lost_since;
@@ -170,6 +172,7 @@ class Owner {
   void obey(Peer& peer, const FrameHeader& header, const zmq::message_t& payload);
   static void transmit(Peer& peer, RetainedFrame& frame);
   void probe(Peer& peer);
+  void ask_again(Peer& peer);
   void learn(Peer& peer, const FrameHeader& header);
   static void say(Peer& peer, FrameHeader header, std::string_view payload = {});
   FrameHeader header_to(Peer& peer, FrameKind kind);

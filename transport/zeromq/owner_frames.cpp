@@ -38,14 +38,14 @@ void landed(void*, void* hint) {
 
 bool Owner::read(zmq::socket_t& socket, Arrival& arrival) {
   arrival.parts = 0;
-  if (!socket.recv(arrival.identity, zmq::recv_flags::dontwait)) return false;
+  if (!receive_part(socket, arrival.identity)) return false;
   zmq::message_t rest;
   arrival.parts = 1;
   for (bool more = arrival.identity.more(); more; ++arrival.parts) {
     zmq::message_t& slot = arrival.parts == 1   ? arrival.header
                            : arrival.parts == 2 ? arrival.payload
                                                 : rest;
-    if (!socket.recv(slot, zmq::recv_flags::dontwait)) break;
+    if (!receive_part(socket, slot)) break;
     more = slot.more();
   }
   return true;
@@ -84,11 +84,14 @@ void Owner::take_data(Peer& peer, Arrival& arrival) {
     case Answer::Drop:
       return;
     case Answer::DropAcknowledge:
-      if (verdict.header.kind == FrameKind::Probe) peer.peers_question = verdict.header.tag.step;
+      if (verdict.header.kind == FrameKind::Probe) {
+        peer.peers_question = verdict.header.tag.step;
+        learn(peer, verdict.header);
+      }
       peer.tell_at = Clock::now();
       return;
     case Answer::AskAgain:
-      say(peer, header_to(peer, FrameKind::Nack));
+      ask_again(peer);
       return;
     case Answer::Abort:
       fail(FailureCause::Protocol,
@@ -104,7 +107,7 @@ void Owner::take_data(Peer& peer, Arrival& arrival) {
   ++peer.unacknowledged;
   peer.tell_at = std::min(peer.tell_at, now + kAckDelay);
   peer.unacknowledged_bytes += verdict.header.payload_bytes;
-  if (verdict.header.tensor_count > 0 || !verdict.header.absent)
+  if (verdict.header.tensor_count > 0)
     peer.assembling.push_back(tensor_of(peer, verdict.header, arrival.payload));
   if (peer.in.inside_message()) return;
   if (!desk_.deliver(peer.rank, verdict.header.tag, std::exchange(peer.assembling, {})))
@@ -173,7 +176,8 @@ void Owner::obey(Peer& peer, const FrameHeader& header, const zmq::message_t& pa
       desk_.answer(peer.rank, header.tag.step);
       return;
     case FrameKind::Nack:
-      if (stopped_) return;
+      if (stopped_ || header.tag.micro_batch.value <= peer.obeyed) return;
+      peer.obeyed = header.tag.micro_batch.value;
       peer.out.each_from(header.acknowledged, [&](RetainedFrame& frame) { transmit(peer, frame); });
       return;
     case FrameKind::Progress: {
@@ -207,37 +211,44 @@ void Owner::obey(Peer& peer, const FrameHeader& header, const zmq::message_t& pa
 
 void Owner::transmit(Peer& peer, RetainedFrame& frame) {
   zmq::message_t head(frame.header.data(), frame.header.size());
-  if (!peer.data.send(head, zmq::send_flags::sndmore | zmq::send_flags::dontwait)) return;
+  if (!send_part(peer.data, head, true)) return;
   const std::span<const std::byte> part = part_of(frame);
   if (part.size() <= kCopyBytes) {
     zmq::message_t body(part.data(), part.size());
-    peer.data.send(body, zmq::send_flags::dontwait);
+    send_part(peer.data, body, false);
     return;
   }
   frame.flights.fetch_add(1, std::memory_order_relaxed);  // only this thread raises it
   auto* lent = const_cast<std::byte*>(part.data());       // the network layer only reads
   zmq::message_t body(lent, part.size(), landed, &frame.flights);
-  peer.data.send(body, zmq::send_flags::dontwait);  // a refused message is freed, which also lands
+  send_part(peer.data, body, false);  // a refused message is freed, which also lands
 }
 
 void Owner::probe(Peer& peer) {
   FrameHeader header = header_to(peer, FrameKind::Probe);
   header.sequence = peer.out.next();
   header.tag.step = peer.question;
+  header.tag.micro_batch = MicroBatch{peer.obeyed};
   zmq::message_t head(encode(header).data(), kHeaderBytes);
-  if (peer.data.send(head, zmq::send_flags::sndmore | zmq::send_flags::dontwait))
-    peer.data.send(zmq::message_t(), zmq::send_flags::dontwait);
+  zmq::message_t nothing;
+  if (send_part(peer.data, head, true)) send_part(peer.data, nothing, false);
   peer.next_probe = Clock::now() + peer.probe_interval;
   peer.probe_interval = std::min<Clock::duration>(2 * peer.probe_interval, std::chrono::seconds(1));
+}
+
+void Owner::ask_again(Peer& peer) {
+  FrameHeader header = header_to(peer, FrameKind::Nack);
+  header.tag.micro_batch = MicroBatch{peer.in.asks()};
+  say(peer, header);
 }
 
 void Owner::say(Peer& peer, FrameHeader header, std::string_view payload) {
   const std::size_t size = std::min(payload.size(), kLongestText);
   header.payload_bytes = size;
   zmq::message_t head(encode(header).data(), kHeaderBytes);
-  if (!peer.control.send(head, zmq::send_flags::sndmore | zmq::send_flags::dontwait)) return;
+  if (!send_part(peer.control, head, true)) return;
   zmq::message_t body(payload.data(), size);
-  peer.control.send(body, zmq::send_flags::dontwait);
+  send_part(peer.control, body, false);
 }
 
 /// With what every frame says; whatever waited to be told is told with it.

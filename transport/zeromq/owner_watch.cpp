@@ -19,8 +19,8 @@ constexpr auto kLookInterval = 25ms;
 void Owner::read_monitor(Peer& peer) {
   zmq::message_t event;
   zmq::message_t address;
-  while (peer.monitor.recv(event, zmq::recv_flags::dontwait)) {
-    if (event.more()) static_cast<void>(peer.monitor.recv(address, zmq::recv_flags::dontwait));
+  while (receive_part(peer.monitor, event)) {
+    if (event.more()) receive_part(peer.monitor, address);
     std::uint16_t number = 0;
     if (event.size() < sizeof number) continue;
     std::memcpy(&number, event.data(), sizeof number);

@@ -12,6 +12,7 @@
 
 #include "millrace/transport/failure.hpp"
 #include "millrace/transport/message.hpp"
+#include "transport/zeromq/address.hpp"
 #include "transport/zeromq/context.hpp"
 #include "transport/zeromq/sockets.hpp"
 
@@ -22,7 +23,10 @@ namespace {
 using namespace std::chrono_literals;
 using Clock = std::chrono::steady_clock;
 
-constexpr std::uint64_t kLongestHello = 1U << 16U;
+/// The welcome of the largest world: some 130 bytes of addresses per rank.
+constexpr std::uint64_t kLongestHello = 1U << 20U;
+/// A turn of a loop that took longer than this was spent stopped.
+constexpr auto kLongestTurn = 1s;
 constexpr int kLastWordMs = 2000;
 constexpr auto kHelloInterval = 200ms;
 /// Once two ranks are known to differ, the others have this long to come and hear of it.
@@ -102,6 +106,11 @@ class Answering {
     return true;
   }
 
+  /// This process was stopped for so long itself: that proves nothing about rank 0.
+  void forgive(Clock::duration time) {
+    if (heard_) *heard_ += time;
+  }
+
   /// Of a rank 0 that was there: one that was never heard may not have started yet.
   [[nodiscard]] bool silent_for(Clock::duration time) const {
     return heard_ && Clock::now() - *heard_ > std::max<Clock::duration>(time, kMissedAnswers);
@@ -141,8 +150,11 @@ class Meeting {
                {"world", std::to_string(options.world)}};
     fields_.insert(fields_.end(), rendezvous.fields.begin(), rendezvous.fields.end());
     options_.largest_payload = kLongestHello;
-    if (rendezvous.url.starts_with("ipc://")) options_.link = ZeroMqLink::Ipc;
     static_cast<void>(text_of(fields_, {}));  // refuses line breaks
+    if (options.world == 1) return;
+    place_ = zeromq::meeting_place(rendezvous.url);
+    zeromq::check_reachable(place_, options);
+    if (place_.ipc) options_.link = ZeroMqLink::Ipc;
   }
 
   std::unique_ptr<Endpoint> hold() {
@@ -157,21 +169,22 @@ class Meeting {
     context_->parts().admit(domain, options_.keys.public_keys);
     zmq::socket_t socket = zeromq::make_listener(network, options_, domain);
     socket.set(zmq::sockopt::linger, kLastWordMs);
+    const zeromq::SocketFile file = zeromq::file_of(place_.ipc ? rendezvous_.url : std::string());
     try {
-      socket.bind(rendezvous_.url);
+      socket.bind(zeromq::address_to_bind(place_));
     } catch (const zmq::error_t& error) {
       throw TransportError("rank 0 cannot listen at " + rendezvous_.url + ": " + error.what());
     }
     Hellos said;
     while (!missing(said).empty()) {
       Note note;
-      if (!receive(socket, note)) {
-        heed_obituary();
-        if (Clock::now() < deadline_) continue;
+      const bool came = receive(socket, note);
+      heed_obituary();
+      if (Clock::now() > deadline_) {
         if (differs_) break;
         give_up(socket, said);
       }
-      if (note.header.kind != FrameKind::Hello) continue;
+      if (!came || note.header.kind != FrameKind::Hello) continue;
       HelloFields theirs = fields_of(note.text);
       const bool differs = !difference(fields_, theirs, note.from).empty();
       if (!differs && note.from.value >= options_.world) continue;  // a liar
@@ -208,8 +221,8 @@ class Meeting {
 
   void tell(zmq::socket_t& socket, Rank to, FrameKind kind, const std::string& text) {
     try {
-      socket.send(zmq::message_t(zeromq::identity_of(to)), zmq::send_flags::sndmore);
-      speak(socket, kind, to, text);
+      zmq::message_t name(zeromq::identity_of(to));
+      if (zeromq::send_part(socket, name, true)) speak(socket, kind, to, text);
     } catch (const zmq::error_t&) {
       // Gone since its hello: the endpoints will find it lost and say so with its rank.
       return;
@@ -217,14 +230,18 @@ class Meeting {
   }
 
   std::vector<PeerAddress> visit() {
-    zmq::socket_t socket =
-        zeromq::dial(context_->parts().context, options_, Rank{0}, rendezvous_.url, 0);
+    zmq::socket_t socket = zeromq::make_dialer(context_->parts().context, options_, Rank{0}, 0);
+    // Before the connection, or it is ignored.
     socket.set(zmq::sockopt::maxmsgsize, static_cast<std::int64_t>(kLongestHello));
+    zeromq::connect(socket, Rank{0}, rendezvous_.url);
     Note note;
     Answering host;
     auto next_hello = Clock::now();
+    auto turn = Clock::now();
     do {
       heed_obituary();
+      const auto took = Clock::now() - std::exchange(turn, Clock::now());
+      if (took > kLongestTurn) host.forgive(took);
       if (Clock::now() > deadline_ || host.silent_for(options_.silence))
         throw PeerHangs(host.complaint(rendezvous_.url, keyed()));
       if (Clock::now() < next_hello) continue;
@@ -261,18 +278,20 @@ class Meeting {
     header.destination = to;
     header.payload_bytes = text.size();
     const FrameBytes bytes = encode(header);
-    socket.send(zmq::const_buffer(bytes.data(), bytes.size()), zmq::send_flags::sndmore);
-    socket.send(zmq::message_t(text), zmq::send_flags::none);
+    zmq::message_t head(bytes.data(), bytes.size());
+    zmq::message_t body(text);
+    // Never waits: a connection that was refused for good has no place for another word.
+    if (zeromq::send_part(socket, head, true)) zeromq::send_part(socket, body, false);
   }
 
   /// Waits up to 200 ms for a well-formed note of this job; anything else is dropped.
   bool receive(zmq::socket_t& socket, Note& note) {
     zmq::pollitem_t item{socket.handle(), 0, ZMQ_POLLIN, 0};
-    if (zmq::poll(&item, 1, 200ms) == 0) return false;
+    if (zmq_poll(&item, 1, 200) <= 0) return false;  // or a signal came
     std::vector<zmq::message_t> parts;
     do {
       parts.emplace_back();
-      if (!socket.recv(parts.back(), zmq::recv_flags::dontwait)) return false;
+      if (!zeromq::receive_part(socket, parts.back())) return false;
     } while (parts.back().more());
     const bool host = options_.rank == Rank{0};
     if (parts.size() != (host ? 3U : 2U)) return false;
@@ -327,6 +346,7 @@ class Meeting {
   Clock::time_point start_ = Clock::now();
   Clock::time_point deadline_;
   HelloFields fields_;
+  zeromq::MeetingPlace place_;
   bool differs_ = false;
   std::optional<Clock::time_point> last_chance_;  // for a welcome, once a rank is known to be lost
 };

@@ -2,9 +2,14 @@
 #include "transport/zeromq/sockets.hpp"
 
 #include <algorithm>
+#include <cerrno>
+#include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/un.h>
+#include <unistd.h>
 
 #include "millrace/transport/message.hpp"
+#include "transport/zeromq/address.hpp"
 
 namespace millrace::zeromq {
 
@@ -16,17 +21,63 @@ bool authenticated(const ZeroMqOptions& options) {
   return options.link == ZeroMqLink::Tcp && !options.keys.own.secret_key.empty();
 }
 
+/// Whether somebody listens at the socket; a file that a dead process left behind is nobody.
+bool answers(const std::string& path) {
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  path.copy(address.sun_path, sizeof address.sun_path - 1);
+  const int end = ::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+  const bool refused =
+      ::connect(end, reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0 &&
+      errno == ECONNREFUSED;
+  ::close(end);
+  return !refused;
+}
+
+/// Calls until no signal's handler came between.
+template <class Call>
+bool uninterrupted(const Call& call) {
+  for (;;) {
+    try {
+      return call().has_value();
+    } catch (const zmq::error_t& error) {
+      if (error.num() != EINTR) throw;
+    }
+  }
+}
+
 void bind_ipc(zmq::socket_t& socket, const std::string& path) {
   require(
       path.size() <= kLongestIpcPath,
       "ipc path " + path + " has " + std::to_string(path.size()) + " bytes; the system allows 107");
   struct stat facts {};
-  if (::lstat(path.c_str(), &facts) == 0)
+  if (::lstat(path.c_str(), &facts) == 0 && (!S_ISSOCK(facts.st_mode) || answers(path)))
     throw TransportError(path + " exists already: another process has this rank");
   socket.bind("ipc://" + path);
 }
 
 }  // namespace
+
+void RemoveFile::operator()(const std::string* path) const noexcept {
+  ::unlink(path->c_str());
+  delete path;
+}
+
+SocketFile file_of(const std::string& address) {
+  const std::string ipc = "ipc://";
+  return SocketFile(address.starts_with(ipc) ? new std::string(address.substr(ipc.size()))
+                                             : nullptr);
+}
+
+bool send_part(zmq::socket_t& socket, zmq::message_t& part, bool more) {
+  const auto flags =
+      zmq::send_flags::dontwait | (more ? zmq::send_flags::sndmore : zmq::send_flags::none);
+  return uninterrupted([&] { return socket.send(part, flags); });
+}
+
+bool receive_part(zmq::socket_t& socket, zmq::message_t& part) {
+  return uninterrupted([&] { return socket.recv(part, zmq::recv_flags::dontwait); });
+}
 
 void check(const ZeroMqOptions& options) {
   require(options.world >= 1, "world is " + std::to_string(options.world) + ", but at least 1");
@@ -42,8 +93,8 @@ void check(const ZeroMqOptions& options) {
               options.keys.public_keys.size() == static_cast<std::size_t>(options.world),
           "there are " + std::to_string(options.keys.public_keys.size()) + " public keys for " +
               std::to_string(options.world) + " ranks");
-  require(options.interface != "*" && !options.interface.empty(),
-          "name the one address to listen on; * would listen on all");
+  require(!listens_everywhere(options.interface),
+          "name the one address to listen on; '" + options.interface + "' would listen on all");
 }
 
 std::string identity_of(Rank rank) {
@@ -133,16 +184,6 @@ void connect(zmq::socket_t& socket, Rank to, const std::string& address) {
     throw TransportError("cannot connect to rank " + std::to_string(to.value) + " at " + address +
                          ": " + error.what());
   }
-}
-
-zmq::socket_t dial(zmq::context_t& context,
-                   const ZeroMqOptions& options,
-                   Rank to,
-                   const std::string& address,
-                   int linger_ms) {
-  zmq::socket_t socket = make_dialer(context, options, to, linger_ms);
-  connect(socket, to, address);
-  return socket;
 }
 
 }  // namespace millrace::zeromq

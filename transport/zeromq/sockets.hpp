@@ -1,6 +1,7 @@
 // Every socket is made here, with every option it needs.
 #pragma once
 
+#include <memory>
 #include <string>
 
 #include <zmq.hpp>
@@ -14,6 +15,20 @@ inline constexpr int kLastWordMs = 100;
 
 /// Throws InvalidArgument for options that do not fit together.
 void check(const ZeroMqOptions& options);
+
+/// Removes the file of an ipc socket, which the network library leaves behind.
+struct RemoveFile {
+  void operator()(const std::string* path) const noexcept;
+};
+using SocketFile = std::unique_ptr<const std::string, RemoveFile>;
+
+/// The file of a bound address; null for tcp.
+SocketFile file_of(const std::string& address);
+
+/// Sends or receives one part without waiting. False when it cannot be done now; a signal's
+/// handler in between is no reason. Throws zmq::error_t.
+bool send_part(zmq::socket_t& socket, zmq::message_t& part, bool more);
+bool receive_part(zmq::socket_t& socket, zmq::message_t& part);
 
 /// The name under which a rank's outgoing connections are known: "r3".
 std::string identity_of(Rank rank);
@@ -45,12 +60,5 @@ zmq::socket_t make_dialer(zmq::context_t& context,
 
 /// Throws TransportError when the address is none.
 void connect(zmq::socket_t& socket, Rank to, const std::string& address);
-
-/// Both in one.
-zmq::socket_t dial(zmq::context_t& context,
-                   const ZeroMqOptions& options,
-                   Rank to,
-                   const std::string& address,
-                   int linger_ms);
 
 }  // namespace millrace::zeromq

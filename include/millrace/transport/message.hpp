@@ -22,9 +22,11 @@ enum class FrameKind : std::uint8_t {
   Forward = 1,
   Backward = 2,
   Collective = 3,
-  Probe = 4,      ///< sender asks: did everything below `sequence` arrive? Travels with the data
+  Probe = 4,      ///< sender asks: did everything below `sequence` arrive? Travels with the data;
+                  ///< its micro-batch is the number of the last NACK that the sender has obeyed
   Ack = 5,        ///< only what every frame says
-  Nack = 6,       ///< send again from `sequence` on
+  Nack = 6,       ///< send again from `acknowledged` on; its micro-batch counts these questions,
+                  ///< from 1, and each is obeyed once
   Hello = 7,      ///< who I am and what I was built for
   Welcome = 8,    ///< everybody agrees; payload: the addresses of all ranks
   Refused = 9,    ///< somebody disagrees; payload: the field

@@ -1,0 +1,93 @@
+// See address.hpp.
+#include "transport/zeromq/address.hpp"
+
+#include <arpa/inet.h>
+#include <array>
+#include <charconv>
+#include <memory>
+#include <netdb.h>
+#include <netinet/in.h>
+
+#include "millrace/core/error.hpp"
+
+namespace millrace::zeromq {
+
+namespace {
+
+constexpr std::string_view kIpc = "ipc://";
+constexpr std::string_view kTcp = "tcp://";
+constexpr int kLargestPort = 65535;
+
+/// The first IPv4 number of a name; empty for one that nobody knows (yet).
+std::string number_of(const std::string& host, std::string* problem = nullptr) {
+  addrinfo wanted{};
+  wanted.ai_family = AF_INET;
+  wanted.ai_socktype = SOCK_STREAM;
+  addrinfo* found = nullptr;
+  if (const int code = ::getaddrinfo(host.c_str(), nullptr, &wanted, &found); code != 0) {
+    if (problem != nullptr) *problem = ::gai_strerror(code);
+    return {};
+  }
+  const std::unique_ptr<addrinfo, decltype(&::freeaddrinfo)> owned(found, &::freeaddrinfo);
+  std::array<char, INET_ADDRSTRLEN> text{};
+  const auto* address = reinterpret_cast<const sockaddr_in*>(found->ai_addr);
+  ::inet_ntop(AF_INET, &address->sin_addr, text.data(), text.size());
+  return text.data();
+}
+
+bool of_this_machine_only(const std::string& number) {
+  return number.starts_with("127.");
+}
+
+}  // namespace
+
+MeetingPlace meeting_place(const std::string& url) {
+  MeetingPlace place;
+  if (url.starts_with(kIpc) && url.size() > kIpc.size()) {
+    place.ipc = true;
+    place.path = url.substr(kIpc.size());
+    return place;
+  }
+  const std::size_t colon = url.rfind(':');
+  bool good = url.starts_with(kTcp) && colon != std::string::npos && colon > kTcp.size();
+  if (good) {
+    place.host = url.substr(kTcp.size(), colon - kTcp.size());
+    const char* end = url.data() + url.size();
+    const auto read = std::from_chars(url.data() + colon + 1, end, place.port);
+    good =
+        read.ec == std::errc() && read.ptr == end && place.port >= 1 && place.port <= kLargestPort;
+  }
+  require(good,
+          "'" + url +
+              "' is no place to meet: tcp://host:port with a port from 1 to 65535, or "
+              "ipc://path");
+  return place;
+}
+
+bool listens_everywhere(const std::string& host) {
+  return host.empty() || host == "*" || host == "::" || host == "[::]" ||
+         number_of(host) == "0.0.0.0";
+}
+
+void check_reachable(const MeetingPlace& place, const ZeroMqOptions& options) {
+  if (place.ipc || options.link != ZeroMqLink::Tcp || options.world == 1) return;
+  const std::string meeting = number_of(place.host);
+  if (meeting.empty() || of_this_machine_only(meeting)) return;
+  require(!of_this_machine_only(number_of(options.interface)),
+          "the ranks meet at " + place.host + ", but this one would listen at " +
+              options.interface +
+              ", where other machines cannot reach it; name its address (--interface)");
+}
+
+std::string address_to_bind(const MeetingPlace& place) {
+  if (place.ipc) return std::string(kIpc) + place.path;
+  require(!listens_everywhere(place.host),
+          "rank 0 would listen on all addresses at " + place.host + "; name the one to listen on");
+  std::string problem;
+  const std::string number = number_of(place.host, &problem);
+  if (number.empty())
+    throw TransportError("rank 0 cannot listen at " + place.host + ": " + problem);
+  return std::string(kTcp) + number + ":" + std::to_string(place.port);
+}
+
+}  // namespace millrace::zeromq

@@ -1,0 +1,34 @@
+// Where ranks meet and listen, taken apart: what is no address is refused before anything waits for
+// it, and nothing listens on more than the one address that was named.
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include "millrace/transport/zeromq.hpp"
+
+namespace millrace::zeromq {
+
+/// "ipc://path" or "tcp://host:port".
+struct MeetingPlace {
+  bool ipc = false;
+  std::string path;  ///< ipc
+  std::string host;  ///< tcp: a name or a number
+  int port = 0;      ///< tcp
+};
+
+/// Throws InvalidArgument for any other text.
+MeetingPlace meeting_place(const std::string& url);
+
+/// True for an address that stands for all of a machine's: "*", "0.0.0.0".
+bool listens_everywhere(const std::string& host);
+
+/// Throws InvalidArgument when ranks that meet there could not reach one that listens as `options`
+/// say: the others would look for 127.0.0.1 on their own machine.
+void check_reachable(const MeetingPlace& place, const ZeroMqOptions& options);
+
+/// What rank 0 binds: names are resolved, which the network library does for connections only.
+/// Throws InvalidArgument for an address that stands for all, TransportError for an unknown name.
+std::string address_to_bind(const MeetingPlace& place);
+
+}  // namespace millrace::zeromq
