@@ -183,7 +183,9 @@ void add_doctor(CLI::App& app) {
   verb->footer(
       "Between machines: millrace worker --rank R --world N --rendezvous URL --keys FILE -- "
       "doctor");
-  verb->callback([flags] {
+  verb->callback([flags, verb] {
+    require(flags->ranks.ranks != 0 || verb->count("--ranks") == 0,
+            "-n 0: it takes at least 2 ranks to measure");
     if (const int code = diagnose(*flags); code != 0) throw ExitCode{code};
   });
 }

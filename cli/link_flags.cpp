@@ -27,6 +27,10 @@ void add_link_flags(CLI::App& verb, LinkFlags& flags) {
 void check(const LinkFlags& flags) {
   require(flags.link == "ipc" || flags.link == "tcp",
           "--endpoint " + flags.link + ": known are ipc, tcp");
+  require(flags.link == "tcp" || !flags.insecure,
+          "--insecure: only tcp has keys that could be left out; --endpoint is ipc");
+  require(flags.link == "tcp" || flags.interface == LinkFlags().interface,
+          "--interface " + flags.interface + ": only tcp listens at addresses; --endpoint is ipc");
   for (const auto& [name, value] : {std::pair{"--silence", flags.silence},
                                     std::pair{"--hang", flags.hang},
                                     std::pair{"--patience", flags.patience}})

@@ -167,9 +167,9 @@ RankWork doctor_work(const std::vector<std::string>& options, int world) {
           "doctor as the work of ranks has one option, --json, but got '" +
               (options.empty() ? std::string() : options.front()) + "'");
   require(world >= 2, "doctor measures between ranks: there must be at least 2");
-  return {build_fields(), {}, [json](Endpoint& endpoint, Team& team) {
-            examine(endpoint, team, json);
-          }};
+  HelloFields fields = build_fields();
+  fields.emplace_back("work", "doctor");
+  return {fields, {}, [json](Endpoint& endpoint, Team& team) { examine(endpoint, team, json); }};
 }
 
 }  // namespace millrace::cli

@@ -45,6 +45,8 @@ HelloFields hello_of(const TrainJob& job) {
   const TrainerOptions& options = job.options;
   HelloFields fields = build_fields();
   const HelloFields own = {
+      {"work", "train"},
+      {"schedule", job.program.name},
       {"plan", plan_hash(job.program)},
       {"model", job.model.text},
       {"cut", joined(options.boundaries)},

@@ -1,4 +1,5 @@
 // millrace worker: one rank of a job. Started by launch, or by an engine on any machine.
+#include <filesystem>
 #include <iostream>
 #include <memory>
 #include <optional>
@@ -33,11 +34,20 @@ std::string dispatch_level() {
 Identity identity_of(const WorkerFlags& flags) {
   Identity identity = find_identity(
       {.rank = flags.rank, .world = flags.world, .rendezvous = flags.rendezvous}, environment());
-  require(identity.rank && identity.world,
-          "nobody says which rank this is: give --rank and --world, or start it by an engine");
+  require(identity.rank.has_value(),
+          "nobody says which rank this is: give --rank, or start it by an engine");
+  require(identity.world.has_value(),
+          "nobody says how many ranks there are: give --world, or set MILLRACE_WORLD");
   require(!identity.rendezvous.empty() || *identity.world == 1,
           "nobody says where the ranks meet: give --rendezvous tcp://host:port");
   return identity;
+}
+
+/// This rank's file where the folder that millrace keys made was named: the same words for all
+/// ranks.
+std::string key_file(const std::string& path, Rank rank) {
+  if (!std::filesystem::is_directory(path)) return path;
+  return path + "/keys-" + std::to_string(rank.value);
 }
 
 ZeroMqOptions endpoint_of(const WorkerFlags& flags,
@@ -50,7 +60,16 @@ ZeroMqOptions endpoint_of(const WorkerFlags& flags,
   options.depths = work.depths;
   if (identity.rendezvous.starts_with("ipc://"))
     options.directory = identity.rendezvous.substr(6, identity.rendezvous.rfind('/') - 6);
-  if (!flags.keys.empty()) options.keys = read_key_file(flags.keys, options.rank, options.world);
+  require(flags.keys.empty() || !options.insecure,
+          "--keys and --insecure: with keys nobody else can read or change the training, without "
+          "them everybody can; give one of the two");
+  require(
+      options.world == 1 || options.link == ZeroMqLink::Tcp ||
+          identity.rendezvous.starts_with("ipc://"),
+      "--endpoint ipc: ranks of one machine meet at ipc://directory/name, but --rendezvous is " +
+          identity.rendezvous);
+  if (!flags.keys.empty())
+    options.keys = read_key_file(key_file(flags.keys, options.rank), options.rank, options.world);
   require(options.link == ZeroMqLink::Ipc || options.insecure || !flags.keys.empty(),
           "--endpoint tcp: give --keys FILE (millrace keys makes them), or --insecure");
   return options;
@@ -107,8 +126,10 @@ void add_worker(CLI::App& app) {
   auto flags = std::make_shared<WorkerFlags>();
   verb->add_option("--rank", flags->rank, "This process's rank; else the engine's variables");
   verb->add_option("--world", flags->world, "Number of processes; else the engine's variables");
-  verb->add_option("--rendezvous", flags->rendezvous, "Where rank 0 listens: tcp://host:port");
-  verb->add_option("--keys", flags->keys, "This rank's file of mode 0600 out of millrace keys");
+  verb->add_option(
+      "--rendezvous", flags->rendezvous, "Where rank 0 listens: tcp://host:port, or ipc://path");
+  verb->add_option(
+      "--keys", flags->keys, "Folder that millrace keys made, or this rank's file of it");
   verb->add_option("--job", flags->job, "Number of the job; equal on all ranks")
       ->capture_default_str();
   verb->add_option("--obituary",

@@ -45,8 +45,10 @@ std::vector<Outcome> outcomes_of_workers(int world,
   std::vector<std::unique_ptr<Command>> commands;
   for (int i = 0; i < world; ++i) {
     const std::string rank = std::to_string(i);
+    // A rank's own file and the whole folder are both understood.
     commands.push_back(std::make_unique<Command>("worker --rank " + rank + common + "--keys " +
-                                                 keys + "/keys-" + rank + " -- " + work));
+                                                 keys + (i == 0 ? "" : "/keys-" + rank) + " -- " +
+                                                 work));
   }
   std::vector<Outcome> outcomes;
   for (const auto& command : commands) outcomes.push_back(command->end());
@@ -115,6 +117,32 @@ TEST(Hosts, TcpWithoutKeysIsRefusedAndInsecureWarns) {
   EXPECT_THAT(bare.errors, HasSubstr("give --keys FILE (millrace keys makes them), or --insecure"));
   EXPECT_EQ(warned.code, 0) << warned.errors;
   EXPECT_THAT(warned.errors, HasSubstr("--insecure: whoever reaches 127.0.0.1 can read"));
+}
+
+TEST(Hosts, FlagsThatCannotBeMeantTogetherAreRefusedWithWhatIsMissing) {
+  struct Case {
+    const char* flags;
+    const char* sentence;
+  };
+  for (const auto& [flags, sentence] :
+       {Case{"--rank 0 --world 2 --rendezvous tcp://127.0.0.1:9 --keys k --insecure",
+             "--keys and --insecure"},
+        Case{"--rank 1 --rendezvous tcp://127.0.0.1:9 --insecure", "give --world"},
+        Case{"--world 2 --rendezvous tcp://127.0.0.1:9 --insecure", "give --rank"},
+        Case{"--rank 0 --world 2 --endpoint ipc --rendezvous tcp://127.0.0.1:9",
+             "meet at ipc://directory/name"},
+        Case{"--rank 0 --world 2 --insecure --rendezvous 127.0.0.1:9",
+             "no place to meet: tcp://host:port"},
+        Case{"--rank 0 --world 2 --insecure --rendezvous tcp://192.0.2.7:9", "(--interface)"},
+        Case{"--rank 0 --world 2 --insecure --rendezvous tcp://*:4567", "on all addresses"},
+        Case{"--rank 0 --world 2 --insecure --interface 0.0.0.0 --rendezvous tcp://127.0.0.1:9",
+             "'0.0.0.0' would listen on all"},
+        Case{"--rank 0 --world 2 --endpoint ipc --insecure --rendezvous ipc:///x/y",
+             "--endpoint is ipc"}}) {
+    const Outcome outcome = run(std::string("worker ") + flags + " -- train --steps 1");
+    EXPECT_EQ(outcome.code, 2) << flags;
+    EXPECT_THAT(outcome.errors, HasSubstr(sentence));
+  }
 }
 
 /// From and to of every pair, having looked at what was measured.

@@ -261,10 +261,10 @@ TEST(Rendezvous, VisitorsThatGreetOnDoNotKeepRankZeroFromGivingUp) {
         options.rank = Rank{i};
         options.world = 4;
         options.directory = directory.path();
-        reports[static_cast<std::size_t>(i)] = hang_of(
-            {.url = "ipc://" + directory.path() + "/rendezvous",
-             .patience = i == 0 ? std::chrono::milliseconds(900) : std::chrono::hours(1)},
-            options);
+        reports[static_cast<std::size_t>(i)] =
+            hang_of({.url = "ipc://" + directory.path() + "/rendezvous",
+                     .patience = i == 0 ? std::chrono::milliseconds(900) : std::chrono::hours(1)},
+                    options);
       });
       std::this_thread::sleep_for(std::chrono::milliseconds(100));  // out of step
     }
