@@ -22,6 +22,7 @@
 #include "millrace/core/error.hpp"
 #include "millrace/scheduler/plan/text.hpp"
 #include "millrace/training/rank_parts.hpp"
+#include "millrace/training/weights_hash.hpp"
 
 namespace millrace::cli {
 
@@ -105,14 +106,21 @@ Dataset of_size(const std::string& name, std::int64_t samples) {
   return {name, Tensor(DType::F32, {samples, 0}), Tensor(DType::I32, {samples, 0})};
 }
 
+/// How much data there is and which, for whoever read it; machines may have files of one name.
+std::string account_of(const TrainTest& data) {
+  if (data.train.size() == 0) return {};
+  const std::string contents = combine_digests({{"1", tensor_digest(data.train.features)},
+                                                {"2", tensor_digest(data.train.targets)},
+                                                {"3", tensor_digest(data.test.features)},
+                                                {"4", tensor_digest(data.test.targets)}});
+  return std::to_string(data.train.size()) + " training samples, " +
+         std::to_string(data.test.size()) + " test samples, contents " + contents;
+}
+
 /// Ranks with the first or the last stage have read the data; the others hear how much it is.
 TrainTest agreed_data(const TrainJob& job, TrainTest mine, Team& team) {
   std::string said;
-  for (const std::string& theirs : team.gather(
-           mine.train.size() == 0 ? std::string()
-                                  : std::to_string(mine.train.size()) + " training samples, " +
-                                        std::to_string(mine.test.size()) + " test samples",
-           Topic::Data)) {
+  for (const std::string& theirs : team.gather(account_of(mine), Topic::Data)) {
     if (!said.empty() && !theirs.empty() && said != theirs)
       throw Mismatch("data differs: " + said + " here, " + theirs + " there");
     if (said.empty()) said = theirs;

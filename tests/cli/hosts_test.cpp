@@ -145,6 +145,31 @@ TEST(Hosts, FlagsThatCannotBeMeantTogetherAreRefusedWithWhatIsMissing) {
   }
 }
 
+TEST(Hosts, FilesOfOneNameWithOtherContentsAreRefused) {
+  const PrivateDirectory meeting(temporary());
+  const auto here = std::filesystem::current_path();
+  std::vector<std::unique_ptr<PrivateDirectory>> machines;
+  std::vector<std::unique_ptr<Command>> workers;
+  for (int rank = 0; rank < 2; ++rank) {
+    machines.push_back(std::make_unique<PrivateDirectory>(temporary()));
+    std::filesystem::current_path(machines.back()->path());
+    std::ofstream samples("samples.csv");
+    for (int i = 0; i < 60; ++i) samples << i % 7 << ',' << i % 3 + rank * (i == 59) << '\n';
+    samples.close();
+    workers.push_back(std::make_unique<Command>(
+        "worker --rank " + std::to_string(rank) + " --world 2 --endpoint ipc --rendezvous ipc://" +
+        meeting.path() +
+        "/rendezvous -- train --steps 2 --data csv:samples.csv --model mlp:1-4-4 --batch-size 16"));
+  }
+  std::filesystem::current_path(here);
+
+  for (const auto& worker : workers) {
+    const Outcome outcome = worker->end();
+    EXPECT_EQ(outcome.code, 78);
+    EXPECT_THAT(outcome.errors, HasSubstr("data differs: 48 training samples, 12 test samples"));
+  }
+}
+
 /// From and to of every pair, having looked at what was measured.
 std::vector<std::pair<int, int>> pairs_of(const Outcome& outcome) {
   EXPECT_EQ(outcome.code, 0) << outcome.errors;
