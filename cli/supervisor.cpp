@@ -29,11 +29,26 @@ namespace {
 
 constexpr std::size_t kTailLines = 25;
 
-sigset_t watched_signals() {
+/// A hang-up that is ignored stays so, here and in the workers: under nohup the work goes on when
+/// its user has gone. Otherwise it counts as a termination. SIGINT and SIGTERM are taken even where
+/// they are ignored: scripts ignore SIGINT for what they start with `&`, and it is sent on purpose.
+sigset_t signals_to_watch() {
   sigset_t set;
   sigemptyset(&set);
-  for (const int signal : {SIGINT, SIGTERM, SIGHUP}) sigaddset(&set, signal);
+  for (const int signal : {SIGINT, SIGTERM}) sigaddset(&set, signal);
+  struct sigaction hang_up {};
+  ::sigaction(SIGHUP, nullptr, &hang_up);
+  if (hang_up.sa_handler != SIG_IGN) sigaddset(&set, SIGHUP);
   return set;
+}
+
+/// Of a worker, which inherits what is ignored and what is blocked. System calls only. The default
+/// comes first: what was sent meanwhile waits until it is unblocked, and is not ignored then.
+void hear_again(const sigset_t& watched) {
+  struct sigaction standard {};
+  standard.sa_handler = SIG_DFL;
+  for (const int signal : {SIGINT, SIGTERM}) ::sigaction(signal, &standard, nullptr);
+  ::pthread_sigmask(SIG_UNBLOCK, &watched, nullptr);
 }
 
 /// What an exit status means for the job; higher ranks explain lower ones.
@@ -66,10 +81,11 @@ void bind_to_core(int rank) {
 
 }  // namespace
 
-Supervisor::Supervisor(SupervisorOptions options) : options_(std::move(options)) {
-  const sigset_t set = watched_signals();
-  ::pthread_sigmask(SIG_BLOCK, &set, nullptr);
-  signals_ = ::signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
+Supervisor::Supervisor(SupervisorOptions options)
+    : options_(std::move(options)), watched_(signals_to_watch()) {
+  ::pthread_sigmask(SIG_BLOCK, &watched_, nullptr);
+  ::signal(SIGCHLD, SIG_DFL);  // were it ignored, nobody would tell us how a worker ended
+  signals_ = ::signalfd(-1, &watched_, SFD_CLOEXEC | SFD_NONBLOCK);
   if (signals_ < 0)
     throw Error(std::string("cannot watch signals: ") + std::generic_category().message(errno));
 }
@@ -82,15 +98,13 @@ Supervisor::~Supervisor() {
   }
   if (errors_ >= 0) ::close(errors_);
   ::close(signals_);
-  const sigset_t set = watched_signals();
-  ::pthread_sigmask(SIG_UNBLOCK, &set, nullptr);
+  ::pthread_sigmask(SIG_UNBLOCK, &watched_, nullptr);
 }
 
 void Supervisor::become(const std::vector<std::string>& command, int rank, int errors) const {
   // Between fork and exec: system calls only.
   ::setpgid(0, 0);
-  const sigset_t set = watched_signals();
-  ::pthread_sigmask(SIG_UNBLOCK, &set, nullptr);
+  hear_again(watched_);
   if (options_.bind_cores) bind_to_core(rank);
   const int nothing = ::open("/dev/null", O_RDONLY | O_CLOEXEC);
   ::dup2(nothing, STDIN_FILENO);

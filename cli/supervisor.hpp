@@ -3,6 +3,7 @@
 #pragma once
 
 #include <chrono>
+#include <csignal>
 #include <fstream>
 #include <optional>
 #include <string>
@@ -34,7 +35,9 @@ class Supervisor {
   /// Starts rank number `ranks started so far`. Rank 0 writes to this process's standard output.
   void start(const std::vector<std::string>& command);
 
-  /// Waits for all. Returns the exit code of the failure that caused the others, or 0.
+  /// Waits for all. Returns the exit code of the failure that caused the others, or 0; 130 after an
+  /// interrupt and 143 after a termination or a hang-up, unless hang-ups were ignored from the
+  /// start.
   int wait();
 
  private:
@@ -66,6 +69,7 @@ class Supervisor {
   SupervisorOptions options_;
   std::vector<Worker> workers_;
   std::ofstream first_log_;
+  sigset_t watched_;
   int signals_ = -1;  // signalfd
   int errors_ = -1;   // rank 0's standard error
   int received_ = 0;  // the signal that ends us

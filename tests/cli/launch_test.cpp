@@ -181,6 +181,43 @@ TEST(Launch, ATerminatedLaunchEndsItsWorkersWithCode143) {
   EXPECT_TRUE(all_gone(workers));
 }
 
+TEST(Launch, AHangUpTerminatesItUnlessItWasIgnoredBefore) {
+  for (const bool ignored : {false, true}) {
+    Command command(std::string("launch -n 2 ") + kLong, ignored ? "trap '' HUP; " : "");
+    const auto workers = command.workers(2);
+    ASSERT_EQ(workers.size(), 2U);
+    command.await_training();
+    command.signal(SIGHUP);
+    if (ignored) command.signal(SIGINT);  // of two that wait, the hang-up would be taken first
+    const Outcome outcome = command.end();
+
+    EXPECT_EQ(outcome.code, ignored ? 130 : 143) << outcome.errors;
+    EXPECT_TRUE(all_gone(workers));
+  }
+}
+
+TEST(Launch, WhatWasIgnoredBeforeStillEndsItsWorkersAtOnce) {
+  for (const auto& [signal, code] : {std::pair{SIGINT, 130}, std::pair{SIGTERM, 143}}) {
+    Command command(std::string("launch -n 2 --grace 20 ") + kLong, "trap '' INT TERM; ");
+    const auto workers = command.workers(2);
+    ASSERT_EQ(workers.size(), 2U);
+    command.await_training();
+    const auto start = Clock::now();
+    command.signal(signal);
+    const Outcome outcome = command.end();
+
+    EXPECT_EQ(outcome.code, code) << outcome.errors;
+    EXPECT_LT(Clock::now() - start, std::chrono::seconds(10));
+    EXPECT_TRUE(all_gone(workers));
+  }
+}
+
+TEST(Launch, SeesItsWorkersEndEvenWhereTheEndsOfChildrenWereIgnored) {
+  const Outcome outcome = run("launch -n 2 -- train --steps 1", "trap '' CHLD; ");
+
+  EXPECT_EQ(outcome.code, 0) << outcome.errors;
+}
+
 TEST(Launch, AKilledLaunchLeavesNeitherWorkersNorFiles) {
   Command command(std::string("launch -n 3 ") + kLong);
   const auto workers = command.workers(3);

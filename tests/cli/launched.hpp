@@ -44,13 +44,13 @@ inline std::string text_of(const std::string& path) {
 
 class Command {
  public:
-  /// LOGS in the arguments is a folder that this removes.
-  explicit Command(std::string arguments) : scratch_(temporary()) {
+  /// LOGS in the arguments is a folder that this removes; `before` is what the shell does first.
+  explicit Command(std::string arguments, const std::string& before = {}) : scratch_(temporary()) {
     if (const auto at = arguments.find("LOGS"); at != std::string::npos)
       arguments.replace(at, 4, scratch_.path() + "/logs");
     std::filesystem::create_directory(scratch_.path() + "/tmp");
-    const std::string line = "TMPDIR=" + scratch_.path() +
-                             "/tmp exec " MILLRACE_BINARY_DIR "/millrace " + arguments + " >" +
+    const std::string line = "export TMPDIR=" + scratch_.path() + "/tmp; " + before +
+                             "exec " MILLRACE_BINARY_DIR "/millrace " + arguments + " >" +
                              scratch_.path() + "/out 2>" + scratch_.path() + "/err";
     process_ = ::fork();
     if (process_ == 0) {
@@ -127,8 +127,8 @@ class Command {
   pid_t process_ = -1;
 };
 
-inline Outcome run(const std::string& arguments) {
-  return Command(arguments).end();
+inline Outcome run(const std::string& arguments, const std::string& before = {}) {
+  return Command(arguments, before).end();
 }
 
 /// Watches processes that are not this one's children. Thread-safety: externally synchronised.
