@@ -60,6 +60,11 @@ int weight_of(int status) {
   return code == kHang ? 2 : 3;
 }
 
+/// It failed because another rank did, and says which.
+bool blames_another(int status) {
+  return weight_of(status) == 1 || weight_of(status) == 2;
+}
+
 int code_of(int status) {
   return WIFSIGNALED(status) ? kLostPeer : WEXITSTATUS(status);
 }
@@ -184,7 +189,7 @@ void Supervisor::reap(Worker& worker) {
   if (worker.status || ::waitpid(worker.process, &status, kEverything) != worker.process) return;
   if (WIFCONTINUED(status)) return worker.stopped.reset();
   if (WIFSTOPPED(status)) {
-    worker.stopped = Clock::now();
+    worker.stopped = {WSTOPSIG(status), Clock::now()};
     return;
   }
   worker.status = status;
@@ -209,9 +214,9 @@ void Supervisor::announce(const Worker& worker) const {
 /// The ranks watch each other; this is for one that stops when no other is left to see it.
 void Supervisor::end_stopped() {
   for (Worker& worker : workers_) {
-    if (worker.status || worker.hung || !worker.stopped) continue;
-    if (Clock::now() - *worker.stopped < options_.silence + options_.grace) continue;
-    worker.hung = worker.killed_by_us = true;
+    if (worker.status || worker.killed_by_us || !worker.stopped) continue;
+    if (Clock::now() - worker.stopped->since < options_.silence + options_.grace) continue;
+    worker.killed_by_us = true;
     ::kill(-worker.process, SIGKILL);
   }
 }
@@ -244,6 +249,14 @@ const Supervisor::Worker* Supervisor::culprit() const {
   return worst;
 }
 
+/// Whose report tells of a rank that was ended by a signal and so says nothing itself. One that had
+/// finished before has nothing to tell.
+const Supervisor::Worker* Supervisor::witness() const {
+  for (const Worker& worker : workers_)
+    if (!worker.killed_by_us && blames_another(*worker.status)) return &worker;
+  return nullptr;
+}
+
 void Supervisor::explain(const Worker& worker) const {
   const auto number = &worker - workers_.data();
   const std::string rank = "rank " + std::to_string(number);
@@ -258,26 +271,35 @@ void Supervisor::explain(const Worker& worker) const {
   std::cerr << "millrace launch: " << rank << " " << end_of(*worker.status) << '\n';
 }
 
+/// Those that stood still until we killed them. Tells whether there were any.
+bool Supervisor::name_stopped() const {
+  bool any = false;
+  for (const Worker& worker : workers_) {
+    if (!worker.killed_by_us || !worker.stopped) continue;
+    any = true;
+    std::cerr << "millrace launch: rank " << &worker - workers_.data() << " was stopped (signal "
+              << worker.stopped->signal << ") and did not go on\n";
+  }
+  return any;
+}
+
+/// Says what happened, the cause last.
+int Supervisor::verdict() const {
+  const Worker* worst = culprit();
+  if (worst == nullptr) return name_stopped() ? kHang : kDone;
+  const Worker* other = WIFSIGNALED(*worst->status) ? witness() : nullptr;
+  if (other != nullptr) explain(*other);
+  explain(*worst);
+  // The ranks found it silent; that it was stopped is known only here.
+  if (blames_another(*worst->status)) name_stopped();
+  return code_of(*worst->status);
+}
+
 int Supervisor::wait() {
   while (!all_ended()) poll_once();
   while (errors_ >= 0) copy_errors();
-  const Worker* worst = culprit();
   if (received_ != 0) return received_ == SIGINT ? kInterrupted : kTerminated;
-  for (const Worker& worker : workers_) {
-    if (worst != nullptr || !worker.hung) continue;
-    std::cerr << "millrace launch: rank " << &worker - workers_.data()
-              << " was stopped and did not go on\n";
-    return kHang;
-  }
-  if (worst == nullptr) return kDone;
-  for (const Worker& worker : workers_) {
-    // A rank that was ended by a signal says nothing itself; a survivor's report does.
-    if (!WIFSIGNALED(*worst->status) || &worker == worst || worker.killed_by_us) continue;
-    explain(worker);
-    break;
-  }
-  explain(*worst);
-  return code_of(*worst->status);
+  return verdict();
 }
 
 }  // namespace millrace::cli

@@ -43,6 +43,11 @@ class Supervisor {
  private:
   using Clock = std::chrono::steady_clock;
 
+  struct Stop {
+    int signal = 0;
+    Clock::time_point since;
+  };
+
   struct Worker {
     pid_t process = -1;
     int pidfd = -1;
@@ -50,8 +55,7 @@ class Supervisor {
     std::optional<int> status;  // as waitpid says
     Clock::time_point ended;
     bool killed_by_us = false;
-    std::optional<Clock::time_point> stopped;  // by a signal, and not continued since
-    bool hung = false;                         // stayed so
+    std::optional<Stop> stopped;  // and not continued since
   };
 
   [[noreturn]] void become(const std::vector<std::string>& command, int rank, int errors) const;
@@ -63,8 +67,11 @@ class Supervisor {
   void signal_all(int signal);
   [[nodiscard]] bool all_ended() const;
   [[nodiscard]] const Worker* culprit() const;
+  [[nodiscard]] const Worker* witness() const;
   void announce(const Worker& worker) const;
   void explain(const Worker& worker) const;
+  bool name_stopped() const;
+  [[nodiscard]] int verdict() const;
 
   SupervisorOptions options_;
   std::vector<Worker> workers_;

@@ -5,6 +5,7 @@
 #include <set>
 #include <sstream>
 #include <sys/prctl.h>
+#include <sys/stat.h>
 
 #include <gmock/gmock.h>
 #include <nlohmann/json.hpp>
@@ -22,7 +23,10 @@ using test::Outcome;
 using test::run;
 using test::temporary;
 using testing::ElementsAre;
+using testing::EndsWith;
 using testing::HasSubstr;
+using testing::MatchesRegex;
+using testing::Not;
 using testing::StartsWith;
 
 std::string hash_of(const Outcome& outcome) {
@@ -167,7 +171,28 @@ TEST(Launch, AStoppedRankIsNamedAsHangingWithWhatItDid) {
   EXPECT_EQ(outcome.code, 75) << outcome.errors;
   EXPECT_THAT(outcome.errors, HasSubstr("rank 1 is silent; everyone waits for rank 1: "));
   EXPECT_THAT(outcome.errors, HasSubstr("of step"));
+  // Those that are left know only that it is silent; why is for the last line.
+  EXPECT_THAT(outcome.errors,
+              EndsWith("millrace launch: rank 1 was stopped (signal " + std::to_string(SIGSTOP) +
+                       ") and did not go on\n"));
   EXPECT_TRUE(all_gone(workers));
+}
+
+TEST(Launch, OfAKilledRankNobodySpeaksThatHadFinished) {
+  const PrivateDirectory place(temporary());
+  const std::string pipe = place.path() + "/trace";
+  ASSERT_EQ(::mkfifo(pipe.c_str(), 0600), 0);
+  Command command("launch -n 3 -- " + std::string(kJob) + " --trace " + pipe);
+  const auto workers = command.workers(3);
+  ASSERT_EQ(workers.size(), 3U);
+  // Rank 0 waits for a reader of its timeline; the others have nothing more to do.
+  test::Watch({workers[1], workers[2]}).ends();
+  ::kill(workers[0], SIGKILL);
+  const Outcome outcome = command.end();
+
+  EXPECT_EQ(outcome.code, 69);
+  EXPECT_THAT(outcome.errors, Not(HasSubstr("ended with exit code")));
+  EXPECT_THAT(outcome.errors, EndsWith("millrace launch: rank 0 was ended by signal 9 (Killed)\n"));
 }
 
 TEST(Launch, ATerminatedLaunchEndsItsWorkersWithCode143) {
