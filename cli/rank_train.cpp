@@ -3,9 +3,11 @@
 #include <algorithm>
 #include <array>
 #include <cstdio>
+#include <iomanip>
 #include <iostream>
 #include <memory>
 #include <optional>
+#include <set>
 #include <sstream>
 #include <unistd.h>
 
@@ -70,6 +72,33 @@ HelloFields hello_of(const TrainJob& job) {
   return fields;
 }
 
+std::string processes(int count) {
+  return std::to_string(count) + (count == 1 ? " process" : " processes");
+}
+
+/// A line on standard error, which is a rank's log. Rank 0 leaves it out: its own is what a person
+/// sees, who has the progress and the results.
+void note(Rank rank, const std::string& text) {
+  if (rank != Rank{0}) std::cerr << "rank " + std::to_string(rank.value) + text + "\n";
+}
+
+void note_begin(const Shape& shape, Rank rank) {
+  std::set<int> mine;
+  for (int i = 0; i < shape.replicas(); ++i)
+    for (int stage = 0; stage < shape.stages(); ++stage)
+      if (shape.rank(Replica{i}, Stage{stage}) == rank) mine.insert(stage);
+  note(rank,
+       " of " + std::to_string(shape.ranks) + ": " + (mine.size() == 1 ? "stage " : "stages ") +
+           joined({mine.begin(), mine.end()}) + ", process " + std::to_string(::getpid()));
+}
+
+void note_end(const TrainOutcome& outcome, Rank rank) {
+  std::ostringstream text;
+  text << ": done after " << outcome.updates << (outcome.updates == 1 ? " update" : " updates")
+       << " in " << std::fixed << std::setprecision(1) << outcome.fit.seconds << " s";
+  note(rank, text.str());
+}
+
 /// The train verb's own options, typed after "--".
 TrainJob train_job(std::vector<std::string> words, int world) {
   words.insert(words.begin(), "train");
@@ -89,8 +118,9 @@ TrainJob train_job(std::vector<std::string> words, int world) {
   if (verb.get_option("--stages")->count() == 0 && train.plan.empty()) train.stages = world;
   TrainJob job = plan_job(verb, train);
   require(job.program.shape.ranks == world,
-          "--stages " + std::to_string(job.program.shape.ranks) + ": there are " +
-              std::to_string(world) + " processes, one per pipeline rank");
+          "--stages " + std::to_string(job.program.shape.ranks) +
+              (world == 1 ? ": there is " : ": there are ") + processes(world) +
+              ", one per pipeline rank");
   return job;
 }
 
@@ -143,7 +173,7 @@ void report(const TrainJob& job, const TrainOutcome& outcome) {
     return;
   }
   print_outcome(std::cout, job, outcome);
-  std::cout << job.options.ranks << " processes" << std::endl;
+  std::cout << processes(job.options.ranks) << std::endl;
 }
 
 /// The first rank's progress, on a terminal or not; the idle share is its own.
@@ -176,6 +206,7 @@ void train(const TrainJob& job, Endpoint& endpoint, Team& team) {
   outcome.score = trainer.evaluate(job.data.test);
   outcome.weights_hash = trainer.weights_hash();
   const RankMeasurement::Whole whole = measurement.gather(team, outcome);
+  note_end(outcome, endpoint.rank());
   if (!outputs) return;
   outputs->write(trainer.executor().program(), whole.last, whole.cost);
   report(job, outcome);
@@ -189,6 +220,7 @@ void check_train(const std::vector<std::string>& options, int world) {
 
 RankWork train_work(const std::vector<std::string>& options, Rank rank, int world) {
   const auto job = std::make_shared<TrainJob>(train_job(options, world));
+  note_begin(job->program.shape, rank);
   // Before the ranks meet, so that a file that is missing is told by whom it concerns.
   const auto data = std::make_shared<TrainTest>();
   if (needs_data(*job, rank)) *data = read_data(*job);

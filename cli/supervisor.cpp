@@ -149,6 +149,10 @@ void Supervisor::start(const std::vector<std::string>& command) {
     throw Error(std::string("cannot start a process: ") + std::generic_category().message(errno));
   ::setpgid(worker.process, worker.process);  // both sides set it, whoever comes first
   worker.pidfd = static_cast<int>(::syscall(SYS_pidfd_open, worker.process, 0));
+  // The others say this themselves; what rank 0 says comes on the terminal, where it would disturb.
+  if (rank == 0)
+    first_log_ << "rank 0: process " << worker.process << "; its results are on standard output\n"
+               << std::flush;
   workers_.push_back(std::move(worker));
 }
 
@@ -298,6 +302,7 @@ int Supervisor::verdict() const {
 int Supervisor::wait() {
   while (!all_ended()) poll_once();
   while (errors_ >= 0) copy_errors();
+  if (!workers_.empty()) first_log_ << "rank 0 " << end_of(*workers_.front().status) << std::endl;
   if (received_ != 0) return received_ == SIGINT ? kInterrupted : kTerminated;
   return verdict();
 }

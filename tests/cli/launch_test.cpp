@@ -366,5 +366,27 @@ TEST(Launch, EveryFlagAtOnceStillPrintsJsonAloneAndKeepsALogPerRank) {
   EXPECT_THAT(test::text_of(logs + "/rank-0.log"), HasSubstr("epoch 1/1  step "));
 }
 
+TEST(Launch, EveryLogSaysWhoseItIsAndHowItEndedAndTheTerminalHearsNothingOfIt) {
+  Command command(
+      "launch -n 2 --log-dir LOGS -- train --steps 1 --schedule interleaved --micro-batches 4");
+  const auto workers = command.workers(2);
+  ASSERT_EQ(workers.size(), 2U);
+  const Outcome outcome = command.end();
+
+  EXPECT_EQ(outcome.code, 0);
+  EXPECT_EQ(outcome.errors, "");
+  EXPECT_THAT(outcome.output, EndsWith("\n2 processes\n"));
+  EXPECT_THAT(command.log(0),
+              MatchesRegex("rank 0: process " + std::to_string(workers[0]) +
+                           "; .*\nrank 0 ended with exit code 0\n"));
+  EXPECT_THAT(command.log(1),
+              MatchesRegex("rank 1 of 2: stages 1,3, process " + std::to_string(workers[1]) +
+                           "\nrank 1: done after 1 update in [0-9]+\\.[0-9] s\n"));
+}
+
+TEST(Launch, ASingleProcessIsCountedAsOne) {
+  EXPECT_THAT(run("launch -n 1 -- train --steps 1").output, EndsWith("\n1 process\n"));
+}
+
 }  // namespace
 }  // namespace millrace
