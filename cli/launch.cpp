@@ -2,6 +2,7 @@
 // tcp with keys made for this job.
 #include "cli/launch.hpp"
 
+#include <algorithm>
 #include <filesystem>
 #include <memory>
 #include <sys/random.h>
@@ -13,6 +14,7 @@
 #include "cli/numbers.hpp"
 #include "cli/rank_work.hpp"
 #include "cli/supervisor.hpp"
+#include "cli/train_options.hpp"
 #include "cli/verbs.hpp"
 #include "millrace/core/error.hpp"
 
@@ -27,13 +29,46 @@ std::uint64_t random_number() {
   return number;
 }
 
+/// Without --stages the ranks are the stages: what is wrong with their number was typed as -n.
+void check_command(const LaunchFlags& flags) {
+  const auto is_stages = [](const std::string& word) { return word.starts_with("--stages"); };
+  try {
+    check_work(flags.command, flags.ranks);
+  } catch (const InvalidArgument& error) {
+    const std::string said = error.what(), number = std::to_string(flags.ranks);
+    const std::string stages = "--stages " + number;
+    const bool typed = std::any_of(flags.command.begin(), flags.command.end(), is_stages);
+    if (typed || !(said.starts_with(stages + ":") || said.starts_with(stages + " "))) throw;
+    throw InvalidArgument("-n " + number + said.substr(stages.size()));
+  }
+}
+
 void check_launch(const LaunchFlags& flags) {
   require(flags.ranks >= 1 && flags.ranks <= 4096,
           "-n " + std::to_string(flags.ranks) + ": must be from 1 to 4096");
   check(flags.link);
   require(flags.grace >= 0 && flags.grace <= 1e6,
           "--grace " + plain(flags.grace) + ": must be from 0 to 1000000 seconds");
-  check_work(flags.command, flags.ranks);
+  check_command(flags);
+}
+
+bool knows_train(const std::string& option) {
+  CLI::App train;
+  TrainFlags flags;
+  add_train_flags(train, flags);
+  return train.get_option_no_throw(option) != nullptr;
+}
+
+/// An option that launch does not have: of the work, typed without the -- before it, or of nobody.
+void refuse_surplus(const CLI::App& verb, const LaunchFlags& flags) {
+  if (verb.remaining_size() == 0) return;
+  const std::string word = verb.remaining().front(), option = word.substr(0, word.find('='));
+  if (!knows_train(option)) throw CLI::ExtrasError(verb.get_name(), verb.remaining());
+  const bool doctor = std::count(flags.command.begin(), flags.command.end(), "doctor") != 0;
+  const std::string work = doctor ? "doctor" : "train";
+  throw InvalidArgument(option + " is no option of launch; options of " + work +
+                        " come behind --: launch -n " + std::to_string(flags.ranks) + " -- " +
+                        work + " " + option + " ...");
 }
 
 bool keyed(const LaunchFlags& flags) {
@@ -48,6 +83,19 @@ void take_over_from_engine() {
         "this is rank " + std::to_string(*identity.rank) + " by " + identity.source +
         ", but launch starts all ranks itself; what an engine starts is millrace worker");
   forget_identity();
+}
+
+/// Where the job's private directory is made. The variables are those that the library looks at.
+std::string temporary_directory() {
+  std::error_code error;
+  const std::string path = std::filesystem::temp_directory_path(error);
+  if (!error) return path;
+  std::string place = "/tmp";
+  const Variables variables = environment();
+  for (const char* name : {"TEMPDIR", "TEMP", "TMP", "TMPDIR"})
+    if (const auto at = variables.find(name); at != variables.end())
+      place = at->first + "=" + at->second;
+  throw Error(place + ": the job has no place for its files: " + error.message());
 }
 
 void make_log_directory(const std::string& path) {
@@ -90,7 +138,7 @@ int launch(const LaunchFlags& flags) {
   check_launch(flags);
   take_over_from_engine();
   make_log_directory(flags.log_directory);
-  const Janitor janitor(std::filesystem::temp_directory_path());
+  const Janitor janitor(temporary_directory());
   const std::string& path = janitor.directory();
   if (keyed(flags)) static_cast<void>(write_key_files(path, flags.ranks));
 
@@ -116,7 +164,9 @@ void add_launch(CLI::App& app) {
   verb->add_flag("--bind-cores", flags->bind_cores, "Bind rank r to core r");
   add_link_flags(*verb, flags->link);
   verb->add_option("command", flags->command, "-- train or doctor, and its options")->required();
-  verb->callback([flags] {
+  verb->allow_extras();  // refuse_surplus knows better what to say of them
+  verb->callback([verb, flags] {
+    refuse_surplus(*verb, *flags);
     if (const int code = launch(*flags); code != 0) throw ExitCode{code};
   });
 }

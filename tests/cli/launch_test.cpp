@@ -316,13 +316,35 @@ TEST(Launch, RefusesWhatCannotBeMeantWithCodeTwoAndOneSentence) {
            {"-n 2 -- train --steps x", "--steps is 'x'; expected a whole number"},
            {"-n 2 --silence 0 -- train", "--silence 0: must be from 0.001 to 1000000 seconds"},
            {"-n 2 --log-dir /proc/x -- train", "--log-dir /proc/x: cannot be made"},
-           {"-n 2 -- train --partition time", "--partition time: every process would"}}) {
+           {"-n 2 -- train --partition time", "--partition time: every process would"},
+           {"-n 1 -- train --stages 3", "--stages 3: there is 1 process, one per pipeline rank"},
+           {"-n 100 -- train", "-n 100: the model has 8 layers, so at most 8"},
+           {"-n 9 -- train --schedule interleaved", "-n 9 with 2 chunks each: the model has 8"},
+           {"-n 100 -- train --stages 100", "--stages 100: the model has 8 layers, so at most 8"},
+           {"-n 2 --silense 3 -- train", "--silense is no option of launch; did you mean --sil"},
+           {"-n 2 train --insecur", "--insecur is no option of launch; did you mean --insecure?"},
+           {"-n 4 train --epochs 1",
+            "--epochs is no option of launch; options of train come behind --: "
+            "launch -n 4 -- train --epochs ..."},
+           {"--batch-size=8 -n 3 -- train", "--batch-size is no option of launch; options of tr"},
+           {"-n 2 doctor --json",
+            "--json is no option of launch; options of doctor come behind --: "
+            "launch -n 2 -- doctor --json ..."}}) {
     const Outcome outcome = run("launch " + arguments);
     EXPECT_EQ(outcome.code, 2) << arguments;
     EXPECT_THAT(outcome.errors, StartsWith("millrace: " + sentence));
     EXPECT_EQ(std::count(outcome.errors.begin(), outcome.errors.end(), '\n'), 1) << outcome.errors;
     EXPECT_EQ(outcome.output, "");
   }
+}
+
+TEST(Launch, ATemporaryDirectoryThatIsNotThereIsNamed) {
+  const Outcome outcome = run("launch -n 2 -- train --steps 1", "TMPDIR=/nonexistent; ");
+
+  EXPECT_EQ(outcome.code, 1);
+  EXPECT_EQ(outcome.errors,
+            "millrace: TMPDIR=/nonexistent: the job has no place for its files: "
+            "No such file or directory\n");
 }
 
 TEST(Launch, AnAddressOfAnotherMachineIsNamed) {
