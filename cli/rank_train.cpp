@@ -108,6 +108,8 @@ TrainJob train_job(std::vector<std::string> words, int world) {
   TrainFlags train;
   add_train_flags(verb, train);
   refuse_overlong_numbers(verb);
+  CLI::Option& executor = *verb.get_option("--executor");
+  executor.group("");  // not in the help of what does not take it
   try {
     app.parse(words);
   } catch (const CLI::ParseError& error) {
@@ -115,6 +117,10 @@ TrainJob train_job(std::vector<std::string> words, int world) {
     throw InvalidArgument(usage_sentence(app, error, "train"));
   }
   if (!train.config.empty()) read_config(verb, train.config);
+  require(executor.count() == 0,
+          "--executor " + train.executor +
+              ": ranks in processes of their own always run the rank executor; the option is for "
+              "millrace train, in one process");
   if (verb.get_option("--stages")->count() == 0 && train.plan.empty()) train.stages = world;
   TrainJob job = plan_job(verb, train);
   require(job.program.shape.ranks == world,

@@ -321,6 +321,7 @@ TEST(Launch, RefusesWhatCannotBeMeantWithCodeTwoAndOneSentence) {
            {"-n 100 -- train", "-n 100: the model has 8 layers, so at most 8"},
            {"-n 9 -- train --schedule interleaved", "-n 9 with 2 chunks each: the model has 8"},
            {"-n 100 -- train --stages 100", "--stages 100: the model has 8 layers, so at most 8"},
+           {"-n 2 -- train --executor sequential", "--executor sequential: ranks in processes "},
            {"-n 2 --silense 3 -- train", "--silense is no option of launch; did you mean --sil"},
            {"-n 2 train --insecur", "--insecur is no option of launch; did you mean --insecure?"},
            {"-n 4 train --epochs 1",
@@ -404,6 +405,11 @@ TEST(Launch, EveryLogSaysWhoseItIsAndHowItEndedAndTheTerminalHearsNothingOfIt) {
   EXPECT_THAT(command.log(1),
               MatchesRegex("rank 1 of 2: stages 1,3, process " + std::to_string(workers[1]) +
                            "\nrank 1: done after 1 update in [0-9]+\\.[0-9] s\n"));
+}
+
+TEST(Launch, TheHelpForItsRanksOffersNoExecutor) {
+  EXPECT_THAT(run("train --help").output, HasSubstr("--executor"));
+  EXPECT_THAT(run("launch -n 2 -- train --help").output, Not(HasSubstr("--executor")));
 }
 
 TEST(Launch, ASingleProcessIsCountedAsOne) {
