@@ -88,7 +88,7 @@ void take_over_from_engine() {
 /// Where the job's private directory is made. The variables are those that the library looks at.
 std::string temporary_directory() {
   std::error_code error;
-  const std::string path = std::filesystem::temp_directory_path(error);
+  std::string path = std::filesystem::temp_directory_path(error);
   if (!error) return path;
   std::string place = "/tmp";
   const Variables variables = environment();

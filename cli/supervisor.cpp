@@ -87,12 +87,13 @@ void bind_to_core(int rank) {
 }  // namespace
 
 Supervisor::Supervisor(SupervisorOptions options)
-    : options_(std::move(options)), watched_(signals_to_watch()) {
-  ::pthread_sigmask(SIG_BLOCK, &watched_, nullptr);
-  ::signal(SIGCHLD, SIG_DFL);  // were it ignored, nobody would tell us how a worker ended
-  signals_ = ::signalfd(-1, &watched_, SFD_CLOEXEC | SFD_NONBLOCK);
+    : options_(std::move(options)),
+      watched_(signals_to_watch()),
+      signals_(::signalfd(-1, &watched_, SFD_CLOEXEC | SFD_NONBLOCK)) {
   if (signals_ < 0)
     throw Error(std::string("cannot watch signals: ") + std::generic_category().message(errno));
+  ::pthread_sigmask(SIG_BLOCK, &watched_, nullptr);
+  ::signal(SIGCHLD, SIG_DFL);  // were it ignored, nobody would tell us how a worker ended
 }
 
 Supervisor::~Supervisor() {

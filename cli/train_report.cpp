@@ -69,8 +69,9 @@ void print_outcome(std::ostream& stream, const TrainJob& job, const TrainOutcome
          << "), test loss " << std::setprecision(4) << outcome.score.mean_loss() << '\n'
          << std::setprecision(0) << outcome.fit.samples << " samples in " << std::setprecision(2)
          << outcome.fit.seconds << " s, " << std::setprecision(0)
-         << outcome.fit.samples_per_second() << " samples/s, " << outcome.updates << " updates\n"
-         << "weights " << outcome.weights_hash << '\n'
+         << outcome.fit.samples_per_second() << " samples/s, " << outcome.updates
+         << (outcome.updates == 1 ? " update\n" : " updates\n") << "weights "
+         << outcome.weights_hash << '\n'
          << "bubble       measured   simulated   peak stash bytes (predicted)\n"
          << std::setprecision(1);
   for (std::size_t rank = 0; rank < outcome.measured.ranks.size(); ++rank)

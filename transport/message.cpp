@@ -110,23 +110,30 @@ Refusal check_edge(std::span<const std::byte> bytes, const FrameExpectation& exp
   return Refusal::None;
 }
 
-/// Shape and bytes, without overflow. An absent tensor and an empty list have neither.
-Refusal check_size(std::span<const std::byte> bytes,
-                   std::size_t part,
-                   std::uint64_t largest) noexcept {
+/// Bytes of the tensor that the dims describe, without overflow; nothing where they are none.
+std::optional<std::uint64_t> bytes_of_shape(std::span<const std::byte> bytes,
+                                            bool tensor) noexcept {
   constexpr std::uint64_t kMost = std::numeric_limits<std::int64_t>::max();
+  const std::uint64_t most = tensor ? kLargestExtent : kMost;
   const auto count = get<std::uint8_t>(bytes, kDimCount);
-  const bool tensor = carries_tensor(static_cast<FrameKind>(get<std::uint8_t>(bytes, kKind)));
   std::uint64_t product = size_of(static_cast<DType>(get<std::uint8_t>(bytes, kDType)));
   for (std::size_t i = 0; i < Dims::kMax; ++i) {
     const auto extent = get<std::uint64_t>(bytes, kDims + 8 * i);
-    if (i >= count && extent != 0) return Refusal::Shape;
-    if (i >= count) continue;
-    if (tensor && extent > kLargestExtent) return Refusal::Shape;
-    if (extent > kMost) return Refusal::Shape;
-    if (tensor && (__builtin_mul_overflow(product, extent, &product) || product > kMost))
-      return Refusal::Shape;
+    if (extent > (i < count ? most : 0)) return std::nullopt;
+    if (!tensor || i >= count) continue;
+    if (__builtin_mul_overflow(product, extent, &product) || product > kMost) return std::nullopt;
   }
+  return product;
+}
+
+/// Shape and bytes. An absent tensor and an empty list have neither.
+Refusal check_size(std::span<const std::byte> bytes,
+                   std::size_t part,
+                   std::uint64_t largest) noexcept {
+  const auto count = get<std::uint8_t>(bytes, kDimCount);
+  const bool tensor = carries_tensor(static_cast<FrameKind>(get<std::uint8_t>(bytes, kKind)));
+  const auto shape = bytes_of_shape(bytes, tensor);
+  if (!shape) return Refusal::Shape;
   const auto claimed = get<std::uint64_t>(bytes, kPayloadBytes);
   const auto tensors = get<std::uint16_t>(bytes, kTensorCount);
   const auto index = get<std::uint16_t>(bytes, kTensorIndex);
@@ -137,7 +144,7 @@ Refusal check_size(std::span<const std::byte> bytes,
   const int lead = get<std::uint8_t>(bytes, kLead);
   if (lead != 0 && (!tensor || absent)) return Refusal::Shape;
   if (claimed > largest || padded_bytes(lead, claimed) != part) return Refusal::Size;
-  if (tensor && !absent && claimed != product) return Refusal::Size;
+  if (tensor && !absent && claimed != *shape) return Refusal::Size;
   return Refusal::None;
 }
 

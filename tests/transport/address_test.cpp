@@ -67,7 +67,7 @@ std::vector<std::string> names_in(const std::string& directory) {
   return names;
 }
 
-TEST(Address, FilesOfSocketsGoWithTheirEndpoints) {
+TEST(ZeroMqFiles, FilesOfSocketsGoWithTheirEndpoints) {
   const PrivateDirectory directory(std::filesystem::temp_directory_path());
   ZeroMqOptions options;
   options.world = 2;
@@ -80,7 +80,7 @@ TEST(Address, FilesOfSocketsGoWithTheirEndpoints) {
   EXPECT_THAT(names_in(directory.path()), testing::IsEmpty());
 }
 
-TEST(Address, ASocketThatADeadProcessLeftIsReplacedAndAnythingElseIsNot) {
+TEST(ZeroMqFiles, ASocketThatADeadProcessLeftIsReplacedAndAnythingElseIsNot) {
   const PrivateDirectory directory(std::filesystem::temp_directory_path());
   ZeroMqOptions options;
   options.directory = directory.path();

@@ -65,11 +65,12 @@ class Tensor {
 
   /// Owns new, uninitialised memory. Throws std::bad_alloc; InvalidArgument on a negative extent.
   Tensor(DType dtype, const Dims& dims)
-      : dtype_(dtype), dims_(dims), bytes_(checked_bytes(dtype, dims)) {
-    data_ = allocate_with_margins(bytes_);
-    release_ = [](void* data, std::size_t, void*) noexcept { free_with_margins(data); };
-    margins_ = Margins::Whole;
-  }
+      : dtype_(dtype),
+        dims_(dims),
+        bytes_(checked_bytes(dtype, dims)),
+        data_(allocate_with_margins(bytes_)),
+        release_([](void* data, std::size_t, void*) noexcept { free_with_margins(data); }),
+        margins_(Margins::Whole) {}
 
   /// Uses `data` (at least the tensor's bytes) and calls `release(data, bytes, owner)` at the end;
   /// a null `release` borrows, and the memory must outlive the tensor.
