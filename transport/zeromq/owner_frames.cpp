@@ -219,7 +219,8 @@ void Owner::transmit(Peer& peer, RetainedFrame& frame) {
     return;
   }
   frame.flights.fetch_add(1, std::memory_order_relaxed);  // only this thread raises it
-  auto* lent = const_cast<std::byte*>(part.data());       // the network layer only reads
+  // NOLINTNEXTLINE(cppcoreguidelines-pro-type-const-cast): the network layer only reads
+  auto* lent = const_cast<std::byte*>(part.data());
   zmq::message_t body(lent, part.size(), landed, &frame.flights);
   send_part(peer.data, body, false);  // a refused message is freed, which also lands
 }
