@@ -2,7 +2,6 @@
 // it, and nothing listens on more than the one address that was named.
 #pragma once
 
-#include <optional>
 #include <string>
 
 #include "millrace/transport/zeromq.hpp"

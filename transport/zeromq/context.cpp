@@ -60,9 +60,9 @@ void ZeroMqContext::Parts::keep_gate() noexcept {
       std::vector<zmq::message_t> request;
       if (zmq::recv_multipart(gate, std::back_inserter(request))) answer(request);
     } catch (const zmq::error_t& error) {
-      open = error.num() != ETERM;  // a signal may have come between
+      open = error.num() == EINTR;  // else the context ended
     } catch (const std::exception&) {
-      continue;  // a request that nobody could answer
+      open = false;  // a request without its answer: the socket takes no other
     }
   }
   gate.close();
