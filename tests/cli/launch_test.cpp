@@ -1,23 +1,17 @@
-// Processes: the same bits as one process, every end named and counted, nothing left behind.
-#include <algorithm>
+// Processes: the same bits as one process, the same reports, and refusals of what cannot be meant.
 #include <filesystem>
 #include <fstream>
 #include <set>
 #include <sstream>
-#include <sys/prctl.h>
-#include <sys/stat.h>
 
 #include <gmock/gmock.h>
 #include <nlohmann/json.hpp>
 
 #include "cli/launched.hpp"
-#include "millrace/core/random.hpp"
 
 namespace millrace {
 namespace {
 
-using test::all_gone;
-using test::Clock;
 using test::Command;
 using test::Outcome;
 using test::run;
@@ -36,7 +30,6 @@ std::string hash_of(const Outcome& outcome) {
 
 constexpr const char* kJob =
     "train --json --steps 3 --batch-size 64 --micro-batches 12 --clip-norm 1";
-constexpr const char* kLong = "-- train --json --epochs 100000 --batch-size 64";
 
 TEST(Launch, GivesTheBitsOfOneProcessForEveryScheduleNumberOfRanksAndEndpoint) {
   const std::string one = hash_of(run(kJob));
@@ -140,141 +133,6 @@ TEST(Launch, OnlyRanksWithTheFirstOrTheLastStageOpenTheData) {
   EXPECT_EQ(nlohmann::json::parse(first.output).at("updates"), 4);
 }
 
-TEST(Launch, AKilledRankIsNamedByTheSurvivorsAndEverybodyEndsSoon) {
-  for (std::uint32_t round = 0; round < 3; ++round) {
-    const std::uint32_t victim = random_below({.seed = 3}, round, 3);
-    Command command(std::string("launch -n 3 ") + kLong);
-    const auto workers = command.workers(3);
-    ASSERT_EQ(workers.size(), 3U);
-    command.await_training();
-    ::kill(workers[victim], SIGKILL);
-    const auto start = Clock::now();
-    const Outcome outcome = command.end();
-
-    EXPECT_EQ(outcome.code, 69) << outcome.errors;
-    EXPECT_LT(Clock::now() - start, std::chrono::seconds(4));
-    EXPECT_THAT(outcome.errors, HasSubstr("lost rank " + std::to_string(victim)));
-    EXPECT_THAT(outcome.errors,
-                HasSubstr("rank " + std::to_string(victim) + " was ended by signal 9"));
-    EXPECT_TRUE(all_gone(workers));
-  }
-}
-
-TEST(Launch, AStoppedRankIsNamedAsHangingWithWhatItDid) {
-  Command command(std::string("launch -n 3 --silence 1.5 --grace 0.5 ") + kLong);
-  const auto workers = command.workers(3);
-  ASSERT_EQ(workers.size(), 3U);
-  command.await_training();
-  ::kill(workers[1], SIGSTOP);
-  const Outcome outcome = command.end();
-
-  EXPECT_EQ(outcome.code, 75) << outcome.errors;
-  EXPECT_THAT(outcome.errors, HasSubstr("rank 1 is silent; everyone waits for rank 1: "));
-  EXPECT_THAT(outcome.errors, HasSubstr("of step"));
-  // Those that are left know only that it is silent; why is for the last line.
-  EXPECT_THAT(outcome.errors,
-              EndsWith("millrace launch: rank 1 was stopped (signal " + std::to_string(SIGSTOP) +
-                       ") and did not go on\n"));
-  EXPECT_TRUE(all_gone(workers));
-}
-
-TEST(Launch, OfAKilledRankNobodySpeaksThatHadFinished) {
-  const PrivateDirectory place(temporary());
-  const std::string pipe = place.path() + "/trace";
-  ASSERT_EQ(::mkfifo(pipe.c_str(), 0600), 0);
-  Command command("launch -n 3 -- " + std::string(kJob) + " --trace " + pipe);
-  const auto workers = command.workers(3);
-  ASSERT_EQ(workers.size(), 3U);
-  // Rank 0 waits for a reader of its timeline; the others have nothing more to do.
-  test::Watch({workers[1], workers[2]}).ends();
-  ::kill(workers[0], SIGKILL);
-  const Outcome outcome = command.end();
-
-  EXPECT_EQ(outcome.code, 69);
-  EXPECT_THAT(outcome.errors, Not(HasSubstr("ended with exit code")));
-  EXPECT_THAT(outcome.errors, EndsWith("millrace launch: rank 0 was ended by signal 9 (Killed)\n"));
-}
-
-TEST(Launch, ATerminatedLaunchEndsItsWorkersWithCode143) {
-  Command command(std::string("launch -n 2 ") + kLong);
-  const auto workers = command.workers(2);
-  ASSERT_EQ(workers.size(), 2U);
-  command.signal(SIGTERM);
-  const Outcome outcome = command.end();
-
-  EXPECT_EQ(outcome.code, 143) << outcome.errors;
-  EXPECT_TRUE(all_gone(workers));
-}
-
-TEST(Launch, AHangUpTerminatesItUnlessItWasIgnoredBefore) {
-  for (const bool ignored : {false, true}) {
-    Command command(std::string("launch -n 2 ") + kLong, ignored ? "trap '' HUP; " : "");
-    const auto workers = command.workers(2);
-    ASSERT_EQ(workers.size(), 2U);
-    command.await_training();
-    command.signal(SIGHUP);
-    if (ignored) command.signal(SIGINT);  // of two that wait, the hang-up would be taken first
-    const Outcome outcome = command.end();
-
-    EXPECT_EQ(outcome.code, ignored ? 130 : 143) << outcome.errors;
-    EXPECT_TRUE(all_gone(workers));
-  }
-}
-
-TEST(Launch, WhatWasIgnoredBeforeStillEndsItsWorkersAtOnce) {
-  for (const auto& [signal, code] : {std::pair{SIGINT, 130}, std::pair{SIGTERM, 143}}) {
-    Command command(std::string("launch -n 2 --grace 20 ") + kLong, "trap '' INT TERM; ");
-    const auto workers = command.workers(2);
-    ASSERT_EQ(workers.size(), 2U);
-    command.await_training();
-    const auto start = Clock::now();
-    command.signal(signal);
-    const Outcome outcome = command.end();
-
-    EXPECT_EQ(outcome.code, code) << outcome.errors;
-    EXPECT_LT(Clock::now() - start, std::chrono::seconds(10));
-    EXPECT_TRUE(all_gone(workers));
-  }
-}
-
-TEST(Launch, SeesItsWorkersEndEvenWhereTheEndsOfChildrenWereIgnored) {
-  const Outcome outcome = run("launch -n 2 -- train --steps 1", "trap '' CHLD; ");
-
-  EXPECT_EQ(outcome.code, 0) << outcome.errors;
-}
-
-TEST(Launch, AKilledLaunchLeavesNeitherWorkersNorFiles) {
-  Command command(std::string("launch -n 3 ") + kLong);
-  const auto workers = command.workers(3);
-  ASSERT_EQ(workers.size(), 3U);
-  command.await_training();
-  command.signal(SIGKILL);
-
-  const auto deadline = Clock::now() + std::chrono::seconds(5);
-  while (!(all_gone(workers) && command.left_nothing()) && Clock::now() < deadline)
-    std::this_thread::yield();
-  EXPECT_TRUE(all_gone(workers));
-  EXPECT_EQ(command.end().code, 128 + SIGKILL);  // looks again for files
-}
-
-TEST(Launch, ALaunchThatIsKilledAtAnyMomentOfItsStartLeavesNothing) {
-  // Whoever loses its parent becomes a child of this process, which so sees all of them end.
-  ASSERT_EQ(::prctl(PR_SET_CHILD_SUBREAPER, 1), 0);
-  constexpr int kRounds = 60;
-  for (int i = 0; i < kRounds; ++i) {
-    Command command(std::string("launch -n 2 --endpoint tcp ") + kLong);
-    const auto moment = Clock::now() + std::chrono::microseconds(300 * i);
-    while (Clock::now() < moment) std::this_thread::yield();
-    command.kill();
-    int others = 0;
-    while (::waitpid(-1, nullptr, 0) > 0) ++others;
-
-    EXPECT_TRUE(command.left_nothing())
-        << "killed after " << 300 * i << " us; " << others << " processes came after it";
-  }
-  ::prctl(PR_SET_CHILD_SUBREAPER, 0);
-}
-
 TEST(Launch, WhatRankZeroSaysIsSaidOnce) {
   const Outcome outcome = run("launch -n 1 -- train --data nowhere --steps 1");
   const std::string sentence = "unknown data 'nowhere'";
@@ -356,19 +214,6 @@ TEST(Launch, AnAddressOfAnotherMachineIsNamed) {
   EXPECT_EQ(outcome.code, 1);
   EXPECT_THAT(outcome.errors, HasSubstr("cannot listen at 203.0.113.77"));
   EXPECT_THAT(outcome.errors, HasSubstr("is it an address of this machine?"));
-}
-
-TEST(Launch, AnInterruptedLaunchEndsItsWorkersWithCode130AndPrintsNoHalfResult) {
-  Command command(std::string("launch -n 2 ") + kLong);
-  const auto workers = command.workers(2);
-  ASSERT_EQ(workers.size(), 2U);
-  command.await_training();
-  command.signal(SIGINT);
-  const Outcome outcome = command.end();
-
-  EXPECT_EQ(outcome.code, 130) << outcome.errors;
-  EXPECT_EQ(outcome.output, "");
-  EXPECT_TRUE(all_gone(workers));
 }
 
 TEST(Launch, EveryFlagAtOnceStillPrintsJsonAloneAndKeepsALogPerRank) {
