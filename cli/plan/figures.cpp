@@ -1,0 +1,115 @@
+// Figures of a schedule; see figures.hpp.
+#include "cli/plan/figures.hpp"
+
+#include <algorithm>
+
+#include <nlohmann/json.hpp>
+
+namespace millrace::cli {
+
+namespace {
+
+nlohmann::json to_json(const RankReport& rank) {
+  return {{"busy", rank.busy},
+          {"idle",
+           {{"warm_up", rank.idle.warm_up},
+            {"drain", rank.idle.drain},
+            {"transfer", rank.idle.transfer},
+            {"imbalance", rank.idle.imbalance},
+            {"dependency", rank.idle.dependency}}},
+          {"peak_activation", rank.peak_activation},
+          {"peak_bytes", rank.peak_bytes}};
+}
+
+}  // namespace
+
+std::string name_of(Rule rule) {
+  switch (rule) {
+    case Rule::Placement:
+      return "placement";
+    case Rule::Completeness:
+      return "completeness";
+    case Rule::WeightAfterInput:
+      return "weight after input";
+    case Rule::Pairs:
+      return "pairs";
+    case Rule::Order:
+      return "order";
+    case Rule::Messages:
+      return "messages";
+    case Rule::Deadlock:
+      return "deadlock";
+    case Rule::Capacity:
+      return "capacity";
+    case Rule::Memory:
+      return "memory";
+    case Rule::Accumulation:
+      return "accumulation";
+    case Rule::LossWeight:
+      return "loss weight";
+  }
+  return "?";
+}
+
+nlohmann::json to_json(const std::vector<ChannelCapacity>& channels) {
+  nlohmann::json all = nlohmann::json::array();
+  for (const ChannelCapacity& channel : channels)
+    all.push_back({{"source", channel.source.value},
+                   {"destination", channel.destination.value},
+                   {"direction", channel.direction == Direction::Forward ? "F" : "B"},
+                   {"minimal", channel.minimal},
+                   {"sufficient", channel.sufficient}});
+  return all;
+}
+
+Figures figures_of(const Graph& graph,
+                   const Cost& cost,
+                   const Timeline& timeline,
+                   const PlanOptions& options) {
+  const Program& program = graph.program();
+  Figures figures;
+  figures.report = report(graph, cost, timeline);
+  figures.channels = channel_capacities(program);
+  VerifyOptions checks;
+  if (const auto limit = memory_limit_of(options, program.shape.ranks)) {
+    checks.memory_limit = {*limit};
+    checks.cost = cost;
+  }
+  figures.violations = verify(program, checks);
+  figures.order = accumulation(program);
+  return figures;
+}
+
+nlohmann::json to_json(const Figures& figures) {
+  const Report& report = figures.report;
+  nlohmann::json ranks = nlohmann::json::array();
+  for (const RankReport& rank : report.ranks) ranks.push_back(to_json(rank));
+  return {{"makespan", report.makespan},
+          {"span", report.span},
+          {"bubble_makespan", report.bubble_makespan},
+          {"bubble_makespan_ratio", report.bubble_makespan_ratio()},
+          {"bubble_span", report.bubble_span},
+          {"bubble_span_ratio", report.bubble_span_ratio()},
+          {"per_rank", std::move(ranks)},
+          {"capacity", to_json(figures.channels)},
+          {"valid", figures.violations.empty()},
+          {"critical_path", report.critical_path}};
+}
+
+double largest(const Report& report, double RankReport::*member) {
+  double most = 0;
+  for (const RankReport& rank : report.ranks) most = std::max(most, rank.*member);
+  return most;
+}
+
+std::string to_string(const Violation& violation, const Program& program) {
+  std::string text = "rule " + std::to_string(static_cast<int>(violation.rule)) + " (" +
+                     name_of(violation.rule) + "), rank " + std::to_string(violation.rank.value);
+  const std::size_t rank = violation.rank.index();
+  if (rank < program.ranks.size() && violation.position < program.ranks[rank].size())
+    text += ", action " + std::to_string(violation.position) + " (" +
+            millrace::to_string(program.ranks[rank][violation.position]) + ")";
+  return text + ": " + violation.sentence;
+}
+
+}  // namespace millrace::cli

@@ -1,0 +1,42 @@
+// The figures of one schedule, gathered once for simulate and compare, as text and as JSON.
+#pragma once
+
+#include <optional>
+#include <vector>
+
+#include <nlohmann/json_fwd.hpp>
+
+#include "cli/plan/options.hpp"
+#include "millrace/scheduler/plan/simulate.hpp"
+#include "millrace/scheduler/plan/verify.hpp"
+
+namespace millrace::cli {
+
+struct Figures {
+  Report report;
+  std::vector<ChannelCapacity> channels;
+  std::vector<Violation> violations;  ///< memory limit included
+  Accumulation order;
+};
+
+[[nodiscard]] Figures figures_of(const Graph& graph,
+                                 const Cost& cost,
+                                 const Timeline& timeline,
+                                 const PlanOptions& options);
+
+/// makespan, span, bubble_* and their ratios, per_rank, capacity, valid, critical_path.
+[[nodiscard]] nlohmann::json to_json(const Figures& figures);
+
+/// Largest of a member over the ranks.
+[[nodiscard]] double largest(const Report& report, double RankReport::*member);
+
+/// "order", "weight after input".
+[[nodiscard]] std::string name_of(Rule rule);
+
+/// Source, destination, direction, minimal and sufficient depth of each channel.
+[[nodiscard]] nlohmann::json to_json(const std::vector<ChannelCapacity>& channels);
+
+/// "rule 5 (order), rank 1, action 3 (1B0): sentence".
+[[nodiscard]] std::string to_string(const Violation& violation, const Program& program);
+
+}  // namespace millrace::cli

@@ -1,0 +1,388 @@
+// The shared options of the plan verbs: registration and the generator's share. Costs are in
+// plan_costs.cpp, files in plan_outputs.cpp.
+#include "cli/plan/options.hpp"
+
+#include <iostream>
+#include <numeric>
+
+#include "cli/files.hpp"
+#include "cli/verbs.hpp"
+#include "millrace/core/error.hpp"
+#include "millrace/scheduler/plan/passes.hpp"
+#include "millrace/scheduler/plan/text.hpp"
+
+namespace millrace::cli {
+
+namespace {
+
+constexpr double kAny = -1e15;
+
+using Text = const std::string&;
+
+void add_count(CLI::App& verb, const char* name, std::optional<int>& value, const char* what) {
+  verb.add_option_function<std::string>(
+      name,
+      [name, &value](Text text) { value = static_cast<int>(whole_number(name, text, 1)); },
+      what);
+}
+
+// A list of costs; that it was given is remembered, since a cost file says the same things.
+template <class List>
+void add_costs(CLI::App& verb,
+               PlanOptions& options,
+               const char* name,
+               List PlanOptions::*value,
+               double least,
+               const char* what) {
+  verb.add_option_function<std::string>(
+      name,
+      [name, &options, value, least](Text text) {
+        options.*value = number_list(name, text, least);
+        options.typed_costs.emplace_back(name);
+      },
+      what);
+}
+
+void add_list(CLI::App& verb,
+              const char* name,
+              std::optional<NumberList>& value,
+              double least,
+              const char* what) {
+  verb.add_option_function<std::string>(
+      name, [name, &value, least](Text text) { value = number_list(name, text, least); }, what);
+}
+
+void add_path(CLI::App& verb,
+              const char* name,
+              std::optional<std::string>& path,
+              const char* what) {
+  verb.add_option_function<std::string>(
+          name, [&path](Text text) { path = text; }, what)
+      ->expected(0, 1)
+      ->type_name("FILE");
+}
+
+void add_shape_options(CLI::App& verb, PlanOptions& options) {
+  const auto add_own_count = [&](const char* name, int& value, const char* what) {
+    verb.add_option_function<std::string>(
+        name,
+        [name, &value, &options](Text text) {
+          value = static_cast<int>(whole_number(name, text, 1));
+          options.typed_counts.push_back(std::string(name) + " " + text);
+        },
+        what);
+  };
+  add_own_count("-p", options.schedule.ranks, "Ranks (default 4)");
+  add_own_count("-m", options.schedule.micro_batches, "Micro-batches (default 8)");
+  add_count(
+      verb, "-v", options.schedule.chunks, "Chunks per rank, of chunked schedules (default 2)");
+  add_count(verb, "-q", options.schedule.slices, "Slices per micro-batch, of sliced schedules");
+  add_count(verb, "--group", options.schedule.group, "Micro-batches of a group");
+  add_count(verb, "--waves", options.schedule.waves, "Waves, of the wave schedule");
+  verb.add_option_function<std::string>(
+      "--order",
+      [&options](Text text) {
+        if (text != "fifo" && text != "lifo")
+          throw InvalidArgument("--order is '" + text + "'; known are fifo and lifo");
+        options.schedule.order = text == "fifo" ? BackwardOrder::Fifo : BackwardOrder::Lifo;
+      },
+      "Backward order of gpipe and bfs: fifo or lifo");
+  verb.add_flag("--comms", options.comms, "Lower to sends and receives");
+  verb.add_flag("--old-letters",
+                options.old_letters,
+                "A CSV that is read has PyTorch's old letters: B input gradient, BW full backward");
+  verb.add_flag("--skip-sharding", options.skip_sharding, "Leave UNSHARD and RESHARD of a CSV out");
+}
+
+void add_time_options(CLI::App& verb, PlanOptions& options) {
+  add_costs(verb,
+            options,
+            "--f",
+            &PlanOptions::forward,
+            0,
+            "Time of F of a full stage: 1, p or p v values (default 1)");
+  add_costs(verb, options, "--i", &PlanOptions::input, 0, "Time of I, likewise (default 1)");
+  add_costs(verb,
+            options,
+            "--w",
+            &PlanOptions::weight,
+            0,
+            "Time of W, likewise; B takes I + W (default 1)");
+  add_costs(verb,
+            options,
+            "--slice-costs",
+            &PlanOptions::slice_costs,
+            0,
+            "Shares of the slices in a stage's times, q numbers: 1,1.2,1.4 (default: equal)");
+  verb.add_flag("--chunk-costs", options.chunk_costs, "--f --i --w --mem-* are of a chunk");
+  verb.add_flag("--atomic-pairs", options.atomic_pairs, "Run overlapped pairs as one op of F + B");
+  verb.add_option("--costs", options.costs_file, "Costs from a file that train --profile wrote")
+      ->type_name("FILE");
+}
+
+void add_link_options(CLI::App& verb, PlanOptions& options) {
+  add_list(verb,
+           "--latency",
+           options.latency,
+           0,
+           "Time of a message between ranks: 1 value, or p x p, from rank 0 to each rank first "
+           "(default 0)");
+  add_list(verb,
+           "--bandwidth",
+           options.bandwidth,
+           0,
+           "Bytes per unit of time of a link: 1 or p x p values, 0 is unlimited; needs "
+           "--message-bytes");
+  verb.add_option_function<std::string>(
+      "--message-bytes",
+      [&options](Text text) { options.message_bytes = decimal("--message-bytes", text, 0); },
+      "Bytes of the message of one micro-batch");
+  verb.add_flag("--contention",
+                options.contention,
+                "Messages of one directed link follow one another; needs --bandwidth");
+  add_list(verb,
+           "--rank-speed",
+           options.rank_speed,
+           1e-9,
+           "Speed of the ranks, p values: an op takes its time / speed (default 1)");
+}
+
+void add_memory_options(CLI::App& verb, PlanOptions& options) {
+  add_costs(verb,
+            options,
+            "--mem-f",
+            &PlanOptions::memory_forward,
+            kAny,
+            "Change of memory at F of a full stage (default 1)");
+  add_costs(verb,
+            options,
+            "--mem-i",
+            &PlanOptions::memory_input,
+            kAny,
+            "Change at the end of I (default 0)");
+  add_costs(verb,
+            options,
+            "--mem-w",
+            &PlanOptions::memory_weight,
+            kAny,
+            "Change at the end of W (default: gives back all of --mem-f and --mem-i)");
+  verb.add_option("--memory-limit",
+                  options.memory_limit,
+                  "Limit per rank after every op, in the unit of --mem-* (bytes with --costs); "
+                  "with suffix p: x p x mem-f")
+      ->type_name("LIMIT");
+}
+
+void add_output_options(CLI::App& verb, PlanOptions& options) {
+  add_path(verb, "--csv", options.csv, "Write PyTorch's schedule CSV (no FILE: standard output)");
+  add_path(verb, "--svg", options.svg, "Write an SVG picture");
+  add_path(verb, "--html", options.html, "Write a page to explore");
+  add_path(verb, "--trace", options.trace, "Write a trace for Perfetto or Chrome");
+  add_path(verb, "--plan", options.plan, "Write a plan file that train --plan runs");
+  verb.add_flag("--json", options.json, "Print one JSON object");
+}
+
+double total(const std::vector<double>& values) {
+  return std::accumulate(values.begin(), values.end(), 0.0);
+}
+
+double mean(const NumberList& list) {
+  return total(list.values) / static_cast<double>(list.values.size());
+}
+
+// "2q" was meant to end in p.
+double plain_limit(const std::string& text) {
+  const bool number = text.find_first_not_of("0123456789.+-e") == std::string::npos;
+  require(number || text.empty(),
+          "--memory-limit is '" + text +
+              "'; expected a number, or a number with suffix p (times p x mem-f)");
+  return decimal("--memory-limit", text, 0);
+}
+
+// What a generator takes of a cost file: the mean full stage.
+ScheduleOptions with_file(ScheduleOptions schedule, const PlanOptions& options) {
+  const CostFile file = cost_file_of(options);
+  const Cost& cost = file.cost;
+  const double units = cost.ticks_per_unit * file.ranks;
+  schedule.forward = total(cost.forward) / units;
+  schedule.input = total(cost.backward_input) / units;
+  schedule.weight = total(cost.backward_weight) / units;
+  if (!options.latency) schedule.latency = cost.latency / cost.ticks_per_unit;
+  if (cost.memory_forward.empty()) return schedule;
+  schedule.memory_forward = total(cost.memory_forward) / file.ranks;
+  schedule.memory_input = total(cost.memory_input) / file.ranks;
+  schedule.memory_weight = total(cost.memory_weight) / file.ranks;
+  return schedule;
+}
+
+std::string faults(const std::string& path, const std::vector<Diagnostic>& diagnostics) {
+  std::string text;
+  for (const Diagnostic& diagnostic : diagnostics)
+    text += (text.empty() ? "" : "\nmillrace: ") + path + ":" + to_string(diagnostic);
+  return text;
+}
+
+Program program_in(const std::string& path, const PlanOptions& options) {
+  const std::string text = read_file("the schedule", path);
+  const std::size_t first = text.find_first_not_of(" \t\r\n");
+  if (first != std::string::npos && text[first] == '{') {
+    ParsedPlan read = read_plan(text);
+    if (!read.plan) throw DataError(faults(path, read.diagnostics));
+    return std::move(read.plan->program);
+  }
+  ParsedProgram read =
+      read_csv(text, {.old_letters = options.old_letters, .skip_sharding = options.skip_sharding});
+  if (!read.program) throw DataError(faults(path, read.diagnostics));
+  read.program->name = path.substr(path.rfind('/') + 1);
+  return std::move(*read.program);
+}
+
+bool is_path(const std::string& subject) {
+  return subject.find_first_of("./") != std::string::npos;
+}
+
+/// Throws InvalidArgument when an option says how to read a CSV.
+void require_generated(const std::string& subject, const PlanOptions& options) {
+  require(!options.old_letters && !options.skip_sharding,
+          std::string(options.old_letters ? "--old-letters" : "--skip-sharding") +
+              " says how to read a CSV file; schedule '" + subject + "' is generated");
+}
+
+/// Whether the stages or ranks may differ.
+bool unequal(const PlanOptions& options) {
+  const auto several = [](const NumberList& list) { return list.values.size() > 1; };
+  return !options.costs_file.empty() || options.rank_speed || several(options.forward) ||
+         several(options.input) || several(options.weight) || several(options.memory_forward) ||
+         several(options.memory_input) ||
+         (options.memory_weight && several(*options.memory_weight));
+}
+
+Program finished(Program program, const PlanOptions& options) {
+  if (!options.comms) return program;
+  Program lowered = insert_messages(insert_reductions(program));
+  lowered.name = program.name;
+  return lowered;
+}
+
+}  // namespace
+
+void add_plan_options(CLI::App& verb, PlanOptions& options) {
+  add_shape_options(verb, options);
+  add_time_options(verb, options);
+  add_link_options(verb, options);
+  add_memory_options(verb, options);
+  add_output_options(verb, options);
+}
+
+void add_run_options(CLI::App& verb, PlanOptions& options) {
+  verb.add_option_function<std::string>(
+      "--iterations",
+      [&options](Text text) {
+        options.iterations = static_cast<int>(whole_number("--iterations", text, 1, 100'000));
+      },
+      "Steps in a row, with and without a barrier between them (default 1)");
+  verb.add_option_function<std::string>(
+      "--jitter",
+      [&options](Text text) { options.jitter = decimal("--jitter", text, 0, 1); },
+      "Spread of every op's time, as a share of it, over 100 runs (default 0)");
+}
+
+void add_seed_option(CLI::App& verb, PlanOptions& options, const char* what) {
+  verb.add_option_function<std::string>(
+      "--seed",
+      [&options](Text text) {
+        options.seed = static_cast<std::uint64_t>(whole_number("--seed", text, 0, INT64_MAX));
+      },
+      what);
+}
+
+std::optional<double> memory_limit_of(const PlanOptions& options, int ranks) {
+  if (options.memory_limit.empty()) return std::nullopt;
+  std::string text = options.memory_limit;
+  if (text.back() != 'p') return plain_limit(text);
+  text.pop_back();
+  require(!text.empty(), "--memory-limit is 'p'; expected a number before the p, such as 1p");
+  const double limit = decimal("--memory-limit", text, 0);
+  if (options.costs_file.empty()) return limit * ranks * mean(options.memory_forward);
+  const CostFile file = cost_file_of(options);
+  return limit * ranks * total(file.cost.memory_forward) / file.ranks;
+}
+
+ScheduleOptions schedule_options(const PlanOptions& options) {
+  ScheduleOptions schedule = options.schedule;
+  schedule.latency = options.latency ? mean(*options.latency) : 0;
+  schedule.memory_limit = memory_limit_of(options, schedule.ranks);
+  if (!options.costs_file.empty()) return with_file(schedule, options);
+  const int chunks = options.chunk_costs ? options.schedule.chunks.value_or(1) : 1;
+  schedule.forward = mean(options.forward) * chunks;
+  schedule.input = mean(options.input) * chunks;
+  schedule.weight = mean(options.weight) * chunks;
+  schedule.memory_forward = mean(options.memory_forward) * chunks;
+  schedule.memory_input = mean(options.memory_input) * chunks;
+  schedule.memory_weight = options.memory_weight ? mean(*options.memory_weight) * chunks
+                                                 : -schedule.memory_forward - schedule.memory_input;
+  return schedule;
+}
+
+std::vector<std::string> untaken_options(const std::string& subject, const PlanOptions& options) {
+  std::vector<std::string> untaken;
+  if (is_path(subject)) untaken = options.typed_counts;
+  const auto add = [&](bool taken, const char* option, const std::optional<int>& value) {
+    if (!taken && value) untaken.push_back(option + (" " + std::to_string(*value)));
+  };
+  const ScheduleOptions& given = options.schedule;
+  const ScheduleEntry none{};
+  const ScheduleEntry& entry = is_path(subject) ? none : find_schedule(subject);
+  add(entry.chunked, "-v", given.chunks);
+  add(entry.sliced, "-q", given.slices);
+  if (!entry.sliced && !is_path(subject) && options.slice_costs)
+    untaken.emplace_back("--slice-costs");
+  add(entry.grouped, "--group", given.group);
+  add(entry.waved, "--waves", given.waves);
+  if (!entry.ordered && given.order)
+    untaken.emplace_back(*given.order == BackwardOrder::Fifo ? "--order fifo" : "--order lifo");
+  return untaken;
+}
+
+Program program_of(const std::string& subject, const PlanOptions& options) {
+  if (is_path(subject)) {
+    const auto untaken = untaken_options(subject, options);
+    require(untaken.empty(),
+            untaken.empty() ? ""
+                            : untaken.front() + " was given, but " + subject +
+                                  " is a file that says its own counts; leave it out");
+    Program program = program_in(subject, options);
+    require(!options.slice_costs || program.shape.slices > 1,
+            "--slice-costs was given, but the schedule in " + subject + " has no slices");
+    return finished(std::move(program), options);
+  }
+  ScheduleOptions schedule = schedule_options(options);
+  const ScheduleEntry& entry = find_schedule(subject);
+  require_generated(subject, options);
+  if (!entry.limited) schedule.memory_limit.reset();
+  require(!options.slice_costs || entry.sliced,
+          "--slice-costs was given, but schedule '" + subject + "' has no slices");
+  if (entry.staged && unequal(options))
+    schedule.stage_costs = cost_of({.ranks = schedule.ranks,
+                                    .micro_batches = schedule.micro_batches,
+                                    .placement = Placement::straight(schedule.ranks)},
+                                   options);
+  return finished(generate(subject, schedule), options);
+}
+
+Program comparable_program_of(const std::string& subject, const PlanOptions& options) {
+  PlanOptions own = options;
+  own.typed_counts.clear();
+  const ScheduleEntry none{};
+  const ScheduleEntry& entry = is_path(subject) ? none : find_schedule(subject);
+  if (!entry.chunked) own.schedule.chunks.reset();
+  if (!entry.sliced) own.schedule.slices.reset();
+  if (!entry.sliced) own.slice_costs.reset();
+  if (!entry.grouped) own.schedule.group.reset();
+  if (!entry.waved) own.schedule.waves.reset();
+  if (!entry.ordered) own.schedule.order.reset();
+  if (!is_path(subject)) own.old_letters = own.skip_sharding = false;
+  return program_of(subject, own);
+}
+
+}  // namespace millrace::cli

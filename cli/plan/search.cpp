@@ -1,0 +1,222 @@
+// millrace search: the best schedule for given counts, costs and memory limit.
+#include "millrace/scheduler/plan/search.hpp"
+
+#include <algorithm>
+#include <iostream>
+#include <memory>
+#include <string>
+
+#include <nlohmann/json.hpp>
+
+#include "cli/files.hpp"
+#include "cli/plan/figures.hpp"
+#include "cli/plan/options.hpp"
+#include "cli/verbs.hpp"
+#include "millrace/core/error.hpp"
+#include "millrace/scheduler/plan/passes.hpp"
+#include "millrace/scheduler/plan/text.hpp"
+
+namespace millrace::cli {
+
+namespace {
+
+struct SearchArguments {
+  PlanOptions plan;
+  std::string objective = "makespan";
+  std::int64_t budget = SearchOptions{}.budget;
+  std::optional<double> time_cap;
+  std::optional<std::string> out, pareto;
+  bool one_copy = false;
+};
+
+// Whether the costs are those of one placement's stages only: then a model in two copies, whose
+// stages are full ones, cannot be costed.
+bool costs_are_of_stages(const PlanOptions& options) {
+  const auto p = static_cast<std::size_t>(options.schedule.ranks);
+  const auto per_stage = [&](const NumberList& list) {
+    return list.values.size() != 1 && list.values.size() != p;
+  };
+  return options.chunk_costs || !options.costs_file.empty() || per_stage(options.forward) ||
+         per_stage(options.input) || per_stage(options.weight) ||
+         per_stage(options.memory_forward) || per_stage(options.memory_input) ||
+         (options.memory_weight && per_stage(*options.memory_weight));
+}
+
+void require_searchable(const SearchArguments& arguments) {
+  const PlanOptions& plan = arguments.plan;
+  require(!plan.schedule.group && !plan.schedule.waves && !plan.schedule.order,
+          "--group, --waves and --order are chosen by the search; leave them out");
+  require(!plan.slice_costs || plan.schedule.slices,
+          "--slice-costs needs -q: the search cuts no slices of its own");
+  require(!plan.contention, "--contention: the search times links that are free at any time");
+  require(!plan.old_letters && !plan.skip_sharding,
+          "--old-letters and --skip-sharding say how to read a CSV file; the search reads none");
+  require(!plan.atomic_pairs, "--atomic-pairs: the search runs pairs one half after the other");
+  require(!plan.chunk_costs || plan.schedule.chunks,
+          "--chunk-costs needs -v: the search compares numbers of chunks of one model");
+}
+
+SearchOptions search_options(const SearchArguments& arguments) {
+  require_searchable(arguments);
+  const PlanOptions& plan = arguments.plan;
+  SearchOptions options;
+  options.ranks = plan.schedule.ranks;
+  options.micro_batches = plan.schedule.micro_batches;
+  options.chunks = plan.schedule.chunks;
+  options.slices = plan.schedule.slices.value_or(1);
+  if (!options.chunks && !plan.costs_file.empty())  // the file's stages are those of one v
+    options.chunks = std::max(1, cost_file_of(plan).stages / options.ranks);
+  options.objective = arguments.objective == "span" ? Objective::Span : Objective::Makespan;
+  options.memory_limit = memory_limit_of(plan, options.ranks).value_or(options.memory_limit);
+  options.cost = [&plan](const Shape& shape) { return cost_of(shape, plan); };
+  options.budget = arguments.budget;
+  options.seed = plan.seed;
+  options.bidirectional = !arguments.one_copy && !costs_are_of_stages(plan);
+  options.time_cap_seconds = arguments.time_cap;
+  return options;
+}
+
+nlohmann::json front_json(const std::vector<Found>& front) {
+  nlohmann::json list = nlohmann::json::array();
+  for (const Found& found : front)
+    list.push_back({{"generator", found.generator},
+                    {"parameters", found.parameters},
+                    {"refinement", found.refinement},
+                    {"model_copies", found.program.shape.replicas()},
+                    {"makespan", found.makespan},
+                    {"span", found.span},
+                    {"peak_memory", found.peak_memory}});
+  return list;
+}
+
+nlohmann::json result_json(const SearchArguments& arguments,
+                           const SearchResult& result,
+                           const Figures& figures) {
+  nlohmann::json all = to_json(figures);
+  const Found& best = *result.best;
+  all["objective"] = arguments.objective;
+  all["generator"] = best.generator;
+  all["parameters"] = best.parameters;
+  all["refinement"] = best.refinement;
+  all["model_copies"] = best.program.shape.replicas();
+  all["peak_memory"] = best.peak_memory;
+  all["lower_bound"] = result.lower_bound;
+  all["gap"] = result.gap;
+  all["proven"] = result.proven;
+  all["evaluations"] = result.evaluations;
+  all["cut_by_time"] = result.cut_by_time;
+  all["front"] = front_json(result.front);
+  return all;
+}
+
+void print(const SearchArguments& arguments, const SearchResult& result, const Report& report) {
+  const Found& best = *result.best;
+  std::cout << best.program.name << '\n'
+            << table({{"makespan",
+                       plain(report.makespan),
+                       "bubble",
+                       percent(report.bubble_makespan_ratio())},
+                      {"span", plain(report.span), "bubble", percent(report.bubble_span_ratio())},
+                      {"peak memory", plain(best.peak_memory)},
+                      {"lower bound of the " + arguments.objective,
+                       plain(result.lower_bound),
+                       "gap",
+                       percent(result.gap)}})
+            << (result.proven ? "Proven: no schedule of the shapes considered is better.\n" : "")
+            << (best.program.shape.replicas() > 1
+                    ? "Holds two copies of the model, which the memory limit does not count.\n"
+                    : "")
+            << "The span is what a step costs when steps overlap: a prediction as long as a step\n"
+               "ends with a barrier.\n\n"
+            << "Not beaten in makespan, span and memory together:\n"
+            << front_table(result.front) << '\n'
+            << result.evaluations << " orders timed\n";
+}
+
+std::string title(const Found& best) {
+  std::string name = best.generator;
+  if (!best.parameters.empty()) name += " " + best.parameters;
+  if (!best.refinement.empty()) name += " + " + best.refinement;
+  return name;
+}
+
+void run(const SearchArguments& arguments) {
+  check_outputs(arguments.plan);
+  if (arguments.out) require_writable("--out", *arguments.out);
+  if (arguments.pareto) require_writable("--pareto", *arguments.pareto);
+  const SearchOptions options = search_options(arguments);
+  SearchResult result = search(options);
+  if (result.cut_by_time)
+    std::cerr << "millrace: the time cap of " << plain(*arguments.time_cap)
+              << " s cut the search; the result depends on this machine's speed\n";
+  if (!result.best) {
+    std::cerr << "millrace: no schedule was found within the memory limit of "
+              << plain(options.memory_limit) << " per rank\n";
+    throw ExitCode{1};
+  }
+  Program& program = result.best->program;
+  program.name = title(*result.best);
+  Program lowered = program;
+  if (arguments.plan.comms) lowered = insert_messages(insert_reductions(program));
+  lowered.name = program.name;
+  const Cost cost = cost_of(lowered.shape, arguments.plan);
+  const Graph graph(lowered);
+  const Timeline timeline = timeline_of(graph, cost);
+  const Figures figures = figures_of(graph, cost, timeline, arguments.plan);
+  write_outputs(arguments.plan, lowered, cost, timeline);
+  if (arguments.out) write_file("--out", *arguments.out, write_plan({lowered, {}}));
+  if (arguments.pareto) write_file("--pareto", *arguments.pareto, front_svg(result.front));
+  if (arguments.plan.json) {
+    std::cout << result_json(arguments, result, figures).dump() << '\n';
+  } else if (!prints_file(arguments.plan)) {
+    print(arguments, result, figures.report);
+  }
+}
+
+void add_search_options(CLI::App& verb, SearchArguments& arguments) {
+  using Text = const std::string&;
+  verb.add_option_function<std::string>(
+      "--objective",
+      [&arguments](Text text) {
+        require(text == "makespan" || text == "span",
+                "--objective is '" + text + "'; known are makespan and span");
+        arguments.objective = text;
+      },
+      "What to make small: makespan (default) or span");
+  verb.add_option_function<std::string>(
+      "--budget",
+      [&arguments](Text text) {
+        arguments.budget = whole_number("--budget", text, 0, 1'000'000'000);
+      },
+      "Orders that the local search may time (default 20000)");
+  verb.add_option_function<std::string>(
+      "--time-cap",
+      [&arguments](Text text) { arguments.time_cap = decimal("--time-cap", text, 0); },
+      "Seconds after which the search stops where it is, and says so");
+  verb.add_option_function<std::string>(
+          "--out",
+          [&arguments](Text text) { arguments.out = text; },
+          "Write the winner as a plan file (as --plan)")
+      ->type_name("FILE");
+  verb.add_option_function<std::string>(
+          "--pareto",
+          [&arguments](Text text) { arguments.pareto = text; },
+          "Write the front of makespan, span and memory as an SVG picture")
+      ->type_name("FILE");
+  verb.add_flag(
+      "--one-copy", arguments.one_copy, "Leave out schedules that hold two copies of the model");
+}
+
+}  // namespace
+
+void add_search(CLI::App& app) {
+  CLI::App* verb = app.add_subcommand(
+      "search", "Find the best schedule for counts, costs and a memory limit, and how good it is");
+  auto arguments = std::make_shared<SearchArguments>();
+  add_plan_options(*verb, arguments->plan);
+  add_seed_option(*verb, arguments->plan, "Seed of the local search (default 1)");
+  add_search_options(*verb, *arguments);
+  verb->callback([arguments] { run(*arguments); });
+}
+
+}  // namespace millrace::cli

@@ -1,0 +1,62 @@
+// millrace show: a schedule as text in the terminal, or as any of the files.
+#include <iostream>
+#include <memory>
+#include <string>
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+#include "cli/plan/options.hpp"
+#include "cli/verbs.hpp"
+#include "millrace/core/error.hpp"
+#include "millrace/scheduler/plan/draw.hpp"
+
+namespace millrace::cli {
+
+namespace {
+
+// A terminal gets colours and a picture of its width; a file or pipe the plain, full one.
+AsciiOptions terminal() {
+  if (::isatty(STDOUT_FILENO) == 0) return {};
+  winsize size{};
+  const bool known = ::ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0;
+  return {.colour = true, .columns = known ? size.ws_col : 0};
+}
+
+void print_messages(const Program& program) {
+  for (std::size_t rank = 0; rank < program.ranks.size(); ++rank) {
+    std::cout << "rank " << rank << ':';
+    for (const Action& action : program.ranks[rank])
+      std::cout << ' ' << to_string(action) << (action.with_next ? " +" : "");
+    std::cout << '\n';
+  }
+}
+
+void show(const std::string& subject, const PlanOptions& options) {
+  require(!options.json, "--json is of simulate and verify; show writes the plan with --plan");
+  check_outputs(options);
+  const Program program = program_of(subject, options);
+  const Cost cost = cost_of(program.shape, options);
+  const Graph graph(program);
+  const Timeline timeline = timeline_of(graph, cost);
+  write_outputs(options, program, cost, timeline, subject);
+  if (prints_file(options)) return;
+  if (options.comms) return print_messages(program);
+  const Report figures = report(graph, cost, timeline);
+  std::cout << program.name << ": makespan " << plain(figures.makespan) << ", bubble "
+            << plain(figures.bubble_makespan) << " (" << percent(figures.bubble_makespan_ratio())
+            << ")\n"
+            << draw_ascii(program, timeline, terminal());
+}
+
+}  // namespace
+
+void add_show(CLI::App& app) {
+  CLI::App* verb = app.add_subcommand("show", "Draw a schedule, or write it to a file");
+  auto subject = std::make_shared<std::string>();
+  auto options = std::make_shared<PlanOptions>();
+  verb->add_option("schedule", *subject, "Name (millrace list), plan file or CSV file")->required();
+  add_plan_options(*verb, *options);
+  verb->callback([subject, options] { show(*subject, *options); });
+}
+
+}  // namespace millrace::cli

@@ -1,0 +1,168 @@
+// millrace simulate: what a schedule costs in time and memory.
+#include <iostream>
+#include <memory>
+#include <string>
+
+#include <nlohmann/json.hpp>
+
+#include "cli/plan/figures.hpp"
+#include "cli/plan/options.hpp"
+#include "cli/verbs.hpp"
+
+namespace millrace::cli {
+
+namespace {
+
+void print_ranks(const Report& report) {
+  std::vector<std::vector<std::string>> rows = {{"rank",
+                                                 "busy",
+                                                 "idle",
+                                                 "warm-up",
+                                                 "drain",
+                                                 "transfer",
+                                                 "imbalance",
+                                                 "dependency",
+                                                 "peak activation",
+                                                 "peak memory"}};
+  for (std::size_t rank = 0; rank < report.ranks.size(); ++rank) {
+    const RankReport& it = report.ranks[rank];
+    rows.push_back({std::to_string(rank),
+                    plain(it.busy),
+                    plain(it.idle.total()),
+                    plain(it.idle.warm_up),
+                    plain(it.idle.drain),
+                    plain(it.idle.transfer),
+                    plain(it.idle.imbalance),
+                    plain(it.idle.dependency),
+                    plain(it.peak_activation),
+                    plain(it.peak_bytes)});
+  }
+  std::cout << table(rows);
+}
+
+void print_channels(const std::vector<ChannelCapacity>& channels) {
+  if (channels.empty()) return;
+  std::vector<std::vector<std::string>> rows = {{"channel", "minimal", "sufficient"}};
+  for (const ChannelCapacity& channel : channels)
+    rows.push_back({std::to_string(channel.source.value) + " -> " +
+                        std::to_string(channel.destination.value) +
+                        (channel.direction == Direction::Forward ? " F" : " B"),
+                    std::to_string(channel.minimal),
+                    std::to_string(channel.sufficient)});
+  std::cout << '\n' << table(rows);
+}
+
+void print(const Program& program, const Figures& figures) {
+  const Report& report = figures.report;
+  std::cout << program.name << '\n'
+            << table({{"makespan",
+                       plain(report.makespan),
+                       "bubble",
+                       plain(report.bubble_makespan),
+                       percent(report.bubble_makespan_ratio())},
+                      {"span",
+                       plain(report.span),
+                       "bubble",
+                       plain(report.bubble_span),
+                       percent(report.bubble_span_ratio())},
+                      {"critical path", plain(report.critical_path)}})
+            << "The span is what a step costs when steps overlap: a prediction as long as a step\n"
+               "ends with a barrier.\n\n";
+  print_ranks(report);
+  print_channels(figures.channels);
+  std::cout << "\nvalid: " << (figures.violations.empty() ? "yes" : "no") << '\n'
+            << "same bits as sequential: " << (figures.order.ascending ? "yes" : "no")
+            << (figures.order.ascending ? "" : ", " + figures.order.sentence) << '\n';
+  for (const Violation& violation : figures.violations)
+    std::cout << "  " << to_string(violation, program) << '\n';
+}
+
+// Steps in a row and jittered runs, when asked for.
+nlohmann::json more_runs(const Graph& graph, const Cost& cost, const PlanOptions& options) {
+  nlohmann::json more = nlohmann::json::object();
+  if (options.iterations > 1) {
+    const auto with = simulate_iterations(graph, cost, options.iterations, Barrier::Yes);
+    const auto without = simulate_iterations(graph, cost, options.iterations, Barrier::No);
+    more["iterations"] = {{"steps", options.iterations},
+                          {"per_step_barrier", with.per_step},
+                          {"per_step_overlap", without.per_step},
+                          {"total_barrier", with.ends.back()},
+                          {"total_overlap", without.ends.back()}};
+  }
+  if (options.jitter > 0) {
+    const Jitter jitter{.amount = options.jitter, .runs = 100, .seed = options.seed};
+    const Spread spread = simulate_jitter(graph, cost, jitter);
+    more["jitter"] = {{"runs", jitter.runs},
+                      {"mean", spread.mean},
+                      {"least", spread.least},
+                      {"p05", spread.p05},
+                      {"median", spread.median},
+                      {"p95", spread.p95},
+                      {"p99", spread.p99},
+                      {"most", spread.most}};
+  }
+  return more;
+}
+
+void print_more(const nlohmann::json& more) {
+  const auto text = [](const nlohmann::json& numbers, const char* name) {
+    return plain(numbers[name].get<double>());
+  };
+  if (more.contains("iterations")) {
+    const auto& it = more["iterations"];
+    std::cout << '\n'
+              << table({{text(it, "steps") + " steps", "each", "in all"},
+                        {"with a barrier between",
+                         text(it, "per_step_barrier"),
+                         text(it, "total_barrier")},
+                        {"without", text(it, "per_step_overlap"), text(it, "total_overlap")}});
+  }
+  if (more.contains("jitter")) {
+    const auto& it = more["jitter"];
+    std::cout << "\nmakespan of " << text(it, "runs") << " jittered runs\n"
+              << table({{"mean", "least", "5 %", "median", "95 %", "99 %", "most"},
+                        {text(it, "mean"),
+                         text(it, "least"),
+                         text(it, "p05"),
+                         text(it, "median"),
+                         text(it, "p95"),
+                         text(it, "p99"),
+                         text(it, "most")}});
+  }
+}
+
+void run(const std::string& subject, const PlanOptions& options) {
+  check_outputs(options);
+  const Program program = program_of(subject, options);
+  const Cost cost = cost_of(program.shape, options);
+  const Graph graph(program);
+  const Timeline timeline = timeline_of(graph, cost);
+  const Figures figures = figures_of(graph, cost, timeline, options);
+  const nlohmann::json more = more_runs(graph, cost, options);
+  write_outputs(options, program, cost, timeline, subject);
+  if (options.json) {
+    nlohmann::json all = to_json(figures);
+    all.update(more);
+    std::cout << all.dump() << '\n';
+  } else if (!prints_file(options)) {
+    print(program, figures);
+    print_more(more);
+  }
+  if (!figures.violations.empty()) throw ExitCode{1};
+}
+
+}  // namespace
+
+void add_simulate(CLI::App& app) {
+  CLI::App* verb =
+      app.add_subcommand("simulate", "Times, bubbles, memory and channels of a schedule");
+  auto subject = std::make_shared<std::string>();
+  auto options = std::make_shared<PlanOptions>();
+  verb->add_option("schedule", *subject, "Name (millrace list), plan file or CSV file")->required();
+  add_plan_options(*verb, *options);
+  add_run_options(*verb, *options);
+  add_seed_option(*verb, *options, "Seed of the jitter (default 1)");
+  verb->callback([subject, options] { run(*subject, *options); });
+}
+
+}  // namespace millrace::cli

@@ -1,0 +1,238 @@
+// millrace verify: is the schedule correct, can it hang, does it keep the bits.
+#include <algorithm>
+#include <iostream>
+#include <memory>
+#include <string>
+
+#include <nlohmann/json.hpp>
+
+#include "cli/plan/figures.hpp"
+#include "cli/plan/options.hpp"
+#include "cli/verbs.hpp"
+#include "millrace/scheduler/plan/draw.hpp"
+#include "millrace/scheduler/plan/passes.hpp"
+
+namespace millrace::cli {
+
+namespace {
+
+/// Whether a program with messages can hang on one kind of transport.
+struct Proof {
+  std::string transport;
+  std::vector<Violation> cycle;  ///< empty: it cannot
+};
+
+struct Verdict {
+  std::vector<Violation> violations;
+  // Of programs that can run:
+  std::optional<Accumulation> order;
+  std::vector<RankReport> ranks;
+  // Of valid programs:
+  Program lowered;  ///< with messages: its own, or inserted in pairs
+  std::vector<Proof> proofs;
+  std::vector<ChannelCapacity> channels;
+};
+
+struct VerifyArguments {
+  PlanOptions plan;
+  int capacity = 1;
+};
+
+bool has_messages(const Program& program) {
+  for (const auto& list : program.ranks)
+    for (const Action& action : list)
+      if (is_send(action.op) || is_receive(action.op)) return true;
+  return false;
+}
+
+std::string title_of(const Transport& transport) {
+  if (transport.kind == Transport::Kind::Rendezvous) return "rendezvous";
+  if (transport.kind == Transport::Kind::Unbounded) return "unbounded";
+  return "capacity " + std::to_string(transport.capacity);
+}
+
+void prove(const Program& program, int capacity, Verdict& verdict) {
+  verdict.lowered = has_messages(program) ? program : insert_messages(insert_reductions(program));
+  const Graph graph(verdict.lowered);
+  for (const Transport& transport :
+       {Transport::rendezvous(), Transport::bounded(capacity), Transport::unbounded()}) {
+    VerifyOptions checks;
+    checks.transport = transport;
+    verdict.proofs.push_back({title_of(transport), verify(graph, checks)});
+  }
+  verdict.channels = channel_capacities(program);
+}
+
+/// Whether the violations leave a program that can run.
+bool runs(const std::vector<Violation>& violations) {
+  return std::all_of(violations.begin(), violations.end(), [](const Violation& violation) {
+    return violation.rule == Rule::Memory;
+  });
+}
+
+std::vector<Violation> violations_of(const Program& program, const PlanOptions& options) {
+  VerifyOptions checks;
+  if (const auto limit = memory_limit_of(options, program.shape.ranks)) {
+    checks.memory_limit = {*limit};
+    checks.cost = cost_of(program.shape, options);
+  }
+  return verify(program, checks);
+}
+
+nlohmann::json violation_json(const Violation& violation, const Program& program) {
+  nlohmann::json others = nlohmann::json::array();
+  for (const ActionPlace& place : violation.others)
+    others.push_back({{"rank", place.rank.value}, {"position", place.position}});
+  const std::size_t rank = violation.rank.index();
+  const bool there = rank < program.ranks.size() && violation.position < program.ranks[rank].size();
+  return {{"rule", static_cast<int>(violation.rule)},
+          {"name", name_of(violation.rule)},
+          {"rank", violation.rank.value},
+          {"position", violation.position},
+          {"action", there ? to_string(program.ranks[rank][violation.position]) : ""},
+          {"others", std::move(others)},
+          {"sentence", violation.sentence}};
+}
+
+void print_json(const Program& program, const Verdict& verdict, std::ostream& out) {
+  nlohmann::json all = {{"schedule", program.name},
+                        {"actions", program.size()},
+                        {"valid", verdict.violations.empty()},
+                        {"violations", nlohmann::json::array()},
+                        {"violations_by_rule", nlohmann::json::object()},
+                        {"deadlock_free", nlohmann::json::object()},
+                        {"same_bits", nullptr}};
+  if (verdict.order) {
+    all["same_bits"] = verdict.order->ascending;
+    all["accumulation"] = verdict.order->sentence;
+  }
+  for (const Violation& violation : verdict.violations) {
+    all["violations"].push_back(violation_json(violation, program));
+    nlohmann::json& count = all["violations_by_rule"][name_of(violation.rule)];
+    count = count.is_null() ? 1 : count.get<int>() + 1;
+  }
+  for (const Proof& proof : verdict.proofs) {
+    all["deadlock_free"][proof.transport] = proof.cycle.empty();
+    if (!proof.cycle.empty()) all["cycles"][proof.transport] = proof.cycle.front().sentence;
+  }
+  if (verdict.violations.empty()) all["capacity"] = to_json(verdict.channels);
+  for (const RankReport& rank : verdict.ranks)
+    all["per_rank"].push_back(
+        {{"peak_activation", rank.peak_activation}, {"peak_bytes", rank.peak_bytes}});
+  out << all.dump() << '\n';
+}
+
+/// The sentence, and the grid with the faulty actions in brackets under it.
+void print(const Violation& violation, const Program& program, std::ostream& out) {
+  std::vector<ActionPlace> marks = {{violation.rank, violation.position}};
+  marks.insert(marks.end(), violation.others.begin(), violation.others.end());
+  out << to_string(violation, program) << '\n' << draw_order(program, marks);
+}
+
+void print_violations(const Program& program,
+                      const std::vector<Violation>& violations,
+                      std::ostream& out) {
+  constexpr std::size_t most_grids = 5;
+  for (std::size_t i = 0; i < violations.size(); ++i) {
+    if (i < most_grids)
+      print(violations[i], program, out);
+    else
+      out << to_string(violations[i], program) << '\n';
+  }
+}
+
+template <class Item, class Value>
+std::string joined(const std::vector<Item>& items, Value&& value) {
+  std::string text;
+  for (const Item& item : items) text += (text.empty() ? "" : " ") + plain(value(item));
+  return text;
+}
+
+void print_capacities(const std::vector<ChannelCapacity>& channels, std::ostream& out) {
+  if (channels.empty()) return;
+  int minimal = 1, sufficient = 1;
+  for (const ChannelCapacity& channel : channels) {
+    minimal = std::max(minimal, channel.minimal);
+    sufficient = std::max(sufficient, channel.sufficient);
+  }
+  out << "messages in a channel: at most " << sufficient << " when nothing waits for room, "
+      << minimal << " suffice" << (minimal == 1 ? "s" : "") << " (per channel: --json)\n";
+}
+
+void print(const Program& program, const Verdict& verdict, std::ostream& out) {
+  print_violations(program, verdict.violations, out);
+  if (!verdict.violations.empty()) return;
+  out << program.name << ": valid, " << program.size() << " actions\n"
+      << "deadlock-free" << (has_messages(program) ? "" : ", with messages placed in pairs") << ":";
+  for (const Proof& proof : verdict.proofs)
+    out << (&proof == &verdict.proofs.front() ? " " : ", ") << proof.transport
+        << (proof.cycle.empty() ? " yes" : " no");
+  out << '\n';
+  for (const Proof& proof : verdict.proofs) print_violations(verdict.lowered, proof.cycle, out);
+  print_capacities(verdict.channels, out);
+  out << "peak activation by rank: "
+      << joined(verdict.ranks, [](const RankReport& rank) { return rank.peak_activation; }) << '\n'
+      << "same bits as sequential: "
+      << (verdict.order->ascending ? std::string("yes") : "no, " + verdict.order->sentence) << '\n';
+}
+
+/// The files. What shows times is refused for a program that has none.
+void write_files(const std::string& subject,
+                 const Program& program,
+                 const Cost& cost,
+                 const Timeline* timeline,
+                 PlanOptions options) {
+  for (const auto& [option, path] :
+       {std::pair("--svg", &options.svg), {"--html", &options.html}, {"--trace", &options.trace}}) {
+    if (timeline != nullptr || !*path) continue;
+    std::cerr << "millrace: " << option
+              << " is not written: a schedule that cannot run has no times to draw\n";
+    path->reset();
+  }
+  write_outputs(options, program, cost, timeline == nullptr ? Timeline{} : *timeline, subject);
+}
+
+void run(const std::string& subject, const VerifyArguments& arguments) {
+  const PlanOptions& options = arguments.plan;
+  check_outputs(options);
+  const Program program = program_of(subject, options);
+  Verdict verdict;
+  verdict.violations = violations_of(program, options);
+  std::optional<Timeline> timeline;
+  Cost cost;
+  if (runs(verdict.violations)) {
+    cost = cost_of(program.shape, options);
+    const Graph graph(program);
+    timeline = timeline_of(graph, cost);
+    verdict.ranks = report(graph, cost, *timeline).ranks;
+    verdict.order = accumulation(program);
+  }
+  if (verdict.violations.empty()) prove(program, arguments.capacity, verdict);
+  // A file on standard output stays alone there; the verdict is never left out.
+  std::ostream& out = prints_file(options) ? std::cerr : std::cout;
+  if (options.json)
+    print_json(program, verdict, out);
+  else
+    print(program, verdict, out);
+  write_files(subject, program, cost, timeline ? &*timeline : nullptr, options);
+  if (!verdict.violations.empty()) throw ExitCode{1};
+}
+
+}  // namespace
+
+void add_verify(CLI::App& app) {
+  CLI::App* verb = app.add_subcommand("verify", "Prove a schedule correct, or name what is wrong");
+  auto subject = std::make_shared<std::string>();
+  auto arguments = std::make_shared<VerifyArguments>();
+  verb->add_option("schedule", *subject, "Name (millrace list), plan file or CSV file")->required();
+  add_plan_options(*verb, arguments->plan);
+  verb->add_option_function<std::string>(
+      "--capacity",
+      [arguments](const std::string& text) {
+        arguments->capacity = static_cast<int>(whole_number("--capacity", text, 1));
+      },
+      "Messages that a bounded channel holds, for the second proof (default 1)");
+  verb->callback([subject, arguments] { run(*subject, *arguments); });
+}
+
+}  // namespace millrace::cli

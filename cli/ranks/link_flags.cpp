@@ -1,0 +1,56 @@
+// See link_flags.hpp.
+#include "cli/ranks/link_flags.hpp"
+
+#include <utility>
+
+#include "cli/numbers.hpp"
+#include "millrace/core/error.hpp"
+
+namespace millrace::cli {
+
+void add_link_flags(CLI::App& verb, LinkFlags& flags) {
+  verb.add_option("--endpoint", flags.link, "ipc, or tcp with keys")->capture_default_str();
+  verb.add_option("--interface", flags.interface, "Address to listen on, for tcp")
+      ->capture_default_str();
+  verb.add_option("--silence", flags.silence, "Seconds without a word until a rank counts as hung")
+      ->capture_default_str();
+  verb.add_option("--hang",
+                  flags.hang,
+                  "Least seconds of one action until its rank counts as hung; stretches "
+                  "to 16 times the longest of its kind, and 12 times for the first")
+      ->capture_default_str();
+  verb.add_option("--patience", flags.patience, "Seconds until all ranks must have met")
+      ->capture_default_str();
+  verb.add_flag("--insecure", flags.insecure, "tcp without keys");
+}
+
+void check(const LinkFlags& flags) {
+  require(flags.link == "ipc" || flags.link == "tcp",
+          "--endpoint " + flags.link + ": known are ipc, tcp");
+  require(flags.link == "tcp" || !flags.insecure,
+          "--insecure: only tcp has keys that could be left out; --endpoint is ipc");
+  require(flags.link == "tcp" || flags.interface == LinkFlags().interface,
+          "--interface " + flags.interface + ": only tcp listens at addresses; --endpoint is ipc");
+  for (const auto& [name, value] : {std::pair{"--silence", flags.silence},
+                                    std::pair{"--hang", flags.hang},
+                                    std::pair{"--patience", flags.patience}})
+    require(value >= 0.001 && value <= 1e6,
+            std::string(name) + " " + plain(value) + ": must be from 0.001 to 1000000 seconds");
+}
+
+std::chrono::milliseconds milliseconds(double seconds) {
+  return std::chrono::milliseconds(static_cast<std::int64_t>(1000 * seconds));
+}
+
+ZeroMqOptions endpoint_options(const LinkFlags& flags) {
+  check(flags);
+  ZeroMqOptions options;
+  options.link = flags.link == "ipc" ? ZeroMqLink::Ipc : ZeroMqLink::Tcp;
+  options.interface = flags.interface;
+  options.insecure = flags.insecure;
+  options.silence = milliseconds(flags.silence);
+  options.hang = milliseconds(flags.hang);
+  return options;
+}
+
+}  // namespace millrace::cli

@@ -1,0 +1,173 @@
+// See rank_measurement.hpp.
+#include "cli/ranks/rank_measurement.hpp"
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <fstream>
+#include <limits>
+#include <variant>
+
+#include "millrace/core/error.hpp"
+#include "millrace/scheduler/plan/graph.hpp"
+#include "millrace/scheduler/plan/simulate.hpp"
+#include "millrace/training/measurement.hpp"
+
+namespace millrace::cli {
+
+namespace {
+
+constexpr std::size_t kMostSteps = 32;
+constexpr std::size_t kMostBytes = std::size_t{4} << 20U;
+
+/// Names the machine since its last start: whoever has the same has the same clock.
+std::string this_machine() {
+  std::ifstream file("/proc/sys/kernel/random/boot_id");
+  std::string id;
+  file >> id;
+  return id;
+}
+
+void put(std::string& text, double value) {
+  std::array<char, sizeof value> bytes{};
+  std::memcpy(bytes.data(), &value, sizeof value);
+  text.append(bytes.data(), bytes.size());
+}
+
+double take(const std::string& text, std::size_t& at) {
+  double value = 0;
+  require(at + sizeof value <= text.size(), "a rank's timeline is cut short");
+  std::memcpy(&value, text.data() + at, sizeof value);
+  at += sizeof value;
+  return value;
+}
+
+std::array<std::vector<double>*, 5> memory_of(Cost& cost) {
+  return {&cost.memory_forward,
+          &cost.memory_input_peak,
+          &cost.memory_input,
+          &cost.memory_weight,
+          &cost.memory_boundary};
+}
+
+}  // namespace
+
+RankMeasurement::RankMeasurement(const TrainJob& job, const Trainer& trainer, Rank rank)
+    : job_(job), trainer_(trainer), rank_(rank) {
+  std::size_t longest = 1;  // over all ranks: all must keep the same steps
+  for (const auto& list : trainer.executor().program().ranks)
+    longest = std::max(longest, list.size());
+  most_ = std::clamp<std::size_t>(kMostBytes / (longest * sizeof(Interval)), 1, kMostSteps);
+  peaks_.resize(static_cast<std::size_t>(job.program.shape.ranks));
+}
+
+std::vector<std::int64_t> RankMeasurement::sizes() const {
+  return micro_batch_sizes(job_.full_batch(), job_.program.shape.micro_batches);
+}
+
+void RankMeasurement::after_step(const StepReport& report) {
+  for (std::size_t i = 0; i < report.peak_stash_bytes.size(); ++i)
+    peaks_[i] = std::max(peaks_[i], report.peak_stash_bytes[i]);
+  if (report.samples != job_.full_batch()) return;
+  // The first step pays for memory and caches; it counts only when there is no other.
+  if (seen_++ == 1 || steps_.size() == most_) steps_.pop_front();
+  const auto started = trainer_.executor().started().time_since_epoch();
+  steps_.push_back({std::chrono::duration<double>(started).count(),
+                    trainer_.executor().timeline().ranks[rank_.index()]});
+}
+
+double RankMeasurement::bubble() const {
+  const StepUse use = step_use(trainer_.executor().program(), trainer_.executor().timeline());
+  return use.ranks[rank_.index()].bubble(use.makespan);
+}
+
+std::string RankMeasurement::pack() const {
+  std::string text = this_machine() + "\n";
+  for (const Step& step : steps_) {
+    put(text, step.started);
+    put(text, static_cast<double>(step.row.size()));
+    for (const Interval& interval : step.row) {
+      put(text, interval.start);
+      put(text, interval.end);
+    }
+  }
+  return text;
+}
+
+std::vector<RankMeasurement::Step> RankMeasurement::unpack(const std::string& text,
+                                                           std::string& machine) {
+  std::size_t at = std::min(text.find('\n'), text.size() - 1) + 1;
+  machine = text.substr(0, at);
+  std::vector<Step> steps;
+  while (at < text.size()) {
+    Step& step = steps.emplace_back();
+    step.started = take(text, at);
+    step.row.resize(static_cast<std::size_t>(take(text, at)));
+    for (Interval& interval : step.row) {
+      interval.start = take(text, at);
+      interval.end = take(text, at);
+    }
+  }
+  return steps;
+}
+
+/// Each stage's stash bytes are known where it lives; copies of a stage say the same.
+void RankMeasurement::add_memory(Team& team, Cost& cost) const {
+  const auto stages = static_cast<std::size_t>(job_.program.shape.stages());
+  const std::int64_t rows = sizes().front();
+  Profile own(trainer_.executor().program());
+  own.add(trainer_.executor().timeline());
+  Cost mine = own.cost(trainer_.stages(), rows);
+  std::vector<double> values(stages, 0.0);  // how many ranks say something about the stage
+  for (std::size_t i = 0; i < stages; ++i)
+    for (const HostedStage& hosted : trainer_.stages())
+      if (hosted.stage.index() == i) values[i] = 1;
+  for (const auto* memory : memory_of(mine))
+    values.insert(values.end(), memory->begin(), memory->end());
+  team.sum(values, Topic::Measurement);
+  std::size_t at = stages;
+  for (auto* memory : memory_of(cost)) {
+    memory->assign(stages, 0.0);
+    for (std::size_t i = 0; i < stages; ++i) (*memory)[i] = values[at++] / std::max(1.0, values[i]);
+  }
+}
+
+RankMeasurement::Whole RankMeasurement::gather(Team& team, TrainOutcome& outcome) const {
+  const Program& program = trainer_.executor().program();
+  outcome.peak_counted = peaks_;
+  std::vector<double> peaks;
+  for (const std::size_t peak : predict_stash_peaks(program, trainer_.stages(), sizes()))
+    peaks.push_back(static_cast<double>(peak));
+  team.sum(peaks, Topic::Measurement);
+  for (const double peak : peaks) outcome.peak_predicted.push_back(static_cast<std::size_t>(peak));
+
+  const std::vector<std::string> texts = team.gather(pack(), Topic::Measurement);
+  std::vector<std::vector<Step>> of_rank(texts.size());
+  std::vector<std::string> machines(texts.size());
+  for (std::size_t i = 0; i < texts.size(); ++i) of_rank[i] = unpack(texts[i], machines[i]);
+
+  Whole whole;
+  Profile profile(program);
+  for (std::size_t k = 0; k < steps_.size(); ++k) {
+    Timeline timeline;
+    double first = std::numeric_limits<double>::infinity();
+    for (std::size_t i = 0; i < texts.size(); ++i)
+      if (machines[i] == machines[0]) first = std::min(first, of_rank[i].at(k).started);
+    for (std::size_t i = 0; i < texts.size(); ++i) {
+      Step& step = of_rank[i].at(k);
+      const double late = machines[i] == machines[0] ? step.started - first : 0;
+      for (Interval& interval : step.row) interval = {interval.start + late, interval.end + late};
+      timeline.ranks.push_back(std::move(step.row));
+    }
+    profile.add(timeline);
+    whole.last = std::move(timeline);
+  }
+  whole.cost = profile.cost(trainer_.stages(), sizes().front());
+  add_memory(team, whole.cost);
+  outcome.measured = profile.use();
+  const auto simulated = simulate(Graph(program), whole.cost);
+  outcome.simulated = step_use(program, std::get<Timeline>(simulated));
+  return whole;
+}
+
+}  // namespace millrace::cli

@@ -1,0 +1,240 @@
+// What a worker does when it trains: one rank's stages, the data where they need it, and on rank 0
+// the words and files of the whole.
+#include <algorithm>
+#include <array>
+#include <cstdio>
+#include <iomanip>
+#include <iostream>
+#include <memory>
+#include <optional>
+#include <set>
+#include <sstream>
+#include <unistd.h>
+
+#include <nlohmann/json.hpp>
+
+#include "cli/ranks/rank_measurement.hpp"
+#include "cli/ranks/rank_work.hpp"
+#include "cli/train/options.hpp"
+#include "cli/train/outputs.hpp"
+#include "cli/train/progress.hpp"
+#include "cli/train/report.hpp"
+#include "cli/usage.hpp"
+#include "cli/verbs.hpp"
+#include "millrace/core/error.hpp"
+#include "millrace/scheduler/plan/text.hpp"
+#include "millrace/training/rank_parts.hpp"
+#include "millrace/training/weights_hash.hpp"
+
+namespace millrace::cli {
+
+namespace {
+
+std::string joined(const std::vector<int>& numbers) {
+  std::string text;
+  for (const int number : numbers) text += (text.empty() ? "" : ",") + std::to_string(number);
+  return text;
+}
+
+/// All digits: two rates that differ in the last one are two rates.
+std::string exact(double number) {
+  std::array<char, 40> text{};
+  std::snprintf(text.data(), text.size(), "%.17g", number);
+  return text.data();
+}
+
+/// Everything that decides bits, or whether two ranks understand each other.
+HelloFields hello_of(const TrainJob& job) {
+  const TrainerOptions& options = job.options;
+  HelloFields fields = build_fields();
+  const HelloFields own = {
+      {"work", "train"},
+      {"schedule", job.program.name},
+      {"plan", plan_hash(job.program)},
+      {"model", job.model.text},
+      {"cut", joined(options.boundaries)},
+      {"data", job.flags.data},
+      {"precision", "f32"},
+      {"seed", std::to_string(options.seed)},
+      {"batch size", std::to_string(options.batch_size)},
+      {"last batch", job.flags.last_batch},
+      {"epochs", std::to_string(options.epochs)},
+      {"steps", std::to_string(options.steps)},
+      {"optimizer", std::string(name_of(options.optimizer.kind))},
+      {"learning rate", exact(options.learning_rate.base)},
+      {"learning-rate schedule", std::string(name_of(options.learning_rate.kind))},
+      {"warm-up", job.flags.warm_up ? std::to_string(*job.flags.warm_up) : "a twentieth"},
+      {"weight decay", exact(options.optimizer.weight_decay)},
+      {"clip norm", options.clip_norm ? exact(*options.clip_norm) : "none"},
+      {"recompute", options.recompute ? "yes" : "no"},
+      {"checkpoint step", "0"}};
+  fields.insert(fields.end(), own.begin(), own.end());
+  return fields;
+}
+
+std::string processes(int count) {
+  return std::to_string(count) + (count == 1 ? " process" : " processes");
+}
+
+/// A line on standard error, which is a rank's log. Rank 0 leaves it out: its own is what a person
+/// sees, who has the progress and the results.
+void note(Rank rank, const std::string& text) {
+  if (rank != Rank{0}) std::cerr << "rank " + std::to_string(rank.value) + text + "\n";
+}
+
+void note_begin(const Shape& shape, Rank rank) {
+  std::set<int> mine;
+  for (int i = 0; i < shape.replicas(); ++i)
+    for (int stage = 0; stage < shape.stages(); ++stage)
+      if (shape.rank(Replica{i}, Stage{stage}) == rank) mine.insert(stage);
+  note(rank,
+       " of " + std::to_string(shape.ranks) + ": " + (mine.size() == 1 ? "stage " : "stages ") +
+           joined({mine.begin(), mine.end()}) + ", process " + std::to_string(::getpid()));
+}
+
+void note_end(const TrainOutcome& outcome, Rank rank) {
+  std::ostringstream text;
+  text << ": done after " << outcome.updates << (outcome.updates == 1 ? " update" : " updates")
+       << " in " << std::fixed << std::setprecision(1) << outcome.fit.seconds << " s";
+  note(rank, text.str());
+}
+
+/// The train verb's own options, typed after "--".
+TrainJob train_job(std::vector<std::string> words, int world) {
+  words.insert(words.begin(), "train");
+  std::reverse(words.begin(), words.end());  // as CLI11 wants them
+  CLI::App app("Train", "millrace");
+  CLI::App& verb = *app.add_subcommand("train");
+  TrainFlags train;
+  add_train_flags(verb, train);
+  refuse_overlong_numbers(verb);
+  CLI::Option& executor = *verb.get_option("--executor");
+  executor.group("");  // not in the help of what does not take it
+  try {
+    app.parse(words);
+  } catch (const CLI::ParseError& error) {
+    if (error.get_exit_code() == 0) throw ExitCode{app.exit(error)};  // --help
+    throw InvalidArgument(usage_sentence(app, error, "train"));
+  }
+  if (!train.config.empty()) read_config(verb, train.config);
+  require(executor.count() == 0 || train.executor == "ranks",
+          "--executor " + train.executor +
+              ": ranks in processes of their own always run the rank executor; the option is for "
+              "millrace train, in one process");
+  if (verb.get_option("--stages")->count() == 0 && train.plan.empty()) train.stages = world;
+  TrainJob job = plan_job(verb, train);
+  require(job.program.shape.ranks == world,
+          "--stages " + std::to_string(job.program.shape.ranks) +
+              (world == 1 ? ": there is " : ": there are ") + processes(world) +
+              ", one per pipeline rank");
+  return job;
+}
+
+bool needs_data(const TrainJob& job, Rank rank) {
+  const Shape& shape = job.program.shape;
+  for (int i = 0; i < shape.replicas(); ++i)
+    for (const int stage : {0, shape.stages() - 1})
+      if (shape.rank(Replica{i}, Stage{stage}) == rank) return true;
+  return false;
+}
+
+Dataset of_size(const std::string& name, std::int64_t samples) {
+  return {name, Tensor(DType::F32, {samples, 0}), Tensor(DType::I32, {samples, 0})};
+}
+
+/// How much data there is and which, for whoever read it; machines may have files of one name.
+std::string account_of(const TrainTest& data) {
+  if (data.train.size() == 0) return {};
+  const std::string contents = combine_digests({{"1", tensor_digest(data.train.features)},
+                                                {"2", tensor_digest(data.train.targets)},
+                                                {"3", tensor_digest(data.test.features)},
+                                                {"4", tensor_digest(data.test.targets)}});
+  return std::to_string(data.train.size()) + " training samples, " +
+         std::to_string(data.test.size()) + " test samples, contents " + contents;
+}
+
+/// Ranks with the first or the last stage have read the data; the others hear how much it is.
+TrainTest agreed_data(const TrainJob& job, TrainTest mine, Team& team) {
+  std::string said;
+  for (const std::string& theirs : team.gather(account_of(mine), Topic::Data)) {
+    if (!said.empty() && !theirs.empty() && said != theirs)
+      throw Mismatch("data differs: " + said + " here, " + theirs + " there");
+    if (said.empty()) said = theirs;
+  }
+  if (mine.train.size() != 0) return mine;
+  std::istringstream words(said);
+  std::int64_t train = 0;
+  std::int64_t test = 0;
+  std::string word;
+  words >> train >> word >> word >> test;
+  return {of_size(job.flags.data, train), of_size(job.flags.data, test)};
+}
+
+void report(const TrainJob& job, const TrainOutcome& outcome) {
+  if (job.flags.json) {
+    auto document = nlohmann::ordered_json::parse(outcome_json(job, outcome));
+    document["settings"]["executor"] = "processes";
+    document["processes"] = job.options.ranks;
+    std::cout << document.dump(2) << std::endl;
+    return;
+  }
+  print_outcome(std::cout, job, outcome);
+  std::cout << processes(job.options.ranks) << std::endl;
+}
+
+/// The first rank's progress, on a terminal or not; the idle share is its own.
+Progress progress_of(const TrainJob& job) {
+  std::ostream& stream = job.flags.json ? std::cerr : std::cout;
+  const bool moves = isatty(job.flags.json ? STDERR_FILENO : STDOUT_FILENO) == 1;
+  return {stream, moves, job.epochs(), "bubble of rank 0"};
+}
+
+/// The files, opened by the rank that writes them.
+std::optional<TrainOutputs> outputs_of(const TrainJob& job, bool speaks) {
+  if (!speaks) return std::nullopt;
+  return std::optional<TrainOutputs>(std::in_place, job.flags);
+}
+
+void train(const TrainJob& job, Endpoint& endpoint, Team& team) {
+  const bool speaks = endpoint.rank() == Rank{0};
+  auto outputs = outputs_of(job, speaks);
+  Trainer trainer(rank_parts(job.model, job.program, job.options, endpoint, team), job.options);
+  RankMeasurement measurement(job, trainer, endpoint.rank());
+  Progress progress = progress_of(job);
+  trainer.on_step = [&](const StepReport& report) {
+    measurement.after_step(report);
+    if (speaks) progress.step(report, measurement.bubble());
+  };
+  if (speaks) trainer.on_epoch = [&](const EpochReport& epoch) { progress.epoch(epoch); };
+  TrainOutcome outcome;
+  outcome.fit = trainer.fit(job.data.train);
+  outcome.updates = trainer.global_step();
+  outcome.score = trainer.evaluate(job.data.test);
+  outcome.weights_hash = trainer.weights_hash();
+  const RankMeasurement::Whole whole = measurement.gather(team, outcome);
+  note_end(outcome, endpoint.rank());
+  if (!outputs) return;
+  outputs->write(trainer.executor().program(), whole.last, whole.cost);
+  report(job, outcome);
+}
+
+}  // namespace
+
+void check_train(const std::vector<std::string>& options, int world) {
+  static_cast<void>(train_job(options, world));
+}
+
+RankWork train_work(const std::vector<std::string>& options, Rank rank, int world) {
+  const auto job = std::make_shared<TrainJob>(train_job(options, world));
+  note_begin(job->program.shape, rank);
+  // Before the ranks meet, so that a file that is missing is told by whom it concerns.
+  const auto data = std::make_shared<TrainTest>();
+  if (needs_data(*job, rank)) *data = read_data(*job);
+  return {
+      hello_of(*job), channel_depths(job->program), [job, data](Endpoint& endpoint, Team& team) {
+        supply_data(*job, agreed_data(*job, std::move(*data), team));
+        train(*job, endpoint, team);
+      }};
+}
+
+}  // namespace millrace::cli

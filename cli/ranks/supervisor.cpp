@@ -1,0 +1,311 @@
+// See supervisor.hpp.
+#include "cli/ranks/supervisor.hpp"
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <csignal>
+#include <cstdio>
+#include <cstring>
+#include <deque>
+#include <fcntl.h>
+#include <iostream>
+#include <poll.h>
+#include <sched.h>
+#include <sys/prctl.h>
+#include <sys/signalfd.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <system_error>
+#include <thread>
+#include <unistd.h>
+
+#include "cli/exit_codes.hpp"
+#include "millrace/core/error.hpp"
+
+namespace millrace::cli {
+
+namespace {
+
+constexpr std::size_t kTailLines = 25;
+
+/// A hang-up that is ignored stays so, here and in the workers: under nohup the work goes on when
+/// its user has gone. Otherwise it counts as a termination. SIGINT and SIGTERM are taken even where
+/// they are ignored: scripts ignore SIGINT for what they start with `&`, and it is sent on purpose.
+sigset_t signals_to_watch() {
+  sigset_t set;
+  sigemptyset(&set);
+  for (const int signal : {SIGINT, SIGTERM}) sigaddset(&set, signal);
+  struct sigaction hang_up {};
+  ::sigaction(SIGHUP, nullptr, &hang_up);
+  if (hang_up.sa_handler != SIG_IGN) sigaddset(&set, SIGHUP);
+  return set;
+}
+
+/// Of a worker, which inherits what is ignored and what is blocked. System calls only. The default
+/// comes first: what was sent meanwhile waits until it is unblocked, and is not ignored then.
+void hear_again(const sigset_t& watched) {
+  struct sigaction standard {};
+  standard.sa_handler = SIG_DFL;
+  for (const int signal : {SIGINT, SIGTERM}) ::sigaction(signal, &standard, nullptr);
+  ::pthread_sigmask(SIG_UNBLOCK, &watched, nullptr);
+}
+
+/// What an exit status means for the job; higher ranks explain lower ones.
+int weight_of(int status) {
+  if (WIFSIGNALED(status)) return 3;
+  const int code = WEXITSTATUS(status);
+  if (code == kDone) return 0;
+  if (code == kLostPeer) return 1;  // somebody else was lost: look for who
+  return code == kHang ? 2 : 3;
+}
+
+/// It failed because another rank did, and says which.
+bool blames_another(int status) {
+  return weight_of(status) == 1 || weight_of(status) == 2;
+}
+
+int code_of(int status) {
+  return WIFSIGNALED(status) ? kLostPeer : WEXITSTATUS(status);
+}
+
+std::string end_of(int status) {
+  if (WIFSIGNALED(status))
+    return std::string("was ended by signal ") + std::to_string(WTERMSIG(status)) + " (" +
+           ::sigdescr_np(WTERMSIG(status)) + ")";
+  return "ended with exit code " + std::to_string(WEXITSTATUS(status));
+}
+
+void bind_to_core(int rank) {
+  const unsigned cores = std::max(1U, std::thread::hardware_concurrency());
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  CPU_SET(static_cast<unsigned>(rank) % cores, &set);
+  ::sched_setaffinity(0, sizeof set, &set);
+}
+
+}  // namespace
+
+Supervisor::Supervisor(SupervisorOptions options)
+    : options_(std::move(options)),
+      watched_(signals_to_watch()),
+      signals_(::signalfd(-1, &watched_, SFD_CLOEXEC | SFD_NONBLOCK)) {
+  if (signals_ < 0)
+    throw Error(std::string("cannot watch signals: ") + std::generic_category().message(errno));
+  ::pthread_sigmask(SIG_BLOCK, &watched_, nullptr);
+  ::signal(SIGCHLD, SIG_DFL);  // were it ignored, nobody would tell us how a worker ended
+}
+
+Supervisor::~Supervisor() {
+  signal_all(SIGKILL);
+  for (Worker& worker : workers_) {
+    if (!worker.status) ::waitpid(worker.process, nullptr, 0);
+    if (worker.pidfd >= 0) ::close(worker.pidfd);
+  }
+  if (errors_ >= 0) ::close(errors_);
+  ::close(signals_);
+  ::pthread_sigmask(SIG_UNBLOCK, &watched_, nullptr);
+}
+
+void Supervisor::become(const std::vector<std::string>& command, int rank, int errors) const {
+  // Between fork and exec: system calls only.
+  ::setpgid(0, 0);
+  hear_again(watched_);
+  if (options_.bind_cores) bind_to_core(rank);
+  const int nothing = ::open("/dev/null", O_RDONLY | O_CLOEXEC);
+  ::dup2(nothing, STDIN_FILENO);
+  ::dup2(errors, STDERR_FILENO);
+  if (rank != 0) ::dup2(errors, STDOUT_FILENO);
+  std::vector<std::string> words = command;
+  std::vector<char*> arguments;
+  for (std::string& word : words) arguments.push_back(word.data());
+  arguments.push_back(nullptr);
+  ::execv(arguments.front(), arguments.data());
+  ::_exit(127);
+}
+
+void Supervisor::start(const std::vector<std::string>& command) {
+  const int rank = static_cast<int>(workers_.size());
+  Worker worker;
+  worker.log = options_.log_directory + "/rank-" + std::to_string(rank) + ".log";
+  std::array<int, 2> ends = {-1, -1};
+  int errors = ::open(worker.log.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
+  require(errors >= 0, "the log " + worker.log + " cannot be written");
+  if (rank == 0) {
+    ::close(errors);
+    first_log_.open(worker.log);
+    if (::pipe2(ends.data(), O_CLOEXEC) != 0) throw Error("cannot make a pipe");
+    errors_ = ends[0];
+    errors = ends[1];
+  }
+  const pid_t parent = ::getpid();
+  worker.process = ::fork();
+  if (worker.process == 0) {
+    ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+    if (::getppid() != parent) ::_exit(127);  // ended before it could be promised
+    become(command, rank, errors);
+  }
+  ::close(errors);
+  if (worker.process < 0)
+    throw Error(std::string("cannot start a process: ") + std::generic_category().message(errno));
+  ::setpgid(worker.process, worker.process);  // both sides set it, whoever comes first
+  worker.pidfd = static_cast<int>(::syscall(SYS_pidfd_open, worker.process, 0));
+  // The others say this themselves; what rank 0 says comes on the terminal, where it would disturb.
+  if (rank == 0)
+    first_log_ << "rank 0: process " << worker.process << "; its results are on standard output\n"
+               << std::flush;
+  workers_.push_back(std::move(worker));
+}
+
+void Supervisor::signal_all(int signal) {
+  for (Worker& worker : workers_) {
+    if (worker.status || worker.process <= 0) continue;
+    worker.killed_by_us = true;
+    ::kill(-worker.process, signal);
+    ::kill(-worker.process, SIGCONT);  // a stopped process would never hear it
+  }
+}
+
+void Supervisor::take_signal() {
+  signalfd_siginfo info{};
+  if (::read(signals_, &info, sizeof info) != sizeof info) return;
+  const int signal = static_cast<int>(info.ssi_signo);
+  if (received_ != 0) return signal_all(SIGKILL);  // asked twice: at once
+  received_ = signal;
+  signal_all(signal);
+  kill_at_ = Clock::now() + options_.grace;
+}
+
+void Supervisor::copy_errors() {
+  std::array<char, 4096> bytes{};
+  const ssize_t count = ::read(errors_, bytes.data(), bytes.size());
+  if (count > 0) {
+    std::cerr.write(bytes.data(), count).flush();
+    first_log_.write(bytes.data(), count).flush();
+    return;
+  }
+  ::close(errors_);
+  errors_ = -1;
+}
+
+void Supervisor::reap(Worker& worker) {
+  int status = 0;
+  constexpr int kEverything = WNOHANG | WUNTRACED | WCONTINUED;
+  if (worker.status || ::waitpid(worker.process, &status, kEverything) != worker.process) return;
+  if (WIFCONTINUED(status)) return worker.stopped.reset();
+  if (WIFSTOPPED(status)) {
+    worker.stopped = {WSTOPSIG(status), Clock::now()};
+    return;
+  }
+  worker.status = status;
+  worker.ended = Clock::now();
+  ::kill(-worker.process, SIGKILL);  // whatever it started itself
+  if (weight_of(status) == 0 || kill_at_) return;
+  kill_at_ = worker.ended + options_.grace;
+  announce(worker);
+}
+
+/// Written aside and moved, so that nobody reads half a sentence. Only causes: a rank that gave up
+/// on another one is not to blame, and ranks that were built for different things tell each other.
+void Supervisor::announce(const Worker& worker) const {
+  if (weight_of(*worker.status) < 3 || code_of(*worker.status) == kMismatch) return;
+  if (options_.obituary.empty()) return;
+  const std::string aside = options_.obituary + ".new";
+  std::ofstream(aside) << "rank " << &worker - workers_.data() << " " << end_of(*worker.status)
+                       << '\n';
+  std::rename(aside.c_str(), options_.obituary.c_str());
+}
+
+/// The ranks watch each other; this is for one that stops when no other is left to see it.
+void Supervisor::end_stopped() {
+  for (Worker& worker : workers_) {
+    if (worker.status || worker.killed_by_us || !worker.stopped) continue;
+    if (Clock::now() - worker.stopped->since < options_.silence + options_.grace) continue;
+    worker.killed_by_us = true;
+    ::kill(-worker.process, SIGKILL);
+  }
+}
+
+void Supervisor::poll_once() {
+  std::vector<pollfd> items = {{signals_, POLLIN, 0}, {errors_, POLLIN, 0}};
+  for (const Worker& worker : workers_)
+    items.push_back({worker.status ? -1 : worker.pidfd, POLLIN, 0});
+  ::poll(items.data(), items.size(), kill_at_ ? 50 : 1000);
+  if ((items[0].revents & POLLIN) != 0) take_signal();
+  if (items[1].revents != 0) copy_errors();
+  for (Worker& worker : workers_) reap(worker);
+  end_stopped();
+  if (kill_at_ && Clock::now() > *kill_at_) signal_all(SIGKILL);
+}
+
+bool Supervisor::all_ended() const {
+  return std::all_of(
+      workers_.begin(), workers_.end(), [](const Worker& worker) { return worker.status; });
+}
+
+const Supervisor::Worker* Supervisor::culprit() const {
+  const Worker* worst = nullptr;
+  for (const Worker& worker : workers_) {
+    if (worker.killed_by_us || weight_of(*worker.status) == 0) continue;
+    if (worst == nullptr || weight_of(*worker.status) > weight_of(*worst->status) ||
+        (weight_of(*worker.status) == weight_of(*worst->status) && worker.ended < worst->ended))
+      worst = &worker;
+  }
+  return worst;
+}
+
+/// Whose report tells of a rank that was ended by a signal and so says nothing itself. One that had
+/// finished before has nothing to tell.
+const Supervisor::Worker* Supervisor::witness() const {
+  for (const Worker& worker : workers_)
+    if (!worker.killed_by_us && blames_another(*worker.status)) return &worker;
+  return nullptr;
+}
+
+void Supervisor::explain(const Worker& worker) const {
+  const auto number = &worker - workers_.data();
+  const std::string rank = "rank " + std::to_string(number);
+  std::deque<std::string> tail;
+  std::ifstream log;
+  if (number != 0) log.open(worker.log);  // what rank 0 said was passed on at once
+  for (std::string line; std::getline(log, line);) {
+    tail.push_back(std::move(line));
+    if (tail.size() > kTailLines) tail.pop_front();
+  }
+  for (const std::string& line : tail) std::cerr << "[" << rank << "] " << line << '\n';
+  std::cerr << "millrace launch: " << rank << " " << end_of(*worker.status) << '\n';
+}
+
+/// Those that stood still until we killed them. Tells whether there were any.
+bool Supervisor::name_stopped() const {
+  bool any = false;
+  for (const Worker& worker : workers_) {
+    if (!worker.killed_by_us || !worker.stopped) continue;
+    any = true;
+    std::cerr << "millrace launch: rank " << &worker - workers_.data() << " was stopped (signal "
+              << worker.stopped->signal << ") and did not go on\n";
+  }
+  return any;
+}
+
+/// Says what happened, the cause last.
+int Supervisor::verdict() const {
+  const Worker* worst = culprit();
+  if (worst == nullptr) return name_stopped() ? kHang : kDone;
+  const Worker* other = WIFSIGNALED(*worst->status) ? witness() : nullptr;
+  if (other != nullptr) explain(*other);
+  explain(*worst);
+  // The ranks found it silent; that it was stopped is known only here.
+  if (blames_another(*worst->status)) name_stopped();
+  return code_of(*worst->status);
+}
+
+int Supervisor::wait() {
+  while (!all_ended()) poll_once();
+  while (errors_ >= 0) copy_errors();
+  if (!workers_.empty()) first_log_ << "rank 0 " << end_of(*workers_.front().status) << std::endl;
+  if (received_ != 0) return received_ == SIGINT ? kInterrupted : kTerminated;
+  return verdict();
+}
+
+}  // namespace millrace::cli

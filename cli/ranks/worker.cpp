@@ -1,0 +1,143 @@
+// millrace worker: one rank of a job. Started by launch, or by an engine on any machine.
+#include <filesystem>
+#include <iostream>
+#include <memory>
+#include <optional>
+
+#include "cli/ranks/environment.hpp"
+#include "cli/ranks/keys.hpp"
+#include "cli/ranks/link_flags.hpp"
+#include "cli/ranks/rank_work.hpp"
+#include "cli/verbs.hpp"
+#include "millrace/core/error.hpp"
+#include "millrace/stages/compiled.hpp"
+#include "millrace/training/endpoint_team.hpp"
+#include "millrace/transport/environment.hpp"
+
+namespace millrace::cli {
+
+namespace {
+
+struct WorkerFlags {
+  std::optional<int> rank, world;
+  std::string rendezvous, keys, obituary;
+  LinkFlags link = {.link = "tcp"};
+  std::uint64_t job = 0;
+  std::vector<std::string> command;
+};
+
+std::string dispatch_level() {
+  if (__builtin_cpu_supports("avx512f")) return "avx512";
+  return __builtin_cpu_supports("avx2") ? "avx2" : "baseline";
+}
+
+Identity identity_of(const WorkerFlags& flags) {
+  Identity identity = find_identity(
+      {.rank = flags.rank, .world = flags.world, .rendezvous = flags.rendezvous}, environment());
+  require(identity.rank.has_value(),
+          "nobody says which rank this is: give --rank, or start it by an engine");
+  require(identity.world.has_value(),
+          "nobody says how many ranks there are: give --world, or set MILLRACE_WORLD");
+  require(!identity.rendezvous.empty() || *identity.world == 1,
+          "nobody says where the ranks meet: give --rendezvous tcp://host:port");
+  return identity;
+}
+
+/// This rank's file where the folder that millrace keys made was named: the same words for all
+/// ranks.
+std::string key_file(const std::string& path, Rank rank) {
+  if (!std::filesystem::is_directory(path)) return path;
+  return path + "/keys-" + std::to_string(rank.value);
+}
+
+ZeroMqOptions endpoint_of(const WorkerFlags& flags,
+                          const Identity& identity,
+                          const RankWork& work) {
+  ZeroMqOptions options = endpoint_options(flags.link);
+  options.rank = Rank{*identity.rank};
+  options.world = *identity.world;
+  options.job = flags.job;
+  options.depths = work.depths;
+  if (identity.rendezvous.starts_with("ipc://"))
+    options.directory = identity.rendezvous.substr(6, identity.rendezvous.rfind('/') - 6);
+  require(flags.keys.empty() || !options.insecure,
+          "--keys and --insecure: with keys nobody else can read or change the training, without "
+          "them everybody can; give one of the two");
+  require(
+      options.world == 1 || options.link == ZeroMqLink::Tcp ||
+          identity.rendezvous.starts_with("ipc://"),
+      "--endpoint ipc: ranks of one machine meet at ipc://directory/name, but --rendezvous is " +
+          identity.rendezvous);
+  if (!flags.keys.empty())
+    options.keys = read_key_file(key_file(flags.keys, options.rank), options.rank, options.world);
+  require(options.link == ZeroMqLink::Ipc || options.insecure || !flags.keys.empty(),
+          "--endpoint tcp: give --keys FILE (millrace keys makes them), or --insecure");
+  return options;
+}
+
+void run(const WorkerFlags& flags) {
+  const Identity identity = identity_of(flags);
+  if (flags.link.insecure && flags.link.link == "tcp")
+    std::cerr << "millrace: --insecure: whoever reaches "
+              << flags.link.interface << " can read and change this training\n";
+  const RankWork work = rank_work(flags.command, Rank{*identity.rank}, *identity.world);
+  const auto endpoint = meet({.url = identity.rendezvous,
+                              .fields = work.fields,
+                              .patience = milliseconds(flags.link.patience),
+                              .obituary = flags.obituary},
+                             endpoint_of(flags, identity, work),
+                             std::make_shared<ZeroMqContext>());
+  EndpointTeam team(*endpoint);
+  work.run(*endpoint, team);
+  endpoint->goodbye(std::chrono::steady_clock::now() + std::chrono::seconds(30));
+}
+
+/// Takes the name of the work off the words.
+bool takes_train(std::vector<std::string>& words) {
+  const std::string name = words.empty() ? std::string() : words.front();
+  require(name == "train" || name == "doctor",
+          (name.empty() ? std::string() : "'" + name + "': ") +
+              "ranks train or doctor; type -- train and its options last");
+  words.erase(words.begin());
+  return name == "train";
+}
+
+}  // namespace
+
+HelloFields build_fields() {
+  return {{"library version", MILLRACE_VERSION},
+          {"processor", dispatch_level()},
+          {"compiled code", compiled_code()}};
+}
+
+RankWork rank_work(std::vector<std::string> words, Rank rank, int world) {
+  const bool trains = takes_train(words);
+  return trains ? train_work(words, rank, world) : doctor_work(words, world);
+}
+
+void check_work(std::vector<std::string> words, int world) {
+  const bool trains = takes_train(words);
+  trains ? check_train(words, world) : static_cast<void>(doctor_work(words, world));
+}
+
+void add_worker(CLI::App& app) {
+  CLI::App* verb = app.add_subcommand(
+      "worker", "One rank of a job, started by an engine: worker [options] -- train ...");
+  auto flags = std::make_shared<WorkerFlags>();
+  verb->add_option("--rank", flags->rank, "This process's rank; else the engine's variables");
+  verb->add_option("--world", flags->world, "Number of processes; else the engine's variables");
+  verb->add_option(
+      "--rendezvous", flags->rendezvous, "Where rank 0 listens: tcp://host:port, or ipc://path");
+  verb->add_option(
+      "--keys", flags->keys, "Folder that millrace keys made, or this rank's file of it");
+  verb->add_option("--job", flags->job, "Number of the job; equal on all ranks")
+      ->capture_default_str();
+  verb->add_option("--obituary",
+                   flags->obituary,
+                   "File that appears when a rank ended before all had met, and says which");
+  add_link_flags(*verb, flags->link);
+  verb->add_option("command", flags->command, "-- train or doctor, and its options")->required();
+  verb->callback([flags] { run(*flags); });
+}
+
+}  // namespace millrace::cli

@@ -1,0 +1,88 @@
+// The flags of `millrace train` and their configuration file.
+#include <fstream>
+
+#include "cli/train/options.hpp"
+#include "cli/usage.hpp"
+#include "millrace/core/error.hpp"
+
+namespace millrace::cli {
+
+void add_train_flags(CLI::App& verb, TrainFlags& flags) {
+  verb.add_option("--model", flags.model, "mlp:IN-...-OUT[,relu|gelu|tanh][,norm][,dropout=X]")
+      ->capture_default_str();
+  verb.add_option("--data", flags.data, "digits, csv:FILE (label last) or idx:FOLDER")
+      ->capture_default_str();
+  verb.add_option("--stages", flags.stages, "Pipeline ranks p")->capture_default_str();
+  verb.add_option("--micro-batches", flags.micro_batches, "Micro-batches m per mini-batch")
+      ->capture_default_str();
+  verb.add_option("--batch-size", flags.batch_size, "Samples of a mini-batch")
+      ->capture_default_str();
+  verb.add_option("--schedule", flags.schedule, "A name of millrace list")->capture_default_str();
+  verb.add_option("--chunks", flags.chunks, "Stages per rank, for chunked schedules");
+  verb.add_option("--plan", flags.plan, "Run this plan file instead of a named schedule");
+  verb.add_option("--partition", flags.partition, "even, time, or first layers B1,B2,...")
+      ->capture_default_str();
+  verb.add_option("--executor", flags.executor, "flow-graph, ranks or sequential")
+      ->capture_default_str();
+  verb.add_flag("--recompute", flags.recompute, "Keep stage inputs alone, run forwards again");
+  verb.add_option("--epochs", flags.epochs, "Passes over the data (60)");
+  verb.add_option("--steps", flags.steps, "Mini-batches in all, instead of --epochs");
+  verb.add_option("--optimizer", flags.optimizer, "sgd, momentum, adam or adamw")
+      ->capture_default_str();
+  verb.add_option("--lr", flags.lr, "Largest learning rate (3e-3 for adam and adamw, else 1e-2)");
+  verb.add_option("--warmup", flags.warm_up, "Updates of the linear warm-up (a twentieth of all)");
+  verb.add_option("--lr-schedule", flags.lr_schedule, "constant, linear or cosine")
+      ->capture_default_str();
+  verb.add_option("--weight-decay", flags.weight_decay, "Weight decay (0.1 for adamw, else 0)");
+  verb.add_option("--clip-norm",
+                  flags.clip_norm,
+                  "Largest gradient norm over all stages (1 for adamw, else none)");
+  verb.add_option("--dropout", flags.dropout, "Dropout behind every linear layer but the last");
+  verb.add_option("--seed", flags.seed, "Of initial weights, split, shuffling, dropout")
+      ->capture_default_str();
+  verb.add_option("--last-batch", flags.last_batch, "update or drop")->capture_default_str();
+  verb.add_option("--trace", flags.trace, "Write the last step for Perfetto and Chrome (JSON)");
+  verb.add_option("--svg", flags.svg, "Write the last step as a picture");
+  verb.add_option("--profile", flags.profile, "Write measured costs, for simulate --costs");
+  verb.add_flag("--json", flags.json, "Print one JSON object at the end, progress to stderr");
+  verb.add_option("--config", flags.config, "Read options from a TOML or INI file");
+  refuse_overlong_numbers(verb);
+}
+
+namespace {
+
+std::vector<CLI::ConfigItem> items_of(const std::string& file) {
+  std::ifstream stream(file);
+  require(stream.good(), "--config " + file + ": the file cannot be opened");
+  try {
+    return CLI::ConfigTOML().from_config(stream);
+  } catch (const CLI::Error& error) {
+    throw InvalidArgument("--config " + file + ": " + error.what());
+  }
+}
+
+}  // namespace
+
+void read_config(CLI::App& verb, const std::string& file) {
+  for (const CLI::ConfigItem& item : items_of(file)) {
+    if (item.name == "++" || item.name == "--") continue;  // begin and end of a section
+    const bool in_place =
+        item.parents.empty() || (item.parents.size() == 1 && item.parents[0] == verb.get_name());
+    CLI::Option* option = verb.get_option_no_throw("--" + item.name);
+    require(in_place && option != nullptr && item.name != "config" && item.name != "help",
+            "--config " + file + ": '" + item.fullname() + "' is no option of " + verb.get_name() +
+                suggested_option("--" + item.name, verb));
+    if (option->count() > 0) continue;  // the command line wins
+    try {
+      // A partition is one comma-separated value, which the file may write as a list.
+      std::string value;
+      for (const std::string& input : item.inputs) value += (value.empty() ? "" : ",") + input;
+      option->add_result(value);
+      option->run_callback();
+    } catch (const CLI::Error& error) {
+      throw InvalidArgument("--config " + file + ": " + error.what());
+    }
+  }
+}
+
+}  // namespace millrace::cli

@@ -1,0 +1,307 @@
+// From flags to a job: each check refuses in one sentence.
+#include "cli/train/options.hpp"
+
+#include <algorithm>
+#include <charconv>
+#include <fstream>
+#include <limits>
+#include <sstream>
+
+#include "cli/train/layer_times.hpp"
+#include "millrace/core/error.hpp"
+#include "millrace/scheduler/plan/generators.hpp"
+#include "millrace/scheduler/plan/text.hpp"
+#include "millrace/scheduler/run/executors.hpp"
+#include "millrace/stages/partition.hpp"
+
+namespace millrace::cli {
+
+namespace {
+
+constexpr std::int64_t kMost = 1'000'000'000;
+
+/// Runs `work`; what it refuses is said about the option as typed.
+template <class Work>
+auto about(const std::string& option, const std::string& value, Work work) {
+  try {
+    return work();
+  } catch (const InvalidArgument& error) {
+    throw InvalidArgument(option + " " + value + ": " + error.what());
+  } catch (const DataError& error) {
+    throw InvalidArgument(option + " " + value + ": " + error.what());
+  }
+}
+
+void require_count(const std::string& option, std::int64_t value, std::int64_t most = kMost) {
+  require(value >= 1 && value <= most,
+          option + " " + std::to_string(value) + ": must be from 1 to " + std::to_string(most));
+}
+
+std::string short_number(double value) {
+  std::ostringstream text;
+  text << value;
+  return text.str();
+}
+
+void require_between(const std::string& option, double value, double least, double below) {
+  require(value >= least && value < below,
+          option + " " + short_number(value) + ": must be at least " + short_number(least) +
+              (below < std::numeric_limits<double>::infinity() ? " and below " + short_number(below)
+                                                               : " and finite"));
+}
+
+void check_numbers(const TrainFlags& flags) {
+  constexpr std::int64_t kMostUnits = 1'000'000;
+  require_count("--stages", flags.stages, 4096);
+  require_count("--micro-batches", flags.micro_batches, kMostUnits);
+  require_count("--batch-size", flags.batch_size);
+  if (flags.chunks) require_count("--chunks", *flags.chunks, 4096);
+  if (flags.epochs) require_count("--epochs", *flags.epochs);
+  if (flags.steps) require_count("--steps", *flags.steps);
+  require(!flags.epochs || !flags.steps, "--epochs and --steps: give one of them");
+  require(flags.seed >= 0, "--seed " + std::to_string(flags.seed) + ": must be at least 0");
+  constexpr double kNone = std::numeric_limits<double>::infinity();
+  if (flags.warm_up)
+    require(*flags.warm_up >= 0,
+            "--warmup " + std::to_string(*flags.warm_up) + ": must be at least 0 updates");
+  if (flags.lr) require_between("--lr", *flags.lr, 0, kNone);
+  if (flags.weight_decay) require_between("--weight-decay", *flags.weight_decay, 0, kNone);
+  if (flags.dropout) require_between("--dropout", *flags.dropout, 0, 1);
+  if (flags.clip_norm)
+    require(*flags.clip_norm > 0,
+            "--clip-norm " + short_number(*flags.clip_norm) + ": must be above 0");
+}
+
+ModelSpec model_of(const TrainFlags& flags) {
+  std::string text = flags.model;
+  if (flags.dropout) {
+    require(text.find("dropout") == std::string::npos,
+            "--dropout " + short_number(*flags.dropout) + ": the model '" + text +
+                "' already names a dropout");
+    if (*flags.dropout > 0) text += ",dropout=" + short_number(*flags.dropout);
+  }
+  return about("--model", flags.model, [&] { return parse_model(text); });
+}
+
+void check_fit(const TrainFlags& flags, const ModelSpec& model, const TrainTest& data) {
+  require(model.input_columns() == data.train.width(),
+          "--model " + flags.model + ": takes " + std::to_string(model.input_columns()) +
+              " features, but --data " + flags.data + " has " + std::to_string(data.train.width()));
+  require(model.output_columns() >= data.train.classes,
+          "--model " + flags.model + ": tells " + std::to_string(model.output_columns()) +
+              " classes apart, but --data " + flags.data + " has " +
+              std::to_string(data.train.classes));
+}
+
+std::string read_text(const std::string& option, const std::string& file) {
+  std::ifstream stream(file, std::ios::binary);
+  require(stream.good(), option + " " + file + ": the file cannot be opened");
+  std::ostringstream text;
+  text << stream.rdbuf();
+  return text.str();
+}
+
+Plan read_plan_file(const CLI::App& verb, const TrainFlags& flags) {
+  for (const char* other : {"--schedule", "--stages", "--micro-batches", "--chunks"})
+    require(verb.get_option(other)->count() == 0,
+            std::string(other) + ": the plan says it; leave it out with --plan");
+  ParsedPlan parsed = read_plan(read_text("--plan", flags.plan));
+  if (!parsed.plan)
+    throw InvalidArgument("--plan " + flags.plan + ":" + to_string(parsed.diagnostics.front()));
+  require(!parsed.plan->program.shape.forward_only,
+          "--plan " + flags.plan + ": is forward-only and cannot train");
+  require(parsed.plan->program.shape.slices == 1,
+          "--plan " + flags.plan + ": cuts micro-batches into " +
+              std::to_string(parsed.plan->program.shape.slices) +
+              " slices; a model without a sequence has 1");
+  return *std::move(parsed.plan);
+}
+
+Program scheduled_program(const TrainFlags& flags, const ModelSpec& model) {
+  const ScheduleEntry& entry = about("--schedule", flags.schedule, [&]() -> const ScheduleEntry& {
+    return find_schedule(flags.schedule);
+  });
+  require(!flags.chunks || entry.chunked,
+          "--chunks " + std::to_string(flags.chunks.value_or(0)) + ": schedule " + flags.schedule +
+              " has one stage per rank; chunks go with interleaved and other chunked schedules");
+  require(
+      !entry.sliced,
+      "--schedule " + flags.schedule + ": cuts sequences into slices, which an mlp does not have");
+  const std::int64_t chunks = flags.chunks.value_or(entry.chunked ? entry.default_chunks : 1);
+  require(flags.stages * chunks <= model.layer_count(),
+          "--stages " + std::to_string(flags.stages) +
+              (entry.chunked ? " with " + std::to_string(chunks) + " chunks each" : "") +
+              ": the model has " + std::to_string(model.layer_count()) + " layers, so at most " +
+              std::to_string(model.layer_count() / chunks));
+  ScheduleOptions options;
+  options.ranks = static_cast<int>(flags.stages);
+  options.micro_batches = static_cast<int>(flags.micro_batches);
+  if (flags.chunks) options.chunks = static_cast<int>(*flags.chunks);
+  Program program =
+      about("--schedule", flags.schedule, [&] { return generate(flags.schedule, options); });
+  require(!program.shape.forward_only, "--schedule " + flags.schedule + ": cannot train");
+  return program;
+}
+
+std::vector<int> typed_boundaries(const TrainFlags& flags, const ModelSpec& model, int stages) {
+  std::vector<int> boundaries{0};
+  std::istringstream text(flags.partition);
+  for (std::string part; std::getline(text, part, ',');) {
+    int boundary = 0;
+    const auto [rest, error] = std::from_chars(part.data(), part.data() + part.size(), boundary);
+    require(error == std::errc() && rest == part.data() + part.size(),
+            "--partition " + flags.partition +
+                ": expected even, time or layer numbers B1,B2,..., found '" + part + "'");
+    boundaries.push_back(boundary);
+  }
+  boundaries.push_back(model.layer_count());
+  require(static_cast<int>(boundaries.size()) == stages + 1,
+          "--partition " + flags.partition + ": " + std::to_string(stages) + " stages need " +
+              std::to_string(stages - 1) + " boundaries, found " +
+              std::to_string(boundaries.size() - 2));
+  return boundaries;
+}
+
+std::vector<int> boundaries_of(const TrainFlags& flags, const TrainJob& job) {
+  const int stages = job.program.shape.stages();
+  const int layers = job.model.layer_count();
+  require(stages <= layers,
+          "--plan " + flags.plan + ": has " + std::to_string(stages) + " stages, but the model " +
+              std::to_string(layers) + " layers");
+  if (flags.partition == "even") return even_boundaries(layers, stages);
+  if (flags.partition == "time")
+    return balanced_boundaries(layer_seconds(job.model, job.data.train, flags), stages);
+  std::vector<int> boundaries = typed_boundaries(flags, job.model, stages);
+  about("--partition", flags.partition, [&] {
+    check_boundaries(boundaries, layers);
+    return 0;
+  });
+  return boundaries;
+}
+
+/// Optimizer, learning rate, clipping.
+void set_rule(const TrainFlags& flags, TrainJob& job) {
+  TrainerOptions& options = job.options;
+  options.optimizer.kind =
+      about("--optimizer", flags.optimizer, [&] { return optimizer_kind(flags.optimizer); });
+  const bool adamw = options.optimizer.kind == OptimizerKind::AdamW;
+  const bool adam = adamw || options.optimizer.kind == OptimizerKind::Adam;
+  options.optimizer.weight_decay = flags.weight_decay.value_or(adamw ? 0.1 : 0.0);
+  options.learning_rate.kind = about(
+      "--lr-schedule", flags.lr_schedule, [&] { return learning_rate_kind(flags.lr_schedule); });
+  options.learning_rate.base = flags.lr.value_or(adam ? 3e-3 : 1e-2);
+  options.clip_norm = flags.clip_norm;
+  if (adamw && !flags.clip_norm) options.clip_norm = 1.0;
+}
+
+/// How many updates there will be, and how many of them warm up.
+void set_length(const TrainFlags& flags, TrainJob& job) {
+  TrainerOptions& options = job.options;
+  const std::int64_t n = job.data.train.size();
+  const std::int64_t per_epoch = options.last_batch == LastBatch::Update
+                                     ? (n + options.batch_size - 1) / options.batch_size
+                                     : n / options.batch_size;
+  require(per_epoch >= 1,
+          "--batch-size " + std::to_string(flags.batch_size) +
+              ": with --last-batch drop it must be at most the " + std::to_string(n) +
+              " training samples");
+  const std::int64_t total = options.steps > 0 ? options.steps : options.epochs * per_epoch;
+  options.learning_rate.total_updates = total;
+  options.learning_rate.warm_up = flags.warm_up.value_or(total / 20);
+}
+
+/// Numbers, names and the model: what needs neither data nor a program.
+TrainJob start_job(const TrainFlags& flags) {
+  check_numbers(flags);
+  TrainJob job;
+  job.flags = flags;
+  TrainerOptions& options = job.options;
+  options.seed = static_cast<std::uint64_t>(flags.seed);
+  options.batch_size = flags.batch_size;
+  options.epochs = flags.epochs.value_or(60);
+  options.steps = flags.steps.value_or(0);
+  options.recompute = flags.recompute;
+  options.executor = flags.executor;
+  const auto kinds = executor_kinds();
+  require(std::find(kinds.begin(), kinds.end(), flags.executor) != kinds.end(),
+          "--executor " + flags.executor + ": known are flow-graph, ranks, sequential");
+  options.last_batch =
+      about("--last-batch", flags.last_batch, [&] { return last_batch(flags.last_batch); });
+
+  job.model = model_of(flags);
+  return job;
+}
+
+/// The program and the cut.
+void add_program(const CLI::App& verb, const TrainFlags& flags, TrainJob& job) {
+  TrainerOptions& options = job.options;
+  Plan plan;
+  if (!flags.plan.empty()) plan = read_plan_file(verb, flags);
+  job.program = flags.plan.empty() ? scheduled_program(flags, job.model) : std::move(plan.program);
+
+  options.schedule = flags.plan.empty() ? flags.schedule : job.program.name;
+  options.ranks = job.program.shape.ranks;
+  options.micro_batches = job.program.shape.micro_batches;
+  require(options.micro_batches <= flags.batch_size,
+          (flags.plan.empty() ? "--micro-batches " : "--plan " + flags.plan + ": micro-batches ") +
+              std::to_string(options.micro_batches) + ": a mini-batch has " +
+              std::to_string(flags.batch_size) + " samples (--batch-size), so at most " +
+              std::to_string(flags.batch_size));
+  options.boundaries = boundaries_of(flags, job);
+  if (!plan.boundaries.empty() && verb.get_option("--partition")->count() == 0) {
+    options.boundaries = std::move(plan.boundaries);
+    options.boundaries.insert(options.boundaries.begin(), 0);
+    options.boundaries.push_back(job.model.layer_count());
+    about("--plan", flags.plan, [&] {
+      check_boundaries(options.boundaries, job.model.layer_count());
+      return 0;
+    });
+  }
+}
+
+}  // namespace
+
+TrainJob plan_job(const CLI::App& verb, const TrainFlags& flags) {
+  require(flags.partition != "time",
+          "--partition time: every process would measure its own cut; give layer numbers, as "
+          "millrace train --partition time --json prints them");
+  TrainJob job = start_job(flags);
+  add_program(verb, flags, job);
+  set_rule(flags, job);
+  return job;
+}
+
+void supply_data(TrainJob& job, TrainTest data) {
+  job.data = std::move(data);
+  if (job.data.train.width() != 0) check_fit(job.flags, job.model, job.data);
+  set_length(job.flags, job);
+}
+
+std::int64_t TrainJob::full_batch() const {
+  return std::min(options.batch_size, data.train.size());
+}
+
+std::int64_t TrainJob::epochs() const {
+  if (options.steps == 0) return options.epochs;
+  const std::int64_t n = data.train.size(), size = options.batch_size;
+  const bool update = options.last_batch == LastBatch::Update;
+  const std::int64_t per_epoch = std::max<std::int64_t>(1, (update ? n + size - 1 : n) / size);
+  return (options.steps + per_epoch - 1) / per_epoch;
+}
+
+TrainJob make_job(const CLI::App& verb, const TrainFlags& flags) {
+  TrainJob job = start_job(flags);
+  job.data = read_data(job);
+  check_fit(flags, job.model, job.data);
+  add_program(verb, flags, job);
+  set_rule(flags, job);
+  set_length(flags, job);
+  return job;
+}
+
+TrainTest read_data(const TrainJob& job) {
+  return about(
+      "--data", job.flags.data, [&] { return load_data(job.flags.data, job.options.seed); });
+}
+
+}  // namespace millrace::cli

@@ -1,0 +1,115 @@
+// The end of a training run, told twice.
+#include "cli/train/report.hpp"
+
+#include <array>
+#include <cstdio>
+#include <iomanip>
+#include <ostream>
+
+#include <nlohmann/json.hpp>
+
+namespace millrace::cli {
+
+namespace {
+
+using nlohmann::ordered_json;
+
+/// All bits of a double as C prints them: 0x1.8p+1.
+std::string hex_float(double value) {
+  std::array<char, 64> text{};
+  std::snprintf(text.data(), text.size(), "%a", value);
+  return text.data();
+}
+
+ordered_json settings_of(const TrainJob& job) {
+  const TrainerOptions& options = job.options;
+  ordered_json settings;
+  settings["model"] = job.model.text;
+  settings["data"] = job.flags.data;
+  settings["train_samples"] = job.data.train.size();
+  settings["test_samples"] = job.data.test.size();
+  settings["stages"] = options.ranks;
+  settings["chunks"] = job.program.shape.chunks();
+  settings["micro_batches"] = options.micro_batches;
+  settings["batch_size"] = options.batch_size;
+  settings["schedule"] = options.schedule;
+  settings["executor"] = options.executor;
+  settings["boundaries"] = options.boundaries;
+  settings["recompute"] = options.recompute;
+  if (options.steps > 0) {
+    settings["steps"] = options.steps;
+  } else {
+    settings["epochs"] = options.epochs;
+  }
+  settings["optimizer"] = std::string(name_of(options.optimizer.kind));
+  settings["lr"] = options.learning_rate.base;
+  settings["warmup"] = options.learning_rate.warm_up;
+  settings["lr_schedule"] = std::string(name_of(options.learning_rate.kind));
+  settings["weight_decay"] = options.optimizer.weight_decay;
+  settings["clip_norm"] = options.clip_norm ? ordered_json(*options.clip_norm) : ordered_json();
+  settings["seed"] = options.seed;
+  settings["last_batch"] = std::string(name_of(options.last_batch));
+  return settings;
+}
+
+ordered_json bubble_of(const StepUse& use) {
+  ordered_json bubble;
+  bubble["total"] = use.bubble();
+  bubble["makespan_seconds"] = use.makespan;
+  bubble["per_rank"] = ordered_json::array();
+  for (const RankUse& rank : use.ranks) bubble["per_rank"].push_back(rank.bubble(use.makespan));
+  return bubble;
+}
+
+}  // namespace
+
+void print_outcome(std::ostream& stream, const TrainJob& job, const TrainOutcome& outcome) {
+  stream << std::fixed << std::setprecision(2) << "test accuracy " << 100 * outcome.score.accuracy()
+         << " % (" << outcome.score.loss.correct << " of " << outcome.score.samples
+         << "), test loss " << std::setprecision(4) << outcome.score.mean_loss() << '\n'
+         << std::setprecision(0) << outcome.fit.samples << " samples in " << std::setprecision(2)
+         << outcome.fit.seconds << " s, " << std::setprecision(0)
+         << outcome.fit.samples_per_second() << " samples/s, " << outcome.updates
+         << (outcome.updates == 1 ? " update\n" : " updates\n") << "weights "
+         << outcome.weights_hash << '\n'
+         << "bubble       measured   simulated   peak stash bytes (predicted)\n"
+         << std::setprecision(1);
+  for (std::size_t rank = 0; rank < outcome.measured.ranks.size(); ++rank)
+    stream << "  rank " << std::left << std::setw(4) << rank << std::right << std::setw(8)
+           << 100 * outcome.measured.ranks[rank].bubble(outcome.measured.makespan) << " %"
+           << std::setw(10)
+           << 100 * outcome.simulated.ranks[rank].bubble(outcome.simulated.makespan) << " %"
+           << std::setw(13) << outcome.peak_counted[rank] << " (" << outcome.peak_predicted[rank]
+           << ")\n";
+  stream << "  all      " << std::setw(8) << 100 * outcome.measured.bubble() << " %"
+         << std::setw(10) << 100 * outcome.simulated.bubble()
+         << " %   (simulated: a processor per rank, with the measured times)\n";
+  if (!job.flags.trace.empty()) stream << "timeline written to " << job.flags.trace << '\n';
+  if (!job.flags.svg.empty()) stream << "picture written to " << job.flags.svg << '\n';
+  if (!job.flags.profile.empty()) stream << "costs written to " << job.flags.profile << '\n';
+}
+
+std::string outcome_json(const TrainJob& job, const TrainOutcome& outcome) {
+  ordered_json document;
+  document["settings"] = settings_of(job);
+  document["losses"] = ordered_json::array();
+  document["losses_hex"] = ordered_json::array();
+  for (const EpochReport& epoch : outcome.fit.epochs) {
+    document["losses"].push_back(epoch.mean_loss());
+    document["losses_hex"].push_back(hex_float(epoch.mean_loss()));
+  }
+  document["updates"] = outcome.updates;
+  document["accuracy"] = outcome.score.accuracy();
+  document["test_loss"] = outcome.score.mean_loss();
+  document["weights_hash"] = outcome.weights_hash;
+  document["samples"] = outcome.fit.samples;
+  document["seconds"] = outcome.fit.seconds;
+  document["samples_per_second"] = outcome.fit.samples_per_second();
+  document["bubble"] = {{"measured", bubble_of(outcome.measured)},
+                        {"simulated", bubble_of(outcome.simulated)}};
+  document["peak_stash_bytes"] = {{"counted", outcome.peak_counted},
+                                  {"predicted", outcome.peak_predicted}};
+  return document.dump(2) + "\n";
+}
+
+}  // namespace millrace::cli

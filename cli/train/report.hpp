@@ -1,0 +1,28 @@
+// What `millrace train` says at the end: text for people, one JSON object for programs.
+#pragma once
+
+#include <iosfwd>
+#include <string>
+#include <vector>
+
+#include "cli/train/options.hpp"
+#include "millrace/training/measurement.hpp"
+
+namespace millrace::cli {
+
+/// The figures of a finished run.
+struct TrainOutcome {
+  FitReport fit;
+  Score score;
+  std::string weights_hash;
+  StepUse measured;   ///< mean over the steps of full mini-batches
+  StepUse simulated;  ///< the program with the measured costs
+  std::vector<std::size_t> peak_counted, peak_predicted;  ///< stash bytes per rank
+  std::int64_t updates = 0;
+};
+
+void print_outcome(std::ostream& stream, const TrainJob& job, const TrainOutcome& outcome);
+
+std::string outcome_json(const TrainJob& job, const TrainOutcome& outcome);
+
+}  // namespace millrace::cli
