@@ -1,0 +1,147 @@
+// A stage with two outputs, one of which has no gradient: the first stage gives a hidden value and
+// passes the raw input on, the second learns y = b (a x) + x. Targets are y = 7 x, so a b
+// becomes 6.
+#include <iostream>
+#include <map>
+#include <millrace/millrace.hpp>
+
+namespace {
+
+using namespace millrace;
+
+Parameter scalar(const std::string& name, float start) {
+  Parameter parameter{name, Tensor(DType::F32, {1}), Tensor(DType::F32, {1})};
+  parameter.value.as<float>()[0] = start;
+  parameter.gradient.fill_zero();
+  return parameter;
+}
+
+float dot(const Tensor& a, const Tensor& b) {
+  float sum = 0;
+  for (std::size_t i = 0; i < a.as<float>().size(); ++i) sum += a.as<float>()[i] * b.as<float>()[i];
+  return sum;
+}
+
+Tensor scaled(const Tensor& tensor, float factor) {
+  Tensor product = tensor.clone();
+  for (float& value : product.as<float>()) value *= factor;
+  return product;
+}
+
+/// (x) -> (a x, x). The second output is data, not something to learn through: its gradient stays
+/// empty.
+class Fork final : public StageBody {
+ public:
+  TensorList forward(const PassContext& context, TensorList inputs) override {
+    TensorList outputs(scaled(inputs[0], a_.value.as<float>()[0]));
+    outputs.push_back(inputs[0].clone());
+    kept_[context.micro_batch].input = std::move(inputs[0]);
+    return outputs;
+  }
+
+  TensorList backward_input(const PassContext& context, TensorList gradients) override {
+    kept_[context.micro_batch].gradient = std::move(gradients[0]);
+    return {};  // the first stage has nobody to give a gradient to
+  }
+
+  void backward_weight(const PassContext& context) override {
+    const Kept kept = std::move(kept_.extract(context.micro_batch).mapped());
+    a_.gradient.as<float>()[0] += dot(kept.input, kept.gradient);
+  }
+
+  std::vector<Parameter*> parameters() override { return {&a_}; }
+  void abandon_step() noexcept override { kept_.clear(); }
+
+ private:
+  struct Kept {
+    Tensor input, gradient;
+  };
+
+  Parameter a_ = scalar("a", 1);
+  std::map<MicroBatch, Kept> kept_;
+};
+
+/// (h, x) -> the loss sum (b h + x - target)^2 / 2.
+class Join final : public StageBody {
+ public:
+  TensorList forward(const PassContext& context, TensorList inputs) override {
+    Kept& kept = kept_[context.micro_batch];
+    kept.hidden = std::move(inputs[0]);
+    kept.error = scaled(kept.hidden, b_.value.as<float>()[0]);
+    const auto target = (*context.targets)[0].as<float>();
+    for (std::size_t i = 0; i < target.size(); ++i) {
+      float& error = kept.error.as<float>()[i];
+      error += inputs[1].as<float>()[i] - target[i];
+      context.loss->sum += 0.5 * error * error;
+      context.loss->weight += 1;
+      error *= static_cast<float>(context.loss_scale);  // the one place of scaling
+    }
+    return {};
+  }
+
+  TensorList backward_input(const PassContext& context, TensorList) override {
+    TensorList gradients(scaled(kept_[context.micro_batch].error, b_.value.as<float>()[0]));
+    gradients.push_back(Tensor());  // none for x
+    return gradients;
+  }
+
+  void backward_weight(const PassContext& context) override {
+    const Kept kept = std::move(kept_.extract(context.micro_batch).mapped());
+    b_.gradient.as<float>()[0] += dot(kept.hidden, kept.error);
+  }
+
+  std::vector<Parameter*> parameters() override { return {&b_}; }
+  void abandon_step() noexcept override { kept_.clear(); }
+
+ private:
+  struct Kept {
+    Tensor hidden, error;
+  };
+
+  Parameter b_ = scalar("b", 2);
+  std::map<MicroBatch, Kept> kept_;
+};
+
+/// Four micro-batches of three samples: x = 0.1, 0.2, ... and y = 7 x.
+class Samples final : public StepData {
+ public:
+  TensorList inputs(const Unit& unit) override { return column(unit, 0.1F); }
+  TensorList targets(const Unit& unit) override { return column(unit, 0.7F); }
+  [[nodiscard]] std::int64_t first_sample(const Unit& unit) const override {
+    return 3 * unit.micro_batch.value;
+  }
+
+ private:
+  [[nodiscard]] TensorList column(const Unit& unit, float step) const {
+    Tensor tensor(DType::F32, {3});
+    for (int i = 0; i < 3; ++i)
+      tensor.as<float>()[static_cast<std::size_t>(i)] =
+          step * static_cast<float>(first_sample(unit) + i + 1);
+    return TensorList(std::move(tensor));
+  }
+};
+
+void train(const std::string& schedule, const std::string& executor) {
+  std::vector<std::unique_ptr<StageBody>> bodies;
+  bodies.push_back(std::make_unique<Fork>());
+  bodies.push_back(std::make_unique<Join>());
+  TrainerOptions options;
+  options.executor = executor;
+  options.optimizer.kind = OptimizerKind::Sgd;
+  options.learning_rate.base = 0.1;
+  Trainer trainer(generate(schedule, {.ranks = 2, .micro_batches = 4}), std::move(bodies), options);
+  Samples samples;
+  double loss = 0;
+  for (int step = 0; step < 60; ++step) loss = trainer.step(samples, 12).mean_loss();
+  float product = 1;
+  for (Parameter* parameter : trainer.parameters()) product *= parameter->value.as<float>()[0];
+  std::cout << schedule << " on " << executor << ": a b = " << product
+            << (loss < 1e-9 ? ", learnt" : ", not learnt") << '\n';
+}
+
+}  // namespace
+
+int main() {
+  train("1f1b", "flow-graph");
+  train("zb-h1", "ranks");
+}
