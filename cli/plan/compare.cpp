@@ -87,6 +87,7 @@ void compare_schedules(const std::string& list, const PlanOptions& options) {
     const Figures figures = figures_of(graph, cost, timeline_of(graph, cost), options);
     rows.push_back(row_of(program.name, figures));
     all[subjects[i]] = to_json(figures);
+    all[subjects[i]].update(identity_json(program));
     all[subjects[i]]["left_out"] = untaken[i];
     if (!untaken[i].empty())
       notes += subjects[i] + " does not take " + joined(untaken[i]) + ": left out\n";

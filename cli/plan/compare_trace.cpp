@@ -10,6 +10,7 @@
 #include <nlohmann/json.hpp>
 
 #include "cli/files.hpp"
+#include "cli/plan/figures.hpp"
 #include "cli/verbs.hpp"
 #include "millrace/core/error.hpp"
 #include "millrace/scheduler/plan/draw.hpp"
@@ -208,7 +209,8 @@ void print_comparison(const Comparison& result, const Report& predicted, const R
   std::cout << '\n' << table(ops) << '\n' << table(stages) << '\n' << table(ranks);
 }
 
-void print_json(const Comparison& result,
+void print_json(const Program& program,
+                const Comparison& result,
                 const Report& predicted,
                 const Report& seen,
                 const std::string& costs) {
@@ -218,6 +220,7 @@ void print_json(const Comparison& result,
        {{"simulated", predicted.bubble_makespan_ratio()},
         {"measured", seen.bubble_makespan_ratio()}}},
       {"costs", costs}};
+  all.update(identity_json(program));
   for (const auto& [op, it] : result.ops) all["per_op"][std::string(letters(op))] = to_json(it);
   for (const auto& [key, it] : result.stages) all["per_stage"][name_of(key)] = to_json(it);
   for (const Residual& it : result.ranks) all["per_rank"].push_back(to_json(it));
@@ -263,7 +266,7 @@ void compare_with_trace(const std::string& plan,
   const Timeline comparable = aligned(simulated);
   const Comparison result = compared(program, comparable, measured);
   write_outputs(options, program, means, measured);
-  if (options.json) return print_json(result, predicted, seen, source_of(options));
+  if (options.json) return print_json(program, result, predicted, seen, source_of(options));
   if (prints_file(options)) return;
   std::cout << "Simulated with " << source_of(options) << ".\n\n";
   print_comparison(result, predicted, seen);

@@ -96,6 +96,15 @@ nlohmann::json to_json(const Figures& figures) {
           {"critical_path", report.critical_path}};
 }
 
+nlohmann::json identity_json(const Program& program) {
+  const Shape& shape = program.shape;
+  return {{"name", program.name},
+          {"p", shape.ranks},
+          {"m", shape.micro_batches},
+          {"v", shape.chunks()},
+          {"q", shape.slices}};
+}
+
 double largest(const Report& report, double RankReport::*member) {
   double most = 0;
   for (const RankReport& rank : report.ranks) most = std::max(most, rank.*member);

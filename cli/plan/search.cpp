@@ -94,6 +94,7 @@ nlohmann::json result_json(const SearchArguments& arguments,
                            const Figures& figures) {
   nlohmann::json all = to_json(figures);
   const Found& best = *result.best;
+  all.update(identity_json(best.program));
   all["objective"] = arguments.objective;
   all["generator"] = best.generator;
   all["parameters"] = best.parameters;

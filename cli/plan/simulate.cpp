@@ -142,6 +142,7 @@ void run(const std::string& subject, const PlanOptions& options) {
   write_outputs(options, program, cost, timeline, subject);
   if (options.json) {
     nlohmann::json all = to_json(figures);
+    all.update(identity_json(program));
     all.update(more);
     std::cout << all.dump() << '\n';
   } else if (!prints_file(options)) {

@@ -102,6 +102,7 @@ void print_json(const Program& program, const Verdict& verdict, std::ostream& ou
                         {"violations_by_rule", nlohmann::json::object()},
                         {"deadlock_free", nlohmann::json::object()},
                         {"same_bits", nullptr}};
+  all.update(identity_json(program));
   if (verdict.order) {
     all["same_bits"] = verdict.order->ascending;
     all["accumulation"] = verdict.order->sentence;

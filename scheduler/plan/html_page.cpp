@@ -20,6 +20,9 @@ canvas { display: block; width: 100%; cursor: grab; border: 1px solid #e2e2e6; b
 #tip { position: fixed; pointer-events: none; background: #fffffff5; border: 1px solid #999; border-radius: 6px;
   box-shadow: 0 3px 14px #0003; padding: 8px 11px; max-width: 340px; display: none; font-size: 13px; }
 #tip b { font-size: 14px; }
+#ranks { margin-top: 6px; color: #555; }
+#ranks span.rank { margin-left: 14px; white-space: nowrap; cursor: default; }
+#ranks span.line { display: inline-block; width: 16px; height: 3px; margin-right: 5px; vertical-align: 3px; }
 #help { color: #777; font-size: 12px; margin-top: 8px; }
 </style></head><body>
 )page";
@@ -28,6 +31,7 @@ const char* const kPageScript = R"page(
 <div id="figures"></div><div id="legend"></div>
 <div id="controls"></div>
 <canvas id="picture"></canvas>
+<div id="ranks"></div>
 <div id="help">Wheel or + and - zoom, drag or arrow keys move, 0 shows all. The lower part is the memory each rank holds.</div>
 <div id="tip" role="tooltip"></div>
 <script>
@@ -321,9 +325,25 @@ function addLegend() {
   data.colours[0].forEach((colour, c, all) => { if (all.length > 1) entry(colour[0], (data.replicas > 1 ? "replica " : "chunk ") + c); });
 }
 
+// Which line of the memory is which rank's; the mouse on a name brings its line out.
+function addRanks() {
+  const names = document.getElementById("ranks");
+  if (highest > 0) names.append("memory held by");
+  const show = chosen => { pointer = chosen; draw(); };
+  for (let r = 0; r < data.ranks.length && highest > 0; ++r) {
+    const name = document.createElement("span"), line = document.createElement("span");
+    name.className = "rank"; line.className = "line"; line.style.background = data.lines[r];
+    name.append(line, "rank " + r);
+    name.addEventListener("mouseenter", () => show({ r, i: -1 }));
+    name.addEventListener("mouseleave", () => show(null));
+    names.append(name);
+  }
+}
+
 refresh();
 view = [...extent];
 addLegend();
+addRanks();
 addSliders();
 draw();
 addEventListener("resize", draw);

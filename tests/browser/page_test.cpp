@@ -51,6 +51,9 @@ TEST(PageInTheBrowser, HoverTellsActionTimesWaitAndMemoryAndItPhotographs) {
   EXPECT_THAT(dom, HasSubstr("memory of the rank: 4 at its start"));
   EXPECT_THAT(dom, HasSubstr("makespan 33, bubble 9"));
   EXPECT_THAT(dom, HasSubstr("micro-batches<input"));
+  // The lines of the memory have names, in the colour of the line.
+  EXPECT_THAT(dom, HasSubstr("memory held by<span class=\"rank\"><span class=\"line\""));
+  EXPECT_THAT(dom, HasSubstr("</span>rank 3</span></div>"));
   // The slider's m = 16: (16 + 3) 3; action 4 + 2 i of rank 0 is the backward of i.
   EXPECT_THAT(other, HasSubstr("makespan 57, bubble 9"));
   EXPECT_THAT(other, HasSubstr("<output>16</output>"));

@@ -62,9 +62,14 @@ TEST_F(PlanVerbs, SimulateJsonHasTheseFieldsAndNoOthers) {
                           "bubble_span_ratio",
                           "capacity",
                           "critical_path",
+                          "m",
                           "makespan",
+                          "name",
+                          "p",
                           "per_rank",
+                          "q",
                           "span",
+                          "v",
                           "valid"));
   EXPECT_THAT(keys(all["per_rank"][0]),
               ElementsAre("busy", "idle", "peak_activation", "peak_bytes"));
@@ -72,6 +77,29 @@ TEST_F(PlanVerbs, SimulateJsonHasTheseFieldsAndNoOthers) {
               ElementsAre("dependency", "drain", "imbalance", "transfer", "warm_up"));
   EXPECT_THAT(keys(all["capacity"][0]),
               ElementsAre("destination", "direction", "minimal", "source", "sufficient"));
+}
+
+TEST_F(PlanVerbs, EveryJsonObjectSaysWhichScheduleItIsOf) {
+  ASSERT_EQ(command("show seq-vpp -p 2 -m 3 -q 2 -v 2 --plan " + path("p.json")).code, 0);
+  ASSERT_EQ(command("show " + path("p.json") + " --trace " + path("t.json")).code, 0);
+  const auto of = [](const json& all) {
+    return json::array({all["name"], all["p"], all["m"], all["v"], all["q"]});
+  };
+  const std::string subject = path("p.json") + " --json";
+  const json expected = {"seq-vpp p=2 m=3 v=2 q=2", 2, 3, 2, 2};
+
+  EXPECT_EQ(of(json::parse(command("simulate " + subject).text)), expected);
+  EXPECT_EQ(of(json::parse(command("verify " + subject).text)), expected);
+  EXPECT_EQ(of(json::parse(command("compare " + subject).text)[path("p.json")]), expected);
+  EXPECT_EQ(
+      of(json::parse(command("compare " + path("p.json") + " " + path("t.json") + " --json").text)),
+      expected);
+  const json found = json::parse(command("search -p 2 -m 3 -v 1 --budget 0 --json").text);
+  EXPECT_EQ(found["p"], 2);
+  EXPECT_EQ(found["m"], 3);
+  EXPECT_EQ(found["v"], 1);
+  EXPECT_EQ(found["q"], 1);
+  EXPECT_THAT(found["name"].get<std::string>(), HasSubstr(found["generator"].get<std::string>()));
 }
 
 TEST_F(PlanVerbs, SimulatePrintsWholeTimesToTheLastDigit) {
