@@ -174,6 +174,11 @@ TEST(ProgressSlot, IsReadByOtherProcessesWhileItIsWrittenAndIsGoneAfterwards) {
   EXPECT_FALSE(ProgressSlot::of(path));
   std::ofstream(path) << "short";
   EXPECT_FALSE(ProgressSlot::of(path));
+  // What nobody holds is taken over, what is no file is left alone.
+  EXPECT_TRUE(ProgressSlot(path).of(path));
+  std::filesystem::create_symlink("elsewhere", path);
+  EXPECT_THROW(ProgressSlot{path}, TransportError);
+  EXPECT_FALSE(std::filesystem::exists(directory.path() + "/elsewhere"));
 }
 
 TEST(ZeroMqHangReport, ARankThatDoesNotEndItsPassIsNamedOnEveryRank) {

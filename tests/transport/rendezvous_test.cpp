@@ -3,6 +3,7 @@
 
 #include <array>
 #include <filesystem>
+#include <fstream>
 #include <thread>
 #include <tuple>
 
@@ -327,6 +328,42 @@ TEST(Rendezvous, ARankZeroThatFallsSilentIsNamedBeforePatienceEnds) {
 
   EXPECT_THAT(report, HasSubstr("rank 0 does not answer at ipc://"));
   EXPECT_THAT(report, HasSubstr("everyone waits for rank 0: its welcome, since "));
+}
+
+/// What `meet` throws for rank 0 of a world of two that meets in `directory`.
+std::string complaint_of_rank_zero(const std::string& directory) {
+  ZeroMqOptions options;
+  options.world = 2;
+  options.directory = directory;
+  try {
+    (void)meet(
+        {.url = "ipc://" + directory + "/rendezvous", .patience = std::chrono::milliseconds(1)},
+        options,
+        std::make_shared<ZeroMqContext>());
+  } catch (const TransportError& error) {
+    return error.what();
+  }
+  return {};
+}
+
+TEST(Rendezvous, APlaceWhereSomebodyListensOrSomethingLiesIsLeftAlone) {
+  const PrivateDirectory directory(std::filesystem::temp_directory_path());
+  const std::string path = directory.path() + "/rendezvous";
+  {
+    zmq::context_t context;
+    zmq::socket_t other(context, zmq::socket_type::router);
+    other.bind("ipc://" + path);
+    EXPECT_EQ(complaint_of_rank_zero(directory.path()),
+              path + " exists already: another process has this rank");
+    EXPECT_TRUE(std::filesystem::exists(path));
+  }
+  // The network library left the file: nobody listens there.
+  EXPECT_TRUE(std::filesystem::exists(path));
+  EXPECT_THAT(complaint_of_rank_zero(directory.path()), HasSubstr("missing rank 1"));
+
+  std::ofstream(path) << "precious";
+  EXPECT_EQ(complaint_of_rank_zero(directory.path()), path + " exists already, and is no socket");
+  EXPECT_EQ(std::filesystem::file_size(path), 8U);
 }
 
 TEST(Rendezvous, MissingRanksAreNamedAtTheDeadline) {

@@ -19,12 +19,13 @@ std::span<const std::byte> bytes_of(const Tensor& tensor) {
 class ZeroMqEndpoint final : public Endpoint {
  public:
   ZeroMqEndpoint(const ZeroMqOptions& options,
+                 std::unique_ptr<zeromq::ProgressSlot> slot,
                  zeromq::Listeners listeners,
                  const std::vector<PeerAddress>& addresses)
       : options_(options),
         desk_(options.rank, options.world, options.depths),
-        slot_(zeromq::slot_path(options, options.rank)),
-        owner_(options, std::move(listeners), addresses, desk_, slot_) {}
+        slot_(std::move(slot)),
+        owner_(options, std::move(listeners), addresses, desk_, *slot_) {}
 
   [[nodiscard]] Rank rank() const override { return options_.rank; }
   [[nodiscard]] int world() const override { return options_.world; }
@@ -43,18 +44,18 @@ class ZeroMqEndpoint final : public Endpoint {
                   [&] { return desk_.try_room_after(to, tag.direction, question); });
     }
     owner_.now(std::move(message));
-    slot_.begin({.doing = Doing::Pauses, .sent = true, .peer = to, .tag = tag});
+    slot_->begin({.doing = Doing::Pauses, .sent = true, .peer = to, .tag = tag});
   }
 
   [[nodiscard]] TensorList receive(Rank from, const MessageTag& tag, Deadline deadline) override {
     check_peer(from);
-    slot_.begin({.doing = Doing::Waits, .peer = from, .tag = tag});
+    slot_->begin({.doing = Doing::Waits, .peer = from, .tag = tag});
     std::optional<TensorList> message;
     if (!owner_.wait(deadline, [&] { return (message = desk_.take(from, tag)).has_value(); }))
       throw TransportError("deadline passed: rank " + std::to_string(options_.rank.value) +
                            " waits for the " + to_string(tag) + " from rank " +
                            std::to_string(from.value));
-    slot_.begin({.doing = Doing::Pauses, .peer = from, .tag = tag});
+    slot_->begin({.doing = Doing::Pauses, .peer = from, .tag = tag});
     if (desk_.owes_credit(from, tag.direction)) owner_.now(zeromq::Credit{from});
     return std::move(*message);
   }
@@ -69,7 +70,7 @@ class ZeroMqEndpoint final : public Endpoint {
     activity.tag.stage = work.stage;
     activity.tag.micro_batch = work.micro_batch;
     activity.tag.slice = work.slice;
-    slot_.begin(activity);
+    slot_->begin(activity);
   }
 
   void cancel(const std::string& reason) noexcept override {
@@ -79,7 +80,7 @@ class ZeroMqEndpoint final : public Endpoint {
 
   void goodbye(Deadline deadline) override {
     desk_.throw_if_failed();
-    slot_.begin({.doing = Doing::Departs});
+    slot_->begin({.doing = Doing::Departs});
     owner_.now(zeromq::Leave{});
     if (!owner_.wait(deadline, [&] { return desk_.settled(); }))
       throw TransportError("deadline passed: rank " + std::to_string(options_.rank.value) +
@@ -111,7 +112,7 @@ class ZeroMqEndpoint final : public Endpoint {
 
   const ZeroMqOptions options_;
   Desk desk_;
-  zeromq::ProgressSlot slot_;
+  std::unique_ptr<zeromq::ProgressSlot> slot_;
   Owner owner_;
 };
 
@@ -119,6 +120,7 @@ class ZeroMqEndpoint final : public Endpoint {
 
 struct ZeroMqDoor::Parts {
   ZeroMqOptions options;
+  std::unique_ptr<zeromq::ProgressSlot> slot;  // first to come, last to go: it holds the rank
   zeromq::Listeners listeners;
   PeerAddress address;
   bool open = false;
@@ -128,6 +130,7 @@ ZeroMqDoor::ZeroMqDoor(const ZeroMqOptions& options, std::shared_ptr<ZeroMqConte
     : parts_(std::make_unique<Parts>()) {
   zeromq::check(options);
   parts_->options = options;
+  parts_->slot = std::make_unique<zeromq::ProgressSlot>(zeromq::slot_path(options, options.rank));
   auto& inside = context->parts();
   const std::string domain = inside.new_domain();
   inside.admit(domain, options.keys.public_keys);
@@ -135,10 +138,10 @@ ZeroMqDoor::ZeroMqDoor(const ZeroMqOptions& options, std::shared_ptr<ZeroMqConte
       "r" + std::to_string(options.rank.value) + "." + std::to_string(options.epoch);
   parts_->listeners.data =
       zeromq::listen(inside.context, options, domain, name + ".data", parts_->address.data);
+  parts_->listeners.files[0] = zeromq::file_of(parts_->address.data);
   parts_->listeners.control =
       zeromq::listen(inside.context, options, domain, name + ".control", parts_->address.control);
-  parts_->listeners.files = {zeromq::file_of(parts_->address.data),
-                             zeromq::file_of(parts_->address.control)};
+  parts_->listeners.files[1] = zeromq::file_of(parts_->address.control);
   parts_->listeners.context = std::move(context);
 }
 
@@ -150,7 +153,8 @@ const PeerAddress& ZeroMqDoor::address() const {
 
 std::unique_ptr<Endpoint> ZeroMqDoor::open(const std::vector<PeerAddress>& addresses) {
   require(!std::exchange(parts_->open, true), "this door is open already");
-  return std::make_unique<ZeroMqEndpoint>(parts_->options, std::move(parts_->listeners), addresses);
+  return std::make_unique<ZeroMqEndpoint>(
+      parts_->options, std::move(parts_->slot), std::move(parts_->listeners), addresses);
 }
 
 std::vector<std::unique_ptr<Endpoint>> zeromq_mesh(const ZeroMqOptions& options) {

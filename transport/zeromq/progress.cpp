@@ -12,6 +12,8 @@
 #include <system_error>
 #include <unistd.h>
 
+#include "transport/zeromq/rank_file.hpp"
+
 namespace millrace::zeromq {
 
 namespace {
@@ -126,14 +128,17 @@ ProgressSlot::ProgressSlot(std::string path) : path_(std::move(path)) {
   if (path_.empty()) {
     page_ = new Page;
   } else {
-    const int file = ::open(path_.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+    file_ = hold_file(path_);
     void* memory = MAP_FAILED;
     // Reserved now: a full disk must not show itself as a signal at the first write.
-    if (file >= 0 && ::posix_fallocate(file, 0, sizeof(Page)) == 0)
-      memory = ::mmap(nullptr, sizeof(Page), PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
-    const std::string why = std::generic_category().message(errno);
-    if (file >= 0) ::close(file);
-    if (memory == MAP_FAILED) throw TransportError("cannot make " + path_ + ": " + why);
+    errno = ::posix_fallocate(file_, 0, sizeof(Page));
+    if (errno == 0)
+      memory = ::mmap(nullptr, sizeof(Page), PROT_READ | PROT_WRITE, MAP_SHARED, file_, 0);
+    if (memory == MAP_FAILED) {
+      const std::string why = std::generic_category().message(errno);
+      let_go(path_, file_);
+      throw TransportError("cannot make " + path_ + ": " + why);
+    }
     page_ = new (memory) Page;
   }
   kinds_.reserve(kMostKinds);
@@ -147,7 +152,7 @@ ProgressSlot::~ProgressSlot() {
     return;
   }
   ::munmap(page_, sizeof(Page));
-  ::unlink(path_.c_str());
+  let_go(path_, file_);
 }
 
 ProgressSlot::Kind& ProgressSlot::kind_of(const Activity& activity) {

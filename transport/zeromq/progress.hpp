@@ -63,8 +63,8 @@ Activity decode(const ActivityWords& words);
 /// Thread-safety: `begin` on one thread; `now` on any.
 class ProgressSlot {
  public:
-  /// With a path the slot is a file of this user alone that lasts as long as this object (longer if
-  /// the process is killed). Throws TransportError when the file exists or cannot be made.
+  /// With a path the slot is a file of this user alone that lasts as long as this object, or until
+  /// the rank starts again if the process is killed. Throws TransportError as hold_file.
   explicit ProgressSlot(std::string path);
   ProgressSlot(const ProgressSlot&) = delete;
   ProgressSlot& operator=(const ProgressSlot&) = delete;
@@ -93,6 +93,7 @@ class ProgressSlot {
   Kind& kind_of(const Activity& activity);
 
   std::string path_;
+  int file_ = -1;         // locked, when there is a path
   Page* page_ = nullptr;  // in shared memory when there is a path
   Activity last_;         // of the writer
   std::vector<Kind> kinds_;

@@ -169,12 +169,13 @@ class Meeting {
     context_->parts().admit(domain, options_.keys.public_keys);
     zmq::socket_t socket = zeromq::make_listener(network, options_, domain);
     socket.set(zmq::sockopt::linger, kLastWordMs);
-    const zeromq::SocketFile file = zeromq::file_of(place_.ipc ? rendezvous_.url : std::string());
     try {
-      socket.bind(zeromq::address_to_bind(place_));
+      place_.ipc ? zeromq::bind_ipc(socket, place_.path)
+                 : socket.bind(zeromq::address_to_bind(place_));
     } catch (const zmq::error_t& error) {
       throw TransportError("rank 0 cannot listen at " + rendezvous_.url + ": " + error.what());
     }
+    const zeromq::SocketFile file = zeromq::file_of(place_.ipc ? rendezvous_.url : std::string());
     Hellos said;
     while (!missing(said).empty()) {
       Note note;

@@ -46,17 +46,20 @@ bool uninterrupted(const Call& call) {
   }
 }
 
+}  // namespace
+
 void bind_ipc(zmq::socket_t& socket, const std::string& path) {
   require(
       path.size() <= kLongestIpcPath,
       "ipc path " + path + " has " + std::to_string(path.size()) + " bytes; the system allows 107");
   struct stat facts {};
-  if (::lstat(path.c_str(), &facts) == 0 && (!S_ISSOCK(facts.st_mode) || answers(path)))
+  const bool there = ::lstat(path.c_str(), &facts) == 0;
+  if (there && !S_ISSOCK(facts.st_mode))
+    throw TransportError(path + " exists already, and is no socket");
+  if (there && answers(path))
     throw TransportError(path + " exists already: another process has this rank");
   socket.bind("ipc://" + path);
 }
-
-}  // namespace
 
 void RemoveFile::operator()(const std::string* path) const noexcept {
   ::unlink(path->c_str());

@@ -22,6 +22,10 @@ struct RemoveFile {
 };
 using SocketFile = std::unique_ptr<const std::string, RemoveFile>;
 
+/// Binds in place of a socket that a dead process left. Throws TransportError where somebody
+/// listens and where something else lies, InvalidArgument for a path above 107 bytes.
+void bind_ipc(zmq::socket_t& socket, const std::string& path);
+
 /// The file of a bound address; null for tcp.
 SocketFile file_of(const std::string& address);
 

@@ -110,8 +110,8 @@ struct ZeroMqOptions {
 class ZeroMqDoor {
  public:
   /// Binds. Throws InvalidArgument on options that do not fit (tcp without keys, a directory that
-  /// others may enter, a path above 107 bytes), TransportError when binding fails or the path is
-  /// taken.
+  /// others may enter, a path above 107 bytes), TransportError when binding fails or a living
+  /// process has this rank of this epoch; the files that a dead one left are taken over.
   ZeroMqDoor(const ZeroMqOptions& options, std::shared_ptr<ZeroMqContext> context);
   ZeroMqDoor(const ZeroMqDoor&) = delete;
   ZeroMqDoor& operator=(const ZeroMqDoor&) = delete;
