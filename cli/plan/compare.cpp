@@ -10,6 +10,7 @@
 
 #include "cli/plan/compare_trace.hpp"
 #include "cli/plan/figures.hpp"
+#include "cli/plan/progress.hpp"
 #include "cli/verbs.hpp"
 #include "millrace/core/error.hpp"
 
@@ -80,7 +81,10 @@ void compare_schedules(const std::string& list, const PlanOptions& options) {
                                                  "valid"}};
   nlohmann::json all = nlohmann::json::object();
   std::string notes;
+  PlanProgress progress("compare");
   for (std::size_t i = 0; i < subjects.size(); ++i) {
+    progress.at(subjects[i] + ", " + std::to_string(i + 1) + " of " +
+                std::to_string(subjects.size()));
     const Program program = comparable_program_of(subjects[i], options);
     const Cost cost = cost_of(program.shape, options);
     const Graph graph(program);
@@ -92,6 +96,7 @@ void compare_schedules(const std::string& list, const PlanOptions& options) {
     if (!untaken[i].empty())
       notes += subjects[i] + " does not take " + joined(untaken[i]) + ": left out\n";
   }
+  progress.end();
   if (options.json)
     std::cout << all.dump() << '\n';
   else

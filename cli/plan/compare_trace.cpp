@@ -11,6 +11,7 @@
 
 #include "cli/files.hpp"
 #include "cli/plan/figures.hpp"
+#include "cli/plan/progress.hpp"
 #include "cli/verbs.hpp"
 #include "millrace/core/error.hpp"
 #include "millrace/scheduler/plan/draw.hpp"
@@ -255,16 +256,20 @@ void compare_with_trace(const std::string& plan,
   const bool by_means = options.typed_costs.empty() && options.costs_file.empty();
   require(!by_means || !options.rank_speed,
           "--rank-speed goes with --f, --i, --w or --costs; measured times are of the rank itself");
+  PlanProgress progress("compare");
+  progress.at("reading");
   const auto [program, measured] = read_run(program_of(plan, options), trace);
   const Cost given = cost_of(program.shape, options);
   const Cost means = measured_cost(program, measured, given);
   const Cost& cost = by_means ? means : given;
+  progress.at("simulating");
   const Graph graph(program);
   const Timeline simulated = timeline_of(graph, cost);
   const Report predicted = report(graph, cost, simulated);
   const Report seen = report(graph, means, measured);
   const Timeline comparable = aligned(simulated);
   const Comparison result = compared(program, comparable, measured);
+  progress.end();
   write_outputs(options, program, means, measured);
   if (options.json) return print_json(program, result, predicted, seen, source_of(options));
   if (prints_file(options)) return;

@@ -11,6 +11,7 @@
 #include "cli/files.hpp"
 #include "cli/plan/figures.hpp"
 #include "cli/plan/options.hpp"
+#include "cli/plan/progress.hpp"
 #include "cli/verbs.hpp"
 #include "millrace/core/error.hpp"
 #include "millrace/scheduler/plan/passes.hpp"
@@ -146,7 +147,10 @@ void run(const SearchArguments& arguments) {
   if (arguments.out) require_writable("--out", *arguments.out);
   if (arguments.pareto) require_writable("--pareto", *arguments.pareto);
   const SearchOptions options = search_options(arguments);
+  PlanProgress progress("search");
+  progress.at("searching");
   SearchResult result = search(options);
+  progress.end();
   if (result.cut_by_time)
     std::cerr << "millrace: the time cap of " << plain(*arguments.time_cap)
               << " s cut the search; the result depends on this machine's speed\n";

@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include "cli/plan/options.hpp"
+#include "cli/plan/progress.hpp"
 #include "cli/verbs.hpp"
 #include "millrace/core/error.hpp"
 #include "millrace/scheduler/plan/draw.hpp"
@@ -34,11 +35,17 @@ void print_messages(const Program& program) {
 void show(const std::string& subject, const PlanOptions& options) {
   require(!options.json, "--json is of simulate and verify; show writes the plan with --plan");
   check_outputs(options);
+  PlanProgress progress("show " + subject);
+  progress.at("making the schedule");
   const Program program = program_of(subject, options);
   const Cost cost = cost_of(program.shape, options);
+  progress.at("timing " + std::to_string(program.size()) + " actions");
   const Graph graph(program);
   const Timeline timeline = timeline_of(graph, cost);
+  progress.at("drawing");
+  if (prints_file(options)) progress.end();
   write_outputs(options, program, cost, timeline, subject);
+  progress.end();
   if (prints_file(options)) return;
   if (options.comms) return print_messages(program);
   const Report figures = report(graph, cost, timeline);

@@ -7,6 +7,7 @@
 
 #include "cli/plan/figures.hpp"
 #include "cli/plan/options.hpp"
+#include "cli/plan/progress.hpp"
 #include "cli/verbs.hpp"
 
 namespace millrace::cli {
@@ -133,13 +134,21 @@ void print_more(const nlohmann::json& more) {
 
 void run(const std::string& subject, const PlanOptions& options) {
   check_outputs(options);
+  PlanProgress progress("simulate " + subject);
+  progress.at("making the schedule");
   const Program program = program_of(subject, options);
   const Cost cost = cost_of(program.shape, options);
+  progress.at("timing " + std::to_string(program.size()) + " actions");
   const Graph graph(program);
   const Timeline timeline = timeline_of(graph, cost);
+  progress.at("checking the schedule, its memory and its channels");
   const Figures figures = figures_of(graph, cost, timeline, options);
+  progress.at("simulating further runs");
   const nlohmann::json more = more_runs(graph, cost, options);
+  progress.at("writing");
+  if (prints_file(options)) progress.end();
   write_outputs(options, program, cost, timeline, subject);
+  progress.end();
   if (options.json) {
     nlohmann::json all = to_json(figures);
     all.update(identity_json(program));

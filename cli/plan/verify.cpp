@@ -8,6 +8,7 @@
 
 #include "cli/plan/figures.hpp"
 #include "cli/plan/options.hpp"
+#include "cli/plan/progress.hpp"
 #include "cli/verbs.hpp"
 #include "millrace/scheduler/plan/draw.hpp"
 #include "millrace/scheduler/plan/passes.hpp"
@@ -196,7 +197,10 @@ void write_files(const std::string& subject,
 void run(const std::string& subject, const VerifyArguments& arguments) {
   const PlanOptions& options = arguments.plan;
   check_outputs(options);
+  PlanProgress progress("verify " + subject);
+  progress.at("making the schedule");
   const Program program = program_of(subject, options);
+  progress.at("checking " + std::to_string(program.size()) + " actions");
   Verdict verdict;
   verdict.violations = violations_of(program, options);
   std::optional<Timeline> timeline;
@@ -208,7 +212,9 @@ void run(const std::string& subject, const VerifyArguments& arguments) {
     verdict.ranks = report(graph, cost, *timeline).ranks;
     verdict.order = accumulation(program);
   }
+  progress.at("proving that it cannot hang");
   if (verdict.violations.empty()) prove(program, arguments.capacity, verdict);
+  progress.end();
   // A file on standard output stays alone there; the verdict is never left out.
   std::ostream& out = prints_file(options) ? std::cerr : std::cout;
   if (options.json)

@@ -13,9 +13,13 @@ struct Ran {
   std::string text;  ///< standard output, and standard error when merged
 };
 
-/// `millrace ARGUMENTS` with standard error merged into the text.
+/// `millrace ARGUMENTS` with standard error merged into the text, without the lines that tell how
+/// far a slow machine is.
 inline Ran command(const std::string& arguments) {
-  const std::string line = std::string(MILLRACE_BINARY_DIR "/millrace ") + arguments + " 2>&1";
+  const std::string line =
+      std::string("MILLRACE_PROGRESS=${MILLRACE_PROGRESS-never} " MILLRACE_BINARY_DIR
+                  "/millrace ") +
+      arguments + " 2>&1";
   std::FILE* pipe = ::popen(line.c_str(), "r");
   Ran ran;
   std::array<char, 4096> buffer{};
