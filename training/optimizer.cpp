@@ -154,8 +154,10 @@ std::string_view name_of(OptimizerKind kind) {
 OptimizerKind optimizer_kind(std::string_view name) {
   for (const NamedKind& known : kKinds)
     if (known.name == name) return known.kind;
-  throw InvalidArgument("unknown optimizer '" + std::string(name) +
-                        "'; known are sgd, momentum, adam, adamw");
+  std::string known;
+  for (const NamedKind& kind : kKinds)
+    known += (known.empty() ? "" : ", ") + std::string(kind.name);
+  throw InvalidArgument("unknown optimizer '" + std::string(name) + "'; known are " + known);
 }
 
 }  // namespace millrace

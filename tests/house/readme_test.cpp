@@ -1,5 +1,6 @@
 // README.md against reality: the program is the example's file, its output the example's, the
 // picture what the command draws, and every schedule stands in the scheduler's table.
+#include <algorithm>
 #include <array>
 #include <cstdio>
 #include <fstream>
@@ -36,6 +37,13 @@ TEST(Readme, ShowsTheFirstExampleAndWhatItPrints) {
   const std::string readme = contents("README.md");
   EXPECT_THAT(readme, HasSubstr("```cpp\n" + contents("examples/first.cpp") + "```"));
   EXPECT_THAT(readme, HasSubstr("```\n" + contents("examples/expected/first.txt") + "```"));
+}
+
+TEST(Readme, ShowsItsFirstProgramWithinThirtyLines) {
+  const std::string readme = contents("README.md");
+  const auto end =
+      readme.find(contents("examples/first.cpp")) + contents("examples/first.cpp").size();
+  EXPECT_LE(std::ranges::count(readme.substr(0, end), '\n'), 30);
 }
 
 TEST(Readme, OpensWithThePictureTheCommandDraws) {
