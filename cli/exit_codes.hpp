@@ -4,7 +4,7 @@
 namespace millrace::cli {
 
 inline constexpr int kDone = 0;
-inline constexpr int kFailed = 1;        ///< a pass or the optimizer threw
+inline constexpr int kFailed = 1;        ///< a pass or the optimizer threw, or the system refused
 inline constexpr int kUsage = 2;         ///< the command line makes no sense
 inline constexpr int kCorruptData = 65;  ///< something that was read is damaged
 inline constexpr int kLostPeer = 69;     ///< another rank's process ended

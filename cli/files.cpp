@@ -45,13 +45,26 @@ Target target_of(const std::string& path) {
   return {final + "." + std::to_string(::getpid()) + ".part", final};
 }
 
-[[noreturn]] void refuse(const std::string& option, const std::string& path, int reason) {
-  throw InvalidArgument(option + " " + path +
-                        " cannot be written: " + std::generic_category().message(reason));
+std::string refusal(const std::string& option, const std::string& path, int reason) {
+  return option + " " + path + " cannot be written: " + std::generic_category().message(reason);
 }
 
 bool is_standard_output(const std::string& path) {
   return path.empty() || path == "-";
+}
+
+/// 0, or why not.
+int write(const std::string& path, const std::string& text) {
+  const Target target = target_of(path);
+  std::ofstream file(target.temporary, std::ios::binary);
+  file << text;
+  file.close();
+  if (file &&
+      (target.in_place() || std::rename(target.temporary.c_str(), target.final.c_str()) == 0))
+    return 0;
+  const int reason = errno;
+  if (!target.in_place()) std::remove(target.temporary.c_str());
+  return reason;
 }
 
 }  // namespace
@@ -60,29 +73,25 @@ void require_writable(const std::string& option, const std::string& path) {
   if (is_standard_output(path)) return;
   const Target target = target_of(path);
   std::error_code error;
-  if (std::filesystem::is_directory(target.final, error)) refuse(option, path, EISDIR);
+  if (std::filesystem::is_directory(target.final, error))
+    throw InvalidArgument(refusal(option, path, EISDIR));
   if (target.in_place()) return;
   const std::ofstream file(target.temporary, std::ios::binary);
-  if (!file) refuse(option, path, errno);
+  if (!file) throw InvalidArgument(refusal(option, path, errno));
   std::remove(target.temporary.c_str());
 }
 
-void write_file(const std::string& option, const std::string& path, const std::string& text) {
-  if (is_standard_output(path)) {
-    std::cout << text;
-    return;
+void write_files(const std::vector<OutputFile>& files) {
+  std::cout << std::flush;  // first what was printed: a file may wait for its reader
+  std::string refusals;
+  for (const auto& [option, path, text] : files) {
+    if (is_standard_output(path)) {
+      std::cout << text;
+    } else if (const int reason = write(path, text); reason != 0) {
+      refusals += (refusals.empty() ? "" : "; ") + refusal(option, path, reason);
+    }
   }
-  require_writable(option, path);
-  const Target target = target_of(path);
-  std::ofstream file(target.temporary, std::ios::binary);
-  file << text;
-  file.close();
-  if (file &&
-      (target.in_place() || std::rename(target.temporary.c_str(), target.final.c_str()) == 0))
-    return;
-  const int reason = errno;
-  if (!target.in_place()) std::remove(target.temporary.c_str());
-  refuse(option, path, reason);
+  if (!refusals.empty()) throw Error(refusals);
 }
 
 }  // namespace millrace::cli

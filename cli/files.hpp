@@ -2,6 +2,7 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 namespace millrace::cli {
 
@@ -12,9 +13,14 @@ namespace millrace::cli {
 /// nothing behind: for work that takes long before its file is written.
 void require_writable(const std::string& option, const std::string& path);
 
-/// Writes under a temporary name beside `path`, then renames. Throws InvalidArgument naming
-/// `option` and the path when it cannot; then nothing is left. What is no plain file, such as a
-/// pipe or /dev/stdout, is written in place. An empty path or "-" is standard output.
-void write_file(const std::string& option, const std::string& path, const std::string& text);
+/// A file that the user asked for with `option`. An empty path or "-" is standard output.
+struct OutputFile {
+  std::string option, path, text;
+};
+
+/// Writes each under a temporary name beside its path, then renames. What is no plain file, such as
+/// a pipe or /dev/stdout, is written in place. Throws Error naming option and path of every file
+/// that cannot be written, when all others are; of those nothing is left.
+void write_files(const std::vector<OutputFile>& files);
 
 }  // namespace millrace::cli

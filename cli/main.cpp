@@ -2,9 +2,12 @@
 // into one sentence on standard error and an exit code (README, exit codes).
 #include <exception>
 #include <iostream>
+#include <new>
 #include <string>
+#include <system_error>
 
 #include "cli/exit_codes.hpp"
+#include "cli/standard_streams.hpp"
 #include "cli/usage.hpp"
 #include "cli/verbs.hpp"
 #include "millrace/core/error.hpp"
@@ -51,6 +54,17 @@ int run(CLI::App& app, int count, const char* const* arguments) {
   }
 }
 
+/// What was to be printed and could not be is a failure of whatever else went well.
+int run_and_print(CLI::App& app, int count, const char* const* arguments) {
+  StandardOutput output;
+  const int code = run(app, count, arguments);
+  const int reason = output.finish();
+  if (reason == 0) return code;
+  const int said = complain(
+      "standard output cannot be written: " + std::generic_category().message(reason), kFailed);
+  return code == kDone ? said : code;
+}
+
 }  // namespace
 
 int run_command(int argc, char** argv) {
@@ -69,11 +83,13 @@ int run_command(int argc, char** argv) {
   add_worker(app);
   add_keys(app);
   add_doctor(app);
-  return run(app, argc, argv);
+  return run_and_print(app, argc, argv);
 }
 
 }  // namespace millrace::cli
 
 int main(int argc, char** argv) {
+  millrace::cli::occupy_standard_streams();
+  millrace::cli::take_failed_writes_as_errors();
   return millrace::cli::run_command(argc, argv);
 }

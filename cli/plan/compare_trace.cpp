@@ -269,13 +269,16 @@ void compare_with_trace(const std::string& plan,
   const Report seen = report(graph, means, measured);
   const Timeline comparable = aligned(simulated);
   const Comparison result = compared(program, comparable, measured);
+  const std::vector<OutputFile> files = outputs(options, program, means, measured);
   progress.end();
-  write_outputs(options, program, means, measured);
-  if (options.json) return print_json(program, result, predicted, seen, source_of(options));
-  if (prints_file(options)) return;
-  std::cout << "Simulated with " << source_of(options) << ".\n\n";
-  print_comparison(result, predicted, seen);
-  print_pictures(program, comparable, measured);
+  if (options.json) {
+    print_json(program, result, predicted, seen, source_of(options));
+  } else if (!prints_file(options)) {
+    std::cout << "Simulated with " << source_of(options) << ".\n\n";
+    print_comparison(result, predicted, seen);
+    print_pictures(program, comparable, measured);
+  }
+  write_files(files);
 }
 
 }  // namespace millrace::cli

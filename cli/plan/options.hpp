@@ -9,6 +9,7 @@
 
 #include <CLI/CLI.hpp>
 
+#include "cli/files.hpp"
 #include "cli/numbers.hpp"
 #include "millrace/scheduler/plan/cost_file.hpp"
 #include "millrace/scheduler/plan/generators.hpp"
@@ -93,12 +94,13 @@ void set_links(Cost& cost, const PlanOptions& options, int ranks);
 /// things: two files, or one and --json. For the start of a verb: nothing has been written then.
 void check_outputs(const PlanOptions& options);
 
-/// Writes the files that were asked for. With the `subject` of a page that is a schedule of the
-/// catalogue, the page also gets it with other numbers of micro-batches.
-void write_outputs(const PlanOptions& options,
-                   const Program& program,
-                   const Cost& cost,
-                   const Timeline& timeline,
-                   const std::string& subject = "");
+/// The files that were asked for, to be written when everything else has been printed. With the
+/// `subject` of a page that is a schedule of the catalogue, the page also gets it with other
+/// numbers of micro-batches.
+[[nodiscard]] std::vector<OutputFile> outputs(const PlanOptions& options,
+                                              const Program& program,
+                                              const Cost& cost,
+                                              const Timeline& timeline,
+                                              const std::string& subject = "");
 
 }  // namespace millrace::cli

@@ -1,4 +1,4 @@
-// The files that plan verbs write: all texts are made before the first is written.
+// The files that plan verbs write.
 #include <algorithm>
 #include <vector>
 
@@ -69,17 +69,12 @@ bool prints_file(const PlanOptions& options) {
       paths.begin(), paths.end(), [](const auto* path) { return on_standard_output(*path); });
 }
 
-void write_outputs(const PlanOptions& options,
-                   const Program& program,
-                   const Cost& cost,
-                   const Timeline& timeline,
-                   const std::string& subject) {
-  struct File {
-    const char* option;
-    std::string path;
-    std::string text;
-  };
-  std::vector<File> files;
+std::vector<OutputFile> outputs(const PlanOptions& options,
+                                const Program& program,
+                                const Cost& cost,
+                                const Timeline& timeline,
+                                const std::string& subject) {
+  std::vector<OutputFile> files;
   if (options.csv) files.push_back({"--csv", *options.csv, write_csv(program)});
   if (options.svg)
     files.push_back({"--svg", *options.svg, draw_svg(program, timeline, cost, program.name)});
@@ -90,7 +85,7 @@ void write_outputs(const PlanOptions& options,
          draw_html(program, timeline, cost, program.name, with_other_counts(subject, options))});
   if (options.trace) files.push_back({"--trace", *options.trace, draw_trace(program, timeline)});
   if (options.plan) files.push_back({"--plan", *options.plan, write_plan({program, {}})});
-  for (const File& file : files) write_file(file.option, file.path, file.text);
+  return files;
 }
 
 }  // namespace millrace::cli

@@ -168,14 +168,15 @@ void run(const SearchArguments& arguments) {
   const Graph graph(lowered);
   const Timeline timeline = timeline_of(graph, cost);
   const Figures figures = figures_of(graph, cost, timeline, arguments.plan);
-  write_outputs(arguments.plan, lowered, cost, timeline);
-  if (arguments.out) write_file("--out", *arguments.out, write_plan({lowered, {}}));
-  if (arguments.pareto) write_file("--pareto", *arguments.pareto, front_svg(result.front));
   if (arguments.plan.json) {
     std::cout << result_json(arguments, result, figures).dump() << '\n';
   } else if (!prints_file(arguments.plan)) {
     print(arguments, result, figures.report);
   }
+  std::vector<OutputFile> files = outputs(arguments.plan, lowered, cost, timeline);
+  if (arguments.out) files.push_back({"--out", *arguments.out, write_plan({lowered, {}})});
+  if (arguments.pareto) files.push_back({"--pareto", *arguments.pareto, front_svg(result.front)});
+  write_files(files);
 }
 
 void add_search_options(CLI::App& verb, SearchArguments& arguments) {

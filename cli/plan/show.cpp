@@ -32,6 +32,19 @@ void print_messages(const Program& program) {
   }
 }
 
+void print(const Program& program,
+           const Graph& graph,
+           const Cost& cost,
+           const Timeline& timeline,
+           bool messages) {
+  if (messages) return print_messages(program);
+  const Report figures = report(graph, cost, timeline);
+  std::cout << program.name << ": makespan " << plain(figures.makespan) << ", bubble "
+            << plain(figures.bubble_makespan) << " (" << percent(figures.bubble_makespan_ratio())
+            << ")\n"
+            << draw_ascii(program, timeline, terminal());
+}
+
 void show(const std::string& subject, const PlanOptions& options) {
   require(!options.json, "--json is of simulate and verify; show writes the plan with --plan");
   check_outputs(options);
@@ -43,16 +56,10 @@ void show(const std::string& subject, const PlanOptions& options) {
   const Graph graph(program);
   const Timeline timeline = timeline_of(graph, cost);
   progress.at("drawing");
-  if (prints_file(options)) progress.end();
-  write_outputs(options, program, cost, timeline, subject);
+  const std::vector<OutputFile> files = outputs(options, program, cost, timeline, subject);
   progress.end();
-  if (prints_file(options)) return;
-  if (options.comms) return print_messages(program);
-  const Report figures = report(graph, cost, timeline);
-  std::cout << program.name << ": makespan " << plain(figures.makespan) << ", bubble "
-            << plain(figures.bubble_makespan) << " (" << percent(figures.bubble_makespan_ratio())
-            << ")\n"
-            << draw_ascii(program, timeline, terminal());
+  if (!prints_file(options)) print(program, graph, cost, timeline, options.comms);
+  write_files(files);
 }
 
 }  // namespace

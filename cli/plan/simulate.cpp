@@ -145,9 +145,8 @@ void run(const std::string& subject, const PlanOptions& options) {
   const Figures figures = figures_of(graph, cost, timeline, options);
   progress.at("simulating further runs");
   const nlohmann::json more = more_runs(graph, cost, options);
-  progress.at("writing");
-  if (prints_file(options)) progress.end();
-  write_outputs(options, program, cost, timeline, subject);
+  progress.at("drawing");
+  const std::vector<OutputFile> files = outputs(options, program, cost, timeline, subject);
   progress.end();
   if (options.json) {
     nlohmann::json all = to_json(figures);
@@ -158,6 +157,7 @@ void run(const std::string& subject, const PlanOptions& options) {
     print(program, figures);
     print_more(more);
   }
+  write_files(files);
   if (!figures.violations.empty()) throw ExitCode{1};
 }
 

@@ -179,7 +179,7 @@ void print(const Program& program, const Verdict& verdict, std::ostream& out) {
 }
 
 /// The files. What shows times is refused for a program that has none.
-void write_files(const std::string& subject,
+void write_asked(const std::string& subject,
                  const Program& program,
                  const Cost& cost,
                  const Timeline* timeline,
@@ -191,7 +191,8 @@ void write_files(const std::string& subject,
               << " is not written: a schedule that cannot run has no times to draw\n";
     path->reset();
   }
-  write_outputs(options, program, cost, timeline == nullptr ? Timeline{} : *timeline, subject);
+  write_files(
+      outputs(options, program, cost, timeline == nullptr ? Timeline{} : *timeline, subject));
 }
 
 void run(const std::string& subject, const VerifyArguments& arguments) {
@@ -221,7 +222,7 @@ void run(const std::string& subject, const VerifyArguments& arguments) {
     print_json(program, verdict, out);
   else
     print(program, verdict, out);
-  write_files(subject, program, cost, timeline ? &*timeline : nullptr, options);
+  write_asked(subject, program, cost, timeline ? &*timeline : nullptr, options);
   if (!verdict.violations.empty()) throw ExitCode{1};
 }
 

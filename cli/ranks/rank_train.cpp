@@ -15,6 +15,7 @@
 
 #include "cli/ranks/rank_measurement.hpp"
 #include "cli/ranks/rank_work.hpp"
+#include "cli/standard_streams.hpp"
 #include "cli/train/options.hpp"
 #include "cli/train/outputs.hpp"
 #include "cli/train/progress.hpp"
@@ -170,7 +171,7 @@ TrainTest agreed_data(const TrainJob& job, TrainTest mine, Team& team) {
   return {of_size(job.flags.data, train), of_size(job.flags.data, test)};
 }
 
-void report(const TrainJob& job, const TrainOutcome& outcome) {
+void report(const TrainJob& job, const TrainOutcome& outcome, const std::string& unfinished) {
   if (job.flags.json) {
     auto document = nlohmann::ordered_json::parse(outcome_json(job, outcome));
     document["settings"]["executor"] = "processes";
@@ -178,15 +179,9 @@ void report(const TrainJob& job, const TrainOutcome& outcome) {
     std::cout << document.dump(2) << std::endl;
     return;
   }
-  print_outcome(std::cout, job, outcome);
+  std::cout << unfinished;
+  print_outcome(std::cout, outcome);
   std::cout << processes(job.options.ranks) << std::endl;
-}
-
-/// The first rank's progress, on a terminal or not; the idle share is its own.
-Progress progress_of(const TrainJob& job) {
-  std::ostream& stream = job.flags.json ? std::cerr : std::cout;
-  const bool moves = isatty(job.flags.json ? STDERR_FILENO : STDOUT_FILENO) == 1;
-  return {stream, moves, job.epochs(), "bubble of rank 0"};
 }
 
 /// The files, opened by the rank that writes them.
@@ -200,7 +195,11 @@ void train(const TrainJob& job, Endpoint& endpoint, Team& team) {
   auto outputs = outputs_of(job, speaks);
   Trainer trainer(rank_parts(job.model, job.program, job.options, endpoint, team), job.options);
   RankMeasurement measurement(job, trainer, endpoint.rank());
-  Progress progress = progress_of(job);
+  const int place = job.flags.json ? STDERR_FILENO : STDOUT_FILENO;
+  ProgressBuffer buffer(place);
+  std::ostream stream(&buffer);
+  // The first rank's; the idle share is its own.
+  Progress progress(stream, isatty(place) == 1, job.epochs(), "bubble of rank 0");
   trainer.on_step = [&](const StepReport& report) {
     measurement.after_step(report);
     if (speaks) progress.step(report, measurement.bubble());
@@ -214,8 +213,9 @@ void train(const TrainJob& job, Endpoint& endpoint, Team& team) {
   const RankMeasurement::Whole whole = measurement.gather(team, outcome);
   note_end(outcome, endpoint.rank());
   if (!outputs) return;
+  report(job, outcome, buffer.rest());
   outputs->write(trainer.executor().program(), whole.last, whole.cost);
-  report(job, outcome);
+  if (!job.flags.json) print_files(std::cout, job.flags);
 }
 
 }  // namespace

@@ -9,6 +9,7 @@
 #include <cstring>
 #include <deque>
 #include <fcntl.h>
+#include <fstream>
 #include <iostream>
 #include <poll.h>
 #include <sched.h>
@@ -28,6 +29,7 @@ namespace millrace::cli {
 namespace {
 
 constexpr std::size_t kTailLines = 25;
+constexpr std::size_t kMostUnread = std::size_t{1} << 16U;
 
 /// A hang-up that is ignored stays so, here and in the workers: under nohup the work goes on when
 /// its user has gone. Otherwise it counts as a termination. SIGINT and SIGTERM are taken even where
@@ -102,7 +104,8 @@ Supervisor::~Supervisor() {
     if (!worker.status) ::waitpid(worker.process, nullptr, 0);
     if (worker.pidfd >= 0) ::close(worker.pidfd);
   }
-  if (errors_ >= 0) ::close(errors_);
+  for (const int file : {errors_, first_log_})
+    if (file >= 0) ::close(file);
   ::close(signals_);
   ::pthread_sigmask(SIG_UNBLOCK, &watched_, nullptr);
 }
@@ -132,8 +135,7 @@ void Supervisor::start(const std::vector<std::string>& command) {
   int errors = ::open(worker.log.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
   require(errors >= 0, "the log " + worker.log + " cannot be written");
   if (rank == 0) {
-    ::close(errors);
-    first_log_.open(worker.log);
+    first_log_ = errors;
     if (::pipe2(ends.data(), O_CLOEXEC) != 0) throw Error("cannot make a pipe");
     errors_ = ends[0];
     errors = ends[1];
@@ -152,8 +154,8 @@ void Supervisor::start(const std::vector<std::string>& command) {
   worker.pidfd = static_cast<int>(::syscall(SYS_pidfd_open, worker.process, 0));
   // The others say this themselves; what rank 0 says comes on the terminal, where it would disturb.
   if (rank == 0)
-    first_log_ << "rank 0: process " << worker.process << "; its results are on standard output\n"
-               << std::flush;
+    note_of_first("rank 0: process " + std::to_string(worker.process) +
+                  "; its results are on standard output\n");
   workers_.push_back(std::move(worker));
 }
 
@@ -180,12 +182,26 @@ void Supervisor::copy_errors() {
   std::array<char, 4096> bytes{};
   const ssize_t count = ::read(errors_, bytes.data(), bytes.size());
   if (count > 0) {
-    std::cerr.write(bytes.data(), count).flush();
-    first_log_.write(bytes.data(), count).flush();
-    return;
+    note_of_first({bytes.data(), static_cast<std::size_t>(count)});
+    unread_.append(bytes.data(), static_cast<std::size_t>(count));
+    return pass_on();
   }
   ::close(errors_);
   errors_ = -1;
+}
+
+/// Nobody need read what rank 0 says: what has no room waits here, and of too much the oldest lines
+/// go. The log has all.
+void Supervisor::pass_on() {
+  unread_.erase(0, terminal_.write(unread_));
+  if (unread_.size() <= kMostUnread) return;
+  const std::size_t begun = unread_.find('\n') + 1;  // a line that may have gone out in part
+  const std::size_t cut = unread_.find('\n', begun + unread_.size() - kMostUnread);
+  if (cut != std::string::npos) unread_.erase(begun, cut + 1 - begun);
+}
+
+void Supervisor::note_of_first(std::string_view text) const {
+  static_cast<void>(::write(first_log_, text.data(), text.size()));
 }
 
 void Supervisor::reap(Worker& worker) {
@@ -227,12 +243,14 @@ void Supervisor::end_stopped() {
 }
 
 void Supervisor::poll_once() {
-  std::vector<pollfd> items = {{signals_, POLLIN, 0}, {errors_, POLLIN, 0}};
+  const int reader = unread_.empty() ? -1 : STDERR_FILENO;
+  std::vector<pollfd> items = {{signals_, POLLIN, 0}, {errors_, POLLIN, 0}, {reader, POLLOUT, 0}};
   for (const Worker& worker : workers_)
     items.push_back({worker.status ? -1 : worker.pidfd, POLLIN, 0});
   ::poll(items.data(), items.size(), kill_at_ ? 50 : 1000);
   if ((items[0].revents & POLLIN) != 0) take_signal();
   if (items[1].revents != 0) copy_errors();
+  if (items[2].revents != 0) pass_on();
   for (Worker& worker : workers_) reap(worker);
   end_stopped();
   if (kill_at_ && Clock::now() > *kill_at_) signal_all(SIGKILL);
@@ -303,7 +321,10 @@ int Supervisor::verdict() const {
 int Supervisor::wait() {
   while (!all_ended()) poll_once();
   while (errors_ >= 0) copy_errors();
-  if (!workers_.empty()) first_log_ << "rank 0 " << end_of(*workers_.front().status) << std::endl;
+  if (!workers_.empty()) note_of_first("rank 0 " + end_of(*workers_.front().status) + "\n");
+  // Of a job that went well these are lines of progress, for which nobody waits.
+  const auto well = [](const Worker& worker) { return weight_of(*worker.status) == 0; };
+  if (!std::all_of(workers_.begin(), workers_.end(), well)) std::cerr << unread_ << std::flush;
   if (received_ != 0) return received_ == SIGINT ? kInterrupted : kTerminated;
   return verdict();
 }

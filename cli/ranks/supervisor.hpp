@@ -4,11 +4,13 @@
 
 #include <chrono>
 #include <csignal>
-#include <fstream>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <sys/types.h>
 #include <vector>
+
+#include "cli/standard_streams.hpp"
 
 namespace millrace::cli {
 
@@ -62,6 +64,8 @@ class Supervisor {
   void poll_once();
   void take_signal();
   void copy_errors();
+  void pass_on();
+  void note_of_first(std::string_view text) const;
   void reap(Worker& worker);
   void end_stopped();
   void signal_all(int signal);
@@ -75,11 +79,13 @@ class Supervisor {
 
   SupervisorOptions options_;
   std::vector<Worker> workers_;
-  std::ofstream first_log_;
   sigset_t watched_;
-  int signals_ = -1;  // signalfd
-  int errors_ = -1;   // rank 0's standard error
-  int received_ = 0;  // the signal that ends us
+  int signals_ = -1;    // signalfd
+  int errors_ = -1;     // rank 0's standard error
+  int first_log_ = -1;  // and its log
+  UnwaitingWriter terminal_{2};
+  std::string unread_;  // of what rank 0 said, by whoever reads our standard error
+  int received_ = 0;    // the signal that ends us
   std::optional<Clock::time_point> kill_at_;
 };
 

@@ -1,7 +1,8 @@
-// See train_outputs.hpp.
+// See outputs.hpp.
 #include "cli/train/outputs.hpp"
 
 #include <utility>
+#include <vector>
 
 #include "cli/files.hpp"
 #include "millrace/scheduler/plan/cost_file.hpp"
@@ -10,29 +11,26 @@
 
 namespace millrace::cli {
 
-TrainOutputs::File::File(std::string option, const std::string& path)
-    : option_(std::move(option)), path_(path) {
-  if (wanted()) require_writable(option_, path_);
-}
-
-void TrainOutputs::File::write(const std::string& text) const {
-  write_file(option_, path_, text);
-}
-
 TrainOutputs::TrainOutputs(const TrainFlags& flags)
-    : trace_("--trace", flags.trace),
-      svg_("--svg", flags.svg),
-      costs_("--profile", flags.profile) {}
+    : trace_(flags.trace), svg_(flags.svg), costs_(flags.profile) {
+  for (const auto& [option, path] :
+       {std::pair("--trace", &trace_), {"--svg", &svg_}, {"--profile", &costs_}})
+    if (!path->empty()) require_writable(option, *path);
+}
 
 void TrainOutputs::write(const Program& program, const Timeline& last, const Cost& cost) const {
-  if (trace_.wanted()) trace_.write(draw_trace(program, last));
-  if (svg_.wanted()) svg_.write(draw_svg(program, last, cost, program.name + ", measured"));
-  if (!costs_.wanted()) return;
-  CostFile file;
-  file.ranks = program.shape.ranks;
-  file.stages = program.shape.stages();
-  file.cost = cost;
-  costs_.write(write_costs(file));
+  std::vector<OutputFile> files;
+  if (!trace_.empty()) files.push_back({"--trace", trace_, draw_trace(program, last)});
+  if (!svg_.empty())
+    files.push_back({"--svg", svg_, draw_svg(program, last, cost, program.name + ", measured")});
+  if (!costs_.empty()) {
+    CostFile file;
+    file.ranks = program.shape.ranks;
+    file.stages = program.shape.stages();
+    file.cost = cost;
+    files.push_back({"--profile", costs_, write_costs(file)});
+  }
+  write_files(files);
 }
 
 }  // namespace millrace::cli

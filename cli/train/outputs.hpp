@@ -17,21 +17,12 @@ class TrainOutputs {
   /// Throws InvalidArgument naming the option whose file cannot be written.
   explicit TrainOutputs(const TrainFlags& flags);
 
-  /// Writes what was asked for. Throws InvalidArgument when writing fails.
+  /// Writes what was asked for; the rest of the run has been told then. Throws Error naming every
+  /// file that could not be written.
   void write(const Program& program, const Timeline& last, const Cost& cost) const;
 
  private:
-  class File {
-   public:
-    File(std::string option, const std::string& path);
-    [[nodiscard]] bool wanted() const { return !path_.empty(); }
-    void write(const std::string& text) const;
-
-   private:
-    std::string option_, path_;
-  };
-
-  File trace_, svg_, costs_;
+  std::string trace_, svg_, costs_;
 };
 
 }  // namespace millrace::cli

@@ -63,7 +63,7 @@ ordered_json bubble_of(const StepUse& use) {
 
 }  // namespace
 
-void print_outcome(std::ostream& stream, const TrainJob& job, const TrainOutcome& outcome) {
+void print_outcome(std::ostream& stream, const TrainOutcome& outcome) {
   stream << std::fixed << std::setprecision(2) << "test accuracy " << 100 * outcome.score.accuracy()
          << " % (" << outcome.score.loss.correct << " of " << outcome.score.samples
          << "), test loss " << std::setprecision(4) << outcome.score.mean_loss() << '\n'
@@ -84,9 +84,12 @@ void print_outcome(std::ostream& stream, const TrainJob& job, const TrainOutcome
   stream << "  all      " << std::setw(8) << 100 * outcome.measured.bubble() << " %"
          << std::setw(10) << 100 * outcome.simulated.bubble()
          << " %   (simulated: a processor per rank, with the measured times)\n";
-  if (!job.flags.trace.empty()) stream << "timeline written to " << job.flags.trace << '\n';
-  if (!job.flags.svg.empty()) stream << "picture written to " << job.flags.svg << '\n';
-  if (!job.flags.profile.empty()) stream << "costs written to " << job.flags.profile << '\n';
+}
+
+void print_files(std::ostream& stream, const TrainFlags& flags) {
+  if (!flags.trace.empty()) stream << "timeline written to " << flags.trace << '\n';
+  if (!flags.svg.empty()) stream << "picture written to " << flags.svg << '\n';
+  if (!flags.profile.empty()) stream << "costs written to " << flags.profile << '\n';
 }
 
 std::string outcome_json(const TrainJob& job, const TrainOutcome& outcome) {

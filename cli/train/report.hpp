@@ -21,7 +21,10 @@ struct TrainOutcome {
   std::int64_t updates = 0;
 };
 
-void print_outcome(std::ostream& stream, const TrainJob& job, const TrainOutcome& outcome);
+void print_outcome(std::ostream& stream, const TrainOutcome& outcome);
+
+/// Which files the run has written.
+void print_files(std::ostream& stream, const TrainFlags& flags);
 
 std::string outcome_json(const TrainJob& job, const TrainOutcome& outcome);
 

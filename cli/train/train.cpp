@@ -6,6 +6,7 @@
 #include <unistd.h>
 #include <variant>
 
+#include "cli/standard_streams.hpp"
 #include "cli/train/options.hpp"
 #include "cli/train/outputs.hpp"
 #include "cli/train/progress.hpp"
@@ -26,11 +27,13 @@ class TrainRun {
   explicit TrainRun(TrainJob job)
       : job_(std::move(job)),
         outputs_(job_.flags),
-        out_(job_.flags.json ? std::cerr : std::cout),
+        progress_buffer_(job_.flags.json ? STDERR_FILENO : STDOUT_FILENO),
+        progress_stream_(&progress_buffer_),
         trainer_(job_.model, job_.program, job_.options),
         profile_(trainer_.executor().program()),
-        progress_(
-            out_, isatty(job_.flags.json ? STDERR_FILENO : STDOUT_FILENO) == 1, job_.epochs()) {
+        progress_(progress_stream_,
+                  isatty(job_.flags.json ? STDERR_FILENO : STDOUT_FILENO) == 1,
+                  job_.epochs()) {
     outcome_.peak_counted.resize(static_cast<std::size_t>(job_.program.shape.ranks));
     trainer_.on_step = [this](const StepReport& report) { after_step(report); };
     trainer_.on_epoch = [this](const EpochReport& report) { progress_.epoch(report); };
@@ -42,12 +45,15 @@ class TrainRun {
     outcome_.score = trainer_.evaluate(job_.data.test);
     outcome_.weights_hash = trainer_.weights_hash();
     measure();
-    outputs_.write(trainer_.executor().program(), last_, cost_);
-    if (job_.flags.json) {
-      std::cout << outcome_json(job_, outcome_) << std::flush;
+    const bool json = job_.flags.json;
+    if (json) {
+      std::cout << outcome_json(job_, outcome_);
     } else {
-      print_outcome(out_, job_, outcome_);
+      std::cout << progress_buffer_.rest();
+      print_outcome(std::cout, outcome_);
     }
+    outputs_.write(trainer_.executor().program(), last_, cost_);
+    if (!json) print_files(std::cout, job_.flags);
   }
 
  private:
@@ -77,7 +83,8 @@ class TrainRun {
 
   TrainJob job_;
   TrainOutputs outputs_;
-  std::ostream& out_;
+  ProgressBuffer progress_buffer_;
+  std::ostream progress_stream_;
   Trainer trainer_;
   Profile profile_;
   Progress progress_;
