@@ -10,6 +10,7 @@
 #include "cli/standard_streams.hpp"
 #include "cli/usage.hpp"
 #include "cli/verbs.hpp"
+#include "cli/vocabulary.hpp"
 #include "millrace/core/error.hpp"
 #include "millrace/transport/failure.hpp"
 
@@ -49,6 +50,8 @@ int run(CLI::App& app, int count, const char* const* arguments) {
     return complain(usage_sentence(app, error, count > 1 ? arguments[1] : ""), kUsage);
   } catch (const ExitCode& exit) {
     return exit.code;
+  } catch (const InvalidArgument& error) {
+    return complain(spelled(error), kUsage);
   } catch (const std::exception& error) {
     return complain(error.what(), code_of(error));
   }

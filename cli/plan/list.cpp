@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "cli/verbs.hpp"
+#include "cli/vocabulary.hpp"
 #include "millrace/scheduler/plan/generators.hpp"
 
 namespace millrace::cli {
@@ -14,16 +15,9 @@ namespace millrace::cli {
 namespace {
 
 std::string options_of(const ScheduleEntry& entry) {
-  std::string text = "-p -m";
-  const auto add = [&](bool has, const char* option) {
-    if (has) text += std::string(" ") + option;
-  };
-  add(entry.chunked, "-v");
-  add(entry.sliced, "-q");
-  add(entry.grouped, "--group");
-  add(entry.waved, "--waves");
-  add(entry.ordered, "--order");
-  add(entry.limited, "--memory-limit");
+  std::string text;
+  for (const ScheduleParameter& parameter : kScheduleParameters)
+    if (entry.takes(parameter.name)) text += (text.empty() ? "" : " ") + flag(parameter.name);
   return text;
 }
 

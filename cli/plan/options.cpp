@@ -7,6 +7,7 @@
 
 #include "cli/files.hpp"
 #include "cli/verbs.hpp"
+#include "cli/vocabulary.hpp"
 #include "millrace/core/error.hpp"
 #include "millrace/scheduler/plan/passes.hpp"
 #include "millrace/scheduler/plan/text.hpp"
@@ -19,11 +20,16 @@ constexpr double kAny = -1e15;
 
 using Text = const std::string&;
 
-void add_count(CLI::App& verb, const char* name, std::optional<int>& value, const char* what) {
+void add_parameter(CLI::App& verb, PlanOptions& options, const ScheduleParameter& parameter) {
+  const std::string preset = default_value(parameter);
   verb.add_option_function<std::string>(
-      name,
-      [name, &value](Text text) { value = static_cast<int>(whole_number(name, text, 1)); },
-      what);
+      flags(parameter.name),
+      [&options, &parameter](Text text) {
+        set_value(options.schedule, parameter, text);
+        if (std::holds_alternative<int ScheduleOptions::*>(parameter.field))
+          options.typed_counts.push_back(flag(parameter.name) + " " + text);
+      },
+      std::string(parameter.help) + (preset.empty() ? "" : " (default " + preset + ")"));
 }
 
 // A list of costs; that it was given is remembered, since a cost file says the same things.
@@ -63,30 +69,9 @@ void add_path(CLI::App& verb,
 }
 
 void add_shape_options(CLI::App& verb, PlanOptions& options) {
-  const auto add_own_count = [&](const char* name, int& value, const char* what) {
-    verb.add_option_function<std::string>(
-        name,
-        [name, &value, &options](Text text) {
-          value = static_cast<int>(whole_number(name, text, 1));
-          options.typed_counts.push_back(std::string(name) + " " + text);
-        },
-        what);
-  };
-  add_own_count("-p", options.schedule.ranks, "Ranks (default 4)");
-  add_own_count("-m", options.schedule.micro_batches, "Micro-batches (default 8)");
-  add_count(
-      verb, "-v", options.schedule.chunks, "Chunks per rank, of chunked schedules (default 2)");
-  add_count(verb, "-q", options.schedule.slices, "Slices per micro-batch, of sliced schedules");
-  add_count(verb, "--group", options.schedule.group, "Micro-batches of a group");
-  add_count(verb, "--waves", options.schedule.waves, "Waves, of the wave schedule");
-  verb.add_option_function<std::string>(
-      "--order",
-      [&options](Text text) {
-        if (text != "fifo" && text != "lifo")
-          throw InvalidArgument("--order is '" + text + "'; known are fifo and lifo");
-        options.schedule.order = text == "fifo" ? BackwardOrder::Fifo : BackwardOrder::Lifo;
-      },
-      "Backward order of gpipe and bfs: fifo or lifo");
+  for (const ScheduleParameter& parameter : kScheduleParameters)
+    if (parameter.name != "memory_limit")  // add_memory_options knows more of it
+      add_parameter(verb, options, parameter);
   verb.add_flag("--comms", options.comms, "Lower to sends and receives");
   verb.add_flag("--old-letters",
                 options.old_letters,
@@ -327,20 +312,14 @@ ScheduleOptions schedule_options(const PlanOptions& options) {
 std::vector<std::string> untaken_options(const std::string& subject, const PlanOptions& options) {
   std::vector<std::string> untaken;
   if (is_path(subject)) untaken = options.typed_counts;
-  const auto add = [&](bool taken, const char* option, const std::optional<int>& value) {
-    if (!taken && value) untaken.push_back(option + (" " + std::to_string(*value)));
-  };
-  const ScheduleOptions& given = options.schedule;
   const ScheduleEntry none{};
   const ScheduleEntry& entry = is_path(subject) ? none : find_schedule(subject);
-  add(entry.chunked, "-v", given.chunks);
-  add(entry.sliced, "-q", given.slices);
-  if (!entry.sliced && !is_path(subject) && options.slice_costs)
+  for (const ScheduleParameter& parameter : kScheduleParameters)
+    if (const auto value = value_of(options.schedule, parameter);
+        value && !entry.takes(parameter.name))
+      untaken.push_back(flag(parameter.name) + " " + *value);
+  if (!entry.takes("slices") && !is_path(subject) && options.slice_costs)
     untaken.emplace_back("--slice-costs");
-  add(entry.grouped, "--group", given.group);
-  add(entry.waved, "--waves", given.waves);
-  if (!entry.ordered && given.order)
-    untaken.emplace_back(*given.order == BackwardOrder::Fifo ? "--order fifo" : "--order lifo");
   return untaken;
 }
 
@@ -359,8 +338,8 @@ Program program_of(const std::string& subject, const PlanOptions& options) {
   ScheduleOptions schedule = schedule_options(options);
   const ScheduleEntry& entry = find_schedule(subject);
   require_generated(subject, options);
-  if (!entry.limited) schedule.memory_limit.reset();
-  require(!options.slice_costs || entry.sliced,
+  if (!entry.takes("memory_limit")) schedule.memory_limit.reset();
+  require(!options.slice_costs || entry.takes("slices"),
           "--slice-costs was given, but schedule '" + subject + "' has no slices");
   if (entry.staged && unequal(options))
     schedule.stage_costs = cost_of({.ranks = schedule.ranks,
@@ -375,12 +354,9 @@ Program comparable_program_of(const std::string& subject, const PlanOptions& opt
   own.typed_counts.clear();
   const ScheduleEntry none{};
   const ScheduleEntry& entry = is_path(subject) ? none : find_schedule(subject);
-  if (!entry.chunked) own.schedule.chunks.reset();
-  if (!entry.sliced) own.schedule.slices.reset();
-  if (!entry.sliced) own.slice_costs.reset();
-  if (!entry.grouped) own.schedule.group.reset();
-  if (!entry.waved) own.schedule.waves.reset();
-  if (!entry.ordered) own.schedule.order.reset();
+  for (const ScheduleParameter& parameter : kScheduleParameters)
+    if (!entry.takes(parameter.name)) clear_value(own.schedule, parameter);
+  if (!entry.takes("slices")) own.slice_costs.reset();
   if (!is_path(subject)) own.old_letters = own.skip_sharding = false;
   return program_of(subject, own);
 }

@@ -13,6 +13,7 @@
 #include "cli/plan/options.hpp"
 #include "cli/plan/progress.hpp"
 #include "cli/verbs.hpp"
+#include "cli/vocabulary.hpp"
 #include "millrace/core/error.hpp"
 #include "millrace/scheduler/plan/passes.hpp"
 #include "millrace/scheduler/plan/text.hpp"
@@ -77,11 +78,19 @@ SearchOptions search_options(const SearchArguments& arguments) {
   return options;
 }
 
+/// "-v 2 --group 4": what to type to get the schedule that the search started from.
+std::string typed(const std::vector<ParameterValue>& parameters) {
+  std::string text;
+  for (const auto& [name, value] : parameters)
+    text += (text.empty() ? "" : " ") + flag(name) + " " + value;
+  return text;
+}
+
 nlohmann::json front_json(const std::vector<Found>& front) {
   nlohmann::json list = nlohmann::json::array();
   for (const Found& found : front)
     list.push_back({{"generator", found.generator},
-                    {"parameters", found.parameters},
+                    {"parameters", typed(found.parameters)},
                     {"refinement", found.refinement},
                     {"model_copies", found.program.shape.replicas()},
                     {"makespan", found.makespan},
@@ -98,7 +107,7 @@ nlohmann::json result_json(const SearchArguments& arguments,
   all.update(identity_json(best.program));
   all["objective"] = arguments.objective;
   all["generator"] = best.generator;
-  all["parameters"] = best.parameters;
+  all["parameters"] = typed(best.parameters);
   all["refinement"] = best.refinement;
   all["model_copies"] = best.program.shape.replicas();
   all["peak_memory"] = best.peak_memory;
@@ -137,7 +146,7 @@ void print(const SearchArguments& arguments, const SearchResult& result, const R
 
 std::string title(const Found& best) {
   std::string name = best.generator;
-  if (!best.parameters.empty()) name += " " + best.parameters;
+  if (!best.parameters.empty()) name += " " + to_string(best.parameters);
   if (!best.refinement.empty()) name += " + " + best.refinement;
   return name;
 }

@@ -26,7 +26,7 @@ auto about(const std::string& option, const std::string& value, Work work) {
   try {
     return work();
   } catch (const InvalidArgument& error) {
-    throw InvalidArgument(option + " " + value + ": " + error.what());
+    throw InvalidArgument(option + " " + value + ": " + error.sentence());
   } catch (const DataError& error) {
     throw InvalidArgument(option + " " + value + ": " + error.what());
   }
@@ -121,16 +121,17 @@ Program scheduled_program(const TrainFlags& flags, const ModelSpec& model) {
   const ScheduleEntry& entry = about("--schedule", flags.schedule, [&]() -> const ScheduleEntry& {
     return find_schedule(flags.schedule);
   });
-  require(!flags.chunks || entry.chunked,
+  require(!flags.chunks || entry.takes("chunks"),
           "--chunks " + std::to_string(flags.chunks.value_or(0)) + ": schedule " + flags.schedule +
               " has one stage per rank; chunks go with interleaved and other chunked schedules");
   require(
-      !entry.sliced,
+      !entry.takes("slices"),
       "--schedule " + flags.schedule + ": cuts sequences into slices, which an mlp does not have");
-  const std::int64_t chunks = flags.chunks.value_or(entry.chunked ? entry.default_chunks : 1);
+  const std::int64_t chunks =
+      flags.chunks.value_or(entry.takes("chunks") ? entry.default_chunks : 1);
   require(flags.stages * chunks <= model.layer_count(),
           "--stages " + std::to_string(flags.stages) +
-              (entry.chunked ? " with " + std::to_string(chunks) + " chunks each" : "") +
+              (entry.takes("chunks") ? " with " + std::to_string(chunks) + " chunks each" : "") +
               ": the model has " + std::to_string(model.layer_count()) + " layers, so at most " +
               std::to_string(model.layer_count() / chunks));
   ScheduleOptions options;

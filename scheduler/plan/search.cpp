@@ -259,7 +259,7 @@ std::int64_t Search::solve_one(Bounded& shape, std::int64_t states) {
   ++evaluations_;
   keep({.program = *exact.program,
         .generator = "exact",
-        .parameters = "-v " + std::to_string(shape.shape.chunks()),
+        .parameters = {{"chunks", std::to_string(shape.shape.chunks())}},
         .refinement = {}},
        evaluator.figures(job.own_order()),
        cost.ticks_per_unit);

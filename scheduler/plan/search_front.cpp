@@ -20,7 +20,7 @@ bool beats(const Found& a, const Found& b) {
 
 std::string label(const Found& found) {
   std::string text = found.generator;
-  if (!found.parameters.empty()) text += " " + found.parameters;
+  if (!found.parameters.empty()) text += " " + to_string(found.parameters);
   if (!found.refinement.empty()) text += " + " + found.refinement;
   return text;
 }

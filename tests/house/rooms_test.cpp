@@ -148,6 +148,31 @@ TEST(Library, NeitherPrintsNorReadsTheEnvironmentNorAborts) {
     }
 }
 
+/// The string literals of a source, one a line; comments and character literals left out.
+std::string literals_of(const fs::path& file) {
+  static const std::regex kToken(
+      R"re(//[^\n]*|/\*[^]*?\*/|'(?:[^'\\\n]|\\.)'|"((?:[^"\\\n]|\\.)*)")re");
+  std::stringstream text;
+  text << std::ifstream(file).rdbuf();
+  const std::string source = text.str();
+  std::string literals;
+  for (std::sregex_iterator it(source.begin(), source.end(), kToken), end; it != end; ++it)
+    literals += (*it)[1].str() + "\n";
+  return literals;
+}
+
+TEST(Rooms, LeaveTheSpellingOfFlagsToTheCommand) {
+  const std::regex flag(R"re((^|[\s(`'])-(-[a-z][a-z-]+|[a-z])(?![\w-]))re", std::regex::multiline);
+  for (const char* folder : {"include", "scheduler", "stages", "training", "transport"})
+    for (const fs::path& file : sources_under(kSource / folder)) {
+      std::smatch found;
+      const std::string literals = literals_of(file);
+      EXPECT_FALSE(std::regex_search(literals, found, flag))
+          << fs::relative(file, kSource) << " spells " << found.str()
+          << "; name the parameter instead: named(\"ranks\")";
+    }
+}
+
 TEST(Headers, CompileAlone) {
   const fs::path folder = kBinary / "headers_alone";
   fs::remove_all(folder);

@@ -18,7 +18,7 @@ using testing::telling_micro_batches;
 
 TEST(Catalogue, OneChunkSchedulesAreRightOverTheGrid) {
   for (const ScheduleEntry& entry : schedules())
-    if (!entry.chunked && !entry.sliced && entry.name != "v-zb")
+    if (!entry.takes("chunks") && !entry.takes("slices") && entry.name != "v-zb")
       expect_right_everywhere(entry, 1, 16);
 }
 
@@ -28,12 +28,12 @@ TEST(Catalogue, TheSearchOverBlocksIsRightOverTheGrid) {
 
 TEST(Catalogue, LoopedSchedulesAreRightOverTheGrid) {
   for (const ScheduleEntry& entry : schedules())
-    if (entry.chunked && !entry.sliced) expect_right_everywhere(entry, 1, 16);
+    if (entry.takes("chunks") && !entry.takes("slices")) expect_right_everywhere(entry, 1, 16);
 }
 
 TEST(Catalogue, SlicedSchedulesAreRightOverTheGrid) {
   for (const ScheduleEntry& entry : schedules())
-    if (entry.sliced) expect_right_everywhere(entry, 1, 16);
+    if (entry.takes("slices")) expect_right_everywhere(entry, 1, 16);
 }
 
 TEST(Catalogue, NamesTheNearestScheduleForAnUnknownOne) {
@@ -54,7 +54,7 @@ TEST(Catalogue, RefusesAnOptionThatTheScheduleDoesNotHave) {
     static_cast<void>(generate("1f1b", options));
     FAIL() << "1f1b has no chunks";
   } catch (const InvalidArgument& error) {
-    EXPECT_EQ(std::string(error.what()).find("-v 2 was given, but schedule '1f1b' has no"), 0U)
+    EXPECT_EQ(std::string(error.what()).find("chunks 2 was given, but schedule '1f1b' has no"), 0U)
         << error.what();
   }
 }

@@ -72,13 +72,13 @@ inline void expect_right_everywhere(const ScheduleEntry& entry, int first, int l
   for (const int p : kRanks) {
     if (p < first || p > last) continue;
     for (const int m : telling_micro_batches(p))
-      for (int v = 1; v <= (entry.chunked ? 4 : 1); ++v)
-        for (int q = 1; q <= (entry.sliced ? 4 : 1); ++q)
-          for (int w = 1; w <= (entry.waved ? 2 : 1); ++w) {
+      for (int v = 1; v <= (entry.takes("chunks") ? 4 : 1); ++v)
+        for (int q = 1; q <= (entry.takes("slices") ? 4 : 1); ++q)
+          for (int w = 1; w <= (entry.takes("waves") ? 2 : 1); ++w) {
             ScheduleOptions options = sized(p, m);
-            if (entry.chunked) options.chunks = v;
-            if (entry.sliced) options.slices = q;
-            if (entry.waved) options.waves = w;
+            if (entry.takes("chunks")) options.chunks = v;
+            if (entry.takes("slices")) options.slices = q;
+            if (entry.takes("waves")) options.waves = w;
             legal += checked(entry, options);
           }
   }

@@ -126,7 +126,7 @@ TEST(Heuristics, ZbAutoNamesTheStageThatTheLimitHasNoRoomFor) {
     FAIL() << "the limit was taken";
   } catch (const InvalidArgument& error) {
     EXPECT_STREQ(error.what(),
-                 "--memory-limit is 5; stage 1 holds 6 with one micro-batch, so 6 works");
+                 "memory_limit is 5; stage 1 holds 6 with one micro-batch, so 6 works");
   }
 }
 

@@ -104,9 +104,9 @@ TEST(Search, IsNotWorseThanAnyCatalogueEntryWithinTheLimit) {
       expect_sound(options, result);
       int compared = 0;
       for (const ScheduleEntry& entry : schedules()) {
-        if (entry.sliced || entry.name == "forward") continue;
+        if (entry.takes("slices") || entry.name == "forward") continue;
         ScheduleOptions asked{.ranks = 4, .micro_batches = 9};
-        if (entry.limited) asked.memory_limit = limit;
+        if (entry.takes("memory_limit")) asked.memory_limit = limit;
         asked.forward = times.forward;
         asked.input = times.input;
         asked.weight = times.weight;
@@ -177,7 +177,7 @@ TEST(Search, TakesTheSlicedSchedulesWhenSlicesAreAsked) {
     expect_sound(options, result);
     EXPECT_GT(result.lower_bound, 0);
     EXPECT_EQ(result.best->program.shape.slices, 2);
-    EXPECT_THAT(result.best->parameters, testing::HasSubstr("-q 2"));
+    EXPECT_THAT(to_string(result.best->parameters), testing::HasSubstr("q=2"));
     const Program program = generate(name, {.ranks = 4, .micro_batches = 6, .slices = 2});
     const Cost cost = growing_slices(program.shape);
     if (test::peak_after_actions(program, cost) > options.memory_limit) continue;

@@ -74,7 +74,7 @@ inline std::unique_ptr<Program> try_generate(const ScheduleEntry& schedule,
   ScheduleOptions options;
   options.ranks = ranks;
   options.micro_batches = micro_batches;
-  if (schedule.sliced) options.slices = 2;
+  if (schedule.takes("slices")) options.slices = 2;
   try {
     return std::make_unique<Program>(schedule.generate(options));
   } catch (const InvalidArgument&) {

@@ -75,8 +75,8 @@ void check_reachable(const MeetingPlace& place, const ZeroMqOptions& options) {
   if (meeting.empty() || of_this_machine_only(meeting)) return;
   require(!of_this_machine_only(number_of(options.interface)),
           "the ranks meet at " + place.host + ", but this one would listen at " +
-              options.interface +
-              ", where other machines cannot reach it; name its address (--interface)");
+              options.interface + ", where other machines cannot reach it; name its address (" +
+              named("interface") + ")");
 }
 
 std::string address_to_bind(const MeetingPlace& place) {

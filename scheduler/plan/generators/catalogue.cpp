@@ -64,7 +64,7 @@ constexpr std::array kEntries = {
                   .bubble = "(p-1)(F+B)",
                   .peak = "m",
                   .source = "Huang et al. 2019",
-                  .ordered = true,
+                  .own = {"order"},
                   .generate = phase<kForwardsFirst>},
     ScheduleEntry{.name = "gpipe-lifo",
                   .title = "GPipe, last micro-batch first in the backward",
@@ -93,8 +93,7 @@ constexpr std::array kEntries = {
                   .bubble = "(p-1)(F+B)/v for m >= p",
                   .peak = "min(((v-1)g + 2(p-1-r) + 1)/v, m)",
                   .source = "Narayanan et al. 2021 (Megatron-LM)",
-                  .chunked = true,
-                  .grouped = true,
+                  .own = {"chunks", "group"},
                   .generate = phase<kInterleaved>},
     ScheduleEntry{.name = "bfs",
                   .title = "Looped breadth-first",
@@ -102,8 +101,7 @@ constexpr std::array kEntries = {
                   .bubble = "(p-1)(F+B)/v for m >= p",
                   .peak = "m",
                   .source = "Lamy-Poirier 2022",
-                  .chunked = true,
-                  .ordered = true,
+                  .own = {"chunks", "order"},
                   .generate = phase<kForwardsFirst>},
     ScheduleEntry{.name = "bfs-lifo",
                   .title = "Looped breadth-first, last micro-batch first in the backward",
@@ -111,7 +109,7 @@ constexpr std::array kEntries = {
                   .bubble = "(p-1)(F+B)/v for m >= p",
                   .peak = "m",
                   .source = "PyTorch",
-                  .chunked = true,
+                  .own = {"chunks"},
                   .generate = lifo},
     ScheduleEntry{.name = "zb-h1",
                   .title = "ZB-H1 (ZB-1p)",
@@ -133,8 +131,7 @@ constexpr std::array kEntries = {
                   .bubble = "(p-1)(F+I-W)/v for m >= p, W <= min(F,I)",
                   .peak = "((v-1)g + p)/v",
                   .source = "PyTorch",
-                  .chunked = true,
-                  .grouped = true,
+                  .own = {"chunks", "group"},
                   .generate = phase<kInterleavedZb>},
     ScheduleEntry{.name = "group-interleaved",
                   .title = "Group interleaved (PipeOffload's building block)",
@@ -142,8 +139,7 @@ constexpr std::array kEntries = {
                   .bubble = "((p-1)(F+I) + (v-1)(p-g)F)/v at F=I=W",
                   .peak = "((v-1)g + p-r)/v",
                   .source = "Wan et al. 2025",
-                  .chunked = true,
-                  .grouped = true,
+                  .own = {"chunks", "group"},
                   .timed = true,
                   .generate = phase<kGroupInterleaved>},
     ScheduleEntry{.name = "grouped-zb",
@@ -152,8 +148,7 @@ constexpr std::array kEntries = {
                   .bubble = "(p-1 + (v-1)(p-g) + max(0, 2p-1-3g))F/v at F=I=W",
                   .peak = "((v-1)g + p)/v",
                   .source = "millrace",
-                  .chunked = true,
-                  .grouped = true,
+                  .own = {"chunks", "group"},
                   .timed = true,
                   .generate = phase<kGroupedZb>},
     ScheduleEntry{.name = "zb-v",
@@ -169,7 +164,7 @@ constexpr std::array kEntries = {
                   .bubble = "none: found with the given costs; span 0 at F=I=W, m >= 2p-1",
                   .peak = "<= the limit",
                   .source = "Qi et al. 2024",
-                  .limited = true,
+                  .own = {"memory_limit"},
                   .timed = true,
                   .generate = generators::zb_v_auto},
     ScheduleEntry{.name = "v-half",
@@ -192,7 +187,7 @@ constexpr std::array kEntries = {
                   .bubble = "span (3p-1-3k + max(3p, p+1+2ceil(k/2)))F/2 at F=I=W, k chunks held",
                   .peak = "<= the limit",
                   .source = "Qi et al. 2024 (controllable memory)",
-                  .limited = true,
+                  .own = {"memory_limit"},
                   .timed = true,
                   .generate = generators::v_zb},
     ScheduleEntry{.name = "1f1b-v",
@@ -208,7 +203,7 @@ constexpr std::array kEntries = {
                   .bubble = "none: found with the given costs; ZB-H1's at limit p, F=I=W, m >= 2p",
                   .peak = "<= the limit",
                   .source = "Qi et al. 2023",
-                  .limited = true,
+                  .own = {"memory_limit"},
                   .timed = true,
                   .staged = true,
                   .generate = generators::zb_auto},
@@ -239,7 +234,7 @@ constexpr std::array kEntries = {
                   .bubble = "none: list scheduled with the given costs",
                   .peak = "<= p",
                   .source = "Liu et al. 2023",
-                  .waved = true,
+                  .own = {"waves"},
                   .timed = true,
                   .generate = generators::wave},
     ScheduleEntry{.name = "seq-1f1b",
@@ -248,7 +243,7 @@ constexpr std::array kEntries = {
                   .bubble = "(p-1)(F+B)/q",
                   .peak = "min((p-1-r + q)/q, m)",
                   .source = "Sun et al. 2024",
-                  .sliced = true,
+                  .own = {"slices"},
                   .generate = phase<kOneFOneB>},
     ScheduleEntry{.name = "seqpipe",
                   .title = "SeqPipe",
@@ -256,8 +251,7 @@ constexpr std::array kEntries = {
                   .bubble = "(p-1)(F+B)/(vq) for m >= p",
                   .peak = "((p-1-r)b + (v-1)g q + q)/(vq), b = 1 if v = 1 else 2",
                   .source = "MindSpore",
-                  .chunked = true,
-                  .sliced = true,
+                  .own = {"chunks", "slices"},
                   .generate = seqpipe},
     ScheduleEntry{.name = "seq-vpp",
                   .title = "SeqVPP",
@@ -265,8 +259,7 @@ constexpr std::array kEntries = {
                   .bubble = "(p-1)(F+B)/(vq)",
                   .peak = "(2(p-1-r) + (v-1)g q + q)/(vq), g = p/q",
                   .source = "MindSpore",
-                  .chunked = true,
-                  .sliced = true,
+                  .own = {"chunks", "slices"},
                   .generate = phase<kSeqVpp>},
     ScheduleEntry{.name = "seq-smart-vpp",
                   .title = "SeqSmartVPP",
@@ -274,8 +267,7 @@ constexpr std::array kEntries = {
                   .bubble = "(p-1)(F+B)/(vq)",
                   .peak = "(p-1-r + (v-1)g q + q)/(vq), g = p/q",
                   .source = "MindSpore",
-                  .chunked = true,
-                  .sliced = true,
+                  .own = {"chunks", "slices"},
                   .generate = phase<kSeqSmartVpp>},
     ScheduleEntry{.name = "terapipe",
                   .title = "TeraPipe (all slices forward, then backward)",
@@ -283,7 +275,7 @@ constexpr std::array kEntries = {
                   .bubble = "(p-1)(F+B)/q",
                   .peak = "m",
                   .source = "Li et al. 2021",
-                  .sliced = true,
+                  .own = {"slices"},
                   .generate = phase<kForwardsFirst>},
     ScheduleEntry{.name = "forward",
                   .title = "Forward only (inference)",
@@ -291,8 +283,7 @@ constexpr std::array kEntries = {
                   .bubble = "(p-1)F/v for m >= p",
                   .peak = "none kept",
                   .source = "Megatron-LM, DeepSpeed, PyTorch",
-                  .chunked = true,
-                  .grouped = true,
+                  .own = {"chunks", "group"},
                   .default_chunks = 1,
                   .generate = phase<kForward>},
 };
@@ -314,10 +305,10 @@ std::string unknown_name(std::string_view name) {
 std::string title_of(const ScheduleEntry& entry, const ScheduleOptions& options) {
   std::string title = std::string(entry.name) + " p=" + std::to_string(options.ranks) +
                       " m=" + std::to_string(options.micro_batches);
-  if (options.chunks) title += " v=" + std::to_string(*options.chunks);
-  if (options.slices) title += " q=" + std::to_string(*options.slices);
-  if (options.group) title += " g=" + std::to_string(*options.group);
-  if (options.waves) title += " w=" + std::to_string(*options.waves);
+  for (const ScheduleParameter& parameter : kScheduleParameters)
+    if (const auto* count = std::get_if<std::optional<int> ScheduleOptions::*>(&parameter.field);
+        count != nullptr && options.**count)
+      title += " " + std::string(parameter.symbol) + "=" + std::to_string(*(options.**count));
   return title;
 }
 
@@ -336,12 +327,9 @@ const ScheduleEntry& find_schedule(std::string_view name) {
 Program generate(std::string_view name, const ScheduleOptions& options) {
   const ScheduleEntry& entry = find_schedule(name);
   generators::require_known_options(entry, options);
-  generators::require_counts(entry, options);
+  const ScheduleOptions filled = generators::with_defaults(entry, options);
+  generators::require_counts(filled);
 
-  ScheduleOptions filled = options;
-  if (entry.chunked) filled.chunks = options.chunks.value_or(entry.default_chunks);
-  if (entry.sliced) filled.slices = generators::slices_of(options);
-  if (entry.waved) filled.waves = options.waves.value_or(1);
   Program program = entry.generate(filled);
   program.name = title_of(entry, filled);
   return program;

@@ -120,9 +120,10 @@ int group_of_rounds(const ScheduleOptions& options) {
   while (!fits_rounds(smallest, ranks, micro_batches)) ++smallest;
   const int group = options.group.value_or(smallest);
   require(fits_rounds(group, ranks, micro_batches),
-          given("--group", group, options) + " and -m " + std::to_string(micro_batches) +
+          given("group", group, options) + " and " + named("micro_batches") + " " +
+              std::to_string(micro_batches) +
               "; a group of at least p (m < p: of m) works when the last one is full or has at "
-              "least p micro-batches: the smallest is --group " +
+              "least p micro-batches: the smallest is " +
               std::to_string(smallest));
   return group;
 }
@@ -133,7 +134,7 @@ int group_of_half(const ScheduleOptions& options) {
   const int ranks = options.ranks, half = (ranks + 1) / 2;
   if (options.group) {
     require(*options.group >= half && *options.group <= ranks,
-            given("--group", *options.group, options) + "; groups from " + std::to_string(half) +
+            given("group", *options.group, options) + "; groups from " + std::to_string(half) +
                 " (p/2 rounded up) to " + std::to_string(ranks) + " (p) work");
     return *options.group;
   }
@@ -151,15 +152,17 @@ std::vector<int> short_cycles(const ScheduleOptions& options, bool full) {
   const int ranks = options.ranks, micro_batches = options.micro_batches;
   const int slices = options.slices.value_or(1);
   require(slices <= ranks,
-          given("-q", slices, options) + "; this schedule works with at most p slices");
+          given("slices", slices, options) + "; this schedule works with at most p slices");
   const int least = (ranks + slices - 1) / slices;
   require(micro_batches >= least,
-          given("-m", micro_batches, options) + " and -q " + std::to_string(slices) +
-              "; this schedule works from m q = p: -m at least " + std::to_string(least));
+          given("micro_batches", micro_batches, options) + " and " + named("slices") + " " +
+              std::to_string(slices) + "; this schedule works from m q = p: m at least " +
+              std::to_string(least));
   const int cycles = micro_batches / (ranks / slices);
   require(!full || micro_batches / cycles * slices >= ranks,
-          given("-q", slices, options) + " and -m " + std::to_string(micro_batches) +
-              "; this schedule works when a cycle of m / (p / q) has p slices, as with a -q that "
+          given("slices", slices, options) + " and " + named("micro_batches") + " " +
+              std::to_string(micro_batches) +
+              "; this schedule works when a cycle of m / (p / q) has p slices, as with a q that "
               "divides p");
   return balanced(micro_batches, cycles);
 }

@@ -48,9 +48,11 @@ std::vector<Action> by_slot(std::vector<Slotted> list) {
 Program chimera(const ScheduleOptions& options) {
   const int ranks = options.ranks, half = ranks / 2;
   require(ranks % 2 == 0,
-          "-p is " + std::to_string(ranks) + "; a bidirectional pipeline works with an even -p");
+          named("ranks") + " is " + std::to_string(ranks) +
+              "; a bidirectional pipeline works with an even number");
   require(options.micro_batches % ranks == 0,
-          given("-m", options.micro_batches, options) + "; chimera works with multiples of p: " +
+          given("micro_batches", options.micro_batches, options) +
+              "; chimera works with multiples of p: " +
               (options.micro_batches < ranks
                    ? ""
                    : std::to_string(options.micro_batches / ranks * ranks) + " or ") +

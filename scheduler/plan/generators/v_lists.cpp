@@ -61,9 +61,8 @@ std::vector<Step> dualpipe_v_steps(int p, int r, int m) {
 
 void require_full_pipe(const ScheduleOptions& options) {
   require(options.micro_batches >= 2 * options.ranks,
-          given("-m", options.micro_batches, options) +
-              "; this schedule works from m = 2p: -m at least " +
-              std::to_string(2 * options.ranks));
+          given("micro_batches", options.micro_batches, options) +
+              "; this schedule works from m = 2p: at least " + std::to_string(2 * options.ranks));
 }
 
 }  // namespace
@@ -93,10 +92,11 @@ Program dualpipe_v(const ScheduleOptions& options) {
 Program dualpipe(const ScheduleOptions& options) {
   const int ranks = options.ranks, half = options.micro_batches / 2;
   require(ranks % 2 == 0,
-          "-p is " + std::to_string(ranks) + "; a bidirectional pipeline works with an even -p");
+          named("ranks") + " is " + std::to_string(ranks) +
+              "; a bidirectional pipeline works with an even number");
   require(options.micro_batches % 2 == 0,
-          "-m is " + std::to_string(options.micro_batches) +
-              "; a bidirectional pipeline works with an even -m, half of it each way");
+          named("micro_batches") + " is " + std::to_string(options.micro_batches) +
+              "; a bidirectional pipeline works with an even number, half of it each way");
   require_full_pipe(options);
 
   Program program{.shape = {.ranks = ranks,

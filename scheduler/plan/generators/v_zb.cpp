@@ -236,9 +236,10 @@ Program v_zb(const ScheduleOptions& options) {
     return verdict;
   });
   require(!best.empty(),
-          "no building block with -p " + std::to_string(options.ranks) + " and -m " +
-              std::to_string(options.micro_batches) + " holds at most " + std::to_string(cap) +
-              " chunk activations; --memory-limit " +
+          "no building block with " + named("ranks") + " " + std::to_string(options.ranks) +
+              " and " + named("micro_batches") + " " + std::to_string(options.micro_batches) +
+              " holds at most " + std::to_string(cap) + " chunk activations; " +
+              named("memory_limit") + " " +
               plan::number_text(options.ranks * options.memory_forward) + " works");
   return strips_program(best, options, false);
 }

@@ -293,7 +293,7 @@ void require_room(const std::vector<RankCost>& costs) {
   });
   for (const RankCost& each : costs)
     require(each.admission() <= each.limit,
-            "--memory-limit is " + plan::number_text(each.limit) + "; stage " +
+            named("memory_limit") + " is " + plan::number_text(each.limit) + "; stage " +
                 std::to_string(most - costs.begin()) + " holds " +
                 plan::number_text(most->admission()) + " with one micro-batch, so " +
                 plan::number_text(most->admission()) + " works");

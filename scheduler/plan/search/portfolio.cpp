@@ -58,27 +58,6 @@ ScheduleOptions base_options(const SearchOptions& options) {
   return base;
 }
 
-std::string option_text(const ScheduleOptions& options) {
-  std::string text;
-  const auto add = [&](const char* name, const std::string& value) {
-    if (!text.empty()) text += ' ';
-    text += name;
-    text += ' ';
-    text += value;
-  };
-  if (options.chunks) add("-v", std::to_string(*options.chunks));
-  if (options.slices) add("-q", std::to_string(*options.slices));
-  if (options.group) add("--group", std::to_string(*options.group));
-  if (options.waves) add("--waves", std::to_string(*options.waves));
-  if (options.memory_limit) {
-    std::string number = std::to_string(*options.memory_limit);
-    number.erase(number.find_last_not_of('0') + 1);
-    if (number.back() == '.') number.pop_back();
-    add("--memory-limit", number);
-  }
-  return text;
-}
-
 class Collector {
  public:
   explicit Collector(const SearchOptions& options)
@@ -86,14 +65,15 @@ class Collector {
 
   std::vector<Seed> run() {
     for (const ScheduleEntry& entry : schedules())
-      if (entry.sliced == (options_.slices > 1) && entry.name != "forward") by_chunks(entry);
+      if (entry.takes("slices") == (options_.slices > 1) && entry.name != "forward")
+        by_chunks(entry);
     return std::move(seeds_);
   }
 
  private:
   void by_chunks(const ScheduleEntry& entry) {
-    if (!entry.chunked) {
-      if (options_.chunks && !entry.waved &&
+    if (!entry.takes("chunks")) {
+      if (options_.chunks && !entry.takes("waves") &&
           own_chunks(entry).value_or(*options_.chunks) != *options_.chunks)
         return;
       return by_group(entry, base_);
@@ -108,7 +88,7 @@ class Collector {
 
   void by_group(const ScheduleEntry& entry, const ScheduleOptions& with) {
     by_waves(entry, with);
-    if (!entry.grouped || with.chunks == 1) return;
+    if (!entry.takes("group") || with.chunks == 1) return;
     const int p = options_.ranks, m = options_.micro_batches;
     std::set<int> groups{2 * p, m};
     for (int g = (p + 1) / 2; g <= p; g += std::max(1, p / 8)) groups.insert(g);
@@ -121,7 +101,7 @@ class Collector {
 
   void by_waves(const ScheduleEntry& entry, const ScheduleOptions& with) {
     by_limit(entry, with);
-    for (int waves = 2; entry.waved && waves <= kMostWaves; ++waves) {
+    for (int waves = 2; entry.takes("waves") && waves <= kMostWaves; ++waves) {
       ScheduleOptions waved = with;
       waved.waves = waves;
       by_limit(entry, waved);
@@ -131,8 +111,8 @@ class Collector {
   /// Without a limit, several: the front shall show what memory buys.
   void by_limit(const ScheduleEntry& entry, const ScheduleOptions& with) {
     const bool limited = options_.memory_limit < std::numeric_limits<double>::infinity();
-    if (!entry.limited || !limited) add(entry, with);
-    if (!entry.limited) return;
+    if (!entry.takes("memory_limit") || !limited) add(entry, with);
+    if (!entry.takes("memory_limit")) return;
     std::vector<double> limits{options_.memory_limit};
     if (!limited && options_.ranks * options_.micro_batches > kSeveralLimits) return;
     if (!limited) {
@@ -151,7 +131,7 @@ class Collector {
       Program program = decouple_pairs(generate(entry.name, with));
       if (options_.chunks && program.shape.chunks() != *options_.chunks) return;
       if (!options_.bidirectional && program.shape.replicas() > 1) return;
-      seeds_.push_back({std::move(program), std::string(entry.name), option_text(with)});
+      seeds_.push_back({std::move(program), std::string(entry.name), set_values(with)});
     } catch (const InvalidArgument&) {
       return;  // the schedule has no meaning with these counts
     }

@@ -12,7 +12,7 @@ namespace millrace::plan {
 struct Seed {
   Program program;
   std::string generator;
-  std::string parameters;
+  std::vector<ParameterValue> parameters;
 };
 
 /// Every program of the catalogue with the counts of `options`: one slice, a backward, every v up

@@ -13,6 +13,7 @@
 
 #include "millrace/scheduler/plan/cost.hpp"
 #include "millrace/scheduler/plan/objective.hpp"
+#include "millrace/scheduler/plan/parameters.hpp"
 #include "millrace/scheduler/plan/program.hpp"
 
 namespace millrace {
@@ -40,9 +41,9 @@ struct SearchOptions {
 /// A schedule that was found, its figures in the user's units.
 struct Found {
   Program program = {};
-  std::string generator;   ///< catalogue name it came from; "exact" or "list" otherwise
-  std::string parameters;  ///< "-v 2 --group 4": what to ask the generator for
-  std::string refinement;  ///< empty, "relist" or "local search"
+  std::string generator;  ///< catalogue name it came from; "exact" or "list" otherwise
+  std::vector<ParameterValue> parameters;  ///< what to ask the generator for
+  std::string refinement;                  ///< empty, "relist" or "local search"
   double makespan = 0;
   double span = 0;
   double peak_memory = 0;  ///< largest memory of any rank after any action

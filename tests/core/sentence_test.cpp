@@ -1,0 +1,47 @@
+// Sentences keep the identity of the parameters they name; what() has the library's own names.
+#include <gtest/gtest.h>
+
+#include "millrace/core/error.hpp"
+
+namespace millrace {
+namespace {
+
+std::string capitals(std::string_view name) {
+  std::string text(name);
+  for (char& letter : text) letter = static_cast<char>(std::toupper(letter));
+  return text;
+}
+
+TEST(Sentence, CallsItsParametersAsTheReaderDoes) {
+  const Sentence sentence = named("ranks") + " is " + std::to_string(3) + ", not " + named("group");
+
+  EXPECT_EQ(sentence.text(), "ranks is 3, not group");
+  EXPECT_EQ(sentence.text(capitals), "RANKS is 3, not GROUP");
+}
+
+TEST(Sentence, LeavesAPlainTextAsItIsWhateverItHolds) {
+  const Sentence sentence = "the file {ranks} names ranks";
+
+  EXPECT_EQ(sentence.text(capitals), "the file {ranks} names ranks");
+}
+
+TEST(InvalidArgument, KeepsTheIdentityWhenItIsCopiedAndWrapped) {
+  try {
+    try {
+      require(false, named("chunks") + " is 0");
+    } catch (const InvalidArgument& error) {
+      throw InvalidArgument("plan.json: " + error.sentence());
+    }
+  } catch (InvalidArgument error) {  // NOLINT: a copy
+    EXPECT_STREQ(error.what(), "plan.json: chunks is 0");
+    EXPECT_EQ(error.sentence().text(capitals), "plan.json: CHUNKS is 0");
+  }
+}
+
+TEST(InvalidArgument, WithoutParametersSaysTheSameToEverybody) {
+  const InvalidArgument error("ranks are people");
+  EXPECT_EQ(error.sentence().text(capitals), error.what());
+}
+
+}  // namespace
+}  // namespace millrace
