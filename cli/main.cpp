@@ -1,10 +1,13 @@
 // The millrace command: registers the verbs, runs the one that was asked for, turns what it throws
 // into one sentence on standard error and an exit code (README, exit codes).
+#include <algorithm>
 #include <exception>
 #include <iostream>
 #include <new>
 #include <string>
 #include <system_error>
+#include <utility>
+#include <vector>
 
 #include "cli/exit_codes.hpp"
 #include "cli/standard_streams.hpp"
@@ -41,13 +44,16 @@ int code_of(const std::exception& error) {
   return kFailed;
 }
 
-int run(CLI::App& app, int count, const char* const* arguments) {
+int run(CLI::App& app, const std::vector<std::string>& words) {
+  const std::string verb = words.empty() ? "" : words.front();
   try {
-    app.parse(count, arguments);
+    std::vector<std::string> now = renamed(verb, words);
+    std::reverse(now.begin(), now.end());  // as CLI11 wants them
+    app.parse(std::move(now));
     return 0;
   } catch (const CLI::ParseError& error) {
     if (error.get_exit_code() == 0) return app.exit(error);  // --help
-    return complain(usage_sentence(app, error, count > 1 ? arguments[1] : ""), kUsage);
+    return complain(usage_sentence(app, error, verb), kUsage);
   } catch (const ExitCode& exit) {
     return exit.code;
   } catch (const InvalidArgument& error) {
@@ -58,9 +64,9 @@ int run(CLI::App& app, int count, const char* const* arguments) {
 }
 
 /// What was to be printed and could not be is a failure of whatever else went well.
-int run_and_print(CLI::App& app, int count, const char* const* arguments) {
+int run_and_print(CLI::App& app, const std::vector<std::string>& words) {
   StandardOutput output;
-  const int code = run(app, count, arguments);
+  const int code = run(app, words);
   const int reason = output.finish();
   if (reason == 0) return code;
   const int said = complain(
@@ -86,7 +92,7 @@ int run_command(int argc, char** argv) {
   add_worker(app);
   add_keys(app);
   add_doctor(app);
-  return run_and_print(app, argc, argv);
+  return run_and_print(app, {argv + std::min(argc, 1), argv + argc});
 }
 
 }  // namespace millrace::cli

@@ -27,6 +27,11 @@ std::vector<std::string> option_names(const CLI::App& verb) {
   return names;
 }
 
+/// The name that sentences use, the letter where there is one: "-p", "--latency".
+std::string told(const CLI::Option& option) {
+  return option.get_snames().empty() ? option.get_name() : "-" + option.get_snames().front();
+}
+
 std::vector<std::string> verb_names(const CLI::App& app) {
   std::vector<std::string> names;
   for (const CLI::App* verb : app.get_subcommands({})) names.push_back(verb->get_name());
@@ -89,12 +94,14 @@ std::string wrong_value(const CLI::App& verb, const std::string& what) {
                              : type == "FLOAT"                 ? "a number"
                              : option->get_expected_min() == 0 ? "nothing, true or false"
                                                                : type;
-  return option->get_name(false, true) + " is '" + value + "'; expected " + wanted;
+  return told(*option) + " is '" + value + "'; expected " + wanted;
 }
 
-/// "--lr: 1 required FLOAT missing", "-p: At Most 1 required but received 2".
-std::string wrong_count(const std::string& what) {
-  const std::string name = what.substr(0, what.find(':'));
+/// "--lr: 1 required FLOAT missing", "--ranks: At Most 1 required but received 2".
+std::string wrong_count(const CLI::App& verb, const std::string& what) {
+  const std::string typed = what.substr(0, what.find(':'));
+  const CLI::Option* option = is_option(typed) ? verb.get_option_no_throw(typed) : nullptr;
+  const std::string name = option == nullptr ? typed : told(*option);
   const std::string given = between(what, "but received ", "");
   if (given.empty()) return name + " needs a value";
   if (!is_option(name)) return given + " " + name + " are too many";
@@ -149,7 +156,7 @@ std::string usage_sentence(const CLI::App& app,
   else if (dynamic_cast<const CLI::ConversionError*>(&error) != nullptr)
     sentence = wrong_value(verb, what);
   else if (dynamic_cast<const CLI::ArgumentMismatch*>(&error) != nullptr)
-    sentence = wrong_count(what);
+    sentence = wrong_count(verb, what);
   else if (dynamic_cast<const CLI::RequiredError*>(&error) != nullptr && &verb == &app)
     sentence = missing_verb(app, first);
   else if (dynamic_cast<const CLI::RequiredError*>(&error) != nullptr)

@@ -20,7 +20,7 @@ namespace millrace::cli {
 [[nodiscard]] std::string nearest_name(const std::string& typed,
                                        const std::vector<std::string>& names);
 
-/// "; did you mean --stages?" for the option of the verb that is nearest to `typed` (with its
+/// "; did you mean --ranks?" for the option of the verb that is nearest to `typed` (with its
 /// dashes); empty when none is near.
 [[nodiscard]] std::string suggested_option(const std::string& typed, const CLI::App& verb);
 

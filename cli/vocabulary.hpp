@@ -4,6 +4,7 @@
 
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "millrace/core/error.hpp"
 #include "millrace/core/sentence.hpp"
@@ -15,6 +16,14 @@ namespace millrace::cli {
 
 /// All names of its option, as a verb registers them: "-p,--ranks", "--group".
 [[nodiscard]] std::string flags(std::string_view parameter);
+
+/// The words of a verb with options under their present names. Says on standard error which old
+/// name was typed. Words behind "--" are another verb's.
+[[nodiscard]] std::vector<std::string> renamed(const std::string& verb,
+                                               std::vector<std::string> words);
+
+/// The present name of an option of the verb, without dashes: "ranks" for "stages" of train.
+[[nodiscard]] std::string renamed_key(const std::string& verb, const std::string& key);
 
 /// What was refused, with parameters called by their flags.
 [[nodiscard]] std::string spelled(const InvalidArgument& error);

@@ -131,6 +131,7 @@ void add_compare(CLI::App& app) {
       ->required()
       ->expected(1, 2);
   add_plan_options(*verb, *options);
+  add_json_option(*verb, *options);
   verb->callback([subjects, options] { run(*subjects, *options); });
 }
 

@@ -68,15 +68,27 @@ void add_path(CLI::App& verb,
       ->type_name("FILE");
 }
 
-void add_shape_options(CLI::App& verb, PlanOptions& options) {
+void add_parameters(CLI::App& verb, PlanOptions& options, bool searched) {
   for (const ScheduleParameter& parameter : kScheduleParameters)
-    if (parameter.name != "memory_limit")  // add_memory_options knows more of it
+    if (parameter.name != "memory_limit" &&  // add_memory_options knows more of it
+        !(searched && parameter.searched))
       add_parameter(verb, options, parameter);
   verb.add_flag("--comms", options.comms, "Lower to sends and receives");
+}
+
+void add_reading_options(CLI::App& verb, PlanOptions& options) {
   verb.add_flag("--old-letters",
                 options.old_letters,
                 "A CSV that is read has PyTorch's old letters: B input gradient, BW full backward");
   verb.add_flag("--skip-sharding", options.skip_sharding, "Leave UNSHARD and RESHARD of a CSV out");
+}
+
+/// Ways to time a schedule that a search does not have.
+void add_timing_options(CLI::App& verb, PlanOptions& options) {
+  verb.add_flag("--atomic-pairs", options.atomic_pairs, "Run overlapped pairs as one op of F + B");
+  verb.add_flag("--contention",
+                options.contention,
+                "Messages of one directed link follow one another; needs --bandwidth");
 }
 
 void add_time_options(CLI::App& verb, PlanOptions& options) {
@@ -85,7 +97,8 @@ void add_time_options(CLI::App& verb, PlanOptions& options) {
             "--f",
             &PlanOptions::forward,
             0,
-            "Time of F of a full stage: 1, p or p v values (default 1)");
+            "Time of F of a full stage: 1 value; p values, of p consecutive full stages; or p v "
+            "values, of every stage as if it were a full one (default 1)");
   add_costs(verb, options, "--i", &PlanOptions::input, 0, "Time of I, likewise (default 1)");
   add_costs(verb,
             options,
@@ -100,7 +113,6 @@ void add_time_options(CLI::App& verb, PlanOptions& options) {
             0,
             "Shares of the slices in a stage's times, q numbers: 1,1.2,1.4 (default: equal)");
   verb.add_flag("--chunk-costs", options.chunk_costs, "--f --i --w --mem-* are of a chunk");
-  verb.add_flag("--atomic-pairs", options.atomic_pairs, "Run overlapped pairs as one op of F + B");
   verb.add_option("--costs", options.costs_file, "Costs from a file that train --profile wrote")
       ->type_name("FILE");
 }
@@ -122,14 +134,11 @@ void add_link_options(CLI::App& verb, PlanOptions& options) {
       "--message-bytes",
       [&options](Text text) { options.message_bytes = decimal("--message-bytes", text, 0); },
       "Bytes of the message of one micro-batch");
-  verb.add_flag("--contention",
-                options.contention,
-                "Messages of one directed link follow one another; needs --bandwidth");
   add_list(verb,
            "--rank-speed",
            options.rank_speed,
            1e-9,
-           "Speed of the ranks, p values: an op takes its time / speed (default 1)");
+           "Speed of every rank, one value each: an op takes its time / speed (default 1)");
 }
 
 void add_memory_options(CLI::App& verb, PlanOptions& options) {
@@ -164,7 +173,6 @@ void add_output_options(CLI::App& verb, PlanOptions& options) {
   add_path(verb, "--html", options.html, "Write a page to explore");
   add_path(verb, "--trace", options.trace, "Write a trace for Perfetto or Chrome");
   add_path(verb, "--plan", options.plan, "Write a plan file that train --plan runs");
-  verb.add_flag("--json", options.json, "Print one JSON object");
 }
 
 double total(const std::vector<double>& values) {
@@ -252,11 +260,25 @@ Program finished(Program program, const PlanOptions& options) {
 }  // namespace
 
 void add_plan_options(CLI::App& verb, PlanOptions& options) {
-  add_shape_options(verb, options);
+  add_parameters(verb, options, false);
+  add_reading_options(verb, options);
+  add_time_options(verb, options);
+  add_link_options(verb, options);
+  add_timing_options(verb, options);
+  add_memory_options(verb, options);
+  add_output_options(verb, options);
+}
+
+void add_searched_options(CLI::App& verb, PlanOptions& options) {
+  add_parameters(verb, options, true);
   add_time_options(verb, options);
   add_link_options(verb, options);
   add_memory_options(verb, options);
   add_output_options(verb, options);
+}
+
+void add_json_option(CLI::App& verb, PlanOptions& options) {
+  verb.add_flag("--json", options.json, "Print one JSON object");
 }
 
 void add_run_options(CLI::App& verb, PlanOptions& options) {

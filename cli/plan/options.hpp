@@ -44,8 +44,16 @@ struct PlanOptions {
   bool json = false;
 };
 
-/// Registers all but the run options with a verb. `options` must outlive the parsing.
+/// Registers what says which schedule, at which costs, into which files. `options` must outlive the
+/// parsing.
 void add_plan_options(CLI::App& verb, PlanOptions& options);
+
+/// As add_plan_options, for a schedule that is searched: without what the search chooses or does
+/// not read.
+void add_searched_options(CLI::App& verb, PlanOptions& options);
+
+/// Registers --json.
+void add_json_option(CLI::App& verb, PlanOptions& options);
 
 /// Registers --iterations and --jitter.
 void add_run_options(CLI::App& verb, PlanOptions& options);

@@ -46,14 +46,8 @@ bool costs_are_of_stages(const PlanOptions& options) {
 
 void require_searchable(const SearchArguments& arguments) {
   const PlanOptions& plan = arguments.plan;
-  require(!plan.schedule.group && !plan.schedule.waves && !plan.schedule.order,
-          "--group, --waves and --order are chosen by the search; leave them out");
   require(!plan.slice_costs || plan.schedule.slices,
           "--slice-costs needs -q: the search cuts no slices of its own");
-  require(!plan.contention, "--contention: the search times links that are free at any time");
-  require(!plan.old_letters && !plan.skip_sharding,
-          "--old-letters and --skip-sharding say how to read a CSV file; the search reads none");
-  require(!plan.atomic_pairs, "--atomic-pairs: the search runs pairs one half after the other");
   require(!plan.chunk_costs || plan.schedule.chunks,
           "--chunk-costs needs -v: the search compares numbers of chunks of one model");
 }
@@ -228,7 +222,8 @@ void add_search(CLI::App& app) {
   CLI::App* verb = app.add_subcommand(
       "search", "Find the best schedule for counts, costs and a memory limit, and how good it is");
   auto arguments = std::make_shared<SearchArguments>();
-  add_plan_options(*verb, arguments->plan);
+  add_searched_options(*verb, arguments->plan);
+  add_json_option(*verb, arguments->plan);
   add_seed_option(*verb, arguments->plan, "Seed of the local search (default 1)");
   add_search_options(*verb, *arguments);
   verb->callback([arguments] { run(*arguments); });

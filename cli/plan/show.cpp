@@ -46,7 +46,6 @@ void print(const Program& program,
 }
 
 void show(const std::string& subject, const PlanOptions& options) {
-  require(!options.json, "--json is of simulate and verify; show writes the plan with --plan");
   check_outputs(options);
   PlanProgress progress("show " + subject);
   progress.at("making the schedule");

@@ -170,6 +170,7 @@ void add_simulate(CLI::App& app) {
   auto options = std::make_shared<PlanOptions>();
   verb->add_option("schedule", *subject, "Name (millrace list), plan file or CSV file")->required();
   add_plan_options(*verb, *options);
+  add_json_option(*verb, *options);
   add_run_options(*verb, *options);
   add_seed_option(*verb, *options, "Seed of the jitter (default 1)");
   verb->callback([subject, options] { run(*subject, *options); });

@@ -234,6 +234,7 @@ void add_verify(CLI::App& app) {
   auto arguments = std::make_shared<VerifyArguments>();
   verb->add_option("schedule", *subject, "Name (millrace list), plan file or CSV file")->required();
   add_plan_options(*verb, arguments->plan);
+  add_json_option(*verb, arguments->plan);
   verb->add_option_function<std::string>(
       "--capacity",
       [arguments](const std::string& text) {

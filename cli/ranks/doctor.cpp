@@ -152,12 +152,12 @@ int examine(const DoctorFlags& flags) {
 }
 
 int diagnose(DoctorFlags flags) {
-  if (flags.ranks.ranks == 0) {
+  if (flags.ranks.processes == 0) {
     require(!flags.json, "--json: give -n as well; what is checked of one machine is text");
     return examine(flags);
   }
-  require(flags.ranks.ranks >= 2,
-          "-n " + std::to_string(flags.ranks.ranks) + ": it takes at least 2 ranks to measure");
+  require(flags.ranks.processes >= 2,
+          "-n " + std::to_string(flags.ranks.processes) + ": it takes at least 2 ranks to measure");
   require(flags.rendezvous.empty(),
           "--rendezvous: either this or -n; between machines, start on each: "
           "millrace worker --rank R --world N --rendezvous URL --keys FILE -- doctor");
@@ -170,11 +170,13 @@ int diagnose(DoctorFlags flags) {
 
 void add_doctor(CLI::App& app) {
   CLI::App* verb = app.add_subcommand(
-      "doctor", "Check that ranks can talk, and how fast: on this machine, or -n ranks of it");
+      "doctor",
+      "Check that ranks can talk, and how fast: on this machine, or between -n of its processes");
   auto flags = std::make_shared<DoctorFlags>();
-  flags->ranks.ranks = 0;
-  verb->add_option(
-      "-n,--ranks", flags->ranks.ranks, "Start so many ranks and measure between them");
+  flags->ranks.processes = 0;
+  verb->add_option("-n,--processes",
+                   flags->ranks.processes,
+                   "Start so many, one rank each, and measure between them");
   verb->add_option("--rendezvous",
                    flags->rendezvous,
                    "Check that rank 0 could listen there: tcp://address:port");
@@ -184,7 +186,7 @@ void add_doctor(CLI::App& app) {
       "Between machines: millrace worker --rank R --world N --rendezvous URL --keys FILE -- "
       "doctor");
   verb->callback([flags, verb] {
-    require(flags->ranks.ranks != 0 || verb->count("--ranks") == 0,
+    require(flags->ranks.processes != 0 || verb->count("--processes") == 0,
             "-n 0: it takes at least 2 ranks to measure");
     if (const int code = diagnose(*flags); code != 0) throw ExitCode{code};
   });

@@ -97,7 +97,7 @@ void add_keys(CLI::App& app) {
       "keys", "Make keys for ranks on several machines, a file for each: keys -n 4 --out DIR");
   auto ranks = std::make_shared<int>(0);
   auto directory = std::make_shared<std::string>();
-  verb->add_option("-n,--ranks", *ranks, "Number of ranks")->required();
+  verb->add_option("-n,--processes", *ranks, "Number of processes, one per rank")->required();
   verb->add_option("--out", *directory, "Folder that gets keys-0, keys-1, ...; made if missing")
       ->required();
   verb->callback([ranks, directory] { print_keys(*ranks, *directory); });

@@ -16,6 +16,7 @@
 #include "cli/ranks/supervisor.hpp"
 #include "cli/train/options.hpp"
 #include "cli/verbs.hpp"
+#include "cli/vocabulary.hpp"
 #include "millrace/core/error.hpp"
 
 namespace millrace::cli {
@@ -29,23 +30,25 @@ std::uint64_t random_number() {
   return number;
 }
 
-/// Without --stages the ranks are the stages: what is wrong with their number was typed as -n.
+/// Where nothing else says p, the processes are the ranks: what is wrong with their number was
+/// typed as -n.
 void check_command(const LaunchFlags& flags) {
-  const auto is_stages = [](const std::string& word) { return word.starts_with("--stages"); };
+  const auto says_ranks = [](const std::string& word) {
+    return word.starts_with("-p") || word.starts_with("--ranks") || word.starts_with("--plan") ||
+           word.starts_with("--config");
+  };
   try {
-    check_work(flags.command, flags.ranks);
+    check_work(flags.command, flags.processes);
   } catch (const InvalidArgument& error) {
-    const std::string said = error.what(), number = std::to_string(flags.ranks);
-    const std::string stages = "--stages " + number;
-    const bool typed = std::any_of(flags.command.begin(), flags.command.end(), is_stages);
-    if (typed || !(said.starts_with(stages + ":") || said.starts_with(stages + " "))) throw;
-    throw InvalidArgument("-n " + number + said.substr(stages.size()));
+    if (std::any_of(flags.command.begin(), flags.command.end(), says_ranks)) throw;
+    throw InvalidArgument(error.sentence().text(
+        [](std::string_view name) { return name == "ranks" ? std::string("-n") : flag(name); }));
   }
 }
 
 void check_launch(const LaunchFlags& flags) {
-  require(flags.ranks >= 1 && flags.ranks <= 4096,
-          "-n " + std::to_string(flags.ranks) + ": must be from 1 to 4096");
+  require(flags.processes >= 1 && flags.processes <= 4096,
+          "-n " + std::to_string(flags.processes) + ": must be from 1 to 4096");
   check(flags.link);
   require(flags.grace >= 0 && flags.grace <= 1e6,
           "--grace " + plain(flags.grace) + ": must be from 0 to 1000000 seconds");
@@ -67,7 +70,7 @@ void refuse_surplus(const CLI::App& verb, const LaunchFlags& flags) {
   const bool doctor = std::count(flags.command.begin(), flags.command.end(), "doctor") != 0;
   const std::string work = doctor ? "doctor" : "train";
   throw InvalidArgument(option + " is no option of launch; options of " + work +
-                        " come behind --: launch -n " + std::to_string(flags.ranks) + " -- " +
+                        " come behind --: launch -n " + std::to_string(flags.processes) + " -- " +
                         work + " " + option + " ...");
 }
 
@@ -114,7 +117,7 @@ std::vector<std::string> worker_words(const LaunchFlags& flags,
   std::vector<std::string> words = {
       std::filesystem::read_symlink("/proc/self/exe"), "worker",
       "--rank", std::to_string(rank),
-      "--world", std::to_string(flags.ranks),
+      "--world", std::to_string(flags.processes),
       "--rendezvous", "ipc://" + directory + "/rendezvous",
       "--obituary", directory + "/obituary",
       "--job", job,
@@ -140,7 +143,7 @@ int launch(const LaunchFlags& flags) {
   make_log_directory(flags.log_directory);
   const Janitor janitor(temporary_directory());
   const std::string& path = janitor.directory();
-  if (keyed(flags)) static_cast<void>(write_key_files(path, flags.ranks));
+  if (keyed(flags)) static_cast<void>(write_key_files(path, flags.processes));
 
   Supervisor supervisor({.log_directory = flags.log_directory.empty() ? path : flags.log_directory,
                          .bind_cores = flags.bind_cores,
@@ -148,7 +151,7 @@ int launch(const LaunchFlags& flags) {
                          .silence = milliseconds(flags.link.silence),
                          .grace = milliseconds(flags.grace)});
   const std::string job = std::to_string(random_number());
-  for (int rank = 0; rank < flags.ranks; ++rank)
+  for (int rank = 0; rank < flags.processes; ++rank)
     supervisor.start(worker_words(flags, path, job, rank));
   return supervisor.wait();
 }
@@ -157,7 +160,9 @@ void add_launch(CLI::App& app) {
   CLI::App* verb =
       app.add_subcommand("launch", "Train with one process per rank: launch -n 4 -- train ...");
   auto flags = std::make_shared<LaunchFlags>();
-  verb->add_option("-n,--ranks", flags->ranks, "Processes, one per rank")->capture_default_str();
+  verb->add_option(
+          "-n,--processes", flags->processes, "Processes, one for each place of the pipeline")
+      ->capture_default_str();
   verb->add_option("--log-dir", flags->log_directory, "Keep a log per rank here");
   verb->add_option("--grace", flags->grace, "Seconds from a signal or failure to the kill")
       ->capture_default_str();
@@ -167,6 +172,7 @@ void add_launch(CLI::App& app) {
   verb->allow_extras();  // refuse_surplus knows better what to say of them
   verb->callback([verb, flags] {
     refuse_surplus(*verb, *flags);
+    flags->command = renamed(flags->command.front(), std::move(flags->command));
     if (const int code = launch(*flags); code != 0) throw ExitCode{code};
   });
 }

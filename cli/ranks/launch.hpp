@@ -9,7 +9,7 @@
 namespace millrace::cli {
 
 struct LaunchFlags {
-  int ranks = 4;
+  int processes = 4;
   std::string log_directory = {};  ///< empty: logs go with the job
   double grace = 5;                ///< seconds
   bool bind_cores = false;

@@ -22,6 +22,7 @@
 #include "cli/train/report.hpp"
 #include "cli/usage.hpp"
 #include "cli/verbs.hpp"
+#include "cli/vocabulary.hpp"
 #include "millrace/core/error.hpp"
 #include "millrace/scheduler/plan/text.hpp"
 #include "millrace/training/rank_parts.hpp"
@@ -102,6 +103,7 @@ void note_end(const TrainOutcome& outcome, Rank rank) {
 
 /// The train verb's own options, typed after "--".
 TrainJob train_job(std::vector<std::string> words, int world) {
+  words = renamed("train", std::move(words));
   words.insert(words.begin(), "train");
   std::reverse(words.begin(), words.end());  // as CLI11 wants them
   CLI::App app("Train", "millrace");
@@ -122,10 +124,10 @@ TrainJob train_job(std::vector<std::string> words, int world) {
           "--executor " + train.executor +
               ": ranks in processes of their own always run the rank executor; the option is for "
               "millrace train, in one process");
-  if (verb.get_option("--stages")->count() == 0 && train.plan.empty()) train.stages = world;
+  if (verb.get_option(flag("ranks"))->count() == 0 && train.plan.empty()) train.ranks = world;
   TrainJob job = plan_job(verb, train);
   require(job.program.shape.ranks == world,
-          "--stages " + std::to_string(job.program.shape.ranks) +
+          named("ranks") + " " + std::to_string(job.program.shape.ranks) +
               (world == 1 ? ": there is " : ": there are ") + processes(world) +
               ", one per pipeline rank");
   return job;

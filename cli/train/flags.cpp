@@ -3,6 +3,7 @@
 
 #include "cli/train/options.hpp"
 #include "cli/usage.hpp"
+#include "cli/vocabulary.hpp"
 #include "millrace/core/error.hpp"
 
 namespace millrace::cli {
@@ -12,13 +13,15 @@ void add_train_flags(CLI::App& verb, TrainFlags& flags) {
       ->capture_default_str();
   verb.add_option("--data", flags.data, "digits, csv:FILE (label last) or idx:FOLDER")
       ->capture_default_str();
-  verb.add_option("--stages", flags.stages, "Pipeline ranks p")->capture_default_str();
-  verb.add_option("--micro-batches", flags.micro_batches, "Micro-batches m per mini-batch")
+  verb.add_option(cli::flags("ranks"), flags.ranks, "Ranks p of the pipeline")
+      ->capture_default_str();
+  verb.add_option(
+          cli::flags("micro_batches"), flags.micro_batches, "Micro-batches m per mini-batch")
       ->capture_default_str();
   verb.add_option("--batch-size", flags.batch_size, "Samples of a mini-batch")
       ->capture_default_str();
   verb.add_option("--schedule", flags.schedule, "A name of millrace list")->capture_default_str();
-  verb.add_option("--chunks", flags.chunks, "Stages per rank, for chunked schedules");
+  verb.add_option(cli::flags("chunks"), flags.chunks, "Stages per rank, for chunked schedules");
   verb.add_option("--plan", flags.plan, "Run this plan file instead of a named schedule");
   verb.add_option("--partition", flags.partition, "even, time, or first layers B1,B2,...")
       ->capture_default_str();
@@ -68,7 +71,8 @@ void read_config(CLI::App& verb, const std::string& file) {
     if (item.name == "++" || item.name == "--") continue;  // begin and end of a section
     const bool in_place =
         item.parents.empty() || (item.parents.size() == 1 && item.parents[0] == verb.get_name());
-    CLI::Option* option = verb.get_option_no_throw("--" + item.name);
+    const std::string name = renamed_key(verb.get_name(), item.name);
+    CLI::Option* option = verb.get_option_no_throw("--" + name);
     require(in_place && option != nullptr && item.name != "config" && item.name != "help",
             "--config " + file + ": '" + item.fullname() + "' is no option of " + verb.get_name() +
                 suggested_option("--" + item.name, verb));

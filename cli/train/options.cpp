@@ -8,6 +8,7 @@
 #include <sstream>
 
 #include "cli/train/layer_times.hpp"
+#include "cli/vocabulary.hpp"
 #include "millrace/core/error.hpp"
 #include "millrace/scheduler/plan/generators.hpp"
 #include "millrace/scheduler/plan/text.hpp"
@@ -32,7 +33,7 @@ auto about(const std::string& option, const std::string& value, Work work) {
   }
 }
 
-void require_count(const std::string& option, std::int64_t value, std::int64_t most = kMost) {
+void require_count(const Sentence& option, std::int64_t value, std::int64_t most = kMost) {
   require(value >= 1 && value <= most,
           option + " " + std::to_string(value) + ": must be from 1 to " + std::to_string(most));
 }
@@ -52,10 +53,10 @@ void require_between(const std::string& option, double value, double least, doub
 
 void check_numbers(const TrainFlags& flags) {
   constexpr std::int64_t kMostUnits = 1'000'000;
-  require_count("--stages", flags.stages, 4096);
-  require_count("--micro-batches", flags.micro_batches, kMostUnits);
+  require_count(named("ranks"), flags.ranks, 4096);
+  require_count(named("micro_batches"), flags.micro_batches, kMostUnits);
   require_count("--batch-size", flags.batch_size);
-  if (flags.chunks) require_count("--chunks", *flags.chunks, 4096);
+  if (flags.chunks) require_count(named("chunks"), *flags.chunks, 4096);
   if (flags.epochs) require_count("--epochs", *flags.epochs);
   if (flags.steps) require_count("--steps", *flags.steps);
   require(!flags.epochs || !flags.steps, "--epochs and --steps: give one of them");
@@ -102,9 +103,9 @@ std::string read_text(const std::string& option, const std::string& file) {
 }
 
 Plan read_plan_file(const CLI::App& verb, const TrainFlags& flags) {
-  for (const char* other : {"--schedule", "--stages", "--micro-batches", "--chunks"})
-    require(verb.get_option(other)->count() == 0,
-            std::string(other) + ": the plan says it; leave it out with --plan");
+  for (const char* other : {"schedule", "ranks", "micro_batches", "chunks"})
+    require(verb.get_option(flag(other))->count() == 0,
+            named(other) + ": the plan says it; leave it out with --plan");
   ParsedPlan parsed = read_plan(read_text("--plan", flags.plan));
   if (!parsed.plan)
     throw InvalidArgument("--plan " + flags.plan + ":" + to_string(parsed.diagnostics.front()));
@@ -122,20 +123,21 @@ Program scheduled_program(const TrainFlags& flags, const ModelSpec& model) {
     return find_schedule(flags.schedule);
   });
   require(!flags.chunks || entry.takes("chunks"),
-          "--chunks " + std::to_string(flags.chunks.value_or(0)) + ": schedule " + flags.schedule +
+          named("chunks") + " " + std::to_string(flags.chunks.value_or(0)) + ": schedule " +
+              flags.schedule +
               " has one stage per rank; chunks go with interleaved and other chunked schedules");
   require(
       !entry.takes("slices"),
       "--schedule " + flags.schedule + ": cuts sequences into slices, which an mlp does not have");
   const std::int64_t chunks =
       flags.chunks.value_or(entry.takes("chunks") ? entry.default_chunks : 1);
-  require(flags.stages * chunks <= model.layer_count(),
-          "--stages " + std::to_string(flags.stages) +
+  require(flags.ranks * chunks <= model.layer_count(),
+          named("ranks") + " " + std::to_string(flags.ranks) +
               (entry.takes("chunks") ? " with " + std::to_string(chunks) + " chunks each" : "") +
               ": the model has " + std::to_string(model.layer_count()) + " layers, so at most " +
               std::to_string(model.layer_count() / chunks));
   ScheduleOptions options;
-  options.ranks = static_cast<int>(flags.stages);
+  options.ranks = static_cast<int>(flags.ranks);
   options.micro_batches = static_cast<int>(flags.micro_batches);
   if (flags.chunks) options.chunks = static_cast<int>(*flags.chunks);
   Program program =
@@ -244,7 +246,8 @@ void add_program(const CLI::App& verb, const TrainFlags& flags, TrainJob& job) {
   options.ranks = job.program.shape.ranks;
   options.micro_batches = job.program.shape.micro_batches;
   require(options.micro_batches <= flags.batch_size,
-          (flags.plan.empty() ? "--micro-batches " : "--plan " + flags.plan + ": micro-batches ") +
+          (flags.plan.empty() ? named("micro_batches") + " "
+                              : "--plan " + flags.plan + ": micro-batches ") +
               std::to_string(options.micro_batches) + ": a mini-batch has " +
               std::to_string(flags.batch_size) + " samples (--batch-size), so at most " +
               std::to_string(flags.batch_size));

@@ -27,7 +27,7 @@ struct TrainFlags {
   std::string last_batch = "update";
   std::string partition = "even";
   std::string plan, profile, trace, svg, config;
-  std::int64_t stages = 4;
+  std::int64_t ranks = 4;
   std::int64_t micro_batches = 8;
   std::int64_t batch_size = 128;
   std::int64_t seed = 1;

@@ -28,7 +28,7 @@ ordered_json settings_of(const TrainJob& job) {
   settings["data"] = job.flags.data;
   settings["train_samples"] = job.data.train.size();
   settings["test_samples"] = job.data.test.size();
-  settings["stages"] = options.ranks;
+  settings["ranks"] = options.ranks;
   settings["chunks"] = job.program.shape.chunks();
   settings["micro_batches"] = options.micro_batches;
   settings["batch_size"] = options.batch_size;

@@ -100,7 +100,7 @@ TEST(HandShake, WhatTheCommandLinesOfTwoWorkersSayIsCompared) {
   for (const auto& [mine, theirs, field] :
        {Pair{"--seed 1", "--seed 2", "seed differs: rank 0 has '1', rank 1 has '2'"},
         Pair{"--schedule 1f1b", "--schedule gpipe", "schedule differs: rank 0 has '1f1b p=2 m=8'"},
-        Pair{"--micro-batches 8", "--micro-batches 4", "rank 1 has '1f1b p=2 m=4'"},
+        Pair{"-m 8", "-m 4", "rank 1 has '1f1b p=2 m=4'"},
         Pair{"--model mlp:64-8-8-10", "--model mlp:64-8-9-10", "model differs"},
         Pair{"--dropout 0.1", "--dropout 0.2", "model differs"},
         Pair{"--lr 1e-9", "--lr 2e-9", "learning rate differs"},

@@ -21,8 +21,7 @@ using testing::EndsWith;
 using testing::HasSubstr;
 using testing::Not;
 
-constexpr const char* kJob =
-    "train --json --steps 3 --batch-size 64 --micro-batches 12 --clip-norm 1";
+constexpr const char* kJob = "train --json --steps 3 --batch-size 64 -m 12 --clip-norm 1";
 constexpr const char* kLong = "-- train --json --epochs 100000 --batch-size 64";
 
 TEST(Launch, AKilledRankIsNamedByTheSurvivorsAndEverybodyEndsSoon) {

@@ -28,8 +28,7 @@ std::string hash_of(const Outcome& outcome) {
   return nlohmann::json::parse(outcome.output).at("weights_hash");
 }
 
-constexpr const char* kJob =
-    "train --json --steps 3 --batch-size 64 --micro-batches 12 --clip-norm 1";
+constexpr const char* kJob = "train --json --steps 3 --batch-size 64 -m 12 --clip-norm 1";
 
 TEST(Launch, GivesTheBitsOfOneProcessForEveryScheduleNumberOfRanksAndEndpoint) {
   const std::string one = hash_of(run(kJob));
@@ -45,8 +44,8 @@ TEST(Launch, GivesTheBitsOfOneProcessForEveryScheduleNumberOfRanksAndEndpoint) {
 
 TEST(Launch, GivesTheBitsOfOneProcessForTensorsThatAreUsedWhereTheyArrive) {
   const std::string large =
-      "train --json --steps 8 --batch-size 512 --micro-batches 4 --model mlp:64-301-301-301-10";
-  const std::string one = hash_of(run(large + " --stages 1"));
+      "train --json --steps 8 --batch-size 512 -m 4 --model mlp:64-301-301-301-10";
+  const std::string one = hash_of(run(large + " -p 1"));
   ASSERT_EQ(one.size(), 32U) << one;
   for (const char* schedule : {"gpipe", "1f1b"})
     for (const char* link : {"ipc", "tcp"})
@@ -57,7 +56,7 @@ TEST(Launch, GivesTheBitsOfOneProcessForTensorsThatAreUsedWhereTheyArrive) {
 }
 
 TEST(Launch, GivesTheBitsOfOneProcessForAModelInTwoCopies) {
-  const std::string copies = std::string(kJob) + " --schedule chimera --stages 2";
+  const std::string copies = std::string(kJob) + " --schedule chimera -p 2";
 
   EXPECT_EQ(hash_of(run("launch -n 2 -- " + copies)), hash_of(run(copies)));
 }
@@ -73,8 +72,8 @@ std::vector<std::string> epochs_told(const std::string& text) {
 }
 
 TEST(Launch, TellsOfEveryEpochAsOneProcessDoes) {
-  const std::string job = "train --epochs 2 --batch-size 64 --micro-batches 8 --model mlp:64-24-10";
-  const Outcome one = run(job + " --stages 2"), two = run("launch -n 2 -- " + job);
+  const std::string job = "train --epochs 2 --batch-size 64 -m 8 --model mlp:64-24-10";
+  const Outcome one = run(job + " -p 2"), two = run("launch -n 2 -- " + job);
 
   EXPECT_EQ(epochs_told(two.output), epochs_told(one.output));
   EXPECT_THAT(
@@ -91,7 +90,7 @@ TEST(Launch, MeasuresEveryRankAsOneProcessDoes) {
   ASSERT_EQ(outcome.code, 0) << outcome.errors;
 
   const auto many = nlohmann::json::parse(outcome.output);
-  const auto one = nlohmann::json::parse(run(std::string(kJob) + " --stages 3").output);
+  const auto one = nlohmann::json::parse(run(std::string(kJob) + " -p 3").output);
   EXPECT_EQ(many.at("peak_stash_bytes"), one.at("peak_stash_bytes"));
   EXPECT_EQ(many.at("peak_stash_bytes").at("counted"), many.at("peak_stash_bytes").at("predicted"));
   for (const char* kind : {"measured", "simulated"}) {
@@ -166,7 +165,7 @@ TEST(Doctor, FindsThatRanksCanTalk) {
 
 TEST(Launch, RefusesWhatCannotBeMeantWithCodeTwoAndOneSentence) {
   for (const auto& [arguments, sentence] : std::vector<std::pair<std::string, std::string>>{
-           {"-n 2 -- train --stages 3", "--stages 3: there are 2 processes, one per pipeline rank"},
+           {"-n 2 -- train -p 3", "-p 3: there are 2 processes, one per pipeline rank"},
            {"-n 0 -- train", "-n 0: must be from 1 to 4096"},
            {"-n 2 --endpoint smoke -- train", "--endpoint smoke: known are ipc, tcp"},
            {"-n 2 -- plan", "'plan': ranks train or doctor; type -- train and its options last"},
@@ -175,10 +174,10 @@ TEST(Launch, RefusesWhatCannotBeMeantWithCodeTwoAndOneSentence) {
            {"-n 2 --silence 0 -- train", "--silence 0: must be from 0.001 to 1000000 seconds"},
            {"-n 2 --log-dir /proc/x -- train", "--log-dir /proc/x: cannot be made"},
            {"-n 2 -- train --partition time", "--partition time: every process would"},
-           {"-n 1 -- train --stages 3", "--stages 3: there is 1 process, one per pipeline rank"},
+           {"-n 1 -- train -p 3", "-p 3: there is 1 process, one per pipeline rank"},
            {"-n 100 -- train", "-n 100: the model has 8 layers, so at most 8"},
            {"-n 9 -- train --schedule interleaved", "-n 9 with 2 chunks each: the model has 8"},
-           {"-n 100 -- train --stages 100", "--stages 100: the model has 8 layers, so at most 8"},
+           {"-n 100 -- train -p 100", "-p 100: the model has 8 layers, so at most 8"},
            {"-n 2 -- train --executor sequential", "--executor sequential: ranks in processes "},
            {"-n 2 --silense 3 -- train", "--silense is no option of launch; did you mean --sil"},
            {"-n 2 train --insecur", "--insecur is no option of launch; did you mean --insecure?"},
@@ -235,8 +234,7 @@ TEST(Launch, EveryFlagAtOnceStillPrintsJsonAloneAndKeepsALogPerRank) {
 }
 
 TEST(Launch, EveryLogSaysWhoseItIsAndHowItEndedAndTheTerminalHearsNothingOfIt) {
-  Command command(
-      "launch -n 2 --log-dir LOGS -- train --steps 1 --schedule interleaved --micro-batches 4");
+  Command command("launch -n 2 --log-dir LOGS -- train --steps 1 --schedule interleaved -m 4");
   const auto workers = command.workers(2);
   ASSERT_EQ(workers.size(), 2U);
   const Outcome outcome = command.end();

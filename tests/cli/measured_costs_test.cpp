@@ -18,7 +18,7 @@ class MeasuredCosts : public VerbTest {
   /// Trains shortly on two ranks; leaves the costs, the last step's trace and the plan.
   json train() const {
     const Ran ran = command(
-        "train --model mlp:64-24-20-16-10 --stages 2 --micro-batches 4 "
+        "train --model mlp:64-24-20-16-10 -p 2 -m 4 "
         "--batch-size 64 --steps 6 --json --profile " +
         costs_ + " --trace " + trace_);
     EXPECT_EQ(ran.code, 0) << ran.text;

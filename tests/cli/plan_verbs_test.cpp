@@ -266,7 +266,7 @@ TEST_F(PlanVerbs, WhatTheParserRefusesNamesTheOptionAsTypedAndTheNearestName) {
       {"simulate 1f1b -m", "-m needs a value; see millrace simulate --help"},
       {"simulate 1f1b -p 3 -p 4", "-p is given 2 times; give it once; see millrace simulate"},
       {"train --lr abc", "--lr is 'abc'; expected a number; see millrace train --help"},
-      {"train --stages 3.5", "--stages is '3.5'; expected a whole number; see millrace train"},
+      {"train --ranks 3.5", "-p is '3.5'; expected a whole number; see millrace train"},
       {"show 1f1b --comms=maybe", "--comms is 'maybe'; expected nothing, true or false; see"},
       {"compare 1f1b gpipe zb-h1", "3 schedules are too many; see millrace compare --help"},
   };

@@ -128,12 +128,10 @@ TEST_F(SearchVerb, RefusesBadInputInOneSentenceWithExitCodeTwo) {
       {"--memory-limit -1p", "--memory-limit is '-1'; expected a number from 0"},
       {"--objective best", "--objective is 'best'; known are makespan and span"},
       {"--budget -1", "--budget is '-1'; expected a whole number from 0"},
-      {"--group 2", "--group, --waves and --order are chosen by the search"},
-      {"--contention --bandwidth 1 --message-bytes 1", "--contention: the search times links"},
+      {"--group 2", "--group is no option of search"},
       {"--f 1,2,3", "--f has 3 values"},
       {"--out /nowhere/w.json", "--out /nowhere/w.json cannot be written"},
       {"--pareto /nowhere/f.svg", "--pareto /nowhere/f.svg cannot be written"},
-      {"--old-letters", "--old-letters and --skip-sharding say how to read a CSV file; the search"},
       {"--jitter 0.1", "--jitter is no option of search"},
   };
   for (const auto& [arguments, sentence] : cases) {

@@ -51,14 +51,14 @@ Outcome train(const std::string& flags) {
   return outcome;
 }
 
-const std::string kSmall = "--model mlp:64-24-20-16-10 --stages 2 --micro-batches 4 --epochs 2 ";
+const std::string kSmall = "--model mlp:64-24-20-16-10 -p 2 -m 4 --epochs 2 ";
 
 TEST(Train, PrintsOneJsonObjectAloneOnStandardOutput) {
   const Outcome outcome = train(kSmall + "--json");
 
   ASSERT_EQ(outcome.code, 0) << outcome.errors;
   const json document = json::parse(outcome.out);
-  EXPECT_EQ(document["settings"]["stages"], 2);
+  EXPECT_EQ(document["settings"]["ranks"], 2);
   EXPECT_EQ(document["settings"]["schedule"], "1f1b");
   ASSERT_EQ(document["losses"].size(), 2U);
   for (std::size_t i = 0; i < 2; ++i) {
@@ -77,14 +77,13 @@ TEST(Train, PrintsOneJsonObjectAloneOnStandardOutput) {
 
 TEST(Train, GivesOneHashForEverySettingThatMayNotChangeBits) {
   std::string expected;
-  for (const char* flags : {"--stages 1 --executor sequential",
-                            "--stages 3 --schedule gpipe --executor ranks",
-                            "--stages 2 --schedule interleaved --recompute",
-                            "--stages 4 --schedule zb-h1 --partition 1,2,4",
-                            "--stages 2 --partition time"}) {
-    const Outcome outcome =
-        train("--model mlp:64-24-20-16-10 --dropout 0.1 --micro-batches 4 --epochs 1 --json " +
-              std::string(flags));
+  for (const char* flags : {"-p 1 --executor sequential",
+                            "-p 3 --schedule gpipe --executor ranks",
+                            "-p 2 --schedule interleaved --recompute",
+                            "-p 4 --schedule zb-h1 --partition 1,2,4",
+                            "-p 2 --partition time"}) {
+    const Outcome outcome = train(
+        "--model mlp:64-24-20-16-10 --dropout 0.1 -m 4 --epochs 1 --json " + std::string(flags));
     ASSERT_EQ(outcome.code, 0) << outcome.errors;
     const std::string hash = json::parse(outcome.out)["weights_hash"];
     if (expected.empty()) expected = hash;
@@ -106,7 +105,7 @@ TEST(Train, LearnsIdxImagesWithTheNetworkOfTheTutorial) {
   folder.write("t10k-images-idx3-ubyte", idx_images(50, 28));
   folder.write("t10k-labels-idx1-ubyte", idx_labels(50));
   const Outcome outcome = train("--model mlp:784-512-512-10 --data idx:" + folder.path() +
-                                " --stages 2 --batch-size 32 --micro-batches 4 --optimizer sgd"
+                                " -p 2 --batch-size 32 -m 4 --optimizer sgd"
                                 " --lr 1e-2 --lr-schedule constant --warmup 0 --epochs 8 --json");
 
   ASSERT_EQ(outcome.code, 0) << outcome.errors;
@@ -134,19 +133,19 @@ TEST(Train, WritesTimelinePictureAndCosts) {
 TEST(Train, TakesSettingsFromAFileBelowTheCommandLine) {
   const Folder folder("cli_config");
   const std::string file = folder.write("train.toml",
-                                        "model = \"mlp:64-24-20-16-10\"\nstages = 3\n"
+                                        "model = \"mlp:64-24-20-16-10\"\nranks = 3\n"
                                         "epochs = 1\nmicro-batches = 2\njson = true\n");
-  const Outcome outcome = train("--config " + file + " --stages 2");
+  const Outcome outcome = train("--config " + file + " -p 2");
 
   ASSERT_EQ(outcome.code, 0) << outcome.errors;
   const json settings = json::parse(outcome.out)["settings"];
-  EXPECT_EQ(settings["stages"], 2);
+  EXPECT_EQ(settings["ranks"], 2);
   EXPECT_EQ(settings["micro_batches"], 2);
   EXPECT_EQ(settings["epochs"], 1);
-  const std::string wrong = folder.write("wrong.toml", "stagse = 3\n");
+  const std::string wrong = folder.write("wrong.toml", "rnaks = 3\n");
   const Outcome refused = train("--config " + wrong);
   EXPECT_EQ(refused.code, 2);
-  EXPECT_THAT(refused.errors, HasSubstr("'stagse' is no option of train; did you mean --stages?"));
+  EXPECT_THAT(refused.errors, HasSubstr("'rnaks' is no option of train; did you mean --ranks?"));
 }
 
 TEST(Train, RefusesBadInputInOneSentenceWithExitCodeTwo) {
@@ -160,13 +159,12 @@ TEST(Train, RefusesBadInputInOneSentenceWithExitCodeTwo) {
     std::string sentence;
   };
   for (const Case& bad : {
-           Case{"--micro-batches 0", "--micro-batches 0: must be from 1"},
-           Case{"--micro-batches 200",
-                "--micro-batches 200: a mini-batch has 128 samples (--batch-size), so at most 128"},
+           Case{"-m 0", "-m 0: must be from 1"},
+           Case{"-m 200", "-m 200: a mini-batch has 128 samples (--batch-size), so at most 128"},
            Case{"--seed 99999999999999999999", "--seed: 99999999999999999999 has more digits"},
-           Case{"--stages 9", "--stages 9: the model has 8 layers, so at most 8"},
-           Case{"--stages 5 --schedule interleaved",
-                "--stages 5 with 2 chunks each: the model has 8 layers, so at most 4"},
+           Case{"-p 9", "-p 9: the model has 8 layers, so at most 8"},
+           Case{"-p 5 --schedule interleaved",
+                "-p 5 with 2 chunks each: the model has 8 layers, so at most 4"},
            Case{"--data csv:" + ragged,
                 "ragged.csv, line 2: expected 3 columns as in line 1, found 4"},
            Case{"--data csv:" + narrow, "takes 64 features, but --data csv:" + narrow + " has 2"},
@@ -174,7 +172,7 @@ TEST(Train, RefusesBadInputInOneSentenceWithExitCodeTwo) {
            Case{"--data csv:/nowhere.csv", "/nowhere.csv: cannot be opened"},
            Case{"--model mlp:64-32-5", "tells 5 classes apart, but --data digits has 10"},
            Case{"--schedule 1f1bb", "1f1b"},
-           Case{"--chunks 2", "--chunks 2: schedule 1f1b has one stage per rank"},
+           Case{"-v 2", "-v 2: schedule 1f1b has one stage per rank"},
            Case{"--executor ranksx", "--executor ranksx: known are flow-graph, ranks, sequential"},
            Case{"--optimizer adm", "known are sgd, momentum, adam, adamw"},
            Case{"--lr -1", "--lr -1: must be at least 0"},
