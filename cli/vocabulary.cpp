@@ -81,7 +81,7 @@ std::vector<std::string> renamed(const std::string& verb, std::vector<std::strin
 }
 
 std::string spelled(const InvalidArgument& error) {
-  return error.sentence().text(flag);
+  return sentence_of(error).text(flag);
 }
 
 }  // namespace millrace::cli

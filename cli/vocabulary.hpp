@@ -6,7 +6,6 @@
 #include <string_view>
 #include <vector>
 
-#include "millrace/core/error.hpp"
 #include "millrace/core/sentence.hpp"
 
 namespace millrace::cli {

@@ -1,10 +1,19 @@
-# Install, export and find_package(millrace).
-include(GNUInstallDirs)
+# Install, export and find_package(millrace), for the components that are built.
 include(CMakePackageConfigHelpers)
 
-install(TARGETS millrace_core millrace_plan millrace_stages millrace_transport millrace_run millrace_training millrace_all
-  EXPORT millrace_targets)
-install(TARGETS millrace_cli)
+set(rooms millrace_core)
+foreach(component plan stages transport run training)
+  if(component IN_LIST MILLRACE_BUILDS)
+    list(APPEND rooms millrace_${component})
+  endif()
+endforeach()
+if(training IN_LIST MILLRACE_BUILDS)
+  list(APPEND rooms millrace_all)
+endif()
+install(TARGETS ${rooms} EXPORT millrace_targets)
+if(command IN_LIST MILLRACE_BUILDS)
+  install(TARGETS millrace_cli)
+endif()
 install(DIRECTORY include/millrace DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
 install(EXPORT millrace_targets NAMESPACE millrace:: FILE millrace-targets.cmake
   DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/millrace)

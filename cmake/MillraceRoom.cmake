@@ -26,6 +26,21 @@ if(MILLRACE_FUZZ)
   add_link_options(-fsanitize=address,undefined)
 endif()
 
+# millrace_components(NAME...): MILLRACE_BUILDS becomes these components and all that they need.
+function(millrace_components)
+  set(waiting ${ARGN})
+  while(waiting)
+    list(POP_FRONT waiting component)
+    if(NOT DEFINED ${component}_needs)
+      message(FATAL_ERROR "MILLRACE_COMPONENTS names '${component}'; known are core, plan, stages, transport, run, training, command")
+    endif()
+    list(APPEND builds ${component})
+    list(APPEND waiting ${${component}_needs})
+  endwhile()
+  list(REMOVE_DUPLICATES builds)
+  set(MILLRACE_BUILDS ${builds} PARENT_SCOPE)
+endfunction()
+
 function(millrace_headers target)
   target_include_directories(${target} PUBLIC
     $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/include> $<INSTALL_INTERFACE:include>)
@@ -38,6 +53,17 @@ function(millrace_core)
     $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/include> $<INSTALL_INTERFACE:include>)
   target_compile_features(millrace_core INTERFACE cxx_std_20)
   set_target_properties(millrace_core PROPERTIES EXPORT_NAME core)
+endfunction()
+
+# What is installed finds the rooms beside it, wherever the prefix is.
+function(millrace_finds_libraries target)
+  get_target_property(kind ${target} TYPE)
+  set(from ${CMAKE_INSTALL_FULL_LIBDIR})
+  if(kind STREQUAL EXECUTABLE)
+    set(from ${CMAKE_INSTALL_FULL_BINDIR})
+  endif()
+  file(RELATIVE_PATH libraries ${from} ${CMAKE_INSTALL_FULL_LIBDIR})
+  set_target_properties(${target} PROPERTIES INSTALL_RPATH "$ORIGIN/${libraries}")
 endfunction()
 
 function(millrace_room name folder)
@@ -57,7 +83,9 @@ function(millrace_room name folder)
   # Saves a third of a build. The dev preset goes without, so that every file includes what it uses.
   target_precompile_headers(millrace_${name} PRIVATE
     <algorithm> <chrono> <functional> <map> <memory> <optional> <span> <sstream> <string> <vector>)
-  set_target_properties(millrace_${name} PROPERTIES EXPORT_NAME ${name} POSITION_INDEPENDENT_CODE ON)
+  set_target_properties(millrace_${name} PROPERTIES EXPORT_NAME ${name} POSITION_INDEPENDENT_CODE ON
+    VERSION ${PROJECT_VERSION} SOVERSION ${PROJECT_VERSION_MAJOR}.${PROJECT_VERSION_MINOR})
+  millrace_finds_libraries(millrace_${name})
   if(ROOM_COMPUTES AND MILLRACE_ARCH)
     target_compile_options(millrace_${name} PRIVATE -march=${MILLRACE_ARCH})
   endif()

@@ -41,7 +41,7 @@ void check_command(const LaunchFlags& flags) {
     check_work(flags.command, flags.processes);
   } catch (const InvalidArgument& error) {
     if (std::any_of(flags.command.begin(), flags.command.end(), says_ranks)) throw;
-    throw InvalidArgument(error.sentence().text(
+    throw InvalidArgument(sentence_of(error).text(
         [](std::string_view name) { return name == "ranks" ? std::string("-n") : flag(name); }));
   }
 }

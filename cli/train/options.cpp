@@ -27,7 +27,7 @@ auto about(const std::string& option, const std::string& value, Work work) {
   try {
     return work();
   } catch (const InvalidArgument& error) {
-    throw InvalidArgument(option + " " + value + ": " + error.sentence());
+    throw InvalidParameter(option + " " + value + ": " + sentence_of(error));
   } catch (const DataError& error) {
     throw InvalidArgument(option + " " + value + ": " + error.what());
   }

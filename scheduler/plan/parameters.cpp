@@ -110,10 +110,9 @@ std::optional<std::string> value_of(const ScheduleOptions& options,
 void set_value(ScheduleOptions& options,
                const ScheduleParameter& parameter,
                std::string_view text) {
-  require(read_into(options, parameter, text), [&] {
-    return named(parameter.name) + " is '" + std::string(text) + "'; expected " +
-           allowed_values(parameter);
-  });
+  if (!read_into(options, parameter, text))
+    throw InvalidParameter(named(parameter.name) + " is '" + std::string(text) + "'; expected " +
+                           allowed_values(parameter));
 }
 
 void clear_value(ScheduleOptions& options, const ScheduleParameter& parameter) {

@@ -1,7 +1,7 @@
 // Sentences keep the identity of the parameters they name; what() has the library's own names.
-#include <gtest/gtest.h>
+#include "millrace/core/sentence.hpp"
 
-#include "millrace/core/error.hpp"
+#include <gtest/gtest.h>
 
 namespace millrace {
 namespace {
@@ -25,22 +25,22 @@ TEST(Sentence, LeavesAPlainTextAsItIsWhateverItHolds) {
   EXPECT_EQ(sentence.text(capitals), "the file {ranks} names ranks");
 }
 
-TEST(InvalidArgument, KeepsTheIdentityWhenItIsCopiedAndWrapped) {
+TEST(InvalidParameter, KeepsTheIdentityWhenItIsCopiedAndWrapped) {
   try {
     try {
       require(false, named("chunks") + " is 0");
     } catch (const InvalidArgument& error) {
-      throw InvalidArgument("plan.json: " + error.sentence());
+      throw InvalidParameter("plan.json: " + sentence_of(error));
     }
-  } catch (InvalidArgument error) {  // NOLINT: a copy
+  } catch (InvalidParameter error) {  // NOLINT: a copy
     EXPECT_STREQ(error.what(), "plan.json: chunks is 0");
     EXPECT_EQ(error.sentence().text(capitals), "plan.json: CHUNKS is 0");
   }
 }
 
-TEST(InvalidArgument, WithoutParametersSaysTheSameToEverybody) {
+TEST(InvalidParameter, IsTheOnlyRefusalThatNamesParameters) {
   const InvalidArgument error("ranks are people");
-  EXPECT_EQ(error.sentence().text(capitals), error.what());
+  EXPECT_EQ(sentence_of(error).text(capitals), error.what());
 }
 
 }  // namespace

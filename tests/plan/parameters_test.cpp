@@ -136,7 +136,7 @@ TEST(Parameters, KeepTheirIdentityInRefusals) {
   try {
     static_cast<void>(generate("chimera", {.ranks = 4, .micro_batches = 7}));
     FAIL();
-  } catch (const InvalidArgument& error) {
+  } catch (const InvalidParameter& error) {
     EXPECT_EQ(error.sentence().text(brackets),
               "<micro_batches> is 7 with <ranks> 4; chimera works with multiples of p: 4 or 8");
   }

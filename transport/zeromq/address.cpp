@@ -8,7 +8,7 @@
 #include <netdb.h>
 #include <netinet/in.h>
 
-#include "millrace/core/error.hpp"
+#include "millrace/core/sentence.hpp"
 
 namespace millrace::zeromq {
 

@@ -3,12 +3,8 @@
 #pragma once
 
 #include <concepts>
-#include <memory>
 #include <stdexcept>
 #include <string>
-#include <utility>
-
-#include "millrace/core/sentence.hpp"
 
 namespace millrace {
 
@@ -19,18 +15,9 @@ class Error : public std::runtime_error {
 };
 
 /// The caller broke a documented precondition; the message names what, the value and the bound.
-/// Parameters are called as the library calls them in what(), and as the reader does in sentence().
 class InvalidArgument : public Error {
  public:
   using Error::Error;
-
-  explicit InvalidArgument(Sentence sentence)
-      : Error(sentence.text()), sentence_(std::make_shared<const Sentence>(std::move(sentence))) {}
-
-  [[nodiscard]] Sentence sentence() const { return sentence_ ? *sentence_ : Sentence(what()); }
-
- private:
-  std::shared_ptr<const Sentence> sentence_;  // shared by the copies that a throw makes
 };
 
 /// Data that was read is damaged or not of the promised form (file, position, expectation).
@@ -63,10 +50,6 @@ inline void require(bool condition, const std::string& message) {
 }
 
 inline void require(bool condition, const char* message) {
-  if (!condition) throw InvalidArgument(message);
-}
-
-inline void require(bool condition, const Sentence& message) {
   if (!condition) throw InvalidArgument(message);
 }
 

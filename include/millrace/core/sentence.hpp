@@ -4,10 +4,13 @@
 #pragma once
 
 #include <functional>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
+
+#include "millrace/core/error.hpp"
 
 namespace millrace {
 
@@ -65,5 +68,29 @@ class Sentence {
 };
 
 [[nodiscard]] Sentence named(std::string_view name);
+
+/// An InvalidArgument that keeps its sentence. Parameters have the library's names in what().
+class InvalidParameter : public InvalidArgument {
+ public:
+  explicit InvalidParameter(Sentence sentence)
+      : InvalidArgument(sentence.text()),
+        sentence_(std::make_shared<const Sentence>(std::move(sentence))) {}
+
+  [[nodiscard]] const Sentence& sentence() const { return *sentence_; }
+
+ private:
+  std::shared_ptr<const Sentence> sentence_;  // shared by the copies that a throw makes
+};
+
+/// The sentence of a refusal, with parameters where it keeps them.
+[[nodiscard]] inline Sentence sentence_of(const InvalidArgument& error) {
+  const auto* named = dynamic_cast<const InvalidParameter*>(&error);
+  return named == nullptr ? Sentence(error.what()) : named->sentence();
+}
+
+/// Throws InvalidParameter with `sentence` unless `condition` holds.
+inline void require(bool condition, const Sentence& sentence) {
+  if (!condition) throw InvalidParameter(sentence);
+}
 
 }  // namespace millrace

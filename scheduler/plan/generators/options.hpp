@@ -5,7 +5,7 @@
 #include <string>
 #include <string_view>
 
-#include "millrace/core/error.hpp"
+#include "millrace/core/sentence.hpp"
 #include "millrace/scheduler/plan/generators.hpp"
 
 namespace millrace::generators {

@@ -14,7 +14,7 @@
 #include <variant>
 #include <vector>
 
-#include "millrace/core/error.hpp"
+#include "millrace/core/sentence.hpp"
 #include "millrace/scheduler/plan/cost.hpp"
 
 namespace millrace {

@@ -1,0 +1,19 @@
+#!/usr/bin/env bash
+# compiled.sh BUILD_FOLDER COMPILER ARGUMENTS...: a compiler launcher that takes an object that the build
+# folder has compiled from the same source already: rooms are position-independent, so shared
+# libraries link the very objects that static ones hold. Compiles what it does not find there.
+set -euo pipefail
+build=$1
+shift
+words=("$@")
+for i in "${!words[@]}"; do
+  [ "${words[$i]}" = -o ] || continue
+  object=${words[$((i + 1))]}
+  [[ $object == *CMakeFiles/millrace_* ]] || break
+  for have in "$build/CMakeFiles/${object##*CMakeFiles/}" "$build/cli/CMakeFiles/${object##*CMakeFiles/}"; do
+    [ -f "$have" ] || continue
+    cp "$have" "$object"
+    exit 0
+  done
+done
+exec "$@"
