@@ -87,6 +87,7 @@ int run_command(int argc, char** argv) {
   add_verify(app);
   add_simulate(app);
   add_compare(app);
+  add_sweep(app);
   add_search(app);
   add_launch(app);
   add_worker(app);

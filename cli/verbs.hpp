@@ -18,6 +18,7 @@ void add_show(CLI::App& app);
 void add_verify(CLI::App& app);
 void add_simulate(CLI::App& app);
 void add_compare(CLI::App& app);
+void add_sweep(CLI::App& app);
 void add_search(CLI::App& app);
 void add_launch(CLI::App& app);
 void add_worker(CLI::App& app);

@@ -8,11 +8,14 @@
 
 #include <nlohmann/json.hpp>
 
+#include "cli/files.hpp"
 #include "cli/plan/compare_trace.hpp"
 #include "cli/plan/figures.hpp"
 #include "cli/plan/progress.hpp"
 #include "cli/verbs.hpp"
 #include "millrace/core/error.hpp"
+#include "millrace/scheduler/plan/draw.hpp"
+#include "millrace/scheduler/plan/sweep.hpp"
 
 namespace millrace::cli {
 
@@ -31,6 +34,49 @@ std::vector<std::string> row_of(const std::string& name, const Figures& figures)
           plain(largest(report, &RankReport::peak_bytes)),
           figures.order.ascending ? "yes" : "no",
           figures.violations.empty() ? "yes" : "no"};
+}
+
+/// One line of --csv: the counts and figures, or their names.
+std::vector<std::string> csv_cells(const Program& program, const Figures& figures) {
+  const Report& report = figures.report;
+  const Shape& shape = program.shape;
+  std::vector<std::string> cells = {program.name};
+  for (const int count : {shape.ranks, shape.micro_batches, shape.chunks(), shape.slices})
+    cells.push_back(std::to_string(count));
+  for (const double figure : {report.makespan,
+                              report.bubble_makespan_ratio(),
+                              report.span,
+                              report.bubble_span_ratio(),
+                              largest(report, &RankReport::peak_activation),
+                              largest(report, &RankReport::peak_bytes)})
+    cells.push_back(plain(figure));
+  for (const bool holds : {figures.order.ascending, figures.violations.empty()})
+    cells.emplace_back(holds ? "yes" : "no");
+  return cells;
+}
+
+std::string csv_head() {
+  return csv_line({"name",
+                   "p",
+                   "m",
+                   "v",
+                   "q",
+                   "makespan",
+                   "bubble_makespan_ratio",
+                   "span",
+                   "bubble_span_ratio",
+                   "peak_activation",
+                   "peak_memory",
+                   "same_bits",
+                   "valid"});
+}
+
+/// What stands over a schedule in the picture: "1f1b p=4 m=8: makespan 33, bubble 27.27 %".
+std::string panel_title(const Program& program, const Figures& figures) {
+  const Report& report = figures.report;
+  return program.name + ": makespan " + plain(report.makespan) + ", bubble " +
+         percent(report.bubble_makespan_ratio()) + ", peak memory " +
+         plain(largest(report, &RankReport::peak_bytes));
 }
 
 std::vector<std::string> split(const std::string& list) {
@@ -61,13 +107,8 @@ void require_taken(const std::vector<std::string>& subjects,
   }
 }
 
-void compare_schedules(const std::string& list, const PlanOptions& options) {
-  const std::vector<std::string> subjects = split(list);
-  require(std::find(subjects.begin(), subjects.end(), "") == subjects.end(),
-          "'" + list + "' has an empty name; compare takes schedules as a list, 1f1b,zb-h1");
-  std::vector<std::vector<std::string>> untaken;
-  for (const std::string& subject : subjects) untaken.push_back(untaken_options(subject, options));
-  require_taken(subjects, untaken);
+/// The schedules of a comparison in each form that it is written in.
+struct Comparison {
   std::vector<std::vector<std::string>> rows = {{"schedule",
                                                  "makespan",
                                                  "bubble",
@@ -80,27 +121,54 @@ void compare_schedules(const std::string& list, const PlanOptions& options) {
                                                  "same bits",
                                                  "valid"}};
   nlohmann::json all = nlohmann::json::object();
+  std::string csv = csv_head();
+  std::vector<Panel> panels;  ///< only where a picture is wanted
   std::string notes;
+};
+
+void add_schedule(Comparison& comparison,
+                  const std::string& subject,
+                  const std::vector<std::string>& left_out,
+                  const PlanOptions& options) {
+  const Program program = comparable_program_of(subject, options);
+  const Cost cost = cost_of(program.shape, options);
+  const Graph graph(program);
+  Timeline timeline = timeline_of(graph, cost);
+  const Figures figures = figures_of(graph, cost, timeline, options);
+  comparison.rows.push_back(row_of(program.name, figures));
+  comparison.csv += csv_line(csv_cells(program, figures));
+  nlohmann::json& one = comparison.all[subject] = to_json(figures);
+  one.update(identity_json(program));
+  one["left_out"] = left_out;
+  if (!left_out.empty())
+    comparison.notes += subject + " does not take " + joined(left_out) + ": left out\n";
+  if (options.svg)
+    comparison.panels.push_back(
+        {{program, std::move(timeline)}, cost, panel_title(program, figures)});
+}
+
+void compare_schedules(const std::string& list, const PlanOptions& options) {
+  const std::vector<std::string> subjects = split(list);
+  require(std::find(subjects.begin(), subjects.end(), "") == subjects.end(),
+          "'" + list + "' has an empty name; compare takes schedules as a list, 1f1b,zb-h1");
+  std::vector<std::vector<std::string>> untaken;
+  for (const std::string& subject : subjects) untaken.push_back(untaken_options(subject, options));
+  require_taken(subjects, untaken);
+  Comparison result;
   PlanProgress progress("compare");
   for (std::size_t i = 0; i < subjects.size(); ++i) {
     progress.at(subjects[i] + ", " + std::to_string(i + 1) + " of " +
                 std::to_string(subjects.size()));
-    const Program program = comparable_program_of(subjects[i], options);
-    const Cost cost = cost_of(program.shape, options);
-    const Graph graph(program);
-    const Figures figures = figures_of(graph, cost, timeline_of(graph, cost), options);
-    rows.push_back(row_of(program.name, figures));
-    all[subjects[i]] = to_json(figures);
-    all[subjects[i]].update(identity_json(program));
-    all[subjects[i]]["left_out"] = untaken[i];
-    if (!untaken[i].empty())
-      notes += subjects[i] + " does not take " + joined(untaken[i]) + ": left out\n";
+    add_schedule(result, subjects[i], untaken[i], options);
   }
+  const std::string svg = options.svg ? draw_svg(result.panels) : "";
   progress.end();
+  if (options.csv) write_file("--csv", *options.csv, result.csv);
+  if (options.svg) write_file("--svg", *options.svg, svg);
   if (options.json)
-    std::cout << all.dump() << '\n';
-  else
-    std::cout << table(rows) << (notes.empty() ? "" : "\n") << notes;
+    std::cout << result.all.dump() << '\n';
+  else if (!prints_file(options))
+    std::cout << table(result.rows) << (result.notes.empty() ? "" : "\n") << result.notes;
 }
 
 void run(const std::vector<std::string>& subjects, const PlanOptions& options) {
@@ -111,12 +179,10 @@ void run(const std::vector<std::string>& subjects, const PlanOptions& options) {
                 ", or a plan and the trace file of its run");
     return compare_with_trace(subjects[0], subjects[1], options);
   }
-  for (const auto& [option, path] : {std::pair("--csv", &options.csv),
-                                     {"--svg", &options.svg},
-                                     {"--html", &options.html},
-                                     {"--trace", &options.trace},
-                                     {"--plan", &options.plan}})
-    require(!*path, std::string(option) + " is of one schedule; compare writes none");
+  for (const auto& [option, path] :
+       {std::pair("--html", &options.html), {"--trace", &options.trace}, {"--plan", &options.plan}})
+    require(!*path,
+            std::string(option) + " is of one schedule; compare writes --csv, a table, and --svg");
   compare_schedules(subjects.front(), options);
 }
 

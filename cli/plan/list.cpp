@@ -1,13 +1,18 @@
 // millrace list: the catalogue of schedules as a table.
 #include <algorithm>
 #include <iostream>
+#include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include <nlohmann/json.hpp>
 
+#include "cli/files.hpp"
 #include "cli/verbs.hpp"
 #include "cli/vocabulary.hpp"
+#include "millrace/core/error.hpp"
+#include "millrace/scheduler/plan/gallery.hpp"
 #include "millrace/scheduler/plan/generators.hpp"
 
 namespace millrace::cli {
@@ -64,6 +69,15 @@ void print_json() {
   std::cout << rows.dump(2) << '\n';
 }
 
+void run(bool json, const std::optional<std::string>& html) {
+  const bool printed = html && (html->empty() || *html == "-");
+  require(!printed || !json,
+          "--json and --html would both go to standard output; give --html a file");
+  if (html) write_file("--html", *html, draw_gallery());
+  if (json) return print_json();
+  if (!html) print_table();
+}
+
 }  // namespace
 
 void add_list(CLI::App& app) {
@@ -73,11 +87,15 @@ void add_list(CLI::App& app) {
       "W\n"
       "are the costs of a full stage; peak in micro-batches of a full stage.");
   auto json = std::make_shared<bool>(false);
+  auto html = std::make_shared<std::optional<std::string>>();
   verb->add_flag("--json", *json, "Print one JSON array");
-  verb->callback([json] {
-    if (*json) return print_json();
-    print_table();
-  });
+  verb->add_option_function<std::string>(
+          "--html",
+          [html](const std::string& path) { *html = path; },
+          "Write a page with every schedule drawn at p = 4, m = 8 (no FILE: standard output)")
+      ->expected(0, 1)
+      ->type_name("FILE");
+  verb->callback([json, html] { run(*json, *html); });
 }
 
 }  // namespace millrace::cli

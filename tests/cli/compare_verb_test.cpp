@@ -52,6 +52,26 @@ TEST_F(CompareVerb, TakesSchedulesAsAList) {
               StartsWith("millrace: compare takes schedules as a list, 1f1b,gpipe, or a plan"));
 }
 
+TEST_F(CompareVerb, WritesItsTableAsCsvAndItsSchedulesAsOnePicture) {
+  const std::string verb = "compare 1f1b,zb-h1,interleaved -p 4 -m 8 ";
+
+  const Ran csv = command(verb + "--csv --svg " + path("c.svg"));
+
+  EXPECT_EQ(csv.code, 0);
+  EXPECT_EQ(csv.text,
+            "name,p,m,v,q,makespan,bubble_makespan_ratio,span,bubble_span_ratio,peak_activation,"
+            "peak_memory,same_bits,valid\n"
+            "1f1b p=4 m=8,4,8,1,1,33,0.272727272727,33,0.272727272727,4,4,yes,yes\n"
+            "zb-h1 p=4 m=8,4,8,1,1,27,0.111111111111,27,0.111111111111,4,4,yes,yes\n"
+            "interleaved p=4 m=8 v=2,4,8,2,1,28.5,0.157894736842,28.5,0.157894736842,5.5,5.5,yes,"
+            "yes\n");
+  EXPECT_THAT(read("c.svg"),
+              AllOf(StartsWith("<svg"),
+                    HasSubstr(">1f1b p=4 m=8: makespan 33, bubble 27.27 %, peak memory 4<"),
+                    HasSubstr(">interleaved p=4 m=8 v=2: makespan 28.5")));
+  EXPECT_EQ(command(verb + "--svg").text, read("c.svg"));
+}
+
 TEST_F(CompareVerb, PredictsWithTheMeasuredMeansWhenNoCostsAreGiven) {
   write_pair();
 

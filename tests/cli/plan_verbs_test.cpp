@@ -234,7 +234,8 @@ TEST_F(PlanVerbs, BadInputIsOneSentenceAndExitCodeTwo) {
        "millrace: --rank-speed is '0'; expected a number from 1e-09 to 1000000000000000\n"},
       {"show 1f1b --svg /nowhere/a.svg",
        "millrace: --svg /nowhere/a.svg cannot be written: No such file or directory\n"},
-      {"compare 1f1b --csv a", "millrace: --csv is of one schedule; compare writes none\n"},
+      {"compare 1f1b --plan a",
+       "millrace: --plan is of one schedule; compare writes --csv, a table, and --svg\n"},
   };
   for (const auto& [arguments, sentence] : cases) {
     const Ran ran = command(arguments);
@@ -247,7 +248,7 @@ TEST_F(PlanVerbs, BadInputIsOneSentenceAndExitCodeTwo) {
 TEST_F(PlanVerbs, WhatTheParserRefusesNamesTheOptionAsTypedAndTheNearestName) {
   const std::vector<std::pair<std::string, std::string>> cases = {
       {"",
-       "a verb is missing; known are list train show verify simulate compare search launch "
+       "a verb is missing; known are list train show verify simulate compare sweep search launch "
        "worker keys doctor; see millrace --help"},
       {"simulte 1f1b -p 4", "'simulte' is no verb; did you mean simulate? See millrace --help"},
       {"frobnicate", "'frobnicate' is no verb; known are list train"},

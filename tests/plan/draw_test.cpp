@@ -2,6 +2,7 @@
 // back, the page's data.
 #include "millrace/scheduler/plan/draw.hpp"
 
+#include <array>
 #include <sstream>
 
 #include <gmock/gmock.h>
@@ -183,6 +184,50 @@ TEST(DrawSvg, HasABoxPerActionAndACurvePerRank) {
        {">forward<", ">backward-input<", ">backward-weight<", ">idle<", ">time<"})
     EXPECT_THAT(svg, HasSubstr(word));
   EXPECT_THAT(svg, ::testing::Not(HasSubstr(">backward<")));
+}
+
+/// x, y, width and height of every idle ground.
+std::vector<std::array<double, 4>> grounds(const std::string& svg) {
+  std::vector<std::array<double, 4>> all;
+  for (std::size_t at = svg.find("<rect x="); at != std::string::npos;
+       at = svg.find("<rect x=", at + 1)) {
+    const std::string rect = svg.substr(at, svg.find("/>", at) - at);
+    if (rect.find("#e9e9ec") == std::string::npos || rect.find("rx=") != std::string::npos)
+      continue;
+    all.push_back({number_after(rect, 0, " x='"),
+                   number_after(rect, 0, " y='"),
+                   number_after(rect, 0, " width='"),
+                   number_after(rect, 0, " height='")});
+  }
+  return all;
+}
+
+TEST(DrawSvg, SeveralSchedulesStandUnderOneAnotherOnOneScale) {
+  std::vector<Panel> panels;
+  std::vector<double> makespans;
+  std::size_t actions = 0;
+  for (const char* name : {"gpipe", "zb-h1", "interleaved", "dualpipe-v"}) {
+    const Drawn it = drawn(name, 3, 6);
+    panels.push_back({{it.program, it.timeline}, it.cost, name});
+    makespans.push_back(report(Graph(it.program), it.cost, it.timeline).makespan);
+    actions += it.program.size();
+  }
+
+  const std::string svg = draw_svg(panels);
+
+  expect_well_formed(svg);
+  EXPECT_EQ(count(svg, "stroke-width='0.8'"), actions);
+  EXPECT_EQ(count(svg, "class='title'"), 4U);
+  const auto rows = grounds(svg);
+  ASSERT_EQ(rows.size(), 4U * 3);
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    // One pixel per unit for all of them, to the rounding of a coordinate.
+    EXPECT_NEAR(rows[i][2] / makespans[i / 3], rows[0][2] / makespans[0], 1e-4 * rows[0][2]);
+    EXPECT_EQ(rows[i][0], rows[0][0]);
+    if (i > 0) EXPECT_GE(rows[i][1], rows[i - 1][1] + rows[i - 1][3]);
+  }
+  EXPECT_LE(rows.back()[1] + rows.back()[3], number_after(svg, 0, "height='"));
+  EXPECT_THROW((void)draw_svg(std::vector<Panel>{}), InvalidArgument);
 }
 
 TEST(DrawTrace, ReadsBackTheSameTimeline) {

@@ -59,6 +59,19 @@ struct Drawing {
   Timeline timeline;
 };
 
+/// One schedule of a picture of several.
+/// Thread-safety: immutable, share freely.
+struct Panel {
+  Drawing drawing;
+  Cost cost;          ///< for the memory; a cost without a memory model draws none
+  std::string title;  ///< over the bars
+};
+
+/// Draws several schedules under one another, as above, with the same pixels per unit of time and
+/// of memory: lengths and heights compare. A row's grey ground ends where its schedule does.
+/// Throws InvalidArgument for an empty list or above 400,000 actions in all. Cost: O(actions).
+[[nodiscard]] std::string draw_svg(const std::vector<Panel>& schedules);
+
 /// Writes a page without external resources: the picture with zoom (wheel, drag, keys), what an
 /// action is, when it ran and what it waited for under the mouse, memory below, and sliders that
 /// rescale the costs and replay the schedule in the page. `others` are the same schedule with

@@ -1,0 +1,99 @@
+// sweep: the figures of many schedules at many counts, costs and memory limits, as rows of one
+// table. For plots and for planning: which schedule, how many micro-batches, what a limit costs.
+#pragma once
+
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace millrace {
+
+/// Times and memory of one full stage of a p-stage model; a chunk has 1/v of each.
+/// Thread-safety: immutable, share freely.
+struct SweepCosts {
+  double forward = 1, input = 1, weight = 1;                        ///< F, I, W; B takes I + W
+  double latency = 0;                                               ///< of a message between ranks
+  double memory_forward = 1, memory_input = 0, memory_weight = -1;  ///< change at F, after I, W
+};
+
+/// Memory of a rank after any action, at most.
+/// Thread-safety: immutable, share freely.
+struct SweepLimit {
+  double value = 0;
+  bool times_ranks = false;  ///< of p x memory_forward, instead of the unit of memory_forward
+};
+
+/// What is combined with what: every schedule with every p, m, v, q, costs and limit.
+/// Thread-safety: immutable, share freely.
+struct SweepSpace {
+  std::vector<std::string> schedules;    ///< names of the catalogue
+  std::vector<int> ranks = {4};          ///< p
+  std::vector<int> micro_batches = {8};  ///< m
+  std::vector<int> chunks = {};          ///< v of those that take it; empty: their default
+  std::vector<int> slices = {};          ///< q, likewise
+  std::vector<SweepCosts> costs = {{}};
+  std::vector<std::optional<SweepLimit>> limits = {std::nullopt};  ///< none: not limited
+};
+
+/// One combination; p, m, v, q as asked for (0: the schedule does not take it or has a default).
+/// Thread-safety: immutable, share freely.
+struct SweepPoint {
+  std::string schedule;
+  int ranks = 4;
+  int micro_batches = 8;
+  int chunks = 0;
+  int slices = 0;
+  SweepCosts costs = {};
+  std::optional<double> memory_limit = {};  ///< in the unit of memory_forward
+};
+
+/// Figures of a point, in the units of its costs.
+struct SweepFigures {
+  double makespan = 0, bubble_makespan_ratio = 0;
+  double span = 0, bubble_span_ratio = 0;
+  double peak_activation = 0;  ///< of the rank that holds most, in micro-batches of a full stage
+  double peak_memory = 0;      ///< likewise, under the costs' memory
+  bool same_bits = false;      ///< the accumulation order is ascending
+  bool valid = false;          ///< verify has nothing to say, the memory limit included
+
+  friend bool operator==(const SweepFigures&, const SweepFigures&) = default;
+};
+
+/// A point and its figures, or why it has none.
+struct SweepRow {
+  SweepPoint point;  ///< v and q as they are, where there are figures
+  std::optional<SweepFigures> figures;
+  std::string reason;  ///< why the combination has no meaning; empty with figures
+};
+
+/// The combinations, schedules outermost, then p, m, v, q, costs, limits. A schedule that takes no
+/// v (q) has one point for all of them. Throws InvalidArgument for an unknown schedule, a count
+/// below 1, an empty list, and a v (q) that no schedule of the list takes.
+[[nodiscard]] std::vector<SweepPoint> sweep_points(const SweepSpace& space);
+
+/// Generates, simulates and verifies one point. Never throws for a combination without meaning.
+/// Cost: that of the generator, and O(actions).
+[[nodiscard]] SweepRow evaluate(const SweepPoint& point);
+
+/// Evaluates all points on `threads` threads (at least 1) and gives `row` one after another, in the
+/// order of the points whatever the number of threads; never two calls at a time. What `row` or an
+/// evaluation throws ends the sweep and is rethrown. The rows are a pure function of the points.
+void sweep(const std::vector<SweepPoint>& points,
+           int threads,
+           const std::function<void(const SweepRow&)>& row);
+
+/// The names of the columns: schedule, p, m, v, q, the costs, the limit, the figures, reason.
+[[nodiscard]] std::string sweep_csv_head();
+
+/// The row as a line of CSV (RFC 4180). A figure that is not there is an empty cell.
+[[nodiscard]] std::string sweep_csv(const SweepRow& row);
+
+/// The row as one JSON object on one line, with the columns' names as keys; null for what is not
+/// there.
+[[nodiscard]] std::string sweep_json(const SweepRow& row);
+
+/// Cells as a line of CSV: joined by commas, quoted where they hold a comma, quote or line end.
+[[nodiscard]] std::string csv_line(const std::vector<std::string>& cells);
+
+}  // namespace millrace

@@ -1,0 +1,220 @@
+// The points of a sweep and their figures; text of the rows is in sweep_text.cpp.
+#include "millrace/scheduler/plan/sweep.hpp"
+
+#include <algorithm>
+#include <atomic>
+#include <cmath>
+#include <exception>
+#include <mutex>
+#include <thread>
+
+#include "millrace/core/error.hpp"
+#include "millrace/scheduler/plan/generators.hpp"
+#include "millrace/scheduler/plan/simulate.hpp"
+#include "millrace/scheduler/plan/verify.hpp"
+
+namespace millrace {
+
+namespace {
+
+constexpr int kMostDecimals = 9;
+
+/// Whole times are exact in the simulator: the power of ten that makes these whole, if any does.
+double scale_of(const SweepCosts& costs) {
+  double scale = 1;
+  const auto whole = [&](double time) {
+    return std::abs(time * scale - std::round(time * scale)) < 1e-6;
+  };
+  for (int decimals = 0; decimals <= kMostDecimals; ++decimals, scale *= 10)
+    if (whole(costs.forward) && whole(costs.input) && whole(costs.weight) && whole(costs.latency))
+      return scale;
+  return 1;
+}
+
+Cost cost_of(const Shape& shape, const SweepCosts& costs) {
+  const double scale = scale_of(costs);
+  const auto ticks = [&](double time) { return scale == 1 ? time : std::round(time * scale); };
+  Cost cost = Cost::of_full_stage(
+      shape, ticks(costs.forward), ticks(costs.input), ticks(costs.weight), ticks(costs.latency));
+  cost.ticks_per_unit *= scale;
+  // of_full_stage gives a stage its share of 1.
+  for (std::size_t s = 0; s < cost.memory_forward.size(); ++s) {
+    const double share = cost.memory_forward[s];
+    cost.memory_forward[s] = share * costs.memory_forward;
+    cost.memory_input[s] = share * costs.memory_input;
+    cost.memory_input_peak[s] = share * std::max(0.0, costs.memory_input);
+    cost.memory_weight[s] = share * costs.memory_weight;
+  }
+  return cost;
+}
+
+ScheduleOptions options_of(const SweepPoint& point) {
+  const SweepCosts& costs = point.costs;
+  ScheduleOptions options;
+  options.ranks = point.ranks;
+  options.micro_batches = point.micro_batches;
+  if (point.chunks > 0) options.chunks = point.chunks;
+  if (point.slices > 0) options.slices = point.slices;
+  if (find_schedule(point.schedule).limited) options.memory_limit = point.memory_limit;
+  options.forward = costs.forward;
+  options.input = costs.input;
+  options.weight = costs.weight;
+  options.latency = costs.latency;
+  options.memory_forward = costs.memory_forward;
+  options.memory_input = costs.memory_input;
+  options.memory_weight = costs.memory_weight;
+  return options;
+}
+
+SweepFigures figures_of(const Program& program, const SweepPoint& point) {
+  const Graph graph(program);
+  const Cost cost = cost_of(program.shape, point.costs);
+  const Report report = millrace::report(graph, cost, std::get<Timeline>(simulate(graph, cost)));
+  SweepFigures figures{.makespan = report.makespan,
+                       .bubble_makespan_ratio = report.bubble_makespan_ratio(),
+                       .span = report.span,
+                       .bubble_span_ratio = report.bubble_span_ratio()};
+  for (const RankReport& rank : report.ranks) {
+    figures.peak_activation = std::max(figures.peak_activation, rank.peak_activation);
+    figures.peak_memory = std::max(figures.peak_memory, rank.peak_bytes);
+  }
+  VerifyOptions checks;
+  if (point.memory_limit) {
+    checks.memory_limit = {*point.memory_limit};
+    checks.cost = cost;
+  }
+  figures.valid = verify(graph, checks).empty();
+  figures.same_bits = accumulation(program).ascending;
+  return figures;
+}
+
+void require_counts(const char* name, const std::vector<int>& counts, bool may_be_empty) {
+  require(may_be_empty || !counts.empty(), std::string("a sweep needs at least one ") + name);
+  for (const int count : counts)
+    require(count >= 1,
+            std::string("a sweep's ") + name + " is " + std::to_string(count) +
+                "; expected at least 1");
+}
+
+void require_taken(const SweepSpace& space,
+                   const char* name,
+                   const std::vector<int>& counts,
+                   bool ScheduleEntry::*takes) {
+  require(counts.empty() || std::any_of(space.schedules.begin(),
+                                        space.schedules.end(),
+                                        [&](const std::string& schedule) {
+                                          return find_schedule(schedule).*takes;
+                                        }),
+          std::string(name) + " was given, but none of the schedules takes it");
+}
+
+double limit_of(const SweepLimit& limit, int ranks, const SweepCosts& costs) {
+  return limit.times_ranks ? limit.value * ranks * costs.memory_forward : limit.value;
+}
+
+/// The counts for an entry: those asked for when it takes them, else one that says nothing.
+std::vector<int> counts_for(bool takes, const std::vector<int>& counts) {
+  return takes && !counts.empty() ? counts : std::vector<int>{0};
+}
+
+/// The points of one schedule and its counts: costs times limits.
+void add_points(SweepPoint point, const SweepSpace& space, std::vector<SweepPoint>& points) {
+  for (const SweepCosts& costs : space.costs)
+    for (const std::optional<SweepLimit>& limit : space.limits) {
+      point.costs = costs;
+      point.memory_limit.reset();
+      if (limit) point.memory_limit = limit_of(*limit, point.ranks, costs);
+      points.push_back(point);
+    }
+}
+
+/// Hands out points and gives the rows on in order.
+/// Thread-safety: internally synchronised, any thread.
+class Rows {
+ public:
+  Rows(const std::vector<SweepPoint>& points, const std::function<void(const SweepRow&)>& row)
+      : points_(points), row_(row), done_(points.size()) {}
+
+  /// Evaluates points until none is left or something was thrown.
+  void work() noexcept {
+    try {
+      for (std::size_t i = next_++; i < points_.size(); i = next_++)
+        finish(i, evaluate(points_[i]));
+    } catch (...) {
+      const std::lock_guard lock(mutex_);
+      if (!failure_) failure_ = std::current_exception();
+      next_ = points_.size();
+    }
+  }
+
+  void rethrow() const {
+    if (failure_) std::rethrow_exception(failure_);
+  }
+
+ private:
+  void finish(std::size_t index, SweepRow row) {
+    const std::lock_guard lock(mutex_);
+    done_[index] = std::move(row);
+    for (; given_ < done_.size() && done_[given_]; done_[given_++].reset()) row_(*done_[given_]);
+  }
+
+  const std::vector<SweepPoint>& points_;
+  const std::function<void(const SweepRow&)>& row_;
+  std::atomic<std::size_t> next_ = 0;
+  std::mutex mutex_;  // guards what follows, and calls of row_
+  std::vector<std::optional<SweepRow>> done_;
+  std::size_t given_ = 0;
+  std::exception_ptr failure_;
+};
+
+}  // namespace
+
+std::vector<SweepPoint> sweep_points(const SweepSpace& space) {
+  require(!space.schedules.empty(), "a sweep needs at least one schedule");
+  require(!space.costs.empty() && !space.limits.empty(),
+          "a sweep needs at least one set of costs and one memory limit (or none at all)");
+  require_counts("p", space.ranks, false);
+  require_counts("m", space.micro_batches, false);
+  require_counts("v", space.chunks, true);
+  require_counts("q", space.slices, true);
+  require_taken(space, "v", space.chunks, &ScheduleEntry::chunked);
+  require_taken(space, "q", space.slices, &ScheduleEntry::sliced);
+  std::vector<SweepPoint> points;
+  for (const std::string& schedule : space.schedules) {
+    const ScheduleEntry& entry = find_schedule(schedule);
+    for (const int ranks : space.ranks)
+      for (const int micro_batches : space.micro_batches)
+        for (const int chunks : counts_for(entry.chunked, space.chunks))
+          for (const int slices : counts_for(entry.sliced, space.slices))
+            add_points({schedule, ranks, micro_batches, chunks, slices}, space, points);
+  }
+  return points;
+}
+
+SweepRow evaluate(const SweepPoint& point) {
+  SweepRow row{.point = point, .figures = {}, .reason = {}};
+  try {
+    const Program program = generate(point.schedule, options_of(point));
+    row.figures = figures_of(program, point);
+    row.point.chunks = program.shape.chunks();
+    row.point.slices = program.shape.slices;
+  } catch (const InvalidArgument& refusal) {
+    row.reason = refusal.what();
+  }
+  return row;
+}
+
+void sweep(const std::vector<SweepPoint>& points,
+           int threads,
+           const std::function<void(const SweepRow&)>& row) {
+  require(threads >= 1, "a sweep runs on at least 1 thread; got " + std::to_string(threads));
+  Rows rows(points, row);
+  {
+    std::vector<std::jthread> others;
+    for (int i = 1; i < threads; ++i) others.emplace_back([&rows] { rows.work(); });
+    rows.work();
+  }
+  rows.rethrow();
+}
+
+}  // namespace millrace

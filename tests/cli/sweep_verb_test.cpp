@@ -1,0 +1,65 @@
+// millrace sweep as typed.
+#include <algorithm>
+
+#include <gmock/gmock.h>
+#include <nlohmann/json.hpp>
+
+#include "cli/verb_test.hpp"
+
+namespace millrace::test {
+namespace {
+
+using nlohmann::json;
+using testing::HasSubstr;
+using testing::StartsWith;
+
+class SweepVerb : public VerbTest {};
+
+TEST_F(SweepVerb, CombinesListsAndRangesAndCountsWhatHasNoMeaning) {
+  const Ran ran = command(
+      "sweep 1f1b,dualpipe -p 2,4 -m 4..8 --times 1:1:1,2:2:1 --latency 0,0.5 "
+      "--memory-limit none,1p --out " +
+      path("t.csv"));
+  const std::string table = read("t.csv");
+
+  EXPECT_EQ(ran.code, 0);
+  EXPECT_THAT(table, StartsWith("schedule,p,m,v,q,f,i,w,latency,mem_f,mem_i,mem_w,memory_limit,"));
+  EXPECT_EQ(std::count(table.begin(), table.end(), '\n'), 1 + 2 * 2 * 5 * 2 * 2 * 2);
+  EXPECT_THAT(table, HasSubstr("\n1f1b,4,8,1,1,2,2,1,0.5,1,0,-1,4,"));
+  // dualpipe: m = 5 and 7 of p = 2, and 4 to 7 of p = 4, each with 8 costs and limits.
+  EXPECT_EQ(ran.text,
+            "millrace: 48 of 160 combinations have no meaning; the column reason says why\n");
+}
+
+TEST_F(SweepVerb, PrintsTheSameJsonLinesOnAnyNumberOfThreads) {
+  const std::string verb = "sweep all -p 4 -m 8 --json --threads ";
+  const Ran one = command(verb + "1"), many = command(verb + "5");
+
+  EXPECT_EQ(one.text, many.text);
+  const json row = json::parse(one.text.substr(0, one.text.find('\n')));
+  EXPECT_EQ(row["schedule"], "gpipe");
+  EXPECT_EQ(row["makespan"], 33);
+  EXPECT_EQ(row["makespan"], json::parse(command("simulate gpipe --json").text)["makespan"]);
+}
+
+TEST_F(SweepVerb, RefusesBadInputInOneSentence) {
+  const std::vector<std::pair<std::string, std::string>> cases = {
+      {"1f2b", "unknown schedule '1f2b'; did you mean '1f1b'?"},
+      {"1f1b, -p 2", "the list of schedules is '1f1b,'; expected entries with one ',' between"},
+      {"1f1b -p 4..2", "-p is '2'; expected a whole number from 4 to"},
+      {"1f1b -m 1,x", "-m is 'x'; expected a whole number from 1"},
+      {"1f1b --times 1:1", "--times has '1:1'; expected F:I:W, such as 1:1:1"},
+      {"1f1b --memory-limit 2q", "--memory-limit is '2q'"},
+      {"1f1b -v 2", "v was given, but none of the schedules takes it"},
+      {"1f1b --out /nowhere/t.csv", "--out /nowhere/t.csv cannot be written"},
+  };
+  for (const auto& [arguments, sentence] : cases) {
+    const Ran ran = command("sweep " + arguments);
+    EXPECT_EQ(ran.code, 2) << arguments;
+    EXPECT_THAT(ran.text, StartsWith("millrace: " + sentence)) << arguments;
+    EXPECT_EQ(std::count(ran.text.begin(), ran.text.end(), '\n'), 1) << arguments;
+  }
+}
+
+}  // namespace
+}  // namespace millrace::test

@@ -1,0 +1,162 @@
+// The sweep: every combination is a row, the rows are what simulate says, and neither threads nor
+// combinations without meaning disturb their order.
+#include "millrace/scheduler/plan/sweep.hpp"
+
+#include <stdexcept>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+#include "millrace/core/error.hpp"
+#include "millrace/scheduler/plan/closed_forms.hpp"
+#include "millrace/scheduler/plan/generators.hpp"
+
+namespace millrace {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::StartsWith;
+
+std::vector<SweepRow> rows_of(const SweepSpace& space, int threads = 1) {
+  std::vector<SweepRow> rows;
+  sweep(sweep_points(space), threads, [&](const SweepRow& row) { rows.push_back(row); });
+  return rows;
+}
+
+std::string table_of(const SweepSpace& space, int threads) {
+  std::string text;
+  sweep(sweep_points(space), threads, [&](const SweepRow& row) { text += sweep_json(row); });
+  return text;
+}
+
+TEST(Sweep, HasARowPerCombinationInTheOrderOfTheLists) {
+  SweepSpace space;
+  space.schedules = {"1f1b", "interleaved"};
+  space.ranks = {2, 4};
+  space.chunks = {1, 2, 4};
+  space.costs = {{.latency = 0}, {.latency = 1}};
+
+  std::vector<std::string> seen;
+  for (const SweepPoint& point : sweep_points(space))
+    seen.push_back(point.schedule + " " + std::to_string(point.ranks) + " " +
+                   std::to_string(point.chunks) + " " + std::to_string(int(point.costs.latency)));
+
+  // 1f1b takes no v: one point for all of them.
+  EXPECT_EQ(seen.size(), 2U * 2 + 2U * 3 * 2);
+  EXPECT_THAT(std::vector(seen.begin(), seen.begin() + 6),
+              ElementsAre("1f1b 2 0 0",
+                          "1f1b 2 0 1",
+                          "1f1b 4 0 0",
+                          "1f1b 4 0 1",
+                          "interleaved 2 1 0",
+                          "interleaved 2 1 1"));
+}
+
+TEST(Sweep, AgreesWithTheClosedFormsOfItsPoints) {
+  SweepSpace space;
+  space.schedules = {"gpipe", "1f1b", "interleaved"};
+  space.ranks = {2, 3, 5};
+  space.micro_batches = {5, 10, 15};
+  space.chunks = {1, 2, 3};
+  space.costs = {{.forward = 1.25, .input = 2, .weight = 0.5}, {.forward = 3, .input = 1}};
+
+  for (const SweepRow& row : rows_of(space)) {
+    ASSERT_TRUE(row.figures) << row.reason;
+    const SweepCosts& costs = row.point.costs;
+    const double work = row.point.micro_batches * (costs.forward + costs.input + costs.weight);
+    const double bubble = closed_forms::fused_bubble(
+        row.point.ranks, row.point.chunks, 1, {costs.forward, costs.input, costs.weight});
+    EXPECT_DOUBLE_EQ(row.figures->makespan, work + bubble) << sweep_csv(row);
+    EXPECT_TRUE(row.figures->valid);
+  }
+}
+
+TEST(Sweep, GivesTheSameRowsInTheSameOrderOnAnyNumberOfThreads) {
+  SweepSpace space;
+  for (const ScheduleEntry& entry : schedules()) space.schedules.emplace_back(entry.name);
+  space.ranks = {1, 3, 4};
+  space.micro_batches = {1, 6, 8};
+
+  const std::string one = table_of(space, 1);
+
+  EXPECT_EQ(table_of(space, 2), one);
+  EXPECT_EQ(table_of(space, 7), one);
+}
+
+TEST(Sweep, KeepsACombinationWithoutMeaningAsARowWithItsReason) {
+  SweepSpace space;
+  space.schedules = {"chimera"};
+  space.micro_batches = {3, 4};
+
+  const std::vector<SweepRow> rows = rows_of(space);
+
+  ASSERT_EQ(rows.size(), 2U);
+  EXPECT_FALSE(rows[0].figures);
+  EXPECT_THAT(rows[0].reason, HasSubstr("chimera"));
+  EXPECT_TRUE(rows[1].figures);
+  EXPECT_EQ(rows[1].reason, "");
+}
+
+TEST(Sweep, SaysWhetherALimitIsKept) {
+  SweepSpace space;
+  space.schedules = {"gpipe", "1f1b", "zb-auto"};
+  space.costs = {{.memory_forward = 3, .memory_weight = -3}};
+  space.limits = {std::nullopt, SweepLimit{1, true}, SweepLimit{3, false}};
+
+  const std::vector<SweepRow> rows = rows_of(space);
+
+  // GPipe holds m = 8, 1F1B p = 4; ZB-auto orders itself by the limit.
+  std::vector<bool> valid;
+  for (const SweepRow& row : rows) valid.push_back(row.figures && row.figures->valid);
+  EXPECT_THAT(valid, ElementsAre(true, false, false, true, true, false, true, true, true));
+  EXPECT_EQ(rows[1].point.memory_limit, 4 * 3);
+}
+
+TEST(Sweep, WritesTheSameColumnsAsCsvAndAsJson) {
+  SweepSpace space;
+  space.schedules = {"chimera"};
+  space.micro_batches = {3};
+  const SweepRow row = rows_of(space).front();
+
+  const auto json = nlohmann::ordered_json::parse(sweep_json(row));
+
+  std::vector<std::string> names;
+  for (const auto& [name, value] : json.items()) names.push_back(name);
+  EXPECT_EQ(csv_line(names), sweep_csv_head());
+  EXPECT_TRUE(json["makespan"].is_null());
+  EXPECT_THAT(sweep_csv(row), StartsWith("chimera,4,3,,,1,1,1,0,1,0,-1,,,,,,,,,,"));
+  EXPECT_EQ(csv_line({"", "a,b", "say \"x\""}), ",\"a,b\",\"say \"\"x\"\"\"\n");
+}
+
+TEST(Sweep, RefusesWhatHasNoPoint) {
+  const auto refuses = [](const SweepSpace& space) {
+    EXPECT_THROW((void)sweep_points(space), InvalidArgument);
+  };
+  refuses({});
+  refuses({.schedules = {"1f2b"}});
+  refuses({.schedules = {"1f1b"}, .ranks = {}});
+  refuses({.schedules = {"1f1b"}, .ranks = {4, 0}});
+  refuses({.schedules = {"1f1b", "gpipe"}, .chunks = {2}});
+  refuses({.schedules = {"1f1b"}, .costs = {}});
+  EXPECT_THROW(sweep({}, 0, [](const SweepRow&) {}), InvalidArgument);
+}
+
+TEST(Sweep, EndsWithWhatItsReaderThrows) {
+  SweepSpace space;
+  space.schedules = {"1f1b"};
+  space.micro_batches = {1, 2, 3, 4, 5, 6};
+  int rows = 0;
+
+  EXPECT_THROW(sweep(sweep_points(space),
+                     3,
+                     [&](const SweepRow&) {
+                       if (++rows == 2) throw std::runtime_error("full");
+                     }),
+               std::runtime_error);
+  EXPECT_EQ(rows, 2);
+}
+
+}  // namespace
+}  // namespace millrace
