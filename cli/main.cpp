@@ -89,6 +89,8 @@ int run_command(int argc, char** argv) {
   add_compare(app);
   add_sweep(app);
   add_search(app);
+  add_import(app);
+  add_split(app);
   add_launch(app);
   add_worker(app);
   add_keys(app);

@@ -20,6 +20,8 @@ void add_simulate(CLI::App& app);
 void add_compare(CLI::App& app);
 void add_sweep(CLI::App& app);
 void add_search(CLI::App& app);
+void add_import(CLI::App& app);
+void add_split(CLI::App& app);
 void add_launch(CLI::App& app);
 void add_worker(CLI::App& app);
 void add_keys(CLI::App& app);

@@ -1,5 +1,5 @@
 // Reading and unpacking files through zlib, with sentences for what can be wrong.
-#include "training/file_bytes.hpp"
+#include "millrace/training/file_bytes.hpp"
 
 #include <algorithm>
 #include <array>

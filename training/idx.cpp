@@ -6,7 +6,7 @@
 
 #include "millrace/core/error.hpp"
 #include "millrace/training/dataset.hpp"
-#include "training/file_bytes.hpp"
+#include "millrace/training/file_bytes.hpp"
 
 namespace millrace {
 namespace {

@@ -50,6 +50,15 @@ TEST(Readme, OpensWithThePictureTheCommandDraws) {
   EXPECT_THAT(contents("README.md"), HasSubstr("```\n" + output_of("show 1f1b -p 4 -m 8") + "```"));
 }
 
+TEST(Readme, ShowsThePictureOfSeveralSchedulesThatTheCommandDraws) {
+  const std::string readme = contents("README.md"), picture = "scheduler/schedules.svg";
+  ASSERT_THAT(readme, HasSubstr("](" + picture + ")"));
+  std::smatch found;
+  ASSERT_TRUE(
+      std::regex_search(readme, found, std::regex("\\*`millrace (compare .*--svg) " + picture)));
+  EXPECT_EQ(contents(picture), output_of(found[1].str()));
+}
+
 TEST(Readme, OfTheSchedulerNamesEverySchedule) {
   const std::string readme = contents("scheduler/README.md");
   std::istringstream table(output_of("list"));

@@ -224,7 +224,8 @@ TEST(DrawSvg, SeveralSchedulesStandUnderOneAnotherOnOneScale) {
     // One pixel per unit for all of them, to the rounding of a coordinate.
     EXPECT_NEAR(rows[i][2] / makespans[i / 3], rows[0][2] / makespans[0], 1e-4 * rows[0][2]);
     EXPECT_EQ(rows[i][0], rows[0][0]);
-    if (i > 0) EXPECT_GE(rows[i][1], rows[i - 1][1] + rows[i - 1][3]);
+    const double above = i == 0 ? 0 : rows[i - 1][1] + rows[i - 1][3];
+    EXPECT_GE(rows[i][1], above);
   }
   EXPECT_LE(rows.back()[1] + rows.back()[3], number_after(svg, 0, "height='"));
   EXPECT_THROW((void)draw_svg(std::vector<Panel>{}), InvalidArgument);

@@ -21,4 +21,5 @@
 #include "millrace/scheduler/plan/slicing.hpp"
 #include "millrace/scheduler/plan/sweep.hpp"
 #include "millrace/scheduler/plan/text.hpp"
+#include "millrace/scheduler/plan/trace_costs.hpp"
 #include "millrace/scheduler/plan/verify.hpp"

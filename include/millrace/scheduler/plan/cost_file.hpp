@@ -53,4 +53,16 @@ struct ParsedCosts {
 /// rank speeds, costs per link, pairs.
 [[nodiscard]] std::string write_costs(const CostFile& file);
 
+/// F and a full backward of a whole micro-batch, per stage: the time that decides a cut.
+[[nodiscard]] std::vector<double> stage_times(const Cost& cost);
+
+/// The costs of a model whose stages hold several stages of `file` each: stage s those in
+/// [boundaries[s], boundaries[s + 1]). Times and memory add up; the peak inside I is that of the
+/// stages one after the other, the last one first; of boundaries the first stage's counts. Throws
+/// InvalidArgument unless the boundaries run strictly upwards from 0 to the file's stages and
+/// `ranks` divides their number. Cost: O(stages slices).
+[[nodiscard]] CostFile merged_stages(const CostFile& file,
+                                     const std::vector<int>& boundaries,
+                                     int ranks);
+
 }  // namespace millrace

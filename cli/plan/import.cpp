@@ -1,0 +1,113 @@
+// millrace import: costs for simulate and search from a trace that another program wrote.
+#include <array>
+#include <iostream>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <nlohmann/json.hpp>
+
+#include "cli/files.hpp"
+#include "cli/numbers.hpp"
+#include "cli/plan/progress.hpp"
+#include "cli/verbs.hpp"
+#include "millrace/core/error.hpp"
+#include "millrace/scheduler/plan/trace_costs.hpp"
+#include "millrace/training/file_bytes.hpp"
+
+namespace millrace::cli {
+
+namespace {
+
+using Text = const std::string&;
+
+struct ImportArguments {
+  std::vector<std::string> traces;
+  TraceCostOptions options;
+  std::string out = "-";
+};
+
+StageOf stage_of(Text word) {
+  for (const auto& [name, value] : {std::pair{"name", StageOf::Name},
+                                    {"pid", StageOf::Process},
+                                    {"tid", StageOf::Thread},
+                                    {"file", StageOf::File}})
+    if (word == name) return value;
+  throw InvalidArgument("--stage-from is '" + word + "'; known are name, pid, tid and file");
+}
+
+/// What was found, on standard error: the costs may go to standard output.
+void print(const TraceCosts::Seen& seen, const CostFile& file) {
+  constexpr std::array<const char*, 4> ops = {"F", "B", "I", "W"};
+  std::cerr << "millrace: medians of";
+  for (std::size_t op = 0; op < ops.size(); ++op)
+    if (seen.events[op] > 0) std::cerr << ' ' << seen.events[op] << ' ' << ops[op];
+  std::cerr << " over " << file.stages << (file.stages == 1 ? " stage" : " stages");
+  if (seen.micro_batches > 0) std::cerr << " and " << seen.micro_batches << " micro-batches";
+  std::cerr << '\n';
+}
+
+void run(const ImportArguments& arguments) {
+  if (arguments.out != "-") require_writable("--out", arguments.out);
+  TraceCosts costs(arguments.options);
+  PlanProgress progress("import");
+  for (const std::string& path : arguments.traces) {
+    progress.at("reading " + path);
+    const std::vector<std::uint8_t> bytes = millrace::read_file(path);
+    const auto fault = costs.add({reinterpret_cast<const char*>(bytes.data()), bytes.size()});
+    if (fault) throw DataError(path + ":" + to_string(*fault));
+  }
+  const CostFile file = costs.costs();
+  const std::string text = write_costs(file);
+  progress.end();
+  write_file("--out", arguments.out, text);
+  print(costs.seen(), file);
+}
+
+void add_patterns(CLI::App& verb, TracePatterns& patterns) {
+  for (const auto& [option, pattern, what] :
+       {std::tuple{"--forward", &patterns.forward, "Names of the events that are an F"},
+        {"--backward", &patterns.backward, "Names of the events that are a full backward B"},
+        {"--input", &patterns.input, "Names of the events that are an I"},
+        {"--weight", &patterns.weight, "Names of the events that are a W"}})
+    verb.add_option_function<std::string>(
+            option, [target = pattern](Text text) { *target = text; }, what)
+        ->type_name("PATTERN");
+}
+
+}  // namespace
+
+void add_import(CLI::App& app) {
+  CLI::App* verb = app.add_subcommand(
+      "import", "Make a cost file from a Chrome, Perfetto or PyTorch (Kineto) trace");
+  auto arguments = std::make_shared<ImportArguments>();
+  verb->footer(
+      "A pattern is the name of an event, with {stage}, {micro_batch} and {slice} where a number\n"
+      "stands, * for anything, | between alternatives: --forward 'Forward {micro_batch}'. Left "
+      "out,\n"
+      "they are the names of millrace's own traces, '{stage}F{micro_batch}'. A time is the median\n"
+      "per op and stage; of names that Kineto gives for host and device, the device's count.");
+  verb->add_option("traces", arguments->traces, "Trace files, JSON or gzipped JSON")->required();
+  add_patterns(*verb, arguments->options.patterns);
+  verb->add_option_function<std::string>(
+          "--stage-from",
+          [arguments](Text text) { arguments->options.stage = stage_of(text); },
+          "Where the stage is told that a name does not tell: pid, tid (in ascending order) or "
+          "file (the first trace is stage 0); default name")
+      ->type_name("WHERE");
+  verb->add_option("--category", arguments->options.category, "Only events of this category (cat)")
+      ->type_name("CAT");
+  verb->add_option_function<std::string>(
+      "-p,--ranks",
+      [arguments](Text text) {
+        arguments->options.ranks = static_cast<int>(whole_number("-p", text, 1, 1 << 20));
+      },
+      "Ranks that share the stages (default: as many as stages)");
+  verb->add_flag(
+      "--forward-only", arguments->options.forward_only, "Want no backward; its times are 0");
+  verb->add_option("--out", arguments->out, "Write the cost file there (default: standard output)")
+      ->type_name("FILE");
+  verb->callback([arguments] { run(*arguments); });
+}
+
+}  // namespace millrace::cli

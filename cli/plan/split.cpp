@@ -1,0 +1,119 @@
+// millrace split: which layers belong to which stage, by measured time.
+#include <iostream>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include <nlohmann/json.hpp>
+
+#include "cli/files.hpp"
+#include "cli/numbers.hpp"
+#include "cli/verbs.hpp"
+#include "millrace/core/error.hpp"
+#include "millrace/scheduler/plan/cost_file.hpp"
+#include "millrace/stages/partition.hpp"
+
+namespace millrace::cli {
+
+namespace {
+
+using Text = const std::string&;
+
+struct SplitArguments {
+  std::string profile;
+  int ranks = 0;
+  int chunks = 1;
+  bool json = false;
+  std::optional<std::string> out;
+};
+
+/// Time of the slowest of the stages.
+double slowest(const Cost& cost) {
+  double most = 0;
+  for (const double seconds : stage_times(cost)) most = std::max(most, seconds);
+  return most;
+}
+
+/// "2,4,5": what train --partition takes.
+std::string first_layers(const std::vector<int>& boundaries) {
+  std::string text;
+  for (std::size_t s = 1; s + 1 < boundaries.size(); ++s)
+    text += (s == 1 ? "" : ",") + std::to_string(boundaries[s]);
+  return text;
+}
+
+void print(const CostFile& layers, const std::vector<int>& boundaries, const CostFile& cut) {
+  const std::vector<double> times = stage_times(cut.cost);
+  const double most = slowest(cut.cost);
+  std::vector<std::vector<std::string>> rows = {{"stage", "layers", "time", "of the slowest"}};
+  for (std::size_t s = 0; s < times.size(); ++s)
+    rows.push_back({std::to_string(s),
+                    std::to_string(boundaries[s]) + " to " + std::to_string(boundaries[s + 1] - 1),
+                    plain(times[s]),
+                    percent(most > 0 ? times[s] / most : 1)});
+  const CostFile even =
+      merged_stages(layers, even_boundaries(layers.stages, cut.stages), cut.ranks);
+  std::cout << table(rows) << "\nslowest stage " << plain(most) << " " << layers.unit
+            << "; cut evenly " << plain(slowest(even.cost)) << " " << layers.unit << '\n';
+  if (cut.stages > 1) std::cout << "first layers  " << first_layers(boundaries) << '\n';
+}
+
+void print_json(const std::vector<int>& boundaries, const CostFile& cut) {
+  const nlohmann::json all = {{"p", cut.ranks},
+                              {"v", cut.stages / cut.ranks},
+                              {"layers", boundaries.back()},
+                              {"boundaries", boundaries},
+                              {"stage_times", stage_times(cut.cost)},
+                              {"slowest", slowest(cut.cost)},
+                              {"unit", cut.unit}};
+  std::cout << all.dump() << '\n';
+}
+
+void run(const SplitArguments& arguments) {
+  if (arguments.out) require_writable("--out", *arguments.out);
+  const ParsedCosts read = read_costs(read_file("the profile", arguments.profile));
+  if (!read.costs) throw DataError(arguments.profile + ":" + to_string(read.diagnostics.front()));
+  const CostFile& layers = *read.costs;
+  const std::vector<int> boundaries =
+      balanced_boundaries(stage_times(layers.cost), arguments.ranks * arguments.chunks);
+  const CostFile cut = merged_stages(layers, boundaries, arguments.ranks);
+  if (arguments.out) write_file("--out", *arguments.out, write_costs(cut));
+  if (arguments.out && (arguments.out->empty() || *arguments.out == "-")) return;
+  if (arguments.json) return print_json(boundaries, cut);
+  print(layers, boundaries, cut);
+}
+
+void add_count(CLI::App& verb, const char* name, int& count, const char* what) {
+  verb.add_option_function<std::string>(
+      name,
+      [option = std::string(name).substr(0, 2), &count](Text text) {
+        count = static_cast<int>(whole_number(option, text, 1, 1 << 15));
+      },
+      what);
+}
+
+}  // namespace
+
+void add_split(CLI::App& app) {
+  CLI::App* verb = app.add_subcommand("split", "Cut layers into stages by their measured times");
+  auto arguments = std::make_shared<SplitArguments>();
+  verb->footer(
+      "PROFILE is a cost file with a layer where others have a stage: train --ranks L --profile F\n"
+      "of a model with L layers writes one, import makes one from a trace. The slowest stage is "
+      "as\n"
+      "fast as any cut allows. --out writes the costs of the stages, for simulate and search.");
+  verb->add_option("profile", arguments->profile, "Cost file of the layers")->required();
+  add_count(*verb, "-p,--ranks", arguments->ranks, "Ranks");
+  verb->get_option("-p")->required();
+  add_count(*verb, "-v,--chunks", arguments->chunks, "Chunks per rank (default 1)");
+  verb->add_flag("--json", arguments->json, "Print one JSON object");
+  verb->add_option_function<std::string>(
+          "--out",
+          [arguments](Text text) { arguments->out = text; },
+          "Write the costs of the stages as a cost file")
+      ->type_name("FILE");
+  verb->callback([arguments] { run(*arguments); });
+}
+
+}  // namespace millrace::cli
