@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # soak.sh BUILD_FOLDER: the long campaigns that CI has no time for. Every fuzz target for SOAK_FUZZ_SECONDS
-# (default 600), then SOAK_ROUNDS (default 100) kills, stops and hundreds of slowed steps, then every ctest case
+# (default 600), then SOAK_ROUNDS (default 100) kills, stops and hundreds of slowed steps, 128 ranks, then every ctest case
 # labelled soak.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -18,6 +18,7 @@ for target in build/fuzz/tests/fuzz/fuzz_*; do
   "$target" -max_total_time="$seconds" -print_final_stats=1 "$grown" tests/fuzz/"$name"_corpus
 done
 MILLRACE_ROUNDS=${SOAK_ROUNDS:-100} "$build"/tests/test_cli --gtest_filter='Campaign.*'
+MILLRACE_RANKS=128 "$build"/tests/test_cli --gtest_filter='ManyRanks.*'
 # 10^8 hostile frames and 10^6 hostile connections.
 MILLRACE_TIMES=100 "$build"/tests/test_transport --gtest_filter='FrameCampaign.*:*GarbageConnections*'
 ctest --test-dir "$build" --build-config soak --label-regex soak --verbose

@@ -124,11 +124,11 @@ std::vector<std::string> worker_words(const LaunchFlags& flags,
       "--endpoint", flags.link.link,
       "--interface", flags.link.interface,
       "--silence", std::to_string(flags.link.silence),
-      "--hang", std::to_string(flags.link.hang),
       "--patience", std::to_string(flags.link.patience)};
   // clang-format on
   if (keyed(flags))
     words.insert(words.end(), {"--keys", directory + "/keys-" + std::to_string(rank)});
+  if (flags.link.hang) words.insert(words.end(), {"--hang", std::to_string(*flags.link.hang)});
   if (flags.link.insecure) words.emplace_back("--insecure");
   words.emplace_back("--");
   words.insert(words.end(), flags.command.begin(), flags.command.end());

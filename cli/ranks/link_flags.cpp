@@ -14,11 +14,11 @@ void add_link_flags(CLI::App& verb, LinkFlags& flags) {
       ->capture_default_str();
   verb.add_option("--silence", flags.silence, "Seconds without a word until a rank counts as hung")
       ->capture_default_str();
-  verb.add_option("--hang",
-                  flags.hang,
-                  "Least seconds of one action until its rank counts as hung; stretches "
-                  "to 16 times the longest of its kind, and 12 times for the first")
-      ->capture_default_str();
+  verb.add_option(
+      "--hang",
+      flags.hang,
+      "Least seconds of one action until its rank counts as hung; without it 10, and 1.2 "
+      "when a hundred of its kind have ended; stretches to what is usual of its kind");
   verb.add_option("--patience", flags.patience, "Seconds until all ranks must have met")
       ->capture_default_str();
   verb.add_flag("--insecure", flags.insecure, "tcp without keys");
@@ -32,7 +32,7 @@ void check(const LinkFlags& flags) {
   require(flags.link == "tcp" || flags.interface == LinkFlags().interface,
           "--interface " + flags.interface + ": only tcp listens at addresses; --endpoint is ipc");
   for (const auto& [name, value] : {std::pair{"--silence", flags.silence},
-                                    std::pair{"--hang", flags.hang},
+                                    std::pair{"--hang", flags.hang.value_or(1)},
                                     std::pair{"--patience", flags.patience}})
     require(value >= 0.001 && value <= 1e6,
             std::string(name) + " " + plain(value) + ": must be from 0.001 to 1000000 seconds");
@@ -49,7 +49,7 @@ ZeroMqOptions endpoint_options(const LinkFlags& flags) {
   options.interface = flags.interface;
   options.insecure = flags.insecure;
   options.silence = milliseconds(flags.silence);
-  options.hang = milliseconds(flags.hang);
+  if (flags.hang) options.hang = milliseconds(*flags.hang);
   return options;
 }
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <chrono>
+#include <optional>
 #include <string>
 
 #include <CLI/CLI.hpp>
@@ -15,7 +16,7 @@ struct LinkFlags {
   std::string link;  ///< "ipc" or "tcp"
   std::string interface = "127.0.0.1";
   double silence = 10;
-  double hang = 10;
+  std::optional<double> hang = {};
   double patience = 60;
   bool insecure = false;
 };

@@ -1,8 +1,10 @@
 // millrace worker: one rank of a job. Started by launch, or by an engine on any machine.
 #include <filesystem>
+#include <functional>
 #include <iostream>
 #include <memory>
 #include <optional>
+#include <utility>
 
 #include "cli/ranks/environment.hpp"
 #include "cli/ranks/keys.hpp"
@@ -75,6 +77,14 @@ ZeroMqOptions endpoint_of(const WorkerFlags& flags,
   return options;
 }
 
+/// A line a second, as long as ranks are missing and more of them come.
+std::function<void(int)> note_of_meeting(int world) {
+  return [world, last = 0](int came) mutable {
+    if (std::exchange(last, came) == came) return;
+    std::cerr << "millrace: " << came << " of " << world << " ranks have met" << std::endl;
+  };
+}
+
 void run(const WorkerFlags& flags) {
   const Identity identity = identity_of(flags);
   if (flags.link.insecure && flags.link.link == "tcp")
@@ -84,6 +94,7 @@ void run(const WorkerFlags& flags) {
   const auto endpoint = meet({.url = identity.rendezvous,
                               .fields = work.fields,
                               .patience = milliseconds(flags.link.patience),
+                              .progress = note_of_meeting(*identity.world),
                               .obituary = flags.obituary},
                              endpoint_of(flags, identity, work),
                              std::make_shared<ZeroMqContext>());

@@ -86,7 +86,8 @@ class Command {
   /// Waits until rank 0 has told of an epoch, so that training runs for certain.
   void await_training() const {
     const auto deadline = Clock::now() + std::chrono::seconds(60);
-    while (text_of(scratch_.path() + "/err").empty() && Clock::now() < deadline)
+    while (text_of(scratch_.path() + "/err").find("epoch") == std::string::npos &&
+           Clock::now() < deadline)
       std::this_thread::yield();
   }
 

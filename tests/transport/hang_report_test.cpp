@@ -49,10 +49,11 @@ Activity waits(int from, Direction direction, int stage, int micro_batch) {
 /// Rank 3 waits for 2, which waits for 1, which is in F; rank 0 waits for 1 too.
 Board four_ranks() {
   Board board(Rank{0}, 4, kStart);
-  board.note(Rank{0}, waits(1, Direction::Backward, 0, 0));
-  board.note(Rank{1}, works(1, 3));
-  board.note(Rank{2}, waits(1, Direction::Forward, 2, 3));
-  board.note(Rank{3}, waits(2, Direction::Forward, 3, 3));
+  for (const int rank : {1, 2, 3}) board.heard(Rank{rank}, kStart);
+  board.note(Rank{0}, waits(1, Direction::Backward, 0, 0), kStart);
+  board.note(Rank{1}, works(1, 3), kStart);
+  board.note(Rank{2}, waits(1, Direction::Forward, 2, 3), kStart);
+  board.note(Rank{3}, waits(2, Direction::Forward, 3, 3), kStart);
   return board;
 }
 
@@ -71,8 +72,8 @@ TEST(HangReport, FollowsTheWaitsToTheRankThatWorks) {
 
 TEST(HangReport, EndsWhereWaitsGoInACircle) {
   Board board(Rank{0}, 2, kStart);
-  board.note(Rank{0}, waits(1, Direction::Forward, 0, 0));
-  board.note(Rank{1}, waits(0, Direction::Forward, 1, 0));
+  board.note(Rank{0}, waits(1, Direction::Forward, 0, 0), kStart);
+  board.note(Rank{1}, waits(0, Direction::Forward, 1, 0), kStart);
 
   EXPECT_EQ(board.end_of_chain(Rank{0}), Rank{0});
   EXPECT_FALSE(board.hanging(kStart + 1h, 1s));
@@ -89,6 +90,24 @@ TEST(HangReport, OfSeveralSilentRanksTheOneThatIsWaitedForIsToBlame) {
   EXPECT_FALSE(board.silent(kStart + 5s, 2s));
 }
 
+TEST(HangReport, ARankThatWasNeverHeardIsNotSilentWhileConnectingGetsOn) {
+  Board board(Rank{0}, 3, kStart);
+  board.excuse(Rank{2});
+  EXPECT_EQ(board.silent(kStart + 3s, 2s), Rank{1});
+  board.gets_on(kStart + 3s);
+  EXPECT_FALSE(board.silent(kStart + 5s, 2s));
+
+  board.heard(Rank{1}, kStart + 5s);
+  board.gets_on(kStart + 8s);
+  EXPECT_EQ(board.silent(kStart + 8s, 2s), Rank{1});  // once heard, it is to be heard again
+  EXPECT_THAT(board.report(Rank{1}, kStart + 8s), HasSubstr("rank 2 is not watched from here"));
+  board.heard(Rank{1}, kStart + 8s);
+  EXPECT_FALSE(board.silent(kStart + 9s, 2s));
+  board.heard(Rank{2}, kStart + 9s);
+  board.heard(Rank{1}, kStart + 12s);
+  EXPECT_EQ(board.silent(kStart + 12s, 2s), Rank{2});
+}
+
 TEST(HangReport, ARankThatWaitedItselfIsNamedWithTheActionThatTakesTheMessage) {
   EXPECT_EQ(zeromq::action_of(waits(0, Direction::Forward, 2, 5)),
             "RECV_F of stage 2, micro-batch 5 of step 7");
@@ -96,33 +115,79 @@ TEST(HangReport, ARankThatWaitedItselfIsNamedWithTheActionThatTakesTheMessage) {
             "RECV_B of stage 2, micro-batch 5 of step 7");
 }
 
-TEST(HangLimit, IsTheFloorForWhatIsKnownAndTwelveTimesThatForTheFirst) {
+/// Rank 1 says for ever that it is in the activity: that is a hang after `limit`, and not before.
+void expect_limit(const Activity& activity,
+                  const Board::Floor& floor,
+                  Board::Clock::duration limit) {
   Board board(Rank{0}, 2, kStart);
-  board.note(Rank{1}, works(0, 0, 1ms));
-  EXPECT_FALSE(board.hanging(kStart + 10s, 10s));
-  EXPECT_EQ(board.hanging(kStart + 10s + 1ns, 10s), Rank{1});
+  board.note(Rank{1}, activity, kStart + limit);
+  EXPECT_FALSE(board.hanging(kStart + limit, floor));
+  board.note(Rank{1}, activity, kStart + limit + 1ns);
+  EXPECT_EQ(board.hanging(kStart + limit + 1ns, floor), Rank{1});
+}
 
-  board.note(Rank{1}, works(0, 0));
-  EXPECT_FALSE(board.hanging(kStart + 120s, 10s));
-  EXPECT_EQ(board.hanging(kStart + 120s + 1ns, 10s), Rank{1});
+TEST(HangLimit, IsTheFloorForWhatIsKnownAndTwelveTimesThatForTheFirst) {
+  expect_limit(works(0, 0, 1ms), 10s, 10s);
+  expect_limit(works(0, 0), 10s, 120s);
+  expect_limit(works(0, 0, 1ms), {}, 10s);
+  expect_limit(works(0, 0), {}, 120s);
 }
 
 TEST(HangLimit, StretchesToSixteenTimesTheLongestOfItsKind) {
-  Board board(Rank{0}, 2, kStart);
-  board.note(Rank{1}, works(0, 0, 3s));
+  expect_limit(works(0, 0, 3s), 10s, 48s);
+}
 
-  EXPECT_FALSE(board.hanging(kStart + 48s, 10s));
-  EXPECT_EQ(board.hanging(kStart + 48s + 1ns, 10s), Rank{1});
+Activity usually(std::chrono::nanoseconds usual) {
+  Activity activity = works(0, 0);
+  activity.usual = usual;
+  return activity;
+}
+
+TEST(HangLimit, FollowsWhatIsUsualOnceThatIsKnown) {
+  expect_limit(usually(1ms), {}, 1200ms);
+  expect_limit(usually(125ms), {}, 1200ms);
+  expect_limit(usually(3s), {}, 24'200ms);
+  expect_limit(usually(1ms), 5s, 5s);  // what the user asked for is the least
+  expect_limit(usually(3s), 5s, 24'200ms);
+}
+
+TEST(HangLimit, IsNoneForWhatIsNoAction) {
+  for (const Doing doing : {Doing::Starts, Doing::Pauses, Doing::Waits, Doing::Departs}) {
+    Activity activity = works(0, 0, 1ms);
+    activity.doing = doing;
+    Board board(Rank{0}, 2, kStart);
+    board.note(Rank{1}, activity, kStart + 24h);
+    EXPECT_FALSE(board.hanging(kStart + 24h, 10s));
+  }
+}
+
+TEST(HangLimit, CountsUntilTheRankWasLastKnownToBeInTheAction) {
+  Board board(Rank{0}, 2, kStart);
+  board.note(Rank{1}, usually(1ms), kStart + 1s);
+
+  EXPECT_FALSE(board.hanging(kStart + 5s, {}));  // it may be elsewhere by now
+  EXPECT_THAT(board.overdue(kStart + 5s, {}), testing::ElementsAre(Rank{1}));
+  EXPECT_EQ(board.until_next_limit(kStart + 1s, {}), 200ms);
+  board.note(Rank{1}, usually(1ms), kStart + 5s);
+  EXPECT_EQ(board.hanging(kStart + 5s, {}), Rank{1});
 }
 
 TEST(HangLimit, StartsAnewAfterAPauseOfTheProcessItself) {
   Board board(Rank{0}, 2, kStart);
-  board.note(Rank{0}, works(0, 0, 1ms));
-  board.forgive(60s, kStart + 60s);
+  board.note(Rank{0}, works(0, 0, 1ms), kStart);
+  board.heard(Rank{1}, kStart);
+  board.forgive(60s);
 
+  board.note(Rank{0}, works(0, 0, 1ms), kStart + 69s);
   EXPECT_FALSE(board.hanging(kStart + 69s, 10s));
   EXPECT_FALSE(board.silent(kStart + 69s, 10s));
+  board.note(Rank{0}, works(0, 0, 1ms), kStart + 71s);
   EXPECT_EQ(board.hanging(kStart + 71s, 10s), Rank{0});
+  Activity next = works(0, 1, 1ms);  // what is forgiven is forgiven to one action
+  next.count = 2;
+  next.since = kStart + 71s;
+  board.note(Rank{0}, next, kStart + 82s);
+  EXPECT_EQ(board.hanging(kStart + 82s, 10s), Rank{0});
 }
 
 TEST(ProgressSlot, EveryFieldSurvivesTheWay) {
@@ -139,6 +204,10 @@ TEST(ProgressSlot, EveryFieldSurvivesTheWay) {
   EXPECT_EQ(zeromq::encode(back), zeromq::encode(activity));
   EXPECT_EQ(to_string(back), to_string(activity));
   EXPECT_EQ(back.tag, activity.tag);
+  EXPECT_EQ(back.longest, 12345ns);
+  activity.usual = 999ns;  // then the longest is not told
+  EXPECT_EQ(zeromq::decode(zeromq::encode(activity)).usual, 999ns);
+  EXPECT_EQ(zeromq::decode(zeromq::encode(activity)).longest, 0ns);
 }
 
 TEST(ProgressSlot, KnowsHowLongTheKindTookBefore) {
@@ -149,6 +218,20 @@ TEST(ProgressSlot, KnowsHowLongTheKindTookBefore) {
   EXPECT_EQ(slot.now().longest, 0ns);
   slot.begin(works(1, 1));
   EXPECT_GT(slot.now().longest, 0ns);
+}
+
+TEST(ProgressSlot, KnowsWhatIsUsualAfterAHundredOfItsKindAndNeverInEvaluations) {
+  const auto usual_after = [](int count, std::uint64_t step) {
+    ProgressSlot slot("");
+    Activity work = works(1, 0);
+    work.tag.step = step;
+    for (int i = 0; i <= count; ++i) slot.begin(work);
+    EXPECT_GT(slot.now().longest + slot.now().usual, 0ns);
+    return slot.now().usual;
+  };
+  EXPECT_EQ(usual_after(99, 7), 0ns);
+  EXPECT_GT(usual_after(100, 7), 0ns);
+  EXPECT_EQ(usual_after(100, std::uint64_t{1} << 63U), 0ns);
 }
 
 TEST(ProgressSlot, IsReadByOtherProcessesWhileItIsWrittenAndIsGoneAfterwards) {

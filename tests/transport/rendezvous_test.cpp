@@ -1,6 +1,7 @@
 // Identity and rendezvous: who says what, and that every difference is named on every rank.
 #include "millrace/transport/rendezvous.hpp"
 
+#include <algorithm>
 #include <array>
 #include <filesystem>
 #include <fstream>
@@ -364,6 +365,32 @@ TEST(Rendezvous, APlaceWhereSomebodyListensOrSomethingLiesIsLeftAlone) {
   std::ofstream(path) << "precious";
   EXPECT_EQ(complaint_of_rank_zero(directory.path()), path + " exists already, and is no socket");
   EXPECT_EQ(std::filesystem::file_size(path), 8U);
+}
+
+TEST(Rendezvous, AMeetingLastsAsLongAsOneAfterTheOtherComesAndTellsHowManyAreThere) {
+  const PrivateDirectory directory(std::filesystem::temp_directory_path());
+  std::vector<int> told;
+  const auto come = [&](int rank) {
+    ZeroMqOptions options;
+    options.rank = Rank{rank};
+    options.world = 3;
+    options.directory = directory.path();
+    return meet({.url = "ipc://" + directory.path() + "/rendezvous",
+                 .patience = std::chrono::seconds(2),
+                 .progress = [&](int came) { told.push_back(came); }},
+                options,
+                std::make_shared<ZeroMqContext>());
+  };
+  std::vector<std::jthread> ranks;
+  for (int rank = 0; rank < 3; ++rank) {
+    if (rank > 0) std::this_thread::sleep_for(std::chrono::milliseconds(1200));
+    ranks.emplace_back([&, rank] { EXPECT_EQ(come(rank)->world(), 3); });
+  }
+  ranks.clear();
+
+  ASSERT_FALSE(told.empty());  // by rank 0, once a second
+  EXPECT_EQ(told.front(), 1);
+  EXPECT_TRUE(std::is_sorted(told.begin(), told.end()));
 }
 
 TEST(Rendezvous, MissingRanksAreNamedAtTheDeadline) {

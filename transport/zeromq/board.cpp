@@ -4,13 +4,21 @@
 #include <algorithm>
 #include <array>
 #include <cstdio>
+#include <utility>
 
 namespace millrace::zeromq {
 
 namespace {
 
+using namespace std::chrono_literals;
+
+constexpr int kUsualTimes = 8;   // times what 99 of 100 took
+constexpr auto kLeast = 1s;      // however short that is
+constexpr auto kMargin = 200ms;  // on top
+constexpr Board::Clock::duration kFloor = 10s;
 constexpr int kStretch = 16;     // times the longest of its kind
 constexpr int kFirstTimes = 12;  // times the floor, where nothing is known yet
+constexpr auto kAgain = 100ms;
 
 std::string seconds(Board::Clock::duration time) {
   std::array<char, 32> text{};
@@ -28,17 +36,23 @@ std::string number(Rank rank) {
 }  // namespace
 
 Board::Board(Rank self, int world, Clock::time_point now)
-    : self_(self), lines_(static_cast<std::size_t>(world)) {
-  for (Line& line : lines_) line.activity.since = line.heard = now;
+    : self_(self), lines_(static_cast<std::size_t>(world)), got_on_(now) {
+  for (Line& line : lines_) line.activity.since = line.heard = line.news = now;
 }
 
-void Board::note(Rank rank, const Activity& activity) {
+void Board::note(Rank rank, const Activity& activity, Clock::time_point now) {
   Line& line = lines_[rank.index()];
-  if (activity.count >= line.activity.count) line.activity = activity;
+  if (activity.count < line.activity.count) return;
+  if (activity.count > line.activity.count) line.forgiven = {};
+  line.activity = activity;
+  line.news = now;
 }
 
 void Board::heard(Rank rank, Clock::time_point now) {
-  lines_[rank.index()].heard = now;
+  Line& line = lines_[rank.index()];
+  line.heard = now;
+  if (!std::exchange(line.met, true)) got_on_ = now;
+  line.expected = true;
 }
 
 void Board::left(Rank rank) {
@@ -46,23 +60,30 @@ void Board::left(Rank rank) {
   lines_[rank.index()].activity.doing = Doing::Left;
 }
 
-void Board::forgive(Clock::duration pause, Clock::time_point now) {
+void Board::forgive(Clock::duration pause) {
+  got_on_ += pause;
   for (Line& line : lines_) {
     line.heard += pause;
-    line.counts_from = now;
+    line.forgiven += pause;
   }
 }
 
-Board::Clock::duration Board::limit_of(const Activity& activity, Clock::duration floor) {
-  const bool known =
-      activity.doing == Doing::Works && activity.longest != std::chrono::nanoseconds::zero();
-  return std::max<Clock::duration>(known ? floor : kFirstTimes * floor,
+Board::Clock::duration Board::limit_of(const Activity& activity, const Floor& floor) {
+  if (activity.doing != Doing::Works) return Clock::duration::max();
+  if (activity.usual != std::chrono::nanoseconds::zero())
+    return std::max<Clock::duration>(
+        floor.value_or(Clock::duration::zero()),
+        std::max<Clock::duration>(kUsualTimes * activity.usual, kLeast) + kMargin);
+  const bool known = activity.longest != std::chrono::nanoseconds::zero();
+  const auto least = floor.value_or(kFloor);
+  return std::max<Clock::duration>(known ? least : kFirstTimes * least,
                                    kStretch * activity.longest);
 }
 
 std::optional<Rank> Board::silent(Clock::time_point now, Clock::duration limit) const {
   const auto is_silent = [&](Rank rank) {
-    return rank != self_ && !line(rank).left && now - line(rank).heard > limit;
+    const Line& at = line(rank);
+    return rank != self_ && !at.left && at.expected && now - (at.met ? at.heard : got_on_) > limit;
   };
   std::optional<Rank> found;
   for (int i = 0; i < static_cast<int>(lines_.size()) && !found; ++i)
@@ -72,14 +93,32 @@ std::optional<Rank> Board::silent(Clock::time_point now, Clock::duration limit) 
   return is_silent(end) ? end : found;
 }
 
-std::optional<Rank> Board::hanging(Clock::time_point now, Clock::duration floor) const {
-  for (int i = 0; i < static_cast<int>(lines_.size()); ++i) {
-    const Activity& activity = line(Rank{i}).activity;
-    if (line(Rank{i}).left || !activity.is_own_work()) continue;
-    if (now - std::max(activity.since, line(Rank{i}).counts_from) > limit_of(activity, floor))
-      return Rank{i};
-  }
+/// The last moment at which what the rank does is no hang.
+Board::Clock::time_point Board::limit(Rank rank, const Floor& floor) const {
+  const Line& at = line(rank);
+  const auto allowed = limit_of(at.activity, floor);
+  if (at.left || allowed == Clock::duration::max()) return Clock::time_point::max();
+  return at.activity.since + at.forgiven + allowed;
+}
+
+std::vector<Rank> Board::overdue(Clock::time_point now, const Floor& floor) const {
+  std::vector<Rank> ranks;
+  for (int i = 0; i < static_cast<int>(lines_.size()); ++i)
+    if (now > limit(Rank{i}, floor)) ranks.emplace_back(i);
+  return ranks;
+}
+
+std::optional<Rank> Board::hanging(Clock::time_point now, const Floor& floor) const {
+  for (const Rank rank : overdue(now, floor))
+    if (line(rank).news > limit(rank, floor)) return rank;
   return std::nullopt;
+}
+
+Board::Clock::duration Board::until_next_limit(Clock::time_point now, const Floor& floor) const {
+  auto least = Clock::time_point::max();
+  for (int i = 0; i < static_cast<int>(lines_.size()); ++i)
+    least = std::min(least, limit(Rank{i}, floor));
+  return least > now ? least - now : Clock::duration(kAgain);
 }
 
 std::optional<Rank> Board::waits_for(Rank rank) const {
@@ -116,6 +155,7 @@ std::string Board::chain(Rank rank) const {
 
 std::string Board::describe(Rank rank, Clock::time_point now) const {
   const Line& at = line(rank);
+  if (!at.expected && at.activity.count == 0) return number(rank) + " is not watched from here";
   std::string text = number(rank) + " " + to_string(at.activity);
   if (at.left) return text;
   text += ", since " + seconds(now - at.activity.since);

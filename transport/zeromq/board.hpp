@@ -17,29 +17,46 @@ namespace millrace::zeromq {
 class Board {
  public:
   using Clock = std::chrono::steady_clock;
+  /// What the user wants an action to be allowed at least.
+  using Floor = std::optional<Clock::duration>;
 
   Board(Rank self, int world, Clock::time_point now);
 
-  /// `rank` says what it does; older news than what is known is ignored.
-  void note(Rank rank, const Activity& activity);
+  /// `rank` said at `now` what it does; older news than what is known is ignored.
+  void note(Rank rank, const Activity& activity, Clock::time_point now);
   /// Something was heard from `rank`.
   void heard(Rank rank, Clock::time_point now);
+  /// Nothing need be heard from `rank` for it to be well, until something was; or it need, which is
+  /// so for everybody from the start.
+  void excuse(Rank rank) { lines_[rank.index()].expected = false; }
+  void expect(Rank rank) { lines_[rank.index()].expected = true; }
+  [[nodiscard]] bool expects(Rank rank) const { return line(rank).expected; }
+  /// One more connection stands.
+  void gets_on(Clock::time_point now) { got_on_ = now; }
   void left(Rank rank);
   /// This process itself did not run for `pause` until now: nobody is to blame for that.
-  void forgive(Clock::duration pause, Clock::time_point now);
+  void forgive(Clock::duration pause);
 
   /// A rank from which nothing was heard for longer than `limit`; of several, the one that the
-  /// others wait for.
+  /// others wait for. As long as connecting gets on, ranks that were not heard yet are not silent.
   [[nodiscard]] std::optional<Rank> silent(Clock::time_point now, Clock::duration limit) const;
 
-  /// A rank that does not wait for others and whose action takes longer than its limit.
-  [[nodiscard]] std::optional<Rank> hanging(Clock::time_point now, Clock::duration floor) const;
+  /// A rank that was in an action, when it last said so, for longer than the action may take.
+  [[nodiscard]] std::optional<Rank> hanging(Clock::time_point now, const Floor& floor) const;
 
-  /// How long an action may take: `floor`, or sixteen times the longest of its kind (op and stage)
-  /// on its rank, if that is more. Work of which the rank has not ended one yet, and what it does
-  /// outside the program (data, measuring, saving), has at least twelve times `floor`. Only what
-  /// ended teaches what is long: a slow rank stretches its own limit.
-  [[nodiscard]] static Clock::duration limit_of(const Activity& activity, Clock::duration floor);
+  /// The ranks that would be hanging if they were still in what they last said.
+  [[nodiscard]] std::vector<Rank> overdue(Clock::time_point now, const Floor& floor) const;
+
+  /// How long none of them can become overdue; a tenth of a second where one is already.
+  [[nodiscard]] Clock::duration until_next_limit(Clock::time_point now, const Floor& floor) const;
+
+  /// How long an action may take. When a hundred of its kind (op and stage) have ended on its rank:
+  /// eight times what 99 of 100 of them took, but at least a second, and 0.2 s. Before: ten
+  /// seconds, or sixteen times the longest of its kind, if that is more, and twelve times ten
+  /// seconds where none has ended yet. `floor` replaces the ten seconds and is the least of all.
+  /// Only what ended teaches what is long: a slow rank stretches its own limit. What a rank does
+  /// outside the program (data, hooks, measuring, saving) is no action and has no limit.
+  [[nodiscard]] static Clock::duration limit_of(const Activity& activity, const Floor& floor);
 
   /// Where the chain of waits that begins at `rank` ends: a rank that does not wait, or does not
   /// answer, or the first to be met again.
@@ -53,17 +70,22 @@ class Board {
   struct Line {
     Activity activity;
     bool left = false;
+    bool met = false;      // was heard at all
+    bool expected = true;  // to be heard
     Clock::time_point heard;
-    Clock::time_point counts_from;  // no action hangs for what was before
+    Clock::time_point news;      // when it said that it was in the activity
+    Clock::duration forgiven{};  // of the activity's time
   };
 
   [[nodiscard]] const Line& line(Rank rank) const { return lines_[rank.index()]; }
+  [[nodiscard]] Clock::time_point limit(Rank rank, const Floor& floor) const;
   [[nodiscard]] std::optional<Rank> waits_for(Rank rank) const;
   [[nodiscard]] std::string chain(Rank rank) const;
   [[nodiscard]] std::string describe(Rank rank, Clock::time_point now) const;
 
   Rank self_;
   std::vector<Line> lines_;
+  Clock::time_point got_on_;  // when a connection came to stand, or a rank was heard at last
 };
 
 }  // namespace millrace::zeromq

@@ -24,8 +24,14 @@ bool can_lead(const Tensor& tensor) {
   return tensor.margins() == Margins::Whole && tensor.bytes() >= kInPlaceBytes;
 }
 
-constexpr int kMonitored = ZMQ_EVENT_DISCONNECTED | ZMQ_EVENT_HANDSHAKE_SUCCEEDED |
-                           ZMQ_EVENT_CONNECT_RETRIED | ZMQ_EVENT_HANDSHAKE_FAILED_AUTH;
+/// After so many rests in which the rank took all turns itself, the second thread sleeps.
+constexpr int kIdleRests = 10;
+constexpr std::chrono::milliseconds kSleep{2000};
+
+/// Turns follow each other so soon at least, unless this process was not running.
+constexpr std::chrono::milliseconds kLate{100};
+
+constexpr int kMostDialling = 8;
 
 }  // namespace
 
@@ -39,18 +45,26 @@ Owner::Owner(const ZeroMqOptions& options,
       slot_(slot),
       listeners_(std::move(listeners)),
       board_(options.rank, options.world, Clock::now()),
+      rhythm_(options.world, options.heartbeat, options.silence),
+      watched_(watched_by(options.rank, options.world)),
       last_tick_(Clock::now()),
       next_beat_(last_tick_),
-      next_look_(last_tick_) {
+      next_look_(last_tick_),
+      bye_interval_(options.probe_after / 2) {
   require(addresses.size() == static_cast<std::size_t>(options.world),
           "there are " + std::to_string(addresses.size()) + " addresses for " +
               std::to_string(options.world) + " ranks");
-  for (int i = 0; i < options.world; ++i) add_peer(Rank{i}, addresses[static_cast<std::size_t>(i)]);
   wake_ = ::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
   if (wake_ < 0) throw TransportError("cannot make an eventfd");
-  doors_ = {{{listeners_.data.get(zmq::sockopt::fd), POLLIN, POLLIN},
-             {listeners_.control.get(zmq::sockopt::fd), POLLIN, POLLIN},
-             {wake_, POLLIN, 0}}};
+  doors_ = {{listeners_.data.get(zmq::sockopt::fd), POLLIN, POLLIN},
+            {listeners_.control.get(zmq::sockopt::fd), POLLIN, POLLIN},
+            {wake_, POLLIN, 0}};
+  for (int i = 0; i < options.world; ++i) add_peer(Rank{i}, addresses[static_cast<std::size_t>(i)]);
+  for (const auto& peer : peers_)
+    if (peer) board_.excuse(peer->rank);
+  for (const Rank rank : watched_) board_.expect(rank);
+  next_told_ = options.rank.index();  // not everybody begins with rank 0
+  dial_next();
   thread_ = std::jthread([this] { run(); });
 }
 
@@ -62,12 +76,8 @@ Owner::~Owner() {
   // Closing drops what the network layer still holds, and only then are the tensors ours again.
   for (auto& peer : peers_) {
     if (!peer) continue;
-    // The network layer's own thread writes events and would wait for ever for a reader that is
-    // gone: no more of them before the reader goes.
-    zmq_socket_monitor(peer->data.handle(), nullptr, 0);
-    peer->data.close();
-    peer->control.close();
-    peer->monitor.close();
+    peer->data.reset();
+    peer->control.reset();
   }
   const auto patience = Clock::now() + std::chrono::seconds(5);
   for (auto& peer : peers_) {
@@ -86,30 +96,49 @@ void Owner::add_peer(Rank rank, const PeerAddress& address) {
     peers_.emplace_back();
     return;
   }
-  zmq::context_t& context = listeners_.context->parts().context;
   const FrameExpectation expected{
       options_.job, options_.epoch, rank, options_.rank, options_.largest_payload};
-  auto peer =
-      std::make_unique<Peer>(Peer{.rank = rank,
-                                  .data = make_dialer(context, options_, rank, 0),
-                                  .control = make_dialer(context, options_, rank, kLastWordMs),
-                                  .monitor = zmq::socket_t(context, ZMQ_PAIR),
-                                  .out = {},
-                                  .in = {expected, options_.attempts},
-                                  .assembling = {},
-                                  .next_probe = {},
-                                  .lost_since = {}});
-  connect(peer->control, rank, address.control);
-  // Before the connection, which is what it tells of.
-  const std::string name =
-      "inproc://monitor-" + std::to_string(reinterpret_cast<std::uintptr_t>(peer.get()));
-  if (zmq_socket_monitor(peer->data.handle(), name.c_str(), kMonitored) != 0)
-    throw TransportError("cannot watch the connection to rank " + std::to_string(rank.value));
-  peer->monitor.set(zmq::sockopt::linger, 0);
-  peer->monitor.connect(name);
-  connect(peer->data, rank, address.data);
+  auto peer = std::make_unique<Peer>(Peer{.rank = rank,
+                                          .address = address,
+                                          .control = {},
+                                          .data = {},
+                                          .out = {},
+                                          .in = {expected, options_.attempts},
+                                          .assembling = {},
+                                          .next_probe = {}});
   peer->probe_interval = options_.probe_after;
   peers_.push_back(std::move(peer));
+}
+
+std::unique_ptr<Line> Owner::dial(Rank rank, int linger_ms, const std::string& address) {
+  auto line = std::make_unique<Line>(
+      listeners_.context->parts().context, options_, rank, linger_ms, address);
+  doors_.push_back({line->monitor.get(zmq::sockopt::fd), POLLIN, 0});
+  lines_.push_back(line.get());
+  ++dialling_;
+  return line;
+}
+
+/// Some connections at a time: many hand-shakes at once would all end late.
+void Owner::dial_next() {
+  for (; next_dialled_ < watched_.size() && dialling_ < kMostDialling; ++next_dialled_)
+    control_to(*peers_[watched_[next_dialled_].index()]);
+}
+
+/// Whether that rank may notice that we go.
+bool Owner::knows(const Peer& peer) const {
+  return peer.control || peer.data || board_.expects(peer.rank);
+}
+
+zmq::socket_t& Owner::control_to(Peer& peer) {
+  if (!peer.control) peer.control = dial(peer.rank, kLastWordMs, peer.address.control);
+  return peer.control->socket;
+}
+
+/// Most ranks never have a tensor for each other.
+zmq::socket_t& Owner::data_to(Peer& peer) {
+  if (!peer.data) peer.data = dial(peer.rank, 0, peer.address.data);
+  return peer.data->socket;
 }
 
 void Owner::post(Command command) noexcept {
@@ -119,8 +148,12 @@ void Owner::post(Command command) noexcept {
     first = commands_.empty();
     commands_.push_back(std::move(command));
   }
+  if (first) wake();
+}
+
+void Owner::wake() const noexcept {
   const std::uint64_t one = 1;
-  if (first) static_cast<void>(::write(wake_, &one, sizeof one));
+  static_cast<void>(::write(wake_, &one, sizeof one));
 }
 
 void Owner::now(Command command) noexcept {
@@ -131,16 +164,34 @@ void Owner::now(Command command) noexcept {
 /// The second thread: short turns whenever the rank takes none itself.
 void Owner::run() noexcept {
   auto pause = kRest;
+  int idle = 0;
   while (!end_) {
-    pollfd wake{wake_, POLLIN, 0};
-    const bool called = ::poll(&wake, 1, static_cast<int>(pause.count())) > 0;
+    if (idle > kIdleRests) sleep_while_attended();
+    pollfd door{wake_, POLLIN, 0};
+    const bool called = ::poll(&door, 1, static_cast<int>(pause.count())) > 0;
     std::unique_lock lock(turn_, std::defer_lock);
     if (called) lock.lock();
     // A rank that has the turn does all this itself.
-    if (!called && !lock.try_lock()) continue;
+    if (!called && !lock.try_lock()) {
+      ++idle;
+      continue;
+    }
+    idle = 0;
     take_turn(std::chrono::milliseconds(0));
     pause = std::min(patience(), kRest);
   }
+}
+
+void Owner::sleep_while_attended() {
+  asleep_ = true;
+  pollfd door{wake_, POLLIN, 0};
+  if (attended_) ::poll(&door, 1, static_cast<int>(kSleep.count()));
+  asleep_ = false;
+}
+
+void Owner::depart() noexcept {
+  attended_ = false;
+  if (asleep_) wake();
 }
 
 template <class Body>
@@ -158,36 +209,57 @@ void Owner::take_turn(std::chrono::milliseconds longest) noexcept {
   guarded([&] { poll_once(longest); });
 }
 
+/// True when this rank has done the same for a while and nothing is on its way to or from it: then
+/// nothing but the next beat and what comes needs a turn.
+bool Owner::rests(Clock::time_point now) const {
+  const auto is_down = [](const std::unique_ptr<Line>& line) { return line && !line->watch.up(); };
+  if (leaving_ || stopped_ || now - slot_.now().since <= Rhythm::kSettled) return false;
+  if (next_dialled_ < watched_.size()) return false;
+  return std::none_of(peers_.begin(), peers_.end(), [&](const auto& peer) {
+    return peer && !peer->left && (is_down(peer->control) || is_down(peer->data));
+  });
+}
+
 /// How long nothing needs to be done unless something happens.
 std::chrono::milliseconds Owner::patience() const {
-  auto interval = options_.heartbeat;
+  const auto now = Clock::now();
   auto tell_at = Clock::time_point::max();
   bool busy = leaving_;
   for (const auto& peer : peers_) {
     if (!peer) continue;
-    busy = busy || !peer->out.settled() || peer->question != peer->answered || peer->lost_since;
+    busy = busy || !peer->out.settled() || peer->question != peer->answered;
     tell_at = std::min(tell_at, peer->tell_at);
   }
-  if (busy) interval = std::min({interval, options_.probe_after / 2, options_.heartbeat / 2});
-  if (tell_at != Clock::time_point::max())
-    interval =
-        std::min(interval, std::chrono::ceil<std::chrono::milliseconds>(tell_at - Clock::now()));
-  return std::max(interval, std::chrono::milliseconds(1));
+  Clock::duration interval = options_.heartbeat;
+  if (busy)
+    interval = std::min({options_.heartbeat / 2, options_.probe_after / 2});
+  else if (rests(now))
+    interval = std::min(next_beat_ - now, board_.until_next_limit(now, options_.hang));
+  if (tell_at != Clock::time_point::max()) interval = std::min(interval, tell_at - now);
+  return std::max(std::chrono::ceil<std::chrono::milliseconds>(interval),
+                  std::chrono::milliseconds(1));
 }
 
 void Owner::poll_once(std::chrono::milliseconds longest) {
   // Three things only: every further socket would cost system calls in every turn. A socket's door
   // opens when something new comes: it is read until it is empty, or stays open.
-  auto& [data, control, wake] = doors_;
-  const bool open = data.revents != 0 || control.revents != 0;
-  const std::array<short, 2> left = {data.revents, control.revents};
-  static_cast<void>(
-      ::poll(doors_.data(), doors_.size(), open ? 0 : static_cast<int>(longest.count())));
-  if (wake.revents != 0) take_commands();
-  data.revents = (data.revents | left[0]) != 0 && read_data() ? POLLIN : 0;
-  control.revents = (control.revents | left[1]) != 0 && read_control() ? POLLIN : 0;
+  const std::array<short, 2> left = {doors_[0].revents, doors_[1].revents};
+  const bool open = left[0] != 0 || left[1] != 0;
+  // Only a long sleep need be ended by connections that do.
+  const bool sleeps = longest > options_.heartbeat;
+  const auto began = Clock::now();
+  static_cast<void>(::poll(doors_.data(),
+                           sleeps ? doors_.size() : kLines,
+                           open ? 0 : static_cast<int>(longest.count())));
+  if (sleeps) next_look_ = began;
+  if (doors_[2].revents != 0) take_commands();
+  doors_[0].revents = (doors_[0].revents | left[0]) != 0 && read_data() ? POLLIN : 0;
+  doors_[1].revents = (doors_[1].revents | left[1]) != 0 && read_control() ? POLLIN : 0;
   const auto now = Clock::now();
   acknowledge(now);
+  // A process that was stopped, or waited for a core, finds everybody silent: that proves nothing.
+  const auto late = std::max(began - last_tick_, now - began - longest);
+  if (late > kLate) board_.forgive(late);
   tick(now);
 }
 

@@ -1,7 +1,9 @@
-// A rank's sockets and whose turn it is with them. It listens on two (data, control) and dials two
-// to every peer. The rank's own thread sends and, while it waits, receives; a second thread takes a
-// short turn whenever the rank is busy elsewhere. One lock, handed from thread to thread, is what
-// the network library asks of sockets that move.
+// A rank's sockets and whose turn it is with them. It listens on two (data, control) and dials one
+// to every peer that it watches or answers (control), and one to those that it has tensors for
+// (data). The rank's own
+// thread sends and, while it waits, receives; a second thread takes a short turn whenever the rank
+// is busy elsewhere. One lock, handed from thread to thread, is what the network library asks of
+// sockets that move.
 #pragma once
 
 #include <algorithm>
@@ -24,9 +26,12 @@
 #include "millrace/core/tensor_pool.hpp"
 #include "transport/link.hpp"
 #include "transport/zeromq/board.hpp"
+#include "transport/zeromq/circle.hpp"
 #include "transport/zeromq/context.hpp"
 #include "transport/zeromq/desk.hpp"
+#include "transport/zeromq/line.hpp"
 #include "transport/zeromq/progress.hpp"
+#include "transport/zeromq/rhythm.hpp"
 #include "transport/zeromq/sockets.hpp"
 
 namespace millrace::zeromq {
@@ -101,6 +106,8 @@ class Owner {
   /// is asked before every turn and inside it; what it throws is passed on. Returns its answer.
   template <class Done>
   bool wait(Deadline deadline, const Done& done) {
+    if (done()) return true;
+    const Attendance attendance(*this);
     for (;;) {
       if (done()) return true;
       const auto left = deadline - Clock::now();
@@ -114,11 +121,23 @@ class Owner {
  private:
   using Clock = std::chrono::steady_clock;
 
+  /// As long as the rank itself takes turns, the second thread may sleep.
+  class Attendance {
+   public:
+    explicit Attendance(Owner& owner) : owner_(owner) { owner_.attended_ = true; }
+    Attendance(const Attendance&) = delete;
+    Attendance& operator=(const Attendance&) = delete;
+    ~Attendance() { owner_.depart(); }
+
+   private:
+    Owner& owner_;
+  };
+
   struct Peer {
     Rank rank;
-    zmq::socket_t data;
-    zmq::socket_t control;
-    zmq::socket_t monitor;
+    PeerAddress address;
+    std::unique_ptr<Line> control;  // in its turn, or when something is to be said
+    std::unique_ptr<Line> data;     // from the first tensor on
     SendLink out;
     ReceiveLink in;
     TensorList assembling;
@@ -133,7 +152,6 @@ class Owner {
     std::int32_t obeyed = 0;           // their last request to repeat frames
     Clock::time_point next_probe;
     Clock::duration probe_interval{};
-    std::optional<Clock::time_point> lost_since;
     bool left = false;
     bool bye_acknowledged = false;
   };
@@ -148,12 +166,21 @@ class Owner {
 
   // owner.cpp: life and loop
   void add_peer(Rank rank, const PeerAddress& address);
+  std::unique_ptr<Line> dial(Rank rank, int linger_ms, const std::string& address);
+  zmq::socket_t& data_to(Peer& peer);
+  zmq::socket_t& control_to(Peer& peer);
+  void dial_next();
+  bool knows(const Peer& peer) const;
   void run() noexcept;
+  void sleep_while_attended();
+  void depart() noexcept;
+  void wake() const noexcept;
   template <class Body>
   void guarded(const Body& body) noexcept;
   void take_turn(std::chrono::milliseconds longest) noexcept;
   void poll_once(std::chrono::milliseconds longest);
   void acknowledge(Clock::time_point now);
+  bool rests(Clock::time_point now) const;
   std::chrono::milliseconds patience() const;
   void take_commands();
   void handle(Outgoing& message);
@@ -170,19 +197,21 @@ class Owner {
   void take_data(Peer& peer, Arrival& arrival);
   Tensor tensor_of(Peer& peer, const FrameHeader& header, zmq::message_t& part);
   void obey(Peer& peer, const FrameHeader& header, const zmq::message_t& payload);
-  static void transmit(Peer& peer, RetainedFrame& frame);
+  void transmit(Peer& peer, RetainedFrame& frame);
   void probe(Peer& peer);
   void ask_again(Peer& peer);
   void learn(Peer& peer, const FrameHeader& header);
-  static void say(Peer& peer, FrameHeader header, std::string_view payload = {});
+  void say(Peer& peer, FrameHeader header, std::string_view payload = {});
   FrameHeader header_to(Peer& peer, FrameKind kind);
 
   // owner_watch.cpp: time passes
-  void read_monitor(Peer& peer);
+  void look_at_lines(Clock::time_point now);
   void tick(Clock::time_point now);
   void beat(Clock::time_point now);
   void watch(Clock::time_point now);
-  void look_around();
+  std::optional<Rank> cut_off(Clock::time_point now) const;
+  void confirm(Rank rank, Clock::time_point now);
+  void look_around(Clock::time_point now);
   std::string report(Rank culprit, Clock::time_point now);
   void leave_when_settled(Clock::time_point now);
   void fail(FailureCause cause, const std::string& text);
@@ -195,20 +224,32 @@ class Owner {
   std::vector<std::unique_ptr<Peer>> peers_;  // by rank; null at our own
   TensorPool pool_;                           // of received tensors
   Board board_;
+  const Rhythm rhythm_;
+  std::vector<Line*> lines_;  // as in doors_, from kLines on; where they lie in peers_
+  const std::vector<Rank> watched_;
+  std::size_t next_dialled_ = 0;  // of watched_
+  int dialling_ = 0;              // connections that have not been up yet
+  Clock::duration slowest_{};     // of the first hand-shakes
   Clock::time_point last_tick_;
   Clock::time_point next_beat_;
+  std::size_t next_told_ = 0;    // of peers_, by the next beat
   Clock::time_point next_look_;  // at the events of connections, and at who is silent or hangs
   Clock::time_point next_bye_;
+  Clock::duration bye_interval_{};
   std::optional<Stop> stopped_;  // what we tell everybody again and again
   bool leaving_ = false;
   std::uint64_t strangers_ = 0;
 
-  std::array<pollfd, 3> doors_{};  // where something comes in: data, control, wake_
-  int wake_ = -1;                  // eventfd
-  std::mutex turn_;                // guards everything above; locked before mutex_
-  std::mutex mutex_;               // guards commands_
+  static constexpr std::size_t kLines = 3;
+  std::vector<pollfd> doors_;  // where something comes in: data, control, wake_, then lines
+  int wake_ = -1;              // eventfd
+  std::mutex turn_;            // guards everything above; locked before mutex_
+  std::mutex mutex_;           // guards commands_
   std::vector<Command> commands_;
   std::atomic<bool> end_{false};
+  // Sequentially consistent: of one who leaves and one who lies down at once, one sees the other.
+  std::atomic<bool> attended_{false};
+  std::atomic<bool> asleep_{false};
   std::jthread thread_;
 };
 

@@ -186,13 +186,13 @@ void Owner::obey(Peer& peer, const FrameHeader& header, const zmq::message_t& pa
       std::memcpy(words.data(), payload.data(), sizeof words);
       Activity activity = decode(words);
       activity.since = now - std::chrono::nanoseconds(std::min(header.tag.step, kOldest));
-      board_.note(peer.rank, activity);
+      board_.note(peer.rank, activity, now);
       return;
     }
     case FrameKind::Abort:
-      if (desk_.fail(static_cast<FailureCause>(std::clamp(header.tag.slice.value, 0, 3)),
-                     payload.to_string()))
-        stopped_ = Stop{FailureCause::Cancelled, {}};  // the one who found out tells the others
+      // Passed on: not everybody is connected with the one who found out.
+      fail(static_cast<FailureCause>(std::clamp(header.tag.slice.value, 0, 3)),
+           payload.to_string());
       return;
     case FrameKind::Bye:
       peer.left = true;
@@ -211,18 +211,19 @@ void Owner::obey(Peer& peer, const FrameHeader& header, const zmq::message_t& pa
 
 void Owner::transmit(Peer& peer, RetainedFrame& frame) {
   zmq::message_t head(frame.header.data(), frame.header.size());
-  if (!send_part(peer.data, head, true)) return;
+  zmq::socket_t& data = data_to(peer);
+  if (!send_part(data, head, true)) return;
   const std::span<const std::byte> part = part_of(frame);
   if (part.size() <= kCopyBytes) {
     zmq::message_t body(part.data(), part.size());
-    send_part(peer.data, body, false);
+    send_part(data, body, false);
     return;
   }
   frame.flights.fetch_add(1, std::memory_order_relaxed);  // only this thread raises it
   // NOLINTNEXTLINE(cppcoreguidelines-pro-type-const-cast): the network layer only reads
   auto* lent = const_cast<std::byte*>(part.data());
   zmq::message_t body(lent, part.size(), landed, &frame.flights);
-  send_part(peer.data, body, false);  // a refused message is freed, which also lands
+  send_part(data, body, false);  // a refused message is freed, which also lands
 }
 
 void Owner::probe(Peer& peer) {
@@ -232,7 +233,8 @@ void Owner::probe(Peer& peer) {
   header.tag.micro_batch = MicroBatch{peer.obeyed};
   zmq::message_t head(encode(header).data(), kHeaderBytes);
   zmq::message_t nothing;
-  if (send_part(peer.data, head, true)) send_part(peer.data, nothing, false);
+  zmq::socket_t& data = data_to(peer);
+  if (send_part(data, head, true)) send_part(data, nothing, false);
   peer.next_probe = Clock::now() + peer.probe_interval;
   peer.probe_interval = std::min<Clock::duration>(2 * peer.probe_interval, std::chrono::seconds(1));
 }
@@ -247,9 +249,10 @@ void Owner::say(Peer& peer, FrameHeader header, std::string_view payload) {
   const std::size_t size = std::min(payload.size(), kLongestText);
   header.payload_bytes = size;
   zmq::message_t head(encode(header).data(), kHeaderBytes);
-  if (!send_part(peer.control, head, true)) return;
+  zmq::socket_t& control = control_to(peer);
+  if (!send_part(control, head, true)) return;
   zmq::message_t body(payload.data(), size);
-  send_part(peer.control, body, false);
+  send_part(control, body, false);
 }
 
 /// With what every frame says; whatever waited to be told is told with it.

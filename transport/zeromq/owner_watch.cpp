@@ -2,7 +2,7 @@
 // control connection by what the peer says, never by the library's own heartbeats, which tear down
 // healthy links and are answered by a process whose rank hangs.
 #include <algorithm>
-#include <cstring>
+#include <poll.h>
 
 #include "transport/zeromq/owner.hpp"
 
@@ -13,30 +13,28 @@ using namespace std::chrono_literals;
 namespace {
 
 constexpr auto kLookInterval = 25ms;
+constexpr auto kLongestByeInterval = 500ms;
+constexpr int kStretch = 4;  // times the slowest first hand-shake
 
 }  // namespace
 
-void Owner::read_monitor(Peer& peer) {
-  zmq::message_t event;
-  zmq::message_t address;
-  while (receive_part(peer.monitor, event)) {
-    if (event.more()) receive_part(peer.monitor, address);
-    std::uint16_t number = 0;
-    if (event.size() < sizeof number) continue;
-    std::memcpy(&number, event.data(), sizeof number);
-    if (number == ZMQ_EVENT_HANDSHAKE_SUCCEEDED) peer.lost_since.reset();
-    if ((number == ZMQ_EVENT_DISCONNECTED || number == ZMQ_EVENT_CONNECT_RETRIED) &&
-        !peer.lost_since)
-      peer.lost_since = Clock::now();
-    if (number == ZMQ_EVENT_HANDSHAKE_FAILED_AUTH)
+void Owner::look_at_lines(Clock::time_point now) {
+  if (::poll(doors_.data() + kLines, lines_.size(), 0) <= 0) return;
+  for (std::size_t i = 0; i < lines_.size(); ++i) {
+    if (doors_[kLines + i].revents == 0) continue;
+    const bool fresh = lines_[i]->watch.took() == Clock::duration::zero();
+    if (!lines_[i]->look(now))
       fail(FailureCause::Protocol,
-           "rank " + std::to_string(peer.rank.value) + " does not accept our key");
+           "rank " + std::to_string(lines_[i]->to.value) + " does not accept our key");
+    slowest_ = std::max(slowest_, lines_[i]->watch.took());
+    if (!fresh || !lines_[i]->watch.up()) continue;
+    --dialling_;
+    board_.gets_on(now);
   }
+  dial_next();
 }
 
 void Owner::tick(Clock::time_point now) {
-  // A process that was stopped itself finds everybody silent: that proves nothing.
-  if (now - last_tick_ > options_.heartbeat + 1s) board_.forgive(now - last_tick_, now);
   last_tick_ = now;
   if (leaving_ && now >= next_bye_) leave_when_settled(now);
   if (now >= next_beat_) beat(now);
@@ -48,20 +46,23 @@ void Owner::tick(Clock::time_point now) {
   }
   if (now < next_look_) return;
   next_look_ = now + std::min<Clock::duration>(options_.heartbeat / 4, kLookInterval);
-  for (const auto& peer : peers_)
-    if (peer) read_monitor(*peer);
-  watch(now);
+  look_at_lines(now);
+  // What has come and was not read may be news.
+  if (doors_[0].revents == 0 && doors_[1].revents == 0) watch(now);
 }
 
 void Owner::beat(Clock::time_point now) {
   next_beat_ = now + options_.heartbeat;
   if (stopped_ && !stopped_->text.empty()) return shout(*stopped_);
   const Activity activity = slot_.now();
-  board_.note(options_.rank, activity);
+  next_beat_ = now + rhythm_.interval(now - activity.since);
   const ActivityWords words = encode(activity);
   const std::string_view payload(reinterpret_cast<const char*>(words.data()), sizeof words);
-  for (const auto& peer : peers_) {
-    if (!peer || peer->left) continue;
+  const std::size_t together = std::min<std::size_t>(peers_.size(), Rhythm::kTogether + 1);
+  for (std::size_t i = 0; i < together; ++i) {
+    const auto& peer = peers_[next_told_++ % peers_.size()];
+    // A connection that is not there yet would hand all of it over at once.
+    if (!peer || peer->left || !peer->control || !peer->control->watch.up()) continue;
     FrameHeader header = header_to(*peer, FrameKind::Progress);
     header.sequence = activity.count;
     // An age: clocks of two machines have nothing to do with each other.
@@ -71,47 +72,63 @@ void Owner::beat(Clock::time_point now) {
   }
 }
 
-/// Newer than heartbeats: what this rank does, and what ranks on this machine did at the very last.
-void Owner::look_around() {
-  board_.note(options_.rank, slot_.now());
-  for (const auto& peer : peers_) {
-    if (!peer || peer->left) continue;
-    const std::string path = slot_path(options_, peer->rank);
-    if (path.empty()) return;
-    if (const auto activity = ProgressSlot::of(path)) board_.note(peer->rank, *activity);
-  }
+/// Newer than heartbeats: what a rank on this machine did at the very last.
+void Owner::confirm(Rank rank, Clock::time_point now) {
+  if (rank == options_.rank) return board_.note(rank, slot_.now(), now);
+  const std::string path = slot_path(options_, rank);
+  if (path.empty()) return;
+  if (const auto activity = ProgressSlot::of(path)) board_.note(rank, *activity, now);
+}
+
+void Owner::look_around(Clock::time_point now) {
+  for (int i = 0; i < options_.world; ++i)
+    if (Rank{i} == options_.rank || !peers_[static_cast<std::size_t>(i)]->left)
+      confirm(Rank{i}, now);
 }
 
 std::string Owner::report(Rank culprit, Clock::time_point now) {
-  look_around();
+  look_around(now);
   return board_.report(culprit, now);
 }
 
-void Owner::watch(Clock::time_point now) {
+/// A rank whose connection ended and did not come back. Who has acknowledged our goodbye may go: it
+/// owes us nothing more.
+std::optional<Rank> Owner::cut_off(Clock::time_point now) const {
+  // Where hand-shakes took long, those of connections that come back will.
+  const auto patience = std::max<Clock::duration>(options_.reconnect_grace, kStretch * slowest_);
   for (const auto& peer : peers_) {
-    // Who has acknowledged our goodbye may go: it owes us nothing more.
-    if (!peer || peer->left || peer->bye_acknowledged || !peer->lost_since) continue;
-    if (now - *peer->lost_since <= options_.reconnect_grace) continue;
-    return fail(FailureCause::PeerLost,
-                "lost rank " + std::to_string(peer->rank.value) + ": its connection ended; " +
-                    report(peer->rank, now));
+    if (!peer || peer->left || peer->bye_acknowledged) continue;
+    for (const Line* line : {peer->control.get(), peer->data.get()})
+      if (line != nullptr && line->watch.lost(now, options_.reconnect_grace, patience))
+        return peer->rank;
   }
-  if (board_.silent(now, options_.silence)) {
-    look_around();  // of several silent ranks, news may tell who waits for whom
-    const Rank silent = *board_.silent(now, options_.silence);
+  return std::nullopt;
+}
+
+void Owner::watch(Clock::time_point now) {
+  confirm(options_.rank, now);
+  if (const auto lost = cut_off(now))
+    return fail(FailureCause::PeerLost,
+                "lost rank " + std::to_string(lost->value) + ": its connection ended; " +
+                    report(*lost, now));
+  if (board_.silent(now, rhythm_.silence())) {
+    look_around(now);  // of several silent ranks, news may tell who waits for whom
+    const Rank silent = *board_.silent(now, rhythm_.silence());
     return fail(FailureCause::Hang,
                 "rank " + std::to_string(silent.value) + " is silent; " + report(silent, now));
   }
+  for (const Rank rank : board_.overdue(now, options_.hang)) confirm(rank, now);
   if (const auto hanging = board_.hanging(now, options_.hang))
     fail(FailureCause::Hang,
          "rank " + std::to_string(hanging->value) + " does not get on; " + report(*hanging, now));
 }
 
 void Owner::leave_when_settled(Clock::time_point now) {
-  next_bye_ = now + options_.probe_after / 2;
+  next_bye_ = now + bye_interval_;
+  bye_interval_ = std::min<Clock::duration>(2 * bye_interval_, kLongestByeInterval);
   bool done = true;
   for (const auto& peer : peers_) {
-    if (!peer || peer->left || peer->bye_acknowledged) continue;
+    if (!peer || peer->left || peer->bye_acknowledged || !knows(*peer)) continue;
     done = false;
     if (!peer->out.settled()) continue;
     say(*peer, header_to(*peer, FrameKind::Bye));
@@ -127,7 +144,7 @@ void Owner::fail(FailureCause cause, const std::string& text) {
 
 void Owner::shout(const Stop& stop) {
   for (const auto& peer : peers_) {
-    if (!peer || peer->left) continue;
+    if (!peer || peer->left || !knows(*peer)) continue;
     FrameHeader header = header_to(*peer, FrameKind::Abort);
     header.tag.slice = Slice{static_cast<std::int32_t>(stop.cause)};
     say(*peer, header, stop.text);

@@ -21,6 +21,8 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr std::size_t kMostKinds = 256;
+constexpr std::uint64_t kLongest = std::uint64_t{1} << 55U;  // nanoseconds: a year
+constexpr std::uint64_t kFirstEvaluation = std::uint64_t{1} << 63U;
 
 std::string_view text_of(const std::array<char, 16>& what) {
   return {what.data(), ::strnlen(what.data(), what.size())};
@@ -87,12 +89,13 @@ ActivityWords encode(const Activity& activity) {
   ActivityWords words{};
   words[0] = activity.count;
   words[1] = wide(activity.since.time_since_epoch().count());
-  words[2] = wide(activity.longest.count());
+  const bool usual = activity.usual.count() != 0;
+  words[2] = wide((usual ? activity.usual : activity.longest).count());
   std::memcpy(&words[3], activity.what.data(), activity.what.size());
   words[5] = activity.tag.step;
   words[6] = wide(activity.doing) | wide(activity.tag.direction) << 8U |
              wide(activity.of_unit ? 1 : 0) << 16U | wide(activity.sent ? 1 : 0) << 17U |
-             low(activity.peer.value) << 32U;
+             wide(usual ? 1 : 0) << 18U | low(activity.peer.value) << 32U;
   words[7] = low(activity.tag.stage.value) | low(activity.tag.micro_batch.value) << 32U;
   words[8] = low(activity.tag.slice.value) | low(activity.tag.replica.value) << 32U;
   return words;
@@ -105,8 +108,9 @@ Activity decode(const ActivityWords& words) {
   Activity activity;
   activity.count = words[0];
   activity.since = Clock::time_point(std::chrono::nanoseconds(words[1]));
-  activity.longest =
-      std::chrono::nanoseconds(std::min<std::uint64_t>(words[2], std::uint64_t{1} << 60U));
+  const bool usual = ((words[6] >> 18U) & 1U) != 0;
+  (usual ? activity.usual : activity.longest) =
+      std::chrono::nanoseconds(std::min<std::uint64_t>(words[2], kLongest));
   std::memcpy(activity.what.data(), &words[3], activity.what.size());
   for (char& letter : activity.what)
     if (letter != 0 && (letter < ' ' || letter > '~')) letter = '?';
@@ -156,22 +160,25 @@ ProgressSlot::~ProgressSlot() {
 }
 
 ProgressSlot::Kind& ProgressSlot::kind_of(const Activity& activity) {
-  const bool works = activity.doing == Doing::Works;
+  const bool evaluates = activity.tag.step >= kFirstEvaluation;
   for (Kind& kind : kinds_)
-    if (kind.doing == activity.doing &&
-        (!works || (kind.what == activity.what && kind.stage == activity.tag.stage)))
+    if (kind.what == activity.what && kind.stage == activity.tag.stage &&
+        kind.evaluates == evaluates)
       return kind;
   // Room was made once; kinds beyond it share the last place.
   if (kinds_.size() == kMostKinds) return kinds_.back();
-  return kinds_.emplace_back(Kind{activity.doing, activity.what, activity.tag.stage, {}});
+  return kinds_.emplace_back(Kind{activity.what, activity.tag.stage, evaluates});
 }
 
 void ProgressSlot::begin(Activity activity) noexcept {
   activity.since = Clock::now();
   activity.count = last_.count + 1;
-  Kind& ended = kind_of(last_);
-  ended.longest = std::max<std::chrono::nanoseconds>(ended.longest, activity.since - last_.since);
-  activity.longest = kind_of(activity).longest;
+  if (last_.doing == Doing::Works) kind_of(last_).took.add(activity.since - last_.since);
+  if (activity.doing == Doing::Works) {
+    const Kind& kind = kind_of(activity);
+    activity.longest = kind.took.longest();
+    activity.usual = kind.evaluates ? std::chrono::nanoseconds::zero() : kind.took.p99();
+  }
   last_ = activity;
 
   const ActivityWords words = encode(activity);

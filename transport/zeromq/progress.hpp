@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "millrace/transport/endpoint.hpp"
+#include "transport/zeromq/durations.hpp"
 
 namespace millrace::zeromq {
 
@@ -36,11 +37,12 @@ struct Activity {
   MessageTag tag = {};          ///< of what is waited for or came last; place of the action
   std::uint64_t count = 0;      ///< things begun so far
   std::chrono::steady_clock::time_point since = {};
-  /// The longest that something of this kind took on this rank; zero when none has ended yet.
+  /// Works: the longest that an action of this kind (op and stage) took on this rank; zero when
+  /// none has ended yet.
   std::chrono::nanoseconds longest{};
-
-  /// Whether only this rank itself can get on with it.
-  [[nodiscard]] bool is_own_work() const { return doing == Doing::Works || doing == Doing::Pauses; }
+  /// Works: what 99 of 100 of its kind did not exceed; zero before a hundred have ended, and in
+  /// evaluations, whose batches have any size. Where it is known, `longest` is not told.
+  std::chrono::nanoseconds usual{};
 };
 
 /// "is in F of stage 2, micro-batch 3 of step 7", "waits for activation for ... from rank 1".
@@ -83,11 +85,12 @@ class ProgressSlot {
     std::array<std::array<std::atomic<std::uint64_t>, kActivityWords>, 2> copies{};
   };
 
+  /// An op of a stage, in training or in evaluation.
   struct Kind {
-    Doing doing;
     std::array<char, 16> what;
     Stage stage;
-    std::chrono::nanoseconds longest;
+    bool evaluates = false;
+    Durations took = {};
   };
 
   Kind& kind_of(const Activity& activity);

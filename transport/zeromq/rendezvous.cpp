@@ -29,6 +29,9 @@ constexpr std::uint64_t kLongestHello = 1U << 20U;
 constexpr auto kLongestTurn = 1s;
 constexpr int kLastWordMs = 2000;
 constexpr auto kHelloInterval = 200ms;
+/// Rank 0 answers so many hellos per interval; in a larger world each says his more seldom.
+constexpr int kHellosAtOnce = 16;
+constexpr auto kTellInterval = 1s;
 /// Once two ranks are known to differ, the others have this long to come and hear of it.
 constexpr auto kLastCall = 5s;
 constexpr auto kLastChance = 400ms;
@@ -98,11 +101,13 @@ std::string not_all_came(const std::string& url,
 /// What a visitor knows of rank 0: it answers every hello with the list of those who have not come.
 class Answering {
  public:
-  /// True when this was only such a list.
-  bool only_listens(const Note& note) {
+  explicit Answering(Clock::duration hello_interval) : missed_(5 * hello_interval) {}
+
+  /// True when this was only such a list; `deadline` moves when it became another one.
+  bool only_listens(const Note& note, Clock::time_point& deadline, Clock::duration patience) {
     if (note.header.kind != FrameKind::Progress) return false;
-    missing_ = note.text;
     heard_ = Clock::now();
+    if (std::exchange(missing_, note.text) != note.text) deadline = *heard_ + patience;
     return true;
   }
 
@@ -113,11 +118,11 @@ class Answering {
 
   /// Of a rank 0 that was there: one that was never heard may not have started yet.
   [[nodiscard]] bool silent_for(Clock::duration time) const {
-    return heard_ && Clock::now() - *heard_ > std::max<Clock::duration>(time, kMissedAnswers);
+    return heard_ && Clock::now() - *heard_ > std::max(time, missed_);
   }
 
   [[nodiscard]] std::string complaint(const std::string& url, bool keyed) const {
-    if (heard_ && !missing_.empty() && !silent_for(kMissedAnswers))
+    if (heard_ && !missing_.empty() && !silent_for(missed_))
       return not_all_came(url, missing_, since_);
     return "rank 0 does not answer at " + url + (keyed && !heard_ ? kWhyWithKeys : "") +
            "; everyone waits for rank 0: its welcome, since " +
@@ -125,9 +130,9 @@ class Answering {
   }
 
  private:
-  static constexpr auto kMissedAnswers = 5 * kHelloInterval;
   static constexpr const char* kWhyWithKeys = " (it is not there, or does not know our key)";
 
+  Clock::duration missed_;
   Clock::time_point since_ = Clock::now();
   std::string missing_;
   std::optional<Clock::time_point> heard_;
@@ -181,6 +186,7 @@ class Meeting {
       Note note;
       const bool came = receive(socket, note);
       heed_obituary();
+      tell_progress(1 + static_cast<int>(said.size()));
       if (Clock::now() > deadline_) {
         if (differs_) break;
         give_up(socket, said);
@@ -189,12 +195,19 @@ class Meeting {
       HelloFields theirs = fields_of(note.text);
       const bool differs = !difference(fields_, theirs, note.from).empty();
       if (!differs && note.from.value >= options_.world) continue;  // a liar
-      said[note.from.value] = std::move(theirs);
+      const bool is_new = said.insert_or_assign(note.from.value, std::move(theirs)).second;
+      if (is_new && !differs_) deadline_ = Clock::now() + rendezvous_.patience;
       if (differs && !std::exchange(differs_, true))
         deadline_ = std::min(deadline_, Clock::now() + kLastCall);
       tell(socket, note.from, FrameKind::Progress, missing(said));
     }
     return answer(socket, said);
+  }
+
+  void tell_progress(int came) {
+    if (!rendezvous_.progress || Clock::now() < next_tell_) return;
+    next_tell_ = Clock::now() + kTellInterval;
+    rendezvous_.progress(came);
   }
 
   [[noreturn]] void give_up(zmq::socket_t& socket, const Hellos& said) {
@@ -236,7 +249,8 @@ class Meeting {
     socket.set(zmq::sockopt::maxmsgsize, static_cast<std::int64_t>(kLongestHello));
     zeromq::connect(socket, Rank{0}, rendezvous_.url);
     Note note;
-    Answering host;
+    const auto interval = kHelloInterval * std::max(1, options_.world / kHellosAtOnce);
+    Answering host(interval);
     auto next_hello = Clock::now();
     auto turn = Clock::now();
     do {
@@ -246,9 +260,9 @@ class Meeting {
       if (Clock::now() > deadline_ || host.silent_for(options_.silence))
         throw PeerHangs(host.complaint(rendezvous_.url, keyed()));
       if (Clock::now() < next_hello) continue;
-      next_hello = Clock::now() + kHelloInterval;
+      next_hello = Clock::now() + interval;
       speak(socket, FrameKind::Hello, Rank{0}, text_of(fields_, door_.address()));
-    } while (!receive(socket, note) || host.only_listens(note));
+    } while (!receive(socket, note) || host.only_listens(note, deadline_, rendezvous_.patience));
     if (note.header.kind == FrameKind::Abort) throw PeerHangs(note.text);
     if (note.header.kind != FrameKind::Welcome) throw Mismatch(note.text);
     std::vector<PeerAddress> addresses;
@@ -346,6 +360,7 @@ class Meeting {
   ZeroMqDoor door_;
   Clock::time_point start_ = Clock::now();
   Clock::time_point deadline_;
+  Clock::time_point next_tell_ = start_ + kTellInterval;
   HelloFields fields_;
   zeromq::MeetingPlace place_;
   bool differs_ = false;

@@ -16,6 +16,12 @@ namespace millrace::zeromq {
 namespace {
 
 constexpr std::size_t kLongestIpcPath = 107;
+constexpr int kLeastBacklog = 128;
+
+/// All pairs of ranks shake hands at once, maybe on few cores; each of them has this long.
+int hand_shake_ms(int world) {
+  return std::max(5000, 500 * world);
+}
 
 bool authenticated(const ZeroMqOptions& options) {
   return options.link == ZeroMqLink::Tcp && !options.keys.own.secret_key.empty();
@@ -131,7 +137,9 @@ zmq::socket_t make_listener(zmq::context_t& context,
   const auto largest = padded_bytes(kAlignment - 1, options.largest_payload);
   socket.set(zmq::sockopt::maxmsgsize,
              static_cast<std::int64_t>(std::max<std::uint64_t>(largest, 4096)));
-  socket.set(zmq::sockopt::handshake_ivl, 5000);
+  // All dial at once; what does not fit is refused, or waits for seconds.
+  socket.set(zmq::sockopt::backlog, std::max(kLeastBacklog, 4 * options.world));
+  socket.set(zmq::sockopt::handshake_ivl, hand_shake_ms(options.world));
   socket.set(zmq::sockopt::zap_domain, domain);
   if (authenticated(options)) {
     socket.set(zmq::sockopt::curve_server, 1);
@@ -172,6 +180,7 @@ zmq::socket_t make_dialer(zmq::context_t& context,
   socket.set(zmq::sockopt::maxmsgsize, std::int64_t{4096});
   socket.set(zmq::sockopt::reconnect_ivl, 20);
   socket.set(zmq::sockopt::reconnect_ivl_max, 500);
+  socket.set(zmq::sockopt::handshake_ivl, hand_shake_ms(options.world));
   if (authenticated(options)) {
     socket.set(zmq::sockopt::curve_serverkey, options.keys.public_keys[to.index()]);
     socket.set(zmq::sockopt::curve_publickey, options.keys.own.public_key);

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <chrono>
+#include <functional>
 #include <memory>
 #include <string>
 #include <utility>
@@ -21,7 +22,11 @@ struct RendezvousOptions {
   std::string url = {};
   /// Protocol version and world size are compared first, without being named here.
   HelloFields fields = {};
+  /// How long rank 0 waits for the next rank to come, and every other one for news of that; so a
+  /// meeting of many ranks on few cores lasts as long as it gets on.
   std::chrono::milliseconds patience{60'000};
+  /// On rank 0, about once a second while it waits: how many ranks, itself included, are there.
+  std::function<void(int came)> progress = {};
   /// A file that whoever started the ranks writes when one of them ends too soon, with the sentence
   /// that says so; its appearance ends the wait. Empty: nobody will.
   std::string obituary = {};

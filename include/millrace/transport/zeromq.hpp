@@ -5,6 +5,7 @@
 #include <chrono>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -91,15 +92,21 @@ struct ZeroMqOptions {
   std::uint64_t largest_payload = std::uint64_t{1} << 30U;  ///< bytes of one tensor
   bool hash_payloads = true;  ///< detect damage of tensors, about 50 us per MiB and side
 
+  /// Between two rounds of telling eight peers what this rank does; once a second, or eight times
+  /// in `silence`, while it does the same for longer than a second.
   std::chrono::milliseconds heartbeat{100};
-  /// A rank whose connection ended has this long to come back.
+  /// A rank whose connection ended has this long to come back, and four times the longest that a
+  /// first hand-shake took where somebody still listens.
   std::chrono::milliseconds reconnect_grace{300};
-  /// A rank from which nothing at all is heard this long is stopped or cut off.
+  /// A rank from which nothing at all is heard this long is stopped or cut off. At least four
+  /// rounds of heartbeats, which take longer in a world of hundreds of ranks.
   std::chrono::milliseconds silence{10'000};
-  /// A rank that hears and answers hangs when one action takes longer than this and than sixteen
-  /// times the longest of its kind (op and stage) on that rank; the first of a kind, and work
-  /// outside the program, may take twelve times this. So a slow stage stretches its own limit.
-  std::chrono::milliseconds hang{10'000};
+  /// The least that one action may take before its rank hangs. Without it, and when a hundred of
+  /// its kind (op and stage) have ended on that rank: eight times what 99 of 100 of them took, at
+  /// least a second, and 0.2 s. Before: 10 s (or this), or sixteen times the longest of its kind if
+  /// that is more; the first of a kind may take twelve times as much. So a slow stage stretches its
+  /// own limit. Work outside the program (data, hooks, saving) has none.
+  std::optional<std::chrono::milliseconds> hang = {};
   /// First interval after which a sender asks whether everything arrived; doubles up to a second.
   std::chrono::milliseconds probe_after{50};
   int attempts = 8;  ///< how often the same frame may be asked for again

@@ -1,0 +1,43 @@
+// How often ranks tell each other what they do. Everybody watches everybody, so in a large world
+// each is told more seldom, and where nothing changes there is little to tell: the cost stays.
+#pragma once
+
+#include <algorithm>
+#include <chrono>
+
+namespace millrace::zeromq {
+
+/// Thread-safety: immutable, share freely.
+class Rhythm {
+ public:
+  using Duration = std::chrono::steady_clock::duration;
+
+  /// Peers that are told at once.
+  static constexpr int kTogether = 8;
+  /// After so long in one action its rank tells of it less often.
+  static constexpr std::chrono::seconds kSettled{1};
+
+  Rhythm(int world, Duration heartbeat, Duration silence)
+      : groups_(std::max(1, (world - 1 + kTogether - 1) / kTogether)),
+        quick_(heartbeat),
+        slow_(std::max<Duration>(heartbeat, std::min<Duration>(kSlowRound, silence / 8) / groups_)),
+        silence_(std::max<Duration>(silence, 4 * groups_ * slow_)) {}
+
+  /// Time between two groups of peers, for a rank that has done the same for `unchanged`.
+  [[nodiscard]] Duration interval(Duration unchanged) const {
+    return unchanged > kSettled ? slow_ : quick_;
+  }
+
+  /// What counts as silence: what was asked for, or four rounds through all peers.
+  [[nodiscard]] Duration silence() const { return silence_; }
+
+ private:
+  static constexpr std::chrono::seconds kSlowRound{1};
+
+  int groups_;
+  Duration quick_;
+  Duration slow_;
+  Duration silence_;
+};
+
+}  // namespace millrace::zeromq
