@@ -2,6 +2,7 @@
 #include "plan/generators/strips.hpp"
 
 #include <algorithm>
+#include <utility>
 
 namespace millrace::generators {
 
@@ -31,63 +32,94 @@ double ticks(const StripCosts& costs, Symbol symbol) {
 /// Runs the ranks in turn, each as far as its data allow.
 class StripRun {
  public:
-  StripRun(const std::vector<Strip>& strips, const StripCosts& costs)
-      : strips_(strips),
-        costs_(costs),
-        next_(strips.size()),
-        clock_(strips.size()),
-        done_(strips.size()) {
+  StripRun(const std::vector<Strip>& strips, const StripCosts& costs) : rows_(strips.size()) {
+    for (std::size_t symbol = 0; symbol < kSymbols; ++symbol)
+      ticks_[symbol] = ticks(costs, static_cast<Symbol>(symbol));
     times_.start.resize(strips.size());
+    for (std::size_t rank = 0; rank < strips.size(); ++rank) fill(rank, strips[rank]);
+    for (std::size_t rank = 0; rank < strips.size(); ++rank) feed(rank, costs.latency);
   }
 
   StripTimes run() {
     bool moved = true;
     while (moved) {
       moved = false;
-      for (int rank = 0; rank < ranks(); ++rank) moved = advance(rank) || moved;
-      for (int rank = ranks() - 1; rank >= 0; --rank) moved = advance(rank) || moved;
+      for (std::size_t rank = 0; rank < rows_.size(); ++rank) moved = advance(rank) || moved;
+      for (std::size_t rank = rows_.size(); rank-- > 0;) moved = advance(rank) || moved;
     }
     times_.complete = true;
-    for (std::size_t rank = 0; rank < strips_.size(); ++rank) {
-      times_.complete = times_.complete && next_[rank] == strips_[rank].size();
+    for (std::size_t rank = 0; rank < rows_.size(); ++rank) {
+      times_.complete = times_.complete && rows_[rank].next == rows_[rank].cells.size();
       if (!times_.start[rank].empty())
-        times_.span = std::max(times_.span, clock_[rank] - times_.start[rank].front());
+        times_.span = std::max(times_.span, rows_[rank].clock - times_.start[rank].front());
     }
     return std::move(times_);
   }
 
  private:
-  [[nodiscard]] int ranks() const { return static_cast<int>(strips_.size()); }
+  /// The ends of one symbol on one rank, by micro-batch, as far as it has run.
+  using Ends = std::vector<double>;
 
-  bool advance(int rank) {
-    const auto row = static_cast<std::size_t>(rank);
-    bool moved = false;
-    for (; next_[row] < strips_[row].size(); ++next_[row], moved = true) {
-      const Symbol symbol = strips_[row][next_[row]];
-      if (symbol == kBlank) continue;
-      const auto column = static_cast<std::size_t>(symbol);
-      const std::size_t index = done_[row][column].size();
-      const int from = feeder(rank, symbol, ranks());
-      double start = clock_[row];
-      if (from >= 0) {
-        const auto& ends = done_[static_cast<std::size_t>(from)][column];
-        if (index >= ends.size()) return moved;
-        start = std::max(start, ends[index] + costs_.latency);
-      } else if (const Symbol before = local_predecessor(symbol); before != kBlank) {
-        if (index >= done_[row][static_cast<std::size_t>(before)].size()) return moved;
-      }
-      clock_[row] = start + ticks(costs_, symbol);
-      done_[row][column].push_back(clock_[row]);
-      times_.start[row].push_back(start);
-    }
-    return moved;
+  /// What a symbol waits for: the occurrence of the same number there, and `latency` more.
+  struct Feed {
+    const Ends* ends = nullptr;
+    double latency = 0;
+  };
+
+  struct Row {
+    std::vector<Symbol> cells;  // without the blanks
+    std::size_t next = 0;
+    double clock = 0;
+    std::array<Ends, kSymbols> ends;
+    std::array<Feed, kSymbols> feeds;
+  };
+
+  void fill(std::size_t rank, const Strip& strip) {
+    Row& row = rows_[rank];
+    row.cells.reserve(strip.size());
+    for (const Symbol symbol : strip)
+      if (symbol != kBlank) row.cells.push_back(symbol);
+    const SymbolCount counts = count(strip);
+    for (std::size_t symbol = 0; symbol < kSymbols; ++symbol)
+      row.ends[symbol].reserve(static_cast<std::size_t>(counts[symbol]));
+    times_.start[rank].reserve(row.cells.size());
   }
 
-  const std::vector<Strip>& strips_;
-  StripCosts costs_;
-  std::vector<std::size_t> next_;
-  std::vector<double> clock_;
-  std::vector<std::array<std::vector<double>, kSymbols>> done_;
+  /// A local need adds no time: it has ended when the rank is free.
+  void feed(std::size_t rank, double latency) {
+    for (std::size_t column = 0; column < kSymbols; ++column) {
+      const auto symbol = static_cast<Symbol>(column);
+      const int from = feeder(static_cast<int>(rank), symbol, static_cast<int>(rows_.size()));
+      Feed& feed = rows_[rank].feeds[column];
+      if (from >= 0)
+        feed = {&rows_[static_cast<std::size_t>(from)].ends[column], latency};
+      else if (const Symbol before = local_predecessor(symbol); before != kBlank)
+        feed = {&rows_[rank].ends[static_cast<std::size_t>(before)], 0};
+    }
+  }
+
+  bool advance(std::size_t rank) {
+    Row& row = rows_[rank];
+    std::vector<double>& starts = times_.start[rank];
+    const std::size_t first = row.next;
+    for (; row.next < row.cells.size(); ++row.next) {
+      const auto column = static_cast<std::size_t>(row.cells[row.next]);
+      Ends& ends = row.ends[column];
+      const Feed& feed = row.feeds[column];
+      double start = row.clock;
+      if (feed.ends != nullptr) {
+        if (ends.size() >= feed.ends->size()) break;
+        start = std::max(start, (*feed.ends)[ends.size()] + feed.latency);
+      }
+      row.clock = start + ticks_[column];
+      ends.push_back(row.clock);
+      starts.push_back(start);
+    }
+    return row.next > first;
+  }
+
+  std::array<double, kSymbols> ticks_{};
+  std::vector<Row> rows_;
   StripTimes times_;
 };
 
@@ -176,32 +208,42 @@ class HoleFiller {
   }
 
  private:
-  /// Looks right along the rank; only the first of each symbol may come.
+  /// The next of each symbol to the right, nearest first; the first that may comes.
   void fill(int rank, std::size_t column) {
     Strip& strip = strips_[static_cast<std::size_t>(rank)];
-    std::array<bool, kSymbols> met{};
-    int left = kSymbols, now = live_[static_cast<std::size_t>(rank)], most = now;
-    for (std::size_t from = column + 1; from < strip.size() && left > 0; ++from) {
-      const Symbol symbol = strip[from];
-      if (symbol == kBlank) continue;
-      if (auto& first = met[static_cast<std::size_t>(symbol)]; !first) {
-        first = true;
-        --left;
-        if (may_move(rank, symbol, static_cast<int>(column), most)) {
-          const int index = seen_[static_cast<std::size_t>(rank)][static_cast<std::size_t>(symbol)];
-          columns_.set(rank, symbol, index, static_cast<int>(column));
-          std::swap(strip[column], strip[from]);
-          return;
-        }
-      }
-      most = std::max(most, now += held(symbol));
+    int now = live_[static_cast<std::size_t>(rank)], most = now;
+    std::size_t cell = column + 1;  // first one not counted in `now`
+    for (const auto& [place, symbol] : next_of_each(rank)) {
+      if (place == Columns::kNone) return;
+      if (!has_data(rank, symbol, static_cast<int>(column))) continue;
+      const auto from = static_cast<std::size_t>(place);
+      for (; is_forward(symbol) && cell < from; ++cell)
+        most = std::max(most, now += held(strip[cell]));
+      if (is_forward(symbol) && most >= cap_) continue;
+      columns_.set(rank, symbol, seen(rank, symbol), static_cast<int>(column));
+      std::swap(strip[column], strip[from]);
+      return;
     }
   }
 
-  [[nodiscard]] bool may_move(int rank, Symbol symbol, int column, int most) const {
-    if (is_forward(symbol) && most >= cap_) return false;
-    const int index = seen_[static_cast<std::size_t>(rank)][static_cast<std::size_t>(symbol)];
-    return columns_.needed(rank, symbol, index) < column;
+  using Next = std::pair<int, Symbol>;  // column, symbol
+
+  [[nodiscard]] std::array<Next, kSymbols> next_of_each(int rank) const {
+    std::array<Next, kSymbols> next;
+    for (std::size_t i = 0; i < kSymbols; ++i) {
+      const auto symbol = static_cast<Symbol>(i);
+      next[i] = {columns_.at(rank, symbol, seen(rank, symbol)), symbol};
+    }
+    std::sort(next.begin(), next.end());
+    return next;
+  }
+
+  [[nodiscard]] int seen(int rank, Symbol symbol) const {
+    return seen_[static_cast<std::size_t>(rank)][static_cast<std::size_t>(symbol)];
+  }
+
+  [[nodiscard]] bool has_data(int rank, Symbol symbol, int column) const {
+    return columns_.needed(rank, symbol, seen(rank, symbol)) < column;
   }
 
   std::vector<Strip>& strips_;

@@ -80,7 +80,10 @@ void for_each_block(int ranks, const std::function<Verdict(const VBlock&)>& visi
         // With equal shifts every split between near and far is the same block.
         for (int near_ranks = 1; near_ranks <= (near == far ? 1 : ranks - 1); ++near_ranks) {
           const auto block = shifted_block(ranks, first, near, far, near_ranks);
-          if (block && visit(*block) == Verdict::TooMuchMemory) break;
+          if (!block) continue;
+          const Verdict verdict = visit(*block);
+          if (verdict == Verdict::Best) return;
+          if (verdict == Verdict::TooMuchMemory) break;
         }
 }
 

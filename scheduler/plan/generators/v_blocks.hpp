@@ -25,10 +25,10 @@ using VBlock = std::vector<Residues>;
     int ranks, const std::array<int, 4>& first, int near, int far, int near_ranks);
 
 /// What the visitor of the enumeration makes of a block.
-enum class Verdict : std::uint8_t { GoOn, TooMuchMemory };
+enum class Verdict : std::uint8_t { GoOn, TooMuchMemory, Best };
 
 /// Visits all shifted blocks; after TooMuchMemory the same shifts are not tried with a larger
-/// `near_ranks`, which would hold more.
+/// `near_ranks`, which would hold more; after Best nothing is tried.
 void for_each_block(int ranks, const std::function<Verdict(const VBlock&)>& visit);
 
 /// Writes a symbol at column `first` and every period after it.

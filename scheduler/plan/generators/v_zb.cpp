@@ -224,6 +224,9 @@ Program v_zb(const ScheduleOptions& options) {
   const BlockBuilder builder(options, cap);
   std::vector<Strip> best;
   double best_span = std::numeric_limits<double>::infinity();
+  // No rank is done before its work, up to rounding.
+  const double work = costs.forward + costs.input + costs.weight;
+  const double least_span = 2 * options.micro_batches * work * (1 + 1e-12);
   for_each_block(options.ranks, [&](const VBlock& block) {
     std::vector<Strip> strips;
     const Verdict verdict = builder.build(block, strips);
@@ -233,7 +236,7 @@ Program v_zb(const ScheduleOptions& options) {
       best_span = times.span;
       best = std::move(strips);
     }
-    return verdict;
+    return best_span <= least_span ? Verdict::Best : verdict;
   });
   require(!best.empty(),
           "no building block with " + named("ranks") + " " + std::to_string(options.ranks) +
