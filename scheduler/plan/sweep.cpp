@@ -9,6 +9,7 @@
 #include <thread>
 
 #include "millrace/core/error.hpp"
+#include "millrace/core/sentence.hpp"
 #include "millrace/scheduler/plan/generators.hpp"
 #include "millrace/scheduler/plan/simulate.hpp"
 #include "millrace/scheduler/plan/verify.hpp"
@@ -55,7 +56,8 @@ ScheduleOptions options_of(const SweepPoint& point) {
   options.micro_batches = point.micro_batches;
   if (point.chunks > 0) options.chunks = point.chunks;
   if (point.slices > 0) options.slices = point.slices;
-  if (find_schedule(point.schedule).limited) options.memory_limit = point.memory_limit;
+  if (find_schedule(point.schedule).takes("memory_limit"))
+    options.memory_limit = point.memory_limit;
   options.forward = costs.forward;
   options.input = costs.input;
   options.weight = costs.weight;
@@ -89,23 +91,19 @@ SweepFigures figures_of(const Program& program, const SweepPoint& point) {
 }
 
 void require_counts(const char* name, const std::vector<int>& counts, bool may_be_empty) {
-  require(may_be_empty || !counts.empty(), std::string("a sweep needs at least one ") + name);
+  require(may_be_empty || !counts.empty(), "a sweep needs at least one value of " + named(name));
   for (const int count : counts)
     require(count >= 1,
-            std::string("a sweep's ") + name + " is " + std::to_string(count) +
-                "; expected at least 1");
+            "a sweep's " + named(name) + " is " + std::to_string(count) + "; expected at least 1");
 }
 
-void require_taken(const SweepSpace& space,
-                   const char* name,
-                   const std::vector<int>& counts,
-                   bool ScheduleEntry::*takes) {
+void require_taken(const SweepSpace& space, const char* parameter, const std::vector<int>& counts) {
   require(counts.empty() || std::any_of(space.schedules.begin(),
                                         space.schedules.end(),
                                         [&](const std::string& schedule) {
-                                          return find_schedule(schedule).*takes;
+                                          return find_schedule(schedule).takes(parameter);
                                         }),
-          std::string(name) + " was given, but none of the schedules takes it");
+          named(parameter) + " was given, but none of the schedules takes it");
 }
 
 double limit_of(const SweepLimit& limit, int ranks, const SweepCosts& costs) {
@@ -173,19 +171,19 @@ std::vector<SweepPoint> sweep_points(const SweepSpace& space) {
   require(!space.schedules.empty(), "a sweep needs at least one schedule");
   require(!space.costs.empty() && !space.limits.empty(),
           "a sweep needs at least one set of costs and one memory limit (or none at all)");
-  require_counts("p", space.ranks, false);
-  require_counts("m", space.micro_batches, false);
-  require_counts("v", space.chunks, true);
-  require_counts("q", space.slices, true);
-  require_taken(space, "v", space.chunks, &ScheduleEntry::chunked);
-  require_taken(space, "q", space.slices, &ScheduleEntry::sliced);
+  require_counts("ranks", space.ranks, false);
+  require_counts("micro_batches", space.micro_batches, false);
+  require_counts("chunks", space.chunks, true);
+  require_counts("slices", space.slices, true);
+  require_taken(space, "chunks", space.chunks);
+  require_taken(space, "slices", space.slices);
   std::vector<SweepPoint> points;
   for (const std::string& schedule : space.schedules) {
     const ScheduleEntry& entry = find_schedule(schedule);
     for (const int ranks : space.ranks)
       for (const int micro_batches : space.micro_batches)
-        for (const int chunks : counts_for(entry.chunked, space.chunks))
-          for (const int slices : counts_for(entry.sliced, space.slices))
+        for (const int chunks : counts_for(entry.takes("chunks"), space.chunks))
+          for (const int slices : counts_for(entry.takes("slices"), space.slices))
             add_points({schedule, ranks, micro_batches, chunks, slices}, space, points);
   }
   return points;

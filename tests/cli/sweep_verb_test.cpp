@@ -50,7 +50,7 @@ TEST_F(SweepVerb, RefusesBadInputInOneSentence) {
       {"1f1b -m 1,x", "-m is 'x'; expected a whole number from 1"},
       {"1f1b --times 1:1", "--times has '1:1'; expected F:I:W, such as 1:1:1"},
       {"1f1b --memory-limit 2q", "--memory-limit is '2q'"},
-      {"1f1b -v 2", "v was given, but none of the schedules takes it"},
+      {"1f1b -v 2", "-v was given, but none of the schedules takes it"},
       {"1f1b --out /nowhere/t.csv", "--out /nowhere/t.csv cannot be written"},
   };
   for (const auto& [arguments, sentence] : cases) {
