@@ -172,7 +172,8 @@ void add_launch(CLI::App& app) {
   verb->allow_extras();  // refuse_surplus knows better what to say of them
   verb->callback([verb, flags] {
     refuse_surplus(*verb, *flags);
-    flags->command = renamed(flags->command.front(), std::move(flags->command));
+    const std::string work = flags->command.front();
+    flags->command = renamed(work, std::move(flags->command));
     if (const int code = launch(*flags); code != 0) throw ExitCode{code};
   });
 }
