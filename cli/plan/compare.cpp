@@ -161,14 +161,15 @@ void compare_schedules(const std::string& list, const PlanOptions& options) {
                 std::to_string(subjects.size()));
     add_schedule(result, subjects[i], untaken[i], options);
   }
-  const std::string svg = options.svg ? draw_svg(result.panels) : "";
+  std::vector<OutputFile> files;
+  if (options.csv) files.push_back({"--csv", *options.csv, result.csv});
+  if (options.svg) files.push_back({"--svg", *options.svg, draw_svg(result.panels)});
   progress.end();
-  if (options.csv) write_file("--csv", *options.csv, result.csv);
-  if (options.svg) write_file("--svg", *options.svg, svg);
   if (options.json)
     std::cout << result.all.dump() << '\n';
   else if (!prints_file(options))
     std::cout << table(result.rows) << (result.notes.empty() ? "" : "\n") << result.notes;
+  write_files(files);
 }
 
 void run(const std::vector<std::string>& subjects, const PlanOptions& options) {

@@ -60,8 +60,8 @@ void run(const ImportArguments& arguments) {
   const CostFile file = costs.costs();
   const std::string text = write_costs(file);
   progress.end();
-  write_file("--out", arguments.out, text);
   print(costs.seen(), file);
+  write_files({{"--out", arguments.out, text}});
 }
 
 void add_patterns(CLI::App& verb, TracePatterns& patterns) {

@@ -73,9 +73,13 @@ void run(bool json, const std::optional<std::string>& html) {
   const bool printed = html && (html->empty() || *html == "-");
   require(!printed || !json,
           "--json and --html would both go to standard output; give --html a file");
-  if (html) write_file("--html", *html, draw_gallery());
-  if (json) return print_json();
-  if (!html) print_table();
+  std::vector<OutputFile> files;
+  if (html) files.push_back({"--html", *html, draw_gallery()});
+  if (json)
+    print_json();
+  else if (!html)
+    print_table();
+  write_files(files);
 }
 
 }  // namespace

@@ -71,6 +71,9 @@ void print_json(const std::vector<int>& boundaries, const CostFile& cut) {
 }
 
 void run(const SplitArguments& arguments) {
+  const bool printed = arguments.out && (arguments.out->empty() || *arguments.out == "-");
+  require(!printed || !arguments.json,
+          "--json and --out would both go to standard output; give --out a file");
   if (arguments.out) require_writable("--out", *arguments.out);
   const ParsedCosts read = read_costs(read_file("the profile", arguments.profile));
   if (!read.costs) throw DataError(arguments.profile + ":" + to_string(read.diagnostics.front()));
@@ -78,10 +81,13 @@ void run(const SplitArguments& arguments) {
   const std::vector<int> boundaries =
       balanced_boundaries(stage_times(layers.cost), arguments.ranks * arguments.chunks);
   const CostFile cut = merged_stages(layers, boundaries, arguments.ranks);
-  if (arguments.out) write_file("--out", *arguments.out, write_costs(cut));
-  if (arguments.out && (arguments.out->empty() || *arguments.out == "-")) return;
-  if (arguments.json) return print_json(boundaries, cut);
-  print(layers, boundaries, cut);
+  std::vector<OutputFile> files;
+  if (arguments.out) files.push_back({"--out", *arguments.out, write_costs(cut)});
+  if (arguments.json)
+    print_json(boundaries, cut);
+  else if (!printed)
+    print(layers, boundaries, cut);
+  write_files(files);
 }
 
 void add_count(CLI::App& verb, const char* name, int& count, const char* what) {

@@ -137,10 +137,10 @@ void run(const SweepArguments& arguments) {
     text.clear();
   });
   if (progress) progress->end();
-  write_file("--out", arguments.out.value_or("-"), text);
   if (meaningless > 0)
     std::cerr << "millrace: " << meaningless << " of " << rows
               << " combinations have no meaning; the column reason says why\n";
+  write_files({{"--out", arguments.out.value_or("-"), text}});
 }
 
 void add_counts(CLI::App& verb, const char* name, std::vector<int>& counts, const char* what) {
