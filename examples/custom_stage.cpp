@@ -20,7 +20,7 @@ class Multiply final : public StageBody {
   }
 
   TensorList forward(const PassContext& context, TensorList inputs) override {
-    Kept& kept = kept_[context.micro_batch];
+    Kept& kept = kept_[context.unit()];
     kept.input = std::move(inputs[0]);
     Tensor output = scaled(kept.input, weight_.value.as<float>()[0]);
     if (!last_) return TensorList(std::move(output));
@@ -37,13 +37,13 @@ class Multiply final : public StageBody {
   }
 
   TensorList backward_input(const PassContext& context, TensorList gradients) override {
-    Kept& kept = kept_[context.micro_batch];
+    Kept& kept = kept_[context.unit()];
     if (!last_) kept.output_gradient = std::move(gradients[0]);
     return TensorList(scaled(kept.output_gradient, weight_.value.as<float>()[0]));
   }
 
   void backward_weight(const PassContext& context) override {
-    const Kept kept = std::move(kept_.extract(context.micro_batch).mapped());
+    const Kept kept = std::move(kept_.extract(context.unit()).mapped());
     const auto input = kept.input.as<float>();
     const auto gradient = kept.output_gradient.as<float>();
     for (std::size_t i = 0; i < input.size(); ++i)
@@ -67,7 +67,7 @@ class Multiply final : public StageBody {
 
   bool last_;
   Parameter weight_;
-  std::map<MicroBatch, Kept> kept_;
+  std::map<Unit, Kept> kept_;
 };
 
 /// Four micro-batches of three samples: x = 0.1, 0.2, ... and y = 6 x.

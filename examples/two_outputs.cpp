@@ -35,17 +35,17 @@ class Fork final : public StageBody {
   TensorList forward(const PassContext& context, TensorList inputs) override {
     TensorList outputs(scaled(inputs[0], a_.value.as<float>()[0]));
     outputs.push_back(inputs[0].clone());
-    kept_[context.micro_batch].input = std::move(inputs[0]);
+    kept_[context.unit()].input = std::move(inputs[0]);
     return outputs;
   }
 
   TensorList backward_input(const PassContext& context, TensorList gradients) override {
-    kept_[context.micro_batch].gradient = std::move(gradients[0]);
+    kept_[context.unit()].gradient = std::move(gradients[0]);
     return {};  // the first stage has nobody to give a gradient to
   }
 
   void backward_weight(const PassContext& context) override {
-    const Kept kept = std::move(kept_.extract(context.micro_batch).mapped());
+    const Kept kept = std::move(kept_.extract(context.unit()).mapped());
     a_.gradient.as<float>()[0] += dot(kept.input, kept.gradient);
   }
 
@@ -58,14 +58,14 @@ class Fork final : public StageBody {
   };
 
   Parameter a_ = scalar("a", 1);
-  std::map<MicroBatch, Kept> kept_;
+  std::map<Unit, Kept> kept_;
 };
 
 /// (h, x) -> the loss sum (b h + x - target)^2 / 2.
 class Join final : public StageBody {
  public:
   TensorList forward(const PassContext& context, TensorList inputs) override {
-    Kept& kept = kept_[context.micro_batch];
+    Kept& kept = kept_[context.unit()];
     kept.hidden = std::move(inputs[0]);
     kept.error = scaled(kept.hidden, b_.value.as<float>()[0]);
     const auto target = (*context.targets)[0].as<float>();
@@ -80,13 +80,13 @@ class Join final : public StageBody {
   }
 
   TensorList backward_input(const PassContext& context, TensorList) override {
-    TensorList gradients(scaled(kept_[context.micro_batch].error, b_.value.as<float>()[0]));
+    TensorList gradients(scaled(kept_[context.unit()].error, b_.value.as<float>()[0]));
     gradients.push_back(Tensor());  // none for x
     return gradients;
   }
 
   void backward_weight(const PassContext& context) override {
-    const Kept kept = std::move(kept_.extract(context.micro_batch).mapped());
+    const Kept kept = std::move(kept_.extract(context.unit()).mapped());
     b_.gradient.as<float>()[0] += dot(kept.hidden, kept.error);
   }
 
@@ -99,7 +99,7 @@ class Join final : public StageBody {
   };
 
   Parameter b_ = scalar("b", 2);
-  std::map<MicroBatch, Kept> kept_;
+  std::map<Unit, Kept> kept_;
 };
 
 /// Four micro-batches of three samples: x = 0.1, 0.2, ... and y = 7 x.

@@ -39,18 +39,18 @@ class Scale final : public StageBody {
         error *= static_cast<float>(context.loss_scale);
       }
     }
-    if (context.training) kept_[context.micro_batch] = std::move(kept);
+    if (context.training) kept_[context.unit()] = std::move(kept);
     return last_ && context.training ? TensorList() : TensorList(std::move(output));
   }
 
   TensorList backward_input(const PassContext& context, TensorList gradients) override {
-    Kept& kept = kept_[context.micro_batch];
+    Kept& kept = kept_[context.unit()];
     if (!last_) kept.error = std::move(gradients[0]);
     return TensorList(scaled(kept.error));
   }
 
   void backward_weight(const PassContext& context) override {
-    const Kept kept = std::move(kept_.extract(context.micro_batch).mapped());
+    const Kept kept = std::move(kept_.extract(context.unit()).mapped());
     for (std::size_t i = 0; i < kept.input.as<float>().size(); ++i)
       weight_.gradient.as<float>()[0] += kept.input.as<float>()[i] * kept.error.as<float>()[i];
   }
@@ -71,7 +71,7 @@ class Scale final : public StageBody {
 
   bool last_;
   Parameter weight_;
-  std::map<MicroBatch, Kept> kept_;
+  std::map<Unit, Kept> kept_;
 };
 
 /// Four micro-batches of two numbers: x and y = 6 x.

@@ -39,7 +39,7 @@ class Multiply final : public StageBody {
 
   TensorList forward(const PassContext& context, TensorList inputs) override {
     Tensor output = scaled(inputs[0]);
-    Kept& kept = kept_[context.micro_batch];
+    Kept& kept = kept_[context.unit()];
     kept.input = std::move(inputs[0]);
     if (!last_) return TensorList(std::move(output));
     const auto target = (*context.targets)[0].as<float>();
@@ -55,13 +55,13 @@ class Multiply final : public StageBody {
   }
 
   TensorList backward_input(const PassContext& context, TensorList gradients) override {
-    Kept& kept = kept_[context.micro_batch];
+    Kept& kept = kept_[context.unit()];
     if (!last_) kept.gradient = std::move(gradients[0]);
     return TensorList(scaled(kept.gradient));
   }
 
   void backward_weight(const PassContext& context) override {
-    const Kept kept = std::move(kept_.extract(context.micro_batch).mapped());
+    const Kept kept = std::move(kept_.extract(context.unit()).mapped());
     for (std::size_t i = 0; i < kept.input.as<float>().size(); ++i)
       weight_.gradient.as<float>()[0] += kept.input.as<float>()[i] * kept.gradient.as<float>()[i];
   }
@@ -82,7 +82,7 @@ class Multiply final : public StageBody {
 
   bool last_;
   Parameter weight_;
-  std::map<MicroBatch, Kept> kept_;
+  std::map<Unit, Kept> kept_;
 };
 
 /// Micro-batches that lie in the engine's memory, too: x = 1, 2 and y = 6 x, two samples each.

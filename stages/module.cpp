@@ -119,6 +119,7 @@ TensorList StageModule::forward(const PassContext& context, TensorList inputs) {
   Tensor output = run_layers(layers_context, std::move(input), unit);
   if (context.recompute_later)
     for (Stash& stash : unit.layers) stash.drop();
+  unit.rows = output.rows();
   unit.state = context.recompute_later ? State::InputKept : State::Forwarded;
   if (settings_.loss == nullptr) return TensorList(std::move(output));
   unit.loss_gradient = add_loss(context, output);
@@ -135,8 +136,13 @@ void StageModule::recompute(const PassContext& context) {
 Tensor StageModule::first_gradient(const PassContext& context,
                                    UnitStash& unit,
                                    TensorList gradients) const {
-  if (settings_.loss == nullptr)
-    return aligned(context, only(std::move(gradients), "output gradient"));
+  if (settings_.loss == nullptr) {
+    Tensor gradient = aligned(context, only(std::move(gradients), "output gradient"));
+    if (gradient && gradient.rows() != unit.rows)
+      throw InvalidArgument("the output gradient must have a row for each of the output's " +
+                            std::to_string(unit.rows) + ", got " + std::to_string(gradient.rows()));
+    return gradient;
+  }
   require(gradients.empty(), "the last stage makes its own gradient and takes none");
   return uncount(context, unit.loss_gradient);
 }

@@ -74,7 +74,7 @@ LossSum measure_rows(const PassContext& context,
     const std::size_t target = class_of(targets[i], i, columns);
     T* out = detail::values<T>(gradient) + i * columns;
     const T total = row.exponentials(out);
-    sum += {row.loss(total, target), 1, row.best() == target ? 1 : 0};
+    sum += {row.loss(total, target), 1, row.best() == target ? 1 : 0, 1};
     if (context.training) to_gradient(out, classes, total, target, context.loss_scale);
   }
   return sum;

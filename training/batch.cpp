@@ -1,6 +1,7 @@
 // Gathering rows into the micro-batches of a mini-batch.
 #include "millrace/training/batch.hpp"
 
+#include <algorithm>
 #include <cstring>
 #include <numeric>
 #include <string>
@@ -10,17 +11,25 @@
 namespace millrace {
 namespace {
 
-/// Makes `tensor` hold at least `rows` rows like those of `source`.
+bool has_rows_like(const Tensor& tensor, const Tensor& source) {
+  return tensor && tensor.dtype() == source.dtype() &&
+         std::equal(tensor.dims().begin() + 1,
+                    tensor.dims().end(),
+                    source.dims().begin() + 1,
+                    source.dims().end());
+}
+
+/// Makes `tensor` hold at least `rows` rows like those of `source`, or nothing if that is nothing.
 void make_room(Tensor& tensor, const Tensor& source, std::int64_t rows) {
-  if (tensor && tensor.dtype() == source.dtype() && tensor.rows() >= rows &&
-      tensor.columns() == source.columns() && tensor.dims().size() == source.dims().size())
-    return;
+  if (!source) tensor = Tensor();
+  if (!source || (has_rows_like(tensor, source) && tensor.rows() >= rows)) return;
   Dims dims = source.dims();
   *dims.begin() = std::max<std::int64_t>(rows, 1);
   tensor = Tensor(source.dtype(), dims);
 }
 
 void copy_rows(Tensor& to, const Tensor& from, std::span<const std::int32_t> rows) {
+  if (rows.empty() || !from) return;
   const std::size_t row_bytes = from.bytes() / static_cast<std::size_t>(from.rows());
   auto* target = static_cast<std::byte*>(to.data());
   const auto* source = static_cast<const std::byte*>(from.data());
@@ -53,6 +62,10 @@ void Batch::fill(const Dataset& data, std::span<const std::int32_t> rows, int mi
     require(row >= 0 && row < data.size(),
             "row " + std::to_string(row) + " of " + data.name + " is outside 0.." +
                 std::to_string(data.size() - 1));
+  require(!data.targets || data.targets.rows() == data.size(), [&] {
+    return data.name + " has " + std::to_string(data.size()) + " samples, but targets for " +
+           std::to_string(data.targets.rows());
+  });
   parts_.resize(sizes.size());
   samples_ = static_cast<std::int64_t>(rows.size());
   std::int64_t first = 0;
@@ -86,7 +99,7 @@ TensorList Batch::inputs(const Unit& unit) {
 
 TensorList Batch::targets(const Unit& unit) {
   Part& wanted = part(unit);
-  return TensorList(wanted.targets.borrow_rows(0, wanted.count));
+  return wanted.targets ? TensorList(wanted.targets.borrow_rows(0, wanted.count)) : TensorList();
 }
 
 std::int64_t Batch::first_sample(const Unit& unit) const {

@@ -25,10 +25,12 @@ std::vector<std::int32_t> permutation(std::int64_t n, const RandomKey& key) {
 }
 
 Tensor gather(const Tensor& all, const std::vector<std::int32_t>& rows) {
+  if (!all) return {};
   Dims dims = all.dims();
   *dims.begin() = static_cast<std::int64_t>(rows.size());
   Tensor part(all.dtype(), dims);
-  const std::size_t row_bytes = all.bytes() / static_cast<std::size_t>(all.rows());
+  if (rows.empty()) return part;
+  const std::size_t row_bytes = part.bytes() / rows.size();
   auto* to = static_cast<std::byte*>(part.data());
   const auto* from = static_cast<const std::byte*>(all.data());
   for (const std::int32_t row : rows) {

@@ -19,27 +19,58 @@ double way_done(const LearningRate& rate, std::int64_t update) {
   return std::clamp(share, 0.0, 1.0);
 }
 
+double own_rate(const LearningRate& curve, std::int64_t update) {
+  const double rate = curve.function(update);
+  require(rate >= 0 && std::isfinite(rate), [&] {
+    return "the learning rate's function gave " + std::to_string(rate) + " for update " +
+           std::to_string(update) + "; it must be finite and at least 0";
+  });
+  return rate;
+}
+
+/// The curve behind the warm-up.
+double after_warm_up(const LearningRate& rate, std::int64_t update) {
+  if (rate.function) return own_rate(rate, update);
+  const double floor = rate.floor;
+  switch (rate.kind) {
+    case LearningRateKind::Linear:
+      return rate.base * (1 - (1 - floor) * way_done(rate, update));
+    case LearningRateKind::Cosine:
+      return rate.base *
+             (floor + (1 - floor) * (1 + std::cos(std::numbers::pi * way_done(rate, update))) / 2);
+    case LearningRateKind::Constant:
+      break;
+  }
+  return rate.base;
+}
+
 }  // namespace
 
-double LearningRate::at(std::int64_t update) const {
+bool LearningRate::needs_total() const {
+  return kind != LearningRateKind::Constant && !function && total_updates == 0;
+}
+
+void LearningRate::check() const {
   require(base >= 0 && std::isfinite(base),
           "learning rate must be at least 0, got " + std::to_string(base));
   require(floor >= 0 && floor <= 1,
           "learning-rate floor must be between 0 and 1, got " + std::to_string(floor));
   require(warm_up >= 0, "warm-up must be at least 0 updates, got " + std::to_string(warm_up));
-  if (update < warm_up)
-    return base * static_cast<double>(update + 1) / static_cast<double>(warm_up);
+  require(
+      total_updates >= 0,
+      "the learning rate's total_updates must be at least 0, got " + std::to_string(total_updates));
+}
 
-  switch (kind) {
-    case LearningRateKind::Constant:
-      return base;
-    case LearningRateKind::Linear:
-      return base * (1 - (1 - floor) * way_done(*this, update));
-    case LearningRateKind::Cosine:
-      return base *
-             (floor + (1 - floor) * (1 + std::cos(std::numbers::pi * way_done(*this, update))) / 2);
-  }
-  return base;
+double LearningRate::at(std::int64_t update) const {
+  check();
+  require(!needs_total(), [&] {
+    return "a " + std::string(name_of(kind)) +
+           " learning rate falls until total_updates, which is 0: say how many updates there will "
+           "be (fit() counts its own), or take a constant one";
+  });
+  if (update >= warm_up) return after_warm_up(*this, update);
+  const double largest = function ? own_rate(*this, update) : base;
+  return largest * static_cast<double>(update + 1) / static_cast<double>(warm_up);
 }
 
 std::string_view name_of(LearningRateKind kind) {

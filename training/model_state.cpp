@@ -4,8 +4,10 @@
 #include <algorithm>
 #include <map>
 
+#include "millrace/core/edit_distance.hpp"
 #include "millrace/core/error.hpp"
 #include "millrace/training/weights_hash.hpp"
+#include "training/name_pattern.hpp"
 
 namespace millrace {
 namespace {
@@ -29,10 +31,14 @@ ModelState::ModelState(const Shape& shape,
                        const Optimizer& optimizer,
                        const std::vector<std::vector<std::string>>& tied,
                        Team& team)
-    : optimizer_(&optimizer), team_(&team), of_rank_(static_cast<std::size_t>(shape.ranks)) {
+    : optimizer_(&optimizer),
+      team_(&team),
+      of_rank_(static_cast<std::size_t>(shape.ranks)),
+      groups_(tied) {
   for (const HostedStage& hosted : stages)
     add_stage(shape.rank(hosted.replica, hosted.stage), hosted);
   number_globally();
+  choose_speakers();
   tie(tied);
 }
 
@@ -83,7 +89,10 @@ void ModelState::number_globally() {
       require(numbers.emplace(name, 0).second,
               "two parameters are called '" + name + "'; names must be global and unique");
   std::size_t next = 0;
-  for (auto& [name, number] : numbers) number = next++;
+  for (auto& [name, number] : numbers) {
+    number = next++;
+    names_.push_back(name);
+  }
   sums_.resize(numbers.size());
   for (auto& rank : of_rank_)
     for (Held& held : rank) {
@@ -95,11 +104,63 @@ void ModelState::number_globally() {
     }
 }
 
+/// The first copy where it is hosted here, else another.
+void ModelState::choose_speakers() {
+  std::vector<Parameter*> speaker(names_.size(), nullptr);
+  for (const bool first : {true, false})
+    for (const auto& rank : of_rank_)
+      for (const Held& held : rank) {
+        if (held.first_copy != first) continue;
+        Parameter*& place = speaker[held.number];
+        if (place == nullptr)
+          place = held.parameter;
+        else
+          others_.emplace_back(held.parameter, place);
+      }
+  for (Parameter* parameter : speaker)
+    if (parameter != nullptr) hosted_.push_back(parameter);
+}
+
+void ModelState::visit_gradients(const std::function<void(std::span<Parameter* const>)>& visit) {
+  visit(hosted_);
+  for (const auto& [copy, speaker] : others_) {
+    const std::span<const float> gradient = speaker->gradient.as<float>();
+    std::copy(gradient.begin(), gradient.end(), copy->gradient.as<float>().begin());
+  }
+}
+
+/// All that the pattern means, of all members, with their tied partners.
+std::set<std::string> ModelState::names_of(std::string_view pattern) const {
+  std::set<std::string> meant;
+  for (const std::string& name : names_)
+    if (matches(pattern, name)) meant.insert(name);
+  for (const auto& group : groups_)
+    if (std::ranges::any_of(group, [&](const std::string& name) { return meant.contains(name); }))
+      meant.insert(group.begin(), group.end());
+  return meant;
+}
+
+void ModelState::freeze(std::string_view pattern, bool frozen) {
+  const std::set<std::string> meant = names_of(pattern);
+  require(!meant.empty(), [&] {
+    const auto nearest = std::ranges::min_element(
+        names_, {}, [&](const std::string& name) { return edit_distance(pattern, name); });
+    return "no parameter is called '" + std::string(pattern) + "'" +
+           (nearest == names_.end()
+                ? std::string()
+                : "; the nearest of " + std::to_string(names_.size()) + " is '" + *nearest + "'");
+  });
+  for (auto& rank : of_rank_)
+    for (Held& held : rank)
+      if (meant.contains(held.parameter->name)) held.parameter->frozen = frozen;
+}
+
 GradientNorm ModelState::norm(Executor& executor, std::optional<double> limit) {
   std::fill(sums_.begin(), sums_.end(), 0.0);
   executor.for_each_rank([&](Rank rank) {
     for (const Held& held : of_rank_[rank.index()])
-      if (held.in_norm) sums_[held.number] = sum_of_squares(held.parameter->gradient.as<float>());
+      if (held.in_norm && !held.parameter->frozen)
+        sums_[held.number] = sum_of_squares(held.parameter->gradient.as<float>());
   });
   team_->sum(sums_, Topic::GradientNorm);
   return gradient_norm(sums_, limit);
@@ -108,7 +169,8 @@ GradientNorm ModelState::norm(Executor& executor, std::optional<double> limit) {
 void ModelState::move(const Optimizer& optimizer, Held& held, UpdateSettings settings) {
   settings.decays = held.parameter->decays;
   const std::span<float> gradient = held.parameter->gradient.as<float>();
-  optimizer.update(settings, held.parameter->value.as<float>(), gradient, held.state);
+  if (!held.parameter->frozen)
+    optimizer.update(settings, held.parameter->value.as<float>(), gradient, held.state);
   std::fill(gradient.begin(), gradient.end(), 0.0F);
 }
 

@@ -4,22 +4,18 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
-#include <numeric>
 #include <string>
 #include <utility>
 
 #include "millrace/core/error.hpp"
 #include "millrace/stages/module.hpp"
-#include "training/model_state.hpp"
 #include "training/pipeline.hpp"
+#include "training/trainer_state.hpp"
 
 namespace millrace {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-
-/// Evaluations carry step numbers that no training step has, so that messages never meet.
-constexpr std::uint64_t kEvaluation = std::uint64_t{1} << 63U;
 
 double seconds_since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
@@ -40,70 +36,56 @@ void check(const TrainerOptions& options) {
               " epochs and " + std::to_string(options.steps) + " steps");
   require(options.steps >= 0,
           "the number of steps must be at least 0, got " + std::to_string(options.steps));
-  (void)options.learning_rate.at(0);  // throws when out of range
+  require(options.max_skipped >= 1,
+          "max_skipped must be at least 1 step, got " + std::to_string(options.max_skipped));
+  options.learning_rate.check();
 }
 
 }  // namespace
 
-struct Trainer::State {
-  State(TrainerParts given, const TrainerOptions& trainer_options)
-      : options(trainer_options),
-        optimizer(optimizer_of(options)),
-        parts(std::move(given)),
-        team(parts.team != nullptr ? *parts.team : alone),
-        shape(parts.executor->program().shape),
-        model(shape, parts.stages, *optimizer, options.tied, team) {
-    check(options);
-    for (const HostedStage& hosted : parts.stages)
-      if (hosted.stage.value == shape.stages() - 1)
-        if (const auto* module = dynamic_cast<const StageModule*>(hosted.body))
-          loss = module->loss();
-    model.zero_gradients();
-  }
+Trainer::State::State(TrainerParts given, const TrainerOptions& trainer_options)
+    : options(trainer_options),
+      optimizer(optimizer_of(options)),
+      parts(std::move(given)),
+      team(parts.team != nullptr ? *parts.team : alone),
+      shape(parts.executor->program().shape),
+      model(shape, parts.stages, *optimizer, options.tied, team) {
+  check(options);
+  for (const HostedStage& hosted : parts.stages)
+    if (hosted.stage.value == shape.stages() - 1)
+      if (const auto* module = dynamic_cast<const StageModule*>(hosted.body)) loss = module->loss();
+  for (const std::string& pattern : options.frozen) model.freeze(pattern, true);
+  model.zero_gradients();
+}
 
-  [[nodiscard]] bool hosts_loss() const {
-    return std::any_of(parts.stages.begin(), parts.stages.end(), [&](const HostedStage& hosted) {
-      return hosted.stage.value == shape.stages() - 1;
-    });
-  }
-
-  double weight_of(Batch& batch) const;
-  void agree(StepResult& result, double& declared) const;
-  StepReport step(StepData& data, double total_weight);
-  void run(StepReport& report, StepData& data, double total_weight);
-  void update(StepReport& report);
-
-  LocalTeam alone;
-  TrainerOptions options;
-  std::shared_ptr<const Optimizer> optimizer;
-  TrainerParts parts;
-  Team& team;
-  Shape shape;
-  ModelState model;
-  const Loss* loss = nullptr;  // of the last stage, when it is built in and hosted here
-  std::int64_t global_step = 0;
-  std::uint64_t batches = 0;      // mini-batches run, skipped ones included: names random numbers
-  std::uint64_t evaluations = 0;  // forward-only steps run
-};
+bool Trainer::State::hosts_loss() const {
+  return std::any_of(parts.stages.begin(), parts.stages.end(), [&](const HostedStage& hosted) {
+    return hosted.stage.value == shape.stages() - 1;
+  });
+}
 
 /// What the losses of this mini-batch will weigh in all.
 double Trainer::State::weight_of(Batch& batch) const {
   if (loss == nullptr) return static_cast<double>(batch.samples());
   double weight = 0;
+  require(!batch.targets({MicroBatch{0}, Slice{0}}).empty(),
+          "a mini-batch to learn from must have targets");
   for (int i = 0; i < batch.micro_batches(); ++i)
     weight += loss->weight(batch.targets({MicroBatch{i}, Slice{0}})[0]);
   return weight;
 }
 
-/// Makes loss, peaks and the declared weight known to every member, in one collective.
+/// Makes loss, samples, peaks and the declared weight known to every member, in one collective.
 void Trainer::State::agree(StepResult& result, double& declared) const {
   if (team.members() == 1) return;
   // A last stage with copies lives on several ranks, and each of them declares the same weight.
-  std::vector<double> values{hosts_loss() ? declared : 0.0, hosts_loss() ? 1.0 : 0.0};
+  std::vector<double> values{
+      hosts_loss() ? declared : 0.0, hosts_loss() ? 1.0 : 0.0, static_cast<double>(result.samples)};
   for (const LossSum& unit : result.unit_losses) {
     values.push_back(unit.sum);
     values.push_back(unit.weight);
     values.push_back(static_cast<double>(unit.correct));
+    values.push_back(static_cast<double>(unit.judged));
   }
   result.peak_stash_bytes.resize(static_cast<std::size_t>(shape.ranks));
   for (const std::size_t peak : result.peak_stash_bytes)
@@ -111,12 +93,16 @@ void Trainer::State::agree(StepResult& result, double& declared) const {
   team.sum(values, Topic::Loss);
 
   declared = values[0] / values[1];
-  auto value = values.begin() + 2;
+  result.samples = static_cast<std::int64_t>(values[2]);
+  auto value = values.begin() + 3;
   result.loss = LossSum();
   for (LossSum& unit : result.unit_losses) {
-    unit = {value[0], value[1], static_cast<std::int64_t>(value[2])};
+    unit = {value[0],
+            value[1],
+            static_cast<std::int64_t>(value[2]),
+            static_cast<std::int64_t>(value[3])};
     result.loss += unit;
-    value += 3;
+    value += 4;
   }
   for (std::size_t& peak : result.peak_stash_bytes) peak = static_cast<std::size_t>(*value++);
 }
@@ -135,21 +121,25 @@ void Trainer::State::run(StepReport& report, StepData& data, double total_weight
           "the step was scaled for a total weight of " + std::to_string(total_weight) +
               ", but its losses weighed " + std::to_string(result.loss.weight));
   report.loss = result.loss;
+  report.samples = result.samples;
   report.peak_stash_bytes = std::move(result.peak_stash_bytes);
 }
 
-/// Tied gradients added up, one norm, one verdict, one clip factor, one update of every stage.
+/// Tied gradients added up, the user's look at them, one norm, one verdict, one clip factor, one
+/// update of every stage.
 void Trainer::State::update(StepReport& report) {
   model.share_tied_gradients();
+  if (before_update != nullptr && *before_update) model.visit_gradients(*before_update);
   const GradientNorm norm = model.norm(*parts.executor, options.clip_norm);
   report.gradient_norm = norm.norm;
   report.clip_factor = norm.factor;
-  report.learning_rate = options.learning_rate.at(global_step);
   report.skipped = norm.overflow;
   if (norm.overflow) {
+    ++skipped_in_a_row;
     model.zero_gradients();
     return;
   }
+  skipped_in_a_row = 0;
   UpdateSettings settings;
   settings.number = global_step + 1;
   settings.learning_rate = report.learning_rate;
@@ -158,11 +148,12 @@ void Trainer::State::update(StepReport& report) {
   ++global_step;
 }
 
-StepReport Trainer::State::step(StepData& data, double total_weight) {
+StepReport Trainer::State::step(StepData& data, double total_weight, const Rates& rates) {
   require(total_weight > 0 && std::isfinite(total_weight),
           "the total weight of a step must be above 0, got " + std::to_string(total_weight));
   const auto start = Clock::now();
   StepReport report;
+  report.learning_rate = rates.at(global_step);
   try {
     run(report, data, total_weight);
     update(report);
@@ -175,8 +166,31 @@ StepReport Trainer::State::step(StepData& data, double total_weight) {
   return report;
 }
 
+StepReport Trainer::State::step(Batch& batch, const Rates& rates) {
+  require(batch.micro_batches() == shape.micro_batches,
+          "the program runs " + std::to_string(shape.micro_batches) +
+              " micro-batches, the mini-batch has " + std::to_string(batch.micro_batches()));
+  require(batch.samples() >= 1, "a mini-batch to learn from must have at least 1 sample, got 0");
+  StepReport report = step(batch, weight_of(batch), rates);
+  report.epoch = batch.epoch;
+  report.batch = batch.number;
+  return report;
+}
+
+/// Ends a training that only skips steps; another step would be the first of a new count.
+void Trainer::State::require_progress() {
+  if (skipped_in_a_row < options.max_skipped) return;
+  const std::int64_t skipped = std::exchange(skipped_in_a_row, 0);
+  throw Diverged("training diverged: the gradient was not finite in " + std::to_string(skipped) +
+                 (skipped == 1 ? " step" : " steps") + " in a row, each of them skipped, after " +
+                 std::to_string(global_step) + (global_step == 1 ? " update" : " updates") +
+                 "; max_skipped allows no more");
+}
+
 Trainer::Trainer(TrainerParts parts, const TrainerOptions& options)
-    : state_(std::make_unique<State>(std::move(parts), options)) {}
+    : state_(std::make_unique<State>(std::move(parts), options)) {
+  state_->before_update = &before_update;
+}
 
 Trainer::Trainer(const Program& program,
                  std::vector<std::unique_ptr<StageBody>> bodies,
@@ -192,23 +206,19 @@ Trainer::Trainer(const ModelSpec& model, const TrainerOptions& options)
 Trainer::~Trainer() = default;
 
 StepReport Trainer::step(StepData& data, double total_weight) {
-  return state_->step(data, total_weight);
+  StepReport report = state_->step(data, total_weight, state_->rates());
+  state_->require_progress();
+  return report;
 }
 
 StepReport Trainer::step(Batch& batch) {
-  require(batch.micro_batches() == state_->shape.micro_batches,
-          "the program runs " + std::to_string(state_->shape.micro_batches) +
-              " micro-batches, the mini-batch has " + std::to_string(batch.micro_batches()));
-  require(batch.samples() >= 1, "a mini-batch to learn from must have at least 1 sample, got 0");
-  StepReport report = state_->step(batch, state_->weight_of(batch));
-  report.epoch = batch.epoch;
-  report.batch = batch.number;
-  report.samples = batch.samples();
+  StepReport report = state_->step(batch, state_->rates());
+  state_->require_progress();
   return report;
 }
 
 FitReport Trainer::fit(const Dataset& data, const std::stop_token& stop) {
-  TrainerOptions& options = state_->options;
+  const TrainerOptions& options = state_->options;
   LoaderOptions loading;
   loading.batch_size = options.batch_size;
   loading.micro_batches = state_->shape.micro_batches;
@@ -217,7 +227,12 @@ FitReport Trainer::fit(const Dataset& data, const std::stop_token& stop) {
   Loader loader(data, loading);
   const std::int64_t per_epoch = loader.batches_per_epoch();
   const std::int64_t total = options.steps > 0 ? options.steps : options.epochs * per_epoch;
-  if (options.learning_rate.total_updates == 0) options.learning_rate.total_updates = total;
+  LearningRate curve = options.learning_rate;
+  Rates rates{&curve};
+  if (curve.needs_total()) {
+    curve.total_updates = total;
+    rates.start = state_->global_step;
+  }
 
   FitReport fitted;
   auto epoch_start = Clock::now();
@@ -226,13 +241,14 @@ FitReport Trainer::fit(const Dataset& data, const std::stop_token& stop) {
       fitted.epochs.emplace_back().epoch = done / per_epoch;
       epoch_start = Clock::now();
     }
-    const StepReport report = step(loader.next());
+    const StepReport report = state_->step(loader.next(), rates);
     EpochReport& epoch = fitted.epochs.back();
     epoch.loss += report.loss;
     epoch.samples += report.samples;
     ++(report.skipped ? epoch.skipped : epoch.updates);
     epoch.seconds = seconds_since(epoch_start);
     if (on_step) on_step(report);
+    state_->require_progress();
     if ((done + 1) % per_epoch == 0 || done + 1 == total)
       if (on_epoch) on_epoch(epoch);
   }
@@ -243,32 +259,12 @@ FitReport Trainer::fit(const Dataset& data, const std::stop_token& stop) {
   return fitted;
 }
 
-Score Trainer::evaluate(const Dataset& data, std::int64_t batch_size) {
-  State& state = *state_;
-  require(state.parts.evaluator != nullptr, "this trainer was made without an evaluator");
-  require(batch_size >= 0,
-          "the batch size must be at least 0 (as in training), got " + std::to_string(batch_size));
-  if (batch_size == 0) batch_size = state.options.batch_size;
-  Score score;
-  score.samples = data.size();
-  Batch batch;
-  std::vector<std::int32_t> rows;
-  for (std::int64_t first = 0; first < data.size(); first += batch_size) {
-    rows.resize(static_cast<std::size_t>(std::min(batch_size, data.size() - first)));
-    std::iota(rows.begin(), rows.end(), static_cast<std::int32_t>(first));
-    batch.fill(data, rows, state.shape.micro_batches);
-    StepSettings settings;
-    settings.seed = state.options.seed;
-    settings.step = kEvaluation | state.evaluations++;
-    settings.training = false;
-    settings.deadline = state.options.deadline;
-    state.team.begin_step(settings.step);
-    StepResult result = state.parts.evaluator->run(batch, settings);
-    double unused = 0;
-    state.agree(result, unused);
-    score.loss += result.loss;
-  }
-  return score;
+void Trainer::freeze(std::string_view pattern, bool frozen) {
+  state_->model.freeze(pattern, frozen);
+}
+
+std::vector<std::string> Trainer::warnings() const {
+  return plan_warnings(executor().program(), stages());
 }
 
 std::string Trainer::weights_hash() {

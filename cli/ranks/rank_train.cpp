@@ -68,6 +68,7 @@ HelloFields hello_of(const TrainJob& job) {
       {"warm-up", job.flags.warm_up ? std::to_string(*job.flags.warm_up) : "a twentieth"},
       {"weight decay", exact(options.optimizer.weight_decay)},
       {"clip norm", options.clip_norm ? exact(*options.clip_norm) : "none"},
+      {"max skipped", std::to_string(options.max_skipped)},
       {"recompute", options.recompute ? "yes" : "no"},
       {"checkpoint step", "0"}};
   fields.insert(fields.end(), own.begin(), own.end());

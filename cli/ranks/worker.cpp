@@ -14,6 +14,7 @@
 #include "millrace/core/error.hpp"
 #include "millrace/stages/compiled.hpp"
 #include "millrace/training/endpoint_team.hpp"
+#include "millrace/training/trainer.hpp"
 #include "millrace/transport/environment.hpp"
 
 namespace millrace::cli {
@@ -99,8 +100,16 @@ void run(const WorkerFlags& flags) {
                              endpoint_of(flags, identity, work),
                              std::make_shared<ZeroMqContext>());
   EndpointTeam team(*endpoint);
-  work.run(*endpoint, team);
-  endpoint->goodbye(std::chrono::steady_clock::now() + std::chrono::seconds(30));
+  const auto farewell = [&] {
+    endpoint->goodbye(std::chrono::steady_clock::now() + std::chrono::seconds(30));
+  };
+  try {
+    work.run(*endpoint, team);
+  } catch (const Diverged&) {
+    farewell();  // every rank ends so, after the same step: nobody is lost
+    throw;
+  }
+  farewell();
 }
 
 /// Takes the name of the work off the words.

@@ -40,6 +40,10 @@ void add_train_flags(CLI::App& verb, TrainFlags& flags) {
   verb.add_option("--clip-norm",
                   flags.clip_norm,
                   "Largest gradient norm over all stages (1 for adamw, else none)");
+  verb.add_option("--max-skipped",
+                  flags.max_skipped,
+                  "End when so many steps in a row were skipped, their gradient not finite")
+      ->capture_default_str();
   verb.add_option("--dropout", flags.dropout, "Dropout behind every linear layer but the last");
   verb.add_option("--seed", flags.seed, "Of initial weights, split, shuffling, dropout")
       ->capture_default_str();

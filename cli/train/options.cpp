@@ -56,6 +56,7 @@ void check_numbers(const TrainFlags& flags) {
   require_count(named("ranks"), flags.ranks, 4096);
   require_count(named("micro_batches"), flags.micro_batches, kMostUnits);
   require_count("--batch-size", flags.batch_size);
+  require_count("--max-skipped", flags.max_skipped);
   if (flags.chunks) require_count(named("chunks"), *flags.chunks, 4096);
   if (flags.epochs) require_count("--epochs", *flags.epochs);
   if (flags.steps) require_count("--steps", *flags.steps);
@@ -224,6 +225,7 @@ TrainJob start_job(const TrainFlags& flags) {
   options.epochs = flags.epochs.value_or(60);
   options.steps = flags.steps.value_or(0);
   options.recompute = flags.recompute;
+  options.max_skipped = flags.max_skipped;
   options.executor = flags.executor;
   const auto kinds = executor_kinds();
   require(std::find(kinds.begin(), kinds.end(), flags.executor) != kinds.end(),

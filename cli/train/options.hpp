@@ -31,6 +31,7 @@ struct TrainFlags {
   std::int64_t micro_batches = 8;
   std::int64_t batch_size = 128;
   std::int64_t seed = 1;
+  std::int64_t max_skipped = 25;
   std::optional<std::int64_t> chunks, epochs, steps, warm_up;
   std::optional<double> lr, weight_decay, clip_norm, dropout;
   bool recompute = false;

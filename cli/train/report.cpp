@@ -47,6 +47,7 @@ ordered_json settings_of(const TrainJob& job) {
   settings["lr_schedule"] = std::string(name_of(options.learning_rate.kind));
   settings["weight_decay"] = options.optimizer.weight_decay;
   settings["clip_norm"] = options.clip_norm ? ordered_json(*options.clip_norm) : ordered_json();
+  settings["max_skipped"] = options.max_skipped;
   settings["seed"] = options.seed;
   settings["last_batch"] = std::string(name_of(options.last_batch));
   return settings;
@@ -65,7 +66,7 @@ ordered_json bubble_of(const StepUse& use) {
 
 void print_outcome(std::ostream& stream, const TrainOutcome& outcome) {
   stream << std::fixed << std::setprecision(2) << "test accuracy " << 100 * outcome.score.accuracy()
-         << " % (" << outcome.score.loss.correct << " of " << outcome.score.samples
+         << " % (" << outcome.score.loss.correct << " of " << outcome.score.loss.judged
          << "), test loss " << std::setprecision(4) << outcome.score.mean_loss() << '\n'
          << std::setprecision(0) << outcome.fit.samples << " samples in " << std::setprecision(2)
          << outcome.fit.seconds << " s, " << std::setprecision(0)

@@ -6,6 +6,7 @@
 #include "millrace/scheduler/run/executor.hpp"
 #include "millrace/scheduler/run/executors.hpp"
 #include "millrace/stages/compiled.hpp"
+#include "millrace/stages/function_stage.hpp"
 #include "millrace/stages/models.hpp"
 #include "millrace/stages/partition.hpp"
 #include "millrace/stages/stage.hpp"

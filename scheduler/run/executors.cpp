@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <array>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -56,6 +57,24 @@ std::unique_ptr<Executor> make_executor(std::string_view kind,
   if (kind == "ranks") return run::make_ranks(complete(program, true), stages, options);
   if (kind == "sequential") return run::make_sequential(complete(program, false), stages, options);
   throw_unknown(kind);
+}
+
+std::vector<std::string> plan_warnings(const Program& program,
+                                       std::span<const HostedStage> stages) {
+  std::set<Stage> split;
+  for (const auto& list : program.ranks)
+    for (const Action& action : list)
+      if (action.op == Op::BackwardWeight) split.insert(action.stage);
+  std::set<Stage> whole;
+  for (const HostedStage& hosted : stages)
+    if (!hosted.body->splits_backward() && split.contains(hosted.stage)) whole.insert(hosted.stage);
+  std::vector<std::string> sentences;
+  for (const Stage stage : whole)
+    sentences.push_back(program.name + " splits the backward of stage " +
+                        std::to_string(stage.value) +
+                        ", which cannot be split: I runs all of it and W nothing, so that W fills "
+                        "no bubble; a schedule with whole backwards (1f1b) promises what it gives");
+  return sentences;
 }
 
 std::unique_ptr<Executor> make_rank_executor(const Program& program,

@@ -155,7 +155,9 @@ class FlowGraphExecutor final : public Executor {
       oneapi::tbb::parallel_for(
           oneapi::tbb::blocked_range<int>(0, program_.shape.ranks, 1),
           [&](const oneapi::tbb::blocked_range<int>& ranks) {
-            for (int i = ranks.begin(); i < ranks.end(); ++i) work.run(Rank{i});
+            oneapi::tbb::this_task_arena::isolate([&] {
+              for (int i = ranks.begin(); i < ranks.end(); ++i) work.run(Rank{i});
+            });
           },
           oneapi::tbb::simple_partitioner());
     });
@@ -194,7 +196,7 @@ class FlowGraphExecutor final : public Executor {
   }
 
   void add_node(const Chain& chain, std::optional<flow::node_priority_t> priority) {
-    const auto body = [this, chain](const flow::continue_msg&) noexcept { act(chain); };
+    const auto body = [this, chain](const flow::continue_msg&) noexcept { act_alone(chain); };
     if (priority)
       nodes_.emplace_back(*graph_, body, *priority);
     else
@@ -215,6 +217,12 @@ class FlowGraphExecutor final : public Executor {
     for (const Node producer : graph.producers(node))
       if (graph.rank(producer) != rank) wait_for(producer);
     if (!waits) sources_.push_back(&chain);
+  }
+
+  /// A pass that waits for loops of its own would otherwise be given another node to run meanwhile,
+  /// and that pass would start inside this one, on this thread.
+  void act_alone(const Chain& chain) noexcept {
+    oneapi::tbb::this_task_arena::isolate([&]() noexcept { act(chain); });
   }
 
   void act(const Chain& chain) noexcept {

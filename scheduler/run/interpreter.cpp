@@ -13,6 +13,7 @@ namespace {
 using run::Instruction;
 using run::RankState;
 using run::Reduction;
+using run::TensorCounts;
 
 MessageTag tag_of(const Action& action, Direction direction, int stage, std::uint64_t step) {
   return {step, direction, action.replica(), Stage{stage}, action.micro_batch, action.slice};
@@ -46,45 +47,59 @@ PassContext Interpreter::State::context(const Instruction& instruction) const {
 void Interpreter::State::forward(const Instruction& instruction) {
   if (instruction.last_stage) targets[instruction.unit] = data->targets(instruction.action->unit());
   PassContext pass = context(instruction);
-  if (pass.targets != nullptr) pass.loss = &losses[instruction.unit];
-  TensorList given =
-      instruction.body->forward(pass,
-                                instruction.first_stage ? data->inputs(instruction.action->unit())
-                                                        : values.take(instruction.source));
-  if (!instruction.last_stage)
+  if (instruction.last_stage) pass.loss = &losses[instruction.unit];
+  TensorList taken = instruction.first_stage ? data->inputs(instruction.action->unit())
+                                             : values.take(instruction.source);
+  counts[instruction.counts].forward_takes(taken);
+  if (instruction.first_stage) rows[instruction.unit] = taken.empty() ? 0 : taken[0].rows();
+  give_outputs(instruction, instruction.body->forward(pass, std::move(taken)));
+}
+
+void Interpreter::State::give_outputs(const Instruction& instruction, TensorList given) {
+  if (!instruction.last_stage) {
+    counts[instruction.counts].forward_gives(given);
     values.put(instruction.target, std::move(given));
-  else if (program.shape.forward_only)
+  } else if (program.shape.forward_only) {
     outputs[instruction.unit] = std::move(given);
+  } else {
+    TensorCounts::last_forward_gives(given);
+  }
 }
 
 /// Only the forward adds to the loss of the step; what a later pass writes is not wanted.
 PassContext Interpreter::State::backward_context(const Instruction& instruction,
                                                  LossSum& ignored) const {
   PassContext pass = context(instruction);
-  if (pass.targets != nullptr) pass.loss = &ignored;
+  if (instruction.last_stage) pass.loss = &ignored;
   return pass;
 }
 
 TensorList Interpreter::State::gradients_for(const Instruction& instruction) {
-  return instruction.last_stage ? TensorList() : values.take(instruction.source);
+  if (instruction.last_stage) return {};
+  TensorList gradients = values.take(instruction.source);
+  counts[instruction.counts].backward_takes(gradients);
+  return gradients;
 }
 
 void Interpreter::State::give_gradients(const Instruction& instruction, TensorList gradients) {
-  if (!instruction.first_stage) values.put(instruction.target, std::move(gradients));
+  if (instruction.first_stage) return counts[instruction.counts].first_backward_gives(gradients);
+  counts[instruction.counts].backward_gives(gradients);
+  values.put(instruction.target, std::move(gradients));
 }
 
 void Interpreter::State::backward(const Instruction& instruction) {
   LossSum ignored;
   const PassContext pass = backward_context(instruction, ignored);
   StageBody& body = *instruction.body;
-  if (instruction.op == Op::Backward)
+  const bool whole = instruction.whole_backward && instruction.op == Op::BackwardInput;
+  if (instruction.op == Op::Backward || whole)
     give_gradients(instruction, body.backward(pass, gradients_for(instruction)));
   else if (instruction.op == Op::BackwardInput)
     give_gradients(instruction, body.backward_input(pass, gradients_for(instruction)));
-  else if (instruction.op == Op::BackwardWeight)
-    body.backward_weight(pass);
-  else
+  else if (instruction.op == Op::Recompute)
     body.recompute(pass);
+  else if (!instruction.whole_backward)
+    body.backward_weight(pass);
 }
 
 void Interpreter::State::send(const Instruction& instruction) {
@@ -217,11 +232,13 @@ void Interpreter::begin_step(StepData& data, const StepSettings& settings) {
   for (std::size_t unit = 0; unit < state.losses.size(); ++unit) {
     const auto number = static_cast<int>(unit);
     state.losses[unit] = {};
+    state.rows[unit] = 0;
     state.first_samples[unit] =
         data.first_sample({MicroBatch{number / shape.slices}, Slice{number % shape.slices}});
   }
   for (const auto& rank : state.ranks)
     if (rank != nullptr) rank->meter = {};
+  for (TensorCounts& counts : state.counts) counts.begin_step();
   for (const auto& reduction : state.reductions)
     if (reduction != nullptr) reduction->arrived.store(0, std::memory_order_relaxed);
 }
@@ -263,6 +280,9 @@ StepResult Interpreter::end_step() {
   StepResult result;
   result.unit_losses = state.losses;
   for (const LossSum& loss : result.unit_losses) result.loss += loss;
+  for (std::size_t unit = 0; unit < state.rows.size();
+       unit += static_cast<std::size_t>(state.program.shape.slices))
+    result.samples += state.rows[unit];
   for (TensorList& list : state.outputs) result.outputs.push_back(std::move(list));
   result.peak_stash_bytes.reserve(state.ranks.size());
   for (const auto& rank : state.ranks)

@@ -100,8 +100,10 @@ class BodyTable {
     }
   }
 
-  StageBody*& at(Replica replica, Stage stage) {
-    return bodies_[replica.index() * static_cast<std::size_t>(stages_) + stage.index()];
+  StageBody*& at(Replica replica, Stage stage) { return bodies_[place(replica, stage)]; }
+
+  [[nodiscard]] std::uint32_t place(Replica replica, Stage stage) const {
+    return static_cast<std::uint32_t>(replica.value * stages_ + stage.value);
   }
 
  private:
@@ -167,6 +169,8 @@ class Compiler {
             "stage " + std::to_string(action.stage.value) + " of replica " +
                 std::to_string(action.replica_number) + " runs on rank " +
                 std::to_string(rank.value) + " but was given no body");
+    instruction.counts = bodies_.place(action.replica(), action.stage);
+    instruction.whole_backward = !instruction.body->splits_backward();
     instruction.first_stage = action.stage.value == 0;
     instruction.last_stage = action.stage.value == program_.shape.stages() - 1;
     if (action.op == Op::ReduceGrad)
@@ -275,9 +279,11 @@ Interpreter::State::State(const Program& of_program,
   }
   balanced = takes_all_it_gives();
   values.resize(map.size());
+  counts.resize(static_cast<std::size_t>(program.shape.stages() * program.shape.replicas()));
   first_samples.resize(units_of(program));
   targets.resize(units_of(program));
   losses.resize(units_of(program));
+  rows.resize(units_of(program));
   if (program.shape.forward_only) outputs.resize(units_of(program));
   for (const HostedStage& stage : stages)
     stage.body->reserve(program.shape.micro_batches, program.shape.slices);

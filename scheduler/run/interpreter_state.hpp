@@ -8,6 +8,7 @@
 
 #include "millrace/scheduler/run/interpreter.hpp"
 #include "run/gradient_sum.hpp"
+#include "run/tensor_counts.hpp"
 #include "run/value_slots.hpp"
 
 namespace millrace::run {
@@ -25,12 +26,14 @@ struct alignas(64) Instruction {
   std::uint32_t source = ValueSlots::kNone;  ///< slot that is taken
   std::uint32_t target = ValueSlots::kNone;  ///< slot that is filled
   std::uint32_t unit = 0;                    ///< micro_batch * slices + slice
+  std::uint32_t counts = 0;                  ///< which of State::counts
   Op op = Op::Forward;
   bool first_stage = false;
   bool last_stage = false;
   bool recompute_later = false;
   bool publishes = false;  ///< last B or W of a stage with copies elsewhere: send the gradients
   bool ends_unit = false;  ///< last pass that may look at the targets
+  bool whole_backward = false;  ///< the body does not split: I is all of it, W nothing
 };
 
 /// One rank that runs here. Separate cache lines: ranks run at the same time.
@@ -74,6 +77,7 @@ struct Interpreter::State {
   void give_gradients(const run::Instruction& instruction, TensorList gradients);
   void perform(const run::Instruction& instruction);
   void forward(const run::Instruction& instruction);
+  void give_outputs(const run::Instruction& instruction, TensorList given);
   void backward(const run::Instruction& instruction);
   void send(const run::Instruction& instruction);
   void receive(const run::Instruction& instruction);
@@ -94,6 +98,7 @@ struct Interpreter::State {
   std::vector<std::unique_ptr<run::Reduction>> reductions;
   run::SlotMap map;
   run::ValueSlots values;
+  std::vector<run::TensorCounts> counts;  ///< [replica * stages + stage]
   bool balanced = false;  ///< every slot is filled as often as taken: a whole step leaves none full
 
   StepData* data = nullptr;
@@ -102,6 +107,7 @@ struct Interpreter::State {
   std::vector<std::int64_t> first_samples;  ///< by unit
   std::vector<TensorList> targets;          ///< by unit
   std::vector<LossSum> losses;              ///< by unit
+  std::vector<std::int64_t> rows;           ///< by unit, of the first stage's first input
   std::vector<TensorList> outputs;          ///< by unit, evaluation only
 };
 

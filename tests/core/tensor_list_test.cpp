@@ -27,5 +27,22 @@ TEST(TensorList, HoldsMoreThanItsInlineFour) {
   EXPECT_TRUE(moved.empty());
 }
 
+TEST(TensorList, RefusesATensorThatItDoesNotHave) {
+  TensorList list;
+  for (std::size_t size = 0; size < 7; ++size) {
+    const TensorList& unchanged = list;
+    for (const std::size_t beyond : {size, size + 1, size + 100}) {
+      EXPECT_THROW((void)list[beyond], InvalidArgument) << size;
+      EXPECT_THROW((void)unchanged[beyond], InvalidArgument) << size;
+    }
+    list.push_back(Tensor(DType::U8, {1}));
+  }
+  try {
+    (void)TensorList(Tensor(DType::U8, {1}))[1];
+  } catch (const InvalidArgument& error) {
+    EXPECT_STREQ(error.what(), "tensor 1 was asked of a list of 1 tensor");
+  }
+}
+
 }  // namespace
 }  // namespace millrace

@@ -95,6 +95,29 @@ TEST(Tensor, MemoryOfOurOwnHasMarginsThatMayBeRead) {
   EXPECT_EQ(moved.margins(), Margins::Whole);
 }
 
+TEST(Tensor, MovedFromHasNeitherRowsNorElementsAndTakesNoShape) {
+  for (const Dims& dims : {Dims{}, Dims{1}, Dims{3, 2}}) {
+    Tensor whole(DType::F32, dims);
+    const Tensor moved(std::move(whole));
+    Tensor never;
+
+    for (Tensor* nothing : {&whole, &never}) {
+      EXPECT_FALSE(*nothing);
+      EXPECT_EQ(nothing->rows(), 0);
+      EXPECT_EQ(nothing->columns(), 0);
+      EXPECT_EQ(nothing->elements(), 0);
+      EXPECT_THROW(nothing->reshape({1}), InvalidArgument);
+    }
+    EXPECT_EQ(moved.rows(), dims.size() == 0 ? 1 : dims[0]);
+  }
+}
+
+template <class Given>
+constexpr bool lends_rows = requires(Given tensor) {
+  std::forward<Given>(tensor).borrow_rows(0, 1);
+};
+static_assert(lends_rows<Tensor&> && !lends_rows<Tensor&&>, "rows of a temporary would dangle");
+
 TEST(Tensor, BorrowedRowsAreTheSameMemory) {
   Tensor tensor(DType::F32, {3, 2});
   for (std::size_t i = 0; i < 6; ++i) tensor.as<float>()[i] = static_cast<float>(i);

@@ -100,6 +100,7 @@ class RankFleet final : public Executor {
         whole.unit_losses[unit] += part.unit_losses[unit];
       for (std::size_t unit = 0; unit < whole.outputs.size(); ++unit)
         if (!part.outputs[unit].empty()) whole.outputs[unit] = std::move(part.outputs[unit]);
+      whole.samples += part.samples;
       whole.peak_stash_bytes.push_back(part.peak_stash_bytes[whole.peak_stash_bytes.size()]);
     }
     for (const LossSum& loss : whole.unit_losses) whole.loss += loss;

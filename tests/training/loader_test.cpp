@@ -47,6 +47,60 @@ std::vector<std::int32_t> samples_of(Batch& batch) {
   return all;
 }
 
+// A loader reads its data set for as long as it lives.
+static_assert(std::is_constructible_v<Loader, const Dataset&, LoaderOptions>);
+static_assert(!std::is_constructible_v<Loader, Dataset, LoaderOptions>);
+
+Dataset of_dims(const Dims& dims) {
+  Dataset data;
+  data.name = "of dims";
+  data.features = Tensor(DType::F32, dims);
+  for (std::size_t i = 0; i < data.features.as<float>().size(); ++i)
+    data.features.as<float>()[i] = static_cast<float>(i);
+  data.targets = Tensor(DType::I32, {dims[0]});
+  data.targets.fill_zero();
+  return data;
+}
+
+TEST(Batch, FilledAgainHasTheExtentsOfWhatItWasFilledWith) {
+  // All have 64 columns.
+  const std::vector<Dims> all = {{6, 64}, {6, 8, 8}, {6, 4, 16}, {6, 16, 4}, {6, 2, 4, 8}};
+  Batch batch;
+  for (const Dims& before : all)
+    for (const Dims& after : all) {
+      batch.fill(of_dims(before), std::vector<std::int32_t>{0, 1, 2, 3, 4, 5}, 2);
+      batch.fill(of_dims(after), std::vector<std::int32_t>{5, 1}, 2);
+      const TensorList inputs = batch.inputs({MicroBatch{0}, Slice{0}});
+
+      Dims wanted = after;
+      *wanted.begin() = 1;
+      EXPECT_EQ(inputs[0].dims(), wanted) << to_string(before) << " then " << to_string(after);
+      EXPECT_EQ(inputs[0].as<float>()[3], 5 * 64 + 3);
+    }
+}
+
+TEST(Batch, OfDataWithoutTargetsOrWithoutSamplesHasNone) {
+  Dataset data = of_dims({3, 4});
+  data.targets = Tensor();
+  Batch batch(data, 2);
+  EXPECT_EQ(batch.inputs({MicroBatch{1}, Slice{0}})[0].as<float>()[0], 8);
+  EXPECT_TRUE(batch.targets({MicroBatch{1}, Slice{0}}).empty());
+  EXPECT_EQ(select_rows(data, {2}).features.as<float>()[0], 8);
+
+  const Dataset nothing = of_dims({0, 4});
+  batch.fill(nothing, {}, 2);
+  EXPECT_EQ(batch.samples(), 0);
+  EXPECT_EQ(batch.inputs({MicroBatch{1}, Slice{0}})[0].rows(), 0);
+  EXPECT_EQ(select_rows(nothing, {}).size(), 0);
+  EXPECT_THROW((void)select_rows(nothing, {0}), InvalidArgument);
+}
+
+TEST(Batch, RefusesTargetsForAnotherNumberOfSamples) {
+  Dataset data = of_dims({4, 4});
+  data.targets = Tensor(DType::I32, {3});
+  EXPECT_THROW(Batch(data, 2), InvalidArgument);
+}
+
 TEST(MicroBatches, DifferByAtMostOneAndAddUp) {
   for (std::int64_t n = 0; n < 40; ++n)
     for (int m = 1; m < 12; ++m) {
@@ -135,7 +189,8 @@ TEST(Loader, RefusesWhatIsOutOfRange) {
   EXPECT_THROW(Loader(data, {.workers = 0}), InvalidArgument);
   EXPECT_THROW(Loader(data, {.ahead = 0}), InvalidArgument);
   EXPECT_THROW(Loader(data, {.batch_size = 11, .last_batch = LastBatch::Drop}), InvalidArgument);
-  EXPECT_THROW(Loader(Dataset(), LoaderOptions()), InvalidArgument);
+  const Dataset nothing;
+  EXPECT_THROW(Loader(nothing, LoaderOptions()), InvalidArgument);
 }
 
 }  // namespace

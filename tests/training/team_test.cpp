@@ -29,7 +29,10 @@ struct Knowledge {
   std::vector<double> losses;
   std::vector<double> norms;
   std::vector<std::size_t> peaks;
+  std::vector<std::int64_t> samples;
   std::int64_t correct = 0;
+  std::int64_t judged = 0;
+  std::int64_t evaluated = 0;
   std::string failure;
   std::set<std::string> agreements;  // what this rank said in them
 };
@@ -82,11 +85,15 @@ Knowledge learn(Trainer& trainer) {
   trainer.on_step = [&](const StepReport& report) {
     known.losses.push_back(report.mean_loss());
     known.norms.push_back(report.gradient_norm);
+    known.samples.push_back(report.samples);
     known.peaks = report.peak_stash_bytes;
   };
   trainer.fit(data);
   known.hash = trainer.weights_hash();
-  known.correct = trainer.evaluate(data, 17).loss.correct;
+  const Score score = trainer.evaluate(data, 17);
+  known.correct = score.loss.correct;
+  known.judged = score.loss.judged;
+  known.evaluated = score.samples;
   return known;
 }
 
@@ -137,7 +144,10 @@ TEST(Team, OfOneProcessPerRankKnowsWhatASingleProcessKnows) {
     EXPECT_EQ(mine.losses, expected.losses);
     EXPECT_EQ(mine.norms, expected.norms);
     EXPECT_EQ(mine.peaks, expected.peaks);
+    EXPECT_EQ(mine.samples, expected.samples);
     EXPECT_EQ(mine.correct, expected.correct);
+    EXPECT_EQ(mine.judged, 60);
+    EXPECT_EQ(mine.evaluated, 60);
   }
   // What a report would name if somebody stopped there.
   for (const char* text : {"agreement on the parts of the model of step 0",

@@ -116,6 +116,34 @@ TEST(LearningRate, WarmsUpLinearlyThenFollowsItsShape) {
   EXPECT_DOUBLE_EQ(rate.at(1000), 0.5);
 }
 
+TEST(LearningRate, OfYourOwnIsTakenAsItIsBehindItsWarmUp) {
+  const LearningRate rate{.warm_up = 4, .function = [](std::int64_t update) {
+                            return 1 / (1 + static_cast<double>(update));
+                          }};
+  EXPECT_EQ(rate.at(0), 0.25);  // 1 / 4 of 1
+  EXPECT_EQ(rate.at(1), 0.25);  // 2 / 4 of 1/2
+  EXPECT_EQ(rate.at(3), 0.25);
+  EXPECT_EQ(rate.at(9), 0.1);
+  for (const double bad : {-1.0, std::nan(""), std::numeric_limits<double>::infinity()})
+    EXPECT_THROW((void)LearningRate{.function = [=](std::int64_t) { return bad; }}.at(0),
+                 InvalidArgument);
+}
+
+TEST(LearningRate, ThatFallsHasToKnowWhereItEnds) {
+  for (const auto kind : {LearningRateKind::Linear, LearningRateKind::Cosine}) {
+    LearningRate rate{.kind = kind};
+    EXPECT_TRUE(rate.needs_total());
+    EXPECT_THROW((void)rate.at(0), InvalidArgument);
+    rate.total_updates = 5;
+    EXPECT_GT(rate.at(0), 0);
+    // Shorter than its warm-up, it is warm-up alone.
+    rate.warm_up = 10;
+    EXPECT_EQ(rate.at(4), rate.base * 5 / 10);
+  }
+  EXPECT_FALSE(LearningRate{}.needs_total());
+  EXPECT_THROW(LearningRate{.total_updates = -1}.check(), InvalidArgument);
+}
+
 TEST(LearningRate, RefusesWhatIsOutOfRange) {
   EXPECT_THROW((void)LearningRate{.base = -1}.at(0), InvalidArgument);
   EXPECT_THROW((void)LearningRate{.warm_up = -1}.at(0), InvalidArgument);

@@ -138,8 +138,12 @@ class Tensor {
     return {first, bytes_ + 2 * kAlignment};
   }
 
-  /// First extent: samples, for everything that flows between stages.
-  [[nodiscard]] std::int64_t rows() const { return dims_.size() == 0 ? 1 : dims_[0]; }
+  /// First extent: samples, for everything that flows between stages. A scalar has one row, a
+  /// default-constructed or moved-from tensor none.
+  [[nodiscard]] std::int64_t rows() const {
+    if (dims_.size() == 0) return data_ == nullptr ? 0 : 1;
+    return dims_[0];
+  }
 
   /// Elements per row: the product of all extents but the first.
   [[nodiscard]] std::int64_t columns() const { return rows() == 0 ? 0 : dims_.elements() / rows(); }
@@ -162,7 +166,7 @@ class Tensor {
 
   /// Gives the same memory another shape with as many elements.
   void reshape(const Dims& dims) {
-    require(dims.elements() == dims_.elements(), "reshape must keep the number of elements");
+    require(dims.elements() == elements(), "reshape must keep the number of elements");
     dims_ = dims;
   }
 
@@ -179,7 +183,7 @@ class Tensor {
   }
 
   /// A tensor of rows [first, first+count) that borrows this one's memory and must not outlive it.
-  [[nodiscard]] Tensor borrow_rows(std::int64_t first, std::int64_t count) {
+  [[nodiscard]] Tensor borrow_rows(std::int64_t first, std::int64_t count) & {
     require(dims_.size() > 0 && first >= 0 && count >= 0 && first + count <= rows(),
             "rows out of range");
     Dims part = dims_;

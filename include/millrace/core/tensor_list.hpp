@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <memory>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -49,10 +50,13 @@ class TensorList {
 
   [[nodiscard]] bool empty() const { return size_ == 0; }
   [[nodiscard]] std::size_t size() const { return size_; }
+  /// Throws InvalidArgument when the list has no tensor `i`.
   [[nodiscard]] Tensor& operator[](std::size_t i) {
+    require_index(i);
     return i < kFew ? few_[i] : (*more_)[i - kFew];
   }
   [[nodiscard]] const Tensor& operator[](std::size_t i) const {
+    require_index(i);
     return i < kFew ? few_[i] : (*more_)[i - kFew];
   }
 
@@ -68,6 +72,13 @@ class TensorList {
 
  private:
   static constexpr std::size_t kFew = 4;
+
+  void require_index(std::size_t i) const {
+    require(i < size_, [&] {
+      return "tensor " + std::to_string(i) + " was asked of a list of " + std::to_string(size_) +
+             (size_ == 1 ? " tensor" : " tensors");
+    });
+  }
 
   /// Into an empty list.
   void take_over(TensorList& other) noexcept {

@@ -55,8 +55,9 @@ class StageModule final : public StageBody {
 
   struct UnitStash {
     State state = State::Empty;
-    Tensor input;          // with recompute: what the layers will be run on again
-    Tensor loss_gradient;  // of the last stage
+    std::int64_t rows = 0;  // of the output
+    Tensor input;           // with recompute: what the layers will be run on again
+    Tensor loss_gradient;   // of the last stage
     std::vector<Stash> layers;
   };
 

@@ -1,5 +1,6 @@
 // The stage contract: what a pipeline needs of a piece of a model. Built-in models use StageModule
-// (module.hpp); users write their own by deriving from Stage.
+// (module.hpp); users write their own by deriving from StageBody, or make one of three functions
+// (function_stage.hpp).
 #pragma once
 
 #include <cstddef>
@@ -19,11 +20,13 @@ struct LossSum {
   double sum = 0;
   double weight = 0;
   std::int64_t correct = 0;  ///< right predictions, of losses that classify
+  std::int64_t judged = 0;   ///< predictions that may be right or wrong: samples, tokens, ...
 
   LossSum& operator+=(const LossSum& other) {
     sum += other.sum;
     weight += other.weight;
     correct += other.correct;
+    judged += other.judged;
     return *this;
   }
 };
@@ -35,6 +38,8 @@ struct Parameter {
   Tensor value;
   Tensor gradient;
   bool decays = true;  ///< weight decay applies (not to biases and norms)
+  /// Stays as it is: neither in the norm nor updated. Trainer::freeze sets it for every copy.
+  bool frozen = false;
 };
 
 /// Counts the bytes a rank's stages hold for the backward pass, with their peak.
@@ -64,14 +69,18 @@ struct PassContext {
   /// Factor on the loss gradient: (loss scale) / (total weight of the step). The one place of
   /// scaling.
   double loss_scale = 1;
-  /// Targets of this unit; set for the last stage only. Not owned.
+  /// Targets of this unit; set for the last stage only, when the step has any. Not owned.
   const TensorList* targets = nullptr;
-  /// Where the last stage's forward writes its loss; set when targets are. Not owned.
+  /// Where the last stage's forward writes its loss; set for the last stage in every pass, with or
+  /// without targets. Not owned.
   LossSum* loss = nullptr;
   /// Memory for outputs. Not owned; outlives every tensor of the step.
   TensorPool* pool = nullptr;
   /// Where stashed bytes are counted; may be null. Not owned.
   StashMeter* meter = nullptr;
+
+  /// What a stage keys its memory by: slices of one micro-batch are units of their own.
+  [[nodiscard]] Unit unit() const { return {micro_batch, slice}; }
 
   [[nodiscard]] RandomKey key(Purpose purpose, std::uint32_t sample, std::uint32_t layer) const {
     return {seed, purpose, step, static_cast<std::uint32_t>(first_sample) + sample, layer};
@@ -94,17 +103,21 @@ struct StashBytes {
 /// Consecutive layers with three passes. One stage sees its units' passes one at a time, in the
 /// order of its rank's program; different stages run at the same time.
 ///
-/// - `forward` consumes its inputs and returns outputs for the next stage. The **last** stage, in
-///   training, has the targets in the context, adds its loss to `*context.loss` and returns
-///   nothing. In evaluation the last stage returns its predictions (and adds the loss if targets
-///   are given).
-/// - `backward_input` takes the gradients of the outputs (none for the last stage) and returns the
-///   gradients of the inputs (an empty list for the first stage, an empty Tensor for an input
-///   without gradient).
+/// - `forward` consumes its inputs and returns outputs for the next stage: at least one, and as
+///   many for every unit. The **last** stage, in training, has the targets in the context, adds its
+///   loss to `*context.loss` and returns nothing. In evaluation the last stage returns its
+///   predictions (and adds the loss if targets are given).
+/// - `backward_input` takes the gradients of the outputs, one for each (none for the last stage),
+///   and returns one for each input, an empty Tensor for an input without gradient (the first
+///   stage: or an empty list).
 /// - `backward_weight` adds the unit's weight gradients to the parameters' `gradient`.
 /// - `backward` is both; the default calls them in turn and gives the same bits.
+/// - A stage that has only `backward`, or does all of it in `backward_input`, says so by
+///   `splits_backward`.
 ///
-/// Exceptions thrown by a pass end the step; `abandon_step` then drops everything that is stashed.
+/// What a stage keeps between the passes of a unit it keeps by `context.unit()`. Tensors are
+/// counted at every pass; another number than said here ends the step with a sentence. Exceptions
+/// thrown by a pass end the step; `abandon_step` then drops everything that is stashed.
 /// Thread-safety: externally synchronised.
 class StageBody {
  public:
@@ -122,6 +135,10 @@ class StageBody {
     backward_weight(context);
     return input_gradients;
   }
+
+  /// False: where the program has I and W, I runs `backward` and W nothing. Correct, and without
+  /// what a split is good for (see plan_warnings).
+  [[nodiscard]] virtual bool splits_backward() const { return true; }
 
   /// Rebuilds what a forward with `recompute_later` did not keep. Called before B or I of the unit.
   virtual void recompute(const PassContext& context) { (void)context; }

@@ -24,7 +24,9 @@ class Batch : public StepData {
   /// Takes all samples of `data`, in order.
   Batch(const Dataset& data, int micro_batches);
 
-  /// Takes the given rows of `data`. Memory is reused when the sizes allow it.
+  /// Takes the given rows of `data`. Memory is reused when the sizes allow it. Throws
+  /// InvalidArgument when a row does not exist, or when there are targets for another number of
+  /// samples.
   void fill(const Dataset& data, std::span<const std::int32_t> rows, int micro_batches);
 
   [[nodiscard]] std::int64_t samples() const { return samples_; }
@@ -33,8 +35,8 @@ class Batch : public StepData {
     return parts_[micro_batch.index()].count;
   }
 
-  /// Borrowed tensors, valid until the next fill. Throw InvalidArgument for a slice above 0:
-  /// samples of a batch have no sequence to cut.
+  /// Borrowed tensors, valid until the next fill; no targets where the data set has none. Throw
+  /// InvalidArgument for a slice above 0: samples of a batch have no sequence to cut.
   TensorList inputs(const Unit& unit) override;
   TensorList targets(const Unit& unit) override;
   [[nodiscard]] std::int64_t first_sample(const Unit& unit) const override;

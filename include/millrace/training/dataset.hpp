@@ -16,7 +16,8 @@ namespace millrace {
 struct Dataset {
   std::string name;  ///< for messages: "digits", a file, a folder
   Tensor features;   ///< f32 [n, d]
-  Tensor targets;    ///< i32 [n] labels from 0; or anything with n rows (f32 [n, k] to regress)
+  Tensor targets;    ///< i32 [n] labels from 0; or anything with n rows (f32 [n, k] to regress);
+                     ///< nothing where there is nothing to compare with
   std::int64_t classes = 0;  ///< labels are below this; 0 when the targets are not labels
 
   [[nodiscard]] std::int64_t size() const { return features ? features.rows() : 0; }

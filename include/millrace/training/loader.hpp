@@ -43,6 +43,7 @@ class Loader {
   /// Starts the workers. Throws InvalidArgument when an option is out of its range, when the data
   /// set is empty, or when Drop would leave no mini-batch at all.
   Loader(const Dataset& data, const LoaderOptions& options);
+  Loader(const Dataset&& data, const LoaderOptions& options) = delete;
   Loader(const Loader&) = delete;
   Loader& operator=(const Loader&) = delete;
   /// Stops and joins the workers.

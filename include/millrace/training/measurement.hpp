@@ -42,6 +42,7 @@ class Profile {
  public:
   /// `program` is the one that ran (Executor::program), and must outlive the profile.
   explicit Profile(const Program& program);
+  explicit Profile(const Program&& program) = delete;
 
   /// Adds one step.
   void add(const Timeline& timeline);

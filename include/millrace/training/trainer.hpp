@@ -9,8 +9,10 @@
 #include <span>
 #include <stop_token>
 #include <string>
+#include <string_view>
 #include <vector>
 
+#include "millrace/core/error.hpp"
 #include "millrace/scheduler/run/executor.hpp"
 #include "millrace/stages/models.hpp"
 #include "millrace/training/batch.hpp"
@@ -30,6 +32,13 @@ struct TrainerParts {
   std::vector<HostedStage> stages;                 ///< those of this process
   std::vector<std::unique_ptr<StageBody>> bodies;  ///< what `stages` points to, if owned here
   Team* team = nullptr;                            ///< not owned; null: this process is alone
+};
+
+/// The gradient was not finite in TrainerOptions::max_skipped steps in a row: nothing is learnt any
+/// more. All processes of a training throw it after the same step.
+class Diverged : public Error {
+ public:
+  using Error::Error;
 };
 
 /// The forward-only program of a schedule's shape, for evaluation: micro-batch after micro-batch,
@@ -79,7 +88,8 @@ class Trainer {
   /// (the number of samples when the last stage is not a StageModule).
   /// Throws StepError when a pass or the optimizer fails: gradients are zeroed, and the next step
   /// works. A failure inside the optimizer leaves the parameters that were already moved where they
-  /// are: load a checkpoint when that matters.
+  /// are: load a checkpoint when that matters. Throws InvalidArgument when the learning rate
+  /// needs to know the number of updates, and Diverged after max_skipped skipped steps in a row.
   StepReport step(Batch& batch);
 
   /// One step over data of your own, whose losses' weights add up to `total_weight` (throws
@@ -87,12 +97,30 @@ class Trainer {
   StepReport step(StepData& data, double total_weight);
 
   /// Trains for options().epochs (or steps) over `data`, and tells on_step and on_epoch. Ends
-  /// early, between two steps, when `stop` asks for it.
+  /// early, between two steps, when `stop` asks for it. Changes no options: a second call goes on
+  /// from the weights of the first, and a learning rate without total_updates starts anew.
   FitReport fit(const Dataset& data, const std::stop_token& stop = {});
 
   /// Loss and right predictions over `data`, `batch_size` samples at a time (0: as in training).
   /// Changes nothing. Dropout is off.
   [[nodiscard]] Score evaluate(const Dataset& data, std::int64_t batch_size = 0);
+
+  /// The same over one pass of data of your own, with as many micro-batches as the program.
+  [[nodiscard]] Score evaluate(StepData& data);
+
+  /// What the last stage gives for `data`: a row per sample, in their order. Targets are not
+  /// needed. Nothing where the last stage lives in another process. Throws InvalidArgument when it
+  /// gives another number of tensors than one per unit.
+  [[nodiscard]] Tensor predict(const Dataset& data, std::int64_t batch_size = 0);
+
+  /// What the last stage gives for one pass of data of your own: a list per unit (micro_batch *
+  /// slices + slice), empty where it lives in another process.
+  [[nodiscard]] std::vector<TensorList> predict(StepData& data);
+
+  /// Freezes (or frees) the parameters with these global names, `*` for any run of characters, in
+  /// every copy, with those they are tied to. Between two steps, in every process alike. Throws
+  /// InvalidArgument when no parameter of any process is called so.
+  void freeze(std::string_view pattern, bool frozen = true);
 
   /// xxh3-128, as 32 hexadecimal digits, over all parameters in global name order: over each name
   /// and the xxh3-128 of that parameter's bytes, so that processes exchange 16 bytes a parameter.
@@ -107,6 +135,15 @@ class Trainer {
   /// Parameters hosted here in global name order, one copy of each.
   [[nodiscard]] std::vector<Parameter*> parameters();
 
+  /// What will be right but not as good as the schedule promises (see plan_warnings).
+  [[nodiscard]] std::vector<std::string> warnings() const;
+
+  /// In every step, on the calling thread, when the gradients are complete (all micro-batches,
+  /// copies and ties added up) and before their norm: may read and change them. It is given the
+  /// parameters hosted here in global name order, one of each; other copies get the same gradient.
+  /// Copies and ties in other processes see their own call, so it has to be a function of what is
+  /// the same there: name, value, gradient.
+  std::function<void(std::span<Parameter* const>)> before_update;
   std::function<void(const StepReport&)> on_step;    ///< after every step of fit()
   std::function<void(const EpochReport&)> on_epoch;  ///< after every epoch of fit()
 

@@ -33,12 +33,20 @@ struct TrainerOptions {
   OptimizerOptions optimizer = {};
   /// An optimizer of your own instead. Shared, because programs keep a handle to read it back.
   std::shared_ptr<const Optimizer> custom_optimizer = {};
-  LearningRate learning_rate = {};  ///< total_updates 0: fit() puts its own number of updates
+  /// With total_updates 0, Linear and Cosine begin anew with every fit() and end with it; a loop of
+  /// your own has to say their number.
+  LearningRate learning_rate = {};
+  /// Global names of parameters that stay as they are, `*` for any run of characters
+  /// ("layers.0.*"); see Trainer::freeze.
+  std::vector<std::string> frozen = {};
   /// Groups of parameters, by global name, that are one weight (tied embeddings, say): each starts
   /// with the value of the one named first, and each update sees the sum of the group's gradients.
   std::vector<std::vector<std::string>> tied = {};
   std::optional<double> clip_norm = {};  ///< clip the norm over all stages to this
-  std::uint64_t seed = 1;                ///< of initial weights, shuffling and dropout
+  /// Steps skipped in a row, because the gradient was not finite, that end the training; at least
+  /// 1.
+  std::int64_t max_skipped = 25;
+  std::uint64_t seed = 1;  ///< of initial weights, shuffling and dropout
   /// No wait inside a step lasts longer.
   std::chrono::milliseconds deadline = std::chrono::minutes(10);
 
@@ -54,10 +62,10 @@ struct StepReport {
   std::int64_t global_step = 0;  ///< updates done, this one included
   std::int64_t epoch = 0;        ///< from 0
   std::int64_t batch = 0;        ///< of the mini-batch inside its epoch, from 0
-  std::int64_t samples = 0;
-  LossSum loss;              ///< over the mini-batch; its mean is sum / weight
-  double gradient_norm = 0;  ///< before clipping
-  double clip_factor = 1;    ///< what the gradient was multiplied by
+  std::int64_t samples = 0;      ///< rows of the first stage's inputs
+  LossSum loss;                  ///< over the mini-batch; its mean is sum / weight
+  double gradient_norm = 0;      ///< before clipping
+  double clip_factor = 1;        ///< what the gradient was multiplied by
   double learning_rate = 0;
   bool skipped = false;                       ///< the gradient was not finite: nobody updated
   double seconds = 0;                         ///< wall time of the step, optimizer included
@@ -92,12 +100,14 @@ struct FitReport {
 /// What evaluate() found.
 struct Score {
   LossSum loss;
-  std::int64_t samples = 0;
+  std::int64_t samples = 0;  ///< rows of the first stage's inputs
 
   [[nodiscard]] double mean_loss() const { return loss.weight > 0 ? loss.sum / loss.weight : 0; }
-  /// Share of right predictions.
+  /// Share of right predictions among those that the loss judged, one per target; of a loss that
+  /// does not count them, among its weight.
   [[nodiscard]] double accuracy() const {
-    return samples > 0 ? static_cast<double>(loss.correct) / static_cast<double>(samples) : 0;
+    const double of = loss.judged > 0 ? static_cast<double>(loss.judged) : loss.weight;
+    return of > 0 ? static_cast<double>(loss.correct) / of : 0;
   }
 };
 

@@ -33,6 +33,7 @@ using Node = std::uint32_t;
 class Graph {
  public:
   explicit Graph(const Program& program, std::span<const TiedGroup> tied = {});
+  Graph(const Program&& program, std::span<const TiedGroup> tied = {}) = delete;
 
   [[nodiscard]] std::size_t size() const { return first_.back(); }
   [[nodiscard]] const Program& program() const { return *program_; }

@@ -50,7 +50,8 @@ struct StepSettings {
 struct StepResult {
   LossSum loss;                      ///< summed in ascending unit order
   std::vector<LossSum> unit_losses;  ///< [micro_batch * slices + slice]; zeros where not hosted
-  std::vector<TensorList> outputs;   ///< evaluation only: predictions per unit
+  std::int64_t samples = 0;  ///< rows of the first stage's inputs, where it is hosted; of slice 0
+  std::vector<TensorList> outputs;            ///< evaluation only: predictions per unit
   std::vector<std::size_t> peak_stash_bytes;  ///< per rank, counted
 };
 

@@ -4,6 +4,7 @@
 #include <chrono>
 #include <memory>
 #include <span>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -46,6 +47,12 @@ struct ExecutorOptions {
                                                       const Program& program,
                                                       std::span<const HostedStage> stages,
                                                       const ExecutorOptions& options = {});
+
+/// What will be right but not as good as the plan promises: a sentence for each stage whose
+/// backward the program splits and the body does not. Worth a look before the first step. Cost:
+/// O(actions).
+[[nodiscard]] std::vector<std::string> plan_warnings(const Program& program,
+                                                     std::span<const HostedStage> stages);
 
 /// Builds the executor of one rank, the endpoint's: it executes that rank's list in order on the
 /// calling thread. `stages` holds the bodies of that rank (others are ignored); `endpoint` must

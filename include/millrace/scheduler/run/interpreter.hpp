@@ -46,6 +46,9 @@ class Interpreter {
   Interpreter(const Program& program,
               std::span<const HostedStage> stages,
               Endpoint* endpoint = nullptr);
+  Interpreter(const Program&& program,
+              std::span<const HostedStage> stages,
+              Endpoint* endpoint = nullptr) = delete;
   Interpreter(const Interpreter&) = delete;
   Interpreter& operator=(const Interpreter&) = delete;
   ~Interpreter();

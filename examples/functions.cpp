@@ -1,0 +1,115 @@
+// A stage made of three functions, for a model that somebody else wrote; and what a training loop
+// of your own may do to an update: a learning rate by formula, a frozen weight, a look at the
+// gradients.
+#include <iomanip>
+#include <iostream>
+#include <memory>
+#include <millrace/millrace.hpp>
+#include <string>
+#include <vector>
+
+namespace {
+
+using namespace millrace;
+
+Parameter scalar(const std::string& name, float value) {
+  Parameter parameter{
+      .name = name, .value = Tensor(DType::F32, {1}), .gradient = Tensor(DType::F32, {1})};
+  parameter.value.as<float>()[0] = value;
+  parameter.gradient.fill_zero();
+  return parameter;
+}
+
+Tensor scaled(const Tensor& tensor, float factor) {
+  Tensor product = tensor.clone();
+  for (float& value : product.as<float>()) value *= factor;
+  return product;
+}
+
+/// Turns predictions into the gradient of the loss sum (y - target)^2 / 2.
+void add_loss(const PassContext& context, Tensor& predictions) {
+  const auto target = (*context.targets)[0].as<float>();
+  for (std::size_t i = 0; i < target.size(); ++i) {
+    float& error = predictions.as<float>()[i];
+    error -= target[i];
+    context.loss->sum += 0.5 * error * error;
+    context.loss->weight += 1;
+    error *= static_cast<float>(context.loss_scale);  // the one place of scaling
+  }
+}
+
+/// y = w x. `kept` belongs to the unit: the input, and from I on the gradient of the output.
+std::unique_ptr<StageBody> multiply(Parameter& w, bool last) {
+  return make_stage(
+      {.forward =
+           [&w, last](const PassContext& context, TensorList inputs, TensorList& kept) {
+             Tensor y = scaled(inputs[0], w.value.as<float>()[0]);
+             kept.push_back(std::move(inputs[0]));
+             if (!last || !context.training) return TensorList(std::move(y));
+             add_loss(context, y);
+             kept.push_back(std::move(y));
+             return TensorList();
+           },
+       .backward_input =
+           [&w, last](const PassContext&, TensorList gradients, TensorList& kept) {
+             if (!last) kept.push_back(std::move(gradients[0]));
+             return TensorList(scaled(kept[1], w.value.as<float>()[0]));
+           },
+       .backward_weight =
+           [&w](const PassContext&, TensorList& kept) {
+             for (std::size_t i = 0; i < kept[0].as<float>().size(); ++i)
+               w.gradient.as<float>()[0] += kept[0].as<float>()[i] * kept[1].as<float>()[i];
+           }},
+      {&w});
+}
+
+/// Four micro-batches of three samples: x = 0.1, 0.2, ... and y = 6 x.
+class Samples final : public StepData {
+ public:
+  TensorList inputs(const Unit& unit) override { return column(unit, 0.1F); }
+  TensorList targets(const Unit& unit) override { return column(unit, 0.6F); }
+  [[nodiscard]] std::int64_t first_sample(const Unit& unit) const override {
+    return 3 * unit.micro_batch.value;
+  }
+
+ private:
+  [[nodiscard]] TensorList column(const Unit& unit, float step) const {
+    Tensor tensor(DType::F32, {3});
+    for (int i = 0; i < 3; ++i)
+      tensor.as<float>()[static_cast<std::size_t>(i)] =
+          step * static_cast<float>(first_sample(unit) + i + 1);
+    return TensorList(std::move(tensor));
+  }
+};
+
+void train(const std::string& schedule) {
+  Parameter first = scalar("first", 1);
+  Parameter second = scalar("second", 2);
+  std::vector<std::unique_ptr<StageBody>> bodies;
+  bodies.push_back(multiply(first, false));
+  bodies.push_back(multiply(second, true));
+  TrainerOptions options;
+  options.optimizer.kind = OptimizerKind::Sgd;
+  options.learning_rate.function = [](std::int64_t update) { return update < 60 ? 0.4 : 0.1; };
+  options.frozen = {"first"};
+  Trainer trainer(generate(schedule, {.ranks = 2, .micro_batches = 4}), std::move(bodies), options);
+  int seen = 0;
+  trainer.before_update = [&](std::span<Parameter* const> parameters) {
+    seen += static_cast<int>(parameters.size());
+  };
+
+  Samples samples;
+  for (int step = 0; step < 80; ++step) (void)trainer.step(samples, 12);
+
+  const std::vector<TensorList> predictions = trainer.predict(samples);
+  std::cout << schedule << ": " << first.value.as<float>()[0] << " x "
+            << second.value.as<float>()[0] << ", of 1.2 it makes "
+            << predictions[3][0].as<float>()[2] << ", " << seen << " gradients seen\n";
+}
+
+}  // namespace
+
+int main() {
+  std::cout << std::setprecision(4);
+  for (const char* schedule : {"gpipe", "1f1b", "zb-h1"}) train(schedule);
+}

@@ -1,0 +1,31 @@
+// Small jobs on the first of the built-in digits.
+#pragma once
+
+#include <numeric>
+#include <vector>
+
+#include "millrace/training/dataset.hpp"
+#include "millrace/training/trainer.hpp"
+
+namespace millrace::testing_training {
+
+inline Dataset first_digits(int n) {
+  std::vector<std::int32_t> rows(static_cast<std::size_t>(n));
+  std::iota(rows.begin(), rows.end(), 0);
+  return select_rows(digits(), rows);
+}
+
+/// Plain gradient descent, one update a step.
+inline TrainerOptions plain_options(int ranks, int micro_batches) {
+  TrainerOptions options;
+  options.ranks = ranks;
+  options.micro_batches = micro_batches;
+  options.executor = "sequential";
+  options.optimizer.kind = OptimizerKind::Sgd;
+  options.learning_rate.base = 0.5;
+  return options;
+}
+
+inline const char* const kModel = "mlp:64-20-16-10";
+
+}  // namespace millrace::testing_training

@@ -1,0 +1,119 @@
+// Looking at a model without changing it: forward-only passes, for their loss or their outputs.
+#include <algorithm>
+#include <cstring>
+#include <numeric>
+#include <string>
+#include <utility>
+
+#include "millrace/core/error.hpp"
+#include "training/trainer_state.hpp"
+
+namespace millrace {
+namespace {
+
+/// Evaluations carry step numbers that no training step has, so that messages never meet.
+constexpr std::uint64_t kEvaluation = std::uint64_t{1} << 63U;
+
+void add(Score& score, const StepResult& result) {
+  score.loss += result.loss;
+  score.samples += result.samples;
+}
+
+/// Rows of predictions, one below the other.
+class Rows {
+ public:
+  explicit Rows(std::int64_t total) : total_(total) {}
+
+  /// The outputs of one unit; none where the last stage lives elsewhere.
+  void append(const TensorList& outputs) {
+    if (outputs.empty()) return;
+    require(outputs.size() == 1,
+            "a prediction for a data set is one tensor per unit; the last stage gave " +
+                std::to_string(outputs.size()));
+    const Tensor& part = outputs[0];
+    make_room(part);
+    const std::size_t row = all_.bytes() / static_cast<std::size_t>(total_);
+    std::memcpy(static_cast<std::byte*>(all_.data()) + static_cast<std::size_t>(filled_) * row,
+                part.data(),
+                part.bytes());
+    filled_ += part.rows();
+  }
+
+  [[nodiscard]] Tensor take() { return std::move(all_); }
+
+ private:
+  void make_room(const Tensor& part) {
+    require(part.dims().size() >= 1 && filled_ + part.rows() <= total_,
+            "a prediction must have a row per sample");
+    Dims dims = part.dims();
+    *dims.begin() = total_;
+    if (!all_) all_ = Tensor(part.dtype(), dims);
+    require(all_.dims() == dims && all_.dtype() == part.dtype(), [&] {
+      return std::string("predictions must be alike for all samples, got rows of ") +
+             name_of(all_.dtype()) + " " + to_string(all_.dims()) + " and of " +
+             name_of(part.dtype()) + " " + to_string(dims);
+    });
+  }
+
+  std::int64_t total_;
+  std::int64_t filled_ = 0;
+  Tensor all_;
+};
+
+}  // namespace
+
+StepResult Trainer::State::evaluate(StepData& data) {
+  require(parts.evaluator != nullptr, "this trainer was made without an evaluator");
+  StepSettings settings;
+  settings.seed = options.seed;
+  settings.step = kEvaluation | evaluations++;
+  settings.training = false;
+  settings.deadline = options.deadline;
+  team.begin_step(settings.step);
+  StepResult result = parts.evaluator->run(data, settings);
+  double unused = 0;
+  agree(result, unused);
+  return result;
+}
+
+void Trainer::State::evaluate(const Dataset& data,
+                              std::int64_t batch_size,
+                              const std::function<void(StepResult)>& use) {
+  require(batch_size >= 0,
+          "the batch size must be at least 0 (as in training), got " + std::to_string(batch_size));
+  if (batch_size == 0) batch_size = options.batch_size;
+  Batch batch;
+  std::vector<std::int32_t> rows;
+  for (std::int64_t first = 0; first < data.size(); first += batch_size) {
+    rows.resize(static_cast<std::size_t>(std::min(batch_size, data.size() - first)));
+    std::iota(rows.begin(), rows.end(), static_cast<std::int32_t>(first));
+    batch.fill(data, rows, shape.micro_batches);
+    use(evaluate(batch));
+  }
+}
+
+Score Trainer::evaluate(const Dataset& data, std::int64_t batch_size) {
+  Score score;
+  state_->evaluate(data, batch_size, [&](const StepResult& result) { add(score, result); });
+  return score;
+}
+
+Score Trainer::evaluate(StepData& data) {
+  Score score;
+  add(score, state_->evaluate(data));
+  return score;
+}
+
+Tensor Trainer::predict(const Dataset& data, std::int64_t batch_size) {
+  Rows rows(data.size());
+  state_->evaluate(data, batch_size, [&](const StepResult& result) {
+    for (const TensorList& unit : result.outputs) rows.append(unit);
+  });
+  return rows.take();
+}
+
+std::vector<TensorList> Trainer::predict(StepData& data) {
+  return state_->evaluate(data).outputs;
+}
+
+}  // namespace millrace

@@ -1,0 +1,59 @@
+// What a trainer is made of: parts, parameters and counters. Here for the sources that share it:
+// the step and its loops (trainer.cpp), evaluation and prediction (evaluation.cpp).
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+
+#include "millrace/stages/loss.hpp"
+#include "millrace/training/trainer.hpp"
+#include "training/model_state.hpp"
+
+namespace millrace {
+
+/// The learning rates of a run of steps: a curve, and the update that it counts from.
+struct Rates {
+  const LearningRate* curve;
+  std::int64_t start = 0;
+
+  [[nodiscard]] double at(std::int64_t update) const { return curve->at(update - start); }
+};
+
+/// Thread-safety: externally synchronised.
+struct Trainer::State {
+  State(TrainerParts given, const TrainerOptions& trainer_options);
+
+  [[nodiscard]] bool hosts_loss() const;
+  double weight_of(Batch& batch) const;
+  void agree(StepResult& result, double& declared) const;
+  StepReport step(StepData& data, double total_weight, const Rates& rates);
+  StepReport step(Batch& batch, const Rates& rates);
+  void run(StepReport& report, StepData& data, double total_weight);
+  void update(StepReport& report);
+  void require_progress();
+  [[nodiscard]] Rates rates() const { return {&options.learning_rate}; }
+
+  /// One forward-only pass, its result known to every member.
+  StepResult evaluate(StepData& data);
+  /// `use` is given the results over all of `data`, mini-batch after mini-batch.
+  void evaluate(const Dataset& data,
+                std::int64_t batch_size,
+                const std::function<void(StepResult)>& use);
+
+  LocalTeam alone;
+  TrainerOptions options;
+  std::shared_ptr<const Optimizer> optimizer;
+  TrainerParts parts;
+  Team& team;
+  Shape shape;
+  ModelState model;
+  const Loss* loss = nullptr;  // of the last stage, when it is built in and hosted here
+  std::function<void(std::span<Parameter* const>)>* before_update = nullptr;  // the trainer's
+  std::int64_t global_step = 0;
+  std::int64_t skipped_in_a_row = 0;
+  std::uint64_t batches = 0;      // mini-batches run, skipped ones included: names random numbers
+  std::uint64_t evaluations = 0;  // forward-only steps run
+};
+
+}  // namespace millrace
