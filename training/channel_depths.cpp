@@ -107,7 +107,7 @@ class Run {
 /// In training and in evaluation.
 Depths depths_of(const Program& program, Hearsay hearsay) {
   Depths depths;
-  static_cast<void>(Run(insert_messages_before_use(program), hearsay, depths));
+  static_cast<void>(Run(receive_before_use(insert_messages_before_use(program)), hearsay, depths));
   static_cast<void>(
       Run(insert_messages_before_use(forward_program(program.shape)), hearsay, depths));
   return depths;

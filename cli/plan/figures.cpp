@@ -71,7 +71,7 @@ Figures figures_of(const Graph& graph,
   figures.report = report(graph, cost, timeline);
   figures.channels = channel_capacities(program);
   VerifyOptions checks;
-  if (const auto limit = memory_limit_of(options, program.shape.ranks)) {
+  if (const auto limit = memory_limit_of(options, program.shape.ranks, program.shape.stages())) {
     checks.memory_limit = {*limit};
     checks.cost = cost;
   }

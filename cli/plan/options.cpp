@@ -68,12 +68,23 @@ void add_path(CLI::App& verb,
       ->type_name("FILE");
 }
 
+Comms comms_named(Text text) {
+  require(text == "early" || text == "before-use",
+          "--comms is '" + text + "'; known are early and before-use");
+  return text == "early" ? Comms::Early : Comms::BeforeUse;
+}
+
 void add_parameters(CLI::App& verb, PlanOptions& options, bool searched) {
   for (const ScheduleParameter& parameter : kScheduleParameters)
     if (parameter.name != "memory_limit" &&  // add_memory_options knows more of it
         !(searched && parameter.searched))
       add_parameter(verb, options, parameter);
-  verb.add_flag("--comms", options.comms, "Lower to sends and receives");
+  const std::string comms =
+      "Lower to sends and receives: --comms=early has receives as early as a rendezvous allows "
+      "(default), --comms=before-use right before their use";
+  verb.add_flag("--comms{early}", comms)->each([&options](Text text) {
+    options.comms = comms_named(text);
+  });
 }
 
 void add_reading_options(CLI::App& verb, PlanOptions& options) {
@@ -163,7 +174,7 @@ void add_memory_options(CLI::App& verb, PlanOptions& options) {
   verb.add_option("--memory-limit",
                   options.memory_limit,
                   "Limit per rank after every op, in the unit of --mem-* (bytes with --costs); "
-                  "with suffix p: x p x mem-f")
+                  "with suffix p: x p x mem-f of a full stage")
       ->type_name("LIMIT");
 }
 
@@ -250,14 +261,16 @@ bool unequal(const PlanOptions& options) {
          (options.memory_weight && several(*options.memory_weight));
 }
 
-Program finished(Program program, const PlanOptions& options) {
-  if (!options.comms) return program;
-  Program lowered = insert_messages(insert_reductions(program));
-  lowered.name = program.name;
-  return lowered;
-}
-
 }  // namespace
+
+Program lowered(Program program, Comms comms) {
+  if (comms == Comms::None) return program;
+  const Program reduced = insert_reductions(program);
+  Program result =
+      comms == Comms::Early ? insert_messages(reduced) : insert_messages_before_use(reduced);
+  result.name = program.name;
+  return result;
+}
 
 void add_plan_options(CLI::App& verb, PlanOptions& options) {
   add_parameters(verb, options, false);
@@ -303,24 +316,26 @@ void add_seed_option(CLI::App& verb, PlanOptions& options, const char* what) {
       what);
 }
 
-std::optional<double> memory_limit_of(const PlanOptions& options, int ranks) {
+std::optional<double> memory_limit_of(const PlanOptions& options, int ranks, int stages) {
   if (options.memory_limit.empty()) return std::nullopt;
   std::string text = options.memory_limit;
   if (text.back() != 'p') return plain_limit(text);
   text.pop_back();
   require(!text.empty(), "--memory-limit is 'p'; expected a number before the p, such as 1p");
   const double limit = decimal("--memory-limit", text, 0);
-  if (options.costs_file.empty()) return limit * ranks * mean(options.memory_forward);
+  if (options.costs_file.empty())
+    return limit * mean(options.memory_forward) * (options.chunk_costs ? stages : ranks);
   const CostFile file = cost_file_of(options);
   return limit * ranks * total(file.cost.memory_forward) / file.ranks;
 }
 
-ScheduleOptions schedule_options(const PlanOptions& options) {
+ScheduleOptions schedule_options(const ScheduleEntry& entry, const PlanOptions& options) {
   ScheduleOptions schedule = options.schedule;
   schedule.latency = options.latency ? mean(*options.latency) : 0;
-  schedule.memory_limit = memory_limit_of(options, schedule.ranks);
+  const int own = chunks_of(entry, schedule);
+  schedule.memory_limit = memory_limit_of(options, schedule.ranks, schedule.ranks * own);
   if (!options.costs_file.empty()) return with_file(schedule, options);
-  const int chunks = options.chunk_costs ? options.schedule.chunks.value_or(1) : 1;
+  const int chunks = options.chunk_costs ? own : 1;
   schedule.forward = mean(options.forward) * chunks;
   schedule.input = mean(options.input) * chunks;
   schedule.weight = mean(options.weight) * chunks;
@@ -338,7 +353,8 @@ std::vector<std::string> untaken_options(const std::string& subject, const PlanO
   const ScheduleEntry& entry = is_path(subject) ? none : find_schedule(subject);
   for (const ScheduleParameter& parameter : kScheduleParameters)
     if (const auto value = value_of(options.schedule, parameter);
-        value && !entry.takes(parameter.name))
+        value && !entry.takes(parameter.name) &&
+        (is_path(subject) || !agrees(entry, options.schedule, parameter.name)))
       untaken.push_back(flag(parameter.name) + " " + *value);
   if (!entry.takes("slices") && !is_path(subject) && options.slice_costs)
     untaken.emplace_back("--slice-costs");
@@ -355,10 +371,10 @@ Program program_of(const std::string& subject, const PlanOptions& options) {
     Program program = program_in(subject, options);
     require(!options.slice_costs || program.shape.slices > 1,
             "--slice-costs was given, but the schedule in " + subject + " has no slices");
-    return finished(std::move(program), options);
+    return lowered(std::move(program), options.comms);
   }
-  ScheduleOptions schedule = schedule_options(options);
   const ScheduleEntry& entry = find_schedule(subject);
+  ScheduleOptions schedule = schedule_options(entry, options);
   require_generated(subject, options);
   if (!entry.takes("memory_limit")) schedule.memory_limit.reset();
   require(!options.slice_costs || entry.takes("slices"),
@@ -368,7 +384,7 @@ Program program_of(const std::string& subject, const PlanOptions& options) {
                                     .micro_batches = schedule.micro_batches,
                                     .placement = Placement::straight(schedule.ranks)},
                                    options);
-  return finished(generate(subject, schedule), options);
+  return lowered(generate(subject, schedule), options.comms);
 }
 
 Program comparable_program_of(const std::string& subject, const PlanOptions& options) {

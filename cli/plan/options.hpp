@@ -17,6 +17,9 @@
 
 namespace millrace::cli {
 
+/// Where --comms puts the receives: as early as a rendezvous allows, or right before their use.
+enum class Comms : std::uint8_t { None, Early, BeforeUse };
+
 struct PlanOptions {
   ScheduleOptions schedule;  ///< counts as typed; costs and limit are filled in by schedule_options
   NumberList forward{{1}}, input{{1}}, weight{{1}};
@@ -33,7 +36,7 @@ struct PlanOptions {
   bool atomic_pairs = false;
   std::string costs_file;
 
-  bool comms = false;        ///< lower to sends and receives
+  Comms comms = Comms::None;
   bool old_letters = false;  ///< of a CSV that is read
   bool skip_sharding = false;
   int iterations = 1;
@@ -61,13 +64,17 @@ void add_run_options(CLI::App& verb, PlanOptions& options);
 /// Registers --seed.
 void add_seed_option(CLI::App& verb, PlanOptions& options, const char* what);
 
-/// The generator options with costs and memory limit.
-[[nodiscard]] ScheduleOptions schedule_options(const PlanOptions& options);
+/// The options of one generator, with costs and memory limit.
+[[nodiscard]] ScheduleOptions schedule_options(const ScheduleEntry& entry,
+                                               const PlanOptions& options);
 
 /// The program called `subject`: a schedule of the catalogue, or a file (plan JSON or CSV) when the
 /// name has a dot or slash. Lowered when --comms was given. Throws InvalidArgument for a bad
 /// option, DataError for a bad file.
 [[nodiscard]] Program program_of(const std::string& subject, const PlanOptions& options);
+
+/// The program with reductions and messages where --comms asks for them.
+[[nodiscard]] Program lowered(Program program, Comms comms);
 
 /// The options that the schedule does not take, as typed: "-v 2", "--order lifo".
 [[nodiscard]] std::vector<std::string> untaken_options(const std::string& subject,
@@ -77,9 +84,11 @@ void add_seed_option(CLI::App& verb, PlanOptions& options, const char* what);
 /// options to several schedules).
 [[nodiscard]] Program comparable_program_of(const std::string& subject, const PlanOptions& options);
 
-/// What is owed in memory at most, in the unit of --mem-* or the bytes of a cost file; empty when
-/// not limited.
-[[nodiscard]] std::optional<double> memory_limit_of(const PlanOptions& options, int ranks);
+/// What a rank may hold at most, in the unit of --mem-* or the bytes of a cost file; empty when not
+/// limited. `stages` are those of one copy of the model.
+[[nodiscard]] std::optional<double> memory_limit_of(const PlanOptions& options,
+                                                    int ranks,
+                                                    int stages);
 
 /// Latency, bandwidth, contention and rank speeds where given, in the cost's ticks of
 /// `ticks_per_unit`. Throws InvalidArgument for a list of another length than 1 or p x p.

@@ -15,7 +15,6 @@
 #include "cli/verbs.hpp"
 #include "cli/vocabulary.hpp"
 #include "millrace/core/error.hpp"
-#include "millrace/scheduler/plan/passes.hpp"
 #include "millrace/scheduler/plan/text.hpp"
 
 namespace millrace::cli {
@@ -63,7 +62,9 @@ SearchOptions search_options(const SearchArguments& arguments) {
   if (!options.chunks && !plan.costs_file.empty())  // the file's stages are those of one v
     options.chunks = std::max(1, cost_file_of(plan).stages / options.ranks);
   options.objective = arguments.objective == "span" ? Objective::Span : Objective::Makespan;
-  options.memory_limit = memory_limit_of(plan, options.ranks).value_or(options.memory_limit);
+  const int stages = options.ranks * options.chunks.value_or(1);
+  options.memory_limit =
+      memory_limit_of(plan, options.ranks, stages).value_or(options.memory_limit);
   options.cost = [&plan](const Shape& shape) { return cost_of(shape, plan); };
   options.budget = arguments.budget;
   options.seed = plan.seed;
@@ -164,11 +165,9 @@ void run(const SearchArguments& arguments) {
   }
   Program& program = result.best->program;
   program.name = title(*result.best);
-  Program lowered = program;
-  if (arguments.plan.comms) lowered = insert_messages(insert_reductions(program));
-  lowered.name = program.name;
-  const Cost cost = cost_of(lowered.shape, arguments.plan);
-  const Graph graph(lowered);
+  const Program whole = lowered(program, arguments.plan.comms);
+  const Cost cost = cost_of(whole.shape, arguments.plan);
+  const Graph graph(whole);
   const Timeline timeline = timeline_of(graph, cost);
   const Figures figures = figures_of(graph, cost, timeline, arguments.plan);
   if (arguments.plan.json) {
@@ -176,8 +175,8 @@ void run(const SearchArguments& arguments) {
   } else if (!prints_file(arguments.plan)) {
     print(arguments, result, figures.report);
   }
-  std::vector<OutputFile> files = outputs(arguments.plan, lowered, cost, timeline);
-  if (arguments.out) files.push_back({"--out", *arguments.out, write_plan({lowered, {}})});
+  std::vector<OutputFile> files = outputs(arguments.plan, whole, cost, timeline);
+  if (arguments.out) files.push_back({"--out", *arguments.out, write_plan({whole, {}})});
   if (arguments.pareto) files.push_back({"--pareto", *arguments.pareto, front_svg(result.front)});
   write_files(files);
 }

@@ -57,7 +57,7 @@ void show(const std::string& subject, const PlanOptions& options) {
   progress.at("drawing");
   const std::vector<OutputFile> files = outputs(options, program, cost, timeline, subject);
   progress.end();
-  if (!prints_file(options)) print(program, graph, cost, timeline, options.comms);
+  if (!prints_file(options)) print(program, graph, cost, timeline, options.comms != Comms::None);
   write_files(files);
 }
 

@@ -73,7 +73,7 @@ bool runs(const std::vector<Violation>& violations) {
 
 std::vector<Violation> violations_of(const Program& program, const PlanOptions& options) {
   VerifyOptions checks;
-  if (const auto limit = memory_limit_of(options, program.shape.ranks)) {
+  if (const auto limit = memory_limit_of(options, program.shape.ranks, program.shape.stages())) {
     checks.memory_limit = {*limit};
     checks.cost = cost_of(program.shape, options);
   }

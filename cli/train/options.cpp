@@ -119,22 +119,28 @@ Plan read_plan_file(const CLI::App& verb, const TrainFlags& flags) {
   return *std::move(parsed.plan);
 }
 
+/// How many stages a rank has, which only some schedules let choose.
+std::int64_t chunks_in(const ScheduleEntry& entry, const TrainFlags& flags) {
+  const int own = chunks_of(entry, {});
+  require(!flags.chunks || entry.takes("chunks") || *flags.chunks == own,
+          named("chunks") + " " + std::to_string(flags.chunks.value_or(0)) + ": schedule " +
+              flags.schedule + " has " +
+              (own == 1 ? "one stage" : std::to_string(own) + " stages") +
+              " per rank; chunks go with interleaved and other chunked schedules");
+  return flags.chunks.value_or(own);
+}
+
 Program scheduled_program(const TrainFlags& flags, const ModelSpec& model) {
   const ScheduleEntry& entry = about("--schedule", flags.schedule, [&]() -> const ScheduleEntry& {
     return find_schedule(flags.schedule);
   });
-  require(!flags.chunks || entry.takes("chunks"),
-          named("chunks") + " " + std::to_string(flags.chunks.value_or(0)) + ": schedule " +
-              flags.schedule +
-              " has one stage per rank; chunks go with interleaved and other chunked schedules");
   require(
       !entry.takes("slices"),
       "--schedule " + flags.schedule + ": cuts sequences into slices, which an mlp does not have");
-  const std::int64_t chunks =
-      flags.chunks.value_or(entry.takes("chunks") ? entry.default_chunks : 1);
+  const std::int64_t chunks = chunks_in(entry, flags);
   require(flags.ranks * chunks <= model.layer_count(),
           named("ranks") + " " + std::to_string(flags.ranks) +
-              (entry.takes("chunks") ? " with " + std::to_string(chunks) + " chunks each" : "") +
+              (chunks > 1 ? " with " + std::to_string(chunks) + " chunks each" : "") +
               ": the model has " + std::to_string(model.layer_count()) + " layers, so at most " +
               std::to_string(model.layer_count() / chunks));
   ScheduleOptions options;

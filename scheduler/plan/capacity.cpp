@@ -121,7 +121,7 @@ std::vector<ChannelCapacity> channel_capacities(const Program& program) {
   }
   const Graph graph(program);
   const Cost cost = Cost::unit(program.shape);
-  plan::Clock clock(graph, cost);
+  plan::Clock clock(graph, cost, {.start = {}, .factor = {}, .stands_in_receives = true});
   if (!clock.run()) return {};
   const Timeline run = clock.take();
   const auto all = whole_channels(graph);

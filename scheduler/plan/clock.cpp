@@ -50,10 +50,10 @@ inline Node Clock::step(Rank rank, Node node) {
     clock = interval.end;
     return kNoNode;
   }
-  const bool stands = is_receive(action.op);  // until the message is there
+  const bool receives = is_receive(action.op);
   const double end = begin + duration(rank, node, action);
-  finish(rank, node, action, {stands ? clock : begin, end});
-  clock = end;
+  finish(rank, node, action, {receives ? clock : begin, end});
+  if (!receives || options_.stands_in_receives) clock = end;
   return kNoNode;
 }
 

@@ -17,10 +17,13 @@ namespace millrace::plan {
 struct ClockOptions {
   std::span<const double> start;   ///< tick at which each rank may begin; empty: all at 0
   std::span<const double> factor;  ///< by node: the action takes ticks * factor; empty: 1
+  /// Whether a rank stands in a receive until the message is there, as the proofs have it. Else it
+  /// posts the receive and goes on.
+  bool stands_in_receives = false;
 };
 
 /// Longest path through a graph. Sends, receives and reductions take no time of their own; a
-/// receive ends when its message has arrived, and the rank stands until then.
+/// receive ends when its message has arrived, which only those who use the message wait for.
 class Clock {
  public:
   /// Requires a cost that fits the graph's shape.

@@ -23,13 +23,15 @@ bool Clock::is_plain() const {
 /// Runs one list from `node` on; see Replay::run_lists.
 inline Node Clock::run_list(Rank rank, Node node, Node end, Node& wanted) {
   const std::size_t r = rank.index();
-  const std::size_t position = node - graph_.first(rank);
+  const Node first = graph_.first(rank);
+  const std::size_t position = node - first;
   const Action* action = graph_.program().ranks[r].data() + position;
   Interval* interval = timeline_.ranks[r].data() + position;
   const Node* const next = replay_.next().data();
   const double* const ticks = ticks_.data();
   const std::size_t pieces = pieces_;
   const auto slices = static_cast<std::size_t>(cost_.slices);
+  const bool stands = options_.stands_in_receives;
   double clock = clock_[r];
   for (; node < end; ++node, ++action, ++interval) {
     __builtin_prefetch(action + kAhead);
@@ -37,18 +39,23 @@ inline Node Clock::run_list(Rank rank, Node node, Node end, Node& wanted) {
     graph_.prefetch(node + 4 * kAhead);
     double begin = clock;
     for (const Node producer : graph_.producers(node)) {
-      const std::size_t holder = replay_.holder(r, producer);
-      if (producer >= next[holder]) {
+      const std::size_t holder =
+          producer >= first && producer < end ? r : replay_.holder(r, producer);
+      if (producer >= (holder == r ? node : next[holder])) {
         wanted = producer;
         break;
       }
       begin = std::max(begin, arrival_plain(holder, producer));
     }
     if (wanted != kNoNode) break;
-    const double start = is_receive(action->op) ? clock : begin;
+    if (is_receive(action->op)) {
+      *interval = {clock, begin};
+      if (stands) clock = begin;
+      continue;
+    }
     clock = begin + ticks[static_cast<std::size_t>(action->op) * pieces +
                           action->stage.index() * slices + action->slice.index()];
-    *interval = {start, clock};
+    *interval = {begin, clock};
   }
   clock_[r] = clock;
   return node;

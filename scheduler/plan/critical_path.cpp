@@ -67,16 +67,18 @@ class Walk {
     Node best = plan::kNoNode;
     double release = 0;
     bool queued = false;
-    if (head > first) {
-      best = head - 1;
+    for (Node before = head; before > first && best == plan::kNoNode; --before) {
+      if (is_receive(graph_.action(before - 1).op)) continue;  // it held nobody up
+      best = before - 1;
       release = interval(best).end;
     }
     for (Node each = head; each <= tail; ++each)
       for (const Node producer : graph_.producers(each)) {
-        const bool travels = has_unit(graph_.action(each).op) && graph_.rank(producer) != rank;
-        const double arrival = travels && !queues_.empty()
-                                   ? queues_[producer].arrival
-                                   : interval(producer).end + message(producer, rank, travels);
+        const bool own = graph_.rank(producer) == rank;  // a receive
+        const bool travels = has_unit(graph_.action(each).op) && !own;
+        const double way = own ? 0 : message(producer, rank, travels);
+        const double arrival =
+            travels && !queues_.empty() ? queues_[producer].arrival : interval(producer).end + way;
         if (best != plan::kNoNode && arrival <= release) continue;
         best = producer;
         release = arrival;

@@ -1,5 +1,6 @@
 // Trace-event JSON out and in. Times are written in full precision, so that a trace read back gives
 // the same timeline to the last digit or two.
+#include <algorithm>
 #include <map>
 
 #include <nlohmann/json.hpp>
@@ -18,6 +19,7 @@ using nlohmann::json;
 
 constexpr double kMicroseconds = 1e6;
 constexpr int kAllDigits = 17;
+constexpr const char* kArrived = "arrived";  // of a receive: when its message was there
 
 std::string category(Op op) {
   if (is_compute(op)) return "compute";
@@ -52,14 +54,28 @@ class TraceWriter {
     return picture::number(ticks / timeline_.ticks_per_unit * kMicroseconds, kAllDigits);
   }
 
+  /// What is drawn of an action: a receive only until its rank goes on, for the slices of one track
+  /// must not overlap.
+  [[nodiscard]] Interval visible(std::size_t rank, std::size_t position) const {
+    const auto& all = timeline_.ranks[rank];
+    Interval time = all[position];
+    if (is_receive(program_.ranks[rank][position].op) && position + 1 < all.size())
+      time.end = std::max(time.start, std::min(time.end, all[position + 1].start));
+    return time;
+  }
+
   void write_action(std::size_t rank, std::size_t position) {
     const Action& action = program_.ranks[rank][position];
-    const Interval time = timeline_.ranks[rank][position];
+    const Interval whole = timeline_.ranks[rank][position];
+    const Interval time = visible(rank, position);
     const std::string name = to_string(action);
+    const std::string arrived =
+        time == whole ? "" : ",\"" + std::string(kArrived) + "\":" + microseconds(whole.end);
     event("\"ph\":\"X\",\"name\":\"" + name + "\",\"cat\":\"" + category(action.op) +
           "\",\"pid\":0,\"tid\":" + std::to_string(rank) + ",\"ts\":" + microseconds(time.start) +
           ",\"dur\":" + microseconds(time.end - time.start) + ",\"args\":{\"action\":\"" + name +
-          "\",\"what\":\"" + describe(action) + "\",\"index\":" + std::to_string(position) + "}");
+          "\",\"what\":\"" + describe(action) + "\",\"index\":" + std::to_string(position) +
+          arrived + "}");
     const Node node =
         graph_.first(Rank{static_cast<std::int32_t>(rank)}) + static_cast<Node>(position);
     for (const Node producer : graph_.producers(node)) write_arrow(producer, node, time);
@@ -133,7 +149,10 @@ class TraceReader {
       return "the trace has " + action + " on rank " + tid.dump() + " twice; keep one step";
     seen_[rank][found->second] = true;
     const double begin = start.get<double>() / kMicroseconds;
-    timeline_.ranks[rank][found->second] = {begin, begin + length.get<double>() / kMicroseconds};
+    const json arrived = args.value(kArrived, json());
+    const double end =
+        arrived.is_number() ? arrived.get<double>() : start.get<double>() + length.get<double>();
+    timeline_.ranks[rank][found->second] = {begin, end / kMicroseconds};
     return "";
   }
 

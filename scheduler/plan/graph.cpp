@@ -28,6 +28,7 @@ class GraphBuilder {
     graph_.sole_.reserve(graph_.size());
     Node node = 0;
     for (std::size_t r = 0; r < program_.ranks.size(); ++r) {
+      rank_ = r;
       own_ = graph_.first_[r];
       own_end_ = graph_.first_[r + 1];
       for (const Action& action : program_.ranks[r]) {
@@ -98,9 +99,14 @@ class GraphBuilder {
     return lookup_.find(need.product, need.stage, action.micro_batch, need.slice);
   }
 
+  /// Whether program order says that the node waits for the producer: a receive only posts.
+  [[nodiscard]] bool implied(Node node, Node producer) const {
+    if (producer < own_ || producer >= node) return false;
+    return !graph_.has_messages_ || !is_receive(program_.ranks[rank_][producer - own_].op);
+  }
+
   void add(Node node, Node producer) {
-    const bool implied = producer >= own_ && producer < node;
-    if (producer == plan::kNoNode || implied) return;
+    if (producer == plan::kNoNode || implied(node, producer)) return;
     graph_.has_wrong_lists_ = graph_.has_wrong_lists_ || (producer >= node && producer < own_end_);
     Node& sole = graph_.sole_[node];
     if (sole == Graph::kNone)
@@ -123,7 +129,8 @@ class GraphBuilder {
 
   Graph& graph_;
   const Program& program_;
-  Node own_ = 0, own_end_ = 0;  // the nodes of the rank that is being resolved
+  std::size_t rank_ = 0;        // that is being resolved
+  Node own_ = 0, own_end_ = 0;  // its nodes
   PipelineEnds frame_;
   plan::Lookup lookup_;
   plan::Reductions reductions_;

@@ -4,6 +4,7 @@
 // each send stands next to its receive, so the program runs even when a send blocks until its
 // receive is reached. The other placement, receive right before use, needs room in the channels.
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -52,6 +53,17 @@ void receive_before(const Shape& shape,
   list.push_back(action);
   list.back().op = forward ? Op::RecvForward : Op::RecvBackward;
   list.back().with_next = false;
+}
+
+/// Calls `use(group)` for each action of a list with its pair.
+template <class Use>
+void for_each_group(const std::vector<Action>& list, Use&& use) {
+  for (std::size_t i = 0; i < list.size();) {
+    std::size_t end = i + 1;
+    while (end < list.size() && list[end - 1].with_next) ++end;
+    use(std::span<const Action>(list.data() + i, end - i));
+    i = end;
+  }
 }
 
 /// Ends of all actions in a run with F = I = W = 1; a pair takes its halves' sum.
@@ -224,21 +236,32 @@ Program insert_messages_before_use(const Program& program) {
   result.ranks.resize(program.ranks.size());
   for (std::size_t r = 0; r < program.ranks.size(); ++r) {
     const Rank rank{static_cast<std::int32_t>(r)};
-    const auto& list = program.ranks[r];
     auto& out = result.ranks[r];
-    for (std::size_t i = 0; i < list.size();) {
-      std::size_t end = i + 1;  // of the action with its pair
-      while (end < list.size() && list[end - 1].with_next) ++end;
-      for (std::size_t j = i; j < end; ++j) receive_before(shape, rank, list[j], out);
-      out.insert(out.end(),
-                 list.begin() + static_cast<std::ptrdiff_t>(i),
-                 list.begin() + static_cast<std::ptrdiff_t>(end));
-      for (; i < end; ++i) {
+    for_each_group(program.ranks[r], [&](std::span<const Action> group) {
+      for (const Action& action : group) receive_before(shape, rank, action, out);
+      out.insert(out.end(), group.begin(), group.end());
+      for (const Action& action : group) {
         Rank destination;
-        if (crosses(shape, list[i], rank, destination))
-          out.push_back(end_of_message(list[i], true));
+        if (crosses(shape, action, rank, destination)) out.push_back(end_of_message(action, true));
       }
-    }
+    });
+  }
+  return result;
+}
+
+Program receive_before_use(const Program& program) {
+  plan::require_sound(program);
+  if (!has_messages(program)) return program;
+  Program result{program.shape, {}, program.name};
+  result.ranks.resize(program.ranks.size());
+  for (std::size_t r = 0; r < program.ranks.size(); ++r) {
+    const Rank rank{static_cast<std::int32_t>(r)};
+    auto& out = result.ranks[r];
+    for_each_group(program.ranks[r], [&](std::span<const Action> group) {
+      if (is_receive(group.front().op)) return;
+      for (const Action& action : group) receive_before(program.shape, rank, action, out);
+      out.insert(out.end(), group.begin(), group.end());
+    });
   }
   return result;
 }

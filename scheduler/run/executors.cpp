@@ -31,7 +31,8 @@ constexpr std::array<std::string_view, 3> kKinds = {"flow-graph", "ranks", "sequ
   throw InvalidArgument(text);
 }
 
-/// The program with everything its executor needs, checked.
+/// The program with everything its executor needs, checked. A receive is posted where it stands,
+/// which takes nothing here, and waited for by what uses the message.
 Program complete(const Program& program, bool messages) {
   Program whole = program;
   if (program.shape.replicas() > 1 && !program.shape.forward_only) whole = insert_reductions(whole);
@@ -40,7 +41,7 @@ Program complete(const Program& program, bool messages) {
   require(violations.empty(),
           "the program cannot be executed: " +
               (violations.empty() ? std::string() : violations.front().sentence));
-  return whole;
+  return receive_before_use(whole);
 }
 
 }  // namespace

@@ -25,14 +25,16 @@ class NaiveReplay {
   /// Intervals of all actions, or nothing when no rank can move.
   std::optional<std::vector<std::vector<Interval>>> run() {
     std::vector<std::vector<Interval>> result(program_.ranks.size());
+    std::vector<double> free(result.size(), 0);
     for (bool moved = true; moved;) {
       moved = false;
       for (std::size_t r = 0; r < result.size(); ++r) {
         auto& done = result[r];
         if (done.size() == program_.ranks[r].size()) continue;
-        const double free = done.empty() ? 0 : done.back().end;
-        const auto interval = attempt(static_cast<int>(r), program_.ranks[r][done.size()], free);
+        const Action& action = program_.ranks[r][done.size()];
+        const auto interval = attempt(static_cast<int>(r), action, free[r]);
         if (!interval) continue;
+        if (!is_receive(action.op)) free[r] = interval->end;  // a receive is only posted
         done.push_back(*interval);
         moved = true;
       }

@@ -157,6 +157,7 @@ constexpr std::array kEntries = {
                   .bubble = "span (p-1)(max(F,I)-W) for W <= F <= I, m >= 2p-1",
                   .peak = "p for m >= 2p-1",
                   .source = "Qi et al. 2023, PyTorch",
+                  .own_chunks = 2,
                   .generate = generators::zb_v},
     ScheduleEntry{.name = "zb-v-auto",
                   .title = "ZBV auto, under a memory limit",
@@ -166,6 +167,7 @@ constexpr std::array kEntries = {
                   .source = "Qi et al. 2024",
                   .own = {"memory_limit"},
                   .timed = true,
+                  .own_chunks = 2,
                   .generate = generators::zb_v_auto},
     ScheduleEntry{.name = "v-half",
                   .title = "V-Half",
@@ -173,6 +175,7 @@ constexpr std::array kEntries = {
                   .bubble = "(3p-7)/2 F at F=I=W, p even; about half of 1F1B's",
                   .peak = "(p+2)/2, rounded down",
                   .source = "Qi et al. 2024 (controllable memory)",
+                  .own_chunks = 2,
                   .generate = generators::v_half},
     ScheduleEntry{.name = "v-min",
                   .title = "V-Min",
@@ -180,6 +183,7 @@ constexpr std::array kEntries = {
                   .bubble = "about (3p-1)/2 F at F=I=W; grows with m otherwise",
                   .peak = "(p+4)/3, rounded down",
                   .source = "Qi et al. 2024 (controllable memory)",
+                  .own_chunks = 2,
                   .generate = generators::v_min},
     ScheduleEntry{.name = "v-zb",
                   .title = "V-ZB, under a memory limit",
@@ -189,6 +193,7 @@ constexpr std::array kEntries = {
                   .source = "Qi et al. 2024 (controllable memory)",
                   .own = {"memory_limit"},
                   .timed = true,
+                  .own_chunks = 2,
                   .generate = generators::v_zb},
     ScheduleEntry{.name = "1f1b-v",
                   .title = "1F1B-V",
@@ -196,6 +201,7 @@ constexpr std::array kEntries = {
                   .bubble = "none; 7.5F for p = 4, 16.5F for p = 8 at F=I=W",
                   .peak = "about 2p/3, the same on every rank",
                   .source = "Qi et al. 2024 (controllable memory)",
+                  .own_chunks = 2,
                   .generate = generators::one_f_one_b_v},
     ScheduleEntry{.name = "zb-auto",
                   .title = "ZB auto, under a memory limit",
@@ -220,6 +226,7 @@ constexpr std::array kEntries = {
                   .bubble = "(p-1)(F+I-W)/2, halves of a pair one by one, F = I, W <= F",
                   .peak = "p + 1/2",
                   .source = "Sea AI, DeepSeek 2025",
+                  .own_chunks = 2,
                   .generate = generators::dualpipe_v},
     ScheduleEntry{.name = "chimera",
                   .title = "Chimera (bidirectional)",
@@ -236,6 +243,7 @@ constexpr std::array kEntries = {
                   .source = "Liu et al. 2023",
                   .own = {"waves"},
                   .timed = true,
+                  .own_chunks = 2,
                   .generate = generators::wave},
     ScheduleEntry{.name = "seq-1f1b",
                   .title = "Seq1F1B",
@@ -322,6 +330,21 @@ const ScheduleEntry& find_schedule(std::string_view name) {
   for (const ScheduleEntry& entry : kEntries)
     if (entry.name == name) return entry;
   throw InvalidArgument(unknown_name(name));
+}
+
+int chunks_of(const ScheduleEntry& entry, const ScheduleOptions& options) {
+  if (entry.takes("chunks")) return options.chunks.value_or(entry.default_chunks);
+  constexpr int kMostWaves = 1 << 28;  // far beyond what require_counts lets through
+  const int waves = entry.takes("waves") ? options.waves.value_or(1) : 1;
+  return entry.own_chunks * std::min(waves, kMostWaves);
+}
+
+bool agrees(const ScheduleEntry& entry,
+            const ScheduleOptions& options,
+            std::string_view parameter) {
+  if (entry.takes(parameter)) return true;
+  if (parameter == "chunks") return options.chunks == chunks_of(entry, options);
+  return parameter == "slices" && options.slices == 1;
 }
 
 Program generate(std::string_view name, const ScheduleOptions& options) {

@@ -35,11 +35,21 @@ std::int64_t forwards_of(const ScheduleParameter& parameter, const ScheduleOptio
   return std::int64_t{parameter.forwards} * count_of(parameter, options).value_or(1);
 }
 
+/// What the schedule has instead of the parameter.
+std::string instead(const ScheduleParameter& parameter,
+                    const ScheduleEntry& entry,
+                    const ScheduleOptions& options) {
+  if (parameter.name != "chunks") return "";
+  return ", always " + std::to_string(chunks_of(entry, options));
+}
+
 }  // namespace
 
 ScheduleOptions with_defaults(const ScheduleEntry& entry, const ScheduleOptions& options) {
   ScheduleOptions filled = options;
-  if (entry.takes("chunks")) filled.chunks = options.chunks.value_or(entry.default_chunks);
+  for (const ScheduleParameter& parameter : kScheduleParameters)
+    if (!entry.takes(parameter.name)) clear_value(filled, parameter);  // said although it is so
+  if (entry.takes("chunks")) filled.chunks = chunks_of(entry, options);
   for (const ScheduleParameter& parameter : kScheduleParameters)
     if (const auto* field = std::get_if<std::optional<int> ScheduleOptions::*>(&parameter.field);
         field != nullptr && entry.takes(parameter.name) && !(filled.**field))
@@ -76,10 +86,10 @@ void require_counts(const ScheduleOptions& options) {
 void require_known_options(const ScheduleEntry& entry, const ScheduleOptions& options) {
   for (const ScheduleParameter& parameter : kScheduleParameters) {
     const auto value = value_of(options, parameter);
-    require(!value || entry.takes(parameter.name),
+    require(!value || agrees(entry, options, parameter.name),
             named(parameter.name) + " " + value.value_or("") + " was given, but schedule '" +
                 std::string(entry.name) + "' has no " + std::string(parameter.lacked) +
-                "; these have: " + names_with(parameter.name));
+                instead(parameter, entry, options) + "; these have: " + names_with(parameter.name));
   }
 }
 

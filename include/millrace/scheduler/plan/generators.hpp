@@ -22,6 +22,7 @@ struct ScheduleEntry {
   bool timed = false;       ///< the order depends on the costs in the options
   bool staged = false;      ///< takes the costs of each stage
   int default_chunks = 2;   ///< where it takes chunks
+  int own_chunks = 1;       ///< v of an entry that takes none, of one wave
   /// Makes the program; `millrace::generate` checks the options against `own` first.
   Program (*generate)(const ScheduleOptions&) = nullptr;
 
@@ -37,7 +38,17 @@ struct ScheduleEntry {
 /// The entry called `name`. Throws InvalidArgument naming the nearest known name.
 [[nodiscard]] const ScheduleEntry& find_schedule(std::string_view name);
 
-/// Generates the compute-only program of a schedule. Throws InvalidArgument, with the option, its
+/// v of the programs that `entry` makes with these options, of one copy of the model.
+[[nodiscard]] int chunks_of(const ScheduleEntry& entry, const ScheduleOptions& options);
+
+/// Whether the options may set the parameter: the entry takes it, or the value says what the
+/// schedule has anyway, such as two chunks of zb-v or one slice of 1f1b.
+[[nodiscard]] bool agrees(const ScheduleEntry& entry,
+                          const ScheduleOptions& options,
+                          std::string_view parameter);
+
+/// Generates the compute-only program of a schedule. A number of chunks, or one slice, may be said
+/// of a schedule that takes none where it is true. Throws InvalidArgument, with the option, its
 /// value and what works, where the schedule has no meaning.
 [[nodiscard]] Program generate(std::string_view name, const ScheduleOptions& options);
 

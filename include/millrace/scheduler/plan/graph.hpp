@@ -24,7 +24,8 @@ using Node = std::uint32_t;
 ///   of s on the ranks of the other copies (a reduction starts when all copies have reached it);
 ///   STEP <- every REDUCE_GRAD, B and W of the rank.
 /// A producer on the same rank that stands earlier in its list is left out, because program order
-/// implies it: the producers of a valid program are all on other ranks.
+/// implies it, unless it is a RECV: a RECV only posts, and what uses its message waits. The other
+/// producers of a valid program are all on other ranks.
 /// The program must outlive the graph. A missing producer gives no edge; of a repeated action the
 /// first counts. Throws InvalidArgument when the program has another number of ranks than its
 /// shape, an action lies outside the shape, or there are 2^32 - 2 actions or more.

@@ -22,6 +22,10 @@ namespace millrace {
 /// channel_capacities for the room they need. Idempotent like insert_messages. Cost: O(actions).
 [[nodiscard]] Program insert_messages_before_use(const Program& program);
 
+/// Moves each RECV of a program with messages right before the action (its pair) that uses it: what
+/// a run-time does that posts receives and waits at the use. Idempotent. Cost: O(actions).
+[[nodiscard]] Program receive_before_use(const Program& program);
+
 /// Replaces every B by I and W, adjacent; the W of a B that leads a pair follows the pair.
 /// Idempotent.
 [[nodiscard]] Program split_backward(const Program& program);

@@ -51,8 +51,9 @@ struct Deadlock {
 /// Runs the program's actions as early as their rank and producers allow.
 ///
 /// Sends, receives and reductions take no time of their own. A message leaves when its producer
-/// (its SEND, if the program has messages) has ended and arrives after transfer and latency; a
-/// receive ends then, and its rank stands until then. With Cost::pair an overlapped pair starts
+/// (its SEND, if the program has messages) has ended and arrives after transfer and latency. A RECV
+/// only posts: it ends when the message is there, while its rank goes on until the action that uses
+/// the message. With Cost::pair an overlapped pair starts
 /// when both halves can and takes that long; without it the halves run one after the other.
 /// Cost: O(actions + edges). Throws InvalidArgument when `cost` does not fit the shape.
 [[nodiscard]] std::variant<Timeline, Deadlock> simulate(const Graph& graph, const Cost& cost);
