@@ -44,6 +44,18 @@ int code_of(const std::exception& error) {
   return kFailed;
 }
 
+/// Also where a failure has wrapped another one's words.
+std::string words_of(const std::exception& error) {
+  std::string text = error.what();
+  const std::string memory = std::bad_alloc().what();
+  if (const auto at = text.find(memory); at != std::string::npos)
+    text.replace(at, memory.size(), "there is not enough memory");
+  const auto* refusal = dynamic_cast<const std::system_error*>(&error);
+  if (refusal != nullptr && refusal->code() == std::errc::resource_unavailable_try_again)
+    text = "the system starts no more threads for this user (ulimit -u): " + text;
+  return text;
+}
+
 int run(CLI::App& app, const std::vector<std::string>& words) {
   const std::string verb = words.empty() ? "" : words.front();
   try {
@@ -59,7 +71,7 @@ int run(CLI::App& app, const std::vector<std::string>& words) {
   } catch (const InvalidArgument& error) {
     return complain(spelled(error), kUsage);
   } catch (const std::exception& error) {
-    return complain(error.what(), code_of(error));
+    return complain(words_of(error), code_of(error));
   }
 }
 

@@ -76,6 +76,11 @@ std::string plain(double value) {
   return {text.data(), static_cast<std::size_t>(length)};
 }
 
+std::string exact(double value) {
+  std::array<char, 40> text{};
+  return {text.data(), std::to_chars(text.data(), text.data() + text.size(), value).ptr};
+}
+
 std::string value_count(std::size_t values) {
   return std::to_string(values) + (values == 1 ? " value" : " values");
 }

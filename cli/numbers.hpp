@@ -34,6 +34,9 @@ struct NumberList {
 /// Shortest text with at most 12 significant digits, whole numbers with all: "4.5".
 [[nodiscard]] std::string plain(double value);
 
+/// The shortest text that is read as exactly this number again: for numbers that travel.
+[[nodiscard]] std::string exact(double value);
+
 /// "1 value", "3 values".
 [[nodiscard]] std::string value_count(std::size_t values);
 

@@ -67,10 +67,11 @@ std::vector<std::uint8_t> gunzip(std::span<const std::uint8_t> packed, const std
 std::vector<std::uint8_t> read_file(const std::string& file) {
   std::error_code problem;
   if (std::filesystem::is_directory(file, problem))
-    throw DataError(file + ": is a folder, expected a file");
+    throw InvalidArgument(file + ": is a folder, expected a file");
   std::ifstream stream(file, std::ios::binary);
   if (!stream)
-    throw DataError(file + ": cannot be opened (" + std::generic_category().message(errno) + ")");
+    throw InvalidArgument(file + ": cannot be opened (" + std::generic_category().message(errno) +
+                          ")");
   std::vector<std::uint8_t> bytes;
   std::array<char, 1U << 16U> block{};
   while (stream.read(block.data(), block.size()), stream.gcount() > 0) {

@@ -83,8 +83,8 @@ std::string expect_file(const std::string& folder,
                         const std::string& stem,
                         const std::string& kind) {
   if (auto found = find_file(folder, stem, kind)) return *std::move(found);
-  throw DataError(folder + ": expected a file " + stem + "-" + kind +
-                  " (plain or with .gz), found none");
+  throw InvalidArgument(folder + ": expected a file " + stem + "-" + kind +
+                        " (plain or with .gz), found none");
 }
 
 }  // namespace
@@ -115,8 +115,8 @@ Dataset read_samples_idx(const std::string& images_file, const std::string& labe
 TrainTest read_samples_folder(const std::string& folder, std::uint64_t seed) {
   std::error_code problem;
   if (!fs::is_directory(folder, problem))
-    throw DataError(folder + ": expected a folder of IDX files, found " +
-                    (fs::exists(folder, problem) ? "a file" : "nothing"));
+    throw InvalidArgument(folder + ": expected a folder of IDX files, found " +
+                          (fs::exists(folder, problem) ? "a file" : "nothing"));
   const std::string images = expect_file(folder, "train-images", "idx3-ubyte");
   Dataset train = read_samples_idx(images, expect_file(folder, "train-labels", "idx1-ubyte"));
   const auto test_images = find_file(folder, "t10k-images", "idx3-ubyte");

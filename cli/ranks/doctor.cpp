@@ -13,6 +13,7 @@
 #include <sys/socket.h>
 #include <thread>
 
+#include "cli/ranks/core_dumps.hpp"
 #include "cli/ranks/launch.hpp"
 #include "cli/verbs.hpp"
 #include "millrace/core/error.hpp"
@@ -127,6 +128,7 @@ std::string rendezvous_at(const std::string& url, ZeroMqOptions options) {
 }
 
 int examine(const DoctorFlags& flags) {
+  keep_out_of_dumps(flags.ranks.link.core_dumps);
   std::cout << "millrace " << MILLRACE_VERSION << ", frame protocol " << kProtocolVersion << ", "
             << std::thread::hardware_concurrency() << " cores, code by " << compiled_code()
             << std::endl;

@@ -4,10 +4,13 @@
 #include <array>
 #include <cerrno>
 #include <csignal>
+#include <cstdio>
 #include <fcntl.h>
 #include <filesystem>
 #include <poll.h>
+#include <sys/file.h>
 #include <sys/prctl.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <system_error>
 #include <unistd.h>
@@ -35,6 +38,35 @@ void remove(const std::string& directory) {
   }
 }
 
+std::string owner_file(const std::string& directory) {
+  return directory + "/owner";
+}
+
+/// Shared with the other process of this job; a sweep asks for it alone. -1 when there is no file.
+int lock_owner(const std::string& path, int flags, int operation) {
+  const int file = ::open(path.c_str(), flags | O_RDONLY | O_NOFOLLOW | O_CLOEXEC, 0600);
+  if (file < 0 || ::flock(file, operation) == 0) return file;
+  ::close(file);
+  return -1;
+}
+
+/// The file has its name only when it is locked, or a sweep might come between. It stays open, and
+/// so locked, until this process ends.
+void own(const std::string& directory) {
+  const std::string path = owner_file(directory), aside = path + ".new";
+  if (lock_owner(aside, O_CREAT | O_EXCL, LOCK_SH) < 0 ||
+      std::rename(aside.c_str(), path.c_str()) != 0)
+    throw Error("cannot make " + path + ": " + std::generic_category().message(errno));
+}
+
+/// A private directory of this user, by its name and its facts.
+bool is_of_a_job(const std::filesystem::directory_entry& entry) {
+  struct stat facts {};
+  return entry.path().filename().string().starts_with("millrace-") &&
+         ::lstat(entry.path().c_str(), &facts) == 0 && S_ISDIR(facts.st_mode) &&
+         facts.st_uid == ::geteuid() && (facts.st_mode & 077U) == 0;
+}
+
 /// Says where the directory is, or why there is none.
 bool tell(int out, char what, const std::string& text) {
   const std::string word = what + text + '\n';
@@ -50,6 +82,7 @@ bool tell(int out, char what, const std::string& text) {
   for (const int stream : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) ::dup2(nothing, stream);
   try {
     const PrivateDirectory directory(parent);
+    own(directory.path());
     static_cast<void>(tell(out, kMade, directory.path()));
     char byte = 0;
     while (::read(alive, &byte, 1) < 0 && errno == EINTR) {
@@ -94,6 +127,18 @@ Janitor::Janitor(const std::string& parent) {
   if (word.empty()) throw Error("the process that cleans up has gone");
   directory_ = word.substr(1);
   if (word.front() != kMade) throw Error(directory_);
+  owner_ = lock_owner(owner_file(directory_), 0, LOCK_SH);
+}
+
+void Janitor::sweep(const std::string& parent) {
+  std::error_code ignored;
+  for (const auto& entry : std::filesystem::directory_iterator(parent, ignored)) {
+    if (!is_of_a_job(entry)) continue;
+    const int owner = lock_owner(owner_file(entry.path()), 0, LOCK_EX | LOCK_NB);
+    if (owner < 0) continue;
+    std::filesystem::remove_all(entry.path(), ignored);
+    ::close(owner);
+  }
 }
 
 Janitor::~Janitor() {
@@ -102,6 +147,7 @@ Janitor::~Janitor() {
   ::poll(&end, 1, kPatienceMs);
   ::close(gone_);
   std::error_code ignored;
+  if (owner_ >= 0) ::close(owner_);
   std::filesystem::remove_all(directory_, ignored);  // should the janitor itself have been killed
 }
 

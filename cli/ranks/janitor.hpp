@@ -1,6 +1,7 @@
 // Makes the private directory of a job and cleans up behind a launcher that was killed: a process
 // that outlives the launcher, waits for its end, however it comes, and then removes the directory
-// in which the sockets, keys and logs of the job lie.
+// in which the sockets, keys and logs of the job lie. Where both were killed, the next job cleans
+// up.
 #pragma once
 
 #include <string>
@@ -20,8 +21,13 @@ class Janitor {
 
   [[nodiscard]] const std::string& directory() const { return directory_; }
 
+  /// Removes the directories in `parent` whose job is dead: nobody holds the lock any more that
+  /// launcher and janitor have on the file `owner` in theirs.
+  static void sweep(const std::string& parent);
+
  private:
   std::string directory_;
+  int owner_ = -1;
   int alive_ = -1;  // open as long as this process lives
   int gone_ = -1;   // the directory's path comes out of it; ends when the janitor ends
 };

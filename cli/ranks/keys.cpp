@@ -5,13 +5,14 @@
 #include <cerrno>
 #include <fcntl.h>
 #include <filesystem>
-#include <fstream>
 #include <iostream>
 #include <memory>
+#include <string_view>
 #include <sys/stat.h>
 #include <system_error>
 #include <unistd.h>
 
+#include "cli/ranks/core_dumps.hpp"
 #include "cli/verbs.hpp"
 #include "millrace/core/error.hpp"
 
@@ -19,10 +20,44 @@ namespace millrace::cli {
 
 namespace {
 
-constexpr std::size_t kKeyLength = 40;  // Z85
+constexpr off_t kLargestFile = 1 << 20;  // six times that of the largest world
+
+/// A file's bytes, overwritten when they have been read.
+class SecretFile {
+ public:
+  explicit SecretFile(const std::string& path) {
+    const int file = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+    if (::fstat(file, &facts_) == 0 && S_ISREG(facts_.st_mode) && facts_.st_size < kLargestFile) {
+      bytes_.resize(static_cast<std::size_t>(facts_.st_size));
+      good_ = ::read(file, bytes_.data(), bytes_.size()) == facts_.st_size;
+    }
+    ::close(file);
+  }
+  SecretFile(const SecretFile&) = delete;
+  SecretFile& operator=(const SecretFile&) = delete;
+  ~SecretFile() { wipe(bytes_); }
+
+  [[nodiscard]] bool good() const { return good_; }
+  [[nodiscard]] bool of_the_owner_alone() const { return (facts_.st_mode & 077U) == 0; }
+
+  /// The next word; empty at the end.
+  std::string_view word() {
+    const std::string_view rest = std::string_view(bytes_).substr(at_);
+    const std::size_t first = std::min(rest.find_first_not_of(" \t\r\n"), rest.size());
+    const std::size_t last = std::min(rest.find_first_of(" \t\r\n", first), rest.size());
+    at_ += last;
+    return rest.substr(first, last - first);
+  }
+
+ private:
+  struct stat facts_ {};
+  std::string bytes_;
+  std::size_t at_ = 0;
+  bool good_ = false;
+};
 
 /// Readable by this user alone from its first moment; never over what exists.
-void write_private(const std::string& path, const std::string& text) {
+void write_private(const std::string& path, std::string_view text) {
   const int file = ::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
   require(file >= 0,
           "the keys cannot be written to " + path + ": " + std::generic_category().message(errno));
@@ -32,7 +67,19 @@ void write_private(const std::string& path, const std::string& text) {
   require(written, "the keys cannot be written to " + path);
 }
 
+/// Own public and secret key, then everybody's public ones.
+SecretText file_of(const CurveKeys& own, const std::string& public_keys) {
+  std::string text;
+  text.reserve(2 * own.public_key.size() + public_keys.size() + 8);  // never moves
+  for (const std::string* part : {&own.public_key, &own.secret_key.text(), &public_keys})
+    text += *part + "\n";
+  SecretText secret(text);
+  wipe(text);
+  return secret;
+}
+
 void print_keys(int ranks, const std::string& directory) {
+  keep_out_of_dumps(false);
   require(ranks >= 1 && ranks <= 4096, "-n " + std::to_string(ranks) + ": must be from 1 to 4096");
   std::error_code error;
   if (std::filesystem::create_directories(directory, error))
@@ -55,7 +102,7 @@ std::vector<std::string> write_key_files(const std::string& directory, int ranks
     for (int i = 0; i < ranks; ++i) {
       const CurveKeys& own = keys[static_cast<std::size_t>(i)];
       const std::string path = directory + "/keys-" + std::to_string(i);
-      write_private(path, own.public_key + "\n" + own.secret_key + "\n" + public_keys);
+      write_private(path, file_of(own, public_keys).text());
       paths.push_back(path);
     }
   } catch (const InvalidArgument&) {
@@ -66,28 +113,28 @@ std::vector<std::string> write_key_files(const std::string& directory, int ranks
 }
 
 CurveRing read_key_file(const std::string& path, Rank rank, int world) {
-  const std::string file_of = "--keys " + path + ": ";
-  std::ifstream file(path);
-  struct stat facts {};
-  require(file.good() && ::stat(path.c_str(), &facts) == 0, file_of + "cannot be read");
-  require((facts.st_mode & 077U) == 0,
-          file_of + "others may read this secret; give it mode 0600 (chmod 600)");
+  const std::string keys_of = "--keys " + path + ": ";
+  SecretFile file(path);
+  require(file.good(), keys_of + "cannot be read");
+  require(file.of_the_owner_alone(),
+          keys_of + "others may read this secret; give it mode 0600 (chmod 600)");
   CurveRing ring;
-  file >> ring.own.public_key >> ring.own.secret_key;
-  for (std::string key; file >> key;) ring.public_keys.push_back(key);
-  const auto is_key = [](const std::string& key) { return key.size() == kKeyLength; };
-  require(is_key(ring.own.public_key) && is_key(ring.own.secret_key) &&
-              std::all_of(ring.public_keys.begin(), ring.public_keys.end(), is_key),
-          file_of + "this is no file of keys (millrace keys makes them)");
+  ring.own.public_key = file.word();
+  ring.own.secret_key = SecretText(file.word());
+  for (std::string key(file.word()); !key.empty(); key = file.word())
+    ring.public_keys.push_back(key);
+  if (!is_curve_key(ring.own.public_key) || !is_curve_key(ring.own.secret_key.text()) ||
+      !std::all_of(ring.public_keys.begin(), ring.public_keys.end(), is_curve_key))
+    throw DataError(keys_of + "this is no file of keys (millrace keys makes them)");
   require(ring.public_keys.size() == static_cast<std::size_t>(world),
-          file_of + "made for " + std::to_string(ring.public_keys.size()) +
+          keys_of + "made for " + std::to_string(ring.public_keys.size()) +
               " ranks, but there are " + std::to_string(world));
   const auto found =
       std::find(ring.public_keys.begin(), ring.public_keys.end(), ring.own.public_key);
-  require(found != ring.public_keys.end(), file_of + "its own key is not among those of all ranks");
+  require(found != ring.public_keys.end(), keys_of + "its own key is not among those of all ranks");
   const auto owner = found - ring.public_keys.begin();
   require(owner == rank.value,
-          file_of + "these are the keys of rank " + std::to_string(owner) + ", but this is rank " +
+          keys_of + "these are the keys of rank " + std::to_string(owner) + ", but this is rank " +
               std::to_string(rank.value));
   return ring;
 }

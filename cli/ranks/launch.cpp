@@ -9,6 +9,8 @@
 #include <system_error>
 
 #include "cli/numbers.hpp"
+#include "cli/ranks/core_dumps.hpp"
+#include "cli/ranks/descriptors.hpp"
 #include "cli/ranks/environment.hpp"
 #include "cli/ranks/janitor.hpp"
 #include "cli/ranks/keys.hpp"
@@ -108,6 +110,15 @@ void make_log_directory(const std::string& path) {
   require(!error, "--log-dir " + path + ": cannot be made: " + error.message());
 }
 
+/// Here and in every rank, which inherits the limit.
+void check_descriptors(int ranks) {
+  constexpr std::size_t kOfTheLauncher = 32;
+  const std::string job = "a job of " + std::to_string(ranks) + " processes";
+  require_descriptors(std::max(descriptors_of_rank(ranks) + std::size_t{16},
+                               static_cast<std::size_t>(ranks) + kOfTheLauncher),
+                      job);
+}
+
 /// What a worker is started with; keys are named by their file only.
 std::vector<std::string> worker_words(const LaunchFlags& flags,
                                       const std::string& directory,
@@ -123,13 +134,14 @@ std::vector<std::string> worker_words(const LaunchFlags& flags,
       "--job", job,
       "--endpoint", flags.link.link,
       "--interface", flags.link.interface,
-      "--silence", std::to_string(flags.link.silence),
-      "--patience", std::to_string(flags.link.patience)};
+      "--silence", exact(flags.link.silence),
+      "--patience", exact(flags.link.patience)};
   // clang-format on
   if (keyed(flags))
     words.insert(words.end(), {"--keys", directory + "/keys-" + std::to_string(rank)});
-  if (flags.link.hang) words.insert(words.end(), {"--hang", std::to_string(*flags.link.hang)});
+  if (flags.link.hang) words.insert(words.end(), {"--hang", exact(*flags.link.hang)});
   if (flags.link.insecure) words.emplace_back("--insecure");
+  if (flags.link.core_dumps) words.emplace_back("--core-dumps");
   words.emplace_back("--");
   words.insert(words.end(), flags.command.begin(), flags.command.end());
   return words;
@@ -140,8 +152,12 @@ std::vector<std::string> worker_words(const LaunchFlags& flags,
 int launch(const LaunchFlags& flags) {
   check_launch(flags);
   take_over_from_engine();
+  check_descriptors(flags.ranks);
+  if (keyed(flags)) keep_out_of_dumps(flags.link.core_dumps);
   make_log_directory(flags.log_directory);
-  const Janitor janitor(temporary_directory());
+  const std::string place = temporary_directory();
+  Janitor::sweep(place);
+  const Janitor janitor(place);
   const std::string& path = janitor.directory();
   if (keyed(flags)) static_cast<void>(write_key_files(path, flags.processes));
 

@@ -22,6 +22,9 @@ void add_link_flags(CLI::App& verb, LinkFlags& flags) {
   verb.add_option("--patience", flags.patience, "Seconds until all ranks must have met")
       ->capture_default_str();
   verb.add_flag("--insecure", flags.insecure, "tcp without keys");
+  verb.add_flag("--core-dumps",
+                flags.core_dumps,
+                "Let processes that hold secret keys leave core dumps, which hold them too");
 }
 
 void check(const LinkFlags& flags) {

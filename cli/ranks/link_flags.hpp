@@ -19,6 +19,7 @@ struct LinkFlags {
   std::optional<double> hang = {};
   double patience = 60;
   bool insecure = false;
+  bool core_dumps = false;
 };
 
 /// Adds them to the verb with the values of `flags` as defaults; `flags` must outlive it.

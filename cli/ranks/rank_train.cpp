@@ -1,8 +1,6 @@
 // What a worker does when it trains: one rank's stages, the data where they need it, and on rank 0
 // the words and files of the whole.
 #include <algorithm>
-#include <array>
-#include <cstdio>
 #include <iomanip>
 #include <iostream>
 #include <memory>
@@ -13,6 +11,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "cli/numbers.hpp"
 #include "cli/ranks/rank_measurement.hpp"
 #include "cli/ranks/rank_work.hpp"
 #include "cli/standard_streams.hpp"
@@ -36,13 +35,6 @@ std::string joined(const std::vector<int>& numbers) {
   std::string text;
   for (const int number : numbers) text += (text.empty() ? "" : ",") + std::to_string(number);
   return text;
-}
-
-/// All digits: two rates that differ in the last one are two rates.
-std::string exact(double number) {
-  std::array<char, 40> text{};
-  std::snprintf(text.data(), text.size(), "%.17g", number);
-  return text.data();
 }
 
 /// Everything that decides bits, or whether two ranks understand each other.

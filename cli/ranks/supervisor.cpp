@@ -133,7 +133,9 @@ void Supervisor::start(const std::vector<std::string>& command) {
   worker.log = options_.log_directory + "/rank-" + std::to_string(rank) + ".log";
   std::array<int, 2> ends = {-1, -1};
   int errors = ::open(worker.log.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
-  require(errors >= 0, "the log " + worker.log + " cannot be written");
+  if (errors < 0)
+    throw Error("the log " + worker.log +
+                " cannot be written: " + std::generic_category().message(errno));
   if (rank == 0) {
     first_log_ = errors;
     if (::pipe2(ends.data(), O_CLOEXEC) != 0) throw Error("cannot make a pipe");
@@ -221,14 +223,19 @@ void Supervisor::reap(Worker& worker) {
   announce(worker);
 }
 
+std::string Supervisor::stop_of(const Worker& worker) {
+  return "was stopped (signal " + std::to_string(worker.stopped->signal) + ") and did not go on";
+}
+
 /// Written aside and moved, so that nobody reads half a sentence. Only causes: a rank that gave up
 /// on another one is not to blame, and ranks that were built for different things tell each other.
 void Supervisor::announce(const Worker& worker) const {
   if (weight_of(*worker.status) < 3 || code_of(*worker.status) == kMismatch) return;
   if (options_.obituary.empty()) return;
   const std::string aside = options_.obituary + ".new";
-  std::ofstream(aside) << "rank " << &worker - workers_.data() << " " << end_of(*worker.status)
-                       << '\n';
+  const bool stood_still = worker.killed_by_us && worker.stopped;
+  std::ofstream(aside) << "rank " << &worker - workers_.data() << " "
+                       << (stood_still ? stop_of(worker) : end_of(*worker.status)) << '\n';
   std::rename(aside.c_str(), options_.obituary.c_str());
 }
 
@@ -300,8 +307,8 @@ bool Supervisor::name_stopped() const {
   for (const Worker& worker : workers_) {
     if (!worker.killed_by_us || !worker.stopped) continue;
     any = true;
-    std::cerr << "millrace launch: rank " << &worker - workers_.data() << " was stopped (signal "
-              << worker.stopped->signal << ") and did not go on\n";
+    std::cerr << "millrace launch: rank " << &worker - workers_.data() << " " << stop_of(worker)
+              << '\n';
   }
   return any;
 }
@@ -314,7 +321,7 @@ int Supervisor::verdict() const {
   if (other != nullptr) explain(*other);
   explain(*worst);
   // The ranks found it silent; that it was stopped is known only here.
-  if (blames_another(*worst->status)) name_stopped();
+  if (blames_another(*worst->status) && name_stopped()) return kHang;
   return code_of(*worst->status);
 }
 

@@ -72,6 +72,7 @@ class Supervisor {
   [[nodiscard]] bool all_ended() const;
   [[nodiscard]] const Worker* culprit() const;
   [[nodiscard]] const Worker* witness() const;
+  [[nodiscard]] static std::string stop_of(const Worker& worker);
   void announce(const Worker& worker) const;
   void explain(const Worker& worker) const;
   bool name_stopped() const;

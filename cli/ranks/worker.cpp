@@ -4,12 +4,16 @@
 #include <iostream>
 #include <memory>
 #include <optional>
+#include <unistd.h>
 #include <utility>
 
+#include "cli/ranks/core_dumps.hpp"
+#include "cli/ranks/descriptors.hpp"
 #include "cli/ranks/environment.hpp"
 #include "cli/ranks/keys.hpp"
 #include "cli/ranks/link_flags.hpp"
 #include "cli/ranks/rank_work.hpp"
+#include "cli/standard_streams.hpp"
 #include "cli/verbs.hpp"
 #include "millrace/core/error.hpp"
 #include "millrace/stages/compiled.hpp"
@@ -61,7 +65,12 @@ ZeroMqOptions endpoint_of(const WorkerFlags& flags,
   options.world = *identity.world;
   options.job = flags.job;
   options.depths = work.depths;
-  if (identity.rendezvous.starts_with("ipc://"))
+  if (options.world == 1 && options.link == ZeroMqLink::Ipc) {
+    // Nobody is to be met: keys that nobody else has need no directory.
+    options.link = ZeroMqLink::Tcp;
+    options.keys.own = make_curve_keys();
+    options.keys.public_keys = {options.keys.own.public_key};
+  } else if (identity.rendezvous.starts_with("ipc://"))
     options.directory = identity.rendezvous.substr(6, identity.rendezvous.rfind('/') - 6);
   require(flags.keys.empty() || !options.insecure,
           "--keys and --insecure: with keys nobody else can read or change the training, without "
@@ -71,18 +80,22 @@ ZeroMqOptions endpoint_of(const WorkerFlags& flags,
           identity.rendezvous.starts_with("ipc://"),
       "--endpoint ipc: ranks of one machine meet at ipc://directory/name, but --rendezvous is " +
           identity.rendezvous);
-  if (!flags.keys.empty())
+  if (!flags.keys.empty()) {
+    keep_out_of_dumps(flags.link.core_dumps);
     options.keys = read_key_file(key_file(flags.keys, options.rank), options.rank, options.world);
-  require(options.link == ZeroMqLink::Ipc || options.insecure || !flags.keys.empty(),
+  }
+  require(flags.link.link == "ipc" || options.insecure || !flags.keys.empty(),
           "--endpoint tcp: give --keys FILE (millrace keys makes them), or --insecure");
   return options;
 }
 
-/// A line a second, as long as ranks are missing and more of them come.
+/// A line a second, as long as ranks are missing and more of them come; for who reads it.
 std::function<void(int)> note_of_meeting(int world) {
-  return [world, last = 0](int came) mutable {
+  const auto writer = std::make_shared<UnwaitingWriter>(STDERR_FILENO);
+  return [world, writer, last = 0](int came) mutable {
     if (std::exchange(last, came) == came) return;
-    std::cerr << "millrace: " << came << " of " << world << " ranks have met" << std::endl;
+    writer->write("millrace: " + std::to_string(came) + " of " + std::to_string(world) +
+                  " ranks have met\n");
   };
 }
 
@@ -91,6 +104,7 @@ void run(const WorkerFlags& flags) {
   if (flags.link.insecure && flags.link.link == "tcp")
     std::cerr << "millrace: --insecure: whoever reaches "
               << flags.link.interface << " can read and change this training\n";
+  open_as_many_files_as_allowed();
   const RankWork work = rank_work(flags.command, Rank{*identity.rank}, *identity.world);
   const auto endpoint = meet({.url = identity.rendezvous,
                               .fields = work.fields,

@@ -1,6 +1,7 @@
 // The flags of `millrace train` and their configuration file.
-#include <fstream>
+#include <sstream>
 
+#include "cli/files.hpp"
 #include "cli/train/options.hpp"
 #include "cli/usage.hpp"
 #include "cli/vocabulary.hpp"
@@ -59,8 +60,7 @@ void add_train_flags(CLI::App& verb, TrainFlags& flags) {
 namespace {
 
 std::vector<CLI::ConfigItem> items_of(const std::string& file) {
-  std::ifstream stream(file);
-  require(stream.good(), "--config " + file + ": the file cannot be opened");
+  std::istringstream stream(read_file("--config", file));
   try {
     return CLI::ConfigTOML().from_config(stream);
   } catch (const CLI::Error& error) {

@@ -3,10 +3,11 @@
 
 #include <algorithm>
 #include <charconv>
-#include <fstream>
 #include <limits>
 #include <sstream>
 
+#include "cli/files.hpp"
+#include "cli/numbers.hpp"
 #include "cli/train/layer_times.hpp"
 #include "cli/vocabulary.hpp"
 #include "millrace/core/error.hpp"
@@ -29,7 +30,7 @@ auto about(const std::string& option, const std::string& value, Work work) {
   } catch (const InvalidArgument& error) {
     throw InvalidParameter(option + " " + value + ": " + sentence_of(error));
   } catch (const DataError& error) {
-    throw InvalidArgument(option + " " + value + ": " + error.what());
+    throw DataError(option + " " + value + ": " + error.what());
   }
 }
 
@@ -38,16 +39,10 @@ void require_count(const Sentence& option, std::int64_t value, std::int64_t most
           option + " " + std::to_string(value) + ": must be from 1 to " + std::to_string(most));
 }
 
-std::string short_number(double value) {
-  std::ostringstream text;
-  text << value;
-  return text.str();
-}
-
 void require_between(const std::string& option, double value, double least, double below) {
   require(value >= least && value < below,
-          option + " " + short_number(value) + ": must be at least " + short_number(least) +
-              (below < std::numeric_limits<double>::infinity() ? " and below " + short_number(below)
+          option + " " + exact(value) + ": must be at least " + exact(least) +
+              (below < std::numeric_limits<double>::infinity() ? " and below " + exact(below)
                                                                : " and finite"));
 }
 
@@ -70,17 +65,16 @@ void check_numbers(const TrainFlags& flags) {
   if (flags.weight_decay) require_between("--weight-decay", *flags.weight_decay, 0, kNone);
   if (flags.dropout) require_between("--dropout", *flags.dropout, 0, 1);
   if (flags.clip_norm)
-    require(*flags.clip_norm > 0,
-            "--clip-norm " + short_number(*flags.clip_norm) + ": must be above 0");
+    require(*flags.clip_norm > 0, "--clip-norm " + exact(*flags.clip_norm) + ": must be above 0");
 }
 
 ModelSpec model_of(const TrainFlags& flags) {
   std::string text = flags.model;
   if (flags.dropout) {
     require(text.find("dropout") == std::string::npos,
-            "--dropout " + short_number(*flags.dropout) + ": the model '" + text +
+            "--dropout " + exact(*flags.dropout) + ": the model '" + text +
                 "' already names a dropout");
-    if (*flags.dropout > 0) text += ",dropout=" + short_number(*flags.dropout);
+    if (*flags.dropout > 0) text += ",dropout=" + exact(*flags.dropout);
   }
   return about("--model", flags.model, [&] { return parse_model(text); });
 }
@@ -95,21 +89,13 @@ void check_fit(const TrainFlags& flags, const ModelSpec& model, const TrainTest&
               std::to_string(data.train.classes));
 }
 
-std::string read_text(const std::string& option, const std::string& file) {
-  std::ifstream stream(file, std::ios::binary);
-  require(stream.good(), option + " " + file + ": the file cannot be opened");
-  std::ostringstream text;
-  text << stream.rdbuf();
-  return text.str();
-}
-
 Plan read_plan_file(const CLI::App& verb, const TrainFlags& flags) {
   for (const char* other : {"schedule", "ranks", "micro_batches", "chunks"})
     require(verb.get_option(flag(other))->count() == 0,
             named(other) + ": the plan says it; leave it out with --plan");
-  ParsedPlan parsed = read_plan(read_text("--plan", flags.plan));
+  ParsedPlan parsed = read_plan(read_file("--plan", flags.plan));
   if (!parsed.plan)
-    throw InvalidArgument("--plan " + flags.plan + ":" + to_string(parsed.diagnostics.front()));
+    throw DataError("--plan " + flags.plan + ":" + to_string(parsed.diagnostics.front()));
   require(!parsed.plan->program.shape.forward_only,
           "--plan " + flags.plan + ": is forward-only and cannot train");
   require(parsed.plan->program.shape.slices == 1,

@@ -134,10 +134,7 @@ class FlowGraphExecutor final : public Executor {
     if (inlining_->now())
       for (const Chain& chain : in_order_) act(chain);
     else
-      arena_->execute([&] {
-        for (ChainNode* source : sources_) source->try_put(flow::continue_msg());
-        graph_->wait_for_all();
-      });
+      arena_->execute([&] { run_graph(); });
     inlining_->took(StepClock::now() - clock_.started());
     if (failure_.happened()) {
       interpreter_.abandon_step();
@@ -165,6 +162,29 @@ class FlowGraphExecutor final : public Executor {
   }
 
  private:
+  /// oneTBB starts its threads when there is work for them, which the system may refuse in the
+  /// middle of a step. What waits by then is drained, so that no task outlives its node.
+  void run_graph() {
+    try {
+      for (ChainNode* source : sources_) source->try_put(flow::continue_msg());
+      graph_->wait_for_all();
+      return;
+    } catch (const std::exception& refusal) {
+      failure_.keep(std::make_exception_ptr(
+          Error(std::string("the executor cannot start its threads: ") + refusal.what())));
+    }
+    for (bool drained = false; !drained;) {
+      try {
+        graph_->wait_for_all();
+        drained = true;
+      } catch (const std::exception&) {
+        // Refused once more, at another task; that one is gone, too.
+        continue;
+      }
+    }
+    graph_->reset();
+  }
+
   void build(bool priorities) {
     graph_.emplace();
     const Graph graph(program_);

@@ -118,9 +118,11 @@ TEST(HandShake, WhatTheCommandLinesOfTwoWorkersSayIsCompared) {
 }
 
 TEST(HandShake, TwoSourcesOfIdentityThatDisagreeAreRefusedWithCode78) {
-  ::setenv("SLURM_PROCID", "1", 1);  // NOLINT(concurrency-mt-unsafe)
+  ::setenv("SLURM_PROCID", "1", 1);   // NOLINT(concurrency-mt-unsafe)
+  ::setenv("SLURM_STEP_ID", "0", 1);  // NOLINT(concurrency-mt-unsafe)
   const Outcome outcome = run("worker --rank 0 --world 2 -- train --steps 1");
-  ::unsetenv("SLURM_PROCID");  // NOLINT(concurrency-mt-unsafe)
+  ::unsetenv("SLURM_PROCID");   // NOLINT(concurrency-mt-unsafe)
+  ::unsetenv("SLURM_STEP_ID");  // NOLINT(concurrency-mt-unsafe)
 
   EXPECT_EQ(outcome.code, 78);
   EXPECT_THAT(outcome.errors,
@@ -132,10 +134,12 @@ TEST(HandShake, ALaunchInABatchScriptTellsItsRanksWhoTheyAreAndOneOfManyIsRefuse
   ::setenv("SLURM_PROCID", "0", 1);  // NOLINT(concurrency-mt-unsafe)
   ::setenv("SLURM_NTASKS", "4", 1);  // NOLINT(concurrency-mt-unsafe)
   const Outcome script = run(job);
-  ::setenv("SLURM_PROCID", "3", 1);  // NOLINT(concurrency-mt-unsafe)
+  ::setenv("SLURM_PROCID", "3", 1);   // NOLINT(concurrency-mt-unsafe)
+  ::setenv("SLURM_STEP_ID", "0", 1);  // NOLINT(concurrency-mt-unsafe)
   const Outcome one_of_many = run(job);
-  ::unsetenv("SLURM_PROCID");  // NOLINT(concurrency-mt-unsafe)
-  ::unsetenv("SLURM_NTASKS");  // NOLINT(concurrency-mt-unsafe)
+  ::unsetenv("SLURM_PROCID");   // NOLINT(concurrency-mt-unsafe)
+  ::unsetenv("SLURM_NTASKS");   // NOLINT(concurrency-mt-unsafe)
+  ::unsetenv("SLURM_STEP_ID");  // NOLINT(concurrency-mt-unsafe)
 
   EXPECT_EQ(script.code, 0) << script.errors;
   EXPECT_EQ(one_of_many.code, 78);

@@ -150,10 +150,7 @@ TEST(Train, TakesSettingsFromAFileBelowTheCommandLine) {
 
 TEST(Train, RefusesBadInputInOneSentenceWithExitCodeTwo) {
   const Folder folder("cli_bad");
-  const std::string ragged = folder.write("ragged.csv", "1,2,0\n1,2,3,1\n");
   const std::string narrow = folder.write("narrow.csv", "1,2,0\n3,4,1\n");
-  folder.write("train-images-idx3-ubyte", idx_images(10, 8).substr(0, 300));
-  folder.write("train-labels-idx1-ubyte", idx_labels(10));
   struct Case {
     std::string flags;
     std::string sentence;
@@ -165,10 +162,7 @@ TEST(Train, RefusesBadInputInOneSentenceWithExitCodeTwo) {
            Case{"-p 9", "-p 9: the model has 8 layers, so at most 8"},
            Case{"-p 5 --schedule interleaved",
                 "-p 5 with 2 chunks each: the model has 8 layers, so at most 4"},
-           Case{"--data csv:" + ragged,
-                "ragged.csv, line 2: expected 3 columns as in line 1, found 4"},
            Case{"--data csv:" + narrow, "takes 64 features, but --data csv:" + narrow + " has 2"},
-           Case{"--data idx:" + folder.path(), "(the file is truncated)"},
            Case{"--data csv:/nowhere.csv", "/nowhere.csv: cannot be opened"},
            Case{"--model mlp:64-32-5", "tells 5 classes apart, but --data digits has 10"},
            Case{"--schedule 1f1bb", "1f1b"},
@@ -182,7 +176,8 @@ TEST(Train, RefusesBadInputInOneSentenceWithExitCodeTwo) {
            Case{"--partition 1,2", "4 stages need 3 boundaries, found 2"},
            Case{"--partition 3,2,5", "--partition 3,2,5:"},
            Case{"--epochs 1 --steps 1", "give one of them"},
-           Case{"--plan /nowhere.json", "--plan /nowhere.json: the file cannot be opened"},
+           Case{"--plan /nowhere.json",
+                "--plan /nowhere.json cannot be read: No such file or directory"},
            Case{"--trace /nowhere/t.json",
                 "--trace /nowhere/t.json cannot be written: No such file or directory"},
            Case{"--last-batch keep", "known are update, drop"},

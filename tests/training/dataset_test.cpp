@@ -85,9 +85,10 @@ TEST(Csv, NamesFileLineAndExpectation) {
   EXPECT_THAT(complaint("1,2,0.5\n"), HasSubstr("found '0.5'"));
   EXPECT_THAT(complaint("1,2,\n"), HasSubstr("found ''"));
   EXPECT_THAT(complaint(""), HasSubstr("holds no sample"));
-  EXPECT_THAT(sentence_of([&] { (void)read_samples_csv(folder.path() + "/none.csv"); }),
-              HasSubstr("cannot be opened"));
-  EXPECT_THAT(sentence_of([&] { (void)read_samples_csv(folder.path()); }),
+  EXPECT_THAT(
+      sentence_of<InvalidArgument>([&] { (void)read_samples_csv(folder.path() + "/none.csv"); }),
+      HasSubstr("cannot be opened"));
+  EXPECT_THAT(sentence_of<InvalidArgument>([&] { (void)read_samples_csv(folder.path()); }),
               HasSubstr("is a folder"));
 }
 

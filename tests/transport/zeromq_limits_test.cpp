@@ -49,7 +49,7 @@ int shake_hands(const std::string& address,
   socket.set(zmq::sockopt::routing_id, name);
   socket.set(zmq::sockopt::curve_serverkey, server_key);
   socket.set(zmq::sockopt::curve_publickey, own.public_key);
-  socket.set(zmq::sockopt::curve_secretkey, own.secret_key);
+  socket.set(zmq::sockopt::curve_secretkey, own.secret_key.text());
   return HandShakeWatch().outcome(socket, address);
 }
 

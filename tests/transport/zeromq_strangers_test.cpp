@@ -33,7 +33,7 @@ void knock(zmq::context_t& context,
   if (!server_key.empty()) {
     socket.set(zmq::sockopt::curve_serverkey, server_key);
     socket.set(zmq::sockopt::curve_publickey, own.public_key);
-    socket.set(zmq::sockopt::curve_secretkey, own.secret_key);
+    socket.set(zmq::sockopt::curve_secretkey, own.secret_key.text());
   }
   socket.connect(address);
   FrameHeader header;

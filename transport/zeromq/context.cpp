@@ -5,6 +5,7 @@
 #include "transport/zeromq/context.hpp"
 
 #include <array>
+#include <cstring>
 
 #include <zmq_addon.hpp>
 
@@ -26,7 +27,24 @@ CurveKeys make_curve_keys() {
   std::array<char, 41> secret_key{};
   if (zmq_curve_keypair(public_key.data(), secret_key.data()) != 0)
     throw TransportError("the network library was built without CURVE");
-  return {public_key.data(), secret_key.data()};
+  CurveKeys keys{public_key.data(), SecretText(secret_key.data())};
+  wipe(secret_key);
+  return keys;
+}
+
+bool is_curve_key(const std::string& text) {
+  std::array<std::uint8_t, 32> bytes{};
+  const bool whole = text.size() == 40 && zmq_z85_decode(bytes.data(), text.c_str()) != nullptr;
+  ::explicit_bzero(bytes.data(), bytes.size());
+  return whole;
+}
+
+SecretText::~SecretText() {
+  wipe(text_);
+}
+
+void wipe(std::span<char> bytes) noexcept {
+  ::explicit_bzero(bytes.data(), bytes.size());
 }
 
 ZeroMqContext::Parts::Parts() {

@@ -225,7 +225,7 @@ class Meeting {
     }
     std::string table;
     for (const PeerAddress& address : addresses)
-      table += address.data + " " + address.control + "\n";
+      table += address.data + "\n" + address.control + "\n";
     const FrameKind kind = refusal.empty() ? FrameKind::Welcome : FrameKind::Refused;
     for (const auto& [rank, theirs] : said)
       tell(socket, Rank{rank}, kind, refusal.empty() ? table : refusal);
@@ -267,7 +267,8 @@ class Meeting {
     if (note.header.kind != FrameKind::Welcome) throw Mismatch(note.text);
     std::vector<PeerAddress> addresses;
     std::istringstream lines(note.text);
-    for (PeerAddress address; lines >> address.data >> address.control;)
+    for (PeerAddress address;
+         std::getline(lines, address.data) && std::getline(lines, address.control);)
       addresses.push_back(address);
     return addresses;
   }

@@ -3,6 +3,9 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <filesystem>
+#include <iterator>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
@@ -24,7 +27,7 @@ int hand_shake_ms(int world) {
 }
 
 bool authenticated(const ZeroMqOptions& options) {
-  return options.link == ZeroMqLink::Tcp && !options.keys.own.secret_key.empty();
+  return options.link == ZeroMqLink::Tcp && !options.keys.own.secret_key.text().empty();
 }
 
 /// Whether somebody listens at the socket; a file that a dead process left behind is nobody.
@@ -88,11 +91,26 @@ bool receive_part(zmq::socket_t& socket, zmq::message_t& part) {
   return uninterrupted([&] { return socket.recv(part, zmq::recv_flags::dontwait); });
 }
 
+/// The network library ends the whole process when it gets no descriptor.
+void check_descriptors(int world) {
+  std::error_code unknown;
+  const std::filesystem::directory_iterator open("/proc/self/fd", unknown);
+  rlimit limit{};
+  if (unknown || world == 1 || ::getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
+  const auto needed =
+      descriptors_of_rank(world) + static_cast<std::size_t>(std::distance(begin(open), end(open)));
+  if (needed > limit.rlim_cur)
+    throw TransportError("a rank of " + std::to_string(world) + " needs " + std::to_string(needed) +
+                         " descriptors, but this process may open only " +
+                         std::to_string(limit.rlim_cur) + " (ulimit -n)");
+}
+
 void check(const ZeroMqOptions& options) {
   require(options.world >= 1, "world is " + std::to_string(options.world) + ", but at least 1");
   require(options.rank.value >= 0 && options.rank.value < options.world,
           "rank " + std::to_string(options.rank.value) + " is outside a world of " +
               std::to_string(options.world));
+  check_descriptors(options.world);
   if (options.link == ZeroMqLink::Ipc || !options.directory.empty())
     PrivateDirectory::check(options.directory);
   if (options.link == ZeroMqLink::Ipc) return;
@@ -143,7 +161,7 @@ zmq::socket_t make_listener(zmq::context_t& context,
   socket.set(zmq::sockopt::zap_domain, domain);
   if (authenticated(options)) {
     socket.set(zmq::sockopt::curve_server, 1);
-    socket.set(zmq::sockopt::curve_secretkey, options.keys.own.secret_key);
+    socket.set(zmq::sockopt::curve_secretkey, options.keys.own.secret_key.text());
   }
   return socket;
 }
@@ -184,7 +202,7 @@ zmq::socket_t make_dialer(zmq::context_t& context,
   if (authenticated(options)) {
     socket.set(zmq::sockopt::curve_serverkey, options.keys.public_keys[to.index()]);
     socket.set(zmq::sockopt::curve_publickey, options.keys.own.public_key);
-    socket.set(zmq::sockopt::curve_secretkey, options.keys.own.secret_key);
+    socket.set(zmq::sockopt::curve_secretkey, options.keys.own.secret_key.text());
   }
   return socket;
 }
@@ -199,3 +217,15 @@ void connect(zmq::socket_t& socket, Rank to, const std::string& address) {
 }
 
 }  // namespace millrace::zeromq
+
+namespace millrace {
+
+// Of every other rank: two sockets for it and two from it, each of them with its connection, and a
+// ninth while the ranks meet. The rest are the context's threads and files that the work opens.
+std::size_t descriptors_of_rank(int world) {
+  constexpr std::size_t kOfAPeer = 9;
+  constexpr std::size_t kOfItself = 32;
+  return kOfAPeer * static_cast<std::size_t>(world - 1) + kOfItself;
+}
+
+}  // namespace millrace

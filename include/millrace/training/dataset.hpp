@@ -52,12 +52,13 @@ struct TrainTest {
 /// Reads comma-separated numbers, one sample per line, the label (an integer from 0) last; plain or
 /// gzipped. All features are divided by the largest magnitude among them (when it is not 0), so
 /// that images of any depth arrive in [-1, 1]. Blank lines and a final line end are allowed; a
-/// header line is not. Throws DataError naming file and line.
+/// header line is not. Throws DataError naming file and line, InvalidArgument when there is no such
+/// file.
 [[nodiscard]] Dataset read_samples_csv(const std::string& file);
 
 /// Reads one images file and one labels file in MNIST's IDX format (unsigned bytes, big-endian
 /// extents), plain or gzipped; features are divided by 255. Throws DataError naming file and
-/// offset.
+/// offset, InvalidArgument when there is no such file.
 [[nodiscard]] Dataset read_samples_idx(const std::string& images_file,
                                        const std::string& labels_file);
 
@@ -67,7 +68,8 @@ struct TrainTest {
 [[nodiscard]] TrainTest read_samples_folder(const std::string& folder, std::uint64_t seed);
 
 /// "digits", "csv:FILE" or "idx:FOLDER"; 80/20 by seed where no test set exists.
-/// Throws InvalidArgument for any other word, DataError for damaged files.
+/// Throws InvalidArgument for any other word and for what is not there, DataError for damaged
+/// files.
 [[nodiscard]] TrainTest load_data(std::string_view name, std::uint64_t seed);
 
 }  // namespace millrace

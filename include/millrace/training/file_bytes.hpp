@@ -8,8 +8,9 @@
 
 namespace millrace {
 
-/// The bytes of `file`, unpacked when it is gzip. Throws DataError when it cannot be read, when the
-/// gzip stream is damaged or cut, or when it unpacks to more than 4 GiB.
+/// The bytes of `file`, unpacked when it is gzip. Throws InvalidArgument when it cannot be
+/// opened, DataError when it cannot be read, when the gzip stream is damaged or cut, or when it
+/// unpacks to more than 4 GiB.
 std::vector<std::uint8_t> read_file(const std::string& file);
 
 /// Unpacks gzip bytes; `name` is for messages.

@@ -6,7 +6,9 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "millrace/transport/endpoint.hpp"
@@ -34,11 +36,39 @@ class PrivateDirectory {
   std::string path_;
 };
 
-/// A CURVE key pair as Z85 text of 40 characters each.
+/// Text that is overwritten before its memory is given back; so is what it held before.
+/// Thread-safety: externally synchronised.
+class SecretText {
+ public:
+  SecretText() = default;
+  /// Copies `text`, which remains its owner's to wipe.
+  explicit SecretText(std::string_view text) : text_(text) {}
+  SecretText(const SecretText&) = default;
+  SecretText(SecretText&& other) noexcept { text_.swap(other.text_); }
+  SecretText& operator=(SecretText other) noexcept {
+    text_.swap(other.text_);
+    return *this;
+  }
+  ~SecretText();
+
+  [[nodiscard]] const std::string& text() const { return text_; }
+
+ private:
+  std::string text_;
+};
+
+/// Overwrites `bytes` with zeros, which no optimization leaves out.
+void wipe(std::span<char> bytes) noexcept;
+
+/// A CURVE key pair as Z85 text of 40 characters each. The network library keeps copies of its own
+/// of what its sockets are given.
 struct CurveKeys {
   std::string public_key;
-  std::string secret_key;
+  SecretText secret_key;
 };
+
+/// Whether `text` is a key: 40 letters of Z85 that make 32 bytes.
+[[nodiscard]] bool is_curve_key(const std::string& text);
 
 /// New random keys from the system's source of randomness.
 [[nodiscard]] CurveKeys make_curve_keys();
@@ -112,13 +142,17 @@ struct ZeroMqOptions {
   int attempts = 8;  ///< how often the same frame may be asked for again
 };
 
+/// How many descriptors a process with one rank of `world` may have open at once for it.
+[[nodiscard]] std::size_t descriptors_of_rank(int world);
+
 /// A rank that listens but does not speak yet: its address must first reach the others.
 /// Thread-safety: externally synchronised.
 class ZeroMqDoor {
  public:
   /// Binds. Throws InvalidArgument on options that do not fit (tcp without keys, a directory that
-  /// others may enter, a path above 107 bytes), TransportError when binding fails or a living
-  /// process has this rank of this epoch; the files that a dead one left are taken over.
+  /// others may enter, a path above 107 bytes), TransportError when binding fails, when the
+  /// process may open fewer descriptors than so many ranks take, or when a living process has this
+  /// rank of this epoch; the files that a dead one left are taken over.
   ZeroMqDoor(const ZeroMqOptions& options, std::shared_ptr<ZeroMqContext> context);
   ZeroMqDoor(const ZeroMqDoor&) = delete;
   ZeroMqDoor& operator=(const ZeroMqDoor&) = delete;

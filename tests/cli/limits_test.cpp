@@ -1,0 +1,207 @@
+// What the system, the disk and other people's programs may do to the command: few threads, few
+// descriptors, little memory, damaged files, strange folders. Each ends in a sentence and its code.
+#include <csignal>
+#include <fcntl.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+
+#include <gmock/gmock.h>
+#include <nlohmann/json.hpp>
+
+#include "cli/launched.hpp"
+#include "cli/verb_test.hpp"
+
+namespace millrace {
+namespace {
+
+using nlohmann::json;
+using test::Clock;
+using test::Command;
+using test::command;
+using test::Outcome;
+using test::Ran;
+using test::run;
+using test::temporary;
+using test::text_of;
+using testing::AllOf;
+using testing::EndsWith;
+using testing::HasSubstr;
+using testing::Not;
+
+constexpr const char* kLong = "-- train --json --epochs 100000 --batch-size 64";
+
+using Limits = test::VerbTest;
+
+TEST_F(Limits, DamagedFilesAreCode65InEveryVerbAndMissingOnesAreUsage) {
+  write("cut.json", R"({"format": "millrace plan", "ranks": )");
+  for (const std::string verb : {"verify ", "show ", "simulate ", "train --plan "}) {
+    const Ran damaged = command(verb + path("cut.json"));
+    EXPECT_EQ(damaged.code, 65) << verb << damaged.text;
+    EXPECT_THAT(damaged.text, HasSubstr("cut.json:")) << verb;
+    EXPECT_EQ(command(verb + path("none.json")).code, 2) << verb;
+  }
+  write("ragged.csv", "1,2,0\n1,2,3,1\n");
+  write("cut.csv.gz", std::string("\x1f\x8b\x08\x00", 4));
+  write("train-images-idx3-ubyte", std::string("\0\0\x08\x03\0\0", 6));
+  write("train-labels-idx1-ubyte", std::string("\0\0\x08\x01\0\0\0\x01\x07", 9));
+  for (const std::string data :
+       {"csv:" + path("ragged.csv"), "csv:" + path("cut.csv.gz"), "idx:" + path("")}) {
+    for (const std::string verb : {"train --data ", "launch -n 2 -- train --data "}) {
+      const Ran damaged = command(verb + data);
+      EXPECT_EQ(damaged.code, 65) << verb << damaged.text;
+      EXPECT_THAT(damaged.text, HasSubstr("--data " + data + ": ")) << verb;
+    }
+  }
+  EXPECT_EQ(command("train --data csv:" + path("none.csv")).code, 2);
+  EXPECT_EQ(command("train --data idx:" + path("none")).code, 2);
+}
+
+TEST_F(Limits, AConfigurationThatCannotBeReadIsNotTakenForAnEmptyOne) {
+  for (const std::string verb : {"train ", "launch -n 2 -- train "}) {
+    const Ran folder = command(verb + "--steps 1 --config " + path(""));
+    EXPECT_EQ(folder.code, 2) << verb;
+    EXPECT_THAT(folder.text, HasSubstr("--config " + path("") + " cannot be read")) << verb;
+  }
+}
+
+TEST_F(Limits, NumbersTravelExactly) {
+  const auto weights = [](const std::string& flags) {
+    const Outcome outcome = run("train --json --stages 2 --steps 2 --batch-size 32 " + flags);
+    return json::parse(outcome.output).at("weights_hash").get<std::string>();
+  };
+  // The units that these two rates drop differ in one of ten thousand: so many are drawn.
+  const std::string model = "--model mlp:64-4096-4096-10";
+  const std::string typed = weights(model + " --dropout 0.12345678");
+  EXPECT_EQ(typed, weights(model + ",dropout=0.12345678"));
+  EXPECT_NE(typed, weights(model + ",dropout=0.123457"));
+}
+
+TEST_F(Limits, FoldersMayHaveSpacesInTheirNames) {
+  std::filesystem::create_directory(path("a b"));
+  for (const std::string link : {"ipc", "tcp"}) {
+    const Outcome outcome = run("launch -n 3 --endpoint " + link + " -- train --steps 1",
+                                "export TMPDIR='" + path("a b") + "'; ");
+    EXPECT_EQ(outcome.code, 0) << link << outcome.errors;
+  }
+}
+
+TEST_F(Limits, ARankAloneNeedsNoDirectory) {
+  const Outcome outcome = run("worker --rank 0 --world 1 --endpoint ipc -- train --steps 1");
+  EXPECT_EQ(outcome.code, 0) << outcome.errors;
+}
+
+TEST_F(Limits, TooLittleMemoryIsASentence) {
+  const Outcome outcome =
+      run("train --stages 1 --steps 1 --model mlp:64-1-16777216-16777216-10 --executor sequential");
+  EXPECT_EQ(outcome.code, 1);
+  EXPECT_THAT(outcome.errors, HasSubstr("there is not enough memory"));
+  EXPECT_THAT(outcome.errors, Not(HasSubstr("std::")));
+}
+
+TEST_F(Limits, ARankThatIsStoppedBeforeTheMeetingIsNotCalledKilled) {
+  Command stopped(std::string("launch -n 2 --silence 0.5 --grace 0.2 ") + kLong);
+  const auto workers = stopped.workers(2);
+  ASSERT_EQ(workers.size(), 2U);
+  ::kill(workers[1], SIGSTOP);
+  const Outcome outcome = stopped.end();
+
+  EXPECT_EQ(outcome.code, 75) << outcome.errors;
+  EXPECT_THAT(outcome.errors, Not(HasSubstr("ended by signal")));
+  EXPECT_THAT(outcome.errors, EndsWith("rank 1 was stopped (signal 19) and did not go on\n"));
+}
+
+TEST_F(Limits, FewDescriptorsAreCountedBeforehandAndTheNumberNamedIsEnough) {
+  const std::string job = "launch -n 5 -- train --stages 5 --json --steps 2";
+  const Outcome refused = run(job, "ulimit -n 48; ");
+  EXPECT_EQ(refused.code, 1);
+  const std::string said = refused.errors, words = "millrace: a job of 5 processes needs ";
+  ASSERT_TRUE(said.starts_with(words)) << said;
+  EXPECT_THAT(said, HasSubstr(" descriptors, but a process may open only 48 here (ulimit -n)\n"));
+  const std::string needed = said.substr(words.size(), said.find(' ', words.size()) - words.size());
+
+  const Outcome enough = run(job, "ulimit -n " + needed + "; ");
+  EXPECT_EQ(enough.code, 0) << enough.errors;
+}
+
+TEST_F(Limits, NoMoreThreadsIsASentence) {
+  const std::string program = path("millrace");  // where any user may start it
+  std::filesystem::copy_file(MILLRACE_BINARY_DIR "/millrace", program);
+  write("err", "");
+  const int errors = ::open(path("err").c_str(), O_WRONLY | O_CLOEXEC);
+  const pid_t child = ::fork();
+  if (child == 0) {
+    for (const int stream : {STDOUT_FILENO, STDERR_FILENO}) ::dup2(errors, stream);
+    // The superuser has no such limit.
+    if (::geteuid() == 0 && ::setuid(54'321) != 0) ::_exit(126);
+    const rlimit threads{2, 2}, dumps{0, 0};
+    ::setrlimit(RLIMIT_NPROC, &threads);
+    ::setrlimit(RLIMIT_CORE, &dumps);
+    ::execl(program.c_str(), "millrace", "train", "--steps", "400", nullptr);
+    ::_exit(127);
+  }
+  ::close(errors);
+  int status = 0;
+  ::waitpid(child, &status, 0);
+  ASSERT_TRUE(WIFEXITED(status)) << "signal " << WTERMSIG(status);
+  EXPECT_EQ(WEXITSTATUS(status), 1);
+  EXPECT_THAT(read("err"), AllOf(testing::StartsWith("millrace: "), HasSubstr("thread")));
+}
+
+TEST_F(Limits, AProcessWithASecretLeavesNoCoreDumpUnlessItIsToldTo) {
+  ASSERT_EQ(run("keys -n 1 --out " + path("keys")).code, 0);
+  for (const bool wanted : {false, true}) {
+    Command worker("worker --rank 0 --world 1 --keys " + path("keys") +
+                       (wanted ? " --core-dumps " : " ") + kLong,
+                   "ulimit -c unlimited; cd " + path("") + "; ");
+    worker.await_training();
+    worker.signal(SIGABRT);
+    siginfo_t info{};
+    ::waitid(P_ALL, 0, &info, WEXITED | WNOWAIT);
+    EXPECT_EQ(info.si_code, wanted ? CLD_DUMPED : CLD_KILLED);
+    const Outcome outcome = worker.end();
+    EXPECT_EQ(outcome.errors.find("a core dump of this process holds its secret key") !=
+                  std::string::npos,
+              wanted);
+  }
+}
+
+/// Ends those that clean up behind launchers that this process started.
+void kill_janitors() {
+  const std::string self = std::to_string(::getpid());
+  std::istringstream children(text_of("/proc/" + self + "/task/" + self + "/children"));
+  for (pid_t child = 0; children >> child;) {
+    if (text_of("/proc/" + std::to_string(child) + "/comm") != "millrace-tidy\n") continue;
+    ::kill(child, SIGKILL);
+    ::waitpid(child, nullptr, 0);
+  }
+}
+
+std::size_t key_files(const std::string& folder) {
+  std::size_t found = 0;
+  for (const auto& entry : std::filesystem::recursive_directory_iterator(folder))
+    found += entry.path().filename().string().starts_with("keys-") ? 1U : 0U;
+  return found;
+}
+
+TEST_F(Limits, KeysOfADeadJobGoWithTheNextAndThoseOfALivingOneStay) {
+  ASSERT_EQ(::prctl(PR_SET_CHILD_SUBREAPER, 1), 0);
+  const std::string here = "export TMPDIR=" + path("") + "; ";
+  Command dead(std::string("launch -n 2 --endpoint tcp ") + kLong, here);
+  dead.await_training();
+  dead.kill();
+  kill_janitors();
+  ::prctl(PR_SET_CHILD_SUBREAPER, 0);
+  ASSERT_EQ(key_files(path("")), 2U);
+
+  Command living(std::string("launch -n 3 --endpoint tcp ") + kLong, here);
+  living.await_training();
+  EXPECT_EQ(key_files(path("")), 3U);
+  EXPECT_EQ(run("launch -n 2 -- train --steps 1", here).code, 0);
+  EXPECT_EQ(key_files(path("")), 3U);
+  living.signal(SIGTERM);
+  EXPECT_EQ(living.end().code, 143);
+  EXPECT_EQ(key_files(path("")), 0U);
+}
+
+}  // namespace
+}  // namespace millrace

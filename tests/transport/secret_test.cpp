@@ -1,0 +1,103 @@
+// Secret keys in the memory of this process, and descriptors that it may not open.
+#include <algorithm>
+#include <cstring>
+#include <fstream>
+#include <sstream>
+#include <string>
+#include <sys/resource.h>
+#include <vector>
+
+#include <gmock/gmock.h>
+
+#include "millrace/transport/zeromq.hpp"
+
+namespace millrace {
+namespace {
+
+/// A secret that is itself not to be found: every letter with some bits turned.
+class Hidden {
+ public:
+  explicit Hidden(const std::string& secret) {
+    for (const char letter : secret) letters_ += static_cast<char>(letter ^ kTurned);
+  }
+
+  /// How often it lies in the writable memory of this process.
+  [[nodiscard]] int found() const {
+    int count = 0;
+    std::ifstream maps("/proc/self/maps");
+    for (std::string line; std::getline(maps, line);) {
+      std::istringstream words(line);
+      std::uintptr_t first = 0, last = 0;
+      char dash = 0;
+      std::string rights;
+      words >> std::hex >> first >> dash >> last >> rights;
+      if (rights.starts_with("rw") && line.find("[v") == std::string::npos)
+        count += found_in(reinterpret_cast<const char*>(first),  // NOLINT
+                          reinterpret_cast<const char*>(last));  // NOLINT
+    }
+    return count;
+  }
+
+ private:
+  static constexpr char kTurned = 0x2A;
+
+  [[nodiscard]] int found_in(const char* first, const char* last) const {
+    const auto same = [](char here, char hidden) { return (here ^ kTurned) == hidden; };
+    int count = 0;
+    while ((first = std::search(first, last, letters_.begin(), letters_.end(), same)) != last) {
+      ++count;
+      ++first;
+    }
+    return count;
+  }
+
+  std::string letters_;
+};
+
+TEST(Secret, IsNowhereWhenItsLastHolderHasGone) {
+  auto keys = std::make_unique<CurveKeys>(make_curve_keys());
+  const Hidden hidden(keys->secret_key.text());
+  {
+    ZeroMqOptions options;
+    options.keys = {*keys, {keys->public_key}};
+    std::vector<ZeroMqOptions> copies(3, options);
+    copies.push_back(copies.front());              // all move
+    copies[1].keys.own = make_curve_keys();        // written over
+    copies[2].keys.own.secret_key = SecretText();  // forgotten
+    EXPECT_GT(hidden.found(), 2);
+  }
+  keys.reset();
+
+  EXPECT_EQ(hidden.found(), 0);
+}
+
+TEST(Secret, OfAnotherFormIsNoKey) {
+  const CurveKeys keys = make_curve_keys();
+  EXPECT_TRUE(is_curve_key(keys.secret_key.text()));
+  EXPECT_TRUE(is_curve_key(keys.public_key));
+  EXPECT_FALSE(is_curve_key(keys.public_key + "0"));
+  EXPECT_FALSE(is_curve_key(keys.public_key.substr(1)));
+  EXPECT_FALSE(is_curve_key("~" + keys.public_key.substr(1)));
+  EXPECT_FALSE(is_curve_key(std::string(40, '#')));  // five of them make more than 32 bits
+}
+
+TEST(Door, OfMoreRanksThanThereAreDescriptorsForIsRefused) {
+  rlimit before{};
+  ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &before), 0);
+  const rlimit few{100, before.rlim_max};
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &few), 0);
+  ZeroMqOptions options;
+  options.world = 64;
+  options.link = ZeroMqLink::Tcp;
+  options.insecure = true;
+  try {
+    const ZeroMqDoor door(options, std::make_shared<ZeroMqContext>());
+    ADD_FAILURE() << "opened";
+  } catch (const TransportError& error) {
+    EXPECT_THAT(error.what(), testing::HasSubstr("may open only 100 (ulimit -n)"));
+  }
+  ::setrlimit(RLIMIT_NOFILE, &before);
+}
+
+}  // namespace
+}  // namespace millrace
