@@ -1,6 +1,7 @@
 // millrace compare: schedules against each other, or a simulated timeline against a measured one
 // (compare_trace.cpp).
 #include <algorithm>
+#include <exception>
 #include <iostream>
 #include <memory>
 #include <string>
@@ -13,6 +14,7 @@
 #include "cli/plan/figures.hpp"
 #include "cli/plan/progress.hpp"
 #include "cli/verbs.hpp"
+#include "cli/vocabulary.hpp"
 #include "millrace/core/error.hpp"
 #include "millrace/scheduler/plan/draw.hpp"
 #include "millrace/scheduler/plan/sweep.hpp"
@@ -107,45 +109,86 @@ void require_taken(const std::vector<std::string>& subjects,
   }
 }
 
-/// The schedules of a comparison in each form that it is written in.
-struct Comparison {
-  std::vector<std::vector<std::string>> rows = {{"schedule",
-                                                 "makespan",
-                                                 "bubble",
-                                                 "",
-                                                 "span",
-                                                 "bubble",
-                                                 "",
-                                                 "peak activation",
-                                                 "peak memory",
-                                                 "same bits",
-                                                 "valid"}};
-  nlohmann::json all = nlohmann::json::object();
-  std::string csv = csv_head();
-  std::vector<Panel> panels;  ///< only where a picture is wanted
-  std::string notes;
-};
+/// The schedules of a comparison in each form that it is written in. One that cannot be compared is
+/// said under the table and stops nothing.
+class Comparison {
+ public:
+  explicit Comparison(const PlanOptions& options) : options_(options) {}
 
-void add_schedule(Comparison& comparison,
-                  const std::string& subject,
-                  const std::vector<std::string>& left_out,
-                  const PlanOptions& options) {
-  const Program program = comparable_program_of(subject, options);
-  const Cost cost = cost_of(program.shape, options);
-  const Graph graph(program);
-  Timeline timeline = timeline_of(graph, cost);
-  const Figures figures = figures_of(graph, cost, timeline, options);
-  comparison.rows.push_back(row_of(program.name, figures));
-  comparison.csv += csv_line(csv_cells(program, figures));
-  nlohmann::json& one = comparison.all[subject] = to_json(figures);
-  one.update(identity_json(program));
-  one["left_out"] = left_out;
-  if (!left_out.empty())
-    comparison.notes += subject + " does not take " + joined(left_out) + ": left out\n";
-  if (options.svg)
-    comparison.panels.push_back(
-        {{program, std::move(timeline)}, cost, panel_title(program, figures)});
-}
+  void add(const std::string& subject, const std::vector<std::string>& left_out) {
+    try {
+      compare(subject);
+      all_[subject]["left_out"] = left_out;
+      if (!left_out.empty())
+        notes_ += subject + " does not take " + joined(left_out) + ": left out\n";
+    } catch (const InvalidArgument& error) {
+      if (!refusal_) refusal_ = std::current_exception();
+      all_[subject] = {{"refused", spelled(error)}};
+      notes_ += subject + " is not compared: " + spelled(error) + '\n';
+    }
+  }
+
+  /// Whether all were compared and are valid. Throws what the first was refused with when none was.
+  [[nodiscard]] bool whole() const {
+    if (rows_.size() == 1 && refusal_) std::rethrow_exception(refusal_);
+    return !refusal_ && valid_;
+  }
+
+  /// What --csv and --svg asked for.
+  [[nodiscard]] std::vector<OutputFile> files() const {
+    std::vector<OutputFile> files;
+    if (options_.csv) files.push_back({"--csv", *options_.csv, csv_});
+    if (options_.svg) files.push_back({"--svg", *options_.svg, draw_svg(panels_)});
+    return files;
+  }
+
+  void print() const {
+    if (options_.json)
+      std::cout << all_.dump() << '\n';
+    else if (!prints_file(options_))
+      std::cout << table(rows_) << (notes_.empty() ? "" : "\n") << notes_;
+  }
+
+ private:
+  void compare(const std::string& subject) {
+    const Program program = comparable_program_of(subject, options_);
+    const Cost cost = cost_of(program.shape, options_);
+    const Graph graph(program);
+    auto run = simulate(graph, cost);
+    if (const auto* stuck = std::get_if<Deadlock>(&run))
+      throw InvalidArgument("the schedule cannot proceed: " + stuck->sentence());
+    Timeline& timeline = std::get<Timeline>(run);
+    const Figures figures = figures_of(graph, cost, timeline, options_);
+    rows_.push_back(row_of(program.name, figures));
+    csv_ += csv_line(csv_cells(program, figures));
+    all_[subject] = to_json(figures);
+    all_[subject].update(identity_json(program));
+    if (options_.svg)
+      panels_.push_back({{program, std::move(timeline)}, cost, panel_title(program, figures)});
+    if (figures.violations.empty()) return;
+    valid_ = false;
+    notes_ += subject + " is not valid: " + to_string(figures.violations.front(), program) + '\n';
+  }
+
+  const PlanOptions& options_;
+  std::vector<std::vector<std::string>> rows_ = {{"schedule",
+                                                  "makespan",
+                                                  "bubble",
+                                                  "",
+                                                  "span",
+                                                  "bubble",
+                                                  "",
+                                                  "peak activation",
+                                                  "peak memory",
+                                                  "same bits",
+                                                  "valid"}};
+  nlohmann::json all_ = nlohmann::json::object();
+  std::string csv_ = csv_head();
+  std::vector<Panel> panels_;  // only where a picture is wanted
+  std::string notes_;
+  bool valid_ = true;
+  std::exception_ptr refusal_;
+};
 
 void compare_schedules(const std::string& list, const PlanOptions& options) {
   const std::vector<std::string> subjects = split(list);
@@ -154,22 +197,19 @@ void compare_schedules(const std::string& list, const PlanOptions& options) {
   std::vector<std::vector<std::string>> untaken;
   for (const std::string& subject : subjects) untaken.push_back(untaken_options(subject, options));
   require_taken(subjects, untaken);
-  Comparison result;
+  Comparison comparison(options);
   PlanProgress progress("compare");
   for (std::size_t i = 0; i < subjects.size(); ++i) {
     progress.at(subjects[i] + ", " + std::to_string(i + 1) + " of " +
                 std::to_string(subjects.size()));
-    add_schedule(result, subjects[i], untaken[i], options);
+    comparison.add(subjects[i], untaken[i]);
   }
-  std::vector<OutputFile> files;
-  if (options.csv) files.push_back({"--csv", *options.csv, result.csv});
-  if (options.svg) files.push_back({"--svg", *options.svg, draw_svg(result.panels)});
+  const std::vector<OutputFile> files = comparison.files();
   progress.end();
-  if (options.json)
-    std::cout << result.all.dump() << '\n';
-  else if (!prints_file(options))
-    std::cout << table(result.rows) << (result.notes.empty() ? "" : "\n") << result.notes;
+  const bool whole = comparison.whole();
+  comparison.print();
   write_files(files);
+  if (!whole) throw ExitCode{1};
 }
 
 void run(const std::vector<std::string>& subjects, const PlanOptions& options) {

@@ -138,25 +138,34 @@ Cost typed_cost(const Shape& shape, const PlanOptions& options) {
   return cost;
 }
 
+Cost fitted(const CostFile& file, const Shape& shape, const std::string& path) {
+  try {
+    return costs_for(file, shape);
+  } catch (const InvalidArgument& error) {
+    throw InvalidArgument("--costs " + path + ": " + error.what());
+  }
+}
+
 Cost filed_cost(const Shape& shape, const PlanOptions& options) {
-  CostFile file = cost_file_of(options);
-  require(file.stages == shape.stages() && file.cost.slices == shape.slices,
-          "--costs " + options.costs_file + " is of " + std::to_string(file.stages) +
-              " stages and " + std::to_string(file.cost.slices) + " slices; the schedule has " +
-              std::to_string(shape.stages()) + " and " + std::to_string(shape.slices));
-  set_links(file.cost, options, shape.ranks);
-  return std::move(file.cost);
+  Cost cost = fitted(cost_file_of(options), shape, options.costs_file);
+  if (cost.memory_forward.empty()) set_memory(cost, options, portion_of(shape, false));
+  set_links(cost, options, shape.ranks);
+  return cost;
 }
 
 }  // namespace
 
 CostFile cost_file_of(const PlanOptions& options) {
   const std::string& path = options.costs_file;
-  require(options.typed_costs.empty() && !options.chunk_costs,
-          (options.typed_costs.empty() ? "--chunk-costs" : options.typed_costs.front()) +
-              " was given, but --costs " + path + " says it; leave one of them out");
   ParsedCosts read = read_costs(read_file("--costs", path));
   if (!read.costs) throw DataError(path + ":" + to_string(read.diagnostics.front()));
+  std::vector<std::string> typed = options.typed_costs;
+  if (options.chunk_costs) typed.emplace_back("--chunk-costs");
+  for (const std::string& option : typed) {
+    const bool missing = option.starts_with("--mem-") && read.costs->cost.memory_forward.empty();
+    require(missing,
+            option + " was given, but --costs " + path + " says it; leave one of them out");
+  }
   return std::move(*read.costs);
 }
 

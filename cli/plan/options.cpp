@@ -2,6 +2,7 @@
 // plan_costs.cpp, files in plan_outputs.cpp.
 #include "cli/plan/options.hpp"
 
+#include <algorithm>
 #include <iostream>
 #include <numeric>
 
@@ -207,22 +208,42 @@ double plain_limit(const std::string& text) {
 ScheduleOptions with_file(ScheduleOptions schedule, const PlanOptions& options) {
   const CostFile file = cost_file_of(options);
   const Cost& cost = file.cost;
-  const double units = cost.ticks_per_unit * file.ranks;
+  const double units = cost.ticks_per_unit * schedule.ranks;
   schedule.forward = total(cost.forward) / units;
   schedule.input = total(cost.backward_input) / units;
   schedule.weight = total(cost.backward_weight) / units;
   if (!options.latency) schedule.latency = cost.latency / cost.ticks_per_unit;
   if (cost.memory_forward.empty()) return schedule;
-  schedule.memory_forward = total(cost.memory_forward) / file.ranks;
-  schedule.memory_input = total(cost.memory_input) / file.ranks;
-  schedule.memory_weight = total(cost.memory_weight) / file.ranks;
+  schedule.memory_forward = total(cost.memory_forward) / schedule.ranks;
+  schedule.memory_input = total(cost.memory_input) / schedule.ranks;
+  schedule.memory_weight = total(cost.memory_weight) / schedule.ranks;
   return schedule;
+}
+
+// A limit needs something to limit: a cost file may say nothing about memory.
+void require_memory(const CostFile& file, const PlanOptions& options) {
+  const auto& typed = options.typed_costs;
+  const bool says = !file.cost.memory_forward.empty() ||
+                    std::any_of(typed.begin(), typed.end(), [](const std::string& option) {
+                      return option.starts_with("--mem-");
+                    });
+  require(says,
+          "--memory-limit was given, but --costs " + options.costs_file +
+              " says nothing about memory; give --mem-f, --mem-i and --mem-w with it, or "
+              "memory_forward, memory_input and memory_weight in the file");
+}
+
+/// The flag that reads what the file has.
+std::string cure_of(const Diagnostic& diagnostic) {
+  if (diagnostic.cure == CsvCure::None) return "";
+  return diagnostic.cure == CsvCure::OldLetters ? " (--old-letters)" : " (--skip-sharding)";
 }
 
 std::string faults(const std::string& path, const std::vector<Diagnostic>& diagnostics) {
   std::string text;
   for (const Diagnostic& diagnostic : diagnostics)
-    text += (text.empty() ? "" : "\nmillrace: ") + path + ":" + to_string(diagnostic);
+    text += (text.empty() ? "" : "\nmillrace: ") + path + ":" + to_string(diagnostic) +
+            cure_of(diagnostic);
   return text;
 }
 
@@ -318,15 +339,15 @@ void add_seed_option(CLI::App& verb, PlanOptions& options, const char* what) {
 
 std::optional<double> memory_limit_of(const PlanOptions& options, int ranks, int stages) {
   if (options.memory_limit.empty()) return std::nullopt;
+  std::optional<CostFile> file;
+  if (!options.costs_file.empty()) require_memory(file.emplace(cost_file_of(options)), options);
   std::string text = options.memory_limit;
   if (text.back() != 'p') return plain_limit(text);
   text.pop_back();
   require(!text.empty(), "--memory-limit is 'p'; expected a number before the p, such as 1p");
   const double limit = decimal("--memory-limit", text, 0);
-  if (options.costs_file.empty())
-    return limit * mean(options.memory_forward) * (options.chunk_costs ? stages : ranks);
-  const CostFile file = cost_file_of(options);
-  return limit * ranks * total(file.cost.memory_forward) / file.ranks;
+  if (file && !file->cost.memory_forward.empty()) return limit * total(file->cost.memory_forward);
+  return limit * mean(options.memory_forward) * (options.chunk_costs ? stages : ranks);
 }
 
 ScheduleOptions schedule_options(const ScheduleEntry& entry, const PlanOptions& options) {
@@ -334,7 +355,6 @@ ScheduleOptions schedule_options(const ScheduleEntry& entry, const PlanOptions& 
   schedule.latency = options.latency ? mean(*options.latency) : 0;
   const int own = chunks_of(entry, schedule);
   schedule.memory_limit = memory_limit_of(options, schedule.ranks, schedule.ranks * own);
-  if (!options.costs_file.empty()) return with_file(schedule, options);
   const int chunks = options.chunk_costs ? own : 1;
   schedule.forward = mean(options.forward) * chunks;
   schedule.input = mean(options.input) * chunks;
@@ -343,7 +363,7 @@ ScheduleOptions schedule_options(const ScheduleEntry& entry, const PlanOptions& 
   schedule.memory_input = mean(options.memory_input) * chunks;
   schedule.memory_weight = options.memory_weight ? mean(*options.memory_weight) * chunks
                                                  : -schedule.memory_forward - schedule.memory_input;
-  return schedule;
+  return options.costs_file.empty() ? schedule : with_file(schedule, options);
 }
 
 std::vector<std::string> untaken_options(const std::string& subject, const PlanOptions& options) {

@@ -37,9 +37,11 @@ bool costs_are_of_stages(const PlanOptions& options) {
   const auto per_stage = [&](const NumberList& list) {
     return list.values.size() != 1 && list.values.size() != p;
   };
-  return options.chunk_costs || !options.costs_file.empty() || per_stage(options.forward) ||
-         per_stage(options.input) || per_stage(options.weight) ||
-         per_stage(options.memory_forward) || per_stage(options.memory_input) ||
+  const bool of_file =
+      !options.costs_file.empty() && cost_file_of(options).stages != options.schedule.ranks;
+  return options.chunk_costs || of_file || per_stage(options.forward) || per_stage(options.input) ||
+         per_stage(options.weight) || per_stage(options.memory_forward) ||
+         per_stage(options.memory_input) ||
          (options.memory_weight && per_stage(*options.memory_weight));
 }
 
@@ -59,8 +61,10 @@ SearchOptions search_options(const SearchArguments& arguments) {
   options.micro_batches = plan.schedule.micro_batches;
   options.chunks = plan.schedule.chunks;
   options.slices = plan.schedule.slices.value_or(1);
-  if (!options.chunks && !plan.costs_file.empty())  // the file's stages are those of one v
-    options.chunks = std::max(1, cost_file_of(plan).stages / options.ranks);
+  // Full stages can be cut; those of another number of chunks stay what they are.
+  if (!options.chunks && !plan.costs_file.empty())
+    if (const int stages = cost_file_of(plan).stages; stages != options.ranks)
+      options.chunks = std::max(1, stages / options.ranks);
   options.objective = arguments.objective == "span" ? Objective::Span : Objective::Makespan;
   const int stages = options.ranks * options.chunks.value_or(1);
   options.memory_limit =

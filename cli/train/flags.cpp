@@ -23,7 +23,8 @@ void add_train_flags(CLI::App& verb, TrainFlags& flags) {
       ->capture_default_str();
   verb.add_option("--schedule", flags.schedule, "A name of millrace list")->capture_default_str();
   verb.add_option(cli::flags("chunks"), flags.chunks, "Stages per rank, for chunked schedules");
-  verb.add_option("--plan", flags.plan, "Run this plan file instead of a named schedule");
+  verb.add_option(
+      "--plan", flags.plan, "Run this plan file or schedule CSV instead of a named schedule");
   verb.add_option("--partition", flags.partition, "even, time, or first layers B1,B2,...")
       ->capture_default_str();
   verb.add_option("--executor", flags.executor, "flow-graph, ranks or sequential")

@@ -89,20 +89,40 @@ void check_fit(const TrainFlags& flags, const ModelSpec& model, const TrainTest&
               std::to_string(data.train.classes));
 }
 
+/// A plan file, or a schedule CSV: what says its shape by its rows and numbers.
+Plan plan_in(const std::string& path) {
+  const std::string text = read_file("--plan", path);
+  const auto refuse = [&](const Diagnostic& fault) {
+    std::string sentence = "--plan " + path + ":" + to_string(fault);
+    if (fault.cure != CsvCure::None)
+      sentence += "; millrace show " + path +
+                  (fault.cure == CsvCure::OldLetters ? " --old-letters" : " --skip-sharding") +
+                  " --plan FILE writes a plan file of it";
+    throw DataError(sentence);
+  };
+  const std::size_t first = text.find_first_not_of(" \t\r\n");
+  if (first == std::string::npos || text[first] == '{') {
+    ParsedPlan parsed = read_plan(text);
+    if (!parsed.plan) refuse(parsed.diagnostics.front());
+    return *std::move(parsed.plan);
+  }
+  ParsedProgram parsed = read_csv(text);
+  if (!parsed.program) refuse(parsed.diagnostics.front());
+  parsed.program->name = path.substr(path.rfind('/') + 1);
+  return {std::move(*parsed.program), {}};
+}
+
 Plan read_plan_file(const CLI::App& verb, const TrainFlags& flags) {
   for (const char* other : {"schedule", "ranks", "micro_batches", "chunks"})
     require(verb.get_option(flag(other))->count() == 0,
             named(other) + ": the plan says it; leave it out with --plan");
-  ParsedPlan parsed = read_plan(read_file("--plan", flags.plan));
-  if (!parsed.plan)
-    throw DataError("--plan " + flags.plan + ":" + to_string(parsed.diagnostics.front()));
-  require(!parsed.plan->program.shape.forward_only,
-          "--plan " + flags.plan + ": is forward-only and cannot train");
-  require(parsed.plan->program.shape.slices == 1,
-          "--plan " + flags.plan + ": cuts micro-batches into " +
-              std::to_string(parsed.plan->program.shape.slices) +
+  Plan plan = plan_in(flags.plan);
+  const Shape& shape = plan.program.shape;
+  require(!shape.forward_only, "--plan " + flags.plan + ": is forward-only and cannot train");
+  require(shape.slices == 1,
+          "--plan " + flags.plan + ": cuts micro-batches into " + std::to_string(shape.slices) +
               " slices; a model without a sequence has 1");
-  return *std::move(parsed.plan);
+  return plan;
 }
 
 /// How many stages a rank has, which only some schedules let choose.

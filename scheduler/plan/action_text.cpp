@@ -56,7 +56,10 @@ ScannedAction good(const Action& action) {
 }
 
 ScannedAction fault(const Cursor& cursor, std::string sentence) {
-  return {{}, cursor.at, std::move(sentence)};
+  ScannedAction scanned;
+  scanned.offset = cursor.at;
+  scanned.sentence = std::move(sentence);
+  return scanned;
 }
 
 ScannedAction number_fault(const Cursor& cursor, const std::string& what) {
@@ -130,7 +133,11 @@ ScannedAction scan_action(std::string_view text, ActionGrammar grammar) {
     scanned.sharding = true;
   } else {
     const auto op = op_called(name, grammar);
-    if (!op) return fault(Cursor{text, name_at}, unknown_op(name, grammar));
+    if (!op) {
+      scanned = fault(Cursor{text, name_at}, unknown_op(name, grammar));
+      scanned.old_letter = grammar == ActionGrammar::Csv && name == "BW";
+      return scanned;
+    }
     action.op = *op;
     scanned = has_unit(*op) ? scan_unit(cursor, action, grammar) : good(action);
   }

@@ -16,9 +16,10 @@ enum class ActionGrammar { Csv, OldCsv, Plan };
 /// The outcome of scanning one action: `sentence` is empty exactly when `action` is good.
 struct ScannedAction {
   Action action;
-  std::size_t offset = 0;  ///< of the fault, from the start of the text
-  std::string sentence;    ///< the fault
-  bool sharding = false;   ///< UNSHARD or RESHARD: well-formed, but not an action of ours
+  std::size_t offset = 0;   ///< of the fault, from the start of the text
+  std::string sentence;     ///< the fault
+  bool old_letter = false;  ///< the fault is BW, which the old letters have
+  bool sharding = false;    ///< UNSHARD or RESHARD: well-formed, but not an action of ours
 };
 
 [[nodiscard]] ScannedAction scan_action(std::string_view text, ActionGrammar grammar);

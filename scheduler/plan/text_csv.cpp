@@ -52,9 +52,9 @@ class CsvReader {
   }
 
  private:
-  void complain(Place place, std::string sentence) {
+  void complain(Place place, std::string sentence, CsvCure cure = CsvCure::None) {
     if (diagnostics_.size() < kMostDiagnostics)
-      diagnostics_.push_back({place.line, place.column, std::move(sentence)});
+      diagnostics_.push_back({place.line, place.column, std::move(sentence), cure});
   }
 
   void read_line(std::string_view line, std::size_t number) {
@@ -102,13 +102,17 @@ class CsvReader {
   void read_action(Piece piece, std::size_t line, bool with_next) {
     ScannedAction scanned = scan_action(piece.text, grammar_);
     const Place place{line, piece.column + scanned.offset};
-    if (!scanned.sentence.empty()) return complain(place, std::move(scanned.sentence));
+    if (!scanned.sentence.empty())
+      return complain(place,
+                      std::move(scanned.sentence),
+                      scanned.old_letter ? CsvCure::OldLetters : CsvCure::None);
     if (scanned.sharding && options_.skip_sharding) return;
     if (scanned.sharding)
       return complain(
           place,
           "UNSHARD and RESHARD move parameters, which a millrace program does not have; "
-          "skip them by option");
+          "skip them by option",
+          CsvCure::SkipSharding);
     scanned.action.with_next = with_next;
     note(scanned.action, place);
     program_.ranks.back().push_back(scanned.action);

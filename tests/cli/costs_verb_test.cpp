@@ -78,5 +78,79 @@ TEST_F(CostsVerb, MessagesTakeNoTimeOfTheRanksWhereverTheReceivesStand) {
   EXPECT_THAT(wrong.text, HasSubstr("--comms is 'late'; known are early and before-use"));
 }
 
+/// Four full stages, in the words of a cost file and in those of the flags.
+constexpr const char* kFile =
+    R"({"millrace_costs": 1, "unit": "s", "ranks": 4, "chunks": 1, "forward": [2, 4, 6, 8],
+        "input": [4, 4, 6, 6], "weight": [2, 2, 2, 4]})";
+constexpr const char* kFlags = " --f 2,4,6,8 --i 4,4,6,6 --w 2,2,2,4";
+
+TEST_F(CostsVerb, AFileOfFullStagesSaysWhatTheFlagsSay) {
+  write("costs.json", kFile);
+  for (const char* schedule :
+       {"1f1b", "zb-v", "zb-v-auto", "interleaved -v 4", "seqpipe -q 2", "dualpipe", "zb-auto"}) {
+    const std::string verb = "simulate " + std::string(schedule) + " -p 4 -m 8 --json";
+    const json filed = json::parse(command(verb + " --costs " + path("costs.json")).text);
+    EXPECT_EQ(filed, json::parse(command(verb + kFlags).text)) << schedule;
+  }
+  const Ran compared =
+      command("compare 1f1b,zb-v,interleaved -p 4 -m 8 --costs " + path("costs.json"));
+  EXPECT_EQ(compared.code, 0) << compared.text;
+}
+
+TEST_F(CostsVerb, ALimitNeedsAMemoryToLimit) {
+  write("costs.json", kFile);
+  const std::string verb = "simulate zb-v-auto -p 4 -m 8 --costs " + path("costs.json");
+  for (const char* limit : {" --memory-limit 1p", " --memory-limit 1000"}) {
+    const Ran ran = command(verb + limit);
+    EXPECT_EQ(ran.code, 2);
+    EXPECT_THAT(ran.text, HasSubstr("says nothing about memory; give --mem-f"));
+  }
+  const json without = json::parse(command(verb + " --json").text);
+  EXPECT_EQ(without["per_rank"][0]["peak_bytes"], without["per_rank"][0]["peak_activation"]);
+
+  const Ran typed = command(verb + " --mem-f 10 --memory-limit 1p --json");
+  ASSERT_EQ(typed.code, 0) << typed.text;
+  for (const json& rank : json::parse(typed.text)["per_rank"]) EXPECT_LE(rank["peak_bytes"], 40);
+  EXPECT_EQ(command(verb + " --f 1").code, 2);
+}
+
+TEST_F(CostsVerb, CompareGoesOnBesideARefusalAndSaysWhatIsInvalid) {
+  const Ran limited = command("compare gpipe,1f1b -p 4 -m 8 --memory-limit 1p");
+  EXPECT_EQ(limited.code, 1);
+  EXPECT_THAT(limited.text, HasSubstr("gpipe is not valid: rule 9 (memory)"));
+
+  const Ran refused = command("compare 1f1b,chimera -p 4 -m 6");
+  EXPECT_EQ(refused.code, 1);
+  EXPECT_THAT(refused.text,
+              AllOf(HasSubstr("1f1b p=4 m=6"), HasSubstr("chimera is not compared: ")));
+  EXPECT_EQ(command("compare chimera,dualpipe -p 3 -m 6").code, 2);
+  EXPECT_EQ(command("compare 1f1b,gpipe -p 4 -m 6").code, 0);
+}
+
+TEST_F(CostsVerb, TrainRunsAScheduleCsv) {
+  const std::string model = "train --model mlp:64-24-20-16-10 --steps 2 --batch-size 32 --json ";
+  const auto hash = [](const std::string& text) {
+    return json::parse(text.substr(text.find('{')))["weights_hash"];
+  };
+  for (const char* comms : {"", " --comms"}) {
+    ASSERT_EQ(command("show 1f1b -p 2 -m 4 --csv " + path("plan.csv") + comms).code, 0);
+    const Ran ran = command(model + "--plan " + path("plan.csv"));
+    ASSERT_EQ(ran.code, 0) << ran.text;
+    EXPECT_EQ(hash(ran.text),
+              hash(command(model + "--schedule 1f1b --stages 2 --micro-batches 4").text));
+  }
+  write("old.csv", "0F0,0BW0\n1F0,1BW0\n");
+  EXPECT_THAT(command(model + "--plan " + path("old.csv")).text, HasSubstr("--old-letters --plan"));
+}
+
+TEST_F(CostsVerb, ACsvOfOthersNamesTheFlagThatReadsIt) {
+  write("old.csv", "0F0,0BW0\n1F0,1BW0\n");
+  write("sharded.csv", "0UNSHARD,0F0,0B0\n1F0,1B0\n");
+  EXPECT_THAT(command("verify " + path("old.csv")).text, HasSubstr("(--old-letters)"));
+  EXPECT_THAT(command("verify " + path("sharded.csv")).text, HasSubstr("(--skip-sharding)"));
+  EXPECT_EQ(command("verify --old-letters " + path("old.csv")).code, 0);
+  EXPECT_EQ(command("verify --skip-sharding " + path("sharded.csv")).code, 0);
+}
+
 }  // namespace
 }  // namespace millrace::test

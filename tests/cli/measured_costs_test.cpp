@@ -92,7 +92,7 @@ TEST_F(MeasuredCosts, AreSearchedWithTheirNumberOfStages) {
   EXPECT_GE(found["makespan"].get<double>() * (1 + 1e-12), found["lower_bound"].get<double>());
 }
 
-TEST_F(MeasuredCosts, BelongToOneNumberOfStages) {
+TEST_F(MeasuredCosts, BelongToOneNumberOfRanks) {
   train();
 
   const Ran other = command("simulate 1f1b -p 4 -m 4 --costs " + costs_);
@@ -101,7 +101,9 @@ TEST_F(MeasuredCosts, BelongToOneNumberOfStages) {
   EXPECT_EQ(other.code, 2);
   EXPECT_EQ(
       other.text,
-      "millrace: --costs " + costs_ + " is of 2 stages and 1 slices; the schedule has 4 and 1\n");
+      "millrace: --costs " + costs_ +
+          ": the costs are of p = 2, 2 stages and 1 slice; the schedule has p = 4, 4 stages and 1 "
+          "slice\n");
   EXPECT_EQ(twice.code, 2);
   EXPECT_THAT(twice.text, StartsWith("millrace: --w was given, but --costs"));
 }

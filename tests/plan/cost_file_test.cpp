@@ -88,5 +88,51 @@ TEST(CostFile, RefusesToWriteWhatTheFormatHasNoWordFor) {
   EXPECT_THROW((void)write_costs(file), InvalidArgument);
 }
 
+TEST(CostFile, CutIntoChunksAndAddedUpAgainIsWhatItWas) {
+  const CostFile whole = two_stages();
+  for (const int chunks : {1, 2, 3}) {
+    CostFile parts = whole;
+    parts.cost = costs_for(whole, {.ranks = 2, .placement = Placement::loop(2, chunks)});
+    parts.stages = 2 * chunks;
+    const Cost again = costs_for(parts, {.ranks = 2, .placement = Placement::straight(2)});
+    for (const auto list : {&Cost::forward, &Cost::backward_input, &Cost::backward}) {
+      ASSERT_EQ((parts.cost.*list).size(), 2U * static_cast<unsigned>(chunks));
+      for (std::size_t stage = 0; stage < 2; ++stage)
+        EXPECT_DOUBLE_EQ((again.*list)[stage] / again.ticks_per_unit,
+                         (whole.cost.*list)[stage] / whole.cost.ticks_per_unit);
+    }
+    for (std::size_t stage = 0; stage < 2; ++stage)
+      EXPECT_DOUBLE_EQ(again.memory_forward[stage], whole.cost.memory_forward[stage]);
+    EXPECT_DOUBLE_EQ(again.latency / again.ticks_per_unit, whole.cost.latency);
+  }
+}
+
+TEST(CostFile, OfOneSliceIsSharedByTheSlices) {
+  const CostFile whole = two_stages();
+  const Cost cut = costs_for(whole, {.ranks = 2, .slices = 4, .placement = Placement::straight(2)});
+
+  EXPECT_NO_THROW(cut.require_fits({.ranks = 2, .slices = 4, .placement = Placement::straight(2)}));
+  EXPECT_DOUBLE_EQ(
+      (cut.forward[0] + cut.forward[1] + cut.forward[2] + cut.forward[3]) / cut.ticks_per_unit,
+      whole.cost.forward[0]);
+}
+
+TEST(CostFile, MemoryInsideTheInputHalfOfJoinedStagesIsThatOfTheLaterFirst) {
+  CostFile file = two_stages();
+  file.ranks = 1;
+  file.cost.memory_input_peak = {5, 7};
+
+  const Cost one = costs_for(file, {.ranks = 1, .placement = Placement::straight(1)});
+
+  EXPECT_EQ(one.memory_input_peak.at(0), std::max(7, -20 + 5));
+  EXPECT_EQ(one.memory_input.at(0), -30);
+  EXPECT_EQ(one.forward.at(0), 1.5 + 0.1);
+}
+
+TEST(CostFile, IsOfItsRanks) {
+  const Shape other{.ranks = 4, .placement = Placement::straight(4)};
+  EXPECT_THROW((void)costs_for(two_stages(), other), InvalidArgument);
+}
+
 }  // namespace
 }  // namespace millrace

@@ -96,6 +96,16 @@ TEST(ChannelDepths, AreReachedByTheSlowestReceiverAndNeverExceeded) {
       }
 }
 
+TEST(ChannelDepths, DoNotDependOnWhereTheReceivesArePosted) {
+  for (const char* schedule : {"1f1b", "interleaved", "zb-v"}) {
+    const Program program = generate(schedule, {.ranks = 4, .micro_batches = 8});
+    const auto depths = channel_depths(program), posted = channel_depths(insert_messages(program));
+    ASSERT_EQ(posted.size(), depths.size());
+    for (std::size_t i = 0; i < depths.size(); ++i)
+      EXPECT_EQ(posted[i].depth, depths[i].depth) << schedule;
+  }
+}
+
 TEST(ChannelDepths, OfBackwardChannelsOfOneFOneBAreBoundedByTheRanksNotTheMicroBatches) {
   // Rank r+1 can only be ahead of r by what r has sent and not yet backed: p - 1 - r micro-batches.
   for (const ChannelDepth& channel :

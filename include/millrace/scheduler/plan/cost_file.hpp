@@ -48,6 +48,15 @@ struct ParsedCosts {
 /// Cost: O(length of the text). Thread-safety: pure function.
 [[nodiscard]] ParsedCosts read_costs(std::string_view text);
 
+/// The costs of a file for a shape with as many ranks and another number of stages, or with slices
+/// that the file does not tell apart. Where a stage of the shape is k consecutive stages of the
+/// file, their times and memory add up; where k stages of the shape share one of the file, each has
+/// the k-th part of both, and a slice the q-th part of its stage's times. Times stay whole where
+/// they were: ticks_per_unit grows. Throws InvalidArgument where the ranks differ, neither number
+/// of stages divides the other, or the file has slices and the shape another number of them.
+/// Cost: O(stages x slices). Thread-safety: pure function.
+[[nodiscard]] Cost costs_for(const CostFile& file, const Shape& shape);
+
 /// Writes a cost file; read_costs gives an equal one. Throws InvalidArgument when the cost's lists
 /// do not fit its stages, when stages is no multiple of ranks, or where the format has no word:
 /// rank speeds, costs per link, pairs.

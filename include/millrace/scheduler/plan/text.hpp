@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -13,12 +14,16 @@
 
 namespace millrace {
 
+/// The member of CsvOptions that would read what is a fault without it.
+enum class CsvCure : std::uint8_t { None, OldLetters, SkipSharding };
+
 /// One fault of a text: where and what. Lines and columns count from 1, columns in bytes.
 /// Thread-safety: immutable, share freely.
 struct Diagnostic {
   std::size_t line = 1;
   std::size_t column = 1;
   std::string sentence;
+  CsvCure cure = CsvCure::None;
 
   friend bool operator==(const Diagnostic&, const Diagnostic&) = default;
 };
@@ -86,14 +91,14 @@ struct ParsedPlan {
 /// Reads a plan file: JSON with the fields
 ///   millrace_plan  format version, 1
 ///   name           what generated it
-///   shape          {ranks, micro_batches, slices, forward_only, placement: [[rank of each stage]
-///   of
-///                  each replica], replica_of: [replica of each micro-batch], left out when one}
+///   shape          {ranks, micro_batches, placement: [[rank of each stage] of each replica]} and,
+///                  where they are not 1, false and all 0: slices, forward_only, replica_of:
+///                  [replica of each micro-batch]
 ///   program        one string per rank: actions as to_string writes them, separated by spaces,
 ///                  joined by + when they are a pair: "0F0 0F1+0B0 0'F2.1"
 ///   boundaries     optional, as in Plan
-///   hash           plan_hash of the program
-///   checksum       xxh3-128 over hash, name and boundaries
+///   hash           optional, as a file written by hand has none: plan_hash of the program
+///   checksum       likewise: xxh3-128 over hash, name and boundaries
 /// Unknown fields, numbers outside the shape and wrong hashes are faults.
 /// Cost: O(length of the text), in memory too, whatever numbers the text contains.
 [[nodiscard]] ParsedPlan read_plan(std::string_view text);
