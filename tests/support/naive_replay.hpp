@@ -14,7 +14,8 @@
 
 namespace millrace::testing {
 
-/// Slow, obvious replay of programs without reductions; pairs run one half after the other.
+/// Slow, obvious replay of programs without reductions; pairs run one half after the other unless
+/// the cost gives them a time of their own.
 class NaiveReplay {
  public:
   NaiveReplay(const Program& program, const Cost& cost) : program_(program), cost_(cost) {
@@ -32,6 +33,15 @@ class NaiveReplay {
         auto& done = result[r];
         if (done.size() == program_.ranks[r].size()) continue;
         const Action& action = program_.ranks[r][done.size()];
+        if (cost_.pair && action.with_next) {
+          const auto both = attempt_pair(
+              static_cast<int>(r), action, program_.ranks[r][done.size() + 1], free[r]);
+          if (!both) continue;
+          free[r] = both->end;
+          done.insert(done.end(), 2, *both);
+          moved = true;
+          continue;
+        }
         const auto interval = attempt(static_cast<int>(r), action, free[r]);
         if (!interval) continue;
         if (!is_receive(action.op)) free[r] = interval->end;  // a receive is only posted
@@ -113,7 +123,8 @@ class NaiveReplay {
 
   bool exists(int what, int s, int i, int k) const { return exists_.count({what, s, i, k}) > 0; }
 
-  std::optional<Interval> attempt(int rank, const Action& action, double free) {
+  /// When all that the action needs is there, if it ever was.
+  std::optional<double> ready(int rank, const Action& action, double free) const {
     double ready = free;
     for (const Key& need : wanted(action)) {
       const auto done = done_.find(need);
@@ -121,10 +132,27 @@ class NaiveReplay {
       const bool message = done->second.rank != rank;
       ready = std::max(ready, done->second.end + (message ? cost_.latency : 0));
     }
+    return ready;
+  }
+
+  std::optional<Interval> attempt_pair(int rank,
+                                       const Action& one,
+                                       const Action& two,
+                                       double free) {
+    const auto first = ready(rank, one, free), second = ready(rank, two, free);
+    if (!first || !second) return std::nullopt;
+    const double start = std::max(*first, *second);
+    done_[key(one)] = done_[key(two)] = {start + *cost_.pair, rank};
+    return Interval{start, start + *cost_.pair};
+  }
+
+  std::optional<Interval> attempt(int rank, const Action& action, double free) {
+    const auto begin = ready(rank, action, free);
+    if (!begin) return std::nullopt;
     const double speed =
         cost_.rank_speed.empty() ? 1 : cost_.rank_speed[static_cast<std::size_t>(rank)];
-    const Interval interval{is_receive(action.op) ? free : ready,
-                            ready + cost_.ticks(action) / speed};
+    const Interval interval{is_receive(action.op) ? free : *begin,
+                            *begin + cost_.ticks(action) / speed};
     if (has_unit(action.op)) done_[key(action)] = {interval.end, rank};
     return interval;
   }
