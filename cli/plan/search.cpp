@@ -143,6 +143,16 @@ void print(const SearchArguments& arguments, const SearchResult& result, const R
             << result.evaluations << " orders timed\n";
 }
 
+/// "candidate 12 of 88, wave w=2; best so far 345".
+std::string sentence(const SearchProgress& progress) {
+  std::string text = progress.at;
+  if (progress.candidates > 0)
+    text = "candidate " + std::to_string(progress.timed + 1) + " of " +
+           std::to_string(progress.candidates) + ", " + text;
+  if (progress.best < SearchProgress{}.best) text += "; best so far " + plain(progress.best);
+  return text;
+}
+
 std::string title(const Found& best) {
   std::string name = best.generator;
   if (!best.parameters.empty()) name += " " + to_string(best.parameters);
@@ -156,8 +166,9 @@ void run(const SearchArguments& arguments) {
   if (arguments.pareto) require_writable("--pareto", *arguments.pareto);
   const SearchOptions options = search_options(arguments);
   PlanProgress progress("search");
-  progress.at("searching");
-  SearchResult result = search(options);
+  SearchOptions told = options;
+  told.progress = [&progress](const SearchProgress& at) { progress.at(sentence(at)); };
+  SearchResult result = search(told);
   progress.end();
   if (result.cut_by_time)
     std::cerr << "millrace: the time cap of " << plain(*arguments.time_cap)

@@ -146,6 +146,7 @@ bool Solver::expand(Layer& from, Layer& into) {
   CutTimes times(rules_.width());
   for (State& state : from.states()) {
     if (state.dropped || state.bound >= cut_off()) continue;
+    job_.spend(256);
     rules_.branches(state.counts, from.times(state), branches);
     for (const std::size_t cls : branches) {
       const auto old = from.times(state);
@@ -205,7 +206,8 @@ ExactResult solve_exact(const Shape& shape, const Cost& cost, const ExactOptions
           "solve_exact takes one replica, one slice and a backward; the shape has " +
               std::to_string(shape.replicas()) + " replicas and " + std::to_string(shape.slices) +
               " slices");
-  const plan::Job job(plan::everything(shape, options.fused), cost);
+  plan::Work work(options.stop);
+  const plan::Job job(plan::everything(shape, options.fused), cost, &work);
   require(options.objective == Objective::Makespan || job.first_start_is_fixed(),
           "solve_exact takes the span only where the first p stages live on p ranks");
   require(shape.micro_batches < 128 && shape.stages() <= 64,

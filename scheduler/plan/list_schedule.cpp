@@ -98,6 +98,7 @@ void Lister::fill_queues(std::size_t rank) {
 std::optional<JobOrder> Lister::run() {
   for (RankState& state : ranks_) choose(state);
   for (std::size_t left = job_.size(); left > 0; --left) {
+    job_.spend(1 + ranks_.size() / 8);
     RankState* next = nullptr;
     for (RankState& state : ranks_)
       if (state.candidate.node != kNoJobNode &&

@@ -24,9 +24,14 @@ Cost relaxed(const Cost& cost) {
 
 }  // namespace
 
-double lower_bound(const Shape& shape, const Cost& cost, Objective objective, double memory_limit) {
+double lower_bound(const Shape& shape,
+                   const Cost& cost,
+                   Objective objective,
+                   double memory_limit,
+                   const Stop& stop) {
   cost.require_fits(shape);
-  const plan::Job job(plan::everything(shape, false), relaxed(cost));
+  plan::Work work(stop);
+  const plan::Job job(plan::everything(shape, false), relaxed(cost), &work);
   return plan::Relaxation(job, objective, memory_limit).bound() / cost.ticks_per_unit;
 }
 

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <set>
 #include <tuple>
 
 #include "millrace/core/error.hpp"
@@ -20,6 +21,7 @@ namespace plan {
 namespace {
 
 constexpr std::size_t kRelisted = 8;     // seeds that are relisted, besides the best per shape
+constexpr std::size_t kKept = 16;        // finds that are kept, besides those and the front
 constexpr std::size_t kLocalStarts = 3;  // finds that the local search starts from
 // The exact solver: ranks x micro-batches, chunks, and states of all shapes together.
 constexpr int kExactUnits = 24;
@@ -29,6 +31,40 @@ constexpr std::int64_t kExactStates = 200'000;
 bool is_small(const Shape& shape) {
   return shape.ranks * std::int64_t{shape.micro_batches} <= kExactUnits &&
          shape.chunks() <= kExactChunks && shape.replicas() == 1 && shape.slices == 1;
+}
+
+/// Whether `other` is as good in everything.
+bool is_beaten(const Found& found, const Found& other) {
+  return other.makespan <= found.makespan && other.span <= found.span &&
+         other.peak_memory <= found.peak_memory;
+}
+
+/// What no schedule of the shape is below: the work of the busiest rank, in the user's units.
+double busiest_work(const Shape& shape, const Cost& cost) {
+  std::vector<double> units(static_cast<std::size_t>(shape.replicas()), 0);
+  for (int m = 0; m < shape.micro_batches; ++m) ++units[shape.replica(MicroBatch{m}).index()];
+  std::vector<double> work(static_cast<std::size_t>(shape.ranks), 0);
+  for (int replica = 0; replica < shape.replicas(); ++replica)
+    for (int stage = 0; stage < shape.stages(); ++stage) {
+      const std::size_t rank = shape.rank(Replica{replica}, Stage{stage}).index();
+      const double speed = cost.rank_speed.empty() ? 1 : cost.rank_speed[rank];
+      for (int slice = 0; slice < shape.slices; ++slice) {
+        const auto ticks = [&](Op op) {
+          return cost.ticks(
+              {.op = op, .stage = Stage{stage}, .micro_batch = {}, .slice = Slice{slice}});
+        };
+        const double split = ticks(Op::BackwardInput) + ticks(Op::BackwardWeight);
+        const double least = ticks(Op::Forward) + std::min(split, ticks(Op::Backward));
+        work[rank] += units[static_cast<std::size_t>(replica)] * least / speed;
+      }
+    }
+  return *std::ranges::max_element(work) / cost.ticks_per_unit;
+}
+
+/// "wave w=2".
+std::string title(const Candidate& candidate) {
+  const std::string parameters = to_string(set_values(candidate.options));
+  return std::string(candidate.entry->name) + (parameters.empty() ? "" : " " + parameters);
 }
 
 class Search {
@@ -48,8 +84,13 @@ class Search {
     double bound = 0;
   };
 
+  void go();
   void time_portfolio();
+  void time_one(const Candidate& candidate, Work* work);
+  void forget_hopeless();
+  void tell(std::string at, std::size_t timed = 0, std::size_t candidates = 0) const;
   void note_shape(const Shape& shape);
+  void bound_shapes();
   void relist_seeds();
   void relist_one(const Found& seed, const Program& program);
   void search_locally();
@@ -73,10 +114,12 @@ class Search {
   std::vector<Bounded> shapes_;
   std::int64_t evaluations_ = 0;
   bool cut_by_time_ = false;
+  Work work_{[this] { return out_of_time(); }};
 };
 
 bool Search::out_of_time() {
   if (deadline_ && std::chrono::steady_clock::now() >= *deadline_) cut_by_time_ = true;
+  if (!cut_by_time_ && options_.stop && options_.stop()) cut_by_time_ = true;
   return cut_by_time_;
 }
 
@@ -91,28 +134,79 @@ void Search::keep(Found found, const Figures& figures, double ticks_per_unit) {
 void Search::note_shape(const Shape& shape) {
   for (const Bounded& known : shapes_)
     if (known.shape == shape) return;
-  shapes_.push_back(
-      {shape,
-       lower_bound(
-           shape, search_cost(options_, shape), options_.objective, options_.memory_limit)});
+  shapes_.push_back({shape, busiest_work(shape, search_cost(options_, shape))});
 }
 
+void Search::bound_shapes() {
+  for (Bounded& each : shapes_) {
+    tell("the bound");
+    const double bound = lower_bound(each.shape,
+                                     search_cost(options_, each.shape),
+                                     options_.objective,
+                                     options_.memory_limit,
+                                     [this] { return out_of_time(); });
+    each.bound = std::max(each.bound, bound);
+  }
+}
+
+void Search::tell(std::string at, std::size_t timed, std::size_t candidates) const {
+  if (!options_.progress) return;
+  SearchProgress progress{.at = std::move(at), .candidates = candidates, .timed = timed};
+  for (const Found& found : found_) progress.best = std::min(progress.best, value(found));
+  options_.progress(progress);
+}
+
+/// All candidates, the first one whatever it takes.
 void Search::time_portfolio() {
-  for (Seed& seed : portfolio(options_)) {
-    const Cost cost = search_cost(options_, seed.program.shape);
-    note_shape(seed.program.shape);
-    const Job job(seed.program, cost);
-    Evaluator evaluator(job, options_.objective);
-    const JobOrder order = job.own_order();
-    evaluator.reset(order);
-    ++evaluations_;
-    keep({.program = std::move(seed.program),
-          .generator = std::move(seed.generator),
-          .parameters = std::move(seed.parameters),
-          .refinement = {}},
-         evaluator.figures(order),
-         cost.ticks_per_unit);
-    if (out_of_time()) return;
+  std::vector<Candidate> candidates = portfolio(options_);
+  for (std::size_t i = 0; i < candidates.size(); ++i) {
+    Candidate& candidate = candidates[i];
+    tell(title(candidate), i, candidates.size());
+    if (evaluations_ == 0) {
+      time_one(candidate, nullptr);
+      continue;
+    }
+    work_.ask();
+    candidate.options.stop = [this] { return out_of_time(); };
+    time_one(candidate, &work_);
+    forget_hopeless();
+  }
+}
+
+void Search::time_one(const Candidate& candidate, Work* work) {
+  std::optional<Program> program = make(candidate, options_);
+  if (!program) return;
+  const Cost cost = search_cost(options_, program->shape);
+  note_shape(program->shape);
+  const Job job(*program, cost, work);
+  Evaluator evaluator(job, options_.objective);
+  const JobOrder order = job.own_order();
+  evaluator.reset(order);
+  ++evaluations_;
+  keep({.program = std::move(*program),
+        .generator = std::string(candidate.entry->name),
+        .parameters = set_values(candidate.options),
+        .refinement = {}},
+       evaluator.figures(order),
+       cost.ticks_per_unit);
+}
+
+/// Drops finds that can be neither best nor seed nor in the front: large programs take room.
+void Search::forget_hopeless() {
+  for (auto* finds : {&found_, &outside_}) {
+    std::vector<const Found*> kept;
+    std::vector<Shape> seen;
+    for (const Found* found : by_value(*finds)) {
+      const Shape& shape = found->program.shape;
+      const bool new_shape = std::ranges::find(seen, shape) == seen.end();
+      const auto beats = [&](const Found* other) { return is_beaten(*found, *other); };
+      const bool in_front = finds == &found_ && std::ranges::none_of(kept, beats);
+      if (kept.size() < kKept || new_shape || in_front) kept.push_back(found);
+      if (new_shape) seen.push_back(shape);
+    }
+    if (kept.size() == finds->size()) continue;
+    const std::set<const Found*> stays(kept.begin(), kept.end());
+    std::erase_if(*finds, [&](const Found& found) { return !stays.contains(&found); });
   }
 }
 
@@ -159,7 +253,8 @@ void Search::relist_seeds() {
     seen.clear();
   }
   for (const Found& seed : seeds) {
-    if (out_of_time()) return;
+    tell("relisting " + seed.generator);
+    work_.ask();
     relist_one(seed, seed.program);
     const Program split = split_backward(seed.program);
     if (split != seed.program) relist_one(seed, split);
@@ -168,7 +263,7 @@ void Search::relist_seeds() {
 
 void Search::relist_one(const Found& seed, const Program& program) {
   const Cost cost = search_cost(options_, program.shape);
-  const Job job(program, cost);
+  const Job job(program, cost, &work_);
   const auto listed = relist_order(
       job, job.own_order(), {options_.memory_limit, options_.objective, 6}, evaluations_);
   if (!listed) return;
@@ -192,6 +287,7 @@ void Search::search_locally() {
   }
   std::int64_t left = options_.budget;
   for (std::uint32_t i = 0; i < starts.size() && !finished() && !out_of_time(); ++i) {
+    tell("local search from " + starts[i].generator);
     const std::int64_t share = i + 1 == starts.size() ? left : left / 2;
     left -= share;
     search_from(starts[i], share, i);
@@ -200,7 +296,7 @@ void Search::search_locally() {
 
 void Search::search_from(const Found& start, std::int64_t budget, std::uint32_t stream) {
   const Cost cost = search_cost(options_, start.program.shape);
-  const Job job(start.program, cost);
+  const Job job(start.program, cost, &work_);
   LocalSearchOptions local;
   local.objective = options_.objective;
   local.memory_limit = options_.memory_limit;
@@ -208,10 +304,11 @@ void Search::search_from(const Found& start, std::int64_t budget, std::uint32_t 
   local.seed = options_.seed;
   local.stream = stream;
   local.goal = bound() * cost.ticks_per_unit;
-  if (deadline_) local.stop = [this] { return out_of_time(); };
   const JobOrder improved = local_search(job, job.own_order(), local, evaluations_);
-  const auto listed =
-      relist_order(job, improved, {options_.memory_limit, options_.objective, 6}, evaluations_);
+  if (cut_by_time_) work_.mute();  // what was met is still timed
+  const int rounds = cut_by_time_ ? 0 : 6;
+  const auto listed = relist_order(
+      job, improved, {options_.memory_limit, options_.objective, rounds}, evaluations_);
   if (!listed) return;
   Program program = job.program(listed->order);
   if (program == start.program) return;
@@ -236,7 +333,9 @@ void Search::solve_small() {
     if (is_small(shape.shape)) small.push_back(&shape);
   std::int64_t states = kExactStates;
   for (std::size_t i = 0; i < small.size(); ++i) {
-    if (finished() || out_of_time()) return;
+    if (finished()) return;
+    tell("the exact solver");
+    work_.ask();
     if (const Found* found = best(); found != nullptr && small[i]->bound >= value(*found)) continue;
     states -= solve_one(*small[i], states / static_cast<std::int64_t>(small.size() - i));
   }
@@ -250,7 +349,8 @@ std::int64_t Search::solve_one(Bounded& shape, std::int64_t states) {
                                         {.objective = options_.objective,
                                          .memory_limit = options_.memory_limit,
                                          .fused = false,
-                                         .state_limit = states});
+                                         .state_limit = states,
+                                         .stop = [this] { return out_of_time(); }});
   if (split_covers_all(cost)) shape.bound = std::max(shape.bound, exact.lower_bound);
   if (!exact.program) return exact.states;
   const Job job(*exact.program, cost);
@@ -266,11 +366,20 @@ std::int64_t Search::solve_one(Bounded& shape, std::int64_t states) {
   return exact.states;
 }
 
-SearchResult Search::run() {
+void Search::go() {
   time_portfolio();
+  bound_shapes();
   if (!finished()) relist_seeds();
   if (!finished()) solve_small();
   if (!finished()) search_locally();
+}
+
+SearchResult Search::run() {
+  try {
+    go();
+  } catch (const Stopped&) {
+    cut_by_time_ = true;
+  }
   SearchResult result;
   if (const Found* found = best()) result.best = *found;
   result.front = pareto_front(found_);

@@ -357,6 +357,7 @@ Program generate(std::string_view name, const ScheduleOptions& options) {
   const ScheduleOptions filled = generators::with_defaults(entry, options);
   generators::require_counts(filled);
 
+  if (filled.stop && filled.stop()) throw Stopped("stopped before the first action");
   Program program = entry.generate(filled);
   program.name = title_of(entry, filled);
   return program;

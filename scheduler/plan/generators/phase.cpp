@@ -5,6 +5,7 @@
 #include <string>
 
 #include "plan/generators/options.hpp"
+#include "plan/work.hpp"
 
 namespace millrace::generators {
 
@@ -204,12 +205,14 @@ Program phase_program(const PhaseRow& row, const ScheduleOptions& options) {
                             .forward_only = row.forward_only},
                   .ranks = {},
                   .name = {}};
+  plan::Work work(options.stop);
   for (int rank = 0; rank < ranks; ++rank) {
     const int ahead = row.slope * (ranks - 1 - rank) + (chunks - 1) * groups.front() * slices;
     const std::size_t warm =
         row.forwards_first ? queues.forward.size() : static_cast<std::size_t>(ahead + slices - 1);
     const int lag = row.lag_per_rank == kFused ? kFused : row.lag_per_rank * rank;
     program.ranks.push_back(RankWriter(queues, ranks, rank).write(warm, lag));
+    work.spend(program.ranks.back().size());
   }
   return program;
 }

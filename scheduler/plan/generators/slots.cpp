@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "plan/generators/options.hpp"
+#include "plan/work.hpp"
 
 namespace millrace::generators {
 
@@ -67,9 +68,11 @@ Program chimera(const ScheduleOptions& options) {
   for (int m = 0; m < options.micro_batches; ++m)
     program.shape.replica_of.emplace_back(m % ranks < half ? 0 : 1);
   std::vector<std::vector<Slotted>> lists(static_cast<std::size_t>(ranks));
+  plan::Work work(options.stop);
   for (int m = 0; m < options.micro_batches; ++m) {
     const std::int64_t unit = m / ranks;
     const int place = m % ranks % half;
+    work.spend(2 * lists.size());
     add_micro_batch(lists, program.shape, MicroBatch{m}, 2 * ranks * unit + 2 * place);
   }
   for (auto& list : lists) program.ranks.push_back(by_slot(std::move(list)));

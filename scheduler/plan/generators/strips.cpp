@@ -40,10 +40,11 @@ class StripRun {
     for (std::size_t rank = 0; rank < strips.size(); ++rank) feed(rank, costs.latency);
   }
 
-  StripTimes run() {
+  StripTimes run(plan::Work& work) {
     bool moved = true;
     while (moved) {
       moved = false;
+      work.spend(8 * rows_.size());
       for (std::size_t rank = 0; rank < rows_.size(); ++rank) moved = advance(rank) || moved;
       for (std::size_t rank = rows_.size(); rank-- > 0;) moved = advance(rank) || moved;
     }
@@ -168,12 +169,12 @@ int Columns::needed(int rank, Symbol symbol, int index) const {
   return before == kBlank ? -1 : at(rank, before, index);
 }
 
-StripTimes run_strips(const std::vector<Strip>& strips, const StripCosts& costs) {
-  return StripRun(strips, costs).run();
+StripTimes run_strips(const std::vector<Strip>& strips, const StripCosts& costs, plan::Work& work) {
+  return StripRun(strips, costs).run(work);
 }
 
-bool squeeze(std::vector<Strip>& strips) {
-  const StripTimes times = run_strips(strips, {});
+bool squeeze(std::vector<Strip>& strips, plan::Work& work) {
+  const StripTimes times = run_strips(strips, {}, work);
   if (!times.complete) return false;
   for (std::size_t rank = 0; rank < strips.size(); ++rank) {
     const auto& start = times.start[rank];
@@ -193,10 +194,11 @@ class HoleFiller {
   HoleFiller(std::vector<Strip>& strips, int cap)
       : strips_(strips), cap_(cap), columns_(strips), seen_(strips.size()), live_(strips.size()) {}
 
-  void run() {
+  void run(plan::Work& work) {
     std::size_t longest = 0;
     for (const Strip& strip : strips_) longest = std::max(longest, strip.size());
-    for (std::size_t column = 0; column < longest; ++column)
+    for (std::size_t column = 0; column < longest; ++column) {
+      work.spend(strips_.size());
       for (std::size_t rank = 0; rank < strips_.size(); ++rank) {
         if (column >= strips_[rank].size()) continue;
         if (strips_[rank][column] == kBlank) fill(static_cast<int>(rank), column);
@@ -205,6 +207,7 @@ class HoleFiller {
         ++seen_[rank][static_cast<std::size_t>(symbol)];
         live_[rank] += held(symbol);
       }
+    }
   }
 
  private:
@@ -255,8 +258,8 @@ class HoleFiller {
 
 }  // namespace
 
-void fill_holes(std::vector<Strip>& strips, int cap) {
-  HoleFiller(strips, cap).run();
+void fill_holes(std::vector<Strip>& strips, int cap, plan::Work& work) {
+  HoleFiller(strips, cap).run(work);
 }
 
 Program strips_program(const std::vector<Strip>& strips,

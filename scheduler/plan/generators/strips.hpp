@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "millrace/scheduler/plan/generators.hpp"
+#include "plan/work.hpp"
 
 namespace millrace::generators {
 
@@ -66,15 +67,17 @@ struct StripTimes {
   double span = 0;        ///< longest time from a rank's first start to its last end
   std::vector<std::vector<double>> start;  ///< per rank and non-blank cell
 };
-[[nodiscard]] StripTimes run_strips(const std::vector<Strip>& strips, const StripCosts& costs);
+[[nodiscard]] StripTimes run_strips(const std::vector<Strip>& strips,
+                                    const StripCosts& costs,
+                                    plan::Work& work);
 
 /// Moves every symbol to the first column that its rank's order and its data allow (unit costs).
 /// False when the order has a cycle.
-[[nodiscard]] bool squeeze(std::vector<Strip>& strips);
+[[nodiscard]] bool squeeze(std::vector<Strip>& strips, plan::Work& work);
 
 /// Columns left to right: moves into each blank cell the first later symbol that may run there
 /// without any rank holding more than `cap`.
-void fill_holes(std::vector<Strip>& strips, int cap);
+void fill_holes(std::vector<Strip>& strips, int cap, plan::Work& work);
 
 /// The program of the strips; with `fused`, the weight halves
 /// are part of full backwards.

@@ -6,6 +6,7 @@
 
 #include "plan/generators/v_blocks.hpp"
 #include "plan/generators/v_zb.hpp"
+#include "plan/work.hpp"
 
 namespace millrace::generators {
 
@@ -44,10 +45,11 @@ class PullIn {
   PullIn(std::vector<Strip>& strips, int cap)
       : strips_(strips), cap_(cap), columns_(strips), seen_(strips.size()), live_(strips.size()) {}
 
-  void run() {
+  void run(plan::Work& work) {
     std::size_t longest = 0;
     for (const Strip& strip : strips_) longest = std::max(longest, strip.size());
-    for (std::size_t column = 0; column < longest; ++column)
+    for (std::size_t column = 0; column < longest; ++column) {
+      work.spend(4 * strips_.size());
       for (std::size_t rank = 0; rank < strips_.size(); ++rank) {
         if (column >= strips_[rank].size()) continue;
         const Symbol symbol = strips_[rank][column];
@@ -57,6 +59,7 @@ class PullIn {
         }
         live_[rank] += held(symbol);
       }
+    }
   }
 
  private:
@@ -115,7 +118,8 @@ class PullIn {
 Program one_f_one_b_v(const ScheduleOptions& options) {
   std::vector<Strip> strips = fused_block(options.ranks, options.micro_batches);
   const int cap = peak(strips);
-  PullIn(strips, cap).run();
+  plan::Work work(options.stop);
+  PullIn(strips, cap).run(work);
   return strips_program(strips, options, true);
 }
 

@@ -7,6 +7,8 @@
 #include <array>
 #include <vector>
 
+#include "plan/work.hpp"
+
 namespace millrace::generators {
 
 namespace {
@@ -66,11 +68,12 @@ class Board {
 
   /// Moves the ops of the warm-up (only when weights are placed) and of the cool-down to the first
   /// slot where they may run, in the order of their present slots.
-  void reorder() {
+  void reorder(plan::Work& work) {
     prepare();
     enum { kWarmUp, kSteady, kCoolDown } phase = kWarmUp;
     const int last_forward = code(kF0, micro_batches_ - 1);
-    for (int slot = 0; slot < longest(); ++slot)
+    for (int slot = 0; slot < longest(); ++slot) {
+      work.spend(cells_.size());
       for (int rank = 0; rank < ranks_; ++rank) {
         const int cell = at(rank, slot);
         if (cell == kIdle) continue;
@@ -78,6 +81,7 @@ class Board {
         if (phase != kSteady && (phase == kCoolDown || has_weights_)) pull(rank, slot, cell);
         if (phase == kSteady && cell == last_forward) phase = kCoolDown;
       }
+    }
   }
 
   /// Starts every op as early as its rank's order and its data allow, one slot per op.
@@ -260,13 +264,14 @@ class Board {
 };
 
 Program from_blocks(const ScheduleOptions& options, const std::vector<Block>& blocks) {
+  plan::Work work(options.stop);
   Board board(options.ranks, options.micro_batches, blocks);
   board.add_weights();
-  board.reorder();
+  board.reorder(work);
   board.squeeze();
   board.drop_weights();
 
-  board.reorder();
+  board.reorder(work);
   board.add_weights();
   board.squeeze();
   board.drop_weights();

@@ -6,6 +6,7 @@
 
 #include "plan/generators/options.hpp"
 #include "plan/generators/run_length.hpp"
+#include "plan/work.hpp"
 
 namespace millrace::generators {
 
@@ -71,10 +72,13 @@ Program zb_v(const ScheduleOptions& options) {
   const int ranks = options.ranks;
   const int long_enough = std::max(2 * ranks - 1, options.micro_batches);
   Program program{.shape = vee_shape(options), .ranks = {}, .name = {}};
-  for (int rank = 0; rank < ranks; ++rank)
+  plan::Work work(options.stop);
+  for (int rank = 0; rank < ranks; ++rank) {
     program.ranks.push_back(expand(zb_v_steps(ranks, rank, long_enough),
                                    {Stage{rank}, Stage{2 * ranks - 1 - rank}},
                                    options.micro_batches));
+    work.spend(program.ranks.back().size());
+  }
   return program;
 }
 
@@ -82,10 +86,13 @@ Program dualpipe_v(const ScheduleOptions& options) {
   require_full_pipe(options);
   const int ranks = options.ranks;
   Program program{.shape = vee_shape(options), .ranks = {}, .name = {}};
-  for (int rank = 0; rank < ranks; ++rank)
+  plan::Work work(options.stop);
+  for (int rank = 0; rank < ranks; ++rank) {
     program.ranks.push_back(expand(dualpipe_v_steps(ranks, rank, options.micro_batches),
                                    {Stage{rank}, Stage{2 * ranks - 1 - rank}},
                                    options.micro_batches));
+    work.spend(program.ranks.back().size());
+  }
   return program;
 }
 
@@ -107,6 +114,7 @@ Program dualpipe(const ScheduleOptions& options) {
                   .name = {}};
   for (int m = 0; m < options.micro_batches; ++m)
     program.shape.replica_of.emplace_back(m < half ? 0 : 1);
+  plan::Work work(options.stop);
   for (int rank = 0; rank < ranks; ++rank) {
     const int end = rank < ranks / 2 ? 0 : 1;
     const int distance = std::min(rank, ranks - 1 - rank);
@@ -118,6 +126,7 @@ Program dualpipe(const ScheduleOptions& options) {
       action.replica_number = static_cast<std::uint16_t>(entered_here ? end : 1 - end);
       action.micro_batch = MicroBatch{action.micro_batch.value + action.replica_number * half};
     }
+    work.spend(list.size());
     program.ranks.push_back(std::move(list));
   }
   return program;

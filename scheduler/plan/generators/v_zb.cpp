@@ -150,11 +150,12 @@ void relabel_weights(Strip& strip) {
 /// One block turned into strips under the cap, step by step; nothing when a step fails.
 class BlockBuilder {
  public:
-  BlockBuilder(const ScheduleOptions& options, int cap)
+  BlockBuilder(const ScheduleOptions& options, int cap, plan::Work& work)
       : ranks_(options.ranks),
         micro_batches_(options.micro_batches),
         repeated_(std::max(options.micro_batches, 2 * options.ranks)),
-        cap_(cap) {}
+        cap_(cap),
+        work_(work) {}
 
   Verdict build(const VBlock& block, std::vector<Strip>& strips) const {
     strips = repeat(block, repeated_);
@@ -163,7 +164,8 @@ class BlockBuilder {
       strips.clear();
       return Verdict::TooMuchMemory;
     }
-    if (!squeeze(strips) || !warm_up(strips, allowed) || !shorten(strips, allowed) || !end(strips))
+    if (!squeeze(strips, work_) || !warm_up(strips, allowed) || !shorten(strips, allowed) ||
+        !end(strips))
       strips.clear();
     return Verdict::GoOn;
   }
@@ -175,7 +177,7 @@ class BlockBuilder {
       Strip& strip = strips[static_cast<std::size_t>(rank)];
       strip = warmed_up(strip, ranks_, rank, most, repeated_);
     }
-    return squeeze(strips) && peak(strips) <= allowed;
+    return squeeze(strips, work_) && peak(strips) <= allowed;
   }
 
   /// Blocks are built for at least 2p micro-batches; keeps the first m.
@@ -187,7 +189,7 @@ class BlockBuilder {
       if (micro_batches_ <= ranks_ && 2 * micro_batches_ <= cap_ && peak(strip) < most)
         postpone_weights(strip, most - peak(strip));
     }
-    return squeeze(strips) && peak(strips) <= cap_;
+    return squeeze(strips, work_) && peak(strips) <= cap_;
   }
 
   bool end(std::vector<Strip>& strips) const {
@@ -199,13 +201,14 @@ class BlockBuilder {
       if (!cool_down(
               strips[static_cast<std::size_t>(rank)], ranks_, rank, most, micro_batches_, turn))
         return false;
-    if (!squeeze(strips)) return false;
-    fill_holes(strips, most);
+    if (!squeeze(strips, work_)) return false;
+    fill_holes(strips, most, work_);
     for (Strip& strip : strips) relabel_weights(strip);
     return peak(strips) <= cap_;
   }
 
   int ranks_, micro_batches_, repeated_, cap_;
+  plan::Work& work_;
 };
 
 /// Chunk activations that fit under the limit, at most 2p.
@@ -221,17 +224,19 @@ Program v_zb(const ScheduleOptions& options) {
   const int cap = chunk_cap(options);
   // A chunk is half a stage; doubling the latency instead keeps integers whole.
   const StripCosts costs{options.forward, options.input, options.weight, 2 * options.latency};
-  const BlockBuilder builder(options, cap);
+  plan::Work work(options.stop);
+  const BlockBuilder builder(options, cap, work);
   std::vector<Strip> best;
   double best_span = std::numeric_limits<double>::infinity();
   // No rank is done before its work, up to rounding.
-  const double work = costs.forward + costs.input + costs.weight;
-  const double least_span = 2 * options.micro_batches * work * (1 + 1e-12);
+  const double of_chunk = costs.forward + costs.input + costs.weight;
+  const double least_span = 2 * options.micro_batches * of_chunk * (1 + 1e-12);
   for_each_block(options.ranks, [&](const VBlock& block) {
+    work.spend(block.size());
     std::vector<Strip> strips;
     const Verdict verdict = builder.build(block, strips);
     if (strips.empty()) return verdict;
-    const StripTimes times = run_strips(strips, costs);
+    const StripTimes times = run_strips(strips, costs, work);
     if (times.complete && times.span < best_span) {
       best_span = times.span;
       best = std::move(strips);

@@ -7,6 +7,7 @@
 #include <optional>
 
 #include "plan/generators/options.hpp"
+#include "plan/work.hpp"
 
 namespace millrace::generators {
 
@@ -41,12 +42,14 @@ class WaveScheduler {
         backward_end_(forward_end_),
         clock_(ranks()),
         live_(ranks()),
-        best_(ranks()) {}
+        best_(ranks()),
+        work_(options.stop) {}
 
   void run() {
     for (int rank = 0; rank < shape_.ranks; ++rank) refresh(rank);
     const std::size_t total = 2 * stages() * static_cast<std::size_t>(micro_batches_);
     for (std::size_t scheduled = 0; scheduled < total; ++scheduled) {
+      work_.spend(1 + ranks() / 8);
       const auto first =
           std::ranges::min_element(best_, {}, [](const std::optional<Candidate>& best) {
             return best ? best->start : kNever;
@@ -134,6 +137,7 @@ class WaveScheduler {
   std::vector<double> clock_;                       // per rank
   std::vector<int> live_;                           // per rank: chunk activations held
   std::vector<std::optional<Candidate>> best_;      // per rank
+  plan::Work work_;
 };
 
 }  // namespace

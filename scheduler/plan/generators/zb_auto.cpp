@@ -10,6 +10,7 @@
 
 #include "plan/generators/options.hpp"
 #include "plan/number_text.hpp"
+#include "plan/work.hpp"
 
 namespace millrace::generators {
 
@@ -53,10 +54,12 @@ class Heuristic {
   }
 
   /// False when the limit leaves no way on.
-  bool run() {
+  bool run(plan::Work& work) {
     if (!warm_up()) return false;
-    for (int micro_batch = 1; micro_batch < micro_batches_; ++micro_batch)
+    for (int micro_batch = 1; micro_batch < micro_batches_; ++micro_batch) {
+      work.spend(3 * state_.size());
       if (!steady(micro_batch)) return false;
+    }
     for (int rank = 0; rank < ranks_; ++rank)
       while (owed(rank) > 0) place(rank, kWeight);
     return true;
@@ -306,13 +309,14 @@ Program zb_auto(const ScheduleOptions& options) {
   require_room(costs);
   const double latency =
       options.latency * (options.stage_costs ? options.stage_costs->ticks_per_unit : 1);
+  plan::Work work(options.stop);
   std::optional<Heuristic> best;
   double best_span = std::numeric_limits<double>::infinity();
   for (const bool bubble_in_warm_up : {true, false})
     for (const bool backward_first : {true, false})
       for (const bool greedy : {true, false}) {
         Heuristic heuristic(options, costs, latency, {bubble_in_warm_up, backward_first, greedy});
-        if (!heuristic.run() || heuristic.span() >= best_span) continue;
+        if (!heuristic.run(work) || heuristic.span() >= best_span) continue;
         best_span = heuristic.span();
         best.emplace(std::move(heuristic));
       }

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "plan/generators/options.hpp"
+#include "plan/work.hpp"
 
 namespace millrace::generators {
 
@@ -51,12 +52,14 @@ class Heuristic {
   }
 
   /// False when the limit leaves no way on.
-  bool run() {
+  bool run(plan::Work& work) {
     for (int rank = 0; rank < ranks_; ++rank) place(kF0, rank);
     warm_up();
     fill_the_vee();
-    for (int round = 0; round < 2 * micro_batches_; ++round)
+    for (int round = 0; round < 2 * micro_batches_; ++round) {
+      work.spend(3 * state_.size());
       if (!backwards() || !forwards()) return false;
+    }
     for (int rank = 0; rank < ranks_; ++rank)
       while (!at(rank).owed.empty()) weight(rank);
     return is_complete();
@@ -259,6 +262,7 @@ class Heuristic {
 
 Program zb_v_auto(const ScheduleOptions& options) {
   const double limit = memory_limit_of(options);
+  plan::Work work(options.stop);
   std::optional<Heuristic> best;
   for (const bool fill_backward : {true, false})
     for (const bool fill_forward : {true, false}) {
@@ -266,7 +270,7 @@ Program zb_v_auto(const ScheduleOptions& options) {
       double most_approved = std::numeric_limits<double>::infinity();
       while (true) {
         Heuristic heuristic(options, limit, fill_backward, fill_forward, approved);
-        if (!heuristic.run()) break;
+        if (!heuristic.run(work)) break;
         const double score = heuristic.score();
         const bool improves = score < most_approved;
         approved = heuristic.bubbles();

@@ -32,6 +32,7 @@ double Evaluator::try_order(const JobOrder& order,
                             std::size_t from,
                             double bound) {
   const double time = from == job_.first(rank) ? 0 : end_[order_[from - 1]];
+  job_.spend(job_.size() / 8);
   trial_ = end_;
   for (std::size_t r = 0; r < ranks_.size(); ++r) {
     const std::size_t next = r == rank ? from : first_not_before(r, time);
@@ -72,7 +73,9 @@ double Evaluator::run(const JobOrder& order, double bound) {
   while (!ready_.empty() && within) {
     const std::uint32_t rank = ready_.back();
     ready_.pop_back();
+    const std::size_t before = ranks_[rank].next;
     within = advance(order, rank, bound);
+    job_.spend(1 + ranks_[rank].next - before);
   }
   double value = 0;
   for (std::size_t r = 0; r < ranks_.size(); ++r) {

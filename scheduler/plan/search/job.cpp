@@ -65,7 +65,8 @@ double message_ticks(const Cost& cost, Rank source, Rank destination, int ranks)
 
 }  // namespace
 
-Job::Job(const Program& program, const Cost& cost) : shape_(program.shape), name_(program.name) {
+Job::Job(const Program& program, const Cost& cost, Work* work)
+    : work_counter_(work), shape_(program.shape), name_(program.name) {
   require_sound(program);
   cost.require_fits(program.shape);
   require(!cost.contention,
@@ -80,6 +81,7 @@ Job::Job(const Program& program, const Cost& cost) : shape_(program.shape), name
 void Job::number(const Program& program, const Cost& cost) {
   actions_.reserve(program.size());
   for (std::size_t r = 0; r < program.ranks.size(); ++r) {
+    spend(2 * program.ranks[r].size());
     first_.push_back(static_cast<JobNode>(actions_.size()));
     const double speed = cost.rank_speed.empty() ? 1 : cost.rank_speed[r];
     double work = 0;
@@ -117,6 +119,7 @@ void Job::connect(const Cost& cost) {
   const auto slices = static_cast<std::size_t>(shape_.slices);
   for (JobNode node = 0; node < actions_.size(); ++node) {
     producer_start_.push_back(static_cast<std::uint32_t>(producers_.size()));
+    spend(2);
     const Action& action = actions_[node];
     const std::size_t stage = action.stage.index(), slice = action.slice.index();
     switch (product(action.op)) {
@@ -145,6 +148,7 @@ void Job::invert() {
   for (std::size_t i = 0; i < actions_.size(); ++i) consumer_start_[i + 1] += consumer_start_[i];
   consumers_.resize(producers_.size());
   std::vector<std::uint32_t> next(consumer_start_.begin(), consumer_start_.end() - 1);
+  spend(actions_.size());
   for (JobNode node = 0; node < actions_.size(); ++node)
     for (const JobEdge& edge : producers(node)) consumers_[next[edge.node]++] = {node, edge.delay};
 }

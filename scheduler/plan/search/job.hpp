@@ -11,6 +11,7 @@
 #include "millrace/scheduler/plan/cost.hpp"
 #include "millrace/scheduler/plan/objective.hpp"
 #include "millrace/scheduler/plan/program.hpp"
+#include "plan/work.hpp"
 
 namespace millrace::plan {
 
@@ -33,7 +34,13 @@ class Job {
  public:
   /// Requires compute actions only, each once, without recompute and without contention in `cost`;
   /// throws InvalidArgument otherwise. Overlapped pairs are taken as two actions.
-  Job(const Program& program, const Cost& cost);
+  /// `work`, which must outlive the job, counts what is looked at and may throw Stopped.
+  Job(const Program& program, const Cost& cost, Work* work = nullptr);
+
+  /// Counts actions that somebody looks at.
+  void spend(std::size_t actions) const {
+    if (work_counter_ != nullptr) work_counter_->spend(actions);
+  }
 
   [[nodiscard]] std::size_t size() const { return actions_.size(); }
   [[nodiscard]] int ranks() const { return shape_.ranks; }
@@ -76,6 +83,7 @@ class Job {
   void invert();
   void find_first_starts(const Cost& cost);
 
+  Work* work_counter_;
   Shape shape_;
   std::string name_;
   std::vector<Action> actions_;

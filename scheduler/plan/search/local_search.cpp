@@ -34,7 +34,8 @@ class LocalSearch {
     typical_ticks_ = work / static_cast<double>(std::max<std::size_t>(1, job.size()));
   }
 
-  JobOrder run(std::int64_t& evaluations);
+  void run(std::int64_t& evaluations);
+  [[nodiscard]] const JobOrder& best() const { return best_; }
 
  private:
   struct Move {
@@ -180,7 +181,7 @@ bool LocalSearch::attempt(const Move& move, double threshold) {
   return false;
 }
 
-JobOrder LocalSearch::run(std::int64_t& evaluations) {
+void LocalSearch::run(std::int64_t& evaluations) {
   const RandomKey key{.seed = options_.seed,
                       .purpose = Purpose::Search,
                       .step = 0,
@@ -189,7 +190,7 @@ JobOrder LocalSearch::run(std::int64_t& evaluations) {
   find_critical_path(0);
   for (std::int64_t i = 0; i < options_.evaluations; ++i) {
     if (critical_.empty() || best_value_ <= options_.goal) break;
-    if (i % 256 == 0 && options_.stop && options_.stop()) break;
+    job_.spend(1);
     const Draw draw = random_block(key, static_cast<std::uint32_t>(i));
     ++evaluations;
     const Move move = propose(draw);
@@ -204,7 +205,6 @@ JobOrder LocalSearch::run(std::int64_t& evaluations) {
     }
     find_critical_path(draw[3]);
   }
-  return best_;
 }
 
 }  // namespace
@@ -213,7 +213,13 @@ JobOrder local_search(const Job& job,
                       JobOrder order,
                       const LocalSearchOptions& options,
                       std::int64_t& evaluations) {
-  return LocalSearch(job, std::move(order), options).run(evaluations);
+  LocalSearch search(job, std::move(order), options);
+  try {
+    search.run(evaluations);
+  } catch (const Stopped&) {
+    // Who asked is asked again by whoever goes on.
+  }
+  return search.best();
 }
 
 }  // namespace millrace::plan

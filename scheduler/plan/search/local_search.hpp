@@ -2,7 +2,6 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 
 #include "plan/search/evaluator.hpp"
 
@@ -13,13 +12,12 @@ struct LocalSearchOptions {
   double memory_limit = std::numeric_limits<double>::infinity();
   std::int64_t evaluations = 0;  ///< orders that may be timed
   std::uint64_t seed = 1;
-  std::uint32_t stream = 0;         ///< which of several searches with one seed
-  double goal = 0;                  ///< stop when reached: nothing is better
-  std::function<bool()> stop = {};  ///< asked every 256 evaluations; empty: never
+  std::uint32_t stream = 0;  ///< which of several searches with one seed
+  double goal = 0;           ///< stop when reached: nothing is better
 };
 
 /// Improves `order`, which must run to its end within the limit. Returns the best order met; adds
-/// the orders timed to `evaluations`.
+/// the orders timed to `evaluations`. Where the job's work is stopped, what was met until then.
 [[nodiscard]] JobOrder local_search(const Job& job,
                                     JobOrder order,
                                     const LocalSearchOptions& options,

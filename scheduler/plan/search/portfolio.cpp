@@ -2,8 +2,10 @@
 #include "plan/search/portfolio.hpp"
 
 #include <algorithm>
+#include <array>
 #include <numeric>
 #include <set>
+#include <string_view>
 
 #include "millrace/core/error.hpp"
 #include "millrace/scheduler/plan/generators.hpp"
@@ -12,6 +14,27 @@
 namespace millrace::plan {
 
 namespace {
+
+/// What a forward costs to make and time, by the cheapest generators (measured at p = 64 and m =
+/// 512): those that look at times, rewrite blocks or search among them.
+struct Effort {
+  std::string_view name;
+  int times;
+};
+
+constexpr std::array kEfforts = {Effort{"zb-auto", 2},
+                                 Effort{"v-min", 2},
+                                 Effort{"v-half", 3},
+                                 Effort{"wave", 3},
+                                 Effort{"zb-v-auto", 4},
+                                 Effort{"1f1b-v", 10},
+                                 Effort{"v-zb", 400}};
+
+int effort(const ScheduleEntry& entry) {
+  for (const Effort& known : kEfforts)
+    if (known.name == entry.name) return known.times;
+  return 1;
+}
 
 constexpr int kMostChunks = 4;
 constexpr int kMostWaves = 2;
@@ -63,11 +86,12 @@ class Collector {
   explicit Collector(const SearchOptions& options)
       : options_(options), base_(base_options(options)) {}
 
-  std::vector<Seed> run() {
+  std::vector<Candidate> run() {
     for (const ScheduleEntry& entry : schedules())
       if (entry.takes("slices") == (options_.slices > 1) && entry.name != "forward")
         by_chunks(entry);
-    return std::move(seeds_);
+    std::ranges::stable_sort(candidates_, {}, &Candidate::cost);
+    return std::move(candidates_);
   }
 
  private:
@@ -127,25 +151,33 @@ class Collector {
   }
 
   void add(const ScheduleEntry& entry, const ScheduleOptions& with) {
-    try {
-      Program program = decouple_pairs(generate(entry.name, with));
-      if (options_.chunks && program.shape.chunks() != *options_.chunks) return;
-      if (!options_.bidirectional && program.shape.replicas() > 1) return;
-      seeds_.push_back({std::move(program), std::string(entry.name), set_values(with)});
-    } catch (const InvalidArgument&) {
-      return;  // the schedule has no meaning with these counts
-    }
+    const std::int64_t chunks =
+        with.chunks.value_or(entry.takes("waves") ? 2 * with.waves.value_or(1) : 1);
+    const std::int64_t forwards =
+        std::int64_t{with.ranks} * with.micro_batches * chunks * with.slices.value_or(1);
+    candidates_.push_back({&entry, with, forwards * effort(entry), candidates_.size()});
   }
 
   const SearchOptions& options_;
   ScheduleOptions base_;
-  std::vector<Seed> seeds_;
+  std::vector<Candidate> candidates_;
 };
 
 }  // namespace
 
-std::vector<Seed> portfolio(const SearchOptions& options) {
+std::vector<Candidate> portfolio(const SearchOptions& options) {
   return Collector(options).run();
+}
+
+std::optional<Program> make(const Candidate& candidate, const SearchOptions& options) {
+  try {
+    Program program = decouple_pairs(generate(candidate.entry->name, candidate.options));
+    if (options.chunks && program.shape.chunks() != *options.chunks) return std::nullopt;
+    if (!options.bidirectional && program.shape.replicas() > 1) return std::nullopt;
+    return program;
+  } catch (const InvalidArgument&) {
+    return std::nullopt;  // the schedule has no meaning with these counts
+  }
 }
 
 Cost search_cost(const SearchOptions& options, const Shape& shape) {

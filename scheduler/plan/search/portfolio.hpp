@@ -1,24 +1,33 @@
-// Portfolio: which generators of the catalogue, with which parameters, a search starts from.
+// Portfolio: which generators of the catalogue, with which parameters, a search starts from, and in
+// which order.
 #pragma once
 
+#include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "millrace/scheduler/plan/generators.hpp"
 #include "millrace/scheduler/plan/search.hpp"
 
 namespace millrace::plan {
 
-/// A program of the catalogue and how to ask for it.
-struct Seed {
-  Program program;
-  std::string generator;
-  std::vector<ParameterValue> parameters;
+/// A program of the catalogue to be made, and what that costs.
+struct Candidate {
+  const ScheduleEntry* entry = nullptr;
+  ScheduleOptions options;
+  std::int64_t cost = 0;   ///< forwards, times what one costs to make and time by this generator
+  std::size_t number = 0;  ///< in the order of the catalogue
 };
 
 /// Every program of the catalogue with the counts of `options`: one slice, a backward, every v up
 /// to 4 (or the one asked for), several groups and waves, memory limits for those that take one.
-/// Combinations that a generator refuses are left out.
-[[nodiscard]] std::vector<Seed> portfolio(const SearchOptions& options);
+/// Cheapest first; of equal cost in the order of the catalogue.
+[[nodiscard]] std::vector<Candidate> portfolio(const SearchOptions& options);
+
+/// The program, pairs decoupled; nothing where the generator refuses the combination or `options`
+/// want another kind. Throws Stopped when the candidate's stop says so.
+[[nodiscard]] std::optional<Program> make(const Candidate& candidate, const SearchOptions& options);
 
 /// The cost that `options` gives a shape.
 [[nodiscard]] Cost search_cost(const SearchOptions& options, const Shape& shape);

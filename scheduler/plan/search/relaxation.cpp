@@ -120,7 +120,10 @@ void Relaxation::chain() {
   for (const auto& [key, lists] : by_stage(job_)) {
     for (const auto* list : {&lists.forward, &lists.input, &lists.weight, &lists.backward})
       for (std::size_t j = 1; j < list->size(); ++j) pairs.emplace_back((*list)[j], (*list)[j - 1]);
+    const std::size_t m = lists.forward.size();
+    job_.spend(3 * m);
     if (limit_ == std::numeric_limits<double>::infinity()) continue;
+    job_.spend(m * m / 16);  // the room of each forward is searched
     fits_ = make_room(job_, lists, limit_, pairs);
     if (!fits_) return;
   }
@@ -141,6 +144,7 @@ void Relaxation::sort_topologically() {
     if (missing[node] == 0) topological_.push_back(node);
   }
   for (std::size_t i = 0; i < topological_.size(); ++i) {
+    job_.spend(2);
     const JobNode node = topological_[i];
     const auto release = [&](JobNode next) {
       if (--missing[next] == 0) topological_.push_back(next);
@@ -172,6 +176,7 @@ double Relaxation::bound() const {
   std::vector<double> head(job_.size(), 0);
   std::vector<std::vector<HeadTail>> ranks(static_cast<std::size_t>(job_.ranks()));
   for (const JobNode node : topological_) {
+    job_.spend(4);
     for (const JobEdge& edge : job_.producers(node))
       head[node] = std::max(head[node], head[edge.node] + job_.ticks(edge.node) + edge.delay);
     for (const JobNode before : chained(node))

@@ -9,6 +9,7 @@
 #include "millrace/scheduler/plan/cost.hpp"
 #include "millrace/scheduler/plan/objective.hpp"
 #include "millrace/scheduler/plan/program.hpp"
+#include "millrace/scheduler/plan/stop.hpp"
 
 namespace millrace {
 
@@ -20,6 +21,7 @@ struct ExactOptions {
   /// Largest number of states that may be stored; about 500 bytes each for 4 ranks. Deterministic,
   /// where a time limit would not be.
   std::int64_t state_limit = 2'000'000;
+  Stop stop = {};  ///< asked between states; solve_exact throws Stopped when it says so
 };
 
 struct ExactResult {

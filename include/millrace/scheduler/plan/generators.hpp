@@ -49,7 +49,8 @@ struct ScheduleEntry {
 
 /// Generates the compute-only program of a schedule. A number of chunks, or one slice, may be said
 /// of a schedule that takes none where it is true. Throws InvalidArgument, with the option, its
-/// value and what works, where the schedule has no meaning.
+/// value and what works, where the schedule has no meaning; Stopped when
+/// `options.stop` says so.
 [[nodiscard]] Program generate(std::string_view name, const ScheduleOptions& options);
 
 }  // namespace millrace

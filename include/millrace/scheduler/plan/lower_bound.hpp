@@ -6,6 +6,7 @@
 #include "millrace/scheduler/plan/cost.hpp"
 #include "millrace/scheduler/plan/objective.hpp"
 #include "millrace/scheduler/plan/shape.hpp"
+#include "millrace/scheduler/plan/stop.hpp"
 
 namespace millrace {
 
@@ -35,11 +36,13 @@ namespace millrace {
 ///
 /// With several slices only 1, 4 without chains and 5 are used: slices differ in cost. Link
 /// contention is not supported (InvalidArgument).
-/// Cost: O(stages x micro-batches x log). Source: Jackson's preemptive schedule, as in Carlier
-/// and Pinson, "An algorithm for solving the job-shop problem", Management Science 35 (1989).
+/// Throws Stopped when `stop` says so. Cost: O(stages x micro-batches x log). Source: Jackson's
+/// preemptive schedule, as in Carlier and Pinson, "An algorithm for solving the job-shop problem",
+/// Management Science 35 (1989).
 [[nodiscard]] double lower_bound(const Shape& shape,
                                  const Cost& cost,
                                  Objective objective,
-                                 double memory_limit = std::numeric_limits<double>::infinity());
+                                 double memory_limit = std::numeric_limits<double>::infinity(),
+                                 const Stop& stop = {});
 
 }  // namespace millrace

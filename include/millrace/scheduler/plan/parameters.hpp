@@ -16,6 +16,7 @@
 
 #include "millrace/core/sentence.hpp"
 #include "millrace/scheduler/plan/cost.hpp"
+#include "millrace/scheduler/plan/stop.hpp"
 
 namespace millrace {
 
@@ -41,6 +42,7 @@ struct ScheduleOptions {
   /// limit on every rank, in the units of these costs. The others take the means above, and
   /// `latency` stays in units.
   std::optional<Cost> stage_costs = {};
+  Stop stop = {};  ///< asked while an order is made; `generate` throws Stopped when it says so
 };
 
 /// One row of the table. Its type is that of its field: a count, an order, or a limit.

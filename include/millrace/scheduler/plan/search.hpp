@@ -15,8 +15,17 @@
 #include "millrace/scheduler/plan/objective.hpp"
 #include "millrace/scheduler/plan/parameters.hpp"
 #include "millrace/scheduler/plan/program.hpp"
+#include "millrace/scheduler/plan/stop.hpp"
 
 namespace millrace {
+
+/// How far a search is.
+struct SearchProgress {
+  std::string at;              ///< what comes next: "wave w=2", "local search"
+  std::size_t candidates = 0;  ///< of the portfolio
+  std::size_t timed = 0;       ///< of them so far
+  double best = std::numeric_limits<double>::infinity();  ///< objective, in the user's units
+};
 
 struct SearchOptions {
   int ranks = 4;                   ///< p
@@ -34,8 +43,12 @@ struct SearchOptions {
   std::uint64_t seed = 1;
   /// Also schedules with two copies of the model (weights count twice; the limit does not see it).
   bool bidirectional = true;
-  /// Wall-clock limit; the result is deterministic only where it does not cut.
+  /// Wall-clock limit; the result is deterministic only where it does not cut. The first candidate
+  /// is finished whatever it takes, nothing else is begun or goes on after the cap: generators and
+  /// evaluations look at the clock too.
   std::optional<double> time_cap_seconds = {};
+  Stop stop = {};  ///< as the cap, by the caller's own measure
+  std::function<void(const SearchProgress&)> progress = {};  ///< called before each piece of work
 };
 
 /// A schedule that was found, its figures in the user's units.
@@ -61,13 +74,15 @@ struct SearchResult {
   double gap = 0;                ///< (best - lower_bound) / best; 0 without a best
   bool proven = false;           ///< best equals the bound, or the exact solver proved it
   std::int64_t evaluations = 0;  ///< orders timed
-  bool cut_by_time = false;
+  bool cut_by_time = false;      ///< by the cap, or by `stop`
 };
 
 /// Searches. Steps:
 /// 1. Every generator of the catalogue without slices (with q > 1: every sliced one), with every v,
-/// group and number of waves that
-///    fits; pairs decoupled. Those above the limit stay as seeds.
+///    group and number of waves that fits; pairs decoupled. Cheapest first: by forwards times what
+///    one costs the generator (lists as tables 1, zb-auto and v-min 2, v-half and wave 3, zb-v-auto
+///    4, 1f1b-v 10, v-zb 400), then in the order of the catalogue. Those above the limit stay as
+///    seeds. Programs that can be neither best nor seed nor in the front are not kept.
 /// 2. List scheduling under the limit from the best seeds of every placement (relist), also of
 ///    full-backward programs after splitting them.
 /// 3. Local search from the best: along the critical path, actions are swapped or moved on their
@@ -79,6 +94,8 @@ struct SearchResult {
 /// Throws InvalidArgument for counts below 1, a negative budget, and costs with contention: every
 /// order tried would need the whole event simulation, and no bound holds; search without and
 /// simulate the result with it.
+/// Cut by time it is as good as every candidate that was finished before. The bound of a shape that
+/// was not computed in time is the work of its busiest rank.
 /// Cost: O(budget x actions), about 20 ns per action and evaluation.
 [[nodiscard]] SearchResult search(const SearchOptions& options);
 
