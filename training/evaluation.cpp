@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "millrace/core/error.hpp"
+#include "training/agreement.hpp"
 #include "training/trainer_state.hpp"
 
 namespace millrace {
@@ -82,6 +83,7 @@ void Trainer::State::evaluate(const Dataset& data,
   require(batch_size >= 0,
           "the batch size must be at least 0 (as in training), got " + std::to_string(batch_size));
   if (batch_size == 0) batch_size = options.batch_size;
+  agree_on_data(team, data, batch_size, options);
   Batch batch;
   std::vector<std::int32_t> rows;
   for (std::int64_t first = 0; first < data.size(); first += batch_size) {

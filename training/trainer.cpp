@@ -9,6 +9,7 @@
 
 #include "millrace/core/error.hpp"
 #include "millrace/stages/module.hpp"
+#include "training/agreement.hpp"
 #include "training/pipeline.hpp"
 #include "training/trainer_state.hpp"
 
@@ -46,7 +47,7 @@ void check(const TrainerOptions& options) {
 Trainer::State::State(TrainerParts given, const TrainerOptions& trainer_options)
     : options(trainer_options),
       optimizer(optimizer_of(options)),
-      parts(std::move(given)),
+      parts(agreed(std::move(given), options)),
       team(parts.team != nullptr ? *parts.team : alone),
       shape(parts.executor->program().shape),
       model(shape, parts.stages, *optimizer, options.tied, team) {
@@ -219,6 +220,7 @@ StepReport Trainer::step(Batch& batch) {
 
 FitReport Trainer::fit(const Dataset& data, const std::stop_token& stop) {
   const TrainerOptions& options = state_->options;
+  agree_on_data(state_->team, data, options.batch_size, options);
   LoaderOptions loading;
   loading.batch_size = options.batch_size;
   loading.micro_batches = state_->shape.micro_batches;

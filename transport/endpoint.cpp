@@ -16,7 +16,8 @@ constexpr std::array kTopics = {"values",
                                 "tied weights",
                                 "the gradient norm",
                                 "the weights' hash",
-                                "what was measured"};
+                                "what was measured",
+                                "plan and settings"};
 
 /// Received tags may name what this version does not know.
 const char* name_of_topic(Slice topic) {

@@ -21,7 +21,8 @@ enum class Topic : std::uint8_t {
   TiedWeights,
   GradientNorm,
   WeightsHash,
-  Measurement
+  Measurement,
+  Settings
 };
 
 /// Room of one channel: how many messages may be sent and not yet received.

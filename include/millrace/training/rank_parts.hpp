@@ -12,7 +12,9 @@ namespace millrace {
 
 /// Builds the stages of the endpoint's rank, and nothing else, with executors of that rank.
 /// Throws InvalidArgument when the program has not as many ranks as the endpoint's world.
-/// `endpoint` and `team` must outlive the trainer.
+/// `endpoint` and `team` must outlive the trainer. A trainer made of the parts compares plan and
+/// settings with those of all ranks when it is made, and the data in fit() and evaluate(): what
+/// differs is a Mismatch on every rank, which names it.
 ///
 ///     EndpointTeam team(*endpoint);
 ///     Trainer trainer(rank_parts(model, program, options, *endpoint, team), options);

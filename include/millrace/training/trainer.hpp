@@ -77,7 +77,8 @@ class Trainer {
           std::vector<std::unique_ptr<StageBody>> bodies,
           const TrainerOptions& options = {});
 
-  /// Parts of your own, for one process of many.
+  /// Parts of your own, for one process of many. Throws Mismatch on every member of the team when
+  /// their programs or settings differ, as fit() and evaluate() do when their data differs.
   Trainer(TrainerParts parts, const TrainerOptions& options);
 
   Trainer(const Trainer&) = delete;

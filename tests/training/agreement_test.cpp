@@ -1,0 +1,115 @@
+// Two programs that use the library as ranks of one training, and were built for different things:
+// each hears at once what differs.
+#include <functional>
+#include <thread>
+
+#include <gmock/gmock.h>
+
+#include "millrace/core/error.hpp"
+#include "millrace/scheduler/plan/generators.hpp"
+#include "millrace/training/endpoint_team.hpp"
+#include "millrace/training/rank_parts.hpp"
+#include "millrace/transport/in_process.hpp"
+
+namespace millrace {
+namespace {
+
+using testing::HasSubstr;
+
+/// What one rank's program says.
+struct Job {
+  std::string schedule = "1f1b";
+  int micro_batches = 4;
+  TrainerOptions options = {.learning_rate = {.base = 0.1}, .batch_size = 20, .epochs = 1};
+  Dataset data;
+  std::int64_t evaluated_at_once = 0;
+};
+
+Dataset digits_from(std::int32_t first, int count) {
+  std::vector<std::int32_t> rows;
+  for (int i = 0; i < count; ++i) rows.push_back(first + i);
+  return select_rows(digits(), rows);
+}
+
+Job usual_job() {
+  Job job;
+  job.data = digits_from(0, 40);
+  return job;
+}
+
+void train(const Job& job, Endpoint& endpoint) {
+  EndpointTeam team(endpoint);
+  const Program program = generate(job.schedule, {.ranks = 2, .micro_batches = job.micro_batches});
+  Trainer trainer(rank_parts(parse_model("mlp:64-8-10"), program, job.options, endpoint, team),
+                  job.options);
+  trainer.fit(job.data);
+  (void)trainer.evaluate(job.data, job.evaluated_at_once);
+}
+
+/// What the two ranks throw as a Mismatch when `change` is made to the second one's job.
+std::vector<std::string> complaints(const std::function<void(Job&)>& change) {
+  InProcessHub hub(2);
+  std::vector<std::string> said(2);
+  std::vector<std::jthread> ranks;
+  for (int rank = 0; rank < 2; ++rank)
+    ranks.emplace_back([&, rank, endpoint = hub.endpoint(Rank{rank})] {
+      Job job = usual_job();
+      if (rank == 1) change(job);
+      try {
+        train(job, *endpoint);
+        endpoint->goodbye(std::chrono::steady_clock::now() + std::chrono::seconds(30));
+      } catch (const Mismatch& error) {
+        said[static_cast<std::size_t>(rank)] = error.what();
+      }
+    });
+  ranks.clear();
+  return said;
+}
+
+void expect_complaint(const std::function<void(Job&)>& change, const std::string& sentence) {
+  const auto said = complaints(change);
+  EXPECT_THAT(said[0], HasSubstr(sentence));
+  EXPECT_EQ(said[0], said[1]);
+}
+
+TEST(Agreement, RanksThatAgreeTrain) {
+  EXPECT_THAT(complaints([](Job&) {}), testing::Each(""));
+}
+
+TEST(Agreement, EveryRankHearsWhichPlanOrSettingDiffers) {
+  expect_complaint([](Job& job) { job.schedule = "gpipe"; },
+                   "schedule differs: rank 0 has '1f1b p=2 m=4', rank 1 has 'gpipe p=2 m=4'");
+  expect_complaint([](Job& job) { job.micro_batches = 5; }, "schedule differs: rank 0 has '1f1b");
+  expect_complaint([](Job& job) { job.options.recompute = true; }, "plan differs: rank 0 has '");
+  expect_complaint(
+      [](Job& job) {
+        job.options.boundaries = {0, 1, 2};
+      },
+      "cut differs: rank 0 has 'even', rank 1 has '0,1,2'");
+  expect_complaint([](Job& job) { job.options.seed = 7; },
+                   "seed differs: rank 0 has '1', rank 1 has '7'");
+  expect_complaint([](Job& job) { job.options.optimizer.kind = OptimizerKind::Sgd; },
+                   "optimizer differs: rank 0 has 'adamw, ");
+  expect_complaint([](Job& job) { job.options.optimizer.beta2 = 0.9999; }, "optimizer differs: ");
+  expect_complaint([](Job& job) { job.options.optimizer.weight_decay = 1e-9; },
+                   "weight decay differs: rank 0 has '0', rank 1 has '1.0");
+  expect_complaint([](Job& job) { job.options.learning_rate.base *= 1 + 1e-15; },
+                   "learning rate differs: rank 0 has '0.1");
+  expect_complaint([](Job& job) { job.options.learning_rate.warm_up = 2; }, "warm-up differs");
+  expect_complaint([](Job& job) { job.options.clip_norm = 1; },
+                   "clip norm differs: rank 0 has 'none', rank 1 has '1'");
+}
+
+TEST(Agreement, EveryRankHearsWhatDiffersInTheData) {
+  expect_complaint([](Job& job) { job.data = digits_from(0, 39); },
+                   "number of samples differs: rank 0 has '40', rank 1 has '39'");
+  expect_complaint([](Job& job) { job.data = digits_from(1, 40); }, "data differs: rank 0 has '");
+  expect_complaint([](Job& job) { job.options.batch_size = 10; },
+                   "batch size differs: rank 0 has '20', rank 1 has '10'");
+  expect_complaint([](Job& job) { job.options.steps = 1; }, "steps differs: rank 0 has '0'");
+  expect_complaint([](Job& job) { job.evaluated_at_once = 7; },
+                   "batch size differs: rank 0 has '20', rank 1 has '7'");
+}
+
+}  // namespace
+}  // namespace millrace

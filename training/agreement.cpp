@@ -1,0 +1,150 @@
+// See agreement.hpp. Every member says its fields as lines of text, and reads those of all others.
+#include "training/agreement.hpp"
+
+#include <array>
+#include <cstdio>
+#include <span>
+#include <sstream>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "millrace/core/error.hpp"
+#include "millrace/scheduler/plan/text.hpp"
+#include "millrace/training/weights_hash.hpp"
+
+namespace millrace {
+
+namespace {
+
+/// Names and values, in the order in which they are compared. Who says nothing does not know.
+using Fields = std::vector<std::pair<std::string, std::string>>;
+
+/// All digits: two rates that differ in the last one are two rates.
+std::string exact(double number) {
+  std::array<char, 40> text{};
+  std::snprintf(text.data(), text.size(), "%.17g", number);
+  return text.data();
+}
+
+std::string lines_of(const Fields& fields) {
+  std::string text;
+  for (const auto& field : fields) {
+    for (const char letter : field.second) text += letter == '\n' ? ' ' : letter;
+    text += '\n';
+  }
+  return text;
+}
+
+std::vector<std::string> values_of(const std::string& text) {
+  std::vector<std::string> values;
+  std::istringstream lines(text);
+  for (std::string line; std::getline(lines, line);) values.push_back(line);
+  return values;
+}
+
+/// What the first member says that says something else than one before it; all find the same.
+std::string difference(const Fields& mine, const std::vector<std::vector<std::string>>& said) {
+  for (std::size_t field = 0; field < mine.size(); ++field) {
+    std::size_t first = said.size();
+    for (std::size_t member = 0; member < said.size(); ++member) {
+      const std::string value = field < said[member].size() ? said[member][field] : std::string();
+      if (value.empty()) continue;
+      if (first == said.size()) first = member;
+      if (said[first][field] != value)
+        return mine[field].first + " differs: rank " + std::to_string(first) + " has '" +
+               said[first][field] + "', rank " + std::to_string(member) + " has '" + value + "'";
+    }
+  }
+  return {};
+}
+
+/// Nobody leaves before all know why, or others would only find a rank lost.
+void wait_for_all(Team& team, Topic topic) {
+  try {
+    double nothing = 0;
+    team.sum(std::span<double>(&nothing, 1), topic);
+  } catch (const TransportError&) {
+    return;  // who has gone knew it already
+  }
+}
+
+void compare(Team& team, const Fields& mine, Topic topic) {
+  if (team.members() == 1) return;
+  std::vector<std::vector<std::string>> said;
+  for (const std::string& text : team.gather(lines_of(mine), topic))
+    said.push_back(values_of(text));
+  const std::string sentence = difference(mine, said);
+  if (sentence.empty()) return;
+  wait_for_all(team, topic);
+  throw Mismatch(sentence);
+}
+
+std::string joined(const std::vector<int>& numbers) {
+  std::string text;
+  for (const int number : numbers) text += (text.empty() ? "" : ",") + std::to_string(number);
+  return text;
+}
+
+std::string joined(const std::vector<std::vector<std::string>>& groups) {
+  std::string text;
+  for (const auto& group : groups)
+    for (const std::string& name : group) text += name + (&name == &group.back() ? "; " : " = ");
+  return text.empty() ? "none" : text;
+}
+
+std::string description_of(const OptimizerOptions& options) {
+  return std::string(name_of(options.kind)) + ", momentum " + exact(options.momentum) + ", beta " +
+         exact(options.beta1) + " and " + exact(options.beta2) + ", epsilon " +
+         exact(options.epsilon);
+}
+
+/// Everything that decides bits, or whether two ranks understand each other.
+Fields settings_of(const Program& program, const TrainerOptions& options) {
+  return {{"schedule", program.name},
+          {"plan", plan_hash(program)},
+          {"cut", options.boundaries.empty() ? "even" : joined(options.boundaries)},
+          {"seed", std::to_string(options.seed)},
+          {"optimizer",
+           options.custom_optimizer ? "one of its own" : description_of(options.optimizer)},
+          {"weight decay", exact(options.optimizer.weight_decay)},
+          {"learning rate", exact(options.learning_rate.base)},
+          {"learning-rate schedule", std::string(name_of(options.learning_rate.kind))},
+          {"warm-up", std::to_string(options.learning_rate.warm_up)},
+          {"updates in all", std::to_string(options.learning_rate.total_updates)},
+          {"least learning rate", exact(options.learning_rate.floor)},
+          {"clip norm", options.clip_norm ? exact(*options.clip_norm) : "none"},
+          {"skipped steps in a row", std::to_string(options.max_skipped)},
+          {"frozen parameters", options.frozen.empty() ? "none" : joined({options.frozen})},
+          {"tied weights", joined(options.tied)}};
+}
+
+std::string contents_of(const Dataset& data) {
+  if (!data.features || data.features.bytes() == 0) return {};
+  return combine_digests({{"1", tensor_digest(data.features)}, {"2", tensor_digest(data.targets)}});
+}
+
+}  // namespace
+
+TrainerParts agreed(TrainerParts parts, const TrainerOptions& options) {
+  if (parts.team != nullptr)
+    compare(*parts.team, settings_of(parts.executor->program(), options), Topic::Settings);
+  return parts;
+}
+
+void agree_on_data(Team& team,
+                   const Dataset& data,
+                   std::int64_t batch_size,
+                   const TrainerOptions& options) {
+  if (team.members() == 1) return;
+  compare(team,
+          {{"number of samples", std::to_string(data.size())},
+           {"batch size", std::to_string(batch_size)},
+           {"last batch", std::string(name_of(options.last_batch))},
+           {"epochs", std::to_string(options.epochs)},
+           {"steps", std::to_string(options.steps)},
+           {"data", contents_of(data)}},
+          Topic::Data);
+}
+
+}  // namespace millrace

@@ -1,0 +1,23 @@
+// What the ranks of one training must have in common, compared by themselves before anything waits
+// for a message that will never come: plan and settings when a trainer is made, data when it is
+// read.
+#pragma once
+
+#include "millrace/training/dataset.hpp"
+#include "millrace/training/trainer.hpp"
+
+namespace millrace {
+
+/// The parts, when all members of their team have the same program and settings. Throws Mismatch on
+/// every member, naming what differs, the member and both values.
+[[nodiscard]] TrainerParts agreed(TrainerParts parts, const TrainerOptions& options);
+
+/// Compares how much data the members go through and in which portions and, where they hold it, its
+/// bytes: members between the first and the last stage need to know only how much it is. Throws as
+/// `agreed`. Cost: one pass over the data.
+void agree_on_data(Team& team,
+                   const Dataset& data,
+                   std::int64_t batch_size,
+                   const TrainerOptions& options);
+
+}  // namespace millrace
