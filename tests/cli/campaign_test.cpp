@@ -4,6 +4,7 @@
 #include <cstdlib>
 #include <iostream>
 #include <set>
+#include <sys/prctl.h>
 
 #include <gmock/gmock.h>
 #include <nlohmann/json.hpp>
@@ -216,6 +217,46 @@ TEST(Campaign, ARankThatIsTenTimesSlowerIsNoFalseAlarm) {
 
   ASSERT_EQ(slowed.code, 0) << slowed.errors;
   EXPECT_EQ(nlohmann::json::parse(slowed.output).at("weights_hash"),
+            nlohmann::json::parse(alone.output).at("weights_hash"));
+}
+
+/// Processes that want a core all the time.
+class Load {
+ public:
+  explicit Load(int count) {
+    for (int i = 0; i < count; ++i) {
+      const pid_t process = ::fork();
+      if (process == 0) spin();
+      processes_.push_back(process);
+    }
+  }
+  Load(const Load&) = delete;
+  Load& operator=(const Load&) = delete;
+  ~Load() {
+    for (const pid_t process : processes_) {
+      ::kill(process, SIGKILL);
+      ::waitpid(process, nullptr, 0);
+    }
+  }
+
+ private:
+  [[noreturn]] static void spin() {
+    ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+    for (volatile unsigned turns = 0;;) turns = turns + 1;
+  }
+
+  std::vector<pid_t> processes_;
+};
+
+TEST(Campaign, ALoadOfSixteenIsNoFalseAlarm) {
+  const std::string job = " train --json --batch-size 64 --steps " +
+                          std::to_string(200 * rounds(1)) + " --model mlp:64-8-8-10";
+  const Outcome alone = test::run(job + " --stages 3");
+  const Load load(16);
+  const Outcome loaded = test::run("launch -n 3 --" + job);
+
+  ASSERT_EQ(loaded.code, 0) << loaded.errors;
+  EXPECT_EQ(nlohmann::json::parse(loaded.output).at("weights_hash"),
             nlohmann::json::parse(alone.output).at("weights_hash"));
 }
 
