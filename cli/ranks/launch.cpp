@@ -152,7 +152,7 @@ std::vector<std::string> worker_words(const LaunchFlags& flags,
 int launch(const LaunchFlags& flags) {
   check_launch(flags);
   take_over_from_engine();
-  check_descriptors(flags.ranks);
+  check_descriptors(flags.processes);
   if (keyed(flags)) keep_out_of_dumps(flags.link.core_dumps);
   make_log_directory(flags.log_directory);
   const std::string place = temporary_directory();
