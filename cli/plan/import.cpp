@@ -11,6 +11,7 @@
 #include "cli/numbers.hpp"
 #include "cli/plan/progress.hpp"
 #include "cli/verbs.hpp"
+#include "cli/vocabulary.hpp"
 #include "millrace/core/error.hpp"
 #include "millrace/scheduler/plan/trace_costs.hpp"
 #include "millrace/training/file_bytes.hpp"
@@ -98,9 +99,9 @@ void add_import(CLI::App& app) {
   verb->add_option("--category", arguments->options.category, "Only events of this category (cat)")
       ->type_name("CAT");
   verb->add_option_function<std::string>(
-      "-p,--ranks",
+      flags("ranks"),
       [arguments](Text text) {
-        arguments->options.ranks = static_cast<int>(whole_number("-p", text, 1, 1 << 20));
+        arguments->options.ranks = static_cast<int>(whole_number(flag("ranks"), text, 1, 1 << 20));
       },
       "Ranks that share the stages (default: as many as stages)");
   verb->add_flag(

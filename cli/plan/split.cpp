@@ -10,6 +10,7 @@
 #include "cli/files.hpp"
 #include "cli/numbers.hpp"
 #include "cli/verbs.hpp"
+#include "cli/vocabulary.hpp"
 #include "millrace/core/error.hpp"
 #include "millrace/scheduler/plan/cost_file.hpp"
 #include "millrace/stages/partition.hpp"
@@ -90,10 +91,10 @@ void run(const SplitArguments& arguments) {
   write_files(files);
 }
 
-void add_count(CLI::App& verb, const char* name, int& count, const char* what) {
+void add_count(CLI::App& verb, const std::string& name, int& count, const char* what) {
   verb.add_option_function<std::string>(
       name,
-      [option = std::string(name).substr(0, 2), &count](Text text) {
+      [option = name.substr(0, 2), &count](Text text) {
         count = static_cast<int>(whole_number(option, text, 1, 1 << 15));
       },
       what);
@@ -110,9 +111,9 @@ void add_split(CLI::App& app) {
       "as\n"
       "fast as any cut allows. --out writes the costs of the stages, for simulate and search.");
   verb->add_option("profile", arguments->profile, "Cost file of the layers")->required();
-  add_count(*verb, "-p,--ranks", arguments->ranks, "Ranks");
-  verb->get_option("-p")->required();
-  add_count(*verb, "-v,--chunks", arguments->chunks, "Chunks per rank (default 1)");
+  add_count(*verb, flags("ranks"), arguments->ranks, "Ranks");
+  verb->get_option(flag("ranks"))->required();
+  add_count(*verb, flags("chunks"), arguments->chunks, "Chunks per rank (default 1)");
   verb->add_flag("--json", arguments->json, "Print one JSON object");
   verb->add_option_function<std::string>(
           "--out",

@@ -12,6 +12,7 @@
 #include "cli/numbers.hpp"
 #include "cli/plan/progress.hpp"
 #include "cli/verbs.hpp"
+#include "cli/vocabulary.hpp"
 #include "millrace/core/error.hpp"
 #include "millrace/scheduler/plan/generators.hpp"
 
@@ -143,12 +144,13 @@ void run(const SweepArguments& arguments) {
   write_files({{"--out", arguments.out.value_or("-"), text}});
 }
 
-void add_counts(CLI::App& verb, const char* name, std::vector<int>& counts, const char* what) {
+void add_counts(CLI::App& verb,
+                const std::string& name,
+                std::vector<int>& counts,
+                const char* what) {
   verb.add_option_function<std::string>(
           name,
-          [option = std::string(name).substr(0, 2), &counts](Text text) {
-            counts = counts_of(option, text);
-          },
+          [option = name.substr(0, 2), &counts](Text text) { counts = counts_of(option, text); },
           what)
       ->type_name("LIST");
 }
@@ -204,13 +206,15 @@ void add_sweep(CLI::App& app) {
       "its reason. The rows stand in the same order whatever the number of threads.");
   verb->add_option("schedules", arguments->schedules, "S1,S2,... or all (millrace list)")
       ->required();
-  add_counts(*verb, "-p,--ranks", arguments->space.ranks, "Ranks (default 4)");
+  add_counts(*verb, flags("ranks"), arguments->space.ranks, "Ranks (default 4)");
   add_counts(
-      *verb, "-m,--micro-batches", arguments->space.micro_batches, "Micro-batches (default 8)");
+      *verb, flags("micro_batches"), arguments->space.micro_batches, "Micro-batches (default 8)");
   add_counts(
-      *verb, "-v,--chunks", arguments->space.chunks, "Chunks per rank, of chunked schedules");
-  add_counts(
-      *verb, "-q,--slices", arguments->space.slices, "Slices per micro-batch, of sliced schedules");
+      *verb, flags("chunks"), arguments->space.chunks, "Chunks per rank, of chunked schedules");
+  add_counts(*verb,
+             flags("slices"),
+             arguments->space.slices,
+             "Slices per micro-batch, of sliced schedules");
   add_cost_options(*verb, *arguments);
   verb->add_option_function<std::string>(
       "--threads",
