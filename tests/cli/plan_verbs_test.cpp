@@ -206,10 +206,10 @@ TEST_F(PlanVerbs, BadInputIsOneSentenceAndExitCodeTwo) {
       {"show 1f1b --f 1,2,3",
        "millrace: --f has 3 values; allowed are 1, p = 4 or one per stage, 4\n"},
       {"show 1f1b --f -1", "millrace: --f is '-1'; expected a number from 0 to 1000000000000000\n"},
-      {"show gpipe --order up", "millrace: --order is 'up'; known are fifo and lifo\n"},
+      {"show gpipe --order up", "millrace: --order is 'up'; expected fifo or lifo\n"},
       {"show 1f1b --bandwidth 5",
        "millrace: --bandwidth is given without --message-bytes; they go together\n"},
-      {"show 1f1b --json", "millrace: --json is of simulate and verify"},
+      {"show 1f1b --json", "millrace: --json is no option of show"},
       {"show 1f1b --csv --svg", "millrace: --csv and --svg would both go to standard output"},
       {"simulate 1f1b --json --csv", "millrace: --json and --csv would both go to standard output"},
       {"simulate 1f1b --f 1,,2",
@@ -248,7 +248,8 @@ TEST_F(PlanVerbs, BadInputIsOneSentenceAndExitCodeTwo) {
 TEST_F(PlanVerbs, WhatTheParserRefusesNamesTheOptionAsTypedAndTheNearestName) {
   const std::vector<std::pair<std::string, std::string>> cases = {
       {"",
-       "a verb is missing; known are list train show verify simulate compare sweep search import split launch "
+       "a verb is missing; known are list train show verify simulate compare sweep search import "
+       "split launch "
        "worker keys doctor; see millrace --help"},
       {"simulte 1f1b -p 4", "'simulte' is no verb; did you mean simulate? See millrace --help"},
       {"frobnicate", "'frobnicate' is no verb; known are list train"},
