@@ -21,8 +21,16 @@ constexpr double kAny = -1e15;
 
 using Text = const std::string&;
 
-void add_parameter(CLI::App& verb, PlanOptions& options, const ScheduleParameter& parameter) {
+/// "Backward order of gpipe and bfs: fifo or lifo (default fifo)"; of numbers the range is plain.
+std::string help_of(const ScheduleParameter& parameter) {
+  std::string help(parameter.help);
+  if (std::holds_alternative<std::optional<BackwardOrder> ScheduleOptions::*>(parameter.field))
+    help += ": " + allowed_values(parameter);
   const std::string preset = default_value(parameter);
+  return help + (preset.empty() ? "" : " (default " + preset + ")");
+}
+
+void add_parameter(CLI::App& verb, PlanOptions& options, const ScheduleParameter& parameter) {
   verb.add_option_function<std::string>(
       flags(parameter.name),
       [&options, &parameter](Text text) {
@@ -30,7 +38,7 @@ void add_parameter(CLI::App& verb, PlanOptions& options, const ScheduleParameter
         if (std::holds_alternative<int ScheduleOptions::*>(parameter.field))
           options.typed_counts.push_back(flag(parameter.name) + " " + text);
       },
-      std::string(parameter.help) + (preset.empty() ? "" : " (default " + preset + ")"));
+      help_of(parameter));
 }
 
 // A list of costs; that it was given is remembered, since a cost file says the same things.
