@@ -19,7 +19,10 @@ BENCHMARK_CAPTURE(generates, zb_auto, "zb-auto")
     ->Args({256, 1024})
     ->Unit(benchmark::kMillisecond);
 BENCHMARK_CAPTURE(generates, v_half, "v-half")->Args({32, 256})->Unit(benchmark::kMillisecond);
-BENCHMARK_CAPTURE(generates, v_zb, "v-zb")->Args({8, 24})->Unit(benchmark::kMillisecond);
+BENCHMARK_CAPTURE(generates, v_zb, "v-zb")
+    ->Args({8, 24})
+    ->Args({64, 512})
+    ->Unit(benchmark::kMillisecond);
 BENCHMARK_CAPTURE(generates, interleaved, "interleaved")
     ->Args({64, 1024})
     ->Unit(benchmark::kMillisecond);

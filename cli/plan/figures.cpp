@@ -75,7 +75,7 @@ Figures figures_of(const Graph& graph,
     checks.memory_limit = {*limit};
     checks.cost = cost;
   }
-  figures.violations = verify(program, checks);
+  figures.violations = verify(graph, checks);
   figures.order = accumulation(program);
   return figures;
 }

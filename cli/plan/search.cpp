@@ -184,11 +184,12 @@ void run(const SearchArguments& arguments) {
   const Cost cost = cost_of(whole.shape, arguments.plan);
   const Graph graph(whole);
   const Timeline timeline = timeline_of(graph, cost);
-  const Figures figures = figures_of(graph, cost, timeline, arguments.plan);
   if (arguments.plan.json) {
-    std::cout << result_json(arguments, result, figures).dump() << '\n';
+    std::cout
+        << result_json(arguments, result, figures_of(graph, cost, timeline, arguments.plan)).dump()
+        << '\n';
   } else if (!prints_file(arguments.plan)) {
-    print(arguments, result, figures.report);
+    print(arguments, result, report(graph, cost, timeline));
   }
   std::vector<OutputFile> files = outputs(arguments.plan, whole, cost, timeline);
   if (arguments.out) files.push_back({"--out", *arguments.out, write_plan({whole, {}})});

@@ -1,7 +1,9 @@
 // Channel capacities: the sufficient one is read off a run in which nothing waits for room, the
 // minimal one is searched: first one bound for all, then channel by channel.
 #include <algorithm>
+#include <optional>
 #include <string>
+#include <utility>
 
 #include "millrace/core/error.hpp"
 #include "millrace/scheduler/plan/passes.hpp"
@@ -35,17 +37,22 @@ std::vector<plan::Channel> whole_channels(const Graph& graph) {
 }
 
 /// Most messages in one channel at a time. A receive makes room only for sends strictly later, so
-/// that the run stays possible with exactly this room.
+/// that the run stays possible with exactly this room. A receive that is not written out ends when
+/// its user starts.
 int most_in_channel(const Graph& graph, const Timeline& run, const plan::Channel& channel) {
-  const auto end = [&](Rank rank, Node node) {
-    return run.ranks[rank.index()][node - graph.first(rank)].end;
+  const auto interval = [&](Rank rank, Node node) {
+    return run.ranks[rank.index()][node - graph.first(rank)];
+  };
+  const auto end = [&](Rank rank, Node node) { return interval(rank, node).end; };
+  const auto taken = [&](Node receive) {
+    const Interval of = interval(channel.destination, receive);
+    return channel.written ? of.end : of.start;
   };
   std::size_t received = 0;
   std::size_t most = 1;
   for (std::size_t sent = 0; sent < channel.sends.size(); ++sent) {
     const double now = end(channel.source, channel.sends[sent]);
-    while (received < channel.receives.size() &&
-           end(channel.destination, channel.receives[received]) < now)
+    while (received < channel.receives.size() && taken(channel.receives[received]) < now)
       ++received;
     if (sent + 1 > received) most = std::max(most, sent + 1 - received);
   }
@@ -114,20 +121,23 @@ class MinimalDepths {
 }  // namespace
 
 std::vector<ChannelCapacity> channel_capacities(const Program& program) {
-  if (!has_messages(program)) {
+  const Graph graph(program);
+  auto unwritten = plan::unwritten_channels(graph);
+  if (!unwritten && !graph.has_messages()) {
     const Program lowered = insert_messages_before_use(program);
     if (has_messages(lowered)) return channel_capacities(lowered);
     return {};
   }
-  const Graph graph(program);
+  if (unwritten && unwritten->empty()) return {};
   const Cost cost = Cost::unit(program.shape);
   plan::Clock clock(graph, cost, {.start = {}, .factor = {}, .stands_in_receives = true});
   if (!clock.run()) return {};
-  const Timeline run = clock.take();
-  const auto all = whole_channels(graph);
+  std::optional<Timeline> run = clock.take();
+  const auto all = unwritten ? std::move(*unwritten) : whole_channels(graph);
   std::vector<int> sufficient;
   for (const plan::Channel& channel : all)
-    sufficient.push_back(most_in_channel(graph, run, channel));
+    sufficient.push_back(most_in_channel(graph, *run, channel));
+  run.reset();  // as large as the program: the replays below need room too
   const auto minimal = MinimalDepths(graph, all, sufficient).search();
   std::vector<ChannelCapacity> result;
   for (std::size_t c = 0; c < all.size(); ++c)

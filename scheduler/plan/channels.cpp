@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <tuple>
+#include <utility>
 
 #include "millrace/core/error.hpp"
 
@@ -21,7 +22,7 @@ End other_end(const Shape& shape, const Action& action) {
   const bool up = action.op == Op::SendForward || action.op == Op::RecvBackward;
   const Stage stage{action.stage.value + (up ? 1 : -1)};
   require(stage.value >= 0 && stage.value < shape.stages(),
-          to_string(action) + " has no partner: the pipeline ends at its stage");
+          [&] { return to_string(action) + " has no partner: the pipeline ends at its stage"; });
   return {shape.rank(action.replica(), stage), forward ? Direction::Forward : Direction::Backward};
 }
 
@@ -36,6 +37,15 @@ class Directory {
         return all[number];
     by_source_[source.index()].push_back(all.size());
     return all.emplace_back(Channel{source, destination, direction, {}, {}});
+  }
+
+  /// All, by source, destination and direction; the directory is empty afterwards.
+  std::vector<Channel> sorted() {
+    std::sort(all.begin(), all.end(), [](const Channel& a, const Channel& b) {
+      return std::tie(a.source, a.destination, a.direction) <
+             std::tie(b.source, b.destination, b.direction);
+    });
+    return std::move(all);
   }
 
   std::vector<Channel> all;
@@ -63,11 +73,64 @@ std::vector<Channel> channels(const Graph& graph) {
       ++node;
     }
   }
-  std::sort(directory.all.begin(), directory.all.end(), [](const Channel& a, const Channel& b) {
-    return std::tie(a.source, a.destination, a.direction) <
-           std::tie(b.source, b.destination, b.direction);
-  });
-  return directory.all;
+  return directory.sorted();
+}
+
+namespace {
+
+/// Whether what the action makes is used on another rank.
+bool leaves(const Shape& shape, Rank rank, const Action& action) {
+  if (action.op != Op::Forward && !gives_input_gradient(action.op)) return false;
+  const Stage to{action.stage.value + (action.op == Op::Forward ? 1 : -1)};
+  return to.value >= 0 && to.value < shape.stages() && shape.rank(action.replica(), to) != rank;
+}
+
+/// Whether the one producer on another rank is the neighbour stage's, as a message would bring it.
+bool is_message(const Shape& shape, Rank source, const Action& from, const Action& to) {
+  const int step = to.op == Op::Forward ? -1 : 1;
+  const bool takes = to.op == Op::Forward || gives_input_gradient(to.op);
+  return takes && from.stage.value == to.stage.value + step &&
+         (from.op == Op::Forward) == (to.op == Op::Forward) &&
+         shape.rank(to.replica(), from.stage) == source;
+}
+
+}  // namespace
+
+std::optional<std::vector<Channel>> unwritten_channels(const Graph& graph) {
+  if (graph.has_messages() || graph.has_pairs() || graph.has_joint_actions() ||
+      graph.has_wrong_lists())
+    return std::nullopt;
+  const Program& program = graph.program();
+  Directory directory(program.ranks.size());
+  std::size_t leaving = 0, arriving = 0;
+  Node node = 0;
+  for (std::size_t r = 0; r < program.ranks.size(); ++r) {
+    const Rank rank{static_cast<std::int32_t>(r)};
+    for (const Action& action : program.ranks[r]) {
+      leaving += leaves(program.shape, rank, action) ? 1U : 0U;
+      const auto producers = graph.producers(node);
+      if (producers.size() > 1) return std::nullopt;
+      for (const Node producer : producers) {
+        const Rank source = graph.rank(producer);
+        const Action& from = program.ranks[source.index()][producer - graph.first(source)];
+        if (!is_message(program.shape, source, from, action)) return std::nullopt;
+        Channel& channel = directory.find(
+            source, rank, action.op == Op::Forward ? Direction::Forward : Direction::Backward);
+        channel.written = false;
+        channel.sends.push_back(producer);
+        channel.receives.push_back(node);
+        ++arriving;
+      }
+      ++node;
+    }
+  }
+  if (leaving != arriving) return std::nullopt;
+  for (Channel& channel : directory.all) {
+    std::sort(channel.sends.begin(), channel.sends.end());
+    if (std::adjacent_find(channel.sends.begin(), channel.sends.end()) != channel.sends.end())
+      return std::nullopt;
+  }
+  return directory.sorted();
 }
 
 Waits bounded_waits(const Graph& graph,
@@ -84,8 +147,13 @@ Waits bounded_waits(const Graph& graph,
       continue;
     }
     const auto room = static_cast<std::size_t>(depth[c]);
-    for (std::size_t j = 0; j + room < channel.sends.size(); ++j)
-      waits.credit[channel.sends[j + room]] = channel.receives[j];
+    const Node first = graph.first(channel.destination);
+    for (std::size_t j = 0; j + room < channel.sends.size(); ++j) {
+      // A receive that is not written out is done when all before its user is.
+      const Node receive = channel.receives[j];
+      if (channel.written || receive > first)
+        waits.credit[channel.sends[j + room]] = channel.written ? receive : receive - 1;
+    }
   }
   return waits;
 }
