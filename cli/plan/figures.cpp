@@ -69,7 +69,7 @@ Figures figures_of(const Graph& graph,
   const Program& program = graph.program();
   Figures figures;
   figures.report = report(graph, cost, timeline);
-  figures.channels = channel_capacities(program);
+  figures.channels = channel_capacities(graph);
   VerifyOptions checks;
   if (const auto limit = memory_limit_of(options, program.shape.ranks, program.shape.stages())) {
     checks.memory_limit = {*limit};

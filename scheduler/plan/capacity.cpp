@@ -122,6 +122,11 @@ class MinimalDepths {
 
 std::vector<ChannelCapacity> channel_capacities(const Program& program) {
   const Graph graph(program);
+  return channel_capacities(graph);
+}
+
+std::vector<ChannelCapacity> channel_capacities(const Graph& graph) {
+  const Program& program = graph.program();
   auto unwritten = plan::unwritten_channels(graph);
   if (!unwritten && !graph.has_messages()) {
     const Program lowered = insert_messages_before_use(program);

@@ -109,6 +109,9 @@ struct ChannelCapacity {
 /// Cost: O(actions (1 + c log K)), with c the channels that need more than one place, K the most.
 [[nodiscard]] std::vector<ChannelCapacity> channel_capacities(const Program& program);
 
+/// As above for the program of a graph that exists anyhow.
+[[nodiscard]] std::vector<ChannelCapacity> channel_capacities(const Graph& graph);
+
 /// The smallest depth that is enough when all channels have the same, at least 1; nothing when the
 /// program deadlocks anyhow. Looks at the same program as channel_capacities, at the same cost.
 [[nodiscard]] std::optional<int> uniform_capacity(const Program& program);
