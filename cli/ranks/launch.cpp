@@ -112,10 +112,10 @@ void make_log_directory(const std::string& path) {
 
 /// Here and in every rank, which inherits the limit.
 void check_descriptors(int ranks) {
-  constexpr std::size_t kOfTheLauncher = 32;
+  constexpr std::size_t kInherited = 32;
   const std::string job = "a job of " + std::to_string(ranks) + " processes";
-  require_descriptors(std::max(descriptors_of_rank(ranks) + std::size_t{16},
-                               static_cast<std::size_t>(ranks) + kOfTheLauncher),
+  require_descriptors(std::max(descriptors_of_rank(ranks) + kInherited,
+                               static_cast<std::size_t>(ranks) + kInherited),
                       job);
 }
 
