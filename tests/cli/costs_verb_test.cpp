@@ -46,7 +46,7 @@ TEST_F(CostsVerb, ALimitInChunksIsKeptInChunks) {
 TEST_F(CostsVerb, AScheduleWithItsOwnChunksMayBeToldThem) {
   for (const ScheduleEntry& entry : schedules()) {
     const std::string name(entry.name);
-    const std::string show = "show " + name + " -p 4 -m 8 --csv";
+    const std::string show = "show " + name + " -p 4 -m 8 --plan";
     if (entry.takes("chunks")) continue;
     const int v = chunks_of(entry, {});
     const Ran told =
