@@ -119,12 +119,21 @@ void set_atomic_pairs(Cost& cost) {
   cost.pair = cost.forward.front() + cost.backward_input.front() + cost.backward_weight.front();
 }
 
+void set_pair_cost(Cost& cost, const PlanOptions& options, const Shape& shape) {
+  require(!options.atomic_pairs,
+          "--atomic-pairs and --pair-cost both say how long a pair takes; leave one of them out");
+  const Portion portion = portion_of(shape, options.chunk_costs);
+  cost.pair = whole_if_near(options.pair_cost->values.front() * portion.share / portion.parts *
+                            cost.ticks_per_unit / cost.slices);
+}
+
 Cost typed_cost(const Shape& shape, const PlanOptions& options) {
   const Portion portion = portion_of(shape, options.chunk_costs);
   const int decimals = std::max({options.forward.decimals,
                                  options.input.decimals,
                                  options.weight.decimals,
-                                 options.latency ? options.latency->decimals : 0});
+                                 options.latency ? options.latency->decimals : 0,
+                                 options.pair_cost ? options.pair_cost->decimals : 0});
   const double scale = std::pow(10, decimals);
   Cost cost;
   cost.slices = shape.slices;
@@ -171,7 +180,10 @@ CostFile cost_file_of(const PlanOptions& options) {
 
 Cost cost_of(const Shape& shape, const PlanOptions& options) {
   Cost cost = options.costs_file.empty() ? typed_cost(shape, options) : filed_cost(shape, options);
-  if (options.atomic_pairs) set_atomic_pairs(cost);
+  if (options.pair_cost)
+    set_pair_cost(cost, options, shape);
+  else if (options.atomic_pairs)
+    set_atomic_pairs(cost);
   return cost;
 }
 

@@ -71,8 +71,8 @@ Figures figures_of(const Graph& graph,
   figures.report = report(graph, cost, timeline);
   figures.channels = channel_capacities(graph);
   VerifyOptions checks;
-  if (const auto limit = memory_limit_of(options, program.shape.ranks, program.shape.stages())) {
-    checks.memory_limit = {*limit};
+  checks.memory_limit = memory_limits_of(options, program.shape.ranks, program.shape.stages());
+  if (!checks.memory_limit.empty()) {
     checks.cost = cost;
   }
   figures.violations = verify(graph, checks);

@@ -106,6 +106,16 @@ void add_reading_options(CLI::App& verb, PlanOptions& options) {
 /// Ways to time a schedule that a search does not have.
 void add_timing_options(CLI::App& verb, PlanOptions& options) {
   verb.add_flag("--atomic-pairs", options.atomic_pairs, "Run overlapped pairs as one op of F + B");
+  verb.add_option_function<std::string>(
+      "--pair-cost",
+      [&options](Text text) {
+        options.pair_cost = number_list("--pair-cost", text, 0);
+        require(options.pair_cost->values.size() == 1,
+                "--pair-cost has " + value_count(options.pair_cost->values.size()) +
+                    "; a pair has one time");
+      },
+      "Run overlapped pairs as one op of this time, of a full stage (default: one half after the "
+      "other)");
   verb.add_flag("--contention",
                 options.contention,
                 "Messages of one directed link follow one another; needs --bandwidth");
@@ -182,8 +192,8 @@ void add_memory_options(CLI::App& verb, PlanOptions& options) {
             "Change at the end of W (default: gives back all of --mem-f and --mem-i)");
   verb.add_option("--memory-limit",
                   options.memory_limit,
-                  "Limit per rank after every op, in the unit of --mem-* (bytes with --costs); "
-                  "with suffix p: x p x mem-f of a full stage")
+                  "Limit per rank after every op, 1 value or one per rank, in the unit of --mem-* "
+                  "(bytes with --costs); with suffix p: x p x mem-f of a full stage")
       ->type_name("LIMIT");
 }
 
@@ -239,6 +249,18 @@ void require_memory(const CostFile& file, const PlanOptions& options) {
           "--memory-limit was given, but --costs " + options.costs_file +
               " says nothing about memory; give --mem-f, --mem-i and --mem-w with it, or "
               "memory_forward, memory_input and memory_weight in the file");
+}
+
+// One entry of --memory-limit.
+double limit_in(std::string text, const PlanOptions& options, int ranks, int stages) {
+  std::optional<CostFile> file;
+  if (!options.costs_file.empty()) require_memory(file.emplace(cost_file_of(options)), options);
+  if (text.empty() || text.back() != 'p') return plain_limit(text);
+  text.pop_back();
+  require(!text.empty(), "--memory-limit is 'p'; expected a number before the p, such as 1p");
+  const double limit = decimal("--memory-limit", text, 0);
+  if (file && !file->cost.memory_forward.empty()) return limit * total(file->cost.memory_forward);
+  return limit * mean(options.memory_forward) * (options.chunk_costs ? stages : ranks);
 }
 
 /// The flag that reads what the file has.
@@ -345,17 +367,24 @@ void add_seed_option(CLI::App& verb, PlanOptions& options, const char* what) {
       what);
 }
 
+std::vector<double> memory_limits_of(const PlanOptions& options, int ranks, int stages) {
+  std::vector<double> limits;
+  const std::string& list = options.memory_limit;
+  for (std::size_t from = 0; from < list.size() + (list.empty() ? 0U : 1U);) {
+    const std::size_t comma = std::min(list.find(',', from), list.size());
+    limits.push_back(limit_in(list.substr(from, comma - from), options, ranks, stages));
+    from = comma + 1;
+  }
+  require(limits.size() <= 1 || limits.size() == static_cast<std::size_t>(ranks),
+          "--memory-limit has " + value_count(limits.size()) + "; allowed are 1 or one per rank, " +
+              std::to_string(ranks));
+  return limits;
+}
+
 std::optional<double> memory_limit_of(const PlanOptions& options, int ranks, int stages) {
-  if (options.memory_limit.empty()) return std::nullopt;
-  std::optional<CostFile> file;
-  if (!options.costs_file.empty()) require_memory(file.emplace(cost_file_of(options)), options);
-  std::string text = options.memory_limit;
-  if (text.back() != 'p') return plain_limit(text);
-  text.pop_back();
-  require(!text.empty(), "--memory-limit is 'p'; expected a number before the p, such as 1p");
-  const double limit = decimal("--memory-limit", text, 0);
-  if (file && !file->cost.memory_forward.empty()) return limit * total(file->cost.memory_forward);
-  return limit * mean(options.memory_forward) * (options.chunk_costs ? stages : ranks);
+  const std::vector<double> limits = memory_limits_of(options, ranks, stages);
+  if (limits.empty()) return std::nullopt;
+  return *std::min_element(limits.begin(), limits.end());
 }
 
 ScheduleOptions schedule_options(const ScheduleEntry& entry, const PlanOptions& options) {

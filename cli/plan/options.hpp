@@ -34,6 +34,7 @@ struct PlanOptions {
   std::vector<std::string> typed_counts;  ///< "-p 8", "-m 24" where given
   bool chunk_costs = false;
   bool atomic_pairs = false;
+  std::optional<NumberList> pair_cost;  ///< one value: atomic pairs of this time
   std::string costs_file;
 
   Comms comms = Comms::None;
@@ -84,8 +85,13 @@ void add_seed_option(CLI::App& verb, PlanOptions& options, const char* what);
 /// options to several schedules).
 [[nodiscard]] Program comparable_program_of(const std::string& subject, const PlanOptions& options);
 
-/// What a rank may hold at most, in the unit of --mem-* or the bytes of a cost file; empty when not
-/// limited. `stages` are those of one copy of the model.
+/// What each rank may hold at most, in the unit of --mem-* or the bytes of a cost file: one value
+/// for all, or one per rank; empty when not limited. `stages` are those of one copy of the model.
+[[nodiscard]] std::vector<double> memory_limits_of(const PlanOptions& options,
+                                                   int ranks,
+                                                   int stages);
+
+/// The smallest of them: what a generator with one limit for all ranks is given.
 [[nodiscard]] std::optional<double> memory_limit_of(const PlanOptions& options,
                                                     int ranks,
                                                     int stages);

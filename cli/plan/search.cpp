@@ -28,6 +28,7 @@ struct SearchArguments {
   std::optional<double> time_cap;
   std::optional<std::string> out, pareto;
   bool one_copy = false;
+  bool v_placement = false;
 };
 
 // Whether the costs are those of one placement's stages only: then a model in two copies, whose
@@ -66,12 +67,21 @@ SearchOptions search_options(const SearchArguments& arguments) {
     if (const int stages = cost_file_of(plan).stages; stages != options.ranks)
       options.chunks = std::max(1, stages / options.ranks);
   options.objective = arguments.objective == "span" ? Objective::Span : Objective::Makespan;
-  const int stages = options.ranks * options.chunks.value_or(1);
-  options.memory_limit =
-      memory_limit_of(plan, options.ranks, stages).value_or(options.memory_limit);
+  const std::vector<double> limits =
+      memory_limits_of(plan, options.ranks, options.ranks * options.chunks.value_or(1));
+  require(limits.size() <= 1,
+          "--memory-limit has " + value_count(limits.size()) +
+              "; the search keeps one limit on all ranks");
+  if (!limits.empty()) options.memory_limit = limits.front();
   options.cost = [&plan](const Shape& shape) { return cost_of(shape, plan); };
   options.budget = arguments.budget;
   options.seed = plan.seed;
+  if (arguments.v_placement) {
+    if (!options.chunks) options.chunks = 2;
+    require(*options.chunks >= 2 && options.slices == 1,
+            "--v-placement is of schedules with at least 2 chunks per rank and without slices");
+    options.placement = Placement::zigzag(options.ranks, *options.chunks);
+  }
   options.bidirectional = !arguments.one_copy && !costs_are_of_stages(plan);
   options.time_cap_seconds = arguments.time_cap;
   return options;
@@ -229,6 +239,10 @@ void add_search_options(CLI::App& verb, SearchArguments& arguments) {
       ->type_name("FILE");
   verb.add_flag(
       "--one-copy", arguments.one_copy, "Leave out schedules that hold two copies of the model");
+  verb.add_flag("--v-placement",
+                arguments.v_placement,
+                "Only schedules whose stages run over the ranks and back (v = 2 unless given), so "
+                "that the first and the last share rank 0");
 }
 
 }  // namespace

@@ -73,8 +73,8 @@ bool runs(const std::vector<Violation>& violations) {
 
 std::vector<Violation> violations_of(const Program& program, const PlanOptions& options) {
   VerifyOptions checks;
-  if (const auto limit = memory_limit_of(options, program.shape.ranks, program.shape.stages())) {
-    checks.memory_limit = {*limit};
+  checks.memory_limit = memory_limits_of(options, program.shape.ranks, program.shape.stages());
+  if (!checks.memory_limit.empty()) {
     checks.cost = cost_of(program.shape, options);
   }
   return verify(program, checks);

@@ -102,6 +102,19 @@ TEST_F(PlanVerbs, EveryJsonObjectSaysWhichScheduleItIsOf) {
   EXPECT_THAT(found["name"].get<std::string>(), HasSubstr(found["generator"].get<std::string>()));
 }
 
+TEST_F(PlanVerbs, PairCostIsTheTimeOfAnOverlappedPair) {
+  const auto makespan = [](const std::string& options) {
+    return json::parse(command("simulate dualpipe -p 4 -m 8 --json " + options).text)["makespan"]
+        .get<double>();
+  };
+  // F, I and W of 1 each: a pair of 3 is what --atomic-pairs runs.
+  EXPECT_EQ(makespan("--pair-cost 3"), makespan("--atomic-pairs"));
+  EXPECT_LT(makespan("--pair-cost 2.5"), makespan("--pair-cost 3"));
+  EXPECT_EQ(command("simulate dualpipe --atomic-pairs --pair-cost 3").text,
+            "millrace: --atomic-pairs and --pair-cost both say how long a pair takes; leave one of "
+            "them out\n");
+}
+
 TEST_F(PlanVerbs, SimulatePrintsWholeTimesToTheLastDigit) {
   // (m + p - 1)(F + I + W) with F = 10^12 + 1, I = W = 1.
   EXPECT_THAT(command("simulate 1f1b -p 2 -m 2 --f 1000000000001").text,

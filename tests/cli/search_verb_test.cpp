@@ -86,6 +86,20 @@ TEST_F(SearchVerb, KeepsTheMemoryLimitThatIsGivenTimesP) {
             "millrace: no schedule was found within the memory limit of 0.3 per rank\n");
 }
 
+TEST_F(SearchVerb, KeepsToTheVThatIsAskedFor) {
+  const std::string plan = path("w.json");
+  const json found = best("-p 3 -m 6 --v-placement --out " + plan);
+
+  EXPECT_EQ(found["v"], 2);
+  EXPECT_EQ(json::parse(read("w.json"))["shape"]["placement"], json::parse("[[0, 1, 2, 2, 1, 0]]"));
+  for (const json& entry : found["front"]) EXPECT_EQ(entry["model_copies"], 1);
+  EXPECT_EQ(command("search -p 3 -m 6 -v 1 --v-placement").text,
+            "millrace: --v-placement is of schedules with at least 2 chunks per rank and without "
+            "slices\n");
+  EXPECT_EQ(command("search -p 3 -m 6 --memory-limit 1,2,3").text,
+            "millrace: --memory-limit has 3 values; the search keeps one limit on all ranks\n");
+}
+
 TEST_F(SearchVerb, MakesTheObjectiveThatIsAskedForSmall) {
   const std::string options = "-p 3 -m 6 --f 3 --i 3 --w 2 --one-copy";
   const json makespan = best(options), span = best(options + " --objective span");

@@ -121,5 +121,14 @@ TEST_F(VerifyVerb, ReportsTheMemoryLimitAndStillDraws) {
   EXPECT_EQ(files(), 1U);
 }
 
+TEST_F(VerifyVerb, ChecksALimitPerRank) {
+  // 1F1B holds 3, 2 and 1 micro-batches.
+  EXPECT_EQ(command("verify 1f1b -p 3 -m 6 --memory-limit 3,2,1").code, 0);
+  const Ran ran = command("verify 1f1b -p 3 -m 6 --memory-limit 1p,1,1");
+  EXPECT_EQ(ran.code, 1);
+  EXPECT_THAT(ran.text, HasSubstr("rank 1"));
+  EXPECT_THAT(ran.text, HasSubstr("memory reaches 2; the limit is 1"));
+}
+
 }  // namespace
 }  // namespace millrace::test

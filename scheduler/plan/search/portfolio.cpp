@@ -174,6 +174,7 @@ std::optional<Program> make(const Candidate& candidate, const SearchOptions& opt
     Program program = decouple_pairs(generate(candidate.entry->name, candidate.options));
     if (options.chunks && program.shape.chunks() != *options.chunks) return std::nullopt;
     if (!options.bidirectional && program.shape.replicas() > 1) return std::nullopt;
+    if (options.placement && program.shape.placement != *options.placement) return std::nullopt;
     return program;
   } catch (const InvalidArgument&) {
     return std::nullopt;  // the schedule has no meaning with these counts

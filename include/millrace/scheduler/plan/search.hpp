@@ -35,6 +35,8 @@ struct SearchOptions {
   int slices = 1;  ///< q; above 1 the schedules of causal slices are searched, and only they
   /// Largest memory of a rank after any action, in the units of Cost::memory_*.
   double memory_limit = std::numeric_limits<double>::infinity();
+  /// Only schedules whose stages lie on the ranks like this; unset: any.
+  std::optional<Placement> placement = {};
   /// Costs of a shape; empty: Cost::unit. Called for shapes of different chunks and placements,
   /// which must cost the same model. Without contention.
   std::function<Cost(const Shape&)> cost = {};
