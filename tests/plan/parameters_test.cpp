@@ -11,6 +11,7 @@
 namespace millrace {
 namespace {
 
+using testing::AllOf;
 using testing::HasSubstr;
 using testing::StartsWith;
 
@@ -78,10 +79,11 @@ TEST(Parameters, AreRefusedByEveryScheduleThatDoesNotTakeThem) {
       ScheduleOptions options;
       const std::string text = parameter.name == "order" ? "fifo" : "2";
       set_value(options, parameter, text);
-      EXPECT_THAT(refusal_of(entry.name, options),
-                  StartsWith(std::string(parameter.name) + " " + text +
-                             " was given, but schedule '" + std::string(entry.name) + "' has no " +
-                             std::string(parameter.lacked) + "; these have: "));
+      EXPECT_THAT(
+          refusal_of(entry.name, options),
+          AllOf(StartsWith(std::string(parameter.name) + " " + text + " was given, but schedule '" +
+                           std::string(entry.name) + "' has no " + std::string(parameter.lacked)),
+                HasSubstr("; these have: ")));
     }
 }
 
