@@ -9,14 +9,18 @@ namespace millrace::cli {
 
 namespace {
 
+nlohmann::json to_json(const Idle& idle) {
+  return {{"warm_up", idle.warm_up},
+          {"drain", idle.drain},
+          {"transfer", idle.transfer},
+          {"imbalance", idle.imbalance},
+          {"dependency", idle.dependency}};
+}
+
 nlohmann::json to_json(const RankReport& rank) {
   return {{"busy", rank.busy},
-          {"idle",
-           {{"warm_up", rank.idle.warm_up},
-            {"drain", rank.idle.drain},
-            {"transfer", rank.idle.transfer},
-            {"imbalance", rank.idle.imbalance},
-            {"dependency", rank.idle.dependency}}},
+          {"idle", to_json(rank.idle)},
+          {"idle_overlapped", to_json(rank.idle_overlapped)},
           {"peak_activation", rank.peak_activation},
           {"peak_bytes", rank.peak_bytes}};
 }
@@ -86,6 +90,7 @@ nlohmann::json to_json(const Figures& figures) {
   for (const RankReport& rank : report.ranks) ranks.push_back(to_json(rank));
   return {{"makespan", report.makespan},
           {"span", report.span},
+          {"span_asap", report.span_asap},
           {"bubble_makespan", report.bubble_makespan},
           {"bubble_makespan_ratio", report.bubble_makespan_ratio()},
           {"bubble_span", report.bubble_span},

@@ -24,7 +24,7 @@ struct Figures {
                                  const Timeline& timeline,
                                  const PlanOptions& options);
 
-/// makespan, span, bubble_* and their ratios, per_rank, capacity, valid, critical_path.
+/// makespan, span, span_asap, bubble_* and their ratios, per_rank, capacity, valid, critical_path.
 [[nodiscard]] nlohmann::json to_json(const Figures& figures);
 
 /// name, p, m, v and q: which schedule the figures beside it are of.

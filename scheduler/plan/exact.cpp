@@ -103,7 +103,9 @@ class Solver {
  private:
   bool expand(Layer& from, Layer& into);
   void finish(Layer& last);
-  [[nodiscard]] double cut_off() const { return value_ - 1e-9 * std::abs(value_); }
+  [[nodiscard]] double cut_off() const {
+    return value_ == kInfinity ? kInfinity : value_ - 1e-9 * std::abs(value_);
+  }
 
   const Job& job_;
   CutRules& rules_;
@@ -125,10 +127,10 @@ double smallest_bound(std::vector<State>& states) {
 double Solver::run(std::size_t beam) {
   traces_.clear();
   Layer layer(rules_.width());
-  CutTimes zero(rules_.width(), 0);
+  CutTimes times = rules_.begin();
   State root{.counts = CutCounts(rules_.classes(), '\0')};
-  root.bound = rules_.settle(root.counts, zero);
-  layer.add(root, zero);
+  root.bound = rules_.settle(root.counts, times, cut_off());
+  layer.add(root, times);
   for (std::size_t done = 0; done < job_.size(); ++done) {
     Layer next(rules_.width());
     if (!expand(layer, next))
@@ -153,7 +155,7 @@ bool Solver::expand(Layer& from, Layer& into) {
       times.assign(old.begin(), old.end());
       State child{.counts = state.counts, .trace = static_cast<std::uint32_t>(traces_.size())};
       rules_.apply(cls, child.counts, times);
-      child.bound = std::max(state.bound, rules_.settle(child.counts, times));
+      child.bound = std::max(state.bound, rules_.settle(child.counts, times, cut_off()));
       if (child.bound >= cut_off() || !into.add(std::move(child), times)) continue;
       traces_.push_back({state.trace, static_cast<std::uint8_t>(cls)});
       if (++states_ >= state_limit_) return false;
@@ -208,8 +210,6 @@ ExactResult solve_exact(const Shape& shape, const Cost& cost, const ExactOptions
               " slices");
   plan::Work work(options.stop);
   const plan::Job job(plan::everything(shape, options.fused), cost, &work);
-  require(options.objective == Objective::Makespan || job.first_start_is_fixed(),
-          "solve_exact takes the span only where the first p stages live on p ranks");
   require(shape.micro_batches < 128 && shape.stages() <= 64,
           "solve_exact takes at most 127 micro-batches and 64 stages");
   const plan::Relaxation relaxation(job, options.objective, options.memory_limit);
@@ -217,7 +217,7 @@ ExactResult solve_exact(const Shape& shape, const Cost& cost, const ExactOptions
   result.lower_bound = relaxation.bound() / cost.ticks_per_unit;
   result.proven = !relaxation.fits();
   if (result.proven) return result;
-  plan::CutRules rules(job, relaxation, options.objective, options.memory_limit);
+  plan::CutRules rules(job, relaxation, options.memory_limit);
   plan::Solver solver(job, rules, options.objective, options.state_limit);
   plan::offer_lists(job, options, solver);
   for (const std::size_t beam : {std::size_t{16}, std::size_t{128}}) solver.run(beam);

@@ -123,7 +123,7 @@ function refresh() {
   const share = x => " (" + (100 * x).toFixed(2) + " %)";
   document.getElementById("figures").textContent =
     "makespan " + units(make) + ", bubble " + units(make - most) + share(1 - most / make) +
-    "  \u00b7  span " + units(span) + ", bubble " + units(span - most) + share(1 - most / span) +
+    "  \u00b7  span as soon as possible " + units(span) + ", bubble " + units(span - most) + share(1 - most / span) +
     "  \u00b7  peak memory " + number(highest);
 }
 

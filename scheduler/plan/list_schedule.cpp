@@ -188,14 +188,16 @@ void Lister::execute(RankState& state) {
 }
 
 struct Trial {
-  Listed listed;
+  JobOrder order;
+  double value = std::numeric_limits<double>::infinity();  // of the objective
+  double peak = 0;
   std::vector<double> start;
 };
 
 Trial timed(const Job& job, const JobOrder& order, Objective objective) {
   Evaluator evaluator(job, objective);
   evaluator.reset(order);
-  Trial trial{{order, evaluator.figures(order)}, std::vector<double>(job.size())};
+  Trial trial{order, evaluator.objective(), evaluator.peak(order), std::vector<double>(job.size())};
   for (JobNode node = 0; node < job.size(); ++node) trial.start[node] = evaluator.start(node);
   return trial;
 }
@@ -204,7 +206,7 @@ Trial timed(const Job& job, const JobOrder& order, Objective objective) {
 void use_positions(const Job& job, Trial& trial) {
   for (std::size_t r = 0; r < static_cast<std::size_t>(job.ranks()); ++r)
     for (std::size_t at = job.first(r); at < job.first(r + 1); ++at)
-      trial.start[trial.listed.order[at]] = static_cast<double>(at - job.first(r));
+      trial.start[trial.order[at]] = static_cast<double>(at - job.first(r));
 }
 
 }  // namespace
@@ -219,32 +221,34 @@ std::optional<Listed> relist_order(const Job& job,
                                    const JobOrder& order,
                                    const RelistOptions& options,
                                    std::int64_t& evaluations) {
-  const auto fits = [&](const Figures& figures) {
-    return figures.feasible && within_limit(figures.peak, options.memory_limit);
+  const double none = std::numeric_limits<double>::infinity();
+  const auto fits = [&](const Trial& trial) {
+    return trial.value < none && within_limit(trial.peak, options.memory_limit);
   };
   Trial seed = timed(job, order, options.objective);
   ++evaluations;
-  if (!seed.listed.figures.feasible) use_positions(job, seed);
-  std::optional<Listed> best;
-  if (fits(seed.listed.figures)) best = seed.listed;
+  if (seed.value == none) use_positions(job, seed);
+  std::optional<Trial> best;
+  if (fits(seed)) best = seed;
   for (int round = 0; round < options.rounds; ++round) {
-    std::optional<Trial> better;
+    bool better = false;
     for (const WeightRule rule :
          {WeightRule::Filler, WeightRule::FitsGap, WeightRule::ByPriority}) {
       const auto listed = list_order(job, seed.start, {options.memory_limit, rule});
       if (!listed) continue;
       Trial trial = timed(job, *listed, options.objective);
       ++evaluations;
-      if (!fits(trial.listed.figures)) continue;
-      const double value = trial.listed.figures.value(options.objective);
-      if (best && value >= best->figures.value(options.objective)) continue;
-      best = trial.listed;
-      better = std::move(trial);
+      if (!fits(trial) || (best && trial.value >= best->value)) continue;
+      best = std::move(trial);
+      better = true;
     }
     if (!better) break;
-    seed = std::move(*better);
+    seed = *best;
   }
-  return best;
+  if (!best) return std::nullopt;
+  Evaluator evaluator(job, options.objective);
+  evaluator.reset(best->order);
+  return Listed{best->order, evaluator.figures(best->order)};
 }
 
 }  // namespace plan

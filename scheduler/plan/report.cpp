@@ -7,6 +7,7 @@
 #include "millrace/scheduler/plan/simulate.hpp"
 #include "plan/clock.hpp"
 #include "plan/memory.hpp"
+#include "plan/order_span.hpp"
 #include "plan/sound.hpp"
 
 namespace millrace {
@@ -62,15 +63,34 @@ Extent hull(const std::vector<Extent>& all) {
   return whole;
 }
 
-/// Idle time in the gaps of every rank, in units, if the program ran with this cost.
-std::vector<double> gaps_with(const Graph& graph, const Cost& cost, double scale) {
+/// Idle time of every rank, in units: in the gaps of one step, and per step when steps overlap.
+struct IdleTimes {
+  std::vector<double> gaps, overlapped;
+};
+
+IdleTimes idle_times(const std::vector<Extent>& all, double span, double ticks_per_unit) {
+  IdleTimes idle;
+  for (const Extent& each : all) {
+    idle.gaps.push_back(each.gaps() / ticks_per_unit);
+    idle.overlapped.push_back(span - each.busy / ticks_per_unit);
+  }
+  return idle;
+}
+
+double span_of(const Graph& graph, const Cost& cost, const Timeline& timeline) {
+  const plan::CycleRatio span = plan::order_span(graph, cost, timeline);
+  return span.ticks / (span.wraps * cost.ticks_per_unit);
+}
+
+/// Idle times if the program ran with this cost, whose ticks are `scale` times finer.
+IdleTimes idle_with(const Graph& graph, const Cost& cost, double scale) {
   plan::Clock clock(graph, cost);
-  std::vector<double> result(graph.program().ranks.size(), 0);
-  if (!clock.run()) return result;
-  const auto all = extents(graph.program(), clock.take());
-  for (std::size_t r = 0; r < result.size(); ++r)
-    result[r] = all[r].gaps() / (cost.ticks_per_unit * scale);
-  return result;
+  const std::size_t ranks = graph.program().ranks.size();
+  if (!clock.run()) return {std::vector<double>(ranks, 0), std::vector<double>(ranks, 0)};
+  const Timeline timeline = clock.take();
+  return idle_times(extents(graph.program(), timeline),
+                    span_of(graph, cost, timeline) / scale,
+                    cost.ticks_per_unit * scale);
 }
 
 bool has_links(const Cost& cost) {
@@ -135,23 +155,26 @@ bool make_equal(Cost& cost, const Shape& shape) {
   return unequal;
 }
 
-/// Splits the gaps of each rank: what links explain, what unequal stages explain, the rest.
-void explain_gaps(const Graph& graph,
-                  const Cost& cost,
-                  const std::vector<double>& gaps,
-                  Report& report) {
+/// Splits idle time: what links explain, what unequal stages explain, the rest.
+void split(Idle& idle, double total, double without_links, double equal_stages) {
+  idle.transfer = std::max(0.0, total - without_links);
+  const double rest = total - idle.transfer;
+  idle.imbalance = std::max(0.0, rest - equal_stages);
+  idle.dependency = rest - idle.imbalance;
+}
+
+/// Explains the gaps of each rank, and its idle time when steps overlap.
+void explain(const Graph& graph, const Cost& cost, const IdleTimes& idle, Report& report) {
   const Shape& shape = graph.program().shape;
   const Cost linkless = without_links(cost);
   Cost equal = linkless;
   const bool unequal = make_equal(equal, shape);
-  const auto without = has_links(cost) ? gaps_with(graph, linkless, 1) : gaps;
-  const auto flat = unequal ? gaps_with(graph, equal, shape.stages()) : gaps;
-  for (std::size_t r = 0; r < gaps.size(); ++r) {
-    Idle& idle = report.ranks[r].idle;
-    idle.transfer = std::max(0.0, gaps[r] - without[r]);
-    const double rest = gaps[r] - idle.transfer;
-    idle.imbalance = std::max(0.0, rest - flat[r]);
-    idle.dependency = rest - idle.imbalance;
+  const IdleTimes without = has_links(cost) ? idle_with(graph, linkless, 1) : idle;
+  const IdleTimes flat = unequal ? idle_with(graph, equal, shape.stages()) : idle;
+  for (std::size_t r = 0; r < report.ranks.size(); ++r) {
+    RankReport& rank = report.ranks[r];
+    split(rank.idle, idle.gaps[r], without.gaps[r], flat.gaps[r]);
+    split(rank.idle_overlapped, idle.overlapped[r], without.overlapped[r], flat.overlapped[r]);
   }
 }
 
@@ -174,21 +197,19 @@ Report report(const Graph& graph, const Cost& cost, const Timeline& timeline) {
   const plan::MemoryModel model(program, cost);
   const double units = timeline.ticks_per_unit;
   Report result;
-  std::vector<double> gaps;
   for (std::size_t r = 0; r < all.size(); ++r) {
     const Extent& each = all[r];
     RankReport& rank = result.ranks.emplace_back();
     rank.busy = each.busy / units;
-    rank.span = (each.last - each.first) / units;
     rank.idle.warm_up = ((each.any ? each.first : whole.last) - whole.first) / units;
     rank.idle.drain = (each.any ? whole.last - each.last : 0) / units;
     const auto peak = plan::peak_memory(program, cost, model, Rank{static_cast<std::int32_t>(r)});
     rank.peak_activation = peak.activation;
     rank.peak_bytes = peak.bytes;
-    result.span = std::max(result.span, rank.span);
-    gaps.push_back(each.gaps() / units);
+    result.span_asap = std::max(result.span_asap, (each.last - each.first) / units);
   }
-  explain_gaps(graph, cost, gaps, result);
+  result.span = span_of(graph, cost, timeline);
+  explain(graph, cost, idle_times(all, result.span, units), result);
   result.makespan = (whole.last - whole.first) / units;
   result.bubble_makespan = result.makespan - whole.busy / units;
   result.bubble_span = result.span - whole.busy / units;

@@ -38,6 +38,7 @@ TEST_F(PlanVerbs, SimulateGivesThePublishedRateOfZbH1) {
   EXPECT_EQ(figures["valid"], true);
   for (const char* field : {"makespan",
                             "span",
+                            "span_asap",
                             "bubble_makespan",
                             "bubble_span",
                             "bubble_span_ratio",
@@ -69,10 +70,11 @@ TEST_F(PlanVerbs, SimulateJsonHasTheseFieldsAndNoOthers) {
                           "per_rank",
                           "q",
                           "span",
+                          "span_asap",
                           "v",
                           "valid"));
   EXPECT_THAT(keys(all["per_rank"][0]),
-              ElementsAre("busy", "idle", "peak_activation", "peak_bytes"));
+              ElementsAre("busy", "idle", "idle_overlapped", "peak_activation", "peak_bytes"));
   EXPECT_THAT(keys(all["per_rank"][0]["idle"]),
               ElementsAre("dependency", "drain", "imbalance", "transfer", "warm_up"));
   EXPECT_THAT(keys(all["capacity"][0]),
@@ -117,8 +119,9 @@ TEST_F(PlanVerbs, PairCostIsTheTimeOfAnOverlappedPair) {
 
 TEST_F(PlanVerbs, SimulatePrintsWholeTimesToTheLastDigit) {
   // (m + p - 1)(F + I + W) with F = 10^12 + 1, I = W = 1.
-  EXPECT_THAT(command("simulate 1f1b -p 2 -m 2 --f 1000000000001").text,
-              HasSubstr("makespan       3000000000009  bubble  1000000000003  33.33 %\n"));
+  EXPECT_THAT(
+      command("simulate 1f1b -p 2 -m 2 --f 1000000000001").text,
+      HasSubstr("makespan                 3000000000009  bubble  1000000000003  33.33 %\n"));
 }
 
 TEST_F(PlanVerbs, SimulateRepeatsStepsWithAndWithoutABarrier) {

@@ -45,6 +45,11 @@ Report timed(const char* name, const ScheduleOptions& options, StageTimes t) {
   return figures(decouple_pairs(generate(name, options)), t.forward, t.input, t.weight);
 }
 
+/// Bubble of the span as papers print it.
+double bubble_asap(const Report& report) {
+  return report.span_asap - (report.span - report.bubble_span);
+}
+
 /// With pairs as one op of the time of both halves.
 Report timed_atomic(const char* name, const ScheduleOptions& options, StageTimes t) {
   const Program program = generate(name, options);
@@ -171,6 +176,7 @@ TEST(ClosedForms, ZbH2HasItsSpanAndPeakWhereItsLagIsFilled) {
                   closed_forms::zb_h2_span(p, t),
                   filled && t.weight <= t.forward && 2 * t.weight <= t.forward + t.input,
                   "W " + std::to_string(t.weight));
+      EXPECT_EQ(bubble_asap(report), report.bubble_span);
       EXPECT_GE(report.bubble_makespan, (p - 1) * t.forward);
       EXPECT_EQ(peak_of(report), std::min(2 * p - 1, m));
     }
@@ -185,6 +191,7 @@ TEST(ClosedForms, ZbVHasItsSpanMakespanAndPeak) {
       const double span = closed_forms::zb_v_span(p, t);
       const bool inside = t.weight <= t.forward && t.forward <= t.input;
       if (inside || !filled) expect_form(report.bubble_span, span, filled, "span");
+      if (inside || !filled) expect_form(bubble_asap(report), span, filled, "span of papers");
       if (filled && t.forward > t.input) {
         EXPECT_LE(report.bubble_span, span);
       }
@@ -274,6 +281,7 @@ TEST(ClosedForms, ControllableMemorySchedulesHoldWhatTheirBlocksHold) {
     const bool exact = p % 2 == 0 && p >= 4 && m >= 2 * p - 1;
     expect_form(half.bubble_makespan, closed_forms::v_half(p, 2), exact, "makespan");
     expect_form(half.bubble_span, closed_forms::v_half(p, 2), exact, "span");
+    expect_form(bubble_asap(half), closed_forms::v_half(p, 2), exact, "span of papers");
   });
   for (const auto& [p, bubble, peak] : {std::array{4, 15, 3}, {8, 33, 6}}) {
     const Report fused = figures(generate("1f1b-v", sized(p, 4 * p)), 2, 2, 2);

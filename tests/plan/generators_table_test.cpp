@@ -63,6 +63,7 @@ TEST(PublishedTable, HasTheFiguresOfEverySchedule) {
     const Report report = figures(decouple_pairs(generate(row.schedule, options_of(row))), 1, 1, 1);
     EXPECT_EQ(report.bubble_makespan, row.makespan_bubble) << row.schedule;
     EXPECT_EQ(report.bubble_span, row.span_bubble) << row.schedule;
+    EXPECT_EQ(report.span_asap, report.span) << row.schedule;
     EXPECT_EQ(peak_of(report), row.peaks[0]) << row.schedule;
     for (std::size_t r = 0; row.peaks.size() == 4 && r < 4; ++r)
       EXPECT_EQ(report.ranks[r].peak_activation, row.peaks[r]) << row.schedule << " rank " << r;

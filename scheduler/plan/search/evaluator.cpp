@@ -11,18 +11,18 @@ Evaluator::Evaluator(const Job& job, Objective objective)
     : job_(job),
       objective_(objective),
       end_(job.size(), kNotYet),
+      starts_(static_cast<std::size_t>(job.ranks()), 0),
       trial_(job.size(), kNotYet),
-      ranks_(static_cast<std::size_t>(job.ranks())),
+      trial_starts_(starts_),
+      ranks_(starts_.size()),
       waiter_(job.size(), kNobody),
       next_waiter_(ranks_.size(), kNobody) {
   ready_.reserve(2 * ranks_.size());
 }
 
 bool Evaluator::reset(const JobOrder& order) {
-  std::fill(trial_.begin(), trial_.end(), kNotYet);
-  for (std::size_t r = 0; r < ranks_.size(); ++r)
-    ranks_[r] = {.next = job_.first(r), .left = job_.work(r)};
-  trial_value_ = run(order, std::numeric_limits<double>::infinity());
+  std::ranges::fill(trial_starts_, 0);
+  trial_value_ = run_whole(order, std::numeric_limits<double>::infinity());
   keep(order);
   return objective_value_ < std::numeric_limits<double>::infinity();
 }
@@ -31,16 +31,14 @@ double Evaluator::try_order(const JobOrder& order,
                             std::size_t rank,
                             std::size_t from,
                             double bound) {
-  const double time = from == job_.first(rank) ? 0 : end_[order_[from - 1]];
+  const double time = from == job_.first(rank) ? starts_[rank] : end_[order_[from - 1]];
   job_.spend(job_.size() / 8);
   trial_ = end_;
+  trial_starts_ = starts_;
   for (std::size_t r = 0; r < ranks_.size(); ++r) {
     const std::size_t next = r == rank ? from : first_not_before(r, time);
-    RankState state{.next = next};
-    if (next > job_.first(r)) {
-      state.clock = end_[order_[next - 1]];
-      state.first_start = start(order_[job_.first(r)]);
-    }
+    RankState state{.next = next, .clock = starts_[r]};
+    if (next > job_.first(r)) state.clock = end_[order_[next - 1]];
     for (std::size_t at = next; at < job_.first(r + 1); ++at) {
       trial_[order_[at]] = kNotYet;
       state.left += job_.ticks(order_[at]);
@@ -48,13 +46,83 @@ double Evaluator::try_order(const JobOrder& order,
     ranks_[r] = state;
   }
   trial_value_ = run(order, bound);
+  if (objective_ == Objective::Span && exceeding_ < order.size())
+    trial_value_ = start_later(order, bound);
   return trial_value_;
 }
 
 void Evaluator::keep(const JobOrder& order) {
+  if (objective_ == Objective::Span && trial_value_ < std::numeric_limits<double>::infinity()) {
+    const CycleRatio span = find_span(order);
+    trial_value_ = span.value();
+    deciding_rank_ = span.rank;
+  }
   std::swap(end_, trial_);
+  std::swap(starts_, trial_starts_);
   order_ = order;
   objective_value_ = trial_value_;
+}
+
+/// The run that exceeded the bound did so from the starts of the current order; others may do.
+double Evaluator::start_later(const JobOrder& order, double bound) {
+  constexpr int kTries = 2;
+  find_places(order);
+  const double none = std::numeric_limits<double>::infinity();
+  for (int i = 0; i < kTries && exceeding_ < order.size(); ++i) {
+    const std::size_t rank = job_.rank(order[exceeding_]);
+    if (origin(order, exceeding_) == rank) return none;
+    if (run_whole(order, none) == none) return none;
+    for (std::size_t r = 0; r < ranks_.size(); ++r)
+      trial_starts_[r] = std::max(trial_starts_[r], end_of_rank(order, r) - bound);
+    trial_value_ = run_whole(order, bound);
+  }
+  return trial_value_;
+}
+
+/// The span of the order whose times from `trial_starts_` are in `trial_`, and starts for it.
+CycleRatio Evaluator::find_span(const JobOrder& order) {
+  find_places(order);
+  Period period(trial_starts_, job_.is_whole());
+  std::vector<Reach> reach(ranks_.size());
+  while (true) {
+    for (std::size_t r = 0; r < reach.size(); ++r) {
+      const bool any = job_.first(r) < job_.first(r + 1);
+      reach[r] = {end_of_rank(order, r), any ? origin(order, job_.first(r + 1) - 1) : r};
+    }
+    if (!period.improve(reach)) return period.ratio();
+    trial_starts_ = period.starts();
+    run_whole(order, std::numeric_limits<double>::infinity());
+  }
+}
+
+double Evaluator::end_of_rank(const JobOrder& order, std::size_t rank) const {
+  const bool any = job_.first(rank) < job_.first(rank + 1);
+  return any ? trial_[order[job_.first(rank + 1) - 1]] : trial_starts_[rank];
+}
+
+/// The rank whose start a longest path to the action at a place begins with.
+std::size_t Evaluator::origin(const JobOrder& order, std::size_t at) const {
+  while (true) {
+    const JobNode node = order[at];
+    const std::size_t rank = job_.rank(node);
+    const bool first = at == job_.first(rank);
+    double latest = first ? trial_starts_[rank] : trial_[order[at - 1]];
+    JobNode before = kNoJobNode;
+    for (const JobEdge& edge : job_.producers(node)) {
+      const double arrival = trial_[edge.node] + edge.delay;
+      if (arrival <= latest) continue;
+      latest = arrival;
+      before = edge.node;
+    }
+    if (before == kNoJobNode && first) return rank;
+    at = before == kNoJobNode ? at - 1 : place_[before];
+  }
+}
+
+void Evaluator::find_places(const JobOrder& order) {
+  place_.resize(order.size());
+  for (std::size_t at = 0; at < order.size(); ++at)
+    place_[order[at]] = static_cast<std::uint32_t>(at);
 }
 
 /// First place of a rank whose action ends at or after `time`: what ends before has started before.
@@ -66,7 +134,16 @@ std::size_t Evaluator::first_not_before(std::size_t rank, double time) const {
   return static_cast<std::size_t>(found - order_.begin());
 }
 
+/// All of `order` from `trial_starts_`.
+double Evaluator::run_whole(const JobOrder& order, double bound) {
+  std::ranges::fill(trial_, kNotYet);
+  for (std::size_t r = 0; r < ranks_.size(); ++r)
+    ranks_[r] = {.next = job_.first(r), .clock = trial_starts_[r], .left = job_.work(r)};
+  return run(order, bound);
+}
+
 double Evaluator::run(const JobOrder& order, double bound) {
+  exceeding_ = order.size();
   ready_.clear();
   for (std::size_t r = ranks_.size(); r-- > 0;) ready_.push_back(static_cast<std::uint32_t>(r));
   bool within = true;
@@ -85,7 +162,7 @@ double Evaluator::run(const JobOrder& order, double bound) {
       for (const JobEdge& edge : job_.producers(order[state.next])) waiter_[edge.node] = kNobody;
     }
     next_waiter_[r] = kNobody;
-    value = std::max(value, state.clock - offset(state));
+    value = std::max(value, state.clock - trial_starts_[r]);
   }
   return within ? value : std::numeric_limits<double>::infinity();
 }
@@ -105,8 +182,10 @@ bool Evaluator::advance(const JobOrder& order, std::size_t rank, double bound) {
       }
       begin = std::max(begin, end + edge.delay);
     }
-    if (state.next == job_.first(rank)) state.first_start = begin;
-    if (begin + state.left - offset(state) > bound) return false;
+    if (begin + state.left - trial_starts_[rank] > bound) {
+      exceeding_ = state.next;
+      return false;
+    }
     const double end = begin + job_.ticks(node);
     state.clock = trial_[node] = end;
     state.left -= job_.ticks(node);
@@ -125,26 +204,35 @@ void Evaluator::wait(std::size_t rank, JobNode node) {
   waiter_[node] = static_cast<std::uint32_t>(rank);
 }
 
-Figures Evaluator::figures(const JobOrder& order) const {
+Figures Evaluator::figures(const JobOrder& order) {
   Figures figures;
   figures.feasible = objective_value_ < std::numeric_limits<double>::infinity();
   if (!figures.feasible) return figures;
+  figures.peak = peak(order);
+  std::ranges::fill(trial_starts_, 0);
+  run_whole(order, std::numeric_limits<double>::infinity());
   double first = std::numeric_limits<double>::infinity(), last = 0;
-  figures.span = 0;
+  for (std::size_t r = 0; r < ranks_.size(); ++r) {
+    if (job_.first(r) == job_.first(r + 1)) continue;
+    const JobNode begin = order[job_.first(r)];
+    first = std::min(first, trial_[begin] - job_.ticks(begin));
+    last = std::max(last, end_of_rank(order, r));
+  }
+  figures.makespan = last - first;
+  figures.span = objective_ == Objective::Span ? objective_value_ : find_span(order).value();
+  return figures;
+}
+
+double Evaluator::peak(const JobOrder& order) const {
+  double peak = 0;
   for (std::size_t r = 0; r < ranks_.size(); ++r) {
     double memory = 0;
     for (std::size_t at = job_.first(r); at < job_.first(r + 1); ++at) {
       memory += job_.memory(order[at]);
-      figures.peak = std::max(figures.peak, memory);
+      peak = std::max(peak, memory);
     }
-    if (job_.first(r) == job_.first(r + 1)) continue;
-    const double begin = start(order[job_.first(r)]), end = end_[order[job_.first(r + 1) - 1]];
-    figures.span = std::max(figures.span, end - begin);
-    first = std::min(first, begin);
-    last = std::max(last, end);
   }
-  figures.makespan = last - first;
-  return figures;
+  return peak;
 }
 
 }  // namespace millrace::plan

@@ -7,6 +7,7 @@
 #include <limits>
 #include <vector>
 
+#include "plan/period.hpp"
 #include "plan/search/job.hpp"
 
 namespace millrace::plan {
@@ -24,8 +25,9 @@ struct Figures {
   }
 };
 
-/// Holds a current order with its times; `try_order` looks at a neighbour, `keep` accepts it.
-/// Thread-safety: externally synchronised.
+/// Holds a current order with its times; `try_order` looks at a neighbour, `keep` accepts it. For
+/// the makespan all ranks start at 0. For the span each has its own start, from which no rank needs
+/// longer than the current order's span (see period.hpp). Thread-safety: externally synchronised.
 class Evaluator {
  public:
   /// `job` must outlive the evaluator.
@@ -35,9 +37,10 @@ class Evaluator {
   bool reset(const JobOrder& order);
 
   /// Times of `order`, which differs from the current order only on `rank`, at the place `from`
-  /// (an index of the order) and after. Returns the objective, or infinity when the order
-  /// deadlocks or its objective exceeds `bound`. Cost: O(actions that start after the first
-  /// difference), less when the bound cuts.
+  /// (an index of the order) and after. Returns the makespan or no less than the span, or infinity
+  /// when the order deadlocks or its objective exceeds `bound`; of the span that is also said of
+  /// an order whose ranks would have to start in a much different way. Cost: O(actions that start
+  /// after the first difference), less when the bound cuts; for the span up to three whole runs.
   double try_order(const JobOrder& order,
                    std::size_t rank,
                    std::size_t from,
@@ -49,23 +52,33 @@ class Evaluator {
   [[nodiscard]] double objective() const { return objective_value_; }
   [[nodiscard]] double end(JobNode node) const { return end_[node]; }
   [[nodiscard]] double start(JobNode node) const { return end_[node] - job_.ticks(node); }
-  [[nodiscard]] Figures figures(const JobOrder& order) const;
+  /// When the rank may begin.
+  [[nodiscard]] double start_of_rank(std::size_t rank) const { return starts_[rank]; }
+  /// For the span: a rank of the cycle that decides it.
+  [[nodiscard]] std::size_t deciding_rank() const { return deciding_rank_; }
+
+  /// Of the current order, given again. Cost: one to a few runs.
+  [[nodiscard]] Figures figures(const JobOrder& order);
+  /// Largest memory of any rank after any action of `order`.
+  [[nodiscard]] double peak(const JobOrder& order) const;
 
  private:
   struct RankState {
     std::size_t next = 0;
     double clock = 0;
     double left = 0;  // work not yet done
-    double first_start = 0;
   };
 
+  double run_whole(const JobOrder& order, double bound);
   double run(const JobOrder& order, double bound);
   bool advance(const JobOrder& order, std::size_t rank, double bound);
   [[nodiscard]] std::size_t first_not_before(std::size_t rank, double time) const;
   void wait(std::size_t rank, JobNode node);
-  [[nodiscard]] double offset(const RankState& state) const {
-    return objective_ == Objective::Span ? state.first_start : 0;
-  }
+  double start_later(const JobOrder& order, double bound);
+  CycleRatio find_span(const JobOrder& order);
+  [[nodiscard]] double end_of_rank(const JobOrder& order, std::size_t rank) const;
+  [[nodiscard]] std::size_t origin(const JobOrder& order, std::size_t at) const;
+  void find_places(const JobOrder& order);
 
   static constexpr double kNotYet = -1;
   static constexpr std::uint32_t kNobody = 0xFFFFFFFFU;
@@ -75,8 +88,13 @@ class Evaluator {
   JobOrder order_;           // the current order ...
   std::vector<double> end_;  // ... its times by node
   double objective_value_ = 0;
-  std::vector<double> trial_;  // times of the order being tried
+  std::vector<double> starts_;  // by rank
+  std::size_t deciding_rank_ = 0;
+  std::vector<double> trial_;         // times of the order being tried ...
+  std::vector<double> trial_starts_;  // ... from these starts
   double trial_value_ = 0;
+  std::size_t exceeding_ = 0;         // the place where the bound was exceeded
+  std::vector<std::uint32_t> place_;  // by node, of the order whose paths are followed
   std::vector<RankState> ranks_;
   std::vector<std::uint32_t> waiter_;       // by node: the last rank that waits for it
   std::vector<std::uint32_t> next_waiter_;  // by rank: another rank that waits for the same node

@@ -2,6 +2,7 @@
 #include "plan/search/job.hpp"
 
 #include <algorithm>
+#include <cmath>
 #include <string>
 
 #include "millrace/core/error.hpp"
@@ -75,7 +76,9 @@ Job::Job(const Program& program, const Cost& cost, Work* work)
   number(program, cost);
   connect(cost);
   invert();
-  find_first_starts(cost);
+  const auto whole = [](double ticks) { return ticks == std::floor(ticks); };
+  whole_ =
+      std::ranges::all_of(ticks_, whole) && std::ranges::all_of(producers_, whole, &JobEdge::delay);
 }
 
 void Job::number(const Program& program, const Cost& cost) {
@@ -151,25 +154,6 @@ void Job::invert() {
   spend(actions_.size());
   for (JobNode node = 0; node < actions_.size(); ++node)
     for (const JobEdge& edge : producers(node)) consumers_[next[edge.node]++] = {node, edge.delay};
-}
-
-void Job::find_first_starts(const Cost& cost) {
-  first_start_.assign(static_cast<std::size_t>(shape_.ranks), 0);
-  if (shape_.replicas() != 1 || shape_.slices != 1 || shape_.stages() < shape_.ranks) return;
-  std::vector<bool> seen(static_cast<std::size_t>(shape_.ranks), false);
-  std::vector<double> start(first_start_);
-  double time = 0;
-  for (int s = 0; s < shape_.ranks; ++s) {
-    const Rank rank = shape_.placement.rank(Stage{s});
-    if (seen[rank.index()]) return;
-    seen[rank.index()] = true;
-    if (s > 0) time += message_ticks(cost, shape_.placement.rank(Stage{s - 1}), rank, shape_.ranks);
-    start[rank.index()] = time;
-    const double speed = cost.rank_speed.empty() ? 1 : cost.rank_speed[rank.index()];
-    time += cost.forward[static_cast<std::size_t>(s)] / speed;
-  }
-  first_start_ = start;
-  first_start_is_fixed_ = true;
 }
 
 JobOrder Job::own_order() const {

@@ -62,15 +62,8 @@ class Job {
             consumers_.data() + consumer_start_[node + 1]};
   }
 
-  /// When the rank's first action starts in every as-early-as-possible timeline: the forwards that
-  /// lead to it, one after another. 0 when the placement does not fix it.
-  [[nodiscard]] double first_start(std::size_t rank) const { return first_start_[rank]; }
-  /// Whether `first_start` is exact: one replica whose first p stages live on p different ranks.
-  [[nodiscard]] bool first_start_is_fixed() const { return first_start_is_fixed_; }
-  /// What to subtract from a rank's last end: 0 for the makespan, its first start for the span.
-  [[nodiscard]] double offset(Objective objective, std::size_t rank) const {
-    return objective == Objective::Span ? first_start_[rank] : 0;
-  }
+  /// Whether all ticks and delays are integers, so that sums of them are exact.
+  [[nodiscard]] bool is_whole() const { return whole_; }
 
   /// The order of the program the job was made of.
   [[nodiscard]] JobOrder own_order() const;
@@ -81,15 +74,14 @@ class Job {
   void number(const Program& program, const Cost& cost);
   void connect(const Cost& cost);
   void invert();
-  void find_first_starts(const Cost& cost);
 
   Work* work_counter_;
   Shape shape_;
   std::string name_;
   std::vector<Action> actions_;
   std::vector<std::uint32_t> rank_;
-  std::vector<double> ticks_, memory_, work_, first_start_;
-  bool first_start_is_fixed_ = false;
+  std::vector<double> ticks_, memory_, work_;
+  bool whole_ = true;
   std::vector<JobNode> first_;
   std::vector<std::uint32_t> producer_start_, consumer_start_;
   std::vector<JobEdge> producers_, consumers_;

@@ -66,27 +66,29 @@ class LocalSearch {
 
 /// Where the action stands that the objective ends with.
 std::size_t LocalSearch::last_place() const {
+  if (options_.objective == Objective::Span) return job_.first(evaluator_.deciding_rank() + 1) - 1;
   std::size_t place = order_.size();
   double worst = -1;
   for (std::size_t r = 0; r < ranks(); ++r) {
     if (job_.first(r) == job_.first(r + 1)) continue;
     const JobNode last = order_[job_.first(r + 1) - 1];
-    const double begin = evaluator_.start(order_[job_.first(r)]);
-    const double value = evaluator_.end(last) - (options_.objective == Objective::Span ? begin : 0);
-    if (value > worst) place = place_[last];
-    worst = std::max(worst, value);
+    if (evaluator_.end(last) > worst) place = place_[last];
+    worst = std::max(worst, evaluator_.end(last));
   }
   return place;
 }
 
-/// Follows from the last action back what each one waited for.
+/// Follows from the last action back what each one waited for; for the span on from the start of
+/// a rank to its last action of the step before, until the ranks repeat.
 void LocalSearch::find_critical_path(std::uint32_t word) {
   critical_.clear();
+  std::vector<bool> wrapped(ranks(), options_.objective == Objective::Makespan);
   std::size_t node_place = last_place();
   while (node_place < order_.size()) {
     const JobNode node = order_[node_place];
-    const bool first = node_place == job_.first(job_.rank(node));
-    double latest = first ? -1 : evaluator_.end(order_[node_place - 1]);
+    const std::size_t rank = job_.rank(node);
+    const bool first = node_place == job_.first(rank);
+    double latest = first ? evaluator_.start_of_rank(rank) : evaluator_.end(order_[node_place - 1]);
     JobNode before = first ? kNoJobNode : order_[node_place - 1];
     bool by_rank = !first;
     for (const JobEdge& edge : job_.producers(node)) {
@@ -97,7 +99,12 @@ void LocalSearch::find_critical_path(std::uint32_t word) {
       by_rank = before == (first ? kNoJobNode : order_[node_place - 1]);
     }
     if (by_rank) critical_.push_back(node);
-    node_place = before == kNoJobNode ? order_.size() : place_[before];
+    if (before == kNoJobNode && !wrapped[rank]) {
+      wrapped[rank] = true;
+      node_place = job_.first(rank + 1) - 1;
+    } else {
+      node_place = before == kNoJobNode ? order_.size() : place_[before];
+    }
   }
 }
 

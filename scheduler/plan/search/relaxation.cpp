@@ -2,7 +2,9 @@
 #include "plan/search/relaxation.hpp"
 
 #include <algorithm>
+#include <cmath>
 #include <map>
+#include <numeric>
 #include <queue>
 #include <tuple>
 
@@ -14,7 +16,7 @@ double one_rank_bound(std::vector<HeadTail>& jobs) {
   std::ranges::sort(jobs, {}, &HeadTail::head);
   // Ready jobs, longest tail first; `second` is the time still to run.
   std::priority_queue<std::pair<double, double>> ready;
-  double time = 0, bound = 0;
+  double time = -std::numeric_limits<double>::infinity(), bound = 0;
   std::size_t next = 0;
   while (next < jobs.size() || !ready.empty()) {
     if (ready.empty()) time = std::max(time, jobs[next].head);
@@ -37,6 +39,9 @@ double one_rank_bound(std::vector<HeadTail>& jobs) {
 }
 
 namespace {
+
+/// A bound looks at this many actions, lane by lane.
+constexpr std::size_t kLaneActions = 2'000'000;
 
 /// All actions of one stage of one replica, by kind, micro-batches ascending.
 struct StageLists {
@@ -106,11 +111,9 @@ bool make_room(const Job& job, const StageLists& lists, double limit, std::vecto
 }  // namespace
 
 Relaxation::Relaxation(const Job& job, Objective objective, double memory_limit)
-    : job_(job), objective_(objective), limit_(memory_limit) {
+    : job_(job), lanes_(job, objective), limit_(memory_limit) {
   chain();
-  if (!fits_) return;
-  sort_topologically();
-  find_tails();
+  if (fits_) sort_topologically();
 }
 
 void Relaxation::chain() {
@@ -154,17 +157,59 @@ void Relaxation::sort_topologically() {
   }
 }
 
-void Relaxation::find_tails() {
-  tail_.resize(job_.size());
-  for (JobNode node = 0; node < job_.size(); ++node)
-    tail_[node] = -job_.offset(objective_, job_.rank(node));
-  for (std::size_t i = topological_.size(); i-- > 0;) {
-    const JobNode node = topological_[i];
-    const double from_start = tail_[node] + job_.ticks(node);
+std::vector<double> Relaxation::heads(std::size_t lane) const {
+  std::vector<double> head(job_.size());
+  for (const JobNode node : topological_) {
+    job_.spend(2);
+    head[node] = lanes_.edge(lane, job_.rank(node));
     for (const JobEdge& edge : job_.producers(node))
-      tail_[edge.node] = std::max(tail_[edge.node], from_start + edge.delay);
-    for (const JobNode before : chained(node)) tail_[before] = std::max(tail_[before], from_start);
+      head[node] = std::max(head[node], head[edge.node] + job_.ticks(edge.node) + edge.delay);
+    for (const JobNode before : chained(node))
+      head[node] = std::max(head[node], head[before] + job_.ticks(before));
   }
+  return head;
+}
+
+std::vector<double> Relaxation::tails(std::size_t lane) const {
+  std::vector<double> tail(job_.size());
+  for (JobNode node = 0; node < job_.size(); ++node)
+    tail[node] = lanes_.edge(lane, job_.rank(node));
+  for (std::size_t i = topological_.size(); i-- > 0;) {
+    job_.spend(2);
+    const JobNode node = topological_[i];
+    const double from_start = tail[node] + job_.ticks(node);
+    for (const JobEdge& edge : job_.producers(node))
+      tail[edge.node] = std::max(tail[edge.node], from_start + edge.delay);
+    for (const JobNode before : chained(node)) tail[before] = std::max(tail[before], from_start);
+  }
+  return tail;
+}
+
+/// Lanes that are looked at: as many as the time of a bound allows, the rank of the first stage
+/// before the busiest.
+std::vector<std::size_t> Relaxation::telling_lanes() const {
+  std::vector<std::size_t> lanes(lanes_.count());
+  std::iota(lanes.begin(), lanes.end(), std::size_t{0});
+  const std::size_t most =
+      std::max<std::size_t>(1, kLaneActions / std::max<std::size_t>(1, job_.size()));
+  if (most >= lanes.size()) return lanes;
+  const std::size_t front = job_.shape().placement.rank(Stage{0}).index();
+  std::ranges::stable_sort(lanes, [&](std::size_t a, std::size_t b) {
+    return std::tuple(a != front, -job_.work(a)) < std::tuple(b != front, -job_.work(b));
+  });
+  lanes.resize(most);
+  return lanes;
+}
+
+double Relaxation::lane_bound(std::size_t lane) const {
+  const std::vector<double> head = heads(lane), tail = tails(lane);
+  std::vector<std::vector<HeadTail>> ranks(static_cast<std::size_t>(job_.ranks()));
+  for (const JobNode node : topological_)
+    if (std::isfinite(head[node] + tail[node]))
+      ranks[job_.rank(node)].push_back({head[node], job_.ticks(node), tail[node]});
+  double bound = 0;
+  for (auto& jobs : ranks) bound = std::max(bound, one_rank_bound(jobs));
+  return bound;
 }
 
 double Relaxation::bound() const {
@@ -172,18 +217,7 @@ double Relaxation::bound() const {
   double bound = 0;
   for (std::size_t r = 0; r < static_cast<std::size_t>(job_.ranks()); ++r)
     bound = std::max(bound, job_.work(r));
-  if (objective_ == Objective::Span && !job_.first_start_is_fixed()) return bound;
-  std::vector<double> head(job_.size(), 0);
-  std::vector<std::vector<HeadTail>> ranks(static_cast<std::size_t>(job_.ranks()));
-  for (const JobNode node : topological_) {
-    job_.spend(4);
-    for (const JobEdge& edge : job_.producers(node))
-      head[node] = std::max(head[node], head[edge.node] + job_.ticks(edge.node) + edge.delay);
-    for (const JobNode before : chained(node))
-      head[node] = std::max(head[node], head[before] + job_.ticks(before));
-    ranks[job_.rank(node)].push_back({head[node], job_.ticks(node), tail_[node]});
-  }
-  for (auto& jobs : ranks) bound = std::max(bound, one_rank_bound(jobs));
+  for (const std::size_t lane : telling_lanes()) bound = std::max(bound, lane_bound(lane));
   return bound;
 }
 

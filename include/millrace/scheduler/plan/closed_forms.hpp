@@ -1,5 +1,6 @@
 // The published closed forms: bubbles and peaks of schedules as functions of their shape. Equal
 // stages, no latency. Inside the stated domain each is exact; tests compare it with the simulator.
+// Bubbles of the span hold for the smallest over all starts and for every op as soon as possible.
 #pragma once
 
 #include <algorithm>

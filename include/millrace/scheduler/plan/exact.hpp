@@ -34,7 +34,7 @@ struct ExactResult {
 
 /// Minimises the makespan or the span of a one-replica shape under a memory limit, for any stage
 /// costs, rank speeds, links and placement, over all programs with split (or all with full)
-/// backward whose timeline is as early as possible.
+/// backward.
 ///
 /// Method: states are cuts (how many of each class, that is stage and kind, have run) with the
 /// times that still matter (rank clocks, messages under way, each raised to what the clock makes of
@@ -51,8 +51,18 @@ struct ExactResult {
 ///    can be completed in every way the other can, no later; the other is dropped.
 /// 4. *Bound.* The relaxation of lower_bound.hpp from the state on; dropped when not below the best
 ///    known value, which list scheduling and a narrow run of the same search (a beam) give first.
-/// Span: the first start of each rank is fixed by the forwards before it; needs the first p stages
-/// on p ranks. Throws InvalidArgument for replicas or slices above 1, and for such a placement.
+/// Span: when each rank starts is open, so every time is a vector, one lane per rank: the longest
+/// path from that rank's first start, minus infinity without one. A time is the largest over the
+/// lanes of start + path, whatever the starts are. Then
+/// - one time is at most another when it is so in every lane (in 2 and 3);
+/// - in 2 several actions can be the one that ends first, depending on the starts; all of them are
+///   branched on, unless on one rank what has no inputs yet starts, in every lane, after an action
+///   that has;
+/// - a path from the start of rank r to the end of rank s of c ticks is within the best known value
+///   T only if s starts at least c - T after r. A cycle of such demands that is not below 0 drops
+///   the state; otherwise a lane is raised to what the other lanes and these demands make of it,
+///   which changes nothing for any starts that are left and lets 3 and 4 drop more.
+/// Throws InvalidArgument for replicas or slices above 1.
 /// Cost: exponential; 3 ranks and 4 micro-batches take well below a second. Deterministic.
 [[nodiscard]] ExactResult solve_exact(const Shape& shape,
                                       const Cost& cost,

@@ -26,19 +26,21 @@ namespace millrace {
 ///    the stage's own share fits under the limit; the other chunks of the rank hold at least 0.
 ///    Under 2 these are the first ones, so "F_j after W_n" may be assumed with the smallest n.
 /// 4. *Heads and tails.* Longest paths over the dependencies with their message times and the
-/// chains
-///    of 2 and 3 give every action an earliest start and a least time from its end to the end of a
-///    rank; for the span, a rank's end counts from its first start, which the forwards before it
-///    fix (one replica, the first p stages on p ranks; otherwise the busy time alone is taken).
+///    chains of 2 and 3 give every action an earliest start and a least time from its end to the
+///    end. For the makespan they count from the first start and to the last end of all ranks. For
+///    the span from the first start and to the last end of one rank, whose every action starts no
+///    earlier and ends no later, at whatever time that rank starts; so for one rank after the
+///    other. Actions without such a path are left out.
 /// 5. *One rank at a time.* A rank runs one action at once. The best preemptive schedule of its
 ///    actions with these heads and tails (Jackson's rule: of what is ready, the longest tail) is a
 ///    lower bound; so is the largest over ranks. It is at least head + all work + smallest tail.
 ///
 /// With several slices only 1, 4 without chains and 5 are used: slices differ in cost. Link
 /// contention is not supported (InvalidArgument).
-/// Throws Stopped when `stop` says so. Cost: O(stages x micro-batches x log). Source: Jackson's
-/// preemptive schedule, as in Carlier and Pinson, "An algorithm for solving the job-shop problem",
-/// Management Science 35 (1989).
+/// Throws Stopped when `stop` says so. Cost: O(stages x micro-batches x log); for the span as often
+/// as there are ranks, but for no more than 2 million actions in all, the rank of the first stage
+/// and the busiest ones first. Source: Jackson's preemptive schedule, as in Carlier and Pinson, "An
+/// algorithm for solving the job-shop problem", Management Science 35 (1989).
 [[nodiscard]] double lower_bound(const Shape& shape,
                                  const Cost& cost,
                                  Objective objective,

@@ -6,8 +6,9 @@
 namespace millrace {
 
 /// Makespan: from the first op of any rank to the last op of any rank, what one step costs with a
-/// barrier. Span: the largest, over ranks, of last end - first start in the as-early-as-possible
-/// timeline, what a step costs when steps overlap.
+/// barrier. Span: what a step costs when steps overlap, the smallest T at which the order runs,
+/// with any starts, so that no rank needs longer than T from its first op to its last
+/// (Report::span).
 enum class Objective : std::uint8_t { Makespan, Span };
 
 }  // namespace millrace

@@ -71,8 +71,10 @@ struct Idle {
 
 struct RankReport {
   double busy = 0;
-  Idle idle;
-  double span = 0;             ///< last end - first start
+  Idle idle;  ///< of the makespan: sums to makespan - busy
+  /// Per step when steps overlap: sums to span - busy. Only gaps: a rank waits for other ranks or
+  /// not at all, so warm_up and drain are 0.
+  Idle idle_overlapped;
   double peak_activation = 0;  ///< micro-batches of a full stage held until W or B
   /// Of Cost's memory model, the transient peak inside I included: activations and the gradients
   /// kept for W. Weights, gradient sums, optimizer state and messages under way are not in it.
@@ -82,8 +84,17 @@ struct RankReport {
 /// Figures of one timeline, in the user's units (ticks / ticks_per_unit).
 struct Report {
   double makespan = 0;  ///< first op of any rank to last op of any rank: one step with a barrier
-  double span = 0;  ///< largest rank span: one step when steps overlap (a prediction while steps
-                    ///< end with a barrier)
+  /// What a step costs when steps overlap, every rank beginning its next step when it has ended
+  /// this one: the smallest T at which the order runs, with `cost` and any starts, so that no rank
+  /// needs longer than T from its first op to its last. It is the maximum cycle ratio of the
+  /// order with an edge from each rank's last op to its first: a cycle of paths of c ticks through
+  /// k such edges allows no less than c / k. A fraction where k > 1; the double is the nearest one
+  /// when the ticks are integers, so equal spans compare equal.
+  double span = 0;
+  /// What papers print as the span: the largest last end - first start of a rank in the timeline,
+  /// where every op runs as soon as possible. At least the span when the timeline is simulated and
+  /// ends without reductions.
+  double span_asap = 0;
   double bubble_makespan = 0;  ///< makespan - busiest rank's busy time
   double bubble_span = 0;      ///< span - busiest rank's busy time
   double critical_path = 0;    ///< from start to end of the chain that critical_path() names
@@ -98,10 +109,12 @@ struct Report {
 /// Evaluates a timeline (simulated or measured) of `graph.program()`.
 ///
 /// Work is compute and the optimizer step; the first and last op of a rank are its first and last
-/// work. Gaps between them are explained by simulating with free links, then with every stage as
-/// slow as the mean: transfer = what the first takes away, imbalance = what the second takes away
-/// beyond that, dependency = the rest. Cost: O(actions), two simulations more when there are links
-/// or unequal stages. Throws InvalidArgument when cost or timeline belong to another program.
+/// work. Gaps between them, and the idle time of overlapping steps, are explained by simulating
+/// with free links, then with every stage as slow as the mean: transfer = what the first takes
+/// away, imbalance = what the second takes away beyond that, dependency = the rest. With a measured
+/// timeline the span is what `cost` predicts. Cost: O(actions), two simulations more when there are
+/// links or unequal stages, and a few for the span where the longest rank of the timeline is not
+/// held up by itself. Throws InvalidArgument when cost or timeline belong to another program.
 [[nodiscard]] Report report(const Graph& graph, const Cost& cost, const Timeline& timeline);
 
 /// The chain of actions that determines the makespan, first to last: each was released by the one
@@ -137,8 +150,9 @@ struct Iterations {
   double per_step = 0;       ///< the last step's end minus the one before: the steady state
 };
 
-/// Runs the program `steps` times. Without a barrier ranks overlap steps like parallelograms, and
-/// per_step approaches the span where ZB-H2 or ZBV promise it; with one it is the makespan.
+/// Runs the program `steps` times. Without a barrier ranks overlap steps like parallelograms: over
+/// many steps the ends grow by Report::span per step (exactly so after a while; where a cycle of k
+/// ranks decides the span, the growth repeats every k steps); with one it is the makespan.
 /// Cost: `steps` simulations. Throws InvalidArgument when steps is below 1, the cost does not fit
 /// or the program deadlocks.
 [[nodiscard]] Iterations simulate_iterations(const Graph& graph,
