@@ -109,7 +109,9 @@ Fields settings_of(const Program& program, const TrainerOptions& options) {
            options.custom_optimizer ? "one of its own" : description_of(options.optimizer)},
           {"weight decay", exact(options.optimizer.weight_decay)},
           {"learning rate", exact(options.learning_rate.base)},
-          {"learning-rate schedule", std::string(name_of(options.learning_rate.kind))},
+          {"learning-rate schedule",
+           options.learning_rate.function ? "one of its own"
+                                          : std::string(name_of(options.learning_rate.kind))},
           {"warm-up", std::to_string(options.learning_rate.warm_up)},
           {"updates in all", std::to_string(options.learning_rate.total_updates)},
           {"least learning rate", exact(options.learning_rate.floor)},

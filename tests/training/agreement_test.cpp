@@ -96,6 +96,11 @@ TEST(Agreement, EveryRankHearsWhichPlanOrSettingDiffers) {
   expect_complaint([](Job& job) { job.options.learning_rate.base *= 1 + 1e-15; },
                    "learning rate differs: rank 0 has '0.1");
   expect_complaint([](Job& job) { job.options.learning_rate.warm_up = 2; }, "warm-up differs");
+  expect_complaint(
+      [](Job& job) { job.options.learning_rate.function = [](std::int64_t) { return 0.1; }; },
+      "learning-rate schedule differs: rank 0 has 'constant', rank 1 has 'one of its own'");
+  expect_complaint([](Job& job) { job.options.frozen = {"layers.0.*"}; },
+                   "frozen parameters differs: rank 0 has 'none', rank 1 has 'layers.0.*");
   expect_complaint([](Job& job) { job.options.clip_norm = 1; },
                    "clip norm differs: rank 0 has 'none', rank 1 has '1'");
 }
