@@ -27,7 +27,7 @@ TEST(Diverged, EndsTrainingWithASentenceAndCodeOne) {
               HasSubstr(std::string("millrace: training diverged: the gradient was not finite in "
                                     "25") +
                         kSentence));
-  EXPECT_THAT(outcome.out, Not(HasSubstr("weights")));
+  EXPECT_THAT(outcome.output, Not(HasSubstr("weights")));
 }
 
 TEST(Diverged, TrainingGoesOnAsLongAsItIsAllowedTo) {
