@@ -110,7 +110,7 @@ TEST_F(Limits, ARankThatIsStoppedBeforeTheMeetingIsNotCalledKilled) {
 }
 
 TEST_F(Limits, FewDescriptorsAreCountedBeforehandAndTheNumberNamedIsEnough) {
-  const std::string job = "launch -n 5 -- train --stages 5 --json --steps 2";
+  const std::string job = "launch -n 5 -- train --json --steps 2";
   const Outcome refused = run(job, "ulimit -n 48; ");
   EXPECT_EQ(refused.code, 1);
   const std::string said = refused.errors, words = "millrace: a job of 5 processes needs ";
