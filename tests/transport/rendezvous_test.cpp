@@ -310,7 +310,7 @@ TEST(Rendezvous, TheWelcomeOfAWorldOfAHundredRanksIsRead) {
   std::string table;
   for (int i = 0; i < kWorld; ++i) {
     const std::string place = "ipc://" + directory.path() + "/r" + std::to_string(i) + ".0.";
-    table += place + "data " + place + "control\n";
+    table += place + "data\n" + place + "control\n";
   }
   tell_visitor(host, hello.front(), FrameKind::Welcome, table);
   visitor.join();
