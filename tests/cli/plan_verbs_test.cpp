@@ -285,7 +285,7 @@ TEST_F(PlanVerbs, WhatTheParserRefusesNamesTheOptionAsTypedAndTheNearestName) {
       {"simulate 1f1b -p 3 -p 4", "-p is given 2 times; give it once; see millrace simulate"},
       {"train --lr abc", "--lr is 'abc'; expected a number; see millrace train --help"},
       {"train --ranks 3.5", "-p is '3.5'; expected a whole number; see millrace train"},
-      {"show 1f1b --comms=maybe", "--comms is 'maybe'; expected nothing, true or false; see"},
+      {"show 1f1b --comms=maybe", "--comms is 'maybe'; known are early and before-use"},
       {"compare 1f1b gpipe zb-h1", "3 schedules are too many; see millrace compare --help"},
   };
   for (const auto& [arguments, sentence] : cases) {

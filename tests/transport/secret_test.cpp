@@ -94,7 +94,7 @@ TEST(Door, OfMoreRanksThanThereAreDescriptorsForIsRefused) {
     const ZeroMqDoor door(options, std::make_shared<ZeroMqContext>());
     ADD_FAILURE() << "opened";
   } catch (const TransportError& error) {
-    EXPECT_THAT(error.what(), testing::HasSubstr("may open only 100 (ulimit -n)"));
+    EXPECT_THAT(error.what(), testing::HasSubstr("but this process may open only 100"));
   }
   ::setrlimit(RLIMIT_NOFILE, &before);
 }

@@ -102,7 +102,7 @@ void check_descriptors(int world) {
   if (needed > limit.rlim_cur)
     throw TransportError("a rank of " + std::to_string(world) + " needs " + std::to_string(needed) +
                          " descriptors, but this process may open only " +
-                         std::to_string(limit.rlim_cur) + " (ulimit -n)");
+                         std::to_string(limit.rlim_cur));
 }
 
 void check(const ZeroMqOptions& options) {
