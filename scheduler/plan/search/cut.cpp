@@ -43,6 +43,7 @@ CutRules::CutRules(const Job& job, const Relaxation& relaxation, double limit)
   collect_classes(job);
   connect_classes(job);
   for (std::size_t lane = 0; lane < lanes_; ++lane) find_lane(lane);
+  end_tail_ = tail_;
 }
 
 /// Tails of a lane, and how long after its start each other lane starts at least: every action of
@@ -183,17 +184,17 @@ bool CutRules::branch_on_one_rank(const CutCounts& counts, std::vector<std::size
 /// Whatever can start before the earliest end, on its rank; of several lanes, whatever may be it.
 void CutRules::branch_on_earliest(const CutCounts& counts, std::vector<std::size_t>& out) {
   while (!options_.empty()) {
-    std::vector<Option> earliest;
+    earliest_.clear();
     for (const Option& option : options_)
       if (std::ranges::none_of(options_, [&](const Option& other) {
             return at_most(end_of(other), end_of(option)) &&
                    (other.cls < option.cls || !at_most(end_of(option), end_of(other)));
           }))
-        earliest.push_back(option);
+        earliest_.push_back(option);
     bool complete = true;
-    for (const Option& first : earliest) complete = complete && may_move_up(first.cls, counts);
+    for (const Option& first : earliest_) complete = complete && may_move_up(first.cls, counts);
     const auto tried = [&](const Option& option) {
-      return (lanes_ > 1 && !complete) || std::ranges::any_of(earliest, [&](const Option& first) {
+      return (lanes_ > 1 && !complete) || std::ranges::any_of(earliest_, [&](const Option& first) {
                return conflict(first, option);
              });
     };
@@ -259,8 +260,7 @@ bool CutRules::relate_starts(std::span<const double> times, double value) {
     lead = std::max(lead, ticks - value);
   };
   for (std::size_t r = 0; r < ranks_; ++r)
-    for (std::size_t from = 0; from < lanes_; ++from)
-      path(from, lanes_ == 1 ? 0 : r, times[r * lanes_ + from]);
+    for (std::size_t from = 0; from < lanes_; ++from) path(from, r, times[r * lanes_ + from]);
   for (const JobNode node : left_)
     for (std::size_t from = 0; from < lanes_; ++from)
       for (std::size_t to = 0; to < lanes_; ++to)
@@ -321,29 +321,31 @@ double CutRules::lane_bound(std::size_t lane) {
 
 double CutRules::settle(const CutCounts& counts, std::span<double> times, double value) {
   find_heads(counts, times);
-  if (!relate_starts(times, value)) return value;
-  end_tail_ = tail_;
-  for (const JobNode node : left_) {
-    raise({head_.data() + node * lanes_, lanes_});
-    raise_tails({end_tail_.data() + node * lanes_, lanes_});
+  if (lanes_ > 1) {
+    if (!relate_starts(times, value)) return value;
+    end_tail_ = tail_;
+    for (const JobNode node : left_) {
+      raise({head_.data() + node * lanes_, lanes_});
+      raise_tails({end_tail_.data() + node * lanes_, lanes_});
+    }
   }
   double bound = root_bound_;
   for (std::size_t lane = 0; lane < lanes_; ++lane) bound = std::max(bound, lane_bound(lane));
-  std::vector<double> first(ranks_ * lanes_, kInfinity);
+  first_.assign(ranks_ * lanes_, kInfinity);
   for (const JobNode node : left_)
     for (std::size_t lane = 0; lane < lanes_; ++lane) {
-      double& head = first[job_.rank(node) * lanes_ + lane];
+      double& head = first_[job_.rank(node) * lanes_ + lane];
       head = std::min(head, head_[node * lanes_ + lane]);
     }
   for (std::size_t r = 0; r < ranks_; ++r) {
     const std::span<double> clock = times.subspan(r * lanes_, lanes_);
-    if (first[r * lanes_] == kInfinity) {  // the rank has ended: it matters from the bound on
+    if (first_[r * lanes_] == kInfinity) {  // the rank has ended: it matters from the bound on
       double& end = clock[lanes_ == 1 ? 0 : r];
       bound = std::max(bound, end);
       end = std::max(end, root_bound_);
     } else {
       for (std::size_t lane = 0; lane < lanes_; ++lane)
-        clock[lane] = std::max(clock[lane], first[r * lanes_ + lane]);
+        clock[lane] = std::max(clock[lane], first_[r * lanes_ + lane]);
     }
   }
   if (lanes_ > 1)

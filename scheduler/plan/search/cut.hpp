@@ -119,7 +119,8 @@ class CutRules {
   std::vector<double> head_;           // by node and lane, of the state at hand
   std::vector<double> ahead_;          // as leads_, as far as the state at hand says
   std::vector<double> end_tail_;       // by node and lane: tail_ raised by ahead_
-  std::vector<Option> options_;
+  std::vector<double> first_;          // by rank and lane: earliest start of what is left
+  std::vector<Option> options_, earliest_;
   std::vector<double> option_times_;
   std::vector<JobNode> left_;  // what has not run
   std::vector<std::vector<HeadTail>> rank_jobs_;
