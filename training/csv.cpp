@@ -6,8 +6,8 @@
 
 #include "millrace/core/error.hpp"
 #include "millrace/training/dataset.hpp"
-#include "training/embedded_digits.hpp"
 #include "millrace/training/file_bytes.hpp"
+#include "training/embedded_digits.hpp"
 
 namespace millrace {
 namespace {

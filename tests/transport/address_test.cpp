@@ -53,7 +53,7 @@ TEST(Address, ARankThatOthersCouldNotReachIsRefused) {
     check_reachable(elsewhere, options);
     FAIL() << "others would look for 127.0.0.1 on their own machine";
   } catch (const InvalidArgument& error) {
-    EXPECT_THAT(error.what(), HasSubstr("--interface"));
+    EXPECT_THAT(error.what(), HasSubstr("name its address (interface)"));
   }
   check_reachable(meeting_place("tcp://localhost:4000"), options);
   options.interface = "192.0.2.8";
