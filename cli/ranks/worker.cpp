@@ -99,6 +99,15 @@ std::function<void(int)> note_of_meeting(int world) {
   };
 }
 
+/// The others find the same difference, once they have what this rank has said.
+void leave_disagreeing(Endpoint& endpoint) {
+  try {
+    endpoint.goodbye(std::chrono::steady_clock::now() + std::chrono::seconds(5));
+  } catch (const TransportError&) {
+    return;  // they have left, or found another fault: the difference is told here all the same
+  }
+}
+
 void run(const WorkerFlags& flags) {
   const Identity identity = identity_of(flags);
   if (flags.link.insecure && flags.link.link == "tcp")
@@ -121,6 +130,9 @@ void run(const WorkerFlags& flags) {
     work.run(*endpoint, team);
   } catch (const Diverged&) {
     farewell();  // every rank ends so, after the same step: nobody is lost
+    throw;
+  } catch (const Mismatch&) {
+    leave_disagreeing(*endpoint);
     throw;
   }
   farewell();
