@@ -152,8 +152,14 @@ class Rows {
  private:
   void finish(std::size_t index, SweepRow row) {
     const std::lock_guard lock(mutex_);
+    if (failure_) return;  // nobody reads on
     done_[index] = std::move(row);
-    for (; given_ < done_.size() && done_[given_]; done_[given_++].reset()) row_(*done_[given_]);
+    try {
+      for (; given_ < done_.size() && done_[given_]; done_[given_++].reset()) row_(*done_[given_]);
+    } catch (...) {
+      failure_ = std::current_exception();
+      next_ = points_.size();
+    }
   }
 
   const std::vector<SweepPoint>& points_;
