@@ -6,7 +6,8 @@ target_compile_options(millrace_flags INTERFACE
   -Wall -Wextra -Wpedantic -Wconversion -Wsign-conversion -Wshadow -Wnon-virtual-dtor -Wold-style-cast
   # GCC 12 warns falsely about string concatenation (its bugs 105329 and 105651), and about the undefined
   # operand of its own AVX-512 intrinsics (105593).
-  $<$<CXX_COMPILER_ID:GNU>:-Wno-restrict -Wno-stringop-overflow -Wno-array-bounds -Wno-maybe-uninitialized>)
+  $<$<CXX_COMPILER_ID:GNU>:-Wno-restrict -Wno-stringop-overflow -Wno-array-bounds
+                            -Wno-maybe-uninitialized -Wno-uninitialized>)
 if(MILLRACE_WERROR)
   target_compile_options(millrace_flags INTERFACE -Werror)
 endif()
