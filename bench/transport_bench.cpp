@@ -19,8 +19,8 @@
 #include <zmq.hpp>
 
 #include "millrace/core/tensor_pool.hpp"
+#include "millrace/transport/frame.hpp"
 #include "millrace/transport/in_process.hpp"
-#include "millrace/transport/message.hpp"
 #include "millrace/transport/zeromq.hpp"
 
 namespace {

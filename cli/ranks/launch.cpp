@@ -9,10 +9,10 @@
 #include <system_error>
 
 #include "cli/numbers.hpp"
+#include "cli/ranks/cleanup.hpp"
 #include "cli/ranks/core_dumps.hpp"
 #include "cli/ranks/descriptors.hpp"
 #include "cli/ranks/environment.hpp"
-#include "cli/ranks/janitor.hpp"
 #include "cli/ranks/keys.hpp"
 #include "cli/ranks/rank_work.hpp"
 #include "cli/ranks/supervisor.hpp"
@@ -156,9 +156,9 @@ int launch(const LaunchFlags& flags) {
   if (keyed(flags)) keep_out_of_dumps(flags.link.core_dumps);
   make_log_directory(flags.log_directory);
   const std::string place = temporary_directory();
-  Janitor::sweep(place);
-  const Janitor janitor(place);
-  const std::string& path = janitor.directory();
+  Cleanup::sweep(place);
+  const Cleanup cleanup(place);
+  const std::string& path = cleanup.directory();
   if (keyed(flags)) static_cast<void>(write_key_files(path, flags.processes));
 
   Supervisor supervisor({.log_directory = flags.log_directory.empty() ? path : flags.log_directory,

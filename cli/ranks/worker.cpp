@@ -42,11 +42,10 @@ Identity identity_of(const WorkerFlags& flags) {
   Identity identity = find_identity(
       {.rank = flags.rank, .world = flags.world, .rendezvous = flags.rendezvous}, environment());
   require(identity.rank.has_value(),
-          "nobody says which rank this is: give --rank, or start it by an engine");
-  require(identity.world.has_value(),
-          "nobody says how many ranks there are: give --world, or set MILLRACE_WORLD");
+          "rank not set: pass --rank or MILLRACE_RANK, or start the worker by an engine");
+  require(identity.world.has_value(), "number of ranks not set: pass --world or MILLRACE_WORLD");
   require(!identity.rendezvous.empty() || *identity.world == 1,
-          "nobody says where the ranks meet: give --rendezvous tcp://host:port");
+          "meeting place not set: pass --rendezvous tcp://host:port");
   return identity;
 }
 

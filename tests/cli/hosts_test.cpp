@@ -131,8 +131,8 @@ TEST(Hosts, FlagsThatCannotBeMeantTogetherAreRefusedWithWhatIsMissing) {
   for (const auto& [flags, sentence] :
        {Case{"--rank 0 --world 2 --rendezvous tcp://127.0.0.1:9 --keys k --insecure",
              "--keys and --insecure"},
-        Case{"--rank 1 --rendezvous tcp://127.0.0.1:9 --insecure", "give --world"},
-        Case{"--world 2 --rendezvous tcp://127.0.0.1:9 --insecure", "give --rank"},
+        Case{"--rank 1 --rendezvous tcp://127.0.0.1:9 --insecure", "pass --world"},
+        Case{"--world 2 --rendezvous tcp://127.0.0.1:9 --insecure", "pass --rank"},
         Case{"--rank 0 --world 2 --endpoint ipc --rendezvous tcp://127.0.0.1:9",
              "meet at ipc://directory/name"},
         Case{"--rank 0 --world 2 --insecure --rendezvous 127.0.0.1:9",

@@ -127,7 +127,7 @@ TEST_F(Limits, NoMoreThreadsIsASentence) {
   std::filesystem::copy_file(MILLRACE_BINARY_DIR "/millrace", program);
   write("err", "");
   const int errors = ::open(path("err").c_str(), O_WRONLY | O_CLOEXEC);
-  for (const rlim_t most : {1, 2, 3}) {
+  for (const rlim_t most : {rlim_t{1}, rlim_t{2}, rlim_t{3}}) {
     const pid_t child = ::fork();
     if (child == 0) {
       for (const int stream : {STDOUT_FILENO, STDERR_FILENO}) ::dup2(errors, stream);
@@ -168,7 +168,7 @@ TEST_F(Limits, AProcessWithASecretLeavesNoCoreDumpUnlessItIsToldTo) {
 }
 
 /// Ends those that clean up behind launchers that this process started.
-void kill_janitors() {
+void kill_cleanups() {
   const std::string self = std::to_string(::getpid());
   std::istringstream children(text_of("/proc/" + self + "/task/" + self + "/children"));
   for (pid_t child = 0; children >> child;) {
@@ -190,7 +190,7 @@ TEST_F(Limits, KeysOfTheDeadGoAndOfTheLivingStay) {
   const std::string here = "export TMPDIR=" + path("") + "; ";
   Command dead(std::string("launch -n 2 --endpoint tcp ") + kLong, here);
   dead.await_training();
-  kill_janitors();  // first, or it would do its work
+  kill_cleanups();  // first, or it would do its work
   dead.kill();
   while (::waitpid(-1, nullptr, 0) > 0) continue;
   ::prctl(PR_SET_CHILD_SUBREAPER, 0);

@@ -93,11 +93,11 @@ TEST(ZeroMqFiles, ASocketThatADeadProcessLeftIsReplacedAndAnythingElseIsNot) {
   }
   ASSERT_TRUE(std::filesystem::exists(path));
   {
-    const ZeroMqDoor door(options, context);
-    EXPECT_THROW((void)ZeroMqDoor(options, context), TransportError);  // the first one lives
+    const ZeroMqListener listener(options, context);
+    EXPECT_THROW((void)ZeroMqListener(options, context), TransportError);  // the first one lives
   }
   std::ofstream(path) << "not a socket";
-  EXPECT_THROW((void)ZeroMqDoor(options, context), TransportError);
+  EXPECT_THROW((void)ZeroMqListener(options, context), TransportError);
 }
 
 }  // namespace

@@ -8,8 +8,8 @@
 #include <span>
 #include <string>
 
-#include "millrace/transport/message.hpp"
-#include "transport/link.hpp"
+#include "millrace/transport/frame.hpp"
+#include "transport/wire/link.hpp"
 
 namespace millrace {
 

@@ -1,5 +1,5 @@
-// Who is to blame when nothing moves: the slot a rank writes, the board that follows the waits, and
-// the limits that stretch.
+// Who is to blame when nothing moves: the slot a rank writes, the monitor that follows the waits,
+// and the limits that stretch.
 #include <filesystem>
 #include <fstream>
 #include <thread>
@@ -9,8 +9,8 @@
 #include "millrace/transport/failure.hpp"
 #include "millrace/transport/zeromq.hpp"
 #include "transport/conformance.hpp"
-#include "transport/zeromq/board.hpp"
-#include "transport/zeromq/progress.hpp"
+#include "transport/liveness/monitor.hpp"
+#include "transport/liveness/progress_slot.hpp"
 
 namespace millrace {
 namespace {
@@ -19,12 +19,8 @@ using namespace std::chrono_literals;
 using testing::HasSubstr;
 using testing_transport::Endpoints;
 using testing_transport::soon;
-using zeromq::Activity;
-using zeromq::Board;
-using zeromq::Doing;
-using zeromq::ProgressSlot;
 
-constexpr Board::Clock::time_point kStart{1000s};
+constexpr LivenessMonitor::Clock::time_point kStart{1000s};
 
 Activity works(int stage, int micro_batch, std::chrono::nanoseconds longest = {}) {
   Activity activity;
@@ -47,21 +43,21 @@ Activity waits(int from, Direction direction, int stage, int micro_batch) {
 }
 
 /// Rank 3 waits for 2, which waits for 1, which is in F; rank 0 waits for 1 too.
-Board four_ranks() {
-  Board board(Rank{0}, 4, kStart);
-  for (const int rank : {1, 2, 3}) board.heard(Rank{rank}, kStart);
-  board.note(Rank{0}, waits(1, Direction::Backward, 0, 0), kStart);
-  board.note(Rank{1}, works(1, 3), kStart);
-  board.note(Rank{2}, waits(1, Direction::Forward, 2, 3), kStart);
-  board.note(Rank{3}, waits(2, Direction::Forward, 3, 3), kStart);
-  return board;
+LivenessMonitor four_ranks() {
+  LivenessMonitor monitor(Rank{0}, 4, kStart);
+  for (const int rank : {1, 2, 3}) monitor.heard(Rank{rank}, kStart);
+  monitor.note(Rank{0}, waits(1, Direction::Backward, 0, 0), kStart);
+  monitor.note(Rank{1}, works(1, 3), kStart);
+  monitor.note(Rank{2}, waits(1, Direction::Forward, 2, 3), kStart);
+  monitor.note(Rank{3}, waits(2, Direction::Forward, 3, 3), kStart);
+  return monitor;
 }
 
 TEST(HangReport, FollowsTheWaitsToTheRankThatWorks) {
-  const Board board = four_ranks();
+  const LivenessMonitor monitor = four_ranks();
 
-  for (const int from : {0, 1, 2, 3}) EXPECT_EQ(board.end_of_chain(Rank{from}), Rank{1});
-  const std::string text = board.report(Rank{1}, kStart + 2s);
+  for (const int from : {0, 1, 2, 3}) EXPECT_EQ(monitor.end_of_chain(Rank{from}), Rank{1});
+  const std::string text = monitor.report(Rank{1}, kStart + 2s);
   EXPECT_THAT(text,
               HasSubstr("everyone waits for rank 1: F of stage 1, micro-batch 3 of step 7, since "
                         "2.0 s"));
@@ -71,59 +67,59 @@ TEST(HangReport, FollowsTheWaitsToTheRankThatWorks) {
 }
 
 TEST(HangReport, EndsWhereWaitsGoInACircle) {
-  Board board(Rank{0}, 2, kStart);
-  board.note(Rank{0}, waits(1, Direction::Forward, 0, 0), kStart);
-  board.note(Rank{1}, waits(0, Direction::Forward, 1, 0), kStart);
+  LivenessMonitor monitor(Rank{0}, 2, kStart);
+  monitor.note(Rank{0}, waits(1, Direction::Forward, 0, 0), kStart);
+  monitor.note(Rank{1}, waits(0, Direction::Forward, 1, 0), kStart);
 
-  EXPECT_EQ(board.end_of_chain(Rank{0}), Rank{0});
-  EXPECT_FALSE(board.hanging(kStart + 1h, 1s));
+  EXPECT_EQ(monitor.end_of_chain(Rank{0}), Rank{0});
+  EXPECT_FALSE(monitor.hanging(kStart + 1h, 1s));
 }
 
 TEST(HangReport, OfSeveralSilentRanksTheOneThatIsWaitedForIsToBlame) {
-  Board board = four_ranks();
-  board.heard(Rank{3}, kStart + 5s);
+  LivenessMonitor monitor = four_ranks();
+  monitor.heard(Rank{3}, kStart + 5s);
 
-  EXPECT_EQ(board.silent(kStart + 5s, 2s), Rank{1});
-  board.heard(Rank{1}, kStart + 5s);
-  EXPECT_EQ(board.silent(kStart + 5s, 2s), Rank{2});
-  board.heard(Rank{2}, kStart + 5s);
-  EXPECT_FALSE(board.silent(kStart + 5s, 2s));
+  EXPECT_EQ(monitor.silent(kStart + 5s, 2s), Rank{1});
+  monitor.heard(Rank{1}, kStart + 5s);
+  EXPECT_EQ(monitor.silent(kStart + 5s, 2s), Rank{2});
+  monitor.heard(Rank{2}, kStart + 5s);
+  EXPECT_FALSE(monitor.silent(kStart + 5s, 2s));
 }
 
 TEST(HangReport, ARankThatWasNeverHeardIsNotSilentWhileConnectingGetsOn) {
-  Board board(Rank{0}, 3, kStart);
-  board.excuse(Rank{2});
-  EXPECT_EQ(board.silent(kStart + 3s, 2s), Rank{1});
-  board.gets_on(kStart + 3s);
-  EXPECT_FALSE(board.silent(kStart + 5s, 2s));
+  LivenessMonitor monitor(Rank{0}, 3, kStart);
+  monitor.excuse(Rank{2});
+  EXPECT_EQ(monitor.silent(kStart + 3s, 2s), Rank{1});
+  monitor.progressed(kStart + 3s);
+  EXPECT_FALSE(monitor.silent(kStart + 5s, 2s));
 
-  board.heard(Rank{1}, kStart + 5s);
-  board.gets_on(kStart + 8s);
-  EXPECT_EQ(board.silent(kStart + 8s, 2s), Rank{1});  // once heard, it is to be heard again
-  EXPECT_THAT(board.report(Rank{1}, kStart + 8s), HasSubstr("rank 2 is not watched from here"));
-  board.heard(Rank{1}, kStart + 8s);
-  EXPECT_FALSE(board.silent(kStart + 9s, 2s));
-  board.heard(Rank{2}, kStart + 9s);
-  board.heard(Rank{1}, kStart + 12s);
-  EXPECT_EQ(board.silent(kStart + 12s, 2s), Rank{2});
+  monitor.heard(Rank{1}, kStart + 5s);
+  monitor.progressed(kStart + 8s);
+  EXPECT_EQ(monitor.silent(kStart + 8s, 2s), Rank{1});  // once heard, it is to be heard again
+  EXPECT_THAT(monitor.report(Rank{1}, kStart + 8s), HasSubstr("rank 2 is not watched from here"));
+  monitor.heard(Rank{1}, kStart + 8s);
+  EXPECT_FALSE(monitor.silent(kStart + 9s, 2s));
+  monitor.heard(Rank{2}, kStart + 9s);
+  monitor.heard(Rank{1}, kStart + 12s);
+  EXPECT_EQ(monitor.silent(kStart + 12s, 2s), Rank{2});
 }
 
 TEST(HangReport, ARankThatWaitedItselfIsNamedWithTheActionThatTakesTheMessage) {
-  EXPECT_EQ(zeromq::action_of(waits(0, Direction::Forward, 2, 5)),
+  EXPECT_EQ(action_of(waits(0, Direction::Forward, 2, 5)),
             "RECV_F of stage 2, micro-batch 5 of step 7");
-  EXPECT_EQ(zeromq::action_of(waits(3, Direction::Backward, 2, 5)),
+  EXPECT_EQ(action_of(waits(3, Direction::Backward, 2, 5)),
             "RECV_B of stage 2, micro-batch 5 of step 7");
 }
 
 /// Rank 1 says for ever that it is in the activity: that is a hang after `limit`, and not before.
 void expect_limit(const Activity& activity,
-                  const Board::Floor& floor,
-                  Board::Clock::duration limit) {
-  Board board(Rank{0}, 2, kStart);
-  board.note(Rank{1}, activity, kStart + limit);
-  EXPECT_FALSE(board.hanging(kStart + limit, floor));
-  board.note(Rank{1}, activity, kStart + limit + 1ns);
-  EXPECT_EQ(board.hanging(kStart + limit + 1ns, floor), Rank{1});
+                  const LivenessMonitor::Floor& floor,
+                  LivenessMonitor::Clock::duration limit) {
+  LivenessMonitor monitor(Rank{0}, 2, kStart);
+  monitor.note(Rank{1}, activity, kStart + limit);
+  EXPECT_FALSE(monitor.hanging(kStart + limit, floor));
+  monitor.note(Rank{1}, activity, kStart + limit + 1ns);
+  EXPECT_EQ(monitor.hanging(kStart + limit + 1ns, floor), Rank{1});
 }
 
 TEST(HangLimit, IsTheFloorForWhatIsKnownAndTwelveTimesThatForTheFirst) {
@@ -155,39 +151,39 @@ TEST(HangLimit, IsNoneForWhatIsNoAction) {
   for (const Doing doing : {Doing::Starts, Doing::Pauses, Doing::Waits, Doing::Departs}) {
     Activity activity = works(0, 0, 1ms);
     activity.doing = doing;
-    Board board(Rank{0}, 2, kStart);
-    board.note(Rank{1}, activity, kStart + 24h);
-    EXPECT_FALSE(board.hanging(kStart + 24h, 10s));
+    LivenessMonitor monitor(Rank{0}, 2, kStart);
+    monitor.note(Rank{1}, activity, kStart + 24h);
+    EXPECT_FALSE(monitor.hanging(kStart + 24h, 10s));
   }
 }
 
 TEST(HangLimit, CountsUntilTheRankWasLastKnownToBeInTheAction) {
-  Board board(Rank{0}, 2, kStart);
-  board.note(Rank{1}, usually(1ms), kStart + 1s);
+  LivenessMonitor monitor(Rank{0}, 2, kStart);
+  monitor.note(Rank{1}, usually(1ms), kStart + 1s);
 
-  EXPECT_FALSE(board.hanging(kStart + 5s, {}));  // it may be elsewhere by now
-  EXPECT_THAT(board.overdue(kStart + 5s, {}), testing::ElementsAre(Rank{1}));
-  EXPECT_EQ(board.until_next_limit(kStart + 1s, {}), 200ms);
-  board.note(Rank{1}, usually(1ms), kStart + 5s);
-  EXPECT_EQ(board.hanging(kStart + 5s, {}), Rank{1});
+  EXPECT_FALSE(monitor.hanging(kStart + 5s, {}));  // it may be elsewhere by now
+  EXPECT_THAT(monitor.overdue(kStart + 5s, {}), testing::ElementsAre(Rank{1}));
+  EXPECT_EQ(monitor.until_next_limit(kStart + 1s, {}), 200ms);
+  monitor.note(Rank{1}, usually(1ms), kStart + 5s);
+  EXPECT_EQ(monitor.hanging(kStart + 5s, {}), Rank{1});
 }
 
 TEST(HangLimit, StartsAnewAfterAPauseOfTheProcessItself) {
-  Board board(Rank{0}, 2, kStart);
-  board.note(Rank{0}, works(0, 0, 1ms), kStart);
-  board.heard(Rank{1}, kStart);
-  board.forgive(60s);
+  LivenessMonitor monitor(Rank{0}, 2, kStart);
+  monitor.note(Rank{0}, works(0, 0, 1ms), kStart);
+  monitor.heard(Rank{1}, kStart);
+  monitor.suspended(60s);
 
-  board.note(Rank{0}, works(0, 0, 1ms), kStart + 69s);
-  EXPECT_FALSE(board.hanging(kStart + 69s, 10s));
-  EXPECT_FALSE(board.silent(kStart + 69s, 10s));
-  board.note(Rank{0}, works(0, 0, 1ms), kStart + 71s);
-  EXPECT_EQ(board.hanging(kStart + 71s, 10s), Rank{0});
-  Activity next = works(0, 1, 1ms);  // what is forgiven is forgiven to one action
+  monitor.note(Rank{0}, works(0, 0, 1ms), kStart + 69s);
+  EXPECT_FALSE(monitor.hanging(kStart + 69s, 10s));
+  EXPECT_FALSE(monitor.silent(kStart + 69s, 10s));
+  monitor.note(Rank{0}, works(0, 0, 1ms), kStart + 71s);
+  EXPECT_EQ(monitor.hanging(kStart + 71s, 10s), Rank{0});
+  Activity next = works(0, 1, 1ms);  // what is suspended is suspended to one action
   next.count = 2;
   next.since = kStart + 71s;
-  board.note(Rank{0}, next, kStart + 82s);
-  EXPECT_EQ(board.hanging(kStart + 82s, 10s), Rank{0});
+  monitor.note(Rank{0}, next, kStart + 82s);
+  EXPECT_EQ(monitor.hanging(kStart + 82s, 10s), Rank{0});
 }
 
 TEST(ProgressSlot, EveryFieldSurvivesTheWay) {
@@ -199,15 +195,15 @@ TEST(ProgressSlot, EveryFieldSurvivesTheWay) {
   activity.tag.slice = Slice{4};
   activity.tag.replica = Replica{1};
   activity.tag.direction = Direction::Backward;
-  const Activity back = zeromq::decode(zeromq::encode(activity));
+  const Activity back = decode(encode(activity));
 
-  EXPECT_EQ(zeromq::encode(back), zeromq::encode(activity));
+  EXPECT_EQ(encode(back), encode(activity));
   EXPECT_EQ(to_string(back), to_string(activity));
   EXPECT_EQ(back.tag, activity.tag);
   EXPECT_EQ(back.longest, 12345ns);
   activity.usual = 999ns;  // then the longest is not told
-  EXPECT_EQ(zeromq::decode(zeromq::encode(activity)).usual, 999ns);
-  EXPECT_EQ(zeromq::decode(zeromq::encode(activity)).longest, 0ns);
+  EXPECT_EQ(decode(encode(activity)).usual, 999ns);
+  EXPECT_EQ(decode(encode(activity)).longest, 0ns);
 }
 
 TEST(ProgressSlot, KnowsHowLongTheKindTookBefore) {

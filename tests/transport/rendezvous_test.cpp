@@ -15,7 +15,7 @@
 #include "millrace/core/error.hpp"
 #include "millrace/transport/environment.hpp"
 #include "millrace/transport/failure.hpp"
-#include "millrace/transport/message.hpp"
+#include "millrace/transport/frame.hpp"
 #include "transport/conformance.hpp"
 
 namespace millrace {

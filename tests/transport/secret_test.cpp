@@ -81,7 +81,7 @@ TEST(Secret, OfAnotherFormIsNoKey) {
   EXPECT_FALSE(is_curve_key(std::string(40, '#')));  // five of them make more than 32 bits
 }
 
-TEST(Door, OfMoreRanksThanThereAreDescriptorsForIsRefused) {
+TEST(ZeroMqListener, OfMoreRanksThanThereAreDescriptorsForIsRefused) {
   rlimit before{};
   ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &before), 0);
   const rlimit few{100, before.rlim_max};
@@ -91,7 +91,7 @@ TEST(Door, OfMoreRanksThanThereAreDescriptorsForIsRefused) {
   options.link = ZeroMqLink::Tcp;
   options.insecure = true;
   try {
-    const ZeroMqDoor door(options, std::make_shared<ZeroMqContext>());
+    const ZeroMqListener listener(options, std::make_shared<ZeroMqContext>());
     ADD_FAILURE() << "opened";
   } catch (const TransportError& error) {
     EXPECT_THAT(error.what(), testing::HasSubstr("but this process may open only 100"));

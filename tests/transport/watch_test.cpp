@@ -7,19 +7,16 @@
 #include <gmock/gmock.h>
 
 #include "millrace/core/random.hpp"
-#include "transport/zeromq/circle.hpp"
-#include "transport/zeromq/durations.hpp"
+#include "transport/liveness/circle.hpp"
+#include "transport/liveness/durations.hpp"
+#include "transport/liveness/rhythm.hpp"
 #include "transport/zeromq/line.hpp"
-#include "transport/zeromq/rhythm.hpp"
 
 namespace millrace {
 namespace {
 
 using namespace std::chrono_literals;
-using zeromq::Durations;
 using zeromq::LineWatch;
-using zeromq::Rhythm;
-using zeromq::watched_by;
 
 constexpr LineWatch::Clock::time_point kStart{1000s};
 constexpr auto kGrace = 300ms;
@@ -75,9 +72,9 @@ TEST(Circle, WhoIsWatchedWatchesBackAndNobodyIsFarFromAnybody) {
       }
     for (const auto& [a, b] : pairs) ASSERT_TRUE(pairs.contains({b, a})) << world;
     const auto most = static_cast<std::size_t>(
-        world <= zeromq::kSmallWorld ? world - 1 : 2 * std::ceil(std::log2(world)));
+        world <= kSmallWorld ? world - 1 : 2 * std::ceil(std::log2(world)));
     ASSERT_LE(pairs.size(), static_cast<std::size_t>(world) * most);
-    if (world <= zeromq::kSmallWorld) {
+    if (world <= kSmallWorld) {
       ASSERT_EQ(watched_by(Rank{0}, world).size(), most);
     }
     std::set<int> told = {0};  // what one finds out, passed on

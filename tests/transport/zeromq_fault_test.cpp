@@ -29,15 +29,15 @@ class ProxiedMesh {
     ZeroMqOptions options = quick(directory_);
     if (change) change(options);
     const auto context = std::make_shared<ZeroMqContext>();
-    std::vector<std::unique_ptr<ZeroMqDoor>> doors;
+    std::vector<std::unique_ptr<ZeroMqListener>> listeners;
     std::vector<PeerAddress> addresses;
     for (int i = 0; i < options.world; ++i) {
       options.rank = Rank{i};
-      doors.push_back(std::make_unique<ZeroMqDoor>(options, context));
-      addresses.push_back(doors.back()->address());
+      listeners.push_back(std::make_unique<ZeroMqListener>(options, context));
+      addresses.push_back(listeners.back()->address());
     }
     proxy_ = std::make_unique<FaultProxy>(addresses, directory_.path(), plan);
-    for (const auto& door : doors) ends.push_back(door->open(proxy_->addresses()));
+    for (const auto& listener : listeners) ends.push_back(listener->open(proxy_->addresses()));
   }
 
  private:
@@ -125,15 +125,15 @@ TEST(ZeroMqFaults, ACutConnectionFullOfDataLosesNothing) {
   options.insecure = true;
   options.probe_after = 4ms;  // so that many probes wait behind the data
   const auto context = std::make_shared<ZeroMqContext>();
-  ZeroMqDoor sender_door(options, context);
+  ZeroMqListener sender_listener(options, context);
   options.rank = Rank{1};
-  ZeroMqDoor receiver_door(options, context);
-  CuttingProxy proxy(receiver_door.address().data, 20'000);
-  const std::vector<PeerAddress> addresses = {sender_door.address(),
-                                              {proxy.address(), receiver_door.address().control}};
+  ZeroMqListener receiver_listener(options, context);
+  CuttingProxy proxy(receiver_listener.address().data, 20'000);
+  const std::vector<PeerAddress> addresses = {
+      sender_listener.address(), {proxy.address(), receiver_listener.address().control}};
   Endpoints ends;
-  ends.push_back(sender_door.open(addresses));
-  ends.push_back(receiver_door.open(addresses));
+  ends.push_back(sender_listener.open(addresses));
+  ends.push_back(receiver_listener.open(addresses));
 
   on_every_rank(ends, [&](Endpoint& end) {
     MessageTag tag;

@@ -60,10 +60,10 @@ TEST(ZeroMqGatekeeper, AKeyOfNoRankIsRefusedInTheHandShakeWhateverItsName) {
   options.world = 2;
   options.link = ZeroMqLink::Tcp;
   options.keys = {keys[1], {keys[0].public_key, keys[1].public_key}};
-  const ZeroMqDoor door(options, std::make_shared<ZeroMqContext>());
+  const ZeroMqListener listener(options, std::make_shared<ZeroMqContext>());
   const std::string& server_key = keys[1].public_key;
 
-  for (const std::string& address : {door.address().data, door.address().control}) {
+  for (const std::string& address : {listener.address().data, listener.address().control}) {
     for (const char* name : {"r0", "r1", "x"})
       EXPECT_EQ(shake_hands(address, name, make_curve_keys(), server_key),
                 ZMQ_EVENT_HANDSHAKE_FAILED_AUTH)
@@ -78,13 +78,14 @@ TEST(ZeroMqDepth, ASenderThatKnowsNoDepthIsHeldToItByTheReceiver) {
   ZeroMqOptions options;
   options.world = 2;
   options.directory = directory.path();
-  ZeroMqDoor sender_door(options, context);
+  ZeroMqListener sender_listener(options, context);
   options.rank = Rank{1};
   options.depths = {{Rank{0}, Rank{1}, Direction::Forward, 1}};
-  ZeroMqDoor receiver_door(options, context);
-  const std::vector<PeerAddress> addresses = {sender_door.address(), receiver_door.address()};
-  const auto sender = sender_door.open(addresses);
-  const auto receiver = receiver_door.open(addresses);
+  ZeroMqListener receiver_listener(options, context);
+  const std::vector<PeerAddress> addresses = {sender_listener.address(),
+                                              receiver_listener.address()};
+  const auto sender = sender_listener.open(addresses);
+  const auto receiver = receiver_listener.open(addresses);
 
   MessageTag tag;
   for (; tag.step < 2; ++tag.step)

@@ -11,7 +11,7 @@
 
 #include "millrace/core/random.hpp"
 #include "millrace/transport/failure.hpp"
-#include "millrace/transport/message.hpp"
+#include "millrace/transport/frame.hpp"
 #include "transport/repetitions.hpp"
 #include "transport/three_ranks.hpp"
 
@@ -21,7 +21,8 @@ namespace {
 using namespace std::chrono_literals;
 using namespace testing_transport;
 
-/// Speaks to a door as `identity`, with the client keys given, and returns what it was answered.
+/// Speaks to a listener as `identity`, with the client keys given, and returns what it was
+/// answered.
 void knock(zmq::context_t& context,
            const std::string& address,
            const std::string& identity,
@@ -62,7 +63,7 @@ TEST(ZeroMqStrangers, NeitherWithoutKeyNorWithAWrongOneNorWithAStolenName) {
     keys.push_back(make_curve_keys());
     public_keys.push_back(keys.back().public_key);
   }
-  std::vector<std::unique_ptr<ZeroMqDoor>> doors;
+  std::vector<std::unique_ptr<ZeroMqListener>> listeners;
   std::vector<PeerAddress> addresses;
   for (int i = 0; i < kRanks; ++i) {
     ZeroMqOptions options;
@@ -71,19 +72,19 @@ TEST(ZeroMqStrangers, NeitherWithoutKeyNorWithAWrongOneNorWithAStolenName) {
     options.link = ZeroMqLink::Tcp;
     options.job = 9;
     options.keys = {keys[static_cast<std::size_t>(i)], public_keys};
-    doors.push_back(std::make_unique<ZeroMqDoor>(options, context));
-    addresses.push_back(doors.back()->address());
+    listeners.push_back(std::make_unique<ZeroMqListener>(options, context));
+    addresses.push_back(listeners.back()->address());
   }
 
   // Before the honest ranks connect, so that the names are still free.
   zmq::context_t outside(1);
-  const std::string& door = addresses[1].data;
+  const std::string& listener = addresses[1].data;
   Endpoints ends;
-  ends.push_back(doors[1]->open(addresses));
-  knock(outside, door, "r0", {}, "");                             // no key
-  knock(outside, door, "r0", make_curve_keys(), public_keys[1]);  // a key nobody knows
-  knock(outside, door, "r0", keys[2], public_keys[1]);            // rank 2 as rank 0
-  knock(outside, door, "x", keys[2], public_keys[1]);             // a name of no rank
+  ends.push_back(listeners[1]->open(addresses));
+  knock(outside, listener, "r0", {}, "");                             // no key
+  knock(outside, listener, "r0", make_curve_keys(), public_keys[1]);  // a key nobody knows
+  knock(outside, listener, "r0", keys[2], public_keys[1]);            // rank 2 as rank 0
+  knock(outside, listener, "x", keys[2], public_keys[1]);             // a name of no rank
   EXPECT_THROW((void)ends[0]->receive(Rank{0}, forward_tag(0), std::chrono::steady_clock::now()),
                TransportError);
 }
@@ -158,21 +159,21 @@ TEST(ZeroMqStrangers, GarbageConnectionsWhileRanksTrainDisturbNobody) {
   });
 }
 
-TEST(ZeroMqDoor, RefusesASquattedPathADirectoryForAllAndTcpWithoutKeys) {
+TEST(ZeroMqListener, RefusesASquattedPathADirectoryForAllAndTcpWithoutKeys) {
   const PrivateDirectory directory(std::filesystem::temp_directory_path());
   const auto context = std::make_shared<ZeroMqContext>();
   ZeroMqOptions options = quick(directory);
-  const ZeroMqDoor first(options, context);
-  EXPECT_THROW(ZeroMqDoor(options, context), TransportError);
+  const ZeroMqListener first(options, context);
+  EXPECT_THROW(ZeroMqListener(options, context), TransportError);
 
   options.rank = Rank{1};
   std::filesystem::permissions(
       directory.path(), std::filesystem::perms::owner_all | std::filesystem::perms::group_all);
-  EXPECT_THROW(ZeroMqDoor(options, context), TransportError);
+  EXPECT_THROW(ZeroMqListener(options, context), TransportError);
   options.link = ZeroMqLink::Tcp;
-  EXPECT_THROW(ZeroMqDoor(options, context), TransportError);
+  EXPECT_THROW(ZeroMqListener(options, context), TransportError);
   options.directory.clear();
-  EXPECT_THROW(ZeroMqDoor(options, context), InvalidArgument);
+  EXPECT_THROW(ZeroMqListener(options, context), InvalidArgument);
 }
 
 }  // namespace

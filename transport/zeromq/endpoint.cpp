@@ -1,16 +1,14 @@
 // The endpoint itself: what the rank's thread calls. It hashes and copies outside of its turns with
-// the sockets, and leaves the rest to the desk and the owner.
+// the sockets, and leaves the rest to the mailbox and the socket loop.
 #include <utility>
 
-#include "transport/zeromq/owner.hpp"
+#include "transport/zeromq/socket_loop.hpp"
 
 namespace millrace {
 
 namespace {
 
-using zeromq::Desk;
-using zeromq::Doing;
-using zeromq::Owner;
+using zeromq::SocketLoop;
 
 std::span<const std::byte> bytes_of(const Tensor& tensor) {
   return {static_cast<const std::byte*>(tensor.data()), tensor.bytes()};
@@ -19,13 +17,13 @@ std::span<const std::byte> bytes_of(const Tensor& tensor) {
 class ZeroMqEndpoint final : public Endpoint {
  public:
   ZeroMqEndpoint(const ZeroMqOptions& options,
-                 std::unique_ptr<zeromq::ProgressSlot> slot,
+                 std::unique_ptr<ProgressSlot> slot,
                  zeromq::Listeners listeners,
                  const std::vector<PeerAddress>& addresses)
       : options_(options),
-        desk_(options.rank, options.world, options.depths),
+        mailbox_(options.rank, options.world, options.depths),
         slot_(std::move(slot)),
-        owner_(options, std::move(listeners), addresses, desk_, *slot_) {}
+        loop_(options, std::move(listeners), addresses, mailbox_, *slot_) {}
 
   [[nodiscard]] Rank rank() const override { return options_.rank; }
   [[nodiscard]] int world() const override { return options_.world; }
@@ -37,13 +35,13 @@ class ZeroMqEndpoint final : public Endpoint {
     if (options_.hash_payloads)
       for (std::size_t i = 0; i < message.tensors.size(); ++i)
         message.hashes.push_back(payload_hash(bytes_of(message.tensors[i])));
-    if (!desk_.try_room(to, tag.direction)) {
-      const std::uint64_t question = desk_.next_question(to);
-      owner_.now(zeromq::Question{to, question});
-      owner_.wait(Deadline::max(),
-                  [&] { return desk_.try_room_after(to, tag.direction, question); });
+    if (!mailbox_.try_room(to, tag.direction)) {
+      const std::uint64_t question = mailbox_.next_question(to);
+      loop_.now(zeromq::Question{to, question});
+      loop_.wait(Deadline::max(),
+                 [&] { return mailbox_.try_room_after(to, tag.direction, question); });
     }
-    owner_.now(std::move(message));
+    loop_.now(std::move(message));
     slot_->begin({.doing = Doing::Pauses, .sent = true, .peer = to, .tag = tag});
   }
 
@@ -51,17 +49,17 @@ class ZeroMqEndpoint final : public Endpoint {
     check_peer(from);
     slot_->begin({.doing = Doing::Waits, .peer = from, .tag = tag});
     std::optional<TensorList> message;
-    if (!owner_.wait(deadline, [&] { return (message = desk_.take(from, tag)).has_value(); }))
+    if (!loop_.wait(deadline, [&] { return (message = mailbox_.take(from, tag)).has_value(); }))
       throw TransportError("deadline passed: rank " + std::to_string(options_.rank.value) +
                            " waits for the " + to_string(tag) + " from rank " +
                            std::to_string(from.value));
     slot_->begin({.doing = Doing::Pauses, .peer = from, .tag = tag});
-    if (desk_.owes_credit(from, tag.direction)) owner_.now(zeromq::Credit{from});
+    if (mailbox_.owes_credit(from, tag.direction)) loop_.now(zeromq::Credit{from});
     return std::move(*message);
   }
 
   void working(const Work& work) noexcept override {
-    zeromq::Activity activity;
+    Activity activity;
     activity.doing = work.what.empty() ? Doing::Pauses : Doing::Works;
     activity.of_unit = work.of_unit;
     work.what.copy(activity.what.data(), activity.what.size());
@@ -74,15 +72,15 @@ class ZeroMqEndpoint final : public Endpoint {
   }
 
   void cancel(const std::string& reason) noexcept override {
-    if (desk_.fail(FailureCause::Cancelled, reason))
-      owner_.post(zeromq::Stop{FailureCause::Cancelled, reason});
+    if (mailbox_.fail(FailureCause::Cancelled, reason))
+      loop_.post(zeromq::Stop{FailureCause::Cancelled, reason});
   }
 
   void goodbye(Deadline deadline) override {
-    desk_.throw_if_failed();
+    mailbox_.throw_if_failed();
     slot_->begin({.doing = Doing::Departs});
-    owner_.now(zeromq::Leave{});
-    if (!owner_.wait(deadline, [&] { return desk_.settled(); }))
+    loop_.now(zeromq::Leave{});
+    if (!loop_.wait(deadline, [&] { return mailbox_.settled(); }))
       throw TransportError("deadline passed: rank " + std::to_string(options_.rank.value) +
                            " could not say goodbye to all ranks");
   }
@@ -111,26 +109,26 @@ class ZeroMqEndpoint final : public Endpoint {
   }
 
   const ZeroMqOptions options_;
-  Desk desk_;
-  std::unique_ptr<zeromq::ProgressSlot> slot_;
-  Owner owner_;
+  Mailbox mailbox_;
+  std::unique_ptr<ProgressSlot> slot_;
+  SocketLoop loop_;
 };
 
 }  // namespace
 
-struct ZeroMqDoor::Parts {
+struct ZeroMqListener::Parts {
   ZeroMqOptions options;
-  std::unique_ptr<zeromq::ProgressSlot> slot;  // first to come, last to go: it holds the rank
+  std::unique_ptr<ProgressSlot> slot;  // first to come, last to go: it holds the rank
   zeromq::Listeners listeners;
   PeerAddress address;
   bool open = false;
 };
 
-ZeroMqDoor::ZeroMqDoor(const ZeroMqOptions& options, std::shared_ptr<ZeroMqContext> context)
+ZeroMqListener::ZeroMqListener(const ZeroMqOptions& options, std::shared_ptr<ZeroMqContext> context)
     : parts_(std::make_unique<Parts>()) {
   zeromq::check(options);
   parts_->options = options;
-  parts_->slot = std::make_unique<zeromq::ProgressSlot>(zeromq::slot_path(options, options.rank));
+  parts_->slot = std::make_unique<ProgressSlot>(zeromq::slot_path(options, options.rank));
   auto& inside = context->parts();
   const std::string domain = inside.new_domain();
   inside.admit(domain, options.keys.public_keys);
@@ -145,14 +143,14 @@ ZeroMqDoor::ZeroMqDoor(const ZeroMqOptions& options, std::shared_ptr<ZeroMqConte
   parts_->listeners.context = std::move(context);
 }
 
-ZeroMqDoor::~ZeroMqDoor() = default;
+ZeroMqListener::~ZeroMqListener() = default;
 
-const PeerAddress& ZeroMqDoor::address() const {
+const PeerAddress& ZeroMqListener::address() const {
   return parts_->address;
 }
 
-std::unique_ptr<Endpoint> ZeroMqDoor::open(const std::vector<PeerAddress>& addresses) {
-  require(!std::exchange(parts_->open, true), "this door is open already");
+std::unique_ptr<Endpoint> ZeroMqListener::open(const std::vector<PeerAddress>& addresses) {
+  require(!std::exchange(parts_->open, true), "this listener was opened before");
   return std::make_unique<ZeroMqEndpoint>(
       parts_->options, std::move(parts_->slot), std::move(parts_->listeners), addresses);
 }
@@ -165,17 +163,17 @@ std::vector<std::unique_ptr<Endpoint>> zeromq_mesh(const ZeroMqOptions& options)
     keys.push_back(make_curve_keys());
     public_keys.push_back(keys.back().public_key);
   }
-  std::vector<std::unique_ptr<ZeroMqDoor>> doors;
+  std::vector<std::unique_ptr<ZeroMqListener>> listeners;
   std::vector<PeerAddress> addresses;
   for (int i = 0; i < options.world; ++i) {
     ZeroMqOptions own = options;
     own.rank = Rank{i};
     if (!keys.empty()) own.keys = {keys[static_cast<std::size_t>(i)], public_keys};
-    doors.push_back(std::make_unique<ZeroMqDoor>(own, context));
-    addresses.push_back(doors.back()->address());
+    listeners.push_back(std::make_unique<ZeroMqListener>(own, context));
+    addresses.push_back(listeners.back()->address());
   }
   std::vector<std::unique_ptr<Endpoint>> endpoints;
-  for (const auto& door : doors) endpoints.push_back(door->open(addresses));
+  for (const auto& listener : listeners) endpoints.push_back(listener->open(addresses));
   return endpoints;
 }
 

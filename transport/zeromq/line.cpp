@@ -64,8 +64,8 @@ Line::Line(zmq::context_t& context,
     throw TransportError("cannot watch the connection to rank " + std::to_string(peer.value));
   monitor.set(zmq::sockopt::linger, 0);
   monitor.connect(name);
-  static_cast<void>(
-      look(LineWatch::Clock::now()));  // its door opens only for who has looked before
+  static_cast<void>(look(
+      LineWatch::Clock::now()));  // its descriptor becomes readable only for who has looked before
   connect(socket, peer, address);
 }
 

@@ -11,7 +11,7 @@
 #include <utility>
 
 #include "millrace/transport/failure.hpp"
-#include "millrace/transport/message.hpp"
+#include "millrace/transport/frame.hpp"
 #include "transport/zeromq/address.hpp"
 #include "transport/zeromq/context.hpp"
 #include "transport/zeromq/sockets.hpp"
@@ -112,7 +112,7 @@ class Answering {
   }
 
   /// This process was stopped for so long itself: that proves nothing about rank 0.
-  void forgive(Clock::duration time) {
+  void suspended(Clock::duration time) {
     if (heard_) *heard_ += time;
   }
 
@@ -256,7 +256,7 @@ class Meeting {
     do {
       heed_obituary();
       const auto took = Clock::now() - std::exchange(turn, Clock::now());
-      if (took > kLongestTurn) host.forgive(took);
+      if (took > kLongestTurn) host.suspended(took);
       if (Clock::now() > deadline_ || host.silent_for(options_.silence))
         throw PeerHangs(host.complaint(rendezvous_.url, keyed()));
       if (Clock::now() < next_hello) continue;
@@ -358,7 +358,7 @@ class Meeting {
   const RendezvousOptions& rendezvous_;
   ZeroMqOptions options_;
   std::shared_ptr<ZeroMqContext> context_;
-  ZeroMqDoor door_;
+  ZeroMqListener door_;
   Clock::time_point start_ = Clock::now();
   Clock::time_point deadline_;
   Clock::time_point next_tell_ = start_ + kTellInterval;

@@ -17,9 +17,9 @@ enum class ReduceOp : std::uint8_t { Sum, Max };
 ///
 /// Every call throws TransportError at the deadline or when a peer is lost, Cancelled after a
 /// cancel, and Mismatch when the members disagree about sizes or types. With n members and a value
-/// of N bytes, all_reduce and broadcast move at most 2 N bytes through each rank's door when N is
-/// large (every member owns a block), and 2 (n - 1) messages through member 0's when it is small.
-/// Thread-safety: thread-affine, as the endpoint.
+/// of N bytes, all_reduce and broadcast move at most 2 N bytes through each rank's endpoint when N
+/// is large (every member owns a block), and 2 (n - 1) messages through member 0's when it is
+/// small. Thread-safety: thread-affine, as the endpoint.
 class Collectives {
  public:
   /// Among all ranks. `endpoint` must outlive this.

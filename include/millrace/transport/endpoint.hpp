@@ -34,7 +34,7 @@ struct MessageTag {
 [[nodiscard]] std::string name_of_step(std::uint64_t step);
 
 /// What a rank does between two calls of its endpoint, for the report that its peers make when it
-/// does not get on. An empty `what` is work outside the program: data, measurement, saving.
+/// makes no progress. An empty `what` is work outside the program: data, measurement, saving.
 struct Work {
   std::string_view what;  ///< "F", "STEP"; the first 16 characters are kept
   bool of_unit = true;    ///< replica, stage, micro_batch and slice are meant
@@ -48,7 +48,7 @@ struct Work {
 /// The latest moment a wait may last, on the steady clock.
 using Deadline = std::chrono::steady_clock::time_point;
 
-/// One rank's door to the others.
+/// One rank's connection to the others.
 ///
 /// `send` never waits for the receiver: it takes the tensors and returns. `receive` waits for the
 /// message with exactly this tag from that rank. Whatever the sender did before `send` is visible

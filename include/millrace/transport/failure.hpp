@@ -11,7 +11,7 @@ namespace millrace {
 enum class FailureCause : std::uint8_t {
   Cancelled,  ///< somebody called cancel
   PeerLost,   ///< a process ended or its machine cannot be reached
-  Hang,       ///< a process lives, but does not get on
+  Hang,       ///< a process is alive but makes no progress
   Protocol    ///< a peer sent what it must not send
 };
 
@@ -22,7 +22,8 @@ class PeerLost : public TransportError {
   using TransportError::TransportError;
 };
 
-/// A rank's process lives but does not get on: it is stopped, or one of its actions does not end.
+/// A rank's process is alive but makes no progress: it is stopped, or one of its actions does not
+/// end.
 class PeerHangs : public TransportError {
  public:
   using TransportError::TransportError;

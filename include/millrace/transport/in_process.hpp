@@ -24,7 +24,7 @@ class InProcessHub {
   InProcessHub& operator=(const InProcessHub&) = delete;
   ~InProcessHub();
 
-  /// The door of one rank. Throws InvalidArgument when it was taken before.
+  /// One rank's endpoint. Throws InvalidArgument when it was taken before.
   [[nodiscard]] std::unique_ptr<Endpoint> endpoint(Rank rank);
 
  private:

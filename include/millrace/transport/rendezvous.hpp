@@ -23,7 +23,7 @@ struct RendezvousOptions {
   /// Protocol version and world size are compared first, without being named here.
   HelloFields fields = {};
   /// How long rank 0 waits for the next rank to come, and every other one for news of that; so a
-  /// meeting of many ranks on few cores lasts as long as it gets on.
+  /// meeting of many ranks on few cores lasts as long as it makes progress.
   std::chrono::milliseconds patience{60'000};
   /// On rank 0, about once a second while it waits: how many ranks, itself included, are there.
   std::function<void(int came)> progress = {};
@@ -36,7 +36,7 @@ struct RendezvousOptions {
 /// be the same everywhere. Throws Mismatch on every rank, naming field, rank and both values, when
 /// a rank differs; PeerLost with the obituary; PeerHangs when not all ranks come in time, naming
 /// the missing ones on all that came, and when rank 0 has answered and is then silent for
-/// `endpoint.silence`, though not sooner than after 1 s; InvalidArgument as ZeroMqDoor.
+/// `endpoint.silence`, though not sooner than after 1 s; InvalidArgument as ZeroMqListener.
 [[nodiscard]] std::unique_ptr<Endpoint> meet(const RendezvousOptions& rendezvous,
                                              const ZeroMqOptions& endpoint,
                                              std::shared_ptr<ZeroMqContext> context);

@@ -147,16 +147,16 @@ struct ZeroMqOptions {
 
 /// A rank that listens but does not speak yet: its address must first reach the others.
 /// Thread-safety: externally synchronised.
-class ZeroMqDoor {
+class ZeroMqListener {
  public:
   /// Binds. Throws InvalidArgument on options that do not fit (tcp without keys, a directory that
   /// others may enter, a path above 107 bytes), TransportError when binding fails, when the
   /// process may open fewer descriptors than so many ranks take, or when a living process has this
   /// rank of this epoch; the files that a dead one left are taken over.
-  ZeroMqDoor(const ZeroMqOptions& options, std::shared_ptr<ZeroMqContext> context);
-  ZeroMqDoor(const ZeroMqDoor&) = delete;
-  ZeroMqDoor& operator=(const ZeroMqDoor&) = delete;
-  ~ZeroMqDoor();
+  ZeroMqListener(const ZeroMqOptions& options, std::shared_ptr<ZeroMqContext> context);
+  ZeroMqListener(const ZeroMqListener&) = delete;
+  ZeroMqListener& operator=(const ZeroMqListener&) = delete;
+  ~ZeroMqListener();
 
   [[nodiscard]] const PeerAddress& address() const;
 

@@ -1,11 +1,11 @@
 // See durations.hpp.
-#include "transport/zeromq/durations.hpp"
+#include "transport/liveness/durations.hpp"
 
 #include <algorithm>
 #include <bit>
 #include <limits>
 
-namespace millrace::zeromq {
+namespace millrace {
 
 namespace {
 
@@ -40,4 +40,4 @@ std::chrono::nanoseconds Durations::p99() const noexcept {
   return std::min(longest_, std::chrono::nanoseconds(edge));
 }
 
-}  // namespace millrace::zeromq
+}  // namespace millrace

@@ -1,5 +1,5 @@
-// What every rank last said it was doing: finds the one that is silent or does not get on, follows
-// who waits for whom, and writes the report. No sockets, no clock of its own.
+// What every rank last said it was doing: finds the one that is silent or makes no progress,
+// follows who waits for whom, and writes the report. No sockets, no clock of its own.
 #pragma once
 
 #include <chrono>
@@ -9,18 +9,18 @@
 #include <vector>
 
 #include "millrace/core/ids.hpp"
-#include "transport/zeromq/progress.hpp"
+#include "transport/liveness/progress_slot.hpp"
 
-namespace millrace::zeromq {
+namespace millrace {
 
 /// Thread-safety: externally synchronised.
-class Board {
+class LivenessMonitor {
  public:
   using Clock = std::chrono::steady_clock;
   /// What the user wants an action to be allowed at least.
   using Floor = std::optional<Clock::duration>;
 
-  Board(Rank self, int world, Clock::time_point now);
+  LivenessMonitor(Rank self, int world, Clock::time_point now);
 
   /// `rank` said at `now` what it does; older news than what is known is ignored.
   void note(Rank rank, const Activity& activity, Clock::time_point now);
@@ -32,13 +32,14 @@ class Board {
   void expect(Rank rank) { lines_[rank.index()].expected = true; }
   [[nodiscard]] bool expects(Rank rank) const { return line(rank).expected; }
   /// One more connection stands.
-  void gets_on(Clock::time_point now) { got_on_ = now; }
+  void progressed(Clock::time_point now) { progressed_ = now; }
   void left(Rank rank);
-  /// This process itself did not run for `pause` until now: nobody is to blame for that.
-  void forgive(Clock::duration pause);
+  /// This process itself did not run for `pause` until now: timeouts restart.
+  void suspended(Clock::duration pause);
 
   /// A rank from which nothing was heard for longer than `limit`; of several, the one that the
-  /// others wait for. As long as connecting gets on, ranks that were not heard yet are not silent.
+  /// others wait for. As long as connections come to stand, ranks that were not heard yet are not
+  /// silent.
   [[nodiscard]] std::optional<Rank> silent(Clock::time_point now, Clock::duration limit) const;
 
   /// A rank that was in an action, when it last said so, for longer than the action may take.
@@ -73,8 +74,8 @@ class Board {
     bool met = false;      // was heard at all
     bool expected = true;  // to be heard
     Clock::time_point heard;
-    Clock::time_point news;      // when it said that it was in the activity
-    Clock::duration forgiven{};  // of the activity's time
+    Clock::time_point news;       // when it said that it was in the activity
+    Clock::duration suspended{};  // of the activity's time
   };
 
   [[nodiscard]] const Line& line(Rank rank) const { return lines_[rank.index()]; }
@@ -85,7 +86,7 @@ class Board {
 
   Rank self_;
   std::vector<Line> lines_;
-  Clock::time_point got_on_;  // when a connection came to stand, or a rank was heard at last
+  Clock::time_point progressed_;  // when a connection came to stand, or a rank was heard at last
 };
 
-}  // namespace millrace::zeromq
+}  // namespace millrace

@@ -1,5 +1,5 @@
 // See rank_file.hpp.
-#include "transport/zeromq/rank_file.hpp"
+#include "transport/liveness/rank_file.hpp"
 
 #include <cerrno>
 #include <fcntl.h>
@@ -10,7 +10,7 @@
 
 #include "millrace/core/error.hpp"
 
-namespace millrace::zeromq {
+namespace millrace {
 
 namespace {
 
@@ -53,4 +53,4 @@ void let_go(const std::string& path, int file) noexcept {
   ::close(file);
 }
 
-}  // namespace millrace::zeromq
+}  // namespace millrace

@@ -13,15 +13,15 @@
 
 #include "millrace/transport/endpoint.hpp"
 #include "millrace/transport/failure.hpp"
-#include "millrace/transport/message.hpp"
+#include "millrace/transport/frame.hpp"
 
-namespace millrace::zeromq {
+namespace millrace {
 
-/// Thread-safety: internally synchronised; "rank" marks calls of the rank's thread, "owner" those
+/// Thread-safety: internally synchronised; "rank" marks calls of the rank's thread, "loop" those
 /// of the thread that has the turn with the sockets.
-class Desk {
+class Mailbox {
  public:
-  Desk(Rank self, int world, std::span<const ChannelDepth> depths);
+  Mailbox(Rank self, int world, std::span<const ChannelDepth> depths);
 
   /// Rank: the message, if it has come. Throws as Endpoint::receive when it never will.
   std::optional<TensorList> take(Rank from, const MessageTag& tag);
@@ -35,17 +35,17 @@ class Desk {
   /// answered and there is still none.
   bool try_room_after(Rank to, Direction direction, std::uint64_t question);
 
-  /// Rank: true when the owner has said that everything has landed.
+  /// Rank: true when the loop has said that everything has landed.
   bool settled();
 
-  /// Owner: puts a message in. False when the tag is there already or the channel is too full: the
-  /// sender broke the contract.
+  /// SocketLoop: puts a message in. False when the tag is there already or the channel is too full:
+  /// the sender broke the contract.
   bool deliver(Rank from, const MessageTag& tag, TensorList message);
-  /// Owner: what was taken of `from`'s messages.
+  /// SocketLoop: what was taken of `from`'s messages.
   TakenCounts taken(Rank from);
-  /// Owner: `from` has taken so many of ours.
+  /// SocketLoop: `from` has taken so many of ours.
   void credit(Rank from, const TakenCounts& taken);
-  /// Owner: what `from` said last was said after `question` came.
+  /// SocketLoop: what `from` said last was said after `question` came.
   void answer(Rank from, std::uint64_t question);
   void leave(Rank rank);
   void settle();
@@ -98,4 +98,4 @@ class Desk {
   bool settled_ = false;
 };
 
-}  // namespace millrace::zeromq
+}  // namespace millrace

@@ -1,9 +1,9 @@
-// See desk.hpp.
-#include "transport/zeromq/desk.hpp"
+// See mailbox.hpp.
+#include "transport/mailbox/mailbox.hpp"
 
 #include <utility>
 
-namespace millrace::zeromq {
+namespace millrace {
 
 namespace {
 
@@ -22,12 +22,12 @@ std::string number(Rank rank) {
 
 }  // namespace
 
-Desk::Desk(Rank self, int world, std::span<const ChannelDepth> depths)
+Mailbox::Mailbox(Rank self, int world, std::span<const ChannelDepth> depths)
     : self_(self), peers_(static_cast<std::size_t>(world)) {
   for (const ChannelDepth& channel : depths) set_depth(channel);
 }
 
-void Desk::set_depth(const ChannelDepth& channel) {
+void Mailbox::set_depth(const ChannelDepth& channel) {
   const auto inside = [&](Rank rank) { return rank.value >= 0 && rank.index() < peers_.size(); };
   require(channel.depth >= 1, "a channel's depth is at least 1");
   require(inside(channel.source) && inside(channel.destination),
@@ -40,7 +40,7 @@ void Desk::set_depth(const ChannelDepth& channel) {
   inbound.answered = channel.answered;
 }
 
-void Desk::throw_failure() const {
+void Mailbox::throw_failure() const {
   switch (failure_->cause) {
     case FailureCause::Cancelled:
       throw Cancelled(failure_->text);
@@ -53,19 +53,19 @@ void Desk::throw_failure() const {
   }
 }
 
-void Desk::throw_if_failed() {
+void Mailbox::throw_if_failed() {
   const std::lock_guard lock(mutex_);
   if (failure_) throw_failure();
 }
 
-bool Desk::fail(FailureCause cause, const std::string& text) noexcept {
+bool Mailbox::fail(FailureCause cause, const std::string& text) noexcept {
   const std::lock_guard lock(mutex_);
   if (failure_) return false;
   failure_ = Failure{cause, text};
   return true;
 }
 
-std::optional<TensorList> Desk::take(Rank from, const MessageTag& tag) {
+std::optional<TensorList> Mailbox::take(Rank from, const MessageTag& tag) {
   const std::lock_guard lock(mutex_);
   if (failure_) throw_failure();
   Peer& source = peer(from);
@@ -81,7 +81,7 @@ std::optional<TensorList> Desk::take(Rank from, const MessageTag& tag) {
   return message;
 }
 
-bool Desk::try_room(Rank to, Direction direction) {
+bool Mailbox::try_room(Rank to, Direction direction) {
   const std::lock_guard lock(mutex_);
   if (failure_) throw_failure();
   if (peer(to).left) throw TransportError(number(to) + " said goodbye; nothing can be sent to it");
@@ -92,12 +92,12 @@ bool Desk::try_room(Rank to, Direction direction) {
   return room;
 }
 
-std::uint64_t Desk::next_question(Rank to) {
+std::uint64_t Mailbox::next_question(Rank to) {
   const std::lock_guard lock(mutex_);
   return ++peer(to).asked;
 }
 
-bool Desk::try_room_after(Rank to, Direction direction, std::uint64_t question) {
+bool Mailbox::try_room_after(Rank to, Direction direction, std::uint64_t question) {
   const std::lock_guard lock(mutex_);
   if (failure_) throw_failure();
   Peer& receiver = peer(to);
@@ -114,13 +114,13 @@ bool Desk::try_room_after(Rank to, Direction direction, std::uint64_t question) 
   return false;
 }
 
-bool Desk::settled() {
+bool Mailbox::settled() {
   const std::lock_guard lock(mutex_);
   if (failure_) throw_failure();
   return settled_;
 }
 
-bool Desk::deliver(Rank from, const MessageTag& tag, TensorList message) {
+bool Mailbox::deliver(Rank from, const MessageTag& tag, TensorList message) {
   const std::lock_guard lock(mutex_);
   Peer& source = peer(from);
   Inbound& channel = source.in[index_of(tag.direction)];
@@ -131,7 +131,7 @@ bool Desk::deliver(Rank from, const MessageTag& tag, TensorList message) {
   return true;
 }
 
-TakenCounts Desk::taken(Rank from) {
+TakenCounts Mailbox::taken(Rank from) {
   const std::lock_guard lock(mutex_);
   TakenCounts counts{};
   for (std::size_t way = 0; way < counts.size(); ++way) {
@@ -141,14 +141,14 @@ TakenCounts Desk::taken(Rank from) {
   return counts;
 }
 
-bool Desk::owes_credit(Rank from, Direction direction) {
+bool Mailbox::owes_credit(Rank from, Direction direction) {
   const std::lock_guard lock(mutex_);
   const Inbound& channel = peer(from).in[index_of(direction)];
   return channel.depth != 0 && !channel.answered &&
          2 * (channel.taken - channel.told) >= static_cast<unsigned>(channel.depth);
 }
 
-void Desk::credit(Rank from, const TakenCounts& taken) {
+void Mailbox::credit(Rank from, const TakenCounts& taken) {
   const std::lock_guard lock(mutex_);
   Peer& receiver = peer(from);
   for (std::size_t way = 0; way < taken.size(); ++way) {
@@ -157,20 +157,20 @@ void Desk::credit(Rank from, const TakenCounts& taken) {
   }
 }
 
-void Desk::answer(Rank from, std::uint64_t question) {
+void Mailbox::answer(Rank from, std::uint64_t question) {
   const std::lock_guard lock(mutex_);
   Peer& sender = peer(from);
   if (question > sender.answered && question <= sender.asked) sender.answered = question;
 }
 
-void Desk::leave(Rank rank) {
+void Mailbox::leave(Rank rank) {
   const std::lock_guard lock(mutex_);
   peer(rank).left = true;
 }
 
-void Desk::settle() {
+void Mailbox::settle() {
   const std::lock_guard lock(mutex_);
   settled_ = true;
 }
 
-}  // namespace millrace::zeromq
+}  // namespace millrace

@@ -4,7 +4,7 @@
 
 #include <string>
 
-namespace millrace::zeromq {
+namespace millrace {
 
 /// Opens a file of this user alone and locks it until the descriptor is closed or the process ends.
 /// What a dead process left there is taken over, emptied. Throws TransportError while a living
@@ -14,4 +14,4 @@ namespace millrace::zeromq {
 /// Removes the file and lets go of it, in this order: nobody can take it over between.
 void let_go(const std::string& path, int file) noexcept;
 
-}  // namespace millrace::zeromq
+}  // namespace millrace

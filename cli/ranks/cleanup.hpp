@@ -9,27 +9,27 @@
 namespace millrace::cli {
 
 /// Thread-safety: thread-affine; the process must have one thread and no network context yet.
-class Janitor {
+class Cleanup {
  public:
   /// Starts the process, which makes a PrivateDirectory in `parent`: whoever makes it is there to
   /// remove it, whenever this process may be killed. Throws Error when either fails.
-  explicit Janitor(const std::string& parent);
-  Janitor(const Janitor&) = delete;
-  Janitor& operator=(const Janitor&) = delete;
-  /// Has the directory removed and waits, up to two seconds, until the janitor itself has gone.
-  ~Janitor();
+  explicit Cleanup(const std::string& parent);
+  Cleanup(const Cleanup&) = delete;
+  Cleanup& operator=(const Cleanup&) = delete;
+  /// Has the directory removed and waits, up to two seconds, until its process has gone.
+  ~Cleanup();
 
   [[nodiscard]] const std::string& directory() const { return directory_; }
 
   /// Removes the directories in `parent` whose job is dead: nobody holds the lock any more that
-  /// launcher and janitor have on the file `owner` in theirs.
+  /// launcher and cleanup have on the file `owner` in theirs.
   static void sweep(const std::string& parent);
 
  private:
   std::string directory_;
   int owner_ = -1;
   int alive_ = -1;  // open as long as this process lives
-  int gone_ = -1;   // the directory's path comes out of it; ends when the janitor ends
+  int gone_ = -1;   // the directory's path comes out of it; ends when the cleanup ends
 };
 
 }  // namespace millrace::cli

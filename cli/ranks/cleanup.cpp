@@ -1,5 +1,5 @@
-// See janitor.hpp.
-#include "cli/ranks/janitor.hpp"
+// See cleanup.hpp.
+#include "cli/ranks/cleanup.hpp"
 
 #include <array>
 #include <cerrno>
@@ -102,7 +102,7 @@ std::string read_line(int in) {
 
 }  // namespace
 
-Janitor::Janitor(const std::string& parent) {
+Cleanup::Cleanup(const std::string& parent) {
   std::array<int, 2> alive{};
   std::array<int, 2> gone{};
   if (::pipe2(alive.data(), O_CLOEXEC) != 0) throw Error("cannot make a pipe");
@@ -130,7 +130,7 @@ Janitor::Janitor(const std::string& parent) {
   owner_ = lock_owner(owner_file(directory_), 0, LOCK_SH);
 }
 
-void Janitor::sweep(const std::string& parent) {
+void Cleanup::sweep(const std::string& parent) {
   std::error_code ignored;
   for (const auto& entry : std::filesystem::directory_iterator(parent, ignored)) {
     if (!is_of_a_job(entry)) continue;
@@ -141,14 +141,14 @@ void Janitor::sweep(const std::string& parent) {
   }
 }
 
-Janitor::~Janitor() {
+Cleanup::~Cleanup() {
   ::close(alive_);
   pollfd end{gone_, POLLIN, 0};
   ::poll(&end, 1, kPatienceMs);
   ::close(gone_);
   std::error_code ignored;
   if (owner_ >= 0) ::close(owner_);
-  std::filesystem::remove_all(directory_, ignored);  // should the janitor itself have been killed
+  std::filesystem::remove_all(directory_, ignored);  // should that process itself have been killed
 }
 
 }  // namespace millrace::cli

@@ -8,7 +8,7 @@
 
 #include "millrace/core/ids.hpp"
 
-namespace millrace::zeromq {
+namespace millrace {
 
 inline constexpr int kSmallWorld = 17;
 
@@ -28,4 +28,4 @@ inline constexpr int kSmallWorld = 17;
   return ranks;
 }
 
-}  // namespace millrace::zeromq
+}  // namespace millrace

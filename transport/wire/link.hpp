@@ -9,7 +9,7 @@
 #include <list>
 #include <span>
 
-#include "millrace/transport/message.hpp"
+#include "millrace/transport/frame.hpp"
 
 namespace millrace {
 

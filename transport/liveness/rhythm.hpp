@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <chrono>
 
-namespace millrace::zeromq {
+namespace millrace {
 
 /// Thread-safety: immutable, share freely.
 class Rhythm {
@@ -40,4 +40,4 @@ class Rhythm {
   Duration silence_;
 };
 
-}  // namespace millrace::zeromq
+}  // namespace millrace

@@ -1,6 +1,4 @@
 // Mailboxes: one per receiving rank, with a mutex, a condition and one queue per channel.
-#include "millrace/transport/in_process.hpp"
-
 #include <array>
 #include <atomic>
 #include <condition_variable>
@@ -10,6 +8,8 @@
 #include <string>
 #include <utility>
 #include <vector>
+
+#include "millrace/transport/in_process.hpp"
 
 namespace millrace {
 

@@ -5,7 +5,7 @@
 #include <chrono>
 #include <cstdint>
 
-namespace millrace::zeromq {
+namespace millrace {
 
 /// A histogram with eight bins per power of two, from a microsecond to an hour. Thread-safety:
 /// externally synchronised. Cost of `add`: some nanoseconds, independent of how many there were.
@@ -30,4 +30,4 @@ class Durations {
   std::chrono::nanoseconds longest_{};
 };
 
-}  // namespace millrace::zeromq
+}  // namespace millrace

@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <poll.h>
 
-#include "transport/zeromq/owner.hpp"
+#include "transport/zeromq/socket_loop.hpp"
 
 namespace millrace::zeromq {
 
@@ -18,10 +18,10 @@ constexpr int kStretch = 4;  // times the slowest first hand-shake
 
 }  // namespace
 
-void Owner::look_at_lines(Clock::time_point now) {
-  if (::poll(doors_.data() + kLines, lines_.size(), 0) <= 0) return;
+void SocketLoop::look_at_lines(Clock::time_point now) {
+  if (::poll(polled_.data() + kLines, lines_.size(), 0) <= 0) return;
   for (std::size_t i = 0; i < lines_.size(); ++i) {
-    if (doors_[kLines + i].revents == 0) continue;
+    if (polled_[kLines + i].revents == 0) continue;
     const bool fresh = lines_[i]->watch.took() == Clock::duration::zero();
     if (!lines_[i]->look(now))
       fail(FailureCause::Protocol,
@@ -29,12 +29,12 @@ void Owner::look_at_lines(Clock::time_point now) {
     slowest_ = std::max(slowest_, lines_[i]->watch.took());
     if (!fresh || !lines_[i]->watch.up()) continue;
     --dialling_;
-    board_.gets_on(now);
+    monitor_.progressed(now);
   }
   dial_next();
 }
 
-void Owner::tick(Clock::time_point now) {
+void SocketLoop::tick(Clock::time_point now) {
   last_tick_ = now;
   if (leaving_ && now >= next_bye_) leave_when_settled(now);
   if (now >= next_beat_) beat(now);
@@ -48,10 +48,10 @@ void Owner::tick(Clock::time_point now) {
   next_look_ = now + std::min<Clock::duration>(options_.heartbeat / 4, kLookInterval);
   look_at_lines(now);
   // What has come and was not read may be news.
-  if (doors_[0].revents == 0 && doors_[1].revents == 0) watch(now);
+  if (polled_[0].revents == 0 && polled_[1].revents == 0) watch(now);
 }
 
-void Owner::beat(Clock::time_point now) {
+void SocketLoop::beat(Clock::time_point now) {
   next_beat_ = now + options_.heartbeat;
   if (stopped_ && !stopped_->text.empty()) return shout(*stopped_);
   const Activity activity = slot_.now();
@@ -73,27 +73,27 @@ void Owner::beat(Clock::time_point now) {
 }
 
 /// Newer than heartbeats: what a rank on this machine did at the very last.
-void Owner::confirm(Rank rank, Clock::time_point now) {
-  if (rank == options_.rank) return board_.note(rank, slot_.now(), now);
+void SocketLoop::confirm(Rank rank, Clock::time_point now) {
+  if (rank == options_.rank) return monitor_.note(rank, slot_.now(), now);
   const std::string path = slot_path(options_, rank);
   if (path.empty()) return;
-  if (const auto activity = ProgressSlot::of(path)) board_.note(rank, *activity, now);
+  if (const auto activity = ProgressSlot::of(path)) monitor_.note(rank, *activity, now);
 }
 
-void Owner::look_around(Clock::time_point now) {
+void SocketLoop::look_around(Clock::time_point now) {
   for (int i = 0; i < options_.world; ++i)
     if (Rank{i} == options_.rank || !peers_[static_cast<std::size_t>(i)]->left)
       confirm(Rank{i}, now);
 }
 
-std::string Owner::report(Rank culprit, Clock::time_point now) {
+std::string SocketLoop::report(Rank culprit, Clock::time_point now) {
   look_around(now);
-  return board_.report(culprit, now);
+  return monitor_.report(culprit, now);
 }
 
 /// A rank whose connection ended and did not come back. Who has acknowledged our goodbye may go: it
 /// owes us nothing more.
-std::optional<Rank> Owner::cut_off(Clock::time_point now) const {
+std::optional<Rank> SocketLoop::cut_off(Clock::time_point now) const {
   // Where hand-shakes took long, those of connections that come back will.
   const auto patience = std::max<Clock::duration>(options_.reconnect_grace, kStretch * slowest_);
   for (const auto& peer : peers_) {
@@ -105,25 +105,26 @@ std::optional<Rank> Owner::cut_off(Clock::time_point now) const {
   return std::nullopt;
 }
 
-void Owner::watch(Clock::time_point now) {
+void SocketLoop::watch(Clock::time_point now) {
   confirm(options_.rank, now);
   if (const auto lost = cut_off(now))
     return fail(FailureCause::PeerLost,
                 "lost rank " + std::to_string(lost->value) + ": its connection ended; " +
                     report(*lost, now));
-  if (board_.silent(now, rhythm_.silence())) {
+  if (monitor_.silent(now, rhythm_.silence())) {
     look_around(now);  // of several silent ranks, news may tell who waits for whom
-    const Rank silent = *board_.silent(now, rhythm_.silence());
+    const Rank silent = *monitor_.silent(now, rhythm_.silence());
     return fail(FailureCause::Hang,
                 "rank " + std::to_string(silent.value) + " is silent; " + report(silent, now));
   }
-  for (const Rank rank : board_.overdue(now, options_.hang)) confirm(rank, now);
-  if (const auto hanging = board_.hanging(now, options_.hang))
+  for (const Rank rank : monitor_.overdue(now, options_.hang)) confirm(rank, now);
+  if (const auto hanging = monitor_.hanging(now, options_.hang))
     fail(FailureCause::Hang,
-         "rank " + std::to_string(hanging->value) + " does not get on; " + report(*hanging, now));
+         "rank " + std::to_string(hanging->value) + " is alive but makes no progress; " +
+             report(*hanging, now));
 }
 
-void Owner::leave_when_settled(Clock::time_point now) {
+void SocketLoop::leave_when_settled(Clock::time_point now) {
   next_bye_ = now + bye_interval_;
   bye_interval_ = std::min<Clock::duration>(2 * bye_interval_, kLongestByeInterval);
   bool done = true;
@@ -133,16 +134,16 @@ void Owner::leave_when_settled(Clock::time_point now) {
     if (!peer->out.settled()) continue;
     say(*peer, header_to(*peer, FrameKind::Bye));
   }
-  if (done) desk_.settle();
+  if (done) mailbox_.settle();
 }
 
-void Owner::fail(FailureCause cause, const std::string& text) {
-  if (!desk_.fail(cause, text)) return;
+void SocketLoop::fail(FailureCause cause, const std::string& text) {
+  if (!mailbox_.fail(cause, text)) return;
   stopped_ = Stop{cause, text};
   shout(*stopped_);
 }
 
-void Owner::shout(const Stop& stop) {
+void SocketLoop::shout(const Stop& stop) {
   for (const auto& peer : peers_) {
     if (!peer || peer->left || !knows(*peer)) continue;
     FrameHeader header = header_to(*peer, FrameKind::Abort);

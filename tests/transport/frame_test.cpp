@@ -1,6 +1,6 @@
 // The frame header and the receiver's state machine: round trips, every flipped bit, every refusal,
 // sizes before memory, and a seeded campaign of hostile frames against a model.
-#include "millrace/transport/message.hpp"
+#include "millrace/transport/frame.hpp"
 
 #include <cstring>
 #include <vector>
@@ -9,8 +9,8 @@
 
 #include "millrace/core/random.hpp"
 #include "transport/frame_campaign.hpp"
-#include "transport/link.hpp"
 #include "transport/repetitions.hpp"
+#include "transport/wire/link.hpp"
 
 namespace millrace {
 namespace {

@@ -3,7 +3,7 @@
 // its data proves that the data is lost: nothing is ever sent twice because a link is slow. A probe
 // says which question its sender had obeyed, so those that left earlier prove nothing about what
 // was repeated.
-#include "transport/link.hpp"
+#include "transport/wire/link.hpp"
 
 namespace millrace {
 

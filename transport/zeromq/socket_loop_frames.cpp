@@ -4,7 +4,7 @@
 #include <cstring>
 #include <utility>
 
-#include "transport/zeromq/owner.hpp"
+#include "transport/zeromq/socket_loop.hpp"
 
 namespace millrace::zeromq {
 
@@ -36,7 +36,7 @@ void landed(void*, void* hint) {
 
 }  // namespace
 
-bool Owner::read(zmq::socket_t& socket, Arrival& arrival) {
+bool SocketLoop::read(zmq::socket_t& socket, Arrival& arrival) {
   arrival.parts = 0;
   if (!receive_part(socket, arrival.identity)) return false;
   zmq::message_t rest;
@@ -51,7 +51,7 @@ bool Owner::read(zmq::socket_t& socket, Arrival& arrival) {
   return true;
 }
 
-Owner::Peer* Owner::sender_of(Arrival& arrival) {
+SocketLoop::Peer* SocketLoop::sender_of(Arrival& arrival) {
   const int rank = rank_of(arrival.identity, options_.world);
   Peer* peer = rank < 0 ? nullptr : peers_[static_cast<std::size_t>(rank)].get();
   if (peer != nullptr && options_.link == ZeroMqLink::Tcp && !options_.insecure) {
@@ -67,7 +67,7 @@ Owner::Peer* Owner::sender_of(Arrival& arrival) {
   return peer;
 }
 
-bool Owner::read_data() {
+bool SocketLoop::read_data() {
   Arrival arrival;
   int frames = 0;
   for (; frames < kFramesPerTurn && read(listeners_.data, arrival); ++frames)
@@ -75,7 +75,7 @@ bool Owner::read_data() {
   return frames == kFramesPerTurn;
 }
 
-void Owner::take_data(Peer& peer, Arrival& arrival) {
+void SocketLoop::take_data(Peer& peer, Arrival& arrival) {
   if (stopped_) return;
   const auto verdict = arrival.parts == 3
                            ? peer.in.take(bytes_of(arrival.header), bytes_of(arrival.payload))
@@ -102,7 +102,7 @@ void Owner::take_data(Peer& peer, Arrival& arrival) {
       break;
   }
   const auto now = Clock::now();
-  board_.heard(peer.rank, now);
+  monitor_.heard(peer.rank, now);
   learn(peer, verdict.header);
   ++peer.unacknowledged;
   peer.tell_at = std::min(peer.tell_at, now + kAckDelay);
@@ -110,7 +110,7 @@ void Owner::take_data(Peer& peer, Arrival& arrival) {
   if (verdict.header.tensor_count > 0)
     peer.assembling.push_back(tensor_of(peer, verdict.header, arrival.payload));
   if (peer.in.inside_message()) return;
-  if (!desk_.deliver(peer.rank, verdict.header.tag, std::exchange(peer.assembling, {})))
+  if (!mailbox_.deliver(peer.rank, verdict.header.tag, std::exchange(peer.assembling, {})))
     return fail(FailureCause::Protocol,
                 "rank " + std::to_string(peer.rank.value) + " sent the " +
                     to_string(verdict.header.tag) + " twice, or more than the channel to rank " +
@@ -120,7 +120,7 @@ void Owner::take_data(Peer& peer, Arrival& arrival) {
 /// In place when the memory lies right, else copied: bits of results depend on alignment. At once
 /// and into recycled memory: blocks of the network layer that wait to be taken make it ask the
 /// system for more, and fresh pages cost more than the copy.
-Tensor Owner::tensor_of(Peer& peer, const FrameHeader& header, zmq::message_t& part) {
+Tensor SocketLoop::tensor_of(Peer& peer, const FrameHeader& header, zmq::message_t& part) {
   if (header.absent) return {};
   const auto lead = static_cast<std::size_t>(header.lead);
   const auto begin = reinterpret_cast<std::uintptr_t>(part.data());
@@ -143,14 +143,14 @@ Tensor Owner::tensor_of(Peer& peer, const FrameHeader& header, zmq::message_t& p
 }
 
 /// What every frame of a peer says.
-void Owner::learn(Peer& peer, const FrameHeader& header) {
+void SocketLoop::learn(Peer& peer, const FrameHeader& header) {
   if (header.acknowledged > peer.out.oldest()) peer.probe_interval = options_.probe_after;
   peer.out.acknowledge(header.acknowledged);
   peer.lead = header.wished_lead;
-  desk_.credit(peer.rank, header.taken);
+  mailbox_.credit(peer.rank, header.taken);
 }
 
-bool Owner::read_control() {
+bool SocketLoop::read_control() {
   Arrival arrival;
   int frames = 0;
   for (; frames < kFramesPerTurn && read(listeners_.control, arrival); ++frames) {
@@ -166,14 +166,14 @@ bool Owner::read_control() {
   return frames == kFramesPerTurn;
 }
 
-void Owner::obey(Peer& peer, const FrameHeader& header, const zmq::message_t& payload) {
+void SocketLoop::obey(Peer& peer, const FrameHeader& header, const zmq::message_t& payload) {
   const auto now = Clock::now();
-  board_.heard(peer.rank, now);
+  monitor_.heard(peer.rank, now);
   learn(peer, header);
   switch (header.kind) {
     case FrameKind::Ack:
       peer.answered = std::max(peer.answered, std::min(header.tag.step, peer.question));
-      desk_.answer(peer.rank, header.tag.step);
+      mailbox_.answer(peer.rank, header.tag.step);
       return;
     case FrameKind::Nack:
       if (stopped_ || header.tag.micro_batch.value <= peer.obeyed) return;
@@ -186,7 +186,7 @@ void Owner::obey(Peer& peer, const FrameHeader& header, const zmq::message_t& pa
       std::memcpy(words.data(), payload.data(), sizeof words);
       Activity activity = decode(words);
       activity.since = now - std::chrono::nanoseconds(std::min(header.tag.step, kOldest));
-      board_.note(peer.rank, activity, now);
+      monitor_.note(peer.rank, activity, now);
       return;
     }
     case FrameKind::Abort:
@@ -196,20 +196,20 @@ void Owner::obey(Peer& peer, const FrameHeader& header, const zmq::message_t& pa
       return;
     case FrameKind::Bye:
       peer.left = true;
-      board_.left(peer.rank);
-      desk_.leave(peer.rank);
+      monitor_.left(peer.rank);
+      mailbox_.leave(peer.rank);
       say(peer, header_to(peer, FrameKind::ByeAck));
       return;
     case FrameKind::ByeAck:
       peer.bye_acknowledged = true;
-      board_.left(peer.rank);
+      monitor_.left(peer.rank);
       return;
     default:
       return;  // nothing else is said on this socket
   }
 }
 
-void Owner::transmit(Peer& peer, RetainedFrame& frame) {
+void SocketLoop::transmit(Peer& peer, RetainedFrame& frame) {
   zmq::message_t head(frame.header.data(), frame.header.size());
   zmq::socket_t& data = data_to(peer);
   if (!send_part(data, head, true)) return;
@@ -226,7 +226,7 @@ void Owner::transmit(Peer& peer, RetainedFrame& frame) {
   send_part(data, body, false);  // a refused message is freed, which also lands
 }
 
-void Owner::probe(Peer& peer) {
+void SocketLoop::probe(Peer& peer) {
   FrameHeader header = header_to(peer, FrameKind::Probe);
   header.sequence = peer.out.next();
   header.tag.step = peer.question;
@@ -239,13 +239,13 @@ void Owner::probe(Peer& peer) {
   peer.probe_interval = std::min<Clock::duration>(2 * peer.probe_interval, std::chrono::seconds(1));
 }
 
-void Owner::ask_again(Peer& peer) {
+void SocketLoop::ask_again(Peer& peer) {
   FrameHeader header = header_to(peer, FrameKind::Nack);
   header.tag.micro_batch = MicroBatch{peer.in.asks()};
   say(peer, header);
 }
 
-void Owner::say(Peer& peer, FrameHeader header, std::string_view payload) {
+void SocketLoop::say(Peer& peer, FrameHeader header, std::string_view payload) {
   const std::size_t size = std::min(payload.size(), kLongestText);
   header.payload_bytes = size;
   zmq::message_t head(encode(header).data(), kHeaderBytes);
@@ -256,7 +256,7 @@ void Owner::say(Peer& peer, FrameHeader header, std::string_view payload) {
 }
 
 /// With what every frame says; whatever waited to be told is told with it.
-FrameHeader Owner::header_to(Peer& peer, FrameKind kind) {
+FrameHeader SocketLoop::header_to(Peer& peer, FrameKind kind) {
   peer.tell_at = Clock::time_point::max();
   peer.unacknowledged = 0;
   peer.unacknowledged_bytes = 0;
@@ -267,7 +267,7 @@ FrameHeader Owner::header_to(Peer& peer, FrameKind kind) {
   header.source = options_.rank;
   header.destination = peer.rank;
   header.acknowledged = peer.in.expected();
-  header.taken = desk_.taken(peer.rank);
+  header.taken = mailbox_.taken(peer.rank);
   header.wished_lead = peer.wished_lead;
   if (kind == FrameKind::Ack) header.tag.step = peer.peers_question;
   return header;

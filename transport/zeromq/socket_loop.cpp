@@ -1,5 +1,5 @@
 // Whose turn it is, what happens in a turn, and what is done on command.
-#include "transport/zeromq/owner.hpp"
+#include "transport/zeromq/socket_loop.hpp"
 
 #include <algorithm>
 #include <array>
@@ -35,16 +35,16 @@ constexpr int kMostDialling = 8;
 
 }  // namespace
 
-Owner::Owner(const ZeroMqOptions& options,
-             Listeners listeners,
-             const std::vector<PeerAddress>& addresses,
-             Desk& desk,
-             const ProgressSlot& slot)
+SocketLoop::SocketLoop(const ZeroMqOptions& options,
+                       Listeners listeners,
+                       const std::vector<PeerAddress>& addresses,
+                       Mailbox& mailbox,
+                       const ProgressSlot& slot)
     : options_(options),
-      desk_(desk),
+      mailbox_(mailbox),
       slot_(slot),
       listeners_(std::move(listeners)),
-      board_(options.rank, options.world, Clock::now()),
+      monitor_(options.rank, options.world, Clock::now()),
       rhythm_(options.world, options.heartbeat, options.silence),
       watched_(watched_by(options.rank, options.world)),
       last_tick_(Clock::now()),
@@ -56,19 +56,19 @@ Owner::Owner(const ZeroMqOptions& options,
               std::to_string(options.world) + " ranks");
   wake_ = ::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
   if (wake_ < 0) throw TransportError("cannot make an eventfd");
-  doors_ = {{listeners_.data.get(zmq::sockopt::fd), POLLIN, POLLIN},
-            {listeners_.control.get(zmq::sockopt::fd), POLLIN, POLLIN},
-            {wake_, POLLIN, 0}};
+  polled_ = {{listeners_.data.get(zmq::sockopt::fd), POLLIN, POLLIN},
+             {listeners_.control.get(zmq::sockopt::fd), POLLIN, POLLIN},
+             {wake_, POLLIN, 0}};
   for (int i = 0; i < options.world; ++i) add_peer(Rank{i}, addresses[static_cast<std::size_t>(i)]);
   for (const auto& peer : peers_)
-    if (peer) board_.excuse(peer->rank);
-  for (const Rank rank : watched_) board_.expect(rank);
+    if (peer) monitor_.excuse(peer->rank);
+  for (const Rank rank : watched_) monitor_.expect(rank);
   next_told_ = options.rank.index();  // not everybody begins with rank 0
   dial_next();
   thread_ = std::jthread([this] { run(); });
 }
 
-Owner::~Owner() {
+SocketLoop::~SocketLoop() {
   end_ = true;
   post(Question{options_.rank, 0});
   thread_.join();
@@ -91,7 +91,7 @@ Owner::~Owner() {
   ::close(wake_);
 }
 
-void Owner::add_peer(Rank rank, const PeerAddress& address) {
+void SocketLoop::add_peer(Rank rank, const PeerAddress& address) {
   if (rank == options_.rank) {
     peers_.emplace_back();
     return;
@@ -110,38 +110,38 @@ void Owner::add_peer(Rank rank, const PeerAddress& address) {
   peers_.push_back(std::move(peer));
 }
 
-std::unique_ptr<Line> Owner::dial(Rank rank, int linger_ms, const std::string& address) {
+std::unique_ptr<Line> SocketLoop::dial(Rank rank, int linger_ms, const std::string& address) {
   auto line = std::make_unique<Line>(
       listeners_.context->parts().context, options_, rank, linger_ms, address);
-  doors_.push_back({line->monitor.get(zmq::sockopt::fd), POLLIN, 0});
+  polled_.push_back({line->monitor.get(zmq::sockopt::fd), POLLIN, 0});
   lines_.push_back(line.get());
   ++dialling_;
   return line;
 }
 
 /// Some connections at a time: many hand-shakes at once would all end late.
-void Owner::dial_next() {
+void SocketLoop::dial_next() {
   for (; next_dialled_ < watched_.size() && dialling_ < kMostDialling; ++next_dialled_)
     control_to(*peers_[watched_[next_dialled_].index()]);
 }
 
 /// Whether that rank may notice that we go.
-bool Owner::knows(const Peer& peer) const {
-  return peer.control || peer.data || board_.expects(peer.rank);
+bool SocketLoop::knows(const Peer& peer) const {
+  return peer.control || peer.data || monitor_.expects(peer.rank);
 }
 
-zmq::socket_t& Owner::control_to(Peer& peer) {
+zmq::socket_t& SocketLoop::control_to(Peer& peer) {
   if (!peer.control) peer.control = dial(peer.rank, kLastWordMs, peer.address.control);
   return peer.control->socket;
 }
 
 /// Most ranks never have a tensor for each other.
-zmq::socket_t& Owner::data_to(Peer& peer) {
+zmq::socket_t& SocketLoop::data_to(Peer& peer) {
   if (!peer.data) peer.data = dial(peer.rank, 0, peer.address.data);
   return peer.data->socket;
 }
 
-void Owner::post(Command command) noexcept {
+void SocketLoop::post(Command command) noexcept {
   bool first = false;
   {
     const std::lock_guard lock(mutex_);
@@ -151,24 +151,24 @@ void Owner::post(Command command) noexcept {
   if (first) wake();
 }
 
-void Owner::wake() const noexcept {
+void SocketLoop::wake() const noexcept {
   const std::uint64_t one = 1;
   static_cast<void>(::write(wake_, &one, sizeof one));
 }
 
-void Owner::now(Command command) noexcept {
+void SocketLoop::now(Command command) noexcept {
   const std::lock_guard lock(turn_);
   guarded([&] { std::visit([&](auto& order) { handle(order); }, command); });
 }
 
 /// The second thread: short turns whenever the rank takes none itself.
-void Owner::run() noexcept {
+void SocketLoop::run() noexcept {
   auto pause = kRest;
   int idle = 0;
   while (!end_) {
     if (idle > kIdleRests) sleep_while_attended();
-    pollfd door{wake_, POLLIN, 0};
-    const bool called = ::poll(&door, 1, static_cast<int>(pause.count())) > 0;
+    pollfd woken{wake_, POLLIN, 0};
+    const bool called = ::poll(&woken, 1, static_cast<int>(pause.count())) > 0;
     std::unique_lock lock(turn_, std::defer_lock);
     if (called) lock.lock();
     // A rank that has the turn does all this itself.
@@ -182,20 +182,20 @@ void Owner::run() noexcept {
   }
 }
 
-void Owner::sleep_while_attended() {
+void SocketLoop::sleep_while_attended() {
   asleep_ = true;
-  pollfd door{wake_, POLLIN, 0};
-  if (attended_) ::poll(&door, 1, static_cast<int>(kSleep.count()));
+  pollfd woken{wake_, POLLIN, 0};
+  if (attended_) ::poll(&woken, 1, static_cast<int>(kSleep.count()));
   asleep_ = false;
 }
 
-void Owner::depart() noexcept {
+void SocketLoop::depart() noexcept {
   attended_ = false;
   if (asleep_) wake();
 }
 
 template <class Body>
-void Owner::guarded(const Body& body) noexcept {
+void SocketLoop::guarded(const Body& body) noexcept {
   try {
     body();
   } catch (const std::exception& error) {
@@ -205,13 +205,13 @@ void Owner::guarded(const Body& body) noexcept {
   }
 }
 
-void Owner::take_turn(std::chrono::milliseconds longest) noexcept {
+void SocketLoop::take_turn(std::chrono::milliseconds longest) noexcept {
   guarded([&] { poll_once(longest); });
 }
 
 /// True when this rank has done the same for a while and nothing is on its way to or from it: then
 /// nothing but the next beat and what comes needs a turn.
-bool Owner::rests(Clock::time_point now) const {
+bool SocketLoop::rests(Clock::time_point now) const {
   const auto is_down = [](const std::unique_ptr<Line>& line) { return line && !line->watch.up(); };
   if (leaving_ || stopped_ || now - slot_.now().since <= Rhythm::kSettled) return false;
   if (next_dialled_ < watched_.size()) return false;
@@ -221,7 +221,7 @@ bool Owner::rests(Clock::time_point now) const {
 }
 
 /// How long nothing needs to be done unless something happens.
-std::chrono::milliseconds Owner::patience() const {
+std::chrono::milliseconds SocketLoop::patience() const {
   const auto now = Clock::now();
   auto tell_at = Clock::time_point::max();
   bool busy = leaving_;
@@ -234,36 +234,36 @@ std::chrono::milliseconds Owner::patience() const {
   if (busy)
     interval = std::min({options_.heartbeat / 2, options_.probe_after / 2});
   else if (rests(now))
-    interval = std::min(next_beat_ - now, board_.until_next_limit(now, options_.hang));
+    interval = std::min(next_beat_ - now, monitor_.until_next_limit(now, options_.hang));
   if (tell_at != Clock::time_point::max()) interval = std::min(interval, tell_at - now);
   return std::max(std::chrono::ceil<std::chrono::milliseconds>(interval),
                   std::chrono::milliseconds(1));
 }
 
-void Owner::poll_once(std::chrono::milliseconds longest) {
+void SocketLoop::poll_once(std::chrono::milliseconds longest) {
   // Three things only: every further socket would cost system calls in every turn. A socket's door
   // opens when something new comes: it is read until it is empty, or stays open.
-  const std::array<short, 2> left = {doors_[0].revents, doors_[1].revents};
+  const std::array<short, 2> left = {polled_[0].revents, polled_[1].revents};
   const bool open = left[0] != 0 || left[1] != 0;
   // Only a long sleep need be ended by connections that do.
   const bool sleeps = longest > options_.heartbeat;
   const auto began = Clock::now();
-  static_cast<void>(::poll(doors_.data(),
-                           sleeps ? doors_.size() : kLines,
+  static_cast<void>(::poll(polled_.data(),
+                           sleeps ? polled_.size() : kLines,
                            open ? 0 : static_cast<int>(longest.count())));
   if (sleeps) next_look_ = began;
-  if (doors_[2].revents != 0) take_commands();
-  doors_[0].revents = (doors_[0].revents | left[0]) != 0 && read_data() ? POLLIN : 0;
-  doors_[1].revents = (doors_[1].revents | left[1]) != 0 && read_control() ? POLLIN : 0;
+  if (polled_[2].revents != 0) take_commands();
+  polled_[0].revents = (polled_[0].revents | left[0]) != 0 && read_data() ? POLLIN : 0;
+  polled_[1].revents = (polled_[1].revents | left[1]) != 0 && read_control() ? POLLIN : 0;
   const auto now = Clock::now();
   acknowledge(now);
   // A process that was stopped, or waited for a core, finds everybody silent: that proves nothing.
   const auto late = std::max(began - last_tick_, now - began - longest);
-  if (late > kLate) board_.forgive(late);
+  if (late > kLate) monitor_.suspended(late);
   tick(now);
 }
 
-void Owner::acknowledge(Clock::time_point now) {
+void SocketLoop::acknowledge(Clock::time_point now) {
   for (const auto& peer : peers_) {
     if (!peer) continue;
     if (now >= peer->tell_at || peer->unacknowledged >= kFramesPerAck ||
@@ -273,7 +273,7 @@ void Owner::acknowledge(Clock::time_point now) {
   }
 }
 
-void Owner::take_commands() {
+void SocketLoop::take_commands() {
   std::uint64_t ignored = 0;
   static_cast<void>(::read(wake_, &ignored, sizeof ignored));
   std::vector<Command> commands;
@@ -284,7 +284,7 @@ void Owner::take_commands() {
   for (Command& command : commands) std::visit([&](auto& order) { handle(order); }, command);
 }
 
-void Owner::handle(Outgoing& message) {
+void SocketLoop::handle(Outgoing& message) {
   Peer& peer = *peers_[message.to.index()];
   if (stopped_ || peer.left) return;
   if (peer.out.settled()) {
@@ -308,25 +308,25 @@ void Owner::handle(Outgoing& message) {
   }
 }
 
-void Owner::handle(const Question& question) {
+void SocketLoop::handle(const Question& question) {
   if (question.to == options_.rank) return;  // only a wake-up
   Peer& peer = *peers_[question.to.index()];
   peer.question = question.number;
   probe(peer);
 }
 
-void Owner::handle(const Credit& credit) {
+void SocketLoop::handle(const Credit& credit) {
   Peer& peer = *peers_[credit.to.index()];
   say(peer, header_to(peer, FrameKind::Ack));
 }
 
-void Owner::handle(const Stop& stop) {
+void SocketLoop::handle(const Stop& stop) {
   if (stopped_) return;
   stopped_ = stop;
   shout(stop);
 }
 
-void Owner::handle(const Leave&) {
+void SocketLoop::handle(const Leave&) {
   leaving_ = true;
   leave_when_settled(Clock::now());
 }

@@ -24,14 +24,14 @@
 #include <zmq.hpp>
 
 #include "millrace/core/tensor_pool.hpp"
-#include "transport/link.hpp"
-#include "transport/zeromq/board.hpp"
-#include "transport/zeromq/circle.hpp"
+#include "transport/liveness/circle.hpp"
+#include "transport/liveness/monitor.hpp"
+#include "transport/liveness/progress_slot.hpp"
+#include "transport/liveness/rhythm.hpp"
+#include "transport/mailbox/mailbox.hpp"
+#include "transport/wire/link.hpp"
 #include "transport/zeromq/context.hpp"
-#include "transport/zeromq/desk.hpp"
 #include "transport/zeromq/line.hpp"
-#include "transport/zeromq/progress.hpp"
-#include "transport/zeromq/rhythm.hpp"
 #include "transport/zeromq/sockets.hpp"
 
 namespace millrace::zeromq {
@@ -84,19 +84,19 @@ struct Listeners {
 };
 
 /// Thread-safety: `post` from any thread; everything else from the rank's thread.
-class Owner {
+class SocketLoop {
  public:
-  /// `desk` and `slot` must outlive this.
-  Owner(const ZeroMqOptions& options,
-        Listeners listeners,
-        const std::vector<PeerAddress>& addresses,
-        Desk& desk,
-        const ProgressSlot& slot);
-  Owner(const Owner&) = delete;
-  Owner& operator=(const Owner&) = delete;
-  ~Owner();
+  /// `mailbox` and `slot` must outlive this.
+  SocketLoop(const ZeroMqOptions& options,
+             Listeners listeners,
+             const std::vector<PeerAddress>& addresses,
+             Mailbox& mailbox,
+             const ProgressSlot& slot);
+  SocketLoop(const SocketLoop&) = delete;
+  SocketLoop& operator=(const SocketLoop&) = delete;
+  ~SocketLoop();
 
-  /// Takes a turn and does it at once. What goes wrong becomes the desk's failure.
+  /// Takes a turn and does it at once. What goes wrong becomes the mailbox's failure.
   void now(Command command) noexcept;
 
   /// Has it done by whoever has the next turn.
@@ -124,13 +124,13 @@ class Owner {
   /// As long as the rank itself takes turns, the second thread may sleep.
   class Attendance {
    public:
-    explicit Attendance(Owner& owner) : owner_(owner) { owner_.attended_ = true; }
+    explicit Attendance(SocketLoop& loop) : loop_(loop) { loop_.attended_ = true; }
     Attendance(const Attendance&) = delete;
     Attendance& operator=(const Attendance&) = delete;
-    ~Attendance() { owner_.depart(); }
+    ~Attendance() { loop_.depart(); }
 
    private:
-    Owner& owner_;
+    SocketLoop& loop_;
   };
 
   struct Peer {
@@ -164,7 +164,7 @@ class Owner {
     int parts = 0;
   };
 
-  // owner.cpp: life and loop
+  // socket_loop.cpp: life and loop
   void add_peer(Rank rank, const PeerAddress& address);
   std::unique_ptr<Line> dial(Rank rank, int linger_ms, const std::string& address);
   zmq::socket_t& data_to(Peer& peer);
@@ -189,7 +189,7 @@ class Owner {
   void handle(const Stop& stop);
   void handle(const Leave& leave);
 
-  // owner_frames.cpp: frames in and out
+  // socket_loop_frames.cpp: frames in and out
   static bool read(zmq::socket_t& socket, Arrival& arrival);
   Peer* sender_of(Arrival& arrival);
   bool read_data();     // true when more may be there
@@ -204,7 +204,7 @@ class Owner {
   void say(Peer& peer, FrameHeader header, std::string_view payload = {});
   FrameHeader header_to(Peer& peer, FrameKind kind);
 
-  // owner_watch.cpp: time passes
+  // socket_loop_watch.cpp: time passes
   void look_at_lines(Clock::time_point now);
   void tick(Clock::time_point now);
   void beat(Clock::time_point now);
@@ -218,14 +218,14 @@ class Owner {
   void shout(const Stop& stop);
 
   const ZeroMqOptions options_;
-  Desk& desk_;
+  Mailbox& mailbox_;
   const ProgressSlot& slot_;
   Listeners listeners_;
   std::vector<std::unique_ptr<Peer>> peers_;  // by rank; null at our own
   TensorPool pool_;                           // of received tensors
-  Board board_;
+  LivenessMonitor monitor_;
   const Rhythm rhythm_;
-  std::vector<Line*> lines_;  // as in doors_, from kLines on; where they lie in peers_
+  std::vector<Line*> lines_;  // as in polled_, from kLines on; where they lie in peers_
   const std::vector<Rank> watched_;
   std::size_t next_dialled_ = 0;  // of watched_
   int dialling_ = 0;              // connections that have not been up yet
@@ -241,10 +241,10 @@ class Owner {
   std::uint64_t strangers_ = 0;
 
   static constexpr std::size_t kLines = 3;
-  std::vector<pollfd> doors_;  // where something comes in: data, control, wake_, then lines
-  int wake_ = -1;              // eventfd
-  std::mutex turn_;            // guards everything above; locked before mutex_
-  std::mutex mutex_;           // guards commands_
+  std::vector<pollfd> polled_;  // where something comes in: data, control, wake_, then lines
+  int wake_ = -1;               // eventfd
+  std::mutex turn_;             // guards everything above; locked before mutex_
+  std::mutex mutex_;            // guards commands_
   std::vector<Command> commands_;
   std::atomic<bool> end_{false};
   // Sequentially consistent: of one who leaves and one who lies down at once, one sees the other.

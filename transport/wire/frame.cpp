@@ -1,6 +1,6 @@
 // Encoding, decoding and checking of frame headers. The order of the checks is the order of their
 // cost; arithmetic on received numbers never overflows.
-#include "millrace/transport/message.hpp"
+#include "millrace/transport/frame.hpp"
 
 #include <cstring>
 #include <limits>
