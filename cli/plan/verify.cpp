@@ -10,6 +10,7 @@
 #include "cli/plan/options.hpp"
 #include "cli/plan/progress.hpp"
 #include "cli/verbs.hpp"
+#include "millrace/core/error.hpp"
 #include "millrace/scheduler/plan/draw.hpp"
 #include "millrace/scheduler/plan/passes.hpp"
 
@@ -29,7 +30,7 @@ struct Verdict {
   std::optional<Accumulation> order;
   std::vector<RankReport> ranks;
   // Of valid programs:
-  Program lowered;  ///< with messages: its own, or inserted in pairs
+  std::optional<Program> lowered;  ///< with messages in pairs; only where a proof needs it
   std::vector<Proof> proofs;
   std::vector<ChannelCapacity> channels;
 };
@@ -52,16 +53,34 @@ std::string title_of(const Transport& transport) {
   return "capacity " + std::to_string(transport.capacity);
 }
 
-void prove(const Program& program, int capacity, Verdict& verdict) {
-  verdict.lowered = has_messages(program) ? program : insert_messages(insert_reductions(program));
-  const Graph graph(verdict.lowered);
-  for (const Transport& transport :
-       {Transport::rendezvous(), Transport::bounded(capacity), Transport::unbounded()}) {
+void prove_each(const Graph& graph, const std::vector<Transport>& transports, Verdict& verdict) {
+  for (const Transport& transport : transports) {
     VerifyOptions checks;
     checks.transport = transport;
     verdict.proofs.push_back({title_of(transport), verify(graph, checks)});
   }
-  verdict.channels = channel_capacities(program);
+}
+
+/// Whether insert_reductions leaves the program as it is.
+bool reduces_nothing(const Program& program) {
+  return program.shape.replicas() == 1;
+}
+
+/// The messages are written out only where a program without them is no proof.
+void prove(const Graph& graph, const Timeline& timeline, int capacity, Verdict& verdict) {
+  const Program& program = graph.program();
+  const std::vector<Transport> transports = {
+      Transport::rendezvous(), Transport::bounded(capacity), Transport::unbounded()};
+  if (graph.has_messages()) {
+    prove_each(graph, transports, verdict);
+  } else if (reduces_nothing(program) && inserted_messages_cannot_hang(graph, timeline)) {
+    for (const Transport& transport : transports)
+      verdict.proofs.push_back({title_of(transport), {}});
+  } else {
+    verdict.lowered = insert_messages(insert_reductions(program));
+    prove_each(Graph(*verdict.lowered), transports, verdict);
+  }
+  verdict.channels = channel_capacities(graph);
 }
 
 /// Whether the violations leave a program that can run.
@@ -71,13 +90,24 @@ bool runs(const std::vector<Violation>& violations) {
   });
 }
 
-std::vector<Violation> violations_of(const Program& program, const PlanOptions& options) {
+/// The graph of a program, where its lists fit its shape.
+std::optional<Graph> graph_of(const Program& program) {
+  try {
+    return std::optional<Graph>(std::in_place, program);
+  } catch (const InvalidArgument&) {
+    return std::nullopt;  // verify says what is wrong
+  }
+}
+
+std::vector<Violation> violations_of(const Program& program,
+                                     const std::optional<Graph>& graph,
+                                     const PlanOptions& options) {
   VerifyOptions checks;
   checks.memory_limit = memory_limits_of(options, program.shape.ranks, program.shape.stages());
   if (!checks.memory_limit.empty()) {
     checks.cost = cost_of(program.shape, options);
   }
-  return verify(program, checks);
+  return graph ? verify(*graph, checks) : verify(program, checks);
 }
 
 nlohmann::json violation_json(const Violation& violation, const Program& program) {
@@ -170,7 +200,8 @@ void print(const Program& program, const Verdict& verdict, std::ostream& out) {
     out << (&proof == &verdict.proofs.front() ? " " : ", ") << proof.transport
         << (proof.cycle.empty() ? " yes" : " no");
   out << '\n';
-  for (const Proof& proof : verdict.proofs) print_violations(verdict.lowered, proof.cycle, out);
+  for (const Proof& proof : verdict.proofs)
+    print_violations(verdict.lowered ? *verdict.lowered : program, proof.cycle, out);
   print_capacities(verdict.channels, out);
   out << "peak activation by rank: "
       << joined(verdict.ranks, [](const RankReport& rank) { return rank.peak_activation; }) << '\n'
@@ -203,18 +234,18 @@ void run(const std::string& subject, const VerifyArguments& arguments) {
   const Program program = program_of(subject, options);
   progress.at("checking " + std::to_string(program.size()) + " actions");
   Verdict verdict;
-  verdict.violations = violations_of(program, options);
+  const std::optional<Graph> graph = graph_of(program);
+  verdict.violations = violations_of(program, graph, options);
   std::optional<Timeline> timeline;
   Cost cost;
-  if (runs(verdict.violations)) {
+  if (graph && runs(verdict.violations)) {
     cost = cost_of(program.shape, options);
-    const Graph graph(program);
-    timeline = timeline_of(graph, cost);
-    verdict.ranks = report(graph, cost, *timeline).ranks;
+    timeline = timeline_of(*graph, cost);
+    verdict.ranks = report(*graph, cost, *timeline).ranks;
     verdict.order = accumulation(program);
   }
   progress.at("proving that it cannot hang");
-  if (verdict.violations.empty()) prove(program, arguments.capacity, verdict);
+  if (timeline && verdict.violations.empty()) prove(*graph, *timeline, arguments.capacity, verdict);
   progress.end();
   // A file on standard output stays alone there; the verdict is never left out.
   std::ostream& out = prints_file(options) ? std::cerr : std::cout;

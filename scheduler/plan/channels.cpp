@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "millrace/core/error.hpp"
+#include "plan/replay.hpp"
 
 namespace millrace::plan {
 
@@ -111,7 +112,7 @@ std::optional<std::vector<Channel>> unwritten_channels(const Graph& graph) {
       const auto producers = graph.producers(node);
       if (producers.size() > 1) return std::nullopt;
       for (const Node producer : producers) {
-        const Rank source = graph.rank(producer);
+        const Rank source{static_cast<std::int32_t>(holder_beside(graph, r, producer))};
         const Action& from = program.ranks[source.index()][producer - graph.first(source)];
         if (!is_message(program.shape, source, from, action)) return std::nullopt;
         Channel& channel = directory.find(

@@ -9,6 +9,17 @@
 
 namespace millrace::plan {
 
+/// The rank of a node that rank `r` waits for: mostly a neighbour, which is asked first.
+[[nodiscard]] inline std::size_t holder_beside(const Graph& graph, std::size_t r, Node wanted) {
+  const auto rank = [](std::size_t number) { return Rank{static_cast<std::int32_t>(number)}; };
+  const std::size_t ranks = graph.program().ranks.size();
+  const std::size_t after = r + 1 < ranks ? r + 1 : 0;
+  const std::size_t before = r > 0 ? r - 1 : ranks - 1;
+  for (const std::size_t guess : {after, before})
+    if (graph.first(rank(guess)) <= wanted && wanted < graph.first(rank(guess + 1))) return guess;
+  return graph.rank(wanted).index();
+}
+
 /// The cursors of all ranks. A rank runs until an action has to wait for a node of another rank, is
 /// then hung on that rank, and is looked at again when that rank has run as far as it could: long
 /// runs per rank keep the memory traffic sequential.
@@ -59,14 +70,9 @@ class Replay {
   /// First node of each rank that was not executed.
   [[nodiscard]] const std::vector<Node>& next() const { return next_; }
 
-  /// The rank of a node that rank `r` waits for: mostly a neighbour.
+  /// The rank of a node that rank `r` waits for.
   [[nodiscard]] std::size_t holder(std::size_t r, Node wanted) const {
-    const std::size_t after = r + 1 < ranks_ ? r + 1 : 0;
-    const std::size_t before = r > 0 ? r - 1 : ranks_ - 1;
-    for (const std::size_t guess : {after, before})
-      if (graph_.first(rank(guess)) <= wanted && wanted < graph_.first(rank(guess + 1)))
-        return guess;
-    return graph_.rank(wanted).index();
+    return holder_beside(graph_, r, wanted);
   }
 
  private:

@@ -1,4 +1,6 @@
 // millrace verify as typed: the verdict as text and as JSON, the grid under a fault, the files.
+#include <sys/resource.h>
+
 #include <gmock/gmock.h>
 #include <nlohmann/json.hpp>
 
@@ -58,6 +60,34 @@ TEST_F(VerifyVerb, ShowsTheCycleOfATransportThatHangs) {
             json::parse(R"({"rendezvous": false, "capacity 1": true, "unbounded": true})"));
   EXPECT_THAT(verdict["cycles"]["rendezvous"].get<std::string>(),
               HasSubstr("rank 1 waits in 1SEND_B0 for rank 0 to get past 0SEND_F1"));
+}
+
+/// Most memory that any command of this process has held so far.
+double most_memory() {
+  rusage usage{};
+  getrusage(RUSAGE_CHILDREN, &usage);
+  return static_cast<double>(usage.ru_maxrss);
+}
+
+TEST_F(VerifyVerb, ProvesWithoutASecondProgram) {
+  const std::string schedule = " 1f1b -p 256 -m 2048";  // a million actions
+  ASSERT_EQ(command("simulate" + schedule).code, 0);
+  const double simulated = most_memory();
+
+  const Ran ran = command("verify" + schedule);
+
+  EXPECT_THAT(ran.text, HasSubstr("rendezvous yes, capacity 1 yes, unbounded yes\n"));
+  EXPECT_LT(most_memory(), 1.3 * simulated);
+}
+
+TEST_F(VerifyVerb, WritesTheMessagesOutWhereTheirProofNeedsThem) {
+  // Pairs, copies that reduce their gradients, and ops that take no time.
+  for (const std::string schedule :
+       {"dualpipe-v -p 2 -m 4", "chimera -p 2 -m 4", "1f1b --w 0 --i 0 --f 0"})
+    EXPECT_THAT(command("verify " + schedule).text,
+                HasSubstr("deadlock-free, with messages placed in pairs: rendezvous yes, "
+                          "capacity 1 yes, unbounded yes\n"))
+        << schedule;
 }
 
 TEST_F(VerifyVerb, JsonHasTheVerdictForAProgram) {

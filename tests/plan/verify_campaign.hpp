@@ -6,12 +6,28 @@
 #include <string>
 #include <variant>
 
+#include "millrace/scheduler/plan/passes.hpp"
 #include "millrace/scheduler/plan/simulate.hpp"
 #include "millrace/scheduler/plan/verify.hpp"
 #include "support/naive_replay.hpp"
 #include "support/random_program.hpp"
 
 namespace millrace::testing {
+
+/// What is wrong with the proof for messages that are not written, of a valid compute program.
+inline std::string disagreement_once_written(const Graph& graph,
+                                             const std::vector<std::vector<Interval>>& run) {
+  if (!inserted_messages_cannot_hang(graph, {.ranks = run, .ticks_per_unit = 1}))
+    return "no proof for messages that are not written";
+  const Program written = insert_messages(graph.program());
+  for (const int capacity : {0, 1, 2}) {
+    const auto transport = capacity == 0 ? Transport::rendezvous() : Transport::bounded(capacity);
+    if (!verify(written, transport).empty() ||
+        !ends_with_capacity(written, static_cast<std::size_t>(capacity)))
+      return "proved without the messages, but they hang with capacity " + std::to_string(capacity);
+  }
+  return "";
+}
 
 /// What is wrong for the program these bytes decide, or nothing. `silent` counts valid programs.
 inline std::string disagreement(std::span<const std::uint8_t> bytes, int& silent) {
@@ -41,7 +57,7 @@ inline std::string disagreement(std::span<const std::uint8_t> bytes, int& silent
       return std::string("the proof says ") + (proved ? "ends" : "hangs") + " with capacity " +
              std::to_string(capacity) + ", the executor disagrees";
   }
-  return "";
+  return graph.has_messages() ? "" : disagreement_once_written(graph, *naive);
 }
 
 }  // namespace millrace::testing

@@ -8,6 +8,9 @@
 
 namespace millrace {
 
+class Graph;
+struct Timeline;
+
 /// Adds SEND and RECV pairs for every rank-crossing edge: the time at which a run with F = I = W =
 /// 1 produces a message places both ends, in one global order, so the result is deadlock-free even
 /// under strict rendezvous. A receive may stand ahead of its use; with those costs that delays
@@ -16,6 +19,14 @@ namespace millrace {
 /// the order of the program (with its pairs atomic) has one. Cost: O(actions x n) when a rank
 /// exchanges messages with n others.
 [[nodiscard]] Program insert_messages(const Program& program);
+
+/// Whether insert_messages' result is proved, without making it, to hang on no transport, not even
+/// a rendezvous: `true` says what verify would find with each of them; `false` says nothing. `run`
+/// is a run of the graph's program, with any costs. Requires a program that verify has nothing
+/// against and a run with an interval per action, else throws InvalidArgument. False for a program
+/// with pairs, reductions or messages, and for a run in which an action takes no time. Cost:
+/// O(actions + edges), no memory.
+[[nodiscard]] bool inserted_messages_cannot_hang(const Graph& graph, const Timeline& run);
 
 /// Adds each RECV right before the action that uses it and each SEND right after its producer: no
 /// receive ever stands in the way, but sends must not wait for their receiver: see
