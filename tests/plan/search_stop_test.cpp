@@ -1,5 +1,6 @@
 // A search that is stopped: nothing that was finished is lost, and everything that takes long asks.
 // The predicates count; no test looks at a clock.
+#include <cmath>
 #include <limits>
 #include <string>
 #include <vector>
@@ -138,6 +139,34 @@ TEST(VZb, HasNoBubbleAtSixtyFourRanksWithoutTryingEveryBlock) {
 
   EXPECT_EQ(program.size(), std::size_t{64} * 512 * 6);
   EXPECT_LT(asked, 100);  // a few passes over its 196,608 actions, not thousands
+}
+
+TEST(VZb, EndsAtTheEnvelopeUnderALimitWithoutTryingEveryBlock) {
+  int asked = 0;
+  ScheduleOptions options{.ranks = 64, .micro_batches = 512, .memory_limit = 32};
+  options.stop = after(1'000'000, asked);
+
+  const Program program = generate("v-zb", options);
+
+  EXPECT_EQ(program.size(), std::size_t{64} * 512 * 6);
+  EXPECT_LT(asked, 1000);  // 15 of 505 blocks
+}
+
+TEST(VZb, FindsAtTheEnvelopeWhatTheWholeSearchFinds) {
+  for (int p = 1; p <= 8; ++p)
+    for (const int m : {2 * p, 2 * p + 3, 4 * p})
+      for (int k = 1; k <= 2 * p; ++k) {
+        ScheduleOptions options{.ranks = p, .micro_batches = m, .memory_limit = k / 2.0};
+        ScheduleOptions whole = options;
+        whole.input =
+            std::nextafter(whole.input, 2.0);  // no envelope is known: every block is tried
+        try {
+          ASSERT_EQ(generate("v-zb", options), generate("v-zb", whole))
+              << p << " " << m << " " << k;
+        } catch (const InvalidArgument&) {
+          EXPECT_THROW(static_cast<void>(generate("v-zb", whole)), InvalidArgument);
+        }
+      }
 }
 
 }  // namespace

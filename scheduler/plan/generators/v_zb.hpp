@@ -7,7 +7,8 @@
 namespace millrace::generators {
 
 /// The best building block whose peak is within the limit (default: p micro-batches of a full
-/// stage), by span with the given costs. Cost: a few hundred blocks of O(p m) each.
+/// stage), by span with the given costs. Cost: O(p m) for each of a few hundred blocks; of the
+/// first few where the shortest span is known beforehand (equal passes, free links, m >= 2p).
 [[nodiscard]] Program v_zb(const ScheduleOptions& options);
 
 /// 1F1B over the V placement: about two thirds of 1F1B's memory, the same on every rank.
