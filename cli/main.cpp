@@ -46,7 +46,7 @@ int code_of(const std::exception& error) {
 
 /// Also where a failure has wrapped another one's words.
 std::string words_of(const std::exception& error) {
-  std::string text = error.what();
+  std::string text = spelled(error);
   const std::string memory = std::bad_alloc().what();
   if (const auto at = text.find(memory); at != std::string::npos)
     text.replace(at, memory.size(), "there is not enough memory");

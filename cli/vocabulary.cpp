@@ -80,7 +80,7 @@ std::vector<std::string> renamed(const std::string& verb, std::vector<std::strin
   return words;
 }
 
-std::string spelled(const InvalidArgument& error) {
+std::string spelled(const std::exception& error) {
   return sentence_of(error).text(flag);
 }
 

@@ -2,6 +2,7 @@
 // a parameter get its flag, and every verb takes its flags from here.
 #pragma once
 
+#include <exception>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -24,7 +25,7 @@ namespace millrace::cli {
 /// The present name of an option of the verb, without dashes: "ranks" for "stages" of train.
 [[nodiscard]] std::string renamed_key(const std::string& verb, const std::string& key);
 
-/// What was refused, with parameters called by their flags.
-[[nodiscard]] std::string spelled(const InvalidArgument& error);
+/// What went wrong, with parameters called by their flags.
+[[nodiscard]] std::string spelled(const std::exception& error);
 
 }  // namespace millrace::cli

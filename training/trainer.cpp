@@ -38,7 +38,8 @@ void check(const TrainerOptions& options) {
   require(options.steps >= 0,
           "the number of steps must be at least 0, got " + std::to_string(options.steps));
   require(options.max_skipped >= 1,
-          "max_skipped must be at least 1 step, got " + std::to_string(options.max_skipped));
+          named("max_skipped") + " must be at least 1 step, got " +
+              std::to_string(options.max_skipped));
   options.learning_rate.check();
 }
 
@@ -184,8 +185,8 @@ void Trainer::State::require_progress() {
   const std::int64_t skipped = std::exchange(skipped_in_a_row, 0);
   throw Diverged("training diverged: the gradient was not finite in " + std::to_string(skipped) +
                  (skipped == 1 ? " step" : " steps") + " in a row, each of them skipped, after " +
-                 std::to_string(global_step) + (global_step == 1 ? " update" : " updates") +
-                 "; max_skipped allows no more");
+                 std::to_string(global_step) + (global_step == 1 ? " update; " : " updates; ") +
+                 named("max_skipped") + " allows no more");
 }
 
 Trainer::Trainer(TrainerParts parts, const TrainerOptions& options)

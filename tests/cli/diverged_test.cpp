@@ -17,7 +17,7 @@ constexpr const char* kDiverging =
     "train --model mlp:64-24-20-16-10 --micro-batches 4 --batch-size 64 --steps 60 "
     "--optimizer sgd --lr 1e30 --lr-schedule constant --warmup 0 ";
 constexpr const char* kSentence =
-    " steps in a row, each of them skipped, after 1 update; max_skipped allows no more\n";
+    " steps in a row, each of them skipped, after 1 update; --max-skipped allows no more\n";
 
 TEST(Diverged, EndsTrainingWithASentenceAndCodeOne) {
   const Outcome outcome = run(std::string(kDiverging) + "--stages 2");

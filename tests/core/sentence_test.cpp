@@ -32,7 +32,8 @@ TEST(InvalidParameter, KeepsTheIdentityWhenItIsCopiedAndWrapped) {
     } catch (const InvalidArgument& error) {
       throw InvalidParameter("plan.json: " + sentence_of(error));
     }
-  } catch (InvalidParameter error) {  // NOLINT: a copy
+  } catch (const InvalidParameter& thrown) {
+    const InvalidParameter error(thrown);  // NOLINT: a copy
     EXPECT_STREQ(error.what(), "plan.json: chunks is 0");
     EXPECT_EQ(error.sentence().text(capitals), "plan.json: CHUNKS is 0");
   }
@@ -41,6 +42,19 @@ TEST(InvalidParameter, KeepsTheIdentityWhenItIsCopiedAndWrapped) {
 TEST(InvalidParameter, IsTheOnlyRefusalThatNamesParameters) {
   const InvalidArgument error("ranks are people");
   EXPECT_EQ(sentence_of(error).text(capitals), error.what());
+}
+
+TEST(NamesParameters, MakesTheSentenceOfAnyExceptionOneThatNamesThem) {
+  class Failed : public Error, public NamesParameters {
+   public:
+    explicit Failed(const Sentence& sentence) : Error(sentence.text()), NamesParameters(sentence) {}
+  };
+  try {
+    throw Failed(named("steps") + " ran out");
+  } catch (const std::exception& error) {
+    EXPECT_EQ(sentence_of(error).text(capitals), "STEPS ran out");
+    EXPECT_STREQ(error.what(), "steps ran out");
+  }
 }
 
 }  // namespace

@@ -3,6 +3,7 @@
 // reads the sentence with these.
 #pragma once
 
+#include <exception>
 #include <functional>
 #include <memory>
 #include <string>
@@ -69,22 +70,33 @@ class Sentence {
 
 [[nodiscard]] Sentence named(std::string_view name);
 
-/// An InvalidArgument that keeps its sentence. Parameters have the library's names in what().
-class InvalidParameter : public InvalidArgument {
+/// What an exception is besides, when its sentence names parameters.
+class NamesParameters {
  public:
-  explicit InvalidParameter(Sentence sentence)
-      : InvalidArgument(sentence.text()),
-        sentence_(std::make_shared<const Sentence>(std::move(sentence))) {}
+  virtual ~NamesParameters() = default;
 
   [[nodiscard]] const Sentence& sentence() const { return *sentence_; }
+
+ protected:
+  explicit NamesParameters(Sentence sentence)
+      : sentence_(std::make_shared<const Sentence>(std::move(sentence))) {}
+  NamesParameters(const NamesParameters&) = default;
+  NamesParameters& operator=(const NamesParameters&) = default;
 
  private:
   std::shared_ptr<const Sentence> sentence_;  // shared by the copies that a throw makes
 };
 
-/// The sentence of a refusal, with parameters where it keeps them.
-[[nodiscard]] inline Sentence sentence_of(const InvalidArgument& error) {
-  const auto* named = dynamic_cast<const InvalidParameter*>(&error);
+/// An InvalidArgument that keeps its sentence. Parameters have the library's names in what().
+class InvalidParameter : public InvalidArgument, public NamesParameters {
+ public:
+  explicit InvalidParameter(const Sentence& sentence)
+      : InvalidArgument(sentence.text()), NamesParameters(sentence) {}
+};
+
+/// The sentence of an exception, with parameters where it keeps them.
+[[nodiscard]] inline Sentence sentence_of(const std::exception& error) {
+  const auto* named = dynamic_cast<const NamesParameters*>(&error);
   return named == nullptr ? Sentence(error.what()) : named->sentence();
 }
 

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "millrace/core/error.hpp"
+#include "millrace/core/sentence.hpp"
 #include "millrace/scheduler/run/executor.hpp"
 #include "millrace/stages/models.hpp"
 #include "millrace/training/batch.hpp"
@@ -36,9 +37,9 @@ struct TrainerParts {
 
 /// The gradient was not finite in TrainerOptions::max_skipped steps in a row: nothing is learnt any
 /// more. All processes of a training throw it after the same step.
-class Diverged : public Error {
+class Diverged : public Error, public NamesParameters {
  public:
-  using Error::Error;
+  explicit Diverged(const Sentence& sentence) : Error(sentence.text()), NamesParameters(sentence) {}
 };
 
 /// The forward-only program of a schedule's shape, for evaluation: micro-batch after micro-batch,
