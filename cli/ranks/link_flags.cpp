@@ -1,6 +1,7 @@
 // See link_flags.hpp.
 #include "cli/ranks/link_flags.hpp"
 
+#include <cmath>
 #include <utility>
 
 #include "cli/numbers.hpp"
@@ -42,7 +43,7 @@ void check(const LinkFlags& flags) {
 }
 
 std::chrono::milliseconds milliseconds(double seconds) {
-  return std::chrono::milliseconds(static_cast<std::int64_t>(1000 * seconds));
+  return std::chrono::milliseconds(std::llround(1000 * seconds));
 }
 
 ZeroMqOptions endpoint_options(const LinkFlags& flags) {

@@ -15,6 +15,7 @@ using test::Command;
 using test::Outcome;
 using test::run;
 using test::temporary;
+using test::worker;
 using testing::HasSubstr;
 
 /// Meets the worker that `command` starts, as rank 0 of a world of two with these fields; what
@@ -34,12 +35,6 @@ std::string host_says(const PrivateDirectory& place,
     return error.what();
   }
   return "they agree";
-}
-
-std::string worker(const PrivateDirectory& place, int rank, int world, const std::string& work) {
-  return "worker --rank " + std::to_string(rank) + " --world " + std::to_string(world) +
-         " --endpoint ipc --patience 20 --rendezvous ipc://" + place.path() + "/rendezvous -- " +
-         work;
 }
 
 TEST(HandShake, EveryFieldThatDiffersIsRefusedWithCode78AndItsName) {

@@ -16,6 +16,7 @@ using test::Command;
 using test::Outcome;
 using test::run;
 using test::temporary;
+using test::worker;
 using testing::ElementsAre;
 using testing::EndsWith;
 using testing::HasSubstr;
@@ -115,15 +116,14 @@ TEST(Launch, OnlyRanksWithTheFirstOrTheLastStageOpenTheData) {
   std::ofstream samples(there.path() + "/samples.csv");
   for (int i = 0; i < 60; ++i) samples << i % 7 << ',' << i % 5 << ',' << i % 3 << '\n';
   samples.close();
-  const std::string common = " --world 3 --endpoint ipc --rendezvous ipc://" + there.path() +
-                             "/rendezvous -- train --json --steps 4 --data csv:samples.csv "
-                             "--model mlp:2-4-4-3 --batch-size 16";
+  const std::string work =
+      "train --json --steps 4 --data csv:samples.csv --model mlp:2-4-4-3 --batch-size 16";
   const auto here = std::filesystem::current_path();
   std::filesystem::current_path(empty.path());  // where there is no samples.csv
-  Command middle("worker --rank 1" + common);
+  Command middle(worker(there, 1, 3, work));
   std::filesystem::current_path(there.path());
-  Command last("worker --rank 2" + common);
-  const Outcome first = run("worker --rank 0" + common);
+  Command last(worker(there, 2, 3, work));
+  const Outcome first = run(worker(there, 0, 3, work));
   std::filesystem::current_path(here);
 
   EXPECT_EQ(first.code, 0) << first.errors;
@@ -146,10 +146,8 @@ TEST(Launch, WhatRankZeroSaysIsSaidOnce) {
 TEST(Launch, WorkersThatDifferAreRefusedWithTheNameOfTheField) {
   // Two workers by hand, as an engine would start them, with different seeds.
   const PrivateDirectory place(temporary());
-  const std::string common = " --world 2 --endpoint ipc --rendezvous ipc://" + place.path() +
-                             "/rendezvous -- train --steps 1 --seed ";
-  Command other("worker --rank 1" + common + "2");
-  const Outcome mine = run("worker --rank 0" + common + "1");
+  Command other(worker(place, 1, 2, "train --steps 1 --seed 2"));
+  const Outcome mine = run(worker(place, 0, 2, "train --steps 1 --seed 1"));
 
   EXPECT_EQ(mine.code, 78);
   EXPECT_THAT(mine.errors, HasSubstr("seed differs: rank 0 has '1', rank 1 has '2'"));

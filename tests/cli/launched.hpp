@@ -132,6 +132,16 @@ inline Outcome run(const std::string& arguments, const std::string& before = {})
   return Command(arguments, before).end();
 }
 
+/// The words of a worker that meets the others of its world in `place`.
+inline std::string worker(const PrivateDirectory& place,
+                          int rank,
+                          int world,
+                          const std::string& work) {
+  return "worker --rank " + std::to_string(rank) + " --world " + std::to_string(world) +
+         " --endpoint ipc --patience 20 --rendezvous ipc://" + place.path() + "/rendezvous -- " +
+         work;
+}
+
 /// Watches processes that are not this one's children. Thread-safety: externally synchronised.
 class Watch {
  public:

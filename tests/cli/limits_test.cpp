@@ -64,17 +64,6 @@ TEST_F(Limits, AConfigurationThatCannotBeReadIsNotTakenForAnEmptyOne) {
   }
 }
 
-TEST_F(Limits, NumbersTravelExactly) {
-  const auto weights = [](const std::string& flags) {
-    const Outcome outcome = run("train --json --stages 2 --steps 2 --batch-size 32 " + flags);
-    return json::parse(outcome.output).at("weights_hash").get<std::string>();
-  };
-  const std::string model = "--model mlp:64-96-10";
-  const std::string typed = weights(model + " --dropout 0.12345678");
-  EXPECT_EQ(typed, weights(model + ",dropout=0.12345678"));
-  EXPECT_NE(typed, weights(model + ",dropout=0.123457"));
-}
-
 TEST_F(Limits, FoldersMayHaveSpacesInTheirNames) {
   std::filesystem::create_directory(path("a b"));
   for (const std::string link : {"ipc", "tcp"}) {

@@ -16,10 +16,9 @@ using test::run;
 using test::temporary;
 using testing::HasSubstr;
 
-std::string worker(const PrivateDirectory& place, int rank, const std::string& work) {
-  return "worker --rank " + std::to_string(rank) +
-         " --world 2 --endpoint ipc --patience 20 --rendezvous ipc://" + place.path() +
-         "/rendezvous -- train --json --model mlp:64-8-8-10 " + work;
+/// One of two that train so many steps.
+std::string worker(const PrivateDirectory& place, int rank, const std::string& steps) {
+  return test::worker(place, rank, 2, "train --json --model mlp:64-8-8-10 --steps " + steps);
 }
 
 /// Waits until both ranks have a file each, which they have before they meet.
@@ -33,7 +32,7 @@ void await_files(const PrivateDirectory& place) {
 
 TEST(Requeue, WorkersStartAgainWhereTheirPredecessorsWereKilled) {
   const PrivateDirectory place(temporary());
-  const std::string for_ever = "--steps 1000000";
+  const std::string for_ever = "1000000";
   for (int round = 0; round < 3; ++round) {
     std::array workers = {Command(worker(place, 0, for_ever)), Command(worker(place, 1, for_ever))};
     await_files(place);
@@ -41,8 +40,8 @@ TEST(Requeue, WorkersStartAgainWhereTheirPredecessorsWereKilled) {
     for (Command& worker : workers) worker.kill();
     EXPECT_TRUE(std::filesystem::exists(place.path() + "/r0.0.progress"));
   }
-  Command other(worker(place, 1, "--steps 3"));
-  const Outcome outcome = run(worker(place, 0, "--steps 3"));
+  Command other(worker(place, 1, "3"));
+  const Outcome outcome = run(worker(place, 0, "3"));
 
   EXPECT_EQ(outcome.code, 0) << outcome.errors;
   EXPECT_EQ(other.end().code, 0);
@@ -51,16 +50,16 @@ TEST(Requeue, WorkersStartAgainWhereTheirPredecessorsWereKilled) {
 
 TEST(Requeue, ARankThatLivesIsNotTakenOver) {
   const PrivateDirectory place(temporary());
-  Command first(worker(place, 0, "--steps 3"));
+  Command first(worker(place, 0, "3"));
   while (!std::filesystem::exists(place.path() + "/rendezvous")) std::this_thread::yield();
 
-  const Outcome twin = run(worker(place, 0, "--steps 3"));
+  const Outcome twin = run(worker(place, 0, "3"));
 
   EXPECT_EQ(twin.code, 1) << twin.errors;
   EXPECT_THAT(
       twin.errors,
       HasSubstr("cannot make " + place.path() + "/r0.0.progress: a living process holds it"));
-  const Outcome other = run(worker(place, 1, "--steps 3"));
+  const Outcome other = run(worker(place, 1, "3"));
   EXPECT_EQ(other.code, 0) << other.errors;
   EXPECT_EQ(first.end().code, 0);
 }
