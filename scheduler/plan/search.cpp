@@ -3,13 +3,12 @@
 
 #include <algorithm>
 #include <chrono>
-#include <set>
-#include <tuple>
 
 #include "millrace/core/error.hpp"
 #include "millrace/scheduler/plan/exact.hpp"
 #include "millrace/scheduler/plan/lower_bound.hpp"
 #include "millrace/scheduler/plan/passes.hpp"
+#include "plan/search/finds.hpp"
 #include "plan/search/list_order.hpp"
 #include "plan/search/local_search.hpp"
 #include "plan/search/portfolio.hpp"
@@ -20,8 +19,6 @@ namespace plan {
 
 namespace {
 
-constexpr std::size_t kRelisted = 8;     // seeds that are relisted, besides the best per shape
-constexpr std::size_t kKept = 16;        // finds that are kept, besides those and the front
 constexpr std::size_t kLocalStarts = 3;  // finds that the local search starts from
 // The exact solver: ranks x micro-batches, chunks, and states of all shapes together.
 constexpr int kExactUnits = 24;
@@ -31,12 +28,6 @@ constexpr std::int64_t kExactStates = 200'000;
 bool is_small(const Shape& shape) {
   return shape.ranks * std::int64_t{shape.micro_batches} <= kExactUnits &&
          shape.chunks() <= kExactChunks && shape.replicas() == 1 && shape.slices == 1;
-}
-
-/// Whether `other` is as good in everything.
-bool is_beaten(const Found& found, const Found& other) {
-  return other.makespan <= found.makespan && other.span <= found.span &&
-         other.peak_memory <= found.peak_memory;
 }
 
 /// What no schedule of the shape is below: the work of the busiest rank, in the user's units.
@@ -87,7 +78,6 @@ class Search {
   void go();
   void time_portfolio();
   void time_one(const Candidate& candidate, Work* work);
-  void forget_hopeless();
   void tell(std::string at, std::size_t timed = 0, std::size_t candidates = 0) const;
   void note_shape(const Shape& shape);
   void bound_shapes();
@@ -97,20 +87,14 @@ class Search {
   void search_from(const Found& start, std::int64_t budget, std::uint32_t stream);
   void solve_small();
   std::int64_t solve_one(Bounded& shape, std::int64_t states);
-  void keep(Found found, const Figures& figures, double ticks_per_unit);
 
-  [[nodiscard]] double value(const Found& found) const { return found.value(options_.objective); }
-  [[nodiscard]] bool fits(double peak) const { return within_limit(peak, options_.memory_limit); }
-  [[nodiscard]] std::vector<const Found*> by_value(const std::vector<Found>& finds) const;
-  [[nodiscard]] const Found* best() const;
   [[nodiscard]] double bound() const;
   [[nodiscard]] bool finished() const;
   bool out_of_time();
 
   const SearchOptions& options_;
   std::optional<std::chrono::steady_clock::time_point> deadline_;
-  std::vector<Found> found_;    // within the limit
-  std::vector<Found> outside_;  // above it: seeds only
+  Finds finds_{options_};
   std::vector<Bounded> shapes_;
   std::int64_t evaluations_ = 0;
   bool cut_by_time_ = false;
@@ -121,14 +105,6 @@ bool Search::out_of_time() {
   if (deadline_ && std::chrono::steady_clock::now() >= *deadline_) cut_by_time_ = true;
   if (!cut_by_time_ && options_.stop && options_.stop()) cut_by_time_ = true;
   return cut_by_time_;
-}
-
-void Search::keep(Found found, const Figures& figures, double ticks_per_unit) {
-  if (!figures.feasible) return;
-  found.makespan = figures.makespan / ticks_per_unit;
-  found.span = figures.span / ticks_per_unit;
-  found.peak_memory = figures.peak;
-  (fits(figures.peak) ? found_ : outside_).push_back(std::move(found));
 }
 
 void Search::note_shape(const Shape& shape) {
@@ -152,7 +128,8 @@ void Search::bound_shapes() {
 void Search::tell(std::string at, std::size_t timed, std::size_t candidates) const {
   if (!options_.progress) return;
   SearchProgress progress{.at = std::move(at), .candidates = candidates, .timed = timed};
-  for (const Found& found : found_) progress.best = std::min(progress.best, value(found));
+  for (const Found& found : finds_.within())
+    progress.best = std::min(progress.best, finds_.value(found));
   options_.progress(progress);
 }
 
@@ -169,7 +146,7 @@ void Search::time_portfolio() {
     work_.ask();
     candidate.options.stop = [this] { return out_of_time(); };
     time_one(candidate, &work_);
-    forget_hopeless();
+    finds_.forget_hopeless();
   }
 }
 
@@ -183,45 +160,12 @@ void Search::time_one(const Candidate& candidate, Work* work) {
   const JobOrder order = job.own_order();
   evaluator.reset(order);
   ++evaluations_;
-  keep({.program = std::move(*program),
-        .generator = std::string(candidate.entry->name),
-        .parameters = set_values(candidate.options),
-        .refinement = {}},
-       evaluator.figures(order),
-       cost.ticks_per_unit);
-}
-
-/// Drops finds that can be neither best nor seed nor in the front: large programs take room.
-void Search::forget_hopeless() {
-  for (auto* finds : {&found_, &outside_}) {
-    std::vector<const Found*> kept;
-    std::vector<Shape> seen;
-    for (const Found* found : by_value(*finds)) {
-      const Shape& shape = found->program.shape;
-      const bool new_shape = std::ranges::find(seen, shape) == seen.end();
-      const auto beats = [&](const Found* other) { return is_beaten(*found, *other); };
-      const bool in_front = finds == &found_ && std::ranges::none_of(kept, beats);
-      if (kept.size() < kKept || new_shape || in_front) kept.push_back(found);
-      if (new_shape) seen.push_back(shape);
-    }
-    if (kept.size() == finds->size()) continue;
-    const std::set<const Found*> stays(kept.begin(), kept.end());
-    std::erase_if(*finds, [&](const Found& found) { return !stays.contains(&found); });
-  }
-}
-
-std::vector<const Found*> Search::by_value(const std::vector<Found>& finds) const {
-  std::vector<const Found*> sorted;
-  for (const Found& found : finds) sorted.push_back(&found);
-  std::ranges::stable_sort(sorted, {}, [&](const Found* found) {
-    return std::tuple(value(*found), found->peak_memory, found->makespan + found->span);
-  });
-  return sorted;
-}
-
-const Found* Search::best() const {
-  const auto sorted = by_value(found_);
-  return sorted.empty() ? nullptr : sorted.front();
+  finds_.keep({.program = std::move(*program),
+               .generator = std::string(candidate.entry->name),
+               .parameters = set_values(candidate.options),
+               .refinement = {}},
+              evaluator.figures(order),
+              cost.ticks_per_unit);
 }
 
 /// The smallest bound of the shapes considered.
@@ -232,27 +176,12 @@ double Search::bound() const {
 }
 
 bool Search::finished() const {
-  const Found* found = best();
-  return found != nullptr && value(*found) <= bound() * (1 + 1e-12);
+  const Found* found = finds_.best();
+  return found != nullptr && finds_.value(*found) <= bound() * (1 + 1e-12);
 }
 
-/// Relists the best seeds and the best of every shape, inside the limit and above it.
 void Search::relist_seeds() {
-  std::vector<Found> seeds;
-  std::vector<Shape> seen;
-  std::size_t taken = 0;
-  for (const auto* finds : {&found_, &outside_}) {
-    taken = 0;
-    for (const Found* found : by_value(*finds)) {
-      const bool new_shape = std::ranges::find(seen, found->program.shape) == seen.end();
-      if (!new_shape && taken >= kRelisted) continue;
-      seen.push_back(found->program.shape);
-      ++taken;
-      seeds.push_back(*found);
-    }
-    seen.clear();
-  }
-  for (const Found& seed : seeds) {
+  for (const Found& seed : finds_.seeds()) {
     tell("relisting " + seed.generator);
     work_.ask();
     relist_one(seed, seed.program);
@@ -269,22 +198,17 @@ void Search::relist_one(const Found& seed, const Program& program) {
   if (!listed) return;
   Program result = job.program(listed->order);
   if (result == seed.program) return;
-  keep({.program = std::move(result),
-        .generator = seed.generator,
-        .parameters = seed.parameters,
-        .refinement = "relist"},
-       listed->figures,
-       cost.ticks_per_unit);
+  finds_.keep({.program = std::move(result),
+               .generator = seed.generator,
+               .parameters = seed.parameters,
+               .refinement = "relist"},
+              listed->figures,
+              cost.ticks_per_unit);
 }
 
 /// Splits what is left of the budget over the best finds, the best one first with half of it.
 void Search::search_locally() {
-  std::vector<Found> starts;
-  for (const Found* found : by_value(found_)) {
-    const auto same = [&](const Found& start) { return start.program == found->program; };
-    if (starts.size() < kLocalStarts && std::ranges::none_of(starts, same))
-      starts.push_back(*found);
-  }
+  const std::vector<Found> starts = finds_.best_programs(kLocalStarts);
   std::int64_t left = options_.budget;
   for (std::uint32_t i = 0; i < starts.size() && !finished() && !out_of_time(); ++i) {
     tell("local search from " + starts[i].generator);
@@ -312,12 +236,12 @@ void Search::search_from(const Found& start, std::int64_t budget, std::uint32_t 
   if (!listed) return;
   Program program = job.program(listed->order);
   if (program == start.program) return;
-  keep({.program = std::move(program),
-        .generator = start.generator,
-        .parameters = start.parameters,
-        .refinement = "local search"},
-       listed->figures,
-       cost.ticks_per_unit);
+  finds_.keep({.program = std::move(program),
+               .generator = start.generator,
+               .parameters = start.parameters,
+               .refinement = "local search"},
+              listed->figures,
+              cost.ticks_per_unit);
 }
 
 /// Whether every program with full or mixed backward has a split one that is as good.
@@ -336,7 +260,9 @@ void Search::solve_small() {
     if (finished()) return;
     tell("the exact solver");
     work_.ask();
-    if (const Found* found = best(); found != nullptr && small[i]->bound >= value(*found)) continue;
+    if (const Found* found = finds_.best();
+        found != nullptr && small[i]->bound >= finds_.value(*found))
+      continue;
     states -= solve_one(*small[i], states / static_cast<std::int64_t>(small.size() - i));
   }
 }
@@ -357,12 +283,12 @@ std::int64_t Search::solve_one(Bounded& shape, std::int64_t states) {
   Evaluator evaluator(job, options_.objective);
   evaluator.reset(job.own_order());
   ++evaluations_;
-  keep({.program = *exact.program,
-        .generator = "exact",
-        .parameters = {{"chunks", std::to_string(shape.shape.chunks())}},
-        .refinement = {}},
-       evaluator.figures(job.own_order()),
-       cost.ticks_per_unit);
+  finds_.keep({.program = *exact.program,
+               .generator = "exact",
+               .parameters = {{"chunks", std::to_string(shape.shape.chunks())}},
+               .refinement = {}},
+              evaluator.figures(job.own_order()),
+              cost.ticks_per_unit);
   return exact.states;
 }
 
@@ -381,8 +307,8 @@ SearchResult Search::run() {
     cut_by_time_ = true;
   }
   SearchResult result;
-  if (const Found* found = best()) result.best = *found;
-  result.front = pareto_front(found_);
+  if (const Found* found = finds_.best()) result.best = *found;
+  result.front = pareto_front(finds_.within());
   result.lower_bound = bound();
   result.evaluations = evaluations_;
   result.cut_by_time = cut_by_time_;
