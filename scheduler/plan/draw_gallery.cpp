@@ -59,8 +59,7 @@ std::string figures(const Program& program, const Report& report) {
 std::string drawn(const ScheduleEntry& entry, int ranks, int micro_batches) {
   try {
     const Program program = generate(entry.name, {.ranks = ranks, .micro_batches = micro_batches});
-    Cost cost = Cost::unit(program.shape);
-    if (program.shape.forward_only) cost.memory_forward.clear();  // nothing waits for a backward
+    const Cost cost = Cost::unit(program.shape);
     const Graph graph(program);
     const auto timeline = std::get<Timeline>(simulate(graph, cost));
     return term("here", figures(program, report(graph, cost, timeline))) + "</dl>\n" +

@@ -30,8 +30,9 @@ json colours(int chunks) {
   return all;
 }
 
-json memory(const Cost& cost) {
-  return {{"forward", cost.memory_forward},
+json memory(const Cost& cost, bool forward_only) {
+  // Without a backward, a forward keeps nothing for it.
+  return {{"forward", forward_only ? std::vector<double>() : cost.memory_forward},
           {"peak", cost.memory_input_peak},
           {"input", cost.memory_input},
           {"weight", cost.memory_weight},
@@ -125,7 +126,7 @@ std::string draw_html(const Program& program,
                      {"letters", std::move(names)},
                      {"lines", std::move(lines)},
                      {"colours", colours(picture::most_chunks(program))},
-                     {"memory", memory(cost)},
+                     {"memory", memory(cost, program.shape.forward_only)},
                      {"count", program.shape.micro_batches},
                      {"counts", std::move(counts)},
                      {"schedules", std::move(schedules)}};

@@ -45,8 +45,8 @@ MemoryChange MemoryModel::change(const Action& action) const {
   MemoryChange result;
   switch (action.op) {
     case Op::Forward:
+      if (program_->shape.forward_only) break;  // nothing is kept for a backward
       result.start = value(recomputed(action) ? c.memory_boundary : c.memory_forward, action);
-      if (program_->shape.forward_only) result.end = -result.start;
       break;
     case Op::Recompute:
       result.start = value(c.memory_forward, action) - value(c.memory_boundary, action);
@@ -75,11 +75,11 @@ MemoryChange MemoryModel::change(const Action& action) const {
 
 int MemoryModel::stashes_taken(const Action& action) const {
   if (action.op == Op::Recompute) return 1;
+  if (program_->shape.forward_only) return 0;
   return action.op == Op::Forward && !recomputed(action) ? 1 : 0;
 }
 
 int MemoryModel::stashes_dropped(const Action& action) const {
-  if (action.op == Op::Forward) return program_->shape.forward_only ? 1 : 0;
   return gives_weight_gradient(action.op) ? 1 : 0;
 }
 

@@ -76,6 +76,21 @@ TEST(DrawAscii, ColourChangesNoCharacterAndColumnsAreKept) {
   for (std::string row; std::getline(rows, row);) EXPECT_EQ(row.size(), 40U);
 }
 
+TEST(Draw, AForwardOnlyScheduleKeepsNothingForABackwardInAnyPicture) {
+  const Drawn it = drawn("forward", 3, 4);
+
+  const Graph graph(it.program);
+  for (const RankReport& rank : report(graph, it.cost, it.timeline).ranks) {
+    EXPECT_EQ(rank.peak_activation, 0);
+    EXPECT_EQ(rank.peak_bytes, 0);
+  }
+  for (const auto& curve : memory_over_time(graph, it.cost, it.timeline))
+    EXPECT_TRUE(curve.empty());
+  EXPECT_EQ(count(draw_svg(it.program, it.timeline, it.cost), "memory held"), 0U);
+  EXPECT_THAT(draw_html(it.program, it.timeline, it.cost),
+              HasSubstr("\"memory\":{\"boundary\":[],\"forward\":[],"));
+}
+
 TEST(Draw, RefusesATimelineOfAnotherProgram) {
   const Drawn one = drawn("1f1b", 4, 8);
   const Drawn other = drawn("1f1b", 4, 7);
