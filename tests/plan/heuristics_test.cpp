@@ -2,7 +2,7 @@
 // memory changes and limits: every filling rule decides some of these cases.
 #include <algorithm>
 
-#include <gtest/gtest.h>
+#include <gmock/gmock.h>
 
 #include "millrace/core/error.hpp"
 #include "millrace/core/random.hpp"
@@ -113,6 +113,28 @@ TEST(Heuristics, ZbAutoKeepsTheLimitOfEveryStageOfItsOwn) {
     options.memory_limit = least - 0.5;
     EXPECT_THROW((void)generate("zb-auto", options), InvalidArgument) << number;
   }
+}
+
+TEST(Heuristics, TheListSaysTheLeastLimitOfZbAuto) {
+  EXPECT_THAT(std::string(find_schedule("zb-auto").needs),
+              ::testing::HasSubstr("limit >= mem-f + max(0, mem-i)"));
+  for (int p = 1; p <= 6; ++p)
+    for (const double input : {-1.0, 0.0, 2.0}) {
+      ScheduleOptions options{.ranks = p, .micro_batches = 3 * p};
+      options.memory_forward = 3;
+      options.memory_input = input;
+      options.memory_weight = -3 - input;
+      options.memory_limit = 3 + std::max(0.0, input);
+      const Program program = generate("zb-auto", options);
+      Cost cost = Cost::unit(program.shape);
+      const auto stages = static_cast<std::size_t>(p);
+      cost.memory_forward.assign(stages, 3);
+      cost.memory_input.assign(stages, input);
+      cost.memory_weight.assign(stages, -3 - input);
+      EXPECT_TRUE(verify(program, {.memory_limit = {*options.memory_limit}, .cost = cost}).empty());
+      *options.memory_limit -= 0.5;
+      EXPECT_THROW((void)generate("zb-auto", options), InvalidArgument);
+    }
 }
 
 TEST(Heuristics, ZbAutoNamesTheStageThatTheLimitHasNoRoomFor) {

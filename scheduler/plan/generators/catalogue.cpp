@@ -207,7 +207,7 @@ constexpr std::array kEntries = {
                   .generate = generators::one_f_one_b_v},
     ScheduleEntry{.name = "zb-auto",
                   .title = "ZB auto, under a memory limit",
-                  .needs = "m >= 1; limit >= p x mem-f (default p)",
+                  .needs = "m >= 1; limit >= mem-f + max(0, mem-i) (default p x mem-f)",
                   .bubble = "none: found with the given costs; ZB-H1's at limit p, F=I=W, m >= 2p",
                   .peak = "<= the limit",
                   .source = "Qi et al. 2023",
