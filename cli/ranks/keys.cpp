@@ -59,12 +59,16 @@ class SecretFile {
 /// Readable by this user alone from its first moment; never over what exists.
 void write_private(const std::string& path, std::string_view text) {
   const int file = ::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
-  require(file >= 0,
-          "the keys cannot be written to " + path + ": " + std::generic_category().message(errno));
-  const bool written = ::write(file, text.data(), text.size()) == static_cast<ssize_t>(text.size());
-  ::close(file);
-  if (!written) ::unlink(path.c_str());
-  require(written, "the keys cannot be written to " + path);
+  int reason = file < 0 ? errno : 0;
+  while (reason == 0 && !text.empty()) {  // a full disk takes a part first
+    const ssize_t taken = ::write(file, text.data(), text.size());
+    if (taken < 0) reason = errno;
+    text.remove_prefix(static_cast<std::size_t>(std::max<ssize_t>(taken, 0)));
+  }
+  if (file >= 0) ::close(file);
+  if (file >= 0 && reason != 0) ::unlink(path.c_str());
+  require(reason == 0,
+          "the keys cannot be written to " + path + ": " + std::generic_category().message(reason));
 }
 
 /// Own public and secret key, then everybody's public ones.

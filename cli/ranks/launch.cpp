@@ -103,6 +103,15 @@ std::string temporary_directory() {
   throw Error(place + ": the job has no place for its files: " + error.message());
 }
 
+/// Nobody typed where they go: that they cannot be written there is no usage.
+void make_keys(const std::string& directory, int ranks) {
+  try {
+    static_cast<void>(write_key_files(directory, ranks));
+  } catch (const InvalidArgument& refusal) {
+    throw Error(refusal.what());
+  }
+}
+
 void make_log_directory(const std::string& path) {
   if (path.empty()) return;
   std::error_code error;
@@ -159,7 +168,7 @@ int launch(const LaunchFlags& flags) {
   Cleanup::sweep(place);
   const Cleanup cleanup(place);
   const std::string& path = cleanup.directory();
-  if (keyed(flags)) static_cast<void>(write_key_files(path, flags.processes));
+  if (keyed(flags)) make_keys(path, flags.processes);
 
   Supervisor supervisor({.log_directory = flags.log_directory.empty() ? path : flags.log_directory,
                          .bind_cores = flags.bind_cores,
