@@ -230,6 +230,24 @@ TEST(ProgressSlot, KnowsWhatIsUsualAfterAHundredOfItsKindAndNeverInEvaluations) 
   EXPECT_EQ(usual_after(100, std::uint64_t{1} << 63U), 0ns);
 }
 
+TEST(ProgressSlot, TrainingAndEvaluationLearnApart) {
+  constexpr std::uint64_t kTraining = 7, kEvaluation = std::uint64_t{1} << 63U;
+  // What a slot knows of an action in `now` after a hundred of the same op and stage in `then`.
+  const auto known = [](std::uint64_t then, std::uint64_t now) {
+    ProgressSlot slot("");
+    Activity work = works(1, 0);
+    work.tag.step = then;
+    for (int i = 0; i < 100; ++i) slot.begin(work);
+    work.tag.step = now;
+    slot.begin(work);
+    return slot.now().longest + slot.now().usual;
+  };
+  EXPECT_EQ(known(kTraining, kEvaluation), 0ns);
+  EXPECT_EQ(known(kEvaluation, kTraining), 0ns);
+  EXPECT_GT(known(kTraining, kTraining + 1), 0ns);
+  EXPECT_GT(known(kEvaluation, kEvaluation + 1), 0ns);
+}
+
 TEST(ProgressSlot, IsReadByOtherProcessesWhileItIsWrittenAndIsGoneAfterwards) {
   const PrivateDirectory directory(std::filesystem::temp_directory_path());
   const std::string path = directory.path() + "/r0.0.progress";
