@@ -63,24 +63,16 @@ std::unique_ptr<StageBody> multiply(Parameter& w, bool last) {
       {&w});
 }
 
-/// Four micro-batches of three samples: x = 0.1, 0.2, ... and y = 6 x.
-class Samples final : public StepData {
- public:
-  TensorList inputs(const Unit& unit) override { return column(unit, 0.1F); }
-  TensorList targets(const Unit& unit) override { return column(unit, 0.6F); }
-  [[nodiscard]] std::int64_t first_sample(const Unit& unit) const override {
-    return 3 * unit.micro_batch.value;
+/// Twelve samples: x = 0.1, 0.2, ... and y = 6 x.
+Dataset samples() {
+  Dataset data{"y = 6 x", Tensor(DType::F32, {12, 1}), Tensor(DType::F32, {12, 1})};
+  for (std::size_t i = 0; i < 12; ++i) {
+    const auto number = static_cast<float>(i + 1);
+    data.features.as<float>()[i] = 0.1F * number;
+    data.targets.as<float>()[i] = 0.6F * number;
   }
-
- private:
-  [[nodiscard]] TensorList column(const Unit& unit, float step) const {
-    Tensor tensor(DType::F32, {3});
-    for (int i = 0; i < 3; ++i)
-      tensor.as<float>()[static_cast<std::size_t>(i)] =
-          step * static_cast<float>(first_sample(unit) + i + 1);
-    return TensorList(std::move(tensor));
-  }
-};
+  return data;
+}
 
 void train(const std::string& schedule) {
   Parameter first = scalar("first", 1);
@@ -98,10 +90,10 @@ void train(const std::string& schedule) {
     seen += static_cast<int>(parameters.size());
   };
 
-  Samples samples;
-  for (int step = 0; step < 80; ++step) (void)trainer.step(samples, 12);
+  Batch batch(samples(), 4);
+  for (int step = 0; step < 80; ++step) (void)trainer.step(batch);
 
-  const std::vector<TensorList> predictions = trainer.predict(samples);
+  const std::vector<TensorList> predictions = trainer.predict(batch);
   std::cout << schedule << ": " << first.value.as<float>()[0] << " x "
             << second.value.as<float>()[0] << ", of 1.2 it makes "
             << predictions[3][0].as<float>()[2] << ", " << seen << " gradients seen\n";

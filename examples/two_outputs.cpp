@@ -102,24 +102,16 @@ class Join final : public StageBody {
   std::map<Unit, Kept> kept_;
 };
 
-/// Four micro-batches of three samples: x = 0.1, 0.2, ... and y = 7 x.
-class Samples final : public StepData {
- public:
-  TensorList inputs(const Unit& unit) override { return column(unit, 0.1F); }
-  TensorList targets(const Unit& unit) override { return column(unit, 0.7F); }
-  [[nodiscard]] std::int64_t first_sample(const Unit& unit) const override {
-    return 3 * unit.micro_batch.value;
+/// Twelve samples: x = 0.1, 0.2, ... and y = 7 x.
+Dataset samples() {
+  Dataset data{"y = 7 x", Tensor(DType::F32, {12, 1}), Tensor(DType::F32, {12, 1})};
+  for (std::size_t i = 0; i < 12; ++i) {
+    const auto number = static_cast<float>(i + 1);
+    data.features.as<float>()[i] = 0.1F * number;
+    data.targets.as<float>()[i] = 0.7F * number;
   }
-
- private:
-  [[nodiscard]] TensorList column(const Unit& unit, float step) const {
-    Tensor tensor(DType::F32, {3});
-    for (int i = 0; i < 3; ++i)
-      tensor.as<float>()[static_cast<std::size_t>(i)] =
-          step * static_cast<float>(first_sample(unit) + i + 1);
-    return TensorList(std::move(tensor));
-  }
-};
+  return data;
+}
 
 void train(const std::string& schedule, const std::string& executor) {
   std::vector<std::unique_ptr<StageBody>> bodies;
@@ -130,9 +122,9 @@ void train(const std::string& schedule, const std::string& executor) {
   options.optimizer.kind = OptimizerKind::Sgd;
   options.learning_rate.base = 0.1;
   Trainer trainer(generate(schedule, {.ranks = 2, .micro_batches = 4}), std::move(bodies), options);
-  Samples samples;
+  Batch batch(samples(), 4);
   double loss = 0;
-  for (int step = 0; step < 60; ++step) loss = trainer.step(samples, 12).mean_loss();
+  for (int step = 0; step < 60; ++step) loss = trainer.step(batch).mean_loss();
   float product = 1;
   for (Parameter* parameter : trainer.parameters()) product *= parameter->value.as<float>()[0];
   std::cout << schedule << " on " << executor << ": a b = " << product

@@ -74,24 +74,16 @@ class Scale final : public StageBody {
   std::map<Unit, Kept> kept_;
 };
 
-/// Four micro-batches of two numbers: x and y = 6 x.
-class Numbers final : public StepData {
- public:
-  TensorList inputs(const Unit& unit) override { return column(unit, 0.1F); }
-  TensorList targets(const Unit& unit) override { return column(unit, 0.6F); }
-  [[nodiscard]] std::int64_t first_sample(const Unit& unit) const override {
-    return 2 * unit.micro_batch.value;
+/// Eight samples: x = 0.1, 0.2, ... and y = 6 x.
+Dataset samples() {
+  Dataset data{"y = 6 x", Tensor(DType::F32, {8, 1}), Tensor(DType::F32, {8, 1})};
+  for (std::size_t i = 0; i < 8; ++i) {
+    const auto number = static_cast<float>(i + 1);
+    data.features.as<float>()[i] = 0.1F * number;
+    data.targets.as<float>()[i] = 0.6F * number;
   }
-
- private:
-  static TensorList column(const Unit& unit, float step) {
-    Tensor tensor(DType::F32, {2});
-    for (int i = 0; i < 2; ++i)
-      tensor.as<float>()[static_cast<std::size_t>(i)] =
-          step * static_cast<float>(2 * unit.micro_batch.value + i + 1);
-    return TensorList(std::move(tensor));
-  }
-};
+  return data;
+}
 
 TrainerOptions options() {
   TrainerOptions options;
@@ -113,9 +105,9 @@ std::string worker(Rank rank, int world, const std::string& directory) {
   mine.push_back(std::make_unique<Scale>(rank.value));
   EndpointTeam team(*endpoint);
   Trainer trainer(rank_parts(program, std::move(mine), options(), *endpoint, team), options());
-  Numbers numbers;
+  Batch batch(samples(), 4);
   StepReport report;
-  for (int step = 0; step < 30; ++step) report = trainer.step(numbers, 8);
+  for (int step = 0; step < 30; ++step) report = trainer.step(batch);
   std::cout << "rank " << rank.value
             << (report.mean_loss() < 1e-6 ? ": learned" : ": still learning") << std::endl;
   std::string weights = trainer.weights_hash();  // of all ranks
@@ -128,8 +120,8 @@ std::string one_process(int world) {
   for (int stage = 0; stage < world; ++stage) all.push_back(std::make_unique<Scale>(stage));
   Trainer trainer(
       generate("1f1b", {.ranks = world, .micro_batches = 4}), std::move(all), options());
-  Numbers numbers;
-  for (int step = 0; step < 30; ++step) (void)trainer.step(numbers, 8);
+  Batch batch(samples(), 4);
+  for (int step = 0; step < 30; ++step) (void)trainer.step(batch);
   return trainer.weights_hash();
 }
 

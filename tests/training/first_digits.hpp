@@ -9,9 +9,10 @@
 
 namespace millrace::testing_training {
 
-inline Dataset first_digits(int n) {
+/// `n` of them, beginning with number `from`.
+inline Dataset first_digits(int n, int from = 0) {
   std::vector<std::int32_t> rows(static_cast<std::size_t>(n));
-  std::iota(rows.begin(), rows.end(), 0);
+  std::iota(rows.begin(), rows.end(), from);
   return select_rows(digits(), rows);
 }
 

@@ -7,7 +7,6 @@
 #include <cmath>
 #include <limits>
 #include <memory>
-#include <numeric>
 #include <string>
 #include <vector>
 
@@ -19,28 +18,16 @@
 #include "millrace/stages/models.hpp"
 #include "millrace/stages/partition.hpp"
 #include "millrace/training/measurement.hpp"
+#include "training/first_digits.hpp"
 
 namespace millrace {
 namespace {
 
 using testing::AllOf;
 using testing::HasSubstr;
-
-Dataset first_digits(int n, int from = 0) {
-  std::vector<std::int32_t> rows(static_cast<std::size_t>(n));
-  std::iota(rows.begin(), rows.end(), from);
-  return select_rows(digits(), rows);
-}
-
-TrainerOptions plain_options(int ranks, int micro_batches) {
-  TrainerOptions options;
-  options.ranks = ranks;
-  options.micro_batches = micro_batches;
-  options.executor = "sequential";
-  options.optimizer.kind = OptimizerKind::Sgd;
-  options.learning_rate.base = 0.5;
-  return options;
-}
+using testing_training::first_digits;
+using testing_training::kModel;
+using testing_training::plain_options;
 
 std::vector<float> weights_of(Trainer& trainer) {
   std::vector<float> all;
@@ -48,8 +35,6 @@ std::vector<float> weights_of(Trainer& trainer) {
     for (const float value : parameter->value.as<float>()) all.push_back(value);
   return all;
 }
-
-const char* const kModel = "mlp:64-20-16-10";
 
 TEST(Step, WithUnequalAndEmptyMicroBatchesIsTheStepOfOneBigBatch) {
   for (const int n : {1, 3, 7, 10, 29}) {
