@@ -6,6 +6,7 @@
 #include <charconv>
 #include <cmath>
 #include <cstdio>
+#include <numeric>
 
 #include "millrace/core/error.hpp"
 
@@ -29,6 +30,10 @@ int decimals_of(double value) {
 }
 
 }  // namespace
+
+double NumberList::mean() const {
+  return std::accumulate(values.begin(), values.end(), 0.0) / static_cast<double>(values.size());
+}
 
 std::int64_t whole_number(const std::string& option,
                           const std::string& text,

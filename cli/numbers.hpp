@@ -13,6 +13,8 @@ namespace millrace::cli {
 struct NumberList {
   std::vector<double> values;
   int decimals = 0;
+
+  [[nodiscard]] double mean() const;
 };
 
 [[nodiscard]] std::int64_t whole_number(const std::string& option,

@@ -220,10 +220,10 @@ void run(const std::vector<std::string>& subjects, const PlanOptions& options) {
                 ", or a plan and the trace file of its run");
     return compare_with_trace(subjects[0], subjects[1], options);
   }
-  for (const auto& [option, path] :
-       {std::pair("--html", &options.html), {"--trace", &options.trace}, {"--plan", &options.plan}})
-    require(!*path,
-            std::string(option) + " is of one schedule; compare writes --csv, a table, and --svg");
+  require(
+      !options.html,
+      "--html goes with a plan and the trace file of its run; of schedules compare writes --svg "
+      "and --csv, and show --html a page of one");
   compare_schedules(subjects.front(), options);
 }
 
@@ -237,7 +237,7 @@ void add_compare(CLI::App& app) {
   verb->add_option("schedules", *subjects, "S1,S2,... or PLAN TRACE.json")
       ->required()
       ->expected(1, 2);
-  add_plan_options(*verb, *options);
+  add_compared_options(*verb, *options);
   add_json_option(*verb, *options);
   verb->callback([subjects, options] { run(*subjects, *options); });
 }

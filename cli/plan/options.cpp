@@ -1,17 +1,9 @@
-// The shared options of the plan verbs: registration and the generator's share. Costs are in
-// plan_costs.cpp, files in plan_outputs.cpp.
+// The shared options of the plan verbs: their registration. What they mean is in programs.cpp
+// (which schedule), costs.cpp, links.cpp, limits.cpp (memory) and outputs.cpp (files).
 #include "cli/plan/options.hpp"
 
-#include <algorithm>
-#include <iostream>
-#include <numeric>
-
-#include "cli/files.hpp"
-#include "cli/verbs.hpp"
 #include "cli/vocabulary.hpp"
 #include "millrace/core/error.hpp"
-#include "millrace/scheduler/plan/passes.hpp"
-#include "millrace/scheduler/plan/text.hpp"
 
 namespace millrace::cli {
 
@@ -171,7 +163,7 @@ void add_link_options(CLI::App& verb, PlanOptions& options) {
            "Speed of every rank, one value each: an op takes its time / speed (default 1)");
 }
 
-void add_memory_options(CLI::App& verb, PlanOptions& options) {
+void add_memory_options(CLI::App& verb, PlanOptions& options, const std::string& limits) {
   add_costs(verb,
             options,
             "--mem-f",
@@ -192,8 +184,9 @@ void add_memory_options(CLI::App& verb, PlanOptions& options) {
             "Change at the end of W (default: gives back all of --mem-f and --mem-i)");
   verb.add_option("--memory-limit",
                   options.memory_limit,
-                  "Limit per rank after every op, 1 value or one per rank, in the unit of --mem-* "
-                  "(bytes with --costs); with suffix p: x p x mem-f of a full stage")
+                  "Limit per rank after every op, " + limits +
+                      ", in the unit of --mem-* (bytes with --costs); with suffix p: x p x mem-f "
+                      "of a full stage")
       ->type_name("LIMIT");
 }
 
@@ -205,139 +198,40 @@ void add_output_options(CLI::App& verb, PlanOptions& options) {
   add_path(verb, "--plan", options.plan, "Write a plan file that train --plan runs");
 }
 
-double total(const std::vector<double>& values) {
-  return std::accumulate(values.begin(), values.end(), 0.0);
-}
-
-double mean(const NumberList& list) {
-  return total(list.values) / static_cast<double>(list.values.size());
-}
-
-// "2q" was meant to end in p.
-double plain_limit(const std::string& text) {
-  const bool number = text.find_first_not_of("0123456789.+-e") == std::string::npos;
-  require(number || text.empty(),
-          "--memory-limit is '" + text +
-              "'; expected a number, or a number with suffix p (times p x mem-f)");
-  return decimal("--memory-limit", text, 0);
-}
-
-// What a generator takes of a cost file: the mean full stage.
-ScheduleOptions with_file(ScheduleOptions schedule, const PlanOptions& options) {
-  const CostFile file = cost_file_of(options);
-  const Cost& cost = file.cost;
-  const double units = cost.ticks_per_unit * schedule.ranks;
-  schedule.forward = total(cost.forward) / units;
-  schedule.input = total(cost.backward_input) / units;
-  schedule.weight = total(cost.backward_weight) / units;
-  if (!options.latency) schedule.latency = cost.latency / cost.ticks_per_unit;
-  if (cost.memory_forward.empty()) return schedule;
-  schedule.memory_forward = total(cost.memory_forward) / schedule.ranks;
-  schedule.memory_input = total(cost.memory_input) / schedule.ranks;
-  schedule.memory_weight = total(cost.memory_weight) / schedule.ranks;
-  return schedule;
-}
-
-// A limit needs something to limit: a cost file may say nothing about memory.
-void require_memory(const CostFile& file, const PlanOptions& options) {
-  const auto& typed = options.typed_costs;
-  const bool says = !file.cost.memory_forward.empty() ||
-                    std::any_of(typed.begin(), typed.end(), [](const std::string& option) {
-                      return option.starts_with("--mem-");
-                    });
-  require(says,
-          "--memory-limit was given, but --costs " + options.costs_file +
-              " says nothing about memory; give --mem-f, --mem-i and --mem-w with it, or "
-              "memory_forward, memory_input and memory_weight in the file");
-}
-
-// One entry of --memory-limit.
-double limit_in(std::string text, const PlanOptions& options, int ranks, int stages) {
-  std::optional<CostFile> file;
-  if (!options.costs_file.empty()) require_memory(file.emplace(cost_file_of(options)), options);
-  if (text.empty() || text.back() != 'p') return plain_limit(text);
-  text.pop_back();
-  require(!text.empty(), "--memory-limit is 'p'; expected a number before the p, such as 1p");
-  const double limit = decimal("--memory-limit", text, 0);
-  if (file && !file->cost.memory_forward.empty()) return limit * total(file->cost.memory_forward);
-  return limit * mean(options.memory_forward) * (options.chunk_costs ? stages : ranks);
-}
-
-/// The flag that reads what the file has.
-std::string cure_of(const Diagnostic& diagnostic) {
-  if (diagnostic.cure == CsvCure::None) return "";
-  return diagnostic.cure == CsvCure::OldLetters ? " (--old-letters)" : " (--skip-sharding)";
-}
-
-std::string faults(const std::string& path, const std::vector<Diagnostic>& diagnostics) {
-  std::string text;
-  for (const Diagnostic& diagnostic : diagnostics)
-    text += (text.empty() ? "" : "\nmillrace: ") + path + ":" + to_string(diagnostic) +
-            cure_of(diagnostic);
-  return text;
-}
-
-Program program_in(const std::string& path, const PlanOptions& options) {
-  const std::string text = read_file("the schedule", path);
-  const std::size_t first = text.find_first_not_of(" \t\r\n");
-  if (first != std::string::npos && text[first] == '{') {
-    ParsedPlan read = read_plan(text);
-    if (!read.plan) throw DataError(faults(path, read.diagnostics));
-    return std::move(read.plan->program);
-  }
-  ParsedProgram read =
-      read_csv(text, {.old_letters = options.old_letters, .skip_sharding = options.skip_sharding});
-  if (!read.program) throw DataError(faults(path, read.diagnostics));
-  read.program->name = path.substr(path.rfind('/') + 1);
-  return std::move(*read.program);
-}
-
-bool is_path(const std::string& subject) {
-  return subject.find_first_of("./") != std::string::npos;
-}
-
-/// Throws InvalidArgument when an option says how to read a CSV.
-void require_generated(const std::string& subject, const PlanOptions& options) {
-  require(!options.old_letters && !options.skip_sharding,
-          std::string(options.old_letters ? "--old-letters" : "--skip-sharding") +
-              " says how to read a CSV file; schedule '" + subject + "' is generated");
-}
-
-/// Whether the stages or ranks may differ.
-bool unequal(const PlanOptions& options) {
-  const auto several = [](const NumberList& list) { return list.values.size() > 1; };
-  return !options.costs_file.empty() || options.rank_speed || several(options.forward) ||
-         several(options.input) || several(options.weight) || several(options.memory_forward) ||
-         several(options.memory_input) ||
-         (options.memory_weight && several(*options.memory_weight));
-}
-
-}  // namespace
-
-Program lowered(Program program, Comms comms) {
-  if (comms == Comms::None) return program;
-  const Program reduced = insert_reductions(program);
-  Program result =
-      comms == Comms::Early ? insert_messages(reduced) : insert_messages_before_use(reduced);
-  result.name = program.name;
-  return result;
-}
-
-void add_plan_options(CLI::App& verb, PlanOptions& options) {
+/// Which schedule, at which costs.
+void add_generated_options(CLI::App& verb, PlanOptions& options) {
   add_parameters(verb, options, false);
   add_reading_options(verb, options);
   add_time_options(verb, options);
   add_link_options(verb, options);
   add_timing_options(verb, options);
-  add_memory_options(verb, options);
+  add_memory_options(verb, options, "1 value or one per rank");
+}
+
+}  // namespace
+
+void add_plan_options(CLI::App& verb, PlanOptions& options) {
+  add_generated_options(verb, options);
   add_output_options(verb, options);
+}
+
+void add_compared_options(CLI::App& verb, PlanOptions& options) {
+  add_generated_options(verb, options);
+  add_path(verb,
+           "--csv",
+           options.csv,
+           "Write the table of schedules, or the plan as PyTorch's schedule CSV (no FILE: standard "
+           "output)");
+  add_path(verb, "--svg", options.svg, "Write an SVG picture of the schedules, or of the run");
+  add_path(
+      verb, "--html", options.html, "With PLAN TRACE.json: write the run as a page to explore");
 }
 
 void add_searched_options(CLI::App& verb, PlanOptions& options) {
   add_parameters(verb, options, true);
   add_time_options(verb, options);
   add_link_options(verb, options);
-  add_memory_options(verb, options);
+  add_memory_options(verb, options, "the same on all ranks");
   add_output_options(verb, options);
 }
 
@@ -365,95 +259,6 @@ void add_seed_option(CLI::App& verb, PlanOptions& options, const char* what) {
         options.seed = static_cast<std::uint64_t>(whole_number("--seed", text, 0, INT64_MAX));
       },
       what);
-}
-
-std::vector<double> memory_limits_of(const PlanOptions& options, int ranks, int stages) {
-  std::vector<double> limits;
-  const std::string& list = options.memory_limit;
-  for (std::size_t from = 0; from < list.size() + (list.empty() ? 0U : 1U);) {
-    const std::size_t comma = std::min(list.find(',', from), list.size());
-    limits.push_back(limit_in(list.substr(from, comma - from), options, ranks, stages));
-    from = comma + 1;
-  }
-  require(limits.size() <= 1 || limits.size() == static_cast<std::size_t>(ranks),
-          "--memory-limit has " + value_count(limits.size()) + "; allowed are 1 or one per rank, " +
-              std::to_string(ranks));
-  return limits;
-}
-
-std::optional<double> memory_limit_of(const PlanOptions& options, int ranks, int stages) {
-  const std::vector<double> limits = memory_limits_of(options, ranks, stages);
-  if (limits.empty()) return std::nullopt;
-  return *std::min_element(limits.begin(), limits.end());
-}
-
-ScheduleOptions schedule_options(const ScheduleEntry& entry, const PlanOptions& options) {
-  ScheduleOptions schedule = options.schedule;
-  schedule.latency = options.latency ? mean(*options.latency) : 0;
-  const int own = chunks_of(entry, schedule);
-  schedule.memory_limit = memory_limit_of(options, schedule.ranks, schedule.ranks * own);
-  const int chunks = options.chunk_costs ? own : 1;
-  schedule.forward = mean(options.forward) * chunks;
-  schedule.input = mean(options.input) * chunks;
-  schedule.weight = mean(options.weight) * chunks;
-  schedule.memory_forward = mean(options.memory_forward) * chunks;
-  schedule.memory_input = mean(options.memory_input) * chunks;
-  schedule.memory_weight = options.memory_weight ? mean(*options.memory_weight) * chunks
-                                                 : -schedule.memory_forward - schedule.memory_input;
-  return options.costs_file.empty() ? schedule : with_file(schedule, options);
-}
-
-std::vector<std::string> untaken_options(const std::string& subject, const PlanOptions& options) {
-  std::vector<std::string> untaken;
-  if (is_path(subject)) untaken = options.typed_counts;
-  const ScheduleEntry none{};
-  const ScheduleEntry& entry = is_path(subject) ? none : find_schedule(subject);
-  for (const ScheduleParameter& parameter : kScheduleParameters)
-    if (const auto value = value_of(options.schedule, parameter);
-        value && !entry.takes(parameter.name) &&
-        (is_path(subject) || !agrees(entry, options.schedule, parameter.name)))
-      untaken.push_back(flag(parameter.name) + " " + *value);
-  if (!entry.takes("slices") && !is_path(subject) && options.slice_costs)
-    untaken.emplace_back("--slice-costs");
-  return untaken;
-}
-
-Program program_of(const std::string& subject, const PlanOptions& options) {
-  if (is_path(subject)) {
-    const auto untaken = untaken_options(subject, options);
-    require(untaken.empty(),
-            untaken.empty() ? ""
-                            : untaken.front() + " was given, but " + subject +
-                                  " is a file that says its own counts; leave it out");
-    Program program = program_in(subject, options);
-    require(!options.slice_costs || program.shape.slices > 1,
-            "--slice-costs was given, but the schedule in " + subject + " has no slices");
-    return lowered(std::move(program), options.comms);
-  }
-  const ScheduleEntry& entry = find_schedule(subject);
-  ScheduleOptions schedule = schedule_options(entry, options);
-  require_generated(subject, options);
-  if (!entry.takes("memory_limit")) schedule.memory_limit.reset();
-  require(!options.slice_costs || entry.takes("slices"),
-          "--slice-costs was given, but schedule '" + subject + "' has no slices");
-  if (entry.staged && unequal(options))
-    schedule.stage_costs = cost_of({.ranks = schedule.ranks,
-                                    .micro_batches = schedule.micro_batches,
-                                    .placement = Placement::straight(schedule.ranks)},
-                                   options);
-  return lowered(generate(subject, schedule), options.comms);
-}
-
-Program comparable_program_of(const std::string& subject, const PlanOptions& options) {
-  PlanOptions own = options;
-  own.typed_counts.clear();
-  const ScheduleEntry none{};
-  const ScheduleEntry& entry = is_path(subject) ? none : find_schedule(subject);
-  for (const ScheduleParameter& parameter : kScheduleParameters)
-    if (!entry.takes(parameter.name)) clear_value(own.schedule, parameter);
-  if (!entry.takes("slices")) own.slice_costs.reset();
-  if (!is_path(subject)) own.old_letters = own.skip_sharding = false;
-  return program_of(subject, own);
 }
 
 }  // namespace millrace::cli

@@ -52,6 +52,10 @@ struct PlanOptions {
 /// parsing.
 void add_plan_options(CLI::App& verb, PlanOptions& options);
 
+/// As add_plan_options, for schedules side by side, or a plan and a trace of it: without the files
+/// that are of one schedule and of no run.
+void add_compared_options(CLI::App& verb, PlanOptions& options);
+
 /// As add_plan_options, for a schedule that is searched: without what the search chooses or does
 /// not read.
 void add_searched_options(CLI::App& verb, PlanOptions& options);
@@ -90,6 +94,10 @@ void add_seed_option(CLI::App& verb, PlanOptions& options, const char* what);
 [[nodiscard]] std::vector<double> memory_limits_of(const PlanOptions& options,
                                                    int ranks,
                                                    int stages);
+
+/// A limit needs something to limit: throws InvalidArgument unless the file of --costs or an option
+/// says what memory changes.
+void require_memory(const CostFile& file, const PlanOptions& options);
 
 /// The smallest of them: what a generator with one limit for all ranks is given.
 [[nodiscard]] std::optional<double> memory_limit_of(const PlanOptions& options,

@@ -2,6 +2,7 @@
 #include "millrace/scheduler/plan/search.hpp"
 
 #include <algorithm>
+#include <functional>
 #include <iostream>
 #include <memory>
 #include <string>
@@ -69,9 +70,10 @@ SearchOptions search_options(const SearchArguments& arguments) {
   options.objective = arguments.objective == "span" ? Objective::Span : Objective::Makespan;
   const std::vector<double> limits =
       memory_limits_of(plan, options.ranks, options.ranks * options.chunks.value_or(1));
-  require(limits.size() <= 1,
+  require(std::ranges::adjacent_find(limits, std::not_equal_to<>()) == limits.end(),
           "--memory-limit has " + value_count(limits.size()) +
-              "; the search keeps one limit on all ranks");
+              " that differ; the search keeps one limit on all ranks: give one, such as the "
+              "smallest, and check the winner with verify");
   if (!limits.empty()) options.memory_limit = limits.front();
   options.cost = [&plan](const Shape& shape) { return cost_of(shape, plan); };
   options.budget = arguments.budget;
@@ -101,6 +103,8 @@ nlohmann::json front_json(const std::vector<Found>& front) {
     list.push_back({{"generator", found.generator},
                     {"parameters", typed(found.parameters)},
                     {"refinement", found.refinement},
+                    {"v", found.program.shape.chunks()},
+                    {"q", found.program.shape.slices},
                     {"model_copies", found.program.shape.replicas()},
                     {"makespan", found.makespan},
                     {"span", found.span},

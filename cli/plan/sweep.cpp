@@ -10,6 +10,7 @@
 
 #include "cli/files.hpp"
 #include "cli/numbers.hpp"
+#include "cli/plan/options.hpp"
 #include "cli/plan/progress.hpp"
 #include "cli/verbs.hpp"
 #include "cli/vocabulary.hpp"
@@ -25,9 +26,10 @@ using Text = const std::string&;
 struct SweepArguments {
   std::string schedules;
   SweepSpace space;
-  std::vector<double> latencies = {0};
-  double memory_forward = 1, memory_input = 0;
-  std::optional<double> memory_weight;
+  std::optional<std::vector<SweepCosts>> times;
+  std::vector<std::string> files;  // of costs
+  std::optional<std::vector<double>> latencies;
+  std::optional<double> memory_forward, memory_input, memory_weight;
   int threads = static_cast<int>(std::max(1U, std::thread::hardware_concurrency()));
   bool json = false;
   std::optional<std::string> out;
@@ -99,20 +101,51 @@ std::vector<std::string> names_of(Text list) {
   return names;
 }
 
-/// The space with every latency and the memory in its costs.
+/// The options that say what a cost file may say too.
+std::vector<std::string> typed_costs(const SweepArguments& arguments) {
+  std::vector<std::string> typed;
+  if (arguments.times) typed.emplace_back("--times");
+  if (arguments.memory_forward) typed.emplace_back("--mem-f");
+  if (arguments.memory_input) typed.emplace_back("--mem-i");
+  if (arguments.memory_weight) typed.emplace_back("--mem-w");
+  return typed;
+}
+
+SweepCosts filed_costs(const std::string& path, const SweepArguments& arguments) {
+  PlanOptions options;
+  options.costs_file = path;
+  options.typed_costs = typed_costs(arguments);
+  CostFile file = cost_file_of(options);
+  const auto& limits = arguments.space.limits;
+  if (std::any_of(limits.begin(), limits.end(), [](const auto& limit) { return limit; }))
+    require_memory(file, options);
+  return sweep_costs(std::move(file), path);
+}
+
+/// Memory as typed, where no file says it.
+void set_memory(SweepCosts& costs, const SweepArguments& arguments) {
+  if (costs.file && !costs.file->cost.memory_forward.empty()) return;
+  costs.memory_forward = arguments.memory_forward.value_or(1);
+  costs.memory_input = arguments.memory_input.value_or(0);
+  costs.memory_weight =
+      arguments.memory_weight.value_or(-costs.memory_forward - costs.memory_input);
+}
+
+/// The space with the costs: those typed or of each file, with every latency and the memory.
 SweepSpace space_of(const SweepArguments& arguments) {
   SweepSpace space = arguments.space;
   space.schedules = names_of(arguments.schedules);
+  std::vector<SweepCosts> all;
+  for (const std::string& path : arguments.files) all.push_back(filed_costs(path, arguments));
+  if (all.empty()) all = arguments.times.value_or(std::vector<SweepCosts>(1));
   space.costs.clear();
-  for (SweepCosts costs : arguments.space.costs)
-    for (const double latency : arguments.latencies) {
+  for (SweepCosts& costs : all) {
+    set_memory(costs, arguments);
+    for (const double latency : arguments.latencies.value_or(std::vector{costs.latency})) {
       costs.latency = latency;
-      costs.memory_forward = arguments.memory_forward;
-      costs.memory_input = arguments.memory_input;
-      costs.memory_weight =
-          arguments.memory_weight.value_or(-costs.memory_forward - costs.memory_input);
       space.costs.push_back(costs);
     }
+  }
   return space;
 }
 
@@ -167,15 +200,20 @@ void add_number(CLI::App& verb,
 void add_cost_options(CLI::App& verb, SweepArguments& arguments) {
   verb.add_option_function<std::string>(
           "--times",
-          [&arguments](Text text) { arguments.space.costs = times_of(text); },
+          [&arguments](Text text) { arguments.times = times_of(text); },
           "Times of F, I and W of a full stage, several: 1:1:1,2:2:1 (default 1:1:1)")
       ->type_name("F:I:W,...");
+  verb.add_option_function<std::string>(
+          "--costs",
+          [&arguments](Text text) { arguments.files = parts_of("--costs", text, ','); },
+          "Costs from files that train --profile wrote, several: a.json,b.json")
+      ->type_name("FILE,...");
   verb.add_option_function<std::string>(
           "--latency",
           [&arguments](Text text) {
             arguments.latencies = number_list("--latency", text, 0).values;
           },
-          "Times of a message between ranks: 0,0.1,0.5 (default 0)")
+          "Times of a message between ranks: 0,0.1,0.5 (default 0, or what --costs says)")
       ->type_name("LIST");
   add_number(
       verb, "--mem-f", "Change of memory at F of a full stage (default 1)", [&](double value) {

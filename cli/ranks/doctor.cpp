@@ -13,6 +13,8 @@
 #include <sys/socket.h>
 #include <thread>
 
+#include <nlohmann/json.hpp>
+
 #include "cli/ranks/core_dumps.hpp"
 #include "cli/ranks/launch.hpp"
 #include "cli/verbs.hpp"
@@ -67,17 +69,49 @@ double round_trip(const ZeroMqOptions& options, std::int64_t bytes) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count() / kRounds;
 }
 
-/// Prints a line and tells whether the check passed.
-bool check(const std::string& what, const std::function<std::string()>& body) {
-  try {
-    const std::string found = body();
-    std::cout << "ok    " << what << "  " << found << std::endl;
-    return true;
-  } catch (const std::exception& error) {
-    std::cout << "FAIL  " << what << "  " << error.what() << std::endl;
-    return false;
+/// Checks one after another, each told as soon as it is done; with --json all at the end.
+class Examination {
+ public:
+  explicit Examination(bool json) : json_(json) {
+    const unsigned cores = std::thread::hardware_concurrency();
+    if (json_)
+      all_ = {{"millrace", MILLRACE_VERSION},
+              {"frame_protocol", kProtocolVersion},
+              {"cores", cores},
+              {"code", compiled_code()},
+              {"checks", nlohmann::ordered_json::array()}};
+    else
+      std::cout << "millrace " << MILLRACE_VERSION << ", frame protocol " << kProtocolVersion
+                << ", " << cores << " cores, code by " << compiled_code() << std::endl;
   }
-}
+
+  void check(const std::string& what, const std::function<std::string()>& body) {
+    try {
+      tell(what, true, body());
+    } catch (const std::exception& error) {
+      tell(what, false, error.what());
+    }
+  }
+
+  /// The exit code.
+  [[nodiscard]] int end() {
+    if (json_) std::cout << all_.dump(2) << std::endl;
+    return healthy_ ? 0 : 1;
+  }
+
+ private:
+  void tell(const std::string& what, bool passed, const std::string& found) {
+    healthy_ = healthy_ && passed;
+    if (json_)
+      all_["checks"].push_back({{"check", what}, {"ok", passed}, {"found", found}});
+    else
+      std::cout << (passed ? "ok    " : "FAIL  ") << what << "  " << found << std::endl;
+  }
+
+  bool json_;
+  bool healthy_ = true;
+  nlohmann::ordered_json all_;
+};
 
 std::string speed(ZeroMqOptions options) {
   constexpr std::int64_t kBlock = 1 << 20;
@@ -129,35 +163,30 @@ std::string rendezvous_at(const std::string& url, ZeroMqOptions options) {
 
 int examine(const DoctorFlags& flags) {
   keep_out_of_dumps(flags.ranks.link.core_dumps);
-  std::cout << "millrace " << MILLRACE_VERSION << ", frame protocol " << kProtocolVersion << ", "
-            << std::thread::hardware_concurrency() << " cores, code by " << compiled_code()
-            << std::endl;
-  bool healthy =
-      check("keys", [] { return make_curve_keys().public_key.size() == 40 ? "CURVE" : ""; });
-  healthy &= check("private directory",
-                   [] { return PrivateDirectory(std::filesystem::temp_directory_path()).path(); });
-  healthy &= check("interfaces", interfaces);
+  Examination examination(flags.json);
+  examination.check("keys",
+                    [] { return make_curve_keys().public_key.size() == 40 ? "CURVE" : ""; });
+  examination.check("private directory",
+                    [] { return PrivateDirectory(std::filesystem::temp_directory_path()).path(); });
+  examination.check("interfaces", interfaces);
   ZeroMqOptions options;
   options.world = 2;
   options.interface = flags.ranks.link.interface;
-  healthy &= check("ipc", [&] {
+  examination.check("ipc", [&] {
     const PrivateDirectory directory(std::filesystem::temp_directory_path());
     options.directory = directory.path();
     return speed(options);
   });
   options.directory.clear();
   options.link = ZeroMqLink::Tcp;
-  healthy &= check("tcp on " + options.interface + " with keys", [&] { return speed(options); });
+  examination.check("tcp on " + options.interface + " with keys", [&] { return speed(options); });
   if (!flags.rendezvous.empty())
-    healthy &= check(flags.rendezvous, [&] { return rendezvous_at(flags.rendezvous, options); });
-  return healthy ? 0 : 1;
+    examination.check(flags.rendezvous, [&] { return rendezvous_at(flags.rendezvous, options); });
+  return examination.end();
 }
 
 int diagnose(DoctorFlags flags) {
-  if (flags.ranks.processes == 0) {
-    require(!flags.json, "--json: give -n as well; what is checked of one machine is text");
-    return examine(flags);
-  }
+  if (flags.ranks.processes == 0) return examine(flags);
   require(flags.ranks.processes >= 2,
           "-n " + std::to_string(flags.ranks.processes) + ": it takes at least 2 ranks to measure");
   require(flags.rendezvous.empty(),
@@ -182,7 +211,8 @@ void add_doctor(CLI::App& app) {
   verb->add_option("--rendezvous",
                    flags->rendezvous,
                    "Check that rank 0 could listen there: tcp://address:port");
-  verb->add_flag("--json", flags->json, "What the ranks measured, for programs");
+  verb->add_flag(
+      "--json", flags->json, "What was found, or what the ranks measured, as one JSON object");
   add_link_flags(*verb, flags->ranks.link);
   verb->footer(
       "Between machines: millrace worker --rank R --world N --rendezvous URL --keys FILE -- "

@@ -6,7 +6,9 @@
 #include <cmath>
 #include <exception>
 #include <mutex>
+#include <numeric>
 #include <thread>
+#include <utility>
 
 #include "millrace/core/error.hpp"
 #include "millrace/core/sentence.hpp"
@@ -32,20 +34,34 @@ double scale_of(const SweepCosts& costs) {
   return 1;
 }
 
+void set_memory(Cost& cost, const Shape& shape, const SweepCosts& costs) {
+  const double share = static_cast<double>(shape.ranks) / shape.stages();
+  const std::vector<double> ones(static_cast<std::size_t>(shape.stages()), share);
+  cost.memory_forward = cost.memory_input = cost.memory_input_peak = cost.memory_weight = ones;
+  for (std::size_t s = 0; s < ones.size(); ++s) {
+    cost.memory_forward[s] *= costs.memory_forward;
+    cost.memory_input[s] *= costs.memory_input;
+    cost.memory_input_peak[s] *= std::max(0.0, costs.memory_input);
+    cost.memory_weight[s] *= costs.memory_weight;
+  }
+}
+
+/// What the file says, but the latency that the sweep varies.
+Cost filed_cost(const Shape& shape, const SweepCosts& costs) {
+  Cost cost = costs_for(*costs.file, shape);
+  cost.latency = costs.latency * cost.ticks_per_unit;
+  if (cost.memory_forward.empty()) set_memory(cost, shape, costs);
+  return cost;
+}
+
 Cost cost_of(const Shape& shape, const SweepCosts& costs) {
+  if (costs.file) return filed_cost(shape, costs);
   const double scale = scale_of(costs);
   const auto ticks = [&](double time) { return scale == 1 ? time : std::round(time * scale); };
   Cost cost = Cost::of_full_stage(
       shape, ticks(costs.forward), ticks(costs.input), ticks(costs.weight), ticks(costs.latency));
   cost.ticks_per_unit *= scale;
-  // of_full_stage gives a stage its share of 1.
-  for (std::size_t s = 0; s < cost.memory_forward.size(); ++s) {
-    const double share = cost.memory_forward[s];
-    cost.memory_forward[s] = share * costs.memory_forward;
-    cost.memory_input[s] = share * costs.memory_input;
-    cost.memory_input_peak[s] = share * std::max(0.0, costs.memory_input);
-    cost.memory_weight[s] = share * costs.memory_weight;
-  }
+  set_memory(cost, shape, costs);
   return cost;
 }
 
@@ -56,8 +72,13 @@ ScheduleOptions options_of(const SweepPoint& point) {
   options.micro_batches = point.micro_batches;
   if (point.chunks > 0) options.chunks = point.chunks;
   if (point.slices > 0) options.slices = point.slices;
-  if (find_schedule(point.schedule).takes("memory_limit"))
-    options.memory_limit = point.memory_limit;
+  const ScheduleEntry& entry = find_schedule(point.schedule);
+  if (entry.takes("memory_limit")) options.memory_limit = point.memory_limit;
+  if (entry.staged && costs.file)
+    options.stage_costs = cost_of({.ranks = point.ranks,
+                                   .micro_batches = point.micro_batches,
+                                   .placement = Placement::straight(point.ranks)},
+                                  costs);
   options.forward = costs.forward;
   options.input = costs.input;
   options.weight = costs.weight;
@@ -172,6 +193,26 @@ class Rows {
 };
 
 }  // namespace
+
+SweepCosts sweep_costs(CostFile file, std::string name) {
+  const Cost& cost = file.cost;
+  const auto mean = [&](const std::vector<double>& list) {
+    return std::accumulate(list.begin(), list.end(), 0.0) / file.ranks;
+  };
+  SweepCosts costs;
+  costs.forward = mean(cost.forward) / cost.ticks_per_unit;
+  costs.input = mean(cost.backward_input) / cost.ticks_per_unit;
+  costs.weight = mean(cost.backward_weight) / cost.ticks_per_unit;
+  costs.latency = cost.latency / cost.ticks_per_unit;
+  if (!cost.memory_forward.empty()) {
+    costs.memory_forward = mean(cost.memory_forward);
+    costs.memory_input = mean(cost.memory_input);
+    costs.memory_weight = mean(cost.memory_weight);
+  }
+  costs.file = std::make_shared<const CostFile>(std::move(file));
+  costs.file_name = std::move(name);
+  return costs;
+}
 
 std::vector<SweepPoint> sweep_points(const SweepSpace& space) {
   require(!space.schedules.empty(), "a sweep needs at least one schedule");

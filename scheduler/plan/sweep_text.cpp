@@ -30,6 +30,7 @@ ordered_json columns_of(const SweepRow& row) {
           {"mem_f", costs.memory_forward},
           {"mem_i", costs.memory_input},
           {"mem_w", costs.memory_weight},
+          {"costs", costs.file ? ordered_json(costs.file_name) : ordered_json()},
           {"memory_limit", point.memory_limit ? ordered_json(*point.memory_limit) : ordered_json()},
           {"makespan", figure(&SweepFigures::makespan)},
           {"bubble_makespan_ratio", figure(&SweepFigures::bubble_makespan_ratio)},

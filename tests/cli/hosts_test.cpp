@@ -1,40 +1,26 @@
 // Workers that no launcher starts, as on several machines: keys out of files, a meeting over tcp,
 // and the measurements between ranks.
-#include <arpa/inet.h>
 #include <filesystem>
 #include <fstream>
 #include <memory>
-#include <netinet/in.h>
-#include <sys/socket.h>
 #include <sys/stat.h>
 
 #include <gmock/gmock.h>
 #include <nlohmann/json.hpp>
 
+#include "cli/free_address.hpp"
 #include "cli/launched.hpp"
 
 namespace millrace {
 namespace {
 
 using test::Command;
+using test::free_address;
 using test::Outcome;
 using test::run;
 using test::temporary;
 using testing::HasSubstr;
-
-/// "tcp://127.0.0.1:P" with a port that was free a moment ago.
-std::string free_address() {
-  const int socket = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  socklen_t size = sizeof address;
-  auto* generic = reinterpret_cast<sockaddr*>(&address);
-  EXPECT_EQ(::bind(socket, generic, size), 0);
-  EXPECT_EQ(::getsockname(socket, generic, &size), 0);
-  ::close(socket);
-  return "tcp://127.0.0.1:" + std::to_string(ntohs(address.sin_port));
-}
+using testing::StartsWith;
 
 /// Every rank as its own command, as engines on several machines would start them; by rank.
 std::vector<Outcome> outcomes_of_workers(int world,
@@ -225,9 +211,26 @@ TEST(Doctor, TellsWhereRankZeroCouldListen) {
   EXPECT_THAT(bad.output, HasSubstr("FAIL  tcp://203.0.113.77:4000"));
 }
 
+TEST(Doctor, TellsOfOneMachineInJsonWhatItTellsInWords) {
+  const Outcome words = run("doctor");
+  const auto found = nlohmann::json::parse(run("doctor --json").output);
+
+  EXPECT_THAT(
+      words.output,
+      StartsWith("millrace " + found.at("millrace").get<std::string>() + ", frame protocol " +
+                 std::to_string(found.at("frame_protocol").get<int>()) + ", "));
+  EXPECT_EQ(found.at("checks").size(), 5U);
+  for (const auto& check : found.at("checks")) {
+    EXPECT_TRUE(check.at("ok").get<bool>()) << check;
+    EXPECT_THAT(words.output, HasSubstr("ok    " + check.at("check").get<std::string>() + "  "));
+  }
+  const Outcome bad = run("doctor --json --rendezvous tcp://203.0.113.77:4000");
+  EXPECT_EQ(bad.code, 1);
+  EXPECT_FALSE(nlohmann::json::parse(bad.output).at("checks").back().at("ok").get<bool>());
+}
+
 TEST(Doctor, RefusesWhatCannotBeMeant) {
   EXPECT_EQ(run("doctor -n 1").code, 2);
-  EXPECT_EQ(run("doctor --json").code, 2);
   EXPECT_EQ(run("doctor -n 2 --rendezvous tcp://127.0.0.1:9").code, 2);
   EXPECT_EQ(run("launch -n 2 -- doctor --quick").code, 2);
 }

@@ -250,8 +250,7 @@ TEST_F(PlanVerbs, BadInputIsOneSentenceAndExitCodeTwo) {
        "millrace: --rank-speed is '0'; expected a number from 1e-09 to 1000000000000000\n"},
       {"show 1f1b --svg /nowhere/a.svg",
        "millrace: --svg /nowhere/a.svg cannot be written: No such file or directory\n"},
-      {"compare 1f1b --plan a",
-       "millrace: --plan is of one schedule; compare writes --csv, a table, and --svg\n"},
+      {"compare 1f1b --html a", "millrace: --html goes with a plan and the trace file of its run;"},
   };
   for (const auto& [arguments, sentence] : cases) {
     const Ran ran = command(arguments);

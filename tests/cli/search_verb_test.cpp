@@ -42,6 +42,8 @@ TEST_F(SearchVerb, JsonHasTheFieldsOfSimulateAndWhatWasFound) {
   ASSERT_FALSE(found["front"].empty());
   for (const char* field : {"generator", "parameters", "makespan", "span", "peak_memory"})
     EXPECT_TRUE(found["front"][0].contains(field)) << field;
+  EXPECT_EQ(best("-p 2 -m 4 --one-copy -v 2")["front"][0]["v"], 2);
+  EXPECT_EQ(best("-p 2 -m 4 -q 3")["front"][0]["q"], 3);
 }
 
 TEST_F(SearchVerb, PrintsTheFiguresAndTheParetoTable) {
@@ -97,7 +99,9 @@ TEST_F(SearchVerb, KeepsToTheVThatIsAskedFor) {
             "millrace: --v-placement is of schedules with at least 2 chunks per rank and without "
             "slices\n");
   EXPECT_EQ(command("search -p 3 -m 6 --memory-limit 1,2,3").text,
-            "millrace: --memory-limit has 3 values; the search keeps one limit on all ranks\n");
+            "millrace: --memory-limit has 3 values that differ; the search keeps one limit on all "
+            "ranks: give one, such as the smallest, and check the winner with verify\n");
+  EXPECT_EQ(best("-p 3 -m 6 --memory-limit 4,4,4"), best("-p 3 -m 6 --memory-limit 4"));
 }
 
 TEST_F(SearchVerb, MakesTheObjectiveThatIsAskedForSmall) {

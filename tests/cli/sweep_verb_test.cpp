@@ -1,5 +1,6 @@
 // millrace sweep as typed.
 #include <algorithm>
+#include <sstream>
 
 #include <gmock/gmock.h>
 #include <nlohmann/json.hpp>
@@ -23,9 +24,10 @@ TEST_F(SweepVerb, CombinesListsAndRangesAndCountsWhatHasNoMeaning) {
   const std::string table = read("t.csv");
 
   EXPECT_EQ(ran.code, 0);
-  EXPECT_THAT(table, StartsWith("schedule,p,m,v,q,f,i,w,latency,mem_f,mem_i,mem_w,memory_limit,"));
+  EXPECT_THAT(table,
+              StartsWith("schedule,p,m,v,q,f,i,w,latency,mem_f,mem_i,mem_w,costs,memory_limit,"));
   EXPECT_EQ(std::count(table.begin(), table.end(), '\n'), 1 + 2 * 2 * 5 * 2 * 2 * 2);
-  EXPECT_THAT(table, HasSubstr("\n1f1b,4,8,1,1,2,2,1,0.5,1,0,-1,4,"));
+  EXPECT_THAT(table, HasSubstr("\n1f1b,4,8,1,1,2,2,1,0.5,1,0,-1,,4,"));
   // dualpipe: m = 5 and 7 of p = 2, and 4 to 7 of p = 4, each with 8 costs and limits.
   EXPECT_EQ(ran.text,
             "millrace: 48 of 160 combinations have no meaning; the column reason says why\n");
@@ -40,6 +42,49 @@ TEST_F(SweepVerb, PrintsTheSameJsonLinesOnAnyNumberOfThreads) {
   EXPECT_EQ(row["schedule"], "gpipe");
   EXPECT_EQ(row["makespan"], 33);
   EXPECT_EQ(row["makespan"], json::parse(command("simulate gpipe --json").text)["makespan"]);
+}
+
+TEST_F(SweepVerb, TakesCostFilesAsSimulateDoes) {
+  const std::string times = R"({"millrace_costs": 1, "unit": "s", "ranks": 2, "chunks": 1,
+      "latency": 0.5, "forward": [1, 2], "input": [1, 1], "weight": [1, 1])";
+  write("a.json", times + "}");
+  write(
+      "b.json",
+      times + R"(, "memory_forward": [7, 5], "memory_input": [0, 0], "memory_weight": [-7, -5]})");
+  const std::string both = path("a.json") + "," + path("b.json");
+  const auto rows_of = [](const std::string& arguments) {
+    std::istringstream lines(command("sweep zb-auto,1f1b -p 2 -m 5 --json " + arguments).text);
+    std::vector<json> rows;
+    for (std::string line; std::getline(lines, line);) rows.push_back(json::parse(line));
+    return rows;
+  };
+  const auto simulated = [](const json& row, const std::string& more) {
+    const std::string schedule = row["schedule"], file = row["costs"];
+    const Ran ran =
+        command("simulate " + schedule + " -p 2 -m 5 --json --costs " + file + " " + more);
+    return json::parse(ran.text);
+  };
+
+  const std::vector<json> plain = rows_of("--costs " + both);
+  ASSERT_EQ(plain.size(), 4U);
+  for (const json& row : plain) {
+    const json one = simulated(row, "");
+    for (const char* figure : {"makespan", "span"}) EXPECT_EQ(row[figure], one[figure]) << row;
+    EXPECT_EQ(row["latency"], 0.5);
+  }
+  EXPECT_EQ(plain[1]["costs"], path("b.json"));
+  EXPECT_EQ(plain[1]["mem_f"], 6);
+
+  const std::string limited = "--latency 2 --memory-limit 1p ";
+  for (const json& row : rows_of("--costs " + path("b.json") + " " + limited))
+    EXPECT_EQ(row["makespan"], simulated(row, limited)["makespan"]) << row;
+  EXPECT_THAT(command("sweep 1f1b -p 2 " + limited + "--costs " + both).text,
+              StartsWith("millrace: --memory-limit was given, but --costs " + path("a.json") +
+                         " says nothing about memory; give --mem-f"));
+  EXPECT_EQ(command("sweep 1f1b -p 2 --times 1:1:1 --costs " + both).text,
+            "millrace: --times was given, but --costs " + path("a.json") +
+                " says it; leave one of them out\n");
+  EXPECT_EQ(rows_of("--mem-f 3 --costs " + path("a.json"))[1]["peak_memory"], 2 * 3);
 }
 
 TEST_F(SweepVerb, RefusesBadInputInOneSentence) {

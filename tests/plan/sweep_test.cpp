@@ -11,6 +11,7 @@
 #include "millrace/core/error.hpp"
 #include "millrace/scheduler/plan/closed_forms.hpp"
 #include "millrace/scheduler/plan/generators.hpp"
+#include "millrace/scheduler/plan/simulate.hpp"
 
 namespace millrace {
 namespace {
@@ -114,6 +115,58 @@ TEST(Sweep, SaysWhetherALimitIsKept) {
   EXPECT_EQ(rows[1].point.memory_limit, 4 * 3);
 }
 
+/// p = 2 in four stages, the second of them slow.
+CostFile four_stages() {
+  CostFile file;
+  file.ranks = 2;
+  file.stages = 4;
+  file.cost.forward = {1, 3, 1, 1};
+  file.cost.backward_input = {1, 1, 1, 2};
+  file.cost.backward_weight = {1, 1, 1, 1};
+  file.cost.latency = 0.5;
+  return file;
+}
+
+TEST(Sweep, TimesWhatACostFileSaysOfEveryStage) {
+  SweepSpace space;
+  space.schedules = {"1f1b", "interleaved", "zb-v"};
+  space.ranks = {2, 3};
+  space.micro_batches = {6};
+  space.costs = {sweep_costs(four_stages(), "c.json")};
+
+  const std::vector<SweepRow> rows = rows_of(space);
+
+  for (const SweepRow& row : rows) {
+    ASSERT_EQ(row.figures.has_value(), row.point.ranks == 2) << row.reason;
+    EXPECT_THAT(sweep_csv(row), HasSubstr(",c.json,"));
+    if (!row.figures) {
+      EXPECT_THAT(row.reason, HasSubstr("the costs are of p = 2"));
+      continue;
+    }
+    // What simulate says with those costs; the generator hears the mean full stage, F = 6 / 2.
+    const Program program = generate(
+        row.point.schedule,
+        {.ranks = 2, .micro_batches = 6, .forward = 3, .input = 2.5, .weight = 2, .latency = 0.5});
+    const Graph graph(program);
+    const Cost cost = costs_for(four_stages(), program.shape);
+    const Report expected = report(graph, cost, std::get<Timeline>(simulate(graph, cost)));
+    EXPECT_EQ(row.figures->makespan, expected.makespan) << row.point.schedule;
+    EXPECT_EQ(row.figures->span, expected.span);
+  }
+}
+
+TEST(Sweep, GivesAFileWithoutMemoryThatOfTheCosts) {
+  SweepSpace space;
+  space.schedules = {"gpipe"};
+  space.ranks = {2};
+  space.micro_batches = {6};
+  space.costs = {sweep_costs(four_stages(), "c.json")};
+  space.costs.front().memory_forward = 5;
+  space.costs.front().memory_weight = -5;
+
+  EXPECT_EQ(rows_of(space).front().figures->peak_memory, 6 * 5);
+}
+
 TEST(Sweep, WritesTheSameColumnsAsCsvAndAsJson) {
   SweepSpace space;
   space.schedules = {"chimera"};
@@ -126,7 +179,7 @@ TEST(Sweep, WritesTheSameColumnsAsCsvAndAsJson) {
   for (const auto& [name, value] : json.items()) names.push_back(name);
   EXPECT_EQ(csv_line(names), sweep_csv_head());
   EXPECT_TRUE(json["makespan"].is_null());
-  EXPECT_THAT(sweep_csv(row), StartsWith("chimera,4,3,,,1,1,1,0,1,0,-1,,,,,,,,,,"));
+  EXPECT_THAT(sweep_csv(row), StartsWith("chimera,4,3,,,1,1,1,0,1,0,-1,,,,,,,,,,,"));
   EXPECT_EQ(csv_line({"", "a,b", "say \"x\""}), ",\"a,b\",\"say \"\"x\"\"\"\n");
 }
 

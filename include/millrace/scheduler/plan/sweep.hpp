@@ -3,19 +3,29 @@
 #pragma once
 
 #include <functional>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "millrace/scheduler/plan/cost_file.hpp"
+
 namespace millrace {
 
-/// Times and memory of one full stage of a p-stage model; a chunk has 1/v of each.
+/// Times and memory of one full stage of a p-stage model; a chunk has 1/v of each. With a `file`,
+/// what it says of every stage instead; the numbers are then what a generator hears, of the mean
+/// full stage, and memory where the file says nothing about it.
 /// Thread-safety: immutable, share freely.
 struct SweepCosts {
   double forward = 1, input = 1, weight = 1;                        ///< F, I, W; B takes I + W
   double latency = 0;                                               ///< of a message between ranks
   double memory_forward = 1, memory_input = 0, memory_weight = -1;  ///< change at F, after I, W
+  std::shared_ptr<const CostFile> file = {};  ///< shared by the points that combine it
+  std::string file_name = {};                 ///< for the column `costs`
 };
+
+/// The costs of a file, under a name. Cost: O(stages). Thread-safety: pure function.
+[[nodiscard]] SweepCosts sweep_costs(CostFile file, std::string name);
 
 /// Memory of a rank after any action, at most.
 /// Thread-safety: immutable, share freely.
@@ -83,7 +93,8 @@ void sweep(const std::vector<SweepPoint>& points,
            int threads,
            const std::function<void(const SweepRow&)>& row);
 
-/// The names of the columns: schedule, p, m, v, q, the costs, the limit, the figures, reason.
+/// The names of the columns: schedule, p, m, v, q, the costs and their file, the limit, the
+/// figures, reason.
 [[nodiscard]] std::string sweep_csv_head();
 
 /// The row as a line of CSV (RFC 4180). A figure that is not there is an empty cell.

@@ -1,0 +1,160 @@
+// Which schedule the options mean: one that a generator makes with their counts and costs, or one
+// that a file holds.
+#include <utility>
+
+#include "cli/files.hpp"
+#include "cli/plan/options.hpp"
+#include "cli/vocabulary.hpp"
+#include "millrace/core/error.hpp"
+#include "millrace/scheduler/plan/passes.hpp"
+#include "millrace/scheduler/plan/sweep.hpp"
+#include "millrace/scheduler/plan/text.hpp"
+
+namespace millrace::cli {
+
+namespace {
+
+// What a generator takes of a cost file: the mean full stage.
+ScheduleOptions with_file(ScheduleOptions schedule, const PlanOptions& options) {
+  const SweepCosts mean = sweep_costs(cost_file_of(options), options.costs_file);
+  schedule.forward = mean.forward;
+  schedule.input = mean.input;
+  schedule.weight = mean.weight;
+  if (!options.latency) schedule.latency = mean.latency;
+  if (mean.file->cost.memory_forward.empty()) return schedule;
+  schedule.memory_forward = mean.memory_forward;
+  schedule.memory_input = mean.memory_input;
+  schedule.memory_weight = mean.memory_weight;
+  return schedule;
+}
+
+/// The flag that reads what the file has.
+std::string cure_of(const Diagnostic& diagnostic) {
+  if (diagnostic.cure == CsvCure::None) return "";
+  return diagnostic.cure == CsvCure::OldLetters ? " (--old-letters)" : " (--skip-sharding)";
+}
+
+std::string faults(const std::string& path, const std::vector<Diagnostic>& diagnostics) {
+  std::string text;
+  for (const Diagnostic& diagnostic : diagnostics)
+    text += (text.empty() ? "" : "\nmillrace: ") + path + ":" + to_string(diagnostic) +
+            cure_of(diagnostic);
+  return text;
+}
+
+Program program_in(const std::string& path, const PlanOptions& options) {
+  const std::string text = read_file("the schedule", path);
+  const std::size_t first = text.find_first_not_of(" \t\r\n");
+  if (first != std::string::npos && text[first] == '{') {
+    ParsedPlan read = read_plan(text);
+    if (!read.plan) throw DataError(faults(path, read.diagnostics));
+    return std::move(read.plan->program);
+  }
+  ParsedProgram read =
+      read_csv(text, {.old_letters = options.old_letters, .skip_sharding = options.skip_sharding});
+  if (!read.program) throw DataError(faults(path, read.diagnostics));
+  read.program->name = path.substr(path.rfind('/') + 1);
+  return std::move(*read.program);
+}
+
+bool is_path(const std::string& subject) {
+  return subject.find_first_of("./") != std::string::npos;
+}
+
+/// Throws InvalidArgument when an option says how to read a CSV.
+void require_generated(const std::string& subject, const PlanOptions& options) {
+  require(!options.old_letters && !options.skip_sharding,
+          std::string(options.old_letters ? "--old-letters" : "--skip-sharding") +
+              " says how to read a CSV file; schedule '" + subject + "' is generated");
+}
+
+/// Whether the stages or ranks may differ.
+bool unequal(const PlanOptions& options) {
+  const auto several = [](const NumberList& list) { return list.values.size() > 1; };
+  return !options.costs_file.empty() || options.rank_speed || several(options.forward) ||
+         several(options.input) || several(options.weight) || several(options.memory_forward) ||
+         several(options.memory_input) ||
+         (options.memory_weight && several(*options.memory_weight));
+}
+
+}  // namespace
+
+Program lowered(Program program, Comms comms) {
+  if (comms == Comms::None) return program;
+  const Program reduced = insert_reductions(program);
+  Program result =
+      comms == Comms::Early ? insert_messages(reduced) : insert_messages_before_use(reduced);
+  result.name = program.name;
+  return result;
+}
+
+ScheduleOptions schedule_options(const ScheduleEntry& entry, const PlanOptions& options) {
+  ScheduleOptions schedule = options.schedule;
+  schedule.latency = options.latency ? options.latency->mean() : 0;
+  const int own = chunks_of(entry, schedule);
+  schedule.memory_limit = memory_limit_of(options, schedule.ranks, schedule.ranks * own);
+  const int chunks = options.chunk_costs ? own : 1;
+  schedule.forward = options.forward.mean() * chunks;
+  schedule.input = options.input.mean() * chunks;
+  schedule.weight = options.weight.mean() * chunks;
+  schedule.memory_forward = options.memory_forward.mean() * chunks;
+  schedule.memory_input = options.memory_input.mean() * chunks;
+  schedule.memory_weight = options.memory_weight ? options.memory_weight->mean() * chunks
+                                                 : -schedule.memory_forward - schedule.memory_input;
+  return options.costs_file.empty() ? schedule : with_file(schedule, options);
+}
+
+std::vector<std::string> untaken_options(const std::string& subject, const PlanOptions& options) {
+  std::vector<std::string> untaken;
+  if (is_path(subject)) untaken = options.typed_counts;
+  const ScheduleEntry none{};
+  const ScheduleEntry& entry = is_path(subject) ? none : find_schedule(subject);
+  for (const ScheduleParameter& parameter : kScheduleParameters)
+    if (const auto value = value_of(options.schedule, parameter);
+        value && !entry.takes(parameter.name) &&
+        (is_path(subject) || !agrees(entry, options.schedule, parameter.name)))
+      untaken.push_back(flag(parameter.name) + " " + *value);
+  if (!entry.takes("slices") && !is_path(subject) && options.slice_costs)
+    untaken.emplace_back("--slice-costs");
+  return untaken;
+}
+
+Program program_of(const std::string& subject, const PlanOptions& options) {
+  if (is_path(subject)) {
+    const auto untaken = untaken_options(subject, options);
+    require(untaken.empty(),
+            untaken.empty() ? ""
+                            : untaken.front() + " was given, but " + subject +
+                                  " is a file that says its own counts; leave it out");
+    Program program = program_in(subject, options);
+    require(!options.slice_costs || program.shape.slices > 1,
+            "--slice-costs was given, but the schedule in " + subject + " has no slices");
+    return lowered(std::move(program), options.comms);
+  }
+  const ScheduleEntry& entry = find_schedule(subject);
+  ScheduleOptions schedule = schedule_options(entry, options);
+  require_generated(subject, options);
+  if (!entry.takes("memory_limit")) schedule.memory_limit.reset();
+  require(!options.slice_costs || entry.takes("slices"),
+          "--slice-costs was given, but schedule '" + subject + "' has no slices");
+  if (entry.staged && unequal(options))
+    schedule.stage_costs = cost_of({.ranks = schedule.ranks,
+                                    .micro_batches = schedule.micro_batches,
+                                    .placement = Placement::straight(schedule.ranks)},
+                                   options);
+  return lowered(generate(subject, schedule), options.comms);
+}
+
+Program comparable_program_of(const std::string& subject, const PlanOptions& options) {
+  PlanOptions own = options;
+  own.typed_counts.clear();
+  const ScheduleEntry none{};
+  const ScheduleEntry& entry = is_path(subject) ? none : find_schedule(subject);
+  for (const ScheduleParameter& parameter : kScheduleParameters)
+    if (!entry.takes(parameter.name)) clear_value(own.schedule, parameter);
+  if (!entry.takes("slices")) own.slice_costs.reset();
+  if (!is_path(subject)) own.old_letters = own.skip_sharding = false;
+  return program_of(subject, own);
+}
+
+}  // namespace millrace::cli
