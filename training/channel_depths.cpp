@@ -6,6 +6,7 @@
 
 #include "millrace/core/error.hpp"
 #include "millrace/scheduler/plan/passes.hpp"
+#include "millrace/scheduler/plan/stage_graph.hpp"
 #include "millrace/training/rank_parts.hpp"
 
 namespace millrace {
@@ -14,11 +15,11 @@ namespace {
 
 using ChannelName = std::tuple<Rank, Rank, Direction>;
 using Depths = std::map<ChannelName, int>;
-/// By rank: how many of its actions have certainly ended.
+/// A vector clock: by rank, how many of its actions have certainly ended.
 using Known = std::vector<std::size_t>;
 
 /// What a rank that gets a message learns of.
-enum class Hearsay : bool {
+enum class Learns : bool {
   Everybody,  ///< what the sender knew of every rank
   Sender      ///< the sender's own progress
 };
@@ -26,9 +27,10 @@ enum class Hearsay : bool {
 /// Runs all lists once, in any order in which every receive finds its message.
 class Run {
  public:
-  Run(const Program& program, Hearsay hearsay, Depths& depths)
+  Run(const Program& program, Learns learns, Depths& depths)
       : program_(program),
-        hearsay_(hearsay),
+        graph_(program.shape),
+        learns_(learns),
         depths_(depths),
         known_(program.ranks.size(), Known(program.ranks.size(), 0)) {
     for (std::size_t i = 0; i < program_.ranks.size(); ++i) index_receives(i);
@@ -43,28 +45,18 @@ class Run {
   }
 
  private:
-  /// A message: its channel, and the action that receives it.
-  using Message = std::pair<ChannelName, Action>;
+  [[nodiscard]] Message message(const Action& action) const {
+    return message_of(program_.shape, graph_, action, 0);
+  }
 
-  [[nodiscard]] Message message(std::size_t rank, const Action& action) const {
-    const bool forward = action.op == Op::SendForward || action.op == Op::RecvForward;
-    const bool sends = is_send(action.op);
-    Action received = action;
-    received.op = forward ? Op::RecvForward : Op::RecvBackward;
-    received.with_next = false;
-    const int other = action.stage.value + (forward == sends ? 1 : -1);
-    if (sends) received.stage = Stage{other};
-    const Rank self{static_cast<int>(rank)};
-    const Rank peer = program_.shape.rank(action.replica(), Stage{other});
-    const Direction direction = forward ? Direction::Forward : Direction::Backward;
-    return {sends ? ChannelName{self, peer, direction} : ChannelName{peer, self, direction},
-            received};
+  static ChannelName channel_of(const Message& message) {
+    return {message.source, message.destination, message.direction};
   }
 
   void index_receives(std::size_t rank) {
     for (std::size_t i = 0; i < program_.ranks[rank].size(); ++i)
       if (is_receive(program_.ranks[rank][i].op))
-        receives_[message(rank, program_.ranks[rank][i]).first].push_back(i);
+        receives_[channel_of(message(program_.ranks[rank][i]))].push_back(i);
   }
 
   bool advance(std::size_t rank) {
@@ -72,23 +64,23 @@ class Run {
     if (mine[rank] == program_.ranks[rank].size()) return false;
     const Action& action = program_.ranks[rank][mine[rank]];
     if (is_receive(action.op)) {
-      const auto sent = under_way_.find(message(rank, action));
+      const auto sent = under_way_.find(message(action));
       if (sent == under_way_.end()) return false;
-      const std::size_t sender = std::get<0>(sent->first.first).index();
+      const std::size_t sender = sent->first.source.index();
       for (std::size_t i = 0; i < mine.size(); ++i)
-        if (hearsay_ == Hearsay::Everybody || i == sender)
+        if (learns_ == Learns::Everybody || i == sender)
           mine[i] = std::max(mine[i], sent->second[i]);
       under_way_.erase(sent);
     }
-    if (is_send(action.op)) send(rank, message(rank, action));
+    if (is_send(action.op)) send(rank, message(action));
     ++mine[rank];
     return true;
   }
 
   void send(std::size_t rank, const Message& message) {
-    const ChannelName& channel = message.first;
+    const ChannelName channel = channel_of(message);
     const std::vector<std::size_t>& places = receives_[channel];
-    const std::size_t ended = known_[rank][std::get<1>(channel).index()];
+    const std::size_t ended = known_[rank][message.destination.index()];
     const auto received = std::lower_bound(places.begin(), places.end(), ended) - places.begin();
     const int waiting = ++sent_[channel] - static_cast<int>(received);
     depths_[channel] = std::max(depths_[channel], waiting);
@@ -96,7 +88,8 @@ class Run {
   }
 
   const Program& program_;
-  const Hearsay hearsay_;
+  const StageGraph graph_;
+  const Learns learns_;
   Depths& depths_;
   std::vector<Known> known_;
   std::map<ChannelName, std::vector<std::size_t>> receives_;  // positions in the receiver's list
@@ -105,19 +98,19 @@ class Run {
 };
 
 /// In training and in evaluation.
-Depths depths_of(const Program& program, Hearsay hearsay) {
+Depths depths_of(const Program& program, Learns learns) {
   Depths depths;
-  static_cast<void>(Run(receive_before_use(insert_messages_before_use(program)), hearsay, depths));
+  static_cast<void>(Run(receive_before_use(insert_messages_before_use(program)), learns, depths));
   static_cast<void>(
-      Run(insert_messages_before_use(forward_program(program.shape)), hearsay, depths));
+      Run(insert_messages_before_use(forward_program(program.shape)), learns, depths));
   return depths;
 }
 
 }  // namespace
 
 std::vector<ChannelDepth> channel_depths(const Program& program) {
-  const Depths depths = depths_of(program, Hearsay::Everybody);
-  const Depths from_each_other = depths_of(program, Hearsay::Sender);
+  const Depths depths = depths_of(program, Learns::Everybody);
+  const Depths from_each_other = depths_of(program, Learns::Sender);
   std::vector<ChannelDepth> list;
   for (const auto& [channel, depth] : depths)
     list.push_back({std::get<0>(channel),

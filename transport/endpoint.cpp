@@ -40,6 +40,7 @@ std::string to_string(const MessageTag& tag) {
   if (tag.replica.value != 0) text += ", replica " + std::to_string(tag.replica.value);
   text += ", micro-batch " + std::to_string(tag.micro_batch.value);
   if (tag.slice.value != 0) text += ", slice " + std::to_string(tag.slice.value);
+  if (tag.edge != 0) text += ", link " + std::to_string(tag.edge);
   return text + step;
 }
 

@@ -70,6 +70,7 @@ std::string to_string(const Action& action) {
   if (has_unit(action.op)) text += std::to_string(action.micro_batch.value);
   if (has_unit(action.op) && action.slice.value != 0)
     text += "." + std::to_string(action.slice.value);
+  if (action.edge != 0) text += "@" + std::to_string(action.edge);
   return text;
 }
 
@@ -80,6 +81,7 @@ std::string describe(const Action& action) {
   if (has_unit(action.op)) text += ", micro-batch " + std::to_string(action.micro_batch.value);
   if (has_unit(action.op) && action.slice.value != 0)
     text += ", slice " + std::to_string(action.slice.value);
+  if (action.edge != 0) text += ", link " + std::to_string(action.edge);
   return text;
 }
 

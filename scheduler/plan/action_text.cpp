@@ -32,13 +32,13 @@ struct Cursor {
     return text.substr(from, at - from);
   }
 
-  // Fails (empty) without digits or above kLargest; then `at` is where the fault is.
-  std::optional<std::int32_t> number() {
+  // Fails (empty) without digits or above `largest`; then `at` is where the fault is.
+  std::optional<std::int32_t> number(std::int64_t largest = kLargest) {
     const std::size_t from = at;
     std::int64_t value = 0;
     while (!done() && is_digit(text[at])) {
       value = value * 10 + (text[at] - '0');
-      if (value > kLargest) {
+      if (value > largest) {
         at = from;
         return std::nullopt;
       }
@@ -62,10 +62,12 @@ ScannedAction fault(const Cursor& cursor, std::string sentence) {
   return scanned;
 }
 
-ScannedAction number_fault(const Cursor& cursor, const std::string& what) {
+ScannedAction number_fault(const Cursor& cursor,
+                           const std::string& what,
+                           std::int64_t largest = kLargest) {
   if (cursor.done()) return fault(cursor, "expected " + what + ", found the end");
   if (is_digit(cursor.text[cursor.at]))
-    return fault(cursor, what + " is larger than " + std::to_string(kLargest));
+    return fault(cursor, what + " is larger than " + std::to_string(largest));
   return fault(cursor, "expected " + what + ", found " + quoted(cursor.text[cursor.at]));
 }
 
@@ -95,7 +97,7 @@ std::string unknown_op(std::string_view name, ActionGrammar grammar) {
   return "unknown action " + quoted(name) + "; known are " + known;
 }
 
-// Micro-batch and, in a plan, slice.
+// Micro-batch and, in a plan, slice and link.
 ScannedAction scan_unit(Cursor& cursor, Action action, ActionGrammar grammar) {
   const auto micro_batch = cursor.number();
   if (!micro_batch) return number_fault(cursor, "a micro-batch number");
@@ -105,6 +107,12 @@ ScannedAction scan_unit(Cursor& cursor, Action action, ActionGrammar grammar) {
     const auto slice = cursor.number();
     if (!slice) return number_fault(cursor, "a slice number");
     action.slice = Slice{*slice};
+  }
+  if (grammar == ActionGrammar::Plan && cursor.sees('@') && !is_compute(action.op)) {
+    ++cursor.at;
+    const auto edge = cursor.number(255);
+    if (!edge) return number_fault(cursor, "a link number", 255);
+    action.edge = static_cast<std::uint8_t>(*edge);
   }
   return good(action);
 }

@@ -18,12 +18,12 @@ struct End {
   Direction direction;
 };
 
-End other_end(const Shape& shape, const Action& action) {
+End other_end(const Shape& shape, const StageGraph& graph, const Action& action) {
   const bool forward = action.op == Op::SendForward || action.op == Op::RecvForward;
-  const bool up = action.op == Op::SendForward || action.op == Op::RecvBackward;
-  const Stage stage{action.stage.value + (up ? 1 : -1)};
-  require(stage.value >= 0 && stage.value < shape.stages(),
+  const auto link = graph.link(action);
+  require(link.has_value(),
           [&] { return to_string(action) + " has no partner: the pipeline ends at its stage"; });
+  const Stage stage = action.stage == link->from ? link->to : link->from;
   return {shape.rank(action.replica(), stage), forward ? Direction::Forward : Direction::Backward};
 }
 
@@ -65,10 +65,10 @@ std::vector<Channel> channels(const Graph& graph) {
     const Rank rank{static_cast<std::int32_t>(r)};
     for (const Action& action : program.ranks[r]) {
       if (is_send(action.op)) {
-        const End end = other_end(program.shape, action);
+        const End end = other_end(program.shape, graph.stage_graph(), action);
         directory.find(rank, end.peer, end.direction).sends.push_back(node);
       } else if (is_receive(action.op)) {
-        const End end = other_end(program.shape, action);
+        const End end = other_end(program.shape, graph.stage_graph(), action);
         directory.find(end.peer, rank, end.direction).receives.push_back(node);
       }
       ++node;
@@ -79,27 +79,32 @@ std::vector<Channel> channels(const Graph& graph) {
 
 namespace {
 
-/// Whether what the action makes is used on another rank.
-bool leaves(const Shape& shape, Rank rank, const Action& action) {
-  if (action.op != Op::Forward && !gives_input_gradient(action.op)) return false;
-  const Stage to{action.stage.value + (action.op == Op::Forward ? 1 : -1)};
-  return to.value >= 0 && to.value < shape.stages() && shape.rank(action.replica(), to) != rank;
+/// Whether what the action makes is used on another rank. Requires a chain.
+bool leaves(const Graph& graph, Rank rank, const Action& action) {
+  bool away = false;
+  for_each_link_out(graph.stage_graph(), action, [&](const StageLink& link) {
+    const Stage to = action.op == Op::Forward ? link.to : link.from;
+    away = graph.program().shape.rank(action.replica(), to) != rank;
+  });
+  return away;
 }
 
 /// Whether the one producer on another rank is the neighbour stage's, as a message would bring it.
-bool is_message(const Shape& shape, Rank source, const Action& from, const Action& to) {
-  const int step = to.op == Op::Forward ? -1 : 1;
-  const bool takes = to.op == Op::Forward || gives_input_gradient(to.op);
-  return takes && from.stage.value == to.stage.value + step &&
-         (from.op == Op::Forward) == (to.op == Op::Forward) &&
-         shape.rank(to.replica(), from.stage) == source;
+bool is_message(const Graph& graph, Rank source, const Action& from, const Action& to) {
+  bool brings = false;
+  for_each_link_in(graph.stage_graph(), to, [&](const StageLink& link) {
+    const Stage giver = to.op == Op::Forward ? link.from : link.to;
+    brings = from.stage == giver && (from.op == Op::Forward) == (to.op == Op::Forward) &&
+             graph.program().shape.rank(to.replica(), giver) == source;
+  });
+  return brings;
 }
 
 }  // namespace
 
 std::optional<std::vector<Channel>> unwritten_channels(const Graph& graph) {
   if (graph.has_messages() || graph.has_pairs() || graph.has_joint_actions() ||
-      graph.has_wrong_lists())
+      graph.has_wrong_lists() || !graph.stage_graph().is_chain())
     return std::nullopt;
   const Program& program = graph.program();
   Directory directory(program.ranks.size());
@@ -108,13 +113,13 @@ std::optional<std::vector<Channel>> unwritten_channels(const Graph& graph) {
   for (std::size_t r = 0; r < program.ranks.size(); ++r) {
     const Rank rank{static_cast<std::int32_t>(r)};
     for (const Action& action : program.ranks[r]) {
-      leaving += leaves(program.shape, rank, action) ? 1U : 0U;
+      leaving += leaves(graph, rank, action) ? 1U : 0U;
       const auto producers = graph.producers(node);
       if (producers.size() > 1) return std::nullopt;
       for (const Node producer : producers) {
         const Rank source{static_cast<std::int32_t>(holder_beside(graph, r, producer))};
         const Action& from = program.ranks[source.index()][producer - graph.first(source)];
-        if (!is_message(program.shape, source, from, action)) return std::nullopt;
+        if (!is_message(graph, source, from, action)) return std::nullopt;
         Channel& channel = directory.find(
             source, rank, action.op == Op::Forward ? Direction::Forward : Direction::Backward);
         channel.written = false;

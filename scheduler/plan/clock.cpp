@@ -12,7 +12,8 @@ Clock::Clock(const Graph& graph, const Cost& cost, const ClockOptions& options)
       options_(options),
       plain_links_(cost.link_latency.empty() && cost.bytes_per_tick == 0 &&
                    cost.link_bytes_per_tick.empty()),
-      replay_(graph) {
+      replay_(graph),
+      places_(graph) {
   const auto ranks = static_cast<std::size_t>(graph.program().shape.ranks);
   clock_.assign(ranks, 0);
   if (!options.start.empty()) clock_.assign(options.start.begin(), options.start.end());
@@ -22,8 +23,10 @@ Clock::Clock(const Graph& graph, const Cost& cost, const ClockOptions& options)
   for (int op = 0; op < kOps; ++op)
     for (int stage = 0; stage < shape.stages(); ++stage)
       for (int slice = 0; slice < shape.slices; ++slice)
-        ticks_.push_back(
-            cost.ticks({static_cast<Op>(op), false, 0, Stage{stage}, {}, Slice{slice}}));
+        ticks_.push_back(cost.ticks({.op = static_cast<Op>(op),
+                                     .stage = Stage{stage},
+                                     .micro_batch = {},
+                                     .slice = Slice{slice}}));
   timeline_.ticks_per_unit = cost.ticks_per_unit;
   for (int op = 0; op < kOps; ++op)
     if (sends_message(static_cast<Op>(op))) flight_[static_cast<std::size_t>(op)] = cost.latency;
@@ -67,8 +70,11 @@ inline Node Clock::wait_for(Rank rank, Node node, const Action& action, double& 
 }
 
 inline double Clock::usable(Rank rank, Node producer, const Action& consumer) const {
-  if (has_unit(consumer.op)) return arrival_[producer];
+  if (has_unit(consumer.op) && sent_.empty()) return arrival_[producer];
   const Rank source = graph_.rank(producer);
+  if (has_unit(consumer.op))
+    return source == rank ? arrival_[producer]
+                          : sent_[places_.at(producer, graph_.action(producer), consumer.stage)];
   const double end = timeline_.ranks[source.index()][producer - graph_.first(source)].end;
   return end + cost_.delay(source, rank, graph_.program().shape.ranks);
 }
@@ -83,23 +89,38 @@ inline double Clock::duration(Rank rank, Node node, const Action& action) const 
 
 inline void Clock::finish(Rank rank, Node node, const Action& action, Interval interval) {
   timeline_.ranks[rank.index()][node - graph_.first(rank)] = interval;
-  arrival_[node] = sends_message(action.op) ? arrive(rank, action, interval.end) : interval.end;
+  arrival_[node] = interval.end;
+  if (!sends_message(action.op)) return;
+  if (plain_links_)
+    arrival_[node] += cost_.latency;
+  else
+    send_all(rank, node, action, interval.end);
 }
 
-/// When the message of an action that ended at `end` is at its destination.
-double Clock::arrive(Rank rank, const Action& action, double end) {
-  if (plain_links_) return end + cost_.latency;
-  const auto to = destination(action);
-  if (!to || *to == rank) return end;
+/// The messages of an action that ended at `end` leave in the order of their receiving stages.
+void Clock::send_all(Rank rank, Node node, const Action& action, double end) {
+  const Shape& shape = graph_.program().shape;
+  for_each_message(graph_, action, [&](const StageLink&, Stage receiver) {
+    const double arrival = arrive(rank, shape.rank(action.replica(), receiver), end);
+    if (sent_.empty())
+      arrival_[node] = arrival;
+    else
+      sent_[places_.at(node, action, receiver)] = arrival;
+  });
+}
+
+/// When a message that is ready at `end` is at its destination.
+double Clock::arrive(Rank rank, Rank to, double end) {
+  if (to == rank) return end;
   const int ranks = graph_.program().shape.ranks;
   double leave = end;
-  const double transfer = cost_.transfer(rank, *to, ranks);
+  const double transfer = cost_.transfer(rank, to, ranks);
   if (!link_free_.empty()) {
-    double& link = link_free_[rank.index() * static_cast<std::size_t>(ranks) + to->index()];
+    double& link = link_free_[rank.index() * static_cast<std::size_t>(ranks) + to.index()];
     leave = std::max(leave, link);
     link = leave + transfer;
   }
-  return leave + transfer + cost_.delay(rank, *to, ranks);
+  return leave + transfer + cost_.delay(rank, to, ranks);
 }
 
 inline bool Clock::sends_message(Op op) const {
@@ -107,17 +128,10 @@ inline bool Clock::sends_message(Op op) const {
   return op == Op::Forward || gives_input_gradient(op);
 }
 
-std::optional<Rank> Clock::destination(const Action& action) const {
-  const Shape& shape = graph_.program().shape;
-  const bool forward = action.op == Op::Forward || action.op == Op::SendForward;
-  const int stage = action.stage.value + (forward ? 1 : -1);
-  if (stage < 0 || stage >= shape.stages()) return std::nullopt;
-  return shape.rank(action.replica(), Stage{stage});
-}
-
 bool Clock::run() {
   if (is_plain()) return run_plain();
   arrival_.assign(graph_.size(), kNotYet);
+  if (!plain_links_ && !graph_.gives_once()) sent_.assign(places_.size(), kNotYet);
   for (std::size_t r = 0; r < timeline_.ranks.size(); ++r)
     timeline_.ranks[r].resize(graph_.program().ranks[r].size());
   return replay_.run([this](Rank rank, Node node) { return step(rank, node); });

@@ -9,6 +9,7 @@
 
 #include "millrace/scheduler/plan/cost.hpp"
 #include "millrace/scheduler/plan/simulate.hpp"
+#include "plan/message_places.hpp"
 #include "plan/replay.hpp"
 
 namespace millrace::plan {
@@ -46,12 +47,12 @@ class Clock {
   [[nodiscard]] double usable(Rank rank, Node producer, const Action& consumer) const;
   [[nodiscard]] double duration(Rank rank, Node node, const Action& action) const;
   void finish(Rank rank, Node node, const Action& action, Interval interval);
-  [[nodiscard]] double arrive(Rank rank, const Action& action, double end);
+  void send_all(Rank rank, Node node, const Action& action, double end);
+  [[nodiscard]] double arrive(Rank rank, Rank to, double end);
   [[nodiscard]] bool sends_message(Op op) const;
   [[nodiscard]] std::size_t ticks_index(const Action& action) const {
     return static_cast<std::size_t>(action.op) * pieces_ + cost_.at(action);
   }
-  [[nodiscard]] std::optional<Rank> destination(const Action& action) const;
 
   static constexpr double kNotYet = -1;
 
@@ -64,8 +65,10 @@ class Clock {
   std::vector<double> ticks_;  // by op, stage and slice: one table instead of a call per action
   Replay replay_;
   Timeline timeline_;
-  std::vector<double> clock_;      // by rank: when it is free
-  std::vector<double> arrival_;    // by node: when another rank may use it; not on the fast path
+  std::vector<double> clock_;    // by rank: when it is free
+  std::vector<double> arrival_;  // by node: when another rank may use it; not on the fast path
+  std::vector<double> sent_;     // by place: when that message is there; where nodes send several
+  MessagePlaces places_;
   std::vector<double> link_free_;  // by source and destination, with contention
 };
 

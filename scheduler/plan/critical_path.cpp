@@ -13,7 +13,7 @@ namespace millrace {
 namespace plan {
 
 Walk::Walk(const Graph& graph, const Cost& cost, const Timeline& timeline)
-    : graph_(graph), cost_(cost), timeline_(timeline) {
+    : graph_(graph), cost_(cost), timeline_(timeline), places_(graph) {
   if (cost.contention) queue_all();
 }
 
@@ -54,7 +54,6 @@ Node Walk::releaser(Node node) const {
   const Node tail = as_one(head) ? head + 1 : head;
   Node best = kNoNode;
   double release = 0;
-  bool queued = false;
   for (Node before = head; before > first && best == kNoNode; --before) {
     if (is_receive(graph_.action(before - 1).op)) continue;  // it held nobody up
     best = before - 1;
@@ -65,14 +64,19 @@ Node Walk::releaser(Node node) const {
       const bool own = graph_.rank(producer) == rank;  // a receive
       const bool travels = has_unit(graph_.action(each).op) && !own;
       const double way = own ? 0 : message(producer, rank, travels);
-      const double arrival =
-          travels && !queues_.empty() ? queues_[producer].arrival : interval(producer).end + way;
+      const Queued* const queue = travels ? queued(producer, each) : nullptr;
+      const double arrival = queue != nullptr ? queue->arrival : interval(producer).end + way;
       if (best != kNoNode && arrival <= release) continue;
-      best = producer;
+      best = queue != nullptr ? queue->head : producer;
       release = arrival;
-      queued = travels && !queues_.empty();
     }
-  return queued ? queues_[best].head : best;
+  return best;
+}
+
+/// What is known of the message that the consumer waits for; nothing without contention.
+const Walk::Queued* Walk::queued(Node producer, Node consumer) const {
+  if (queues_.empty()) return nullptr;
+  return &queues_[places_.at(producer, graph_.action(producer), graph_.action(consumer).stage)];
 }
 
 /// Time from the producer's end to `rank` when the link is free, in timeline ticks; what carries
@@ -84,37 +88,30 @@ double Walk::message(Node producer, Rank rank, bool carries) const {
   return (cost_.delay(source, rank, ranks) + transfer) * scale();
 }
 
-/// The rank that an action's message goes to; none for an action without message.
-std::optional<Rank> Walk::destination(const Action& action) const {
-  const bool sends = graph_.has_messages()
-                         ? is_send(action.op)
-                         : action.op == Op::Forward || gives_input_gradient(action.op);
-  if (!sends) return std::nullopt;
-  const Shape& shape = graph_.program().shape;
-  const bool forward = action.op == Op::Forward || action.op == Op::SendForward;
-  const int stage = action.stage.value + (forward ? 1 : -1);
-  if (stage < 0 || stage >= shape.stages()) return std::nullopt;
-  return shape.rank(action.replica(), Stage{stage});
-}
-
 /// The messages of a link leave in the order of their rank's list, as in the simulation.
 void Walk::queue_all() {
-  queues_.resize(graph_.size());
-  const int ranks = graph_.program().shape.ranks;
-  const auto count = static_cast<std::size_t>(ranks);
-  for (int r = 0; r < ranks; ++r) {
-    const Rank source{r};
-    std::vector<double> free(count, -std::numeric_limits<double>::infinity());
-    std::vector<Node> head(count, kNoNode);
-    for (Node node = graph_.first(source); node < graph_.first(Rank{r + 1}); ++node) {
-      const auto to = destination(graph_.action(node));
-      if (!to || *to == source) continue;
-      const double end = interval(node).end;
-      double& link = free[to->index()];
-      if (link <= end) head[to->index()] = node;
-      link = std::max(link, end) + cost_.transfer(source, *to, ranks) * scale();
-      queues_[node] = {link + cost_.delay(source, *to, ranks) * scale(), head[to->index()]};
-    }
+  queues_.resize(places_.size());
+  for (int r = 0; r < graph_.program().shape.ranks; ++r) queue_from(Rank{r});
+}
+
+void Walk::queue_from(Rank source) {
+  const Shape& shape = graph_.program().shape;
+  const auto count = static_cast<std::size_t>(shape.ranks);
+  std::vector<double> free(count, -std::numeric_limits<double>::infinity());
+  std::vector<Node> first(count, kNoNode);
+  const Node end = graph_.first(Rank{source.value + 1});
+  for (Node node = graph_.first(source); node < end; ++node) {
+    const Action& action = graph_.action(node);
+    for_each_message(graph_, action, [&](const StageLink&, Stage receiver) {
+      const Rank to = shape.rank(action.replica(), receiver);
+      if (to == source) return;
+      const double ready = interval(node).end;
+      double& link = free[to.index()];
+      if (link <= ready) first[to.index()] = node;
+      link = std::max(link, ready) + cost_.transfer(source, to, shape.ranks) * scale();
+      queues_[places_.at(node, action, receiver)] = {
+          link + cost_.delay(source, to, shape.ranks) * scale(), first[to.index()]};
+    });
   }
 }
 

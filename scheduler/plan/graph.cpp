@@ -18,8 +18,8 @@ class GraphBuilder {
   GraphBuilder(Graph& graph, const Program& program, std::span<const TiedGroup> tied)
       : graph_(graph),
         program_(program),
-        frame_{program.shape.stages(), program.shape.slices},
-        lookup_(program.shape),
+        pipeline_{graph.stage_graph(), program.shape.slices},
+        lookup_(program.shape, pipeline_.graph),
         reductions_(program, tied) {}
 
   void build() {
@@ -58,13 +58,14 @@ class GraphBuilder {
 
   void fill() {
     const plan::Bounds bounds(program_.shape);
-    bool joint = false, pairs = false;
+    bool joint = false, pairs = false, messages = false;
     Node node = 0;
     for (const auto& list : program_.ranks) {
       for (const Action& action : list) {
         bounds.require_inside(action);
         if (has_unit(action.op)) lookup_.insert(action, node);
         joint = joint || !has_unit(action.op);
+        messages = messages || is_send(action.op) || is_receive(action.op);
         pairs = pairs || action.with_next;
         ++node;
       }
@@ -72,16 +73,14 @@ class GraphBuilder {
     graph_.has_joint_actions_ = joint;
     graph_.has_pairs_ = pairs;
     if (graph_.has_joint_actions_) reductions_.number(graph_.first_);
-    for (const Product message :
-         {Product::SendForward, Product::RecvForward, Product::SendBackward, Product::RecvBackward})
-      graph_.has_messages_ = graph_.has_messages_ || lookup_.has(message);
+    graph_.has_messages_ = messages;
   }
 
   void resolve(std::size_t rank, const Action& action, Node node) {
     if (has_unit(action.op)) {
       // Inlined into each op's case, where the product is a constant.
       for_each_need(
-          frame_, action, [&](const Need& need) __attribute__((always_inline)) {
+          pipeline_, action, [&](const Need& need) __attribute__((always_inline)) {
             add(node, find(action, need));
           });
       return;
@@ -91,9 +90,11 @@ class GraphBuilder {
 
   /// The node that satisfies a need: through the receive where there is one.
   [[nodiscard]] Node find(const Action& action, const Need& need) const {
-    if (graph_.has_messages_ && need.stage != action.stage && is_compute(action.op)) {
+    if (graph_.has_messages_ && need.link != kNoLink) {
+      if (!is_compute(action.op))
+        return lookup_.find(need.product, need.link, action.micro_batch, need.slice);
       const auto receive = action.op == Op::Forward ? Product::RecvForward : Product::RecvBackward;
-      const Node node = lookup_.find(receive, action.stage, action.micro_batch, action.slice);
+      const Node node = lookup_.find(receive, need.link, action.micro_batch, action.slice);
       if (node != plan::kNoNode) return node;
     }
     return lookup_.find(need.product, need.stage, action.micro_batch, need.slice);
@@ -131,12 +132,13 @@ class GraphBuilder {
   const Program& program_;
   std::size_t rank_ = 0;        // that is being resolved
   Node own_ = 0, own_end_ = 0;  // its nodes
-  PipelineEnds frame_;
+  Pipeline pipeline_;
   plan::Lookup lookup_;
   plan::Reductions reductions_;
 };
 
-Graph::Graph(const Program& program, std::span<const TiedGroup> tied) : program_(&program) {
+Graph::Graph(const Program& program, std::span<const TiedGroup> tied)
+    : program_(&program), stage_graph_(program.shape) {
   plan::require_sound_lists(program);
   GraphBuilder(*this, program, tied).build();
 }

@@ -76,7 +76,7 @@ class Lister {
 };
 
 void Lister::fill_queues(std::size_t rank) {
-  std::map<std::tuple<Op, std::uint16_t, Stage>, Queue> by_class;
+  std::map<std::tuple<Op, std::uint8_t, Stage>, Queue> by_class;
   RankState& state = ranks_[rank];
   for (JobNode node = job_.first(rank); node < job_.first(rank + 1); ++node) {
     const Action& action = job_.action(node);

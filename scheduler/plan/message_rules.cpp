@@ -11,29 +11,26 @@ void Structure::messages() {
     for (int micro_batch = 0; micro_batch < shape.micro_batches; ++micro_batch)
       for (int slice = 0; slice < shape.slices; ++slice) {
         const MicroBatch i{micro_batch};
-        const auto replica = static_cast<std::uint16_t>(shape.replica(i).value);
-        const Action action{Op::Forward, false, replica, Stage{stage}, i, Slice{slice}};
-        const auto find = [&](Product product) {
-          return lookup_.find(product, Stage{stage}, i, Slice{slice});
+        const auto replica = static_cast<std::uint8_t>(shape.replica(i).value);
+        Action action{Op::Forward, false, replica, 0, Stage{stage}, i, Slice{slice}};
+        const auto each = [&](Product product) {
+          const Node made = lookup_.find(product, Stage{stage}, i, Slice{slice});
+          for_each_link_out(
+              graph_, action, [&](const StageLink& link) { message(action, made, link); });
         };
-        message(action, find(Product::Forward), Op::SendForward, Op::RecvForward, Stage{stage + 1});
+        each(Product::Forward);
         if (shape.forward_only) continue;
-        message(
-            action, find(Product::Gradient), Op::SendBackward, Op::RecvBackward, Stage{stage - 1});
+        action.op = Op::BackwardInput;
+        each(Product::Gradient);
       }
 }
 
-/// The message of one product to its neighbour stage. `made` is the product's node.
-void Structure::message(const Action& producer, Node made, Op send, Op receive, Stage to) {
-  const Shape& shape = program_.shape;
-  if (to.value < 0 || to.value >= shape.stages()) return;  // visit() saw what leaves the pipeline
-  Action sender = producer, receiver = producer;
-  sender.op = send;
-  receiver.op = receive;
-  receiver.stage = to;
+/// The message of one product along a link. `made` is the product's node.
+void Structure::message(const Action& producer, Node made, const StageLink& link) {
+  const Action sender = send_of(producer, link), receiver = receive_of(producer, link);
   const Rank source = home(sender);
   const auto find = [&](const Action& action) {
-    return lookup_.find(product(action.op), action.stage, action.micro_batch, action.slice);
+    return lookup_.find(product(action.op), link.index, action.micro_batch, action.slice);
   };
   const Node sent = find(sender);
   const Node received = find(receiver);
@@ -60,8 +57,8 @@ void Structure::message(const Action& producer, Node made, Op send, Op receive, 
            source,
            place(source, sent),
            to_string(sender) + " comes before its " + to_string(at(source, made)));
-  const auto uses = send == Op::SendForward ? Product::Forward : Product::Gradient;
-  const Node used = lookup_.find(uses, to, producer.micro_batch, producer.slice);
+  const auto uses = producer.op == Op::Forward ? Product::Forward : Product::Gradient;
+  const Node used = lookup_.find(uses, receiver.stage, producer.micro_batch, producer.slice);
   if (received != kNoNode && used != kNoNode && received > used)
     report(Rule::Messages,
            destination,

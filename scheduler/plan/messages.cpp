@@ -10,6 +10,7 @@
 
 #include "millrace/core/error.hpp"
 #include "millrace/scheduler/plan/passes.hpp"
+#include "millrace/scheduler/plan/stage_graph.hpp"
 #include "plan/clock.hpp"
 #include "plan/cycle.hpp"
 #include "plan/sound.hpp"
@@ -18,41 +19,29 @@ namespace millrace {
 
 namespace {
 
-Action end_of_message(const Action& producer, bool send) {
-  const bool forward = producer.op == Op::Forward;
-  Action action = producer;
-  action.with_next = false;
-  if (send) {
-    action.op = forward ? Op::SendForward : Op::SendBackward;
-    return action;
-  }
-  action.op = forward ? Op::RecvForward : Op::RecvBackward;
-  action.stage = Stage{producer.stage.value + (forward ? 1 : -1)};
-  return action;
+/// Calls `use(link, destination)` for each message that what `action` makes travels in.
+template <class Use>
+void for_each_crossing(
+    const Shape& shape, const StageGraph& graph, const Action& action, Rank source, Use&& use) {
+  for_each_link_out(graph, action, [&](const StageLink& link) {
+    const Stage to = action.op == Op::Forward ? link.to : link.from;
+    const Rank destination = shape.rank(action.replica(), to);
+    if (destination != source) use(link, destination);
+  });
 }
 
-/// The rank that waits for what `action` produces, if it is another one.
-bool crosses(const Shape& shape, const Action& action, Rank source, Rank& destination) {
-  if (action.op != Op::Forward && !gives_input_gradient(action.op)) return false;
-  const int stage = action.stage.value + (action.op == Op::Forward ? 1 : -1);
-  if (stage < 0 || stage >= shape.stages()) return false;
-  destination = shape.rank(action.replica(), Stage{stage});
-  return destination != source;
-}
-
-/// Adds the receive of what `action` needs from another rank.
+/// Adds the receives of what `action` needs from other ranks.
 void receive_before(const Shape& shape,
+                    const StageGraph& graph,
                     Rank rank,
                     const Action& action,
                     std::vector<Action>& list) {
-  if (action.op != Op::Forward && !gives_input_gradient(action.op)) return;
-  const bool forward = action.op == Op::Forward;
-  const int from = action.stage.value + (forward ? -1 : 1);
-  if (from < 0 || from >= shape.stages()) return;
-  if (shape.rank(action.replica(), Stage{from}) == rank) return;
-  list.push_back(action);
-  list.back().op = forward ? Op::RecvForward : Op::RecvBackward;
-  list.back().with_next = false;
+  for_each_link_in(graph, action, [&](const StageLink& link) {
+    Action producer = action;
+    producer.stage = action.op == Op::Forward ? link.from : link.to;
+    if (shape.rank(action.replica(), producer.stage) != rank)
+      list.push_back(receive_of(producer, link));
+  });
 }
 
 /// Calls `use(group)` for each action of a list with its pair.
@@ -78,28 +67,38 @@ Timeline unit_run(const Graph& graph) {
                         deadlock.sentence());
 }
 
-/// Who sends to whom, found once: the merges below read each list several times.
+/// A message of a rank: what makes it, where it goes, and along which link of its stage.
+struct Sent {
+  std::uint32_t position = 0;
+  Rank destination;
+  StageLink link;
+};
+
+/// Who sends what to whom, found once: the merges below read each list several times.
 struct Traffic {
   explicit Traffic(const Program& program)
-      : destinations(program.ranks.size()),
+      : graph(program.shape),
+        sent(program.ranks.size()),
         messages(program.ranks.size()),
         sources(program.ranks.size()) {
     for (std::size_t r = 0; r < program.ranks.size(); ++r) {
       const Rank source{static_cast<std::int32_t>(r)};
-      destinations[r].reserve(program.ranks[r].size());
+      std::uint32_t position = 0;
       for (const Action& action : program.ranks[r]) {
-        Rank destination = kNowhere;
-        if (crosses(program.shape, action, source, destination)) note(source, destination);
-        destinations[r].push_back(destination == source ? kNowhere : destination);
+        for_each_crossing(
+            program.shape, graph, action, source, [&](const StageLink& link, Rank destination) {
+              sent[r].push_back({position, destination, link});
+              note(source, destination);
+            });
+        ++position;
       }
     }
   }
 
-  static constexpr Rank kNowhere{-1};
-
-  std::vector<std::vector<Rank>> destinations;  // of what each action produces, or kNowhere
-  std::vector<std::size_t> messages;            // by rank: sent and received
-  std::vector<std::vector<Rank>> sources;       // by destination, ascending
+  StageGraph graph;
+  std::vector<std::vector<Sent>> sent;     // by rank, in the order of its list
+  std::vector<std::size_t> messages;       // by rank: sent and received
+  std::vector<std::vector<Rank>> sources;  // by destination, ascending
 
  private:
   void note(Rank source, Rank destination) {
@@ -120,17 +119,20 @@ class Stream {
          std::optional<Rank> to)
       : list_(program.ranks[source.index()].data()),
         run_(run.ranks[source.index()].data()),
-        destinations_(&traffic.destinations[source.index()]),
+        at_(traffic.sent[source.index()].data()),
+        end_(at_ + traffic.sent[source.index()].size()),
         to_(to) {
     find();
   }
 
-  [[nodiscard]] bool done() const { return at_ == destinations_->size(); }
+  [[nodiscard]] bool done() const { return at_ == end_; }
   /// When the producer of the next message ends. Requires !done().
-  [[nodiscard]] double tick() const { return run_[at_].end; }
-  [[nodiscard]] const Action& producer() const { return list_[at_]; }
-  /// Whether these are all messages that the rank sends.
-  [[nodiscard]] bool sends() const { return !to_; }
+  [[nodiscard]] double tick() const { return run_[at_->position].end; }
+  /// This rank's end of the message, if these are all that the rank sends, else the receiver's.
+  [[nodiscard]] Action action() const {
+    const Action& producer = list_[at_->position];
+    return to_ ? receive_of(producer, at_->link) : send_of(producer, at_->link);
+  }
 
   void next() {
     ++at_;
@@ -139,19 +141,14 @@ class Stream {
 
  private:
   void find() {
-    const Rank* const destinations = destinations_->data();
-    const std::size_t size = destinations_->size();
-    if (to_)
-      while (at_ < size && destinations[at_] != *to_) ++at_;
-    else
-      while (at_ < size && destinations[at_] == Traffic::kNowhere) ++at_;
+    while (to_ && at_ < end_ && at_->destination != *to_) ++at_;
   }
 
   const Action* list_;
   const Interval* run_;
-  const std::vector<Rank>* destinations_;
+  const Sent* at_;
+  const Sent* end_;
   std::optional<Rank> to_;
-  std::size_t at_ = 0;
 };
 
 /// The messages of one rank, sent and received, by tick and then by source.
@@ -201,7 +198,7 @@ std::vector<Action> place_messages(const Program& program,
   Merge(program, run, traffic, rank).for_each([&](const Stream& message) {
     while (next < list.size() && intervals[next].start < message.tick())
       result.push_back(list[next++]);
-    result.push_back(end_of_message(message.producer(), message.sends()));
+    result.push_back(message.action());
   });
   result.insert(result.end(), list.begin() + std::ptrdiff_t(next), list.end());
   return result;
@@ -232,18 +229,19 @@ Program insert_messages_before_use(const Program& program) {
   plan::require_sound(program);
   if (has_messages(program)) return program;
   const Shape& shape = program.shape;
+  const StageGraph graph(shape);
   Program result{shape, {}, program.name};
   result.ranks.resize(program.ranks.size());
   for (std::size_t r = 0; r < program.ranks.size(); ++r) {
     const Rank rank{static_cast<std::int32_t>(r)};
     auto& out = result.ranks[r];
     for_each_group(program.ranks[r], [&](std::span<const Action> group) {
-      for (const Action& action : group) receive_before(shape, rank, action, out);
+      for (const Action& action : group) receive_before(shape, graph, rank, action, out);
       out.insert(out.end(), group.begin(), group.end());
-      for (const Action& action : group) {
-        Rank destination;
-        if (crosses(shape, action, rank, destination)) out.push_back(end_of_message(action, true));
-      }
+      for (const Action& action : group)
+        for_each_crossing(shape, graph, action, rank, [&](const StageLink& link, Rank) {
+          out.push_back(send_of(action, link));
+        });
     });
   }
   return result;
@@ -252,6 +250,7 @@ Program insert_messages_before_use(const Program& program) {
 Program receive_before_use(const Program& program) {
   plan::require_sound(program);
   if (!has_messages(program)) return program;
+  const StageGraph graph(program.shape);
   Program result{program.shape, {}, program.name};
   result.ranks.resize(program.ranks.size());
   for (std::size_t r = 0; r < program.ranks.size(); ++r) {
@@ -259,7 +258,7 @@ Program receive_before_use(const Program& program) {
     auto& out = result.ranks[r];
     for_each_group(program.ranks[r], [&](std::span<const Action> group) {
       if (is_receive(group.front().op)) return;
-      for (const Action& action : group) receive_before(program.shape, rank, action, out);
+      for (const Action& action : group) receive_before(program.shape, graph, rank, action, out);
       out.insert(out.end(), group.begin(), group.end());
     });
   }

@@ -67,11 +67,14 @@ std::string plan_hash(const Program& program) {
       digest.add(shape.rank(Replica{replica}, Stage{stage}).value);
   digest.add(static_cast<std::int64_t>(shape.replica_of.size()));
   for (const Replica replica : shape.replica_of) digest.add(replica.value);
+  for (const StageEdge& edge : shape.edges)  // none in a chain
+    for (const int number : {edge.from.value, edge.output, edge.to.value, edge.input})
+      digest.add(number);
   for (const auto& list : program.ranks) {
     digest.add(static_cast<std::int64_t>(list.size()));
     for (const Action& action : list) {
       digest.add(static_cast<std::int64_t>(action.op) | (action.with_next ? 1 << 8 : 0) |
-                 std::int64_t{action.replica_number} << 16);
+                 std::int64_t{action.replica_number} << 16 | std::int64_t{action.edge} << 24);
       digest.add(action.stage.value);
       digest.add(action.micro_batch.value);
       digest.add(action.slice.value);

@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "millrace/core/error.hpp"
+#include "millrace/scheduler/plan/stage_graph.hpp"
 #include "millrace/scheduler/plan/text.hpp"
 #include "plan/action_text.hpp"
 #include "plan/json_fault.hpp"
@@ -131,7 +132,7 @@ class PlanReader {
     if (!object.is_object()) throw JsonFault{{"shape"}, "expected an object"};
     only(object,
          {"shape"},
-         {"ranks", "micro_batches", "slices", "forward_only", "placement", "replica_of"});
+         {"ranks", "micro_batches", "slices", "forward_only", "placement", "replica_of", "edges"});
     Shape& shape = plan_.program.shape;
     const auto most = static_cast<std::int64_t>(8 * plan_.program.size() + 8);
     shape.ranks = integer(field(object, {"shape"}, "ranks"), {"shape", "ranks"}, 1, INT32_MAX);
@@ -149,6 +150,7 @@ class PlanReader {
     shape.forward_only = forward_only.get<bool>();
     read_placement(field(object, {"shape"}, "placement"));
     if (object.contains("replica_of")) read_replica_of(object["replica_of"]);
+    if (object.contains("edges")) read_edges(object["edges"]);
     // As for the CSV: the program bounds the shape, so that later work stays in proportion. Each
     // factor is at most `most` or the length of the text, so the product of two fits.
     const std::int64_t units = std::int64_t{shape.micro_batches} * shape.slices;
@@ -190,6 +192,27 @@ class PlanReader {
     for (std::size_t i = 0; i < replicas.size(); ++i)
       shape.replica_of.emplace_back(
           integer(replicas[i], {"shape", "replica_of", i}, 0, shape.replicas() - 1));
+  }
+
+  /// [[from, output, to, input], ...]; no field means a chain.
+  void read_edges(const json& edges) {
+    Shape& shape = plan_.program.shape;
+    if (list(edges, {"shape", "edges"}).empty())
+      throw JsonFault{{"shape", "edges"}, "there is no edge; without this field it is a chain"};
+    for (std::size_t i = 0; i < edges.size(); ++i) {
+      const json& edge = list(edges[i], {"shape", "edges", i});
+      if (edge.size() != 4)
+        throw JsonFault{{"shape", "edges", i}, "an edge is [from stage, output, to stage, input]"};
+      const auto number = [&](std::size_t at) {
+        return integer(edge[at], {"shape", "edges", i, at}, 0, UINT16_MAX);
+      };
+      shape.edges.push_back({Stage{number(0)}, number(1), Stage{number(2)}, number(3)});
+    }
+    try {
+      static_cast<void>(StageGraph(shape));
+    } catch (const InvalidArgument& fault) {
+      throw JsonFault{{"shape", "edges"}, fault.what()};
+    }
   }
 
   // Numbers outside the shape would be read beyond tables that are sized by the shape.
@@ -271,6 +294,8 @@ json shape_json(const Shape& shape) {
                  {"forward_only", shape.forward_only},
                  {"placement", std::move(placement)}};
   for (const Replica replica : shape.replica_of) result["replica_of"].push_back(replica.value);
+  for (const StageEdge& edge : shape.edges)
+    result["edges"].push_back({edge.from.value, edge.output, edge.to.value, edge.input});
   return result;
 }
 

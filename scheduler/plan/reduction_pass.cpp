@@ -127,10 +127,10 @@ Program insert_reductions(const Program& program, std::span<const TiedGroup> tie
   Copier copier(graph, run);
   for (const Meeting& meeting : meetings(program, run, tied))
     for (const plan::Copy& copy : meeting.copies) {
-      const auto replica = static_cast<std::uint16_t>(copy.replica.value);
+      const auto replica = static_cast<std::uint8_t>(copy.replica.value);
       copier.place(program.shape.rank(copy.replica, copy.stage),
                    meeting.tick,
-                   {Op::ReduceGrad, false, replica, copy.stage, {}, {}});
+                   {Op::ReduceGrad, false, replica, 0, copy.stage, {}, {}});
     }
   return copier.finish();
 }

@@ -5,6 +5,7 @@
 #include <limits>
 #include <string>
 
+#include "millrace/core/error.hpp"
 #include "plan/reductions.hpp"
 #include "plan/sound.hpp"
 
@@ -26,6 +27,12 @@ std::string owed(const Shape& shape) {
   return owes_at_most(shape, most) ? std::to_string(shape.forwards()) : "more than 2^63";
 }
 
+/// Why a message that belongs to no link has no partner.
+std::string no_partner(const Action& action) {
+  if (action.edge == 0) return " has no partner: the pipeline ends at its stage";
+  return " has no partner: its stage has no link of number " + std::to_string(action.edge);
+}
+
 Shape lookup_shape(const Program& program) {
   Shape shape = program.shape;
   const bool sane =
@@ -37,7 +44,10 @@ Shape lookup_shape(const Program& program) {
 }  // namespace
 
 Structure::Structure(const Program& program, const std::vector<TiedGroup>& tied)
-    : program_(program), tied_(tied), lookup_(lookup_shape(program)) {}
+    : program_(program),
+      graph_(program.shape.stages()),
+      tied_(tied),
+      lookup_(lookup_shape(program), graph_) {}
 
 std::vector<Violation> Structure::check() {
   if (!frame() || plainly_right()) return violations_;
@@ -95,6 +105,11 @@ bool Structure::frame() {
       return refuse(Rule::Completeness,
                     "replica_of names replica " + std::to_string(replica.value) +
                         "; the replicas are " + range(shape.replicas()));
+  try {
+    graph_ = StageGraph(shape);
+  } catch (const InvalidArgument& fault) {
+    return refuse(Rule::Placement, fault.what());
+  }
   if (!owes_at_most(shape, most_units(program_)))
     return refuse(Rule::Completeness,
                   "the shape owes " + owed(shape) + " forwards; the program has only " +
@@ -128,25 +143,14 @@ void Structure::visit(Rank rank, std::size_t position, const Action& action, Nod
     return report(rule, rank, position, fault);
   }
   if (!has_unit(action.op)) return joint(rank, position, action);
-  if (leaves_pipeline(action))
-    return report(Rule::Messages,
-                  rank,
-                  position,
-                  to_string(action) + " has no partner: the pipeline ends at its stage");
+  if (!is_compute(action.op) && !graph_.link(action))
+    return report(Rule::Messages, rank, position, to_string(action) + no_partner(action));
   const Node first = lookup_.insert(action, node);
   if (first != node) return repeated(rank, position, action, first);
   forwards_ += action.op == Op::Forward ? 1 : 0;
   fused_ += action.op == Op::Backward ? 1 : 0;
   split_ += action.op == Op::BackwardInput || action.op == Op::BackwardWeight ? 1 : 0;
   messages_ = messages_ || !is_compute(action.op);
-}
-
-/// A message that would leave the first or last stage to the outside.
-bool Structure::leaves_pipeline(const Action& action) const {
-  const bool first = action.op == Op::RecvForward || action.op == Op::SendBackward;
-  const bool last = action.op == Op::SendForward || action.op == Op::RecvBackward;
-  return (first && action.stage.value == 0) ||
-         (last && action.stage.value + 1 == program_.shape.stages());
 }
 
 /// What puts an action outside the shape or on the wrong rank, or nothing.
@@ -246,7 +250,7 @@ void Structure::completeness() {
 void Structure::unit(Stage stage, MicroBatch micro_batch, Slice slice) {
   const Replica replica = program_.shape.replica(micro_batch);
   Action action{
-      Op::Forward, false, static_cast<std::uint16_t>(replica.value), stage, micro_batch, slice};
+      Op::Forward, false, static_cast<std::uint8_t>(replica.value), 0, stage, micro_batch, slice};
   const auto find = [&](Product product) {
     return lookup_.find(product, stage, micro_batch, slice);
   };
@@ -290,9 +294,9 @@ void Structure::reductions() {
   const auto groups = reduction_groups(program_.shape, tied_);
   for (std::size_t copy = 0; copy < reduced_.size(); ++copy) {
     if (reduced_[copy] > 0 || groups[copy % stages].size() < 2) continue;
-    const auto replica = static_cast<std::uint16_t>(copy / stages);
+    const auto replica = static_cast<std::uint8_t>(copy / stages);
     const auto stage = static_cast<std::int32_t>(copy % stages);
-    report_missing(Rule::Completeness, {Op::ReduceGrad, false, replica, Stage{stage}, {}, {}});
+    report_missing(Rule::Completeness, {Op::ReduceGrad, false, replica, 0, Stage{stage}, {}, {}});
   }
 }
 

@@ -23,7 +23,6 @@ class Structure {
   void visit(Rank rank, std::size_t position, const Action& action, Node node);
   [[nodiscard]] bool inside(Rank rank, const Action& action) const;
   [[nodiscard]] std::string outside(Rank rank, const Action& action, Rule& rule) const;
-  [[nodiscard]] bool leaves_pipeline(const Action& action) const;
   void repeated(Rank rank, std::size_t position, const Action& action, Node first);
   void pair(Rank rank, std::size_t position);
   void joint(Rank rank, std::size_t position, const Action& action);
@@ -33,7 +32,7 @@ class Structure {
   void reductions();
   void steps();
   void messages();
-  void message(const Action& producer, Node made, Op send, Op receive, Stage to);
+  void message(const Action& producer, Node made, const StageLink& link);
 
   void report(Rule rule, Rank rank, std::size_t position, std::string sentence);
   void report_missing(Rule rule, const Action& action);
@@ -41,6 +40,7 @@ class Structure {
   [[nodiscard]] Rank home(const Action& action) const;
 
   const Program& program_;
+  StageGraph graph_;
   const std::vector<TiedGroup>& tied_;
   std::vector<Violation> violations_;
   std::vector<Node> first_;

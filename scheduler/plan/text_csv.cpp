@@ -182,6 +182,10 @@ void require_sayable(const Program& program) {
   require(program.shape.slices <= 1,
           "the schedule has " + std::to_string(program.shape.slices) +
               " slices per micro-batch, and the schedule CSV has no sign for a slice" + hint);
+  require(program.shape.edges.empty(),
+          std::string(
+              "the stages of the schedule are no chain, and the schedule CSV has no sign for ") +
+              "an edge between others" + hint);
   for (std::size_t rank = 0; rank < program.ranks.size(); ++rank) {
     const auto& list = program.ranks[rank];
     require(!list.empty(),

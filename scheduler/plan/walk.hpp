@@ -7,6 +7,7 @@
 
 #include "millrace/scheduler/plan/simulate.hpp"
 #include "plan/lookup.hpp"
+#include "plan/message_places.hpp"
 
 namespace millrace::plan {
 
@@ -41,13 +42,15 @@ class Walk {
   [[nodiscard]] bool as_one(Node first) const;
   [[nodiscard]] double scale() const { return timeline_.ticks_per_unit / cost_.ticks_per_unit; }
   [[nodiscard]] double message(Node producer, Rank rank, bool carries) const;
-  [[nodiscard]] std::optional<Rank> destination(const Action& action) const;
+  void queue_from(Rank source);
+  [[nodiscard]] const Queued* queued(Node producer, Node consumer) const;
   void queue_all();
 
   const Graph& graph_;
   const Cost& cost_;
   const Timeline& timeline_;
-  std::vector<Queued> queues_;  // by node; empty without contention
+  MessagePlaces places_;
+  std::vector<Queued> queues_;  // by place; empty without contention
 };
 
 }  // namespace millrace::plan

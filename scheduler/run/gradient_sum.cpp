@@ -17,12 +17,14 @@ void add(Tensor& sum, const Tensor& term) {
 
 void require_alike(const Tensor& a, const Tensor& b, Stage stage) {
   if (a.dtype() == b.dtype() && a.dims() == b.dims()) return;
-  throw Mismatch("copies of stage " + std::to_string(stage.value) + " have gradients of " +
-                 name_of(a.dtype()) + " " + to_string(a.dims()) + " and " + name_of(b.dtype()) +
-                 " " + to_string(b.dims()));
+  throw Mismatch("gradients of stage " + std::to_string(stage.value) +
+                 " that are to be added are of " + name_of(a.dtype()) + " " + to_string(a.dims()) +
+                 " and " + name_of(b.dtype()) + " " + to_string(b.dims()));
 }
 
-void add(Tensor& sum, const Tensor& term, Stage stage) {
+}  // namespace
+
+void add_gradient(Tensor& sum, const Tensor& term, Stage stage) {
   require_alike(sum, term, stage);
   require(sum.dtype() == DType::F32 || sum.dtype() == DType::F64,
           [&] { return std::string("a gradient is f32 or f64, not ") + name_of(sum.dtype()); });
@@ -37,8 +39,6 @@ Tensor copy_into(TensorPool& pool, const Tensor& from) {
   if (from.bytes() != 0) std::memcpy(copy.data(), from.data(), from.bytes());
   return copy;
 }
-
-}  // namespace
 
 TensorList copy_gradients(StageBody& body, TensorPool& pool) {
   TensorList gradients;
@@ -68,7 +68,8 @@ void add_in_replica_order(const Reduction& reduction,
                      std::to_string(count(0)) + " and " + std::to_string(count(i)) + " parameters");
   for (std::size_t parameter = 0; parameter < count(0); ++parameter) {
     Tensor sum = copy_into(pool, gradient(0, parameter));
-    for (std::size_t i = 1; i < replicas; ++i) add(sum, gradient(i, parameter), reduction.stage);
+    for (std::size_t i = 1; i < replicas; ++i)
+      add_gradient(sum, gradient(i, parameter), reduction.stage);
     for (std::size_t i = 0; i < replicas; ++i)
       if (reduction.bodies[i] != nullptr && sum.bytes() != 0)
         std::memcpy(gradient(i, parameter).data(), sum.data(), sum.bytes());

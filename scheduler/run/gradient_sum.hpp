@@ -22,6 +22,12 @@ struct Reduction {
   std::atomic<int> arrived = 0;
 };
 
+/// sum += term, element by element, in their own type. Throws Mismatch when they differ in dtype or
+/// shape, InvalidArgument for a dtype other than f32 and f64.
+void add_gradient(Tensor& sum, const Tensor& term, Stage stage);
+
+[[nodiscard]] Tensor copy_into(TensorPool& pool, const Tensor& from);
+
 /// Copies of a stage's gradients, in the order of its parameters.
 [[nodiscard]] TensorList copy_gradients(StageBody& body, TensorPool& pool);
 

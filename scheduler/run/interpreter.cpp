@@ -15,8 +15,14 @@ using run::RankState;
 using run::Reduction;
 using run::TensorCounts;
 
-MessageTag tag_of(const Action& action, Direction direction, int stage, std::uint64_t step) {
-  return {step, direction, action.replica(), Stage{stage}, action.micro_batch, action.slice};
+MessageTag tag_of(const Message& message) {
+  return {message.step,
+          message.direction,
+          message.replica,
+          message.stage,
+          message.unit.micro_batch,
+          message.unit.slice,
+          message.edge};
 }
 
 /// The gradients of one copy on their way to the others. Replica numbers from 1 on, so that these
@@ -48,17 +54,29 @@ void Interpreter::State::forward(const Instruction& instruction) {
   if (instruction.last_stage) targets[instruction.unit] = data->targets(instruction.action->unit());
   PassContext pass = context(instruction);
   if (instruction.last_stage) pass.loss = &losses[instruction.unit];
-  TensorList taken = instruction.first_stage ? data->inputs(instruction.action->unit())
-                                             : values.take(instruction.source);
+  TensorList taken = inputs_for(instruction);
   counts[instruction.counts].forward_takes(taken);
   if (instruction.first_stage) rows[instruction.unit] = taken.empty() ? 0 : taken[0].rows();
   give_outputs(instruction, instruction.body->forward(pass, std::move(taken)));
 }
 
+TensorList Interpreter::State::inputs_for(const Instruction& instruction) {
+  if (instruction.first_stage) return data->inputs(instruction.action->unit());
+  if (graph.is_chain()) return values.take(instruction.source);
+  return wiring.inputs(values, instruction.action->stage, instruction.unit);
+}
+
 void Interpreter::State::give_outputs(const Instruction& instruction, TensorList given) {
   if (!instruction.last_stage) {
     counts[instruction.counts].forward_gives(given);
-    values.put(instruction.target, std::move(given));
+    if (graph.is_chain())
+      values.put(instruction.target, std::move(given));
+    else
+      wiring.give_outputs(values,
+                          instruction.action->stage,
+                          instruction.unit,
+                          std::move(given),
+                          instruction.at->pool);
   } else if (program.shape.forward_only) {
     outputs[instruction.unit] = std::move(given);
   } else {
@@ -76,7 +94,9 @@ PassContext Interpreter::State::backward_context(const Instruction& instruction,
 
 TensorList Interpreter::State::gradients_for(const Instruction& instruction) {
   if (instruction.last_stage) return {};
-  TensorList gradients = values.take(instruction.source);
+  TensorList gradients =
+      graph.is_chain() ? values.take(instruction.source)
+                       : wiring.gradients(values, instruction.action->stage, instruction.unit);
   counts[instruction.counts].backward_takes(gradients);
   return gradients;
 }
@@ -84,7 +104,8 @@ TensorList Interpreter::State::gradients_for(const Instruction& instruction) {
 void Interpreter::State::give_gradients(const Instruction& instruction, TensorList gradients) {
   if (instruction.first_stage) return counts[instruction.counts].first_backward_gives(gradients);
   counts[instruction.counts].backward_gives(gradients);
-  values.put(instruction.target, std::move(gradients));
+  if (graph.is_chain()) return values.put(instruction.target, std::move(gradients));
+  wiring.give_gradients(values, instruction.action->stage, instruction.unit, std::move(gradients));
 }
 
 void Interpreter::State::backward(const Instruction& instruction) {
@@ -104,25 +125,14 @@ void Interpreter::State::backward(const Instruction& instruction) {
 
 void Interpreter::State::send(const Instruction& instruction) {
   if (endpoint == nullptr) return;
-  const Action& action = *instruction.action;
-  const bool forward = action.op == Op::SendForward;
-  const int to = action.stage.value + (forward ? 1 : -1);
-  endpoint->send(
-      program.shape.rank(action.replica(), Stage{to}),
-      tag_of(action, forward ? Direction::Forward : Direction::Backward, to, settings.step),
-      values.take(instruction.source));
+  const Message message = message_of(program.shape, graph, *instruction.action, settings.step);
+  endpoint->send(message.destination, tag_of(message), values.take(instruction.source));
 }
 
 void Interpreter::State::receive(const Instruction& instruction) {
   if (endpoint == nullptr) return;
-  const Action& action = *instruction.action;
-  const bool forward = action.op == Op::RecvForward;
-  const int from = action.stage.value + (forward ? -1 : 1);
-  const auto direction = forward ? Direction::Forward : Direction::Backward;
-  values.put(instruction.target,
-             endpoint->receive(program.shape.rank(action.replica(), Stage{from}),
-                               tag_of(action, direction, action.stage.value, settings.step),
-                               deadline()));
+  const Message message = message_of(program.shape, graph, *instruction.action, settings.step);
+  values.put(instruction.target, endpoint->receive(message.source, tag_of(message), deadline()));
 }
 
 void Interpreter::State::publish(RankState& at, const Reduction& reduction, Replica replica) const {

@@ -7,37 +7,6 @@
 
 namespace millrace {
 
-namespace run {
-
-SlotMap::SlotMap(const std::vector<bool>& touched, std::uint32_t units) : units_(units) {
-  for (const bool here : touched)
-    row_.push_back(here ? static_cast<std::uint32_t>(borders_++) : ValueSlots::kNone);
-}
-
-std::uint32_t SlotMap::input_of(Stage stage, std::uint32_t unit) const {
-  return row_[stage.index()] * units_ + unit;
-}
-
-std::uint32_t SlotMap::gradient_of(Stage stage, std::uint32_t unit) const {
-  const auto behind_inputs = static_cast<std::uint32_t>(borders_) * units_;
-  return behind_inputs + row_[stage.index() + 1] * units_ + unit;
-}
-
-std::string SlotMap::name(std::size_t slot, int slices) const {
-  const std::size_t inputs = borders_ * units_;
-  const bool gradient = slot >= inputs;
-  const std::size_t row = (gradient ? slot - inputs : slot) / units_;
-  const auto unit = static_cast<int>((gradient ? slot - inputs : slot) % units_);
-  const auto border = std::find(row_.begin(), row_.end(), static_cast<std::uint32_t>(row));
-  const auto stage = border - row_.begin() - (gradient ? 1 : 0);
-  std::string text = gradient ? "the gradient for stage " : "the activation for stage ";
-  text += std::to_string(stage) + ", micro-batch " + std::to_string(unit / slices);
-  if (slices > 1) text += ", slice " + std::to_string(unit % slices);
-  return text;
-}
-
-}  // namespace run
-
 namespace {
 
 using run::Instruction;
@@ -66,15 +35,14 @@ std::vector<HostedStage> stages_here(const Program& program,
   return here;
 }
 
-/// Which borders (before stage s, for s in 0..S) the hosted stages touch.
-std::vector<bool> touched_borders(const Program& program, const std::vector<HostedStage>& stages) {
-  std::vector<bool> touched(static_cast<std::size_t>(program.shape.stages()) + 1, false);
+/// Which links the hosted stages have an end of.
+std::vector<bool> touched_links(const StageGraph& graph, const std::vector<HostedStage>& stages) {
+  std::vector<bool> touched(graph.links(), false);
+  const auto touch = [&](const StageLink& link) { touched[link.index] = true; };
   for (const HostedStage& hosted : stages) {
-    touched[hosted.stage.index()] = true;
-    touched[hosted.stage.index() + 1] = true;
+    graph.for_each_leaving(hosted.stage, touch);
+    graph.for_each_entering(hosted.stage, touch);
   }
-  touched.front() = false;
-  touched.back() = false;
   return touched;
 }
 
@@ -139,9 +107,10 @@ class Compiler {
  public:
   Compiler(const Program& program,
            BodyTable& bodies,
+           const StageGraph& graph,
            const SlotMap& map,
            std::vector<std::unique_ptr<Reduction>>& reductions)
-      : program_(program), bodies_(bodies), map_(map), reductions_(reductions) {}
+      : program_(program), bodies_(bodies), graph_(graph), map_(map), reductions_(reductions) {}
 
   std::vector<Instruction> compile(RankState& at) {
     const auto list = program_.on(at.rank);
@@ -183,24 +152,30 @@ class Compiler {
   void compile_unit(const Action& action, Instruction& instruction) const {
     instruction.unit = static_cast<std::uint32_t>(action.micro_batch.value * program_.shape.slices +
                                                   action.slice.value);
-    const Stage next{action.stage.value + 1};
-    const Stage before{action.stage.value - 1};
-    const auto input = [&](Stage stage) { return map_.input_of(stage, instruction.unit); };
-    const auto gradient = [&](Stage stage) { return map_.gradient_of(stage, instruction.unit); };
-
+    const std::uint32_t unit = instruction.unit;
     const Op op = action.op;
-    if (op == Op::Forward || op == Op::RecvForward || op == Op::SendForward) {
-      if (!instruction.first_stage && op == Op::Forward) instruction.source = input(action.stage);
-      if (!instruction.last_stage && op == Op::Forward) instruction.target = input(next);
-      if (op == Op::RecvForward) instruction.target = input(action.stage);
-      if (op == Op::SendForward) instruction.source = input(next);
+    if (graph_.is_chain() && op == Op::Forward) {
+      for_each_link_in(graph_, action, [&](const StageLink& link) {
+        instruction.source = map_.activation(link, unit);
+      });
+      for_each_link_out(graph_, action, [&](const StageLink& link) {
+        instruction.target = map_.activation(link, unit);
+      });
     }
-    if (gives_input_gradient(op) || op == Op::RecvBackward || op == Op::SendBackward) {
-      const bool computes = gives_input_gradient(op);
-      if (!instruction.last_stage && computes) instruction.source = gradient(action.stage);
-      if (!instruction.first_stage && computes) instruction.target = gradient(before);
-      if (op == Op::RecvBackward) instruction.target = gradient(action.stage);
-      if (op == Op::SendBackward) instruction.source = gradient(before);
+    if (graph_.is_chain() && gives_input_gradient(op)) {
+      for_each_link_in(graph_, action, [&](const StageLink& link) {
+        instruction.source = map_.gradient(link, unit);
+      });
+      for_each_link_out(graph_, action, [&](const StageLink& link) {
+        instruction.target = map_.gradient(link, unit);
+      });
+    }
+    if (is_send(op) || is_receive(op)) {
+      const auto link = graph_.link(action);
+      require(link.has_value(), [&] { return to_string(action) + " has no partner"; });
+      const bool forward = op == Op::SendForward || op == Op::RecvForward;
+      (is_send(op) ? instruction.source : instruction.target) =
+          forward ? map_.activation(*link, unit) : map_.gradient(*link, unit);
     }
     instruction.ends_unit = gives_weight_gradient(op) || program_.shape.forward_only;
   }
@@ -240,6 +215,7 @@ class Compiler {
 
   const Program& program_;
   BodyTable& bodies_;
+  const StageGraph& graph_;
   const SlotMap& map_;
   std::vector<std::unique_ptr<Reduction>>& reductions_;
 };
@@ -248,16 +224,29 @@ class Compiler {
 
 bool Interpreter::State::takes_all_it_gives() const {
   std::vector<int> left(map.size(), 0);
+  const auto count = [&](std::uint32_t slot, int change) {
+    if (slot != run::ValueSlots::kNone) left[slot] += change;
+  };
+  const auto count_links = [&](const Instruction& instruction) {
+    const Action& action = *instruction.action;
+    const auto slot = [&](const StageLink& link) {
+      return action.op == Op::Forward ? map.activation(link, instruction.unit)
+                                      : map.gradient(link, instruction.unit);
+    };
+    for_each_link_in(graph, action, [&](const StageLink& link) { count(slot(link), -1); });
+    for_each_link_out(graph, action, [&](const StageLink& link) { count(slot(link), 1); });
+  };
   for (const auto& rank : ranks) {
     if (rank == nullptr) continue;
     for (const Instruction& instruction : rank->instructions) {
       if (endpoint == nullptr && !is_compute(instruction.op))
         continue;  // values stay where they are
-      if (instruction.target != run::ValueSlots::kNone) ++left[instruction.target];
-      if (instruction.source != run::ValueSlots::kNone) --left[instruction.source];
+      if (!graph.is_chain() && is_compute(instruction.op)) count_links(instruction);
+      count(instruction.target, 1);
+      count(instruction.source, -1);
     }
   }
-  return std::all_of(left.begin(), left.end(), [](int count) { return count == 0; });
+  return std::all_of(left.begin(), left.end(), [](int count_left) { return count_left == 0; });
 }
 
 Interpreter::State::State(const Program& of_program,
@@ -266,10 +255,12 @@ Interpreter::State::State(const Program& of_program,
     : program(of_program),
       endpoint(to_others),
       stages(stages_here(of_program, hosted, to_others)),
-      map(touched_borders(of_program, stages), units_of(of_program)) {
+      graph(of_program.shape),
+      map(graph, touched_links(graph, stages), units_of(of_program)),
+      wiring(graph, map) {
   BodyTable bodies(program, stages);
   reductions = reductions_of(program, bodies);
-  Compiler compiler(program, bodies, map, reductions);
+  Compiler compiler(program, bodies, graph, map, reductions);
   for (int i = 0; i < static_cast<int>(program.ranks.size()); ++i) {
     ranks.emplace_back();
     if (!runs_here(endpoint, Rank{i})) continue;

@@ -10,6 +10,7 @@
 #include "run/gradient_sum.hpp"
 #include "run/tensor_counts.hpp"
 #include "run/value_slots.hpp"
+#include "run/wiring.hpp"
 
 namespace millrace::run {
 
@@ -44,25 +45,6 @@ struct alignas(64) RankState {
   TensorPool pool;
 };
 
-/// The value slots in order: [stage border][unit], forward borders first.
-class SlotMap {
- public:
-  /// `touched[s]`: whether the border between stage s-1 and s is worked at in this process.
-  SlotMap(const std::vector<bool>& touched, std::uint32_t units);
-
-  [[nodiscard]] std::uint32_t input_of(Stage stage, std::uint32_t unit) const;
-  [[nodiscard]] std::uint32_t gradient_of(Stage stage, std::uint32_t unit) const;
-  [[nodiscard]] std::size_t size() const { return 2 * borders_ * units_; }
-
-  /// "the activation for stage 2, micro-batch 5".
-  [[nodiscard]] std::string name(std::size_t slot, int slices) const;
-
- private:
-  std::vector<std::uint32_t> row_;  ///< by stage: which border row, kNone where none
-  std::size_t borders_ = 0;
-  std::uint32_t units_ = 0;
-};
-
 }  // namespace millrace::run
 
 namespace millrace {
@@ -85,6 +67,7 @@ struct Interpreter::State {
   void reduce(run::RankState& at, run::Reduction& reduction) const;
   void check_nothing_left() const;
   void drop() noexcept;
+  [[nodiscard]] TensorList inputs_for(const run::Instruction& instruction);
   [[nodiscard]] bool takes_all_it_gives() const;
 
   [[nodiscard]] Deadline deadline() const {
@@ -96,7 +79,9 @@ struct Interpreter::State {
   std::vector<HostedStage> stages;  ///< of the ranks that run here
   std::vector<std::unique_ptr<run::RankState>> ranks;
   std::vector<std::unique_ptr<run::Reduction>> reductions;
+  const StageGraph graph;
   run::SlotMap map;
+  const run::Wiring wiring;  ///< unless the graph is a chain
   run::ValueSlots values;
   std::vector<run::TensorCounts> counts;  ///< [replica * stages + stage]
   bool balanced = false;  ///< every slot is filled as often as taken: a whole step leaves none full

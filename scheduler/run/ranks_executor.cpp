@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "millrace/scheduler/plan/stage_graph.hpp"
 #include "millrace/transport/in_process.hpp"
 #include "run/kinds.hpp"
 #include "run/rank_runner.hpp"
@@ -29,14 +30,12 @@ std::vector<ChannelDepth> depths_of(const Program& program) {
       }
     depths.push_back({source, destination, direction, 1});
   };
-  for (std::size_t i = 0; i < program.ranks.size(); ++i)
-    for (const Action& action : program.ranks[i]) {
+  const StageGraph graph(program.shape);
+  for (const auto& list : program.ranks)
+    for (const Action& action : list) {
       if (!is_send(action.op)) continue;
-      const bool forward = action.op == Op::SendForward;
-      const Stage to{action.stage.value + (forward ? 1 : -1)};
-      count(Rank{static_cast<int>(i)},
-            program.shape.rank(action.replica(), to),
-            forward ? Direction::Forward : Direction::Backward);
+      const Message message = message_of(program.shape, graph, action, 0);
+      count(message.source, message.destination, message.direction);
     }
   return depths;
 }

@@ -1,5 +1,6 @@
 // The house rules, read from the files themselves: who may include whom, no foreign type in a
-// public header, headers that compile alone, no junk drawer, no path of one machine.
+// public header, headers that compile alone, no junk drawer, no path of one machine, one place that
+// knows the neighbours of a stage.
 #include <array>
 #include <cstdlib>
 #include <filesystem>
@@ -170,6 +171,19 @@ TEST(Rooms, LeaveTheSpellingOfFlagsToTheCommand) {
       EXPECT_FALSE(std::regex_search(literals, found, flag))
           << fs::relative(file, kSource) << " spells " << found.str()
           << "; name the parameter instead: named(\"ranks\")";
+    }
+}
+
+/// Who gives to whom is StageGraph's to say; the neighbour's number is counted nowhere else.
+TEST(Rooms, LeaveTheNeighboursOfAStageToTheStageGraph) {
+  const std::regex counted(R"re(stage(\.value|_number)? ?[-+] ?\(?(1\b|[a-z]+ \? 1))re");
+  for (const char* folder : {"include", "scheduler", "transport", "training"})
+    for (const fs::path& file : sources_under(kSource / folder)) {
+      if (file.stem() == "stage_graph") continue;
+      std::ifstream stream(file);
+      for (std::string line; std::getline(stream, line);)
+        EXPECT_FALSE(std::regex_search(line, counted))
+            << fs::relative(file, kSource) << " counts stages: " << line;
     }
 }
 

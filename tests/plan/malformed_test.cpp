@@ -50,7 +50,8 @@ Action any_action(Dice& dice, const Shape& shape) {
   const auto op = static_cast<Op>(dice.one_in(200) ? 200 : dice.below(kOps));
   return {op,
           dice.one_in(12),
-          static_cast<std::uint16_t>(dice.number(shape.replicas())),
+          static_cast<std::uint8_t>(dice.number(shape.replicas())),
+          static_cast<std::uint8_t>(dice.one_in(8) ? dice.below(3) : 0),
           Stage{dice.number(shape.stages())},
           MicroBatch{dice.number(shape.micro_batches)},
           Slice{dice.number(shape.slices)}};
@@ -268,7 +269,7 @@ TEST(MalformedPrograms, NeedAPartnerForEveryMessageToHaveCapacities) {
     }
   EXPECT_EQ(refusal([&] { (void)channel_capacities(shorter); }),
             "rank 0 sends 3 messages to rank 1, which has 2 receives; each send needs its own");
-  program.ranks[1].push_back({Op::SendForward, false, 0, Stage{1}, MicroBatch{0}, Slice{0}});
+  program.ranks[1].push_back({Op::SendForward, false, 0, 0, Stage{1}, MicroBatch{0}, Slice{0}});
   EXPECT_EQ(refusal([&] { (void)uniform_capacity(program); }),
             "1SEND_F0 has no partner: the pipeline ends at its stage");
 }

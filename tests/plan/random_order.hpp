@@ -71,6 +71,7 @@ class RandomOrder {
           all.push_back({kOrder[static_cast<std::size_t>(ran_[place(s, i)])],
                          false,
                          0,
+                         0,
                          Stage{s},
                          MicroBatch{i},
                          {}});

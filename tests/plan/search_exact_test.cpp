@@ -62,7 +62,8 @@ class RankOrders {
       const Op next = op(done_[c]);
       const double after = memory + change(next, chains_[c].stage);
       if (after > of_.memory_limit) continue;
-      order_.push_back({next, false, 0, chains_[c].stage, MicroBatch{chains_[c].micro_batch}, {}});
+      order_.push_back(
+          {next, false, 0, 0, chains_[c].stage, MicroBatch{chains_[c].micro_batch}, {}});
       ++done_[c];
       extend(after);
       --done_[c];

@@ -169,8 +169,8 @@ TEST(Cost, OfAChunkedAndSlicedShapeIsInIntegerTicks) {
   const Cost cost = Cost::of_full_stage(shape, 5, 4, 3, 1);
 
   EXPECT_EQ(cost.ticks_per_unit, 6);
-  EXPECT_EQ(cost.ticks({Op::Forward, false, 0, Stage{7}, MicroBatch{0}, Slice{2}}), 5);
-  EXPECT_EQ(cost.ticks({Op::Backward, false, 0, Stage{0}, MicroBatch{0}, Slice{0}}), 7);
+  EXPECT_EQ(cost.ticks({Op::Forward, false, 0, 0, Stage{7}, MicroBatch{0}, Slice{2}}), 5);
+  EXPECT_EQ(cost.ticks({Op::Backward, false, 0, 0, Stage{0}, MicroBatch{0}, Slice{0}}), 7);
   EXPECT_EQ(cost.latency, 6);
 }
 

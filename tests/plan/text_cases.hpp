@@ -32,7 +32,8 @@ inline Plan rich_plan() {
       [](Op op, int replica, int stage, int micro_batch, int slice, bool pair = false) {
         return Action{op,
                       pair,
-                      static_cast<std::uint16_t>(replica),
+                      static_cast<std::uint8_t>(replica),
+                      0,
                       Stage{stage},
                       MicroBatch{micro_batch},
                       Slice{slice}};

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <map>
 #include <optional>
+#include <set>
 #include <tuple>
 #include <vector>
 
@@ -55,7 +56,7 @@ class NaiveReplay {
   }
 
  private:
-  using Key = std::tuple<int, int, int, int>;  // product, stage, micro-batch, slice
+  using Key = std::tuple<int, int, int, int, int>;  // product, stage, micro-batch, slice, link
 
   struct Done {
     double end = 0;
@@ -78,41 +79,47 @@ class NaiveReplay {
   }
 
   static Key key(const Action& a) {
-    return {product(a.op), a.stage.value, a.micro_batch.value, a.slice.value};
+    return {product(a.op), a.stage.value, a.micro_batch.value, a.slice.value, a.edge};
   }
 
   /// What must have happened: (product, stage, slice) in the same micro-batch.
   std::vector<Key> wanted(const Action& a) const {
     const int s = a.stage.value, i = a.micro_batch.value, k = a.slice.value;
-    const int stages = program_.shape.stages(), slices = program_.shape.slices;
     std::vector<Key> keys;
     switch (a.op) {
       case Op::Forward:
-        if (s > 0)
-          keys.push_back(exists(RecvF, s, i, k) ? Key{RecvF, s, i, k} : Key{F, s - 1, i, k});
-        if (k > 0) keys.push_back({F, s, i, k - 1});
+        for (const Neighbour& from : neighbours(s, false)) {
+          const Key received{RecvF, s, i, k, from.own_number};
+          keys.push_back(exists(received) ? received : Key{F, from.stage, i, k, 0});
+        }
+        if (k > 0) keys.push_back({F, s, i, k - 1, 0});
         break;
       case Op::Backward:
       case Op::BackwardInput:
-        keys.push_back({F, s, i, k});
-        if (exists(R, s, i, k)) keys.push_back({R, s, i, k});
-        if (s + 1 < stages)
-          keys.push_back(exists(RecvG, s, i, k) ? Key{RecvG, s, i, k} : Key{G, s + 1, i, k});
-        if (k + 1 < slices) keys.push_back({G, s, i, k + 1});
+        keys.push_back({F, s, i, k, 0});
+        if (exists({R, s, i, k, 0})) keys.push_back({R, s, i, k, 0});
+        for (const Neighbour& to : neighbours(s, true)) {
+          const Key received{RecvG, s, i, k, to.own_number};
+          keys.push_back(exists(received) ? received : Key{G, to.stage, i, k, 0});
+        }
+        if (k + 1 < program_.shape.slices) keys.push_back({G, s, i, k + 1, 0});
         break;
       case Op::BackwardWeight:
       case Op::SendBackward:
-        keys.push_back({G, s, i, k});
+        keys.push_back({G, s, i, k, 0});
         break;
       case Op::Recompute:
       case Op::SendForward:
-        keys.push_back({F, s, i, k});
+        keys.push_back({F, s, i, k, 0});
         break;
       case Op::RecvForward:
-        keys.push_back({SendF, s - 1, i, k});
+        for (const Neighbour& from : neighbours(s, false))
+          if (from.own_number == a.edge)
+            keys.push_back({SendF, from.stage, i, k, from.other_number});
         break;
       case Op::RecvBackward:
-        keys.push_back({SendG, s + 1, i, k});
+        for (const Neighbour& to : neighbours(s, true))
+          if (to.own_number == a.edge) keys.push_back({SendG, to.stage, i, k, to.other_number});
         break;
       case Op::ReduceGrad:
       case Op::OptimizerStep:
@@ -121,7 +128,39 @@ class NaiveReplay {
     return keys;
   }
 
-  bool exists(int what, int s, int i, int k) const { return exists_.count({what, s, i, k}) > 0; }
+  bool exists(const Key& key) const { return exists_.count(key) > 0; }
+
+  /// The stages that give to stage `s` (or, `back`, that it gives to), with the number of the link
+  /// at `s` and at the other one. 0 is the neighbour; the others count from 1, ascending.
+  struct Neighbour {
+    int stage, own_number, other_number;
+  };
+
+  std::vector<int> linked(int s, bool back) const {
+    std::set<int> found;
+    if (program_.shape.edges.empty()) {
+      const int other = back ? s + 1 : s - 1;
+      if (other >= 0 && other < program_.shape.stages()) found.insert(other);
+    }
+    for (const StageEdge& edge : program_.shape.edges)
+      if ((back ? edge.from : edge.to).value == s) found.insert((back ? edge.to : edge.from).value);
+    return {found.begin(), found.end()};
+  }
+
+  int number(int s, int other, bool back) const {
+    if (other == (back ? s + 1 : s - 1)) return 0;
+    int number = 1;
+    for (const int each : linked(s, back))
+      if (each < other && each != (back ? s + 1 : s - 1)) ++number;
+    return number;
+  }
+
+  std::vector<Neighbour> neighbours(int s, bool back) const {
+    std::vector<Neighbour> found;
+    for (const int other : linked(s, back))
+      found.push_back({other, number(s, other, back), number(other, s, !back)});
+    return found;
+  }
 
   /// When all that the action needs is there, if it ever was.
   std::optional<double> ready(int rank, const Action& action, double free) const {

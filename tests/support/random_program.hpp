@@ -61,7 +61,7 @@ inline Program random_program(std::span<const std::uint8_t> data) {
           after += bytes.below(list.size() - std::min(after, list.size()) + 1);
           after = std::min(after, list.size());
           list.insert(list.begin() + static_cast<std::ptrdiff_t>(after),
-                      Action{op, false, 0, Stage{s}, MicroBatch{i}, Slice{k}});
+                      Action{op, false, 0, 0, Stage{s}, MicroBatch{i}, Slice{k}});
           ++after;
         }
       }

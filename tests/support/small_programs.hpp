@@ -75,8 +75,10 @@ inline Program one_f_one_b(int ranks, int micro_batches) {
     list.reserve(2 * static_cast<std::size_t>(micro_batches));
     const int ahead = std::min(ranks - 1 - r, micro_batches);
     for (int i = 0; i < micro_batches + ahead; ++i) {
-      if (i < micro_batches) list.push_back({Op::Forward, false, 0, Stage{r}, MicroBatch{i}, {}});
-      if (i >= ahead) list.push_back({Op::Backward, false, 0, Stage{r}, MicroBatch{i - ahead}, {}});
+      if (i < micro_batches)
+        list.push_back({Op::Forward, false, 0, 0, Stage{r}, MicroBatch{i}, {}});
+      if (i >= ahead)
+        list.push_back({Op::Backward, false, 0, 0, Stage{r}, MicroBatch{i - ahead}, {}});
     }
   }
   return result;

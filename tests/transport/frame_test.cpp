@@ -23,7 +23,7 @@ FrameHeader sample_header() {
   header.source = Rank{2};
   header.destination = Rank{5};
   header.sequence = 0;
-  header.tag = {12, Direction::Backward, Replica{1}, Stage{3}, MicroBatch{70000}, Slice{2}};
+  header.tag = {12, Direction::Backward, Replica{1}, Stage{3}, MicroBatch{70000}, Slice{2}, 3};
   header.tensor_index = 0;
   header.tensor_count = 2;
   header.dtype = DType::F32;
@@ -54,8 +54,8 @@ TEST(Message, EveryFieldSurvivesTheRoundTrip) {
 TEST(Message, BytesOfAHeaderAreFixedForever) {
   const FrameBytes bytes = encode(sample_header());
 
-  // "RMIL", version 2, 160, then the job: little-endian on every host.
-  const std::vector<int> start = {0x52, 0x4D, 0x49, 0x4C, 2, 0, 160, 0, 0xEF, 0xCD, 0xAB, 0x89};
+  // "RMIL", version 3, 160, then the job: little-endian on every host.
+  const std::vector<int> start = {0x52, 0x4D, 0x49, 0x4C, 3, 0, 160, 0, 0xEF, 0xCD, 0xAB, 0x89};
   for (std::size_t i = 0; i < start.size(); ++i)
     EXPECT_EQ(std::to_integer<int>(bytes[i]), start[i]) << "byte " << i;
   EXPECT_EQ(std::to_integer<int>(bytes[104]), 2);

@@ -131,7 +131,7 @@ TEST(Rendezvous, AnotherProtocolVersionIsNamedByRankZero) {
   visitor.connect("ipc://" + directory.path() + "/rendezvous");
   zmq::send_multipart(visitor, of_version(1, Rank{1}, Rank{0}));
 
-  EXPECT_EQ(refusal_of(directory.path(), 0, 2), "protocol differs: rank 0 has '2', rank 1 has '1'");
+  EXPECT_EQ(refusal_of(directory.path(), 0, 2), "protocol differs: rank 0 has '3', rank 1 has '1'");
 }
 
 TEST(Rendezvous, AnotherProtocolVersionIsNamedByAVisitor) {
@@ -148,7 +148,7 @@ TEST(Rendezvous, AnotherProtocolVersionIsNamedByAVisitor) {
   zmq::send_multipart(host, of_version(1, Rank{0}, Rank{1}));
   visitor.join();
 
-  EXPECT_EQ(refusal, "protocol differs: rank 0 has '1', rank 1 has '2'");
+  EXPECT_EQ(refusal, "protocol differs: rank 0 has '1', rank 1 has '3'");
 }
 
 /// What `meet` throws for rank 0 of a world of two that meets in `directory`.

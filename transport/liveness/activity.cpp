@@ -61,11 +61,8 @@ std::string action_of(const Activity& activity) {
   if (activity.tag.direction == Direction::Collective) return to_string(activity.tag);
   const bool forward = activity.tag.direction == Direction::Forward;
   // A message is named after the stage that receives it.
-  MessageTag tag = activity.tag;
-  if (activity.sent) tag.stage.value += forward ? -1 : 1;
-  const char* what =
-      activity.sent ? (forward ? "SEND_F" : "SEND_B") : (forward ? "RECV_F" : "RECV_B");
-  return place_of(what, tag, true);
+  if (activity.sent) return "the send of the " + to_string(activity.tag);
+  return place_of(forward ? "RECV_F" : "RECV_B", activity.tag, true);
 }
 
 ActivityWords encode(const Activity& activity) {
@@ -84,7 +81,8 @@ ActivityWords encode(const Activity& activity) {
              wide(activity.of_unit ? 1 : 0) << 16U | wide(activity.sent ? 1 : 0) << 17U |
              wide(usual ? 1 : 0) << 18U | low(activity.peer.value) << 32U;
   words[7] = low(activity.tag.stage.value) | low(activity.tag.micro_batch.value) << 32U;
-  words[8] = low(activity.tag.slice.value) | low(activity.tag.replica.value) << 32U;
+  words[8] = low(activity.tag.slice.value) | low(activity.tag.replica.value & 0xFF) << 32U |
+             wide(activity.tag.edge) << 40U;
   return words;
 }
 
@@ -111,7 +109,8 @@ Activity decode(const ActivityWords& words) {
   activity.tag.stage = Stage{part(7, 0)};
   activity.tag.micro_batch = MicroBatch{part(7, 32)};
   activity.tag.slice = Slice{part(8, 0)};
-  activity.tag.replica = Replica{part(8, 32)};
+  activity.tag.replica = Replica{part(8, 32) & 0xFF};
+  activity.tag.edge = static_cast<std::uint8_t>(words[8] >> 40U);
   return activity;
 }
 

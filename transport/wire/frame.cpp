@@ -36,6 +36,7 @@ enum Field : std::size_t {
   kFlags = 115,
   kSlice = 116,
   kReplica = 118,
+  kEdge = 119,
   kTensorCount = 120,
   kLead = 122,
   kWishedLead = 123,
@@ -62,12 +63,14 @@ T get(std::span<const std::byte> bytes, std::size_t at) {
   return static_cast<T>(value);
 }
 
-std::uint16_t narrow(std::int64_t value, const char* what) {
-  require(value >= 0 && value <= std::numeric_limits<std::uint16_t>::max(), [&] {
+template <class Field = std::uint16_t>
+Field narrow(std::int64_t value, const char* what) {
+  constexpr auto kMost = std::numeric_limits<Field>::max();
+  require(value >= 0 && value <= kMost, [&] {
     return std::string(what) + " is " + std::to_string(value) +
-           ", but a frame's field for it holds 0 to 65535";
+           ", but a frame's field for it holds 0 to " + std::to_string(kMost);
   });
-  return static_cast<std::uint16_t>(value);
+  return static_cast<Field>(value);
 }
 
 std::uint8_t lead_of(int lead) {
@@ -162,7 +165,8 @@ void read(std::span<const std::byte> bytes, FrameHeader& out) noexcept {
   out.sequence = get<std::uint64_t>(bytes, kSequence);
   out.tag.step = get<std::uint64_t>(bytes, kStep);
   out.tag.direction = direction_of(out.kind);
-  out.tag.replica = Replica{get<std::uint16_t>(bytes, kReplica)};
+  out.tag.replica = Replica{get<std::uint8_t>(bytes, kReplica)};
+  out.tag.edge = get<std::uint8_t>(bytes, kEdge);
   out.tag.stage = Stage{get<std::uint16_t>(bytes, kStage)};
   out.tag.micro_batch = MicroBatch{get<std::int32_t>(bytes, kMicroBatch)};
   out.tag.slice = Slice{get<std::uint16_t>(bytes, kSlice)};
@@ -215,7 +219,8 @@ FrameBytes encode(const FrameHeader& header) {
       static_cast<std::uint8_t>((header.absent ? kAbsentFlag : 0) |
                                 (header.hashed ? kHashedFlag : 0)));
   put(bytes, kSlice, narrow(header.tag.slice.value, "slice"));
-  put(bytes, kReplica, narrow(header.tag.replica.value, "replica"));
+  put(bytes, kReplica, narrow<std::uint8_t>(header.tag.replica.value, "replica"));
+  put(bytes, kEdge, header.tag.edge);
   put(bytes, kTensorCount, narrow(header.tensor_count, "tensor count"));
   put(bytes, kLead, lead_of(header.lead));
   put(bytes, kWishedLead, lead_of(header.wished_lead));

@@ -23,6 +23,8 @@ struct MessageTag {
   Stage stage;
   MicroBatch micro_batch;
   Slice slice;
+  /// Forward and Backward: which link of the receiving stage it came along; 0 is the neighbour's.
+  std::uint8_t edge = 0;
 
   friend constexpr auto operator<=>(const MessageTag&, const MessageTag&) = default;
 };

@@ -37,7 +37,7 @@ enum class FrameKind : std::uint8_t {
 };
 
 inline constexpr std::uint32_t kFrameMagic = 0x4C49'4D52;  ///< "RMIL"
-inline constexpr std::uint16_t kProtocolVersion = 2;
+inline constexpr std::uint16_t kProtocolVersion = 3;
 inline constexpr std::size_t kHeaderBytes = 160;
 
 /// Messages taken by a receiver, per Direction.
@@ -48,8 +48,8 @@ using TakenCounts = std::array<std::uint64_t, 3>;
 /// 32 dims u64[6] | 80 payload bytes u64 | 88 payload xxh3 u64 | 96 epoch u32 | 100 micro-batch u32
 /// | 104 source u16 | 106 destination u16 | 108 stage u16 | 110 tensor index u16 | 112 kind u8 |
 /// 113 dtype u8 | 114 number of dims u8 | 115 flags u8 (1: absent tensor, 2: payload is hashed) |
-/// 116 slice u16 | 118 replica u16 | 120 tensor count u16 | 122 lead u8 | 123 wished lead u8 |
-/// 124 acknowledged u64 | 132 taken u64[3] | 156 checksum u32
+/// 116 slice u16 | 118 replica u8 | 119 edge u8 | 120 tensor count u16 | 122 lead u8 | 123 wished
+/// lead u8 | 124 acknowledged u64 | 132 taken u64[3] | 156 checksum u32
 using FrameBytes = std::array<std::byte, kHeaderBytes>;
 
 /// A header as values. `tag.direction` follows from `kind` for frames that carry tensors.
@@ -188,8 +188,8 @@ struct FrameExpectation {
 }
 
 /// The 160 bytes of a header. Throws InvalidArgument when a number does not fit its field: step and
-/// sequence 64 bit, micro-batch 32, ranks, stage, slice, replica and tensor counts 16, leads
-/// 0 to 63. Cost: one hash over 156 bytes.
+/// sequence 64 bit, micro-batch 32, ranks, stage, slice and tensor counts 16, replica and edge 8,
+/// leads 0 to 63. Cost: one hash over 156 bytes.
 [[nodiscard]] FrameBytes encode(const FrameHeader& header);
 
 /// Checks `header` and the size of the payload part against `expected` and, when nothing is wrong,

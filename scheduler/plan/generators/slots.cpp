@@ -25,7 +25,7 @@ void add_micro_batch(std::vector<std::vector<Slotted>>& ranks,
                      std::int64_t first_slot) {
   const Replica replica = shape.replica(micro_batch);
   for (int stage = 0; stage < shape.stages(); ++stage) {
-    Action action{.replica_number = static_cast<std::uint16_t>(replica.value),
+    Action action{.replica_number = static_cast<std::uint8_t>(replica.value),
                   .stage = Stage{stage},
                   .micro_batch = micro_batch,
                   .slice = {}};

@@ -123,7 +123,7 @@ Program dualpipe(const ScheduleOptions& options) {
                                       half);
     for (Action& action : list) {
       const bool entered_here = action.stage.value == distance;
-      action.replica_number = static_cast<std::uint16_t>(entered_here ? end : 1 - end);
+      action.replica_number = static_cast<std::uint8_t>(entered_here ? end : 1 - end);
       action.micro_batch = MicroBatch{action.micro_batch.value + action.replica_number * half};
     }
     work.spend(list.size());

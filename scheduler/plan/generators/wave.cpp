@@ -6,6 +6,7 @@
 #include <limits>
 #include <optional>
 
+#include "millrace/scheduler/plan/stage_graph.hpp"
 #include "plan/generators/options.hpp"
 #include "plan/work.hpp"
 
@@ -30,6 +31,7 @@ class WaveScheduler {
   WaveScheduler(Program& program, const ScheduleOptions& options)
       : program_(program),
         shape_(program.shape),
+        graph_(shape_),
         chunks_(shape_.chunks()),
         micro_batches_(shape_.micro_batches),
         // Ticks of one chunk; multiplied by v so that integer costs stay integers.
@@ -78,13 +80,20 @@ class WaveScheduler {
 
   /// When the inputs of the forward are there; kNever when not all are scheduled.
   [[nodiscard]] double forward_ready(int stage, int micro_batch) const {
-    if (stage == 0) return 0;
-    return arrival(forward_end_[at(stage - 1, micro_batch)], stage - 1, stage);
+    double ready = 0;
+    graph_.for_each_entering(Stage{stage}, [&](const StageLink& link) {
+      const int from = link.from.value;
+      ready = std::max(ready, arrival(forward_end_[at(from, micro_batch)], from, stage));
+    });
+    return ready;
   }
   [[nodiscard]] double backward_ready(int stage, int micro_batch) const {
-    const double own = forward_end_[at(stage, micro_batch)];
-    if (stage + 1 == shape_.stages()) return own;
-    return std::max(own, arrival(backward_end_[at(stage + 1, micro_batch)], stage + 1, stage));
+    double ready = forward_end_[at(stage, micro_batch)];
+    graph_.for_each_leaving(Stage{stage}, [&](const StageLink& link) {
+      const int from = link.to.value;
+      ready = std::max(ready, arrival(backward_end_[at(from, micro_batch)], from, stage));
+    });
+    return ready;
   }
 
   /// Recomputes the best candidate of a rank.
@@ -116,19 +125,22 @@ class WaveScheduler {
     ++(chosen.is_forward ? next_forward_ : next_backward_)[stage];
     live_[static_cast<std::size_t>(rank)] += chosen.is_forward ? 1 : -1;
     clock_[static_cast<std::size_t>(rank)] = end;
-    program_.ranks[static_cast<std::size_t>(rank)].push_back(
-        {.op = chosen.is_forward ? Op::Forward : Op::Backward,
-         .stage = Stage{chosen.stage},
-         .micro_batch = MicroBatch{chosen.micro_batch},
-         .slice = {}});
+    const Action action{.op = chosen.is_forward ? Op::Forward : Op::Backward,
+                        .stage = Stage{chosen.stage},
+                        .micro_batch = MicroBatch{chosen.micro_batch},
+                        .slice = {}};
+    program_.ranks[static_cast<std::size_t>(rank)].push_back(action);
 
     refresh(rank);
-    const int fed = chosen.stage + (chosen.is_forward ? 1 : -1);
-    if (fed >= 0 && fed < shape_.stages() && rank_of(fed) != rank) refresh(rank_of(fed));
+    for_each_link_out(graph_, action, [&](const StageLink& link) {
+      const int fed = rank_of(chosen.is_forward ? link.to.value : link.from.value);
+      if (fed != rank) refresh(fed);
+    });
   }
 
   Program& program_;
   const Shape& shape_;
+  const StageGraph graph_;
   int chunks_;
   int micro_batches_;
   double forward_ticks_, backward_ticks_, latency_;

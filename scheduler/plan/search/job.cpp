@@ -6,19 +6,12 @@
 #include <string>
 
 #include "millrace/core/error.hpp"
+#include "millrace/scheduler/plan/dependencies.hpp"
 #include "plan/sound.hpp"
 
 namespace millrace::plan {
 
 namespace {
-
-/// What a compute action is for its consumers: F, the input gradient (B or I), the weight gradient.
-enum class Product : std::uint8_t { Activation, InputGradient, WeightGradient };
-
-Product product(Op op) {
-  if (op == Op::Forward) return Product::Activation;
-  return op == Op::BackwardWeight ? Product::WeightGradient : Product::InputGradient;
-}
 
 /// Node by product, stage and unit. A micro-batch belongs to one replica, so that is no key.
 class Places {
@@ -118,29 +111,16 @@ void Job::connect(const Cost& cost) {
     const Rank to{static_cast<std::int32_t>(rank_[consumer])};
     producers_.push_back({producer, from == to ? 0 : message_ticks(cost, from, to, shape_.ranks)});
   };
-  const auto stages = static_cast<std::size_t>(shape_.stages());
-  const auto slices = static_cast<std::size_t>(shape_.slices);
+  const StageGraph graph(shape_);
+  const Pipeline pipeline{graph, shape_.slices};
   for (JobNode node = 0; node < actions_.size(); ++node) {
     producer_start_.push_back(static_cast<std::uint32_t>(producers_.size()));
     spend(2);
     const Action& action = actions_[node];
-    const std::size_t stage = action.stage.index(), slice = action.slice.index();
-    switch (product(action.op)) {
-      case Product::Activation:
-        if (stage > 0) add(node, places.at(Product::Activation, stage - 1, action, slice));
-        if (slice > 0) add(node, places.at(Product::Activation, stage, action, slice - 1));
-        break;
-      case Product::InputGradient:
-        add(node, places.at(Product::Activation, stage, action, slice));
-        if (stage + 1 < stages)
-          add(node, places.at(Product::InputGradient, stage + 1, action, slice));
-        if (slice + 1 < slices)
-          add(node, places.at(Product::InputGradient, stage, action, slice + 1));
-        break;
-      case Product::WeightGradient:
-        add(node, places.at(Product::InputGradient, stage, action, slice));
-        break;
-    }
+    for_each_need(pipeline, action, [&](const Need& need) {
+      if (need.product < Product::Recompute)
+        add(node, places.at(need.product, need.stage.index(), action, need.slice.index()));
+    });
   }
   producer_start_.push_back(static_cast<std::uint32_t>(producers_.size()));
 }
@@ -185,7 +165,7 @@ Program everything(const Shape& shape, bool fused) {
         const Replica replica = shape.replica(micro_batch);
         program.ranks[shape.rank(replica, Stage{stage}).index()].push_back(
             {.op = op,
-             .replica_number = static_cast<std::uint16_t>(replica.value),
+             .replica_number = static_cast<std::uint8_t>(replica.value),
              .stage = Stage{stage},
              .micro_batch = micro_batch,
              .slice = Slice{unit % shape.slices}});

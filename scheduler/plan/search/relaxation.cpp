@@ -48,7 +48,7 @@ struct StageLists {
   std::vector<JobNode> forward, input, weight, backward;
 };
 
-using StageKey = std::pair<std::uint16_t, Stage>;
+using StageKey = std::pair<std::uint8_t, Stage>;
 
 std::map<StageKey, StageLists> by_stage(const Job& job) {
   std::map<StageKey, StageLists> stages;

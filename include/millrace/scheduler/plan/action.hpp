@@ -10,9 +10,11 @@
 namespace millrace {
 
 /// F forward, B full backward, I input-gradient half, W weight-gradient half (B = I then W).
-/// A send or receive is named after the stage that acts: SendForward of stage s pairs with
-/// RecvForward of s+1; SendBackward of s pairs with RecvBackward of s-1. ReduceGrad sums a stage's
-/// gradient over its copies (and, for tied groups, over the group). OptimizerStep ends the step.
+/// A send or receive is named after the stage that acts and after the link that it serves, by its
+/// number at that stage (stage_graph.hpp; in a chain SendForward of stage s pairs with RecvForward
+/// of s+1, SendBackward of s with RecvBackward of s-1, and the number is 0). ReduceGrad sums a
+/// stage's gradient over its copies (and, for tied groups, over the group). OptimizerStep ends the
+/// step.
 enum class Op : std::uint8_t {
   Forward,
   Backward,
@@ -34,7 +36,8 @@ inline constexpr int kOps = 11;
 struct Action {
   Op op = Op::Forward;
   bool with_next = false;  ///< first half of an overlapped pair; the next action is the other half
-  std::uint16_t replica_number = 0;
+  std::uint8_t replica_number = 0;
+  std::uint8_t edge = 0;  ///< of a send or receive: which link of its stage; 0 is the neighbour's
   Stage stage;
   MicroBatch micro_batch;
   Slice slice;
@@ -75,7 +78,8 @@ static_assert(sizeof(Action) == 16);
 /// Recompute is "R" and OptimizerStep "STEP", which that grammar does not have.
 [[nodiscard]] const char* letters(Op op);
 
-/// "3F7": stage 3, forward, micro-batch 7; with a slice "3F7.1", with replica 1 "3'F7".
+/// "3F7": stage 3, forward, micro-batch 7; with a slice "3F7.1", with replica 1 "3'F7", along link
+/// 2 of its stage "3SEND_F7@2".
 [[nodiscard]] std::string to_string(const Action& action);
 
 /// "F of stage 3, micro-batch 7" for sentences; slice and replica are named when not 0.

@@ -9,6 +9,7 @@
 
 #include "millrace/scheduler/plan/action.hpp"
 #include "millrace/scheduler/plan/shape.hpp"
+#include "millrace/scheduler/plan/stage_graph.hpp"
 
 namespace millrace {
 
@@ -45,39 +46,49 @@ struct Need {
   Product product = Product::Forward;
   Stage stage;
   Slice slice;
+  /// Index of the link through which it comes from another stage, or kNoLink.
+  std::uint32_t link = kNoLink;
 };
 
-/// Where the stages and the slices end: all that the rules ask of a shape.
-struct PipelineEnds {
-  std::int32_t stages = 0;
-  std::int32_t slices = 1;
+/// All that the rules ask of a shape.
+struct Pipeline {
+  const StageGraph& graph;
+  std::int32_t slices;
 };
 
-/// Calls `use(Need)` for everything `action` waits for, in its own replica and micro-batch:
-///   F(s,k) <- F(s-1,k), F(s,k-1);  B or I(s,k) <- F(s,k), recompute(s,k), gradient(s+1,k),
+/// Calls `use(Need)` for everything `action` waits for, in its own replica and micro-batch. With
+/// t -> s for every link that enters s and s -> u for every one that leaves it:
+///   F(s,k) <- F(t,k), F(s,k-1);  B or I(s,k) <- F(s,k), recompute(s,k), gradient(u,k),
 ///   gradient(s,k+1);  W <- I;  recompute <- F;  a send <- what it sends;  a receive <- its send.
 /// A need that no action of the program produces (no recompute, say) binds nothing.
-/// REDUCE_GRAD and the optimizer step have no unit and no needs here. Cost: O(1).
+/// REDUCE_GRAD and the optimizer step have no unit and no needs here. Cost: O(links of the stage).
 template <class Use>
-void for_each_need(const PipelineEnds& ends, const Action& action, Use&& use) {
-  const std::int32_t s = action.stage.value;
+void for_each_need(const Pipeline& pipeline, const Action& action, Use&& use) {
+  const StageGraph& graph = pipeline.graph;
+  const Stage s = action.stage;
   const std::int32_t k = action.slice.value;
-  const bool last_stage = s + 1 == ends.stages;
-  const auto add = [&](Product product, std::int32_t stage, std::int32_t slice)
+  const auto add = [&](
+      Product product, Stage stage, std::int32_t slice, std::uint32_t link = kNoLink)
       __attribute__((always_inline)) {  // so that each case knows its product
-    use(Need{product, Stage{stage}, Slice{slice}});
+    use(Need{product, stage, Slice{slice}, link});
   };
   switch (action.op) {
     case Op::Forward:
-      if (s > 0) add(Product::Forward, s - 1, k);
+      graph.for_each_entering(
+          s, [&](const StageLink& link) __attribute__((always_inline)) {
+            add(Product::Forward, link.from, k, link.index);
+          });
       if (k > 0) add(Product::Forward, s, k - 1);
       break;
     case Op::Backward:
     case Op::BackwardInput:
       add(Product::Forward, s, k);
       add(Product::Recompute, s, k);
-      if (!last_stage) add(Product::Gradient, s + 1, k);
-      if (k + 1 < ends.slices) add(Product::Gradient, s, k + 1);
+      graph.for_each_leaving(
+          s, [&](const StageLink& link) __attribute__((always_inline)) {
+            add(Product::Gradient, link.to, k, link.index);
+          });
+      if (k + 1 < pipeline.slices) add(Product::Gradient, s, k + 1);
       break;
     case Op::BackwardWeight:
       add(Product::Gradient, s, k);
@@ -87,39 +98,20 @@ void for_each_need(const PipelineEnds& ends, const Action& action, Use&& use) {
       add(Product::Forward, s, k);
       break;
     case Op::RecvForward:
-      if (s > 0) add(Product::SendForward, s - 1, k);
+      if (const auto link = graph.link(action))
+        add(Product::SendForward, link->from, k, link->index);
       break;
     case Op::SendBackward:
       add(Product::Gradient, s, k);
       break;
     case Op::RecvBackward:
-      if (!last_stage) add(Product::SendBackward, s + 1, k);
+      if (const auto link = graph.link(action))
+        add(Product::SendBackward, link->to, k, link->index);
       break;
     case Op::ReduceGrad:
     case Op::OptimizerStep:
       break;
   }
-}
-
-/// The needs of one action: at most four.
-class Needs {
- public:
-  constexpr void add(const Need& need) { items_[size_++] = need; }
-
-  [[nodiscard]] constexpr const Need* begin() const { return items_.data(); }
-  [[nodiscard]] constexpr const Need* end() const { return items_.data() + size_; }
-
- private:
-  std::array<Need, 4> items_{};
-  std::size_t size_ = 0;
-};
-
-/// The needs of `action` as a list. Cost: O(1).
-[[nodiscard]] inline Needs needs(const Shape& shape, const Action& action) {
-  Needs result;
-  const PipelineEnds ends{shape.stages(), shape.slices};
-  for_each_need(ends, action, [&](const Need& need) { result.add(need); });
-  return result;
 }
 
 /// Stages that share one weight (an embedding and the head): their gradients are summed before the

@@ -38,8 +38,13 @@ class Graph {
 
   [[nodiscard]] std::size_t size() const { return first_.back(); }
   [[nodiscard]] const Program& program() const { return *program_; }
+  /// What flows between the stages of the program's shape.
+  [[nodiscard]] const StageGraph& stage_graph() const { return stage_graph_; }
   /// Whether the program has sends or receives.
   [[nodiscard]] bool has_messages() const { return has_messages_; }
+
+  /// Whether no action sends more than one message: in a chain, and where sends are written out.
+  [[nodiscard]] bool gives_once() const { return has_messages_ || stage_graph_.is_chain(); }
 
   /// Whether any action leads an overlapped pair.
   [[nodiscard]] bool has_pairs() const { return has_pairs_; }
@@ -84,6 +89,7 @@ class Graph {
   [[nodiscard]] std::span<const Node> several(Node node) const;
 
   const Program* program_;
+  StageGraph stage_graph_;
   bool has_messages_ = false;
   bool has_pairs_ = false;
   bool has_joint_actions_ = false;

@@ -47,6 +47,17 @@ class Placement {
   std::vector<std::vector<Rank>> rank_of_;
 };
 
+/// Output `output` of stage `from` is input `input` of stage `to`.
+/// Thread-safety: immutable, share freely.
+struct StageEdge {
+  Stage from;
+  int output = 0;
+  Stage to;
+  int input = 0;
+
+  friend bool operator==(const StageEdge&, const StageEdge&) = default;
+};
+
 /// The frame a program lives in.
 /// Thread-safety: immutable, share freely.
 struct Shape {
@@ -57,6 +68,9 @@ struct Shape {
   /// Which replica runs each micro-batch; empty means replica 0 runs all.
   std::vector<Replica> replica_of = {};
   bool forward_only = false;  ///< no backward is owed
+  /// What flows between the stages; empty means a chain: the outputs of each are the inputs of the
+  /// next, in order. StageGraph (stage_graph.hpp) answers questions about it.
+  std::vector<StageEdge> edges = {};
 
   [[nodiscard]] int stages() const { return placement.stages(); }
   [[nodiscard]] int replicas() const { return placement.replicas(); }

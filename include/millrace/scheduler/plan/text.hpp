@@ -66,8 +66,8 @@ struct CsvOptions {
 [[nodiscard]] ParsedProgram read_csv(std::string_view text, const CsvOptions& options = {});
 
 /// Writes PyTorch's schedule CSV: read_csv(write_csv(p)) has p's shape and actions. Throws
-/// InvalidArgument for what that grammar cannot say: replicas, slices, recompute, optimizer steps,
-/// a rank without action. Cost: O(actions).
+/// InvalidArgument for what that grammar cannot say: replicas, slices, edges, recompute, optimizer
+/// steps, a rank without action. Cost: O(actions).
 [[nodiscard]] std::string write_csv(const Program& program);
 
 /// What a plan file holds.
@@ -93,7 +93,8 @@ struct ParsedPlan {
 ///   name           what generated it
 ///   shape          {ranks, micro_batches, placement: [[rank of each stage] of each replica]} and,
 ///                  where they are not 1, false and all 0: slices, forward_only, replica_of:
-///                  [replica of each micro-batch]
+///                  [replica of each micro-batch]; where stages are no chain, edges:
+///                  [[from stage, output, to stage, input] of each]
 ///   program        one string per rank: actions as to_string writes them, separated by spaces,
 ///                  joined by + when they are a pair: "0F0 0F1+0B0 0'F2.1"
 ///   boundaries     optional, as in Plan

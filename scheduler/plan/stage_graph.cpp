@@ -1,0 +1,187 @@
+// Edges are sorted and checked once; links are runs of edges between the same two stages.
+#include "millrace/scheduler/plan/stage_graph.hpp"
+
+#include <algorithm>
+#include <limits>
+#include <string>
+#include <tuple>
+
+#include "millrace/core/error.hpp"
+
+namespace millrace {
+
+namespace {
+
+std::string name_of(const StageEdge& edge) {
+  return "the edge from output " + std::to_string(edge.output) + " of stage " +
+         std::to_string(edge.from.value) + " to input " + std::to_string(edge.input) +
+         " of stage " + std::to_string(edge.to.value);
+}
+
+void check(const StageEdge& edge, int stages) {
+  for (const Stage stage : {edge.from, edge.to})
+    require(stage.value >= 0 && stage.value < stages, [&] {
+      return name_of(edge) + " names a stage outside 0 to " + std::to_string(stages - 1);
+    });
+  require(edge.from < edge.to, [&] {
+    return name_of(edge) + " does not lead to a later stage; edges run forwards, so that no cycle" +
+           " is possible";
+  });
+  require(edge.output >= 0 && edge.input >= 0,
+          [&] { return name_of(edge) + " has a negative index; both count from 0"; });
+}
+
+/// Inputs have one producer each and no gap; every stage but the last gives, every stage but the
+/// first takes.
+void check_ends(std::vector<StageEdge> edges, int stages) {
+  std::sort(edges.begin(), edges.end(), [](const StageEdge& a, const StageEdge& b) {
+    return std::tie(a.to, a.input, a.from) < std::tie(b.to, b.input, b.from);
+  });
+  std::vector<int> inputs(static_cast<std::size_t>(stages), 0);
+  std::vector<bool> gives(static_cast<std::size_t>(stages), false);
+  for (const StageEdge& edge : edges) {
+    int& known = inputs[edge.to.index()];
+    require(edge.input >= known, [&] {
+      return "input " + std::to_string(edge.input) + " of stage " + std::to_string(edge.to.value) +
+             " has two producers; it takes one";
+    });
+    require(edge.input == known, [&] {
+      return "input " + std::to_string(known) + " of stage " + std::to_string(edge.to.value) +
+             " has no producer, but a later one has; inputs count from 0 without a gap";
+    });
+    ++known;
+    gives[edge.from.index()] = true;
+  }
+  for (int stage = 0; stage < stages; ++stage) {
+    require(stage == 0 || inputs[static_cast<std::size_t>(stage)] > 0, [&] {
+      return "stage " + std::to_string(stage) + " has no input: no edge leads to it";
+    });
+    require(stage + 1 == stages || gives[static_cast<std::size_t>(stage)], [&] {
+      return "nobody takes what stage " + std::to_string(stage) + " gives: no edge leaves it";
+    });
+  }
+}
+
+bool same_link(const StageEdge& a, const StageEdge& b) {
+  return a.from == b.from && a.to == b.to;
+}
+
+std::uint8_t number(std::size_t rank, Stage stage, const char* side) {
+  require(rank <= std::numeric_limits<std::uint8_t>::max(), [&] {
+    return "stage " + std::to_string(stage.value) + " has more than 255 links that " + side + " it";
+  });
+  return static_cast<std::uint8_t>(rank);
+}
+
+}  // namespace
+
+StageGraph::StageGraph(const Shape& shape) : stages_(shape.stages()) {
+  if (!shape.edges.empty()) make_links(shape);
+}
+
+void StageGraph::make_links(const Shape& shape) {
+  for (const StageEdge& edge : shape.edges) check(edge, stages_);
+  check_ends(shape.edges, stages_);
+  edges_ = shape.edges;
+  std::sort(edges_.begin(), edges_.end(), [](const StageEdge& a, const StageEdge& b) {
+    return std::tie(a.from, a.to, a.input) < std::tie(b.from, b.to, b.input);
+  });
+  for (std::size_t i = 0; i < edges_.size(); ++i) {
+    if (i > 0 && same_link(edges_[i], edges_[i - 1])) continue;
+    links_.push_back(
+        {edges_[i].from, edges_[i].to, 0, 0, static_cast<std::uint32_t>(links_.size())});
+    edge_of_.push_back(i);
+  }
+  edge_of_.push_back(edges_.size());
+  number_links();
+}
+
+/// Number 0 belongs to the neighbour stage on either side, whether there is a link to it or not.
+void StageGraph::number_links() {
+  const auto count = static_cast<std::size_t>(stages_);
+  std::vector<std::size_t> leaving(count, 1), entering(count, 1);
+  first_.assign(count + 1, 0);
+  first_entering_.assign(count + 1, 0);
+  for (StageLink& link : links_) {
+    ++first_[link.from.index() + 1];
+    ++first_entering_[link.to.index() + 1];
+    if (link.to.value == link.from.value + 1) continue;
+    link.leaving = number(leaving[link.from.index()]++, link.from, "leave");
+    link.entering = number(entering[link.to.index()]++, link.to, "enter");
+  }
+  for (std::size_t stage = 0; stage < count; ++stage) {
+    first_[stage + 1] += first_[stage];
+    first_entering_[stage + 1] += first_entering_[stage];
+  }
+  entering_.resize(links_.size());
+  for (std::size_t i = 0; i < entering_.size(); ++i) entering_[i] = i;
+  std::stable_sort(entering_.begin(), entering_.end(), [&](std::size_t a, std::size_t b) {
+    return links_[a].to < links_[b].to;
+  });
+}
+
+std::optional<StageLink> StageGraph::numbered_link(const Action& action) const {
+  std::optional<StageLink> found;
+  if (acts_for_leaving(action.op))
+    for_each_leaving(action.stage, [&](const StageLink& link) {
+      if (link.leaving == action.edge) found = link;
+    });
+  else
+    for_each_entering(action.stage, [&](const StageLink& link) {
+      if (link.entering == action.edge) found = link;
+    });
+  return found;
+}
+
+std::span<const StageEdge> StageGraph::edges(const StageLink& link) const {
+  if (is_chain()) return {};
+  return std::span(edges_).subspan(edge_of_[link.index],
+                                   edge_of_[link.index + 1] - edge_of_[link.index]);
+}
+
+Action send_of(const Action& producer, const StageLink& link) {
+  const bool forward = producer.op == Op::Forward;
+  Action action = producer;
+  action.with_next = false;
+  action.op = forward ? Op::SendForward : Op::SendBackward;
+  action.edge = forward ? link.leaving : link.entering;
+  return action;
+}
+
+Action receive_of(const Action& producer, const StageLink& link) {
+  const bool forward = producer.op == Op::Forward;
+  Action action = producer;
+  action.with_next = false;
+  action.op = forward ? Op::RecvForward : Op::RecvBackward;
+  action.stage = forward ? link.to : link.from;
+  action.edge = forward ? link.entering : link.leaving;
+  return action;
+}
+
+Message message_of(const Shape& shape,
+                   const StageGraph& graph,
+                   const Action& action,
+                   std::uint64_t step) {
+  require(is_send(action.op) || is_receive(action.op),
+          [&] { return describe(action) + " is no message; a send or receive is"; });
+  const auto link = graph.link(action);
+  require(link.has_value(), [&] {
+    return to_string(action) + " has no partner: no such link leaves or enters its stage";
+  });
+  const bool forward = action.op == Op::SendForward || action.op == Op::RecvForward;
+  const Stage to = forward ? link->to : link->from;
+  return {.source = shape.rank(action.replica(), forward ? link->from : link->to),
+          .destination = shape.rank(action.replica(), to),
+          .direction = forward ? Direction::Forward : Direction::Backward,
+          .step = step,
+          .replica = action.replica(),
+          .stage = to,
+          .edge = forward ? link->entering : link->leaving,
+          .unit = action.unit()};
+}
+
+Message message_of(const Shape& shape, const Action& action, std::uint64_t step) {
+  return message_of(shape, StageGraph(shape), action, step);
+}
+
+}  // namespace millrace
