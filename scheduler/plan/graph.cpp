@@ -58,14 +58,13 @@ class GraphBuilder {
 
   void fill() {
     const plan::Bounds bounds(program_.shape);
-    bool joint = false, pairs = false, messages = false;
+    bool joint = false, pairs = false;
     Node node = 0;
     for (const auto& list : program_.ranks) {
       for (const Action& action : list) {
         bounds.require_inside(action);
         if (has_unit(action.op)) lookup_.insert(action, node);
         joint = joint || !has_unit(action.op);
-        messages = messages || is_send(action.op) || is_receive(action.op);
         pairs = pairs || action.with_next;
         ++node;
       }
@@ -73,10 +72,10 @@ class GraphBuilder {
     graph_.has_joint_actions_ = joint;
     graph_.has_pairs_ = pairs;
     if (graph_.has_joint_actions_) reductions_.number(graph_.first_);
-    graph_.has_messages_ = messages;
+    graph_.has_messages_ = lookup_.has_messages();
   }
 
-  void resolve(std::size_t rank, const Action& action, Node node) {
+  __attribute__((always_inline)) void resolve(std::size_t rank, const Action& action, Node node) {
     if (has_unit(action.op)) {
       // Inlined into each op's case, where the product is a constant.
       for_each_need(
@@ -90,14 +89,20 @@ class GraphBuilder {
 
   /// The node that satisfies a need: through the receive where there is one.
   [[nodiscard]] Node find(const Action& action, const Need& need) const {
-    if (graph_.has_messages_ && need.link != kNoLink) {
-      if (!is_compute(action.op))
-        return lookup_.find(need.product, need.link, action.micro_batch, need.slice);
-      const auto receive = action.op == Op::Forward ? Product::RecvForward : Product::RecvBackward;
-      const Node node = lookup_.find(receive, need.link, action.micro_batch, action.slice);
-      if (node != plan::kNoNode) return node;
+    if (need.link != kNoLink && graph_.has_messages_) {
+      const Node node = find_message(action, need);
+      if (node != plan::kNoNode || !is_compute(action.op)) return node;
     }
     return lookup_.find(need.product, need.stage, action.micro_batch, need.slice);
+  }
+
+  /// The receive that brings what F, B or I needs; of a receive, its send.
+  [[nodiscard]] __attribute__((noinline)) Node find_message(const Action& action,
+                                                            const Need& need) const {
+    Product product = need.product;
+    if (is_compute(action.op))
+      product = action.op == Op::Forward ? Product::RecvForward : Product::RecvBackward;
+    return lookup_.find(product, need.link, action.micro_batch, need.slice);
   }
 
   /// Whether program order says that the node waits for the producer: a receive only posts.

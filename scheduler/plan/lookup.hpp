@@ -32,19 +32,12 @@ class Lookup {
   /// Records a node; the first one wins. Returns the node that holds the place afterwards; a
   /// message that belongs to no link has no place.
   Node insert(const Action& action, Node node) {
-    auto& table = tables_[static_cast<std::size_t>(product(action.op))];
-    std::size_t row = action.stage.index();
-    if (!is_compute(action.op)) {
-      const auto link = graph_->link(action);
-      if (!link) return node;
-      row = link->index;
-    }
-    if (table.empty())
-      table.assign((is_compute(action.op) ? stages_ : graph_->links()) * units_, kNoNode);
-    Node& place = table[row * units_ + unit(action.micro_batch, action.slice)];
-    if (place == kNoNode) place = node;
-    return place;
+    if (!is_compute(action.op)) return insert_message(action, node);
+    return insert_row(action, action.stage.index(), stages_, node);
   }
+
+  /// Whether a send or receive was recorded, or one that has no place.
+  [[nodiscard]] bool has_messages() const { return has_messages_; }
 
   /// Of what a stage computes.
   [[nodiscard]] Node find(Product product, Stage stage, MicroBatch micro_batch, Slice slice) const {
@@ -60,6 +53,21 @@ class Lookup {
   }
 
  private:
+  Node insert_row(const Action& action, std::size_t row, std::size_t rows, Node node) {
+    auto& table = tables_[static_cast<std::size_t>(product(action.op))];
+    if (table.empty()) table.assign(rows * units_, kNoNode);
+    Node& place = table[row * units_ + unit(action.micro_batch, action.slice)];
+    if (place == kNoNode) place = node;
+    return place;
+  }
+
+  // Not inlined: most programs have none.
+  __attribute__((noinline)) Node insert_message(const Action& action, Node node) {
+    has_messages_ = true;
+    const auto link = graph_->link(action);
+    return link ? insert_row(action, link->index, graph_->links(), node) : node;
+  }
+
   [[nodiscard]] std::size_t unit(const MicroBatch& micro_batch, Slice slice) const {
     return micro_batch.index() * slices_ + slice.index();
   }
@@ -77,6 +85,7 @@ class Lookup {
   std::size_t slices_;
   std::size_t units_;
   std::size_t stages_;
+  bool has_messages_ = false;
   std::array<std::vector<Node>, kProducts> tables_;
 };
 

@@ -75,8 +75,8 @@ std::uint8_t number(std::size_t rank, Stage stage, const char* side) {
 
 }  // namespace
 
-StageGraph::StageGraph(const Shape& shape) : stages_(shape.stages()) {
-  if (!shape.edges.empty()) make_links(shape);
+StageGraph::StageGraph(const Shape& shape) : stages_(shape.stages()), chain_(shape.edges.empty()) {
+  if (!chain_) make_links(shape);
 }
 
 void StageGraph::make_links(const Shape& shape) {

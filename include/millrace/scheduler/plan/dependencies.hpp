@@ -52,7 +52,7 @@ struct Need {
 
 /// All that the rules ask of a shape.
 struct Pipeline {
-  const StageGraph& graph;
+  StageGraph graph;
   std::int32_t slices;
 };
 
@@ -63,7 +63,9 @@ struct Pipeline {
 /// A need that no action of the program produces (no recompute, say) binds nothing.
 /// REDUCE_GRAD and the optimizer step have no unit and no needs here. Cost: O(links of the stage).
 template <class Use>
-void for_each_need(const Pipeline& pipeline, const Action& action, Use&& use) {
+__attribute__((always_inline)) inline void for_each_need(const Pipeline& pipeline,
+                                                         const Action& action,
+                                                         Use&& use) {
   const StageGraph& graph = pipeline.graph;
   const Stage s = action.stage;
   const std::int32_t k = action.slice.value;

@@ -52,7 +52,7 @@ class StageGraph {
   explicit StageGraph(int stages) : stages_(stages) {}
 
   [[nodiscard]] int stages() const { return stages_; }
-  [[nodiscard]] bool is_chain() const { return links_.empty(); }
+  [[nodiscard]] bool is_chain() const { return chain_; }
 
   /// Number of links; the index of each is below it.
   [[nodiscard]] std::size_t links() const {
@@ -62,24 +62,19 @@ class StageGraph {
   /// Calls `use(StageLink)` for what leaves a stage, by consumer. Cost: O(their number).
   template <class Use>
   void for_each_leaving(Stage stage, Use&& use) const {
-    if (!is_chain()) {
-      for (std::size_t i = first_[stage.index()]; i < first_[stage.index() + 1]; ++i)
-        use(links_[i]);
-    } else if (stage.value + 1 < stages_) {
+    if (!is_chain())
+      every_leaving(stage, use);
+    else if (stage.value + 1 < stages_)
       use(chain_link(stage));
-    }
   }
 
   /// Calls `use(StageLink)` for what enters a stage, by producer. Cost: O(their number).
   template <class Use>
   void for_each_entering(Stage stage, Use&& use) const {
-    if (!is_chain()) {
-      for (std::size_t i = first_entering_[stage.index()]; i < first_entering_[stage.index() + 1];
-           ++i)
-        use(links_[entering_[i]]);
-    } else if (stage.value > 0) {
+    if (!is_chain())
+      every_entering(stage, use);
+    else if (stage.value > 0)
       use(chain_link(Stage{stage.value - 1}));
-    }
   }
 
   /// The link of a send or receive; none when its stage has no link of that number on that side.
@@ -95,6 +90,17 @@ class StageGraph {
   [[nodiscard]] std::span<const StageEdge> edges(const StageLink& link) const;
 
  private:
+  // Not inlined: the chain is what the innermost loops are made of.
+  template <class Use>
+  __attribute__((noinline)) void every_leaving(Stage stage, Use& use) const {
+    for (std::size_t i = first_[stage.index()]; i < first_[stage.index() + 1]; ++i) use(links_[i]);
+  }
+  template <class Use>
+  __attribute__((noinline)) void every_entering(Stage stage, Use& use) const {
+    const std::size_t end = first_entering_[stage.index() + 1];
+    for (std::size_t i = first_entering_[stage.index()]; i < end; ++i) use(links_[entering_[i]]);
+  }
+
   static StageLink chain_link(Stage from) {
     return {from, Stage{from.value + 1}, 0, 0, static_cast<std::uint32_t>(from.value)};
   }
@@ -105,6 +111,7 @@ class StageGraph {
   void number_links();
 
   int stages_ = 0;
+  bool chain_ = true;
   std::vector<StageEdge> edges_;             // by (from, to, input)
   std::vector<StageLink> links_;             // by (from, to)
   std::vector<std::size_t> edge_of_;         // by link: its first in edges_; one more at the end
