@@ -3,12 +3,12 @@
 #include <string>
 
 #include "millrace/scheduler/plan/verify.hpp"
-#include "plan/sound.hpp"
+#include "plan/validate.hpp"
 
 namespace millrace {
 
 Accumulation accumulation(const Program& program) {
-  plan::require_sound(program);
+  plan::validate(program);
   const auto stages = static_cast<std::size_t>(program.shape.stages());
   const std::size_t copies = stages * static_cast<std::size_t>(program.shape.replicas());
   // Ascending micro-batches; inside one, descending slices.

@@ -6,7 +6,7 @@
 
 #include "millrace/core/error.hpp"
 #include "plan/number_text.hpp"
-#include "plan/sound.hpp"
+#include "plan/validate.hpp"
 
 namespace millrace {
 
@@ -99,7 +99,7 @@ double Cost::transfer(Rank source, Rank destination, int ranks) const {
 
 Cost Cost::of_full_stage(
     const Shape& shape, double forward, double input, double weight, double latency) {
-  plan::require_sound(shape);
+  plan::validate(shape);
   // A stage is p / S of a full stage; in lowest terms share / parts. One tick is 1 / (parts q).
   const int common = std::gcd(shape.ranks, shape.stages());
   const int ranks_in_lowest_terms = shape.ranks / common;

@@ -5,7 +5,7 @@
 #include <limits>
 
 #include "millrace/core/error.hpp"
-#include "plan/sound.hpp"
+#include "plan/validate.hpp"
 #include "plan/walk.hpp"
 
 namespace millrace {

@@ -8,7 +8,7 @@
 #include "plan/html_page.hpp"
 #include "plan/palette.hpp"
 #include "plan/picture.hpp"
-#include "plan/sound.hpp"
+#include "plan/validate.hpp"
 
 namespace millrace {
 
@@ -102,7 +102,7 @@ std::string draw_html(const Program& program,
   std::size_t actions_in_all = 0;
   for (const auto& [count, drawing] : by_count) {
     actions_in_all += drawing->program.size();
-    plan::require_sound(drawing->program);
+    plan::validate(drawing->program);
     plan::require_aligned(drawing->program, drawing->timeline);
     cost.require_fits(drawing->program.shape);
   }

@@ -9,7 +9,7 @@
 #include "millrace/scheduler/plan/graph.hpp"
 #include "plan/json_fault.hpp"
 #include "plan/picture.hpp"
-#include "plan/sound.hpp"
+#include "plan/validate.hpp"
 
 namespace millrace {
 

@@ -8,7 +8,7 @@
 #include "millrace/core/error.hpp"
 #include "plan/lookup.hpp"
 #include "plan/reductions.hpp"
-#include "plan/sound.hpp"
+#include "plan/validate.hpp"
 
 namespace millrace {
 
@@ -144,7 +144,7 @@ class GraphBuilder {
 
 Graph::Graph(const Program& program, std::span<const TiedGroup> tied)
     : program_(&program), stage_graph_(program.shape) {
-  plan::require_sound_lists(program);
+  plan::validate_lists(program);
   GraphBuilder(*this, program, tied).build();
 }
 

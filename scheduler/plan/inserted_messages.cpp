@@ -16,7 +16,7 @@
 #include "millrace/scheduler/plan/passes.hpp"
 #include "millrace/scheduler/plan/simulate.hpp"
 #include "plan/replay.hpp"
-#include "plan/sound.hpp"
+#include "plan/validate.hpp"
 
 namespace millrace {
 

@@ -5,7 +5,7 @@
 #include <algorithm>
 
 #include "millrace/scheduler/plan/simulate.hpp"
-#include "plan/sound.hpp"
+#include "plan/validate.hpp"
 
 namespace millrace::plan {
 

@@ -13,7 +13,7 @@
 #include "millrace/scheduler/plan/stage_graph.hpp"
 #include "plan/clock.hpp"
 #include "plan/cycle.hpp"
-#include "plan/sound.hpp"
+#include "plan/validate.hpp"
 
 namespace millrace {
 
@@ -226,7 +226,7 @@ Program insert_messages(const Program& program) {
 }
 
 Program insert_messages_before_use(const Program& program) {
-  plan::require_sound(program);
+  plan::validate(program);
   if (has_messages(program)) return program;
   const Shape& shape = program.shape;
   const StageGraph graph(shape);
@@ -248,7 +248,7 @@ Program insert_messages_before_use(const Program& program) {
 }
 
 Program receive_before_use(const Program& program) {
-  plan::require_sound(program);
+  plan::validate(program);
   if (!has_messages(program)) return program;
   const StageGraph graph(program.shape);
   Program result{program.shape, {}, program.name};

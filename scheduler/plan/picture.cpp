@@ -7,7 +7,7 @@
 
 #include "millrace/core/error.hpp"
 #include "plan/number_text.hpp"
-#include "plan/sound.hpp"
+#include "plan/validate.hpp"
 
 namespace millrace::picture {
 
@@ -49,7 +49,7 @@ void require_drawable(std::size_t actions) {
 }
 
 std::vector<std::vector<Box>> boxes(const Program& program, const Timeline& timeline) {
-  plan::require_sound(program);
+  plan::validate(program);
   plan::require_aligned(program, timeline);
   int most = 0;
   const auto chunk_of = chunk_numbers(program.shape, most);

@@ -8,7 +8,7 @@
 #include "plan/clock.hpp"
 #include "plan/memory.hpp"
 #include "plan/order_span.hpp"
-#include "plan/sound.hpp"
+#include "plan/validate.hpp"
 
 namespace millrace {
 

@@ -7,7 +7,7 @@
 
 #include "millrace/core/error.hpp"
 #include "plan/reductions.hpp"
-#include "plan/sound.hpp"
+#include "plan/validate.hpp"
 
 namespace millrace::plan {
 
@@ -50,7 +50,7 @@ Structure::Structure(const Program& program, const std::vector<TiedGroup>& tied)
       lookup_(lookup_shape(program), graph_) {}
 
 std::vector<Violation> Structure::check() {
-  if (!frame() || plainly_right()) return violations_;
+  if (!frame() || passes_fast_path()) return violations_;
   lists();
   if (outside_) return violations_;
   completeness();

@@ -18,7 +18,7 @@ class Structure {
 
  private:
   bool frame();
-  [[nodiscard]] bool plainly_right() const;
+  [[nodiscard]] bool passes_fast_path() const;
   void lists();
   void visit(Rank rank, std::size_t position, const Action& action, Node node);
   [[nodiscard]] bool inside(Rank rank, const Action& action) const;

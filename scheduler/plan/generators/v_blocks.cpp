@@ -34,11 +34,11 @@ int next_column(int cursor, int residue) {
 
 }  // namespace
 
-void put_every_period(Strip& strip, int first, Symbol symbol, int micro_batches) {
+void put_every_period(TimetableRow& line, int first, Symbol symbol, int micro_batches) {
   for (int m = 0; m < micro_batches; ++m) {
     const auto column = static_cast<std::size_t>(first + kPeriod * m);
-    if (column >= strip.size()) strip.resize(column + 1, kBlank);
-    strip[column] = symbol;
+    if (column >= line.size()) line.resize(column + 1, kBlank);
+    line[column] = symbol;
   }
 }
 
@@ -87,11 +87,11 @@ void for_each_block(int ranks, const std::function<Verdict(const VBlock&)>& visi
         }
 }
 
-std::vector<Strip> repeat(const VBlock& block, int micro_batches) {
+Timetable repeat(const VBlock& block, int micro_batches) {
   const int ranks = static_cast<int>(block.size());
-  std::vector<Strip> strips(block.size());
-  for (Strip& strip : strips)
-    strip.reserve(static_cast<std::size_t>(kPeriod * (micro_batches + 8 * ranks)));
+  Timetable timetable(block.size());
+  for (TimetableRow& line : timetable)
+    line.reserve(static_cast<std::size_t>(kPeriod * (micro_batches + 8 * ranks)));
   int cursor = kPeriod;
   for (const Symbol symbol : {kF, kf, kB, kb})
     for (int step = 0; step < ranks; ++step) {
@@ -99,16 +99,16 @@ std::vector<Strip> repeat(const VBlock& block, int micro_batches) {
           static_cast<std::size_t>(symbol == kF || symbol == kB ? step : ranks - 1 - step);
       const Residues& residues = block[rank];
       cursor = next_column(cursor, residues[static_cast<std::size_t>(symbol)]);
-      put_every_period(strips[rank], cursor, symbol, micro_batches);
+      put_every_period(timetable[rank], cursor, symbol, micro_batches);
       ++cursor;
       if (is_forward(symbol)) continue;
       const Symbol weight = symbol == kB ? kW : kw;
-      put_every_period(strips[rank],
+      put_every_period(timetable[rank],
                        next_column(cursor, residues[static_cast<std::size_t>(weight)]),
                        weight,
                        micro_batches);
     }
-  return strips;
+  return timetable;
 }
 
 }  // namespace millrace::generators

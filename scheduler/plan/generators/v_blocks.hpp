@@ -1,5 +1,5 @@
 // Building blocks of the V pipelines: the residues modulo six at which each rank runs each symbol,
-// their enumeration, and their repetition to strips.
+// their enumeration, and their repetition to a timetable.
 #pragma once
 
 #include <array>
@@ -7,7 +7,7 @@
 #include <optional>
 #include <vector>
 
-#include "plan/generators/strips.hpp"
+#include "plan/generators/timetable.hpp"
 
 namespace millrace::generators {
 
@@ -32,10 +32,10 @@ enum class Verdict : std::uint8_t { GoOn, TooMuchMemory, Best };
 void for_each_block(int ranks, const std::function<Verdict(const VBlock&)>& visit);
 
 /// Writes a symbol at column `first` and every period after it.
-void put_every_period(Strip& strip, int first, Symbol symbol, int micro_batches);
+void put_every_period(TimetableRow& line, int first, Symbol symbol, int micro_batches);
 
 /// `micro_batches` repetitions: the symbols follow one another down and up the V, each at the first
 /// column from a running cursor that has its residue.
-[[nodiscard]] std::vector<Strip> repeat(const VBlock& block, int micro_batches);
+[[nodiscard]] Timetable repeat(const VBlock& block, int micro_batches);
 
 }  // namespace millrace::generators

@@ -14,45 +14,50 @@ namespace {
 
 /// Forwards down and up the V one cell apart, then backwards down and up two cells apart, with a
 /// run of three idle cells after every third backward.
-std::vector<Strip> fused_block(int ranks, int micro_batches) {
-  std::vector<Strip> strips(static_cast<std::size_t>(ranks));
+Timetable fused_block(int ranks, int micro_batches) {
+  Timetable timetable(static_cast<std::size_t>(ranks));
   for (int rank = 0; rank < ranks; ++rank) {
-    Strip& strip = strips[static_cast<std::size_t>(rank)];
-    put_every_period(strip, rank, kF, micro_batches);
-    put_every_period(strip, 2 * ranks - 1 - rank, kf, micro_batches);
+    TimetableRow& line = timetable[static_cast<std::size_t>(rank)];
+    put_every_period(line, rank, kF, micro_batches);
+    put_every_period(line, 2 * ranks - 1 - rank, kf, micro_batches);
   }
 
   int column = 2 * ranks + (ranks % 3 == 0 ? 3 : 0);
   int in_run = (3 - (ranks + 2) % 3) % 3;
   for (const Symbol input : {kB, kb})
     for (int step = 0; step < ranks; ++step) {
-      Strip& strip = strips[static_cast<std::size_t>(input == kB ? step : ranks - 1 - step)];
-      put_every_period(strip, column, input, micro_batches);
-      put_every_period(strip, column + 1, input == kB ? kW : kw, micro_batches);
+      TimetableRow& line =
+          timetable[static_cast<std::size_t>(input == kB ? step : ranks - 1 - step)];
+      put_every_period(line, column, input, micro_batches);
+      put_every_period(line, column + 1, input == kB ? kW : kw, micro_batches);
       column += 2;
       if (++in_run == 3) {
         in_run = 0;
         column += 3;
       }
     }
-  return strips;
+  return timetable;
 }
 
 /// Moves every op, in the order of its present column, to the first free cells after its data where
 /// its rank still holds at most `cap`.
 class PullIn {
  public:
-  PullIn(std::vector<Strip>& strips, int cap)
-      : strips_(strips), cap_(cap), columns_(strips), seen_(strips.size()), live_(strips.size()) {}
+  PullIn(Timetable& timetable, int cap)
+      : timetable_(timetable),
+        cap_(cap),
+        columns_(timetable),
+        seen_(timetable.size()),
+        live_(timetable.size()) {}
 
   void run(plan::Work& work) {
     std::size_t longest = 0;
-    for (const Strip& strip : strips_) longest = std::max(longest, strip.size());
+    for (const TimetableRow& line : timetable_) longest = std::max(longest, line.size());
     for (std::size_t column = 0; column < longest; ++column) {
-      work.spend(4 * strips_.size());
-      for (std::size_t rank = 0; rank < strips_.size(); ++rank) {
-        if (column >= strips_[rank].size()) continue;
-        const Symbol symbol = strips_[rank][column];
+      work.spend(4 * timetable_.size());
+      for (std::size_t rank = 0; rank < timetable_.size(); ++rank) {
+        if (column >= timetable_[rank].size()) continue;
+        const Symbol symbol = timetable_[rank][column];
         if (symbol != kBlank && !is_weight(symbol)) {
           const int index = seen_[rank][static_cast<std::size_t>(symbol)]++;
           pull(static_cast<int>(rank), symbol, index, static_cast<int>(column));
@@ -79,34 +84,34 @@ class PullIn {
   }
 
   [[nodiscard]] bool is_free(int rank, Symbol symbol, int target, int column) const {
-    const Strip& strip = strips_[static_cast<std::size_t>(rank)];
+    const TimetableRow& line = timetable_[static_cast<std::size_t>(rank)];
     for (int cell = target; cell < target + cells(symbol); ++cell)
-      if (cell != column && strip[static_cast<std::size_t>(cell)] != kBlank) return false;
+      if (cell != column && line[static_cast<std::size_t>(cell)] != kBlank) return false;
     return true;
   }
 
   /// Backwards only free memory earlier; a forward adds one activation to every cell it passes.
   [[nodiscard]] bool fits(int rank, Symbol symbol, int target, int column) const {
     if (!is_forward(symbol)) return true;
-    const Strip& strip = strips_[static_cast<std::size_t>(rank)];
+    const TimetableRow& line = timetable_[static_cast<std::size_t>(rank)];
     int now = live_[static_cast<std::size_t>(rank)], most = now;
     for (int cell = column - 1; cell > target; --cell)
-      most = std::max(most, now -= held(strip[static_cast<std::size_t>(cell)]));
+      most = std::max(most, now -= held(line[static_cast<std::size_t>(cell)]));
     return most < cap_;
   }
 
   void move(int rank, Symbol symbol, int column, int target) {
-    Strip& strip = strips_[static_cast<std::size_t>(rank)];
-    const Symbol second = cells(symbol) == 2 ? strip[static_cast<std::size_t>(column) + 1] : kBlank;
+    TimetableRow& line = timetable_[static_cast<std::size_t>(rank)];
+    const Symbol second = cells(symbol) == 2 ? line[static_cast<std::size_t>(column) + 1] : kBlank;
     for (int cell = column; cell < column + cells(symbol); ++cell)
-      strip[static_cast<std::size_t>(cell)] = kBlank;
-    strip[static_cast<std::size_t>(target)] = symbol;
+      line[static_cast<std::size_t>(cell)] = kBlank;
+    line[static_cast<std::size_t>(target)] = symbol;
     if (second == kBlank) return;
-    strip[static_cast<std::size_t>(target) + 1] = second;
+    line[static_cast<std::size_t>(target) + 1] = second;
     live_[static_cast<std::size_t>(rank)] += held(second);
   }
 
-  std::vector<Strip>& strips_;
+  Timetable& timetable_;
   int cap_;
   Columns columns_;
   std::vector<SymbolCount> seen_;
@@ -116,11 +121,11 @@ class PullIn {
 }  // namespace
 
 Program one_f_one_b_v(const ScheduleOptions& options) {
-  std::vector<Strip> strips = fused_block(options.ranks, options.micro_batches);
-  const int cap = peak(strips);
+  Timetable timetable = fused_block(options.ranks, options.micro_batches);
+  const int cap = peak(timetable);
   plan::Work work(options.stop);
-  PullIn(strips, cap).run(work);
-  return strips_program(strips, options, true);
+  PullIn(timetable, cap).run(work);
+  return timetable_program(timetable, options, true);
 }
 
 }  // namespace millrace::generators

@@ -22,14 +22,14 @@ constexpr std::size_t at(Symbol symbol) {
 
 /// Rewrites what rank i runs before its first b: forwards of chunk 0, then F f in turn, then rounds
 /// of B W f.
-Strip warmed_up(const Strip& strip, int ranks, int rank, int cap, int micro_batches) {
-  const auto first_b = std::find(strip.begin(), strip.end(), kb);
-  SymbolCount left = count(Strip(strip.begin(), first_b));
+TimetableRow warmed_up(const TimetableRow& line, int ranks, int rank, int cap, int micro_batches) {
+  const auto first_b = std::find(line.begin(), line.end(), kb);
+  SymbolCount left = count(TimetableRow(line.begin(), first_b));
   const int most_f = std::min({rank + 1, cap / 2, micro_batches});
   const int most_F = std::min(cap - most_f, micro_batches);
   const SymbolCount all = left;
 
-  Strip head;
+  TimetableRow head;
   const auto take = [&](Symbol symbol) {
     if (left[at(symbol)] == 0) return;
     --left[at(symbol)];
@@ -51,32 +51,32 @@ Strip warmed_up(const Strip& strip, int ranks, int rank, int cap, int micro_batc
       take(kF);
     if (left[at(kb)] + left[at(kw)] > 0) return {};
   }
-  head.insert(head.end(), first_b, strip.end());
+  head.insert(head.end(), first_b, line.end());
   return head;
 }
 
 /// Keeps the first `micro_batches` of every symbol.
-void trim(Strip& strip, int micro_batches) {
+void trim(TimetableRow& line, int micro_batches) {
   SymbolCount kept{};
-  for (Symbol& symbol : strip)
+  for (Symbol& symbol : line)
     if (symbol != kBlank && ++kept[at(symbol)] > micro_batches) symbol = kBlank;
 }
 
 /// Moves the `moved` earliest weight halves to the end.
-void postpone_weights(Strip& strip, int moved) {
-  Strip tail;
-  for (Symbol& symbol : strip)
+void postpone_weights(TimetableRow& line, int moved) {
+  TimetableRow tail;
+  for (Symbol& symbol : line)
     if (moved > 0 && is_weight(symbol)) {
       tail.push_back(symbol);
       symbol = kBlank;
       --moved;
     }
-  strip.insert(strip.end(), tail.begin(), tail.end());
+  line.insert(line.end(), tail.begin(), tail.end());
 }
 
 /// Erases the last `erased` occurrences of a symbol.
-void erase_last(Strip& strip, Symbol symbol, int erased) {
-  for (auto cell = strip.rbegin(); cell != strip.rend() && erased > 0; ++cell)
+void erase_last(TimetableRow& line, Symbol symbol, int erased) {
+  for (auto cell = line.rbegin(); cell != line.rend() && erased > 0; ++cell)
     if (*cell == symbol) {
       *cell = kBlank;
       --erased;
@@ -84,44 +84,44 @@ void erase_last(Strip& strip, Symbol symbol, int erased) {
 }
 
 /// Puts `number` symbols at `column`, column - 2, ...; false when a cell is taken.
-bool put_leftwards(Strip& strip, Symbol symbol, int column, int number) {
+bool put_leftwards(TimetableRow& line, Symbol symbol, int column, int number) {
   for (int placed = 0; placed < number; ++placed, column -= 2) {
     if (column < 0) return false;
     const auto cell = static_cast<std::size_t>(column);
-    if (cell >= strip.size()) strip.resize(cell + 1, kBlank);
-    if (strip[cell] != kBlank) return false;
-    strip[cell] = symbol;
+    if (cell >= line.size()) line.resize(cell + 1, kBlank);
+    if (line[cell] != kBlank) return false;
+    line[cell] = symbol;
   }
   return true;
 }
 
 /// Rewrites the last backwards of rank i as two combs that end at the turn of the last f of rank 0,
 /// and lets weight halves fill what is between.
-bool cool_down(Strip& strip, int ranks, int rank, int cap, int micro_batches, int turn) {
+bool cool_down(TimetableRow& line, int ranks, int rank, int cap, int micro_batches, int turn) {
   const int last_b = std::min((cap + 1) / 2, micro_batches);
   const int last_B = std::min(rank + 1, std::min(cap - last_b, micro_batches));
-  erase_last(strip, kB, last_B);
-  erase_last(strip, kb, last_b);
+  erase_last(line, kB, last_B);
+  erase_last(line, kb, last_b);
 
   // Weight halves go from the right until every erased backward has one and the cap is reached.
   SymbolCount erased{};
-  std::size_t end = strip.size();
+  std::size_t end = line.size();
   while (end > 0 && (erased[at(kW)] < last_B || erased[at(kw)] < last_b ||
                      erased[at(kW)] + erased[at(kw)] < cap)) {
-    Symbol& symbol = strip[--end];
+    Symbol& symbol = line[--end];
     if (!is_weight(symbol)) continue;
     ++erased[at(symbol)];
     symbol = kBlank;
   }
 
-  if (!put_leftwards(strip, kb, turn - rank + 2 * ranks, last_b)) return false;
-  if (!put_leftwards(strip, kB, turn + 1 + rank, last_B)) return false;
+  if (!put_leftwards(line, kb, turn - rank + 2 * ranks, last_b)) return false;
+  if (!put_leftwards(line, kB, turn + 1 + rank, last_B)) return false;
 
-  const auto last_weight = std::find_if(strip.rbegin(), strip.rend(), is_weight);
-  const std::size_t from = static_cast<std::size_t>(strip.rend() - last_weight);
+  const auto last_weight = std::find_if(line.rbegin(), line.rend(), is_weight);
+  const std::size_t from = static_cast<std::size_t>(line.rend() - last_weight);
   SymbolCount seen{};
-  for (std::size_t column = 0; column < strip.size(); ++column) {
-    Symbol& symbol = strip[column];
+  for (std::size_t column = 0; column < line.size(); ++column) {
+    Symbol& symbol = line[column];
     if (symbol == kBlank && column >= from) {
       if (erased[at(kW)] > 0 && seen[at(kB)] > seen[at(kW)])
         symbol = kW;
@@ -131,23 +131,23 @@ bool cool_down(Strip& strip, int ranks, int rank, int cap, int micro_batches, in
     }
     if (symbol != kBlank) ++seen[at(symbol)];
   }
-  strip.insert(strip.end(), static_cast<std::size_t>(erased[at(kW)]), kW);
-  strip.insert(strip.end(), static_cast<std::size_t>(erased[at(kw)]), kw);
+  line.insert(line.end(), static_cast<std::size_t>(erased[at(kW)]), kW);
+  line.insert(line.end(), static_cast<std::size_t>(erased[at(kw)]), kw);
   return true;
 }
 
 /// Weight halves in the order of their backwards, whatever the chunk.
-void relabel_weights(Strip& strip) {
+void relabel_weights(TimetableRow& line) {
   std::vector<Symbol> owed;
   std::size_t next = 0;
-  for (Symbol& symbol : strip) {
+  for (Symbol& symbol : line) {
     if (symbol == kB) owed.push_back(kW);
     if (symbol == kb) owed.push_back(kw);
     if (is_weight(symbol) && next < owed.size()) symbol = owed[next++];
   }
 }
 
-/// One block turned into strips under the cap, step by step; nothing when a step fails.
+/// One block turned into a timetable under the cap, step by step; nothing when a step fails.
 class BlockBuilder {
  public:
   BlockBuilder(const ScheduleOptions& options, int cap, plan::Work& work)
@@ -157,54 +157,54 @@ class BlockBuilder {
         cap_(cap),
         work_(work) {}
 
-  Verdict build(const VBlock& block, std::vector<Strip>& strips) const {
-    strips = repeat(block, repeated_);
-    int allowed = peak(strips);
+  Verdict build(const VBlock& block, Timetable& timetable) const {
+    timetable = repeat(block, repeated_);
+    int allowed = peak(timetable);
     if (allowed > 2 * ranks_ || (micro_batches_ == repeated_ && allowed > cap_)) {
-      strips.clear();
+      timetable.clear();
       return Verdict::TooMuchMemory;
     }
-    if (!squeeze(strips, work_) || !warm_up(strips, allowed) || !shorten(strips, allowed) ||
-        !end(strips))
-      strips.clear();
+    if (!squeeze(timetable, work_) || !warm_up(timetable, allowed) ||
+        !shorten(timetable, allowed) || !end(timetable))
+      timetable.clear();
     return Verdict::GoOn;
   }
 
  private:
-  bool warm_up(std::vector<Strip>& strips, int allowed) const {
-    const int most = std::min(peak(strips), 2 * ranks_);
+  bool warm_up(Timetable& timetable, int allowed) const {
+    const int most = std::min(peak(timetable), 2 * ranks_);
     for (int rank = 0; rank < ranks_; ++rank) {
-      Strip& strip = strips[static_cast<std::size_t>(rank)];
-      strip = warmed_up(strip, ranks_, rank, most, repeated_);
+      TimetableRow& line = timetable[static_cast<std::size_t>(rank)];
+      line = warmed_up(line, ranks_, rank, most, repeated_);
     }
-    return squeeze(strips, work_) && peak(strips) <= allowed;
+    return squeeze(timetable, work_) && peak(timetable) <= allowed;
   }
 
   /// Blocks are built for at least 2p micro-batches; keeps the first m.
-  bool shorten(std::vector<Strip>& strips, int allowed) const {
+  bool shorten(Timetable& timetable, int allowed) const {
     if (micro_batches_ == repeated_) return true;
     const int most = std::min(2 * ranks_, allowed);
-    for (Strip& strip : strips) {
-      trim(strip, micro_batches_);
-      if (micro_batches_ <= ranks_ && 2 * micro_batches_ <= cap_ && peak(strip) < most)
-        postpone_weights(strip, most - peak(strip));
+    for (TimetableRow& line : timetable) {
+      trim(line, micro_batches_);
+      if (micro_batches_ <= ranks_ && 2 * micro_batches_ <= cap_ && peak(line) < most)
+        postpone_weights(line, most - peak(line));
     }
-    return squeeze(strips, work_) && peak(strips) <= cap_;
+    return squeeze(timetable, work_) && peak(timetable) <= cap_;
   }
 
-  bool end(std::vector<Strip>& strips) const {
-    const int most = peak(strips);
-    const Strip& first = strips.front();
+  bool end(Timetable& timetable) const {
+    const int most = peak(timetable);
+    const TimetableRow& first = timetable.front();
     const int turn =
         static_cast<int>(first.rend() - std::find(first.rbegin(), first.rend(), kf)) - 1;
     for (int rank = 0; rank < ranks_; ++rank)
       if (!cool_down(
-              strips[static_cast<std::size_t>(rank)], ranks_, rank, most, micro_batches_, turn))
+              timetable[static_cast<std::size_t>(rank)], ranks_, rank, most, micro_batches_, turn))
         return false;
-    if (!squeeze(strips, work_)) return false;
-    fill_holes(strips, most, work_);
-    for (Strip& strip : strips) relabel_weights(strip);
-    return peak(strips) <= cap_;
+    if (!squeeze(timetable, work_)) return false;
+    fill_holes(timetable, most, work_);
+    for (TimetableRow& line : timetable) relabel_weights(line);
+    return peak(timetable) <= cap_;
   }
 
   int ranks_, micro_batches_, repeated_, cap_;
@@ -221,7 +221,7 @@ int chunk_cap(const ScheduleOptions& options) {
 /// The span that no block goes below, in the costs' ticks: with equal passes, free links and at
 /// least 2p micro-batches the envelope of the paper's authors, with k chunks held
 /// 3p-1-3k + max(3p, p+1+2 ceil(k/2)) passes beyond the work; else the work alone.
-double least_span(const ScheduleOptions& options, int cap, const StripCosts& costs) {
+double least_span(const ScheduleOptions& options, int cap, const TimetableCosts& costs) {
   const double work = 2 * options.micro_batches * (costs.forward + costs.input + costs.weight);
   const int p = options.ranks;
   const bool has_envelope = costs.forward == costs.input && costs.input == costs.weight &&
@@ -236,21 +236,21 @@ double least_span(const ScheduleOptions& options, int cap, const StripCosts& cos
 Program v_zb(const ScheduleOptions& options) {
   const int cap = chunk_cap(options);
   // A chunk is half a stage; doubling the latency instead keeps integers whole.
-  const StripCosts costs{options.forward, options.input, options.weight, 2 * options.latency};
+  const TimetableCosts costs{options.forward, options.input, options.weight, 2 * options.latency};
   plan::Work work(options.stop);
   const BlockBuilder builder(options, cap, work);
-  std::vector<Strip> best;
+  Timetable best;
   double best_span = std::numeric_limits<double>::infinity();
   const double enough = least_span(options, cap, costs) * (1 + 1e-12);  // up to rounding
   for_each_block(options.ranks, [&](const VBlock& block) {
     work.spend(block.size());
-    std::vector<Strip> strips;
-    const Verdict verdict = builder.build(block, strips);
-    if (strips.empty()) return verdict;
-    const StripTimes times = run_strips(strips, costs, work);
+    Timetable timetable;
+    const Verdict verdict = builder.build(block, timetable);
+    if (timetable.empty()) return verdict;
+    const TimetableTimes times = run_timetable(timetable, costs, work);
     if (times.complete && times.span < best_span) {
       best_span = times.span;
-      best = std::move(strips);
+      best = std::move(timetable);
     }
     return best_span <= enough ? Verdict::Best : verdict;
   });
@@ -260,7 +260,7 @@ Program v_zb(const ScheduleOptions& options) {
               " holds at most " + std::to_string(cap) + " chunk activations; " +
               named("memory_limit") + " " +
               plan::number_text(options.ranks * options.memory_forward) + " works");
-  return strips_program(best, options, false);
+  return timetable_program(best, options, false);
 }
 
 }  // namespace millrace::generators

@@ -7,7 +7,7 @@
 
 #include "millrace/core/error.hpp"
 #include "millrace/scheduler/plan/dependencies.hpp"
-#include "plan/sound.hpp"
+#include "plan/validate.hpp"
 
 namespace millrace::plan {
 
@@ -61,7 +61,7 @@ double message_ticks(const Cost& cost, Rank source, Rank destination, int ranks)
 
 Job::Job(const Program& program, const Cost& cost, Work* work)
     : work_counter_(work), shape_(program.shape), name_(program.name) {
-  require_sound(program);
+  validate(program);
   cost.require_fits(program.shape);
   require(!cost.contention,
           "the search times orders without contention on links; search without it (unset "

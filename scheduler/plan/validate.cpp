@@ -1,5 +1,5 @@
 // The refusals of a shape or a program whose numbers do not fit each other.
-#include "plan/sound.hpp"
+#include "plan/validate.hpp"
 
 #include <string>
 
@@ -33,7 +33,7 @@ bool owes_at_most(const Shape& shape, std::int64_t most) {
   return units <= 0 || shape.stages() <= most / units;
 }
 
-void require_sound(const Shape& shape) {
+void validate(const Shape& shape) {
   require_count(shape.ranks, "ranks");
   require_count(shape.micro_batches, "micro-batches");
   require_count(shape.slices, "slices");
@@ -56,15 +56,15 @@ void Bounds::refuse(const Action& action) const {
                         std::to_string(replicas_) + " replicas");
 }
 
-void require_sound_lists(const Program& program) {
-  require_sound(program.shape);
+void validate_lists(const Program& program) {
+  validate(program.shape);
   require(program.ranks.size() == static_cast<std::size_t>(program.shape.ranks),
           "the program has " + std::to_string(program.ranks.size()) + " lists; its shape has " +
               std::to_string(program.shape.ranks) + " ranks");
 }
 
-void require_sound(const Program& program) {
-  require_sound_lists(program);
+void validate(const Program& program) {
+  validate_lists(program);
   const Bounds bounds(program.shape);
   for (const auto& list : program.ranks)
     for (const Action& action : list) bounds.require_inside(action);

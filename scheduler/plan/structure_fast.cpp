@@ -58,7 +58,7 @@ class Seen {
 }  // namespace
 
 /// Whether rules 1 to 4 and 6 hold, as far as that can be told quickly: `false` means nothing.
-bool Structure::plainly_right() const {
+bool Structure::passes_fast_path() const {
   const Shape& shape = program_.shape;
   const std::int64_t owed = shape.forwards();
   Seen seen(static_cast<std::size_t>(owed));

@@ -1,5 +1,5 @@
-// Strips: one row of unit cells per rank of a V pipeline, each blank or one of six symbols. The
-// search over building blocks rewrites strips; the micro-batch of a cell is how often its symbol
+// Timetable: one row of unit cells per rank of a V pipeline, each blank or one of six symbols. The
+// search over building blocks rewrites it; the micro-batch of a cell is how often its symbol
 // occurred before on the rank.
 #pragma once
 
@@ -17,7 +17,8 @@ enum Symbol : std::int8_t { kF, kf, kB, kb, kW, kw, kBlank };
 
 inline constexpr int kSymbols = 6;
 
-using Strip = std::vector<Symbol>;
+using TimetableRow = std::vector<Symbol>;
+using Timetable = std::vector<TimetableRow>;
 using SymbolCount = std::array<int, kSymbols>;
 
 [[nodiscard]] constexpr bool is_forward(Symbol symbol) {
@@ -31,16 +32,16 @@ using SymbolCount = std::array<int, kSymbols>;
   return is_forward(symbol) ? 1 : is_weight(symbol) ? -1 : 0;
 }
 
-[[nodiscard]] SymbolCount count(const Strip& strip);
+[[nodiscard]] SymbolCount count(const TimetableRow& line);
 
 /// Most chunk activations that any rank holds.
-[[nodiscard]] int peak(const std::vector<Strip>& strips);
-[[nodiscard]] int peak(const Strip& strip);
+[[nodiscard]] int peak(const Timetable& timetable);
+[[nodiscard]] int peak(const TimetableRow& line);
 
 /// Where every symbol of every rank stands, by micro-batch.
 class Columns {
  public:
-  explicit Columns(const std::vector<Strip>& strips);
+  explicit Columns(const Timetable& timetable);
 
   /// Column of the symbol's `index`-th occurrence on the rank; kNone when there is none.
   [[nodiscard]] int at(int rank, Symbol symbol, int index) const;
@@ -57,32 +58,32 @@ class Columns {
 };
 
 /// Ticks of the three ops of a chunk and of a message.
-struct StripCosts {
+struct TimetableCosts {
   double forward = 1, input = 1, weight = 1, latency = 0;
 };
 
-/// The order of the strips run as early as possible.
-struct StripTimes {
+/// The order of the timetable run as early as possible.
+struct TimetableTimes {
   bool complete = false;  ///< false: the order has a cycle
   double span = 0;        ///< longest time from a rank's first start to its last end
   std::vector<std::vector<double>> start;  ///< per rank and non-blank cell
 };
-[[nodiscard]] StripTimes run_strips(const std::vector<Strip>& strips,
-                                    const StripCosts& costs,
-                                    plan::Work& work);
+[[nodiscard]] TimetableTimes run_timetable(const Timetable& timetable,
+                                           const TimetableCosts& costs,
+                                           plan::Work& work);
 
 /// Moves every symbol to the first column that its rank's order and its data allow (unit costs).
 /// False when the order has a cycle.
-[[nodiscard]] bool squeeze(std::vector<Strip>& strips, plan::Work& work);
+[[nodiscard]] bool squeeze(Timetable& timetable, plan::Work& work);
 
 /// Columns left to right: moves into each blank cell the first later symbol that may run there
 /// without any rank holding more than `cap`.
-void fill_holes(std::vector<Strip>& strips, int cap, plan::Work& work);
+void fill_holes(Timetable& timetable, int cap, plan::Work& work);
 
-/// The program of the strips; with `fused`, the weight halves
+/// The program of the timetable; with `fused`, the weight halves
 /// are part of full backwards.
-[[nodiscard]] Program strips_program(const std::vector<Strip>& strips,
-                                     const ScheduleOptions& options,
-                                     bool fused);
+[[nodiscard]] Program timetable_program(const Timetable& timetable,
+                                        const ScheduleOptions& options,
+                                        bool fused);
 
 }  // namespace millrace::generators

@@ -1,5 +1,5 @@
-// Sound: what every function that takes a program asks of it before it uses the program's numbers
-// as indices. Whether the schedule is right is verify's question.
+// Validate: what every function that takes a program asks of it before it uses the program's
+// numbers as indices. Whether the schedule is right is verify's question.
 #pragma once
 
 #include <cstdint>
@@ -17,7 +17,7 @@ namespace millrace::plan {
 
 /// Throws InvalidArgument when a count is below 1, the placement names a rank that does not exist
 /// or `replica_of` does not fit. Cost: O(stages + micro-batches).
-void require_sound(const Shape& shape);
+void validate(const Shape& shape);
 
 /// The bounds of a shape's actions, copied: the test runs once per action.
 class Bounds {
@@ -45,10 +45,10 @@ class Bounds {
 };
 
 /// As for the shape; also when the lists are not one per rank. Cost: O(stages + micro-batches).
-void require_sound_lists(const Program& program);
+void validate_lists(const Program& program);
 
 /// As above, and when an action lies outside the shape. Cost: O(actions).
-void require_sound(const Program& program);
+void validate(const Program& program);
 
 /// Throws InvalidArgument unless the timeline has an interval per action. Cost: O(ranks).
 void require_aligned(const Program& program, const Timeline& timeline);

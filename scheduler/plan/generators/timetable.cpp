@@ -1,5 +1,6 @@
-// What every rewrite of strips needs: counts, peaks, positions, times, squeezing, hole filling.
-#include "plan/generators/strips.hpp"
+// What every rewrite of a timetable needs: counts, peaks, positions, times, squeezing, hole
+// filling.
+#include "plan/generators/timetable.hpp"
 
 #include <algorithm>
 #include <utility>
@@ -25,22 +26,22 @@ int feeder(int rank, Symbol symbol, int ranks) {
   return from < ranks ? from : -1;
 }
 
-double ticks(const StripCosts& costs, Symbol symbol) {
+double ticks(const TimetableCosts& costs, Symbol symbol) {
   return is_forward(symbol) ? costs.forward : is_weight(symbol) ? costs.weight : costs.input;
 }
 
 /// Runs the ranks in turn, each as far as its data allow.
-class StripRun {
+class TimetableRun {
  public:
-  StripRun(const std::vector<Strip>& strips, const StripCosts& costs) : rows_(strips.size()) {
+  TimetableRun(const Timetable& timetable, const TimetableCosts& costs) : rows_(timetable.size()) {
     for (std::size_t symbol = 0; symbol < kSymbols; ++symbol)
       ticks_[symbol] = ticks(costs, static_cast<Symbol>(symbol));
-    times_.start.resize(strips.size());
-    for (std::size_t rank = 0; rank < strips.size(); ++rank) fill(rank, strips[rank]);
-    for (std::size_t rank = 0; rank < strips.size(); ++rank) feed(rank, costs.latency);
+    times_.start.resize(timetable.size());
+    for (std::size_t rank = 0; rank < timetable.size(); ++rank) fill(rank, timetable[rank]);
+    for (std::size_t rank = 0; rank < timetable.size(); ++rank) feed(rank, costs.latency);
   }
 
-  StripTimes run(plan::Work& work) {
+  TimetableTimes run(plan::Work& work) {
     bool moved = true;
     while (moved) {
       moved = false;
@@ -75,12 +76,12 @@ class StripRun {
     std::array<Feed, kSymbols> feeds;
   };
 
-  void fill(std::size_t rank, const Strip& strip) {
+  void fill(std::size_t rank, const TimetableRow& line) {
     Row& row = rows_[rank];
-    row.cells.reserve(strip.size());
-    for (const Symbol symbol : strip)
+    row.cells.reserve(line.size());
+    for (const Symbol symbol : line)
       if (symbol != kBlank) row.cells.push_back(symbol);
-    const SymbolCount counts = count(strip);
+    const SymbolCount counts = count(line);
     for (std::size_t symbol = 0; symbol < kSymbols; ++symbol)
       row.ends[symbol].reserve(static_cast<std::size_t>(counts[symbol]));
     times_.start[rank].reserve(row.cells.size());
@@ -121,34 +122,34 @@ class StripRun {
 
   std::array<double, kSymbols> ticks_{};
   std::vector<Row> rows_;
-  StripTimes times_;
+  TimetableTimes times_;
 };
 
 }  // namespace
 
-SymbolCount count(const Strip& strip) {
+SymbolCount count(const TimetableRow& line) {
   SymbolCount counts{};
-  for (const Symbol symbol : strip)
+  for (const Symbol symbol : line)
     if (symbol != kBlank) ++counts[static_cast<std::size_t>(symbol)];
   return counts;
 }
 
-int peak(const Strip& strip) {
+int peak(const TimetableRow& line) {
   int now = 0, most = 0;
-  for (const Symbol symbol : strip) most = std::max(most, now += held(symbol));
+  for (const Symbol symbol : line) most = std::max(most, now += held(symbol));
   return most;
 }
 
-int peak(const std::vector<Strip>& strips) {
+int peak(const Timetable& timetable) {
   int most = 0;
-  for (const Strip& strip : strips) most = std::max(most, peak(strip));
+  for (const TimetableRow& line : timetable) most = std::max(most, peak(line));
   return most;
 }
 
-Columns::Columns(const std::vector<Strip>& strips) : columns_(strips.size()) {
-  for (std::size_t rank = 0; rank < strips.size(); ++rank)
-    for (std::size_t column = 0; column < strips[rank].size(); ++column)
-      if (const Symbol symbol = strips[rank][column]; symbol != kBlank)
+Columns::Columns(const Timetable& timetable) : columns_(timetable.size()) {
+  for (std::size_t rank = 0; rank < timetable.size(); ++rank)
+    for (std::size_t column = 0; column < timetable[rank].size(); ++column)
+      if (const Symbol symbol = timetable[rank][column]; symbol != kBlank)
         columns_[rank][static_cast<std::size_t>(symbol)].push_back(static_cast<int>(column));
 }
 
@@ -169,20 +170,22 @@ int Columns::needed(int rank, Symbol symbol, int index) const {
   return before == kBlank ? -1 : at(rank, before, index);
 }
 
-StripTimes run_strips(const std::vector<Strip>& strips, const StripCosts& costs, plan::Work& work) {
-  return StripRun(strips, costs).run(work);
+TimetableTimes run_timetable(const Timetable& timetable,
+                             const TimetableCosts& costs,
+                             plan::Work& work) {
+  return TimetableRun(timetable, costs).run(work);
 }
 
-bool squeeze(std::vector<Strip>& strips, plan::Work& work) {
-  const StripTimes times = run_strips(strips, {}, work);
+bool squeeze(Timetable& timetable, plan::Work& work) {
+  const TimetableTimes times = run_timetable(timetable, {}, work);
   if (!times.complete) return false;
-  for (std::size_t rank = 0; rank < strips.size(); ++rank) {
+  for (std::size_t rank = 0; rank < timetable.size(); ++rank) {
     const auto& start = times.start[rank];
-    Strip squeezed(start.empty() ? 0 : static_cast<std::size_t>(start.back()) + 1, kBlank);
+    TimetableRow squeezed(start.empty() ? 0 : static_cast<std::size_t>(start.back()) + 1, kBlank);
     std::size_t next = 0;
-    for (const Symbol symbol : strips[rank])
+    for (const Symbol symbol : timetable[rank])
       if (symbol != kBlank) squeezed[static_cast<std::size_t>(start[next++])] = symbol;
-    strips[rank] = std::move(squeezed);
+    timetable[rank] = std::move(squeezed);
   }
   return true;
 }
@@ -191,18 +194,22 @@ namespace {
 
 class HoleFiller {
  public:
-  HoleFiller(std::vector<Strip>& strips, int cap)
-      : strips_(strips), cap_(cap), columns_(strips), seen_(strips.size()), live_(strips.size()) {}
+  HoleFiller(Timetable& timetable, int cap)
+      : timetable_(timetable),
+        cap_(cap),
+        columns_(timetable),
+        seen_(timetable.size()),
+        live_(timetable.size()) {}
 
   void run(plan::Work& work) {
     std::size_t longest = 0;
-    for (const Strip& strip : strips_) longest = std::max(longest, strip.size());
+    for (const TimetableRow& line : timetable_) longest = std::max(longest, line.size());
     for (std::size_t column = 0; column < longest; ++column) {
-      work.spend(strips_.size());
-      for (std::size_t rank = 0; rank < strips_.size(); ++rank) {
-        if (column >= strips_[rank].size()) continue;
-        if (strips_[rank][column] == kBlank) fill(static_cast<int>(rank), column);
-        const Symbol symbol = strips_[rank][column];
+      work.spend(timetable_.size());
+      for (std::size_t rank = 0; rank < timetable_.size(); ++rank) {
+        if (column >= timetable_[rank].size()) continue;
+        if (timetable_[rank][column] == kBlank) fill(static_cast<int>(rank), column);
+        const Symbol symbol = timetable_[rank][column];
         if (symbol == kBlank) continue;
         ++seen_[rank][static_cast<std::size_t>(symbol)];
         live_[rank] += held(symbol);
@@ -213,7 +220,7 @@ class HoleFiller {
  private:
   /// The next of each symbol to the right, nearest first; the first that may comes.
   void fill(int rank, std::size_t column) {
-    Strip& strip = strips_[static_cast<std::size_t>(rank)];
+    TimetableRow& line = timetable_[static_cast<std::size_t>(rank)];
     int now = live_[static_cast<std::size_t>(rank)], most = now;
     std::size_t cell = column + 1;  // first one not counted in `now`
     for (const auto& [place, symbol] : next_of_each(rank)) {
@@ -221,10 +228,10 @@ class HoleFiller {
       if (!has_data(rank, symbol, static_cast<int>(column))) continue;
       const auto from = static_cast<std::size_t>(place);
       for (; is_forward(symbol) && cell < from; ++cell)
-        most = std::max(most, now += held(strip[cell]));
+        most = std::max(most, now += held(line[cell]));
       if (is_forward(symbol) && most >= cap_) continue;
       columns_.set(rank, symbol, seen(rank, symbol), static_cast<int>(column));
-      std::swap(strip[column], strip[from]);
+      std::swap(line[column], line[from]);
       return;
     }
   }
@@ -249,7 +256,7 @@ class HoleFiller {
     return columns_.needed(rank, symbol, seen(rank, symbol)) < column;
   }
 
-  std::vector<Strip>& strips_;
+  Timetable& timetable_;
   int cap_;
   Columns columns_;
   std::vector<SymbolCount> seen_;
@@ -258,13 +265,11 @@ class HoleFiller {
 
 }  // namespace
 
-void fill_holes(std::vector<Strip>& strips, int cap, plan::Work& work) {
-  HoleFiller(strips, cap).run(work);
+void fill_holes(Timetable& timetable, int cap, plan::Work& work) {
+  HoleFiller(timetable, cap).run(work);
 }
 
-Program strips_program(const std::vector<Strip>& strips,
-                       const ScheduleOptions& options,
-                       bool fused) {
+Program timetable_program(const Timetable& timetable, const ScheduleOptions& options, bool fused) {
   constexpr std::array kOps = {Op::Forward,
                                Op::Forward,
                                Op::BackwardInput,
@@ -277,7 +282,7 @@ Program strips_program(const std::vector<Strip>& strips,
   for (int rank = 0; rank < options.ranks; ++rank) {
     std::vector<Action> list;
     SymbolCount next{};
-    for (const Symbol symbol : strips[static_cast<std::size_t>(rank)]) {
+    for (const Symbol symbol : timetable[static_cast<std::size_t>(rank)]) {
       if (symbol == kBlank || (fused && is_weight(symbol))) continue;
       const bool second = symbol == kf || symbol == kB || symbol == kW;
       const Op op = kOps[static_cast<std::size_t>(symbol)];
