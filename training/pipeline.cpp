@@ -38,9 +38,16 @@ Program training_program(const TrainerOptions& options) {
   return generate(options.schedule, wanted);
 }
 
+void require_chain(const Shape& shape) {
+  require(shape.edges.empty(),
+          "the stages of the plan are no chain, but the layers of the model are; such a plan runs"
+          " with stages of your own");
+}
+
 std::vector<std::unique_ptr<StageBody>> model_bodies(const ModelSpec& model,
                                                      const Shape& shape,
                                                      const TrainerOptions& options) {
+  require_chain(shape);
   const std::vector<int> boundaries = options.boundaries.empty()
                                           ? even_boundaries(model.layer_count(), shape.stages())
                                           : options.boundaries;

@@ -13,6 +13,9 @@ namespace millrace {
 /// The compute-only program that the options ask for.
 Program training_program(const TrainerOptions& options);
 
+/// Throws InvalidArgument for a shape whose stages are no chain, which the layers of a model are.
+void require_chain(const Shape& shape);
+
 /// A body for every (replica, stage) of the shape, cut by the options; copies start equal.
 std::vector<std::unique_ptr<StageBody>> model_bodies(const ModelSpec& model,
                                                      const Shape& shape,

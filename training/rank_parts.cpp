@@ -7,6 +7,7 @@
 #include "millrace/core/error.hpp"
 #include "millrace/scheduler/plan/passes.hpp"
 #include "millrace/stages/partition.hpp"
+#include "training/pipeline.hpp"
 
 namespace millrace {
 
@@ -54,6 +55,7 @@ TrainerParts rank_parts(const ModelSpec& model,
                         const TrainerOptions& options,
                         Endpoint& endpoint,
                         Team& team) {
+  require_chain(program.shape);
   const std::vector<int> boundaries =
       options.boundaries.empty() ? even_boundaries(model.layer_count(), program.shape.stages())
                                  : options.boundaries;

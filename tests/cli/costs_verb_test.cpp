@@ -1,5 +1,7 @@
 // Costs as typed: of a full stage, of a chunk, from a file, with the schedules that have two chunks
 // of their own.
+#include <fstream>
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
@@ -125,6 +127,19 @@ TEST_F(CostsVerb, CompareGoesOnBesideARefusalAndSaysWhatIsInvalid) {
               AllOf(HasSubstr("1f1b p=4 m=6"), HasSubstr("chimera is not compared: ")));
   EXPECT_EQ(command("compare chimera,dualpipe -p 3 -m 6").code, 2);
   EXPECT_EQ(command("compare 1f1b,gpipe -p 4 -m 6").code, 0);
+}
+
+TEST_F(CostsVerb, TrainRefusesAPlanWhoseStagesAreNoChain) {
+  std::ofstream(path("skip.json")) << R"({"millrace_plan": 1, "name": "a skip edge",
+             "shape": {"ranks": 3, "micro_batches": 1, "placement": [[0, 1, 2]],
+                       "edges": [[0, 0, 1, 0], [1, 0, 2, 0], [0, 0, 2, 1]]},
+             "program": ["0F0 0B0", "1F0 1B0", "2F0 2B0"]})";
+  EXPECT_EQ(command("verify " + path("skip.json")).code, 0);
+  for (const std::string run : {"train", "launch -n 3 -- train"}) {
+    const Ran ran = command(run + " --steps 1 --batch-size 1 --plan " + path("skip.json"));
+    EXPECT_EQ(ran.code, 2) << ran.text;
+    EXPECT_THAT(ran.text, HasSubstr("the stages of the plan are no chain"));
+  }
 }
 
 TEST_F(CostsVerb, TrainRunsAScheduleCsv) {

@@ -174,6 +174,13 @@ TEST(Rooms, LeaveTheSpellingOfFlagsToTheCommand) {
     }
 }
 
+TEST(Rooms, KnowTheNetworkLibraryInItsBackendAlone) {
+  for (const fs::path& file : sources_under(kSource / "transport"))
+    for (const std::string& include : includes_of(file))
+      EXPECT_TRUE(!include.starts_with("zmq") || file.parent_path().filename() == "zeromq")
+          << fs::relative(file, kSource);
+}
+
 /// Who gives to whom is StageGraph's to say; the neighbour's number is counted nowhere else.
 TEST(Rooms, LeaveTheNeighboursOfAStageToTheStageGraph) {
   const std::regex counted(R"re(stage(\.value|_number)? ?[-+] ?\(?(1\b|[a-z]+ \? 1))re");
