@@ -2,8 +2,6 @@
 #include "millrace/transport/rendezvous.hpp"
 
 #include <algorithm>
-#include <array>
-#include <cstdio>
 #include <fstream>
 #include <map>
 #include <optional>
@@ -12,6 +10,7 @@
 
 #include "millrace/transport/failure.hpp"
 #include "millrace/transport/frame.hpp"
+#include "transport/rendezvous/hello.hpp"
 #include "transport/zeromq/address.hpp"
 #include "transport/zeromq/context.hpp"
 #include "transport/zeromq/sockets.hpp"
@@ -43,101 +42,6 @@ struct Note {
   std::string text;
 };
 
-std::string text_of(const HelloFields& fields, const PeerAddress& address) {
-  std::string text;
-  for (const auto& [name, value] : fields) {
-    require(name.find_first_of("=\n") == std::string::npos && value.find('\n') == std::string::npos,
-            "hello field '" + name + "' must not hold a line break");
-    text += name + "=" + value + "\n";
-  }
-  return text + "@data=" + address.data + "\n@control=" + address.control + "\n";
-}
-
-HelloFields fields_of(const std::string& text) {
-  HelloFields fields;
-  std::istringstream lines(text);
-  for (std::string line; std::getline(lines, line);) {
-    const std::size_t equals = std::min(line.find('='), line.size());
-    fields.emplace_back(line.substr(0, equals), line.substr(std::min(equals + 1, line.size())));
-  }
-  return fields;
-}
-
-std::string field(const HelloFields& fields, const std::string& name) {
-  for (const auto& [key, value] : fields)
-    if (key == name) return value;
-  return {};
-}
-
-/// Empty when `theirs` says the same as `mine`.
-std::string difference(const HelloFields& mine, const HelloFields& theirs, Rank rank) {
-  for (const auto& [name, value] : mine) {
-    const std::string said = field(theirs, name);
-    if (said != value)
-      return name + " differs: rank 0 has '" + value + "', rank " + std::to_string(rank.value) +
-             " has '" + said + "'";
-  }
-  return {};
-}
-
-std::string seconds_since(Clock::time_point start) {
-  std::array<char, 32> text{};
-  std::snprintf(text.data(),
-                text.size(),
-                "%.1f s",
-                std::chrono::duration<double>(Clock::now() - start).count());
-  return text.data();
-}
-
-/// `missing` begins with the first rank that did not come.
-std::string not_all_came(const std::string& url,
-                         const std::string& missing,
-                         Clock::time_point since) {
-  const std::string first = missing.substr(1, missing.find(' ', 6) - 1);
-  return "not all ranks came to " + url + ": missing" + missing + "; everyone waits for " + first +
-         ": its hello, since " + seconds_since(since);
-}
-
-/// What a visitor knows of rank 0: it answers every hello with the list of those who have not come.
-class Answering {
- public:
-  explicit Answering(Clock::duration hello_interval) : missed_(5 * hello_interval) {}
-
-  /// True when this was only such a list; `deadline` moves when it became another one.
-  bool only_listens(const Note& note, Clock::time_point& deadline, Clock::duration patience) {
-    if (note.header.kind != FrameKind::Progress) return false;
-    heard_ = Clock::now();
-    if (std::exchange(missing_, note.text) != note.text) deadline = *heard_ + patience;
-    return true;
-  }
-
-  /// This process was stopped for so long itself: that proves nothing about rank 0.
-  void suspended(Clock::duration time) {
-    if (heard_) *heard_ += time;
-  }
-
-  /// Of a rank 0 that was there: one that was never heard may not have started yet.
-  [[nodiscard]] bool silent_for(Clock::duration time) const {
-    return heard_ && Clock::now() - *heard_ > std::max(time, missed_);
-  }
-
-  [[nodiscard]] std::string complaint(const std::string& url, bool keyed) const {
-    if (heard_ && !missing_.empty() && !silent_for(missed_))
-      return not_all_came(url, missing_, since_);
-    return "rank 0 does not answer at " + url + (keyed && !heard_ ? kWhyWithKeys : "") +
-           "; everyone waits for rank 0: its welcome, since " +
-           seconds_since(heard_.value_or(since_));
-  }
-
- private:
-  static constexpr const char* kWhyWithKeys = " (it is not there, or does not know our key)";
-
-  Clock::duration missed_;
-  Clock::time_point since_ = Clock::now();
-  std::string missing_;
-  std::optional<Clock::time_point> heard_;
-};
-
 /// What the visitors said, by rank; also of ranks that believe in a larger world.
 using Hellos = std::map<int, HelloFields>;
 
@@ -149,13 +53,13 @@ class Meeting {
       : rendezvous_(rendezvous),
         options_(options),
         context_(std::move(context)),
-        door_(options, context_),
+        listener_(options, context_),
         deadline_(start_ + rendezvous.patience) {
     fields_ = {{"protocol", std::to_string(kProtocolVersion)},
                {"world", std::to_string(options.world)}};
     fields_.insert(fields_.end(), rendezvous.fields.begin(), rendezvous.fields.end());
     options_.largest_payload = kLongestHello;
-    static_cast<void>(text_of(fields_, {}));  // refuses line breaks
+    static_cast<void>(hello_text(fields_, {}));  // refuses line breaks
     if (options.world == 1) return;
     place_ = zeromq::meeting_place(rendezvous.url);
     zeromq::check_reachable(place_, options);
@@ -163,8 +67,8 @@ class Meeting {
   }
 
   std::unique_ptr<Endpoint> hold() {
-    if (options_.world == 1) return door_.open({door_.address()});
-    return door_.open(options_.rank == Rank{0} ? host() : visit());
+    if (options_.world == 1) return listener_.open({listener_.address()});
+    return listener_.open(options_.rank == Rank{0} ? host() : visit());
   }
 
  private:
@@ -192,7 +96,7 @@ class Meeting {
         give_up(socket, said);
       }
       if (!came || note.header.kind != FrameKind::Hello) continue;
-      HelloFields theirs = fields_of(note.text);
+      HelloFields theirs = hello_fields(note.text);
       const bool differs = !difference(fields_, theirs, note.from).empty();
       if (!differs && note.from.value >= options_.world) continue;  // a liar
       const bool is_new = said.insert_or_assign(note.from.value, std::move(theirs)).second;
@@ -217,11 +121,11 @@ class Meeting {
   }
 
   std::vector<PeerAddress> answer(zmq::socket_t& socket, const Hellos& said) {
-    std::vector<PeerAddress> addresses = {door_.address()};
+    std::vector<PeerAddress> addresses = {listener_.address()};
     std::string refusal;
     for (const auto& [rank, theirs] : said) {
       if (refusal.empty()) refusal = difference(fields_, theirs, Rank{rank});
-      addresses.push_back({field(theirs, "@data"), field(theirs, "@control")});
+      addresses.push_back({hello_field(theirs, "@data"), hello_field(theirs, "@control")});
     }
     std::string table;
     for (const PeerAddress& address : addresses)
@@ -250,7 +154,7 @@ class Meeting {
     zeromq::connect(socket, Rank{0}, rendezvous_.url);
     Note note;
     const auto interval = kHelloInterval * std::max(1, options_.world / kHellosAtOnce);
-    Answering host(interval);
+    HostAnswers host(interval);
     auto next_hello = Clock::now();
     auto turn = Clock::now();
     do {
@@ -261,8 +165,13 @@ class Meeting {
         throw PeerHangs(host.complaint(rendezvous_.url, keyed()));
       if (Clock::now() < next_hello) continue;
       next_hello = Clock::now() + interval;
-      speak(socket, FrameKind::Hello, Rank{0}, text_of(fields_, door_.address()));
-    } while (!receive(socket, note) || host.only_listens(note, deadline_, rendezvous_.patience));
+      speak(socket,
+            FrameKind::Hello,
+            Rank{0},
+            hello_text(
+                fields_,
+                {{"data", listener_.address().data}, {"control", listener_.address().control}}));
+    } while (!receive(socket, note) || only_listens(host, note));
     if (note.header.kind == FrameKind::Abort) throw PeerHangs(note.text);
     if (note.header.kind != FrameKind::Welcome) throw Mismatch(note.text);
     std::vector<PeerAddress> addresses;
@@ -271,6 +180,15 @@ class Meeting {
          std::getline(lines, address.data) && std::getline(lines, address.control);)
       addresses.push_back(address);
     return addresses;
+  }
+
+  /// True when the note is only a list of those who have not come; another one than before extends
+  /// the patience.
+  bool only_listens(HostAnswers& host, const Note& note) {
+    if (note.header.kind != FrameKind::Progress) return false;
+    const auto now = Clock::now();
+    if (host.heard(note.text, now)) deadline_ = now + rendezvous_.patience;
+    return true;
   }
 
   /// The others may have met already: then a welcome is on its way, and the endpoints find the same
@@ -358,7 +276,7 @@ class Meeting {
   const RendezvousOptions& rendezvous_;
   ZeroMqOptions options_;
   std::shared_ptr<ZeroMqContext> context_;
-  ZeroMqListener door_;
+  ZeroMqListener listener_;
   Clock::time_point start_ = Clock::now();
   Clock::time_point deadline_;
   Clock::time_point next_tell_ = start_ + kTellInterval;

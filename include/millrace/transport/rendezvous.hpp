@@ -6,16 +6,11 @@
 #include <functional>
 #include <memory>
 #include <string>
-#include <utility>
-#include <vector>
 
+#include "millrace/transport/hello.hpp"
 #include "millrace/transport/zeromq.hpp"
 
 namespace millrace {
-
-/// Names and values that must be equal on all ranks, in the order in which they are compared.
-/// Neither holds a line break; names hold no "=" and do not begin with "@".
-using HelloFields = std::vector<std::pair<std::string, std::string>>;
 
 struct RendezvousOptions {
   /// Where rank 0 listens: "ipc://" in a private directory, or "tcp://address:port".

@@ -1,0 +1,85 @@
+// See hello.hpp.
+#include "transport/rendezvous/hello.hpp"
+
+#include <array>
+#include <cstdio>
+#include <sstream>
+#include <utility>
+
+#include "millrace/core/error.hpp"
+
+namespace millrace {
+
+namespace {
+
+std::string seconds_since(std::chrono::steady_clock::time_point start) {
+  std::array<char, 32> text{};
+  std::snprintf(text.data(),
+                text.size(),
+                "%.1f s",
+                std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
+  return text.data();
+}
+
+}  // namespace
+
+std::string hello_text(const HelloFields& fields, const HelloFields& addresses) {
+  std::string text;
+  for (const auto& [name, value] : fields) {
+    require(name.find_first_of("=\n") == std::string::npos && value.find('\n') == std::string::npos,
+            "hello field '" + name + "' must not hold a line break");
+    text += name + "=" + value + "\n";
+  }
+  for (const auto& [name, value] : addresses) text += "@" + name + "=" + value + "\n";
+  return text;
+}
+
+HelloFields hello_fields(const std::string& text) {
+  HelloFields fields;
+  std::istringstream lines(text);
+  for (std::string line; std::getline(lines, line);) {
+    const std::size_t equals = std::min(line.find('='), line.size());
+    fields.emplace_back(line.substr(0, equals), line.substr(std::min(equals + 1, line.size())));
+  }
+  return fields;
+}
+
+std::string hello_field(const HelloFields& fields, const std::string& name) {
+  for (const auto& [key, value] : fields)
+    if (key == name) return value;
+  return {};
+}
+
+std::string difference(const HelloFields& mine, const HelloFields& theirs, Rank rank) {
+  for (const auto& [name, value] : mine) {
+    const std::string said = hello_field(theirs, name);
+    if (said != value)
+      return name + " differs: rank 0 has '" + value + "', rank " + std::to_string(rank.value) +
+             " has '" + said + "'";
+  }
+  return {};
+}
+
+std::string not_all_came(const std::string& url,
+                         const std::string& missing,
+                         std::chrono::steady_clock::time_point since) {
+  const std::string first = missing.substr(1, missing.find(' ', 6) - 1);
+  return "not all ranks came to " + url + ": missing" + missing + "; everyone waits for " + first +
+         ": its hello, since " + seconds_since(since);
+}
+
+bool HostAnswers::heard(const std::string& missing, Clock::time_point now) {
+  heard_ = now;
+  return std::exchange(missing_, missing) != missing;
+}
+
+std::string HostAnswers::complaint(const std::string& url, bool keyed) const {
+  if (heard_ && !missing_.empty() && !silent_for(missed_))
+    return not_all_came(url, missing_, since_);
+  const char* const why = keyed && !heard_ ? " (it is not there, or does not know our key)" : "";
+  return "rank 0 does not answer at " + url + why +
+         "; everyone waits for rank 0: its welcome, since " +
+         seconds_since(heard_.value_or(since_));
+}
+
+}  // namespace millrace

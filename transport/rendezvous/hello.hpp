@@ -1,0 +1,63 @@
+// The words of a meeting: what a rank says in its hello, how two differ, who is missing, and what a
+// visitor knows of the rank that answers. No sockets.
+#pragma once
+
+#include <algorithm>
+#include <chrono>
+#include <optional>
+#include <string>
+
+#include "millrace/core/ids.hpp"
+#include "millrace/transport/hello.hpp"
+
+namespace millrace {
+
+/// A hello as text: the fields, and the addresses of a backend, which nobody compares. Throws
+/// InvalidArgument for a name or value that the text cannot hold.
+[[nodiscard]] std::string hello_text(const HelloFields& fields, const HelloFields& addresses);
+
+/// What a hello says; addresses under their names with "@" in front.
+[[nodiscard]] HelloFields hello_fields(const std::string& text);
+
+/// The value of a field, or nothing.
+[[nodiscard]] std::string hello_field(const HelloFields& fields, const std::string& name);
+
+/// "world differs: rank 0 has '2', rank 1 has '3'"; empty when `theirs` says the same as `mine`.
+[[nodiscard]] std::string difference(const HelloFields& mine, const HelloFields& theirs, Rank rank);
+
+/// The sentence for a meeting that not all came to. `missing` begins with the first who did not.
+[[nodiscard]] std::string not_all_came(const std::string& url,
+                                       const std::string& missing,
+                                       std::chrono::steady_clock::time_point since);
+
+/// What a visitor knows of rank 0, which answers every hello with the list of those who have not
+/// come. Thread-safety: externally synchronised.
+class HostAnswers {
+ public:
+  using Clock = std::chrono::steady_clock;
+
+  explicit HostAnswers(Clock::duration hello_interval) : missed_(5 * hello_interval) {}
+
+  /// Rank 0 said who is missing; true when that is news.
+  bool heard(const std::string& missing, Clock::time_point now);
+
+  /// This process was stopped for so long itself: timeouts restart.
+  void suspended(Clock::duration time) {
+    if (heard_) *heard_ += time;
+  }
+
+  /// Of a rank 0 that was there: one that was never heard may not have started yet.
+  [[nodiscard]] bool silent_for(Clock::duration time) const {
+    return heard_ && Clock::now() - *heard_ > std::max(time, missed_);
+  }
+
+  [[nodiscard]] std::string complaint(const std::string& url, bool keyed) const;
+
+ private:
+  Clock::duration missed_;
+  Clock::time_point since_ = Clock::now();
+  std::string missing_;
+  std::optional<Clock::time_point> heard_;
+};
+
+}  // namespace millrace
