@@ -359,10 +359,10 @@ TEST(SkipEdges, AStageThatGivesTooFewTensorsIsNamed) {
     static_cast<void>(executor->run(data, BranchModel::settings()));
     FAIL() << "it ran";
   } catch (const StepError& error) {
-    EXPECT_THAT(
-        error.what(),
-        ::testing::HasSubstr("forward of stage 1, micro-batch 0 failed on rank 1: it gave 1 tensor, "
-                             "wanted 4: its edges use outputs 0 to 3"));
+    EXPECT_THAT(error.what(),
+                ::testing::HasSubstr(
+                    "forward of stage 1, micro-batch 0 failed on rank 1: it gave 1 tensor, "
+                    "wanted 4: its edges use outputs 0 to 3"));
   }
 }
 
