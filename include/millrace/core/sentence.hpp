@@ -53,7 +53,7 @@ class Sentence {
   }
 
   /// The name of a parameter.
-  friend Sentence named(std::string_view name) {
+  [[nodiscard]] friend Sentence named(std::string_view name) {
     Sentence sentence{std::string(name)};
     sentence.parts_.front().is_name = true;
     return sentence;
@@ -68,7 +68,7 @@ class Sentence {
   std::vector<Part> parts_;
 };
 
-[[nodiscard]] Sentence named(std::string_view name);
+Sentence named(std::string_view name);
 
 /// What an exception is besides, when its sentence names parameters.
 class NamesParameters {
