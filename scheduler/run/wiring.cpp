@@ -65,7 +65,7 @@ void Wiring::give_outputs(ValueSlots& slots,
                           TensorList outputs,
                           TensorPool& pool) const {
   std::vector<int> left = uses_[stage.index()];
-  require(outputs.size() >= left.size(), [&] {
+  require(outputs.size() == left.size(), [&] {
     return "it gave " + std::to_string(outputs.size()) +
            (outputs.size() == 1 ? " tensor" : " tensors") + ", wanted " +
            std::to_string(left.size()) + ": its edges use outputs 0 to " +

@@ -23,15 +23,15 @@ class Wiring {
   [[nodiscard]] TensorList inputs(ValueSlots& slots, Stage stage, std::uint32_t unit) const;
 
   /// Deals the outputs of a stage; the last user of each gets the tensor itself, the others copies.
-  /// Throws InvalidArgument when there are fewer outputs than the links use.
+  /// Throws InvalidArgument when there are more or fewer outputs than the links use.
   void give_outputs(ValueSlots& slots,
                     Stage stage,
                     std::uint32_t unit,
                     TensorList outputs,
                     TensorPool& pool) const;
 
-  /// A gradient for each output that the stage gave, up to the last that a link uses: the sum over
-  /// its users, ((g1 + g2) + g3)... in ascending order of their stages; absent where nobody uses it
+  /// A gradient for each output: the sum over its users, ((g1 + g2) + g3)... in ascending order of
+  /// their stages; absent where nobody uses it
   /// or all of its users' are absent. Throws Mismatch when they differ in dtype or shape.
   [[nodiscard]] TensorList gradients(ValueSlots& slots, Stage stage, std::uint32_t unit) const;
 

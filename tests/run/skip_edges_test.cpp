@@ -352,6 +352,23 @@ TEST(SkipEdges, GradientsAreThoseOfCentralDifferences) {
     }
 }
 
+TEST(SkipEdges, AStageThatGivesTooManyTensorsIsNamed) {
+  BranchModel model(4, branches());
+  Program program = with_branches("1f1b", 4, 1);
+  program.shape.edges.pop_back();  // the only user of output 1 of stage 2
+  const auto executor = make_executor("sequential", program, model.hosted);
+  BranchData data;
+  try {
+    static_cast<void>(executor->run(data, BranchModel::settings()));
+    FAIL() << "it ran";
+  } catch (const StepError& error) {
+    EXPECT_THAT(
+        error.what(),
+        ::testing::HasSubstr("forward of stage 2, micro-batch 0 failed on rank 2: it gave 2 "
+                             "tensors, wanted 1: its edges use outputs 0 to 0"));
+  }
+}
+
 TEST(SkipEdges, AStageThatGivesTooFewTensorsIsNamed) {
   BranchModel model(4, branches());
   std::vector<StageEdge> more = branches();
