@@ -2,7 +2,7 @@
 include(CMakePackageConfigHelpers)
 
 set(rooms millrace_core)
-foreach(component plan stages transport run training)
+foreach(component plan stages transport zeromq run training)
   if(component IN_LIST MILLRACE_BUILDS)
     list(APPEND rooms millrace_${component})
   endif()

@@ -1,5 +1,6 @@
-# One library per room: millrace_room(NAME FOLDER [COMPUTES] PUBLIC deps... PRIVATE deps...).
+# One library per room: millrace_room(NAME FOLDER [COMPUTES] [EXCEPT FOLDER] [INSIDE FOLDER] PUBLIC deps... PRIVATE deps...).
 # COMPUTES: compiled for MILLRACE_ARCH, because matrix products want the widest vectors.
+# EXCEPT: a folder of the room that is a library of its own. INSIDE: the room of which this is such a folder.
 
 add_library(millrace_flags INTERFACE)
 target_compile_options(millrace_flags INTERFACE
@@ -34,7 +35,7 @@ function(millrace_components)
   while(waiting)
     list(POP_FRONT waiting component)
     if(NOT DEFINED ${component}_needs)
-      message(FATAL_ERROR "MILLRACE_COMPONENTS names '${component}'; known are core, plan, stages, transport, run, training, command")
+      message(FATAL_ERROR "MILLRACE_COMPONENTS names '${component}'; known are core, plan, stages, transport, zeromq, run, training, command")
     endif()
     list(APPEND builds ${component})
     list(APPEND waiting ${${component}_needs})
@@ -69,8 +70,11 @@ function(millrace_finds_libraries target)
 endfunction()
 
 function(millrace_room name folder)
-  cmake_parse_arguments(ROOM "COMPUTES" "" "PUBLIC;PRIVATE" ${ARGN})
+  cmake_parse_arguments(ROOM "COMPUTES" "EXCEPT;INSIDE" "PUBLIC;PRIVATE" ${ARGN})
   file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/${folder}/*.cpp)
+  if(ROOM_EXCEPT)
+    list(FILTER sources EXCLUDE REGEX "^${PROJECT_SOURCE_DIR}/${ROOM_EXCEPT}/")
+  endif()
   if(NOT sources)
     file(WRITE ${PROJECT_BINARY_DIR}/empty.cpp "")
     set(sources ${PROJECT_BINARY_DIR}/empty.cpp)
@@ -79,6 +83,9 @@ function(millrace_room name folder)
   add_library(millrace::${name} ALIAS millrace_${name})
   millrace_headers(millrace_${name})
   # A room's private headers are included as "plan/clock.hpp", from the folder above.
+  if(ROOM_INSIDE)
+    set(folder ${ROOM_INSIDE})
+  endif()
   get_filename_component(above ${PROJECT_SOURCE_DIR}/${folder} DIRECTORY)
   target_include_directories(millrace_${name} PRIVATE ${above})
   target_link_libraries(millrace_${name} PUBLIC ${ROOM_PUBLIC} PRIVATE ${ROOM_PRIVATE} $<BUILD_INTERFACE:millrace_flags>)

@@ -4,22 +4,7 @@
 # the standard ones), one that trains, one that takes every component by itself, and one that has the
 # sources in its tree.
 set -euo pipefail
-here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
-source=$(cd "$here/../.." && pwd)
-build=$(cd "$1" && pwd)
-place=$(mktemp -d)
-trap 'rm -rf "$place"' EXIT
-
-# built NAME SOURCE ARGUMENTS...: configures and builds an outside project, telling why when it cannot.
-built() {
-  local folder=$place/$1 from=$2
-  shift 2
-  { cmake -S "$from" -B "$folder" -G Ninja -DCMAKE_BUILD_TYPE=Release "$@" && cmake --build "$folder"; } \
-    >"$folder.log" 2>&1 || { cat "$folder.log" >&2; exit 1; }
-}
-
-# of_cache NAME: what the build folder was configured with.
-of_cache() { sed -n "s/^$1:[A-Z]*=//p" "$build/CMakeCache.txt"; }
+source "$(dirname "${BASH_SOURCE[0]}")/projects.sh"
 
 cmake --install "$build" --prefix "$place/static" >/dev/null
 for project in plan train rooms; do
@@ -41,13 +26,11 @@ for library in $needed; do
 done
 echo "plan consumer needs only:" $needed
 
-compiled="-DCMAKE_CXX_COMPILER_LAUNCHER=$here/compiled.sh;$build"
-built subdirectory "$here/subdirectory" -DMILLRACE_SOURCE="$source" "$compiled"
+built subdirectory "$here/subdirectory" -DMILLRACE_SOURCE="$source" -DCOMPONENT=plan "$compiled"
 "$place/subdirectory/consumer"
 
 # What is installed is moved before it starts: a run path must not name the place it was built for.
-built shared "$source" -DBUILD_SHARED_LIBS=ON -DMILLRACE_DEVELOPER=OFF -DCMAKE_DISABLE_PRECOMPILE_HEADERS=ON \
-  -DMILLRACE_SANITIZE="$(of_cache MILLRACE_SANITIZE)" -DCMAKE_CXX_COMPILER="$(of_cache CMAKE_CXX_COMPILER)" "$compiled"
+built shared "$source" -DBUILD_SHARED_LIBS=ON "${as_built[@]}"
 cmake --install "$place/shared" --prefix "$place/installed" >/dev/null
 rm -r "$place/shared"
 mv "$place/installed" "$place/moved"

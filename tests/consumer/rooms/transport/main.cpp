@@ -1,7 +1,8 @@
 // Takes the component transport alone.
-#include <millrace/transport/zeromq.hpp>
+#include <millrace/transport/in_process.hpp>
 
 int main() {
   using namespace millrace;
-  return make_curve_keys().public_key.size() == 40 ? 0 : 1;
+  const InProcessHub hub(2);
+  return 0;
 }

@@ -1,0 +1,18 @@
+# Whether the command comes with the ZeroMQ backend (MILLRACE_WITH_ZEROMQ): millrace_zeromq(LIST) appends
+# the component zeromq to LIST where it does. What asks for that component by name gets it either way.
+function(millrace_zeromq needs)
+  set(with ${MILLRACE_WITH_ZEROMQ})
+  if(NOT command IN_LIST MILLRACE_COMPONENTS)
+    return()
+  endif()
+  if(with STREQUAL AUTO)
+    find_package(cppzmq QUIET)
+    set(with ${cppzmq_FOUND})
+    if(NOT with)
+      message(STATUS "millrace: no ZeroMQ here, so the command trains in one process (Debian: libzmq3-dev cppzmq-dev)")
+    endif()
+  endif()
+  if(with)
+    set(${needs} ${${needs}} zeromq PARENT_SCOPE)
+  endif()
+endfunction()
