@@ -7,7 +7,7 @@
 
 #include "millrace/core/error.hpp"
 #include "millrace/scheduler/plan/dependencies.hpp"
-#include "plan/validate.hpp"
+#include "plan/model/validate.hpp"
 
 namespace millrace::plan {
 

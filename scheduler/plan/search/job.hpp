@@ -11,7 +11,7 @@
 #include "millrace/scheduler/plan/cost.hpp"
 #include "millrace/scheduler/plan/objective.hpp"
 #include "millrace/scheduler/plan/program.hpp"
-#include "plan/work.hpp"
+#include "plan/search/work.hpp"
 
 namespace millrace::plan {
 

@@ -1,0 +1,128 @@
+// Boxes and labels; see picture.hpp.
+#include "plan/draw/picture.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "millrace/core/error.hpp"
+#include "plan/model/validate.hpp"
+#include "plan/text/number_text.hpp"
+
+namespace millrace::picture {
+
+namespace {
+
+constexpr std::size_t kMostActions = 400'000;
+
+// chunk_of[replica][stage]: index among the stages of the same rank.
+std::vector<std::vector<int>> chunk_numbers(const Shape& shape, int& most) {
+  std::vector<int> held(static_cast<std::size_t>(shape.ranks));
+  std::vector<std::vector<int>> chunk_of;
+  for (int replica = 0; replica < shape.replicas(); ++replica) {
+    chunk_of.emplace_back();
+    for (int stage = 0; stage < shape.stages(); ++stage) {
+      const Rank rank = shape.rank(Replica{replica}, Stage{stage});
+      chunk_of.back().push_back(held[rank.index()]++);
+    }
+  }
+  most = held.empty() ? 0 : *std::max_element(held.begin(), held.end());
+  return chunk_of;
+}
+
+void mark_pair(std::vector<Box>& list, const std::vector<Action>& actions) {
+  if (list.size() < 2) return;
+  Box& first = list[list.size() - 2];
+  Box& second = list.back();
+  if (!actions[first.position].with_next || first.position + 1 != second.position) return;
+  if (second.time.start >= first.time.end) return;
+  first.upper = true;
+  second.lower = true;
+}
+
+}  // namespace
+
+void require_drawable(std::size_t actions) {
+  require(actions <= kMostActions,
+          "the schedule has " + std::to_string(actions) + " actions; a picture shows at most " +
+              std::to_string(kMostActions) + " (fewer micro-batches, or the trace)");
+}
+
+std::vector<std::vector<Box>> boxes(const Program& program, const Timeline& timeline) {
+  plan::validate(program);
+  plan::require_aligned(program, timeline);
+  int most = 0;
+  const auto chunk_of = chunk_numbers(program.shape, most);
+  std::vector<std::vector<Box>> all(program.ranks.size());
+  for (std::size_t rank = 0; rank < program.ranks.size(); ++rank) {
+    const auto& actions = program.ranks[rank];
+    for (std::size_t i = 0; i < actions.size(); ++i) {
+      const Interval time = timeline.ranks[rank][i];
+      if (is_receive(actions[i].op) || is_send(actions[i].op) || time.end <= time.start) continue;
+      Box box;
+      box.action = &actions[i];
+      box.position = i;
+      box.time = time;
+      box.chunk = chunk_of[actions[i].replica().index()][actions[i].stage.index()];
+      all[rank].push_back(box);
+      mark_pair(all[rank], actions);
+    }
+  }
+  return all;
+}
+
+int most_chunks(const Program& program) {
+  int most = 0;
+  (void)chunk_numbers(program.shape, most);
+  return most;
+}
+
+Interval extent(const Timeline& timeline) {
+  Interval all{std::numeric_limits<double>::infinity(), -std::numeric_limits<double>::infinity()};
+  for (const auto& rank : timeline.ranks)
+    for (const Interval& time : rank) {
+      all.start = std::min(all.start, time.start);
+      all.end = std::max(all.end, time.end);
+    }
+  if (all.end < all.start) return {0, 0};
+  return all;
+}
+
+std::string unit_label(const Action& action, const Shape& shape) {
+  if (!has_unit(action.op)) return "";
+  std::string label = std::to_string(action.micro_batch.value);
+  if (shape.slices > 1) label += "." + std::to_string(action.slice.value);
+  return label;
+}
+
+std::string number(double value, int digits) {
+  return plan::number_text(value, digits);
+}
+
+double nice_step(double extent, double most_steps) {
+  const double raw = extent / most_steps;
+  if (!(raw > 0)) return 1;
+  const double power = std::pow(10, std::floor(std::log10(raw)));
+  for (const double factor : {1.0, 2.0, 5.0})
+    if (factor * power >= raw * (1 - 1e-9)) return factor * power;
+  return 10 * power;
+}
+
+std::string escaped(const std::string& text) {
+  std::string result;
+  for (const char byte : text) {
+    if (byte == '<')
+      result += "&lt;";
+    else if (byte == '>')
+      result += "&gt;";
+    else if (byte == '&')
+      result += "&amp;";
+    else if (byte == '"')
+      result += "&quot;";
+    else
+      result += byte;
+  }
+  return result;
+}
+
+}  // namespace millrace::picture

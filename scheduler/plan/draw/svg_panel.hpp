@@ -1,0 +1,65 @@
+// SvgPanel: one schedule of a picture, its bars over time and the memory under them, on a scale
+// that it shares with the picture's other schedules.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "plan/draw/picture.hpp"
+#include "plan/draw/svg_canvas.hpp"
+
+namespace millrace::picture {
+
+inline constexpr double kLeft = 66;   // of every plot
+inline constexpr double kRight = 26;  // beside it
+
+/// What all panels of a picture have in common.
+struct PanelScale {
+  double plot = 0;           ///< pixels of the longest panel
+  double units = 0;          ///< its length
+  double memory = 0;         ///< highest of all panels
+  double memory_height = 0;  ///< pixels of a memory plot
+
+  [[nodiscard]] double pixels_per_unit() const { return units > 0 ? plot / units : 0; }
+};
+
+/// Thread-safety: immutable, share freely. Does not own the program: its caller keeps it.
+class SvgPanel {
+ public:
+  SvgPanel(const Program& program, const Timeline& timeline, const Cost& cost);
+
+  [[nodiscard]] const std::vector<std::vector<Box>>& boxes() const { return boxes_; }
+  [[nodiscard]] const Program& program() const { return program_; }
+  [[nodiscard]] int chunks() const { return chunks_; }
+  /// Length of the timeline, in the user's units.
+  [[nodiscard]] double units() const;
+  /// Largest memory of any rank; 0 without a memory model.
+  [[nodiscard]] double highest() const { return highest_; }
+  /// Pixels of a unit at which the shortest action can carry its label.
+  [[nodiscard]] double pixels_per_unit_wanted() const;
+
+  /// Draws from `y` downwards; returns where it ends.
+  double draw(SvgCanvas& canvas, const PanelScale& scale, double y) const;
+
+ private:
+  [[nodiscard]] double x_of(const PanelScale& scale, double time) const;
+  void row(SvgCanvas& canvas, const PanelScale& scale, std::size_t rank, double y) const;
+  void box(SvgCanvas& canvas, const PanelScale& scale, const Box& box, double y) const;
+  double memory(SvgCanvas& canvas, const PanelScale& scale, double top) const;
+  double memory_legend(SvgCanvas& canvas, const PanelScale& scale, double y) const;
+  [[nodiscard]] std::string memory_steps(const PanelScale& scale,
+                                         std::size_t rank,
+                                         double bottom,
+                                         double full) const;
+  [[nodiscard]] double curve_width(std::size_t rank) const;
+
+  const Program& program_;
+  std::vector<std::vector<Box>> boxes_;
+  int chunks_;
+  Interval extent_;
+  double ticks_per_unit_;
+  std::vector<std::vector<MemoryStep>> curves_;
+  double highest_ = 0;
+};
+
+}  // namespace millrace::picture

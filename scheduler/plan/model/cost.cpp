@@ -1,0 +1,124 @@
+// Ticks of actions, the check that a cost fits a shape, and costs given per full stage.
+#include "millrace/scheduler/plan/cost.hpp"
+
+#include <numeric>
+#include <string>
+
+#include "millrace/core/error.hpp"
+#include "plan/model/validate.hpp"
+#include "plan/text/number_text.hpp"
+
+namespace millrace {
+
+namespace {
+
+void require_size(const std::vector<double>& values, std::size_t wanted, const char* what) {
+  require(values.size() == wanted,
+          "Cost::" + std::string(what) + " has " + std::to_string(values.size()) +
+              " values; the shape needs " + std::to_string(wanted));
+}
+
+void require_size_or_none(const std::vector<double>& values, std::size_t wanted, const char* what) {
+  if (!values.empty()) require_size(values, wanted, what);
+}
+
+void require_not_negative(const std::vector<double>& values, const char* what) {
+  for (const double value : values)
+    require(value >= 0,
+            "Cost::" + std::string(what) + " holds " + plan::number_text(value) +
+                "; a time is at least 0");
+}
+
+}  // namespace
+
+double Cost::ticks(const Action& action) const {
+  switch (action.op) {
+    case Op::Forward:
+      return forward[at(action)];
+    case Op::Backward:
+      if (!backward.empty()) return backward[at(action)];
+      return backward_input[at(action)] + backward_weight[at(action)];
+    case Op::BackwardInput:
+      return backward_input[at(action)];
+    case Op::BackwardWeight:
+      return backward_weight[at(action)];
+    case Op::Recompute:
+      return recompute.empty() ? forward[at(action)] : recompute[at(action)];
+    case Op::OptimizerStep:
+      return optimizer;
+    case Op::SendForward:
+    case Op::RecvForward:
+    case Op::SendBackward:
+    case Op::RecvBackward:
+    case Op::ReduceGrad:
+      return 0;
+  }
+  return 0;
+}
+
+void Cost::require_fits(const Shape& shape) const {
+  const auto stages = static_cast<std::size_t>(shape.stages());
+  const auto ranks = static_cast<std::size_t>(shape.ranks);
+  const auto pieces = stages * static_cast<std::size_t>(shape.slices);
+  require(slices == shape.slices,
+          "Cost::slices is " + std::to_string(slices) + "; the shape has " +
+              std::to_string(shape.slices));
+  require_size(forward, pieces, "forward");
+  require_size(backward_input, pieces, "backward_input");
+  require_size(backward_weight, pieces, "backward_weight");
+  require_size_or_none(backward, pieces, "backward");
+  require_size_or_none(recompute, pieces, "recompute");
+  require_size_or_none(link_latency, ranks * ranks, "link_latency");
+  require_size_or_none(link_bytes_per_tick, ranks * ranks, "link_bytes_per_tick");
+  require_size_or_none(rank_speed, ranks, "rank_speed");
+  for (const auto* memory :
+       {&memory_forward, &memory_input_peak, &memory_input, &memory_weight, &memory_boundary})
+    require_size_or_none(*memory, stages, "memory_*");
+  for (const auto* times :
+       {&forward, &backward_input, &backward_weight, &backward, &recompute, &link_latency})
+    require_not_negative(*times, "times");
+  require(latency >= 0 && optimizer >= 0 && bytes_per_tick >= 0 && message_bytes >= 0,
+          "Cost: latency, optimizer, bytes_per_tick and message_bytes are at least 0");
+  for (const double speed : rank_speed)
+    require(speed > 0,
+            "Cost::rank_speed holds " + plan::number_text(speed) + "; a speed is above 0");
+}
+
+double Cost::delay(Rank source, Rank destination, int ranks) const {
+  if (link_latency.empty()) return latency;
+  return link_latency[source.index() * static_cast<std::size_t>(ranks) + destination.index()];
+}
+
+double Cost::transfer(Rank source, Rank destination, int ranks) const {
+  const double rate = link_bytes_per_tick.empty()
+                          ? bytes_per_tick
+                          : link_bytes_per_tick[source.index() * static_cast<std::size_t>(ranks) +
+                                                destination.index()];
+  return rate == 0 ? 0 : message_bytes / slices / rate;
+}
+
+Cost Cost::of_full_stage(
+    const Shape& shape, double forward, double input, double weight, double latency) {
+  plan::validate(shape);
+  // A stage is p / S of a full stage; in lowest terms share / parts. One tick is 1 / (parts q).
+  const int common = std::gcd(shape.ranks, shape.stages());
+  const int ranks_in_lowest_terms = shape.ranks / common;
+  const double share = ranks_in_lowest_terms;
+  const int parts = shape.stages() / common;
+  const auto stages = static_cast<std::size_t>(shape.stages());
+  const auto pieces = stages * static_cast<std::size_t>(shape.slices);
+  Cost cost;
+  cost.slices = shape.slices;
+  cost.ticks_per_unit = double{1} * parts * shape.slices;
+  cost.forward.assign(pieces, forward * share);
+  cost.backward_input.assign(pieces, input * share);
+  cost.backward_weight.assign(pieces, weight * share);
+  cost.latency = latency * cost.ticks_per_unit;
+  cost.memory_forward.assign(stages, share / parts);
+  cost.memory_input_peak.assign(stages, 0);
+  cost.memory_input.assign(stages, 0);
+  cost.memory_weight.assign(stages, -share / parts);
+  return cost;
+}
+
+}  // namespace millrace

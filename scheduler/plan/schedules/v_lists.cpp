@@ -1,0 +1,135 @@
+// ZBV and DualPipeV as tables of counts, and DualPipe as the mirror of DualPipeV.
+#include "plan/schedules/v_lists.hpp"
+
+#include <algorithm>
+#include <string>
+
+#include "plan/schedules/options.hpp"
+#include "plan/schedules/run_length.hpp"
+#include "plan/search/work.hpp"
+
+namespace millrace::generators {
+
+namespace {
+
+constexpr Token kF0{Op::Forward, 0}, kF1{Op::Forward, 1};
+constexpr Token kB0{Op::Backward, 0}, kB1{Op::Backward, 1};
+constexpr Token kI0{Op::BackwardInput, 0}, kI1{Op::BackwardInput, 1};
+constexpr Token kW0{Op::BackwardWeight, 0}, kW1{Op::BackwardWeight, 1};
+constexpr Token kW{Op::BackwardWeight, kOldest};
+
+constexpr Token paired(Token first) {
+  first.with_next = true;
+  return first;
+}
+
+Shape vee_shape(const ScheduleOptions& options) {
+  return {.ranks = options.ranks,
+          .micro_batches = options.micro_batches,
+          .placement = Placement::vee(options.ranks),
+          .replica_of = {}};
+}
+
+/// p ranks, rank r, n micro-batches (at least 2p-1).
+std::vector<Step> zb_v_steps(int p, int r, int n) {
+  return {{2 * (p - r) - 1, {kF0}},
+          {r, {kF1, kF0}},
+          {p - r, {kF1, kI1, kW1}},
+          {n - 2 * p + r + 1, {kF0, kI0, kW0, kF1, kI1, kW1}},
+          {p - r - 1, {kI0, kW0, kF1, kI1, kW1}},
+          {r, {kI0, kI1}},
+          {p - r, {kI0, kW0}},
+          {r, {kW1}},
+          {r, {kW0}}};
+}
+
+/// The eight phases; the sixth changes from full backwards to input halves in its middle.
+std::vector<Step> dualpipe_v_steps(int p, int r, int m) {
+  const bool last = r == p - 1, even = r % 2 == 0;
+  const std::vector<Token> both = {paired(kF0), kB1, paired(kF1), kB0};
+  return {{2 * (p - r - 1), {kF0}},
+          {r + 1, {kF0, kF1}},
+          {p - r - 1, {kI1, kW, kF1}},
+          {last ? 1 : 0, {kF0, kB1, paired(kF1), kB0}},
+          {m - 2 * p + r + 1 - (last ? 1 : 0), both},
+          {p - r - 1, {kB1, paired(kF1), kB0}},
+          {(r + 1) / 2, {kB1, kB0}},
+          {even ? 1 : 0, {kB1, kI0}},
+          {(r + 1) / 2, {kI1, kI0}},
+          {p - r - 1, {kW, kI0}},
+          {r + 1, {kW}}};
+}
+
+void require_full_pipe(const ScheduleOptions& options) {
+  require(options.micro_batches >= 2 * options.ranks,
+          given("micro_batches", options.micro_batches, options) +
+              "; this schedule works from m = 2p: at least " + std::to_string(2 * options.ranks));
+}
+
+}  // namespace
+
+Program zb_v(const ScheduleOptions& options) {
+  const int ranks = options.ranks;
+  const int long_enough = std::max(2 * ranks - 1, options.micro_batches);
+  Program program{.shape = vee_shape(options), .ranks = {}, .name = {}};
+  plan::Work work(options.stop);
+  for (int rank = 0; rank < ranks; ++rank) {
+    program.ranks.push_back(expand(zb_v_steps(ranks, rank, long_enough),
+                                   {Stage{rank}, Stage{2 * ranks - 1 - rank}},
+                                   options.micro_batches));
+    work.spend(program.ranks.back().size());
+  }
+  return program;
+}
+
+Program dualpipe_v(const ScheduleOptions& options) {
+  require_full_pipe(options);
+  const int ranks = options.ranks;
+  Program program{.shape = vee_shape(options), .ranks = {}, .name = {}};
+  plan::Work work(options.stop);
+  for (int rank = 0; rank < ranks; ++rank) {
+    program.ranks.push_back(expand(dualpipe_v_steps(ranks, rank, options.micro_batches),
+                                   {Stage{rank}, Stage{2 * ranks - 1 - rank}},
+                                   options.micro_batches));
+    work.spend(program.ranks.back().size());
+  }
+  return program;
+}
+
+Program dualpipe(const ScheduleOptions& options) {
+  const int ranks = options.ranks, half = options.micro_batches / 2;
+  require(ranks % 2 == 0,
+          named("ranks") + " is " + std::to_string(ranks) +
+              "; a bidirectional pipeline works with an even number");
+  require(options.micro_batches % 2 == 0,
+          named("micro_batches") + " is " + std::to_string(options.micro_batches) +
+              "; a bidirectional pipeline works with an even number, half of it each way");
+  require_full_pipe(options);
+
+  Program program{.shape = {.ranks = ranks,
+                            .micro_batches = options.micro_batches,
+                            .placement = Placement::mirrored(ranks),
+                            .replica_of = {}},
+                  .ranks = {},
+                  .name = {}};
+  for (int m = 0; m < options.micro_batches; ++m)
+    program.shape.replica_of.emplace_back(m < half ? 0 : 1);
+  plan::Work work(options.stop);
+  for (int rank = 0; rank < ranks; ++rank) {
+    const int end = rank < ranks / 2 ? 0 : 1;
+    const int distance = std::min(rank, ranks - 1 - rank);
+    std::vector<Action> list = expand(dualpipe_v_steps(ranks / 2, distance, half),
+                                      {Stage{distance}, Stage{ranks - 1 - distance}},
+                                      half);
+    for (Action& action : list) {
+      const bool entered_here = action.stage.value == distance;
+      action.replica_number = static_cast<std::uint8_t>(entered_here ? end : 1 - end);
+      action.micro_batch = MicroBatch{action.micro_batch.value + action.replica_number * half};
+    }
+    work.spend(list.size());
+    program.ranks.push_back(std::move(list));
+  }
+  return program;
+}
+
+}  // namespace millrace::generators

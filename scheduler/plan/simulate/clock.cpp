@@ -1,0 +1,140 @@
+// One visit per action: when is its rank free, when have its producers' results arrived, how long
+// does it take, when does its own result arrive.
+#include "plan/simulate/clock.hpp"
+
+#include <algorithm>
+
+namespace millrace::plan {
+
+Clock::Clock(const Graph& graph, const Cost& cost, const ClockOptions& options)
+    : graph_(graph),
+      cost_(cost),
+      options_(options),
+      plain_links_(cost.link_latency.empty() && cost.bytes_per_tick == 0 &&
+                   cost.link_bytes_per_tick.empty()),
+      replay_(graph),
+      places_(graph) {
+  const auto ranks = static_cast<std::size_t>(graph.program().shape.ranks);
+  clock_.assign(ranks, 0);
+  if (!options.start.empty()) clock_.assign(options.start.begin(), options.start.end());
+  if (cost.contention && !plain_links_) link_free_.assign(ranks * ranks, 0);
+  const Shape& shape = graph.program().shape;
+  pieces_ = static_cast<std::size_t>(shape.stages()) * static_cast<std::size_t>(shape.slices);
+  for (int op = 0; op < kOps; ++op)
+    for (int stage = 0; stage < shape.stages(); ++stage)
+      for (int slice = 0; slice < shape.slices; ++slice)
+        ticks_.push_back(cost.ticks({.op = static_cast<Op>(op),
+                                     .stage = Stage{stage},
+                                     .micro_batch = {},
+                                     .slice = Slice{slice}}));
+  timeline_.ticks_per_unit = cost.ticks_per_unit;
+  for (int op = 0; op < kOps; ++op)
+    if (sends_message(static_cast<Op>(op))) flight_[static_cast<std::size_t>(op)] = cost.latency;
+  timeline_.ranks.resize(ranks);
+}
+
+inline Node Clock::step(Rank rank, Node node) {
+  const bool atomic = cost_.pair.has_value();
+  if (atomic && arrival_[node] != kNotYet) return kNoNode;  // second half of a pair
+  const auto& list = graph_.program().ranks[rank.index()];
+  const std::size_t position = node - graph_.first(rank);
+  const Action& action = list[position];
+  double& clock = clock_[rank.index()];
+  double begin = clock;
+  const Node wanted = wait_for(rank, node, action, begin);
+  if (wanted != kNoNode) return wanted;
+  if (atomic && action.with_next && position + 1 < list.size()) {
+    const Action& other = list[position + 1];
+    const Node other_wanted = wait_for(rank, node + 1, other, begin);
+    if (other_wanted != kNoNode) return other_wanted;
+    const Interval interval{begin, begin + duration(rank, node, action)};
+    finish(rank, node, action, interval);
+    finish(rank, node + 1, other, interval);
+    clock = interval.end;
+    return kNoNode;
+  }
+  const bool receives = is_receive(action.op);
+  const double end = begin + duration(rank, node, action);
+  finish(rank, node, action, {receives ? clock : begin, end});
+  if (!receives || options_.stands_in_receives) clock = end;
+  return kNoNode;
+}
+
+/// The first producer that has not run, or kNoNode with `begin` moved to when all have arrived.
+inline Node Clock::wait_for(Rank rank, Node node, const Action& action, double& begin) const {
+  for (const Node producer : graph_.producers(node)) {
+    if (arrival_[producer] == kNotYet) return producer;
+    begin = std::max(begin, usable(rank, producer, action));
+  }
+  return kNoNode;
+}
+
+inline double Clock::usable(Rank rank, Node producer, const Action& consumer) const {
+  if (has_unit(consumer.op) && sent_.empty()) return arrival_[producer];
+  const Rank source = graph_.rank(producer);
+  if (has_unit(consumer.op))
+    return source == rank ? arrival_[producer]
+                          : sent_[places_.at(producer, graph_.action(producer), consumer.stage)];
+  const double end = timeline_.ranks[source.index()][producer - graph_.first(source)].end;
+  return end + cost_.delay(source, rank, graph_.program().shape.ranks);
+}
+
+inline double Clock::duration(Rank rank, Node node, const Action& action) const {
+  double ticks = ticks_[ticks_index(action)];
+  if (cost_.pair && action.with_next) ticks = *cost_.pair;
+  if (!cost_.rank_speed.empty()) ticks /= cost_.rank_speed[rank.index()];
+  if (!options_.factor.empty()) ticks *= options_.factor[node];
+  return ticks;
+}
+
+inline void Clock::finish(Rank rank, Node node, const Action& action, Interval interval) {
+  timeline_.ranks[rank.index()][node - graph_.first(rank)] = interval;
+  arrival_[node] = interval.end;
+  if (!sends_message(action.op)) return;
+  if (plain_links_)
+    arrival_[node] += cost_.latency;
+  else
+    send_all(rank, node, action, interval.end);
+}
+
+/// The messages of an action that ended at `end` leave in the order of their receiving stages.
+void Clock::send_all(Rank rank, Node node, const Action& action, double end) {
+  const Shape& shape = graph_.program().shape;
+  for_each_message(graph_, action, [&](const StageLink&, Stage receiver) {
+    const double arrival = arrive(rank, shape.rank(action.replica(), receiver), end);
+    if (sent_.empty())
+      arrival_[node] = arrival;
+    else
+      sent_[places_.at(node, action, receiver)] = arrival;
+  });
+}
+
+/// When a message that is ready at `end` is at its destination.
+double Clock::arrive(Rank rank, Rank to, double end) {
+  if (to == rank) return end;
+  const int ranks = graph_.program().shape.ranks;
+  double leave = end;
+  const double transfer = cost_.transfer(rank, to, ranks);
+  if (!link_free_.empty()) {
+    double& link = link_free_[rank.index() * static_cast<std::size_t>(ranks) + to.index()];
+    leave = std::max(leave, link);
+    link = leave + transfer;
+  }
+  return leave + transfer + cost_.delay(rank, to, ranks);
+}
+
+inline bool Clock::sends_message(Op op) const {
+  if (graph_.has_messages()) return is_send(op);
+  return op == Op::Forward || gives_input_gradient(op);
+}
+
+bool Clock::run() {
+  if (is_plain()) return run_plain();
+  arrival_.assign(graph_.size(), kNotYet);
+  if (!plain_links_ && !graph_.gives_once()) sent_.assign(places_.size(), kNotYet);
+  for (std::size_t r = 0; r < timeline_.ranks.size(); ++r)
+    timeline_.ranks[r].resize(graph_.program().ranks[r].size());
+  return replay_.run([this](Rank rank, Node node) { return step(rank, node); });
+}
+
+}  // namespace millrace::plan

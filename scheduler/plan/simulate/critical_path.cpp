@@ -1,0 +1,126 @@
+// The critical path: from the action that ends last, back along whatever released each action last.
+// With contention a message may have stood behind others of its link; then the first of that queue
+// is what released.
+#include <algorithm>
+#include <limits>
+
+#include "millrace/core/error.hpp"
+#include "plan/model/validate.hpp"
+#include "plan/simulate/walk.hpp"
+
+namespace millrace {
+
+namespace plan {
+
+Walk::Walk(const Graph& graph, const Cost& cost, const Timeline& timeline)
+    : graph_(graph), cost_(cost), timeline_(timeline), places_(graph) {
+  if (cost.contention) queue_all();
+}
+
+std::vector<Node> Walk::path() const {
+  std::vector<Node> result;
+  for (Node node = last(); node != kNoNode; node = releaser(node)) {
+    require(result.size() < graph_.size(), "the order of the program has a cycle");
+    result.push_back(node);
+  }
+  std::reverse(result.begin(), result.end());
+  return result;
+}
+
+Node Walk::last() const {
+  Node best = kNoNode;
+  double end = 0;
+  for (std::size_t r = 0; r < timeline_.ranks.size(); ++r) {
+    if (timeline_.ranks[r].empty()) continue;
+    const Node node = graph_.first(Rank{static_cast<std::int32_t>(r) + 1}) - 1;
+    if (best != kNoNode && timeline_.ranks[r].back().end <= end) continue;
+    best = node;
+    end = timeline_.ranks[r].back().end;
+  }
+  return best;
+}
+
+/// Whether two neighbours on a rank ran as one atomic pair.
+bool Walk::as_one(Node first) const {
+  const bool pair = graph_.action(first).with_next && first + 1 < graph_.size() &&
+                    graph_.rank(first) == graph_.rank(first + 1);
+  return pair && interval(first) == interval(first + 1);
+}
+
+Node Walk::releaser(Node node) const {
+  const Rank rank = graph_.rank(node);
+  const Node first = graph_.first(rank);
+  const Node head = node > first && as_one(node - 1) ? node - 1 : node;
+  const Node tail = as_one(head) ? head + 1 : head;
+  Node best = kNoNode;
+  double release = 0;
+  for (Node before = head; before > first && best == kNoNode; --before) {
+    if (is_receive(graph_.action(before - 1).op)) continue;  // it held nobody up
+    best = before - 1;
+    release = interval(best).end;
+  }
+  for (Node each = head; each <= tail; ++each)
+    for (const Node producer : graph_.producers(each)) {
+      const bool own = graph_.rank(producer) == rank;  // a receive
+      const bool travels = has_unit(graph_.action(each).op) && !own;
+      const double way = own ? 0 : message(producer, rank, travels);
+      const Queued* const queue = travels ? queued(producer, each) : nullptr;
+      const double arrival = queue != nullptr ? queue->arrival : interval(producer).end + way;
+      if (best != kNoNode && arrival <= release) continue;
+      best = queue != nullptr ? queue->head : producer;
+      release = arrival;
+    }
+  return best;
+}
+
+/// What is known of the message that the consumer waits for; nothing without contention.
+const Walk::Queued* Walk::queued(Node producer, Node consumer) const {
+  if (queues_.empty()) return nullptr;
+  return &queues_[places_.at(producer, graph_.action(producer), graph_.action(consumer).stage)];
+}
+
+/// Time from the producer's end to `rank` when the link is free, in timeline ticks; what carries
+/// no data has the delay alone.
+double Walk::message(Node producer, Rank rank, bool carries) const {
+  const Rank source = graph_.rank(producer);
+  const int ranks = graph_.program().shape.ranks;
+  const double transfer = carries ? cost_.transfer(source, rank, ranks) : 0;
+  return (cost_.delay(source, rank, ranks) + transfer) * scale();
+}
+
+/// The messages of a link leave in the order of their rank's list, as in the simulation.
+void Walk::queue_all() {
+  queues_.resize(places_.size());
+  for (int r = 0; r < graph_.program().shape.ranks; ++r) queue_from(Rank{r});
+}
+
+void Walk::queue_from(Rank source) {
+  const Shape& shape = graph_.program().shape;
+  const auto count = static_cast<std::size_t>(shape.ranks);
+  std::vector<double> free(count, -std::numeric_limits<double>::infinity());
+  std::vector<Node> first(count, kNoNode);
+  const Node end = graph_.first(Rank{source.value + 1});
+  for (Node node = graph_.first(source); node < end; ++node) {
+    const Action& action = graph_.action(node);
+    for_each_message(graph_, action, [&](const StageLink&, Stage receiver) {
+      const Rank to = shape.rank(action.replica(), receiver);
+      if (to == source) return;
+      const double ready = interval(node).end;
+      double& link = free[to.index()];
+      if (link <= ready) first[to.index()] = node;
+      link = std::max(link, ready) + cost_.transfer(source, to, shape.ranks) * scale();
+      queues_[places_.at(node, action, receiver)] = {
+          link + cost_.delay(source, to, shape.ranks) * scale(), first[to.index()]};
+    });
+  }
+}
+
+}  // namespace plan
+
+std::vector<Node> critical_path(const Graph& graph, const Cost& cost, const Timeline& timeline) {
+  cost.require_fits(graph.program().shape);
+  plan::require_aligned(graph.program(), timeline);
+  return plan::Walk(graph, cost, timeline).path();
+}
+
+}  // namespace millrace

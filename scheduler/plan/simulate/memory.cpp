@@ -1,0 +1,159 @@
+// The three-part memory model: a_F from the start of F, g_I and a_I inside and at the end of I, the
+// rest at the end of W; B is I and W in one.
+#include "plan/simulate/memory.hpp"
+
+#include <algorithm>
+
+#include "millrace/scheduler/plan/simulate.hpp"
+#include "plan/model/validate.hpp"
+
+namespace millrace::plan {
+
+namespace {
+
+double value(const std::vector<double>& by_stage, const Action& action) {
+  return by_stage.empty() ? 0 : by_stage[action.stage.index()];
+}
+
+}  // namespace
+
+MemoryModel::MemoryModel(const Program& program, const Cost& cost)
+    : program_(&program), cost_(&cost) {
+  for (const auto& list : program.ranks)
+    for (const Action& action : list) {
+      if (action.op != Op::Recompute) continue;
+      if (recomputed_.empty())
+        recomputed_.resize(static_cast<std::size_t>(program.shape.forwards()));
+      recomputed_[at(action)] = true;
+    }
+}
+
+std::size_t MemoryModel::at(const Action& action) const {
+  const auto micro_batches = static_cast<std::size_t>(program_->shape.micro_batches);
+  const auto slices = static_cast<std::size_t>(program_->shape.slices);
+  return (action.stage.index() * micro_batches + action.micro_batch.index()) * slices +
+         action.slice.index();
+}
+
+bool MemoryModel::recomputed(const Action& action) const {
+  return !recomputed_.empty() && recomputed_[at(action)];
+}
+
+MemoryChange MemoryModel::change(const Action& action) const {
+  const Cost& c = *cost_;
+  const double share = c.slices;  // divided at the end: whole micro-batches stay exact
+  MemoryChange result;
+  switch (action.op) {
+    case Op::Forward:
+      if (program_->shape.forward_only) break;  // nothing is kept for a backward
+      result.start = value(recomputed(action) ? c.memory_boundary : c.memory_forward, action);
+      break;
+    case Op::Recompute:
+      result.start = value(c.memory_forward, action) - value(c.memory_boundary, action);
+      break;
+    case Op::Backward:
+      result.transient = value(c.memory_input_peak, action);
+      result.end = value(c.memory_input, action) + value(c.memory_weight, action);
+      break;
+    case Op::BackwardInput:
+      result.transient = value(c.memory_input_peak, action);
+      result.end = value(c.memory_input, action);
+      break;
+    case Op::BackwardWeight:
+      result.end = value(c.memory_weight, action);
+      break;
+    case Op::SendForward:
+    case Op::RecvForward:
+    case Op::SendBackward:
+    case Op::RecvBackward:
+    case Op::ReduceGrad:
+    case Op::OptimizerStep:
+      break;
+  }
+  return {result.start / share, result.transient / share, result.end / share};
+}
+
+int MemoryModel::stashes_taken(const Action& action) const {
+  if (action.op == Op::Recompute) return 1;
+  if (program_->shape.forward_only) return 0;
+  return action.op == Op::Forward && !recomputed(action) ? 1 : 0;
+}
+
+int MemoryModel::stashes_dropped(const Action& action) const {
+  return gives_weight_gradient(action.op) ? 1 : 0;
+}
+
+MemoryPeak peak_memory(const Program& program,
+                       const Cost& cost,
+                       const MemoryModel& model,
+                       Rank rank) {
+  const auto list = program.on(rank);
+  MemoryPeak peak;
+  double level = 0;
+  int stashes = 0, most = 0;
+  for (std::size_t i = 0; i < list.size();) {
+    // The halves of an atomic pair hold their memory together.
+    std::size_t end = i + 1;
+    while (cost.pair && list[end - 1].with_next && end < list.size()) ++end;
+    double transient = 0;
+    for (std::size_t j = i; j < end; ++j) {
+      const MemoryChange change = model.change(list[j]);
+      level += change.start;
+      transient += change.transient;
+      stashes += model.stashes_taken(list[j]);
+    }
+    most = std::max(most, stashes);
+    peak.bytes = std::max(peak.bytes, level + std::max(0.0, transient));
+    for (; i < end; ++i) {
+      if (list[i].op == Op::Forward && level > peak.after_op) {
+        peak.after_op = level;
+        peak.position = i;
+      }
+      level += model.change(list[i]).end;
+      stashes -= model.stashes_dropped(list[i]);
+    }
+    peak.bytes = std::max(peak.bytes, level);
+    if (level > peak.after_op) {
+      peak.after_op = level;
+      peak.position = end - 1;
+    }
+  }
+  peak.left = level;
+  const double stages = program.shape.stages();
+  peak.activation = double{1} * most * program.shape.ranks / (stages * program.shape.slices);
+  return peak;
+}
+
+}  // namespace millrace::plan
+
+namespace millrace {
+
+std::vector<std::vector<MemoryStep>> memory_over_time(const Graph& graph,
+                                                      const Cost& cost,
+                                                      const Timeline& timeline) {
+  const Program& program = graph.program();
+  cost.require_fits(program.shape);
+  plan::require_aligned(program, timeline);
+  const plan::MemoryModel model(program, cost);
+  std::vector<std::vector<MemoryStep>> result(program.ranks.size());
+  for (std::size_t r = 0; r < result.size(); ++r) {
+    std::vector<MemoryStep>& steps = result[r];
+    for (std::size_t i = 0; i < program.ranks[r].size(); ++i) {
+      const auto change = model.change(program.ranks[r][i]);
+      const Interval& interval = timeline.ranks[r].at(i);
+      const auto add = [&](double tick, double bytes) {
+        if (bytes != 0) steps.push_back({tick / timeline.ticks_per_unit, bytes});
+      };
+      add(interval.start, change.start + change.transient);
+      add(interval.end, change.end - change.transient);
+    }
+    std::stable_sort(steps.begin(), steps.end(), [](const MemoryStep& a, const MemoryStep& b) {
+      return a.time < b.time;
+    });
+    double level = 0;
+    for (MemoryStep& step : steps) step.bytes = level += step.bytes;
+  }
+  return result;
+}
+
+}  // namespace millrace

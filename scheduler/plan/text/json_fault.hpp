@@ -1,0 +1,41 @@
+// A JSON text that is not what it should be: parsing that returns the fault as a value, and faults
+// of content with their line and column.
+#pragma once
+
+#include <cstddef>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <nlohmann/json.hpp>
+
+#include "millrace/scheduler/plan/text.hpp"
+#include "plan/text/json_place.hpp"
+
+namespace millrace {
+
+/// Ends the reading of a document at its first fault of structure. The path may name members of the
+/// document, which must outlive it.
+struct JsonFault {
+  std::vector<JsonStep> path;
+  std::string sentence;
+};
+
+struct ParsedJson {
+  nlohmann::json document;  ///< null when there is a fault
+  std::optional<Diagnostic> fault;
+};
+
+/// Parses `text`; a fault is "this is not JSON" at its place, or a number beyond every type
+/// (1e999), for which the JSON library gives no place.
+[[nodiscard]] ParsedJson parse_json(std::string_view text);
+
+/// The sentence with the line and column of the value at `path` (and `beyond` bytes further) in the
+/// valid JSON `text`.
+[[nodiscard]] Diagnostic located(std::string_view text,
+                                 const std::vector<JsonStep>& path,
+                                 std::string sentence,
+                                 std::size_t beyond = 0);
+
+}  // namespace millrace
