@@ -14,10 +14,10 @@ class WeightAverage {
   explicit WeightAverage(float decay) : decay_(decay) {}
 
   void update(Trainer& trainer) {
-    for (const Parameter* parameter : trainer.parameters()) {
-      const auto value = parameter->value.as<float>();
-      const auto [place, is_new] =
-          average_.try_emplace(parameter->name, value.begin(), value.end());
+    const TrainingState& state = trainer.state();
+    for (const std::string& name : state.names()) {
+      const auto value = state.read(name).as<float>();
+      const auto [place, is_new] = average_.try_emplace(name, value.begin(), value.end());
       if (is_new) continue;
       for (std::size_t i = 0; i < value.size(); ++i)
         place->second[i] += (1 - decay_) * (value[i] - place->second[i]);
@@ -25,8 +25,7 @@ class WeightAverage {
   }
 
   void put_in_place(Trainer& trainer) const {
-    for (Parameter* parameter : trainer.parameters())
-      std::ranges::copy(average_.at(parameter->name), parameter->value.as<float>().begin());
+    for (const auto& [name, value] : average_) trainer.state().write(name, value);
   }
 
  private:

@@ -126,7 +126,8 @@ void train(const std::string& schedule, const std::string& executor) {
   double loss = 0;
   for (int step = 0; step < 60; ++step) loss = trainer.step(batch).mean_loss();
   float product = 1;
-  for (Parameter* parameter : trainer.parameters()) product *= parameter->value.as<float>()[0];
+  for (Parameter* parameter : trainer.state().parameters())
+    product *= parameter->value.as<float>()[0];
   std::cout << schedule << " on " << executor << ": a b = " << product
             << (loss < 1e-9 ? ", learnt" : ", not learnt") << '\n';
 }

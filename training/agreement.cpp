@@ -143,9 +143,23 @@ void agree_on_data(Team& team,
           {{"number of samples", std::to_string(data.size())},
            {"batch size", std::to_string(batch_size)},
            {"last batch", std::string(name_of(options.last_batch))},
-           {"epochs", std::to_string(options.epochs)},
-           {"steps", std::to_string(options.steps)},
            {"data", contents_of(data)}},
+          Topic::Data);
+}
+
+void agree_on_place(Team& team,
+                    const TrainingCounters& counters,
+                    const TrainerOptions& options,
+                    const BatchSource& batches) {
+  compare(team,
+          {{"epochs", std::to_string(options.epochs)},
+           {"steps", std::to_string(options.steps)},
+           {"mini-batches of an epoch", std::to_string(batches.batches_per_epoch())},
+           {"epoch to begin with", std::to_string(counters.position.epoch)},
+           {"mini-batch to begin with", std::to_string(counters.position.batch)},
+           {"updates done", std::to_string(counters.global_step)},
+           {"mini-batches run", std::to_string(counters.mini_batches)},
+           {"seed", std::to_string(counters.seed)}},
           Topic::Data);
 }
 

@@ -4,6 +4,7 @@
 #pragma once
 
 #include "millrace/training/dataset.hpp"
+#include "millrace/training/state.hpp"
 #include "millrace/training/trainer.hpp"
 
 namespace millrace {
@@ -19,5 +20,11 @@ void agree_on_data(Team& team,
                    const Dataset& data,
                    std::int64_t batch_size,
                    const TrainerOptions& options);
+
+/// Compares how far the members have come and how far they will go. Throws as `agreed`.
+void agree_on_place(Team& team,
+                    const TrainingCounters& counters,
+                    const TrainerOptions& options,
+                    const BatchSource& batches);
 
 }  // namespace millrace

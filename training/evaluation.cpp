@@ -66,7 +66,7 @@ class Rows {
 StepResult Trainer::State::evaluate(StepData& data) {
   require(parts.evaluator != nullptr, "this trainer was made without an evaluator");
   StepSettings settings;
-  settings.seed = options.seed;
+  settings.seed = store.counters().seed;
   settings.step = kEvaluation | evaluations++;
   settings.training = false;
   settings.deadline = options.deadline;

@@ -1,6 +1,7 @@
 // Gradient norm and clipping with fixed orders of summation.
 #include "millrace/training/gradient_norm.hpp"
 
+#include <algorithm>
 #include <array>
 #include <cmath>
 #include <string>
@@ -9,7 +10,9 @@
 
 namespace millrace {
 
-double sum_of_squares(std::span<const float> values) {
+namespace {
+
+double square_sum_of_block(std::span<const float> values) {
   constexpr std::size_t kLanes = 16;
   std::array<double, kLanes> lanes{};
   const std::size_t whole = values.size() / kLanes * kLanes;
@@ -25,6 +28,15 @@ double sum_of_squares(std::span<const float> values) {
   for (std::size_t width = kLanes / 2; width > 0; width /= 2)
     for (std::size_t lane = 0; lane < width; ++lane) lanes[lane] += lanes[lane + width];
   return lanes[0];
+}
+
+}  // namespace
+
+double sum_of_squares(std::span<const float> values) {
+  double sum = 0;
+  for (std::size_t first = 0; first < values.size(); first += kNormBlock)
+    sum += square_sum_of_block(values.subspan(first, std::min(kNormBlock, values.size() - first)));
+  return sum;
 }
 
 GradientNorm gradient_norm(std::span<const double> sums_of_squares, std::optional<double> limit) {

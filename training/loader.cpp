@@ -30,7 +30,7 @@ std::int64_t count_batches(std::int64_t samples, const LoaderOptions& options) {
   return samples / options.batch_size;
 }
 
-void check(const LoaderOptions& options, std::int64_t batches) {
+void check(const LoaderOptions& options) {
   require(options.micro_batches >= 1,
           "the number of micro-batches must be at least 1, got " +
               std::to_string(options.micro_batches));
@@ -38,11 +38,6 @@ void check(const LoaderOptions& options, std::int64_t batches) {
           "the loader needs at least 1 worker, got " + std::to_string(options.workers));
   require(options.ahead >= 1,
           "the loader keeps at least 1 mini-batch ahead, got " + std::to_string(options.ahead));
-  require(options.first_epoch >= 0,
-          "the first epoch is at least 0, got " + std::to_string(options.first_epoch));
-  require(options.first_batch >= 0 && options.first_batch < batches,
-          "the first mini-batch of an epoch lies in 0.." + std::to_string(batches - 1) + ", got " +
-              std::to_string(options.first_batch));
 }
 
 }  // namespace
@@ -59,13 +54,13 @@ LastBatch last_batch(std::string_view name) {
 }
 
 struct Loader::State {
-  State(const Dataset& dataset, const LoaderOptions& loader_options)
+  State(const Dataset& dataset, const LoaderOptions& loader_options, std::int64_t first_ticket)
       : data(dataset),
         options(loader_options),
         batches(count_batches(dataset.size(), loader_options)),
-        first_ticket(options.first_epoch * batches + options.first_batch) {
-    check(options, batches);
-    next_ticket = current = first_ticket;
+        next_ticket(first_ticket),
+        current(first_ticket) {
+    check(options);
     slots.resize(static_cast<std::size_t>(options.ahead) + 1);
     for (int i = 0; i < options.workers; ++i)
       workers.emplace_back([this](const std::stop_token& stop) { work(stop); });
@@ -77,6 +72,9 @@ struct Loader::State {
   };
 
   Slot& slot(std::int64_t ticket) { return slots[static_cast<std::size_t>(ticket) % slots.size()]; }
+
+  /// Of the mini-batch that the loop will get next.
+  [[nodiscard]] std::int64_t upcoming() const { return current + (in_use ? 1 : 0); }
 
   /// A ticket may be gathered when the loop has left the batch that used its slot before.
   [[nodiscard]] bool has_room() const {
@@ -136,7 +134,6 @@ struct Loader::State {
   const Dataset& data;
   const LoaderOptions options;
   const std::int64_t batches;
-  std::int64_t first_ticket = 0;
 
   std::mutex mutex;  // guards the tickets, `ready` of the slots, and failure
   std::condition_variable_any changed;
@@ -151,12 +148,28 @@ struct Loader::State {
 };
 
 Loader::Loader(const Dataset& data, const LoaderOptions& options)
-    : state_(std::make_unique<State>(data, options)) {}
+    : state_(std::make_unique<State>(data, options, 0)) {}
 
 Loader::~Loader() = default;
 
 std::int64_t Loader::batches_per_epoch() const {
   return state_->batches;
+}
+
+DataPosition Loader::position() const {
+  const std::lock_guard lock(state_->mutex);
+  return {state_->upcoming() / state_->batches, state_->upcoming() % state_->batches};
+}
+
+void Loader::seek(const DataPosition& position) {
+  const std::int64_t batches = state_->batches;
+  require(position.epoch >= 0,
+          "the epoch to begin with is at least 0, got " + std::to_string(position.epoch));
+  require(position.batch >= 0 && position.batch < batches,
+          "the mini-batch of an epoch to begin with lies in 0.." + std::to_string(batches - 1) +
+              ", got " + std::to_string(position.batch));
+  state_ = std::make_unique<State>(
+      state_->data, state_->options, position.epoch * batches + position.batch);
 }
 
 Batch& Loader::next() {

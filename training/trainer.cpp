@@ -1,4 +1,4 @@
-// The step and the loops around it.
+// The step: what it means, from the mini-batch to the update.
 #include "millrace/training/trainer.hpp"
 
 #include <algorithm>
@@ -12,6 +12,7 @@
 #include "training/agreement.hpp"
 #include "training/pipeline.hpp"
 #include "training/trainer_state.hpp"
+#include "training/update.hpp"
 
 namespace millrace {
 namespace {
@@ -43,6 +44,14 @@ void check(const TrainerOptions& options) {
   options.learning_rate.check();
 }
 
+std::vector<TiedWeights::Hosted> hosted_copies(const TrainingState& store) {
+  std::vector<TiedWeights::Hosted> hosted;
+  for (int rank = 0; rank < store.ranks(); ++rank)
+    for (const StateEntry& entry : store.entries(Rank{rank}))
+      hosted.push_back({entry.parameter, entry.replica == Replica{0}});
+  return hosted;
+}
+
 }  // namespace
 
 Trainer::State::State(TrainerParts given, const TrainerOptions& trainer_options)
@@ -51,13 +60,16 @@ Trainer::State::State(TrainerParts given, const TrainerOptions& trainer_options)
       parts(agreed(std::move(given), options)),
       team(parts.team != nullptr ? *parts.team : alone),
       shape(parts.executor->program().shape),
-      model(shape, parts.stages, *optimizer, options.tied, team) {
+      store(shape, parts.stages, *optimizer, options.tied, team),
+      tied(options.tied, hosted_copies(store), team) {
   check(options);
+  tied.share_values();
+  count([&](TrainingCounters& counters) { counters.seed = options.seed; });
   for (const HostedStage& hosted : parts.stages)
     if (hosted.stage.value == shape.stages() - 1)
       if (const auto* module = dynamic_cast<const StageModule*>(hosted.body)) loss = module->loss();
-  for (const std::string& pattern : options.frozen) model.freeze(pattern, true);
-  model.zero_gradients();
+  for (const std::string& pattern : options.frozen) store.freeze(pattern);
+  zero_gradients(store);
 }
 
 bool Trainer::State::hosts_loss() const {
@@ -112,10 +124,11 @@ void Trainer::State::agree(StepResult& result, double& declared) const {
 /// The pipeline's part of a step: gradients accumulated, loss and peaks known.
 void Trainer::State::run(StepReport& report, StepData& data, double total_weight) {
   StepSettings settings;
-  settings.seed = options.seed;
-  settings.step = batches++;
+  settings.seed = store.counters().seed;
+  settings.step = static_cast<std::uint64_t>(store.counters().mini_batches);
   settings.loss_scale = 1 / total_weight;
   settings.deadline = options.deadline;
+  count([](TrainingCounters& counters) { ++counters.mini_batches; });
   team.begin_step(settings.step);
   StepResult result = parts.executor->run(data, settings);
   agree(result, total_weight);
@@ -130,24 +143,26 @@ void Trainer::State::run(StepReport& report, StepData& data, double total_weight
 /// Tied gradients added up, the user's look at them, one norm, one verdict, one clip factor, one
 /// update of every stage.
 void Trainer::State::update(StepReport& report) {
-  model.share_tied_gradients();
-  if (before_update != nullptr && *before_update) model.visit_gradients(*before_update);
-  const GradientNorm norm = model.norm(*parts.executor, options.clip_norm);
+  tied.share_gradients();
+  if (before_update != nullptr && *before_update) visit_gradients(store, *before_update);
+  const GradientNorm norm = norm_of(store, *parts.executor, team, options.clip_norm);
   report.gradient_norm = norm.norm;
   report.clip_factor = norm.factor;
   report.skipped = norm.overflow;
   if (norm.overflow) {
-    ++skipped_in_a_row;
-    model.zero_gradients();
+    count([](TrainingCounters& counters) { ++counters.skipped_in_a_row; });
+    zero_gradients(store);
     return;
   }
-  skipped_in_a_row = 0;
   UpdateSettings settings;
-  settings.number = global_step + 1;
+  settings.number = store.counters().global_step + 1;
   settings.learning_rate = report.learning_rate;
   settings.gradient_factor = norm.factor;
-  model.update(*parts.executor, settings);
-  ++global_step;
+  millrace::update(store, *parts.executor, *optimizer, settings);
+  count([](TrainingCounters& counters) {
+    ++counters.global_step;
+    counters.skipped_in_a_row = 0;
+  });
 }
 
 StepReport Trainer::State::step(StepData& data, double total_weight, const Rates& rates) {
@@ -155,15 +170,15 @@ StepReport Trainer::State::step(StepData& data, double total_weight, const Rates
           "the total weight of a step must be above 0, got " + std::to_string(total_weight));
   const auto start = Clock::now();
   StepReport report;
-  report.learning_rate = rates.at(global_step);
+  report.learning_rate = rates.at(store.counters().global_step);
   try {
     run(report, data, total_weight);
     update(report);
   } catch (...) {
-    model.zero_gradients();
+    zero_gradients(store);
     throw;
   }
-  report.global_step = global_step;
+  report.global_step = store.counters().global_step;
   report.seconds = seconds_since(start);
   return report;
 }
@@ -181,8 +196,10 @@ StepReport Trainer::State::step(Batch& batch, const Rates& rates) {
 
 /// Ends a training that only skips steps; another step would be the first of a new count.
 void Trainer::State::require_progress() {
-  if (skipped_in_a_row < options.max_skipped) return;
-  const std::int64_t skipped = std::exchange(skipped_in_a_row, 0);
+  const std::int64_t skipped = store.counters().skipped_in_a_row;
+  if (skipped < options.max_skipped) return;
+  count([](TrainingCounters& counters) { counters.skipped_in_a_row = 0; });
+  const std::int64_t global_step = store.counters().global_step;
   throw Diverged("training diverged: the gradient was not finite in " + std::to_string(skipped) +
                  (skipped == 1 ? " step" : " steps") + " in a row, each of them skipped, after " +
                  std::to_string(global_step) + (global_step == 1 ? " update; " : " updates; ") +
@@ -219,63 +236,16 @@ StepReport Trainer::step(Batch& batch) {
   return report;
 }
 
-FitReport Trainer::fit(const Dataset& data, const std::stop_token& stop) {
-  const TrainerOptions& options = state_->options;
-  agree_on_data(state_->team, data, options.batch_size, options);
-  LoaderOptions loading;
-  loading.batch_size = options.batch_size;
-  loading.micro_batches = state_->shape.micro_batches;
-  loading.seed = options.seed;
-  loading.last_batch = options.last_batch;
-  Loader loader(data, loading);
-  const std::int64_t per_epoch = loader.batches_per_epoch();
-  const std::int64_t total = options.steps > 0 ? options.steps : options.epochs * per_epoch;
-  LearningRate curve = options.learning_rate;
-  Rates rates{&curve};
-  if (curve.needs_total()) {
-    curve.total_updates = total;
-    rates.start = state_->global_step;
-  }
-
-  FitReport fitted;
-  auto epoch_start = Clock::now();
-  for (std::int64_t done = 0; done < total && !stop.stop_requested(); ++done) {
-    if (done % per_epoch == 0) {
-      fitted.epochs.emplace_back().epoch = done / per_epoch;
-      epoch_start = Clock::now();
-    }
-    const StepReport report = state_->step(loader.next(), rates);
-    EpochReport& epoch = fitted.epochs.back();
-    epoch.loss += report.loss;
-    epoch.samples += report.samples;
-    ++(report.skipped ? epoch.skipped : epoch.updates);
-    epoch.seconds = seconds_since(epoch_start);
-    if (on_step) on_step(report);
-    state_->require_progress();
-    if ((done + 1) % per_epoch == 0 || done + 1 == total)
-      if (on_epoch) on_epoch(epoch);
-  }
-  for (const EpochReport& epoch : fitted.epochs) {
-    fitted.samples += epoch.samples;
-    fitted.seconds += epoch.seconds;
-  }
-  return fitted;
-}
-
-void Trainer::freeze(std::string_view pattern, bool frozen) {
-  state_->model.freeze(pattern, frozen);
-}
-
 std::vector<std::string> Trainer::warnings() const {
   return plan_warnings(executor().program(), stages());
 }
 
 std::string Trainer::weights_hash() {
-  return state_->model.hash();
+  return hash_of(state_->store, state_->team);
 }
 
 std::int64_t Trainer::global_step() const {
-  return state_->global_step;
+  return state_->store.counters().global_step;
 }
 
 const TrainerOptions& Trainer::options() const {
@@ -290,8 +260,12 @@ std::span<const HostedStage> Trainer::stages() const {
   return state_->parts.stages;
 }
 
-std::vector<Parameter*> Trainer::parameters() {
-  return state_->model.parameters();
+TrainingState& Trainer::state() {
+  return state_->store;
+}
+
+const TrainingState& Trainer::state() const {
+  return state_->store;
 }
 
 }  // namespace millrace

@@ -1,5 +1,5 @@
 // What a trainer is made of: parts, parameters and counters. Here for the sources that share it:
-// the step and its loops (trainer.cpp), evaluation and prediction (evaluation.cpp).
+// the step (trainer.cpp), the loop around it (fit.cpp), evaluation and prediction (evaluation.cpp).
 #pragma once
 
 #include <cstdint>
@@ -7,8 +7,9 @@
 #include <memory>
 
 #include "millrace/stages/loss.hpp"
+#include "millrace/training/state.hpp"
 #include "millrace/training/trainer.hpp"
-#include "training/model_state.hpp"
+#include "training/tied_weights.hpp"
 
 namespace millrace {
 
@@ -33,6 +34,13 @@ struct Trainer::State {
   void update(StepReport& report);
   void require_progress();
   [[nodiscard]] Rates rates() const { return {&options.learning_rate}; }
+  /// Changes the counters.
+  template <class Change>
+  void count(Change change) {
+    TrainingCounters counters = store.counters();
+    change(counters);
+    store.set_counters(counters);
+  }
 
   /// One forward-only pass, its result known to every member.
   StepResult evaluate(StepData& data);
@@ -47,13 +55,11 @@ struct Trainer::State {
   TrainerParts parts;
   Team& team;
   Shape shape;
-  ModelState model;
+  TrainingState store;
+  TiedWeights tied;
   const Loss* loss = nullptr;  // of the last stage, when it is built in and hosted here
   std::function<void(std::span<Parameter* const>)>* before_update = nullptr;  // the trainer's
-  std::int64_t global_step = 0;
-  std::int64_t skipped_in_a_row = 0;
-  std::uint64_t batches = 0;      // mini-batches run, skipped ones included: names random numbers
-  std::uint64_t evaluations = 0;  // forward-only steps run
+  std::uint64_t evaluations = 0;  // forward-only steps run: names them, and nothing else
 };
 
 }  // namespace millrace

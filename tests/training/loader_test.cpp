@@ -148,12 +148,18 @@ TEST(Loader, BeginsWhereASavedRunStopped) {
   const LoaderOptions options{.batch_size = 5, .micro_batches = 2, .seed = 4};
   Loader whole(data, options);
   for (int i = 0; i < 5 + 3; ++i) (void)whole.next();
-  LoaderOptions resumed = options;
-  resumed.first_epoch = 1;
-  resumed.first_batch = 3;
-  Loader rest(data, resumed);
+  EXPECT_EQ(whole.position(), (DataPosition{1, 3}));
+  Loader rest(data, options);
+  EXPECT_EQ(rest.position(), DataPosition());
+  (void)rest.next();
+  rest.seek(whole.position());
 
-  EXPECT_EQ(samples_of(rest.next()), samples_of(whole.next()));
+  for (int i = 0; i < 4; ++i) {
+    EXPECT_EQ(samples_of(rest.next()), samples_of(whole.next()));
+    EXPECT_EQ(rest.position(), whole.position());
+  }
+  EXPECT_THROW(rest.seek({.epoch = -1}), InvalidArgument);
+  EXPECT_THROW(rest.seek({.batch = 5}), InvalidArgument);
   EXPECT_EQ(samples_of(rest.next()), samples_of(whole.next()));
 }
 

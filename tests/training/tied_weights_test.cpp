@@ -40,13 +40,13 @@ TrainerOptions options_of(int ranks) {
 std::vector<std::string> square_weights() {
   std::vector<std::string> names;
   Trainer trainer(parse_model(kModel), options_of(1));
-  for (const Parameter* parameter : trainer.parameters())
+  for (const Parameter* parameter : trainer.state().parameters())
     if (parameter->value.dims() == Dims{16, 16}) names.push_back(parameter->name);
   return names;
 }
 
 Parameter& named(Trainer& trainer, const std::string& name) {
-  for (Parameter* parameter : trainer.parameters())
+  for (Parameter* parameter : trainer.state().parameters())
     if (parameter->name == name) return *parameter;
   throw Error("no parameter " + name);
 }

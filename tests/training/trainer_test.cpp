@@ -31,7 +31,7 @@ using testing_training::plain_options;
 
 std::vector<float> weights_of(Trainer& trainer) {
   std::vector<float> all;
-  for (const Parameter* parameter : trainer.parameters())
+  for (const Parameter* parameter : trainer.state().parameters())
     for (const float value : parameter->value.as<float>()) all.push_back(value);
   return all;
 }
@@ -219,7 +219,7 @@ TEST(Failure, InTheOptimizerNamesRankAndStageAndTheNextStepWorks) {
                           HasSubstr("no memory in the optimizer")));
       }
       EXPECT_EQ(trainer.global_step(), 0);
-      for (const Parameter* parameter : trainer.parameters())
+      for (const Parameter* parameter : trainer.state().parameters())
         for (const float value : parameter->gradient.as<float>()) ASSERT_EQ(value, 0.0F);
       EXPECT_EQ(trainer.step(batch).global_step, 1);
     }

@@ -25,7 +25,7 @@ using testing_training::plain_options;
 
 std::map<std::string, std::vector<float>> values_of(Trainer& trainer) {
   std::map<std::string, std::vector<float>> values;
-  for (const Parameter* parameter : trainer.parameters()) {
+  for (const Parameter* parameter : trainer.state().parameters()) {
     const auto span = parameter->value.as<float>();
     values[parameter->name] = {span.begin(), span.end()};
   }
@@ -121,7 +121,7 @@ TEST(Frozen, ParametersStayAndAreOutsideTheNorm) {
     const bool free = name == "layers.1.weight" || name == "layers.2.weight";
     EXPECT_EQ(values != before.at(name), free) << name;
   }
-  for (const Parameter* parameter : trainer.parameters())
+  for (const Parameter* parameter : trainer.state().parameters())
     EXPECT_THAT(parameter->gradient.as<float>(), Each(0.0F)) << parameter->name;
 }
 
@@ -132,9 +132,9 @@ TEST(Frozen, OneWithAGradientThatIsNotFiniteSkipsNoStep) {
   };
   Batch batch(first_digits(8), 2);
   EXPECT_TRUE(trainer.step(batch).skipped);
-  trainer.freeze("layers.0.bias");
+  trainer.state().freeze("layers.0.bias");
   EXPECT_FALSE(trainer.step(batch).skipped);
-  trainer.freeze("layers.0.bias", false);
+  trainer.state().freeze("layers.0.bias", false);
   EXPECT_TRUE(trainer.step(batch).skipped);
 }
 
@@ -161,12 +161,12 @@ TEST(Frozen, TiedWeightsAndCopiesStayTogether) {
 
 TEST(Frozen, PatternsThatMeanNothingAreRefusedWithTheNearest) {
   Trainer trainer(parse_model(kModel), plain_options(3, 4));
-  EXPECT_NO_THROW(trainer.freeze("*"));
-  EXPECT_NO_THROW(trainer.freeze("l*2*t"));
+  EXPECT_NO_THROW(trainer.state().freeze("*"));
+  EXPECT_NO_THROW(trainer.state().freeze("l*2*t"));
   for (const char* nothing : {"", "layers.0", "layers.0.weights", "*.gain", "layers.*.bia"})
-    EXPECT_THROW(trainer.freeze(nothing), InvalidArgument) << nothing;
+    EXPECT_THROW(trainer.state().freeze(nothing), InvalidArgument) << nothing;
   try {
-    trainer.freeze("layer.2.weight");
+    trainer.state().freeze("layer.2.weight");
   } catch (const InvalidArgument& error) {
     EXPECT_THAT(error.what(), HasSubstr("the nearest of 6 is 'layers.2.weight'"));
   }

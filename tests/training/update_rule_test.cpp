@@ -161,6 +161,35 @@ TEST(GradientNorm, IsExactForIntegersAtEveryLength) {
   }
 }
 
+/// The order of additions as gradient_norm.hpp writes it down, without regard to speed.
+double sum_in_blocks(const std::vector<float>& values) {
+  double sum = 0;
+  for (std::size_t first = 0; first < values.size(); first += 4096) {
+    std::vector<double> lanes(16, 0.0);
+    for (std::size_t i = first; i < std::min(first + 4096, values.size()); ++i)
+      lanes[(i - first) % 16] += static_cast<double>(values[i]) * static_cast<double>(values[i]);
+    for (const std::size_t apart : {8U, 4U, 2U, 1U})
+      for (std::size_t lane = 0; lane < apart; ++lane) lanes[lane] += lanes[lane + apart];
+    sum += lanes[0];
+  }
+  return sum;
+}
+
+TEST(GradientNorm, HasTheBitsOfItsBlocksAddedInOrder) {
+  std::vector<float> values(3 * 4096 + 17);
+  for (std::size_t i = 0; i < values.size(); ++i)
+    values[i] = static_cast<float>(
+        random_uniform({.seed = 5, .layer = 1}, static_cast<std::uint32_t>(i)) - 0.3);
+  for (const std::size_t n : {1U, 15U, 4095U, 4096U, 4097U, 8192U, 8200U, 12305U}) {
+    const std::vector<float> part(values.begin(), values.begin() + static_cast<std::ptrdiff_t>(n));
+    EXPECT_EQ(sum_of_squares(part), sum_in_blocks(part)) << n;
+  }
+  double one_after_the_other = 0;  // another order would show
+  for (const float value : values)
+    one_after_the_other += static_cast<double>(value) * static_cast<double>(value);
+  EXPECT_NE(sum_of_squares(values), one_after_the_other);
+}
+
 TEST(GradientNorm, ClipsOnlyAboveTheLimit) {
   const std::vector<double> squares{9, 16};
 

@@ -1,14 +1,20 @@
 // The one gradient norm of a step, and the one clip factor that follows from it.
 #pragma once
 
+#include <cstddef>
 #include <optional>
 #include <span>
 
 namespace millrace {
 
-/// Sum of squares in double, in a fixed order that depends on the length alone (sixteen lanes, each
-/// ascending, added pairwise at the end), so that every machine with the same instruction set gets
-/// the same bits. Not finite exactly when an element is not. Cost: O(n).
+/// Elements of a block of the norm's sum; the last block of a parameter may be shorter.
+inline constexpr std::size_t kNormBlock = 4096;
+
+/// Sum of squares in double, in an order that depends on the length alone, so that every machine
+/// with the same instruction set gets the same bits: blocks of kNormBlock elements, ascending, and
+/// inside a block sixteen lanes (lane l adds the elements l, l + 16, ... of the block), added
+/// pairwise at the end: lane l and lane l + 8, then l + 4, l + 2, l + 1. Whole blocks can so be
+/// added up apart, by whoever holds them. Not finite exactly when an element is not. Cost: O(n).
 [[nodiscard]] double sum_of_squares(std::span<const float> values);
 
 /// The norm of a whole model's gradient and what it means for the update.

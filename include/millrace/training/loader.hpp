@@ -5,7 +5,7 @@
 #include <memory>
 #include <string_view>
 
-#include "millrace/training/batch.hpp"
+#include "millrace/training/batch_source.hpp"
 #include "millrace/training/dataset.hpp"
 
 namespace millrace {
@@ -27,34 +27,31 @@ struct LoaderOptions {
   int micro_batches = 8;
   std::uint64_t seed = 0;
   LastBatch last_batch = LastBatch::Update;
-  bool shuffle = true;           ///< false: the order of the data set, every epoch
-  int workers = 1;               ///< threads that gather; at least 1
-  int ahead = 2;                 ///< finished mini-batches that wait at most; at least 1
-  std::int64_t first_epoch = 0;  ///< where to begin: a resumed run continues here
-  std::int64_t first_batch = 0;  ///< number of the first mini-batch inside that epoch
+  bool shuffle = true;  ///< false: the order of the data set, every epoch
+  int workers = 1;      ///< threads that gather; at least 1
+  int ahead = 2;        ///< finished mini-batches that wait at most; at least 1
 };
 
 /// An endless sequence of mini-batches: epoch after epoch, each a new permutation that is a pure
 /// function of (seed, epoch). Which batch comes at which place does not depend on the number of
 /// workers. The data set must outlive the loader.
 /// Thread-safety: externally synchronised (`next` from one thread at a time).
-class Loader {
+class Loader final : public BatchSource {
  public:
   /// Starts the workers. Throws InvalidArgument when an option is out of its range, when the data
   /// set is empty, or when Drop would leave no mini-batch at all.
   Loader(const Dataset& data, const LoaderOptions& options);
   Loader(const Dataset&& data, const LoaderOptions& options) = delete;
-  Loader(const Loader&) = delete;
-  Loader& operator=(const Loader&) = delete;
   /// Stops and joins the workers.
-  ~Loader();
+  ~Loader() override;
 
-  /// Mini-batches of one epoch.
-  [[nodiscard]] std::int64_t batches_per_epoch() const;
-
-  /// The next mini-batch, valid until the following call. Waits for a worker when none is ready;
-  /// rethrows what a worker threw.
-  Batch& next();
+  /// Waits for a worker when none is ready; rethrows what a worker threw.
+  Batch& next() override;
+  [[nodiscard]] DataPosition position() const override;
+  /// Starts the workers anew. Throws InvalidArgument unless 0 <= batch < batches_per_epoch() and
+  /// epoch >= 0.
+  void seek(const DataPosition& position) override;
+  [[nodiscard]] std::int64_t batches_per_epoch() const override;
 
  private:
   struct State;

@@ -18,6 +18,7 @@
 #include "millrace/stages/models.hpp"
 #include "millrace/training/batch.hpp"
 #include "millrace/training/dataset.hpp"
+#include "millrace/training/state.hpp"
 #include "millrace/training/team.hpp"
 #include "millrace/training/trainer_options.hpp"
 
@@ -103,6 +104,21 @@ class Trainer {
   /// from the weights of the first, and a learning rate without total_updates starts anew.
   FitReport fit(const Dataset& data, const std::stop_token& stop = {});
 
+  /// Trains over mini-batches of yours, from their position until it has passed options().epochs
+  /// epochs, or as many steps as options().steps have run since the fit began. A source at its very
+  /// beginning begins a fit; anywhere else it goes on with the one that state().counters() tell of:
+  ///
+  ///     Loader loader(data, trainer.loader_options());
+  ///     loader.seek(trainer.state().counters().position);
+  ///     trainer.fit(loader);
+  ///
+  /// Throws InvalidArgument when a learning rate without total_updates cannot know the number of
+  /// steps.
+  FitReport fit(BatchSource& batches, const std::stop_token& stop = {});
+
+  /// How fit() loads a data set.
+  [[nodiscard]] LoaderOptions loader_options() const;
+
   /// Loss and right predictions over `data`, `batch_size` samples at a time (0: as in training).
   /// Changes nothing. Dropout is off.
   [[nodiscard]] Score evaluate(const Dataset& data, std::int64_t batch_size = 0);
@@ -119,10 +135,9 @@ class Trainer {
   /// slices + slice), empty where it lives in another process.
   [[nodiscard]] std::vector<TensorList> predict(StepData& data);
 
-  /// Freezes (or frees) the parameters with these global names, `*` for any run of characters, in
-  /// every copy, with those they are tied to. Between two steps, in every process alike. Throws
-  /// InvalidArgument when no parameter of any process is called so.
-  void freeze(std::string_view pattern, bool frozen = true);
+  /// Everything that steps change, by global name: read it and write it between two steps.
+  [[nodiscard]] TrainingState& state();
+  [[nodiscard]] const TrainingState& state() const;
 
   /// xxh3-128, as 32 hexadecimal digits, over all parameters in global name order: over each name
   /// and the xxh3-128 of that parameter's bytes, so that processes exchange 16 bytes a parameter.
@@ -134,8 +149,6 @@ class Trainer {
   /// The executor, for its program and the timeline of the last step.
   [[nodiscard]] const Executor& executor() const;
   [[nodiscard]] std::span<const HostedStage> stages() const;
-  /// Parameters hosted here in global name order, one copy of each.
-  [[nodiscard]] std::vector<Parameter*> parameters();
 
   /// What will be right but not as good as the schedule promises (see plan_warnings).
   [[nodiscard]] std::vector<std::string> warnings() const;

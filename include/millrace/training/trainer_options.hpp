@@ -37,7 +37,7 @@ struct TrainerOptions {
   /// your own has to say their number.
   LearningRate learning_rate = {};
   /// Global names of parameters that stay as they are, `*` for any run of characters
-  /// ("layers.0.*"); see Trainer::freeze.
+  /// ("layers.0.*"); see TrainingState::freeze.
   std::vector<std::string> frozen = {};
   /// Groups of parameters, by global name, that are one weight (tied embeddings, say): each starts
   /// with the value of the one named first, and each update sees the sum of the group's gradients.

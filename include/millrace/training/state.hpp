@@ -1,0 +1,123 @@
+// The one store of training state: what a training knows beyond its options and its data. Trainer,
+// gradient norm, weights' hash and updates use it and nothing else, and so may you.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "millrace/core/ids.hpp"
+#include "millrace/scheduler/run/executor.hpp"
+#include "millrace/training/batch_source.hpp"
+#include "millrace/training/optimizer.hpp"
+#include "millrace/training/team.hpp"
+
+namespace millrace {
+
+/// How far a training has come. Equal in all its processes.
+struct TrainingCounters {
+  std::int64_t global_step = 0;  ///< updates done; skipped steps do not count
+  /// Mini-batches run, skipped ones included: it names the random numbers of the next one.
+  std::int64_t mini_batches = 0;
+  DataPosition position = {};  ///< of the mini-batch that fit() would run next
+  std::uint64_t seed = 1;      ///< of shuffling and dropout
+  std::int64_t skipped_in_a_row = 0;
+  // Where the fit at hand began, which is at the beginning of the data: its steps and a learning
+  // rate without total_updates count from here.
+  std::int64_t fit_global_step = 0;
+  std::int64_t fit_mini_batches = 0;
+
+  friend bool operator==(const TrainingCounters&, const TrainingCounters&) = default;
+};
+
+/// One copy of a parameter that this process hosts, with what belongs to it.
+struct StateEntry {
+  Parameter* parameter = nullptr;  ///< value and gradient
+  /// The f32 value that updates move, where the parameter's own is narrower; else empty.
+  Tensor master;
+  std::vector<Tensor> slots;  ///< the optimizer's arrays, of the value's shape
+  Replica replica;
+  Stage stage;
+  Rank rank;
+  std::size_t number = 0;  ///< of the name in TrainingState::names()
+  bool counts = true;  ///< speaks for its weight in norms: first copy, first of those that are tied
+};
+
+/// State by global name, the same names whatever the cut. Every parameter has the parts "value" and
+/// "gradient" and those that the optimizer keeps ("momentum"; "first_moment", "second_moment").
+///
+///     TrainingState& state = trainer.state();
+///     for (const std::string& name : state.names()) averages[name].add(state.read(name));
+///     state.write("layers.0.weight", values);
+///     state.write("layers.0.weight", zeros, "first_moment");
+///     state.freeze("layers.0.*");
+///
+/// A name may have several copies here (bidirectional schedules, tied weights): all have the same
+/// contents, `read` gives one and `write` changes all. In a training of several processes each
+/// reads and writes what it hosts, and writes everywhere alike what is copied or tied: whoever goes
+/// through names() and asks hosts() does.
+/// Thread-safety: externally synchronised, between two steps.
+class TrainingState {
+ public:
+  /// Zero slots for every parameter of `stages`. A collective of the team, which must outlive this,
+  /// as must the stages and the optimizer. Throws InvalidArgument when a name is empty, has several
+  /// lines or is used twice, or a parameter is not f32 or has not its gradient's shape.
+  TrainingState(const Shape& shape,
+                std::span<const HostedStage> stages,
+                const Optimizer& optimizer,
+                const std::vector<std::vector<std::string>>& tied,
+                Team& team);
+  TrainingState(const TrainingState&) = delete;
+  TrainingState& operator=(const TrainingState&) = delete;
+  ~TrainingState();
+
+  /// All parameters of all processes, ascending. Cost: O(1), as of all that follows but `write`
+  /// and `freeze`; looking up a name O(log n).
+  [[nodiscard]] std::span<const std::string> names() const;
+  /// Whether this process hosts the parameter. Throws InvalidArgument for a name that no process
+  /// has, naming the nearest.
+  [[nodiscard]] bool hosts(std::string_view name) const;
+  /// "value", "gradient", and the optimizer's slots.
+  [[nodiscard]] std::span<const std::string> parts() const;
+
+  /// Valid until the next step or write. Throws InvalidArgument for a name or part that does not
+  /// exist, naming the nearest, and for a parameter that another process hosts.
+  [[nodiscard]] const Tensor& read(std::string_view name, std::string_view part = "value") const;
+
+  /// Copies `contents` into all copies here, and into all that is tied to them. Throws as read, and
+  /// when dtype or shape differ; the second form, when the number of elements does. Cost:
+  /// O(elements x copies).
+  void write(std::string_view name, const Tensor& contents, std::string_view part = "value");
+  void write(std::string_view name,
+             std::span<const float> contents,
+             std::string_view part = "value");
+
+  /// Freezes (or frees) the parameters with these names, `*` for any run of characters, in every
+  /// copy, with those they are tied to. In every process alike. Throws InvalidArgument when no
+  /// parameter of any process is called so, naming the nearest.
+  void freeze(std::string_view pattern, bool frozen = true);
+  [[nodiscard]] bool frozen(std::string_view name) const;
+
+  [[nodiscard]] const TrainingCounters& counters() const;
+  /// In every process alike. Throws InvalidArgument for a negative one.
+  void set_counters(const TrainingCounters& counters);
+
+  /// Of the program.
+  [[nodiscard]] int ranks() const;
+  /// All copies that live on a rank, in the order of its stages' parameters; none where the rank is
+  /// another process.
+  [[nodiscard]] std::span<StateEntry> entries(Rank rank);
+  [[nodiscard]] std::span<const StateEntry> entries(Rank rank) const;
+  /// One copy of every parameter hosted here, by name.
+  [[nodiscard]] std::span<Parameter* const> parameters() const;
+
+ private:
+  struct Contents;
+  std::unique_ptr<Contents> contents_;
+};
+
+}  // namespace millrace

@@ -1,0 +1,296 @@
+// The store: every hosted copy of a parameter with its slots, found by global name.
+#include "millrace/training/state.hpp"
+
+#include <algorithm>
+#include <cstring>
+#include <map>
+#include <set>
+#include <sstream>
+
+#include "millrace/core/edit_distance.hpp"
+#include "millrace/core/error.hpp"
+#include "training/name_pattern.hpp"
+
+namespace millrace {
+namespace {
+
+constexpr std::string_view kValue = "value";
+constexpr std::string_view kGradient = "gradient";
+constexpr std::string_view kMaster = "master";
+
+/// "; the nearest of 6 is 'layers.0.weight'".
+std::string nearest_to(std::string_view wanted, std::span<const std::string> known) {
+  const auto nearest = std::ranges::min_element(
+      known, {}, [&](const std::string& name) { return edit_distance(wanted, name); });
+  if (nearest == known.end()) return {};
+  return "; the nearest of " + std::to_string(known.size()) + " is '" + *nearest + "'";
+}
+
+std::string described(const Tensor& tensor) {
+  return std::string(name_of(tensor.dtype())) + " " + to_string(tensor.dims());
+}
+
+void check(const Parameter& parameter, Stage stage) {
+  const std::string where =
+      "parameter '" + parameter.name + "' of stage " + std::to_string(stage.value);
+  require(!parameter.name.empty() && parameter.name.find('\n') == std::string::npos,
+          where + " must have a name of one line");
+  require(parameter.value.dtype() == DType::F32 && parameter.gradient.dtype() == DType::F32,
+          where + " must be f32 with an f32 gradient to be trained, got " +
+              name_of(parameter.value.dtype()) + " with " + name_of(parameter.gradient.dtype()));
+  require(parameter.value.dims() == parameter.gradient.dims(),
+          where + " and its gradient must have one shape, got " +
+              to_string(parameter.value.dims()) + " and " + to_string(parameter.gradient.dims()));
+}
+
+}  // namespace
+
+struct TrainingState::Contents {
+  void add(Rank rank, const HostedStage& hosted, const Optimizer& optimizer);
+  void name_globally(Team& team);
+  void find_copies();
+  void choose_speakers();
+  [[nodiscard]] std::size_t number(std::string_view name) const;
+  [[nodiscard]] StateEntry& hosted(std::string_view name) const;
+  [[nodiscard]] Tensor& part_of(StateEntry& entry, std::string_view part) const;
+  [[nodiscard]] std::set<std::size_t> with_tied(std::set<std::size_t> numbers) const;
+  void write(std::string_view name, std::string_view part, const void* bytes);
+
+  std::vector<std::vector<std::string>> tied;
+  TrainingCounters counters;
+  std::vector<std::string> parts{std::string(kValue), std::string(kGradient)};
+  std::vector<std::string> names;   // of all processes, ascending
+  std::vector<std::size_t> member;  // by number: a process that hosts it
+  std::vector<bool> frozen;         // by number
+  std::vector<std::vector<StateEntry>> of_rank;
+  std::vector<std::vector<StateEntry*>> copies;  // by number: those here, first copies first
+  std::vector<Parameter*> speakers;              // one copy of each hosted here, by name
+};
+
+void TrainingState::Contents::add(Rank rank, const HostedStage& hosted, const Optimizer& rule) {
+  for (Parameter* parameter : hosted.body->parameters()) {
+    check(*parameter, hosted.stage);
+    StateEntry& entry = of_rank[rank.index()].emplace_back();
+    entry.parameter = parameter;
+    entry.replica = hosted.replica;
+    entry.stage = hosted.stage;
+    entry.rank = rank;
+    for (int slot = 0; slot < rule.slots(); ++slot)
+      entry.slots.emplace_back(DType::F32, parameter->value.dims()).fill_zero();
+  }
+}
+
+void TrainingState::Contents::name_globally(Team& team) {
+  std::string mine;
+  for (const auto& entries : of_rank)
+    for (const StateEntry& entry : entries)
+      if (entry.replica == Replica{0}) mine += entry.parameter->name + '\n';
+  std::map<std::string, std::size_t> member_of;
+  const std::vector<std::string> said = team.gather(mine, Topic::Model);
+  for (std::size_t i = 0; i < said.size(); ++i) {
+    std::istringstream lines(said[i]);
+    for (std::string name; std::getline(lines, name);)
+      require(member_of.emplace(name, i).second,
+              "two parameters are called '" + name + "'; names must be global and unique");
+  }
+  for (const auto& [name, host] : member_of) {
+    names.push_back(name);
+    member.push_back(host);
+  }
+  frozen.assign(names.size(), false);
+}
+
+void TrainingState::Contents::find_copies() {
+  copies.resize(names.size());
+  for (const bool first : {true, false})
+    for (auto& entries : of_rank)
+      for (StateEntry& entry : entries) {
+        if ((entry.replica == Replica{0}) != first) continue;
+        const std::string& name = entry.parameter->name;
+        const auto found = std::ranges::lower_bound(names, name);
+        require(found != names.end() && *found == name,
+                "parameter '" + name + "' exists in a copy of stage " +
+                    std::to_string(entry.stage.value) + " but not in its first copy");
+        entry.number = static_cast<std::size_t>(found - names.begin());
+        copies[entry.number].push_back(&entry);
+      }
+}
+
+void TrainingState::Contents::choose_speakers() {
+  std::set<std::string> silent;
+  for (const auto& group : tied)
+    for (const std::string& name : group)
+      if (name != group.front()) silent.insert(name);
+  for (const auto& here : copies) {
+    if (here.empty()) continue;
+    speakers.push_back(here.front()->parameter);
+    for (StateEntry* entry : here)
+      entry->counts = entry->replica == Replica{0} && !silent.contains(entry->parameter->name);
+  }
+}
+
+std::size_t TrainingState::Contents::number(std::string_view name) const {
+  const auto found = std::ranges::lower_bound(names, name);
+  require(found != names.end() && *found == name, [&] {
+    return "no parameter is called '" + std::string(name) + "'" + nearest_to(name, names);
+  });
+  return static_cast<std::size_t>(found - names.begin());
+}
+
+StateEntry& TrainingState::Contents::hosted(std::string_view name) const {
+  const std::size_t wanted = number(name);
+  require(!copies[wanted].empty(), [&] {
+    return "parameter '" + std::string(name) + "' lives in another process, that of rank " +
+           std::to_string(member[wanted]) + "; hosts() tells which live here";
+  });
+  return *copies[wanted].front();
+}
+
+Tensor& TrainingState::Contents::part_of(StateEntry& entry, std::string_view part) const {
+  if (part == kValue) return entry.parameter->value;
+  if (part == kGradient) return entry.parameter->gradient;
+  if (part == kMaster) {
+    require(static_cast<bool>(entry.master), [&] {
+      return "parameter '" + entry.parameter->name +
+             "' has no master value: its value is f32, and updates move it";
+    });
+    return entry.master;
+  }
+  const auto slot = std::find(parts.begin() + 2, parts.end(), part);
+  require(slot != parts.end(), [&] {
+    return "parameters have no part '" + std::string(part) + "'" + nearest_to(part, parts);
+  });
+  return entry.slots[static_cast<std::size_t>(slot - parts.begin() - 2)];
+}
+
+std::set<std::size_t> TrainingState::Contents::with_tied(std::set<std::size_t> numbers) const {
+  for (const auto& group : tied) {
+    std::set<std::size_t> of_group;
+    for (const std::string& name : group) of_group.insert(number(name));
+    if (std::ranges::any_of(of_group, [&](std::size_t i) { return numbers.contains(i); }))
+      numbers.merge(of_group);
+  }
+  return numbers;
+}
+
+void TrainingState::Contents::write(std::string_view name,
+                                    std::string_view part,
+                                    const void* bytes) {
+  for (const std::size_t i : with_tied({number(name)}))
+    for (StateEntry* entry : copies[i]) {
+      Tensor& target = part_of(*entry, part);
+      if (target.bytes() != 0) std::memmove(target.data(), bytes, target.bytes());
+    }
+}
+
+TrainingState::TrainingState(const Shape& shape,
+                             std::span<const HostedStage> stages,
+                             const Optimizer& optimizer,
+                             const std::vector<std::vector<std::string>>& tied,
+                             Team& team)
+    : contents_(std::make_unique<Contents>()) {
+  contents_->tied = tied;
+  contents_->of_rank.resize(static_cast<std::size_t>(shape.ranks));
+  for (int slot = 0; slot < optimizer.slots(); ++slot)
+    contents_->parts.emplace_back(optimizer.slot_name(slot));
+  for (const HostedStage& hosted : stages)
+    contents_->add(shape.rank(hosted.replica, hosted.stage), hosted, optimizer);
+  contents_->name_globally(team);
+  contents_->find_copies();
+  contents_->choose_speakers();
+}
+
+TrainingState::~TrainingState() = default;
+
+std::span<const std::string> TrainingState::names() const {
+  return contents_->names;
+}
+
+bool TrainingState::hosts(std::string_view name) const {
+  return !contents_->copies[contents_->number(name)].empty();
+}
+
+std::span<const std::string> TrainingState::parts() const {
+  return contents_->parts;
+}
+
+const Tensor& TrainingState::read(std::string_view name, std::string_view part) const {
+  return contents_->part_of(contents_->hosted(name), part);
+}
+
+void TrainingState::write(std::string_view name, const Tensor& contents, std::string_view part) {
+  const Tensor& target = read(name, part);
+  require(contents.dtype() == target.dtype() && contents.dims() == target.dims(), [&] {
+    return "the " + std::string(part) + " of '" + std::string(name) + "' is " + described(target) +
+           ", got " + described(contents);
+  });
+  contents_->write(name, part, contents.data());
+}
+
+void TrainingState::write(std::string_view name,
+                          std::span<const float> contents,
+                          std::string_view part) {
+  const Tensor& target = read(name, part);
+  require(target.dtype() == DType::F32 &&
+              contents.size() == static_cast<std::size_t>(target.elements()),
+          [&] {
+            return "the " + std::string(part) + " of '" + std::string(name) + "' is " +
+                   described(target) + ", got " + std::to_string(contents.size()) + " f32 numbers";
+          });
+  contents_->write(name, part, contents.data());
+}
+
+void TrainingState::freeze(std::string_view pattern, bool frozen) {
+  std::set<std::size_t> meant;
+  for (std::size_t i = 0; i < contents_->names.size(); ++i)
+    if (matches(pattern, contents_->names[i])) meant.insert(i);
+  require(!meant.empty(), [&] {
+    return "no parameter is called '" + std::string(pattern) + "'" +
+           nearest_to(pattern, contents_->names);
+  });
+  for (const std::size_t i : contents_->with_tied(std::move(meant))) {
+    contents_->frozen[i] = frozen;
+    for (const StateEntry* entry : contents_->copies[i]) entry->parameter->frozen = frozen;
+  }
+}
+
+bool TrainingState::frozen(std::string_view name) const {
+  return contents_->frozen[contents_->number(name)];
+}
+
+const TrainingCounters& TrainingState::counters() const {
+  return contents_->counters;
+}
+
+void TrainingState::set_counters(const TrainingCounters& counters) {
+  const auto require_count = [](const char* name, std::int64_t value) {
+    require(value >= 0,
+            std::string("counter ") + name + " must be at least 0, got " + std::to_string(value));
+  };
+  require_count("global_step", counters.global_step);
+  require_count("mini_batches", counters.mini_batches);
+  require_count("position.epoch", counters.position.epoch);
+  require_count("position.batch", counters.position.batch);
+  require_count("skipped_in_a_row", counters.skipped_in_a_row);
+  require_count("fit_global_step", counters.fit_global_step);
+  require_count("fit_mini_batches", counters.fit_mini_batches);
+  contents_->counters = counters;
+}
+
+int TrainingState::ranks() const {
+  return static_cast<int>(contents_->of_rank.size());
+}
+
+std::span<StateEntry> TrainingState::entries(Rank rank) {
+  return contents_->of_rank[rank.index()];
+}
+
+std::span<const StateEntry> TrainingState::entries(Rank rank) const {
+  return contents_->of_rank[rank.index()];
+}
+
+std::span<Parameter* const> TrainingState::parameters() const {
+  return contents_->speakers;
+}
+
+}  // namespace millrace

@@ -1,0 +1,38 @@
+// What a step does with the store once the gradients are there: one norm, one update, one hash.
+#pragma once
+
+#include <functional>
+#include <optional>
+#include <span>
+#include <string>
+
+#include "millrace/training/gradient_norm.hpp"
+#include "millrace/training/state.hpp"
+
+namespace millrace {
+
+/// Calls `visit` with one copy of every parameter hosted here, by name, and gives the other copies
+/// the gradients that it left.
+void visit_gradients(TrainingState& state,
+                     const std::function<void(std::span<Parameter* const>)>& visit);
+
+/// One norm over all stages of all members; each rank adds up its own parameters. Frozen ones are
+/// not looked at.
+[[nodiscard]] GradientNorm norm_of(const TrainingState& state,
+                                   Executor& executor,
+                                   Team& team,
+                                   std::optional<double> limit);
+
+/// One optimizer step on every stage, frozen parameters left out; then the gradients are zero.
+/// `settings.decays` is set here. Throws StepError that names rank, stage and parameter.
+void update(TrainingState& state,
+            Executor& executor,
+            const Optimizer& optimizer,
+            const UpdateSettings& settings);
+
+void zero_gradients(const TrainingState& state) noexcept;
+
+/// combine_digests over the parameters of all members.
+[[nodiscard]] std::string hash_of(const TrainingState& state, Team& team);
+
+}  // namespace millrace
