@@ -10,7 +10,7 @@
 #include "millrace/core/error.hpp"
 #include "millrace/stages/module.hpp"
 #include "training/agreement.hpp"
-#include "training/pipeline.hpp"
+#include "training/parts.hpp"
 #include "training/trainer_state.hpp"
 #include "training/update.hpp"
 
@@ -214,10 +214,10 @@ Trainer::Trainer(TrainerParts parts, const TrainerOptions& options)
 Trainer::Trainer(const Program& program,
                  std::vector<std::unique_ptr<StageBody>> bodies,
                  const TrainerOptions& options)
-    : Trainer(assemble(program, std::move(bodies), options), options) {}
+    : Trainer(assemble(program, std::move(bodies), options, {}), options) {}
 
 Trainer::Trainer(const ModelSpec& model, const Program& program, const TrainerOptions& options)
-    : Trainer(program, model_bodies(model, program.shape, options), options) {}
+    : Trainer(assemble(model, program, options, {}), options) {}
 
 Trainer::Trainer(const ModelSpec& model, const TrainerOptions& options)
     : Trainer(model, training_program(options), options) {}

@@ -4,21 +4,14 @@
 #include <iomanip>
 #include <iostream>
 #include <memory>
-#include <optional>
 #include <set>
 #include <sstream>
 #include <unistd.h>
 
-#include <nlohmann/json.hpp>
-
 #include "cli/numbers.hpp"
-#include "cli/ranks/rank_measurement.hpp"
 #include "cli/ranks/rank_work.hpp"
-#include "cli/standard_streams.hpp"
 #include "cli/train/options.hpp"
-#include "cli/train/outputs.hpp"
-#include "cli/train/progress.hpp"
-#include "cli/train/report.hpp"
+#include "cli/train/run.hpp"
 #include "cli/usage.hpp"
 #include "cli/verbs.hpp"
 #include "cli/vocabulary.hpp"
@@ -166,53 +159,6 @@ TrainTest agreed_data(const TrainJob& job, TrainTest mine, Team& team) {
   return {of_size(job.flags.data, train), of_size(job.flags.data, test)};
 }
 
-void report(const TrainJob& job, const TrainOutcome& outcome, const std::string& unfinished) {
-  if (job.flags.json) {
-    auto document = nlohmann::ordered_json::parse(outcome_json(job, outcome));
-    document["settings"]["executor"] = "processes";
-    document["processes"] = job.options.ranks;
-    std::cout << document.dump(2) << std::endl;
-    return;
-  }
-  std::cout << unfinished;
-  print_outcome(std::cout, outcome);
-  std::cout << processes(job.options.ranks) << std::endl;
-}
-
-/// The files, opened by the rank that writes them.
-std::optional<TrainOutputs> outputs_of(const TrainJob& job, bool speaks) {
-  if (!speaks) return std::nullopt;
-  return std::optional<TrainOutputs>(std::in_place, job.flags);
-}
-
-void train(const TrainJob& job, Endpoint& endpoint, Team& team) {
-  const bool speaks = endpoint.rank() == Rank{0};
-  auto outputs = outputs_of(job, speaks);
-  Trainer trainer(rank_parts(job.model, job.program, job.options, endpoint, team), job.options);
-  RankMeasurement measurement(job, trainer, endpoint.rank());
-  const int place = job.flags.json ? STDERR_FILENO : STDOUT_FILENO;
-  ProgressBuffer buffer(place);
-  std::ostream stream(&buffer);
-  // The first rank's; the idle share is its own.
-  Progress progress(stream, isatty(place) == 1, job.epochs(), "bubble of rank 0");
-  trainer.on_step = [&](const StepReport& report) {
-    measurement.after_step(report);
-    if (speaks) progress.step(report, measurement.bubble());
-  };
-  if (speaks) trainer.on_epoch = [&](const EpochReport& epoch) { progress.epoch(epoch); };
-  TrainOutcome outcome;
-  outcome.fit = trainer.fit(job.data.train);
-  outcome.updates = trainer.global_step();
-  outcome.score = trainer.evaluate(job.data.test);
-  outcome.weights_hash = trainer.weights_hash();
-  const RankMeasurement::Whole whole = measurement.gather(team, outcome);
-  note_end(outcome, endpoint.rank());
-  if (!outputs) return;
-  report(job, outcome, buffer.rest());
-  outputs->write(trainer.executor().program(), whole.last, whole.cost);
-  if (!job.flags.json) print_files(std::cout, job.flags);
-}
-
 }  // namespace
 
 void check_train(const std::vector<std::string>& options, int world) {
@@ -228,7 +174,7 @@ RankWork train_work(const std::vector<std::string>& options, Rank rank, int worl
   return {
       hello_of(*job), channel_depths(job->program), [job, data](Endpoint& endpoint, Team& team) {
         supply_data(*job, agreed_data(*job, std::move(*data), team));
-        train(*job, endpoint, team);
+        note_end(run_training(*job, {&endpoint, &team}), endpoint.rank());
       }};
 }
 

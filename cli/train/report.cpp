@@ -21,7 +21,7 @@ std::string hex_float(double value) {
   return text.data();
 }
 
-ordered_json settings_of(const TrainJob& job) {
+ordered_json settings_of(const TrainJob& job, const TrainOutcome& outcome) {
   const TrainerOptions& options = job.options;
   ordered_json settings;
   settings["model"] = job.model.text;
@@ -33,7 +33,7 @@ ordered_json settings_of(const TrainJob& job) {
   settings["micro_batches"] = options.micro_batches;
   settings["batch_size"] = options.batch_size;
   settings["schedule"] = options.schedule;
-  settings["executor"] = options.executor;
+  settings["executor"] = outcome.processes > 0 ? "processes" : options.executor;
   settings["boundaries"] = options.boundaries;
   settings["recompute"] = options.recompute;
   if (options.steps > 0) {
@@ -85,6 +85,8 @@ void print_outcome(std::ostream& stream, const TrainOutcome& outcome) {
   stream << "  all      " << std::setw(8) << 100 * outcome.measured.bubble() << " %"
          << std::setw(10) << 100 * outcome.simulated.bubble()
          << " %   (simulated: a processor per rank, with the measured times)\n";
+  if (outcome.processes > 0)
+    stream << outcome.processes << (outcome.processes == 1 ? " process\n" : " processes\n");
 }
 
 void print_files(std::ostream& stream, const TrainFlags& flags) {
@@ -95,7 +97,7 @@ void print_files(std::ostream& stream, const TrainFlags& flags) {
 
 std::string outcome_json(const TrainJob& job, const TrainOutcome& outcome) {
   ordered_json document;
-  document["settings"] = settings_of(job);
+  document["settings"] = settings_of(job, outcome);
   document["losses"] = ordered_json::array();
   document["losses_hex"] = ordered_json::array();
   for (const EpochReport& epoch : outcome.fit.epochs) {
@@ -113,6 +115,7 @@ std::string outcome_json(const TrainJob& job, const TrainOutcome& outcome) {
                         {"simulated", bubble_of(outcome.simulated)}};
   document["peak_stash_bytes"] = {{"counted", outcome.peak_counted},
                                   {"predicted", outcome.peak_predicted}};
+  if (outcome.processes > 0) document["processes"] = outcome.processes;
   return document.dump(2) + "\n";
 }
 

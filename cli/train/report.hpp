@@ -19,6 +19,7 @@ struct TrainOutcome {
   StepUse simulated;  ///< the program with the measured costs
   std::vector<std::size_t> peak_counted, peak_predicted;  ///< stash bytes per rank
   std::int64_t updates = 0;
+  int processes = 0;  ///< one per rank; 0: all ranks in one
 };
 
 void print_outcome(std::ostream& stream, const TrainOutcome& outcome);

@@ -1,5 +1,5 @@
-// See rank_measurement.hpp.
-#include "cli/ranks/rank_measurement.hpp"
+// See run_measurement.hpp.
+#include "cli/train/run_measurement.hpp"
 
 #include <algorithm>
 #include <array>
@@ -11,7 +11,6 @@
 #include "millrace/core/error.hpp"
 #include "millrace/scheduler/plan/graph.hpp"
 #include "millrace/scheduler/plan/simulate.hpp"
-#include "millrace/training/measurement.hpp"
 
 namespace millrace::cli {
 
@@ -52,8 +51,12 @@ std::array<std::vector<double>*, 5> memory_of(Cost& cost) {
 
 }  // namespace
 
-RankMeasurement::RankMeasurement(const TrainJob& job, const Trainer& trainer, Rank rank)
-    : job_(job), trainer_(trainer), rank_(rank) {
+RunMeasurement::RunMeasurement(const TrainJob& job, const Trainer& trainer, Team& team, Rank rank)
+    : job_(job),
+      trainer_(trainer),
+      team_(team),
+      rank_(rank),
+      profile_(trainer.executor().program()) {
   std::size_t longest = 1;  // over all ranks: all must keep the same steps
   for (const auto& list : trainer.executor().program().ranks)
     longest = std::max(longest, list.size());
@@ -61,27 +64,37 @@ RankMeasurement::RankMeasurement(const TrainJob& job, const Trainer& trainer, Ra
   peaks_.resize(static_cast<std::size_t>(job.program.shape.ranks));
 }
 
-std::vector<std::int64_t> RankMeasurement::sizes() const {
+std::vector<std::int64_t> RunMeasurement::sizes() const {
   return micro_batch_sizes(job_.full_batch(), job_.program.shape.micro_batches);
 }
 
-void RankMeasurement::after_step(const StepReport& report) {
+void RunMeasurement::after_step(const StepReport& report) {
   for (std::size_t i = 0; i < report.peak_stash_bytes.size(); ++i)
     peaks_[i] = std::max(peaks_[i], report.peak_stash_bytes[i]);
   if (report.samples != job_.full_batch()) return;
   // The first step pays for memory and caches; it counts only when there is no other.
-  if (seen_++ == 1 || steps_.size() == most_) steps_.pop_front();
+  const bool forgets = seen_++ == 1;
+  if (!is_alone()) {
+    if (forgets || steps_.size() == most_) steps_.pop_front();
+    return keep_row();
+  }
+  if (forgets) profile_ = Profile(trainer_.executor().program());
+  last_ = trainer_.executor().timeline();
+  profile_.add(last_);
+}
+
+void RunMeasurement::keep_row() {
   const auto started = trainer_.executor().started().time_since_epoch();
   steps_.push_back({std::chrono::duration<double>(started).count(),
                     trainer_.executor().timeline().ranks[rank_.index()]});
 }
 
-double RankMeasurement::bubble() const {
+double RunMeasurement::bubble() const {
   const StepUse use = step_use(trainer_.executor().program(), trainer_.executor().timeline());
-  return use.ranks[rank_.index()].bubble(use.makespan);
+  return is_alone() ? use.bubble() : use.ranks[rank_.index()].bubble(use.makespan);
 }
 
-std::string RankMeasurement::pack() const {
+std::string RunMeasurement::pack() const {
   std::string text = this_machine() + "\n";
   for (const Step& step : steps_) {
     put(text, step.started);
@@ -94,8 +107,8 @@ std::string RankMeasurement::pack() const {
   return text;
 }
 
-std::vector<RankMeasurement::Step> RankMeasurement::unpack(const std::string& text,
-                                                           std::string& machine) {
+std::vector<RunMeasurement::Step> RunMeasurement::unpack(const std::string& text,
+                                                         std::string& machine) {
   std::size_t at = std::min(text.find('\n'), text.size() - 1) + 1;
   machine = text.substr(0, at);
   std::vector<Step> steps;
@@ -112,7 +125,7 @@ std::vector<RankMeasurement::Step> RankMeasurement::unpack(const std::string& te
 }
 
 /// Each stage's stash bytes are known where it lives; copies of a stage say the same.
-void RankMeasurement::add_memory(Team& team, Cost& cost) const {
+void RunMeasurement::add_memory(Cost& cost) const {
   const auto stages = static_cast<std::size_t>(job_.program.shape.stages());
   const std::int64_t rows = sizes().front();
   Profile own(trainer_.executor().program());
@@ -124,7 +137,7 @@ void RankMeasurement::add_memory(Team& team, Cost& cost) const {
       if (hosted.stage.index() == i) values[i] = 1;
   for (const auto* memory : memory_of(mine))
     values.insert(values.end(), memory->begin(), memory->end());
-  team.sum(values, Topic::Measurement);
+  team_.sum(values, Topic::Measurement);
   std::size_t at = stages;
   for (auto* memory : memory_of(cost)) {
     memory->assign(stages, 0.0);
@@ -132,24 +145,15 @@ void RankMeasurement::add_memory(Team& team, Cost& cost) const {
   }
 }
 
-RankMeasurement::Whole RankMeasurement::gather(Team& team, TrainOutcome& outcome) const {
-  const Program& program = trainer_.executor().program();
-  outcome.peak_counted = peaks_;
-  std::vector<double> peaks;
-  for (const std::size_t peak : predict_stash_peaks(program, trainer_.stages(), sizes()))
-    peaks.push_back(static_cast<double>(peak));
-  team.sum(peaks, Topic::Measurement);
-  for (const double peak : peaks) outcome.peak_predicted.push_back(static_cast<std::size_t>(peak));
-
-  const std::vector<std::string> texts = team.gather(pack(), Topic::Measurement);
+/// Puts the rows of all processes on one clock, step after step.
+void RunMeasurement::add_rows_of_all() {
+  const std::vector<std::string> texts = team_.gather(pack(), Topic::Measurement);
   std::vector<std::vector<Step>> of_rank(texts.size());
   std::vector<std::string> machines(texts.size());
   for (std::size_t i = 0; i < texts.size(); ++i) of_rank[i] = unpack(texts[i], machines[i]);
 
-  Whole whole;
-  Profile profile(program);
   for (std::size_t k = 0; k < steps_.size(); ++k) {
-    Timeline timeline;
+    last_ = {};
     double first = std::numeric_limits<double>::infinity();
     for (std::size_t i = 0; i < texts.size(); ++i)
       if (machines[i] == machines[0]) first = std::min(first, of_rank[i].at(k).started);
@@ -157,14 +161,25 @@ RankMeasurement::Whole RankMeasurement::gather(Team& team, TrainOutcome& outcome
       Step& step = of_rank[i].at(k);
       const double late = machines[i] == machines[0] ? step.started - first : 0;
       for (Interval& interval : step.row) interval = {interval.start + late, interval.end + late};
-      timeline.ranks.push_back(std::move(step.row));
+      last_.ranks.push_back(std::move(step.row));
     }
-    profile.add(timeline);
-    whole.last = std::move(timeline);
+    profile_.add(last_);
   }
-  whole.cost = profile.cost(trainer_.stages(), sizes().front());
-  add_memory(team, whole.cost);
-  outcome.measured = profile.use();
+}
+
+RunMeasurement::Whole RunMeasurement::gather(TrainOutcome& outcome) {
+  const Program& program = trainer_.executor().program();
+  outcome.peak_counted = peaks_;
+  std::vector<double> peaks;
+  for (const std::size_t peak : predict_stash_peaks(program, trainer_.stages(), sizes()))
+    peaks.push_back(static_cast<double>(peak));
+  team_.sum(peaks, Topic::Measurement);
+  for (const double peak : peaks) outcome.peak_predicted.push_back(static_cast<std::size_t>(peak));
+
+  if (!is_alone()) add_rows_of_all();
+  Whole whole{std::move(last_), profile_.cost(trainer_.stages(), sizes().front())};
+  if (!is_alone()) add_memory(whole.cost);
+  outcome.measured = profile_.use();
   const auto simulated = simulate(Graph(program), whole.cost);
   outcome.simulated = step_use(program, std::get<Timeline>(simulated));
   return whole;

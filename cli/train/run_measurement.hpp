@@ -1,5 +1,5 @@
-// What every rank measures of its own actions, and how rank 0 gets the whole picture from all of
-// them after the last step.
+// What a run measures of its own actions, and how rank 0 gets the whole picture from all processes
+// after the last step.
 #pragma once
 
 #include <chrono>
@@ -11,21 +11,24 @@
 #include "cli/train/options.hpp"
 #include "cli/train/report.hpp"
 #include "millrace/scheduler/plan/cost.hpp"
+#include "millrace/training/measurement.hpp"
 #include "millrace/training/team.hpp"
 #include "millrace/training/trainer.hpp"
 
 namespace millrace::cli {
 
-/// Keeps the timelines of the last full mini-batches, at most 32 of them and 4 MiB.
+/// Where all ranks live in this process, every full mini-batch counts. Else each process keeps its
+/// rows of the last full mini-batches, at most 32 of them and 4 MiB.
 /// Thread-safety: externally synchronised.
-class RankMeasurement {
+class RunMeasurement {
  public:
-  /// Both must outlive this.
-  RankMeasurement(const TrainJob& job, const Trainer& trainer, Rank rank);
+  /// All must outlive this. `rank` is this process's, where there are several.
+  RunMeasurement(const TrainJob& job, const Trainer& trainer, Team& team, Rank rank);
 
   void after_step(const StepReport& report);
 
-  /// The rank's own idle share of the last step, from its first action to its last.
+  /// The idle share of the last step: over all ranks, or the process's own, from its first action
+  /// to its last.
   [[nodiscard]] double bubble() const;
 
   /// The whole: every rank's rows of the last step on one clock, and the costs.
@@ -34,10 +37,10 @@ class RankMeasurement {
     Cost cost;
   };
 
-  /// Fills the outcome's measured and simulated use and its stash peaks, on all ranks alike. Every
-  /// rank calls this. Rows of ranks on one machine lie on one clock; those of other machines begin
-  /// with the step.
-  Whole gather(Team& team, TrainOutcome& outcome) const;
+  /// Fills the outcome's measured and simulated use and its stash peaks, in all processes alike.
+  /// Every process calls this, once. Rows of ranks on one machine lie on one clock; those of other
+  /// machines begin with the step.
+  Whole gather(TrainOutcome& outcome);
 
  private:
   struct Step {
@@ -45,14 +48,20 @@ class RankMeasurement {
     std::vector<Interval> row;
   };
 
+  [[nodiscard]] bool is_alone() const { return team_.members() == 1; }
   [[nodiscard]] std::vector<std::int64_t> sizes() const;
+  void keep_row();
   [[nodiscard]] std::string pack() const;
   static std::vector<Step> unpack(const std::string& text, std::string& machine);
-  void add_memory(Team& team, Cost& cost) const;
+  void add_rows_of_all();
+  void add_memory(Cost& cost) const;
 
   const TrainJob& job_;
   const Trainer& trainer_;
+  Team& team_;
   const Rank rank_;
+  Profile profile_;
+  Timeline last_;
   std::size_t most_ = 0;
   std::deque<Step> steps_;
   std::int64_t seen_ = 0;

@@ -1,0 +1,87 @@
+// See run.hpp.
+#include "cli/train/run.hpp"
+
+#include <iostream>
+#include <optional>
+#include <unistd.h>
+
+#include "cli/standard_streams.hpp"
+#include "cli/train/outputs.hpp"
+#include "cli/train/progress.hpp"
+#include "cli/train/run_measurement.hpp"
+#include "millrace/training/rank_parts.hpp"
+
+namespace millrace::cli {
+
+namespace {
+
+Trainer trainer_of(const TrainJob& job, const TrainSeat& seat) {
+  if (seat.endpoint == nullptr) return {job.model, job.program, job.options};
+  return {rank_parts(job.model, job.program, job.options, *seat.endpoint, *seat.team), job.options};
+}
+
+/// What rank 0 says while the run goes on and at its end.
+class Speaker {
+ public:
+  Speaker(const TrainJob& job, bool is_alone)
+      : job_(job),
+        outputs_(job.flags),
+        place_(job.flags.json ? STDERR_FILENO : STDOUT_FILENO),
+        buffer_(place_),
+        stream_(&buffer_),
+        // The first rank's; the idle share is its own.
+        progress_(
+            stream_, isatty(place_) == 1, job.epochs(), is_alone ? "bubble" : "bubble of rank 0") {}
+
+  Progress& progress() { return progress_; }
+
+  void report(const TrainOutcome& outcome,
+              const Program& program,
+              const RunMeasurement::Whole& whole) const {
+    if (job_.flags.json) {
+      std::cout << outcome_json(job_, outcome) << std::flush;
+    } else {
+      std::cout << buffer_.rest();
+      print_outcome(std::cout, outcome);
+    }
+    outputs_.write(program, whole.last, whole.cost);
+    if (!job_.flags.json) print_files(std::cout, job_.flags);
+  }
+
+ private:
+  const TrainJob& job_;
+  TrainOutputs outputs_;
+  int place_;
+  ProgressBuffer buffer_;
+  std::ostream stream_;
+  Progress progress_;
+};
+
+}  // namespace
+
+TrainOutcome run_training(const TrainJob& job, const TrainSeat& seat) {
+  const Rank rank = seat.endpoint == nullptr ? Rank{0} : seat.endpoint->rank();
+  LocalTeam alone;
+  Team& team = seat.team == nullptr ? alone : *seat.team;
+  std::optional<Speaker> speaker;
+  if (rank == Rank{0}) speaker.emplace(job, seat.endpoint == nullptr);
+  Trainer trainer = trainer_of(job, seat);
+  RunMeasurement measurement(job, trainer, team, rank);
+  trainer.on_step = [&](const StepReport& report) {
+    measurement.after_step(report);
+    if (speaker) speaker->progress().step(report, measurement.bubble());
+  };
+  if (speaker)
+    trainer.on_epoch = [&](const EpochReport& epoch) { speaker->progress().epoch(epoch); };
+  TrainOutcome outcome;
+  outcome.processes = seat.endpoint == nullptr ? 0 : seat.endpoint->world();
+  outcome.fit = trainer.fit(job.data.train);
+  outcome.updates = trainer.global_step();
+  outcome.score = trainer.evaluate(job.data.test);
+  outcome.weights_hash = trainer.weights_hash();
+  const RunMeasurement::Whole whole = measurement.gather(outcome);
+  if (speaker) speaker->report(outcome, trainer.executor().program(), whole);
+  return outcome;
+}
+
+}  // namespace millrace::cli

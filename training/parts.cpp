@@ -1,0 +1,131 @@
+// From a model and options to the parts of a trainer: program, stages, executors.
+#include "training/parts.hpp"
+
+#include <string>
+#include <utility>
+
+#include "millrace/core/error.hpp"
+#include "millrace/scheduler/plan/generators.hpp"
+#include "millrace/scheduler/plan/passes.hpp"
+#include "millrace/stages/partition.hpp"
+#include "millrace/training/rank_parts.hpp"
+
+namespace millrace {
+namespace {
+
+/// The (replica, stage) pairs at the seat, without bodies.
+std::vector<HostedStage> places_at(const Seat& seat, const Shape& shape) {
+  std::vector<HostedStage> places;
+  for (int replica = 0; replica < shape.replicas(); ++replica)
+    for (int stage = 0; stage < shape.stages(); ++stage)
+      if (seat.endpoint == nullptr ||
+          shape.rank(Replica{replica}, Stage{stage}) == seat.endpoint->rank())
+        places.push_back({Replica{replica}, Stage{stage}, nullptr});
+  return places;
+}
+
+std::string owner_of(const Seat& seat) {
+  if (seat.endpoint == nullptr) return "the program";
+  return "rank " + std::to_string(seat.endpoint->rank().value);
+}
+
+std::unique_ptr<Executor> executor_at(const Seat& seat,
+                                      const Program& program,
+                                      std::span<const HostedStage> stages,
+                                      const TrainerOptions& options) {
+  if (seat.endpoint == nullptr)
+    return make_executor(options.executor, program, stages, options.executor_options);
+  return make_rank_executor(program, stages, *seat.endpoint, options.executor_options);
+}
+
+}  // namespace
+
+Program forward_program(const Shape& shape) {
+  Program program;
+  program.shape = shape;
+  program.shape.forward_only = true;
+  program.shape.replica_of.clear();
+  program.name = "forward";
+  program.ranks.resize(static_cast<std::size_t>(shape.ranks));
+  for (int micro_batch = 0; micro_batch < shape.micro_batches; ++micro_batch)
+    for (int slice = 0; slice < shape.slices; ++slice)
+      for (int stage = 0; stage < shape.stages(); ++stage) {
+        Action action;
+        action.stage = Stage{stage};
+        action.micro_batch = MicroBatch{micro_batch};
+        action.slice = Slice{slice};
+        program.ranks[shape.rank(Replica{0}, action.stage).index()].push_back(action);
+      }
+  return program;
+}
+
+Program training_program(const TrainerOptions& options) {
+  ScheduleOptions wanted;
+  wanted.ranks = options.ranks;
+  wanted.micro_batches = options.micro_batches;
+  wanted.chunks = options.chunks;
+  return generate(options.schedule, wanted);
+}
+
+TrainerParts assemble(const Program& compute,
+                      std::vector<std::unique_ptr<StageBody>> bodies,
+                      const TrainerOptions& options,
+                      const Seat& seat) {
+  const Shape& shape = compute.shape;
+  require(!shape.forward_only, "a forward-only program cannot train");
+  require(seat.endpoint == nullptr || shape.ranks == seat.endpoint->world(), [&] {
+    return "the program has " + std::to_string(shape.ranks) + " ranks, but there are " +
+           std::to_string(seat.endpoint->world()) + " processes";
+  });
+  TrainerParts parts;
+  parts.stages = places_at(seat, shape);
+  require(bodies.size() == parts.stages.size(),
+          owner_of(seat) + " needs " + std::to_string(parts.stages.size()) + " stage bodies, got " +
+              std::to_string(bodies.size()));
+  for (std::size_t i = 0; i < bodies.size(); ++i) parts.stages[i].body = bodies[i].get();
+  parts.bodies = std::move(bodies);
+  parts.team = seat.team;
+  const Program program = options.recompute ? insert_recompute(compute) : compute;
+  parts.executor = executor_at(seat, program, parts.stages, options);
+  parts.evaluator = executor_at(seat, forward_program(shape), parts.stages, options);
+  return parts;
+}
+
+TrainerParts assemble(const ModelSpec& model,
+                      const Program& compute,
+                      const TrainerOptions& options,
+                      const Seat& seat) {
+  const Shape& shape = compute.shape;
+  require(shape.edges.empty(),
+          "the stages of the plan are no chain, but the layers of the model are; such a plan runs"
+          " with stages of your own");
+  const std::vector<int> boundaries = options.boundaries.empty()
+                                          ? even_boundaries(model.layer_count(), shape.stages())
+                                          : options.boundaries;
+  require(static_cast<int>(boundaries.size()) == shape.stages() + 1,
+          "the schedule has " + std::to_string(shape.stages()) + " stages, so the cut needs " +
+              std::to_string(shape.stages() + 1) + " boundaries, got " +
+              std::to_string(boundaries.size()));
+  std::vector<std::unique_ptr<StageBody>> bodies;
+  for (const HostedStage& place : places_at(seat, shape))
+    bodies.push_back(build_stage(model, boundaries, place.stage.value, options.seed));
+  return assemble(compute, std::move(bodies), options, seat);
+}
+
+TrainerParts rank_parts(const Program& program,
+                        std::vector<std::unique_ptr<StageBody>> bodies,
+                        const TrainerOptions& options,
+                        Endpoint& endpoint,
+                        Team& team) {
+  return assemble(program, std::move(bodies), options, {&endpoint, &team});
+}
+
+TrainerParts rank_parts(const ModelSpec& model,
+                        const Program& program,
+                        const TrainerOptions& options,
+                        Endpoint& endpoint,
+                        Team& team) {
+  return assemble(model, program, options, {&endpoint, &team});
+}
+
+}  // namespace millrace
