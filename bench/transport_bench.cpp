@@ -19,9 +19,9 @@
 #include <zmq.hpp>
 
 #include "millrace/core/tensor_pool.hpp"
-#include "millrace/transport/frame.hpp"
 #include "millrace/transport/in_process.hpp"
 #include "millrace/transport/zeromq.hpp"
+#include "transport/wire/envelope.hpp"
 
 namespace {
 

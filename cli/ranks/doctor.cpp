@@ -21,7 +21,7 @@
 #include "millrace/core/error.hpp"
 #include "millrace/stages/compiled.hpp"
 #include "millrace/transport/failure.hpp"
-#include "millrace/transport/frame.hpp"
+#include "millrace/transport/hello.hpp"
 #include "millrace/transport/rendezvous.hpp"
 #include "millrace/transport/zeromq.hpp"
 

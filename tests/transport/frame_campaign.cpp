@@ -24,20 +24,19 @@ T field(std::span<const std::byte> bytes, std::size_t at) {
 /// The honest sender: messages of 0 to 3 small tensors, step after step.
 class HonestSender {
  public:
-  [[nodiscard]] FrameHeader next(std::uint64_t sequence) const {
-    FrameHeader header;
-    header.kind = static_cast<FrameKind>(1 + message_ % 3);
+  [[nodiscard]] DataHeader next(std::uint64_t sequence) const {
+    DataHeader header;
     header.job = kExpectation.job;
     header.epoch = kExpectation.epoch;
     header.source = kExpectation.source;
     header.destination = kExpectation.destination;
     header.sequence = sequence;
     header.tag.step = message_ / 8;
+    header.tag.direction = static_cast<Direction>(message_ % 3);
     header.tag.stage = Stage{static_cast<std::int32_t>(message_ % 5)};
     header.tag.micro_batch = MicroBatch{static_cast<std::int32_t>(message_ % 8)};
     header.tensor_count = static_cast<int>(message_ % 4);
     if (tensor_ != 0) {  // a mutant that was taken may have opened another message than ours
-      header.kind = open_.kind;
       header.tag = open_.tag;
       header.tensor_count = open_.tensor_count;
     }
@@ -54,7 +53,7 @@ class HonestSender {
     return header;
   }
 
-  void taken(const FrameHeader& header) {
+  void taken(const DataHeader& header) {
     tensor_ = header.tensor_index + 1 < header.tensor_count ? header.tensor_index + 1 : 0;
     open_ = header;
     if (tensor_ == 0) ++message_;
@@ -63,7 +62,7 @@ class HonestSender {
  private:
   std::uint64_t message_ = 0;
   int tensor_ = 0;
-  FrameHeader open_;
+  DataHeader open_;
 };
 
 /// One receiver, its model, and an honest sender whose frames are mutated on the way.
@@ -72,7 +71,7 @@ class Duel {
   /// Sends the next legal frame with `mutate(header bytes, payload)` applied.
   template <class Mutate>
   Refusal send(const Mutate& mutate) {
-    FrameHeader header = sender_.next(link_.expected());
+    DataHeader header = sender_.next(link_.expected());
     std::vector<std::byte> payload(padded_bytes(header.lead, header.payload_bytes),
                                    std::byte{0x5A});
     if (header.hashed) header.payload_hash = payload_hash(tensor_bytes(header, payload));
@@ -121,10 +120,10 @@ void mutate(std::array<std::uint32_t, 4> word,
       bytes[at] ^= static_cast<std::byte>(1U << (word[2] % 8));
       break;
     case 3:  // a huge extent
-      std::memcpy(bytes.data() + 32 + 8 * (word[1] % 6), &word[1], 8);
+      std::memcpy(bytes.data() + 74 + 8 * (word[1] % 6), &word[1], 8);
       break;
     case 4:  // a sequence number nearby
-      bytes[24] = static_cast<std::byte>(std::to_integer<unsigned>(bytes[24]) + word[2] % 5 - 2);
+      bytes[122] = static_cast<std::byte>(std::to_integer<unsigned>(bytes[122]) + word[2] % 5 - 2);
       break;
     case 5:  // payload of another size
       payload.resize(word[1] % 8 == 0 ? 5000 : word[1] % 64);
@@ -153,30 +152,30 @@ bool all(std::initializer_list<bool> claims) {
 }
 
 bool well_formed(Bytes header) {
-  const auto kind = field<std::uint8_t>(header, 112);
+  const auto kind = field<std::uint8_t>(header, 72);
   return all({field<std::uint32_t>(header, 0) == 0x4C494D52,
-              field<std::uint16_t>(header, 4) == 3,
+              field<std::uint16_t>(header, 4) == 4,
               field<std::uint16_t>(header, 6) == 160,
-              field<std::uint8_t>(header, 122) < 64,
-              field<std::uint8_t>(header, 123) < 64,
-              field<std::int32_t>(header, 100) >= 0,
+              field<std::uint8_t>(header, 155) < 64,
+              field<std::uint8_t>(header, 73) < 64,
+              field<std::int32_t>(header, 138) >= 0,
               kind >= 1 && kind <= 3,
-              field<std::uint8_t>(header, 113) <= 6,
-              field<std::uint8_t>(header, 114) <= 6,
-              field<std::uint8_t>(header, 115) <= 3});
+              field<std::uint8_t>(header, 152) <= 6,
+              field<std::uint8_t>(header, 153) <= 6,
+              field<std::uint8_t>(header, 154) <= 3});
 }
 
 bool of_this_link(Bytes header, const FrameExpectation& expected) {
   return all({field<std::uint64_t>(header, 8) == expected.job,
-              field<std::uint32_t>(header, 96) == expected.epoch,
-              field<std::uint16_t>(header, 104) == expected.source.value,
-              field<std::uint16_t>(header, 106) == expected.destination.value});
+              field<std::uint32_t>(header, 16) == expected.epoch,
+              field<std::uint16_t>(header, 20) == expected.source.value,
+              field<std::uint16_t>(header, 22) == expected.destination.value});
 }
 
 /// Where the tensor begins and what stands behind it, counted out byte by byte: with a lead, parts
 /// end 48 bytes before a multiple of 64.
 bool part_holds(Bytes header, std::size_t tensor, std::size_t part) {
-  const std::size_t lead = field<std::uint8_t>(header, 122);
+  const std::size_t lead = field<std::uint8_t>(header, 155);
   std::size_t end = lead + tensor;
   while (lead != 0 && end % 64 != 16) ++end;
   return end == part;
@@ -185,30 +184,28 @@ bool part_holds(Bytes header, std::size_t tensor, std::size_t part) {
 /// Whether the shape is one, and the payload has its bytes: none of a tensor that is absent.
 bool size_holds(Bytes header, std::size_t payload) {
   __extension__ using Wide = unsigned __int128;
-  const auto count = field<std::uint8_t>(header, 114);
-  Wide bytes = size_of(static_cast<DType>(field<std::uint8_t>(header, 113)));
+  const auto count = field<std::uint8_t>(header, 153);
+  Wide bytes = size_of(static_cast<DType>(field<std::uint8_t>(header, 152)));
   for (std::size_t i = 0; i < 6; ++i) {
-    const auto extent = field<std::uint64_t>(header, 32 + 8 * i);
+    const auto extent = field<std::uint64_t>(header, 74 + 8 * i);
     if (i >= count && extent != 0) return false;
     if (i < count && extent > (std::uint64_t{1} << 40U)) return false;
     if (i < count) bytes *= extent;
     if (bytes >> 63U != 0) return false;
   }
-  const auto flags = field<std::uint8_t>(header, 115);
+  const auto flags = field<std::uint8_t>(header, 154);
   const bool absent = (flags & 1U) != 0;
-  if (!absent && field<std::uint16_t>(header, 120) == 0) return false;
-  const bool leads = field<std::uint8_t>(header, 122) != 0;
+  if (!absent && field<std::uint16_t>(header, 148) == 0) return false;
+  const bool leads = field<std::uint8_t>(header, 155) != 0;
   return absent ? count == 0 && payload == 0 && !leads : bytes == payload;
 }
 
-/// Kind, step, micro-batch, stage, slice, replica, tensor count: equal within a message.
+/// Step, micro-batch, stage, slice, tensor count, replica, edge and kind: equal within a message.
 std::array<std::byte, 32> tag_of(Bytes header) {
   std::array<std::byte, 32> tag{};
-  std::memcpy(tag.data(), header.data() + 16, 8);
-  std::memcpy(tag.data() + 8, header.data() + 100, 4);
-  std::memcpy(tag.data() + 12, header.data() + 108, 2);
-  std::memcpy(tag.data() + 14, header.data() + 112, 1);
-  std::memcpy(tag.data() + 16, header.data() + 116, 6);
+  std::memcpy(tag.data(), header.data() + 130, 16);
+  std::memcpy(tag.data() + 16, header.data() + 148, 4);
+  tag[20] = header[72];
   return tag;
 }
 
@@ -217,19 +214,19 @@ std::array<std::byte, 32> tag_of(Bytes header) {
 bool NaiveReceiver::takes(Bytes header, Bytes payload) {
   if (header.size() != 160 || !checksum_holds(header)) return false;
   if (!well_formed(header) || !of_this_link(header, expected_)) return false;
-  if (field<std::uint64_t>(header, 24) != next_) return false;
-  const auto bytes = field<std::uint64_t>(header, 80);
+  if (field<std::uint64_t>(header, 122) != next_) return false;
+  const auto bytes = field<std::uint64_t>(header, 56);
   if (bytes > expected_.largest_payload || !size_holds(header, bytes)) return false;
   if (!part_holds(header, bytes, payload.size())) return false;
 
-  const auto index = field<std::uint16_t>(header, 110);
-  const auto tensors = field<std::uint16_t>(header, 120);
+  const auto index = field<std::uint16_t>(header, 146);
+  const auto tensors = field<std::uint16_t>(header, 148);
   if (index != tensor_ || (index != 0 && index >= tensors)) return false;
   const auto tag = tag_of(header);
   if (index != 0 && tag != open_tag_) return false;
-  const bool hashed = (field<std::uint8_t>(header, 115) & 2U) != 0;
-  const Bytes tensor = payload.subspan(field<std::uint8_t>(header, 122), bytes);
-  if (hashed && field<std::uint64_t>(header, 88) != payload_hash(tensor)) return false;
+  const bool hashed = (field<std::uint8_t>(header, 154) & 2U) != 0;
+  const Bytes tensor = payload.subspan(field<std::uint8_t>(header, 155), bytes);
+  if (hashed && field<std::uint64_t>(header, 64) != payload_hash(tensor)) return false;
 
   open_tag_ = tag;
   ++next_;

@@ -8,7 +8,6 @@
 #include <span>
 #include <string>
 
-#include "millrace/transport/frame.hpp"
 #include "transport/wire/link.hpp"
 
 namespace millrace {

@@ -13,8 +13,8 @@
 
 #include "millrace/core/error.hpp"
 #include "millrace/transport/failure.hpp"
-#include "millrace/transport/frame.hpp"
 #include "transport/conformance.hpp"
+#include "transport/wire/control.hpp"
 
 namespace millrace {
 namespace {
@@ -111,11 +111,10 @@ TEST(Rendezvous, AnotherSizeOfTheWorldIsNamedOnBothSides) {
 /// A frame as another version of the protocol would write it: same size and magic number, and who
 /// knows what else.
 std::array<zmq::message_t, 2> of_version(std::uint16_t version, Rank from, Rank to) {
-  FrameHeader header;
-  header.kind = FrameKind::Hello;
-  header.source = from;
-  header.destination = to;
-  FrameBytes bytes = encode(header);
+  Envelope envelope;
+  envelope.source = from;
+  envelope.destination = to;
+  FrameBytes bytes = encode(envelope, Hello{}).header;
   bytes[4] = static_cast<std::byte>(version);
   bytes[20] = std::byte{77};
   // Headers of other versions have other sizes.
@@ -129,9 +128,9 @@ TEST(Rendezvous, AnotherProtocolVersionIsNamedByRankZero) {
   visitor.set(zmq::sockopt::routing_id, "r1");
   visitor.set(zmq::sockopt::linger, 0);
   visitor.connect("ipc://" + directory.path() + "/rendezvous");
-  zmq::send_multipart(visitor, of_version(1, Rank{1}, Rank{0}));
+  zmq::send_multipart(visitor, of_version(3, Rank{1}, Rank{0}));
 
-  EXPECT_EQ(refusal_of(directory.path(), 0, 2), "protocol differs: rank 0 has '3', rank 1 has '1'");
+  EXPECT_EQ(refusal_of(directory.path(), 0, 2), "protocol differs: rank 0 has '4', rank 1 has '3'");
 }
 
 TEST(Rendezvous, AnotherProtocolVersionIsNamedByAVisitor) {
@@ -145,10 +144,10 @@ TEST(Rendezvous, AnotherProtocolVersionIsNamedByAVisitor) {
   std::vector<zmq::message_t> hello;
   ASSERT_TRUE(zmq::recv_multipart(host, std::back_inserter(hello)));
   host.send(hello.front(), zmq::send_flags::sndmore);
-  zmq::send_multipart(host, of_version(1, Rank{0}, Rank{1}));
+  zmq::send_multipart(host, of_version(3, Rank{0}, Rank{1}));
   visitor.join();
 
-  EXPECT_EQ(refusal, "protocol differs: rank 0 has '1', rank 1 has '3'");
+  EXPECT_EQ(refusal, "protocol differs: rank 0 has '3', rank 1 has '4'");
 }
 
 /// What `meet` throws for rank 0 of a world of two that meets in `directory`.

@@ -9,8 +9,8 @@
 #include <zmq_addon.hpp>
 
 #include "millrace/transport/failure.hpp"
-#include "millrace/transport/frame.hpp"
 #include "millrace/transport/rendezvous.hpp"
+#include "transport/wire/control.hpp"
 
 namespace millrace {
 namespace {
@@ -19,18 +19,13 @@ using testing::Each;
 using testing::HasSubstr;
 
 /// What rank 0 says to rank 1.
-void tell_visitor(zmq::socket_t& host,
-                  zmq::message_t& identity,
-                  FrameKind kind,
-                  const std::string& text) {
-  FrameHeader header;
-  header.kind = kind;
-  header.destination = Rank{1};
-  header.payload_bytes = text.size();
-  const FrameBytes bytes = encode(header);
+void tell_visitor(zmq::socket_t& host, zmq::message_t& identity, const Control& control) {
+  Envelope envelope;
+  envelope.destination = Rank{1};
+  const ControlBytes bytes = encode(envelope, control);
   host.send(identity, zmq::send_flags::sndmore);
-  host.send(zmq::const_buffer(bytes.data(), bytes.size()), zmq::send_flags::sndmore);
-  host.send(zmq::const_buffer(text.data(), text.size()), zmq::send_flags::none);
+  host.send(zmq::buffer(bytes.header), zmq::send_flags::sndmore);
+  host.send(zmq::buffer(bytes.text), zmq::send_flags::none);
 }
 
 /// What `meet` throws as PeerHangs; empty where all met.
@@ -126,7 +121,7 @@ TEST(Rendezvous, TheWelcomeOfAWorldOfAHundredRanksIsRead) {
     const std::string place = "ipc://" + directory.path() + "/r" + std::to_string(i) + ".0.";
     table += place + "data\n" + place + "control\n";
   }
-  tell_visitor(host, hello.front(), FrameKind::Welcome, table);
+  tell_visitor(host, hello.front(), Welcome{table});
   visitor.join();
 
   ASSERT_NE(endpoint, nullptr);
@@ -152,7 +147,7 @@ TEST(Rendezvous, ARankZeroThatFallsSilentIsNamedBeforePatienceEnds) {
   });
   std::vector<zmq::message_t> hello;
   ASSERT_TRUE(zmq::recv_multipart(host, std::back_inserter(hello)));
-  tell_visitor(host, hello.front(), FrameKind::Progress, " rank 2");
+  tell_visitor(host, hello.front(), Missing{" rank 2"});
   visitor.join();
 
   EXPECT_THAT(report, HasSubstr("rank 0 does not answer at ipc://"));

@@ -11,9 +11,9 @@
 
 #include "millrace/core/random.hpp"
 #include "millrace/transport/failure.hpp"
-#include "millrace/transport/frame.hpp"
 #include "transport/repetitions.hpp"
 #include "transport/three_ranks.hpp"
+#include "transport/wire/frame.hpp"
 
 namespace millrace {
 namespace {
@@ -37,7 +37,7 @@ void knock(zmq::context_t& context,
     socket.set(zmq::sockopt::curve_secretkey, own.secret_key.text());
   }
   socket.connect(address);
-  FrameHeader header;
+  DataHeader header;
   header.job = 9;
   header.source = Rank{0};
   header.destination = Rank{1};

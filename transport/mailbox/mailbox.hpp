@@ -13,7 +13,7 @@
 
 #include "millrace/transport/endpoint.hpp"
 #include "millrace/transport/failure.hpp"
-#include "millrace/transport/frame.hpp"
+#include "transport/wire/envelope.hpp"
 
 namespace millrace {
 

@@ -22,9 +22,8 @@ ReceiveLink::Verdict ReceiveLink::judge(Verdict verdict, bool repeat) {
 
 ReceiveLink::Verdict ReceiveLink::judge_gap(Verdict verdict) {
   verdict.refusal = Refusal::Gap;
-  const bool probe = verdict.header.kind == FrameKind::Probe;
-  if (!probe || asked_ == 0 || verdict.header.tag.micro_batch.value >= asks_)
-    return judge(verdict, probe);
+  if (!verdict.probe || asked_ == 0 || verdict.probe->obeyed >= asks_)
+    return judge(verdict, verdict.probe.has_value());
   // The question is on its way, or lost: the same again.
   ++counts_[static_cast<std::size_t>(verdict.refusal)];
   verdict.answer = Answer::AskAgain;
@@ -32,15 +31,15 @@ ReceiveLink::Verdict ReceiveLink::judge_gap(Verdict verdict) {
 }
 
 ReceiveLink::Verdict ReceiveLink::refuse(Refusal refusal) {
-  return judge({{}, refusal, {}}, false);
+  return judge({.refusal = refusal, .header = {}, .probe = {}}, false);
 }
 
-bool ReceiveLink::legal(const FrameHeader& header) const {
-  if (!carries_tensor(header.kind) || header.tensor_index != next_tensor_) return false;
+bool ReceiveLink::legal(const DataHeader& header) const {
+  if (header.tensor_index != next_tensor_) return false;
   return next_tensor_ == 0 || (header.tag == tag_ && header.tensor_count == tensors_);
 }
 
-void ReceiveLink::accept(const FrameHeader& header) {
+void ReceiveLink::accept(const DataHeader& header) {
   ++next_;
   asked_ = 0;
   tag_ = header.tag;
@@ -48,15 +47,27 @@ void ReceiveLink::accept(const FrameHeader& header) {
   next_tensor_ = header.tensor_index + 1 < header.tensor_count ? header.tensor_index + 1 : 0;
 }
 
+ReceiveLink::Verdict ReceiveLink::take_probe(std::span<const std::byte> header,
+                                             std::span<const std::byte> payload) {
+  Verdict verdict;
+  Control control;
+  verdict.refusal = decode(header, payload, expectation_, verdict.header, control);
+  if (verdict.refusal != Refusal::None) return judge(verdict, false);
+  verdict.probe = std::get<Probe>(control);
+  if (verdict.probe->sequence > next_) return judge_gap(verdict);
+  verdict.refusal = Refusal::Duplicate;
+  return judge(verdict, false);
+}
+
 ReceiveLink::Verdict ReceiveLink::take(std::span<const std::byte> header,
                                        std::span<const std::byte> payload) {
+  if (claimed_kind(header) == FrameKind::Probe) return take_probe(header, payload);
   Verdict verdict;
   verdict.refusal = decode(header, payload.size(), expectation_, verdict.header);
   if (verdict.refusal != Refusal::None) return judge(verdict, false);
 
-  const bool probe = verdict.header.kind == FrameKind::Probe;
   if (verdict.header.sequence > next_) return judge_gap(verdict);
-  if (probe || verdict.header.sequence < next_) {
+  if (verdict.header.sequence < next_) {
     verdict.refusal = Refusal::Duplicate;
     return judge(verdict, false);
   }
@@ -73,7 +84,7 @@ ReceiveLink::Verdict ReceiveLink::take(std::span<const std::byte> header,
   return verdict;
 }
 
-RetainedFrame& SendLink::add(FrameHeader header, Tensor tensor) {
+RetainedFrame& SendLink::add(DataHeader header, Tensor tensor) {
   header.sequence = next_;
   const FrameBytes bytes = encode(header);
   RetainedFrame& frame = kept_.emplace_back();

@@ -7,9 +7,11 @@
 #include <cstdint>
 #include <deque>
 #include <list>
+#include <optional>
 #include <span>
 
-#include "millrace/transport/frame.hpp"
+#include "transport/wire/control.hpp"
+#include "transport/wire/frame.hpp"
 
 namespace millrace {
 
@@ -20,7 +22,10 @@ class ReceiveLink {
   struct Verdict {
     Answer answer = Answer::Accept;
     Refusal refusal = Refusal::None;
-    FrameHeader header;  ///< meant when accepted, or refused as Duplicate, Gap, State or Payload
+    /// Meant when accepted, or refused as Duplicate, Gap, State or Payload; of a probe the
+    /// envelope.
+    DataHeader header;
+    std::optional<Probe> probe;  ///< meant in the same cases
   };
 
   /// `attempts`: how often the same sequence number is asked for before the answer is Abort.
@@ -50,8 +55,9 @@ class ReceiveLink {
  private:
   Verdict judge(Verdict verdict, bool repeat);
   Verdict judge_gap(Verdict verdict);
-  [[nodiscard]] bool legal(const FrameHeader& header) const;
-  void accept(const FrameHeader& header);
+  Verdict take_probe(std::span<const std::byte> header, std::span<const std::byte> payload);
+  [[nodiscard]] bool legal(const DataHeader& header) const;
+  void accept(const DataHeader& header);
 
   FrameExpectation expectation_;
   int attempts_;
@@ -81,7 +87,7 @@ class SendLink {
  public:
   /// Gives `header` the next sequence number and keeps it with `tensor`. The reference stays valid
   /// until the frame is acknowledged and no copy flies.
-  RetainedFrame& add(FrameHeader header, Tensor tensor);
+  RetainedFrame& add(DataHeader header, Tensor tensor);
 
   /// Everything below `sequence` has arrived. Numbers from the past or the future are ignored.
   void acknowledge(std::uint64_t sequence);

@@ -95,7 +95,7 @@ class ZeroMqEndpoint final : public Endpoint {
 
   /// Refuses here, on the caller's thread, what no frame can carry.
   void check_message(Rank to, const MessageTag& tag, const TensorList& payload) const {
-    FrameHeader header;
+    DataHeader header;
     header.tag = tag;
     header.destination = to;
     header.tensor_count = static_cast<int>(payload.size());

@@ -7,10 +7,11 @@
 #include <optional>
 #include <sstream>
 #include <utility>
+#include <variant>
 
 #include "millrace/transport/failure.hpp"
-#include "millrace/transport/frame.hpp"
 #include "transport/rendezvous/hello.hpp"
+#include "transport/wire/control.hpp"
 #include "transport/zeromq/address.hpp"
 #include "transport/zeromq/context.hpp"
 #include "transport/zeromq/sockets.hpp"
@@ -38,8 +39,7 @@ constexpr int kMostRanks = 1 << 16;
 
 struct Note {
   Rank from;
-  FrameHeader header;
-  std::string text;
+  Control control;
 };
 
 /// What the visitors said, by rank; also of ranks that believe in a larger world.
@@ -95,15 +95,16 @@ class Meeting {
         if (differs_) break;
         give_up(socket, said);
       }
-      if (!came || note.header.kind != FrameKind::Hello) continue;
-      HelloFields theirs = hello_fields(note.text);
+      const auto* hello = std::get_if<Hello>(&note.control);
+      if (!came || hello == nullptr) continue;
+      HelloFields theirs = hello_fields(hello->text);
       const bool differs = !difference(fields_, theirs, note.from).empty();
       if (!differs && note.from.value >= options_.world) continue;  // a liar
       const bool is_new = said.insert_or_assign(note.from.value, std::move(theirs)).second;
       if (is_new && !differs_) deadline_ = Clock::now() + rendezvous_.patience;
       if (differs && !std::exchange(differs_, true))
         deadline_ = std::min(deadline_, Clock::now() + kLastCall);
-      tell(socket, note.from, FrameKind::Progress, missing(said));
+      tell(socket, note.from, Missing{missing(said)});
     }
     return answer(socket, said);
   }
@@ -116,7 +117,8 @@ class Meeting {
 
   [[noreturn]] void give_up(zmq::socket_t& socket, const Hellos& said) {
     const std::string text = not_all_came(rendezvous_.url, missing(said), start_);
-    for (const auto& [rank, theirs] : said) tell(socket, Rank{rank}, FrameKind::Abort, text);
+    for (const auto& [rank, theirs] : said)
+      tell(socket, Rank{rank}, Abort{FailureCause::Hang, text});
     throw PeerHangs(text);
   }
 
@@ -130,17 +132,16 @@ class Meeting {
     std::string table;
     for (const PeerAddress& address : addresses)
       table += address.data + "\n" + address.control + "\n";
-    const FrameKind kind = refusal.empty() ? FrameKind::Welcome : FrameKind::Refused;
-    for (const auto& [rank, theirs] : said)
-      tell(socket, Rank{rank}, kind, refusal.empty() ? table : refusal);
+    const Control verdict = refusal.empty() ? Control(Welcome{table}) : Control(Refused{refusal});
+    for (const auto& [rank, theirs] : said) tell(socket, Rank{rank}, verdict);
     if (!refusal.empty()) throw Mismatch(refusal);
     return addresses;
   }
 
-  void tell(zmq::socket_t& socket, Rank to, FrameKind kind, const std::string& text) {
+  void tell(zmq::socket_t& socket, Rank to, const Control& control) {
     try {
       zmq::message_t name(zeromq::identity_of(to));
-      if (zeromq::send_part(socket, name, true)) speak(socket, kind, to, text);
+      if (zeromq::send_part(socket, name, true)) speak(socket, to, control);
     } catch (const zmq::error_t&) {
       // Gone since its hello: the endpoints will find it lost and say so with its rank.
       return;
@@ -166,29 +167,31 @@ class Meeting {
       if (Clock::now() < next_hello) continue;
       next_hello = Clock::now() + interval;
       speak(socket,
-            FrameKind::Hello,
             Rank{0},
-            hello_text(
+            Hello{hello_text(
                 fields_,
-                {{"data", listener_.address().data}, {"control", listener_.address().control}}));
+                {{"data", listener_.address().data}, {"control", listener_.address().control}})});
     } while (!receive(socket, note) || only_listens(host, note));
-    if (note.header.kind == FrameKind::Abort) throw PeerHangs(note.text);
-    if (note.header.kind != FrameKind::Welcome) throw Mismatch(note.text);
+    if (const auto* abort = std::get_if<Abort>(&note.control)) throw PeerHangs(abort->text);
+    if (const auto* refused = std::get_if<Refused>(&note.control)) throw Mismatch(refused->text);
     std::vector<PeerAddress> addresses;
-    std::istringstream lines(note.text);
+    std::istringstream lines(std::get<Welcome>(note.control).text);
     for (PeerAddress address;
          std::getline(lines, address.data) && std::getline(lines, address.control);)
       addresses.push_back(address);
     return addresses;
   }
 
-  /// True when the note is only a list of those who have not come; another one than before extends
-  /// the patience.
+  /// True unless the note decides the meeting: it may be a list of those who have not come, and
+  /// another one than before extends the patience.
   bool only_listens(HostAnswers& host, const Note& note) {
-    if (note.header.kind != FrameKind::Progress) return false;
+    const auto* missing = std::get_if<Missing>(&note.control);
     const auto now = Clock::now();
-    if (host.heard(note.text, now)) deadline_ = now + rendezvous_.patience;
-    return true;
+    if (missing != nullptr && host.heard(missing->text, now))
+      deadline_ = now + rendezvous_.patience;
+    return !std::holds_alternative<Abort>(note.control) &&
+           !std::holds_alternative<Refused>(note.control) &&
+           !std::holds_alternative<Welcome>(note.control);
   }
 
   /// The others may have met already: then a welcome is on its way, and the endpoints find the same
@@ -203,17 +206,15 @@ class Meeting {
       throw PeerLost("lost a rank before all had met: " + sentence);
   }
 
-  void speak(zmq::socket_t& socket, FrameKind kind, Rank to, const std::string& text) const {
-    FrameHeader header;
-    header.kind = kind;
-    header.job = options_.job;
-    header.epoch = options_.epoch;
-    header.source = options_.rank;
-    header.destination = to;
-    header.payload_bytes = text.size();
-    const FrameBytes bytes = encode(header);
-    zmq::message_t head(bytes.data(), bytes.size());
-    zmq::message_t body(text);
+  void speak(zmq::socket_t& socket, Rank to, const Control& control) const {
+    Envelope envelope;
+    envelope.job = options_.job;
+    envelope.epoch = options_.epoch;
+    envelope.source = options_.rank;
+    envelope.destination = to;
+    const ControlBytes bytes = encode(envelope, control);
+    zmq::message_t head(bytes.header.data(), bytes.header.size());
+    zmq::message_t body(bytes.text);
     // Never waits: a connection that was refused for good has no place for another word.
     if (zeromq::send_part(socket, head, true)) zeromq::send_part(socket, body, false);
   }
@@ -238,19 +239,22 @@ class Meeting {
   }
 
   /// A header of another protocol version is understood as far as that: its version differs.
-  bool understand(std::span<const std::byte> header, zmq::message_t& payload, Note& note) const {
+  bool understand(std::span<const std::byte> header,
+                  const zmq::message_t& payload,
+                  Note& note) const {
     const FrameExpectation expected{
         options_.job, options_.epoch, note.from, options_.rank, kLongestHello};
     if (const auto version = other_version(header)) {
       const HelloFields theirs = {{"protocol", std::to_string(*version)}};
-      const bool host = options_.rank == Rank{0};
-      note.header.kind = host ? FrameKind::Hello : FrameKind::Refused;
-      note.text =
-          host ? "protocol=" + theirs.front().second : difference(theirs, fields_, options_.rank);
+      if (options_.rank == Rank{0})
+        note.control = Hello{hello_text(theirs, {})};
+      else
+        note.control = Refused{difference(theirs, fields_, options_.rank)};
       return true;
     }
-    note.text = payload.to_string();
-    return decode(header, payload.size(), expected, note.header) == Refusal::None;
+    Envelope ignored;
+    const std::span text(payload.data<std::byte>(), payload.size());
+    return decode(header, text, expected, ignored, note.control) == Refusal::None;
   }
 
   [[nodiscard]] bool keyed() const {

@@ -268,7 +268,7 @@ void SocketLoop::acknowledge(Clock::time_point now) {
     if (!peer) continue;
     if (now >= peer->tell_at || peer->unacknowledged >= kFramesPerAck ||
         peer->unacknowledged_bytes >= kBytesPerAck)
-      say(*peer, header_to(*peer, FrameKind::Ack));
+      acknowledge(*peer);
     peer->out.sweep();
   }
 }
@@ -291,7 +291,8 @@ void SocketLoop::handle(Outgoing& message) {
     peer.probe_interval = options_.probe_after;
     peer.next_probe = Clock::now() + peer.probe_interval;
   }
-  FrameHeader header = header_to(peer, kind_of(message.tag.direction));
+  DataHeader header;
+  static_cast<Envelope&>(header) = envelope_to(peer);
   header.tag = message.tag;
   header.tensor_count = static_cast<int>(message.tensors.size());
   for (std::size_t i = 0; i < std::max<std::size_t>(message.tensors.size(), 1); ++i) {
@@ -316,8 +317,7 @@ void SocketLoop::handle(const Question& question) {
 }
 
 void SocketLoop::handle(const Credit& credit) {
-  Peer& peer = *peers_[credit.to.index()];
-  say(peer, header_to(peer, FrameKind::Ack));
+  acknowledge(*peers_[credit.to.index()]);
 }
 
 void SocketLoop::handle(const Stop& stop) {

@@ -29,6 +29,7 @@
 #include "transport/liveness/progress_slot.hpp"
 #include "transport/liveness/rhythm.hpp"
 #include "transport/mailbox/mailbox.hpp"
+#include "transport/wire/control.hpp"
 #include "transport/wire/link.hpp"
 #include "transport/zeromq/context.hpp"
 #include "transport/zeromq/line.hpp"
@@ -44,6 +45,9 @@ inline constexpr std::size_t kInPlaceBytes = std::size_t{64} << 10U;
 
 /// A fresh block of the network layer begins 8 bytes short of a boundary.
 inline constexpr int kFirstLead = 8;
+
+/// Of what ends an epoch; the rest is cut.
+inline constexpr std::size_t kLongestText = 4000;
 
 /// A message to send; `hashes` has one number per tensor, or is empty.
 struct Outgoing {
@@ -195,14 +199,21 @@ class SocketLoop {
   bool read_data();     // true when more may be there
   bool read_control();  // true when more may be there
   void take_data(Peer& peer, Arrival& arrival);
-  Tensor tensor_of(Peer& peer, const FrameHeader& header, zmq::message_t& part);
-  void obey(Peer& peer, const FrameHeader& header, const zmq::message_t& payload);
+  Tensor tensor_of(Peer& peer, const DataHeader& header, zmq::message_t& part);
+  void heed(Peer& peer, const Control& control);
+  void obey(Peer& peer, const Ack& ack);
+  void obey(Peer& peer, const Nack& nack);
+  void obey(Peer& peer, const Progress& progress);
+  void obey(Peer& peer, const Abort& abort);
+  void obey(Peer& peer, const Bye& bye);
+  void obey(Peer& peer, const ByeAck& ack);
   void transmit(Peer& peer, RetainedFrame& frame);
   void probe(Peer& peer);
   void ask_again(Peer& peer);
-  void learn(Peer& peer, const FrameHeader& header);
-  void say(Peer& peer, FrameHeader header, std::string_view payload = {});
-  FrameHeader header_to(Peer& peer, FrameKind kind);
+  void learn(Peer& peer, const Envelope& envelope);
+  void say(Peer& peer, const Control& control);
+  void acknowledge(Peer& peer);
+  Envelope envelope_to(Peer& peer);
 
   // socket_loop_watch.cpp: time passes
   void look_at_lines(Clock::time_point now);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 #include <utility>
+#include <variant>
 
 #include "transport/zeromq/socket_loop.hpp"
 
@@ -13,8 +14,6 @@ namespace {
 /// Below this, copying into the network layer is cheaper than lending it our memory.
 constexpr std::size_t kCopyBytes = 2048;
 constexpr int kFramesPerTurn = 256;
-constexpr std::size_t kLongestText = 4000;
-constexpr std::uint64_t kOldest = std::uint64_t{1} << 60U;  // nanoseconds
 
 std::span<const std::byte> bytes_of(const zmq::message_t& message) {
   return {message.data<std::byte>(), message.size()};
@@ -84,8 +83,8 @@ void SocketLoop::take_data(Peer& peer, Arrival& arrival) {
     case Answer::Drop:
       return;
     case Answer::DropAcknowledge:
-      if (verdict.header.kind == FrameKind::Probe) {
-        peer.peers_question = verdict.header.tag.step;
+      if (verdict.probe) {
+        peer.peers_question = verdict.probe->question;
         learn(peer, verdict.header);
       }
       peer.tell_at = Clock::now();
@@ -120,7 +119,7 @@ void SocketLoop::take_data(Peer& peer, Arrival& arrival) {
 /// In place when the memory lies right, else copied: bits of results depend on alignment. At once
 /// and into recycled memory: blocks of the network layer that wait to be taken make it ask the
 /// system for more, and fresh pages cost more than the copy.
-Tensor SocketLoop::tensor_of(Peer& peer, const FrameHeader& header, zmq::message_t& part) {
+Tensor SocketLoop::tensor_of(Peer& peer, const DataHeader& header, zmq::message_t& part) {
   if (header.absent) return {};
   const auto lead = static_cast<std::size_t>(header.lead);
   const auto begin = reinterpret_cast<std::uintptr_t>(part.data());
@@ -143,11 +142,11 @@ Tensor SocketLoop::tensor_of(Peer& peer, const FrameHeader& header, zmq::message
 }
 
 /// What every frame of a peer says.
-void SocketLoop::learn(Peer& peer, const FrameHeader& header) {
-  if (header.acknowledged > peer.out.oldest()) peer.probe_interval = options_.probe_after;
-  peer.out.acknowledge(header.acknowledged);
-  peer.lead = header.wished_lead;
-  mailbox_.credit(peer.rank, header.taken);
+void SocketLoop::learn(Peer& peer, const Envelope& envelope) {
+  if (envelope.acknowledged > peer.out.oldest()) peer.probe_interval = options_.probe_after;
+  peer.out.acknowledge(envelope.acknowledged);
+  peer.lead = envelope.wished_lead;
+  mailbox_.credit(peer.rank, envelope.taken);
 }
 
 bool SocketLoop::read_control() {
@@ -157,56 +156,62 @@ bool SocketLoop::read_control() {
     Peer* peer = sender_of(arrival);
     if (peer == nullptr || arrival.parts != 3) continue;
     const FrameExpectation expected{
-        options_.job, options_.epoch, peer->rank, options_.rank, 2 * kLongestText};
-    FrameHeader header;
+        options_.job, options_.epoch, peer->rank, options_.rank, kLongestText};
+    Envelope envelope;
+    Control control;
     // Everything said here is said again if it is lost, so damage is simply dropped.
-    if (decode(bytes_of(arrival.header), arrival.payload.size(), expected, header) == Refusal::None)
-      obey(*peer, header, arrival.payload);
+    if (decode(bytes_of(arrival.header), bytes_of(arrival.payload), expected, envelope, control) !=
+        Refusal::None)
+      continue;
+    monitor_.heard(peer->rank, Clock::now());
+    learn(*peer, envelope);
+    heed(*peer, control);
   }
   return frames == kFramesPerTurn;
 }
 
-void SocketLoop::obey(Peer& peer, const FrameHeader& header, const zmq::message_t& payload) {
+void SocketLoop::heed(Peer& peer, const Control& control) {
+  std::visit(
+      [&](const auto& kind) {
+        // A probe travels with the data, and whoever met says no hello any more.
+        if constexpr (requires { obey(peer, kind); }) obey(peer, kind);
+      },
+      control);
+}
+
+void SocketLoop::obey(Peer& peer, const Ack& ack) {
+  peer.answered = std::max(peer.answered, std::min(ack.question, peer.question));
+  mailbox_.answer(peer.rank, ack.question);
+}
+
+void SocketLoop::obey(Peer& peer, const Nack& nack) {
+  if (stopped_ || nack.number <= peer.obeyed) return;
+  peer.obeyed = nack.number;
+  peer.out.each_from(nack.from, [&](RetainedFrame& frame) { transmit(peer, frame); });
+}
+
+void SocketLoop::obey(Peer& peer, const Progress& progress) {
   const auto now = Clock::now();
-  monitor_.heard(peer.rank, now);
-  learn(peer, header);
-  switch (header.kind) {
-    case FrameKind::Ack:
-      peer.answered = std::max(peer.answered, std::min(header.tag.step, peer.question));
-      mailbox_.answer(peer.rank, header.tag.step);
-      return;
-    case FrameKind::Nack:
-      if (stopped_ || header.tag.micro_batch.value <= peer.obeyed) return;
-      peer.obeyed = header.tag.micro_batch.value;
-      peer.out.each_from(header.acknowledged, [&](RetainedFrame& frame) { transmit(peer, frame); });
-      return;
-    case FrameKind::Progress: {
-      ActivityWords words{};
-      if (payload.size() != sizeof words) return;
-      std::memcpy(words.data(), payload.data(), sizeof words);
-      Activity activity = decode(words);
-      activity.since = now - std::chrono::nanoseconds(std::min(header.tag.step, kOldest));
-      monitor_.note(peer.rank, activity, now);
-      return;
-    }
-    case FrameKind::Abort:
-      // Passed on: not everybody is connected with the one who found out.
-      fail(static_cast<FailureCause>(std::clamp(header.tag.slice.value, 0, 3)),
-           payload.to_string());
-      return;
-    case FrameKind::Bye:
-      peer.left = true;
-      monitor_.left(peer.rank);
-      mailbox_.leave(peer.rank);
-      say(peer, header_to(peer, FrameKind::ByeAck));
-      return;
-    case FrameKind::ByeAck:
-      peer.bye_acknowledged = true;
-      monitor_.left(peer.rank);
-      return;
-    default:
-      return;  // nothing else is said on this socket
-  }
+  Activity activity = progress.activity;
+  activity.since = now - progress.age;
+  monitor_.note(peer.rank, activity, now);
+}
+
+/// Passed on: not everybody is connected with the one who found out.
+void SocketLoop::obey(Peer& /*peer*/, const Abort& abort) {
+  fail(abort.cause, abort.text);
+}
+
+void SocketLoop::obey(Peer& peer, const Bye& /*bye*/) {
+  peer.left = true;
+  monitor_.left(peer.rank);
+  mailbox_.leave(peer.rank);
+  say(peer, ByeAck{});
+}
+
+void SocketLoop::obey(Peer& peer, const ByeAck& /*ack*/) {
+  peer.bye_acknowledged = true;
+  monitor_.left(peer.rank);
 }
 
 void SocketLoop::transmit(Peer& peer, RetainedFrame& frame) {
@@ -227,11 +232,8 @@ void SocketLoop::transmit(Peer& peer, RetainedFrame& frame) {
 }
 
 void SocketLoop::probe(Peer& peer) {
-  FrameHeader header = header_to(peer, FrameKind::Probe);
-  header.sequence = peer.out.next();
-  header.tag.step = peer.question;
-  header.tag.micro_batch = MicroBatch{peer.obeyed};
-  zmq::message_t head(encode(header).data(), kHeaderBytes);
+  const Probe question{peer.out.next(), peer.question, peer.obeyed};
+  zmq::message_t head(encode(envelope_to(peer), question).header.data(), kHeaderBytes);
   zmq::message_t nothing;
   zmq::socket_t& data = data_to(peer);
   if (send_part(data, head, true)) send_part(data, nothing, false);
@@ -240,37 +242,36 @@ void SocketLoop::probe(Peer& peer) {
 }
 
 void SocketLoop::ask_again(Peer& peer) {
-  FrameHeader header = header_to(peer, FrameKind::Nack);
-  header.tag.micro_batch = MicroBatch{peer.in.asks()};
-  say(peer, header);
+  say(peer, Nack{peer.in.expected(), peer.in.asks()});
 }
 
-void SocketLoop::say(Peer& peer, FrameHeader header, std::string_view payload) {
-  const std::size_t size = std::min(payload.size(), kLongestText);
-  header.payload_bytes = size;
-  zmq::message_t head(encode(header).data(), kHeaderBytes);
-  zmq::socket_t& control = control_to(peer);
-  if (!send_part(control, head, true)) return;
-  zmq::message_t body(payload.data(), size);
-  send_part(control, body, false);
+void SocketLoop::acknowledge(Peer& peer) {
+  say(peer, Ack{peer.peers_question});
 }
 
-/// With what every frame says; whatever waited to be told is told with it.
-FrameHeader SocketLoop::header_to(Peer& peer, FrameKind kind) {
+void SocketLoop::say(Peer& peer, const Control& control) {
+  const ControlBytes bytes = encode(envelope_to(peer), control);
+  zmq::message_t head(bytes.header.data(), bytes.header.size());
+  zmq::socket_t& socket = control_to(peer);
+  if (!send_part(socket, head, true)) return;
+  zmq::message_t body(bytes.text);
+  send_part(socket, body, false);
+}
+
+/// What every frame says; whatever waited to be told is told with it.
+Envelope SocketLoop::envelope_to(Peer& peer) {
   peer.tell_at = Clock::time_point::max();
   peer.unacknowledged = 0;
   peer.unacknowledged_bytes = 0;
-  FrameHeader header;
-  header.kind = kind;
-  header.job = options_.job;
-  header.epoch = options_.epoch;
-  header.source = options_.rank;
-  header.destination = peer.rank;
-  header.acknowledged = peer.in.expected();
-  header.taken = mailbox_.taken(peer.rank);
-  header.wished_lead = peer.wished_lead;
-  if (kind == FrameKind::Ack) header.tag.step = peer.peers_question;
-  return header;
+  Envelope envelope;
+  envelope.job = options_.job;
+  envelope.epoch = options_.epoch;
+  envelope.source = options_.rank;
+  envelope.destination = peer.rank;
+  envelope.acknowledged = peer.in.expected();
+  envelope.taken = mailbox_.taken(peer.rank);
+  envelope.wished_lead = peer.wished_lead;
+  return envelope;
 }
 
 }  // namespace millrace::zeromq

@@ -56,19 +56,13 @@ void SocketLoop::beat(Clock::time_point now) {
   if (stopped_ && !stopped_->text.empty()) return shout(*stopped_);
   const Activity activity = slot_.now();
   next_beat_ = now + rhythm_.interval(now - activity.since);
-  const ActivityWords words = encode(activity);
-  const std::string_view payload(reinterpret_cast<const char*>(words.data()), sizeof words);
+  const Progress progress{activity, now - activity.since};
   const std::size_t together = std::min<std::size_t>(peers_.size(), Rhythm::kTogether + 1);
   for (std::size_t i = 0; i < together; ++i) {
     const auto& peer = peers_[next_told_++ % peers_.size()];
     // A connection that is not there yet would hand all of it over at once.
     if (!peer || peer->left || !peer->control || !peer->control->watch.up()) continue;
-    FrameHeader header = header_to(*peer, FrameKind::Progress);
-    header.sequence = activity.count;
-    // An age: clocks of two machines have nothing to do with each other.
-    header.tag.step = static_cast<std::uint64_t>(
-        std::max<std::int64_t>(0, std::chrono::nanoseconds(now - activity.since).count()));
-    say(*peer, header, payload);
+    say(*peer, progress);
   }
 }
 
@@ -132,7 +126,7 @@ void SocketLoop::leave_when_settled(Clock::time_point now) {
     if (!peer || peer->left || peer->bye_acknowledged || !knows(*peer)) continue;
     done = false;
     if (!peer->out.settled()) continue;
-    say(*peer, header_to(*peer, FrameKind::Bye));
+    say(*peer, Bye{});
   }
   if (done) mailbox_.settle();
 }
@@ -146,9 +140,7 @@ void SocketLoop::fail(FailureCause cause, const std::string& text) {
 void SocketLoop::shout(const Stop& stop) {
   for (const auto& peer : peers_) {
     if (!peer || peer->left || !knows(*peer)) continue;
-    FrameHeader header = header_to(*peer, FrameKind::Abort);
-    header.tag.slice = Slice{static_cast<std::int32_t>(stop.cause)};
-    say(*peer, header, stop.text);
+    say(*peer, Abort{stop.cause, stop.text.substr(0, kLongestText)});
   }
 }
 

@@ -11,7 +11,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
-#include "millrace/transport/frame.hpp"
+#include "transport/wire/frame.hpp"
 #include "transport/zeromq/address.hpp"
 
 namespace millrace::zeromq {

@@ -1,0 +1,12 @@
+// Control frames from a hostile peer: whatever is taken must be what somebody could have sent. The
+// input says which honest frame is changed where, and whether its checksum is repaired.
+#include <cstdint>
+#include <cstdlib>
+#include <span>
+
+#include "transport/control_campaign.hpp"
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  if (!millrace::run_control_input(std::span(data, size)).empty()) std::abort();
+  return 0;
+}

@@ -1,0 +1,72 @@
+// Data frames: one tensor per frame, a header in front of its bytes.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "millrace/core/dims.hpp"
+#include "millrace/core/dtype.hpp"
+#include "millrace/core/tensor.hpp"
+#include "millrace/transport/endpoint.hpp"
+#include "transport/wire/envelope.hpp"
+
+namespace millrace {
+
+/// The header of one tensor of a message. Its own part as bytes, little-endian:
+/// 74 dims u64[6] | 122 sequence u64 | 130 step u64 | 138 micro-batch u32 | 142 stage u16 | 144
+/// slice u16 | 146 tensor index u16 | 148 tensor count u16 | 150 replica u8 | 151 edge u8 | 152
+/// dtype u8 | 153 number of dims u8 | 154 flags u8 (1: absent tensor, 2: payload is hashed) | 155
+/// lead u8; the direction is the frame's kind.
+/// Thread-safety: externally synchronised.
+struct DataHeader : Envelope {
+  std::uint64_t sequence = 0;  ///< per (source, destination), from 0, without holes
+  MessageTag tag;
+  int tensor_index = 0;
+  int tensor_count = 0;  ///< of the message; 0 for an empty list
+  bool absent = false;   ///< the tensor is a default-constructed one ("no gradient here")
+  bool hashed = false;   ///< payload_hash is meant
+  DType dtype = DType::U8;
+  Dims dims;
+  std::uint64_t payload_bytes = 0;
+  std::uint64_t payload_hash = 0;
+  int lead = 0;  ///< bytes in the payload's part before the tensor's; see padded_bytes
+
+  friend bool operator==(const DataHeader&, const DataHeader&) = default;
+};
+
+/// True for frames that carry a tensor of a message.
+[[nodiscard]] constexpr bool carries_tensor(FrameKind kind) {
+  return kind == FrameKind::Forward || kind == FrameKind::Backward || kind == FrameKind::Collective;
+}
+
+/// Size of the payload's part of a frame: the tensor's bytes alone, or, with a lead, a multiple of
+/// 64 less 48 that holds lead and tensor. The receiver's allocator puts parts of such sizes where
+/// the one before lay, seen from a 64-byte boundary, so that the lead that was right stays right.
+[[nodiscard]] constexpr std::uint64_t padded_bytes(int lead, std::uint64_t bytes) {
+  if (lead == 0) return bytes;
+  constexpr std::uint64_t kOverhead = 48;  // of a block: libzmq's 40 bytes, the allocator's 8
+  const std::uint64_t whole = static_cast<std::uint64_t>(lead) + bytes + kOverhead;
+  return (whole + kAlignment - 1) / kAlignment * kAlignment - kOverhead;
+}
+
+/// The tensor's bytes in the payload's part of a frame whose header was decoded.
+[[nodiscard]] inline std::span<const std::byte> tensor_bytes(const DataHeader& header,
+                                                             std::span<const std::byte> part) {
+  return part.subspan(static_cast<std::size_t>(header.lead), header.payload_bytes);
+}
+
+/// The 160 bytes of a header. Throws InvalidArgument when a number does not fit its field: step and
+/// sequence 64 bit, micro-batch 31, ranks, stage, slice and tensor counts 16, replica and edge 8,
+/// leads 0 to 63. Cost: one hash over 156 bytes.
+[[nodiscard]] FrameBytes encode(const DataHeader& header);
+
+/// Checks `header` and the size of the payload part against `expected` and, when nothing is wrong,
+/// fills `out` and returns None; a control frame is a State. Never throws, allocates or reads the
+/// payload. Cost: one hash over 156 bytes for frames that get that far.
+[[nodiscard]] Refusal decode(std::span<const std::byte> header,
+                             std::size_t payload_part_bytes,
+                             const FrameExpectation& expected,
+                             DataHeader& out) noexcept;
+
+}  // namespace millrace
