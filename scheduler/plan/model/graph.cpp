@@ -15,9 +15,13 @@ namespace millrace {
 /// Holds what construction needs and the finished graph does not.
 class GraphBuilder {
  public:
-  GraphBuilder(Graph& graph, const Program& program, std::span<const TiedGroup> tied)
+  GraphBuilder(Graph& graph,
+               const Program& program,
+               std::span<const TiedGroup> tied,
+               ListOrder order)
       : graph_(graph),
         program_(program),
+        open_(order == ListOrder::Open),
         pipeline_{graph.stage_graph(), program.shape.slices},
         lookup_(program.shape, pipeline_.graph),
         reductions_(program, tied) {}
@@ -43,7 +47,7 @@ class GraphBuilder {
     const std::size_t ranks = program_.ranks.size();
     require(program_.size() < Graph::kSeveral,
             "the program has " + std::to_string(program_.size()) +
-                " actions; a graph holds fewer than 4294967294");
+                " actions; a graph holds fewer than " + std::to_string(Graph::kSeveral));
     // The tables have a place for each unit: a shape far beyond its program is refused.
     const auto most = static_cast<std::int64_t>(program_.size()) * 64 + (std::int64_t{1} << 20);
     require(plan::owes_at_most(program_.shape, std::min<std::int64_t>(most, plan::kNoNode - 1)),
@@ -63,7 +67,8 @@ class GraphBuilder {
     for (const auto& list : program_.ranks) {
       for (const Action& action : list) {
         bounds.require_inside(action);
-        if (has_unit(action.op)) lookup_.insert(action, node);
+        if (has_unit(action.op) && lookup_.insert(action, node) != node && open_)
+          throw InvalidArgument("the program has the " + describe(action) + " twice");
         joint = joint || !has_unit(action.op);
         pairs = pairs || action.with_next;
         ++node;
@@ -107,13 +112,14 @@ class GraphBuilder {
 
   /// Whether program order says that the node waits for the producer: a receive only posts.
   [[nodiscard]] bool implied(Node node, Node producer) const {
-    if (producer < own_ || producer >= node) return false;
+    if (producer < own_ || producer >= node || open_) return false;
     return !graph_.has_messages_ || !is_receive(program_.ranks[rank_][producer - own_].op);
   }
 
   void add(Node node, Node producer) {
     if (producer == plan::kNoNode || implied(node, producer)) return;
-    graph_.has_wrong_lists_ = graph_.has_wrong_lists_ || (producer >= node && producer < own_end_);
+    graph_.has_wrong_lists_ =
+        graph_.has_wrong_lists_ || (producer >= node && producer < own_end_ && !open_);
     Node& sole = graph_.sole_[node];
     if (sole == Graph::kNone)
       sole = producer;
@@ -124,17 +130,19 @@ class GraphBuilder {
   void add_another(Node node, Node producer) {
     auto& producers = graph_.producers_;
     Node& sole = graph_.sole_[node];
-    if (sole != Graph::kSeveral) {
-      graph_.several_.push_back({node, static_cast<std::uint32_t>(producers.size()), 1});
-      producers.push_back(sole);
-      sole = Graph::kSeveral;
+    if (sole < Graph::kSeveral) {
+      const Node first = sole;
+      require(producers.size() < Graph::kSeveral - 1, "the program has too many dependencies");
+      sole = Graph::kSeveral + static_cast<Node>(producers.size());
+      producers.insert(producers.end(), {1, first});
     }
     producers.push_back(producer);
-    ++graph_.several_.back().count;
+    ++producers[sole - Graph::kSeveral];
   }
 
   Graph& graph_;
   const Program& program_;
+  bool open_;
   std::size_t rank_ = 0;        // that is being resolved
   Node own_ = 0, own_end_ = 0;  // its nodes
   Pipeline pipeline_;
@@ -142,16 +150,10 @@ class GraphBuilder {
   plan::Reductions reductions_;
 };
 
-Graph::Graph(const Program& program, std::span<const TiedGroup> tied)
+Graph::Graph(const Program& program, std::span<const TiedGroup> tied, ListOrder order)
     : program_(&program), stage_graph_(program.shape) {
   plan::validate_lists(program);
-  GraphBuilder(*this, program, tied).build();
-}
-
-std::span<const Node> Graph::several(Node node) const {
-  const auto at = std::partition_point(
-      several_.begin(), several_.end(), [&](const Several& each) { return each.node < node; });
-  return {producers_.data() + at->first, at->count};
+  GraphBuilder(*this, program, tied, order).build();
 }
 
 Rank Graph::rank(Node node) const {

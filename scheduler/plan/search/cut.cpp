@@ -51,7 +51,7 @@ CutRules::CutRules(const Job& job, const Relaxation& relaxation, double limit)
 void CutRules::find_lane(std::size_t lane) {
   const std::vector<double> tails = relaxation_.tails(lane), heads = relaxation_.heads(lane);
   std::vector<double> first(ranks_, kInfinity);
-  for (JobNode node = 0; node < job_.size(); ++node) {
+  for (Node node = 0; node < job_.size(); ++node) {
     tail_[node * lanes_ + lane] = tails[node];
     double& earliest = first[job_.rank(node)];
     earliest = std::min(earliest, heads[node]);
@@ -61,12 +61,12 @@ void CutRules::find_lane(std::size_t lane) {
 }
 
 void CutRules::collect_classes(const Job& job) {
-  std::map<std::pair<Op, Stage>, std::vector<JobNode>> lists;
-  for (JobNode node = 0; node < job.size(); ++node)
+  std::map<std::pair<Op, Stage>, std::vector<Node>> lists;
+  for (Node node = 0; node < job.size(); ++node)
     lists[{job.action(node).op, job.action(node).stage}].push_back(node);
   entries_ = ranks_;
   for (auto& [key, nodes] : lists) {
-    std::ranges::sort(nodes, {}, [&](JobNode node) { return job.action(node).micro_batch; });
+    std::ranges::sort(nodes, {}, [&](Node node) { return job.action(node).micro_batch; });
     CutClass cls;
     cls.rank = job.rank(nodes.front());
     cls.ticks = job.ticks(nodes.front());
@@ -82,11 +82,11 @@ void CutRules::collect_classes(const Job& job) {
 
 void CutRules::connect_classes(const Job& job) {
   for (CutClass& cls : classes_)
-    for (const JobEdge& edge : job.producers(cls.nodes.front())) {
-      cls.after.push_back(class_of_[edge.node]);
-      if (job.rank(edge.node) == cls.rank) continue;
-      cls.sender = class_of_[edge.node];
-      cls.delay = edge.delay;
+    for (const Node producer : job.producers(cls.nodes.front())) {
+      cls.after.push_back(class_of_[producer]);
+      if (job.rank(producer) == cls.rank) continue;
+      cls.sender = class_of_[producer];
+      cls.delay = job.delay(producer, cls.rank);
       cls.arrivals = entries_;
       entries_ += micro_batches_;
     }
@@ -160,7 +160,7 @@ bool CutRules::waits_for_none(const Option& first, const CutCounts& counts) cons
     if (classes_[c].rank != classes_[first.cls].rank || count(counts, c) == micro_batches_ ||
         has_inputs(c, counts))
       continue;
-    const JobNode node = classes_[c].nodes[count(counts, c)];
+    const Node node = classes_[c].nodes[count(counts, c)];
     if (!at_most(end_of(first), {head_.data() + node * lanes_, lanes_})) return false;
   }
   return true;
@@ -233,20 +233,22 @@ void CutRules::apply(std::size_t cls, CutCounts& counts, std::span<double> times
 /// Earliest start of everything that is left, ranks working on any number of actions at once.
 void CutRules::find_heads(const CutCounts& counts, std::span<const double> times) {
   left_.clear();
-  for (const JobNode node : relaxation_.topological()) {
+  for (const Node node : relaxation_.topological()) {
     if (has_run(node, counts)) continue;
     left_.push_back(node);
     double* const head = head_.data() + node * lanes_;
     for (std::size_t lane = 0; lane < lanes_; ++lane)
       head[lane] = start(class_of_[node], index_of_[node], lane, times);
-    const auto follow = [&](JobNode before, double delay) {
+    const std::size_t rank = job_.rank(node);
+    const auto follow = [&](Node before) {
       if (has_run(before, counts)) return;
+      const double delay = job_.delay(before, rank);
       const double* const from = head_.data() + before * lanes_;
       for (std::size_t lane = 0; lane < lanes_; ++lane)
         head[lane] = std::max(head[lane], from[lane] + job_.ticks(before) + delay);
     };
-    for (const JobEdge& edge : job_.producers(node)) follow(edge.node, edge.delay);
-    for (const JobNode before : relaxation_.chained(node)) follow(before, 0);
+    for (const Node producer : job_.producers(node)) follow(producer);
+    for (const Node before : relaxation_.chained(node)) follow(before);
   }
 }
 
@@ -261,7 +263,7 @@ bool CutRules::relate_starts(std::span<const double> times, double value) {
   };
   for (std::size_t r = 0; r < ranks_; ++r)
     for (std::size_t from = 0; from < lanes_; ++from) path(from, r, times[r * lanes_ + from]);
-  for (const JobNode node : left_)
+  for (const Node node : left_)
     for (std::size_t from = 0; from < lanes_; ++from)
       for (std::size_t to = 0; to < lanes_; ++to)
         path(from, to, head_[node * lanes_ + from] + job_.ticks(node) + tail_[node * lanes_ + to]);
@@ -309,7 +311,7 @@ void CutRules::clip(const CutCounts& counts, std::span<double> times) const {
 /// The bound of every rank's work that is left, in one lane.
 double CutRules::lane_bound(std::size_t lane) {
   for (auto& jobs : rank_jobs_) jobs.clear();
-  for (const JobNode node : left_) {
+  for (const Node node : left_) {
     const double head = head_[node * lanes_ + lane], tail = end_tail_[node * lanes_ + lane];
     if (std::isfinite(head + tail))
       rank_jobs_[job_.rank(node)].push_back({head, job_.ticks(node), tail});
@@ -324,7 +326,7 @@ double CutRules::settle(const CutCounts& counts, std::span<double> times, double
   if (lanes_ > 1) {
     if (!relate_starts(times, value)) return value;
     end_tail_ = tail_;
-    for (const JobNode node : left_) {
+    for (const Node node : left_) {
       raise({head_.data() + node * lanes_, lanes_});
       raise_tails({end_tail_.data() + node * lanes_, lanes_});
     }
@@ -332,7 +334,7 @@ double CutRules::settle(const CutCounts& counts, std::span<double> times, double
   double bound = root_bound_;
   for (std::size_t lane = 0; lane < lanes_; ++lane) bound = std::max(bound, lane_bound(lane));
   first_.assign(ranks_ * lanes_, kInfinity);
-  for (const JobNode node : left_)
+  for (const Node node : left_)
     for (std::size_t lane = 0; lane < lanes_; ++lane) {
       double& head = first_[job_.rank(node) * lanes_ + lane];
       head = std::min(head, head_[node * lanes_ + lane]);

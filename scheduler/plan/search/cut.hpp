@@ -15,7 +15,7 @@ namespace millrace::plan {
 
 /// One stage's F, I, W or B: its micro-batches run in ascending order.
 struct CutClass {
-  std::vector<JobNode> nodes;  ///< by micro-batch
+  std::vector<Node> nodes;  ///< by micro-batch
   std::size_t rank = 0;
   double ticks = 0;
   double memory = 0;
@@ -39,7 +39,7 @@ class CutRules {
 
   [[nodiscard]] std::size_t classes() const { return classes_.size(); }
   [[nodiscard]] std::size_t width() const { return entries_ * lanes_; }
-  [[nodiscard]] JobNode node(std::size_t cls, std::size_t index) const {
+  [[nodiscard]] Node node(std::size_t cls, std::size_t index) const {
     return classes_[cls].nodes[index];
   }
 
@@ -98,7 +98,7 @@ class CutRules {
   void raise_tails(std::span<double> lanes) const;
   void clip(const CutCounts& counts, std::span<double> times) const;
   double lane_bound(std::size_t lane);
-  [[nodiscard]] bool has_run(JobNode node, const CutCounts& counts) const {
+  [[nodiscard]] bool has_run(Node node, const CutCounts& counts) const {
     return index_of_[node] < count(counts, class_of_[node]);
   }
 
@@ -122,7 +122,7 @@ class CutRules {
   std::vector<double> first_;          // by rank and lane: earliest start of what is left
   std::vector<Option> options_, earliest_;
   std::vector<double> option_times_;
-  std::vector<JobNode> left_;  // what has not run
+  std::vector<Node> left_;  // what has not run
   std::vector<std::vector<HeadTail>> rank_jobs_;
 };
 

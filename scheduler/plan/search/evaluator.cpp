@@ -1,5 +1,4 @@
-// Replays an order rank by rank: a rank runs until an action's producer has not, and is woken by
-// it.
+// Replays an order rank by rank, from where it differs from the current one.
 #include "plan/search/evaluator.hpp"
 
 #include <algorithm>
@@ -15,10 +14,7 @@ Evaluator::Evaluator(const Job& job, Objective objective)
       trial_(job.size(), kNotYet),
       trial_starts_(starts_),
       ranks_(starts_.size()),
-      waiter_(job.size(), kNobody),
-      next_waiter_(ranks_.size(), kNobody) {
-  ready_.reserve(2 * ranks_.size());
-}
+      replay_(job.graph()) {}
 
 bool Evaluator::reset(const JobOrder& order) {
   std::ranges::fill(trial_starts_, 0);
@@ -36,10 +32,11 @@ double Evaluator::try_order(const JobOrder& order,
   trial_ = end_;
   trial_starts_ = starts_;
   for (std::size_t r = 0; r < ranks_.size(); ++r) {
-    const std::size_t next = r == rank ? from : first_not_before(r, time);
-    RankState state{.next = next, .clock = starts_[r]};
+    const Node next = r == rank ? static_cast<Node>(from) : first_not_before(r, time);
+    replay_.begin_at(r, next);
+    RankState state{.clock = starts_[r]};
     if (next > job_.first(r)) state.clock = end_[order_[next - 1]];
-    for (std::size_t at = next; at < job_.first(r + 1); ++at) {
+    for (Node at = next; at < job_.first(r + 1); ++at) {
       trial_[order_[at]] = kNotYet;
       state.left += job_.ticks(order_[at]);
     }
@@ -103,19 +100,19 @@ double Evaluator::end_of_rank(const JobOrder& order, std::size_t rank) const {
 /// The rank whose start a longest path to the action at a place begins with.
 std::size_t Evaluator::origin(const JobOrder& order, std::size_t at) const {
   while (true) {
-    const JobNode node = order[at];
+    const Node node = order[at];
     const std::size_t rank = job_.rank(node);
     const bool first = at == job_.first(rank);
     double latest = first ? trial_starts_[rank] : trial_[order[at - 1]];
-    JobNode before = kNoJobNode;
-    for (const JobEdge& edge : job_.producers(node)) {
-      const double arrival = trial_[edge.node] + edge.delay;
+    Node before = kNoNode;
+    for (const Node producer : job_.producers(node)) {
+      const double arrival = trial_[producer] + job_.delay(producer, rank);
       if (arrival <= latest) continue;
       latest = arrival;
-      before = edge.node;
+      before = producer;
     }
-    if (before == kNoJobNode && first) return rank;
-    at = before == kNoJobNode ? at - 1 : place_[before];
+    if (before == kNoNode && first) return rank;
+    at = before == kNoNode ? at - 1 : place_[before];
   }
 }
 
@@ -126,82 +123,58 @@ void Evaluator::find_places(const JobOrder& order) {
 }
 
 /// First place of a rank whose action ends at or after `time`: what ends before has started before.
-std::size_t Evaluator::first_not_before(std::size_t rank, double time) const {
+Node Evaluator::first_not_before(std::size_t rank, double time) const {
   const auto begin = order_.begin() + job_.first(rank);
   const auto end = order_.begin() + job_.first(rank + 1);
-  const auto found =
-      std::partition_point(begin, end, [&](JobNode node) { return end_[node] < time; });
-  return static_cast<std::size_t>(found - order_.begin());
+  const auto found = std::partition_point(begin, end, [&](Node node) { return end_[node] < time; });
+  return static_cast<Node>(found - order_.begin());
 }
 
 /// All of `order` from `trial_starts_`.
 double Evaluator::run_whole(const JobOrder& order, double bound) {
   std::ranges::fill(trial_, kNotYet);
-  for (std::size_t r = 0; r < ranks_.size(); ++r)
-    ranks_[r] = {.next = job_.first(r), .clock = trial_starts_[r], .left = job_.work(r)};
+  for (std::size_t r = 0; r < ranks_.size(); ++r) {
+    replay_.begin_at(r, job_.first(r));
+    ranks_[r] = {.clock = trial_starts_[r], .left = job_.work(r)};
+  }
   return run(order, bound);
 }
 
 double Evaluator::run(const JobOrder& order, double bound) {
   exceeding_ = order.size();
-  ready_.clear();
-  for (std::size_t r = ranks_.size(); r-- > 0;) ready_.push_back(static_cast<std::uint32_t>(r));
-  bool within = true;
-  while (!ready_.empty() && within) {
-    const std::uint32_t rank = ready_.back();
-    ready_.pop_back();
-    const std::size_t before = ranks_[rank].next;
-    within = advance(order, rank, bound);
-    job_.spend(1 + ranks_[rank].next - before);
-  }
+  const bool done = replay_.run_lists(
+      [&](Rank rank, Node place, Node) { return advance(order, rank.index(), place, bound); },
+      [&](std::size_t, Node wanted) { return trial_[wanted] != kNotYet; });
+  if (!done) return std::numeric_limits<double>::infinity();
   double value = 0;
-  for (std::size_t r = 0; r < ranks_.size(); ++r) {
-    RankState& state = ranks_[r];
-    if (state.next < job_.first(r + 1)) {
-      value = std::numeric_limits<double>::infinity();
-      for (const JobEdge& edge : job_.producers(order[state.next])) waiter_[edge.node] = kNobody;
-    }
-    next_waiter_[r] = kNobody;
-    value = std::max(value, state.clock - trial_starts_[r]);
-  }
-  return within ? value : std::numeric_limits<double>::infinity();
+  for (std::size_t r = 0; r < ranks_.size(); ++r)
+    value = std::max(value, ranks_[r].clock - trial_starts_[r]);
+  return value;
 }
 
-/// Runs a rank as far as it gets; false when the objective must exceed the bound.
-bool Evaluator::advance(const JobOrder& order, std::size_t rank, double bound) {
+/// Runs a rank as far as it gets; stops the run when the objective must exceed the bound.
+Halt Evaluator::advance(const JobOrder& order, std::size_t rank, Node place, double bound) {
   RankState& state = ranks_[rank];
-  const std::size_t last = job_.first(rank + 1);
-  while (state.next < last) {
-    const JobNode node = order[state.next];
+  const Node from = place, last = job_.first(rank + 1);
+  Node wanted = kNoNode;
+  for (; place < last; ++place) {
+    const Node node = order[place];
     double begin = state.clock;
-    for (const JobEdge& edge : job_.producers(node)) {
-      const double end = trial_[edge.node];
-      if (end == kNotYet) {
-        wait(rank, edge.node);
-        return true;
-      }
-      begin = std::max(begin, end + edge.delay);
-    }
+    wanted = wait_for(job_.producers(node), begin, [&](Node producer) {
+      const double end = trial_[producer];
+      return end == kNotYet ? kNotYet : end + job_.delay(producer, rank);
+    });
+    if (wanted != kNoNode) break;
     if (begin + state.left - trial_starts_[rank] > bound) {
-      exceeding_ = state.next;
-      return false;
+      exceeding_ = place;
+      replay_.stop();
+      break;
     }
-    const double end = begin + job_.ticks(node);
-    state.clock = trial_[node] = end;
+    state.clock = trial_[node] = begin + job_.ticks(node);
     state.left -= job_.ticks(node);
-    ++state.next;
-    for (std::uint32_t woken = waiter_[node]; woken != kNobody;) {
-      ready_.push_back(woken);
-      woken = std::exchange(next_waiter_[woken], kNobody);
-    }
-    waiter_[node] = kNobody;
   }
-  return true;
-}
-
-void Evaluator::wait(std::size_t rank, JobNode node) {
-  next_waiter_[rank] = waiter_[node];
-  waiter_[node] = static_cast<std::uint32_t>(rank);
+  job_.spend(1 + place - from);
+  return {place, wanted, wanted == kNoNode ? rank : job_.rank(wanted)};
 }
 
 Figures Evaluator::figures(const JobOrder& order) {
@@ -214,7 +187,7 @@ Figures Evaluator::figures(const JobOrder& order) {
   double first = std::numeric_limits<double>::infinity(), last = 0;
   for (std::size_t r = 0; r < ranks_.size(); ++r) {
     if (job_.first(r) == job_.first(r + 1)) continue;
-    const JobNode begin = order[job_.first(r)];
+    const Node begin = order[job_.first(r)];
     first = std::min(first, trial_[begin] - job_.ticks(begin));
     last = std::max(last, end_of_rank(order, r));
   }

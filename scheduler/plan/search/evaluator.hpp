@@ -7,6 +7,7 @@
 #include <limits>
 #include <vector>
 
+#include "plan/model/replay.hpp"
 #include "plan/search/job.hpp"
 #include "plan/simulate/period.hpp"
 
@@ -50,8 +51,8 @@ class Evaluator {
   void keep(const JobOrder& order);
 
   [[nodiscard]] double objective() const { return objective_value_; }
-  [[nodiscard]] double end(JobNode node) const { return end_[node]; }
-  [[nodiscard]] double start(JobNode node) const { return end_[node] - job_.ticks(node); }
+  [[nodiscard]] double end(Node node) const { return end_[node]; }
+  [[nodiscard]] double start(Node node) const { return end_[node] - job_.ticks(node); }
   /// When the rank may begin.
   [[nodiscard]] double start_of_rank(std::size_t rank) const { return starts_[rank]; }
   /// For the span: a rank of the cycle that decides it.
@@ -64,24 +65,19 @@ class Evaluator {
 
  private:
   struct RankState {
-    std::size_t next = 0;
     double clock = 0;
     double left = 0;  // work not yet done
   };
 
   double run_whole(const JobOrder& order, double bound);
   double run(const JobOrder& order, double bound);
-  bool advance(const JobOrder& order, std::size_t rank, double bound);
-  [[nodiscard]] std::size_t first_not_before(std::size_t rank, double time) const;
-  void wait(std::size_t rank, JobNode node);
+  Halt advance(const JobOrder& order, std::size_t rank, Node place, double bound);
+  [[nodiscard]] Node first_not_before(std::size_t rank, double time) const;
   double start_later(const JobOrder& order, double bound);
   CycleRatio find_span(const JobOrder& order);
   [[nodiscard]] double end_of_rank(const JobOrder& order, std::size_t rank) const;
   [[nodiscard]] std::size_t origin(const JobOrder& order, std::size_t at) const;
   void find_places(const JobOrder& order);
-
-  static constexpr double kNotYet = -1;
-  static constexpr std::uint32_t kNobody = 0xFFFFFFFFU;
 
   const Job& job_;
   Objective objective_;
@@ -96,9 +92,7 @@ class Evaluator {
   std::size_t exceeding_ = 0;         // the place where the bound was exceeded
   std::vector<std::uint32_t> place_;  // by node, of the order whose paths are followed
   std::vector<RankState> ranks_;
-  std::vector<std::uint32_t> waiter_;       // by node: the last rank that waits for it
-  std::vector<std::uint32_t> next_waiter_;  // by rank: another rank that waits for the same node
-  std::vector<std::uint32_t> ready_;        // ranks that may go on
+  Replay replay_;
 };
 
 }  // namespace millrace::plan

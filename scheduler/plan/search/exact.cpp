@@ -173,7 +173,7 @@ void Solver::finish(Layer& last) {
     std::vector<JobOrder> ranks(static_cast<std::size_t>(job_.ranks()));
     std::vector<std::size_t> counts(rules_.classes(), 0);
     for (std::size_t i = classes.size(); i-- > 0;) {
-      const JobNode node = rules_.node(classes[i], counts[classes[i]]++);
+      const Node node = rules_.node(classes[i], counts[classes[i]]++);
       ranks[job_.rank(node)].push_back(node);
     }
     JobOrder order;
@@ -189,7 +189,7 @@ void offer_lists(const Job& job, const ExactOptions& options, Solver& solver) {
   std::int64_t evaluations = 0;
   const RelistOptions relist{options.memory_limit, options.objective, 6};
   std::vector<double> priority(job.size());
-  for (JobNode node = 0; node < job.size(); ++node)
+  for (Node node = 0; node < job.size(); ++node)
     priority[node] = job.action(node).micro_batch.value;
   for (const WeightRule rule : {WeightRule::Filler, WeightRule::FitsGap}) {
     const auto order = list_order(job, priority, {options.memory_limit, rule});

@@ -1,155 +1,115 @@
-// Flattens a program: numbers the actions, looks up their costs, connects what depends on what.
+// Prices an open graph: ticks and memory of its nodes, delays of its edges, and who uses what.
 #include "plan/search/job.hpp"
 
 #include <algorithm>
 #include <cmath>
-#include <string>
+#include <numeric>
 
 #include "millrace/core/error.hpp"
-#include "millrace/scheduler/plan/dependencies.hpp"
 #include "plan/model/validate.hpp"
+#include "plan/simulate/memory.hpp"
 
 namespace millrace::plan {
 
 namespace {
 
-/// Node by product, stage and unit. A micro-batch belongs to one replica, so that is no key.
-class Places {
- public:
-  explicit Places(const Shape& shape)
-      : micro_batches_(static_cast<std::size_t>(shape.micro_batches)),
-        slices_(static_cast<std::size_t>(shape.slices)),
-        size_(static_cast<std::size_t>(shape.forwards())),
-        nodes_(3 * size_, kNoJobNode) {}
-
-  JobNode& at(Product what, std::size_t stage, const Action& unit, std::size_t slice) {
-    const std::size_t index = (stage * micro_batches_ + unit.micro_batch.index()) * slices_ + slice;
-    return nodes_[static_cast<std::size_t>(what) * size_ + index];
-  }
-
- private:
-  std::size_t micro_batches_, slices_, size_;
-  std::vector<JobNode> nodes_;
-};
-
-double per_slice(const std::vector<double>& values, const Action& action, int slices) {
-  return values.empty() ? 0 : values[action.stage.index()] / slices;
-}
-
-double memory_change(const Action& action, const Cost& cost) {
-  const double input = per_slice(cost.memory_input, action, cost.slices);
-  const double weight = per_slice(cost.memory_weight, action, cost.slices);
-  switch (action.op) {
-    case Op::Forward:
-      return per_slice(cost.memory_forward, action, cost.slices);
-    case Op::BackwardInput:
-      return input;
-    case Op::BackwardWeight:
-      return weight;
-    case Op::Backward:
-      return input + weight;
-    default:
-      return 0;
-  }
-}
-
-double message_ticks(const Cost& cost, Rank source, Rank destination, int ranks) {
-  return cost.transfer(source, destination, ranks) + cost.delay(source, destination, ranks);
-}
-
-}  // namespace
-
-Job::Job(const Program& program, const Cost& cost, Work* work)
-    : work_counter_(work), shape_(program.shape), name_(program.name) {
+/// The program, checked, its pairs decoupled.
+Program orderable(const Program& program, const Cost& cost) {
   validate(program);
   cost.require_fits(program.shape);
   require(!cost.contention,
           "the search times orders without contention on links; search without it (unset "
           "Cost::contention) and simulate the result with it");
-  number(program, cost);
-  connect(cost);
-  invert();
-  const auto whole = [](double ticks) { return ticks == std::floor(ticks); };
-  whole_ =
-      std::ranges::all_of(ticks_, whole) && std::ranges::all_of(producers_, whole, &JobEdge::delay);
+  Program result = program;
+  for (auto& list : result.ranks)
+    for (Action& action : list) {
+      if (!is_compute(action.op) || action.op == Op::Recompute)
+        throw InvalidArgument("the search takes F, B, I and W only; found the " + describe(action));
+      action.with_next = false;
+    }
+  return result;
 }
 
-void Job::number(const Program& program, const Cost& cost) {
-  actions_.reserve(program.size());
-  for (std::size_t r = 0; r < program.ranks.size(); ++r) {
-    spend(2 * program.ranks[r].size());
-    first_.push_back(static_cast<JobNode>(actions_.size()));
+}  // namespace
+
+Job::Job(const Program& program, const Cost& cost, Work* work)
+    : work_counter_(work),
+      program_(orderable(program, cost)),
+      graph_(program_, {}, ListOrder::Open) {
+  price_nodes(cost);
+  price_links(cost);
+  invert();
+  whole_ = all_whole();
+}
+
+void Job::price_nodes(const Cost& cost) {
+  const MemoryModel model(program_, cost);
+  for (auto* by_node : {&ticks_, &memory_}) by_node->reserve(graph_.size());
+  rank_.reserve(graph_.size());
+  for (std::size_t r = 0; r < program_.ranks.size(); ++r) {
+    spend(4 * program_.ranks[r].size());
     const double speed = cost.rank_speed.empty() ? 1 : cost.rank_speed[r];
     double work = 0;
-    for (Action action : program.ranks[r]) {
-      require(is_compute(action.op) && action.op != Op::Recompute,
-              "the search takes F, B, I and W only; found the " + describe(action));
-      action.with_next = false;
-      actions_.push_back(action);
+    for (const Action& action : program_.ranks[r]) {
+      const MemoryChange change = model.change(action);
       rank_.push_back(static_cast<std::uint32_t>(r));
       ticks_.push_back(cost.ticks(action) / speed);
-      memory_.push_back(memory_change(action, cost));
+      memory_.push_back(change.start + change.end);
       work += ticks_.back();
     }
     work_.push_back(work);
   }
-  first_.push_back(static_cast<JobNode>(actions_.size()));
 }
 
-void Job::connect(const Cost& cost) {
-  Places places(shape_);
-  for (JobNode node = 0; node < actions_.size(); ++node) {
-    const Action& action = actions_[node];
-    JobNode& place =
-        places.at(product(action.op), action.stage.index(), action, action.slice.index());
-    require(place == kNoJobNode, "the program has the " + describe(action) + " twice");
-    place = node;
-  }
-  const auto add = [&](JobNode consumer, JobNode producer) {
-    if (producer == kNoJobNode) return;
-    const Rank from{static_cast<std::int32_t>(rank_[producer])};
-    const Rank to{static_cast<std::int32_t>(rank_[consumer])};
-    producers_.push_back({producer, from == to ? 0 : message_ticks(cost, from, to, shape_.ranks)});
+void Job::price_links(const Cost& cost) {
+  const int ranks = program_.shape.ranks;
+  const auto message = [&](int from, int to) {
+    const Rank source{from}, destination{to};
+    return cost.transfer(source, destination, ranks) + cost.delay(source, destination, ranks);
   };
-  const StageGraph graph(shape_);
-  const Pipeline pipeline{graph, shape_.slices};
-  for (JobNode node = 0; node < actions_.size(); ++node) {
-    producer_start_.push_back(static_cast<std::uint32_t>(producers_.size()));
-    spend(2);
-    const Action& action = actions_[node];
-    for_each_need(pipeline, action, [&](const Need& need) {
-      if (need.product < Product::Recompute)
-        add(node, places.at(need.product, need.stage.index(), action, need.slice.index()));
-    });
+  if (cost.link_latency.empty() && cost.link_bytes_per_tick.empty()) {
+    link_ = message(0, ranks - 1);
+    return;
   }
-  producer_start_.push_back(static_cast<std::uint32_t>(producers_.size()));
+  for (int from = 0; from < ranks; ++from)
+    for (int to = 0; to < ranks; ++to) links_.push_back(message(from, to));
 }
 
 void Job::invert() {
-  consumer_start_.assign(actions_.size() + 1, 0);
-  for (const JobEdge& edge : producers_) ++consumer_start_[edge.node + 1];
-  for (std::size_t i = 0; i < actions_.size(); ++i) consumer_start_[i + 1] += consumer_start_[i];
-  consumers_.resize(producers_.size());
+  consumer_start_.assign(size() + 1, 0);
+  for (Node node = 0; node < size(); ++node)
+    for (const Node producer : producers(node)) ++consumer_start_[producer + 1];
+  std::partial_sum(consumer_start_.begin(), consumer_start_.end(), consumer_start_.begin());
+  consumers_.resize(consumer_start_.back());
   std::vector<std::uint32_t> next(consumer_start_.begin(), consumer_start_.end() - 1);
-  spend(actions_.size());
-  for (JobNode node = 0; node < actions_.size(); ++node)
-    for (const JobEdge& edge : producers(node)) consumers_[next[edge.node]++] = {node, edge.delay};
+  spend(size());
+  for (Node node = 0; node < size(); ++node)
+    for (const Node producer : producers(node)) consumers_[next[producer]++] = node;
+}
+
+bool Job::all_whole() const {
+  const auto whole = [](double ticks) { return ticks == std::floor(ticks); };
+  for (Node node = 0; node < size(); ++node)
+    for (const Node producer : producers(node))
+      if (!whole(delay(producer, rank(node)))) return false;
+  return std::ranges::all_of(ticks_, whole);
 }
 
 JobOrder Job::own_order() const {
-  JobOrder order(actions_.size());
-  for (JobNode node = 0; node < order.size(); ++node) order[node] = node;
+  JobOrder order(size());
+  std::iota(order.begin(), order.end(), Node{0});
   return order;
 }
 
 Program Job::program(const JobOrder& order) const {
   Program program;
-  program.shape = shape_;
-  program.name = name_;
-  program.ranks.resize(static_cast<std::size_t>(shape_.ranks));
-  for (std::size_t r = 0; r < program.ranks.size(); ++r)
-    for (JobNode at = first_[r]; at < first_[r + 1]; ++at)
-      program.ranks[r].push_back(actions_[order[at]]);
+  program.shape = program_.shape;
+  program.name = program_.name;
+  program.ranks.resize(program_.ranks.size());
+  for (std::size_t r = 0; r < program.ranks.size(); ++r) {
+    program.ranks[r].reserve(program_.ranks[r].size());
+    for (Node at = first(r); at < first(r + 1); ++at) program.ranks[r].push_back(action(order[at]));
+  }
   return program;
 }
 

@@ -1,33 +1,22 @@
-// Job: a program's compute actions with their costs, flattened into arrays. What list scheduling,
-// the local search, the bound and the exact solver read instead of asking Cost and Shape again for
-// every action of every evaluation.
+// Job: what a search orders: an open graph and what its nodes and edges cost. Ticks and memory lie
+// in arrays by node, because list scheduling, the local search, the bound and the exact solver ask
+// for them in every evaluation.
 #pragma once
 
 #include <cstdint>
-#include <limits>
 #include <span>
 #include <vector>
 
 #include "millrace/scheduler/plan/cost.hpp"
+#include "millrace/scheduler/plan/graph.hpp"
 #include "millrace/scheduler/plan/objective.hpp"
 #include "millrace/scheduler/plan/program.hpp"
 #include "plan/search/work.hpp"
 
 namespace millrace::plan {
 
-/// Number of a compute action: rank by rank, in the order of the program the job was made of.
-using JobNode = std::uint32_t;
-
-inline constexpr JobNode kNoJobNode = std::numeric_limits<JobNode>::max();
-
-/// A data dependency and the ticks a message needs on it (0 inside a rank).
-struct JobEdge {
-  JobNode node = kNoJobNode;
-  double delay = 0;
-};
-
-/// Execution order of all ranks: rank r owns [first[r], first[r + 1]).
-using JobOrder = std::vector<JobNode>;
+/// Execution order of all ranks: rank r owns [first(r), first(r + 1)).
+using JobOrder = std::vector<Node>;
 
 /// Thread-safety: immutable once built, share freely.
 class Job {
@@ -36,30 +25,41 @@ class Job {
   /// throws InvalidArgument otherwise. Overlapped pairs are taken as two actions.
   /// `work`, which must outlive the job, counts what is looked at and may throw Stopped.
   Job(const Program& program, const Cost& cost, Work* work = nullptr);
+  Job(const Job&) = delete;  // the graph points to the program
+  Job& operator=(const Job&) = delete;
 
   /// Counts actions that somebody looks at.
   void spend(std::size_t actions) const {
     if (work_counter_ != nullptr) work_counter_->spend(actions);
   }
 
-  [[nodiscard]] std::size_t size() const { return actions_.size(); }
-  [[nodiscard]] int ranks() const { return shape_.ranks; }
-  [[nodiscard]] const Shape& shape() const { return shape_; }
-  [[nodiscard]] const Action& action(JobNode node) const { return actions_[node]; }
-  [[nodiscard]] std::size_t rank(JobNode node) const { return rank_[node]; }
-  [[nodiscard]] double ticks(JobNode node) const { return ticks_[node]; }
+  [[nodiscard]] const Graph& graph() const { return graph_; }
+  [[nodiscard]] std::size_t size() const { return graph_.size(); }
+  [[nodiscard]] int ranks() const { return program_.shape.ranks; }
+  [[nodiscard]] const Shape& shape() const { return program_.shape; }
+  [[nodiscard]] const Action& action(Node node) const {
+    const std::size_t r = rank_[node];
+    return program_.ranks[r][node - first(r)];
+  }
+  [[nodiscard]] std::size_t rank(Node node) const { return rank_[node]; }
+  [[nodiscard]] double ticks(Node node) const { return ticks_[node]; }
   /// Change of the rank's memory when the action has run (F: when it starts).
-  [[nodiscard]] double memory(JobNode node) const { return memory_[node]; }
-  [[nodiscard]] JobNode first(std::size_t rank) const { return first_[rank]; }
+  [[nodiscard]] double memory(Node node) const { return memory_[node]; }
+  [[nodiscard]] Node first(std::size_t rank) const {
+    return graph_.first(Rank{static_cast<std::int32_t>(rank)});
+  }
   [[nodiscard]] double work(std::size_t rank) const { return work_[rank]; }
 
-  [[nodiscard]] std::span<const JobEdge> producers(JobNode node) const {
-    return {producers_.data() + producer_start_[node],
-            producers_.data() + producer_start_[node + 1]};
-  }
-  [[nodiscard]] std::span<const JobEdge> consumers(JobNode node) const {
+  [[nodiscard]] std::span<const Node> producers(Node node) const { return graph_.producers(node); }
+  [[nodiscard]] std::span<const Node> consumers(Node node) const {
     return {consumers_.data() + consumer_start_[node],
             consumers_.data() + consumer_start_[node + 1]};
+  }
+  /// Ticks that the result of `producer` needs to a rank: 0 to its own.
+  [[nodiscard]] double delay(Node producer, std::size_t to) const {
+    const std::size_t from = rank_[producer];
+    if (from == to) return 0;
+    return links_.empty() ? link_ : links_[from * program_.ranks.size() + to];
   }
 
   /// Whether all ticks and delays are integers, so that sums of them are exact.
@@ -71,20 +71,21 @@ class Job {
   [[nodiscard]] Program program(const JobOrder& order) const;
 
  private:
-  void number(const Program& program, const Cost& cost);
-  void connect(const Cost& cost);
+  void price_nodes(const Cost& cost);
+  void price_links(const Cost& cost);
   void invert();
+  [[nodiscard]] bool all_whole() const;
 
   Work* work_counter_;
-  Shape shape_;
-  std::string name_;
-  std::vector<Action> actions_;
+  Program program_;
+  Graph graph_;
   std::vector<std::uint32_t> rank_;
   std::vector<double> ticks_, memory_, work_;
+  double link_ = 0;            // ticks of every message ...
+  std::vector<double> links_;  // ... or by source and destination, where links differ
   bool whole_ = true;
-  std::vector<JobNode> first_;
-  std::vector<std::uint32_t> producer_start_, consumer_start_;
-  std::vector<JobEdge> producers_, consumers_;
+  std::vector<std::uint32_t> consumer_start_;
+  std::vector<Node> consumers_;
 };
 
 /// Every forward, then every backward (fused or split), of one shape: a program

@@ -18,17 +18,17 @@ namespace {
 
 /// The actions of one class (stage and kind) of a rank, in the order in which they run.
 struct Queue {
-  std::vector<JobNode> nodes;
+  std::vector<Node> nodes;
   std::size_t head = 0;
   bool forward = false;
   bool weight = false;
 
   [[nodiscard]] bool empty() const { return head == nodes.size(); }
-  [[nodiscard]] JobNode front() const { return nodes[head]; }
+  [[nodiscard]] Node front() const { return nodes[head]; }
 };
 
 struct Candidate {
-  JobNode node = kNoJobNode;
+  Node node = kNoNode;
   double start = 0;
   Queue* queue = nullptr;
 };
@@ -42,7 +42,7 @@ class Lister {
         ranks_(static_cast<std::size_t>(job.ranks())),
         missing_(job.size()),
         ready_(job.size(), 0) {
-    for (JobNode node = 0; node < job.size(); ++node)
+    for (Node node = 0; node < job.size(); ++node)
       missing_[node] = static_cast<std::uint32_t>(job.producers(node).size());
     for (std::size_t r = 0; r < ranks_.size(); ++r) fill_queues(r);
   }
@@ -54,9 +54,9 @@ class Lister {
     double clock = 0, memory = 0;
     double input_reserve = 0;  // the most that an I adds
     std::vector<Queue> queues;
-    std::vector<JobNode> weights;  // pending W, first come first served
+    std::vector<Node> weights;  // pending W, first come first served
     std::size_t next_weight = 0;
-    std::vector<JobNode> done;
+    std::vector<Node> done;
     Candidate candidate;
   };
 
@@ -64,7 +64,7 @@ class Lister {
   void choose(RankState& state);
   [[nodiscard]] Candidate best_of_queues(RankState& state) const;
   [[nodiscard]] bool admits(const RankState& state, const Queue& queue) const;
-  [[nodiscard]] double reserved(const RankState& state, JobNode forward) const;
+  [[nodiscard]] double reserved(const RankState& state, Node forward) const;
   void execute(RankState& state);
 
   const Job& job_;
@@ -78,7 +78,7 @@ class Lister {
 void Lister::fill_queues(std::size_t rank) {
   std::map<std::tuple<Op, std::uint8_t, Stage>, Queue> by_class;
   RankState& state = ranks_[rank];
-  for (JobNode node = job_.first(rank); node < job_.first(rank + 1); ++node) {
+  for (Node node = job_.first(rank); node < job_.first(rank + 1); ++node) {
     const Action& action = job_.action(node);
     const bool weight = action.op == Op::BackwardWeight;
     if (weight && options_.weight_rule != WeightRule::ByPriority) continue;
@@ -89,7 +89,7 @@ void Lister::fill_queues(std::size_t rank) {
     if (!queue.forward) state.input_reserve = std::max(state.input_reserve, job_.memory(node));
   }
   for (auto& [key, queue] : by_class) {
-    std::ranges::stable_sort(queue.nodes, {}, [&](JobNode node) { return priority_[node]; });
+    std::ranges::stable_sort(queue.nodes, {}, [&](Node node) { return priority_[node]; });
     state.queues.push_back(std::move(queue));
   }
   state.done.reserve(job_.first(rank + 1) - job_.first(rank));
@@ -101,7 +101,7 @@ std::optional<JobOrder> Lister::run() {
     job_.spend(1 + ranks_.size() / 8);
     RankState* next = nullptr;
     for (RankState& state : ranks_)
-      if (state.candidate.node != kNoJobNode &&
+      if (state.candidate.node != kNoNode &&
           (next == nullptr || state.candidate.start < next->candidate.start))
         next = &state;
     if (next == nullptr) return std::nullopt;
@@ -118,8 +118,8 @@ std::optional<JobOrder> Lister::run() {
 void Lister::choose(RankState& state) {
   state.candidate = best_of_queues(state);
   if (state.next_weight == state.weights.size()) return;
-  const JobNode weight = state.weights[state.next_weight];
-  const bool none = state.candidate.node == kNoJobNode;
+  const Node weight = state.weights[state.next_weight];
+  const bool none = state.candidate.node == kNoNode;
   if (!none && state.candidate.start <= state.clock) return;
   const bool fits = none || state.clock + job_.ticks(weight) <= state.candidate.start;
   if (!fits && options_.weight_rule == WeightRule::FitsGap) return;
@@ -130,9 +130,9 @@ Candidate Lister::best_of_queues(RankState& state) const {
   Candidate best;
   for (Queue& queue : state.queues) {
     if (queue.empty() || missing_[queue.front()] > 0) continue;
-    const JobNode node = queue.front();
+    const Node node = queue.front();
     const double start = std::max(state.clock, ready_[node]);
-    if (best.node != kNoJobNode &&
+    if (best.node != kNoNode &&
         std::pair(start, priority_[node]) >= std::pair(best.start, priority_[best.node]))
       continue;
     if (admits(state, queue)) best = {node, start, &queue};
@@ -142,20 +142,20 @@ Candidate Lister::best_of_queues(RankState& state) const {
 
 bool Lister::admits(const RankState& state, const Queue& queue) const {
   if (options_.memory_limit == std::numeric_limits<double>::infinity()) return true;
-  const JobNode node = queue.front();
+  const Node node = queue.front();
   double wanted = state.memory + job_.memory(node);
   if (queue.forward) wanted += reserved(state, node) + state.input_reserve;
   return job_.memory(node) <= 0 || within_limit(wanted, options_.memory_limit);
 }
 
 /// Memory of the rank's forwards that come before this one by priority and have not run.
-double Lister::reserved(const RankState& state, JobNode forward) const {
+double Lister::reserved(const RankState& state, Node forward) const {
   double memory = 0;
   for (const Queue& queue : state.queues) {
     if (!queue.forward || queue.empty() || queue.front() == forward) continue;
     const auto from = queue.nodes.begin() + static_cast<std::ptrdiff_t>(queue.head);
-    const auto to = std::lower_bound(
-        from, queue.nodes.end(), priority_[forward], [&](JobNode node, double value) {
+    const auto to =
+        std::lower_bound(from, queue.nodes.end(), priority_[forward], [&](Node node, double value) {
           return priority_[node] < value;
         });
     memory += static_cast<double>(to - from) * job_.memory(queue.front());
@@ -175,14 +175,15 @@ void Lister::execute(RankState& state) {
   state.memory += job_.memory(node);
   state.done.push_back(node);
   const std::size_t rank = job_.rank(node);
-  for (const JobEdge& edge : job_.consumers(node)) {
-    ready_[edge.node] = std::max(ready_[edge.node], end + edge.delay);
-    if (--missing_[edge.node] > 0) continue;
-    if (job_.action(edge.node).op == Op::BackwardWeight &&
+  for (const Node next : job_.consumers(node)) {
+    const std::size_t on = job_.rank(next);
+    ready_[next] = std::max(ready_[next], end + job_.delay(node, on));
+    if (--missing_[next] > 0) continue;
+    if (job_.action(next).op == Op::BackwardWeight &&
         options_.weight_rule != WeightRule::ByPriority)
-      state.weights.push_back(edge.node);
-    else if (job_.rank(edge.node) != rank)
-      choose(ranks_[job_.rank(edge.node)]);
+      state.weights.push_back(next);
+    else if (on != rank)
+      choose(ranks_[on]);
   }
   choose(state);
 }
@@ -198,7 +199,7 @@ Trial timed(const Job& job, const JobOrder& order, Objective objective) {
   Evaluator evaluator(job, objective);
   evaluator.reset(order);
   Trial trial{order, evaluator.objective(), evaluator.peak(order), std::vector<double>(job.size())};
-  for (JobNode node = 0; node < job.size(); ++node) trial.start[node] = evaluator.start(node);
+  for (Node node = 0; node < job.size(); ++node) trial.start[node] = evaluator.start(node);
   return trial;
 }
 

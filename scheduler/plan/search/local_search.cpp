@@ -61,7 +61,7 @@ class LocalSearch {
   JobOrder order_, best_;
   double best_value_ = 0, typical_ticks_ = 0;
   std::vector<std::size_t> place_;  // by node
-  std::vector<JobNode> critical_;   // actions that their rank's previous action holds up
+  std::vector<Node> critical_;      // actions that their rank's previous action holds up
 };
 
 /// Where the action stands that the objective ends with.
@@ -71,7 +71,7 @@ std::size_t LocalSearch::last_place() const {
   double worst = -1;
   for (std::size_t r = 0; r < ranks(); ++r) {
     if (job_.first(r) == job_.first(r + 1)) continue;
-    const JobNode last = order_[job_.first(r + 1) - 1];
+    const Node last = order_[job_.first(r + 1) - 1];
     if (evaluator_.end(last) > worst) place = place_[last];
     worst = std::max(worst, evaluator_.end(last));
   }
@@ -85,25 +85,25 @@ void LocalSearch::find_critical_path(std::uint32_t word) {
   std::vector<bool> wrapped(ranks(), options_.objective == Objective::Makespan);
   std::size_t node_place = last_place();
   while (node_place < order_.size()) {
-    const JobNode node = order_[node_place];
+    const Node node = order_[node_place];
     const std::size_t rank = job_.rank(node);
     const bool first = node_place == job_.first(rank);
     double latest = first ? evaluator_.start_of_rank(rank) : evaluator_.end(order_[node_place - 1]);
-    JobNode before = first ? kNoJobNode : order_[node_place - 1];
+    Node before = first ? kNoNode : order_[node_place - 1];
     bool by_rank = !first;
-    for (const JobEdge& edge : job_.producers(node)) {
-      const double arrival = evaluator_.end(edge.node) + edge.delay;
+    for (const Node producer : job_.producers(node)) {
+      const double arrival = evaluator_.end(producer) + job_.delay(producer, rank);
       if (arrival < latest || (arrival == latest && (word & 1U) == 0)) continue;
       latest = arrival;
-      before = edge.node;
-      by_rank = before == (first ? kNoJobNode : order_[node_place - 1]);
+      before = producer;
+      by_rank = before == (first ? kNoNode : order_[node_place - 1]);
     }
     if (by_rank) critical_.push_back(node);
-    if (before == kNoJobNode && !wrapped[rank]) {
+    if (before == kNoNode && !wrapped[rank]) {
       wrapped[rank] = true;
       node_place = job_.first(rank + 1) - 1;
     } else {
-      node_place = before == kNoJobNode ? order_.size() : place_[before];
+      node_place = before == kNoNode ? order_.size() : place_[before];
     }
   }
 }
@@ -111,7 +111,7 @@ void LocalSearch::find_critical_path(std::uint32_t word) {
 /// One of: swap a critical action with the one before it, take it further ahead, put the one before
 /// it further back, or take a backward-weight before it to a place after it.
 LocalSearch::Move LocalSearch::propose(const Draw& draw) const {
-  const JobNode node = critical_[below(draw[0], critical_.size())];
+  const Node node = critical_[below(draw[0], critical_.size())];
   const std::size_t at = place_[node];
   const std::size_t first = job_.first(job_.rank(node));
   const std::size_t last = job_.first(job_.rank(node) + 1) - 1;
@@ -136,14 +136,14 @@ LocalSearch::Move LocalSearch::propose(const Draw& draw) const {
 /// past its own class.
 bool LocalSearch::sensible(const Move& move) const {
   if (move.from == move.to) return false;
-  const JobNode node = order_[move.from];
+  const Node node = order_[move.from];
   const Action& action = job_.action(node);
   const auto [low, high] = std::minmax(move.from, move.to);
-  for (const JobEdge& edge : job_.producers(node))
-    if (move.to < move.from && job_.rank(edge.node) == job_.rank(node) && place_[edge.node] >= low)
+  for (const Node other : job_.producers(node))
+    if (move.to < move.from && job_.rank(other) == job_.rank(node) && place_[other] >= low)
       return false;
-  for (const JobEdge& edge : job_.consumers(node))
-    if (move.to > move.from && job_.rank(edge.node) == job_.rank(node) && place_[edge.node] <= high)
+  for (const Node other : job_.consumers(node))
+    if (move.to > move.from && job_.rank(other) == job_.rank(node) && place_[other] <= high)
       return false;
   for (std::size_t at = low; at <= high; ++at) {
     const Action& other = job_.action(order_[at]);

@@ -45,14 +45,14 @@ constexpr std::size_t kLaneActions = 2'000'000;
 
 /// All actions of one stage of one replica, by kind, micro-batches ascending.
 struct StageLists {
-  std::vector<JobNode> forward, input, weight, backward;
+  std::vector<Node> forward, input, weight, backward;
 };
 
 using StageKey = std::pair<std::uint8_t, Stage>;
 
 std::map<StageKey, StageLists> by_stage(const Job& job) {
   std::map<StageKey, StageLists> stages;
-  for (JobNode node = 0; node < job.size(); ++node) {
+  for (Node node = 0; node < job.size(); ++node) {
     const Action& action = job.action(node);
     StageLists& lists = stages[{action.replica_number, action.stage}];
     if (action.op == Op::Forward) lists.forward.push_back(node);
@@ -62,7 +62,7 @@ std::map<StageKey, StageLists> by_stage(const Job& job) {
   }
   for (auto& [key, lists] : stages)
     for (auto* list : {&lists.forward, &lists.input, &lists.weight, &lists.backward})
-      std::ranges::sort(*list, {}, [&](JobNode node) { return job.action(node).micro_batch; });
+      std::ranges::sort(*list, {}, [&](Node node) { return job.action(node).micro_batch; });
   return stages;
 }
 
@@ -89,12 +89,12 @@ int least_backwards(const Job& job, const StageLists& lists, int j, double limit
   return ended;
 }
 
-using Pair = std::pair<JobNode, JobNode>;  // a node, and what must end before it
+using Pair = std::pair<Node, Node>;  // a node, and what must end before it
 
 /// What must end before each forward of a stage so that the limit holds; false when one never fits.
 bool make_room(const Job& job, const StageLists& lists, double limit, std::vector<Pair>& pairs) {
   const bool whole = lists.input.empty();
-  const std::vector<JobNode>& first = whole ? lists.backward : lists.input;
+  const std::vector<Node>& first = whole ? lists.backward : lists.input;
   if (lists.forward.empty() || (whole ? lists.backward : lists.weight).empty()) return true;
   for (std::size_t at = 0; at < lists.forward.size(); ++at) {
     const auto j = static_cast<int>(at);
@@ -140,31 +140,32 @@ void Relaxation::chain() {
 
 void Relaxation::sort_topologically() {
   std::vector<std::uint32_t> missing(job_.size());
-  std::vector<std::vector<JobNode>> after(job_.size());
-  for (JobNode node = 0; node < job_.size(); ++node) {
+  std::vector<std::vector<Node>> after(job_.size());
+  for (Node node = 0; node < job_.size(); ++node) {
     missing[node] = static_cast<std::uint32_t>(job_.producers(node).size() + chained(node).size());
-    for (const JobNode before : chained(node)) after[before].push_back(node);
+    for (const Node before : chained(node)) after[before].push_back(node);
     if (missing[node] == 0) topological_.push_back(node);
   }
   for (std::size_t i = 0; i < topological_.size(); ++i) {
     job_.spend(2);
-    const JobNode node = topological_[i];
-    const auto release = [&](JobNode next) {
+    const Node node = topological_[i];
+    const auto release = [&](Node next) {
       if (--missing[next] == 0) topological_.push_back(next);
     };
-    for (const JobEdge& edge : job_.consumers(node)) release(edge.node);
-    for (const JobNode next : after[node]) release(next);
+    for (const Node next : job_.consumers(node)) release(next);
+    for (const Node next : after[node]) release(next);
   }
 }
 
 std::vector<double> Relaxation::heads(std::size_t lane) const {
   std::vector<double> head(job_.size());
-  for (const JobNode node : topological_) {
+  for (const Node node : topological_) {
     job_.spend(2);
     head[node] = lanes_.edge(lane, job_.rank(node));
-    for (const JobEdge& edge : job_.producers(node))
-      head[node] = std::max(head[node], head[edge.node] + job_.ticks(edge.node) + edge.delay);
-    for (const JobNode before : chained(node))
+    for (const Node before : job_.producers(node))
+      head[node] = std::max(
+          head[node], head[before] + job_.ticks(before) + job_.delay(before, job_.rank(node)));
+    for (const Node before : chained(node))
       head[node] = std::max(head[node], head[before] + job_.ticks(before));
   }
   return head;
@@ -172,15 +173,14 @@ std::vector<double> Relaxation::heads(std::size_t lane) const {
 
 std::vector<double> Relaxation::tails(std::size_t lane) const {
   std::vector<double> tail(job_.size());
-  for (JobNode node = 0; node < job_.size(); ++node)
-    tail[node] = lanes_.edge(lane, job_.rank(node));
+  for (Node node = 0; node < job_.size(); ++node) tail[node] = lanes_.edge(lane, job_.rank(node));
   for (std::size_t i = topological_.size(); i-- > 0;) {
     job_.spend(2);
-    const JobNode node = topological_[i];
+    const Node node = topological_[i];
     const double from_start = tail[node] + job_.ticks(node);
-    for (const JobEdge& edge : job_.producers(node))
-      tail[edge.node] = std::max(tail[edge.node], from_start + edge.delay);
-    for (const JobNode before : chained(node)) tail[before] = std::max(tail[before], from_start);
+    for (const Node before : job_.producers(node))
+      tail[before] = std::max(tail[before], from_start + job_.delay(before, job_.rank(node)));
+    for (const Node before : chained(node)) tail[before] = std::max(tail[before], from_start);
   }
   return tail;
 }
@@ -204,7 +204,7 @@ std::vector<std::size_t> Relaxation::telling_lanes() const {
 double Relaxation::lane_bound(std::size_t lane) const {
   const std::vector<double> head = heads(lane), tail = tails(lane);
   std::vector<std::vector<HeadTail>> ranks(static_cast<std::size_t>(job_.ranks()));
-  for (const JobNode node : topological_)
+  for (const Node node : topological_)
     if (std::isfinite(head[node] + tail[node]))
       ranks[job_.rank(node)].push_back({head[node], job_.ticks(node), tail[node]});
   double bound = 0;

@@ -54,9 +54,9 @@ class Relaxation {
   [[nodiscard]] bool fits() const { return fits_; }
   [[nodiscard]] const Lanes& lanes() const { return lanes_; }
   /// Nodes so that producers and chain predecessors come first.
-  [[nodiscard]] std::span<const JobNode> topological() const { return topological_; }
+  [[nodiscard]] std::span<const Node> topological() const { return topological_; }
   /// Chain predecessors: what must end before the node starts besides its producers.
-  [[nodiscard]] std::span<const JobNode> chained(JobNode node) const {
+  [[nodiscard]] std::span<const Node> chained(Node node) const {
     return {chained_.data() + chain_start_[node], chained_.data() + chain_start_[node + 1]};
   }
   /// By node: least time from the lane's start to the node's, minus infinity where none is known.
@@ -78,8 +78,8 @@ class Relaxation {
   double limit_;
   bool fits_ = true;
   std::vector<std::uint32_t> chain_start_;
-  std::vector<JobNode> chained_;
-  std::vector<JobNode> topological_;
+  std::vector<Node> chained_;
+  std::vector<Node> topological_;
 };
 
 }  // namespace millrace::plan

@@ -62,11 +62,9 @@ inline Node Clock::step(Rank rank, Node node) {
 
 /// The first producer that has not run, or kNoNode with `begin` moved to when all have arrived.
 inline Node Clock::wait_for(Rank rank, Node node, const Action& action, double& begin) const {
-  for (const Node producer : graph_.producers(node)) {
-    if (arrival_[producer] == kNotYet) return producer;
-    begin = std::max(begin, usable(rank, producer, action));
-  }
-  return kNoNode;
+  return plan::wait_for(graph_.producers(node), begin, [&](Node producer) {
+    return arrival_[producer] == kNotYet ? kNotYet : usable(rank, producer, action);
+  });
 }
 
 inline double Clock::usable(Rank rank, Node producer, const Action& consumer) const {

@@ -40,7 +40,7 @@ class Clock {
  private:
   [[nodiscard]] bool is_plain() const;
   bool run_plain();
-  Node run_list(Rank rank, Node node, Node end, Node& wanted);
+  Halt run_list(Rank rank, Node node, Node end);
   [[nodiscard]] double arrival_plain(std::size_t holder, Node producer) const;
   Node step(Rank rank, Node node);
   [[nodiscard]] Node wait_for(Rank rank, Node node, const Action& action, double& begin) const;
@@ -53,8 +53,6 @@ class Clock {
   [[nodiscard]] std::size_t ticks_index(const Action& action) const {
     return static_cast<std::size_t>(action.op) * pieces_ + cost_.at(action);
   }
-
-  static constexpr double kNotYet = -1;
 
   const Graph& graph_;
   const Cost& cost_;

@@ -21,7 +21,7 @@ bool Clock::is_plain() const {
 }
 
 /// Runs one list from `node` on; see Replay::run_lists.
-inline Node Clock::run_list(Rank rank, Node node, Node end, Node& wanted) {
+inline Halt Clock::run_list(Rank rank, Node node, Node end) {
   const std::size_t r = rank.index();
   const Node first = graph_.first(rank);
   const std::size_t position = node - first;
@@ -33,20 +33,18 @@ inline Node Clock::run_list(Rank rank, Node node, Node end, Node& wanted) {
   const auto slices = static_cast<std::size_t>(cost_.slices);
   const bool stands = options_.stands_in_receives;
   double clock = clock_[r];
+  Node wanted = kNoNode;
   for (; node < end; ++node, ++action, ++interval) {
     __builtin_prefetch(action + kAhead);
     __builtin_prefetch(interval + kAhead, 1);
     graph_.prefetch(node + 4 * kAhead);
     double begin = clock;
-    for (const Node producer : graph_.producers(node)) {
+    wanted = plan::wait_for(graph_.producers(node), begin, [&](Node producer) {
       const std::size_t holder =
           producer >= first && producer < end ? r : replay_.holder(r, producer);
-      if (producer >= (holder == r ? node : next[holder])) {
-        wanted = producer;
-        break;
-      }
-      begin = std::max(begin, arrival_plain(holder, producer));
-    }
+      if (producer >= (holder == r ? node : next[holder])) return kNotYet;
+      return arrival_plain(holder, producer);
+    });
     if (wanted != kNoNode) break;
     if (is_receive(action->op)) {
       *interval = {clock, begin};
@@ -58,7 +56,7 @@ inline Node Clock::run_list(Rank rank, Node node, Node end, Node& wanted) {
     *interval = {begin, clock};
   }
   clock_[r] = clock;
-  return node;
+  return wanted == kNoNode ? Halt{node} : Halt{node, wanted, replay_.holder(r, wanted)};
 }
 
 /// When the result of an action that has run is where it is needed.
@@ -73,9 +71,8 @@ inline double Clock::arrival_plain(std::size_t holder, Node producer) const {
 bool Clock::run_plain() {
   const auto& lists = graph_.program().ranks;
   for (std::size_t r = 0; r < lists.size(); ++r) timeline_.ranks[r].resize(lists[r].size());
-  return replay_.run_lists([this](Rank rank, Node node, Node end, Node& wanted) {
-    return run_list(rank, node, end, wanted);
-  });
+  return replay_.run_lists(
+      [this](Rank rank, Node node, Node end) { return run_list(rank, node, end); });
 }
 
 }  // namespace millrace::plan

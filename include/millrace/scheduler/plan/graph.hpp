@@ -1,6 +1,6 @@
 // Graph: the program's actions as nodes, program order and data dependencies as edges. Built once;
-// the verifier proves it acyclic, the simulator takes its longest path, the flow-graph executor
-// runs it. What was verified is what runs.
+// the verifier proves it acyclic, the simulator takes its longest path, the search looks for better
+// orders of its lists, the flow-graph executor runs it. What was verified is what runs.
 #pragma once
 
 #include <cstdint>
@@ -16,6 +16,12 @@ namespace millrace {
 /// Number of an action: rank by rank, in program order.
 using Node = std::uint32_t;
 
+/// Whether the lists of a graph stand.
+enum class ListOrder : std::uint8_t {
+  Fixed,  ///< they do: what a rank's order implies is no edge
+  Open,   ///< their order is still to be found: every need is an edge
+};
+
 /// Nodes are the actions of `program` (rank 0 first, in order). Edges into a node: its predecessor
 /// on the rank (implied), and the producers of what it needs:
 ///   needs() of dependencies.hpp, where a rank-crossing edge runs through its SEND and RECV if the
@@ -25,16 +31,22 @@ using Node = std::uint32_t;
 ///   STEP <- every REDUCE_GRAD, B and W of the rank.
 /// A producer on the same rank that stands earlier in its list is left out, because program order
 /// implies it, unless it is a RECV: a RECV only posts, and what uses its message waits. The other
-/// producers of a valid program are all on other ranks.
+/// producers of a valid program are all on other ranks. With open lists nothing is left out.
 /// The program must outlive the graph. A missing producer gives no edge; of a repeated action the
 /// first counts. Throws InvalidArgument when the program has another number of ranks than its
-/// shape, an action lies outside the shape, or there are 2^32 - 2 actions or more.
-/// Cost: O(actions); 4 bytes per action, for no valid program makes
-/// anything but a REDUCE_GRAD or STEP wait for two others. Thread-safety: immutable, share freely.
+/// shape, an action lies outside the shape, there are 2^31 actions or more, or open lists repeat an
+/// action.
+/// Cost: O(actions); 4 bytes per action where it waits for no more than one other, as all but
+/// REDUCE_GRAD and STEP do in a valid chain, and 4 more for each and for their number where it
+/// waits for several. Thread-safety: immutable, share freely.
 class Graph {
  public:
-  explicit Graph(const Program& program, std::span<const TiedGroup> tied = {});
-  Graph(const Program&& program, std::span<const TiedGroup> tied = {}) = delete;
+  explicit Graph(const Program& program,
+                 std::span<const TiedGroup> tied = {},
+                 ListOrder order = ListOrder::Fixed);
+  Graph(const Program&& program,
+        std::span<const TiedGroup> tied = {},
+        ListOrder order = ListOrder::Fixed) = delete;
 
   [[nodiscard]] std::size_t size() const { return first_.back(); }
   [[nodiscard]] const Program& program() const { return *program_; }
@@ -65,28 +77,20 @@ class Graph {
   /// Fetches what producers(node) will read into the cache: a hint, for any number.
   void prefetch(Node node) const { __builtin_prefetch(sole_.data() + node); }
 
-  /// Producers this node waits for, without what program order implies.
+  /// Producers this node waits for; with fixed lists without what program order implies.
   [[nodiscard]] std::span<const Node> producers(Node node) const {
     const Node& sole = sole_[node];
     if (sole < kSeveral) return {&sole, 1};
     if (sole == kNone) return {};
-    return several(node);
+    const Node* const number = producers_.data() + (sole - kSeveral);
+    return {number + 1, *number};
   }
 
  private:
   friend class GraphBuilder;
 
   static constexpr Node kNone = std::numeric_limits<Node>::max();
-  static constexpr Node kSeveral = kNone - 1;
-
-  /// Producers of a node that has more than one, in producers_.
-  struct Several {
-    Node node;
-    std::uint32_t first;
-    std::uint32_t count;
-  };
-
-  [[nodiscard]] std::span<const Node> several(Node node) const;
+  static constexpr Node kSeveral = Node{1} << 31U;  ///< no node; from here on a place in producers_
 
   const Program* program_;
   StageGraph stage_graph_;
@@ -94,10 +98,9 @@ class Graph {
   bool has_pairs_ = false;
   bool has_joint_actions_ = false;
   bool has_wrong_lists_ = false;
-  std::vector<Node> first_;       // ranks + 1 entries
-  std::vector<Node> sole_;        // by node: its one producer, kNone or kSeveral
-  std::vector<Several> several_;  // by node, ascending
-  std::vector<Node> producers_;
+  std::vector<Node> first_;      // ranks + 1 entries
+  std::vector<Node> sole_;       // by node: its one producer, kNone, or kSeveral and their place
+  std::vector<Node> producers_;  // of nodes that have several: their number, then they
 };
 
 }  // namespace millrace
