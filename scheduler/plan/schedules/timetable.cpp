@@ -1,5 +1,4 @@
-// What every rewrite of a timetable needs: counts, peaks, positions, times, squeezing, hole
-// filling.
+// What every rewrite of a timetable needs: counts, peaks, positions, times, squeezing.
 #include "plan/schedules/timetable.hpp"
 
 #include <algorithm>
@@ -15,7 +14,7 @@ bool moves_right(Symbol symbol) {
 
 /// The symbol that must have run before on the same rank, where no neighbour feeds it.
 Symbol local_predecessor(Symbol symbol) {
-  constexpr std::array<Symbol, kSymbols> before = {kBlank, kF, kf, kB, kB, kb};
+  constexpr std::array<Symbol, kSymbols> before = {kBlank, kF, kf, kB, kB, kb, kBlank};
   return before[static_cast<std::size_t>(symbol)];
 }
 
@@ -188,85 +187,6 @@ bool squeeze(Timetable& timetable, plan::Work& work) {
     timetable[rank] = std::move(squeezed);
   }
   return true;
-}
-
-namespace {
-
-class HoleFiller {
- public:
-  HoleFiller(Timetable& timetable, int cap)
-      : timetable_(timetable),
-        cap_(cap),
-        columns_(timetable),
-        seen_(timetable.size()),
-        live_(timetable.size()) {}
-
-  void run(plan::Work& work) {
-    std::size_t longest = 0;
-    for (const TimetableRow& line : timetable_) longest = std::max(longest, line.size());
-    for (std::size_t column = 0; column < longest; ++column) {
-      work.spend(timetable_.size());
-      for (std::size_t rank = 0; rank < timetable_.size(); ++rank) {
-        if (column >= timetable_[rank].size()) continue;
-        if (timetable_[rank][column] == kBlank) fill(static_cast<int>(rank), column);
-        const Symbol symbol = timetable_[rank][column];
-        if (symbol == kBlank) continue;
-        ++seen_[rank][static_cast<std::size_t>(symbol)];
-        live_[rank] += held(symbol);
-      }
-    }
-  }
-
- private:
-  /// The next of each symbol to the right, nearest first; the first that may comes.
-  void fill(int rank, std::size_t column) {
-    TimetableRow& line = timetable_[static_cast<std::size_t>(rank)];
-    int now = live_[static_cast<std::size_t>(rank)], most = now;
-    std::size_t cell = column + 1;  // first one not counted in `now`
-    for (const auto& [place, symbol] : next_of_each(rank)) {
-      if (place == Columns::kNone) return;
-      if (!has_data(rank, symbol, static_cast<int>(column))) continue;
-      const auto from = static_cast<std::size_t>(place);
-      for (; is_forward(symbol) && cell < from; ++cell)
-        most = std::max(most, now += held(line[cell]));
-      if (is_forward(symbol) && most >= cap_) continue;
-      columns_.set(rank, symbol, seen(rank, symbol), static_cast<int>(column));
-      std::swap(line[column], line[from]);
-      return;
-    }
-  }
-
-  using Next = std::pair<int, Symbol>;  // column, symbol
-
-  [[nodiscard]] std::array<Next, kSymbols> next_of_each(int rank) const {
-    std::array<Next, kSymbols> next;
-    for (std::size_t i = 0; i < kSymbols; ++i) {
-      const auto symbol = static_cast<Symbol>(i);
-      next[i] = {columns_.at(rank, symbol, seen(rank, symbol)), symbol};
-    }
-    std::sort(next.begin(), next.end());
-    return next;
-  }
-
-  [[nodiscard]] int seen(int rank, Symbol symbol) const {
-    return seen_[static_cast<std::size_t>(rank)][static_cast<std::size_t>(symbol)];
-  }
-
-  [[nodiscard]] bool has_data(int rank, Symbol symbol, int column) const {
-    return columns_.needed(rank, symbol, seen(rank, symbol)) < column;
-  }
-
-  Timetable& timetable_;
-  int cap_;
-  Columns columns_;
-  std::vector<SymbolCount> seen_;
-  std::vector<int> live_;
-};
-
-}  // namespace
-
-void fill_holes(Timetable& timetable, int cap, plan::Work& work) {
-  HoleFiller(timetable, cap).run(work);
 }
 
 Program timetable_program(const Timetable& timetable, const ScheduleOptions& options, bool fused) {

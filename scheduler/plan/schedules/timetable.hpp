@@ -1,5 +1,5 @@
-// Timetable: one row of unit cells per rank of a V pipeline, each blank or one of six symbols. The
-// search over building blocks rewrites it; the micro-batch of a cell is how often its symbol
+// Timetable: one row of unit cells per rank of a V pipeline, each blank or a symbol. All schedules
+// of V building blocks are made by rewriting one; the micro-batch of a cell is how often its symbol
 // occurred before on the rank.
 #pragma once
 
@@ -12,10 +12,11 @@
 
 namespace millrace::generators {
 
-/// Forward of chunk 0 and 1, input half of chunk 1 and 0, weight half of chunk 1 and 0.
-enum Symbol : std::int8_t { kF, kf, kB, kb, kW, kw, kBlank };
+/// Forward of chunk 0 and 1, input half of chunk 1 and 0, weight half of chunk 1 and 0, and of
+/// whichever backward comes next.
+enum Symbol : std::int8_t { kF, kf, kB, kb, kW, kw, kOwed, kBlank };
 
-inline constexpr int kSymbols = 6;
+inline constexpr int kSymbols = 7;
 
 using TimetableRow = std::vector<Symbol>;
 using Timetable = std::vector<TimetableRow>;
@@ -25,7 +26,10 @@ using SymbolCount = std::array<int, kSymbols>;
   return symbol == kF || symbol == kf;
 }
 [[nodiscard]] constexpr bool is_weight(Symbol symbol) {
-  return symbol == kW || symbol == kw;
+  return symbol == kW || symbol == kw || symbol == kOwed;
+}
+[[nodiscard]] constexpr bool is_input(Symbol symbol) {
+  return symbol == kB || symbol == kb;
 }
 /// Change of the number of chunk activations held.
 [[nodiscard]] constexpr int held(Symbol symbol) {
@@ -79,6 +83,25 @@ struct TimetableTimes {
 /// Columns left to right: moves into each blank cell the first later symbol that may run there
 /// without any rank holding more than `cap`.
 void fill_holes(Timetable& timetable, int cap, plan::Work& work);
+
+/// Gives the blank cells behind backwards to the weight halves that they owe, first come first
+/// served, and what is left to cells behind the end. Weight halves kOwed are given anew.
+void give_weights(Timetable& timetable);
+
+/// Names weight halves kOwed: every cell that no pass stands in takes one that is owed, of chunk 1
+/// before chunk 0.
+void name_weights(Timetable& timetable);
+
+/// What pull_in moves.
+enum class Pull : std::uint8_t {
+  Whole,   ///< every pass, a backward together with the weight half behind it
+  Ends,    ///< passes and weight halves before rank 0's first b and after its last F
+  Passes,  ///< passes after rank 0's last F; weight halves kOwed make way and are given anew
+};
+
+/// Columns left to right: moves each of these to the first column after its data that is free and
+/// where no rank then holds more than `cap`.
+void pull_in(Timetable& timetable, int cap, Pull what, plan::Work& work);
 
 /// The program of the timetable; with `fused`, the weight halves
 /// are part of full backwards.

@@ -13,8 +13,8 @@ namespace millrace::generators {
 
 inline constexpr int kPeriod = 6;  ///< unit ops that a rank owes per micro-batch
 
-/// Residue of every symbol of one rank; all distinct.
-using Residues = std::array<int, kSymbols>;
+/// Residue of every symbol of one rank, up to kw; all distinct.
+using Residues = std::array<int, kPeriod>;
 /// One per rank.
 using VBlock = std::vector<Residues>;
 

@@ -1,5 +1,4 @@
-// V-ZB: the search over V building blocks under a memory cap, and 1F1B-V, the block whose backward
-// is not split.
+// V-ZB: the search over V building blocks under a memory cap.
 #pragma once
 
 #include "millrace/scheduler/plan/generators.hpp"
@@ -10,8 +9,5 @@ namespace millrace::generators {
 /// stage), by span with the given costs. Cost: O(p m) for each of a few hundred blocks; of the
 /// first few where the shortest span is known beforehand (equal passes, free links, m >= 2p).
 [[nodiscard]] Program v_zb(const ScheduleOptions& options);
-
-/// 1F1B over the V placement: about two thirds of 1F1B's memory, the same on every rank.
-[[nodiscard]] Program one_f_one_b_v(const ScheduleOptions& options);
 
 }  // namespace millrace::generators
