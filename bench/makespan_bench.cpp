@@ -24,7 +24,9 @@
 #include "millrace/scheduler/run/executors.hpp"
 #include "millrace/training/measurement.hpp"
 #include "millrace/training/rank_parts.hpp"
+#include "millrace/transport/private_directory.hpp"
 #include "millrace/transport/rendezvous.hpp"
+#include "millrace/transport/zeromq.hpp"
 
 namespace {
 
@@ -155,8 +157,8 @@ void be_rank(Rank rank, const std::string& directory, int out) {
   place.world = kRanks;
   place.directory = directory;
   place.depths = channel_depths(program_of());
-  const auto endpoint =
-      meet({.url = "ipc://" + directory + "/rendezvous"}, place, std::make_shared<ZeroMqContext>());
+  const auto endpoint = meet({.url = "ipc://" + directory + "/rendezvous"},
+                             ZeroMqListener(place, std::make_shared<ZeroMqContext>()));
   Sleeper body;
   const HostedStage mine{Replica{}, Stage{rank.value}, &body};
   const auto executor = make_rank_executor(program_of(), std::span(&mine, 1), *endpoint);

@@ -20,6 +20,7 @@
 
 #include "millrace/core/tensor_pool.hpp"
 #include "millrace/transport/in_process.hpp"
+#include "millrace/transport/private_directory.hpp"
 #include "millrace/transport/zeromq.hpp"
 #include "transport/wire/envelope.hpp"
 

@@ -11,6 +11,8 @@
 #include <unistd.h>
 
 #include "millrace/scheduler/plan/generators.hpp"
+#include "millrace/transport/private_directory.hpp"
+#include "millrace/transport/zeromq.hpp"
 
 namespace {
 
@@ -98,8 +100,8 @@ std::string worker(Rank rank, int world, const std::string& directory) {
   place.rank = rank;
   place.world = world;
   place.directory = directory;
-  const auto endpoint =
-      meet({.url = "ipc://" + directory + "/rendezvous"}, place, std::make_shared<ZeroMqContext>());
+  const auto endpoint = meet({.url = "ipc://" + directory + "/rendezvous"},
+                             ZeroMqListener(place, std::make_shared<ZeroMqContext>()));
   const Program program = generate("1f1b", {.ranks = world, .micro_batches = 4});
   std::vector<std::unique_ptr<StageBody>> mine;
   mine.push_back(std::make_unique<Scale>(rank.value));

@@ -16,7 +16,7 @@
 #include <unistd.h>
 
 #include "millrace/core/error.hpp"
-#include "millrace/transport/zeromq.hpp"
+#include "millrace/transport/private_directory.hpp"
 
 namespace millrace::cli {
 

@@ -22,6 +22,7 @@
 #include "millrace/stages/compiled.hpp"
 #include "millrace/transport/failure.hpp"
 #include "millrace/transport/hello.hpp"
+#include "millrace/transport/private_directory.hpp"
 #include "millrace/transport/rendezvous.hpp"
 #include "millrace/transport/zeromq.hpp"
 
@@ -153,8 +154,7 @@ std::string rendezvous_at(const std::string& url, ZeroMqOptions options) {
   options.keys = {own, {own.public_key, make_curve_keys().public_key}};
   try {
     static_cast<void>(meet({.url = url, .patience = std::chrono::milliseconds(1)},
-                           options,
-                           std::make_shared<ZeroMqContext>()));
+                           ZeroMqListener(options, std::make_shared<ZeroMqContext>())));
   } catch (const PeerHangs&) {
     return "rank 0 can listen there";
   }

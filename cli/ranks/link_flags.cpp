@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "cli/numbers.hpp"
+#include "cli/ranks/backends.hpp"
 #include "millrace/core/error.hpp"
 
 namespace millrace::cli {
@@ -29,8 +30,7 @@ void add_link_flags(CLI::App& verb, LinkFlags& flags) {
 }
 
 void check(const LinkFlags& flags) {
-  require(flags.link == "ipc" || flags.link == "tcp",
-          "--endpoint " + flags.link + ": known are ipc, tcp");
+  static_cast<void>(backend_of(flags));
   require(flags.link == "tcp" || !flags.insecure,
           "--insecure: only tcp has keys that could be left out; --endpoint is ipc");
   require(flags.link == "tcp" || flags.interface == LinkFlags().interface,
@@ -44,17 +44,6 @@ void check(const LinkFlags& flags) {
 
 std::chrono::milliseconds milliseconds(double seconds) {
   return std::chrono::milliseconds(std::llround(1000 * seconds));
-}
-
-ZeroMqOptions endpoint_options(const LinkFlags& flags) {
-  check(flags);
-  ZeroMqOptions options;
-  options.link = flags.link == "ipc" ? ZeroMqLink::Ipc : ZeroMqLink::Tcp;
-  options.interface = flags.interface;
-  options.insecure = flags.insecure;
-  options.silence = milliseconds(flags.silence);
-  if (flags.hang) options.hang = milliseconds(*flags.hang);
-  return options;
 }
 
 }  // namespace millrace::cli

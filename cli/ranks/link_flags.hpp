@@ -7,8 +7,6 @@
 
 #include <CLI/CLI.hpp>
 
-#include "millrace/transport/zeromq.hpp"
-
 namespace millrace::cli {
 
 /// How the ranks of one job talk to each other. Times in seconds.
@@ -25,12 +23,9 @@ struct LinkFlags {
 /// Adds them to the verb with the values of `flags` as defaults; `flags` must outlive it.
 void add_link_flags(CLI::App& verb, LinkFlags& flags);
 
-/// Throws InvalidArgument on an endpoint that is not known and on times that are not above 0.
+/// Throws InvalidArgument on an endpoint that no backend has and on times that are not above 0.
 void check(const LinkFlags& flags);
 
 [[nodiscard]] std::chrono::milliseconds milliseconds(double seconds);
-
-/// The endpoint's options; who the rank is, its keys and its job are still missing.
-[[nodiscard]] ZeroMqOptions endpoint_options(const LinkFlags& flags);
 
 }  // namespace millrace::cli

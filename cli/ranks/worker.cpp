@@ -1,5 +1,4 @@
 // millrace worker: one rank of a job. Started by launch, or by an engine on any machine.
-#include <filesystem>
 #include <functional>
 #include <iostream>
 #include <memory>
@@ -7,10 +6,9 @@
 #include <unistd.h>
 #include <utility>
 
-#include "cli/ranks/core_dumps.hpp"
+#include "cli/ranks/backends.hpp"
 #include "cli/ranks/descriptors.hpp"
 #include "cli/ranks/environment.hpp"
-#include "cli/ranks/keys.hpp"
 #include "cli/ranks/link_flags.hpp"
 #include "cli/ranks/rank_work.hpp"
 #include "cli/standard_streams.hpp"
@@ -49,43 +47,12 @@ Identity identity_of(const WorkerFlags& flags) {
   return identity;
 }
 
-/// This rank's file where the folder that millrace keys made was named: the same words for all
-/// ranks.
-std::string key_file(const std::string& path, Rank rank) {
-  if (!std::filesystem::is_directory(path)) return path;
-  return path + "/keys-" + std::to_string(rank.value);
-}
-
-ZeroMqOptions endpoint_of(const WorkerFlags& flags,
-                          const Identity& identity,
-                          const RankWork& work) {
-  ZeroMqOptions options = endpoint_options(flags.link);
-  options.rank = Rank{*identity.rank};
-  options.world = *identity.world;
-  options.job = flags.job;
-  options.depths = work.depths;
-  if (options.world == 1 && options.link == ZeroMqLink::Ipc) {
-    // Nobody is to be met: keys that nobody else has need no directory.
-    options.link = ZeroMqLink::Tcp;
-    options.keys.own = make_curve_keys();
-    options.keys.public_keys = {options.keys.own.public_key};
-  } else if (identity.rendezvous.starts_with("ipc://"))
-    options.directory = identity.rendezvous.substr(6, identity.rendezvous.rfind('/') - 6);
-  require(flags.keys.empty() || !options.insecure,
-          "--keys and --insecure: with keys nobody else can read or change the training, without "
-          "them everybody can; give one of the two");
-  require(
-      options.world == 1 || options.link == ZeroMqLink::Tcp ||
-          identity.rendezvous.starts_with("ipc://"),
-      "--endpoint ipc: ranks of one machine meet at ipc://directory/name, but --rendezvous is " +
-          identity.rendezvous);
-  if (!flags.keys.empty()) {
-    keep_out_of_dumps(flags.link.core_dumps);
-    options.keys = read_key_file(key_file(flags.keys, options.rank), options.rank, options.world);
-  }
-  require(flags.link.link == "ipc" || options.insecure || !flags.keys.empty(),
-          "--endpoint tcp: give --keys FILE (millrace keys makes them), or --insecure");
-  return options;
+RankPlace place_of(const WorkerFlags& flags, const Identity& identity, const RankWork& work) {
+  check(flags.link);
+  return {.member = {.rank = Rank{*identity.rank}, .world = *identity.world, .job = flags.job},
+          .rendezvous = identity.rendezvous,
+          .keys = flags.keys,
+          .depths = work.depths};
 }
 
 /// A line a second, as long as ranks are missing and more of them come; for who reads it.
@@ -114,13 +81,15 @@ void run(const WorkerFlags& flags) {
               << flags.link.interface << " can read and change this training\n";
   open_as_many_files_as_allowed();
   const RankWork work = rank_work(flags.command, Rank{*identity.rank}, *identity.world);
+  const auto listener =
+      backend_of(flags.link).listener(flags.link, place_of(flags, identity, work));
   const auto endpoint = meet({.url = identity.rendezvous,
                               .fields = work.fields,
                               .patience = milliseconds(flags.link.patience),
+                              .silence = milliseconds(flags.link.silence),
                               .progress = note_of_meeting(*identity.world),
                               .obituary = flags.obituary},
-                             endpoint_of(flags, identity, work),
-                             std::make_shared<ZeroMqContext>());
+                             std::move(*listener));
   EndpointTeam team(*endpoint);
   const auto farewell = [&] {
     endpoint->goodbye(std::chrono::steady_clock::now() + std::chrono::seconds(30));

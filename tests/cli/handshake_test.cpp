@@ -6,7 +6,9 @@
 
 #include "cli/launched.hpp"
 #include "millrace/core/error.hpp"
+#include "millrace/transport/private_directory.hpp"
 #include "millrace/transport/rendezvous.hpp"
+#include "millrace/transport/zeromq.hpp"
 
 namespace millrace {
 namespace {
@@ -29,8 +31,7 @@ std::string host_says(const PrivateDirectory& place,
   try {
     (void)meet(
         {.url = "ipc://" + place.path() + "/rendezvous", .fields = fields, .patience = patience},
-        options,
-        std::make_shared<ZeroMqContext>());
+        ZeroMqListener(options, std::make_shared<ZeroMqContext>()));
   } catch (const Mismatch& error) {
     return error.what();
   }

@@ -8,8 +8,9 @@
 #include <gmock/gmock.h>
 #include <nlohmann/json.hpp>
 
-#include "cli/free_address.hpp"
 #include "cli/launched.hpp"
+#include "millrace/transport/private_directory.hpp"
+#include "support/free_address.hpp"
 
 namespace millrace {
 namespace {

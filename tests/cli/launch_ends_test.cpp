@@ -7,6 +7,7 @@
 
 #include "cli/launched.hpp"
 #include "millrace/core/random.hpp"
+#include "millrace/transport/private_directory.hpp"
 
 namespace millrace {
 namespace {

@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "cli/launched.hpp"
+#include "millrace/transport/private_directory.hpp"
 
 namespace millrace {
 namespace {

@@ -19,6 +19,7 @@
 
 #include <gtest/gtest.h>
 
+#include "millrace/transport/private_directory.hpp"
 #include "millrace/transport/zeromq.hpp"
 
 namespace millrace::test {

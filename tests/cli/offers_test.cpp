@@ -7,8 +7,8 @@
 
 #include <gmock/gmock.h>
 
-#include "cli/free_address.hpp"
 #include "cli/verb_test.hpp"
+#include "support/free_address.hpp"
 
 namespace millrace::test {
 namespace {

@@ -6,6 +6,7 @@
 #include <gmock/gmock.h>
 
 #include "cli/launched.hpp"
+#include "millrace/transport/private_directory.hpp"
 
 namespace millrace {
 namespace {

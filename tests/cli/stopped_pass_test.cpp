@@ -13,7 +13,9 @@
 #include "millrace/scheduler/plan/generators.hpp"
 #include "millrace/scheduler/run/executors.hpp"
 #include "millrace/training/rank_parts.hpp"
+#include "millrace/transport/private_directory.hpp"
 #include "millrace/transport/rendezvous.hpp"
+#include "millrace/transport/zeromq.hpp"
 
 namespace millrace {
 namespace {
@@ -84,8 +86,8 @@ class Zeros final : public StepData {
     options.directory = directory;
     options.depths = channel_depths(program);
     options.silence = std::chrono::milliseconds(1000);
-    const auto endpoint = meet(
-        {.url = "ipc://" + directory + "/rendezvous"}, options, std::make_shared<ZeroMqContext>());
+    const auto endpoint = meet({.url = "ipc://" + directory + "/rendezvous"},
+                               ZeroMqListener(options, std::make_shared<ZeroMqContext>()));
     Stopper body(rank, place);
     const HostedStage mine{Replica{}, Stage{rank}, &body};
     const auto executor = make_rank_executor(program, std::span(&mine, 1), *endpoint);

@@ -181,6 +181,26 @@ TEST(Rooms, KnowTheNetworkLibraryInItsBackendAlone) {
           << fs::relative(file, kSource);
 }
 
+/// What a backend makes its connections of stays in it: addresses are opaque to all others.
+TEST(Rooms, NameABackendOnlyWhereItIsChosen) {
+  const std::regex named("ZeroMq|zeromq::|CurveKeys|CurveRing|transport/zeromq");
+  for (const char* folder : {"include", "scheduler", "stages", "transport", "training"})
+    for (const fs::path& file : sources_under(kSource / folder)) {
+      const std::string name = fs::relative(file, kSource).string();
+      if (name.starts_with("transport/zeromq/") || name == "include/millrace/transport/zeromq.hpp")
+        continue;
+      std::ifstream stream(file);
+      for (std::string line; std::getline(stream, line);)
+        EXPECT_FALSE(std::regex_search(line, named)) << name << ": " << line;
+    }
+}
+
+TEST(Rooms, GiveEveryBackendTheSameFiles) {
+  for (const char* backend : {"in_process", "zeromq"})
+    for (const char* file : {"address.cpp", "courier.cpp", "endpoint.cpp", "listener.cpp"})
+      EXPECT_TRUE(fs::exists(kSource / "transport" / backend / file)) << backend << "/" << file;
+}
+
 /// Who gives to whom is StageGraph's to say; the neighbour's number is counted nowhere else.
 TEST(Rooms, LeaveTheNeighboursOfAStageToTheStageGraph) {
   const std::regex counted(R"re(stage(\.value|_number)? ?[-+] ?\(?(1\b|[a-z]+ \? 1))re");

@@ -8,6 +8,7 @@
 #include <zmq.hpp>
 
 #include "millrace/core/error.hpp"
+#include "millrace/transport/private_directory.hpp"
 #include "transport/conformance.hpp"
 
 namespace millrace::zeromq {

@@ -3,6 +3,8 @@
 
 #include <zmq_addon.hpp>
 
+#include "transport/zeromq/address.hpp"
+
 namespace millrace::testing_transport {
 
 using namespace std::chrono_literals;
@@ -13,8 +15,9 @@ FaultProxy::FaultProxy(const std::vector<PeerAddress>& real,
     : plan_(std::move(plan)) {
   for (std::size_t i = 0; i < real.size(); ++i) {
     const std::string path = "ipc://" + directory + "/proxy" + std::to_string(i);
-    addresses_.push_back({listen(real[i].data, path + ".data", true),
-                          listen(real[i].control, path + ".control", false)});
+    const zeromq::SocketAddresses at = zeromq::socket_addresses(real[i]);
+    addresses_.push_back(zeromq::peer_address(
+        {listen(at.data, path + ".data", true), listen(at.control, path + ".control", false)}));
   }
   thread_ = std::jthread([this] { run(); });
 }

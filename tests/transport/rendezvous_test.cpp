@@ -13,6 +13,8 @@
 
 #include "millrace/core/error.hpp"
 #include "millrace/transport/failure.hpp"
+#include "millrace/transport/private_directory.hpp"
+#include "millrace/transport/zeromq.hpp"
 #include "transport/conformance.hpp"
 #include "transport/wire/control.hpp"
 
@@ -42,7 +44,7 @@ std::vector<std::string> outcome_of_meeting(int world, const HelloFields& last) 
                                            .fields = i + 1 == world ? last : common,
                                            .patience = std::chrono::seconds(20)};
         try {
-          const auto end = meet(rendezvous, options, context);
+          const auto end = meet(rendezvous, ZeroMqListener(options, context));
           end->send(Rank{(i + 1) % world}, {}, TensorList());
           (void)end->receive(Rank{(i + world - 1) % world}, {}, soon());
           end->goodbye(soon());
@@ -82,8 +84,7 @@ std::string refusal_of(const std::string& directory,
   options.directory = directory;
   try {
     (void)meet({.url = "ipc://" + directory + "/rendezvous", .patience = patience},
-               options,
-               std::make_shared<ZeroMqContext>());
+               ZeroMqListener(options, std::make_shared<ZeroMqContext>()));
   } catch (const Mismatch& error) {
     return error.what();
   }
@@ -158,8 +159,7 @@ std::string complaint_of_rank_zero(const std::string& directory) {
   try {
     (void)meet(
         {.url = "ipc://" + directory + "/rendezvous", .patience = std::chrono::milliseconds(1)},
-        options,
-        std::make_shared<ZeroMqContext>());
+        ZeroMqListener(options, std::make_shared<ZeroMqContext>()));
   } catch (const TransportError& error) {
     return error.what();
   }

@@ -9,8 +9,11 @@
 #include <zmq_addon.hpp>
 
 #include "millrace/transport/failure.hpp"
+#include "millrace/transport/private_directory.hpp"
 #include "millrace/transport/rendezvous.hpp"
+#include "millrace/transport/zeromq.hpp"
 #include "transport/wire/control.hpp"
+#include "transport/zeromq/address.hpp"
 
 namespace millrace {
 namespace {
@@ -31,7 +34,7 @@ void tell_visitor(zmq::socket_t& host, zmq::message_t& identity, const Control& 
 /// What `meet` throws as PeerHangs; empty where all met.
 std::string hang_of(const RendezvousOptions& rendezvous, const ZeroMqOptions& options) {
   try {
-    (void)meet(rendezvous, options, std::make_shared<ZeroMqContext>());
+    (void)meet(rendezvous, ZeroMqListener(options, std::make_shared<ZeroMqContext>()));
   } catch (const PeerHangs& error) {
     return error.what();
   }
@@ -111,15 +114,14 @@ TEST(Rendezvous, TheWelcomeOfAWorldOfAHundredRanksIsRead) {
     options.world = kWorld;
     options.directory = directory.path();
     endpoint = meet({.url = "ipc://" + directory.path() + "/rendezvous"},
-                    options,
-                    std::make_shared<ZeroMqContext>());
+                    ZeroMqListener(options, std::make_shared<ZeroMqContext>()));
   });
   std::vector<zmq::message_t> hello;
   ASSERT_TRUE(zmq::recv_multipart(host, std::back_inserter(hello)));
   std::string table;
   for (int i = 0; i < kWorld; ++i) {
     const std::string place = "ipc://" + directory.path() + "/r" + std::to_string(i) + ".0.";
-    table += place + "data\n" + place + "control\n";
+    table += zeromq::peer_address({place + "data", place + "control"}).text + "\n";
   }
   tell_visitor(host, hello.front(), Welcome{table});
   visitor.join();
@@ -140,10 +142,10 @@ TEST(Rendezvous, ARankZeroThatFallsSilentIsNamedBeforePatienceEnds) {
     options.rank = Rank{1};
     options.world = 3;
     options.directory = directory.path();
-    options.silence = std::chrono::milliseconds(100);
-    report = hang_of(
-        {.url = "ipc://" + directory.path() + "/rendezvous", .patience = std::chrono::hours(1)},
-        options);
+    report = hang_of({.url = "ipc://" + directory.path() + "/rendezvous",
+                      .patience = std::chrono::hours(1),
+                      .silence = std::chrono::milliseconds(100)},
+                     options);
   });
   std::vector<zmq::message_t> hello;
   ASSERT_TRUE(zmq::recv_multipart(host, std::back_inserter(hello)));
@@ -165,8 +167,7 @@ TEST(Rendezvous, AMeetingLastsAsLongAsOneAfterTheOtherComesAndTellsHowManyAreThe
     return meet({.url = "ipc://" + directory.path() + "/rendezvous",
                  .patience = std::chrono::seconds(2),
                  .progress = [&](int came) { told.push_back(came); }},
-                options,
-                std::make_shared<ZeroMqContext>());
+                ZeroMqListener(options, std::make_shared<ZeroMqContext>()));
   };
   std::vector<std::jthread> ranks;
   for (int rank = 0; rank < 3; ++rank) {
@@ -189,7 +190,7 @@ TEST(Rendezvous, MissingRanksAreNamedAtTheDeadline) {
                                      .fields = {},
                                      .patience = std::chrono::milliseconds(50)};
   try {
-    (void)meet(rendezvous, options, std::make_shared<ZeroMqContext>());
+    (void)meet(rendezvous, ZeroMqListener(options, std::make_shared<ZeroMqContext>()));
     FAIL() << "nobody came";
   } catch (const TransportError& error) {
     EXPECT_THAT(error.what(),

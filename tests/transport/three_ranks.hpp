@@ -7,6 +7,7 @@
 #include <gtest/gtest.h>
 
 #include "millrace/transport/collectives.hpp"
+#include "millrace/transport/private_directory.hpp"
 #include "millrace/transport/zeromq.hpp"
 #include "transport/conformance.hpp"
 

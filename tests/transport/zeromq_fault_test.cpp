@@ -9,11 +9,13 @@
 
 #include "millrace/core/random.hpp"
 #include "millrace/transport/failure.hpp"
+#include "millrace/transport/private_directory.hpp"
 #include "millrace/transport/zeromq.hpp"
 #include "transport/conformance.hpp"
 #include "transport/cutting_proxy.hpp"
 #include "transport/fault_proxy.hpp"
 #include "transport/three_ranks.hpp"
+#include "transport/zeromq/address.hpp"
 
 namespace millrace {
 namespace {
@@ -128,9 +130,10 @@ TEST(ZeroMqFaults, ACutConnectionFullOfDataLosesNothing) {
   ZeroMqListener sender_listener(options, context);
   options.rank = Rank{1};
   ZeroMqListener receiver_listener(options, context);
-  CuttingProxy proxy(receiver_listener.address().data, 20'000);
+  const auto real = zeromq::socket_addresses(receiver_listener.address());
+  CuttingProxy proxy(real.data, 20'000);
   const std::vector<PeerAddress> addresses = {
-      sender_listener.address(), {proxy.address(), receiver_listener.address().control}};
+      sender_listener.address(), zeromq::peer_address({proxy.address(), real.control})};
   Endpoints ends;
   ends.push_back(sender_listener.open(addresses));
   ends.push_back(receiver_listener.open(addresses));

@@ -6,8 +6,10 @@
 #include <zmq.hpp>
 
 #include "millrace/transport/failure.hpp"
+#include "millrace/transport/private_directory.hpp"
 #include "millrace/transport/zeromq.hpp"
 #include "transport/conformance.hpp"
+#include "transport/zeromq/address.hpp"
 
 namespace millrace {
 namespace {
@@ -63,7 +65,8 @@ TEST(ZeroMqGatekeeper, AKeyOfNoRankIsRefusedInTheHandShakeWhateverItsName) {
   const ZeroMqListener listener(options, std::make_shared<ZeroMqContext>());
   const std::string& server_key = keys[1].public_key;
 
-  for (const std::string& address : {listener.address().data, listener.address().control}) {
+  const auto [data, control] = zeromq::socket_addresses(listener.address());
+  for (const std::string& address : {data, control}) {
     for (const char* name : {"r0", "r1", "x"})
       EXPECT_EQ(shake_hands(address, name, make_curve_keys(), server_key),
                 ZMQ_EVENT_HANDSHAKE_FAILED_AUTH)

@@ -11,9 +11,11 @@
 
 #include "millrace/core/random.hpp"
 #include "millrace/transport/failure.hpp"
+#include "millrace/transport/private_directory.hpp"
 #include "transport/repetitions.hpp"
 #include "transport/three_ranks.hpp"
 #include "transport/wire/frame.hpp"
+#include "transport/zeromq/address.hpp"
 
 namespace millrace {
 namespace {
@@ -78,7 +80,7 @@ TEST(ZeroMqStrangers, NeitherWithoutKeyNorWithAWrongOneNorWithAStolenName) {
 
   // Before the honest ranks connect, so that the names are still free.
   zmq::context_t outside(1);
-  const std::string& listener = addresses[1].data;
+  const std::string listener = zeromq::socket_addresses(addresses[1]).data;
   Endpoints ends;
   ends.push_back(listeners[1]->open(addresses));
   knock(outside, listener, "r0", {}, "");                             // no key

@@ -12,6 +12,7 @@
 
 #include "millrace/core/tensor_pool.hpp"
 #include "millrace/transport/failure.hpp"
+#include "millrace/transport/private_directory.hpp"
 #include "transport/conformance.hpp"
 
 namespace millrace {

@@ -12,6 +12,8 @@ namespace millrace {
 
 namespace {
 
+constexpr const char* kAddress = "@address";  // what is compared begins with no "@"
+
 std::string seconds_since(std::chrono::steady_clock::time_point start) {
   std::array<char, 32> text{};
   std::snprintf(text.data(),
@@ -23,15 +25,15 @@ std::string seconds_since(std::chrono::steady_clock::time_point start) {
 
 }  // namespace
 
-std::string hello_text(const HelloFields& fields, const HelloFields& addresses) {
+std::string hello_text(const HelloFields& fields, const PeerAddress& address) {
   std::string text;
   for (const auto& [name, value] : fields) {
     require(name.find_first_of("=\n") == std::string::npos && value.find('\n') == std::string::npos,
             "hello field '" + name + "' must not hold a line break");
     text += name + "=" + value + "\n";
   }
-  for (const auto& [name, value] : addresses) text += "@" + name + "=" + value + "\n";
-  return text;
+  require(address.text.find('\n') == std::string::npos, "an address must not hold a line break");
+  return text + kAddress + "=" + address.text + "\n";
 }
 
 HelloFields hello_fields(const std::string& text) {
@@ -42,6 +44,23 @@ HelloFields hello_fields(const std::string& text) {
     fields.emplace_back(line.substr(0, equals), line.substr(std::min(equals + 1, line.size())));
   }
   return fields;
+}
+
+PeerAddress hello_address(const HelloFields& fields) {
+  return {hello_field(fields, kAddress)};
+}
+
+std::string welcome_text(const std::vector<PeerAddress>& addresses) {
+  std::string text;
+  for (const PeerAddress& address : addresses) text += address.text + "\n";
+  return text;
+}
+
+std::vector<PeerAddress> welcome_addresses(const std::string& text) {
+  std::vector<PeerAddress> addresses;
+  std::istringstream lines(text);
+  for (std::string line; std::getline(lines, line);) addresses.push_back({line});
+  return addresses;
 }
 
 std::string hello_field(const HelloFields& fields, const std::string& name) {

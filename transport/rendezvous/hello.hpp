@@ -6,18 +6,25 @@
 #include <chrono>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "millrace/core/ids.hpp"
 #include "millrace/transport/hello.hpp"
+#include "millrace/transport/listener.hpp"
 
 namespace millrace {
 
-/// A hello as text: the fields, and the addresses of a backend, which nobody compares. Throws
-/// InvalidArgument for a name or value that the text cannot hold.
-[[nodiscard]] std::string hello_text(const HelloFields& fields, const HelloFields& addresses);
+/// A hello as text: the fields, and the address, which nobody compares. Throws InvalidArgument for
+/// a name, value or address that the text cannot hold.
+[[nodiscard]] std::string hello_text(const HelloFields& fields, const PeerAddress& address);
 
-/// What a hello says; addresses under their names with "@" in front.
+/// What a hello says.
 [[nodiscard]] HelloFields hello_fields(const std::string& text);
+[[nodiscard]] PeerAddress hello_address(const HelloFields& fields);
+
+/// The addresses of all ranks, a line each, and back.
+[[nodiscard]] std::string welcome_text(const std::vector<PeerAddress>& addresses);
+[[nodiscard]] std::vector<PeerAddress> welcome_addresses(const std::string& text);
 
 /// The value of a field, or nothing.
 [[nodiscard]] std::string hello_field(const HelloFields& fields, const std::string& name);

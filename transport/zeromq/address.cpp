@@ -41,6 +41,24 @@ bool of_this_machine_only(const std::string& number) {
 
 }  // namespace
 
+PeerAddress peer_address(const SocketAddresses& sockets) {
+  require(
+      (sockets.data + sockets.control).find_first_of("\t\n") == std::string::npos,
+      "the path of " + sockets.data + " has a tab or line break in it, which an address cannot");
+  return {sockets.data + '\t' + sockets.control};
+}
+
+SocketAddresses socket_addresses(const PeerAddress& address) {
+  const std::size_t tab = address.text.find('\t');
+  SocketAddresses sockets;
+  if (tab != std::string::npos)
+    sockets = {address.text.substr(0, tab), address.text.substr(tab + 1)};
+  for (const std::string& socket : {sockets.data, sockets.control})
+    if (!socket.starts_with(kIpc) && !socket.starts_with(kTcp))
+      throw TransportError("'" + address.text + "' is no address of a ZeroMQ endpoint");
+  return sockets;
+}
+
 MeetingPlace meeting_place(const std::string& url) {
   MeetingPlace place;
   if (url.starts_with(kIpc) && url.size() > kIpc.size()) {

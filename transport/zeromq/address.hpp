@@ -8,6 +8,18 @@
 
 namespace millrace::zeromq {
 
+/// The two sockets at which a rank listens: what is in its PeerAddress.
+struct SocketAddresses {
+  std::string data;     ///< tensors
+  std::string control;  ///< acknowledgements, liveness, cancels
+};
+
+/// Throws InvalidArgument for a path that cannot stand in a line of two.
+PeerAddress peer_address(const SocketAddresses& sockets);
+
+/// Throws TransportError for a text that peer_address did not make.
+SocketAddresses socket_addresses(const PeerAddress& address);
+
 /// "ipc://path" or "tcp://host:port".
 struct MeetingPlace {
   bool ipc = false;

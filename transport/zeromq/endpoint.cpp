@@ -1,7 +1,11 @@
 // The endpoint itself: what the rank's thread calls. It hashes and copies outside of its turns with
 // the sockets, and leaves the rest to the mailbox and the socket loop.
+#include "transport/zeromq/endpoint.hpp"
+
+#include <optional>
 #include <utility>
 
+#include "transport/wire/frame.hpp"
 #include "transport/zeromq/socket_loop.hpp"
 
 namespace millrace {
@@ -19,7 +23,7 @@ class ZeroMqEndpoint final : public Endpoint {
   ZeroMqEndpoint(const ZeroMqOptions& options,
                  std::unique_ptr<ProgressSlot> slot,
                  zeromq::Listeners listeners,
-                 const std::vector<PeerAddress>& addresses)
+                 const std::vector<zeromq::SocketAddresses>& addresses)
       : options_(options),
         mailbox_(options.rank, options.world, options.depths),
         slot_(std::move(slot)),
@@ -116,65 +120,12 @@ class ZeroMqEndpoint final : public Endpoint {
 
 }  // namespace
 
-struct ZeroMqListener::Parts {
-  ZeroMqOptions options;
-  std::unique_ptr<ProgressSlot> slot;  // first to come, last to go: it holds the rank
-  zeromq::Listeners listeners;
-  PeerAddress address;
-  bool open = false;
-};
-
-ZeroMqListener::ZeroMqListener(const ZeroMqOptions& options, std::shared_ptr<ZeroMqContext> context)
-    : parts_(std::make_unique<Parts>()) {
-  zeromq::check(options);
-  parts_->options = options;
-  parts_->slot = std::make_unique<ProgressSlot>(zeromq::slot_path(options, options.rank));
-  auto& inside = context->parts();
-  const std::string domain = inside.new_domain();
-  inside.admit(domain, options.keys.public_keys);
-  const std::string name =
-      "r" + std::to_string(options.rank.value) + "." + std::to_string(options.epoch);
-  parts_->listeners.data =
-      zeromq::listen(inside.context, options, domain, name + ".data", parts_->address.data);
-  parts_->listeners.files[0] = zeromq::file_of(parts_->address.data);
-  parts_->listeners.control =
-      zeromq::listen(inside.context, options, domain, name + ".control", parts_->address.control);
-  parts_->listeners.files[1] = zeromq::file_of(parts_->address.control);
-  parts_->listeners.context = std::move(context);
-}
-
-ZeroMqListener::~ZeroMqListener() = default;
-
-const PeerAddress& ZeroMqListener::address() const {
-  return parts_->address;
-}
-
-std::unique_ptr<Endpoint> ZeroMqListener::open(const std::vector<PeerAddress>& addresses) {
-  require(!std::exchange(parts_->open, true), "this listener was opened before");
+std::unique_ptr<Endpoint> zeromq::make_endpoint(const ZeroMqOptions& options,
+                                                std::unique_ptr<ProgressSlot> slot,
+                                                Listeners listeners,
+                                                const std::vector<SocketAddresses>& addresses) {
   return std::make_unique<ZeroMqEndpoint>(
-      parts_->options, std::move(parts_->slot), std::move(parts_->listeners), addresses);
-}
-
-std::vector<std::unique_ptr<Endpoint>> zeromq_mesh(const ZeroMqOptions& options) {
-  const auto context = std::make_shared<ZeroMqContext>();
-  std::vector<CurveKeys> keys;
-  std::vector<std::string> public_keys;
-  for (int i = 0; options.link == ZeroMqLink::Tcp && !options.insecure && i < options.world; ++i) {
-    keys.push_back(make_curve_keys());
-    public_keys.push_back(keys.back().public_key);
-  }
-  std::vector<std::unique_ptr<ZeroMqListener>> listeners;
-  std::vector<PeerAddress> addresses;
-  for (int i = 0; i < options.world; ++i) {
-    ZeroMqOptions own = options;
-    own.rank = Rank{i};
-    if (!keys.empty()) own.keys = {keys[static_cast<std::size_t>(i)], public_keys};
-    listeners.push_back(std::make_unique<ZeroMqListener>(own, context));
-    addresses.push_back(listeners.back()->address());
-  }
-  std::vector<std::unique_ptr<Endpoint>> endpoints;
-  for (const auto& listener : listeners) endpoints.push_back(listener->open(addresses));
-  return endpoints;
+      options, std::move(slot), std::move(listeners), addresses);
 }
 
 }  // namespace millrace

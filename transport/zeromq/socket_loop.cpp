@@ -37,7 +37,7 @@ constexpr int kMostDialling = 8;
 
 SocketLoop::SocketLoop(const ZeroMqOptions& options,
                        Listeners listeners,
-                       const std::vector<PeerAddress>& addresses,
+                       const std::vector<SocketAddresses>& addresses,
                        Mailbox& mailbox,
                        const ProgressSlot& slot)
     : options_(options),
@@ -91,7 +91,7 @@ SocketLoop::~SocketLoop() {
   ::close(wake_);
 }
 
-void SocketLoop::add_peer(Rank rank, const PeerAddress& address) {
+void SocketLoop::add_peer(Rank rank, const SocketAddresses& address) {
   if (rank == options_.rank) {
     peers_.emplace_back();
     return;

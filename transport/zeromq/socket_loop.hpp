@@ -31,6 +31,7 @@
 #include "transport/mailbox/mailbox.hpp"
 #include "transport/wire/control.hpp"
 #include "transport/wire/link.hpp"
+#include "transport/zeromq/address.hpp"
 #include "transport/zeromq/context.hpp"
 #include "transport/zeromq/line.hpp"
 #include "transport/zeromq/sockets.hpp"
@@ -93,7 +94,7 @@ class SocketLoop {
   /// `mailbox` and `slot` must outlive this.
   SocketLoop(const ZeroMqOptions& options,
              Listeners listeners,
-             const std::vector<PeerAddress>& addresses,
+             const std::vector<SocketAddresses>& addresses,
              Mailbox& mailbox,
              const ProgressSlot& slot);
   SocketLoop(const SocketLoop&) = delete;
@@ -139,7 +140,7 @@ class SocketLoop {
 
   struct Peer {
     Rank rank;
-    PeerAddress address;
+    SocketAddresses address;
     std::unique_ptr<Line> control;  // in its turn, or when something is to be said
     std::unique_ptr<Line> data;     // from the first tensor on
     SendLink out;
@@ -169,7 +170,7 @@ class SocketLoop {
   };
 
   // socket_loop.cpp: life and loop
-  void add_peer(Rank rank, const PeerAddress& address);
+  void add_peer(Rank rank, const SocketAddresses& address);
   std::unique_ptr<Line> dial(Rank rank, int linger_ms, const std::string& address);
   zmq::socket_t& data_to(Peer& peer);
   zmq::socket_t& control_to(Peer& peer);

@@ -11,6 +11,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include "millrace/transport/private_directory.hpp"
 #include "transport/wire/frame.hpp"
 #include "transport/zeromq/address.hpp"
 

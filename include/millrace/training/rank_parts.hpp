@@ -34,8 +34,8 @@ namespace millrace {
 
 /// The depth that each channel of `program` needs, in training and in evaluation, so that no send
 /// ever finds it full, however fast or slow the ranks are: the most messages that can lie there,
-/// exactly. What ZeroMqOptions::depths takes, which bounds what a rank has to hold for slower ones.
-/// `answered` where what the two ranks send each other tells the sender enough.
+/// exactly. What endpoints are told as their depths, which bounds what a rank has to hold for
+/// slower ones. `answered` where what the two ranks send each other tells the sender enough.
 /// (channel_capacities answers another question: how much room is enough when sends may wait.)
 /// Collectives are not in it. Throws InvalidArgument when the program deadlocks. Cost: O(actions x
 /// ranks).

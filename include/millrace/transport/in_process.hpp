@@ -6,6 +6,7 @@
 #include <span>
 
 #include "millrace/transport/endpoint.hpp"
+#include "millrace/transport/listener.hpp"
 
 namespace millrace {
 
@@ -26,6 +27,10 @@ class InProcessHub {
 
   /// One rank's endpoint. Throws InvalidArgument when it was taken before.
   [[nodiscard]] std::unique_ptr<Endpoint> endpoint(Rank rank);
+
+  /// The same by way of a meeting, for programs that do not know what their ranks are connected by:
+  /// each thread passes its own to meet(). Throws InvalidArgument when it was taken before.
+  [[nodiscard]] std::unique_ptr<Listener> listener(Rank rank);
 
  private:
   struct Shared;

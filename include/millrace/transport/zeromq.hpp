@@ -12,29 +12,9 @@
 #include <vector>
 
 #include "millrace/transport/endpoint.hpp"
+#include "millrace/transport/listener.hpp"
 
 namespace millrace {
-
-/// A directory that only this user may enter (0700), with a random name, removed with its content
-/// at the end. Sockets of ipc endpoints live in one, because whoever can connect may speak.
-/// Thread-safety: externally synchronised.
-class PrivateDirectory {
- public:
-  /// Makes `parent`/millrace-XXXXXX. Throws TransportError when that fails or is not ours.
-  explicit PrivateDirectory(const std::string& parent);
-  PrivateDirectory(const PrivateDirectory&) = delete;
-  PrivateDirectory& operator=(const PrivateDirectory&) = delete;
-  ~PrivateDirectory();
-
-  [[nodiscard]] const std::string& path() const { return path_; }
-
-  /// Throws TransportError unless `path` is a real directory of this user that nobody else may
-  /// enter.
-  static void check(const std::string& path);
-
- private:
-  std::string path_;
-};
 
 /// Text that is overwritten before its memory is given back; so is what it held before.
 /// Thread-safety: externally synchronised.
@@ -96,14 +76,6 @@ class ZeroMqContext {
   std::unique_ptr<Parts> parts_;
 };
 
-/// Where a rank listens.
-struct PeerAddress {
-  std::string data;     ///< tensors
-  std::string control;  ///< acknowledgements, liveness, cancels
-
-  friend bool operator==(const PeerAddress&, const PeerAddress&) = default;
-};
-
 enum class ZeroMqLink : std::uint8_t { Ipc, Tcp };
 
 struct ZeroMqOptions {
@@ -145,25 +117,29 @@ struct ZeroMqOptions {
 /// How many descriptors a process with one rank of `world` may have open at once for it.
 [[nodiscard]] std::size_t descriptors_of_rank(int world);
 
-/// A rank that listens but does not speak yet: its address must first reach the others.
+/// A rank that listens at two sockets; see Listener.
 /// Thread-safety: externally synchronised.
-class ZeroMqListener {
+class ZeroMqListener final : public Listener {
  public:
   /// Binds. Throws InvalidArgument on options that do not fit (tcp without keys, a directory that
-  /// others may enter, a path above 107 bytes), TransportError when binding fails, when the
-  /// process may open fewer descriptors than so many ranks take, or when a living process has this
-  /// rank of this epoch; the files that a dead one left are taken over.
+  /// others may enter, a path above 107 bytes or with a line break or tab in it), TransportError
+  /// when binding fails, when the process may open fewer descriptors than so many ranks take, or
+  /// when a living process has this rank of this epoch; the files that a dead one left are taken
+  /// over.
   ZeroMqListener(const ZeroMqOptions& options, std::shared_ptr<ZeroMqContext> context);
-  ZeroMqListener(const ZeroMqListener&) = delete;
-  ZeroMqListener& operator=(const ZeroMqListener&) = delete;
-  ~ZeroMqListener();
+  ~ZeroMqListener() override;
 
-  [[nodiscard]] const PeerAddress& address() const;
+  [[nodiscard]] const Membership& member() const override;
+  [[nodiscard]] PeerAddress address() const override;
 
-  /// Connects to everybody and starts the thread that serves the sockets while the rank computes.
-  /// Returns at once: a peer that never answers is found by `silence`. Received tensors lie on a
-  /// 64-byte boundary, large ones mostly where they arrived. May be called once.
-  [[nodiscard]] std::unique_ptr<Endpoint> open(const std::vector<PeerAddress>& addresses);
+  /// At "ipc://path" or "tcp://host:port".
+  [[nodiscard]] std::unique_ptr<Courier> courier(const std::string& url,
+                                                 std::size_t longest_note) override;
+
+  /// Starts the thread that serves the sockets while the rank computes. Returns at once: a peer
+  /// that never answers is found by `silence`. Received tensors lie on a 64-byte boundary, large
+  /// ones mostly where they arrived.
+  [[nodiscard]] std::unique_ptr<Endpoint> open(const std::vector<PeerAddress>& addresses) override;
 
  private:
   struct Parts;

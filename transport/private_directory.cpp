@@ -1,5 +1,7 @@
 // Binding an ipc path replaces whatever lies there, and whoever may enter the directory may speak:
 // so sockets live in a directory that is ours alone, and that is checked before every bind.
+#include "millrace/transport/private_directory.hpp"
+
 #include <cerrno>
 #include <cstdlib>
 #include <filesystem>
@@ -8,7 +10,6 @@
 #include <unistd.h>
 
 #include "millrace/core/error.hpp"
-#include "millrace/transport/zeromq.hpp"
 
 namespace millrace {
 

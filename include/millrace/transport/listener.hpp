@@ -1,0 +1,88 @@
+// How ranks become connected, whatever they are connected by: a backend's listener says where its
+// rank is reached, carries the notes of the meeting at which all learn it, and opens the endpoint.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "millrace/core/ids.hpp"
+#include "millrace/transport/endpoint.hpp"
+
+namespace millrace {
+
+/// Where a rank is reached: one line of text that its backend makes and reads. To everybody else it
+/// is opaque.
+struct PeerAddress {
+  std::string text;
+
+  friend bool operator==(const PeerAddress&, const PeerAddress&) = default;
+};
+
+/// Who a rank is among those that it is to be connected with.
+struct Membership {
+  Rank rank;
+  int world = 1;
+  std::uint64_t job = 0;    ///< one run of one job; what others say is dropped
+  std::uint32_t epoch = 0;  ///< one incarnation of the set of endpoints
+};
+
+/// A note of a meeting, as bytes.
+struct MeetingNote {
+  Rank from;
+  std::vector<std::byte> header;
+  std::string text;
+};
+
+/// Carries notes between rank 0 and the ranks that come to meet it, and between no others.
+/// Thread-safety: thread-affine.
+class Courier {
+ public:
+  Courier() = default;
+  Courier(const Courier&) = delete;
+  Courier& operator=(const Courier&) = delete;
+  virtual ~Courier() = default;
+
+  /// Never waits. A note to a rank that is gone or takes no more of them is lost: notes that matter
+  /// are sent again.
+  virtual void send(Rank to, std::span<const std::byte> header, std::string_view text) = 0;
+
+  /// Waits so long for a note; nothing when none came, or one from somebody who is not the rank
+  /// that he claims to be.
+  [[nodiscard]] virtual std::optional<MeetingNote> receive(std::chrono::milliseconds longest) = 0;
+
+  /// True where only who has a key is heard.
+  [[nodiscard]] virtual bool keyed() const { return false; }
+};
+
+/// A rank that listens but does not speak yet: its address must first reach the others.
+/// Thread-safety: externally synchronised.
+class Listener {
+ public:
+  Listener() = default;
+  Listener(const Listener&) = delete;
+  Listener& operator=(const Listener&) = delete;
+  virtual ~Listener() = default;
+
+  [[nodiscard]] virtual const Membership& member() const = 0;
+  [[nodiscard]] virtual PeerAddress address() const = 0;
+
+  /// The way to the meeting at `url`, whose notes are at most `longest_note` bytes: rank 0 listens
+  /// there. Throws InvalidArgument for a text that is no such place, TransportError when rank 0
+  /// cannot listen there.
+  [[nodiscard]] virtual std::unique_ptr<Courier> courier(const std::string& url,
+                                                         std::size_t longest_note) = 0;
+
+  /// Connects to everybody; `addresses` by rank, its own among them. Throws TransportError for an
+  /// address that its backend did not make, InvalidArgument when there are not as many as ranks or
+  /// when it was called before.
+  [[nodiscard]] virtual std::unique_ptr<Endpoint> open(
+      const std::vector<PeerAddress>& addresses) = 0;
+};
+
+}  // namespace millrace

@@ -1,0 +1,44 @@
+// See courier.hpp.
+#include "transport/in_process/courier.hpp"
+
+#include <utility>
+
+namespace millrace::in_process {
+
+namespace {
+
+class InProcessCourier final : public Courier {
+ public:
+  InProcessCourier(std::shared_ptr<Hub> hub, Rank rank, std::string url)
+      : hub_(std::move(hub)), rank_(rank), url_(std::move(url)) {}
+
+  void send(Rank to, std::span<const std::byte> header, std::string_view text) override {
+    {
+      const std::lock_guard lock(hub_->notes_mutex);
+      hub_->notes[{url_, to}].push_back({rank_, {header.begin(), header.end()}, std::string(text)});
+    }
+    hub_->noted.notify_all();
+  }
+
+  std::optional<MeetingNote> receive(std::chrono::milliseconds longest) override {
+    std::unique_lock lock(hub_->notes_mutex);
+    auto& waiting = hub_->notes[{url_, rank_}];
+    if (!hub_->noted.wait_for(lock, longest, [&] { return !waiting.empty(); })) return std::nullopt;
+    MeetingNote note = std::move(waiting.front());
+    waiting.pop_front();
+    return note;
+  }
+
+ private:
+  std::shared_ptr<Hub> hub_;
+  Rank rank_;
+  std::string url_;
+};
+
+}  // namespace
+
+std::unique_ptr<Courier> make_courier(std::shared_ptr<Hub> hub, Rank rank, const std::string& url) {
+  return std::make_unique<InProcessCourier>(std::move(hub), rank, url);
+}
+
+}  // namespace millrace::in_process

@@ -1,0 +1,143 @@
+// What the endpoints of one process share: a mailbox per receiving rank, with a mutex, a condition
+// and one queue per channel; who is there; and the notes of their meetings.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "millrace/core/error.hpp"
+#include "millrace/transport/listener.hpp"
+
+namespace millrace::in_process {
+
+inline constexpr int kUnbounded = 0;
+
+/// The messages of one channel that were sent and not yet received. Storage is kept, so that a
+/// channel that once held k messages takes k again without allocation.
+class Channel {
+ public:
+  void set_depth(int depth) { depth_ = depth; }
+  [[nodiscard]] int depth() const { return depth_; }
+  [[nodiscard]] bool is_full() const {
+    return depth_ != kUnbounded && arrivals_.size() >= static_cast<std::size_t>(depth_);
+  }
+
+  void put(const MessageTag& tag, TensorList&& payload) {
+    if (free_.empty()) {
+      free_.push_back(static_cast<std::uint32_t>(messages_.size()));
+      messages_.emplace_back();
+    }
+    const std::uint32_t place = free_.back();
+    free_.pop_back();
+    messages_[place] = {tag, std::move(payload)};
+    arrivals_.push_back(place);
+  }
+
+  /// Takes the oldest message with this tag.
+  std::optional<TensorList> take(const MessageTag& tag) {
+    for (auto arrival = arrivals_.begin(); arrival != arrivals_.end(); ++arrival) {
+      if (messages_[*arrival].tag != tag) continue;
+      const std::uint32_t place = *arrival;
+      arrivals_.erase(arrival);
+      free_.push_back(place);
+      return std::move(messages_[place].payload);
+    }
+    return std::nullopt;
+  }
+
+ private:
+  struct Message {
+    MessageTag tag;
+    TensorList payload;
+  };
+
+  int depth_ = kUnbounded;
+  std::vector<Message> messages_;
+  std::vector<std::uint32_t> arrivals_;  // places in messages_, oldest first
+  std::vector<std::uint32_t> free_;
+};
+
+/// What is on its way to one rank.
+struct Mailbox {
+  std::mutex mutex;  // guards channels; taken alone, never with another mutex
+  std::condition_variable_any changed;
+  std::vector<std::array<Channel, 3>> channels;  // [source rank][direction]
+};
+
+enum class Presence : std::uint8_t { Here, Left, Lost };
+
+inline std::size_t index_of(Direction direction) {
+  return static_cast<std::size_t>(direction);
+}
+
+/// What the ranks of one process share.
+struct Hub {
+  explicit Hub(int size)
+      : world(size),
+        mailboxes(static_cast<std::size_t>(size)),
+        presence(static_cast<std::size_t>(size)),
+        taken(static_cast<std::size_t>(size), false) {
+    for (Mailbox& mailbox : mailboxes) mailbox.channels.resize(static_cast<std::size_t>(size));
+  }
+
+  void require_rank(Rank rank, const char* what) const {
+    require(rank.value >= 0 && rank.value < world, [&] {
+      return std::string(what) + " is rank " + std::to_string(rank.value) +
+             "; the world has ranks 0 to " + std::to_string(world - 1);
+    });
+  }
+
+  /// Wakes every wait. The lock makes sure that a waiter is either asleep or has yet to look.
+  void wake_all() noexcept {
+    for (Mailbox& mailbox : mailboxes) {
+      { const std::lock_guard lock(mailbox.mutex); }
+      mailbox.changed.notify_all();
+    }
+  }
+
+  void set_presence(Rank rank, Presence now) noexcept {
+    presence[rank.index()].store(now);
+    wake_all();
+  }
+
+  void cancel(const std::string& why) noexcept {
+    {
+      const std::lock_guard lock(reason_mutex);
+      if (cancelled.load()) return;
+      try {
+        reason = why;
+      } catch (...) {
+        reason.clear();
+      }
+      cancelled.store(true);
+    }
+    wake_all();
+  }
+
+  [[nodiscard]] std::string reason_of_cancel() {
+    const std::lock_guard lock(reason_mutex);
+    return reason;
+  }
+
+  const int world;
+  std::vector<Mailbox> mailboxes;               // by receiving rank
+  std::vector<std::atomic<Presence>> presence;  // by rank
+  std::vector<bool> taken;                      // by rank
+  std::atomic<bool> cancelled = false;
+  std::mutex reason_mutex;  // guards reason; taken alone
+  std::string reason;
+  std::mutex notes_mutex;  // guards notes; taken alone
+  std::condition_variable noted;
+  std::map<std::pair<std::string, Rank>, std::deque<MeetingNote>> notes;  // by place and receiver
+};
+
+}  // namespace millrace::in_process

@@ -1,0 +1,114 @@
+// See courier.hpp.
+#include "transport/zeromq/courier.hpp"
+
+#include <utility>
+
+#include "transport/zeromq/address.hpp"
+#include "transport/zeromq/context.hpp"
+#include "transport/zeromq/sockets.hpp"
+
+namespace millrace::zeromq {
+
+namespace {
+
+constexpr int kLastNoteMs = 2000;
+constexpr int kMostRanks = 1 << 16;
+
+/// Rank 0 hears all others; every other rank hears rank 0.
+class ZeroMqCourier final : public Courier {
+ public:
+  ZeroMqCourier(const std::string& url,
+                std::size_t longest_note,
+                ZeroMqOptions options,
+                std::shared_ptr<ZeroMqContext> context)
+      : options_(std::move(options)), context_(std::move(context)) {
+    const MeetingPlace place = meeting_place(url);
+    check_reachable(place, options_);
+    if (place.ipc) options_.link = ZeroMqLink::Ipc;
+    options_.largest_payload = longest_note;
+    is_host() ? listen(url, place) : dial(url);
+  }
+
+  void send(Rank to, std::span<const std::byte> header, std::string_view text) override {
+    try {
+      zmq::message_t name(identity_of(to));
+      if (is_host() && !send_part(socket_, name, true)) return;
+      zmq::message_t head(header.data(), header.size());
+      zmq::message_t body(text);
+      // A connection that was refused for good has no place for another word.
+      if (send_part(socket_, head, true)) send_part(socket_, body, false);
+    } catch (const zmq::error_t&) {
+      if (!is_host()) throw;
+      // Gone since its hello: the endpoints will find it lost and say so with its rank.
+    }
+  }
+
+  std::optional<MeetingNote> receive(std::chrono::milliseconds longest) override {
+    zmq::pollitem_t item{socket_.handle(), 0, ZMQ_POLLIN, 0};
+    // Or a signal came.
+    if (zmq_poll(&item, 1, static_cast<long>(longest.count())) <= 0) return std::nullopt;
+    std::vector<zmq::message_t> parts;
+    do {
+      parts.emplace_back();
+      if (!receive_part(socket_, parts.back())) return std::nullopt;
+    } while (parts.back().more());
+    if (parts.size() != (is_host() ? 3U : 2U)) return std::nullopt;
+    const int from = is_host() ? rank_of(parts.front(), kMostRanks) : 0;
+    if (from < 0 || (is_host() && !speaks_for_itself(parts))) return std::nullopt;
+    const zmq::message_t& header = parts[parts.size() - 2];
+    const auto* bytes = header.data<std::byte>();
+    return MeetingNote{Rank{from}, {bytes, bytes + header.size()}, parts.back().to_string()};
+  }
+
+  [[nodiscard]] bool keyed() const override {
+    return options_.link == ZeroMqLink::Tcp && !options_.insecure;
+  }
+
+ private:
+  [[nodiscard]] bool is_host() const { return options_.rank == Rank{0}; }
+
+  void listen(const std::string& url, const MeetingPlace& place) {
+    const std::string domain = context_->parts().new_domain();
+    context_->parts().admit(domain, options_.keys.public_keys);
+    socket_ = make_listener(context_->parts().context, options_, domain);
+    socket_.set(zmq::sockopt::linger, kLastNoteMs);
+    try {
+      place.ipc ? bind_ipc(socket_, place.path) : socket_.bind(address_to_bind(place));
+    } catch (const zmq::error_t& error) {
+      throw TransportError("rank 0 cannot listen at " + url + ": " + error.what());
+    }
+    file_ = file_of(place.ipc ? url : std::string());
+  }
+
+  void dial(const std::string& url) {
+    socket_ = make_dialer(context_->parts().context, options_, Rank{0}, 0);
+    // Before the connection, or it is ignored.
+    socket_.set(zmq::sockopt::maxmsgsize, static_cast<std::int64_t>(options_.largest_payload));
+    connect(socket_, Rank{0}, url);
+  }
+
+  [[nodiscard]] bool speaks_for_itself(std::vector<zmq::message_t>& parts) const {
+    if (!keyed()) return true;
+    try {
+      return parts.front().to_string_view() == parts[1].gets("User-Id");
+    } catch (const zmq::error_t&) {
+      return false;
+    }
+  }
+
+  ZeroMqOptions options_;
+  std::shared_ptr<ZeroMqContext> context_;
+  SocketFile file_;
+  zmq::socket_t socket_;
+};
+
+}  // namespace
+
+std::unique_ptr<Courier> make_courier(const std::string& url,
+                                      std::size_t longest_note,
+                                      ZeroMqOptions options,
+                                      std::shared_ptr<ZeroMqContext> context) {
+  return std::make_unique<ZeroMqCourier>(url, longest_note, std::move(options), std::move(context));
+}
+
+}  // namespace millrace::zeromq
