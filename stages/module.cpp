@@ -7,18 +7,11 @@
 #include <utility>
 
 #include "millrace/core/error.hpp"
-#include "stages/check.hpp"
+#include "stages/flow.hpp"
+#include "stages/layers/check.hpp"
 
 namespace millrace {
 namespace {
-
-void check_neighbours(const Layer& before, const Layer& after) {
-  require(before.output_columns() == after.input_columns() && before.dtype() == after.dtype(),
-          "layers do not fit: \"" + before.describe() + "\" gives " + name_of(before.dtype()) +
-              " rows of " + std::to_string(before.output_columns()) + ", \"" + after.describe() +
-              "\" takes " + name_of(after.dtype()) + " rows of " +
-              std::to_string(after.input_columns()));
-}
 
 Tensor copy_of(const PassContext& context, const Tensor& tensor) {
   Tensor copy = context.make(tensor.dtype(), tensor.dims());
@@ -26,143 +19,180 @@ Tensor copy_of(const PassContext& context, const Tensor& tensor) {
   return copy;
 }
 
-void count(const PassContext& context, const Tensor& kept) {
-  if (context.meter != nullptr) context.meter->add(kept.bytes());
+void count(const PassContext& context, std::size_t bytes) {
+  if (context.meter != nullptr) context.meter->add(bytes);
 }
 
-/// Takes a counted tensor out of its place.
-Tensor uncount(const PassContext& context, Tensor& kept) {
+/// Takes a counted tensor or list out of its place.
+template <class Kept>
+Kept uncount(const PassContext& context, Kept& kept) {
   if (context.meter != nullptr) context.meter->remove(kept.bytes());
   return std::move(kept);
 }
 
-Tensor only(TensorList list, const char* what) {
-  if (list.size() == 1) return std::move(list[0]);
-  throw InvalidArgument(std::string("a stage of layers takes one ") + what + " tensor, got " +
-                        std::to_string(list.size()));
+/// Copies what does not lie on 64-byte boundaries to where it does.
+TensorList aligned(const PassContext& context, TensorList tensors) {
+  for (std::size_t i = 0; i < tensors.size(); ++i)
+    if (tensors[i] && !detail::is_aligned(tensors[i])) tensors[i] = copy_of(context, tensors[i]);
+  return tensors;
+}
+
+void check_loss(const StageWiring& wiring, const Loss* loss) {
+  require(loss == nullptr || (wiring.outputs.size() == 1 && wiring.output_uses.front() == 1),
+          "a stage with a loss has one output, which the loss alone uses");
 }
 
 }  // namespace
 
-StageModule::StageModule(std::vector<std::unique_ptr<Layer>> layers, Settings settings)
+StageModule::StageModule(std::vector<std::unique_ptr<Layer>> layers,
+                         StageWiring wiring,
+                         Settings settings)
     : layers_(std::move(layers)), settings_(std::move(settings)) {
   require(!layers_.empty(), "a stage needs at least one layer");
-  for (std::size_t i = 1; i < layers_.size(); ++i) check_neighbours(*layers_[i - 1], *layers_[i]);
+  check_loss(wiring, settings_.loss.get());
+  flow_ = std::make_unique<Flow>(layers_, std::move(wiring));
   reserve(1, 1);
 }
+
+StageModule::~StageModule() = default;
 
 void StageModule::reserve(int micro_batches, int slices) {
   require(micro_batches >= 1 && slices >= 1,
           "a stage must be reserved for at least 1 micro-batch of 1 slice");
   require(stashed_units() == 0, "a stage cannot be reserved anew inside a step");
   slices_ = slices;
-  units_ = std::vector<UnitStash>(static_cast<std::size_t>(micro_batches) *
-                                  static_cast<std::size_t>(slices));
-  for (UnitStash& unit : units_) unit.layers = std::vector<Stash>(layers_.size());
+  const auto units = static_cast<std::size_t>(micro_batches) * static_cast<std::size_t>(slices);
+  units_ = std::vector<UnitStash>(units);
+  stashes_ = std::vector<Stash>(units * layers_.size());
+  const auto joined = static_cast<std::size_t>(slices);
+  for (std::size_t first = 0; first < stashes_.size(); first += joined)
+    Stash::join(std::span(stashes_).subspan(first, joined));
 }
 
-StageModule::UnitStash& StageModule::unit_of(const PassContext& context,
-                                             State expected,
-                                             const char* pass) {
-  const std::int64_t index =
-      std::int64_t{context.micro_batch.value} * slices_ + context.slice.value;
-  const auto name = [&] {
-    return std::string(pass) + " of micro-batch " + std::to_string(context.micro_batch.value) +
-           ", slice " + std::to_string(context.slice.value);
-  };
-  if (index < 0 || context.slice.value >= slices_ || index >= std::ssize(units_))
-    throw InvalidArgument(name() + ": the stage is reserved for " + std::to_string(units_.size()) +
-                          " units of " + std::to_string(slices_) + " slices per micro-batch");
-  UnitStash& unit = units_[static_cast<std::size_t>(index)];
-  if (unit.state != expected)
-    throw InvalidArgument(name() + " comes out of turn: " +
-                          (unit.state == State::Empty ? "nothing is" : "something else is") +
-                          " stashed for it");
-  return unit;
+Stash& StageModule::stash(std::size_t unit, std::size_t layer) {
+  const auto slices = static_cast<std::size_t>(slices_);
+  return stashes_[(unit / slices * layers_.size() + layer) * slices + unit % slices];
 }
 
-Tensor StageModule::aligned(const PassContext& context, Tensor tensor) {
-  if (!tensor || detail::is_aligned(tensor)) return tensor;
-  return copy_of(context, tensor);
+/// Where the unit's memory is.
+std::size_t StageModule::place_of(const PassContext& context, const char* pass) const {
+  const std::int64_t unit = std::int64_t{context.micro_batch.value} * slices_ + context.slice.value;
+  if (unit < 0 || context.slice.value >= slices_ || unit >= std::ssize(units_))
+    throw InvalidArgument(std::string(pass) + " of micro-batch " +
+                          std::to_string(context.micro_batch.value) + ", slice " +
+                          std::to_string(context.slice.value) + ": the stage is reserved for " +
+                          std::to_string(units_.size()) + " units of " + std::to_string(slices_) +
+                          " slices per micro-batch");
+  return static_cast<std::size_t>(unit);
 }
 
-Tensor StageModule::run_layers(const PassContext& context, Tensor tensor, UnitStash& unit) {
+std::size_t StageModule::place_of(const PassContext& context, State expected, const char* pass) {
+  const std::size_t unit = place_of(context, pass);
+  if (units_[unit].state == expected) return unit;
+  throw InvalidArgument(std::string(pass) + " of micro-batch " +
+                        std::to_string(context.micro_batch.value) + ", slice " +
+                        std::to_string(context.slice.value) + " comes out of turn: " +
+                        (units_[unit].state == State::Empty ? "nothing is" : "something else is") +
+                        " stashed for it");
+}
+
+void StageModule::run_layers(const PassContext& context, TensorList inputs, std::size_t unit) {
+  flow_->begin(context, std::move(inputs));
   for (std::size_t i = 0; i < layers_.size(); ++i)
-    tensor = layers_[i]->forward(context, std::move(tensor), unit.layers[i]);
-  return tensor;
+    flow_->give(context, i, layers_[i]->forward(context, flow_->inputs_of(i), stash(unit, i)));
 }
 
 Tensor StageModule::add_loss(const PassContext& context, const Tensor& predictions) const {
-  require(context.targets != nullptr && context.targets->size() == 1,
-          "the last stage needs one tensor of targets per unit");
-  LossResult result = settings_.loss->measure(context, predictions, (*context.targets)[0]);
+  require(context.targets != nullptr && !context.targets->empty(),
+          "the last stage needs targets for every unit");
+  LossResult result = settings_.loss->measure(context, predictions, *context.targets);
   if (context.loss != nullptr) *context.loss += result.sum;
   return std::move(result.gradient);
 }
 
+/// Nothing stays but what later slices of the micro-batch read, and after the last one not that.
+TensorList StageModule::evaluate(const PassContext& context, TensorList inputs) {
+  const std::size_t unit = slices_ > 1 ? place_of(context, "forward") : 0;
+  run_layers(context, std::move(inputs), unit);
+  TensorList outputs = flow_->outputs();
+  if (context.slice.value + 1 == slices_)
+    for (std::size_t i = 0; i < layers_.size(); ++i)
+      for (int slice = 0; slice < slices_; ++slice)
+        stash(unit - static_cast<std::size_t>(slice), i).clear(context);
+  if (settings_.loss != nullptr && context.targets != nullptr) add_loss(context, outputs[0]);
+  return outputs;
+}
+
 TensorList StageModule::forward(const PassContext& context, TensorList inputs) {
-  Tensor input = aligned(context, only(std::move(inputs), "input"));
-  if (!context.training) {
-    UnitStash nothing;
-    nothing.layers = std::vector<Stash>(layers_.size());
-    Tensor output = run_layers(context, std::move(input), nothing);
-    if (settings_.loss != nullptr && context.targets != nullptr) add_loss(context, output);
-    return TensorList(std::move(output));
-  }
-  UnitStash& unit = unit_of(context, State::Empty, "forward");
+  inputs = aligned(context, std::move(inputs));
+  if (!context.training) return evaluate(context, std::move(inputs));
+  const std::size_t place = place_of(context, State::Empty, "forward");
+  UnitStash& unit = units_[place];
   PassContext layers_context = context;
   if (context.recompute_later) {
-    unit.input = copy_of(context, input);
-    count(context, unit.input);
+    for (std::size_t i = 0; i < inputs.size(); ++i)
+      unit.inputs.push_back(copy_of(context, inputs[i]));
+    count(context, unit.inputs.bytes());
     layers_context.meter = nullptr;
   }
-  Tensor output = run_layers(layers_context, std::move(input), unit);
+  run_layers(layers_context, std::move(inputs), place);
   if (context.recompute_later)
-    for (Stash& stash : unit.layers) stash.drop();
-  unit.rows = output.rows();
+    for (std::size_t i = 0; i < layers_.size(); ++i) stash(place, i).keep_shared_only(context);
+  TensorList outputs = flow_->outputs();
+  unit.rows = outputs[0].rows();
   unit.state = context.recompute_later ? State::InputKept : State::Forwarded;
-  if (settings_.loss == nullptr) return TensorList(std::move(output));
-  unit.loss_gradient = add_loss(context, output);
-  count(context, unit.loss_gradient);
+  if (settings_.loss == nullptr) return outputs;
+  unit.loss_gradient = add_loss(context, outputs[0]);
+  count(context, unit.loss_gradient.bytes());
   return {};
 }
 
 void StageModule::recompute(const PassContext& context) {
-  UnitStash& unit = unit_of(context, State::InputKept, "recompute");
-  run_layers(context, uncount(context, unit.input), unit);
-  unit.state = State::Forwarded;
+  const std::size_t place = place_of(context, State::InputKept, "recompute");
+  PassContext again = context;
+  again.recomputing = true;
+  run_layers(again, uncount(context, units_[place].inputs), place);
+  flow_->drop();
+  units_[place].state = State::Forwarded;
 }
 
-Tensor StageModule::first_gradient(const PassContext& context,
-                                   UnitStash& unit,
-                                   TensorList gradients) const {
-  if (settings_.loss == nullptr) {
-    Tensor gradient = aligned(context, only(std::move(gradients), "output gradient"));
-    if (gradient && gradient.rows() != unit.rows)
-      throw InvalidArgument("the output gradient must have a row for each of the output's " +
-                            std::to_string(unit.rows) + ", got " + std::to_string(gradient.rows()));
-    return gradient;
+/// Gives the flow the gradients of what later stages use, or that of the loss.
+void StageModule::take_gradients(const PassContext& context,
+                                 std::size_t place,
+                                 TensorList gradients) {
+  UnitStash& unit = units_[place];
+  if (settings_.loss != nullptr) {
+    require(gradients.empty(), "the last stage makes its own gradient and takes none");
+    return flow_->begin_backward(TensorList(uncount(context, unit.loss_gradient)));
   }
-  require(gradients.empty(), "the last stage makes its own gradient and takes none");
-  return uncount(context, unit.loss_gradient);
+  if (gradients.size() != flow_->later_uses())
+    throw InvalidArgument("the stage takes " + std::to_string(flow_->later_uses()) +
+                          " output gradients, got " + std::to_string(gradients.size()));
+  for (std::size_t i = 0; i < gradients.size(); ++i)
+    if (gradients[i] && gradients[i].rows() != unit.rows)
+      throw InvalidArgument("the output gradient must have a row for each of the output's " +
+                            std::to_string(unit.rows) + ", got " +
+                            std::to_string(gradients[i].rows()));
+  flow_->begin_backward(aligned(context, std::move(gradients)));
 }
 
 TensorList StageModule::backward_input(const PassContext& context, TensorList output_gradients) {
-  UnitStash& unit = unit_of(context, State::Forwarded, "backward-input");
-  Tensor gradient = first_gradient(context, unit, std::move(output_gradients));
-  for (std::size_t i = layers_.size(); i-- > 0;) {
-    const bool wanted = i > 0 || !settings_.first;
-    gradient = layers_[i]->backward_input(context, std::move(gradient), unit.layers[i], wanted);
-  }
-  unit.state = State::WeightOwed;
-  return settings_.first ? TensorList() : TensorList(std::move(gradient));
+  const std::size_t place = place_of(context, State::Forwarded, "backward-input");
+  take_gradients(context, place, std::move(output_gradients));
+  for (std::size_t i = layers_.size(); i-- > 0;)
+    flow_->give_gradients(
+        i,
+        layers_[i]->backward_input(
+            context, flow_->output_gradients(i), stash(place, i), flow_->wants_gradient(i)));
+  units_[place].state = State::WeightOwed;
+  return settings_.first ? TensorList() : flow_->input_gradients();
 }
 
 void StageModule::backward_weight(const PassContext& context) {
-  UnitStash& unit = unit_of(context, State::WeightOwed, "backward-weight");
+  const std::size_t place = place_of(context, State::WeightOwed, "backward-weight");
   for (std::size_t i = layers_.size(); i-- > 0;)
-    layers_[i]->backward_weight(context, unit.layers[i]);
-  unit.state = State::Empty;
+    layers_[i]->backward_weight(context, stash(place, i));
+  units_[place].state = State::Empty;
 }
 
 std::vector<Parameter*> StageModule::parameters() {
@@ -172,23 +202,25 @@ std::vector<Parameter*> StageModule::parameters() {
   return all;
 }
 
-StashBytes StageModule::stash_bytes(std::int64_t rows, bool recompute) const {
-  const auto tensor_bytes = [&](const Layer& layer, std::int64_t columns) {
-    return size_of(layer.dtype()) * static_cast<std::size_t>(rows * columns);
-  };
-  const Layer& last = *layers_.back();
-  const std::size_t loss =
-      settings_.loss == nullptr ? 0 : tensor_bytes(last, last.output_columns());
-  const std::size_t kept_input = tensor_bytes(*layers_.front(), layers_.front()->input_columns());
+StashBytes StageModule::stash_bytes(const UnitSize& size, bool recompute) const {
+  const std::size_t loss = settings_.loss == nullptr ? 0 : bytes_of(flow_->output_type(0), size);
+  std::vector<LayerBytes> of_layer;
   std::size_t held = loss;
-  for (const auto& layer : layers_) held += layer->bytes_after_forward(rows);
+  std::size_t shared = 0;
+  for (std::size_t i = 0; i < layers_.size(); ++i) {
+    of_layer.push_back(layers_[i]->bytes(flow_->types_for(i, size)));
+    held += of_layer.back().after_forward;
+    shared += of_layer.back().shared;
+  }
+  std::size_t inputs = 0;
+  for (const TensorType& type : flow_->input_types()) inputs += bytes_of(type, size);
 
   StashBytes bytes;
-  bytes.after_forward = recompute ? kept_input + loss : held;
+  bytes.after_forward = recompute ? inputs + shared + loss : held;
   bytes.input_peak = std::max(held, bytes.after_forward);
   held -= loss;
-  for (auto layer = layers_.rbegin(); layer != layers_.rend(); ++layer) {
-    held = held - (*layer)->bytes_after_forward(rows) + (*layer)->bytes_after_input(rows);
+  for (auto layer = of_layer.rbegin(); layer != of_layer.rend(); ++layer) {
+    held = held - layer->after_forward + layer->after_input;
     bytes.input_peak = std::max(bytes.input_peak, held);
   }
   bytes.after_input = held;
@@ -201,12 +233,13 @@ std::size_t StageModule::stashed_units() const {
 }
 
 void StageModule::abandon_step() noexcept {
+  flow_->drop();
   for (UnitStash& unit : units_) {
     unit.state = State::Empty;
-    unit.input = Tensor();
+    unit.inputs.clear();
     unit.loss_gradient = Tensor();
-    for (Stash& stash : unit.layers) stash.drop();
   }
+  for (Stash& stash : stashes_) stash.drop();
 }
 
 std::string StageModule::describe() const {

@@ -42,6 +42,7 @@ PassContext Interpreter::State::context(const Instruction& instruction) const {
   context.micro_batch = instruction.micro_batch;
   context.slice = instruction.slice;
   context.first_sample = first_samples[instruction.unit];
+  context.first_position = first_positions[instruction.unit];
   context.recompute_later = instruction.recompute_later;
   context.pool = &instruction.at->pool;
   context.meter = &instruction.at->meter;
@@ -63,7 +64,8 @@ void Interpreter::State::forward(const Instruction& instruction) {
 TensorList Interpreter::State::inputs_for(const Instruction& instruction) {
   if (instruction.first_stage) return data->inputs(instruction.action->unit());
   if (graph.is_chain()) return values.take(instruction.source);
-  return wiring.inputs(values, instruction.action->stage, instruction.unit);
+  return wiring.inputs(
+      values, instruction.action->stage, instruction.unit, instruction.at->pool);
 }
 
 void Interpreter::State::give_outputs(const Instruction& instruction, TensorList given) {
@@ -94,6 +96,8 @@ PassContext Interpreter::State::backward_context(const Instruction& instruction,
 
 TensorList Interpreter::State::gradients_for(const Instruction& instruction) {
   if (instruction.last_stage) return {};
+  if (!graph.is_chain() && instruction.gradient_per_use)
+    return wiring.gradients_per_use(values, instruction.action->stage, instruction.unit);
   TensorList gradients =
       graph.is_chain() ? values.take(instruction.source)
                        : wiring.gradients(values, instruction.action->stage, instruction.unit);
@@ -238,13 +242,15 @@ void Interpreter::begin_step(StepData& data, const StepSettings& settings) {
   state.of_step.seed = settings.seed;
   state.of_step.step = settings.step;
   state.of_step.training = settings.training;
+  state.of_step.slices = shape.slices;
   state.of_step.loss_scale = settings.loss_scale;
   for (std::size_t unit = 0; unit < state.losses.size(); ++unit) {
     const auto number = static_cast<int>(unit);
     state.losses[unit] = {};
     state.rows[unit] = 0;
-    state.first_samples[unit] =
-        data.first_sample({MicroBatch{number / shape.slices}, Slice{number % shape.slices}});
+    const Unit of{MicroBatch{number / shape.slices}, Slice{number % shape.slices}};
+    state.first_samples[unit] = data.first_sample(of);
+    state.first_positions[unit] = data.first_position(of);
   }
   for (const auto& rank : state.ranks)
     if (rank != nullptr) rank->meter = {};

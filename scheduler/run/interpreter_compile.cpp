@@ -140,6 +140,7 @@ class Compiler {
                 std::to_string(rank.value) + " but was given no body");
     instruction.counts = bodies_.place(action.replica(), action.stage);
     instruction.whole_backward = !instruction.body->splits_backward();
+    instruction.gradient_per_use = instruction.body->takes_gradient_per_use();
     instruction.first_stage = action.stage.value == 0;
     instruction.last_stage = action.stage.value == program_.shape.stages() - 1;
     if (action.op == Op::ReduceGrad)
@@ -272,6 +273,7 @@ Interpreter::State::State(const Program& of_program,
   values.resize(map.size());
   counts.resize(static_cast<std::size_t>(program.shape.stages() * program.shape.replicas()));
   first_samples.resize(units_of(program));
+  first_positions.resize(units_of(program));
   targets.resize(units_of(program));
   losses.resize(units_of(program));
   rows.resize(units_of(program));

@@ -35,6 +35,7 @@ struct alignas(64) Instruction {
   bool publishes = false;  ///< last B or W of a stage with copies elsewhere: send the gradients
   bool ends_unit = false;  ///< last pass that may look at the targets
   bool whole_backward = false;  ///< the body does not split: I is all of it, W nothing
+  bool gradient_per_use = false;  ///< the body adds the gradients of an output's uses itself
 };
 
 /// One rank that runs here. Separate cache lines: ranks run at the same time.
@@ -89,7 +90,8 @@ struct Interpreter::State {
   StepData* data = nullptr;
   StepSettings settings;
   PassContext of_step;  ///< what the contexts of all passes of the step have in common
-  std::vector<std::int64_t> first_samples;  ///< by unit
+  std::vector<std::int64_t> first_samples;    ///< by unit
+  std::vector<std::int64_t> first_positions;  ///< by unit
   std::vector<TensorList> targets;          ///< by unit
   std::vector<LossSum> losses;              ///< by unit
   std::vector<std::int64_t> rows;           ///< by unit, of the first stage's first input

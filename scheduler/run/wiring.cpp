@@ -17,12 +17,12 @@ TensorList list_of(std::vector<Tensor>& tensors) {
   return list;
 }
 
-/// What came along a link, one tensor per edge.
-TensorList take(ValueSlots& slots, std::uint32_t slot, std::size_t edges) {
+/// What came along a link.
+TensorList take(ValueSlots& slots, std::uint32_t slot, std::size_t expected) {
   TensorList list = slots.take(slot);
-  if (list.size() != edges)
-    throw Error("a link brought " + std::to_string(list.size()) + " tensors for " +
-                std::to_string(edges) + " edges");
+  if (list.size() != expected)
+    throw Error("a link brought " + std::to_string(list.size()) + " tensors, expected " +
+                std::to_string(expected));
   return list;
 }
 
@@ -30,30 +30,62 @@ TensorList take(ValueSlots& slots, std::uint32_t slot, std::size_t edges) {
 
 Wiring::Wiring(const StageGraph& graph, const SlotMap& map) : graph_(graph), map_(map) {
   if (graph.is_chain()) return;
-  for (int stage = 0; stage < graph.stages(); ++stage) uses_.push_back(uses(Stage{stage}));
+  cargo_.resize(graph.links());
+  takers_.resize(static_cast<std::size_t>(graph.stages()));
+  for (int stage = 0; stage < graph.stages(); ++stage) {
+    std::vector<int>& takers = takers_[static_cast<std::size_t>(stage)];
+    graph.for_each_leaving(Stage{stage}, [&](const StageLink& link) {
+      cargo_[link.index] = cargo_of(link);
+      for (const int output : cargo_[link.index].outputs) {
+        const auto count = static_cast<std::size_t>(output) + 1;
+        takers.resize(std::max(takers.size(), count), 0);
+        ++takers[count - 1];
+      }
+    });
+    number_uses(Stage{stage});
+  }
 }
 
-std::vector<int> Wiring::uses(Stage stage) const {
-  std::vector<int> uses;
-  graph_.for_each_leaving(stage, [&](const StageLink& link) {
-    for (const StageEdge& edge : graph_.edges(link)) {
-      const auto output = static_cast<std::size_t>(edge.output);
-      uses.resize(std::max(uses.size(), output + 1), 0);
-      ++uses[output];
-    }
-  });
-  return uses;
+Wiring::Cargo Wiring::cargo_of(const StageLink& link) const {
+  Cargo cargo;
+  for (const StageEdge& edge : graph_.edges(link)) {
+    const auto known = std::ranges::find(cargo.outputs, edge.output);
+    cargo.tensor.push_back(static_cast<std::size_t>(known - cargo.outputs.begin()));
+    if (known == cargo.outputs.end()) cargo.outputs.push_back(edge.output);
+  }
+  return cargo;
 }
 
-TensorList Wiring::inputs(ValueSlots& slots, Stage stage, std::uint32_t unit) const {
+void Wiring::number_uses(Stage stage) {
+  std::size_t use = 0;
+  for (int output = 0; output < std::ssize(takers_[stage.index()]); ++output)
+    graph_.for_each_leaving(stage, [&](const StageLink& link) {
+      const auto edges = graph_.edges(link);
+      auto& uses = cargo_[link.index].use;
+      uses.resize(edges.size());
+      for (std::size_t i = 0; i < edges.size(); ++i)
+        if (edges[i].output == output) uses[i] = use++;
+    });
+}
+
+TensorList Wiring::inputs(ValueSlots& slots,
+                          Stage stage,
+                          std::uint32_t unit,
+                          TensorPool& pool) const {
   std::vector<Tensor> inputs;
   graph_.for_each_entering(stage, [&](const StageLink& link) {
     const auto edges = graph_.edges(link);
-    TensorList given = take(slots, map_.activation(link, unit), edges.size());
+    const Cargo& cargo = cargo_[link.index];
+    TensorList given = take(slots, map_.activation(link, unit), cargo.outputs.size());
     for (std::size_t i = 0; i < edges.size(); ++i) {
       const auto input = static_cast<std::size_t>(edges[i].input);
       if (inputs.size() <= input) inputs.resize(input + 1);
-      inputs[input] = std::move(given[i]);
+      Tensor& tensor = given[cargo.tensor[i]];
+      const bool again =
+          std::find(cargo.tensor.begin() + static_cast<std::ptrdiff_t>(i) + 1,
+                    cargo.tensor.end(),
+                    cargo.tensor[i]) != cargo.tensor.end();
+      inputs[input] = again && tensor ? copy_into(pool, tensor) : std::move(tensor);
     }
   });
   return list_of(inputs);
@@ -64,7 +96,7 @@ void Wiring::give_outputs(ValueSlots& slots,
                           std::uint32_t unit,
                           TensorList outputs,
                           TensorPool& pool) const {
-  std::vector<int> left = uses_[stage.index()];
+  std::vector<int> left = takers_[stage.index()];
   require(outputs.size() == left.size(), [&] {
     return "it gave " + std::to_string(outputs.size()) +
            (outputs.size() == 1 ? " tensor" : " tensors") + ", wanted " +
@@ -73,9 +105,9 @@ void Wiring::give_outputs(ValueSlots& slots,
   });
   graph_.for_each_leaving(stage, [&](const StageLink& link) {
     TensorList dealt;
-    for (const StageEdge& edge : graph_.edges(link)) {
-      Tensor& output = outputs[static_cast<std::size_t>(edge.output)];
-      const bool last = --left[static_cast<std::size_t>(edge.output)] == 0;
+    for (const int number : cargo_[link.index].outputs) {
+      Tensor& output = outputs[static_cast<std::size_t>(number)];
+      const bool last = --left[static_cast<std::size_t>(number)] == 0;
       dealt.push_back(last || !output ? std::move(output) : copy_into(pool, output));
     }
     slots.put(map_.activation(link, unit), std::move(dealt));
@@ -83,7 +115,7 @@ void Wiring::give_outputs(ValueSlots& slots,
 }
 
 TensorList Wiring::gradients(ValueSlots& slots, Stage stage, std::uint32_t unit) const {
-  std::vector<Tensor> sums(uses_[stage.index()].size());
+  std::vector<Tensor> sums(takers_[stage.index()].size());
   graph_.for_each_leaving(stage, [&](const StageLink& link) {
     const auto edges = graph_.edges(link);
     TensorList given = take(slots, map_.gradient(link, unit), edges.size());
@@ -96,6 +128,19 @@ TensorList Wiring::gradients(ValueSlots& slots, Stage stage, std::uint32_t unit)
     }
   });
   return list_of(sums);
+}
+
+TensorList Wiring::gradients_per_use(ValueSlots& slots, Stage stage, std::uint32_t unit) const {
+  std::vector<Tensor> uses;
+  graph_.for_each_leaving(stage, [&](const StageLink& link) {
+    const Cargo& cargo = cargo_[link.index];
+    TensorList given = take(slots, map_.gradient(link, unit), cargo.use.size());
+    for (std::size_t i = 0; i < cargo.use.size(); ++i) {
+      uses.resize(std::max(uses.size(), cargo.use[i] + 1));
+      uses[cargo.use[i]] = std::move(given[i]);
+    }
+  });
+  return list_of(uses);
 }
 
 void Wiring::give_gradients(ValueSlots& slots,

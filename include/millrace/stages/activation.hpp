@@ -4,8 +4,9 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 
-#include "millrace/stages/layer.hpp"
+#include "millrace/stages/row_layer.hpp"
 
 namespace millrace {
 
@@ -19,6 +20,9 @@ enum class Activation : std::uint8_t { None, Relu, Gelu, Tanh };
 /// "none", "relu", "gelu", "tanh".
 [[nodiscard]] const char* name_of(Activation activation);
 
+/// The activation called `name`. Throws InvalidArgument that lists the known names.
+[[nodiscard]] Activation activation(std::string_view name);
+
 /// Bytes of the slopes f'(z) of `elements` numbers: one byte each for Relu (0 or 1), none for None,
 /// the dtype's size otherwise.
 [[nodiscard]] std::size_t slope_bytes(Activation activation, DType dtype, std::int64_t elements);
@@ -26,17 +30,17 @@ enum class Activation : std::uint8_t { None, Relu, Gelu, Tanh };
 /// y = f(x) as a layer; keeps the slopes [rows, columns] and nothing else.
 /// I: dx = dy f'(x). No weights. Cost: one pass over the data each way.
 /// Thread-safety: externally synchronised.
-class ActivationLayer final : public Layer {
+class ActivationLayer final : public RowLayer {
  public:
   /// `name` is the global name, "layers.3". Throws InvalidArgument when columns < 1 or the dtype is
   /// neither f32 nor f64.
   ActivationLayer(std::string name, Activation activation, std::int64_t columns, DType dtype);
 
-  Tensor forward(const PassContext& context, Tensor input, Stash& stash) override;
-  Tensor backward_input(const PassContext& context,
-                        Tensor output_gradient,
-                        Stash& stash,
-                        bool needs_input_gradient) override;
+  Tensor forward_rows(const PassContext& context, Tensor input, Stash& stash) override;
+  Tensor backward_rows(const PassContext& context,
+                       Tensor output_gradient,
+                       Stash& stash,
+                       bool wanted) override;
 
   [[nodiscard]] DType dtype() const override { return dtype_; }
   [[nodiscard]] std::int64_t input_columns() const override { return columns_; }

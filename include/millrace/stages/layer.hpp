@@ -1,55 +1,35 @@
-// The layer contract: three passes with everything they keep between them in a Stash that the stage
-// owns, so that a layer itself has no per-unit state.
+// The layer contract: tensors to tensors in three passes, with everything they keep between them in
+// a Stash that the stage owns, so that a layer itself has no per-unit state.
 #pragma once
 
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
 #include "millrace/stages/stage.hpp"
+#include "millrace/stages/stash.hpp"
+#include "millrace/stages/tensor_type.hpp"
 
 namespace millrace {
 
-/// What one layer keeps for one unit between its passes. Counts its bytes in the context's meter.
-/// Thread-safety: externally synchronised.
-class Stash {
- public:
-  void keep(const PassContext& context, Tensor tensor) {
-    if (context.meter != nullptr) context.meter->add(tensor.bytes());
-    tensors_.push_back(std::move(tensor));
-  }
-
-  [[nodiscard]] const Tensor& operator[](std::size_t i) const { return tensors_[i]; }
-  [[nodiscard]] std::size_t size() const { return tensors_.size(); }
-
-  /// Takes tensor i out; its place stays, empty.
-  Tensor take(const PassContext& context, std::size_t i) {
-    if (context.meter != nullptr) context.meter->remove(tensors_[i].bytes());
-    return std::move(tensors_[i]);
-  }
-
-  void clear(const PassContext& context) {
-    if (context.meter != nullptr) context.meter->remove(tensors_.bytes());
-    tensors_.clear();
-  }
-
-  /// Without counting: after a failed step.
-  void drop() noexcept { tensors_ = TensorList(); }
-
- private:
-  TensorList tensors_;
+/// Bytes that a layer keeps for one unit.
+struct LayerBytes {
+  std::size_t after_forward = 0;  ///< after F, what is shared included
+  std::size_t after_input = 0;    ///< between I and W
+  std::size_t shared = 0;         ///< of after_forward, what other slices read
 };
 
-/// One layer of a built-in model: rows of `input_columns` numbers to rows of `output_columns`, all
-/// of one dtype (f32 or f64), on 64-byte boundaries.
+/// One layer of a built-in model: a list of tensors to a list of tensors, each with its own dtype
+/// and shape, on 64-byte boundaries; some without gradient.
 ///
-/// `forward` keeps in `stash` what the other passes need (nothing when `context.training` is
-/// false); `backward_input` may drop what only it needed and keep the output gradient for
+/// `forward` keeps in `stash` what the other passes need (in evaluation nothing but what it shares
+/// with later slices); `backward_input` may drop what only it needed and keep output gradients for
 /// `backward_weight`, which ends with an empty stash. A layer without parameters clears the stash
 /// in `backward_input`. Inside I a layer drops before it keeps, so that it never holds more than
-/// the larger of the two amounts it declares. A forward must not write into its input (it may be
-/// borrowed); a backward may write into the gradient it is given.
+/// the larger of the two amounts it declares. A forward must not write into its inputs (they may be
+/// borrowed, or used by other layers too); a backward may write into the gradients it is given.
 /// Thread-safety: externally synchronised.
 class Layer {
  public:
@@ -58,14 +38,19 @@ class Layer {
   Layer& operator=(const Layer&) = delete;
   virtual ~Layer() = default;
 
-  /// Input [rows, in] to output [rows, out].
-  virtual Tensor forward(const PassContext& context, Tensor input, Stash& stash) = 0;
-  /// Gradient of the output [rows, out] to gradient of the input [rows, in]; an empty tensor when
-  /// `needs_input_gradient` is false (the first layer of the model).
-  virtual Tensor backward_input(const PassContext& context,
-                                Tensor output_gradient,
-                                Stash& stash,
-                                bool needs_input_gradient) = 0;
+  /// The types of its outputs, at least one, for inputs of these types. Throws InvalidArgument,
+  /// saying what was given and what it takes, when it does not take them.
+  [[nodiscard]] virtual std::vector<TensorType> infer(std::span<const TensorType> inputs) const = 0;
+
+  virtual TensorList forward(const PassContext& context, TensorList inputs, Stash& stash) = 0;
+
+  /// Gradients of the outputs to gradients of the inputs. An output that nobody asks a gradient of
+  /// has an empty tensor, never all of them; an input without gradient is given an empty one. With
+  /// `wanted` false (no input wants one) the list is empty.
+  virtual TensorList backward_input(const PassContext& context,
+                                    TensorList output_gradients,
+                                    Stash& stash,
+                                    bool wanted) = 0;
   virtual void backward_weight(const PassContext& context, Stash& stash) {
     (void)context, (void)stash;
   }
@@ -74,12 +59,8 @@ class Layer {
   /// Draws the parameters' first values: a pure function of the seed and the layer's global number.
   virtual void initialize(std::uint64_t seed) { (void)seed; }
 
-  [[nodiscard]] virtual DType dtype() const = 0;
-  [[nodiscard]] virtual std::int64_t input_columns() const = 0;
-  [[nodiscard]] virtual std::int64_t output_columns() const = 0;
-  /// Bytes kept for `rows` rows after F, and between I and W.
-  [[nodiscard]] virtual std::size_t bytes_after_forward(std::int64_t rows) const = 0;
-  [[nodiscard]] virtual std::size_t bytes_after_input(std::int64_t rows) const = 0;
+  /// What it keeps for inputs of these types, all extents known.
+  [[nodiscard]] virtual LayerBytes bytes(std::span<const TensorType> inputs) const = 0;
   /// "layers.3: linear 64->96 with relu", for messages.
   [[nodiscard]] virtual std::string describe() const = 0;
 };

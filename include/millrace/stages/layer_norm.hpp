@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <string>
 
-#include "millrace/stages/layer.hpp"
+#include "millrace/stages/row_layer.hpp"
 
 namespace millrace {
 
@@ -17,7 +17,7 @@ namespace millrace {
 /// W: dg += column sums of dy h, db += column sums of dy, in row order.
 /// Row sums run in a fixed order whatever the vector width.
 /// Thread-safety: externally synchronised.
-class LayerNorm final : public Layer {
+class LayerNorm final : public RowLayer {
  public:
   struct Settings {
     std::int64_t columns = 0;
@@ -29,11 +29,11 @@ class LayerNorm final : public Layer {
   /// Throws InvalidArgument when columns < 1, epsilon <= 0 or the dtype is neither f32 nor f64.
   explicit LayerNorm(const Settings& settings);
 
-  Tensor forward(const PassContext& context, Tensor input, Stash& stash) override;
-  Tensor backward_input(const PassContext& context,
-                        Tensor output_gradient,
-                        Stash& stash,
-                        bool needs_input_gradient) override;
+  Tensor forward_rows(const PassContext& context, Tensor input, Stash& stash) override;
+  Tensor backward_rows(const PassContext& context,
+                       Tensor output_gradient,
+                       Stash& stash,
+                       bool wanted) override;
   void backward_weight(const PassContext& context, Stash& stash) override;
 
   [[nodiscard]] std::vector<Parameter*> parameters() override { return {&weight_, &bias_}; }

@@ -5,7 +5,7 @@
 #include <string>
 
 #include "millrace/stages/activation.hpp"
-#include "millrace/stages/layer.hpp"
+#include "millrace/stages/row_layer.hpp"
 
 namespace millrace {
 
@@ -16,7 +16,7 @@ namespace millrace {
 /// Cost: one product of 2 rows in out operations per pass.
 /// Bits: depend on the shapes and the instruction set only; the blocking of the products is fixed.
 /// Thread-safety: externally synchronised.
-class Linear final : public Layer {
+class Linear final : public RowLayer {
  public:
   struct Settings {
     std::int64_t in = 0;
@@ -26,15 +26,15 @@ class Linear final : public Layer {
     std::uint32_t layer = 0;  ///< global number: names the parameters and keys their first values
   };
 
-  /// Parameters "layers.N.weight" and "layers.N.bias", zero until `initialize`.
+  /// Parameters "layers.N.weight" and "layers.N.bias", without memory until `initialize`.
   /// Throws InvalidArgument when in or out < 1 or the dtype is neither f32 nor f64.
   explicit Linear(const Settings& settings);
 
-  Tensor forward(const PassContext& context, Tensor input, Stash& stash) override;
-  Tensor backward_input(const PassContext& context,
-                        Tensor output_gradient,
-                        Stash& stash,
-                        bool needs_input_gradient) override;
+  Tensor forward_rows(const PassContext& context, Tensor input, Stash& stash) override;
+  Tensor backward_rows(const PassContext& context,
+                       Tensor output_gradient,
+                       Stash& stash,
+                       bool wanted) override;
   void backward_weight(const PassContext& context, Stash& stash) override;
 
   [[nodiscard]] std::vector<Parameter*> parameters() override { return {&weight_, &bias_}; }

@@ -1,62 +1,84 @@
-// Built-in models as data: a text names a list of layers with global numbers, and any cut of that
-// list into stages computes the same bits.
+// Models as lists of layers with what each takes, their text form, and the stages that a cut makes
+// of them.
 #pragma once
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "millrace/stages/activation.hpp"
-#include "millrace/stages/layer.hpp"
+#include "millrace/stages/layer_kinds.hpp"
 #include "millrace/stages/loss.hpp"
 #include "millrace/stages/module.hpp"
 
 namespace millrace {
 
-enum class LayerKind : std::uint8_t { Linear, Activation, LayerNorm, Dropout };
-
-/// One layer of a model; its place in ModelSpec::layers is its global number N ("layers.N").
-struct LayerSpec {
-  LayerKind kind = LayerKind::Linear;
-  std::int64_t in = 0;
-  std::int64_t out = 0;                      ///< equals `in` except for Linear
-  Activation activation = Activation::None;  ///< of Linear and Activation
-  double rate = 0;                           ///< of Dropout: share of elements set to zero
-};
-
 enum class LossKind : std::uint8_t { SoftmaxCrossEntropy, MeanSquaredError };
 
 /// A whole model. Thread-safety: a value.
+///
+///     ModelSpec model{.inputs = {{DType::I32, {kSamples, kPositions}, false}},
+///                     .layers = {{"embedding", {{"rows", 100}, {"columns", 32}}},
+///                                {"running_mean"},
+///                                {"linear", {{"out", 32}}},
+///                                {"add", {}, {{1}, {2}}},
+///                                {"linear", {{"out", 100}}}}};
 struct ModelSpec {
-  std::string text;  ///< what it was parsed from, for messages and manifests
-  std::vector<LayerSpec> layers;
+  std::string text = {};                  ///< what it was parsed from, for messages and manifests
+  std::vector<TensorType> inputs = {};    ///< what every sample gives; none has a gradient
+  std::vector<LayerSpec> layers = {};     ///< each takes what lies before it
+  std::optional<LayerValue> output = {};  ///< what the loss judges; output 0 of the last layer
   LossKind loss = LossKind::SoftmaxCrossEntropy;
   DType dtype = DType::F32;
+  std::vector<LayerKind> kinds = {};  ///< of your own, beside the built-in ones
 
   [[nodiscard]] int layer_count() const { return static_cast<int>(layers.size()); }
-  [[nodiscard]] std::int64_t input_columns() const { return layers.front().in; }
-  [[nodiscard]] std::int64_t output_columns() const { return layers.back().out; }
+  /// Last extents of the first input and of the output. Throw as `infer_types`.
+  [[nodiscard]] std::int64_t input_columns() const;
+  [[nodiscard]] std::int64_t output_columns() const;
 };
 
-/// Reads "mlp:64-96-10[,relu|gelu|tanh][,norm][,dropout=0.1]": linear layers 64->96->10, each but
-/// the last with the activation (relu unless given). `norm` puts a layer norm before every linear
-/// layer but the first; `dropout` puts a dropout layer behind every linear layer but the last.
+/// Reads "mlp:64-96-10[,relu|gelu|tanh][,norm][,residual][,dropout=0.1]": linear layers 64->96->10,
+/// each but the last with the activation (relu unless given). `norm` puts a layer norm before every
+/// linear layer but the first; `dropout` puts a dropout layer behind every linear layer but the
+/// last; `residual` adds to what a linear layer between equal widths gives (dropped out, if so)
+/// what came in before its norm, but for the first and the last linear layer.
 /// Throws InvalidArgument naming what was given and the form allowed.
 [[nodiscard]] ModelSpec parse_model(std::string_view text);
 
-/// One layer with zero parameters. Throws InvalidArgument on sizes or rates out of range.
-[[nodiscard]] std::unique_ptr<Layer> build_layer(const LayerSpec& spec,
-                                                 std::uint32_t number,
-                                                 DType dtype);
+/// The types of all layers' outputs, by layer. Throws InvalidArgument naming the layer that does
+/// not take what it is given, takes what does not lie before it, or has no kind. Cost: no
+/// parameters are made.
+[[nodiscard]] std::vector<std::vector<TensorType>> infer_types(const ModelSpec& model);
 
 [[nodiscard]] std::unique_ptr<Loss> build_loss(LossKind kind);
 
+/// Output `output` of stage `from` is input `input` of stage `to`.
+struct CutEdge {
+  int from = 0;
+  int output = 0;
+  int to = 0;
+  int input = 0;
+
+  friend bool operator==(const CutEdge&, const CutEdge&) = default;
+};
+
+/// What crosses the boundaries of a cut (see build_stages): an edge for every layer that uses what
+/// a layer of an earlier stage gives, or an input of the model, which the first stage hands on. A
+/// stage's inputs are numbered as its layers use them, its outputs as its layers give them. Empty
+/// where every stage gives one tensor to one layer of the next and nothing else: a chain. Throws as
+/// infer_types, and when a stage gives nothing or is given nothing.
+[[nodiscard]] std::vector<CutEdge> cut_edges(const ModelSpec& model,
+                                             std::span<const int> boundaries);
+
 /// Layers [boundaries[s], boundaries[s+1]) as stage s, for every s, initialised by `seed`. Bits of
-/// the parameters do not depend on the boundaries. Throws InvalidArgument unless boundaries run
-/// strictly upwards from 0 to the number of layers (partition.hpp makes such lists).
+/// the parameters, and of what the stages compute, do not depend on the boundaries. Throws
+/// InvalidArgument unless boundaries run strictly upwards from 0 to the number of layers
+/// (partition.hpp makes such lists).
 ///
 ///     const ModelSpec model = parse_model("mlp:64-96-96-10");
 ///     auto stages = build_stages(model, even_boundaries(model.layer_count(), 2), /*seed=*/1);

@@ -12,10 +12,37 @@
 
 namespace millrace {
 
+/// Which tensor goes where inside a stage.
+struct StageWiring {
+  /// An output of one of the stage's layers, or an input of the stage.
+  struct Source {
+    static constexpr int kStageInput = -1;
+
+    int layer = kStageInput;  ///< counted in the stage
+    int index = 0;
+
+    friend auto operator<=>(const Source&, const Source&) = default;
+  };
+
+  std::vector<TensorType> inputs;                 ///< of the stage
+  std::vector<std::vector<Source>> layer_inputs;  ///< by layer; each source lies before it
+  std::vector<Source> outputs;                    ///< of the stage, each source once
+  /// By output: how many inputs of later stages it is; at least 1, for the last stage 1.
+  std::vector<int> output_uses;
+};
+
+/// Layer after layer, one tensor each: the first takes `input`, the last gives the stage's output.
+[[nodiscard]] StageWiring chain_wiring(const TensorType& input, std::size_t layers);
+
 /// A stage made of layers. Keeps one stash per (unit, layer), in places that `reserve` prepares, so
 /// that a step in its steady state allocates nothing beyond the pool's blocks.
 ///
-/// With `recompute_later` a forward keeps a copy of its input (the last stage: and the gradient of
+/// A tensor that several layers use is read by all of them from one memory, and its gradient is the
+/// sum of what they give back, ((g1 + g2) + g3)..., in ascending order of the using layers, in this
+/// stage first and then in later ones (`takes_gradient_per_use`): so no cut of the model changes
+/// bits. The stash meter counts such memory once for every layer that keeps it.
+///
+/// With `recompute_later` a forward keeps a copy of its inputs (the last stage: and the gradient of
 /// its loss, which needs the targets) and `recompute` runs the layers again with the same random
 /// keys. Inputs and output gradients that do not lie on 64-byte boundaries are copied to memory
 /// that does, so that bits do not depend on where a caller's data lies. Thread-safety: externally
@@ -24,21 +51,24 @@ class StageModule final : public StageBody {
  public:
   struct Settings {
     bool first = false;          ///< stage 0: nobody wants the gradient of its inputs
-    std::unique_ptr<Loss> loss;  ///< of the last stage; null elsewhere
+    std::unique_ptr<Loss> loss;  ///< of the last stage, over its one output; null elsewhere
   };
 
-  /// Throws InvalidArgument when there are no layers or neighbours do not fit (columns, dtype).
-  StageModule(std::vector<std::unique_ptr<Layer>> layers, Settings settings);
+  /// Throws InvalidArgument when there are no layers, a layer does not take what the wiring gives
+  /// it, or an output of a layer is used by nobody.
+  StageModule(std::vector<std::unique_ptr<Layer>> layers, StageWiring wiring, Settings settings);
+  ~StageModule() override;
 
   TensorList forward(const PassContext& context, TensorList inputs) override;
   TensorList backward_input(const PassContext& context, TensorList output_gradients) override;
   void backward_weight(const PassContext& context) override;
   void recompute(const PassContext& context) override;
+  [[nodiscard]] bool takes_gradient_per_use() const override { return true; }
 
   [[nodiscard]] std::vector<Parameter*> parameters() override;
   void reserve(int micro_batches, int slices) override;
   /// Exactly what a StashMeter counts for one unit: found by playing the passes layer by layer.
-  [[nodiscard]] StashBytes stash_bytes(std::int64_t rows, bool recompute) const override;
+  [[nodiscard]] StashBytes stash_bytes(const UnitSize& size, bool recompute) const override;
   [[nodiscard]] std::size_t stashed_units() const override;
   void abandon_step() noexcept override;
 
@@ -55,22 +85,27 @@ class StageModule final : public StageBody {
 
   struct UnitStash {
     State state = State::Empty;
-    std::int64_t rows = 0;  // of the output
-    Tensor input;           // with recompute: what the layers will be run on again
+    std::int64_t rows = 0;  // of the first output
+    TensorList inputs;      // with recompute: what the layers will be run on again
     Tensor loss_gradient;   // of the last stage
-    std::vector<Stash> layers;
   };
 
-  UnitStash& unit_of(const PassContext& context, State expected, const char* pass);
-  Tensor run_layers(const PassContext& context, Tensor tensor, UnitStash& unit);
+  class Flow;
+
+  [[nodiscard]] std::size_t place_of(const PassContext& context, const char* pass) const;
+  std::size_t place_of(const PassContext& context, State expected, const char* pass);
+  Stash& stash(std::size_t unit, std::size_t layer);
+  void run_layers(const PassContext& context, TensorList inputs, std::size_t unit);
+  TensorList evaluate(const PassContext& context, TensorList inputs);
   Tensor add_loss(const PassContext& context, const Tensor& predictions) const;
-  [[nodiscard]] static Tensor aligned(const PassContext& context, Tensor tensor);
-  Tensor first_gradient(const PassContext& context, UnitStash& unit, TensorList gradients) const;
+  void take_gradients(const PassContext& context, std::size_t unit, TensorList gradients);
 
   std::vector<std::unique_ptr<Layer>> layers_;
   Settings settings_;
+  std::unique_ptr<Flow> flow_;
   int slices_ = 1;
   std::vector<UnitStash> units_;
+  std::vector<Stash> stashes_;  // [micro_batch][layer][slice]
 };
 
 }  // namespace millrace

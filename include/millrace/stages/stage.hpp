@@ -12,6 +12,7 @@
 #include "millrace/core/random.hpp"
 #include "millrace/core/tensor_list.hpp"
 #include "millrace/core/tensor_pool.hpp"
+#include "millrace/stages/tensor_type.hpp"
 
 namespace millrace {
 
@@ -63,9 +64,12 @@ struct PassContext {
   std::uint64_t step = 0;
   MicroBatch micro_batch;
   Slice slice;
-  std::int64_t first_sample = 0;  ///< index of the unit's first row in the mini-batch
-  bool training = true;           ///< false: evaluation; dropout is off and nothing is stashed
+  int slices = 1;                   ///< of a micro-batch
+  std::int64_t first_sample = 0;    ///< index of the unit's first row in the mini-batch
+  std::int64_t first_position = 0;  ///< of the slice in its sequence
+  bool training = true;             ///< false: evaluation; dropout is off and nothing is stashed
   bool recompute_later = false;  ///< F: keep the input only; a recompute pass will rebuild the rest
+  bool recomputing = false;      ///< set by the stage for its own forwards inside a recompute
   /// Factor on the loss gradient: (loss scale) / (total weight of the step). The one place of
   /// scaling.
   double loss_scale = 1;
@@ -92,7 +96,7 @@ struct PassContext {
   }
 };
 
-/// Bytes one unit of `rows` rows keeps in a stage; the memory model that a simulation uses.
+/// Bytes one unit keeps in a stage; the memory model that a simulation uses.
 struct StashBytes {
   std::size_t after_forward = 0;  ///< held from the end of F
   /// Largest amount held at any moment inside I (or B), the recompute just before it included.
@@ -140,6 +144,11 @@ class StageBody {
   /// what a split is good for (see plan_warnings).
   [[nodiscard]] virtual bool splits_backward() const { return true; }
 
+  /// True: where an output is the input of several stages, `backward_input` takes the gradient of
+  /// each use apart, output after output, in the order of the using stages and their inputs. False:
+  /// it takes one gradient for each output, the sum over its uses in that order.
+  [[nodiscard]] virtual bool takes_gradient_per_use() const { return false; }
+
   /// Rebuilds what a forward with `recompute_later` did not keep. Called before B or I of the unit.
   virtual void recompute(const PassContext& context) { (void)context; }
 
@@ -150,9 +159,9 @@ class StageBody {
   /// first step.
   virtual void reserve(int micro_batches, int slices) { (void)micro_batches, (void)slices; }
 
-  /// What a unit of `rows` rows stashes; all zeros when the stage does not tell.
-  [[nodiscard]] virtual StashBytes stash_bytes(std::int64_t rows, bool recompute) const {
-    (void)rows, (void)recompute;
+  /// What a unit of that size stashes; all zeros when the stage does not tell.
+  [[nodiscard]] virtual StashBytes stash_bytes(const UnitSize& size, bool recompute) const {
+    (void)size, (void)recompute;
     return {};
   }
 

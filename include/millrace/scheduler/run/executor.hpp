@@ -34,6 +34,11 @@ class StepData {
   virtual TensorList targets(const Unit& unit) = 0;
   /// Index of the unit's first row in the mini-batch.
   [[nodiscard]] virtual std::int64_t first_sample(const Unit& unit) const = 0;
+  /// Where the unit's slice begins in its sequence.
+  [[nodiscard]] virtual std::int64_t first_position(const Unit& unit) const {
+    (void)unit;
+    return 0;
+  }
 };
 
 /// Settings of one step.

@@ -2,7 +2,7 @@
 // c = 0.044715 and g = 1 / (1 + e^(-2u)). f'(z) = g + z g (1 - g) 2 a (1 + 3 c z^2).
 #pragma once
 
-#include "stages/exponential.hpp"
+#include "stages/kernels/exponential.hpp"
 
 namespace millrace::detail {
 

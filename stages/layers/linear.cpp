@@ -5,12 +5,12 @@
 #include <cmath>
 #include <utility>
 
-#include "millrace/core/random.hpp"
-#include "stages/activate.hpp"
-#include "stages/check.hpp"
-#include "stages/column_sum.hpp"
-#include "stages/precision.hpp"
-#include "stages/product.hpp"
+#include "stages/kernels/column_sum.hpp"
+#include "stages/kernels/precision.hpp"
+#include "stages/kernels/product.hpp"
+#include "stages/layers/activate.hpp"
+#include "stages/layers/kinds.hpp"
+#include "stages/layers/parameters.hpp"
 
 namespace millrace {
 namespace {
@@ -18,25 +18,6 @@ namespace {
 // Places in the stash: x stays from F to W, the slopes from F to I, dz from I to W.
 constexpr std::size_t kInput = 0;
 constexpr std::size_t kSlopes = 1;
-
-Parameter zero_parameter(const std::string& name, DType dtype, const Dims& dims, bool decays) {
-  Parameter parameter{name, Tensor(dtype, dims), Tensor(dtype, dims), decays};
-  parameter.value.fill_zero();
-  parameter.gradient.fill_zero();
-  return parameter;
-}
-
-template <class T>
-void fill_uniform(Tensor& tensor, const RandomKey& key, double bound) {
-  const auto values = tensor.as<T>();
-  for (std::size_t i = 0; i < values.size(); i += 4) {
-    const auto words = random_block(key, static_cast<std::uint32_t>(i / 4));
-    for (std::size_t j = i; j < std::min(i + 4, values.size()); ++j) {
-      const double unit = (static_cast<double>(words[j - i] >> 8U) + 0.5) * (1.0 / 16777216.0);
-      values[j] = static_cast<T>((2 * unit - 1) * bound);
-    }
-  }
-}
 
 template <class T>
 void fill_rows(Tensor& rows, const Tensor& row) {
@@ -52,24 +33,21 @@ Linear::Linear(const Settings& settings) : settings_(settings) {
   detail::require_float(settings.dtype, describe());
   require(settings.in >= 1 && settings.out >= 1,
           describe() + ": a linear layer needs at least 1 input and 1 output column");
-  const std::string name = "layers." + std::to_string(settings.layer);
-  weight_ = zero_parameter(name + ".weight", settings.dtype, {settings.in, settings.out}, true);
-  bias_ = zero_parameter(name + ".bias", settings.dtype, {settings.out}, false);
+  weight_ = detail::parameter_of(settings.layer, "weight", true);
+  bias_ = detail::parameter_of(settings.layer, "bias", false);
 }
 
 void Linear::initialize(std::uint64_t seed) {
+  detail::allocate(weight_, settings_.dtype, {settings_.in, settings_.out});
+  detail::allocate(bias_, settings_.dtype, {settings_.out});
   const bool half =
       settings_.activation == Activation::Relu || settings_.activation == Activation::Gelu;
   const double fan = static_cast<double>(half ? settings_.in : settings_.in + settings_.out);
   const RandomKey key{.seed = seed, .purpose = Purpose::Initialize, .layer = settings_.layer};
-  detail::with_precision(settings_.dtype, [&](auto zero) {
-    fill_uniform<decltype(zero)>(weight_.value, key, std::sqrt(6.0 / fan));
-  });
-  bias_.value.fill_zero();
+  detail::fill_uniform(weight_.value, key, std::sqrt(6.0 / fan));
 }
 
-Tensor Linear::forward(const PassContext& context, Tensor input, Stash& stash) {
-  detail::check_rows(*this, "input", input, settings_.in);
+Tensor Linear::forward_rows(const PassContext& context, Tensor input, Stash& stash) {
   const Dims dims{input.rows(), settings_.out};
   Tensor output = context.make(settings_.dtype, dims);
   detail::with_precision(settings_.dtype, [&](auto zero) {
@@ -93,17 +71,16 @@ Tensor Linear::forward(const PassContext& context, Tensor input, Stash& stash) {
   return output;
 }
 
-Tensor Linear::backward_input(const PassContext& context,
-                              Tensor output_gradient,
-                              Stash& stash,
-                              bool needs_input_gradient) {
-  detail::check_rows(*this, "output gradient", output_gradient, settings_.out);
+Tensor Linear::backward_rows(const PassContext& context,
+                             Tensor output_gradient,
+                             Stash& stash,
+                             bool wanted) {
   if (settings_.activation != Activation::None) {
     const Tensor slopes = stash.take(context, kSlopes);
     detail::chain(settings_.activation, output_gradient, slopes);
   }
   Tensor input_gradient;
-  if (needs_input_gradient) {
+  if (wanted) {
     const std::int64_t rows = output_gradient.rows();
     input_gradient = context.make(settings_.dtype, {rows, settings_.in});
     input_gradient.fill_zero();
@@ -152,6 +129,21 @@ std::string Linear::describe() const {
   if (settings_.activation != Activation::None)
     text += std::string(" with ") + name_of(settings_.activation);
   return text;
+}
+
+LayerKind linear_kind() {
+  return {"linear",
+          {"out", "activation"},
+          [](const LayerSettings& settings,
+             std::span<const TensorType> inputs,
+             const LayerPlace& place) {
+            return std::make_unique<Linear>(
+                Linear::Settings{.in = inputs[0].columns(),
+                                 .out = settings.integer("out"),
+                                 .activation = activation(settings.word("activation", "none")),
+                                 .dtype = place.dtype,
+                                 .layer = place.number});
+          }};
 }
 
 }  // namespace millrace

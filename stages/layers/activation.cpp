@@ -3,12 +3,12 @@
 
 #include <utility>
 
-#include "stages/activate.hpp"
-#include "stages/check.hpp"
-#include "stages/gelu.hpp"
-#include "stages/precision.hpp"
-#include "stages/relu.hpp"
-#include "stages/tanh.hpp"
+#include "stages/kernels/precision.hpp"
+#include "stages/layers/activate.hpp"
+#include "stages/layers/gelu.hpp"
+#include "stages/layers/kinds.hpp"
+#include "stages/layers/relu.hpp"
+#include "stages/layers/tanh.hpp"
 
 namespace millrace {
 
@@ -90,6 +90,14 @@ const char* name_of(Activation activation) {
   return "?";
 }
 
+Activation activation(std::string_view name) {
+  for (const Activation known :
+       {Activation::None, Activation::Relu, Activation::Gelu, Activation::Tanh})
+    if (name == name_of(known)) return known;
+  throw InvalidArgument("unknown activation '" + std::string(name) +
+                        "'; known are none, relu, gelu, tanh");
+}
+
 std::size_t slope_bytes(Activation activation, DType dtype, std::int64_t elements) {
   if (activation == Activation::None) return 0;
   return size_of(detail::slope_dtype(activation, dtype)) * static_cast<std::size_t>(elements);
@@ -105,8 +113,7 @@ ActivationLayer::ActivationLayer(std::string name,
           name_ + ": an activation needs at least 1 column, got " + std::to_string(columns));
 }
 
-Tensor ActivationLayer::forward(const PassContext& context, Tensor input, Stash& stash) {
-  detail::check_rows(*this, "input", input, columns_);
+Tensor ActivationLayer::forward_rows(const PassContext& context, Tensor input, Stash& stash) {
   if (activation_ == Activation::None) return input;
   Tensor output = context.make(dtype_, input.dims());
   if (!context.training) {
@@ -119,15 +126,14 @@ Tensor ActivationLayer::forward(const PassContext& context, Tensor input, Stash&
   return output;
 }
 
-Tensor ActivationLayer::backward_input(const PassContext& context,
-                                       Tensor output_gradient,
-                                       Stash& stash,
-                                       bool needs_input_gradient) {
-  detail::check_rows(*this, "output gradient", output_gradient, columns_);
-  if (needs_input_gradient && activation_ != Activation::None)
+Tensor ActivationLayer::backward_rows(const PassContext& context,
+                                      Tensor output_gradient,
+                                      Stash& stash,
+                                      bool wanted) {
+  if (wanted && activation_ != Activation::None)
     detail::chain(activation_, output_gradient, stash[0]);
   stash.clear(context);
-  return needs_input_gradient ? std::move(output_gradient) : Tensor();
+  return wanted ? std::move(output_gradient) : Tensor();
 }
 
 std::size_t ActivationLayer::bytes_after_forward(std::int64_t rows) const {
@@ -136,6 +142,19 @@ std::size_t ActivationLayer::bytes_after_forward(std::int64_t rows) const {
 
 std::string ActivationLayer::describe() const {
   return name_ + ": " + name_of(activation_) + " of " + std::to_string(columns_);
+}
+
+LayerKind activation_kind() {
+  return {"activation",
+          {"function"},
+          [](const LayerSettings& settings,
+             std::span<const TensorType> inputs,
+             const LayerPlace& place) {
+            return std::make_unique<ActivationLayer>("layers." + std::to_string(place.number),
+                                                     activation(settings.word("function", "relu")),
+                                                     inputs[0].columns(),
+                                                     place.dtype);
+          }};
 }
 
 }  // namespace millrace

@@ -1,19 +1,30 @@
 // Softmax cross entropy: one pass per row for the maximum, one for the exponentials, one to scale.
+#include <algorithm>
 #include <cmath>
 #include <string>
 
 #include "millrace/stages/loss.hpp"
-#include "stages/exponential.hpp"
-#include "stages/precision.hpp"
+#include "stages/kernels/exponential.hpp"
+#include "stages/kernels/precision.hpp"
+#include "stages/losses/weights.hpp"
 
 namespace millrace {
 namespace {
 
-void check_targets(const Tensor& targets) {
-  if (targets && targets.dtype() == DType::I32) return;
-  throw InvalidArgument(
-      std::string("softmax cross entropy needs i32 class indices as targets, got ") +
-      (targets ? name_of(targets.dtype()) : "nothing"));
+constexpr const char* kName = "softmax cross entropy";
+
+/// The classes and their weights.
+detail::TargetWeights checked(const TensorList& targets) {
+  detail::TargetWeights weights(kName, targets);
+  if (targets[0] && targets[0].dtype() == DType::I32) return weights;
+  throw InvalidArgument(std::string(kName) + " needs i32 class indices as targets, got " +
+                        (targets[0] ? name_of(targets[0].dtype()) : "nothing"));
+}
+
+/// Logits of one prediction.
+std::int64_t classes_of(const Tensor& predictions) {
+  const std::size_t extents = predictions.dims().size();
+  return extents == 0 ? 1 : predictions.dims()[extents - 1];
 }
 
 std::size_t class_of(std::int32_t target, std::int64_t row, std::int64_t classes) {
@@ -65,41 +76,48 @@ template <class T>
 LossSum measure_rows(const PassContext& context,
                      const Tensor& predictions,
                      const std::int32_t* targets,
+                     const detail::TargetWeights& weights,
                      Tensor& gradient) {
   LossSum sum;
-  const std::int64_t columns = predictions.columns();
+  const std::int64_t columns = classes_of(predictions);
   const auto classes = static_cast<std::size_t>(columns);
-  for (std::int64_t i = 0; i < predictions.rows(); ++i) {
+  const std::int64_t rows = columns == 0 ? 0 : predictions.elements() / columns;
+  for (std::int64_t i = 0; i < rows; ++i) {
+    T* out = detail::values<T>(gradient) + i * columns;
+    const double weight = weights[i];
+    if (weight == 0) {
+      std::fill_n(out, columns, T(0));
+      continue;
+    }
     const Row<T> row(detail::values<T>(predictions) + i * columns, classes);
     const std::size_t target = class_of(targets[i], i, columns);
-    T* out = detail::values<T>(gradient) + i * columns;
     const T total = row.exponentials(out);
-    sum += {row.loss(total, target), 1, row.best() == target ? 1 : 0, 1};
-    if (context.training) to_gradient(out, classes, total, target, context.loss_scale);
+    sum += {weight * row.loss(total, target), weight, row.best() == target ? 1 : 0, 1};
+    if (context.training) to_gradient(out, classes, total, target, weight * context.loss_scale);
   }
   return sum;
 }
 
 }  // namespace
 
-double SoftmaxCrossEntropy::weight(const Tensor& targets) const {
-  check_targets(targets);
-  return static_cast<double>(targets.elements());
+double SoftmaxCrossEntropy::weight(const TensorList& targets) const {
+  return checked(targets).sum();
 }
 
 LossResult SoftmaxCrossEntropy::measure(const PassContext& context,
                                         const Tensor& predictions,
-                                        const Tensor& targets) const {
-  check_targets(targets);
-  if (targets.elements() != predictions.rows())
-    throw InvalidArgument("softmax cross entropy got " + std::to_string(targets.elements()) +
-                          " targets for " + std::to_string(predictions.rows()) +
-                          " rows of predictions");
+                                        const TensorList& targets) const {
+  const detail::TargetWeights weights = checked(targets);
+  const std::int64_t rows =
+      predictions.elements() / std::max<std::int64_t>(classes_of(predictions), 1);
+  if (targets[0].elements() != rows)
+    throw InvalidArgument(std::string(kName) + " got " + std::to_string(targets[0].elements()) +
+                          " targets for " + std::to_string(rows) + " rows of predictions");
   LossResult result;
   Tensor gradient = context.make(predictions.dtype(), predictions.dims());
   detail::with_precision(predictions.dtype(), [&](auto zero) {
     result.sum = measure_rows<decltype(zero)>(
-        context, predictions, detail::values<std::int32_t>(targets), gradient);
+        context, predictions, detail::values<std::int32_t>(targets[0]), weights, gradient);
   });
   if (context.training) result.gradient = std::move(gradient);
   return result;

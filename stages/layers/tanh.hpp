@@ -1,7 +1,7 @@
 // tanh: f(z) = tanh(z), f'(z) = 1 - f(z)^2.
 #pragma once
 
-#include "stages/exponential.hpp"
+#include "stages/kernels/exponential.hpp"
 
 namespace millrace::detail {
 

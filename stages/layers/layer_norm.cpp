@@ -5,10 +5,11 @@
 #include <cmath>
 #include <utility>
 
-#include "stages/check.hpp"
-#include "stages/column_sum.hpp"
-#include "stages/precision.hpp"
-#include "stages/row_sum.hpp"
+#include "stages/kernels/column_sum.hpp"
+#include "stages/kernels/precision.hpp"
+#include "stages/kernels/row_sum.hpp"
+#include "stages/layers/kinds.hpp"
+#include "stages/layers/parameters.hpp"
 
 namespace millrace {
 namespace {
@@ -47,28 +48,20 @@ LayerNorm::LayerNorm(const Settings& settings) : settings_(settings) {
   detail::require_float(settings.dtype, describe());
   require(settings.columns >= 1, describe() + ": layer norm needs at least 1 column");
   require(settings.epsilon > 0, describe() + ": epsilon must be above 0");
-  const std::string name = "layers." + std::to_string(settings.layer);
-  for (Parameter* parameter : {&weight_, &bias_}) {
-    parameter->value = Tensor(settings.dtype, {settings.columns});
-    parameter->gradient = Tensor(settings.dtype, {settings.columns});
-    parameter->gradient.fill_zero();
-    parameter->decays = false;
-  }
-  weight_.name = name + ".weight";
-  bias_.name = name + ".bias";
-  initialize(0);
+  weight_ = detail::parameter_of(settings.layer, "weight", false);
+  bias_ = detail::parameter_of(settings.layer, "bias", false);
 }
 
 void LayerNorm::initialize(std::uint64_t) {
+  for (Parameter* parameter : {&weight_, &bias_})
+    detail::allocate(*parameter, settings_.dtype, {settings_.columns});
   detail::with_precision(settings_.dtype, [&](auto zero) {
     using T = decltype(zero);
     std::ranges::fill(weight_.value.as<T>(), T(1));
   });
-  bias_.value.fill_zero();
 }
 
-Tensor LayerNorm::forward(const PassContext& context, Tensor input, Stash& stash) {
-  detail::check_rows(*this, "input", input, settings_.columns);
+Tensor LayerNorm::forward_rows(const PassContext& context, Tensor input, Stash& stash) {
   const std::int64_t columns = settings_.columns;
   Tensor output = context.make(settings_.dtype, input.dims());
   Tensor normalised = context.make(settings_.dtype, {input.rows(), columns});
@@ -91,14 +84,13 @@ Tensor LayerNorm::forward(const PassContext& context, Tensor input, Stash& stash
   return output;
 }
 
-Tensor LayerNorm::backward_input(const PassContext& context,
-                                 Tensor output_gradient,
-                                 Stash& stash,
-                                 bool needs_input_gradient) {
-  detail::check_rows(*this, "output gradient", output_gradient, settings_.columns);
+Tensor LayerNorm::backward_rows(const PassContext& context,
+                                Tensor output_gradient,
+                                Stash& stash,
+                                bool wanted) {
   const Tensor scales = stash.take(context, kScales);
   Tensor input_gradient;
-  if (needs_input_gradient) {
+  if (wanted) {
     const std::int64_t columns = settings_.columns;
     input_gradient = context.make(settings_.dtype, output_gradient.dims());
     detail::with_precision(settings_.dtype, [&](auto zero) {
@@ -144,6 +136,20 @@ std::size_t LayerNorm::bytes_after_input(std::int64_t rows) const {
 std::string LayerNorm::describe() const {
   return "layers." + std::to_string(settings_.layer) + ": layer norm of " +
          std::to_string(settings_.columns);
+}
+
+LayerKind layer_norm_kind() {
+  return {"layer_norm",
+          {"epsilon"},
+          [](const LayerSettings& settings,
+             std::span<const TensorType> inputs,
+             const LayerPlace& place) {
+            return std::make_unique<LayerNorm>(
+                LayerNorm::Settings{.columns = inputs[0].columns(),
+                                    .epsilon = settings.number("epsilon", 1e-5),
+                                    .dtype = place.dtype,
+                                    .layer = place.number});
+          }};
 }
 
 }  // namespace millrace

@@ -1,5 +1,5 @@
 // Matrix products: Eigen's packed kernels with a fixed blocking and pooled packing memory.
-#include "stages/product.hpp"
+#include "stages/kernels/product.hpp"
 
 #include <algorithm>
 

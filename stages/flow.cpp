@@ -1,0 +1,200 @@
+// See flow.hpp.
+#include "stages/flow.hpp"
+
+#include <algorithm>
+#include <utility>
+
+#include "millrace/core/error.hpp"
+#include "stages/kernels/precision.hpp"
+
+namespace millrace {
+namespace {
+
+/// sum += term, element by element in their own type.
+void add(Tensor& sum, const Tensor& term) {
+  if (term.dtype() != sum.dtype() || term.dims() != sum.dims())
+    throw InvalidArgument(std::string("gradients of one tensor must be alike, got ") +
+                          name_of(sum.dtype()) + " " + to_string(sum.dims()) + " and " +
+                          name_of(term.dtype()) + " " + to_string(term.dims()));
+  detail::require_float(sum.dtype(), "a sum of gradients");
+  detail::with_precision(sum.dtype(), [&](auto zero) {
+    using T = decltype(zero);
+    T* to = detail::values<T>(sum);
+    const T* from = detail::values<T>(term);
+    for (std::int64_t i = 0; i < sum.elements(); ++i) to[i] += from[i];
+  });
+}
+
+}  // namespace
+
+StageModule::Flow::Flow(const std::vector<std::unique_ptr<Layer>>& layers, StageWiring wiring)
+    : wiring_(std::move(wiring)) {
+  require(wiring_.layer_inputs.size() == layers.size(),
+          "the wiring is for " + std::to_string(wiring_.layer_inputs.size()) +
+              " layers, the stage has " + std::to_string(layers.size()));
+  require(wiring_.output_uses.size() == wiring_.outputs.size(),
+          "the wiring must tell the uses of every output");
+  infer(layers);
+  number_uses();
+  for (std::size_t i = 0; i < layers.size(); ++i)
+    for (std::size_t v = first_value_[i]; v < first_value_[i + 1]; ++v)
+      require(values_[v].uses > 0, [&] {
+        return "output " + std::to_string(v - first_value_[i]) + " of \"" + layers[i]->describe() +
+               "\" is used by nobody";
+      });
+  tensors_ = std::vector<detail::SharedTensor>(values_.size());
+}
+
+std::size_t StageModule::Flow::value_of(const StageWiring::Source& source) const {
+  const auto index = static_cast<std::size_t>(source.index);
+  if (source.layer == StageWiring::Source::kStageInput) return index;
+  return first_value_[static_cast<std::size_t>(source.layer)] + index;
+}
+
+/// The types of all values, layer by layer.
+void StageModule::Flow::infer(const std::vector<std::unique_ptr<Layer>>& layers) {
+  for (const TensorType& type : wiring_.inputs) values_.push_back({.type = type});
+  first_value_.push_back(values_.size());
+  for (std::size_t i = 0; i < layers.size(); ++i) {
+    std::vector<TensorType> given;
+    bool wanted = false;
+    for (const StageWiring::Source& source : wiring_.layer_inputs[i]) {
+      require(source.layer < static_cast<int>(i) && value_of(source) < values_.size(), [&] {
+        return "\"" + layers[i]->describe() + "\" takes a tensor that nothing before it gives";
+      });
+      given.push_back(values_[value_of(source)].type);
+      wanted = wanted || given.back().has_gradient;
+    }
+    wanted_.push_back(wanted);
+    for (const TensorType& type : layers[i]->infer(given)) values_.push_back({.type = type});
+    first_value_.push_back(values_.size());
+  }
+}
+
+/// Layers ascend, so their uses are counted in the order in which gradients are added.
+void StageModule::Flow::number_uses() {
+  for (const auto& sources : wiring_.layer_inputs)
+    for (const StageWiring::Source& source : sources) ++values_[value_of(source)].readers;
+  for (std::size_t i = 0; i < values_.size(); ++i)
+    values_[i].uses = static_cast<std::size_t>(values_[i].readers);
+  for (std::size_t output = 0; output < wiring_.outputs.size(); ++output) {
+    Value& value = values_[value_of(wiring_.outputs[output])];
+    ++value.readers;
+    value.uses += static_cast<std::size_t>(wiring_.output_uses[output]);
+  }
+  std::size_t uses = 0;
+  for (Value& value : values_) uses = (value.first_use = uses) + value.uses;
+  gradients_.resize(uses);
+
+  std::vector<std::size_t> next(values_.size());
+  for (std::size_t i = 0; i < values_.size(); ++i) next[i] = values_[i].first_use;
+  for (const auto& sources : wiring_.layer_inputs) {
+    layer_uses_.emplace_back();
+    for (const StageWiring::Source& source : sources)
+      layer_uses_.back().push_back(next[value_of(source)]++);
+  }
+  for (std::size_t output = 0; output < wiring_.outputs.size(); ++output)
+    for (int use = 0; use < wiring_.output_uses[output]; ++use)
+      later_uses_.push_back(next[value_of(wiring_.outputs[output])]++);
+}
+
+void StageModule::Flow::begin(const PassContext& context, TensorList inputs) {
+  if (inputs.size() != wiring_.inputs.size())
+    throw InvalidArgument("the stage takes " + std::to_string(wiring_.inputs.size()) +
+                          (wiring_.inputs.size() == 1 ? " tensor" : " tensors") + ", got " +
+                          std::to_string(inputs.size()));
+  for (std::size_t i = 0; i < inputs.size(); ++i)
+    tensors_[i].set(context, std::move(inputs[i]), values_[i].readers);
+}
+
+TensorList StageModule::Flow::inputs_of(std::size_t layer) {
+  TensorList inputs;
+  for (const StageWiring::Source& source : wiring_.layer_inputs[layer])
+    inputs.push_back(tensors_[value_of(source)].take());
+  return inputs;
+}
+
+void StageModule::Flow::give(const PassContext& context, std::size_t layer, TensorList outputs) {
+  const std::size_t first = first_value_[layer];
+  if (outputs.size() != first_value_[layer + 1] - first)
+    throw InvalidArgument("layer " + std::to_string(layer) + " of the stage gave " +
+                          std::to_string(outputs.size()) + " tensors; it declares " +
+                          std::to_string(first_value_[layer + 1] - first));
+  for (std::size_t i = 0; i < outputs.size(); ++i)
+    tensors_[first + i].set(context, std::move(outputs[i]), values_[first + i].readers);
+}
+
+TensorList StageModule::Flow::outputs() {
+  TensorList outputs;
+  for (const StageWiring::Source& source : wiring_.outputs)
+    outputs.push_back(tensors_[value_of(source)].take());
+  return outputs;
+}
+
+void StageModule::Flow::begin_backward(TensorList gradients) {
+  for (std::size_t i = 0; i < later_uses_.size(); ++i)
+    gradients_[later_uses_[i]] = std::move(gradients[i]);
+}
+
+/// The sum over a value's uses, in their order.
+Tensor StageModule::Flow::gradient_of(std::size_t value) {
+  Tensor sum;
+  const std::size_t first = values_[value].first_use;
+  for (std::size_t use = first; use < first + values_[value].uses; ++use) {
+    Tensor term = std::move(gradients_[use]);
+    if (!sum)
+      sum = std::move(term);
+    else if (term)
+      add(sum, term);
+  }
+  return sum;
+}
+
+TensorList StageModule::Flow::output_gradients(std::size_t layer) {
+  TensorList gradients;
+  for (std::size_t value = first_value_[layer]; value < first_value_[layer + 1]; ++value)
+    gradients.push_back(gradient_of(value));
+  return gradients;
+}
+
+void StageModule::Flow::give_gradients(std::size_t layer, TensorList gradients) {
+  if (!wanted_[layer]) return;
+  const auto& uses = layer_uses_[layer];
+  if (gradients.size() != uses.size())
+    throw InvalidArgument("layer " + std::to_string(layer) + " of the stage gave " +
+                          std::to_string(gradients.size()) + " gradients for " +
+                          std::to_string(uses.size()) + " inputs");
+  for (std::size_t i = 0; i < uses.size(); ++i) gradients_[uses[i]] = std::move(gradients[i]);
+}
+
+TensorList StageModule::Flow::input_gradients() {
+  TensorList gradients;
+  for (std::size_t value = 0; value < wiring_.inputs.size(); ++value)
+    gradients.push_back(gradient_of(value));
+  return gradients;
+}
+
+void StageModule::Flow::drop() noexcept {
+  for (detail::SharedTensor& tensor : tensors_) tensor.drop();
+  for (Tensor& gradient : gradients_) gradient = Tensor();
+}
+
+std::vector<TensorType> StageModule::Flow::types_for(std::size_t layer,
+                                                     const UnitSize& size) const {
+  std::vector<TensorType> types;
+  for (const StageWiring::Source& source : wiring_.layer_inputs[layer])
+    types.push_back(sized(values_[value_of(source)].type, size));
+  return types;
+}
+
+StageWiring chain_wiring(const TensorType& input, std::size_t layers) {
+  StageWiring wiring;
+  wiring.inputs = {input};
+  for (std::size_t i = 0; i < layers; ++i)
+    wiring.layer_inputs.push_back({{.layer = static_cast<int>(i) - 1}});
+  wiring.outputs = {{.layer = static_cast<int>(layers) - 1}};
+  wiring.output_uses = {1};
+  return wiring;
+}
+
+}  // namespace millrace

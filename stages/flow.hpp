@@ -1,0 +1,75 @@
+// The tensors inside a stage while a pass runs: every value with its readers on the way forward,
+// every use of a value with its gradient on the way back.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "millrace/stages/module.hpp"
+#include "stages/shared_tensor.hpp"
+
+namespace millrace {
+
+/// Values are numbered: the stage's inputs first, then the outputs of its layers in order. A
+/// value's uses are numbered in the order in which their gradients are added: layers of this stage,
+/// then later stages. Thread-safety: externally synchronised.
+class StageModule::Flow {
+ public:
+  /// Throws InvalidArgument where types do not fit or an output has no use.
+  Flow(const std::vector<std::unique_ptr<Layer>>& layers, StageWiring wiring);
+
+  // Forward.
+  /// The values of the stage's inputs.
+  void begin(const PassContext& context, TensorList inputs);
+  TensorList inputs_of(std::size_t layer);
+  void give(const PassContext& context, std::size_t layer, TensorList outputs);
+  TensorList outputs();
+
+  // Backward.
+  /// Gradients of the uses by later stages, output after output.
+  void begin_backward(TensorList gradients);
+  TensorList output_gradients(std::size_t layer);
+  void give_gradients(std::size_t layer, TensorList gradients);
+  /// One for each input of the stage, empty where it has none.
+  TensorList input_gradients();
+
+  /// Forgets what was not taken.
+  void drop() noexcept;
+
+  /// Whether a layer has an input that has a gradient.
+  [[nodiscard]] bool wants_gradient(std::size_t layer) const { return wanted_[layer]; }
+  [[nodiscard]] std::size_t later_uses() const { return later_uses_.size(); }
+  [[nodiscard]] std::span<const TensorType> input_types() const { return wiring_.inputs; }
+  /// The types of a layer's inputs in a unit of that size.
+  [[nodiscard]] std::vector<TensorType> types_for(std::size_t layer, const UnitSize& size) const;
+  [[nodiscard]] const TensorType& output_type(std::size_t output) const {
+    return values_[value_of(wiring_.outputs[output])].type;
+  }
+
+ private:
+  struct Value {
+    TensorType type;
+    int readers = 0;            // on the way forward: layers of the stage, and the stage's outputs
+    std::size_t first_use = 0;  // in gradients_
+    std::size_t uses = 0;
+  };
+
+  [[nodiscard]] std::size_t value_of(const StageWiring::Source& source) const;
+  void infer(const std::vector<std::unique_ptr<Layer>>& layers);
+  void number_uses();
+  [[nodiscard]] Tensor gradient_of(std::size_t value);
+
+  StageWiring wiring_;
+  std::vector<std::size_t> first_value_;  // by layer; one more at the end
+  std::vector<Value> values_;
+  std::vector<std::vector<std::size_t>> layer_uses_;  // by layer and input: its place in gradients_
+  std::vector<std::size_t> later_uses_;               // places in gradients_
+  std::vector<bool> wanted_;
+  std::vector<detail::SharedTensor> tensors_;  // by value
+  std::vector<Tensor> gradients_;              // by use
+};
+
+}  // namespace millrace

@@ -1,0 +1,93 @@
+// Sums of branches.
+#include "millrace/stages/add.hpp"
+
+#include <cstring>
+#include <utility>
+
+#include "stages/kernels/precision.hpp"
+#include "stages/layers/check.hpp"
+#include "stages/layers/kinds.hpp"
+
+namespace millrace {
+namespace {
+
+template <class T>
+void add(const T* a, const T* b, std::int64_t elements, T* sum) {
+  for (std::int64_t i = 0; i < elements; ++i) sum[i] = a[i] + b[i];
+}
+
+Tensor copy_of(const PassContext& context, const Tensor& from) {
+  Tensor copy = context.make(from.dtype(), from.dims());
+  if (from.bytes() != 0) std::memcpy(copy.data(), from.data(), from.bytes());
+  return copy;
+}
+
+}  // namespace
+
+Add::Add(const Settings& settings) : settings_(settings) {
+  detail::require_float(settings.dtype, describe());
+  require(settings.inputs >= 2,
+          describe() + ": a sum takes at least 2 tensors, got " + std::to_string(settings.inputs));
+}
+
+std::vector<TensorType> Add::infer(std::span<const TensorType> inputs) const {
+  bool fits = inputs.size() == settings_.inputs && inputs[0].dtype == settings_.dtype;
+  for (const TensorType& input : inputs)
+    fits = fits && input.dtype == inputs[0].dtype && input.dims == inputs[0].dims;
+  if (!fits)
+    detail::refuse_inputs(
+        *this,
+        std::to_string(settings_.inputs) + " tensors of one shape in " + name_of(settings_.dtype),
+        inputs);
+  return {{inputs[0].dtype, inputs[0].dims}};
+}
+
+TensorList Add::forward(const PassContext& context, TensorList inputs, Stash&) {
+  require(inputs.size() == settings_.inputs,
+          [&] { return describe() + " got " + std::to_string(inputs.size()) + " tensors"; });
+  for (std::size_t i = 0; i < inputs.size(); ++i)
+    detail::check_tensor(
+        *this,
+        "input",
+        inputs[i],
+        inputs[i] && inputs[i].dtype() == settings_.dtype && inputs[i].dims() == inputs[0].dims(),
+        [&] { return name_of(settings_.dtype) + (" " + to_string(inputs[0].dims())); });
+  Tensor sum = context.make(settings_.dtype, inputs[0].dims());
+  detail::with_precision(settings_.dtype, [&](auto zero) {
+    using T = decltype(zero);
+    T* to = detail::values<T>(sum);
+    const T* so_far = detail::values<T>(std::as_const(inputs[0]));
+    for (std::size_t i = 1; i < inputs.size(); ++i, so_far = to)
+      add<T>(so_far, detail::values<T>(std::as_const(inputs[i])), sum.elements(), to);
+  });
+  return TensorList(std::move(sum));
+}
+
+TensorList Add::backward_input(const PassContext& context,
+                               TensorList output_gradients,
+                               Stash&,
+                               bool wanted) {
+  Tensor gradient = detail::only(*this, "output gradient", std::move(output_gradients));
+  TensorList gradients;
+  if (!wanted) return gradients;
+  for (std::size_t i = 1; i < settings_.inputs; ++i)
+    gradients.push_back(copy_of(context, gradient));
+  gradients.push_back(std::move(gradient));
+  return gradients;
+}
+
+std::string Add::describe() const {
+  return "layers." + std::to_string(settings_.layer) + ": sum of " +
+         std::to_string(settings_.inputs);
+}
+
+LayerKind add_kind() {
+  return {"add",
+          {},
+          [](const LayerSettings&, std::span<const TensorType> inputs, const LayerPlace& place) {
+            return std::make_unique<Add>(Add::Settings{
+                .inputs = inputs.size(), .dtype = place.dtype, .layer = place.number});
+          }};
+}
+
+}  // namespace millrace

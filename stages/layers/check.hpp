@@ -1,0 +1,59 @@
+// What every layer checks about a tensor it is given, with one form of message.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+
+#include "millrace/core/error.hpp"
+#include "millrace/core/tensor.hpp"
+#include "millrace/stages/row_layer.hpp"
+
+namespace millrace::detail {
+
+[[nodiscard]] inline bool is_aligned(const Tensor& tensor) {
+  return reinterpret_cast<std::uintptr_t>(tensor.data()) % kAlignment == 0;
+}
+
+/// Throws InvalidArgument unless `tensor` is `wanted` ("f32 rows of 64") on a 64-byte boundary
+/// (bits depend on alignment, so it is a condition and not a wish).
+template <class Wanted>
+void check_tensor(
+    const Layer& layer, const char* what, const Tensor& tensor, bool fits, const Wanted& wanted) {
+  if (fits && is_aligned(tensor)) return;
+  const std::string given =
+      tensor ? std::string(name_of(tensor.dtype())) + " " + to_string(tensor.dims()) : "nothing";
+  throw InvalidArgument(layer.describe() + ": the " + what + " must be " + wanted() +
+                        " on 64-byte boundaries, got " + given + (fits ? " elsewhere" : ""));
+}
+
+/// Throws InvalidArgument unless `tensor` is rows of `columns` numbers of the layer's dtype.
+inline void check_rows(const RowLayer& layer,
+                       const char* what,
+                       const Tensor& tensor,
+                       std::int64_t columns) {
+  const bool fits = tensor && tensor.dtype() == layer.dtype() && tensor.dims().size() >= 1 &&
+                    tensor.dims()[tensor.dims().size() - 1] == columns;
+  check_tensor(layer, what, tensor, fits, [&] {
+    return std::string(name_of(layer.dtype())) + " rows of " + std::to_string(columns);
+  });
+}
+
+/// The one tensor of a list. Throws InvalidArgument naming the layer for another number.
+inline Tensor only(const Layer& layer, const char* what, TensorList list) {
+  if (list.size() == 1) return std::move(list[0]);
+  throw InvalidArgument(layer.describe() + " takes one " + what + ", got " +
+                        std::to_string(list.size()));
+}
+
+/// Throws InvalidArgument, naming all inputs, for inputs that the layer does not take.
+[[noreturn]] inline void refuse_inputs(const Layer& layer,
+                                       const std::string& wanted,
+                                       std::span<const TensorType> inputs) {
+  std::string given;
+  for (const TensorType& type : inputs) given += (given.empty() ? "" : ", ") + to_string(type);
+  throw InvalidArgument(layer.describe() + " takes " + wanted + ", got " +
+                        (given.empty() ? "nothing" : given));
+}
+
+}  // namespace millrace::detail

@@ -1,0 +1,23 @@
+// The list of layer kinds: a new one is its own file, its test, and one line here.
+#pragma once
+
+#include "millrace/stages/layer_kinds.hpp"
+
+// clang-format off
+#define MILLRACE_LAYER_KINDS(kind) \
+  kind(activation)                 \
+  kind(add)                        \
+  kind(dropout)                    \
+  kind(embedding)                  \
+  kind(layer_norm)                 \
+  kind(linear)                     \
+  kind(running_mean)
+// clang-format on
+
+namespace millrace {
+
+#define MILLRACE_DECLARE(kind) [[nodiscard]] LayerKind kind##_kind();
+MILLRACE_LAYER_KINDS(MILLRACE_DECLARE)
+#undef MILLRACE_DECLARE
+
+}  // namespace millrace

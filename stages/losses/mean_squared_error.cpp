@@ -1,0 +1,64 @@
+// Mean squared error: the sum of squares in element order, in double.
+#include <string>
+
+#include "millrace/stages/loss.hpp"
+#include "stages/kernels/precision.hpp"
+#include "stages/losses/weights.hpp"
+
+namespace millrace {
+namespace {
+
+template <class T>
+double measure_all(const Tensor& predictions,
+                   const Tensor& targets,
+                   const detail::TargetWeights& weights,
+                   Tensor& gradient,
+                   double scale) {
+  const T* y = detail::values<T>(predictions);
+  const T* t = detail::values<T>(targets);
+  double sum = 0;
+  for (std::int64_t i = 0; i < predictions.elements(); ++i) {
+    const double weight = weights[i];
+    const T difference = weight == 0 ? T(0) : y[i] - t[i];
+    sum += weight * (static_cast<double>(difference) * static_cast<double>(difference));
+    if (gradient)
+      detail::values<T>(gradient)[i] = T(2) * difference * static_cast<T>(weight * scale);
+  }
+  return sum;
+}
+
+detail::TargetWeights checked(const TensorList& targets) {
+  detail::TargetWeights weights("mean squared error", targets);
+  const Tensor& values = targets[0];
+  if (values && (values.dtype() == DType::F32 || values.dtype() == DType::F64)) return weights;
+  throw InvalidArgument(std::string("mean squared error needs f32 or f64 targets, got ") +
+                        (values ? name_of(values.dtype()) : "nothing"));
+}
+
+}  // namespace
+
+double MeanSquaredError::weight(const TensorList& targets) const {
+  return checked(targets).sum();
+}
+
+LossResult MeanSquaredError::measure(const PassContext& context,
+                                     const Tensor& predictions,
+                                     const TensorList& targets) const {
+  const detail::TargetWeights weights = checked(targets);
+  const Tensor& wanted = targets[0];
+  if (wanted.dtype() != predictions.dtype() || wanted.elements() != predictions.elements())
+    throw InvalidArgument(std::string("mean squared error got targets ") + name_of(wanted.dtype()) +
+                          " " + to_string(wanted.dims()) + " for predictions " +
+                          name_of(predictions.dtype()) + " " + to_string(predictions.dims()));
+  LossResult result;
+  if (context.training) result.gradient = context.make(predictions.dtype(), predictions.dims());
+  detail::with_precision(predictions.dtype(), [&](auto zero) {
+    using T = decltype(zero);
+    result.sum.sum =
+        measure_all<T>(predictions, wanted, weights, result.gradient, context.loss_scale);
+  });
+  result.sum.weight = weights.sum();
+  return result;
+}
+
+}  // namespace millrace
