@@ -27,15 +27,12 @@ void count_samples(benchmark::State& state) {
 }
 
 Dataset noise(std::int64_t n) {
-  Dataset data;
-  data.name = "noise";
-  data.features = Tensor(DType::F32, {n, kWidths.front()});
-  data.targets = Tensor(DType::I32, {n});
-  data.classes = kWidths.back();
-  const auto features = data.features.as<float>();
+  Dataset data = make_dataset(
+      "noise", Tensor(DType::F32, {n, kWidths.front()}), Tensor(DType::I32, {n}), kWidths.back());
+  const auto features = data.inputs[0].values.as<float>();
   for (std::size_t i = 0; i < features.size(); ++i)
     features[i] = static_cast<float>(random_uniform({.seed = 5}, static_cast<std::uint32_t>(i)));
-  const auto targets = data.targets.as<std::int32_t>();
+  const auto targets = data.targets[0].values.as<std::int32_t>();
   for (std::size_t i = 0; i < targets.size(); ++i) targets[i] = static_cast<std::int32_t>(i % 10);
   return data;
 }

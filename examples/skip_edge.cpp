@@ -64,11 +64,11 @@ std::unique_ptr<StageBody> multiply_sum(Parameter& w, std::size_t inputs, bool l
 
 /// Twelve samples: x = 0.1, 0.2, ... and y = 6 x.
 Dataset samples() {
-  Dataset data{"y = 6 x", Tensor(DType::F32, {12, 1}), Tensor(DType::F32, {12, 1})};
+  Dataset data = make_dataset("y = 6 x", Tensor(DType::F32, {12, 1}), Tensor(DType::F32, {12, 1}));
   for (std::size_t i = 0; i < 12; ++i) {
     const auto number = static_cast<float>(i + 1);
-    data.features.as<float>()[i] = 0.1F * number;
-    data.targets.as<float>()[i] = 0.6F * number;
+    data.inputs[0].values.as<float>()[i] = 0.1F * number;
+    data.targets[0].values.as<float>()[i] = 0.6F * number;
   }
   return data;
 }

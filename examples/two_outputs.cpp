@@ -104,11 +104,11 @@ class Join final : public StageBody {
 
 /// Twelve samples: x = 0.1, 0.2, ... and y = 7 x.
 Dataset samples() {
-  Dataset data{"y = 7 x", Tensor(DType::F32, {12, 1}), Tensor(DType::F32, {12, 1})};
+  Dataset data = make_dataset("y = 7 x", Tensor(DType::F32, {12, 1}), Tensor(DType::F32, {12, 1}));
   for (std::size_t i = 0; i < 12; ++i) {
     const auto number = static_cast<float>(i + 1);
-    data.features.as<float>()[i] = 0.1F * number;
-    data.targets.as<float>()[i] = 0.7F * number;
+    data.inputs[0].values.as<float>()[i] = 0.1F * number;
+    data.targets[0].values.as<float>()[i] = 0.7F * number;
   }
   return data;
 }

@@ -121,11 +121,6 @@ Fields settings_of(const Program& program, const TrainerOptions& options) {
           {"tied weights", joined(options.tied)}};
 }
 
-std::string contents_of(const Dataset& data) {
-  if (!data.features || data.features.bytes() == 0) return {};
-  return combine_digests({{"1", tensor_digest(data.features)}, {"2", tensor_digest(data.targets)}});
-}
-
 }  // namespace
 
 TrainerParts agreed(TrainerParts parts, const TrainerOptions& options) {
@@ -143,7 +138,7 @@ void agree_on_data(Team& team,
           {{"number of samples", std::to_string(data.size())},
            {"batch size", std::to_string(batch_size)},
            {"last batch", std::string(name_of(options.last_batch))},
-           {"data", contents_of(data)}},
+           {"data", contents_digest(data)}},
           Topic::Data);
 }
 

@@ -11,32 +11,38 @@
 namespace millrace {
 namespace {
 
-bool has_rows_like(const Tensor& tensor, const Tensor& source) {
-  return tensor && tensor.dtype() == source.dtype() &&
-         std::equal(tensor.dims().begin() + 1,
-                    tensor.dims().end(),
-                    source.dims().begin() + 1,
-                    source.dims().end());
+bool has_rows_like(const Tensor& tensor, DType dtype, const Dims& dims) {
+  return tensor && tensor.dtype() == dtype &&
+         std::equal(tensor.dims().begin() + 1, tensor.dims().end(), dims.begin() + 1, dims.end());
 }
 
-/// Makes `tensor` hold at least `rows` rows like those of `source`, or nothing if that is nothing.
-void make_room(Tensor& tensor, const Tensor& source, std::int64_t rows) {
-  if (!source) tensor = Tensor();
-  if (!source || (has_rows_like(tensor, source) && tensor.rows() >= rows)) return;
-  Dims dims = source.dims();
+/// Makes `tensor` hold at least `rows` rows like those of `source`, whose extents are `dims`.
+void make_room(Tensor& tensor, DType dtype, Dims dims, std::int64_t rows) {
   *dims.begin() = std::max<std::int64_t>(rows, 1);
-  tensor = Tensor(source.dtype(), dims);
+  if (has_rows_like(tensor, dtype, dims) && tensor.rows() >= rows) return;
+  tensor = Tensor(dtype, dims);
 }
 
-void copy_rows(Tensor& to, const Tensor& from, std::span<const std::int32_t> rows) {
-  if (rows.empty() || !from) return;
+/// Bytes [first, first + count) of each of the rows.
+void copy_rows(Tensor& to,
+               const Tensor& from,
+               std::span<const std::int32_t> rows,
+               std::size_t first,
+               std::size_t count) {
+  if (rows.empty()) return;
   const std::size_t row_bytes = from.bytes() / static_cast<std::size_t>(from.rows());
   auto* target = static_cast<std::byte*>(to.data());
-  const auto* source = static_cast<const std::byte*>(from.data());
+  const auto* source = static_cast<const std::byte*>(from.data()) + first;
   for (const std::int32_t row : rows) {
-    std::memcpy(target, source + static_cast<std::size_t>(row) * row_bytes, row_bytes);
-    target += row_bytes;
+    std::memcpy(target, source + static_cast<std::size_t>(row) * row_bytes, count);
+    target += count;
   }
+}
+
+TensorList borrow(std::vector<Tensor>& tensors, std::int64_t rows) {
+  TensorList list;
+  for (Tensor& tensor : tensors) list.push_back(tensor.borrow_rows(0, rows));
+  return list;
 }
 
 }  // namespace
@@ -50,22 +56,84 @@ std::vector<std::int64_t> micro_batch_sizes(std::int64_t n, int micro_batches) {
   return sizes;
 }
 
-Batch::Batch(const Dataset& data, int micro_batches) {
-  std::vector<std::int32_t> rows(static_cast<std::size_t>(data.size()));
-  std::iota(rows.begin(), rows.end(), 0);
-  fill(data, rows, micro_batches);
+std::vector<UnitSize> unit_sizes(std::int64_t n,
+                                 std::int64_t positions,
+                                 int micro_batches,
+                                 int slices) {
+  std::vector<UnitSize> sizes;
+  for (const std::int64_t samples : micro_batch_sizes(n, micro_batches))
+    for (const std::int64_t count : micro_batch_sizes(positions, slices))
+      sizes.push_back({samples, count});
+  return sizes;
 }
 
-void Batch::fill(const Dataset& data, std::span<const std::int32_t> rows, int micro_batches) {
+Batch::Batch(const Dataset& data, int micro_batches, int slices) {
+  std::vector<std::int32_t> rows(static_cast<std::size_t>(data.size()));
+  std::iota(rows.begin(), rows.end(), 0);
+  fill(data, rows, micro_batches, slices);
+}
+
+/// Which positions are whose.
+void Batch::cut_positions(const Dataset& data, int slices) {
+  require(slices >= 1, "the number of slices must be at least 1, got " + std::to_string(slices));
+  const std::int64_t positions = data.positions();
+  if (slices > 1) {
+    require(positions >= slices, [&] {
+      return "samples of " + data.name + " have " + std::to_string(positions) +
+             (positions == 1 ? " position" : " positions") + ", which cannot be cut into " +
+             std::to_string(slices) + " slices";
+    });
+    for (const SampleTensor& target : data.targets)
+      require(target.sequence, [&] {
+        return data.name + ": '" + target.name +
+               "' is no sequence, so the loss of a slice has nothing to compare with";
+      });
+  }
+  positions_.clear();
+  std::int64_t first = 0;
+  for (const std::int64_t count : micro_batch_sizes(positions, slices)) {
+    positions_.push_back({first, count});
+    first += count;
+  }
+}
+
+void Batch::gather(std::vector<std::vector<Tensor>>& to,
+                   const std::vector<SampleTensor>& from,
+                   std::span<const std::int32_t> rows) const {
+  to.resize(positions_.size());
+  for (std::size_t slice = 0; slice < positions_.size(); ++slice) {
+    to[slice].resize(from.size());
+    for (std::size_t i = 0; i < from.size(); ++i) {
+      const Tensor& all = from[i].values;
+      Dims dims = all.dims();
+      const std::size_t row =
+          all.rows() == 0 ? 0 : all.bytes() / static_cast<std::size_t>(all.rows());
+      std::size_t first = 0;
+      std::size_t count = row;
+      if (from[i].sequence) {
+        const std::size_t position =
+            row / static_cast<std::size_t>(std::max<std::int64_t>(dims[1], 1));
+        *(dims.begin() + 1) = positions_[slice].count;
+        first = static_cast<std::size_t>(positions_[slice].first) * position;
+        count = static_cast<std::size_t>(positions_[slice].count) * position;
+      }
+      make_room(to[slice][i], all.dtype(), dims, static_cast<std::int64_t>(rows.size()));
+      copy_rows(to[slice][i], all, rows, first, count);
+    }
+  }
+}
+
+void Batch::fill(const Dataset& data,
+                 std::span<const std::int32_t> rows,
+                 int micro_batches,
+                 int slices) {
   const auto sizes = micro_batch_sizes(static_cast<std::int64_t>(rows.size()), micro_batches);
   for (const std::int32_t row : rows)
     require(row >= 0 && row < data.size(),
             "row " + std::to_string(row) + " of " + data.name + " is outside 0.." +
                 std::to_string(data.size() - 1));
-  require(!data.targets || data.targets.rows() == data.size(), [&] {
-    return data.name + " has " + std::to_string(data.size()) + " samples, but targets for " +
-           std::to_string(data.targets.rows());
-  });
+  check_rows(data);
+  cut_positions(data, slices);
   parts_.resize(sizes.size());
   samples_ = static_cast<std::int64_t>(rows.size());
   std::int64_t first = 0;
@@ -73,12 +141,10 @@ void Batch::fill(const Dataset& data, std::span<const std::int32_t> rows, int mi
     Part& part = parts_[i];
     part.first = first;
     part.count = sizes[i];
-    make_room(part.features, data.features, part.count);
-    make_room(part.targets, data.targets, part.count);
     const auto of_part =
         rows.subspan(static_cast<std::size_t>(first), static_cast<std::size_t>(part.count));
-    copy_rows(part.features, data.features, of_part);
-    copy_rows(part.targets, data.targets, of_part);
+    gather(part.inputs, data.inputs, of_part);
+    gather(part.targets, data.targets, of_part);
     first += part.count;
   }
 }
@@ -87,23 +153,30 @@ Batch::Part& Batch::part(const Unit& unit) {
   require(unit.micro_batch.value >= 0 && unit.micro_batch.index() < parts_.size(),
           "micro-batch " + std::to_string(unit.micro_batch.value) + " is outside 0.." +
               std::to_string(micro_batches() - 1));
-  require(unit.slice.value == 0,
-          "a batch of samples has one slice, got slice " + std::to_string(unit.slice.value));
+  require(unit.slice.value >= 0 && unit.slice.value < slices(), [&] {
+    return "slice " + std::to_string(unit.slice.value) + " is outside 0.." +
+           std::to_string(slices() - 1) + ": the mini-batch was cut into " +
+           std::to_string(slices());
+  });
   return parts_[unit.micro_batch.index()];
 }
 
 TensorList Batch::inputs(const Unit& unit) {
   Part& wanted = part(unit);
-  return TensorList(wanted.features.borrow_rows(0, wanted.count));
+  return borrow(wanted.inputs[unit.slice.index()], wanted.count);
 }
 
 TensorList Batch::targets(const Unit& unit) {
   Part& wanted = part(unit);
-  return wanted.targets ? TensorList(wanted.targets.borrow_rows(0, wanted.count)) : TensorList();
+  return borrow(wanted.targets[unit.slice.index()], wanted.count);
 }
 
 std::int64_t Batch::first_sample(const Unit& unit) const {
   return parts_.at(unit.micro_batch.index()).first;
+}
+
+std::int64_t Batch::first_position(const Unit& unit) const {
+  return positions_.at(unit.slice.index()).first;
 }
 
 }  // namespace millrace

@@ -78,19 +78,19 @@ class CsvReader {
   Dataset finish() {
     float largest = 0;
     for (const float value : features_) largest = std::max(largest, std::abs(value));
-    Dataset data;
-    data.name = name_;
-    data.classes = *std::max_element(labels_.begin(), labels_.end()) + 1;
     const auto n = static_cast<std::int64_t>(labels_.size());
-    data.features = Tensor(DType::F32, {n, static_cast<std::int64_t>(columns_ - 1)});
-    data.targets = Tensor(DType::I32, {n});
+    Tensor features(DType::F32, {n, static_cast<std::int64_t>(columns_ - 1)});
+    Tensor targets(DType::I32, {n});
     const float scale = largest > 0 ? largest : 1.0F;
     std::transform(
-        features_.begin(), features_.end(), data.features.as<float>().begin(), [&](float value) {
+        features_.begin(), features_.end(), features.as<float>().begin(), [&](float value) {
           return value / scale;
         });
-    std::copy(labels_.begin(), labels_.end(), data.targets.as<std::int32_t>().begin());
-    return data;
+    std::copy(labels_.begin(), labels_.end(), targets.as<std::int32_t>().begin());
+    return make_dataset(name_,
+                        std::move(features),
+                        std::move(targets),
+                        *std::max_element(labels_.begin(), labels_.end()) + 1);
   }
 
   std::string name_;

@@ -4,10 +4,12 @@
 #include <algorithm>
 #include <cstring>
 #include <limits>
+#include <map>
 #include <numeric>
 
 #include "millrace/core/error.hpp"
 #include "millrace/core/random.hpp"
+#include "millrace/training/weights_hash.hpp"
 
 namespace millrace {
 namespace {
@@ -44,12 +46,63 @@ Tensor gather(const Tensor& all, const std::vector<std::int32_t>& rows) {
 
 }  // namespace
 
+std::int64_t Dataset::positions() const {
+  const SampleTensor* first = nullptr;
+  for (const auto* list : {&inputs, &targets})
+    for (const SampleTensor& tensor : *list) {
+      if (!tensor.sequence) continue;
+      require(tensor.values.dims().size() >= 2, [&] {
+        return name + ": the sequence '" + tensor.name + "' must be [samples, positions, ...]";
+      });
+      if (first == nullptr) first = &tensor;
+      require(tensor.values.dims()[1] == first->values.dims()[1], [&] {
+        return name + ": '" + first->name + "' has " + std::to_string(first->values.dims()[1]) +
+               " positions, '" + tensor.name + "' " + std::to_string(tensor.values.dims()[1]);
+      });
+    }
+  return first == nullptr ? 1 : first->values.dims()[1];
+}
+
+Dataset make_dataset(std::string name, Tensor features, Tensor targets, std::int64_t classes) {
+  Dataset data;
+  data.name = std::move(name);
+  data.inputs.push_back({"features", std::move(features)});
+  if (targets) data.targets.push_back({"targets", std::move(targets)});
+  data.classes = classes;
+  return data;
+}
+
+std::string contents_digest(const Dataset& data) {
+  if (data.width() == 0) return {};
+  std::map<std::string, std::string> digests;
+  for (const auto* list : {&data.inputs, &data.targets})
+    for (const SampleTensor& tensor : *list)
+      digests[std::to_string(digests.size() + 1) + " " + tensor.name] =
+          tensor_digest(tensor.values);
+  return combine_digests(digests);
+}
+
+void check_rows(const Dataset& data) {
+  for (const auto* list : {&data.inputs, &data.targets})
+    for (const SampleTensor& tensor : *list)
+      require(tensor.values && tensor.values.rows() == data.size(), [&] {
+        return data.name + " has " + std::to_string(data.size()) + " samples, but '" + tensor.name +
+               "' for " + std::to_string(tensor.values.rows());
+      });
+}
+
 std::vector<std::int32_t> shuffled_order(std::int64_t n, std::uint64_t seed, std::uint64_t epoch) {
   return permutation(n, {.seed = seed, .purpose = Purpose::Shuffle, .step = epoch});
 }
 
 Dataset select_rows(const Dataset& data, const std::vector<std::int32_t>& rows) {
-  return {data.name, gather(data.features, rows), gather(data.targets, rows), data.classes};
+  const auto gathered = [&](const std::vector<SampleTensor>& all) {
+    std::vector<SampleTensor> parts;
+    for (const SampleTensor& tensor : all)
+      parts.push_back({tensor.name, gather(tensor.values, rows), tensor.sequence});
+    return parts;
+  };
+  return {data.name, gathered(data.inputs), gathered(data.targets), data.classes};
 }
 
 TrainTest split_by_seed(const Dataset& data, double train_share, std::uint64_t seed) {

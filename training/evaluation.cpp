@@ -89,7 +89,7 @@ void Trainer::State::evaluate(const Dataset& data,
   for (std::int64_t first = 0; first < data.size(); first += batch_size) {
     rows.resize(static_cast<std::size_t>(std::min(batch_size, data.size() - first)));
     std::iota(rows.begin(), rows.end(), static_cast<std::int32_t>(first));
-    batch.fill(data, rows, shape.micro_batches);
+    batch.fill(data, rows, shape.micro_batches, shape.slices);
     use(evaluate(batch));
   }
 }

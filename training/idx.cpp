@@ -97,14 +97,13 @@ Dataset read_samples_idx(const std::string& images_file, const std::string& labe
     throw DataError(labels_file + ", offset 4: expected " + std::to_string(n) +
                     " labels, one per image of " + images_file + ", found " +
                     std::to_string(labels.extents[0]));
-  Dataset data;
-  data.name = images_file;
-  data.features = Tensor(DType::F32, {n, images.extents[1] * images.extents[2]});
-  data.targets = Tensor(DType::I32, {n});
-  const auto features = data.features.as<float>();
+  Dataset data = make_dataset(images_file,
+                              Tensor(DType::F32, {n, images.extents[1] * images.extents[2]}),
+                              Tensor(DType::I32, {n}));
+  const auto features = data.inputs[0].values.as<float>();
   for (std::size_t i = 0; i < features.size(); ++i)
     features[i] = static_cast<float>(images.bytes[images.start + i]) / 255.0F;
-  const auto targets = data.targets.as<std::int32_t>();
+  const auto targets = data.targets[0].values.as<std::int32_t>();
   for (std::size_t i = 0; i < targets.size(); ++i) {
     targets[i] = labels.bytes[labels.start + i];
     data.classes = std::max<std::int64_t>(data.classes, targets[i] + 1);

@@ -118,7 +118,8 @@ struct Loader::State {
     batch.fill(
         data,
         std::span(order).subspan(static_cast<std::size_t>(first), static_cast<std::size_t>(count)),
-        options.micro_batches);
+        options.micro_batches,
+        options.slices);
     batch.epoch = epoch;
     batch.number = number;
   }

@@ -12,11 +12,20 @@
 namespace millrace {
 namespace {
 
-/// (replica, stage, micro-batch) as one index.
+std::size_t units_of(const Shape& shape) {
+  return static_cast<std::size_t>(shape.micro_batches) * static_cast<std::size_t>(shape.slices);
+}
+
+/// The unit of an action, [micro_batch * slices + slice].
+std::size_t unit_of(const Shape& shape, const Action& action) {
+  return action.micro_batch.index() * static_cast<std::size_t>(shape.slices) + action.slice.index();
+}
+
+/// (replica, stage, unit) as one index.
 std::size_t unit_index(const Shape& shape, const Action& action) {
   const auto stage =
       action.replica().index() * static_cast<std::size_t>(shape.stages()) + action.stage.index();
-  return stage * static_cast<std::size_t>(shape.micro_batches) + action.micro_batch.index();
+  return stage * units_of(shape) + unit_of(shape, action);
 }
 
 }  // namespace
@@ -87,7 +96,7 @@ std::vector<double> Profile::means(Op op) const {
   return values;
 }
 
-Cost Profile::cost(std::span<const HostedStage> stages, std::int64_t rows) const {
+Cost Profile::cost(std::span<const HostedStage> stages, const UnitSize& size) const {
   require(steps_ > 0, "a profile needs at least 1 measured step, got 0");
   Cost cost;
   cost.slices = program_->shape.slices;
@@ -110,15 +119,18 @@ Cost Profile::cost(std::span<const HostedStage> stages, std::int64_t rows) const
                        &cost.memory_boundary})
     memory->resize(count);
   for (const HostedStage& hosted : stages) {
-    const StashBytes bytes = hosted.body->stash_bytes(rows, false);
-    const StashBytes kept = hosted.body->stash_bytes(rows, true);
-    const auto forward = static_cast<double>(bytes.after_forward);
+    const StashBytes bytes = hosted.body->stash_bytes(size, false);
+    const StashBytes kept = hosted.body->stash_bytes(size, true);
+    const auto of_all_slices = [&](std::size_t of_unit) {
+      return static_cast<double>(of_unit) * program_->shape.slices;
+    };
+    const double forward = of_all_slices(bytes.after_forward);
     const std::size_t i = hosted.stage.index();
     cost.memory_forward[i] = forward;
-    cost.memory_input_peak[i] = static_cast<double>(bytes.input_peak) - forward;
-    cost.memory_input[i] = static_cast<double>(bytes.after_input) - forward;
-    cost.memory_weight[i] = -static_cast<double>(bytes.after_input);
-    cost.memory_boundary[i] = static_cast<double>(kept.after_forward);
+    cost.memory_input_peak[i] = of_all_slices(bytes.input_peak) - forward;
+    cost.memory_input[i] = of_all_slices(bytes.after_input) - forward;
+    cost.memory_weight[i] = -of_all_slices(bytes.after_input);
+    cost.memory_boundary[i] = of_all_slices(kept.after_forward);
   }
   return cost;
 }
@@ -130,12 +142,12 @@ class StashReplay {
  public:
   StashReplay(const Program& program,
               std::span<const HostedStage> stages,
-              std::span<const std::int64_t> rows)
-      : shape_(program.shape), rows_(rows) {
+              std::span<const UnitSize> sizes)
+      : shape_(program.shape), sizes_(sizes) {
     const auto stage_count =
         static_cast<std::size_t>(shape_.stages()) * static_cast<std::size_t>(shape_.replicas());
     bodies_.resize(stage_count);
-    held_.resize(stage_count * static_cast<std::size_t>(shape_.micro_batches));
+    held_.resize(stage_count * units_of(shape_));
     recomputed_.resize(held_.size());
     for (const HostedStage& hosted : stages)
       bodies_[hosted.replica.index() * static_cast<std::size_t>(shape_.stages()) +
@@ -155,13 +167,13 @@ class StashReplay {
   void play(const Action& action) {
     if (!is_compute(action.op)) return;
     const std::size_t index = unit_index(shape_, action);
-    const StageBody* body = bodies_[index / static_cast<std::size_t>(shape_.micro_batches)];
+    const StageBody* body = bodies_[index / units_of(shape_)];
     if (body == nullptr) return;
-    const std::int64_t rows = rows_[action.micro_batch.index()];
-    const StashBytes whole = body->stash_bytes(rows, false);
+    const UnitSize& size = sizes_[unit_of(shape_, action)];
+    const StashBytes whole = body->stash_bytes(size, false);
     switch (action.op) {
       case Op::Forward:
-        return hold(index, body->stash_bytes(rows, recomputed_[index]).after_forward);
+        return hold(index, body->stash_bytes(size, recomputed_[index]).after_forward);
       case Op::Recompute:
         return hold(index, whole.after_forward);
       case Op::BackwardInput:
@@ -183,7 +195,7 @@ class StashReplay {
   }
 
   const Shape& shape_;
-  std::span<const std::int64_t> rows_;
+  std::span<const UnitSize> sizes_;
   std::vector<const StageBody*> bodies_;
   std::vector<std::size_t> held_;
   std::vector<bool> recomputed_;
@@ -195,13 +207,11 @@ class StashReplay {
 
 std::vector<std::size_t> predict_stash_peaks(const Program& program,
                                              std::span<const HostedStage> stages,
-                                             std::span<const std::int64_t> rows) {
-  require(rows.size() == static_cast<std::size_t>(program.shape.micro_batches),
-          "one number of rows per micro-batch is needed: " +
-              std::to_string(program.shape.micro_batches) + ", got " + std::to_string(rows.size()));
-  require(program.shape.slices == 1,
-          "stash peaks are predicted for 1 slice, got " + std::to_string(program.shape.slices));
-  StashReplay replay(program, stages, rows);
+                                             std::span<const UnitSize> sizes) {
+  require(sizes.size() == units_of(program.shape),
+          "one size per unit is needed: " + std::to_string(units_of(program.shape)) + ", got " +
+              std::to_string(sizes.size()));
+  StashReplay replay(program, stages, sizes);
   std::vector<std::size_t> peaks;
   for (const auto& list : program.ranks) peaks.push_back(replay.peak(list));
   return peaks;

@@ -1,6 +1,7 @@
 // From a model and options to the parts of a trainer: program, stages, executors.
 #include "training/parts.hpp"
 
+#include <algorithm>
 #include <string>
 #include <utility>
 
@@ -38,6 +39,31 @@ std::unique_ptr<Executor> executor_at(const Seat& seat,
   return make_rank_executor(program, stages, *seat.endpoint, options.executor_options);
 }
 
+std::vector<int> boundaries_of(const ModelSpec& model,
+                               const Shape& shape,
+                               const TrainerOptions& options) {
+  const std::vector<int> boundaries = options.boundaries.empty()
+                                          ? even_boundaries(model.layer_count(), shape.stages())
+                                          : options.boundaries;
+  require(static_cast<int>(boundaries.size()) == shape.stages() + 1,
+          "the schedule has " + std::to_string(shape.stages()) + " stages, so the cut needs " +
+              std::to_string(shape.stages() + 1) + " boundaries, got " +
+              std::to_string(boundaries.size()));
+  return boundaries;
+}
+
+/// The program with the edges that the model has across the cut.
+Program with_edges(Program program, const ModelSpec& model, std::span<const int> boundaries) {
+  std::vector<StageEdge> edges;
+  for (const CutEdge& edge : cut_edges(model, boundaries))
+    edges.push_back({Stage{edge.from}, edge.output, Stage{edge.to}, edge.input});
+  require(program.shape.edges.empty() || std::ranges::is_permutation(program.shape.edges, edges),
+          "the edges of the plan are not those of the model at this cut; leave them out of the plan,"
+          " or run it with stages of your own");
+  program.shape.edges = std::move(edges);
+  return program;
+}
+
 }  // namespace
 
 Program forward_program(const Shape& shape) {
@@ -64,6 +90,7 @@ Program training_program(const TrainerOptions& options) {
   wanted.ranks = options.ranks;
   wanted.micro_batches = options.micro_batches;
   wanted.chunks = options.chunks;
+  wanted.slices = options.slices;
   return generate(options.schedule, wanted);
 }
 
@@ -96,20 +123,11 @@ TrainerParts assemble(const ModelSpec& model,
                       const TrainerOptions& options,
                       const Seat& seat) {
   const Shape& shape = compute.shape;
-  require(shape.edges.empty(),
-          "the stages of the plan are no chain, but the layers of the model are; such a plan runs"
-          " with stages of your own");
-  const std::vector<int> boundaries = options.boundaries.empty()
-                                          ? even_boundaries(model.layer_count(), shape.stages())
-                                          : options.boundaries;
-  require(static_cast<int>(boundaries.size()) == shape.stages() + 1,
-          "the schedule has " + std::to_string(shape.stages()) + " stages, so the cut needs " +
-              std::to_string(shape.stages() + 1) + " boundaries, got " +
-              std::to_string(boundaries.size()));
+  const std::vector<int> boundaries = boundaries_of(model, shape, options);
   std::vector<std::unique_ptr<StageBody>> bodies;
   for (const HostedStage& place : places_at(seat, shape))
     bodies.push_back(build_stage(model, boundaries, place.stage.value, options.seed));
-  return assemble(compute, std::move(bodies), options, seat);
+  return assemble(with_edges(compute, model, boundaries), std::move(bodies), options, seat);
 }
 
 TrainerParts rank_parts(const Program& program,

@@ -29,8 +29,9 @@ TrainerParts assemble(const Program& compute,
                       const TrainerOptions& options,
                       const Seat& seat);
 
-/// As above with the model's stages, cut by the options; copies start equal. Throws InvalidArgument
-/// for a program whose stages are no chain, which the layers of a model are.
+/// As above with the model's stages, cut by the options, and the edges that the cut makes; copies
+/// start equal. Throws InvalidArgument for another number of boundaries than the program has stages,
+/// and for a program with edges of its own that are others.
 TrainerParts assemble(const ModelSpec& model,
                       const Program& compute,
                       const TrainerOptions& options,

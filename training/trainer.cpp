@@ -85,7 +85,8 @@ double Trainer::State::weight_of(Batch& batch) const {
   require(!batch.targets({MicroBatch{0}, Slice{0}}).empty(),
           "a mini-batch to learn from must have targets");
   for (int i = 0; i < batch.micro_batches(); ++i)
-    weight += loss->weight(batch.targets({MicroBatch{i}, Slice{0}})[0]);
+    for (int slice = 0; slice < batch.slices(); ++slice)
+      weight += loss->weight(batch.targets({MicroBatch{i}, Slice{slice}}));
   return weight;
 }
 
@@ -187,6 +188,9 @@ StepReport Trainer::State::step(Batch& batch, const Rates& rates) {
   require(batch.micro_batches() == shape.micro_batches,
           "the program runs " + std::to_string(shape.micro_batches) +
               " micro-batches, the mini-batch has " + std::to_string(batch.micro_batches()));
+  require(batch.slices() == shape.slices,
+          "the program cuts sequences into " + std::to_string(shape.slices) +
+              " slices, the mini-batch is cut into " + std::to_string(batch.slices()));
   require(batch.samples() >= 1, "a mini-batch to learn from must have at least 1 sample, got 0");
   StepReport report = step(batch, weight_of(batch), rates);
   report.epoch = batch.epoch;

@@ -128,16 +128,14 @@ bool needs_data(const TrainJob& job, Rank rank) {
 }
 
 Dataset of_size(const std::string& name, std::int64_t samples) {
-  return {name, Tensor(DType::F32, {samples, 0}), Tensor(DType::I32, {samples, 0})};
+  return make_dataset(name, Tensor(DType::F32, {samples, 0}), Tensor(DType::I32, {samples, 0}));
 }
 
 /// How much data there is and which, for whoever read it; machines may have files of one name.
 std::string account_of(const TrainTest& data) {
   if (data.train.size() == 0) return {};
-  const std::string contents = combine_digests({{"1", tensor_digest(data.train.features)},
-                                                {"2", tensor_digest(data.train.targets)},
-                                                {"3", tensor_digest(data.test.features)},
-                                                {"4", tensor_digest(data.test.targets)}});
+  const std::string contents =
+      combine_digests({{"1", contents_digest(data.train)}, {"2", contents_digest(data.test)}});
   return std::to_string(data.train.size()) + " training samples, " +
          std::to_string(data.test.size()) + " test samples, contents " + contents;
 }

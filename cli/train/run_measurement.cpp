@@ -64,8 +64,9 @@ RunMeasurement::RunMeasurement(const TrainJob& job, const Trainer& trainer, Team
   peaks_.resize(static_cast<std::size_t>(job.program.shape.ranks));
 }
 
-std::vector<std::int64_t> RunMeasurement::sizes() const {
-  return micro_batch_sizes(job_.full_batch(), job_.program.shape.micro_batches);
+std::vector<UnitSize> RunMeasurement::sizes() const {
+  const Shape& shape = job_.program.shape;
+  return unit_sizes(job_.full_batch(), 1, shape.micro_batches, shape.slices);
 }
 
 void RunMeasurement::after_step(const StepReport& report) {
@@ -127,10 +128,10 @@ std::vector<RunMeasurement::Step> RunMeasurement::unpack(const std::string& text
 /// Each stage's stash bytes are known where it lives; copies of a stage say the same.
 void RunMeasurement::add_memory(Cost& cost) const {
   const auto stages = static_cast<std::size_t>(job_.program.shape.stages());
-  const std::int64_t rows = sizes().front();
+  const UnitSize size = sizes().front();
   Profile own(trainer_.executor().program());
   own.add(trainer_.executor().timeline());
-  Cost mine = own.cost(trainer_.stages(), rows);
+  Cost mine = own.cost(trainer_.stages(), size);
   std::vector<double> values(stages, 0.0);  // how many ranks say something about the stage
   for (std::size_t i = 0; i < stages; ++i)
     for (const HostedStage& hosted : trainer_.stages())

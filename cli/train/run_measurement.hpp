@@ -49,7 +49,7 @@ class RunMeasurement {
   };
 
   [[nodiscard]] bool is_alone() const { return team_.members() == 1; }
-  [[nodiscard]] std::vector<std::int64_t> sizes() const;
+  [[nodiscard]] std::vector<UnitSize> sizes() const;
   void keep_row();
   [[nodiscard]] std::string pack() const;
   static std::vector<Step> unpack(const std::string& text, std::string& machine);

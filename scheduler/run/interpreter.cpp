@@ -64,8 +64,7 @@ void Interpreter::State::forward(const Instruction& instruction) {
 TensorList Interpreter::State::inputs_for(const Instruction& instruction) {
   if (instruction.first_stage) return data->inputs(instruction.action->unit());
   if (graph.is_chain()) return values.take(instruction.source);
-  return wiring.inputs(
-      values, instruction.action->stage, instruction.unit, instruction.at->pool);
+  return wiring.inputs(values, instruction.action->stage, instruction.unit, instruction.at->pool);
 }
 
 void Interpreter::State::give_outputs(const Instruction& instruction, TensorList given) {

@@ -34,7 +34,7 @@ struct alignas(64) Instruction {
   bool recompute_later = false;
   bool publishes = false;  ///< last B or W of a stage with copies elsewhere: send the gradients
   bool ends_unit = false;  ///< last pass that may look at the targets
-  bool whole_backward = false;  ///< the body does not split: I is all of it, W nothing
+  bool whole_backward = false;    ///< the body does not split: I is all of it, W nothing
   bool gradient_per_use = false;  ///< the body adds the gradients of an output's uses itself
 };
 
@@ -92,10 +92,10 @@ struct Interpreter::State {
   PassContext of_step;  ///< what the contexts of all passes of the step have in common
   std::vector<std::int64_t> first_samples;    ///< by unit
   std::vector<std::int64_t> first_positions;  ///< by unit
-  std::vector<TensorList> targets;          ///< by unit
-  std::vector<LossSum> losses;              ///< by unit
-  std::vector<std::int64_t> rows;           ///< by unit, of the first stage's first input
-  std::vector<TensorList> outputs;          ///< by unit, evaluation only
+  std::vector<TensorList> targets;            ///< by unit
+  std::vector<LossSum> losses;                ///< by unit
+  std::vector<std::int64_t> rows;             ///< by unit, of the first stage's first input
+  std::vector<TensorList> outputs;            ///< by unit, evaluation only
 };
 
 }  // namespace millrace

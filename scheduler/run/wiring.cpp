@@ -81,10 +81,9 @@ TensorList Wiring::inputs(ValueSlots& slots,
       const auto input = static_cast<std::size_t>(edges[i].input);
       if (inputs.size() <= input) inputs.resize(input + 1);
       Tensor& tensor = given[cargo.tensor[i]];
-      const bool again =
-          std::find(cargo.tensor.begin() + static_cast<std::ptrdiff_t>(i) + 1,
-                    cargo.tensor.end(),
-                    cargo.tensor[i]) != cargo.tensor.end();
+      const bool again = std::find(cargo.tensor.begin() + static_cast<std::ptrdiff_t>(i) + 1,
+                                   cargo.tensor.end(),
+                                   cargo.tensor[i]) != cargo.tensor.end();
       inputs[input] = again && tensor ? copy_into(pool, tensor) : std::move(tensor);
     }
   });

@@ -40,8 +40,8 @@ class Wiring {
   /// or all of its users' are absent. Throws Mismatch when they differ in dtype or shape.
   [[nodiscard]] TensorList gradients(ValueSlots& slots, Stage stage, std::uint32_t unit) const;
 
-  /// A gradient for each use of an output, not added: output after output, in the order of the using
-  /// stages and their inputs.
+  /// A gradient for each use of an output, not added: output after output, in the order of the
+  /// using stages and their inputs.
   [[nodiscard]] TensorList gradients_per_use(ValueSlots& slots,
                                              Stage stage,
                                              std::uint32_t unit) const;

@@ -20,12 +20,12 @@ Tensor dropped(std::int64_t first_sample,
                std::int64_t rows,
                std::uint64_t step,
                std::uint32_t layer) {
-  Dropout dropout({.columns = 33, .rate = 0.25, .layer = layer});
+  Dropout dropout({.rate = 0.25, .layer = layer});
   PassContext context;
   context.first_sample = first_sample;
   context.step = step;
   Stash stash;
-  return dropout.forward(context, ones(rows, 33), stash);
+  return std::move(dropout.forward(context, TensorList(ones(rows, 33)), stash)[0]);
 }
 
 TEST(Dropout, MaskDoesNotDependOnTheCutIntoMicroBatches) {
@@ -50,8 +50,7 @@ TEST(Dropout, DropsItsShareAndKeepsTheMean) {
 }
 
 TEST(Dropout, RefusesRatesOutsideZeroToBelowOne) {
-  for (const double rate : {-0.1, 1.0, 2.0})
-    EXPECT_THROW(Dropout({.columns = 3, .rate = rate}), InvalidArgument);
+  for (const double rate : {-0.1, 1.0, 2.0}) EXPECT_THROW(Dropout({.rate = rate}), InvalidArgument);
 }
 
 }  // namespace

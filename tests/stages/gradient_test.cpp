@@ -2,137 +2,173 @@
 // contract promises of every layer: stash bytes as declared, an untouched input, an empty end.
 #include <gtest/gtest.h>
 
-#include "millrace/stages/activation.hpp"
-#include "millrace/stages/dropout.hpp"
-#include "millrace/stages/layer_norm.hpp"
-#include "millrace/stages/linear.hpp"
 #include "millrace/stages/loss.hpp"
-#include "stages/layer_probe.hpp"
+#include "stages/every_layer.hpp"
 
 namespace millrace::test {
 namespace {
 
-using Layers = std::vector<std::unique_ptr<Layer>>;
-
-/// Every kind of layer, in every form, 7 columns in.
-Layers every_layer(DType dtype) {
-  Layers layers;
-  for (const Activation f :
-       {Activation::None, Activation::Relu, Activation::Gelu, Activation::Tanh}) {
-    layers.push_back(std::make_unique<Linear>(
-        Linear::Settings{.in = 7, .out = 5, .activation = f, .dtype = dtype, .layer = 2}));
-    layers.push_back(std::make_unique<ActivationLayer>("layers.3", f, 7, dtype));
-  }
-  layers.push_back(
-      std::make_unique<Linear>(Linear::Settings{.in = 7, .out = 1, .dtype = dtype, .layer = 4}));
-  layers.push_back(
-      std::make_unique<LayerNorm>(LayerNorm::Settings{.columns = 7, .dtype = dtype, .layer = 5}));
-  layers.push_back(std::make_unique<Dropout>(
-      Dropout::Settings{.columns = 7, .rate = 0.4, .dtype = dtype, .layer = 6}));
-  return layers;
-}
+constexpr UnitSize kSize{.samples = 3, .positions = 4};
 
 TEST(EveryLayer, BackwardInputAndBackwardWeightAreTheCentralDifferences) {
-  for (const auto& layer : every_layer(DType::F64))
-    for (const std::int64_t rows : {1, 4}) expect_right_gradients(*layer, rows);
+  for (const LayerProbe& probe : every_layer(DType::F64))
+    for (const UnitSize size : {UnitSize{1, 3}, UnitSize{4, 2}})
+      expect_right_gradients(probe, size);
+}
+
+TEST(EveryLayer, GivesWhatItInfers) {
+  for (const LayerProbe& probe : every_layer(DType::F32)) {
+    Stash stash;
+    const TensorList outputs =
+        probe.layer().forward(training_context(), copies_of(probe.inputs(kSize)), stash);
+    const auto types = probe.layer().infer(probe.types());
+    ASSERT_EQ(outputs.size(), types.size());
+    for (std::size_t i = 0; i < types.size(); ++i) {
+      EXPECT_EQ(outputs[i].dtype(), types[i].dtype) << probe.name();
+      EXPECT_EQ(outputs[i].dims(), sized(types[i], kSize).dims) << probe.name();
+    }
+  }
 }
 
 TEST(EveryLayer, SinglePrecisionFollowsDouble) {
-  Layers singles = every_layer(DType::F32);
-  Layers doubles = every_layer(DType::F64);
+  const auto singles = every_layer(DType::F32);
+  const auto doubles = every_layer(DType::F64);
   for (std::size_t k = 0; k < singles.size(); ++k) {
     Stash single_stash;
     Stash double_stash;
-    randomize_parameters(*singles[k]);
-    randomize_parameters(*doubles[k]);
     const PassContext context = training_context();
-    const Tensor single = singles[k]->forward(context, drawn(DType::F32, {6, 7}, 1), single_stash);
-    const Tensor exact = doubles[k]->forward(context, drawn(DType::F64, {6, 7}, 1), double_stash);
-    for (std::size_t i = 0; i < exact.as<double>().size(); ++i)
-      EXPECT_NEAR(single.as<float>()[i], exact.as<double>()[i], 2e-6) << singles[k]->describe();
+    const TensorList single =
+        singles[k].layer().forward(context, copies_of(singles[k].inputs(kSize)), single_stash);
+    const TensorList exact =
+        doubles[k].layer().forward(context, copies_of(doubles[k].inputs(kSize)), double_stash);
+    for (std::size_t i = 0; i < exact[0].as<double>().size(); ++i)
+      EXPECT_NEAR(single[0].as<float>()[i], exact[0].as<double>()[i], 2e-6) << singles[k].name();
   }
 }
 
 TEST(EveryLayer, StashesWhatItDeclaresAndEndsEmpty) {
-  for (const auto& layer : every_layer(DType::F32)) {
+  for (const LayerProbe& probe : every_layer(DType::F32)) {
+    Layer& layer = probe.layer();
     StashMeter meter;
     PassContext context = training_context();
     context.meter = &meter;
     Stash stash;
-    Tensor input = drawn(DType::F32, {3, 7}, 1);
-    const Tensor before = input.clone();
-    Tensor given(DType::F32, input.dims(), input.data(), nullptr, nullptr);
+    const LayerBytes bytes = layer.bytes(probe.types(kSize));
+    std::vector<Tensor> inputs = probe.inputs(kSize);
+    const std::vector<Tensor> before = probe.inputs(kSize);
+    TensorList given;
+    for (Tensor& input : inputs)
+      given.push_back(Tensor(input.dtype(), input.dims(), input.data(), nullptr, nullptr));
 
-    const Tensor output = layer->forward(context, std::move(given), stash);
-    EXPECT_EQ(meter.bytes, layer->bytes_after_forward(3)) << layer->describe();
-    const Tensor result = layer->backward_input(context, output.clone(), stash, true);
-    EXPECT_EQ(meter.bytes, layer->bytes_after_input(3)) << layer->describe();
-    EXPECT_EQ(meter.peak, std::max(layer->bytes_after_forward(3), layer->bytes_after_input(3)))
-        << layer->describe();
-    layer->backward_weight(context, stash);
+    const TensorList outputs = layer.forward(context, std::move(given), stash);
+    EXPECT_EQ(meter.bytes, bytes.after_forward) << probe.name();
+    std::size_t shared = 0;
+    for (std::size_t i = 0; i < stash.shared_size(); ++i) shared += stash.shared(i).bytes();
+    EXPECT_EQ(shared, bytes.shared) << probe.name();
+    (void)layer.backward_input(context, copies_of(probe.output_gradients(kSize)), stash, true);
+    EXPECT_EQ(meter.bytes, bytes.after_input) << probe.name();
+    EXPECT_EQ(meter.peak, std::max(bytes.after_forward, bytes.after_input)) << probe.name();
+    layer.backward_weight(context, stash);
 
-    EXPECT_EQ(meter.bytes, 0U) << layer->describe();
-    EXPECT_EQ(stash.size() * layer->parameters().size(), 0U) << layer->describe();
-    EXPECT_TRUE(same_bits(input, before)) << layer->describe();
+    EXPECT_EQ(meter.bytes, 0U) << probe.name();
+    EXPECT_EQ(stash.size() * layer.parameters().size(), 0U) << probe.name();
+    for (std::size_t i = 0; i < inputs.size(); ++i)
+      EXPECT_TRUE(same_bits(inputs[i], before[i])) << probe.name();
   }
 }
 
 TEST(EveryLayer, KeepsNothingInEvaluation) {
-  for (const auto& layer : every_layer(DType::F32)) {
+  for (const LayerProbe& probe : every_layer(DType::F32)) {
     PassContext context = training_context();
     context.training = false;
     Stash stash;
-    (void)layer->forward(context, drawn(DType::F32, {3, 7}, 1), stash);
-    EXPECT_EQ(stash.size(), 0U) << layer->describe();
+    (void)probe.layer().forward(context, copies_of(probe.inputs(kSize)), stash);
+    EXPECT_EQ(stash.size() + stash.shared_size(), 0U) << probe.name();
   }
 }
 
 TEST(EveryLayer, GivesNoInputGradientWhereNobodyWantsOne) {
-  for (const auto& layer : every_layer(DType::F32)) {
+  for (const LayerProbe& probe : every_layer(DType::F32)) {
     Stash stash;
     const PassContext context = training_context();
-    Tensor output = layer->forward(context, drawn(DType::F32, {3, 7}, 1), stash);
-    EXPECT_FALSE(layer->backward_input(context, std::move(output), stash, false));
-    layer->backward_weight(context, stash);
+    (void)probe.layer().forward(context, copies_of(probe.inputs(kSize)), stash);
+    const TensorList gradients = probe.layer().backward_input(
+        context, copies_of(probe.output_gradients(kSize)), stash, false);
+    EXPECT_TRUE(gradients.empty()) << probe.name();
+    probe.layer().backward_weight(context, stash);
   }
 }
 
-TEST(EveryLayer, RefusesAnotherWidthDtypeOrAlignment) {
-  for (const auto& layer : every_layer(DType::F32)) {
+TEST(EveryLayer, RefusesAnotherDtypeNothingAndWhatDoesNotLieOnABoundary) {
+  for (const LayerProbe& probe : every_layer(DType::F32)) {
     Stash stash;
     const PassContext context = training_context();
-    EXPECT_THROW((void)layer->forward(context, drawn(DType::F32, {3, 8}, 1), stash),
-                 InvalidArgument);
-    EXPECT_THROW((void)layer->forward(context, drawn(DType::F64, {3, 7}, 1), stash),
-                 InvalidArgument);
-    EXPECT_THROW((void)layer->forward(context, Tensor(), stash), InvalidArgument);
-    Tensor whole = drawn(DType::F32, {3, 7}, 1);
-    EXPECT_THROW((void)layer->forward(context, whole.borrow_rows(1, 2), stash), InvalidArgument);
-    EXPECT_EQ(stash.size(), 0U);
+    const auto with_first = [&](Tensor first) {
+      TensorList inputs = copies_of(probe.inputs(kSize));
+      inputs[0] = std::move(first);
+      return inputs;
+    };
+    std::vector<Tensor> inputs = probe.inputs(kSize);
+    const Dims dims = inputs[0].dims();
+    EXPECT_THROW(
+        (void)probe.layer().forward(context, with_first(drawn(DType::F64, dims, 1)), stash),
+        InvalidArgument)
+        << probe.name();
+    EXPECT_THROW((void)probe.layer().forward(context, with_first(Tensor()), stash), InvalidArgument)
+        << probe.name();
+    EXPECT_THROW((void)probe.layer().forward(context, {}, stash), InvalidArgument) << probe.name();
+    Tensor longer = drawn(inputs[0].dtype(), Dims{dims.elements() + 1}, 1);
+    auto* elsewhere = static_cast<std::byte*>(longer.data()) + 4;
+    EXPECT_THROW((void)probe.layer().forward(
+                     context,
+                     with_first(Tensor(inputs[0].dtype(), dims, elsewhere, nullptr, nullptr)),
+                     stash),
+                 InvalidArgument)
+        << probe.name();
+    EXPECT_EQ(stash.size() + stash.shared_size(), 0U) << probe.name();
+  }
+}
+
+TEST(EveryLayer, RefusesTypesThatItDoesNotTake) {
+  for (const LayerProbe& probe : every_layer(DType::F32)) {
+    auto types = probe.types();
+    types[0].dtype = DType::F16;
+    EXPECT_THROW((void)probe.layer().infer(types), InvalidArgument) << probe.name();
+    EXPECT_THROW((void)probe.layer().infer({}), InvalidArgument) << probe.name();
   }
 }
 
 TEST(EveryLayer, TakesAMicroBatchWithoutRows) {
-  for (const auto& layer : every_layer(DType::F32)) {
+  constexpr UnitSize kNothing{.samples = 0, .positions = 4};
+  for (const LayerProbe& probe : every_layer(DType::F32)) {
+    Layer& layer = probe.layer();
     Stash stash;
     const PassContext context = training_context();
-    Tensor output = layer->forward(context, Tensor(DType::F32, {0, 7}), stash);
-    EXPECT_EQ(output.rows(), 0);
-    EXPECT_EQ(layer->backward_input(context, std::move(output), stash, true).rows(), 0);
-    layer->backward_weight(context, stash);
-    for (const Parameter* parameter : layer->parameters())
+    TensorList outputs = layer.forward(context, copies_of(probe.inputs(kNothing)), stash);
+    EXPECT_EQ(outputs[0].rows(), 0) << probe.name();
+    const TensorList gradients = layer.backward_input(context, std::move(outputs), stash, true);
+    EXPECT_EQ(gradients[0].rows(), 0) << probe.name();
+    layer.backward_weight(context, stash);
+    for (const Parameter* parameter : layer.parameters())
       for (const float g : std::as_const(parameter->gradient).as<float>()) EXPECT_EQ(g, 0.0F);
   }
 }
 
-double loss_of(const Loss& loss, const Tensor& predictions, const Tensor& targets, double scale) {
+double loss_of(const Loss& loss,
+               const Tensor& predictions,
+               const TensorList& targets,
+               double scale) {
   return loss.measure(training_context(), predictions, targets).sum.sum * scale;
 }
 
 TEST(EveryLoss, GradientIsTheCentralDifferenceOfTheSumTimesTheScale) {
-  Tensor classes(DType::I32, {4});
-  for (std::size_t i = 0; i < 4; ++i) classes.as<std::int32_t>()[i] = static_cast<int>(3 - i);
-  const Tensor numbers = drawn(DType::F64, {4, 5}, 3);
+  Tensor labels(DType::I32, {4});
+  for (std::size_t i = 0; i < 4; ++i) labels.as<std::int32_t>()[i] = static_cast<int>(3 - i);
+  TensorList classes(std::move(labels));
+  Tensor weights = drawn(DType::F32, {4}, 9);
+  for (float& weight : weights.as<float>()) weight = std::abs(weight);
+  classes.push_back(std::move(weights));
+  const TensorList numbers(drawn(DType::F64, {4, 5}, 3));
   const SoftmaxCrossEntropy cross_entropy;
   const MeanSquaredError squared;
   for (const double scale : {1.0, 0.25, 1024.0}) {
@@ -141,7 +177,7 @@ TEST(EveryLoss, GradientIsTheCentralDifferenceOfTheSumTimesTheScale) {
     Tensor y = drawn(DType::F64, {4, 5}, 1);
     for (const Loss* loss :
          {static_cast<const Loss*>(&cross_entropy), static_cast<const Loss*>(&squared)}) {
-      const Tensor& targets = loss == &squared ? numbers : classes;
+      const TensorList& targets = loss == &squared ? numbers : classes;
       const LossResult result = loss->measure(context, y, targets);
       expect_central_differences(
           y, result.gradient, [&] { return loss_of(*loss, y, targets, scale); }, loss->describe());

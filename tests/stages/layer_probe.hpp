@@ -1,4 +1,5 @@
-// Runs a layer's passes on drawn numbers and compares what they say with central differences.
+// Runs a layer's passes on drawn tensors of the types it takes, and compares what they say with
+// central differences.
 #pragma once
 
 #include <algorithm>
@@ -12,11 +13,11 @@
 #include <gtest/gtest.h>
 
 #include "millrace/core/random.hpp"
-#include "millrace/stages/layer.hpp"
+#include "millrace/stages/layer_kinds.hpp"
 
 namespace millrace::test {
 
-/// Uniform in [-1, 1), of either dtype; `stream` tells tensors apart.
+/// Uniform in [-1, 1), of either dtype, or ids from 0 to 4; `stream` tells tensors apart.
 inline Tensor drawn(DType dtype, const Dims& dims, std::uint32_t stream) {
   Tensor tensor(dtype, dims);
   const RandomKey key{.seed = 7, .purpose = Purpose::Test, .sample = stream};
@@ -25,6 +26,8 @@ inline Tensor drawn(DType dtype, const Dims& dims, std::uint32_t stream) {
     const auto at = static_cast<std::size_t>(i);
     if (dtype == DType::F64) {
       tensor.as<double>()[at] = value;
+    } else if (dtype == DType::I32) {
+      tensor.as<std::int32_t>()[at] = static_cast<std::int32_t>((value + 1) * 2.5);
     } else {
       tensor.as<float>()[at] = static_cast<float>(value);
     }
@@ -45,23 +48,56 @@ inline PassContext training_context() {
   return context;
 }
 
-inline void randomize_parameters(Layer& layer) {
-  std::uint32_t stream = 100;
-  for (Parameter* parameter : layer.parameters()) {
-    parameter->value = drawn(layer.dtype(), parameter->value.dims(), stream++);
-    parameter->gradient.fill_zero();
-  }
+inline TensorList copies_of(const std::vector<Tensor>& tensors) {
+  TensorList list;
+  for (const Tensor& tensor : tensors) list.push_back(tensor.clone());
+  return list;
 }
 
-/// Sum of the outputs weighted by `gradient`: the scalar whose derivatives the passes must give.
-inline double weighted_output(Layer& layer, const Tensor& input, const Tensor& gradient) {
-  Stash stash;
-  const Tensor output = layer.forward(training_context(), input.clone(), stash);
-  double sum = 0;
-  for (std::size_t i = 0; i < output.as<double>().size(); ++i)
-    sum += output.as<double>()[i] * gradient.as<double>()[i];
-  return sum;
-}
+/// One layer, with parameters that are drawn, and what it is given.
+class LayerProbe {
+ public:
+  LayerProbe(const LayerSpec& spec, std::vector<TensorType> types, DType dtype)
+      : types_(std::move(types)), layer_(build_layer(spec, types_, {.number = 6, .dtype = dtype})) {
+    layer_->initialize(1);
+    std::uint32_t stream = 100;
+    for (Parameter* parameter : layer_->parameters())
+      parameter->value = drawn(dtype, parameter->value.dims(), stream++);
+  }
+
+  [[nodiscard]] Layer& layer() const { return *layer_; }
+  [[nodiscard]] std::string name() const {
+    return layer_->describe() + " of " + to_string(types_.front());
+  }
+  [[nodiscard]] const std::vector<TensorType>& types() const { return types_; }
+
+  [[nodiscard]] std::vector<TensorType> types(const UnitSize& size) const {
+    std::vector<TensorType> types;
+    for (const TensorType& type : types_) types.push_back(sized(type, size));
+    return types;
+  }
+
+  [[nodiscard]] std::vector<Tensor> inputs(const UnitSize& size) const {
+    std::vector<Tensor> inputs;
+    std::uint32_t stream = 1;
+    for (const TensorType& type : types(size))
+      inputs.push_back(drawn(type.dtype, type.dims, stream++));
+    return inputs;
+  }
+
+  /// Gradients as of a weighted sum of the outputs.
+  [[nodiscard]] std::vector<Tensor> output_gradients(const UnitSize& size) const {
+    std::vector<Tensor> gradients;
+    std::uint32_t stream = 50;
+    for (const TensorType& type : layer_->infer(types_))
+      gradients.push_back(drawn(type.dtype, sized(type, size).dims, stream++));
+    return gradients;
+  }
+
+ private:
+  std::vector<TensorType> types_;
+  std::unique_ptr<Layer> layer_;
+};
 
 /// Compares `told` with (f(v + h) - f(v - h)) / 2h at every element v of `variable`.
 inline void expect_central_differences(Tensor& variable,
@@ -85,22 +121,40 @@ inline void expect_central_differences(Tensor& variable,
   }
 }
 
-/// I and W of an f64 layer against central differences in the input and every parameter.
-inline void expect_right_gradients(Layer& layer, std::int64_t rows) {
-  randomize_parameters(layer);
-  Tensor input = drawn(DType::F64, {rows, layer.input_columns()}, 1);
-  const Tensor gradient = drawn(DType::F64, {rows, layer.output_columns()}, 2);
+/// I and W of an f64 layer against central differences in every input that has a gradient and in
+/// every parameter.
+inline void expect_right_gradients(const LayerProbe& probe, const UnitSize& size) {
+  Layer& layer = probe.layer();
+  for (Parameter* parameter : layer.parameters()) parameter->gradient.fill_zero();
+  std::vector<Tensor> inputs = probe.inputs(size);
+  const std::vector<Tensor> gradients = probe.output_gradients(size);
   const PassContext context = training_context();
   Stash stash;
-  (void)layer.forward(context, input.clone(), stash);
-  const Tensor input_gradient = layer.backward_input(context, gradient.clone(), stash, true);
+  (void)layer.forward(context, copies_of(inputs), stash);
+  const TensorList told = layer.backward_input(context, copies_of(gradients), stash, true);
   layer.backward_weight(context, stash);
 
-  const auto function = [&] { return weighted_output(layer, input, gradient); };
-  expect_central_differences(input, input_gradient, function, layer.describe() + " input");
+  const auto weighted_outputs = [&] {
+    Stash own;
+    const TensorList outputs = layer.forward(training_context(), copies_of(inputs), own);
+    double sum = 0;
+    for (std::size_t k = 0; k < outputs.size(); ++k)
+      for (std::size_t i = 0; i < outputs[k].as<double>().size(); ++i)
+        sum += outputs[k].as<double>()[i] * gradients[k].as<double>()[i];
+    return sum;
+  };
+  ASSERT_EQ(told.size(), inputs.size()) << probe.name();
+  for (std::size_t k = 0; k < inputs.size(); ++k) {
+    EXPECT_EQ(static_cast<bool>(told[k]), inputs[k].dtype() != DType::I32) << probe.name();
+    if (told[k])
+      expect_central_differences(
+          inputs[k], told[k], weighted_outputs, probe.name() + " input " + std::to_string(k));
+  }
   for (Parameter* parameter : layer.parameters())
-    expect_central_differences(
-        parameter->value, parameter->gradient, function, layer.describe() + " " + parameter->name);
+    expect_central_differences(parameter->value,
+                               parameter->gradient,
+                               weighted_outputs,
+                               probe.name() + " " + parameter->name);
 }
 
 }  // namespace millrace::test

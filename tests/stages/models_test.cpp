@@ -31,13 +31,67 @@ TEST(ParseModel, EveryLinearMapButTheLastHasItsActivation) {
 TEST(ParseModel, OptionsAddNormBeforeAndDropoutBehind) {
   EXPECT_EQ(described("mlp:8-6-4-2,tanh,norm,dropout=0.5"),
             "layers.0: linear 8->6 with tanh\n"
-            "layers.1: dropout 0.500000 of 6\n"
+            "layers.1: dropout 0.500000\n"
             "layers.2: layer norm of 6\n"
             "layers.3: linear 6->4 with tanh\n"
-            "layers.4: dropout 0.500000 of 4\n"
+            "layers.4: dropout 0.500000\n"
             "layers.5: layer norm of 4\n"
             "layers.6: linear 4->2\n"
             "softmax cross entropy\n");
+}
+
+TEST(ParseModel, ResidualAddsWhatCameInWhereWidthsAreEqual) {
+  EXPECT_EQ(described("mlp:8-6-6-6-2,norm,residual"),
+            "layers.0: linear 8->6 with relu\n"
+            "layers.1: layer norm of 6\n"
+            "layers.2: linear 6->6 with relu\n"
+            "layers.3: sum of 2\n"
+            "layers.4: layer norm of 6\n"
+            "layers.5: linear 6->6 with relu\n"
+            "layers.6: sum of 2\n"
+            "layers.7: layer norm of 6\n"
+            "layers.8: linear 6->2\n"
+            "softmax cross entropy\n");
+  const ModelSpec model = parse_model("mlp:8-6-6-6-2,norm,residual");
+  EXPECT_EQ(model.layers[3].inputs, (std::vector<LayerValue>{{.layer = 0}, {.layer = 2}}));
+  EXPECT_EQ(model.layers[6].inputs, (std::vector<LayerValue>{{.layer = 3}, {.layer = 5}}));
+}
+
+TEST(ModelSpec, FaultsAreNamed) {
+  const auto refused = [](std::vector<LayerSpec> layers, const char* why) {
+    ModelSpec model{.inputs = {{DType::F32, {kSamples, 4}, false}}, .layers = std::move(layers)};
+    EXPECT_THAT([&] { (void)infer_types(model); }, ThrowsMessage<InvalidArgument>(HasSubstr(why)));
+  };
+  refused({}, "at least 1 layer");
+  refused({{"liner", {{"out", 3}}}}, "unknown kind of layer 'liner'; the nearest of activation, ");
+  refused({{"liner", {{"out", 3}}}}, "is 'linear'");
+  refused({{"linear", {{"uot", 3}}}}, "layers.0 (linear): unknown setting 'uot'; the nearest of");
+  refused({{"linear"}}, "layers.0 (linear): the setting 'out' must be given: an integer");
+  refused({{"linear", {{"out", "3"}}}}, "the setting 'out' must be an integer");
+  refused({{"linear", {{"out", 0}}}}, "at least 1 input and 1 output column");
+  refused({{"dropout", {{"rate", 2}}}}, "the rate must be from 0 to below 1");
+  refused({{"add", {}, {{0}, {}}}},
+          "layers.0 takes output 0 of layers.0, which does not lie before");
+  refused({{"add", {}, {{.index = 1}, {}}}}, "layers.0 takes input 1 of the model; there are 1");
+  refused({{"linear", {{"out", 3}}}, {"add", {}, {{0, 1}, {0}}}},
+          "layers.1 takes output 1 of layers.0; there are 1");
+  refused({{"linear", {{"out", 3}}}, {"add", {}, {{}, {0}}}},
+          "layers.1: sum of 2 takes 2 tensors of one shape in f32, got f32 [samples, 4], "
+          "f32 [samples, 3]");
+  refused({{"embedding", {{"rows", 3}, {"columns", 2}}}}, "takes i32 ids, got f32 [samples, 4]");
+}
+
+TEST(ModelSpec, KindsOfYourOwnStandBesideTheBuiltIn) {
+  ModelSpec model{.inputs = {{DType::F32, {kSamples, 4}, false}}, .layers = {{"twice"}}};
+  model.kinds.push_back(
+      {"twice",
+       {},
+       [](const LayerSettings&, std::span<const TensorType> inputs, const auto& place) {
+         return build_layer({"linear", {{"out", 2 * inputs[0].columns()}}}, inputs, place);
+       }});
+  EXPECT_EQ(model.output_columns(), 8);
+  EXPECT_EQ(build_stages(model, std::vector<int>{0, 1}, 1)[0]->describe(),
+            "layers.0: linear 4->8\nsoftmax cross entropy\n");
 }
 
 TEST(ParseModel, ErrorsNameWhatWasGivenAndTheFormAllowed) {

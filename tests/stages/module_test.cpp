@@ -19,6 +19,7 @@ constexpr std::int64_t kRows = 6;
 ModelSpec model_of(const char* text, DType dtype = DType::F32) {
   ModelSpec model = parse_model(text);
   model.dtype = dtype;
+  model.inputs[0].dtype = dtype;
   return model;
 }
 
@@ -139,7 +140,7 @@ TEST(StageModule, CountedStashIsThePredictedOne) {
       std::vector<StashBytes> predicted;
       TensorList flow(drawn(DType::F32, {kRows, 20}, 1));
       for (const auto& part : parts) {
-        predicted.push_back(part->stash_bytes(kRows, recompute));
+        predicted.push_back(part->stash_bytes({.samples = kRows}, recompute));
         meter = {};
         context.meter = &meter;
         flow = part->forward(context, std::move(flow));
@@ -226,16 +227,14 @@ TEST(StageModule, WorksAgainAfterAnAbandonedStep) {
 }
 
 TEST(StageModule, LayersThatDoNotFitAreNamed) {
+  const TensorType rows{DType::F32, {kSamples, 4}, false};
+  const TensorType wider{DType::F32, {kSamples, 5}};
   std::vector<std::unique_ptr<Layer>> layers;
-  layers.push_back(build_layer({.in = 4, .out = 6}, 0, DType::F32));
-  layers.push_back(build_layer({.in = 5, .out = 3}, 1, DType::F32));
-  try {
-    const StageModule module(std::move(layers), {});
-    FAIL() << "accepted";
-  } catch (const InvalidArgument& error) {
-    EXPECT_THAT(error.what(), testing::HasSubstr("layers.0: linear 4->6\" gives f32 rows of 6"));
-    EXPECT_THAT(error.what(), testing::HasSubstr("layers.1: linear 5->3\" takes f32 rows of 5"));
-  }
+  layers.push_back(build_layer({"linear", {{"out", 6}}}, {&rows, 1}, {.number = 0}));
+  layers.push_back(build_layer({"linear", {{"out", 3}}}, {&wider, 1}, {.number = 1}));
+  EXPECT_THAT([&] { StageModule(std::move(layers), chain_wiring(rows, 2), {}); },
+              testing::ThrowsMessage<InvalidArgument>(testing::HasSubstr(
+                  "layers.1: linear 5->3 takes f32 rows of 5, got f32 [samples, 6]")));
 }
 
 }  // namespace

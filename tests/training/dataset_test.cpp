@@ -38,11 +38,11 @@ TEST(Digits, AreTheWholeSetInTheUnitInterval) {
   EXPECT_EQ(data.size(), 1797);
   EXPECT_EQ(data.width(), 64);
   EXPECT_EQ(data.classes, 10);
-  const auto features = data.features.as<float>();
+  const auto features = data.inputs[0].values.as<float>();
   EXPECT_EQ(*std::min_element(features.begin(), features.end()), 0.0F);
   EXPECT_EQ(*std::max_element(features.begin(), features.end()), 1.0F);
   EXPECT_EQ(features[2], 5.0F / 16);  // first line: 0,0,5,13,...
-  EXPECT_EQ(data.targets.as<std::int32_t>()[1], 1);
+  EXPECT_EQ(data.targets[0].values.as<std::int32_t>()[1], 1);
 }
 
 TEST(Digits, AreTheSameThroughTheCsvReader) {
@@ -50,9 +50,9 @@ TEST(Digits, AreTheSameThroughTheCsvReader) {
   const Dataset read = read_samples_csv(std::string(MILLRACE_SOURCE_DIR) + "/data/digits.csv.gz");
 
   ASSERT_EQ(read.size(), built_in.size());
-  EXPECT_TRUE(std::equal(read.features.as<float>().begin(),
-                         read.features.as<float>().end(),
-                         built_in.features.as<float>().begin()));
+  EXPECT_TRUE(std::equal(read.inputs[0].values.as<float>().begin(),
+                         read.inputs[0].values.as<float>().end(),
+                         built_in.inputs[0].values.as<float>().begin()));
 }
 
 TEST(Csv, TakesBlankLinesSpacesAndForeignLineEnds) {
@@ -62,8 +62,8 @@ TEST(Csv, TakesBlankLinesSpacesAndForeignLineEnds) {
   ASSERT_EQ(data.size(), 2);
   EXPECT_EQ(data.width(), 2);
   EXPECT_EQ(data.classes, 3);
-  EXPECT_EQ(data.features.as<float>()[1], -1.0F);
-  EXPECT_EQ(data.features.as<float>()[0], 0.25F);
+  EXPECT_EQ(data.inputs[0].values.as<float>()[1], -1.0F);
+  EXPECT_EQ(data.inputs[0].values.as<float>()[0], 0.25F);
 }
 
 TEST(Csv, NamesFileLineAndExpectation) {
@@ -121,8 +121,8 @@ TEST(Idx, ReadsPlainAndGzippedFilesWithATestSet) {
   EXPECT_EQ(data.test.size(), 10);
   EXPECT_EQ(data.train.width(), 36);
   EXPECT_EQ(data.train.classes, 10);
-  EXPECT_EQ(data.train.targets.as<std::int32_t>()[13], 3);
-  EXPECT_EQ(data.train.features.as<float>()[0], 180.0F / 255);
+  EXPECT_EQ(data.train.targets[0].values.as<std::int32_t>()[13], 3);
+  EXPECT_EQ(data.train.inputs[0].values.as<float>()[0], 180.0F / 255);
 }
 
 TEST(Idx, IsSplitBySeedWithoutATestSet) {
@@ -170,7 +170,8 @@ TEST(Split, IsAPartitionThatDependsOnTheSeedAlone) {
   EXPECT_EQ(first.train.size(), 1437);
   EXPECT_EQ(first.test.size(), 360);
   const auto bytes = [](const Dataset& part) {
-    return std::string(static_cast<const char*>(part.features.data()), part.features.bytes());
+    return std::string(static_cast<const char*>(part.inputs[0].values.data()),
+                       part.inputs[0].values.bytes());
   };
   EXPECT_EQ(bytes(first.test), bytes(again.test));
   EXPECT_NE(bytes(first.test), bytes(other.test));
@@ -178,7 +179,7 @@ TEST(Split, IsAPartitionThatDependsOnTheSeedAlone) {
   for (const Dataset* part : {&first.train, &first.test})
     for (const std::int32_t label : part->targets.as<std::int32_t>()) sum += label;
   std::int64_t whole = 0;
-  for (const std::int32_t label : data.targets.as<std::int32_t>()) whole += label;
+  for (const std::int32_t label : data.targets[0].values.as<std::int32_t>()) whole += label;
   EXPECT_EQ(sum, whole);
 }
 

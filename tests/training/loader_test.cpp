@@ -17,15 +17,12 @@ namespace {
 
 /// n samples of one feature, which is the sample's number; so is its label.
 Dataset numbered(std::int64_t n) {
-  Dataset data;
-  data.name = "numbered";
-  data.features = Tensor(DType::F32, {n, 1});
-  data.targets = Tensor(DType::I32, {n});
+  Dataset data = make_dataset("numbered", Tensor(DType::F32, {n, 1}), Tensor(DType::I32, {n}), n);
   for (std::int64_t i = 0; i < n; ++i) {
-    data.features.as<float>()[static_cast<std::size_t>(i)] = static_cast<float>(i);
-    data.targets.as<std::int32_t>()[static_cast<std::size_t>(i)] = static_cast<std::int32_t>(i);
+    data.inputs[0].values.as<float>()[static_cast<std::size_t>(i)] = static_cast<float>(i);
+    data.targets[0].values.as<std::int32_t>()[static_cast<std::size_t>(i)] =
+        static_cast<std::int32_t>(i);
   }
-  data.classes = n;
   return data;
 }
 
@@ -52,13 +49,10 @@ static_assert(std::is_constructible_v<Loader, const Dataset&, LoaderOptions>);
 static_assert(!std::is_constructible_v<Loader, Dataset, LoaderOptions>);
 
 Dataset of_dims(const Dims& dims) {
-  Dataset data;
-  data.name = "of dims";
-  data.features = Tensor(DType::F32, dims);
-  for (std::size_t i = 0; i < data.features.as<float>().size(); ++i)
-    data.features.as<float>()[i] = static_cast<float>(i);
-  data.targets = Tensor(DType::I32, {dims[0]});
-  data.targets.fill_zero();
+  Dataset data = make_dataset("of dims", Tensor(DType::F32, dims), Tensor(DType::I32, {dims[0]}));
+  for (std::size_t i = 0; i < data.inputs[0].values.as<float>().size(); ++i)
+    data.inputs[0].values.as<float>()[i] = static_cast<float>(i);
+  data.targets[0].values.fill_zero();
   return data;
 }
 
@@ -81,11 +75,11 @@ TEST(Batch, FilledAgainHasTheExtentsOfWhatItWasFilledWith) {
 
 TEST(Batch, OfDataWithoutTargetsOrWithoutSamplesHasNone) {
   Dataset data = of_dims({3, 4});
-  data.targets = Tensor();
+  data.targets.clear();
   Batch batch(data, 2);
   EXPECT_EQ(batch.inputs({MicroBatch{1}, Slice{0}})[0].as<float>()[0], 8);
   EXPECT_TRUE(batch.targets({MicroBatch{1}, Slice{0}}).empty());
-  EXPECT_EQ(select_rows(data, {2}).features.as<float>()[0], 8);
+  EXPECT_EQ(select_rows(data, {2}).inputs[0].values.as<float>()[0], 8);
 
   const Dataset nothing = of_dims({0, 4});
   batch.fill(nothing, {}, 2);
@@ -97,7 +91,7 @@ TEST(Batch, OfDataWithoutTargetsOrWithoutSamplesHasNone) {
 
 TEST(Batch, RefusesTargetsForAnotherNumberOfSamples) {
   Dataset data = of_dims({4, 4});
-  data.targets = Tensor(DType::I32, {3});
+  data.targets[0].values = Tensor(DType::I32, {3});
   EXPECT_THROW(Batch(data, 2), InvalidArgument);
 }
 

@@ -42,7 +42,7 @@ TEST(Predict, GivesARowPerSampleWhateverTheBatchesAndTheCut) {
   const Tensor expected = whole.predict(data, 61);
   EXPECT_EQ(expected.dims(), (Dims{61, 10}));
 
-  const std::int64_t right = right_rows(expected, data.targets);
+  const std::int64_t right = right_rows(expected, data.targets[0].values);
   for (const char* executor : {"sequential", "flow-graph", "ranks"})
     for (const std::int64_t batch_size : {1, 16, 0}) {
       options = plain_options(3, 4);
@@ -56,7 +56,7 @@ TEST(Predict, GivesARowPerSampleWhateverTheBatchesAndTheCut) {
       EXPECT_EQ(trainer.evaluate(data, batch_size).loss.correct, right);
       EXPECT_EQ(trainer.weights_hash(), hash);
     }
-  data.targets = Tensor();
+  data.targets.clear();
   EXPECT_EQ(numbers_of(whole.predict(data, 61)), numbers_of(expected));
 }
 

@@ -83,7 +83,7 @@ TEST(Step, IsSkippedEverywhereWhenAGradientIsNotFinite) {
   Trainer trainer(parse_model(kModel), plain_options(3, 4));
   const auto before = weights_of(trainer);
   Batch good(data, 4);
-  data.features.as<float>()[70] = std::numeric_limits<float>::infinity();
+  data.inputs[0].values.as<float>()[70] = std::numeric_limits<float>::infinity();
   Batch bad(data, 4);
 
   const StepReport skipped = trainer.step(bad);
@@ -126,7 +126,7 @@ TEST(Step, CountsTheStashBytesThatThePlanPredicts) {
 
         EXPECT_EQ(report.peak_stash_bytes,
                   predict_stash_peaks(
-                      trainer.executor().program(), trainer.stages(), micro_batch_sizes(29, 6)))
+                      trainer.executor().program(), trainer.stages(), unit_sizes(29, 1, 6, 1)))
             << schedule << " " << executor << " recompute " << recompute;
         EXPECT_GT(report.peak_stash_bytes[0], 0U);
       }

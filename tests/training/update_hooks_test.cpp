@@ -245,7 +245,7 @@ TEST(OwnLoop, TakesTheRateFromAFunction) {
 struct GoodAndBad {
   GoodAndBad() : good(first_digits(8), 2) {
     Dataset data = first_digits(8);
-    data.features.as<float>()[70] = std::numeric_limits<float>::infinity();
+    data.inputs[0].values.as<float>()[70] = std::numeric_limits<float>::infinity();
     bad = Batch(data, 2);
   }
   Batch good, bad;
@@ -276,7 +276,8 @@ TEST(Diverged, EndsALoopAfterSoManySkippedStepsInARow) {
 
 TEST(Diverged, EndsAFitAndTellsTheLastStepBefore) {
   Dataset data = first_digits(40);
-  for (float& value : data.features.as<float>()) value = std::numeric_limits<float>::infinity();
+  for (float& value : data.inputs[0].values.as<float>())
+    value = std::numeric_limits<float>::infinity();
   TrainerOptions options = plain_options(2, 2);
   options.batch_size = 10;
   Trainer trainer(parse_model(kModel), options);

@@ -11,18 +11,48 @@
 
 namespace millrace {
 
-/// Samples with their targets.
+/// One tensor that every sample has.
+struct SampleTensor {
+  std::string name;  ///< for messages: "features", "tokens", "labels", "weights"
+  Tensor values;     ///< [n, ...] of any dtype
+  /// The second extent is positions of a sequence, which the slices of a schedule cut.
+  bool sequence = false;
+};
+
+/// Samples with their targets, each made of any number of tensors.
 /// Thread-safety: immutable once filled, share freely.
 struct Dataset {
-  std::string name;  ///< for messages: "digits", a file, a folder
-  Tensor features;   ///< f32 [n, d]
-  Tensor targets;    ///< i32 [n] labels from 0; or anything with n rows (f32 [n, k] to regress);
-                     ///< nothing where there is nothing to compare with
+  std::string name;                  ///< for messages: "digits", a file, a folder
+  std::vector<SampleTensor> inputs;  ///< what a model takes, in its order
+  /// What its loss takes: i32 labels from 0, or numbers to regress, and weights if elements count
+  /// differently (see Loss::measure); nothing where there is nothing to compare with.
+  std::vector<SampleTensor> targets = {};
   std::int64_t classes = 0;  ///< labels are below this; 0 when the targets are not labels
 
-  [[nodiscard]] std::int64_t size() const { return features ? features.rows() : 0; }
-  [[nodiscard]] std::int64_t width() const { return features ? features.columns() : 0; }
+  [[nodiscard]] std::int64_t size() const {
+    return inputs.empty() || !inputs[0].values ? 0 : inputs[0].values.rows();
+  }
+  /// Elements of the first input of a sample.
+  [[nodiscard]] std::int64_t width() const {
+    return inputs.empty() || !inputs[0].values ? 0 : inputs[0].values.columns();
+  }
+  /// Positions of a sample; 1 where nothing is a sequence. Throws InvalidArgument when sequences
+  /// differ in length.
+  [[nodiscard]] std::int64_t positions() const;
 };
+
+/// Samples of one tensor `features` [n, ...], with one tensor of targets [n, ...] or none.
+[[nodiscard]] Dataset make_dataset(std::string name,
+                                   Tensor features,
+                                   Tensor targets = {},
+                                   std::int64_t classes = 0);
+
+/// What tells the contents of one data set from another: xxh3-128 over its tensors, as 32
+/// hexadecimal digits; empty where there are only sizes and no features.
+[[nodiscard]] std::string contents_digest(const Dataset& data);
+
+/// Throws InvalidArgument, naming the tensor, unless all have as many rows as the first input.
+void check_rows(const Dataset& data);
 
 /// What to learn from and what to judge by.
 struct TrainTest {

@@ -25,6 +25,7 @@ enum class LastBatch : std::uint8_t {
 struct LoaderOptions {
   std::int64_t batch_size = 128;
   int micro_batches = 8;
+  int slices = 1;  ///< of every sequence, see Batch::fill
   std::uint64_t seed = 0;
   LastBatch last_batch = LastBatch::Update;
   bool shuffle = true;  ///< false: the order of the data set, every epoch

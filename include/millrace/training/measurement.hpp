@@ -52,9 +52,9 @@ class Profile {
   [[nodiscard]] StepUse use() const;
 
   /// Mean seconds of each op of each stage and slice over micro-batches and steps, with the stash
-  /// bytes of `stages` for micro-batches of `rows` samples. A full backward that was never split is
+  /// bytes of `stages` for units of that size. A full backward that was never split is
   /// shared out evenly between I and W. Throws InvalidArgument before the first step.
-  [[nodiscard]] Cost cost(std::span<const HostedStage> stages, std::int64_t rows) const;
+  [[nodiscard]] Cost cost(std::span<const HostedStage> stages, const UnitSize& size) const;
 
  private:
   struct Mean {
@@ -74,11 +74,10 @@ class Profile {
 };
 
 /// The largest number of bytes each rank will stash in a step, from the program's order and
-/// `StageBody::stash_bytes` alone: rows[i] samples in micro-batch i. What StepResult counts,
-/// exactly. Cost: O(actions). Throws InvalidArgument unless there are as many rows as micro-batches
-/// and no slices.
+/// `StageBody::stash_bytes` alone, for units of these sizes (see unit_sizes). What StepResult
+/// counts, exactly. Cost: O(actions). Throws InvalidArgument unless there is a size for every unit.
 [[nodiscard]] std::vector<std::size_t> predict_stash_peaks(const Program& program,
                                                            std::span<const HostedStage> stages,
-                                                           std::span<const std::int64_t> rows);
+                                                           std::span<const UnitSize> sizes);
 
 }  // namespace millrace

@@ -24,6 +24,7 @@ struct TrainerOptions {
   int ranks = 4;                        ///< p
   std::optional<int> chunks = {};       ///< v, for chunked schedules
   int micro_batches = 8;                ///< m
+  std::optional<int> slices = {};       ///< q, for schedules that cut sequences
   std::vector<int> boundaries = {};     ///< cut of the layers into stages; empty: even
   bool recompute = false;               ///< keep stage inputs alone and run the forward again
   std::string executor = "flow-graph";  ///< a name of executor_kinds()

@@ -1,0 +1,206 @@
+// Models that are no chain of layers: bits do not depend on where they are cut, because the
+// gradients of a tensor that several layers use are added in the order of those layers.
+#include <map>
+#include <tuple>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "millrace/stages/models.hpp"
+#include "millrace/stages/partition.hpp"
+#include "stages/layer_probe.hpp"
+
+namespace millrace::test {
+namespace {
+
+constexpr std::int64_t kRows = 5;
+
+/// Layer 0 gives what four layers use, near and far; layer 1 what two use; the model's second
+/// input, ids, is used by a layer in the middle.
+ModelSpec branchy(DType dtype) {
+  ModelSpec model;
+  model.dtype = dtype;
+  model.inputs = {{dtype, {kSamples, 6}, false}, {DType::I32, {kSamples}, false}};
+  model.layers = {{"linear", {{"out", 4}, {"activation", "tanh"}}},
+                  {"linear", {{"out", 4}, {"activation", "gelu"}}},
+                  {"add", {}, {{0}, {1}}},
+                  {"embedding", {{"rows", 5}, {"columns", 4}}, {{.index = 1}}},
+                  {"layer_norm", {}, {{2}}},
+                  {"add", {}, {{4}, {0}, {3}}},
+                  {"linear", {{"out", 4}}, {{1}}},
+                  {"add", {}, {{5}, {6}, {0}}},
+                  {"linear", {{"out", 3}}}};
+  model.loss = LossKind::MeanSquaredError;
+  return model;
+}
+
+/// A cut model and the plain loop that runs it: one unit, every tensor routed by the edges.
+class CutModel {
+ public:
+  CutModel(const ModelSpec& model, std::vector<int> boundaries)
+      : stages_(build_stages(model, boundaries, 3)), edges_(cut_edges(model, boundaries)) {
+    if (edges_.empty())
+      for (int s = 0; s + 1 < std::ssize(stages_); ++s) edges_.push_back({s, 0, s + 1, 0});
+    inputs_.push_back(drawn(model.dtype, {kRows, 6}, 1));
+    inputs_.push_back(drawn(DType::I32, {kRows}, 2));
+    targets_.push_back(drawn(model.dtype, {kRows, 3}, 3));
+  }
+
+  double run(bool recompute = false) {
+    LossSum loss;
+    PassContext context = training_context();
+    context.targets = &targets_;
+    context.loss = &loss;
+    context.recompute_later = recompute;
+    forward(context);
+    for (std::size_t s = stages_.size(); s-- > 0;) {
+      if (recompute) stages_[s]->recompute(context);
+      backward(context, s);
+    }
+    return loss.sum;
+  }
+
+  [[nodiscard]] std::vector<Parameter*> parameters() const {
+    std::vector<Parameter*> all;
+    for (const auto& stage : stages_)
+      for (Parameter* parameter : stage->parameters()) all.push_back(parameter);
+    return all;
+  }
+
+  StageModule& stage(std::size_t s) { return *stages_[s]; }
+
+ private:
+  void forward(const PassContext& context) {
+    outputs_.clear();
+    outputs_.resize(stages_.size());
+    for (std::size_t s = 0; s < stages_.size(); ++s) {
+      TensorList inputs = s == 0 ? copies_of(inputs_) : TensorList();
+      for (std::size_t input = 0; s > 0; ++input) {
+        const auto edge = std::ranges::find_if(edges_, [&](const CutEdge& e) {
+          return e.to == static_cast<int>(s) && e.input == static_cast<int>(input);
+        });
+        if (edge == edges_.end()) break;
+        inputs.push_back(
+            outputs_[static_cast<std::size_t>(edge->from)][static_cast<std::size_t>(edge->output)]
+                .clone());
+      }
+      outputs_[s] = stages_[s]->forward(context, std::move(inputs));
+    }
+  }
+
+  void backward(const PassContext& context, std::size_t s) {
+    TensorList given;
+    for (const CutEdge& edge : edges_)  // by (from, output, to, input)
+      if (edge.from == static_cast<int>(s))
+        given.push_back(gradients_[{edge.to, edge.input}].clone());
+    TensorList back = stages_[s]->backward_input(context, std::move(given));
+    for (std::size_t i = 0; i < back.size(); ++i)
+      gradients_[{static_cast<int>(s), static_cast<int>(i)}] = std::move(back[i]);
+    stages_[s]->backward_weight(context);
+  }
+
+  std::vector<std::unique_ptr<StageModule>> stages_;
+  std::vector<CutEdge> edges_;
+  std::vector<Tensor> inputs_;
+  TensorList targets_;
+  std::vector<TensorList> outputs_;
+  std::map<std::pair<int, int>, Tensor> gradients_;
+};
+
+std::vector<std::vector<int>> every_cut(int layers) {
+  std::vector<std::vector<int>> cuts;
+  for (unsigned chosen = 0; chosen < 1U << static_cast<unsigned>(layers - 1); ++chosen) {
+    std::vector<int> cut{0};
+    for (int b = 1; b < layers; ++b)
+      if ((chosen >> static_cast<unsigned>(b - 1) & 1U) != 0) cut.push_back(b);
+    cut.push_back(layers);
+    cuts.push_back(cut);
+  }
+  return cuts;
+}
+
+/// A stage that only looks up what the model's inputs name has nothing to give a gradient to.
+TEST(Branches, EveryCutGivesTheSameBitsWithAndWithoutRecompute) {
+  const ModelSpec model = branchy(DType::F32);
+  CutModel whole(model, {0, model.layer_count()});
+  const double loss = whole.run();
+  const auto expected = whole.parameters();
+  for (const auto& cut : every_cut(model.layer_count()))
+    for (const bool recompute : {false, true}) {
+      SCOPED_TRACE(testing::PrintToString(cut));
+      CutModel parts(model, cut);
+      EXPECT_EQ(parts.run(recompute), loss);
+      const auto given = parts.parameters();
+      ASSERT_EQ(given.size(), expected.size());
+      for (std::size_t i = 0; i < given.size(); ++i)
+        EXPECT_TRUE(same_bits(given[i]->gradient, expected[i]->gradient)) << given[i]->name;
+    }
+}
+
+TEST(Branches, GradientsAreTheCentralDifferences) {
+  const ModelSpec model = branchy(DType::F64);
+  CutModel parts(model, {0, 2, 5, 7, 9});
+  parts.run();
+  std::vector<Tensor> told;
+  for (const Parameter* parameter : parts.parameters()) told.push_back(parameter->gradient.clone());
+  for (std::size_t i = 0; i < told.size(); ++i)
+    expect_central_differences(
+        parts.parameters()[i]->value,
+        told[i],
+        [&] { return parts.run(); },
+        parts.parameters()[i]->name);
+}
+
+TEST(Branches, EdgesAreNumberedByTheLayersThatUseAndGive) {
+  const ModelSpec model = branchy(DType::F32);
+  EXPECT_THAT(cut_edges(model, std::vector<int>{0, 2, 5, 9}),
+              testing::ElementsAre(CutEdge{0, 0, 1, 2},    // the ids, to layer 3
+                                   CutEdge{0, 1, 1, 0},    // layer 0 to layer 2
+                                   CutEdge{0, 1, 2, 1},    // layer 0 to layer 5
+                                   CutEdge{0, 1, 2, 4},    // layer 0 to layer 7
+                                   CutEdge{0, 2, 1, 1},    // layer 1 to layer 2
+                                   CutEdge{0, 2, 2, 3},    // layer 1 to layer 6
+                                   CutEdge{1, 0, 2, 2},    // layer 3 to layer 5
+                                   CutEdge{1, 1, 2, 0}));  // layer 4 to layer 5
+  EXPECT_TRUE(cut_edges(parse_model("mlp:4-5-6-7"), std::vector<int>{0, 1, 3}).empty());
+}
+
+TEST(Branches, CountedStashIsThePredictedOne) {
+  const ModelSpec model = branchy(DType::F32);
+  CutModel whole(model, {0, model.layer_count()});
+  for (const bool recompute : {false, true}) {
+    StashMeter meter;
+    PassContext context = training_context();
+    const TensorList targets(drawn(DType::F32, {kRows, 3}, 3));
+    context.targets = &targets;
+    context.meter = &meter;
+    context.recompute_later = recompute;
+    TensorList inputs(drawn(DType::F32, {kRows, 6}, 1));
+    inputs.push_back(drawn(DType::I32, {kRows}, 2));
+    const StashBytes bytes = whole.stage(0).stash_bytes({.samples = kRows}, recompute);
+    (void)whole.stage(0).forward(context, std::move(inputs));
+    EXPECT_EQ(meter.bytes, bytes.after_forward);
+    meter.peak = meter.bytes;
+    if (recompute) whole.stage(0).recompute(context);
+    (void)whole.stage(0).backward_input(context, {});
+    EXPECT_EQ(meter.peak, bytes.input_peak);
+    EXPECT_EQ(meter.bytes, bytes.after_input);
+    whole.stage(0).backward_weight(context);
+    EXPECT_EQ(meter.bytes, 0U);
+  }
+}
+
+TEST(Branches, AnOutputThatNobodyUsesIsNamed) {
+  ModelSpec model = branchy(DType::F32);
+  model.layers[7].inputs.pop_back();
+  model.layers[7].inputs[1] = {.layer = 0};
+  EXPECT_THAT(
+      [&] {
+        (void)build_stages(model, std::vector<int>{0, 9}, 1);
+      },
+      testing::ThrowsMessage<InvalidArgument>(
+          "output 0 of \"layers.6: linear 4->4\" is used by nobody"));
+}
+
+}  // namespace
+}  // namespace millrace::test
