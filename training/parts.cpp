@@ -57,9 +57,10 @@ Program with_edges(Program program, const ModelSpec& model, std::span<const int>
   std::vector<StageEdge> edges;
   for (const CutEdge& edge : cut_edges(model, boundaries))
     edges.push_back({Stage{edge.from}, edge.output, Stage{edge.to}, edge.input});
-  require(program.shape.edges.empty() || std::ranges::is_permutation(program.shape.edges, edges),
-          "the edges of the plan are not those of the model at this cut; leave them out of the plan,"
-          " or run it with stages of your own");
+  require(
+      program.shape.edges.empty() || std::ranges::is_permutation(program.shape.edges, edges),
+      "the edges of the plan are not those of the model at this cut; leave them out of the plan,"
+      " or run it with stages of your own");
   program.shape.edges = std::move(edges);
   return program;
 }

@@ -177,7 +177,7 @@ TEST(Split, IsAPartitionThatDependsOnTheSeedAlone) {
   EXPECT_NE(bytes(first.test), bytes(other.test));
   std::int64_t sum = 0;
   for (const Dataset* part : {&first.train, &first.test})
-    for (const std::int32_t label : part->targets.as<std::int32_t>()) sum += label;
+    for (const std::int32_t label : part->targets[0].values.as<std::int32_t>()) sum += label;
   std::int64_t whole = 0;
   for (const std::int32_t label : data.targets[0].values.as<std::int32_t>()) whole += label;
   EXPECT_EQ(sum, whole);
