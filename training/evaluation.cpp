@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cstring>
 #include <numeric>
+#include <span>
 #include <string>
 #include <utility>
 
@@ -20,18 +21,49 @@ void add(Score& score, const StepResult& result) {
   score.samples += result.samples;
 }
 
+/// The one tensor of a unit's outputs.
+const Tensor& only(const TensorList& outputs) {
+  require(outputs.size() == 1,
+          "a prediction for a data set is one tensor per unit; the last stage gave " +
+              std::to_string(outputs.size()));
+  return outputs[0];
+}
+
+/// What the slices of a micro-batch give, [samples, positions, ...] each, as one tensor.
+Tensor joined(std::span<const TensorList> slices) {
+  Dims dims = only(slices[0]).dims();
+  require(dims.size() >= 2, "a prediction for slices must be [samples, positions, ...]");
+  std::int64_t positions = 0;
+  for (const TensorList& slice : slices) positions += only(slice).dims()[1];
+  *(dims.begin() + 1) = positions;
+  Tensor whole(slices[0][0].dtype(), dims);
+  const auto rows = static_cast<std::size_t>(dims[0]);
+  auto* to = static_cast<std::byte*>(whole.data());
+  for (std::size_t row = 0; row < rows; ++row)
+    for (const TensorList& slice : slices) {
+      const std::size_t bytes = slice[0].bytes() / rows;
+      std::memcpy(to, static_cast<const std::byte*>(slice[0].data()) + row * bytes, bytes);
+      to += bytes;
+    }
+  return whole;
+}
+
 /// Rows of predictions, one below the other.
 class Rows {
  public:
   explicit Rows(std::int64_t total) : total_(total) {}
 
-  /// The outputs of one unit; none where the last stage lives elsewhere.
-  void append(const TensorList& outputs) {
-    if (outputs.empty()) return;
-    require(outputs.size() == 1,
-            "a prediction for a data set is one tensor per unit; the last stage gave " +
-                std::to_string(outputs.size()));
-    const Tensor& part = outputs[0];
+  /// The outputs of one micro-batch, by slice; none where the last stage lives elsewhere.
+  void append(std::span<const TensorList> slices) {
+    if (slices[0].empty()) return;
+    if (slices.size() > 1) return append(joined(slices));
+    append(only(slices[0]));
+  }
+
+  [[nodiscard]] Tensor take() { return std::move(all_); }
+
+ private:
+  void append(const Tensor& part) {
     make_room(part);
     const std::size_t row = all_.bytes() / static_cast<std::size_t>(total_);
     std::memcpy(static_cast<std::byte*>(all_.data()) + static_cast<std::size_t>(filled_) * row,
@@ -40,9 +72,6 @@ class Rows {
     filled_ += part.rows();
   }
 
-  [[nodiscard]] Tensor take() { return std::move(all_); }
-
- private:
   void make_room(const Tensor& part) {
     require(part.dims().size() >= 1 && filled_ + part.rows() <= total_,
             "a prediction must have a row per sample");
@@ -109,7 +138,10 @@ Score Trainer::evaluate(StepData& data) {
 Tensor Trainer::predict(const Dataset& data, std::int64_t batch_size) {
   Rows rows(data.size());
   state_->evaluate(data, batch_size, [&](const StepResult& result) {
-    for (const TensorList& unit : result.outputs) rows.append(unit);
+    const std::span<const TensorList> units(result.outputs);
+    const auto slices = static_cast<std::size_t>(state_->shape.slices);
+    for (std::size_t first = 0; first < units.size(); first += slices)
+      rows.append(units.subspan(first, slices));
   });
   return rows.take();
 }
