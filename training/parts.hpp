@@ -30,8 +30,8 @@ TrainerParts assemble(const Program& compute,
                       const Seat& seat);
 
 /// As above with the model's stages, cut by the options, and the edges that the cut makes; copies
-/// start equal. Throws InvalidArgument for another number of boundaries than the program has stages,
-/// and for a program with edges of its own that are others.
+/// start equal. Throws InvalidArgument for another number of boundaries than the program has
+/// stages, and for a program with edges of its own that are others.
 TrainerParts assemble(const ModelSpec& model,
                       const Program& compute,
                       const TrainerOptions& options,

@@ -57,6 +57,21 @@ TEST(Launch, GivesTheBitsOfOneProcessForTensorsThatAreUsedWhereTheyArrive) {
           << schedule << " over " << link;
 }
 
+/// Five stages of nine layers: edges to neighbours' neighbours, and tensors with several users.
+TEST(Launch, GivesTheBitsOfOneProcessForAModelWithBranches) {
+  const std::string branches =
+      std::string(kJob) + " --model mlp:64-24-24-24-24-10,residual,dropout=0.1";
+  const std::string one = hash_of(run(branches + " -p 1 --executor sequential"));
+  ASSERT_EQ(one.size(), 32U) << one;
+  EXPECT_EQ(hash_of(run(branches + " -p 5")), one);
+  for (const char* schedule : {"1f1b", "zb-h1"})
+    for (const char* link : {"ipc", "tcp"})
+      EXPECT_EQ(hash_of(run("launch -n 5 --endpoint " + std::string(link) + " -- " + branches +
+                            " --schedule " + schedule)),
+                one)
+          << schedule << " over " << link;
+}
+
 TEST(Launch, GivesTheBitsOfOneProcessForAModelInTwoCopies) {
   const std::string copies = std::string(kJob) + " --schedule chimera -p 2";
 
