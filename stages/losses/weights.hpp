@@ -17,13 +17,14 @@ class TargetWeights {
   TargetWeights(const char* loss, const TensorList& targets)
       : count_(targets.empty() ? 0 : targets[0].elements()) {
     if (targets.empty() || targets.size() > 2)
-      throw InvalidArgument(std::string(loss) + " needs targets and, if wanted, their weights; got " +
+      throw InvalidArgument(std::string(loss) +
+                            " needs targets and, if wanted, their weights; got " +
                             std::to_string(targets.size()) + " tensors");
     if (targets.size() == 1) return;
     const Tensor& weights = targets[1];
     if (!weights || weights.dtype() != DType::F32 || weights.elements() != count_)
-      throw InvalidArgument(std::string(loss) + " needs an f32 weight for each of " + std::to_string(count_) +
-                            " targets, got " +
+      throw InvalidArgument(std::string(loss) + " needs an f32 weight for each of " +
+                            std::to_string(count_) + " targets, got " +
                             (weights ? name_of(weights.dtype()) + (" " + to_string(weights.dims()))
                                      : std::string("nothing")));
     values_ = static_cast<const float*>(weights.data());
