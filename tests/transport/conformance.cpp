@@ -4,7 +4,9 @@
 #include <algorithm>
 #include <cstring>
 #include <exception>
+#include <filesystem>
 #include <numeric>
+#include <stdexcept>
 #include <thread>
 #include <utility>
 
@@ -19,11 +21,15 @@ GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(TransportConformance);
 using namespace std::chrono_literals;
 using testing::HasSubstr;
 
+/// Of a supervisor: far beyond every deadline of a test.
+constexpr auto kPatience = 120s;
+
 void on_every_rank(Endpoints& endpoints, const std::function<void(Endpoint&)>& work) {
   std::vector<std::string> failures(endpoints.size());
   {
     std::vector<std::jthread> threads;
-    for (std::size_t i = 0; i < endpoints.size(); ++i)
+    for (std::size_t i = 0; i < endpoints.size(); ++i) {
+      if (!endpoints[i]) continue;
       threads.emplace_back([&, i] {
         try {
           work(*endpoints[i]);
@@ -31,8 +37,66 @@ void on_every_rank(Endpoints& endpoints, const std::function<void(Endpoint&)>& w
           failures[i] = failure.what();
         }
       });
+    }
   }
   for (std::size_t i = 0; i < failures.size(); ++i) EXPECT_EQ(failures[i], "") << "on rank " << i;
+}
+
+void TransportConformance::SetUp() {
+  if (!GetParam().join) {
+    directory_.emplace(std::filesystem::temp_directory_path());
+    return;
+  }
+  peer_ = Peer::self();
+  if (peer_) return;
+  const auto* test = testing::UnitTest::GetInstance()->current_test_info();
+  supervisor_ = std::make_unique<Supervisor>(std::vector<std::string>{
+      std::filesystem::read_symlink("/proc/self/exe"),
+      std::string("--gtest_filter=") + test->test_suite_name() + "." + test->name(),
+      "--gtest_brief=1"});
+}
+
+void TransportConformance::TearDown() {
+  if (!supervisor_) return;
+  EXPECT_EQ(supervisor_->finish(kPatience), "");
+}
+
+Endpoints TransportConformance::connect(int world, const std::vector<ChannelDepth>& depths) {
+  if (GetParam().make) return GetParam().make(world, depths);
+  Endpoints endpoints(static_cast<std::size_t>(world));
+  const std::uint32_t number = connected_++;
+  if (supervisor_) supervisor_->start(world);
+  if (peer_ && peer_->rank().value < world)
+    endpoints[peer_->rank().index()] =
+        GetParam().join(peer_->rank(), world, depths, directory(), number);
+  return endpoints;
+}
+
+/// No endpoint goes while others still use theirs.
+void TransportConformance::come_together(std::size_t world) {
+  if (peer_ && peer_->rank().index() < world) Peer::together();
+  if (!supervisor_) return;
+  const std::string complaint = supervisor_->together(static_cast<int>(world), kPatience);
+  if (!complaint.empty()) throw std::runtime_error(complaint);
+}
+
+void TransportConformance::on_every_rank(Endpoints& endpoints,
+                                         const std::function<void(Endpoint&)>& work) {
+  testing_transport::on_every_rank(endpoints, work);
+  come_together(endpoints.size());
+}
+
+void TransportConformance::on_rank(Endpoints& endpoints,
+                                   Rank rank,
+                                   const std::function<void(Endpoint&)>& work) {
+  on_every_rank(endpoints, [&](Endpoint& end) {
+    if (end.rank() == rank) work(end);
+  });
+}
+
+const std::string& TransportConformance::directory() const {
+  if (directory_) return directory_->path();
+  return peer_ ? peer_->directory() : supervisor_->directory();
 }
 
 Deadline soon() {
@@ -132,33 +196,32 @@ TEST_P(TransportConformance, SameTagsOfDifferentSendersAreDifferentMessages) {
 TEST_P(TransportConformance, ASenderNeverWaitsForItsReceiver) {
   auto ends = connect(2);
 
-  // One thread after the other: nobody receives while rank 0 sends.
-  std::jthread([&] {
-    for (int i = 0; i < 64; ++i) ends[0]->send(Rank{1}, forward_tag(i), numbered(i));
-  }).join();
-  std::jthread([&] {
+  // One after the other: nobody receives while rank 0 sends.
+  on_rank(ends, Rank{0}, [](Endpoint& end) {
+    for (int i = 0; i < 64; ++i) end.send(Rank{1}, forward_tag(i), numbered(i));
+  });
+  on_rank(ends, Rank{1}, [](Endpoint& end) {
     for (int i = 0; i < 64; ++i)
-      EXPECT_TRUE(same(ends[1]->receive(Rank{0}, forward_tag(i), soon())[0], numbered(i)[0]));
-  }).join();
+      EXPECT_TRUE(same(end.receive(Rank{0}, forward_tag(i), soon())[0], numbered(i)[0]));
+  });
 }
 
 TEST_P(TransportConformance, OneMessageMoreThanTheDepthIsAnErrorThatNamesTheChannel) {
   auto ends = connect(2, {{Rank{0}, Rank{1}, Direction::Forward, 2}});
-  std::string message;
 
-  std::jthread([&] {
-    ends[0]->send(Rank{1}, forward_tag(0), numbered(0));
-    ends[0]->send(Rank{1}, forward_tag(1), numbered(1));
+  on_rank(ends, Rank{0}, [](Endpoint& end) {
+    std::string message;
+    end.send(Rank{1}, forward_tag(0), numbered(0));
+    end.send(Rank{1}, forward_tag(1), numbered(1));
     try {
-      ends[0]->send(Rank{1}, forward_tag(2), numbered(2));
+      end.send(Rank{1}, forward_tag(2), numbered(2));
     } catch (const TransportError& error) {
       message = error.what();
     }
-  }).join();
-
-  EXPECT_THAT(message, HasSubstr("forward"));
-  EXPECT_THAT(message, HasSubstr("rank 0 to rank 1"));
-  EXPECT_THAT(message, HasSubstr("2"));
+    EXPECT_THAT(message, HasSubstr("forward"));
+    EXPECT_THAT(message, HasSubstr("rank 0 to rank 1"));
+    EXPECT_THAT(message, HasSubstr("2"));
+  });
 }
 
 TEST_P(TransportConformance, AReceiveMakesRoomInItsChannel) {
@@ -184,23 +247,22 @@ TEST_P(TransportConformance, AReceiveMakesRoomInItsChannel) {
 
 TEST_P(TransportConformance, AWaitEndsAtItsDeadlineNamingMessageAndSender) {
   auto ends = connect(2);
-  std::string message;
-  const auto start = std::chrono::steady_clock::now();
 
-  std::jthread([&] {
+  on_rank(ends, Rank{1}, [](Endpoint& end) {
+    std::string message;
+    const auto start = std::chrono::steady_clock::now();
     try {
-      (void)ends[1]->receive(Rank{0}, forward_tag(5, 1, 12), start + 50ms);
+      (void)end.receive(Rank{0}, forward_tag(5, 1, 12), start + 50ms);
     } catch (const Cancelled&) {
       ADD_FAILURE() << "nobody cancelled";
     } catch (const TransportError& error) {
       message = error.what();
     }
-  }).join();
-
-  EXPECT_THAT(message, HasSubstr(to_string(forward_tag(5, 1, 12))));
-  EXPECT_THAT(message, HasSubstr("rank 0"));
-  EXPECT_GE(std::chrono::steady_clock::now(), start + 50ms);
-  EXPECT_LT(std::chrono::steady_clock::now(), start + 2s);
+    EXPECT_THAT(message, HasSubstr(to_string(forward_tag(5, 1, 12))));
+    EXPECT_THAT(message, HasSubstr("rank 0"));
+    EXPECT_GE(std::chrono::steady_clock::now(), start + 50ms);
+    EXPECT_LT(std::chrono::steady_clock::now(), start + 2s);
+  });
 }
 
 TEST_P(TransportConformance, CancelEndsTheWaitsOfAllRanksWithItsReason) {
@@ -225,9 +287,11 @@ TEST_P(TransportConformance, CancelEndsTheWaitsOfAllRanksWithItsReason) {
 
 TEST_P(TransportConformance, CancelFromAnotherThreadEndsTheOwnWait) {
   auto ends = connect(2);
-  std::jthread canceller([&] { ends[1]->cancel("stop"); });
 
-  EXPECT_THROW((void)ends[1]->receive(Rank{0}, forward_tag(0), soon()), Cancelled);
+  on_rank(ends, Rank{1}, [](Endpoint& end) {
+    std::jthread canceller([&] { end.cancel("stop"); });
+    EXPECT_THROW((void)end.receive(Rank{0}, forward_tag(0), soon()), Cancelled);
+  });
 }
 
 TEST_P(TransportConformance, WhatWasSentBeforeAGoodbyeArrives) {

@@ -2,12 +2,17 @@
 // endpoints,
 //   INSTANTIATE_TEST_SUITE_P(InProcess, TransportConformance, testing::Values(TransportUnderTest{
 //       "in_process", [](int world, const std::vector<ChannelDepth>& depths) { ... }}));
-// The claims are in conformance.cpp (messages) and conformance_collectives.cpp.
+// The claims are in conformance.cpp (messages) and conformance_collectives.cpp. A transport between
+// processes is also tested with each rank in a process of its own (`join`): there `connect` gives
+// every process its own endpoint and null for the others, so a claim touches endpoints in
+// on_every_rank and on_rank only.
 #pragma once
 
 #include <chrono>
+#include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <ostream>
 #include <string>
 #include <vector>
@@ -15,6 +20,7 @@
 #include <gtest/gtest.h>
 
 #include "millrace/transport/endpoint.hpp"
+#include "transport/peers.hpp"
 
 namespace millrace::testing_transport {
 
@@ -26,6 +32,15 @@ struct TransportUnderTest {
   std::string name;
   std::function<Endpoints(int world, const std::vector<ChannelDepth>& depths)> make;
 
+  /// Instead: connects this process as `rank`, the `number`th time in this test. All ranks share
+  /// `directory`.
+  std::function<std::unique_ptr<Endpoint>(Rank rank,
+                                          int world,
+                                          const std::vector<ChannelDepth>& depths,
+                                          const std::string& directory,
+                                          std::uint32_t number)>
+      join = {};
+
   friend std::ostream& operator<<(std::ostream& stream, const TransportUnderTest& transport) {
     return stream << transport.name;
   }
@@ -33,13 +48,32 @@ struct TransportUnderTest {
 
 class TransportConformance : public testing::TestWithParam<TransportUnderTest> {
  protected:
-  static Endpoints connect(int world, const std::vector<ChannelDepth>& depths = {}) {
-    return GetParam().make(world, depths);
-  }
+  void SetUp() override;
+  void TearDown() override;
+
+  Endpoints connect(int world, const std::vector<ChannelDepth>& depths = {});
+
+  /// Runs work(endpoint) for every rank at once, wherever its endpoint is, and returns when all
+  /// have done it.
+  void on_every_rank(Endpoints& endpoints, const std::function<void(Endpoint&)>& work);
+
+  /// The same for one rank while all others wait.
+  void on_rank(Endpoints& endpoints, Rank rank, const std::function<void(Endpoint&)>& work);
+
+  /// A directory that all ranks share.
+  [[nodiscard]] const std::string& directory() const;
+
+ private:
+  void come_together(std::size_t world);
+
+  std::optional<PrivateDirectory> directory_;  // where ranks are threads
+  std::optional<Peer> peer_;                   // in a rank's process
+  std::unique_ptr<Supervisor> supervisor_;     // of ranks in processes
+  std::uint32_t connected_ = 0;
 };
 
 /// Runs work(endpoint) on a thread per endpoint, joins them and fails the test for every exception
-/// that came out.
+/// that came out. Null endpoints are left out.
 void on_every_rank(Endpoints& endpoints, const std::function<void(Endpoint&)>& work);
 
 /// A deadline that a healthy test never reaches.

@@ -1,11 +1,12 @@
-// ZeroMQ endpoints: the conformance suite over ipc and over tcp with CURVE, and whose memory
-// received tensors lie in.
+// ZeroMQ endpoints: the conformance suite over ipc and over tcp with CURVE, between threads and
+// between processes, and whose memory received tensors lie in.
 #include "millrace/transport/zeromq.hpp"
 
 #include <algorithm>
 #include <cstring>
 #include <deque>
 #include <filesystem>
+#include <functional>
 #include <thread>
 
 #include <gmock/gmock.h>
@@ -13,6 +14,7 @@
 #include "millrace/core/tensor_pool.hpp"
 #include "millrace/transport/failure.hpp"
 #include "millrace/transport/private_directory.hpp"
+#include "millrace/transport/rendezvous.hpp"
 #include "transport/conformance.hpp"
 
 namespace millrace {
@@ -63,6 +65,30 @@ Endpoints over_tcp(int world, const std::vector<ChannelDepth>& depths) {
   options.link = ZeroMqLink::Tcp;
   options.depths = depths;
   return zeromq_mesh(options);
+}
+
+/// This process as one rank: over ipc or tcp, met in the directory that all of them share.
+std::unique_ptr<Endpoint> joined(ZeroMqLink link,
+                                 Rank rank,
+                                 int world,
+                                 const std::vector<ChannelDepth>& depths,
+                                 const std::string& directory,
+                                 std::uint32_t number) {
+  ZeroMqOptions options;
+  options.rank = rank;
+  options.world = world;
+  options.link = link;
+  options.insecure = link == ZeroMqLink::Tcp;
+  options.directory = directory;
+  options.depths = depths;
+  options.epoch = number;
+  return meet({.url = "ipc://" + directory + "/rendezvous-" + std::to_string(number)},
+              ZeroMqListener(options, std::make_shared<ZeroMqContext>()));
+}
+
+TransportUnderTest in_processes(const std::string& name, ZeroMqLink link) {
+  using namespace std::placeholders;
+  return {name, {}, std::bind(joined, link, _1, _2, _3, _4, _5)};
 }
 
 /// Sends tensors of so many bytes, of which the receiver holds some and answers each, as stages do;
@@ -120,6 +146,11 @@ INSTANTIATE_TEST_SUITE_P(ZmqIpc,
 INSTANTIATE_TEST_SUITE_P(ZmqTcpCurve,
                          TransportConformance,
                          testing::Values(TransportUnderTest{"zmq-tcp", over_tcp}));
+INSTANTIATE_TEST_SUITE_P(
+    ZmqProcesses,
+    TransportConformance,
+    testing::Values(in_processes("zmq-ipc, a process per rank", ZeroMqLink::Ipc),
+                    in_processes("zmq-tcp, a process per rank", ZeroMqLink::Tcp)));
 
 }  // namespace
 }  // namespace millrace
