@@ -4,8 +4,8 @@
 #include <algorithm>
 #include <string>
 
+#include "plan/model/work.hpp"
 #include "plan/schedules/options.hpp"
-#include "plan/search/work.hpp"
 
 namespace millrace::generators {
 

@@ -6,8 +6,8 @@
 #include <string>
 #include <utility>
 
+#include "plan/model/work.hpp"
 #include "plan/schedules/options.hpp"
-#include "plan/search/work.hpp"
 
 namespace millrace::generators {
 

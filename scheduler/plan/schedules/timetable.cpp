@@ -4,125 +4,45 @@
 #include <algorithm>
 #include <utility>
 
+#include "plan/schedules/pass_board.hpp"
+
 namespace millrace::generators {
 
 namespace {
 
-bool moves_right(Symbol symbol) {
-  return symbol == kF || symbol == kB;
-}
-
-/// The symbol that must have run before on the same rank, where no neighbour feeds it.
-Symbol local_predecessor(Symbol symbol) {
-  constexpr std::array<Symbol, kSymbols> before = {kBlank, kF, kf, kB, kB, kb, kBlank};
-  return before[static_cast<std::size_t>(symbol)];
-}
-
-/// The rank whose same symbol feeds this one; -1 when the need is local.
-int feeder(int rank, Symbol symbol, int ranks) {
-  if (is_weight(symbol)) return -1;
-  const int from = moves_right(symbol) ? rank - 1 : rank + 1;
-  return from < ranks ? from : -1;
-}
-
-double ticks(const TimetableCosts& costs, Symbol symbol) {
-  return is_forward(symbol) ? costs.forward : is_weight(symbol) ? costs.weight : costs.input;
-}
-
-/// Runs the ranks in turn, each as far as its data allow.
-class TimetableRun {
- public:
-  TimetableRun(const Timetable& timetable, const TimetableCosts& costs) : rows_(timetable.size()) {
-    for (std::size_t symbol = 0; symbol < kSymbols; ++symbol)
-      ticks_[symbol] = ticks(costs, static_cast<Symbol>(symbol));
-    times_.start.resize(timetable.size());
-    for (std::size_t rank = 0; rank < timetable.size(); ++rank) fill(rank, timetable[rank]);
-    for (std::size_t rank = 0; rank < timetable.size(); ++rank) feed(rank, costs.latency);
-  }
-
-  TimetableTimes run(plan::Work& work) {
-    bool moved = true;
-    while (moved) {
-      moved = false;
-      work.spend(8 * rows_.size());
-      for (std::size_t rank = 0; rank < rows_.size(); ++rank) moved = advance(rank) || moved;
-      for (std::size_t rank = rows_.size(); rank-- > 0;) moved = advance(rank) || moved;
+/// Runs the ranks in turn, each as far as its data allow, and calls `ran(rank, symbol, start)`.
+/// False when the order has a cycle.
+template <class Ran>
+bool run_rows(const Timetable& timetable, PassBoard& board, plan::Work& work, Ran&& ran) {
+  std::vector<std::size_t> next(timetable.size());
+  const auto advance = [&](std::size_t r) {
+    const TimetableRow& line = timetable[r];
+    const std::size_t first = next[r];
+    for (; next[r] < line.size(); ++next[r]) {
+      const Symbol symbol = line[next[r]];
+      if (symbol == kBlank) continue;
+      if (!board.is_fed(static_cast<int>(r), symbol)) break;
+      ran(r, symbol, board.run(static_cast<int>(r), symbol));
     }
-    times_.complete = true;
-    for (std::size_t rank = 0; rank < rows_.size(); ++rank) {
-      times_.complete = times_.complete && rows_[rank].next == rows_[rank].cells.size();
-      if (!times_.start[rank].empty())
-        times_.span = std::max(times_.span, rows_[rank].clock - times_.start[rank].front());
-    }
-    return std::move(times_);
-  }
-
- private:
-  /// The ends of one symbol on one rank, by micro-batch, as far as it has run.
-  using Ends = std::vector<double>;
-
-  /// What a symbol waits for: the occurrence of the same number there, and `latency` more.
-  struct Feed {
-    const Ends* ends = nullptr;
-    double latency = 0;
+    return next[r] > first;
   };
-
-  struct Row {
-    std::vector<Symbol> cells;  // without the blanks
-    std::size_t next = 0;
-    double clock = 0;
-    std::array<Ends, kSymbols> ends;
-    std::array<Feed, kSymbols> feeds;
-  };
-
-  void fill(std::size_t rank, const TimetableRow& line) {
-    Row& row = rows_[rank];
-    row.cells.reserve(line.size());
-    for (const Symbol symbol : line)
-      if (symbol != kBlank) row.cells.push_back(symbol);
-    const SymbolCount counts = count(line);
-    for (std::size_t symbol = 0; symbol < kSymbols; ++symbol)
-      row.ends[symbol].reserve(static_cast<std::size_t>(counts[symbol]));
-    times_.start[rank].reserve(row.cells.size());
+  for (bool moved = true; moved;) {
+    moved = false;
+    work.spend(8 * timetable.size());
+    for (std::size_t r = 0; r < timetable.size(); ++r) moved = advance(r) || moved;
+    for (std::size_t r = timetable.size(); r-- > 0;) moved = advance(r) || moved;
   }
+  for (std::size_t r = 0; r < timetable.size(); ++r)
+    if (next[r] < timetable[r].size()) return false;
+  return true;
+}
 
-  /// A local need adds no time: it has ended when the rank is free.
-  void feed(std::size_t rank, double latency) {
-    for (std::size_t column = 0; column < kSymbols; ++column) {
-      const auto symbol = static_cast<Symbol>(column);
-      const int from = feeder(static_cast<int>(rank), symbol, static_cast<int>(rows_.size()));
-      Feed& feed = rows_[rank].feeds[column];
-      if (from >= 0)
-        feed = {&rows_[static_cast<std::size_t>(from)].ends[column], latency};
-      else if (const Symbol before = local_predecessor(symbol); before != kBlank)
-        feed = {&rows_[rank].ends[static_cast<std::size_t>(before)], 0};
-    }
-  }
-
-  bool advance(std::size_t rank) {
-    Row& row = rows_[rank];
-    std::vector<double>& starts = times_.start[rank];
-    const std::size_t first = row.next;
-    for (; row.next < row.cells.size(); ++row.next) {
-      const auto column = static_cast<std::size_t>(row.cells[row.next]);
-      Ends& ends = row.ends[column];
-      const Feed& feed = row.feeds[column];
-      double start = row.clock;
-      if (feed.ends != nullptr) {
-        if (ends.size() >= feed.ends->size()) break;
-        start = std::max(start, (*feed.ends)[ends.size()] + feed.latency);
-      }
-      row.clock = start + ticks_[column];
-      ends.push_back(row.clock);
-      starts.push_back(start);
-    }
-    return row.next > first;
-  }
-
-  std::array<double, kSymbols> ticks_{};
-  std::vector<Row> rows_;
-  TimetableTimes times_;
-};
+/// The most micro-batches that a rank runs.
+int micro_batches_of(const Timetable& timetable) {
+  int most = 0;
+  for (const TimetableRow& line : timetable) most = std::max(most, std::ranges::max(count(line)));
+  return most;
+}
 
 }  // namespace
 
@@ -169,45 +89,64 @@ int Columns::needed(int rank, Symbol symbol, int index) const {
   return before == kBlank ? -1 : at(rank, before, index);
 }
 
-TimetableTimes run_timetable(const Timetable& timetable,
-                             const TimetableCosts& costs,
-                             plan::Work& work) {
-  return TimetableRun(timetable, costs).run(work);
+std::optional<double> span_of(const Timetable& timetable,
+                              const TimetableCosts& costs,
+                              plan::Work& work) {
+  const std::vector<RankCosts> by_rank(timetable.size(),
+                                       {{costs.forward, costs.input, costs.weight}, {}});
+  PassBoard board(by_rank, costs.latency, micro_batches_of(timetable), {kF, kf, kB, kb});
+  std::vector<double> first(timetable.size(), -1);
+  const bool complete = run_rows(timetable, board, work, [&](std::size_t r, Symbol, double start) {
+    if (first[r] < 0) first[r] = start;
+  });
+  if (!complete) return std::nullopt;
+  double span = 0;
+  for (std::size_t r = 0; r < first.size(); ++r)
+    span = std::max(span, board.at(static_cast<int>(r)).clock - std::max(0.0, first[r]));
+  return span;
 }
 
 bool squeeze(Timetable& timetable, plan::Work& work) {
-  const TimetableTimes times = run_timetable(timetable, {}, work);
-  if (!times.complete) return false;
-  for (std::size_t rank = 0; rank < timetable.size(); ++rank) {
-    const auto& start = times.start[rank];
-    TimetableRow squeezed(start.empty() ? 0 : static_cast<std::size_t>(start.back()) + 1, kBlank);
-    std::size_t next = 0;
-    for (const Symbol symbol : timetable[rank])
-      if (symbol != kBlank) squeezed[static_cast<std::size_t>(start[next++])] = symbol;
-    timetable[rank] = std::move(squeezed);
-  }
-  return true;
+  const std::vector<RankCosts> by_rank(timetable.size(), {{1, 1, 1}, {}});
+  PassBoard board(by_rank, 0, micro_batches_of(timetable), {kF, kf, kB, kb});
+  Timetable squeezed(timetable.size());
+  for (std::size_t r = 0; r < squeezed.size(); ++r) squeezed[r].reserve(timetable[r].size());
+  const bool complete =
+      run_rows(timetable, board, work, [&](std::size_t r, Symbol symbol, double start) {
+        squeezed[r].resize(static_cast<std::size_t>(start), kBlank);
+        squeezed[r].push_back(symbol);
+      });
+  if (complete) timetable = std::move(squeezed);
+  return complete;
 }
 
-Program timetable_program(const Timetable& timetable, const ScheduleOptions& options, bool fused) {
+Program timetable_program(const Timetable& timetable,
+                          int micro_batches,
+                          Placement placement,
+                          bool fused) {
   constexpr std::array kOps = {Op::Forward,
                                Op::Forward,
                                Op::BackwardInput,
                                Op::BackwardInput,
                                Op::BackwardWeight,
                                Op::BackwardWeight};
-  Program program{.shape = {.ranks = options.ranks,
-                            .micro_batches = options.micro_batches,
-                            .placement = Placement::vee(options.ranks)}};
-  for (int rank = 0; rank < options.ranks; ++rank) {
+  const int ranks = static_cast<int>(timetable.size());
+  Program program{
+      .shape = {.ranks = ranks, .micro_batches = micro_batches, .placement = std::move(placement)}};
+  for (int rank = 0; rank < ranks; ++rank) {
+    const TimetableRow& line = timetable[static_cast<std::size_t>(rank)];
+    const auto is_left_out = [&](Symbol symbol) {
+      return symbol == kBlank || (fused && is_weight(symbol));
+    };
     std::vector<Action> list;
+    list.reserve(line.size() - static_cast<std::size_t>(std::ranges::count_if(line, is_left_out)));
     SymbolCount next{};
-    for (const Symbol symbol : timetable[static_cast<std::size_t>(rank)]) {
-      if (symbol == kBlank || (fused && is_weight(symbol))) continue;
+    for (const Symbol symbol : line) {
+      if (is_left_out(symbol)) continue;
       const bool second = symbol == kf || symbol == kB || symbol == kW;
       const Op op = kOps[static_cast<std::size_t>(symbol)];
       list.push_back({.op = fused && op == Op::BackwardInput ? Op::Backward : op,
-                      .stage = Stage{second ? 2 * options.ranks - 1 - rank : rank},
+                      .stage = Stage{second ? 2 * ranks - 1 - rank : rank},
                       .micro_batch = MicroBatch{next[static_cast<std::size_t>(symbol)]++},
                       .slice = {}});
     }

@@ -5,10 +5,11 @@
 
 #include <array>
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "millrace/scheduler/plan/generators.hpp"
-#include "plan/search/work.hpp"
+#include "plan/model/work.hpp"
 
 namespace millrace::generators {
 
@@ -34,6 +35,19 @@ using SymbolCount = std::array<int, kSymbols>;
 /// Change of the number of chunk activations held.
 [[nodiscard]] constexpr int held(Symbol symbol) {
   return is_forward(symbol) ? 1 : is_weight(symbol) ? -1 : 0;
+}
+
+/// The rank whose same symbol feeds this one; -1 when the need is local.
+[[nodiscard]] constexpr int feeder(int rank, Symbol symbol, int ranks) {
+  if (is_weight(symbol)) return -1;
+  const int from = symbol == kF || symbol == kB ? rank - 1 : rank + 1;
+  return from < ranks ? from : -1;
+}
+
+/// The symbol that must have run before on the same rank, where no neighbour feeds it.
+[[nodiscard]] constexpr Symbol local_predecessor(Symbol symbol) {
+  constexpr std::array<Symbol, kSymbols> before = {kBlank, kF, kf, kB, kB, kb, kBlank};
+  return before[static_cast<std::size_t>(symbol)];
 }
 
 [[nodiscard]] SymbolCount count(const TimetableRow& line);
@@ -66,15 +80,11 @@ struct TimetableCosts {
   double forward = 1, input = 1, weight = 1, latency = 0;
 };
 
-/// The order of the timetable run as early as possible.
-struct TimetableTimes {
-  bool complete = false;  ///< false: the order has a cycle
-  double span = 0;        ///< longest time from a rank's first start to its last end
-  std::vector<std::vector<double>> start;  ///< per rank and non-blank cell
-};
-[[nodiscard]] TimetableTimes run_timetable(const Timetable& timetable,
-                                           const TimetableCosts& costs,
-                                           plan::Work& work);
+/// Runs the order of the timetable as early as possible. The longest time from a rank's first start
+/// to its last end; none when the order has a cycle.
+[[nodiscard]] std::optional<double> span_of(const Timetable& timetable,
+                                            const TimetableCosts& costs,
+                                            plan::Work& work);
 
 /// Moves every symbol to the first column that its rank's order and its data allow (unit costs).
 /// False when the order has a cycle.
@@ -87,6 +97,9 @@ void fill_holes(Timetable& timetable, int cap, plan::Work& work);
 /// Gives the blank cells behind backwards to the weight halves that they owe, first come first
 /// served, and what is left to cells behind the end. Weight halves kOwed are given anew.
 void give_weights(Timetable& timetable);
+
+/// Names the weight halves of a rank in the order of their backwards, whatever the chunk.
+void order_weights(TimetableRow& line);
 
 /// Names weight halves kOwed: every cell that no pass stands in takes one that is owed, of chunk 1
 /// before chunk 0.
@@ -103,10 +116,10 @@ enum class Pull : std::uint8_t {
 /// where no rank then holds more than `cap`.
 void pull_in(Timetable& timetable, int cap, Pull what, plan::Work& work);
 
-/// The program of the timetable; with `fused`, the weight halves
-/// are part of full backwards.
+/// The program of the timetable; with `fused`, the weight halves are part of full backwards.
 [[nodiscard]] Program timetable_program(const Timetable& timetable,
-                                        const ScheduleOptions& options,
-                                        bool fused);
+                                        int micro_batches,
+                                        Placement placement,
+                                        bool fused = false);
 
 }  // namespace millrace::generators

@@ -27,11 +27,6 @@ struct Held {
   }
 };
 
-/// What a cell that no pass stands in is given.
-Symbol gift(const Held& held) {
-  return held.pending > 0 ? kOwed : kBlank;
-}
-
 /// Columns from left to right, in each the ranks in turn, and what each rank holds and has run left
 /// of the column that is visited.
 class Sweep {
@@ -180,17 +175,16 @@ class PullIn : Sweep {
   /// Moves the op if it can be; where it stands then.
   int pull(const Op& op) {
     const int ready = earliest(op);
-    const bool matters = is_forward(op.symbol) || is_given();  // all else only frees memory earlier
-    if (matters) walk_back(op, ready);
+    walk_back(op, ready);
     for (int target = ready; target < op.column; ++target) {
-      if (!is_free(op, target)) continue;
-      if (matters && !fits(op, target, before_[static_cast<std::size_t>(target - ready)])) continue;
-      move(op, target);
-      if (is_given())
-        give(op, target, before_[static_cast<std::size_t>(target - ready)]);
-      else
-        for (int cell = target; cell < std::min(target + op.width, op.column); ++cell)
-          held_by(op.rank).add(row(op.rank)[static_cast<std::size_t>(cell)]);
+      const Held& held = before_[static_cast<std::size_t>(target - ready)];
+      if (!is_free(op, target) || !try_at(op, target, held)) continue;
+      TimetableRow& line = row(op.rank);
+      const auto first = static_cast<std::size_t>(target);
+      line.resize(std::max(line.size(), first + changed_.size()), kBlank);
+      std::ranges::copy(changed_, line.begin() + target);
+      columns_.set(op.rank, op.symbol, op.index, target);
+      held_by(op.rank) = held_at_column_;
       return target;
     }
     return op.column;
@@ -216,43 +210,27 @@ class PullIn : Sweep {
     return true;
   }
 
-  /// Whether the rank stays within the cap with the op at `target`, before which it holds `held`.
-  [[nodiscard]] bool fits(const Op& op, int target, const Held& held) {
+  /// Writes the cells from `target` on, before which the rank holds `held`, as they are with the op
+  /// there, as far as they change. False when the rank exceeds the cap.
+  bool try_at(const Op& op, int target, Held held) {
     const TimetableRow& line = row(op.rank);
-    Held now = held, then = held;  // as it is, and with the op moved
-    for (int cell = target; cell < static_cast<int>(line.size()); ++cell) {
-      const Symbol symbol = line[static_cast<std::size_t>(cell)];
-      now.add(symbol);
-      if (op.covers(cell, target))
-        then.add(line[static_cast<std::size_t>(op.column + cell - target)]);
-      else if (is_given() && (op.covers(cell, op.column) || !is_pass(symbol)))
-        then.add(gift(then));
-      else if (!op.covers(cell, op.column))
-        then.add(symbol);
-      if (then.live > cap_) return false;
-      if (cell >= op.column && now == then) return true;
+    const int size = static_cast<int>(line.size());
+    Held now = held;  // with the op where it is
+    changed_.clear();
+    for (int cell = target; cell < size || (is_given() && held.pending > 0); ++cell) {
+      const auto at = static_cast<std::size_t>(cell);
+      const Symbol old = cell < size ? line[at] : kBlank;
+      Symbol symbol = op.covers(cell, op.column) ? kBlank : old;
+      if (op.covers(cell, target)) symbol = line[at + static_cast<std::size_t>(op.column - target)];
+      if (is_given() && !is_pass(symbol)) symbol = held.pending > 0 ? kOwed : kBlank;
+      if (cell == op.column) held_at_column_ = held;
+      now.add(old);
+      held.add(symbol);
+      if (held.live > cap_) return false;
+      changed_.push_back(symbol);
+      if (cell >= op.column && now == held) break;
     }
     return true;
-  }
-
-  void move(const Op& op, int target) {
-    TimetableRow& line = row(op.rank);
-    for (int cell = 0; cell < op.width; ++cell)
-      line[static_cast<std::size_t>(target + cell)] =
-          std::exchange(line[static_cast<std::size_t>(op.column + cell)], kBlank);
-    columns_.set(op.rank, op.symbol, op.index, target);
-  }
-
-  /// Gives weight halves anew from `target` on, before which the rank holds `held`.
-  void give(const Op& op, int target, Held held) {
-    TimetableRow& line = row(op.rank);
-    for (auto cell = static_cast<std::size_t>(target); cell < line.size() || held.pending > 0;
-         ++cell) {
-      if (cell == static_cast<std::size_t>(op.column)) held_by(op.rank) = held;
-      if (cell == line.size()) line.push_back(kBlank);
-      if (!is_pass(line[cell])) line[cell] = gift(held);
-      held.add(line[cell]);
-    }
   }
 
   static bool is_pass(Symbol symbol) { return is_forward(symbol) || is_input(symbol); }
@@ -261,7 +239,9 @@ class PullIn : Sweep {
   Phase phase_ = Phase::WarmUp;
   int last_forward_;
   std::vector<std::vector<int>> backwards_;  // by rank: columns of those that were visited
-  std::vector<Held> before_;
+  std::vector<Held> before_;                 // from the first column where the op may stand on
+  TimetableRow changed_;
+  Held held_at_column_;
 };
 
 }  // namespace
@@ -279,9 +259,20 @@ void give_weights(Timetable& timetable) {
     Held held;
     for (std::size_t cell = 0; cell < line.size() || held.pending > 0; ++cell) {
       if (cell == line.size()) line.push_back(kBlank);
-      if (line[cell] == kBlank || line[cell] == kOwed) line[cell] = gift(held);
+      if (line[cell] == kBlank || line[cell] == kOwed)
+        line[cell] = held.pending > 0 ? kOwed : kBlank;
       held.add(line[cell]);
     }
+  }
+}
+
+void order_weights(TimetableRow& line) {
+  TimetableRow owed;
+  std::size_t next = 0;
+  for (Symbol& symbol : line) {
+    if (symbol == kB) owed.push_back(kW);
+    if (symbol == kb) owed.push_back(kw);
+    if (is_weight(symbol) && next < owed.size()) symbol = owed[next++];
   }
 }
 

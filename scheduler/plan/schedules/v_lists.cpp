@@ -4,9 +4,9 @@
 #include <algorithm>
 #include <string>
 
+#include "plan/model/work.hpp"
 #include "plan/schedules/options.hpp"
 #include "plan/schedules/run_length.hpp"
-#include "plan/search/work.hpp"
 
 namespace millrace::generators {
 

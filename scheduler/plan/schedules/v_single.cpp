@@ -31,7 +31,7 @@ Program from_blocks(const ScheduleOptions& options, const std::vector<Block>& bl
     require(squeeze(timetable, work), "a building block whose passes wait for each other");
   }
   name_weights(timetable);
-  return timetable_program(timetable, options, false);
+  return timetable_program(timetable, options.micro_batches, Placement::vee(options.ranks));
 }
 
 /// Forwards down and up the V one cell apart, then backwards down and up two cells apart, with a
@@ -85,7 +85,7 @@ Program one_f_one_b_v(const ScheduleOptions& options) {
   Timetable timetable = fused_block(options.ranks, options.micro_batches);
   plan::Work work(options.stop);
   pull_in(timetable, peak(timetable), Pull::Whole, work);
-  return timetable_program(timetable, options, true);
+  return timetable_program(timetable, options.micro_batches, Placement::vee(options.ranks), true);
 }
 
 }  // namespace millrace::generators

@@ -136,17 +136,6 @@ bool cool_down(TimetableRow& line, int ranks, int rank, int cap, int micro_batch
   return true;
 }
 
-/// Weight halves in the order of their backwards, whatever the chunk.
-void relabel_weights(TimetableRow& line) {
-  std::vector<Symbol> owed;
-  std::size_t next = 0;
-  for (Symbol& symbol : line) {
-    if (symbol == kB) owed.push_back(kW);
-    if (symbol == kb) owed.push_back(kw);
-    if (is_weight(symbol) && next < owed.size()) symbol = owed[next++];
-  }
-}
-
 /// One block turned into a timetable under the cap, step by step; nothing when a step fails.
 class BlockBuilder {
  public:
@@ -203,7 +192,7 @@ class BlockBuilder {
         return false;
     if (!squeeze(timetable, work_)) return false;
     fill_holes(timetable, most, work_);
-    for (TimetableRow& line : timetable) relabel_weights(line);
+    for (TimetableRow& line : timetable) order_weights(line);
     return peak(timetable) <= cap_;
   }
 
@@ -247,9 +236,9 @@ Program v_zb(const ScheduleOptions& options) {
     Timetable timetable;
     const Verdict verdict = builder.build(block, timetable);
     if (timetable.empty()) return verdict;
-    const TimetableTimes times = run_timetable(timetable, costs, work);
-    if (times.complete && times.span < best_span) {
-      best_span = times.span;
+    const std::optional<double> span = span_of(timetable, costs, work);
+    if (span && *span < best_span) {
+      best_span = *span;
       best = std::move(timetable);
     }
     return best_span <= enough ? Verdict::Best : verdict;
@@ -260,7 +249,7 @@ Program v_zb(const ScheduleOptions& options) {
               " holds at most " + std::to_string(cap) + " chunk activations; " +
               named("memory_limit") + " " +
               plan::number_text(options.ranks * options.memory_forward) + " works");
-  return timetable_program(best, options, false);
+  return timetable_program(best, options.micro_batches, Placement::vee(options.ranks));
 }
 
 }  // namespace millrace::generators

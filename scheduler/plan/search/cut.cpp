@@ -7,7 +7,7 @@
 #include <map>
 #include <tuple>
 
-#include "plan/search/list_order.hpp"
+#include "plan/schedules/list_order.hpp"
 
 namespace millrace::plan {
 

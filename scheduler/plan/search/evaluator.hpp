@@ -7,8 +7,8 @@
 #include <limits>
 #include <vector>
 
+#include "plan/model/job.hpp"
 #include "plan/model/replay.hpp"
-#include "plan/search/job.hpp"
 #include "plan/simulate/period.hpp"
 
 namespace millrace::plan {

@@ -6,7 +6,7 @@
 #include <tuple>
 #include <utility>
 
-#include "plan/search/list_order.hpp"
+#include "plan/schedules/list_order.hpp"
 
 namespace millrace::plan {
 

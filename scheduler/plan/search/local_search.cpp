@@ -6,7 +6,7 @@
 #include <array>
 
 #include "millrace/core/random.hpp"
-#include "plan/search/list_order.hpp"
+#include "plan/schedules/list_order.hpp"
 
 namespace millrace::plan {
 

@@ -8,7 +8,7 @@
 #include <queue>
 #include <tuple>
 
-#include "plan/search/list_order.hpp"
+#include "plan/schedules/list_order.hpp"
 
 namespace millrace::plan {
 

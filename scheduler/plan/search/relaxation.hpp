@@ -8,7 +8,7 @@
 #include <span>
 #include <vector>
 
-#include "plan/search/job.hpp"
+#include "plan/model/job.hpp"
 
 namespace millrace::plan {
 

@@ -8,10 +8,11 @@
 #include "millrace/scheduler/plan/exact.hpp"
 #include "millrace/scheduler/plan/lower_bound.hpp"
 #include "millrace/scheduler/plan/passes.hpp"
+#include "plan/schedules/list_order.hpp"
 #include "plan/search/finds.hpp"
-#include "plan/search/list_order.hpp"
 #include "plan/search/local_search.hpp"
 #include "plan/search/portfolio.hpp"
+#include "plan/search/relist.hpp"
 
 namespace millrace {
 

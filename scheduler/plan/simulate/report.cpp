@@ -5,9 +5,9 @@
 
 #include "millrace/core/error.hpp"
 #include "millrace/scheduler/plan/simulate.hpp"
+#include "plan/model/memory.hpp"
 #include "plan/model/validate.hpp"
 #include "plan/simulate/clock.hpp"
-#include "plan/simulate/memory.hpp"
 #include "plan/simulate/order_span.hpp"
 
 namespace millrace {

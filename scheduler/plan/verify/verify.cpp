@@ -5,7 +5,7 @@
 #include <cmath>
 #include <string>
 
-#include "plan/simulate/memory.hpp"
+#include "plan/model/memory.hpp"
 #include "plan/text/number_text.hpp"
 #include "plan/verify/channels.hpp"
 #include "plan/verify/structure.hpp"

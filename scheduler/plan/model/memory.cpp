@@ -1,6 +1,6 @@
 // The three-part memory model: a_F from the start of F, g_I and a_I inside and at the end of I, the
 // rest at the end of W; B is I and W in one.
-#include "plan/simulate/memory.hpp"
+#include "plan/model/memory.hpp"
 
 #include <algorithm>
 

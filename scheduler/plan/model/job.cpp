@@ -1,40 +1,40 @@
 // Prices an open graph: ticks and memory of its nodes, delays of its edges, and who uses what.
-#include "plan/search/job.hpp"
+#include "plan/model/job.hpp"
 
 #include <algorithm>
 #include <cmath>
 #include <numeric>
+#include <utility>
 
 #include "millrace/core/error.hpp"
+#include "plan/model/memory.hpp"
 #include "plan/model/validate.hpp"
-#include "plan/simulate/memory.hpp"
 
 namespace millrace::plan {
 
 namespace {
 
 /// The program, checked, its pairs decoupled.
-Program orderable(const Program& program, const Cost& cost) {
+Program orderable(Program program, const Cost& cost) {
   validate(program);
   cost.require_fits(program.shape);
   require(!cost.contention,
           "the search times orders without contention on links; search without it (unset "
           "Cost::contention) and simulate the result with it");
-  Program result = program;
-  for (auto& list : result.ranks)
+  for (auto& list : program.ranks)
     for (Action& action : list) {
       if (!is_compute(action.op) || action.op == Op::Recompute)
         throw InvalidArgument("the search takes F, B, I and W only; found the " + describe(action));
       action.with_next = false;
     }
-  return result;
+  return program;
 }
 
 }  // namespace
 
-Job::Job(const Program& program, const Cost& cost, Work* work)
+Job::Job(Program program, const Cost& cost, Work* work)
     : work_counter_(work),
-      program_(orderable(program, cost)),
+      program_(orderable(std::move(program), cost)),
       graph_(program_, {}, ListOrder::Open) {
   price_nodes(cost);
   price_links(cost);

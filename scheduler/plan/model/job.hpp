@@ -11,7 +11,7 @@
 #include "millrace/scheduler/plan/graph.hpp"
 #include "millrace/scheduler/plan/objective.hpp"
 #include "millrace/scheduler/plan/program.hpp"
-#include "plan/search/work.hpp"
+#include "plan/model/work.hpp"
 
 namespace millrace::plan {
 
@@ -24,7 +24,7 @@ class Job {
   /// Requires compute actions only, each once, without recompute and without contention in `cost`;
   /// throws InvalidArgument otherwise. Overlapped pairs are taken as two actions.
   /// `work`, which must outlive the job, counts what is looked at and may throw Stopped.
-  Job(const Program& program, const Cost& cost, Work* work = nullptr);
+  Job(Program program, const Cost& cost, Work* work = nullptr);
   Job(const Job&) = delete;  // the graph points to the program
   Job& operator=(const Job&) = delete;
 

@@ -8,7 +8,8 @@
 #include <tuple>
 
 #include "millrace/core/error.hpp"
-#include "plan/search/list_order.hpp"
+#include "plan/model/lookup.hpp"
+#include "plan/schedules/list_order.hpp"
 
 namespace millrace {
 
@@ -35,10 +36,9 @@ struct Candidate {
 
 class Lister {
  public:
-  Lister(const Job& job, std::span<const double> priority, const ListOptions& options)
+  Lister(const Job& job, const ListPolicy& policy)
       : job_(job),
-        priority_(priority),
-        options_(options),
+        policy_(policy),
         ranks_(static_cast<std::size_t>(job.ranks())),
         missing_(job.size()),
         ready_(job.size(), 0) {
@@ -68,8 +68,7 @@ class Lister {
   void execute(RankState& state);
 
   const Job& job_;
-  std::span<const double> priority_;
-  ListOptions options_;
+  const ListPolicy& policy_;
   std::vector<RankState> ranks_;
   std::vector<std::uint32_t> missing_;  // producers not yet scheduled
   std::vector<double> ready_;           // when those that are have arrived
@@ -81,7 +80,7 @@ void Lister::fill_queues(std::size_t rank) {
   for (Node node = job_.first(rank); node < job_.first(rank + 1); ++node) {
     const Action& action = job_.action(node);
     const bool weight = action.op == Op::BackwardWeight;
-    if (weight && options_.weight_rule != WeightRule::ByPriority) continue;
+    if (weight && policy_.weight_rule != WeightRule::ByPriority) continue;
     Queue& queue = by_class[{action.op, action.replica_number, action.stage}];
     queue.forward = action.op == Op::Forward;
     queue.weight = weight;
@@ -89,7 +88,7 @@ void Lister::fill_queues(std::size_t rank) {
     if (!queue.forward) state.input_reserve = std::max(state.input_reserve, job_.memory(node));
   }
   for (auto& [key, queue] : by_class) {
-    std::ranges::stable_sort(queue.nodes, {}, [&](Node node) { return priority_[node]; });
+    std::ranges::stable_sort(queue.nodes, {}, [&](Node node) { return policy_.priority[node]; });
     state.queues.push_back(std::move(queue));
   }
   state.done.reserve(job_.first(rank + 1) - job_.first(rank));
@@ -122,7 +121,7 @@ void Lister::choose(RankState& state) {
   const bool none = state.candidate.node == kNoNode;
   if (!none && state.candidate.start <= state.clock) return;
   const bool fits = none || state.clock + job_.ticks(weight) <= state.candidate.start;
-  if (!fits && options_.weight_rule == WeightRule::FitsGap) return;
+  if (!fits && policy_.weight_rule == WeightRule::FitsGap) return;
   state.candidate = {weight, state.clock, nullptr};
 }
 
@@ -132,8 +131,8 @@ Candidate Lister::best_of_queues(RankState& state) const {
     if (queue.empty() || missing_[queue.front()] > 0) continue;
     const Node node = queue.front();
     const double start = std::max(state.clock, ready_[node]);
-    if (best.node != kNoNode &&
-        std::pair(start, priority_[node]) >= std::pair(best.start, priority_[best.node]))
+    if (best.node != kNoNode && std::pair(start, policy_.priority[node]) >=
+                                    std::pair(best.start, policy_.priority[best.node]))
       continue;
     if (admits(state, queue)) best = {node, start, &queue};
   }
@@ -141,11 +140,14 @@ Candidate Lister::best_of_queues(RankState& state) const {
 }
 
 bool Lister::admits(const RankState& state, const Queue& queue) const {
-  if (options_.memory_limit == std::numeric_limits<double>::infinity()) return true;
+  if (policy_.memory_limit == std::numeric_limits<double>::infinity()) return true;
   const Node node = queue.front();
   double wanted = state.memory + job_.memory(node);
-  if (queue.forward) wanted += reserved(state, node) + state.input_reserve;
-  return job_.memory(node) <= 0 || within_limit(wanted, options_.memory_limit);
+  if (!policy_.room.empty())
+    wanted += policy_.room[node];
+  else if (queue.forward)
+    wanted += reserved(state, node) + state.input_reserve;
+  return job_.memory(node) <= 0 || within_limit(wanted, policy_.memory_limit);
 }
 
 /// Memory of the rank's forwards that come before this one by priority and have not run.
@@ -154,9 +156,9 @@ double Lister::reserved(const RankState& state, Node forward) const {
   for (const Queue& queue : state.queues) {
     if (!queue.forward || queue.empty() || queue.front() == forward) continue;
     const auto from = queue.nodes.begin() + static_cast<std::ptrdiff_t>(queue.head);
-    const auto to =
-        std::lower_bound(from, queue.nodes.end(), priority_[forward], [&](Node node, double value) {
-          return priority_[node] < value;
+    const auto to = std::lower_bound(
+        from, queue.nodes.end(), policy_.priority[forward], [&](Node node, double value) {
+          return policy_.priority[node] < value;
         });
     memory += static_cast<double>(to - from) * job_.memory(queue.front());
   }
@@ -179,8 +181,7 @@ void Lister::execute(RankState& state) {
     const std::size_t on = job_.rank(next);
     ready_[next] = std::max(ready_[next], end + job_.delay(node, on));
     if (--missing_[next] > 0) continue;
-    if (job_.action(next).op == Op::BackwardWeight &&
-        options_.weight_rule != WeightRule::ByPriority)
+    if (job_.action(next).op == Op::BackwardWeight && policy_.weight_rule != WeightRule::ByPriority)
       state.weights.push_back(next);
     else if (on != rank)
       choose(ranks_[on]);
@@ -188,68 +189,10 @@ void Lister::execute(RankState& state) {
   choose(state);
 }
 
-struct Trial {
-  JobOrder order;
-  double value = std::numeric_limits<double>::infinity();  // of the objective
-  double peak = 0;
-  std::vector<double> start;
-};
-
-Trial timed(const Job& job, const JobOrder& order, Objective objective) {
-  Evaluator evaluator(job, objective);
-  evaluator.reset(order);
-  Trial trial{order, evaluator.objective(), evaluator.peak(order), std::vector<double>(job.size())};
-  for (Node node = 0; node < job.size(); ++node) trial.start[node] = evaluator.start(node);
-  return trial;
-}
-
-/// A deadlocked order has no start times; its positions serve.
-void use_positions(const Job& job, Trial& trial) {
-  for (std::size_t r = 0; r < static_cast<std::size_t>(job.ranks()); ++r)
-    for (std::size_t at = job.first(r); at < job.first(r + 1); ++at)
-      trial.start[trial.order[at]] = static_cast<double>(at - job.first(r));
-}
-
 }  // namespace
 
-std::optional<JobOrder> list_order(const Job& job,
-                                   std::span<const double> priority,
-                                   const ListOptions& options) {
-  return Lister(job, priority, options).run();
-}
-
-std::optional<Listed> relist_order(const Job& job,
-                                   const JobOrder& order,
-                                   const RelistOptions& options,
-                                   std::int64_t& evaluations) {
-  const double none = std::numeric_limits<double>::infinity();
-  const auto fits = [&](const Trial& trial) {
-    return trial.value < none && within_limit(trial.peak, options.memory_limit);
-  };
-  Trial seed = timed(job, order, options.objective);
-  ++evaluations;
-  if (seed.value == none) use_positions(job, seed);
-  std::optional<Trial> best;
-  if (fits(seed)) best = seed;
-  for (int round = 0; round < options.rounds; ++round) {
-    bool better = false;
-    for (const WeightRule rule :
-         {WeightRule::Filler, WeightRule::FitsGap, WeightRule::ByPriority}) {
-      const auto listed = list_order(job, seed.start, {options.memory_limit, rule});
-      if (!listed) continue;
-      Trial trial = timed(job, *listed, options.objective);
-      ++evaluations;
-      if (!fits(trial) || (best && trial.value >= best->value)) continue;
-      best = std::move(trial);
-      better = true;
-    }
-    if (!better) break;
-    seed = *best;
-  }
-  if (!best) return std::nullopt;
-  Evaluator evaluator(job, options.objective);
-  evaluator.reset(best->order);
-  return Listed{best->order, evaluator.figures(best->order)};
+std::optional<JobOrder> list_order(const Job& job, const ListPolicy& policy) {
+  return Lister(job, policy).run();
 }
 
 }  // namespace plan
@@ -270,19 +213,10 @@ std::optional<Program> list_schedule(const Program& program,
                 "; got " + std::to_string(priority[r].size()));
     by_node.insert(by_node.end(), priority[r].begin(), priority[r].end());
   }
-  const auto order = plan::list_order(job, by_node, options);
+  const auto order =
+      plan::list_order(job, {by_node, {}, options.memory_limit, options.weight_rule});
   if (!order) return std::nullopt;
   return job.program(*order);
-}
-
-std::optional<Program> relist(const Program& program,
-                              const Cost& cost,
-                              const RelistOptions& options) {
-  const plan::Job job(program, cost);
-  std::int64_t evaluations = 0;
-  const auto listed = plan::relist_order(job, job.own_order(), options, evaluations);
-  if (!listed) return std::nullopt;
-  return job.program(listed->order);
 }
 
 }  // namespace millrace
