@@ -1,11 +1,13 @@
 # Install, export and find_package(millrace), for the components that are built.
 include(CMakePackageConfigHelpers)
 
-set(rooms millrace_core)
-foreach(component plan stages transport zeromq run training)
-  if(component IN_LIST MILLRACE_BUILDS)
-    list(APPEND rooms millrace_${component})
-  endif()
+# What find_package(millrace) gets: the rooms that are built, and what each finds and needs.
+set(installed ${MILLRACE_BUILDS})
+list(REMOVE_ITEM installed command)
+list(TRANSFORM installed PREPEND millrace_ OUTPUT_VARIABLE rooms)
+foreach(component ${installed})
+  string(APPEND requirements "set(millrace_${component}_needs ${${component}_needs})\n"
+    "set(millrace_${component}_finds ${${component}_finds})\n")
 endforeach()
 if(training IN_LIST MILLRACE_BUILDS)
   list(APPEND rooms millrace_all)

@@ -1,6 +1,8 @@
-# One library per room: millrace_room(NAME FOLDER [COMPUTES] [EXCEPT FOLDER] [INSIDE FOLDER] PUBLIC deps... PRIVATE deps...).
+# One library per room: millrace_room(NAME FOLDER [COMPUTES] [EXCEPT FOLDERS...] [INSIDE FOLDER] [FINDS PACKAGES...]
+# PUBLIC deps... PRIVATE deps...).
 # COMPUTES: compiled for MILLRACE_ARCH, because matrix products want the widest vectors.
-# EXCEPT: a folder of the room that is a library of its own. INSIDE: the room of which this is such a folder.
+# EXCEPT: folders of the room that are libraries of their own. INSIDE: the room of which this is such a folder.
+# FINDS: packages that whoever links the installed room must find.
 
 add_library(millrace_flags INTERFACE)
 target_compile_options(millrace_flags INTERFACE
@@ -34,8 +36,9 @@ function(millrace_components)
   set(waiting ${ARGN})
   while(waiting)
     list(POP_FRONT waiting component)
-    if(NOT DEFINED ${component}_needs)
-      message(FATAL_ERROR "MILLRACE_COMPONENTS names '${component}'; known are core, plan, stages, transport, zeromq, run, training, command")
+    if(NOT component IN_LIST MILLRACE_KNOWN)
+      list(JOIN MILLRACE_KNOWN ", " known)
+      message(FATAL_ERROR "MILLRACE_COMPONENTS names '${component}'; known are ${known}")
     endif()
     list(APPEND builds ${component})
     list(APPEND waiting ${${component}_needs})
@@ -70,11 +73,12 @@ function(millrace_finds_libraries target)
 endfunction()
 
 function(millrace_room name folder)
-  cmake_parse_arguments(ROOM "COMPUTES" "EXCEPT;INSIDE" "PUBLIC;PRIVATE" ${ARGN})
+  cmake_parse_arguments(ROOM "COMPUTES" "INSIDE" "EXCEPT;FINDS;PUBLIC;PRIVATE" ${ARGN})
   file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/${folder}/*.cpp)
-  if(ROOM_EXCEPT)
-    list(FILTER sources EXCLUDE REGEX "^${PROJECT_SOURCE_DIR}/${ROOM_EXCEPT}/")
-  endif()
+  foreach(other ${ROOM_EXCEPT})
+    list(FILTER sources EXCLUDE REGEX "^${PROJECT_SOURCE_DIR}/${other}/")
+  endforeach()
+  set(${name}_finds ${ROOM_FINDS} PARENT_SCOPE)
   if(NOT sources)
     file(WRITE ${PROJECT_BINARY_DIR}/empty.cpp "")
     set(sources ${PROJECT_BINARY_DIR}/empty.cpp)

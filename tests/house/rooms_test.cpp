@@ -1,6 +1,7 @@
 // The house rules, read from the files themselves: who may include whom, no foreign type in a
 // public header, headers that compile alone, no junk drawer, no path of one machine, one place that
 // knows the neighbours of a stage.
+#include <algorithm>
 #include <array>
 #include <cstdlib>
 #include <filesystem>
@@ -195,10 +196,32 @@ TEST(Rooms, NameABackendOnlyWhereItIsChosen) {
     }
 }
 
+TEST(Rooms, OfTransportAreThreeStoreysThatKnowOnlyWhatIsAboveThem) {
+  const std::vector<std::string> storeys = {"mailbox", "liveness", "wire", "rendezvous"};
+  const auto level_of = [&](const std::string& folder) {
+    return std::find(storeys.begin(), storeys.end(), folder) - storeys.begin();  // last: a backend
+  };
+  for (const fs::path& file : sources_under(kSource / "transport"))
+    for (const std::string& include : includes_of(file)) {
+      const fs::path other = fs::path(include).parent_path();
+      if (other.parent_path() != "transport") continue;
+      const std::string mine = file.parent_path().filename(), theirs = other.filename();
+      const bool top = mine == "transport";
+      EXPECT_TRUE(mine == theirs || (!top && level_of(theirs) < level_of(mine)))
+          << fs::relative(file, kSource) << " includes " << include;
+    }
+}
+
 TEST(Rooms, GiveEveryBackendTheSameFiles) {
-  for (const char* backend : {"in_process", "zeromq"})
-    for (const char* file : {"address.cpp", "courier.cpp", "endpoint.cpp", "listener.cpp"})
-      EXPECT_TRUE(fs::exists(kSource / "transport" / backend / file)) << backend << "/" << file;
+  int backends = 0;
+  for (const auto& folder : fs::directory_iterator(kSource / "transport")) {
+    if (!fs::exists(folder.path() / "endpoint.cpp")) continue;
+    ++backends;
+    for (const char* file : {"address.cpp", "courier.cpp", "listener.cpp"})
+      EXPECT_TRUE(fs::exists(folder.path() / file))
+          << folder.path().filename() << " has no " << file;
+  }
+  EXPECT_GE(backends, 2);
 }
 
 /// Who gives to whom is StageGraph's to say; the neighbour's number is counted nowhere else.

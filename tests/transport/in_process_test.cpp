@@ -6,6 +6,7 @@
 #include <gmock/gmock.h>
 
 #include "transport/conformance.hpp"
+#include "transport/meeting_conformance.hpp"
 
 namespace millrace {
 
@@ -14,6 +15,9 @@ namespace {
 using testing_transport::Endpoints;
 using testing_transport::filled;
 using testing_transport::forward_tag;
+using testing_transport::Gathering;
+using testing_transport::ListenersUnderTest;
+using testing_transport::MeetingConformance;
 using testing_transport::soon;
 using testing_transport::TransportConformance;
 using testing_transport::TransportUnderTest;
@@ -25,9 +29,19 @@ Endpoints connect(int world, const std::vector<ChannelDepth>& depths) {
   return endpoints;
 }
 
+Gathering listen(int world, const std::string& directory) {
+  InProcessHub hub(world);
+  Gathering all{{}, directory};
+  for (int i = 0; i < world; ++i) all.listeners.push_back(hub.listener(Rank{i}));
+  return all;
+}
+
 INSTANTIATE_TEST_SUITE_P(InProcess,
                          TransportConformance,
                          testing::Values(TransportUnderTest{"in_process", connect}));
+INSTANTIATE_TEST_SUITE_P(InProcess,
+                         MeetingConformance,
+                         testing::Values(ListenersUnderTest{"in_process", listen}));
 
 std::string failure_of(const std::function<void()>& call) {
   try {

@@ -15,12 +15,15 @@
 #include "millrace/transport/failure.hpp"
 #include "millrace/transport/private_directory.hpp"
 #include "millrace/transport/rendezvous.hpp"
+#include "support/free_address.hpp"
 #include "transport/conformance.hpp"
+#include "transport/meeting_conformance.hpp"
 
 namespace millrace {
 namespace {
 
 using testing_transport::Endpoints;
+using testing_transport::MeetingConformance;
 using testing_transport::soon;
 using testing_transport::TransportConformance;
 using testing_transport::TransportUnderTest;
@@ -91,6 +94,28 @@ TransportUnderTest in_processes(const std::string& name, ZeroMqLink link) {
   return {name, {}, std::bind(joined, link, _1, _2, _3, _4, _5)};
 }
 
+testing_transport::Gathering listening(ZeroMqLink link, int world, const std::string& directory) {
+  const auto context = std::make_shared<ZeroMqContext>();
+  const bool ipc = link == ZeroMqLink::Ipc;
+  testing_transport::Gathering all{
+      {}, ipc ? "ipc://" + directory + "/rendezvous" : test::free_address()};
+  ZeroMqOptions options;
+  options.world = world;
+  options.link = link;
+  options.insecure = !ipc;
+  if (ipc) options.directory = directory;
+  for (int i = 0; i < world; ++i) {
+    options.rank = Rank{i};
+    all.listeners.push_back(std::make_unique<ZeroMqListener>(options, context));
+  }
+  return all;
+}
+
+testing_transport::ListenersUnderTest listeners(const std::string& name, ZeroMqLink link) {
+  using namespace std::placeholders;
+  return {name, std::bind(listening, link, _1, _2)};
+}
+
 /// Sends tensors of so many bytes, of which the receiver holds some and answers each, as stages do;
 /// how many came in place.
 int sent_in_place(Endpoint& from, Endpoint& to, std::int64_t bytes, int count) {
@@ -146,6 +171,10 @@ INSTANTIATE_TEST_SUITE_P(ZmqIpc,
 INSTANTIATE_TEST_SUITE_P(ZmqTcpCurve,
                          TransportConformance,
                          testing::Values(TransportUnderTest{"zmq-tcp", over_tcp}));
+INSTANTIATE_TEST_SUITE_P(Zmq,
+                         MeetingConformance,
+                         testing::Values(listeners("zmq-ipc", ZeroMqLink::Ipc),
+                                         listeners("zmq-tcp", ZeroMqLink::Tcp)));
 INSTANTIATE_TEST_SUITE_P(
     ZmqProcesses,
     TransportConformance,

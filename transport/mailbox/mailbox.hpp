@@ -13,7 +13,7 @@
 
 #include "millrace/transport/endpoint.hpp"
 #include "millrace/transport/failure.hpp"
-#include "transport/wire/envelope.hpp"
+#include "transport/mailbox/taken_counts.hpp"
 
 namespace millrace {
 

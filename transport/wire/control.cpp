@@ -8,7 +8,6 @@
 #include <type_traits>
 #include <utility>
 
-#include "transport/wire/frame.hpp"
 #include "transport/wire/numbers.hpp"
 
 namespace millrace {

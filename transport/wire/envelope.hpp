@@ -11,6 +11,7 @@
 #include <span>
 
 #include "millrace/core/ids.hpp"
+#include "transport/mailbox/taken_counts.hpp"
 
 namespace millrace {
 
@@ -37,9 +38,6 @@ inline constexpr std::uint32_t kFrameMagic = 0x4C49'4D52;  ///< "RMIL"
 inline constexpr std::size_t kHeaderBytes = 160;
 inline constexpr std::size_t kEnvelopeBytes = 74;  ///< what a kind has of its own begins there
 inline constexpr std::size_t kChecksumAt = 156;
-
-/// Messages taken by a receiver, per Direction.
-using TakenCounts = std::array<std::uint64_t, 3>;
 
 /// A header as bytes, little-endian:
 /// 0 magic u32 | 4 version u16 | 6 header bytes u16 | 8 job u64 | 16 epoch u32 | 20 source u16 |
