@@ -142,6 +142,7 @@ TEST(StageGraph, WhatIsNoGraphIsRefusedWithASentence) {
   EXPECT_THAT(refusal(2, {edge(0, 0, 0, 0)}), HasSubstr("does not lead to a later stage"));
   EXPECT_THAT(refusal(2, {edge(0, 0, 2, 0)}), HasSubstr("names a stage outside 0 to 1"));
   EXPECT_THAT(refusal(2, {edge(0, -1, 1, 0)}), HasSubstr("has a negative index"));
+  EXPECT_THAT(refusal(2, {edge(0, 65536, 1, 0)}), HasSubstr("names an output above 65535"));
   EXPECT_THAT(refusal(2, {edge(0, 0, 1, 0), edge(0, 1, 1, 0)}), HasSubstr("has two producers"));
   EXPECT_THAT(refusal(2, {edge(0, 0, 1, 0), edge(0, 1, 1, 2)}),
               HasSubstr("input 1 of stage 1 has no producer"));

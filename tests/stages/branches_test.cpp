@@ -137,6 +137,34 @@ TEST(Branches, EveryCutGivesTheSameBitsWithAndWithoutRecompute) {
     }
 }
 
+/// (1 + 1e8) - 1e8 is 0 in f32, and in the other direction 1.
+TEST(Branches, GradientsAreAddedInTheOrderOfTheUsingLayers) {
+  ModelSpec model;
+  model.inputs = {{DType::F32, {kSamples, 1}, false}};
+  model.layers = {{"linear", {{"out", 1}}},
+                  {"linear", {{"out", 1}}, {{0}}},
+                  {"linear", {{"out", 1}}, {{0}}},
+                  {"linear", {{"out", 1}}, {{0}}},
+                  {"add", {}, {{1}, {2}, {3}}}};
+  model.loss = LossKind::MeanSquaredError;
+  const auto stage = build_stage(model, std::vector<int>{0, 5}, 0, 1);
+  for (const auto& [layer, weight] : {std::pair{0, 0.0F}, {1, 1.0F}, {2, 1e8F}, {3, -1e8F}})
+    stage->parameters()[2 * static_cast<std::size_t>(layer)]->value.as<float>()[0] = weight;
+  const auto one = [](float value) {
+    Tensor tensor(DType::F32, {1, 1});
+    tensor.as<float>()[0] = value;
+    return TensorList(std::move(tensor));
+  };
+  const TensorList targets = one(-0.5F);
+  PassContext context;
+  context.targets = &targets;
+  (void)stage->forward(context, one(1));
+  (void)stage->backward(context, {});
+  EXPECT_EQ(stage->parameters()[2]->gradient.as<float>()[0], 0.0F);  // layer 0 gave 0
+  EXPECT_EQ(stage->parameters()[3]->gradient.as<float>()[0], 1.0F);
+  EXPECT_EQ(stage->parameters()[0]->gradient.as<float>()[0], 0.0F);
+}
+
 TEST(Branches, GradientsAreTheCentralDifferences) {
   const ModelSpec model = branchy(DType::F64);
   CutModel parts(model, {0, 2, 5, 7, 9});

@@ -18,6 +18,8 @@ std::string name_of(const StageEdge& edge) {
          " of stage " + std::to_string(edge.to.value);
 }
 
+constexpr int kMostOutputs = 65535;
+
 void check(const StageEdge& edge, int stages) {
   for (const Stage stage : {edge.from, edge.to})
     require(stage.value >= 0 && stage.value < stages, [&] {
@@ -29,6 +31,10 @@ void check(const StageEdge& edge, int stages) {
   });
   require(edge.output >= 0 && edge.input >= 0,
           [&] { return name_of(edge) + " has a negative index; both count from 0"; });
+  require(edge.output <= kMostOutputs, [&] {
+    return name_of(edge) + " names an output above " + std::to_string(kMostOutputs) +
+           ", the most that a stage may have";
+  });
 }
 
 /// Inputs have one producer each and no gap; every stage but the last gives, every stage but the
