@@ -2,7 +2,7 @@
 #include "millrace/scheduler/plan/list_schedule.hpp"
 
 #include <algorithm>
-#include <array>
+#include <bit>
 #include <map>
 #include <string>
 #include <tuple>
@@ -17,6 +17,8 @@ namespace plan {
 
 namespace {
 
+constexpr double kNever = std::numeric_limits<double>::infinity();
+
 /// The actions of one class (stage and kind) of a rank, in the order in which they run.
 struct Queue {
   std::vector<Node> nodes;
@@ -26,6 +28,33 @@ struct Queue {
 
   [[nodiscard]] bool empty() const { return head == nodes.size(); }
   [[nodiscard]] Node front() const { return nodes[head]; }
+};
+
+/// The rank whose candidate starts first, of equals the lowest: a tournament, so that with many
+/// ranks a change costs O(log ranks).
+class Earliest {
+ public:
+  explicit Earliest(std::size_t ranks)
+      : leaves_(std::bit_ceil(ranks)), start_(leaves_, kNever), winner_(2 * leaves_) {
+    for (std::size_t r = 0; r < leaves_; ++r) winner_[leaves_ + r] = static_cast<std::uint32_t>(r);
+    for (std::size_t match = leaves_; match-- > 1;) winner_[match] = winner_[2 * match];
+  }
+
+  void set(std::size_t rank, double start) {
+    start_[rank] = start;
+    for (std::size_t match = (leaves_ + rank) / 2; match > 0; match /= 2) {
+      const std::uint32_t lower = winner_[2 * match], upper = winner_[2 * match + 1];
+      winner_[match] = start_[upper] < start_[lower] ? upper : lower;
+    }
+  }
+
+  [[nodiscard]] std::size_t rank() const { return winner_[1]; }
+  [[nodiscard]] bool is_none() const { return start_[rank()] == kNever; }
+
+ private:
+  std::size_t leaves_;
+  std::vector<double> start_;
+  std::vector<std::uint32_t> winner_;  // by match; the final is 1, of m they are 2m and 2m + 1
 };
 
 struct Candidate {
@@ -40,6 +69,7 @@ class Lister {
       : job_(job),
         policy_(policy),
         ranks_(static_cast<std::size_t>(job.ranks())),
+        earliest_(ranks_.size()),
         missing_(job.size()),
         ready_(job.size(), 0) {
     for (Node node = 0; node < job.size(); ++node)
@@ -61,15 +91,17 @@ class Lister {
   };
 
   void fill_queues(std::size_t rank);
-  void choose(RankState& state);
+  void choose(std::size_t rank);
+  void consider_weight(RankState& state) const;
   [[nodiscard]] Candidate best_of_queues(RankState& state) const;
   [[nodiscard]] bool admits(const RankState& state, const Queue& queue) const;
   [[nodiscard]] double reserved(const RankState& state, Node forward) const;
-  void execute(RankState& state);
+  void execute(std::size_t rank);
 
   const Job& job_;
   const ListPolicy& policy_;
   std::vector<RankState> ranks_;
+  Earliest earliest_;
   std::vector<std::uint32_t> missing_;  // producers not yet scheduled
   std::vector<double> ready_;           // when those that are have arrived
 };
@@ -95,16 +127,11 @@ void Lister::fill_queues(std::size_t rank) {
 }
 
 std::optional<JobOrder> Lister::run() {
-  for (RankState& state : ranks_) choose(state);
+  for (std::size_t r = 0; r < ranks_.size(); ++r) choose(r);
   for (std::size_t left = job_.size(); left > 0; --left) {
     job_.spend(1 + ranks_.size() / 8);
-    RankState* next = nullptr;
-    for (RankState& state : ranks_)
-      if (state.candidate.node != kNoNode &&
-          (next == nullptr || state.candidate.start < next->candidate.start))
-        next = &state;
-    if (next == nullptr) return std::nullopt;
-    execute(*next);
+    if (earliest_.is_none()) return std::nullopt;
+    execute(earliest_.rank());
   }
   JobOrder order;
   order.reserve(job_.size());
@@ -114,8 +141,15 @@ std::optional<JobOrder> Lister::run() {
 }
 
 /// Names the action that the rank runs next, as far as is known now.
-void Lister::choose(RankState& state) {
+void Lister::choose(std::size_t rank) {
+  RankState& state = ranks_[rank];
   state.candidate = best_of_queues(state);
+  consider_weight(state);
+  earliest_.set(rank, state.candidate.node == kNoNode ? kNever : state.candidate.start);
+}
+
+/// Lets the rank's pending W come first where the weight rule has it so.
+void Lister::consider_weight(RankState& state) const {
   if (state.next_weight == state.weights.size()) return;
   const Node weight = state.weights[state.next_weight];
   const bool none = state.candidate.node == kNoNode;
@@ -165,7 +199,8 @@ double Lister::reserved(const RankState& state, Node forward) const {
   return memory;
 }
 
-void Lister::execute(RankState& state) {
+void Lister::execute(std::size_t rank) {
+  RankState& state = ranks_[rank];
   const auto [node, start, queue] = state.candidate;
   if (queue != nullptr) {
     ++queue->head;
@@ -176,7 +211,6 @@ void Lister::execute(RankState& state) {
   state.clock = end;
   state.memory += job_.memory(node);
   state.done.push_back(node);
-  const std::size_t rank = job_.rank(node);
   for (const Node next : job_.consumers(node)) {
     const std::size_t on = job_.rank(next);
     ready_[next] = std::max(ready_[next], end + job_.delay(node, on));
@@ -184,9 +218,9 @@ void Lister::execute(RankState& state) {
     if (job_.action(next).op == Op::BackwardWeight && policy_.weight_rule != WeightRule::ByPriority)
       state.weights.push_back(next);
     else if (on != rank)
-      choose(ranks_[on]);
+      choose(on);
   }
-  choose(state);
+  choose(rank);
 }
 
 }  // namespace

@@ -40,7 +40,10 @@ bool run_rows(const Timetable& timetable, PassBoard& board, plan::Work& work, Ra
 /// The most micro-batches that a rank runs.
 int micro_batches_of(const Timetable& timetable) {
   int most = 0;
-  for (const TimetableRow& line : timetable) most = std::max(most, std::ranges::max(count(line)));
+  for (const TimetableRow& line : timetable) {
+    const SymbolCount counts = count(line);
+    for (const Symbol pass : {kF, kf, kB, kb}) most = std::max(most, counts[pass]);
+  }
   return most;
 }
 

@@ -39,7 +39,7 @@ struct ListOptions {
 /// actions, pairs decoupled, and stays within the limit after every action. None: the actions do
 /// not fit under the limit in this way. Throws InvalidArgument when the sizes do not match, for
 /// messages, reductions or recompute in the program, and for link contention.
-/// Cost: O(actions x (ranks + chunks log micro-batches)). Pure function.
+/// Cost: O(actions x (log ranks + chunks log micro-batches)). Pure function.
 [[nodiscard]] std::optional<Program> list_schedule(const Program& program,
                                                    const Cost& cost,
                                                    const std::vector<std::vector<double>>& priority,
