@@ -122,11 +122,13 @@ TEST(Control, NumbersThatNoFieldHoldsAreRefusedAtTheSender) {
   EXPECT_THROW((void)encode({}, Probe{0, 0, -1}), InvalidArgument);
 }
 
-TEST(Control, WhatARankDoesIsSaidWhateverItsNameAndTime) {
+TEST(Control, WhatARankDoesIsSaidWhateverItsNameTimeAndPlace) {
   Progress sent;
   sent.activity.what = {'F', '\n', '\x01'};
   sent.age = std::chrono::nanoseconds(-5);
   sent.activity.longest = std::chrono::nanoseconds::max();
+  sent.activity.tag.stage = Stage{70'000};
+  sent.activity.tag.micro_batch = MicroBatch{-1};
   Control received;
 
   ASSERT_EQ(decoded(encode(envelope_of_controls(), sent), received), Refusal::None);
@@ -135,6 +137,8 @@ TEST(Control, WhatARankDoesIsSaidWhateverItsNameAndTime) {
   EXPECT_STREQ(told.what.data(), "F??");
   EXPECT_EQ(std::get<Progress>(received).age.count(), 0);
   EXPECT_EQ(told.longest.count(), std::int64_t{1} << 55);
+  EXPECT_EQ(told.tag.stage, Stage{65'535});
+  EXPECT_EQ(told.tag.micro_batch, MicroBatch{0});
 }
 
 TEST(ControlCampaign, NothingIsTakenThatNobodyCouldHaveSent) {

@@ -41,7 +41,7 @@ struct Activity {
 /// "is in F of stage 2, micro-batch 3 of step 7", "waits for activation for ... from rank 1".
 std::string to_string(const Activity& activity);
 
-/// What the others wait for when this rank does not get on: "F of stage 2, micro-batch 3 of step
+/// What the others wait for when this rank makes no progress: "F of stage 2, micro-batch 3 of step
 /// 7"; for a rank that was itself waiting, the action that takes the message.
 std::string action_of(const Activity& activity);
 

@@ -104,20 +104,25 @@ void count(Fields& fields, std::uint64_t& value) {
   fields.template number<std::uint64_t>(value, std::uint64_t{0}, kMostCount);
 }
 
-/// A rank says the longest that can be said where something took longer.
+/// What a rank does is said in any case: the nearest that can be said.
+template <class Wire, class Fields, class T>
+void nearest(Fields& fields, T& value, T least, T most) {
+  if (std::is_same_v<Fields, Writer>) value = std::clamp(value, least, most);
+  fields.template number<Wire>(value, least, most);
+}
+
 template <class Fields>
 void duration(Fields& fields, std::chrono::nanoseconds& value, std::chrono::nanoseconds most) {
   std::int64_t time = value.count();
-  if (std::is_same_v<Fields, Writer>) time = std::clamp<std::int64_t>(time, 0, most.count());
-  fields.template number<std::int64_t>(time, std::int64_t{0}, std::int64_t{most.count()});
+  nearest<std::int64_t>(fields, time, std::int64_t{0}, std::int64_t{most.count()});
   value = std::chrono::nanoseconds(time);
 }
 
 template <class Wire, class Fields, class Id>
 void id(Fields& fields, Id& value) {
   constexpr std::int64_t kMost = std::numeric_limits<Wire>::max();
-  fields.template number<Wire>(
-      value.value, 0, static_cast<std::int32_t>(std::min<std::int64_t>(kMost, kMostNumber)));
+  constexpr auto kLast = static_cast<std::int32_t>(std::min<std::int64_t>(kMost, kMostNumber));
+  nearest<Wire>(fields, value.value, 0, kLast);
 }
 
 template <class Fields>
