@@ -2,8 +2,12 @@
 // fit.
 #pragma once
 
+#include <algorithm>
+#include <array>
+#include <bit>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <limits>
 #include <span>
 #include <string>
@@ -12,18 +16,24 @@
 
 namespace millrace::wire {
 
-template <class T>
-void put(std::span<std::byte> bytes, std::size_t at, T value) {
-  for (std::size_t i = 0; i < sizeof(T); ++i)
-    bytes[at + i] = static_cast<std::byte>((static_cast<std::uint64_t>(value) >> (8 * i)) & 0xFFU);
+/// The bytes of a number on this host as those of a frame, and back.
+template <std::size_t size>
+[[nodiscard]] inline std::array<std::byte, size> in_order(std::array<std::byte, size> bytes) {
+  if constexpr (std::endian::native == std::endian::big) std::ranges::reverse(bytes);
+  return bytes;
 }
 
 template <class T>
-[[nodiscard]] T get(std::span<const std::byte> bytes, std::size_t at) {
-  std::uint64_t value = 0;
-  for (std::size_t i = 0; i < sizeof(T); ++i)
-    value |= std::to_integer<std::uint64_t>(bytes[at + i]) << (8 * i);
-  return static_cast<T>(value);
+inline void put(std::span<std::byte> bytes, std::size_t at, T value) {
+  const auto raw = in_order(std::bit_cast<std::array<std::byte, sizeof(T)>>(value));
+  std::memcpy(bytes.data() + at, raw.data(), raw.size());
+}
+
+template <class T>
+[[nodiscard]] inline T get(std::span<const std::byte> bytes, std::size_t at) {
+  std::array<std::byte, sizeof(T)> raw;
+  std::memcpy(raw.data(), bytes.data() + at, raw.size());
+  return std::bit_cast<T>(in_order(raw));
 }
 
 template <class Field = std::uint16_t>
