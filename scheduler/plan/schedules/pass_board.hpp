@@ -44,13 +44,16 @@ class PassBoard {
             double latency,
             int micro_batches,
             std::initializer_list<Symbol> passes)
-      : costs_(costs), latency_(latency), ranks_(costs.size()) {
+      : costs_(costs),
+        latency_(latency),
+        number_(static_cast<int>(costs.size())),
+        ranks_(costs.size()) {
     for (const Symbol pass : passes)
       ends_[static_cast<std::size_t>(pass)].resize(costs.size() *
                                                    static_cast<std::size_t>(micro_batches));
   }
 
-  [[nodiscard]] int ranks() const { return static_cast<int>(ranks_.size()); }
+  [[nodiscard]] int ranks() const { return number_; }
   [[nodiscard]] const RankState& at(int rank) const {
     return ranks_[static_cast<std::size_t>(rank)];
   }
@@ -149,7 +152,8 @@ class PassBoard {
  private:
   // Micro-batch major: a pass over the ranks walks neighbouring cells.
   [[nodiscard]] std::size_t cell(int rank, int micro_batch) const {
-    return static_cast<std::size_t>(micro_batch) * ranks_.size() + static_cast<std::size_t>(rank);
+    return static_cast<std::size_t>(micro_batch) * static_cast<std::size_t>(number_) +
+           static_cast<std::size_t>(rank);
   }
   [[nodiscard]] int count(int rank, Symbol symbol) const {
     return at(rank).count[static_cast<std::size_t>(symbol)];
@@ -157,6 +161,7 @@ class PassBoard {
 
   std::span<const RankCosts> costs_;
   double latency_;
+  int number_;  // of ranks: the size of ranks_ would be a division in every op
   double most_bubble_ = 0;
   std::vector<RankState> ranks_;
   std::array<std::vector<double>, kSymbols> ends_;  // by symbol: micro-batch, rank

@@ -267,12 +267,11 @@ void give_weights(Timetable& timetable) {
 }
 
 void order_weights(TimetableRow& line) {
-  TimetableRow owed;
-  std::size_t next = 0;
-  for (Symbol& symbol : line) {
-    if (symbol == kB) owed.push_back(kW);
-    if (symbol == kb) owed.push_back(kw);
-    if (is_weight(symbol) && next < owed.size()) symbol = owed[next++];
+  std::size_t owner = 0;
+  for (std::size_t cell = 0; cell < line.size(); ++cell) {
+    if (!is_weight(line[cell])) continue;
+    while (owner < cell && !is_input(line[owner])) ++owner;
+    if (owner < cell) line[cell] = line[owner++] == kB ? kW : kw;
   }
 }
 
