@@ -23,11 +23,11 @@ struct Effort {
 };
 
 constexpr std::array kEfforts = {Effort{"zb-auto", 2},
+                                 Effort{"zb-v-auto", 2},
                                  Effort{"v-min", 2},
                                  Effort{"v-half", 3},
                                  Effort{"wave", 3},
-                                 Effort{"zb-v-auto", 4},
-                                 Effort{"1f1b-v", 10},
+                                 Effort{"1f1b-v", 4},
                                  Effort{"v-zb", 400}};
 
 int effort(const ScheduleEntry& entry) {

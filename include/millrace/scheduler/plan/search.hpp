@@ -82,8 +82,8 @@ struct SearchResult {
 /// Searches. Steps:
 /// 1. Every generator of the catalogue without slices (with q > 1: every sliced one), with every v,
 ///    group and number of waves that fits; pairs decoupled. Cheapest first: by forwards times what
-///    one costs the generator (lists as tables 1, zb-auto and v-min 2, v-half and wave 3, zb-v-auto
-///    4, 1f1b-v 10, v-zb 400), then in the order of the catalogue. Those above the limit stay as
+///    one costs the generator (lists as tables 1, zb-auto, zb-v-auto and v-min 2, v-half and wave
+///    3, 1f1b-v 4, v-zb 400), then in the order of the catalogue. Those above the limit stay as
 ///    seeds. Programs that can be neither best nor seed nor in the front are not kept.
 /// 2. List scheduling under the limit from the best seeds of every placement (relist), also of
 ///    full-backward programs after splitting them.
