@@ -102,6 +102,7 @@ std::string description_of(const OptimizerOptions& options) {
 /// Everything that decides bits, or whether two ranks understand each other.
 Fields settings_of(const Program& program, const TrainerOptions& options) {
   return {{"schedule", program.name},
+          {"tied weights", joined(options.tied)},
           {"plan", plan_hash(program)},
           {"cut", options.boundaries.empty() ? "even" : joined(options.boundaries)},
           {"seed", std::to_string(options.seed)},
@@ -117,8 +118,7 @@ Fields settings_of(const Program& program, const TrainerOptions& options) {
           {"least learning rate", exact(options.learning_rate.floor)},
           {"clip norm", options.clip_norm ? exact(*options.clip_norm) : "none"},
           {"skipped steps in a row", std::to_string(options.max_skipped)},
-          {"frozen parameters", options.frozen.empty() ? "none" : joined({options.frozen})},
-          {"tied weights", joined(options.tied)}};
+          {"frozen parameters", options.frozen.empty() ? "none" : joined({options.frozen})}};
 }
 
 }  // namespace

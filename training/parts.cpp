@@ -10,6 +10,7 @@
 #include "millrace/scheduler/plan/passes.hpp"
 #include "millrace/stages/partition.hpp"
 #include "millrace/training/rank_parts.hpp"
+#include "training/ties.hpp"
 
 namespace millrace {
 namespace {
@@ -113,7 +114,10 @@ TrainerParts assemble(const Program& compute,
   for (std::size_t i = 0; i < bodies.size(); ++i) parts.stages[i].body = bodies[i].get();
   parts.bodies = std::move(bodies);
   parts.team = seat.team;
-  const Program program = options.recompute ? insert_recompute(compute) : compute;
+  LocalTeam alone;
+  Team& team = seat.team != nullptr ? *seat.team : alone;
+  Program program = with_ties(compute, parts.stages, options, team);
+  if (options.recompute) program = insert_recompute(program);
   parts.executor = executor_at(seat, program, parts.stages, options);
   parts.evaluator = executor_at(seat, forward_program(shape), parts.stages, options);
   return parts;

@@ -11,6 +11,7 @@
 #include "millrace/stages/module.hpp"
 #include "training/agreement.hpp"
 #include "training/parts.hpp"
+#include "training/ties.hpp"
 #include "training/trainer_state.hpp"
 #include "training/update.hpp"
 
@@ -44,14 +45,6 @@ void check(const TrainerOptions& options) {
   options.learning_rate.check();
 }
 
-std::vector<TiedWeights::Hosted> hosted_copies(const TrainingState& store) {
-  std::vector<TiedWeights::Hosted> hosted;
-  for (int rank = 0; rank < store.ranks(); ++rank)
-    for (const StateEntry& entry : store.entries(Rank{rank}))
-      hosted.push_back({entry.parameter, entry.replica == Replica{0}});
-  return hosted;
-}
-
 }  // namespace
 
 Trainer::State::State(TrainerParts given, const TrainerOptions& trainer_options)
@@ -60,10 +53,9 @@ Trainer::State::State(TrainerParts given, const TrainerOptions& trainer_options)
       parts(agreed(std::move(given), options)),
       team(parts.team != nullptr ? *parts.team : alone),
       shape(parts.executor->program().shape),
-      store(shape, parts.stages, *optimizer, options.tied, team),
-      tied(options.tied, hosted_copies(store), team) {
+      store(shape, parts.stages, *optimizer, tied_names(shape, options), team) {
   check(options);
-  tied.share_values();
+  share_tied_values(store, tied_names(shape, options), options, team);
   count([&](TrainingCounters& counters) { counters.seed = options.seed; });
   for (const HostedStage& hosted : parts.stages)
     if (hosted.stage.value == shape.stages() - 1)
@@ -141,10 +133,9 @@ void Trainer::State::run(StepReport& report, StepData& data, double total_weight
   report.peak_stash_bytes = std::move(result.peak_stash_bytes);
 }
 
-/// Tied gradients added up, the user's look at them, one norm, one verdict, one clip factor, one
+/// The user's look at the gradients, one norm, one verdict, one clip factor, one
 /// update of every stage.
 void Trainer::State::update(StepReport& report) {
-  tied.share_gradients();
   if (before_update != nullptr && *before_update) visit_gradients(store, *before_update);
   const GradientNorm norm = norm_of(store, *parts.executor, team, options.clip_norm);
   report.gradient_norm = norm.norm;

@@ -9,7 +9,6 @@
 #include "millrace/stages/loss.hpp"
 #include "millrace/training/state.hpp"
 #include "millrace/training/trainer.hpp"
-#include "training/tied_weights.hpp"
 
 namespace millrace {
 
@@ -56,7 +55,6 @@ struct Trainer::State {
   Team& team;
   Shape shape;
   TrainingState store;
-  TiedWeights tied;
   const Loss* loss = nullptr;  // of the last stage, when it is built in and hosted here
   std::function<void(std::span<Parameter* const>)>* before_update = nullptr;  // the trainer's
   std::uint64_t evaluations = 0;  // forward-only steps run: names them, and nothing else

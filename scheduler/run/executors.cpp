@@ -35,7 +35,7 @@ constexpr std::array<std::string_view, 3> kKinds = {"flow-graph", "ranks", "sequ
 /// which takes nothing here, and waited for by what uses the message.
 Program complete(const Program& program, bool messages) {
   Program whole = program;
-  if (program.shape.replicas() > 1 && !program.shape.forward_only) whole = insert_reductions(whole);
+  if (program.shape.replicas() > 1 || !program.shape.ties.empty()) whole = insert_reductions(whole);
   if (messages) whole = insert_messages_before_use(whole);
   const auto violations = verify(whole);
   require(violations.empty(),

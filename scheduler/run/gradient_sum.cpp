@@ -40,40 +40,4 @@ Tensor copy_into(TensorPool& pool, const Tensor& from) {
   return copy;
 }
 
-TensorList copy_gradients(StageBody& body, TensorPool& pool) {
-  TensorList gradients;
-  for (const Parameter* parameter : body.parameters())
-    gradients.push_back(copy_into(pool, parameter->gradient));
-  return gradients;
-}
-
-void add_in_replica_order(const Reduction& reduction,
-                          std::vector<TensorList>& received,
-                          TensorPool& pool) {
-  const std::size_t replicas = reduction.bodies.size();
-  std::vector<std::vector<Parameter*>> local(replicas);
-  for (std::size_t i = 0; i < replicas; ++i)
-    if (reduction.bodies[i] != nullptr) local[i] = reduction.bodies[i]->parameters();
-
-  const auto count = [&](std::size_t i) {
-    return reduction.bodies[i] != nullptr ? local[i].size() : received[i].size();
-  };
-  const auto gradient = [&](std::size_t i, std::size_t parameter) -> Tensor& {
-    return reduction.bodies[i] != nullptr ? local[i][parameter]->gradient : received[i][parameter];
-  };
-
-  for (std::size_t i = 1; i < replicas; ++i)
-    if (count(i) != count(0))
-      throw Mismatch("copies of stage " + std::to_string(reduction.stage.value) + " have " +
-                     std::to_string(count(0)) + " and " + std::to_string(count(i)) + " parameters");
-  for (std::size_t parameter = 0; parameter < count(0); ++parameter) {
-    Tensor sum = copy_into(pool, gradient(0, parameter));
-    for (std::size_t i = 1; i < replicas; ++i)
-      add_gradient(sum, gradient(i, parameter), reduction.stage);
-    for (std::size_t i = 0; i < replicas; ++i)
-      if (reduction.bodies[i] != nullptr && sum.bytes() != 0)
-        std::memcpy(gradient(i, parameter).data(), sum.data(), sum.bytes());
-  }
-}
-
 }  // namespace millrace::run

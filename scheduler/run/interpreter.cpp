@@ -25,8 +25,8 @@ MessageTag tag_of(const Message& message) {
           message.edge};
 }
 
-/// The gradients of one copy on their way to the others. Replica numbers from 1 on, so that these
-/// never meet the tags of collectives, which have 0 there.
+/// The gradients of one copy of a stage on their way to those it is reduced with. Replica numbers
+/// from 1 on, so that these never meet the tags of collectives, which have 0 there.
 MessageTag gradient_tag(Stage stage, Replica from, std::uint64_t step) {
   return {step, Direction::Collective, Replica{from.value + 1}, stage, MicroBatch{}, Slice{}};
 }
@@ -138,26 +138,27 @@ void Interpreter::State::receive(const Instruction& instruction) {
   values.put(instruction.target, endpoint->receive(message.source, tag_of(message), deadline()));
 }
 
-void Interpreter::State::publish(RankState& at, const Reduction& reduction, Replica replica) const {
-  for (std::size_t i = 0; i < reduction.bodies.size(); ++i)
-    if (reduction.bodies[i] == nullptr)
-      endpoint->send(reduction.rank_of[i],
-                     gradient_tag(reduction.stage, replica, settings.step),
-                     run::copy_gradients(*reduction.bodies[replica.index()], at.pool));
+void Interpreter::State::publish(const Instruction& instruction) const {
+  const Stage stage = instruction.action->stage;
+  const Replica replica = instruction.action->replica();
+  const Reduction& reduction = *instruction.reduction;
+  for (const Rank rank : reduction.other_ranks())
+    endpoint->send(rank,
+                   gradient_tag(stage, replica, settings.step),
+                   reduction.gradients_for(rank, replica, stage, instruction.at->pool));
 }
 
 void Interpreter::State::reduce(RankState& at, Reduction& reduction) const {
-  if (reduction.arrived.fetch_add(1, std::memory_order_acq_rel) + 1 < reduction.local_copies)
-    return;
-  std::vector<TensorList> received(reduction.bodies.size());
-  for (int i = 0; i < static_cast<int>(received.size()); ++i) {
-    const auto copy = static_cast<std::size_t>(i);
-    if (reduction.bodies[copy] == nullptr)
-      received[copy] = endpoint->receive(reduction.rank_of[copy],
-                                         gradient_tag(reduction.stage, Replica{i}, settings.step),
-                                         deadline());
-  }
-  run::add_in_replica_order(reduction, received, at.pool);
+  if (!reduction.arrive()) return;
+  const auto members = reduction.members();
+  std::vector<TensorList> received(members.size());
+  for (std::size_t i = 0; i < members.size(); ++i)
+    if (members[i].body == nullptr)
+      received[i] =
+          endpoint->receive(members[i].rank,
+                            gradient_tag(members[i].stage, members[i].replica, settings.step),
+                            deadline());
+  reduction.add(received, at.pool);
 }
 
 void Interpreter::State::perform(const Instruction& instruction) {
@@ -178,16 +179,14 @@ void Interpreter::State::perform(const Instruction& instruction) {
     case Op::RecvBackward:
       return receive(instruction);
     case Op::ReduceGrad:
-      if (instruction.reduction == nullptr) return;
-      if (instruction.publishes)
-        publish(*instruction.at, *instruction.reduction, instruction.action->replica());
+      if (instruction.reduction == nullptr) return;  // the sum of one copy
+      if (instruction.publishes) publish(instruction);
       return reduce(*instruction.at, *instruction.reduction);
     case Op::OptimizerStep:
       return;
   }
   if (instruction.last_stage && instruction.ends_unit) targets[instruction.unit].clear();
-  if (instruction.publishes)
-    publish(*instruction.at, *instruction.reduction, instruction.action->replica());
+  if (instruction.publishes) publish(instruction);
 }
 
 void Interpreter::State::check_nothing_left() const {
@@ -254,8 +253,7 @@ void Interpreter::begin_step(StepData& data, const StepSettings& settings) {
   for (const auto& rank : state.ranks)
     if (rank != nullptr) rank->meter = {};
   for (TensorCounts& counts : state.counts) counts.begin_step();
-  for (const auto& reduction : state.reductions)
-    if (reduction != nullptr) reduction->arrived.store(0, std::memory_order_relaxed);
+  for (const auto& reduction : state.reductions) reduction->begin_step();
 }
 
 const Instruction& Interpreter::compiled(Rank rank, std::size_t position) const {

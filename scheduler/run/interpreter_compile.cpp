@@ -79,28 +79,49 @@ class BodyTable {
   std::vector<StageBody*> bodies_;
 };
 
-std::vector<std::unique_ptr<Reduction>> reductions_of(const Program& program, BodyTable& bodies) {
-  std::vector<std::unique_ptr<Reduction>> reductions(
-      static_cast<std::size_t>(program.shape.stages()));
-  if (program.shape.replicas() == 1) return reductions;
-  for (const auto& list : program.ranks)
-    for (const Action& action : list) {
-      if (action.op != Op::ReduceGrad || reductions[action.stage.index()] != nullptr) continue;
-      auto reduction = std::make_unique<Reduction>();
-      reduction->stage = action.stage;
-      for (int i = 0; i < program.shape.replicas(); ++i) {
-        reduction->bodies.push_back(bodies.at(Replica{i}, action.stage));
-        reduction->rank_of.push_back(program.shape.rank(Replica{i}, action.stage));
-        if (reduction->bodies.back() != nullptr) ++reduction->local_copies;
-      }
-      reductions[action.stage.index()] = std::move(reduction);
-    }
-  return reductions;
+bool has_reductions(const Program& program) {
+  return std::ranges::any_of(program.ranks, [](const std::vector<Action>& list) {
+    return std::ranges::any_of(list,
+                               [](const Action& action) { return action.op == Op::ReduceGrad; });
+  });
 }
 
-bool has_copies_elsewhere(const Reduction& reduction) {
-  return reduction.local_copies < static_cast<int>(reduction.bodies.size());
-}
+/// The reductions of a program that has REDUCE_GRAD, and which of them each stage belongs to: none,
+/// where it is the only copy and nothing of it is tied.
+struct ReductionTable {
+  ReductionTable(const Program& program, const StageGraph& graph, BodyTable& bodies)
+      : of_stage(static_cast<std::size_t>(graph.stages()), nullptr) {
+    if (!has_reductions(program)) return;
+    const auto together = graph.reduced_together();
+    for (std::size_t stage = 0; stage < together.size(); ++stage) {
+      const Stage first = together[stage].front();
+      if (program.shape.replicas() == 1 && !graph.is_tied(first)) continue;
+      if (first.index() == stage) add(program, graph, bodies, together[stage]);
+      of_stage[stage] = of_stage[first.index()];
+    }
+  }
+
+  void add(const Program& program,
+           const StageGraph& graph,
+           BodyTable& bodies,
+           const std::vector<Stage>& stages) {
+    std::vector<run::ReductionMember> members;
+    for (const Stage stage : stages)
+      for (int replica = 0; replica < program.shape.replicas(); ++replica)
+        members.push_back({Replica{replica},
+                           stage,
+                           program.shape.rank(Replica{replica}, stage),
+                           bodies.at(Replica{replica}, stage)});
+    std::vector<StageTie> ties;
+    for (const StageTie& tie : graph.ties())
+      if (std::ranges::find(stages, tie.weights.front().stage) != stages.end()) ties.push_back(tie);
+    all.push_back(std::make_unique<Reduction>(std::move(members), std::move(ties)));
+    of_stage[stages.front().index()] = all.back().get();
+  }
+
+  std::vector<std::unique_ptr<Reduction>> all;
+  std::vector<Reduction*> of_stage;
+};
 
 /// Turns the actions of one rank into instructions.
 class Compiler {
@@ -109,7 +130,7 @@ class Compiler {
            BodyTable& bodies,
            const StageGraph& graph,
            const SlotMap& map,
-           std::vector<std::unique_ptr<Reduction>>& reductions)
+           const std::vector<Reduction*>& reductions)
       : program_(program), bodies_(bodies), graph_(graph), map_(map), reductions_(reductions) {}
 
   std::vector<Instruction> compile(RankState& at) {
@@ -144,7 +165,7 @@ class Compiler {
     instruction.first_stage = action.stage.value == 0;
     instruction.last_stage = action.stage.value == program_.shape.stages() - 1;
     if (action.op == Op::ReduceGrad)
-      instruction.reduction = reductions_[action.stage.index()].get();
+      instruction.reduction = reductions_[action.stage.index()];
     else
       compile_unit(action, instruction);
     return instruction;
@@ -199,8 +220,8 @@ class Compiler {
                                         std::vector<bool>(reductions_.size(), false));
     for (std::size_t i = list.size(); i-- > 0;) {
       if (!gives_weight_gradient(list[i].op)) continue;
-      Reduction* reduction = reductions_[list[i].stage.index()].get();
-      if (reduction == nullptr || !has_copies_elsewhere(*reduction)) continue;
+      Reduction* reduction = reductions_[list[i].stage.index()];
+      if (reduction == nullptr || !reduction->has_members_elsewhere()) continue;
       auto done = seen[list[i].replica().index()].begin() + list[i].stage.value;
       if (*done) continue;
       *done = true;
@@ -210,7 +231,7 @@ class Compiler {
     // A copy that got no micro-batch has no last B or W: its zeros leave at the reduction.
     for (std::size_t i = 0; i < list.size(); ++i)
       if (list[i].op == Op::ReduceGrad && instructions[i].reduction != nullptr &&
-          has_copies_elsewhere(*instructions[i].reduction))
+          instructions[i].reduction->has_members_elsewhere())
         instructions[i].publishes = !seen[list[i].replica().index()][list[i].stage.index()];
   }
 
@@ -218,7 +239,7 @@ class Compiler {
   BodyTable& bodies_;
   const StageGraph& graph_;
   const SlotMap& map_;
-  std::vector<std::unique_ptr<Reduction>>& reductions_;
+  const std::vector<Reduction*>& reductions_;
 };
 
 }  // namespace
@@ -260,8 +281,9 @@ Interpreter::State::State(const Program& of_program,
       map(graph, touched_links(graph, stages), units_of(of_program)),
       wiring(graph, map) {
   BodyTable bodies(program, stages);
-  reductions = reductions_of(program, bodies);
-  Compiler compiler(program, bodies, graph, map, reductions);
+  ReductionTable table(program, graph, bodies);
+  Compiler compiler(program, bodies, graph, map, table.of_stage);
+  reductions = std::move(table.all);
   for (int i = 0; i < static_cast<int>(program.ranks.size()); ++i) {
     ranks.emplace_back();
     if (!runs_here(endpoint, Rank{i})) continue;

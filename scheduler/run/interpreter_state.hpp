@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "millrace/scheduler/run/interpreter.hpp"
-#include "run/gradient_sum.hpp"
+#include "run/reduction.hpp"
 #include "run/tensor_counts.hpp"
 #include "run/value_slots.hpp"
 #include "run/wiring.hpp"
@@ -21,7 +21,7 @@ struct alignas(64) Instruction {
   StageBody* body = nullptr;
   RankState* at = nullptr;
   const Action* action = nullptr;
-  Reduction* reduction = nullptr;  ///< REDUCE_GRAD, and the last B or W of a stage with copies
+  Reduction* reduction = nullptr;  ///< of REDUCE_GRAD, and of the last B or W before it
   MicroBatch micro_batch;
   Slice slice;
   std::uint32_t source = ValueSlots::kNone;  ///< slot that is taken
@@ -32,7 +32,7 @@ struct alignas(64) Instruction {
   bool first_stage = false;
   bool last_stage = false;
   bool recompute_later = false;
-  bool publishes = false;  ///< last B or W of a stage with copies elsewhere: send the gradients
+  bool publishes = false;  ///< last B or W of a stage that is reduced with others elsewhere: send
   bool ends_unit = false;  ///< last pass that may look at the targets
   bool whole_backward = false;    ///< the body does not split: I is all of it, W nothing
   bool gradient_per_use = false;  ///< the body adds the gradients of an output's uses itself
@@ -64,7 +64,7 @@ struct Interpreter::State {
   void backward(const run::Instruction& instruction);
   void send(const run::Instruction& instruction);
   void receive(const run::Instruction& instruction);
-  void publish(run::RankState& at, const run::Reduction& reduction, Replica replica) const;
+  void publish(const run::Instruction& instruction) const;
   void reduce(run::RankState& at, run::Reduction& reduction) const;
   void check_nothing_left() const;
   void drop() noexcept;

@@ -19,7 +19,6 @@ namespace {
 static_assert(std::is_constructible_v<Graph, const Program&>);
 static_assert(!std::is_constructible_v<Graph, Program>);
 static_assert(!std::is_constructible_v<Graph, const Program>);
-static_assert(!std::is_constructible_v<Graph, Program, std::span<const TiedGroup>>);
 
 TEST(Graph, HasANodeForEveryActionOfItsProgram) {
   const Program program = generate("zb-h1", {.ranks = 3, .micro_batches = 5});
@@ -61,14 +60,14 @@ TEST(Graph, LeavesOutWhatProgramOrderImpliesUnlessTheListsAreOpen) {
   const Program program = generate("zb-v", {.ranks = 3, .micro_batches = 6});
 
   EXPECT_EQ(edges_of(Graph(program)), needs_of(program, true));
-  EXPECT_EQ(edges_of(Graph(program, {}, ListOrder::Open)), needs_of(program, false));
+  EXPECT_EQ(edges_of(Graph(program, ListOrder::Open)), needs_of(program, false));
 }
 
 TEST(Graph, OfOpenListsHasTheSameEdgesInWhateverOrderTheyAre) {
   Program program = generate("zb-v", {.ranks = 3, .micro_batches = 6});
-  const auto edges = edges_of(Graph(program, {}, ListOrder::Open));
+  const auto edges = edges_of(Graph(program, ListOrder::Open));
   for (auto& list : program.ranks) std::ranges::reverse(list);
-  const Graph reversed(program, {}, ListOrder::Open);
+  const Graph reversed(program, ListOrder::Open);
 
   EXPECT_EQ(edges_of(reversed), edges);
   EXPECT_FALSE(reversed.has_wrong_lists());
@@ -81,7 +80,7 @@ TEST(Graph, OfOpenListsRefusesAnActionThatOccursTwice) {
 
   EXPECT_NO_THROW(Graph{program});
   try {
-    const Graph graph(program, {}, ListOrder::Open);
+    const Graph graph(program, ListOrder::Open);
     FAIL();
   } catch (const InvalidArgument& error) {
     EXPECT_THAT(error.what(), ::testing::HasSubstr("twice"));

@@ -124,9 +124,9 @@ TEST(InsertedMessages, AreNotProvedByARunInWhichAnythingComesTooEarlyOrTakesNoTi
 
 TEST(InsertedMessages, AreLeftToVerifyWhereTheyAreWrittenOrGradientsAreReduced) {
   const Program compute = generate("1f1b", {.ranks = 3, .micro_batches = 4});
-  const TiedGroup ends{{Stage{0}, Stage{2}}};
-  for (const Program& program :
-       {insert_messages(compute), insert_reductions(compute, {&ends, 1})}) {
+  Program tied = compute;
+  tied.shape.ties = {{{{Stage{0}, "first"}, {Stage{2}, "last"}}}};
+  for (const Program& program : {insert_messages(compute), insert_reductions(tied)}) {
     const Graph graph(program);
     EXPECT_FALSE(inserted_messages_cannot_hang(graph, run_of(graph, Cost::unit(program.shape))));
   }

@@ -116,10 +116,15 @@ TEST(InsertReductions, CopiesMeetInOneOrderOnBothRanks) {
 }
 
 TEST(InsertReductions, TiedStagesReduceTogether) {
-  const TiedGroup ends{{Stage{0}, Stage{2}}};
+  Program three = one_f_one_b(3, 1);
+  three.shape.ties = {{{{Stage{0}, "first"}, {Stage{2}, "last"}}}};
 
-  EXPECT_THAT(lines(insert_reductions(one_f_one_b(3, 1), {&ends, 1})),
+  EXPECT_THAT(lines(insert_reductions(three)),
               ElementsAre("0F0 0B0 0REDUCE_GRAD", "1F0 1B0", "2F0 2B0 2REDUCE_GRAD"));
+
+  three.shape.ties = {{{{Stage{1}, "first"}, {Stage{1}, "last"}}}};
+  EXPECT_THAT(lines(insert_reductions(three)),
+              ElementsAre("0F0 0B0", "1F0 1B0 1REDUCE_GRAD", "2F0 2B0"));
 }
 
 TEST(ComputeOnly, UndoesMessagesAndRecompute) {

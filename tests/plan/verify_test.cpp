@@ -194,26 +194,31 @@ TEST(Verify, ReportsLossWeights) {
 }
 
 TEST(Verify, ReportsAReductionThatIsMissingOrTooEarly) {
-  VerifyOptions options;
-  options.tied = {{{Stage{0}, Stage{1}}}};
-  const Shape two = straight(2, 1);
+  Program tied = one_f_one_b(2, 1);
+  tied.shape.ties = {{{{Stage{0}, "first"}, {Stage{1}, "last"}}}};
+  Shape two = tied.shape;
 
-  EXPECT_THAT(verify(insert_reductions(one_f_one_b(2, 1), options.tied), options), IsEmpty());
-  EXPECT_EQ(text(verify(program(two, {"0F0 0B0 0REDUCE_GRAD", "1F0 1B0"}), options)),
+  EXPECT_THAT(verify(insert_reductions(tied)), IsEmpty());
+  EXPECT_EQ(text(verify(program(two, {"0F0 0B0 0REDUCE_GRAD", "1F0 1B0"}))),
             "rule 2, rank 1, position 2: 1REDUCE_GRAD is missing");
-  EXPECT_EQ(text(verify(program(two, {"0F0 0REDUCE_GRAD 0B0", "1F0 1B0 1REDUCE_GRAD"}), options)),
+  EXPECT_EQ(text(verify(program(two, {"0F0 0REDUCE_GRAD 0B0", "1F0 1B0 1REDUCE_GRAD"}))),
             "rule 5, rank 0, position 1: 0REDUCE_GRAD comes before 0B0, which it needs");
+  two.ties = {{{{Stage{1}, "first"}, {Stage{1}, "last"}}}};
+  EXPECT_EQ(text(verify(program(two, {"0F0 0B0 0REDUCE_GRAD", "1F0 1B0"}))),
+            "rule 2, rank 1, position 2: 1REDUCE_GRAD is missing");
+  two.ties.front().weights.back().stage = Stage{2};
+  EXPECT_THAT(text(verify(program(two, {"0F0 0B0", "1F0 1B0"}))),
+              ::testing::HasSubstr("tied weight 'last' of stage 2 names a stage outside 0 to 1"));
 }
 
 TEST(Verify, ReportsReductionsThatMeetInDifferentOrders) {
-  VerifyOptions options;
-  options.tied = {{{Stage{0}, Stage{2}}}, {{Stage{1}, Stage{3}}}};
-  const Shape shape{2, 1, 1, Placement({{Rank{0}, Rank{0}, Rank{1}, Rank{1}}}), {}, false};
+  Shape shape{2, 1, 1, Placement({{Rank{0}, Rank{0}, Rank{1}, Rank{1}}}), {}, false};
+  shape.ties = {{{{Stage{0}, "a"}, {Stage{2}, "b"}}}, {{{Stage{1}, "c"}, {Stage{3}, "d"}}}};
   const Program crossed = program(
       shape,
       {"0F0 1F0 1B0 0B0 0REDUCE_GRAD 1REDUCE_GRAD", "2F0 3F0 3B0 2B0 3REDUCE_GRAD 2REDUCE_GRAD"});
 
-  const auto violations = verify(crossed, options);
+  const auto violations = verify(crossed);
 
   ASSERT_EQ(violations.size(), 1U);
   EXPECT_EQ(violations[0].rule, Rule::Order);

@@ -11,10 +11,9 @@
 #include <gtest/gtest.h>
 
 #include "millrace/scheduler/plan/generators.hpp"
-#include "millrace/scheduler/run/executors.hpp"
 #include "millrace/stages/models.hpp"
-#include "millrace/stages/partition.hpp"
 #include "millrace/training/endpoint_team.hpp"
+#include "millrace/training/rank_parts.hpp"
 #include "millrace/training/trainer.hpp"
 #include "millrace/transport/in_process.hpp"
 
@@ -101,15 +100,7 @@ Knowledge learn_as_rank(const ModelSpec& model, const Program& program, Endpoint
   std::set<std::string> agreements;
   Overheard endpoint(door, agreements);
   EndpointTeam team(endpoint, std::chrono::seconds(30));
-  const int stage = endpoint.rank().value;
-  const auto boundaries = even_boundaries(model.layer_count(), kRanks);
-  TrainerParts parts;
-  parts.bodies.push_back(build_stage(model, boundaries, stage, options_of_all().seed));
-  parts.stages = {{Replica{0}, Stage{stage}, parts.bodies.front().get()}};
-  parts.executor = make_rank_executor(program, parts.stages, endpoint);
-  parts.evaluator = make_rank_executor(forward_program(program.shape), parts.stages, endpoint);
-  parts.team = &team;
-  Trainer trainer(std::move(parts), options_of_all());
+  Trainer trainer(rank_parts(model, program, options_of_all(), endpoint, team), options_of_all());
   Knowledge known = learn(trainer);
   known.agreements = std::move(agreements);
   return known;
@@ -153,7 +144,7 @@ TEST(Team, OfOneProcessPerRankKnowsWhatASingleProcessKnows) {
   for (const char* text : {"agreement on the parts of the model of step 0",
                            "agreement on the loss of step 0",
                            "agreement on the loss of step 5",
-                           "agreement on tied weights of step 5",
+                           "agreement on tied weights of step 0",
                            "agreement on the gradient norm of step 5",
                            "agreement on the weights' hash of step 5",
                            "agreement on the loss of evaluation 3"})

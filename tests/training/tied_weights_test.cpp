@@ -151,7 +151,7 @@ TEST(TiedWeights, AreRefusedWhenTheyCannotBeOneWeight) {
   };
   EXPECT_EQ(refusal({{names[0]}}), "a tied group needs at least 2 parameters, got 1");
   EXPECT_EQ(refusal({{names[0], "layers.99.weight"}}),
-            "tied parameter 'layers.99.weight' does not exist");
+            "tied parameter 'layers.99.weight' does not exist; the nearest is 'layers.0.weight'");
   EXPECT_EQ(refusal({{names[0], names[1]}, {names[1], names[2]}}),
             "parameter '" + names[1] + "' is tied twice");
   EXPECT_EQ(refusal({{names[0], "layers.0.weight"}}),

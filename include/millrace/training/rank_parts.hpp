@@ -10,7 +10,8 @@
 
 namespace millrace {
 
-/// Builds the stages of the endpoint's rank, and nothing else, with executors of that rank.
+/// Builds the stages of the endpoint's rank, and nothing else, with executors of that rank. A
+/// collective of the team, since what is tied may live on several ranks.
 /// Throws InvalidArgument when the program has not as many ranks as the endpoint's world.
 /// `endpoint` and `team` must outlive the trainer. A trainer made of the parts compares plan and
 /// settings with those of all ranks when it is made, and the data in fit() and evaluate(): what

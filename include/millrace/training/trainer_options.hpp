@@ -41,7 +41,9 @@ struct TrainerOptions {
   /// ("layers.0.*"); see TrainingState::freeze.
   std::vector<std::string> frozen = {};
   /// Groups of parameters, by global name, that are one weight (tied embeddings, say): each starts
-  /// with the value of the one named first, and each update sees the sum of the group's gradients.
+  /// with the value of the one named first, and each update sees the sum of the group's gradients,
+  /// which accumulate apart and are added once, in f32, in the order of the layers. They are
+  /// declared among the ties of the program's shape (StageTie) and added by its REDUCE_GRAD.
   std::vector<std::vector<std::string>> tied = {};
   std::optional<double> clip_norm = {};  ///< clip the norm over all stages to this
   /// Steps skipped in a row, because the gradient was not finite, that end the training; at least

@@ -15,16 +15,13 @@ namespace millrace {
 /// Holds what construction needs and the finished graph does not.
 class GraphBuilder {
  public:
-  GraphBuilder(Graph& graph,
-               const Program& program,
-               std::span<const TiedGroup> tied,
-               ListOrder order)
+  GraphBuilder(Graph& graph, const Program& program, ListOrder order)
       : graph_(graph),
         program_(program),
         open_(order == ListOrder::Open),
         pipeline_{graph.stage_graph(), program.shape.slices},
         lookup_(program.shape, pipeline_.graph),
-        reductions_(program, tied) {}
+        reductions_(program, graph.stage_graph()) {}
 
   void build() {
     number();
@@ -150,10 +147,10 @@ class GraphBuilder {
   plan::Reductions reductions_;
 };
 
-Graph::Graph(const Program& program, std::span<const TiedGroup> tied, ListOrder order)
+Graph::Graph(const Program& program, ListOrder order)
     : program_(&program), stage_graph_(program.shape) {
   plan::validate_lists(program);
-  GraphBuilder(*this, program, tied, order).build();
+  GraphBuilder(*this, program, order).build();
 }
 
 Rank Graph::rank(Node node) const {

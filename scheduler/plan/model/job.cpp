@@ -35,7 +35,7 @@ Program orderable(Program program, const Cost& cost) {
 Job::Job(Program program, const Cost& cost, Work* work)
     : work_counter_(work),
       program_(orderable(std::move(program), cost)),
-      graph_(program_, {}, ListOrder::Open) {
+      graph_(program_, ListOrder::Open) {
   price_nodes(cost);
   price_links(cost);
   invert();

@@ -1,52 +1,24 @@
 // Groups of copies that reduce together, and the last node of each before its reduction.
 #include "plan/model/reductions.hpp"
 
-#include <numeric>
-#include <string>
-
-#include "millrace/core/error.hpp"
 #include "plan/model/lookup.hpp"
 
 namespace millrace::plan {
 
-namespace {
-
-/// Lowest stage of the tied set that each stage belongs to; a stage that is not tied is its own.
-std::vector<std::size_t> tied_roots(const Shape& shape, std::span<const TiedGroup> tied) {
-  std::vector<std::size_t> root(static_cast<std::size_t>(shape.stages()));
-  std::iota(root.begin(), root.end(), std::size_t{0});
-  for (const TiedGroup& group : tied) {
-    for (const Stage stage : group.stages) {
-      require(stage.value >= 0 && stage.value < shape.stages(),
-              "tied stage " + std::to_string(stage.value) + " does not exist; the shape has " +
-                  std::to_string(shape.stages()) + " stages");
-      const std::size_t from = root[stage.index()];
-      const std::size_t to = root[group.stages.front().index()];
-      for (std::size_t& other : root)
-        if (other == from || other == to) other = std::min(from, to);
-    }
-  }
-  return root;
-}
-
-}  // namespace
-
-std::vector<std::vector<Copy>> reduction_groups(const Shape& shape,
-                                                std::span<const TiedGroup> tied) {
-  const auto root = tied_roots(shape, tied);
-  std::vector<std::vector<Copy>> members(root.size());
-  for (std::size_t stage = 0; stage < root.size(); ++stage)
-    for (int replica = 0; replica < shape.replicas(); ++replica)
-      members[root[stage]].push_back({Replica{replica}, Stage{static_cast<std::int32_t>(stage)}});
-  std::vector<std::vector<Copy>> groups(root.size());
-  for (std::size_t stage = 0; stage < root.size(); ++stage) groups[stage] = members[root[stage]];
+std::vector<std::vector<Copy>> reduction_groups(const Shape& shape, const StageGraph& graph) {
+  const auto together = graph.reduced_together();
+  std::vector<std::vector<Copy>> groups(together.size());
+  for (std::size_t stage = 0; stage < groups.size(); ++stage)
+    for (const Stage member : together[stage])
+      for (int replica = 0; replica < shape.replicas(); ++replica)
+        groups[stage].push_back({Replica{replica}, member});
   return groups;
 }
 
-Reductions::Reductions(const Program& program, std::span<const TiedGroup> tied)
+Reductions::Reductions(const Program& program, const StageGraph& graph)
     : program_(&program),
       stages_(static_cast<std::size_t>(program.shape.stages())),
-      groups_(reduction_groups(program.shape, tied)),
+      groups_(reduction_groups(program.shape, graph)),
       last_weight_(stages_ * static_cast<std::size_t>(program.shape.replicas()), kNoNode),
       before_reduction_(last_weight_.size(), kNoNode),
       last_of_rank_(program.ranks.size(), kNoNode) {}
@@ -73,9 +45,21 @@ void Reductions::note(std::size_t rank,
     last_weight_[copy] = node;
     return;
   }
-  const bool heads_the_list = &action == program_->ranks[rank].data();
-  if (!reduced[copy] && !heads_the_list) before_reduction_[copy] = node - 1;
+  if (!reduced[copy]) before_reduction_[copy] = before(rank, node, action);
   reduced[copy] = true;
+}
+
+/// What a REDUCE_GRAD follows that is not one of the same group itself.
+Node Reductions::before(std::size_t rank, Node node, const Action& action) const {
+  const auto group_of = [&](const Action& each) {
+    return groups_[each.stage.index()].front().stage;
+  };
+  const Action* first = &action;
+  const Action* const head = program_->ranks[rank].data();
+  while (first != head && first[-1].op == Op::ReduceGrad && group_of(first[-1]) == group_of(action))
+    --first;
+  if (first == head) return kNoNode;
+  return node - 1 - static_cast<Node>(&action - first);
 }
 
 }  // namespace millrace::plan

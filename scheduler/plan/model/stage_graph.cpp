@@ -3,6 +3,8 @@
 
 #include <algorithm>
 #include <limits>
+#include <numeric>
+#include <set>
 #include <string>
 #include <tuple>
 
@@ -68,6 +70,33 @@ void check_ends(std::vector<StageEdge> edges, int stages) {
   }
 }
 
+std::string name_of(const StageWeight& weight) {
+  return "weight '" + weight.name + "' of stage " + std::to_string(weight.stage.value);
+}
+
+void check(const StageTie& tie, int stages, std::set<std::string>& known) {
+  require(tie.weights.size() >= 2, [&] {
+    return "a tie has at least 2 weights, got " + std::to_string(tie.weights.size());
+  });
+  Stage before{0};
+  for (const StageWeight& weight : tie.weights) {
+    require(weight.stage.value >= 0 && weight.stage.value < stages, [&] {
+      return "tied " + name_of(weight) + " names a stage outside 0 to " +
+             std::to_string(stages - 1);
+    });
+    require(!weight.name.empty(), [&] {
+      return "a tied weight of stage " + std::to_string(weight.stage.value) + " has no name";
+    });
+    require(known.insert(weight.name).second,
+            [&] { return "weight '" + weight.name + "' is tied twice"; });
+    require(before <= weight.stage, [&] {
+      return "tied " + name_of(weight) + " stands behind one of stage " +
+             std::to_string(before.value) + "; they are named in the order of the layers";
+    });
+    before = weight.stage;
+  }
+}
+
 bool same_link(const StageEdge& a, const StageEdge& b) {
   return a.from == b.from && a.to == b.to;
 }
@@ -81,8 +110,37 @@ std::uint8_t number(std::size_t rank, Stage stage, const char* side) {
 
 }  // namespace
 
-StageGraph::StageGraph(const Shape& shape) : stages_(shape.stages()), chain_(shape.edges.empty()) {
+StageGraph::StageGraph(const Shape& shape)
+    : stages_(shape.stages()), chain_(shape.edges.empty()), ties_(shape.ties) {
+  std::set<std::string> tied;
+  for (const StageTie& tie : ties_) check(tie, stages_, tied);
   if (!chain_) make_links(shape);
+}
+
+bool StageGraph::is_tied(Stage stage) const {
+  for (const StageTie& tie : ties_)
+    for (const StageWeight& weight : tie.weights)
+      if (weight.stage == stage) return true;
+  return false;
+}
+
+std::vector<std::vector<Stage>> StageGraph::reduced_together() const {
+  std::vector<std::size_t> lowest(static_cast<std::size_t>(stages_));
+  std::iota(lowest.begin(), lowest.end(), std::size_t{0});
+  for (const StageTie& tie : ties_)
+    for (const StageWeight& weight : tie.weights) {
+      const std::size_t from = lowest[weight.stage.index()];
+      const std::size_t to = lowest[tie.weights.front().stage.index()];
+      for (std::size_t& other : lowest)
+        if (other == from || other == to) other = std::min(from, to);
+    }
+  std::vector<std::vector<Stage>> members(lowest.size());
+  for (std::size_t stage = 0; stage < lowest.size(); ++stage)
+    members[lowest[stage]].emplace_back(static_cast<std::int32_t>(stage));
+  std::vector<std::vector<Stage>> together;
+  together.reserve(lowest.size());
+  for (const std::size_t group : lowest) together.push_back(members[group]);
+  return together;
 }
 
 void StageGraph::make_links(const Shape& shape) {

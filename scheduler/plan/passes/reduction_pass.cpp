@@ -36,10 +36,10 @@ bool reduces(const Program& program) {
   return false;
 }
 
-/// One meeting per group that spans several copies, by time and then by lowest stage.
+/// One meeting per group that owes a reduction, by time and then by lowest stage.
 std::vector<Meeting> meetings(const Program& program,
                               const Timeline& run,
-                              std::span<const TiedGroup> tied) {
+                              const StageGraph& graph) {
   std::vector<double> last(static_cast<std::size_t>(program.shape.stages()), 0);
   for (std::size_t r = 0; r < run.ranks.size(); ++r)
     for (std::size_t i = 0; i < run.ranks[r].size(); ++i) {
@@ -48,11 +48,11 @@ std::vector<Meeting> meetings(const Program& program,
       double& tick = last[action.stage.index()];
       tick = std::max(tick, run.ranks[r][i].end);
     }
-  const auto groups = plan::reduction_groups(program.shape, tied);
+  const auto groups = plan::reduction_groups(program.shape, graph);
   std::vector<Meeting> result;
   for (std::size_t stage = 0; stage < groups.size(); ++stage) {
     const bool first_of_group = groups[stage].front().stage.index() == stage;
-    if (!first_of_group || groups[stage].size() < 2) continue;
+    if (!first_of_group || !plan::owes_reduction(groups[stage], graph)) continue;
     Meeting meeting{groups[stage], 0};
     for (const plan::Copy& copy : meeting.copies)
       meeting.tick = std::max(meeting.tick, last[copy.stage.index()]);
@@ -120,12 +120,12 @@ class Copier {
 
 }  // namespace
 
-Program insert_reductions(const Program& program, std::span<const TiedGroup> tied) {
+Program insert_reductions(const Program& program) {
   if (program.shape.forward_only || reduces(program)) return program;
   const Graph graph(program);
   const Timeline run = unit_run(graph);
   Copier copier(graph, run);
-  for (const Meeting& meeting : meetings(program, run, tied))
+  for (const Meeting& meeting : meetings(program, run, graph.stage_graph()))
     for (const plan::Copy& copy : meeting.copies) {
       const auto replica = static_cast<std::uint8_t>(copy.replica.value);
       copier.place(program.shape.rank(copy.replica, copy.stage),

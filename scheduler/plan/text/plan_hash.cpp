@@ -49,6 +49,25 @@ class Digest {
   std::size_t used_ = 0;
 };
 
+void add_text(const std::string& text, Digest& digest) {
+  digest.add(static_cast<std::int64_t>(text.size()));
+  for (const char byte : text) digest.add(static_cast<unsigned char>(byte));
+}
+
+/// Nothing without ties; else first a number that no edge has.
+void add_ties(const std::vector<StageTie>& ties, Digest& digest) {
+  if (ties.empty()) return;
+  for (const std::int64_t number : {std::int64_t{-1}, static_cast<std::int64_t>(ties.size())})
+    digest.add(number);
+  for (const StageTie& tie : ties) {
+    digest.add(static_cast<std::int64_t>(tie.weights.size()));
+    for (const StageWeight& weight : tie.weights) {
+      digest.add(weight.stage.value);
+      add_text(weight.name, digest);
+    }
+  }
+}
+
 }  // namespace
 
 std::string plan_hash(const Program& program) {
@@ -70,6 +89,7 @@ std::string plan_hash(const Program& program) {
   for (const StageEdge& edge : shape.edges)  // none in a chain
     for (const int number : {edge.from.value, edge.output, edge.to.value, edge.input})
       digest.add(number);
+  add_ties(shape.ties, digest);
   for (const auto& list : program.ranks) {
     digest.add(static_cast<std::int64_t>(list.size()));
     for (const Action& action : list) {
@@ -87,10 +107,7 @@ std::string plan_checksum(const std::string& hash,
                           const std::string& name,
                           const std::vector<int>& boundaries) {
   Digest digest;
-  for (const std::string& text : {hash, name}) {
-    digest.add(static_cast<std::int64_t>(text.size()));
-    for (const char byte : text) digest.add(static_cast<unsigned char>(byte));
-  }
+  for (const std::string& text : {hash, name}) add_text(text, digest);
   for (const int boundary : boundaries) digest.add(boundary);
   return digest.hex();
 }

@@ -132,7 +132,14 @@ class PlanReader {
     if (!object.is_object()) throw JsonFault{{"shape"}, "expected an object"};
     only(object,
          {"shape"},
-         {"ranks", "micro_batches", "slices", "forward_only", "placement", "replica_of", "edges"});
+         {"ranks",
+          "micro_batches",
+          "slices",
+          "forward_only",
+          "placement",
+          "replica_of",
+          "edges",
+          "ties"});
     Shape& shape = plan_.program.shape;
     const auto most = static_cast<std::int64_t>(8 * plan_.program.size() + 8);
     shape.ranks = integer(field(object, {"shape"}, "ranks"), {"shape", "ranks"}, 1, INT32_MAX);
@@ -151,6 +158,7 @@ class PlanReader {
     read_placement(field(object, {"shape"}, "placement"));
     if (object.contains("replica_of")) read_replica_of(object["replica_of"]);
     if (object.contains("edges")) read_edges(object["edges"]);
+    if (object.contains("ties")) read_ties(object["ties"]);
     // As for the CSV: the program bounds the shape, so that later work stays in proportion. Each
     // factor is at most `most` or the length of the text, so the product of two fits.
     const std::int64_t units = std::int64_t{shape.micro_batches} * shape.slices;
@@ -208,10 +216,33 @@ class PlanReader {
       };
       shape.edges.push_back({Stage{number(0)}, number(1), Stage{number(2)}, number(3)});
     }
+    check_graph(shape, "edges");
+  }
+
+  /// [[[stage, weight], [stage, weight], ...], ...].
+  void read_ties(const json& ties) {
+    Shape& shape = plan_.program.shape;
+    if (list(ties, {"shape", "ties"}).empty())
+      throw JsonFault{{"shape", "ties"}, "there is no tie; leave the field out"};
+    for (std::size_t i = 0; i < ties.size(); ++i) {
+      StageTie& tie = shape.ties.emplace_back();
+      const json& weights = list(ties[i], {"shape", "ties", i});
+      for (std::size_t k = 0; k < weights.size(); ++k) {
+        const json& weight = list(weights[k], {"shape", "ties", i, k});
+        if (weight.size() != 2 || !weight[1].is_string())
+          throw JsonFault{{"shape", "ties", i, k}, "a tied weight is [stage, name]"};
+        const int stage = integer(weight[0], {"shape", "ties", i, k, std::size_t{0}}, 0, UINT16_MAX);
+        tie.weights.push_back({Stage{stage}, weight[1].get<std::string>()});
+      }
+    }
+    check_graph(shape, "ties");
+  }
+
+  static void check_graph(const Shape& shape, const char* part) {
     try {
       static_cast<void>(StageGraph(shape));
     } catch (const InvalidArgument& fault) {
-      throw JsonFault{{"shape", "edges"}, fault.what()};
+      throw JsonFault{{"shape", part}, fault.what()};
     }
   }
 
@@ -296,14 +327,20 @@ json shape_json(const Shape& shape) {
   for (const Replica replica : shape.replica_of) result["replica_of"].push_back(replica.value);
   for (const StageEdge& edge : shape.edges)
     result["edges"].push_back({edge.from.value, edge.output, edge.to.value, edge.input});
+  for (const StageTie& tie : shape.ties) {
+    json weights = json::array();
+    for (const StageWeight& weight : tie.weights)
+      weights.push_back(json::array({weight.stage.value, weight.name}));
+    result["ties"].push_back(std::move(weights));
+  }
   return result;
 }
 
-std::string name_text(const std::string& name) {
+std::string dumped(const json& value, const std::string& what) {
   try {
-    return json(name).dump();
+    return value.dump();
   } catch (const json::type_error&) {
-    throw InvalidArgument("the program's name is not UTF-8, which a plan file is");
+    throw InvalidArgument(what + " is not UTF-8, which a plan file is");
   }
 }
 
@@ -332,8 +369,8 @@ std::string write_plan(const Plan& plan) {
   // Written field by field: one line per rank reads and diffs better than either of the library's
   // two layouts.
   std::string text = "{\n\"millrace_plan\": " + std::to_string(kVersion);
-  text += ",\n\"name\": " + name_text(program.name);
-  text += ",\n\"shape\": " + shape_json(program.shape).dump();
+  text += ",\n\"name\": " + dumped(program.name, "the program's name");
+  text += ",\n\"shape\": " + dumped(shape_json(program.shape), "the name of a tied weight");
   text += ",\n\"program\": [";
   const char* separator = "\n";
   for (const auto& list : program.ranks) {

@@ -186,6 +186,10 @@ void require_sayable(const Program& program) {
           std::string(
               "the stages of the schedule are no chain, and the schedule CSV has no sign for ") +
               "an edge between others" + hint);
+  require(program.shape.ties.empty(),
+          std::string("weights of the schedule's stages are tied, and the schedule CSV has no sign "
+                      "for a tie") +
+              hint);
   for (std::size_t rank = 0; rank < program.ranks.size(); ++rank) {
     const auto& list = program.ranks[rank];
     require(!list.empty(),

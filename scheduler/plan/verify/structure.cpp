@@ -43,11 +43,8 @@ Shape lookup_shape(const Program& program) {
 
 }  // namespace
 
-Structure::Structure(const Program& program, const std::vector<TiedGroup>& tied)
-    : program_(program),
-      graph_(program.shape.stages()),
-      tied_(tied),
-      lookup_(lookup_shape(program), graph_) {}
+Structure::Structure(const Program& program)
+    : program_(program), graph_(program.shape.stages()), lookup_(lookup_shape(program), graph_) {}
 
 std::vector<Violation> Structure::check() {
   if (!frame() || passes_fast_path()) return violations_;
@@ -285,15 +282,15 @@ void Structure::weight_half(const Action& action, Node gradient, Node weight) {
 }
 
 /// Once any gradient is reduced, every copy of a replicated or tied stage owes a reduction; a
-/// stage of one copy may have one (for data parallelism).
+/// stage of one copy without ties may have one, the sum of one.
 void Structure::reductions() {
   const auto stages = static_cast<std::size_t>(program_.shape.stages());
   bool any = false;
   for (const std::size_t count : reduced_) any = any || count > 0;
   if (!any) return;
-  const auto groups = reduction_groups(program_.shape, tied_);
+  const auto groups = reduction_groups(program_.shape, graph_);
   for (std::size_t copy = 0; copy < reduced_.size(); ++copy) {
-    if (reduced_[copy] > 0 || groups[copy % stages].size() < 2) continue;
+    if (reduced_[copy] > 0 || !owes_reduction(groups[copy % stages], graph_)) continue;
     const auto replica = static_cast<std::uint8_t>(copy / stages);
     const auto stage = static_cast<std::int32_t>(copy % stages);
     report_missing(Rule::Completeness, {Op::ReduceGrad, false, replica, 0, Stage{stage}, {}, {}});

@@ -11,7 +11,7 @@ namespace millrace::plan {
 /// Checks rules 1 to 4 and, for a program with messages, the parts of rule 6 that need no graph.
 class Structure {
  public:
-  Structure(const Program& program, const std::vector<TiedGroup>& tied);
+  explicit Structure(const Program& program);
 
   /// All violations found.
   std::vector<Violation> check();
@@ -41,7 +41,6 @@ class Structure {
 
   const Program& program_;
   StageGraph graph_;
-  const std::vector<TiedGroup>& tied_;
   std::vector<Violation> violations_;
   std::vector<Node> first_;
   std::vector<std::size_t> reduced_;  // by copy: REDUCE_GRADs

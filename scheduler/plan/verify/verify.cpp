@@ -184,14 +184,14 @@ std::vector<Violation> verify(const Program& program, const Transport& transport
 }
 
 std::vector<Violation> verify(const Program& program, const VerifyOptions& options) {
-  auto violations = plan::Structure(program, options.tied).check();
-  if (violations.empty()) violations = OrderCheck(Graph(program, options.tied), options).check();
+  auto violations = plan::Structure(program).check();
+  if (violations.empty()) violations = OrderCheck(Graph(program), options).check();
   check_loss_weights(program, options.loss_weights, violations);
   return violations;
 }
 
 std::vector<Violation> verify(const Graph& graph, const VerifyOptions& options) {
-  auto violations = plan::Structure(graph.program(), options.tied).check();
+  auto violations = plan::Structure(graph.program()).check();
   if (violations.empty()) violations = OrderCheck(graph, options).check();
   check_loss_weights(graph.program(), options.loss_weights, violations);
   return violations;

@@ -13,8 +13,8 @@ namespace millrace {
 /// A send or receive is named after the stage that acts and after the link that it serves, by its
 /// number at that stage (stage_graph.hpp; in a chain SendForward of stage s pairs with RecvForward
 /// of s+1, SendBackward of s with RecvBackward of s-1, and the number is 0). ReduceGrad sums a
-/// stage's gradient over its copies (and, for tied groups, over the group). OptimizerStep ends the
-/// step.
+/// stage's gradient over its copies, in replica order, and what is tied over the tie, in the order
+/// of the layers. OptimizerStep ends the step.
 enum class Op : std::uint8_t {
   Forward,
   Backward,

@@ -116,11 +116,4 @@ __attribute__((always_inline)) inline void for_each_need(const Pipeline& pipelin
   }
 }
 
-/// Stages that share one weight (an embedding and the head): their gradients are summed before the
-/// step, like those of a stage with several copies.
-/// Thread-safety: immutable, share freely.
-struct TiedGroup {
-  std::vector<Stage> stages;
-};
-
 }  // namespace millrace

@@ -27,7 +27,8 @@ enum class ListOrder : std::uint8_t {
 ///   needs() of dependencies.hpp, where a rank-crossing edge runs through its SEND and RECV if the
 ///   program has them;
 ///   REDUCE_GRAD(s) <- the B or W of s on its own rank, and whatever comes before the REDUCE_GRAD
-///   of s on the ranks of the other copies (a reduction starts when all copies have reached it);
+///   of s on the ranks of the other copies (a reduction starts when all copies have reached it),
+///   and of the stages that s is tied to;
 ///   STEP <- every REDUCE_GRAD, B and W of the rank.
 /// A producer on the same rank that stands earlier in its list is left out, because program order
 /// implies it, unless it is a RECV: a RECV only posts, and what uses its message waits. The other
@@ -41,12 +42,8 @@ enum class ListOrder : std::uint8_t {
 /// waits for several. Thread-safety: immutable, share freely.
 class Graph {
  public:
-  explicit Graph(const Program& program,
-                 std::span<const TiedGroup> tied = {},
-                 ListOrder order = ListOrder::Fixed);
-  Graph(const Program&& program,
-        std::span<const TiedGroup> tied = {},
-        ListOrder order = ListOrder::Fixed) = delete;
+  explicit Graph(const Program& program, ListOrder order = ListOrder::Fixed);
+  explicit Graph(const Program&& program, ListOrder order = ListOrder::Fixed) = delete;
 
   [[nodiscard]] std::size_t size() const { return first_.back(); }
   [[nodiscard]] const Program& program() const { return *program_; }

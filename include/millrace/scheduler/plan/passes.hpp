@@ -1,8 +1,6 @@
 // Passes: pure functions program -> program. Generators emit compute; passes add the rest.
 #pragma once
 
-#include <span>
-
 #include "millrace/scheduler/plan/dependencies.hpp"
 #include "millrace/scheduler/plan/program.hpp"
 
@@ -44,13 +42,12 @@ struct Timeline;
 /// Replaces every I directly followed by its own W by B. Idempotent.
 [[nodiscard]] Program merge_backward(const Program& program);
 
-/// Adds REDUCE_GRAD for stages that live on several ranks (replicas) or are tied to another stage:
-/// one per copy, after the last B or W of all copies in a run with F = I = W = 1, in one global
-/// order, so that blocking collectives meet. Members of a tied group on one rank get one each.
+/// Adds REDUCE_GRAD for stages that live on several ranks (replicas) or have a tied weight: one per
+/// copy, after the last B or W of all copies and of all stages tied to it in a run with F = I = W =
+/// 1, in one global order, so that blocking collectives meet. Tied stages on one rank get one each.
 /// Idempotent: a program that reduces anything is returned as it is. Throws InvalidArgument when a
-/// tied stage does not exist or the order of the program has a cycle.
-[[nodiscard]] Program insert_reductions(const Program& program,
-                                        std::span<const TiedGroup> tied = {});
+/// tie cannot be or the order of the program has a cycle.
+[[nodiscard]] Program insert_reductions(const Program& program);
 
 /// Adds a recompute action before every B or I of every stage (before the pair, for the second half
 /// of a pair). Idempotent: a program that recomputes anything is returned as it is.

@@ -58,6 +58,25 @@ struct StageEdge {
   friend bool operator==(const StageEdge&, const StageEdge&) = default;
 };
 
+/// A weight of a stage, by its global name ("layers.0.weight"), the same in every cut.
+/// Thread-safety: immutable, share freely.
+struct StageWeight {
+  Stage stage;
+  std::string name;
+
+  friend bool operator==(const StageWeight&, const StageWeight&) = default;
+};
+
+/// Weights of several layers, in one stage or in several, that are one weight (an embedding and the
+/// head): REDUCE_GRAD of their stages gives each the sum of all their gradients, added in f32 in
+/// the order in which they stand here, which is that of the layers.
+/// Thread-safety: immutable, share freely.
+struct StageTie {
+  std::vector<StageWeight> weights;
+
+  friend bool operator==(const StageTie&, const StageTie&) = default;
+};
+
 /// The frame a program lives in.
 /// Thread-safety: immutable, share freely.
 struct Shape {
@@ -71,6 +90,8 @@ struct Shape {
   /// What flows between the stages; empty means a chain: the outputs of each are the inputs of the
   /// next, in order. StageGraph (stage_graph.hpp) answers questions about it.
   std::vector<StageEdge> edges = {};
+  /// What is tied, in ascending order of the layers; StageGraph checks it.
+  std::vector<StageTie> ties = {};
 
   [[nodiscard]] int stages() const { return placement.stages(); }
   [[nodiscard]] int replicas() const { return placement.replicas(); }

@@ -1,6 +1,6 @@
 // What flows between stages, as data: who produces, who consumes, who is at the other end of a send
-// or receive, and what a message holds. Everything else asks here; nothing else counts stages up or
-// down.
+// or receive, and what a message holds; and which weights of theirs are one. Everything else asks
+// here; nothing else counts stages up or down.
 #pragma once
 
 #include <cstddef>
@@ -45,7 +45,9 @@ class StageGraph {
   /// Throws InvalidArgument for an edge that names no stage of the shape, runs backwards or to its
   /// own stage, or has a negative index; for an input with two producers or none (inputs count from
   /// 0 without a gap), a stage between the ends without input or consumer, and a stage with more
-  /// than 255 links on one side. Cost: O(edges log edges); a chain O(1).
+  /// than 255 links on one side. Also for ties: of fewer than two weights, of a weight that names
+  /// no stage or has no name, that is tied twice, or whose stage comes before that of the one named
+  /// before it. Cost: O(edges log edges + ties log ties); a chain without ties O(1).
   explicit StageGraph(const Shape& shape);
 
   /// A chain.
@@ -89,6 +91,14 @@ class StageGraph {
   /// outputs are the inputs of the next stage, in order.
   [[nodiscard]] std::span<const StageEdge> edges(const StageLink& link) const;
 
+  /// Weights that are one.
+  [[nodiscard]] std::span<const StageTie> ties() const { return ties_; }
+  /// Whether a weight of the stage is tied to another, of any stage. Cost: O(tied weights).
+  [[nodiscard]] bool is_tied(Stage stage) const;
+  /// By stage: the stages that have their gradients reduced together with it, through one tie or
+  /// several, ascending and itself among them. Cost: O(stages x tied weights).
+  [[nodiscard]] std::vector<std::vector<Stage>> reduced_together() const;
+
  private:
   // Not inlined: the chain is what the innermost loops are made of.
   template <class Use>
@@ -112,6 +122,7 @@ class StageGraph {
 
   int stages_ = 0;
   bool chain_ = true;
+  std::vector<StageTie> ties_;
   std::vector<StageEdge> edges_;             // by (from, to, input)
   std::vector<StageLink> links_;             // by (from, to)
   std::vector<std::size_t> edge_of_;         // by link: its first in edges_; one more at the end

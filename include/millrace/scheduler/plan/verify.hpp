@@ -64,8 +64,6 @@ struct VerifyOptions {
   /// Rule 9: highest level after an op, per rank (or one value for all), under `cost`.
   std::vector<double> memory_limit = {};
   std::optional<Cost> cost = {};
-  /// Stages that share a weight: each of them owes a reduction once the program has any.
-  std::vector<TiedGroup> tied = {};
   /// Rule 11: one weight per micro-batch.
   std::vector<double> loss_weights = {};
 };
@@ -84,8 +82,7 @@ struct VerifyOptions {
 /// As above with rules 9 and 11. Throws InvalidArgument when `cost` does not fit the shape.
 [[nodiscard]] std::vector<Violation> verify(const Program& program, const VerifyOptions& options);
 
-/// As above for the program of a graph that exists anyhow, at about half the cost. Requires a graph
-/// made with `options.tied`.
+/// As above for the program of a graph that exists anyhow, at about half the cost.
 [[nodiscard]] std::vector<Violation> verify(const Graph& graph, const VerifyOptions& options = {});
 
 /// How much room a channel (source, destination, direction) needs.

@@ -30,9 +30,10 @@ struct Instruction;
 /// - B and I take the gradients of the outputs and leave those of the inputs to the stage before.
 /// - W and recompute call the body and move nothing.
 /// - SEND takes a value and gives it to the endpoint; RECV is the reverse.
-/// - REDUCE_GRAD adds the gradients of a stage's copies in replica order and gives every copy the
-///   same sum. Over an endpoint a copy's gradients leave right after its last B or W, so that a
-///   rank waits for exactly what the graph says it waits for.
+/// - REDUCE_GRAD adds the gradients of a stage's copies in replica order, then those of the
+///   weights tied to its own in the order of the layers, each in its own type, and gives every copy
+///   and every tied weight the same sum. Over an endpoint a copy's gradients leave right after its
+///   last B or W, so that a rank waits for exactly what the graph says it waits for.
 /// - STEP has no effect: the optimizer runs after the program, through Executor::for_each_rank.
 ///
 /// A step does not allocate once the pools and mailboxes have grown (the result's vectors
