@@ -3,10 +3,12 @@
 #include <gmock/gmock.h>
 
 #include "millrace/core/error.hpp"
+#include "millrace/scheduler/plan/generators.hpp"
 #include "millrace/scheduler/plan/graph.hpp"
 #include "millrace/scheduler/plan/passes.hpp"
 #include "millrace/scheduler/plan/stage_graph.hpp"
 #include "millrace/scheduler/plan/text.hpp"
+#include "millrace/scheduler/plan/verify.hpp"
 #include "support/small_programs.hpp"
 
 namespace millrace {
@@ -101,6 +103,18 @@ TEST(Ties, MakeAReductionWaitForThoseOfAllTiedStages) {
   ASSERT_EQ(graph.action(last).op, Op::ReduceGrad);
   EXPECT_THAT(graph.producers(first), Contains(last - 1));
   EXPECT_THAT(graph.producers(last), Contains(first - 1));
+}
+
+TEST(Ties, OfSeveralStagesOnARankReduceBesideEachOther) {
+  Program program = generate("interleaved", {.ranks = 2, .micro_batches = 4, .chunks = 2});
+  program.shape.ties = {tie({{Stage{0}, "a"}, {Stage{1}, "b"}, {Stage{2}, "c"}, {Stage{3}, "d"}})};
+  const Program reduced = insert_reductions(program);
+  for (const auto& transport : {Transport::rendezvous(), Transport::unbounded()})
+    EXPECT_TRUE(verify(insert_messages(reduced), transport).empty());
+  int count = 0;
+  for (const auto& list : reduced.ranks)
+    for (const Action& action : list) count += action.op == Op::ReduceGrad ? 1 : 0;
+  EXPECT_EQ(count, 4);
 }
 
 }  // namespace

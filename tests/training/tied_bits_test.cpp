@@ -84,13 +84,13 @@ class PlainLoop {
     return **std::ranges::find(parameters_, name, [](const Parameter* each) { return each->name; });
   }
 
-  /// Gradients of the mean loss, each layer's its own; the loss is given.
-  double accumulate(std::uint64_t step) {
+  /// Gradients of the mean loss of these micro-batches, each layer's its own; the loss is given.
+  double accumulate(std::uint64_t step, const std::vector<int>& micro_batches = {0, 1, 2, 3}) {
     Batch batch(noise(), kMicroBatches);
     LossSum loss;
     TensorPool pool;
     for (Parameter* parameter : parameters_) parameter->gradient.fill_zero();
-    for (int i = 0; i < kMicroBatches; ++i) {
+    for (const int i : micro_batches) {
       const Unit unit{MicroBatch{i}, Slice{0}};
       const TensorList targets = batch.targets(unit);
       PassContext context;
@@ -289,6 +289,46 @@ TEST(TiedBitsOfProcesses, OverZeroMqAreThoseOfThePlainLoop) {
   }
 }
 
+std::vector<float> gradient_of(std::span<Parameter* const> parameters, const std::string& name) {
+  for (const Parameter* parameter : parameters)
+    if (parameter->name == name)
+      return {parameter->gradient.as<float>().begin(), parameter->gradient.as<float>().end()};
+  return {};
+}
+
+TEST(TiedGradient, IsTheSumOverTheLayersOfTheSumsOverTheReplicas) {
+  TrainerOptions options = options_of("sequential");
+  options.schedule = "chimera";
+  options.ranks = 2;
+  Trainer trainer(parse_model(kModel), options);
+  std::vector<std::vector<int>> of_replica(2);
+  for (int i = 0; i < kMicroBatches; ++i)
+    of_replica[trainer.executor().program().shape.replica(MicroBatch{i}).index()].push_back(i);
+  ASSERT_EQ(of_replica[0].size(), 2U);  // the sum of two terms has one order
+
+  PlainLoop loop;
+  std::vector<std::vector<float>> of_layer(3);
+  for (const auto& micro_batches : of_replica) {
+    loop.accumulate(0, micro_batches);
+    for (std::size_t layer = 0; layer < 3; ++layer) {
+      const auto term = loop.named(kInOrder[layer]).gradient.as<float>();
+      of_layer[layer].resize(term.size());
+      for (std::size_t i = 0; i < term.size(); ++i) of_layer[layer][i] += term[i];
+    }
+  }
+  std::vector<float> expected = of_layer[0];
+  for (const std::size_t layer : {1U, 2U})
+    for (std::size_t i = 0; i < expected.size(); ++i) expected[i] += of_layer[layer][i];
+
+  std::vector<std::vector<float>> gradients;
+  trainer.before_update = [&](std::span<Parameter* const> parameters) {
+    for (const std::string& name : kTied) gradients.push_back(gradient_of(parameters, name));
+  };
+  Batch batch(noise(), kMicroBatches);
+  trainer.step(batch);
+  for (const auto& gradient : gradients) EXPECT_EQ(gradient, expected);
+}
+
 TEST(TiedGradient, IsTheSlopeOfTheLossAlongTheWeight) {
   PlainLoop loop;
   TrainerOptions options = options_of("sequential");
@@ -296,10 +336,7 @@ TEST(TiedGradient, IsTheSlopeOfTheLossAlongTheWeight) {
   Trainer trainer(parse_model(kModel), options);
   std::vector<float> gradient;
   trainer.before_update = [&](std::span<Parameter* const> parameters) {
-    for (const Parameter* parameter : parameters)
-      if (parameter->name == kInOrder[0])
-        gradient.assign(parameter->gradient.as<float>().begin(),
-                        parameter->gradient.as<float>().end());
+    gradient = gradient_of(parameters, kInOrder[0]);
   };
   Batch batch(noise(), kMicroBatches);
   trainer.step(batch);
