@@ -22,7 +22,9 @@
 #include "millrace/training/trainer.hpp"
 #include "millrace/training/weights_hash.hpp"
 #include "millrace/transport/in_process.hpp"
+#include "millrace/transport/private_directory.hpp"
 #include "millrace/transport/rendezvous.hpp"
+#include "millrace/transport/zeromq.hpp"
 
 namespace millrace {
 namespace {
@@ -282,7 +284,8 @@ TEST(TiedBitsOfProcesses, OverZeroMqAreThoseOfThePlainLoop) {
       options.world = program.shape.ranks;
       options.directory = directory.path();
       options.depths = channel_depths(program);
-      return meet({.url = "ipc://" + directory.path() + "/rendezvous"}, options, context);
+      return meet({.url = "ipc://" + directory.path() + "/rendezvous"},
+                  ZeroMqListener(options, context));
     };
     for (const std::string& hash : learn_on_ranks(cut, "1f1b", meeting))
       EXPECT_EQ(hash, expected) << testing::PrintToString(cut);

@@ -10,6 +10,7 @@
 #include <gtest/gtest.h>
 
 #include "millrace/core/error.hpp"
+#include "millrace/scheduler/plan/generators.hpp"
 #include "millrace/stages/models.hpp"
 #include "millrace/training/trainer.hpp"
 
@@ -157,6 +158,44 @@ TEST(TiedWeights, AreRefusedWhenTheyCannotBeOneWeight) {
   EXPECT_EQ(refusal({{names[0], "layers.0.weight"}}),
             "tied parameters must have one shape: '" + names[0] +
                 "' has 16x16, 'layers.0.weight' has 64x16");
+}
+
+TEST(TiedWeights, OfPartsWhoseProgramDoesNotTieThemAreRefused) {
+  const auto names = square_weights();
+  TrainerOptions options = options_of(1);
+  const Program program = generate("1f1b", {.ranks = 1, .micro_batches = 4});
+  const ModelSpec model = parse_model(kModel);
+  TrainerParts parts;
+  parts.bodies.push_back(build_stage(model, {{0, model.layer_count()}}, 0, options.seed));
+  parts.stages = {{Replica{0}, Stage{0}, parts.bodies.front().get()}};
+  parts.executor = make_executor("sequential", program, parts.stages);
+  options.tied = {{names[0], names[1]}};
+  try {
+    Trainer trainer(std::move(parts), options);
+    ADD_FAILURE() << "accepted";
+  } catch (const InvalidArgument& error) {
+    EXPECT_EQ(std::string(error.what()),
+              "the program of these parts does not tie '" + names[0] +
+                  "'; declare it in Shape::ties, or let rank_parts make the parts");
+  }
+}
+
+TEST(TiedWeights, OfAPlanAreAddedWithoutASettingOfTheTrainer) {
+  const auto names = square_weights();
+  TrainerOptions options = options_of(2);
+  options.boundaries = {0, 2, parse_model(kModel).layer_count()};
+  Program program = generate("1f1b", {.ranks = 2, .micro_batches = 4});
+  program.shape.ties = {{{{Stage{0}, names[0]}, {Stage{1}, names[2]}}}};
+  Trainer of_plan(parse_model(kModel), program, options);
+  options.tied = {{names[0], names[2]}};
+  Trainer of_options(parse_model(kModel), options);
+  const Dataset data = first_digits(60);
+  of_plan.fit(data);
+  of_options.fit(data);
+  EXPECT_EQ(of_plan.weights_hash(), of_options.weights_hash());
+
+  program.shape.ties.front().weights.back().name = "layers.99.weight";
+  EXPECT_THROW(Trainer(parse_model(kModel), program, options_of(2)), InvalidArgument);
 }
 
 }  // namespace
