@@ -40,14 +40,16 @@ Plan plan_of(const std::string& text) {
 
 TEST(ReadmeFiles, ThePlansAreValidSchedules) {
   const auto blocks = examples();
-  ASSERT_EQ(blocks.size(), 4U);
-  const Plan both = plan_of(blocks[0]), sliced = plan_of(blocks[1]), skip = plan_of(blocks[2]);
+  ASSERT_EQ(blocks.size(), 5U);
+  const Plan both = plan_of(blocks[0]), sliced = plan_of(blocks[1]), skip = plan_of(blocks[2]),
+             tied = plan_of(blocks[3]);
 
   EXPECT_EQ(both.program.shape.replicas(), 2);
   EXPECT_EQ(sliced.program.shape.slices, 2);
   EXPECT_EQ(sliced.boundaries, std::vector<int>{3});
   EXPECT_EQ(skip.program.shape.edges.size(), 3U);
-  for (const Plan& plan : {both, sliced, skip}) {
+  EXPECT_EQ(tied.program.shape.ties.size(), 1U);
+  for (const Plan& plan : {both, sliced, skip, tied}) {
     EXPECT_THAT(verify(plan.program), testing::IsEmpty()) << plan.program.name;
     EXPECT_EQ(plan_of(write_plan(plan)), plan);
   }

@@ -39,17 +39,14 @@ const std::vector<std::string> kInOrder = {"layers.0.weight", "layers.2.weight",
 
 /// 21 samples: micro-batches of 6, 5, 5 and 5.
 Dataset noise() {
-  Dataset data;
-  data.name = "noise";
-  data.features = Tensor(DType::F32, {21, 8});
-  data.targets = Tensor(DType::I32, {21});
-  data.classes = 8;
+  Tensor features(DType::F32, {21, 8});
+  Tensor targets(DType::I32, {21});
   for (std::size_t i = 0; i < 21 * 8; ++i)
-    data.features.as<float>()[i] = static_cast<float>(
+    features.as<float>()[i] = static_cast<float>(
         random_uniform({.seed = 9, .layer = 1}, static_cast<std::uint32_t>(i)) * 2 - 1);
   for (std::size_t i = 0; i < 21; ++i)
-    data.targets.as<std::int32_t>()[i] = static_cast<std::int32_t>(i * 5 % 8);
-  return data;
+    targets.as<std::int32_t>()[i] = static_cast<std::int32_t>(i * 5 % 8);
+  return make_dataset("noise", std::move(features), std::move(targets), 8);
 }
 
 TrainerOptions options_of(const std::string& executor) {

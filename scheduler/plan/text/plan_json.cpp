@@ -231,7 +231,8 @@ class PlanReader {
         const json& weight = list(weights[k], {"shape", "ties", i, k});
         if (weight.size() != 2 || !weight[1].is_string())
           throw JsonFault{{"shape", "ties", i, k}, "a tied weight is [stage, name]"};
-        const int stage = integer(weight[0], {"shape", "ties", i, k, std::size_t{0}}, 0, UINT16_MAX);
+        const int stage =
+            integer(weight[0], {"shape", "ties", i, k, std::size_t{0}}, 0, UINT16_MAX);
         tie.weights.push_back({Stage{stage}, weight[1].get<std::string>()});
       }
     }
