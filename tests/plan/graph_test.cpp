@@ -37,23 +37,25 @@ std::multiset<std::string> edges_of(const Graph& graph) {
   return edges;
 }
 
-/// The same from the rules of a chain with split backwards, pair by pair.
+/// Whether `user` needs `giver` by the rules of a chain with split backwards.
+bool needs(const Action& user, const Action& giver) {
+  if (user.micro_batch != giver.micro_batch) return false;
+  const int step = giver.stage.value - user.stage.value;
+  if (user.op == Op::Forward) return giver.op == Op::Forward && step == -1;
+  if (user.op == Op::BackwardWeight) return giver.op == Op::BackwardInput && step == 0;
+  return giver.op == Op::Forward ? step == 0 : giver.op == Op::BackwardInput && step == 1;
+}
+
+/// The same from the rules, pair by pair.
 std::multiset<std::string> needs_of(const Program& program, bool across_ranks_alone) {
-  std::multiset<std::string> needs;
-  const auto needed = [&](const Action& user, const Action& giver) {
-    if (user.micro_batch != giver.micro_batch) return false;
-    const int step = giver.stage.value - user.stage.value;
-    if (user.op == Op::Forward) return giver.op == Op::Forward && step == -1;
-    if (user.op == Op::BackwardWeight) return giver.op == Op::BackwardInput && step == 0;
-    return giver.op == Op::Forward ? step == 0 : giver.op == Op::BackwardInput && step == 1;
-  };
+  std::multiset<std::string> found;
   for (const auto& users : program.ranks)
-    for (const Action& user : users)
-      for (const auto& givers : program.ranks)
+    for (const auto& givers : program.ranks)
+      for (const Action& user : users)
         for (const Action& giver : givers)
-          if (needed(user, giver) && !(across_ranks_alone && &users == &givers))
-            needs.insert(to_string(user) + " <- " + to_string(giver));
-  return needs;
+          if (needs(user, giver) && (&users != &givers || !across_ranks_alone))
+            found.insert(to_string(user) + " <- " + to_string(giver));
+  return found;
 }
 
 TEST(Graph, LeavesOutWhatProgramOrderImpliesUnlessTheListsAreOpen) {

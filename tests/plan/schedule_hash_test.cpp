@@ -41,26 +41,39 @@ class Digest {
   std::uint64_t value_ = 14695981039346656037U;
 };
 
-/// With the chunks or slices it takes, with unequal times and limits where they matter.
+/// With the chunks or slices that the schedule takes.
+ScheduleOptions shaped(const ScheduleEntry& entry, int ranks, int micro_batches) {
+  ScheduleOptions options{.ranks = ranks, .micro_batches = micro_batches};
+  if (entry.takes("chunks")) options.chunks = 1 + micro_batches % 3;
+  if (entry.takes("slices")) options.slices = 1 + ranks % 3;
+  if (entry.takes("waves")) options.waves = 1 + micro_batches % 2;
+  return options;
+}
+
+/// With unequal times and with limits, where they matter.
+std::vector<ScheduleOptions> priced(const ScheduleEntry& entry, ScheduleOptions options) {
+  const std::vector<Times> times = {{1, 1, 1, 0}, {2, 3, 1, 0}, {1, 2, 2, 1}};
+  const std::vector<double> limits = {0.0, 0.5, 0.625, 1.5};
+  std::vector<ScheduleOptions> all;
+  for (std::size_t t = 0; t < (entry.timed ? times.size() : 1); ++t)
+    for (std::size_t l = 0; l < (entry.takes("memory_limit") ? limits.size() : 1); ++l) {
+      if (l > 0) options.memory_limit = limits[l] * options.ranks;
+      if (l == 0) options.memory_limit.reset();
+      options.forward = times[t].forward;
+      options.input = times[t].input;
+      options.weight = times[t].weight;
+      options.latency = times[t].latency;
+      all.push_back(options);
+    }
+  return all;
+}
+
 std::vector<ScheduleOptions> variants(const ScheduleEntry& entry) {
   std::vector<ScheduleOptions> all;
   for (const int ranks : {1, 2, 3, 4, 5, 8})
     for (const int micro_batches : {1, 2, 3, 5, 8, 13, 24})
-      for (const Times& times : {Times{1, 1, 1, 0}, Times{2, 3, 1, 0}, Times{1, 2, 2, 1}})
-        for (const double limit : {0.0, 0.5, 0.625, 1.5}) {
-          if (times.forward + times.input > 2 && !entry.timed) continue;
-          if (limit > 0 && !entry.takes("memory_limit")) continue;
-          ScheduleOptions options{.ranks = ranks, .micro_batches = micro_batches};
-          if (entry.takes("chunks")) options.chunks = 1 + micro_batches % 3;
-          if (entry.takes("slices")) options.slices = 1 + ranks % 3;
-          if (entry.takes("waves")) options.waves = 1 + micro_batches % 2;
-          if (limit > 0) options.memory_limit = limit * ranks;
-          options.forward = times.forward;
-          options.input = times.input;
-          options.weight = times.weight;
-          options.latency = times.latency;
-          all.push_back(options);
-        }
+      for (const ScheduleOptions& options : priced(entry, shaped(entry, ranks, micro_batches)))
+        all.push_back(options);
   return all;
 }
 

@@ -39,7 +39,7 @@ Job::Job(Program program, const Cost& cost, Work* work)
   price_nodes(cost);
   price_links(cost);
   invert();
-  whole_ = all_whole();
+  find_whole();
 }
 
 void Job::price_nodes(const Cost& cost) {
@@ -87,12 +87,12 @@ void Job::invert() {
     for (const Node producer : producers(node)) consumers_[next[producer]++] = node;
 }
 
-bool Job::all_whole() const {
+void Job::find_whole() {
   const auto whole = [](double ticks) { return ticks == std::floor(ticks); };
   for (Node node = 0; node < size(); ++node)
     for (const Node producer : producers(node))
-      if (!whole(delay(producer, rank(node)))) return false;
-  return std::ranges::all_of(ticks_, whole);
+      whole_ = whole_ && whole(delay(producer, rank(node)));
+  whole_ = whole_ && std::ranges::all_of(ticks_, whole);
 }
 
 JobOrder Job::own_order() const {

@@ -27,6 +27,9 @@ class Job {
   Job(Program program, const Cost& cost, Work* work = nullptr);
   Job(const Job&) = delete;  // the graph points to the program
   Job& operator=(const Job&) = delete;
+  Job(Job&&) = delete;
+  Job& operator=(Job&&) = delete;
+  ~Job() = default;
 
   /// Counts actions that somebody looks at.
   void spend(std::size_t actions) const {
@@ -74,7 +77,7 @@ class Job {
   void price_nodes(const Cost& cost);
   void price_links(const Cost& cost);
   void invert();
-  [[nodiscard]] bool all_whole() const;
+  void find_whole();
 
   Work* work_counter_;
   Program program_;

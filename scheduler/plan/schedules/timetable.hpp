@@ -15,7 +15,7 @@ namespace millrace::generators {
 
 /// Forward of chunk 0 and 1, input half of chunk 1 and 0, weight half of chunk 1 and 0, and of
 /// whichever backward comes next.
-enum Symbol : std::int8_t { kF, kf, kB, kb, kW, kw, kOwed, kBlank };
+enum Symbol : std::uint8_t { kF, kf, kB, kb, kW, kw, kOwed, kBlank };
 
 inline constexpr int kSymbols = 7;
 
@@ -101,9 +101,9 @@ void give_weights(Timetable& timetable);
 /// Names the weight halves of a rank in the order of their backwards, whatever the chunk.
 void order_weights(TimetableRow& line);
 
-/// Names weight halves kOwed: every cell that no pass stands in takes one that is owed, of chunk 1
-/// before chunk 0.
-void name_weights(Timetable& timetable);
+/// Names the weight halves kOwed of a rank: every cell that no pass stands in takes one that is
+/// owed, of chunk 1 before chunk 0.
+void name_weights(TimetableRow& line);
 
 /// What pull_in moves.
 enum class Pull : std::uint8_t {

@@ -275,18 +275,16 @@ void order_weights(TimetableRow& line) {
   }
 }
 
-void name_weights(Timetable& timetable) {
-  for (TimetableRow& line : timetable) {
-    int second = 0, first = 0;  // backwards of chunk 1 and 0 that owe theirs
-    for (std::size_t cell = 0; cell < line.size() || second + first > 0; ++cell) {
-      if (cell == line.size()) line.push_back(kBlank);
-      Symbol& symbol = line[cell];
-      if (symbol == kB) ++second;
-      if (symbol == kb) ++first;
-      if (symbol != kBlank && symbol != kOwed) continue;
-      symbol = second > 0 ? kW : first > 0 ? kw : kBlank;
-      if (symbol != kBlank) --(symbol == kW ? second : first);
-    }
+void name_weights(TimetableRow& line) {
+  std::array<int, 2> owed{};  // by backwards of chunk 0 and 1
+  for (std::size_t cell = 0; cell < line.size() || owed[0] + owed[1] > 0; ++cell) {
+    if (cell == line.size()) line.push_back(kBlank);
+    Symbol& symbol = line[cell];
+    if (is_input(symbol)) ++owed[symbol == kB ? 1 : 0];
+    if (symbol != kBlank && symbol != kOwed) continue;
+    const std::size_t chunk = owed[1] > 0 ? 1 : 0;
+    symbol = owed[chunk] == 0 ? kBlank : chunk == 1 ? kW : kw;
+    if (symbol != kBlank) --owed[chunk];
   }
 }
 

@@ -30,7 +30,7 @@ Program from_blocks(const ScheduleOptions& options, const std::vector<Block>& bl
     pull_in(timetable, peak(timetable), what, work);
     require(squeeze(timetable, work), "a building block whose passes wait for each other");
   }
-  name_weights(timetable);
+  for (TimetableRow& line : timetable) name_weights(line);
   return timetable_program(timetable, options.micro_batches, Placement::vee(options.ranks));
 }
 

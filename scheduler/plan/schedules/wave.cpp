@@ -28,7 +28,8 @@ Program wave(const ScheduleOptions& options) {
     const bool forward = action.op == Op::Forward;
     priority[node] = (forward ? last : 0) + double{1} * action.micro_batch.value * shape.stages() +
                      action.stage.value;
-    if (forward) room[node] = chunks - 1 - action.stage.value / options.ranks;
+    const int chunk = action.stage.value / options.ranks;
+    if (forward) room[node] = chunks - 1 - chunk;
   }
   const auto order = plan::list_order(
       job, {priority, room, double{1} * chunks * options.ranks, WeightRule::Filler});
