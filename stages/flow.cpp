@@ -35,6 +35,8 @@ StageModule::Flow::Flow(const std::vector<std::unique_ptr<Layer>>& layers, Stage
   require(wiring_.output_uses.size() == wiring_.outputs.size(),
           "the wiring must tell the uses of every output");
   infer(layers);
+  for (const StageWiring::Source& output : wiring_.outputs)
+    require(exists(output), "an output of the stage is a tensor that nothing in it gives");
   number_uses();
   for (std::size_t i = 0; i < layers.size(); ++i)
     for (std::size_t v = first_value_[i]; v < first_value_[i + 1]; ++v)
@@ -51,6 +53,14 @@ std::size_t StageModule::Flow::value_of(const StageWiring::Source& source) const
   return first_value_[static_cast<std::size_t>(source.layer)] + index;
 }
 
+/// Whether an input of the stage, or a layer that was inferred already, gives it.
+bool StageModule::Flow::exists(const StageWiring::Source& source) const {
+  if (source.index < 0 || source.layer < StageWiring::Source::kStageInput) return false;
+  // first_value_[i] ends what layer i - 1 gives, or the stage's inputs.
+  const auto end = static_cast<std::size_t>(source.layer + 1);
+  return end < first_value_.size() && value_of(source) < first_value_[end];
+}
+
 /// The types of all values, layer by layer.
 void StageModule::Flow::infer(const std::vector<std::unique_ptr<Layer>>& layers) {
   for (const TensorType& type : wiring_.inputs) values_.push_back({.type = type});
@@ -59,7 +69,7 @@ void StageModule::Flow::infer(const std::vector<std::unique_ptr<Layer>>& layers)
     std::vector<TensorType> given;
     bool wanted = false;
     for (const StageWiring::Source& source : wiring_.layer_inputs[i]) {
-      require(source.layer < static_cast<int>(i) && value_of(source) < values_.size(), [&] {
+      require(exists(source), [&] {
         return "\"" + layers[i]->describe() + "\" takes a tensor that nothing before it gives";
       });
       given.push_back(values_[value_of(source)].type);

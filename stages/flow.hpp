@@ -58,6 +58,7 @@ class StageModule::Flow {
   };
 
   [[nodiscard]] std::size_t value_of(const StageWiring::Source& source) const;
+  [[nodiscard]] bool exists(const StageWiring::Source& source) const;
   void infer(const std::vector<std::unique_ptr<Layer>>& layers);
   void number_uses();
   [[nodiscard]] Tensor gradient_of(std::size_t value);

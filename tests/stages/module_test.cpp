@@ -237,5 +237,30 @@ TEST(StageModule, LayersThatDoNotFitAreNamed) {
                   "layers.1: linear 5->3 takes f32 rows of 5, got f32 [samples, 6]")));
 }
 
+TEST(StageModule, AWiringThatNamesATensorThatIsNoneIsRefused) {
+  const TensorType rows{DType::F32, {kSamples, 4}, false};
+  using Source = StageWiring::Source;
+  for (const Source& wrong : {Source{.layer = 1},
+                              {.layer = 0, .index = 1},
+                              {.index = 1},
+                              {.index = -1},
+                              {.layer = -2},
+                              {.layer = 0, .index = -1}}) {
+    const auto module_with = [&](StageWiring wiring) {
+      std::vector<std::unique_ptr<Layer>> layers;
+      for (std::uint32_t i = 0; i < 2; ++i)
+        layers.push_back(build_layer({"linear", {{"out", 4}}}, {&rows, 1}, {.number = i}));
+      StageModule(std::move(layers), std::move(wiring), {});
+    };
+    StageWiring takes = chain_wiring(rows, 2);
+    takes.layer_inputs[1] = {wrong};
+    EXPECT_THROW(module_with(takes), InvalidArgument);
+    StageWiring gives = chain_wiring(rows, 2);
+    gives.outputs = {wrong == Source{.layer = 1} ? Source{.layer = 2} : wrong};
+    EXPECT_THROW(module_with(gives), InvalidArgument);
+    EXPECT_NO_THROW(module_with(chain_wiring(rows, 2)));
+  }
+}
+
 }  // namespace
 }  // namespace millrace::test
