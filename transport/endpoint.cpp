@@ -9,7 +9,7 @@ namespace {
 
 constexpr std::uint64_t kFirstEvaluation = std::uint64_t{1} << 63U;
 
-constexpr std::array kTopics = {"values",
+constexpr std::array kLabels = {"values",
                                 "the parts of the model",
                                 "the size of the data",
                                 "the loss",
@@ -20,8 +20,8 @@ constexpr std::array kTopics = {"values",
                                 "plan and settings"};
 
 /// Received tags may name what this version does not know.
-const char* name_of_topic(Slice topic) {
-  return topic.index() < kTopics.size() ? kTopics[topic.index()] : kTopics.front();
+const char* name_of_label(Slice label) {
+  return label.index() < kLabels.size() ? kLabels[label.index()] : kLabels.front();
 }
 
 }  // namespace
@@ -34,7 +34,7 @@ std::string name_of_step(std::uint64_t step) {
 std::string to_string(const MessageTag& tag) {
   const std::string step = " of " + name_of_step(tag.step);
   if (tag.direction == Direction::Collective)
-    return std::string("agreement on ") + name_of_topic(tag.slice) + step;
+    return std::string("agreement on ") + name_of_label(tag.slice) + step;
   std::string text = tag.direction == Direction::Forward ? "activation" : "gradient";
   text += " for stage " + std::to_string(tag.stage.value);
   if (tag.replica.value != 0) text += ", replica " + std::to_string(tag.replica.value);

@@ -100,7 +100,7 @@ const std::string& TransportConformance::directory() const {
 }
 
 Deadline soon() {
-  return std::chrono::steady_clock::now() + 20s;
+  return std::chrono::steady_clock::now() + kSoon;
 }
 
 Tensor filled(DType dtype, const Dims& dims, int number) {

@@ -2,7 +2,7 @@
 // endpoints,
 //   INSTANTIATE_TEST_SUITE_P(InProcess, TransportConformance, testing::Values(TransportUnderTest{
 //       "in_process", [](int world, const std::vector<ChannelDepth>& depths) { ... }}));
-// The claims are in conformance.cpp (messages) and conformance_collectives.cpp. A transport between
+// The claims are in conformance.cpp (messages) and conformance_groups.cpp. A transport between
 // processes is also tested with each rank in a process of its own (`join`): there `connect` gives
 // every process its own endpoint and null for the others, so a claim touches endpoints in
 // on_every_rank and on_rank only.
@@ -78,6 +78,8 @@ void on_every_rank(Endpoints& endpoints, const std::function<void(Endpoint&)>& w
 
 /// A deadline that a healthy test never reaches.
 Deadline soon();
+/// How long that is.
+inline constexpr std::chrono::seconds kSoon{20};
 
 /// What the two sides agree on: bytes that follow from a number.
 Tensor filled(DType dtype, const Dims& dims, int number);

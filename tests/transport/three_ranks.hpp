@@ -6,7 +6,7 @@
 
 #include <gtest/gtest.h>
 
-#include "millrace/transport/collectives.hpp"
+#include "millrace/transport/process_group.hpp"
 #include "millrace/transport/private_directory.hpp"
 #include "millrace/transport/zeromq.hpp"
 #include "transport/conformance.hpp"
@@ -56,10 +56,10 @@ inline void one_step(Endpoint& end, std::uint64_t step) {
     if (self > 0)
       end.send(Rank{self - 1}, backward(self - 1), TensorList(value(self - 1, i, step)));
   }
-  Collectives together(end);
+  ProcessGroup together(end, kSoon);
   together.begin_step(step);
   double sum = 1.0 + self;
-  together.all_reduce(std::span<double>(&sum, 1), ReduceOp::Sum, soon());
+  together.all_reduce(std::span<double>(&sum, 1), ReduceOp::Sum, Label::Values);
   EXPECT_EQ(sum, 6.0);
 }
 

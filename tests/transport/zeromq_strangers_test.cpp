@@ -152,9 +152,9 @@ TEST(ZeroMqStrangers, GarbageConnectionsWhileRanksTrainDisturbNobody) {
     for (std::uint64_t step = 0;; ++step) {
       one_step(end, step);
       double last = end.rank() == Rank{0} && over ? 1 : 0;
-      Collectives together(end);
+      ProcessGroup together(end, kSoon);
       together.begin_step((std::uint64_t{1} << 40U) + step);
-      together.all_reduce(std::span<double>(&last, 1), ReduceOp::Max, soon());
+      together.all_reduce(std::span<double>(&last, 1), ReduceOp::Max, Label::Values);
       if (last != 0) break;
     }
     end.goodbye(soon());

@@ -12,8 +12,8 @@ namespace millrace {
 /// collective's part.
 enum class Direction : std::uint8_t { Forward, Backward, Collective };
 
-/// What ranks agree on by collectives; reports name it.
-enum class Topic : std::uint8_t {
+/// What processes agree on by a collective; reports name it.
+enum class Label : std::uint8_t {
   Values,  ///< whatever a user's program agrees on
   Model,
   Data,

@@ -15,7 +15,7 @@ namespace millrace {
 
 /// Names one message of one step. Receives are by tag, never by order. `stage` is the **receiving**
 /// stage for Forward and Backward; for Collective it counts the collectives of the step, and
-/// `slice` is the Topic. Steps from 2^63 on are evaluations, counted from there.
+/// `slice` is its Label. Steps from 2^63 on are evaluations, counted from there.
 struct MessageTag {
   std::uint64_t step = 0;
   Direction direction = Direction::Forward;

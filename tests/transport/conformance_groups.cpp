@@ -8,7 +8,7 @@
 #include <gmock/gmock.h>
 
 #include "millrace/core/random.hpp"
-#include "millrace/transport/collectives.hpp"
+#include "millrace/transport/process_group.hpp"
 #include "transport/conformance.hpp"
 
 namespace millrace::testing_transport {
@@ -49,9 +49,9 @@ TEST_P(TransportConformance, AllReduceAddsInRankOrderWithTheSameBitsEverywhere) 
       auto ends = connect(world);
       const Tensor expected = sum_in_rank_order(world, count);
       on_every_rank(ends, [&](Endpoint& end) {
-        Collectives collectives(end);
+        ProcessGroup group(end, kSoon);
         Tensor tensor = values_of(end.rank().value, count);
-        collectives.all_reduce(tensor, ReduceOp::Sum, soon());
+        group.all_reduce(tensor, ReduceOp::Sum, Label::Values);
         EXPECT_TRUE(same(tensor, expected)) << world << " ranks, " << count << " values";
       });
     }
@@ -64,7 +64,7 @@ TEST_P(TransportConformance, MaximaOfDoublesKeepNaN) {
     const double nan = std::numeric_limits<double>::quiet_NaN();
     std::vector<double> values = {
         1.0 * end.rank().value, -1.0 * end.rank().value, end.rank() == Rank{1} ? nan : 5.0};
-    Collectives(end).all_reduce(values, ReduceOp::Max, soon());
+    ProcessGroup(end, kSoon).all_reduce(values, ReduceOp::Max, Label::Values);
     EXPECT_EQ(values[0], 2);
     EXPECT_EQ(values[1], 0);
     EXPECT_TRUE(std::isnan(values[2]));
@@ -75,14 +75,14 @@ TEST_P(TransportConformance, BroadcastAndGatherKeepRankOrder) {
   auto ends = connect(4);
 
   on_every_rank(ends, [&](Endpoint& end) {
-    Collectives collectives(end);
+    ProcessGroup group(end, kSoon);
     for (int root = 0; root < 4; ++root) {
       TensorList tensors(filled(DType::I32, {3}, end.rank().value));
-      collectives.broadcast(Rank{root}, tensors, soon());
+      group.broadcast(root, tensors, Label::Values);
       EXPECT_TRUE(same(tensors[0], filled(DType::I32, {3}, root)));
 
-      const auto all = collectives.gather(
-          Rank{root}, TensorList(filled(DType::U8, {5}, end.rank().value)), soon());
+      const auto all =
+          group.gather(root, TensorList(filled(DType::U8, {5}, end.rank().value)), Label::Values);
       ASSERT_EQ(all.size(), end.rank() == Rank{root} ? 4U : 0U);
       for (std::size_t i = 0; i < all.size(); ++i)
         EXPECT_TRUE(same(all[i][0], filled(DType::U8, {5}, static_cast<int>(i))));
@@ -96,11 +96,11 @@ TEST_P(TransportConformance, AStepHasRoomForAnyNumberOfCollectives) {
   constexpr int kAhead = 100;
 
   on_every_rank(ends, [&](Endpoint& end) {
-    Collectives collectives(end);
+    ProcessGroup group(end, kSoon);
     for (int i = 0; i < kMore; ++i) {
       TensorList nothing;
-      collectives.broadcast(Rank{0}, nothing, soon());
-      if (i % kAhead == 0) collectives.barrier(soon());
+      group.broadcast(0, nothing, Label::Values);
+      if (i % kAhead == 0) group.barrier(Label::Values);
     }
   });
 }
@@ -110,10 +110,10 @@ TEST_P(TransportConformance, NobodyLeavesABarrierBeforeTheLastHasCome) {
   const std::string arrived = directory() + "/arrived";  // a letter for each arrival
 
   on_every_rank(ends, [&](Endpoint& end) {
-    Collectives collectives(end);
+    ProcessGroup group(end, kSoon);
     for (std::uintmax_t round = 1; round <= 10; ++round) {
       std::ofstream(arrived, std::ios::app) << 'x';
-      collectives.barrier(soon());
+      group.barrier(Label::Values);
       EXPECT_GE(std::filesystem::file_size(arrived), 4 * round);
     }
   });
@@ -125,12 +125,13 @@ TEST_P(TransportConformance, GroupsThatShareTwoRanksDoNotMix) {
   const std::vector<Rank> low = {Rank{0}, Rank{1}};
 
   on_every_rank(ends, [&](Endpoint& end) {
-    Collectives everyone(end, all, 0);
+    ProcessGroup everyone(end, all, 0, kSoon);
     double total = 1;
     double part = 10;
     if (end.rank() != Rank{2})
-      Collectives(end, low, 1).all_reduce(std::span(&part, 1), ReduceOp::Sum, soon());
-    everyone.all_reduce(std::span(&total, 1), ReduceOp::Sum, soon());
+      ProcessGroup(end, low, 1, kSoon)
+          .all_reduce(std::span(&part, 1), ReduceOp::Sum, Label::Values);
+    everyone.all_reduce(std::span(&total, 1), ReduceOp::Sum, Label::Values);
     EXPECT_EQ(total, 3);
     EXPECT_EQ(part, end.rank() == Rank{2} ? 10 : 20);
   });
@@ -142,13 +143,14 @@ TEST_P(TransportConformance, MembersThatDisagreeAboutTheSizeAreTold) {
   on_every_rank(ends, [](Endpoint& end) {
     if (end.rank() == Rank{1}) {
       std::vector<double> values(3);
-      EXPECT_THROW(Collectives(end).all_reduce(values, ReduceOp::Sum, soon()), TransportError);
+      EXPECT_THROW(ProcessGroup(end, kSoon).all_reduce(values, ReduceOp::Sum, Label::Values),
+                   TransportError);
       return;
     }
     std::vector<double> values(2);
     std::string message;
     try {
-      Collectives(end).all_reduce(values, ReduceOp::Sum, soon());
+      ProcessGroup(end, kSoon).all_reduce(values, ReduceOp::Sum, Label::Values);
     } catch (const Mismatch& mismatch) {
       message = mismatch.what();
       end.cancel(message);
