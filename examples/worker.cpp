@@ -4,8 +4,8 @@
 #include <filesystem>
 #include <iostream>
 #include <map>
-#include <millrace/training/endpoint_team.hpp>
 #include <millrace/training/rank_parts.hpp>
+#include <millrace/transport/process_group.hpp>
 #include <millrace/transport/rendezvous.hpp>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -105,8 +105,8 @@ std::string worker(Rank rank, int world, const std::string& directory) {
   const Program program = generate("1f1b", {.ranks = world, .micro_batches = 4});
   std::vector<std::unique_ptr<StageBody>> mine;
   mine.push_back(std::make_unique<Scale>(rank.value));
-  EndpointTeam team(*endpoint);
-  Trainer trainer(rank_parts(program, std::move(mine), options(), *endpoint, team), options());
+  ProcessGroup group(*endpoint);
+  Trainer trainer(rank_parts(program, std::move(mine), options(), *endpoint, group), options());
   Batch batch(samples(), 4);
   StepReport report;
   for (int step = 0; step < 30; ++step) report = trainer.step(batch);

@@ -60,23 +60,23 @@ std::string difference(const Fields& mine, const std::vector<std::vector<std::st
 }
 
 /// Nobody leaves before all know why, or others would only find a rank lost.
-void wait_for_all(Team& team, Topic topic) {
+void wait_for_all(ProcessGroup& group, Label label) {
   try {
     double nothing = 0;
-    team.sum(std::span<double>(&nothing, 1), topic);
+    group.sum(std::span<double>(&nothing, 1), label);
   } catch (const TransportError&) {
     return;  // who has gone knew it already
   }
 }
 
-void compare(Team& team, const Fields& mine, Topic topic) {
-  if (team.members() == 1) return;
+void compare(ProcessGroup& group, const Fields& mine, Label label) {
+  if (group.size() == 1) return;
   std::vector<std::vector<std::string>> said;
-  for (const std::string& text : team.gather(lines_of(mine), topic))
+  for (const std::string& text : group.gather(lines_of(mine), label))
     said.push_back(values_of(text));
   const std::string sentence = difference(mine, said);
   if (sentence.empty()) return;
-  wait_for_all(team, topic);
+  wait_for_all(group, label);
   throw Mismatch(sentence);
 }
 
@@ -124,29 +124,29 @@ Fields settings_of(const Program& program, const TrainerOptions& options) {
 }  // namespace
 
 TrainerParts agreed(TrainerParts parts, const TrainerOptions& options) {
-  if (parts.team != nullptr)
-    compare(*parts.team, settings_of(parts.executor->program(), options), Topic::Settings);
+  if (parts.group != nullptr)
+    compare(*parts.group, settings_of(parts.executor->program(), options), Label::Settings);
   return parts;
 }
 
-void agree_on_data(Team& team,
+void agree_on_data(ProcessGroup& group,
                    const Dataset& data,
                    std::int64_t batch_size,
                    const TrainerOptions& options) {
-  if (team.members() == 1) return;
-  compare(team,
+  if (group.size() == 1) return;
+  compare(group,
           {{"number of samples", std::to_string(data.size())},
            {"batch size", std::to_string(batch_size)},
            {"last batch", std::string(name_of(options.last_batch))},
            {"data", contents_digest(data)}},
-          Topic::Data);
+          Label::Data);
 }
 
-void agree_on_place(Team& team,
+void agree_on_place(ProcessGroup& group,
                     const TrainingCounters& counters,
                     const TrainerOptions& options,
                     const BatchSource& batches) {
-  compare(team,
+  compare(group,
           {{"epochs", std::to_string(options.epochs)},
            {"steps", std::to_string(options.steps)},
            {"mini-batches of an epoch", std::to_string(batches.batches_per_epoch())},
@@ -155,7 +155,7 @@ void agree_on_place(Team& team,
            {"updates done", std::to_string(counters.global_step)},
            {"mini-batches run", std::to_string(counters.mini_batches)},
            {"seed", std::to_string(counters.seed)}},
-          Topic::Data);
+          Label::Data);
 }
 
 }  // namespace millrace

@@ -9,20 +9,20 @@
 
 namespace millrace {
 
-/// The parts, when all members of their team have the same program and settings. Throws Mismatch on
-/// every member, naming what differs, the member and both values.
+/// The parts, when all members of their group have the same program and settings. Throws Mismatch
+/// on every member, naming what differs, the member and both values.
 [[nodiscard]] TrainerParts agreed(TrainerParts parts, const TrainerOptions& options);
 
 /// Compares how much data the members go through and in which portions and, where they hold it, its
 /// bytes: members between the first and the last stage need to know only how much it is. Throws as
 /// `agreed`. Cost: one pass over the data.
-void agree_on_data(Team& team,
+void agree_on_data(ProcessGroup& group,
                    const Dataset& data,
                    std::int64_t batch_size,
                    const TrainerOptions& options);
 
 /// Compares how far the members have come and how far they will go. Throws as `agreed`.
-void agree_on_place(Team& team,
+void agree_on_place(ProcessGroup& group,
                     const TrainingCounters& counters,
                     const TrainerOptions& options,
                     const BatchSource& batches);

@@ -99,7 +99,7 @@ StepResult Trainer::State::evaluate(StepData& data) {
   settings.step = kEvaluation | evaluations++;
   settings.training = false;
   settings.deadline = options.deadline;
-  team.begin_step(settings.step);
+  group.begin_step(settings.step);
   StepResult result = parts.evaluator->run(data, settings);
   double unused = 0;
   agree(result, unused);
@@ -112,7 +112,7 @@ void Trainer::State::evaluate(const Dataset& data,
   require(batch_size >= 0,
           "the batch size must be at least 0 (as in training), got " + std::to_string(batch_size));
   if (batch_size == 0) batch_size = options.batch_size;
-  agree_on_data(team, data, batch_size, options);
+  agree_on_data(group, data, batch_size, options);
   Batch batch;
   std::vector<std::int32_t> rows;
   for (std::int64_t first = 0; first < data.size(); first += batch_size) {

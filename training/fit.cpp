@@ -85,7 +85,7 @@ LoaderOptions Trainer::loader_options() const {
 }
 
 FitReport Trainer::fit(const Dataset& data, const std::stop_token& stop) {
-  agree_on_data(state_->team, data, options().batch_size, options());
+  agree_on_data(state_->group, data, options().batch_size, options());
   Loader loader(data, loader_options());
   return fit(loader, stop);
 }
@@ -98,7 +98,7 @@ FitReport Trainer::fit(BatchSource& batches, const std::stop_token& stop) {
     counters.fit_global_step = counters.global_step;
     counters.fit_mini_batches = counters.mini_batches;
   });
-  agree_on_place(state_->team, store.counters(), options(), batches);
+  agree_on_place(state_->group, store.counters(), options(), batches);
   Fit fit(options(), store.counters(), batches);
   while (!fit.done(store.counters()) && !stop.stop_requested()) {
     EpochReport& epoch = fit.epoch();

@@ -113,10 +113,10 @@ TrainerParts assemble(const Program& compute,
               std::to_string(bodies.size()));
   for (std::size_t i = 0; i < bodies.size(); ++i) parts.stages[i].body = bodies[i].get();
   parts.bodies = std::move(bodies);
-  parts.team = seat.team;
-  LocalTeam alone;
-  Team& team = seat.team != nullptr ? *seat.team : alone;
-  Program program = with_ties(compute, parts.stages, options, team);
+  parts.group = seat.group;
+  ProcessGroup alone;
+  ProcessGroup& group = seat.group != nullptr ? *seat.group : alone;
+  Program program = with_ties(compute, parts.stages, options, group);
   if (options.recompute) program = insert_recompute(program);
   parts.executor = executor_at(seat, program, parts.stages, options);
   parts.evaluator = executor_at(seat, forward_program(shape), parts.stages, options);
@@ -139,16 +139,16 @@ TrainerParts rank_parts(const Program& program,
                         std::vector<std::unique_ptr<StageBody>> bodies,
                         const TrainerOptions& options,
                         Endpoint& endpoint,
-                        Team& team) {
-  return assemble(program, std::move(bodies), options, {&endpoint, &team});
+                        ProcessGroup& group) {
+  return assemble(program, std::move(bodies), options, {&endpoint, &group});
 }
 
 TrainerParts rank_parts(const ModelSpec& model,
                         const Program& program,
                         const TrainerOptions& options,
                         Endpoint& endpoint,
-                        Team& team) {
-  return assemble(model, program, options, {&endpoint, &team});
+                        ProcessGroup& group) {
+  return assemble(model, program, options, {&endpoint, &group});
 }
 
 }  // namespace millrace

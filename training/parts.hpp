@@ -15,7 +15,7 @@ namespace millrace {
 /// Which part of a training this process is: with an endpoint, its rank; else all ranks.
 struct Seat {
   Endpoint* endpoint = nullptr;
-  Team* team = nullptr;
+  ProcessGroup* group = nullptr;
 };
 
 /// The compute-only program that the options ask for.

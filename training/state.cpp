@@ -47,7 +47,7 @@ void check(const Parameter& parameter, Stage stage) {
 
 struct TrainingState::Contents {
   void add(Rank rank, const HostedStage& hosted, const Optimizer& optimizer);
-  void name_globally(Team& team);
+  void name_globally(ProcessGroup& group);
   void find_copies();
   void choose_speakers();
   [[nodiscard]] std::size_t number(std::string_view name) const;
@@ -80,13 +80,13 @@ void TrainingState::Contents::add(Rank rank, const HostedStage& hosted, const Op
   }
 }
 
-void TrainingState::Contents::name_globally(Team& team) {
+void TrainingState::Contents::name_globally(ProcessGroup& group) {
   std::string mine;
   for (const auto& entries : of_rank)
     for (const StateEntry& entry : entries)
       if (entry.replica == Replica{0}) mine += entry.parameter->name + '\n';
   std::map<std::string, std::size_t> member_of;
-  const std::vector<std::string> said = team.gather(mine, Topic::Model);
+  const std::vector<std::string> said = group.gather(mine, Label::Model);
   for (std::size_t i = 0; i < said.size(); ++i) {
     std::istringstream lines(said[i]);
     for (std::string name; std::getline(lines, name);)
@@ -187,7 +187,7 @@ TrainingState::TrainingState(const Shape& shape,
                              std::span<const HostedStage> stages,
                              const Optimizer& optimizer,
                              const std::vector<std::vector<std::string>>& tied,
-                             Team& team)
+                             ProcessGroup& group)
     : contents_(std::make_unique<Contents>()) {
   contents_->tied = tied;
   contents_->of_rank.resize(static_cast<std::size_t>(shape.ranks));
@@ -195,7 +195,7 @@ TrainingState::TrainingState(const Shape& shape,
     contents_->parts.emplace_back(optimizer.slot_name(slot));
   for (const HostedStage& hosted : stages)
     contents_->add(shape.rank(hosted.replica, hosted.stage), hosted, optimizer);
-  contents_->name_globally(team);
+  contents_->name_globally(group);
   contents_->find_copies();
   contents_->choose_speakers();
 }

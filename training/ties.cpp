@@ -22,7 +22,8 @@ struct Found {
 };
 
 /// The parameters of all members, by name.
-std::map<std::string, Found> parameters_of(std::span<const HostedStage> stages, Team& team) {
+std::map<std::string, Found> parameters_of(std::span<const HostedStage> stages,
+                                           ProcessGroup& group) {
   std::ostringstream mine;
   for (const HostedStage& hosted : stages) {
     if (hosted.replica != Replica{0}) continue;
@@ -33,7 +34,7 @@ std::map<std::string, Found> parameters_of(std::span<const HostedStage> stages, 
            << '\n';
   }
   std::map<std::string, Found> all;
-  for (const std::string& text : team.gather(mine.str(), Topic::TiedWeights)) {
+  for (const std::string& text : group.gather(mine.str(), Label::TiedWeights)) {
     std::istringstream lines(text);
     for (std::string name; std::getline(lines, name);) {
       Found& found = all[name];
@@ -88,9 +89,9 @@ void require_tied_once(const std::vector<StageTie>& ties) {
 Program with_ties(const Program& program,
                   std::span<const HostedStage> stages,
                   const TrainerOptions& options,
-                  Team& team) {
+                  ProcessGroup& group) {
   // Also without ties: another process may have some, and hears of the difference later.
-  const auto known = parameters_of(stages, team);
+  const auto known = parameters_of(stages, group);
   Program tied = program;
   for (const auto& group : options.tied) tied.shape.ties.push_back(tie_of(group, known));
   require_tied_once(tied.shape.ties);
@@ -120,7 +121,7 @@ std::vector<std::vector<std::string>> tied_names(const Shape& shape,
 void share_tied_values(TrainingState& state,
                        const std::vector<std::vector<std::string>>& tied,
                        const TrainerOptions& options,
-                       Team& team) {
+                       ProcessGroup& group) {
   std::set<std::string> named_first;
   for (const auto& group : options.tied) named_first.insert(group.front());
   for (const auto& names : tied) {
@@ -132,7 +133,7 @@ void share_tied_values(TrainingState& state,
       const Tensor& value = state.read(first);
       mine.assign(static_cast<const char*>(value.data()), value.bytes());
     }
-    const std::vector<std::string> said = team.gather(mine, Topic::TiedWeights);
+    const std::vector<std::string> said = group.gather(mine, Label::TiedWeights);
     const auto heard =
         std::ranges::find_if(said, [](const std::string& bytes) { return !bytes.empty(); });
     const auto here =

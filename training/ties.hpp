@@ -10,13 +10,13 @@
 namespace millrace {
 
 /// The program with the groups of `options.tied` among the ties of its shape, each in the order of
-/// the layers: by stage, and in a stage in the order of its parameters. A collective of the team.
+/// the layers: by stage, and in a stage in the order of its parameters. A collective of the group.
 /// Throws InvalidArgument when a group has fewer than two names, a name does not exist or is tied
 /// twice, or shapes differ.
 [[nodiscard]] Program with_ties(const Program& program,
                                 std::span<const HostedStage> stages,
                                 const TrainerOptions& options,
-                                Team& team);
+                                ProcessGroup& group);
 
 /// The names of every tie of a shape. Throws InvalidArgument when `options.tied` has a group that
 /// is none of them: parts of your own whose program does not declare it.
@@ -24,10 +24,10 @@ namespace millrace {
                                                                const TrainerOptions& options);
 
 /// Gives all weights of a tie the value of the one that `options.tied` names first, else of that of
-/// the first layer. A collective of the team.
+/// the first layer. A collective of the group.
 void share_tied_values(TrainingState& state,
                        const std::vector<std::vector<std::string>>& tied,
                        const TrainerOptions& options,
-                       Team& team);
+                       ProcessGroup& group);
 
 }  // namespace millrace

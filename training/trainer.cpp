@@ -51,11 +51,11 @@ Trainer::State::State(TrainerParts given, const TrainerOptions& trainer_options)
     : options(trainer_options),
       optimizer(optimizer_of(options)),
       parts(agreed(std::move(given), options)),
-      team(parts.team != nullptr ? *parts.team : alone),
+      group(parts.group != nullptr ? *parts.group : alone),
       shape(parts.executor->program().shape),
-      store(shape, parts.stages, *optimizer, tied_names(shape, options), team) {
+      store(shape, parts.stages, *optimizer, tied_names(shape, options), group) {
   check(options);
-  share_tied_values(store, tied_names(shape, options), options, team);
+  share_tied_values(store, tied_names(shape, options), options, group);
   count([&](TrainingCounters& counters) { counters.seed = options.seed; });
   for (const HostedStage& hosted : parts.stages)
     if (hosted.stage.value == shape.stages() - 1)
@@ -84,7 +84,7 @@ double Trainer::State::weight_of(Batch& batch) const {
 
 /// Makes loss, samples, peaks and the declared weight known to every member, in one collective.
 void Trainer::State::agree(StepResult& result, double& declared) const {
-  if (team.members() == 1) return;
+  if (group.size() == 1) return;
   // A last stage with copies lives on several ranks, and each of them declares the same weight.
   std::vector<double> values{
       hosts_loss() ? declared : 0.0, hosts_loss() ? 1.0 : 0.0, static_cast<double>(result.samples)};
@@ -97,7 +97,7 @@ void Trainer::State::agree(StepResult& result, double& declared) const {
   result.peak_stash_bytes.resize(static_cast<std::size_t>(shape.ranks));
   for (const std::size_t peak : result.peak_stash_bytes)
     values.push_back(static_cast<double>(peak));
-  team.sum(values, Topic::Loss);
+  group.sum(values, Label::Loss);
 
   declared = values[0] / values[1];
   result.samples = static_cast<std::int64_t>(values[2]);
@@ -122,7 +122,7 @@ void Trainer::State::run(StepReport& report, StepData& data, double total_weight
   settings.loss_scale = 1 / total_weight;
   settings.deadline = options.deadline;
   count([](TrainingCounters& counters) { ++counters.mini_batches; });
-  team.begin_step(settings.step);
+  group.begin_step(settings.step);
   StepResult result = parts.executor->run(data, settings);
   agree(result, total_weight);
   require(std::abs(result.loss.weight - total_weight) <= 1e-9 * total_weight,
@@ -137,7 +137,7 @@ void Trainer::State::run(StepReport& report, StepData& data, double total_weight
 /// update of every stage.
 void Trainer::State::update(StepReport& report) {
   if (before_update != nullptr && *before_update) visit_gradients(store, *before_update);
-  const GradientNorm norm = norm_of(store, *parts.executor, team, options.clip_norm);
+  const GradientNorm norm = norm_of(store, *parts.executor, group, options.clip_norm);
   report.gradient_norm = norm.norm;
   report.clip_factor = norm.factor;
   report.skipped = norm.overflow;
@@ -236,7 +236,7 @@ std::vector<std::string> Trainer::warnings() const {
 }
 
 std::string Trainer::weights_hash() {
-  return hash_of(state_->store, state_->team);
+  return hash_of(state_->store, state_->group);
 }
 
 std::int64_t Trainer::global_step() const {

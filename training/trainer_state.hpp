@@ -48,11 +48,11 @@ struct Trainer::State {
                 std::int64_t batch_size,
                 const std::function<void(StepResult)>& use);
 
-  LocalTeam alone;
+  ProcessGroup alone;
   TrainerOptions options;
   std::shared_ptr<const Optimizer> optimizer;
   TrainerParts parts;
-  Team& team;
+  ProcessGroup& group;
   Shape shape;
   TrainingState store;
   const Loss* loss = nullptr;  // of the last stage, when it is built in and hosted here

@@ -58,7 +58,7 @@ void visit_gradients(TrainingState& state,
 
 GradientNorm norm_of(const TrainingState& state,
                      Executor& executor,
-                     Team& team,
+                     ProcessGroup& group,
                      std::optional<double> limit) {
   std::vector<double> sums(state.names().size(), 0.0);
   executor.for_each_rank([&](Rank rank) {
@@ -66,7 +66,7 @@ GradientNorm norm_of(const TrainingState& state,
       if (entry.counts && !entry.parameter->frozen)
         sums[entry.number] = sum_of_squares(entry.parameter->gradient.as<float>());
   });
-  team.sum(sums, Topic::GradientNorm);
+  group.sum(sums, Label::GradientNorm);
   return gradient_norm(sums, limit);
 }
 
@@ -89,14 +89,14 @@ void zero_gradients(const TrainingState& state) noexcept {
   for_each_entry(state, [](const StateEntry& entry) { entry.parameter->gradient.fill_zero(); });
 }
 
-std::string hash_of(const TrainingState& state, Team& team) {
+std::string hash_of(const TrainingState& state, ProcessGroup& group) {
   std::string mine;
   for_each_entry(state, [&](const StateEntry& entry) {
     if (entry.replica == Replica{0})
       mine += entry.parameter->name + '\n' + tensor_digest(entry.parameter->value) + '\n';
   });
   std::map<std::string, std::string> digest_of;
-  for (const std::string& part : team.gather(mine, Topic::WeightsHash)) {
+  for (const std::string& part : group.gather(mine, Label::WeightsHash)) {
     std::istringstream lines(part);
     for (std::string name; std::getline(lines, name);) std::getline(lines, digest_of[name]);
   }

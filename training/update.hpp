@@ -20,7 +20,7 @@ void visit_gradients(TrainingState& state,
 /// not looked at.
 [[nodiscard]] GradientNorm norm_of(const TrainingState& state,
                                    Executor& executor,
-                                   Team& team,
+                                   ProcessGroup& group,
                                    std::optional<double> limit);
 
 /// One optimizer step on every stage, frozen parameters left out; then the gradients are zero.
@@ -33,6 +33,6 @@ void update(TrainingState& state,
 void zero_gradients(const TrainingState& state) noexcept;
 
 /// combine_digests over the parameters of all members.
-[[nodiscard]] std::string hash_of(const TrainingState& state, Team& team);
+[[nodiscard]] std::string hash_of(const TrainingState& state, ProcessGroup& group);
 
 }  // namespace millrace

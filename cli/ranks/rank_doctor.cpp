@@ -135,9 +135,9 @@ void print(const nlohmann::ordered_json& document, bool json) {
             << table(rows) << std::flush;
 }
 
-void examine(Endpoint& endpoint, Team& team, bool json) {
+void examine(Endpoint& endpoint, ProcessGroup& group, bool json) {
   const int self = endpoint.rank().value;
-  const std::vector<std::string> hosts = team.gather(host_name(), Topic::Measurement);
+  const std::vector<std::string> hosts = group.gather(host_name(), Label::Measurement);
   nlohmann::ordered_json document;
   document["ranks"] = endpoint.world();
   document["pairs"] = nlohmann::ordered_json::array();
@@ -147,7 +147,7 @@ void examine(Endpoint& endpoint, Team& team, bool json) {
       speed = measure({endpoint, Rank{self == from ? to : from}, self == from});
     // One pair at a time: the next begins when all know what this one measured.
     std::vector<double> figures = {speed.small, speed.large, speed.bandwidth};
-    team.sum(figures, Topic::Measurement);
+    group.sum(figures, Label::Measurement);
     document["pairs"].push_back({{"from", from},
                                  {"to", to},
                                  {"from_host", hosts[static_cast<std::size_t>(from)]},
@@ -169,7 +169,9 @@ RankWork doctor_work(const std::vector<std::string>& options, int world) {
   require(world >= 2, "doctor measures between ranks: there must be at least 2");
   HelloFields fields = build_fields();
   fields.emplace_back("work", "doctor");
-  return {fields, {}, [json](Endpoint& endpoint, Team& team) { examine(endpoint, team, json); }};
+  return {fields, {}, [json](Endpoint& endpoint, ProcessGroup& group) {
+            examine(endpoint, group, json);
+          }};
 }
 
 }  // namespace millrace::cli

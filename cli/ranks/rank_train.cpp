@@ -141,9 +141,9 @@ std::string account_of(const TrainTest& data) {
 }
 
 /// Ranks with the first or the last stage have read the data; the others hear how much it is.
-TrainTest agreed_data(const TrainJob& job, TrainTest mine, Team& team) {
+TrainTest agreed_data(const TrainJob& job, TrainTest mine, ProcessGroup& group) {
   std::string said;
-  for (const std::string& theirs : team.gather(account_of(mine), Topic::Data)) {
+  for (const std::string& theirs : group.gather(account_of(mine), Label::Data)) {
     if (!said.empty() && !theirs.empty() && said != theirs)
       throw Mismatch("data differs: " + said + " here, " + theirs + " there");
     if (said.empty()) said = theirs;
@@ -169,11 +169,12 @@ RankWork train_work(const std::vector<std::string>& options, Rank rank, int worl
   // Before the ranks meet, so that a file that is missing is told by whom it concerns.
   const auto data = std::make_shared<TrainTest>();
   if (needs_data(*job, rank)) *data = read_data(*job);
-  return {
-      hello_of(*job), channel_depths(job->program), [job, data](Endpoint& endpoint, Team& team) {
-        supply_data(*job, agreed_data(*job, std::move(*data), team));
-        note_end(run_training(*job, {&endpoint, &team}), endpoint.rank());
-      }};
+  return {hello_of(*job),
+          channel_depths(job->program),
+          [job, data](Endpoint& endpoint, ProcessGroup& group) {
+            supply_data(*job, agreed_data(*job, std::move(*data), group));
+            note_end(run_training(*job, {&endpoint, &group}), endpoint.rank());
+          }};
 }
 
 }  // namespace millrace::cli

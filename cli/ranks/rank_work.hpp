@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
-#include "millrace/training/team.hpp"
 #include "millrace/transport/endpoint.hpp"
+#include "millrace/transport/process_group.hpp"
 #include "millrace/transport/rendezvous.hpp"
 
 namespace millrace::cli {
@@ -17,7 +17,7 @@ namespace millrace::cli {
 struct RankWork {
   HelloFields fields;                ///< compared on all ranks before anything begins
   std::vector<ChannelDepth> depths;  ///< what its channels hold
-  std::function<void(Endpoint&, Team&)> run;
+  std::function<void(Endpoint&, ProcessGroup&)> run;
 };
 
 /// The work that `words` name, for one rank: "train" or "doctor", each with its options. Throws

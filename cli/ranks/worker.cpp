@@ -15,9 +15,9 @@
 #include "cli/verbs.hpp"
 #include "millrace/core/error.hpp"
 #include "millrace/stages/compiled.hpp"
-#include "millrace/training/endpoint_team.hpp"
 #include "millrace/training/trainer.hpp"
 #include "millrace/transport/environment.hpp"
+#include "millrace/transport/process_group.hpp"
 
 namespace millrace::cli {
 
@@ -90,12 +90,12 @@ void run(const WorkerFlags& flags) {
                               .progress = note_of_meeting(*identity.world),
                               .obituary = flags.obituary},
                              std::move(*listener));
-  EndpointTeam team(*endpoint);
+  ProcessGroup group(*endpoint);
   const auto farewell = [&] {
     endpoint->goodbye(std::chrono::steady_clock::now() + std::chrono::seconds(30));
   };
   try {
-    work.run(*endpoint, team);
+    work.run(*endpoint, group);
   } catch (const Diverged&) {
     farewell();  // every rank ends so, after the same step: nobody is lost
     throw;

@@ -17,7 +17,8 @@ namespace {
 
 Trainer trainer_of(const TrainJob& job, const TrainSeat& seat) {
   if (seat.endpoint == nullptr) return {job.model, job.program, job.options};
-  return {rank_parts(job.model, job.program, job.options, *seat.endpoint, *seat.team), job.options};
+  return {rank_parts(job.model, job.program, job.options, *seat.endpoint, *seat.group),
+          job.options};
 }
 
 /// What rank 0 says while the run goes on and at its end.
@@ -61,12 +62,12 @@ class Speaker {
 
 TrainOutcome run_training(const TrainJob& job, const TrainSeat& seat) {
   const Rank rank = seat.endpoint == nullptr ? Rank{0} : seat.endpoint->rank();
-  LocalTeam alone;
-  Team& team = seat.team == nullptr ? alone : *seat.team;
+  ProcessGroup alone;
+  ProcessGroup& group = seat.group == nullptr ? alone : *seat.group;
   std::optional<Speaker> speaker;
   if (rank == Rank{0}) speaker.emplace(job, seat.endpoint == nullptr);
   Trainer trainer = trainer_of(job, seat);
-  RunMeasurement measurement(job, trainer, team, rank);
+  RunMeasurement measurement(job, trainer, group, rank);
   trainer.on_step = [&](const StepReport& report) {
     measurement.after_step(report);
     if (speaker) speaker->progress().step(report, measurement.bubble());

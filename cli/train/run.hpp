@@ -3,15 +3,15 @@
 
 #include "cli/train/options.hpp"
 #include "cli/train/report.hpp"
-#include "millrace/training/team.hpp"
 #include "millrace/transport/endpoint.hpp"
+#include "millrace/transport/process_group.hpp"
 
 namespace millrace::cli {
 
 /// Which part of the run this process is: with an endpoint, its rank; else all.
 struct TrainSeat {
   Endpoint* endpoint = nullptr;
-  Team* team = nullptr;
+  ProcessGroup* group = nullptr;
 };
 
 /// Trains and judges. In all processes alike; the one of rank 0 tells progress and results, and

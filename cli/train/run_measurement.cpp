@@ -51,10 +51,13 @@ std::array<std::vector<double>*, 5> memory_of(Cost& cost) {
 
 }  // namespace
 
-RunMeasurement::RunMeasurement(const TrainJob& job, const Trainer& trainer, Team& team, Rank rank)
+RunMeasurement::RunMeasurement(const TrainJob& job,
+                               const Trainer& trainer,
+                               ProcessGroup& group,
+                               Rank rank)
     : job_(job),
       trainer_(trainer),
-      team_(team),
+      group_(group),
       rank_(rank),
       profile_(trainer.executor().program()) {
   std::size_t longest = 1;  // over all ranks: all must keep the same steps
@@ -138,7 +141,7 @@ void RunMeasurement::add_memory(Cost& cost) const {
       if (hosted.stage.index() == i) values[i] = 1;
   for (const auto* memory : memory_of(mine))
     values.insert(values.end(), memory->begin(), memory->end());
-  team_.sum(values, Topic::Measurement);
+  group_.sum(values, Label::Measurement);
   std::size_t at = stages;
   for (auto* memory : memory_of(cost)) {
     memory->assign(stages, 0.0);
@@ -148,7 +151,7 @@ void RunMeasurement::add_memory(Cost& cost) const {
 
 /// Puts the rows of all processes on one clock, step after step.
 void RunMeasurement::add_rows_of_all() {
-  const std::vector<std::string> texts = team_.gather(pack(), Topic::Measurement);
+  const std::vector<std::string> texts = group_.gather(pack(), Label::Measurement);
   std::vector<std::vector<Step>> of_rank(texts.size());
   std::vector<std::string> machines(texts.size());
   for (std::size_t i = 0; i < texts.size(); ++i) of_rank[i] = unpack(texts[i], machines[i]);
@@ -174,7 +177,7 @@ RunMeasurement::Whole RunMeasurement::gather(TrainOutcome& outcome) {
   std::vector<double> peaks;
   for (const std::size_t peak : predict_stash_peaks(program, trainer_.stages(), sizes()))
     peaks.push_back(static_cast<double>(peak));
-  team_.sum(peaks, Topic::Measurement);
+  group_.sum(peaks, Label::Measurement);
   for (const double peak : peaks) outcome.peak_predicted.push_back(static_cast<std::size_t>(peak));
 
   if (!is_alone()) add_rows_of_all();

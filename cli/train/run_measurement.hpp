@@ -12,8 +12,8 @@
 #include "cli/train/report.hpp"
 #include "millrace/scheduler/plan/cost.hpp"
 #include "millrace/training/measurement.hpp"
-#include "millrace/training/team.hpp"
 #include "millrace/training/trainer.hpp"
+#include "millrace/transport/process_group.hpp"
 
 namespace millrace::cli {
 
@@ -23,7 +23,7 @@ namespace millrace::cli {
 class RunMeasurement {
  public:
   /// All must outlive this. `rank` is this process's, where there are several.
-  RunMeasurement(const TrainJob& job, const Trainer& trainer, Team& team, Rank rank);
+  RunMeasurement(const TrainJob& job, const Trainer& trainer, ProcessGroup& group, Rank rank);
 
   void after_step(const StepReport& report);
 
@@ -48,7 +48,7 @@ class RunMeasurement {
     std::vector<Interval> row;
   };
 
-  [[nodiscard]] bool is_alone() const { return team_.members() == 1; }
+  [[nodiscard]] bool is_alone() const { return group_.size() == 1; }
   [[nodiscard]] std::vector<UnitSize> sizes() const;
   void keep_row();
   [[nodiscard]] std::string pack() const;
@@ -58,7 +58,7 @@ class RunMeasurement {
 
   const TrainJob& job_;
   const Trainer& trainer_;
-  Team& team_;
+  ProcessGroup& group_;
   const Rank rank_;
   Profile profile_;
   Timeline last_;

@@ -7,9 +7,9 @@
 
 #include "millrace/core/error.hpp"
 #include "millrace/scheduler/plan/generators.hpp"
-#include "millrace/training/endpoint_team.hpp"
 #include "millrace/training/rank_parts.hpp"
 #include "millrace/transport/in_process.hpp"
+#include "millrace/transport/process_group.hpp"
 
 namespace millrace {
 namespace {
@@ -38,9 +38,9 @@ Job usual_job() {
 }
 
 void train(const Job& job, Endpoint& endpoint) {
-  EndpointTeam team(endpoint);
+  ProcessGroup group(endpoint);
   const Program program = generate(job.schedule, {.ranks = 2, .micro_batches = job.micro_batches});
-  Trainer trainer(rank_parts(parse_model("mlp:64-8-10"), program, job.options, endpoint, team),
+  Trainer trainer(rank_parts(parse_model("mlp:64-8-10"), program, job.options, endpoint, group),
                   job.options);
   trainer.fit(job.data);
   (void)trainer.evaluate(job.data, job.evaluated_at_once);

@@ -14,9 +14,9 @@
 
 #include "millrace/core/error.hpp"
 #include "millrace/scheduler/plan/generators.hpp"
-#include "millrace/training/endpoint_team.hpp"
 #include "millrace/training/rank_parts.hpp"
 #include "millrace/transport/in_process.hpp"
+#include "millrace/transport/process_group.hpp"
 #include "tests/training/first_digits.hpp"
 
 namespace millrace {
@@ -220,14 +220,14 @@ TEST(Resumed, RunHasTheBitsOfTheWholeInAnyCut) {
 }
 
 /// Runs `work` on every one of so many ranks, each a thread with a process' means.
-void on_ranks(int world, const std::function<void(Endpoint&, Team&)>& work) {
+void on_ranks(int world, const std::function<void(Endpoint&, ProcessGroup&)>& work) {
   InProcessHub hub(world);
   std::vector<std::jthread> ranks;
   for (int rank = 0; rank < world; ++rank)
     ranks.emplace_back([&work, endpoint = hub.endpoint(Rank{rank})] {
       try {
-        EndpointTeam team(*endpoint, std::chrono::seconds(30));
-        work(*endpoint, team);
+        ProcessGroup group(*endpoint, std::chrono::seconds(30));
+        work(*endpoint, group);
         endpoint->goodbye(std::chrono::steady_clock::now() + std::chrono::seconds(30));
       } catch (const std::exception& error) {
         ADD_FAILURE() << error.what();
@@ -236,10 +236,10 @@ void on_ranks(int world, const std::function<void(Endpoint&, Team&)>& work) {
     });
 }
 
-TrainerParts parts_of(const TrainerOptions& options, Endpoint& endpoint, Team& team) {
+TrainerParts parts_of(const TrainerOptions& options, Endpoint& endpoint, ProcessGroup& group) {
   const Program program =
       generate("1f1b", {.ranks = endpoint.world(), .micro_batches = options.micro_batches});
-  return rank_parts(parse_model(kDeepModel), program, options, endpoint, team);
+  return rank_parts(parse_model(kDeepModel), program, options, endpoint, group);
 }
 
 TEST(Resumed, RunOverAnotherNumberOfProcessesHasTheBitsOfTheWhole) {
@@ -250,15 +250,15 @@ TEST(Resumed, RunOverAnotherNumberOfProcessesHasTheBitsOfTheWhole) {
     whole.fit(data);
     std::mutex mutex;
     Saved saved;
-    on_ranks(3, [&](Endpoint& endpoint, Team& team) {
-      Trainer first(parts_of(options, endpoint, team), options);
+    on_ranks(3, [&](Endpoint& endpoint, ProcessGroup& group) {
+      Trainer first(parts_of(options, endpoint, group), options);
       Loader loader(data, first.loader_options());
       fit_until(first, loader, 5);
       const std::lock_guard lock(mutex);
       save(first, saved);
     });
-    on_ranks(2, [&](Endpoint& endpoint, Team& team) {
-      Trainer second(parts_of(options, endpoint, team), options);
+    on_ranks(2, [&](Endpoint& endpoint, ProcessGroup& group) {
+      Trainer second(parts_of(options, endpoint, group), options);
       load(second, saved);
       Loader rest(data, second.loader_options());
       rest.seek(second.state().counters().position);
@@ -270,8 +270,8 @@ TEST(Resumed, RunOverAnotherNumberOfProcessesHasTheBitsOfTheWhole) {
 
 TEST(State, OfOneProcessOfManyKnowsWhatItHostsNot) {
   const TrainerOptions options = options_of_a_run(OptimizerKind::AdamW, 1);
-  on_ranks(3, [&](Endpoint& endpoint, Team& team) {
-    Trainer trainer(parts_of(options, endpoint, team), options);
+  on_ranks(3, [&](Endpoint& endpoint, ProcessGroup& group) {
+    Trainer trainer(parts_of(options, endpoint, group), options);
     const bool first = endpoint.rank() == Rank{0};
     EXPECT_EQ(trainer.state().names().size(), 10U);
     EXPECT_EQ(trainer.state().hosts("layers.0.weight"), first);
@@ -285,8 +285,8 @@ TEST(State, OfOneProcessOfManyKnowsWhatItHostsNot) {
 TEST(Fit, OfProcessesThatHaveComeUnequallyFarIsRefused) {
   const Dataset data = first_digits(60);
   const TrainerOptions options = options_of_a_run(OptimizerKind::AdamW, 1);
-  on_ranks(2, [&](Endpoint& endpoint, Team& team) {
-    Trainer trainer(parts_of(options, endpoint, team), options);
+  on_ranks(2, [&](Endpoint& endpoint, ProcessGroup& group) {
+    Trainer trainer(parts_of(options, endpoint, group), options);
     trainer.state().set_counters({.global_step = endpoint.rank().value});
     try {
       trainer.fit(data);

@@ -16,13 +16,13 @@
 #include "millrace/scheduler/plan/generators.hpp"
 #include "millrace/stages/models.hpp"
 #include "millrace/stages/partition.hpp"
-#include "millrace/training/endpoint_team.hpp"
 #include "millrace/training/gradient_norm.hpp"
 #include "millrace/training/rank_parts.hpp"
 #include "millrace/training/trainer.hpp"
 #include "millrace/training/weights_hash.hpp"
 #include "millrace/transport/in_process.hpp"
 #include "millrace/transport/private_directory.hpp"
+#include "millrace/transport/process_group.hpp"
 #include "millrace/transport/rendezvous.hpp"
 #include "millrace/transport/zeromq.hpp"
 
@@ -230,8 +230,8 @@ std::vector<std::string> learn_on_ranks(const std::vector<int>& cut,
     threads.emplace_back([&, rank] {
       const auto endpoint = endpoint_of(Rank{rank}, program);
       try {
-        EndpointTeam team(*endpoint, std::chrono::seconds(60));
-        Trainer trainer(rank_parts(parse_model(kModel), program, options, *endpoint, team),
+        ProcessGroup group(*endpoint, std::chrono::seconds(60));
+        Trainer trainer(rank_parts(parse_model(kModel), program, options, *endpoint, group),
                         options);
         hashes[static_cast<std::size_t>(rank)] = learn(trainer);
         endpoint->goodbye(std::chrono::steady_clock::now() + std::chrono::seconds(60));

@@ -10,9 +10,9 @@
 #include <gmock/gmock.h>
 
 #include "millrace/scheduler/plan/generators.hpp"
-#include "millrace/training/endpoint_team.hpp"
 #include "millrace/training/rank_parts.hpp"
 #include "millrace/transport/in_process.hpp"
+#include "millrace/transport/process_group.hpp"
 
 namespace millrace {
 namespace {
@@ -62,8 +62,8 @@ TEST(ToldWork, IsNoActionInHooksAndAnEvaluationsOwnInEvaluations) {
   InProcessHub hub(1);
   const auto door = hub.endpoint(Rank{0});
   Told endpoint(*door);
-  EndpointTeam team(endpoint, std::chrono::seconds(30));
-  Trainer trainer(rank_parts(model, program, options, endpoint, team), options);
+  ProcessGroup group(endpoint, std::chrono::seconds(30));
+  Trainer trainer(rank_parts(model, program, options, endpoint, group), options);
 
   int hooks = 0;
   const auto expect_idle = [&] {

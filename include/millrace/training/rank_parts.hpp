@@ -11,19 +11,19 @@
 namespace millrace {
 
 /// Builds the stages of the endpoint's rank, and nothing else, with executors of that rank. A
-/// collective of the team, since what is tied may live on several ranks.
+/// collective of the group, since what is tied may live on several ranks.
 /// Throws InvalidArgument when the program has not as many ranks as the endpoint's world.
-/// `endpoint` and `team` must outlive the trainer. A trainer made of the parts compares plan and
+/// `endpoint` and `group` must outlive the trainer. A trainer made of the parts compares plan and
 /// settings with those of all ranks when it is made, and the data in fit() and evaluate(): what
 /// differs is a Mismatch on every rank, which names it.
 ///
-///     EndpointTeam team(*endpoint);
-///     Trainer trainer(rank_parts(model, program, options, *endpoint, team), options);
+///     ProcessGroup group(*endpoint);
+///     Trainer trainer(rank_parts(model, program, options, *endpoint, group), options);
 [[nodiscard]] TrainerParts rank_parts(const ModelSpec& model,
                                       const Program& program,
                                       const TrainerOptions& options,
                                       Endpoint& endpoint,
-                                      Team& team);
+                                      ProcessGroup& group);
 
 /// As above with stages of your own: `bodies` are those that the program places on this rank,
 /// replica after replica, in ascending stage order.
@@ -31,7 +31,7 @@ namespace millrace {
                                       std::vector<std::unique_ptr<StageBody>> bodies,
                                       const TrainerOptions& options,
                                       Endpoint& endpoint,
-                                      Team& team);
+                                      ProcessGroup& group);
 
 /// The depth that each channel of `program` needs, in training and in evaluation, so that no send
 /// ever finds it full, however fast or slow the ranks are: the most messages that can lie there,

@@ -14,7 +14,7 @@
 #include "millrace/scheduler/run/executor.hpp"
 #include "millrace/training/batch_source.hpp"
 #include "millrace/training/optimizer.hpp"
-#include "millrace/training/team.hpp"
+#include "millrace/transport/process_group.hpp"
 
 namespace millrace {
 
@@ -63,14 +63,14 @@ struct StateEntry {
 /// Thread-safety: externally synchronised, between two steps.
 class TrainingState {
  public:
-  /// Zero slots for every parameter of `stages`. A collective of the team, which must outlive this,
-  /// as must the stages and the optimizer. Throws InvalidArgument when a name is empty, has several
-  /// lines or is used twice, or a parameter is not f32 or has not its gradient's shape.
+  /// Zero slots for every parameter of `stages`. A collective of the group, which must outlive
+  /// this, as must the stages and the optimizer. Throws InvalidArgument when a name is empty, has
+  /// several lines or is used twice, or a parameter is not f32 or has not its gradient's shape.
   TrainingState(const Shape& shape,
                 std::span<const HostedStage> stages,
                 const Optimizer& optimizer,
                 const std::vector<std::vector<std::string>>& tied,
-                Team& team);
+                ProcessGroup& group);
   TrainingState(const TrainingState&) = delete;
   TrainingState& operator=(const TrainingState&) = delete;
   ~TrainingState();

@@ -19,13 +19,13 @@
 #include "millrace/training/batch.hpp"
 #include "millrace/training/dataset.hpp"
 #include "millrace/training/state.hpp"
-#include "millrace/training/team.hpp"
 #include "millrace/training/trainer_options.hpp"
+#include "millrace/transport/process_group.hpp"
 
 namespace millrace {
 
 /// A trainer's parts when they are made elsewhere: a worker process hosts some of the stages, runs
-/// one rank's executor, and agrees with the others through its team.
+/// one rank's executor, and agrees with the others through its group.
 struct TrainerParts {
   std::unique_ptr<Executor> executor;
   /// Runs the forward-only program of the same shape (see forward_program); may be null when
@@ -33,7 +33,7 @@ struct TrainerParts {
   std::unique_ptr<Executor> evaluator;
   std::vector<HostedStage> stages;                 ///< those of this process
   std::vector<std::unique_ptr<StageBody>> bodies;  ///< what `stages` points to, if owned here
-  Team* team = nullptr;                            ///< not owned; null: this process is alone
+  ProcessGroup* group = nullptr;                   ///< not owned; null: this process is alone
 };
 
 /// The gradient was not finite in TrainerOptions::max_skipped steps in a row: nothing is learnt any
@@ -79,7 +79,7 @@ class Trainer {
           std::vector<std::unique_ptr<StageBody>> bodies,
           const TrainerOptions& options = {});
 
-  /// Parts of your own, for one process of many. Throws Mismatch on every member of the team when
+  /// Parts of your own, for one process of many. Throws Mismatch on every member of the group when
   /// their programs or settings differ, as fit() and evaluate() do when their data differs.
   Trainer(TrainerParts parts, const TrainerOptions& options);
 

@@ -1,5 +1,7 @@
-// One trainer per rank, each with its own stage and an endpoint: the team must agree on everything
+// One trainer per rank, each with its own stage and an endpoint: the group must agree on everything
 // that a single process knows by itself.
+#include "millrace/transport/process_group.hpp"
+
 #include <chrono>
 #include <memory>
 #include <numeric>
@@ -12,7 +14,6 @@
 
 #include "millrace/scheduler/plan/generators.hpp"
 #include "millrace/stages/models.hpp"
-#include "millrace/training/endpoint_team.hpp"
 #include "millrace/training/rank_parts.hpp"
 #include "millrace/training/trainer.hpp"
 #include "millrace/transport/in_process.hpp"
@@ -99,14 +100,14 @@ Knowledge learn(Trainer& trainer) {
 Knowledge learn_as_rank(const ModelSpec& model, const Program& program, Endpoint& door) {
   std::set<std::string> agreements;
   Overheard endpoint(door, agreements);
-  EndpointTeam team(endpoint, std::chrono::seconds(30));
-  Trainer trainer(rank_parts(model, program, options_of_all(), endpoint, team), options_of_all());
+  ProcessGroup group(endpoint, std::chrono::seconds(30));
+  Trainer trainer(rank_parts(model, program, options_of_all(), endpoint, group), options_of_all());
   Knowledge known = learn(trainer);
   known.agreements = std::move(agreements);
   return known;
 }
 
-TEST(Team, OfOneProcessPerRankKnowsWhatASingleProcessKnows) {
+TEST(ProcessGroup, OfOneProcessPerRankKnowsWhatASingleProcessKnows) {
   const ModelSpec model = parse_model("mlp:64-16-16-16-10,dropout=0.1");
   const Program program =
       generate("1f1b", {.ranks = kRanks, .micro_batches = options_of_all().micro_batches});
