@@ -93,7 +93,7 @@ Program with_ties(const Program& program,
   // Also without ties: another process may have some, and hears of the difference later.
   const auto known = parameters_of(stages, group);
   Program tied = program;
-  for (const auto& group : options.tied) tied.shape.ties.push_back(tie_of(group, known));
+  for (const auto& names : options.tied) tied.shape.ties.push_back(tie_of(names, known));
   require_tied_once(tied.shape.ties);
   return tied;
 }
@@ -123,7 +123,7 @@ void share_tied_values(TrainingState& state,
                        const TrainerOptions& options,
                        ProcessGroup& group) {
   std::set<std::string> named_first;
-  for (const auto& group : options.tied) named_first.insert(group.front());
+  for (const auto& names : options.tied) named_first.insert(names.front());
   for (const auto& names : tied) {
     const auto chosen = std::ranges::find_if(
         names, [&](const std::string& name) { return named_first.contains(name); });

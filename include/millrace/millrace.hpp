@@ -11,6 +11,6 @@
 #include "millrace/stages/partition.hpp"
 #include "millrace/stages/stage.hpp"
 #include "millrace/training/trainer.hpp"
-#include "millrace/transport/collectives.hpp"
 #include "millrace/transport/endpoint.hpp"
 #include "millrace/transport/in_process.hpp"
+#include "millrace/transport/process_group.hpp"
