@@ -129,16 +129,24 @@ TEST_F(CostsVerb, CompareGoesOnBesideARefusalAndSaysWhatIsInvalid) {
   EXPECT_EQ(command("compare 1f1b,gpipe -p 4 -m 6").code, 0);
 }
 
-TEST_F(CostsVerb, TrainRefusesAPlanWhoseStagesAreNoChain) {
-  std::ofstream(path("skip.json")) << R"({"millrace_plan": 1, "name": "a skip edge",
+TEST_F(CostsVerb, TrainTakesAPlanWithTheEdgesOfTheModelAndRefusesOthers) {
+  const auto plan_with = [&](const std::string& edges) {
+    std::ofstream(path("skip.json")) << R"({"millrace_plan": 1, "name": "a skip edge",
              "shape": {"ranks": 3, "micro_batches": 1, "placement": [[0, 1, 2]],
-                       "edges": [[0, 0, 1, 0], [1, 0, 2, 0], [0, 0, 2, 1]]},
+                       "edges": )" << edges
+                                     << R"(},
              "program": ["0F0 0B0", "1F0 1B0", "2F0 2B0"]})";
-  EXPECT_EQ(command("verify " + path("skip.json")).code, 0);
-  for (const std::string run : {"train", "launch -n 3 -- train"}) {
-    const Ran ran = command(run + " --steps 1 --batch-size 1 --plan " + path("skip.json"));
+    EXPECT_EQ(command("verify " + path("skip.json")).code, 0);
+  };
+  const std::string job =
+      "train --model mlp:64-8-8-10,residual --steps 1 --batch-size 4 --plan " + path("skip.json");
+  for (const std::string run : {"", "launch -n 3 -- "}) {
+    plan_with("[[0, 0, 1, 0], [0, 0, 2, 0], [1, 0, 2, 1]]");
+    EXPECT_EQ(command(run + job).code, 0);
+    plan_with("[[0, 0, 1, 0], [1, 0, 2, 0], [0, 0, 2, 1]]");
+    const Ran ran = command(run + job);
     EXPECT_EQ(ran.code, 2) << ran.text;
-    EXPECT_THAT(ran.text, HasSubstr("the stages of the plan are no chain"));
+    EXPECT_THAT(ran.text, HasSubstr("the edges of the plan are not those of the model"));
   }
 }
 

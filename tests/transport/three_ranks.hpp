@@ -6,8 +6,8 @@
 
 #include <gtest/gtest.h>
 
-#include "millrace/transport/process_group.hpp"
 #include "millrace/transport/private_directory.hpp"
+#include "millrace/transport/process_group.hpp"
 #include "millrace/transport/zeromq.hpp"
 #include "transport/conformance.hpp"
 
