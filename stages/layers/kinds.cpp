@@ -72,6 +72,7 @@ std::string LayerSettings::word(const std::string& name, const std::string& othe
 }
 
 std::vector<LayerKind> layer_kinds() {
+// NOLINTNEXTLINE(cppcoreguidelines-macro-usage): reads the one list
 #define MILLRACE_MAKE(kind) kind##_kind(),
   return {MILLRACE_LAYER_KINDS(MILLRACE_MAKE)};
 #undef MILLRACE_MAKE
@@ -86,9 +87,10 @@ std::unique_ptr<Layer> build_layer(const LayerSpec& spec,
   const std::string who = "layers." + std::to_string(place.number) + " (" + spec.kind + "): ";
   try {
     const LayerKind& kind = find(kinds, spec.kind);
-    for (const auto& [name, value] : spec.settings.all())
-      require(std::ranges::find(kind.settings, name) != kind.settings.end(),
-              [&] { return "unknown setting '" + name + "'" + nearest_of(name, kind.settings); });
+    for (const auto& setting : spec.settings.all())
+      require(std::ranges::find(kind.settings, setting.first) != kind.settings.end(), [&] {
+        return "unknown setting '" + setting.first + "'" + nearest_of(setting.first, kind.settings);
+      });
     require(!inputs.empty(), "a layer takes at least one tensor");
     return kind.make(spec.settings, inputs, place);
   } catch (const InvalidArgument& error) {

@@ -57,6 +57,8 @@ class StageModule final : public StageBody {
   /// Throws InvalidArgument when there are no layers, a layer does not take what the wiring gives
   /// it, or an output of a layer is used by nobody.
   StageModule(std::vector<std::unique_ptr<Layer>> layers, StageWiring wiring, Settings settings);
+  StageModule(const StageModule&) = delete;
+  StageModule& operator=(const StageModule&) = delete;
   ~StageModule() override;
 
   TensorList forward(const PassContext& context, TensorList inputs) override;
@@ -98,7 +100,7 @@ class StageModule final : public StageBody {
   void run_layers(const PassContext& context, TensorList inputs, std::size_t unit);
   TensorList evaluate(const PassContext& context, TensorList inputs);
   Tensor add_loss(const PassContext& context, const Tensor& predictions) const;
-  void take_gradients(const PassContext& context, std::size_t unit, TensorList gradients);
+  void take_gradients(const PassContext& context, std::size_t place, TensorList gradients);
 
   std::vector<std::unique_ptr<Layer>> layers_;
   Settings settings_;

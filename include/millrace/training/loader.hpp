@@ -43,6 +43,8 @@ class Loader final : public BatchSource {
   /// set is empty, or when Drop would leave no mini-batch at all.
   Loader(const Dataset& data, const LoaderOptions& options);
   Loader(const Dataset&& data, const LoaderOptions& options) = delete;
+  Loader(const Loader&) = delete;
+  Loader& operator=(const Loader&) = delete;
   /// Stops and joins the workers.
   ~Loader() override;
 
