@@ -2,22 +2,16 @@
 #include "millrace/stages/module.hpp"
 
 #include <algorithm>
-#include <cstring>
 #include <string>
 #include <utility>
 
 #include "millrace/core/error.hpp"
+#include "stages/copy.hpp"
 #include "stages/flow.hpp"
 #include "stages/layers/check.hpp"
 
 namespace millrace {
 namespace {
-
-Tensor copy_of(const PassContext& context, const Tensor& tensor) {
-  Tensor copy = context.make(tensor.dtype(), tensor.dims());
-  if (tensor.bytes() != 0) std::memcpy(copy.data(), tensor.data(), tensor.bytes());
-  return copy;
-}
 
 void count(const PassContext& context, std::size_t bytes) {
   if (context.meter != nullptr) context.meter->add(bytes);
@@ -33,7 +27,8 @@ Kept uncount(const PassContext& context, Kept& kept) {
 /// Copies what does not lie on 64-byte boundaries to where it does.
 TensorList aligned(const PassContext& context, TensorList tensors) {
   for (std::size_t i = 0; i < tensors.size(); ++i)
-    if (tensors[i] && !detail::is_aligned(tensors[i])) tensors[i] = copy_of(context, tensors[i]);
+    if (tensors[i] && !detail::is_aligned(tensors[i]))
+      tensors[i] = detail::copy_of(context, tensors[i]);
   return tensors;
 }
 
@@ -131,7 +126,7 @@ TensorList StageModule::forward(const PassContext& context, TensorList inputs) {
   PassContext layers_context = context;
   if (context.recompute_later) {
     for (std::size_t i = 0; i < inputs.size(); ++i)
-      unit.inputs.push_back(copy_of(context, inputs[i]));
+      unit.inputs.push_back(detail::copy_of(context, inputs[i]));
     count(context, unit.inputs.bytes());
     layers_context.meter = nullptr;
   }

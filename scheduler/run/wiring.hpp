@@ -36,8 +36,8 @@ class Wiring {
                     TensorPool& pool) const;
 
   /// A gradient for each output: the sum over its users, ((g1 + g2) + g3)... in ascending order of
-  /// their stages; absent where nobody uses it
-  /// or all of its users' are absent. Throws Mismatch when they differ in dtype or shape.
+  /// their stages; absent where nobody uses it or all of its users' are absent. Throws Mismatch
+  /// when they differ in dtype or shape.
   [[nodiscard]] TensorList gradients(ValueSlots& slots, Stage stage, std::uint32_t unit) const;
 
   /// A gradient for each use of an output, not added: output after output, in the order of the

@@ -1,9 +1,9 @@
 // Sums of branches.
 #include "millrace/stages/add.hpp"
 
-#include <cstring>
 #include <utility>
 
+#include "stages/copy.hpp"
 #include "stages/kernels/precision.hpp"
 #include "stages/layers/check.hpp"
 #include "stages/layers/kinds.hpp"
@@ -14,12 +14,6 @@ namespace {
 template <class T>
 void add(const T* a, const T* b, std::int64_t elements, T* sum) {
   for (std::int64_t i = 0; i < elements; ++i) sum[i] = a[i] + b[i];
-}
-
-Tensor copy_of(const PassContext& context, const Tensor& from) {
-  Tensor copy = context.make(from.dtype(), from.dims());
-  if (from.bytes() != 0) std::memcpy(copy.data(), from.data(), from.bytes());
-  return copy;
 }
 
 }  // namespace
@@ -71,7 +65,7 @@ TensorList Add::backward_input(const PassContext& context,
   TensorList gradients;
   if (!wanted) return gradients;
   for (std::size_t i = 1; i < settings_.inputs; ++i)
-    gradients.push_back(copy_of(context, gradient));
+    gradients.push_back(detail::copy_of(context, gradient));
   gradients.push_back(std::move(gradient));
   return gradients;
 }
