@@ -20,24 +20,23 @@ std::vector<HostedStage> places_at(const Seat& seat, const Shape& shape) {
   std::vector<HostedStage> places;
   for (int replica = 0; replica < shape.replicas(); ++replica)
     for (int stage = 0; stage < shape.stages(); ++stage)
-      if (seat.endpoint == nullptr ||
-          shape.rank(Replica{replica}, Stage{stage}) == seat.endpoint->rank())
+      if (seat.of_grid.hosts(shape.rank(Replica{replica}, Stage{stage})))
         places.push_back({Replica{replica}, Stage{stage}, nullptr});
   return places;
 }
 
 std::string owner_of(const Seat& seat) {
-  if (seat.endpoint == nullptr) return "the program";
-  return "rank " + std::to_string(seat.endpoint->rank().value);
+  if (seat.of_grid.endpoint() == nullptr) return "the program";
+  return "rank " + std::to_string(seat.of_grid.place().value);
 }
 
 std::unique_ptr<Executor> executor_at(const Seat& seat,
                                       const Program& program,
                                       std::span<const HostedStage> stages,
                                       const TrainerOptions& options) {
-  if (seat.endpoint == nullptr)
+  if (seat.of_grid.endpoint() == nullptr)
     return make_executor(options.executor, program, stages, options.executor_options);
-  return make_rank_executor(program, stages, *seat.endpoint, options.executor_options);
+  return make_rank_executor(program, stages, seat.of_grid, options.executor_options);
 }
 
 std::vector<int> boundaries_of(const ModelSpec& model,
@@ -102,9 +101,9 @@ TrainerParts assemble(const Program& compute,
                       const Seat& seat) {
   const Shape& shape = compute.shape;
   require(!shape.forward_only, "a forward-only program cannot train");
-  require(seat.endpoint == nullptr || shape.ranks == seat.endpoint->world(), [&] {
+  require(seat.of_grid.endpoint() == nullptr || shape.ranks == seat.of_grid.grid().pipeline(), [&] {
     return "the program has " + std::to_string(shape.ranks) + " ranks, but there are " +
-           std::to_string(seat.endpoint->world()) + " processes";
+           std::to_string(seat.of_grid.grid().pipeline()) + " processes";
   });
   TrainerParts parts;
   parts.stages = places_at(seat, shape);
@@ -140,7 +139,7 @@ TrainerParts rank_parts(const Program& program,
                         const TrainerOptions& options,
                         Endpoint& endpoint,
                         ProcessGroup& group) {
-  return assemble(program, std::move(bodies), options, {&endpoint, &group});
+  return assemble(program, std::move(bodies), options, {GridSeat(endpoint), &group});
 }
 
 TrainerParts rank_parts(const ModelSpec& model,
@@ -148,7 +147,7 @@ TrainerParts rank_parts(const ModelSpec& model,
                         const TrainerOptions& options,
                         Endpoint& endpoint,
                         ProcessGroup& group) {
-  return assemble(model, program, options, {&endpoint, &group});
+  return assemble(model, program, options, {GridSeat(endpoint), &group});
 }
 
 }  // namespace millrace

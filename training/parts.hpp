@@ -6,15 +6,17 @@
 #include <vector>
 
 #include "millrace/scheduler/plan/program.hpp"
+#include "millrace/scheduler/run/grid.hpp"
 #include "millrace/stages/models.hpp"
 #include "millrace/training/trainer.hpp"
-#include "millrace/transport/endpoint.hpp"
+#include "millrace/transport/process_group.hpp"
 
 namespace millrace {
 
-/// Which part of a training this process is: with an endpoint, its rank; else all ranks.
+/// Which part of a training this process is: a place in the grid, or all of them; and the group of
+/// all processes, if there are several.
 struct Seat {
-  Endpoint* endpoint = nullptr;
+  GridSeat of_grid;
   ProcessGroup* group = nullptr;
 };
 
@@ -23,7 +25,7 @@ Program training_program(const TrainerOptions& options);
 
 /// Executors over the stages at the seat: `bodies` has one for each, replica after replica, in
 /// ascending stage order. Throws InvalidArgument for another number of bodies, and for a program
-/// that cannot train or has not as many ranks as there are processes.
+/// that cannot train or has another number of ranks than the grid's pipelines have places.
 TrainerParts assemble(const Program& compute,
                       std::vector<std::unique_ptr<StageBody>> bodies,
                       const TrainerOptions& options,

@@ -5,6 +5,7 @@
 #include "millrace/scheduler/plan.hpp"
 #include "millrace/scheduler/run/executor.hpp"
 #include "millrace/scheduler/run/executors.hpp"
+#include "millrace/scheduler/run/grid.hpp"
 #include "millrace/stages/compiled.hpp"
 #include "millrace/stages/function_stage.hpp"
 #include "millrace/stages/models.hpp"

@@ -80,12 +80,21 @@ std::vector<std::string> plan_warnings(const Program& program,
 
 std::unique_ptr<Executor> make_rank_executor(const Program& program,
                                              std::span<const HostedStage> stages,
+                                             const GridSeat& seat,
+                                             const ExecutorOptions& options) {
+  require(seat.endpoint() != nullptr, "the executor of one place needs an endpoint");
+  require(seat.grid().pipeline() == program.shape.ranks, [&] {
+    return "the grid's pipelines have " + std::to_string(seat.grid().pipeline()) +
+           " places; the program has " + std::to_string(program.shape.ranks) + " ranks";
+  });
+  return run::make_rank(complete(program, true), stages, seat, options);
+}
+
+std::unique_ptr<Executor> make_rank_executor(const Program& program,
+                                             std::span<const HostedStage> stages,
                                              Endpoint& endpoint,
                                              const ExecutorOptions& options) {
-  require(endpoint.world() == program.shape.ranks,
-          "the endpoint's world has " + std::to_string(endpoint.world()) +
-              " ranks; the program has " + std::to_string(program.shape.ranks));
-  return run::make_rank(complete(program, true), stages, endpoint, options);
+  return make_rank_executor(program, stages, GridSeat(endpoint), options);
 }
 
 }  // namespace millrace

@@ -127,15 +127,17 @@ void Interpreter::State::backward(const Instruction& instruction) {
 }
 
 void Interpreter::State::send(const Instruction& instruction) {
-  if (endpoint == nullptr) return;
+  if (seat.endpoint() == nullptr) return;
   const Message message = message_of(program.shape, graph, *instruction.action, settings.step);
-  endpoint->send(message.destination, tag_of(message), values.take(instruction.source));
+  seat.endpoint()->send(
+      seat.process(message.destination), tag_of(message), values.take(instruction.source));
 }
 
 void Interpreter::State::receive(const Instruction& instruction) {
-  if (endpoint == nullptr) return;
+  if (seat.endpoint() == nullptr) return;
   const Message message = message_of(program.shape, graph, *instruction.action, settings.step);
-  values.put(instruction.target, endpoint->receive(message.source, tag_of(message), deadline()));
+  values.put(instruction.target,
+             seat.endpoint()->receive(seat.process(message.source), tag_of(message), deadline()));
 }
 
 void Interpreter::State::publish(const Instruction& instruction) const {
@@ -143,9 +145,9 @@ void Interpreter::State::publish(const Instruction& instruction) const {
   const Replica replica = instruction.action->replica();
   const Reduction& reduction = *instruction.reduction;
   for (const Rank rank : reduction.other_ranks())
-    endpoint->send(rank,
-                   gradient_tag(stage, replica, settings.step),
-                   reduction.gradients_for(rank, replica, stage, instruction.at->pool));
+    seat.endpoint()->send(seat.process(rank),
+                          gradient_tag(stage, replica, settings.step),
+                          reduction.gradients_for(rank, replica, stage, instruction.at->pool));
 }
 
 void Interpreter::State::reduce(RankState& at, Reduction& reduction) const {
@@ -154,10 +156,10 @@ void Interpreter::State::reduce(RankState& at, Reduction& reduction) const {
   std::vector<TensorList> received(members.size());
   for (std::size_t i = 0; i < members.size(); ++i)
     if (members[i].body == nullptr)
-      received[i] =
-          endpoint->receive(members[i].rank,
-                            gradient_tag(members[i].stage, members[i].replica, settings.step),
-                            deadline());
+      received[i] = seat.endpoint()->receive(
+          seat.process(members[i].rank),
+          gradient_tag(members[i].stage, members[i].replica, settings.step),
+          deadline());
   reduction.add(received, at.pool);
 }
 
@@ -213,8 +215,8 @@ void Interpreter::State::drop() noexcept {
 
 Interpreter::Interpreter(const Program& program,
                          std::span<const HostedStage> stages,
-                         Endpoint* endpoint)
-    : state_(std::make_unique<State>(program, stages, endpoint)) {}
+                         const GridSeat& seat)
+    : state_(std::make_unique<State>(program, stages, seat)) {}
 
 Interpreter::~Interpreter() = default;
 
@@ -223,10 +225,11 @@ bool Interpreter::hosts(Rank rank) const {
 }
 
 void Interpreter::use(Endpoint& endpoint) {
-  require(state_->endpoint != nullptr && state_->endpoint->rank() == endpoint.rank(),
+  GridSeat& seat = state_->seat;
+  require(seat.endpoint() != nullptr && seat.endpoint()->rank() == endpoint.rank(),
           "the new endpoint is of rank " + std::to_string(endpoint.rank().value) +
               "; it must be of the rank of the one it replaces");
-  state_->endpoint = &endpoint;
+  seat = GridSeat(endpoint, seat.grid());
 }
 
 void Interpreter::begin_step(StepData& data, const StepSettings& settings) {
@@ -273,7 +276,7 @@ void Interpreter::execute(const Instruction& instruction) {
   try {
     state.perform(instruction);
   } catch (const Cancelled&) {
-    if (state.endpoint != nullptr) throw;
+    if (state.seat.endpoint() != nullptr) throw;
     throw failed("cancelled");
   } catch (const std::exception& cause) {
     throw failed(cause.what());

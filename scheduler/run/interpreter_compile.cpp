@@ -14,13 +14,9 @@ using run::RankState;
 using run::Reduction;
 using run::SlotMap;
 
-bool runs_here(const Endpoint* endpoint, Rank rank) {
-  return endpoint == nullptr || endpoint->rank() == rank;
-}
-
 std::vector<HostedStage> stages_here(const Program& program,
                                      std::span<const HostedStage> stages,
-                                     const Endpoint* endpoint) {
+                                     const GridSeat& seat) {
   std::vector<HostedStage> here;
   for (const HostedStage& hosted : stages) {
     require(hosted.replica.value >= 0 && hosted.replica.value < program.shape.replicas() &&
@@ -29,8 +25,7 @@ std::vector<HostedStage> stages_here(const Program& program,
                 std::to_string(hosted.replica.value) + "; the program has " +
                 std::to_string(program.shape.stages()) + " stages in " +
                 std::to_string(program.shape.replicas()) + " replicas");
-    if (runs_here(endpoint, program.shape.rank(hosted.replica, hosted.stage)))
-      here.push_back(hosted);
+    if (seat.hosts(program.shape.rank(hosted.replica, hosted.stage))) here.push_back(hosted);
   }
   return here;
 }
@@ -261,7 +256,7 @@ bool Interpreter::State::takes_all_it_gives() const {
   for (const auto& rank : ranks) {
     if (rank == nullptr) continue;
     for (const Instruction& instruction : rank->instructions) {
-      if (endpoint == nullptr && !is_compute(instruction.op))
+      if (seat.endpoint() == nullptr && !is_compute(instruction.op))
         continue;  // values stay where they are
       if (!graph.is_chain() && is_compute(instruction.op)) count_links(instruction);
       count(instruction.target, 1);
@@ -273,10 +268,10 @@ bool Interpreter::State::takes_all_it_gives() const {
 
 Interpreter::State::State(const Program& of_program,
                           std::span<const HostedStage> hosted,
-                          Endpoint* to_others)
+                          const GridSeat& of_process)
     : program(of_program),
-      endpoint(to_others),
-      stages(stages_here(of_program, hosted, to_others)),
+      seat(of_process),
+      stages(stages_here(of_program, hosted, of_process)),
       graph(of_program.shape),
       map(graph, touched_links(graph, stages), units_of(of_program)),
       wiring(graph, map) {
@@ -286,7 +281,7 @@ Interpreter::State::State(const Program& of_program,
   reductions = std::move(table.all);
   for (int i = 0; i < static_cast<int>(program.ranks.size()); ++i) {
     ranks.emplace_back();
-    if (!runs_here(endpoint, Rank{i})) continue;
+    if (!seat.hosts(Rank{i})) continue;
     ranks.back() = std::make_unique<RankState>();
     ranks.back()->rank = Rank{i};
     ranks.back()->instructions = compiler.compile(*ranks.back());

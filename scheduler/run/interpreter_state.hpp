@@ -51,7 +51,7 @@ struct alignas(64) RankState {
 namespace millrace {
 
 struct Interpreter::State {
-  State(const Program& of_program, std::span<const HostedStage> hosted, Endpoint* to_others);
+  State(const Program& of_program, std::span<const HostedStage> hosted, const GridSeat& of_process);
 
   [[nodiscard]] PassContext context(const run::Instruction& instruction) const;
   [[nodiscard]] PassContext backward_context(const run::Instruction& instruction,
@@ -76,7 +76,7 @@ struct Interpreter::State {
   }
 
   const Program& program;
-  Endpoint* endpoint;
+  GridSeat seat;
   std::vector<HostedStage> stages;  ///< of the ranks that run here
   std::vector<std::unique_ptr<run::RankState>> ranks;
   std::vector<std::unique_ptr<run::Reduction>> reductions;

@@ -26,14 +26,14 @@ void tell(Endpoint& endpoint, const Action& action, std::uint64_t step) {
 }  // namespace
 
 void RankRunner::execute(StepClock& clock, std::uint64_t step) {
-  const std::span<const Action> actions = program_.on(endpoint_->rank());
+  const std::span<const Action> actions = program_.on(place_);
   auto start = StepClock::now();
   for (std::size_t position = 0; position < actions.size(); ++position) {
     tell(*endpoint_, actions[position], step);
-    interpreter_.execute(endpoint_->rank(), position);
+    interpreter_.execute(place_, position);
     if (!clock.records()) continue;
     const auto end = StepClock::now();
-    clock.note(endpoint_->rank(), position, start, end);
+    clock.note(place_, position, start, end);
     start = end;
   }
 }
@@ -57,12 +57,12 @@ class RankExecutor final : public Executor {
  public:
   RankExecutor(Program program,
                std::span<const HostedStage> stages,
-               Endpoint& endpoint,
+               const GridSeat& seat,
                const ExecutorOptions& options)
       : program_(std::move(program)),
-        endpoint_(endpoint),
-        rank_(endpoint.rank()),
-        runner_(program_, stages, endpoint),
+        endpoint_(*seat.endpoint()),
+        rank_(seat.place()),
+        runner_(program_, stages, seat),
         clock_(program_, options.record_timeline, [&](Rank rank) { return rank == rank_; }) {}
 
   StepResult run(StepData& data, const StepSettings& settings) override {
@@ -98,9 +98,9 @@ class RankExecutor final : public Executor {
 
 std::unique_ptr<Executor> make_rank(Program program,
                                     std::span<const HostedStage> stages,
-                                    Endpoint& endpoint,
+                                    const GridSeat& seat,
                                     const ExecutorOptions& options) {
-  return std::make_unique<RankExecutor>(std::move(program), stages, endpoint, options);
+  return std::make_unique<RankExecutor>(std::move(program), stages, seat, options);
 }
 
 }  // namespace millrace::run

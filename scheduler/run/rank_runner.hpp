@@ -12,9 +12,12 @@ namespace millrace::run {
 /// Thread-safety: externally synchronised; `run` on the thread the endpoint belongs to.
 class RankRunner {
  public:
-  /// `program` (with messages), the bodies and `endpoint` must outlive the runner.
-  RankRunner(const Program& program, std::span<const HostedStage> stages, Endpoint& endpoint)
-      : program_(program), endpoint_(&endpoint), interpreter_(program, stages, &endpoint) {}
+  /// `program` (with messages), the bodies and the seat's endpoint must outlive the runner.
+  RankRunner(const Program& program, std::span<const HostedStage> stages, const GridSeat& seat)
+      : program_(program),
+        endpoint_(seat.endpoint()),
+        place_(seat.place()),
+        interpreter_(program, stages, seat) {}
 
   /// Replaces a cancelled endpoint by another of the same rank.
   void use(Endpoint& endpoint) {
@@ -31,6 +34,7 @@ class RankRunner {
 
   const Program& program_;
   Endpoint* endpoint_;
+  const Rank place_;
   Interpreter interpreter_;
 };
 

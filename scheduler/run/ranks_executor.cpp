@@ -107,7 +107,8 @@ class RanksExecutor final : public Executor {
     for (int i = 0; i < program_.shape.ranks; ++i) {
       fresh.push_back(hub.endpoint(Rank{i}));
       if (runners_.size() < fresh.size())
-        runners_.push_back(std::make_unique<RankRunner>(program_, stages_, *fresh.back()));
+        runners_.push_back(
+            std::make_unique<RankRunner>(program_, stages_, GridSeat(*fresh.back())));
       else
         runners_[fresh.size() - 1]->use(*fresh.back());
     }

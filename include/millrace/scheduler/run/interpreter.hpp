@@ -7,6 +7,7 @@
 #include <span>
 
 #include "millrace/scheduler/run/executor.hpp"
+#include "millrace/scheduler/run/grid.hpp"
 #include "millrace/transport/endpoint.hpp"
 
 namespace millrace {
@@ -21,7 +22,8 @@ struct Instruction;
 ///
 /// Without an endpoint all ranks of the program live in this process and share the values; a send
 /// or receive then has no effect of its own (its place in the order is what it is good for). With
-/// an endpoint only that rank's actions can be executed.
+/// an endpoint only the actions of this process's place can be executed; peers are places too, and
+/// the seat says which processes they are.
 ///
 /// What an action does:
 /// - F takes the unit's inputs (first stage: from StepData), the last stage also the targets and a
@@ -42,14 +44,14 @@ struct Instruction;
 /// externally synchronised.
 class Interpreter {
  public:
-  /// `program`, the bodies and `endpoint` must outlive the interpreter. Calls `reserve` of every
-  /// body. Throws InvalidArgument when a stage of a rank that runs here has no body, or two.
+  /// `program`, the bodies and the seat's endpoint must outlive the interpreter. Calls `reserve` of
+  /// every body. Throws InvalidArgument when a stage of a rank that runs here has no body, or two.
   Interpreter(const Program& program,
               std::span<const HostedStage> stages,
-              Endpoint* endpoint = nullptr);
+              const GridSeat& seat = {});
   Interpreter(const Program&& program,
               std::span<const HostedStage> stages,
-              Endpoint* endpoint = nullptr) = delete;
+              const GridSeat& seat = {}) = delete;
   Interpreter(const Interpreter&) = delete;
   Interpreter& operator=(const Interpreter&) = delete;
   ~Interpreter();

@@ -1,0 +1,150 @@
+// Grids: places of a program mapped to processes. Copies of a pipeline share an endpoint's world
+// and never touch each other; seats and grids that do not fit are refused.
+#include "millrace/scheduler/run/grid.hpp"
+
+#include <memory>
+#include <set>
+#include <thread>
+#include <vector>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "millrace/core/error.hpp"
+#include "millrace/scheduler/plan/generators.hpp"
+#include "millrace/scheduler/run/executors.hpp"
+#include "millrace/transport/in_process.hpp"
+#include "run/toy_pipeline.hpp"
+
+namespace millrace {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing_run::Outcome;
+using testing_run::ToyPipeline;
+
+/// Other settings for every copy, so that a value which strays into another copy shows.
+StepSettings settings_of(int copy) {
+  StepSettings settings = ToyPipeline::settings();
+  settings.loss_scale = 1.0 / (3 + copy);
+  return settings;
+}
+
+std::vector<std::vector<float>> gradients_of(const ToyPipeline& pipeline, const Shape& shape) {
+  std::vector<std::vector<float>> gradients;
+  for (int replica = 0; replica < shape.replicas(); ++replica)
+    for (int stage = 0; stage < shape.stages(); ++stage)
+      gradients.push_back(pipeline.gradient(replica, stage));
+  return gradients;
+}
+
+/// The gradients of one copy by itself.
+std::vector<std::vector<float>> alone(const Program& program, int copy) {
+  ToyPipeline pipeline(program.shape);
+  const auto executor = make_executor("sequential", program, pipeline.hosted);
+  pipeline.zero_gradients();
+  (void)executor->run(pipeline.data, settings_of(copy));
+  return gradients_of(pipeline, program.shape);
+}
+
+/// Every (copy, place) on a thread of its own, all against one world.
+std::vector<std::vector<std::vector<float>>> together(const Program& program, const Grid& grid) {
+  InProcessHub hub(grid.processes());
+  std::vector<std::unique_ptr<ToyPipeline>> copies;
+  for (int copy = 0; copy < grid.data(); ++copy) {
+    copies.push_back(std::make_unique<ToyPipeline>(program.shape));
+    copies.back()->zero_gradients();
+  }
+  std::vector<std::unique_ptr<Endpoint>> endpoints;
+  std::vector<std::unique_ptr<Executor>> executors;
+  for (int process = 0; process < grid.processes(); ++process) {
+    endpoints.push_back(hub.endpoint(Rank{process}));
+    const auto copy = static_cast<std::size_t>(grid.copy_of(Rank{process}));
+    executors.push_back(
+        make_rank_executor(program, copies[copy]->hosted, GridSeat(*endpoints.back(), grid)));
+  }
+  {
+    std::vector<std::jthread> threads;
+    for (int process = 0; process < grid.processes(); ++process)
+      threads.emplace_back([&, process] {
+        const int copy = grid.copy_of(Rank{process});
+        (void)executors[static_cast<std::size_t>(process)]->run(
+            copies[static_cast<std::size_t>(copy)]->data, settings_of(copy));
+      });
+  }
+  std::vector<std::vector<std::vector<float>>> gradients;
+  for (const auto& copy : copies) gradients.push_back(gradients_of(*copy, program.shape));
+  return gradients;
+}
+
+TEST(Grid, EveryCopyRunsAsIfItWereAlone) {
+  for (const char* schedule : {"1f1b", "zb-h1", "interleaved", "chimera", "dualpipe"}) {
+    SCOPED_TRACE(schedule);
+    const Program program = generate(schedule, {.ranks = 2, .micro_batches = 4});
+    const Grid grid(3, 2);
+    const auto copies = together(program, grid);
+    ASSERT_EQ(copies.size(), 3U);
+    for (int copy = 0; copy < 3; ++copy)
+      EXPECT_EQ(copies[static_cast<std::size_t>(copy)], alone(program, copy)) << copy;
+    EXPECT_NE(copies[0], copies[1]);
+  }
+}
+
+TEST(Grid, EveryProcessHasOnePlaceInOneCopy) {
+  const Grid grid(3, 4);
+  EXPECT_EQ(grid.processes(), 12);
+  std::set<Rank> seen;
+  for (int copy = 0; copy < 3; ++copy)
+    for (int place = 0; place < 4; ++place) {
+      const Rank process = grid.process(copy, Rank{place});
+      EXPECT_EQ(grid.copy_of(process), copy);
+      EXPECT_EQ(grid.place_of(process), Rank{place});
+      EXPECT_TRUE(seen.insert(process).second);
+    }
+  EXPECT_EQ(seen.size(), 12U);
+  EXPECT_EQ(*seen.rbegin(), Rank{11});
+  EXPECT_THAT(grid.processes_of_copy(1), ElementsAre(Rank{4}, Rank{5}, Rank{6}, Rank{7}));
+  EXPECT_THAT(grid.processes_at(Rank{1}), ElementsAre(Rank{1}, Rank{5}, Rank{9}));
+}
+
+template <class Make>
+std::string refusal(Make make) {
+  try {
+    make();
+  } catch (const InvalidArgument& refused) {
+    return refused.what();
+  }
+  return "nothing was refused";
+}
+
+TEST(Grid, WhatDoesNotFitIsRefusedInASentence) {
+  EXPECT_THAT(refusal([] { (void)Grid(0, 4); }), HasSubstr("got 0 of 4"));
+  EXPECT_THAT(refusal([] { (void)Grid(1 << 20, 1 << 20); }), HasSubstr("more processes"));
+  InProcessHub hub(4);
+  const auto endpoint = hub.endpoint(Rank{3});
+  EXPECT_THAT(refusal([&] { (void)GridSeat(*endpoint, Grid(3, 2)); }),
+              HasSubstr("there are 4 processes; the grid has 3 x 2 = 6"));
+  const Program program = generate("1f1b", {.ranks = 4, .micro_batches = 4});
+  ToyPipeline pipeline(program.shape);
+  EXPECT_THAT(refusal([&] {
+                (void)make_rank_executor(program, pipeline.hosted, GridSeat(*endpoint, Grid(2, 2)));
+              }),
+              HasSubstr("pipelines have 2 places; the program has 4 ranks"));
+  EXPECT_THAT(refusal([&] { (void)make_rank_executor(program, pipeline.hosted, GridSeat()); }),
+              HasSubstr("needs an endpoint"));
+}
+
+TEST(Grid, ASeatKnowsItsOwnPlaceAndItsPeers) {
+  InProcessHub hub(6);
+  const auto endpoint = hub.endpoint(Rank{4});
+  const GridSeat seat(*endpoint, Grid(2, 3));
+  EXPECT_EQ(seat.place(), Rank{1});
+  EXPECT_TRUE(seat.hosts(Rank{1}));
+  EXPECT_FALSE(seat.hosts(Rank{0}));
+  EXPECT_EQ(seat.process(Rank{2}), Rank{5});
+  EXPECT_TRUE(GridSeat().hosts(Rank{7}));
+}
+
+}  // namespace
+}  // namespace millrace
