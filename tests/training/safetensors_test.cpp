@@ -1,0 +1,228 @@
+// Safetensors: what is written is what every reader of the format reads, always the same bytes; and
+// what breaks a rule of the format is refused, by name, before anything is done with it.
+#include "millrace/training/safetensors.hpp"
+
+#include <algorithm>
+#include <cstring>
+#include <numeric>
+#include <string>
+#include <vector>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "millrace/core/error.hpp"
+#include "tests/training/ten_line_reader.hpp"
+
+namespace millrace {
+namespace {
+
+using testing::HasSubstr;
+using testing_training::tensors_in;
+
+Tensor counting(DType dtype, const Dims& dims, int first) {
+  Tensor tensor(dtype, dims);
+  auto* bytes = static_cast<std::uint8_t*>(tensor.data());
+  for (std::size_t i = 0; i < tensor.bytes(); ++i)
+    bytes[i] = static_cast<std::uint8_t>(static_cast<std::size_t>(first) + i);
+  return tensor;
+}
+
+std::string text_of(std::span<const std::byte> bytes) {
+  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
+}
+
+std::string text_of(const Tensor& tensor) {
+  return {static_cast<const char*>(tensor.data()), tensor.bytes()};
+}
+
+/// A file with this header, `bytes` bytes of data, and the true length unless another is given.
+std::string file_with(const std::string& header, std::size_t bytes, std::uint64_t length) {
+  std::string file(8, '\0');
+  std::memcpy(file.data(), &length, 8);
+  return file + header + std::string(bytes, 'x');
+}
+
+std::string file_with(const std::string& header, std::size_t bytes = 0) {
+  return file_with(header, bytes, header.size());
+}
+
+std::string refusal_of(const std::string& file) {
+  try {
+    (void)read_safetensors(std::as_bytes(std::span(file)), "some.file");
+  } catch (const DataError& error) {
+    return error.what();
+  }
+  return "accepted";
+}
+
+std::string entry(const std::string& name,
+                  const std::string& shape,
+                  const std::string& offsets,
+                  const std::string& dtype = "F32") {
+  return "\"" + name + R"(":{"dtype":")" + dtype + R"(","shape":[)" + shape +
+         R"(],"data_offsets":[)" + offsets + "]}";
+}
+
+TEST(Safetensors, WrittenFilesAreReadByTenLinesAndByTheReader) {
+  const Tensor matrix = counting(DType::F32, {3, 5}, 1), wide = counting(DType::F64, {2}, 50),
+               half = counting(DType::BF16, {7}, 90), scalar = counting(DType::I64, {}, 7),
+               empty = counting(DType::F32, {0, 4}, 0);
+  SafetensorsImage image({{"b", DType::F32, {3, 5}},
+                          {"a", DType::F64, {2}},
+                          {"c \"d\"", DType::BF16, {7}},
+                          {"s", DType::I64, {}},
+                          {"e", DType::F32, {0, 4}}},
+                         {{"step", "12"}});
+  image.fill("b", matrix);
+  image.fill("a", wide);
+  image.fill("c \"d\"", half);
+  image.fill("s", scalar);
+  image.fill("e", empty);
+  const std::string file = text_of(image.bytes());
+
+  const auto tensors = tensors_in(file);
+  ASSERT_EQ(tensors.size(), 5U);
+  EXPECT_EQ(tensors.at("b"), text_of(matrix));
+  EXPECT_EQ(tensors.at("a"), text_of(wide));
+  EXPECT_EQ(tensors.at("c \"d\""), text_of(half));
+  EXPECT_EQ(tensors.at("s"), text_of(scalar));
+  EXPECT_EQ(tensors.at("e"), "");
+
+  const Safetensors read = read_safetensors(image.bytes(), "file");
+  EXPECT_EQ(read.metadata, SafetensorsMetadata({{"step", "12"}}));
+  ASSERT_EQ(read.entries.size(), 5U);
+  EXPECT_EQ(read.entries[0].name, "a");  // widest first, then by name
+  EXPECT_EQ(read.entries[1].name, "s");
+  EXPECT_EQ(text_of(read.find("b")->tensor()), text_of(matrix));
+  EXPECT_EQ(read.find("b")->tensor().dims(), Dims({3, 5}));
+  EXPECT_EQ(read.find("s")->tensor().dims(), Dims());
+  EXPECT_EQ(read.find("e")->tensor().dims(), Dims({0, 4}));
+  EXPECT_EQ(read.find("c \"d\"")->dtype(), DType::BF16);
+  EXPECT_EQ(read.find("x"), nullptr);
+}
+
+TEST(Safetensors, BytesDependOnNeitherOrderNorEarlierContents) {
+  const Tensor one = counting(DType::F32, {9}, 3), two = counting(DType::F32, {2, 2}, 77);
+  SafetensorsImage image({{"one", DType::F32, {9}}, {"two", DType::F32, {2, 2}}});
+  image.fill("one", counting(DType::F32, {9}, 200));
+  image.fill("two", two);
+  image.fill("one", one);
+  SafetensorsImage other({{"two", DType::F32, {2, 2}}, {"one", DType::F32, {9}}});
+  other.fill("one", one);
+  other.fill("two", two);
+  EXPECT_EQ(text_of(image.bytes()), text_of(other.bytes()));
+  EXPECT_EQ(text_of(image.bytes_of("two")), text_of(two));
+}
+
+TEST(Safetensors, DataBeginsAtAPage) {
+  for (const std::size_t length : {1U, 900U, 1024U}) {
+    const std::string name(length, 'n');
+    const SafetensorsImage image({{name, DType::F32, {3}}});
+    std::uint64_t header = 0;
+    std::memcpy(&header, image.bytes().data(), 8);
+    EXPECT_EQ((8 + header) % 4096, 0U);
+    EXPECT_EQ(image.bytes().size(), 8 + header + 12);
+  }
+}
+
+TEST(Safetensors, RefusesToWriteWhatNobodyCouldRead) {
+  const auto refused = [](std::vector<SafetensorsPlace> places) {
+    EXPECT_THROW(SafetensorsImage(std::move(places)), InvalidArgument);
+  };
+  refused({{"a", DType::F32, {1}}, {"a", DType::F32, {2}}});
+  refused({{"__metadata__", DType::F32, {1}}});
+  refused({{std::string(1025, 'n'), DType::F32, {1}}});
+  refused({{"line\nend", DType::F32, {1}}});
+  refused({{"\xFF\xFE", DType::F32, {1}}});
+  SafetensorsImage image({{"a", DType::F32, {2}}});
+  EXPECT_THROW(image.fill("b", counting(DType::F32, {2}, 0)), InvalidArgument);
+  EXPECT_THROW(image.fill("a", counting(DType::F32, {3}, 0)), InvalidArgument);
+  EXPECT_THROW(image.fill("a", counting(DType::I32, {2}, 0)), InvalidArgument);
+}
+
+TEST(Safetensors, AcceptsWhatTheFormatAllows) {
+  EXPECT_EQ(refusal_of(file_with("{}")), "accepted");
+  EXPECT_EQ(refusal_of(file_with("{}     ")), "accepted");
+  EXPECT_EQ(refusal_of(file_with(R"({"__metadata__":{"a":"b"}})")), "accepted");
+  EXPECT_EQ(
+      refusal_of(file_with("{" + entry("b", "2", "4,12") + "," + entry("a", "", "0,4") + "}", 12)),
+      "accepted");
+  EXPECT_EQ(refusal_of(file_with("{" + entry("a", "2,3", "0,6", "BOOL") + "}", 6)), "accepted");
+  EXPECT_EQ(refusal_of(file_with("{" + entry("a", "4", "0,2", "F4") + "}", 2)), "accepted");
+  EXPECT_EQ(refusal_of(file_with("{" + entry("a", "0,7", "0,0") + "}", 0)), "accepted");
+}
+
+TEST(Safetensors, HoldsNoTensorOfATypeThatTheLibraryDoesNotHave) {
+  const std::string file = file_with("{" + entry("a", "2,3", "0,6", "BOOL") + "}", 6);
+  const Safetensors read = read_safetensors(std::as_bytes(std::span(file)), "file");
+  EXPECT_EQ(read.entries[0].dtype(), std::nullopt);
+  EXPECT_THROW((void)read.entries[0].tensor(), DataError);
+}
+
+struct Broken {
+  std::string file;
+  std::string sentence;
+};
+
+TEST(Safetensors, RefusesWhatBreaksARule) {
+  const std::string good = entry("a", "2", "0,8");
+  const std::vector<Broken> all = {
+      {"", "is cut off: it has 0 bytes"},
+      {"1234567", "is cut off: it has 7 bytes"},
+      {file_with("{}", 0, 3), "its header has 3 bytes, and 2 follow"},
+      {file_with("{}", 0, 100'000'001), "claims a header of 100000001 bytes"},
+      {file_with("{}", 0, ~std::uint64_t{0}), "claims a header of 18446744073709551615 bytes"},
+      {file_with("", 0), "does not begin with '{'"},
+      {file_with(" {}", 0), "does not begin with '{'"},
+      {file_with("[]", 0), "does not begin with '{'"},
+      {file_with("\xEF\xBB\xBF{}", 0), "does not begin with '{'"},
+      {file_with("{}x", 0), "is not JSON at byte 2"},
+      {file_with("{\"a\xFF\":1}", 0), "is not JSON"},
+      {file_with("{\"a\":1e999}", 0), "a number that is too large"},
+      {file_with("{" + good + "," + good + "}", 8), "names 'a' twice"},
+      {file_with(R"({"__metadata__":{"a":"b","a":"c"}})"), "names 'a' twice"},
+      {file_with(R"({"a":{"dtype":"F32","dtype":"F32","shape":[2],"data_offsets":[0,8]}})", 8),
+       "names 'dtype' twice"},
+      {file_with(R"({"__metadata__":{"a":1}})"), "__metadata__ 'a' is not a text"},
+      {file_with(R"({"__metadata__":[]})"), "__metadata__ is not an object"},
+      {file_with(R"({"a":{"dtype":"F32","shape":[2]}})", 8), "tensor 'a' must have dtype, shape"},
+      {file_with(R"({"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8],"x":0}})", 8),
+       "and nothing else"},
+      {file_with("{" + entry("a", "2", "0,8", "F33") + "}", 8), "a dtype that the format"},
+      {file_with("{" + entry("a", "2", "0,8", "f32") + "}", 8), "a dtype that the format"},
+      {file_with("{" + entry("a", "-2", "0,8") + "}", 8), "an extent that is not a whole number"},
+      {file_with("{" + entry("a", "2.0", "0,8") + "}", 8), "an extent that is not a whole number"},
+      {file_with("{" + entry("a", "\"2\"", "0,8") + "}", 8), "an extent that is not"},
+      {file_with("{" + entry("a", "2", "0,8,8") + "}", 8), "two data_offsets"},
+      {file_with("{" + entry("a", "2", "8,0") + "}", 8), "lies from byte 8 to 0"},
+      {file_with("{" + entry("a", "2", "0,7") + "}", 7), "its dtype and shape make 8 bytes"},
+      {file_with("{" + entry("a", "3", "0,1", "F4") + "}", 1), "its dtype and shape make 1 bytes"},
+      {file_with("{" + entry("a", "4611686018427387904,2,2", "0,0") + "}"), "too large to address"},
+      {file_with("{" + entry("a", "2305843009213693952,2,4", "0,0") + "}"), "too large to address"},
+      {file_with("{" + entry("a", "2", "4,12") + "}", 12), "begins at byte 4 of the data"},
+      {file_with("{" + good + "," + entry("b", "1", "12,16") + "}", 16), "begins at byte 12"},
+      {file_with("{" + good + "," + entry("b", "1", "4,8") + "}", 8), "begins at byte 4"},
+      {file_with("{" + good + "}", 9), "has 9 bytes of data, but its tensors end at 8"},
+      {file_with("{" + good + "}", 7), "has 7 bytes of data, but its tensors end at 8"},
+      {file_with("{" + entry(std::string(1025, 'n'), "", "0,4") + "}", 4), "name has 1025 bytes"},
+      {file_with("{" + entry("a\\nb", "", "0,4") + "}", 4), "name has a control character"},
+      {file_with(R"({"a":)" + std::string(200, '[') + std::string(200, ']') + "}"),
+       "nested deeper than 8 levels"},
+  };
+  for (const Broken& broken : all) {
+    EXPECT_THAT(refusal_of(broken.file), HasSubstr(broken.sentence));
+    EXPECT_THAT(refusal_of(broken.file), HasSubstr("some.file: "));
+  }
+}
+
+TEST(Safetensors, RefusesEveryTruncation) {
+  SafetensorsImage image({{"a", DType::F32, {2}}, {"b", DType::F32, {3}}});
+  const std::string file = text_of(image.bytes());
+  for (std::size_t length = 0; length < file.size(); ++length)
+    EXPECT_NE(refusal_of(file.substr(0, length)), "accepted") << length;
+  EXPECT_NE(refusal_of(file + '\0'), "accepted");
+}
+
+}  // namespace
+}  // namespace millrace
