@@ -9,6 +9,7 @@
 #include "millrace/scheduler/plan/generators.hpp"
 #include "millrace/scheduler/plan/list_schedule.hpp"
 #include "millrace/scheduler/plan/passes.hpp"
+#include "millrace/scheduler/plan/text.hpp"
 #include "millrace/scheduler/plan/verify.hpp"
 #include "plan/search_cases.hpp"
 
@@ -76,6 +77,21 @@ TEST(ListSchedule, StaysWithinEveryLimitItAccepts) {
   EXPECT_GE(listed, 16);
   EXPECT_FALSE(
       list_schedule(program, cost, starts(program, cost), {.memory_limit = 0.5}).has_value());
+}
+
+// At tick 4 rank 0 owes a W of three ticks and knows of nothing else; rank 1 starts the I that it
+// will wait for. The lower rank decides first, so its W runs, although that I ends in W's middle.
+TEST(ListSchedule, LetsTheLowerRankDecideFirstOfTwoThatStartAtTheSameTick) {
+  const Program program = split_backward(generate("1f1b", {.ranks = 2, .micro_batches = 2}));
+  Cost cost = Cost::unit(program.shape);
+  cost.backward_weight.front() = 3;
+  std::vector<std::vector<double>> in_order(2);
+  for (auto& rank : in_order) rank = {0, 1, 2, 3, 4, 5};
+
+  const auto result = list_schedule(program, cost, in_order, {.weight_rule = WeightRule::FitsGap});
+
+  ASSERT_TRUE(result.has_value());
+  EXPECT_THAT(write_csv(*result), testing::StartsWith("0F0,0F1,0I0,0W0,0I1,0W1\n"));
 }
 
 TEST(ListSchedule, RefusesWrongSizesMessagesAndContention) {

@@ -14,9 +14,8 @@ namespace millrace::plan {
 struct ListPolicy {
   /// By node: of what could start first on a rank, the smaller runs.
   std::span<const double> priority;
-  /// Admission, by node: memory that must be free on its rank besides its own. Empty: of a forward
-  /// what the rank's forwards of smaller priority value take, and the most that an I adds.
-  std::span<const double> room = {};
+  /// Admission: what a rank holds, of a forward also what the rank's forwards of smaller priority
+  /// value take, and the most that an I adds.
   double memory_limit = std::numeric_limits<double>::infinity();
   WeightRule weight_rule = WeightRule::Filler;
 };

@@ -1,6 +1,7 @@
-// PassBoard: the ranks of a pipeline while what they run next is being decided, op by op: when each
-// is free, what it holds, what it owes. The state under the list policies that go over the ranks in
-// turn (zb-auto, zb-v-auto) and under the run of a timetable, whose decisions are already made.
+// PassBoard: the ranks of a zigzag pipeline while what they run next is being decided, op by op:
+// when each is free, what it holds, what it owes. The board under wave's list scheduling, under the
+// policies that go over the ranks in turn (zb-auto, zb-v-auto), and under the run of a timetable,
+// whose decisions are already made.
 #pragma once
 
 #include <algorithm>
@@ -9,115 +10,143 @@
 #include <utility>
 #include <vector>
 
+#include "plan/schedules/list_by_start.hpp"
 #include "plan/schedules/timetable.hpp"
 
 namespace millrace::generators {
 
-/// What one rank's forwards, input halves and weight halves take and hold, and what it may hold.
+/// What one rank's ops take and hold, and what the rank may hold.
 struct RankCosts {
-  std::array<double, 3> by_ticks{}, by_memory{};
+  struct Op {
+    double ticks = 0, memory = 0;
+  };
+
+  Op forward, input, weight;
   double limit = std::numeric_limits<double>::infinity();
-
-  [[nodiscard]] double ticks(Symbol symbol) const { return by_ticks[kind(symbol)]; }
-  [[nodiscard]] double memory(Symbol symbol) const { return by_memory[kind(symbol)]; }
-
-  static constexpr std::size_t kind(Symbol symbol) {
-    return is_forward(symbol) ? 0 : is_input(symbol) ? 1 : 2;
-  }
 };
 
-/// Every symbol of a rank runs in the order of the micro-batches; kOwed is the weight half of the
-/// oldest backward that owes one. A straight pipeline has chunk 0 alone: kF, kb and kOwed.
-/// Thread-safety: externally synchronised.
+/// A pass is one way of a micro-batch over all ranks: even ones go from rank 0 to the last, odd
+/// ones back, first the forwards of all chunks, then their backwards. A straight pipeline is a V
+/// without the two passes in its middle: kF and kb alone. Every rank runs a pass in the order of
+/// the micro-batches, and weight halves in the order of the backwards that owe them. Thread-safety:
+/// externally synchronised.
 class PassBoard {
  public:
   struct RankState {
-    SymbolCount count{};
     int owed = 0;  ///< backwards whose weight half has not run
     double clock = 0, memory = 0;
     double bubble = 0;  ///< waits after the first forward
     TimetableRow row;
   };
 
-  /// `costs` has an entry per rank and must outlive the board. `passes` are those that will run.
-  PassBoard(std::span<const RankCosts> costs,
-            double latency,
-            int micro_batches,
-            std::initializer_list<Symbol> passes)
+  static constexpr int kNoRank = -1;
+
+  /// `costs` has an entry per rank and must outlive the board.
+  PassBoard(std::span<const RankCosts> costs, double latency, int micro_batches, int chunks)
       : costs_(costs),
         latency_(latency),
         number_(static_cast<int>(costs.size())),
-        ranks_(costs.size()) {
-    for (const Symbol pass : passes)
-      ends_[static_cast<std::size_t>(pass)].resize(costs.size() *
-                                                   static_cast<std::size_t>(micro_batches));
+        micro_batches_(micro_batches),
+        passes_(std::max(4, 2 * chunks)),
+        ranks_(costs.size()),
+        counts_(costs.size() * static_cast<std::size_t>(passes_)),
+        ends_(static_cast<std::size_t>(passes_)) {
+    for (int pass = 0; pass < passes_; ++pass)
+      if (chunks > 1 || pass == kF || pass == kb)
+        ends_[static_cast<std::size_t>(pass)].resize(cell(0, micro_batches));
   }
 
   [[nodiscard]] int ranks() const { return number_; }
+  [[nodiscard]] int micro_batches() const { return micro_batches_; }
   [[nodiscard]] const RankState& at(int rank) const {
     return ranks_[static_cast<std::size_t>(rank)];
   }
   [[nodiscard]] const RankCosts& cost(int rank) const {
     return costs_[static_cast<std::size_t>(rank)];
   }
-  /// The largest bubble of a rank; bubbles never shrink.
-  [[nodiscard]] double most_bubble() const { return most_bubble_; }
-  [[nodiscard]] double end(int rank, Symbol pass, int micro_batch) const {
+  /// How often the rank has run a pass.
+  [[nodiscard]] int count(int rank, int pass) const {
+    return counts_[static_cast<std::size_t>(rank * passes_ + pass)];
+  }
+  [[nodiscard]] bool has_left(int rank, int pass) const {
+    return count(rank, pass) < micro_batches_;
+  }
+  [[nodiscard]] double end(int rank, int pass, int micro_batch) const {
     return ends_[static_cast<std::size_t>(pass)][cell(rank, micro_batch)];
   }
 
-  /// Whether what the rank's next op of this symbol needs has run.
-  [[nodiscard]] bool is_fed(int rank, Symbol symbol) const {
-    const int next = count(rank, symbol), from = feeder(rank, symbol, ranks());
-    if (from >= 0) return count(from, symbol) > next;
-    const Symbol before = local_predecessor(symbol);
-    return before == kBlank || count(rank, before) > next;
+  /// The rank that feeds this one in a pass, and the one that this one feeds; of the turns none.
+  [[nodiscard]] int feeder(int rank, int pass) const { return beside(rank, pass % 2 ? 1 : -1); }
+  [[nodiscard]] int fed(int rank, int pass) const { return beside(rank, pass % 2 ? -1 : 1); }
+
+  /// Whether the rank has a next micro-batch in this pass, and what that needs has run.
+  [[nodiscard]] bool is_fed(int rank, int pass) const {
+    const int next = count(rank, pass), from = feeder(rank, pass);
+    if (from != kNoRank) return count(from, pass) > next;
+    return (pass > 0 ? count(rank, pass - 1) : micro_batches_) > next;
   }
 
   /// When the neighbour's result for it arrives; 0 where there is no neighbour or it has not run.
-  [[nodiscard]] double arrival(int rank, Symbol symbol) const {
-    const int from = feeder(rank, symbol, ranks());
-    return from < 0 ? 0 : end(from, symbol, count(rank, symbol)) + latency_;
+  [[nodiscard]] double arrival(int rank, int pass) const {
+    const int from = feeder(rank, pass);
+    return from == kNoRank ? 0 : end(from, pass, count(rank, pass)) + latency_;
   }
 
-  /// Runs the rank's next op of this symbol as early as the rank and the neighbour allow. Returns
-  /// its start.
-  double run(int rank, Symbol symbol) {
+  /// How much more bubble the rank may have without being the worst, or worse than `approved`.
+  [[nodiscard]] double slack(int rank, double approved = 0) const {
+    return std::max(most_bubble_, approved) - at(rank).bubble;
+  }
+
+  /// The largest bubble of a rank; bubbles never shrink.
+  [[nodiscard]] double most_bubble() const { return most_bubble_; }
+
+  /// Runs the rank's next micro-batch of a pass as early as the rank and the neighbour allow.
+  /// Returns its start.
+  double run(int rank, int pass) {
     RankState& state = ranks_[static_cast<std::size_t>(rank)];
-    const auto column = static_cast<std::size_t>(symbol);
-    const RankCosts& own = cost(rank);
-    const double without_wait = state.clock + own.ticks(symbol);
-    double start = state.clock;
-    if (is_weight(symbol)) {
-      state.clock = without_wait;
-      --state.owed;
-    } else {
-      if (is_input(symbol)) ++state.owed;
-      start = std::max(start, arrival(rank, symbol));
-      state.clock = start + own.ticks(symbol);
-      ends_[column][cell(rank, state.count[column])] = state.clock;
-      if (state.count[kF] > 0 && state.clock > without_wait) {
-        state.bubble += state.clock - without_wait;
-        most_bubble_ = std::max(most_bubble_, state.bubble);
-      }
+    const bool is_forward = 2 * pass < passes_;
+    const RankCosts::Op& op = is_forward ? cost(rank).forward : cost(rank).input;
+    const double start = std::max(state.clock, arrival(rank, pass));
+    const double end = start + op.ticks, without_wait = state.clock + op.ticks;
+    if (end > without_wait && count(rank, kF) > 0) {
+      state.bubble += end - without_wait;
+      most_bubble_ = std::max(most_bubble_, state.bubble);
     }
-    state.memory += own.memory(symbol);
-    ++state.count[column];
+    ends_[static_cast<std::size_t>(pass)][cell(rank, count(rank, pass))] = end;
+    ++counts_[static_cast<std::size_t>(rank * passes_ + pass)];
+    state.clock = end;
+    state.memory += op.memory;
+    if (!is_forward) ++state.owed;
     return start;
   }
 
-  /// As run(), and notes the op in the rank's row.
-  void place(int rank, Symbol symbol) {
-    run(rank, symbol);
-    ranks_[static_cast<std::size_t>(rank)].row.push_back(symbol);
+  /// Runs the rank's oldest owed weight half. Returns its start.
+  double run_weight(int rank) {
+    RankState& state = ranks_[static_cast<std::size_t>(rank)];
+    const double start = state.clock;
+    state.clock += cost(rank).weight.ticks;
+    state.memory += cost(rank).weight.memory;
+    --state.owed;
+    return start;
   }
 
-  /// Weight rule: uses the wait until `due` for owed weight halves; one more, that ends too late,
-  /// where the rest of the wait is above `allowance`.
-  void fill(int rank, double due, double allowance) {
+  /// As run() and run_weight(), and notes the op in the rank's row.
+  void place(int rank, Symbol pass) {
+    run(rank, pass);
+    ranks_[static_cast<std::size_t>(rank)].row.push_back(pass);
+  }
+  void place_weight(int rank) {
+    run_weight(rank);
+    ranks_[static_cast<std::size_t>(rank)].row.push_back(kOwed);
+  }
+
+  /// Weight rule: uses the wait for what the next micro-batch of a pass needs for owed weight
+  /// halves; one more, that ends too late, where the rest of the wait is above `allowance`.
+  void fill(int rank, int pass, double allowance) {
     const RankState& state = at(rank);
-    while (state.owed > 0 && state.clock + cost(rank).ticks(kOwed) <= due) place(rank, kOwed);
-    if (state.owed > 0 && state.clock < due && due - state.clock > allowance) place(rank, kOwed);
+    const double due = arrival(rank, pass), ticks = cost(rank).weight.ticks;
+    while (state.owed > 0 && plan::takes_wait(state.clock, ticks, due, allowance))
+      place_weight(rank);
   }
 
   /// Admission: runs owed weight halves until `change` fits under the limit; false when none is
@@ -125,14 +154,14 @@ class PassBoard {
   bool make_room(int rank, double change) {
     while (at(rank).memory + change > cost(rank).limit) {
       if (at(rank).owed == 0) return false;
-      place(rank, kOwed);
+      place_weight(rank);
     }
     return true;
   }
 
   /// Runs all weight halves that the rank owes.
   void settle(int rank) {
-    while (at(rank).owed > 0) place(rank, kOwed);
+    while (at(rank).owed > 0) place_weight(rank);
   }
 
   void reserve(std::size_t ops) {
@@ -150,21 +179,23 @@ class PassBoard {
   }
 
  private:
+  [[nodiscard]] int beside(int rank, int step) const {
+    return rank + step < number_ ? rank + step : kNoRank;
+  }
   // Micro-batch major: a pass over the ranks walks neighbouring cells.
   [[nodiscard]] std::size_t cell(int rank, int micro_batch) const {
     return static_cast<std::size_t>(micro_batch) * static_cast<std::size_t>(number_) +
            static_cast<std::size_t>(rank);
   }
-  [[nodiscard]] int count(int rank, Symbol symbol) const {
-    return at(rank).count[static_cast<std::size_t>(symbol)];
-  }
 
   std::span<const RankCosts> costs_;
   double latency_;
   int number_;  // of ranks: the size of ranks_ would be a division in every op
+  int micro_batches_, passes_;
   double most_bubble_ = 0;
   std::vector<RankState> ranks_;
-  std::array<std::vector<double>, kSymbols> ends_;  // by symbol: micro-batch, rank
+  std::vector<int> counts_;                // by rank and pass
+  std::vector<std::vector<double>> ends_;  // by pass: micro-batch, rank
 };
 
 }  // namespace millrace::generators

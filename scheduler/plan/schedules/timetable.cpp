@@ -10,19 +10,20 @@ namespace millrace::generators {
 
 namespace {
 
-/// Runs the ranks in turn, each as far as its data allow, and calls `ran(rank, symbol, start)`.
-/// False when the order has a cycle.
+/// Runs every row as early as possible and calls `ran(rank, symbol, start)`. False when the order
+/// has a cycle.
 template <class Ran>
 bool run_rows(const Timetable& timetable, PassBoard& board, plan::Work& work, Ran&& ran) {
   std::vector<std::size_t> next(timetable.size());
   const auto advance = [&](std::size_t r) {
     const TimetableRow& line = timetable[r];
+    const int rank = static_cast<int>(r);
     const std::size_t first = next[r];
     for (; next[r] < line.size(); ++next[r]) {
       const Symbol symbol = line[next[r]];
       if (symbol == kBlank) continue;
-      if (!board.is_fed(static_cast<int>(r), symbol)) break;
-      ran(r, symbol, board.run(static_cast<int>(r), symbol));
+      if (is_weight(symbol) ? board.at(rank).owed == 0 : !board.is_fed(rank, symbol)) break;
+      ran(r, symbol, is_weight(symbol) ? board.run_weight(rank) : board.run(rank, symbol));
     }
     return next[r] > first;
   };
@@ -86,18 +87,19 @@ void Columns::set(int rank, Symbol symbol, int index, int column) {
 }
 
 int Columns::needed(int rank, Symbol symbol, int index) const {
-  const int from = feeder(rank, symbol, static_cast<int>(columns_.size()));
-  if (from >= 0) return at(from, symbol, index);
-  const Symbol before = local_predecessor(symbol);
-  return before == kBlank ? -1 : at(rank, before, index);
+  if (is_weight(symbol)) return at(rank, symbol == kW ? kB : kb, index);
+  const int from = symbol == kF || symbol == kB ? rank - 1 : rank + 1;
+  if (from >= 0 && from < static_cast<int>(columns_.size())) return at(from, symbol, index);
+  return symbol == kF ? -1 : at(rank, static_cast<Symbol>(symbol - 1), index);
 }
 
 std::optional<double> span_of(const Timetable& timetable,
                               const TimetableCosts& costs,
                               plan::Work& work) {
-  const std::vector<RankCosts> by_rank(timetable.size(),
-                                       {{costs.forward, costs.input, costs.weight}, {}});
-  PassBoard board(by_rank, costs.latency, micro_batches_of(timetable), {kF, kf, kB, kb});
+  const std::vector<RankCosts> by_rank(
+      timetable.size(),
+      {.forward = {costs.forward}, .input = {costs.input}, .weight = {costs.weight}});
+  PassBoard board(by_rank, costs.latency, micro_batches_of(timetable), 2);
   std::vector<double> first(timetable.size(), -1);
   const bool complete = run_rows(timetable, board, work, [&](std::size_t r, Symbol, double start) {
     if (first[r] < 0) first[r] = start;
@@ -110,8 +112,9 @@ std::optional<double> span_of(const Timetable& timetable,
 }
 
 bool squeeze(Timetable& timetable, plan::Work& work) {
-  const std::vector<RankCosts> by_rank(timetable.size(), {{1, 1, 1}, {}});
-  PassBoard board(by_rank, 0, micro_batches_of(timetable), {kF, kf, kB, kb});
+  const std::vector<RankCosts> by_rank(timetable.size(),
+                                       {.forward = {1}, .input = {1}, .weight = {1}});
+  PassBoard board(by_rank, 0, micro_batches_of(timetable), 2);
   Timetable squeezed(timetable.size());
   for (std::size_t r = 0; r < squeezed.size(); ++r) squeezed[r].reserve(timetable[r].size());
   const bool complete =

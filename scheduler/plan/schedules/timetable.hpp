@@ -37,19 +37,6 @@ using SymbolCount = std::array<int, kSymbols>;
   return is_forward(symbol) ? 1 : is_weight(symbol) ? -1 : 0;
 }
 
-/// The rank whose same symbol feeds this one; -1 when the need is local.
-[[nodiscard]] constexpr int feeder(int rank, Symbol symbol, int ranks) {
-  if (is_weight(symbol)) return -1;
-  const int from = symbol == kF || symbol == kB ? rank - 1 : rank + 1;
-  return from < ranks ? from : -1;
-}
-
-/// The symbol that must have run before on the same rank, where no neighbour feeds it.
-[[nodiscard]] constexpr Symbol local_predecessor(Symbol symbol) {
-  constexpr std::array<Symbol, kSymbols> before = {kBlank, kF, kf, kB, kB, kb, kBlank};
-  return before[static_cast<std::size_t>(symbol)];
-}
-
 [[nodiscard]] SymbolCount count(const TimetableRow& line);
 
 /// Most chunk activations that any rank holds.

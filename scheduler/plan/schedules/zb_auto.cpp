@@ -19,10 +19,10 @@ namespace {
 /// An F is admitted only where the I that follows it fits as well: an I that keeps more for W than
 /// it frees would find no room later.
 double growth(const RankCosts& costs) {
-  return std::max(0.0, costs.memory(kb));
+  return std::max(0.0, costs.input.memory);
 }
 double admission(const RankCosts& costs) {
-  return costs.memory(kF) + growth(costs);
+  return costs.forward.memory + growth(costs);
 }
 
 /// The three rules that a run may follow or not.
@@ -32,103 +32,84 @@ struct Rules {
   bool greedy;             ///< a started wait is always filled
 };
 
-class Heuristic {
+class Heuristic : PassBoard {
  public:
-  Heuristic(int micro_batches, const std::vector<RankCosts>& costs, double latency, Rules rules)
-      : ranks_(static_cast<int>(costs.size())),
-        micro_batches_(micro_batches),
-        latency_(latency),
-        rules_(rules),
-        board_(costs, latency, micro_batches, {kF, kb}) {
-    board_.reserve(3 * static_cast<std::size_t>(micro_batches));
+  Heuristic(const std::vector<RankCosts>& costs, double latency, int micro_batches, Rules rules)
+      : PassBoard(costs, latency, micro_batches, 1), latency_(latency), rules_(rules) {
+    reserve(3 * static_cast<std::size_t>(micro_batches));
   }
+
+  using PassBoard::take;
 
   /// False when the limit leaves no way on.
   bool run(plan::Work& work) {
     if (!warm_up()) return false;
-    for (int micro_batch = 1; micro_batch < micro_batches_; ++micro_batch) {
-      work.spend(3 * static_cast<std::size_t>(ranks_));
-      if (!steady(micro_batch)) return false;
+    for (int micro_batch = 1; micro_batch < micro_batches(); ++micro_batch) {
+      work.spend(3 * static_cast<std::size_t>(ranks()));
+      if (!steady() || count(0, kb) != micro_batch + 1) return false;
     }
-    for (int rank = 0; rank < ranks_; ++rank) board_.settle(rank);
+    for (int rank = 0; rank < ranks(); ++rank) settle(rank);
     return true;
   }
 
   /// Longest time from a rank's first start to its last end.
   [[nodiscard]] double span() const {
     double longest = 0;
-    for (int rank = 0; rank < ranks_; ++rank)
-      longest = std::max(longest, at(rank).clock - board_.end(rank, kF, 0) + cost(rank).ticks(kF));
+    for (int rank = 0; rank < ranks(); ++rank)
+      longest = std::max(longest, at(rank).clock - end(rank, kF, 0) + cost(rank).forward.ticks);
     return longest;
   }
 
-  [[nodiscard]] Timetable take() { return board_.take(); }
-
  private:
-  [[nodiscard]] const PassBoard::RankState& at(int rank) const { return board_.at(rank); }
-  [[nodiscard]] const RankCosts& cost(int rank) const { return board_.cost(rank); }
-  [[nodiscard]] bool has_forwards_left(int rank) const {
-    return at(rank).count[kF] < micro_batches_;
-  }
-
-  /// How much of a wait the rank may leave empty.
-  [[nodiscard]] double allowance(int rank) const { return rules_.greedy ? 0 : slack(rank); }
-  /// How much more bubble the rank may have without being the worst.
-  [[nodiscard]] double slack(int rank) const { return board_.most_bubble() - at(rank).bubble; }
-
   /// First forwards, extra forwards, first backwards.
   bool warm_up() {
-    for (int rank = 0; rank < ranks_; ++rank) {
+    for (int rank = 0; rank < ranks(); ++rank) {
       if (at(rank).memory + admission(cost(rank)) > cost(rank).limit) return false;
-      board_.place(rank, kF);
+      place(rank, kF);
     }
     const std::vector<int> extra = extra_forwards();
-    for (int rank = 0; rank < ranks_; ++rank)
-      for (int index = 0; index < extra[static_cast<std::size_t>(rank)]; ++index)
-        board_.place(rank, kF);
-    for (int rank = ranks_ - 1; rank >= 0; --rank) board_.place(rank, kb);
+    for (int rank = 0; rank < ranks(); ++rank)
+      for (int left = extra[static_cast<std::size_t>(rank)]; left > 0; --left) place(rank, kF);
+    for (int rank = ranks() - 1; rank >= 0; --rank) place(rank, kb);
     return true;
   }
 
   /// How many more forwards each rank runs before its first backward arrives.
   std::vector<int> extra_forwards() {
-    std::vector<int> extra(static_cast<std::size_t>(ranks_));
-    double last = board_.end(ranks_ - 1, kF, 0) + cost(ranks_ - 1).ticks(kb);
-    for (int rank = ranks_ - 2; rank >= 0; --rank) {
-      const PassBoard::RankState& state = at(rank);
+    std::vector<int> extra(static_cast<std::size_t>(ranks()));
+    double last = end(ranks() - 1, kF, 0) + cost(ranks() - 1).input.ticks;
+    for (int rank = ranks() - 2; rank >= 0; --rank) {
       const RankCosts& own = cost(rank);
-      int& count = extra[static_cast<std::size_t>(rank)];
-      double clock = state.clock, memory = state.memory;
+      int& number = extra[static_cast<std::size_t>(rank)];
+      double clock = at(rank).clock, memory = at(rank).memory;
       const double due = last + latency_;
-      while (state.count[kF] + count < micro_batches_ && memory + admission(own) <= own.limit) {
-        if (rules_.bubble_in_warm_up ? clock + own.ticks(kF) > due : clock >= due) break;
-        clock += own.ticks(kF);
-        memory += own.memory(kF);
-        ++count;
+      while (1 + number < micro_batches() && memory + admission(own) <= own.limit) {
+        if (rules_.bubble_in_warm_up ? clock + own.forward.ticks > due : clock >= due) break;
+        clock += own.forward.ticks;
+        memory += own.forward.memory;
+        ++number;
       }
-      last = std::max(clock, due) + own.ticks(kb);
+      last = std::max(clock, due) + own.input.ticks;
     }
     for (std::size_t rank = 1; rank < extra.size(); ++rank) {
       // Never more than the rank before it sends (ranks may differ), and one fewer where it may.
-      extra[rank] = std::min(extra[rank], extra[rank - 1]);
-      while (extra[rank] > 0 && extra[rank] >= extra[rank - 1] && 1 + extra[rank] < micro_batches_)
-        --extra[rank];
+      const int most = extra[rank - 1];
+      const bool may_be_fewer = most > 0 && 1 + most < micro_batches();
+      extra[rank] = std::min(extra[rank], may_be_fewer ? most - 1 : most);
     }
     return extra;
   }
 
   /// Whether the rank should run a forward before its next backward.
   [[nodiscard]] bool wants_forward(int rank) const {
-    const PassBoard::RankState& state = at(rank);
-    if (!rules_.backward_first || rank + 1 >= ranks_) return true;
-    const PassBoard::RankState& next = at(rank + 1);
-    if (state.count[kF] < next.count[kF] + 2) return true;
+    if (!has_left(rank, kF) || !rules_.backward_first || rank + 1 >= ranks()) return true;
+    if (count(rank, kF) < count(rank + 1, kF) + 2) return true;
 
-    const RankCosts& cost_of_next = cost(rank + 1);
-    const double due = next.clock + cost_of_next.ticks(kF) + cost_of_next.ticks(kb) + latency_;
-    if (state.clock >= due) return false;
-    if (state.clock + cost(rank).ticks(kF) + room_ticks(rank) <= due) return true;
-    return due - state.clock > slack(rank);
+    const RankCosts& next = cost(rank + 1);
+    const double clock = at(rank).clock;
+    const double due = at(rank + 1).clock + next.forward.ticks + next.input.ticks + latency_;
+    if (clock >= due) return false;
+    return clock + cost(rank).forward.ticks + room_ticks(rank) <= due || due - clock > slack(rank);
   }
 
   /// Time of the weight halves that must run before one more forward fits.
@@ -136,49 +117,43 @@ class Heuristic {
     const RankCosts& own = cost(rank);
     double memory = at(rank).memory, ticks = 0;
     for (int left = at(rank).owed; left > 0 && memory + admission(own) > own.limit; --left) {
-      memory += own.memory(kOwed);
-      ticks += own.ticks(kOwed);
+      memory += own.weight.memory;
+      ticks += own.weight.ticks;
     }
     return ticks;
   }
 
-  /// Forwards that come first, then backward `micro_batch` from the last rank to the first.
-  bool steady(int micro_batch) {
-    std::vector<bool>& chosen = chosen_;
-    chosen.assign(static_cast<std::size_t>(ranks_), true);
-    for (int rank = 0; rank < ranks_; ++rank)
-      if (has_forwards_left(rank)) chosen[static_cast<std::size_t>(rank)] = wants_forward(rank);
-    for (std::size_t rank = chosen.size() - 1; rank-- > 0;)
-      chosen[rank] = chosen[rank] && chosen[rank + 1];
-
-    for (int rank = 0; rank < ranks_; ++rank) {
-      if (!chosen[static_cast<std::size_t>(rank)]) continue;
-      if (!has_forwards_left(rank)) continue;
-      if (!board_.make_room(rank, admission(cost(rank)))) return false;
-      if (rank > 0) board_.fill(rank, board_.arrival(rank, kF), allowance(rank));
-      board_.place(rank, kF);
-    }
-    for (int rank = ranks_ - 1; rank >= 0; --rank) {
-      if (!board_.make_room(rank, cost(rank).memory(kb))) return false;
-      if (rank + 1 < ranks_) board_.fill(rank, board_.arrival(rank, kb), allowance(rank));
-      if (rank == 0 && !has_forwards_left(rank)) board_.settle(rank);
-      board_.place(rank, kb);
-    }
-    return at(0).count[kb] == micro_batch + 1;
+  /// Forwards that come first, on the last ranks as far up as they are wanted, then a backward of
+  /// every rank from the last to the first.
+  bool steady() {
+    int first = ranks() - 1;
+    while (first > 0 && wants_forward(first - 1)) --first;
+    for (int rank = first; rank < ranks(); ++rank)
+      if (has_left(rank, kF) && !run_next(rank, kF, admission(cost(rank)))) return false;
+    for (int rank = ranks() - 1; rank >= 0; --rank)
+      if (!run_next(rank, kb, cost(rank).input.memory)) return false;
+    return true;
   }
 
-  int ranks_, micro_batches_;
+  /// Runs a pass once there is room for it, and owed weight halves while it waits.
+  bool run_next(int rank, Symbol pass, double change) {
+    if (!make_room(rank, change)) return false;
+    fill(rank, pass, rules_.greedy ? 0 : slack(rank));
+    if (rank == 0 && pass == kb && !has_left(rank, kF)) settle(rank);
+    place(rank, pass);
+    return true;
+  }
+
   double latency_;
   Rules rules_;
-  PassBoard board_;
-  std::vector<bool> chosen_;
 };
 
 /// The costs of every rank, from the stages' own where they are given. Without a limit a rank may
 /// hold p micro-batches of its own stage.
 std::vector<RankCosts> rank_costs(const ScheduleOptions& options) {
-  RankCosts mean{{options.forward, options.input, options.weight},
-                 {options.memory_forward, options.memory_input, options.memory_weight}};
+  RankCosts mean{.forward = {options.forward, options.memory_forward},
+                 .input = {options.input, options.memory_input},
+                 .weight = {options.weight, options.memory_weight}};
   mean.limit = memory_limit_of(options) + (options.memory_limit ? 0 : growth(mean));
   std::vector<RankCosts> costs(static_cast<std::size_t>(options.ranks), mean);
   if (!options.stage_costs) return costs;
@@ -192,11 +167,10 @@ std::vector<RankCosts> rank_costs(const ScheduleOptions& options) {
   for (std::size_t r = 0; r < costs.size(); ++r) {
     const double speed = cost.rank_speed.empty() ? 1 : cost.rank_speed[r];
     RankCosts& own = costs[r];
-    own.by_ticks = {
-        cost.forward[r] / speed, cost.backward_input[r] / speed, cost.backward_weight[r] / speed};
-    own.by_memory = {
-        value(cost.memory_forward, r), value(cost.memory_input, r), value(cost.memory_weight, r)};
-    own.limit = options.memory_limit.value_or(options.ranks * own.memory(kF) + growth(own));
+    own.forward = {cost.forward[r] / speed, value(cost.memory_forward, r)};
+    own.input = {cost.backward_input[r] / speed, value(cost.memory_input, r)};
+    own.weight = {cost.backward_weight[r] / speed, value(cost.memory_weight, r)};
+    own.limit = options.memory_limit.value_or(options.ranks * own.forward.memory + growth(own));
   }
   return costs;
 }
@@ -227,7 +201,7 @@ Program zb_auto(const ScheduleOptions& options) {
     for (const bool backward_first : {true, false})
       for (const bool greedy : {true, false}) {
         Heuristic heuristic(
-            options.micro_batches, costs, latency, {bubble_in_warm_up, backward_first, greedy});
+            costs, latency, options.micro_batches, {bubble_in_warm_up, backward_first, greedy});
         if (!heuristic.run(work) || heuristic.span() >= best_span) continue;
         best_span = heuristic.span();
         best.emplace(std::move(heuristic));

@@ -193,7 +193,7 @@ void offer_lists(const Job& job, const ExactOptions& options, Solver& solver) {
   for (Node node = 0; node < job.size(); ++node)
     priority[node] = job.action(node).micro_batch.value;
   for (const WeightRule rule : {WeightRule::Filler, WeightRule::FitsGap}) {
-    const auto order = list_order(job, {priority, {}, options.memory_limit, rule});
+    const auto order = list_order(job, {priority, options.memory_limit, rule});
     if (!order) continue;
     const auto listed = relist_order(job, *order, relist, evaluations);
     if (listed) solver.offer(listed->order, listed->figures);

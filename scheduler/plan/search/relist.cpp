@@ -55,7 +55,7 @@ std::optional<Listed> relist_order(const Job& job,
     bool better = false;
     for (const WeightRule rule :
          {WeightRule::Filler, WeightRule::FitsGap, WeightRule::ByPriority}) {
-      const auto listed = list_order(job, {seed.start, {}, options.memory_limit, rule});
+      const auto listed = list_order(job, {seed.start, options.memory_limit, rule});
       if (!listed) continue;
       Trial trial = timed(job, *listed, options.objective);
       ++evaluations;
