@@ -21,13 +21,13 @@ void for_each_entry(const TrainingState& state, Use use) {
 void move(StateEntry& entry, const Optimizer& optimizer, UpdateSettings settings) {
   Parameter& parameter = *entry.parameter;
   settings.decays = parameter.decays;
-  const std::span<float> gradient = parameter.gradient.as<float>();
-  if (!parameter.frozen) {
-    std::vector<std::span<float>> slots;
-    for (Tensor& slot : entry.slots) slots.push_back(slot.as<float>());
-    optimizer.update(settings, parameter.value.as<float>(), gradient, slots);
+  if (parameter.frozen) {
+    parameter.gradient.fill_zero();
+    return;
   }
-  std::fill(gradient.begin(), gradient.end(), 0.0F);
+  std::vector<std::span<float>> slots;
+  for (Tensor& slot : entry.slots) slots.push_back(slot.as<float>());
+  apply(optimizer, settings, parameter.value.as<float>(), parameter.gradient.as<float>(), slots);
 }
 
 StepError failure_of(const StateEntry& entry, const std::exception& cause) {

@@ -34,29 +34,22 @@ std::string joined(const std::vector<int>& numbers) {
 HelloFields hello_of(const TrainJob& job) {
   const TrainerOptions& options = job.options;
   HelloFields fields = build_fields();
-  const HelloFields own = {
-      {"work", "train"},
-      {"schedule", job.program.name},
-      {"plan", plan_hash(job.program)},
-      {"model", job.model.text},
-      {"cut", joined(options.boundaries)},
-      {"data", job.flags.data},
-      {"precision", "f32"},
-      {"seed", std::to_string(options.seed)},
-      {"batch size", std::to_string(options.batch_size)},
-      {"last batch", job.flags.last_batch},
-      {"epochs", std::to_string(options.epochs)},
-      {"steps", std::to_string(options.steps)},
-      {"optimizer", std::string(name_of(options.optimizer.kind))},
-      {"learning rate", exact(options.learning_rate.base)},
-      {"learning-rate schedule", std::string(name_of(options.learning_rate.kind))},
-      {"warm-up", job.flags.warm_up ? std::to_string(*job.flags.warm_up) : "a twentieth"},
-      {"weight decay", exact(options.optimizer.weight_decay)},
-      {"clip norm", options.clip_norm ? exact(*options.clip_norm) : "none"},
-      {"max skipped", std::to_string(options.max_skipped)},
-      {"recompute", options.recompute ? "yes" : "no"},
-      {"checkpoint step", "0"}};
+  const HelloFields own = {{"work", "train"},
+                           {"schedule", job.program.name},
+                           {"plan", plan_hash(job.program)},
+                           {"model", job.model.text},
+                           {"cut", joined(options.boundaries)},
+                           {"data", job.flags.data},
+                           {"precision", "f32"},
+                           {"seed", std::to_string(options.seed)},
+                           {"batch size", std::to_string(options.batch_size)},
+                           {"last batch", job.flags.last_batch},
+                           {"epochs", std::to_string(options.epochs)},
+                           {"steps", std::to_string(options.steps)},
+                           {"recompute", options.recompute ? "yes" : "no"},
+                           {"checkpoint step", "0"}};
   fields.insert(fields.end(), own.begin(), own.end());
+  for (const auto& field : rule_fields(job.flags.rule, options)) fields.push_back(field);
   return fields;
 }
 

@@ -33,20 +33,7 @@ void add_train_flags(CLI::App& verb, TrainFlags& flags) {
   verb.add_flag("--recompute", flags.recompute, "Keep stage inputs alone, run forwards again");
   verb.add_option("--epochs", flags.epochs, "Passes over the data (60)");
   verb.add_option("--steps", flags.steps, "Mini-batches in all, instead of --epochs");
-  verb.add_option("--optimizer", flags.optimizer, "sgd, momentum, adam or adamw")
-      ->capture_default_str();
-  verb.add_option("--lr", flags.lr, "Largest learning rate (3e-3 for adam and adamw, else 1e-2)");
-  verb.add_option("--warmup", flags.warm_up, "Updates of the linear warm-up (a twentieth of all)");
-  verb.add_option("--lr-schedule", flags.lr_schedule, "constant, linear or cosine")
-      ->capture_default_str();
-  verb.add_option("--weight-decay", flags.weight_decay, "Weight decay (0.1 for adamw, else 0)");
-  verb.add_option("--clip-norm",
-                  flags.clip_norm,
-                  "Largest gradient norm over all stages (1 for adamw, else none)");
-  verb.add_option("--max-skipped",
-                  flags.max_skipped,
-                  "End when so many steps in a row were skipped, their gradient not finite")
-      ->capture_default_str();
+  add_rule_flags(verb, flags.rule);
   verb.add_option("--dropout", flags.dropout, "Dropout behind every linear layer but the last");
   verb.add_option("--seed", flags.seed, "Of initial weights, split, shuffling, dropout")
       ->capture_default_str();

@@ -3,12 +3,12 @@
 
 #include <algorithm>
 #include <charconv>
-#include <limits>
 #include <sstream>
 
 #include "cli/files.hpp"
 #include "cli/numbers.hpp"
 #include "cli/train/layer_times.hpp"
+#include "cli/train/refusals.hpp"
 #include "cli/vocabulary.hpp"
 #include "millrace/core/error.hpp"
 #include "millrace/scheduler/plan/generators.hpp"
@@ -20,52 +20,18 @@ namespace millrace::cli {
 
 namespace {
 
-constexpr std::int64_t kMost = 1'000'000'000;
-
-/// Runs `work`; what it refuses is said about the option as typed.
-template <class Work>
-auto about(const std::string& option, const std::string& value, Work work) {
-  try {
-    return work();
-  } catch (const InvalidArgument& error) {
-    throw InvalidParameter(option + " " + value + ": " + sentence_of(error));
-  } catch (const DataError& error) {
-    throw DataError(option + " " + value + ": " + error.what());
-  }
-}
-
-void require_count(const Sentence& option, std::int64_t value, std::int64_t most = kMost) {
-  require(value >= 1 && value <= most,
-          option + " " + std::to_string(value) + ": must be from 1 to " + std::to_string(most));
-}
-
-void require_between(const std::string& option, double value, double least, double below) {
-  require(value >= least && value < below,
-          option + " " + exact(value) + ": must be at least " + exact(least) +
-              (below < std::numeric_limits<double>::infinity() ? " and below " + exact(below)
-                                                               : " and finite"));
-}
-
 void check_numbers(const TrainFlags& flags) {
   constexpr std::int64_t kMostUnits = 1'000'000;
   require_count(named("ranks"), flags.ranks, 4096);
   require_count(named("micro_batches"), flags.micro_batches, kMostUnits);
   require_count("--batch-size", flags.batch_size);
-  require_count("--max-skipped", flags.max_skipped);
+  check_rule(flags.rule);
   if (flags.chunks) require_count(named("chunks"), *flags.chunks, 4096);
   if (flags.epochs) require_count("--epochs", *flags.epochs);
   if (flags.steps) require_count("--steps", *flags.steps);
   require(!flags.epochs || !flags.steps, "--epochs and --steps: give one of them");
   require(flags.seed >= 0, "--seed " + std::to_string(flags.seed) + ": must be at least 0");
-  constexpr double kNone = std::numeric_limits<double>::infinity();
-  if (flags.warm_up)
-    require(*flags.warm_up >= 0,
-            "--warmup " + std::to_string(*flags.warm_up) + ": must be at least 0 updates");
-  if (flags.lr) require_between("--lr", *flags.lr, 0, kNone);
-  if (flags.weight_decay) require_between("--weight-decay", *flags.weight_decay, 0, kNone);
   if (flags.dropout) require_between("--dropout", *flags.dropout, 0, 1);
-  if (flags.clip_norm)
-    require(*flags.clip_norm > 0, "--clip-norm " + exact(*flags.clip_norm) + ": must be above 0");
 }
 
 ModelSpec model_of(const TrainFlags& flags) {
@@ -195,22 +161,7 @@ std::vector<int> boundaries_of(const TrainFlags& flags, const TrainJob& job) {
   return boundaries;
 }
 
-/// Optimizer, learning rate, clipping.
-void set_rule(const TrainFlags& flags, TrainJob& job) {
-  TrainerOptions& options = job.options;
-  options.optimizer.kind =
-      about("--optimizer", flags.optimizer, [&] { return optimizer_kind(flags.optimizer); });
-  const bool adamw = options.optimizer.kind == OptimizerKind::AdamW;
-  const bool adam = adamw || options.optimizer.kind == OptimizerKind::Adam;
-  options.optimizer.weight_decay = flags.weight_decay.value_or(adamw ? 0.1 : 0.0);
-  options.learning_rate.kind = about(
-      "--lr-schedule", flags.lr_schedule, [&] { return learning_rate_kind(flags.lr_schedule); });
-  options.learning_rate.base = flags.lr.value_or(adam ? 3e-3 : 1e-2);
-  options.clip_norm = flags.clip_norm;
-  if (adamw && !flags.clip_norm) options.clip_norm = 1.0;
-}
-
-/// How many updates there will be, and how many of them warm up.
+/// What follows from the size of the data.
 void set_length(const TrainFlags& flags, TrainJob& job) {
   TrainerOptions& options = job.options;
   const std::int64_t n = job.data.train.size();
@@ -222,8 +173,7 @@ void set_length(const TrainFlags& flags, TrainJob& job) {
               ": with --last-batch drop it must be at most the " + std::to_string(n) +
               " training samples");
   const std::int64_t total = options.steps > 0 ? options.steps : options.epochs * per_epoch;
-  options.learning_rate.total_updates = total;
-  options.learning_rate.warm_up = flags.warm_up.value_or(total / 20);
+  set_length(flags.rule, total, options);
 }
 
 /// Numbers, names and the model: what needs neither data nor a program.
@@ -237,7 +187,6 @@ TrainJob start_job(const TrainFlags& flags) {
   options.epochs = flags.epochs.value_or(60);
   options.steps = flags.steps.value_or(0);
   options.recompute = flags.recompute;
-  options.max_skipped = flags.max_skipped;
   options.executor = flags.executor;
   const auto kinds = executor_kinds();
   require(std::find(kinds.begin(), kinds.end(), flags.executor) != kinds.end(),
@@ -285,7 +234,7 @@ TrainJob plan_job(const CLI::App& verb, const TrainFlags& flags) {
           "millrace train --partition time --json prints them");
   TrainJob job = start_job(flags);
   add_program(verb, flags, job);
-  set_rule(flags, job);
+  set_rule(flags.rule, job.options);
   return job;
 }
 
@@ -312,7 +261,7 @@ TrainJob make_job(const CLI::App& verb, const TrainFlags& flags) {
   job.data = read_data(job);
   check_fit(flags, job.model, job.data);
   add_program(verb, flags, job);
-  set_rule(flags, job);
+  set_rule(flags.rule, job.options);
   set_length(flags, job);
   return job;
 }

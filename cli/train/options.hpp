@@ -9,6 +9,7 @@
 
 #include <CLI/CLI.hpp>
 
+#include "cli/train/rule.hpp"
 #include "millrace/scheduler/plan/program.hpp"
 #include "millrace/stages/models.hpp"
 #include "millrace/training/dataset.hpp"
@@ -22,8 +23,6 @@ struct TrainFlags {
   std::string data = "digits";
   std::string schedule = "1f1b";
   std::string executor = "flow-graph";
-  std::string optimizer = "adamw";
-  std::string lr_schedule = "cosine";
   std::string last_batch = "update";
   std::string partition = "even";
   std::string plan, profile, trace, svg, config;
@@ -31,9 +30,9 @@ struct TrainFlags {
   std::int64_t micro_batches = 8;
   std::int64_t batch_size = 128;
   std::int64_t seed = 1;
-  std::int64_t max_skipped = 25;
-  std::optional<std::int64_t> chunks, epochs, steps, warm_up;
-  std::optional<double> lr, weight_decay, clip_norm, dropout;
+  std::optional<std::int64_t> chunks, epochs, steps;
+  std::optional<double> dropout;
+  RuleFlags rule;
   bool recompute = false;
   bool json = false;
 };

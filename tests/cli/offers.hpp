@@ -18,7 +18,7 @@ struct Offer {
 };
 
 inline std::vector<Offer> offers_of(const std::string& verb) {
-  static const std::regex kOption("^  (-[A-Za-z])?,?(--[a-z][a-z-]*)?.*$");
+  static const std::regex kOption("^  (-[A-Za-z])?,?(--[a-z][a-z0-9-]*)?.*$");
   std::istringstream help(command(verb + " --help").text);
   std::vector<Offer> offers;
   std::smatch found;

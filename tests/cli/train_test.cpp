@@ -91,6 +91,22 @@ TEST(Train, GivesOneHashForEverySettingThatMayNotChangeBits) {
   }
 }
 
+TEST(Train, GivesOneHashForEveryCutWithEveryOptimizer) {
+  for (const std::string optimizer : {"sgd", "momentum", "nesterov", "adam", "lamb", "lion"}) {
+    std::string expected;
+    for (const char* flags :
+         {"-p 1 --executor sequential", "-p 2 --executor ranks", "-p 4 --schedule zb-h1"}) {
+      const Outcome outcome =
+          train("--model mlp:64-80-20-16-10 -m 4 --steps 3 --weight-decay 0.1 --json " +
+                std::string(flags) + " --optimizer " + optimizer);
+      ASSERT_EQ(outcome.code, 0) << outcome.errors;
+      const std::string hash = json::parse(outcome.out)["weights_hash"];
+      if (expected.empty()) expected = hash;
+      EXPECT_EQ(hash, expected) << optimizer << ' ' << flags;
+    }
+  }
+}
+
 TEST(Train, LearnsTheDigits) {
   const Outcome outcome = train("--json");
 
@@ -168,10 +184,16 @@ TEST(Train, RefusesBadInputInOneSentenceWithExitCodeTwo) {
            Case{"--schedule 1f1bb", "1f1b"},
            Case{"-v 2", "-v 2: schedule 1f1b has one stage per rank"},
            Case{"--executor ranksx", "--executor ranksx: known are flow-graph, ranks, sequential"},
-           Case{"--optimizer adm", "known are sgd, momentum, adam, adamw"},
+           Case{"--optimizer adm", "known are sgd, momentum, nesterov, adam, adamw, lamb, lion"},
            Case{"--lr -1", "--lr -1: must be at least 0"},
            Case{"--lr 1e999", "--lr inf: must be at least 0 and finite"},
            Case{"--dropout 1", "--dropout 1: must be at least 0 and below 1"},
+           Case{"--momentum 1", "--momentum 1: must be at least 0 and below 1"},
+           Case{"--momentum 0.5",
+                "adamw has no such setting; those that have it are momentum, nes"},
+           Case{"--beta1 -1", "--beta1 -1: must be at least 0 and below 1"},
+           Case{"--beta2 1", "--beta2 1: must be at least 0 and below 1"},
+           Case{"--epsilon 0", "--epsilon 0: must be above 0"},
            Case{"--clip-norm 0", "--clip-norm 0: must be above 0"},
            Case{"--partition 1,2", "4 stages need 3 boundaries, found 2"},
            Case{"--partition 3,2,5", "--partition 3,2,5:"},

@@ -1,0 +1,45 @@
+// How the flags of train refuse: the option as typed, the value and the bound, in one sentence.
+#pragma once
+
+#include <cstdint>
+#include <limits>
+#include <string>
+
+#include "cli/numbers.hpp"
+#include "millrace/core/error.hpp"
+#include "millrace/core/sentence.hpp"
+
+namespace millrace::cli {
+
+inline constexpr double kUnbounded = std::numeric_limits<double>::infinity();
+
+/// Runs `work`; what it refuses is said about the option as typed.
+template <class Work>
+auto about(const std::string& option, const std::string& value, Work work) {
+  try {
+    return work();
+  } catch (const InvalidArgument& error) {
+    throw InvalidParameter(option + " " + value + ": " + sentence_of(error));
+  } catch (const DataError& error) {
+    throw DataError(option + " " + value + ": " + error.what());
+  }
+}
+
+inline void require_count(const Sentence& option,
+                          std::int64_t value,
+                          std::int64_t most = 1'000'000'000) {
+  require(value >= 1 && value <= most,
+          option + " " + std::to_string(value) + ": must be from 1 to " + std::to_string(most));
+}
+
+inline void require_between(const std::string& option, double value, double least, double below) {
+  require(value >= least && value < below,
+          option + " " + exact(value) + ": must be at least " + exact(least) +
+              (below < kUnbounded ? " and below " + exact(below) : " and finite"));
+}
+
+inline void require_above_zero(const std::string& option, double value) {
+  require(value > 0 && value < kUnbounded, option + " " + exact(value) + ": must be above 0");
+}
+
+}  // namespace millrace::cli
