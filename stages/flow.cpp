@@ -5,6 +5,8 @@
 #include <utility>
 
 #include "millrace/core/error.hpp"
+#include "millrace/stages/precision.hpp"
+#include "stages/copy.hpp"
 #include "stages/kernels/precision.hpp"
 
 namespace millrace {
@@ -27,8 +29,10 @@ void add(Tensor& sum, const Tensor& term) {
 
 }  // namespace
 
-StageModule::Flow::Flow(const std::vector<std::unique_ptr<Layer>>& layers, StageWiring wiring)
-    : wiring_(std::move(wiring)) {
+StageModule::Flow::Flow(const std::vector<std::unique_ptr<Layer>>& layers,
+                        StageWiring wiring,
+                        DType precision)
+    : wiring_(std::move(wiring)), precision_(precision) {
   require(wiring_.layer_inputs.size() == layers.size(),
           "the wiring is for " + std::to_string(wiring_.layer_inputs.size()) +
               " layers, the stage has " + std::to_string(layers.size()));
@@ -114,7 +118,21 @@ void StageModule::Flow::begin(const PassContext& context, TensorList inputs) {
                           (wiring_.inputs.size() == 1 ? " tensor" : " tensors") + ", got " +
                           std::to_string(inputs.size()));
   for (std::size_t i = 0; i < inputs.size(); ++i)
-    tensors_[i].set(context, std::move(inputs[i]), values_[i].readers);
+    tensors_[i].set(context, entering(context, std::move(inputs[i])), values_[i].readers);
+}
+
+/// In numbers of the precision, and in the dtype that layers compute in. What was given is not
+/// written to.
+Tensor StageModule::Flow::entering(const PassContext& context, Tensor tensor) const {
+  if (tensor && is_narrow(tensor.dtype())) return widened(context, tensor);
+  if (precision_ == DType::F32 || !tensor || tensor.dtype() != DType::F32) return tensor;
+  Tensor rounded = detail::copy_of(context, tensor);
+  round(rounded);
+  return rounded;
+}
+
+void StageModule::Flow::round(Tensor& tensor) const {
+  if (tensor && tensor.dtype() == DType::F32) round_to(precision_, tensor.as<float>());
 }
 
 TensorList StageModule::Flow::inputs_of(std::size_t layer) {
@@ -130,8 +148,10 @@ void StageModule::Flow::give(const PassContext& context, std::size_t layer, Tens
     throw InvalidArgument("layer " + std::to_string(layer) + " of the stage gave " +
                           std::to_string(outputs.size()) + " tensors; it declares " +
                           std::to_string(first_value_[layer + 1] - first));
-  for (std::size_t i = 0; i < outputs.size(); ++i)
+  for (std::size_t i = 0; i < outputs.size(); ++i) {
+    round(outputs[i]);
     tensors_[first + i].set(context, std::move(outputs[i]), values_[first + i].readers);
+  }
 }
 
 TensorList StageModule::Flow::outputs() {
@@ -141,22 +161,26 @@ TensorList StageModule::Flow::outputs() {
   return outputs;
 }
 
-void StageModule::Flow::begin_backward(TensorList gradients) {
+void StageModule::Flow::begin_backward(const PassContext& context, TensorList gradients) {
   for (std::size_t i = 0; i < later_uses_.size(); ++i)
-    gradients_[later_uses_[i]] = std::move(gradients[i]);
+    gradients_[later_uses_[i]] = entering(context, std::move(gradients[i]));
 }
 
-/// The sum over a value's uses, in their order.
+/// The sum over a value's uses, in their order, rounded once.
 Tensor StageModule::Flow::gradient_of(std::size_t value) {
   Tensor sum;
+  bool added = false;
   const std::size_t first = values_[value].first_use;
   for (std::size_t use = first; use < first + values_[value].uses; ++use) {
     Tensor term = std::move(gradients_[use]);
-    if (!sum)
+    if (!sum) {
       sum = std::move(term);
-    else if (term)
+    } else if (term) {
       add(sum, term);
+      added = true;
+    }
   }
+  if (added) round(sum);
   return sum;
 }
 
@@ -174,7 +198,10 @@ void StageModule::Flow::give_gradients(std::size_t layer, TensorList gradients) 
     throw InvalidArgument("layer " + std::to_string(layer) + " of the stage gave " +
                           std::to_string(gradients.size()) + " gradients for " +
                           std::to_string(uses.size()) + " inputs");
-  for (std::size_t i = 0; i < uses.size(); ++i) gradients_[uses[i]] = std::move(gradients[i]);
+  for (std::size_t i = 0; i < uses.size(); ++i) {
+    round(gradients[i]);
+    gradients_[uses[i]] = std::move(gradients[i]);
+  }
 }
 
 TensorList StageModule::Flow::input_gradients() {

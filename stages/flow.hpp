@@ -13,13 +13,16 @@
 
 namespace millrace {
 
+/// Inside a stage all are of the dtype that layers compute in; with a precision of f16 or bf16
+/// their numbers are rounded to such as soon as they come in or a layer has given them.
+///
 /// Values are numbered: the stage's inputs first, then the outputs of its layers in order. A
 /// value's uses are numbered in the order in which their gradients are added: layers of this stage,
 /// then later stages. Thread-safety: externally synchronised.
 class StageModule::Flow {
  public:
   /// Throws InvalidArgument where types do not fit or an output has no use.
-  Flow(const std::vector<std::unique_ptr<Layer>>& layers, StageWiring wiring);
+  Flow(const std::vector<std::unique_ptr<Layer>>& layers, StageWiring wiring, DType precision);
 
   // Forward.
   /// The values of the stage's inputs.
@@ -30,7 +33,7 @@ class StageModule::Flow {
 
   // Backward.
   /// Gradients of the uses by later stages, output after output.
-  void begin_backward(TensorList gradients);
+  void begin_backward(const PassContext& context, TensorList gradients);
   TensorList output_gradients(std::size_t layer);
   void give_gradients(std::size_t layer, TensorList gradients);
   /// One for each input of the stage, empty where it has none.
@@ -62,8 +65,11 @@ class StageModule::Flow {
   void infer(const std::vector<std::unique_ptr<Layer>>& layers);
   void number_uses();
   [[nodiscard]] Tensor gradient_of(std::size_t value);
+  [[nodiscard]] Tensor entering(const PassContext& context, Tensor tensor) const;
+  void round(Tensor& tensor) const;
 
   StageWiring wiring_;
+  DType precision_;
   std::vector<std::size_t> first_value_;  // by layer; one more at the end
   std::vector<Value> values_;
   std::vector<std::vector<std::size_t>> layer_uses_;  // by layer and input: its place in gradients_

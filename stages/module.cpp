@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "millrace/core/error.hpp"
+#include "millrace/stages/precision.hpp"
 #include "stages/copy.hpp"
 #include "stages/flow.hpp"
 #include "stages/layers/check.hpp"
@@ -45,7 +46,7 @@ StageModule::StageModule(std::vector<std::unique_ptr<Layer>> layers,
     : layers_(std::move(layers)), settings_(std::move(settings)) {
   require(!layers_.empty(), "a stage needs at least one layer");
   check_loss(wiring, settings_.loss.get());
-  flow_ = std::make_unique<Flow>(layers_, std::move(wiring));
+  flow_ = std::make_unique<Flow>(layers_, std::move(wiring), settings_.precision);
   reserve(1, 1);
 }
 
@@ -62,6 +63,8 @@ void StageModule::reserve(int micro_batches, int slices) {
   const auto joined = static_cast<std::size_t>(slices);
   for (std::size_t first = 0; first < stashes_.size(); first += joined)
     Stash::join(std::span(stashes_).subspan(first, joined));
+  for (std::size_t i = 0; i < stashes_.size(); ++i)
+    stashes_[i].hold_in(layers_[i / joined % layers_.size()]->precision());
 }
 
 Stash& StageModule::stash(std::size_t unit, std::size_t layer) {
@@ -97,6 +100,18 @@ void StageModule::run_layers(const PassContext& context, TensorList inputs, std:
     flow_->give(context, i, layers_[i]->forward(context, flow_->inputs_of(i), stash(unit, i)));
 }
 
+/// As it is kept or sent: f32 in the stage's precision.
+Tensor StageModule::kept(const PassContext& context, Tensor tensor) const {
+  if (settings_.precision == DType::F32 || !tensor || tensor.dtype() != DType::F32) return tensor;
+  return narrowed(context, tensor, settings_.precision);
+}
+
+TensorList StageModule::leaving(const PassContext& context, TensorList tensors) const {
+  for (std::size_t i = 0; i < tensors.size(); ++i)
+    tensors[i] = kept(context, std::move(tensors[i]));
+  return tensors;
+}
+
 Tensor StageModule::add_loss(const PassContext& context, const Tensor& predictions) const {
   require(context.targets != nullptr && !context.targets->empty(),
           "the last stage needs targets for every unit");
@@ -110,6 +125,7 @@ TensorList StageModule::evaluate(const PassContext& context, TensorList inputs) 
   const std::size_t unit = slices_ > 1 ? place_of(context, "forward") : 0;
   run_layers(context, std::move(inputs), unit);
   TensorList outputs = flow_->outputs();
+  if (settings_.loss == nullptr) outputs = leaving(context, std::move(outputs));
   if (context.slice.value + 1 == slices_)
     for (std::size_t i = 0; i < layers_.size(); ++i)
       for (int slice = 0; slice < slices_; ++slice)
@@ -126,7 +142,7 @@ TensorList StageModule::forward(const PassContext& context, TensorList inputs) {
   PassContext layers_context = context;
   if (context.recompute_later) {
     for (std::size_t i = 0; i < inputs.size(); ++i)
-      unit.inputs.push_back(detail::copy_of(context, inputs[i]));
+      unit.inputs.push_back(kept(context, detail::copy_of(context, inputs[i])));
     count(context, unit.inputs.bytes());
     layers_context.meter = nullptr;
   }
@@ -136,8 +152,8 @@ TensorList StageModule::forward(const PassContext& context, TensorList inputs) {
   TensorList outputs = flow_->outputs();
   unit.rows = outputs[0].rows();
   unit.state = context.recompute_later ? State::InputKept : State::Forwarded;
-  if (settings_.loss == nullptr) return outputs;
-  unit.loss_gradient = add_loss(context, outputs[0]);
+  if (settings_.loss == nullptr) return leaving(context, std::move(outputs));
+  unit.loss_gradient = kept(context, add_loss(context, outputs[0]));
   count(context, unit.loss_gradient.bytes());
   return {};
 }
@@ -158,7 +174,7 @@ void StageModule::take_gradients(const PassContext& context,
   UnitStash& unit = units_[place];
   if (settings_.loss != nullptr) {
     require(gradients.empty(), "the last stage makes its own gradient and takes none");
-    return flow_->begin_backward(TensorList(uncount(context, unit.loss_gradient)));
+    return flow_->begin_backward(context, TensorList(uncount(context, unit.loss_gradient)));
   }
   if (gradients.size() != flow_->later_uses())
     throw InvalidArgument("the stage takes " + std::to_string(flow_->later_uses()) +
@@ -168,7 +184,7 @@ void StageModule::take_gradients(const PassContext& context,
       throw InvalidArgument("the output gradient must have a row for each of the output's " +
                             std::to_string(unit.rows) + ", got " +
                             std::to_string(gradients[i].rows()));
-  flow_->begin_backward(aligned(context, std::move(gradients)));
+  flow_->begin_backward(context, aligned(context, std::move(gradients)));
 }
 
 TensorList StageModule::backward_input(const PassContext& context, TensorList output_gradients) {
@@ -180,7 +196,8 @@ TensorList StageModule::backward_input(const PassContext& context, TensorList ou
         layers_[i]->backward_input(
             context, flow_->output_gradients(i), stash(place, i), flow_->wants_gradient(i)));
   units_[place].state = State::WeightOwed;
-  return settings_.first ? TensorList() : flow_->input_gradients();
+  if (settings_.first) return {};
+  return leaving(context, flow_->input_gradients());
 }
 
 void StageModule::backward_weight(const PassContext& context) {
@@ -198,7 +215,11 @@ std::vector<Parameter*> StageModule::parameters() {
 }
 
 StashBytes StageModule::stash_bytes(const UnitSize& size, bool recompute) const {
-  const std::size_t loss = settings_.loss == nullptr ? 0 : bytes_of(flow_->output_type(0), size);
+  const auto kept_bytes = [&](TensorType type) {
+    if (type.dtype == DType::F32) type.dtype = settings_.precision;
+    return bytes_of(type, size);
+  };
+  const std::size_t loss = settings_.loss == nullptr ? 0 : kept_bytes(flow_->output_type(0));
   std::vector<LayerBytes> of_layer;
   std::size_t held = loss;
   std::size_t shared = 0;
@@ -208,7 +229,7 @@ StashBytes StageModule::stash_bytes(const UnitSize& size, bool recompute) const 
     shared += of_layer.back().shared;
   }
   std::size_t inputs = 0;
-  for (const TensorType& type : flow_->input_types()) inputs += bytes_of(type, size);
+  for (const TensorType& type : flow_->input_types()) inputs += kept_bytes(type);
 
   StashBytes bytes;
   bytes.after_forward = recompute ? inputs + shared + loss : held;

@@ -100,12 +100,15 @@ std::string description_of(const OptimizerOptions& options) {
 }
 
 /// Everything that decides bits, or whether two ranks understand each other.
-Fields settings_of(const Program& program, const TrainerOptions& options) {
+Fields settings_of(const TrainerParts& parts, const TrainerOptions& options) {
+  const Program& program = parts.executor->program();
   return {{"schedule", program.name},
           {"tied weights", joined(options.tied)},
           {"plan", plan_hash(program)},
           {"cut", options.boundaries.empty() ? "even" : joined(options.boundaries)},
           {"seed", std::to_string(options.seed)},
+          {"precision", name_of(parts.precision)},
+          {"loss scale", to_string(options.loss_scale.value_or(loss_scale_for(parts.precision)))},
           {"optimizer",
            options.custom_optimizer ? "one of its own" : description_of(options.optimizer)},
           {"weight decay", exact(options.optimizer.weight_decay)},
@@ -124,8 +127,7 @@ Fields settings_of(const Program& program, const TrainerOptions& options) {
 }  // namespace
 
 TrainerParts agreed(TrainerParts parts, const TrainerOptions& options) {
-  if (parts.group != nullptr)
-    compare(*parts.group, settings_of(parts.executor->program(), options), Label::Settings);
+  if (parts.group != nullptr) compare(*parts.group, settings_of(parts, options), Label::Settings);
   return parts;
 }
 

@@ -39,13 +39,15 @@ double sum_of_squares(std::span<const float> values) {
   return sum;
 }
 
-GradientNorm gradient_norm(std::span<const double> sums_of_squares, std::optional<double> limit) {
+GradientNorm gradient_norm(std::span<const double> sums_of_squares,
+                           std::optional<double> limit,
+                           double loss_scale) {
   require(!limit || *limit > 0,
           "the clip norm must be above 0, got " + std::to_string(limit.value_or(0)));
   double sum = 0;
   for (const double part : sums_of_squares) sum += part;
   GradientNorm result;
-  result.norm = std::sqrt(sum);
+  result.norm = std::sqrt(sum) / loss_scale;
   result.overflow = !std::isfinite(sum);
   if (limit && !result.overflow && result.norm > *limit) result.factor = *limit / result.norm;
   return result;

@@ -131,7 +131,10 @@ TrainerParts assemble(const ModelSpec& model,
   std::vector<std::unique_ptr<StageBody>> bodies;
   for (const HostedStage& place : places_at(seat, shape))
     bodies.push_back(build_stage(model, boundaries, place.stage.value, options.seed));
-  return assemble(with_edges(compute, model, boundaries), std::move(bodies), options, seat);
+  TrainerParts parts =
+      assemble(with_edges(compute, model, boundaries), std::move(bodies), options, seat);
+  parts.precision = model.precision;
+  return parts;
 }
 
 TrainerParts rank_parts(const Program& program,

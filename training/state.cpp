@@ -2,6 +2,7 @@
 #include "millrace/training/state.hpp"
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <map>
 #include <set>
@@ -9,6 +10,7 @@
 
 #include "millrace/core/edit_distance.hpp"
 #include "millrace/core/error.hpp"
+#include "millrace/stages/precision.hpp"
 #include "training/name_pattern.hpp"
 
 namespace millrace {
@@ -16,7 +18,6 @@ namespace {
 
 constexpr std::string_view kValue = "value";
 constexpr std::string_view kGradient = "gradient";
-constexpr std::string_view kMaster = "master";
 
 /// "; the nearest of 6 is 'layers.0.weight'".
 std::string nearest_to(std::string_view wanted, std::span<const std::string> known) {
@@ -44,6 +45,12 @@ void check(const Parameter& parameter, Stage stage) {
 }
 
 }  // namespace
+
+void StateEntry::round_value() {
+  if (!master) return;
+  std::ranges::copy(master.as<float>(), parameter->value.as<float>().begin());
+  round_to(parameter->precision, parameter->value.as<float>());
+}
 
 struct TrainingState::Contents {
   void add(Rank rank, const HostedStage& hosted, const Optimizer& optimizer);
@@ -75,6 +82,8 @@ void TrainingState::Contents::add(Rank rank, const HostedStage& hosted, const Op
     entry.replica = hosted.replica;
     entry.stage = hosted.stage;
     entry.rank = rank;
+    if (is_narrow(parameter->precision)) entry.master = parameter->value.clone();
+    entry.round_value();
     for (int slot = 0; slot < rule.slots(); ++slot)
       entry.slots.emplace_back(DType::F32, parameter->value.dims()).fill_zero();
   }
@@ -147,15 +156,8 @@ StateEntry& TrainingState::Contents::hosted(std::string_view name) const {
 }
 
 Tensor& TrainingState::Contents::part_of(StateEntry& entry, std::string_view part) const {
-  if (part == kValue) return entry.parameter->value;
+  if (part == kValue) return entry.value();
   if (part == kGradient) return entry.parameter->gradient;
-  if (part == kMaster) {
-    require(static_cast<bool>(entry.master), [&] {
-      return "parameter '" + entry.parameter->name +
-             "' has no master value: its value is f32, and updates move it";
-    });
-    return entry.master;
-  }
   const auto slot = std::find(parts.begin() + 2, parts.end(), part);
   require(slot != parts.end(), [&] {
     return "parameters have no part '" + std::string(part) + "'" + nearest_to(part, parts);
@@ -180,6 +182,7 @@ void TrainingState::Contents::write(std::string_view name,
     for (StateEntry* entry : copies[i]) {
       Tensor& target = part_of(*entry, part);
       if (target.bytes() != 0) std::memmove(target.data(), bytes, target.bytes());
+      if (part == kValue) entry->round_value();
     }
 }
 
@@ -274,6 +277,10 @@ void TrainingState::set_counters(const TrainingCounters& counters) {
   require_count("skipped_in_a_row", counters.skipped_in_a_row);
   require_count("fit_global_step", counters.fit_global_step);
   require_count("fit_mini_batches", counters.fit_mini_batches);
+  require(counters.loss_scale.value > 0 && std::isfinite(counters.loss_scale.value), [&] {
+    return "counter loss_scale must be above 0, got " + std::to_string(counters.loss_scale.value);
+  });
+  require_count("loss_scale.finite_in_a_row", counters.loss_scale.finite_in_a_row);
   contents_->counters = counters;
 }
 

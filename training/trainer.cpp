@@ -53,10 +53,14 @@ Trainer::State::State(TrainerParts given, const TrainerOptions& trainer_options)
       parts(agreed(std::move(given), options)),
       group(parts.group != nullptr ? *parts.group : alone),
       shape(parts.executor->program().shape),
+      loss_scale(options.loss_scale.value_or(loss_scale_for(parts.precision))),
       store(shape, parts.stages, *optimizer, tied_names(shape, options), group) {
   check(options);
   share_tied_values(store, tied_names(shape, options), options, group);
-  count([&](TrainingCounters& counters) { counters.seed = options.seed; });
+  count([&](TrainingCounters& counters) {
+    counters.seed = options.seed;
+    counters.loss_scale = first_scale(loss_scale);
+  });
   for (const HostedStage& hosted : parts.stages)
     if (hosted.stage.value == shape.stages() - 1)
       if (const auto* module = dynamic_cast<const StageModule*>(hosted.body)) loss = module->loss();
@@ -119,7 +123,8 @@ void Trainer::State::run(StepReport& report, StepData& data, double total_weight
   StepSettings settings;
   settings.seed = store.counters().seed;
   settings.step = static_cast<std::uint64_t>(store.counters().mini_batches);
-  settings.loss_scale = 1 / total_weight;
+  report.loss_scale = store.counters().loss_scale.value;
+  settings.loss_scale = report.loss_scale / total_weight;
   settings.deadline = options.deadline;
   count([](TrainingCounters& counters) { ++counters.mini_batches; });
   group.begin_step(settings.step);
@@ -136,11 +141,18 @@ void Trainer::State::run(StepReport& report, StepData& data, double total_weight
 /// The user's look at the gradients, one norm, one verdict, one clip factor, one
 /// update of every stage.
 void Trainer::State::update(StepReport& report) {
-  if (before_update != nullptr && *before_update) visit_gradients(store, *before_update);
-  const GradientNorm norm = norm_of(store, *parts.executor, group, options.clip_norm);
+  double scale = report.loss_scale;
+  if (before_update != nullptr && *before_update) {
+    if (scale != 1) unscale_gradients(store, std::exchange(scale, 1));
+    visit_gradients(store, *before_update);
+  }
+  const GradientNorm norm = norm_of(store, *parts.executor, group, options.clip_norm, scale);
   report.gradient_norm = norm.norm;
   report.clip_factor = norm.factor;
   report.skipped = norm.overflow;
+  count([&](TrainingCounters& counters) {
+    counters.loss_scale = next_scale(counters.loss_scale, !norm.overflow, loss_scale);
+  });
   if (norm.overflow) {
     count([](TrainingCounters& counters) { ++counters.skipped_in_a_row; });
     zero_gradients(store);
@@ -149,7 +161,7 @@ void Trainer::State::update(StepReport& report) {
   UpdateSettings settings;
   settings.number = store.counters().global_step + 1;
   settings.learning_rate = report.learning_rate;
-  settings.gradient_factor = norm.factor;
+  settings.gradient_factor = norm.factor / scale;
   millrace::update(store, *parts.executor, *optimizer, settings);
   count([](TrainingCounters& counters) {
     ++counters.global_step;

@@ -54,6 +54,7 @@ struct Trainer::State {
   TrainerParts parts;
   ProcessGroup& group;
   Shape shape;
+  LossScaleOptions loss_scale;
   TrainingState store;
   const Loss* loss = nullptr;  // of the last stage, when it is built in and hosted here
   std::function<void(std::span<Parameter* const>)>* before_update = nullptr;  // the trainer's

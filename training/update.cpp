@@ -27,7 +27,8 @@ void move(StateEntry& entry, const Optimizer& optimizer, UpdateSettings settings
   }
   std::vector<std::span<float>> slots;
   for (Tensor& slot : entry.slots) slots.push_back(slot.as<float>());
-  apply(optimizer, settings, parameter.value.as<float>(), parameter.gradient.as<float>(), slots);
+  apply(optimizer, settings, entry.value().as<float>(), parameter.gradient.as<float>(), slots);
+  entry.round_value();
 }
 
 StepError failure_of(const StateEntry& entry, const std::exception& cause) {
@@ -56,10 +57,18 @@ void visit_gradients(TrainingState& state,
   });
 }
 
+void unscale_gradients(const TrainingState& state, double loss_scale) {
+  const auto factor = static_cast<float>(1 / loss_scale);
+  for_each_entry(state, [&](const StateEntry& entry) {
+    for (float& number : entry.parameter->gradient.as<float>()) number *= factor;
+  });
+}
+
 GradientNorm norm_of(const TrainingState& state,
                      Executor& executor,
                      ProcessGroup& group,
-                     std::optional<double> limit) {
+                     std::optional<double> limit,
+                     double loss_scale) {
   std::vector<double> sums(state.names().size(), 0.0);
   executor.for_each_rank([&](Rank rank) {
     for (const StateEntry& entry : state.entries(rank))
@@ -67,7 +76,7 @@ GradientNorm norm_of(const TrainingState& state,
         sums[entry.number] = sum_of_squares(entry.parameter->gradient.as<float>());
   });
   group.sum(sums, Label::GradientNorm);
-  return gradient_norm(sums, limit);
+  return gradient_norm(sums, limit, loss_scale);
 }
 
 void update(TrainingState& state,
@@ -93,7 +102,7 @@ std::string hash_of(const TrainingState& state, ProcessGroup& group) {
   std::string mine;
   for_each_entry(state, [&](const StateEntry& entry) {
     if (entry.replica == Replica{0})
-      mine += entry.parameter->name + '\n' + tensor_digest(entry.parameter->value) + '\n';
+      mine += entry.parameter->name + '\n' + tensor_digest(entry.value()) + '\n';
   });
   std::map<std::string, std::string> digest_of;
   for (const std::string& part : group.gather(mine, Label::WeightsHash)) {

@@ -16,12 +16,16 @@ namespace millrace {
 void visit_gradients(TrainingState& state,
                      const std::function<void(std::span<Parameter* const>)>& visit);
 
-/// One norm over all stages of all members; each rank adds up its own parameters. Frozen ones are
-/// not looked at.
+/// Takes the loss scale out of every gradient here. Cost: one pass over them.
+void unscale_gradients(const TrainingState& state, double loss_scale);
+
+/// One norm over all stages of all members, of gradients that still have the loss scale in them;
+/// each rank adds up its own parameters. Frozen ones are not looked at.
 [[nodiscard]] GradientNorm norm_of(const TrainingState& state,
                                    Executor& executor,
                                    ProcessGroup& group,
-                                   std::optional<double> limit);
+                                   std::optional<double> limit,
+                                   double loss_scale);
 
 /// One optimizer step on every stage, frozen parameters left out; then the gradients are zero.
 /// `settings.decays` is set here. Throws StepError that names rank, stage and parameter.

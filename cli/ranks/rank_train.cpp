@@ -40,13 +40,13 @@ HelloFields hello_of(const TrainJob& job) {
                            {"model", job.model.text},
                            {"cut", joined(options.boundaries)},
                            {"data", job.flags.data},
-                           {"precision", "f32"},
                            {"seed", std::to_string(options.seed)},
                            {"batch size", std::to_string(options.batch_size)},
                            {"last batch", job.flags.last_batch},
                            {"epochs", std::to_string(options.epochs)},
                            {"steps", std::to_string(options.steps)},
                            {"recompute", options.recompute ? "yes" : "no"},
+                           {"precision", name_of(job.model.precision)},
                            {"checkpoint step", "0"}};
   fields.insert(fields.end(), own.begin(), own.end());
   for (const auto& field : rule_fields(job.flags.rule, options)) fields.push_back(field);

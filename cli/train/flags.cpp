@@ -34,6 +34,10 @@ void add_train_flags(CLI::App& verb, TrainFlags& flags) {
   verb.add_option("--epochs", flags.epochs, "Passes over the data (60)");
   verb.add_option("--steps", flags.steps, "Mini-batches in all, instead of --epochs");
   add_rule_flags(verb, flags.rule);
+  verb.add_option("--precision",
+                  flags.precision,
+                  "f32, bf16 or f16: of activations, their gradients and the weights layers use")
+      ->capture_default_str();
   verb.add_option("--dropout", flags.dropout, "Dropout behind every linear layer but the last");
   verb.add_option("--seed", flags.seed, "Of initial weights, split, shuffling, dropout")
       ->capture_default_str();

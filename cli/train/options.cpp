@@ -15,6 +15,7 @@
 #include "millrace/scheduler/plan/text.hpp"
 #include "millrace/scheduler/run/executors.hpp"
 #include "millrace/stages/partition.hpp"
+#include "millrace/stages/precision.hpp"
 
 namespace millrace::cli {
 
@@ -195,6 +196,8 @@ TrainJob start_job(const TrainFlags& flags) {
       about("--last-batch", flags.last_batch, [&] { return last_batch(flags.last_batch); });
 
   job.model = model_of(flags);
+  job.model.precision =
+      about("--precision", flags.precision, [&] { return precision_of(flags.precision); });
   return job;
 }
 

@@ -25,6 +25,7 @@ struct TrainFlags {
   std::string executor = "flow-graph";
   std::string last_batch = "update";
   std::string partition = "even";
+  std::string precision = "f32";
   std::string plan, profile, trace, svg, config;
   std::int64_t ranks = 4;
   std::int64_t micro_batches = 8;

@@ -28,6 +28,7 @@ std::string Progress::line(const StepReport& report,
        << std::setprecision(2) << report.learning_rate << std::fixed << std::setprecision(0) << "  "
        << samples_per_second << " samples/s  " << idle_ << " " << std::setprecision(1)
        << 100 * bubble_ << " %";
+  if (report.loss_scale != 1) line << "  scale " << std::setprecision(0) << report.loss_scale;
   if (report.skipped) line << "  (gradient not finite: skipped)";
   return line.str();
 }

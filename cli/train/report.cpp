@@ -47,6 +47,9 @@ ordered_json settings_of(const TrainJob& job, const TrainOutcome& outcome) {
   settings["lr_schedule"] = std::string(name_of(options.learning_rate.kind));
   settings["weight_decay"] = options.optimizer.weight_decay;
   settings["clip_norm"] = options.clip_norm ? ordered_json(*options.clip_norm) : ordered_json();
+  settings["precision"] = name_of(job.model.precision);
+  settings["loss_scale"] =
+      to_string(options.loss_scale.value_or(loss_scale_for(job.model.precision)));
   settings["max_skipped"] = options.max_skipped;
   settings["seed"] = options.seed;
   settings["last_batch"] = std::string(name_of(options.last_batch));
@@ -71,8 +74,11 @@ void print_outcome(std::ostream& stream, const TrainOutcome& outcome) {
          << std::setprecision(0) << outcome.fit.samples << " samples in " << std::setprecision(2)
          << outcome.fit.seconds << " s, " << std::setprecision(0)
          << outcome.fit.samples_per_second() << " samples/s, " << outcome.updates
-         << (outcome.updates == 1 ? " update\n" : " updates\n") << "weights "
-         << outcome.weights_hash << '\n'
+         << (outcome.updates == 1 ? " update" : " updates");
+  if (const std::int64_t skipped = outcome.fit.skipped(); skipped > 0)
+    stream << ", " << skipped << (skipped == 1 ? " step" : " steps")
+           << " skipped (gradient not finite)";
+  stream << "\nweights " << outcome.weights_hash << '\n'
          << "bubble       measured   simulated   peak stash bytes (predicted)\n"
          << std::setprecision(1);
   for (std::size_t rank = 0; rank < outcome.measured.ranks.size(); ++rank)
@@ -105,6 +111,7 @@ std::string outcome_json(const TrainJob& job, const TrainOutcome& outcome) {
     document["losses_hex"].push_back(hex_float(epoch.mean_loss()));
   }
   document["updates"] = outcome.updates;
+  document["skipped"] = outcome.fit.skipped();
   document["accuracy"] = outcome.score.accuracy();
   document["test_loss"] = outcome.score.mean_loss();
   document["weights_hash"] = outcome.weights_hash;

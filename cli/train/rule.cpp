@@ -85,6 +85,10 @@ void add_rule_flags(CLI::App& verb, RuleFlags& flags) {
   verb.add_option("--clip-norm",
                   flags.clip_norm,
                   "Largest gradient norm over all stages (1 for adamw, else none)");
+  verb.add_option("--loss-scale",
+                  flags.loss_scale,
+                  "none, static:X or dynamic[:initial=,growth=,backoff=,interval=,floor=,ceiling=]"
+                  " (dynamic for f16, else none)");
   verb.add_option("--max-skipped",
                   flags.max_skipped,
                   "End when so many steps in a row were skipped, their gradient not finite")
@@ -114,6 +118,9 @@ void set_rule(const RuleFlags& flags, TrainerOptions& options) {
   options.clip_norm = flags.clip_norm;
   if (kind == OptimizerKind::AdamW && !flags.clip_norm) options.clip_norm = 1.0;
   options.max_skipped = flags.max_skipped;
+  if (!flags.loss_scale.empty())
+    options.loss_scale =
+        about("--loss-scale", flags.loss_scale, [&] { return parse_loss_scale(flags.loss_scale); });
 }
 
 void set_length(const RuleFlags& flags, std::int64_t updates, TrainerOptions& options) {
@@ -134,6 +141,7 @@ std::vector<std::pair<std::string, std::string>> rule_fields(const RuleFlags& fl
           {"warm-up", flags.warm_up ? std::to_string(*flags.warm_up) : "a twentieth"},
           {"weight decay", exact(rule.weight_decay)},
           {"clip norm", options.clip_norm ? exact(*options.clip_norm) : "none"},
+          {"loss scale", options.loss_scale ? to_string(*options.loss_scale) : "by the precision"},
           {"max skipped", std::to_string(options.max_skipped)}};
 }
 

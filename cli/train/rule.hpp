@@ -16,6 +16,7 @@ namespace millrace::cli {
 struct RuleFlags {
   std::string optimizer = "adamw";
   std::string lr_schedule = "cosine";
+  std::string loss_scale;
   std::int64_t max_skipped = 25;
   std::optional<std::int64_t> warm_up;
   std::optional<double> lr, weight_decay, clip_norm, momentum, beta1, beta2, epsilon;

@@ -131,13 +131,13 @@ Tensor ActivationLayer::backward_rows(const PassContext& context,
                                       Stash& stash,
                                       bool wanted) {
   if (wanted && activation_ != Activation::None)
-    detail::chain(activation_, output_gradient, stash[0]);
+    detail::chain(activation_, output_gradient, stash.read(context, 0));
   stash.clear(context);
   return wanted ? std::move(output_gradient) : Tensor();
 }
 
 std::size_t ActivationLayer::bytes_after_forward(std::int64_t rows) const {
-  return slope_bytes(activation_, dtype_, rows * columns_);
+  return slope_bytes(activation_, kept_dtype(dtype_), rows * columns_);
 }
 
 std::string ActivationLayer::describe() const {

@@ -95,16 +95,18 @@ TensorList Dropout::backward_input(const PassContext& context,
                                    bool wanted) {
   Tensor gradient = detail::only(*this, "output gradient", std::move(output_gradients));
   check(*this, settings_.dtype, "output gradient", gradient);
-  if (wanted)
+  if (wanted) {
+    const Tensor mask = stash.read(context, 0);
     detail::with_precision(settings_.dtype, [&](auto zero) {
       using T = decltype(zero);
       T* values = detail::values<T>(gradient);
       apply<T>(values,
-               detail::values<std::uint8_t>(stash[0]),
+               detail::values<std::uint8_t>(mask),
                T(1 / (1 - settings_.rate)),
                gradient.elements(),
                values);
     });
+  }
   stash.clear(context);
   return wanted ? TensorList(std::move(gradient)) : TensorList();
 }

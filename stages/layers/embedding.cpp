@@ -67,21 +67,24 @@ TensorList Embedding::backward_input(const PassContext& context,
                                      Stash& stash,
                                      bool wanted) {
   Tensor gradient = detail::only(*this, "output gradient", std::move(output_gradients));
+  const std::int64_t ids = stash.read(context, 0).elements();
   const bool fits = gradient && gradient.dtype() == settings_.dtype &&
-                    gradient.elements() == stash[0].elements() * settings_.columns;
+                    gradient.elements() == ids * settings_.columns;
   detail::check_tensor(*this, "output gradient", gradient, fits, [&] {
-    return std::to_string(stash[0].elements()) + " rows of " + std::to_string(settings_.columns);
+    return std::to_string(ids) + " rows of " + std::to_string(settings_.columns);
   });
   stash.keep(context, std::move(gradient));
   return wanted ? TensorList(Tensor()) : TensorList();
 }
 
 void Embedding::backward_weight(const PassContext& context, Stash& stash) {
+  const Tensor ids = stash.read(context, 0);
+  const Tensor gradient = stash.read(context, 1);
   detail::with_precision(settings_.dtype, [&](auto zero) {
     using T = decltype(zero);
-    const T* from = detail::values<T>(stash[1]);
+    const T* from = detail::values<T>(gradient);
     T* table = detail::values<T>(weight_.gradient);
-    for (const std::int32_t id : stash[0].as<std::int32_t>()) {
+    for (const std::int32_t id : ids.as<std::int32_t>()) {
       T* row = table + id * settings_.columns;
       for (std::int64_t j = 0; j < settings_.columns; ++j) row[j] += from[j];
       from += settings_.columns;
@@ -94,8 +97,8 @@ LayerBytes Embedding::bytes(std::span<const TensorType> inputs) const {
   const auto ids = static_cast<std::size_t>(inputs[0].dims.elements());
   const std::size_t kept = ids * size_of(DType::I32);
   return {.after_forward = kept,
-          .after_input =
-              kept + ids * static_cast<std::size_t>(settings_.columns) * size_of(settings_.dtype)};
+          .after_input = kept + ids * static_cast<std::size_t>(settings_.columns) *
+                                    size_of(kept_dtype(settings_.dtype))};
 }
 
 std::string Embedding::describe() const {

@@ -92,7 +92,9 @@ std::unique_ptr<Layer> build_layer(const LayerSpec& spec,
         return "unknown setting '" + setting.first + "'" + nearest_of(setting.first, kind.settings);
       });
     require(!inputs.empty(), "a layer takes at least one tensor");
-    return kind.make(spec.settings, inputs, place);
+    std::unique_ptr<Layer> layer = kind.make(spec.settings, inputs, place);
+    layer->hold_in(place.precision);
+    return layer;
   } catch (const InvalidArgument& error) {
     const bool named = std::string_view(error.what()).starts_with("layers.");
     throw InvalidArgument((named ? std::string() : who) + error.what());

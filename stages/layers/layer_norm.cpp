@@ -92,12 +92,13 @@ Tensor LayerNorm::backward_rows(const PassContext& context,
   Tensor input_gradient;
   if (wanted) {
     const std::int64_t columns = settings_.columns;
+    const Tensor normalised = stash.read(context, kNormalised);
     input_gradient = context.make(settings_.dtype, output_gradient.dims());
     detail::with_precision(settings_.dtype, [&](auto zero) {
       using T = decltype(zero);
       for (std::int64_t i = 0; i < output_gradient.rows(); ++i)
         row_gradient<T>(detail::values<T>(output_gradient) + i * columns,
-                        detail::values<T>(stash[kNormalised]) + i * columns,
+                        detail::values<T>(normalised) + i * columns,
                         detail::values<T>(weight_.value),
                         detail::values<T>(scales)[i],
                         columns,
@@ -109,8 +110,8 @@ Tensor LayerNorm::backward_rows(const PassContext& context,
 }
 
 void LayerNorm::backward_weight(const PassContext& context, Stash& stash) {
-  const Tensor& normalised = stash[kNormalised];
-  const Tensor& gradient = stash[stash.size() - 1];
+  const Tensor normalised = stash.read(context, kNormalised);
+  const Tensor gradient = stash.read(context, stash.size() - 1);
   const std::int64_t columns = settings_.columns;
   detail::with_precision(settings_.dtype, [&](auto zero) {
     using T = decltype(zero);
@@ -126,11 +127,13 @@ void LayerNorm::backward_weight(const PassContext& context, Stash& stash) {
 }
 
 std::size_t LayerNorm::bytes_after_forward(std::int64_t rows) const {
-  return size_of(settings_.dtype) * static_cast<std::size_t>(rows * (settings_.columns + 1));
+  return size_of(kept_dtype(settings_.dtype)) *
+         static_cast<std::size_t>(rows * (settings_.columns + 1));
 }
 
 std::size_t LayerNorm::bytes_after_input(std::int64_t rows) const {
-  return size_of(settings_.dtype) * static_cast<std::size_t>(2 * rows * settings_.columns);
+  return size_of(kept_dtype(settings_.dtype)) *
+         static_cast<std::size_t>(2 * rows * settings_.columns);
 }
 
 std::string LayerNorm::describe() const {

@@ -98,8 +98,8 @@ Tensor Linear::backward_rows(const PassContext& context,
 }
 
 void Linear::backward_weight(const PassContext& context, Stash& stash) {
-  const Tensor& input = stash[kInput];
-  const Tensor& gradient = stash[stash.size() - 1];
+  const Tensor input = stash.read(context, kInput);
+  const Tensor gradient = stash.read(context, stash.size() - 1);
   detail::with_precision(settings_.dtype, [&](auto zero) {
     using T = decltype(zero);
     const T* dz = detail::values<T>(gradient);
@@ -115,12 +115,14 @@ void Linear::backward_weight(const PassContext& context, Stash& stash) {
 
 std::size_t Linear::bytes_after_forward(std::int64_t rows) const {
   const std::size_t input =
-      size_of(settings_.dtype) * static_cast<std::size_t>(rows * settings_.in);
-  return input + slope_bytes(settings_.activation, settings_.dtype, rows * settings_.out);
+      size_of(kept_dtype(settings_.dtype)) * static_cast<std::size_t>(rows * settings_.in);
+  return input +
+         slope_bytes(settings_.activation, kept_dtype(settings_.dtype), rows * settings_.out);
 }
 
 std::size_t Linear::bytes_after_input(std::int64_t rows) const {
-  return size_of(settings_.dtype) * static_cast<std::size_t>(rows * (settings_.in + settings_.out));
+  return size_of(kept_dtype(settings_.dtype)) *
+         static_cast<std::size_t>(rows * (settings_.in + settings_.out));
 }
 
 std::string Linear::describe() const {

@@ -78,7 +78,7 @@ void add_block(std::vector<LayerSpec>& layers,
                const MlpOptions& options) {
   const bool last = i + 2 == widths.size();
   const LayerValue before{.layer = static_cast<int>(layers.size()) - 1};
-  if (options.norm && i > 0) layers.push_back({"layer_norm"});
+  if (options.norm && i > 0) layers.push_back({.kind = "layer_norm", .keep_f32 = true});
   layers.push_back(
       {"linear",
        {{"out", widths[i + 1]}, {"activation", last ? "none" : name_of(options.activation)}}});

@@ -10,7 +10,10 @@ namespace millrace {
 namespace {
 
 LayerPlace place_of(const ModelSpec& model, int layer) {
-  return {.number = static_cast<std::uint32_t>(layer), .dtype = model.dtype};
+  const bool keeps_f32 = model.layers[static_cast<std::size_t>(layer)].keep_f32;
+  return {.number = static_cast<std::uint32_t>(layer),
+          .dtype = model.dtype,
+          .precision = keeps_f32 ? DType::F32 : model.precision};
 }
 
 std::string name_of(const LayerValue& value) {
@@ -18,6 +21,18 @@ std::string name_of(const LayerValue& value) {
   return value.layer == LayerValue::kModelInput
              ? "input " + index + " of the model"
              : "output " + index + " of layers." + std::to_string(value.layer);
+}
+
+void check_precision(const ModelSpec& model) {
+  if (model.precision == DType::F32) return;
+  require(is_narrow(model.precision), [&] {
+    return std::string("the precision of a model is f32, bf16 or f16, not ") +
+           millrace::name_of(model.precision);
+  });
+  require(model.dtype == DType::F32, [&] {
+    return std::string("a model of ") + millrace::name_of(model.precision) +
+           " computes in f32, not in " + millrace::name_of(model.dtype);
+  });
 }
 
 /// Inferred so far, looked up.
@@ -39,6 +54,7 @@ const TensorType& type_of(const ModelSpec& model,
 
 std::vector<std::vector<TensorType>> infer_types(const ModelSpec& model) {
   require(!model.layers.empty(), "a model needs at least 1 layer");
+  check_precision(model);
   for (const TensorType& input : model.inputs)
     require(!input.has_gradient, "an input of a model has no gradient");
   std::vector<std::vector<TensorType>> types;
@@ -90,7 +106,8 @@ std::unique_ptr<StageModule> build_stage(const ModelSpec& model,
       std::move(layers),
       cut.wiring(stage),
       StageModule::Settings{.first = stage == 0,
-                            .loss = stage + 1 == stages ? build_loss(model.loss) : nullptr});
+                            .loss = stage + 1 == stages ? build_loss(model.loss) : nullptr,
+                            .precision = model.precision});
 }
 
 std::vector<std::unique_ptr<StageModule>> build_stages(const ModelSpec& model,

@@ -17,9 +17,10 @@ constexpr std::int64_t kRows = 5;
 
 /// Layer 0 gives what four layers use, near and far; layer 1 what two use; the model's second
 /// input, ids, is used by a layer in the middle.
-ModelSpec branchy(DType dtype) {
+ModelSpec branchy(DType dtype, DType precision = DType::F32) {
   ModelSpec model;
   model.dtype = dtype;
+  model.precision = precision;
   model.inputs = {{dtype, {kSamples, 6}, false}, {DType::I32, {kSamples}, false}};
   model.layers = {{"linear", {{"out", 4}, {"activation", "tanh"}}},
                   {"linear", {{"out", 4}, {"activation", "gelu"}}},
@@ -120,8 +121,10 @@ std::vector<std::vector<int>> every_cut(int layers) {
 }
 
 /// A stage that only looks up what the model's inputs name has nothing to give a gradient to.
-TEST(Branches, EveryCutGivesTheSameBitsWithAndWithoutRecompute) {
-  const ModelSpec model = branchy(DType::F32);
+class BranchesIn : public testing::TestWithParam<DType> {};
+
+TEST_P(BranchesIn, EveryCutGivesTheSameBitsWithAndWithoutRecompute) {
+  const ModelSpec model = branchy(DType::F32, GetParam());
   CutModel whole(model, {0, model.layer_count()});
   const double loss = whole.run();
   const auto expected = whole.parameters();
@@ -193,8 +196,8 @@ TEST(Branches, EdgesAreNumberedByTheLayersThatUseAndGive) {
   EXPECT_TRUE(cut_edges(parse_model("mlp:4-5-6-7"), std::vector<int>{0, 1, 3}).empty());
 }
 
-TEST(Branches, CountedStashIsThePredictedOne) {
-  const ModelSpec model = branchy(DType::F32);
+TEST_P(BranchesIn, CountedStashIsThePredictedOne) {
+  const ModelSpec model = branchy(DType::F32, GetParam());
   CutModel whole(model, {0, model.layer_count()});
   for (const bool recompute : {false, true}) {
     StashMeter meter;
@@ -217,6 +220,11 @@ TEST(Branches, CountedStashIsThePredictedOne) {
     EXPECT_EQ(meter.bytes, 0U);
   }
 }
+
+INSTANTIATE_TEST_SUITE_P(Precisions,
+                         BranchesIn,
+                         testing::Values(DType::F32, DType::BF16, DType::F16),
+                         [](const auto& of) { return std::string(name_of(of.param)); });
 
 TEST(Branches, AnOutputThatNobodyUsesIsNamed) {
   ModelSpec model = branchy(DType::F32);

@@ -46,13 +46,17 @@ TEST(EveryLayer, SinglePrecisionFollowsDouble) {
   }
 }
 
-TEST(EveryLayer, StashesWhatItDeclaresAndEndsEmpty) {
+class EveryLayerIn : public testing::TestWithParam<DType> {};
+
+TEST_P(EveryLayerIn, StashesWhatItDeclaresAndEndsEmpty) {
   for (const LayerProbe& probe : every_layer(DType::F32)) {
     Layer& layer = probe.layer();
+    layer.hold_in(GetParam());
     StashMeter meter;
     PassContext context = training_context();
     context.meter = &meter;
     Stash stash;
+    stash.hold_in(GetParam());
     const LayerBytes bytes = layer.bytes(probe.types(kSize));
     std::vector<Tensor> inputs = probe.inputs(kSize);
     const std::vector<Tensor> before = probe.inputs(kSize);
@@ -76,6 +80,11 @@ TEST(EveryLayer, StashesWhatItDeclaresAndEndsEmpty) {
       EXPECT_TRUE(same_bits(inputs[i], before[i])) << probe.name();
   }
 }
+
+INSTANTIATE_TEST_SUITE_P(Precisions,
+                         EveryLayerIn,
+                         testing::Values(DType::F32, DType::BF16, DType::F16),
+                         [](const auto& of) { return std::string(name_of(of.param)); });
 
 TEST(EveryLayer, KeepsNothingInEvaluation) {
   for (const LayerProbe& probe : every_layer(DType::F32)) {

@@ -22,7 +22,9 @@ struct LayerBytes {
 };
 
 /// One layer of a built-in model: a list of tensors to a list of tensors, each with its own dtype
-/// and shape, on 64-byte boundaries; some without gradient.
+/// and shape, on 64-byte boundaries; some without gradient. In a model of f16 or bf16 it is given
+/// f32 tensors of such numbers and what it gives is rounded behind it, so that a layer need not
+/// know.
 ///
 /// `forward` keeps in `stash` what the other passes need (in evaluation nothing but what it shares
 /// with later slices); `backward_input` may drop what only it needed and keep output gradients for
@@ -59,10 +61,28 @@ class Layer {
   /// Draws the parameters' first values: a pure function of the seed and the layer's global number.
   virtual void initialize(std::uint64_t seed) { (void)seed; }
 
-  /// What it keeps for inputs of these types, all extents known.
+  /// What it keeps for inputs of these types, all extents known: numbers of f32 count as much as
+  /// those of its precision (`kept_dtype`).
   [[nodiscard]] virtual LayerBytes bytes(std::span<const TensorType> inputs) const = 0;
   /// "layers.3: linear 64->96 with relu", for messages.
   [[nodiscard]] virtual std::string describe() const = 0;
+
+  /// f32, unless what it keeps and its parameters' values are to be rounded to f16 or bf16; what it
+  /// computes stays f32. Said by `hold_in` before `initialize`.
+  [[nodiscard]] DType precision() const { return precision_; }
+  void hold_in(DType precision) {
+    precision_ = precision;
+    for (Parameter* parameter : parameters()) parameter->precision = precision;
+  }
+
+ protected:
+  /// What a tensor of this dtype is in the stash, for `bytes`.
+  [[nodiscard]] DType kept_dtype(DType dtype) const {
+    return dtype == DType::F32 ? precision_ : dtype;
+  }
+
+ private:
+  DType precision_ = DType::F32;
 };
 
 }  // namespace millrace

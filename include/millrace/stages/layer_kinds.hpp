@@ -47,7 +47,8 @@ class LayerSettings {
 /// Where a layer stands in its model.
 struct LayerPlace {
   std::uint32_t number = 0;  ///< global: names the parameters ("layers.N.weight"), keys their draws
-  DType dtype = DType::F32;  ///< the model's
+  DType dtype = DType::F32;  ///< the model's: what the layer computes in
+  DType precision = DType::F32;  ///< what it keeps and its parameters are rounded to
 };
 
 /// One kind of layer.
@@ -80,6 +81,8 @@ struct LayerSpec {
   LayerSettings settings = {};
   /// Empty: output 0 of the layer before, for the first layer input 0 of the model.
   std::vector<LayerValue> inputs = {};
+  /// In a model of f16 or bf16, its parameters and what it keeps stay f32: for norms, embeddings.
+  bool keep_f32 = false;
 };
 
 /// One layer for inputs of these types, its parameters without memory until `initialize`. `more`

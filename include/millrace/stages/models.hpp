@@ -34,6 +34,11 @@ struct ModelSpec {
   std::optional<LayerValue> output = {};  ///< what the loss judges; output 0 of the last layer
   LossKind loss = LossKind::SoftmaxCrossEntropy;
   DType dtype = DType::F32;
+  /// f32, or f16 or bf16 in a model of f32: every tensor between two layers, its gradient, what
+  /// layers keep and the values of parameters are rounded to such numbers (stash and messages take
+  /// half the memory); what happens inside a layer or a loss, and the sum of gradients, stays f32.
+  /// Since the rounding is at every layer, no cut changes bits.
+  DType precision = DType::F32;
   std::vector<LayerKind> kinds = {};  ///< of your own, beside the built-in ones
 
   [[nodiscard]] int layer_count() const { return static_cast<int>(layers.size()); }
@@ -46,7 +51,7 @@ struct ModelSpec {
 /// each but the last with the activation (relu unless given). `norm` puts a layer norm before every
 /// linear layer but the first; `dropout` puts a dropout layer behind every linear layer but the
 /// last; `residual` adds to what a linear layer between equal widths gives (dropped out, if so)
-/// what came in before its norm, but for the first and the last linear layer.
+/// what came in before its norm, but for the first and the last linear layer. Norms keep f32.
 /// Throws InvalidArgument naming what was given and the form allowed.
 [[nodiscard]] ModelSpec parse_model(std::string_view text);
 

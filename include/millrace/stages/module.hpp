@@ -52,6 +52,9 @@ class StageModule final : public StageBody {
   struct Settings {
     bool first = false;          ///< stage 0: nobody wants the gradient of its inputs
     std::unique_ptr<Loss> loss;  ///< of the last stage, over its one output; null elsewhere
+    /// f32, or f16 or bf16: what every tensor between layers is rounded to, those that come in
+    /// included; what leaves the stage, but for the last one, and what it keeps has this dtype.
+    DType precision = DType::F32;
   };
 
   /// Throws InvalidArgument when there are no layers, a layer does not take what the wiring gives
@@ -99,6 +102,8 @@ class StageModule final : public StageBody {
   Stash& stash(std::size_t unit, std::size_t layer);
   void run_layers(const PassContext& context, TensorList inputs, std::size_t unit);
   TensorList evaluate(const PassContext& context, TensorList inputs);
+  [[nodiscard]] Tensor kept(const PassContext& context, Tensor tensor) const;
+  [[nodiscard]] TensorList leaving(const PassContext& context, TensorList tensors) const;
   Tensor add_loss(const PassContext& context, const Tensor& predictions) const;
   void take_gradients(const PassContext& context, std::size_t place, TensorList gradients);
 

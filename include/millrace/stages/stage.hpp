@@ -41,6 +41,9 @@ struct Parameter {
   bool decays = true;  ///< weight decay applies (not to biases and norms)
   /// Stays as it is: neither in the norm nor updated. Trainer::freeze sets it for every copy.
   bool frozen = false;
+  /// f16 or bf16: the value is rounded to such numbers, although it is held in f32, and training
+  /// moves an f32 master value beside it (TrainingState), of which this one is made.
+  DType precision = DType::F32;
 };
 
 /// Counts the bytes a rank's stages hold for the backward pass, with their peak.

@@ -7,13 +7,15 @@
 #include <utility>
 
 #include "millrace/core/error.hpp"
+#include "millrace/stages/precision.hpp"
 #include "millrace/stages/stage.hpp"
 
 namespace millrace {
 
 /// The memory of one layer for one unit. It counts its bytes in the context's meter.
 ///
-/// Tensors are *kept* for the unit's own passes. What other slices of the micro-batch read (a
+/// Tensors are *kept* for the unit's own passes, those of f32 in the stash's precision (`hold_in`):
+/// rounded once, when they are kept. What other slices of the micro-batch read (a
 /// causal layer's carry, an attention's keys and values) is *shared*: it stays where the unit is to
 /// be recomputed and in evaluation, and `of_slice` finds it. Forwards of the slices run in
 /// ascending order, backwards in descending order, so slice s may read what is shared by the slices
@@ -21,18 +23,30 @@ namespace millrace {
 /// Thread-safety: externally synchronised; the slices of a micro-batch together.
 class Stash {
  public:
+  /// f32, or f16 or bf16: what tensors of f32 are kept in. For an empty stash.
+  void hold_in(DType precision) { precision_ = precision; }
+
   void keep(const PassContext& context, Tensor tensor) {
+    if (is_narrow(precision_) && tensor && tensor.dtype() == DType::F32)
+      tensor = narrowed(context, tensor, precision_);
     count(context, tensor.bytes());
     kept_.push_back(std::move(tensor));
   }
 
-  [[nodiscard]] const Tensor& operator[](std::size_t i) const { return kept_[i]; }
+  /// Tensor i to read, as it was given but for the rounding; no longer than it is kept.
+  [[nodiscard]] Tensor read(const PassContext& context, std::size_t i) {
+    Tensor& kept = kept_[i];
+    if (is_narrow(kept.dtype())) return widened(context, kept);
+    return {kept.dtype(), kept.dims(), kept.data(), nullptr, nullptr, kept.margins()};
+  }
+
   [[nodiscard]] std::size_t size() const { return kept_.size(); }
 
-  /// Takes tensor i out; its place stays, empty.
+  /// Takes tensor i out, in f32 again; its place stays, empty.
   Tensor take(const PassContext& context, std::size_t i) {
     discount(context, kept_[i].bytes());
-    return std::move(kept_[i]);
+    Tensor kept = std::move(kept_[i]);
+    return is_narrow(kept.dtype()) ? widened(context, kept) : std::move(kept);
   }
 
   /// Gives place i of what is shared this tensor, in the place of one that was there. Does nothing
@@ -91,6 +105,7 @@ class Stash {
     if (context.meter != nullptr) context.meter->remove(bytes);
   }
 
+  DType precision_ = DType::F32;
   TensorList kept_;
   TensorList shared_;
   std::span<Stash> slices_;

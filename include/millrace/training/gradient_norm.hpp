@@ -25,9 +25,11 @@ struct GradientNorm {
 };
 
 /// Adds the parameters' sums of squares in the order given (global parameter order), takes the
-/// root, and clips: factor = limit / norm where norm > limit, else 1 (Pascanu et al., ICML 2013,
-/// without the epsilon that some libraries add). Throws InvalidArgument unless limit is above 0.
+/// root, divides it by the loss scale, and clips: factor = limit / norm where norm > limit, else 1
+/// (Pascanu et al., ICML 2013, without the epsilon that some libraries add). Throws InvalidArgument
+/// unless limit is above 0.
 [[nodiscard]] GradientNorm gradient_norm(std::span<const double> sums_of_squares,
-                                         std::optional<double> limit);
+                                         std::optional<double> limit,
+                                         double loss_scale = 1);
 
 }  // namespace millrace

@@ -13,6 +13,7 @@
 #include "millrace/core/ids.hpp"
 #include "millrace/scheduler/run/executor.hpp"
 #include "millrace/training/batch_source.hpp"
+#include "millrace/training/loss_scale.hpp"
 #include "millrace/training/optimizer.hpp"
 #include "millrace/transport/process_group.hpp"
 
@@ -26,6 +27,7 @@ struct TrainingCounters {
   DataPosition position = {};  ///< of the mini-batch that fit() would run next
   std::uint64_t seed = 1;      ///< of shuffling and dropout
   std::int64_t skipped_in_a_row = 0;
+  LossScale loss_scale = {};  ///< of the next step
   // Where the fit at hand began, which is at the beginning of the data: its steps and a learning
   // rate without total_updates count from here.
   std::int64_t fit_global_step = 0;
@@ -37,7 +39,7 @@ struct TrainingCounters {
 /// One copy of a parameter that this process hosts, with what belongs to it.
 struct StateEntry {
   Parameter* parameter = nullptr;  ///< value and gradient
-  /// The f32 value that updates move, where the parameter's own is narrower; else empty.
+  /// The value that updates move, where the parameter's own is rounded to f16 or bf16; else empty.
   Tensor master;
   std::vector<Tensor> slots;  ///< the optimizer's arrays, of the value's shape
   Replica replica;
@@ -45,10 +47,18 @@ struct StateEntry {
   Rank rank;
   std::size_t number = 0;  ///< of the name in TrainingState::names()
   bool counts = true;  ///< speaks for its weight in norms: first copy, first of those that are tied
+
+  /// What training moves, hashes and saves: the master value, or the parameter's own.
+  [[nodiscard]] Tensor& value() { return master ? master : parameter->value; }
+  [[nodiscard]] const Tensor& value() const { return master ? master : parameter->value; }
+  /// Makes the parameter's own value of the master value, if there is one. Cost: O(elements).
+  void round_value();
 };
 
 /// State by global name, the same names whatever the cut. Every parameter has the parts "value" and
-/// "gradient" and those that the optimizer keeps ("momentum"; "first_moment", "second_moment").
+/// "gradient" and those that the optimizer keeps ("momentum"; "first_moment", "second_moment"). In
+/// a model of f16 or bf16 "value" is the f32 master value; what layers see is made of it by
+/// rounding, after every update and `write`.
 ///
 ///     TrainingState& state = trainer.state();
 ///     for (const std::string& name : state.names()) averages[name].add(state.read(name));

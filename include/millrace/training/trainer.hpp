@@ -34,6 +34,7 @@ struct TrainerParts {
   std::vector<HostedStage> stages;                 ///< those of this process
   std::vector<std::unique_ptr<StageBody>> bodies;  ///< what `stages` points to, if owned here
   ProcessGroup* group = nullptr;                   ///< not owned; null: this process is alone
+  DType precision = DType::F32;                    ///< of the model
 };
 
 /// The gradient was not finite in TrainerOptions::max_skipped steps in a row: nothing is learnt any

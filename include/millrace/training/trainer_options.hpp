@@ -13,6 +13,7 @@
 #include "millrace/scheduler/run/executors.hpp"
 #include "millrace/training/learning_rate.hpp"
 #include "millrace/training/loader.hpp"
+#include "millrace/training/loss_scale.hpp"
 #include "millrace/training/optimizer.hpp"
 
 namespace millrace {
@@ -46,6 +47,9 @@ struct TrainerOptions {
   /// declared among the ties of the program's shape (StageTie) and added by its REDUCE_GRAD.
   std::vector<std::vector<std::string>> tied = {};
   std::optional<double> clip_norm = {};  ///< clip the norm over all stages to this
+  /// The factor on the loss, taken out of the gradients again; none given: `loss_scale_for` the
+  /// model's precision.
+  std::optional<LossScaleOptions> loss_scale = {};
   /// Steps skipped in a row, because the gradient was not finite, that end the training; at least
   /// 1.
   std::int64_t max_skipped = 25;
@@ -70,6 +74,7 @@ struct StepReport {
   double gradient_norm = 0;      ///< before clipping
   double clip_factor = 1;        ///< what the gradient was multiplied by
   double learning_rate = 0;
+  double loss_scale = 1;                      ///< that the step ran with
   bool skipped = false;                       ///< the gradient was not finite: nobody updated
   double seconds = 0;                         ///< wall time of the step, optimizer included
   std::vector<std::size_t> peak_stash_bytes;  ///< per rank, counted in this step
@@ -94,6 +99,13 @@ struct FitReport {
   std::vector<EpochReport> epochs;
   std::int64_t samples = 0;
   double seconds = 0;
+
+  /// Steps that did not update, their gradient not finite.
+  [[nodiscard]] std::int64_t skipped() const {
+    std::int64_t count = 0;
+    for (const EpochReport& epoch : epochs) count += epoch.skipped;
+    return count;
+  }
 
   [[nodiscard]] double samples_per_second() const {
     return seconds > 0 ? static_cast<double>(samples) / seconds : 0;
