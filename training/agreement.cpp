@@ -113,12 +113,9 @@ Fields settings_of(const TrainerParts& parts, const TrainerOptions& options) {
            options.custom_optimizer ? "one of its own" : description_of(options.optimizer)},
           {"weight decay", exact(options.optimizer.weight_decay)},
           {"learning rate", exact(options.learning_rate.base)},
-          {"learning-rate schedule",
-           options.learning_rate.function ? "one of its own"
-                                          : std::string(name_of(options.learning_rate.kind))},
+          {"learning-rate schedule", to_string(options.learning_rate)},
           {"warm-up", std::to_string(options.learning_rate.warm_up)},
           {"updates in all", std::to_string(options.learning_rate.total_updates)},
-          {"least learning rate", exact(options.learning_rate.floor)},
           {"clip norm", options.clip_norm ? exact(*options.clip_norm) : "none"},
           {"skipped steps in a row", std::to_string(options.max_skipped)},
           {"frozen parameters", options.frozen.empty() ? "none" : joined({options.frozen})}};

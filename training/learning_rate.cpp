@@ -1,4 +1,4 @@
-// Learning-rate schedules: constant, linear and cosine, each after a linear warm-up.
+// The curves of the learning rate, each after a linear warm-up.
 #include "millrace/training/learning_rate.hpp"
 
 #include <algorithm>
@@ -11,12 +11,39 @@
 namespace millrace {
 namespace {
 
+double way_between(std::int64_t first, std::int64_t last, std::int64_t update) {
+  if (last <= first) return 1;
+  const double share = static_cast<double>(update - first) / static_cast<double>(last - first);
+  return std::clamp(share, 0.0, 1.0);
+}
+
 /// How much of the way from the end of the warm-up to the last update lies behind.
 double way_done(const LearningRate& rate, std::int64_t update) {
-  if (rate.total_updates <= rate.warm_up) return 1;
-  const double share = static_cast<double>(update - rate.warm_up) /
-                       static_cast<double>(rate.total_updates - rate.warm_up);
-  return std::clamp(share, 0.0, 1.0);
+  return way_between(rate.warm_up, rate.total_updates, update);
+}
+
+std::int64_t share_rounded_up(std::int64_t whole, std::int64_t parts) {
+  return std::max<std::int64_t>(1, (whole + parts - 1) / parts);
+}
+
+double share_after_steps(const LearningRate& rate, std::int64_t update) {
+  const std::int64_t every =
+      rate.every > 0 ? rate.every : share_rounded_up(rate.total_updates - rate.warm_up, 3);
+  const std::int64_t steps = (update - rate.warm_up) / every;
+  return std::max(rate.floor, std::pow(rate.factor, static_cast<double>(steps)));
+}
+
+double share_by_inverse_root(const LearningRate& rate, std::int64_t update) {
+  const auto from = static_cast<double>(std::max<std::int64_t>(rate.warm_up, 1));
+  return std::max(rate.floor, std::sqrt(from / static_cast<double>(update + 1)));
+}
+
+double share_at_the_end(const LearningRate& rate, std::int64_t update) {
+  const std::int64_t last = rate.total_updates;
+  const std::int64_t decay = rate.decay > 0 ? rate.decay : share_rounded_up(last, 10);
+  const std::int64_t first = std::max(rate.warm_up, last - decay);
+  if (update < first) return 1;
+  return 1 - (1 - rate.floor) * way_between(first, last, update);
 }
 
 double own_rate(const LearningRate& curve, std::int64_t update) {
@@ -38,16 +65,41 @@ double after_warm_up(const LearningRate& rate, std::int64_t update) {
     case LearningRateKind::Cosine:
       return rate.base *
              (floor + (1 - floor) * (1 + std::cos(std::numbers::pi * way_done(rate, update))) / 2);
+    case LearningRateKind::Step:
+      return rate.base * share_after_steps(rate, update);
+    case LearningRateKind::InverseSquareRoot:
+      return rate.base * share_by_inverse_root(rate, update);
+    case LearningRateKind::WarmUpStableDecay:
+      return rate.base * share_at_the_end(rate, update);
     case LearningRateKind::Constant:
       break;
   }
   return rate.base;
 }
 
+void require_count(const char* what, std::int64_t value) {
+  require(value >= 0, [&] {
+    return std::string("the learning rate's ") + what + " must be at least 0, got " +
+           std::to_string(value);
+  });
+}
+
 }  // namespace
 
 bool LearningRate::needs_total() const {
-  return kind != LearningRateKind::Constant && !function && total_updates == 0;
+  if (function || total_updates > 0) return false;
+  switch (kind) {
+    case LearningRateKind::Constant:
+    case LearningRateKind::InverseSquareRoot:
+      return false;
+    case LearningRateKind::Step:
+      return every == 0;
+    case LearningRateKind::Linear:
+    case LearningRateKind::Cosine:
+    case LearningRateKind::WarmUpStableDecay:
+      return true;
+  }
+  return false;
 }
 
 void LearningRate::check() const {
@@ -55,10 +107,12 @@ void LearningRate::check() const {
           "learning rate must be at least 0, got " + std::to_string(base));
   require(floor >= 0 && floor <= 1,
           "learning-rate floor must be between 0 and 1, got " + std::to_string(floor));
+  require(factor > 0 && factor <= 1,
+          "learning-rate factor must be above 0 and at most 1, got " + std::to_string(factor));
   require(warm_up >= 0, "warm-up must be at least 0 updates, got " + std::to_string(warm_up));
-  require(
-      total_updates >= 0,
-      "the learning rate's total_updates must be at least 0, got " + std::to_string(total_updates));
+  require_count("total_updates", total_updates);
+  require_count("every", every);
+  require_count("decay", decay);
 }
 
 double LearningRate::at(std::int64_t update) const {
@@ -73,24 +127,17 @@ double LearningRate::at(std::int64_t update) const {
   return largest * static_cast<double>(update + 1) / static_cast<double>(warm_up);
 }
 
-std::string_view name_of(LearningRateKind kind) {
-  switch (kind) {
-    case LearningRateKind::Constant:
-      return "constant";
-    case LearningRateKind::Linear:
-      return "linear";
-    case LearningRateKind::Cosine:
-      return "cosine";
-  }
-  return "?";
-}
-
-LearningRateKind learning_rate_kind(std::string_view name) {
-  for (const auto kind :
-       {LearningRateKind::Constant, LearningRateKind::Linear, LearningRateKind::Cosine})
-    if (name_of(kind) == name) return kind;
-  throw InvalidArgument("unknown learning-rate schedule '" + std::string(name) +
-                        "'; known are constant, linear, cosine");
+double scaled_with_batch(double rate,
+                         std::int64_t samples,
+                         std::int64_t base,
+                         BatchScaling scaling) {
+  require(samples >= 1 && base >= 1, [&] {
+    return "a learning rate is scaled from one size of mini-batch to another, each at least 1, "
+           "got " +
+           std::to_string(base) + " and " + std::to_string(samples);
+  });
+  const double ratio = static_cast<double>(samples) / static_cast<double>(base);
+  return rate * (scaling == BatchScaling::Linear ? ratio : std::sqrt(ratio));
 }
 
 }  // namespace millrace

@@ -44,7 +44,7 @@ ordered_json settings_of(const TrainJob& job, const TrainOutcome& outcome) {
   settings["optimizer"] = std::string(name_of(options.optimizer.kind));
   settings["lr"] = options.learning_rate.base;
   settings["warmup"] = options.learning_rate.warm_up;
-  settings["lr_schedule"] = std::string(name_of(options.learning_rate.kind));
+  settings["lr_schedule"] = to_string(options.learning_rate);
   settings["weight_decay"] = options.optimizer.weight_decay;
   settings["clip_norm"] = options.clip_norm ? ordered_json(*options.clip_norm) : ordered_json();
   settings["precision"] = name_of(job.model.precision);

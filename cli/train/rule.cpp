@@ -75,7 +75,11 @@ void add_rule_flags(CLI::App& verb, RuleFlags& flags) {
                   flags.lr,
                   "Largest learning rate (3e-3 for adam and adamw, 3e-4 for lion, else 1e-2)");
   verb.add_option("--warmup", flags.warm_up, "Updates of the linear warm-up (a twentieth of all)");
-  verb.add_option("--lr-schedule", flags.lr_schedule, "constant, linear or cosine")
+  verb.add_option("--lr-schedule",
+                  flags.lr_schedule,
+                  "constant, linear, cosine, step[:every=N,factor=X], inverse-sqrt or "
+                  "wsd[:decay=N]; but for "
+                  "constant also floor=X, a share of --lr")
       ->capture_default_str();
   verb.add_option("--weight-decay", flags.weight_decay, "Weight decay (0.1 for adamw, else 0)");
   verb.add_option("--momentum", flags.momentum, "Of momentum and nesterov (0.9)");
@@ -112,8 +116,8 @@ void check_rule(const RuleFlags& flags) {
 void set_rule(const RuleFlags& flags, TrainerOptions& options) {
   options.optimizer = optimizer_of(flags);
   const OptimizerKind kind = options.optimizer.kind;
-  options.learning_rate.kind = about(
-      "--lr-schedule", flags.lr_schedule, [&] { return learning_rate_kind(flags.lr_schedule); });
+  options.learning_rate = about(
+      "--lr-schedule", flags.lr_schedule, [&] { return parse_learning_rate(flags.lr_schedule); });
   options.learning_rate.base = flags.lr.value_or(usual_rate(kind));
   options.clip_norm = flags.clip_norm;
   if (kind == OptimizerKind::AdamW && !flags.clip_norm) options.clip_norm = 1.0;
@@ -137,7 +141,7 @@ std::vector<std::pair<std::string, std::string>> rule_fields(const RuleFlags& fl
           {"beta2", exact(rule.beta2)},
           {"epsilon", exact(rule.epsilon)},
           {"learning rate", exact(options.learning_rate.base)},
-          {"learning-rate schedule", std::string(name_of(options.learning_rate.kind))},
+          {"learning-rate schedule", to_string(options.learning_rate)},
           {"warm-up", flags.warm_up ? std::to_string(*flags.warm_up) : "a twentieth"},
           {"weight decay", exact(rule.weight_decay)},
           {"clip norm", options.clip_norm ? exact(*options.clip_norm) : "none"},

@@ -185,6 +185,7 @@ TEST(Train, RefusesBadInputInOneSentenceWithExitCodeTwo) {
            Case{"-v 2", "-v 2: schedule 1f1b has one stage per rank"},
            Case{"--executor ranksx", "--executor ranksx: known are flow-graph, ranks, sequential"},
            Case{"--optimizer adm", "known are sgd, momentum, nesterov, adam, adamw, lamb, lion"},
+           Case{"--lr-schedule step:evry=1", "--lr-schedule step:evry=1: unknown setting 'evry'"},
            Case{"--lr -1", "--lr -1: must be at least 0"},
            Case{"--lr 1e999", "--lr inf: must be at least 0 and finite"},
            Case{"--dropout 1", "--dropout 1: must be at least 0 and below 1"},

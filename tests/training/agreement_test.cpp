@@ -99,6 +99,11 @@ TEST(Agreement, EveryRankHearsWhichPlanOrSettingDiffers) {
   expect_complaint(
       [](Job& job) { job.options.learning_rate.function = [](std::int64_t) { return 0.1; }; },
       "learning-rate schedule differs: rank 0 has 'constant', rank 1 has 'one of its own'");
+  expect_complaint(
+      [](Job& job) {
+        job.options.learning_rate = {.kind = LearningRateKind::Step, .base = 0.1, .every = 3};
+      },
+      "learning-rate schedule differs: rank 0 has 'constant', rank 1 has 'step:every=3'");
   expect_complaint([](Job& job) { job.options.frozen = {"layers.0.*"}; },
                    "frozen parameters differs: rank 0 has 'none', rank 1 has 'layers.0.*");
   expect_complaint([](Job& job) { job.options.clip_norm = 1; },

@@ -4,11 +4,19 @@
 
 #include <cstdint>
 #include <functional>
+#include <string>
 #include <string_view>
 
 namespace millrace {
 
-enum class LearningRateKind : std::uint8_t { Constant, Linear, Cosine };
+enum class LearningRateKind : std::uint8_t {
+  Constant,
+  Linear,
+  Cosine,
+  Step,
+  InverseSquareRoot,
+  WarmUpStableDecay
+};
 
 /// The learning rate of every update.
 /// Thread-safety: immutable, share freely.
@@ -16,34 +24,76 @@ struct LearningRate {
   LearningRateKind kind = LearningRateKind::Constant;
   double base = 1e-3;              ///< eta, the largest rate; at least 0
   std::int64_t warm_up = 0;        ///< w: updates of the linear warm-up
-  std::int64_t total_updates = 0;  ///< T: where Linear and Cosine reach the floor
-  double floor = 0;                ///< share of `base` at the end, in [0, 1]
-  /// A curve of your own instead of `kind`, `base` and `floor`: f(u), finite and at least 0. The
-  /// same in every process that trains.
+  std::int64_t total_updates = 0;  ///< T: where the curves that have an end reach it
+  double floor = 0;                ///< share of `base` that it never falls below, in [0, 1]
+  std::int64_t every =
+      0;                ///< k: updates between two steps of Step; 0: a third of T - w, rounded up
+  double factor = 0.1;  ///< q: of each of these steps; above 0, at most 1
+  /// D: updates of the decay that ends WarmUpStableDecay; 0: a tenth of T, rounded up.
+  std::int64_t decay = 0;
+  /// A curve of your own instead of `kind` and all that belongs to it: f(u), finite and at least 0.
+  /// The same in every process that trains.
   std::function<double(std::int64_t update)> function = {};
 
   /// The rate of update number u, counted from 0:
   /// - u < w: eta (u + 1) / w, so that the first update already moves and update w - 1 has eta; of
-  /// a
-  ///   curve of your own, f(u) (u + 1) / w;
-  /// - after that, with t = (u - w) / (T - w), held in [0, 1]: Constant eta; Linear
-  ///   eta (1 - (1 - floor) t); Cosine eta (floor + (1 - floor) (1 + cos(pi t)) / 2) (Loshchilov
-  ///   and Hutter, "SGDR", ICLR 2017, without restarts); your own f(u).
-  /// A T that is not above w makes t = 1 at once. Throws InvalidArgument when `needs_total`, when
-  /// `base`, `floor`, `warm_up` or `total_updates` is out of its range, or f(u) is.
+  ///   a curve of your own, f(u) (u + 1) / w;
+  /// - after that, with t = (u - w) / (T - w), held in [0, 1]:
+  ///   - Constant eta;
+  ///   - Linear eta (1 - (1 - floor) t);
+  ///   - Cosine eta (floor + (1 - floor) (1 + cos(pi t)) / 2) (Loshchilov and Hutter, "SGDR", ICLR
+  ///     2017, without restarts);
+  ///   - Step eta max(floor, q^n), with n the whole part of (u - w) / k;
+  ///   - InverseSquareRoot eta max(floor, sqrt(max(w, 1) / (u + 1))) (Vaswani et al., NeurIPS 2017,
+  ///     with eta for the rate at the end of the warm-up);
+  ///   - WarmUpStableDecay eta until update T - D, or w if that is later, and from there to T in a
+  ///     straight line to floor eta (Hu et al., "MiniCPM", COLM 2024);
+  ///   - your own f(u).
+  /// A T that is not above w makes t = 1 at once. Throws InvalidArgument when `needs_total`, when a
+  /// field is out of its range, or f(u) is.
   [[nodiscard]] double at(std::int64_t update) const;
 
-  /// Whether the curve has an end and nobody has said where: Linear or Cosine with T = 0.
+  /// Whether the curve follows from T and nobody has said T: of Linear, Cosine and
+  /// WarmUpStableDecay, and of Step where `every` is 0.
   [[nodiscard]] bool needs_total() const;
 
   /// Throws InvalidArgument when a field is out of its range.
   void check() const;
 };
 
-/// "constant", "linear", "cosine".
+/// "constant", "linear", "cosine", "step", "inverse-sqrt", "wsd".
 [[nodiscard]] std::string_view name_of(LearningRateKind kind);
 
 /// The kind called `name`. Throws InvalidArgument that lists the known names.
 [[nodiscard]] LearningRateKind learning_rate_kind(std::string_view name);
+
+/// The curve that a text names: a kind, and the settings that it has, "cosine", "cosine:floor=0.1",
+/// "step:every=200,factor=0.5", "wsd:decay=100". `base`, `warm_up` and `total_updates` are as in
+/// LearningRate{}. Throws InvalidArgument for unknown names, the nearest beside them, and for
+/// values out of their range.
+[[nodiscard]] LearningRate parse_learning_rate(std::string_view text);
+
+/// The text that parse_learning_rate reads as this curve again, all digits of its numbers;
+/// "one of its own" where it has a function.
+[[nodiscard]] std::string to_string(const LearningRate& rate);
+
+/// How the learning rate follows the mini-batch.
+enum class BatchScaling : std::uint8_t { Linear, SquareRoot };
+
+/// The rate for mini-batches of `samples`, when `rate` is right for those of `base`:
+/// - Linear: rate * samples / base (Goyal et al., 2017);
+/// - SquareRoot: rate * sqrt(samples / base) (Krizhevsky, 2014; for Adam, Malladi et al., NeurIPS
+///   2022).
+/// Throws InvalidArgument unless samples and base are at least 1.
+[[nodiscard]] double scaled_with_batch(double rate,
+                                       std::int64_t samples,
+                                       std::int64_t base,
+                                       BatchScaling scaling);
+
+/// "linear", "sqrt".
+[[nodiscard]] std::string_view name_of(BatchScaling scaling);
+
+/// The law called `name`. Throws InvalidArgument that lists the known names.
+[[nodiscard]] BatchScaling batch_scaling(std::string_view name);
 
 }  // namespace millrace

@@ -35,8 +35,8 @@ struct TrainerOptions {
   OptimizerOptions optimizer = {};
   /// An optimizer of your own instead. Shared, because programs keep a handle to read it back.
   std::shared_ptr<const Optimizer> custom_optimizer = {};
-  /// With total_updates 0, Linear and Cosine begin anew with every fit() and end with it; a loop of
-  /// your own has to say their number.
+  /// With total_updates 0, curves that need it begin anew with every fit() and end with it; a loop
+  /// of your own has to say their number.
   LearningRate learning_rate = {};
   /// Global names of parameters that stay as they are, `*` for any run of characters
   /// ("layers.0.*"); see TrainingState::freeze.
