@@ -1,8 +1,9 @@
 // Replay: runs every rank's list as far as it goes. The one engine under verify, simulate, the
-// capacities and the search; they differ in what executing an action means, and the search in which
-// order a list has.
+// capacities, the search and the timetables of generators; they differ in what a list holds and
+// what executing it means.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <span>
 #include <utility>
@@ -13,15 +14,17 @@
 
 namespace millrace::plan {
 
-/// The rank of a node that rank `r` waits for: mostly a neighbour, which is asked first.
-[[nodiscard]] inline std::size_t holder_beside(const Graph& graph, std::size_t r, Node wanted) {
-  const auto rank = [](std::size_t number) { return Rank{static_cast<std::int32_t>(number)}; };
-  const std::size_t ranks = graph.program().ranks.size();
+/// The rank of a node that rank `r` waits for, by where each rank's begin: mostly a neighbour,
+/// which is asked first.
+[[nodiscard]] inline std::size_t holder_beside(std::span<const Node> first,
+                                               std::size_t r,
+                                               Node wanted) {
+  const std::size_t ranks = first.size() - 1;
   const std::size_t after = r + 1 < ranks ? r + 1 : 0;
   const std::size_t before = r > 0 ? r - 1 : ranks - 1;
   for (const std::size_t guess : {after, before})
-    if (graph.first(rank(guess)) <= wanted && wanted < graph.first(rank(guess + 1))) return guess;
-  return graph.rank(wanted).index();
+    if (first[guess] <= wanted && wanted < first[guess + 1]) return guess;
+  return static_cast<std::size_t>(std::ranges::upper_bound(first, wanted) - first.begin()) - 1;
 }
 
 /// The time of what has not run.
@@ -53,15 +56,14 @@ struct Halt {
 /// runs per rank keep the memory traffic sequential.
 class Replay {
  public:
-  explicit Replay(const Graph& graph)
-      : graph_(graph),
-        ranks_(static_cast<std::size_t>(graph.program().shape.ranks)),
-        next_(ranks_),
+  /// Rank r's list has the places [first[r], first[r + 1]). `first` must outlive the replay.
+  explicit Replay(std::span<const Node> first)
+      : first_(first),
+        ranks_(first.size() - 1),
+        next_(first.begin(), first.end() - 1),
         wanted_(ranks_, kNoNode),
         first_waiter_(ranks_, kNobody),
-        next_waiter_(ranks_, kNobody) {
-    for (std::size_t r = 0; r < ranks_; ++r) next_[r] = graph.first(rank(r));
-  }
+        next_waiter_(ranks_, kNobody) {}
 
   /// `step(rank, node)` executes the node and returns kNoNode, or returns the node it waits for.
   /// Returns whether every list was finished. Cost: O(actions + edges).
@@ -92,7 +94,7 @@ class Replay {
     while (!ready_.empty()) {
       const std::uint32_t r = ready_.back();
       ready_.pop_back();
-      const Node end = graph_.first(rank(r + 1));
+      const Node end = first_[r + 1];
       const Halt halt = go(rank(r), next_[r], end);
       next_[r] = halt.at;
       if (stopped_) return false;
@@ -100,7 +102,7 @@ class Replay {
       wake(r, has_run);
     }
     for (std::size_t r = 0; r < ranks_; ++r)
-      if (next_[r] != graph_.first(rank(r + 1))) return false;
+      if (next_[r] != first_[r + 1]) return false;
     return true;
   }
 
@@ -114,7 +116,7 @@ class Replay {
 
   /// The rank of a node that rank `r` waits for.
   [[nodiscard]] std::size_t holder(std::size_t r, Node wanted) const {
-    return holder_beside(graph_, r, wanted);
+    return holder_beside(first_, r, wanted);
   }
 
  private:
@@ -141,7 +143,7 @@ class Replay {
     }
   }
 
-  const Graph& graph_;
+  std::span<const Node> first_;
   std::size_t ranks_;
   bool stopped_ = false;
   std::vector<Node> next_;

@@ -4,48 +4,51 @@
 #include <algorithm>
 #include <utility>
 
+#include "plan/model/replay.hpp"
 #include "plan/schedules/pass_board.hpp"
 
 namespace millrace::generators {
 
 namespace {
 
-/// Runs every row as early as possible and calls `ran(rank, symbol, start)`. False when the order
-/// has a cycle.
+/// Runs every row as early as possible and calls `ran(rank, symbol, start, end)`. False when the
+/// order has a cycle.
 template <class Ran>
-bool run_rows(const Timetable& timetable, PassBoard& board, plan::Work& work, Ran&& ran) {
-  std::vector<std::size_t> next(timetable.size());
-  const auto advance = [&](std::size_t r) {
-    const TimetableRow& line = timetable[r];
-    const int rank = static_cast<int>(r);
-    const std::size_t first = next[r];
-    for (; next[r] < line.size(); ++next[r]) {
-      const Symbol symbol = line[next[r]];
-      if (symbol == kBlank) continue;
-      if (is_weight(symbol) ? board.at(rank).owed == 0 : !board.is_fed(rank, symbol)) break;
-      ran(r, symbol, is_weight(symbol) ? board.run_weight(rank) : board.run(rank, symbol));
-    }
-    return next[r] > first;
-  };
-  for (bool moved = true; moved;) {
-    moved = false;
-    work.spend(8 * timetable.size());
-    for (std::size_t r = 0; r < timetable.size(); ++r) moved = advance(r) || moved;
-    for (std::size_t r = timetable.size(); r-- > 0;) moved = advance(r) || moved;
-  }
-  for (std::size_t r = 0; r < timetable.size(); ++r)
-    if (next[r] < timetable[r].size()) return false;
-  return true;
-}
+bool run_rows(const Timetable& timetable,
+              const TimetableCosts& costs,
+              plan::Work& work,
+              Ran&& ran) {
+  const std::vector<RankCosts> by_rank(
+      timetable.size(),
+      {.forward = {costs.forward}, .input = {costs.input}, .weight = {costs.weight}});
+  const auto micro_batches = std::ranges::count(timetable.front(), kF);
+  PassBoard board(by_rank, costs.latency, static_cast<int>(micro_batches), 2);
+  std::vector<Node> first = {0};
+  for (const TimetableRow& line : timetable)
+    first.push_back(first.back() + static_cast<Node>(line.size()));
 
-/// The most micro-batches that a rank runs.
-int micro_batches_of(const Timetable& timetable) {
-  int most = 0;
-  for (const TimetableRow& line : timetable) {
-    const SymbolCount counts = count(line);
-    for (const Symbol pass : {kF, kf, kB, kb}) most = std::max(most, counts[pass]);
-  }
-  return most;
+  const auto run_row = [&](Rank on, Node place, Node end) {
+    work.spend(8);
+    const int rank = on.value;
+    auto cell = timetable[on.index()].begin() + (place - first[on.index()]);
+    for (; place < end; ++place, ++cell) {
+      const Symbol symbol = *cell;
+      if (symbol == kBlank) continue;
+      if (!is_weight(symbol) && !board.is_fed(rank, symbol)) {
+        const int feeder = board.feeder(rank, symbol);
+        // What it waits for as a number: which pass, and how often that has run before.
+        const auto wanted = static_cast<Node>(board.count(rank, symbol) * kSymbols + symbol);
+        return plan::Halt{place, wanted, static_cast<std::size_t>(feeder < 0 ? rank : feeder)};
+      }
+      const double start = is_weight(symbol) ? board.run_weight(rank) : board.run(rank, symbol);
+      ran(on.index(), symbol, start, board.at(rank).clock);
+    }
+    return plan::Halt{place};
+  };
+  return plan::Replay(first).run_lists(run_row, [&](std::size_t on, Node wanted) {
+    return board.count(static_cast<int>(on), static_cast<int>(wanted % kSymbols)) >
+           static_cast<int>(wanted / kSymbols);
+  });
 }
 
 }  // namespace
@@ -57,9 +60,9 @@ SymbolCount count(const TimetableRow& line) {
   return counts;
 }
 
-int peak(const TimetableRow& line) {
-  int now = 0, most = 0;
-  for (const Symbol symbol : line) most = std::max(most, now += held(symbol));
+int peak(std::span<const Symbol> line, int live) {
+  int most = live;
+  for (const Symbol symbol : line) most = std::max(most, live += held(symbol));
   return most;
 }
 
@@ -69,56 +72,40 @@ int peak(const Timetable& timetable) {
   return most;
 }
 
-Columns::Columns(const Timetable& timetable) : columns_(timetable.size()) {
-  for (std::size_t rank = 0; rank < timetable.size(); ++rank)
-    for (std::size_t column = 0; column < timetable[rank].size(); ++column)
-      if (const Symbol symbol = timetable[rank][column]; symbol != kBlank)
-        columns_[rank][static_cast<std::size_t>(symbol)].push_back(static_cast<int>(column));
-}
-
-int Columns::at(int rank, Symbol symbol, int index) const {
-  const auto& all = columns_[static_cast<std::size_t>(rank)][static_cast<std::size_t>(symbol)];
-  return index < static_cast<int>(all.size()) ? all[static_cast<std::size_t>(index)] : kNone;
-}
-
-void Columns::set(int rank, Symbol symbol, int index, int column) {
-  columns_[static_cast<std::size_t>(rank)][static_cast<std::size_t>(symbol)]
-          [static_cast<std::size_t>(index)] = column;
-}
-
-int Columns::needed(int rank, Symbol symbol, int index) const {
-  if (is_weight(symbol)) return at(rank, symbol == kW ? kB : kb, index);
-  const int from = symbol == kF || symbol == kB ? rank - 1 : rank + 1;
-  if (from >= 0 && from < static_cast<int>(columns_.size())) return at(from, symbol, index);
-  return symbol == kF ? -1 : at(rank, static_cast<Symbol>(symbol - 1), index);
+bool put_every(TimetableRow& line, int column, int step, Symbol symbol, int number) {
+  for (; number > 0; --number, column += step) {
+    if (column < 0) return false;
+    const auto cell = static_cast<std::size_t>(column);
+    if (cell >= line.size()) line.resize(cell + 1, kBlank);
+    if (line[cell] != kBlank) return false;
+    line[cell] = symbol;
+  }
+  return true;
 }
 
 std::optional<double> span_of(const Timetable& timetable,
                               const TimetableCosts& costs,
                               plan::Work& work) {
-  const std::vector<RankCosts> by_rank(
-      timetable.size(),
-      {.forward = {costs.forward}, .input = {costs.input}, .weight = {costs.weight}});
-  PassBoard board(by_rank, costs.latency, micro_batches_of(timetable), 2);
-  std::vector<double> first(timetable.size(), -1);
-  const bool complete = run_rows(timetable, board, work, [&](std::size_t r, Symbol, double start) {
-    if (first[r] < 0) first[r] = start;
-  });
+  struct Run {
+    double first = plan::kNever, last = 0;
+  };
+
+  std::vector<Run> runs(timetable.size());
+  const bool complete =
+      run_rows(timetable, costs, work, [&](std::size_t r, Symbol, double start, double end) {
+        runs[r] = {std::min(runs[r].first, start), end};
+      });
   if (!complete) return std::nullopt;
   double span = 0;
-  for (std::size_t r = 0; r < first.size(); ++r)
-    span = std::max(span, board.at(static_cast<int>(r)).clock - std::max(0.0, first[r]));
+  for (const Run& run : runs) span = std::max(span, run.last - run.first);
   return span;
 }
 
 bool squeeze(Timetable& timetable, plan::Work& work) {
-  const std::vector<RankCosts> by_rank(timetable.size(),
-                                       {.forward = {1}, .input = {1}, .weight = {1}});
-  PassBoard board(by_rank, 0, micro_batches_of(timetable), 2);
   Timetable squeezed(timetable.size());
   for (std::size_t r = 0; r < squeezed.size(); ++r) squeezed[r].reserve(timetable[r].size());
   const bool complete =
-      run_rows(timetable, board, work, [&](std::size_t r, Symbol symbol, double start) {
+      run_rows(timetable, {}, work, [&](std::size_t r, Symbol symbol, double start, double) {
         squeezed[r].resize(static_cast<std::size_t>(start), kBlank);
         squeezed[r].push_back(symbol);
       });

@@ -6,6 +6,7 @@
 #include <array>
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <vector>
 
 #include "millrace/scheduler/plan/generators.hpp"
@@ -39,28 +40,9 @@ using SymbolCount = std::array<int, kSymbols>;
 
 [[nodiscard]] SymbolCount count(const TimetableRow& line);
 
-/// Most chunk activations that any rank holds.
+/// Most chunk activations that any rank holds; of a part of a row, before which there are `live`.
 [[nodiscard]] int peak(const Timetable& timetable);
-[[nodiscard]] int peak(const TimetableRow& line);
-
-/// Where every symbol of every rank stands, by micro-batch.
-class Columns {
- public:
-  explicit Columns(const Timetable& timetable);
-
-  /// Column of the symbol's `index`-th occurrence on the rank; kNone when there is none.
-  [[nodiscard]] int at(int rank, Symbol symbol, int index) const;
-  void set(int rank, Symbol symbol, int index, int column);
-
-  /// Column of what (rank, symbol, index) needs: the neighbour's same symbol, the chunk before at
-  /// the turning points, the input half for a weight half; -1 when it needs nothing.
-  [[nodiscard]] int needed(int rank, Symbol symbol, int index) const;
-
-  static constexpr int kNone = 1 << 30;
-
- private:
-  std::vector<std::array<std::vector<int>, kSymbols>> columns_;
-};
+[[nodiscard]] int peak(std::span<const Symbol> line, int live = 0);
 
 /// Ticks of the three ops of a chunk and of a message.
 struct TimetableCosts {
@@ -88,9 +70,13 @@ void give_weights(Timetable& timetable);
 /// Names the weight halves of a rank in the order of their backwards, whatever the chunk.
 void order_weights(TimetableRow& line);
 
-/// Names the weight halves kOwed of a rank: every cell that no pass stands in takes one that is
+/// Every cell of a rank from column `from` on that is blank or kOwed takes a weight half that is
 /// owed, of chunk 1 before chunk 0.
-void name_weights(TimetableRow& line);
+void name_weights(TimetableRow& line, std::size_t from = 0);
+
+/// Writes a symbol `number` times, at `column` and every `step` after it; a negative step goes to
+/// the left. False when a cell is taken or before the first.
+bool put_every(TimetableRow& line, int column, int step, Symbol symbol, int number);
 
 /// What pull_in moves.
 enum class Pull : std::uint8_t {

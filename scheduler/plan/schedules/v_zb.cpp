@@ -16,40 +16,30 @@ namespace millrace::generators {
 
 namespace {
 
-constexpr std::size_t at(Symbol symbol) {
-  return static_cast<std::size_t>(symbol);
-}
-
 /// Rewrites what rank i runs before its first b: forwards of chunk 0, then F f in turn, then rounds
 /// of B W f.
 TimetableRow warmed_up(const TimetableRow& line, int ranks, int rank, int cap, int micro_batches) {
-  const auto first_b = std::find(line.begin(), line.end(), kb);
+  const auto first_b = std::ranges::find(line, kb);
   SymbolCount left = count(TimetableRow(line.begin(), first_b));
   const int most_f = std::min({rank + 1, cap / 2, micro_batches});
   const int most_F = std::min(cap - most_f, micro_batches);
-  const SymbolCount all = left;
+  const int late_F = std::max(0, left[kF] - most_F), late_f = std::max(0, left[kf] - most_f);
 
   TimetableRow head;
-  const auto take = [&](Symbol symbol) {
-    if (left[at(symbol)] == 0) return;
-    --left[at(symbol)];
+  const auto take = [&](Symbol symbol, int late = 0) {
+    if (left[symbol] <= late) return;
+    --left[symbol];
     head.push_back(symbol);
   };
-  const auto used = [&](Symbol symbol) { return all[at(symbol)] - left[at(symbol)]; };
-  for (int cell = 0; cell < 2 * (ranks - 1 - rank); ++cell)
-    if (used(kF) < most_F) take(kF);
+  for (int cell = 0; cell < 2 * (ranks - 1 - rank); ++cell) take(kF, late_F);
   for (int turn = 0; turn <= rank; ++turn) {
-    if (used(kF) < most_F) take(kF);
-    if (used(kf) < most_f) take(kf);
+    take(kF, late_F);
+    take(kf, late_f);
   }
   while (left != SymbolCount{}) {
     take(kB);
     take(kW);
-    if (left[at(kf)] > 0)
-      take(kf);
-    else
-      take(kF);
-    if (left[at(kb)] + left[at(kw)] > 0) return {};
+    take(left[kf] > 0 ? kf : kF);
   }
   head.insert(head.end(), first_b, line.end());
   return head;
@@ -59,146 +49,72 @@ TimetableRow warmed_up(const TimetableRow& line, int ranks, int rank, int cap, i
 void trim(TimetableRow& line, int micro_batches) {
   SymbolCount kept{};
   for (Symbol& symbol : line)
-    if (symbol != kBlank && ++kept[at(symbol)] > micro_batches) symbol = kBlank;
+    if (symbol != kBlank && ++kept[symbol] > micro_batches) symbol = kBlank;
 }
 
 /// Moves the `moved` earliest weight halves to the end.
 void postpone_weights(TimetableRow& line, int moved) {
   TimetableRow tail;
   for (Symbol& symbol : line)
-    if (moved > 0 && is_weight(symbol)) {
-      tail.push_back(symbol);
-      symbol = kBlank;
-      --moved;
-    }
+    if (is_weight(symbol) && moved-- > 0) tail.push_back(std::exchange(symbol, kBlank));
   line.insert(line.end(), tail.begin(), tail.end());
 }
 
-/// Erases the last `erased` occurrences of a symbol.
-void erase_last(TimetableRow& line, Symbol symbol, int erased) {
-  for (auto cell = line.rbegin(); cell != line.rend() && erased > 0; ++cell)
-    if (*cell == symbol) {
-      *cell = kBlank;
-      --erased;
-    }
-}
-
-/// Puts `number` symbols at `column`, column - 2, ...; false when a cell is taken.
-bool put_leftwards(TimetableRow& line, Symbol symbol, int column, int number) {
-  for (int placed = 0; placed < number; ++placed, column -= 2) {
-    if (column < 0) return false;
-    const auto cell = static_cast<std::size_t>(column);
-    if (cell >= line.size()) line.resize(cell + 1, kBlank);
-    if (line[cell] != kBlank) return false;
-    line[cell] = symbol;
-  }
-  return true;
-}
-
 /// Rewrites the last backwards of rank i as two combs that end at the turn of the last f of rank 0,
-/// and lets weight halves fill what is between.
+/// and lets weight halves fill what is between; false when a comb meets something.
 bool cool_down(TimetableRow& line, int ranks, int rank, int cap, int micro_batches, int turn) {
   const int last_b = std::min((cap + 1) / 2, micro_batches);
-  const int last_B = std::min(rank + 1, std::min(cap - last_b, micro_batches));
-  erase_last(line, kB, last_B);
-  erase_last(line, kb, last_b);
-
+  const int last_B = std::min({rank + 1, cap - last_b, micro_batches});
   // Weight halves go from the right until every erased backward has one and the cap is reached.
   SymbolCount erased{};
-  std::size_t end = line.size();
-  while (end > 0 && (erased[at(kW)] < last_B || erased[at(kw)] < last_b ||
-                     erased[at(kW)] + erased[at(kw)] < cap)) {
-    Symbol& symbol = line[--end];
-    if (!is_weight(symbol)) continue;
-    ++erased[at(symbol)];
-    symbol = kBlank;
-  }
+  const auto goes = [&](Symbol symbol) {
+    if (symbol == kb) return erased[kb] < last_b;
+    if (symbol == kB) return erased[kB] < last_B;
+    return is_weight(symbol) &&
+           (erased[kW] < last_B || erased[kw] < last_b || erased[kW] + erased[kw] < cap);
+  };
+  for (auto cell = line.rbegin(); cell != line.rend(); ++cell)
+    if (goes(*cell)) ++erased[std::exchange(*cell, kBlank)];
 
-  if (!put_leftwards(line, kb, turn - rank + 2 * ranks, last_b)) return false;
-  if (!put_leftwards(line, kB, turn + 1 + rank, last_B)) return false;
-
+  if (!put_every(line, turn - rank + 2 * ranks, -2, kb, last_b)) return false;
+  if (!put_every(line, turn + 1 + rank, -2, kB, last_B)) return false;
   const auto last_weight = std::find_if(line.rbegin(), line.rend(), is_weight);
-  const std::size_t from = static_cast<std::size_t>(line.rend() - last_weight);
-  SymbolCount seen{};
-  for (std::size_t column = 0; column < line.size(); ++column) {
-    Symbol& symbol = line[column];
-    if (symbol == kBlank && column >= from) {
-      if (erased[at(kW)] > 0 && seen[at(kB)] > seen[at(kW)])
-        symbol = kW;
-      else if (erased[at(kw)] > 0 && seen[at(kb)] > seen[at(kw)])
-        symbol = kw;
-      if (symbol != kBlank) --erased[at(symbol)];
-    }
-    if (symbol != kBlank) ++seen[at(symbol)];
-  }
-  line.insert(line.end(), static_cast<std::size_t>(erased[at(kW)]), kW);
-  line.insert(line.end(), static_cast<std::size_t>(erased[at(kw)]), kw);
+  name_weights(line, static_cast<std::size_t>(line.rend() - last_weight));
   return true;
 }
 
-/// One block turned into a timetable under the cap, step by step; nothing when a step fails.
-class BlockBuilder {
- public:
-  BlockBuilder(const ScheduleOptions& options, int cap, plan::Work& work)
-      : ranks_(options.ranks),
-        micro_batches_(options.micro_batches),
-        repeated_(std::max(options.micro_batches, 2 * options.ranks)),
-        cap_(cap),
-        work_(work) {}
+// A repeated block becomes a timetable under the cap in three steps, in place; false when one
+// fails.
 
-  Verdict build(const VBlock& block, Timetable& timetable) const {
-    timetable = repeat(block, repeated_);
-    int allowed = peak(timetable);
-    if (allowed > 2 * ranks_ || (micro_batches_ == repeated_ && allowed > cap_)) {
-      timetable.clear();
-      return Verdict::TooMuchMemory;
-    }
-    if (!squeeze(timetable, work_) || !warm_up(timetable, allowed) ||
-        !shorten(timetable, allowed) || !end(timetable))
-      timetable.clear();
-    return Verdict::GoOn;
+bool warm_up(Timetable& timetable, int allowed, int micro_batches, plan::Work& work) {
+  if (!squeeze(timetable, work)) return false;
+  const int ranks = static_cast<int>(timetable.size()), most = std::min(peak(timetable), 2 * ranks);
+  for (int rank = 0; TimetableRow & line : timetable)
+    line = warmed_up(line, ranks, rank++, most, micro_batches);
+  return squeeze(timetable, work) && peak(timetable) <= allowed;
+}
+
+/// Keeps the first micro-batches.
+bool shorten(Timetable& timetable, int allowed, int cap, int micro_batches, plan::Work& work) {
+  for (TimetableRow& line : timetable) {
+    trim(line, micro_batches);
+    if (micro_batches <= static_cast<int>(timetable.size()) && 2 * micro_batches <= cap)
+      postpone_weights(line, allowed - peak(line));
   }
+  return squeeze(timetable, work) && peak(timetable) <= cap;
+}
 
- private:
-  bool warm_up(Timetable& timetable, int allowed) const {
-    const int most = std::min(peak(timetable), 2 * ranks_);
-    for (int rank = 0; rank < ranks_; ++rank) {
-      TimetableRow& line = timetable[static_cast<std::size_t>(rank)];
-      line = warmed_up(line, ranks_, rank, most, repeated_);
-    }
-    return squeeze(timetable, work_) && peak(timetable) <= allowed;
-  }
-
-  /// Blocks are built for at least 2p micro-batches; keeps the first m.
-  bool shorten(Timetable& timetable, int allowed) const {
-    if (micro_batches_ == repeated_) return true;
-    const int most = std::min(2 * ranks_, allowed);
-    for (TimetableRow& line : timetable) {
-      trim(line, micro_batches_);
-      if (micro_batches_ <= ranks_ && 2 * micro_batches_ <= cap_ && peak(line) < most)
-        postpone_weights(line, most - peak(line));
-    }
-    return squeeze(timetable, work_) && peak(timetable) <= cap_;
-  }
-
-  bool end(Timetable& timetable) const {
-    const int most = peak(timetable);
-    const TimetableRow& first = timetable.front();
-    const int turn =
-        static_cast<int>(first.rend() - std::find(first.rbegin(), first.rend(), kf)) - 1;
-    for (int rank = 0; rank < ranks_; ++rank)
-      if (!cool_down(
-              timetable[static_cast<std::size_t>(rank)], ranks_, rank, most, micro_batches_, turn))
-        return false;
-    if (!squeeze(timetable, work_)) return false;
-    fill_holes(timetable, most, work_);
-    for (TimetableRow& line : timetable) order_weights(line);
-    return peak(timetable) <= cap_;
-  }
-
-  int ranks_, micro_batches_, repeated_, cap_;
-  plan::Work& work_;
-};
+bool end(Timetable& timetable, int cap, int micro_batches, plan::Work& work) {
+  const int ranks = static_cast<int>(timetable.size()), most = peak(timetable);
+  const auto last_f = std::ranges::find(timetable.front().rbegin(), timetable.front().rend(), kf);
+  const int turn = static_cast<int>(timetable.front().rend() - last_f) - 1;
+  for (int rank = 0; TimetableRow & line : timetable)
+    if (!cool_down(line, ranks, rank++, most, micro_batches, turn)) return false;
+  if (!squeeze(timetable, work)) return false;
+  fill_holes(timetable, most, work);
+  for (TimetableRow& line : timetable) order_weights(line);
+  return peak(timetable) <= cap;
+}
 
 /// Chunk activations that fit under the limit, at most 2p.
 int chunk_cap(const ScheduleOptions& options) {
@@ -227,21 +143,26 @@ Program v_zb(const ScheduleOptions& options) {
   // A chunk is half a stage; doubling the latency instead keeps integers whole.
   const TimetableCosts costs{options.forward, options.input, options.weight, 2 * options.latency};
   plan::Work work(options.stop);
-  const BlockBuilder builder(options, cap, work);
+  // Blocks are built for at least 2p micro-batches.
+  const int p = options.ranks, m = options.micro_batches, repeated = std::max(m, 2 * p);
   Timetable best;
   double best_span = std::numeric_limits<double>::infinity();
   const double enough = least_span(options, cap, costs) * (1 + 1e-12);  // up to rounding
-  for_each_block(options.ranks, [&](const VBlock& block) {
+  for_each_block(p, [&](const VBlock& block) {
     work.spend(block.size());
-    Timetable timetable;
-    const Verdict verdict = builder.build(block, timetable);
-    if (timetable.empty()) return verdict;
+    Timetable timetable = repeat(block, repeated);
+    const int allowed = peak(timetable);
+    if (allowed > (m < repeated ? 2 * p : cap)) return Verdict::TooMuchMemory;
+    if (!warm_up(timetable, allowed, repeated, work) ||
+        (m < repeated && !shorten(timetable, allowed, cap, m, work)) ||
+        !end(timetable, cap, m, work))
+      return Verdict::GoOn;
     const std::optional<double> span = span_of(timetable, costs, work);
     if (span && *span < best_span) {
       best_span = *span;
       best = std::move(timetable);
     }
-    return best_span <= enough ? Verdict::Best : verdict;
+    return best_span <= enough ? Verdict::Best : Verdict::GoOn;
   });
   require(!best.empty(),
           "no building block with " + named("ranks") + " " + std::to_string(options.ranks) +

@@ -14,7 +14,7 @@ Evaluator::Evaluator(const Job& job, Objective objective)
       trial_(job.size(), kNotYet),
       trial_starts_(starts_),
       ranks_(starts_.size()),
-      replay_(job.graph()) {}
+      replay_(job.graph().first()) {}
 
 bool Evaluator::reset(const JobOrder& order) {
   std::ranges::fill(trial_starts_, 0);

@@ -12,7 +12,7 @@ Clock::Clock(const Graph& graph, const Cost& cost, const ClockOptions& options)
       options_(options),
       plain_links_(cost.link_latency.empty() && cost.bytes_per_tick == 0 &&
                    cost.link_bytes_per_tick.empty()),
-      replay_(graph),
+      replay_(graph.first()),
       places_(graph) {
   const auto ranks = static_cast<std::size_t>(graph.program().shape.ranks);
   clock_.assign(ranks, 0);

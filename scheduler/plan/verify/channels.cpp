@@ -117,7 +117,7 @@ std::optional<std::vector<Channel>> unwritten_channels(const Graph& graph) {
       const auto producers = graph.producers(node);
       if (producers.size() > 1) return std::nullopt;
       for (const Node producer : producers) {
-        const Rank source{static_cast<std::int32_t>(holder_beside(graph, r, producer))};
+        const Rank source{static_cast<std::int32_t>(holder_beside(graph.first(), r, producer))};
         const Action& from = program.ranks[source.index()][producer - graph.first(source)];
         if (!is_message(graph, source, from, action)) return std::nullopt;
         Channel& channel = directory.find(

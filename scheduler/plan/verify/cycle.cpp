@@ -9,7 +9,7 @@
 namespace millrace::plan {
 
 std::vector<Node> where_ranks_stand(const Waits& waits) {
-  Replay replay(*waits.graph);
+  Replay replay(waits.graph->first());
   std::vector<std::uint8_t> done(waits.graph->size(), 0);
   if (waits.credit.empty() && !waits.atomic_pairs) {
     replay.run([&](Rank, Node node) {

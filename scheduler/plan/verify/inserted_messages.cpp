@@ -31,7 +31,7 @@ bool runs_in_order(const Graph& graph, const Timeline& run, std::size_t rank) {
     if (!(interval.start >= free && interval.end > interval.start)) return false;
     free = interval.end;
     for (const Node producer : graph.producers(node)) {
-      const std::size_t source = plan::holder_beside(graph, rank, producer);
+      const std::size_t source = plan::holder_beside(graph.first(), rank, producer);
       const Node first = graph.first(Rank{static_cast<std::int32_t>(source)});
       if (!(run.ranks[source][producer - first].end <= interval.start)) return false;
     }

@@ -66,6 +66,8 @@ class Graph {
   /// First node of a rank; node - first(rank) is the position in its list. `first(Rank{ranks})` is
   /// size().
   [[nodiscard]] Node first(Rank rank) const { return first_[rank.index()]; }
+  /// Of every rank, and size() behind them.
+  [[nodiscard]] std::span<const Node> first() const { return first_; }
   /// Cost: O(log ranks).
   [[nodiscard]] Rank rank(Node node) const;
   [[nodiscard]] std::size_t position(Node node) const { return node - first(rank(node)); }
