@@ -48,6 +48,7 @@ class PassBoard {
         number_(static_cast<int>(costs.size())),
         micro_batches_(micro_batches),
         passes_(std::max(4, 2 * chunks)),
+        step_(chunks == 1 ? kb - kF : 1),
         ranks_(costs.size()),
         counts_(costs.size() * static_cast<std::size_t>(passes_)),
         ends_(static_cast<std::size_t>(passes_)) {
@@ -83,7 +84,7 @@ class PassBoard {
   [[nodiscard]] bool is_fed(int rank, int pass) const {
     const int next = count(rank, pass), from = feeder(rank, pass);
     if (from != kNoRank) return count(from, pass) > next;
-    return (pass > 0 ? count(rank, pass - 1) : micro_batches_) > next;
+    return (pass >= step_ ? count(rank, pass - step_) : micro_batches_) > next;
   }
 
   /// When the neighbour's result for it arrives; 0 where there is no neighbour or it has not run.
@@ -140,32 +141,26 @@ class PassBoard {
     ranks_[static_cast<std::size_t>(rank)].row.push_back(kOwed);
   }
 
-  /// Weight rule: uses the wait for what the next micro-batch of a pass needs for owed weight
-  /// halves; one more, that ends too late, where the rest of the wait is above `allowance`.
-  void fill(int rank, int pass, double allowance) {
+  /// As place(), where the pass is fed and the rank has room: owed weight halves run before it
+  /// until `change` fits under the limit (admission), and while it waits for its data; one more,
+  /// that ends too late, where the rest of the wait is above `allowance` (weight rule). False: it
+  /// cannot run.
+  bool place_next(int rank, Symbol pass, double change, double allowance) {
     const RankState& state = at(rank);
-    const double due = arrival(rank, pass), ticks = cost(rank).weight.ticks;
+    const RankCosts& own = cost(rank);
+    if (!is_fed(rank, pass)) return false;
+    for (; state.memory + change > own.limit; place_weight(rank))
+      if (state.owed == 0) return false;
+    const double due = arrival(rank, pass), ticks = own.weight.ticks;
     while (state.owed > 0 && plan::takes_wait(state.clock, ticks, due, allowance))
       place_weight(rank);
-  }
-
-  /// Admission: runs owed weight halves until `change` fits under the limit; false when none is
-  /// left.
-  bool make_room(int rank, double change) {
-    while (at(rank).memory + change > cost(rank).limit) {
-      if (at(rank).owed == 0) return false;
-      place_weight(rank);
-    }
+    place(rank, pass);
     return true;
   }
 
   /// Runs all weight halves that the rank owes.
   void settle(int rank) {
     while (at(rank).owed > 0) place_weight(rank);
-  }
-
-  void reserve(std::size_t ops) {
-    for (RankState& state : ranks_) state.row.reserve(ops);
   }
 
   /// The rows, their weight halves named in the order of their backwards.
@@ -192,6 +187,7 @@ class PassBoard {
   double latency_;
   int number_;  // of ranks: the size of ranks_ would be a division in every op
   int micro_batches_, passes_;
+  int step_;  // from a pass to the one after its turn
   double most_bubble_ = 0;
   std::vector<RankState> ranks_;
   std::vector<int> counts_;                // by rank and pass

@@ -11,18 +11,19 @@ namespace millrace::generators {
 
 namespace {
 
-/// Runs every row as early as possible and calls `ran(rank, symbol, start, end)`. False when the
-/// order has a cycle.
+/// Runs every row as early as possible and calls `ran(rank, symbol, start)`. The longest time from
+/// a rank's first start to its last end; none when the order has a cycle.
 template <class Ran>
-bool run_rows(const Timetable& timetable,
-              const TimetableCosts& costs,
-              plan::Work& work,
-              Ran&& ran) {
+std::optional<double> run_rows(const Timetable& timetable,
+                               const TimetableCosts& costs,
+                               plan::Work& work,
+                               Ran&& ran) {
   const std::vector<RankCosts> by_rank(
       timetable.size(),
       {.forward = {costs.forward}, .input = {costs.input}, .weight = {costs.weight}});
   const auto micro_batches = std::ranges::count(timetable.front(), kF);
   PassBoard board(by_rank, costs.latency, static_cast<int>(micro_batches), 2);
+  std::vector<double> begin(timetable.size(), plan::kNever);
   std::vector<Node> first = {0};
   for (const TimetableRow& line : timetable)
     first.push_back(first.back() + static_cast<Node>(line.size()));
@@ -41,24 +42,23 @@ bool run_rows(const Timetable& timetable,
         return plan::Halt{place, wanted, static_cast<std::size_t>(feeder < 0 ? rank : feeder)};
       }
       const double start = is_weight(symbol) ? board.run_weight(rank) : board.run(rank, symbol);
-      ran(on.index(), symbol, start, board.at(rank).clock);
+      begin[on.index()] = std::min(begin[on.index()], start);
+      ran(on.index(), symbol, start);
     }
     return plan::Halt{place};
   };
-  return plan::Replay(first).run_lists(run_row, [&](std::size_t on, Node wanted) {
+  const auto has_run = [&](std::size_t on, Node wanted) {
     return board.count(static_cast<int>(on), static_cast<int>(wanted % kSymbols)) >
            static_cast<int>(wanted / kSymbols);
-  });
+  };
+  if (!plan::Replay(first).run_lists(run_row, has_run)) return std::nullopt;
+  double span = 0;
+  for (int rank = 0; const double start : begin)
+    span = std::max(span, board.at(rank++).clock - start);
+  return span;
 }
 
 }  // namespace
-
-SymbolCount count(const TimetableRow& line) {
-  SymbolCount counts{};
-  for (const Symbol symbol : line)
-    if (symbol != kBlank) ++counts[static_cast<std::size_t>(symbol)];
-  return counts;
-}
 
 int peak(std::span<const Symbol> line, int live) {
   int most = live;
@@ -86,64 +86,46 @@ bool put_every(TimetableRow& line, int column, int step, Symbol symbol, int numb
 std::optional<double> span_of(const Timetable& timetable,
                               const TimetableCosts& costs,
                               plan::Work& work) {
-  struct Run {
-    double first = plan::kNever, last = 0;
-  };
-
-  std::vector<Run> runs(timetable.size());
-  const bool complete =
-      run_rows(timetable, costs, work, [&](std::size_t r, Symbol, double start, double end) {
-        runs[r] = {std::min(runs[r].first, start), end};
-      });
-  if (!complete) return std::nullopt;
-  double span = 0;
-  for (const Run& run : runs) span = std::max(span, run.last - run.first);
-  return span;
+  return run_rows(timetable, costs, work, [](std::size_t, Symbol, double) {});
 }
 
 bool squeeze(Timetable& timetable, plan::Work& work) {
   Timetable squeezed(timetable.size());
   for (std::size_t r = 0; r < squeezed.size(); ++r) squeezed[r].reserve(timetable[r].size());
-  const bool complete =
-      run_rows(timetable, {}, work, [&](std::size_t r, Symbol symbol, double start, double) {
-        squeezed[r].resize(static_cast<std::size_t>(start), kBlank);
-        squeezed[r].push_back(symbol);
-      });
-  if (complete) timetable = std::move(squeezed);
-  return complete;
+  const auto span = run_rows(timetable, {}, work, [&](std::size_t r, Symbol symbol, double start) {
+    squeezed[r].resize(static_cast<std::size_t>(start), kBlank);
+    squeezed[r].push_back(symbol);
+  });
+  if (span) timetable = std::move(squeezed);
+  return span.has_value();
 }
 
 Program timetable_program(const Timetable& timetable,
                           int micro_batches,
                           Placement placement,
                           bool fused) {
-  constexpr std::array kOps = {Op::Forward,
-                               Op::Forward,
-                               Op::BackwardInput,
-                               Op::BackwardInput,
-                               Op::BackwardWeight,
-                               Op::BackwardWeight};
   const int ranks = static_cast<int>(timetable.size());
   Program program{
       .shape = {.ranks = ranks, .micro_batches = micro_batches, .placement = std::move(placement)}};
-  for (int rank = 0; rank < ranks; ++rank) {
-    const TimetableRow& line = timetable[static_cast<std::size_t>(rank)];
-    const auto is_left_out = [&](Symbol symbol) {
-      return symbol == kBlank || (fused && is_weight(symbol));
-    };
-    std::vector<Action> list;
+  const auto is_left_out = [&](Symbol symbol) {
+    return symbol == kBlank || (fused && is_weight(symbol));
+  };
+  for (int rank = 0; const TimetableRow& line : timetable) {
+    std::vector<Action>& list = program.ranks.emplace_back();
     list.reserve(line.size() - static_cast<std::size_t>(std::ranges::count_if(line, is_left_out)));
     SymbolCount next{};
     for (const Symbol symbol : line) {
       if (is_left_out(symbol)) continue;
       const bool second = symbol == kf || symbol == kB || symbol == kW;
-      const Op op = kOps[static_cast<std::size_t>(symbol)];
-      list.push_back({.op = fused && op == Op::BackwardInput ? Op::Backward : op,
+      list.push_back({.op = is_forward(symbol)  ? Op::Forward
+                            : is_weight(symbol) ? Op::BackwardWeight
+                            : fused             ? Op::Backward
+                                                : Op::BackwardInput,
                       .stage = Stage{second ? 2 * ranks - 1 - rank : rank},
-                      .micro_batch = MicroBatch{next[static_cast<std::size_t>(symbol)]++},
+                      .micro_batch = MicroBatch{next[symbol]++},
                       .slice = {}});
     }
-    program.ranks.push_back(std::move(list));
+    ++rank;
   }
   return program;
 }

@@ -38,8 +38,6 @@ using SymbolCount = std::array<int, kSymbols>;
   return is_forward(symbol) ? 1 : is_weight(symbol) ? -1 : 0;
 }
 
-[[nodiscard]] SymbolCount count(const TimetableRow& line);
-
 /// Most chunk activations that any rank holds; of a part of a row, before which there are `live`.
 [[nodiscard]] int peak(const Timetable& timetable);
 [[nodiscard]] int peak(std::span<const Symbol> line, int live = 0);
@@ -63,9 +61,9 @@ struct TimetableCosts {
 /// without any rank holding more than `cap`.
 void fill_holes(Timetable& timetable, int cap, plan::Work& work);
 
-/// Gives the blank cells behind backwards to the weight halves that they owe, first come first
-/// served, and what is left to cells behind the end. Weight halves kOwed are given anew.
-void give_weights(Timetable& timetable);
+/// Gives the cells of a row that no pass stands in to weight halves (kOwed): to the `pending` that
+/// are owed before it and to those of its own backwards, and what is left to cells behind its end.
+void give_weights(TimetableRow& line, int pending = 0);
 
 /// Names the weight halves of a rank in the order of their backwards, whatever the chunk.
 void order_weights(TimetableRow& line);

@@ -22,17 +22,6 @@ struct Held {
   void take_back(Symbol symbol) { add(symbol, -1); }
 };
 
-/// Gives the cells of a row that no pass stands in to the weight halves that it owes before the
-/// first of them and after.
-void give_weights(TimetableRow& line, Held held) {
-  for (std::size_t cell = 0; cell < line.size() || held.pending > 0; ++cell) {
-    if (cell == line.size()) line.push_back(kBlank);
-    if (line[cell] == kBlank || is_weight(line[cell]))
-      line[cell] = held.pending > 0 ? kOwed : kBlank;
-    held.add(line[cell]);
-  }
-}
-
 /// Columns from left to right, in each the ranks in turn: what each rank holds and has run left of
 /// the column that is visited, and where every symbol stands.
 class Sweep {
@@ -155,7 +144,7 @@ class Puller {
     const auto moved = changed_.begin() + (op.column - target);
     for (int cell = 0; cell < op.width; ++cell)
       std::iter_swap(changed_.begin() + cell, moved + cell);
-    if (gives_weights_) give_weights(changed_, held);
+    if (gives_weights_) give_weights(changed_, held.pending);
     return peak(changed_, held.live) <= cap_;
   }
 
@@ -212,8 +201,14 @@ void pull_in(Timetable& timetable, int cap, Pull what, plan::Work& work) {
   });
 }
 
-void give_weights(Timetable& timetable) {
-  for (TimetableRow& line : timetable) give_weights(line, Held{});
+void give_weights(TimetableRow& line, int pending) {
+  for (std::size_t cell = 0; cell < line.size() || pending > 0; ++cell) {
+    if (cell == line.size()) line.push_back(kBlank);
+    if (is_input(line[cell])) ++pending;
+    if (is_forward(line[cell]) || is_input(line[cell])) continue;
+    line[cell] = pending > 0 ? kOwed : kBlank;
+    if (pending > 0) --pending;
+  }
 }
 
 void order_weights(TimetableRow& line) {

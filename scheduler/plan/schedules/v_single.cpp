@@ -15,7 +15,7 @@ Program from_passes(const ScheduleOptions& options, const VBlock& block) {
   plan::Work work(options.stop);
   Timetable timetable = repeat(block, options.micro_batches);
   for (const Pull what : {Pull::Ends, Pull::Passes}) {
-    give_weights(timetable);
+    for (TimetableRow& line : timetable) give_weights(line);
     pull_in(timetable, peak(timetable), what, work);
     require(squeeze(timetable, work), "a building block whose passes wait for each other");
   }

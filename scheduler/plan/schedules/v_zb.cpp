@@ -20,7 +20,9 @@ namespace {
 /// of B W f.
 TimetableRow warmed_up(const TimetableRow& line, int ranks, int rank, int cap, int micro_batches) {
   const auto first_b = std::ranges::find(line, kb);
-  SymbolCount left = count(TimetableRow(line.begin(), first_b));
+  SymbolCount left{};
+  for (auto cell = line.begin(); cell != first_b; ++cell)
+    if (*cell != kBlank) ++left[*cell];
   const int most_f = std::min({rank + 1, cap / 2, micro_batches});
   const int most_F = std::min(cap - most_f, micro_batches);
   const int late_F = std::max(0, left[kF] - most_F), late_f = std::max(0, left[kf] - most_f);

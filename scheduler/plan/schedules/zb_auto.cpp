@@ -35,18 +35,16 @@ struct Rules {
 class Heuristic : PassBoard {
  public:
   Heuristic(const std::vector<RankCosts>& costs, double latency, int micro_batches, Rules rules)
-      : PassBoard(costs, latency, micro_batches, 1), latency_(latency), rules_(rules) {
-    reserve(3 * static_cast<std::size_t>(micro_batches));
-  }
+      : PassBoard(costs, latency, micro_batches, 1), latency_(latency), rules_(rules) {}
 
   using PassBoard::take;
 
   /// False when the limit leaves no way on.
   bool run(plan::Work& work) {
-    if (!warm_up()) return false;
+    warm_up();
     for (int micro_batch = 1; micro_batch < micro_batches(); ++micro_batch) {
       work.spend(3 * static_cast<std::size_t>(ranks()));
-      if (!steady() || count(0, kb) != micro_batch + 1) return false;
+      if (!steady()) return false;
     }
     for (int rank = 0; rank < ranks(); ++rank) settle(rank);
     return true;
@@ -62,16 +60,13 @@ class Heuristic : PassBoard {
 
  private:
   /// First forwards, extra forwards, first backwards.
-  bool warm_up() {
-    for (int rank = 0; rank < ranks(); ++rank) {
-      if (at(rank).memory + admission(cost(rank)) > cost(rank).limit) return false;
-      place(rank, kF);
+  void warm_up() {
+    for (int rank = 0; rank < ranks(); ++rank) place(rank, kF);
+    for (int rank = 0; const int extra : extra_forwards()) {
+      for (int left = extra; left > 0; --left) place(rank, kF);
+      ++rank;
     }
-    const std::vector<int> extra = extra_forwards();
-    for (int rank = 0; rank < ranks(); ++rank)
-      for (int left = extra[static_cast<std::size_t>(rank)]; left > 0; --left) place(rank, kF);
     for (int rank = ranks() - 1; rank >= 0; --rank) place(rank, kb);
-    return true;
   }
 
   /// How many more forwards each rank runs before its first backward arrives.
@@ -126,21 +121,16 @@ class Heuristic : PassBoard {
   /// Forwards that come first, on the last ranks as far up as they are wanted, then a backward of
   /// every rank from the last to the first.
   bool steady() {
+    const auto run_next = [this](int rank, Symbol pass, double change) {
+      return place_next(rank, pass, change, rules_.greedy ? 0 : slack(rank));
+    };
     int first = ranks() - 1;
     while (first > 0 && wants_forward(first - 1)) --first;
     for (int rank = first; rank < ranks(); ++rank)
       if (has_left(rank, kF) && !run_next(rank, kF, admission(cost(rank)))) return false;
+    if (!has_left(0, kF)) settle(0);
     for (int rank = ranks() - 1; rank >= 0; --rank)
       if (!run_next(rank, kb, cost(rank).input.memory)) return false;
-    return true;
-  }
-
-  /// Runs a pass once there is room for it, and owed weight halves while it waits.
-  bool run_next(int rank, Symbol pass, double change) {
-    if (!make_room(rank, change)) return false;
-    fill(rank, pass, rules_.greedy ? 0 : slack(rank));
-    if (rank == 0 && pass == kb && !has_left(rank, kF)) settle(rank);
-    place(rank, pass);
     return true;
   }
 
@@ -148,19 +138,26 @@ class Heuristic : PassBoard {
   Rules rules_;
 };
 
-/// The costs of every rank, from the stages' own where they are given. Without a limit a rank may
-/// hold p micro-batches of its own stage.
-std::vector<RankCosts> rank_costs(const ScheduleOptions& options) {
-  RankCosts mean{.forward = {options.forward, options.memory_forward},
-                 .input = {options.input, options.memory_input},
-                 .weight = {options.weight, options.memory_weight}};
-  mean.limit = memory_limit_of(options) + (options.memory_limit ? 0 : growth(mean));
-  std::vector<RankCosts> costs(static_cast<std::size_t>(options.ranks), mean);
-  if (!options.stage_costs) return costs;
-  const Cost& cost = *options.stage_costs;
-  cost.require_fits({.ranks = options.ranks,
-                     .micro_batches = options.micro_batches,
-                     .placement = Placement::straight(options.ranks)});
+/// The costs of the stages; all the same unless they are given.
+Cost stage_costs(const ScheduleOptions& options) {
+  const Shape shape{.ranks = options.ranks,
+                    .micro_batches = options.micro_batches,
+                    .placement = Placement::straight(options.ranks)};
+  if (options.stage_costs) {
+    options.stage_costs->require_fits(shape);
+    return *options.stage_costs;
+  }
+  Cost cost =
+      Cost::of_full_stage(shape, options.forward, options.input, options.weight, options.latency);
+  cost.memory_forward.assign(cost.forward.size(), options.memory_forward);
+  cost.memory_input.assign(cost.forward.size(), options.memory_input);
+  cost.memory_weight.assign(cost.forward.size(), options.memory_weight);
+  return cost;
+}
+
+/// The same by rank. Without a limit a rank may hold p micro-batches of its own stage.
+std::vector<RankCosts> rank_costs(const ScheduleOptions& options, const Cost& cost) {
+  std::vector<RankCosts> costs(cost.forward.size());
   const auto value = [](const std::vector<double>& list, std::size_t at) {
     return list.empty() ? 0 : list[at];
   };
@@ -190,10 +187,10 @@ void require_room(const std::vector<RankCosts>& costs) {
 }  // namespace
 
 Program zb_auto(const ScheduleOptions& options) {
-  const std::vector<RankCosts> costs = rank_costs(options);
+  const Cost cost = stage_costs(options);
+  const std::vector<RankCosts> costs = rank_costs(options, cost);
   require_room(costs);
-  const double latency =
-      options.latency * (options.stage_costs ? options.stage_costs->ticks_per_unit : 1);
+  const double latency = options.latency * cost.ticks_per_unit;
   plan::Work work(options.stop);
   std::optional<Heuristic> best;
   double best_span = std::numeric_limits<double>::infinity();

@@ -48,7 +48,7 @@ class Heuristic : PassBoard {
       if (!backwards() || !forwards()) return false;
     }
     for (int rank = 0; rank < ranks(); ++rank) settle(rank);
-    return is_complete();
+    return true;  // two backwards of every micro-batch on every rank
   }
 
   [[nodiscard]] std::vector<double> bubbles() const {
@@ -86,17 +86,15 @@ class Heuristic : PassBoard {
   /// The backward of a rank in this round.
   [[nodiscard]] Symbol choose_backward(int rank) const {
     if (count(rank, kb) >= count(rank, kB)) return kB;
-    const bool is_due = rank + 1 == ranks() || is_fed(rank, kb);
-    return is_due || !has_left(rank, kB) ? kb : kB;
+    return is_fed(rank, kb) || !has_left(rank, kB) ? kb : kB;
   }
 
   bool backwards() {
-    for (int rank = 0; rank < ranks(); ++rank)
-      if (!make_room(rank, cost(rank).input.memory)) return false;
     chosen_.clear();
     for (int rank = 0; rank < ranks(); ++rank) chosen_.push_back(choose_backward(rank));
     const auto run_chosen = [this](int rank, Symbol pass, bool overfills) {
-      return chosen_[static_cast<std::size_t>(rank)] != pass || run_next(rank, pass, overfills);
+      return chosen_[static_cast<std::size_t>(rank)] != pass ||
+             run_next(rank, pass, cost(rank).input.memory, overfills);
     };
     for (int rank = ranks() - 1; rank >= 0; --rank)
       if (!run_chosen(rank, kb, true)) return false;
@@ -109,29 +107,16 @@ class Heuristic : PassBoard {
     for (int rank = 0; rank < ranks(); ++rank) {
       if (!has_left(rank, kf)) continue;
       const bool is_due = count(rank, kf) < count(rank, kF);
-      const Symbol pass = is_due && (rank + 1 == ranks() || is_fed(rank, kf)) ? kf : kF;
-      if (is_due && pass == kF && !is_fed(rank, kF)) continue;
-      if (!make_room(rank, cost(rank).forward.memory)) return false;
-      if (!run_next(rank, pass, rules_.fill_forward)) return false;
+      const Symbol pass = is_due && is_fed(rank, kf) ? kf : kF;
+      if (is_due && !is_fed(rank, pass)) continue;
+      if (!run_next(rank, pass, cost(rank).forward.memory, rules_.fill_forward)) return false;
     }
     return true;
   }
 
-  /// Runs a pass, and owed weight halves while it waits; where it overfills also one that ends too
-  /// late. False when its data are not there.
-  bool run_next(int rank, Symbol pass, bool overfills) {
-    if (!is_fed(rank, pass)) return false;
+  bool run_next(int rank, Symbol pass, double change, bool overfills) {
     const double approved = most_approved_ - rules_.approved[static_cast<std::size_t>(rank)];
-    fill(rank, pass, overfills ? slack(rank, approved) : plan::kNever);
-    place(rank, pass);
-    return true;
-  }
-
-  [[nodiscard]] bool is_complete() const {
-    for (int rank = 0; rank < ranks(); ++rank)
-      for (const Symbol pass : {kF, kf, kB, kb})
-        if (has_left(rank, pass)) return false;
-    return true;
+    return place_next(rank, pass, change, overfills ? slack(rank, approved) : plan::kNever);
   }
 
   Rules rules_;
