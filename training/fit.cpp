@@ -1,9 +1,12 @@
 // The loop of fit(): from where its mini-batches begin to the end of the options' epochs or steps.
+#include <array>
 #include <chrono>
 #include <string>
+#include <utility>
 
 #include "millrace/core/error.hpp"
 #include "training/agreement.hpp"
+#include "training/saving.hpp"
 #include "training/trainer_state.hpp"
 
 namespace millrace {
@@ -72,7 +75,52 @@ class Fit {
   Clock::time_point start_;
 };
 
+/// What a process wants between two steps.
+struct Wishes {
+  bool stop = false;
+  bool save = false;
+};
+
+/// What any of them wants, all of them do. Where nothing can be wanted, nothing is asked.
+Wishes agreed(Wishes mine,
+              const std::stop_token& stop,
+              const TrainerOptions& options,
+              ProcessGroup& group) {
+  const bool saves_by_time = !options.save.folder.empty() && options.save.every_time.count() > 0;
+  if (group.size() == 1 || (!stop.stop_possible() && !saves_by_time)) return mine;
+  std::array<double, 2> wanted = {mine.stop ? 1.0 : 0.0, mine.save ? 1.0 : 0.0};
+  group.sum(wanted, Label::Checkpoint);
+  return {wanted[0] > 0, wanted[1] > 0};
+}
+
 }  // namespace
+
+/// Finds out which data it is, where it matters. Throws Mismatch when a checkpoint was trained on
+/// other data.
+void Trainer::State::know_data(const Dataset& dataset) {
+  if (options.save.folder.empty() && expected_data.empty()) return;
+  data_digest.clear();
+  for (const std::string& digest : group.gather(contents_digest(dataset), Label::Data))
+    if (data_digest.empty()) data_digest = digest;
+  if (goes_on && !expected_data.empty() && data_digest != expected_data)
+    throw Mismatch("data differs: the checkpoint was trained on contents " + expected_data +
+                   ", this is " + data_digest);
+}
+
+/// A step over the next mini-batch; where it fails, the state before it is saved if it still
+/// stands.
+StepReport Trainer::State::step(BatchSource& batches, const Rates& rates, Saving& saving) {
+  saving.before_step();
+  try {
+    return step(batches.next(), rates);
+  } catch (const StepError& error) {
+    saving.failed(error.action().op != Op::OptimizerStep);
+    throw;
+  } catch (...) {
+    saving.failed(true);
+    throw;
+  }
+}
 
 LoaderOptions Trainer::loader_options() const {
   LoaderOptions loading;
@@ -86,11 +134,18 @@ LoaderOptions Trainer::loader_options() const {
 
 FitReport Trainer::fit(const Dataset& data, const std::stop_token& stop) {
   agree_on_data(state_->group, data, options().batch_size, options());
+  state_->know_data(data);
   Loader loader(data, loader_options());
-  return fit(loader, stop);
+  if (std::exchange(state_->goes_on, false)) loader.seek(state().counters().position);
+  return run(loader, stop);
 }
 
 FitReport Trainer::fit(BatchSource& batches, const std::stop_token& stop) {
+  state_->data_digest.clear();  // nobody knows what comes
+  return run(batches, stop);
+}
+
+FitReport Trainer::run(BatchSource& batches, const std::stop_token& stop) {
   TrainingState& store = state_->store;
   state_->count([&](TrainingCounters& counters) {
     counters.position = batches.position();
@@ -100,16 +155,23 @@ FitReport Trainer::fit(BatchSource& batches, const std::stop_token& stop) {
   });
   agree_on_place(state_->group, store.counters(), options(), batches);
   Fit fit(options(), store.counters(), batches);
-  while (!fit.done(store.counters()) && !stop.stop_requested()) {
+  Saving saving(*state_, on_save);
+  const auto agree = [&] {
+    return agreed({stop.stop_requested(), saving.is_time()}, stop, options(), state_->group);
+  };
+  for (Wishes wishes = agree(); !fit.done(store.counters()) && !wishes.stop;) {
     EpochReport& epoch = fit.epoch();
-    const StepReport report = state_->step(batches.next(), fit.rates());
+    const StepReport report = state_->step(batches, fit.rates(), saving);
     state_->count([&](TrainingCounters& counters) { counters.position = batches.position(); });
     fit.add(epoch, report);
     if (on_step) on_step(report);
     state_->require_progress();
     if (batches.position().epoch != epoch.epoch || fit.done(store.counters()))
       if (on_epoch) on_epoch(epoch);
+    wishes = agree();
+    saving.after_step(wishes.save);
   }
+  saving.finish();
   return fit.finish();
 }
 

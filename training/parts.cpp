@@ -134,6 +134,7 @@ TrainerParts assemble(const ModelSpec& model,
   TrainerParts parts =
       assemble(with_edges(compute, model, boundaries), std::move(bodies), options, seat);
   parts.precision = model.precision;
+  parts.model = model.text;
   return parts;
 }
 

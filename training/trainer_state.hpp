@@ -1,5 +1,6 @@
 // What a trainer is made of: parts, parameters and counters. Here for the sources that share it:
-// the step (trainer.cpp), the loop around it (fit.cpp), evaluation and prediction (evaluation.cpp).
+// the step (trainer.cpp), the loop around it (fit.cpp), checkpoints
+// (saving.cpp), evaluation and prediction (evaluation.cpp).
 #pragma once
 
 #include <cstdint>
@@ -9,6 +10,7 @@
 #include "millrace/stages/loss.hpp"
 #include "millrace/training/state.hpp"
 #include "millrace/training/trainer.hpp"
+#include "training/checkpoint/saver.hpp"
 
 namespace millrace {
 
@@ -29,6 +31,8 @@ struct Trainer::State {
   void agree(StepResult& result, double& declared) const;
   StepReport step(StepData& data, double total_weight, const Rates& rates);
   StepReport step(Batch& batch, const Rates& rates);
+  StepReport step(BatchSource& batches, const Rates& rates, Saving& saving);
+  void know_data(const Dataset& dataset);
   void run(StepReport& report, StepData& data, double total_weight);
   void update(StepReport& report);
   void require_progress();
@@ -56,9 +60,19 @@ struct Trainer::State {
   Shape shape;
   LossScaleOptions loss_scale;
   TrainingState store;
+  /// What a checkpoint of now would say, without shards.
+  [[nodiscard]] Manifest manifest() const;
+  /// Made when it is first needed.
+  Saver& checkpoints();
+
+  ResumeReport loaded;         // empty: the training began here
+  std::string data_digest;     // of what fit() trains on; empty: not known
+  std::string expected_data;   // of what the checkpoint was trained on
+  bool goes_on = false;        // the next fit() over a data set begins where the counters stand
   const Loss* loss = nullptr;  // of the last stage, when it is built in and hosted here
   std::function<void(std::span<Parameter* const>)>* before_update = nullptr;  // the trainer's
   std::uint64_t evaluations = 0;  // forward-only steps run: names them, and nothing else
+  std::unique_ptr<Saver> saver;   // last: it reads the store
 };
 
 }  // namespace millrace

@@ -22,8 +22,12 @@ std::string hex(const XXH128_hash_t& digest) {
 
 }  // namespace
 
+std::string bytes_digest(std::span<const std::byte> bytes) {
+  return hex(XXH3_128bits(bytes.data(), bytes.size()));
+}
+
 std::string tensor_digest(const Tensor& tensor) {
-  return hex(XXH3_128bits(tensor.data(), tensor.bytes()));
+  return bytes_digest({static_cast<const std::byte*>(tensor.data()), tensor.bytes()});
 }
 
 std::string combine_digests(const std::map<std::string, std::string>& digest_of) {

@@ -5,7 +5,6 @@
 #include <map>
 #include <mutex>
 #include <string>
-#include <thread>
 #include <utility>
 #include <vector>
 
@@ -15,9 +14,9 @@
 #include "millrace/core/error.hpp"
 #include "millrace/scheduler/plan/generators.hpp"
 #include "millrace/training/rank_parts.hpp"
-#include "millrace/transport/in_process.hpp"
 #include "millrace/transport/process_group.hpp"
 #include "tests/training/first_digits.hpp"
+#include "tests/training/on_ranks.hpp"
 
 namespace millrace {
 namespace {
@@ -26,6 +25,7 @@ using testing::ElementsAre;
 using testing::HasSubstr;
 using testing_training::first_digits;
 using testing_training::kModel;
+using testing_training::on_ranks;
 using testing_training::plain_options;
 
 const char* const kDeepModel = "mlp:64-20-16-16-16-10,dropout=0.2";
@@ -215,23 +215,6 @@ TEST(Resumed, RunHasTheBitsOfTheWholeInAnyCut) {
       EXPECT_EQ(second.state().counters(), whole.state().counters());
     }
   }
-}
-
-/// Runs `work` on every one of so many ranks, each a thread with a process' means.
-void on_ranks(int world, const std::function<void(Endpoint&, ProcessGroup&)>& work) {
-  InProcessHub hub(world);
-  std::vector<std::jthread> ranks;
-  for (int rank = 0; rank < world; ++rank)
-    ranks.emplace_back([&work, endpoint = hub.endpoint(Rank{rank})] {
-      try {
-        ProcessGroup group(*endpoint, std::chrono::seconds(30));
-        work(*endpoint, group);
-        endpoint->goodbye(std::chrono::steady_clock::now() + std::chrono::seconds(30));
-      } catch (const std::exception& error) {
-        ADD_FAILURE() << error.what();
-        endpoint->cancel(error.what());
-      }
-    });
 }
 
 TrainerParts parts_of(const TrainerOptions& options, Endpoint& endpoint, ProcessGroup& group) {

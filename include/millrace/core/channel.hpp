@@ -22,7 +22,8 @@ enum class Label : std::uint8_t {
   GradientNorm,
   WeightsHash,
   Measurement,
-  Settings
+  Settings,
+  Checkpoint
 };
 
 /// Room of one channel: how many messages may be sent and not yet received.

@@ -35,6 +35,7 @@ struct TrainerParts {
   std::vector<std::unique_ptr<StageBody>> bodies;  ///< what `stages` points to, if owned here
   ProcessGroup* group = nullptr;                   ///< not owned; null: this process is alone
   DType precision = DType::F32;                    ///< of the model
+  std::string model = {};                          ///< ModelSpec::text, if known: see resume
 };
 
 /// The gradient was not finite in TrainerOptions::max_skipped steps in a row: nothing is learnt any
@@ -117,6 +118,22 @@ class Trainer {
   /// steps.
   FitReport fit(BatchSource& batches, const std::stop_token& stop = {});
 
+  /// Saves a checkpoint of the state as it is to options().save.folder, and waits until it is
+  /// durable. A collective. Throws InvalidArgument without a folder, when the folder has
+  /// checkpoints newer than the state or of a training that this one does not go on from, and
+  /// StorageError when the folder cannot be made; a save that fails later is a fault in the report.
+  SaveReport save();
+
+  /// Takes the state from a checkpoint: `path` is its folder, or the folder of many, of which the
+  /// newest undamaged one is taken. Of any number of stages, ranks and processes, of any schedule
+  /// and executor. The next fit() over a data set goes on where it was saved. A collective.
+  ///
+  /// All of it is compared with its hashes before anything changes: throws DataError, which names
+  /// file and tensor, when it is damaged or there is none, and Mismatch, which names every
+  /// difference, when model, kind of optimizer, precision or seed are not the same (fit(): when the
+  /// data is not). Other settings stay those of options(); which of them were others is told.
+  ResumeReport resume(const std::string& path);
+
   /// How fit() loads a data set.
   [[nodiscard]] LoaderOptions loader_options() const;
 
@@ -162,9 +179,14 @@ class Trainer {
   std::function<void(std::span<Parameter* const>)> before_update;
   std::function<void(const StepReport&)> on_step;    ///< after every step of fit()
   std::function<void(const EpochReport&)> on_epoch;  ///< after every epoch of fit()
+  /// When a save of fit() is durable or has failed: at the next boundary of steps.
+  std::function<void(const SaveReport&)> on_save;
 
  private:
   struct State;
+  class Saving;
+  FitReport run(BatchSource& batches, const std::stop_token& stop);
+
   std::unique_ptr<State> state_;
 };
 

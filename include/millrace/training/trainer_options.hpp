@@ -5,18 +5,60 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "millrace/scheduler/run/executors.hpp"
+#include "millrace/training/file_system.hpp"
 #include "millrace/training/learning_rate.hpp"
 #include "millrace/training/loader.hpp"
 #include "millrace/training/loss_scale.hpp"
 #include "millrace/training/optimizer.hpp"
 
 namespace millrace {
+
+/// Where fit() saves checkpoints, and when: after these steps, when it ends or is asked to stop,
+/// and when a step fails while the state is whole.
+struct SaveOptions {
+  std::string folder = {};       ///< of all checkpoints of the training; empty: none are saved
+  std::int64_t every_steps = 0;  ///< mini-batches, counted over all of the training; 0: none
+  std::chrono::milliseconds every_time{0};  ///< since the last save, by the first process; 0: none
+  int keep = 2;                             ///< the newest so many stay; at least 1
+  std::int64_t keep_every = 0;              ///< and all whose step is a multiple of this; 0: none
+  /// Written beside the state, for people: when, where, by whom. Only the first process' is used.
+  std::map<std::string, std::string> run = {};
+  /// Training goes on while files are written, at most one checkpoint at a time. It needs a second
+  /// copy of the state either way.
+  bool background = true;
+  std::shared_ptr<FileSystem> files = {};  ///< null: the local file system
+};
+
+/// What became of a save. The same in all processes, but for the times.
+struct SaveReport {
+  std::int64_t step = 0;     ///< mini-batches run before it
+  std::string folder;        ///< of the checkpoint, durable now; empty when there is a fault
+  std::string fault;         ///< a sentence; the training goes on
+  std::string warning;       ///< older checkpoints could not be removed
+  double pause_seconds = 0;  ///< for which steps waited
+  double seconds = 0;        ///< from the copy until it was durable and that was known
+};
+
+/// A checkpoint that cannot be loaded, and why, in a sentence.
+struct DamagedCheckpoint {
+  std::string folder;
+  std::string fault;
+};
+
+/// Where a training goes on, and what is not as it was.
+struct ResumeReport {
+  std::string folder;                           ///< of the checkpoint
+  std::vector<DamagedCheckpoint> damaged = {};  ///< newer ones that were passed over
+  std::vector<std::string> changed = {};   ///< settings that decide bits: "clip_norm: 1, was none"
+  std::vector<std::string> warnings = {};  ///< why bits may differ from here on
+};
 
 /// How a model is trained. Every field has a default that works.
 struct TrainerOptions {
@@ -62,6 +104,8 @@ struct TrainerOptions {
   std::int64_t epochs = 10;
   std::int64_t steps = 0;  ///< mini-batches in all; above 0 it replaces `epochs`
   LastBatch last_batch = LastBatch::Update;
+
+  SaveOptions save = {};
 };
 
 /// One step, as told to on_step.

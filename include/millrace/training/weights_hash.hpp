@@ -1,6 +1,7 @@
 // One short text that says whether two models are the same, bit for bit.
 #pragma once
 
+#include <cstddef>
 #include <map>
 #include <span>
 #include <string>
@@ -8,6 +9,9 @@
 #include "millrace/stages/stage.hpp"
 
 namespace millrace {
+
+/// xxh3-128 of the bytes, as 32 hexadecimal digits. Cost: O(bytes).
+[[nodiscard]] std::string bytes_digest(std::span<const std::byte> bytes);
 
 /// xxh3-128 of a tensor's bytes, as 32 hexadecimal digits. Cost: O(bytes).
 [[nodiscard]] std::string tensor_digest(const Tensor& tensor);

@@ -1,0 +1,268 @@
+// Checkpoints: the same bytes whoever writes them, readable by anybody, and a training that goes on
+// from one as if it had never stopped.
+#include "millrace/training/checkpoint.hpp"
+
+#include <filesystem>
+#include <mutex>
+#include <string>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "millrace/core/error.hpp"
+#include "millrace/training/weights_hash.hpp"
+#include "tests/training/sample_files.hpp"
+#include "tests/training/saved_runs.hpp"
+#include "tests/training/ten_line_reader.hpp"
+
+namespace millrace {
+namespace {
+
+namespace fs = std::filesystem;
+using testing::AllOf;
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::IsEmpty;
+using testing_files::Folder;
+using testing_training::bytes_in;
+using testing_training::files_in;
+using testing_training::first_digits;
+using testing_training::fit_steps;
+using testing_training::kSavedModel;
+using testing_training::names_in;
+using testing_training::on_ranks;
+using testing_training::parts_on;
+using testing_training::saved_options;
+using testing_training::tensors_in;
+
+std::string message_of(const auto& call) {
+  try {
+    call();
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "no exception";
+}
+
+TEST(Checkpoint, IsTheSameBytesForEveryNumberOfStagesAndProcesses) {
+  const Dataset data = first_digits(60);
+  const Folder folder("checkpoint_same_bytes");
+  const std::string reference = folder.path() + "/1";
+  Trainer one(parse_model(kSavedModel), saved_options(reference, 1));
+  fit_steps(one, data, 4);
+  const auto expected = files_in(reference + "/step-0000000004");
+  EXPECT_EQ(expected.size(), 15U);  // seven layers with parameters, twice, and the manifest
+  for (const int ranks : {2, 3, 4}) {
+    const std::string inside = folder.path() + "/stages-" + std::to_string(ranks);
+    Trainer trainer(parse_model(kSavedModel), saved_options(inside, ranks));
+    fit_steps(trainer, data, 4);
+    EXPECT_EQ(files_in(inside + "/step-0000000004"), expected) << ranks << " stages";
+    const std::string outside = folder.path() + "/processes-" + std::to_string(ranks);
+    on_ranks(ranks, [&](Endpoint& endpoint, ProcessGroup& group) {
+      const TrainerOptions options = saved_options(outside, ranks);
+      Trainer rank(parts_on(options, endpoint, group), options);
+      fit_steps(rank, data, 4);
+    });
+    const auto written = files_in(outside + "/step-0000000004");
+    EXPECT_EQ(written, expected) << ranks << " processes";
+  }
+}
+
+TEST(Checkpoint, IsReadByTenLinesAndItsHashesAreThoseOfTheState) {
+  const Folder folder("checkpoint_ten_lines");
+  Trainer trainer(parse_model(kSavedModel), saved_options(folder.path()));
+  fit_steps(trainer, first_digits(60), 3);
+  const std::string place = folder.path() + "/step-0000000003";
+  const Checkpoint checkpoint(place);
+  EXPECT_EQ(checkpoint.manifest().counters, trainer.state().counters());
+  std::map<std::string, std::string> digests;
+  std::size_t tensors = 0;
+  for (const CheckpointShard& shard : checkpoint.manifest().shards) {
+    const auto held = tensors_in(bytes_in(place + "/" + shard.file));
+    EXPECT_EQ(held.size(), shard.tensors.size());
+    for (const CheckpointTensor& tensor : shard.tensors) {
+      ++tensors;
+      const Tensor& now = trainer.state().read(tensor.name, tensor.part);
+      EXPECT_EQ(held.at(tensor_key(tensor)),
+                std::string(static_cast<const char*>(now.data()), now.bytes()));
+      if (tensor.part == "value") digests[tensor.name] = tensor.digest;
+    }
+  }
+  EXPECT_EQ(tensors, 3 * trainer.state().names().size());
+  EXPECT_EQ(combine_digests(digests), trainer.weights_hash());
+}
+
+TEST(Checkpoint, OfAnOptimizerWithoutStateHasWeightsAlone) {
+  const Folder folder("checkpoint_sgd");
+  TrainerOptions options = saved_options(folder.path());
+  options.optimizer.kind = OptimizerKind::Sgd;
+  Trainer trainer(parse_model("mlp:64-12-10"), options);
+  fit_steps(trainer, first_digits(60), 1);
+  EXPECT_THAT(names_in(folder.path() + "/step-0000000001"),
+              ElementsAre("layers.0.weights.safetensors",
+                          "layers.1.weights.safetensors",
+                          "manifest.json",
+                          "run.json"));
+}
+
+TEST(Checkpoint, IsSavedEverySoManyStepsAndTheNewestStay) {
+  const Folder folder("checkpoint_retention");
+  TrainerOptions options = saved_options(folder.path());
+  options.save.every_steps = 2;
+  options.save.keep = 2;
+  options.save.keep_every = 4;
+  Trainer trainer(parse_model(kSavedModel), options);
+  std::vector<std::int64_t> saved;
+  trainer.on_save = [&](const SaveReport& report) {
+    EXPECT_THAT(report.fault, IsEmpty());
+    saved.push_back(report.step);
+  };
+  fit_steps(trainer, first_digits(60), 11);
+  EXPECT_THAT(saved, ElementsAre(2, 4, 6, 8, 10, 11));
+  EXPECT_THAT(
+      names_in(folder.path()),
+      ElementsAre("step-0000000004", "step-0000000008", "step-0000000010", "step-0000000011"));
+  EXPECT_EQ(find_checkpoints(folder.path()).front().step, 11);
+}
+
+TEST(Resume, GoesOnAsIfItHadNotStopped) {
+  const Dataset data = first_digits(60);
+  const Folder folder("checkpoint_resume");
+  Trainer whole(parse_model(kSavedModel), saved_options(""));
+  whole.fit(data);
+  for (const int steps : {1, 3, 7, 11}) {
+    const std::string place = folder.path() + "/" + std::to_string(steps);
+    Trainer first(parse_model(kSavedModel), saved_options(place, 4));
+    fit_steps(first, data, steps);
+    Trainer second(parse_model(kSavedModel), saved_options(place, 3));
+    const ResumeReport report = second.resume(place);
+    EXPECT_EQ(fs::path(report.folder), fs::path(find_checkpoints(place).front().folder));
+    EXPECT_THAT(report.changed, IsEmpty());
+    EXPECT_THAT(report.warnings, IsEmpty());
+    second.fit(data);
+    EXPECT_EQ(second.weights_hash(), whole.weights_hash()) << steps;
+    EXPECT_EQ(second.state().counters(), whole.state().counters());
+  }
+}
+
+TEST(Resume, OverProcessesGoesOnFromAnyNumberOfThem) {
+  const Dataset data = first_digits(60);
+  const Folder folder("checkpoint_processes");
+  Trainer whole(parse_model(kSavedModel), saved_options(""));
+  whole.fit(data);
+  int stop = 2;
+  for (const int ranks : {3, 1, 4, 2}) {
+    on_ranks(ranks, [&](Endpoint& endpoint, ProcessGroup& group) {
+      TrainerOptions options = saved_options(folder.path());
+      options.save.every_steps = 1;
+      Trainer trainer(parts_on(options, endpoint, group), options);
+      if (stop > 2) trainer.resume(folder.path());
+      fit_steps(trainer, data, 2);
+      EXPECT_EQ(trainer.state().counters().mini_batches, stop);
+    });
+    stop += 2;
+  }
+  Trainer last(parse_model(kSavedModel), saved_options(folder.path(), 2));
+  last.resume(folder.path());
+  last.fit(data);
+  EXPECT_EQ(last.weights_hash(), whole.weights_hash());
+}
+
+TEST(Resume, PassesOverWhatIsDamaged) {
+  const Dataset data = first_digits(60);
+  const Folder folder("checkpoint_fallback");
+  TrainerOptions options = saved_options(folder.path());
+  options.save.every_steps = 1;
+  options.save.keep = 3;
+  {
+    Trainer trainer(parse_model(kSavedModel), options);
+    fit_steps(trainer, data, 5);
+  }
+  fs::resize_file(folder.path() + "/step-0000000005/layers.0.weights.safetensors", 5000);
+  fs::remove(folder.path() + "/step-0000000004/layers.0.optimizer.safetensors");
+  for (const int ranks : {1, 3})
+    on_ranks(ranks, [&](Endpoint& endpoint, ProcessGroup& group) {
+      Trainer trainer(parts_on(options, endpoint, group), options);
+      const ResumeReport report = trainer.resume(folder.path());
+      EXPECT_THAT(report.folder, HasSubstr("step-0000000003"));
+      ASSERT_EQ(report.damaged.size(), 2U);
+      EXPECT_THAT(report.damaged[0].fault, HasSubstr("step-0000000005/layers.0.weights"));
+      EXPECT_THAT(report.damaged[1].fault, HasSubstr("step-0000000004/layers.0.optimizer"));
+    });
+  EXPECT_THAT(
+      message_of([&] {
+        Trainer(parse_model(kSavedModel), options).resume(folder.path() + "/step-0000000005");
+      }),
+      HasSubstr("layers.0.weights.safetensors"));
+  // Where training goes on, the damaged ones are put aside, and no longer count.
+  Trainer trainer(parse_model(kSavedModel), options);
+  trainer.resume(folder.path());
+  fit_steps(trainer, data, 1);
+  EXPECT_THAT(names_in(folder.path()),
+              ElementsAre("damaged-step-0000000004",
+                          "damaged-step-0000000005",
+                          "step-0000000003",
+                          "step-0000000004"));
+}
+
+TEST(Resume, RefusesAnotherTrainingAndNamesEveryDifference) {
+  const Folder folder("checkpoint_mismatch");
+  Trainer trainer(parse_model(kSavedModel), saved_options(folder.path()));
+  fit_steps(trainer, first_digits(60), 1);
+  TrainerOptions options = saved_options("");
+  options.optimizer.kind = OptimizerKind::Adam;
+  options.seed = 5;
+  Trainer other(parse_model("mlp:64-12-10-10-10"), options);
+  const std::string before = other.weights_hash();
+  EXPECT_THAT(message_of([&] { other.resume(folder.path()); }),
+              AllOf(HasSubstr("model differs: the checkpoint has "
+                              "'mlp:64-12-10-10-10,norm,dropout=0.2', this training "
+                              "'mlp:64-12-10-10-10'"),
+                    HasSubstr("optimizer differs: the checkpoint has adamw, this training adam"),
+                    HasSubstr("seed differs: the checkpoint has 1, this training 5")));
+  EXPECT_EQ(other.weights_hash(), before);
+
+  Trainer data(parse_model(kSavedModel), saved_options(""));
+  data.resume(folder.path());
+  EXPECT_THAT(message_of([&] { data.fit(first_digits(60, 100)); }), HasSubstr("data differs"));
+  EXPECT_THAT(message_of([&] { data.resume(folder.path() + "/nowhere"); }),
+              HasSubstr("nowhere: has no checkpoint"));
+}
+
+TEST(Resume, TellsWhichSettingsWereOthers) {
+  const Folder folder("checkpoint_changed");
+  Trainer trainer(parse_model(kSavedModel), saved_options(folder.path()));
+  fit_steps(trainer, first_digits(60), 2);
+  TrainerOptions options = saved_options("");
+  options.learning_rate.base = 0.01;
+  options.clip_norm = {};
+  options.batch_size = 50;
+  Trainer other(parse_model(kSavedModel), options);
+  EXPECT_THAT(other.resume(folder.path()).changed,
+              ElementsAre("batch_size: 50, was 25",
+                          "clip_norm: none, was 0.5",
+                          "learning_rate.base: 0.01, was 0.02"));
+  EXPECT_EQ(other.state().counters().position, (DataPosition{0, 1}));
+  options.batch_size = 30;
+  EXPECT_THAT(message_of([&] { Trainer(parse_model(kSavedModel), options).resume(folder.path()); }),
+              HasSubstr("batch_size 30 does not fit: the checkpoint was saved after 50 samples"));
+}
+
+TEST(Resume, KeepsTwoTrainingsOutOfOneFolder) {
+  const Dataset data = first_digits(60);
+  const Folder folder("checkpoint_own_folder");
+  TrainerOptions options = saved_options(folder.path());
+  options.save.every_steps = 1;
+  Trainer first(parse_model(kSavedModel), options);
+  fit_steps(first, data, 3);
+  Trainer fresh(parse_model(kSavedModel), options);
+  EXPECT_THAT(message_of([&] { fresh.fit(data); }),
+              HasSubstr("has checkpoints of another run, the newest of step 3; resume it"));
+  Trainer back(parse_model(kSavedModel), options);
+  back.resume(folder.path() + "/step-0000000002");
+  EXPECT_THAT(message_of([&] { back.fit(data); }), HasSubstr("this one goes on from step 2"));
+  EXPECT_EQ(find_checkpoints(folder.path()).size(), 2U);
+}
+
+}  // namespace
+}  // namespace millrace

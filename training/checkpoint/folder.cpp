@@ -1,0 +1,131 @@
+// See folder.hpp. The order of the calls is the protocol: each step is durable before the next one
+// relies on it.
+#include "training/checkpoint/folder.hpp"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "millrace/core/error.hpp"
+#include "millrace/training/checkpoint.hpp"
+#include "training/checkpoint/names.hpp"
+
+namespace millrace {
+namespace {
+
+std::span<const std::byte> bytes_of(const std::string& text) {
+  return std::as_bytes(std::span(text));
+}
+
+/// The fault that is known already is the one to tell.
+void close_after_fault(FileSystem& files, const OpenFile& file) noexcept {
+  try {
+    files.close(file);
+  } catch (const std::exception&) {
+    return;
+  }
+}
+
+}  // namespace
+
+void write_durably(FileSystem& files, const std::string& path, std::span<const std::byte> bytes) {
+  const OpenFile file = files.create(path);
+  try {
+    files.reserve(file, bytes.size());
+    while (!bytes.empty()) bytes = bytes.subspan(files.write(file, bytes));
+    files.sync(file);
+  } catch (const StorageError&) {
+    close_after_fault(files, file);
+    throw;
+  }
+  files.close(file);
+}
+
+CheckpointFolder::CheckpointFolder(std::string root, FileSystem& files)
+    : root_(std::move(root)), files_(files) {}
+
+void CheckpointFolder::prepare() {
+  files_.make_folder(root_);
+  sweep();
+}
+
+void CheckpointFolder::sweep() {
+  for (const std::string& name : files_.list(root_))
+    if (name.starts_with(kTemporary) || name.starts_with(kTrash))
+      remove_folder(path_in(root_, name));
+}
+
+void CheckpointFolder::put_aside(const std::string& folder) {
+  const std::string name = folder.substr(folder.rfind('/') + 1);
+  const std::string aside = path_in(root_, std::string(kDamaged) + name);
+  if (folder != path_in(root_, name) || !files_.exists(folder)) return;
+  remove_folder(aside);  // an earlier one of the same step
+  files_.rename(folder, aside);
+}
+
+std::string CheckpointFolder::temporary(std::int64_t step) const {
+  return path_in(root_, std::string(kTemporary) + folder_name(step));
+}
+
+std::string CheckpointFolder::begin(std::int64_t step) {
+  files_.make_folder(temporary(step));
+  return temporary(step);
+}
+
+void CheckpointFolder::abandon(std::int64_t step) noexcept {
+  try {
+    remove_folder(temporary(step));
+  } catch (const std::exception&) {
+    return;  // the next start removes it
+  }
+}
+
+bool CheckpointFolder::stands(const std::string& folder, const std::string& manifest) {
+  const std::string path = path_in(folder, kManifestFile);
+  if (!files_.exists(path)) return false;
+  const Tensor standing = files_.read(path, ~std::uint64_t{0});
+  return standing.bytes() == manifest.size() &&
+         std::memcmp(standing.data(), manifest.data(), manifest.size()) == 0;
+}
+
+std::string CheckpointFolder::commit(std::int64_t step,
+                                     const std::string& manifest,
+                                     const std::string& run) {
+  const std::string aside = temporary(step);
+  const std::string folder = path_in(root_, folder_name(step));
+  if (stands(folder, manifest)) {
+    remove_folder(aside);
+    return folder;
+  }
+  write_durably(files_, path_in(aside, kRunFile), bytes_of(run));
+  const std::string unfinished = path_in(aside, std::string(kManifestFile) + ".tmp");
+  write_durably(files_, unfinished, bytes_of(manifest));
+  files_.rename(unfinished, path_in(aside, kManifestFile));
+  files_.sync_folder(aside);
+  files_.rename(aside, folder);
+  files_.sync_folder(root_);
+  return folder;
+}
+
+void CheckpointFolder::retire(const Retention& retention) {
+  const std::vector<CheckpointPlace> places = find_checkpoints(root_, files_);
+  bool renamed = false;
+  for (std::size_t i = 0; i < places.size(); ++i) {
+    const auto& [folder, step] = places[i];
+    if (std::cmp_less(i, retention.newest) || folder == retention.loaded) continue;
+    if (retention.every > 0 && step % retention.every == 0) continue;
+    files_.rename(folder, path_in(root_, std::string(kTrash) + folder_name(step)));
+    renamed = true;
+  }
+  // First the name goes for good, then the files: half a checkpoint is never found.
+  if (renamed) files_.sync_folder(root_);
+  sweep();
+}
+
+void CheckpointFolder::remove_folder(const std::string& path) {
+  if (!files_.exists(path)) return;
+  for (const std::string& name : files_.list(path)) files_.remove(path_in(path, name));
+  files_.remove(path);
+}
+
+}  // namespace millrace

@@ -1,0 +1,64 @@
+// The folder of checkpoints, and the one way in which a checkpoint gets there: written beside, made
+// durable, renamed. What is older goes when what is newer is durable, and never before.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "millrace/training/file_system.hpp"
+
+namespace millrace {
+
+/// Writes all bytes to a new file and makes them durable. Throws StorageError; what was begun stays
+/// where it is.
+void write_durably(FileSystem& files, const std::string& path, std::span<const std::byte> bytes);
+
+/// How many checkpoints stay.
+struct Retention {
+  int newest = 2;           ///< so many; at least 1
+  std::int64_t every = 0;   ///< and those whose step is a multiple of this; 0: none
+  std::string loaded = {};  ///< and the folder that the training goes on from
+};
+
+/// Thread-safety: externally synchronised.
+class CheckpointFolder {
+ public:
+  CheckpointFolder(std::string root, FileSystem& files);
+
+  [[nodiscard]] const std::string& root() const { return root_; }
+
+  /// Makes the folder and removes what an earlier run left unfinished. Throws StorageError.
+  void prepare();
+
+  /// Where the files of the step are put before its checkpoint is finished. Any process makes it.
+  std::string begin(std::int64_t step);
+
+  /// Removes the unfinished checkpoint, as far as that goes.
+  void abandon(std::int64_t step) noexcept;
+
+  /// Finishes the checkpoint, all of whose shards are durable: when this returns, it is. Where the
+  /// same manifest stands already, nothing is done. Throws StorageError; what was there before is
+  /// there still. Gives the folder.
+  std::string commit(std::int64_t step, const std::string& manifest, const std::string& run);
+
+  /// Renames a checkpoint that is damaged, so that it no longer counts. Throws StorageError.
+  void put_aside(const std::string& folder);
+
+  /// Removes what need not stay, and what is left of saves that failed. Nothing may be in flight.
+  /// Throws StorageError.
+  void retire(const Retention& retention);
+
+ private:
+  [[nodiscard]] std::string temporary(std::int64_t step) const;
+  void remove_folder(const std::string& path);
+  void sweep();
+  [[nodiscard]] bool stands(const std::string& folder, const std::string& manifest);
+
+  std::string root_;
+  FileSystem& files_;
+};
+
+}  // namespace millrace

@@ -1,0 +1,177 @@
+// See saver.hpp. What a thread came to is a text: the shards it wrote, the folder it finished, or a
+// fault, which begins with kFault.
+#include "training/checkpoint/saver.hpp"
+
+#include <algorithm>
+#include <utility>
+
+#include "millrace/core/error.hpp"
+#include "training/checkpoint/names.hpp"
+#include "training/checkpoint/shard_json.hpp"
+
+namespace millrace {
+namespace {
+
+constexpr char kFault = '!';
+
+double seconds_since(std::chrono::steady_clock::time_point start) {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
+
+bool is_fault(const std::string& said) {
+  return said.front() == kFault;
+}
+
+}  // namespace
+
+Saver::Saver(const TrainingState& state,
+             ProcessGroup& group,
+             const SaveOptions& options,
+             const ResumeReport& loaded,
+             std::string run)
+    : state_(state),
+      group_(group),
+      options_(options),
+      files_(options.files ? options.files : std::make_shared<FileSystem>()),
+      folder_(whole_path(options.folder), *files_),
+      retention_{options.keep, options.keep_every, loaded.folder},
+      run_(std::move(run)) {
+  require(!options.folder.empty(), "there is no folder to save checkpoints in");
+  require(options.keep >= 1,
+          "at least 1 checkpoint has to stay, got " + std::to_string(options.keep));
+  require(options.every_steps >= 0 && options.keep_every >= 0 && options.every_time.count() >= 0,
+          "checkpoints are saved and kept every 0 steps (never) or more");
+  prepare(loaded);
+  snapshot_.emplace(state, names_to_write(state, group));
+}
+
+/// The first process looks after the folder; all hear what was wrong.
+void Saver::prepare(const ResumeReport& loaded) {
+  std::string fault = "-";
+  bool is_ours = true;
+  if (group_.rank() == 0) {
+    try {
+      require_own(loaded);
+      folder_.prepare();
+    } catch (const InvalidArgument& error) {
+      fault = error.what();
+      is_ours = false;
+    } catch (const StorageError& error) {
+      fault = error.what();
+    }
+  }
+  const std::string said = group_.gather((is_ours ? "s" : "i") + fault, Label::Checkpoint).front();
+  if (said == "s-") return;
+  if (said.front() == 'i') throw InvalidArgument(said.substr(1));
+  throw StorageError(said.substr(1));
+}
+
+/// Two trainings in one folder would take each other's checkpoints for their own.
+void Saver::require_own(const ResumeReport& loaded) {
+  for (const DamagedCheckpoint& damaged : loaded.damaged) folder_.put_aside(damaged.folder);
+  const std::vector<CheckpointPlace> places = find_checkpoints(folder_.root(), *files_);
+  const std::int64_t step = state_.counters().mini_batches;
+  require(places.empty() || (!loaded.folder.empty() && places.front().step <= step), [&] {
+    return options_.folder + " has checkpoints of another run, the newest of step " +
+           std::to_string(places.front().step) +
+           (loaded.folder.empty() ? "; resume it, or save to another folder"
+                                  : ", and this one goes on from step " + std::to_string(step) +
+                                        "; save to another folder");
+  });
+}
+
+template <class Work>
+void Saver::launch(Work work) {
+  said_.clear();
+  work_ = std::async(options_.background ? std::launch::async : std::launch::deferred,
+                     [work]() -> std::string {
+                       try {
+                         return work();
+                       } catch (const std::exception& error) {
+                         return kFault + std::string(error.what());
+                       }
+                     });
+}
+
+void Saver::begin(Manifest head) {
+  begun_ = Clock::now();
+  manifest_ = std::move(head);
+  snapshot_->take(state_);
+  phase_ = Phase::Writing;
+  launch([this] { return written(); });
+  pause_ = seconds_since(begun_);
+}
+
+/// Of the thread: all files of this process, durable.
+std::string Saver::written() const {
+  const std::string folder = folder_.begin(manifest_.counters.mini_batches);
+  for (const Snapshot::File& file : snapshot_->files())
+    write_durably(*files_, path_in(folder, file.name), file.image.bytes());
+  return write_shards(snapshot_->described());
+}
+
+/// Of the first process' thread: the verdict over all votes. Older checkpoints go only behind a
+/// success.
+std::string Saver::committed(const std::vector<std::string>& votes) {
+  const std::int64_t step = manifest_.counters.mini_batches;
+  try {
+    for (const std::string& vote : votes) {
+      if (is_fault(vote)) throw StorageError(vote.substr(1));
+      for (CheckpointShard& shard : read_shards(vote, "a process' list of files"))
+        manifest_.shards.push_back(std::move(shard));
+    }
+    std::ranges::sort(manifest_.shards, {}, &CheckpointShard::file);
+    const std::string folder = folder_.commit(step, write_manifest(manifest_), run_);
+    try {
+      folder_.retire(retention_);
+    } catch (const StorageError& error) {
+      return folder + "\n" + error.what();
+    }
+    return folder + "\n";
+  } catch (const Error&) {
+    folder_.abandon(step);
+    throw;
+  }
+}
+
+SaveReport Saver::report_of(const std::string& verdict) const {
+  SaveReport report;
+  report.step = manifest_.counters.mini_batches;
+  report.pause_seconds = pause_;
+  report.seconds = seconds_since(begun_);
+  if (is_fault(verdict)) {
+    report.fault = verdict.substr(1);
+    return report;
+  }
+  const std::size_t end = verdict.find('\n');
+  report.folder = verdict.substr(0, end);
+  report.warning = verdict.substr(end + 1);
+  return report;
+}
+
+std::optional<SaveReport> Saver::advance(bool wait) {
+  wait = wait || !options_.background;
+  while (busy()) {
+    const auto start = Clock::now();
+    if (work_.valid() &&
+        (wait || work_.wait_for(std::chrono::seconds(0)) == std::future_status::ready))
+      said_ = work_.get();
+    const std::vector<std::string> said = group_.gather(said_, Label::Checkpoint);
+    const bool all_done = std::ranges::none_of(said, &std::string::empty);
+    if (all_done && phase_ == Phase::Committing) {
+      phase_ = Phase::Idle;
+      pause_ += seconds_since(start);
+      return report_of(said.front());
+    }
+    if (all_done) {
+      phase_ = Phase::Committing;
+      said_ = "-";
+      if (group_.rank() == 0) launch([this, said] { return committed(said); });
+    }
+    pause_ += seconds_since(start);
+    if (!wait) break;
+  }
+  return std::nullopt;
+}
+
+}  // namespace millrace

@@ -1,0 +1,74 @@
+// Saving while training goes on: the state is copied between two steps, a thread writes the copy,
+// and the processes agree that all have written before the first one finishes the checkpoint.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <future>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "millrace/training/checkpoint.hpp"
+#include "millrace/training/trainer_options.hpp"
+#include "millrace/transport/process_group.hpp"
+#include "training/checkpoint/folder.hpp"
+#include "training/checkpoint/shards.hpp"
+
+namespace millrace {
+
+/// Collective but for its destructor: every process of the group makes one and calls it alike. At
+/// most one checkpoint is on its way. Thread-safety: externally synchronised.
+class Saver {
+ public:
+  /// `loaded`: what the training goes on from; `run`: the contents of run.json. Makes the folder.
+  /// Throws what Trainer::save names.
+  Saver(const TrainingState& state,
+        ProcessGroup& group,
+        const SaveOptions& options,
+        const ResumeReport& loaded,
+        std::string run);
+  Saver(const Saver&) = delete;
+  Saver& operator=(const Saver&) = delete;
+  /// Waits for what is being written; a checkpoint that nobody has finished stays unfinished.
+  ~Saver() = default;
+
+  /// Copies the state and begins to write it. `head` is its manifest, as yet without shards. Only
+  /// when nothing is on its way.
+  void begin(Manifest head);
+
+  /// Whether a checkpoint is on its way.
+  [[nodiscard]] bool busy() const { return phase_ != Phase::Idle; }
+
+  /// Sees how far it is; what became of it, when it has ended. With `wait`, waits until then.
+  std::optional<SaveReport> advance(bool wait);
+
+ private:
+  enum class Phase : std::uint8_t { Idle, Writing, Committing };
+  using Clock = std::chrono::steady_clock;
+
+  void prepare(const ResumeReport& loaded);
+  void require_own(const ResumeReport& loaded);
+  template <class Work>
+  void launch(Work work);
+  [[nodiscard]] std::string written() const;
+  [[nodiscard]] std::string committed(const std::vector<std::string>& votes);
+  [[nodiscard]] SaveReport report_of(const std::string& verdict) const;
+
+  const TrainingState& state_;
+  ProcessGroup& group_;
+  SaveOptions options_;
+  std::shared_ptr<FileSystem> files_;
+  mutable CheckpointFolder folder_;
+  Retention retention_;
+  std::string run_;
+  std::optional<Snapshot> snapshot_;
+  Manifest manifest_;
+  Phase phase_ = Phase::Idle;
+  Clock::time_point begun_;
+  double pause_ = 0;
+  std::string said_;               // what this process' work came to; empty: not known yet
+  std::future<std::string> work_;  // last: it uses all of the above
+};
+
+}  // namespace millrace

@@ -1,0 +1,62 @@
+// A new option that decides bits gets its line here.
+#include "training/checkpoint/settings.hpp"
+
+#include "millrace/scheduler/plan/text.hpp"
+#include "millrace/scheduler/plan/verify.hpp"
+#include "training/named_settings.hpp"
+
+namespace millrace {
+namespace {
+
+std::string joined(const std::vector<std::string>& names, const char* between) {
+  std::string text;
+  for (const std::string& name : names) text += (text.empty() ? "" : between) + name;
+  return text;
+}
+
+std::string joined(const std::vector<std::vector<std::string>>& groups) {
+  std::vector<std::string> texts;
+  for (const auto& group : groups) texts.push_back(joined(group, " = "));
+  return joined(texts, "; ");
+}
+
+/// Every schedule that accumulates in ascending order gives the same bits; any other has its own.
+std::string order_of(const Program& program) {
+  return accumulation(program).ascending ? "ascending" : "as in plan " + plan_hash(program);
+}
+
+}  // namespace
+
+std::string optimizer_name(const TrainerOptions& options) {
+  return options.custom_optimizer ? "custom" : std::string(name_of(options.optimizer.kind));
+}
+
+std::map<std::string, std::string> settings_of(const Program& program,
+                                               const TrainerOptions& options,
+                                               const LossScaleOptions& loss_scale) {
+  const OptimizerOptions& optimizer = options.optimizer;
+  const LearningRate& rate = options.learning_rate;
+  return {{"accumulation", order_of(program)},
+          {"micro_batches", std::to_string(program.shape.micro_batches)},
+          {"slices", std::to_string(program.shape.slices)},
+          {"batch_size", std::to_string(options.batch_size)},
+          {"last_batch", std::string(name_of(options.last_batch))},
+          {"epochs", std::to_string(options.epochs)},
+          {"steps", std::to_string(options.steps)},
+          {"max_skipped", std::to_string(options.max_skipped)},
+          {"clip_norm", options.clip_norm ? exact_text(*options.clip_norm) : "none"},
+          {"frozen", joined(options.frozen, " ")},
+          {"tied", joined(options.tied)},
+          {"optimizer.momentum", exact_text(optimizer.momentum)},
+          {"optimizer.beta1", exact_text(optimizer.beta1)},
+          {"optimizer.beta2", exact_text(optimizer.beta2)},
+          {"optimizer.epsilon", exact_text(optimizer.epsilon)},
+          {"optimizer.weight_decay", exact_text(optimizer.weight_decay)},
+          {"learning_rate.curve", to_string(rate)},
+          {"learning_rate.base", exact_text(rate.base)},
+          {"learning_rate.warm_up", std::to_string(rate.warm_up)},
+          {"learning_rate.total_updates", std::to_string(rate.total_updates)},
+          {"loss_scale", to_string(loss_scale)}};
+}
+
+}  // namespace millrace

@@ -1,0 +1,114 @@
+// What a trainer saves and resumes: the manifest of its state, and the checkpoints of fit().
+#include "training/saving.hpp"
+
+#include <utility>
+
+#include "millrace/core/error.hpp"
+#include "training/checkpoint/resume.hpp"
+#include "training/checkpoint/run_facts.hpp"
+#include "training/checkpoint/settings.hpp"
+#include "training/trainer_state.hpp"
+
+namespace millrace {
+
+/// Without shards, which those who write them know.
+Manifest Trainer::State::manifest() const {
+  Manifest manifest;
+  manifest.model = parts.model;
+  manifest.precision = name_of(parts.precision);
+  manifest.optimizer = optimizer_name(options);
+  manifest.data = data_digest;
+  manifest.counters = store.counters();
+  manifest.settings = settings_of(parts.executor->program(), options, loss_scale);
+  return manifest;
+}
+
+Saver& Trainer::State::checkpoints() {
+  if (!saver)
+    saver = std::make_unique<Saver>(
+        store,
+        group,
+        options.save,
+        loaded,
+        write_run(parts.executor->program(), group.size(), options.save.run));
+  return *saver;
+}
+
+Trainer::Saving::Saving(State& trainer, const std::function<void(const SaveReport&)>& tell)
+    : trainer_(trainer),
+      tell_(tell),
+      options_(trainer.options.save),
+      last_(Clock::now()),
+      saved_(trainer.store.counters().mini_batches) {
+  if (options_.folder.empty()) return;
+  trainer_.checkpoints();
+  head_ = trainer_.manifest();
+}
+
+void Trainer::Saving::before_step() {
+  head_.counters = trainer_.store.counters();
+}
+
+void Trainer::Saving::after_step(bool is_time) {
+  if (options_.folder.empty()) return;
+  advance(false);
+  const std::int64_t step = trainer_.store.counters().mini_batches;
+  if (is_time || (options_.every_steps > 0 && step % options_.every_steps == 0)) {
+    before_step();
+    begin();
+  }
+}
+
+bool Trainer::Saving::is_time() const {
+  return !options_.folder.empty() && options_.every_time.count() > 0 &&
+         trainer_.group.rank() == 0 && Clock::now() - last_ >= options_.every_time;
+}
+
+void Trainer::Saving::begin() {
+  advance(true);
+  saved_ = head_.counters.mini_batches;
+  last_ = Clock::now();
+  trainer_.checkpoints().begin(head_);
+  if (!options_.background) advance(true);
+}
+
+void Trainer::Saving::advance(bool wait) {
+  Saver& saver = trainer_.checkpoints();
+  if (!saver.busy()) return;
+  if (const auto report = saver.advance(wait); report && tell_) tell_(*report);
+}
+
+void Trainer::Saving::finish() {
+  if (options_.folder.empty()) return;
+  before_step();
+  if (saved_ != head_.counters.mini_batches) begin();
+  advance(true);
+}
+
+/// Alone: of several processes, those whose step did not fail may have stopped anywhere.
+void Trainer::Saving::failed(bool whole) {
+  if (options_.folder.empty() || trainer_.group.size() > 1) return;
+  if (whole && saved_ != head_.counters.mini_batches) begin();
+  advance(true);
+}
+
+SaveReport Trainer::save() {
+  Saver& saver = state_->checkpoints();
+  saver.begin(state_->manifest());
+  return *saver.advance(true);
+}
+
+ResumeReport Trainer::resume(const std::string& path) {
+  const std::shared_ptr<FileSystem> files =
+      options().save.files ? options().save.files : std::make_shared<FileSystem>();
+  Resumed resumed =
+      millrace::resume(state_->store, state_->group, state_->manifest(), path, *files);
+  state_->saver.reset();  // what it keeps depends on what was loaded
+  state_->loaded = resumed.report;
+  state_->data_digest = resumed.data;
+  state_->expected_data = std::move(resumed.data);
+  state_->goes_on = true;
+  return std::move(resumed.report);
+}
+
+}  // namespace millrace
