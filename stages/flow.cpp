@@ -2,6 +2,7 @@
 #include "stages/flow.hpp"
 
 #include <algorithm>
+#include <set>
 #include <utility>
 
 #include "millrace/core/error.hpp"
@@ -211,8 +212,25 @@ TensorList StageModule::Flow::input_gradients() {
   return gradients;
 }
 
-void StageModule::Flow::drop() noexcept {
+std::vector<std::size_t> StageModule::Flow::values_into(std::size_t first, std::size_t last) const {
+  std::set<std::size_t> values;
+  for (std::size_t layer = first; layer < last; ++layer)
+    for (const StageWiring::Source& source : wiring_.layer_inputs[layer])
+      if (const std::size_t value = value_of(source); value < first_value_[first])
+        values.insert(value);
+  return {values.begin(), values.end()};
+}
+
+void StageModule::Flow::put(const PassContext& context, std::size_t value, Tensor tensor) {
+  tensors_[value].set(context, entering(context, std::move(tensor)), values_[value].readers);
+}
+
+void StageModule::Flow::drop_values() noexcept {
   for (detail::SharedTensor& tensor : tensors_) tensor.drop();
+}
+
+void StageModule::Flow::drop() noexcept {
+  drop_values();
   for (Tensor& gradient : gradients_) gradient = Tensor();
 }
 

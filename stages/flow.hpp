@@ -31,6 +31,14 @@ class StageModule::Flow {
   void give(const PassContext& context, std::size_t layer, TensorList outputs);
   TensorList outputs();
 
+  // Again, for some layers: the values that they take from others.
+  /// Those that the layers [first, last) take and do not give, ascending.
+  [[nodiscard]] std::vector<std::size_t> values_into(std::size_t first, std::size_t last) const;
+  /// A value that has come to be and has not been taken by all its users.
+  [[nodiscard]] const Tensor& look(std::size_t value) const { return tensors_[value].look(); }
+  void put(const PassContext& context, std::size_t value, Tensor tensor);
+  void drop_values() noexcept;
+
   // Backward.
   /// Gradients of the uses by later stages, output after output.
   void begin_backward(const PassContext& context, TensorList gradients);
@@ -45,7 +53,9 @@ class StageModule::Flow {
   /// Whether a layer has an input that has a gradient.
   [[nodiscard]] bool wants_gradient(std::size_t layer) const { return wanted_[layer]; }
   [[nodiscard]] std::size_t later_uses() const { return later_uses_.size(); }
-  [[nodiscard]] std::span<const TensorType> input_types() const { return wiring_.inputs; }
+  /// The values that a layer gives: [first_value(layer), first_value(layer + 1)).
+  [[nodiscard]] std::size_t first_value(std::size_t layer) const { return first_value_[layer]; }
+  [[nodiscard]] const TensorType& type_of(std::size_t value) const { return values_[value].type; }
   /// The types of a layer's inputs in a unit of that size.
   [[nodiscard]] std::vector<TensorType> types_for(std::size_t layer, const UnitSize& size) const;
   [[nodiscard]] const TensorType& output_type(std::size_t output) const {

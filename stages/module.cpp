@@ -47,10 +47,31 @@ StageModule::StageModule(std::vector<std::unique_ptr<Layer>> layers,
   require(!layers_.empty(), "a stage needs at least one layer");
   check_loss(wiring, settings_.loss.get());
   flow_ = std::make_unique<Flow>(layers_, std::move(wiring), settings_.precision);
-  reserve(1, 1);
+  recompute_in(std::vector<int>(layers_.size(), 0));
 }
 
 StageModule::~StageModule() = default;
+
+void StageModule::recompute_in(std::vector<int> segment_of_layer) {
+  require(segment_of_layer.size() == layers_.size(), [&] {
+    return "recompute is said of " + std::to_string(segment_of_layer.size()) +
+           " layers, the stage has " + std::to_string(layers_.size());
+  });
+  std::vector<Segment> segments;
+  for (std::size_t i = 0; i < layers_.size(); ++i) {
+    const int segment = segment_of_layer[i];
+    if (segment == kKept) continue;
+    if (segment == static_cast<int>(segments.size())) segments.push_back({i, i, {}});
+    require(segment + 1 == static_cast<int>(segments.size()) && segments.back().last == i,
+            "recompute segments are consecutive layers, numbered upwards from 0");
+    segments.back().last = i + 1;
+  }
+  for (Segment& segment : segments)
+    segment.values = flow_->values_into(segment.first, segment.last);
+  segment_of_ = std::move(segment_of_layer);
+  segments_ = std::move(segments);
+  reserve(std::max(1, static_cast<int>(units_.size()) / slices_), slices_);
+}
 
 void StageModule::reserve(int micro_batches, int slices) {
   require(micro_batches >= 1 && slices >= 1,
@@ -59,6 +80,7 @@ void StageModule::reserve(int micro_batches, int slices) {
   slices_ = slices;
   const auto units = static_cast<std::size_t>(micro_batches) * static_cast<std::size_t>(slices);
   units_ = std::vector<UnitStash>(units);
+  for (UnitStash& unit : units_) unit.given.resize(segments_.size());
   stashes_ = std::vector<Stash>(units * layers_.size());
   const auto joined = static_cast<std::size_t>(slices);
   for (std::size_t first = 0; first < stashes_.size(); first += joined)
@@ -94,10 +116,52 @@ std::size_t StageModule::place_of(const PassContext& context, State expected, co
                         " stashed for it");
 }
 
+bool StageModule::is_recomputed(const PassContext& context, std::size_t layer) const {
+  return context.recompute_later && segment_of_[layer] != kKept;
+}
+
 void StageModule::run_layers(const PassContext& context, TensorList inputs, std::size_t unit) {
+  PassContext uncounted = context;
+  uncounted.meter = nullptr;
   flow_->begin(context, std::move(inputs));
-  for (std::size_t i = 0; i < layers_.size(); ++i)
-    flow_->give(context, i, layers_[i]->forward(context, flow_->inputs_of(i), stash(unit, i)));
+  if (context.recompute_later) keep_given(context, units_[unit], 0, flow_->first_value(0));
+  for (std::size_t i = 0; i < layers_.size(); ++i) {
+    const bool again = is_recomputed(context, i);
+    flow_->give(
+        context,
+        i,
+        layers_[i]->forward(again ? uncounted : context, flow_->inputs_of(i), stash(unit, i)));
+    if (again) stash(unit, i).keep_shared_only(context);
+    if (context.recompute_later)
+      keep_given(context, units_[unit], flow_->first_value(i), flow_->first_value(i + 1));
+  }
+}
+
+/// Copies those of the values [from, to) that segments will be run on again.
+void StageModule::keep_given(const PassContext& context,
+                             UnitStash& unit,
+                             std::size_t from,
+                             std::size_t to) {
+  for (std::size_t s = 0; s < segments_.size(); ++s)
+    for (const std::size_t value : segments_[s].values) {
+      if (value < from || value >= to) continue;
+      unit.given[s].push_back(kept(context, detail::copy_of(context, flow_->look(value))));
+      count(context, unit.given[s][unit.given[s].size() - 1].bytes());
+    }
+}
+
+/// Runs the last segment that is not rebuilt yet again.
+void StageModule::rebuild(const PassContext& context, std::size_t place) {
+  UnitStash& unit = units_[place];
+  const std::size_t s = --unit.to_rebuild;
+  PassContext again = context;
+  again.recomputing = true;
+  TensorList given = uncount(context, unit.given[s]);
+  for (std::size_t i = 0; i < given.size(); ++i)
+    flow_->put(again, segments_[s].values[i], std::move(given[i]));
+  for (std::size_t i = segments_[s].first; i < segments_[s].last; ++i)
+    flow_->give(again, i, layers_[i]->forward(again, flow_->inputs_of(i), stash(place, i)));
+  flow_->drop_values();
 }
 
 /// As it is kept or sent: f32 in the stage's precision.
@@ -139,16 +203,8 @@ TensorList StageModule::forward(const PassContext& context, TensorList inputs) {
   if (!context.training) return evaluate(context, std::move(inputs));
   const std::size_t place = place_of(context, State::Empty, "forward");
   UnitStash& unit = units_[place];
-  PassContext layers_context = context;
-  if (context.recompute_later) {
-    for (std::size_t i = 0; i < inputs.size(); ++i)
-      unit.inputs.push_back(kept(context, detail::copy_of(context, inputs[i])));
-    count(context, unit.inputs.bytes());
-    layers_context.meter = nullptr;
-  }
-  run_layers(layers_context, std::move(inputs), place);
-  if (context.recompute_later)
-    for (std::size_t i = 0; i < layers_.size(); ++i) stash(place, i).keep_shared_only(context);
+  unit.to_rebuild = context.recompute_later ? segments_.size() : 0;
+  run_layers(context, std::move(inputs), place);
   TensorList outputs = flow_->outputs();
   unit.rows = outputs[0].rows();
   unit.state = context.recompute_later ? State::InputKept : State::Forwarded;
@@ -160,10 +216,7 @@ TensorList StageModule::forward(const PassContext& context, TensorList inputs) {
 
 void StageModule::recompute(const PassContext& context) {
   const std::size_t place = place_of(context, State::InputKept, "recompute");
-  PassContext again = context;
-  again.recomputing = true;
-  run_layers(again, uncount(context, units_[place].inputs), place);
-  flow_->drop();
+  if (units_[place].to_rebuild > 0) rebuild(context, place);
   units_[place].state = State::Forwarded;
 }
 
@@ -190,11 +243,14 @@ void StageModule::take_gradients(const PassContext& context,
 TensorList StageModule::backward_input(const PassContext& context, TensorList output_gradients) {
   const std::size_t place = place_of(context, State::Forwarded, "backward-input");
   take_gradients(context, place, std::move(output_gradients));
-  for (std::size_t i = layers_.size(); i-- > 0;)
+  for (std::size_t i = layers_.size(); i-- > 0;) {
+    const std::size_t left = units_[place].to_rebuild;
+    if (left > 0 && segment_of_[i] + 1 == static_cast<int>(left)) rebuild(context, place);
     flow_->give_gradients(
         i,
         layers_[i]->backward_input(
             context, flow_->output_gradients(i), stash(place, i), flow_->wants_gradient(i)));
+  }
   units_[place].state = State::WeightOwed;
   if (settings_.first) return {};
   return leaving(context, flow_->input_gradients());
@@ -214,29 +270,44 @@ std::vector<Parameter*> StageModule::parameters() {
   return all;
 }
 
+std::size_t StageModule::kept_bytes(TensorType type, const UnitSize& size) const {
+  if (type.dtype == DType::F32) type.dtype = settings_.precision;
+  return bytes_of(type, size);
+}
+
+std::size_t StageModule::given_bytes(const Segment& segment, const UnitSize& size) const {
+  std::size_t bytes = 0;
+  for (const std::size_t value : segment.values) bytes += kept_bytes(flow_->type_of(value), size);
+  return bytes;
+}
+
 StashBytes StageModule::stash_bytes(const UnitSize& size, bool recompute) const {
-  const auto kept_bytes = [&](TensorType type) {
-    if (type.dtype == DType::F32) type.dtype = settings_.precision;
-    return bytes_of(type, size);
-  };
-  const std::size_t loss = settings_.loss == nullptr ? 0 : kept_bytes(flow_->output_type(0));
+  const std::size_t loss = settings_.loss == nullptr ? 0 : kept_bytes(flow_->output_type(0), size);
   std::vector<LayerBytes> of_layer;
-  std::size_t held = loss;
-  std::size_t shared = 0;
-  for (std::size_t i = 0; i < layers_.size(); ++i) {
+  for (std::size_t i = 0; i < layers_.size(); ++i)
     of_layer.push_back(layers_[i]->bytes(flow_->types_for(i, size)));
-    held += of_layer.back().after_forward;
-    shared += of_layer.back().shared;
-  }
-  std::size_t inputs = 0;
-  for (const TensorType& type : flow_->input_types()) inputs += kept_bytes(type);
+  std::size_t to_rebuild = recompute ? segments_.size() : 0;
 
   StashBytes bytes;
-  bytes.after_forward = recompute ? inputs + shared + loss : held;
-  bytes.input_peak = std::max(held, bytes.after_forward);
+  std::size_t held = loss;
+  for (std::size_t i = 0; i < layers_.size(); ++i)
+    held += recompute && segment_of_[i] != kKept ? of_layer[i].shared : of_layer[i].after_forward;
+  for (std::size_t s = 0; s < to_rebuild; ++s) held += given_bytes(segments_[s], size);
+  const auto rebuilt = [&] {
+    const Segment& segment = segments_[--to_rebuild];
+    held -= given_bytes(segment, size);
+    for (std::size_t i = segment.first; i < segment.last; ++i)
+      held += of_layer[i].after_forward - of_layer[i].shared;
+    bytes.input_peak = std::max(bytes.input_peak, held);
+  };
+
+  bytes.after_forward = bytes.input_peak = held;
+  if (to_rebuild > 0) rebuilt();
+  bytes.after_recompute = held;
   held -= loss;
-  for (auto layer = of_layer.rbegin(); layer != of_layer.rend(); ++layer) {
-    held = held - layer->after_forward + layer->after_input;
+  for (std::size_t i = layers_.size(); i-- > 0;) {
+    if (to_rebuild > 0 && segment_of_[i] + 1 == static_cast<int>(to_rebuild)) rebuilt();
+    held = held - of_layer[i].after_forward + of_layer[i].after_input;
     bytes.input_peak = std::max(bytes.input_peak, held);
   }
   bytes.after_input = held;
@@ -252,7 +323,8 @@ void StageModule::abandon_step() noexcept {
   flow_->drop();
   for (UnitStash& unit : units_) {
     unit.state = State::Empty;
-    unit.inputs.clear();
+    for (TensorList& given : unit.given) given.clear();
+    unit.to_rebuild = 0;
     unit.loss_gradient = Tensor();
   }
   for (Stash& stash : stashes_) stash.drop();

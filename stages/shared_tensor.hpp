@@ -49,6 +49,9 @@ class SharedTensor {
     return {whole.dtype(), whole.dims(), whole.data(), &release, memory, whole.margins()};
   }
 
+  /// Not taken; empty when nothing is held.
+  [[nodiscard]] const Tensor& look() const { return memory_ != nullptr ? memory_->whole : tensor_; }
+
   void drop() noexcept {
     if (memory_ != nullptr) release(nullptr, 0, std::exchange(memory_, nullptr));
     tensor_ = Tensor();

@@ -96,6 +96,18 @@ std::vector<double> Profile::means(Op op) const {
   return values;
 }
 
+namespace {
+
+bool recomputes(const Program& program, Stage stage) {
+  return std::ranges::any_of(program.ranks, [&](const std::vector<Action>& list) {
+    return std::ranges::any_of(list, [&](const Action& action) {
+      return action.op == Op::Recompute && action.stage == stage;
+    });
+  });
+}
+
+}  // namespace
+
 Cost Profile::cost(std::span<const HostedStage> stages, const UnitSize& size) const {
   require(steps_ > 0, "a profile needs at least 1 measured step, got 0");
   Cost cost;
@@ -119,8 +131,10 @@ Cost Profile::cost(std::span<const HostedStage> stages, const UnitSize& size) co
                        &cost.memory_boundary})
     memory->resize(count);
   for (const HostedStage& hosted : stages) {
-    const StashBytes bytes = hosted.body->stash_bytes(size, false);
+    const bool again = recomputes(*program_, hosted.stage);
     const StashBytes kept = hosted.body->stash_bytes(size, true);
+    StashBytes bytes = hosted.body->stash_bytes(size, again);
+    if (again) bytes.after_forward = bytes.after_recompute;
     const auto of_all_slices = [&](std::size_t of_unit) {
       return static_cast<double>(of_unit) * program_->shape.slices;
     };
@@ -170,17 +184,17 @@ class StashReplay {
     const StageBody* body = bodies_[index / units_of(shape_)];
     if (body == nullptr) return;
     const UnitSize& size = sizes_[unit_of(shape_, action)];
-    const StashBytes whole = body->stash_bytes(size, false);
+    const StashBytes bytes = body->stash_bytes(size, recomputed_[index]);
     switch (action.op) {
       case Op::Forward:
-        return hold(index, body->stash_bytes(size, recomputed_[index]).after_forward);
+        return hold(index, bytes.after_forward);
       case Op::Recompute:
-        return hold(index, whole.after_forward);
+        return hold(index, bytes.after_recompute);
       case Op::BackwardInput:
-        hold(index, whole.input_peak);
-        return hold(index, whole.after_input);
+        hold(index, bytes.input_peak);
+        return hold(index, bytes.after_input);
       case Op::Backward:
-        hold(index, whole.input_peak);
+        hold(index, bytes.input_peak);
         return hold(index, 0);
       default:
         return hold(index, 0);

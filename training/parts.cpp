@@ -10,6 +10,7 @@
 #include "millrace/scheduler/plan/passes.hpp"
 #include "millrace/stages/partition.hpp"
 #include "millrace/training/rank_parts.hpp"
+#include "millrace/training/recompute.hpp"
 #include "training/ties.hpp"
 
 namespace millrace {
@@ -50,6 +51,21 @@ std::vector<int> boundaries_of(const ModelSpec& model,
               std::to_string(shape.stages() + 1) + " boundaries, got " +
               std::to_string(boundaries.size()));
   return boundaries;
+}
+
+bool recomputes_whole_stages(const Recompute& recompute) {
+  return recompute.kind == RecomputeKind::None || recompute.kind == RecomputeKind::All;
+}
+
+/// The largest unit of a mini-batch, to predict for.
+UnitSize micro_batch_of(const ModelSpec& model, const Shape& shape, const TrainerOptions& options) {
+  if (options.recompute.kind == RecomputeKind::Auto)
+    for (const TensorType& input : model.inputs)
+      require(std::ranges::find(input.dims, kPositions) == input.dims.end(),
+              "recompute auto cannot know the length of the sequences that the model takes; choose "
+              "all, every-K or selective:LAYERS");
+  const std::int64_t count = shape.micro_batches;
+  return {.samples = (options.batch_size + count - 1) / count};
 }
 
 /// The program with the edges that the model has across the cut.
@@ -116,7 +132,11 @@ TrainerParts assemble(const Program& compute,
   ProcessGroup alone;
   ProcessGroup& group = seat.group != nullptr ? *seat.group : alone;
   Program program = with_ties(compute, parts.stages, options, group);
-  if (options.recompute) program = insert_recompute(program);
+  require(recomputes_whole_stages(options.recompute), [&] {
+    return "recompute '" + to_string(options.recompute) +
+           "' chooses layers of a model; stages of your own recompute all or nothing";
+  });
+  if (options.recompute.kind == RecomputeKind::All) program = insert_recompute(program);
   parts.executor = executor_at(seat, program, parts.stages, options);
   parts.evaluator = executor_at(seat, forward_program(shape), parts.stages, options);
   return parts;
@@ -128,11 +148,22 @@ TrainerParts assemble(const ModelSpec& model,
                       const Seat& seat) {
   const Shape& shape = compute.shape;
   const std::vector<int> boundaries = boundaries_of(model, shape, options);
+  const Program program = with_edges(compute, model, boundaries);
+  const std::vector<int> segments = recompute_segments(
+      options.recompute, model, boundaries, program, micro_batch_of(model, shape, options));
   std::vector<std::unique_ptr<StageBody>> bodies;
-  for (const HostedStage& place : places_at(seat, shape))
-    bodies.push_back(build_stage(model, boundaries, place.stage.value, options.seed));
-  TrainerParts parts =
-      assemble(with_edges(compute, model, boundaries), std::move(bodies), options, seat);
+  for (const HostedStage& place : places_at(seat, shape)) {
+    auto module = build_stage(model, boundaries, place.stage.value, options.seed);
+    module->recompute_in({segments.begin() + boundaries[place.stage.index()],
+                          segments.begin() + boundaries[place.stage.index() + 1]});
+    bodies.push_back(std::move(module));
+  }
+  TrainerOptions rest = options;
+  rest.recompute = {};
+  TrainerParts parts = assemble(insert_recompute(program, recomputed_stages(segments, boundaries)),
+                                std::move(bodies),
+                                rest,
+                                seat);
   parts.precision = model.precision;
   parts.model = model.text;
   return parts;

@@ -45,7 +45,7 @@ HelloFields hello_of(const TrainJob& job) {
                            {"last batch", job.flags.last_batch},
                            {"epochs", std::to_string(options.epochs)},
                            {"steps", std::to_string(options.steps)},
-                           {"recompute", options.recompute ? "yes" : "no"},
+                           {"recompute", to_string(options.recompute)},
                            {"precision", name_of(job.model.precision)},
                            {"checkpoint step", "0"}};
   fields.insert(fields.end(), own.begin(), own.end());

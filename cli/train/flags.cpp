@@ -30,7 +30,10 @@ void add_train_flags(CLI::App& verb, TrainFlags& flags) {
       ->capture_default_str();
   verb.add_option("--executor", flags.executor, "flow-graph, ranks or sequential")
       ->capture_default_str();
-  verb.add_flag("--recompute", flags.recompute, "Keep stage inputs alone, run forwards again");
+  verb.add_flag("--recompute{all}",
+                flags.recompute,
+                "Run layers again instead of keeping their stash: =all, =every-K, "
+                "=selective:LAYERS, =auto:BYTES");
   verb.add_option("--epochs", flags.epochs, "Passes over the data (60)");
   verb.add_option("--steps", flags.steps, "Mini-batches in all, instead of --epochs");
   add_rule_flags(verb, flags.rule);

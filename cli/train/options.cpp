@@ -178,6 +178,11 @@ void set_length(const TrainFlags& flags, TrainJob& job) {
 }
 
 /// Numbers, names and the model: what needs neither data nor a program.
+Recompute recompute_of(const std::string& text) {
+  if (text == "true") return {.kind = RecomputeKind::All};  // a file's `recompute = true`
+  return text == "false" ? Recompute() : parse_recompute(text);
+}
+
 TrainJob start_job(const TrainFlags& flags) {
   check_numbers(flags);
   TrainJob job;
@@ -187,7 +192,8 @@ TrainJob start_job(const TrainFlags& flags) {
   options.batch_size = flags.batch_size;
   options.epochs = flags.epochs.value_or(60);
   options.steps = flags.steps.value_or(0);
-  options.recompute = flags.recompute;
+  options.recompute =
+      about("--recompute", flags.recompute, [&] { return recompute_of(flags.recompute); });
   options.executor = flags.executor;
   const auto kinds = executor_kinds();
   require(std::find(kinds.begin(), kinds.end(), flags.executor) != kinds.end(),

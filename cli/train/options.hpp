@@ -34,7 +34,7 @@ struct TrainFlags {
   std::optional<std::int64_t> chunks, epochs, steps;
   std::optional<double> dropout;
   RuleFlags rule;
-  bool recompute = false;
+  std::string recompute = "none";
   bool json = false;
 };
 

@@ -35,7 +35,7 @@ ordered_json settings_of(const TrainJob& job, const TrainOutcome& outcome) {
   settings["schedule"] = options.schedule;
   settings["executor"] = outcome.processes > 0 ? "processes" : options.executor;
   settings["boundaries"] = options.boundaries;
-  settings["recompute"] = options.recompute;
+  settings["recompute"] = to_string(options.recompute);
   if (options.steps > 0) {
     settings["steps"] = options.steps;
   } else {

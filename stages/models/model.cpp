@@ -87,10 +87,9 @@ std::unique_ptr<Loss> build_loss(LossKind kind) {
   return std::make_unique<SoftmaxCrossEntropy>();
 }
 
-std::unique_ptr<StageModule> build_stage(const ModelSpec& model,
-                                         std::span<const int> boundaries,
-                                         int stage,
-                                         std::uint64_t seed) {
+std::unique_ptr<StageModule> stage_without_parameters(const ModelSpec& model,
+                                                      std::span<const int> boundaries,
+                                                      int stage) {
   const detail::ModelCut cut(model, boundaries);
   const int stages = static_cast<int>(boundaries.size()) - 1;
   require(stage >= 0 && stage < stages,
@@ -100,7 +99,6 @@ std::unique_ptr<StageModule> build_stage(const ModelSpec& model,
   for (int i = boundaries[first]; i < boundaries[first + 1]; ++i) {
     const auto& spec = model.layers[static_cast<std::size_t>(i)];
     layers.push_back(build_layer(spec, cut.input_types(i), place_of(model, i), model.kinds));
-    layers.back()->initialize(seed);
   }
   return std::make_unique<StageModule>(
       std::move(layers),
@@ -108,6 +106,15 @@ std::unique_ptr<StageModule> build_stage(const ModelSpec& model,
       StageModule::Settings{.first = stage == 0,
                             .loss = stage + 1 == stages ? build_loss(model.loss) : nullptr,
                             .precision = model.precision});
+}
+
+std::unique_ptr<StageModule> build_stage(const ModelSpec& model,
+                                         std::span<const int> boundaries,
+                                         int stage,
+                                         std::uint64_t seed) {
+  auto module = stage_without_parameters(model, boundaries, stage);
+  for (std::size_t i = 0; i < module->layer_count(); ++i) module->layer(i).initialize(seed);
+  return module;
 }
 
 std::vector<std::unique_ptr<StageModule>> build_stages(const ModelSpec& model,

@@ -221,6 +221,75 @@ TEST_P(BranchesIn, CountedStashIsThePredictedOne) {
   }
 }
 
+/// Runs of chosen layers, numbered: what StageModule::recompute_in takes.
+std::vector<int> segments_of(unsigned chosen, int first, int last) {
+  std::vector<int> segments;
+  int next = 0;
+  for (int layer = first; layer < last; ++layer) {
+    const bool again = (chosen >> static_cast<unsigned>(layer) & 1U) != 0;
+    const bool before = !segments.empty() && segments.back() != StageModule::kKept;
+    segments.push_back(again ? (before ? next - 1 : next++) : StageModule::kKept);
+  }
+  return segments;
+}
+
+TEST_P(BranchesIn, AnyLayersMayRunAgainWithTheSameBits) {
+  const ModelSpec model = branchy(DType::F32, GetParam());
+  CutModel whole(model, {0, model.layer_count()});
+  const double loss = whole.run();
+  for (const auto& cut : std::vector<std::vector<int>>{{0, 9}, {0, 3, 5, 9}}) {
+    for (unsigned chosen = 0; chosen < 512; ++chosen) {
+      SCOPED_TRACE(chosen);
+      CutModel parts(model, cut);
+      for (std::size_t s = 0; s + 1 < cut.size(); ++s)
+        parts.stage(s).recompute_in(segments_of(chosen, cut[s], cut[s + 1]));
+      EXPECT_EQ(parts.run(true), loss);
+      const auto given = parts.parameters();
+      for (std::size_t i = 0; i < given.size(); ++i)
+        ASSERT_TRUE(same_bits(given[i]->gradient, whole.parameters()[i]->gradient))
+            << given[i]->name;
+    }
+  }
+}
+
+TEST_P(BranchesIn, CountedStashOfAnySegmentsIsThePredictedOne) {
+  const ModelSpec model = branchy(DType::F32, GetParam());
+  CutModel whole(model, {0, model.layer_count()});
+  StageModule& stage = whole.stage(0);
+  for (unsigned chosen = 0; chosen < 512; ++chosen) {
+    SCOPED_TRACE(chosen);
+    stage.recompute_in(chosen == 511 ? std::vector<int>{0, 0, 0, 1, 1, 2, 3, 3, 4}
+                                     : segments_of(chosen, 0, 9));
+    StashMeter meter;
+    PassContext context = training_context();
+    const TensorList targets(drawn(DType::F32, {kRows, 3}, 3));
+    context.targets = &targets;
+    context.meter = &meter;
+    context.recompute_later = true;
+    TensorList inputs(drawn(DType::F32, {kRows, 6}, 1));
+    inputs.push_back(drawn(DType::I32, {kRows}, 2));
+    const StashBytes bytes = stage.stash_bytes({.samples = kRows}, true);
+    (void)stage.forward(context, std::move(inputs));
+    EXPECT_EQ(meter.bytes, bytes.after_forward);
+    meter.peak = meter.bytes;
+    stage.recompute(context);
+    EXPECT_EQ(meter.bytes, bytes.after_recompute);
+    (void)stage.backward_input(context, {});
+    EXPECT_EQ(meter.peak, bytes.input_peak);
+    EXPECT_EQ(meter.bytes, bytes.after_input);
+    stage.backward_weight(context);
+    EXPECT_EQ(meter.bytes, 0U);
+  }
+}
+
+TEST(Branches, SegmentsThatAreNoneAreRefused) {
+  const auto stage = build_stage(parse_model("mlp:4-4-4-4"), std::vector<int>{0, 3}, 0, 1);
+  EXPECT_THROW(stage->recompute_in({0, 0}), InvalidArgument);
+  EXPECT_THROW(stage->recompute_in({0, 2, 2}), InvalidArgument);
+  EXPECT_THROW(stage->recompute_in({0, StageModule::kKept, 0}), InvalidArgument);
+  EXPECT_THROW(stage->recompute_in({1, 0, 0}), InvalidArgument);
+}
+
 INSTANTIATE_TEST_SUITE_P(Precisions,
                          BranchesIn,
                          testing::Values(DType::F32, DType::BF16, DType::F16),

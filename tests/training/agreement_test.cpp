@@ -80,7 +80,8 @@ TEST(Agreement, EveryRankHearsWhichPlanOrSettingDiffers) {
   expect_complaint([](Job& job) { job.schedule = "gpipe"; },
                    "schedule differs: rank 0 has '1f1b p=2 m=4', rank 1 has 'gpipe p=2 m=4'");
   expect_complaint([](Job& job) { job.micro_batches = 5; }, "schedule differs: rank 0 has '1f1b");
-  expect_complaint([](Job& job) { job.options.recompute = true; }, "plan differs: rank 0 has '");
+  expect_complaint([](Job& job) { job.options.recompute = {.kind = RecomputeKind::All}; },
+                   "plan differs: rank 0 has '");
   expect_complaint(
       [](Job& job) {
         job.options.boundaries = {0, 1, 2};

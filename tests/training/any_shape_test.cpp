@@ -164,7 +164,7 @@ TEST_P(AnyShapeOn, SlicedSchedulesGiveTheGradientsOfThePlainLoop) {
       TrainerOptions options = options_for(of.schedule, of.ranks, of.slices);
       options.chunks = of.chunks;
       options.executor = executor_named(GetParam());
-      options.recompute = recompute;
+      if (recompute) options.recompute = {.kind = RecomputeKind::All};
       EXPECT_EQ(first_gradients(options), plain_gradients(of.slices));
     }
 }
@@ -211,7 +211,7 @@ TEST_P(AnyShapeOn, CountsTheStashBytesThatThePlanPredicts) {
     for (const int slices : {1, 3}) {
       TrainerOptions options = options_for("seq-1f1b", 3, slices);
       options.executor = executor_named(GetParam());
-      options.recompute = recompute;
+      if (recompute) options.recompute = {.kind = RecomputeKind::All};
       if (slices == 1) options.schedule = "1f1b";
       Trainer trainer(causal_model(), options);
       const Dataset data = sequences();

@@ -68,7 +68,7 @@ TEST_P(PrecisionBits, AreThoseOfOneRankForEveryScheduleAndWithRecompute) {
         options.ranks = ranks;
         options.schedule = schedule;
         options.executor = executor;
-        options.recompute = recompute;
+        if (recompute) options.recompute = {.kind = RecomputeKind::All};
         if (std::string(schedule) == "interleaved") options.micro_batches = 4;
         if (std::string(schedule) == "interleaved" && ranks == 3) continue;
         EXPECT_EQ(hash_after(model, options), expected) << schedule << " on " << ranks;

@@ -145,7 +145,7 @@ TEST_P(SameBits, AsThePlainLoopForEveryCutScheduleAndRecompute) {
       options.schedule = variant.schedule;
       options.ranks = variant.ranks;
       options.chunks = variant.chunks;
-      options.recompute = recompute;
+      if (recompute) options.recompute = {.kind = RecomputeKind::All};
       Trainer trainer(small_model(), options);
       trainer.fit(data);
 

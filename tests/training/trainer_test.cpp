@@ -119,7 +119,7 @@ TEST(Step, CountsTheStashBytesThatThePlanPredicts) {
         TrainerOptions options = plain_options(3, 6);
         options.schedule = schedule;
         options.executor = executor;
-        options.recompute = recompute;
+        if (recompute) options.recompute = {.kind = RecomputeKind::All};
         Trainer trainer(parse_model("mlp:64-20-16-24-18-12-10"), options);
         Batch batch(data, 6);
         const StepReport report = trainer.step(batch);

@@ -90,6 +90,12 @@ struct CutEdge {
 [[nodiscard]] std::vector<std::unique_ptr<StageModule>> build_stages(
     const ModelSpec& model, std::span<const int> boundaries, std::uint64_t seed);
 
+/// Stage s without memory for parameters, which cannot run: to ask what it takes, gives and
+/// stashes.
+[[nodiscard]] std::unique_ptr<StageModule> stage_without_parameters(const ModelSpec& model,
+                                                                    std::span<const int> boundaries,
+                                                                    int stage);
+
 /// Stage s alone, for a process that hosts only some of them.
 [[nodiscard]] std::unique_ptr<StageModule> build_stage(const ModelSpec& model,
                                                        std::span<const int> boundaries,

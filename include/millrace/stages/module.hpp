@@ -42,11 +42,12 @@ struct StageWiring {
 /// stage first and then in later ones (`takes_gradient_per_use`): so no cut of the model changes
 /// bits. The stash meter counts such memory once for every layer that keeps it.
 ///
-/// With `recompute_later` a forward keeps a copy of its inputs (the last stage: and the gradient of
-/// its loss, which needs the targets) and `recompute` runs the layers again with the same random
-/// keys. Inputs and output gradients that do not lie on 64-byte boundaries are copied to memory
-/// that does, so that bits do not depend on where a caller's data lies. Thread-safety: externally
-/// synchronised.
+/// With `recompute_later` a forward keeps nothing of the layers in recompute segments (all layers,
+/// unless said otherwise: one segment) but copies of what each segment is given; the last stage
+/// also keeps the gradient of its loss, which needs the targets. `recompute` runs the last segment
+/// again with the same random keys, and the backward each other one when it comes to it. Inputs and
+/// output gradients that do not lie on 64-byte boundaries are copied to memory that does, so that
+/// bits do not depend on where a caller's data lies. Thread-safety: externally synchronised.
 class StageModule final : public StageBody {
  public:
   struct Settings {
@@ -63,6 +64,12 @@ class StageModule final : public StageBody {
   StageModule(const StageModule&) = delete;
   StageModule& operator=(const StageModule&) = delete;
   ~StageModule() override;
+
+  /// Which layers a recompute runs again: by layer, ascending numbers from 0 for those in segments,
+  /// consecutive layers each, and kKept for those that keep their stash. Between two steps. Throws
+  /// InvalidArgument for another number of layers, and for segments that are not so.
+  void recompute_in(std::vector<int> segment_of_layer);
+  static constexpr int kKept = -1;
 
   TensorList forward(const PassContext& context, TensorList inputs) override;
   TensorList backward_input(const PassContext& context, TensorList output_gradients) override;
@@ -90,9 +97,17 @@ class StageModule final : public StageBody {
 
   struct UnitStash {
     State state = State::Empty;
-    std::int64_t rows = 0;  // of the first output
-    TensorList inputs;      // with recompute: what the layers will be run on again
-    Tensor loss_gradient;   // of the last stage
+    std::int64_t rows = 0;          // of the first output
+    std::vector<TensorList> given;  // by segment: what its layers will be run on again
+    std::size_t to_rebuild = 0;     // so many segments, the first ones, are not rebuilt yet
+    Tensor loss_gradient;           // of the last stage
+  };
+
+  /// Consecutive layers that are run again together.
+  struct Segment {
+    std::size_t first = 0;
+    std::size_t last = 0;             // behind the last one
+    std::vector<std::size_t> values;  // what they take from others, ascending
   };
 
   class Flow;
@@ -101,6 +116,11 @@ class StageModule final : public StageBody {
   std::size_t place_of(const PassContext& context, State expected, const char* pass);
   Stash& stash(std::size_t unit, std::size_t layer);
   void run_layers(const PassContext& context, TensorList inputs, std::size_t unit);
+  void keep_given(const PassContext& context, UnitStash& unit, std::size_t from, std::size_t to);
+  void rebuild(const PassContext& context, std::size_t place);
+  [[nodiscard]] bool is_recomputed(const PassContext& context, std::size_t layer) const;
+  [[nodiscard]] std::size_t kept_bytes(TensorType type, const UnitSize& size) const;
+  [[nodiscard]] std::size_t given_bytes(const Segment& segment, const UnitSize& size) const;
   TensorList evaluate(const PassContext& context, TensorList inputs);
   [[nodiscard]] Tensor kept(const PassContext& context, Tensor tensor) const;
   [[nodiscard]] TensorList leaving(const PassContext& context, TensorList tensors) const;
@@ -110,6 +130,8 @@ class StageModule final : public StageBody {
   std::vector<std::unique_ptr<Layer>> layers_;
   Settings settings_;
   std::unique_ptr<Flow> flow_;
+  std::vector<int> segment_of_;  // by layer
+  std::vector<Segment> segments_;
   int slices_ = 1;
   std::vector<UnitStash> units_;
   std::vector<Stash> stashes_;  // [micro_batch][layer][slice]

@@ -71,8 +71,8 @@ struct PassContext {
   std::int64_t first_sample = 0;    ///< index of the unit's first row in the mini-batch
   std::int64_t first_position = 0;  ///< of the slice in its sequence
   bool training = true;             ///< false: evaluation; dropout is off and nothing is stashed
-  bool recompute_later = false;  ///< F: keep the input only; a recompute pass will rebuild the rest
-  bool recomputing = false;      ///< set by the stage for its own forwards inside a recompute
+  bool recompute_later = false;     ///< F: a recompute pass will rebuild what is not kept
+  bool recomputing = false;         ///< set by the stage for its own forwards inside a recompute
   /// Factor on the loss gradient: (loss scale) / (total weight of the step). The one place of
   /// scaling.
   double loss_scale = 1;
@@ -101,7 +101,8 @@ struct PassContext {
 
 /// Bytes one unit keeps in a stage; the memory model that a simulation uses.
 struct StashBytes {
-  std::size_t after_forward = 0;  ///< held from the end of F
+  std::size_t after_forward = 0;    ///< held from the end of F
+  std::size_t after_recompute = 0;  ///< held from the end of the recompute, where there is one
   /// Largest amount held at any moment inside I (or B), the recompute just before it included.
   std::size_t input_peak = 0;
   std::size_t after_input = 0;  ///< held between I and W

@@ -52,8 +52,9 @@ class Profile {
   [[nodiscard]] StepUse use() const;
 
   /// Mean seconds of each op of each stage and slice over micro-batches and steps, with the stash
-  /// bytes of `stages` for units of that size. A full backward that was never split is
-  /// shared out evenly between I and W. Throws InvalidArgument before the first step.
+  /// bytes of `stages` for units of that size, as they are with the program's recomputes. A full
+  /// backward that was never split is shared out evenly between I and W. Throws InvalidArgument
+  /// before the first step.
   [[nodiscard]] Cost cost(std::span<const HostedStage> stages, const UnitSize& size) const;
 
  private:

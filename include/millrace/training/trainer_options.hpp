@@ -17,6 +17,7 @@
 #include "millrace/training/loader.hpp"
 #include "millrace/training/loss_scale.hpp"
 #include "millrace/training/optimizer.hpp"
+#include "millrace/training/recompute.hpp"
 
 namespace millrace {
 
@@ -69,7 +70,7 @@ struct TrainerOptions {
   int micro_batches = 8;                ///< m
   std::optional<int> slices = {};       ///< q, for schedules that cut sequences
   std::vector<int> boundaries = {};     ///< cut of the layers into stages; empty: even
-  bool recompute = false;               ///< keep stage inputs alone and run the forward again
+  Recompute recompute = {};             ///< layers that run again instead of keeping their stash
   std::string executor = "flow-graph";  ///< a name of executor_kinds()
   ExecutorOptions executor_options = {};
 

@@ -2,7 +2,10 @@
 #include "millrace/scheduler/plan/passes.hpp"
 
 #include <algorithm>
+#include <string>
 #include <utility>
+
+#include "millrace/core/error.hpp"
 
 namespace millrace {
 
@@ -83,6 +86,14 @@ Program compute_only(const Program& program) {
 }
 
 Program insert_recompute(const Program& program) {
+  return insert_recompute(
+      program, std::vector<bool>(static_cast<std::size_t>(program.shape.stages()), true));
+}
+
+Program insert_recompute(const Program& program, const std::vector<bool>& of_stage) {
+  require(of_stage.size() == static_cast<std::size_t>(program.shape.stages()),
+          "recompute is said of " + std::to_string(of_stage.size()) + " stages; the program has " +
+              std::to_string(program.shape.stages()));
   const bool has_recompute =
       std::any_of(program.ranks.begin(), program.ranks.end(), [](const std::vector<Action>& list) {
         return std::any_of(list.begin(), list.end(), [](const Action& action) {
@@ -90,13 +101,13 @@ Program insert_recompute(const Program& program) {
         });
       });
   if (has_recompute) return program;
-  return rewritten(program, [](const std::vector<Action>& list) {
+  return rewritten(program, [&](const std::vector<Action>& list) {
     std::vector<Action> result;
     for (std::size_t i = 0; i < list.size(); ++i) {
       // A pair stays together: what its second half recomputes comes before the pair.
       const bool second_half = i > 0 && list[i - 1].with_next;
       for (std::size_t half = i; !second_half && half < list.size(); ++half) {
-        if (gives_input_gradient(list[half].op)) {
+        if (gives_input_gradient(list[half].op) && of_stage[list[half].stage.index()]) {
           result.push_back(with_op(list[half], Op::Recompute));
           result.back().with_next = false;
         }

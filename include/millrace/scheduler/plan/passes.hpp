@@ -53,6 +53,9 @@ struct Timeline;
 /// of a pair). Idempotent: a program that recomputes anything is returned as it is.
 [[nodiscard]] Program insert_recompute(const Program& program);
 
+/// The same for those of its stages that `of_stage` says.
+[[nodiscard]] Program insert_recompute(const Program& program, const std::vector<bool>& of_stage);
+
 /// Clears `with_next` on all actions: pairs run one half after the other. Idempotent.
 [[nodiscard]] Program decouple_pairs(const Program& program);
 
