@@ -131,14 +131,13 @@ class PassBoard {
     return start;
   }
 
-  /// As run() and run_weight(), and notes the op in the rank's row.
-  void place(int rank, Symbol pass) {
-    run(rank, pass);
-    ranks_[static_cast<std::size_t>(rank)].row.push_back(pass);
-  }
-  void place_weight(int rank) {
-    run_weight(rank);
-    ranks_[static_cast<std::size_t>(rank)].row.push_back(kOwed);
+  /// As run() and run_weight() (kOwed), and notes the op in the rank's row.
+  void place(int rank, Symbol symbol) {
+    ranks_[static_cast<std::size_t>(rank)].row.push_back(symbol);
+    if (symbol == kOwed)
+      run_weight(rank);
+    else
+      run(rank, symbol);
   }
 
   /// As place(), where the pass is fed and the rank has room: owed weight halves run before it
@@ -149,18 +148,18 @@ class PassBoard {
     const RankState& state = at(rank);
     const RankCosts& own = cost(rank);
     if (!is_fed(rank, pass)) return false;
-    for (; state.memory + change > own.limit; place_weight(rank))
+    for (; state.memory + change > own.limit; place(rank, kOwed))
       if (state.owed == 0) return false;
     const double due = arrival(rank, pass), ticks = own.weight.ticks;
     while (state.owed > 0 && plan::takes_wait(state.clock, ticks, due, allowance))
-      place_weight(rank);
+      place(rank, kOwed);
     place(rank, pass);
     return true;
   }
 
   /// Runs all weight halves that the rank owes.
   void settle(int rank) {
-    while (at(rank).owed > 0) place_weight(rank);
+    while (at(rank).owed > 0) place(rank, kOwed);
   }
 
   /// The rows, their weight halves named in the order of their backwards.

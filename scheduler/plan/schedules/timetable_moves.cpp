@@ -22,14 +22,20 @@ struct Held {
   void take_back(Symbol symbol) { add(symbol, -1); }
 };
 
+/// A symbol, with what stands behind it and goes with it.
+struct Op {
+  int rank, column, width;
+  Symbol symbol;
+  int index;
+};
+
 /// Columns from left to right, in each the ranks in turn: what each rank holds and has run left of
-/// the column that is visited, and where every symbol stands.
+/// the column that is visited, where every symbol stands, and moves that keep both in order.
 class Sweep {
  public:
-  static constexpr int kNone = 1 << 30;  ///< the column behind the last of a symbol
-
-  explicit Sweep(Timetable& timetable)
+  Sweep(Timetable& timetable, int cap)
       : timetable_(timetable),
+        cap_(cap),
         columns_(timetable.size()),
         seen_(timetable.size()),
         held_(timetable.size()) {
@@ -55,12 +61,56 @@ class Sweep {
     }
   }
 
-  [[nodiscard]] TimetableRow& row(int rank) { return timetable_[static_cast<std::size_t>(rank)]; }
-  [[nodiscard]] Held& held_by(int rank) { return held_[static_cast<std::size_t>(rank)]; }
+  [[nodiscard]] TimetableRow::iterator cell(int rank, int column) {
+    return row(rank).begin() + column;
+  }
   /// How often the rank has run the symbol, as far as the visitor counts it.
   [[nodiscard]] int& seen(int rank, Symbol symbol) {
     return seen_[static_cast<std::size_t>(rank)][symbol];
   }
+
+  /// Fills a hole: of the next of each symbol to the right, nearest first, the first that may
+  /// comes.
+  void fill(int rank, int hole) {
+    std::array<std::pair<int, Symbol>, kOwed> next;
+    for (const Symbol symbol : {kF, kf, kB, kb, kW, kw})
+      next[symbol] = {column(rank, symbol, seen(rank, symbol)), symbol};
+    std::ranges::sort(next);
+    for (const auto& [place, symbol] : next) {
+      if (place == kNone) return;
+      if (needed(rank, symbol, seen(rank, symbol)) >= hole) continue;
+      const auto from = cell(rank, place), to = cell(rank, hole);
+      if (is_forward(symbol) && peak({to, from}, held(rank).live) >= cap_) continue;
+      column(rank, symbol, seen(rank, symbol)) = hole;
+      return std::iter_swap(to, from);
+    }
+  }
+
+  /// Moves an op to the first column where it may stand, if there is one before its own. Where
+  /// `gives_weights`, weight halves make way and are given anew.
+  void pull(const Op& op, bool gives_weights) {
+    const int ready = earliest(op);
+    Held before = held(op.rank);
+    for (int at = op.column; at > ready;) before.take_back(*cell(op.rank, --at));
+    for (int target = ready; target < op.column; before.add(*cell(op.rank, target++))) {
+      if (!is_free(op, target, before, gives_weights)) continue;
+      if (!try_at(op, target, before, gives_weights)) continue;
+      TimetableRow& line = row(op.rank);
+      line.resize(std::max(line.size(), static_cast<std::size_t>(target) + changed_.size()),
+                  kBlank);
+      std::ranges::copy(changed_, line.begin() + target);
+      column(op.rank, op.symbol, op.index) = target;
+      for (; target < op.column; ++target) before.add(*cell(op.rank, target));
+      held(op.rank) = before;
+      return;
+    }
+  }
+
+ private:
+  static constexpr int kNone = 1 << 30;  // the column behind the last of a symbol
+
+  [[nodiscard]] TimetableRow& row(int rank) { return timetable_[static_cast<std::size_t>(rank)]; }
+  [[nodiscard]] Held& held(int rank) { return held_[static_cast<std::size_t>(rank)]; }
   /// Where the symbol's `index`-th occurrence on the rank stands.
   [[nodiscard]] int& column(int rank, Symbol symbol, int index) {
     return columns_[static_cast<std::size_t>(rank)][symbol][static_cast<std::size_t>(index)];
@@ -76,127 +126,67 @@ class Sweep {
     return symbol == kF ? -1 : column(rank, static_cast<Symbol>(symbol - 1), index);
   }
 
- private:
-  Timetable& timetable_;
-  std::vector<std::array<std::vector<int>, kSymbols + 1>> columns_;  // by rank and symbol
-  std::vector<SymbolCount> seen_;
-  std::vector<Held> held_;
-};
-
-/// A symbol, with what stands behind it and goes with it.
-struct Op {
-  int rank, column, width;
-  Symbol symbol;
-  int index;
-};
-
-/// Moves ops to the left within their row.
-class Puller {
- public:
-  /// Where `gives_weights`, weight halves make way and are given anew.
-  Puller(Sweep& sweep, int cap, bool gives_weights)
-      : sweep_(sweep), cap_(cap), gives_weights_(gives_weights) {}
-
-  /// Moves the op to the first column where it may stand, if there is one before its own.
-  void pull(const Op& op) {
-    TimetableRow& line = sweep_.row(op.rank);
-    const int ready = earliest(op);
-    Held held = sweep_.held_by(op.rank);
-    for (int column = op.column; column > ready;) held.take_back(line.begin()[--column]);
-    for (int target = ready; target < op.column; held.add(line.begin()[target++])) {
-      if (!is_free(op, target, held) || !try_at(op, target, held)) continue;
-      line.resize(std::max(line.size(), static_cast<std::size_t>(target) + changed_.size()),
-                  kBlank);
-      std::ranges::copy(changed_, line.begin() + target);
-      sweep_.column(op.rank, op.symbol, op.index) = target;
-      for (; target < op.column; ++target) held.add(line.begin()[target]);
-      sweep_.held_by(op.rank) = held;
-      return;
-    }
-  }
-
- private:
   /// First column after the op's data and after the one of its kind before it.
   [[nodiscard]] int earliest(const Op& op) {
     // What it needs is as wide as itself, except that the first backward follows a forward.
     const int width = op.symbol == kB && op.rank == 0 ? 1 : op.width;
-    const int ready = std::max(0, sweep_.needed(op.rank, op.symbol, op.index) + width);
+    const int ready = std::max(0, needed(op.rank, op.symbol, op.index) + width);
     if (op.index == 0) return ready;
-    return std::max(ready, sweep_.column(op.rank, op.symbol, op.index - 1) + op.width);
+    return std::max(ready, column(op.rank, op.symbol, op.index - 1) + op.width);
   }
 
-  /// Whether the op finds room at `target`, before which the rank holds `held`.
-  [[nodiscard]] bool is_free(const Op& op, int target, const Held& held) {
-    if (is_weight(op.symbol) && held.pending == 0) return false;
-    for (int column = target; column < target + op.width; ++column) {
-      const Symbol symbol = sweep_.row(op.rank).begin()[column];
-      const bool gives_way = symbol == kBlank || (gives_weights_ && is_weight(symbol));
-      if (column != op.column && !gives_way) return false;
+  /// Whether the op finds cells at `target`.
+  [[nodiscard]] bool is_free(const Op& op, int target, const Held& before, bool gives_weights) {
+    if (is_weight(op.symbol) && before.pending == 0) return false;
+    for (int at = target; at < target + op.width; ++at) {
+      const Symbol symbol = *cell(op.rank, at);
+      const bool gives_way = symbol == kBlank || (gives_weights && is_weight(symbol));
+      if (at != op.column && !gives_way) return false;
     }
     return true;
   }
 
   /// Writes the cells that change from `target` on. False when the rank exceeds the cap.
-  bool try_at(const Op& op, int target, const Held& held) {
-    const TimetableRow& line = sweep_.row(op.rank);
-    changed_.assign(line.begin() + target,
-                    gives_weights_ ? line.end() : line.begin() + op.column + op.width);
-    const auto moved = changed_.begin() + (op.column - target);
-    for (int cell = 0; cell < op.width; ++cell)
-      std::iter_swap(changed_.begin() + cell, moved + cell);
-    if (gives_weights_) give_weights(changed_, held.pending);
-    return peak(changed_, held.live) <= cap_;
+  bool try_at(const Op& op, int target, const Held& before, bool gives_weights) {
+    const auto from = cell(op.rank, target);
+    changed_.assign(from, gives_weights ? row(op.rank).end() : cell(op.rank, op.column + op.width));
+    for (auto to = changed_.begin(); to != changed_.begin() + op.width; ++to)
+      std::iter_swap(to, to + (op.column - target));
+    if (gives_weights) give_weights(changed_, before.pending);
+    return peak(changed_, before.live) <= cap_;
   }
 
-  Sweep& sweep_;
+  Timetable& timetable_;
   int cap_;
-  bool gives_weights_;
+  std::vector<std::array<std::vector<int>, kSymbols + 1>> columns_;  // by rank and symbol
+  std::vector<SymbolCount> seen_;
+  std::vector<Held> held_;
   TimetableRow changed_;
 };
 
 }  // namespace
 
 void fill_holes(Timetable& timetable, int cap, plan::Work& work) {
-  Sweep sweep(timetable);
-  const auto next = [&](int rank, Symbol symbol) -> int& {
-    return sweep.column(rank, symbol, sweep.seen(rank, symbol));
-  };
-  // The next of each symbol to the right, nearest first; the first that may comes.
-  const auto fill = [&](int rank, int column) {
-    const auto hole = sweep.row(rank).begin() + column;
-    std::array<std::pair<int, Symbol>, kOwed> nearest;
-    for (const Symbol symbol : {kF, kf, kB, kb, kW, kw})
-      nearest[symbol] = {next(rank, symbol), symbol};
-    std::ranges::sort(nearest);
-    for (const auto& [place, symbol] : nearest) {
-      if (place == Sweep::kNone) return;
-      if (sweep.needed(rank, symbol, sweep.seen(rank, symbol)) >= column) continue;
-      const auto from = sweep.row(rank).begin() + place;
-      if (is_forward(symbol) && peak({hole, from}, sweep.held_by(rank).live) >= cap) continue;
-      next(rank, symbol) = column;
-      std::iter_swap(hole, from);
-      return;
-    }
-  };
+  Sweep sweep(timetable, cap);
   sweep.run(work, [&](int rank, int column) {
-    const Symbol& symbol = sweep.row(rank).begin()[column];
-    if (symbol == kBlank) fill(rank, column);
-    if (symbol != kBlank) ++sweep.seen(rank, symbol);
+    if (*sweep.cell(rank, column) == kBlank) sweep.fill(rank, column);
+    if (const Symbol symbol = *sweep.cell(rank, column); symbol != kBlank)
+      ++sweep.seen(rank, symbol);
   });
 }
 
 void pull_in(Timetable& timetable, int cap, Pull what, plan::Work& work) {
   const auto last_forward = std::ranges::count(timetable.front(), kF) - 1;
   bool in_warm_up = true, in_cool_down = false;
-  Sweep sweep(timetable);
-  Puller puller(sweep, cap, what == Pull::Passes);
+  Sweep sweep(timetable, cap);
   sweep.run(work, [&](int rank, int column) {
-    const Symbol symbol = sweep.row(rank).begin()[column];
+    const Symbol symbol = *sweep.cell(rank, column);
     if (symbol == kBlank || (is_weight(symbol) && what != Pull::Ends)) return;
     const int width = what == Pull::Whole && is_input(symbol) ? 2 : 1;
     const Op op{rank, column, width, symbol, sweep.seen(rank, symbol)++};
     in_warm_up = in_warm_up && (rank > 0 || symbol != kb);
-    if (what == Pull::Whole || in_cool_down || (what == Pull::Ends && in_warm_up)) puller.pull(op);
+    if (what == Pull::Whole || in_cool_down || (what == Pull::Ends && in_warm_up))
+      sweep.pull(op, what == Pull::Passes);
     in_cool_down = in_cool_down || (!in_warm_up && symbol == kF && op.index == last_forward);
   });
 }

@@ -103,7 +103,6 @@ class Heuristic : PassBoard {
     const RankCosts& next = cost(rank + 1);
     const double clock = at(rank).clock;
     const double due = at(rank + 1).clock + next.forward.ticks + next.input.ticks + latency_;
-    if (clock >= due) return false;
     return clock + cost(rank).forward.ticks + room_ticks(rank) <= due || due - clock > slack(rank);
   }
 
