@@ -316,6 +316,37 @@ TEST(DrawHtml, IsOnePageWithoutOutsideResourcesAndWithAllActions) {
   EXPECT_EQ(actions, it.program.size());
 }
 
+/// Four stages on as many ranks, with edges from stage 0 to 2 and 3.
+Drawn with_skips(int micro_batches) {
+  Program program = generate("1f1b", {.ranks = 4, .micro_batches = micro_batches});
+  for (const auto& [from, to, input] :
+       {std::array{0, 1, 0}, {1, 2, 0}, {2, 3, 0}, {0, 2, 1}, {0, 3, 1}})
+    program.shape.edges.push_back(
+        {.from = Stage{from}, .output = 0, .to = Stage{to}, .input = input});
+  return drawn(std::move(program));
+}
+
+TEST(DrawSvg, AThinArrowPerSkipEdgeAndMicroBatchGoesFromForwardToForward) {
+  const Drawn it = with_skips(5), chain = drawn("1f1b", 4, 5);
+
+  const std::string svg = draw_svg(it.program, it.timeline, it.cost);
+
+  expect_well_formed(svg);
+  EXPECT_EQ(count(svg, "<path class='skip'"), 2U * 5U);
+  EXPECT_EQ(count(svg, ">skip edge<"), 1U);
+  EXPECT_EQ(count(draw_svg(chain.program, chain.timeline, chain.cost), "skip"), 0U);
+}
+
+TEST(DrawHtml, NamesTheTwoForwardsOfEverySkipArrow) {
+  const Drawn it = with_skips(2), chain = drawn("1f1b", 4, 2);
+
+  const std::string page = draw_html(it.program, it.timeline, it.cost);
+
+  // 0F0 of rank 0 is used by 2F0 and 3F0, the first actions of ranks 2 and 3.
+  EXPECT_THAT(page, HasSubstr("\"skips\":[[[0,0,2,0],[0,0,3,0],[0,1,2,1],[0,1,3,2]]]"));
+  EXPECT_THAT(draw_html(chain.program, chain.timeline, chain.cost), HasSubstr("\"skips\":[[]]"));
+}
+
 TEST(DrawHtml, HoldsTheScheduleAtEveryNumberOfMicroBatchesOnce) {
   const Drawn it = drawn("1f1b", 2, 4), small = drawn("1f1b", 2, 1), same = drawn("1f1b", 2, 4);
 

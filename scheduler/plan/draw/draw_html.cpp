@@ -73,6 +73,14 @@ json actions(const Program& program, const Timeline& timeline) {
   return ranks;
 }
 
+// Rank and position of the two forwards of every skip arrow.
+json skips(const Program& program, const Timeline& timeline) {
+  json all = json::array();
+  for (const auto& [from, to] : picture::skip_arrows(program, timeline))
+    all.push_back({from.rank, from.position, to.rank, to.position});
+  return all;
+}
+
 double longest(const Timeline& timeline) {
   double most = 0;
   for (const auto& rank : timeline.ranks)
@@ -111,10 +119,11 @@ std::string draw_html(const Program& program,
   for (std::size_t rank = 0; rank < program.ranks.size(); ++rank)
     lines.push_back(picture::rank_colour(rank, program.ranks.size()).hex());
   for (int op = 0; op < kOps; ++op) names.push_back(letters(static_cast<Op>(op)));
-  json counts = json::array(), schedules = json::array();
+  json counts = json::array(), schedules = json::array(), arrows = json::array();
   for (const auto& [count, drawing] : by_count) {
     counts.push_back(count);
     schedules.push_back(actions(drawing->program, drawing->timeline));
+    arrows.push_back(skips(drawing->program, drawing->timeline));
   }
   const json data = {{"ticks", timeline.ticks_per_unit},
                      {"slices", program.shape.slices},
@@ -129,7 +138,8 @@ std::string draw_html(const Program& program,
                      {"memory", memory(cost, program.shape.forward_only)},
                      {"count", program.shape.micro_batches},
                      {"counts", std::move(counts)},
-                     {"schedules", std::move(schedules)}};
+                     {"schedules", std::move(schedules)},
+                     {"skips", std::move(arrows)}};
   const std::string name = picture::escaped(title.empty() ? "schedule" : title);
   // The data are numbers and fixed words, so no text of a user can end the script element.
   return "<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><title>" + name +

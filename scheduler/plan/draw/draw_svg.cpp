@@ -89,6 +89,11 @@ double legend(SvgCanvas& canvas,
     if (seen[i]) swatch(canvas, flow, picture::colour_of(static_cast<Op>(i)).hex(), words[i]);
   swatch(canvas, flow, "#e9e9ec", "idle");
   for (const auto& [noun, chunks] : several) shades(canvas, flow, noun, chunks);
+  if (std::ranges::any_of(panels, &SvgPanel::has_skips)) {
+    const double x = flow.take(23 + width_of("skip edge"));
+    canvas.arrow(x, flow.y + 6, x + 18, flow.y + 6, 0, "legend");
+    canvas.text(x + 23, flow.y + 10, "skip edge");
+  }
   return flow.y;
 }
 

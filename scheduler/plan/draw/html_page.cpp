@@ -40,6 +40,7 @@ const data = JSON.parse(document.getElementById("data").textContent);
 const [OP, REPLICA, STAGE, MICRO, SLICE, CHUNK, START, END, PRODUCERS] = [0, 1, 2, 3, 4, 5, 6, 7, 8];
 const NAMES = ["forward", "backward", "backward-input", "backward-weight", "recompute", "send of the activation",
   "receive of the activation", "send of the gradient", "receive of the gradient", "gradient reduction", "optimizer step"];
+const SKIP = "#c2185bbf";
 const canvas = document.getElementById("picture"), tip = document.getElementById("tip");
 const pen = canvas.getContext("2d");
 const number = x => Number(x.toPrecision(6)).toString();
@@ -151,6 +152,7 @@ function draw() {
   pen.font = "12px system-ui, Arial, sans-serif";
   pen.textBaseline = "middle";
   for (let r = 0; r < data.ranks.length; ++r) drawRow(r);
+  drawSkips();
   drawAxis();
   if (highest > 0) drawMemory(rowsEnd() + 44);
 }
@@ -178,6 +180,23 @@ function drawRow(r) {
       pen.strokeStyle = "#111"; pen.lineWidth = 2; pen.strokeRect(x + 1, top + 1, width - 2, half - 2);
     }
   });
+  pen.restore();
+}
+
+// A thin arrow from the end of a forward to the start of the one that uses it; inside a row bent.
+function drawSkips() {
+  pen.save();
+  pen.beginPath(); pen.rect(LEFT, 0, plotWidth(), rowsEnd()); pen.clip();
+  pen.strokeStyle = SKIP; pen.lineWidth = 1;
+  for (const [r, i, s, j] of data.skips[chosen]) {
+    const inside = r === s, row = inside ? 5 : rowHeight / 2, bend = inside ? 8 : 0;
+    const x = xOf(times[r][i][1]), y = yOf(r) + row, x2 = xOf(times[s][j][0]), y2 = yOf(s) + row;
+    const third = Math.max(8, (x2 - x) / 3);
+    pen.beginPath();
+    pen.moveTo(x, y); pen.bezierCurveTo(x + third, y - bend, x2 - third, y2 - bend, x2, y2);
+    pen.moveTo(x2 - 5, y2 - 3); pen.lineTo(x2, y2); pen.lineTo(x2 - 5, y2 + 3);
+    pen.stroke();
+  }
   pen.restore();
 }
 
@@ -322,6 +341,7 @@ function addLegend() {
   const entry = (colour, word) => { legend.innerHTML += '<span class="box" style="background:' + colour + '"></span><span class="word">' + word + "</span>"; };
   for (const op of [...seen].sort((a, b) => a - b)) if (op < 5 || op > 8) entry(data.colours[op][0][0], NAMES[op]);
   entry("#e9e9ec", "idle");
+  if (data.skips[chosen].length) entry(SKIP, "skip edge");
   data.colours[0].forEach((colour, c, all) => { if (all.length > 1) entry(colour[0], (data.replicas > 1 ? "replica " : "chunk ") + c); });
 }
 

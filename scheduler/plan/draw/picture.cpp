@@ -1,11 +1,14 @@
-// Boxes and labels; see picture.hpp.
+// Boxes, labels and arrows; see picture.hpp.
 #include "plan/draw/picture.hpp"
 
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <map>
+#include <tuple>
 
 #include "millrace/core/error.hpp"
+#include "millrace/scheduler/plan/stage_graph.hpp"
 #include "plan/model/validate.hpp"
 #include "plan/text/number_text.hpp"
 
@@ -69,6 +72,29 @@ std::vector<std::vector<Box>> boxes(const Program& program, const Timeline& time
     }
   }
   return all;
+}
+
+std::vector<SkipArrow> skip_arrows(const Program& program, const Timeline& timeline) {
+  const StageGraph graph(program.shape);
+  if (graph.is_chain()) return {};
+  std::map<std::tuple<Stage, MicroBatch, Slice>, Place> forwards;
+  for (std::size_t rank = 0; rank < program.ranks.size(); ++rank)
+    for (std::size_t i = 0; i < program.ranks[rank].size(); ++i)
+      if (const Action& action = program.ranks[rank][i]; action.op == Op::Forward)
+        forwards[{action.stage, action.micro_batch, action.slice}] = {
+            rank, i, timeline.ranks[rank][i]};
+  std::vector<SkipArrow> arrows;
+  for (std::size_t rank = 0; rank < program.ranks.size(); ++rank)
+    for (std::size_t i = 0; i < program.ranks[rank].size(); ++i) {
+      const Action& action = program.ranks[rank][i];
+      if (action.op != Op::Forward) continue;
+      graph.for_each_leaving(action.stage, [&](const StageLink& link) {
+        const auto used = forwards.find({link.to, action.micro_batch, action.slice});
+        if (link.leaving == 0 || used == forwards.end()) return;
+        arrows.push_back({{rank, i, timeline.ranks[rank][i]}, used->second});
+      });
+    }
+  return arrows;
 }
 
 int most_chunks(const Program& program) {

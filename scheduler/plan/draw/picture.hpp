@@ -21,6 +21,21 @@ struct Box {
 /// Boxes of every rank: actions that take time, in program order.
 [[nodiscard]] std::vector<std::vector<Box>> boxes(const Program& program, const Timeline& timeline);
 
+/// Where an action is drawn.
+struct Place {
+  std::size_t rank = 0, position = 0;
+  Interval time;
+};
+
+/// What a skip edge carries for one unit: from the forward that makes it to the one that uses it.
+struct SkipArrow {
+  Place from, to;
+};
+
+/// Of every edge that does not lead to the next stage, for each unit whose two forwards are there,
+/// in the order of the lists; none in a chain. Cost: O(actions + arrows).
+[[nodiscard]] std::vector<SkipArrow> skip_arrows(const Program& program, const Timeline& timeline);
+
 /// Throws InvalidArgument when there are more actions than a picture can show.
 void require_drawable(std::size_t actions);
 

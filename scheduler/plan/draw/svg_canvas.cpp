@@ -1,6 +1,7 @@
 // Elements as text; see svg_canvas.hpp.
 #include "plan/draw/svg_canvas.hpp"
 
+#include <algorithm>
 #include <cmath>
 
 #include "plan/draw/picture.hpp"
@@ -26,6 +27,16 @@ void SvgCanvas::line(double x1, double y1, double x2, double y2, const std::stri
 void SvgCanvas::path(const std::string& steps, const std::string& colour, double width) {
   body_ += "<path d='" + steps + "' fill='none' stroke='" + colour + "' stroke-width='" +
            number(width) + "'/>\n";
+}
+
+void SvgCanvas::arrow(
+    double x1, double y1, double x2, double y2, double bend, const std::string& kind) {
+  const auto point = [](double x, double y) { return number(x, 7) + " " + number(y); };
+  const double third = std::max(8.0, (x2 - x1) / 3), up = bend * 4 / 3;
+  body_ += "<path class='" + kind + "' d='M" + point(x1, y1) + "C" + point(x1 + third, y1 - up) +
+           " " + point(x2 - third, y2 - up) + " " + point(x2, y2) + "M" + point(x2 - 5, y2 - 3) +
+           "L" + point(x2, y2) + "L" + point(x2 - 5, y2 + 3) +
+           "' fill='none' stroke='#c2185b' stroke-opacity='0.75'/>\n";
 }
 
 std::string SvgCanvas::finished(double width, double height) const {

@@ -14,6 +14,8 @@ class SvgCanvas {
   void line(double x1, double y1, double x2, double y2, const std::string& colour);
   /// An open line through `steps`, the commands of a path.
   void path(const std::string& steps, const std::string& colour, double width);
+  /// A thin arrow of a class of its own; `bend` pixels above the straight line in its middle.
+  void arrow(double x1, double y1, double x2, double y2, double bend, const std::string& kind);
 
   /// The picture, `width` by `height` pixels on white.
   [[nodiscard]] std::string finished(double width, double height) const;

@@ -30,6 +30,7 @@ void time_axis(SvgCanvas& canvas, const PanelScale& scale, double bottom) {
 SvgPanel::SvgPanel(const Program& program, const Timeline& timeline, const Cost& cost)
     : program_(program),
       boxes_(picture::boxes(program, timeline)),
+      skips_(skip_arrows(program, timeline)),
       chunks_(most_chunks(program)),
       extent_(extent(timeline)),
       ticks_per_unit_(timeline.ticks_per_unit) {
@@ -55,8 +56,10 @@ double SvgPanel::pixels_per_unit_wanted() const {
 }
 
 double SvgPanel::draw(SvgCanvas& canvas, const PanelScale& scale, double y) const {
+  const double top = y;
   for (std::size_t rank = 0; rank < boxes_.size(); ++rank, y += kRow + kRowGap)
     row(canvas, scale, rank, y);
+  for (const SkipArrow& arrow : skips_) skip(canvas, scale, arrow, top);
   time_axis(canvas, scale, y);
   y += 38;
   return highest_ > 0 ? memory(canvas, scale, y + 16) + 8 : y;
@@ -84,6 +87,24 @@ void SvgPanel::box(SvgCanvas& canvas, const PanelScale& scale, const Box& box, d
   if (label.empty() || kCharacter * static_cast<double>(label.size()) + 2 > width) return;
   canvas.text(
       x + width / 2, top + height / 2 + 4, label, fill.light() ? "class='m'" : "class='m w'");
+}
+
+// From the end of a box to the start of another; inside a row over its other boxes.
+void SvgPanel::skip(SvgCanvas& canvas,
+                    const PanelScale& scale,
+                    const SkipArrow& arrow,
+                    double y) const {
+  const bool inside = arrow.from.rank == arrow.to.rank;
+  const auto middle = [&](const Place& place) {
+    const double row = y + static_cast<double>(place.rank) * (kRow + kRowGap);
+    return row + (inside ? 5 : kRow / 2);
+  };
+  canvas.arrow(x_of(scale, arrow.from.time.end),
+               middle(arrow.from),
+               x_of(scale, arrow.to.time.start),
+               middle(arrow.to),
+               inside ? kRowGap : 0,
+               "skip");
 }
 
 // Curves that coincide stay visible: of few, each is narrower than the one below it.
