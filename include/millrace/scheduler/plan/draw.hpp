@@ -45,7 +45,9 @@ struct AsciiOptions {
 
 /// Draws an SVG 1.1 picture: a bar per rank with a box per action (colour by op, shade by chunk or
 /// replica, micro-batch number inside), idle time as grey ground, legend, time axis, and the memory
-/// held by each rank under it when `cost` has a memory model. Text in a generic sans-serif font.
+/// held by each rank under it when `cost` has a memory model. Where a model has skip edges, a thin
+/// arrow per edge and unit goes from the forward that makes a tensor to the one that uses it, here
+/// and in the page. Text in a generic sans-serif font.
 /// Throws InvalidArgument above 400,000 actions. Cost: O(actions).
 [[nodiscard]] std::string draw_svg(const Program& program,
                                    const Timeline& timeline,
