@@ -162,13 +162,10 @@ class PassBoard {
     while (at(rank).owed > 0) place(rank, kOwed);
   }
 
-  /// The rows, their weight halves named in the order of their backwards.
+  /// The rows of all ranks.
   [[nodiscard]] Timetable take() {
     Timetable rows;
-    for (RankState& state : ranks_) {
-      order_weights(state.row);
-      rows.push_back(std::move(state.row));
-    }
+    for (RankState& state : ranks_) rows.push_back(std::move(state.row));
     return rows;
   }
 

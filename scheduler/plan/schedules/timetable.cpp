@@ -114,8 +114,13 @@ Program timetable_program(const Timetable& timetable,
     std::vector<Action>& list = program.ranks.emplace_back();
     list.reserve(line.size() - static_cast<std::size_t>(std::ranges::count_if(line, is_left_out)));
     SymbolCount next{};
-    for (const Symbol symbol : line) {
+    auto owner = line.begin();  // of the next kOwed, or before it
+    for (Symbol symbol : line) {
       if (is_left_out(symbol)) continue;
+      if (symbol == kOwed) {
+        owner = std::ranges::find_if(owner, line.end(), is_input);
+        symbol = *owner++ == kB ? kW : kw;
+      }
       const bool second = symbol == kf || symbol == kB || symbol == kW;
       list.push_back({.op = is_forward(symbol)  ? Op::Forward
                             : is_weight(symbol) ? Op::BackwardWeight

@@ -65,9 +65,6 @@ void fill_holes(Timetable& timetable, int cap, plan::Work& work);
 /// are owed before it and to those of its own backwards, and what is left to cells behind its end.
 void give_weights(TimetableRow& line, int pending = 0);
 
-/// Names the weight halves of a rank in the order of their backwards, whatever the chunk.
-void order_weights(TimetableRow& line);
-
 /// Every cell of a rank from column `from` on that is blank or kOwed takes a weight half that is
 /// owed, of chunk 1 before chunk 0.
 void name_weights(TimetableRow& line, std::size_t from = 0);
@@ -87,7 +84,8 @@ enum class Pull : std::uint8_t {
 /// where no rank then holds more than `cap`.
 void pull_in(Timetable& timetable, int cap, Pull what, plan::Work& work);
 
-/// The program of the timetable; with `fused`, the weight halves are part of full backwards.
+/// The program of the timetable. Weight halves kOwed are those of the rank's backwards in their
+/// order, whatever the chunk; with `fused`, all are part of full backwards.
 [[nodiscard]] Program timetable_program(const Timetable& timetable,
                                         int micro_batches,
                                         Placement placement,

@@ -201,15 +201,6 @@ void give_weights(TimetableRow& line, int pending) {
   }
 }
 
-void order_weights(TimetableRow& line) {
-  std::size_t owner = 0;
-  for (std::size_t cell = 0; cell < line.size(); ++cell) {
-    if (!is_weight(line[cell])) continue;
-    while (owner < cell && !is_input(line[owner])) ++owner;
-    if (owner < cell) line[cell] = line[owner++] == kB ? kW : kw;
-  }
-}
-
 void name_weights(TimetableRow& line, std::size_t from) {
   SymbolCount owed{};  // by weight half
   for (std::size_t cell = 0; cell < line.size() || owed[kW] + owed[kw] > 0; ++cell) {

@@ -18,13 +18,12 @@ namespace {
 
 /// Rewrites what rank i runs before its first b: forwards of chunk 0, then F f in turn, then rounds
 /// of B W f.
-TimetableRow warmed_up(const TimetableRow& line, int ranks, int rank, int cap, int micro_batches) {
+TimetableRow warmed_up(const TimetableRow& line, int ranks, int rank, int cap) {
   const auto first_b = std::ranges::find(line, kb);
   SymbolCount left{};
   for (auto cell = line.begin(); cell != first_b; ++cell)
     if (*cell != kBlank) ++left[*cell];
-  const int most_f = std::min({rank + 1, cap / 2, micro_batches});
-  const int most_F = std::min(cap - most_f, micro_batches);
+  const int most_f = std::min(rank + 1, cap / 2), most_F = cap - most_f;
   const int late_F = std::max(0, left[kF] - most_F), late_f = std::max(0, left[kf] - most_f);
 
   TimetableRow head;
@@ -88,11 +87,10 @@ bool cool_down(TimetableRow& line, int ranks, int rank, int cap, int micro_batch
 // A repeated block becomes a timetable under the cap in three steps, in place; false when one
 // fails.
 
-bool warm_up(Timetable& timetable, int allowed, int micro_batches, plan::Work& work) {
+bool warm_up(Timetable& timetable, int allowed, plan::Work& work) {
   if (!squeeze(timetable, work)) return false;
   const int ranks = static_cast<int>(timetable.size()), most = std::min(peak(timetable), 2 * ranks);
-  for (int rank = 0; TimetableRow & line : timetable)
-    line = warmed_up(line, ranks, rank++, most, micro_batches);
+  for (int rank = 0; TimetableRow & line : timetable) line = warmed_up(line, ranks, rank++, most);
   return squeeze(timetable, work) && peak(timetable) <= allowed;
 }
 
@@ -114,7 +112,7 @@ bool end(Timetable& timetable, int cap, int micro_batches, plan::Work& work) {
     if (!cool_down(line, ranks, rank++, most, micro_batches, turn)) return false;
   if (!squeeze(timetable, work)) return false;
   fill_holes(timetable, most, work);
-  for (TimetableRow& line : timetable) order_weights(line);
+  for (TimetableRow& line : timetable) std::ranges::replace_if(line, is_weight, kOwed);
   return peak(timetable) <= cap;
 }
 
@@ -155,7 +153,7 @@ Program v_zb(const ScheduleOptions& options) {
     Timetable timetable = repeat(block, repeated);
     const int allowed = peak(timetable);
     if (allowed > (m < repeated ? 2 * p : cap)) return Verdict::TooMuchMemory;
-    if (!warm_up(timetable, allowed, repeated, work) ||
+    if (!warm_up(timetable, allowed, work) ||
         (m < repeated && !shorten(timetable, allowed, cap, m, work)) ||
         !end(timetable, cap, m, work))
       return Verdict::GoOn;

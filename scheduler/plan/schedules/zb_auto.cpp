@@ -171,16 +171,14 @@ std::vector<RankCosts> rank_costs(const ScheduleOptions& options, const Cost& co
   return costs;
 }
 
+/// The same limit holds on every rank where one is given, and there is room where none is.
 void require_room(const std::vector<RankCosts>& costs) {
-  const auto most = std::max_element(costs.begin(), costs.end(), [](const auto& a, const auto& b) {
-    return admission(a) < admission(b);
-  });
-  for (const RankCosts& each : costs)
-    require(admission(each) <= each.limit,
-            named("memory_limit") + " is " + plan::number_text(each.limit) + "; stage " +
-                std::to_string(most - costs.begin()) + " holds " +
-                plan::number_text(admission(*most)) + " with one micro-batch, so " +
-                plan::number_text(admission(*most)) + " works");
+  const auto most = std::ranges::max_element(costs, {}, admission);
+  const std::string held = plan::number_text(admission(*most));
+  require(admission(*most) <= most->limit,
+          named("memory_limit") + " is " + plan::number_text(most->limit) + "; stage " +
+              std::to_string(most - costs.begin()) + " holds " + held +
+              " with one micro-batch, so " + held + " works");
 }
 
 }  // namespace
