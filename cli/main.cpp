@@ -95,6 +95,7 @@ int run_command(int argc, char** argv) {
   app.require_subcommand(1);
   add_list(app);
   add_train(app);
+  add_checkpoint(app);
   add_show(app);
   add_verify(app);
   add_simulate(app);

@@ -14,6 +14,7 @@ struct ExitCode {
 
 void add_list(CLI::App& app);
 void add_train(CLI::App& app);
+void add_checkpoint(CLI::App& app);
 void add_show(CLI::App& app);
 void add_verify(CLI::App& app);
 void add_simulate(CLI::App& app);

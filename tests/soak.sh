@@ -21,4 +21,6 @@ MILLRACE_ROUNDS=${SOAK_ROUNDS:-100} "$build"/tests/test_cli --gtest_filter='Camp
 MILLRACE_RANKS=128 "$build"/tests/test_cli --gtest_filter='ManyRanks.*'
 # 10^8 hostile frames and 10^6 hostile connections.
 MILLRACE_TIMES=100 "$build"/tests/test_transport --gtest_filter='FrameCampaign.*:*GarbageConnections*'
+# 10^5 and more flipped bytes, and 1,000 checkpoints while training runs.
+MILLRACE_TIMES=70 "$build"/tests/test_training --gtest_filter='Damaged.*:Checkpoint.WrittenWhile*'
 ctest --test-dir "$build" --build-config soak --label-regex soak --verbose

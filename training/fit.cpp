@@ -58,7 +58,8 @@ class Fit {
     epoch.seconds = seconds_since(start_);
   }
 
-  [[nodiscard]] FitReport finish() {
+  [[nodiscard]] FitReport finish(bool stopped) {
+    report_.stopped = stopped;
     for (const EpochReport& epoch : report_.epochs) {
       report_.samples += epoch.samples;
       report_.seconds += epoch.seconds;
@@ -172,7 +173,7 @@ FitReport Trainer::run(BatchSource& batches, const std::stop_token& stop) {
     saving.after_step(wishes.save);
   }
   saving.finish();
-  return fit.finish();
+  return fit.finish(!fit.done(store.counters()));
 }
 
 }  // namespace millrace

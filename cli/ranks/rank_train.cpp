@@ -47,7 +47,7 @@ HelloFields hello_of(const TrainJob& job) {
                            {"steps", std::to_string(options.steps)},
                            {"recompute", to_string(options.recompute)},
                            {"precision", name_of(job.model.precision)},
-                           {"checkpoint step", "0"}};
+                           {"checkpoint step", std::to_string(job.flags.checkpoints.from_step)}};
   fields.insert(fields.end(), own.begin(), own.end());
   for (const auto& field : rule_fields(job.flags.rule, options)) fields.push_back(field);
   return fields;
@@ -99,6 +99,7 @@ TrainJob train_job(std::vector<std::string> words, int world) {
     throw InvalidArgument(usage_sentence(app, error, "train"));
   }
   if (!train.config.empty()) read_config(verb, train.config);
+  take_settings(verb, train.checkpoints);
   require(executor.count() == 0 || train.executor == "ranks",
           "--executor " + train.executor +
               ": ranks in processes of their own always run the rank executor; the option is for "

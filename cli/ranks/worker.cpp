@@ -99,6 +99,9 @@ void run(const WorkerFlags& flags) {
   } catch (const Diverged&) {
     farewell();  // every rank ends so, after the same step: nobody is lost
     throw;
+  } catch (const ExitCode&) {
+    farewell();  // all were asked to stop, and did so after the same step
+    throw;
   } catch (const Mismatch&) {
     leave_disagreeing(*endpoint);
     throw;

@@ -194,6 +194,7 @@ TrainJob start_job(const TrainFlags& flags) {
   options.steps = flags.steps.value_or(0);
   options.recompute =
       about("--recompute", flags.recompute, [&] { return recompute_of(flags.recompute); });
+  options.save = save_options(flags.checkpoints, flags.data);
   options.executor = flags.executor;
   const auto kinds = executor_kinds();
   require(std::find(kinds.begin(), kinds.end(), flags.executor) != kinds.end(),

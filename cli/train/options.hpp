@@ -9,6 +9,7 @@
 
 #include <CLI/CLI.hpp>
 
+#include "cli/train/checkpoint_flags.hpp"
 #include "cli/train/rule.hpp"
 #include "millrace/scheduler/plan/program.hpp"
 #include "millrace/stages/models.hpp"
@@ -34,6 +35,7 @@ struct TrainFlags {
   std::optional<std::int64_t> chunks, epochs, steps;
   std::optional<double> dropout;
   RuleFlags rule;
+  CheckpointFlags checkpoints;
   std::string recompute = "none";
   bool json = false;
 };

@@ -91,6 +91,12 @@ void print_outcome(std::ostream& stream, const TrainOutcome& outcome) {
   stream << "  all      " << std::setw(8) << 100 * outcome.measured.bubble() << " %"
          << std::setw(10) << 100 * outcome.simulated.bubble()
          << " %   (simulated: a processor per rank, with the measured times)\n";
+  if (const SavedCheckpoints& saved = outcome.checkpoints; saved.saved + saved.failed > 0) {
+    stream << saved.saved << (saved.saved == 1 ? " checkpoint" : " checkpoints") << " saved";
+    if (!saved.newest.empty()) stream << ", the newest " << saved.newest;
+    if (saved.failed > 0) stream << "; " << saved.failed << " FAILED";
+    stream << '\n';
+  }
   if (outcome.processes > 0)
     stream << outcome.processes << (outcome.processes == 1 ? " process\n" : " processes\n");
 }
@@ -122,6 +128,9 @@ std::string outcome_json(const TrainJob& job, const TrainOutcome& outcome) {
                         {"simulated", bubble_of(outcome.simulated)}};
   document["peak_stash_bytes"] = {{"counted", outcome.peak_counted},
                                   {"predicted", outcome.peak_predicted}};
+  if (const SavedCheckpoints& saved = outcome.checkpoints; saved.saved + saved.failed > 0)
+    document["checkpoints"] = {
+        {"saved", saved.saved}, {"failed", saved.failed}, {"newest", saved.newest}};
   if (outcome.processes > 0) document["processes"] = outcome.processes;
   return document.dump(2) + "\n";
 }

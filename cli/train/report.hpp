@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "cli/train/checkpoints.hpp"
 #include "cli/train/options.hpp"
 #include "millrace/training/measurement.hpp"
 
@@ -19,6 +20,7 @@ struct TrainOutcome {
   StepUse simulated;  ///< the program with the measured costs
   std::vector<std::size_t> peak_counted, peak_predicted;  ///< stash bytes per rank
   std::int64_t updates = 0;
+  SavedCheckpoints checkpoints;
   int processes = 0;  ///< one per rank; 0: all ranks in one
 };
 

@@ -3,12 +3,15 @@
 
 #include <iostream>
 #include <optional>
+#include <stop_token>
 #include <unistd.h>
 
 #include "cli/standard_streams.hpp"
+#include "cli/train/checkpoints.hpp"
 #include "cli/train/outputs.hpp"
 #include "cli/train/progress.hpp"
 #include "cli/train/run_measurement.hpp"
+#include "cli/train/stop_signals.hpp"
 #include "millrace/training/rank_parts.hpp"
 
 namespace millrace::cli {
@@ -67,16 +70,27 @@ TrainOutcome run_training(const TrainJob& job, const TrainSeat& seat) {
   std::optional<Speaker> speaker;
   if (rank == Rank{0}) speaker.emplace(job, seat.endpoint == nullptr);
   Trainer trainer = trainer_of(job, seat);
+  begin_from(trainer, job.flags.checkpoints, speaker.has_value());
   RunMeasurement measurement(job, trainer, group, rank);
+  std::optional<StopSignals> signals;
+  if (!job.options.save.folder.empty()) signals.emplace();
+  std::stop_source stop(std::nostopstate);
+  if (signals) stop = std::stop_source();
   trainer.on_step = [&](const StepReport& report) {
     measurement.after_step(report);
+    if (StopSignals::received() != 0) stop.request_stop();
     if (speaker) speaker->progress().step(report, measurement.bubble());
   };
   if (speaker)
     trainer.on_epoch = [&](const EpochReport& epoch) { speaker->progress().epoch(epoch); };
   TrainOutcome outcome;
+  trainer.on_save = [&](const SaveReport& report) {
+    outcome.checkpoints.add(report, speaker.has_value());
+  };
   outcome.processes = seat.endpoint == nullptr ? 0 : seat.endpoint->world();
-  outcome.fit = trainer.fit(job.data.train);
+  outcome.fit = trainer.fit(job.data.train, stop.get_token());
+  if (outcome.fit.stopped)
+    end_stopped(trainer.state().counters().mini_batches, outcome.checkpoints, speaker.has_value());
   outcome.updates = trainer.global_step();
   outcome.score = trainer.evaluate(job.data.test);
   outcome.weights_hash = trainer.weights_hash();

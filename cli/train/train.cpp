@@ -15,6 +15,7 @@ void add_train(CLI::App& app) {
   add_train_flags(*verb, *flags);
   verb->callback([verb, flags] {
     if (!flags->config.empty()) read_config(*verb, flags->config);
+    take_settings(*verb, flags->checkpoints);
     run_training(make_job(*verb, *flags));
   });
 }

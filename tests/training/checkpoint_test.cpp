@@ -14,6 +14,7 @@
 #include "tests/training/sample_files.hpp"
 #include "tests/training/saved_runs.hpp"
 #include "tests/training/ten_line_reader.hpp"
+#include "tests/transport/repetitions.hpp"
 
 namespace millrace {
 namespace {
@@ -123,6 +124,35 @@ TEST(Checkpoint, IsSavedEverySoManyStepsAndTheNewestStay) {
       names_in(folder.path()),
       ElementsAre("step-0000000004", "step-0000000008", "step-0000000010", "step-0000000011"));
   EXPECT_EQ(find_checkpoints(folder.path()).front().step, 11);
+}
+
+/// What a checkpoint says of its weights, all bytes of it compared.
+std::string weights_hash_of(const std::string& folder) {
+  const Checkpoint checkpoint(folder);
+  std::map<std::string, std::string> digests;
+  for (const CheckpointShard& shard : checkpoint.manifest().shards)
+    for (const CheckpointTensor& tensor : shard.tensors)
+      if (tensor.part == "value") digests[tensor.name] = tensor.digest;
+  return combine_digests(digests);
+}
+
+TEST(Checkpoint, WrittenWhileTrainingRunsHoldsTheStateOfItsBoundary) {
+  const Folder folder("checkpoint_torn");
+  TrainerOptions options = saved_options(folder.path());
+  options.save.every_steps = 2;
+  options.steps = static_cast<std::int64_t>(testing_transport::times(60));
+  Trainer trainer(parse_model("mlp:64-200-200-10"), options);
+  std::map<std::int64_t, std::string> at_boundary;
+  trainer.on_step = [&](const StepReport&) {
+    at_boundary[trainer.state().counters().mini_batches] = trainer.weights_hash();
+  };
+  std::size_t saved = 0;
+  trainer.on_save = [&](const SaveReport& report) {
+    ++saved;
+    EXPECT_EQ(weights_hash_of(report.folder), at_boundary.at(report.step)) << report.step;
+  };
+  trainer.fit(first_digits(60));
+  EXPECT_EQ(saved, at_boundary.size() / 2);
 }
 
 TEST(Resume, GoesOnAsIfItHadNotStopped) {

@@ -6,6 +6,7 @@
 #include "millrace/core/error.hpp"
 #include "millrace/scheduler/plan/text.hpp"
 #include "millrace/stages/compiled.hpp"
+#include "millrace/training/checkpoint.hpp"
 #include "training/checkpoint/names.hpp"
 #include "training/checkpoint/strict_json.hpp"
 
@@ -50,6 +51,11 @@ std::map<std::string, std::string> read_run(const std::string& folder, FileSyste
     return {};
   }
   return facts;
+}
+
+std::map<std::string, std::string> run_facts_of(const std::string& folder) {
+  FileSystem files;
+  return read_run(folder, files);
 }
 
 }  // namespace millrace

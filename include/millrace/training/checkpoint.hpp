@@ -89,6 +89,9 @@ struct CheckpointPlace {
 [[nodiscard]] Manifest read_manifest_of(const std::string& folder);
 [[nodiscard]] Manifest read_manifest_of(const std::string& folder, FileSystem& files);
 
+/// What its run.json tells of the run that wrote it; nothing where that is missing or damaged.
+[[nodiscard]] std::map<std::string, std::string> run_facts_of(const std::string& folder);
+
 /// A checkpoint in memory, every byte of which was compared with its hash. Thread-safety:
 /// immutable, share freely.
 ///

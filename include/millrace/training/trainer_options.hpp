@@ -144,6 +144,7 @@ struct FitReport {
   std::vector<EpochReport> epochs;
   std::int64_t samples = 0;
   double seconds = 0;
+  bool stopped = false;  ///< it was asked to end before all steps had run
 
   /// Steps that did not update, their gradient not finite.
   [[nodiscard]] std::int64_t skipped() const {

@@ -1,0 +1,195 @@
+// millrace checkpoint: looks at checkpoints, compares them, and takes the weights out of one.
+#include "millrace/training/checkpoint.hpp"
+
+#include <cmath>
+#include <filesystem>
+#include <fstream>
+#include <iostream>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "cli/files.hpp"
+#include "cli/numbers.hpp"
+#include "cli/verbs.hpp"
+#include "millrace/core/error.hpp"
+#include "millrace/training/weights_hash.hpp"
+
+namespace millrace::cli {
+
+namespace {
+
+std::uint64_t bytes_in(const Manifest& manifest) {
+  std::uint64_t bytes = 0;
+  for (const CheckpointShard& shard : manifest.shards) bytes += shard.bytes;
+  return bytes;
+}
+
+std::string weights_hash_of(const Manifest& manifest) {
+  std::map<std::string, std::string> digests;
+  for (const CheckpointShard& shard : manifest.shards)
+    for (const CheckpointTensor& tensor : shard.tensors)
+      if (tensor.part == "value") digests[tensor.name] = tensor.digest;
+  return combine_digests(digests);
+}
+
+/// The checkpoint itself, or the newest of a folder of them.
+std::string folder_at(const std::string& path) {
+  const auto places = find_checkpoints(path);
+  return places.empty() ? path : places.front().folder;
+}
+
+/// One line each; a damaged one is told, and does not hide the others.
+void list(const std::string& root) {
+  const auto places = find_checkpoints(root);
+  if (places.empty()) throw DataError(root + ": has no checkpoint");
+  bool damaged = false;
+  for (const CheckpointPlace& place : places) {
+    try {
+      const Manifest manifest = read_manifest_of(place.folder);
+      std::cout << place.folder << "  " << manifest.counters.global_step << " updates, epoch "
+                << manifest.counters.position.epoch + 1 << ", " << bytes_in(manifest)
+                << " bytes, weights " << weights_hash_of(manifest) << '\n';
+    } catch (const DataError& error) {
+      std::cout << place.folder << "  damaged: " << error.what() << '\n';
+      damaged = true;
+    }
+  }
+  if (damaged) throw DataError(root + ": has a damaged checkpoint");
+}
+
+void verify(const std::string& path) {
+  const std::string folder = folder_at(path);
+  const Checkpoint checkpoint(folder);
+  std::cout << folder << ": " << checkpoint.manifest().shards.size() << " files, "
+            << bytes_in(checkpoint.manifest()) << " bytes, every hash holds\n";
+}
+
+void show(const std::string& path) {
+  const std::string folder = folder_at(path);
+  const Manifest manifest = read_manifest_of(folder);
+  const TrainingCounters& counters = manifest.counters;
+  std::cout << folder << '\n'
+            << "model       " << manifest.model << '\n'
+            << "precision   " << manifest.precision << '\n'
+            << "optimizer   " << manifest.optimizer << '\n'
+            << "data        " << (manifest.data.empty() ? "not known" : manifest.data) << '\n'
+            << "seed        " << counters.seed << '\n'
+            << "updates     " << counters.global_step << " of " << counters.mini_batches
+            << " mini-batches\n"
+            << "goes on at  epoch " << counters.position.epoch + 1 << ", mini-batch "
+            << counters.position.batch + 1 << '\n'
+            << "loss scale  " << exact(counters.loss_scale.value) << '\n'
+            << "weights     " << weights_hash_of(manifest) << '\n';
+  for (const auto& [name, value] : manifest.settings)
+    std::cout << "  " << name << ": " << value << '\n';
+  for (const CheckpointShard& shard : manifest.shards)
+    for (const CheckpointTensor& tensor : shard.tensors)
+      std::cout << "  " << tensor_key(tensor) << "  " << name_of(tensor.dtype) << " "
+                << to_string(tensor.dims) << "  " << tensor.digest << '\n';
+  for (const auto& [name, value] : run_facts_of(folder))
+    std::cout << "  run, " << name << ": " << value << '\n';
+}
+
+/// The largest difference of two tensors, where both are f32 of one shape.
+std::string distance(const SafetensorsEntry& one, const SafetensorsEntry& other) {
+  if (one.dtype() != DType::F32 || other.dtype() != DType::F32 || one.extents != other.extents)
+    return "of another type or shape";
+  const Tensor left = one.tensor(), right = other.tensor();
+  double largest = 0;
+  for (std::size_t i = 0; i < left.as<float>().size(); ++i)
+    largest = std::max(largest,
+                       std::abs(static_cast<double>(left.as<float>()[i]) -
+                                static_cast<double>(right.as<float>()[i])));
+  return "largest difference " + exact(largest);
+}
+
+std::map<std::string, std::string> facts_of(const Manifest& manifest) {
+  std::map<std::string, std::string> facts = manifest.settings;
+  facts["model"] = manifest.model;
+  facts["precision"] = manifest.precision;
+  facts["optimizer"] = manifest.optimizer;
+  facts["data"] = manifest.data;
+  facts["seed"] = std::to_string(manifest.counters.seed);
+  facts["updates"] = std::to_string(manifest.counters.global_step);
+  facts["mini-batches"] = std::to_string(manifest.counters.mini_batches);
+  return facts;
+}
+
+/// Tells whether anything differs.
+bool differ(const std::string& left, const std::string& right) {
+  const Checkpoint one(folder_at(left)), other(folder_at(right));
+  bool any = false;
+  const auto tell = [&](const std::string& line) {
+    std::cout << line << '\n';
+    any = true;
+  };
+  const auto theirs = facts_of(other.manifest());
+  for (const auto& [name, value] : facts_of(one.manifest())) {
+    const auto found = theirs.find(name);
+    const std::string second = found == theirs.end() ? "nothing" : found->second;
+    if (second != value) tell(name + ": " + value + ", " + second);
+  }
+  for (const auto& [here, there, missing] : {std::tuple(&one, &other, " is only in the first"),
+                                             std::tuple(&other, &one, " is only in the second")})
+    for (const CheckpointShard& shard : here->manifest().shards)
+      for (const CheckpointTensor& tensor : shard.tensors) {
+        const SafetensorsEntry* mine = here->find(tensor.name, tensor.part);
+        const SafetensorsEntry* second = there->find(tensor.name, tensor.part);
+        if (second == nullptr)
+          tell(tensor_key(tensor) + missing);
+        else if (here == &one && !std::ranges::equal(mine->bytes, second->bytes))
+          tell(tensor_key(tensor) + ": " + distance(*mine, *second));
+      }
+  return any;
+}
+
+void export_weights(const std::string& path, const std::string& file) {
+  require_writable("--output", file);
+  const Checkpoint checkpoint(folder_at(path));
+  std::vector<SafetensorsPlace> places;
+  for (const CheckpointShard& shard : checkpoint.manifest().shards)
+    for (const CheckpointTensor& tensor : shard.tensors)
+      if (tensor.part == "value") places.push_back({tensor.name, tensor.dtype, tensor.dims});
+  SafetensorsImage image(places, {{"model", checkpoint.manifest().model}});
+  for (const SafetensorsPlace& place : places) image.fill(place.name, checkpoint.read(place.name));
+  const auto bytes = image.bytes();
+  write_files({{"--output", file, {reinterpret_cast<const char*>(bytes.data()), bytes.size()}}});
+}
+
+struct CheckpointPaths {
+  std::string one, other, output;
+};
+
+}  // namespace
+
+void add_checkpoint(CLI::App& app) {
+  CLI::App* verb =
+      app.add_subcommand("checkpoint", "List, verify, show, compare and export checkpoints");
+  verb->require_subcommand(1);
+  auto paths = std::make_shared<CheckpointPaths>();
+  const auto add = [&](const char* name, const char* what, auto work) {
+    CLI::App* part = verb->add_subcommand(name, what);
+    part->add_option("folder", paths->one, "A checkpoint, or the folder of --save: its newest")
+        ->required();
+    part->callback([paths, work] { work(*paths); });
+    return part;
+  };
+  add("ls", "The checkpoints of a folder, newest first", [](const auto& p) { list(p.one); });
+  add("verify", "Compare every byte with its hash", [](const auto& p) { verify(p.one); });
+  add("show", "What the manifest says", [](const auto& p) { show(p.one); });
+  add("diff",
+      "What differs between two; exit code 1 where anything does",
+      [](const auto& p) {
+        if (differ(p.one, p.other)) throw ExitCode{1};
+      })
+      ->add_option("other", paths->other, "The other one")
+      ->required();
+  add("export",
+      "One safetensors file of the weights",
+      [](const auto& p) { export_weights(p.one, p.output); })
+      ->add_option("--output", paths->output, "The file, for train --weights")
+      ->required();
+}
+
+}  // namespace millrace::cli

@@ -1,0 +1,30 @@
+// What a run tells of its checkpoints, and what it begins with.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "cli/train/options.hpp"
+#include "millrace/training/trainer.hpp"
+
+namespace millrace::cli {
+
+/// Resumes, or takes over weights, as the flags say; rank 0 (`speaks`) tells what is not as it was,
+/// on standard error. Throws what Trainer::resume does.
+void begin_from(Trainer& trainer, const CheckpointFlags& flags, bool speaks);
+
+/// What became of the saves of a run.
+struct SavedCheckpoints {
+  std::string newest;
+  std::int64_t saved = 0;
+  std::int64_t failed = 0;
+
+  /// Counts one, and gives the alarm on standard error if it failed.
+  void add(const SaveReport& report, bool speaks);
+};
+
+/// Says that the run was stopped, and where it goes on, and ends the command with the code of the
+/// signal.
+[[noreturn]] void end_stopped(std::int64_t step, const SavedCheckpoints& checkpoints, bool speaks);
+
+}  // namespace millrace::cli

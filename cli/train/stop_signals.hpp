@@ -1,0 +1,21 @@
+// SIGTERM and SIGINT as a wish: the step at hand is finished, the state is saved, and then the
+// command ends.
+#pragma once
+
+namespace millrace::cli {
+
+/// From its construction on, the first SIGTERM or SIGINT is only noted; a second one ends the
+/// process at once. At the end both are as they were.
+/// Thread-safety: one at a time.
+class StopSignals {
+ public:
+  StopSignals();
+  StopSignals(const StopSignals&) = delete;
+  StopSignals& operator=(const StopSignals&) = delete;
+  ~StopSignals();
+
+  /// The signal that came, or 0.
+  [[nodiscard]] static int received();
+};
+
+}  // namespace millrace::cli

@@ -1,0 +1,166 @@
+// Checkpoints as a user meets them: saved by train and launch, looked at, damaged, resumed in
+// another cut with the same weights, and saved once more when the run is told to stop.
+#include <filesystem>
+#include <fstream>
+#include <string>
+#include <thread>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tests/cli/command.hpp"
+#include "tests/cli/launched.hpp"
+#include "tests/training/sample_files.hpp"
+
+namespace millrace::test {
+namespace {
+
+namespace fs = std::filesystem;
+using testing::AllOf;
+using testing::HasSubstr;
+using testing::Not;
+using testing_files::Folder;
+
+const std::string kJob =
+    "train --model mlp:64-16-16-10,dropout=0.1 -m 4 --steps 8 --seed 3 --executor sequential ";
+const std::string kLaunched = "train --model mlp:64-16-16-10,dropout=0.1 -m 4 --steps 8 --seed 3 ";
+
+std::string weights_in(const std::string& text) {
+  const std::size_t at = text.find("weights ");
+  return at == std::string::npos ? "none in: " + text : text.substr(at + 8, 32);
+}
+
+/// A run of eight steps that saved after steps 3, 6 and 8.
+class CheckpointVerb : public testing::Test {
+ protected:
+  CheckpointVerb()
+      : folder_(std::string("cli_checkpoint_") +
+                testing::UnitTest::GetInstance()->current_test_info()->name()),
+        place_(folder_.path() + "/saved"),
+        whole_(command(kJob + "-p 2 --save " + place_ + " --save-every 3 --keep 5")) {}
+
+  Folder folder_;
+  std::string place_;
+  Ran whole_;
+};
+
+TEST_F(CheckpointVerb, GoesOnInAnotherCutWithTheSameWeights) {
+  ASSERT_EQ(whole_.code, 0) << whole_.text;
+  EXPECT_THAT(whole_.text, HasSubstr("3 checkpoints saved, the newest " + place_));
+  const std::string weights = weights_in(whole_.text);
+  const std::string from = " --resume " + place_ + "/step-0000000003";
+  const Ran one = command("train -p 3 --schedule gpipe --executor ranks" + from);
+  EXPECT_EQ(one.code, 0);
+  EXPECT_THAT(one.text, HasSubstr("resumed " + place_ + "/step-0000000003"));
+  EXPECT_THAT(one.text, Not(HasSubstr("changed")));
+  EXPECT_EQ(weights_in(one.text), weights) << one.text;
+  const Ran many = command("launch -n 3 -- train" + from);
+  EXPECT_EQ(many.code, 0);
+  EXPECT_EQ(weights_in(many.text), weights) << many.text;
+  const Ran other = command("train --lr 0.001" + from);
+  EXPECT_THAT(other.text, HasSubstr("changed learning_rate.base: 0.001, was 0.003"));
+  const Ran refused = command("train --seed 4" + from);
+  EXPECT_EQ(refused.code, 78);
+  EXPECT_THAT(refused.text, HasSubstr("seed differs: the checkpoint has 3, this training 4"));
+}
+
+TEST_F(CheckpointVerb, SavesTheSameInProcesses) {
+  const std::string other = folder_.path() + "/launched";
+  const Ran launched =
+      command("launch -n 3 -- " + kLaunched + "--save " + other + " --save-every 3 --keep 5");
+  ASSERT_EQ(launched.code, 0) << launched.text;
+  for (const char* step : {"/step-0000000003", "/step-0000000008"}) {
+    const Ran same = command("checkpoint diff " + place_ + step + " " + other + step);
+    EXPECT_EQ(same.code, 0) << same.text;
+    EXPECT_EQ(same.text, "");
+  }
+  const Ran differs = command("checkpoint diff " + place_ + "/step-0000000003 " + other);
+  EXPECT_EQ(differs.code, 1);
+  EXPECT_THAT(differs.text,
+              AllOf(HasSubstr("updates: 3, 8"), HasSubstr("layers.0.weight: largest difference")));
+}
+
+TEST_F(CheckpointVerb, ListsShowsVerifiesAndExports) {
+  const Ran list = command("checkpoint ls " + place_);
+  EXPECT_EQ(list.code, 0);
+  EXPECT_THAT(list.text, HasSubstr(place_ + "/step-0000000008  8 updates"));
+  EXPECT_EQ(weights_in(list.text), weights_in(whole_.text));
+  EXPECT_THAT(command("checkpoint verify " + place_).text, HasSubstr("every hash holds"));
+  EXPECT_THAT(command("checkpoint show " + place_).text,
+              AllOf(HasSubstr("optimizer   adamw"), HasSubstr("layers.0.weight/first_moment")));
+  const std::string file = folder_.path() + "/weights.safetensors";
+  EXPECT_EQ(command("checkpoint export " + place_ + " --output " + file).code, 0);
+  const Ran begun = command(
+      "train --model mlp:64-16-16-10,dropout=0.1 -m 4 --seed 3 --steps 1 --lr 0 -p 1 --weights " +
+      file);
+  EXPECT_EQ(weights_in(begun.text), weights_in(whole_.text)) << begun.text;
+  const Ran refused = command("train --steps 1 --model mlp:64-16-10 -p 1 --weights " + file);
+  EXPECT_EQ(refused.code, 78);
+  EXPECT_THAT(refused.text, HasSubstr("--weights " + file + ": has '"));
+}
+
+TEST_F(CheckpointVerb, NamesWhatIsDamagedAndPassesItOver) {
+  const std::string shard = place_ + "/step-0000000008/layers.0.optimizer.safetensors";
+  {
+    std::fstream file(shard, std::ios::in | std::ios::out | std::ios::binary);
+    file.seekp(5000);
+    file.put('\x7F');
+  }
+  const Ran verified = command("checkpoint verify " + place_);
+  EXPECT_EQ(verified.code, 65);
+  EXPECT_THAT(verified.text, AllOf(HasSubstr(shard), HasSubstr("tensor 'layers.0.")));
+  EXPECT_EQ(command("train --resume " + place_ + "/step-0000000008").code, 65);
+  const Ran resumed = command("train --resume auto --save " + place_);
+  EXPECT_EQ(resumed.code, 0);
+  EXPECT_THAT(resumed.text,
+              AllOf(HasSubstr("passed over: " + shard),
+                    HasSubstr("resumed " + place_ + "/step-0000000006")));
+  EXPECT_EQ(weights_in(resumed.text), weights_in(whole_.text));
+  EXPECT_TRUE(fs::exists(place_ + "/damaged-step-0000000008"));
+}
+
+TEST_F(CheckpointVerb, RefusesWhatMakesNoSense) {
+  for (const auto& [flags, sentence] :
+       {std::pair("--resume auto", "--resume auto: needs --save"),
+        {"--save-every 5", "--save-every 5: needs --save"},
+        {"--save x --save-every 5m", "expected mini-batches, as 50, or seconds, as 30s"},
+        {"--save x --keep 0", "--keep 0: must be from 1"}}) {
+    const Ran ran = command(kJob + flags);
+    EXPECT_EQ(ran.code, 2) << flags;
+    EXPECT_THAT(ran.text, HasSubstr(sentence));
+  }
+  EXPECT_EQ(command("train --resume " + folder_.path() + "/nowhere").code, 65);
+  const Ran again = command(kJob + "--save " + place_);
+  EXPECT_EQ(again.code, 2);
+  EXPECT_THAT(again.text, HasSubstr("has checkpoints of another run, the newest of step 8"));
+}
+
+/// Waits until the run has saved once, tells it to stop, and looks where it did.
+void expect_saved_by_signal(const std::string& verb, const std::string& name, int signal) {
+  const Folder folder(name);
+  const std::string place = folder.path() + "/saved";
+  Command run(verb +
+              "train --model mlp:64-16-16-10 -p 2 -m 4 --steps 1000000 --lr-schedule constant "
+              "--warmup 0 --save " +
+              place + " --save-every 1");
+  const auto deadline = Clock::now() + std::chrono::seconds(60);
+  while (command("checkpoint ls " + place).code != 0 && Clock::now() < deadline)
+    std::this_thread::yield();
+  run.signal(signal);
+  const Outcome outcome = run.end();
+  EXPECT_EQ(outcome.code, 128 + signal) << outcome.errors;
+  EXPECT_THAT(outcome.errors, HasSubstr("stopped after step "));
+  EXPECT_EQ(command("checkpoint verify " + place).code, 0);
+}
+
+TEST(CheckpointSignals, SaveTheStateOfTheStepAtHand) {
+  expect_saved_by_signal("", "cli_signal_term", SIGTERM);
+  expect_saved_by_signal("", "cli_signal_int", SIGINT);
+}
+
+TEST(CheckpointSignals, SaveTheStateOfAllRanks) {
+  expect_saved_by_signal("launch -n 2 -- ", "cli_signal_launch", SIGTERM);
+}
+
+}  // namespace
+}  // namespace millrace::test
