@@ -154,8 +154,7 @@ TrainerParts assemble(const ModelSpec& model,
   std::vector<std::unique_ptr<StageBody>> bodies;
   for (const HostedStage& place : places_at(seat, shape)) {
     auto module = build_stage(model, boundaries, place.stage.value, options.seed);
-    module->recompute_in({segments.begin() + boundaries[place.stage.index()],
-                          segments.begin() + boundaries[place.stage.index() + 1]});
+    module->recompute_in(segments_of_stage(segments, boundaries, place.stage.index()));
     bodies.push_back(std::move(module));
   }
   TrainerOptions rest = options;

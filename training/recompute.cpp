@@ -10,6 +10,7 @@
 
 #include "millrace/core/error.hpp"
 #include "millrace/scheduler/plan/passes.hpp"
+#include "millrace/stages/partition.hpp"
 #include "millrace/training/measurement.hpp"
 
 namespace millrace {
@@ -92,12 +93,13 @@ std::vector<int> segments_of(const std::vector<bool>& chosen,
                              std::span<const int> boundaries,
                              int length) {
   std::vector<int> segments(chosen.size(), StageModule::kKept);
-  for (std::size_t stage = 0; stage + 1 < boundaries.size(); ++stage) {
+  for (std::size_t stage = 0; stage < boundaries.size() - 1; ++stage) {
+    const LayerRange own = layers_of(boundaries, stage);
     int next = 0;
-    for (int i = boundaries[stage]; i < boundaries[stage + 1]; ++i) {
+    for (int i = own.first; i < own.last; ++i) {
       const auto layer = static_cast<std::size_t>(i);
       if (!chosen[layer]) continue;
-      const bool begins = i == boundaries[stage] || !chosen[layer - 1] || i % length == 0;
+      const bool begins = i == own.first || !chosen[layer - 1] || i % length == 0;
       segments[layer] = begins ? next++ : next - 1;
     }
   }
@@ -121,8 +123,7 @@ class ModelStash {
   std::vector<std::size_t> peaks(const std::vector<bool>& chosen, const UnitSize& micro_batch) {
     const auto segments = segments_of(chosen, boundaries_, std::numeric_limits<int>::max());
     for (std::size_t stage = 0; stage < stages_.size(); ++stage)
-      stages_[stage]->recompute_in(
-          {segments.begin() + boundaries_[stage], segments.begin() + boundaries_[stage + 1]});
+      stages_[stage]->recompute_in(segments_of_stage(segments, boundaries_, stage));
     const Program recomputing =
         insert_recompute(program_, recomputed_stages(segments, boundaries_));
     const auto units = static_cast<std::size_t>(program_.shape.micro_batches) *
@@ -131,12 +132,11 @@ class ModelStash {
   }
 
   /// The layers of the stages that a rank hosts, as ranges.
-  [[nodiscard]] std::vector<std::pair<int, int>> layers_on(Rank rank) const {
-    std::vector<std::pair<int, int>> ranges;
+  [[nodiscard]] std::vector<LayerRange> layers_on(Rank rank) const {
+    std::vector<LayerRange> ranges;
     for (const HostedStage& hosted : hosted_)
       if (program_.shape.rank(hosted.replica, hosted.stage) == rank)
-        ranges.emplace_back(boundaries_[hosted.stage.index()],
-                            boundaries_[hosted.stage.index() + 1]);
+        ranges.push_back(layers_of(boundaries_, hosted.stage.index()));
     return ranges;
   }
 
@@ -289,13 +289,19 @@ std::vector<int> recompute_segments(const Recompute& recompute,
       chosen_layers(recompute, model, boundaries, program, micro_batch), boundaries, length);
 }
 
+std::vector<int> segments_of_stage(std::span<const int> segments,
+                                   std::span<const int> boundaries,
+                                   std::size_t stage) {
+  const LayerRange own = layers_of(boundaries, stage);
+  return {segments.begin() + own.first, segments.begin() + own.last};
+}
+
 std::vector<bool> recomputed_stages(std::span<const int> segments,
                                     std::span<const int> boundaries) {
   std::vector<bool> stages(boundaries.size() - 1, false);
   for (std::size_t stage = 0; stage < stages.size(); ++stage)
-    stages[stage] = std::any_of(segments.begin() + boundaries[stage],
-                                segments.begin() + boundaries[stage + 1],
-                                [](int segment) { return segment != StageModule::kKept; });
+    stages[stage] = std::ranges::any_of(segments_of_stage(segments, boundaries, stage),
+                                        [](int segment) { return segment != StageModule::kKept; });
   return stages;
 }
 

@@ -2,10 +2,23 @@
 // L: stage s holds layers [b_s, b_(s+1)).
 #pragma once
 
+#include <cstddef>
 #include <span>
 #include <vector>
 
 namespace millrace {
+
+/// Layers [first, last).
+struct LayerRange {
+  int first = 0;
+  int last = 0;
+};
+
+/// Those of a stage.
+[[nodiscard]] inline LayerRange layers_of(std::span<const int> boundaries, std::size_t stage) {
+  const auto own = boundaries.subspan(stage, 2);
+  return {own[0], own[1]};
+}
 
 /// Stages of L / S layers, rounded: b_s = floor(s L / S), so that sizes differ by at most one.
 /// Throws InvalidArgument when stages < 1 or more stages than layers are asked for.

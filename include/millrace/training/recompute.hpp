@@ -55,6 +55,11 @@ struct Recompute {
                                                   const Program& program,
                                                   const UnitSize& micro_batch);
 
+/// A stage's part of them.
+[[nodiscard]] std::vector<int> segments_of_stage(std::span<const int> segments,
+                                                 std::span<const int> boundaries,
+                                                 std::size_t stage);
+
 /// By stage: whether any of its layers is in a segment.
 [[nodiscard]] std::vector<bool> recomputed_stages(std::span<const int> segments,
                                                   std::span<const int> boundaries);
