@@ -93,6 +93,12 @@ std::string joined(const std::vector<std::vector<std::string>>& groups) {
   return text.empty() ? "none" : text;
 }
 
+std::string joined(const std::vector<ParameterGroup>& groups) {
+  std::string text;
+  for (const ParameterGroup& group : groups) text += (text.empty() ? "" : " ") + to_string(group);
+  return text.empty() ? "none" : text;
+}
+
 std::string description_of(const OptimizerOptions& options) {
   return std::string(name_of(options.kind)) + ", momentum " + exact(options.momentum) + ", beta " +
          exact(options.beta1) + " and " + exact(options.beta2) + ", epsilon " +
@@ -118,7 +124,8 @@ Fields settings_of(const TrainerParts& parts, const TrainerOptions& options) {
           {"updates in all", std::to_string(options.learning_rate.total_updates)},
           {"clip norm", options.clip_norm ? exact(*options.clip_norm) : "none"},
           {"skipped steps in a row", std::to_string(options.max_skipped)},
-          {"frozen parameters", options.frozen.empty() ? "none" : joined({options.frozen})}};
+          {"frozen parameters", options.frozen.empty() ? "none" : joined({options.frozen})},
+          {"parameter groups", joined(options.parameters)}};
 }
 
 }  // namespace

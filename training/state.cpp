@@ -61,6 +61,7 @@ struct TrainingState::Contents {
   [[nodiscard]] StateEntry& hosted(std::string_view name) const;
   [[nodiscard]] Tensor& part_of(StateEntry& entry, std::string_view part) const;
   [[nodiscard]] std::set<std::size_t> with_tied(std::set<std::size_t> numbers) const;
+  [[nodiscard]] std::set<std::size_t> named_by(std::string_view pattern) const;
   void write(std::string_view name, std::string_view part, const void* bytes);
 
   std::vector<std::vector<std::string>> tied;
@@ -175,6 +176,16 @@ std::set<std::size_t> TrainingState::Contents::with_tied(std::set<std::size_t> n
   return numbers;
 }
 
+std::set<std::size_t> TrainingState::Contents::named_by(std::string_view pattern) const {
+  std::set<std::size_t> meant;
+  for (std::size_t i = 0; i < names.size(); ++i)
+    if (matches(pattern, names[i])) meant.insert(i);
+  require(!meant.empty(), [&] {
+    return "no parameter is called '" + std::string(pattern) + "'" + nearest_to(pattern, names);
+  });
+  return with_tied(std::move(meant));
+}
+
 void TrainingState::Contents::write(std::string_view name,
                                     std::string_view part,
                                     const void* bytes) {
@@ -244,16 +255,18 @@ void TrainingState::write(std::string_view name,
 }
 
 void TrainingState::freeze(std::string_view pattern, bool frozen) {
-  std::set<std::size_t> meant;
-  for (std::size_t i = 0; i < contents_->names.size(); ++i)
-    if (matches(pattern, contents_->names[i])) meant.insert(i);
-  require(!meant.empty(), [&] {
-    return "no parameter is called '" + std::string(pattern) + "'" +
-           nearest_to(pattern, contents_->names);
-  });
-  for (const std::size_t i : contents_->with_tied(std::move(meant))) {
-    contents_->frozen[i] = frozen;
-    for (const StateEntry* entry : contents_->copies[i]) entry->parameter->frozen = frozen;
+  set({.pattern = std::string(pattern), .frozen = frozen});
+}
+
+void TrainingState::set(const ParameterGroup& group) {
+  check(group);
+  for (const std::size_t i : contents_->named_by(group.pattern)) {
+    if (group.frozen) contents_->frozen[i] = *group.frozen;
+    for (StateEntry* entry : contents_->copies[i]) {
+      if (group.frozen) entry->parameter->frozen = *group.frozen;
+      if (group.learning_rate_factor) entry->learning_rate_factor = *group.learning_rate_factor;
+      if (group.weight_decay) entry->weight_decay = group.weight_decay;
+    }
   }
 }
 

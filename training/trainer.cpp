@@ -45,6 +45,15 @@ void check(const TrainerOptions& options) {
   options.learning_rate.check();
 }
 
+/// What is wrong is said about the group that says it.
+void set(TrainingState& store, const ParameterGroup& group) {
+  try {
+    store.set(group);
+  } catch (const InvalidArgument& error) {
+    throw InvalidParameter(named("parameters") + " " + to_string(group) + ": " + error.what());
+  }
+}
+
 }  // namespace
 
 Trainer::State::State(TrainerParts given, const TrainerOptions& trainer_options)
@@ -65,6 +74,7 @@ Trainer::State::State(TrainerParts given, const TrainerOptions& trainer_options)
     if (hosted.stage.value == shape.stages() - 1)
       if (const auto* module = dynamic_cast<const StageModule*>(hosted.body)) loss = module->loss();
   for (const std::string& pattern : options.frozen) store.freeze(pattern);
+  for (const ParameterGroup& settings : options.parameters) set(store, settings);
   zero_gradients(store);
 }
 

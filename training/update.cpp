@@ -21,6 +21,8 @@ void for_each_entry(const TrainingState& state, Use use) {
 void move(StateEntry& entry, const Optimizer& optimizer, UpdateSettings settings) {
   Parameter& parameter = *entry.parameter;
   settings.decays = parameter.decays;
+  settings.weight_decay = entry.weight_decay;
+  settings.learning_rate *= entry.learning_rate_factor;
   if (parameter.frozen) {
     parameter.gradient.fill_zero();
     return;

@@ -28,7 +28,8 @@ void unscale_gradients(const TrainingState& state, double loss_scale);
                                    double loss_scale);
 
 /// One optimizer step on every stage, frozen parameters left out; then the gradients are zero.
-/// `settings.decays` is set here. Throws StepError that names rank, stage and parameter.
+/// What differs between parameters is set in `settings` here. Throws StepError that names rank,
+/// stage and parameter.
 void update(TrainingState& state,
             Executor& executor,
             const Optimizer& optimizer,

@@ -56,6 +56,18 @@ void add_train_flags(CLI::App& verb, TrainFlags& flags) {
 
 namespace {
 
+/// An option that may be given often takes every value of a list; of another, such as a partition,
+/// the list is one value with commas.
+void add_values(CLI::Option& option, const std::vector<std::string>& values) {
+  if (option.get_items_expected_max() > 1) {
+    for (const std::string& value : values) option.add_result(value);
+    return;
+  }
+  std::string joined;
+  for (const std::string& value : values) joined += (joined.empty() ? "" : ",") + value;
+  option.add_result(joined);
+}
+
 std::vector<CLI::ConfigItem> items_of(const std::string& file) {
   std::istringstream stream(read_file("--config", file));
   try {
@@ -79,10 +91,7 @@ void read_config(CLI::App& verb, const std::string& file) {
                 suggested_option("--" + item.name, verb));
     if (option->count() > 0) continue;  // the command line wins
     try {
-      // A partition is one comma-separated value, which the file may write as a list.
-      std::string value;
-      for (const std::string& input : item.inputs) value += (value.empty() ? "" : ",") + input;
-      option->add_result(value);
+      add_values(*option, item.inputs);
       option->run_callback();
     } catch (const CLI::Error& error) {
       throw InvalidArgument("--config " + file + ": " + error.what());

@@ -47,6 +47,9 @@ ordered_json settings_of(const TrainJob& job, const TrainOutcome& outcome) {
   settings["lr_schedule"] = to_string(options.learning_rate);
   settings["weight_decay"] = options.optimizer.weight_decay;
   settings["clip_norm"] = options.clip_norm ? ordered_json(*options.clip_norm) : ordered_json();
+  settings["parameters"] = ordered_json::array();
+  for (const ParameterGroup& group : options.parameters)
+    settings["parameters"].push_back(to_string(group));
   settings["precision"] = name_of(job.model.precision);
   settings["loss_scale"] =
       to_string(options.loss_scale.value_or(loss_scale_for(job.model.precision)));

@@ -31,6 +31,13 @@ double usual_rate(OptimizerKind kind) {
   }
 }
 
+std::string groups_in(const TrainerOptions& options) {
+  std::string text;
+  for (const ParameterGroup& group : options.parameters)
+    text += (text.empty() ? "" : " ") + to_string(group);
+  return text.empty() ? "none" : text;
+}
+
 double usual_decay(OptimizerKind kind) {
   return kind == OptimizerKind::AdamW ? 0.1 : 0.0;
 }
@@ -86,6 +93,12 @@ void add_rule_flags(CLI::App& verb, RuleFlags& flags) {
   verb.add_option("--beta1", flags.beta1, "Of adam, adamw, lamb and lion (0.9)");
   verb.add_option("--beta2", flags.beta2, "Of the same (0.99 for lion, else 0.999)");
   verb.add_option("--epsilon", flags.epsilon, "Of adam, adamw and lamb (1e-6 for lamb, else 1e-8)");
+  verb.add_option(
+          "--parameters",
+          flags.parameters,
+          "NAMES:[lr=X][,weight-decay=X][,frozen]: settings of the parameters so called, * "
+          "for any letters, X times --lr; as often as needed, the last that matches decides")
+      ->allow_extra_args(false);
   verb.add_option("--clip-norm",
                   flags.clip_norm,
                   "Largest gradient norm over all stages (1 for adamw, else none)");
@@ -122,6 +135,9 @@ void set_rule(const RuleFlags& flags, TrainerOptions& options) {
   options.clip_norm = flags.clip_norm;
   if (kind == OptimizerKind::AdamW && !flags.clip_norm) options.clip_norm = 1.0;
   options.max_skipped = flags.max_skipped;
+  for (const std::string& text : flags.parameters)
+    options.parameters.push_back(
+        about("--parameters", text, [&] { return parse_parameter_group(text); }));
   if (!flags.loss_scale.empty())
     options.loss_scale =
         about("--loss-scale", flags.loss_scale, [&] { return parse_loss_scale(flags.loss_scale); });
@@ -144,6 +160,7 @@ std::vector<std::pair<std::string, std::string>> rule_fields(const RuleFlags& fl
           {"learning-rate schedule", to_string(options.learning_rate)},
           {"warm-up", flags.warm_up ? std::to_string(*flags.warm_up) : "a twentieth"},
           {"weight decay", exact(rule.weight_decay)},
+          {"parameter groups", groups_in(options)},
           {"clip norm", options.clip_norm ? exact(*options.clip_norm) : "none"},
           {"loss scale", options.loss_scale ? to_string(*options.loss_scale) : "by the precision"},
           {"max skipped", std::to_string(options.max_skipped)}};

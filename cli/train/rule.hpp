@@ -1,4 +1,5 @@
-// The flags of train that say how weights move: optimizer, learning rate, clipping.
+// The flags of train that say how weights move: optimizer, learning rate, clipping,
+// and which move in another way.
 #pragma once
 
 #include <cstdint>
@@ -17,6 +18,7 @@ struct RuleFlags {
   std::string optimizer = "adamw";
   std::string lr_schedule = "cosine";
   std::string loss_scale;
+  std::vector<std::string> parameters;
   std::int64_t max_skipped = 25;
   std::optional<std::int64_t> warm_up;
   std::optional<double> lr, weight_decay, clip_norm, momentum, beta1, beta2, epsilon;

@@ -64,6 +64,7 @@ TEST(HandShake, EveryFieldThatDiffersIsRefusedWithCode78AndItsName) {
                             "warm-up",
                             "weight decay",
                             "clip norm",
+                            "parameter groups",
                             "recompute",
                             "checkpoint step"}) {
     const PrivateDirectory place(temporary());
@@ -104,6 +105,12 @@ TEST(HandShake, WhatTheCommandLinesOfTwoWorkersSayIsCompared) {
         Pair{"--model mlp:64-8-8-10", "--model mlp:64-8-9-10", "model differs"},
         Pair{"--dropout 0.1", "--dropout 0.2", "model differs"},
         Pair{"--lr 1e-9", "--lr 2e-9", "learning rate differs"},
+        Pair{"--parameters layers.0.bias:lr=0.1",
+             "--parameters layers.0.bias:lr=0.2",
+             "parameter groups differs: rank 0 has 'layers.0.bias:lr=0.1', rank 1 has"},
+        Pair{"--lr-schedule step:every=3",
+             "--lr-schedule step:every=4",
+             "learning-rate schedule differs"},
         Pair{"--warmup 3", "--warmup 4", "warm-up differs"}}) {
     const PrivateDirectory place(temporary());
     Command other(worker(place, 1, 2, std::string("train --steps 9 ") + theirs));

@@ -130,6 +130,9 @@ class Offers : public VerbTest {
                    {"--steps", job},
                    {"--epochs", "--model mlp:64-8-8-8-10 -p 2 -m 2 --epochs 1"},
                    {"--chunks", job + "--schedule interleaved --chunks 2"},
+                   {"--parameters", job + "--parameters layers.0.bias:frozen"},
+                   {"--precision", job + "--precision bf16"},
+                   {"--loss-scale", job + "--loss-scale static:8"},
                    {"--momentum", job + "--optimizer nesterov --momentum 0.8"},
                    {"--plan", "--model mlp:64-8-8-8-10 --steps 1 --plan " + path("plan.json")},
                    {"--config", "--model mlp:64-8-8-8-10 -p 2 -m 2 --config " + path("job.toml")}};

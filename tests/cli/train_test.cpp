@@ -164,6 +164,23 @@ TEST(Train, TakesSettingsFromAFileBelowTheCommandLine) {
   EXPECT_THAT(refused.errors, HasSubstr("'rnaks' is no option of train; did you mean --ranks?"));
 }
 
+TEST(Train, TakesGroupsOfParametersOneAfterTheOther) {
+  const std::string groups = " --parameters '*.bias:lr=2' --parameters 'layers.0.*:frozen'";
+  const Outcome outcome = train(kSmall + "--json" + groups);
+  ASSERT_EQ(outcome.code, 0) << outcome.errors;
+  const json document = json::parse(outcome.out);
+  EXPECT_EQ(document["settings"]["parameters"], (json{"*.bias:lr=2", "layers.0.*:frozen=yes"}));
+  const Outcome plain = train(kSmall + "--json");
+  EXPECT_NE(document["weights_hash"], json::parse(plain.out)["weights_hash"]);
+
+  const Folder folder("cli_groups");
+  const std::string file = folder.write(
+      "train.toml", "parameters = [\"*.bias:lr=2,frozen=no\", \"layers.0.*:frozen\"]\n");
+  const Outcome from_file = train(kSmall + "--json --config " + file);
+  ASSERT_EQ(from_file.code, 0) << from_file.errors;
+  EXPECT_EQ(json::parse(from_file.out)["weights_hash"], document["weights_hash"]);
+}
+
 TEST(Train, RefusesBadInputInOneSentenceWithExitCodeTwo) {
   const Folder folder("cli_bad");
   const std::string narrow = folder.write("narrow.csv", "1,2,0\n3,4,1\n");
@@ -186,6 +203,15 @@ TEST(Train, RefusesBadInputInOneSentenceWithExitCodeTwo) {
            Case{"--executor ranksx", "--executor ranksx: known are flow-graph, ranks, sequential"},
            Case{"--optimizer adm", "known are sgd, momentum, nesterov, adam, adamw, lamb, lion"},
            Case{"--lr-schedule step:evry=1", "--lr-schedule step:evry=1: unknown setting 'evry'"},
+           Case{"--parameters layers.0.*",
+                "--parameters layers.0.*: expected names and their settings, as in"},
+           Case{"--parameters layers.0.*:frozn",
+                "unknown setting 'frozn'; the nearest of lr, weight-decay, frozen is 'frozen'"},
+           Case{"--parameters layers.0.*:lr=-1", "lr must be at least 0 and finite, got -1"},
+           Case{
+               "--parameters layer.0.bias:lr=1",
+               "--parameters layer.0.bias:lr=1: no parameter is called 'layer.0.bias'; the nearest "
+               "of 16 is 'layers.0.bias'"},
            Case{"--lr -1", "--lr -1: must be at least 0"},
            Case{"--lr 1e999", "--lr inf: must be at least 0 and finite"},
            Case{"--dropout 1", "--dropout 1: must be at least 0 and below 1"},

@@ -107,6 +107,9 @@ TEST(Agreement, EveryRankHearsWhichPlanOrSettingDiffers) {
       "learning-rate schedule differs: rank 0 has 'constant', rank 1 has 'step:every=3'");
   expect_complaint([](Job& job) { job.options.frozen = {"layers.0.*"}; },
                    "frozen parameters differs: rank 0 has 'none', rank 1 has 'layers.0.*");
+  expect_complaint(
+      [](Job& job) { job.options.parameters = {parse_parameter_group("*.bias:lr=0.1,frozen")}; },
+      "parameter groups differs: rank 0 has 'none', rank 1 has '*.bias:lr=0.1,frozen=yes'");
   expect_complaint([](Job& job) { job.options.clip_norm = 1; },
                    "clip norm differs: rank 0 has 'none', rank 1 has '1'");
 }

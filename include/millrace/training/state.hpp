@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -15,6 +16,7 @@
 #include "millrace/training/batch_source.hpp"
 #include "millrace/training/loss_scale.hpp"
 #include "millrace/training/optimizer.hpp"
+#include "millrace/training/parameter_group.hpp"
 #include "millrace/transport/process_group.hpp"
 
 namespace millrace {
@@ -45,7 +47,9 @@ struct StateEntry {
   Replica replica;
   Stage stage;
   Rank rank;
-  std::size_t number = 0;  ///< of the name in TrainingState::names()
+  std::size_t number = 0;                   ///< of the name in TrainingState::names()
+  double learning_rate_factor = 1;          ///< of its groups
+  std::optional<double> weight_decay = {};  ///< of its groups, instead of the optimizer's
   bool counts = true;  ///< speaks for its weight in norms: first copy, first of those that are tied
 
   /// What training moves, hashes and saves: the master value, or the parameter's own.
@@ -85,8 +89,8 @@ class TrainingState {
   TrainingState& operator=(const TrainingState&) = delete;
   ~TrainingState();
 
-  /// All parameters of all processes, ascending. Cost: O(1), as of all that follows but `write`
-  /// and `freeze`; looking up a name O(log n).
+  /// All parameters of all processes, ascending. Cost: O(1), as of all that follows but `write`,
+  /// `freeze` and `set`; looking up a name O(log n).
   [[nodiscard]] std::span<const std::string> names() const;
   /// Whether this process hosts the parameter. Throws InvalidArgument for a name that no process
   /// has, naming the nearest.
@@ -111,6 +115,10 @@ class TrainingState {
   /// parameter of any process is called so, naming the nearest.
   void freeze(std::string_view pattern, bool frozen = true);
   [[nodiscard]] bool frozen(std::string_view name) const;
+
+  /// Gives the parameters of a group the settings that it says, in every copy, with those they are
+  /// tied to. In every process alike. Throws as freeze, and when a number is out of its range.
+  void set(const ParameterGroup& group);
 
   [[nodiscard]] const TrainingCounters& counters() const;
   /// In every process alike. Throws InvalidArgument for a negative one.

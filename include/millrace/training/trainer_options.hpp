@@ -17,6 +17,7 @@
 #include "millrace/training/loader.hpp"
 #include "millrace/training/loss_scale.hpp"
 #include "millrace/training/optimizer.hpp"
+#include "millrace/training/parameter_group.hpp"
 #include "millrace/training/recompute.hpp"
 
 namespace millrace {
@@ -84,6 +85,9 @@ struct TrainerOptions {
   /// Global names of parameters that stay as they are, `*` for any run of characters
   /// ("layers.0.*"); see TrainingState::freeze.
   std::vector<std::string> frozen = {};
+  /// Parameters with settings of their own; see TrainingState::set. Of two that say the same
+  /// setting of a parameter the last one decides, and both come after `frozen`.
+  std::vector<ParameterGroup> parameters = {};
   /// Groups of parameters, by global name, that are one weight (tied embeddings, say): each starts
   /// with the value of the one named first, and each update sees the sum of the group's gradients,
   /// which accumulate apart and are added once, in f32, in the order of the layers. They are
