@@ -20,8 +20,7 @@ void add_train_flags(CLI::App& verb, TrainFlags& flags) {
   verb.add_option(
           cli::flags("micro_batches"), flags.micro_batches, "Micro-batches m per mini-batch")
       ->capture_default_str();
-  verb.add_option("--batch-size", flags.batch_size, "Samples of a mini-batch")
-      ->capture_default_str();
+  add_batch_flags(verb, flags.batch);
   verb.add_option("--schedule", flags.schedule, "A name of millrace list")->capture_default_str();
   verb.add_option(cli::flags("chunks"), flags.chunks, "Stages per rank, for chunked schedules");
   verb.add_option(

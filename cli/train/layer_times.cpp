@@ -11,7 +11,7 @@ namespace millrace::cli {
 
 std::vector<double> layer_seconds(const ModelSpec& model,
                                   const Dataset& data,
-                                  const TrainFlags& flags) {
+                                  std::int64_t micro_batch_size) {
   constexpr int kSteps = 12;
   TrainerOptions options;
   options.ranks = model.layer_count();
@@ -19,8 +19,7 @@ std::vector<double> layer_seconds(const ModelSpec& model,
   options.executor = "sequential";
   options.micro_batches = 1;
   Trainer trainer(model, options);
-  const std::int64_t rows =
-      std::min(data.size(), std::max<std::int64_t>(1, flags.batch_size / flags.micro_batches));
+  const std::int64_t rows = std::min(data.size(), micro_batch_size);
   std::vector<std::int32_t> first_rows(static_cast<std::size_t>(rows));
   std::iota(first_rows.begin(), first_rows.end(), 0);
   Batch batch;

@@ -25,7 +25,7 @@ void check_numbers(const TrainFlags& flags) {
   constexpr std::int64_t kMostUnits = 1'000'000;
   require_count(named("ranks"), flags.ranks, 4096);
   require_count(named("micro_batches"), flags.micro_batches, kMostUnits);
-  require_count("--batch-size", flags.batch_size);
+  check_batch(flags.batch);
   check_rule(flags.rule);
   if (flags.chunks) require_count(named("chunks"), *flags.chunks, 4096);
   if (flags.epochs) require_count("--epochs", *flags.epochs);
@@ -152,8 +152,9 @@ std::vector<int> boundaries_of(const TrainFlags& flags, const TrainJob& job) {
           "--plan " + flags.plan + ": has " + std::to_string(stages) + " stages, but the model " +
               std::to_string(layers) + " layers");
   if (flags.partition == "even") return even_boundaries(layers, stages);
+  const std::int64_t rows = job.options.batch_size / job.options.micro_batches;
   if (flags.partition == "time")
-    return balanced_boundaries(layer_seconds(job.model, job.data.train, flags), stages);
+    return balanced_boundaries(layer_seconds(job.model, job.data.train, rows), stages);
   std::vector<int> boundaries = typed_boundaries(flags, job.model, stages);
   about("--partition", flags.partition, [&] {
     check_boundaries(boundaries, layers);
@@ -170,7 +171,7 @@ void set_length(const TrainFlags& flags, TrainJob& job) {
                                      ? (n + options.batch_size - 1) / options.batch_size
                                      : n / options.batch_size;
   require(per_epoch >= 1,
-          "--batch-size " + std::to_string(flags.batch_size) +
+          "--batch-size " + std::to_string(options.batch_size) +
               ": with --last-batch drop it must be at most the " + std::to_string(n) +
               " training samples");
   const std::int64_t total = options.steps > 0 ? options.steps : options.epochs * per_epoch;
@@ -189,7 +190,6 @@ TrainJob start_job(const TrainFlags& flags) {
   job.flags = flags;
   TrainerOptions& options = job.options;
   options.seed = static_cast<std::uint64_t>(flags.seed);
-  options.batch_size = flags.batch_size;
   options.epochs = flags.epochs.value_or(60);
   options.steps = flags.steps.value_or(0);
   options.recompute =
@@ -218,12 +218,10 @@ void add_program(const CLI::App& verb, const TrainFlags& flags, TrainJob& job) {
   options.schedule = flags.plan.empty() ? flags.schedule : job.program.name;
   options.ranks = job.program.shape.ranks;
   options.micro_batches = job.program.shape.micro_batches;
-  require(options.micro_batches <= flags.batch_size,
-          (flags.plan.empty() ? named("micro_batches") + " "
-                              : "--plan " + flags.plan + ": micro-batches ") +
-              std::to_string(options.micro_batches) + ": a mini-batch has " +
-              std::to_string(flags.batch_size) + " samples (--batch-size), so at most " +
-              std::to_string(flags.batch_size));
+  set_batch(flags.batch,
+            flags.plan.empty() ? named("micro_batches")
+                               : Sentence("--plan " + flags.plan + ": micro-batches"),
+            options);
   options.boundaries = boundaries_of(flags, job);
   if (!plan.boundaries.empty() && verb.get_option("--partition")->count() == 0) {
     options.boundaries = std::move(plan.boundaries);
@@ -245,6 +243,7 @@ TrainJob plan_job(const CLI::App& verb, const TrainFlags& flags) {
   TrainJob job = start_job(flags);
   add_program(verb, flags, job);
   set_rule(flags.rule, job.options);
+  scale_rate(flags.batch, job.options);
   return job;
 }
 
@@ -272,6 +271,7 @@ TrainJob make_job(const CLI::App& verb, const TrainFlags& flags) {
   check_fit(flags, job.model, job.data);
   add_program(verb, flags, job);
   set_rule(flags.rule, job.options);
+  scale_rate(flags.batch, job.options);
   set_length(flags, job);
   return job;
 }

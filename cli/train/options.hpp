@@ -9,6 +9,7 @@
 
 #include <CLI/CLI.hpp>
 
+#include "cli/train/batch.hpp"
 #include "cli/train/checkpoint_flags.hpp"
 #include "cli/train/rule.hpp"
 #include "millrace/scheduler/plan/program.hpp"
@@ -30,10 +31,10 @@ struct TrainFlags {
   std::string plan, profile, trace, svg, config;
   std::int64_t ranks = 4;
   std::int64_t micro_batches = 8;
-  std::int64_t batch_size = 128;
   std::int64_t seed = 1;
   std::optional<std::int64_t> chunks, epochs, steps;
   std::optional<double> dropout;
+  BatchFlags batch;
   RuleFlags rule;
   CheckpointFlags checkpoints;
   std::string recompute = "none";

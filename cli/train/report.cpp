@@ -32,6 +32,7 @@ ordered_json settings_of(const TrainJob& job, const TrainOutcome& outcome) {
   settings["chunks"] = job.program.shape.chunks();
   settings["micro_batches"] = options.micro_batches;
   settings["batch_size"] = options.batch_size;
+  if (!job.flags.batch.scale_lr.empty()) settings["scale_lr_with_batch"] = job.flags.batch.scale_lr;
   settings["schedule"] = options.schedule;
   settings["executor"] = outcome.processes > 0 ? "processes" : options.executor;
   settings["boundaries"] = options.boundaries;

@@ -37,6 +37,11 @@ class Speaker {
         progress_(
             stream_, isatty(place_) == 1, job.epochs(), is_alone ? "bubble" : "bubble of rank 0") {}
 
+  /// Before the first step.
+  void begin() {
+    stream_ << batch_line(job_.flags.batch, job_.options, job_.full_batch()) << std::endl;
+  }
+
   Progress& progress() { return progress_; }
 
   void report(const TrainOutcome& outcome,
@@ -88,6 +93,7 @@ TrainOutcome run_training(const TrainJob& job, const TrainSeat& seat) {
     outcome.checkpoints.add(report, speaker.has_value());
   };
   outcome.processes = seat.endpoint == nullptr ? 0 : seat.endpoint->world();
+  if (speaker) speaker->begin();
   outcome.fit = trainer.fit(job.data.train, stop.get_token());
   if (outcome.fit.stopped)
     end_stopped(trainer.state().counters().mini_batches, outcome.checkpoints, speaker.has_value());

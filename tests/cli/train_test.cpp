@@ -181,6 +181,43 @@ TEST(Train, TakesGroupsOfParametersOneAfterTheOther) {
   EXPECT_EQ(json::parse(from_file.out)["weights_hash"], document["weights_hash"]);
 }
 
+/// The first line of a run of one step.
+std::string first_line(const std::string& flags) {
+  const Outcome outcome = train("--model mlp:64-24-20-16-10 -p 2 --steps 1 " + flags);
+  EXPECT_EQ(outcome.code, 0) << outcome.errors;
+  return outcome.out.substr(0, outcome.out.find('\n'));
+}
+
+TEST(Train, SaysTheEffectiveBatchAtTheStart) {
+  EXPECT_EQ(first_line(""), "128 samples per update: 8 micro-batches of 16");
+  EXPECT_EQ(first_line("--batch-size 100"),
+            "100 samples per update: 8 micro-batches, 4 of 13 and 4 of 12");
+  EXPECT_EQ(first_line("--effective-batch 100 -m 10 --micro-batch-size 10"),
+            "100 samples per update: 10 micro-batches of 10");
+  EXPECT_EQ(first_line("--micro-batch-size 5 -m 1"), "5 samples per update: 1 micro-batch of 5");
+  EXPECT_EQ(first_line("--batch-size 5000 -m 3"),
+            "1437 samples per update: 3 micro-batches of 479");
+  EXPECT_EQ(first_line("--batch-size 512 --lr 0.001 --scale-lr-with-batch 128"),
+            "512 samples per update: 8 micro-batches of 64; learning rate 0.004, scaled from 128 "
+            "samples (linear)");
+  EXPECT_EQ(first_line("--batch-size 512 --lr 0.001 --scale-lr-with-batch 128:sqrt"),
+            "512 samples per update: 8 micro-batches of 64; learning rate 0.002, scaled from 128 "
+            "samples (sqrt)");
+}
+
+TEST(Train, TakesTheEffectiveBatchForTheBatchSize) {
+  const std::string job = kSmall + "--json --steps 5 ";
+  const auto hash_of = [](const Outcome& outcome) {
+    EXPECT_EQ(outcome.code, 0) << outcome.errors;
+    return json::parse(outcome.out)["weights_hash"].get<std::string>();
+  };
+  const std::string expected = hash_of(train("--batch-size 64 " + job));
+  EXPECT_EQ(hash_of(train("--effective-batch 64 " + job)), expected);
+  EXPECT_EQ(hash_of(train("--effective-batch 64 --micro-batch-size 16 " + job)), expected);
+  EXPECT_EQ(hash_of(train("--micro-batch-size 16 " + job)), expected);
+  EXPECT_EQ(hash_of(train("--batch-size 64 --lr 6e-3 --scale-lr-with-batch 128 " + job)), expected);
+}
+
 TEST(Train, RefusesBadInputInOneSentenceWithExitCodeTwo) {
   const Folder folder("cli_bad");
   const std::string narrow = folder.write("narrow.csv", "1,2,0\n3,4,1\n");
@@ -191,6 +228,20 @@ TEST(Train, RefusesBadInputInOneSentenceWithExitCodeTwo) {
   for (const Case& bad : {
            Case{"-m 0", "-m 0: must be from 1"},
            Case{"-m 200", "-m 200: a mini-batch has 128 samples (--batch-size), so at most 128"},
+           Case{
+               "--effective-batch 100 --micro-batch-size 16",
+               "--effective-batch 100: 100 samples per update are not 8 micro-batches of 16, which "
+               "are 128; the nearest that fit are 96 with -m 6 and 112 with -m 7"},
+           Case{"--batch-size 256 --micro-batch-size 16",
+                "--batch-size 256: 256 samples per update are not 8 micro-batches of 16, which are "
+                "128; they fit with -m 16"},
+           Case{"--batch-size 8 --effective-batch 8", "give one of them"},
+           Case{"--effective-batch 0", "--effective-batch 0: must be from 1"},
+           Case{"--effective-batch 4",
+                "-m 8: a mini-batch has 4 samples (--effective-batch), so at most 4"},
+           Case{"--micro-batch-size 900000000", "--micro-batch-size 900000000: an effective batch"},
+           Case{"--scale-lr-with-batch 0", "--scale-lr-with-batch is '0'; expected a whole number"},
+           Case{"--scale-lr-with-batch 8:log", "'log'; known are linear, sqrt"},
            Case{"--seed 99999999999999999999", "--seed: 99999999999999999999 has more digits"},
            Case{"-p 9", "-p 9: the model has 8 layers, so at most 8"},
            Case{"-p 5 --schedule interleaved",

@@ -1,0 +1,106 @@
+// See batch.hpp.
+#include "cli/train/batch.hpp"
+
+#include <algorithm>
+
+#include "cli/numbers.hpp"
+#include "cli/train/refusals.hpp"
+#include "millrace/core/error.hpp"
+#include "millrace/training/effective_batch.hpp"
+
+namespace millrace::cli {
+
+namespace {
+
+/// "256" or "256:sqrt".
+struct Scaling {
+  std::int64_t base = 0;
+  BatchScaling law = BatchScaling::Linear;
+};
+
+constexpr const char* kScaleFlag = "--scale-lr-with-batch";
+
+Scaling scaling_of(const std::string& text) {
+  const std::size_t colon = std::min(text.find(':'), text.size());
+  Scaling scaling;
+  scaling.base = whole_number(kScaleFlag, text.substr(0, colon), 1, 1'000'000'000);
+  if (colon < text.size())
+    scaling.law = about(kScaleFlag, text, [&] { return batch_scaling(text.substr(colon + 1)); });
+  return scaling;
+}
+
+EffectiveBatch batch_of(const TrainerOptions& options, std::int64_t samples) {
+  return {.samples = samples, .micro_batches = options.micro_batches};
+}
+
+/// The option that says how many samples an update sees, as typed.
+std::string typed(const BatchFlags& flags) {
+  if (flags.effective_batch) return "--effective-batch " + std::to_string(*flags.effective_batch);
+  if (flags.batch_size) return "--batch-size " + std::to_string(*flags.batch_size);
+  return "--micro-batch-size " + std::to_string(flags.micro_batch_size.value_or(0));
+}
+
+}  // namespace
+
+void add_batch_flags(CLI::App& verb, BatchFlags& flags) {
+  verb.add_option("--batch-size", flags.batch_size, "Samples of a mini-batch, one update (128)");
+  verb.add_option("--effective-batch",
+                  flags.effective_batch,
+                  "The same number; exactly as many micro-batches of --micro-batch-size");
+  verb.add_option("--micro-batch-size",
+                  flags.micro_batch_size,
+                  "Samples of a micro-batch, exactly (mini-batches are shared out)");
+  verb.add_option(kScaleFlag,
+                  flags.scale_lr,
+                  "BASE[:linear|:sqrt]: --lr is right for mini-batches of BASE samples");
+}
+
+void check_batch(const BatchFlags& flags) {
+  require(!flags.batch_size || !flags.effective_batch,
+          "--batch-size and --effective-batch: give one of them");
+  if (flags.batch_size) require_count("--batch-size", *flags.batch_size);
+  if (flags.effective_batch) require_count("--effective-batch", *flags.effective_batch);
+  if (flags.micro_batch_size) require_count("--micro-batch-size", *flags.micro_batch_size);
+  if (!flags.scale_lr.empty()) scaling_of(flags.scale_lr);
+}
+
+void set_batch(const BatchFlags& flags, const Sentence& micro_batches, TrainerOptions& options) {
+  constexpr std::int64_t kUsual = 128;
+  const auto given = flags.effective_batch ? flags.effective_batch : flags.batch_size;
+  EffectiveBatch batch = batch_of(options, given.value_or(kUsual));
+  if (flags.micro_batch_size) {
+    const std::int64_t size = *flags.micro_batch_size;
+    try {
+      if (!given) batch.samples = samples_of(batch, size);
+      require_exact(batch, size);
+    } catch (const InvalidArgument& error) {
+      throw InvalidParameter(typed(flags) + ": " + sentence_of(error));
+    }
+  }
+  options.batch_size = batch.samples;
+  const std::string samples = std::to_string(batch.samples);
+  require(options.micro_batches <= options.batch_size,
+          micro_batches + " " + std::to_string(options.micro_batches) + ": a mini-batch has " +
+              samples + " samples (" +
+              (flags.effective_batch ? "--effective-batch" : "--batch-size") + "), so at most " +
+              samples);
+}
+
+void scale_rate(const BatchFlags& flags, TrainerOptions& options) {
+  if (flags.scale_lr.empty()) return;
+  const Scaling scaling = scaling_of(flags.scale_lr);
+  double& rate = options.learning_rate.base;
+  rate = scaled_with_batch(rate, options.batch_size, scaling.base, scaling.law);
+}
+
+std::string batch_line(const BatchFlags& flags,
+                       const TrainerOptions& options,
+                       std::int64_t samples) {
+  const std::string line = to_string(batch_of(options, samples));
+  if (flags.scale_lr.empty()) return line;
+  const Scaling scaling = scaling_of(flags.scale_lr);
+  return line + "; learning rate " + plain(options.learning_rate.base) + ", scaled from " +
+         std::to_string(scaling.base) + " samples (" + std::string(name_of(scaling.law)) + ")";
+}
+
+}  // namespace millrace::cli
