@@ -20,6 +20,12 @@ std::string joined(const std::vector<std::vector<std::string>>& groups) {
   return joined(texts, "; ");
 }
 
+std::vector<std::string> texts_of(const std::vector<ParameterGroup>& groups) {
+  std::vector<std::string> texts;
+  for (const ParameterGroup& group : groups) texts.push_back(to_string(group));
+  return texts;
+}
+
 /// Every schedule that accumulates in ascending order gives the same bits; any other has its own.
 std::string order_of(const Program& program) {
   return accumulation(program).ascending ? "ascending" : "as in plan " + plan_hash(program);
@@ -46,6 +52,7 @@ std::map<std::string, std::string> settings_of(const Program& program,
           {"max_skipped", std::to_string(options.max_skipped)},
           {"clip_norm", options.clip_norm ? exact_text(*options.clip_norm) : "none"},
           {"frozen", joined(options.frozen, " ")},
+          {"parameters", joined(texts_of(options.parameters), " ")},
           {"tied", joined(options.tied)},
           {"optimizer.momentum", exact_text(optimizer.momentum)},
           {"optimizer.beta1", exact_text(optimizer.beta1)},
