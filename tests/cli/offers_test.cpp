@@ -30,6 +30,13 @@ class Offers : public VerbTest {
     ASSERT_EQ(command("import " + path("trace.json") + " --out " + path("costs.json")).code, 0);
     write("old.csv", "0F0,0B0,0W0\n");
     write("job.toml", "epochs = 1\n");
+    ASSERT_EQ(
+        command("train --model mlp:64-8-8-8-10 --steps 1 -p 2 -m 2 --save " + path("saved")).code,
+        0);
+    ASSERT_EQ(command("checkpoint export " + path("saved/step-0000000001") + " --output " +
+                      path("weights.safetensors"))
+                  .code,
+              0);
   }
 
   /// "--out FILE" with a file of this test.
@@ -137,6 +144,12 @@ class Offers : public VerbTest {
                    {"--precision", job + "--precision bf16"},
                    {"--loss-scale", job + "--loss-scale static:8"},
                    {"--momentum", job + "--optimizer nesterov --momentum 0.8"},
+                   {"--save", job + "--save " + path("first")},
+                   {"--save-every", job + "--save " + path("second") + " --save-every 1"},
+                   {"--keep", job + "--save " + path("third") + " --keep 3"},
+                   {"--keep-every", job + "--save " + path("fourth") + " --keep-every 5"},
+                   {"--resume", job + "--save " + path("fifth") + " --resume auto"},
+                   {"--weights", job + "--weights " + path("weights.safetensors")},
                    {"--plan", "--model mlp:64-8-8-8-10 --steps 1 --plan " + path("plan.json")},
                    {"--config", "--model mlp:64-8-8-8-10 -p 2 -m 2 --config " + path("job.toml")}};
     for (const std::string more : {"--data digits",      "--batch-size 32",
@@ -233,7 +246,8 @@ class Offers : public VerbTest {
             {"keys",
              {{"--processes", "--processes 2 --out " + path("two")},
               {"--out", "-n 2 --out " + path("three")}}},
-            {"doctor", doctor_lines()}};
+            {"doctor", doctor_lines()},
+            {"checkpoint", {}}};
   }
 };
 

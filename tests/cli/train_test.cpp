@@ -206,7 +206,7 @@ TEST(Train, SaysTheEffectiveBatchAtTheStart) {
 }
 
 TEST(Train, TakesTheEffectiveBatchForTheBatchSize) {
-  const std::string job = kSmall + "--json --steps 5 ";
+  const std::string job = "--model mlp:64-24-20-16-10 -p 2 -m 4 --steps 5 --json ";
   const auto hash_of = [](const Outcome& outcome) {
     EXPECT_EQ(outcome.code, 0) << outcome.errors;
     return json::parse(outcome.out)["weights_hash"].get<std::string>();
