@@ -263,7 +263,8 @@ TEST_F(PlanVerbs, BadInputIsOneSentenceAndExitCodeTwo) {
 TEST_F(PlanVerbs, WhatTheParserRefusesNamesTheOptionAsTypedAndTheNearestName) {
   const std::vector<std::pair<std::string, std::string>> cases = {
       {"",
-       "a verb is missing; known are list train show verify simulate compare sweep search import "
+       "a verb is missing; known are list train checkpoint show verify simulate compare sweep "
+       "search import "
        "split launch "
        "worker keys doctor; see millrace --help"},
       {"simulte 1f1b -p 4", "'simulte' is no verb; did you mean simulate? See millrace --help"},

@@ -187,6 +187,7 @@ Calls passes() {
       {"merge_backward", alone([](auto& p) { return merge_backward(p); })},
       {"insert_reductions", alone([](auto& p) { return insert_reductions(p); })},
       {"insert_recompute", alone([](auto& p) { return insert_recompute(p); })},
+      {"insert_recompute of a stage", alone([](auto& p) { return insert_recompute(p, {true}); })},
       {"decouple_pairs", alone([](auto& p) { return decouple_pairs(p); })},
       {"compute_only", alone([](auto& p) { return compute_only(p); })}};
 }

@@ -81,6 +81,14 @@ TEST(InsertRecompute, ComesBeforeThePairOfTheBackward) {
   EXPECT_THAT(lines(insert_recompute(one)), ElementsAre("0F0 0R0 0F1+ 0B0 0R1 0B1"));
 }
 
+TEST(InsertRecompute, OfSomeStagesLeavesTheOthersAlone) {
+  const Program two = program(straight(2, 2), {"0F0 0F1 0B0 0B1", "1F0 1B0 1F1 1B1"});
+  EXPECT_THAT(lines(insert_recompute(two, {false, true})),
+              ElementsAre("0F0 0F1 0B0 0B1", "1F0 1R0 1B0 1F1 1R1 1B1"));
+  EXPECT_EQ(insert_recompute(two, {false, false}), two);
+  EXPECT_THROW((void)insert_recompute(two, {true}), InvalidArgument);
+}
+
 TEST(Passes, AreIdempotent) {
   const Program pairs = program(straight(2, 2), {"0F0 0F1+ 0B0 0B1", "1F0 1B0 1F1+ 1B1"});
   for (const Program& start : {one_f_one_b(3, 4), split_backward(one_f_one_b(4, 2))})

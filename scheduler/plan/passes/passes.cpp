@@ -85,15 +85,11 @@ Program compute_only(const Program& program) {
   });
 }
 
-Program insert_recompute(const Program& program) {
-  return insert_recompute(
-      program, std::vector<bool>(static_cast<std::size_t>(program.shape.stages()), true));
-}
+namespace {
 
-Program insert_recompute(const Program& program, const std::vector<bool>& of_stage) {
-  require(of_stage.size() == static_cast<std::size_t>(program.shape.stages()),
-          "recompute is said of " + std::to_string(of_stage.size()) + " stages; the program has " +
-              std::to_string(program.shape.stages()));
+/// `wanted(stage)` says which stages are recomputed.
+template <class Wanted>
+Program with_recompute(const Program& program, Wanted&& wanted) {
   const bool has_recompute =
       std::any_of(program.ranks.begin(), program.ranks.end(), [](const std::vector<Action>& list) {
         return std::any_of(list.begin(), list.end(), [](const Action& action) {
@@ -107,7 +103,7 @@ Program insert_recompute(const Program& program, const std::vector<bool>& of_sta
       // A pair stays together: what its second half recomputes comes before the pair.
       const bool second_half = i > 0 && list[i - 1].with_next;
       for (std::size_t half = i; !second_half && half < list.size(); ++half) {
-        if (gives_input_gradient(list[half].op) && of_stage[list[half].stage.index()]) {
+        if (gives_input_gradient(list[half].op) && wanted(list[half].stage)) {
           result.push_back(with_op(list[half], Op::Recompute));
           result.back().with_next = false;
         }
@@ -116,6 +112,22 @@ Program insert_recompute(const Program& program, const std::vector<bool>& of_sta
       result.push_back(list[i]);
     }
     return result;
+  });
+}
+
+}  // namespace
+
+Program insert_recompute(const Program& program) {
+  return with_recompute(program, [](Stage) { return true; });
+}
+
+Program insert_recompute(const Program& program, const std::vector<bool>& of_stage) {
+  require(static_cast<int>(of_stage.size()) == program.shape.stages(), [&] {
+    return "recompute is said of " + std::to_string(of_stage.size()) + " stages; the program has " +
+           std::to_string(program.shape.stages());
+  });
+  return with_recompute(program, [&](Stage stage) {
+    return stage.index() < of_stage.size() && of_stage[stage.index()];
   });
 }
 
