@@ -1,5 +1,6 @@
 // Programs that nobody's generator makes: every public function that takes one answers with a
 // result or with InvalidArgument, whatever the numbers in it.
+#include <algorithm>
 #include <cstdint>
 #include <functional>
 #include <limits>
@@ -187,7 +188,10 @@ Calls passes() {
       {"merge_backward", alone([](auto& p) { return merge_backward(p); })},
       {"insert_reductions", alone([](auto& p) { return insert_reductions(p); })},
       {"insert_recompute", alone([](auto& p) { return insert_recompute(p); })},
-      {"insert_recompute of a stage", alone([](auto& p) { return insert_recompute(p, {true}); })},
+      {"insert_recompute of stages", alone([](auto& p) {
+         return insert_recompute(
+             p, std::vector<bool>(static_cast<std::size_t>(std::max(0, p.shape.stages())), true));
+       })},
       {"decouple_pairs", alone([](auto& p) { return decouple_pairs(p); })},
       {"compute_only", alone([](auto& p) { return compute_only(p); })}};
 }
