@@ -125,7 +125,8 @@ Fields settings_of(const TrainerParts& parts, const TrainerOptions& options) {
           {"clip norm", options.clip_norm ? exact(*options.clip_norm) : "none"},
           {"skipped steps in a row", std::to_string(options.max_skipped)},
           {"frozen parameters", options.frozen.empty() ? "none" : joined({options.frozen})},
-          {"parameter groups", joined(options.parameters)}};
+          {"parameter groups", joined(options.parameters)},
+          {"records", options.records ? "made" : "not made"}};
 }
 
 }  // namespace

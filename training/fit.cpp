@@ -8,6 +8,7 @@
 #include "training/agreement.hpp"
 #include "training/saving.hpp"
 #include "training/trainer_state.hpp"
+#include "training/watch/step_times.hpp"
 
 namespace millrace {
 namespace {
@@ -108,12 +109,18 @@ void Trainer::State::know_data(const Dataset& dataset) {
                    ", this is " + data_digest);
 }
 
+/// The time that it is waited for is its own.
+Batch& Trainer::State::next_batch(BatchSource& batches) {
+  const Timed timed(times.data);
+  return batches.next();
+}
+
 /// A step over the next mini-batch; where it fails, the state before it is saved if it still
 /// stands.
 StepReport Trainer::State::step(BatchSource& batches, const Rates& rates, Saving& saving) {
   saving.before_step();
   try {
-    return step(batches.next(), rates);
+    return step(next_batch(batches), rates);
   } catch (const StepError& error) {
     saving.failed(error.action().op != Op::OptimizerStep);
     throw;
@@ -156,6 +163,7 @@ FitReport Trainer::run(BatchSource& batches, const std::stop_token& stop) {
   });
   agree_on_place(state_->group, store.counters(), options(), batches);
   Fit fit(options(), store.counters(), batches);
+  state_->begin_records();
   Saving saving(*state_, on_save);
   const auto agree = [&] {
     return agreed({stop.stop_requested(), saving.is_time()}, stop, options(), state_->group);
@@ -166,10 +174,12 @@ FitReport Trainer::run(BatchSource& batches, const std::stop_token& stop) {
     state_->count([&](TrainingCounters& counters) { counters.position = batches.position(); });
     fit.add(epoch, report);
     if (on_step) on_step(report);
+    state_->record(report, on_record);
     state_->require_progress();
     if (batches.position().epoch != epoch.epoch || fit.done(store.counters()))
       if (on_epoch) on_epoch(epoch);
     wishes = agree();
+    const Timed timed(state_->times.save);
     saving.after_step(wishes.save);
   }
   saving.finish();

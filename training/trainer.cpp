@@ -14,6 +14,7 @@
 #include "training/ties.hpp"
 #include "training/trainer_state.hpp"
 #include "training/update.hpp"
+#include "training/watch/step_times.hpp"
 
 namespace millrace {
 namespace {
@@ -76,6 +77,8 @@ Trainer::State::State(TrainerParts given, const TrainerOptions& trainer_options)
   for (const std::string& pattern : options.frozen) store.freeze(pattern);
   for (const ParameterGroup& settings : options.parameters) set(store, settings);
   zero_gradients(store);
+  times.optimizer.resize(static_cast<std::size_t>(shape.ranks));
+  if (options.records) watch = std::make_unique<StepWatch>(*parts.executor, group);
 }
 
 bool Trainer::State::hosts_loss() const {
@@ -138,7 +141,9 @@ void Trainer::State::run(StepReport& report, StepData& data, double total_weight
   settings.deadline = options.deadline;
   count([](TrainingCounters& counters) { ++counters.mini_batches; });
   group.begin_step(settings.step);
+  const Timed timed(times.pass);
   StepResult result = parts.executor->run(data, settings);
+  if (watch) watch->add_pass();
   agree(result, total_weight);
   require(std::abs(result.loss.weight - total_weight) <= 1e-9 * total_weight,
           "the step was scaled for a total weight of " + std::to_string(total_weight) +
@@ -151,12 +156,14 @@ void Trainer::State::run(StepReport& report, StepData& data, double total_weight
 /// The user's look at the gradients, one norm, one verdict, one clip factor, one
 /// update of every stage.
 void Trainer::State::update(StepReport& report) {
+  const Timed timed(times.update);
   double scale = report.loss_scale;
   if (before_update != nullptr && *before_update) {
     if (scale != 1) unscale_gradients(store, std::exchange(scale, 1));
     visit_gradients(store, *before_update);
   }
-  const GradientNorm norm = norm_of(store, *parts.executor, group, options.clip_norm, scale);
+  const GradientNorm norm =
+      norm_of(store, *parts.executor, group, options.clip_norm, scale, times.optimizer);
   report.gradient_norm = norm.norm;
   report.clip_factor = norm.factor;
   report.skipped = norm.overflow;
@@ -172,7 +179,7 @@ void Trainer::State::update(StepReport& report) {
   settings.number = store.counters().global_step + 1;
   settings.learning_rate = report.learning_rate;
   settings.gradient_factor = norm.factor / scale;
-  millrace::update(store, *parts.executor, *optimizer, settings);
+  millrace::update(store, *parts.executor, *optimizer, settings, times.optimizer);
   count([](TrainingCounters& counters) {
     ++counters.global_step;
     counters.skipped_in_a_row = 0;
@@ -183,6 +190,7 @@ StepReport Trainer::State::step(StepData& data, double total_weight, const Rates
   require(total_weight > 0 && std::isfinite(total_weight),
           "the total weight of a step must be above 0, got " + std::to_string(total_weight));
   const auto start = Clock::now();
+  if (watch) watch->begin_step();
   StepReport report;
   report.learning_rate = rates.at(store.counters().global_step);
   try {
@@ -209,6 +217,19 @@ StepReport Trainer::State::step(Batch& batch, const Rates& rates) {
   report.epoch = batch.epoch;
   report.batch = batch.number;
   return report;
+}
+
+/// What was before does not belong to the first step that comes.
+void Trainer::State::begin_records() {
+  times = {.optimizer = std::vector<double>(times.optimizer.size(), 0.0)};
+  if (watch) watch->restart();
+}
+
+/// Makes the record of the step that has ended, where records are asked for.
+void Trainer::State::record(const StepReport& report, const Tell& tell) {
+  if (!watch) return;
+  const auto made = watch->record(report, store.counters().mini_batches, times);
+  if (made && tell) tell(*made);
 }
 
 /// Ends a training that only skips steps; another step would be the first of a new count.
@@ -243,12 +264,14 @@ Trainer::~Trainer() = default;
 
 StepReport Trainer::step(StepData& data, double total_weight) {
   StepReport report = state_->step(data, total_weight, state_->rates());
+  state_->record(report, on_record);
   state_->require_progress();
   return report;
 }
 
 StepReport Trainer::step(Batch& batch) {
   StepReport report = state_->step(batch, state_->rates());
+  state_->record(report, on_record);
   state_->require_progress();
   return report;
 }

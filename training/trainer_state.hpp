@@ -11,6 +11,7 @@
 #include "millrace/training/state.hpp"
 #include "millrace/training/trainer.hpp"
 #include "training/checkpoint/saver.hpp"
+#include "training/watch/step_watch.hpp"
 
 namespace millrace {
 
@@ -32,9 +33,13 @@ struct Trainer::State {
   StepReport step(StepData& data, double total_weight, const Rates& rates);
   StepReport step(Batch& batch, const Rates& rates);
   StepReport step(BatchSource& batches, const Rates& rates, Saving& saving);
+  Batch& next_batch(BatchSource& batches);
   void know_data(const Dataset& dataset);
   void run(StepReport& report, StepData& data, double total_weight);
   void update(StepReport& report);
+  using Tell = std::function<void(const StepRecord&)>;
+  void begin_records();
+  void record(const StepReport& report, const Tell& tell);
   void require_progress();
   [[nodiscard]] Rates rates() const { return {&options.learning_rate}; }
   /// Changes the counters.
@@ -71,8 +76,10 @@ struct Trainer::State {
   bool goes_on = false;        // the next fit() over a data set begins where the counters stand
   const Loss* loss = nullptr;  // of the last stage, when it is built in and hosted here
   std::function<void(std::span<Parameter* const>)>* before_update = nullptr;  // the trainer's
-  std::uint64_t evaluations = 0;  // forward-only steps run: names them, and nothing else
-  std::unique_ptr<Saver> saver;   // last: it reads the store
+  std::uint64_t evaluations = 0;     // forward-only steps run: names them, and nothing else
+  StepTimes times;                   // since the last record
+  std::unique_ptr<StepWatch> watch;  // where records are asked for
+  std::unique_ptr<Saver> saver;      // last: it reads the store
 };
 
 }  // namespace millrace

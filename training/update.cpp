@@ -7,6 +7,7 @@
 
 #include "millrace/core/error.hpp"
 #include "millrace/training/weights_hash.hpp"
+#include "training/watch/step_times.hpp"
 
 namespace millrace {
 namespace {
@@ -70,9 +71,11 @@ GradientNorm norm_of(const TrainingState& state,
                      Executor& executor,
                      ProcessGroup& group,
                      std::optional<double> limit,
-                     double loss_scale) {
+                     double loss_scale,
+                     std::span<double> seconds) {
   std::vector<double> sums(state.names().size(), 0.0);
   executor.for_each_rank([&](Rank rank) {
+    const Timed timed(seconds[rank.index()]);
     for (const StateEntry& entry : state.entries(rank))
       if (entry.counts && !entry.parameter->frozen)
         sums[entry.number] = sum_of_squares(entry.parameter->gradient.as<float>());
@@ -84,8 +87,10 @@ GradientNorm norm_of(const TrainingState& state,
 void update(TrainingState& state,
             Executor& executor,
             const Optimizer& optimizer,
-            const UpdateSettings& settings) {
+            const UpdateSettings& settings,
+            std::span<double> seconds) {
   executor.for_each_rank([&](Rank rank) {
+    const Timed timed(seconds[rank.index()]);
     for (StateEntry& entry : state.entries(rank)) {
       try {
         move(entry, optimizer, settings);

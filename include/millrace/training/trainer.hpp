@@ -19,6 +19,7 @@
 #include "millrace/training/batch.hpp"
 #include "millrace/training/dataset.hpp"
 #include "millrace/training/state.hpp"
+#include "millrace/training/step_record.hpp"
 #include "millrace/training/trainer_options.hpp"
 #include "millrace/transport/process_group.hpp"
 
@@ -177,7 +178,9 @@ class Trainer {
   /// Copies and ties in other processes see their own call, so it has to be a function of what is
   /// the same there: name, value, gradient.
   std::function<void(std::span<Parameter* const>)> before_update;
-  std::function<void(const StepReport&)> on_step;    ///< after every step of fit()
+  std::function<void(const StepReport&)> on_step;  ///< after every step of fit()
+  /// After every step, and on_step, with TrainerOptions::records; in the first process alone.
+  std::function<void(const StepRecord&)> on_record;
   std::function<void(const EpochReport&)> on_epoch;  ///< after every epoch of fit()
   /// When a save of fit() is durable or has failed: at the next boundary of steps.
   std::function<void(const SaveReport&)> on_save;

@@ -111,6 +111,10 @@ struct TrainerOptions {
   LastBatch last_batch = LastBatch::Update;
 
   SaveOptions save = {};
+
+  /// Makes a StepRecord of every step (Trainer::on_record). Needs the executor's timeline, and of
+  /// several processes one message each per step to the first.
+  bool records = false;
 };
 
 /// One step, as told to on_step.
