@@ -45,6 +45,7 @@ void add_train_flags(CLI::App& verb, TrainFlags& flags) {
       ->capture_default_str();
   verb.add_option("--last-batch", flags.last_batch, "update or drop")->capture_default_str();
   add_checkpoint_flags(verb, flags.checkpoints);
+  add_watch_flags(verb, flags.watch);
   verb.add_option("--trace", flags.trace, "Write the last step for Perfetto and Chrome (JSON)");
   verb.add_option("--svg", flags.svg, "Write the last step as a picture");
   verb.add_option("--profile", flags.profile, "Write measured costs, for simulate --costs");

@@ -27,6 +27,7 @@ void check_numbers(const TrainFlags& flags) {
   require_count(named("micro_batches"), flags.micro_batches, kMostUnits);
   check_batch(flags.batch);
   check_rule(flags.rule);
+  check_watch(flags.watch);
   if (flags.chunks) require_count(named("chunks"), *flags.chunks, 4096);
   if (flags.epochs) require_count("--epochs", *flags.epochs);
   if (flags.steps) require_count("--steps", *flags.steps);
@@ -195,6 +196,7 @@ TrainJob start_job(const TrainFlags& flags) {
   options.recompute =
       about("--recompute", flags.recompute, [&] { return recompute_of(flags.recompute); });
   options.save = save_options(flags.checkpoints, flags.data);
+  options.records = flags.watch.records();
   options.executor = flags.executor;
   const auto kinds = executor_kinds();
   require(std::find(kinds.begin(), kinds.end(), flags.executor) != kinds.end(),

@@ -12,6 +12,7 @@
 #include "cli/train/batch.hpp"
 #include "cli/train/checkpoint_flags.hpp"
 #include "cli/train/rule.hpp"
+#include "cli/train/watch_flags.hpp"
 #include "millrace/scheduler/plan/program.hpp"
 #include "millrace/stages/models.hpp"
 #include "millrace/training/dataset.hpp"
@@ -37,6 +38,7 @@ struct TrainFlags {
   BatchFlags batch;
   RuleFlags rule;
   CheckpointFlags checkpoints;
+  WatchFlags watch;
   std::string recompute = "none";
   bool json = false;
 };

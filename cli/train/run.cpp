@@ -1,6 +1,7 @@
 // See run.hpp.
 #include "cli/train/run.hpp"
 
+#include <algorithm>
 #include <iostream>
 #include <optional>
 #include <stop_token>
@@ -12,6 +13,7 @@
 #include "cli/train/progress.hpp"
 #include "cli/train/run_measurement.hpp"
 #include "cli/train/stop_signals.hpp"
+#include "cli/train/watching.hpp"
 #include "millrace/training/rank_parts.hpp"
 
 namespace millrace::cli {
@@ -30,6 +32,7 @@ class Speaker {
   Speaker(const TrainJob& job, bool is_alone)
       : job_(job),
         outputs_(job.flags),
+        watching_(job.flags.watch),
         place_(job.flags.json ? STDERR_FILENO : STDOUT_FILENO),
         buffer_(place_),
         stream_(&buffer_),
@@ -37,16 +40,21 @@ class Speaker {
         progress_(
             stream_, isatty(place_) == 1, job.epochs(), is_alone ? "bubble" : "bubble of rank 0") {}
 
-  /// Before the first step.
-  void begin() {
+  /// Before the first step of a run by so many processes, 0 where all ranks are in one.
+  void begin(const Trainer& trainer, int processes) {
+    const bool resumes = !job_.flags.checkpoints.from.empty();
+    const int ranks = job_.program.shape.ranks;
+    watching_.begin(
+        resumes, trainer.state().counters().mini_batches, ranks, std::max(1, processes / ranks));
     stream_ << batch_line(job_.flags.batch, job_.options, job_.full_batch()) << std::endl;
   }
 
   Progress& progress() { return progress_; }
+  Watching& watching() { return watching_; }
 
   void report(const TrainOutcome& outcome,
               const Program& program,
-              const RunMeasurement::Whole& whole) const {
+              const RunMeasurement::Whole& whole) {
     if (job_.flags.json) {
       std::cout << outcome_json(job_, outcome) << std::flush;
     } else {
@@ -54,12 +62,14 @@ class Speaker {
       print_outcome(std::cout, outcome);
     }
     outputs_.write(program, whole.last, whole.cost);
+    watching_.finish();
     if (!job_.flags.json) print_files(std::cout, job_.flags);
   }
 
  private:
   const TrainJob& job_;
   TrainOutputs outputs_;
+  Watching watching_;
   int place_;
   ProgressBuffer buffer_;
   std::ostream stream_;
@@ -78,7 +88,7 @@ TrainOutcome run_training(const TrainJob& job, const TrainSeat& seat) {
   begin_from(trainer, job.flags.checkpoints, speaker.has_value());
   RunMeasurement measurement(job, trainer, group, rank);
   std::optional<StopSignals> signals;
-  if (!job.options.save.folder.empty()) signals.emplace();
+  if (!job.options.save.folder.empty() || job.options.records) signals.emplace();
   std::stop_source stop(std::nostopstate);
   if (signals) stop = std::stop_source();
   trainer.on_step = [&](const StepReport& report) {
@@ -86,17 +96,26 @@ TrainOutcome run_training(const TrainJob& job, const TrainSeat& seat) {
     if (StopSignals::received() != 0) stop.request_stop();
     if (speaker) speaker->progress().step(report, measurement.bubble());
   };
-  if (speaker)
+  if (speaker) {
     trainer.on_epoch = [&](const EpochReport& epoch) { speaker->progress().epoch(epoch); };
+    trainer.on_record = [&](const StepRecord& record) { speaker->watching().add(record); };
+  }
   TrainOutcome outcome;
   trainer.on_save = [&](const SaveReport& report) {
     outcome.checkpoints.add(report, speaker.has_value());
   };
   outcome.processes = seat.endpoint == nullptr ? 0 : seat.endpoint->world();
-  if (speaker) speaker->begin();
-  outcome.fit = trainer.fit(job.data.train, stop.get_token());
-  if (outcome.fit.stopped)
+  if (speaker) speaker->begin(trainer, outcome.processes);
+  try {
+    outcome.fit = trainer.fit(job.data.train, stop.get_token());
+  } catch (...) {
+    if (speaker) speaker->watching().finish_failed();
+    throw;
+  }
+  if (outcome.fit.stopped) {
+    if (speaker) speaker->watching().finish();
     end_stopped(trainer.state().counters().mini_batches, outcome.checkpoints, speaker.has_value());
+  }
   outcome.updates = trainer.global_step();
   outcome.score = trainer.evaluate(job.data.test);
   outcome.weights_hash = trainer.weights_hash();
