@@ -112,6 +112,7 @@ Fields settings_of(const TrainerParts& parts, const TrainerOptions& options) {
           {"tied weights", joined(options.tied)},
           {"plan", plan_hash(program)},
           {"cut", options.boundaries.empty() ? "even" : joined(options.boundaries)},
+          {"accumulated passes", std::to_string(options.accumulate)},
           {"seed", std::to_string(options.seed)},
           {"precision", name_of(parts.precision)},
           {"loss scale", to_string(options.loss_scale.value_or(loss_scale_for(parts.precision)))},

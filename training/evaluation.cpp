@@ -111,7 +111,9 @@ void Trainer::State::evaluate(const Dataset& data,
                               const std::function<void(StepResult)>& use) {
   require(batch_size >= 0,
           "the batch size must be at least 0 (as in training), got " + std::to_string(batch_size));
-  if (batch_size == 0) batch_size = options.batch_size;
+  // As many samples in a micro-batch as in training, whose passes have a part of a mini-batch each.
+  if (batch_size == 0)
+    batch_size = (options.batch_size + options.accumulate - 1) / options.accumulate;
   agree_on_data(group, data, batch_size, options);
   Batch batch;
   std::vector<std::int32_t> rows;

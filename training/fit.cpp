@@ -133,7 +133,7 @@ StepReport Trainer::State::step(BatchSource& batches, const Rates& rates, Saving
 LoaderOptions Trainer::loader_options() const {
   LoaderOptions loading;
   loading.batch_size = options().batch_size;
-  loading.micro_batches = state_->shape.micro_batches;
+  loading.micro_batches = state_->micro_batches();
   loading.slices = state_->shape.slices;
   loading.seed = state().counters().seed;
   loading.last_batch = options().last_batch;

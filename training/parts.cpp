@@ -64,7 +64,7 @@ UnitSize micro_batch_of(const ModelSpec& model, const Shape& shape, const Traine
       require(std::ranges::find(input.dims, kPositions) == input.dims.end(),
               "recompute auto cannot know the length of the sequences that the model takes; choose "
               "all, every-K or selective:LAYERS");
-  const std::int64_t count = shape.micro_batches;
+  const std::int64_t count = std::int64_t{options.accumulate} * shape.micro_batches;
   return {.samples = (options.batch_size + count - 1) / count};
 }
 
@@ -111,6 +111,15 @@ Program training_program(const TrainerOptions& options) {
   return generate(options.schedule, wanted);
 }
 
+void check_passes(const TrainerOptions& options, const Shape& shape) {
+  constexpr int kMostMicroBatches = 1'000'000'000;
+  const int most = kMostMicroBatches / shape.micro_batches;
+  require(options.accumulate >= 1 && options.accumulate <= most,
+          named("accumulate") + " must be from 1 to " + std::to_string(most) + " passes of " +
+              std::to_string(shape.micro_batches) + " micro-batches, got " +
+              std::to_string(options.accumulate));
+}
+
 TrainerParts assemble(const Program& compute,
                       std::vector<std::unique_ptr<StageBody>> bodies,
                       const TrainerOptions& options,
@@ -147,6 +156,7 @@ TrainerParts assemble(const ModelSpec& model,
                       const TrainerOptions& options,
                       const Seat& seat) {
   const Shape& shape = compute.shape;
+  check_passes(options, shape);
   const std::vector<int> boundaries = boundaries_of(model, shape, options);
   const Program program = with_edges(compute, model, boundaries);
   const std::vector<int> segments = recompute_segments(

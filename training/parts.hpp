@@ -23,6 +23,9 @@ struct Seat {
 /// The compute-only program that the options ask for.
 Program training_program(const TrainerOptions& options);
 
+/// Throws InvalidArgument unless the program can run as many passes a step as the options say.
+void check_passes(const TrainerOptions& options, const Shape& shape);
+
 /// Executors over the stages at the seat: `bodies` has one for each, replica after replica, in
 /// ascending stage order. Throws InvalidArgument for another number of bodies, and for a program
 /// that cannot train or has another number of ranks than the grid's pipelines have places.

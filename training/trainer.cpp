@@ -11,6 +11,7 @@
 #include "millrace/stages/module.hpp"
 #include "training/agreement.hpp"
 #include "training/parts.hpp"
+#include "training/pass_data.hpp"
 #include "training/ties.hpp"
 #include "training/trainer_state.hpp"
 #include "training/update.hpp"
@@ -30,7 +31,8 @@ std::shared_ptr<const Optimizer> optimizer_of(const TrainerOptions& options) {
   return make_optimizer(options.optimizer);
 }
 
-void check(const TrainerOptions& options) {
+void check(const TrainerOptions& options, const Shape& shape) {
+  check_passes(options, shape);
   require(!options.clip_norm || *options.clip_norm > 0,
           "the clip norm must be above 0, got " + std::to_string(options.clip_norm.value_or(0)));
   require(options.batch_size >= 1,
@@ -55,6 +57,16 @@ void set(TrainingState& store, const ParameterGroup& group) {
   }
 }
 
+/// Losses are added one by one, so that their sum does not depend on the passes.
+void add(StepReport& report, const StepResult& pass) {
+  for (const LossSum& unit : pass.unit_losses) report.loss += unit;
+  report.samples += pass.samples;
+  std::vector<std::size_t>& peaks = report.peak_stash_bytes;
+  peaks.resize(pass.peak_stash_bytes.size());
+  for (std::size_t i = 0; i < peaks.size(); ++i)
+    peaks[i] = std::max(peaks[i], pass.peak_stash_bytes[i]);
+}
+
 }  // namespace
 
 Trainer::State::State(TrainerParts given, const TrainerOptions& trainer_options)
@@ -65,7 +77,7 @@ Trainer::State::State(TrainerParts given, const TrainerOptions& trainer_options)
       shape(parts.executor->program().shape),
       loss_scale(options.loss_scale.value_or(loss_scale_for(parts.precision))),
       store(shape, parts.stages, *optimizer, tied_names(shape, options), group) {
-  check(options);
+  check(options, shape);
   share_tied_values(store, tied_names(shape, options), options, group);
   count([&](TrainingCounters& counters) {
     counters.seed = options.seed;
@@ -131,7 +143,19 @@ void Trainer::State::agree(StepResult& result, double& declared) const {
   for (std::size_t& peak : result.peak_stash_bytes) peak = static_cast<std::size_t>(*value++);
 }
 
-/// The pipeline's part of a step: gradients accumulated, loss and peaks known.
+/// One run of the program, what it found known to every member.
+StepResult Trainer::State::run_pass(StepData& data,
+                                    const StepSettings& settings,
+                                    double& declared) {
+  const Timed timed(times.pass);
+  PassData of_pass(data, settings.in_step(MicroBatch{0}, shape));
+  StepResult result = parts.executor->run(of_pass, settings);
+  if (watch) watch->add_pass();
+  agree(result, declared);
+  return result;
+}
+
+/// The pipeline's part of a step: gradients accumulated over all passes, loss and peaks known.
 void Trainer::State::run(StepReport& report, StepData& data, double total_weight) {
   StepSettings settings;
   settings.seed = store.counters().seed;
@@ -139,18 +163,14 @@ void Trainer::State::run(StepReport& report, StepData& data, double total_weight
   report.loss_scale = store.counters().loss_scale.value;
   settings.loss_scale = report.loss_scale / total_weight;
   settings.deadline = options.deadline;
+  settings.passes = options.accumulate;
   count([](TrainingCounters& counters) { ++counters.mini_batches; });
   group.begin_step(settings.step);
-  const Timed timed(times.pass);
-  StepResult result = parts.executor->run(data, settings);
-  if (watch) watch->add_pass();
-  agree(result, total_weight);
-  require(std::abs(result.loss.weight - total_weight) <= 1e-9 * total_weight,
+  for (; settings.pass < settings.passes; ++settings.pass)
+    add(report, run_pass(data, settings, total_weight));
+  require(std::abs(report.loss.weight - total_weight) <= 1e-9 * total_weight,
           "the step was scaled for a total weight of " + std::to_string(total_weight) +
-              ", but its losses weighed " + std::to_string(result.loss.weight));
-  report.loss = result.loss;
-  report.samples = result.samples;
-  report.peak_stash_bytes = std::move(result.peak_stash_bytes);
+              ", but its losses weighed " + std::to_string(report.loss.weight));
 }
 
 /// The user's look at the gradients, one norm, one verdict, one clip factor, one
@@ -206,9 +226,12 @@ StepReport Trainer::State::step(StepData& data, double total_weight, const Rates
 }
 
 StepReport Trainer::State::step(Batch& batch, const Rates& rates) {
-  require(batch.micro_batches() == shape.micro_batches,
-          "the program runs " + std::to_string(shape.micro_batches) +
-              " micro-batches, the mini-batch has " + std::to_string(batch.micro_batches()));
+  require(batch.micro_batches() == micro_batches(), [&] {
+    const std::string passes =
+        options.accumulate == 1 ? "" : std::to_string(options.accumulate) + " passes of ";
+    return "the program runs " + passes + std::to_string(shape.micro_batches) +
+           " micro-batches, the mini-batch has " + std::to_string(batch.micro_batches());
+  });
   require(batch.slices() == shape.slices,
           "the program cuts sequences into " + std::to_string(shape.slices) +
               " slices, the mini-batch is cut into " + std::to_string(batch.slices()));

@@ -28,6 +28,8 @@ struct Trainer::State {
   State(TrainerParts given, const TrainerOptions& trainer_options);
 
   [[nodiscard]] bool hosts_loss() const;
+  /// Of a mini-batch, over all passes.
+  [[nodiscard]] int micro_batches() const { return options.accumulate * shape.micro_batches; }
   double weight_of(Batch& batch) const;
   void agree(StepResult& result, double& declared) const;
   StepReport step(StepData& data, double total_weight, const Rates& rates);
@@ -36,6 +38,7 @@ struct Trainer::State {
   Batch& next_batch(BatchSource& batches);
   void know_data(const Dataset& dataset);
   void run(StepReport& report, StepData& data, double total_weight);
+  StepResult run_pass(StepData& data, const StepSettings& settings, double& declared);
   void update(StepReport& report);
   using Tell = std::function<void(const StepRecord&)>;
   void begin_records();

@@ -5,6 +5,7 @@
 
 #include "cli/numbers.hpp"
 #include "cli/train/refusals.hpp"
+#include "cli/vocabulary.hpp"
 #include "millrace/core/error.hpp"
 #include "millrace/training/effective_batch.hpp"
 
@@ -19,6 +20,7 @@ struct Scaling {
 };
 
 constexpr const char* kScaleFlag = "--scale-lr-with-batch";
+constexpr std::int64_t kMostPasses = 1'000'000;
 
 Scaling scaling_of(const std::string& text) {
   const std::size_t colon = std::min(text.find(':'), text.size());
@@ -30,7 +32,7 @@ Scaling scaling_of(const std::string& text) {
 }
 
 EffectiveBatch batch_of(const TrainerOptions& options, std::int64_t samples) {
-  return {.samples = samples, .micro_batches = options.micro_batches};
+  return {.samples = samples, .passes = options.accumulate, .micro_batches = options.micro_batches};
 }
 
 /// The option that says how many samples an update sees, as typed.
@@ -38,6 +40,25 @@ std::string typed(const BatchFlags& flags) {
   if (flags.effective_batch) return "--effective-batch " + std::to_string(*flags.effective_batch);
   if (flags.batch_size) return "--batch-size " + std::to_string(*flags.batch_size);
   return "--micro-batch-size " + std::to_string(flags.micro_batch_size.value_or(0));
+}
+
+/// Of a whole mini-batch, at least one for every micro-batch.
+void require_samples(const BatchFlags& flags,
+                     const Sentence& micro_batches,
+                     const TrainerOptions& options) {
+  const std::string samples = std::to_string(options.batch_size);
+  const std::string has = ": a mini-batch has " + samples + " samples (" +
+                          (flags.effective_batch ? "--effective-batch" : "--batch-size") +
+                          "), so at most ";
+  const std::int64_t passes = options.accumulate;
+  require(passes <= options.batch_size,
+          named("accumulate") + " " + std::to_string(passes) + has + samples);
+  const Sentence each = passes == 1 ? Sentence("")
+                                    : " in each of " + (std::to_string(passes) + " passes (") +
+                                          named("accumulate") + ")";
+  require(options.micro_batches <= options.batch_size / passes,
+          micro_batches + " " + std::to_string(options.micro_batches) + each + has +
+              std::to_string(options.batch_size / passes));
 }
 
 }  // namespace
@@ -50,6 +71,10 @@ void add_batch_flags(CLI::App& verb, BatchFlags& flags) {
   verb.add_option("--micro-batch-size",
                   flags.micro_batch_size,
                   "Samples of a micro-batch, exactly (mini-batches are shared out)");
+  verb.add_option(cli::flag("accumulate"),
+                  flags.accumulate,
+                  "Passes of the pipeline per update, each over -m micro-batches")
+      ->capture_default_str();
   verb.add_option(kScaleFlag,
                   flags.scale_lr,
                   "BASE[:linear|:sqrt]: --lr is right for mini-batches of BASE samples");
@@ -61,11 +86,13 @@ void check_batch(const BatchFlags& flags) {
   if (flags.batch_size) require_count("--batch-size", *flags.batch_size);
   if (flags.effective_batch) require_count("--effective-batch", *flags.effective_batch);
   if (flags.micro_batch_size) require_count("--micro-batch-size", *flags.micro_batch_size);
+  require_count(named("accumulate"), flags.accumulate, kMostPasses);
   if (!flags.scale_lr.empty()) scaling_of(flags.scale_lr);
 }
 
 void set_batch(const BatchFlags& flags, const Sentence& micro_batches, TrainerOptions& options) {
   constexpr std::int64_t kUsual = 128;
+  options.accumulate = static_cast<int>(flags.accumulate);
   const auto given = flags.effective_batch ? flags.effective_batch : flags.batch_size;
   EffectiveBatch batch = batch_of(options, given.value_or(kUsual));
   if (flags.micro_batch_size) {
@@ -78,12 +105,7 @@ void set_batch(const BatchFlags& flags, const Sentence& micro_batches, TrainerOp
     }
   }
   options.batch_size = batch.samples;
-  const std::string samples = std::to_string(batch.samples);
-  require(options.micro_batches <= options.batch_size,
-          micro_batches + " " + std::to_string(options.micro_batches) + ": a mini-batch has " +
-              samples + " samples (" +
-              (flags.effective_batch ? "--effective-batch" : "--batch-size") + "), so at most " +
-              samples);
+  require_samples(flags, micro_batches, options);
 }
 
 void scale_rate(const BatchFlags& flags, TrainerOptions& options) {

@@ -14,6 +14,7 @@ namespace millrace::cli {
 
 struct BatchFlags {
   std::optional<std::int64_t> batch_size, effective_batch, micro_batch_size;
+  std::int64_t accumulate = 1;
   std::string scale_lr;
 };
 
@@ -23,8 +24,8 @@ void add_batch_flags(CLI::App& verb, BatchFlags& flags);
 /// Throws InvalidArgument for a number out of its range, naming the option.
 void check_batch(const BatchFlags& flags);
 
-/// Sets the mini-batch; the options know their micro-batches. `micro_batches` is the option that
-/// says them, or the plan. Throws InvalidArgument.
+/// Sets the mini-batch and its passes; the options know their micro-batches. `micro_batches` is the
+/// option that says them, or the plan. Throws InvalidArgument.
 void set_batch(const BatchFlags& flags, const Sentence& micro_batches, TrainerOptions& options);
 
 /// Scales the learning rate, which is set, with the mini-batch. Throws InvalidArgument.

@@ -153,7 +153,8 @@ std::vector<int> boundaries_of(const TrainFlags& flags, const TrainJob& job) {
           "--plan " + flags.plan + ": has " + std::to_string(stages) + " stages, but the model " +
               std::to_string(layers) + " layers");
   if (flags.partition == "even") return even_boundaries(layers, stages);
-  const std::int64_t rows = job.options.batch_size / job.options.micro_batches;
+  const std::int64_t rows =
+      job.options.batch_size / job.options.micro_batches / job.options.accumulate;
   if (flags.partition == "time")
     return balanced_boundaries(layer_seconds(job.model, job.data.train, rows), stages);
   std::vector<int> boundaries = typed_boundaries(flags, job.model, stages);

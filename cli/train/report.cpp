@@ -31,6 +31,7 @@ ordered_json settings_of(const TrainJob& job, const TrainOutcome& outcome) {
   settings["ranks"] = options.ranks;
   settings["chunks"] = job.program.shape.chunks();
   settings["micro_batches"] = options.micro_batches;
+  if (options.accumulate > 1) settings["accumulate"] = options.accumulate;
   settings["batch_size"] = options.batch_size;
   if (!job.flags.batch.scale_lr.empty()) settings["scale_lr_with_batch"] = job.flags.batch.scale_lr;
   settings["schedule"] = options.schedule;

@@ -15,27 +15,34 @@ using run::RankState;
 using run::Reduction;
 using run::TensorCounts;
 
-MessageTag tag_of(const Message& message) {
-  return {message.step,
-          message.direction,
-          message.replica,
-          message.stage,
-          message.unit.micro_batch,
-          message.unit.slice,
-          message.edge};
-}
-
 /// The gradients of one copy of a stage on their way to those it is reduced with. Replica numbers
 /// from 1 on, so that these never meet the tags of collectives, which have 0 there.
 MessageTag gradient_tag(Stage stage, Replica from, std::uint64_t step) {
   return {step, Direction::Collective, Replica{from.value + 1}, stage, MicroBatch{}, Slice{}};
 }
 
-std::string sentence(const Action& action, Rank rank, const std::string& cause) {
-  return describe(action) + " failed on rank " + std::to_string(rank.value) + ": " + cause;
+}  // namespace
+
+/// Micro-batches count over all passes, so that no two messages of a step have one tag.
+MessageTag Interpreter::State::tag_of(const Message& message) const {
+  return {message.step,
+          message.direction,
+          message.replica,
+          message.stage,
+          settings.in_step(message.unit.micro_batch, program.shape),
+          message.unit.slice,
+          message.edge};
 }
 
-}  // namespace
+std::string Interpreter::State::sentence(const Action& action,
+                                         Rank rank,
+                                         const std::string& cause) const {
+  std::string text = describe(action);
+  if (settings.passes > 1)
+    text +=
+        " in pass " + std::to_string(settings.pass + 1) + " of " + std::to_string(settings.passes);
+  return text + " failed on rank " + std::to_string(rank.value) + ": " + cause;
+}
 
 PassContext Interpreter::State::context(const Instruction& instruction) const {
   PassContext context = of_step;
@@ -141,6 +148,7 @@ void Interpreter::State::receive(const Instruction& instruction) {
 }
 
 void Interpreter::State::publish(const Instruction& instruction) const {
+  if (!is_last_pass()) return;
   const Stage stage = instruction.action->stage;
   const Replica replica = instruction.action->replica();
   const Reduction& reduction = *instruction.reduction;
@@ -151,7 +159,7 @@ void Interpreter::State::publish(const Instruction& instruction) const {
 }
 
 void Interpreter::State::reduce(RankState& at, Reduction& reduction) const {
-  if (!reduction.arrive()) return;
+  if (!is_last_pass() || !reduction.arrive()) return;
   const auto members = reduction.members();
   std::vector<TensorList> received(members.size());
   for (std::size_t i = 0; i < members.size(); ++i)
@@ -238,6 +246,10 @@ void Interpreter::begin_step(StepData& data, const StepSettings& settings) {
   require(settings.training != shape.forward_only,
           settings.training ? "a forward-only program cannot train; it has no backward"
                             : "evaluation needs a forward-only program; this one has backwards");
+  require(settings.pass >= 0 && settings.pass < settings.passes, [&] {
+    return "a step of " + std::to_string(settings.passes) + " passes has no pass " +
+           std::to_string(settings.pass);
+  });
   state.data = &data;
   state.settings = settings;
   state.of_step.seed = settings.seed;
@@ -271,7 +283,7 @@ void Interpreter::execute(const Instruction& instruction) {
   State& state = *state_;
   const auto failed = [&](const std::string& cause) {
     const Rank rank = instruction.at->rank;
-    return StepError(sentence(*instruction.action, rank, cause), rank, *instruction.action);
+    return StepError(state.sentence(*instruction.action, rank, cause), rank, *instruction.action);
   };
   try {
     state.perform(instruction);

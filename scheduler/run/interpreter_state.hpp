@@ -75,6 +75,14 @@ struct Interpreter::State {
     return std::chrono::steady_clock::now() + settings.deadline;
   }
 
+  [[nodiscard]] MessageTag tag_of(const Message& message) const;
+  [[nodiscard]] std::string sentence(const Action& action,
+                                     Rank rank,
+                                     const std::string& cause) const;
+
+  /// Whether the gradients are complete when this pass has ended.
+  [[nodiscard]] bool is_last_pass() const { return settings.pass + 1 == settings.passes; }
+
   const Program& program;
   GridSeat seat;
   std::vector<HostedStage> stages;  ///< of the ranks that run here

@@ -12,24 +12,27 @@ namespace millrace::run {
 namespace {
 
 /// Messages speak for themselves: the endpoint knows what it waits for.
-void tell(Endpoint& endpoint, const Action& action, std::uint64_t step) {
+void tell(Endpoint& endpoint,
+          const Action& action,
+          const StepSettings& settings,
+          const Shape& shape) {
   if (is_send(action.op) || is_receive(action.op)) return;
   endpoint.working({.what = letters(action.op),
                     .of_unit = has_unit(action.op),
-                    .step = step,
+                    .step = settings.step,
                     .replica = action.replica(),
                     .stage = action.stage,
-                    .micro_batch = action.micro_batch,
+                    .micro_batch = settings.in_step(action.micro_batch, shape),
                     .slice = action.slice});
 }
 
 }  // namespace
 
-void RankRunner::execute(StepClock& clock, std::uint64_t step) {
+void RankRunner::execute(StepClock& clock, const StepSettings& settings) {
   const std::span<const Action> actions = program_.on(place_);
   auto start = StepClock::now();
   for (std::size_t position = 0; position < actions.size(); ++position) {
-    tell(*endpoint_, actions[position], step);
+    tell(*endpoint_, actions[position], settings, program_.shape);
     interpreter_.execute(place_, position);
     if (!clock.records()) continue;
     const auto end = StepClock::now();
@@ -41,7 +44,7 @@ void RankRunner::execute(StepClock& clock, std::uint64_t step) {
 StepResult RankRunner::run(StepData& data, const StepSettings& settings, StepClock& clock) {
   try {
     interpreter_.begin_step(data, settings);
-    execute(clock, settings.step);
+    execute(clock, settings);
     endpoint_->working({.what = {}, .of_unit = false, .step = settings.step});
     return interpreter_.end_step();
   } catch (const std::exception& failure) {

@@ -30,7 +30,7 @@ class RankRunner {
   StepResult run(StepData& data, const StepSettings& settings, StepClock& clock);
 
  private:
-  void execute(StepClock& clock, std::uint64_t step);
+  void execute(StepClock& clock, const StepSettings& settings);
 
   const Program& program_;
   Endpoint* endpoint_;

@@ -44,6 +44,17 @@ TEST(Launch, GivesTheBitsOfOneProcessForEveryScheduleNumberOfRanksAndEndpoint) {
       }
 }
 
+TEST(Launch, GivesTheBitsOfOneProcessForAMiniBatchInSeveralPasses) {
+  const std::string job = "train --json --steps 3 --batch-size 64 ";
+  const std::string passes = job + "-m 4 --accumulate 3";
+  const std::string one = hash_of(run(job + "-m 12"));
+  ASSERT_EQ(one.size(), 32U) << one;
+  EXPECT_EQ(hash_of(run("launch -n 3 --endpoint ipc -- " + passes)), one);
+  EXPECT_EQ(hash_of(run("launch -n 2 --endpoint tcp -- " + passes + " --schedule gpipe")), one);
+  EXPECT_EQ(hash_of(run("launch -n 2 --endpoint ipc -- " + passes + " --schedule chimera")),
+            hash_of(run(job + "-m 12 -p 2 --schedule chimera")));
+}
+
 TEST(Launch, GivesTheBitsOfOneProcessForTensorsThatAreUsedWhereTheyArrive) {
   const std::string large =
       "train --json --steps 8 --batch-size 512 -m 4 --model mlp:64-301-301-301-10";

@@ -138,6 +138,7 @@ class Offers : public VerbTest {
                    {"--epochs", "--model mlp:64-8-8-8-10 -p 2 -m 2 --epochs 1"},
                    {"--chunks", job + "--schedule interleaved --chunks 2"},
                    {"--effective-batch", job + "--effective-batch 32 --micro-batch-size 16"},
+                   {"--accumulate", job + "--accumulate 2"},
                    {"--micro-batch-size", job + "--micro-batch-size 16"},
                    {"--scale-lr-with-batch", job + "--scale-lr-with-batch 256:sqrt"},
                    {"--parameters", job + "--parameters layers.0.bias:frozen"},

@@ -195,6 +195,8 @@ TEST(Train, SaysTheEffectiveBatchAtTheStart) {
   EXPECT_EQ(first_line("--effective-batch 100 -m 10 --micro-batch-size 10"),
             "100 samples per update: 10 micro-batches of 10");
   EXPECT_EQ(first_line("--micro-batch-size 5 -m 1"), "5 samples per update: 1 micro-batch of 5");
+  EXPECT_EQ(first_line("--effective-batch 96 --micro-batch-size 8 -m 4 --accumulate 3"),
+            "96 samples per update: 3 passes x 4 micro-batches of 8");
   EXPECT_EQ(first_line("--batch-size 5000 -m 3"),
             "1437 samples per update: 3 micro-batches of 479");
   EXPECT_EQ(first_line("--batch-size 512 --lr 0.001 --scale-lr-with-batch 128"),
@@ -218,6 +220,16 @@ TEST(Train, TakesTheEffectiveBatchForTheBatchSize) {
   EXPECT_EQ(hash_of(train("--batch-size 64 --lr 6e-3 --scale-lr-with-batch 128 " + job)), expected);
 }
 
+TEST(Train, AccumulatesOverPassesToTheSameBits) {
+  const std::string job = "--model mlp:64-24-20-16-10 -p 2 --steps 15 --batch-size 100 --json ";
+  const json one = json::parse(train(job + "-m 8").out);
+  const json four = json::parse(train(job + "-m 2 --accumulate 4").out);
+  EXPECT_EQ(four["settings"]["accumulate"], 4);
+  EXPECT_EQ(four["weights_hash"], one["weights_hash"]);
+  EXPECT_EQ(four["losses_hex"], one["losses_hex"]);
+  EXPECT_EQ(four["peak_stash_bytes"]["counted"], four["peak_stash_bytes"]["predicted"]);
+}
+
 TEST(Train, RefusesBadInputInOneSentenceWithExitCodeTwo) {
   const Folder folder("cli_bad");
   const std::string narrow = folder.write("narrow.csv", "1,2,0\n3,4,1\n");
@@ -239,6 +251,15 @@ TEST(Train, RefusesBadInputInOneSentenceWithExitCodeTwo) {
            Case{"--effective-batch 0", "--effective-batch 0: must be from 1"},
            Case{"--effective-batch 4",
                 "-m 8: a mini-batch has 4 samples (--effective-batch), so at most 4"},
+           Case{"--accumulate 0", "--accumulate 0: must be from 1 to 1000000"},
+           Case{"--accumulate 2 -m 100",
+                "-m 100 in each of 2 passes (--accumulate): a mini-batch has 128 samples "
+                "(--batch-size), so at most 64"},
+           Case{"--accumulate 200",
+                "--accumulate 200: a mini-batch has 128 samples (--batch-size), so at most 128"},
+           Case{"--effective-batch 100 --micro-batch-size 8 --accumulate 2",
+                "100 samples per update are not 2 passes x 8 micro-batches of 8, which are 128; "
+                "the nearest that fit are 96 with -m 6 and 112 with -m 7"},
            Case{"--micro-batch-size 900000000", "--micro-batch-size 900000000: an effective batch"},
            Case{"--scale-lr-with-batch 0", "--scale-lr-with-batch is '0'; expected a whole number"},
            Case{"--scale-lr-with-batch 8:log", "'log'; known are linear, sqrt"},

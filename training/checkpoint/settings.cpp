@@ -43,7 +43,7 @@ std::map<std::string, std::string> settings_of(const Program& program,
   const OptimizerOptions& optimizer = options.optimizer;
   const LearningRate& rate = options.learning_rate;
   return {{"accumulation", order_of(program)},
-          {"micro_batches", std::to_string(program.shape.micro_batches)},
+          {"micro_batches", std::to_string(options.accumulate * program.shape.micro_batches)},
           {"slices", std::to_string(program.shape.slices)},
           {"batch_size", std::to_string(options.batch_size)},
           {"last_batch", std::string(name_of(options.last_batch))},

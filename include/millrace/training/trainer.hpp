@@ -90,7 +90,8 @@ class Trainer {
   Trainer& operator=(const Trainer&) = delete;
   ~Trainer();
 
-  /// One step over a mini-batch. The total weight is asked of the last stage's loss before the step
+  /// One step over a mini-batch, which has as many micro-batches as the program, `accumulate` times
+  /// as many where that is set. The total weight is asked of the last stage's loss before the step
   /// (the number of samples when the last stage is not a StageModule).
   /// Throws StepError when a pass or the optimizer fails: gradients are zeroed, and the next step
   /// works. A failure inside the optimizer leaves the parameters that were already moved where they
@@ -99,7 +100,8 @@ class Trainer {
   StepReport step(Batch& batch);
 
   /// One step over data of your own, whose losses' weights add up to `total_weight` (throws
-  /// InvalidArgument after the pass if they do not, and updates nothing).
+  /// InvalidArgument after the passes if they do not, and updates nothing). Asked for as many
+  /// micro-batches as a mini-batch has.
   StepReport step(StepData& data, double total_weight);
 
   /// Trains for options().epochs (or steps) over `data`, and tells on_step and on_epoch. Ends
@@ -138,7 +140,8 @@ class Trainer {
   /// How fit() loads a data set.
   [[nodiscard]] LoaderOptions loader_options() const;
 
-  /// Loss and right predictions over `data`, `batch_size` samples at a time (0: as in training).
+  /// Loss and right predictions over `data`, `batch_size` samples at a time (0: as in one pass of
+  /// the training).
   /// Changes nothing. Dropout is off.
   [[nodiscard]] Score evaluate(const Dataset& data, std::int64_t batch_size = 0);
 
@@ -165,7 +168,7 @@ class Trainer {
   /// Updates done so far; skipped steps do not count.
   [[nodiscard]] std::int64_t global_step() const;
   [[nodiscard]] const TrainerOptions& options() const;
-  /// The executor, for its program and the timeline of the last step.
+  /// The executor, for its program and the timeline of the last step, of its last pass.
   [[nodiscard]] const Executor& executor() const;
   [[nodiscard]] std::span<const HostedStage> stages() const;
 

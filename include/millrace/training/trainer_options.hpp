@@ -68,7 +68,7 @@ struct TrainerOptions {
   std::string schedule = "1f1b";        ///< a name of schedules()
   int ranks = 4;                        ///< p
   std::optional<int> chunks = {};       ///< v, for chunked schedules
-  int micro_batches = 8;                ///< m
+  int micro_batches = 8;                ///< m, of one pass
   std::optional<int> slices = {};       ///< q, for schedules that cut sequences
   std::vector<int> boundaries = {};     ///< cut of the layers into stages; empty: even
   Recompute recompute = {};             ///< layers that run again instead of keeping their stash
@@ -76,6 +76,10 @@ struct TrainerOptions {
   ExecutorOptions executor_options = {};
 
   // What a step does.
+  /// K: the program runs so many times in a step, over m micro-batches each, and the gradients add
+  /// up until one update follows. The bits are those of one pass of K m micro-batches, for
+  /// schedules that accumulate in ascending order; the memory is that of m.
+  int accumulate = 1;
   OptimizerOptions optimizer = {};
   /// An optimizer of your own instead. Shared, because programs keep a handle to read it back.
   std::shared_ptr<const Optimizer> custom_optimizer = {};
@@ -130,7 +134,7 @@ struct StepReport {
   double loss_scale = 1;                      ///< that the step ran with
   bool skipped = false;                       ///< the gradient was not finite: nobody updated
   double seconds = 0;                         ///< wall time of the step, optimizer included
-  std::vector<std::size_t> peak_stash_bytes;  ///< per rank, counted in this step
+  std::vector<std::size_t> peak_stash_bytes;  ///< per rank, counted in this step: of any pass
 
   [[nodiscard]] double mean_loss() const { return loss.weight > 0 ? loss.sum / loss.weight : 0; }
 };

@@ -49,6 +49,15 @@ struct StepSettings {
   bool training = true;
   /// No wait inside the step lasts longer than this.
   std::chrono::milliseconds deadline = std::chrono::minutes(10);
+  // A step may run the program several times and add the gradients up: which pass this is, from 0,
+  // and of how many. Gradients are reduced (REDUCE_GRAD) in the last one alone.
+  int pass = 0;
+  int passes = 1;
+
+  /// The number of a micro-batch of this pass among all of the step.
+  [[nodiscard]] MicroBatch in_step(MicroBatch in_pass, const Shape& shape) const {
+    return MicroBatch{pass * shape.micro_batches + in_pass.value};
+  }
 };
 
 /// What a step gave back.
@@ -75,7 +84,7 @@ class StepError : public Error, public std::nested_exception {
   Action action_;
 };
 
-/// Runs a program's actions once per call of `run`.
+/// Runs a program's actions once per call of `run`, which is a step or one pass of it.
 ///
 /// First error wins: the rest is cancelled, everything is joined, all stashes are dropped, and one
 /// StepError is thrown; the next step works.

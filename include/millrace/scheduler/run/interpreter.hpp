@@ -35,7 +35,8 @@ struct Instruction;
 /// - REDUCE_GRAD adds the gradients of a stage's copies in replica order, then those of the
 ///   weights tied to its own in the order of the layers, each in its own type, and gives every copy
 ///   and every tied weight the same sum. Over an endpoint a copy's gradients leave right after its
-///   last B or W, so that a rank waits for exactly what the graph says it waits for.
+///   last B or W, so that a rank waits for exactly what the graph says it waits for. Of a step of
+///   several passes only the last one does this: until then every copy keeps its own sum.
 /// - STEP has no effect: the optimizer runs after the program, through Executor::for_each_rank.
 ///
 /// A step does not allocate once the pools and mailboxes have grown (the result's vectors
