@@ -263,6 +263,10 @@ void StageModule::backward_weight(const PassContext& context) {
   units_[place].state = State::Empty;
 }
 
+void StageModule::update_statistics() {
+  for (const auto& layer : layers_) layer->update_statistics();
+}
+
 std::vector<Parameter*> StageModule::parameters() {
   std::vector<Parameter*> all;
   for (const auto& layer : layers_)

@@ -18,6 +18,11 @@ namespace {
 
 constexpr std::string_view kValue = "value";
 constexpr std::string_view kGradient = "gradient";
+constexpr std::size_t kPartsOfStatistics = 2;  // those two
+
+// What processes tell each other of a parameter, before its name.
+constexpr char kTrained = 't';
+constexpr char kStatistic = 's';
 
 /// "; the nearest of 6 is 'layers.0.weight'".
 std::string nearest_to(std::string_view wanted, std::span<const std::string> known) {
@@ -42,6 +47,16 @@ void check(const Parameter& parameter, Stage stage) {
   require(parameter.value.dims() == parameter.gradient.dims(),
           where + " and its gradient must have one shape, got " +
               to_string(parameter.value.dims()) + " and " + to_string(parameter.gradient.dims()));
+}
+
+/// Copies take micro-batches side by side.
+void refuse_order(const HostedStage& hosted) {
+  for (const Parameter* parameter : hosted.body->parameters())
+    require(parameter->role != ParameterRole::StatisticInOrder, [&] {
+      return "'" + parameter->name + "' takes micro-batch after micro-batch, so stage " +
+             std::to_string(hosted.stage.value) +
+             " can have no copies; use deferred statistics, or a schedule without copies";
+    });
 }
 
 }  // namespace
@@ -69,6 +84,7 @@ struct TrainingState::Contents {
   std::vector<std::string> parts{std::string(kValue), std::string(kGradient)};
   std::vector<std::string> names;   // of all processes, ascending
   std::vector<std::size_t> member;  // by number: a process that hosts it
+  std::vector<bool> trained;        // by number; the others are running statistics
   std::vector<bool> frozen;         // by number
   std::vector<std::vector<StateEntry>> of_rank;
   std::vector<std::vector<StateEntry*>> copies;  // by number: those here, first copies first
@@ -83,6 +99,7 @@ void TrainingState::Contents::add(Rank rank, const HostedStage& hosted, const Op
     entry.replica = hosted.replica;
     entry.stage = hosted.stage;
     entry.rank = rank;
+    if (!entry.is_trained()) continue;
     if (is_narrow(parameter->precision)) entry.master = parameter->value.clone();
     entry.round_value();
     for (int slot = 0; slot < rule.slots(); ++slot)
@@ -94,18 +111,24 @@ void TrainingState::Contents::name_globally(ProcessGroup& group) {
   std::string mine;
   for (const auto& entries : of_rank)
     for (const StateEntry& entry : entries)
-      if (entry.replica == Replica{0}) mine += entry.parameter->name + '\n';
+      if (entry.replica == Replica{0})
+        mine += (entry.is_trained() ? kTrained : kStatistic) + entry.parameter->name + '\n';
   std::map<std::string, std::size_t> member_of;
+  std::set<std::string> statistics;
   const std::vector<std::string> said = group.gather(mine, Label::Model);
   for (std::size_t i = 0; i < said.size(); ++i) {
     std::istringstream lines(said[i]);
-    for (std::string name; std::getline(lines, name);)
+    for (std::string line; std::getline(lines, line);) {
+      const std::string name = line.substr(1);
       require(member_of.emplace(name, i).second,
               "two parameters are called '" + name + "'; names must be global and unique");
+      if (line.front() == kStatistic) statistics.insert(name);
+    }
   }
   for (const auto& [name, host] : member_of) {
     names.push_back(name);
     member.push_back(host);
+    trained.push_back(!statistics.contains(name));
   }
   frozen.assign(names.size(), false);
 }
@@ -133,7 +156,7 @@ void TrainingState::Contents::choose_speakers() {
       if (name != group.front()) silent.insert(name);
   for (const auto& here : copies) {
     if (here.empty()) continue;
-    speakers.push_back(here.front()->parameter);
+    if (here.front()->is_trained()) speakers.push_back(here.front()->parameter);
     for (StateEntry* entry : here)
       entry->counts = entry->replica == Replica{0} && !silent.contains(entry->parameter->name);
   }
@@ -159,11 +182,12 @@ StateEntry& TrainingState::Contents::hosted(std::string_view name) const {
 Tensor& TrainingState::Contents::part_of(StateEntry& entry, std::string_view part) const {
   if (part == kValue) return entry.value();
   if (part == kGradient) return entry.parameter->gradient;
-  const auto slot = std::find(parts.begin() + 2, parts.end(), part);
-  require(slot != parts.end(), [&] {
-    return "parameters have no part '" + std::string(part) + "'" + nearest_to(part, parts);
+  const std::span<const std::string> known(parts.data(), kPartsOfStatistics + entry.slots.size());
+  const auto slot = std::find(known.begin() + kPartsOfStatistics, known.end(), part);
+  require(slot != known.end(), [&] {
+    return "parameters have no part '" + std::string(part) + "'" + nearest_to(part, known);
   });
-  return entry.slots[static_cast<std::size_t>(slot - parts.begin() - 2)];
+  return entry.slots[static_cast<std::size_t>(slot - known.begin()) - kPartsOfStatistics];
 }
 
 std::set<std::size_t> TrainingState::Contents::with_tied(std::set<std::size_t> numbers) const {
@@ -207,8 +231,10 @@ TrainingState::TrainingState(const Shape& shape,
   contents_->of_rank.resize(static_cast<std::size_t>(shape.ranks));
   for (int slot = 0; slot < optimizer.slots(); ++slot)
     contents_->parts.emplace_back(optimizer.slot_name(slot));
-  for (const HostedStage& hosted : stages)
+  for (const HostedStage& hosted : stages) {
+    if (shape.replicas() > 1) refuse_order(hosted);
     contents_->add(shape.rank(hosted.replica, hosted.stage), hosted, optimizer);
+  }
   contents_->name_globally(group);
   contents_->find_copies();
   contents_->choose_speakers();
@@ -226,6 +252,11 @@ bool TrainingState::hosts(std::string_view name) const {
 
 std::span<const std::string> TrainingState::parts() const {
   return contents_->parts;
+}
+
+std::span<const std::string> TrainingState::parts(std::string_view name) const {
+  const std::span<const std::string> parts = contents_->parts;
+  return is_trained(name) ? parts : parts.first(kPartsOfStatistics);
 }
 
 const Tensor& TrainingState::read(std::string_view name, std::string_view part) const {
@@ -268,6 +299,10 @@ void TrainingState::set(const ParameterGroup& group) {
       if (group.weight_decay) entry->weight_decay = group.weight_decay;
     }
   }
+}
+
+bool TrainingState::is_trained(std::string_view name) const {
+  return contents_->trained[contents_->number(name)];
 }
 
 bool TrainingState::frozen(std::string_view name) const {

@@ -199,6 +199,7 @@ void Trainer::State::update(StepReport& report) {
   settings.number = store.counters().global_step + 1;
   settings.learning_rate = report.learning_rate;
   settings.gradient_factor = norm.factor / scale;
+  for (const HostedStage& hosted : parts.stages) hosted.body->update_statistics();
   millrace::update(store, *parts.executor, *optimizer, settings, times.optimizer);
   count([](TrainingCounters& counters) {
     ++counters.global_step;
@@ -300,7 +301,16 @@ StepReport Trainer::step(Batch& batch) {
 }
 
 std::vector<std::string> Trainer::warnings() const {
-  return plan_warnings(executor().program(), stages());
+  std::vector<std::string> sentences = plan_warnings(executor().program(), stages());
+  const auto names = state().names();
+  const bool has_statistics = std::ranges::any_of(
+      names, [&](const std::string& name) { return !state().is_trained(name); });
+  if (has_statistics && state_->shape.micro_batches > 1)
+    sentences.push_back("batch norm normalises each of the " +
+                        std::to_string(state_->shape.micro_batches) +
+                        " micro-batches by its own mean and variance, which differ from those of "
+                        "the whole mini-batch: results depend on the number of micro-batches");
+  return sentences;
 }
 
 std::string Trainer::weights_hash() {

@@ -18,13 +18,13 @@ void for_each_entry(const TrainingState& state, Use use) {
     for (const StateEntry& entry : state.entries(Rank{rank})) use(entry);
 }
 
-/// A parameter moves along its gradient, which is zero then.
+/// A parameter moves along its gradient, which is zero then. Statistics have been moved already.
 void move(StateEntry& entry, const Optimizer& optimizer, UpdateSettings settings) {
   Parameter& parameter = *entry.parameter;
   settings.decays = parameter.decays;
   settings.weight_decay = entry.weight_decay;
   settings.learning_rate *= entry.learning_rate_factor;
-  if (parameter.frozen) {
+  if (parameter.frozen || !entry.is_trained()) {
     parameter.gradient.fill_zero();
     return;
   }
@@ -53,6 +53,7 @@ void visit_gradients(TrainingState& state,
   std::map<std::string_view, const Parameter*> speaker_of;
   for (const Parameter* speaker : state.parameters()) speaker_of[speaker->name] = speaker;
   for_each_entry(state, [&](const StateEntry& entry) {
+    if (!entry.is_trained()) return;
     const Parameter* speaker = speaker_of.at(entry.parameter->name);
     if (speaker != entry.parameter)
       std::ranges::copy(speaker->gradient.as<float>(),
@@ -63,6 +64,7 @@ void visit_gradients(TrainingState& state,
 void unscale_gradients(const TrainingState& state, double loss_scale) {
   const auto factor = static_cast<float>(1 / loss_scale);
   for_each_entry(state, [&](const StateEntry& entry) {
+    if (!entry.is_trained()) return;
     for (float& number : entry.parameter->gradient.as<float>()) number *= factor;
   });
 }
@@ -77,7 +79,7 @@ GradientNorm norm_of(const TrainingState& state,
   executor.for_each_rank([&](Rank rank) {
     const Timed timed(seconds[rank.index()]);
     for (const StateEntry& entry : state.entries(rank))
-      if (entry.counts && !entry.parameter->frozen)
+      if (entry.counts && entry.is_trained() && !entry.parameter->frozen)
         sums[entry.number] = sum_of_squares(entry.parameter->gradient.as<float>());
   });
   group.sum(sums, Label::GradientNorm);

@@ -11,7 +11,10 @@ namespace millrace::cli {
 
 void add_train_flags(CLI::App& verb, TrainFlags& flags) {
   verb.add_option(
-          "--model", flags.model, "mlp:IN-...-OUT[,relu|gelu|tanh][,norm][,residual][,dropout=X]")
+          "--model",
+          flags.model,
+          "mlp:IN-...-OUT[,relu|gelu|tanh][,norm[=layer|rms|batch]][,residual][,dropout=X] or "
+          "conv:HxWxC-BLOCK-...-OUT[,relu|gelu|tanh][,norm=batch|group|none][,dropout=X]")
       ->capture_default_str();
   verb.add_option("--data", flags.data, "digits, csv:FILE (label last) or idx:FOLDER")
       ->capture_default_str();

@@ -47,6 +47,8 @@ class Speaker {
     watching_.begin(
         resumes, trainer.state().counters().mini_batches, ranks, std::max(1, processes / ranks));
     stream_ << batch_line(job_.flags.batch, job_.options, job_.full_batch()) << std::endl;
+    for (const std::string& warning : trainer.warnings())
+      stream_ << "warning: " << warning << std::endl;
   }
 
   Progress& progress() { return progress_; }

@@ -1,6 +1,7 @@
 // What every layer checks about a tensor it is given, with one form of message.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <span>
 #include <string>
@@ -27,15 +28,20 @@ void check_tensor(
                         " on 64-byte boundaries, got " + given + (fits ? " elsewhere" : ""));
 }
 
-/// Throws InvalidArgument unless `tensor` is rows of `columns` numbers of the layer's dtype.
+/// Whether the last extents of `dims` are these.
+[[nodiscard]] inline bool ends_in(const Dims& dims, const Dims& extents) {
+  return dims.size() >= extents.size() &&
+         std::equal(extents.begin(), extents.end(), dims.end() - extents.size());
+}
+
+/// Throws InvalidArgument unless `tensor` is rows of these extents of the layer's dtype.
 inline void check_rows(const RowLayer& layer,
                        const char* what,
                        const Tensor& tensor,
-                       std::int64_t columns) {
-  const bool fits = tensor && tensor.dtype() == layer.dtype() && tensor.dims().size() >= 1 &&
-                    tensor.dims()[tensor.dims().size() - 1] == columns;
+                       const Dims& extents) {
+  const bool fits = tensor && tensor.dtype() == layer.dtype() && ends_in(tensor.dims(), extents);
   check_tensor(layer, what, tensor, fits, [&] {
-    return std::string(name_of(layer.dtype())) + " rows of " + std::to_string(columns);
+    return std::string(name_of(layer.dtype())) + " rows of " + to_string(extents);
   });
 }
 

@@ -9,10 +9,17 @@
 #define MILLRACE_LAYER_KINDS(kind) \
   kind(activation)                 \
   kind(add)                        \
+  kind(average_pool)               \
+  kind(batch_norm)                 \
+  kind(conv2d)                     \
   kind(dropout)                    \
   kind(embedding)                  \
+  kind(group_norm)                 \
   kind(layer_norm)                 \
   kind(linear)                     \
+  kind(max_pool)                   \
+  kind(reshape)                    \
+  kind(rms_norm)                   \
   kind(running_mean)
 // clang-format on
 

@@ -1,4 +1,4 @@
-// Layer norm: two row sums forward, two row sums backward, column sums for its parameters.
+// Layer and RMS norm: row sums forward and backward, column sums for their parameters.
 #include "millrace/stages/layer_norm.hpp"
 
 #include <algorithm>
@@ -21,23 +21,30 @@ constexpr std::size_t kScales = 1;
 
 /// h = (x - mean) scale; returns scale = 1 / sqrt(var + epsilon).
 template <class T>
-T normalise_row(const T* x, std::int64_t columns, double epsilon, T* h) {
+T normalise_row(const T* x, const LayerNorm::Settings& settings, T* h) {
+  const std::int64_t columns = settings.columns;
   const T count = static_cast<T>(columns);
-  const T mean = detail::row_sum<T>(columns, [&](std::int64_t j) { return x[j]; }) / count;
+  const T mean = settings.centred
+                     ? detail::row_sum<T>(columns, [&](std::int64_t j) { return x[j]; }) / count
+                     : T(0);
   for (std::int64_t j = 0; j < columns; ++j) h[j] = x[j] - mean;
   const T variance =
       detail::row_sum<T>(columns, [&](std::int64_t j) { return h[j] * h[j]; }) / count;
-  const T scale = T(1) / std::sqrt(variance + static_cast<T>(epsilon));
+  const T scale = T(1) / std::sqrt(variance + static_cast<T>(settings.epsilon));
   for (std::int64_t j = 0; j < columns; ++j) h[j] *= scale;
   return scale;
 }
 
 /// dx of one row from dy, its normalised values and the weight.
 template <class T>
-void row_gradient(const T* dy, const T* h, const T* weight, T scale, std::int64_t columns, T* dx) {
+void row_gradient(
+    const T* dy, const T* h, const T* weight, T scale, const LayerNorm::Settings& settings, T* dx) {
+  const std::int64_t columns = settings.columns;
   const T count = static_cast<T>(columns);
   for (std::int64_t j = 0; j < columns; ++j) dx[j] = dy[j] * weight[j];
-  const T mean = detail::row_sum<T>(columns, [&](std::int64_t j) { return dx[j]; }) / count;
+  const T mean = settings.centred
+                     ? detail::row_sum<T>(columns, [&](std::int64_t j) { return dx[j]; }) / count
+                     : T(0);
   const T along = detail::row_sum<T>(columns, [&](std::int64_t j) { return dx[j] * h[j]; }) / count;
   for (std::int64_t j = 0; j < columns; ++j) dx[j] = (dx[j] - mean - h[j] * along) * scale;
 }
@@ -46,14 +53,19 @@ void row_gradient(const T* dy, const T* h, const T* weight, T scale, std::int64_
 
 LayerNorm::LayerNorm(const Settings& settings) : settings_(settings) {
   detail::require_float(settings.dtype, describe());
-  require(settings.columns >= 1, describe() + ": layer norm needs at least 1 column");
+  require(settings.columns >= 1, describe() + ": a norm needs at least 1 column");
   require(settings.epsilon > 0, describe() + ": epsilon must be above 0");
   weight_ = detail::parameter_of(settings.layer, "weight", false);
   bias_ = detail::parameter_of(settings.layer, "bias", false);
 }
 
+std::vector<Parameter*> LayerNorm::parameters() {
+  if (!settings_.centred) return {&weight_};
+  return {&weight_, &bias_};
+}
+
 void LayerNorm::initialize(std::uint64_t) {
-  for (Parameter* parameter : {&weight_, &bias_})
+  for (Parameter* parameter : parameters())
     detail::allocate(*parameter, settings_.dtype, {settings_.columns});
   detail::with_precision(settings_.dtype, [&](auto zero) {
     using T = decltype(zero);
@@ -73,9 +85,13 @@ Tensor LayerNorm::forward_rows(const PassContext& context, Tensor input, Stash& 
     for (std::int64_t i = 0; i < input.rows(); ++i) {
       T* h = detail::values<T>(normalised) + i * columns;
       detail::values<T>(scales)[i] =
-          normalise_row<T>(detail::values<T>(input) + i * columns, columns, settings_.epsilon, h);
+          normalise_row<T>(detail::values<T>(input) + i * columns, settings_, h);
       T* y = detail::values<T>(output) + i * columns;
-      for (std::int64_t j = 0; j < columns; ++j) y[j] = h[j] * weight[j] + bias[j];
+      if (settings_.centred) {
+        for (std::int64_t j = 0; j < columns; ++j) y[j] = h[j] * weight[j] + bias[j];
+      } else {
+        for (std::int64_t j = 0; j < columns; ++j) y[j] = h[j] * weight[j];
+      }
     }
   });
   if (!context.training) return output;
@@ -101,7 +117,7 @@ Tensor LayerNorm::backward_rows(const PassContext& context,
                         detail::values<T>(normalised) + i * columns,
                         detail::values<T>(weight_.value),
                         detail::values<T>(scales)[i],
-                        columns,
+                        settings_,
                         detail::values<T>(input_gradient) + i * columns);
     });
   }
@@ -121,7 +137,8 @@ void LayerNorm::backward_weight(const PassContext& context, Stash& stash) {
       const T* h = detail::values<T>(normalised) + i * columns;
       for (std::int64_t j = 0; j < columns; ++j) dg[j] += dy[i * columns + j] * h[j];
     }
-    detail::add_column_sums(dy, gradient.rows(), columns, detail::values<T>(bias_.gradient));
+    if (settings_.centred)
+      detail::add_column_sums(dy, gradient.rows(), columns, detail::values<T>(bias_.gradient));
   });
   stash.clear(context);
 }
@@ -137,22 +154,35 @@ std::size_t LayerNorm::bytes_after_input(std::int64_t rows) const {
 }
 
 std::string LayerNorm::describe() const {
-  return "layers." + std::to_string(settings_.layer) + ": layer norm of " +
-         std::to_string(settings_.columns);
+  return "layers." + std::to_string(settings_.layer) + ": " +
+         (settings_.centred ? "layer" : "RMS") + " norm of " + std::to_string(settings_.columns);
 }
 
-LayerKind layer_norm_kind() {
-  return {"layer_norm",
+namespace {
+
+LayerKind norm_kind(const char* name, bool centred) {
+  return {name,
           {"epsilon"},
-          [](const LayerSettings& settings,
-             std::span<const TensorType> inputs,
-             const LayerPlace& place) {
+          [centred](const LayerSettings& settings,
+                    std::span<const TensorType> inputs,
+                    const LayerPlace& place) {
             return std::make_unique<LayerNorm>(
                 LayerNorm::Settings{.columns = inputs[0].columns(),
                                     .epsilon = settings.number("epsilon", 1e-5),
+                                    .centred = centred,
                                     .dtype = place.dtype,
                                     .layer = place.number});
           }};
+}
+
+}  // namespace
+
+LayerKind layer_norm_kind() {
+  return norm_kind("layer_norm", true);
+}
+
+LayerKind rms_norm_kind() {
+  return norm_kind("rms_norm", false);
 }
 
 }  // namespace millrace

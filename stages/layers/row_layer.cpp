@@ -1,6 +1,9 @@
-// Rows made of all extents but the last, and given their extents back.
+// Rows made of all extents but those of a row, and given their extents back.
 #include "millrace/stages/row_layer.hpp"
 
+#include <algorithm>
+#include <array>
+#include <span>
 #include <string>
 #include <utility>
 
@@ -9,36 +12,41 @@
 namespace millrace {
 namespace {
 
-/// The extents with another last one.
-Dims with_columns(Dims dims, std::int64_t columns) {
-  *(dims.end() - 1) = columns;
-  return dims;
+/// The dims with other extents in the place of the last `from.size()`.
+Dims exchanged(const Dims& dims, const Dims& from, const Dims& to) {
+  std::array<std::int64_t, 2 * Dims::kMax> extents{};
+  const std::size_t leading = dims.size() - from.size();
+  std::copy_n(dims.begin(), leading, extents.begin());
+  std::ranges::copy(to, extents.begin() + static_cast<std::ptrdiff_t>(leading));
+  return Dims(std::span<const std::int64_t>(extents.data(), leading + to.size()));
 }
 
-void flatten(Tensor& tensor, std::int64_t columns) {
-  tensor.reshape({tensor.elements() / columns, columns});
+std::int64_t rows_in(const Dims& dims, const Dims& extents) {
+  std::int64_t rows = 1;
+  for (std::size_t i = 0; i + extents.size() < dims.size(); ++i) rows *= dims[i];
+  return rows;
 }
 
 }  // namespace
 
 std::vector<TensorType> RowLayer::infer(std::span<const TensorType> inputs) const {
-  if (inputs.size() != 1 || inputs[0].dtype != dtype() || inputs[0].dims.size() < 2 ||
-      inputs[0].columns() != input_columns())
+  const Dims extents = input_extents();
+  if (inputs.size() != 1 || inputs[0].dtype != dtype() || inputs[0].dims.size() <= extents.size() ||
+      !detail::ends_in(inputs[0].dims, extents))
     detail::refuse_inputs(
-        *this,
-        std::string(name_of(dtype())) + " rows of " + std::to_string(input_columns()),
-        inputs);
+        *this, std::string(name_of(dtype())) + " rows of " + to_string(extents), inputs);
   TensorType output = inputs[0];
-  output.dims = with_columns(output.dims, output_columns());
+  output.dims = exchanged(output.dims, extents, output_extents());
   output.has_gradient = true;
   return {output};
 }
 
 TensorList RowLayer::forward(const PassContext& context, TensorList inputs, Stash& stash) {
   Tensor input = detail::only(*this, "input", std::move(inputs));
-  detail::check_rows(*this, "input", input, input_columns());
-  const Dims dims = with_columns(input.dims(), output_columns());
-  flatten(input, input_columns());
+  const Dims extents = input_extents();
+  detail::check_rows(*this, "input", input, extents);
+  const Dims dims = exchanged(input.dims(), extents, output_extents());
+  input.reshape({rows_in(input.dims(), extents), input_columns()});
   Tensor output = forward_rows(context, std::move(input), stash);
   output.reshape(dims);
   return TensorList(std::move(output));
@@ -49,9 +57,10 @@ TensorList RowLayer::backward_input(const PassContext& context,
                                     Stash& stash,
                                     bool wanted) {
   Tensor gradient = detail::only(*this, "output gradient", std::move(output_gradients));
-  detail::check_rows(*this, "output gradient", gradient, output_columns());
-  const Dims dims = with_columns(gradient.dims(), input_columns());
-  flatten(gradient, output_columns());
+  const Dims extents = output_extents();
+  detail::check_rows(*this, "output gradient", gradient, extents);
+  const Dims dims = exchanged(gradient.dims(), extents, input_extents());
+  gradient.reshape({rows_in(gradient.dims(), extents), output_columns()});
   Tensor input_gradient = backward_rows(context, std::move(gradient), stash, wanted);
   if (!wanted) return {};
   input_gradient.reshape(dims);
@@ -59,7 +68,7 @@ TensorList RowLayer::backward_input(const PassContext& context,
 }
 
 LayerBytes RowLayer::bytes(std::span<const TensorType> inputs) const {
-  const std::int64_t rows = inputs[0].dims.elements() / input_columns();
+  const std::int64_t rows = rows_in(inputs[0].dims, input_extents());
   return {.after_forward = bytes_after_forward(rows), .after_input = bytes_after_input(rows)};
 }
 

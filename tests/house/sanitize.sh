@@ -8,13 +8,15 @@ cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 preset=$1
 # It walks through all memory of its process, which a sanitizer's shadow makes terabytes.
 walks_memory=Secret.IsNowhere*
+# Whole trainings to an accuracy, of code that other tests run through too.
+takes_long='*ReachTheAccuracy*:*ReachesTheAccuracy*'
 folder=build/$preset
 [ -f "$folder/build.ninja" ] || cmake --preset "$preset" >&2
 case "$preset" in
   asan)
     programs=(test_core test_plan test_stages test_transport test_run test_training)
     zeromq='*Zmq*:*ZeroMq*:Rendezvous*'
-    filter="-$zeromq:$walks_memory"
+    filter="-$zeromq:$walks_memory:$takes_long"
     ;;
   tsan)
     programs=(test_core test_transport test_run)

@@ -1,11 +1,34 @@
 // Every kind of layer, in every form, on samples and on sequences.
 #pragma once
 
+#include <cstdint>
 #include <vector>
 
 #include "stages/layer_probe.hpp"
 
 namespace millrace::test {
+
+/// Layers of images, with windows that lie beside each other, overlap, leave pixels out and go
+/// beyond the border.
+template <class Add>
+void add_images(const Add& add, DType dtype) {
+  const TensorType image{dtype, {kSamples, 5, 4, 6}};
+  const auto whole = [](std::int64_t number) { return number; };
+  for (const char* pool : {"max_pool", "average_pool"}) {
+    add({pool, {{"kernel", whole(2)}}}, {image});
+    add({pool, {{"kernel", whole(3)}, {"stride", whole(2)}, {"padding", whole(1)}}}, {image});
+    add({pool}, {image});
+  }
+  add({"conv2d", {{"out", whole(3)}, {"kernel", whole(1)}, {"stride", whole(2)}}}, {image});
+  add({"conv2d", {{"out", whole(2)}, {"kernel", whole(3)}, {"padding", whole(1)}}}, {image});
+  add({"conv2d",
+       {{"out", whole(2)}, {"kernel", whole(3)}, {"padding", whole(1)}, {"stride", whole(3)}}},
+      {image});
+  add({"conv2d", {{"out", whole(1)}, {"kernel", whole(4)}}}, {image});
+  add({"batch_norm"}, {image});
+  for (const std::int64_t groups : {1, 3, 6}) add({"group_norm", {{"groups", groups}}}, {image});
+  add({"reshape", {{"to", "20x6"}}}, {image});
+}
 
 inline std::vector<LayerProbe> every_layer(DType dtype) {
   const TensorType rows{dtype, {kSamples, 7}};
@@ -27,6 +50,12 @@ inline std::vector<LayerProbe> every_layer(DType dtype) {
     add({"add"}, {type, type});
     add({"add"}, {type, type, type});
   }
+  for (const TensorType& type : {rows, sequence}) {
+    add({"rms_norm"}, {type});
+    add({"batch_norm"}, {type});
+    add({"batch_norm", {{"statistics", "immediate"}}}, {type});
+  }
+  add_images(add, dtype);
   add({"embedding", {{"rows", 5}, {"columns", 3}}}, {ids});
   add({"running_mean"}, {sequence});
   return probes;

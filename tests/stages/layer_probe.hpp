@@ -62,7 +62,8 @@ class LayerProbe {
     layer_->initialize(1);
     std::uint32_t stream = 100;
     for (Parameter* parameter : layer_->parameters())
-      parameter->value = drawn(dtype, parameter->value.dims(), stream++);
+      if (parameter->role == ParameterRole::Trained)
+        parameter->value = drawn(dtype, parameter->value.dims(), stream++);
   }
 
   [[nodiscard]] Layer& layer() const { return *layer_; }
@@ -151,10 +152,11 @@ inline void expect_right_gradients(const LayerProbe& probe, const UnitSize& size
           inputs[k], told[k], weighted_outputs, probe.name() + " input " + std::to_string(k));
   }
   for (Parameter* parameter : layer.parameters())
-    expect_central_differences(parameter->value,
-                               parameter->gradient,
-                               weighted_outputs,
-                               probe.name() + " " + parameter->name);
+    if (parameter->role == ParameterRole::Trained)
+      expect_central_differences(parameter->value,
+                                 parameter->gradient,
+                                 weighted_outputs,
+                                 probe.name() + " " + parameter->name);
 }
 
 }  // namespace millrace::test

@@ -100,7 +100,7 @@ TEST(ParseModel, ErrorsNameWhatWasGivenAndTheFormAllowed) {
     const char* why;
   } faults[] = {
       {"", "unknown kind of model"},
-      {"cnn:3-4", "unknown kind of model"},
+      {"mp:3-4", "unknown kind of model"},
       {"mlp:", "width \"\""},
       {"mlp:64", "at least two widths"},
       {"mlp:64-0-10", "width \"0\""},
@@ -109,6 +109,7 @@ TEST(ParseModel, ErrorsNameWhatWasGivenAndTheFormAllowed) {
       {"mlp:64-99999999999999999999-10", "width \"99999999999999999999\""},
       {"mlp:64-16777217", "width \"16777217\""},
       {"mlp:64-10,selu", "unknown option \"selu\""},
+      {"mlp:64-10,norm=group", "unknown norm \"norm=group\""},
       {"mlp:64-10,dropout=1", "dropout \"1\""},
       {"mlp:64-10,dropout=-0.1", "dropout \"-0.1\""},
       {"mlp:64-10,dropout=nan", "dropout \"nan\""},
@@ -119,6 +120,62 @@ TEST(ParseModel, ErrorsNameWhatWasGivenAndTheFormAllowed) {
         ThrowsMessage<InvalidArgument>(AllOf(HasSubstr("\"" + std::string(fault.text) + "\""),
                                              HasSubstr(fault.why),
                                              HasSubstr("the form is mlp:IN-HIDDEN-...-OUT"))));
+}
+
+TEST(ParseModel, ReadsResidualNetworksOfImages) {
+  const ModelSpec model = parse_model("conv:8x8x1-4-6-10,tanh,norm=group,dropout=0.1");
+  EXPECT_EQ(model.input_columns(), 64);
+  EXPECT_EQ(model.output_columns(), 10);
+  const auto stage = build_stages(model, std::vector<int>{0, model.layer_count()}, 1);
+  EXPECT_EQ(stage[0]->describe(),
+            "layers.0: reshape 64->8x8x1\n"
+            "layers.1: convolution 8x8x1->8x8x4 by 3x3\n"
+            "layers.2: group norm of 8x8x4 in 4 groups\n"
+            "layers.3: tanh of 4\n"
+            "layers.4: convolution 8x8x4->8x8x4 by 3x3\n"
+            "layers.5: group norm of 8x8x4 in 4 groups\n"
+            "layers.6: tanh of 4\n"
+            "layers.7: convolution 8x8x4->8x8x4 by 3x3\n"
+            "layers.8: group norm of 8x8x4 in 4 groups\n"
+            "layers.9: sum of 2\n"
+            "layers.10: tanh of 4\n"
+            "layers.11: convolution 8x8x4->4x4x6 by 3x3\n"
+            "layers.12: group norm of 4x4x6 in 2 groups\n"
+            "layers.13: tanh of 6\n"
+            "layers.14: convolution 4x4x6->4x4x6 by 3x3\n"
+            "layers.15: group norm of 4x4x6 in 2 groups\n"
+            "layers.16: convolution 8x8x4->4x4x6 by 1x1\n"
+            "layers.17: group norm of 4x4x6 in 2 groups\n"
+            "layers.18: sum of 2\n"
+            "layers.19: tanh of 6\n"
+            "layers.20: average pooling 4x4x6->1x1x6\n"
+            "layers.21: reshape 1x1x6->6\n"
+            "layers.22: dropout 0.100000\n"
+            "layers.23: linear 6->10\n"
+            "softmax cross entropy\n");
+  EXPECT_EQ(model.layers[9].inputs, (std::vector<LayerValue>{{3}, {8}}));
+  EXPECT_EQ(model.layers[18].inputs, (std::vector<LayerValue>{{17}, {15}}));
+}
+
+TEST(ParseModel, OfImagesSaysWhatIsWrong) {
+  const struct {
+    const char* text;
+    const char* why;
+  } faults[] = {
+      {"cnn:3-4", "unknown kind of model; known are mlp, conv"},
+      {"conv:", "\"\" is not an image"},
+      {"conv:8x8-4-10", "\"8x8\" is not an image"},
+      {"conv:8x8x1-10", "at least one block"},
+      {"conv:8x0x1-4-10", "width \"0\""},
+      {"conv:8x8x1-4-10,norm=layer", "unknown norm \"layer\"; known are batch, group, none"},
+      {"conv:8x8x1-4-10,residual", "unknown option \"residual\""},
+  };
+  for (const auto& fault : faults)
+    EXPECT_THAT(
+        [&] { (void)parse_model(fault.text); },
+        ThrowsMessage<InvalidArgument>(AllOf(HasSubstr("\"" + std::string(fault.text) + "\""),
+                                             HasSubstr(fault.why),
+                                             HasSubstr("the form is conv:HEIGHTxWIDTH"))));
 }
 
 TEST(BuildStages, ParametersHaveGlobalNamesAndTheSameBitsForEveryCut) {

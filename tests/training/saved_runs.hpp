@@ -18,7 +18,7 @@
 
 namespace millrace::testing_training {
 
-inline const char* const kSavedModel = "mlp:64-12-10-10-10,norm,dropout=0.2";
+inline const char* const kSavedModel = "mlp:64-12-10-10-10,norm=batch,dropout=0.2";
 
 /// Does not wait for the disk, which nobody pulls out of a test.
 class Hasty : public FileSystem {

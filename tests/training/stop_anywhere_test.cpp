@@ -194,12 +194,10 @@ auto counter(Change change) {
   };
 }
 
-auto part(const std::string& name) {
-  return [name](TrainingState& state, const TrainingCounters&) {
-    state.write("layers.0.weight",
-                std::vector<float>(
-                    static_cast<std::size_t>(state.read("layers.0.weight", name).elements()), 0.0F),
-                name);
+auto part(const std::string& name, const std::string& of = "layers.0.weight") {
+  return [name, of](TrainingState& state, const TrainingCounters&) {
+    const auto elements = static_cast<std::size_t>(state.read(of, name).elements());
+    state.write(of, std::vector<float>(elements, 0.0F), name);
   };
 }
 
@@ -225,6 +223,9 @@ TEST(StopAnywhere, NoticesEveryItemThatIsNotRestored) {
       {"the first moment", part("first_moment")},
       {"the second moment", part("second_moment")},
       {"the master weights", part("value")},
+      {"a running mean", part("value", "layers.2.running_mean")},
+      {"a running variance", part("value", "layers.2.running_var")},
+      {"the batches tracked", part("value", "layers.2.batches_tracked")},
       {"the position in the data",
        counter([](auto& now, const auto& fresh) { now.position.batch = fresh.position.batch; })},
       {"the epoch", counter([](auto& now, const auto& fresh) {

@@ -108,7 +108,7 @@ void compare_parameters(const Manifest& saved, const TrainingState& state, Diffe
     for (const CheckpointTensor& tensor : shard.tensors)
       tensors[{tensor.name, tensor.part}] = &tensor;
   for (const std::string& name : state.names())
-    for (const std::string& part : state.parts()) {
+    for (const std::string& part : state.parts(name)) {
       if (part == kGradient) continue;
       const auto at = tensors.find({name, part});
       if (at == tensors.end())

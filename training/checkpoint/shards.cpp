@@ -17,11 +17,12 @@ bool is_number(std::string_view word) {
   return !word.empty() && std::ranges::all_of(word, [](char c) { return c >= '0' && c <= '9'; });
 }
 
-/// The parts of a parameter that go to one kind of file; sums of an unfinished
-/// accumulation and running statistics would be parts like the others.
-std::vector<std::string> parts_of(const TrainingState& state, bool values) {
+/// The parts of a parameter that go to one kind of file.
+std::vector<std::string> parts_of(const TrainingState& state,
+                                  const std::string& name,
+                                  bool values) {
   std::vector<std::string> parts;
-  for (const std::string& part : state.parts())
+  for (const std::string& part : state.parts(name))
     if (part != kGradient && (part == kValue) == values) parts.push_back(part);
   return parts;
 }
@@ -89,7 +90,7 @@ Snapshot::Snapshot(const TrainingState& state, const std::vector<std::vector<std
       std::vector<SafetensorsPlace> places;
       std::vector<std::pair<std::string, std::string>> tensors;
       for (const std::string& name : of_shard)
-        for (const std::string& part : parts_of(state, values)) {
+        for (const std::string& part : parts_of(state, name, values)) {
           const CheckpointTensor tensor = tensor_of(state, name, part);
           places.push_back({tensor_key(tensor), tensor.dtype, tensor.dims});
           tensors.emplace_back(name, part);

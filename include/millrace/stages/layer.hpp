@@ -57,7 +57,10 @@ class Layer {
     (void)context, (void)stash;
   }
 
+  /// What training moves, and running statistics.
   [[nodiscard]] virtual std::vector<Parameter*> parameters() { return {}; }
+  /// See StageBody.
+  virtual void update_statistics() {}
   /// Draws the parameters' first values: a pure function of the seed and the layer's global number.
   virtual void initialize(std::uint64_t seed) { (void)seed; }
 
@@ -72,7 +75,8 @@ class Layer {
   [[nodiscard]] DType precision() const { return precision_; }
   void hold_in(DType precision) {
     precision_ = precision;
-    for (Parameter* parameter : parameters()) parameter->precision = precision;
+    for (Parameter* parameter : parameters())
+      if (parameter->role == ParameterRole::Trained) parameter->precision = precision;
   }
 
  protected:

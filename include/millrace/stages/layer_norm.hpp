@@ -1,4 +1,4 @@
-// Layer normalisation over the columns of each row.
+// Layer and RMS normalisation over the columns of each row.
 #pragma once
 
 #include <cstdint>
@@ -15,6 +15,10 @@ namespace millrace {
 /// F keeps h and 1/sqrt(var + epsilon) [rows]. With dh = dy g:
 /// I: dx = (dh - mean(dh) - h mean(dh h)) / sqrt(var + epsilon), keeps h and dy instead;
 /// W: dg += column sums of dy h, db += column sums of dy, in row order.
+///
+/// Not centred it is RMS norm: means of x and dh count as 0, and there is no bias, so that y =
+/// x g / sqrt(mean(x^2) + epsilon). Zhang and Sennrich, "Root Mean Square Layer Normalization",
+/// arXiv 1910.07467, equation 4.
 /// Row sums run in a fixed order whatever the vector width.
 /// Thread-safety: externally synchronised.
 class LayerNorm final : public RowLayer {
@@ -22,6 +26,7 @@ class LayerNorm final : public RowLayer {
   struct Settings {
     std::int64_t columns = 0;
     double epsilon = 1e-5;
+    bool centred = true;  ///< false: RMS norm
     DType dtype = DType::F32;
     std::uint32_t layer = 0;  ///< global number: names the parameters
   };
@@ -36,7 +41,7 @@ class LayerNorm final : public RowLayer {
                        bool wanted) override;
   void backward_weight(const PassContext& context, Stash& stash) override;
 
-  [[nodiscard]] std::vector<Parameter*> parameters() override { return {&weight_, &bias_}; }
+  [[nodiscard]] std::vector<Parameter*> parameters() override;
   void initialize(std::uint64_t seed) override;
   [[nodiscard]] DType dtype() const override { return settings_.dtype; }
   [[nodiscard]] std::int64_t input_columns() const override { return settings_.columns; }

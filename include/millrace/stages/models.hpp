@@ -47,11 +47,20 @@ struct ModelSpec {
   [[nodiscard]] std::int64_t output_columns() const;
 };
 
-/// Reads "mlp:64-96-10[,relu|gelu|tanh][,norm][,residual][,dropout=0.1]": linear layers 64->96->10,
-/// each but the last with the activation (relu unless given). `norm` puts a layer norm before every
-/// linear layer but the first; `dropout` puts a dropout layer behind every linear layer but the
-/// last; `residual` adds to what a linear layer between equal widths gives (dropped out, if so)
-/// what came in before its norm, but for the first and the last linear layer. Norms keep f32.
+/// Reads "mlp:64-96-10[,relu|gelu|tanh][,norm[=layer|rms|batch]][,residual][,dropout=0.1]": linear
+/// layers 64->96->10, each but the last with the activation (relu unless given). `norm` puts a norm
+/// (layer norm unless given) before every linear layer but the first; `dropout` puts a dropout
+/// layer behind every linear layer but the last; `residual` adds to what a linear layer between
+/// equal widths gives (dropped out, if so) what came in before its norm, but for the first and the
+/// last linear layer. Norms keep f32.
+///
+/// Reads "conv:8x8x1-16-32-10[,relu|gelu|tanh][,norm=batch|group|none][,dropout=0.1]": a residual
+/// network over images of 8x8 pixels and 1 channel, channels last: a convolution to 16 channels, a
+/// block of two convolutions of 16 channels and one of 32 (from the second block on with stride 2),
+/// the mean over all pixels, and a linear layer to 10. Convolutions are 3x3, each with a norm
+/// behind it (batch norm with deferred statistics unless given); a block adds what came in, through
+/// a 1x1 convolution where the shape changes, before its last activation. `dropout` is before the
+/// linear layer.
 /// Throws InvalidArgument naming what was given and the form allowed.
 [[nodiscard]] ModelSpec parse_model(std::string_view text);
 

@@ -78,6 +78,7 @@ class StageModule final : public StageBody {
   [[nodiscard]] bool takes_gradient_per_use() const override { return true; }
 
   [[nodiscard]] std::vector<Parameter*> parameters() override;
+  void update_statistics() override;
   void reserve(int micro_batches, int slices) override;
   /// Exactly what a StashMeter counts for one unit: found by playing the passes layer by layer.
   [[nodiscard]] StashBytes stash_bytes(const UnitSize& size, bool recompute) const override;

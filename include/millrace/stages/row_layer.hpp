@@ -8,9 +8,10 @@
 
 namespace millrace {
 
-/// A layer of one tensor [..., input_columns] to one [..., output_columns], both of one dtype (f32
-/// or f64): whatever lies before the last extent (samples, or samples and positions) is rows to it.
-/// Its passes see [rows, columns]. Keeps to the contract of Layer.
+/// A layer of one tensor [..., input extents] to one [..., output extents], both of one dtype (f32
+/// or f64): whatever lies before these extents (samples, or samples and positions) is rows to it.
+/// Its passes see [rows, columns]. The extents are the columns alone, unless a layer of rows that
+/// are images says otherwise. Keeps to the contract of Layer.
 /// Thread-safety: externally synchronised.
 class RowLayer : public Layer {
  public:
@@ -34,6 +35,9 @@ class RowLayer : public Layer {
   [[nodiscard]] virtual DType dtype() const = 0;
   [[nodiscard]] virtual std::int64_t input_columns() const = 0;
   [[nodiscard]] virtual std::int64_t output_columns() const = 0;
+  /// What a row is made of; their product is the number of columns.
+  [[nodiscard]] virtual Dims input_extents() const { return {input_columns()}; }
+  [[nodiscard]] virtual Dims output_extents() const { return {output_columns()}; }
   /// Bytes kept for `rows` rows after F, and between I and W.
   [[nodiscard]] virtual std::size_t bytes_after_forward(std::int64_t rows) const = 0;
   [[nodiscard]] virtual std::size_t bytes_after_input(std::int64_t rows) const = 0;

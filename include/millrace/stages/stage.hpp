@@ -32,13 +32,24 @@ struct LossSum {
   }
 };
 
-/// One trainable tensor and its gradient (same dtype and shape, zeroed once per step by the
-/// trainer).
+/// What the end of a step does with a parameter.
+enum class ParameterRole : std::uint8_t {
+  Trained,  ///< the optimizer moves it along its gradient
+  /// A running statistic: passes add to its gradient what they saw, and its stage makes a new value
+  /// of the sums (StageBody::update_statistics). No optimizer and no norm knows of it.
+  Statistic,
+  /// A statistic that takes micro-batch after micro-batch, so that its stage can have no copies.
+  StatisticInOrder
+};
+
+/// One trainable tensor, or running statistic, and its gradient (same dtype and shape, zeroed once
+/// per step by the trainer).
 struct Parameter {
   std::string name;  ///< global: "layers.3.weight", never stage-local
   Tensor value;
   Tensor gradient;
   bool decays = true;  ///< weight decay applies (not to biases and norms)
+  ParameterRole role = ParameterRole::Trained;
   /// Stays as it is: neither in the norm nor updated. Trainer::freeze sets it for every copy.
   bool frozen = false;
   /// f16 or bf16: the value is rounded to such numbers, although it is held in f32, and training
@@ -158,6 +169,10 @@ class StageBody {
 
   /// Trainable tensors in global order; pointers stay valid for the stage's life.
   [[nodiscard]] virtual std::vector<Parameter*> parameters() { return {}; }
+
+  /// The end of a step that is not skipped: makes new values of running statistics of what passes
+  /// have added to their gradients, over all micro-batches and copies. Frozen ones stay.
+  virtual void update_statistics() {}
 
   /// Room for `units` units in flight (numbered micro_batch * slices + slice); called before the
   /// first step.

@@ -52,6 +52,8 @@ struct StateEntry {
   std::optional<double> weight_decay = {};  ///< of its groups, instead of the optimizer's
   bool counts = true;  ///< speaks for its weight in norms: first copy, first of those that are tied
 
+  /// Moved by the optimizer; else a running statistic.
+  [[nodiscard]] bool is_trained() const { return parameter->role == ParameterRole::Trained; }
   /// What training moves, hashes and saves: the master value, or the parameter's own.
   [[nodiscard]] Tensor& value() { return master ? master : parameter->value; }
   [[nodiscard]] const Tensor& value() const { return master ? master : parameter->value; }
@@ -59,10 +61,11 @@ struct StateEntry {
   void round_value();
 };
 
-/// State by global name, the same names whatever the cut. Every parameter has the parts "value" and
-/// "gradient" and those that the optimizer keeps ("momentum"; "first_moment", "second_moment"). In
-/// a model of f16 or bf16 "value" is the f32 master value; what layers see is made of it by
-/// rounding, after every update and `write`.
+/// State by global name, the same names whatever the cut. Every trained parameter has the parts
+/// "value" and "gradient" and those that the optimizer keeps ("momentum"; "first_moment",
+/// "second_moment"). In a model of f16 or bf16 "value" is the f32 master value; what layers see is
+/// made of it by rounding, after every update and `write`. Running statistics have "value" and, for
+/// what the step at hand adds to them, "gradient".
 ///
 ///     TrainingState& state = trainer.state();
 ///     for (const std::string& name : state.names()) averages[name].add(state.read(name));
@@ -79,7 +82,8 @@ class TrainingState {
  public:
   /// Zero slots for every parameter of `stages`. A collective of the group, which must outlive
   /// this, as must the stages and the optimizer. Throws InvalidArgument when a name is empty, has
-  /// several lines or is used twice, or a parameter is not f32 or has not its gradient's shape.
+  /// several lines or is used twice, a parameter is not f32 or has not its gradient's shape, or a
+  /// stage with copies has a statistic that takes micro-batches in order.
   TrainingState(const Shape& shape,
                 std::span<const HostedStage> stages,
                 const Optimizer& optimizer,
@@ -95,8 +99,12 @@ class TrainingState {
   /// Whether this process hosts the parameter. Throws InvalidArgument for a name that no process
   /// has, naming the nearest.
   [[nodiscard]] bool hosts(std::string_view name) const;
-  /// "value", "gradient", and the optimizer's slots.
+  /// Moved by the optimizer; else a running statistic. Throws as hosts.
+  [[nodiscard]] bool is_trained(std::string_view name) const;
+  /// "value", "gradient", and the optimizer's slots, which running statistics do not have; the
+  /// second throws as hosts.
   [[nodiscard]] std::span<const std::string> parts() const;
+  [[nodiscard]] std::span<const std::string> parts(std::string_view name) const;
 
   /// Valid until the next step or write. Throws InvalidArgument for a name or part that does not
   /// exist, naming the nearest, and for a parameter that another process hosts.
@@ -130,7 +138,7 @@ class TrainingState {
   /// another process.
   [[nodiscard]] std::span<StateEntry> entries(Rank rank);
   [[nodiscard]] std::span<const StateEntry> entries(Rank rank) const;
-  /// One copy of every parameter hosted here, by name.
+  /// One copy of every trained parameter hosted here, by name.
   [[nodiscard]] std::span<Parameter* const> parameters() const;
 
  private:

@@ -172,7 +172,8 @@ class Trainer {
   [[nodiscard]] const Executor& executor() const;
   [[nodiscard]] std::span<const HostedStage> stages() const;
 
-  /// What will be right but not as good as the schedule promises (see plan_warnings).
+  /// What will be right but not as good as the schedule promises (see plan_warnings), or depends on
+  /// the number of micro-batches (batch norm).
   [[nodiscard]] std::vector<std::string> warnings() const;
 
   /// In every step, on the calling thread, when the gradients are complete (all micro-batches,

@@ -1,0 +1,314 @@
+// Batch norm: columns instead of rows, and statistics that the end of a step takes up.
+#include "millrace/stages/batch_norm.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "stages/kernels/column_moments.hpp"
+#include "stages/kernels/precision.hpp"
+#include "stages/layers/kinds.hpp"
+#include "stages/layers/parameters.hpp"
+
+namespace millrace {
+namespace {
+
+// Places in the stash: all three stay from where they come to be to W.
+constexpr std::size_t kNormalised = 0;
+constexpr std::size_t kMoments = 1;
+constexpr std::size_t kGradient = 2;
+
+template <class T>
+T scale_of(T variance, double epsilon) {
+  return static_cast<T>(1 / std::sqrt(static_cast<double>(variance) + epsilon));
+}
+
+/// Mean and variance of the columns [2, columns], of at least one row.
+template <class T>
+void measure(const PassContext& context, const Tensor& input, Tensor& moments) {
+  Tensor exact = context.make(DType::F64, moments.dims());
+  double* means = detail::values<double>(exact);
+  const std::int64_t columns = input.columns();
+  detail::column_moments(detail::values<T>(input), input.rows(), columns, means, means + columns);
+  std::transform(means, means + 2 * columns, detail::values<T>(moments), [](double moment) {
+    return static_cast<T>(moment);
+  });
+}
+
+/// h = (x - mean) / sqrt(var + epsilon)
+template <class T>
+void normalise(const Tensor& input, const T* scales, const T* means, T* h) {
+  const std::int64_t columns = input.columns();
+  const T* x = detail::values<T>(input);
+  for (std::int64_t i = 0; i < input.rows(); ++i)
+    for (std::int64_t j = 0; j < columns; ++j)
+      h[i * columns + j] = (x[i * columns + j] - means[j]) * scales[j];
+}
+
+/// y = h g + b; y and h may be one memory.
+template <class T>
+void scale_and_shift(const T* h, const T* weight, const T* bias, Tensor& output) {
+  const std::int64_t columns = output.columns();
+  T* y = detail::values<T>(output);
+  for (std::int64_t i = 0; i < output.rows(); ++i)
+    for (std::int64_t j = 0; j < columns; ++j)
+      y[i * columns + j] = h[i * columns + j] * weight[j] + bias[j];
+}
+
+/// Column sums of dy, and behind them of dy h: f64 [2, columns].
+template <class T>
+Tensor gradient_sums(const PassContext& context, const Tensor& gradient, const Tensor& normalised) {
+  const std::int64_t columns = gradient.dims()[1];
+  const T* dy = detail::values<T>(gradient);
+  const T* h = detail::values<T>(normalised);
+  Tensor sums = context.make(DType::F64, {2, columns});
+  double* plain = detail::values<double>(sums);
+  detail::column_sums(
+      gradient.rows(), columns, plain, [&](auto i, auto j) { return dy[i * columns + j]; });
+  detail::column_sums(gradient.rows(), columns, plain + columns, [&](auto i, auto j) {
+    return static_cast<double>(dy[i * columns + j]) * static_cast<double>(h[i * columns + j]);
+  });
+  return sums;
+}
+
+/// dx = (dy - plain - h along) factor, a number of each for every column.
+template <class T>
+void input_gradient(const Tensor& gradient,
+                    const Tensor& normalised,
+                    const T* numbers,
+                    Tensor& result) {
+  const std::int64_t columns = gradient.columns();
+  const T* plain = numbers;
+  const T* along = plain + columns;
+  const T* factor = along + columns;
+  const T* dy = detail::values<T>(gradient);
+  const T* h = detail::values<T>(normalised);
+  T* dx = detail::values<T>(result);
+  for (std::int64_t i = 0; i < gradient.rows(); ++i)
+    for (std::int64_t j = 0; j < columns; ++j) {
+      const std::int64_t at = i * columns + j;
+      dx[at] = (dy[at] - plain[j] - h[at] * along[j]) * factor[j];
+    }
+}
+
+/// n / (n - 1) for two rows and more.
+double unbiased(double rows) {
+  return rows > 1 ? rows / (rows - 1) : 1.0;
+}
+
+}  // namespace
+
+const char* name_of(RunningStatistics statistics) {
+  return statistics == RunningStatistics::Deferred ? "deferred" : "immediate";
+}
+
+RunningStatistics running_statistics(std::string_view name) {
+  for (const auto known : {RunningStatistics::Deferred, RunningStatistics::Immediate})
+    if (name == name_of(known)) return known;
+  throw InvalidArgument("unknown running statistics '" + std::string(name) +
+                        "'; known are deferred, immediate");
+}
+
+BatchNorm::BatchNorm(const Settings& settings) : settings_(settings) {
+  detail::require_float(settings.dtype, describe());
+  require(settings.columns >= 1, describe() + ": a norm needs at least 1 column");
+  require(settings.epsilon > 0, describe() + ": epsilon must be above 0");
+  require(settings.momentum > 0 && settings.momentum <= 1,
+          describe() + ": momentum must be above 0 and at most 1, got " +
+              std::to_string(settings.momentum));
+  weight_ = detail::parameter_of(settings.layer, "weight", false);
+  bias_ = detail::parameter_of(settings.layer, "bias", false);
+  mean_ = detail::parameter_of(settings.layer, "running_mean", false);
+  variance_ = detail::parameter_of(settings.layer, "running_var", false);
+  batches_ = detail::parameter_of(settings.layer, "batches_tracked", false);
+  for (Parameter* statistic : {&mean_, &variance_, &batches_})
+    statistic->role = settings.statistics == RunningStatistics::Deferred
+                          ? ParameterRole::Statistic
+                          : ParameterRole::StatisticInOrder;
+}
+
+std::vector<Parameter*> BatchNorm::parameters() {
+  return {&weight_, &bias_, &mean_, &variance_, &batches_};
+}
+
+void BatchNorm::initialize(std::uint64_t) {
+  for (Parameter* parameter : {&weight_, &bias_, &mean_, &variance_})
+    detail::allocate(*parameter, settings_.dtype, {settings_.columns});
+  detail::allocate(batches_, settings_.dtype, {1});
+  detail::with_precision(settings_.dtype, [&](auto zero) {
+    using T = decltype(zero);
+    std::ranges::fill(weight_.value.as<T>(), T(1));
+    std::ranges::fill(variance_.value.as<T>(), T(1));
+  });
+}
+
+/// What the unit is normalised by: its own mean and variance, or the running ones.
+template <class T>
+Tensor BatchNorm::moments_of(const PassContext& context, const Tensor& input) const {
+  const std::int64_t columns = settings_.columns;
+  Tensor moments = context.make(settings_.dtype, {2, columns});
+  if (context.training && input.rows() > 0) {
+    measure<T>(context, input, moments);
+    return moments;
+  }
+  std::copy_n(detail::values<T>(mean_.value), columns, detail::values<T>(moments));
+  std::copy_n(detail::values<T>(variance_.value), columns, detail::values<T>(moments) + columns);
+  return moments;
+}
+
+Tensor BatchNorm::forward_rows(const PassContext& context, Tensor input, Stash& stash) {
+  const std::int64_t columns = settings_.columns;
+  Tensor output = context.make(settings_.dtype, input.dims());
+  Tensor scales = context.make(settings_.dtype, {columns});
+  Tensor normalised;
+  if (context.training) normalised = context.make(settings_.dtype, input.dims());
+  Tensor moments;
+  detail::with_precision(settings_.dtype, [&](auto zero) {
+    using T = decltype(zero);
+    moments = moments_of<T>(context, input);
+    const T* means = detail::values<T>(moments);
+    for (std::int64_t j = 0; j < columns; ++j)
+      detail::values<T>(scales)[j] = scale_of(means[columns + j], settings_.epsilon);
+    T* h = detail::values<T>(context.training ? normalised : output);
+    normalise<T>(input, detail::values<T>(scales), means, h);
+    scale_and_shift<T>(h, detail::values<T>(weight_.value), detail::values<T>(bias_.value), output);
+  });
+  if (!context.training) return output;
+  stash.keep(context, std::move(normalised));
+  stash.keep(context, std::move(moments));
+  return output;
+}
+
+Tensor BatchNorm::backward_rows(const PassContext& context,
+                                Tensor output_gradient,
+                                Stash& stash,
+                                bool wanted) {
+  Tensor result;
+  if (wanted) {
+    const std::int64_t columns = settings_.columns;
+    const auto rows = static_cast<double>(std::max<std::int64_t>(output_gradient.rows(), 1));
+    const Tensor normalised = stash.read(context, kNormalised);
+    const Tensor moments = stash.read(context, kMoments);
+    Tensor numbers = context.make(settings_.dtype, {3, columns});
+    result = context.make(settings_.dtype, output_gradient.dims());
+    detail::with_precision(settings_.dtype, [&](auto zero) {
+      using T = decltype(zero);
+      const Tensor sums = gradient_sums<T>(context, output_gradient, normalised);
+      const T* variances = detail::values<T>(moments) + columns;
+      T* number = detail::values<T>(numbers);
+      for (std::int64_t j = 0; j < 2 * columns; ++j)
+        number[j] = static_cast<T>(detail::values<double>(sums)[j] / rows);
+      for (std::int64_t j = 0; j < columns; ++j)
+        number[2 * columns + j] =
+            detail::values<T>(weight_.value)[j] * scale_of(variances[j], settings_.epsilon);
+      input_gradient<T>(output_gradient, normalised, number, result);
+    });
+  }
+  stash.keep(context, std::move(output_gradient));
+  return result;
+}
+
+/// Adds what a unit saw to the sums of the step: distances from the running mean times rows, or an
+/// average in which the last unit weighs most.
+template <class T>
+void BatchNorm::note(const T* moments, std::int64_t rows) {
+  const bool deferred = settings_.statistics == RunningStatistics::Deferred;
+  const auto count = static_cast<double>(rows);
+  const double weight = deferred ? count : settings_.momentum;
+  const double kept = deferred ? 1.0 : 1 - settings_.momentum;
+  for (std::int64_t j = 0; j < settings_.columns; ++j) {
+    auto mean = static_cast<double>(moments[j]);
+    auto variance = static_cast<double>(moments[settings_.columns + j]);
+    if (deferred) {
+      mean -= static_cast<double>(detail::values<T>(mean_.value)[j]);
+      variance += mean * mean;
+    } else {
+      variance *= unbiased(count);
+    }
+    T& mean_sum = detail::values<T>(mean_.gradient)[j];
+    T& variance_sum = detail::values<T>(variance_.gradient)[j];
+    mean_sum = static_cast<T>(kept * static_cast<double>(mean_sum) + weight * mean);
+    variance_sum = static_cast<T>(kept * static_cast<double>(variance_sum) + weight * variance);
+  }
+  *detail::values<T>(batches_.gradient) += deferred ? static_cast<T>(rows) : T(1);
+}
+
+void BatchNorm::backward_weight(const PassContext& context, Stash& stash) {
+  const Tensor normalised = stash.read(context, kNormalised);
+  const Tensor moments = stash.read(context, kMoments);
+  const Tensor gradient = stash.read(context, kGradient);
+  const std::int64_t columns = settings_.columns;
+  detail::with_precision(settings_.dtype, [&](auto zero) {
+    using T = decltype(zero);
+    const Tensor sums = gradient_sums<T>(context, gradient, normalised);
+    const double* plain = detail::values<double>(sums);
+    for (std::int64_t j = 0; j < columns; ++j) {
+      detail::values<T>(bias_.gradient)[j] += static_cast<T>(plain[j]);
+      detail::values<T>(weight_.gradient)[j] += static_cast<T>(plain[columns + j]);
+    }
+    if (gradient.rows() > 0) note(detail::values<T>(moments), gradient.rows());
+  });
+  stash.clear(context);
+}
+
+/// The running statistics from the sums of the step.
+template <class T>
+void BatchNorm::take_up() {
+  const bool deferred = settings_.statistics == RunningStatistics::Deferred;
+  const auto seen = static_cast<double>(*detail::values<T>(batches_.gradient));
+  if (!(seen > 0)) return;
+  const double kept = std::pow(1 - settings_.momentum, deferred ? 1.0 : seen);
+  for (std::int64_t j = 0; j < settings_.columns; ++j) {
+    double mean = static_cast<double>(detail::values<T>(mean_.gradient)[j]);
+    double variance = static_cast<double>(detail::values<T>(variance_.gradient)[j]);
+    T& running_mean = detail::values<T>(mean_.value)[j];
+    T& running_variance = detail::values<T>(variance_.value)[j];
+    if (deferred) {
+      mean /= seen;
+      variance = std::max(variance / seen - mean * mean, 0.0) * unbiased(seen);
+      mean = settings_.momentum * (mean + static_cast<double>(running_mean));
+      variance *= settings_.momentum;
+    }
+    running_mean = static_cast<T>(kept * static_cast<double>(running_mean) + mean);
+    running_variance = static_cast<T>(kept * static_cast<double>(running_variance) + variance);
+  }
+  *detail::values<T>(batches_.value) += deferred ? T(1) : static_cast<T>(seen);
+}
+
+void BatchNorm::update_statistics() {
+  if (mean_.frozen || variance_.frozen) return;
+  detail::with_precision(settings_.dtype, [&](auto zero) { take_up<decltype(zero)>(); });
+}
+
+std::size_t BatchNorm::bytes_after_forward(std::int64_t rows) const {
+  return size_of(kept_dtype(settings_.dtype)) *
+         static_cast<std::size_t>((rows + 2) * settings_.columns);
+}
+
+std::size_t BatchNorm::bytes_after_input(std::int64_t rows) const {
+  return size_of(kept_dtype(settings_.dtype)) *
+         static_cast<std::size_t>((2 * rows + 2) * settings_.columns);
+}
+
+std::string BatchNorm::describe() const {
+  return "layers." + std::to_string(settings_.layer) + ": batch norm of " +
+         std::to_string(settings_.columns);
+}
+
+LayerKind batch_norm_kind() {
+  return {"batch_norm",
+          {"epsilon", "momentum", "statistics"},
+          [](const LayerSettings& settings,
+             std::span<const TensorType> inputs,
+             const LayerPlace& place) {
+            return std::make_unique<BatchNorm>(BatchNorm::Settings{
+                .columns = inputs[0].columns(),
+                .epsilon = settings.number("epsilon", 1e-5),
+                .momentum = settings.number("momentum", 0.1),
+                .statistics = running_statistics(settings.word("statistics", "deferred")),
+                .dtype = place.dtype,
+                .layer = place.number});
+          }};
+}
+
+}  // namespace millrace

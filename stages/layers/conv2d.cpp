@@ -1,0 +1,197 @@
+// Convolution: windows laid out as rows, few samples at a time, and the products of a linear map.
+#include "millrace/stages/conv2d.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "stages/kernels/column_sum.hpp"
+#include "stages/kernels/precision.hpp"
+#include "stages/kernels/product.hpp"
+#include "stages/kernels/windows.hpp"
+#include "stages/layers/images.hpp"
+#include "stages/layers/kinds.hpp"
+#include "stages/layers/parameters.hpp"
+
+namespace millrace {
+namespace {
+
+constexpr std::size_t kInput = 0;
+constexpr std::size_t kGradient = 1;
+
+/// Numbers of window rows laid out at once: half a megabyte of f32.
+constexpr std::int64_t kRowsElements = 1 << 17;
+
+/// body(first sample, samples) for runs of at most `at_once` samples, in order.
+template <class Body>
+void for_each_run(std::int64_t samples, std::int64_t at_once, const Body& body) {
+  for (std::int64_t first = 0; first < samples; first += at_once)
+    body(first, std::min(at_once, samples - first));
+}
+
+/// The windows of samples [first, first + count) as rows.
+template <class T>
+void lay_out(const Conv2d::Settings& settings,
+             const ImageShape& output,
+             const T* x,
+             std::int64_t count,
+             std::int64_t depth,
+             T* rows) {
+  for (std::int64_t n = 0; n < count; ++n)
+    detail::to_windows(settings.image,
+                       settings.window,
+                       output,
+                       x + n * settings.image.elements(),
+                       rows + n * output.pixels() * depth);
+}
+
+}  // namespace
+
+Conv2d::Conv2d(const Settings& settings) : settings_(settings) {
+  const std::string who = "layers." + std::to_string(settings.layer) + ": convolution";
+  detail::require_float(settings.dtype, who);
+  require(settings.out >= 1,
+          who + " needs at least 1 output channel, got " + std::to_string(settings.out));
+  output_ = settings.window.over(settings.image, who);
+  output_.channels = settings.out;
+  weight_ = detail::parameter_of(settings.layer, "weight", true);
+  bias_ = detail::parameter_of(settings.layer, "bias", false);
+}
+
+std::int64_t Conv2d::depth() const {
+  return settings_.window.pixels() * settings_.image.channels;
+}
+
+std::int64_t Conv2d::samples_at_once() const {
+  return std::max<std::int64_t>(1, kRowsElements / (output_.pixels() * depth()));
+}
+
+void Conv2d::initialize(std::uint64_t seed) {
+  const Window& window = settings_.window;
+  detail::allocate(
+      weight_,
+      settings_.dtype,
+      {window.kernel_height, window.kernel_width, settings_.image.channels, settings_.out});
+  detail::allocate(bias_, settings_.dtype, {settings_.out});
+  const RandomKey key{.seed = seed, .purpose = Purpose::Initialize, .layer = settings_.layer};
+  detail::fill_uniform(weight_.value, key, std::sqrt(6.0 / static_cast<double>(depth())));
+}
+
+Tensor Conv2d::forward_rows(const PassContext& context, Tensor input, Stash& stash) {
+  const std::int64_t at_once = std::min(samples_at_once(), input.rows());
+  Tensor output = context.make(settings_.dtype, {input.rows(), output_columns()});
+  Tensor rows = context.make(settings_.dtype, {at_once * output_.pixels(), depth()});
+  detail::with_precision(settings_.dtype, [&](auto zero) {
+    using T = decltype(zero);
+    const T* bias = detail::values<T>(std::as_const(bias_.value));
+    T* y = detail::values<T>(output);
+    for (std::int64_t i = 0; i < input.rows() * output_.pixels(); ++i)
+      std::copy_n(bias, settings_.out, y + i * settings_.out);
+    for_each_run(input.rows(), at_once, [&](std::int64_t first, std::int64_t count) {
+      const T* x = detail::values<T>(std::as_const(input)) + first * input_columns();
+      lay_out(settings_, output_, x, count, depth(), detail::values<T>(rows));
+      detail::add_forward<T>(context,
+                             {count * output_.pixels(), depth(), settings_.out},
+                             detail::values<T>(rows),
+                             detail::values<T>(weight_.value),
+                             y + first * output_columns());
+    });
+  });
+  if (context.training) stash.keep(context, std::move(input));
+  return output;
+}
+
+Tensor Conv2d::backward_rows(const PassContext& context,
+                             Tensor output_gradient,
+                             Stash& stash,
+                             bool wanted) {
+  Tensor input_gradient;
+  if (wanted) {
+    const std::int64_t samples = output_gradient.rows();
+    const std::int64_t at_once = std::min(samples_at_once(), samples);
+    input_gradient = context.make(settings_.dtype, {samples, input_columns()});
+    input_gradient.fill_zero();
+    Tensor rows = context.make(settings_.dtype, {at_once * output_.pixels(), depth()});
+    detail::with_precision(settings_.dtype, [&](auto zero) {
+      using T = decltype(zero);
+      const T* dz = detail::values<T>(std::as_const(output_gradient));
+      T* dx = detail::values<T>(input_gradient);
+      for_each_run(samples, at_once, [&](std::int64_t first, std::int64_t count) {
+        rows.fill_zero();
+        detail::add_input_gradient<T>(context,
+                                      {count * output_.pixels(), depth(), settings_.out},
+                                      dz + first * output_columns(),
+                                      detail::values<T>(weight_.value),
+                                      detail::values<T>(rows));
+        for (std::int64_t n = 0; n < count; ++n)
+          detail::add_from_windows(settings_.image,
+                                   settings_.window,
+                                   output_,
+                                   detail::values<T>(rows) + n * output_.pixels() * depth(),
+                                   dx + (first + n) * input_columns());
+      });
+    });
+  }
+  stash.keep(context, std::move(output_gradient));
+  return input_gradient;
+}
+
+void Conv2d::backward_weight(const PassContext& context, Stash& stash) {
+  const Tensor input = stash.read(context, kInput);
+  const Tensor gradient = stash.read(context, kGradient);
+  const std::int64_t at_once = std::min(samples_at_once(), input.rows());
+  Tensor rows = context.make(settings_.dtype, {at_once * output_.pixels(), depth()});
+  detail::with_precision(settings_.dtype, [&](auto zero) {
+    using T = decltype(zero);
+    const T* dz = detail::values<T>(gradient);
+    for_each_run(input.rows(), at_once, [&](std::int64_t first, std::int64_t count) {
+      const T* x = detail::values<T>(input) + first * input_columns();
+      lay_out(settings_, output_, x, count, depth(), detail::values<T>(rows));
+      detail::add_weight_gradient<T>(context,
+                                     {count * output_.pixels(), depth(), settings_.out},
+                                     detail::values<T>(rows),
+                                     dz + first * output_columns(),
+                                     detail::values<T>(weight_.gradient));
+    });
+    detail::add_column_sums(
+        dz, gradient.rows() * output_.pixels(), settings_.out, detail::values<T>(bias_.gradient));
+  });
+  stash.clear(context);
+}
+
+std::size_t Conv2d::bytes_after_forward(std::int64_t rows) const {
+  return size_of(kept_dtype(settings_.dtype)) * static_cast<std::size_t>(rows * input_columns());
+}
+
+std::size_t Conv2d::bytes_after_input(std::int64_t rows) const {
+  return size_of(kept_dtype(settings_.dtype)) *
+         static_cast<std::size_t>(rows * (input_columns() + output_columns()));
+}
+
+std::string Conv2d::describe() const {
+  const Window& window = settings_.window;
+  return "layers." + std::to_string(settings_.layer) + ": convolution " +
+         to_string(settings_.image.dims()) + "->" + to_string(output_.dims()) + " by " +
+         to_string(Dims{window.kernel_height, window.kernel_width});
+}
+
+LayerKind conv2d_kind() {
+  return {"conv2d",
+          {"out", "kernel", "stride", "padding"},
+          [](const LayerSettings& settings,
+             std::span<const TensorType> inputs,
+             const LayerPlace& place) {
+            const std::int64_t kernel = settings.integer("kernel");
+            return std::make_unique<Conv2d>(
+                Conv2d::Settings{.image = detail::image_of(inputs[0]),
+                                 .out = settings.integer("out"),
+                                 .window = {.kernel_height = kernel,
+                                            .kernel_width = kernel,
+                                            .stride = settings.integer("stride", 1),
+                                            .padding = settings.integer("padding", 0)},
+                                 .dtype = place.dtype,
+                                 .layer = place.number});
+          }};
+}
+
+}  // namespace millrace

@@ -1,0 +1,238 @@
+// Group norm: moments of channels, put together for the groups that they are in.
+#include "millrace/stages/group_norm.hpp"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <utility>
+
+#include "stages/kernels/column_moments.hpp"
+#include "stages/kernels/column_sum.hpp"
+#include "stages/kernels/precision.hpp"
+#include "stages/layers/kinds.hpp"
+#include "stages/layers/parameters.hpp"
+
+namespace millrace {
+namespace {
+
+// Places in the stash: the normalised values stay from F to W, the scales from F to I, dy from I to
+// W.
+constexpr std::size_t kNormalised = 0;
+constexpr std::size_t kScales = 1;
+
+/// What the passes over one sample know of it.
+struct Sample {
+  std::int64_t positions = 0;
+  std::int64_t channels = 0;
+  std::int64_t groups = 0;
+
+  [[nodiscard]] std::int64_t in_group() const { return channels / groups; }
+  [[nodiscard]] std::int64_t elements() const { return positions * channels; }
+};
+
+/// The mean of a number per channel over the channels of a group.
+double mean_of_group(const Sample& sample, std::int64_t group, const double* of_channel) {
+  double sum = 0;
+  for (std::int64_t c = 0; c < sample.in_group(); ++c)
+    sum += of_channel[group * sample.in_group() + c];
+  return sum / static_cast<double>(sample.in_group());
+}
+
+/// h = (x - mean) scale in every group; scales[group] = 1 / sqrt(var + epsilon). `moments` has room
+/// for two numbers a channel.
+template <class T>
+void normalise(const Sample& sample, const T* x, double epsilon, double* moments, T* h, T* scales) {
+  double* means = moments;
+  double* variances = moments + sample.channels;
+  detail::column_moments(x, sample.positions, sample.channels, means, variances);
+  for (std::int64_t group = 0; group < sample.groups; ++group) {
+    const double mean = mean_of_group(sample, group, means);
+    const std::int64_t first = group * sample.in_group();
+    for (std::int64_t c = first; c < first + sample.in_group(); ++c)
+      variances[c] += (means[c] - mean) * (means[c] - mean);
+    scales[group] =
+        static_cast<T>(1 / std::sqrt(mean_of_group(sample, group, variances) + epsilon));
+    const T middle = static_cast<T>(mean);
+    for (std::int64_t i = 0; i < sample.positions; ++i)
+      for (std::int64_t c = first; c < first + sample.in_group(); ++c)
+        h[i * sample.channels + c] = (x[i * sample.channels + c] - middle) * scales[group];
+  }
+}
+
+/// dx of one sample; `sums` has room for two numbers a channel.
+template <class T>
+void sample_gradient(const Sample& sample,
+                     const T* dy,
+                     const T* h,
+                     const T* weight,
+                     const T* scales,
+                     double* sums,
+                     T* dx) {
+  const std::int64_t channels = sample.channels;
+  double* plain = sums;
+  double* along = sums + channels;
+  detail::column_sums(sample.positions, channels, plain, [&](auto i, auto c) {
+    return dy[i * channels + c] * weight[c];
+  });
+  detail::column_sums(sample.positions, channels, along, [&](auto i, auto c) {
+    return dy[i * channels + c] * weight[c] * h[i * channels + c];
+  });
+  const auto positions = static_cast<double>(sample.positions);
+  for (std::int64_t group = 0; group < sample.groups; ++group) {
+    const T mean = static_cast<T>(mean_of_group(sample, group, plain) / positions);
+    const T slope = static_cast<T>(mean_of_group(sample, group, along) / positions);
+    const std::int64_t first = group * sample.in_group();
+    for (std::int64_t i = 0; i < sample.positions; ++i)
+      for (std::int64_t c = first; c < first + sample.in_group(); ++c) {
+        const std::int64_t at = i * channels + c;
+        dx[at] = (dy[at] * weight[c] - mean - h[at] * slope) * scales[group];
+      }
+  }
+}
+
+Sample sample_of(const GroupNorm::Settings& settings) {
+  const std::int64_t channels = settings.extents[settings.extents.size() - 1];
+  return {.positions = settings.extents.elements() / channels,
+          .channels = channels,
+          .groups = settings.groups};
+}
+
+}  // namespace
+
+GroupNorm::GroupNorm(const Settings& settings) : settings_(settings) {
+  const std::string who = "layers." + std::to_string(settings.layer) + ": group norm";
+  detail::require_float(settings.dtype, who);
+  require(settings.extents.size() >= 1 &&
+              std::ranges::all_of(settings.extents, [](std::int64_t e) { return e >= 1; }),
+          who + ": the extents of a sample must be known and at least 1");
+  require(settings.groups >= 1 && channels() % settings.groups == 0, [&] {
+    return who + ": groups must divide the " + std::to_string(channels()) + " channels, got " +
+           std::to_string(settings.groups);
+  });
+  require(settings.epsilon > 0, who + ": epsilon must be above 0");
+  weight_ = detail::parameter_of(settings.layer, "weight", false);
+  bias_ = detail::parameter_of(settings.layer, "bias", false);
+}
+
+std::int64_t GroupNorm::channels() const {
+  return settings_.extents[settings_.extents.size() - 1];
+}
+
+void GroupNorm::initialize(std::uint64_t) {
+  for (Parameter* parameter : parameters())
+    detail::allocate(*parameter, settings_.dtype, {channels()});
+  detail::with_precision(settings_.dtype, [&](auto zero) {
+    using T = decltype(zero);
+    std::ranges::fill(weight_.value.as<T>(), T(1));
+  });
+}
+
+Tensor GroupNorm::forward_rows(const PassContext& context, Tensor input, Stash& stash) {
+  const Sample sample = sample_of(settings_);
+  Tensor output = context.make(settings_.dtype, input.dims());
+  Tensor normalised = context.make(settings_.dtype, input.dims());
+  Tensor scales = context.make(settings_.dtype, {input.rows(), sample.groups});
+  Tensor moments = context.make(DType::F64, {2, sample.channels});
+  detail::with_precision(settings_.dtype, [&](auto zero) {
+    using T = decltype(zero);
+    const T* weight = detail::values<T>(std::as_const(weight_.value));
+    const T* bias = detail::values<T>(std::as_const(bias_.value));
+    for (std::int64_t n = 0; n < input.rows(); ++n) {
+      T* h = detail::values<T>(normalised) + n * sample.elements();
+      normalise(sample,
+                detail::values<T>(std::as_const(input)) + n * sample.elements(),
+                settings_.epsilon,
+                detail::values<double>(moments),
+                h,
+                detail::values<T>(scales) + n * sample.groups);
+      T* y = detail::values<T>(output) + n * sample.elements();
+      for (std::int64_t i = 0; i < sample.positions; ++i, h += sample.channels)
+        for (std::int64_t c = 0; c < sample.channels; ++c) *y++ = h[c] * weight[c] + bias[c];
+    }
+  });
+  if (!context.training) return output;
+  stash.keep(context, std::move(normalised));
+  stash.keep(context, std::move(scales));
+  return output;
+}
+
+Tensor GroupNorm::backward_rows(const PassContext& context,
+                                Tensor output_gradient,
+                                Stash& stash,
+                                bool wanted) {
+  const Tensor scales = stash.take(context, kScales);
+  Tensor input_gradient;
+  if (wanted) {
+    const Sample sample = sample_of(settings_);
+    const Tensor normalised = stash.read(context, kNormalised);
+    input_gradient = context.make(settings_.dtype, output_gradient.dims());
+    Tensor sums = context.make(DType::F64, {2, sample.channels});
+    detail::with_precision(settings_.dtype, [&](auto zero) {
+      using T = decltype(zero);
+      for (std::int64_t n = 0; n < output_gradient.rows(); ++n)
+        sample_gradient(sample,
+                        detail::values<T>(std::as_const(output_gradient)) + n * sample.elements(),
+                        detail::values<T>(normalised) + n * sample.elements(),
+                        detail::values<T>(std::as_const(weight_.value)),
+                        detail::values<T>(scales) + n * sample.groups,
+                        detail::values<double>(sums),
+                        detail::values<T>(input_gradient) + n * sample.elements());
+    });
+  }
+  stash.keep(context, std::move(output_gradient));
+  return input_gradient;
+}
+
+void GroupNorm::backward_weight(const PassContext& context, Stash& stash) {
+  const Tensor normalised = stash.read(context, kNormalised);
+  const Tensor gradient = stash.read(context, stash.size() - 1);
+  const std::int64_t width = channels();
+  const std::int64_t positions = gradient.elements() / width;
+  Tensor sums = context.make(DType::F64, {width});
+  detail::with_precision(settings_.dtype, [&](auto zero) {
+    using T = decltype(zero);
+    const T* dy = detail::values<T>(gradient);
+    const T* h = detail::values<T>(normalised);
+    detail::column_sums(positions, width, detail::values<double>(sums), [&](auto i, auto c) {
+      return dy[i * width + c] * h[i * width + c];
+    });
+    for (std::int64_t c = 0; c < width; ++c)
+      detail::values<T>(weight_.gradient)[c] += static_cast<T>(detail::values<double>(sums)[c]);
+    detail::add_column_sums(dy, positions, width, detail::values<T>(bias_.gradient));
+  });
+  stash.clear(context);
+}
+
+std::size_t GroupNorm::bytes_after_forward(std::int64_t rows) const {
+  return size_of(kept_dtype(settings_.dtype)) *
+         static_cast<std::size_t>(rows * (input_columns() + settings_.groups));
+}
+
+std::size_t GroupNorm::bytes_after_input(std::int64_t rows) const {
+  return size_of(kept_dtype(settings_.dtype)) *
+         static_cast<std::size_t>(2 * rows * input_columns());
+}
+
+std::string GroupNorm::describe() const {
+  return "layers." + std::to_string(settings_.layer) + ": group norm of " +
+         to_string(settings_.extents) + " in " + std::to_string(settings_.groups) + " groups";
+}
+
+LayerKind group_norm_kind() {
+  return {"group_norm",
+          {"groups", "epsilon"},
+          [](const LayerSettings& settings,
+             std::span<const TensorType> inputs,
+             const LayerPlace& place) {
+            const Dims& dims = inputs[0].dims;
+            require(dims.size() >= 2, "takes samples with channels, got " + to_string(inputs[0]));
+            return std::make_unique<GroupNorm>(
+                GroupNorm::Settings{.extents = Dims(std::span(dims.begin() + 1, dims.end())),
+                                    .groups = settings.integer("groups"),
+                                    .epsilon = settings.number("epsilon", 1e-5),
+                                    .dtype = place.dtype,
+                                    .layer = place.number});
+          }};
+}
+
+}  // namespace millrace

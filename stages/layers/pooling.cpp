@@ -1,0 +1,193 @@
+// Pooling: the windows of an image, channel by channel.
+#include "millrace/stages/pooling.hpp"
+
+#include <cmath>
+#include <limits>
+#include <utility>
+
+#include "stages/kernels/precision.hpp"
+#include "stages/kernels/windows.hpp"
+#include "stages/layers/images.hpp"
+#include "stages/layers/kinds.hpp"
+
+namespace millrace {
+namespace {
+
+using detail::WindowSpan;
+
+/// body(place of channel 0 in the image) for every pixel of a window.
+template <class Body>
+void for_each_pixel(const ImageShape& image,
+                    const WindowSpan& down,
+                    const WindowSpan& across,
+                    const Body& body) {
+  for (std::int64_t u = down.first; u < down.last; ++u)
+    for (std::int64_t v = across.first; v < across.last; ++v)
+      body(((down.start + u) * image.width + across.start + v) * image.channels);
+}
+
+/// The maxima of one image, and their places in it.
+template <class T>
+void take_maxima(
+    const Pooling::Settings& of, const ImageShape& output, const T* x, T* y, std::int32_t* places) {
+  const std::int64_t channels = of.image.channels;
+  const auto window = [&](const WindowSpan& down, const WindowSpan& across) {
+    std::fill_n(y, channels, -std::numeric_limits<T>::infinity());
+    std::fill_n(places, channels, -1);
+    for_each_pixel(of.image, down, across, [&](std::int64_t at) {
+      for (std::int64_t c = 0; c < channels; ++c) {
+        const T value = x[at + c];
+        if (!(value > y[c] || std::isnan(value) || places[c] < 0)) continue;
+        y[c] = value;
+        places[c] = static_cast<std::int32_t>(at + c);
+      }
+    });
+    y += channels;
+    places += channels;
+  };
+  detail::for_each_window(of.image, of.window, output, window);
+}
+
+template <class T>
+void take_means(const Pooling::Settings& of, const ImageShape& output, const T* x, T* y) {
+  const std::int64_t channels = of.image.channels;
+  const T share = T(1) / static_cast<T>(of.window.pixels());
+  const auto window = [&](const WindowSpan& down, const WindowSpan& across) {
+    std::fill_n(y, channels, T(0));
+    for_each_pixel(of.image, down, across, [&](std::int64_t at) {
+      for (std::int64_t c = 0; c < channels; ++c) y[c] += x[at + c];
+    });
+    for (std::int64_t c = 0; c < channels; ++c) y[c] *= share;
+    y += channels;
+  };
+  detail::for_each_window(of.image, of.window, output, window);
+}
+
+template <class T>
+void add_mean_gradients(const Pooling::Settings& of, const ImageShape& output, const T* dy, T* dx) {
+  const std::int64_t channels = of.image.channels;
+  const T share = T(1) / static_cast<T>(of.window.pixels());
+  const auto window = [&](const WindowSpan& down, const WindowSpan& across) {
+    for_each_pixel(of.image, down, across, [&](std::int64_t at) {
+      for (std::int64_t c = 0; c < channels; ++c) dx[at + c] += dy[c] * share;
+    });
+    dy += channels;
+  };
+  detail::for_each_window(of.image, of.window, output, window);
+}
+
+}  // namespace
+
+Pooling::Pooling(const Settings& settings) : settings_(settings) {
+  const std::string who = "layers." + std::to_string(settings.layer) + ": pooling";
+  detail::require_float(settings.dtype, who);
+  output_ = settings.window.over(settings.image, who);
+  require(settings.image.elements() <= std::numeric_limits<std::int32_t>::max(),
+          who + ": an image of " + to_string(settings.image.dims()) + " is too large");
+}
+
+Tensor Pooling::forward_rows(const PassContext& context, Tensor input, Stash& stash) {
+  const std::int64_t samples = input.rows();
+  Tensor output = context.make(settings_.dtype, {samples, output_columns()});
+  Tensor places;
+  if (settings_.pool == Pool::Max) places = context.make(DType::I32, output.dims());
+  detail::with_precision(settings_.dtype, [&](auto zero) {
+    using T = decltype(zero);
+    for (std::int64_t n = 0; n < samples; ++n) {
+      const T* x = detail::values<T>(std::as_const(input)) + n * input_columns();
+      T* y = detail::values<T>(output) + n * output_columns();
+      if (places) {
+        auto* at = detail::values<std::int32_t>(places) + n * output_columns();
+        take_maxima(settings_, output_, x, y, at);
+      } else {
+        take_means(settings_, output_, x, y);
+      }
+    }
+  });
+  if (context.training && places) stash.keep(context, std::move(places));
+  return output;
+}
+
+Tensor Pooling::backward_rows(const PassContext& context,
+                              Tensor output_gradient,
+                              Stash& stash,
+                              bool wanted) {
+  Tensor input_gradient;
+  if (wanted) {
+    const std::int64_t samples = output_gradient.rows();
+    input_gradient = context.make(settings_.dtype, {samples, input_columns()});
+    input_gradient.fill_zero();
+    Tensor places;
+    if (settings_.pool == Pool::Max) places = stash.take(context, 0);
+    detail::with_precision(settings_.dtype, [&](auto zero) {
+      using T = decltype(zero);
+      for (std::int64_t n = 0; n < samples; ++n) {
+        const T* dy = detail::values<T>(std::as_const(output_gradient)) + n * output_columns();
+        T* dx = detail::values<T>(input_gradient) + n * input_columns();
+        if (places) {
+          const auto* at = detail::values<std::int32_t>(places) + n * output_columns();
+          for (std::int64_t i = 0; i < output_columns(); ++i) dx[at[i]] += dy[i];
+        } else {
+          add_mean_gradients(settings_, output_, dy, dx);
+        }
+      }
+    });
+  }
+  stash.clear(context);
+  return input_gradient;
+}
+
+std::size_t Pooling::bytes_after_forward(std::int64_t rows) const {
+  if (settings_.pool == Pool::Average) return 0;
+  return size_of(DType::I32) * static_cast<std::size_t>(rows * output_columns());
+}
+
+std::string Pooling::describe() const {
+  return "layers." + std::to_string(settings_.layer) + ": " +
+         (settings_.pool == Pool::Max ? "max" : "average") + " pooling " +
+         to_string(settings_.image.dims()) + "->" + to_string(output_.dims());
+}
+
+namespace {
+
+/// Without a kernel: one window over the whole image.
+Window window_of(const LayerSettings& settings, const ImageShape& image) {
+  const std::int64_t kernel = settings.integer("kernel", 0);
+  require(kernel >= 0, "the kernel must be at least 1, got " + std::to_string(kernel));
+  Window window{.kernel_height = kernel,
+                .kernel_width = kernel,
+                .stride = settings.integer("stride", std::max<std::int64_t>(kernel, 1)),
+                .padding = settings.integer("padding", 0)};
+  if (kernel == 0) {
+    window.kernel_height = image.height;
+    window.kernel_width = image.width;
+  }
+  return window;
+}
+
+LayerKind pooling_kind(const char* name, Pool pool) {
+  return {name,
+          {"kernel", "stride", "padding"},
+          [pool](const LayerSettings& settings,
+                 std::span<const TensorType> inputs,
+                 const LayerPlace& place) {
+            const ImageShape image = detail::image_of(inputs[0]);
+            return std::make_unique<Pooling>(Pooling::Settings{.pool = pool,
+                                                               .image = image,
+                                                               .window = window_of(settings, image),
+                                                               .dtype = place.dtype,
+                                                               .layer = place.number});
+          }};
+}
+
+}  // namespace
+
+LayerKind max_pool_kind() {
+  return pooling_kind("max_pool", Pool::Max);
+}
+
+LayerKind average_pool_kind() {
+  return pooling_kind("average_pool", Pool::Average);
+}
+
+}  // namespace millrace

@@ -1,0 +1,54 @@
+// Reading models by their text: "kind:" with widths and options behind it.
+#pragma once
+
+#include <charconv>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "millrace/stages/activation.hpp"
+#include "millrace/stages/models.hpp"
+
+namespace millrace::detail {
+
+/// The text of a model, of which a sentence about a fault tells the whole and the form allowed.
+struct ModelText {
+  std::string_view whole;
+  const char* form;
+
+  [[noreturn]] void refuse(const std::string& why) const;
+};
+
+/// Cuts `text` at `separator`; an empty text is one empty part.
+[[nodiscard]] std::vector<std::string_view> split(std::string_view text, char separator);
+
+template <class Number>
+bool read_number(std::string_view text, Number& number) {
+  const char* end = text.data() + text.size();
+  const auto result = std::from_chars(text.data(), end, number);
+  return result.ec == std::errc{} && result.ptr == end;
+}
+
+/// A number from 1 to 2^24.
+[[nodiscard]] std::int64_t read_width(const ModelText& text, std::string_view width);
+
+/// "relu", "gelu" or "tanh".
+[[nodiscard]] std::optional<Activation> read_activation(std::string_view option);
+
+/// X of "dropout=X" from 0 to below 1.
+[[nodiscard]] std::optional<double> read_dropout(const ModelText& text, std::string_view option);
+
+// The kinds: parts of the text behind "kind:", cut at commas, to the layers.
+[[nodiscard]] ModelSpec read_mlp(const ModelText& text, std::span<const std::string_view> parts);
+[[nodiscard]] ModelSpec read_conv(const ModelText& text, std::span<const std::string_view> parts);
+
+inline constexpr const char* kMlpForm =
+    "mlp:IN-HIDDEN-...-OUT[,relu|gelu|tanh][,norm[=layer|rms|batch]][,residual][,dropout=RATE], "
+    "for example mlp:64-96-10";
+inline constexpr const char* kConvForm =
+    "conv:HEIGHTxWIDTHxCHANNELS-BLOCK-...-OUT[,relu|gelu|tanh][,norm=batch|group|none]"
+    "[,dropout=RATE], for example conv:8x8x1-16-32-10";
+
+}  // namespace millrace::detail

@@ -1,0 +1,169 @@
+// Batch norm in training: statistics that no cut, schedule or executor changes, that a skipped step
+// leaves alone, and a residual network that reaches its accuracy.
+#include "millrace/stages/batch_norm.hpp"
+
+#include <limits>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "millrace/training/trainer.hpp"
+#include "training/first_digits.hpp"
+
+namespace millrace::testing_training {
+namespace {
+
+using testing::HasSubstr;
+using testing::ThrowsMessage;
+
+ModelSpec small_network(const char* statistics = "deferred") {
+  ModelSpec model = parse_model("conv:8x8x1-4-4-10");
+  for (LayerSpec& layer : model.layers)
+    if (layer.kind == "batch_norm") layer.settings.set("statistics", statistics);
+  return model;
+}
+
+TrainerOptions job(const std::string& schedule, const std::string& executor, int ranks) {
+  TrainerOptions options = plain_options(ranks, 4);
+  options.optimizer.kind = OptimizerKind::Adam;
+  options.learning_rate.base = 0.01;
+  options.clip_norm = 0.5;
+  options.batch_size = 22;
+  options.epochs = 2;
+  options.schedule = schedule;
+  options.executor = executor;
+  return options;
+}
+
+std::string hash_after(const ModelSpec& model, const TrainerOptions& options) {
+  Trainer trainer(model, options);
+  trainer.fit(first_digits(50));
+  return trainer.weights_hash();
+}
+
+using Job = std::tuple<std::string, std::string, std::string>;
+
+class BatchNormBits : public testing::TestWithParam<Job> {};
+
+TEST_P(BatchNormBits, AreThoseOfOneRankForEveryScheduleAndWithRecompute) {
+  const auto& [executor, statistics, precision] = GetParam();
+  ModelSpec model = small_network(statistics.c_str());
+  model.precision = precision == "f32" ? DType::F32 : DType::F16;
+  const std::string alone = hash_after(model, job("gpipe", "sequential", 1));
+  for (const char* schedule : {"gpipe", "1f1b", "zb-h1"})
+    EXPECT_EQ(hash_after(model, job(schedule, executor, 3)), alone) << schedule;
+  TrainerOptions recomputing = job("1f1b", executor, 4);
+  recomputing.recompute = parse_recompute("all");
+  EXPECT_EQ(hash_after(model, recomputing), alone);
+}
+
+INSTANTIATE_TEST_SUITE_P(Jobs,
+                         BatchNormBits,
+                         testing::Combine(testing::Values("sequential", "ranks", "flow-graph"),
+                                          testing::Values("deferred", "immediate"),
+                                          testing::Values("f32", "f16")),
+                         [](const auto& of) {
+                           std::string name = std::get<0>(of.param) + "_" + std::get<1>(of.param) +
+                                              "_" + std::get<2>(of.param);
+                           std::ranges::replace(name, '-', '_');
+                           return name;
+                         });
+
+std::vector<float> numbers(const Trainer& trainer, const std::string& name) {
+  const auto values = trainer.state().read(name).as<float>();
+  return {values.begin(), values.end()};
+}
+
+TEST(BatchNormTraining, MovesStatisticsOnceAStepAndInNoSkippedOne) {
+  for (const char* statistics : {"deferred", "immediate"}) {
+    TrainerOptions options = job("1f1b", "sequential", 2);
+    options.max_skipped = 2;
+    Trainer trainer(small_network(statistics), options);
+    bool overflow = false;
+    std::vector<std::string> seen;
+    trainer.before_update = [&](std::span<Parameter* const> parameters) {
+      seen.clear();
+      for (Parameter* parameter : parameters) seen.push_back(parameter->name);
+      if (overflow) parameters[0]->gradient.as<float>()[0] = std::numeric_limits<float>::infinity();
+    };
+    const Dataset data = first_digits(44);
+    Loader loader(data, {.batch_size = 22, .micro_batches = 4});
+    (void)trainer.step(loader.next());
+    EXPECT_THAT(seen, testing::Contains("layers.2.weight"));
+    EXPECT_THAT(seen, testing::Not(testing::Contains(HasSubstr("running"))));
+    const std::vector<float> before = numbers(trainer, "layers.2.running_mean");
+    const float once = std::string(statistics) == "deferred" ? 1.0F : 4.0F;
+    EXPECT_EQ(numbers(trainer, "layers.2.batches_tracked")[0], once);
+    overflow = true;
+    EXPECT_TRUE(trainer.step(loader.next()).skipped);
+    EXPECT_EQ(numbers(trainer, "layers.2.running_mean"), before);
+    EXPECT_EQ(numbers(trainer, "layers.2.batches_tracked")[0], once);
+    overflow = false;
+    (void)trainer.step(loader.next());
+    EXPECT_EQ(numbers(trainer, "layers.2.batches_tracked")[0], 2 * once);
+  }
+}
+
+TEST(BatchNormTraining, IsNoMatterOfOptimizerNormOrLossScale) {
+  TrainerOptions options = job("1f1b", "sequential", 2);
+  options.optimizer.weight_decay = 0.1;
+  const std::string plain = hash_after(small_network(), options);
+  options.loss_scale = parse_loss_scale("static:1024");
+  EXPECT_EQ(hash_after(small_network(), options), plain);
+  Trainer trainer(small_network(), options);
+  EXPECT_FALSE(trainer.state().is_trained("layers.2.running_mean"));
+  EXPECT_THAT(trainer.state().parts("layers.2.running_mean"),
+              testing::ElementsAre("value", "gradient"));
+  EXPECT_EQ(trainer.state().parts("layers.2.weight").size(), 4U);
+}
+
+TEST(BatchNormTraining, CopiesOfAStageShareDeferredStatisticsAndRefuseImmediateOnes) {
+  TrainerOptions options = job("1f1b", "sequential", 2);
+  options.epochs = 1;
+  Trainer alone(small_network(), options);
+  options.schedule = "chimera";
+  Trainer trainer(small_network(), options);
+  trainer.fit(first_digits(22));
+  alone.fit(first_digits(22));
+  for (const char* name : {"layers.2.running_mean", "layers.2.running_var"}) {
+    const auto shared = numbers(trainer, name);
+    const auto expected = numbers(alone, name);
+    for (std::size_t i = 0; i < shared.size(); ++i) EXPECT_NEAR(shared[i], expected[i], 1e-6);
+  }
+  EXPECT_EQ(numbers(trainer, "layers.2.batches_tracked")[0], 1);
+  EXPECT_THAT([&] { const Trainer refused(small_network("immediate"), options); },
+              ThrowsMessage<InvalidArgument>(HasSubstr("can have no copies")));
+}
+
+TEST(BatchNormTraining, WarnsThatMicroBatchesDecide) {
+  EXPECT_THAT(Trainer(small_network(), job("1f1b", "sequential", 2)).warnings(),
+              testing::ElementsAre(HasSubstr("each of the 4 micro-batches")));
+  TrainerOptions whole = job("1f1b", "sequential", 1);
+  whole.micro_batches = 1;
+  EXPECT_TRUE(Trainer(small_network(), whole).warnings().empty());
+  EXPECT_TRUE(Trainer(parse_model("mlp:64-8-10"), job("1f1b", "sequential", 2)).warnings().empty());
+}
+
+TEST(ResidualNetwork, ReachesTheAccuracyOfItsKind) {
+  double sum = 0;
+  for (std::uint64_t seed = 1; seed <= 5; ++seed) {
+    TrainerOptions options;
+    options.optimizer = optimizer_defaults(OptimizerKind::AdamW);
+    options.learning_rate = {.kind = LearningRateKind::Cosine, .base = 3e-3, .warm_up = 44};
+    options.clip_norm = 1;
+    options.batch_size = 64;
+    options.epochs = 40;
+    options.seed = seed;
+    const TrainTest data = load_data("digits", seed);
+    Trainer trainer(parse_model("conv:8x8x1-16-32-10"), options);
+    trainer.fit(data.train);
+    sum += trainer.evaluate(data.test).accuracy();
+  }
+  EXPECT_GE(sum / 5, 0.985);
+}
+
+}  // namespace
+}  // namespace millrace::testing_training
