@@ -109,6 +109,7 @@ void print_outcome(std::ostream& stream, const TrainOutcome& outcome) {
 void print_files(std::ostream& stream, const TrainFlags& flags) {
   if (!flags.watch.log.empty()) stream << "log written to " << flags.watch.log << '\n';
   if (!flags.watch.metrics.empty()) stream << "metrics written to " << flags.watch.metrics << '\n';
+  if (!flags.watch.report.empty()) stream << "report written to " << flags.watch.report << '\n';
   if (!flags.trace.empty()) stream << "timeline written to " << flags.trace << '\n';
   if (!flags.svg.empty()) stream << "picture written to " << flags.svg << '\n';
   if (!flags.profile.empty()) stream << "costs written to " << flags.profile << '\n';

@@ -32,7 +32,7 @@ class Speaker {
   Speaker(const TrainJob& job, bool is_alone)
       : job_(job),
         outputs_(job.flags),
-        watching_(job.flags.watch),
+        watching_(job.flags),
         place_(job.flags.json ? STDERR_FILENO : STDOUT_FILENO),
         buffer_(place_),
         stream_(&buffer_),
@@ -43,9 +43,10 @@ class Speaker {
   /// Before the first step of a run by so many processes, 0 where all ranks are in one.
   void begin(const Trainer& trainer, int processes) {
     const bool resumes = !job_.flags.checkpoints.from.empty();
-    const int ranks = job_.program.shape.ranks;
-    watching_.begin(
-        resumes, trainer.state().counters().mini_batches, ranks, std::max(1, processes / ranks));
+    watching_.begin(resumes,
+                    trainer.state().counters().mini_batches,
+                    trainer.executor().program(),
+                    std::max(1, processes / job_.program.shape.ranks));
     stream_ << batch_line(job_.flags.batch, job_.options, job_.full_batch()) << std::endl;
     for (const std::string& warning : trainer.warnings())
       stream_ << "warning: " << warning << std::endl;

@@ -24,6 +24,10 @@ void add_watch_flags(CLI::App& verb, WatchFlags& flags) {
   verb.add_option("--metrics",
                   flags.metrics,
                   "Keep FILE.prom up to date in Prometheus' text format, replaced whole");
+  verb.add_option("--report",
+                  flags.report,
+                  "Write the run as a page, FILE.html: curves, where the time of every rank went, "
+                  "the last step's timeline and the bottleneck by cause");
 }
 
 void check_watch(const WatchFlags& flags) {
@@ -32,6 +36,8 @@ void check_watch(const WatchFlags& flags) {
   require(flags.metrics.empty() || ends(flags.metrics, ".prom"),
           "--metrics " + flags.metrics +
               ": must end in .prom, as the files that Prometheus' node exporter collects do");
+  require(flags.report.empty() || ends(flags.report, ".html"),
+          "--report " + flags.report + ": must end in .html");
 }
 
 }  // namespace millrace::cli

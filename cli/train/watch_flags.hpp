@@ -8,10 +8,10 @@
 namespace millrace::cli {
 
 struct WatchFlags {
-  std::string log, metrics;
+  std::string log, metrics, report;
 
   /// Whether anything needs the records of steps.
-  [[nodiscard]] bool records() const { return !log.empty() || !metrics.empty(); }
+  [[nodiscard]] bool records() const { return !log.empty() || !metrics.empty() || !report.empty(); }
 };
 
 /// `flags` must outlive the verb.

@@ -15,24 +15,29 @@ constexpr std::chrono::seconds kMetricsAge{1};
 
 }  // namespace
 
-Watching::Watching(const WatchFlags& flags) : flags_(flags) {
-  if (!flags.metrics.empty()) require_writable("--metrics", flags.metrics);
-  if (!flags.log.empty()) log_.emplace(flags.log);
+Watching::Watching(const TrainFlags& flags) : flags_(flags) {
+  const WatchFlags& watch = flags.watch;
+  if (!watch.metrics.empty()) require_writable("--metrics", watch.metrics);
+  if (!watch.report.empty()) require_writable("--report", watch.report);
+  if (!watch.log.empty()) log_.emplace(watch.log);
 }
 
-void Watching::begin(bool resumes, std::int64_t step, int ranks, int copies) {
+void Watching::begin(bool resumes, std::int64_t step, const Program& program, int copies) {
+  program_ = &program;
   if (!log_) return;
   StepRecord form;
   for (int copy = 0; copy < copies; ++copy)
-    for (int rank = 0; rank < ranks; ++rank) form.ranks.push_back({Rank{rank}, copy, {}, {}});
+    for (int rank = 0; rank < program.shape.ranks; ++rank)
+      form.ranks.push_back({Rank{rank}, copy, {}, {}});
   log_->begin(resumes, step, form);
 }
 
 void Watching::add(const StepRecord& record) {
   if (log_) log_->add(record);
   totals_.add(record);
+  history_.add(record);
   last_ = record;
-  if (flags_.metrics.empty()) return;
+  if (flags_.watch.metrics.empty()) return;
   const auto now = std::chrono::steady_clock::now();
   if (totals_.steps() > 1 && now - metrics_written_ < kMetricsAge) return;
   metrics_written_ = now;
@@ -42,7 +47,7 @@ void Watching::add(const StepRecord& record) {
 /// What fails now may work the next time.
 void Watching::write_metrics() {
   try {
-    write_files({{"--metrics", flags_.metrics, prometheus_text(totals_, last_)}});
+    write_files({{"--metrics", flags_.watch.metrics, prometheus_text(totals_, last_)}});
     fault_.clear();
   } catch (const Error& error) {
     if (fault_.empty()) std::cerr << std::string("millrace: ") + error.what() + "\n";
@@ -50,8 +55,25 @@ void Watching::write_metrics() {
   }
 }
 
+/// The run as it was asked for, and what became of it.
+std::string Watching::page() const {
+  return draw_page({"millrace train: " + program_->name,
+                    "model " + flags_.model + ", data " + flags_.data + ", " +
+                        std::to_string(program_->shape.ranks) + " ranks, " +
+                        std::to_string(program_->shape.micro_batches) +
+                        " micro-batches, optimizer " + flags_.rule.optimizer + ", " +
+                        flags_.precision + ", seed " + std::to_string(flags_.seed),
+                    history_,
+                    totals_,
+                    *program_,
+                    last_.timeline});
+}
+
 void Watching::finish() {
-  if (!flags_.metrics.empty() && totals_.steps() > 0) write_metrics();
+  if (totals_.steps() > 0) {
+    if (!flags_.watch.metrics.empty()) write_metrics();
+    if (!flags_.watch.report.empty()) write_files({{"--report", flags_.watch.report, page()}});
+  }
   if (log_) log_->finish();
   if (!fault_.empty()) throw Error(fault_);
 }

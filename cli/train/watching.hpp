@@ -1,4 +1,4 @@
-// What rank 0 does with the records of a run: log, metrics.
+// What rank 0 does with the records of a run: log, metrics, page.
 #pragma once
 
 #include <chrono>
@@ -6,8 +6,9 @@
 #include <optional>
 #include <string>
 
+#include "cli/train/options.hpp"
 #include "cli/train/step_log.hpp"
-#include "cli/train/watch_flags.hpp"
+#include "millrace/training/run_page.hpp"
 #include "millrace/training/step_totals.hpp"
 
 namespace millrace::cli {
@@ -17,11 +18,12 @@ class Watching {
  public:
   /// Tries the files, and leaves them as they are. Throws InvalidArgument naming the option whose
   /// file cannot be written.
-  explicit Watching(const WatchFlags& flags);
+  explicit Watching(const TrainFlags& flags);
 
   /// Before the first step: `step` mini-batches have been run, by another process where the run
-  /// `resumes`; `ranks` of the program, in so many copies. Throws as StepLog::begin.
-  void begin(bool resumes, std::int64_t step, int ranks, int copies);
+  /// `resumes`; `program` is what is executed, in so many copies, and must outlive this. Throws as
+  /// StepLog::begin.
+  void begin(bool resumes, std::int64_t step, const Program& program, int copies);
 
   void add(const StepRecord& record);
 
@@ -34,9 +36,13 @@ class Watching {
  private:
   void write_metrics();
 
-  const WatchFlags& flags_;
+  [[nodiscard]] std::string page() const;
+
+  const TrainFlags& flags_;
+  const Program* program_ = nullptr;
   std::optional<StepLog> log_;
   StepTotals totals_;
+  RunHistory history_;
   StepRecord last_;
   std::chrono::steady_clock::time_point metrics_written_;
   std::string fault_;

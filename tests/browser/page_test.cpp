@@ -62,5 +62,30 @@ TEST(PageInTheBrowser, HoverTellsActionTimesWaitAndMemoryAndItPhotographs) {
   std::filesystem::remove_all(folder);
 }
 
+TEST(PageOfARunInTheBrowser, ShowsCurvesTimesTimelineAndBottleneck) {
+  const auto folder =
+      std::filesystem::temp_directory_path() / ("millrace_run_" + std::to_string(::getpid()));
+  std::filesystem::create_directories(folder);
+  const std::string page = (folder / "run.html").string();
+  const std::string picture = (folder / "run.png").string();
+  const std::string browser =
+      "timeout 120 chromium --headless --no-sandbox --disable-gpu --disable-quic --no-first-run "
+      "--disable-background-networking --disable-component-update --disable-sync "
+      "--window-size=1400,1200 --user-data-dir=" +
+      (folder / "profile").string();
+  ASSERT_EQ(command("train --epochs 2 -p 2 -m 4 --report " + page).code, 0);
+
+  const std::string dom = shell(browser + " --dump-dom 'file://" + page + "' 2>/dev/null");
+  shell(browser + " --screenshot=" + picture + " 'file://" + page + "' 2>/dev/null");
+
+  EXPECT_THAT(dom, HasSubstr("24 steps, 2874 samples"));
+  EXPECT_THAT(dom, HasSubstr("bottleneck: "));
+  EXPECT_THAT(dom, HasSubstr("aria-label=\"gradient norm\""));
+  EXPECT_THAT(dom, HasSubstr("<td>rank 1</td>"));
+  EXPECT_THAT(dom, HasSubstr("The last step"));
+  EXPECT_GT(std::filesystem::file_size(picture), 40'000U);
+  std::filesystem::remove_all(folder);
+}
+
 }  // namespace
 }  // namespace millrace::test

@@ -165,6 +165,7 @@ class Offers : public VerbTest {
                                    "--last-batch drop",  "--json"})
       lines[more.substr(0, more.find(' '))] = job + more;
     for (const char* option : {"--trace", "--svg", "--profile"}) lines[option] = job + file(option);
+    lines["--report"] = job + "--report " + path("run.html");
     lines["--log"] = job + "--log " + path("log.jsonl");
     lines["--metrics"] = job + "--metrics " + path("run.prom");
     return lines;

@@ -123,6 +123,8 @@ TEST_F(Watch, RefusesFilesInOneSentenceBeforeItTrains) {
        {std::pair<std::string, std::string>("--log run.txt", "--log run.txt: must end in .jsonl"),
         {"--log .csv", "--log .csv: must end in .jsonl"},
         {"--metrics run.txt", "--metrics run.txt: must end in .prom"},
+        {"--report run.htm", "--report run.htm: must end in .html"},
+        {"--report " + path("no/run.html"), "cannot be written: No such file or directory"},
         {"--log " + path("no/log.csv"), "cannot be written: No such file or directory"},
         {"--metrics " + path("no/run.prom"), "cannot be written: No such file or directory"}}) {
     const Ran ran = command(kJob + "-p 2 " + flags);
@@ -167,7 +169,7 @@ TEST_F(Watch, LeavesWholeLinesWhenItIsTerminated) {
   Command run(
       "train --model mlp:64-16-16-10 -p 2 -m 4 --steps 1000000 --lr-schedule constant "
       "--warmup 0 --log " +
-      path("log.jsonl") + " --metrics " + path("run.prom"));
+      path("log.jsonl") + " --metrics " + path("run.prom") + " --report " + path("run.html"));
   const auto deadline = Clock::now() + std::chrono::seconds(60);
   while (lines_of("log.jsonl").size() < 3 && Clock::now() < deadline) std::this_thread::yield();
   run.signal(SIGTERM);
@@ -180,6 +182,7 @@ TEST_F(Watch, LeavesWholeLinesWhenItIsTerminated) {
   const std::string steps = records.back()["step"].dump();
   EXPECT_THAT(outcome.errors, HasSubstr("stopped after step " + steps + ", nothing saved"));
   EXPECT_THAT(read("run.prom"), HasSubstr("\nmillrace_step " + steps + "\n"));
+  EXPECT_THAT(read("run.html"), HasSubstr("<p class=\"quiet\">" + steps + " steps, "));
 }
 
 /// Samples of a text in Prometheus' format. What the format does not allow is a failure.
@@ -231,6 +234,15 @@ TEST_F(Watch, MetricsAreTheSumsOfTheLogAndItsLastRecord) {
   EXPECT_EQ(samples.at("millrace_rank_seconds_total" + rank + "compute\"}"), compute);
   EXPECT_EQ(samples.at("millrace_bubble_seconds_total" + rank + "delay\"}"), delay);
   EXPECT_EQ(files(), 2U);  // nothing temporary stays
+}
+
+TEST_F(Watch, ReportsARunThatDiverges) {
+  const Ran ran =
+      command(kJob + "-p 2 --optimizer sgd --lr 1e30 --warmup 0 --max-skipped 2 --report " +
+              path("run.html"));
+  EXPECT_EQ(ran.code, 1);
+  EXPECT_THAT(ran.text, HasSubstr("training diverged"));
+  EXPECT_THAT(read("run.html"), AllOf(HasSubstr("s, 2 skipped"), HasSubstr("class=\"skipped\"")));
 }
 
 }  // namespace
