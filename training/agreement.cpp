@@ -127,7 +127,8 @@ Fields settings_of(const TrainerParts& parts, const TrainerOptions& options) {
           {"skipped steps in a row", std::to_string(options.max_skipped)},
           {"frozen parameters", options.frozen.empty() ? "none" : joined({options.frozen})},
           {"parameter groups", joined(options.parameters)},
-          {"records", options.records ? "made" : "not made"}};
+          {"records", options.records ? "made" : "not made"},
+          {"inspected steps", std::to_string(options.inspect_gradients)}};
 }
 
 }  // namespace

@@ -15,6 +15,7 @@
 #include "training/ties.hpp"
 #include "training/trainer_state.hpp"
 #include "training/update.hpp"
+#include "training/watch/inspection.hpp"
 #include "training/watch/step_times.hpp"
 
 namespace millrace {
@@ -45,6 +46,9 @@ void check(const TrainerOptions& options, const Shape& shape) {
   require(options.max_skipped >= 1,
           named("max_skipped") + " must be at least 1 step, got " +
               std::to_string(options.max_skipped));
+  require(options.inspect_gradients >= 0,
+          "gradients are inspected in 0 steps or more, got " +
+              std::to_string(options.inspect_gradients));
   options.learning_rate.check();
 }
 
@@ -173,9 +177,18 @@ void Trainer::State::run(StepReport& report, StepData& data, double total_weight
               ", but its losses weighed " + std::to_string(report.loss.weight));
 }
 
+/// Layer by layer, in the first steps, where that is asked for.
+void Trainer::State::inspect(double scale) {
+  if (inspections == options.inspect_gradients) return;
+  ++inspections;
+  const GradientInspection found = inspected(store, group, scale);
+  if (on_gradients != nullptr && *on_gradients) (*on_gradients)(found);
+}
+
 /// The user's look at the gradients, one norm, one verdict, one clip factor, one
 /// update of every stage.
 void Trainer::State::update(StepReport& report) {
+  inspect(report.loss_scale);
   const Timed timed(times.update);
   double scale = report.loss_scale;
   if (before_update != nullptr && *before_update) {
@@ -271,6 +284,7 @@ void Trainer::State::require_progress() {
 Trainer::Trainer(TrainerParts parts, const TrainerOptions& options)
     : state_(std::make_unique<State>(std::move(parts), options)) {
   state_->before_update = &before_update;
+  state_->on_gradients = &on_gradients;
 }
 
 Trainer::Trainer(const Program& program,

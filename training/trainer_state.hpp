@@ -41,6 +41,7 @@ struct Trainer::State {
   StepResult run_pass(StepData& data, const StepSettings& settings, double& declared);
   void update(StepReport& report);
   using Tell = std::function<void(const StepRecord&)>;
+  void inspect(double scale);
   void begin_records();
   void record(const StepReport& report, const Tell& tell);
   void require_progress();
@@ -79,7 +80,9 @@ struct Trainer::State {
   bool goes_on = false;        // the next fit() over a data set begins where the counters stand
   const Loss* loss = nullptr;  // of the last stage, when it is built in and hosted here
   std::function<void(std::span<Parameter* const>)>* before_update = nullptr;  // the trainer's
-  std::uint64_t evaluations = 0;     // forward-only steps run: names them, and nothing else
+  std::uint64_t evaluations = 0;  // forward-only steps run: names them, and nothing else
+  std::function<void(const GradientInspection&)>* on_gradients = nullptr;  // the trainer's
+  std::int64_t inspections = 0;
   StepTimes times;                   // since the last record
   std::unique_ptr<StepWatch> watch;  // where records are asked for
   std::unique_ptr<Saver> saver;      // last: it reads the store

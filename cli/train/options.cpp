@@ -198,6 +198,7 @@ TrainJob start_job(const TrainFlags& flags) {
       about("--recompute", flags.recompute, [&] { return recompute_of(flags.recompute); });
   options.save = save_options(flags.checkpoints, flags.data);
   options.records = flags.watch.records();
+  options.inspect_gradients = flags.watch.inspect_gradients ? 1 : 0;
   options.executor = flags.executor;
   const auto kinds = executor_kinds();
   require(std::find(kinds.begin(), kinds.end(), flags.executor) != kinds.end(),

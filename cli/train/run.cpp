@@ -52,6 +52,8 @@ class Speaker {
       stream_ << "warning: " << warning << std::endl;
   }
 
+  void show(const GradientInspection& gradients) { stream_ << to_string(gradients) << std::flush; }
+
   Progress& progress() { return progress_; }
   Watching& watching() { return watching_; }
 
@@ -100,6 +102,7 @@ TrainOutcome run_training(const TrainJob& job, const TrainSeat& seat) {
     if (speaker) speaker->progress().step(report, measurement.bubble());
   };
   if (speaker) {
+    trainer.on_gradients = [&](const GradientInspection& found) { speaker->show(found); };
     trainer.on_epoch = [&](const EpochReport& epoch) { speaker->progress().epoch(epoch); };
     trainer.on_record = [&](const StepRecord& record) { speaker->watching().add(record); };
   }

@@ -28,6 +28,9 @@ void add_watch_flags(CLI::App& verb, WatchFlags& flags) {
                   flags.report,
                   "Write the run as a page, FILE.html: curves, where the time of every rank went, "
                   "the last step's timeline and the bottleneck by cause");
+  verb.add_flag("--inspect-gradients",
+                flags.inspect_gradients,
+                "Show the first step's gradients by layer: norm, zeros, not finite");
 }
 
 void check_watch(const WatchFlags& flags) {

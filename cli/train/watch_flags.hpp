@@ -9,6 +9,7 @@ namespace millrace::cli {
 
 struct WatchFlags {
   std::string log, metrics, report;
+  bool inspect_gradients = false;
 
   /// Whether anything needs the records of steps.
   [[nodiscard]] bool records() const { return !log.empty() || !metrics.empty() || !report.empty(); }

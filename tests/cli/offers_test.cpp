@@ -162,7 +162,8 @@ class Offers : public VerbTest {
                                    "--beta2 0.99",       "--epsilon 1e-6",
                                    "--clip-norm 1",      "--max-skipped 3",
                                    "--dropout 0.1",      "--seed 2",
-                                   "--last-batch drop",  "--json"})
+                                   "--last-batch drop",  "--json",
+                                   "--inspect-gradients"})
       lines[more.substr(0, more.find(' '))] = job + more;
     for (const char* option : {"--trace", "--svg", "--profile"}) lines[option] = job + file(option);
     lines["--report"] = job + "--report " + path("run.html");

@@ -236,6 +236,23 @@ TEST_F(Watch, MetricsAreTheSumsOfTheLogAndItsLastRecord) {
   EXPECT_EQ(files(), 2U);  // nothing temporary stays
 }
 
+TEST_F(Watch, ShowsTheFirstGradientsOfAllLayersOnce) {
+  const std::string head = "gradients of step 1, before clipping";
+  const Ran one = command(kJob + "-p 2 --inspect-gradients");
+  const Ran many = command("launch -n 2 -- " + kLaunched + "--inspect-gradients");
+
+  ASSERT_EQ(one.code, 0) << one.text;
+  ASSERT_EQ(many.code, 0) << many.text;
+  const auto table = [&](const std::string& text) {
+    const std::size_t first = text.find(head);
+    EXPECT_NE(first, std::string::npos) << text;
+    EXPECT_EQ(text.find(head, first + 1), std::string::npos) << text;
+    return text.substr(first, text.find("epoch 1/", first) - first);
+  };
+  EXPECT_THAT(table(one.text), AllOf(HasSubstr("layers.0 "), HasSubstr("layers.4 ")));
+  EXPECT_EQ(table(many.text), table(one.text));
+}
+
 TEST_F(Watch, ReportsARunThatDiverges) {
   const Ran ran =
       command(kJob + "-p 2 --optimizer sgd --lr 1e30 --warmup 0 --max-skipped 2 --report " +

@@ -18,6 +18,7 @@
 #include "millrace/stages/models.hpp"
 #include "millrace/training/batch.hpp"
 #include "millrace/training/dataset.hpp"
+#include "millrace/training/gradient_inspection.hpp"
 #include "millrace/training/state.hpp"
 #include "millrace/training/step_record.hpp"
 #include "millrace/training/trainer_options.hpp"
@@ -182,6 +183,9 @@ class Trainer {
   /// Copies and ties in other processes see their own call, so it has to be a function of what is
   /// the same there: name, value, gradient.
   std::function<void(std::span<Parameter* const>)> before_update;
+  /// In the first TrainerOptions::inspect_gradients steps, before `before_update`: the complete
+  /// gradients of all processes, in each of them.
+  std::function<void(const GradientInspection&)> on_gradients;
   std::function<void(const StepReport&)> on_step;  ///< after every step of fit()
   /// After every step, and on_step, with TrainerOptions::records; in the first process alone.
   std::function<void(const StepRecord&)> on_record;

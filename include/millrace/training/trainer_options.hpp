@@ -119,6 +119,9 @@ struct TrainerOptions {
   /// Makes a StepRecord of every step (Trainer::on_record). Needs the executor's timeline, and of
   /// several processes one message each per step to the first.
   bool records = false;
+  /// Of so many steps, from the first that the trainer runs, the gradients are inspected layer by
+  /// layer (Trainer::on_gradients).
+  std::int64_t inspect_gradients = 0;
 };
 
 /// One step, as told to on_step.
