@@ -18,7 +18,19 @@ void for_each_entry(const TrainingState& state, Use use) {
     for (const StateEntry& entry : state.entries(Rank{rank})) use(entry);
 }
 
-/// A parameter moves along its gradient, which is zero then. Statistics have been moved already.
+StepError failure_of(const StateEntry& entry, const std::exception& cause) {
+  Action action;
+  action.op = Op::OptimizerStep;
+  action.stage = entry.stage;
+  return {"optimizer step of stage " + std::to_string(entry.stage.value) + " failed on rank " +
+              std::to_string(entry.rank.value) + ", parameter '" + entry.parameter->name +
+              "': " + cause.what(),
+          entry.rank,
+          action};
+}
+
+}  // namespace
+
 void move(StateEntry& entry, const Optimizer& optimizer, UpdateSettings settings) {
   Parameter& parameter = *entry.parameter;
   settings.decays = parameter.decays;
@@ -33,19 +45,6 @@ void move(StateEntry& entry, const Optimizer& optimizer, UpdateSettings settings
   apply(optimizer, settings, entry.value().as<float>(), parameter.gradient.as<float>(), slots);
   entry.round_value();
 }
-
-StepError failure_of(const StateEntry& entry, const std::exception& cause) {
-  Action action;
-  action.op = Op::OptimizerStep;
-  action.stage = entry.stage;
-  return {"optimizer step of stage " + std::to_string(entry.stage.value) + " failed on rank " +
-              std::to_string(entry.rank.value) + ", parameter '" + entry.parameter->name +
-              "': " + cause.what(),
-          entry.rank,
-          action};
-}
-
-}  // namespace
 
 void visit_gradients(TrainingState& state,
                      const std::function<void(std::span<Parameter* const>)>& visit) {

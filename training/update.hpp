@@ -38,6 +38,9 @@ void update(TrainingState& state,
             const UpdateSettings& settings,
             std::span<double> seconds);
 
+/// One parameter along its gradient, which is zero then; nothing but that where it is frozen.
+void move(StateEntry& entry, const Optimizer& optimizer, UpdateSettings settings);
+
 void zero_gradients(const TrainingState& state) noexcept;
 
 /// combine_digests over the parameters of all members.

@@ -162,7 +162,7 @@ GradientInspection inspected(const TrainingState& state, ProcessGroup& group, do
   Layers mine;
   for (int rank = 0; rank < state.ranks(); ++rank)
     for (const StateEntry& entry : state.entries(Rank{rank}))
-      if (entry.counts) add(mine, *entry.parameter, loss_scale);
+      if (entry.counts && entry.is_trained()) add(mine, *entry.parameter, loss_scale);
   Layers all;
   for (const std::string& said : group.gather(written(mine), Label::Measurement))
     add_written(all, said);
