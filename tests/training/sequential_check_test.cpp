@@ -74,6 +74,13 @@ TEST(VerifyAgainstSequential, KnowsWhatElseDecidesBits) {
   }
 }
 
+/// Running statistics are values too.
+TEST(VerifyAgainstSequential, KnowsBatchNormAndSkipEdges) {
+  const SequentialComparison found = verify_against_sequential(
+      parse_model("conv:8x8x1-8-8-10,norm=batch"), first_digits(18), options_for("1f1b", 3));
+  EXPECT_TRUE(found.same()) << to_string(found);
+}
+
 /// A schedule whose backwards come in another order adds up gradients in another order.
 TEST(VerifyAgainstSequential, FindsAnotherOrderOfAccumulation) {
   const Program program =

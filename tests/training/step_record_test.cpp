@@ -2,12 +2,14 @@
 // and that the texts of a record agree.
 #include "millrace/training/step_record.hpp"
 
+#include <chrono>
 #include <cmath>
 #include <limits>
 #include <map>
 #include <random>
 #include <sstream>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include <gmock/gmock.h>
@@ -86,10 +88,11 @@ TEST(PassUse, AddsUpToTheIdleTimeWhateverTheTimesAre) {
     for (int k = 0; k < 50; ++k) {
       Timeline timeline;
       for (const auto& list : program.ranks) {
-        double time = between(random);
+        const double gaps = k % 2;  // without any, the order with mean times is idle for longer
+        double time = gaps * between(random);
         auto& row = timeline.ranks.emplace_back();
         for (std::size_t i = 0; i < list.size(); ++i) {
-          const double start = time + between(random) * between(random);
+          const double start = time + gaps * between(random) * between(random);
           time = start + std::pow(between(random), 4);
           row.push_back({start, time});
         }
@@ -142,7 +145,10 @@ Recorded recorded(const TrainerOptions& options) {
   Recorded all;
   Trainer trainer(parse_model(kModel), options);
   trainer.on_step = [&](const StepReport& report) { all.reports.push_back(report); };
-  trainer.on_record = [&](const StepRecord& record) { all.records.push_back(record); };
+  trainer.on_record = [&](const StepRecord& record) {
+    EXPECT_EQ(record.timeline, trainer.executor().timeline());
+    all.records.push_back(record);
+  };
   trainer.fit(first_digits(35));
   all.hash = trainer.weights_hash();
   return all;
@@ -166,6 +172,50 @@ void expect_a_record_of_every_step(const Recorded& all) {
 TEST(StepRecord, IsMadeOfEveryStepOfFitAndAddsUp) {
   for (const char* executor : {"sequential", "ranks"})
     expect_a_record_of_every_step(recorded(recorded_options(2, executor)));
+}
+
+/// Mini-batches that take their time.
+class SlowLoader final : public BatchSource {
+ public:
+  SlowLoader(const Dataset& data, const LoaderOptions& options) : loader_(data, options) {}
+
+  Batch& next() override {
+    std::this_thread::sleep_for(std::chrono::milliseconds(4));
+    return loader_.next();
+  }
+
+  [[nodiscard]] DataPosition position() const override { return loader_.position(); }
+  void seek(const DataPosition& position) override { loader_.seek(position); }
+
+ private:
+  Loader loader_;
+};
+
+/// Whoever takes long finds at least that time in its own clock, and in no other.
+TEST(StepRecord, HasTheTimeOfDataUpdateAndCallbacksApart) {
+  const Dataset data = first_digits(35);
+  Trainer trainer(parse_model(kModel), recorded_options(2));
+  SlowLoader loader(data, trainer.loader_options());
+  trainer.before_update = [](std::span<Parameter* const>) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  };
+  trainer.on_step = [](const StepReport&) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(6));
+  };
+  int records = 0;
+  trainer.on_record = [&](const StepRecord& record) {
+    ++records;
+    const RankTimes& times = record.ranks[0].times;
+    EXPECT_GE(times.data, 0.004);
+    EXPECT_GE(times.wait, 0.005);
+    EXPECT_GE(times.other, 0.006);
+    EXPECT_GE(record.seconds, record.report.seconds + 0.01);
+    // `other` is what is neither the step itself nor data nor a save.
+    EXPECT_LE(times.other + times.data + times.save + record.ranks[0].times.optimizer,
+              record.seconds - 0.005);
+  };
+  trainer.fit(loader);
+  EXPECT_EQ(records, 8);
 }
 
 TEST(StepRecord, IsMadeOfEveryStepOnTheFlowGraph_flow_graph) {
@@ -192,6 +242,25 @@ TEST(StepRecord, IsMadeInALoopOfTheUsersToo) {
   ASSERT_EQ(records.size(), 2U);
   EXPECT_EQ(records[1].step, 2);
   EXPECT_EQ(records[1].ranks[0].times.data, 0);
+}
+
+/// The last pass' timeline is there; times and makespan are those of both.
+TEST(StepRecord, AddsUpOverThePassesOfAStep) {
+  TrainerOptions options = recorded_options(2);
+  options.accumulate = 2;
+  const Recorded all = recorded(options);
+
+  expect_a_record_of_every_step(all);
+  for (const StepRecord& record : all.records) {
+    double first = std::numeric_limits<double>::infinity(), last = 0, busy = 0;
+    for (const Interval& interval : record.timeline.ranks[0]) busy += interval.end - interval.start;
+    for (const auto& row : record.timeline.ranks) {
+      first = std::min(first, row.front().start);
+      last = std::max(last, row.back().end);
+    }
+    EXPECT_GT(record.makespan, last - first);
+    EXPECT_GT(record.ranks[0].times.compute, busy);
+  }
 }
 
 /// The first process has the record of all; its own times are the step's.
