@@ -163,6 +163,7 @@ void agree_on_place(ProcessGroup& group,
            {"mini-batch to begin with", std::to_string(counters.position.batch)},
            {"updates done", std::to_string(counters.global_step)},
            {"mini-batches run", std::to_string(counters.mini_batches)},
+           {"micro-batches of the next update", std::to_string(counters.partial.micro_batches)},
            {"seed", std::to_string(counters.seed)}},
           Label::Data);
 }

@@ -1,6 +1,7 @@
 // The loop of fit(): from where its mini-batches begin to the end of the options' epochs or steps.
 #include <array>
 #include <chrono>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -117,10 +118,13 @@ Batch& Trainer::State::next_batch(BatchSource& batches) {
 
 /// A step over the next mini-batch; where it fails, the state before it is saved if it still
 /// stands.
-StepReport Trainer::State::step(BatchSource& batches, const Rates& rates, Saving& saving) {
+std::optional<StepReport> Trainer::State::step(BatchSource& batches,
+                                               const Rates& rates,
+                                               Saving& saving,
+                                               const Pause& pause) {
   saving.before_step();
   try {
-    return step(next_batch(batches), rates);
+    return step(next_batch(batches), rates, pause);
   } catch (const StepError& error) {
     saving.failed(error.action().op != Op::OptimizerStep);
     throw;
@@ -155,6 +159,9 @@ FitReport Trainer::fit(BatchSource& batches, const std::stop_token& stop) {
 
 FitReport Trainer::run(BatchSource& batches, const std::stop_token& stop) {
   TrainingState& store = state_->store;
+  const TrainingCounters& before = store.counters();
+  if (before.partial.micro_batches > 0 && batches.position() != before.position)
+    state_->drop_partial();
   state_->count([&](TrainingCounters& counters) {
     counters.position = batches.position();
     if (counters.position != DataPosition()) return;
@@ -168,13 +175,21 @@ FitReport Trainer::run(BatchSource& batches, const std::stop_token& stop) {
   const auto agree = [&] {
     return agreed({stop.stop_requested(), saving.is_time()}, stop, options(), state_->group);
   };
+  const State::Pause pause = [&] {
+    if (on_pass) on_pass();
+    return agree().stop;
+  };
   for (Wishes wishes = agree(); !fit.done(store.counters()) && !wishes.stop;) {
     EpochReport& epoch = fit.epoch();
-    const StepReport report = state_->step(batches, fit.rates(), saving);
+    const std::optional<StepReport> report = state_->step(batches, fit.rates(), saving, pause);
+    if (!report) {
+      batches.seek(store.counters().position);
+      break;
+    }
     state_->count([&](TrainingCounters& counters) { counters.position = batches.position(); });
-    fit.add(epoch, report);
-    if (on_step) on_step(report);
-    state_->record(report, on_record);
+    fit.add(epoch, *report);
+    if (on_step) on_step(*report);
+    state_->record(*report, on_record);
     state_->require_progress();
     if (batches.position().epoch != epoch.epoch || fit.done(store.counters()))
       if (on_epoch) on_epoch(epoch);

@@ -23,14 +23,21 @@ Manifest Trainer::State::manifest() const {
   return manifest;
 }
 
+/// The user's, and how the micro-batches of an update are shared out.
+std::map<std::string, std::string> Trainer::State::run_facts() const {
+  std::map<std::string, std::string> facts = options.save.run;
+  if (options.accumulate > 1) facts["accumulate"] = std::to_string(options.accumulate);
+  return facts;
+}
+
 Saver& Trainer::State::checkpoints() {
   if (!saver)
-    saver = std::make_unique<Saver>(
-        store,
-        group,
-        options.save,
-        loaded,
-        write_run(parts.executor->program(), group.size(), options.save.run));
+    saver =
+        std::make_unique<Saver>(store,
+                                group,
+                                options.save,
+                                loaded,
+                                write_run(parts.executor->program(), group.size(), run_facts()));
   return *saver;
 }
 
@@ -39,7 +46,7 @@ Trainer::Saving::Saving(State& trainer, const std::function<void(const SaveRepor
       tell_(tell),
       options_(trainer.options.save),
       last_(Clock::now()),
-      saved_(trainer.store.counters().mini_batches) {
+      saved_(moment_of(trainer.store.counters())) {
   if (options_.folder.empty()) return;
   trainer_.checkpoints();
   head_ = trainer_.manifest();
@@ -66,7 +73,7 @@ bool Trainer::Saving::is_time() const {
 
 void Trainer::Saving::begin() {
   advance(true);
-  saved_ = head_.counters.mini_batches;
+  saved_ = moment_of(head_.counters);
   last_ = Clock::now();
   trainer_.checkpoints().begin(head_);
   if (!options_.background) advance(true);
@@ -81,14 +88,16 @@ void Trainer::Saving::advance(bool wait) {
 void Trainer::Saving::finish() {
   if (options_.folder.empty()) return;
   before_step();
-  if (saved_ != head_.counters.mini_batches) begin();
+  if (saved_ != moment_of(head_.counters)) begin();
   advance(true);
 }
 
-/// Alone: of several processes, those whose step did not fail may have stopped anywhere.
+/// Of an update that was stopped before the sums are gone: its checkpoint is there still. Alone: of
+/// several processes, those whose step did not fail may have stopped anywhere.
 void Trainer::Saving::failed(bool whole) {
   if (options_.folder.empty() || trainer_.group.size() > 1) return;
-  if (whole && saved_ != head_.counters.mini_batches) begin();
+  if (whole && head_.counters.partial.micro_batches == 0 && saved_ != moment_of(head_.counters))
+    begin();
   advance(true);
 }
 
@@ -101,8 +110,12 @@ SaveReport Trainer::save() {
 ResumeReport Trainer::resume(const std::string& path) {
   const std::shared_ptr<FileSystem> files =
       options().save.files ? options().save.files : std::make_shared<FileSystem>();
-  Resumed resumed =
-      millrace::resume(state_->store, state_->group, state_->manifest(), path, *files);
+  Resumed resumed = millrace::resume(state_->store,
+                                     state_->group,
+                                     state_->manifest(),
+                                     {state_->shape.micro_batches, state_->shape.replicas()},
+                                     path,
+                                     *files);
   state_->saver.reset();  // what it keeps depends on what was loaded
   state_->loaded = resumed.report;
   state_->data_digest = resumed.data;

@@ -38,7 +38,7 @@ class Trainer::Saving {
   const SaveOptions& options_;
   Manifest head_;  // of the last boundary
   Clock::time_point last_;
-  std::int64_t saved_;  // the step of the newest checkpoint
+  Moment saved_;  // of the newest checkpoint
 };
 
 }  // namespace millrace

@@ -329,6 +329,8 @@ void TrainingState::set_counters(const TrainingCounters& counters) {
     return "counter loss_scale must be above 0, got " + std::to_string(counters.loss_scale.value);
   });
   require_count("loss_scale.finite_in_a_row", counters.loss_scale.finite_in_a_row);
+  require_count("partial.micro_batches", counters.partial.micro_batches);
+  require_count("partial.samples", counters.partial.samples);
   contents_->counters = counters;
 }
 

@@ -160,7 +160,11 @@ StepResult Trainer::State::run_pass(StepData& data,
 }
 
 /// The pipeline's part of a step: gradients accumulated over all passes, loss and peaks known.
-void Trainer::State::run(StepReport& report, StepData& data, double total_weight) {
+/// False when it was paused between two of them, what was added up until then in the state.
+bool Trainer::State::run(StepReport& report,
+                         StepData& data,
+                         double total_weight,
+                         const Pause& pause) {
   StepSettings settings;
   settings.seed = store.counters().seed;
   settings.step = static_cast<std::uint64_t>(store.counters().mini_batches);
@@ -168,13 +172,52 @@ void Trainer::State::run(StepReport& report, StepData& data, double total_weight
   settings.loss_scale = report.loss_scale / total_weight;
   settings.deadline = options.deadline;
   settings.passes = options.accumulate;
+  take_partial(report, settings);
   count([](TrainingCounters& counters) { ++counters.mini_batches; });
   group.begin_step(settings.step);
-  for (; settings.pass < settings.passes; ++settings.pass)
+  while (true) {
     add(report, run_pass(data, settings, total_weight));
+    if (++settings.pass == settings.passes) break;
+    if (!pause || !pause()) continue;
+    keep_partial(report, settings);
+    return false;
+  }
   require(std::abs(report.loss.weight - total_weight) <= 1e-9 * total_weight,
           "the step was scaled for a total weight of " + std::to_string(total_weight) +
               ", but its losses weighed " + std::to_string(report.loss.weight));
+  return true;
+}
+
+/// The step goes on behind the passes of an unfinished update, if there is one.
+void Trainer::State::take_partial(StepReport& report, StepSettings& settings) {
+  const PartialUpdate begun = store.counters().partial;
+  require(begun.micro_batches % shape.micro_batches == 0 && begun.micro_batches < micro_batches(),
+          [&] {
+            return "the unfinished update ends behind " + std::to_string(begun.micro_batches) +
+                   " micro-batches, where none of " + std::to_string(options.accumulate) +
+                   " passes of " + std::to_string(shape.micro_batches) + " begins";
+          });
+  settings.pass = static_cast<int>(begun.micro_batches / shape.micro_batches);
+  report.loss = begun.loss;
+  report.samples = begun.samples;
+  count([](TrainingCounters& counters) { counters.partial = {}; });
+}
+
+/// The mini-batch is not run: its number names the random numbers of what is left of it.
+void Trainer::State::keep_partial(const StepReport& report, const StepSettings& settings) {
+  count([&](TrainingCounters& counters) {
+    --counters.mini_batches;
+    counters.partial = {.micro_batches = settings.in_step(MicroBatch{0}, shape).value,
+                        .copies = shape.replicas(),
+                        .samples = report.samples,
+                        .loss = report.loss};
+  });
+}
+
+/// Drops the sums of an unfinished update.
+void Trainer::State::drop_partial() {
+  zero_gradients(store);
+  count([](TrainingCounters& counters) { counters.partial = {}; });
 }
 
 /// Layer by layer, in the first steps, where that is asked for.
@@ -220,7 +263,10 @@ void Trainer::State::update(StepReport& report) {
   });
 }
 
-StepReport Trainer::State::step(StepData& data, double total_weight, const Rates& rates) {
+std::optional<StepReport> Trainer::State::step(StepData& data,
+                                               double total_weight,
+                                               const Rates& rates,
+                                               const Pause& pause) {
   require(total_weight > 0 && std::isfinite(total_weight),
           "the total weight of a step must be above 0, got " + std::to_string(total_weight));
   const auto start = Clock::now();
@@ -228,10 +274,10 @@ StepReport Trainer::State::step(StepData& data, double total_weight, const Rates
   StepReport report;
   report.learning_rate = rates.at(store.counters().global_step);
   try {
-    run(report, data, total_weight);
+    if (!run(report, data, total_weight, pause)) return std::nullopt;
     update(report);
   } catch (...) {
-    zero_gradients(store);
+    drop_partial();
     throw;
   }
   report.global_step = store.counters().global_step;
@@ -239,7 +285,9 @@ StepReport Trainer::State::step(StepData& data, double total_weight, const Rates
   return report;
 }
 
-StepReport Trainer::State::step(Batch& batch, const Rates& rates) {
+std::optional<StepReport> Trainer::State::step(Batch& batch,
+                                               const Rates& rates,
+                                               const Pause& pause) {
   require(batch.micro_batches() == micro_batches(), [&] {
     const std::string passes =
         options.accumulate == 1 ? "" : std::to_string(options.accumulate) + " passes of ";
@@ -250,9 +298,10 @@ StepReport Trainer::State::step(Batch& batch, const Rates& rates) {
           "the program cuts sequences into " + std::to_string(shape.slices) +
               " slices, the mini-batch is cut into " + std::to_string(batch.slices()));
   require(batch.samples() >= 1, "a mini-batch to learn from must have at least 1 sample, got 0");
-  StepReport report = step(batch, weight_of(batch), rates);
-  report.epoch = batch.epoch;
-  report.batch = batch.number;
+  std::optional<StepReport> report = step(batch, weight_of(batch), rates, pause);
+  if (!report) return report;
+  report->epoch = batch.epoch;
+  report->batch = batch.number;
   return report;
 }
 
@@ -301,14 +350,14 @@ Trainer::Trainer(const ModelSpec& model, const TrainerOptions& options)
 Trainer::~Trainer() = default;
 
 StepReport Trainer::step(StepData& data, double total_weight) {
-  StepReport report = state_->step(data, total_weight, state_->rates());
+  StepReport report = state_->step(data, total_weight, state_->rates()).value();
   state_->record(report, on_record);
   state_->require_progress();
   return report;
 }
 
 StepReport Trainer::step(Batch& batch) {
-  StepReport report = state_->step(batch, state_->rates());
+  StepReport report = state_->step(batch, state_->rates()).value();
   state_->record(report, on_record);
   state_->require_progress();
   return report;
@@ -319,9 +368,9 @@ std::vector<std::string> Trainer::warnings() const {
   const auto names = state().names();
   const bool has_statistics = std::ranges::any_of(
       names, [&](const std::string& name) { return !state().is_trained(name); });
-  if (has_statistics && state_->shape.micro_batches > 1)
+  if (has_statistics && state_->micro_batches() > 1)
     sentences.push_back("batch norm normalises each of the " +
-                        std::to_string(state_->shape.micro_batches) +
+                        std::to_string(state_->micro_batches()) +
                         " micro-batches by its own mean and variance, which differ from those of "
                         "the whole mini-batch: results depend on the number of micro-batches");
   return sentences;

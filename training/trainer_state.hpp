@@ -5,7 +5,10 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
+#include <optional>
+#include <string>
 
 #include "millrace/stages/loss.hpp"
 #include "millrace/training/state.hpp"
@@ -32,12 +35,24 @@ struct Trainer::State {
   [[nodiscard]] int micro_batches() const { return options.accumulate * shape.micro_batches; }
   double weight_of(Batch& batch) const;
   void agree(StepResult& result, double& declared) const;
-  StepReport step(StepData& data, double total_weight, const Rates& rates);
-  StepReport step(Batch& batch, const Rates& rates);
-  StepReport step(BatchSource& batches, const Rates& rates, Saving& saving);
+  /// Asked between two passes of a step whether to leave it there. In all processes alike.
+  using Pause = std::function<bool()>;
+  /// Nothing where the step was paused.
+  std::optional<StepReport> step(StepData& data,
+                                 double total_weight,
+                                 const Rates& rates,
+                                 const Pause& pause = {});
+  std::optional<StepReport> step(Batch& batch, const Rates& rates, const Pause& pause = {});
+  std::optional<StepReport> step(BatchSource& batches,
+                                 const Rates& rates,
+                                 Saving& saving,
+                                 const Pause& pause);
   Batch& next_batch(BatchSource& batches);
   void know_data(const Dataset& dataset);
-  void run(StepReport& report, StepData& data, double total_weight);
+  bool run(StepReport& report, StepData& data, double total_weight, const Pause& pause);
+  void take_partial(StepReport& report, StepSettings& settings);
+  void keep_partial(const StepReport& report, const StepSettings& settings);
+  void drop_partial();
   StepResult run_pass(StepData& data, const StepSettings& settings, double& declared);
   void update(StepReport& report);
   using Tell = std::function<void(const StepRecord&)>;
@@ -71,6 +86,7 @@ struct Trainer::State {
   TrainingState store;
   /// What a checkpoint of now would say, without shards.
   [[nodiscard]] Manifest manifest() const;
+  [[nodiscard]] std::map<std::string, std::string> run_facts() const;
   /// Made when it is first needed.
   Saver& checkpoints();
 

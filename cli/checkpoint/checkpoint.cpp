@@ -25,6 +25,14 @@ std::uint64_t bytes_in(const Manifest& manifest) {
   return bytes;
 }
 
+/// Of an update that is not finished, if there is one.
+std::string begun_in(const TrainingCounters& counters) {
+  const std::int64_t count = counters.partial.micro_batches;
+  if (count == 0) return {};
+  return ", " + std::to_string(count) + (count == 1 ? " micro-batch" : " micro-batches") +
+         " of the next update";
+}
+
 std::string weights_hash_of(const Manifest& manifest) {
   std::map<std::string, std::string> digests;
   for (const CheckpointShard& shard : manifest.shards)
@@ -48,8 +56,8 @@ void list(const std::string& root) {
     try {
       const Manifest manifest = read_manifest_of(place.folder);
       std::cout << place.folder << "  " << manifest.counters.global_step << " updates, epoch "
-                << manifest.counters.position.epoch + 1 << ", " << bytes_in(manifest)
-                << " bytes, weights " << weights_hash_of(manifest) << '\n';
+                << manifest.counters.position.epoch + 1 << begun_in(manifest.counters) << ", "
+                << bytes_in(manifest) << " bytes, weights " << weights_hash_of(manifest) << '\n';
     } catch (const DataError& error) {
       std::cout << place.folder << "  damaged: " << error.what() << '\n';
       damaged = true;
@@ -78,7 +86,7 @@ void show(const std::string& path) {
             << "updates     " << counters.global_step << " of " << counters.mini_batches
             << " mini-batches\n"
             << "goes on at  epoch " << counters.position.epoch + 1 << ", mini-batch "
-            << counters.position.batch + 1 << '\n'
+            << counters.position.batch + 1 << begun_in(counters) << '\n'
             << "loss scale  " << exact(counters.loss_scale.value) << '\n'
             << "weights     " << weights_hash_of(manifest) << '\n';
   for (const auto& [name, value] : manifest.settings)
@@ -113,6 +121,8 @@ std::map<std::string, std::string> facts_of(const Manifest& manifest) {
   facts["seed"] = std::to_string(manifest.counters.seed);
   facts["updates"] = std::to_string(manifest.counters.global_step);
   facts["mini-batches"] = std::to_string(manifest.counters.mini_batches);
+  facts["micro-batches of the next update"] =
+      std::to_string(manifest.counters.partial.micro_batches);
   return facts;
 }
 

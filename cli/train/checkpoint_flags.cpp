@@ -1,12 +1,14 @@
 // See checkpoint_flags.hpp.
 #include "cli/train/checkpoint_flags.hpp"
 
+#include <algorithm>
 #include <array>
 #include <charconv>
 #include <chrono>
 #include <ctime>
 #include <unistd.h>
 
+#include "cli/numbers.hpp"
 #include "cli/train/refusals.hpp"
 #include "cli/vocabulary.hpp"
 #include "millrace/core/error.hpp"
@@ -15,6 +17,8 @@
 namespace millrace::cli {
 
 namespace {
+
+constexpr std::int64_t kMost = 1'000'000'000;
 
 /// "50" is steps, "30s" is seconds.
 void set_interval(const std::string& text, SaveOptions& options) {
@@ -82,6 +86,20 @@ void take_rule(CLI::App& verb, const Manifest& manifest) {
     take("--clip-norm", "clip_norm");
 }
 
+/// The micro-batches of an update in passes: as typed, else as the run had them that saved.
+void share_out(CLI::App& verb, std::int64_t micro_batches, const std::string& passes) {
+  CLI::Option& of_pass = *verb.get_option(flag("micro_batches"));
+  CLI::Option& accumulate = *verb.get_option(flag("accumulate"));
+  const auto rest = [&](const CLI::Option& known) {
+    const auto number = std::max<std::int64_t>(known.as<std::int64_t>(), 1);
+    return std::to_string(std::max<std::int64_t>(micro_batches / number, 1));
+  };
+  if (verb.get_option("--plan")->count() > 0) return set_untyped(verb, flag("accumulate"), passes);
+  if (of_pass.count() > 0) return set_untyped(verb, flag("accumulate"), rest(of_pass));
+  set_untyped(verb, flag("accumulate"), passes);
+  set_untyped(verb, flag("micro_batches"), rest(accumulate));
+}
+
 void take(CLI::App& verb, const Found& found) {
   const Manifest& manifest = found.manifest;
   const auto setting = [&](const char* name) {
@@ -97,7 +115,10 @@ void take(CLI::App& verb, const Found& found) {
   set_untyped(verb, "--seed", std::to_string(manifest.counters.seed));
   set_untyped(verb, "--batch-size", setting("batch_size"));
   set_untyped(verb, "--last-batch", setting("last_batch"));
-  if (!typed("--plan")) set_untyped(verb, flag("micro_batches"), setting("micro_batches"));
+  const auto passes = facts.find("accumulate");
+  share_out(verb,
+            whole_number("the checkpoint's micro_batches", setting("micro_batches"), 1, kMost),
+            passes == facts.end() ? "" : passes->second);
   if (!typed("--epochs") && !typed("--steps")) {
     const bool by_steps = setting("steps") != "0";
     set_untyped(verb, by_steps ? "--steps" : "--epochs", setting(by_steps ? "steps" : "epochs"));

@@ -49,6 +49,13 @@ void take_weights(Trainer& trainer, const std::string& path) {
   }
 }
 
+/// Of the update that was not finished, if there is one.
+std::string begun_update(const PartialUpdate& partial) {
+  if (partial.micro_batches == 0) return {};
+  return " and " + std::to_string(partial.micro_batches) +
+         (partial.micro_batches == 1 ? " micro-batch" : " micro-batches") + " of the next";
+}
+
 }  // namespace
 
 void begin_from(Trainer& trainer, const CheckpointFlags& flags, bool speaks) {
@@ -74,10 +81,13 @@ void SavedCheckpoints::add(const SaveReport& report, bool speaks) {
     say("the checkpoint of step " + std::to_string(report.step) + " failed: " + report.fault);
 }
 
-void end_stopped(std::int64_t step, const SavedCheckpoints& checkpoints, bool speaks) {
+void end_stopped(const TrainingCounters& counters,
+                 const SavedCheckpoints& checkpoints,
+                 bool speaks) {
   const int signal = StopSignals::received();
   if (speaks)
-    say("stopped after step " + std::to_string(step) +
+    say("stopped after step " + std::to_string(counters.mini_batches) +
+        begun_update(counters.partial) +
         (checkpoints.newest.empty() ? ", nothing saved"
                                     : ", newest checkpoint " + checkpoints.newest));
   throw ExitCode{signal == SIGINT ? kInterrupted : kTerminated};

@@ -25,6 +25,8 @@ struct SavedCheckpoints {
 
 /// Says that the run was stopped, and where it goes on, and ends the command with the code of the
 /// signal.
-[[noreturn]] void end_stopped(std::int64_t step, const SavedCheckpoints& checkpoints, bool speaks);
+[[noreturn]] void end_stopped(const TrainingCounters& counters,
+                              const SavedCheckpoints& checkpoints,
+                              bool speaks);
 
 }  // namespace millrace::cli

@@ -101,6 +101,9 @@ TrainOutcome run_training(const TrainJob& job, const TrainSeat& seat) {
     if (StopSignals::received() != 0) stop.request_stop();
     if (speaker) speaker->progress().step(report, measurement.bubble());
   };
+  trainer.on_pass = [&] {
+    if (StopSignals::received() != 0) stop.request_stop();
+  };
   if (speaker) {
     trainer.on_gradients = [&](const GradientInspection& found) { speaker->show(found); };
     trainer.on_epoch = [&](const EpochReport& epoch) { speaker->progress().epoch(epoch); };
@@ -120,7 +123,7 @@ TrainOutcome run_training(const TrainJob& job, const TrainSeat& seat) {
   }
   if (outcome.fit.stopped) {
     if (speaker) speaker->watching().finish();
-    end_stopped(trainer.state().counters().mini_batches, outcome.checkpoints, speaker.has_value());
+    end_stopped(trainer.state().counters(), outcome.checkpoints, speaker.has_value());
   }
   outcome.updates = trainer.global_step();
   outcome.score = trainer.evaluate(job.data.test);

@@ -1,5 +1,6 @@
 // The manifest: what is written is read, in the same bytes every time; whatever was changed in it
 // is refused.
+#include <limits>
 #include <string>
 
 #include <gmock/gmock.h>
@@ -72,6 +73,40 @@ TEST(Manifest, IsReadAsItWasWritten) {
   EXPECT_EQ(hashed(text), text);
 }
 
+/// Inside an update, with a loss that is not finite.
+Manifest unfinished() {
+  Manifest manifest = example();
+  manifest.counters.partial = {4, 2, 13, {-std::numeric_limits<double>::infinity(), 0.1, 5, 13}};
+  manifest.shards[0].tensors[0].part = "gradient.1";
+  return manifest;
+}
+
+std::string unfinished_with(const std::string& from, const std::string& to) {
+  std::string text = write_manifest(unfinished());
+  const std::size_t place = text.find(from);
+  EXPECT_NE(place, std::string::npos) << from;
+  return hashed(text.replace(place, from.size(), to));
+}
+
+TEST(Manifest, TellsOfAnUnfinishedUpdateInAVersionOfItsOwn) {
+  const std::string text = write_manifest(unfinished());
+  EXPECT_EQ(read_manifest(text, "m.json"), unfinished());
+  EXPECT_THAT(text, HasSubstr("\"version\": 2"));
+  EXPECT_THAT(write_manifest(example()), HasSubstr("\"version\": 1"));
+  EXPECT_THAT(write_manifest(example()), testing::Not(HasSubstr("accumulation")));
+  EXPECT_THAT(refusal_of(unfinished_with("\"version\": 2", "\"version\": 1")),
+              HasSubstr("has a member that this version of the format has not"));
+  EXPECT_THAT(refusal_of(with("\"version\": 1", "\"version\": 2")),
+              HasSubstr("has no 'accumulation'"));
+  EXPECT_THAT(refusal_of(unfinished_with("\"first\": 0", "\"first\": 1")),
+              HasSubstr("accumulation does not begin with the first micro-batch"));
+  EXPECT_THAT(refusal_of(unfinished_with("\"end\": 4", "\"end\": 0")), HasSubstr("holds no sums"));
+  EXPECT_THAT(refusal_of(unfinished_with("\"copies\": 2", "\"copies\": 4000000000")),
+              HasSubstr("holds no sums"));
+  EXPECT_THAT(refusal_of(unfinished_with("\"-inf\"", "\"-infinity\"")),
+              HasSubstr("has a 'loss' that is no number"));
+}
+
 TEST(Manifest, RefusesEveryByteThatIsAnother) {
   const std::string text = write_manifest(example());
   for (std::size_t i = 0; i < text.size(); ++i)
@@ -86,8 +121,8 @@ TEST(Manifest, RefusesEveryByteThatIsAnother) {
 }
 
 TEST(Manifest, RefusesWhatItDoesNotKnowEvenWithARightHash) {
-  EXPECT_THAT(refusal_of(with("\"version\": 1", "\"version\": 2")),
-              HasSubstr("m.json: is of version 2 of the format; this program reads up to 1"));
+  EXPECT_THAT(refusal_of(with("\"version\": 1", "\"version\": 3")),
+              HasSubstr("m.json: is of version 3 of the format; this program reads up to 2"));
   EXPECT_THAT(refusal_of(with("millrace checkpoint", "another checkpoint")),
               HasSubstr("is no manifest"));
   EXPECT_THAT(refusal_of(with("\"model\"", "\"modem\"")), HasSubstr("has no 'model'"));

@@ -13,6 +13,7 @@
 
 #include <gtest/gtest.h>
 
+#include "millrace/core/error.hpp"
 #include "millrace/core/random.hpp"
 #include "tests/training/sample_files.hpp"
 #include "tests/training/saved_runs.hpp"
@@ -27,6 +28,7 @@ using testing_training::on_ranks;
 using testing_training::saved_options;
 
 constexpr int kSteps = 40;
+constexpr int kMicroBatches = 4;  // of a mini-batch
 
 const std::vector<OptimizerKind> kOptimizers = {
     OptimizerKind::Sgd, OptimizerKind::Adam, OptimizerKind::Lamb};
@@ -58,14 +60,27 @@ struct Course {
   std::map<std::int64_t, std::pair<double, double>> losses;
   std::string weights;
   std::int64_t skipped = 0;
+  std::int64_t samples = 0;
 };
 
-void record(Trainer& trainer, const Dataset& data, Course& run, int steps = kSteps) {
+/// Behind so many steps, and so many micro-batches of the next.
+struct Stop {
+  int steps = kSteps;
+  int micro_batches = 0;
+};
+
+void record(Trainer& trainer, const Dataset& data, Course& run, Stop at = {}) {
   std::stop_source stop;
+  const int of_pass = trainer.executor().program().shape.micro_batches;
+  trainer.on_pass = [&] {
+    at.micro_batches -= at.steps == 0 ? of_pass : 0;
+    if (at.steps == 0 && at.micro_batches == 0) stop.request_stop();
+  };
   trainer.on_step = [&](const StepReport& report) {
     run.losses[trainer.state().counters().mini_batches] = {report.mean_loss(), report.loss_scale};
     run.skipped += report.skipped ? 1 : 0;
-    if (--steps == 0) stop.request_stop();
+    run.samples += report.samples;
+    if (--at.steps == 0 && at.micro_batches == 0) stop.request_stop();
   };
   trainer.fit(data, stop.get_token());
   run.weights = trainer.weights_hash();
@@ -88,11 +103,18 @@ struct Case {
   int ranks;
   std::string schedule;
   std::string place;
+  int passes = 1;  // of a mini-batch
 };
+
+TrainerOptions in_passes(TrainerOptions options, int passes) {
+  options.accumulate = passes;
+  options.micro_batches = kMicroBatches / passes;
+  return options;
+}
 
 /// From the checkpoint to the end, as the case says.
 Course go_on(const Case& how, const std::string& folder, const Dataset& data) {
-  TrainerOptions options = options_of(how.kind, how.precision, "");
+  TrainerOptions options = in_passes(options_of(how.kind, how.precision, ""), how.passes);
   options.ranks = how.ranks;
   options.schedule = how.schedule;
   Course run;
@@ -118,15 +140,21 @@ Course go_on(const Case& how, const std::string& folder, const Dataset& data) {
   return run;
 }
 
-void stop_and_go_on(int stop, const Case& how, const Dataset& data) {
-  SCOPED_TRACE("stopped after " + std::to_string(stop) + ", " + std::string(name_of(how.kind)) +
-               ", " + name_of(how.precision) + ", " + std::to_string(how.ranks) + " ranks, " +
-               how.schedule + ", " + how.place);
+/// Saved by a run of `passes` a mini-batch.
+void stop_and_go_on(const Stop& stop, int passes, const Case& how, const Dataset& data) {
+  const std::string at = std::to_string(stop.steps) + "_" + std::to_string(stop.micro_batches);
+  SCOPED_TRACE("stopped after " + at + " of " + std::to_string(passes) + " passes, " +
+               std::string(name_of(how.kind)) + ", " + name_of(how.precision) + ", " +
+               std::to_string(how.ranks) + " ranks, " + how.schedule + ", " + how.place + ", " +
+               std::to_string(how.passes) + " passes");
   const Course& whole = whole_run(how.kind, how.precision, data);
-  const Folder folder("stop_anywhere_" + how.place + "_" + std::to_string(stop));
-  Trainer first(model_of(how.precision), options_of(how.kind, how.precision, folder.path()));
+  const Folder folder("stop_anywhere_" + how.place + "_" + at);
+  Trainer first(model_of(how.precision),
+                in_passes(options_of(how.kind, how.precision, folder.path()), passes));
   Course before;
   record(first, data, before, stop);
+  EXPECT_EQ(first.state().counters().mini_batches, stop.steps);
+  EXPECT_EQ(first.state().counters().partial.micro_batches, stop.micro_batches);
   const Course after = go_on(how, folder.path(), data);
   EXPECT_EQ(after.weights, whole.weights);
   EXPECT_EQ(before.losses.size() + after.losses.size(), whole.losses.size());
@@ -166,7 +194,7 @@ TEST(StopAnywhere, EveryStepAndEveryPairOfValuesGoesOnAsIfNothingHadHappened) {
         for (int j = 0; j < i; ++j)
           pairs.emplace(
               i, j, values[static_cast<std::size_t>(i)], values[static_cast<std::size_t>(j)]);
-      if (!again || stop % 4 == 0) stop_and_go_on(stop, how, data);
+      if (!again || stop % 4 == 0) stop_and_go_on({stop}, 1, how, data);
     }
   // 3, 3, 4, 3 and 3 values: 6 pairs of factors with 9 pairs of values, 4 with 12.
   EXPECT_EQ(pairs.size(), 6U * 9U + 4U * 12U);
@@ -176,7 +204,61 @@ TEST(StopAnywhere, EveryStepAndEveryPairOfValuesGoesOnAsIfNothingHadHappened) {
 TEST(StopAnywhere, GoesOnWithTheFlowGraph) {
   const Dataset data = first_digits(60);
   for (const int stop : {1, 20, 39})
-    stop_and_go_on(stop, {OptimizerKind::Adam, DType::BF16, 3, "1f1b", "flow-graph"}, data);
+    stop_and_go_on({stop}, 1, {OptimizerKind::Adam, DType::BF16, 3, "1f1b", "flow-graph"}, data);
+}
+
+/// Where passes of one and of two micro-batches end, in every one of the 40 steps; what goes on has
+/// passes that begin there.
+TEST(StopAnywhere, BetweenTwoPassesGoesOnAsIfNothingHadHappened) {
+  const Dataset data = first_digits(60);
+  const std::vector<int> ranks = {1, 2, 3, kMostRanks};
+  Draw draw;
+  std::set<std::tuple<int, int, std::string>> seen;
+  for (int steps = 0; steps < kSteps && !HasFailure(); ++steps) {
+    const int micro_batches = 1 + steps % 3;
+    const std::vector<int> fitting = micro_batches == 2 ? std::vector{2, 4} : std::vector{4};
+    const Case how = {draw.of(kOptimizers),
+                      draw.of(kPrecisions),
+                      draw.of(ranks),
+                      draw.of(kSchedules),
+                      draw.of(kPlaces),
+                      draw.of(fitting)};
+    seen.emplace(how.ranks, how.passes, how.place);
+    stop_and_go_on({steps, micro_batches}, draw.of(fitting), how, data);
+  }
+  EXPECT_GT(seen.size(), 12U);
+}
+
+TEST(StopAnywhere, BetweenTwoPassesGoesOnWithTheFlowGraph) {
+  const Dataset data = first_digits(60);
+  for (const int passes : {2, 4})
+    stop_and_go_on({11, 2},
+                   passes,
+                   {OptimizerKind::Lamb, DType::F16, 3, "zb-h1", "flow-graph", 6 - passes},
+                   data);
+}
+
+/// More often than once, and by the trainer that was stopped.
+TEST(StopAnywhere, BetweenAllPassesGoesOnInTheSameTrainer) {
+  const Dataset data = first_digits(60);
+  const Course& whole = whole_run(OptimizerKind::Adam, DType::F32, data);
+  const TrainerOptions options = in_passes(options_of(OptimizerKind::Adam, DType::F32, ""), 4);
+  Trainer trainer(model_of(DType::F32), options);
+  Loader loader(data, trainer.loader_options());
+  std::map<std::int64_t, double> losses;
+  trainer.on_step = [&](const StepReport& report) {
+    losses[trainer.state().counters().mini_batches] = report.mean_loss();
+  };
+  int stops = 0;
+  for (bool stopped = true; stopped; ++stops) {
+    std::stop_source stop;
+    trainer.on_pass = [&] { stop.request_stop(); };
+    stopped = trainer.fit(loader, stop.get_token()).stopped;
+    EXPECT_EQ(loader.position(), trainer.state().counters().position);
+  }
+  EXPECT_EQ(stops, 3 * kSteps + 1);
+  EXPECT_EQ(trainer.weights_hash(), whole.weights);
+  for (const auto& [step, loss] : losses) EXPECT_EQ(loss, whole.losses.at(step).first) << step;
 }
 
 /// Puts one restored item back to what a new training has. What follows must be another run.
@@ -215,7 +297,7 @@ TEST(StopAnywhere, NoticesEveryItemThatIsNotRestored) {
   record(uninterrupted, data, whole);
   Trainer first(model_of(DType::F16), options_in(folder.path()));
   Course before;
-  record(first, data, before, 20);
+  record(first, data, before, {20});
   const std::vector<Control> controls = {
       {"nothing", [](TrainingState&, const TrainingCounters&) {}},
       {"Adam's step",
@@ -246,9 +328,51 @@ TEST(StopAnywhere, NoticesEveryItemThatIsNotRestored) {
     trainer.resume(folder.path());
     control.omit(trainer.state(), fresh);
     Course after;
-    record(trainer, data, after, kSteps - 20);
+    record(trainer, data, after, {kSteps - 20});
     const bool same =
         after.weights == whole.weights && std::ranges::includes(whole.losses, after.losses);
+    EXPECT_EQ(same, std::string(control.name) == "nothing") << control.name;
+  }
+}
+
+/// The same for what an unfinished update leaves behind.
+TEST(StopAnywhere, NoticesEveryItemOfAnUnfinishedUpdateThatIsNotRestored) {
+  const Dataset data = first_digits(60);
+  const Folder folder("stop_anywhere_partial_controls");
+  const Course& whole = whole_run(OptimizerKind::Adam, DType::F32, data);
+  const auto options_in = [](const std::string& place) {
+    return in_passes(options_of(OptimizerKind::Adam, DType::F32, place), 4);
+  };
+  Trainer first(model_of(DType::F32), options_in(folder.path()));
+  Course before;
+  record(first, data, before, {20, 2});
+  const std::vector<Control> controls = {
+      {"nothing", [](TrainingState&, const TrainingCounters&) {}},
+      {"the partial sums", part("gradient")},
+      {"the loss sums", counter([](auto& now, const auto& fresh) {
+         now.partial.loss.sum = fresh.partial.loss.sum;
+       })},
+      {"the samples of the losses",
+       counter([](auto& now, const auto& fresh) { now.partial.samples = fresh.partial.samples; })},
+      {"the range of micro-batches", [](TrainingState& state, const TrainingCounters&) {
+         TrainingCounters counters = state.counters();
+         counters.partial.micro_batches = 3;
+         state.set_counters(counters);
+       }}};
+  for (const Control& control : controls) {
+    Trainer trainer(model_of(DType::F32), options_in(""));
+    const TrainingCounters fresh = trainer.state().counters();
+    trainer.resume(folder.path());
+    control.omit(trainer.state(), fresh);
+    Course after;
+    bool same = false;
+    try {
+      record(trainer, data, after, {kSteps - 20});
+      same = after.weights == whole.weights && std::ranges::includes(whole.losses, after.losses) &&
+             after.samples == whole.samples - before.samples;
+    } catch (const InvalidArgument&) {
+      same = false;  // the losses weigh something else than the mini-batch
+    }
     EXPECT_EQ(same, std::string(control.name) == "nothing") << control.name;
   }
 }

@@ -17,6 +17,7 @@ namespace millrace {
 namespace {
 
 constexpr std::string_view kStep = "step-";
+constexpr std::string_view kPlus = "-plus-";
 constexpr std::size_t kStepDigits = 10;
 constexpr std::uint64_t kManifestMost = std::uint64_t{1} << 30U;
 
@@ -39,6 +40,11 @@ Tensor contents_of(FileSystem& files, const std::string& path, std::uint64_t mos
   }
 }
 
+std::string digits_of(std::int64_t number) {
+  const std::string digits = std::to_string(number);
+  return std::string(digits.size() < kStepDigits ? kStepDigits - digits.size() : 0, '0') + digits;
+}
+
 std::string place_of(std::string_view name, std::string_view part) {
   return std::string(part) + "\n" + std::string(name);
 }
@@ -58,19 +64,26 @@ void check(const SafetensorsEntry* found, const CheckpointTensor& wanted, const 
 
 }  // namespace
 
-std::string folder_name(std::int64_t step) {
-  const std::string number = std::to_string(step);
-  const std::size_t zeros = number.size() < kStepDigits ? kStepDigits - number.size() : 0;
-  return std::string(kStep) + std::string(zeros, '0') + number;
+std::string folder_name(const Moment& moment) {
+  const std::string name = std::string(kStep) + digits_of(moment.step);
+  return moment.micro_batches == 0 ? name
+                                   : name + std::string(kPlus) + digits_of(moment.micro_batches);
 }
 
-std::optional<std::int64_t> step_of(std::string_view name) {
+std::optional<Moment> moment_in(std::string_view name) {
   if (!name.starts_with(kStep)) return std::nullopt;
-  std::int64_t step = 0;
+  Moment moment;
   const char* end = name.data() + name.size();
-  const auto [rest, error] = std::from_chars(name.data() + kStep.size(), end, step);
-  if (error != std::errc() || rest != end || folder_name(step) != name) return std::nullopt;
-  return step;
+  const char* at = std::from_chars(name.data() + kStep.size(), end, moment.step).ptr;
+  if (std::string_view(at, end).starts_with(kPlus))
+    std::from_chars(at + kPlus.size(), end, moment.micro_batches);
+  // Whatever else stands there is no name that this writes.
+  if (folder_name(moment) != name) return std::nullopt;
+  return moment;
+}
+
+std::string gradient_part(Replica copy) {
+  return copy == Replica{0} ? "gradient" : "gradient." + std::to_string(copy.value);
 }
 
 std::string whole_path(const std::string& path) {
@@ -86,10 +99,12 @@ std::string tensor_key(const CheckpointTensor& tensor) {
 std::vector<CheckpointPlace> find_checkpoints(const std::string& root, FileSystem& files) {
   std::vector<CheckpointPlace> places;
   for (const std::string& name : files.list(root))
-    if (const auto step = step_of(name);
-        step && files.exists(path_in(path_in(root, name), kManifestFile)))
-      places.push_back({path_in(root, name), *step});
-  std::ranges::sort(places, std::greater<>(), &CheckpointPlace::step);
+    if (const auto moment = moment_in(name);
+        moment && files.exists(path_in(path_in(root, name), kManifestFile)))
+      places.push_back({path_in(root, name), moment->step, moment->micro_batches});
+  std::ranges::sort(places, std::greater<>(), [](const CheckpointPlace& place) {
+    return Moment{place.step, place.micro_batches};
+  });
   return places;
 }
 

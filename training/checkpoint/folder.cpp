@@ -63,18 +63,18 @@ void CheckpointFolder::put_aside(const std::string& folder) {
   files_.rename(folder, aside);
 }
 
-std::string CheckpointFolder::temporary(std::int64_t step) const {
-  return path_in(root_, std::string(kTemporary) + folder_name(step));
+std::string CheckpointFolder::temporary(const Moment& moment) const {
+  return path_in(root_, std::string(kTemporary) + folder_name(moment));
 }
 
-std::string CheckpointFolder::begin(std::int64_t step) {
-  files_.make_folder(temporary(step));
-  return temporary(step);
+std::string CheckpointFolder::begin(const Moment& moment) {
+  files_.make_folder(temporary(moment));
+  return temporary(moment);
 }
 
-void CheckpointFolder::abandon(std::int64_t step) noexcept {
+void CheckpointFolder::abandon(const Moment& moment) noexcept {
   try {
-    remove_folder(temporary(step));
+    remove_folder(temporary(moment));
   } catch (const std::exception&) {
     return;  // the next start removes it
   }
@@ -88,11 +88,11 @@ bool CheckpointFolder::stands(const std::string& folder, const std::string& mani
          std::memcmp(standing.data(), manifest.data(), manifest.size()) == 0;
 }
 
-std::string CheckpointFolder::commit(std::int64_t step,
+std::string CheckpointFolder::commit(const Moment& moment,
                                      const std::string& manifest,
                                      const std::string& run) {
-  const std::string aside = temporary(step);
-  const std::string folder = path_in(root_, folder_name(step));
+  const std::string aside = temporary(moment);
+  const std::string folder = path_in(root_, folder_name(moment));
   if (stands(folder, manifest)) {
     remove_folder(aside);
     return folder;
@@ -111,10 +111,10 @@ void CheckpointFolder::retire(const Retention& retention) {
   const std::vector<CheckpointPlace> places = find_checkpoints(root_, files_);
   bool renamed = false;
   for (std::size_t i = 0; i < places.size(); ++i) {
-    const auto& [folder, step] = places[i];
+    const auto& [folder, step, micro_batches] = places[i];
     if (std::cmp_less(i, retention.newest) || folder == retention.loaded) continue;
-    if (retention.every > 0 && step % retention.every == 0) continue;
-    files_.rename(folder, path_in(root_, std::string(kTrash) + folder_name(step)));
+    if (retention.every > 0 && step % retention.every == 0 && micro_batches == 0) continue;
+    files_.rename(folder, path_in(root_, std::string(kTrash) + folder_name({step, micro_batches})));
     renamed = true;
   }
   // First the name goes for good, then the files: half a checkpoint is never found.

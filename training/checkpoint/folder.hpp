@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "millrace/training/file_system.hpp"
+#include "training/checkpoint/names.hpp"
 
 namespace millrace {
 
@@ -19,7 +20,7 @@ void write_durably(FileSystem& files, const std::string& path, std::span<const s
 /// How many checkpoints stay.
 struct Retention {
   int newest = 2;           ///< so many; at least 1
-  std::int64_t every = 0;   ///< and those whose step is a multiple of this; 0: none
+  std::int64_t every = 0;   ///< and those behind a step that is a multiple of this; 0: none
   std::string loaded = {};  ///< and the folder that the training goes on from
 };
 
@@ -33,16 +34,16 @@ class CheckpointFolder {
   /// Makes the folder and removes what an earlier run left unfinished. Throws StorageError.
   void prepare();
 
-  /// Where the files of the step are put before its checkpoint is finished. Any process makes it.
-  std::string begin(std::int64_t step);
+  /// Where the files of a checkpoint are put before it is finished. Any process makes it.
+  std::string begin(const Moment& moment);
 
   /// Removes the unfinished checkpoint, as far as that goes.
-  void abandon(std::int64_t step) noexcept;
+  void abandon(const Moment& moment) noexcept;
 
   /// Finishes the checkpoint, all of whose shards are durable: when this returns, it is. Where the
   /// same manifest stands already, nothing is done. Throws StorageError; what was there before is
   /// there still. Gives the folder.
-  std::string commit(std::int64_t step, const std::string& manifest, const std::string& run);
+  std::string commit(const Moment& moment, const std::string& manifest, const std::string& run);
 
   /// Renames a checkpoint that is damaged, so that it no longer counts. Throws StorageError.
   void put_aside(const std::string& folder);
@@ -52,7 +53,7 @@ class CheckpointFolder {
   void retire(const Retention& retention);
 
  private:
-  [[nodiscard]] std::string temporary(std::int64_t step) const;
+  [[nodiscard]] std::string temporary(const Moment& moment) const;
   void remove_folder(const std::string& path);
   void sweep();
   [[nodiscard]] bool stands(const std::string& folder, const std::string& manifest);

@@ -1,6 +1,9 @@
 // The manifest as JSON. Reading is strict: every member is known, none is missing, and the last one
 // is the hash of all.
 #include <algorithm>
+#include <array>
+#include <cstdio>
+#include <cstdlib>
 #include <limits>
 #include <set>
 
@@ -22,11 +25,19 @@ using nlohmann::ordered_json;
 constexpr std::string_view kFormat = "millrace checkpoint";
 constexpr std::string_view kHash = "manifest_xxh3_128";
 constexpr std::size_t kDigits = 32;
+constexpr std::int64_t kMostCopies = 1'000'000;
+constexpr std::int64_t kVersionOfPartial = 2;
 // What follows the digits: quote, line end, brace, line end.
 constexpr std::string_view kEnd = "\"\n}\n";
 
+/// All bits of a number that need not be finite: "0x1.8p+1", "inf".
+std::string hex_text(double number) {
+  std::array<char, 40> text{};
+  std::snprintf(text.data(), text.size(), "%a", number);
+  return text.data();
+}
+
 ordered_json json_of(const TrainingCounters& counters) {
-  // What tells of an unfinished accumulation will join these.
   return {{"global_step", counters.global_step},
           {"mini_batches", counters.mini_batches},
           {"epoch", counters.position.epoch},
@@ -37,6 +48,19 @@ ordered_json json_of(const TrainingCounters& counters) {
           {"finite_in_a_row", counters.loss_scale.finite_in_a_row},
           {"fit_global_step", counters.fit_global_step},
           {"fit_mini_batches", counters.fit_mini_batches}};
+}
+
+/// The range of micro-batches whose sums are saved; how many an update has, and in which order they
+/// are added, the settings say.
+ordered_json json_of(const PartialUpdate& partial) {
+  return {{"first", 0},
+          {"end", partial.micro_batches},
+          {"copies", partial.copies},
+          {"samples", partial.samples},
+          {"loss", hex_text(partial.loss.sum)},
+          {"loss_weight", hex_text(partial.loss.weight)},
+          {"correct", partial.loss.correct},
+          {"judged", partial.loss.judged}};
 }
 
 ordered_json json_of(const CheckpointTensor& tensor) {
@@ -88,6 +112,14 @@ class Members {
     return value.get<double>();
   }
 
+  /// As hex_text writes it.
+  double real(const char* name) {
+    const std::string digits = text(name);
+    const double value = std::strtod(digits.c_str(), nullptr);
+    if (hex_text(value) != digits) refuse(std::string("has a '") + name + "' that is no number");
+    return value;
+  }
+
   std::string digest(const char* name) {
     std::string value = text(name);
     if (value.size() != kDigits || value.find_first_not_of("0123456789abcdef") != value.npos)
@@ -123,6 +155,23 @@ TrainingCounters counters_of(const json& value, const std::string& what) {
   counters.fit_mini_batches = members.count("fit_mini_batches");
   members.require_no_more();
   return counters;
+}
+
+PartialUpdate partial_of(const json& value, const std::string& what) {
+  Members members(value, what);
+  PartialUpdate partial;
+  if (members.count("first") != 0) members.refuse("does not begin with the first micro-batch");
+  partial.micro_batches = members.count("end");
+  partial.copies = members.count("copies");
+  if (partial.micro_batches == 0 || partial.copies == 0 || partial.copies > kMostCopies)
+    members.refuse("holds no sums");
+  partial.samples = members.count("samples");
+  partial.loss.sum = members.real("loss");
+  partial.loss.weight = members.real("loss_weight");
+  partial.loss.correct = members.count("correct");
+  partial.loss.judged = members.count("judged");
+  members.require_no_more();
+  return partial;
 }
 
 CheckpointTensor tensor_of(const json& value, const std::string& what) {
@@ -243,16 +292,18 @@ std::vector<CheckpointShard> read_shards(std::string_view text, const std::strin
 
 std::string write_manifest(const Manifest& manifest) {
   try {
-    const ordered_json document = {{"format", kFormat},
-                                   {"version", Manifest::kVersion},
-                                   {"model", manifest.model},
-                                   {"precision", manifest.precision},
-                                   {"optimizer", manifest.optimizer},
-                                   {"data", manifest.data},
-                                   {"counters", json_of(manifest.counters)},
-                                   {"settings", manifest.settings},
-                                   {"shards", ordered_json::parse(write_shards(manifest.shards))},
-                                   {kHash, std::string(kDigits, '0')}};
+    const bool is_partial = manifest.counters.partial.micro_batches > 0;
+    ordered_json document = {{"format", kFormat},
+                             {"version", is_partial ? kVersionOfPartial : 1},
+                             {"model", manifest.model},
+                             {"precision", manifest.precision},
+                             {"optimizer", manifest.optimizer},
+                             {"data", manifest.data},
+                             {"counters", json_of(manifest.counters)}};
+    if (is_partial) document["accumulation"] = json_of(manifest.counters.partial);
+    document["settings"] = manifest.settings;
+    document["shards"] = ordered_json::parse(write_shards(manifest.shards));
+    document[kHash] = std::string(kDigits, '0');
     std::string text = document.dump(1) + "\n";
     text.replace(text.size() - kEnd.size() - kDigits, kDigits, hash_of(text));
     return text;
@@ -277,6 +328,8 @@ Manifest read_manifest(std::string_view text, const std::string& file) {
   manifest.optimizer = members.text("optimizer");
   manifest.data = members.text("data");
   manifest.counters = counters_of(members["counters"], file + ": counters");
+  if (version >= kVersionOfPartial)
+    manifest.counters.partial = partial_of(members["accumulation"], file + ": accumulation");
   manifest.settings = settings_of(members["settings"], file);
   const json& shards = members["shards"];
   if (!shards.is_array()) members.refuse("has no list of shards");

@@ -1,10 +1,13 @@
 // What things are called in the folder of checkpoints.
 #pragma once
 
+#include <compare>
 #include <cstdint>
 #include <optional>
 #include <string>
 #include <string_view>
+
+#include "millrace/training/state.hpp"
 
 namespace millrace {
 
@@ -16,11 +19,26 @@ inline constexpr std::string_view kTrash = ".trash-";
 /// Of a checkpoint that was found damaged, kept for a person to look at.
 inline constexpr std::string_view kDamaged = "damaged-";
 
-/// "step-0000000400".
-[[nodiscard]] std::string folder_name(std::int64_t step);
+/// When a checkpoint is of: behind so many steps, and so many micro-batches of the next.
+struct Moment {
+  std::int64_t step = 0;
+  std::int64_t micro_batches = 0;
 
-/// The step of a folder of that name; none for any other.
-[[nodiscard]] std::optional<std::int64_t> step_of(std::string_view name);
+  friend auto operator<=>(const Moment&, const Moment&) = default;
+};
+
+[[nodiscard]] inline Moment moment_of(const TrainingCounters& counters) {
+  return {counters.mini_batches, counters.partial.micro_batches};
+}
+
+/// "step-0000000400", "step-0000000400-plus-0000000012".
+[[nodiscard]] std::string folder_name(const Moment& moment);
+
+/// The moment of a folder of that name; none for any other.
+[[nodiscard]] std::optional<Moment> moment_in(std::string_view name);
+
+/// The part of a parameter that holds the sums of a copy: "gradient", "gradient.1", ...
+[[nodiscard]] std::string gradient_part(Replica copy);
 
 /// One spelling for every path, so that two can be compared.
 [[nodiscard]] std::string whole_path(const std::string& path);

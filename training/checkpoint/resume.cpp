@@ -12,7 +12,7 @@
 #include "millrace/training/weights_hash.hpp"
 #include "training/checkpoint/names.hpp"
 #include "training/checkpoint/run_facts.hpp"
-#include "training/checkpoint/shards.hpp"
+#include "training/update.hpp"
 
 namespace millrace {
 namespace {
@@ -102,31 +102,83 @@ std::string quoted(const std::string& text) {
   return "'" + text + "'";
 }
 
+bool is_gradient(const std::string& part) {
+  return part == kGradient || part.starts_with(std::string(kGradient) + ".");
+}
+
+/// What an unfinished update holds beside the state; nothing between two updates.
+std::vector<std::string> gradient_parts(const PartialUpdate& partial) {
+  std::vector<std::string> parts;
+  if (partial.micro_batches == 0) return parts;
+  for (Replica copy{0}; copy.value < partial.copies; ++copy.value)
+    parts.push_back(gradient_part(copy));
+  return parts;
+}
+
 void compare_parameters(const Manifest& saved, const TrainingState& state, Differences& found) {
   std::map<std::pair<std::string, std::string>, const CheckpointTensor*> tensors;
   for (const CheckpointShard& shard : saved.shards)
     for (const CheckpointTensor& tensor : shard.tensors)
       tensors[{tensor.name, tensor.part}] = &tensor;
-  for (const std::string& name : state.names())
-    for (const std::string& part : state.parts(name)) {
-      if (part == kGradient) continue;
+  const std::vector<std::string> sums = gradient_parts(saved.counters.partial);
+  for (const std::string& name : state.names()) {
+    std::vector<std::string> parts(state.parts(name).begin(), state.parts(name).end());
+    std::erase(parts, kGradient);
+    parts.insert(parts.end(), sums.begin(), sums.end());
+    for (const std::string& part : parts) {
       const auto at = tensors.find({name, part});
       if (at == tensors.end())
         return found.add("the " + part + " of " + quoted(name), "none", "one");
       const CheckpointTensor& tensor = *at->second;
-      if (state.hosts(name) && (state.read(name, part).dims() != tensor.dims ||
-                                state.read(name, part).dtype() != tensor.dtype))
+      if (!state.hosts(name)) {
+        tensors.erase(at);
+        continue;
+      }
+      const Tensor& here = state.read(name, is_gradient(part) ? kGradient : part);
+      if (here.dims() != tensor.dims || here.dtype() != tensor.dtype)
         return found.add("the " + part + " of " + quoted(name),
                          std::string(name_of(tensor.dtype)) + " " + to_string(tensor.dims),
-                         std::string(name_of(state.read(name, part).dtype())) + " " +
-                             to_string(state.read(name, part).dims()));
+                         std::string(name_of(here.dtype())) + " " + to_string(here.dims()));
       tensors.erase(at);
     }
+  }
   if (!tensors.empty())
     found.add(
         "the " + tensors.begin()->first.second + " of " + quoted(tensors.begin()->first.first),
         "one",
         "none");
+}
+
+/// An unfinished update is finished as it was begun, or not at all.
+void require_goes_on(const Manifest& saved,
+                     const Manifest& own,
+                     const Pass& pass,
+                     const std::string& folder) {
+  const PartialUpdate& partial = saved.counters.partial;
+  if (partial.micro_batches == 0) return;
+  Differences found;
+  const auto value_in = [](const Manifest& manifest, const char* name) {
+    const auto at = manifest.settings.find(name);
+    return at == manifest.settings.end() ? std::string("none") : at->second;
+  };
+  found.compare(
+      "order of accumulation", value_in(saved, "accumulation"), value_in(own, "accumulation"));
+  found.compare("number of copies", std::to_string(partial.copies), std::to_string(pass.copies));
+  found.compare("number of micro-batches of an update",
+                value_in(saved, "micro_batches"),
+                value_in(own, "micro_batches"));
+  for (const char* name : {"batch_size", "slices"})
+    found.compare(name, value_in(saved, name), value_in(own, name));
+  if (found.text().empty() && partial.micro_batches % pass.micro_batches != 0)
+    found.add("where a pass begins",
+              "sums that end behind micro-batch " + std::to_string(partial.micro_batches),
+              "passes of " + std::to_string(pass.micro_batches));
+  if (!found.text().empty())
+    throw Mismatch(folder + " was saved inside an update, behind " +
+                   std::to_string(partial.micro_batches) + " of its " +
+                   value_in(saved, "micro_batches") + " micro-batches: " + found.text() +
+                   "; finish that update as it was begun, or go on from a checkpoint between two "
+                   "updates");
 }
 
 void require_same(const Manifest& saved,
@@ -191,11 +243,23 @@ std::vector<std::string> warnings_of(const std::string& folder,
   return {"bits may differ from those of an uninterrupted run from here on: " + said};
 }
 
+/// Copies and tied weights each get what their own sums were.
+void restore_gradients(TrainingState& state, const Checkpoint& checkpoint) {
+  zero_gradients(state);
+  if (checkpoint.manifest().counters.partial.micro_batches == 0) return;
+  for (int rank = 0; rank < state.ranks(); ++rank)
+    for (StateEntry& entry : state.entries(Rank{rank})) {
+      const Tensor sums = checkpoint.read(entry.parameter->name, gradient_part(entry.replica));
+      std::ranges::copy(sums.as<float>(), entry.parameter->gradient.as<float>().begin());
+    }
+}
+
 void restore(TrainingState& state, const Checkpoint& checkpoint) {
   for (const CheckpointShard& shard : checkpoint.manifest().shards)
     for (const CheckpointTensor& tensor : shard.tensors)
-      if (state.hosts(tensor.name))
+      if (state.hosts(tensor.name) && !is_gradient(tensor.part))
         state.write(tensor.name, checkpoint.read(tensor.name, tensor.part), tensor.part);
+  restore_gradients(state, checkpoint);
 }
 
 }  // namespace
@@ -203,6 +267,7 @@ void restore(TrainingState& state, const Checkpoint& checkpoint) {
 Resumed resume(TrainingState& state,
                ProcessGroup& group,
                const Manifest& own,
+               const Pass& pass,
                const std::string& path,
                FileSystem& files) {
   const std::string place = whole_path(path);
@@ -217,6 +282,7 @@ Resumed resume(TrainingState& state,
     }
     const Manifest& saved = checkpoint->manifest();
     require_same(saved, own, state, group, folder);
+    require_goes_on(saved, own, pass, folder);
     TrainingCounters counters = saved.counters;
     counters.position = position_of(saved, own);
     restore(state, *checkpoint);

@@ -15,11 +15,18 @@ struct Resumed {
   std::string data;  ///< Manifest::data
 };
 
+/// One pass of the training that goes on.
+struct Pass {
+  int micro_batches = 1;
+  int copies = 1;  ///< of the model
+};
+
 /// `own` is what the training would save now, without shards. A collective; throws as
 /// Trainer::resume.
 [[nodiscard]] Resumed resume(TrainingState& state,
                              ProcessGroup& group,
                              const Manifest& own,
+                             const Pass& pass,
                              const std::string& path,
                              FileSystem& files);
 

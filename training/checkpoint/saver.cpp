@@ -42,7 +42,7 @@ Saver::Saver(const TrainingState& state,
   require(options.every_steps >= 0 && options.keep_every >= 0 && options.every_time.count() >= 0,
           "checkpoints are saved and kept every 0 steps (never) or more");
   prepare(loaded);
-  snapshot_.emplace(state, names_to_write(state, group));
+  snapshot_ = snapshot_of(state, group);
 }
 
 /// The first process looks after the folder; all hear what was wrong.
@@ -71,7 +71,10 @@ void Saver::require_own(const ResumeReport& loaded) {
   for (const DamagedCheckpoint& damaged : loaded.damaged) folder_.put_aside(damaged.folder);
   const std::vector<CheckpointPlace> places = find_checkpoints(folder_.root(), *files_);
   const std::int64_t step = state_.counters().mini_batches;
-  require(places.empty() || (!loaded.folder.empty() && places.front().step <= step), [&] {
+  const auto is_before = [&](const CheckpointPlace& place) {
+    return Moment{place.step, place.micro_batches} <= moment_of(state_.counters());
+  };
+  require(places.empty() || (!loaded.folder.empty() && is_before(places.front())), [&] {
     return options_.folder + " has checkpoints of another run, the newest of step " +
            std::to_string(places.front().step) +
            (loaded.folder.empty() ? "; resume it, or save to another folder"
@@ -96,7 +99,11 @@ void Saver::launch(Work work) {
 void Saver::begin(Manifest head) {
   begun_ = Clock::now();
   manifest_ = std::move(head);
-  snapshot_->take(state_);
+  const PartialUpdate& partial = manifest_.counters.partial;
+  gradients_.reset();
+  if (partial.micro_batches > 0) gradients_ = gradients_of(state_, partial.copies, group_);
+  snapshot_->take();
+  if (gradients_) gradients_->take();
   phase_ = Phase::Writing;
   launch([this] { return written(); });
   pause_ = seconds_since(begun_);
@@ -104,16 +111,20 @@ void Saver::begin(Manifest head) {
 
 /// Of the thread: all files of this process, durable.
 std::string Saver::written() const {
-  const std::string folder = folder_.begin(manifest_.counters.mini_batches);
-  for (const Snapshot::File& file : snapshot_->files())
-    write_durably(*files_, path_in(folder, file.name), file.image.bytes());
-  return write_shards(snapshot_->described());
+  const std::string folder = folder_.begin(moment());
+  std::vector<CheckpointShard> shards;
+  for (const auto* snapshot : {&snapshot_, &gradients_}) {
+    if (!*snapshot) continue;
+    for (const Snapshot::File& file : (*snapshot)->files())
+      write_durably(*files_, path_in(folder, file.name), file.image.bytes());
+    for (CheckpointShard& shard : (*snapshot)->described()) shards.push_back(std::move(shard));
+  }
+  return write_shards(shards);
 }
 
 /// Of the first process' thread: the verdict over all votes. Older checkpoints go only behind a
 /// success.
 std::string Saver::committed(const std::vector<std::string>& votes) {
-  const std::int64_t step = manifest_.counters.mini_batches;
   try {
     for (const std::string& vote : votes) {
       if (is_fault(vote)) throw StorageError(vote.substr(1));
@@ -121,7 +132,7 @@ std::string Saver::committed(const std::vector<std::string>& votes) {
         manifest_.shards.push_back(std::move(shard));
     }
     std::ranges::sort(manifest_.shards, {}, &CheckpointShard::file);
-    const std::string folder = folder_.commit(step, write_manifest(manifest_), run_);
+    const std::string folder = folder_.commit(moment(), write_manifest(manifest_), run_);
     try {
       folder_.retire(retention_);
     } catch (const StorageError& error) {
@@ -129,7 +140,7 @@ std::string Saver::committed(const std::vector<std::string>& votes) {
     }
     return folder + "\n";
   } catch (const Error&) {
-    folder_.abandon(step);
+    folder_.abandon(moment());
     throw;
   }
 }

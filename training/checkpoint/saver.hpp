@@ -52,6 +52,7 @@ class Saver {
   template <class Work>
   void launch(Work work);
   [[nodiscard]] std::string written() const;
+  [[nodiscard]] Moment moment() const { return moment_of(manifest_.counters); }
   [[nodiscard]] std::string committed(const std::vector<std::string>& votes);
   [[nodiscard]] SaveReport report_of(const std::string& verdict) const;
 
@@ -63,6 +64,7 @@ class Saver {
   Retention retention_;
   std::string run_;
   std::optional<Snapshot> snapshot_;
+  std::optional<Snapshot> gradients_;  // of an unfinished update
   Manifest manifest_;
   Phase phase_ = Phase::Idle;
   Clock::time_point begun_;

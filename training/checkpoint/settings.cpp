@@ -1,6 +1,7 @@
 // A new option that decides bits gets its line here.
 #include "training/checkpoint/settings.hpp"
 
+#include "millrace/scheduler/plan/passes.hpp"
 #include "millrace/scheduler/plan/text.hpp"
 #include "millrace/scheduler/plan/verify.hpp"
 #include "training/named_settings.hpp"
@@ -26,9 +27,11 @@ std::vector<std::string> texts_of(const std::vector<ParameterGroup>& groups) {
   return texts;
 }
 
-/// Every schedule that accumulates in ascending order gives the same bits; any other has its own.
+/// Every schedule that accumulates in ascending order gives the same bits; any other has its own,
+/// with messages or without.
 std::string order_of(const Program& program) {
-  return accumulation(program).ascending ? "ascending" : "as in plan " + plan_hash(program);
+  if (accumulation(program).ascending) return "ascending";
+  return "as in plan " + plan_hash(compute_only(program));
 }
 
 }  // namespace

@@ -6,6 +6,7 @@
 
 #include "millrace/core/error.hpp"
 #include "millrace/training/weights_hash.hpp"
+#include "training/checkpoint/names.hpp"
 
 namespace millrace {
 namespace {
@@ -27,11 +28,8 @@ std::vector<std::string> parts_of(const TrainingState& state,
   return parts;
 }
 
-CheckpointTensor tensor_of(const TrainingState& state,
-                           const std::string& name,
-                           const std::string& part) {
-  const Tensor& tensor = state.read(name, part);
-  return {name, part, tensor.dtype(), tensor.dims(), {}};
+std::string key_of(const SavedTensor& tensor) {
+  return tensor_key({tensor.name, tensor.part, {}, {}, {}});
 }
 
 }  // namespace
@@ -58,18 +56,23 @@ std::string shard_stem(std::string_view name) {
   return "digest-" + bytes_digest(std::as_bytes(std::span(stem)));
 }
 
+namespace {
+
+/// By shard, the parameters that this process writes of those that it `hosts`.
+template <class Hosts>
 std::vector<std::vector<std::string>> names_to_write(const TrainingState& state,
+                                                     const Hosts& hosts,
                                                      ProcessGroup& group) {
   std::string hosted;
-  for (const std::string& name : state.names()) hosted += state.hosts(name) ? '1' : '0';
+  for (const std::string& name : state.names()) hosted += hosts(name) ? '1' : '0';
   const std::vector<std::string> said = group.gather(hosted, Label::Checkpoint);
   std::map<std::string, std::vector<std::size_t>> numbers_of;
   for (std::size_t i = 0; i < state.names().size(); ++i)
     numbers_of[shard_stem(state.names()[i])].push_back(i);
   std::vector<std::vector<std::string>> mine;
   for (const auto& [stem, numbers] : numbers_of) {
-    const auto writer = std::ranges::find_if(said, [&](const std::string& hosts) {
-      return std::ranges::all_of(numbers, [&](std::size_t i) { return hosts[i] == '1'; });
+    const auto writer = std::ranges::find_if(said, [&](const std::string& theirs) {
+      return std::ranges::all_of(numbers, [&](std::size_t i) { return theirs[i] == '1'; });
     });
     require(writer != said.end(), [&] {
       return "parameters '" + state.names()[numbers.front()] + "' and '" +
@@ -84,29 +87,53 @@ std::vector<std::vector<std::string>> names_to_write(const TrainingState& state,
   return mine;
 }
 
-Snapshot::Snapshot(const TrainingState& state, const std::vector<std::vector<std::string>>& names) {
-  for (const std::vector<std::string>& of_shard : names)
-    for (const bool values : {true, false}) {
-      std::vector<SafetensorsPlace> places;
-      std::vector<std::pair<std::string, std::string>> tensors;
-      for (const std::string& name : of_shard)
-        for (const std::string& part : parts_of(state, name, values)) {
-          const CheckpointTensor tensor = tensor_of(state, name, part);
-          places.push_back({tensor_key(tensor), tensor.dtype, tensor.dims});
-          tensors.emplace_back(name, part);
-        }
-      if (places.empty()) continue;
-      files_.push_back(
-          {shard_stem(of_shard.front()) + (values ? ".weights" : ".optimizer") + ".safetensors",
-           SafetensorsImage(std::move(places)),
-           std::move(tensors)});
-    }
+}  // namespace
+
+void Snapshot::add(std::string file, std::vector<SavedTensor> tensors) {
+  if (tensors.empty()) return;
+  std::vector<SafetensorsPlace> places;
+  for (const SavedTensor& tensor : tensors)
+    places.push_back({key_of(tensor), tensor.source->dtype(), tensor.source->dims()});
+  files_.push_back(
+      {file + ".safetensors", SafetensorsImage(std::move(places)), std::move(tensors)});
 }
 
-void Snapshot::take(const TrainingState& state) {
+void Snapshot::take() {
   for (File& file : files_)
-    for (const auto& [name, part] : file.tensors)
-      file.image.fill(tensor_key({name, part, {}, {}, {}}), state.read(name, part));
+    for (const SavedTensor& tensor : file.tensors) file.image.fill(key_of(tensor), *tensor.source);
+}
+
+Snapshot snapshot_of(const TrainingState& state, ProcessGroup& group) {
+  const auto hosts = [&](const std::string& name) { return state.hosts(name); };
+  Snapshot snapshot;
+  for (const std::vector<std::string>& names : names_to_write(state, hosts, group))
+    for (const bool values : {true, false}) {
+      std::vector<SavedTensor> tensors;
+      for (const std::string& name : names)
+        for (const std::string& part : parts_of(state, name, values))
+          tensors.push_back({name, part, &state.read(name, part)});
+      snapshot.add(shard_stem(names.front()) + (values ? ".weights" : ".optimizer"),
+                   std::move(tensors));
+    }
+  return snapshot;
+}
+
+Snapshot gradients_of(const TrainingState& state, std::int64_t copies, ProcessGroup& group) {
+  Snapshot snapshot;
+  for (Replica copy{0}; copy.value < copies; ++copy.value) {
+    std::map<std::string, const Tensor*> gradients;
+    for (int rank = 0; rank < state.ranks(); ++rank)
+      for (const StateEntry& entry : state.entries(Rank{rank}))
+        if (entry.replica == copy) gradients[entry.parameter->name] = &entry.parameter->gradient;
+    const auto hosts = [&](const std::string& name) { return gradients.contains(name); };
+    for (const std::vector<std::string>& names : names_to_write(state, hosts, group)) {
+      std::vector<SavedTensor> tensors;
+      for (const std::string& name : names)
+        tensors.push_back({name, gradient_part(copy), gradients.at(name)});
+      snapshot.add(shard_stem(names.front()) + "." + gradient_part(copy), std::move(tensors));
+    }
+  }
+  return snapshot;
 }
 
 std::vector<CheckpointShard> Snapshot::described() const {
@@ -116,13 +143,14 @@ std::vector<CheckpointShard> Snapshot::described() const {
         file.name, file.image.bytes().size(), bytes_digest(file.image.bytes()), {}};
     std::map<std::string_view, const SafetensorsPlace*> place_of;
     for (const SafetensorsPlace& place : file.image.places()) place_of[place.name] = &place;
-    for (const auto& [name, part] : file.tensors) {
-      CheckpointTensor tensor{name, part, {}, {}, {}};
-      const std::string key = tensor_key(tensor);
-      tensor.dtype = place_of.at(key)->dtype;
-      tensor.dims = place_of.at(key)->dims;
-      tensor.digest = bytes_digest(file.image.bytes_of(key));
-      shard.tensors.push_back(std::move(tensor));
+    for (const SavedTensor& saved : file.tensors) {
+      const std::string key = key_of(saved);
+      const SafetensorsPlace& place = *place_of.at(key);
+      shard.tensors.push_back({saved.name,
+                               saved.part,
+                               place.dtype,
+                               place.dims,
+                               bytes_digest(file.image.bytes_of(key))});
     }
     std::ranges::sort(shard.tensors, {}, tensor_key);
     shards.push_back(std::move(shard));

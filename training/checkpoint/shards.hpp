@@ -3,7 +3,6 @@
 
 #include <string>
 #include <string_view>
-#include <utility>
 #include <vector>
 
 #include "millrace/training/checkpoint.hpp"
@@ -16,28 +15,28 @@ namespace millrace {
 /// ("layers.0" of "layers.0.weight"), else all of it; a digest where that cannot be a file's name.
 [[nodiscard]] std::string shard_stem(std::string_view name);
 
-/// The shards that this process writes: those whose parameters it hosts, unless a lower rank hosts
-/// them too. A collective of the group. Throws InvalidArgument when no process hosts all parameters
-/// of a shard.
-[[nodiscard]] std::vector<std::vector<std::string>> names_to_write(const TrainingState& state,
-                                                                   ProcessGroup& group);
+/// A tensor of the state on its way to a file.
+struct SavedTensor {
+  std::string name, part;
+  const Tensor* source = nullptr;
+};
 
-/// The files of this process in memory, and what fills them. Made once: filling them again touches
-/// only memory that is there already.
-/// Thread-safety: externally synchronised.
+/// The files in memory that this process writes, and what fills them. Made once: filling them again
+/// touches only memory that is there already. Reads the state that it was made of, which must
+/// outlive it. Thread-safety: externally synchronised.
 class Snapshot {
  public:
-  Snapshot(const TrainingState& state, const std::vector<std::vector<std::string>>& names);
-
   /// Copies the state as it is. Cost: one pass over the memory.
-  void take(const TrainingState& state);
+  void take();
 
   /// A file and the bytes that belong into it.
   struct File {
     std::string name;
     SafetensorsImage image;
-    std::vector<std::pair<std::string, std::string>> tensors;  // names and parts
+    std::vector<SavedTensor> tensors;
   };
+
+  void add(std::string file, std::vector<SavedTensor> tensors);
 
   [[nodiscard]] const std::vector<File>& files() const { return files_; }
   /// What the manifest says of them. Cost: two hashes of all bytes.
@@ -46,5 +45,15 @@ class Snapshot {
  private:
   std::vector<File> files_;
 };
+
+/// Values, and what the optimizer keeps of them: the shards whose parameters this process hosts,
+/// unless a lower rank hosts them too. A collective of the group. Throws InvalidArgument when no
+/// process hosts all parameters of a shard.
+[[nodiscard]] Snapshot snapshot_of(const TrainingState& state, ProcessGroup& group);
+
+/// The gradients of every copy of the model, shared out alike.
+[[nodiscard]] Snapshot gradients_of(const TrainingState& state,
+                                    std::int64_t copies,
+                                    ProcessGroup& group);
 
 }  // namespace millrace

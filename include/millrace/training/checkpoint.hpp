@@ -19,7 +19,9 @@ namespace millrace {
 /// A tensor of the state in a shard.
 struct CheckpointTensor {
   std::string name;  ///< of the parameter, the same in every cut
-  std::string part;  ///< "value", or one of TrainingState::parts: "first_moment", ...
+  /// "value", or one of TrainingState::parts: "first_moment", ... In an unfinished update
+  /// "gradient", the sums of the first copy of the model, "gradient.1", of the next, ...
+  std::string part;
   DType dtype = DType::F32;
   Dims dims;
   std::string digest;  ///< of its bytes, see tensor_digest
@@ -31,7 +33,8 @@ struct CheckpointTensor {
 /// not the value.
 [[nodiscard]] std::string tensor_key(const CheckpointTensor& tensor);
 
-/// A safetensors file of the folder: the weights of one layer, or what the optimizer keeps of it.
+/// A safetensors file of the folder: the weights of one layer, or what the optimizer keeps of it,
+/// or the sums that a copy of it holds in an unfinished update.
 struct CheckpointShard {
   std::string file;  ///< in the folder
   std::uint64_t bytes = 0;
@@ -44,8 +47,9 @@ struct CheckpointShard {
 /// What manifest.json says. Two trainings in the same state write the same bytes, however they are
 /// cut; what depends on the run lies beside it, in run.json. Thread-safety: a value.
 struct Manifest {
-  /// Later versions go on reading this one.
-  static constexpr std::int64_t kVersion = 1;
+  /// Later versions go on reading this one and those before. Version 2 is that of a checkpoint
+  /// inside an update; any other is of version 1, in the same bytes as ever.
+  static constexpr std::int64_t kVersion = 2;
 
   // What has to be the same where the training goes on.
   std::string model;  ///< ModelSpec::text; empty: only its parameters are known
@@ -73,7 +77,8 @@ struct Manifest {
 /// A folder that may hold a checkpoint.
 struct CheckpointPlace {
   std::string folder;
-  std::int64_t step = 0;  ///< TrainingCounters::mini_batches, by the folder's name
+  std::int64_t step = 0;           ///< TrainingCounters::mini_batches, by the folder's name
+  std::int64_t micro_batches = 0;  ///< of the next one, in an unfinished update
 
   friend bool operator==(const CheckpointPlace&, const CheckpointPlace&) = default;
 };

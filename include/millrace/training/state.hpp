@@ -21,6 +21,23 @@
 
 namespace millrace {
 
+/// An update that was stopped between two passes of the pipeline (TrainerOptions::accumulate): the
+/// gradients hold sums over the first micro-batches of the mini-batch at
+/// TrainingCounters::position.
+struct PartialUpdate {
+  std::int64_t micro_batches = 0;  ///< [0, micro_batches) are in the sums; 0: there is none
+  std::int64_t copies = 1;         ///< of the model, each with sums of its own
+  std::int64_t samples = 0;        ///< of those micro-batches
+  LossSum loss = {};               ///< of those micro-batches
+
+  friend bool operator==(const PartialUpdate& one, const PartialUpdate& other) {
+    return one.micro_batches == other.micro_batches && one.copies == other.copies &&
+           one.samples == other.samples && one.loss.sum == other.loss.sum &&
+           one.loss.weight == other.loss.weight && one.loss.correct == other.loss.correct &&
+           one.loss.judged == other.loss.judged;
+  }
+};
+
 /// How far a training has come. Equal in all its processes.
 struct TrainingCounters {
   std::int64_t global_step = 0;  ///< updates done; skipped steps do not count
@@ -34,6 +51,7 @@ struct TrainingCounters {
   // rate without total_updates count from here.
   std::int64_t fit_global_step = 0;
   std::int64_t fit_mini_batches = 0;
+  PartialUpdate partial = {};  ///< of the mini-batch that fit() would run next
 
   friend bool operator==(const TrainingCounters&, const TrainingCounters&) = default;
 };

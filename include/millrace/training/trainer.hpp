@@ -106,8 +106,9 @@ class Trainer {
   StepReport step(StepData& data, double total_weight);
 
   /// Trains for options().epochs (or steps) over `data`, and tells on_step and on_epoch. Ends
-  /// early, between two steps, when `stop` asks for it. Changes no options: a second call goes on
-  /// from the weights of the first, and a learning rate without total_updates starts anew.
+  /// early, between two steps or two passes of one, when `stop` asks for it. Changes no options: a
+  /// second call goes on from the weights of the first, and a learning rate without total_updates
+  /// starts anew.
   FitReport fit(const Dataset& data, const std::stop_token& stop = {});
 
   /// Trains over mini-batches of yours, from their position until it has passed options().epochs
@@ -117,6 +118,10 @@ class Trainer {
   ///     Loader loader(data, trainer.loader_options());
   ///     loader.seek(trainer.state().counters().position);
   ///     trainer.fit(loader);
+  ///
+  /// Stopped between two passes it leaves the source at the mini-batch of the unfinished update,
+  /// whose sums state() holds. The fit that begins there finishes it; one that begins elsewhere
+  /// drops them.
   ///
   /// Throws InvalidArgument when a learning rate without total_updates cannot know the number of
   /// steps.
@@ -135,7 +140,9 @@ class Trainer {
   /// All of it is compared with its hashes before anything changes: throws DataError, which names
   /// file and tensor, when it is damaged or there is none, and Mismatch, which names every
   /// difference, when model, kind of optimizer, precision or seed are not the same (fit(): when the
-  /// data is not). Other settings stay those of options(); which of them were others is told.
+  /// data is not), and of a checkpoint inside an update: order of accumulation, copies of the model
+  /// or micro-batches, or where no pass begins where its sums end. Other settings stay those of
+  /// options(); which of them were others is told.
   ResumeReport resume(const std::string& path);
 
   /// How fit() loads a data set.
@@ -187,6 +194,7 @@ class Trainer {
   /// gradients of all processes, in each of them.
   std::function<void(const GradientInspection&)> on_gradients;
   std::function<void(const StepReport&)> on_step;  ///< after every step of fit()
+  std::function<void()> on_pass;  ///< between two passes of a step of fit(), before `stop` is asked
   /// After every step, and on_step, with TrainerOptions::records; in the first process alone.
   std::function<void(const StepRecord&)> on_record;
   std::function<void(const EpochReport&)> on_epoch;  ///< after every epoch of fit()
