@@ -1,0 +1,125 @@
+// What does saving cost the training? Steps of mlp:784-1024-1024-10 (Adam, mini-batches of 4,096)
+// that save after every step, each save written and none skipped, beside the same steps that save
+// nothing; and the pause of a save beside one memcpy of the state. On a tmpfs, so that no disk is
+// measured.
+#include <algorithm>
+#include <chrono>
+#include <cstdint>
+#include <cstring>
+#include <filesystem>
+#include <string>
+#include <unistd.h>
+#include <vector>
+
+#include <benchmark/benchmark.h>
+
+#include "millrace/core/random.hpp"
+#include "millrace/training/trainer.hpp"
+
+namespace {
+
+using namespace millrace;
+using Clock = std::chrono::steady_clock;
+
+constexpr std::int64_t kBatch = 4096;
+constexpr std::int64_t kSteps = 8;  // of an iteration
+
+Dataset noise() {
+  Dataset data =
+      make_dataset("noise", Tensor(DType::F32, {kBatch, 784}), Tensor(DType::I32, {kBatch}), 10);
+  const auto features = data.inputs[0].values.as<float>();
+  for (std::size_t i = 0; i < features.size(); ++i)
+    features[i] = static_cast<float>(random_uniform({.seed = 5}, static_cast<std::uint32_t>(i)));
+  const auto targets = data.targets[0].values.as<std::int32_t>();
+  for (std::size_t i = 0; i < targets.size(); ++i) targets[i] = static_cast<std::int32_t>(i % 10);
+  return data;
+}
+
+/// A folder in memory, removed at the end.
+class Place {
+ public:
+  Place() {
+    namespace fs = std::filesystem;
+    const fs::path root = fs::exists("/dev/shm") ? fs::path("/dev/shm") : fs::temp_directory_path();
+    path_ = root / ("millrace-checkpoint-bench-" + std::to_string(::getpid()));
+    fs::remove_all(path_);
+  }
+  Place(const Place&) = delete;
+  Place& operator=(const Place&) = delete;
+  ~Place() { std::filesystem::remove_all(path_); }
+
+  [[nodiscard]] std::string path() const { return path_; }
+
+ private:
+  std::filesystem::path path_;
+};
+
+TrainerOptions options_in(const std::string& folder) {
+  TrainerOptions options;
+  options.ranks = 2;
+  options.micro_batches = 4;
+  options.optimizer.kind = OptimizerKind::Adam;
+  options.learning_rate.base = 1e-4;
+  options.batch_size = kBatch;
+  options.steps = kSteps;
+  options.save.folder = folder;
+  options.save.every_steps = folder.empty() ? 0 : 1;
+  return options;
+}
+
+/// Seconds of one memcpy of all that a checkpoint holds, into memory that is there; the median.
+double seconds_of_memcpy(const Trainer& trainer) {
+  std::size_t bytes = 0;
+  for (const std::string& name : trainer.state().names())
+    for (const std::string& part : trainer.state().parts(name))
+      if (part != "gradient") bytes += trainer.state().read(name, part).bytes();
+  const std::vector<std::byte> from(bytes, std::byte{1});
+  std::vector<std::byte> to(bytes);
+  std::vector<double> seconds;
+  for (int i = 0; i < 9; ++i) {
+    const auto start = Clock::now();
+    std::memcpy(to.data(), from.data(), bytes);
+    benchmark::DoNotOptimize(to.data());
+    benchmark::ClobberMemory();
+    seconds.push_back(std::chrono::duration<double>(Clock::now() - start).count());
+  }
+  std::ranges::sort(seconds);
+  return seconds[seconds.size() / 2];
+}
+
+void count_samples(benchmark::State& state) {
+  state.counters["samples_per_second"] = benchmark::Counter(
+      static_cast<double>(kBatch * kSteps), benchmark::Counter::kIsIterationInvariantRate);
+}
+
+void StepsAlone(benchmark::State& state) {
+  const Dataset data = noise();
+  Trainer trainer(parse_model("mlp:784-1024-1024-10"), options_in(""));
+  for (auto _ : state) trainer.fit(data);
+  count_samples(state);
+}
+
+void StepsThatSave(benchmark::State& state) {
+  const Dataset data = noise();
+  const Place place;
+  Trainer trainer(parse_model("mlp:784-1024-1024-10"), options_in(place.path()));
+  std::vector<double> pauses;
+  trainer.on_save = [&](const SaveReport& report) {
+    if (!report.fault.empty()) state.SkipWithError(report.fault.c_str());
+    pauses.push_back(report.pause_seconds);
+  };
+  for (auto _ : state) trainer.fit(data);
+  count_samples(state);
+  if (std::cmp_not_equal(pauses.size(), trainer.state().counters().mini_batches))
+    state.SkipWithError("a save was skipped");
+  std::ranges::sort(pauses);
+  if (!pauses.empty())
+    state.counters["pause_by_memcpy"] = pauses[pauses.size() / 2] / seconds_of_memcpy(trainer);
+}
+
+BENCHMARK(StepsAlone)->UseRealTime()->Unit(benchmark::kMillisecond);
+BENCHMARK(StepsThatSave)->UseRealTime()->Unit(benchmark::kMillisecond);
+
+}  // namespace
+
+BENCHMARK_MAIN();
