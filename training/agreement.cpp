@@ -1,8 +1,6 @@
 // See agreement.hpp. Every member says its fields as lines of text, and reads those of all others.
 #include "training/agreement.hpp"
 
-#include <array>
-#include <cstdio>
 #include <span>
 #include <sstream>
 #include <string>
@@ -12,6 +10,7 @@
 #include "millrace/core/error.hpp"
 #include "millrace/scheduler/plan/text.hpp"
 #include "millrace/training/weights_hash.hpp"
+#include "training/named_settings.hpp"
 
 namespace millrace {
 
@@ -21,12 +20,6 @@ namespace {
 using Fields = std::vector<std::pair<std::string, std::string>>;
 
 /// All digits: two rates that differ in the last one are two rates.
-std::string exact(double number) {
-  std::array<char, 40> text{};
-  std::snprintf(text.data(), text.size(), "%.17g", number);
-  return text.data();
-}
-
 std::string lines_of(const Fields& fields) {
   std::string text;
   for (const auto& field : fields) {
@@ -100,9 +93,9 @@ std::string joined(const std::vector<ParameterGroup>& groups) {
 }
 
 std::string description_of(const OptimizerOptions& options) {
-  return std::string(name_of(options.kind)) + ", momentum " + exact(options.momentum) + ", beta " +
-         exact(options.beta1) + " and " + exact(options.beta2) + ", epsilon " +
-         exact(options.epsilon);
+  return std::string(name_of(options.kind)) + ", momentum " + exact_text(options.momentum) +
+         ", beta " + exact_text(options.beta1) + " and " + exact_text(options.beta2) +
+         ", epsilon " + exact_text(options.epsilon);
 }
 
 /// Everything that decides bits, or whether two ranks understand each other.
@@ -118,12 +111,12 @@ Fields settings_of(const TrainerParts& parts, const TrainerOptions& options) {
           {"loss scale", to_string(options.loss_scale.value_or(loss_scale_for(parts.precision)))},
           {"optimizer",
            options.custom_optimizer ? "one of its own" : description_of(options.optimizer)},
-          {"weight decay", exact(options.optimizer.weight_decay)},
-          {"learning rate", exact(options.learning_rate.base)},
+          {"weight decay", exact_text(options.optimizer.weight_decay)},
+          {"learning rate", exact_text(options.learning_rate.base)},
           {"learning-rate schedule", to_string(options.learning_rate)},
           {"warm-up", std::to_string(options.learning_rate.warm_up)},
           {"updates in all", std::to_string(options.learning_rate.total_updates)},
-          {"clip norm", options.clip_norm ? exact(*options.clip_norm) : "none"},
+          {"clip norm", options.clip_norm ? exact_text(*options.clip_norm) : "none"},
           {"skipped steps in a row", std::to_string(options.max_skipped)},
           {"frozen parameters", options.frozen.empty() ? "none" : joined({options.frozen})},
           {"parameter groups", joined(options.parameters)},

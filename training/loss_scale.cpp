@@ -5,9 +5,9 @@
 #include <array>
 #include <charconv>
 #include <cmath>
-#include <cstdio>
 
 #include "millrace/core/error.hpp"
+#include "training/named_settings.hpp"
 
 namespace millrace {
 namespace {
@@ -20,30 +20,24 @@ constexpr const char* kForm =
   throw InvalidArgument("loss scale '" + std::string(text) + "': " + why + "; allowed is " + kForm);
 }
 
-std::string exact(double number) {
-  std::array<char, 40> text{};
-  std::snprintf(text.data(), text.size(), "%.17g", number);
-  return text.data();
-}
-
 void check(const LossScaleOptions& options) {
   if (options.kind == LossScaleKind::None) return;
   require(options.initial > 0 && std::isfinite(options.initial),
-          "the loss scale must be above 0, got " + exact(options.initial));
+          "the loss scale must be above 0, got " + exact_text(options.initial));
   if (options.kind == LossScaleKind::Static) return;
   require(options.growth >= 1 && std::isfinite(options.growth),
-          "the growth of the loss scale must be at least 1, got " + exact(options.growth));
-  require(
-      options.backoff > 0 && options.backoff < 1,
-      "the backoff of the loss scale must be above 0 and below 1, got " + exact(options.backoff));
+          "the growth of the loss scale must be at least 1, got " + exact_text(options.growth));
+  require(options.backoff > 0 && options.backoff < 1,
+          "the backoff of the loss scale must be above 0 and below 1, got " +
+              exact_text(options.backoff));
   require(options.interval >= 1,
           "the interval of the loss scale must be at least 1 step, got " +
               std::to_string(options.interval));
   require(options.floor > 0 && options.floor <= options.initial &&
               options.initial <= options.ceiling && std::isfinite(options.ceiling),
           "the loss scale must begin between its floor, above 0, and its ceiling, got " +
-              exact(options.initial) + " between " + exact(options.floor) + " and " +
-              exact(options.ceiling));
+              exact_text(options.initial) + " between " + exact_text(options.floor) + " and " +
+              exact_text(options.ceiling));
 }
 
 double number_in(std::string_view text, std::string_view number) {
@@ -126,10 +120,11 @@ LossScaleOptions parse_loss_scale(std::string_view text) {
 
 std::string to_string(const LossScaleOptions& options) {
   if (options.kind == LossScaleKind::None) return "none";
-  if (options.kind == LossScaleKind::Static) return "static:" + exact(options.initial);
-  return "dynamic:initial=" + exact(options.initial) + ",growth=" + exact(options.growth) +
-         ",backoff=" + exact(options.backoff) + ",interval=" + std::to_string(options.interval) +
-         ",floor=" + exact(options.floor) + ",ceiling=" + exact(options.ceiling);
+  if (options.kind == LossScaleKind::Static) return "static:" + exact_text(options.initial);
+  return "dynamic:initial=" + exact_text(options.initial) +
+         ",growth=" + exact_text(options.growth) + ",backoff=" + exact_text(options.backoff) +
+         ",interval=" + std::to_string(options.interval) + ",floor=" + exact_text(options.floor) +
+         ",ceiling=" + exact_text(options.ceiling);
 }
 
 }  // namespace millrace

@@ -1,6 +1,11 @@
 // Greedy matching: only the last star has ever to be tried again.
 #include "training/name_pattern.hpp"
 
+#include <algorithm>
+
+#include "millrace/core/edit_distance.hpp"
+#include "millrace/core/error.hpp"
+
 namespace millrace {
 
 bool matches(std::string_view pattern, std::string_view name) {
@@ -23,6 +28,23 @@ bool matches(std::string_view pattern, std::string_view name) {
     }
   }
   return pattern.find_first_not_of('*', at) == std::string_view::npos;
+}
+
+std::string nearest_to(std::string_view wanted, std::span<const std::string> known) {
+  const auto nearest = std::ranges::min_element(
+      known, {}, [&](const std::string& name) { return edit_distance(wanted, name); });
+  if (nearest == known.end()) return {};
+  return "; the nearest of " + std::to_string(known.size()) + " is '" + *nearest + "'";
+}
+
+std::vector<std::size_t> matching(std::string_view pattern, std::span<const std::string> names) {
+  std::vector<std::size_t> meant;
+  for (std::size_t i = 0; i < names.size(); ++i)
+    if (matches(pattern, names[i])) meant.push_back(i);
+  require(!meant.empty(), [&] {
+    return "no parameter is called '" + std::string(pattern) + "'" + nearest_to(pattern, names);
+  });
+  return meant;
 }
 
 }  // namespace millrace

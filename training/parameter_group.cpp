@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "millrace/core/error.hpp"
+#include "training/name_pattern.hpp"
 #include "training/named_settings.hpp"
 
 namespace millrace {
@@ -55,6 +56,10 @@ std::string to_string(const ParameterGroup& group) {
   if (group.weight_decay) add(kDecay, exact_text(*group.weight_decay));
   if (group.frozen) add(kFrozen, *group.frozen ? "yes" : "no");
   return group.pattern + ":" + settings;
+}
+
+void check_names(const ParameterGroup& group, std::span<const std::string> names) {
+  static_cast<void>(matching(group.pattern, names));
 }
 
 }  // namespace millrace

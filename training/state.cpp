@@ -8,7 +8,6 @@
 #include <set>
 #include <sstream>
 
-#include "millrace/core/edit_distance.hpp"
 #include "millrace/core/error.hpp"
 #include "millrace/stages/precision.hpp"
 #include "training/name_pattern.hpp"
@@ -23,14 +22,6 @@ constexpr std::size_t kPartsOfStatistics = 2;  // those two
 // What processes tell each other of a parameter, before its name.
 constexpr char kTrained = 't';
 constexpr char kStatistic = 's';
-
-/// "; the nearest of 6 is 'layers.0.weight'".
-std::string nearest_to(std::string_view wanted, std::span<const std::string> known) {
-  const auto nearest = std::ranges::min_element(
-      known, {}, [&](const std::string& name) { return edit_distance(wanted, name); });
-  if (nearest == known.end()) return {};
-  return "; the nearest of " + std::to_string(known.size()) + " is '" + *nearest + "'";
-}
 
 std::string described(const Tensor& tensor) {
   return std::string(name_of(tensor.dtype())) + " " + to_string(tensor.dims());
@@ -201,13 +192,8 @@ std::set<std::size_t> TrainingState::Contents::with_tied(std::set<std::size_t> n
 }
 
 std::set<std::size_t> TrainingState::Contents::named_by(std::string_view pattern) const {
-  std::set<std::size_t> meant;
-  for (std::size_t i = 0; i < names.size(); ++i)
-    if (matches(pattern, names[i])) meant.insert(i);
-  require(!meant.empty(), [&] {
-    return "no parameter is called '" + std::string(pattern) + "'" + nearest_to(pattern, names);
-  });
-  return with_tied(std::move(meant));
+  const std::vector<std::size_t> meant = matching(pattern, names);
+  return with_tied({meant.begin(), meant.end()});
 }
 
 void TrainingState::Contents::write(std::string_view name,

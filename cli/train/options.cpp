@@ -246,7 +246,7 @@ TrainJob plan_job(const CLI::App& verb, const TrainFlags& flags) {
           "millrace train --partition time --json prints them");
   TrainJob job = start_job(flags);
   add_program(verb, flags, job);
-  set_rule(flags.rule, job.options);
+  set_rule(flags.rule, job.model, job.options);
   scale_rate(flags.batch, job.options);
   return job;
 }
@@ -274,7 +274,7 @@ TrainJob make_job(const CLI::App& verb, const TrainFlags& flags) {
   job.data = read_data(job);
   check_fit(flags, job.model, job.data);
   add_program(verb, flags, job);
-  set_rule(flags.rule, job.options);
+  set_rule(flags.rule, job.model, job.options);
   scale_rate(flags.batch, job.options);
   set_length(flags, job);
   return job;

@@ -126,7 +126,7 @@ void check_rule(const RuleFlags& flags) {
   if (flags.clip_norm) require_above_zero("--clip-norm", *flags.clip_norm);
 }
 
-void set_rule(const RuleFlags& flags, TrainerOptions& options) {
+void set_rule(const RuleFlags& flags, const ModelSpec& model, TrainerOptions& options) {
   options.optimizer = optimizer_of(flags);
   const OptimizerKind kind = options.optimizer.kind;
   options.learning_rate = about(
@@ -135,9 +135,14 @@ void set_rule(const RuleFlags& flags, TrainerOptions& options) {
   options.clip_norm = flags.clip_norm;
   if (kind == OptimizerKind::AdamW && !flags.clip_norm) options.clip_norm = 1.0;
   options.max_skipped = flags.max_skipped;
+  const std::vector<std::string> names =
+      flags.parameters.empty() ? std::vector<std::string>() : parameter_names(model);
   for (const std::string& text : flags.parameters)
-    options.parameters.push_back(
-        about("--parameters", text, [&] { return parse_parameter_group(text); }));
+    options.parameters.push_back(about("--parameters", text, [&] {
+      ParameterGroup group = parse_parameter_group(text);
+      check_names(group, names);
+      return group;
+    }));
   if (!flags.loss_scale.empty())
     options.loss_scale =
         about("--loss-scale", flags.loss_scale, [&] { return parse_loss_scale(flags.loss_scale); });

@@ -10,6 +10,7 @@
 
 #include <CLI/CLI.hpp>
 
+#include "millrace/stages/models.hpp"
 #include "millrace/training/trainer_options.hpp"
 
 namespace millrace::cli {
@@ -30,8 +31,8 @@ void add_rule_flags(CLI::App& verb, RuleFlags& flags);
 /// Throws InvalidArgument for a number out of its range, naming the option.
 void check_rule(const RuleFlags& flags);
 
-/// Optimizer, learning rate, clipping. Throws InvalidArgument.
-void set_rule(const RuleFlags& flags, TrainerOptions& options);
+/// Optimizer, learning rate, clipping, groups of the model's parameters. Throws InvalidArgument.
+void set_rule(const RuleFlags& flags, const ModelSpec& model, TrainerOptions& options);
 
 /// What follows from the number of updates, which the data decide.
 void set_length(const RuleFlags& flags, std::int64_t updates, TrainerOptions& options);

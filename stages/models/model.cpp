@@ -108,6 +108,13 @@ std::unique_ptr<StageModule> stage_without_parameters(const ModelSpec& model,
                             .precision = model.precision});
 }
 
+std::vector<std::string> parameter_names(const ModelSpec& model) {
+  const auto whole = stage_without_parameters(model, std::vector<int>{0, model.layer_count()}, 0);
+  std::vector<std::string> names;
+  for (const Parameter* parameter : whole->parameters()) names.push_back(parameter->name);
+  return names;
+}
+
 std::unique_ptr<StageModule> build_stage(const ModelSpec& model,
                                          std::span<const int> boundaries,
                                          int stage,

@@ -140,19 +140,28 @@ TEST_P(BranchesIn, EveryCutGivesTheSameBitsWithAndWithoutRecompute) {
     }
 }
 
-/// (1 + 1e8) - 1e8 is 0 in f32, and in the other direction 1.
-TEST(Branches, GradientsAreAddedInTheOrderOfTheUsingLayers) {
+/// Layer 1 has weight `factor`, and its output as many users as there are weights, each multiplying
+/// it by its own. The gradient of layer 0's weight, 1, behind a loss whose gradient is 1: that of
+/// the output of layer 1, times the factor.
+float gradient_before_fan_out(const std::vector<float>& weights,
+                              DType precision,
+                              float factor = 1) {
   ModelSpec model;
   model.inputs = {{DType::F32, {kSamples, 1}, false}};
-  model.layers = {{"linear", {{"out", 1}}},
-                  {"linear", {{"out", 1}}, {{0}}},
-                  {"linear", {{"out", 1}}, {{0}}},
-                  {"linear", {{"out", 1}}, {{0}}},
-                  {"add", {}, {{1}, {2}, {3}}}};
+  model.layers = {{"linear", {{"out", 1}}}, {"linear", {{"out", 1}}}};
+  LayerSpec sum{"add"};
+  for (std::size_t user = 0; user < weights.size(); ++user) {
+    sum.inputs.push_back({.layer = model.layer_count()});
+    model.layers.push_back({"linear", {{"out", 1}}, {{1}}});
+  }
+  model.layers.push_back(sum);
   model.loss = LossKind::MeanSquaredError;
-  const auto stage = build_stage(model, std::vector<int>{0, 5}, 0, 1);
-  for (const auto& [layer, weight] : {std::pair{0, 0.0F}, {1, 1.0F}, {2, 1e8F}, {3, -1e8F}})
-    stage->parameters()[2 * static_cast<std::size_t>(layer)]->value.as<float>()[0] = weight;
+  model.precision = precision;
+  const auto stage = build_stage(model, std::vector<int>{0, model.layer_count()}, 0, 1);
+  std::vector<float> of_layer{0, factor};
+  of_layer.insert(of_layer.end(), weights.begin(), weights.end());
+  for (std::size_t layer = 0; layer < of_layer.size(); ++layer)
+    stage->parameters()[2 * layer]->value.as<float>()[0] = of_layer[layer];
   const auto one = [](float value) {
     Tensor tensor(DType::F32, {1, 1});
     tensor.as<float>()[0] = value;
@@ -163,9 +172,22 @@ TEST(Branches, GradientsAreAddedInTheOrderOfTheUsingLayers) {
   context.targets = &targets;
   (void)stage->forward(context, one(1));
   (void)stage->backward(context, {});
-  EXPECT_EQ(stage->parameters()[2]->gradient.as<float>()[0], 0.0F);  // layer 0 gave 0
-  EXPECT_EQ(stage->parameters()[3]->gradient.as<float>()[0], 1.0F);
-  EXPECT_EQ(stage->parameters()[0]->gradient.as<float>()[0], 0.0F);
+  return stage->parameters()[0]->gradient.as<float>()[0];
+}
+
+/// (1 + 1e8) - 1e8 is 0 in f32, and in the other direction 1.
+TEST(Branches, GradientsAreAddedInTheOrderOfTheUsingLayers) {
+  EXPECT_EQ(gradient_before_fan_out({1.0F, 1e8F, -1e8F}, DType::F32), 0.0F);
+  EXPECT_EQ(gradient_before_fan_out({-1e8F, 1e8F, 1.0F}, DType::F32), 1.0F);
+}
+
+/// In bf16 1 + 2^-7 follows 1, and what lies half way between them becomes 1.
+TEST(Branches, GradientsOfNarrowModelsAreAddedInF32AndRoundedOnce) {
+  constexpr float kHalf = 1.0F / 256;
+  EXPECT_EQ(gradient_before_fan_out({1.0F, kHalf, kHalf}, DType::BF16), 1.0F + 2 * kHalf);
+  // 1.25 (1 + 2^-8) would become the number of bf16 behind 1.25.
+  EXPECT_EQ(gradient_before_fan_out({1.0F, kHalf}, DType::BF16, 1.25F), 1.25F);
+  EXPECT_EQ(gradient_before_fan_out({1.0F, kHalf}, DType::F32, 1.25F), 1.25F * (1.0F + kHalf));
 }
 
 TEST(Branches, GradientsAreTheCentralDifferences) {

@@ -93,7 +93,7 @@ TEST(Agreement, EveryRankHearsWhichPlanOrSettingDiffers) {
                    "optimizer differs: rank 0 has 'adamw, ");
   expect_complaint([](Job& job) { job.options.optimizer.beta2 = 0.9999; }, "optimizer differs: ");
   expect_complaint([](Job& job) { job.options.optimizer.weight_decay = 1e-9; },
-                   "weight decay differs: rank 0 has '0', rank 1 has '1.0");
+                   "weight decay differs: rank 0 has '0', rank 1 has '1e-09'");
   expect_complaint([](Job& job) { job.options.learning_rate.base *= 1 + 1e-15; },
                    "learning rate differs: rank 0 has '0.1");
   expect_complaint([](Job& job) { job.options.learning_rate.warm_up = 2; }, "warm-up differs");

@@ -105,6 +105,10 @@ struct CutEdge {
                                                                     std::span<const int> boundaries,
                                                                     int stage);
 
+/// The names of all parameters, running statistics included, in the order of their layers. Cost: no
+/// parameters are made.
+[[nodiscard]] std::vector<std::string> parameter_names(const ModelSpec& model);
+
 /// Stage s alone, for a process that hosts only some of them.
 [[nodiscard]] std::unique_ptr<StageModule> build_stage(const ModelSpec& model,
                                                        std::span<const int> boundaries,

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 
@@ -28,5 +29,8 @@ struct ParameterGroup {
 
 /// Throws InvalidArgument when a number is out of its range.
 void check(const ParameterGroup& group);
+
+/// Throws InvalidArgument when the group's pattern matches none of the names, naming the nearest.
+void check_names(const ParameterGroup& group, std::span<const std::string> names);
 
 }  // namespace millrace
