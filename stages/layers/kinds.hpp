@@ -9,6 +9,7 @@
 #define MILLRACE_LAYER_KINDS(kind) \
   kind(activation)                 \
   kind(add)                        \
+  kind(attention)                  \
   kind(average_pool)               \
   kind(batch_norm)                 \
   kind(conv2d)                     \
@@ -18,9 +19,11 @@
   kind(layer_norm)                 \
   kind(linear)                     \
   kind(max_pool)                   \
+  kind(positions)                  \
   kind(reshape)                    \
   kind(rms_norm)                   \
-  kind(running_mean)
+  kind(running_mean)               \
+  kind(swiglu)
 // clang-format on
 
 namespace millrace {

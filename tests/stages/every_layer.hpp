@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <tuple>
 #include <vector>
 
 #include "stages/layer_probe.hpp"
@@ -58,6 +59,15 @@ inline std::vector<LayerProbe> every_layer(DType dtype) {
   add_images(add, dtype);
   add({"embedding", {{"rows", 5}, {"columns", 3}}}, {ids});
   add({"running_mean"}, {sequence});
+  add({"positions", {{"context", std::int64_t{4}}}}, {sequence});
+  for (const TensorType& type : {TensorType{dtype, {kSamples, 8}}, sequence})
+    add({"swiglu"}, {type});
+  const TensorType heads{dtype, {kSamples, kPositions, 24}};
+  for (const auto& [queries, keys, rotary] :
+       {std::tuple{2, 2, 0.0}, {2, 2, 100.0}, {4, 1, 0.0}, {4, 1, 100.0}, {4, 2, 0.0}})
+    add({"attention",
+         {{"heads", std::int64_t{queries}}, {"kv_heads", std::int64_t{keys}}, {"rotary", rotary}}},
+        {heads});
   return probes;
 }
 

@@ -1,0 +1,94 @@
+// SwiGLU, row by row.
+#include "millrace/stages/swiglu.hpp"
+
+#include <utility>
+
+#include "stages/kernels/exponential.hpp"
+#include "stages/kernels/precision.hpp"
+#include "stages/layers/kinds.hpp"
+
+namespace millrace {
+namespace {
+
+template <class T>
+T gate(T a) {
+  return T(1) / (T(1) + detail::exponential(-a));
+}
+
+template <class T>
+void gate_row(const T* x, std::int64_t columns, T* y) {
+  for (std::int64_t j = 0; j < columns; ++j) y[j] = x[j] * gate(x[j]) * x[columns + j];
+}
+
+template <class T>
+void row_gradient(const T* dy, const T* x, std::int64_t columns, T* dx) {
+  for (std::int64_t j = 0; j < columns; ++j) {
+    const T a = x[j];
+    const T g = gate(a);
+    dx[j] = dy[j] * x[columns + j] * g * (T(1) + a * (T(1) - g));
+    dx[columns + j] = dy[j] * a * g;
+  }
+}
+
+}  // namespace
+
+SwiGlu::SwiGlu(std::string name, std::int64_t columns, DType dtype)
+    : name_(std::move(name)), columns_(columns), dtype_(dtype) {
+  detail::require_float(dtype, describe());
+  require(columns >= 1, name_ + ": swiglu needs rows of two halves with at least 1 column each");
+}
+
+Tensor SwiGlu::forward_rows(const PassContext& context, Tensor input, Stash& stash) {
+  Tensor output = context.make(dtype_, {input.rows(), columns_});
+  detail::with_precision(dtype_, [&](auto zero) {
+    using T = decltype(zero);
+    for (std::int64_t i = 0; i < input.rows(); ++i)
+      gate_row(detail::values<T>(std::as_const(input)) + i * 2 * columns_,
+               columns_,
+               detail::values<T>(output) + i * columns_);
+  });
+  if (context.training) stash.keep(context, std::move(input));
+  return output;
+}
+
+Tensor SwiGlu::backward_rows(const PassContext& context,
+                             Tensor output_gradient,
+                             Stash& stash,
+                             bool wanted) {
+  Tensor input_gradient;
+  if (wanted) {
+    const Tensor input = stash.read(context, 0);
+    input_gradient = context.make(dtype_, input.dims());
+    detail::with_precision(dtype_, [&](auto zero) {
+      using T = decltype(zero);
+      for (std::int64_t i = 0; i < input.rows(); ++i)
+        row_gradient(detail::values<T>(std::as_const(output_gradient)) + i * columns_,
+                     detail::values<T>(input) + i * 2 * columns_,
+                     columns_,
+                     detail::values<T>(input_gradient) + i * 2 * columns_);
+    });
+  }
+  stash.clear(context);
+  return input_gradient;
+}
+
+std::size_t SwiGlu::bytes_after_forward(std::int64_t rows) const {
+  return size_of(kept_dtype(dtype_)) * static_cast<std::size_t>(2 * rows * columns_);
+}
+
+std::string SwiGlu::describe() const {
+  return name_ + ": swiglu of " + std::to_string(columns_);
+}
+
+LayerKind swiglu_kind() {
+  return {"swiglu",
+          {},
+          [](const LayerSettings&, std::span<const TensorType> inputs, const LayerPlace& place) {
+            require(inputs[0].columns() % 2 == 0,
+                    "takes rows of two halves, got " + to_string(inputs[0]));
+            return std::make_unique<SwiGlu>(
+                "layers." + std::to_string(place.number), inputs[0].columns() / 2, place.dtype);
+          }};
+}
+
+}  // namespace millrace
