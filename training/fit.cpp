@@ -157,17 +157,21 @@ FitReport Trainer::fit(BatchSource& batches, const std::stop_token& stop) {
   return run(batches, stop);
 }
 
-FitReport Trainer::run(BatchSource& batches, const std::stop_token& stop) {
-  TrainingState& store = state_->store;
+/// A source at its very beginning begins a fit, another goes on with the one at hand.
+void Trainer::State::begin_fit(const BatchSource& batches) {
   const TrainingCounters& before = store.counters();
-  if (before.partial.micro_batches > 0 && batches.position() != before.position)
-    state_->drop_partial();
-  state_->count([&](TrainingCounters& counters) {
+  if (before.partial.micro_batches > 0 && batches.position() != before.position) drop_partial();
+  count([&](TrainingCounters& counters) {
     counters.position = batches.position();
     if (counters.position != DataPosition()) return;
     counters.fit_global_step = counters.global_step;
     counters.fit_mini_batches = counters.mini_batches;
   });
+}
+
+FitReport Trainer::run(BatchSource& batches, const std::stop_token& stop) {
+  TrainingState& store = state_->store;
+  state_->begin_fit(batches);
   agree_on_place(state_->group, store.counters(), options(), batches);
   Fit fit(options(), store.counters(), batches);
   state_->begin_records();

@@ -1,5 +1,5 @@
 // What a trainer is made of: parts, parameters and counters. Here for the sources that share it:
-// the step (trainer.cpp), the loop around it (fit.cpp), checkpoints
+// the trainer (trainer.cpp), its step (step.cpp), the loop around it (fit.cpp), checkpoints
 // (saving.cpp), evaluation and prediction (evaluation.cpp).
 #pragma once
 
@@ -47,6 +47,7 @@ struct Trainer::State {
                                  const Rates& rates,
                                  Saving& saving,
                                  const Pause& pause);
+  void begin_fit(const BatchSource& batches);
   Batch& next_batch(BatchSource& batches);
   void know_data(const Dataset& dataset);
   bool run(StepReport& report, StepData& data, double total_weight, const Pause& pause);

@@ -81,6 +81,25 @@ class Speaker {
   Progress progress_;
 };
 
+/// What the trainer tells goes to the measurement, and on rank 0 to whoever looks.
+void listen(Trainer& trainer,
+            RunMeasurement& measurement,
+            std::optional<Speaker>& speaker,
+            std::stop_source& stop) {
+  trainer.on_step = [&](const StepReport& report) {
+    measurement.after_step(report);
+    if (StopSignals::received() != 0) stop.request_stop();
+    if (speaker) speaker->progress().step(report, measurement.bubble());
+  };
+  trainer.on_pass = [&] {
+    if (StopSignals::received() != 0) stop.request_stop();
+  };
+  if (!speaker) return;
+  trainer.on_gradients = [&](const GradientInspection& found) { speaker->show(found); };
+  trainer.on_epoch = [&](const EpochReport& epoch) { speaker->progress().epoch(epoch); };
+  trainer.on_record = [&](const StepRecord& record) { speaker->watching().add(record); };
+}
+
 }  // namespace
 
 TrainOutcome run_training(const TrainJob& job, const TrainSeat& seat) {
@@ -96,19 +115,7 @@ TrainOutcome run_training(const TrainJob& job, const TrainSeat& seat) {
   if (!job.options.save.folder.empty() || job.options.records) signals.emplace();
   std::stop_source stop(std::nostopstate);
   if (signals) stop = std::stop_source();
-  trainer.on_step = [&](const StepReport& report) {
-    measurement.after_step(report);
-    if (StopSignals::received() != 0) stop.request_stop();
-    if (speaker) speaker->progress().step(report, measurement.bubble());
-  };
-  trainer.on_pass = [&] {
-    if (StopSignals::received() != 0) stop.request_stop();
-  };
-  if (speaker) {
-    trainer.on_gradients = [&](const GradientInspection& found) { speaker->show(found); };
-    trainer.on_epoch = [&](const EpochReport& epoch) { speaker->progress().epoch(epoch); };
-    trainer.on_record = [&](const StepRecord& record) { speaker->watching().add(record); };
-  }
+  listen(trainer, measurement, speaker, stop);
   TrainOutcome outcome;
   trainer.on_save = [&](const SaveReport& report) {
     outcome.checkpoints.add(report, speaker.has_value());

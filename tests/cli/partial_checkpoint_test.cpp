@@ -38,7 +38,10 @@ TrainerOptions options_of(const std::string& folder) {
 class PartialCheckpoint : public testing::Test {
  protected:
   /// Stops behind eight micro-batches of the sixth step.
-  PartialCheckpoint() : folder_("cli_partial"), place_(folder_.path() + "/saved") {
+  PartialCheckpoint()
+      : folder_(std::string("cli_partial_") +
+                testing::UnitTest::GetInstance()->current_test_info()->name()),
+        place_(folder_.path() + "/saved") {
     const TrainTest data = load_data("digits", 1);
     Trainer whole(parse_model(kModel), options_of(""));
     whole.fit(data.train);
