@@ -40,7 +40,8 @@ built shared_rooms "$here/rooms" -DCMAKE_PREFIX_PATH="$place/moved"
 for consumer in "$place"/shared_rooms/*/consumer_*; do "$consumer"; done
 for library in "$place"/moved/lib*/libmillrace_*.so "$place"/moved/lib/*/libmillrace_*.so; do
   [ -e "$library" ] || continue
-  objdump -p "$library" | grep -q 'SONAME *libmillrace_[a-z]*\.so\.[0-9]' ||
+  # Not grep -q, which ends before objdump has written all and makes the pipe a failure.
+  objdump -p "$library" | grep >/dev/null 'SONAME *libmillrace_[a-z]*\.so\.[0-9]' ||
     { echo "$library has no soname with a version" >&2; exit 1; }
   echo "shared: $(basename "$library")"
 done | sort
