@@ -192,6 +192,7 @@ Calls passes() {
          return insert_recompute(
              p, std::vector<bool>(static_cast<std::size_t>(std::max(0, p.shape.stages())), true));
        })},
+      {"recomputed_stages", alone([](auto& p) { return recomputed_stages(p); })},
       {"decouple_pairs", alone([](auto& p) { return decouple_pairs(p); })},
       {"compute_only", alone([](auto& p) { return compute_only(p); })}};
 }
@@ -224,7 +225,7 @@ TEST(MalformedPrograms, GetAResultOrInvalidArgumentFromEveryFunction) {
   constexpr std::uint64_t kPrograms = 400;
   Calls calls = checks();
   for (Calls more : {simulations(), passes(), texts_and_pictures()}) calls.merge(more);
-  ASSERT_EQ(calls.size(), 32U);
+  ASSERT_EQ(calls.size(), 33U);
   for (const auto& [name, call] : calls) {
     SCOPED_TRACE(name);
     int refused = 0;

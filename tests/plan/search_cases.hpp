@@ -9,6 +9,7 @@
 #include "millrace/core/random.hpp"
 #include "millrace/scheduler/plan/graph.hpp"
 #include "millrace/scheduler/plan/objective.hpp"
+#include "millrace/scheduler/plan/recompute.hpp"
 #include "millrace/scheduler/plan/search.hpp"
 #include "millrace/scheduler/plan/simulate.hpp"
 
@@ -21,6 +22,7 @@ struct SmallCase {
   double memory_limit = std::numeric_limits<double>::infinity();
   Objective objective = Objective::Makespan;
   bool fused = false;
+  std::vector<bool> recompute = {};  ///< by stage; empty: none
 };
 
 /// Draws case `number` of p ranks and m micro-batches: stage costs 1 to 9, every third with link
@@ -101,11 +103,15 @@ inline SearchOptions search_options(const SmallCase& of, std::int64_t budget) {
 /// Largest memory of any rank after any action.
 inline double peak_after_actions(const Program& program, const Cost& cost) {
   double peak = 0;
+  const std::vector<bool> recomputed = recomputed_stages(program);
   for (const auto& list : program.ranks) {
     double memory = 0;
     for (const Action& action : list) {
       const std::size_t s = action.stage.index();
-      if (action.op == Op::Forward) memory += cost.memory_forward[s] / cost.slices;
+      const double boundary = cost.memory_boundary.empty() ? 0 : cost.memory_boundary[s];
+      if (action.op == Op::Forward)
+        memory += (recomputed[s] ? boundary : cost.memory_forward[s]) / cost.slices;
+      if (action.op == Op::Recompute) memory += (cost.memory_forward[s] - boundary) / cost.slices;
       if (gives_input_gradient(action.op)) memory += cost.memory_input[s] / cost.slices;
       if (gives_weight_gradient(action.op)) memory += cost.memory_weight[s] / cost.slices;
       peak = std::max(peak, memory);

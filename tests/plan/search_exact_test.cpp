@@ -8,6 +8,7 @@
 #include "millrace/scheduler/plan/exact.hpp"
 #include "millrace/scheduler/plan/lower_bound.hpp"
 #include "millrace/scheduler/plan/verify.hpp"
+#include "plan/every_order.hpp"
 #include "plan/random_order.hpp"
 #include "plan/search_cases.hpp"
 #include "support/order_span.hpp"
@@ -15,89 +16,8 @@
 namespace millrace {
 namespace {
 
+using test::brute_force;
 using test::SmallCase;
-
-/// Every order of one rank's actions that keeps F before I before W (or F before B) of a
-/// micro-batch and stays within the limit. Micro-batches in any order: nothing is assumed.
-class RankOrders {
- public:
-  RankOrders(const SmallCase& of, int rank) : of_(of) {
-    for (int s = 0; s < of.shape.stages(); ++s)
-      if (of.shape.placement.rank(Stage{s}).value == rank)
-        for (int i = 0; i < of.shape.micro_batches; ++i) chains_.push_back({Stage{s}, i});
-    done_.assign(chains_.size(), 0);
-    extend(0);
-  }
-
-  std::vector<std::vector<Action>> orders;
-
- private:
-  struct Chain {
-    Stage stage;
-    int micro_batch = 0;
-  };
-
-  [[nodiscard]] Op op(int step) const {
-    if (step == 0) return Op::Forward;
-    if (of_.fused) return Op::Backward;
-    return step == 1 ? Op::BackwardInput : Op::BackwardWeight;
-  }
-
-  [[nodiscard]] double change(Op op, Stage stage) const {
-    const std::size_t s = stage.index();
-    double memory = op == Op::Forward ? of_.cost.memory_forward[s] : 0;
-    if (gives_input_gradient(op)) memory += of_.cost.memory_input[s];
-    if (gives_weight_gradient(op)) memory += of_.cost.memory_weight[s];
-    return memory;
-  }
-
-  void extend(double memory) {
-    const int steps = of_.fused ? 2 : 3;
-    if (order_.size() == chains_.size() * static_cast<std::size_t>(steps)) {
-      orders.push_back(order_);
-      return;
-    }
-    for (std::size_t c = 0; c < chains_.size(); ++c) {
-      if (done_[c] == steps) continue;
-      const Op next = op(done_[c]);
-      const double after = memory + change(next, chains_[c].stage);
-      if (after > of_.memory_limit) continue;
-      order_.push_back(
-          {next, false, 0, 0, chains_[c].stage, MicroBatch{chains_[c].micro_batch}, {}});
-      ++done_[c];
-      extend(after);
-      --done_[c];
-      order_.pop_back();
-    }
-  }
-
-  const SmallCase& of_;
-  std::vector<Chain> chains_;
-  std::vector<int> done_;
-  std::vector<Action> order_;
-};
-
-/// Smallest objective over all programs; infinite when nothing fits.
-double brute_force(const SmallCase& of) {
-  std::vector<RankOrders> ranks;
-  for (int r = 0; r < of.shape.ranks; ++r) ranks.emplace_back(of, r);
-  double best = std::numeric_limits<double>::infinity();
-  for (const RankOrders& rank : ranks)
-    if (rank.orders.empty()) return best;
-  Program program{.shape = of.shape, .ranks = {}, .name = {}};
-  program.ranks.resize(ranks.size());
-  std::vector<std::size_t> at(ranks.size(), 0);
-  while (true) {
-    for (std::size_t r = 0; r < ranks.size(); ++r) program.ranks[r] = ranks[r].orders[at[r]];
-    const double value = of.objective == Objective::Span
-                             ? testing::OrderSpan(program, of.cost).value()
-                             : test::simulated(program, of.cost, of.objective);
-    best = std::min(best, value);
-    std::size_t r = 0;
-    while (r < ranks.size() && ++at[r] == ranks[r].orders.size()) at[r++] = 0;
-    if (r == ranks.size()) return best;
-  }
-}
 
 ExactResult solve(const SmallCase& of) {
   return solve_exact(of.shape,

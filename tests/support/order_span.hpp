@@ -14,7 +14,7 @@
 
 namespace millrace::testing {
 
-/// For compute-only programs without pairs, of at most eight ranks.
+/// For compute-only programs without pairs, of at most eight ranks; recompute is known.
 class OrderSpan {
  public:
   OrderSpan(const Program& program, const Cost& cost)
@@ -83,7 +83,9 @@ class OrderSpan {
     const bool last = s + 1 == program_.shape.stages(), end = k + 1 == program_.shape.slices;
     bool there = true;
     Product made = kInputGradient;
-    if (a.op == Op::Forward) {
+    if (a.op == Op::Recompute) {
+      there = need(kActivation, s, k);
+    } else if (a.op == Op::Forward) {
       there = (s == 0 || need(kActivation, s - 1, k)) && (k == 0 || need(kActivation, s, k - 1));
       made = kActivation;
     } else if (a.op == Op::BackwardWeight) {
@@ -96,7 +98,7 @@ class OrderSpan {
     if (!there) return false;
     const double speed = cost_.rank_speed.empty() ? 1 : cost_.rank_speed[rank];
     for (std::size_t r = 0; r < ranks_; ++r) clock[r] = begin[r] + cost_.ticks(a) / speed;
-    at(made, s, i, k) = {clock, static_cast<int>(rank)};
+    if (a.op != Op::Recompute) at(made, s, i, k) = {clock, static_cast<int>(rank)};
     return true;
   }
 

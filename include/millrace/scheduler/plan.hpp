@@ -15,6 +15,7 @@
 #include "millrace/scheduler/plan/objective.hpp"
 #include "millrace/scheduler/plan/passes.hpp"
 #include "millrace/scheduler/plan/program.hpp"
+#include "millrace/scheduler/plan/recompute.hpp"
 #include "millrace/scheduler/plan/search.hpp"
 #include "millrace/scheduler/plan/shape.hpp"
 #include "millrace/scheduler/plan/simulate.hpp"

@@ -14,6 +14,40 @@ namespace millrace::plan {
 
 namespace {
 
+bool is_of_same_unit(const Action& one, const Action& other) {
+  return one.stage == other.stage && one.micro_batch == other.micro_batch &&
+         one.slice == other.slice && one.replica_number == other.replica_number;
+}
+
+Action recompute_of(Action action) {
+  action.op = Op::Recompute;
+  return action;
+}
+
+/// Takes the recomputes out of the program. By action that is left: whether it had one; nothing
+/// where there was none.
+std::vector<bool> taken_recomputes(Program& program) {
+  std::vector<bool> had;
+  bool any = false;
+  for (auto& list : program.ranks) {
+    std::vector<Action> left;
+    left.reserve(list.size());
+    for (std::size_t i = 0; i < list.size(); ++i) {
+      const bool again = list[i].op == Op::Recompute;
+      if (again && (i + 1 == list.size() || !gives_input_gradient(list[i + 1].op) ||
+                    !is_of_same_unit(list[i], list[i + 1])))
+        throw InvalidArgument("the search takes a recompute right before its backward; found the " +
+                              describe(list[i]) + " before something else");
+      any = any || again;
+      if (again) ++i;
+      left.push_back(list[i]);
+      had.push_back(again);
+    }
+    list = std::move(left);
+  }
+  return any ? had : std::vector<bool>();
+}
+
 /// The program, checked, its pairs decoupled.
 Program orderable(Program program, const Cost& cost) {
   validate(program);
@@ -23,7 +57,7 @@ Program orderable(Program program, const Cost& cost) {
           "Cost::contention) and simulate the result with it");
   for (auto& list : program.ranks)
     for (Action& action : list) {
-      if (!is_compute(action.op) || action.op == Op::Recompute)
+      if (!is_compute(action.op))
         throw InvalidArgument("the search takes F, B, I and W only; found the " + describe(action));
       action.with_next = false;
     }
@@ -34,30 +68,44 @@ Program orderable(Program program, const Cost& cost) {
 
 Job::Job(Program program, const Cost& cost, Work* work)
     : work_counter_(work),
+      recomputes_(taken_recomputes(program)),
       program_(orderable(std::move(program), cost)),
       graph_(program_, ListOrder::Open) {
+  place_nodes();
   price_nodes(cost);
   price_links(cost);
   invert();
   find_whole();
 }
 
-void Job::price_nodes(const Cost& cost) {
-  const MemoryModel model(program_, cost);
-  for (auto* by_node : {&ticks_, &memory_}) by_node->reserve(graph_.size());
+void Job::place_nodes() {
   rank_.reserve(graph_.size());
-  for (std::size_t r = 0; r < program_.ranks.size(); ++r) {
-    spend(4 * program_.ranks[r].size());
+  for (std::size_t r = 0; r < program_.ranks.size(); ++r)
+    rank_.insert(rank_.end(), program_.ranks[r].size(), static_cast<std::uint32_t>(r));
+}
+
+void Job::price_nodes(const Cost& cost) {
+  const Program whole = has_recompute() ? program(own_order()) : Program();
+  const MemoryModel model(has_recompute() ? whole : program_, cost);
+  for (auto* by_node : {&ticks_, &memory_}) by_node->resize(graph_.size());
+  if (has_recompute())
+    for (auto* by_node : {&lead_, &restored_}) by_node->resize(graph_.size());
+  work_.resize(program_.ranks.size());
+  for (Node node = 0; node < size(); ++node) {
+    const std::size_t r = rank(node);
+    if (node == first(r)) spend(4 * program_.ranks[r].size());
     const double speed = cost.rank_speed.empty() ? 1 : cost.rank_speed[r];
-    double work = 0;
-    for (const Action& action : program_.ranks[r]) {
-      const MemoryChange change = model.change(action);
-      rank_.push_back(static_cast<std::uint32_t>(r));
-      ticks_.push_back(cost.ticks(action) / speed);
-      memory_.push_back(change.start + change.end);
-      work += ticks_.back();
+    const MemoryChange change = model.change(action(node));
+    ticks_[node] = cost.ticks(action(node)) / speed;
+    memory_[node] = change.start + change.end;
+    if (recomputes(node)) {
+      const Action again = recompute_of(action(node));
+      lead_[node] = cost.ticks(again) / speed;
+      restored_[node] = model.change(again).start;
+      ticks_[node] += lead_[node];
+      memory_[node] += restored_[node];
     }
-    work_.push_back(work);
+    work_[r] += ticks_[node];
   }
 }
 
@@ -90,8 +138,7 @@ void Job::invert() {
 void Job::find_whole() {
   const auto whole = [](double ticks) { return ticks == std::floor(ticks); };
   for (Node node = 0; node < size(); ++node)
-    for (const Node producer : producers(node))
-      whole_ = whole_ && whole(delay(producer, rank(node)));
+    for (const Node producer : producers(node)) whole_ = whole_ && whole(delay(producer, node));
   whole_ = whole_ && std::ranges::all_of(ticks_, whole);
 }
 
@@ -108,7 +155,10 @@ Program Job::program(const JobOrder& order) const {
   program.ranks.resize(program_.ranks.size());
   for (std::size_t r = 0; r < program.ranks.size(); ++r) {
     program.ranks[r].reserve(program_.ranks[r].size());
-    for (Node at = first(r); at < first(r + 1); ++at) program.ranks[r].push_back(action(order[at]));
+    for (Node at = first(r); at < first(r + 1); ++at) {
+      if (recomputes(order[at])) program.ranks[r].push_back(recompute_of(action(order[at])));
+      program.ranks[r].push_back(action(order[at]));
+    }
   }
   return program;
 }

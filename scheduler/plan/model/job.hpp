@@ -1,8 +1,10 @@
 // Job: what a search orders: an open graph and what its nodes and edges cost. Ticks and memory lie
 // in arrays by node, because list scheduling, the local search, the bound and the exact solver ask
-// for them in every evaluation.
+// for them in every evaluation. A recompute is no node of its own: it stays right before its
+// backward, whose node takes the ticks of both and needs the gradient that much after its start.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <span>
 #include <vector>
@@ -21,8 +23,9 @@ using JobOrder = std::vector<Node>;
 /// Thread-safety: immutable once built, share freely.
 class Job {
  public:
-  /// Requires compute actions only, each once, without recompute and without contention in `cost`;
-  /// throws InvalidArgument otherwise. Overlapped pairs are taken as two actions.
+  /// Requires compute actions only, each once, a recompute only right before its B or I, and no
+  /// contention in `cost`; throws InvalidArgument otherwise. Overlapped pairs are taken as two
+  /// actions.
   /// `work`, which must outlive the job, counts what is looked at and may throw Stopped.
   Job(Program program, const Cost& cost, Work* work = nullptr);
   Job(const Job&) = delete;  // the graph points to the program
@@ -45,9 +48,17 @@ class Job {
     return program_.ranks[r][node - first(r)];
   }
   [[nodiscard]] std::size_t rank(Node node) const { return rank_[node]; }
+  /// Of the action, with the recompute before it.
   [[nodiscard]] double ticks(Node node) const { return ticks_[node]; }
   /// Change of the rank's memory when the action has run (F: when it starts).
   [[nodiscard]] double memory(Node node) const { return memory_[node]; }
+  /// What the rank's memory must have room for: that change, or the more that a recompute brings
+  /// back before its backward frees some of it.
+  [[nodiscard]] double room(Node node) const {
+    return restored_.empty() ? memory_[node] : std::max(memory_[node], restored_[node]);
+  }
+  [[nodiscard]] bool has_recompute() const { return !recomputes_.empty(); }
+  [[nodiscard]] bool recomputes(Node node) const { return has_recompute() && recomputes_[node]; }
   [[nodiscard]] Node first(std::size_t rank) const {
     return graph_.first(Rank{static_cast<std::int32_t>(rank)});
   }
@@ -58,11 +69,14 @@ class Job {
     return {consumers_.data() + consumer_start_[node],
             consumers_.data() + consumer_start_[node + 1]};
   }
-  /// Ticks that the result of `producer` needs to a rank: 0 to its own.
-  [[nodiscard]] double delay(Node producer, std::size_t to) const {
-    const std::size_t from = rank_[producer];
+  /// Ticks from the end of `producer` to the earliest start of `node` that it allows: those of the
+  /// message, 0 on one rank. Less the recompute of `node`, which does not wait for a gradient: so
+  /// it may be negative.
+  [[nodiscard]] double delay(Node producer, Node node) const {
+    const std::size_t from = rank_[producer], to = rank_[node];
     if (from == to) return 0;
-    return links_.empty() ? link_ : links_[from * program_.ranks.size() + to];
+    const double message = links_.empty() ? link_ : links_[from * program_.ranks.size() + to];
+    return lead_.empty() ? message : message - lead_[node];
   }
 
   /// Whether all ticks and delays are integers, so that sums of them are exact.
@@ -70,22 +84,25 @@ class Job {
 
   /// The order of the program the job was made of.
   [[nodiscard]] JobOrder own_order() const;
-  /// The program that runs `order`.
+  /// The program that runs `order`, every recompute right before its backward.
   [[nodiscard]] Program program(const JobOrder& order) const;
 
  private:
+  void place_nodes();
   void price_nodes(const Cost& cost);
   void price_links(const Cost& cost);
   void invert();
   void find_whole();
 
   Work* work_counter_;
-  Program program_;
+  std::vector<bool> recomputes_;  // by node; empty when none does
+  Program program_;               // without recompute
   Graph graph_;
   std::vector<std::uint32_t> rank_;
   std::vector<double> ticks_, memory_, work_;
-  double link_ = 0;            // ticks of every message ...
-  std::vector<double> links_;  // ... or by source and destination, where links differ
+  std::vector<double> lead_, restored_;  // by node: ticks and memory of its recompute; or empty
+  double link_ = 0;                      // ticks of every message ...
+  std::vector<double> links_;            // ... or by source and destination, where links differ
   bool whole_ = true;
   std::vector<std::uint32_t> consumer_start_;
   std::vector<Node> consumers_;

@@ -118,7 +118,7 @@ void JobBoard::fill_queues(std::size_t rank) {
     Queue& queue = by_class[{action.op, action.replica_number, action.stage}];
     queue.forward = action.op == Op::Forward;
     queue.nodes.push_back(node);
-    if (!queue.forward) state.input_reserve = std::max(state.input_reserve, job_.memory(node));
+    if (!queue.forward) state.input_reserve = std::max(state.input_reserve, job_.room(node));
   }
   for (auto& [key, queue] : by_class) {
     std::ranges::stable_sort(queue.nodes, {}, [&](Node node) { return policy_.priority[node]; });
@@ -132,9 +132,9 @@ bool JobBoard::admits(int rank, int lane) const {
   const RankState& state = at(rank);
   const Queue& next = queue(rank, lane);
   const Node node = next.front();
-  double wanted = state.memory + job_.memory(node);
+  double wanted = state.memory + job_.room(node);
   if (next.forward) wanted += reserved(state, node) + state.input_reserve;
-  return job_.memory(node) <= 0 || within_limit(wanted, policy_.memory_limit);
+  return job_.room(node) <= 0 || within_limit(wanted, policy_.memory_limit);
 }
 
 /// Memory of the rank's forwards that come before this one by priority and have not run.
@@ -170,7 +170,7 @@ void JobBoard::run(int rank, int lane, Fed&& fed) {
   state.done.push_back(node);
   for (const Node next : job_.consumers(node)) {
     const std::size_t on = job_.rank(next);
-    ready_[next] = std::max(ready_[next], end + job_.delay(node, on));
+    ready_[next] = std::max(ready_[next], end + job_.delay(node, next));
     if (--missing_[next] > 0) continue;
     if (is_filler(job_.action(next)))
       state.weights.push_back(next);
@@ -204,7 +204,8 @@ std::optional<Program> list_schedule(const Program& program,
             "list_schedule needs a priority for each of the " +
                 std::to_string(program.ranks[r].size()) + " actions of rank " + std::to_string(r) +
                 "; got " + std::to_string(priority[r].size()));
-    by_node.insert(by_node.end(), priority[r].begin(), priority[r].end());
+    for (std::size_t i = 0; i < priority[r].size(); ++i)
+      if (program.ranks[r][i].op != Op::Recompute) by_node.push_back(priority[r][i]);
   }
   const auto order = plan::list_order(job, {by_node, options.memory_limit, options.weight_rule});
   if (!order) return std::nullopt;

@@ -71,6 +71,7 @@ void CutRules::collect_classes(const Job& job) {
     cls.rank = job.rank(nodes.front());
     cls.ticks = job.ticks(nodes.front());
     cls.memory = job.memory(nodes.front());
+    cls.room = job.room(nodes.front());
     for (std::size_t j = 0; j < nodes.size(); ++j) {
       class_of_[nodes[j]] = classes_.size();
       index_of_[nodes[j]] = j;
@@ -86,7 +87,7 @@ void CutRules::connect_classes(const Job& job) {
       cls.after.push_back(class_of_[producer]);
       if (job.rank(producer) == cls.rank) continue;
       cls.sender = class_of_[producer];
-      cls.delay = job.delay(producer, cls.rank);
+      cls.delay = job.delay(producer, cls.nodes.front());
       cls.arrivals = entries_;
       entries_ += micro_batches_;
     }
@@ -109,7 +110,7 @@ bool CutRules::has_inputs(std::size_t cls, const CutCounts& counts) const {
 
 bool CutRules::has_room(std::size_t cls) const {
   const CutClass& of = classes_[cls];
-  return of.memory <= 0 || within_limit(memory_[of.rank] + of.memory, limit_);
+  return of.room <= 0 || within_limit(memory_[of.rank] + of.room, limit_);
 }
 
 double CutRules::start(std::size_t cls,
@@ -126,11 +127,14 @@ double CutRules::start(std::size_t cls,
 bool CutRules::may_move_up(std::size_t cls, const CutCounts& counts) const {
   const std::size_t rank = classes_[cls].rank;
   if (classes_[cls].memory <= 0 || limit_ == kInfinity) return true;
-  double most = memory_[rank];
-  for (std::size_t c = 0; c < classes_.size(); ++c)
-    if (classes_[c].rank == rank && classes_[c].memory > 0)
-      most += static_cast<double>(micro_batches_ - count(counts, c)) * classes_[c].memory;
-  return within_limit(most, limit_);
+  double most = memory_[rank], passing = 0;
+  for (std::size_t c = 0; c < classes_.size(); ++c) {
+    if (classes_[c].rank != rank) continue;
+    const double kept = std::max(0.0, classes_[c].memory);
+    most += static_cast<double>(micro_batches_ - count(counts, c)) * kept;
+    passing = std::max(passing, classes_[c].room - kept);
+  }
+  return within_limit(most + passing, limit_);
 }
 
 void CutRules::list_options(const CutCounts& counts, std::span<const double> times) {
@@ -192,7 +196,9 @@ void CutRules::branch_on_earliest(const CutCounts& counts, std::vector<std::size
           }))
         earliest_.push_back(option);
     bool complete = true;
-    for (const Option& first : earliest_) complete = complete && may_move_up(first.cls, counts);
+    for (const Option& first : earliest_)
+      complete = complete && may_move_up(first.cls, counts) &&
+                 (!job_.has_recompute() || waits_for_none(first, counts));
     const auto tried = [&](const Option& option) {
       return (lanes_ > 1 && !complete) || std::ranges::any_of(earliest_, [&](const Option& first) {
                return conflict(first, option);
@@ -210,10 +216,8 @@ void CutRules::branches(const CutCounts& counts,
                         std::vector<std::size_t>& out) {
   out.clear();
   list_options(counts, times);
-  if (lanes_ > 1) {
-    find_heads(counts, times);
-    if (branch_on_one_rank(counts, out)) return;
-  }
+  if (lanes_ > 1 || job_.has_recompute()) find_heads(counts, times);
+  if (lanes_ > 1 && branch_on_one_rank(counts, out)) return;
   branch_on_earliest(counts, out);
 }
 
@@ -239,10 +243,9 @@ void CutRules::find_heads(const CutCounts& counts, std::span<const double> times
     double* const head = head_.data() + node * lanes_;
     for (std::size_t lane = 0; lane < lanes_; ++lane)
       head[lane] = start(class_of_[node], index_of_[node], lane, times);
-    const std::size_t rank = job_.rank(node);
     const auto follow = [&](Node before) {
       if (has_run(before, counts)) return;
-      const double delay = job_.delay(before, rank);
+      const double delay = job_.delay(before, node);
       const double* const from = head_.data() + before * lanes_;
       for (std::size_t lane = 0; lane < lanes_; ++lane)
         head[lane] = std::max(head[lane], from[lane] + job_.ticks(before) + delay);

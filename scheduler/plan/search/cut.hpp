@@ -19,6 +19,7 @@ struct CutClass {
   std::size_t rank = 0;
   double ticks = 0;
   double memory = 0;
+  double room = 0;                 ///< what must be free for it to run
   std::vector<std::size_t> after;  ///< classes whose j-th must have run before the j-th of this one
   std::size_t arrivals = 0;        ///< of its messages' arrival times in a state
   std::size_t sender = kNone;      ///< class on another rank that sends to this one

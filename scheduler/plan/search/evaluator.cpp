@@ -106,7 +106,7 @@ std::size_t Evaluator::origin(const JobOrder& order, std::size_t at) const {
     double latest = first ? trial_starts_[rank] : trial_[order[at - 1]];
     Node before = kNoNode;
     for (const Node producer : job_.producers(node)) {
-      const double arrival = trial_[producer] + job_.delay(producer, rank);
+      const double arrival = trial_[producer] + job_.delay(producer, node);
       if (arrival <= latest) continue;
       latest = arrival;
       before = producer;
@@ -162,7 +162,7 @@ Halt Evaluator::advance(const JobOrder& order, std::size_t rank, Node place, dou
     double begin = state.clock;
     wanted = wait_for(job_.producers(node), begin, [&](Node producer) {
       const double end = trial_[producer];
-      return end == kNotYet ? kNotYet : end + job_.delay(producer, rank);
+      return end == kNotYet ? kNotYet : std::max(0.0, end + job_.delay(producer, node));
     });
     if (wanted != kNoNode) break;
     if (begin + state.left - trial_starts_[rank] > bound) {
@@ -201,8 +201,8 @@ double Evaluator::peak(const JobOrder& order) const {
   for (std::size_t r = 0; r < ranks_.size(); ++r) {
     double memory = 0;
     for (std::size_t at = job_.first(r); at < job_.first(r + 1); ++at) {
+      peak = std::max(peak, memory + job_.room(order[at]));
       memory += job_.memory(order[at]);
-      peak = std::max(peak, memory);
     }
   }
   return peak;

@@ -3,8 +3,10 @@
 
 #include <algorithm>
 #include <unordered_map>
+#include <utility>
 
 #include "millrace/core/error.hpp"
+#include "millrace/scheduler/plan/passes.hpp"
 #include "plan/schedules/list_order.hpp"
 #include "plan/search/cut.hpp"
 #include "plan/search/relist.hpp"
@@ -210,7 +212,9 @@ ExactResult solve_exact(const Shape& shape, const Cost& cost, const ExactOptions
               std::to_string(shape.replicas()) + " replicas and " + std::to_string(shape.slices) +
               " slices");
   plan::Work work(options.stop);
-  const plan::Job job(plan::everything(shape, options.fused), cost, &work);
+  Program all = plan::everything(shape, options.fused);
+  if (!options.recompute.empty()) all = insert_recompute(all, options.recompute);
+  const plan::Job job(std::move(all), cost, &work);
   require(shape.micro_batches < 128 && shape.stages() <= 64,
           "solve_exact takes at most 127 micro-batches and 64 stages");
   const plan::Relaxation relaxation(job, options.objective, options.memory_limit);

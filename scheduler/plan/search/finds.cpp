@@ -6,6 +6,7 @@
 #include <tuple>
 #include <utility>
 
+#include "millrace/scheduler/plan/recompute.hpp"
 #include "plan/schedules/list_order.hpp"
 
 namespace millrace::plan {
@@ -28,6 +29,7 @@ void Finds::keep(Found found, const Figures& figures, double ticks_per_unit) {
   found.makespan = figures.makespan / ticks_per_unit;
   found.span = figures.span / ticks_per_unit;
   found.peak_memory = figures.peak;
+  found.recomputed = recomputed_stages(found.program);
   (within_limit(figures.peak, options_.memory_limit) ? within_ : above_)
       .push_back(std::move(found));
 }
@@ -54,7 +56,10 @@ std::vector<const Found*> Finds::by_value(const std::vector<Found>& finds) const
   std::vector<const Found*> sorted;
   for (const Found& found : finds) sorted.push_back(&found);
   std::ranges::stable_sort(sorted, {}, [&](const Found* found) {
-    return std::tuple(value(*found), found->peak_memory, found->makespan + found->span);
+    return std::tuple(value(*found),
+                      std::ranges::count(found->recomputed, true),
+                      found->peak_memory,
+                      found->makespan + found->span);
   });
   return sorted;
 }

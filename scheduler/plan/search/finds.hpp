@@ -10,8 +10,8 @@
 namespace millrace::plan {
 
 /// Finds within the memory limit, and those above it, which are seeds only. "Best" is by the
-/// objective, then peak memory, then makespan and span together. Thread-safety: externally
-/// synchronised.
+/// objective, then fewer recomputing stages, then peak memory, then makespan and span together.
+/// Thread-safety: externally synchronised.
 class Finds {
  public:
   /// `options` must outlive this.

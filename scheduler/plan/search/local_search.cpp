@@ -92,7 +92,7 @@ void LocalSearch::find_critical_path(std::uint32_t word) {
     Node before = first ? kNoNode : order_[node_place - 1];
     bool by_rank = !first;
     for (const Node producer : job_.producers(node)) {
-      const double arrival = evaluator_.end(producer) + job_.delay(producer, rank);
+      const double arrival = evaluator_.end(producer) + job_.delay(producer, node);
       if (arrival < latest || (arrival == latest && (word & 1U) == 0)) continue;
       latest = arrival;
       before = producer;
@@ -169,8 +169,8 @@ bool LocalSearch::within_memory(std::size_t rank) const {
   if (options_.memory_limit == std::numeric_limits<double>::infinity()) return true;
   double memory = 0, peak = 0;
   for (std::size_t at = job_.first(rank); at < job_.first(rank + 1); ++at) {
+    peak = std::max(peak, memory + job_.room(order_[at]));
     memory += job_.memory(order_[at]);
-    peak = std::max(peak, memory);
   }
   return within_limit(peak, options_.memory_limit);
 }

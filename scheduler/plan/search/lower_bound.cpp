@@ -2,8 +2,10 @@
 #include "millrace/scheduler/plan/lower_bound.hpp"
 
 #include <algorithm>
+#include <utility>
 
 #include "millrace/core/error.hpp"
+#include "millrace/scheduler/plan/passes.hpp"
 #include "plan/search/relaxation.hpp"
 
 namespace millrace {
@@ -28,10 +30,13 @@ double lower_bound(const Shape& shape,
                    const Cost& cost,
                    Objective objective,
                    double memory_limit,
-                   const Stop& stop) {
+                   const Stop& stop,
+                   const std::vector<bool>& recompute) {
   cost.require_fits(shape);
   plan::Work work(stop);
-  const plan::Job job(plan::everything(shape, false), relaxed(cost), &work);
+  Program all = plan::everything(shape, false);
+  if (!recompute.empty()) all = insert_recompute(all, recompute);
+  const plan::Job job(std::move(all), relaxed(cost), &work);
   return plan::Relaxation(job, objective, memory_limit).bound() / cost.ticks_per_unit;
 }
 

@@ -96,6 +96,8 @@ bool make_room(const Job& job, const StageLists& lists, double limit, std::vecto
   const bool whole = lists.input.empty();
   const std::vector<Node>& first = whole ? lists.backward : lists.input;
   if (lists.forward.empty() || (whole ? lists.backward : lists.weight).empty()) return true;
+  if (!within_limit(job.memory(lists.forward.front()) + job.room(first.front()), limit))
+    return false;
   for (std::size_t at = 0; at < lists.forward.size(); ++at) {
     const auto j = static_cast<int>(at);
     const auto [inputs, weights] = whole ? std::pair(least_backwards(job, lists, j, limit), 0)
@@ -163,8 +165,8 @@ std::vector<double> Relaxation::heads(std::size_t lane) const {
     job_.spend(2);
     head[node] = lanes_.edge(lane, job_.rank(node));
     for (const Node before : job_.producers(node))
-      head[node] = std::max(
-          head[node], head[before] + job_.ticks(before) + job_.delay(before, job_.rank(node)));
+      head[node] =
+          std::max(head[node], head[before] + job_.ticks(before) + job_.delay(before, node));
     for (const Node before : chained(node))
       head[node] = std::max(head[node], head[before] + job_.ticks(before));
   }
@@ -179,7 +181,7 @@ std::vector<double> Relaxation::tails(std::size_t lane) const {
     const Node node = topological_[i];
     const double from_start = tail[node] + job_.ticks(node);
     for (const Node before : job_.producers(node))
-      tail[before] = std::max(tail[before], from_start + job_.delay(before, job_.rank(node)));
+      tail[before] = std::max(tail[before], from_start + job_.delay(before, node));
     for (const Node before : chained(node)) tail[before] = std::max(tail[before], from_start);
   }
   return tail;

@@ -1,8 +1,12 @@
-// The search: portfolio, relist, local search, exact solver, in this order, on one list of finds.
+// The search: portfolio, relist, other choices of recompute, exact solver, local search, in this
+// order, on one list of finds.
 #include "millrace/scheduler/plan/search.hpp"
 
 #include <algorithm>
 #include <chrono>
+#include <limits>
+#include <optional>
+#include <utility>
 
 #include "millrace/core/error.hpp"
 #include "millrace/scheduler/plan/exact.hpp"
@@ -12,7 +16,9 @@
 #include "plan/search/finds.hpp"
 #include "plan/search/local_search.hpp"
 #include "plan/search/portfolio.hpp"
+#include "plan/search/recompute_choice.hpp"
 #include "plan/search/relist.hpp"
+#include "plan/search/shapes.hpp"
 
 namespace millrace {
 
@@ -20,38 +26,15 @@ namespace plan {
 
 namespace {
 
-constexpr std::size_t kLocalStarts = 3;  // finds that the local search starts from
-// The exact solver: ranks x micro-batches, chunks, and states of all shapes together.
-constexpr int kExactUnits = 24;
-constexpr int kExactChunks = 2;
-constexpr std::int64_t kExactStates = 200'000;
+constexpr std::size_t kLocalStarts = 3;         // finds that the local search starts from
+constexpr std::int64_t kExactStates = 200'000;  // of the exact solver, for all shapes together
+constexpr std::int64_t kVaryShare = 10;         // of the budget, for other choices of recompute
 
-bool is_small(const Shape& shape) {
-  return shape.ranks * std::int64_t{shape.micro_batches} <= kExactUnits &&
-         shape.chunks() <= kExactChunks && shape.replicas() == 1 && shape.slices == 1;
-}
-
-/// What no schedule of the shape is below: the work of the busiest rank, in the user's units.
-double busiest_work(const Shape& shape, const Cost& cost) {
-  std::vector<double> units(static_cast<std::size_t>(shape.replicas()), 0);
-  for (int m = 0; m < shape.micro_batches; ++m) ++units[shape.replica(MicroBatch{m}).index()];
-  std::vector<double> work(static_cast<std::size_t>(shape.ranks), 0);
-  for (int replica = 0; replica < shape.replicas(); ++replica)
-    for (int stage = 0; stage < shape.stages(); ++stage) {
-      const std::size_t rank = shape.rank(Replica{replica}, Stage{stage}).index();
-      const double speed = cost.rank_speed.empty() ? 1 : cost.rank_speed[rank];
-      for (int slice = 0; slice < shape.slices; ++slice) {
-        const auto ticks = [&](Op op) {
-          return cost.ticks(
-              {.op = op, .stage = Stage{stage}, .micro_batch = {}, .slice = Slice{slice}});
-        };
-        const double split = ticks(Op::BackwardInput) + ticks(Op::BackwardWeight);
-        const double least = ticks(Op::Forward) + std::min(split, ticks(Op::Backward));
-        work[rank] += units[static_cast<std::size_t>(replica)] * least / speed;
-      }
-    }
-  return *std::ranges::max_element(work) / cost.ticks_per_unit;
-}
+/// Stages that recompute, and what no schedule in which they do can beat.
+struct BoundedChoice {
+  RecomputeChoice choice;
+  double bound = 0;
+};
 
 /// "wave w=2".
 std::string title(const Candidate& candidate) {
@@ -71,32 +54,34 @@ class Search {
   SearchResult run();
 
  private:
-  struct Bounded {
-    Shape shape;
-    double bound = 0;
-  };
-
   void go();
   void time_portfolio();
   void time_one(const Candidate& candidate, Work* work);
+  double time_program(Found found, const Cost& cost, Work* work);
   void tell(std::string at, std::size_t timed = 0, std::size_t candidates = 0) const;
-  void note_shape(const Shape& shape);
-  void bound_shapes();
   void relist_seeds();
   void relist_one(const Found& seed, const Program& program);
+  void relist_recomputing(const Found& seed);
+  void vary_recompute();
   void search_locally();
   void search_from(const Found& start, std::int64_t budget, std::uint32_t stream);
   void solve_small();
-  std::int64_t solve_one(Bounded& shape, std::int64_t states);
+  std::int64_t solve_one(BoundedShape& shape, std::int64_t states);
+  [[nodiscard]] std::vector<BoundedChoice> choices_for(const BoundedShape& shape,
+                                                       const Cost& cost) const;
+  double solve_choice(const Shape& shape,
+                      const Cost& cost,
+                      const RecomputeChoice& choice,
+                      std::int64_t states,
+                      std::int64_t& left);
 
-  [[nodiscard]] double bound() const;
   [[nodiscard]] bool finished() const;
   bool out_of_time();
 
   const SearchOptions& options_;
   std::optional<std::chrono::steady_clock::time_point> deadline_;
   Finds finds_{options_};
-  std::vector<Bounded> shapes_;
+  Shapes shapes_{options_};
   std::int64_t evaluations_ = 0;
   bool cut_by_time_ = false;
   Work work_{[this] { return out_of_time(); }};
@@ -106,24 +91,6 @@ bool Search::out_of_time() {
   if (deadline_ && std::chrono::steady_clock::now() >= *deadline_) cut_by_time_ = true;
   if (!cut_by_time_ && options_.stop && options_.stop()) cut_by_time_ = true;
   return cut_by_time_;
-}
-
-void Search::note_shape(const Shape& shape) {
-  for (const Bounded& known : shapes_)
-    if (known.shape == shape) return;
-  shapes_.push_back({shape, busiest_work(shape, search_cost(options_, shape))});
-}
-
-void Search::bound_shapes() {
-  for (Bounded& each : shapes_) {
-    tell("the bound");
-    const double bound = lower_bound(each.shape,
-                                     search_cost(options_, each.shape),
-                                     options_.objective,
-                                     options_.memory_limit,
-                                     [this] { return out_of_time(); });
-    each.bound = std::max(each.bound, bound);
-  }
 }
 
 void Search::tell(std::string at, std::size_t timed, std::size_t candidates) const {
@@ -155,30 +122,35 @@ void Search::time_one(const Candidate& candidate, Work* work) {
   std::optional<Program> program = make(candidate, options_);
   if (!program) return;
   const Cost cost = search_cost(options_, program->shape);
-  note_shape(program->shape);
-  const Job job(*program, cost, work);
+  shapes_.note(program->shape);
+  Found found{.program = std::move(*program),
+              .generator = std::string(candidate.entry->name),
+              .parameters = set_values(candidate.options),
+              .refinement = {}};
+  if (options_.recompute)
+    for (const RecomputeChoice& choice :
+         fitting_choices(found.program, cost, options_.memory_limit, work)) {
+      Found again = found;
+      again.program = insert_recompute(found.program, choice);
+      if (again.program != found.program) time_program(std::move(again), cost, work);
+    }
+  time_program(std::move(found), cost, work);
+}
+
+/// Its objective, in ticks.
+double Search::time_program(Found found, const Cost& cost, Work* work) {
+  const Job job(found.program, cost, work);
   Evaluator evaluator(job, options_.objective);
   const JobOrder order = job.own_order();
   evaluator.reset(order);
   ++evaluations_;
-  finds_.keep({.program = std::move(*program),
-               .generator = std::string(candidate.entry->name),
-               .parameters = set_values(candidate.options),
-               .refinement = {}},
-              evaluator.figures(order),
-              cost.ticks_per_unit);
-}
-
-/// The smallest bound of the shapes considered.
-double Search::bound() const {
-  double bound = std::numeric_limits<double>::infinity();
-  for (const Bounded& shape : shapes_) bound = std::min(bound, shape.bound);
-  return shapes_.empty() ? 0 : bound;
+  finds_.keep(std::move(found), evaluator.figures(order), cost.ticks_per_unit);
+  return evaluator.objective();
 }
 
 bool Search::finished() const {
   const Found* found = finds_.best();
-  return found != nullptr && finds_.value(*found) <= bound() * (1 + 1e-12);
+  return found != nullptr && finds_.value(*found) <= shapes_.bound() * (1 + 1e-12);
 }
 
 void Search::relist_seeds() {
@@ -188,6 +160,51 @@ void Search::relist_seeds() {
     relist_one(seed, seed.program);
     const Program split = split_backward(seed.program);
     if (split != seed.program) relist_one(seed, split);
+    if (options_.recompute) relist_recomputing(seed);
+  }
+}
+
+/// All stages of the seed recompute, and then no more of them than the order that this gives needs.
+void Search::relist_recomputing(const Found& seed) {
+  const Program plain = compute_only(seed.program);
+  const Cost cost = search_cost(options_, plain.shape);
+  const Job job(insert_recompute(plain), cost, &work_);
+  const auto listed = relist_order(
+      job, job.own_order(), {options_.memory_limit, options_.objective, 6}, evaluations_);
+  if (!listed) return;
+  const Program order = compute_only(job.program(listed->order));
+  std::optional<Program> fastest;
+  double least = std::numeric_limits<double>::infinity();
+  for (const RecomputeChoice& choice :
+       fitting_choices(order, cost, options_.memory_limit, &work_)) {
+    Found again = seed;
+    again.program = insert_recompute(order, choice);
+    again.refinement = "relist";
+    const double value = time_program(again, cost, &work_);
+    if (value >= least) continue;
+    least = value;
+    fastest = std::move(again.program);
+  }
+  if (fastest) relist_one(seed, *fastest);
+}
+
+/// Lets one stage after the other of the best find recompute, or recompute no more, with the order
+/// that suits it, as long as that helps.
+void Search::vary_recompute() {
+  const std::int64_t end = evaluations_ + options_.budget / kVaryShare;
+  for (bool better = true; better && !finished();) {
+    const Found* const best = finds_.best();
+    if (best == nullptr) return;
+    const Found start = *best;
+    const Program plain = compute_only(start.program);
+    tell("recompute of other stages than " + start.generator + "'s");
+    for (std::size_t stage = 0; stage < start.recomputed.size(); ++stage) {
+      if (evaluations_ >= end) return;
+      RecomputeChoice choice = start.recomputed;
+      choice[stage] = !choice[stage];
+      relist_one(start, insert_recompute(plain, choice));
+    }
+    better = finds_.value(*finds_.best()) < finds_.value(start);
   }
 }
 
@@ -228,7 +245,7 @@ void Search::search_from(const Found& start, std::int64_t budget, std::uint32_t 
   local.evaluations = budget;
   local.seed = options_.seed;
   local.stream = stream;
-  local.goal = bound() * cost.ticks_per_unit;
+  local.goal = shapes_.bound() * cost.ticks_per_unit;
   const JobOrder improved = local_search(job, job.own_order(), local, evaluations_);
   if (cut_by_time_) work_.mute();  // what was met is still timed
   const int rounds = cut_by_time_ ? 0 : 6;
@@ -253,9 +270,7 @@ bool split_covers_all(const Cost& cost) {
 
 /// Every small shape gets an even share of the states that the ones before it left.
 void Search::solve_small() {
-  std::vector<Bounded*> small;
-  for (Bounded& shape : shapes_)
-    if (is_small(shape.shape)) small.push_back(&shape);
+  const std::vector<BoundedShape*> small = shapes_.small();
   std::int64_t states = kExactStates;
   for (std::size_t i = 0; i < small.size(); ++i) {
     if (finished()) return;
@@ -268,35 +283,71 @@ void Search::solve_small() {
   }
 }
 
+/// What the exact solver decides of a shape: every choice of recompute, those that can be best
+/// first.
+std::vector<BoundedChoice> Search::choices_for(const BoundedShape& shape, const Cost& cost) const {
+  const auto stages = static_cast<std::size_t>(shape.shape.stages());
+  if (!options_.recompute || stages > kMostChosenStages)
+    return {{RecomputeChoice(stages), shape.bound}};
+  std::vector<BoundedChoice> choices;
+  for (RecomputeChoice& choice : all_choices(stages)) {
+    const double bound =
+        lower_bound(shape.shape, cost, options_.objective, options_.memory_limit, {}, choice);
+    choices.push_back({std::move(choice), std::max(bound, shape.bound)});
+  }
+  std::ranges::stable_sort(choices, {}, &BoundedChoice::bound);
+  return choices;
+}
+
 /// Proves or improves one shape; returns the states that it took.
-std::int64_t Search::solve_one(Bounded& shape, std::int64_t states) {
+std::int64_t Search::solve_one(BoundedShape& shape, std::int64_t states) {
   const Cost cost = search_cost(options_, shape.shape);
-  const ExactResult exact = solve_exact(shape.shape,
+  const std::vector<BoundedChoice> choices = choices_for(shape, cost);
+  std::int64_t left = states;
+  double bound = std::numeric_limits<double>::infinity();
+  for (std::size_t i = 0; i < choices.size(); ++i) {
+    const Found* const found = finds_.best();
+    const bool open = found == nullptr || choices[i].bound < finds_.value(*found);
+    const std::int64_t share = left / static_cast<std::int64_t>(choices.size() - i);
+    bound = std::min(
+        bound,
+        open ? solve_choice(shape.shape, cost, choices[i].choice, share, left) : choices[i].bound);
+  }
+  const bool every = !options_.recompute || choices.size() > 1;
+  if (every && split_covers_all(cost)) shape.bound = std::max(shape.bound, bound);
+  return states - left;
+}
+
+/// The bound of what recomputes like this; takes states from those that are left.
+double Search::solve_choice(const Shape& shape,
+                            const Cost& cost,
+                            const RecomputeChoice& choice,
+                            std::int64_t states,
+                            std::int64_t& left) {
+  const ExactResult exact = solve_exact(shape,
                                         cost,
                                         {.objective = options_.objective,
                                          .memory_limit = options_.memory_limit,
                                          .fused = false,
+                                         .recompute = choice,
                                          .state_limit = states,
                                          .stop = [this] { return out_of_time(); }});
-  if (split_covers_all(cost)) shape.bound = std::max(shape.bound, exact.lower_bound);
-  if (!exact.program) return exact.states;
-  const Job job(*exact.program, cost);
-  Evaluator evaluator(job, options_.objective);
-  evaluator.reset(job.own_order());
-  ++evaluations_;
-  finds_.keep({.program = *exact.program,
-               .generator = "exact",
-               .parameters = {{"chunks", std::to_string(shape.shape.chunks())}},
-               .refinement = {}},
-              evaluator.figures(job.own_order()),
-              cost.ticks_per_unit);
-  return exact.states;
+  left -= exact.states;
+  if (exact.program)
+    time_program({.program = *exact.program,
+                  .generator = "exact",
+                  .parameters = {{"chunks", std::to_string(shape.chunks())}},
+                  .refinement = {}},
+                 cost,
+                 nullptr);
+  return exact.lower_bound;
 }
 
 void Search::go() {
   time_portfolio();
-  bound_shapes();
+  shapes_.raise_bounds([this] { tell("the bound"); }, [this] { return out_of_time(); });
   if (!finished()) relist_seeds();
+  if (options_.recompute) vary_recompute();
   if (!finished()) solve_small();
   if (!finished()) search_locally();
 }
@@ -310,7 +361,7 @@ SearchResult Search::run() {
   SearchResult result;
   if (const Found* found = finds_.best()) result.best = *found;
   result.front = pareto_front(finds_.within());
-  result.lower_bound = bound();
+  result.lower_bound = shapes_.bound();
   result.evaluations = evaluations_;
   result.cut_by_time = cut_by_time_;
   if (!result.best) return result;

@@ -3,6 +3,7 @@
 #include <cmath>
 #include <tuple>
 
+#include "millrace/scheduler/plan/recompute.hpp"
 #include "millrace/scheduler/plan/search.hpp"
 #include "plan/draw/picture.hpp"
 
@@ -22,6 +23,8 @@ std::string label(const Found& found) {
   std::string text = found.generator;
   if (!found.parameters.empty()) text += " " + to_string(found.parameters);
   if (!found.refinement.empty()) text += " + " + found.refinement;
+  if (std::ranges::find(found.recomputed, true) != found.recomputed.end())
+    text += " + recompute " + recompute_text(found.recomputed);
   return text;
 }
 

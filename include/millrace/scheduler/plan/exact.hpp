@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <limits>
 #include <optional>
+#include <vector>
 
 #include "millrace/scheduler/plan/cost.hpp"
 #include "millrace/scheduler/plan/objective.hpp"
@@ -17,7 +18,8 @@ struct ExactOptions {
   Objective objective = Objective::Makespan;
   /// Largest memory of a rank after any action, in the units of Cost::memory_*.
   double memory_limit = std::numeric_limits<double>::infinity();
-  bool fused = false;  ///< full backward B instead of I and W
+  bool fused = false;                ///< full backward B instead of I and W
+  std::vector<bool> recompute = {};  ///< by stage: runs its forward again; empty: none does
   /// Largest number of states that may be stored; about 500 bytes each for 4 ranks. Deterministic,
   /// where a time limit would not be.
   std::int64_t state_limit = 2'000'000;
@@ -46,7 +48,8 @@ struct ExactResult {
 ///    action that can end first, at e. If the rank's next action started at e or later, x would fit
 ///    before it; so only actions of r that can start before e are tried. Under the limit x may be
 ///    kept from moving up by memory: if it adds memory and the rank's remaining forwards do not
-///    all fit, the case "r starts nothing before e" is kept too and branches on the next such x.
+///    all fit, the case "r starts nothing before e" is kept too and branches on the next such x. So
+///    it is where a recompute of r, which does not wait for its gradient, can start before e.
 /// 3. *Dominance.* Of two states with the same cut, one whose times are all at most the other's
 ///    can be completed in every way the other can, no later; the other is dropped.
 /// 4. *Bound.* The relaxation of lower_bound.hpp from the state on; dropped when not below the best

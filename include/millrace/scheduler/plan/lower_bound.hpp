@@ -2,6 +2,7 @@
 #pragma once
 
 #include <limits>
+#include <vector>
 
 #include "millrace/scheduler/plan/cost.hpp"
 #include "millrace/scheduler/plan/objective.hpp"
@@ -12,7 +13,9 @@ namespace millrace {
 
 /// A lower bound, in the user's units (ticks / ticks_per_unit), on the makespan or the span of
 /// every program of `shape` with full, split or mixed backward that stays within `memory_limit`
-/// after every action. Infinite when not even one forward fits under the limit.
+/// after every action, and in which the stages that `recompute` says (by stage; empty: none) run
+/// their forward again right before their backward. Infinite when not even one forward, or one
+/// recompute, fits under the limit.
 ///
 /// **Why it holds**, for any stage costs, rank speeds and links:
 /// 1. *Relaxed times.* I lasts I' = min(I, B) and W lasts W' = min(B, I + W) - I'. A full backward
@@ -35,6 +38,9 @@ namespace millrace {
 ///    actions with these heads and tails (Jackson's rule: of what is ready, the longest tail) is a
 ///    lower bound; so is the largest over ranks. It is at least head + all work + smallest tail.
 ///
+/// A recompute and its backward count as one action of their ranks, which needs the gradient only
+/// when the recompute has ended.
+///
 /// With several slices only 1, 4 without chains and 5 are used: slices differ in cost. Link
 /// contention is not supported (InvalidArgument).
 /// Throws Stopped when `stop` says so. Cost: O(stages x micro-batches x log); for the span as often
@@ -45,6 +51,7 @@ namespace millrace {
                                  const Cost& cost,
                                  Objective objective,
                                  double memory_limit = std::numeric_limits<double>::infinity(),
-                                 const Stop& stop = {});
+                                 const Stop& stop = {},
+                                 const std::vector<bool>& recompute = {});
 
 }  // namespace millrace

@@ -43,6 +43,9 @@ struct SearchOptions {
   /// Orders that may be timed, beyond the portfolio, which is always timed whole.
   std::int64_t budget = 20'000;
   std::uint64_t seed = 1;
+  /// Whether stages may run their forward again right before their backward, all micro-batches of a
+  /// stage alike: less memory for the time of Cost::recompute.
+  bool recompute = false;
   /// Also schedules with two copies of the model (weights count twice; the limit does not see it).
   bool bidirectional = true;
   /// Wall-clock limit; the result is deterministic only where it does not cut. The first candidate
@@ -59,6 +62,7 @@ struct Found {
   std::string generator;  ///< catalogue name it came from; "exact" or "list" otherwise
   std::vector<ParameterValue> parameters;  ///< what to ask the generator for
   std::string refinement;                  ///< empty, "relist" or "local search"
+  std::vector<bool> recomputed = {};       ///< by stage: the program runs its forward again
   double makespan = 0;
   double span = 0;
   double peak_memory = 0;  ///< largest memory of any rank after any action
@@ -85,20 +89,26 @@ struct SearchResult {
 ///    one costs the generator (lists as tables 1, zb-auto, zb-v-auto and v-min 2, v-half and wave
 ///    3, 1f1b-v 4, v-zb 400), then in the order of the catalogue. Those above the limit stay as
 ///    seeds. Programs that can be neither best nor seed nor in the front are not kept.
+///    With `recompute` each is also timed with the fewest recomputing stages with which it fits:
+///    all such choices of few stages, up to three of many.
 /// 2. List scheduling under the limit from the best seeds of every placement (relist), also of
-///    full-backward programs after splitting them.
+///    full-backward programs after splitting them. With `recompute` also with all stages
+///    recomputing, then with as few as the order needs; and from the best find with one stage
+///    changed, again and again while that helps, for a tenth of `budget` at most.
 /// 3. Local search from the best: along the critical path, actions are swapped or moved on their
 ///    rank; slightly worse orders are accepted with a threshold that falls to 0.
 /// 4. Where ranks x micro-batches is at most 24, the exact solver on every shape with one or two
-///    chunks and no slices, with 200,000 states for all of them: a few seconds at most.
-/// The bound is the smallest over the shapes considered, where the exact solver proved a shape its
-/// optimum. Never worse than any catalogue entry that fits. Deterministic by seed.
-/// Throws InvalidArgument for counts below 1, a negative budget, and costs with contention: every
-/// order tried would need the whole event simulation, and no bound holds; search without and
-/// simulate the result with it.
-/// Cut by time it is as good as every candidate that was finished before. The bound of a shape that
-/// was not computed in time is the work of its busiest rank.
-/// Cost: O(budget x actions), about 20 ns per action and evaluation.
+///    chunks and no slices, with 200,000 states for all of them: a few seconds at most. With
+///    `recompute` on every choice of at most eight stages.
+/// Of equally fast schedules the one with fewer recomputing stages is the best, then the one with
+/// less memory; so where there is room nothing recomputes. The bound is the smallest over the
+/// shapes considered, where the exact solver proved a shape its optimum. Never worse than any
+/// catalogue entry that fits. Deterministic by seed. Throws InvalidArgument for counts below 1, a
+/// negative budget, and costs with contention: every order tried would need the whole event
+/// simulation, and no bound holds; search without and simulate the result with it. Cut by time it
+/// is as good as every candidate that was finished before. The bound of a shape that was not
+/// computed in time is the work of its busiest rank. Cost: O(budget x actions), about 20 ns per
+/// action and evaluation.
 [[nodiscard]] SearchResult search(const SearchOptions& options);
 
 /// What no other of `found` beats or equals in all of makespan, span and peak memory; smallest peak

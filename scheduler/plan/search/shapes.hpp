@@ -1,0 +1,40 @@
+// The shapes that a search has looked at, and what no schedule of each can beat.
+#pragma once
+
+#include <functional>
+#include <vector>
+
+#include "millrace/scheduler/plan/search.hpp"
+
+namespace millrace::plan {
+
+struct BoundedShape {
+  Shape shape;
+  double bound = 0;  ///< in the user's units
+};
+
+/// Thread-safety: externally synchronised.
+class Shapes {
+ public:
+  /// `options` must outlive this.
+  explicit Shapes(const SearchOptions& options) : options_(options) {}
+
+  /// Takes the shape in, unless it is known, with the work of its busiest rank as its bound.
+  void note(const Shape& shape);
+
+  /// Raises every bound to lower_bound's, which holds whatever is recomputed where the search may
+  /// choose that. Calls `before_each`. Throws Stopped when `stop` says so.
+  void raise_bounds(const std::function<void()>& before_each, const Stop& stop);
+
+  /// The smallest bound of all shapes; 0 without any.
+  [[nodiscard]] double bound() const;
+
+  /// Those that the exact solver is meant for.
+  [[nodiscard]] std::vector<BoundedShape*> small();
+
+ private:
+  const SearchOptions& options_;
+  std::vector<BoundedShape> shapes_;
+};
+
+}  // namespace millrace::plan
