@@ -84,13 +84,14 @@ struct Wishes {
   bool save = false;
 };
 
-/// What any of them wants, all of them do. Where nothing can be wanted, nothing is asked.
+/// What any of them wants, all of them do. Where nothing can be wanted, nothing is asked. It also
+/// sees to it that nobody begins a step that others are not behind the last one of: should that
+/// step fail, all stand where it began.
 Wishes agreed(Wishes mine,
               const std::stop_token& stop,
               const TrainerOptions& options,
               ProcessGroup& group) {
-  const bool saves_by_time = !options.save.folder.empty() && options.save.every_time.count() > 0;
-  if (group.size() == 1 || (!stop.stop_possible() && !saves_by_time)) return mine;
+  if (group.size() == 1 || (!stop.stop_possible() && options.save.folder.empty())) return mine;
   std::array<double, 2> wanted = {mine.stop ? 1.0 : 0.0, mine.save ? 1.0 : 0.0};
   group.sum(wanted, Label::Checkpoint);
   return {wanted[0] > 0, wanted[1] > 0};
@@ -114,24 +115,6 @@ void Trainer::State::know_data(const Dataset& dataset) {
 Batch& Trainer::State::next_batch(BatchSource& batches) {
   const Timed timed(times.data);
   return batches.next();
-}
-
-/// A step over the next mini-batch; where it fails, the state before it is saved if it still
-/// stands.
-std::optional<StepReport> Trainer::State::step(BatchSource& batches,
-                                               const Rates& rates,
-                                               Saving& saving,
-                                               const Pause& pause) {
-  saving.before_step();
-  try {
-    return step(next_batch(batches), rates, pause);
-  } catch (const StepError& error) {
-    saving.failed(error.action().op != Op::OptimizerStep);
-    throw;
-  } catch (...) {
-    saving.failed(true);
-    throw;
-  }
 }
 
 LoaderOptions Trainer::loader_options() const {
@@ -183,25 +166,33 @@ FitReport Trainer::run(BatchSource& batches, const std::stop_token& stop) {
     if (on_pass) on_pass();
     return agree().stop;
   };
-  for (Wishes wishes = agree(); !fit.done(store.counters()) && !wishes.stop;) {
+  const auto step = [&] {
     EpochReport& epoch = fit.epoch();
-    const std::optional<StepReport> report = state_->step(batches, fit.rates(), saving, pause);
+    const std::optional<StepReport> report =
+        state_->step(state_->next_batch(batches), fit.rates(), pause);
     if (!report) {
       batches.seek(store.counters().position);
-      break;
+      return false;
     }
     state_->count([&](TrainingCounters& counters) { counters.position = batches.position(); });
+    saving.note_boundary();
     fit.add(epoch, *report);
     if (on_step) on_step(*report);
     state_->record(*report, on_record);
     state_->require_progress();
     if (batches.position().epoch != epoch.epoch || fit.done(store.counters()))
       if (on_epoch) on_epoch(epoch);
-    wishes = agree();
-    const Timed timed(state_->times.save);
-    saving.after_step(wishes.save);
-  }
-  saving.finish();
+    return true;
+  };
+  saving.guard([&] {
+    for (Wishes wishes = agree(); !fit.done(store.counters()) && !wishes.stop;) {
+      if (!step()) break;
+      wishes = agree();
+      const Timed timed(state_->times.save);
+      saving.after_step(wishes.save);
+    }
+    saving.finish();
+  });
   return fit.finish(!fit.done(store.counters()));
 }
 

@@ -4,12 +4,30 @@
 #include <utility>
 
 #include "millrace/core/error.hpp"
+#include "millrace/transport/failure.hpp"
 #include "training/checkpoint/resume.hpp"
 #include "training/checkpoint/run_facts.hpp"
 #include "training/checkpoint/settings.hpp"
 #include "training/trainer_state.hpp"
 
 namespace millrace {
+namespace {
+
+/// Also as the cause of a step's failure.
+bool tells_of_a_loss(const std::exception& error) {
+  if (dynamic_cast<const PeerLost*>(&error) != nullptr) return true;
+  if (dynamic_cast<const PeerHangs*>(&error) != nullptr) return true;
+  try {
+    std::rethrow_if_nested(error);
+  } catch (const std::exception& cause) {
+    return tells_of_a_loss(cause);
+  } catch (...) {
+    return false;
+  }
+  return false;
+}
+
+}  // namespace
 
 /// Without shards, which those who write them know.
 Manifest Trainer::State::manifest() const {
@@ -52,7 +70,7 @@ Trainer::Saving::Saving(State& trainer, const std::function<void(const SaveRepor
   head_ = trainer_.manifest();
 }
 
-void Trainer::Saving::before_step() {
+void Trainer::Saving::note_boundary() {
   head_.counters = trainer_.store.counters();
 }
 
@@ -61,7 +79,7 @@ void Trainer::Saving::after_step(bool is_time) {
   advance(false);
   const std::int64_t step = trainer_.store.counters().mini_batches;
   if (is_time || (options_.every_steps > 0 && step % options_.every_steps == 0)) {
-    before_step();
+    note_boundary();
     begin();
   }
 }
@@ -82,23 +100,47 @@ void Trainer::Saving::begin() {
 void Trainer::Saving::advance(bool wait) {
   Saver& saver = trainer_.checkpoints();
   if (!saver.busy()) return;
-  if (const auto report = saver.advance(wait); report && tell_) tell_(*report);
+  auto report = saver.advance(wait);
+  if (!report || !tell_) return;
+  report->after_failure = is_failing_ && report->step == head_.counters.mini_batches;
+  tell_(*report);
 }
 
 void Trainer::Saving::finish() {
   if (options_.folder.empty()) return;
-  before_step();
+  note_boundary();
   if (saved_ != moment_of(head_.counters)) begin();
   advance(true);
 }
 
-/// Of an update that was stopped before the sums are gone: its checkpoint is there still. Alone: of
-/// several processes, those whose step did not fail may have stopped anywhere.
-void Trainer::Saving::failed(bool whole) {
-  if (options_.folder.empty() || trainer_.group.size() > 1) return;
-  if (whole && head_.counters.partial.micro_batches == 0 && saved_ != moment_of(head_.counters))
-    begin();
+/// In all processes alike, behind the same step: they save as at any end.
+void Trainer::Saving::diverged() {
+  is_failing_ = true;
+  finish();
+}
+
+/// Saves the state at the last boundary, if it still stands.
+void Trainer::Saving::failed(const std::exception& error) {
+  if (options_.folder.empty()) return;
+  is_failing_ = true;
+  if (trainer_.group.size() == 1) return failed_alone();
+  failed_among_others(error);
+}
+
+/// Of an update that was stopped before the sums are gone: its checkpoint is there still.
+void Trainer::Saving::failed_alone() {
+  const bool is_whole = !trainer_.is_updating && head_.counters.partial.micro_batches == 0;
+  if (is_whole && saved_ != moment_of(head_.counters)) begin();
   advance(true);
+}
+
+/// They may have stopped anywhere, and hear no more from each other: the votes say whether all
+/// stand behind the same step. Without one that is gone there is nothing to save.
+void Trainer::Saving::failed_among_others(const std::exception& error) {
+  trainer_.group.cancel(error.what());
+  const SaveReport report = trainer_.checkpoints().save_apart(
+      head_, trainer_.is_updating ? "its update had begun" : "", !tells_of_a_loss(error));
+  if (tell_) tell_(report);
 }
 
 SaveReport Trainer::save() {

@@ -3,8 +3,10 @@
 
 #include <chrono>
 #include <cstdint>
+#include <exception>
 #include <functional>
 
+#include "millrace/core/error.hpp"
 #include "millrace/training/checkpoint.hpp"
 #include "training/trainer_state.hpp"
 
@@ -18,20 +20,39 @@ class Trainer::Saving {
   /// Whether this process' clock asks for a checkpoint behind the next step.
   [[nodiscard]] bool is_time() const;
 
-  /// Notes where the training stands, for when the step fails.
-  void before_step();
+  /// Notes where the training stands, which is between two steps, for when the next one fails.
+  void note_boundary();
   /// Begins what is due, and tells what has ended. `is_time` in all processes alike.
   void after_step(bool is_time);
   /// The last one, of the state at the end.
   void finish();
-  /// Saves the state before the step that failed, if it is `whole`.
-  void failed(bool whole);
+
+  /// Runs `work`, of which the above are part; where it throws, what it leaves is saved.
+  template <class Work>
+  void guard(const Work& work) {
+    try {
+      work();
+    } catch (const Diverged&) {
+      diverged();
+      throw;
+    } catch (const std::exception& error) {
+      failed(error);
+      throw;
+    } catch (...) {
+      failed(Error("an unknown exception"));
+      throw;
+    }
+  }
 
  private:
   using Clock = std::chrono::steady_clock;
 
+  void diverged();
+  void failed(const std::exception& error);
   void begin();
   void advance(bool wait);
+  void failed_alone();
+  void failed_among_others(const std::exception& error);
 
   State& trainer_;
   const std::function<void(const SaveReport&)>& tell_;
@@ -39,6 +60,7 @@ class Trainer::Saving {
   Manifest head_;  // of the last boundary
   Clock::time_point last_;
   Moment saved_;  // of the newest checkpoint
+  bool is_failing_ = false;
 };
 
 }  // namespace millrace

@@ -190,8 +190,10 @@ void Trainer::State::update(StepReport& report) {
   settings.number = store.counters().global_step + 1;
   settings.learning_rate = report.learning_rate;
   settings.gradient_factor = norm.factor / scale;
+  is_updating = true;
   for (const HostedStage& hosted : parts.stages) hosted.body->update_statistics();
   millrace::update(store, *parts.executor, *optimizer, settings, times.optimizer);
+  is_updating = false;
   count([](TrainingCounters& counters) {
     ++counters.global_step;
     counters.skipped_in_a_row = 0;
@@ -208,6 +210,7 @@ std::optional<StepReport> Trainer::State::step(StepData& data,
   if (watch) watch->begin_step();
   StepReport report;
   report.learning_rate = rates.at(store.counters().global_step);
+  is_updating = false;
   try {
     if (!run(report, data, total_weight, pause)) return std::nullopt;
     update(report);

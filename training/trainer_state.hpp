@@ -43,10 +43,6 @@ struct Trainer::State {
                                  const Rates& rates,
                                  const Pause& pause = {});
   std::optional<StepReport> step(Batch& batch, const Rates& rates, const Pause& pause = {});
-  std::optional<StepReport> step(BatchSource& batches,
-                                 const Rates& rates,
-                                 Saving& saving,
-                                 const Pause& pause);
   void begin_fit(const BatchSource& batches);
   Batch& next_batch(BatchSource& batches);
   void know_data(const Dataset& dataset);
@@ -94,6 +90,7 @@ struct Trainer::State {
   ResumeReport loaded;         // empty: the training began here
   std::string data_digest;     // of what fit() trains on; empty: not known
   std::string expected_data;   // of what the checkpoint was trained on
+  bool is_updating = false;    // some of the state may be behind the update, and some before it
   bool goes_on = false;        // the next fit() over a data set begins where the counters stand
   const Loss* loss = nullptr;  // of the last stage, when it is built in and hosted here
   std::function<void(std::span<Parameter* const>)>* before_update = nullptr;  // the trainer's

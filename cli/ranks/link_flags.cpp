@@ -21,7 +21,10 @@ void add_link_flags(CLI::App& verb, LinkFlags& flags) {
       flags.hang,
       "Least seconds of one action until its rank counts as hung; without it 10, and 1.2 "
       "when a hundred of its kind have ended; stretches to what is usual of its kind");
-  verb.add_option("--patience", flags.patience, "Seconds until all ranks must have met")
+  verb.add_option("--patience",
+                  flags.patience,
+                  "Seconds until all ranks must have met, and until the next file of another must "
+                  "come that saves after a step that failed")
       ->capture_default_str();
   verb.add_flag("--insecure", flags.insecure, "tcp without keys");
   verb.add_flag("--core-dumps",

@@ -158,8 +158,12 @@ void check_train(const std::vector<std::string>& options, int world) {
   static_cast<void>(train_job(options, world));
 }
 
-RankWork train_work(const std::vector<std::string>& options, Rank rank, int world) {
+RankWork train_work(const std::vector<std::string>& options,
+                    Rank rank,
+                    int world,
+                    std::chrono::milliseconds patience) {
   const auto job = std::make_shared<TrainJob>(train_job(options, world));
+  job->options.save.patience = patience;
   note_begin(job->program.shape, rank);
   // Before the ranks meet, so that a file that is missing is told by whom it concerns.
   const auto data = std::make_shared<TrainTest>();

@@ -2,6 +2,7 @@
 // connections. Typed after "--".
 #pragma once
 
+#include <chrono>
 #include <functional>
 #include <memory>
 #include <string>
@@ -20,16 +21,22 @@ struct RankWork {
   std::function<void(Endpoint&, ProcessGroup&)> run;
 };
 
-/// The work that `words` name, for one rank: "train" or "doctor", each with its options. Throws
-/// InvalidArgument, and what the parser throws.
-[[nodiscard]] RankWork rank_work(std::vector<std::string> words, Rank rank, int world);
+/// The work that `words` name, for one rank: "train" or "doctor", each with its options. `patience`
+/// as SaveOptions::patience. Throws InvalidArgument, and what the parser throws.
+[[nodiscard]] RankWork rank_work(std::vector<std::string> words,
+                                 Rank rank,
+                                 int world,
+                                 std::chrono::milliseconds patience);
 
 /// Refuses what no rank could do, before any is started; looks at no data.
 void check_work(std::vector<std::string> words, int world);
 void check_train(const std::vector<std::string>& options, int world);
 
 /// A rank's share of a training.
-[[nodiscard]] RankWork train_work(const std::vector<std::string>& options, Rank rank, int world);
+[[nodiscard]] RankWork train_work(const std::vector<std::string>& options,
+                                  Rank rank,
+                                  int world,
+                                  std::chrono::milliseconds patience);
 
 /// A rank's share of measuring all connections between neighbours.
 [[nodiscard]] RankWork doctor_work(const std::vector<std::string>& options, int world);

@@ -80,12 +80,13 @@ void run(const WorkerFlags& flags) {
     std::cerr << "millrace: --insecure: whoever reaches "
               << flags.link.interface << " can read and change this training\n";
   open_as_many_files_as_allowed();
-  const RankWork work = rank_work(flags.command, Rank{*identity.rank}, *identity.world);
+  const auto patience = milliseconds(flags.link.patience);
+  const RankWork work = rank_work(flags.command, Rank{*identity.rank}, *identity.world, patience);
   const auto listener =
       backend_of(flags.link).listener(flags.link, place_of(flags, identity, work));
   const auto endpoint = meet({.url = identity.rendezvous,
                               .fields = work.fields,
-                              .patience = milliseconds(flags.link.patience),
+                              .patience = patience,
                               .silence = milliseconds(flags.link.silence),
                               .progress = note_of_meeting(*identity.world),
                               .obituary = flags.obituary},
@@ -127,9 +128,12 @@ HelloFields build_fields() {
           {"compiled code", compiled_code()}};
 }
 
-RankWork rank_work(std::vector<std::string> words, Rank rank, int world) {
+RankWork rank_work(std::vector<std::string> words,
+                   Rank rank,
+                   int world,
+                   std::chrono::milliseconds patience) {
   const bool trains = takes_train(words);
-  return trains ? train_work(words, rank, world) : doctor_work(words, world);
+  return trains ? train_work(words, rank, world, patience) : doctor_work(words, world);
 }
 
 void check_work(std::vector<std::string> words, int world) {

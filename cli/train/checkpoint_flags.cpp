@@ -147,8 +147,8 @@ void add_checkpoint_flags(CLI::App& verb, CheckpointFlags& flags) {
   verb.add_option(
       "--save",
       flags.save,
-      "Folder of checkpoints: one at the end, on SIGTERM and SIGINT, when a step fails, "
-      "and as --save-every says");
+      "Folder of checkpoints: one at the end, on SIGTERM and SIGINT, when a step fails in which "
+      "all ranks live, and as --save-every says");
   verb.add_option("--save-every", flags.save_every, "Mini-batches, as 50, or seconds, as 30s");
   verb.add_option("--keep", flags.keep, "How many of the newest checkpoints stay")
       ->capture_default_str();

@@ -70,15 +70,16 @@ void begin_from(Trainer& trainer, const CheckpointFlags& flags, bool speaks) {
 }
 
 void SavedCheckpoints::add(const SaveReport& report, bool speaks) {
+  const std::string what = "the checkpoint of step " + std::to_string(report.step);
   if (report.fault.empty()) {
     ++saved;
     newest = report.folder;
+    if (speaks && report.after_failure) say(what + " was saved: " + report.folder);
     if (speaks && !report.warning.empty()) say("older checkpoints stay: " + report.warning);
     return;
   }
   ++failed;
-  if (speaks)
-    say("the checkpoint of step " + std::to_string(report.step) + " failed: " + report.fault);
+  if (speaks) say(what + (report.after_failure ? " was not saved: " : " failed: ") + report.fault);
 }
 
 void end_stopped(const TrainingCounters& counters,

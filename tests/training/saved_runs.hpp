@@ -52,10 +52,11 @@ inline FitReport fit_steps(Trainer& trainer, const Dataset& data, int steps) {
 
 inline TrainerParts parts_on(const TrainerOptions& options,
                              Endpoint& endpoint,
-                             ProcessGroup& group) {
+                             ProcessGroup& group,
+                             const char* model = kSavedModel) {
   const Program program = generate(
       options.schedule, {.ranks = endpoint.world(), .micro_batches = options.micro_batches});
-  return rank_parts(parse_model(kSavedModel), program, options, endpoint, group);
+  return rank_parts(parse_model(model), program, options, endpoint, group);
 }
 
 inline std::string bytes_in(const std::filesystem::path& file) {

@@ -49,10 +49,11 @@ void CheckpointFolder::prepare() {
   sweep();
 }
 
-void CheckpointFolder::sweep() {
-  for (const std::string& name : files_.list(root_))
-    if (name.starts_with(kTemporary) || name.starts_with(kTrash))
-      remove_folder(path_in(root_, name));
+void CheckpointFolder::sweep(const std::string& spared) {
+  for (const std::string& name : files_.list(root_)) {
+    if (!name.starts_with(kTemporary) && !name.starts_with(kTrash)) continue;
+    if (spared.empty() || !name.starts_with(spared)) remove_folder(path_in(root_, name));
+  }
 }
 
 void CheckpointFolder::put_aside(const std::string& folder) {
@@ -64,7 +65,15 @@ void CheckpointFolder::put_aside(const std::string& folder) {
 }
 
 std::string CheckpointFolder::temporary(const Moment& moment) const {
-  return path_in(root_, std::string(kTemporary) + folder_name(moment));
+  return path_in(root_, unfinished_ + folder_name(moment));
+}
+
+std::string CheckpointFolder::place_of(const Moment& moment) const {
+  return path_in(root_, folder_name(moment));
+}
+
+bool CheckpointFolder::has(const Moment& moment) const {
+  return files_.exists(path_in(place_of(moment), kManifestFile));
 }
 
 std::string CheckpointFolder::begin(const Moment& moment) {
@@ -92,7 +101,7 @@ std::string CheckpointFolder::commit(const Moment& moment,
                                      const std::string& manifest,
                                      const std::string& run) {
   const std::string aside = temporary(moment);
-  const std::string folder = path_in(root_, folder_name(moment));
+  const std::string folder = place_of(moment);
   if (stands(folder, manifest)) {
     remove_folder(aside);
     return folder;
@@ -119,7 +128,7 @@ void CheckpointFolder::retire(const Retention& retention) {
   }
   // First the name goes for good, then the files: half a checkpoint is never found.
   if (renamed) files_.sync_folder(root_);
-  sweep();
+  sweep(spared_);
 }
 
 void CheckpointFolder::remove_folder(const std::string& path) {

@@ -37,6 +37,17 @@ class CheckpointFolder {
   /// Where the files of a checkpoint are put before it is finished. Any process makes it.
   std::string begin(const Moment& moment);
 
+  /// Keeps what is unfinished and has `word` in its name from retire().
+  void spare(const std::string& word) { spared_ = std::string(kTemporary) + word + "-"; }
+  /// From now on unfinished checkpoints have that word in their names: what is still there of
+  /// another one is in nobody's way.
+  void move_aside() { unfinished_ = spared_; }
+
+  /// Whether there is a finished checkpoint of that moment. Throws StorageError.
+  [[nodiscard]] bool has(const Moment& moment) const;
+  /// Where it is, or would be.
+  [[nodiscard]] std::string place_of(const Moment& moment) const;
+
   /// Removes the unfinished checkpoint, as far as that goes.
   void abandon(const Moment& moment) noexcept;
 
@@ -48,18 +59,21 @@ class CheckpointFolder {
   /// Renames a checkpoint that is damaged, so that it no longer counts. Throws StorageError.
   void put_aside(const std::string& folder);
 
-  /// Removes what need not stay, and what is left of saves that failed. Nothing may be in flight.
+  /// Removes what need not stay, and what is left of saves that failed. Nothing may be in flight
+  /// but what is spared.
   /// Throws StorageError.
   void retire(const Retention& retention);
 
  private:
   [[nodiscard]] std::string temporary(const Moment& moment) const;
   void remove_folder(const std::string& path);
-  void sweep();
+  void sweep(const std::string& spared = {});
   [[nodiscard]] bool stands(const std::string& folder, const std::string& manifest);
 
   std::string root_;
   FileSystem& files_;
+  std::string unfinished_{kTemporary};  // how the names of unfinished checkpoints begin
+  std::string spared_;                  // empty: nothing is
 };
 
 }  // namespace millrace

@@ -3,26 +3,33 @@
 #include "training/checkpoint/saver.hpp"
 
 #include <algorithm>
+#include <fstream>
+#include <unistd.h>
 #include <utility>
 
 #include "millrace/core/error.hpp"
+#include "millrace/training/weights_hash.hpp"
 #include "training/checkpoint/names.hpp"
 #include "training/checkpoint/shard_json.hpp"
 
 namespace millrace {
 namespace {
 
-constexpr char kFault = '!';
-
-double seconds_since(std::chrono::steady_clock::time_point start) {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-}
-
-bool is_fault(const std::string& said) {
-  return said.front() == kFault;
+/// Sixteen digits that no other training has: of the system's random number, and should it have
+/// none of this process and moment.
+std::string fresh_word() {
+  std::string number;
+  std::getline(std::ifstream("/proc/sys/kernel/random/uuid"), number);
+  number += " " + std::to_string(::getpid()) + " " +
+            std::to_string(std::chrono::steady_clock::now().time_since_epoch().count());
+  return bytes_digest(std::as_bytes(std::span(number))).substr(0, 16);
 }
 
 }  // namespace
+
+double Saver::seconds_since(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
 
 Saver::Saver(const TrainingState& state,
              ProcessGroup& group,
@@ -45,25 +52,25 @@ Saver::Saver(const TrainingState& state,
   snapshot_ = snapshot_of(state, group);
 }
 
-/// The first process looks after the folder; all hear what was wrong.
+/// The first process looks after the folder; all hear the training's word, or what was wrong.
 void Saver::prepare(const ResumeReport& loaded) {
-  std::string fault = "-";
-  bool is_ours = true;
+  std::string mine = "-";
   if (group_.rank() == 0) {
     try {
       require_own(loaded);
       folder_.prepare();
+      mine = "w" + fresh_word();
     } catch (const InvalidArgument& error) {
-      fault = error.what();
-      is_ours = false;
+      mine = std::string("i") + error.what();
     } catch (const StorageError& error) {
-      fault = error.what();
+      mine = std::string("s") + error.what();
     }
   }
-  const std::string said = group_.gather((is_ours ? "s" : "i") + fault, Label::Checkpoint).front();
-  if (said == "s-") return;
+  const std::string said = group_.gather(mine, Label::Checkpoint).front();
   if (said.front() == 'i') throw InvalidArgument(said.substr(1));
-  throw StorageError(said.substr(1));
+  if (said.front() == 's') throw StorageError(said.substr(1));
+  word_ = said.substr(1);
+  folder_.spare(word_);
 }
 
 /// Two trainings in one folder would take each other's checkpoints for their own.
@@ -160,13 +167,23 @@ SaveReport Saver::report_of(const std::string& verdict) const {
   return report;
 }
 
+/// What the thread came to. Whatever it throws is no fault of storage, and ends the save.
+std::string Saver::taken() {
+  try {
+    return work_.get();
+  } catch (...) {
+    phase_ = Phase::Idle;
+    throw;
+  }
+}
+
 std::optional<SaveReport> Saver::advance(bool wait) {
   wait = wait || !options_.background;
   while (busy()) {
     const auto start = Clock::now();
     if (work_.valid() &&
         (wait || work_.wait_for(std::chrono::seconds(0)) == std::future_status::ready))
-      said_ = work_.get();
+      said_ = taken();
     const std::vector<std::string> said = group_.gather(said_, Label::Checkpoint);
     const bool all_done = std::ranges::none_of(said, &std::string::empty);
     if (all_done && phase_ == Phase::Committing) {

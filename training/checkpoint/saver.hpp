@@ -17,6 +17,8 @@
 
 namespace millrace {
 
+class VoteFolder;
+
 /// Collective but for its destructor: every process of the group makes one and calls it alike. At
 /// most one checkpoint is on its way. Thread-safety: externally synchronised.
 class Saver {
@@ -43,10 +45,21 @@ class Saver {
   /// Sees how far it is; what became of it, when it has ended. With `wait`, waits until then.
   std::optional<SaveReport> advance(bool wait);
 
+  /// Saves the state as it is now when the processes can no longer talk, because one of them
+  /// failed; what was on its way is dropped. No collective, but every process that lives calls it:
+  /// each writes its share and a vote, the first one finishes the checkpoint when all have voted
+  /// for the same `head`. `refusal`: why the state here is not that of `head`; empty: it is. Not
+  /// `all_live`: nothing is written or waited for, and the report says whether that checkpoint is
+  /// there. What another process writes is waited for as SaveOptions::patience says.
+  SaveReport save_apart(Manifest head, const std::string& refusal, bool all_live);
+
  private:
   enum class Phase : std::uint8_t { Idle, Writing, Committing };
   using Clock = std::chrono::steady_clock;
+  static constexpr char kFault = '!';
 
+  [[nodiscard]] static bool is_fault(const std::string& said) { return said.front() == kFault; }
+  [[nodiscard]] static double seconds_since(Clock::time_point start);
   void prepare(const ResumeReport& loaded);
   void require_own(const ResumeReport& loaded);
   template <class Work>
@@ -55,6 +68,17 @@ class Saver {
   [[nodiscard]] Moment moment() const { return moment_of(manifest_.counters); }
   [[nodiscard]] std::string committed(const std::vector<std::string>& votes);
   [[nodiscard]] SaveReport report_of(const std::string& verdict) const;
+  [[nodiscard]] std::string taken();
+
+  void settle();
+  [[nodiscard]] std::string found(const std::string& otherwise) const;
+  [[nodiscard]] std::string subject() const;
+  [[nodiscard]] std::string vote(const std::string& refusal);
+  void remove_own_files();
+  [[nodiscard]] std::string counted(VoteFolder& votes, const std::string& own);
+  [[nodiscard]] std::string objection(const std::vector<std::string>& votes) const;
+  void clean_up(VoteFolder& votes, bool all_voted);
+  [[nodiscard]] std::string followed(VoteFolder& votes, const std::string& own);
 
   const TrainingState& state_;
   ProcessGroup& group_;
@@ -63,6 +87,7 @@ class Saver {
   mutable CheckpointFolder folder_;
   Retention retention_;
   std::string run_;
+  std::string word_;  // of this training and no other, the same in all its processes
   std::optional<Snapshot> snapshot_;
   std::optional<Snapshot> gradients_;  // of an unfinished update
   Manifest manifest_;

@@ -23,7 +23,8 @@
 namespace millrace {
 
 /// Where fit() saves checkpoints, and when: after these steps, when it ends or is asked to stop,
-/// and when a step fails while the state is whole.
+/// and when a step fails while the state is whole: in several processes, when all of them live and
+/// stand behind the same step.
 struct SaveOptions {
   std::string folder = {};       ///< of all checkpoints of the training; empty: none are saved
   std::int64_t every_steps = 0;  ///< mini-batches, counted over all of the training; 0: none
@@ -35,6 +36,9 @@ struct SaveOptions {
   /// Training goes on while files are written, at most one checkpoint at a time. It needs a second
   /// copy of the state either way.
   bool background = true;
+  /// Of several processes that save after a step that failed, without a word between them, each
+  /// waits so long for the next file of another before it gives up.
+  std::chrono::milliseconds patience{60'000};
   std::shared_ptr<FileSystem> files = {};  ///< null: the local file system
 };
 
@@ -46,6 +50,9 @@ struct SaveReport {
   std::string warning;       ///< older checkpoints could not be removed
   double pause_seconds = 0;  ///< for which steps waited
   double seconds = 0;        ///< from the copy until it was durable and that was known
+  /// The last one, of the state before a step that failed: fit() throws behind it. What was wrong
+  /// with it, of several processes, only the first knows in words.
+  bool after_failure = false;
 };
 
 /// A checkpoint that cannot be loaded, and why, in a sentence.

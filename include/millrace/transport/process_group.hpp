@@ -75,6 +75,12 @@ class ProcessGroup {
   /// Returns after every process has called it.
   void barrier(Label label);
 
+  /// Ends all waits of all processes, with Cancelled{reason}: after it no operation works. Alone,
+  /// it does nothing.
+  void cancel(const std::string& reason) noexcept {
+    if (endpoint_ != nullptr) endpoint_->cancel(reason);
+  }
+
  private:
   [[nodiscard]] MessageTag next_tag(Label label);
   [[nodiscard]] Deadline deadline() const;
