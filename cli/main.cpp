@@ -15,6 +15,7 @@
 #include "cli/verbs.hpp"
 #include "cli/vocabulary.hpp"
 #include "millrace/core/error.hpp"
+#include "millrace/stages/compiled.hpp"
 #include "millrace/transport/failure.hpp"
 
 namespace millrace::cli {
@@ -91,7 +92,9 @@ int run_and_print(CLI::App& app, const std::vector<std::string>& words) {
 int run_command(int argc, char** argv) {
   CLI::App app{"Pipeline-parallel training: schedules as data, proved, simulated, drawn and run"};
   app.name("millrace");
-  app.set_version_flag("--version", "millrace " MILLRACE_VERSION, "Print the version and exit");
+  app.set_version_flag("--version",
+                       "millrace " MILLRACE_VERSION ", products by " + product_libraries(),
+                       "Print the version and exit");
   app.require_subcommand(1);
   add_list(app);
   add_train(app);

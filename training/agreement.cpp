@@ -9,6 +9,7 @@
 
 #include "millrace/core/error.hpp"
 #include "millrace/scheduler/plan/text.hpp"
+#include "millrace/stages/compiled.hpp"
 #include "millrace/training/weights_hash.hpp"
 #include "training/named_settings.hpp"
 
@@ -101,7 +102,8 @@ std::string description_of(const OptimizerOptions& options) {
 /// Everything that decides bits, or whether two ranks understand each other.
 Fields settings_of(const TrainerParts& parts, const TrainerOptions& options) {
   const Program& program = parts.executor->program();
-  return {{"schedule", program.name},
+  return {{"products", product_libraries()},
+          {"schedule", program.name},
           {"tied weights", joined(options.tied)},
           {"plan", plan_hash(program)},
           {"cut", options.boundaries.empty() ? "even" : joined(options.boundaries)},

@@ -80,10 +80,12 @@ class Examination {
               {"frame_protocol", kProtocolVersion},
               {"cores", cores},
               {"code", compiled_code()},
+              {"products", product_libraries()},
               {"checks", nlohmann::ordered_json::array()}};
     else
       std::cout << "millrace " << MILLRACE_VERSION << ", frame protocol " << kProtocolVersion
-                << ", " << cores << " cores, code by " << compiled_code() << std::endl;
+                << ", " << cores << " cores, code by " << compiled_code() << ", products by "
+                << product_libraries() << std::endl;
   }
 
   void check(const std::string& what, const std::function<std::string()>& body) {

@@ -131,7 +131,7 @@ void print(const nlohmann::ordered_json& document, bool json) {
                     whole(1e-6 * pair.at("bytes_per_second").get<double>())});
   }
   std::cout << "millrace " << MILLRACE_VERSION << ": " << document.at("ranks") << " ranks agree on "
-            << "version, processor and compiled code; round trips and bandwidth\n"
+            << "version, processor, compiled code and products; round trips and bandwidth\n"
             << table(rows) << std::flush;
 }
 

@@ -125,7 +125,8 @@ bool takes_train(std::vector<std::string>& words) {
 HelloFields build_fields() {
   return {{"library version", MILLRACE_VERSION},
           {"processor", dispatch_level()},
-          {"compiled code", compiled_code()}};
+          {"compiled code", compiled_code()},
+          {"products", product_libraries()}};
 }
 
 RankWork rank_work(std::vector<std::string> words,

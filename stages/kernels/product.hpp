@@ -1,9 +1,8 @@
-// The three matrix products of a linear map, on row-major memory, with a blocking of our own.
+// The seam behind which matrices are multiplied: what a product is, and the three of a linear map.
 //
-// Eigen's product kernels are used below their public interface, because the public one takes its
-// blocking from the detected cache sizes (global state, and bits follow it) and its packing memory
-// from the heap at every call. Here the blocking depends on the shape alone and the packing memory
-// comes from the context's pool.
+// Which library does the work is a choice of the build and of the product's shape, never of the
+// caller (see product.cpp). Equal calls give equal bits, on every thread and in every run of one
+// build on one kind of processor: what that takes of each library is said in its folder.
 #pragma once
 
 #include <cstdint>
@@ -11,6 +10,22 @@
 #include "millrace/stages/stage.hpp"
 
 namespace millrace::detail {
+
+/// c = op(a) op(b), or c += op(a) op(b): dense row-major matrices, op(a) [rows, depth],
+/// op(b) [depth, columns], c [rows, columns].
+struct Product {
+  std::int64_t rows = 0;
+  std::int64_t columns = 0;
+  std::int64_t depth = 0;     ///< what is summed over; 0 of it sum to 0
+  bool a_transposed = false;  ///< a is [depth, rows]
+  bool b_transposed = false;  ///< b is [columns, depth]
+  bool accumulate = true;     ///< false: c is written without being read
+};
+
+/// T is float or double. Packing memory comes from the context's pool, or from the library.
+/// Thread-safety: any number of calls at the same time, each in its calling thread alone.
+template <class T>
+void multiply(const PassContext& context, const Product& product, const T* a, const T* b, T* c);
 
 /// Extents of a linear map: x [rows, in], W [in, out], y [rows, out].
 struct ProductShape {
@@ -22,16 +37,40 @@ struct ProductShape {
 /// y += x W
 template <class T>
 void add_forward(
-    const PassContext& context, const ProductShape& shape, const T* x, const T* w, T* y);
+    const PassContext& context, const ProductShape& shape, const T* x, const T* w, T* y) {
+  multiply<T>(context, {.rows = shape.rows, .columns = shape.out, .depth = shape.in}, x, w, y);
+}
+
+/// The product dz W^T of a linear map.
+inline Product input_gradient_of(const ProductShape& shape) {
+  return {.rows = shape.rows, .columns = shape.in, .depth = shape.out, .b_transposed = true};
+}
 
 /// dx += dz W^T
 template <class T>
 void add_input_gradient(
-    const PassContext& context, const ProductShape& shape, const T* dz, const T* w, T* dx);
+    const PassContext& context, const ProductShape& shape, const T* dz, const T* w, T* dx) {
+  multiply<T>(context, input_gradient_of(shape), dz, w, dx);
+}
+
+/// dx = dz W^T
+template <class T>
+void make_input_gradient(
+    const PassContext& context, const ProductShape& shape, const T* dz, const T* w, T* dx) {
+  Product product = input_gradient_of(shape);
+  product.accumulate = false;
+  multiply<T>(context, product, dz, w, dx);
+}
 
 /// dw += x^T dz
 template <class T>
 void add_weight_gradient(
-    const PassContext& context, const ProductShape& shape, const T* x, const T* dz, T* dw);
+    const PassContext& context, const ProductShape& shape, const T* x, const T* dz, T* dw) {
+  multiply<T>(context,
+              {.rows = shape.in, .columns = shape.out, .depth = shape.rows, .a_transposed = true},
+              x,
+              dz,
+              dw);
+}
 
 }  // namespace millrace::detail

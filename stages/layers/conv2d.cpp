@@ -117,12 +117,11 @@ Tensor Conv2d::backward_rows(const PassContext& context,
       const T* dz = detail::values<T>(std::as_const(output_gradient));
       T* dx = detail::values<T>(input_gradient);
       for_each_run(samples, at_once, [&](std::int64_t first, std::int64_t count) {
-        rows.fill_zero();
-        detail::add_input_gradient<T>(context,
-                                      {count * output_.pixels(), depth(), settings_.out},
-                                      dz + first * output_columns(),
-                                      detail::values<T>(weight_.value),
-                                      detail::values<T>(rows));
+        detail::make_input_gradient<T>(context,
+                                       {count * output_.pixels(), depth(), settings_.out},
+                                       dz + first * output_columns(),
+                                       detail::values<T>(weight_.value),
+                                       detail::values<T>(rows));
         for (std::int64_t n = 0; n < count; ++n)
           detail::add_from_windows(settings_.image,
                                    settings_.window,

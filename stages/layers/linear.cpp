@@ -83,14 +83,13 @@ Tensor Linear::backward_rows(const PassContext& context,
   if (wanted) {
     const std::int64_t rows = output_gradient.rows();
     input_gradient = context.make(settings_.dtype, {rows, settings_.in});
-    input_gradient.fill_zero();
     detail::with_precision(settings_.dtype, [&](auto zero) {
       using T = decltype(zero);
-      detail::add_input_gradient<T>(context,
-                                    {rows, settings_.in, settings_.out},
-                                    detail::values<T>(output_gradient),
-                                    detail::values<T>(weight_.value),
-                                    detail::values<T>(input_gradient));
+      detail::make_input_gradient<T>(context,
+                                     {rows, settings_.in, settings_.out},
+                                     detail::values<T>(output_gradient),
+                                     detail::values<T>(weight_.value),
+                                     detail::values<T>(input_gradient));
     });
   }
   stash.keep(context, std::move(output_gradient));

@@ -6,6 +6,7 @@
 
 #include "cli/launched.hpp"
 #include "millrace/core/error.hpp"
+#include "millrace/stages/compiled.hpp"
 #include "millrace/transport/private_directory.hpp"
 #include "millrace/transport/rendezvous.hpp"
 #include "millrace/transport/zeromq.hpp"
@@ -42,6 +43,7 @@ TEST(HandShake, EveryFieldThatDiffersIsRefusedWithCode78AndItsName) {
   for (const char* field : {"library version",
                             "processor",
                             "compiled code",
+                            "products",
                             "work",
                             "schedule",
                             "plan",
@@ -122,6 +124,20 @@ TEST(HandShake, WhatTheCommandLinesOfTwoWorkersSayIsCompared) {
     EXPECT_EQ(told.code, 78) << theirs;
     EXPECT_THAT(told.errors, HasSubstr(field));
   }
+}
+
+TEST(HandShake, RanksWhoseMatricesAreMultipliedByOtherInstructionsAreRefused) {
+  if (!product_libraries().starts_with("oneDNN")) GTEST_SKIP() << "of oneDNN, which is not built";
+  const PrivateDirectory place(temporary());
+  Command other(worker(place, 1, 2, "train --steps 9"));
+  ::setenv("DNNL_MAX_CPU_ISA", "SSE41", 1);  // NOLINT(concurrency-mt-unsafe)
+  const Outcome outcome = run(worker(place, 0, 2, "train --steps 9"));
+  ::unsetenv("DNNL_MAX_CPU_ISA");  // NOLINT(concurrency-mt-unsafe)
+
+  EXPECT_EQ(outcome.code, 78);
+  EXPECT_THAT(outcome.errors, HasSubstr("products differs: rank 0 has 'oneDNN "));
+  EXPECT_THAT(outcome.errors, HasSubstr(" sse41, Eigen "));
+  EXPECT_EQ(other.end().code, 78);
 }
 
 TEST(HandShake, TwoSourcesOfIdentityThatDisagreeAreRefusedWithCode78) {

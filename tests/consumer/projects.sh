@@ -20,4 +20,4 @@ of_cache() { sed -n "s/^$1:[A-Z]*=//p" "$build/CMakeCache.txt"; }
 # The library once more, as the build folder has it, without compiling again what that has compiled.
 compiled="-DCMAKE_CXX_COMPILER_LAUNCHER=$here/compiled.sh;$build"
 as_built=(-DMILLRACE_DEVELOPER=OFF -DCMAKE_DISABLE_PRECOMPILE_HEADERS=ON "$compiled"
-  -DMILLRACE_SANITIZE="$(of_cache MILLRACE_SANITIZE)" -DCMAKE_CXX_COMPILER="$(of_cache CMAKE_CXX_COMPILER)")
+  -DMILLRACE_PRODUCTS="$(of_cache MILLRACE_PRODUCTS)" -DMILLRACE_SANITIZE="$(of_cache MILLRACE_SANITIZE)" -DCMAKE_CXX_COMPILER="$(of_cache CMAKE_CXX_COMPILER)")

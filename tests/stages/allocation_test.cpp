@@ -1,5 +1,6 @@
-// A step in its steady state takes no memory, counted at operator new. (The matrix kernels get
-// their packing memory from the pool, so they do not reach for malloc either.)
+// A step in its steady state takes no memory, counted at operator new. (Eigen's products get their
+// packing memory from the pool, so they do not reach for malloc either; oneDNN's do, for the time
+// of a call.)
 #include <cstddef>
 
 #include <gtest/gtest.h>

@@ -10,6 +10,7 @@
 #include <gtest/gtest.h>
 
 #include "millrace/core/error.hpp"
+#include "millrace/stages/compiled.hpp"
 #include "millrace/training/weights_hash.hpp"
 #include "tests/training/sample_files.hpp"
 #include "tests/training/saved_runs.hpp"
@@ -125,6 +126,24 @@ TEST(Checkpoint, IsSavedEverySoManyStepsAndTheNewestStay) {
       names_in(folder.path()),
       ElementsAre("step-0000000004", "step-0000000008", "step-0000000010", "step-0000000011"));
   EXPECT_EQ(find_checkpoints(folder.path()).front().step, 11);
+}
+
+TEST(Checkpoint, OfARunWhoseMatricesSomethingElseMultipliedWarnsThatItsBitsEndHere) {
+  const Folder folder("checkpoint_products");
+  Trainer trainer(parse_model(kSavedModel), saved_options(folder.path()));
+  fit_steps(trainer, first_digits(60), 1);
+  const std::string file = folder.path() + "/step-0000000001/run.json";
+  std::string facts = bytes_in(file);
+  const std::string ours = product_libraries();
+  const std::size_t place = facts.find(ours);
+  ASSERT_NE(place, std::string::npos) << facts;
+  std::ofstream(file) << facts.replace(place, ours.size(), "an abacus");
+
+  Trainer other(parse_model(kSavedModel), saved_options(folder.path()));
+  EXPECT_THAT(other.resume(folder.path()).warnings,
+              ElementsAre("bits may differ from those of an uninterrupted run from here on: "
+                          "products: " +
+                          ours + ", was an abacus"));
 }
 
 /// What a checkpoint says of its weights, all bytes of it compared.

@@ -23,7 +23,9 @@ std::string vectors() {
 }  // namespace
 
 std::map<std::string, std::string> machine_facts() {
-  return {{"compiled code", compiled_code()}, {"processor", vectors()}};
+  return {{"compiled code", compiled_code()},
+          {"processor", vectors()},
+          {"products", product_libraries()}};
 }
 
 std::string write_run(const Program& program,

@@ -1,5 +1,5 @@
-// What the passes were compiled by and for: two programs whose answers differ may round
-// differently.
+// What the passes were compiled by and for, and what multiplies their matrices: two programs whose
+// answers differ may round differently.
 #pragma once
 
 #include <string>
@@ -10,5 +10,11 @@ namespace millrace {
 /// reorder sums, of this library's own code: "gcc 12.2.0, avx512, fma". Ranks compare it before
 /// they begin, because it decides bits. Depends on nothing that happens at run time.
 [[nodiscard]] std::string compiled_code();
+
+/// The libraries that multiply matrices, with their versions and, where a library chooses its
+/// instructions at run time, the widest that it uses here: "oneDNN 2.6.3 avx512_core_bf16, Eigen
+/// 3.4.0" (small products, and all in f64, are Eigen's), or "Eigen 3.4.0". Ranks compare it before
+/// they begin, and a checkpoint says it. Thread-safe.
+[[nodiscard]] std::string product_libraries();
 
 }  // namespace millrace

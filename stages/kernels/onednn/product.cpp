@@ -1,0 +1,104 @@
+// Products in f32 by oneDNN, through its plain call: no object to make or keep for a shape.
+//
+// Debian's oneDNN works with OpenMP, and its bits depend on the number of threads, which OpenMP
+// keeps for each calling thread. So it is 1 for the time of a call. Alignment, an earlier call of
+// the same shape and DNNL_DEFAULT_FPMATH_MODE change nothing; DNNL_MAX_CPU_ISA does, and is in the
+// name that ranks compare. Tests hold all of this.
+#include <algorithm>
+#include <cstdint>
+#include <new>
+#include <string>
+
+#include <oneapi/dnnl/dnnl.h>
+
+#include "millrace/core/error.hpp"
+#include "stages/kernels/backends.hpp"
+
+// Of OpenMP's own header, which clang does not have beside gcc's library.
+extern "C" int omp_get_max_threads();
+extern "C" void omp_set_num_threads(int);
+
+namespace millrace::detail::onednn {
+namespace {
+
+/// The calling thread's own number of OpenMP threads is 1 while this lives.
+class OneThread {
+ public:
+  OneThread() : before_(omp_get_max_threads()) {
+    if (before_ != 1) omp_set_num_threads(1);
+  }
+  OneThread(const OneThread&) = delete;
+  OneThread& operator=(const OneThread&) = delete;
+  ~OneThread() {
+    if (before_ != 1) omp_set_num_threads(before_);
+  }
+
+ private:
+  int before_;
+};
+
+/// The library's words for its instruction sets. One that is newer than this list is a number.
+std::string name_of(dnnl_cpu_isa_t isa) {
+  switch (isa) {
+    case dnnl_cpu_isa_sse41:
+      return "sse41";
+    case dnnl_cpu_isa_avx:
+      return "avx";
+    case dnnl_cpu_isa_avx2:
+      return "avx2";
+    case dnnl_cpu_isa_avx2_vnni:
+      return "avx2_vnni";
+    case dnnl_cpu_isa_avx512_core:
+      return "avx512_core";
+    case dnnl_cpu_isa_avx512_core_vnni:
+      return "avx512_core_vnni";
+    case dnnl_cpu_isa_avx512_core_bf16:
+      return "avx512_core_bf16";
+    case dnnl_cpu_isa_avx512_core_amx:
+      return "avx512_core_amx";
+    default:
+      return "instruction set " + std::to_string(isa);
+  }
+}
+
+void multiply_at_once(const Product& product, const float* a, const float* b, float* c) {
+  const auto [rows, columns, depth, a_transposed, b_transposed, accumulate] = product;
+  const dnnl_status_t status = dnnl_sgemm(a_transposed ? 'T' : 'N',
+                                          b_transposed ? 'T' : 'N',
+                                          rows,
+                                          columns,
+                                          depth,
+                                          1.0F,
+                                          a,
+                                          a_transposed ? rows : depth,
+                                          b,
+                                          b_transposed ? depth : columns,
+                                          accumulate ? 1.0F : 0.0F,
+                                          c,
+                                          columns);
+  if (status == dnnl_out_of_memory) throw std::bad_alloc();
+  if (status != dnnl_success)
+    throw Error("oneDNN refused a product of " + std::to_string(rows) + "x" +
+                std::to_string(depth) + " by " + std::to_string(depth) + "x" +
+                std::to_string(columns) + " with status " + std::to_string(status));
+}
+
+}  // namespace
+
+void multiply(const Product& product, const float* a, const float* b, float* c) {
+  const OneThread one_thread;
+  const std::int64_t at_once = rows_at_once(product);
+  Product part = product;
+  for (std::int64_t first = 0; first < product.rows; first += at_once) {
+    part.rows = std::min(at_once, product.rows - first);
+    multiply_at_once(part, a + first * product.depth, b, c + first * product.columns);
+  }
+}
+
+std::string name() {
+  const dnnl_version_t* version = dnnl_version();
+  return "oneDNN " + std::to_string(version->major) + "." + std::to_string(version->minor) + "." +
+         std::to_string(version->patch) + " " + name_of(dnnl_get_effective_cpu_isa());
+}
+
+}  // namespace millrace::detail::onednn
