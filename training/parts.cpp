@@ -8,6 +8,7 @@
 #include "millrace/core/error.hpp"
 #include "millrace/scheduler/plan/generators.hpp"
 #include "millrace/scheduler/plan/passes.hpp"
+#include "millrace/scheduler/plan/recompute.hpp"
 #include "millrace/stages/partition.hpp"
 #include "millrace/training/rank_parts.hpp"
 #include "millrace/training/recompute.hpp"
@@ -53,8 +54,22 @@ std::vector<int> boundaries_of(const ModelSpec& model,
   return boundaries;
 }
 
-bool recomputes_whole_stages(const Recompute& recompute) {
-  return recompute.kind == RecomputeKind::None || recompute.kind == RecomputeKind::All;
+/// The program of stages of the user's own, which recompute whole.
+Program with_recompute(const Program& program, const Recompute& recompute) {
+  if (recompute.kind == RecomputeKind::None) return program;
+  const bool whole =
+      recompute.kind == RecomputeKind::All || recompute.kind == RecomputeKind::Stages;
+  require(whole, [&] {
+    return "recompute '" + to_string(recompute) +
+           "' chooses layers of a model; stages of your own recompute whole";
+  });
+  const std::string own = recompute_text(recomputed_stages(program));
+  require(own == "none", [&] {
+    return "recompute '" + to_string(recompute) + "': the plan recomputes " + own +
+           " by itself; leave it out";
+  });
+  return insert_recompute(program,
+                          parse_recompute_stages(to_string(recompute), program.shape.stages()));
 }
 
 /// The largest unit of a mini-batch, to predict for.
@@ -140,12 +155,8 @@ TrainerParts assemble(const Program& compute,
   parts.group = seat.group;
   ProcessGroup alone;
   ProcessGroup& group = seat.group != nullptr ? *seat.group : alone;
-  Program program = with_ties(compute, parts.stages, options, group);
-  require(recomputes_whole_stages(options.recompute), [&] {
-    return "recompute '" + to_string(options.recompute) +
-           "' chooses layers of a model; stages of your own recompute all or nothing";
-  });
-  if (options.recompute.kind == RecomputeKind::All) program = insert_recompute(program);
+  const Program program =
+      with_recompute(with_ties(compute, parts.stages, options, group), options.recompute);
   parts.executor = executor_at(seat, program, parts.stages, options);
   parts.evaluator = executor_at(seat, forward_program(shape), parts.stages, options);
   return parts;

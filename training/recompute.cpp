@@ -10,6 +10,7 @@
 
 #include "millrace/core/error.hpp"
 #include "millrace/scheduler/plan/passes.hpp"
+#include "millrace/scheduler/plan/recompute.hpp"
 #include "millrace/stages/partition.hpp"
 #include "millrace/training/measurement.hpp"
 
@@ -17,7 +18,8 @@ namespace millrace {
 namespace {
 
 constexpr const char* kForm =
-    "none, all, every-K, selective:LAYERS (numbers, ranges A-B, kinds) or auto:BYTES (with K, M, "
+    "none, all, stages:LIST, every-K, selective:LAYERS (numbers, ranges A-B, kinds) or auto:BYTES "
+    "(with K, M, "
     "G)";
 
 [[noreturn]] void refuse(std::string_view text, const std::string& why) {
@@ -218,11 +220,30 @@ class Fitting {
   std::vector<bool> chosen_;
 };
 
+/// Every layer of these stages.
+std::vector<bool> layers_of_stages(const std::vector<bool>& stages,
+                                   std::span<const int> boundaries) {
+  std::vector<bool> chosen(static_cast<std::size_t>(boundaries.back()), false);
+  for (std::size_t stage = 0; stage < stages.size(); ++stage) {
+    const LayerRange own = layers_of(boundaries, stage);
+    std::fill(chosen.begin() + own.first, chosen.begin() + own.last, bool{stages[stage]});
+  }
+  return chosen;
+}
+
 std::vector<bool> chosen_layers(const Recompute& recompute,
                                 const ModelSpec& model,
                                 std::span<const int> boundaries,
                                 const Program& program,
                                 const UnitSize& micro_batch) {
+  const std::vector<bool> own = recomputed_stages(program);
+  if (std::ranges::find(own, true) != own.end()) {
+    require(recompute.kind == RecomputeKind::None, [&] {
+      return "recompute '" + to_string(recompute) + "': the plan recomputes " +
+             recompute_text(own) + " by itself; leave it out";
+    });
+    return layers_of_stages(own, boundaries);
+  }
   std::vector<bool> chosen(static_cast<std::size_t>(model.layer_count()), false);
   switch (recompute.kind) {
     case RecomputeKind::None:
@@ -231,6 +252,9 @@ std::vector<bool> chosen_layers(const Recompute& recompute,
     case RecomputeKind::Every:
       chosen.flip();
       return chosen;
+    case RecomputeKind::Stages:
+      return layers_of_stages(parse_recompute_stages(recompute.stages, program.shape.stages()),
+                              boundaries);
     case RecomputeKind::Selective:
       for (const std::string& word : recompute.layers) choose(word, model, chosen);
       return chosen;
@@ -244,9 +268,12 @@ std::vector<bool> chosen_layers(const Recompute& recompute,
 }  // namespace
 
 Recompute parse_recompute(std::string_view text) {
-  constexpr std::string_view kEvery = "every-", kSelective = "selective:", kAuto = "auto:";
+  constexpr std::string_view kStages = "stages:", kEvery = "every-",
+                             kSelective = "selective:", kAuto = "auto:";
   if (text == "none") return {};
   if (text == "all") return {.kind = RecomputeKind::All};
+  if (text.starts_with(kStages))
+    return {.kind = RecomputeKind::Stages, .stages = std::string(text)};
   if (text.starts_with(kEvery)) {
     const auto every = whole_number<int>(text.substr(kEvery.size()));
     if (!every || *every < 1) refuse(text, "the length of a segment is at least 1 layer");
@@ -267,6 +294,8 @@ std::string to_string(const Recompute& recompute) {
       return "none";
     case RecomputeKind::All:
       return "all";
+    case RecomputeKind::Stages:
+      return recompute.stages;
     case RecomputeKind::Every:
       return "every-" + std::to_string(recompute.every);
     case RecomputeKind::Selective:

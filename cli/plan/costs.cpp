@@ -95,7 +95,17 @@ std::vector<double> memory(const char* option, const NumberList& list, const Por
   return values;
 }
 
+/// The input of a stage does not get smaller by cutting the model into more of them.
+std::vector<double> boundaries(const PlanOptions& options, const Portion& portion) {
+  require_length("--mem-boundary", options.memory_boundary, portion);
+  std::vector<double> values;
+  for (int stage = 0; stage < portion.stages; ++stage)
+    values.push_back(value_at(options.memory_boundary, stage, portion));
+  return values;
+}
+
 void set_memory(Cost& cost, const PlanOptions& options, const Portion& portion) {
+  cost.memory_boundary = boundaries(options, portion);
   cost.memory_forward = memory("--mem-f", options.memory_forward, portion);
   cost.memory_input = memory("--mem-i", options.memory_input, portion);
   const auto stages = static_cast<std::size_t>(portion.stages);
@@ -132,6 +142,7 @@ Cost typed_cost(const Shape& shape, const PlanOptions& options) {
   const int decimals = std::max({options.forward.decimals,
                                  options.input.decimals,
                                  options.weight.decimals,
+                                 options.recompute_time ? options.recompute_time->decimals : 0,
                                  options.latency ? options.latency->decimals : 0,
                                  options.pair_cost ? options.pair_cost->decimals : 0});
   const double scale = std::pow(10, decimals);
@@ -142,6 +153,8 @@ Cost typed_cost(const Shape& shape, const PlanOptions& options) {
   cost.forward = times("--f", options.forward, portion, scale, slices);
   cost.backward_input = times("--i", options.input, portion, scale, slices);
   cost.backward_weight = times("--w", options.weight, portion, scale, slices);
+  if (options.recompute_time)
+    cost.recompute = times("--r", *options.recompute_time, portion, scale, slices);
   set_links(cost, options, shape.ranks);
   set_memory(cost, options, portion);
   return cost;

@@ -5,6 +5,8 @@
 
 #include <nlohmann/json.hpp>
 
+#include "millrace/scheduler/plan/recompute.hpp"
+
 namespace millrace::cli {
 
 namespace {
@@ -107,7 +109,8 @@ nlohmann::json identity_json(const Program& program) {
           {"p", shape.ranks},
           {"m", shape.micro_batches},
           {"v", shape.chunks()},
-          {"q", shape.slices}};
+          {"q", shape.slices},
+          {"recompute", recompute_text(recomputed_stages(program))}};
 }
 
 double largest(const Report& report, double RankReport::*member) {

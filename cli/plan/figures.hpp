@@ -27,7 +27,7 @@ struct Figures {
 /// makespan, span, span_asap, bubble_* and their ratios, per_rank, capacity, valid, critical_path.
 [[nodiscard]] nlohmann::json to_json(const Figures& figures);
 
-/// name, p, m, v and q: which schedule the figures beside it are of.
+/// name, p, m, v, q and which stages recompute: what schedule the figures beside it are of.
 [[nodiscard]] nlohmann::json identity_json(const Program& program);
 
 /// Largest of a member over the ranks.

@@ -130,6 +130,12 @@ void add_time_options(CLI::App& verb, PlanOptions& options) {
             "Time of W, likewise; B takes I + W (default 1)");
   add_costs(verb,
             options,
+            "--r",
+            &PlanOptions::recompute_time,
+            0,
+            "Time of a recompute, likewise (default: as --f)");
+  add_costs(verb,
+            options,
             "--slice-costs",
             &PlanOptions::slice_costs,
             0,
@@ -182,6 +188,12 @@ void add_memory_options(CLI::App& verb, PlanOptions& options, const std::string&
             &PlanOptions::memory_weight,
             kAny,
             "Change at the end of W (default: gives back all of --mem-f and --mem-i)");
+  add_costs(verb,
+            options,
+            "--mem-boundary",
+            &PlanOptions::memory_boundary,
+            0,
+            "What F keeps of a stage of any size that recomputes: its input (default 0)");
   verb.add_option("--memory-limit",
                   options.memory_limit,
                   "Limit per rank after every op, " + limits +
@@ -198,9 +210,17 @@ void add_output_options(CLI::App& verb, PlanOptions& options) {
   add_path(verb, "--plan", options.plan, "Write a plan file that train --plan runs");
 }
 
+void add_recompute_option(CLI::App& verb, PlanOptions& options) {
+  verb.add_flag("--recompute{all}",
+                options.recompute,
+                "Run the forward of stages again right before their backward instead of keeping "
+                "what it made: =all (default), =stages:LIST (0,2-3), =none");
+}
+
 /// Which schedule, at which costs.
 void add_generated_options(CLI::App& verb, PlanOptions& options) {
   add_parameters(verb, options, false);
+  add_recompute_option(verb, options);
   add_reading_options(verb, options);
   add_time_options(verb, options);
   add_link_options(verb, options);

@@ -23,7 +23,9 @@ enum class Comms : std::uint8_t { None, Early, BeforeUse };
 struct PlanOptions {
   ScheduleOptions schedule;  ///< counts as typed; costs and limit are filled in by schedule_options
   NumberList forward{{1}}, input{{1}}, weight{{1}};
+  std::optional<NumberList> recompute_time;  ///< default: as forward
   NumberList memory_forward{{1}}, memory_input{{0}};
+  NumberList memory_boundary{{0}};          ///< of a stage of any size
   std::optional<NumberList> memory_weight;  ///< default: what gives all of it back
   std::optional<NumberList> slice_costs;    ///< relative weights of the slices
   std::vector<std::string> typed_costs;     ///< which of --f, --i, --w, --mem-* were given
@@ -37,6 +39,7 @@ struct PlanOptions {
   std::optional<NumberList> pair_cost;  ///< one value: atomic pairs of this time
   std::string costs_file;
 
+  std::string recompute;  ///< as typed: which stages; empty: as the schedule says
   Comms comms = Comms::None;
   bool old_letters = false;  ///< of a CSV that is read
   bool skip_sharding = false;
@@ -75,7 +78,7 @@ void add_seed_option(CLI::App& verb, PlanOptions& options, const char* what);
 
 /// The program called `subject`: a schedule of the catalogue, or a file (plan JSON or CSV) when the
 /// name has a dot or slash. Lowered when --comms was given. Throws InvalidArgument for a bad
-/// option, DataError for a bad file.
+/// option, DataError for a bad file. Recomputes what --recompute says.
 [[nodiscard]] Program program_of(const std::string& subject, const PlanOptions& options);
 
 /// The program with reductions and messages where --comms asks for them.

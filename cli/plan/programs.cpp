@@ -7,6 +7,7 @@
 #include "cli/vocabulary.hpp"
 #include "millrace/core/error.hpp"
 #include "millrace/scheduler/plan/passes.hpp"
+#include "millrace/scheduler/plan/recompute.hpp"
 #include "millrace/scheduler/plan/sweep.hpp"
 #include "millrace/scheduler/plan/text.hpp"
 
@@ -55,6 +56,19 @@ Program program_in(const std::string& path, const PlanOptions& options) {
   if (!read.program) throw DataError(faults(path, read.diagnostics));
   read.program->name = path.substr(path.rfind('/') + 1);
   return std::move(*read.program);
+}
+
+/// The program with the recompute that was asked for, which its name then says.
+Program recomputing(Program program, const std::string& subject, const PlanOptions& options) {
+  if (options.recompute.empty()) return program;
+  const std::string own = recompute_text(recomputed_stages(program));
+  require(
+      own == "none",
+      "--recompute was given, but " + subject + " recomputes " + own + " by itself; leave it out");
+  const auto stages = parse_recompute_stages(options.recompute, program.shape.stages());
+  Program result = insert_recompute(program, stages);
+  if (result != program) result.name += " + recompute " + recompute_text(stages);
+  return result;
 }
 
 bool is_path(const std::string& subject) {
@@ -129,7 +143,7 @@ Program program_of(const std::string& subject, const PlanOptions& options) {
     Program program = program_in(subject, options);
     require(!options.slice_costs || program.shape.slices > 1,
             "--slice-costs was given, but the schedule in " + subject + " has no slices");
-    return lowered(std::move(program), options.comms);
+    return lowered(recomputing(std::move(program), subject, options), options.comms);
   }
   const ScheduleEntry& entry = find_schedule(subject);
   ScheduleOptions schedule = schedule_options(entry, options);
@@ -142,7 +156,7 @@ Program program_of(const std::string& subject, const PlanOptions& options) {
                                     .micro_batches = schedule.micro_batches,
                                     .placement = Placement::straight(schedule.ranks)},
                                    options);
-  return lowered(generate(subject, schedule), options.comms);
+  return lowered(recomputing(generate(subject, schedule), subject, options), options.comms);
 }
 
 Program comparable_program_of(const std::string& subject, const PlanOptions& options) {

@@ -16,6 +16,7 @@
 #include "cli/verbs.hpp"
 #include "cli/vocabulary.hpp"
 #include "millrace/core/error.hpp"
+#include "millrace/scheduler/plan/recompute.hpp"
 #include "millrace/scheduler/plan/text.hpp"
 
 namespace millrace::cli {
@@ -29,6 +30,7 @@ struct SearchArguments {
   std::optional<double> time_cap;
   std::optional<std::string> out, pareto;
   bool one_copy = false;
+  std::string recompute = "none";
   bool v_placement = false;
 };
 
@@ -43,7 +45,8 @@ bool costs_are_of_stages(const PlanOptions& options) {
       !options.costs_file.empty() && cost_file_of(options).stages != options.schedule.ranks;
   return options.chunk_costs || of_file || per_stage(options.forward) || per_stage(options.input) ||
          per_stage(options.weight) || per_stage(options.memory_forward) ||
-         per_stage(options.memory_input) ||
+         per_stage(options.memory_input) || per_stage(options.memory_boundary) ||
+         (options.recompute_time && per_stage(*options.recompute_time)) ||
          (options.memory_weight && per_stage(*options.memory_weight));
 }
 
@@ -76,6 +79,7 @@ SearchOptions search_options(const SearchArguments& arguments) {
               "smallest, and check the winner with verify");
   if (!limits.empty()) options.memory_limit = limits.front();
   options.cost = [&plan](const Shape& shape) { return cost_of(shape, plan); };
+  options.recompute = arguments.recompute == "choose";
   options.budget = arguments.budget;
   options.seed = plan.seed;
   if (arguments.v_placement) {
@@ -103,6 +107,7 @@ nlohmann::json front_json(const std::vector<Found>& front) {
     list.push_back({{"generator", found.generator},
                     {"parameters", typed(found.parameters)},
                     {"refinement", found.refinement},
+                    {"recompute", recompute_text(found.recomputed)},
                     {"v", found.program.shape.chunks()},
                     {"q", found.program.shape.slices},
                     {"model_copies", found.program.shape.replicas()},
@@ -133,6 +138,14 @@ nlohmann::json result_json(const SearchArguments& arguments,
   return all;
 }
 
+/// How other verbs repeat the choice of stages.
+std::string repeating(const std::vector<bool>& recomputed) {
+  const std::string text = recompute_text(recomputed);
+  if (text == "none") return "";
+  return "Recomputes " + text + ": --recompute=" + text +
+         " for simulate and train; a plan file says it itself.\n";
+}
+
 void print(const SearchArguments& arguments, const SearchResult& result, const Report& report) {
   const Found& best = *result.best;
   std::cout << best.program.name << '\n'
@@ -146,6 +159,7 @@ void print(const SearchArguments& arguments, const SearchResult& result, const R
                        plain(result.lower_bound),
                        "gap",
                        percent(result.gap)}})
+            << repeating(best.recomputed)
             << (result.proven ? "Proven: no schedule of the shapes considered is better.\n" : "")
             << (best.program.shape.replicas() > 1
                     ? "Holds two copies of the model, which the memory limit does not count.\n"
@@ -171,7 +185,8 @@ std::string title(const Found& best) {
   std::string name = best.generator;
   if (!best.parameters.empty()) name += " " + to_string(best.parameters);
   if (!best.refinement.empty()) name += " + " + best.refinement;
-  return name;
+  const std::string recompute = recompute_text(best.recomputed);
+  return recompute == "none" ? name : name + " + recompute " + recompute;
 }
 
 void run(const SearchArguments& arguments) {
@@ -189,7 +204,11 @@ void run(const SearchArguments& arguments) {
               << " s cut the search; the result depends on this machine's speed\n";
   if (!result.best) {
     std::cerr << "millrace: no schedule was found within the memory limit of "
-              << plain(options.memory_limit) << " per rank\n";
+              << plain(options.memory_limit) << " per rank"
+              << (options.recompute ? ""
+                                    : "; --recompute choose lets stages run their forward again "
+                                      "to hold less")
+              << '\n';
     throw ExitCode{1};
   }
   Program& program = result.best->program;
@@ -241,6 +260,17 @@ void add_search_options(CLI::App& verb, SearchArguments& arguments) {
           [&arguments](Text text) { arguments.pareto = text; },
           "Write the front of makespan, span and memory as an SVG picture")
       ->type_name("FILE");
+  verb.add_option_function<std::string>(
+          "--recompute",
+          [&arguments](Text text) {
+            require(text == "choose" || text == "none",
+                    "--recompute is '" + text + "'; known are choose and none: the search finds " +
+                        "the stages, simulate and train take them");
+            arguments.recompute = text;
+          },
+          "choose: let stages run their forward again where memory is short, in the time of --r, "
+          "and say which (default none)")
+      ->type_name("WHICH");
   verb.add_flag(
       "--one-copy", arguments.one_copy, "Leave out schedules that hold two copies of the model");
   verb.add_flag("--v-placement",

@@ -34,7 +34,7 @@ void add_train_flags(CLI::App& verb, TrainFlags& flags) {
       ->capture_default_str();
   verb.add_flag("--recompute{all}",
                 flags.recompute,
-                "Run layers again instead of keeping their stash: =all, =every-K, "
+                "Run layers again instead of keeping their stash: =all, =stages:LIST, =every-K, "
                 "=selective:LAYERS, =auto:BYTES");
   verb.add_option("--epochs", flags.epochs, "Passes over the data (60)");
   verb.add_option("--steps", flags.steps, "Mini-batches in all, instead of --epochs");

@@ -55,6 +55,9 @@ class Offers : public VerbTest {
             {"--waves", "wave --waves 1"},
             {"--order", "gpipe --order lifo"},
             {"--comms", "1f1b --comms"},
+            {"--recompute", "1f1b --recompute=stages:0,2-3"},
+            {"--r", "1f1b --r 2 --recompute"},
+            {"--mem-boundary", "1f1b --mem-boundary 0.1 --recompute"},
             {"--old-letters", path("old.csv") + " --old-letters"},
             {"--skip-sharding", path("s.csv") + " --skip-sharding"},
             {"--f", "1f1b --f 2"},
@@ -101,9 +104,11 @@ class Offers : public VerbTest {
     lines["--costs"] = "-p 2 -m 2 --budget 10 --costs " + path("costs.json");
     lines["--memory-limit"] = "-m 2 --budget 10 --memory-limit 2p";
     lines["--seed"] = "-m 2 --budget 10 --seed 2";
+    lines["--r"] = "-m 2 --budget 10 --r 2 --recompute choose";
+    lines["--mem-boundary"] = "-m 2 --budget 10 --mem-boundary 0.1 --recompute choose";
     lines["--budget"] = "-m 2 --budget 10";
     for (const std::string more :
-         {"--objective span", "--time-cap 60", "--one-copy", "--v-placement"})
+         {"--objective span", "--time-cap 60", "--one-copy", "--v-placement", "--recompute choose"})
       lines[more.substr(0, more.find(' '))] = "-m 2 --budget 10 " + more;
     for (const char* option : {"--out", "--pareto"})
       lines[option] = "-m 2 --budget 10 " + file(option);

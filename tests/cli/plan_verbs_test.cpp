@@ -69,6 +69,7 @@ TEST_F(PlanVerbs, SimulateJsonHasTheseFieldsAndNoOthers) {
                           "p",
                           "per_rank",
                           "q",
+                          "recompute",
                           "span",
                           "span_asap",
                           "v",

@@ -12,6 +12,7 @@ namespace {
 using nlohmann::json;
 using testing::AllOf;
 using testing::ContainsRegex;
+using testing::EndsWith;
 using testing::HasSubstr;
 using testing::StartsWith;
 
@@ -85,7 +86,54 @@ TEST_F(SearchVerb, KeepsTheMemoryLimitThatIsGivenTimesP) {
   const Ran tight = command("search -p 3 -m 6 --memory-limit 0.1p");
   EXPECT_EQ(tight.code, 1);
   EXPECT_EQ(tight.text,
-            "millrace: no schedule was found within the memory limit of 0.3 per rank\n");
+            "millrace: no schedule was found within the memory limit of 0.3 per rank; --recompute "
+            "choose lets stages run their forward again to hold less\n");
+}
+
+TEST_F(SearchVerb, ChoosesWhatRecomputesWhereOnlyThatFits) {
+  const std::string counts = "-p 2 -m 4 -v 2 --f 3 --one-copy ";
+  const std::string costs = "--f 3 --r 2 --mem-boundary 0.125 ";
+  const std::string asked = counts + "--r 2 --mem-boundary 0.125 --memory-limit 0.9";
+  EXPECT_EQ(command("search --budget 200 " + asked).code, 1);
+
+  const std::string plan = path("w.json");
+  const json found = best(asked + " --recompute choose --out " + plan);
+
+  const std::string chosen = found["recompute"];
+  EXPECT_THAT(chosen, StartsWith("stages:"));
+  EXPECT_THAT(found["name"].get<std::string>(), EndsWith(" + recompute " + chosen));
+  EXPECT_LE(found["peak_memory"], 0.9);
+  const json simulated = json::parse(command("simulate " + plan + " --json " + costs).text);
+  for (const char* figure : {"makespan", "span", "per_rank", "recompute", "name"})
+    EXPECT_EQ(simulated[figure], found[figure]) << figure;
+  double peak = 0;
+  for (const json& rank : simulated["per_rank"])
+    peak = std::max(peak, rank["peak_bytes"].get<double>());
+  EXPECT_EQ(found["peak_memory"], peak);
+  EXPECT_EQ(command("verify " + plan + " --memory-limit 0.9 " + costs).code, 0);
+  EXPECT_THAT(command("simulate " + plan + " --recompute").text,
+              HasSubstr("recomputes " + chosen + " by itself; leave it out"));
+  const Ran text = command("search --budget 200 " + asked + " --recompute choose");
+  EXPECT_THAT(text.text, HasSubstr("Recomputes " + chosen + ": --recompute=" + chosen));
+  const std::string train =
+      "train --model mlp:64-24-20-16-10 --steps 2 --batch-size 32 --json --plan " + plan;
+  EXPECT_EQ(command(train).code, 0) << command(train).text;
+  EXPECT_THAT(command(train + " --recompute").text,
+              HasSubstr("the plan recomputes " + chosen + " by itself; leave it out"));
+}
+
+TEST_F(SearchVerb, SaysWhatOtherVerbsTakeToRecomputeLikeTheWinner) {
+  const std::string limit = " --memory-limit 3.5 --mem-boundary 0.5 ";
+  for (const json& entry : best("-p 3 -m 9 -v 1 --one-copy --recompute choose" + limit)["front"]) {
+    if (entry["refinement"] != "" || entry["generator"] == "exact") continue;
+    const Ran ran = command("simulate " + entry["generator"].get<std::string>() + " -p 3 -m 9 " +
+                            entry["parameters"].get<std::string>() + " --mem-boundary 0.5 --json" +
+                            " --recompute=" + entry["recompute"].get<std::string>());
+    ASSERT_EQ(ran.code, 0) << ran.text;
+    EXPECT_EQ(json::parse(ran.text)["makespan"], entry["makespan"]);
+    EXPECT_EQ(json::parse(ran.text)["recompute"], entry["recompute"]);
+  }
+  EXPECT_EQ(best("-p 3 -m 9 --recompute choose")["recompute"], "none");
 }
 
 TEST_F(SearchVerb, KeepsToTheVThatIsAskedFor) {
@@ -146,6 +194,9 @@ TEST_F(SearchVerb, RefusesBadInputInOneSentenceWithExitCodeTwo) {
       {"--memory-limit -1p", "--memory-limit is '-1'; expected a number from 0"},
       {"--objective best", "--objective is 'best'; known are makespan and span"},
       {"--budget -1", "--budget is '-1'; expected a whole number from 0"},
+      {"--recompute all", "--recompute is 'all'; known are choose and none"},
+      {"--r -1", "--r is '-1'; expected a number from 0"},
+      {"--mem-boundary 1,2,3", "--mem-boundary has 3 values"},
       {"--group 2", "--group is no option of search"},
       {"--f 1,2,3", "--f has 3 values"},
       {"--out /nowhere/w.json", "--out /nowhere/w.json cannot be written"},

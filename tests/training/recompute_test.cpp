@@ -26,7 +26,8 @@ using testing::ThrowsMessage;
 constexpr const char* kNormed = "mlp:64-24-24-24-16-10,tanh,norm,dropout=0.1";  // 13 layers
 
 TEST(RecomputeText, IsReadAndRefusedInASentence) {
-  for (const char* text : {"none", "all", "every-4", "selective:2,5-7,layer_norm", "auto:4096"})
+  for (const char* text :
+       {"none", "all", "stages:0,2-3", "every-4", "selective:2,5-7,layer_norm", "auto:4096"})
     EXPECT_EQ(to_string(parse_recompute(text)), text);
   EXPECT_EQ(parse_recompute("auto:3M").bytes, 3U << 20U);
   for (const char* wrong : {"",
@@ -55,6 +56,7 @@ TEST(RecomputeSegments, BeginAtBoundariesBehindKeptLayersAndEveryK) {
   constexpr int k = StageModule::kKept;
   EXPECT_THAT(segments("none", {0, 6, 13}), ElementsAre(k, k, k, k, k, k, k, k, k, k, k, k, k));
   EXPECT_THAT(segments("all", {0, 6, 13}), ElementsAre(0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0));
+  EXPECT_THAT(segments("stages:1", {0, 6, 13}), ElementsAre(k, k, k, k, k, k, 0, 0, 0, 0, 0, 0, 0));
   EXPECT_THAT(segments("every-4", {0, 6, 13}), ElementsAre(0, 0, 0, 0, 1, 1, 0, 0, 1, 1, 1, 1, 2));
   EXPECT_THAT(segments("selective:1,2,4-7", {0, 6, 13}),
               ElementsAre(k, 0, 0, k, 1, 1, 0, 0, k, k, k, k, k));
@@ -62,7 +64,29 @@ TEST(RecomputeSegments, BeginAtBoundariesBehindKeptLayersAndEveryK) {
               ElementsAre(k, k, 0, k, k, 1, k, k, 0, k, k, 1, k));
 }
 
+TEST(RecomputeSegments, AreThoseOfAPlanThatRecomputesByItself) {
+  constexpr int k = StageModule::kKept;
+  const ModelSpec model = parse_model(kNormed);
+  const std::vector<int> boundaries{0, 6, 13};
+  const Program plan =
+      insert_recompute(generate("1f1b", {.ranks = 2, .micro_batches = 4}), {true, false});
+  EXPECT_THAT(recompute_segments({}, model, boundaries, plan, {.samples = 8}),
+              ElementsAre(0, 0, 0, 0, 0, 0, k, k, k, k, k, k, k));
+  EXPECT_THAT(
+      [&] {
+        (void)recompute_segments(
+            {.kind = RecomputeKind::All}, model, boundaries, plan, {.samples = 8});
+      },
+      ThrowsMessage<InvalidArgument>(
+          "recompute 'all': the plan recomputes stages:0 by itself; leave it out"));
+}
+
 TEST(RecomputeSegments, OfLayersThatAreNotThereAreRefused) {
+  EXPECT_THAT(
+      [] {
+        (void)segments("stages:1-2", {0, 6, 13});
+      },
+      ThrowsMessage<InvalidArgument>(HasSubstr("there is no stage 2, the stages are 0 to 1")));
   EXPECT_THAT(
       [] {
         (void)segments("selective:13", {0, 13});
@@ -161,7 +185,7 @@ TEST_P(RecomputeBits, AreThoseWithoutAndTheStashIsThePredictedOne) {
   options.executor = GetParam();
   for (const char* schedule : {"1f1b", "zb-h1", "gpipe"})
     for (const char* choice :
-         {"all", "every-1", "every-2", "selective:layer_norm,dropout", "auto:20K"}) {
+         {"all", "stages:0,2", "every-1", "every-2", "selective:layer_norm,dropout", "auto:20K"}) {
       SCOPED_TRACE(std::string(schedule) + " " + choice);
       options.schedule = schedule;
       options.recompute = parse_recompute(choice);

@@ -14,13 +14,14 @@
 
 namespace millrace {
 
-enum class RecomputeKind : std::uint8_t { None, All, Every, Selective, Auto };
+enum class RecomputeKind : std::uint8_t { None, All, Stages, Every, Selective, Auto };
 
 /// A choice of layers. Consecutive chosen layers of a stage are a segment: what it is given is
 /// kept, and its layers run again, dropout and all, when the backward comes to them (Chen et al.,
 /// "Training Deep Nets with Sublinear Memory Cost", arXiv 1604.06174). The last segment of a stage
 /// runs again in the recompute action of the plan, each other one inside I or B.
 /// - All: every layer, a segment a stage.
+/// - Stages: every layer of some stages, a segment a stage: what `search` chooses.
 /// - Every: every layer, in segments of `every` layers, counted from the model's first.
 /// - Selective: the named layers: numbers ("3"), ranges ("5-7") and kinds ("linear").
 /// - Auto: few layers, so that no rank is predicted to stash more than `bytes`: for the fullest
@@ -33,12 +34,14 @@ struct Recompute {
   int every = 0;
   std::vector<std::string> layers = {};
   std::size_t bytes = 0;
+  std::string stages = {};  ///< "stages:0,2-4", as parse_recompute_stages reads it
 
   friend bool operator==(const Recompute&, const Recompute&) = default;
 };
 
-/// Reads "none", "all", "every-4", "selective:2,5-7,layer_norm" or "auto:64M" (bytes, or with K, M,
-/// G: times 1,024, its square, its cube). Throws InvalidArgument that says what is allowed.
+/// Reads "none", "all", "stages:0,2-4" (read as such when the number of stages is known),
+/// "every-4", "selective:2,5-7,layer_norm" or "auto:64M" (bytes, or with K, M, G: times 1,024, its
+/// square, its cube). Throws InvalidArgument that says what is allowed.
 [[nodiscard]] Recompute parse_recompute(std::string_view text);
 
 /// In that form.
@@ -46,9 +49,10 @@ struct Recompute {
 
 /// By layer of the model: the number of its segment in its stage, or StageModule::kKept. What
 /// StageModule::recompute_in takes, stage after stage. `micro_batch` is what Auto predicts for: the
-/// largest unit. Throws InvalidArgument for a layer or kind that the model has not, and when Auto
-/// cannot fit: it names the least that it reached. Cost: of Auto, O(layers^2) predictions of all
-/// ranks' stashes a run, each O(actions).
+/// largest unit. The stages of a program that recomputes by itself are chosen whole. Throws
+/// InvalidArgument for such a program with any choice but None, for a stage, layer or kind that the
+/// model has not, and when Auto cannot fit: it names the least that it reached. Cost: of Auto,
+/// O(layers^2) predictions of all ranks' stashes a run, each O(actions).
 [[nodiscard]] std::vector<int> recompute_segments(const Recompute& recompute,
                                                   const ModelSpec& model,
                                                   std::span<const int> boundaries,
