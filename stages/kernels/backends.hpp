@@ -28,7 +28,7 @@ namespace onednn {
 /// The limits are where the two met on an AVX-512 processor (see bench/README.md): oneDNN's tiles
 /// take 32 columns, and its packing must be paid for, most of all that of a transposed b.
 [[nodiscard]] constexpr bool pays(const Product& product) {
-  const auto& [rows, columns, depth, a_transposed, b_transposed, accumulate] = product;
+  const auto& [rows, columns, depth, a_transposed, b_transposed, accumulate, factors] = product;
   if (columns < 32) return false;
   if (a_transposed) return depth >= 8 && rows * columns * depth >= 1 << 16;
   if (depth < 32) return false;
@@ -48,8 +48,19 @@ namespace onednn {
 /// for packing.
 void multiply(const Product& product, const float* a, const float* b, float* c);
 
-/// "oneDNN 2.6.3 avx512_core_bf16": the loaded library and the widest instructions that it uses
-/// here, which the processor and the environment decide.
+/// Whether this processor, as the library may use it, multiplies bf16, and the product is large
+/// enough to pay for the rounding of its factors and the look-up of the library's code for it.
+[[nodiscard]] bool pays_in_bf16(const Product& product);
+
+/// In the calling thread alone; factors rounded as round_to does it, sums in f32. Bits also follow
+/// the processor's caches, which is why the name has them. Memory comes from the context's pool but
+/// for the library's own objects of the call.
+void multiply_in_bf16(
+    const PassContext& context, const Product& product, const float* a, const float* b, float* c);
+
+/// "oneDNN 2.6.3 avx512_core_bf16 (caches of 32 and 1024 KiB)": the loaded library, the widest
+/// instructions that it uses here, which the processor and the environment decide, and the sizes
+/// that it cuts its work by.
 [[nodiscard]] std::string name();
 
 }  // namespace onednn

@@ -13,8 +13,11 @@ namespace detail {
 template <class T>
 void multiply(const PassContext& context, const Product& product, const T* a, const T* b, T* c) {
   if (product.rows == 0 || product.columns == 0) return;
-  if constexpr (kOneDnn && std::is_same_v<T, float>)
+  if constexpr (kOneDnn && std::is_same_v<T, float>) {
+    if (product.factors == DType::BF16 && onednn::pays_in_bf16(product))
+      return onednn::multiply_in_bf16(context, product, a, b, c);
     if (onednn::pays(product)) return onednn::multiply(product, a, b, c);
+  }
   eigen::multiply<T>(context, product, a, b, c);
 }
 

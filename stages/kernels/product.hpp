@@ -20,6 +20,9 @@ struct Product {
   bool a_transposed = false;  ///< a is [depth, rows]
   bool b_transposed = false;  ///< b is [columns, depth]
   bool accumulate = true;     ///< false: c is written without being read
+  /// BF16: a and b, held in f32, may be rounded to bf16 where such products are faster on this
+  /// processor; the sums stay f32. For T = float.
+  DType factors = DType::F32;
 };
 
 /// T is float or double. Packing memory comes from the context's pool, or from the library.
@@ -32,18 +35,28 @@ struct ProductShape {
   std::int64_t rows = 0;
   std::int64_t in = 0;
   std::int64_t out = 0;
+  DType factors = DType::F32;  ///< see Product
 };
 
 /// y += x W
 template <class T>
 void add_forward(
     const PassContext& context, const ProductShape& shape, const T* x, const T* w, T* y) {
-  multiply<T>(context, {.rows = shape.rows, .columns = shape.out, .depth = shape.in}, x, w, y);
+  multiply<T>(
+      context,
+      {.rows = shape.rows, .columns = shape.out, .depth = shape.in, .factors = shape.factors},
+      x,
+      w,
+      y);
 }
 
 /// The product dz W^T of a linear map.
 inline Product input_gradient_of(const ProductShape& shape) {
-  return {.rows = shape.rows, .columns = shape.in, .depth = shape.out, .b_transposed = true};
+  return {.rows = shape.rows,
+          .columns = shape.in,
+          .depth = shape.out,
+          .b_transposed = true,
+          .factors = shape.factors};
 }
 
 /// dx += dz W^T
@@ -67,7 +80,11 @@ template <class T>
 void add_weight_gradient(
     const PassContext& context, const ProductShape& shape, const T* x, const T* dz, T* dw) {
   multiply<T>(context,
-              {.rows = shape.in, .columns = shape.out, .depth = shape.rows, .a_transposed = true},
+              {.rows = shape.in,
+               .columns = shape.out,
+               .depth = shape.rows,
+               .a_transposed = true,
+               .factors = shape.factors},
               x,
               dz,
               dw);

@@ -1,5 +1,7 @@
 // Narrow numbers through Eigen's conversions, which use the processor's own where it has them and
 // give the same bits where it has not.
+#include "stages/kernels/rounding.hpp"
+
 #include <algorithm>
 #include <array>
 #include <string>
@@ -51,11 +53,13 @@ void round_to(DType precision, std::span<float> values) {
   with_narrow(precision, [&](auto zero) { round_through<decltype(zero)>(values); });
 }
 
+void detail::narrow(DType precision, const float* from, std::int64_t count, void* to) {
+  with_narrow(precision, [&](auto zero) { convert<float, decltype(zero)>(from, to, count); });
+}
+
 Tensor narrowed(const PassContext& context, const Tensor& wide, DType precision) {
   Tensor narrow = context.make(precision, wide.dims());
-  with_narrow(precision, [&](auto zero) {
-    convert<float, decltype(zero)>(wide.as<float>().data(), narrow.data(), wide.elements());
-  });
+  detail::narrow(precision, wide.as<float>().data(), wide.elements(), narrow.data());
   return narrow;
 }
 

@@ -54,7 +54,7 @@ Tensor Linear::forward_rows(const PassContext& context, Tensor input, Stash& sta
     using T = decltype(zero);
     fill_rows<T>(output, bias_.value);
     detail::add_forward<T>(context,
-                           {input.rows(), settings_.in, settings_.out},
+                           {input.rows(), settings_.in, settings_.out, precision()},
                            detail::values<T>(input),
                            detail::values<T>(weight_.value),
                            detail::values<T>(output));
@@ -86,7 +86,7 @@ Tensor Linear::backward_rows(const PassContext& context,
     detail::with_precision(settings_.dtype, [&](auto zero) {
       using T = decltype(zero);
       detail::make_input_gradient<T>(context,
-                                     {rows, settings_.in, settings_.out},
+                                     {rows, settings_.in, settings_.out, precision()},
                                      detail::values<T>(output_gradient),
                                      detail::values<T>(weight_.value),
                                      detail::values<T>(input_gradient));
@@ -103,7 +103,7 @@ void Linear::backward_weight(const PassContext& context, Stash& stash) {
     using T = decltype(zero);
     const T* dz = detail::values<T>(gradient);
     detail::add_weight_gradient<T>(context,
-                                   {gradient.rows(), settings_.in, settings_.out},
+                                   {gradient.rows(), settings_.in, settings_.out, precision()},
                                    detail::values<T>(input),
                                    dz,
                                    detail::values<T>(weight_.gradient));

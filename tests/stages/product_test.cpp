@@ -46,6 +46,24 @@ std::vector<Product> products() {
   return all;
 }
 
+/// Large enough for bf16, and for a library to share its work among threads; whole tiles and not.
+std::vector<Product> large_products() {
+  std::vector<Product> all;
+  for (const DType factors : {DType::F32, DType::BF16})
+    for (const bool a_transposed : {false, true})
+      for (const bool b_transposed : {false, true}) {
+        all.push_back({128, 256, 96, a_transposed, b_transposed, true, factors});
+        all.push_back({77, 133, 311, a_transposed, b_transposed, false, factors});
+      }
+  return all;
+}
+
+std::vector<Product> all_products() {
+  std::vector<Product> all = products();
+  for (const Product& product : large_products()) all.push_back(product);
+  return all;
+}
+
 /// Whole numbers from -4 to 4, so that every sum is exact in f32.
 template <class T>
 std::vector<T> whole_numbers(std::int64_t count, std::uint64_t seed) {
@@ -62,7 +80,7 @@ std::vector<T> by_definition(const Product& product,
                              const std::vector<T>& a,
                              const std::vector<T>& b,
                              std::vector<T> c) {
-  const auto [rows, columns, depth, a_transposed, b_transposed, accumulate] = product;
+  const auto [rows, columns, depth, a_transposed, b_transposed, accumulate, factors] = product;
   const auto at = [](const std::vector<T>& of, std::int64_t i) {
     return of[static_cast<std::size_t>(i)];
   };
@@ -81,12 +99,13 @@ std::string to_string(const Product& product) {
   return std::to_string(product.rows) + "x" + std::to_string(product.depth) +
          (product.a_transposed ? " (turned) by " : " by ") + std::to_string(product.depth) + "x" +
          std::to_string(product.columns) + (product.b_transposed ? " (turned)" : "") +
-         (product.accumulate ? ", added" : "");
+         (product.accumulate ? ", added" : "") +
+         (product.factors == DType::BF16 ? ", in bf16" : "");
 }
 
 template <class T>
 void expect_the_definition(const Multiply<T>& multiply) {
-  for (const Product& product : products()) {
+  for (const Product& product : all_products()) {
     const auto a = whole_numbers<T>(product.rows * product.depth, 1);
     const auto b = whole_numbers<T>(product.depth * product.columns, 2);
     auto c = whole_numbers<T>(product.rows * product.columns, 3);
@@ -141,6 +160,19 @@ TEST(Products, OfNothingLeaveNothingAndSumToNothing) {
   EXPECT_EQ(c, (std::vector<float>{0, 0}));
 }
 
+TEST(Products, OfFactorsInBf16RoundThemWhereTheProcessorMultipliesThem) {
+  const Product product{.rows = 64, .columns = 128, .depth = 256, .factors = DType::BF16};
+  const std::vector<float> a(64 * 256, 1 + 1.0F / 512), b(256 * 128, 1);
+  std::vector<float> c(64 * 128, 0);
+
+  multiply<float>(PassContext{}, product, a.data(), b.data(), c.data());
+
+  // 1 + 1/512 is between 1 and the next bf16, 1 + 1/128.
+  bool rounds = false;
+  if constexpr (kOneDnn) rounds = onednn::pays_in_bf16(product);
+  EXPECT_EQ(c, std::vector<float>(c.size(), rounds ? 256.0F : 256.5F));
+}
+
 TEST(Products, TheLibrariesOfTheBuildAreNamedWithTheirVersions) {
   const std::string names = product_libraries();
   EXPECT_NE(names.find("Eigen 3.4."), std::string::npos) << names;
@@ -185,20 +217,15 @@ std::uint64_t bits_of(const Product& product, const Offsets& offsets) {
   return digest;
 }
 
-/// Of all products, and of some large enough for a library to share among threads.
 std::uint64_t bits_of_all() {
   std::uint64_t digest = 0;
-  std::vector<Product> all = products();
-  for (const bool a_transposed : {false, true})
-    for (const bool b_transposed : {false, true})
-      all.push_back({512, 512, 784, a_transposed, b_transposed, true});
-  for (const Product& product : all)
+  for (const Product& product : all_products())
     digest = digest * 1099511628211ULL ^ bits_of(product, {0, 0, 0});
   return digest;
 }
 
 TEST(ProductBits, DoNotDependOnAlignment) {
-  for (const Product& product : products()) {
+  for (const Product& product : all_products()) {
     const std::uint64_t aligned = bits_of(product, {0, 0, 0});
     for (const Offsets& offsets :
          {Offsets{1, 0, 0}, Offsets{0, 3, 0}, Offsets{0, 0, 5}, Offsets{15, 8, 2}})

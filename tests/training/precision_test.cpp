@@ -75,6 +75,30 @@ TEST_P(PrecisionBits, AreThoseOfOneRankForEveryScheduleAndWithRecompute) {
       }
 }
 
+/// 64 rows by 256 columns by 256: products that a library may make of narrow factors.
+TEST_P(PrecisionBits, AreThoseOfOneRankWhereFactorsAreNarrow) {
+  const auto& [precision, executor] = GetParam();
+  const ModelSpec model = model_in(precision, "mlp:64-256-256-256-10");
+  TrainerOptions options = job_options();
+  options.micro_batches = 2;
+  options.batch_size = 128;
+  options.epochs = 2;
+  const auto hash_with = [&] {
+    Trainer trainer(model, options);
+    trainer.fit(first_digits(256));
+    return trainer.weights_hash();
+  };
+  const std::string expected = hash_with();
+  options.executor = executor;
+  for (const char* schedule : {"1f1b", "zb-h1"})
+    for (const RecomputeKind kind : {RecomputeKind::None, RecomputeKind::All}) {
+      options.ranks = 3;
+      options.schedule = schedule;
+      options.recompute = {.kind = kind};
+      EXPECT_EQ(hash_with(), expected) << schedule;
+    }
+}
+
 INSTANTIATE_TEST_SUITE_P(All,
                          PrecisionBits,
                          testing::Combine(testing::Values(DType::BF16, DType::F16),

@@ -84,7 +84,7 @@ void add_product(
 // Row-major c = a b is column-major c^T = b^T a^T on the same memory.
 template <class T>
 void multiply(const PassContext& context, const Product& product, const T* a, const T* b, T* c) {
-  const auto [rows, columns, depth, a_transposed, b_transposed, accumulate] = product;
+  const auto [rows, columns, depth, a_transposed, b_transposed, accumulate, factors] = product;
   if (!accumulate) std::fill_n(c, rows * columns, T(0));
   const Extents extents{columns, rows, depth};
   const Operand<T> left{b, b_transposed ? depth : columns};

@@ -8,34 +8,16 @@
 #include <cstdint>
 #include <new>
 #include <string>
+#include <unistd.h>
 
 #include <oneapi/dnnl/dnnl.h>
 
 #include "millrace/core/error.hpp"
 #include "stages/kernels/backends.hpp"
-
-// Of OpenMP's own header, which clang does not have beside gcc's library.
-extern "C" int omp_get_max_threads();
-extern "C" void omp_set_num_threads(int);
+#include "stages/kernels/onednn/one_thread.hpp"
 
 namespace millrace::detail::onednn {
 namespace {
-
-/// The calling thread's own number of OpenMP threads is 1 while this lives.
-class OneThread {
- public:
-  OneThread() : before_(omp_get_max_threads()) {
-    if (before_ != 1) omp_set_num_threads(1);
-  }
-  OneThread(const OneThread&) = delete;
-  OneThread& operator=(const OneThread&) = delete;
-  ~OneThread() {
-    if (before_ != 1) omp_set_num_threads(before_);
-  }
-
- private:
-  int before_;
-};
 
 /// The library's words for its instruction sets. One that is newer than this list is a number.
 std::string name_of(dnnl_cpu_isa_t isa) {
@@ -61,8 +43,12 @@ std::string name_of(dnnl_cpu_isa_t isa) {
   }
 }
 
+std::string kibibytes(int cache) {
+  return std::to_string(std::max(0L, ::sysconf(cache)) / 1024);
+}
+
 void multiply_at_once(const Product& product, const float* a, const float* b, float* c) {
-  const auto [rows, columns, depth, a_transposed, b_transposed, accumulate] = product;
+  const auto [rows, columns, depth, a_transposed, b_transposed, accumulate, factors] = product;
   const dnnl_status_t status = dnnl_sgemm(a_transposed ? 'T' : 'N',
                                           b_transposed ? 'T' : 'N',
                                           rows,
@@ -98,7 +84,9 @@ void multiply(const Product& product, const float* a, const float* b, float* c) 
 std::string name() {
   const dnnl_version_t* version = dnnl_version();
   return "oneDNN " + std::to_string(version->major) + "." + std::to_string(version->minor) + "." +
-         std::to_string(version->patch) + " " + name_of(dnnl_get_effective_cpu_isa());
+         std::to_string(version->patch) + " " + name_of(dnnl_get_effective_cpu_isa()) +
+         " (caches of " + kibibytes(_SC_LEVEL1_DCACHE_SIZE) + " and " +
+         kibibytes(_SC_LEVEL2_CACHE_SIZE) + " KiB)";
 }
 
 }  // namespace millrace::detail::onednn

@@ -1,0 +1,27 @@
+// oneDNN in one thread: Debian's works with OpenMP, which keeps a number of threads for each thread
+// that calls.
+#pragma once
+
+// Of OpenMP's own header, which clang does not have beside gcc's library.
+extern "C" int omp_get_max_threads();
+extern "C" void omp_set_num_threads(int);
+
+namespace millrace::detail::onednn {
+
+/// The calling thread's own number of OpenMP threads is 1 while this lives.
+class OneThread {
+ public:
+  OneThread() : before_(omp_get_max_threads()) {
+    if (before_ != 1) omp_set_num_threads(1);
+  }
+  OneThread(const OneThread&) = delete;
+  OneThread& operator=(const OneThread&) = delete;
+  ~OneThread() {
+    if (before_ != 1) omp_set_num_threads(before_);
+  }
+
+ private:
+  int before_;
+};
+
+}  // namespace millrace::detail::onednn
