@@ -168,6 +168,7 @@ FitReport Trainer::run(BatchSource& batches, const std::stop_token& stop) {
   };
   const auto step = [&] {
     EpochReport& epoch = fit.epoch();
+    saving.note_boundary();
     const std::optional<StepReport> report =
         state_->step(state_->next_batch(batches), fit.rates(), pause);
     if (!report) {

@@ -119,6 +119,22 @@ TEST_P(TransportConformance, NobodyLeavesABarrierBeforeTheLastHasCome) {
   });
 }
 
+TEST_P(TransportConformance, ACancelledGroupEndsTheWaitsOfAllWithItsReason) {
+  auto ends = connect(3);
+
+  on_every_rank(ends, [&](Endpoint& end) {
+    ProcessGroup group(end, kSoon);
+    if (end.rank() == Rank{1}) group.cancel("rank 1 has no data");
+    try {
+      group.barrier(Label::Values);
+      ADD_FAILURE() << "rank 1 did not come";
+    } catch (const Cancelled& cancelled) {
+      EXPECT_STREQ(cancelled.what(), "rank 1 has no data");
+    }
+  });
+  ProcessGroup().cancel("nobody hears it");
+}
+
 TEST_P(TransportConformance, GroupsThatShareTwoRanksDoNotMix) {
   auto ends = connect(3);
   const std::vector<Rank> all = {Rank{0}, Rank{1}, Rank{2}};

@@ -101,7 +101,7 @@ std::string CheckpointFolder::commit(const Moment& moment,
                                      const std::string& manifest,
                                      const std::string& run) {
   const std::string aside = temporary(moment);
-  const std::string folder = place_of(moment);
+  std::string folder = place_of(moment);
   if (stands(folder, manifest)) {
     remove_folder(aside);
     return folder;

@@ -76,6 +76,7 @@ class Saver {
   [[nodiscard]] std::string vote(const std::string& refusal);
   void remove_own_files();
   [[nodiscard]] std::string counted(VoteFolder& votes, const std::string& own);
+  [[nodiscard]] std::string rank_text(std::size_t place) const;
   [[nodiscard]] std::string objection(const std::vector<std::string>& votes) const;
   void clean_up(VoteFolder& votes, bool all_voted);
   [[nodiscard]] std::string followed(VoteFolder& votes, const std::string& own);

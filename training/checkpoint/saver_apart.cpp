@@ -67,7 +67,9 @@ std::string Saver::vote(const std::string& refusal) {
   try {
     if (folder_.has(moment())) return subject() + write_shards({});
     if (moment().micro_batches > 0)
-      return kFault + std::string("it is in the middle of an update, whose first sums are gone");
+      return kFault + std::string(
+                          "it is in the middle of an update, whose first sums are in the "
+                          "checkpoint that it goes on from");
     snapshot_->take();
     return subject() + written();
   } catch (const std::exception& error) {
@@ -107,20 +109,24 @@ std::string Saver::counted(VoteFolder& votes, const std::string& own) {
   return verdict;
 }
 
+std::string Saver::rank_text(std::size_t place) const {
+  return "rank " + std::to_string(group_.processes()[place].value);
+}
+
 /// Why this is no checkpoint: the first reason in the order of the processes.
 std::string Saver::objection(const std::vector<std::string>& votes) const {
-  const std::string mine = subject();
+  const std::string mine = subject(), first = rank_text(0);
   for (std::size_t i = 0; i < votes.size(); ++i) {
     const std::string& vote = votes[i];
-    const std::string rank = "rank " + std::to_string(group_.processes()[i].value);
+    const std::string rank = rank_text(i);
     if (vote.empty()) return kFault + rank + " did not write its share in time";
     if (is_fault(vote)) return kFault + rank + ": " + vote.substr(1);
     if (vote.starts_with(mine)) continue;
     const auto theirs = moment_in(vote.substr(0, vote.find(' ')));
     if (theirs && *theirs != moment())
-      return kFault + rank + " stands behind " + step_text(*theirs) + ", rank " +
-             std::to_string(group_.processes().front().value) + " behind " + step_text(moment());
-    return kFault + rank + " has other settings or counters";
+      return kFault + rank + " stands behind " + step_text(*theirs) + ", " + first + " behind " +
+             step_text(moment());
+    return kFault + rank + " has other settings or counters than " + first;
   }
   return {};
 }
@@ -148,9 +154,7 @@ std::string Saver::followed(VoteFolder& votes, const std::string& own) {
     throw;
   }
   votes.await_removal(patience);
-  return found(is_fault(own) ? own.substr(1)
-                             : "rank " + std::to_string(group_.processes().front().value) +
-                                   " did not finish it");
+  return found(is_fault(own) ? own.substr(1) : rank_text(0) + " did not finish it");
 }
 
 }  // namespace millrace
