@@ -1,4 +1,4 @@
-# Embeds data/digits.csv.gz into the training room as a byte array, at configure time.
+# Embeds a file of data/ into the training room as a byte array, at configure time.
 function(millrace_embed target file function)
   file(READ ${file} hex HEX)
   string(REGEX REPLACE "(................................)" "\\1\n" hex "${hex}")

@@ -139,7 +139,7 @@ void agree_on_data(ProcessGroup& group,
                    const TrainerOptions& options) {
   if (group.size() == 1) return;
   compare(group,
-          {{"number of samples", std::to_string(data.size())},
+          {{"number of samples", std::to_string(data.epoch_size())},
            {"batch size", std::to_string(batch_size)},
            {"last batch", std::string(name_of(options.last_batch))},
            {"data", contents_digest(data)}},

@@ -7,6 +7,7 @@
 #include <string>
 
 #include "millrace/core/error.hpp"
+#include "millrace/training/text.hpp"
 
 namespace millrace {
 namespace {
@@ -36,6 +37,23 @@ void copy_rows(Tensor& to,
   for (const std::int32_t row : rows) {
     std::memcpy(target, source + static_cast<std::size_t>(row) * row_bytes, count);
     target += count;
+  }
+}
+
+/// Elements [first, first + count) of each of the windows, by number.
+void copy_windows(Tensor& to,
+                  const Tensor& from,
+                  const Dataset::Windows& windows,
+                  std::span<const std::int32_t> rows,
+                  std::size_t first,
+                  std::size_t count) {
+  const auto text = from.as<std::uint8_t>();
+  std::int32_t* target = to.as<std::int32_t>().data();
+  for (const std::int32_t row : rows) {
+    const std::size_t start =
+        static_cast<std::size_t>(row) * static_cast<std::size_t>(windows.stride) + first;
+    for (const std::uint8_t byte : text.subspan(start, count))
+      *target++ = windows.vocabulary->ids()[byte];
   }
 }
 
@@ -84,7 +102,7 @@ void Batch::cut_positions(const Dataset& data, int slices) {
              std::to_string(slices) + " slices";
     });
     for (const SampleTensor& target : data.targets)
-      require(target.sequence, [&] {
+      require(target.sequence || data.windows.positions > 0, [&] {
         return data.name + ": '" + target.name +
                "' is no sequence, so the loss of a slice has nothing to compare with";
       });
@@ -97,9 +115,32 @@ void Batch::cut_positions(const Dataset& data, int slices) {
   }
 }
 
+void Batch::gather_windows(std::vector<std::vector<Tensor>>& to,
+                           const std::vector<SampleTensor>& from,
+                           const Dataset::Windows& windows,
+                           std::span<const std::int32_t> rows) const {
+  to.resize(positions_.size());
+  for (std::size_t slice = 0; slice < positions_.size(); ++slice) {
+    to[slice].resize(from.size());
+    const auto [first, count] = positions_[slice];
+    for (std::size_t i = 0; i < from.size(); ++i) {
+      make_room(
+          to[slice][i], DType::I32, {0, count}, static_cast<std::int64_t>(rows.size()));
+      copy_windows(to[slice][i],
+                   from[i].values,
+                   windows,
+                   rows,
+                   static_cast<std::size_t>(first),
+                   static_cast<std::size_t>(count));
+    }
+  }
+}
+
 void Batch::gather(std::vector<std::vector<Tensor>>& to,
                    const std::vector<SampleTensor>& from,
+                   const Dataset::Windows& windows,
                    std::span<const std::int32_t> rows) const {
+  if (windows.positions > 0) return gather_windows(to, from, windows, rows);
   to.resize(positions_.size());
   for (std::size_t slice = 0; slice < positions_.size(); ++slice) {
     to[slice].resize(from.size());
@@ -143,8 +184,8 @@ void Batch::fill(const Dataset& data,
     part.count = sizes[i];
     const auto of_part =
         rows.subspan(static_cast<std::size_t>(first), static_cast<std::size_t>(part.count));
-    gather(part.inputs, data.inputs, of_part);
-    gather(part.targets, data.targets, of_part);
+    gather(part.inputs, data.inputs, data.windows, of_part);
+    gather(part.targets, data.targets, data.windows, of_part);
     first += part.count;
   }
 }

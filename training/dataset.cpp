@@ -9,6 +9,7 @@
 
 #include "millrace/core/error.hpp"
 #include "millrace/core/random.hpp"
+#include "millrace/training/text.hpp"
 #include "millrace/training/weights_hash.hpp"
 
 namespace millrace {
@@ -46,7 +47,24 @@ Tensor gather(const Tensor& all, const std::vector<std::int32_t>& rows) {
 
 }  // namespace
 
+std::int64_t Dataset::size() const {
+  if (inputs.empty() || !inputs[0].values) return 0;
+  const std::int64_t rows = inputs[0].values.rows();
+  if (windows.positions == 0) return rows;
+  return rows < windows.positions ? 0 : (rows - windows.positions) / windows.stride + 1;
+}
+
+std::int64_t Dataset::epoch_size() const {
+  return overlaps() ? inputs[0].values.rows() / windows.positions : size();
+}
+
+std::int64_t Dataset::width() const {
+  if (windows.positions > 0) return windows.positions;
+  return inputs.empty() || !inputs[0].values ? 0 : inputs[0].values.columns();
+}
+
 std::int64_t Dataset::positions() const {
+  if (windows.positions > 0) return windows.positions;
   const SampleTensor* first = nullptr;
   for (const auto* list : {&inputs, &targets})
     for (const SampleTensor& tensor : *list) {
@@ -74,10 +92,15 @@ Dataset make_dataset(std::string name, Tensor features, Tensor targets, std::int
 
 std::string contents_digest(const Dataset& data) {
   if (data.width() == 0) return {};
+  const std::string windows = data.windows.positions == 0
+                                  ? std::string()
+                                  : " in windows of " + std::to_string(data.windows.positions) +
+                                        " by " + std::to_string(data.windows.stride) + " of " +
+                                        std::to_string(data.classes);
   std::map<std::string, std::string> digests;
   for (const auto* list : {&data.inputs, &data.targets})
     for (const SampleTensor& tensor : *list)
-      digests[std::to_string(digests.size() + 1) + " " + tensor.name] =
+      digests[std::to_string(digests.size() + 1) + " " + tensor.name + windows] =
           tensor_digest(tensor.values);
   return combine_digests(digests);
 }
@@ -85,9 +108,10 @@ std::string contents_digest(const Dataset& data) {
 void check_rows(const Dataset& data) {
   for (const auto* list : {&data.inputs, &data.targets})
     for (const SampleTensor& tensor : *list)
-      require(tensor.values && tensor.values.rows() == data.size(), [&] {
-        return data.name + " has " + std::to_string(data.size()) + " samples, but '" + tensor.name +
-               "' for " + std::to_string(tensor.values.rows());
+      require(tensor.values && tensor.values.rows() == data.inputs[0].values.rows(), [&] {
+        return data.name + " has " + std::to_string(data.inputs[0].values.rows()) +
+               (data.windows.positions > 0 ? " positions, but '" : " samples, but '") +
+               tensor.name + "' for " + std::to_string(tensor.values.rows());
       });
 }
 
@@ -95,14 +119,28 @@ std::vector<std::int32_t> shuffled_order(std::int64_t n, std::uint64_t seed, std
   return permutation(n, {.seed = seed, .purpose = Purpose::Shuffle, .step = epoch});
 }
 
+std::vector<std::int32_t> drawn_windows(const Dataset& data,
+                                        std::int64_t count,
+                                        std::uint64_t seed,
+                                        std::uint64_t number) {
+  const RandomKey key{.seed = seed, .purpose = Purpose::Window, .step = number};
+  const auto bound = static_cast<std::uint32_t>(data.size());
+  std::vector<std::int32_t> rows(static_cast<std::size_t>(count));
+  for (std::size_t i = 0; i < rows.size(); ++i)
+    rows[i] =
+        static_cast<std::int32_t>(random_below(key, static_cast<std::uint32_t>(i), bound));
+  return rows;
+}
+
 Dataset select_rows(const Dataset& data, const std::vector<std::int32_t>& rows) {
+  require(data.windows.positions == 0, data.name + " has windows, not rows to select");
   const auto gathered = [&](const std::vector<SampleTensor>& all) {
     std::vector<SampleTensor> parts;
     for (const SampleTensor& tensor : all)
       parts.push_back({tensor.name, gather(tensor.values, rows), tensor.sequence});
     return parts;
   };
-  return {data.name, gathered(data.inputs), gathered(data.targets), data.classes};
+  return {data.name, gathered(data.inputs), gathered(data.targets), data.classes, {}};
 }
 
 TrainTest split_by_seed(const Dataset& data, double train_share, std::uint64_t seed) {
@@ -117,15 +155,23 @@ TrainTest split_by_seed(const Dataset& data, double train_share, std::uint64_t s
   return {select_rows(data, {order.begin(), cut}), select_rows(data, {cut, order.end()})};
 }
 
-TrainTest load_data(std::string_view name, std::uint64_t seed) {
+TrainTest load_data(std::string_view name, std::uint64_t seed, std::int64_t positions) {
   if (name == "digits") return split_by_seed(digits(), 0.8, seed);
   const auto rest = [&](std::string_view prefix) {
     return std::string(name.substr(prefix.size()));
   };
   if (name.starts_with("csv:")) return split_by_seed(read_samples_csv(rest("csv:")), 0.8, seed);
   if (name.starts_with("idx:")) return read_samples_folder(rest("idx:"), seed);
+  if (name == "text") return text_samples("text", built_in_text(), {positions});
+  if (name.starts_with("text:")) {
+    constexpr std::string_view kBytes = ",bytes";
+    std::string file = rest("text:");
+    const bool all_bytes = file.ends_with(kBytes);
+    if (all_bytes) file.resize(file.size() - kBytes.size());
+    return read_text_samples(file, {positions, all_bytes});
+  }
   throw InvalidArgument("unknown data '" + std::string(name) +
-                        "'; known are digits, csv:FILE, idx:FOLDER");
+                        "'; known are digits, csv:FILE, idx:FOLDER, text, text:FILE[,bytes]");
 }
 
 }  // namespace millrace

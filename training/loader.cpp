@@ -57,7 +57,7 @@ struct Loader::State {
   State(const Dataset& dataset, const LoaderOptions& loader_options, std::int64_t first_ticket)
       : data(dataset),
         options(loader_options),
-        batches(count_batches(dataset.size(), loader_options)),
+        batches(count_batches(dataset.epoch_size(), loader_options)),
         next_ticket(first_ticket),
         current(first_ticket) {
     check(options);
@@ -108,20 +108,25 @@ struct Loader::State {
   void gather(std::int64_t ticket, std::vector<std::int32_t>& order, std::int64_t& order_epoch) {
     const std::int64_t epoch = ticket / batches;
     const std::int64_t number = ticket % batches;
+    const std::int64_t first = number * options.batch_size;
+    const std::int64_t count = std::min(options.batch_size, data.epoch_size() - first);
+    Batch& batch = slot(ticket).batch;
+    batch.epoch = epoch;
+    batch.number = number;
+    if (data.overlaps() && options.shuffle) {
+      const auto drawn =
+          drawn_windows(data, count, options.seed, static_cast<std::uint64_t>(ticket));
+      return batch.fill(data, drawn, options.micro_batches, options.slices);
+    }
     if (epoch != order_epoch) {
       order = order_of(epoch);
       order_epoch = epoch;
     }
-    const std::int64_t first = number * options.batch_size;
-    const std::int64_t count = std::min(options.batch_size, data.size() - first);
-    Batch& batch = slot(ticket).batch;
     batch.fill(
         data,
         std::span(order).subspan(static_cast<std::size_t>(first), static_cast<std::size_t>(count)),
         options.micro_batches,
         options.slices);
-    batch.epoch = epoch;
-    batch.number = number;
   }
 
   [[nodiscard]] std::vector<std::int32_t> order_of(std::int64_t epoch) const {

@@ -45,7 +45,7 @@ std::vector<int> boundaries_of(const ModelSpec& model,
                                const Shape& shape,
                                const TrainerOptions& options) {
   const std::vector<int> boundaries = options.boundaries.empty()
-                                          ? even_boundaries(model.layer_count(), shape.stages())
+                                          ? even_boundaries(model, shape.stages())
                                           : options.boundaries;
   require(static_cast<int>(boundaries.size()) == shape.stages() + 1,
           "the schedule has " + std::to_string(shape.stages()) + " stages, so the cut needs " +
@@ -76,11 +76,12 @@ Program with_recompute(const Program& program, const Recompute& recompute) {
 UnitSize micro_batch_of(const ModelSpec& model, const Shape& shape, const TrainerOptions& options) {
   if (options.recompute.kind == RecomputeKind::Auto)
     for (const TensorType& input : model.inputs)
-      require(std::ranges::find(input.dims, kPositions) == input.dims.end(),
+      require(model.context > 0 || std::ranges::find(input.dims, kPositions) == input.dims.end(),
               "recompute auto cannot know the length of the sequences that the model takes; choose "
               "all, every-K or selective:LAYERS");
   const std::int64_t count = std::int64_t{options.accumulate} * shape.micro_batches;
-  return {.samples = (options.batch_size + count - 1) / count};
+  return {.samples = (options.batch_size + count - 1) / count,
+          .positions = (std::max<std::int64_t>(1, model.context) + shape.slices - 1) / shape.slices};
 }
 
 /// The program with the edges that the model has across the cut.
@@ -180,6 +181,7 @@ TrainerParts assemble(const ModelSpec& model,
   }
   TrainerOptions rest = options;
   rest.recompute = {};
+  rest.tied.insert(rest.tied.end(), model.tied.begin(), model.tied.end());
   TrainerParts parts = assemble(insert_recompute(program, recomputed_stages(segments, boundaries)),
                                 std::move(bodies),
                                 rest,

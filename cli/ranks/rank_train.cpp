@@ -122,8 +122,9 @@ bool needs_data(const TrainJob& job, Rank rank) {
   return false;
 }
 
-Dataset of_size(const std::string& name, std::int64_t samples) {
-  return make_dataset(name, Tensor(DType::F32, {samples, 0}), Tensor(DType::I32, {samples, 0}));
+Dataset of_size(const std::string& name, std::int64_t samples, std::int64_t classes) {
+  return make_dataset(
+      name, Tensor(DType::F32, {samples, 0}), Tensor(DType::I32, {samples, 0}), classes);
 }
 
 /// How much data there is and which, for whoever read it; machines may have files of one name.
@@ -131,8 +132,9 @@ std::string account_of(const TrainTest& data) {
   if (data.train.size() == 0) return {};
   const std::string contents =
       combine_digests({{"1", contents_digest(data.train)}, {"2", contents_digest(data.test)}});
-  return std::to_string(data.train.size()) + " training samples, " +
-         std::to_string(data.test.size()) + " test samples, contents " + contents;
+  return std::to_string(data.train.epoch_size()) + " training samples, " +
+         std::to_string(data.test.size()) + " test samples, " +
+         std::to_string(data.train.classes) + " classes, contents " + contents;
 }
 
 /// Ranks with the first or the last stage have read the data; the others hear how much it is.
@@ -147,9 +149,10 @@ TrainTest agreed_data(const TrainJob& job, TrainTest mine, ProcessGroup& group) 
   std::istringstream words(said);
   std::int64_t train = 0;
   std::int64_t test = 0;
+  std::int64_t classes = 0;
   std::string word;
-  words >> train >> word >> word >> test;
-  return {of_size(job.flags.data, train), of_size(job.flags.data, test)};
+  words >> train >> word >> word >> test >> word >> word >> classes;
+  return {of_size(job.flags.data, train, classes), of_size(job.flags.data, test, classes)};
 }
 
 }  // namespace

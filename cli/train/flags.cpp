@@ -14,9 +14,11 @@ void add_train_flags(CLI::App& verb, TrainFlags& flags) {
           "--model",
           flags.model,
           "mlp:IN-...-OUT[,relu|gelu|tanh][,norm[=layer|rms|batch]][,residual][,dropout=X] or "
-          "conv:HxWxC-BLOCK-...-OUT[,relu|gelu|tanh][,norm=batch|group|none][,dropout=X]")
+          "conv:HxWxC-BLOCK-...-OUT[,relu|gelu|tanh][,norm=batch|group|none][,dropout=X] or "
+          "gpt:layers=N,d=N,heads=N,context=N[,kv=N][,mlp=gelu|swiglu][,norm=layer|rms]"
+          "[,pos=learned|rotary][,tied=no|yes][,dropout=X][,vocabulary=N]")
       ->capture_default_str();
-  verb.add_option("--data", flags.data, "digits, csv:FILE (label last) or idx:FOLDER")
+  verb.add_option("--data", flags.data, "digits, csv:FILE (label last), idx:FOLDER, text or text:FILE[,bytes]")
       ->capture_default_str();
   verb.add_option(cli::flags("ranks"), flags.ranks, "Ranks p of the pipeline")
       ->capture_default_str();

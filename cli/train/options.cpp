@@ -47,7 +47,30 @@ ModelSpec model_of(const TrainFlags& flags) {
   return about("--model", flags.model, [&] { return parse_model(text); });
 }
 
+/// Without a vocabulary of its own, a model of text gets that of the data.
+void take_vocabulary(TrainJob& job) {
+  const std::int64_t words = job.data.train.classes;
+  if (job.model.context == 0 || words == 0 ||
+      job.model.text.find("vocabulary=") != std::string::npos)
+    return;
+  const DType precision = job.model.precision;
+  job.model = parse_model(job.model.text + ",vocabulary=" + std::to_string(words));
+  job.model.precision = precision;
+}
+
 void check_fit(const TrainFlags& flags, const ModelSpec& model, const TrainTest& data) {
+  const bool is_text = data.train.windows.positions > 0;
+  require(is_text == (model.context > 0),
+          "--model " + flags.model + ": takes " + (is_text ? "features" : "text") + ", but --data " +
+              flags.data + " is " + (is_text ? "text" : "none") +
+              (is_text ? "; text goes with gpt:" : "; give --data text or text:FILE"));
+  if (is_text) {
+    require(model.output_columns() >= data.train.classes,
+            "--model " + flags.model + ": has a vocabulary of " +
+                std::to_string(model.output_columns()) + ", but --data " + flags.data + " of " +
+                std::to_string(data.train.classes));
+    return;
+  }
   require(model.input_columns() == data.train.width(),
           "--model " + flags.model + ": takes " + std::to_string(model.input_columns()) +
               " features, but --data " + flags.data + " has " + std::to_string(data.train.width()));
@@ -152,11 +175,12 @@ std::vector<int> boundaries_of(const TrainFlags& flags, const TrainJob& job) {
   require(stages <= layers,
           "--plan " + flags.plan + ": has " + std::to_string(stages) + " stages, but the model " +
               std::to_string(layers) + " layers");
-  if (flags.partition == "even") return even_boundaries(layers, stages);
+  if (flags.partition == "even") return even_boundaries(job.model, stages);
   const std::int64_t rows =
       job.options.batch_size / job.options.micro_batches / job.options.accumulate;
   if (flags.partition == "time")
-    return balanced_boundaries(layer_seconds(job.model, job.data.train, rows), stages);
+    return balanced_boundaries(
+        job.model, layer_seconds(job.model, job.data.train, rows), stages);
   std::vector<int> boundaries = typed_boundaries(flags, job.model, stages);
   about("--partition", flags.partition, [&] {
     check_boundaries(boundaries, layers);
@@ -168,7 +192,7 @@ std::vector<int> boundaries_of(const TrainFlags& flags, const TrainJob& job) {
 /// What follows from the size of the data.
 void set_length(const TrainFlags& flags, TrainJob& job) {
   TrainerOptions& options = job.options;
-  const std::int64_t n = job.data.train.size();
+  const std::int64_t n = job.data.train.epoch_size();
   const std::int64_t per_epoch = options.last_batch == LastBatch::Update
                                      ? (n + options.batch_size - 1) / options.batch_size
                                      : n / options.batch_size;
@@ -253,17 +277,18 @@ TrainJob plan_job(const CLI::App& verb, const TrainFlags& flags) {
 
 void supply_data(TrainJob& job, TrainTest data) {
   job.data = std::move(data);
+  take_vocabulary(job);
   if (job.data.train.width() != 0) check_fit(job.flags, job.model, job.data);
   set_length(job.flags, job);
 }
 
 std::int64_t TrainJob::full_batch() const {
-  return std::min(options.batch_size, data.train.size());
+  return std::min(options.batch_size, data.train.epoch_size());
 }
 
 std::int64_t TrainJob::epochs() const {
   if (options.steps == 0) return options.epochs;
-  const std::int64_t n = data.train.size(), size = options.batch_size;
+  const std::int64_t n = data.train.epoch_size(), size = options.batch_size;
   const bool update = options.last_batch == LastBatch::Update;
   const std::int64_t per_epoch = std::max<std::int64_t>(1, (update ? n + size - 1 : n) / size);
   return (options.steps + per_epoch - 1) / per_epoch;
@@ -272,6 +297,7 @@ std::int64_t TrainJob::epochs() const {
 TrainJob make_job(const CLI::App& verb, const TrainFlags& flags) {
   TrainJob job = start_job(flags);
   job.data = read_data(job);
+  take_vocabulary(job);
   check_fit(flags, job.model, job.data);
   add_program(verb, flags, job);
   set_rule(flags.rule, job.model, job.options);
@@ -282,7 +308,9 @@ TrainJob make_job(const CLI::App& verb, const TrainFlags& flags) {
 
 TrainTest read_data(const TrainJob& job) {
   return about(
-      "--data", job.flags.data, [&] { return load_data(job.flags.data, job.options.seed); });
+      "--data", job.flags.data, [&] {
+        return load_data(job.flags.data, job.options.seed, job.model.context);
+      });
 }
 
 }  // namespace millrace::cli

@@ -2,6 +2,7 @@
 // trainer options. Every refusal names the option as typed, the value and the bound.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -53,6 +54,11 @@ struct TrainJob {
 
   /// Samples of a mini-batch that is not cut short by the end of the data.
   [[nodiscard]] std::int64_t full_batch() const;
+
+  /// Of a sample; 1 where samples are no sequences.
+  [[nodiscard]] std::int64_t positions() const {
+    return std::max<std::int64_t>(1, model.context);
+  }
 
   /// The epochs that will be begun.
   [[nodiscard]] std::int64_t epochs() const;

@@ -23,7 +23,8 @@
   kind(reshape)                    \
   kind(rms_norm)                   \
   kind(running_mean)               \
-  kind(swiglu)
+  kind(swiglu)                     \
+  kind(unembedding)
 // clang-format on
 
 namespace millrace {

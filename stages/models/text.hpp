@@ -43,6 +43,7 @@ bool read_number(std::string_view text, Number& number) {
 // The kinds: parts of the text behind "kind:", cut at commas, to the layers.
 [[nodiscard]] ModelSpec read_mlp(const ModelText& text, std::span<const std::string_view> parts);
 [[nodiscard]] ModelSpec read_conv(const ModelText& text, std::span<const std::string_view> parts);
+[[nodiscard]] ModelSpec read_gpt(const ModelText& text, std::span<const std::string_view> parts);
 
 inline constexpr const char* kMlpForm =
     "mlp:IN-HIDDEN-...-OUT[,relu|gelu|tanh][,norm[=layer|rms|batch]][,residual][,dropout=RATE], "
@@ -50,5 +51,9 @@ inline constexpr const char* kMlpForm =
 inline constexpr const char* kConvForm =
     "conv:HEIGHTxWIDTHxCHANNELS-BLOCK-...-OUT[,relu|gelu|tanh][,norm=batch|group|none]"
     "[,dropout=RATE], for example conv:8x8x1-16-32-10";
+inline constexpr const char* kGptForm =
+    "gpt:layers=N,d=N,heads=N,context=N[,kv=N][,mlp=gelu|swiglu][,norm=layer|rms]"
+    "[,pos=learned|rotary][,tied=no|yes][,dropout=RATE][,vocabulary=N], for example "
+    "gpt:layers=4,d=128,heads=4,context=128";
 
 }  // namespace millrace::detail

@@ -60,8 +60,10 @@ inline std::vector<LayerProbe> every_layer(DType dtype) {
   add({"embedding", {{"rows", 5}, {"columns", 3}}}, {ids});
   add({"running_mean"}, {sequence});
   add({"positions", {{"context", std::int64_t{4}}}}, {sequence});
-  for (const TensorType& type : {TensorType{dtype, {kSamples, 8}}, sequence})
+  for (const TensorType& type : {TensorType{dtype, {kSamples, 8}}, sequence}) {
     add({"swiglu"}, {type});
+    add({"unembedding", {{"words", std::int64_t{5}}}}, {type});
+  }
   const TensorType heads{dtype, {kSamples, kPositions, 24}};
   for (const auto& [queries, keys, rotary] :
        {std::tuple{2, 2, 0.0}, {2, 2, 100.0}, {4, 1, 0.0}, {4, 1, 100.0}, {4, 2, 0.0}})

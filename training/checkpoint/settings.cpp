@@ -15,9 +15,13 @@ std::string joined(const std::vector<std::string>& names, const char* between) {
   return text;
 }
 
-std::string joined(const std::vector<std::vector<std::string>>& groups) {
+std::string tied_in(const Shape& shape) {
   std::vector<std::string> texts;
-  for (const auto& group : groups) texts.push_back(joined(group, " = "));
+  for (const StageTie& tie : shape.ties) {
+    std::vector<std::string> names;
+    for (const StageWeight& weight : tie.weights) names.push_back(weight.name);
+    texts.push_back(joined(names, " = "));
+  }
   return joined(texts, "; ");
 }
 
@@ -56,7 +60,7 @@ std::map<std::string, std::string> settings_of(const Program& program,
           {"clip_norm", options.clip_norm ? exact_text(*options.clip_norm) : "none"},
           {"frozen", joined(options.frozen, " ")},
           {"parameters", joined(texts_of(options.parameters), " ")},
-          {"tied", joined(options.tied)},
+          {"tied", tied_in(program.shape)},
           {"optimizer.momentum", exact_text(optimizer.momentum)},
           {"optimizer.beta1", exact_text(optimizer.beta1)},
           {"optimizer.beta2", exact_text(optimizer.beta2)},

@@ -16,7 +16,8 @@ enum class Purpose : std::uint32_t {
   Split = 4,
   Jitter = 5,
   Search = 6,
-  Test = 7
+  Test = 7,
+  Window = 8
 };
 
 /// Names one stream of draws. `index` passed to the functions below counts inside the stream.

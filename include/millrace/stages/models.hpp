@@ -40,6 +40,13 @@ struct ModelSpec {
   /// Since the rounding is at every layer, no cut changes bits.
   DType precision = DType::F32;
   std::vector<LayerKind> kinds = {};  ///< of your own, beside the built-in ones
+  /// Positions of the sequences that it is made for; 0: it takes no sequences, or of any length.
+  std::int64_t context = 0;
+  /// Parameters that are one weight, as TrainerOptions::tied.
+  std::vector<std::vector<std::string>> tied = {};
+  /// First layers of stages where even cuts are made, ascending: where little crosses. Empty:
+  /// anywhere.
+  std::vector<int> cut_points = {};
 
   [[nodiscard]] int layer_count() const { return static_cast<int>(layers.size()); }
   /// Last extents of the first input and of the output. Throw as `infer_types`.
@@ -61,6 +68,14 @@ struct ModelSpec {
 /// behind it (batch norm with deferred statistics unless given); a block adds what came in, through
 /// a 1x1 convolution where the shape changes, before its last activation. `dropout` is before the
 /// linear layer.
+///
+/// Reads "gpt:layers=8,d=256,heads=8,context=128[,kv=N][,mlp=gelu|swiglu][,norm=layer|rms]
+/// [,pos=learned|rotary][,tied=no|yes][,dropout=0.1][,vocabulary=N]": a decoder-only transformer
+/// over sequences of up to 128 tokens below N (256 unless given): an embedding with positions, 8
+/// blocks of causal attention (kv heads of keys and values, as many as heads unless given) and a
+/// perceptron of width 4 d (swiglu: of 8 d / 3, rounded up to a multiple of 64), each behind a norm
+/// and added to what came in (pre-norm, Radford et al., 2019), a last norm and a head without bias,
+/// tied to the embedding or not. Norms, embedding and positions keep f32.
 /// Throws InvalidArgument naming what was given and the form allowed.
 [[nodiscard]] ModelSpec parse_model(std::string_view text);
 
@@ -89,13 +104,20 @@ struct CutEdge {
 [[nodiscard]] std::vector<CutEdge> cut_edges(const ModelSpec& model,
                                              std::span<const int> boundaries);
 
+/// The cuts of partition.hpp, made at `model.cut_points` alone where those are enough for so many
+/// stages. `seconds`: one for every layer.
+[[nodiscard]] std::vector<int> even_boundaries(const ModelSpec& model, int stages);
+[[nodiscard]] std::vector<int> balanced_boundaries(const ModelSpec& model,
+                                                   std::span<const double> seconds,
+                                                   int stages);
+
 /// Layers [boundaries[s], boundaries[s+1]) as stage s, for every s, initialised by `seed`. Bits of
 /// the parameters, and of what the stages compute, do not depend on the boundaries. Throws
 /// InvalidArgument unless boundaries run strictly upwards from 0 to the number of layers
 /// (partition.hpp makes such lists).
 ///
 ///     const ModelSpec model = parse_model("mlp:64-96-96-10");
-///     auto stages = build_stages(model, even_boundaries(model.layer_count(), 2), /*seed=*/1);
+///     auto stages = build_stages(model, even_boundaries(model, 2), /*seed=*/1);
 [[nodiscard]] std::vector<std::unique_ptr<StageModule>> build_stages(
     const ModelSpec& model, std::span<const int> boundaries, std::uint64_t seed);
 

@@ -71,8 +71,13 @@ class Batch : public StepData {
   };
 
   void cut_positions(const Dataset& data, int slices);
+  void gather_windows(std::vector<std::vector<Tensor>>& to,
+                      const std::vector<SampleTensor>& from,
+                      const Dataset::Windows& windows,
+                      std::span<const std::int32_t> rows) const;
   void gather(std::vector<std::vector<Tensor>>& to,
               const std::vector<SampleTensor>& from,
+              const Dataset::Windows& windows,
               std::span<const std::int32_t> rows) const;
   Part& part(const Unit& unit);
 

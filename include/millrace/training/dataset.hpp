@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -19,23 +20,35 @@ struct SampleTensor {
   bool sequence = false;
 };
 
+class Vocabulary;
+
 /// Samples with their targets, each made of any number of tensors.
 /// Thread-safety: immutable once filled, share freely.
 struct Dataset {
+  /// Samples that overlap: tensors are sequences [length] of u8, of which sample n is the elements
+  /// from n * stride on, as i32 numbers by the vocabulary.
+  struct Windows {
+    std::int64_t positions = 0;  ///< of a sample; 0: no windows, the tensors have a row per sample
+    std::int64_t stride = 1;     ///< positions from one sample's first to the next one's
+    std::shared_ptr<const Vocabulary> vocabulary = {};
+  };
+
   std::string name;                  ///< for messages: "digits", a file, a folder
   std::vector<SampleTensor> inputs;  ///< what a model takes, in its order
   /// What its loss takes: i32 labels from 0, or numbers to regress, and weights if elements count
   /// differently (see Loss::measure); nothing where there is nothing to compare with.
   std::vector<SampleTensor> targets = {};
   std::int64_t classes = 0;  ///< labels are below this; 0 when the targets are not labels
+  Windows windows = {};
 
-  [[nodiscard]] std::int64_t size() const {
-    return inputs.empty() || !inputs[0].values ? 0 : inputs[0].values.rows();
-  }
+  /// Samples that there are.
+  [[nodiscard]] std::int64_t size() const;
+  /// Samples of an epoch: all of them once; of windows that overlap as many as lie side by side,
+  /// drawn at random.
+  [[nodiscard]] std::int64_t epoch_size() const;
+  [[nodiscard]] bool overlaps() const { return windows.stride < windows.positions; }
   /// Elements of the first input of a sample.
-  [[nodiscard]] std::int64_t width() const {
-    return inputs.empty() || !inputs[0].values ? 0 : inputs[0].values.columns();
-  }
+  [[nodiscard]] std::int64_t width() const;
   /// Positions of a sample; 1 where nothing is a sequence. Throws InvalidArgument when sequences
   /// differ in length.
   [[nodiscard]] std::int64_t positions() const;
@@ -97,9 +110,19 @@ struct TrainTest {
 /// training set is split 80/20 by `seed`.
 [[nodiscard]] TrainTest read_samples_folder(const std::string& folder, std::uint64_t seed);
 
-/// "digits", "csv:FILE" or "idx:FOLDER"; 80/20 by seed where no test set exists.
+/// The rows of overlapping windows that mini-batch `number`, counted over all epochs, draws: a pure
+/// function of (seed, number, sample).
+[[nodiscard]] std::vector<std::int32_t> drawn_windows(const Dataset& data,
+                                                      std::int64_t count,
+                                                      std::uint64_t seed,
+                                                      std::uint64_t number);
+
+/// "digits", "csv:FILE" or "idx:FOLDER", 80/20 by seed where no test set exists; "text" (the
+/// built-in one) or "text:FILE[,bytes]" in windows of `positions` (see text.hpp).
 /// Throws InvalidArgument for any other word and for what is not there, DataError for damaged
 /// files.
-[[nodiscard]] TrainTest load_data(std::string_view name, std::uint64_t seed);
+[[nodiscard]] TrainTest load_data(std::string_view name,
+                                  std::uint64_t seed,
+                                  std::int64_t positions = 0);
 
 }  // namespace millrace
