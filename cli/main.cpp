@@ -99,6 +99,7 @@ int run_command(int argc, char** argv) {
   add_list(app);
   add_train(app);
   add_checkpoint(app);
+  add_generate(app);
   add_show(app);
   add_verify(app);
   add_simulate(app);

@@ -15,6 +15,7 @@ struct ExitCode {
 void add_list(CLI::App& app);
 void add_train(CLI::App& app);
 void add_checkpoint(CLI::App& app);
+void add_generate(CLI::App& app);
 void add_show(CLI::App& app);
 void add_verify(CLI::App& app);
 void add_simulate(CLI::App& app);

@@ -78,6 +78,7 @@ void StageModule::reserve(int micro_batches, int slices) {
           "a stage must be reserved for at least 1 micro-batch of 1 slice");
   require(stashed_units() == 0, "a stage cannot be reserved anew inside a step");
   slices_ = slices;
+  for (const auto& layer : layers_) layer->cut_into(slices);
   const auto units = static_cast<std::size_t>(micro_batches) * static_cast<std::size_t>(slices);
   units_ = std::vector<UnitStash>(units);
   for (UnitStash& unit : units_) unit.given.resize(segments_.size());

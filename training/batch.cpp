@@ -124,8 +124,7 @@ void Batch::gather_windows(std::vector<std::vector<Tensor>>& to,
     to[slice].resize(from.size());
     const auto [first, count] = positions_[slice];
     for (std::size_t i = 0; i < from.size(); ++i) {
-      make_room(
-          to[slice][i], DType::I32, {0, count}, static_cast<std::int64_t>(rows.size()));
+      make_room(to[slice][i], DType::I32, {0, count}, static_cast<std::int64_t>(rows.size()));
       copy_windows(to[slice][i],
                    from[i].values,
                    windows,

@@ -127,8 +127,7 @@ std::vector<std::int32_t> drawn_windows(const Dataset& data,
   const auto bound = static_cast<std::uint32_t>(data.size());
   std::vector<std::int32_t> rows(static_cast<std::size_t>(count));
   for (std::size_t i = 0; i < rows.size(); ++i)
-    rows[i] =
-        static_cast<std::int32_t>(random_below(key, static_cast<std::uint32_t>(i), bound));
+    rows[i] = static_cast<std::int32_t>(random_below(key, static_cast<std::uint32_t>(i), bound));
   return rows;
 }
 

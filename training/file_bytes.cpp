@@ -83,4 +83,25 @@ std::vector<std::uint8_t> read_file(const std::string& file) {
   return packed ? gunzip(bytes, file) : bytes;
 }
 
+std::size_t gzipped_size(std::string_view bytes) {
+  require(bytes.size() < kLargest, "a text of 4 GiB or more is not packed");
+  z_stream stream{};
+  constexpr int kGzip = 16;  // asks zlib for a gzip header and trailer
+  constexpr int kMemory = 8;
+  if (deflateInit2(&stream, 9, Z_DEFLATED, kGzip + MAX_WBITS, kMemory, Z_DEFAULT_STRATEGY) != Z_OK)
+    throw DataError("zlib could not be started");
+  stream.next_in = reinterpret_cast<const Bytef*>(bytes.data());
+  stream.avail_in = static_cast<uInt>(bytes.size());
+  std::array<Bytef, 1 << 16> packed{};
+  int state = Z_OK;
+  while (state == Z_OK) {
+    stream.next_out = packed.data();
+    stream.avail_out = static_cast<uInt>(packed.size());
+    state = deflate(&stream, Z_FINISH);
+  }
+  const auto size = static_cast<std::size_t>(stream.total_out);
+  deflateEnd(&stream);
+  return size;
+}
+
 }  // namespace millrace

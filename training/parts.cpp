@@ -44,9 +44,8 @@ std::unique_ptr<Executor> executor_at(const Seat& seat,
 std::vector<int> boundaries_of(const ModelSpec& model,
                                const Shape& shape,
                                const TrainerOptions& options) {
-  const std::vector<int> boundaries = options.boundaries.empty()
-                                          ? even_boundaries(model, shape.stages())
-                                          : options.boundaries;
+  const std::vector<int> boundaries =
+      options.boundaries.empty() ? even_boundaries(model, shape.stages()) : options.boundaries;
   require(static_cast<int>(boundaries.size()) == shape.stages() + 1,
           "the schedule has " + std::to_string(shape.stages()) + " stages, so the cut needs " +
               std::to_string(shape.stages() + 1) + " boundaries, got " +
@@ -80,8 +79,9 @@ UnitSize micro_batch_of(const ModelSpec& model, const Shape& shape, const Traine
               "recompute auto cannot know the length of the sequences that the model takes; choose "
               "all, every-K or selective:LAYERS");
   const std::int64_t count = std::int64_t{options.accumulate} * shape.micro_batches;
-  return {.samples = (options.batch_size + count - 1) / count,
-          .positions = (std::max<std::int64_t>(1, model.context) + shape.slices - 1) / shape.slices};
+  return {
+      .samples = (options.batch_size + count - 1) / count,
+      .positions = (std::max<std::int64_t>(1, model.context) + shape.slices - 1) / shape.slices};
 }
 
 /// The program with the edges that the model has across the cut.

@@ -116,6 +116,7 @@ class ModelStash {
     const Shape& shape = program.shape;
     for (int stage = 0; stage < shape.stages(); ++stage) {
       stages_.push_back(stage_without_parameters(model, boundaries, stage));
+      stages_.back()->reserve(1, shape.slices);
       for (int replica = 0; replica < shape.replicas(); ++replica)
         hosted_.push_back({Replica{replica}, Stage{stage}, stages_.back().get()});
     }

@@ -48,15 +48,15 @@ class OpenFile {
 
 Memory mapped(const std::string& name) {
   const OpenFile file(name);
-  struct stat facts{};
+  struct stat facts {};
   if (file.get() < 0 || ::fstat(file.get(), &facts) != 0) fail(name, "opened");
   require(S_ISREG(facts.st_mode), name + ": expected a file of text, found something else");
   require(facts.st_size > 0, name + ": expected text, found an empty file");
   const auto bytes = static_cast<std::size_t>(facts.st_size);
   void* memory = ::mmap(nullptr, bytes, PROT_READ, MAP_PRIVATE, file.get(), 0);
   if (memory == MAP_FAILED) fail(name, "mapped");
-  const std::shared_ptr<const void> owner(
-      memory, [bytes](void* mapping) { ::munmap(mapping, bytes); });
+  const std::shared_ptr<const void> owner(memory,
+                                          [bytes](void* mapping) { ::munmap(mapping, bytes); });
   return {{static_cast<const char*>(memory), bytes}, owner};
 }
 
@@ -93,24 +93,26 @@ Dataset windows_of(const std::string& name,
 
 TrainTest samples_of(const std::string& name, const Memory& memory, const TextOptions& options) {
   require(options.positions >= 1,
-          name + ": text is cut into windows of a number of positions, which a model of sequences "
-                 "names: gpt:...,context=128");
+          name +
+              ": text is cut into windows of a number of positions, which a model of sequences "
+              "names: gpt:...,context=128");
   require(memory.text.size() <= std::numeric_limits<std::int32_t>::max(),
           name + ": a text has less than 2 GiB");
   const std::size_t train = memory.text.size() * 9 / 10;
   const std::size_t test = memory.text.size() - train;
   require(std::min(train, test) > static_cast<std::size_t>(options.positions), [&] {
-    return name + ": " + std::to_string(memory.text.size()) +
-           " bytes are too few for windows of " + std::to_string(options.positions) +
+    return name + ": " + std::to_string(memory.text.size()) + " bytes are too few for windows of " +
+           std::to_string(options.positions) +
            " positions: nine tenths of them train, one tenth tests";
   });
   const auto vocabulary = std::make_shared<const Vocabulary>(
       options.all_bytes ? Vocabulary::of_all_bytes() : Vocabulary(memory.text));
-  return {windows_of(name, memory, memory.text.substr(0, train), {options.positions, 1, vocabulary}),
-          windows_of(name,
-                     memory,
-                     memory.text.substr(train),
-                     {options.positions, options.positions, vocabulary})};
+  return {
+      windows_of(name, memory, memory.text.substr(0, train), {options.positions, 1, vocabulary}),
+      windows_of(name,
+                 memory,
+                 memory.text.substr(train),
+                 {options.positions, options.positions, vocabulary})};
 }
 
 }  // namespace

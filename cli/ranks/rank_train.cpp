@@ -133,8 +133,8 @@ std::string account_of(const TrainTest& data) {
   const std::string contents =
       combine_digests({{"1", contents_digest(data.train)}, {"2", contents_digest(data.test)}});
   return std::to_string(data.train.epoch_size()) + " training samples, " +
-         std::to_string(data.test.size()) + " test samples, " +
-         std::to_string(data.train.classes) + " classes, contents " + contents;
+         std::to_string(data.test.size()) + " test samples, " + std::to_string(data.train.classes) +
+         " classes, contents " + contents;
 }
 
 /// Ranks with the first or the last stage have read the data; the others hear how much it is.

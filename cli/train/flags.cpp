@@ -18,7 +18,9 @@ void add_train_flags(CLI::App& verb, TrainFlags& flags) {
           "gpt:layers=N,d=N,heads=N,context=N[,kv=N][,mlp=gelu|swiglu][,norm=layer|rms]"
           "[,pos=learned|rotary][,tied=no|yes][,dropout=X][,vocabulary=N]")
       ->capture_default_str();
-  verb.add_option("--data", flags.data, "digits, csv:FILE (label last), idx:FOLDER, text or text:FILE[,bytes]")
+  verb.add_option("--data",
+                  flags.data,
+                  "digits, csv:FILE (label last), idx:FOLDER, text or text:FILE[,bytes]")
       ->capture_default_str();
   verb.add_option(cli::flags("ranks"), flags.ranks, "Ranks p of the pipeline")
       ->capture_default_str();
@@ -28,6 +30,8 @@ void add_train_flags(CLI::App& verb, TrainFlags& flags) {
   add_batch_flags(verb, flags.batch);
   verb.add_option("--schedule", flags.schedule, "A name of millrace list")->capture_default_str();
   verb.add_option(cli::flags("chunks"), flags.chunks, "Stages per rank, for chunked schedules");
+  verb.add_option(
+      cli::flags("slices"), flags.slices, "Slices per sequence, for schedules that cut them");
   verb.add_option(
       "--plan", flags.plan, "Run this plan file or schedule CSV instead of a named schedule");
   verb.add_option("--partition", flags.partition, "even, time, or first layers B1,B2,...")

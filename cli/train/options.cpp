@@ -61,8 +61,8 @@ void take_vocabulary(TrainJob& job) {
 void check_fit(const TrainFlags& flags, const ModelSpec& model, const TrainTest& data) {
   const bool is_text = data.train.windows.positions > 0;
   require(is_text == (model.context > 0),
-          "--model " + flags.model + ": takes " + (is_text ? "features" : "text") + ", but --data " +
-              flags.data + " is " + (is_text ? "text" : "none") +
+          "--model " + flags.model + ": takes " + (is_text ? "features" : "text") +
+              ", but --data " + flags.data + " is " + (is_text ? "text" : "none") +
               (is_text ? "; text goes with gpt:" : "; give --data text or text:FILE"));
   if (is_text) {
     require(model.output_columns() >= data.train.classes,
@@ -103,16 +103,18 @@ Plan plan_in(const std::string& path) {
   return {std::move(*parsed.program), {}};
 }
 
-Plan read_plan_file(const CLI::App& verb, const TrainFlags& flags) {
-  for (const char* other : {"schedule", "ranks", "micro_batches", "chunks"})
+Plan read_plan_file(const CLI::App& verb, const TrainFlags& flags, const ModelSpec& model) {
+  for (const char* other : {"schedule", "ranks", "micro_batches", "chunks", "slices"})
     require(verb.get_option(flag(other))->count() == 0,
             named(other) + ": the plan says it; leave it out with --plan");
   Plan plan = plan_in(flags.plan);
   const Shape& shape = plan.program.shape;
-  require(!shape.forward_only, "--plan " + flags.plan + ": is forward-only and cannot train");
-  require(shape.slices == 1,
+  require(shape.slices <= std::max<std::int64_t>(1, model.context),
           "--plan " + flags.plan + ": cuts micro-batches into " + std::to_string(shape.slices) +
-              " slices; a model without a sequence has 1");
+              " slices; samples of --model " + flags.model + " have " +
+              std::to_string(std::max<std::int64_t>(1, model.context)) +
+              (model.context > 1 ? " positions" : " position"));
+  require(!shape.forward_only, "--plan " + flags.plan + ": is forward-only and cannot train");
   return plan;
 }
 
@@ -131,9 +133,14 @@ Program scheduled_program(const TrainFlags& flags, const ModelSpec& model) {
   const ScheduleEntry& entry = about("--schedule", flags.schedule, [&]() -> const ScheduleEntry& {
     return find_schedule(flags.schedule);
   });
-  require(
-      !entry.takes("slices"),
-      "--schedule " + flags.schedule + ": cuts sequences into slices, which an mlp does not have");
+  require(model.context > 0 || !entry.takes("slices"),
+          "--schedule " + flags.schedule +
+              ": cuts sequences into slices, which only a model of text has");
+  require(!flags.slices || entry.takes("slices"),
+          named("slices") + " " + std::to_string(flags.slices.value_or(0)) + ": schedule " +
+              flags.schedule + " cuts nothing; seq-1f1b and others of millrace list do");
+  if (flags.slices)
+    require_count(named("slices"), *flags.slices, std::max<std::int64_t>(1, model.context));
   const std::int64_t chunks = chunks_in(entry, flags);
   require(flags.ranks * chunks <= model.layer_count(),
           named("ranks") + " " + std::to_string(flags.ranks) +
@@ -144,6 +151,7 @@ Program scheduled_program(const TrainFlags& flags, const ModelSpec& model) {
   options.ranks = static_cast<int>(flags.ranks);
   options.micro_batches = static_cast<int>(flags.micro_batches);
   if (flags.chunks) options.chunks = static_cast<int>(*flags.chunks);
+  if (flags.slices) options.slices = static_cast<int>(*flags.slices);
   Program program =
       about("--schedule", flags.schedule, [&] { return generate(flags.schedule, options); });
   require(!program.shape.forward_only, "--schedule " + flags.schedule + ": cannot train");
@@ -179,8 +187,7 @@ std::vector<int> boundaries_of(const TrainFlags& flags, const TrainJob& job) {
   const std::int64_t rows =
       job.options.batch_size / job.options.micro_batches / job.options.accumulate;
   if (flags.partition == "time")
-    return balanced_boundaries(
-        job.model, layer_seconds(job.model, job.data.train, rows), stages);
+    return balanced_boundaries(job.model, layer_seconds(job.model, job.data.train, rows), stages);
   std::vector<int> boundaries = typed_boundaries(flags, job.model, stages);
   about("--partition", flags.partition, [&] {
     check_boundaries(boundaries, layers);
@@ -240,7 +247,7 @@ TrainJob start_job(const TrainFlags& flags) {
 void add_program(const CLI::App& verb, const TrainFlags& flags, TrainJob& job) {
   TrainerOptions& options = job.options;
   Plan plan;
-  if (!flags.plan.empty()) plan = read_plan_file(verb, flags);
+  if (!flags.plan.empty()) plan = read_plan_file(verb, flags, job.model);
   job.program = flags.plan.empty() ? scheduled_program(flags, job.model) : std::move(plan.program);
 
   options.schedule = flags.plan.empty() ? flags.schedule : job.program.name;
@@ -307,10 +314,9 @@ TrainJob make_job(const CLI::App& verb, const TrainFlags& flags) {
 }
 
 TrainTest read_data(const TrainJob& job) {
-  return about(
-      "--data", job.flags.data, [&] {
-        return load_data(job.flags.data, job.options.seed, job.model.context);
-      });
+  return about("--data", job.flags.data, [&] {
+    return load_data(job.flags.data, job.options.seed, job.model.context);
+  });
 }
 
 }  // namespace millrace::cli

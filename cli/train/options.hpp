@@ -34,7 +34,7 @@ struct TrainFlags {
   std::int64_t ranks = 4;
   std::int64_t micro_batches = 8;
   std::int64_t seed = 1;
-  std::optional<std::int64_t> chunks, epochs, steps;
+  std::optional<std::int64_t> chunks, slices, epochs, steps;
   std::optional<double> dropout;
   BatchFlags batch;
   RuleFlags rule;
@@ -56,9 +56,7 @@ struct TrainJob {
   [[nodiscard]] std::int64_t full_batch() const;
 
   /// Of a sample; 1 where samples are no sequences.
-  [[nodiscard]] std::int64_t positions() const {
-    return std::max<std::int64_t>(1, model.context);
-  }
+  [[nodiscard]] std::int64_t positions() const { return std::max<std::int64_t>(1, model.context); }
 
   /// The epochs that will be begun.
   [[nodiscard]] std::int64_t epochs() const;

@@ -4,6 +4,7 @@
 #include <array>
 #include <cstdio>
 #include <iomanip>
+#include <numbers>
 #include <ostream>
 
 #include <nlohmann/json.hpp>
@@ -61,6 +62,21 @@ ordered_json settings_of(const TrainJob& job, const TrainOutcome& outcome) {
   return settings;
 }
 
+double bits_of(double nats) {
+  return nats / std::numbers::ln2;
+}
+
+ordered_json text_of(const TrainOutcome& outcome) {
+  ordered_json text;
+  text["nats_per_character"] = outcome.score.mean_loss();
+  text["bits_per_character"] = bits_of(outcome.score.mean_loss());
+  text["gzip_bits_per_character"] = outcome.text->gzip_bits;
+  text["tokens_per_second"] =
+      outcome.fit.samples_per_second() * static_cast<double>(outcome.text->positions);
+  if (!outcome.text->sample.empty()) text["sample"] = outcome.text->sample;
+  return text;
+}
+
 ordered_json bubble_of(const StepUse& use) {
   ordered_json bubble;
   bubble["total"] = use.bubble();
@@ -70,20 +86,40 @@ ordered_json bubble_of(const StepUse& use) {
   return bubble;
 }
 
-}  // namespace
+void print_score(std::ostream& stream, const TrainOutcome& outcome) {
+  const double loss = outcome.score.mean_loss();
+  stream << std::fixed << std::setprecision(4);
+  if (outcome.text)
+    stream << "validation loss " << loss << " nats per character, " << bits_of(loss)
+           << " bits (gzip -9: " << outcome.text->gzip_bits << "), " << outcome.score.loss.judged
+           << " characters\n";
+  else
+    stream << std::setprecision(2) << "test accuracy " << 100 * outcome.score.accuracy() << " % ("
+           << outcome.score.loss.correct << " of " << outcome.score.loss.judged << "), test loss "
+           << std::setprecision(4) << loss << '\n';
+}
 
-void print_outcome(std::ostream& stream, const TrainOutcome& outcome) {
-  stream << std::fixed << std::setprecision(2) << "test accuracy " << 100 * outcome.score.accuracy()
-         << " % (" << outcome.score.loss.correct << " of " << outcome.score.loss.judged
-         << "), test loss " << std::setprecision(4) << outcome.score.mean_loss() << '\n'
-         << std::setprecision(0) << outcome.fit.samples << " samples in " << std::setprecision(2)
+void print_speed(std::ostream& stream, const TrainOutcome& outcome) {
+  stream << std::setprecision(0) << outcome.fit.samples << " samples in " << std::setprecision(2)
          << outcome.fit.seconds << " s, " << std::setprecision(0)
          << outcome.fit.samples_per_second() << " samples/s, " << outcome.updates
          << (outcome.updates == 1 ? " update" : " updates");
+  if (outcome.text)
+    stream << ", "
+           << outcome.fit.samples_per_second() * static_cast<double>(outcome.text->positions)
+           << " tokens/s";
   if (const std::int64_t skipped = outcome.fit.skipped(); skipped > 0)
     stream << ", " << skipped << (skipped == 1 ? " step" : " steps")
            << " skipped (gradient not finite)";
-  stream << "\nweights " << outcome.weights_hash << '\n'
+  stream << '\n';
+}
+
+}  // namespace
+
+void print_outcome(std::ostream& stream, const TrainOutcome& outcome) {
+  print_score(stream, outcome);
+  print_speed(stream, outcome);
+  stream << "weights " << outcome.weights_hash << '\n'
          << "bubble       measured   simulated   peak stash bytes (predicted)\n"
          << std::setprecision(1);
   for (std::size_t rank = 0; rank < outcome.measured.ranks.size(); ++rank)
@@ -104,6 +140,8 @@ void print_outcome(std::ostream& stream, const TrainOutcome& outcome) {
   }
   if (outcome.processes > 0)
     stream << outcome.processes << (outcome.processes == 1 ? " process\n" : " processes\n");
+  if (outcome.text && !outcome.text->sample.empty())
+    stream << "sample:" << outcome.text->sample << '\n';
 }
 
 void print_files(std::ostream& stream, const TrainFlags& flags) {
@@ -140,7 +178,9 @@ std::string outcome_json(const TrainJob& job, const TrainOutcome& outcome) {
     document["checkpoints"] = {
         {"saved", saved.saved}, {"failed", saved.failed}, {"newest", saved.newest}};
   if (outcome.processes > 0) document["processes"] = outcome.processes;
-  return document.dump(2) + "\n";
+  if (outcome.text) document["text"] = text_of(outcome);
+  // A sample may be cut inside a character.
+  return document.dump(2, ' ', false, ordered_json::error_handler_t::replace) + "\n";
 }
 
 }  // namespace millrace::cli

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <iosfwd>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -10,6 +11,13 @@
 #include "millrace/training/measurement.hpp"
 
 namespace millrace::cli {
+
+/// Of a model of text.
+struct TextOutcome {
+  std::int64_t positions = 0;  ///< tokens of a sample
+  double gzip_bits = 0;        ///< that `gzip -9` needs for a byte of the text that was judged
+  std::string sample;          ///< what the model makes of nothing; empty where it was not asked
+};
 
 /// The figures of a finished run.
 struct TrainOutcome {
@@ -22,6 +30,7 @@ struct TrainOutcome {
   std::int64_t updates = 0;
   SavedCheckpoints checkpoints;
   int processes = 0;  ///< one per rank; 0: all ranks in one
+  std::optional<TextOutcome> text = {};
 };
 
 void print_outcome(std::ostream& stream, const TrainOutcome& outcome);

@@ -7,6 +7,7 @@
 #include <stop_token>
 #include <unistd.h>
 
+#include "cli/generate/sample.hpp"
 #include "cli/standard_streams.hpp"
 #include "cli/train/checkpoints.hpp"
 #include "cli/train/outputs.hpp"
@@ -14,6 +15,7 @@
 #include "cli/train/run_measurement.hpp"
 #include "cli/train/stop_signals.hpp"
 #include "cli/train/watching.hpp"
+#include "millrace/training/file_bytes.hpp"
 #include "millrace/training/rank_parts.hpp"
 
 namespace millrace::cli {
@@ -81,6 +83,36 @@ class Speaker {
   Progress progress_;
 };
 
+/// A few lines by the model as it is now.
+std::string sample_of(const TrainJob& job, const Trainer& trainer, const Vocabulary& vocabulary) {
+  constexpr std::int64_t kTokens = 200;
+  constexpr double kTemperature = 0.8;
+  Generator generator(
+      job.model, 1, [&](const std::string& name) { return trainer.state().read(name).clone(); });
+  const std::string prompt = plain_prompt(vocabulary);
+  return prompt +
+         continued(generator,
+                   vocabulary,
+                   prompt,
+                   {.tokens = kTokens, .temperature = kTemperature, .seed = job.options.seed})
+             .front();
+}
+
+/// Where the data is text, in the process that has it.
+std::optional<TextOutcome> text_outcome(const TrainJob& job,
+                                        const Trainer& trainer,
+                                        bool has_all_weights) {
+  const Dataset& data = job.data.test;
+  if (data.windows.positions == 0) return std::nullopt;
+  const std::string judged = text_of_targets(data);
+  TextOutcome outcome;
+  outcome.positions = data.windows.positions;
+  outcome.gzip_bits =
+      8.0 * static_cast<double>(gzipped_size(judged)) / static_cast<double>(judged.size());
+  if (has_all_weights) outcome.sample = sample_of(job, trainer, *data.windows.vocabulary);
+  return outcome;
+}
+
 /// What the trainer tells goes to the measurement, and on rank 0 to whoever looks.
 void listen(Trainer& trainer,
             RunMeasurement& measurement,
@@ -136,6 +168,7 @@ TrainOutcome run_training(const TrainJob& job, const TrainSeat& seat) {
   outcome.score = trainer.evaluate(job.data.test);
   outcome.weights_hash = trainer.weights_hash();
   const RunMeasurement::Whole whole = measurement.gather(outcome);
+  if (speaker) outcome.text = text_outcome(job, trainer, seat.endpoint == nullptr);
   if (speaker) speaker->report(outcome, trainer.executor().program(), whole);
   return outcome;
 }

@@ -86,6 +86,7 @@ void Interpreter::State::give_outputs(const Instruction& instruction, TensorList
                           std::move(given),
                           instruction.at->pool);
   } else if (program.shape.forward_only) {
+    data->predicted(instruction.action->unit(), given);
     outputs[instruction.unit] = std::move(given);
   } else {
     TensorCounts::last_forward_gives(given);

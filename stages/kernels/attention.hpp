@@ -15,7 +15,8 @@ namespace millrace::detail {
 /// Queries that are handled together.
 inline constexpr std::int64_t kQueryBlock = 64;
 
-/// One head: q, k, v, each [positions, columns].
+/// One head: q [positions, columns]; k and v [before + positions, columns], of which query i sees
+/// the first before + i + 1.
 template <class T>
 struct Head {
   const T* q;
@@ -23,6 +24,7 @@ struct Head {
   const T* v;
   std::int64_t positions;
   std::int64_t columns;
+  std::int64_t before = 0;
 };
 
 /// Queries [first, first + rows) see keys [0, keys); the last keys only the last queries do.
@@ -32,11 +34,11 @@ struct QueryBlock {
   std::int64_t keys = 0;
 };
 
-template <class Body>
-void for_each_block(std::int64_t positions, const Body& body) {
-  for (std::int64_t first = 0; first < positions; first += kQueryBlock) {
-    const std::int64_t rows = std::min(kQueryBlock, positions - first);
-    body(QueryBlock{first, rows, first + rows});
+template <class T, class Body>
+void for_each_block(const Head<T>& head, const Body& body) {
+  for (std::int64_t first = 0; first < head.positions; first += kQueryBlock) {
+    const std::int64_t rows = std::min(kQueryBlock, head.positions - first);
+    body(QueryBlock{first, rows, head.before + first + rows});
   }
 }
 
@@ -65,15 +67,15 @@ void block_shares(const PassContext& context, const Head<T>& head, const QueryBl
   for (std::int64_t i = 0; i < block.rows; ++i) {
     T* row = p + i * block.keys;
     for (std::int64_t s = 0; s < block.keys; ++s) row[s] *= scale;
-    soften(row, block.first + i + 1, block.keys);
+    soften(row, head.before + block.first + i + 1, block.keys);
   }
 }
 
-/// y [positions, columns]; `shares` has room for kQueryBlock * positions numbers.
+/// y [positions, columns]; `shares` has room for kQueryBlock * (before + positions) numbers.
 template <class T>
 void attend(const PassContext& context, const Head<T>& head, T* shares, T* y) {
   std::fill_n(y, head.positions * head.columns, T(0));
-  for_each_block(head.positions, [&](const QueryBlock& block) {
+  for_each_block(head, [&](const QueryBlock& block) {
     block_shares(context, head, block, shares);
     add_forward<T>(context,
                    {block.rows, block.keys, head.columns},
@@ -96,8 +98,9 @@ void score_gradients(const QueryBlock& block, std::int64_t columns, const T* p, 
   }
 }
 
-/// Adds to dq, dk and dv [positions, columns] what dy [positions, columns] makes of them. `shares`
-/// and `scores` have room for kQueryBlock * positions numbers.
+/// Adds to dq [positions, columns], dk and dv [before + positions, columns] what dy [positions,
+/// columns] makes of them. `shares` and `scores` have room for kQueryBlock * (before + positions)
+/// numbers.
 template <class T>
 void add_head_gradients(const PassContext& context,
                         const Head<T>& head,
@@ -107,7 +110,7 @@ void add_head_gradients(const PassContext& context,
                         T* dq,
                         T* dk,
                         T* dv) {
-  for_each_block(head.positions, [&](const QueryBlock& block) {
+  for_each_block(head, [&](const QueryBlock& block) {
     const ProductShape shape{block.rows, block.keys, head.columns};
     const std::int64_t from = block.first * head.columns;
     block_shares(context, head, block, shares);

@@ -167,6 +167,11 @@ std::size_t Conv2d::bytes_after_input(std::int64_t rows) const {
          static_cast<std::size_t>(rows * (input_columns() + output_columns()));
 }
 
+double Conv2d::operations(std::span<const TensorType> inputs) const {
+  return 2.0 * static_cast<double>(inputs[0].dims.elements() / input_columns()) *
+         static_cast<double>(output_columns() * depth());
+}
+
 std::string Conv2d::describe() const {
   const Window& window = settings_.window;
   return "layers." + std::to_string(settings_.layer) + ": convolution " +

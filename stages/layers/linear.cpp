@@ -124,6 +124,10 @@ std::size_t Linear::bytes_after_input(std::int64_t rows) const {
          static_cast<std::size_t>(rows * (settings_.in + settings_.out));
 }
 
+double Linear::operations(std::span<const TensorType> inputs) const {
+  return 2.0 * static_cast<double>(inputs[0].dims.elements()) * static_cast<double>(settings_.out);
+}
+
 std::string Linear::describe() const {
   std::string text = "layers." + std::to_string(settings_.layer) + ": linear " +
                      std::to_string(settings_.in) + "->" + std::to_string(settings_.out);

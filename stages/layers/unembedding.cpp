@@ -85,6 +85,11 @@ std::size_t Unembedding::bytes_after_input(std::int64_t rows) const {
          static_cast<std::size_t>(rows * (settings_.columns + settings_.words));
 }
 
+double Unembedding::operations(std::span<const TensorType> inputs) const {
+  return 2.0 * static_cast<double>(inputs[0].dims.elements()) *
+         static_cast<double>(settings_.words);
+}
+
 std::string Unembedding::describe() const {
   return "layers." + std::to_string(settings_.layer) + ": unembedding " +
          std::to_string(settings_.columns) + "->" + std::to_string(settings_.words);

@@ -24,12 +24,12 @@ struct GptOptions {
 
 struct NumberOption {
   std::string_view name;
-  std::int64_t GptOptions::* number;
+  std::int64_t GptOptions::*number;
 };
 
 struct WordOption {
   std::string_view name;
-  std::string_view GptOptions::* word;
+  std::string_view GptOptions::*word;
   std::array<std::string_view, 2> allowed;
 };
 
@@ -124,8 +124,8 @@ class Layers {
     add_norm();
     add({"unembedding", {{"words", options_.vocabulary}}});
     if (options_.tied == "yes")
-      model_.tied = {{"layers.0.weight",
-                      "layers." + std::to_string(model_.layers.size() - 1) + ".weight"}};
+      model_.tied = {
+          {"layers.0.weight", "layers." + std::to_string(model_.layers.size() - 1) + ".weight"}};
     return std::move(model_);
   }
 

@@ -17,6 +17,9 @@ using testing::Contains;
 using testing::HasSubstr;
 using testing::Not;
 
+constexpr const char* kText =
+    "--model gpt:layers=1,d=8,heads=2,context=8 --data text --batch-size 4 --steps 1 ";
+
 /// What is typed behind a verb, by option.
 using Lines = std::map<std::string, std::string>;
 
@@ -174,6 +177,23 @@ class Offers : public VerbTest {
     lines["--report"] = job + "--report " + path("run.html");
     lines["--log"] = job + "--log " + path("log.jsonl");
     lines["--metrics"] = job + "--metrics " + path("run.prom");
+    lines["--slices"] = kText + "-p 2 -m 2 --schedule seq-1f1b --slices 2";
+    return lines;
+  }
+
+  /// A checkpoint of a model of text, continued.
+  [[nodiscard]] Lines generate_lines() const {
+    EXPECT_EQ(command(std::string("train ") + kText + "-p 2 -m 2 --save " + path("text")).code, 0);
+    const std::string job = "--tokens 2 --resume " + path("text") + " ";
+    Lines lines = {{"--tokens", job}, {"--resume", job}};
+    for (const std::string more : {"--prompt And",
+                                   "--samples 2",
+                                   "--temperature 0.5",
+                                   "--seed 2",
+                                   "--ranks 2",
+                                   "--data text",
+                                   "--json"})
+      lines[more.substr(0, more.find(' '))] = job + more;
     return lines;
   }
 
@@ -257,6 +277,7 @@ class Offers : public VerbTest {
              {{"--processes", "--processes 2 --out " + path("two")},
               {"--out", "-n 2 --out " + path("three")}}},
             {"doctor", doctor_lines()},
+            {"generate", generate_lines()},
             {"checkpoint", {}}};
   }
 };

@@ -2,12 +2,14 @@
 #include "millrace/stages/attention.hpp"
 
 #include <cmath>
+#include <cstring>
 #include <string>
 #include <vector>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "millrace/stages/precision.hpp"
 #include "stages/layer_probe.hpp"
 
 namespace millrace::test {
@@ -153,15 +155,106 @@ TEST(Attention, SaysWhatDoesNotFit) {
         },
         ThrowsMessage<InvalidArgument>(HasSubstr(fault.why)))
         << fault.why;
-  CausalAttention layer(settings_of({1, 1, 0}));
+}
+
+/// Positions [first, first + count) of [rows, positions, columns].
+Tensor cut(const Tensor& whole, std::int64_t first, std::int64_t count) {
+  const Dims& dims = whole.dims();
+  Tensor part(whole.dtype(), {dims[0], count, dims[2]});
+  const std::size_t bytes = part.bytes() / static_cast<std::size_t>(dims[0]);
+  const std::size_t row = whole.bytes() / static_cast<std::size_t>(dims[0]);
+  const std::size_t position = row / static_cast<std::size_t>(dims[1]);
+  for (std::size_t n = 0; n < static_cast<std::size_t>(dims[0]); ++n)
+    std::memcpy(static_cast<std::byte*>(part.data()) + n * bytes,
+                static_cast<const std::byte*>(whole.data()) + n * row +
+                    static_cast<std::size_t>(first) * position,
+                bytes);
+  return part;
+}
+
+void expect_close(const Tensor& a, const Tensor& b, double tolerance) {
+  ASSERT_EQ(a.dims(), b.dims());
+  for (std::size_t i = 0; i < static_cast<std::size_t>(a.elements()); ++i) {
+    const double left = a.dtype() == DType::F64 ? a.as<double>()[i] : a.as<float>()[i];
+    const double right = b.dtype() == DType::F64 ? b.as<double>()[i] : b.as<float>()[i];
+    ASSERT_NEAR(left, right, tolerance) << i;
+  }
+}
+
+struct Sliced {
+  std::vector<Tensor> outputs, gradients;  // by slice
+};
+
+/// Slices forward, and backward from the last; bytes counted are those predicted.
+Sliced run_slices(CausalAttention& layer,
+                  const Tensor& x,
+                  const Tensor& dy,
+                  const std::vector<std::int64_t>& lengths) {
+  const int slices = static_cast<int>(lengths.size());
+  layer.cut_into(slices);
+  std::vector<Stash> stashes(lengths.size());
+  for (Stash& stash : stashes) stash.hold_in(layer.precision());
+  Stash::join(stashes);
+  StashMeter meter;
   PassContext context = training_context();
-  context.slices = 2;
-  Stash stash;
-  EXPECT_THAT(
-      [&] {
-        (void)layer.forward(context, TensorList(drawn(DType::F64, {1, 3, 12}, 1)), stash);
-      },
-      ThrowsMessage<InvalidArgument>(HasSubstr("whole sequences, not slices")));
+  context.slices = slices;
+  context.meter = &meter;
+  Sliced sliced;
+  std::vector<std::int64_t> firsts;
+  for (std::size_t s = 0; s < lengths.size(); ++s) {
+    firsts.push_back(context.first_position);
+    context.slice = Slice{static_cast<int>(s)};
+    Tensor part = cut(x, firsts[s], lengths[s]);
+    const std::size_t before = meter.bytes;
+    const TensorType type{part.dtype(), part.dims()};
+    sliced.outputs.push_back(
+        layer.forward(context, TensorList(std::move(part)), stashes[s])[0].clone());
+    EXPECT_EQ(meter.bytes - before, layer.bytes(std::vector{type}).after_forward);
+    context.first_position += lengths[s];
+  }
+  sliced.gradients.resize(lengths.size());
+  for (std::size_t s = lengths.size(); s-- > 0;) {
+    context.slice = Slice{static_cast<int>(s)};
+    context.first_position = firsts[s];
+    sliced.gradients[s] =
+        layer
+            .backward_input(
+                context, TensorList(cut(dy, firsts[s], lengths[s])), stashes[s], true)[0]
+            .clone();
+  }
+  EXPECT_EQ(meter.bytes, 0U);
+  return sliced;
+}
+
+TEST(Attention, OfSlicesIsThatOfTheWholeForwardsAndBackwards) {
+  constexpr std::int64_t kLength = 150;
+  for (const Form& form : kForms) {
+    CausalAttention layer(settings_of(form));
+    const Tensor x = drawn(DType::F64, {2, kLength, columns_of(form)}, 3);
+    const Tensor dy = drawn(DType::F64, {2, kLength, form.heads * kHead}, 4);
+    const Sliced whole = run_slices(layer, x, dy, {kLength});
+    for (const std::vector<std::int64_t>& lengths :
+         {std::vector<std::int64_t>{75, 75}, {1, 70, 79}, {64, 1, 64, 21}}) {
+      const Sliced sliced = run_slices(layer, x, dy, lengths);
+      std::int64_t first = 0;
+      for (std::size_t s = 0; s < lengths.size(); ++s) {
+        expect_close(sliced.outputs[s], cut(whole.outputs[0], first, lengths[s]), 1e-12);
+        expect_close(sliced.gradients[s], cut(whole.gradients[0], first, lengths[s]), 1e-12);
+        first += lengths[s];
+      }
+    }
+  }
+}
+
+TEST(Attention, OfSlicesKeepsRowsInItsPrecision) {
+  CausalAttention layer(settings_of({4, 2, 100}, DType::F32));
+  layer.hold_in(DType::BF16);
+  Tensor x = drawn(DType::F32, {2, 20, columns_of({4, 2, 100})}, 3);
+  round_to(DType::BF16, x.as<float>());
+  const Tensor dy = drawn(DType::F32, {2, 20, 4 * kHead}, 4);
+  const Sliced whole = run_slices(layer, x, dy, {20});
+  const Sliced sliced = run_slices(layer, x, dy, {7, 13});
+  expect_close(sliced.gradients[1], cut(whole.gradients[0], 7, 13), 1e-5);
 }
 
 }  // namespace

@@ -17,7 +17,8 @@ enum class Purpose : std::uint32_t {
   Jitter = 5,
   Search = 6,
   Test = 7,
-  Window = 8
+  Window = 8,
+  Sampling = 9
 };
 
 /// Names one stream of draws. `index` passed to the functions below counts inside the stream.

@@ -23,7 +23,11 @@ namespace millrace {
 /// = p (dp - sum of p dp): dq = ds k / sqrt(d), dk = ds^T q / sqrt(d), dv = p^T dy. No weights.
 /// Besides x a pass holds 64 rows of p, and q, k and v of one head: never a matrix of positions x
 /// positions. Cost: F 4, I 10 operations for every (query, key at most 63 beyond it, number of a
-/// head). Sequences in slices are refused. Thread-safety: externally synchronised.
+/// head).
+///
+/// A sequence in slices: F shares x with later slices, which read its keys and values there, and
+/// zeros, to which their I adds the gradients by these: 2 kv_heads d numbers a position. The bits
+/// are those of the same slices in any schedule. Thread-safety: externally synchronised.
 class CausalAttention final : public Layer {
  public:
   struct Settings {
@@ -47,10 +51,14 @@ class CausalAttention final : public Layer {
                             Stash& stash,
                             bool wanted) override;
   [[nodiscard]] LayerBytes bytes(std::span<const TensorType> inputs) const override;
+  [[nodiscard]] double operations(std::span<const TensorType> inputs) const override;
   [[nodiscard]] std::string describe() const override;
 
  private:
   [[nodiscard]] std::int64_t head_columns() const;
+  [[nodiscard]] std::int64_t sum_columns() const { return 2 * settings_.kv_heads * head_columns(); }
+  [[nodiscard]] Tensor sums_for(const PassContext& context, const Dims& dims) const;
+  void keep(const PassContext& context, Tensor input, Stash& stash) const;
   void check(const char* what, const Tensor& tensor, std::int64_t columns) const;
 
   Settings settings_;

@@ -54,6 +54,7 @@ class Conv2d final : public RowLayer {
   [[nodiscard]] Dims output_extents() const override { return output_.dims(); }
   [[nodiscard]] std::size_t bytes_after_forward(std::int64_t rows) const override;
   [[nodiscard]] std::size_t bytes_after_input(std::int64_t rows) const override;
+  [[nodiscard]] double operations(std::span<const TensorType> inputs) const override;
   [[nodiscard]] std::string describe() const override;
 
  private:

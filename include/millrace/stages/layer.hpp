@@ -67,6 +67,12 @@ class Layer {
   /// What it keeps for inputs of these types, all extents known: numbers of f32 count as much as
   /// those of its precision (`kept_dtype`).
   [[nodiscard]] virtual LayerBytes bytes(std::span<const TensorType> inputs) const = 0;
+  /// Operations of the matrix products of a forward over inputs of these types, all extents known;
+  /// a backward needs twice as many.
+  [[nodiscard]] virtual double operations(std::span<const TensorType> inputs) const {
+    (void)inputs;
+    return 0;
+  }
   /// "layers.3: linear 64->96 with relu", for messages.
   [[nodiscard]] virtual std::string describe() const = 0;
 
@@ -79,6 +85,10 @@ class Layer {
       if (parameter->role == ParameterRole::Trained) parameter->precision = precision;
   }
 
+  /// Slices of a micro-batch, which what it keeps may depend on. Said by `cut_into` before a step.
+  [[nodiscard]] int slices() const { return slices_; }
+  void cut_into(int slices) { slices_ = slices; }
+
  protected:
   /// What a tensor of this dtype is in the stash, for `bytes`.
   [[nodiscard]] DType kept_dtype(DType dtype) const {
@@ -87,6 +97,7 @@ class Layer {
 
  private:
   DType precision_ = DType::F32;
+  int slices_ = 1;
 };
 
 }  // namespace millrace

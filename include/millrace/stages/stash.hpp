@@ -35,9 +35,7 @@ class Stash {
 
   /// Tensor i to read, as it was given but for the rounding; no longer than it is kept.
   [[nodiscard]] Tensor read(const PassContext& context, std::size_t i) {
-    Tensor& kept = kept_[i];
-    if (is_narrow(kept.dtype())) return widened(context, kept);
-    return {kept.dtype(), kept.dims(), kept.data(), nullptr, nullptr, kept.margins()};
+    return opened(context, kept_[i]);
   }
 
   [[nodiscard]] std::size_t size() const { return kept_.size(); }
@@ -60,6 +58,12 @@ class Stash {
   }
 
   [[nodiscard]] const Tensor& shared(std::size_t i) const { return shared_[i]; }
+  /// To add to, by slices that run backward.
+  [[nodiscard]] Tensor& shared(std::size_t i) { return shared_[i]; }
+  /// Shared tensor i to read, in f32 where it was narrowed; no longer than it is there.
+  [[nodiscard]] Tensor read_shared(const PassContext& context, std::size_t i) {
+    return opened(context, shared_[i]);
+  }
   [[nodiscard]] std::size_t shared_size() const { return shared_.size(); }
 
   /// The stash of the same layer for another slice of the micro-batch. Throws InvalidArgument when
@@ -98,6 +102,11 @@ class Stash {
   }
 
  private:
+  [[nodiscard]] static Tensor opened(const PassContext& context, Tensor& tensor) {
+    if (is_narrow(tensor.dtype())) return widened(context, tensor);
+    return {tensor.dtype(), tensor.dims(), tensor.data(), nullptr, nullptr, tensor.margins()};
+  }
+
   static void count(const PassContext& context, std::size_t bytes) {
     if (context.meter != nullptr) context.meter->add(bytes);
   }

@@ -44,6 +44,7 @@ class Unembedding final : public RowLayer {
   [[nodiscard]] std::int64_t output_columns() const override { return settings_.words; }
   [[nodiscard]] std::size_t bytes_after_forward(std::int64_t rows) const override;
   [[nodiscard]] std::size_t bytes_after_input(std::int64_t rows) const override;
+  [[nodiscard]] double operations(std::span<const TensorType> inputs) const override;
   [[nodiscard]] std::string describe() const override;
 
  private:

@@ -1,4 +1,5 @@
-// Text as data: a file of bytes, the tokens that they are, and the windows that samples are made of.
+// Text as data: a file of bytes, the tokens that they are, and the windows that samples are made
+// of.
 #pragma once
 
 #include <array>

@@ -1,0 +1,137 @@
+// millrace generate: text from a checkpoint of a model that was trained on text.
+#include <iostream>
+#include <memory>
+#include <string>
+
+#include <nlohmann/json.hpp>
+
+#include "cli/generate/sample.hpp"
+#include "cli/train/refusals.hpp"
+#include "cli/verbs.hpp"
+#include "cli/vocabulary.hpp"
+#include "millrace/core/error.hpp"
+#include "millrace/stages/precision.hpp"
+#include "millrace/training/checkpoint.hpp"
+
+namespace millrace::cli {
+
+namespace {
+
+struct GenerateFlags {
+  std::string from, prompt, data;
+  std::int64_t ranks = 1;
+  std::int64_t tokens = 200;
+  std::int64_t samples = 1;
+  std::int64_t seed = 1;
+  double temperature = 1;
+  bool json = false;
+};
+
+void check(const GenerateFlags& flags) {
+  constexpr std::int64_t kMost = 1'000'000;
+  require_count(named("ranks"), flags.ranks, 4096);
+  require_count("--tokens", flags.tokens, kMost);
+  require_count("--samples", flags.samples, kMost);
+  require_between("--temperature", flags.temperature, 0, kUnbounded);
+  require(flags.seed >= 0, "--seed " + std::to_string(flags.seed) + ": must be at least 0");
+}
+
+std::string newest_in(const std::string& path) {
+  const auto places = find_checkpoints(path);
+  return places.empty() ? path : places.front().folder;
+}
+
+ModelSpec model_of(const Manifest& manifest, const std::string& folder) {
+  require(!manifest.model.empty(), folder + ": does not say what model it is of");
+  ModelSpec model = parse_model(manifest.model);
+  require(model.context > 0,
+          folder + ": is of " + manifest.model + ", which takes no text; gpt: does");
+  model.precision = precision_of(manifest.precision);
+  return model;
+}
+
+/// The vocabulary of the data that the model was trained on, which has to be there still.
+Vocabulary vocabulary_of(const GenerateFlags& flags,
+                         const Manifest& manifest,
+                         const ModelSpec& model,
+                         const std::string& folder) {
+  std::string name = flags.data;
+  if (name.empty()) name = run_facts_of(folder)["data"];
+  require(!name.empty(), folder + ": does not say what data it was trained on; give --data");
+  const Dataset train = about("--data", name, [&] {
+                          return load_data(name, manifest.counters.seed, model.context);
+                        }).train;
+  require(train.windows.positions > 0, "--data " + name + ": is no text");
+  if (!manifest.data.empty() && contents_digest(train) != manifest.data)
+    throw Mismatch("--data " + name + ": is not the text that " + folder + " was trained on");
+  return *train.windows.vocabulary;
+}
+
+void print(const GenerateFlags& flags,
+           const std::string& prompt,
+           const std::vector<std::string>& texts) {
+  if (flags.json) {
+    nlohmann::ordered_json document;
+    document["prompt"] = prompt;
+    document["samples"] = texts;
+    // Bytes that are no UTF-8 stay readable for whoever parses it.
+    std::cout << document.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace)
+              << '\n';
+    return;
+  }
+  for (std::size_t i = 0; i < texts.size(); ++i)
+    std::cout << (i == 0 ? "" : "---\n") << prompt << texts[i] << '\n';
+}
+
+void generate(const GenerateFlags& flags) {
+  check(flags);
+  const std::string folder = newest_in(flags.from);
+  const Checkpoint checkpoint(folder);
+  const Manifest& manifest = checkpoint.manifest();
+  const ModelSpec model = model_of(manifest, folder);
+  const Vocabulary vocabulary = vocabulary_of(flags, manifest, model, folder);
+  Generator generator = about(flag("ranks"), std::to_string(flags.ranks), [&] {
+    return Generator(model, static_cast<int>(flags.ranks), [&](const std::string& name) {
+      return checkpoint.read(name);
+    });
+  });
+  const std::string prompt = flags.prompt.empty() ? plain_prompt(vocabulary) : flags.prompt;
+  const std::vector<std::string> texts = about("--prompt", prompt, [&] {
+    return continued(generator,
+                     vocabulary,
+                     prompt,
+                     {.tokens = flags.tokens,
+                      .samples = static_cast<int>(flags.samples),
+                      .temperature = flags.temperature,
+                      .seed = static_cast<std::uint64_t>(flags.seed)});
+  });
+  print(flags, prompt, texts);
+}
+
+}  // namespace
+
+void add_generate(CLI::App& app) {
+  CLI::App* verb =
+      app.add_subcommand("generate", "Continue a text by a model of a checkpoint, stage by stage");
+  // Shared with the callback, which runs after this function has returned.
+  auto flags = std::make_shared<GenerateFlags>();
+  verb->add_option("--resume", flags->from, "A checkpoint, or a folder of them: the newest")
+      ->required();
+  verb->add_option("--prompt", flags->prompt, "What to continue (a line end)");
+  verb->add_option("--tokens", flags->tokens, "Tokens to add to each sample")
+      ->capture_default_str();
+  verb->add_option("--samples", flags->samples, "Continuations, with draws of their own")
+      ->capture_default_str();
+  verb->add_option("--temperature",
+                   flags->temperature,
+                   "Above 1 more varied, below 1 less; 0: always the likeliest")
+      ->capture_default_str();
+  verb->add_option("--seed", flags->seed, "Of the draws")->capture_default_str();
+  verb->add_option(cli::flags("ranks"), flags->ranks, "Stages, a thread each; the text is the same")
+      ->capture_default_str();
+  verb->add_option("--data", flags->data, "The text that it was trained on, if it has moved");
+  verb->add_flag("--json", flags->json, "Print one JSON object");
+  verb->callback([flags] { generate(*flags); });
+}
+
+}  // namespace millrace::cli

@@ -1,0 +1,22 @@
+// Text that a model gives: the sample at the end of a training, and the verb that asks for more.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "millrace/training/generator.hpp"
+#include "millrace/training/text.hpp"
+
+namespace millrace::cli {
+
+/// The continuations of `prompt`, without it. Throws InvalidArgument.
+[[nodiscard]] std::vector<std::string> continued(Generator& generator,
+                                                 const Vocabulary& vocabulary,
+                                                 std::string_view prompt,
+                                                 const Sampling& sampling);
+
+/// A prompt for who gives none: a line end, or the first byte that the vocabulary knows.
+[[nodiscard]] std::string plain_prompt(const Vocabulary& vocabulary);
+
+}  // namespace millrace::cli
