@@ -78,7 +78,7 @@ def record(kind):
 
 
 def write(path, tensors, metadata):
-    names = {torch.float32: "F32", torch.float64: "F64"}
+    names = {torch.float32: "F32", torch.float64: "F64", torch.int32: "I32"}
     header, data = {"__metadata__": metadata}, b""
     for name, tensor in sorted(tensors.items()):
         raw = tensor.contiguous().numpy().tobytes()
