@@ -57,12 +57,11 @@ void soften(T* row, std::int64_t seen, std::int64_t keys) {
 /// p [rows, keys] of the block.
 template <class T>
 void block_shares(const PassContext& context, const Head<T>& head, const QueryBlock& block, T* p) {
-  std::fill_n(p, block.rows * block.keys, T(0));
-  add_input_gradient<T>(context,
-                        {block.rows, block.keys, head.columns},
-                        head.q + block.first * head.columns,
-                        head.k,
-                        p);
+  make_input_gradient<T>(context,
+                         {block.rows, block.keys, head.columns},
+                         head.q + block.first * head.columns,
+                         head.k,
+                         p);
   const T scale = T(1) / std::sqrt(static_cast<T>(head.columns));
   for (std::int64_t i = 0; i < block.rows; ++i) {
     T* row = p + i * block.keys;
@@ -115,8 +114,7 @@ void add_head_gradients(const PassContext& context,
     const std::int64_t from = block.first * head.columns;
     block_shares(context, head, block, shares);
     add_weight_gradient<T>(context, shape, shares, dy + from, dv);
-    std::fill_n(scores, block.rows * block.keys, T(0));
-    add_input_gradient<T>(context, shape, dy + from, head.v, scores);
+    make_input_gradient<T>(context, shape, dy + from, head.v, scores);
     score_gradients(block, head.columns, shares, scores);
     add_forward<T>(context, shape, scores, head.k, dq + from);
     add_weight_gradient<T>(context, shape, scores, head.q + from, dk);

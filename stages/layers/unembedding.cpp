@@ -27,14 +27,18 @@ void Unembedding::initialize(std::uint64_t seed) {
 
 Tensor Unembedding::forward_rows(const PassContext& context, Tensor input, Stash& stash) {
   Tensor output = context.make(settings_.dtype, {input.rows(), settings_.words});
-  output.fill_zero();
   detail::with_precision(settings_.dtype, [&](auto zero) {
     using T = decltype(zero);
-    detail::add_input_gradient<T>(context,
-                                  {input.rows(), settings_.words, settings_.columns},
-                                  detail::values<T>(std::as_const(input)),
-                                  detail::values<T>(std::as_const(weight_.value)),
-                                  detail::values<T>(output));
+    detail::multiply<T>(context,
+                        {.rows = input.rows(),
+                         .columns = settings_.words,
+                         .depth = settings_.columns,
+                         .b_transposed = true,
+                         .accumulate = false,
+                         .factors = precision()},
+                        detail::values<T>(std::as_const(input)),
+                        detail::values<T>(std::as_const(weight_.value)),
+                        detail::values<T>(output));
   });
   if (context.training) stash.keep(context, std::move(input));
   return output;
@@ -48,14 +52,17 @@ Tensor Unembedding::backward_rows(const PassContext& context,
   if (wanted) {
     const std::int64_t rows = output_gradient.rows();
     input_gradient = context.make(settings_.dtype, {rows, settings_.columns});
-    input_gradient.fill_zero();
     detail::with_precision(settings_.dtype, [&](auto zero) {
       using T = decltype(zero);
-      detail::add_forward<T>(context,
-                             {rows, settings_.words, settings_.columns},
-                             detail::values<T>(std::as_const(output_gradient)),
-                             detail::values<T>(std::as_const(weight_.value)),
-                             detail::values<T>(input_gradient));
+      detail::multiply<T>(context,
+                          {.rows = rows,
+                           .columns = settings_.columns,
+                           .depth = settings_.words,
+                           .accumulate = false,
+                           .factors = precision()},
+                          detail::values<T>(std::as_const(output_gradient)),
+                          detail::values<T>(std::as_const(weight_.value)),
+                          detail::values<T>(input_gradient));
     });
   }
   stash.keep(context, std::move(output_gradient));
@@ -67,11 +74,15 @@ void Unembedding::backward_weight(const PassContext& context, Stash& stash) {
   const Tensor gradient = stash.read(context, 1);
   detail::with_precision(settings_.dtype, [&](auto zero) {
     using T = decltype(zero);
-    detail::add_weight_gradient<T>(context,
-                                   {gradient.rows(), settings_.words, settings_.columns},
-                                   detail::values<T>(gradient),
-                                   detail::values<T>(input),
-                                   detail::values<T>(weight_.gradient));
+    detail::multiply<T>(context,
+                        {.rows = settings_.words,
+                         .columns = settings_.columns,
+                         .depth = gradient.rows(),
+                         .a_transposed = true,
+                         .factors = precision()},
+                        detail::values<T>(gradient),
+                        detail::values<T>(input),
+                        detail::values<T>(weight_.gradient));
   });
   stash.clear(context);
 }
