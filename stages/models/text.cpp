@@ -70,7 +70,8 @@ ModelSpec parse_model(std::string_view text) {
   if (kind == kKinds.end() || name.size() == text.size()) {
     const auto nearest = std::ranges::min_element(
         kKinds, {}, [&](const Kind& known) { return edit_distance(name, known.name); });
-    detail::ModelText{text, nearest->form}.refuse("unknown kind of model; known are mlp, conv, gpt");
+    detail::ModelText{text, nearest->form}.refuse(
+        "unknown kind of model; known are mlp, conv, gpt");
   }
   const auto parts = detail::split(text.substr(name.size() + 1), ',');
   ModelSpec model = kind->read({text, kind->form}, parts);
