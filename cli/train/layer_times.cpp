@@ -30,7 +30,8 @@ std::vector<double> layer_seconds(const ModelSpec& model,
     trainer.step(batch);
     profile.add(trainer.executor().timeline());
   }
-  const Cost cost = profile.cost(trainer.stages(), {.samples = rows, .positions = data.positions()});
+  const Cost cost =
+      profile.cost(trainer.stages(), {.samples = rows, .positions = data.positions()});
   std::vector<double> seconds;
   for (std::size_t i = 0; i < cost.forward.size(); ++i)
     seconds.push_back(cost.forward[i] + cost.backward_input[i] + cost.backward_weight[i]);

@@ -69,11 +69,10 @@ RunMeasurement::RunMeasurement(const TrainJob& job,
 
 std::vector<UnitSize> RunMeasurement::sizes() const {
   const Shape& shape = job_.program.shape;
-  std::vector<UnitSize> sizes =
-      unit_sizes(job_.full_batch(),
-                 job_.positions(),
-                 job_.options.accumulate * shape.micro_batches,
-                 shape.slices);
+  std::vector<UnitSize> sizes = unit_sizes(job_.full_batch(),
+                                           job_.positions(),
+                                           job_.options.accumulate * shape.micro_batches,
+                                           shape.slices);
   // The first pass has the largest.
   sizes.resize(sizes.size() / static_cast<std::size_t>(job_.options.accumulate));
   return sizes;

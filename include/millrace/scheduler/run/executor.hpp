@@ -42,9 +42,7 @@ class StepData {
   /// Evaluation only: what the last stage gives for a unit, as soon as it does and before anything
   /// that comes after it in its rank. Inputs of later units may wait for it where ranks have
   /// threads of their own, or where the unit comes before them in one order of all.
-  virtual void predicted(const Unit& unit, const TensorList& outputs) {
-    (void)unit, (void)outputs;
-  }
+  virtual void predicted(const Unit& unit, const TensorList& outputs) { (void)unit, (void)outputs; }
 };
 
 /// Settings of one step.
