@@ -103,7 +103,9 @@ class Continuation : public StepData {
   void predicted(const Unit& unit, const TensorList& outputs) override {
     const Tensor& scores = outputs[0];
     const auto words = static_cast<std::size_t>(scores.dims()[scores.dims().size() - 1]);
-    const auto last = scores.as<float>().last(words);
+    const auto known =
+        sampling_.words == 0 ? words : std::min(words, static_cast<std::size_t>(sampling_.words));
+    const auto last = scores.as<float>().last(words).first(known);
     auto& sequence = sequences_[unit.micro_batch.index()];
     const std::lock_guard lock(mutex_);
     sequence.push_back(drawn(last,
@@ -139,6 +141,10 @@ void check(const Sampling& sampling, std::span<const std::int32_t> prompt, std::
               std::to_string(sampling.tokens) + " of " + std::to_string(sampling.samples));
   require(sampling.temperature >= 0 && std::isfinite(sampling.temperature),
           "the temperature must be at least 0, got " + std::to_string(sampling.temperature));
+  require(sampling.words >= 0 && sampling.words <= words, [&] {
+    return "tokens are drawn from the first " + std::to_string(sampling.words) +
+           ", the model knows " + std::to_string(words);
+  });
   require(!prompt.empty(), "a prompt has at least 1 token");
   for (const std::int32_t token : prompt)
     require(token >= 0 && token < words, [&] {

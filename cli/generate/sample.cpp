@@ -6,7 +6,8 @@ namespace millrace::cli {
 std::vector<std::string> continued(Generator& generator,
                                    const Vocabulary& vocabulary,
                                    std::string_view prompt,
-                                   const Sampling& sampling) {
+                                   Sampling sampling) {
+  sampling.words = vocabulary.size();
   std::vector<std::string> texts;
   for (const auto& tokens : generator.generate(vocabulary.encode(prompt), sampling))
     texts.push_back(vocabulary.decode(tokens));

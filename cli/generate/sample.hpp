@@ -14,7 +14,7 @@ namespace millrace::cli {
 [[nodiscard]] std::vector<std::string> continued(Generator& generator,
                                                  const Vocabulary& vocabulary,
                                                  std::string_view prompt,
-                                                 const Sampling& sampling);
+                                                 Sampling sampling);
 
 /// A prompt for who gives none: a line end, or the first byte that the vocabulary knows.
 [[nodiscard]] std::string plain_prompt(const Vocabulary& vocabulary);

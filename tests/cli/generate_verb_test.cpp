@@ -59,6 +59,14 @@ TEST_F(GenerateVerb, TrainsOnTextAndTellsNatsBitsTokensAndASample) {
   EXPECT_EQ(document["text"]["sample"].get<std::string>().size(), 201U);
 }
 
+TEST_F(GenerateVerb, DrawsNothingThatTheTextDoesNotKnow) {
+  const Ran ran = command(
+      "train --model gpt:layers=1,d=16,heads=2,context=16,vocabulary=5000 "
+      "--data text --batch-size 4 -m 2 -p 1 --steps 1");
+  EXPECT_EQ(ran.code, 0) << ran.text;
+  EXPECT_THAT(ran.text, HasSubstr("sample:\n"));
+}
+
 TEST_F(GenerateVerb, HasTheSameWeightsInProcesses) {
   const auto hash_in = [](const std::string& output) {
     return json_in(output)["weights_hash"].get<std::string>();

@@ -212,6 +212,10 @@ TEST(Generator, GivesTheSameTextForEveryCut) {
   Sampling other = sampling;
   other.seed = 6;
   EXPECT_NE(Generator(model, 1, weights).generate(prompt, other), alone);
+  Sampling few = sampling;
+  few.words = 2;
+  for (const std::int32_t token : Generator(model, 1, weights).generate(prompt, few).front())
+    EXPECT_LT(token, 2);
   Sampling first = sampling;
   first.samples = 1;
   EXPECT_EQ(Generator(model, 1, weights).generate(prompt, first).front(), alone[0]);
@@ -230,6 +234,7 @@ TEST(Generator, SaysWhatItCannotDo) {
   refuses({}, {}, "a prompt has at least 1 token");
   refuses({1000}, {}, "token 1000 of the prompt is outside");
   refuses({1}, {.tokens = 0}, "at least 1 token");
+  refuses({1}, {.words = 1000}, "first 1000, the model knows");
   refuses({1}, {.temperature = -1}, "temperature must be at least 0");
   EXPECT_THAT([&] { Generator(model, 99, weights); },
               ThrowsMessage<InvalidArgument>(HasSubstr("every stage needs at least one layer")));

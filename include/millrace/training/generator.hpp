@@ -19,6 +19,8 @@ struct Sampling {
   /// Token j is drawn with probability e^(z_j / T) / sum e^(z / T); 0: the first largest z_j.
   double temperature = 1;
   std::uint64_t seed = 1;
+  /// Only tokens below this are drawn; 0: all that the model knows.
+  std::int64_t words = 0;
 };
 
 /// Continues sequences by a model whose outputs are scores for the next token.
