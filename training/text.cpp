@@ -93,9 +93,8 @@ Dataset windows_of(const std::string& name,
 
 TrainTest samples_of(const std::string& name, const Memory& memory, const TextOptions& options) {
   require(options.positions >= 1,
-          name +
-              ": text is cut into windows of a number of positions, which a model of sequences "
-              "names: gpt:...,context=128");
+          "text is cut into windows of a number of positions, which a model of sequences names: "
+          "gpt:...,context=128");
   require(memory.text.size() <= std::numeric_limits<std::int32_t>::max(),
           name + ": a text has less than 2 GiB");
   const std::size_t train = memory.text.size() * 9 / 10;

@@ -19,6 +19,7 @@ using test::Outcome;
 using test::run;
 using test::temporary;
 using test::worker;
+using testing::AllOf;
 using testing::HasSubstr;
 
 /// Meets the worker that `command` starts, as rank 0 of a world of two with these fields; what
@@ -127,17 +128,18 @@ TEST(HandShake, WhatTheCommandLinesOfTwoWorkersSayIsCompared) {
 }
 
 TEST(HandShake, RanksWhoseMatricesAreMultipliedByOtherInstructionsAreRefused) {
-  if (!product_libraries().starts_with("oneDNN")) GTEST_SKIP() << "of oneDNN, which is not built";
+  const bool follows_the_variable = product_libraries().starts_with("oneDNN");
   const PrivateDirectory place(temporary());
   Command other(worker(place, 1, 2, "train --steps 9"));
   ::setenv("DNNL_MAX_CPU_ISA", "SSE41", 1);  // NOLINT(concurrency-mt-unsafe)
   const Outcome outcome = run(worker(place, 0, 2, "train --steps 9"));
   ::unsetenv("DNNL_MAX_CPU_ISA");  // NOLINT(concurrency-mt-unsafe)
 
-  EXPECT_EQ(outcome.code, 78);
-  EXPECT_THAT(outcome.errors, HasSubstr("products differs: rank 0 has 'oneDNN "));
-  EXPECT_THAT(outcome.errors, HasSubstr(" sse41, Eigen "));
-  EXPECT_EQ(other.end().code, 78);
+  EXPECT_EQ(outcome.code, follows_the_variable ? 78 : 0);
+  EXPECT_EQ(other.end().code, outcome.code);
+  if (!follows_the_variable) return;
+  EXPECT_THAT(outcome.errors,
+              AllOf(HasSubstr("products differs: rank 0 has 'oneDNN "), HasSubstr(" sse41 (")));
 }
 
 TEST(HandShake, TwoSourcesOfIdentityThatDisagreeAreRefusedWithCode78) {

@@ -214,8 +214,8 @@ TEST(Generator, GivesTheSameTextForEveryCut) {
   EXPECT_NE(Generator(model, 1, weights).generate(prompt, other), alone);
   Sampling few = sampling;
   few.words = 2;
-  for (const std::int32_t token : Generator(model, 1, weights).generate(prompt, few).front())
-    EXPECT_LT(token, 2);
+  const auto of_few = Generator(model, 1, weights).generate(prompt, few);
+  for (const std::int32_t token : of_few.front()) EXPECT_LT(token, 2);
   Sampling first = sampling;
   first.samples = 1;
   EXPECT_EQ(Generator(model, 1, weights).generate(prompt, first).front(), alone[0]);
