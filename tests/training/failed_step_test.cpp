@@ -341,7 +341,7 @@ TEST(FailedStepOfMany, HasBeenBegunByNobodyBeforeAllWereBehindTheLastOne) {
   std::array<std::atomic<std::int64_t>, kRanks> behind{};
   const auto ends = fail_on_ranks(kRanks, [&](int rank) {
     Part part = failing_part(folder.path(), rank, -1);
-    part.spoil = [&](const Message& message) {
+    part.spoil = [&, rank](const Message& message) {
       if (rank == 2 && is_collective(message, Label::GradientNorm))
         for (int i = 0; i < 1000; ++i) std::this_thread::yield();  // it is the last one
       if (message.tag.direction != Direction::Forward) return;
