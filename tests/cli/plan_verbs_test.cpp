@@ -264,7 +264,8 @@ TEST_F(PlanVerbs, BadInputIsOneSentenceAndExitCodeTwo) {
 TEST_F(PlanVerbs, WhatTheParserRefusesNamesTheOptionAsTypedAndTheNearestName) {
   const std::vector<std::pair<std::string, std::string>> cases = {
       {"",
-       "a verb is missing; known are list train checkpoint show verify simulate compare sweep "
+       "a verb is missing; known are list train checkpoint generate show verify simulate compare "
+       "sweep "
        "search import "
        "split launch "
        "worker keys doctor; see millrace --help"},
