@@ -9,19 +9,10 @@
 
 namespace millrace::cli {
 
-void add_train_flags(CLI::App& verb, TrainFlags& flags) {
-  verb.add_option(
-          "--model",
-          flags.model,
-          "mlp:IN-...-OUT[,relu|gelu|tanh][,norm[=layer|rms|batch]][,residual][,dropout=X] or "
-          "conv:HxWxC-BLOCK-...-OUT[,relu|gelu|tanh][,norm=batch|group|none][,dropout=X] or "
-          "gpt:layers=N,d=N,heads=N,context=N[,kv=N][,mlp=gelu|swiglu][,norm=layer|rms]"
-          "[,pos=learned|rotary][,tied=no|yes][,dropout=X][,vocabulary=N]")
-      ->capture_default_str();
-  verb.add_option("--data",
-                  flags.data,
-                  "digits, csv:FILE (label last), idx:FOLDER, text or text:FILE[,bytes]")
-      ->capture_default_str();
+namespace {
+
+/// What the pipeline is, and how a mini-batch goes through it.
+void add_pipeline_flags(CLI::App& verb, TrainFlags& flags) {
   verb.add_option(cli::flags("ranks"), flags.ranks, "Ranks p of the pipeline")
       ->capture_default_str();
   verb.add_option(
@@ -42,6 +33,24 @@ void add_train_flags(CLI::App& verb, TrainFlags& flags) {
                 flags.recompute,
                 "Run layers again instead of keeping their stash: =all, =stages:LIST, =every-K, "
                 "=selective:LAYERS, =auto:BYTES");
+}
+
+}  // namespace
+
+void add_train_flags(CLI::App& verb, TrainFlags& flags) {
+  verb.add_option(
+          "--model",
+          flags.model,
+          "mlp:IN-...-OUT[,relu|gelu|tanh][,norm[=layer|rms|batch]][,residual][,dropout=X] or "
+          "conv:HxWxC-BLOCK-...-OUT[,relu|gelu|tanh][,norm=batch|group|none][,dropout=X] or "
+          "gpt:layers=N,d=N,heads=N,context=N[,kv=N][,mlp=gelu|swiglu][,norm=layer|rms]"
+          "[,pos=learned|rotary][,tied=no|yes][,dropout=X][,vocabulary=N]")
+      ->capture_default_str();
+  verb.add_option("--data",
+                  flags.data,
+                  "digits, csv:FILE (label last), idx:FOLDER, text or text:FILE[,bytes]")
+      ->capture_default_str();
+  add_pipeline_flags(verb, flags);
   verb.add_option("--epochs", flags.epochs, "Passes over the data (60)");
   verb.add_option("--steps", flags.steps, "Mini-batches in all, instead of --epochs");
   add_rule_flags(verb, flags.rule);
