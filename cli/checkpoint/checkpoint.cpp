@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "cli/checkpoint/newest.hpp"
 #include "cli/files.hpp"
 #include "cli/numbers.hpp"
 #include "cli/verbs.hpp"
@@ -41,12 +42,6 @@ std::string weights_hash_of(const Manifest& manifest) {
   return combine_digests(digests);
 }
 
-/// The checkpoint itself, or the newest of a folder of them.
-std::string folder_at(const std::string& path) {
-  const auto places = find_checkpoints(path);
-  return places.empty() ? path : places.front().folder;
-}
-
 /// One line each; a damaged one is told, and does not hide the others.
 void list(const std::string& root) {
   const auto places = find_checkpoints(root);
@@ -67,14 +62,14 @@ void list(const std::string& root) {
 }
 
 void verify(const std::string& path) {
-  const std::string folder = folder_at(path);
+  const std::string folder = newest_at(path);
   const Checkpoint checkpoint(folder);
   std::cout << folder << ": " << checkpoint.manifest().shards.size() << " files, "
             << bytes_in(checkpoint.manifest()) << " bytes, every hash holds\n";
 }
 
 void show(const std::string& path) {
-  const std::string folder = folder_at(path);
+  const std::string folder = newest_at(path);
   const Manifest manifest = read_manifest_of(folder);
   const TrainingCounters& counters = manifest.counters;
   std::cout << folder << '\n'
@@ -128,7 +123,7 @@ std::map<std::string, std::string> facts_of(const Manifest& manifest) {
 
 /// Tells whether anything differs.
 bool differ(const std::string& left, const std::string& right) {
-  const Checkpoint one(folder_at(left)), other(folder_at(right));
+  const Checkpoint one(newest_at(left)), other(newest_at(right));
   bool any = false;
   const auto tell = [&](const std::string& line) {
     std::cout << line << '\n';
@@ -156,7 +151,7 @@ bool differ(const std::string& left, const std::string& right) {
 
 void export_weights(const std::string& path, const std::string& file) {
   require_writable("--output", file);
-  const Checkpoint checkpoint(folder_at(path));
+  const Checkpoint checkpoint(newest_at(path));
   std::vector<SafetensorsPlace> places;
   for (const CheckpointShard& shard : checkpoint.manifest().shards)
     for (const CheckpointTensor& tensor : shard.tensors)

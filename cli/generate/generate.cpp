@@ -5,6 +5,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "cli/checkpoint/newest.hpp"
 #include "cli/generate/sample.hpp"
 #include "cli/train/refusals.hpp"
 #include "cli/verbs.hpp"
@@ -34,11 +35,6 @@ void check(const GenerateFlags& flags) {
   require_count("--samples", flags.samples, kMost);
   require_between("--temperature", flags.temperature, 0, kUnbounded);
   require(flags.seed >= 0, "--seed " + std::to_string(flags.seed) + ": must be at least 0");
-}
-
-std::string newest_in(const std::string& path) {
-  const auto places = find_checkpoints(path);
-  return places.empty() ? path : places.front().folder;
 }
 
 ModelSpec model_of(const Manifest& manifest, const std::string& folder) {
@@ -85,7 +81,7 @@ void print(const GenerateFlags& flags,
 
 void generate(const GenerateFlags& flags) {
   check(flags);
-  const std::string folder = newest_in(flags.from);
+  const std::string folder = newest_at(flags.from);
   const Checkpoint checkpoint(folder);
   const Manifest& manifest = checkpoint.manifest();
   const ModelSpec model = model_of(manifest, folder);
