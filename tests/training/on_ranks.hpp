@@ -3,7 +3,9 @@
 
 #include <chrono>
 #include <functional>
+#include <memory>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -13,21 +15,33 @@
 
 namespace millrace::testing_training {
 
-/// Runs `work` on every one of so many ranks, each a thread with a process' means.
-inline void on_ranks(int world, const std::function<void(Endpoint&, ProcessGroup&)>& work) {
-  InProcessHub hub(world);
+/// For messages of a machine that does other things, too.
+inline constexpr std::chrono::seconds kPatience{120};
+
+using RankWork = std::function<void(Endpoint&, ProcessGroup&)>;
+
+/// Runs `work` at every endpoint, each on a thread with a process' means.
+inline void on_ranks(std::vector<std::unique_ptr<Endpoint>> endpoints, const RankWork& work) {
   std::vector<std::jthread> ranks;
-  for (int rank = 0; rank < world; ++rank)
-    ranks.emplace_back([&work, endpoint = hub.endpoint(Rank{rank})] {
+  for (std::unique_ptr<Endpoint>& each : endpoints)
+    ranks.emplace_back([&work, endpoint = std::move(each)] {
       try {
-        ProcessGroup group(*endpoint, std::chrono::seconds(30));
+        ProcessGroup group(*endpoint, kPatience);
         work(*endpoint, group);
-        endpoint->goodbye(std::chrono::steady_clock::now() + std::chrono::seconds(30));
+        endpoint->goodbye(std::chrono::steady_clock::now() + kPatience);
       } catch (const std::exception& error) {
         ADD_FAILURE() << error.what();
         endpoint->cancel(error.what());
       }
     });
+}
+
+/// The same on so many ranks of one hub.
+inline void on_ranks(int world, const RankWork& work) {
+  InProcessHub hub(world);
+  std::vector<std::unique_ptr<Endpoint>> endpoints;
+  for (int rank = 0; rank < world; ++rank) endpoints.push_back(hub.endpoint(Rank{rank}));
+  on_ranks(std::move(endpoints), work);
 }
 
 }  // namespace millrace::testing_training

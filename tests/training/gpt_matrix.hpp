@@ -1,0 +1,182 @@
+// The matrix of ways to train one small transformer that all give the same bits: what may differ,
+// what has no meaning, and how a case becomes options.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <set>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "millrace/core/random.hpp"
+#include "millrace/scheduler/plan/generators.hpp"
+#include "millrace/training/text.hpp"
+#include "millrace/training/trainer.hpp"
+#include "support/pairwise.hpp"
+
+namespace millrace::testing_training {
+
+/// The factors, in their order.
+enum GptFactor : std::size_t {
+  kRanks,
+  kSchedule,
+  kPlace,
+  kSlices,
+  kRecompute,
+  kHead,
+  kPrecision,
+  kForm,
+  kCut,
+  kCourse
+};
+
+inline constexpr int kGptMicroBatches = 8;
+
+/// All that train, in the order of the catalogue.
+inline std::vector<std::string> schedules_that_train() {
+  std::vector<std::string> names;
+  for (const ScheduleEntry& entry : schedules())
+    if (entry.name != "forward") names.emplace_back(entry.name);
+  return names;
+}
+
+/// Adds micro-batches in an order of its own, so has the bits of its program and no others.
+inline bool has_own_order(std::string_view schedule) {
+  static const std::set<std::string_view> names = {"gpipe-lifo", "bfs-lifo", "dualpipe", "chimera"};
+  return names.contains(schedule);
+}
+
+inline std::vector<test::Factor> gpt_factors() {
+  return {{"ranks", {"1", "2", "3", "4"}},
+          {"schedule", schedules_that_train()},
+          {"place", {"sequential", "ranks", "flow-graph", "ipc", "tcp"}},
+          {"slices", {"1", "2", "3"}},
+          {"recompute", {"none", "all", "every-3", "selective:attention,linear", "stages:0"}},
+          {"head", {"untied", "tied"}},
+          {"precision", {"f32", "bf16"}},
+          {"form", {"layer norm, gelu, learned", "rms norm, swiglu, rotary, 2 kv heads"}},
+          {"cut", {"even", "ragged"}},
+          {"course", {"whole", "resumed"}}};
+}
+
+/// Cases without a meaning. What the catalogue refuses is among them, and nothing else is but for
+/// what is said here.
+inline std::vector<test::Exclusion> gpt_exclusions() {
+  struct Row {
+    bool is_bidirectional, takes_slices, divides_cycles, fits_slices, has_own_order;
+  };
+  std::vector<Row> rows;
+  for (const std::string& name : schedules_that_train())
+    rows.push_back({name == "dualpipe" || name == "chimera",
+                    find_schedule(name).takes("slices"),
+                    name == "seq-vpp",
+                    name == "seq-vpp" || name == "seq-smart-vpp",
+                    has_own_order(name)});
+  const auto row = [rows](const test::Choice& c) { return rows[c[kSchedule]]; };
+  const auto ranks = [](const test::Choice& c) { return c[kRanks] + 1; };
+  const auto slices = [](const test::Choice& c) { return c[kSlices] + 1; };
+  return {
+      {"a schedule without slices has one",
+       [=](const test::Choice& c) { return slices(c) > 1 && !row(c).takes_slices; }},
+      {"a pipeline in both directions has an even number of ranks",
+       [=](const test::Choice& c) { return row(c).is_bidirectional && ranks(c) % 2 != 0; }},
+      {"a cycle of slices has at most a slice a rank",
+       [=](const test::Choice& c) { return row(c).fits_slices && slices(c) > ranks(c); }},
+      {"the slices of a cycle divide the ranks",
+       [=](const test::Choice& c) { return row(c).divides_cycles && ranks(c) % slices(c) != 0; }},
+      {"one process sends nobody anything",
+       [=](const test::Choice& c) { return ranks(c) == 1 && c[kPlace] >= 3; }},
+      {"an order of its own is that of one program",
+       [=](const test::Choice& c) { return row(c).has_own_order && c[kCourse] == 1; }},
+  };
+}
+
+inline const test::Matrix& gpt_matrix() {
+  static const test::Matrix matrix(gpt_factors(), gpt_exclusions());
+  return matrix;
+}
+
+/// One way to train it.
+struct GptCase {
+  int ranks = 1;
+  std::string schedule = "gpipe";
+  std::string place = "sequential";
+  int slices = 1;
+  std::string recompute = "none";
+  bool is_tied = false;
+  DType precision = DType::F32;
+  bool is_modern = false;  ///< the second form
+  bool is_ragged = false;
+  bool is_resumed = false;
+};
+
+inline GptCase case_of(const test::Choice& choice) {
+  const test::Matrix& matrix = gpt_matrix();
+  return {static_cast<int>(choice[kRanks]) + 1,
+          matrix.value(choice, "schedule"),
+          matrix.value(choice, "place"),
+          static_cast<int>(choice[kSlices]) + 1,
+          matrix.value(choice, "recompute"),
+          choice[kHead] == 1,
+          choice[kPrecision] == 1 ? DType::BF16 : DType::F32,
+          choice[kForm] == 1,
+          choice[kCut] == 1,
+          choice[kCourse] == 1};
+}
+
+inline const Dataset& gpt_verses() {
+  static const TrainTest data =
+      text_samples("verses", built_in_text().substr(0, 30000), {.positions = 16});
+  return data.train;
+}
+
+inline ModelSpec gpt_of(const GptCase& of) {
+  ModelSpec model =
+      parse_model("gpt:layers=4,d=32,heads=4,context=16,dropout=0.1,vocabulary=" +
+                  std::to_string(gpt_verses().classes) + (of.is_tied ? ",tied=yes" : "") +
+                  (of.is_modern ? ",norm=rms,mlp=swiglu,pos=rotary,kv=2" : ""));
+  model.precision = of.precision;
+  return model;
+}
+
+/// So many stages of so many layers, none of them alike.
+inline std::vector<int> ragged_boundaries(int layers, int stages) {
+  std::set<int> cuts = {0, layers};
+  for (std::uint32_t i = 0; static_cast<int>(cuts.size()) <= stages; ++i)
+    cuts.insert(1 + static_cast<int>(random_below({.seed = static_cast<std::uint64_t>(stages)},
+                                                  i,
+                                                  static_cast<std::uint32_t>(layers) - 1)));
+  return {cuts.begin(), cuts.end()};
+}
+
+/// What the catalogue is asked for.
+inline Program program_of(const GptCase& of) {
+  ScheduleOptions options{.ranks = of.ranks, .micro_batches = kGptMicroBatches};
+  if (find_schedule(of.schedule).takes("slices")) options.slices = of.slices;
+  return generate(of.schedule, options);
+}
+
+/// Mini-batches of 14: micro-batches of 2, and 1 for the last two.
+inline TrainerOptions options_of(const GptCase& of) {
+  TrainerOptions options;
+  options.schedule = of.schedule;
+  options.ranks = of.ranks;
+  options.micro_batches = kGptMicroBatches;
+  if (find_schedule(of.schedule).takes("slices")) options.slices = of.slices;
+  if (of.place != "ipc" && of.place != "tcp") options.executor = of.place;
+  options.recompute = parse_recompute(of.recompute);
+  if (of.is_ragged)
+    options.boundaries = ragged_boundaries(gpt_of(of).layer_count(), program_of(of).shape.stages());
+  options.optimizer = optimizer_defaults(OptimizerKind::AdamW);
+  options.optimizer.weight_decay = 0.05;
+  options.learning_rate = {
+      .kind = LearningRateKind::Cosine, .base = 0.01, .warm_up = 2, .total_updates = 4};
+  options.clip_norm = 0.25;
+  options.seed = 11;
+  options.batch_size = 14;
+  options.steps = 4;
+  return options;
+}
+
+}  // namespace millrace::testing_training
