@@ -8,8 +8,12 @@
 
 namespace {
 
-// NOLINTNEXTLINE(cppcoreguidelines-avoid-non-const-global-variables): as global as the operators
+// NOLINTBEGIN(cppcoreguidelines-avoid-non-const-global-variables): as global as the operators
 std::atomic<std::size_t> count{0};
+std::atomic<std::size_t> given_back{0};
+std::atomic<std::size_t> aligned_count{0};
+std::atomic<std::size_t> aligned_given_back{0};
+// NOLINTEND(cppcoreguidelines-avoid-non-const-global-variables)
 
 void* counted(std::size_t bytes, std::size_t alignment) {
   ++count;
@@ -19,10 +23,32 @@ void* counted(std::size_t bytes, std::size_t alignment) {
   return memory;
 }
 
+void take_back(void* memory) noexcept {
+  if (memory != nullptr) ++given_back;
+  std::free(memory);  // NOLINT(cppcoreguidelines-no-malloc): below every owner
+}
+
+void take_back_aligned(void* memory) noexcept {
+  if (memory != nullptr) ++aligned_given_back;
+  take_back(memory);
+}
+
 }  // namespace
 
 std::size_t millrace::test::allocations() {
   return count;
+}
+
+std::size_t millrace::test::blocks_alive() {
+  return count - given_back;
+}
+
+std::size_t millrace::test::aligned_allocations() {
+  return aligned_count;
+}
+
+std::size_t millrace::test::aligned_blocks_alive() {
+  return aligned_count - aligned_given_back;
 }
 
 void* operator new(std::size_t bytes) {
@@ -30,6 +56,7 @@ void* operator new(std::size_t bytes) {
 }
 
 void* operator new(std::size_t bytes, std::align_val_t alignment) {
+  ++aligned_count;
   return counted(bytes, static_cast<std::size_t>(alignment));
 }
 
@@ -42,20 +69,18 @@ void* operator new(std::size_t bytes, const std::nothrow_t&) noexcept {
   }
 }
 
-// NOLINTBEGIN(cppcoreguidelines-no-malloc): what gives the memory back is below every owner
 void operator delete(void* memory) noexcept {
-  std::free(memory);
+  take_back(memory);
 }
 
 void operator delete(void* memory, std::size_t) noexcept {
-  std::free(memory);
+  take_back(memory);
 }
 
 void operator delete(void* memory, std::align_val_t) noexcept {
-  std::free(memory);
+  take_back_aligned(memory);
 }
 
 void operator delete(void* memory, std::size_t, std::align_val_t) noexcept {
-  std::free(memory);
+  take_back_aligned(memory);
 }
-// NOLINTEND(cppcoreguidelines-no-malloc)
