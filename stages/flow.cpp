@@ -3,18 +3,20 @@
 
 #include <algorithm>
 #include <set>
+#include <span>
 #include <utility>
 
 #include "millrace/core/error.hpp"
 #include "millrace/stages/precision.hpp"
 #include "stages/copy.hpp"
+#include "stages/kernels/blocks.hpp"
 #include "stages/kernels/precision.hpp"
 
 namespace millrace {
 namespace {
 
 /// sum += term, element by element in their own type.
-void add(Tensor& sum, const Tensor& term) {
+void add(const PassContext& context, Tensor& sum, const Tensor& term) {
   if (term.dtype() != sum.dtype() || term.dims() != sum.dims())
     throw InvalidArgument(std::string("gradients of one tensor must be alike, got ") +
                           name_of(sum.dtype()) + " " + to_string(sum.dims()) + " and " +
@@ -24,7 +26,9 @@ void add(Tensor& sum, const Tensor& term) {
     using T = decltype(zero);
     T* to = detail::values<T>(sum);
     const T* from = detail::values<T>(term);
-    for (std::int64_t i = 0; i < sum.elements(); ++i) to[i] += from[i];
+    detail::for_numbers(context, sum.elements(), [&](std::int64_t first, std::int64_t last) {
+      for (std::int64_t i = first; i < last; ++i) to[i] += from[i];
+    });
   });
 }
 
@@ -128,12 +132,18 @@ Tensor StageModule::Flow::entering(const PassContext& context, Tensor tensor) co
   if (tensor && is_narrow(tensor.dtype())) return widened(context, tensor);
   if (precision_ == DType::F32 || !tensor || tensor.dtype() != DType::F32) return tensor;
   Tensor rounded = detail::copy_of(context, tensor);
-  round(rounded);
+  round(context, rounded);
   return rounded;
 }
 
-void StageModule::Flow::round(Tensor& tensor) const {
-  if (tensor && tensor.dtype() == DType::F32) round_to(precision_, tensor.as<float>());
+void StageModule::Flow::round(const PassContext& context, Tensor& tensor) const {
+  if (precision_ == DType::F32 || !tensor || tensor.dtype() != DType::F32) return;
+  const std::span<float> numbers = tensor.as<float>();
+  detail::for_numbers(context, tensor.elements(), [&](std::int64_t first, std::int64_t last) {
+    round_to(
+        precision_,
+        numbers.subspan(static_cast<std::size_t>(first), static_cast<std::size_t>(last - first)));
+  });
 }
 
 TensorList StageModule::Flow::inputs_of(std::size_t layer) {
@@ -150,7 +160,7 @@ void StageModule::Flow::give(const PassContext& context, std::size_t layer, Tens
                           std::to_string(outputs.size()) + " tensors; it declares " +
                           std::to_string(first_value_[layer + 1] - first));
   for (std::size_t i = 0; i < outputs.size(); ++i) {
-    round(outputs[i]);
+    round(context, outputs[i]);
     tensors_[first + i].set(context, std::move(outputs[i]), values_[first + i].readers);
   }
 }
@@ -168,7 +178,7 @@ void StageModule::Flow::begin_backward(const PassContext& context, TensorList gr
 }
 
 /// The sum over a value's uses, in their order, rounded once.
-Tensor StageModule::Flow::gradient_of(std::size_t value) {
+Tensor StageModule::Flow::gradient_of(const PassContext& context, std::size_t value) {
   Tensor sum;
   bool added = false;
   const std::size_t first = values_[value].first_use;
@@ -177,22 +187,24 @@ Tensor StageModule::Flow::gradient_of(std::size_t value) {
     if (!sum) {
       sum = std::move(term);
     } else if (term) {
-      add(sum, term);
+      add(context, sum, term);
       added = true;
     }
   }
-  if (added) round(sum);
+  if (added) round(context, sum);
   return sum;
 }
 
-TensorList StageModule::Flow::output_gradients(std::size_t layer) {
+TensorList StageModule::Flow::output_gradients(const PassContext& context, std::size_t layer) {
   TensorList gradients;
   for (std::size_t value = first_value_[layer]; value < first_value_[layer + 1]; ++value)
-    gradients.push_back(gradient_of(value));
+    gradients.push_back(gradient_of(context, value));
   return gradients;
 }
 
-void StageModule::Flow::give_gradients(std::size_t layer, TensorList gradients) {
+void StageModule::Flow::give_gradients(const PassContext& context,
+                                       std::size_t layer,
+                                       TensorList gradients) {
   if (!wanted_[layer]) return;
   const auto& uses = layer_uses_[layer];
   if (gradients.size() != uses.size())
@@ -200,15 +212,15 @@ void StageModule::Flow::give_gradients(std::size_t layer, TensorList gradients) 
                           std::to_string(gradients.size()) + " gradients for " +
                           std::to_string(uses.size()) + " inputs");
   for (std::size_t i = 0; i < uses.size(); ++i) {
-    round(gradients[i]);
+    round(context, gradients[i]);
     gradients_[uses[i]] = std::move(gradients[i]);
   }
 }
 
-TensorList StageModule::Flow::input_gradients() {
+TensorList StageModule::Flow::input_gradients(const PassContext& context) {
   TensorList gradients;
   for (std::size_t value = 0; value < wiring_.inputs.size(); ++value)
-    gradients.push_back(gradient_of(value));
+    gradients.push_back(gradient_of(context, value));
   return gradients;
 }
 

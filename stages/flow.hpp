@@ -42,10 +42,10 @@ class StageModule::Flow {
   // Backward.
   /// Gradients of the uses by later stages, output after output.
   void begin_backward(const PassContext& context, TensorList gradients);
-  TensorList output_gradients(std::size_t layer);
-  void give_gradients(std::size_t layer, TensorList gradients);
+  TensorList output_gradients(const PassContext& context, std::size_t layer);
+  void give_gradients(const PassContext& context, std::size_t layer, TensorList gradients);
   /// One for each input of the stage, empty where it has none.
-  TensorList input_gradients();
+  TensorList input_gradients(const PassContext& context);
 
   /// Forgets what was not taken.
   void drop() noexcept;
@@ -74,9 +74,9 @@ class StageModule::Flow {
   [[nodiscard]] bool exists(const StageWiring::Source& source) const;
   void infer(const std::vector<std::unique_ptr<Layer>>& layers);
   void number_uses();
-  [[nodiscard]] Tensor gradient_of(std::size_t value);
+  [[nodiscard]] Tensor gradient_of(const PassContext& context, std::size_t value);
   [[nodiscard]] Tensor entering(const PassContext& context, Tensor tensor) const;
-  void round(Tensor& tensor) const;
+  void round(const PassContext& context, Tensor& tensor) const;
 
   StageWiring wiring_;
   DType precision_;

@@ -247,14 +247,16 @@ TensorList StageModule::backward_input(const PassContext& context, TensorList ou
   for (std::size_t i = layers_.size(); i-- > 0;) {
     const std::size_t left = units_[place].to_rebuild;
     if (left > 0 && segment_of_[i] + 1 == static_cast<int>(left)) rebuild(context, place);
-    flow_->give_gradients(
-        i,
-        layers_[i]->backward_input(
-            context, flow_->output_gradients(i), stash(place, i), flow_->wants_gradient(i)));
+    flow_->give_gradients(context,
+                          i,
+                          layers_[i]->backward_input(context,
+                                                     flow_->output_gradients(context, i),
+                                                     stash(place, i),
+                                                     flow_->wants_gradient(i)));
   }
   units_[place].state = State::WeightOwed;
   if (settings_.first) return {};
-  return leaving(context, flow_->input_gradients());
+  return leaving(context, flow_->input_gradients(context));
 }
 
 void StageModule::backward_weight(const PassContext& context) {

@@ -29,6 +29,10 @@ void add_pipeline_flags(CLI::App& verb, TrainFlags& flags) {
       ->capture_default_str();
   verb.add_option("--executor", flags.executor, "flow-graph, ranks or sequential")
       ->capture_default_str();
+  verb.add_option("--threads-per-rank",
+                  flags.threads_per_rank,
+                  "Threads that share each pass of a rank; the bits are the same for any number")
+      ->capture_default_str();
   verb.add_flag("--recompute{all}",
                 flags.recompute,
                 "Run layers again instead of keeping their stash: =all, =stages:LIST, =every-K, "

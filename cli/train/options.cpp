@@ -25,6 +25,7 @@ void check_numbers(const TrainFlags& flags) {
   constexpr std::int64_t kMostUnits = 1'000'000;
   require_count(named("ranks"), flags.ranks, 4096);
   require_count(named("micro_batches"), flags.micro_batches, kMostUnits);
+  require_count("--threads-per-rank", flags.threads_per_rank, 1024);
   check_batch(flags.batch);
   check_rule(flags.rule);
   check_watch(flags.watch);
@@ -231,6 +232,7 @@ TrainJob start_job(const TrainFlags& flags) {
   options.records = flags.watch.records();
   options.inspect_gradients = flags.watch.inspect_gradients ? 1 : 0;
   options.executor = flags.executor;
+  options.executor_options.threads_per_rank = static_cast<int>(flags.threads_per_rank);
   const auto kinds = executor_kinds();
   require(std::find(kinds.begin(), kinds.end(), flags.executor) != kinds.end(),
           "--executor " + flags.executor + ": known are flow-graph, ranks, sequential");

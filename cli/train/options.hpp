@@ -33,6 +33,7 @@ struct TrainFlags {
   std::string plan, profile, trace, svg, config;
   std::int64_t ranks = 4;
   std::int64_t micro_batches = 8;
+  std::int64_t threads_per_rank = 1;
   std::int64_t seed = 1;
   std::optional<std::int64_t> chunks, slices, epochs, steps;
   std::optional<double> dropout;

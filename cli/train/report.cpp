@@ -37,6 +37,8 @@ ordered_json settings_of(const TrainJob& job, const TrainOutcome& outcome) {
   if (!job.flags.batch.scale_lr.empty()) settings["scale_lr_with_batch"] = job.flags.batch.scale_lr;
   settings["schedule"] = options.schedule;
   settings["executor"] = outcome.processes > 0 ? "processes" : options.executor;
+  if (const int threads = options.executor_options.threads_per_rank; threads > 1)
+    settings["threads_per_rank"] = threads;
   settings["boundaries"] = options.boundaries;
   settings["recompute"] = to_string(options.recompute);
   if (options.steps > 0) {

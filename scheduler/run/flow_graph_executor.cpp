@@ -99,7 +99,7 @@ class FlowGraphExecutor final : public Executor {
                     std::span<const HostedStage> stages,
                     const ExecutorOptions& options)
       : program_(std::move(program)),
-        interpreter_(program_, stages),
+        interpreter_(program_, stages, {}, options.threads_per_rank),
         clock_(program_, options.record_timeline, [](Rank) { return true; }) {
     const int cores = oneapi::tbb::info::default_concurrency();
     require(options.threads >= 0,

@@ -53,6 +53,7 @@ PassContext Interpreter::State::context(const Instruction& instruction) const {
   context.recompute_later = instruction.recompute_later;
   context.pool = &instruction.at->pool;
   context.meter = &instruction.at->meter;
+  context.workers = instruction.at->workers.get();
   if (instruction.last_stage && !targets[instruction.unit].empty())
     context.targets = &targets[instruction.unit];
   return context;
@@ -224,8 +225,12 @@ void Interpreter::State::drop() noexcept {
 
 Interpreter::Interpreter(const Program& program,
                          std::span<const HostedStage> stages,
-                         const GridSeat& seat)
-    : state_(std::make_unique<State>(program, stages, seat)) {}
+                         const GridSeat& seat,
+                         int threads_per_rank)
+    : state_(std::make_unique<State>(program, stages, seat)) {
+  for (const auto& rank : state_->ranks)
+    if (rank != nullptr) rank->workers = run::make_workers(threads_per_rank);
+}
 
 Interpreter::~Interpreter() = default;
 

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "millrace/scheduler/run/interpreter.hpp"
+#include "run/arena_workers.hpp"
 #include "run/reduction.hpp"
 #include "run/tensor_counts.hpp"
 #include "run/value_slots.hpp"
@@ -44,6 +45,7 @@ struct alignas(64) RankState {
   std::vector<Instruction> instructions;  ///< aligned with the rank's program
   StashMeter meter;
   TensorPool pool;
+  std::unique_ptr<Workers> workers;  ///< null: the rank's thread alone
 };
 
 }  // namespace millrace::run

@@ -65,7 +65,7 @@ class RankExecutor final : public Executor {
       : program_(std::move(program)),
         endpoint_(*seat.endpoint()),
         rank_(seat.place()),
-        runner_(program_, stages, seat),
+        runner_(program_, stages, seat, options),
         clock_(program_, options.record_timeline, [&](Rank rank) { return rank == rank_; }) {}
 
   StepResult run(StepData& data, const StepSettings& settings) override {

@@ -4,6 +4,7 @@
 
 #include <span>
 
+#include "millrace/scheduler/run/executors.hpp"
 #include "millrace/scheduler/run/interpreter.hpp"
 #include "run/step_clock.hpp"
 
@@ -13,11 +14,14 @@ namespace millrace::run {
 class RankRunner {
  public:
   /// `program` (with messages), the bodies and the seat's endpoint must outlive the runner.
-  RankRunner(const Program& program, std::span<const HostedStage> stages, const GridSeat& seat)
+  RankRunner(const Program& program,
+             std::span<const HostedStage> stages,
+             const GridSeat& seat,
+             const ExecutorOptions& options)
       : program_(program),
         endpoint_(seat.endpoint()),
         place_(seat.place()),
-        interpreter_(program, stages, seat) {}
+        interpreter_(program, stages, seat, options.threads_per_rank) {}
 
   /// Replaces a cancelled endpoint by another of the same rank.
   void use(Endpoint& endpoint) {

@@ -65,6 +65,7 @@ class RanksExecutor final : public Executor {
                 const ExecutorOptions& options)
       : program_(std::move(program)),
         stages_(stages.begin(), stages.end()),
+        options_(options),
         clock_(program_, options.record_timeline, [](Rank) { return true; }),
         parts_(static_cast<std::size_t>(program_.shape.ranks)),
         threads_(program_.shape.ranks) {
@@ -108,7 +109,7 @@ class RanksExecutor final : public Executor {
       fresh.push_back(hub.endpoint(Rank{i}));
       if (runners_.size() < fresh.size())
         runners_.push_back(
-            std::make_unique<RankRunner>(program_, stages_, GridSeat(*fresh.back())));
+            std::make_unique<RankRunner>(program_, stages_, GridSeat(*fresh.back()), options_));
       else
         runners_[fresh.size() - 1]->use(*fresh.back());
     }
@@ -134,6 +135,7 @@ class RanksExecutor final : public Executor {
 
   const Program program_;
   const std::vector<HostedStage> stages_;
+  const ExecutorOptions options_;
   StepClock clock_;
   std::vector<std::unique_ptr<Endpoint>> endpoints_;  // by rank
   std::vector<std::unique_ptr<RankRunner>> runners_;  // by rank

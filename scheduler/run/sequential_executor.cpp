@@ -36,7 +36,7 @@ class SequentialExecutor final : public Executor {
                      const ExecutorOptions& options)
       : program_(std::move(program)),
         order_(places_in_order(program_)),
-        interpreter_(program_, stages),
+        interpreter_(program_, stages, {}, options.threads_per_rank),
         clock_(program_, options.record_timeline, [](Rank) { return true; }) {}
 
   StepResult run(StepData& data, const StepSettings& settings) override {

@@ -28,7 +28,8 @@ namespace onednn {
 /// The limits are where the two met on an AVX-512 processor (see bench/README.md): oneDNN's tiles
 /// take 32 columns, and its packing must be paid for, most of all that of a transposed b.
 [[nodiscard]] constexpr bool pays(const Product& product) {
-  const auto& [rows, columns, depth, a_transposed, b_transposed, accumulate, factors] = product;
+  const auto& [rows, columns, depth, a_transposed, b_transposed, accumulate, factors, a_stride] =
+      product;
   if (columns < 32) return false;
   if (a_transposed) return depth >= 8 && rows * columns * depth >= 1 << 16;
   if (depth < 32) return false;
@@ -52,11 +53,17 @@ void multiply(const Product& product, const float* a, const float* b, float* c);
 /// enough to pay for the rounding of its factors and the look-up of the library's code for it.
 [[nodiscard]] bool pays_in_bf16(const Product& product);
 
-/// In the calling thread alone; factors rounded as round_to does it, sums in f32. Bits also follow
-/// the processor's caches, which is why the name has them. Memory comes from the context's pool but
-/// for the library's own objects of the call.
-void multiply_in_bf16(
-    const PassContext& context, const Product& product, const float* a, const float* b, float* c);
+/// Numbers of f32 rounded to bf16 as round_to does it.
+void round_factors(const float* from, std::int64_t count, std::uint16_t* to);
+
+/// In the calling thread alone; sums in f32. Bits also follow the processor's caches, which is why
+/// the name has them. Memory comes from the context's pool but for the library's own objects of the
+/// call.
+void multiply_in_bf16(const PassContext& context,
+                      const Product& product,
+                      const std::uint16_t* a,
+                      const std::uint16_t* b,
+                      float* c);
 
 /// "oneDNN 2.6.3 avx512_core_bf16 (caches of 32 and 1024 KiB)": the loaded library, the widest
 /// instructions that it uses here, which the processor and the environment decide, and the sizes

@@ -23,10 +23,18 @@ struct Product {
   /// BF16: a and b, held in f32, may be rounded to bf16 where such products are faster on this
   /// processor; the sums stay f32. For T = float.
   DType factors = DType::F32;
+  /// Numbers between the beginnings of two rows of a as it lies; 0: they lie one behind another.
+  std::int64_t a_stride = 0;
+
+  [[nodiscard]] std::int64_t stride_of_a() const {
+    if (a_stride != 0) return a_stride;
+    return a_transposed ? rows : depth;
+  }
 };
 
-/// T is float or double. Packing memory comes from the context's pool, or from the library.
-/// Thread-safety: any number of calls at the same time, each in its calling thread alone.
+/// T is float or double. Packing memory comes from the context's pool, or from the library. A large
+/// product is cut into blocks of rows, by its extents alone, which the context's workers share.
+/// Thread-safety: any number of calls at the same time.
 template <class T>
 void multiply(const PassContext& context, const Product& product, const T* a, const T* b, T* c);
 

@@ -4,12 +4,14 @@
 
 #include <algorithm>
 #include <array>
+#include <cstddef>
 #include <string>
 
 #include <Eigen/Core>
 
 #include "millrace/core/error.hpp"
 #include "millrace/stages/precision.hpp"
+#include "stages/kernels/blocks.hpp"
 
 namespace millrace {
 namespace {
@@ -59,14 +61,24 @@ void detail::narrow(DType precision, const float* from, std::int64_t count, void
 
 Tensor narrowed(const PassContext& context, const Tensor& wide, DType precision) {
   Tensor narrow = context.make(precision, wide.dims());
-  detail::narrow(precision, wide.as<float>().data(), wide.elements(), narrow.data());
+  const auto size = static_cast<std::int64_t>(size_of(precision));
+  auto* to = static_cast<std::byte*>(narrow.data());
+  const float* from = wide.as<float>().data();
+  detail::for_numbers(context, wide.elements(), [&](std::int64_t first, std::int64_t last) {
+    detail::narrow(precision, from + first, last - first, to + first * size);
+  });
   return narrow;
 }
 
 Tensor widened(const PassContext& context, const Tensor& narrow) {
   Tensor wide = context.make(DType::F32, narrow.dims());
   with_narrow(narrow.dtype(), [&](auto zero) {
-    convert<decltype(zero), float>(narrow.data(), wide.data(), narrow.elements());
+    using Narrow = decltype(zero);
+    const auto* from = static_cast<const Narrow*>(narrow.data());
+    float* to = wide.as<float>().data();
+    detail::for_numbers(context, narrow.elements(), [&](std::int64_t first, std::int64_t last) {
+      convert<Narrow, float>(from + first, to + first, last - first);
+    });
   });
   return wide;
 }

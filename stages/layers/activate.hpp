@@ -3,6 +3,7 @@
 
 #include "millrace/core/tensor.hpp"
 #include "millrace/stages/activation.hpp"
+#include "millrace/stages/stage.hpp"
 
 namespace millrace::detail {
 
@@ -11,9 +12,16 @@ namespace millrace::detail {
 
 /// to = f(from), and slopes = f'(from) when `slopes` is not null. `to` and `from` may be one
 /// tensor.
-void activate(Activation activation, const Tensor& from, Tensor& to, Tensor* slopes);
+void activate(const PassContext& context,
+              Activation activation,
+              const Tensor& from,
+              Tensor& to,
+              Tensor* slopes);
 
 /// gradient = gradient * slopes.
-void chain(Activation activation, Tensor& gradient, const Tensor& slopes);
+void chain(const PassContext& context,
+           Activation activation,
+           Tensor& gradient,
+           const Tensor& slopes);
 
 }  // namespace millrace::detail

@@ -3,6 +3,7 @@
 
 #include <utility>
 
+#include "stages/kernels/blocks.hpp"
 #include "stages/kernels/precision.hpp"
 #include "stages/layers/activate.hpp"
 #include "stages/layers/gelu.hpp"
@@ -49,27 +50,40 @@ DType slope_dtype(Activation activation, DType dtype) {
   return activation == Activation::Relu ? DType::U8 : dtype;
 }
 
-void activate(Activation activation, const Tensor& from, Tensor& to, Tensor* slopes) {
+void activate(const PassContext& context,
+              Activation activation,
+              const Tensor& from,
+              Tensor& to,
+              Tensor* slopes) {
   with_function(activation, [&](auto function) {
     with_precision(from.dtype(), [&](auto zero) {
       using F = decltype(function);
       using T = decltype(zero);
       using S = typename F::template Slope<T>;
       S* kept = slopes == nullptr ? nullptr : values<S>(*slopes);
-      activate_all<F, T>(values<T>(from), values<T>(to), kept, from.elements());
+      for_numbers(context, from.elements(), [&](std::int64_t first, std::int64_t last) {
+        activate_all<F, T>(values<T>(from) + first,
+                           values<T>(to) + first,
+                           kept == nullptr ? nullptr : kept + first,
+                           last - first);
+      });
     });
   });
 }
 
-void chain(Activation activation, Tensor& gradient, const Tensor& slopes) {
+void chain(const PassContext& context,
+           Activation activation,
+           Tensor& gradient,
+           const Tensor& slopes) {
   with_function(activation, [&](auto function) {
     with_precision(gradient.dtype(), [&](auto zero) {
       using F = decltype(function);
       using T = decltype(zero);
       T* g = values<T>(gradient);
       const auto* s = values<typename F::template Slope<T>>(slopes);
-      const std::int64_t count = gradient.elements();
-      for (std::int64_t i = 0; i < count; ++i) g[i] = F::chain(g[i], s[i]);
+      for_numbers(context, gradient.elements(), [&](std::int64_t first, std::int64_t last) {
+        for (std::int64_t i = first; i < last; ++i) g[i] = F::chain(g[i], s[i]);
+      });
     });
   });
 }
@@ -117,11 +131,11 @@ Tensor ActivationLayer::forward_rows(const PassContext& context, Tensor input, S
   if (activation_ == Activation::None) return input;
   Tensor output = context.make(dtype_, input.dims());
   if (!context.training) {
-    detail::activate(activation_, input, output, nullptr);
+    detail::activate(context, activation_, input, output, nullptr);
     return output;
   }
   Tensor slopes = context.make(detail::slope_dtype(activation_, dtype_), input.dims());
-  detail::activate(activation_, input, output, &slopes);
+  detail::activate(context, activation_, input, output, &slopes);
   stash.keep(context, std::move(slopes));
   return output;
 }
@@ -131,7 +145,7 @@ Tensor ActivationLayer::backward_rows(const PassContext& context,
                                       Stash& stash,
                                       bool wanted) {
   if (wanted && activation_ != Activation::None)
-    detail::chain(activation_, output_gradient, stash.read(context, 0));
+    detail::chain(context, activation_, output_gradient, stash.read(context, 0));
   stash.clear(context);
   return wanted ? std::move(output_gradient) : Tensor();
 }

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "stages/copy.hpp"
+#include "stages/kernels/blocks.hpp"
 #include "stages/kernels/precision.hpp"
 #include "stages/layers/check.hpp"
 #include "stages/layers/kinds.hpp"
@@ -12,8 +13,10 @@ namespace millrace {
 namespace {
 
 template <class T>
-void add(const T* a, const T* b, std::int64_t elements, T* sum) {
-  for (std::int64_t i = 0; i < elements; ++i) sum[i] = a[i] + b[i];
+void add(const PassContext& context, const T* a, const T* b, std::int64_t elements, T* sum) {
+  detail::for_numbers(context, elements, [&](std::int64_t first, std::int64_t last) {
+    for (std::int64_t i = first; i < last; ++i) sum[i] = a[i] + b[i];
+  });
 }
 
 }  // namespace
@@ -52,7 +55,7 @@ TensorList Add::forward(const PassContext& context, TensorList inputs, Stash&) {
     T* to = detail::values<T>(sum);
     const T* so_far = detail::values<T>(std::as_const(inputs[0]));
     for (std::size_t i = 1; i < inputs.size(); ++i, so_far = to)
-      add<T>(so_far, detail::values<T>(std::as_const(inputs[i])), sum.elements(), to);
+      add<T>(context, so_far, detail::values<T>(std::as_const(inputs[i])), sum.elements(), to);
   });
   return TensorList(std::move(sum));
 }

@@ -18,19 +18,11 @@ namespace {
 constexpr std::size_t kRows = 0;
 constexpr std::size_t kSums = 1;
 
-/// The slices before the one at hand, in order.
-std::vector<detail::SliceRows> earlier_slices(const PassContext& context, Stash& stash) {
-  std::vector<detail::SliceRows> slices;
-  std::int64_t first = 0;
-  for (int s = 0; s < context.slice.value; ++s) {
-    Stash& earlier = stash.of_slice(Slice{s});
-    slices.push_back({earlier.read_shared(context, kRows),
-                      context.training ? &earlier.shared(kSums) : nullptr,
-                      first});
-    first += slices.back().x.dims()[1];
-  }
-  return slices;
-}
+/// Empties the list at the end of a pass, however it ends; its memory stays.
+struct Emptied {
+  std::vector<detail::SliceRows>& list;
+  ~Emptied() { list.clear(); }
+};
 
 }  // namespace
 
@@ -79,6 +71,19 @@ void CausalAttention::check(const char* what, const Tensor& tensor, std::int64_t
   });
 }
 
+/// The slices before the one at hand, then that.
+void CausalAttention::collect(const PassContext& context, Stash& stash, detail::SliceRows own) {
+  std::int64_t first = 0;
+  for (int s = 0; s < context.slice.value; ++s) {
+    Stash& earlier = stash.of_slice(Slice{s});
+    slices_.push_back({earlier.read_shared(context, kRows),
+                       context.training ? &earlier.shared(kSums) : nullptr,
+                       first});
+    first += slices_.back().x.dims()[1];
+  }
+  slices_.push_back(std::move(own));
+}
+
 Tensor CausalAttention::sums_for(const PassContext& context, const Dims& dims) const {
   Tensor sums = context.make(settings_.dtype, {dims[0], dims[1], sum_columns()});
   sums.fill_zero();
@@ -103,13 +108,17 @@ TensorList CausalAttention::forward(const PassContext& context, TensorList input
   const Dims dims = input.dims();
   Tensor output =
       context.make(settings_.dtype, {dims[0], dims[1], settings_.heads * head_columns()});
-  std::vector<detail::SliceRows> slices = earlier_slices(context, stash);
-  slices.push_back({std::move(input), nullptr, context.first_position});
+  const Emptied emptied{slices_};
+  collect(context, stash, {std::move(input), nullptr, context.first_position});
   detail::with_precision(settings_.dtype, [&](auto zero) {
     using T = decltype(zero);
-    detail::Heads<T>(context, settings_, slices).forward(detail::values<T>(output));
+    T* y = detail::values<T>(output);
+    detail::for_groups<T>(
+        context, settings_, slices_, [&](auto& heads, std::int64_t first, std::int64_t last) {
+          heads.forward(first, last, y);
+        });
   });
-  keep(context, std::move(slices.back().x), stash);
+  keep(context, std::move(slices_.back().x), stash);
   return TensorList(std::move(output));
 }
 
@@ -122,15 +131,21 @@ TensorList CausalAttention::backward_input(const PassContext& context,
   TensorList gradients;
   if (wanted) {
     const bool sliced = context.slices > 1;
-    std::vector<detail::SliceRows> slices = earlier_slices(context, stash);
-    slices.push_back({sliced ? stash.read_shared(context, kRows) : stash.read(context, 0),
-                      sliced ? &stash.shared(kSums) : nullptr,
-                      context.first_position});
-    Tensor input_gradient = context.make(settings_.dtype, slices.back().x.dims());
+    const Emptied emptied{slices_};
+    collect(context,
+            stash,
+            {sliced ? stash.read_shared(context, kRows) : stash.read(context, 0),
+             sliced ? &stash.shared(kSums) : nullptr,
+             context.first_position});
+    Tensor input_gradient = context.make(settings_.dtype, slices_.back().x.dims());
     detail::with_precision(settings_.dtype, [&](auto zero) {
       using T = decltype(zero);
-      detail::Heads<T>(context, settings_, slices)
-          .backward(detail::values<T>(gradient), detail::values<T>(input_gradient));
+      const T* dy = detail::values<T>(gradient);
+      T* dx = detail::values<T>(input_gradient);
+      detail::for_groups<T>(
+          context, settings_, slices_, [&](auto& heads, std::int64_t first, std::int64_t last) {
+            heads.backward(first, last, dy, dx);
+          });
     });
     gradients.push_back(std::move(input_gradient));
   }

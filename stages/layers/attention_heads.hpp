@@ -10,6 +10,7 @@
 
 #include "millrace/stages/attention.hpp"
 #include "stages/kernels/attention.hpp"
+#include "stages/kernels/blocks.hpp"
 #include "stages/kernels/precision.hpp"
 
 namespace millrace::detail {
@@ -89,36 +90,30 @@ void turn(const Tensor& table, std::int64_t from, std::int64_t positions, T sign
     }
 }
 
-/// Rows x of one slice, and where the gradients of its keys and values add up: [samples, positions,
-/// 2 kv_heads d], empty where nothing of a later slice has come, or will.
-struct SliceRows {
-  Tensor x;
-  Tensor* sums = nullptr;
-  std::int64_t first = 0;  // position
-};
-
-/// Memory for one head at a time, and where it lies in x, in y and in their gradients.
+/// Memory for one head at a time, and where it lies in x, in y and in their gradients. Heads are
+/// numbered by groups, those that share keys and values, sample after sample.
 template <class T>
 class Heads {
  public:
-  /// `slices`: those before, in order, and the one at hand.
+  /// `slices`: those before, in order, and the one at hand. `table`: the angles of its positions.
   Heads(const PassContext& context,
         const CausalAttention::Settings& settings,
-        std::span<SliceRows> slices)
-      : context_(context),
+        std::span<SliceRows> slices,
+        const Tensor& table)
+      : context_(of_one_thread(context)),
         settings_(settings),
         slices_(slices),
         before_(slices.back().first),
         own_(slices.back().x.dims()),
         in_(rows_of(slices.back())),
         out_{own_[1], in_.columns * settings.heads, in_.columns, 0},
-        table_(angles<T>(context, settings, before_ + own_[1], in_.columns)),
+        table_(table),
         buffers_(context.make(settings.dtype, {kBuffers, before_ + own_[1], in_.columns})),
         blocks_(context.make(settings.dtype, {2, kQueryBlock, before_ + own_[1]})) {}
 
-  /// y of all heads.
-  void forward(T* y) {
-    for_each_group([&](std::int64_t sample, std::int64_t group) {
+  /// y of the heads of groups [first, last).
+  void forward(std::int64_t first, std::int64_t last, T* y) {
+    for_each_group(first, last, [&](std::int64_t sample, std::int64_t group) {
       take_keys(sample, group);
       for_each_head(group, [&](std::int64_t head) {
         attend<T>(context_, take_query(sample, head), blocks(0), buffer(kResult));
@@ -127,9 +122,9 @@ class Heads {
     });
   }
 
-  /// dx of all heads; what earlier slices get is added to their sums.
-  void backward(const T* dy, T* dx) {
-    for_each_group([&](std::int64_t sample, std::int64_t group) {
+  /// dx of the heads of groups [first, last); what earlier slices get is added to their sums.
+  void backward(std::int64_t first, std::int64_t last, const T* dy, T* dx) {
+    for_each_group(first, last, [&](std::int64_t sample, std::int64_t group) {
       T* gradients = dx + sample * in_.sample();
       take_keys(sample, group);
       clear(kKeyGradient);
@@ -189,9 +184,9 @@ class Heads {
   void clear(Buffer which) { std::fill_n(buffer(which), (before_ + own_[1]) * in_.columns, T(0)); }
 
   template <class Body>
-  void for_each_group(const Body& body) const {
-    for (std::int64_t sample = 0; sample < own_[0]; ++sample)
-      for (std::int64_t group = 0; group < settings_.kv_heads; ++group) body(sample, group);
+  void for_each_group(std::int64_t first, std::int64_t last, const Body& body) const {
+    for (std::int64_t i = first; i < last; ++i)
+      body(i / settings_.kv_heads, i % settings_.kv_heads);
   }
 
   template <class Body>
@@ -235,16 +230,34 @@ class Heads {
     put_back(buffer(kValueGradient) + before_ * in_.columns, in_.at(value_slot(group)), dx);
   }
 
-  const PassContext& context_;
+  const PassContext context_;
   const CausalAttention::Settings& settings_;
   std::span<SliceRows> slices_;
   std::int64_t before_;  // positions of earlier slices
   Dims own_;
   Place in_;
   Place out_;
-  Tensor table_;
+  const Tensor& table_;
   Tensor buffers_;
   Tensor blocks_;
 };
+
+/// body(heads, first, last) over ranges that cover all groups of the slice at hand, the last one.
+template <class T, class Body>
+void for_groups(const PassContext& context,
+                const CausalAttention::Settings& settings,
+                std::span<SliceRows> slices,
+                const Body& body) {
+  const Dims& dims = slices.back().x.dims();
+  const std::int64_t columns = settings.columns / (settings.heads + 2 * settings.kv_heads);
+  const std::int64_t keys = slices.back().first + dims[1];
+  const Tensor table = angles<T>(context, settings, keys, columns);
+  const std::int64_t shares = dims[1] * keys * (settings.heads / settings.kv_heads);
+  for_rows(
+      context, dims[0] * settings.kv_heads, shares, [&](std::int64_t first, std::int64_t last) {
+        Heads<T> heads(context, settings, slices, table);
+        body(heads, first, last);
+      });
+}
 
 }  // namespace millrace::detail

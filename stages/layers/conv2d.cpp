@@ -152,8 +152,11 @@ void Conv2d::backward_weight(const PassContext& context, Stash& stash) {
                                      dz + first * output_columns(),
                                      detail::values<T>(weight_.gradient));
     });
-    detail::add_column_sums(
-        dz, gradient.rows() * output_.pixels(), settings_.out, detail::values<T>(bias_.gradient));
+    detail::add_column_sums(context,
+                            dz,
+                            gradient.rows() * output_.pixels(),
+                            settings_.out,
+                            detail::values<T>(bias_.gradient));
   });
   stash.clear(context);
 }

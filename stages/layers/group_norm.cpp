@@ -198,7 +198,7 @@ void GroupNorm::backward_weight(const PassContext& context, Stash& stash) {
     });
     for (std::int64_t c = 0; c < width; ++c)
       detail::values<T>(weight_.gradient)[c] += static_cast<T>(detail::values<double>(sums)[c]);
-    detail::add_column_sums(dy, positions, width, detail::values<T>(bias_.gradient));
+    detail::add_column_sums(context, dy, positions, width, detail::values<T>(bias_.gradient));
   });
   stash.clear(context);
 }

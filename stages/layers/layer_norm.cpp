@@ -5,6 +5,7 @@
 #include <cmath>
 #include <utility>
 
+#include "stages/kernels/blocks.hpp"
 #include "stages/kernels/column_sum.hpp"
 #include "stages/kernels/precision.hpp"
 #include "stages/kernels/row_sum.hpp"
@@ -82,17 +83,20 @@ Tensor LayerNorm::forward_rows(const PassContext& context, Tensor input, Stash& 
     using T = decltype(zero);
     const T* weight = detail::values<T>(weight_.value);
     const T* bias = detail::values<T>(bias_.value);
-    for (std::int64_t i = 0; i < input.rows(); ++i) {
+    const auto norm_row = [&](std::int64_t i) {
       T* h = detail::values<T>(normalised) + i * columns;
       detail::values<T>(scales)[i] =
-          normalise_row<T>(detail::values<T>(input) + i * columns, settings_, h);
+          normalise_row<T>(detail::values<T>(std::as_const(input)) + i * columns, settings_, h);
       T* y = detail::values<T>(output) + i * columns;
       if (settings_.centred) {
         for (std::int64_t j = 0; j < columns; ++j) y[j] = h[j] * weight[j] + bias[j];
       } else {
         for (std::int64_t j = 0; j < columns; ++j) y[j] = h[j] * weight[j];
       }
-    }
+    };
+    detail::for_rows(context, input.rows(), columns, [&](std::int64_t first, std::int64_t last) {
+      for (std::int64_t i = first; i < last; ++i) norm_row(i);
+    });
   });
   if (!context.training) return output;
   stash.keep(context, std::move(normalised));
@@ -112,13 +116,16 @@ Tensor LayerNorm::backward_rows(const PassContext& context,
     input_gradient = context.make(settings_.dtype, output_gradient.dims());
     detail::with_precision(settings_.dtype, [&](auto zero) {
       using T = decltype(zero);
-      for (std::int64_t i = 0; i < output_gradient.rows(); ++i)
-        row_gradient<T>(detail::values<T>(output_gradient) + i * columns,
-                        detail::values<T>(normalised) + i * columns,
-                        detail::values<T>(weight_.value),
-                        detail::values<T>(scales)[i],
-                        settings_,
-                        detail::values<T>(input_gradient) + i * columns);
+      const std::int64_t rows = output_gradient.rows();
+      detail::for_rows(context, rows, columns, [&](std::int64_t first, std::int64_t last) {
+        for (std::int64_t i = first; i < last; ++i)
+          row_gradient<T>(detail::values<T>(std::as_const(output_gradient)) + i * columns,
+                          detail::values<T>(normalised) + i * columns,
+                          detail::values<T>(std::as_const(weight_.value)),
+                          detail::values<T>(scales)[i],
+                          settings_,
+                          detail::values<T>(input_gradient) + i * columns);
+      });
     });
   }
   stash.keep(context, std::move(output_gradient));
@@ -133,12 +140,15 @@ void LayerNorm::backward_weight(const PassContext& context, Stash& stash) {
     using T = decltype(zero);
     const T* dy = detail::values<T>(gradient);
     T* dg = detail::values<T>(weight_.gradient);
-    for (std::int64_t i = 0; i < gradient.rows(); ++i) {
-      const T* h = detail::values<T>(normalised) + i * columns;
-      for (std::int64_t j = 0; j < columns; ++j) dg[j] += dy[i * columns + j] * h[j];
-    }
+    const std::int64_t rows = gradient.rows();
+    detail::for_columns(context, rows, columns, [&](std::int64_t first, std::int64_t last) {
+      for (std::int64_t i = 0; i < rows; ++i) {
+        const T* h = detail::values<T>(normalised) + i * columns;
+        for (std::int64_t j = first; j < last; ++j) dg[j] += dy[i * columns + j] * h[j];
+      }
+    });
     if (settings_.centred)
-      detail::add_column_sums(dy, gradient.rows(), columns, detail::values<T>(bias_.gradient));
+      detail::add_column_sums(context, dy, rows, columns, detail::values<T>(bias_.gradient));
   });
   stash.clear(context);
 }

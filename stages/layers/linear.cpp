@@ -5,6 +5,7 @@
 #include <cmath>
 #include <utility>
 
+#include "stages/kernels/blocks.hpp"
 #include "stages/kernels/column_sum.hpp"
 #include "stages/kernels/precision.hpp"
 #include "stages/kernels/product.hpp"
@@ -20,11 +21,14 @@ constexpr std::size_t kInput = 0;
 constexpr std::size_t kSlopes = 1;
 
 template <class T>
-void fill_rows(Tensor& rows, const Tensor& row) {
+void fill_rows(const PassContext& context, Tensor& rows, const Tensor& row) {
   const T* from = detail::values<T>(row);
   T* to = detail::values<T>(rows);
-  for (std::int64_t i = 0; i < rows.rows(); ++i)
-    std::copy_n(from, row.elements(), to + i * row.elements());
+  detail::for_rows(
+      context, rows.rows(), row.elements(), [&](std::int64_t first, std::int64_t last) {
+        for (std::int64_t i = first; i < last; ++i)
+          std::copy_n(from, row.elements(), to + i * row.elements());
+      });
 }
 
 }  // namespace
@@ -52,7 +56,7 @@ Tensor Linear::forward_rows(const PassContext& context, Tensor input, Stash& sta
   Tensor output = context.make(settings_.dtype, dims);
   detail::with_precision(settings_.dtype, [&](auto zero) {
     using T = decltype(zero);
-    fill_rows<T>(output, bias_.value);
+    fill_rows<T>(context, output, bias_.value);
     detail::add_forward<T>(context,
                            {input.rows(), settings_.in, settings_.out, precision()},
                            detail::values<T>(input),
@@ -60,13 +64,13 @@ Tensor Linear::forward_rows(const PassContext& context, Tensor input, Stash& sta
                            detail::values<T>(output));
   });
   if (!context.training) {
-    detail::activate(settings_.activation, output, output, nullptr);
+    detail::activate(context, settings_.activation, output, output, nullptr);
     return output;
   }
   stash.keep(context, std::move(input));
   if (settings_.activation == Activation::None) return output;
   Tensor slopes = context.make(detail::slope_dtype(settings_.activation, settings_.dtype), dims);
-  detail::activate(settings_.activation, output, output, &slopes);
+  detail::activate(context, settings_.activation, output, output, &slopes);
   stash.keep(context, std::move(slopes));
   return output;
 }
@@ -77,7 +81,7 @@ Tensor Linear::backward_rows(const PassContext& context,
                              bool wanted) {
   if (settings_.activation != Activation::None) {
     const Tensor slopes = stash.take(context, kSlopes);
-    detail::chain(settings_.activation, output_gradient, slopes);
+    detail::chain(context, settings_.activation, output_gradient, slopes);
   }
   Tensor input_gradient;
   if (wanted) {
@@ -107,7 +111,8 @@ void Linear::backward_weight(const PassContext& context, Stash& stash) {
                                    detail::values<T>(input),
                                    dz,
                                    detail::values<T>(weight_.gradient));
-    detail::add_column_sums(dz, gradient.rows(), settings_.out, detail::values<T>(bias_.gradient));
+    detail::add_column_sums(
+        context, dz, gradient.rows(), settings_.out, detail::values<T>(bias_.gradient));
   });
   stash.clear(context);
 }

@@ -3,6 +3,7 @@
 
 #include <utility>
 
+#include "stages/kernels/blocks.hpp"
 #include "stages/kernels/exponential.hpp"
 #include "stages/kernels/precision.hpp"
 #include "stages/layers/kinds.hpp"
@@ -42,10 +43,12 @@ Tensor SwiGlu::forward_rows(const PassContext& context, Tensor input, Stash& sta
   Tensor output = context.make(dtype_, {input.rows(), columns_});
   detail::with_precision(dtype_, [&](auto zero) {
     using T = decltype(zero);
-    for (std::int64_t i = 0; i < input.rows(); ++i)
-      gate_row(detail::values<T>(std::as_const(input)) + i * 2 * columns_,
-               columns_,
-               detail::values<T>(output) + i * columns_);
+    detail::for_rows(context, input.rows(), columns_, [&](std::int64_t first, std::int64_t last) {
+      for (std::int64_t i = first; i < last; ++i)
+        gate_row(detail::values<T>(std::as_const(input)) + i * 2 * columns_,
+                 columns_,
+                 detail::values<T>(output) + i * columns_);
+    });
   });
   if (context.training) stash.keep(context, std::move(input));
   return output;
@@ -61,11 +64,13 @@ Tensor SwiGlu::backward_rows(const PassContext& context,
     input_gradient = context.make(dtype_, input.dims());
     detail::with_precision(dtype_, [&](auto zero) {
       using T = decltype(zero);
-      for (std::int64_t i = 0; i < input.rows(); ++i)
-        row_gradient(detail::values<T>(std::as_const(output_gradient)) + i * columns_,
-                     detail::values<T>(input) + i * 2 * columns_,
-                     columns_,
-                     detail::values<T>(input_gradient) + i * 2 * columns_);
+      detail::for_rows(context, input.rows(), columns_, [&](std::int64_t first, std::int64_t last) {
+        for (std::int64_t i = first; i < last; ++i)
+          row_gradient(detail::values<T>(std::as_const(output_gradient)) + i * columns_,
+                       detail::values<T>(input) + i * 2 * columns_,
+                       columns_,
+                       detail::values<T>(input_gradient) + i * 2 * columns_);
+      });
     });
   }
   stash.clear(context);

@@ -161,17 +161,17 @@ class Offers : public VerbTest {
                    {"--weights", job + "--weights " + path("weights.safetensors")},
                    {"--plan", "--model mlp:64-8-8-8-10 --steps 1 --plan " + path("plan.json")},
                    {"--config", "--model mlp:64-8-8-8-10 -p 2 -m 2 --config " + path("job.toml")}};
-    for (const std::string more : {"--data digits",      "--batch-size 32",
-                                   "--schedule gpipe",   "--partition even",
-                                   "--executor ranks",   "--recompute",
-                                   "--optimizer sgd",    "--lr 0.01",
-                                   "--warmup 1",         "--lr-schedule linear",
-                                   "--weight-decay 0.1", "--beta1 0.8",
-                                   "--beta2 0.99",       "--epsilon 1e-6",
-                                   "--clip-norm 1",      "--max-skipped 3",
-                                   "--dropout 0.1",      "--seed 2",
-                                   "--last-batch drop",  "--json",
-                                   "--inspect-gradients"})
+    for (const std::string more : {"--data digits",       "--batch-size 32",
+                                   "--schedule gpipe",    "--partition even",
+                                   "--executor ranks",    "--recompute",
+                                   "--optimizer sgd",     "--lr 0.01",
+                                   "--warmup 1",          "--lr-schedule linear",
+                                   "--weight-decay 0.1",  "--beta1 0.8",
+                                   "--beta2 0.99",        "--epsilon 1e-6",
+                                   "--clip-norm 1",       "--max-skipped 3",
+                                   "--dropout 0.1",       "--seed 2",
+                                   "--last-batch drop",   "--json",
+                                   "--inspect-gradients", "--threads-per-rank 2"})
       lines[more.substr(0, more.find(' '))] = job + more;
     for (const char* option : {"--trace", "--svg", "--profile"}) lines[option] = job + file(option);
     lines["--report"] = job + "--report " + path("run.html");

@@ -18,12 +18,13 @@ class Steps {
  public:
   Steps(const char* text, int stages, bool recompute) : recompute_(recompute) {
     const ModelSpec model = parse_model(text);
-    stages_ = build_stages(model, even_boundaries(model.layer_count(), stages), 1);
+    stages_ = build_stages(model, even_boundaries(model, stages), 1);
     for (auto& stage : stages_) stage->reserve(kUnits, 1);
-    Tensor labels(DType::I32, {kRows});
+    const bool words = model.context > 0;
+    Tensor labels(DType::I32, words ? Dims{kRows, model.context} : Dims{kRows});
     labels.fill_zero();
+    input_ = words ? labels.clone() : drawn(DType::F32, {kRows, model.input_columns()}, 1);
     targets_.push_back(std::move(labels));
-    input_ = drawn(DType::F32, {kRows, model.input_columns()}, 1);
   }
 
   void run() {
@@ -65,7 +66,10 @@ class Steps {
 };
 
 TEST(SteadyStep, TakesNoMemoryFromTheSystem) {
-  for (const char* text : {"mlp:300-512-400-10", "mlp:300-64-48-10,gelu,norm,dropout=0.1"})
+  for (const char* text : {"mlp:300-512-400-10",
+                           "mlp:300-64-48-10,gelu,norm,dropout=0.1",
+                           "gpt:layers=2,d=32,heads=4,kv=2,context=24,pos=rotary,dropout=0.1",
+                           "gpt:layers=2,d=32,heads=2,context=24,mlp=swiglu,norm=rms"})
     for (const int stages : {1, 3})
       for (const bool recompute : {false, true}) {
         Steps steps(text, stages, recompute);

@@ -54,6 +54,7 @@ std::vector<Product> large_products() {
       for (const bool b_transposed : {false, true}) {
         all.push_back({128, 256, 96, a_transposed, b_transposed, true, factors});
         all.push_back({77, 133, 311, a_transposed, b_transposed, false, factors});
+        all.push_back({515, 200, 311, a_transposed, b_transposed, true, factors});  // in blocks
       }
   return all;
 }
@@ -80,7 +81,8 @@ std::vector<T> by_definition(const Product& product,
                              const std::vector<T>& a,
                              const std::vector<T>& b,
                              std::vector<T> c) {
-  const auto [rows, columns, depth, a_transposed, b_transposed, accumulate, factors] = product;
+  const auto [rows, columns, depth, a_transposed, b_transposed, accumulate, factors, a_stride] =
+      product;
   const auto at = [](const std::vector<T>& of, std::int64_t i) {
     return of[static_cast<std::size_t>(i)];
   };

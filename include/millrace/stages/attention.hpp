@@ -9,6 +9,18 @@
 
 namespace millrace {
 
+namespace detail {
+
+/// Rows x of one slice, and where the gradients of its keys and values add up: [samples, positions,
+/// 2 kv_heads d]; null where nothing of a later slice has come, or will.
+struct SliceRows {
+  Tensor x;
+  Tensor* sums = nullptr;
+  std::int64_t first = 0;  // position
+};
+
+}  // namespace detail
+
 /// y_t = sum over s <= t of p_ts v_s with p_t = softmax over s <= t of q_t . k_s / sqrt(d), for
 /// every head: Vaswani et al., "Attention Is All You Need", arXiv 1706.03762, equation 1. x
 /// [samples, positions, (heads + 2 kv_heads) d] holds the queries of all heads, then the keys, then
@@ -59,9 +71,11 @@ class CausalAttention final : public Layer {
   [[nodiscard]] std::int64_t sum_columns() const { return 2 * settings_.kv_heads * head_columns(); }
   [[nodiscard]] Tensor sums_for(const PassContext& context, const Dims& dims) const;
   void keep(const PassContext& context, Tensor input, Stash& stash) const;
+  void collect(const PassContext& context, Stash& stash, detail::SliceRows own);
   void check(const char* what, const Tensor& tensor, std::int64_t columns) const;
 
   Settings settings_;
+  std::vector<detail::SliceRows> slices_;  // of the pass at hand, in order; empty between passes
 };
 
 }  // namespace millrace

@@ -12,6 +12,7 @@
 #include "millrace/core/random.hpp"
 #include "millrace/core/tensor_list.hpp"
 #include "millrace/core/tensor_pool.hpp"
+#include "millrace/core/workers.hpp"
 #include "millrace/stages/tensor_type.hpp"
 
 namespace millrace {
@@ -96,6 +97,8 @@ struct PassContext {
   TensorPool* pool = nullptr;
   /// Where stashed bytes are counted; may be null. Not owned.
   StashMeter* meter = nullptr;
+  /// Threads that share the pass; null: the calling one does it alone. Not owned.
+  Workers* workers = nullptr;
 
   /// What a stage keys its memory by: slices of one micro-batch are units of their own.
   [[nodiscard]] Unit unit() const { return {micro_batch, slice}; }

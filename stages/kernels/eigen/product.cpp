@@ -84,11 +84,12 @@ void add_product(
 // Row-major c = a b is column-major c^T = b^T a^T on the same memory.
 template <class T>
 void multiply(const PassContext& context, const Product& product, const T* a, const T* b, T* c) {
-  const auto [rows, columns, depth, a_transposed, b_transposed, accumulate, factors] = product;
+  const auto [rows, columns, depth, a_transposed, b_transposed, accumulate, factors, a_stride] =
+      product;
   if (!accumulate) std::fill_n(c, rows * columns, T(0));
   const Extents extents{columns, rows, depth};
   const Operand<T> left{b, b_transposed ? depth : columns};
-  const Operand<T> right{a, a_transposed ? rows : depth};
+  const Operand<T> right{a, product.stride_of_a()};
   constexpr int kPlain = Eigen::ColMajor;
   constexpr int kTurned = Eigen::RowMajor;
   if (a_transposed && b_transposed)

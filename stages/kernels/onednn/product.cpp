@@ -48,7 +48,8 @@ std::string kibibytes(int cache) {
 }
 
 void multiply_at_once(const Product& product, const float* a, const float* b, float* c) {
-  const auto [rows, columns, depth, a_transposed, b_transposed, accumulate, factors] = product;
+  const auto [rows, columns, depth, a_transposed, b_transposed, accumulate, factors, a_stride] =
+      product;
   const dnnl_status_t status = dnnl_sgemm(a_transposed ? 'T' : 'N',
                                           b_transposed ? 'T' : 'N',
                                           rows,
@@ -56,7 +57,7 @@ void multiply_at_once(const Product& product, const float* a, const float* b, fl
                                           depth,
                                           1.0F,
                                           a,
-                                          a_transposed ? rows : depth,
+                                          product.stride_of_a(),
                                           b,
                                           b_transposed ? depth : columns,
                                           accumulate ? 1.0F : 0.0F,
@@ -77,7 +78,7 @@ void multiply(const Product& product, const float* a, const float* b, float* c) 
   Product part = product;
   for (std::int64_t first = 0; first < product.rows; first += at_once) {
     part.rows = std::min(at_once, product.rows - first);
-    multiply_at_once(part, a + first * product.depth, b, c + first * product.columns);
+    multiply_at_once(part, a + first * product.stride_of_a(), b, c + first * product.columns);
   }
 }
 

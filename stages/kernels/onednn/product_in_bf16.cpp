@@ -8,6 +8,7 @@
 #include <cstring>
 #include <string>
 #include <unordered_map>
+#include <utility>
 
 #include <oneapi/dnnl/dnnl.hpp>
 #if defined(__AVX512BF16__)
@@ -24,9 +25,17 @@ namespace {
 
 using dnnl::memory;
 
-/// A row-major matrix, or one that is read as its transpose.
-memory::desc matrix(std::int64_t rows, std::int64_t columns, memory::data_type type, bool turned) {
-  return {{rows, columns}, type, turned ? memory::dims{1, rows} : memory::dims{columns, 1}};
+/// A matrix whose rows lie so many numbers apart, or, turned, its columns.
+memory::desc matrix(memory::dims extents,
+                    memory::data_type type,
+                    std::int64_t stride,
+                    bool turned) {
+  return {std::move(extents), type, turned ? memory::dims{1, stride} : memory::dims{stride, 1}};
+}
+
+/// Factors are read alone, which the library's type cannot say.
+memory on(const memory::desc& what, const dnnl::engine& engine, const std::uint16_t* factors) {
+  return {what, engine, const_cast<std::uint16_t*>(factors)};
 }
 
 dnnl::matmul::primitive_desc described(const Product& product, const dnnl::engine& engine) {
@@ -38,15 +47,19 @@ dnnl::matmul::primitive_desc described(const Product& product, const dnnl::engin
     attributes.set_post_ops(after);
   }
   constexpr auto kNarrow = memory::data_type::bf16;
+  const auto& [rows, columns, depth, a_transposed, b_transposed, accumulate, factors, a_stride] =
+      product;
   const dnnl::matmul::desc what(
-      matrix(product.rows, product.depth, kNarrow, product.a_transposed),
-      matrix(product.depth, product.columns, kNarrow, product.b_transposed),
-      matrix(product.rows, product.columns, memory::data_type::f32, false));
+      matrix({rows, depth}, kNarrow, product.stride_of_a(), a_transposed),
+      matrix({depth, columns}, kNarrow, b_transposed ? depth : columns, b_transposed),
+      matrix({rows, columns}, memory::data_type::f32, columns, false));
   return {what, attributes, engine};
 }
 
-/// By the processor's own instruction where this file is compiled for it: three times as fast. It
-/// takes what is too small to be normal for 0, as the instructions that multiply do.
+}  // namespace
+
+// By the processor's own instruction where this file is compiled for it: three times as fast. It
+// takes what is too small to be normal for 0, as the instructions that multiply do.
 void round_factors(const float* from, std::int64_t count, std::uint16_t* to) {
   std::int64_t i = 0;
 #if defined(__AVX512BF16__)
@@ -58,26 +71,20 @@ void round_factors(const float* from, std::int64_t count, std::uint16_t* to) {
   narrow(DType::BF16, from + i, count - i, to + i);
 }
 
-Tensor in_bf16(const PassContext& context, const float* values, std::int64_t count) {
-  Tensor narrow_values = context.make(DType::BF16, {count});
-  round_factors(values, count, static_cast<std::uint16_t*>(narrow_values.data()));
-  return narrow_values;
-}
-
-}  // namespace
-
 bool pays_in_bf16(const Product& product) {
-  const auto& [rows, columns, depth, a_transposed, b_transposed, accumulate, factors] = product;
+  const auto& [rows, columns, depth, a_transposed, b_transposed, accumulate, factors, a_stride] =
+      product;
   return std::min({rows, columns, depth}) >= 32 && rows * columns * depth >= 1 << 21 &&
          (dnnl_get_effective_cpu_isa() & dnnl_cpu_isa_avx512_core_bf16) ==
              dnnl_cpu_isa_avx512_core_bf16;
 }
 
-void multiply_in_bf16(
-    const PassContext& context, const Product& product, const float* a, const float* b, float* c) {
+void multiply_in_bf16(const PassContext& context,
+                      const Product& product,
+                      const std::uint16_t* a,
+                      const std::uint16_t* b,
+                      float* c) {
   const OneThread one_thread;
-  Tensor left = in_bf16(context, a, product.rows * product.depth);
-  Tensor right = in_bf16(context, b, product.depth * product.columns);
   try {
     const dnnl::engine engine(dnnl::engine::kind::cpu, 0);
     dnnl::stream stream(engine);
@@ -87,8 +94,8 @@ void multiply_in_bf16(
     dnnl::matmul(description)
         .execute(
             stream,
-            {{DNNL_ARG_SRC, memory(description.src_desc(), engine, left.data())},
-             {DNNL_ARG_WEIGHTS, memory(description.weights_desc(), engine, right.data())},
+            {{DNNL_ARG_SRC, on(description.src_desc(), engine, a)},
+             {DNNL_ARG_WEIGHTS, on(description.weights_desc(), engine, b)},
              {DNNL_ARG_DST, memory(description.dst_desc(), engine, c)},
              {DNNL_ARG_SCRATCHPAD, memory(description.scratchpad_desc(), engine, scratch.data())}});
     stream.wait();

@@ -25,6 +25,10 @@ struct ExecutorOptions {
   /// Found from the times of earlier steps, the first of which always uses all threads. 0 means
   /// never.
   std::chrono::nanoseconds inline_below = std::chrono::nanoseconds(250);
+  /// Threads of a rank, its own one included, that share the work of one pass where its kernels cut
+  /// it into blocks. Bits are the same for any number; no more run than there are cores. From 1 to
+  /// 1024.
+  int threads_per_rank = 1;
   /// Records start and end of every action; two clock readings each (one on rank executors).
   bool record_timeline = true;
 };

@@ -46,13 +46,16 @@ struct Instruction;
 class Interpreter {
  public:
   /// `program`, the bodies and the seat's endpoint must outlive the interpreter. Calls `reserve` of
-  /// every body. Throws InvalidArgument when a stage of a rank that runs here has no body, or two.
+  /// every body. `threads_per_rank`: see ExecutorOptions. Throws InvalidArgument when a stage of a
+  /// rank that runs here has no body, or two.
   Interpreter(const Program& program,
               std::span<const HostedStage> stages,
-              const GridSeat& seat = {});
+              const GridSeat& seat = {},
+              int threads_per_rank = 1);
   Interpreter(const Program&& program,
               std::span<const HostedStage> stages,
-              const GridSeat& seat = {}) = delete;
+              const GridSeat& seat = {},
+              int threads_per_rank = 1) = delete;
   Interpreter(const Interpreter&) = delete;
   Interpreter& operator=(const Interpreter&) = delete;
   ~Interpreter();
