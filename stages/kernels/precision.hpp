@@ -2,6 +2,7 @@
 #pragma once
 
 #include <string>
+#include <string_view>
 #include <utility>
 
 #include "millrace/core/error.hpp"
@@ -9,9 +10,9 @@
 
 namespace millrace::detail {
 
-inline void require_float(DType dtype, const std::string& who) {
+inline void require_float(DType dtype, std::string_view who) {
   require(dtype == DType::F32 || dtype == DType::F64,
-          who + " computes in f32 or f64, not in " + name_of(dtype));
+          [&] { return std::string(who) + " computes in f32 or f64, not in " + name_of(dtype); });
 }
 
 /// body(T{}) with T = float or double.

@@ -2,6 +2,7 @@
 #include "millrace/stages/embedding.hpp"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <utility>
 
@@ -15,9 +16,10 @@ namespace {
 
 /// The extents with one more at the end.
 Dims with_last(const Dims& dims, std::int64_t columns) {
-  std::vector<std::int64_t> extents(dims.begin(), dims.end());
-  extents.push_back(columns);
-  return Dims(std::span<const std::int64_t>(extents));
+  require(dims.size() < Dims::kMax, "ids have too many extents to be given another one");
+  std::array<std::int64_t, Dims::kMax> extents{};
+  *std::ranges::copy(dims, extents.begin()).out = columns;
+  return Dims(std::span<const std::int64_t>(extents.data(), dims.size() + 1));
 }
 
 }  // namespace

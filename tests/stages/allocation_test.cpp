@@ -66,22 +66,29 @@ class Steps {
 };
 
 TEST(SteadyStep, TakesNoMemoryFromTheSystem) {
-  for (const char* text : {"mlp:300-512-400-10",
-                           "mlp:300-64-48-10,gelu,norm,dropout=0.1",
-                           "gpt:layers=2,d=32,heads=4,kv=2,context=24,pos=rotary,dropout=0.1",
-                           "gpt:layers=2,d=32,heads=2,context=24,mlp=swiglu,norm=rms"})
-    for (const int stages : {1, 3})
-      for (const bool recompute : {false, true}) {
-        Steps steps(text, stages, recompute);
-        for (int warm_up = 0; warm_up < 2; ++warm_up) steps.run();
-        const std::size_t blocks = steps.blocks();
-        const std::size_t before = allocations();
+  const struct {
+    const char* text;
+    int stages;
+  } models[] = {
+      {"mlp:300-512-400-10", 1},
+      {"mlp:300-512-400-10", 3},
+      {"mlp:300-64-48-10,gelu,norm,dropout=0.1", 1},
+      {"mlp:300-64-48-10,gelu,norm,dropout=0.1", 3},
+      {"gpt:layers=2,d=32,heads=4,kv=2,context=24,pos=rotary,dropout=0.1", 1},
+      {"gpt:layers=2,d=32,heads=2,context=24,mlp=swiglu,norm=rms", 1},
+  };
+  for (const auto& [text, stages] : models)
+    for (const bool recompute : {false, true}) {
+      Steps steps(text, stages, recompute);
+      for (int warm_up = 0; warm_up < 2; ++warm_up) steps.run();
+      const std::size_t blocks = steps.blocks();
+      const std::size_t before = allocations();
 
-        for (int step = 0; step < 3; ++step) steps.run();
+      for (int step = 0; step < 3; ++step) steps.run();
 
-        EXPECT_EQ(allocations() - before, 0U) << text << ", " << stages << " stages";
-        EXPECT_EQ(steps.blocks(), blocks) << text << ", " << stages << " stages";
-      }
+      EXPECT_EQ(allocations() - before, 0U) << text << ", " << stages << " stages";
+      EXPECT_EQ(steps.blocks(), blocks) << text << ", " << stages << " stages";
+    }
 }
 
 }  // namespace
