@@ -88,6 +88,33 @@ ordered_json bubble_of(const StepUse& use) {
   return bubble;
 }
 
+double product_operations_per_second(const TrainOutcome& outcome) {
+  return outcome.fit.samples_per_second() * outcome.products.operations_per_sample;
+}
+
+/// Of what the machine makes.
+double product_share(const TrainOutcome& outcome) {
+  return product_operations_per_second(outcome) / outcome.products.machine;
+}
+
+ordered_json products_of(const TrainOutcome& outcome) {
+  ordered_json products;
+  products["operations_per_second"] = product_operations_per_second(outcome);
+  products["machine_operations_per_second"] = outcome.products.machine;
+  products["cores"] = outcome.products.cores;
+  products["share"] = product_share(outcome);
+  return products;
+}
+
+void print_products(std::ostream& stream, const TrainOutcome& outcome) {
+  if (outcome.products.operations_per_sample == 0) return;
+  constexpr double kGiga = 1e9;
+  stream << std::setprecision(1) << "products: " << product_operations_per_second(outcome) / kGiga
+         << " GFLOP/s, " << 100 * product_share(outcome) << " % of the "
+         << outcome.products.machine / kGiga << " that " << outcome.products.cores
+         << (outcome.products.cores == 1 ? " core multiplies" : " cores multiply") << " at here\n";
+}
+
 void print_score(std::ostream& stream, const TrainOutcome& outcome) {
   const double loss = outcome.score.mean_loss();
   stream << std::fixed << std::setprecision(4);
@@ -121,6 +148,7 @@ void print_speed(std::ostream& stream, const TrainOutcome& outcome) {
 void print_outcome(std::ostream& stream, const TrainOutcome& outcome) {
   print_score(stream, outcome);
   print_speed(stream, outcome);
+  print_products(stream, outcome);
   stream << "weights " << outcome.weights_hash << '\n'
          << "bubble       measured   simulated   peak stash bytes (predicted)\n"
          << std::setprecision(1);
@@ -172,6 +200,7 @@ std::string outcome_json(const TrainJob& job, const TrainOutcome& outcome) {
   document["samples"] = outcome.fit.samples;
   document["seconds"] = outcome.fit.seconds;
   document["samples_per_second"] = outcome.fit.samples_per_second();
+  if (outcome.products.operations_per_sample > 0) document["products"] = products_of(outcome);
   document["bubble"] = {{"measured", bubble_of(outcome.measured)},
                         {"simulated", bubble_of(outcome.simulated)}};
   document["peak_stash_bytes"] = {{"counted", outcome.peak_counted},

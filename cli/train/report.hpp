@@ -19,6 +19,13 @@ struct TextOutcome {
   std::string sample;          ///< what the model makes of nothing; empty where it was not asked
 };
 
+/// What a run's products are beside the machine's; see product_rate.hpp.
+struct ProductUse {
+  double operations_per_sample = 0;  ///< 0: the model has no products
+  double machine = 0;                ///< operations per second of the cores that the run can use
+  int cores = 0;
+};
+
 /// The figures of a finished run.
 struct TrainOutcome {
   FitReport fit;
@@ -30,6 +37,7 @@ struct TrainOutcome {
   std::int64_t updates = 0;
   SavedCheckpoints checkpoints;
   int processes = 0;  ///< one per rank; 0: all ranks in one
+  ProductUse products;
   std::optional<TextOutcome> text = {};
 };
 

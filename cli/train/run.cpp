@@ -5,6 +5,7 @@
 #include <iostream>
 #include <optional>
 #include <stop_token>
+#include <thread>
 #include <unistd.h>
 
 #include "cli/generate/sample.hpp"
@@ -15,6 +16,7 @@
 #include "cli/train/run_measurement.hpp"
 #include "cli/train/stop_signals.hpp"
 #include "cli/train/watching.hpp"
+#include "millrace/stages/product_rate.hpp"
 #include "millrace/training/file_bytes.hpp"
 #include "millrace/training/rank_parts.hpp"
 
@@ -113,6 +115,18 @@ std::optional<TextOutcome> text_outcome(const TrainJob& job,
   return outcome;
 }
 
+/// Measured when the ranks have nothing left to do.
+ProductUse product_use(const TrainJob& job, int processes) {
+  ProductUse use;
+  use.operations_per_sample =
+      training_operations(job.model, {.samples = 1, .positions = job.positions()});
+  const int threads = std::max(processes, job.program.shape.ranks) *
+                      job.options.executor_options.threads_per_rank;
+  use.cores = std::min(threads, std::max(1, static_cast<int>(std::thread::hardware_concurrency())));
+  if (use.operations_per_sample > 0) use.machine = product_rate(job.model.precision, use.cores);
+  return use;
+}
+
 /// What the trainer tells goes to the measurement, and on rank 0 to whoever looks.
 void listen(Trainer& trainer,
             RunMeasurement& measurement,
@@ -169,6 +183,7 @@ TrainOutcome run_training(const TrainJob& job, const TrainSeat& seat) {
   outcome.weights_hash = trainer.weights_hash();
   const RunMeasurement::Whole whole = measurement.gather(outcome);
   if (speaker) outcome.text = text_outcome(job, trainer, seat.endpoint == nullptr);
+  if (speaker) outcome.products = product_use(job, outcome.processes);
   if (speaker) speaker->report(outcome, trainer.executor().program(), whole);
   return outcome;
 }

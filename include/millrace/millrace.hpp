@@ -10,6 +10,7 @@
 #include "millrace/stages/function_stage.hpp"
 #include "millrace/stages/models.hpp"
 #include "millrace/stages/partition.hpp"
+#include "millrace/stages/product_rate.hpp"
 #include "millrace/stages/stage.hpp"
 #include "millrace/training/gradient_check.hpp"
 #include "millrace/training/run_page.hpp"

@@ -8,6 +8,7 @@
 #include "stages/kernels/exponential.hpp"
 #include "stages/kernels/precision.hpp"
 #include "stages/kernels/product.hpp"
+#include "stages/kernels/row_max.hpp"
 #include "stages/kernels/row_sum.hpp"
 
 namespace millrace::detail {
@@ -45,8 +46,7 @@ void for_each_block(const Head<T>& head, const Body& body) {
 /// row[0, seen) to its softmax, in place; 0 behind.
 template <class T>
 void soften(T* row, std::int64_t seen, std::int64_t keys) {
-  T largest = row[0];
-  for (std::int64_t s = 1; s < seen; ++s) largest = std::max(largest, row[s]);
+  const T largest = row_max(row, seen);
   for (std::int64_t s = 0; s < seen; ++s) row[s] = exponential(row[s] - largest);
   const T sum = row_sum<T>(seen, [&](std::int64_t s) { return row[s]; });
   const T factor = T(1) / sum;

@@ -21,6 +21,7 @@ using millrace::testing_files::idx_images;
 using millrace::testing_files::idx_labels;
 using nlohmann::json;
 using testing::AllOf;
+using testing::ContainsRegex;
 using testing::HasSubstr;
 
 struct Outcome {
@@ -73,6 +74,26 @@ TEST(Train, PrintsOneJsonObjectAloneOnStandardOutput) {
   EXPECT_EQ(document["peak_stash_bytes"]["counted"], document["peak_stash_bytes"]["predicted"]);
   EXPECT_GT(document["peak_stash_bytes"]["counted"][0], 0);
   EXPECT_THAT(outcome.errors, AllOf(HasSubstr("epoch 1/2"), HasSubstr("epoch 2/2")));
+}
+
+TEST(Train, ShowsTheRateOfItsProductsBesideTheMachines) {
+  const Outcome outcome = train(kSmall + "--json");
+
+  ASSERT_EQ(outcome.code, 0) << outcome.errors;
+  const json document = json::parse(outcome.out);
+  const double of_sample = 2 * (2 * 64 * 24 + 3 * (24 * 20 + 20 * 16 + 16 * 10));
+  const json& products = document["products"];
+  EXPECT_DOUBLE_EQ(products["operations_per_second"],
+                   document["samples_per_second"].get<double>() * of_sample);
+  EXPECT_GT(products["machine_operations_per_second"], 0.0);
+  EXPECT_DOUBLE_EQ(products["share"],
+                   products["operations_per_second"].get<double>() /
+                       products["machine_operations_per_second"].get<double>());
+  EXPECT_GE(products["cores"], 1);
+  EXPECT_LE(products["cores"], 2);  // a rank each
+  EXPECT_THAT(train(kSmall).out,
+              ContainsRegex("\nproducts: [0-9.]+ GFLOP/s, [0-9.]+ % of the [0-9.]+ that "
+                            "(1 core multiplies|2 cores multiply) at here\n"));
 }
 
 TEST(Train, GivesOneHashForEverySettingThatMayNotChangeBits) {

@@ -1,0 +1,84 @@
+// See product_rate.hpp.
+#include "millrace/stages/product_rate.hpp"
+
+#include <algorithm>
+#include <chrono>
+#include <future>
+#include <string>
+#include <vector>
+
+#include "millrace/core/error.hpp"
+#include "stages/kernels/precision.hpp"
+#include "stages/kernels/product.hpp"
+#include "stages/models/cut.hpp"
+
+namespace millrace {
+namespace {
+
+constexpr std::int64_t kRows = 256;
+constexpr std::int64_t kDepth = 512;
+constexpr std::chrono::milliseconds kMeasured{15};
+
+Tensor filled(std::int64_t rows, std::int64_t columns) {
+  Tensor tensor(DType::F32, {rows, columns});
+  std::ranges::fill(tensor.as<float>(), 0.5F);
+  return tensor;
+}
+
+/// Operations per second of the calling thread, by its median product.
+double rate_of_thread(DType precision) {
+  using Clock = std::chrono::steady_clock;
+  TensorPool pool;
+  PassContext context;
+  context.pool = &pool;
+  const Tensor a = filled(kRows, kDepth);
+  const Tensor b = filled(kDepth, kRows);
+  Tensor c = filled(kRows, kRows);
+  std::vector<double> seconds;
+  for (const auto end = Clock::now() + kMeasured; seconds.empty() || Clock::now() < end;) {
+    const auto began = Clock::now();
+    detail::add_forward<float>(context,
+                               {kRows, kDepth, kRows, precision},
+                               detail::values<float>(a),
+                               detail::values<float>(b),
+                               detail::values<float>(c));
+    seconds.push_back(std::chrono::duration<double>(Clock::now() - began).count());
+  }
+  const auto middle = seconds.begin() + std::ssize(seconds) / 2;
+  std::ranges::nth_element(seconds, middle);
+  return 2.0 * kRows * kDepth * kRows / *middle;
+}
+
+/// Passes that make products, each as many operations: F, I where a gradient is wanted, W.
+double passes_of(const std::vector<TensorType>& inputs) {
+  return std::ranges::any_of(inputs, &TensorType::has_gradient) ? 3 : 2;
+}
+
+}  // namespace
+
+double training_operations(const ModelSpec& model, const UnitSize& size) {
+  const std::vector<int> boundaries{0, model.layer_count()};
+  const auto whole = stage_without_parameters(model, boundaries, 0);
+  const detail::ModelCut cut(model, boundaries);
+  double operations = 0;
+  for (int layer = 0; layer < model.layer_count(); ++layer) {
+    std::vector<TensorType> inputs = cut.input_types(layer);
+    for (TensorType& type : inputs) type = sized(type, size);
+    operations +=
+        passes_of(inputs) * whole->layer(static_cast<std::size_t>(layer)).operations(inputs);
+  }
+  return operations;
+}
+
+double product_rate(DType precision, int threads) {
+  require(threads >= 1,
+          "products are measured by at least 1 thread, got " + std::to_string(threads));
+  std::vector<std::future<double>> rates;
+  for (int i = 0; i < threads; ++i)
+    rates.push_back(std::async(std::launch::async, rate_of_thread, precision));
+  double sum = 0;
+  for (std::future<double>& rate : rates) sum += rate.get();
+  return sum;
+}
+
+}  // namespace millrace
