@@ -120,8 +120,8 @@ ProductUse product_use(const TrainJob& job, int processes) {
   ProductUse use;
   use.operations_per_sample =
       training_operations(job.model, {.samples = 1, .positions = job.positions()});
-  const int threads = std::max(processes, job.program.shape.ranks) *
-                      job.options.executor_options.threads_per_rank;
+  const int threads =
+      std::max(processes, job.program.shape.ranks) * job.options.executor_options.threads_per_rank;
   use.cores = std::min(threads, std::max(1, static_cast<int>(std::thread::hardware_concurrency())));
   if (use.operations_per_sample > 0) use.machine = product_rate(job.model.precision, use.cores);
   return use;
