@@ -46,13 +46,20 @@ ModelSpec model_of(const Manifest& manifest, const std::string& folder) {
   return model;
 }
 
-/// The vocabulary of the data that the model was trained on, which has to be there still.
+/// What the checkpoint says of the data that the model was trained on; of data that is named, its
+/// own, if it is that data.
 Vocabulary vocabulary_of(const GenerateFlags& flags,
                          const Manifest& manifest,
                          const ModelSpec& model,
                          const std::string& folder) {
   std::string name = flags.data;
-  if (name.empty()) name = run_facts_of(folder)["data"];
+  if (name.empty()) {
+    auto facts = run_facts_of(folder);
+    if (const std::string& digits = facts["vocabulary"]; !digits.empty())
+      return about(
+          folder + "/run.json", "vocabulary", [&] { return vocabulary_of_digits(digits); });
+    name = facts["data"];
+  }
   require(!name.empty(), folder + ": does not say what data it was trained on; give --data");
   const Dataset train = about("--data", name, [&] {
                           return load_data(name, manifest.counters.seed, model.context);

@@ -19,4 +19,10 @@ namespace millrace::cli {
 /// A prompt for who gives none: a line end, or the first byte that the vocabulary knows.
 [[nodiscard]] std::string plain_prompt(const Vocabulary& vocabulary);
 
+/// The bytes that a vocabulary knows in hexadecimal digits, as a checkpoint's run.json holds them.
+[[nodiscard]] std::string digits_of(const Vocabulary& vocabulary);
+
+/// The other way. Throws InvalidArgument for a text that is no such digits.
+[[nodiscard]] Vocabulary vocabulary_of_digits(std::string_view digits);
+
 }  // namespace millrace::cli

@@ -6,6 +6,7 @@
 #include <sstream>
 
 #include "cli/files.hpp"
+#include "cli/generate/sample.hpp"
 #include "cli/numbers.hpp"
 #include "cli/train/layer_times.hpp"
 #include "cli/train/refusals.hpp"
@@ -48,8 +49,10 @@ ModelSpec model_of(const TrainFlags& flags) {
   return about("--model", flags.model, [&] { return parse_model(text); });
 }
 
-/// Without a vocabulary of its own, a model of text gets that of the data.
+/// Checkpoints hold the vocabulary of the data; without one of its own, a model of text gets it.
 void take_vocabulary(TrainJob& job) {
+  if (const auto& vocabulary = job.data.train.windows.vocabulary; vocabulary != nullptr)
+    job.options.save.run["vocabulary"] = digits_of(*vocabulary);
   const std::int64_t words = job.data.train.classes;
   if (job.model.context == 0 || words == 0 ||
       job.model.text.find("vocabulary=") != std::string::npos)

@@ -1,5 +1,6 @@
 // Text on the command line: training on it, its checkpoint, and what is generated from that.
 #include <algorithm>
+#include <filesystem>
 #include <string>
 
 #include <gmock/gmock.h>
@@ -95,6 +96,16 @@ TEST_F(GenerateVerb, ContinuesAPromptAlikeInEveryNumberOfStages) {
   const Ran json = command(ask + " --json");
   EXPECT_EQ(json_in(json.text)["samples"].size(), 2U);
   EXPECT_NE(command(ask + " --temperature 0").text, one.text);
+}
+
+TEST_F(GenerateVerb, NeedsNothingButTheCheckpoint) {
+  ASSERT_EQ(command(train("-p 2 --save " + path("alone"))).code, 0);
+  const std::string ask = "generate --resume " + path("alone") + " --prompt 'text' --tokens 20";
+  const Ran with_data = command(ask + " --data text:" + path("lines.txt"));
+  ASSERT_EQ(with_data.code, 0) << with_data.text;
+  std::filesystem::remove(path("lines.txt"));
+  EXPECT_EQ(command(ask).text, with_data.text);
+  EXPECT_NE(command(ask + " --data text:" + path("lines.txt")).code, 0);
 }
 
 TEST_F(GenerateVerb, RefusesInOneSentence) {
