@@ -191,6 +191,12 @@ TrainerParts assemble(const ModelSpec& model,
   return parts;
 }
 
+std::vector<ChannelDepth> channel_depths(const ModelSpec& model,
+                                         const Program& program,
+                                         const TrainerOptions& options) {
+  return channel_depths(with_edges(program, model, boundaries_of(model, program.shape, options)));
+}
+
 TrainerParts rank_parts(const Program& program,
                         std::vector<std::unique_ptr<StageBody>> bodies,
                         const TrainerOptions& options,

@@ -172,7 +172,7 @@ RankWork train_work(const std::vector<std::string>& options,
   const auto data = std::make_shared<TrainTest>();
   if (needs_data(*job, rank)) *data = read_data(*job);
   return {hello_of(*job),
-          channel_depths(job->program),
+          channel_depths(job->model, job->program, job->options),
           [job, data](Endpoint& endpoint, ProcessGroup& group) {
             supply_data(*job, agreed_data(*job, std::move(*data), group));
             note_end(run_training(*job, {&endpoint, &group}), endpoint.rank());

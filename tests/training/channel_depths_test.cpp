@@ -125,6 +125,28 @@ TEST(ChannelDepths, AreAnsweredBetweenNeighboursAndNotAroundARing) {
     EXPECT_FALSE(channel.answered) << channel.source.value;
 }
 
+/// What stage 0 gives goes to stage 1 twice over, and past it to stage 2: a message for each link.
+TEST(ChannelDepths, OfAModelHoldTheMessagesOfAllItsLinks) {
+  const ModelSpec model = parse_model("mlp:8-8-8-8-8-8,residual");
+  const Program program = generate("gpipe", {.ranks = 3, .micro_batches = 4});
+  TrainerOptions options;
+  options.ranks = 3;
+  options.micro_batches = 4;
+  options.boundaries = {0, 3, 4, model.layer_count()};
+  const auto by_channel = [](const std::vector<ChannelDepth>& channels) {
+    std::map<Name, int> depths;
+    for (const ChannelDepth& channel : channels)
+      depths[{channel.source.value, channel.destination.value, channel.direction}] = channel.depth;
+    return depths;
+  };
+  options.schedule = "gpipe";
+  const Trainer trainer(model, options);
+  const auto depths = by_channel(channel_depths(model, program, options));
+  EXPECT_EQ(depths, by_channel(channel_depths(trainer.executor().program())));
+  EXPECT_TRUE(depths.contains({0, 2, Direction::Forward}));
+  EXPECT_FALSE(by_channel(channel_depths(program)).contains({0, 2, Direction::Forward}));
+}
+
 TEST(ChannelDepths, OfAProgramThatDeadlocksAreRefused) {
   Program program = insert_messages_before_use(generate("gpipe", {.ranks = 2, .micro_batches = 1}));
   std::swap(program.ranks[1].front(), program.ranks[1].back());  // sends what it has not got

@@ -28,7 +28,8 @@ enum GptFactor : std::size_t {
   kPrecision,
   kForm,
   kCut,
-  kCourse
+  kCourse,
+  kThreads
 };
 
 inline constexpr int kGptMicroBatches = 8;
@@ -55,9 +56,13 @@ inline std::vector<test::Factor> gpt_factors() {
           {"recompute", {"none", "all", "every-3", "selective:attention,linear", "stages:0"}},
           {"head", {"untied", "tied"}},
           {"precision", {"f32", "bf16"}},
-          {"form", {"layer norm, gelu, learned", "rms norm, swiglu, rotary, 2 kv heads"}},
+          {"form",
+           {"layers=4,d=32,heads=4",
+            "layers=4,d=32,heads=4,kv=2,norm=rms,mlp=swiglu,pos=rotary",
+            "layers=1,d=384,heads=6"}},  // wide enough for its products to be cut for threads
           {"cut", {"even", "ragged"}},
-          {"course", {"whole", "resumed"}}};
+          {"course", {"whole", "resumed"}},
+          {"threads", {"1", "2", "3"}}};
 }
 
 /// Cases without a meaning. What the catalogue refuses is among them, and nothing else is but for
@@ -106,9 +111,10 @@ struct GptCase {
   std::string recompute = "none";
   bool is_tied = false;
   DType precision = DType::F32;
-  bool is_modern = false;  ///< the second form
+  std::string form = "layers=4,d=32,heads=4";
   bool is_ragged = false;
   bool is_resumed = false;
+  int threads = 1;  ///< of a rank
 };
 
 inline GptCase case_of(const test::Choice& choice) {
@@ -120,9 +126,10 @@ inline GptCase case_of(const test::Choice& choice) {
           matrix.value(choice, "recompute"),
           choice[kHead] == 1,
           choice[kPrecision] == 1 ? DType::BF16 : DType::F32,
-          choice[kForm] == 1,
+          matrix.value(choice, "form"),
           choice[kCut] == 1,
-          choice[kCourse] == 1};
+          choice[kCourse] == 1,
+          static_cast<int>(choice[kThreads]) + 1};
 }
 
 inline const Dataset& gpt_verses() {
@@ -133,9 +140,8 @@ inline const Dataset& gpt_verses() {
 
 inline ModelSpec gpt_of(const GptCase& of) {
   ModelSpec model =
-      parse_model("gpt:layers=4,d=32,heads=4,context=16,dropout=0.1,vocabulary=" +
-                  std::to_string(gpt_verses().classes) + (of.is_tied ? ",tied=yes" : "") +
-                  (of.is_modern ? ",norm=rms,mlp=swiglu,pos=rotary,kv=2" : ""));
+      parse_model("gpt:" + of.form + ",context=16,dropout=0.1,vocabulary=" +
+                  std::to_string(gpt_verses().classes) + (of.is_tied ? ",tied=yes" : ""));
   model.precision = of.precision;
   return model;
 }
@@ -165,6 +171,7 @@ inline TrainerOptions options_of(const GptCase& of) {
   options.micro_batches = kGptMicroBatches;
   if (find_schedule(of.schedule).takes("slices")) options.slices = of.slices;
   if (of.place != "ipc" && of.place != "tcp") options.executor = of.place;
+  options.executor_options.threads_per_rank = of.threads;
   options.recompute = parse_recompute(of.recompute);
   if (of.is_ragged)
     options.boundaries = ragged_boundaries(gpt_of(of).layer_count(), program_of(of).shape.stages());

@@ -37,7 +37,7 @@ inline void go_on(Trainer& trainer, GptRun& run, int steps = 0) {
 }
 
 /// Where the first half of a resumed training runs: another number of ranks and another cut,
-/// schedule, executor and recompute.
+/// schedule, executor, recompute and number of threads.
 inline GptCase elsewhere(const GptCase& of) {
   GptCase other = of;
   other.ranks = of.ranks % 4 + 1;
@@ -46,6 +46,7 @@ inline GptCase elsewhere(const GptCase& of) {
   other.recompute = of.recompute == "none" ? "every-3" : "none";
   other.is_ragged = !of.is_ragged;
   other.is_resumed = false;
+  other.threads = of.threads % 3 + 1;
   return other;
 }
 
@@ -63,7 +64,7 @@ inline std::vector<std::unique_ptr<Endpoint>> sockets(const GptCase& of,
   ZeroMqOptions options;
   options.world = of.ranks;
   options.link = of.place == "tcp" ? ZeroMqLink::Tcp : ZeroMqLink::Ipc;
-  options.depths = channel_depths(program);
+  options.depths = channel_depths(gpt_of(of), program, options_of(of));
   options.directory = directory.path();
   return zeromq_mesh(options);
 }
@@ -113,10 +114,11 @@ inline GptRun wanted(const GptCase& of) {
     GptCase alone = of;
     alone.place = "sequential";
     alone.recompute = "none";
+    alone.threads = 1;
     return run(alone);
   }
-  static std::map<std::tuple<int, bool, DType, bool>, GptRun> known;
-  GptRun& plain = known[{of.slices, of.is_tied, of.precision, of.is_modern}];
+  static std::map<std::tuple<int, bool, DType, std::string>, GptRun> known;
+  GptRun& plain = known[{of.slices, of.is_tied, of.precision, of.form}];
   if (plain.weights.empty()) {
     TrainerOptions options = options_of({});
     options.slices = of.slices;

@@ -42,4 +42,11 @@ namespace millrace {
 /// ranks).
 [[nodiscard]] std::vector<ChannelDepth> channel_depths(const Program& program);
 
+/// The same of what rank_parts makes of these: where a stage gives tensors to others than the next,
+/// or several to one, there are more messages than the program alone tells. Throws what rank_parts
+/// throws of a cut that does not fit.
+[[nodiscard]] std::vector<ChannelDepth> channel_depths(const ModelSpec& model,
+                                                       const Program& program,
+                                                       const TrainerOptions& options);
+
 }  // namespace millrace
