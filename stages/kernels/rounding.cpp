@@ -1,10 +1,11 @@
-// Narrow numbers through Eigen's conversions, which use the processor's own where it has them and
-// give the same bits where it has not.
+// Narrow numbers: conversions that give the same bits on every processor.
 #include "stages/kernels/rounding.hpp"
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <cstddef>
+#include <cstdint>
 #include <string>
 
 #include <Eigen/Core>
@@ -21,42 +22,74 @@ using Numbers = Eigen::Map<Eigen::Array<Number, Eigen::Dynamic, 1>>;
 template <class Number>
 using ConstNumbers = Eigen::Map<const Eigen::Array<Number, Eigen::Dynamic, 1>>;
 
-template <class From, class To>
-void convert(const void* from, void* to, std::int64_t count) {
-  Numbers<To>(static_cast<To*>(to), count) =
-      ConstNumbers<From>(static_cast<const From*>(from), count).template cast<To>();
-}
+/// f16, through Eigen's conversions, which use the processor's own where it has them.
+struct Half {
+  using Number = Eigen::half;
 
-/// Through a block that stays in the first cache.
-template <class Narrow>
-void round_through(std::span<float> values) {
-  constexpr std::size_t kBlock = 1024;
-  std::array<Narrow, kBlock> block;
-  for (std::size_t first = 0; first < values.size(); first += kBlock) {
-    const std::size_t count = std::min(kBlock, values.size() - first);
-    convert<float, Narrow>(&values[first], block.data(), static_cast<std::int64_t>(count));
-    convert<Narrow, float>(block.data(), &values[first], static_cast<std::int64_t>(count));
+  static void narrow(const float* from, std::int64_t count, Number* to) {
+    Numbers<Number>(to, count) = ConstNumbers<float>(from, count).cast<Number>();
   }
-}
+  static void widen(const Number* from, std::int64_t count, float* to) {
+    Numbers<float>(to, count) = ConstNumbers<Number>(from, count).cast<float>();
+  }
+  /// Through a block that stays in the first cache.
+  static void round(float* values, std::int64_t count) {
+    constexpr std::int64_t kBlock = 1024;
+    std::array<Number, kBlock> block;
+    for (std::int64_t first = 0; first < count; first += kBlock) {
+      const std::int64_t size = std::min(kBlock, count - first);
+      narrow(values + first, size, block.data());
+      widen(block.data(), size, values + first);
+    }
+  }
+};
 
-/// body(Narrow{}) with Eigen's type for f16 or bf16.
+/// bf16 is the upper half of an f32, to the nearest and from the middle to the even one.
+struct BFloat16 {
+  using Number = std::uint16_t;
+
+  static std::uint32_t nearest(float value) {
+    constexpr std::uint32_t kUpper = 0xffff0000U, kSign = 0x80000000U, kInfinity = 0x7f800000U;
+    const auto bits = std::bit_cast<std::uint32_t>(value);
+    const std::uint32_t nearest = (bits + 0x7fffU + ((bits >> 16U) & 1U)) & kUpper;
+    const std::uint32_t nan = (bits & kSign) | 0x7fc00000U;
+    return (bits & ~kSign) > kInfinity ? nan : nearest;
+  }
+
+  static void narrow(const float* from, std::int64_t count, Number* to) {
+    for (std::int64_t i = 0; i < count; ++i) to[i] = static_cast<Number>(nearest(from[i]) >> 16U);
+  }
+  static void widen(const Number* from, std::int64_t count, float* to) {
+    for (std::int64_t i = 0; i < count; ++i)
+      to[i] = std::bit_cast<float>(std::uint32_t{from[i]} << 16U);
+  }
+  static void round(float* values, std::int64_t count) {
+    for (std::int64_t i = 0; i < count; ++i) values[i] = std::bit_cast<float>(nearest(values[i]));
+  }
+};
+
+/// body(Half{}) or body(BFloat16{}).
 template <class Body>
 void with_narrow(DType dtype, Body body) {
   require(is_narrow(dtype),
           [&] { return std::string("narrow numbers are f16 or bf16, not ") + name_of(dtype); });
-  if (dtype == DType::F16) return body(Eigen::half{});
-  body(Eigen::bfloat16{});
+  if (dtype == DType::F16) return body(Half{});
+  body(BFloat16{});
 }
 
 }  // namespace
 
 void round_to(DType precision, std::span<float> values) {
   if (precision == DType::F32) return;
-  with_narrow(precision, [&](auto zero) { round_through<decltype(zero)>(values); });
+  with_narrow(precision, [&](auto kind) {
+    kind.round(values.data(), static_cast<std::int64_t>(values.size()));
+  });
 }
 
 void detail::narrow(DType precision, const float* from, std::int64_t count, void* to) {
-  with_narrow(precision, [&](auto zero) { convert<float, decltype(zero)>(from, to, count); });
+  with_narrow(precision, [&](auto kind) {
+    kind.narrow(from, count, static_cast<typename decltype(kind)::Number*>(to));
+  });
 }
 
 Tensor narrowed(const PassContext& context, const Tensor& wide, DType precision) {
@@ -72,12 +105,11 @@ Tensor narrowed(const PassContext& context, const Tensor& wide, DType precision)
 
 Tensor widened(const PassContext& context, const Tensor& narrow) {
   Tensor wide = context.make(DType::F32, narrow.dims());
-  with_narrow(narrow.dtype(), [&](auto zero) {
-    using Narrow = decltype(zero);
-    const auto* from = static_cast<const Narrow*>(narrow.data());
+  with_narrow(narrow.dtype(), [&](auto kind) {
+    const auto* from = static_cast<const typename decltype(kind)::Number*>(narrow.data());
     float* to = wide.as<float>().data();
     detail::for_numbers(context, narrow.elements(), [&](std::int64_t first, std::int64_t last) {
-      convert<Narrow, float>(from + first, to + first, last - first);
+      kind.widen(from + first, last - first, to + first);
     });
   });
   return wide;
