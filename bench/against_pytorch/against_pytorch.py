@@ -1,71 +1,33 @@
 #!/usr/bin/python3
-"""Trains one transformer by millrace and by PyTorch, from the same weights over the same windows, and
-prints medians and ratios: `./run bench --against-pytorch [--rounds N] [--steps N] [--small]`.
+"""Trains the same models by millrace and by PyTorch, from the same weights over the same data, and prints
+medians and ratios: `./run bench --against-pytorch [--rounds N] [--steps N] [--only WORD] [--small]`.
 
 PyTorch accumulates gradients over the same micro-batches; every setting of 1 and 2 threads and of 1 and 2
-threads of OpenBLAS is tried, and the best one counts. Then both run in turns, A B A B. Losses of all steps
-have to agree. Writes bench/results/against_pytorch.json.
+threads of OpenBLAS is tried, and the best one counts; one job is PyTorch's own pipeline. Then all run in
+turns, A B A B, with the matrix products that the step needs called alone, and the machine's product rates.
+Losses of all steps have to agree. Writes bench/results/against_pytorch.json.
 """
 
 import argparse
-import gzip
 import itertools
 import json
 import os
 import pathlib
-import random
 import statistics
-import struct
 import subprocess
 import sys
 import tempfile
 
+from jobs import GPT, SMALL_GPT, TOP, mlp, prepared, train_flags
+
 HERE = pathlib.Path(__file__).resolve().parent
-TOP = HERE.parent.parent
+COMMAND = TOP / "build/release/millrace"
+PRODUCTS = TOP / "build/release/bench/step_products_bench"
 TOLERANCE = {"f32": 1e-4, "bf16": 3e-2}  # of a loss, relative
-
-
-def shapes_of(job):
-    """Names and shapes of all parameters of the model, as its layers are numbered."""
-    d, words = job["d"], job["vocabulary"]
-    shapes = {"layers.0.weight": [words, d], "layers.1.weight": [job["context"], d]}
-
-    def linear(layer, rows, columns):
-        shapes[f"layers.{layer}.weight"] = [rows, columns]
-        shapes[f"layers.{layer}.bias"] = [columns]
-
-    def norm(layer):
-        shapes[f"layers.{layer}.weight"] = [d]
-        shapes[f"layers.{layer}.bias"] = [d]
-
-    for first in range(2, 2 + 9 * job["layers"], 9):
-        norm(first)
-        linear(first + 1, d, 3 * d)
-        linear(first + 3, d, d)
-        norm(first + 5)
-        linear(first + 6, d, 4 * d)
-        linear(first + 7, 4 * d, d)
-    norm(2 + 9 * job["layers"])
-    shapes[f"layers.{3 + 9 * job['layers']}.weight"] = [words, d]
-    return shapes
-
-
-def write_weights(path, job):
-    """Matrices drawn around 0, gains 1, biases 0."""
-    draw = random.Random(1)
-    header, data, at = {}, [], 0
-    for name, shape in sorted(shapes_of(job).items()):
-        count = shape[0] * (shape[1] if len(shape) > 1 else 1)
-        if len(shape) > 1:
-            values = [draw.gauss(0, 0.02) for _ in range(count)]
-        else:
-            values = [0.0 if name.endswith("bias") else 1.0] * count
-        data.append(struct.pack(f"<{count}f", *values))
-        header[name] = {"dtype": "F32", "shape": shape, "data_offsets": [at, at + 4 * count]}
-        at += 4 * count
-    text = json.dumps(header, separators=(",", ":")).encode()
-    text += b" " * (-len(text) % 8)
-    path.write_bytes(struct.pack("<Q", len(text)) + text + b"".join(data))
+SETTINGS = list(itertools.product((1, 2), (1, 2)))  # threads of PyTorch, of OpenBLAS
+ONE_STAGE, TWO_STAGES = {"1 stage": ["-p", "1"]}, {"2 stages": ["-p", "2"]}
+TWO_PROCESSES = {"launch of 2 processes": ["launch"]}
+FOUR_STAGES = {f"4 stages, {schedule}": ["-p", "4", "--schedule", schedule] for schedule in ("1f1b", "gpipe")}
 
 
 def ran(words, **environment):
@@ -82,22 +44,24 @@ def rival(folder, job, threads, blas):
                           OPENBLAS_NUM_THREADS=str(blas), OMP_NUM_THREADS=str(threads)))
 
 
-def ours(folder, job, way):
+def ours(folder, job, cut):
     log = folder / "log.jsonl"
     log.unlink(missing_ok=True)
-    model = ",".join(f"{name}={job[name]}" for name in ("layers", "d", "heads", "context", "vocabulary"))
-    train = ["train", "--model", f"gpt:{model}", "--data", f"text:{job['text']}", "--weights", job["weights"],
-             "--batch-size", str(job["batch"]), "-m", str(job["micro_batches"]), "--steps", str(job["steps"]),
-             "--optimizer", "adamw", "--lr", str(job["lr"]), "--lr-schedule", "constant", "--warmup", "0",
-             "--weight-decay", str(job["decay"]), "--clip-norm", str(job["clip"]), "--seed", str(job["seed"]),
-             "--precision", job["precision"], "--log", log]
-    command = TOP / "build/release/millrace"
-    if way.startswith("launch"):
-        ran([command, "launch", "-n", "2", "--", *train])
-    else:
-        ran([command, *train, "-p", way.split()[0]])
+    train = [*train_flags(job), "--log", log]
+    ran([COMMAND, "launch", "-n", "2", "--", *train] if cut == ["launch"] else [COMMAND, *train, *cut])
     records = [json.loads(line) for line in log.read_text(encoding="utf-8").splitlines()]
     return {"losses": [r["loss"] for r in records], "seconds": [r["seconds"] for r in records]}
+
+
+def benched(what):
+    """Results of the bench of products, by name."""
+    words = [PRODUCTS, f"--benchmark_filter={what}", "--benchmark_format=json", "--benchmark_min_time=1"]
+    return {result["name"]: result for result in json.loads(ran(words))["benchmarks"]}
+
+
+def products_alone(job):
+    name = f"products_of_step/{job['precision']}/cores:2/real_time"
+    return benched(f"^{name}$")[name]["real_time"] / 1000
 
 
 def check(name, losses, expected, precision):
@@ -106,55 +70,93 @@ def check(name, losses, expected, precision):
             sys.exit(f"{name}: loss {loss} in step {step}, PyTorch has {other}: not the same training")
 
 
-WAYS = ("1 stage", "2 stages", "launch of 2 processes")
-
-
 def compare(folder, job, rounds):
     """Medians of seconds per step, the first step of each run left out."""
-    settings = list(itertools.product((1, 2), (1, 2)))
-    probe = {s: statistics.median(rival(folder, {**job, "steps": 3}, *s)["seconds"][1:]) for s in settings}
+    job = prepared(folder, job)
+    theirs_name = "PyTorch's Pipe" if job.get("partitions") else "PyTorch"
+    probe = {s: statistics.median(rival(folder, {**job, "steps": job["probed"]}, *s)["seconds"][1:])
+             for s in SETTINGS}
     best = min(probe, key=probe.get)
-    seconds = {"PyTorch": [], **{way: [] for way in WAYS}}
+    seconds = {theirs_name: [], **{way: [] for way in job["ways"]}}
+    alone = []
     for _ in range(rounds):
         theirs = rival(folder, job, *best)
-        seconds["PyTorch"] += theirs["seconds"][1:]
-        for way in WAYS:
-            mine = ours(folder, job, way)
+        seconds[theirs_name] += theirs["seconds"][1:]
+        for way, cut in job["ways"].items():
+            mine = ours(folder, job, cut)
             check(way, mine["losses"], theirs["losses"], job["precision"])
             seconds[way] += mine["seconds"][1:]
+        if job.get("products"):
+            alone.append(products_alone(job))
     medians = {name: statistics.median(values) for name, values in seconds.items()}
-    tokens = job["batch"] * job["context"]
-    print(f"{job['name']} {job['precision']}: PyTorch best with {best[0]} threads, OpenBLAS {best[1]}")
-    for name, median in medians.items():
-        print(f"  {name:22} {median:7.3f} s a step {tokens / median:9.0f} tokens/s"
-              f"{medians['PyTorch'] / median:7.2f}x")
-    return {"job": {k: v for k, v in job.items() if k not in ("text", "weights")}, "best_setting": best,
-            "probed": {f"{t} x {b}": v for (t, b), v in probe.items()}, "median_seconds": medians}
+    result = {"name": job["name"], "precision": job["precision"], "best_setting": best,
+              "probed": {f"{t} x {b}": v for (t, b), v in probe.items()}, "median_seconds": medians,
+              "ratios": {way: medians[theirs_name] / medians[way] for way in job["ways"]}, "aim": job["aim"]}
+    if alone:
+        result["products_alone_seconds"] = statistics.median(alone)
+        result["by_products_alone"] = {way: medians[way] / result["products_alone_seconds"] for way in job["ways"]}
+    show(result, job)
+    return result
+
+
+def show(result, job):
+    threads, blas = result["best_setting"]
+    unit, count = ("tokens", job["batch"] * job["context"]) if job["kind"] == "gpt" else ("samples", job["batch"])
+    print(f"{job['name']} {job['precision']}: PyTorch best with {threads} threads, OpenBLAS {blas}; aim {job['aim']}x")
+    for name, median in result["median_seconds"].items():
+        line = f"  {name:22} {1000 * median:9.2f} ms a step {count / median:9.0f} {unit}/s"
+        if name in result["ratios"]:
+            line += f" {result['ratios'][name]:6.2f}x"
+        if name in result.get("by_products_alone", {}):
+            line += f"   {result['by_products_alone'][name]:.2f} of its products alone"
+        print(line)
+    if "products_alone_seconds" in result:
+        print(f"  {'products, two cores':22} {1000 * result['products_alone_seconds']:9.2f} ms a step")
+    sys.stdout.flush()
+
+
+def product_rates(rounds):
+    """Operations per second by precision and cores: of the library that is best, medians of the rounds."""
+    rounds = [benched("^rate/") for _ in range(rounds)]
+    rates = {}
+    for name in rounds[0]:
+        _, precision, _, cores, _ = name.split("/")
+        of_library = statistics.median(results[name]["flops"] for results in rounds)
+        key = f"{precision}, {'one core' if cores == 'cores:1' else 'two cores'}"
+        rates[key] = max(rates.get(key, 0), of_library)
+    for key, rate in rates.items():
+        print(f"products in {key}: {rate / 1e9:.0f} GFLOP/s")
+    return rates
+
+
+def jobs_of(flags):
+    gpt = {**(SMALL_GPT if flags.small else GPT), "steps": flags.steps, "probed": 3, "products": not flags.small}
+    ways = {**ONE_STAGE, **TWO_STAGES, **TWO_PROCESSES}
+    pipe = {**gpt, "name": f"{gpt['name']} in 4 partitions", "partitions": 4, "products": False}
+    mlps = [{**mlp(batch, 4), "ways": ways, "aim": 2.5, "probed": steps // 4, "steps": steps}
+            for batch, steps in ((32, 200), (512, 40))]
+    return [{**gpt, "precision": "f32", "ways": ways, "aim": 2.5},
+            {**gpt, "precision": "bf16", "ways": ways, "aim": 3},
+            {**pipe, "precision": "f32", "ways": FOUR_STAGES, "aim": 3}, *mlps]
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n", maxsplit=1)[0])
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--steps", type=int, default=6)
-    parser.add_argument("--small", action="store_true", help="a model that runs in seconds: does the bench work")
+    parser.add_argument("--steps", type=int, default=6, help="of a transformer, in a round")
+    parser.add_argument("--only", default="", help="jobs whose name and precision have this word")
+    parser.add_argument("--small", action="store_true", help="a transformer that runs in seconds: does the bench work")
     flags = parser.parse_args()
     blas = subprocess.run(["ldconfig", "-p"], capture_output=True, text=True, check=True).stdout
     if "libopenblas" not in blas:
         sys.exit("PyTorch without OpenBLAS falls back to a slow BLAS: install libopenblas0-pthread")
-    gpt = {"name": "GPT layers=8 d=256", "layers": 8, "d": 256, "heads": 8, "context": 128, "batch": 32}
-    if flags.small:
-        gpt = {"name": "GPT layers=1 d=32", "layers": 1, "d": 32, "heads": 2, "context": 32, "batch": 16}
-    gpt |= {"vocabulary": 96, "micro_batches": 8, "steps": flags.steps, "lr": 3e-4, "decay": 0.1, "clip": 1.0,
-            "seed": 1}
+    rates = product_rates(flags.rounds)
     with tempfile.TemporaryDirectory() as name:
-        folder = pathlib.Path(name)
-        gpt |= {"text": str(folder / "text"), "weights": str(folder / "weights.safetensors")}
-        pathlib.Path(gpt["text"]).write_bytes(gzip.decompress((TOP / "data/king_james.txt.gz").read_bytes()))
-        write_weights(pathlib.Path(gpt["weights"]), gpt)
-        results = [compare(folder, {**gpt, "precision": p}, flags.rounds) for p in ("f32", "bf16")]
-    version = ran([TOP / "build/release/millrace", "--version"]).strip()
-    report = {"millrace": version, "cpus": os.cpu_count(), "results": results}
-    if not flags.small:
+        results = [compare(pathlib.Path(name), job, flags.rounds) for job in jobs_of(flags)
+                   if flags.only in f"{job['name']} {job['precision']}"]
+    report = {"millrace": ran([COMMAND, "--version"]).strip(), "cpus": os.cpu_count(),
+              "operations_per_second": rates, "results": results}
+    if not flags.small and not flags.only:
         (TOP / "bench/results/against_pytorch.json").write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
 
 

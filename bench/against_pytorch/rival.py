@@ -1,17 +1,20 @@
 #!/usr/bin/python3
-"""The PyTorch side of against_pytorch.py: trains the same transformer on the same windows, says how long.
+"""The PyTorch side of against_pytorch.py: trains the same model on the same data, says how long.
 
 One process per setting, because thread counts are read when libraries start. Prints one JSON object:
 losses and seconds of every step.
 """
 
+import functools
 import json
 import math
 import struct
 import sys
+import tempfile
 import time
 
 import torch
+from torch.distributed.pipeline.sync import Pipe
 from torch.nn import functional as F
 
 WINDOW_PURPOSE = 8  # of the random numbers that draw windows, see include/millrace/core/random.hpp
@@ -66,39 +69,90 @@ class Gpt(torch.nn.Module):
             x = x + self.out((shares @ v).transpose(1, 2).reshape(samples, positions, d))
             return x + self.down(F.gelu(self.up(self.norm2(x)), approximate="tanh"))
 
-    def __init__(self, job, weights):
+    class Front(torch.nn.Module):
+        def __init__(self, job):
+            super().__init__()
+            self.words = torch.nn.Embedding(job["vocabulary"], job["d"])
+            self.positions = torch.nn.Embedding(job["context"], job["d"])
+
+        def forward(self, tokens):
+            return self.words(tokens) + self.positions.weight[:tokens.shape[1]]
+
+    def __init__(self, job):
         super().__init__()
-        d, layers = job["d"], job["layers"]
-        self.embedding = torch.nn.Embedding(job["vocabulary"], d)
-        self.positions = torch.nn.Embedding(job["context"], d)
+        d = job["d"]
+        self.front = self.Front(job)
         self.blocks = torch.nn.ModuleList(
-            self.Block(d, job["heads"], job["context"]) for _ in range(layers))
+            self.Block(d, job["heads"], job["context"]) for _ in range(job["layers"]))
         self.norm = torch.nn.LayerNorm(d)
         self.head = torch.nn.Linear(d, job["vocabulary"], bias=False)
-        self.take(weights, layers)
+        take(read_weights(job["weights"]), self.numbered())
 
-    def take(self, weights, layers):
-        def fill(module, layer, turned=False):
-            for name, parameter in module.named_parameters():
-                value = weights[f"layers.{layer}.{name}"]
-                parameter.data.copy_(value.T if turned and name == "weight" else value)
-
-        fill(self.embedding, 0)
-        fill(self.positions, 1)
+    def numbered(self):
+        """(module, its layer's number) as millrace numbers layers."""
+        yield from ((self.front.words, 0), (self.front.positions, 1))
         for i, block in enumerate(self.blocks):
             first = 2 + 9 * i
-            for module, offset in ((block.norm, 0), (block.norm2, 5)):
-                fill(module, first + offset)
-            for module, offset in ((block.rows, 1), (block.out, 3), (block.up, 6), (block.down, 7)):
-                fill(module, first + offset, turned=True)
-        fill(self.norm, 2 + 9 * layers)
-        fill(self.head, 3 + 9 * layers)
+            yield from ((block.norm, first), (block.rows, first + 1), (block.out, first + 3),
+                        (block.norm2, first + 5), (block.up, first + 6), (block.down, first + 7))
+        yield from ((self.norm, 2 + 9 * len(self.blocks)), (self.head, 3 + 9 * len(self.blocks)))
 
     def forward(self, tokens):
-        x = self.embedding(tokens) + self.positions.weight[:tokens.shape[1]]
+        x = self.front(tokens)
         for block in self.blocks:
             x = block(x)
         return self.head(self.norm(x))
+
+    def pipe(self, partitions, chunks):
+        """PyTorch's pipeline of the blocks in equal parts. It keeps what a forward makes, as we do."""
+        share = len(self.blocks) // partitions
+        parts = [list(self.blocks[i * share:(i + 1) * share]) for i in range(partitions)]
+        parts[0].insert(0, self.front)
+        parts[-1] += [self.norm, self.head]
+        return Pipe(torch.nn.Sequential(*(torch.nn.Sequential(*part) for part in parts)), chunks=chunks,
+                    checkpoint="never")
+
+
+class Mlp(torch.nn.Sequential):
+    def __init__(self, job):
+        layers = []
+        for columns, rows in zip(job["widths"], job["widths"][1:]):
+            layers += [torch.nn.Linear(columns, rows), torch.nn.ReLU()]
+        super().__init__(*layers[:-1])
+        take(read_weights(job["weights"]), ((self[2 * i], i) for i in range(len(job["widths"]) - 1)))
+
+
+def take(weights, numbered):
+    """Weights of linear layers lie the other way round there; a head's do not."""
+    for module, layer in numbered:
+        for name, parameter in module.named_parameters():
+            value = weights[f"layers.{layer}.{name}"]
+            turned = isinstance(module, torch.nn.Linear) and module.bias is not None and name == "weight"
+            parameter.data.copy_(value.T if turned else value)
+
+
+def windows(job):
+    """Inputs and targets of every step."""
+    text = open(job["data"], "rb").read()
+    ids = {byte: i for i, byte in enumerate(sorted(set(text)))}
+    tokens = torch.tensor([ids[byte] for byte in text[:len(text) * 9 // 10]])
+    context = job["context"]
+    for step in range(job["steps"]):
+        rows = drawn_windows(job["batch"], len(tokens) - 1 - context + 1, job["seed"], step)
+        whole = torch.stack([tokens[row:row + context + 1] for row in rows])
+        yield whole[:, :-1], whole[:, 1:]
+
+
+def images(job):
+    """The mini-batch of all images, in every step."""
+    def read(name, header):
+        raw = bytearray(open(f"{job['data']}/train-{name}-ubyte", "rb").read())
+        return torch.frombuffer(raw, dtype=torch.uint8, offset=header)
+
+    inputs = read("images-idx3", 16).view(job["batch"], -1).float() / 255
+    classes = read("labels-idx1", 8).long()
+    for _ in range(job["steps"]):
+        yield inputs, classes
 
 
 def groups_of(model, decay):
@@ -108,33 +162,61 @@ def groups_of(model, decay):
     return [{"params": whole, "weight_decay": decay}, {"params": rest, "weight_decay": 0.0}]
 
 
-def main():
-    job = json.load(open(sys.argv[1], encoding="utf-8"))
-    torch.set_num_threads(int(sys.argv[2]))
-    text = open(job["text"], "rb").read()
-    ids = {byte: i for i, byte in enumerate(sorted(set(text)))}
-    tokens = torch.tensor([ids[byte] for byte in text[:len(text) * 9 // 10]])
-    context, samples, parts = job["context"], job["batch"], job["micro_batches"]
-    model = Gpt(job, read_weights(job["weights"]))
+def started_pipe(job, model, folder):
+    """It sends its results as remote references, even to itself: they meet over a file."""
+    options = torch.distributed.rpc.TensorPipeRpcBackendOptions(init_method=f"file://{folder}/meeting")
+    torch.distributed.rpc.init_rpc("one", rank=0, world_size=1, rpc_backend_options=options)
+    return model.pipe(job["partitions"], job["micro_batches"])
+
+
+def mean_loss(scores, targets):
+    return F.cross_entropy(scores.float().flatten(0, -2), targets.flatten())
+
+
+def accumulated(job, model, inputs, targets):
+    """Gradients of all micro-batches, one after the other; the loss."""
+    parts, total = job["micro_batches"], 0.0
+    size = len(inputs) // parts
+    for part, wanted in zip(inputs.split(size), targets.split(size)):
+        with torch.autocast("cpu", torch.bfloat16, enabled=job["precision"] == "bf16"):
+            scores = model(part)
+        loss = mean_loss(scores, wanted) / parts
+        loss.backward()
+        total += loss.item()
+    return total
+
+
+def piped(pipe, inputs, targets):
+    loss = mean_loss(pipe(inputs).local_value(), targets)
+    loss.backward()
+    return loss.item()
+
+
+def trained(job, step):
+    """Losses and seconds of all steps; `step` makes gradients and says the loss."""
+    model = (Gpt if job["kind"] == "gpt" else Mlp)(job)
+    step = step(model)
     optimizer = torch.optim.AdamW(groups_of(model, job["decay"]), lr=job["lr"])
     losses, seconds = [], []
-    for step in range(job["steps"]):
-        rows = drawn_windows(samples, len(tokens) - 1 - context + 1, job["seed"], step)
-        whole = torch.stack([tokens[row:row + context + 1] for row in rows])
+    for inputs, targets in (windows if job["kind"] == "gpt" else images)(job):
         began = time.perf_counter()
         optimizer.zero_grad()
-        total = 0.0
-        for part in whole.split(samples // parts):
-            with torch.autocast("cpu", torch.bfloat16, enabled=job["precision"] == "bf16"):
-                scores = model(part[:, :-1])
-            loss = F.cross_entropy(scores.float().flatten(0, 1), part[:, 1:].flatten()) / parts
-            loss.backward()
-            total += loss.item()
+        losses.append(step(inputs, targets))
         torch.nn.utils.clip_grad_norm_(model.parameters(), job["clip"])
         optimizer.step()
         seconds.append(time.perf_counter() - began)
-        losses.append(total)
-    print(json.dumps({"losses": losses, "seconds": seconds}))
+    return {"losses": losses, "seconds": seconds}
+
+
+def main():
+    job = json.load(open(sys.argv[1], encoding="utf-8"))
+    torch.set_num_threads(int(sys.argv[2]))
+    if "partitions" not in job:
+        print(json.dumps(trained(job, lambda model: functools.partial(accumulated, job, model))))
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        print(json.dumps(trained(job, lambda model: functools.partial(piped, started_pipe(job, model, folder)))))
+        torch.distributed.rpc.shutdown()
 
 
 if __name__ == "__main__":
