@@ -61,7 +61,7 @@ Profile::Profile(const Program& program)
                                static_cast<std::size_t>(program.shape.slices))),
       busy_(program.ranks.size(), 0.0) {}
 
-void Profile::add(const Timeline& timeline) {
+void Profile::add(const Timeline& timeline, double after_passes) {
   for (std::size_t rank = 0; rank < timeline.ranks.size(); ++rank)
     for (std::size_t i = 0; i < timeline.ranks[rank].size(); ++i) {
       const Action& action = program_->ranks[rank][i];
@@ -75,6 +75,7 @@ void Profile::add(const Timeline& timeline) {
     }
   const StepUse use = step_use(*program_, timeline);
   makespan_ += use.makespan;
+  after_passes_ += std::max(0.0, after_passes);
   for (std::size_t rank = 0; rank < busy_.size(); ++rank) busy_[rank] += use.ranks[rank].busy;
   ++steps_;
 }
@@ -118,6 +119,7 @@ Cost Profile::cost(std::span<const HostedStage> stages, const UnitSize& size) co
   cost.backward_input = means(Op::BackwardInput);
   cost.backward_weight = means(Op::BackwardWeight);
   cost.recompute = means(Op::Recompute);
+  cost.after_passes = after_passes_ / static_cast<double>(steps_);
   cost.forward.resize(pieces);
   for (auto* half : {&cost.backward_input, &cost.backward_weight})
     if (half->empty())

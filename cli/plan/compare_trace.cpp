@@ -137,6 +137,25 @@ double residual_of(const Residual& it) {
   return std::abs(residual) <= 1e-12 * std::abs(it.measured) ? 0 : residual;
 }
 
+/// Where measured makespan less simulated comes from; the parts add up to it.
+struct Causes {
+  double passes = 0;   ///< passes that take longer, on average, than the costs say
+  double spread = 0;   ///< passes of one kind that do not all take the same time
+  double between = 0;  ///< what lies between passes beyond what was simulated
+};
+
+/// `means`: the costs as measured; `predicted` was simulated with others, or with these.
+Causes causes_of(const Graph& graph,
+                 const Cost& means,
+                 const Timeline& measured,
+                 const Report& predicted,
+                 const Report& seen) {
+  const double by_means = report(graph, means, timeline_of(graph, means)).makespan;
+  const auto run = simulate_as_measured(graph, means, measured);
+  const double by_passes = report(graph, means, std::get<Timeline>(run)).makespan;
+  return {by_means - predicted.makespan, by_passes - by_means, seen.makespan - by_passes};
+}
+
 std::string name_of(const std::pair<Op, Stage>& key) {
   return std::to_string(key.second.value) + std::string(letters(key.first));
 }
@@ -185,7 +204,19 @@ std::string times_as_long(double seen, double predicted) {
   return predicted > 0 ? plain(std::round(seen / predicted * 1000) / 1000) : "-";
 }
 
-void print_comparison(const Comparison& result, const Report& predicted, const Report& seen) {
+void print_causes(const Causes& causes) {
+  std::cout << '\n'
+            << table(
+                   {{"measured - simulated", plain(causes.passes + causes.spread + causes.between)},
+                    {"  passes longer than the costs say", plain(causes.passes)},
+                    {"  passes of one kind that differ", plain(causes.spread)},
+                    {"  between passes: dispatch, messages, waiting", plain(causes.between)}});
+}
+
+void print_comparison(const Comparison& result,
+                      const Report& predicted,
+                      const Report& seen,
+                      const Causes& causes) {
   std::cout << table({{"", "simulated", "measured", "measured / simulated"},
                       {"makespan",
                        plain(predicted.makespan),
@@ -194,6 +225,7 @@ void print_comparison(const Comparison& result, const Report& predicted, const R
                       {"bubble",
                        percent(predicted.bubble_makespan_ratio()),
                        percent(seen.bubble_makespan_ratio())}});
+  print_causes(causes);
   const std::vector<std::string> head = {
       "count", "simulated", "measured", "residual", "mean start residual", "worst start residual"};
   std::vector<std::vector<std::string>> ops = {{"op (mean time)"}},
@@ -214,12 +246,15 @@ void print_json(const Program& program,
                 const Comparison& result,
                 const Report& predicted,
                 const Report& seen,
+                const Causes& causes,
                 const std::string& costs) {
   nlohmann::json all = {
       {"makespan", {{"simulated", predicted.makespan}, {"measured", seen.makespan}}},
       {"bubble_makespan_ratio",
        {{"simulated", predicted.bubble_makespan_ratio()},
         {"measured", seen.bubble_makespan_ratio()}}},
+      {"residual",
+       {{"passes", causes.passes}, {"spread", causes.spread}, {"between_passes", causes.between}}},
       {"costs", costs}};
   all.update(identity_json(program));
   for (const auto& [op, it] : result.ops) all["per_op"][std::string(letters(op))] = to_json(it);
@@ -245,6 +280,9 @@ std::string source_of(const PlanOptions& options) {
   if (options.bandwidth)
     text += ", bandwidth " + listed(*options.bandwidth) + (options.contention ? " shared" : "");
   if (options.rank_speed) text += ", rank speed " + listed(*options.rank_speed);
+  if (options.cores > 0)
+    text +=
+        ", " + std::to_string(options.cores) + (options.cores == 1 ? " processor" : " processors");
   return text;
 }
 
@@ -267,15 +305,16 @@ void compare_with_trace(const std::string& plan,
   const Timeline simulated = timeline_of(graph, cost);
   const Report predicted = report(graph, cost, simulated);
   const Report seen = report(graph, means, measured);
+  const Causes causes = causes_of(graph, means, measured, predicted, seen);
   const Timeline comparable = aligned(simulated);
   const Comparison result = compared(program, comparable, measured);
   const std::vector<OutputFile> files = outputs(options, program, means, measured);
   progress.end();
   if (options.json) {
-    print_json(program, result, predicted, seen, source_of(options));
+    print_json(program, result, predicted, seen, causes, source_of(options));
   } else if (!prints_file(options)) {
     std::cout << "Simulated with " << source_of(options) << ".\n\n";
-    print_comparison(result, predicted, seen);
+    print_comparison(result, predicted, seen, causes);
     print_pictures(program, comparable, measured);
   }
   write_files(files);

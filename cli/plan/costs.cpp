@@ -197,6 +197,7 @@ Cost cost_of(const Shape& shape, const PlanOptions& options) {
     set_pair_cost(cost, options, shape);
   else if (options.atomic_pairs)
     set_atomic_pairs(cost);
+  cost.cores = options.cores;
   return cost;
 }
 

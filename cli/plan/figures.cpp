@@ -16,6 +16,7 @@ nlohmann::json to_json(const Idle& idle) {
           {"drain", idle.drain},
           {"transfer", idle.transfer},
           {"imbalance", idle.imbalance},
+          {"processor", idle.processor},
           {"dependency", idle.dependency}};
 }
 
@@ -91,6 +92,7 @@ nlohmann::json to_json(const Figures& figures) {
   nlohmann::json ranks = nlohmann::json::array();
   for (const RankReport& rank : report.ranks) ranks.push_back(to_json(rank));
   return {{"makespan", report.makespan},
+          {"step", report.step},
           {"span", report.span},
           {"span_asap", report.span_asap},
           {"bubble_makespan", report.bubble_makespan},

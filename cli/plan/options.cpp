@@ -111,6 +111,14 @@ void add_timing_options(CLI::App& verb, PlanOptions& options) {
   verb.add_flag("--contention",
                 options.contention,
                 "Messages of one directed link follow one another; needs --bandwidth");
+  verb.add_option_function<std::string>(
+          "--cores",
+          [&options](Text text) {
+            options.cores = static_cast<int>(whole_number("--cores", text, 1, 1'000'000));
+          },
+          "Processors that the ranks share, where they are fewer: at most so many passes run at a "
+          "time, first come first served (default: one per rank)")
+      ->type_name("N");
 }
 
 void add_time_options(CLI::App& verb, PlanOptions& options) {

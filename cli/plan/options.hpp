@@ -32,6 +32,7 @@ struct PlanOptions {
   std::optional<NumberList> latency, bandwidth, rank_speed;
   std::optional<double> message_bytes;
   bool contention = false;
+  int cores = 0;                          ///< that the ranks share; 0: one per rank
   std::string memory_limit;               ///< as typed; empty = none
   std::vector<std::string> typed_counts;  ///< "-p 8", "-m 24" where given
   bool chunk_costs = false;

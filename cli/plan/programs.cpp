@@ -82,6 +82,16 @@ void require_generated(const std::string& subject, const PlanOptions& options) {
               " says how to read a CSV file; schedule '" + subject + "' is generated");
 }
 
+/// What a generator hears of the stages: it orders them for a processor per rank.
+Cost stage_costs(const ScheduleOptions& schedule, const PlanOptions& options) {
+  Cost cost = cost_of({.ranks = schedule.ranks,
+                       .micro_batches = schedule.micro_batches,
+                       .placement = Placement::straight(schedule.ranks)},
+                      options);
+  cost.cores = 0;
+  return cost;
+}
+
 /// Whether the stages or ranks may differ.
 bool unequal(const PlanOptions& options) {
   const auto several = [](const NumberList& list) { return list.values.size() > 1; };
@@ -151,11 +161,7 @@ Program program_of(const std::string& subject, const PlanOptions& options) {
   if (!entry.takes("memory_limit")) schedule.memory_limit.reset();
   require(!options.slice_costs || entry.takes("slices"),
           "--slice-costs was given, but schedule '" + subject + "' has no slices");
-  if (entry.staged && unequal(options))
-    schedule.stage_costs = cost_of({.ranks = schedule.ranks,
-                                    .micro_batches = schedule.micro_batches,
-                                    .placement = Placement::straight(schedule.ranks)},
-                                   options);
+  if (entry.staged && unequal(options)) schedule.stage_costs = stage_costs(schedule, options);
   return lowered(recomputing(generate(subject, schedule), subject, options), options.comms);
 }
 

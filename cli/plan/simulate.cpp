@@ -9,22 +9,19 @@
 #include "cli/plan/options.hpp"
 #include "cli/plan/progress.hpp"
 #include "cli/verbs.hpp"
+#include "millrace/core/error.hpp"
 
 namespace millrace::cli {
 
 namespace {
 
-void print_ranks(const Report& report) {
-  std::vector<std::vector<std::string>> rows = {{"rank",
-                                                 "busy",
-                                                 "idle",
-                                                 "warm-up",
-                                                 "drain",
-                                                 "transfer",
-                                                 "imbalance",
-                                                 "dependency",
-                                                 "peak activation",
-                                                 "peak memory"}};
+/// `shared`: ranks wait for processors.
+void print_ranks(const Report& report, bool shared) {
+  std::vector<std::vector<std::string>> rows = {
+      {"rank", "busy", "idle", "warm-up", "drain", "transfer", "imbalance"}};
+  if (shared) rows.front().emplace_back("processor");
+  for (const char* name : {"dependency", "peak activation", "peak memory"})
+    rows.front().emplace_back(name);
   for (std::size_t rank = 0; rank < report.ranks.size(); ++rank) {
     const RankReport& it = report.ranks[rank];
     rows.push_back({std::to_string(rank),
@@ -33,10 +30,10 @@ void print_ranks(const Report& report) {
                     plain(it.idle.warm_up),
                     plain(it.idle.drain),
                     plain(it.idle.transfer),
-                    plain(it.idle.imbalance),
-                    plain(it.idle.dependency),
-                    plain(it.peak_activation),
-                    plain(it.peak_bytes)});
+                    plain(it.idle.imbalance)});
+    if (shared) rows.back().push_back(plain(it.idle.processor));
+    for (const double figure : {it.idle.dependency, it.peak_activation, it.peak_bytes})
+      rows.back().push_back(plain(figure));
   }
   std::cout << table(rows);
 }
@@ -53,26 +50,37 @@ void print_channels(const std::vector<ChannelCapacity>& channels) {
   std::cout << '\n' << table(rows);
 }
 
-void print(const Program& program, const Figures& figures) {
+/// `cores`: that the ranks share; 0: one per rank.
+void print(const Program& program, const Figures& figures, int cores) {
   const Report& report = figures.report;
+  const bool shared = cores > 0 && cores < program.shape.ranks;
+  std::cout << program.name;
+  if (shared)
+    std::cout << ", whose " << program.shape.ranks << " ranks share " << cores
+              << (cores == 1 ? " processor" : " processors");
+  std::vector<std::vector<std::string>> rows = {
+      {"makespan",
+       plain(report.makespan),
+       "bubble",
+       plain(report.bubble_makespan),
+       percent(report.bubble_makespan_ratio())},
+      {"span",
+       plain(report.span),
+       "bubble",
+       plain(report.bubble_span),
+       percent(report.bubble_span_ratio())},
+      {"span as papers print it", plain(report.span_asap)},
+      {"critical path", plain(report.critical_path)}};
+  const bool has_more = report.step > report.makespan;
+  if (has_more) rows.push_back({"step", plain(report.step)});
   std::cout
-      << program.name << '\n'
-      << table({{"makespan",
-                 plain(report.makespan),
-                 "bubble",
-                 plain(report.bubble_makespan),
-                 percent(report.bubble_makespan_ratio())},
-                {"span",
-                 plain(report.span),
-                 "bubble",
-                 plain(report.bubble_span),
-                 percent(report.bubble_span_ratio())},
-                {"span as papers print it", plain(report.span_asap)},
-                {"critical path", plain(report.critical_path)}})
+      << '\n'
+      << table(rows)
       << "The span is what a step costs when steps overlap: a prediction as long as a step\n"
          "ends with a barrier. Papers print that of the longest rank with every op as soon as\n"
-         "possible.\n\n";
-  print_ranks(report);
+         "possible."
+      << (has_more ? " A step is the makespan and the time beside its passes." : "") << "\n\n";
+  print_ranks(report, shared);
   print_channels(figures.channels);
   std::cout << "\nvalid: " << (figures.violations.empty() ? "yes" : "no") << '\n'
             << "same bits as sequential: " << (figures.order.ascending ? "yes" : "no")
@@ -85,6 +93,10 @@ void print(const Program& program, const Figures& figures) {
 nlohmann::json more_runs(const Graph& graph, const Cost& cost, const PlanOptions& options) {
   nlohmann::json more = nlohmann::json::object();
   if (options.iterations > 1) {
+    require(!cost.shares_cores(graph.program().shape.ranks),
+            "--iterations overlaps steps, which are simulated with a processor per rank; leave "
+            "--cores " +
+                std::to_string(options.cores) + " or --iterations out");
     const auto with = simulate_iterations(graph, cost, options.iterations, Barrier::Yes);
     const auto without = simulate_iterations(graph, cost, options.iterations, Barrier::No);
     more["iterations"] = {{"steps", options.iterations},
@@ -157,7 +169,7 @@ void run(const std::string& subject, const PlanOptions& options) {
     all.update(more);
     std::cout << all.dump() << '\n';
   } else if (!prints_file(options)) {
-    print(program, figures);
+    print(program, figures, options.cores);
     print_more(more);
   }
   write_files(files);

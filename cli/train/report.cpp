@@ -143,25 +143,43 @@ void print_speed(std::ostream& stream, const TrainOutcome& outcome) {
   stream << '\n';
 }
 
+/// A row's shares: measured, simulated, and simulated on the processors there are.
+template <class Share>
+void print_shares(std::ostream& stream, const TrainOutcome& outcome, Share&& share) {
+  stream << std::setw(8) << 100 * share(outcome.measured) << " %" << std::setw(10)
+         << 100 * share(outcome.simulated) << " %";
+  if (outcome.on_cores) stream << std::setw(10) << 100 * share(*outcome.on_cores) << " %";
+}
+
+std::string cores_text(int count) {
+  return std::to_string(count) + (count == 1 ? " core" : " cores");
+}
+
+void print_bubbles(std::ostream& stream, const TrainOutcome& outcome) {
+  stream << "bubble       measured   simulated";
+  if (outcome.on_cores) stream << std::setw(12) << "on " + cores_text(outcome.cores);
+  stream << "   peak stash bytes (predicted)\n" << std::setprecision(1);
+  for (std::size_t rank = 0; rank < outcome.measured.ranks.size(); ++rank) {
+    stream << "  rank " << std::left << std::setw(4) << rank << std::right;
+    print_shares(
+        stream, outcome, [&](const StepUse& use) { return use.ranks[rank].bubble(use.makespan); });
+    stream << std::setw(13) << outcome.peak_counted[rank] << " (" << outcome.peak_predicted[rank]
+           << ")\n";
+  }
+  stream << "  all      ";
+  print_shares(stream, outcome, [](const StepUse& use) { return use.bubble(); });
+  stream << "   (simulated: a processor per rank, with the measured times"
+         << (outcome.on_cores ? "; then with those there are" : "") << ")\n";
+}
+
 }  // namespace
 
 void print_outcome(std::ostream& stream, const TrainOutcome& outcome) {
   print_score(stream, outcome);
   print_speed(stream, outcome);
   print_products(stream, outcome);
-  stream << "weights " << outcome.weights_hash << '\n'
-         << "bubble       measured   simulated   peak stash bytes (predicted)\n"
-         << std::setprecision(1);
-  for (std::size_t rank = 0; rank < outcome.measured.ranks.size(); ++rank)
-    stream << "  rank " << std::left << std::setw(4) << rank << std::right << std::setw(8)
-           << 100 * outcome.measured.ranks[rank].bubble(outcome.measured.makespan) << " %"
-           << std::setw(10)
-           << 100 * outcome.simulated.ranks[rank].bubble(outcome.simulated.makespan) << " %"
-           << std::setw(13) << outcome.peak_counted[rank] << " (" << outcome.peak_predicted[rank]
-           << ")\n";
-  stream << "  all      " << std::setw(8) << 100 * outcome.measured.bubble() << " %"
-         << std::setw(10) << 100 * outcome.simulated.bubble()
-         << " %   (simulated: a processor per rank, with the measured times)\n";
+  stream << "weights " << outcome.weights_hash << '\n';
+  print_bubbles(stream, outcome);
   if (const SavedCheckpoints& saved = outcome.checkpoints; saved.saved + saved.failed > 0) {
     stream << saved.saved << (saved.saved == 1 ? " checkpoint" : " checkpoints") << " saved";
     if (!saved.newest.empty()) stream << ", the newest " << saved.newest;
@@ -203,6 +221,10 @@ std::string outcome_json(const TrainJob& job, const TrainOutcome& outcome) {
   if (outcome.products.operations_per_sample > 0) document["products"] = products_of(outcome);
   document["bubble"] = {{"measured", bubble_of(outcome.measured)},
                         {"simulated", bubble_of(outcome.simulated)}};
+  if (outcome.on_cores) {
+    document["bubble"]["simulated_on_cores"] = bubble_of(*outcome.on_cores);
+    document["bubble"]["simulated_on_cores"]["cores"] = outcome.cores;
+  }
   document["peak_stash_bytes"] = {{"counted", outcome.peak_counted},
                                   {"predicted", outcome.peak_predicted}};
   if (const SavedCheckpoints& saved = outcome.checkpoints; saved.saved + saved.failed > 0)

@@ -32,7 +32,9 @@ struct TrainOutcome {
   Score score;
   std::string weights_hash;
   StepUse measured;   ///< mean over the steps of full mini-batches
-  StepUse simulated;  ///< the program with the measured costs
+  StepUse simulated;  ///< the program with the measured costs, a processor per rank
+  int cores = 0;      ///< that the ranks share; 0: one each, or ranks on several machines
+  std::optional<StepUse> on_cores = {};  ///< the same with those, where the passes' times allow it
   std::vector<std::size_t> peak_counted, peak_predicted;  ///< stash bytes per rank
   std::int64_t updates = 0;
   SavedCheckpoints checkpoints;

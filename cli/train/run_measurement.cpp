@@ -6,6 +6,7 @@
 #include <cstring>
 #include <fstream>
 #include <limits>
+#include <thread>
 #include <variant>
 
 #include "millrace/core/error.hpp"
@@ -49,6 +50,19 @@ std::array<std::vector<double>*, 5> memory_of(Cost& cost) {
           &cost.memory_boundary};
 }
 
+StepUse simulated_use(const Graph& graph, const Cost& cost) {
+  const auto run = simulate(graph, cost);
+  return step_use(graph.program(), std::get<Timeline>(run));
+}
+
+/// Processors for the ranks of a pipeline that lives in this process, where they are fewer.
+int shared_cores(const TrainJob& job) {
+  const int ranks = job.program.shape.ranks;
+  if (job.options.executor == "sequential") return ranks > 1 ? 1 : 0;
+  const auto cores = static_cast<int>(std::thread::hardware_concurrency());
+  return cores < ranks ? cores : 0;
+}
+
 }  // namespace
 
 RunMeasurement::RunMeasurement(const TrainJob& job,
@@ -86,16 +100,23 @@ void RunMeasurement::after_step(const StepReport& report) {
   const bool forgets = seen_++ == 1;
   if (!is_alone()) {
     if (forgets || steps_.size() == most_) steps_.pop_front();
-    return keep_row();
+    return keep_row(report.seconds);
   }
   if (forgets) profile_ = Profile(trainer_.executor().program());
   last_ = trainer_.executor().timeline();
-  profile_.add(last_);
+  profile_.add(last_, outside_passes(report.seconds));
 }
 
-void RunMeasurement::keep_row() {
+/// Of a step that took so long. Of several passes the last one stands for all.
+double RunMeasurement::outside_passes(double seconds) const {
+  const StepUse use = step_use(trainer_.executor().program(), last_);
+  return seconds - use.makespan * static_cast<double>(job_.options.accumulate);
+}
+
+void RunMeasurement::keep_row(double seconds) {
   const auto started = trainer_.executor().started().time_since_epoch();
   steps_.push_back({std::chrono::duration<double>(started).count(),
+                    seconds,
                     trainer_.executor().timeline().ranks[rank_.index()]});
 }
 
@@ -108,6 +129,7 @@ std::string RunMeasurement::pack() const {
   std::string text = this_machine() + "\n";
   for (const Step& step : steps_) {
     put(text, step.started);
+    put(text, step.seconds);
     put(text, static_cast<double>(step.row.size()));
     for (const Interval& interval : step.row) {
       put(text, interval.start);
@@ -125,6 +147,7 @@ std::vector<RunMeasurement::Step> RunMeasurement::unpack(const std::string& text
   while (at < text.size()) {
     Step& step = steps.emplace_back();
     step.started = take(text, at);
+    step.seconds = take(text, at);
     step.row.resize(static_cast<std::size_t>(take(text, at)));
     for (Interval& interval : step.row) {
       interval.start = take(text, at);
@@ -173,7 +196,7 @@ void RunMeasurement::add_rows_of_all() {
       for (Interval& interval : step.row) interval = {interval.start + late, interval.end + late};
       last_.ranks.push_back(std::move(step.row));
     }
-    profile_.add(last_);
+    profile_.add(last_, outside_passes(of_rank[0].at(k).seconds));
   }
 }
 
@@ -190,8 +213,13 @@ RunMeasurement::Whole RunMeasurement::gather(TrainOutcome& outcome) {
   Whole whole{std::move(last_), profile_.cost(trainer_.stages(), sizes().front())};
   if (!is_alone()) add_memory(whole.cost);
   outcome.measured = profile_.use();
-  const auto simulated = simulate(Graph(program), whole.cost);
-  outcome.simulated = step_use(program, std::get<Timeline>(simulated));
+  const Graph graph(program);
+  outcome.simulated = simulated_use(graph, whole.cost);
+  // Where the system takes turns between the threads of ranks, a pass's time has waits in it.
+  if (!is_alone() || job_.options.executor == "ranks") return whole;
+  Cost shared = whole.cost;
+  outcome.cores = shared.cores = shared_cores(job_);
+  if (outcome.cores > 0) outcome.on_cores = simulated_use(graph, shared);
   return whole;
 }
 

@@ -45,12 +45,14 @@ class RunMeasurement {
  private:
   struct Step {
     double started = 0;  ///< seconds on this machine's steady clock
+    double seconds = 0;  ///< of the step, update included
     std::vector<Interval> row;
   };
 
   [[nodiscard]] bool is_alone() const { return group_.size() == 1; }
   [[nodiscard]] std::vector<UnitSize> sizes() const;
-  void keep_row();
+  [[nodiscard]] double outside_passes(double seconds) const;
+  void keep_row(double seconds);
   [[nodiscard]] std::string pack() const;
   static std::vector<Step> unpack(const std::string& text, std::string& machine);
   void add_rows_of_all();

@@ -142,6 +142,28 @@ TEST_F(CompareVerb, GivesResidualsPerOpStageAndRank) {
   EXPECT_EQ(all["per_rank"][0]["worst_start_residual"], 7 - 13);
 }
 
+TEST_F(CompareVerb, SaysWhereTheResidualComesFrom) {
+  write_pair();
+  // Micro-batch 1 takes 1 more in F of rank 0 and the run 2 more between its passes: rank 1 waits.
+  //   rank 0: F0 0-1, F1 1-3, B0 6-8, B1 9-11     rank 1: F0 1-2, B0 4-6, F1 6-7, B1 7-9
+  write("t.json", R"([{"ph": "X", "pid": 0, "tid": 0, "ts": 0, "dur": 1000000, "name": "0F0"},
+    {"ph": "X", "pid": 0, "tid": 0, "ts": 1000000, "dur": 2000000, "name": "0F1"},
+    {"ph": "X", "pid": 0, "tid": 0, "ts": 6000000, "dur": 2000000, "name": "0B0"},
+    {"ph": "X", "pid": 0, "tid": 0, "ts": 9000000, "dur": 2000000, "name": "0B1"},
+    {"ph": "X", "pid": 0, "tid": 1, "ts": 1000000, "dur": 1000000, "name": "1F0"},
+    {"ph": "X", "pid": 0, "tid": 1, "ts": 4000000, "dur": 2000000, "name": "1B0"},
+    {"ph": "X", "pid": 0, "tid": 1, "ts": 6000000, "dur": 1000000, "name": "1F1"},
+    {"ph": "X", "pid": 0, "tid": 1, "ts": 7000000, "dur": 2000000, "name": "1B1"}])");
+
+  const json all = json::parse(with_trace("--f 1 --json").text);
+  const Ran text = with_trace("--f 1");
+
+  // With the means, F 1.5 of rank 0, the step takes 9.5; with every pass as it was, 9.
+  EXPECT_EQ(all["makespan"], json({{"simulated", 9}, {"measured", 11}}));
+  EXPECT_EQ(all["residual"], json({{"passes", 0.5}, {"spread", -0.5}, {"between_passes", 2}}));
+  EXPECT_THAT(text.text, HasSubstr("  between passes: dispatch, messages, waiting     2\n"));
+}
+
 TEST_F(CompareVerb, TakesTheCostsOfAFile) {
   write_pair();
   write("c.json",

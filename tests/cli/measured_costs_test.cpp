@@ -62,6 +62,7 @@ TEST_F(MeasuredCosts, ArePredictionBesideTheMeasuredTrace) {
   EXPECT_EQ(both["costs"], "the costs of " + costs_);
   EXPECT_NEAR(both["makespan"]["simulated"], simulated["makespan"], 1e-12);
   EXPECT_GT(both["makespan"]["measured"], 0.0);
+  EXPECT_GT(simulated["step"], simulated["makespan"]);  // norm and update
   EXPECT_EQ(both["per_op"]["F"]["count"], 8);
   EXPECT_EQ(both["per_rank"].size(), 2U);
 }

@@ -76,6 +76,7 @@ class Offers : public VerbTest {
             {"--bandwidth", "1f1b" + link},
             {"--contention", "1f1b --contention" + link},
             {"--rank-speed", "1f1b --rank-speed 1,1,1,2"},
+            {"--cores", "1f1b --cores 2"},
             {"--mem-f", "1f1b --mem-f 2"},
             {"--mem-i", "1f1b --mem-i 1"},
             {"--mem-w", "1f1b --mem-w -1"},
@@ -301,7 +302,7 @@ TEST_F(Offers, NothingThatIsRefused) {
 
 TEST_F(Offers, NoChoiceOfTheSearchAndNoJsonOfAPicture) {
   for (const std::string option :
-       {"--group", "--waves", "--order", "--contention", "--atomic-pairs", "--old-letters"}) {
+       {"--group", "--waves", "--order", "--contention", "--cores", "--old-letters"}) {
     EXPECT_THAT(names_of("simulate"), Contains(option));
     EXPECT_THAT(names_of("search"), Not(Contains(option)));
   }

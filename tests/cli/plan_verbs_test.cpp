@@ -249,6 +249,12 @@ TEST_F(PlanVerbs, BadInputIsOneSentenceAndExitCodeTwo) {
       {"simulate 1f1b --rank-speed 1,2", "millrace: --rank-speed has 2 values; allowed are p = 4"},
       {"simulate 1f1b --rank-speed 0",
        "millrace: --rank-speed is '0'; expected a number from 1e-09 to 1000000000000000\n"},
+      {"simulate 1f1b --cores 0",
+       "millrace: --cores is '0'; expected a whole number from 1 to 1000000\n"},
+      {"simulate 1f1b --cores 2 --iterations 3",
+       "millrace: --iterations overlaps steps, which are simulated with a processor per rank; "
+       "leave "
+       "--cores 2 or --iterations out\n"},
       {"show 1f1b --svg /nowhere/a.svg",
        "millrace: --svg /nowhere/a.svg cannot be written: No such file or directory\n"},
       {"compare 1f1b --html a", "millrace: --html goes with a plan and the trace file of its run;"},
@@ -259,6 +265,23 @@ TEST_F(PlanVerbs, BadInputIsOneSentenceAndExitCodeTwo) {
     EXPECT_THAT(ran.text, StartsWith(sentence)) << arguments;
     EXPECT_EQ(std::count(ran.text.begin(), ran.text.end(), '\n'), 1) << arguments;
   }
+}
+
+TEST_F(PlanVerbs, RanksThatShareProcessorsAreSimulatedDrawnAndComparedSo) {
+  const Ran shared = command("simulate 1f1b -p 2 -m 2 --cores 1");
+  const json enough = json::parse(command("simulate 1f1b -p 2 -m 2 --cores 2 --json").text);
+  const json table = json::parse(command("compare 1f1b,gpipe -p 2 -m 2 --cores 1 --json").text);
+
+  // All passes one after the other: 2 ranks, 2 micro-batches, F 1 and B 2.
+  EXPECT_THAT(shared.text,
+              StartsWith("1f1b p=2 m=2, whose 2 ranks share 1 processor\n"
+                         "makespan                 12"));
+  EXPECT_THAT(shared.text, HasSubstr("imbalance  processor  dependency"));
+  EXPECT_EQ(enough["makespan"], 9);
+  EXPECT_EQ(enough["per_rank"][0]["idle"]["processor"], 0);
+  EXPECT_EQ(table["1f1b"]["makespan"], 12);
+  EXPECT_EQ(table["gpipe"]["makespan"], 12);
+  EXPECT_THAT(command("show 1f1b -p 2 -m 2 --cores 1").text, HasSubstr("makespan 12"));
 }
 
 TEST_F(PlanVerbs, WhatTheParserRefusesNamesTheOptionAsTypedAndTheNearestName) {

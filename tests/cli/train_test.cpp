@@ -96,6 +96,27 @@ TEST(Train, ShowsTheRateOfItsProductsBesideTheMachines) {
                             "(1 core multiplies|2 cores multiply) at here\n"));
 }
 
+TEST(Train, SimulatesTheBubbleForTheProcessorsThereAreWhereRanksShareThem) {
+  // One thread runs all passes: on one processor either of two ranks waits for the other.
+  const std::string flags = kSmall + "--executor sequential";
+
+  const Outcome text = train(flags);
+  const json bubble = json::parse(train(flags + " --json").out)["bubble"];
+
+  EXPECT_THAT(text.out,
+              AllOf(HasSubstr("\nbubble       measured   simulated   on 1 core   peak stash"),
+                    HasSubstr("with the measured times; then with those there are)")));
+  EXPECT_EQ(bubble["simulated_on_cores"]["cores"], 1);
+  EXPECT_NEAR(bubble["simulated_on_cores"]["total"].get<double>(), 0.5, 1e-9);
+  EXPECT_GT(bubble["simulated_on_cores"]["makespan_seconds"],
+            bubble["simulated"]["makespan_seconds"]);
+  EXPECT_FALSE(
+      json::parse(
+          train("--model mlp:64-24-20-16-10 -p 1 -m 4 --epochs 1 --executor sequential --json")
+              .out)["bubble"]
+          .contains("simulated_on_cores"));
+}
+
 TEST(Train, GivesOneHashForEverySettingThatMayNotChangeBits) {
   std::string expected;
   for (const char* flags : {"-p 1 --executor sequential",

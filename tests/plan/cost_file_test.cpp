@@ -22,6 +22,7 @@ CostFile two_stages() {
   file.cost.backward_weight = {3, 1.0 / 3};
   file.cost.backward = {4, 2.25};
   file.cost.latency = 0.6;
+  file.cost.after_passes = 0.25;
   file.cost.memory_forward = {100, 200};
   file.cost.memory_input = {-10, -20};
   file.cost.memory_weight = {-90, -180};
@@ -47,6 +48,7 @@ TEST(CostFile, ComesBackAsItWasWritten) {
   EXPECT_EQ(parsed.costs->cost.backward_weight, file.cost.backward_weight);
   EXPECT_EQ(parsed.costs->cost.backward, file.cost.backward);
   EXPECT_EQ(parsed.costs->cost.latency, 0.6);
+  EXPECT_EQ(parsed.costs->cost.after_passes, 0.25);
   EXPECT_EQ(parsed.costs->cost.memory_input, file.cost.memory_input);
   EXPECT_TRUE(parsed.costs->cost.recompute.empty());
 }
@@ -84,6 +86,9 @@ TEST(CostFile, RefusesToWriteWhatTheFormatHasNoWordFor) {
   file.cost.forward.pop_back();
   EXPECT_THROW((void)write_costs(file), InvalidArgument);
   file = two_stages();
+  file.cost.cores = 2;
+  EXPECT_THROW((void)write_costs(file), InvalidArgument);
+  file = two_stages();
   file.stages = 3;
   EXPECT_THROW((void)write_costs(file), InvalidArgument);
 }
@@ -104,6 +109,7 @@ TEST(CostFile, CutIntoChunksAndAddedUpAgainIsWhatItWas) {
     for (std::size_t stage = 0; stage < 2; ++stage)
       EXPECT_DOUBLE_EQ(again.memory_forward[stage], whole.cost.memory_forward[stage]);
     EXPECT_DOUBLE_EQ(again.latency / again.ticks_per_unit, whole.cost.latency);
+    EXPECT_DOUBLE_EQ(again.after_passes / again.ticks_per_unit, whole.cost.after_passes);
   }
 }
 

@@ -125,6 +125,7 @@ Cost any_cost(const Shape& shape, std::uint64_t seed) {
     cost.message_bytes = 2;
     cost.contention = dice.one_in(2);
   }
+  if (dice.one_in(2)) cost.cores = 1;
   return cost;
 }
 
@@ -163,6 +164,9 @@ Calls checks() {
 
 Calls simulations() {
   return {{"simulate", timed([](auto& p, auto&, const Cost& c) { return simulate(Graph(p), c); })},
+          {"simulate_as_measured", timed([](auto& p, auto& t, const Cost& c) {
+             return simulate_as_measured(Graph(p), c, t);
+           })},
           {"report", timed([](auto& p, auto& t, const Cost& c) { return report(Graph(p), c, t); })},
           {"critical_path",
            timed([](auto& p, auto& t, const Cost& c) { return critical_path(Graph(p), c, t); })},
@@ -225,7 +229,7 @@ TEST(MalformedPrograms, GetAResultOrInvalidArgumentFromEveryFunction) {
   constexpr std::uint64_t kPrograms = 400;
   Calls calls = checks();
   for (Calls more : {simulations(), passes(), texts_and_pictures()}) calls.merge(more);
-  ASSERT_EQ(calls.size(), 33U);
+  ASSERT_EQ(calls.size(), 34U);
   for (const auto& [name, call] : calls) {
     SCOPED_TRACE(name);
     int refused = 0;

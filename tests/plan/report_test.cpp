@@ -45,6 +45,18 @@ TEST(Report, OneFOneBHasTheClosedForms) {
     }
 }
 
+TEST(Report, AStepIsTheMakespanAndWhatComesBesideThePasses) {
+  const Program two = one_f_one_b(2, 2);
+  Cost cost = Cost::unit(two.shape);
+  EXPECT_EQ(report_of(two, cost).step, 9);
+
+  cost.after_passes = 30;
+  cost.ticks_per_unit = 10;
+
+  EXPECT_EQ(report_of(two, cost).makespan, 0.9);
+  EXPECT_EQ(report_of(two, cost).step, 3.9);
+}
+
 TEST(Report, IdleCausesAreTransferImbalanceAndDependency) {
   // Rank 0: F0, then B0 after the round trip. With stage 1 three times as slow and latency 5:
   // gap = 3 + 6 + 2 * 5; free links leave 9, equal stages (mean 2 and 4) leave 6.

@@ -174,5 +174,37 @@ TEST(Cost, OfAChunkedAndSlicedShapeIsInIntegerTicks) {
   EXPECT_EQ(cost.latency, 6);
 }
 
+TEST(SimulateAsMeasured, OfASimulatedTimelineIsThatTimeline) {
+  for (const int cores : {0, 2})
+    for (const bool messages : {false, true}) {
+      const Program compute = split_backward(one_f_one_b(4, 6));
+      const Program schedule = messages ? insert_messages(compute) : compute;
+      Cost cost = Cost::of_full_stage(schedule.shape, 3, 2, 4, 1);
+      cost.cores = cores;
+      const Graph graph(schedule);
+      const Timeline run = timeline(schedule, cost);
+      Cost longer = cost;  // what passes take is read from the timeline
+      for (double& ticks : longer.forward) ticks *= 2;
+
+      EXPECT_EQ(std::get<Timeline>(simulate_as_measured(graph, longer, run)), run);
+    }
+}
+
+TEST(SimulateAsMeasured, TakesOutWhatLiesBetweenPassesAndScalesTheUnits) {
+  const Program two = one_f_one_b(2, 1);
+  Cost cost = Cost::unit(two.shape);
+  cost.ticks_per_unit = 10;
+  // Rank 0: F 1 to 2, B 9 to 12; rank 1: F 3 to 4, B 5 to 7: seconds, with pauses.
+  const Timeline measured{{{{1, 2}, {9, 12}}, {{3, 4}, {5, 7}}}, 1};
+
+  const Timeline run = std::get<Timeline>(simulate_as_measured(Graph(two), cost, measured));
+
+  EXPECT_THAT(run.ranks[0], ElementsAre(at(0, 10), at(40, 70)));
+  EXPECT_THAT(run.ranks[1], ElementsAre(at(10, 20), at(20, 40)));
+  Timeline backwards = measured;
+  backwards.ranks[0][0] = at(2, 1);
+  EXPECT_THROW((void)simulate_as_measured(Graph(two), cost, backwards), InvalidArgument);
+}
+
 }  // namespace
 }  // namespace millrace

@@ -44,14 +44,15 @@ class Profile {
   explicit Profile(const Program& program);
   explicit Profile(const Program&& program) = delete;
 
-  /// Adds one step.
-  void add(const Timeline& timeline);
+  /// Adds one step; `after_passes`: its seconds outside the timeline, where they are known.
+  void add(const Timeline& timeline, double after_passes = 0);
 
   [[nodiscard]] std::int64_t steps() const { return steps_; }
   /// Mean use over the steps: mean makespan, mean busy time per rank.
   [[nodiscard]] StepUse use() const;
 
-  /// Mean seconds of each op of each stage and slice over micro-batches and steps, with the stash
+  /// Mean seconds of each op of each stage and slice over micro-batches and steps, and of a step
+  /// outside its passes, with the stash
   /// bytes of `stages` for units of that size, as they are with the program's recomputes. A full
   /// backward that was never split is shared out evenly between I and W. Throws InvalidArgument
   /// before the first step.
@@ -71,6 +72,7 @@ class Profile {
   std::vector<std::vector<Mean>> of_op_;  // [op][stage * slices + slice]
   std::vector<double> busy_;              // sums per rank
   double makespan_ = 0;
+  double after_passes_ = 0;
   std::int64_t steps_ = 0;
 };
 

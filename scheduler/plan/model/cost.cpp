@@ -77,8 +77,13 @@ void Cost::require_fits(const Shape& shape) const {
   for (const auto* times :
        {&forward, &backward_input, &backward_weight, &backward, &recompute, &link_latency})
     require_not_negative(*times, "times");
-  require(latency >= 0 && optimizer >= 0 && bytes_per_tick >= 0 && message_bytes >= 0,
-          "Cost: latency, optimizer, bytes_per_tick and message_bytes are at least 0");
+  require(latency >= 0 && optimizer >= 0 && after_passes >= 0 && bytes_per_tick >= 0 &&
+              message_bytes >= 0,
+          "Cost: latency, optimizer, after_passes, bytes_per_tick and message_bytes are at least "
+          "0");
+  require(cores >= 0,
+          "Cost::cores is " + std::to_string(cores) +
+              "; it is 0 (a processor per rank) or the number of processors");
   for (const double speed : rank_speed)
     require(speed > 0,
             "Cost::rank_speed holds " + plan::number_text(speed) + "; a speed is above 0");

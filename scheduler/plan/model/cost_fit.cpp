@@ -102,6 +102,7 @@ Cost costs_for(const CostFile& file, const Shape& shape) {
   cost.ticks_per_unit *= finer;
   cost.latency *= finer;
   cost.optimizer *= finer;
+  cost.after_passes *= finer;
   cost.bytes_per_tick /= finer;
   for (const auto list : {&Cost::forward,
                           &Cost::backward_input,

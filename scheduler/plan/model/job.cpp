@@ -55,6 +55,9 @@ Program orderable(Program program, const Cost& cost) {
   require(!cost.contention,
           "the search times orders without contention on links; search without it (unset "
           "Cost::contention) and simulate the result with it");
+  require(!cost.shares_cores(program.shape.ranks),
+          "the search times orders with a processor per rank; search without Cost::cores and "
+          "simulate the result with it");
   for (auto& list : program.ranks)
     for (Action& action : list) {
       if (!is_compute(action.op))

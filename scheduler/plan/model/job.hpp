@@ -24,8 +24,8 @@ using JobOrder = std::vector<Node>;
 class Job {
  public:
   /// Requires compute actions only, each once, a recompute only right before its B or I, and no
-  /// contention in `cost`; throws InvalidArgument otherwise. Overlapped pairs are taken as two
-  /// actions.
+  /// contention or shared processors in `cost`; throws InvalidArgument otherwise. Overlapped pairs
+  /// are taken as two actions.
   /// `work`, which must outlive the job, counts what is looked at and may throw Stopped.
   Job(Program program, const Cost& cost, Work* work = nullptr);
   Job(const Job&) = delete;  // the graph points to the program

@@ -34,30 +34,41 @@ Clock::Clock(const Graph& graph, const Cost& cost, const ClockOptions& options)
 }
 
 inline Node Clock::step(Rank rank, Node node) {
-  const bool atomic = cost_.pair.has_value();
-  if (atomic && arrival_[node] != kNotYet) return kNoNode;  // second half of a pair
+  if (cost_.pair && arrival_[node] != kNotYet) return kNoNode;  // second half of a pair
+  double begin = clock_[rank.index()];
+  const Node wanted = release(rank, node, begin);
+  if (wanted == kNoNode) perform(rank, node, begin);
+  return wanted;
+}
+
+/// Whether an atomic pair begins with the node.
+inline bool Clock::leads_pair(Rank rank, Node node) const {
   const auto& list = graph_.program().ranks[rank.index()];
   const std::size_t position = node - graph_.first(rank);
-  const Action& action = list[position];
+  return cost_.pair && list[position].with_next && position + 1 < list.size();
+}
+
+/// What the node, or one half of an atomic pair, waits for, or kNoNode with `begin` moved to when
+/// everything has arrived.
+Node Clock::release(Rank rank, Node node, double& begin) const {
+  const Action* const action =
+      graph_.program().ranks[rank.index()].data() + (node - graph_.first(rank));
+  const Node wanted = wait_for(rank, node, action[0], begin);
+  if (wanted != kNoNode || !leads_pair(rank, node)) return wanted;
+  return wait_for(rank, node + 1, action[1], begin);
+}
+
+/// Runs the node, or both halves of an atomic pair, from `begin` on.
+void Clock::perform(Rank rank, Node node, double begin) {
+  const Action* const action =
+      graph_.program().ranks[rank.index()].data() + (node - graph_.first(rank));
   double& clock = clock_[rank.index()];
-  double begin = clock;
-  const Node wanted = wait_for(rank, node, action, begin);
-  if (wanted != kNoNode) return wanted;
-  if (atomic && action.with_next && position + 1 < list.size()) {
-    const Action& other = list[position + 1];
-    const Node other_wanted = wait_for(rank, node + 1, other, begin);
-    if (other_wanted != kNoNode) return other_wanted;
-    const Interval interval{begin, begin + duration(rank, node, action)};
-    finish(rank, node, action, interval);
-    finish(rank, node + 1, other, interval);
-    clock = interval.end;
-    return kNoNode;
-  }
-  const bool receives = is_receive(action.op);
-  const double end = begin + duration(rank, node, action);
-  finish(rank, node, action, {receives ? clock : begin, end});
+  const bool pair = leads_pair(rank, node);
+  const bool receives = is_receive(action->op) && !pair;
+  const double end = begin + duration(rank, node, *action);
+  finish(rank, node, *action, {receives ? clock : begin, end});
+  if (pair) finish(rank, node + 1, action[1], {begin, end});
   if (!receives || options_.stands_in_receives) clock = end;
-  return kNoNode;
 }
 
 /// The first producer that has not run, or kNoNode with `begin` moved to when all have arrived.
@@ -78,6 +89,7 @@ inline double Clock::usable(Rank rank, Node producer, const Action& consumer) co
 }
 
 inline double Clock::duration(Rank rank, Node node, const Action& action) const {
+  if (!options_.ticks.empty()) return options_.ticks[node];
   double ticks = ticks_[ticks_index(action)];
   if (cost_.pair && action.with_next) ticks = *cost_.pair;
   if (!cost_.rank_speed.empty()) ticks /= cost_.rank_speed[rank.index()];
@@ -85,7 +97,7 @@ inline double Clock::duration(Rank rank, Node node, const Action& action) const 
   return ticks;
 }
 
-inline void Clock::finish(Rank rank, Node node, const Action& action, Interval interval) {
+void Clock::finish(Rank rank, Node node, const Action& action, Interval interval) {
   timeline_.ranks[rank.index()][node - graph_.first(rank)] = interval;
   arrival_[node] = interval.end;
   if (!sends_message(action.op)) return;
@@ -126,12 +138,17 @@ inline bool Clock::sends_message(Op op) const {
   return op == Op::Forward || gives_input_gradient(op);
 }
 
-bool Clock::run() {
-  if (is_plain()) return run_plain();
+void Clock::make_room() {
   arrival_.assign(graph_.size(), kNotYet);
   if (!plain_links_ && !graph_.gives_once()) sent_.assign(places_.size(), kNotYet);
   for (std::size_t r = 0; r < timeline_.ranks.size(); ++r)
     timeline_.ranks[r].resize(graph_.program().ranks[r].size());
+}
+
+bool Clock::run() {
+  if (cost_.shares_cores(graph_.program().shape.ranks)) return run_on_cores();
+  if (is_plain()) return run_plain();
+  make_room();
   return replay_.run([this](Rank rank, Node node) { return step(rank, node); });
 }
 

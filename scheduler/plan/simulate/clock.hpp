@@ -16,8 +16,10 @@ namespace millrace::plan {
 
 /// What one run of the clock may change: everything is optional.
 struct ClockOptions {
-  std::span<const double> start;   ///< tick at which each rank may begin; empty: all at 0
-  std::span<const double> factor;  ///< by node: the action takes ticks * factor; empty: 1
+  std::span<const double> start = {};   ///< tick at which each rank may begin; empty: all at 0
+  std::span<const double> factor = {};  ///< by node: the action takes ticks * factor; empty: 1
+  std::span<const double> ticks =
+      {};  ///< by node: the action takes these; empty: what the cost says
   /// Whether a rank stands in a receive until the message is there, as the proofs have it. Else it
   /// posts the receive and goes on.
   bool stands_in_receives = false;
@@ -38,11 +40,18 @@ class Clock {
   [[nodiscard]] Timeline take() { return std::move(timeline_); }
 
  private:
+  friend class SharedCores;
+
   [[nodiscard]] bool is_plain() const;
   bool run_plain();
+  bool run_on_cores();
+  void make_room();
   Halt run_list(Rank rank, Node node, Node end);
   [[nodiscard]] double arrival_plain(std::size_t holder, Node producer) const;
   Node step(Rank rank, Node node);
+  [[nodiscard]] Node release(Rank rank, Node node, double& begin) const;
+  void perform(Rank rank, Node node, double begin);
+  [[nodiscard]] bool leads_pair(Rank rank, Node node) const;
   [[nodiscard]] Node wait_for(Rank rank, Node node, const Action& action, double& begin) const;
   [[nodiscard]] double usable(Rank rank, Node producer, const Action& consumer) const;
   [[nodiscard]] double duration(Rank rank, Node node, const Action& action) const;

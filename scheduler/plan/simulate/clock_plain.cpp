@@ -17,7 +17,7 @@ constexpr int kAhead = 16;
 bool Clock::is_plain() const {
   const bool pairs = cost_.pair && graph_.has_pairs();
   return plain_links_ && !pairs && !graph_.has_joint_actions() && cost_.rank_speed.empty() &&
-         options_.factor.empty();
+         options_.factor.empty() && options_.ticks.empty();
 }
 
 /// Runs one list from `node` on; see Replay::run_lists.

@@ -15,6 +15,7 @@ namespace plan {
 Walk::Walk(const Graph& graph, const Cost& cost, const Timeline& timeline)
     : graph_(graph), cost_(cost), timeline_(timeline), places_(graph) {
   if (cost.contention) queue_all();
+  if (cost.shares_cores(graph.program().shape.ranks)) note_ends();
 }
 
 std::vector<Node> Walk::path() const {
@@ -70,7 +71,28 @@ Node Walk::releaser(Node node) const {
       best = queue != nullptr ? queue->head : producer;
       release = arrival;
     }
-  return best;
+  const Node freed = freed_for(head, release);
+  return freed != kNoNode ? freed : best;
+}
+
+void Walk::note_ends() {
+  for (Node node = 0; node < graph_.size(); ++node) {
+    const Op op = graph_.action(node).op;
+    if (is_compute(op) || op == Op::OptimizerStep) ends_.emplace_back(interval(node).end, node);
+  }
+  std::sort(ends_.begin(), ends_.end());
+}
+
+/// The pass that ended last of those that began before `node` and ended by then, if that was after
+/// everything else had released it: then it stood for a processor.
+Node Walk::freed_for(Node node, double release) const {
+  const Op op = graph_.action(node).op;
+  if (ends_.empty() || !(is_compute(op) || op == Op::OptimizerStep)) return kNoNode;
+  const double start = interval(node).start;
+  auto at = std::upper_bound(ends_.begin(), ends_.end(), std::pair(start, kNoNode));
+  while (at != ends_.begin() && interval((at - 1)->second).start >= start) --at;
+  if (at == ends_.begin() || (at - 1)->first <= release) return kNoNode;
+  return (at - 1)->second;
 }
 
 /// What is known of the message that the consumer waits for; nothing without contention.

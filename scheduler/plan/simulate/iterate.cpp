@@ -58,10 +58,13 @@ std::vector<double> factors(const Graph& graph, const Jitter& jitter, int run_nu
 Iterations simulate_iterations(const Graph& graph, const Cost& cost, int steps, Barrier barrier) {
   require(steps >= 1, "steps is " + std::to_string(steps) + "; at least 1 is simulated");
   cost.require_fits(graph.program().shape);
+  require(barrier == Barrier::Yes || !cost.shares_cores(graph.program().shape.ranks),
+          "steps that overlap are simulated with a processor per rank; Cost::cores is " +
+              std::to_string(cost.cores) + ", allowed are 0 or Barrier::Yes");
   std::vector<double> start(graph.program().ranks.size(), 0);
   Iterations result;
   for (int step = 0; step < steps; ++step) {
-    start = rank_ends(run(graph, cost, {start, {}}), start);
+    start = rank_ends(run(graph, cost, {.start = start}), start);
     const double end = largest(start);
     if (barrier == Barrier::Yes) std::fill(start.begin(), start.end(), end);
     result.per_step = end / cost.ticks_per_unit - (step == 0 ? 0 : result.ends.back());
@@ -80,7 +83,8 @@ Spread simulate_jitter(const Graph& graph, const Cost& cost, const Jitter& jitte
   double sum = 0;
   for (int number = 0; number < jitter.runs; ++number) {
     const auto factor = factors(graph, jitter, number);
-    const double ticks = largest(rank_ends(run(graph, cost, {zero, factor}), zero));
+    const double ticks =
+        largest(rank_ends(run(graph, cost, {.start = zero, .factor = factor}), zero));
     makespans.push_back(ticks / cost.ticks_per_unit);
     sum += makespans.back();
   }

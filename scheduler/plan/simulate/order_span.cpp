@@ -124,7 +124,36 @@ std::size_t longest(const Timeline& timeline, const std::vector<double>& starts,
 
 }  // namespace
 
+namespace {
+
+/// What the passes of all ranks take.
+double work_of(const Program& program, const Cost& cost) {
+  double work = 0;
+  for (std::size_t r = 0; r < program.ranks.size(); ++r) {
+    const auto& list = program.ranks[r];
+    const double speed = cost.rank_speed.empty() ? 1 : cost.rank_speed[r];
+    for (std::size_t i = 0; i < list.size(); ++i) {
+      const bool pair = cost.pair && list[i].with_next && i + 1 < list.size();
+      work += (pair ? *cost.pair : cost.ticks(list[i])) / speed;
+      if (pair) ++i;
+    }
+  }
+  return work;
+}
+
+/// That of a processor per rank, or what keeps the processors busy.
+CycleRatio shared_span(const Graph& graph, const Cost& cost, const Timeline& timeline) {
+  Cost apart = cost;
+  apart.cores = 0;
+  const CycleRatio span = order_span(graph, apart, timeline);
+  const CycleRatio busy{work_of(graph.program(), cost), static_cast<double>(cost.cores)};
+  return span.value() > busy.value() ? span : busy;
+}
+
+}  // namespace
+
 CycleRatio order_span(const Graph& graph, const Cost& cost, const Timeline& timeline) {
+  if (cost.shares_cores(graph.program().shape.ranks)) return shared_span(graph, cost, timeline);
   const Program& program = graph.program();
   std::vector<double> starts = first_starts(program, timeline);
   double span = 0;
@@ -134,7 +163,7 @@ CycleRatio order_span(const Graph& graph, const Cost& cost, const Timeline& time
     return {span, 1};
   Period period(std::vector<double>(starts.size(), 0), is_whole(cost));
   while (true) {
-    Clock clock(graph, cost, {period.starts(), {}});
+    Clock clock(graph, cost, {.start = period.starts()});
     if (!clock.run()) return {std::numeric_limits<double>::infinity(), 1};
     const Timeline run = clock.take();
     if (!period.improve(Origins(graph, cost, run, period.starts()).all())) return period.ratio();

@@ -99,6 +99,11 @@ bool has_links(const Cost& cost) {
          std::any_of(cost.link_latency.begin(), cost.link_latency.end(), positive);
 }
 
+Cost without_sharing(Cost cost) {
+  cost.cores = 0;
+  return cost;
+}
+
 Cost without_links(Cost cost) {
   cost.latency = 0;
   cost.link_latency.clear();
@@ -155,26 +160,37 @@ bool make_equal(Cost& cost, const Shape& shape) {
   return unequal;
 }
 
-/// Splits idle time: what links explain, what unequal stages explain, the rest.
-void split(Idle& idle, double total, double without_links, double equal_stages) {
-  idle.transfer = std::max(0.0, total - without_links);
-  const double rest = total - idle.transfer;
-  idle.imbalance = std::max(0.0, rest - equal_stages);
+/// Idle time, of a rank that waits for no processor, that has free links besides, equal stages too.
+struct IdleWithout {
+  double processor, links, imbalance;
+};
+
+/// Splits idle time: what shared processors explain, what links, what unequal stages, the rest.
+void split(Idle& idle, double total, const IdleWithout& without) {
+  idle.processor = std::max(0.0, total - without.processor);
+  double rest = total - idle.processor;
+  idle.transfer = std::max(0.0, rest - without.links);
+  rest -= idle.transfer;
+  idle.imbalance = std::max(0.0, rest - without.imbalance);
   idle.dependency = rest - idle.imbalance;
 }
 
 /// Explains the gaps of each rank, and its idle time when steps overlap.
 void explain(const Graph& graph, const Cost& cost, const IdleTimes& idle, Report& report) {
   const Shape& shape = graph.program().shape;
-  const Cost linkless = without_links(cost);
+  const Cost apart = without_sharing(cost);
+  const Cost linkless = without_links(apart);
   Cost equal = linkless;
   const bool unequal = make_equal(equal, shape);
-  const IdleTimes without = has_links(cost) ? idle_with(graph, linkless, 1) : idle;
-  const IdleTimes flat = unequal ? idle_with(graph, equal, shape.stages()) : idle;
+  const IdleTimes alone = cost.shares_cores(shape.ranks) ? idle_with(graph, apart, 1) : idle;
+  const IdleTimes free = has_links(cost) ? idle_with(graph, linkless, 1) : alone;
+  const IdleTimes flat = unequal ? idle_with(graph, equal, shape.stages()) : alone;
   for (std::size_t r = 0; r < report.ranks.size(); ++r) {
     RankReport& rank = report.ranks[r];
-    split(rank.idle, idle.gaps[r], without.gaps[r], flat.gaps[r]);
-    split(rank.idle_overlapped, idle.overlapped[r], without.overlapped[r], flat.overlapped[r]);
+    split(rank.idle, idle.gaps[r], {alone.gaps[r], free.gaps[r], flat.gaps[r]});
+    split(rank.idle_overlapped,
+          idle.overlapped[r],
+          {alone.overlapped[r], free.overlapped[r], flat.overlapped[r]});
   }
 }
 
@@ -211,6 +227,7 @@ Report report(const Graph& graph, const Cost& cost, const Timeline& timeline) {
   result.span = span_of(graph, cost, timeline);
   explain(graph, cost, idle_times(all, result.span, units), result);
   result.makespan = (whole.last - whole.first) / units;
+  result.step = result.makespan + cost.after_passes / cost.ticks_per_unit;
   result.bubble_makespan = result.makespan - whole.busy / units;
   result.bubble_span = result.span - whole.busy / units;
   result.critical_path = length(graph, timeline, critical_path(graph, cost, timeline)) / units;

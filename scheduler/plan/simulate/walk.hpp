@@ -45,12 +45,16 @@ class Walk {
   void queue_from(Rank source);
   [[nodiscard]] const Queued* queued(Node producer, Node consumer) const;
   void queue_all();
+  void note_ends();
+  [[nodiscard]] Node freed_for(Node node, double release) const;
 
   const Graph& graph_;
   const Cost& cost_;
   const Timeline& timeline_;
   MessagePlaces places_;
   std::vector<Queued> queues_;  // by place; empty without contention
+  std::vector<std::pair<double, Node>>
+      ends_;  // of passes, in order; empty where none are waited for
 };
 
 }  // namespace millrace::plan

@@ -46,8 +46,9 @@ struct NumberField {
   double Cost::*member;
 };
 
-constexpr std::array<NumberField, 4> kNumbers = {{
+constexpr std::array<NumberField, 5> kNumbers = {{
     {"optimizer", &Cost::optimizer},
+    {"after_passes", &Cost::after_passes},
     {"latency", &Cost::latency},
     {"bandwidth", &Cost::bytes_per_tick},
     {"message_bytes", &Cost::message_bytes},
@@ -149,8 +150,10 @@ std::string write_costs(const CostFile& file) {
           "a cost file has p x v stages, got " + std::to_string(file.stages) + " stages of " +
               std::to_string(file.ranks) + " ranks");
   require(cost.rank_speed.empty() && cost.link_latency.empty() &&
-              cost.link_bytes_per_tick.empty() && !cost.pair && cost.ticks_per_unit == 1,
-          "a cost file has no rank speeds, costs per link or pairs, and one tick per unit");
+              cost.link_bytes_per_tick.empty() && !cost.pair && cost.cores == 0 &&
+              cost.ticks_per_unit == 1,
+          "a cost file has no rank speeds, costs per link, pairs or processors, and one tick per "
+          "unit");
   nlohmann::ordered_json document;
   document["millrace_costs"] = kVersion;
   document["unit"] = file.unit;

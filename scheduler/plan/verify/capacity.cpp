@@ -135,7 +135,7 @@ std::vector<ChannelCapacity> channel_capacities(const Graph& graph) {
   }
   if (unwritten && unwritten->empty()) return {};
   const Cost cost = Cost::unit(program.shape);
-  plan::Clock clock(graph, cost, {.start = {}, .factor = {}, .stands_in_receives = true});
+  plan::Clock clock(graph, cost, {.stands_in_receives = true});
   if (!clock.run()) return {};
   std::optional<Timeline> run = clock.take();
   const auto all = unwritten ? std::move(*unwritten) : whole_channels(graph);

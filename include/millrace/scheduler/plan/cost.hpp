@@ -25,6 +25,9 @@ struct Cost {
   /// after the other, each as soon as it can.
   std::optional<double> pair = {};
   double optimizer = 0;  ///< ticks of a rank's optimizer step
+  /// Ticks of a step outside its passes, where the program has no optimizer step: norm, clipping,
+  /// update, what begins the next step.
+  double after_passes = 0;
   double latency =
       0;  ///< ticks a message needs after the producer ended, on every rank-crossing edge
   std::vector<double> link_latency;         ///< p x p, overrides latency when not empty
@@ -33,7 +36,11 @@ struct Cost {
   double message_bytes = 0;        ///< bytes of one message of a full micro-batch (a slice: 1/q)
   bool contention = false;         ///< messages of one directed link follow one another
   std::vector<double> rank_speed;  ///< p factors: an op takes ticks / speed; empty = all 1
-  double ticks_per_unit = 1;       ///< ticks in one unit of what the user gave
+  /// Processors that the ranks share, where they are fewer than the ranks; 0: one per rank. Then at
+  /// most so many passes (and optimizer steps) run at a time: one that has begun runs to its end, a
+  /// free processor takes the one that could have begun first, of several that of the lowest rank.
+  int cores = 0;
+  double ticks_per_unit = 1;  ///< ticks in one unit of what the user gave
 
   /// Change of memory at the start of F (a_F), inside I (g_I appears before a_I goes:
   /// `input_peak`), at the end of I (g_I - a_I), and at the end of W (the rest). Per stage, of a
@@ -58,8 +65,11 @@ struct Cost {
   /// Ticks one message (a slice's share of `message_bytes`) occupies the link.
   [[nodiscard]] double transfer(Rank source, Rank destination, int ranks) const;
 
+  /// Whether `ranks` ranks have to share processors.
+  [[nodiscard]] bool shares_cores(int ranks) const { return cores > 0 && cores < ranks; }
+
   /// Throws InvalidArgument, naming the member, when a vector has the wrong length for `shape`, a
-  /// time is negative or a speed is not positive.
+  /// time or a number of cores is negative or a speed is not positive.
   void require_fits(const Shape& shape) const;
 
   /// Costs of one full stage of a p-stage model: a stage of the shape takes p / S of it, a slice

@@ -39,9 +39,10 @@ struct ParsedCosts {
 ///   backward, recompute
 ///                      optional, as above: a full backward (else input + weight), a recompute
 ///                      (else forward)
-///   optimizer, latency, bandwidth, message_bytes
-///                      optional numbers: time of a rank's optimizer step, of a message under way,
-///                      bytes per unit of time (0: unlimited), bytes of a message
+///   optimizer, after_passes, latency, bandwidth, message_bytes
+///                      optional numbers: time of a rank's optimizer step, of a step outside its
+///                      passes, of a message under way, bytes per unit of time (0: unlimited),
+///                      bytes of a message
 ///   memory_forward, memory_input_peak, memory_input, memory_weight, memory_boundary
 ///                      optional, S numbers each: the members of Cost of the same names, in bytes
 /// Unknown fields, lists of another length, negative or infinite times are faults.
@@ -59,7 +60,7 @@ struct ParsedCosts {
 
 /// Writes a cost file; read_costs gives an equal one. Throws InvalidArgument when the cost's lists
 /// do not fit its stages, when stages is no multiple of ranks, or where the format has no word:
-/// rank speeds, costs per link, pairs.
+/// rank speeds, costs per link, pairs, processors.
 [[nodiscard]] std::string write_costs(const CostFile& file);
 
 /// F and a full backward of a whole micro-batch, per stage: the time that decides a cut.

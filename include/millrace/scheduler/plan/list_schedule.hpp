@@ -39,7 +39,7 @@ struct ListOptions {
 /// actions, pairs decoupled, and stays within the limit after every action. None: the actions do
 /// not fit under the limit in this way. A recompute must stand right before its backward and stays
 /// there; its priority is not read. Throws InvalidArgument when the sizes do not match, for other
-/// recompute, messages or reductions in the program, and for link contention.
+/// recompute, messages or reductions in the program, and for link contention or shared processors.
 /// Cost: O(actions x (log ranks + chunks log micro-batches)). Pure function.
 [[nodiscard]] std::optional<Program> list_schedule(const Program& program,
                                                    const Cost& cost,

@@ -42,7 +42,7 @@ namespace millrace {
 /// when the recompute has ended.
 ///
 /// With several slices only 1, 4 without chains and 5 are used: slices differ in cost. Link
-/// contention is not supported (InvalidArgument).
+/// contention and shared processors are not supported (InvalidArgument).
 /// Throws Stopped when `stop` says so. Cost: O(stages x micro-batches x log); for the span as often
 /// as there are ranks, but for no more than 2 million actions in all, the rank of the first stage
 /// and the busiest ones first. Source: Jackson's preemptive schedule, as in Carlier and Pinson, "An

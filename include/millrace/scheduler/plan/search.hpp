@@ -38,7 +38,7 @@ struct SearchOptions {
   /// Only schedules whose stages lie on the ranks like this; unset: any.
   std::optional<Placement> placement = {};
   /// Costs of a shape; empty: Cost::unit. Called for shapes of different chunks and placements,
-  /// which must cost the same model. Without contention.
+  /// which must cost the same model. Without contention and shared processors.
   std::function<Cost(const Shape&)> cost = {};
   /// Orders that may be timed, beyond the portfolio, which is always timed whole.
   std::int64_t budget = 20'000;
@@ -104,11 +104,11 @@ struct SearchResult {
 /// less memory; so where there is room nothing recomputes. The bound is the smallest over the
 /// shapes considered, where the exact solver proved a shape its optimum. Never worse than any
 /// catalogue entry that fits. Deterministic by seed. Throws InvalidArgument for counts below 1, a
-/// negative budget, and costs with contention: every order tried would need the whole event
-/// simulation, and no bound holds; search without and simulate the result with it. Cut by time it
-/// is as good as every candidate that was finished before. The bound of a shape that was not
-/// computed in time is the work of its busiest rank. Cost: O(budget x actions), about 20 ns per
-/// action and evaluation.
+/// negative budget, and costs with contention or shared processors: every order tried would need
+/// the whole event simulation, and no bound holds; search without and simulate the result with it.
+/// Cut by time it is as good as every candidate that was finished before. The bound of a shape that
+/// was not computed in time is the work of its busiest rank. Cost: O(budget x actions), about 20 ns
+/// per action and evaluation.
 [[nodiscard]] SearchResult search(const SearchOptions& options);
 
 /// What no other of `found` beats or equals in all of makespan, span and peak memory; smallest peak
