@@ -18,7 +18,6 @@ import sys
 import tempfile
 
 TOP = pathlib.Path(__file__).resolve().parent.parent.parent
-COMMAND = TOP / "build/release/millrace"
 SCHEDULES = ("1f1b", "zb-h1", "interleaved", "zb-v", "gpipe")
 PROFILED = 4  # steps; the first one pays for memory and is not counted
 MEASURED = 7  # steps behind the first one
@@ -34,28 +33,38 @@ def ran(*words):
 class Job:
     """One way to train: a schedule, so many ranks and micro-batches."""
 
-    def __init__(self, folder, model, schedule, ranks, micro_batches, executor="flow-graph"):
-        self.folder, self.schedule, self.ranks, self.micro_batches = folder, schedule, ranks, micro_batches
-        self.train = ["train", "--model", model["name"], "--data", f"text:{folder / 'text'}", "--schedule", schedule,
-                      "-p", ranks, "-m", micro_batches, "--batch-size", model["batch"], "--optimizer", "adamw",
-                      "--lr", "3e-4", "--clip-norm", "1", "--executor", executor]
+    def __init__(self, command, folder, model, schedule, ranks, micro_batches):
+        self.command, self.folder = command, folder
+        self.schedule, self.ranks, self.micro_batches = schedule, ranks, micro_batches
+        self.shape = ["-p", ranks, "-m", micro_batches]
+        self.train = [command, "train", "--model", model["name"], "--data", f"text:{folder / 'text'}",
+                      "--schedule", schedule, *self.shape, "--batch-size", model["batch"],
+                      "--optimizer", "adamw", "--lr", "3e-4", "--clip-norm", "1"]
 
     def profile(self):
-        """Writes the costs, the plan and the trace of a short training."""
-        ran(COMMAND, *self.train, "--steps", PROFILED, "--profile", self.folder / "costs.json")
+        """Writes the costs of a short training."""
+        ran(*self.train, "--steps", PROFILED, "--profile", self.folder / "costs.json")
+
+    def with_costs(self, cores):
+        return ["--json", "--costs", self.folder / "costs.json", *(["--cores", cores] if cores < self.ranks else [])]
 
     def predicted(self, cores):
-        words = ["simulate", self.schedule, "-p", self.ranks, "-m", self.micro_batches, "--json",
-                 "--costs", self.folder / "costs.json"]
-        return json.loads(ran(COMMAND, *words, *(["--cores", cores] if cores < self.ranks else [])))
+        return json.loads(ran(self.command, "simulate", self.schedule, *self.shape, *self.with_costs(cores)))
 
     def measured(self):
         """Seconds of the steps behind the first one."""
         log = self.folder / "log.jsonl"
         log.unlink(missing_ok=True)
-        ran(COMMAND, *self.train, "--steps", 1 + MEASURED, "--log", log)
+        ran(*self.train, "--steps", 1 + MEASURED, "--log", log, "--trace", self.folder / "trace.json")
         records = [json.loads(line) for line in log.read_text(encoding="utf-8").splitlines()]
         return [record["seconds"] for record in records][1:]
+
+    def residual(self, cores):
+        """Of the last measured step: measured less simulated by cause, in percent of the measured makespan."""
+        plan = self.folder / "plan.json"
+        ran(self.command, "show", self.schedule, *self.shape, "--plan", plan)
+        found = json.loads(ran(self.command, "compare", plan, self.folder / "trace.json", *self.with_costs(cores)))
+        return {cause: 100 * seconds / found["makespan"]["measured"] for cause, seconds in found["residual"].items()}
 
 
 def percent(value, of):
@@ -67,7 +76,7 @@ class Case:
 
     def __init__(self, job, cores):
         self.job, self.cores = job, cores
-        self.predictions, self.makespans, self.medians = [], [], []
+        self.predictions, self.makespans, self.medians, self.residuals = [], [], [], []
 
     def run(self):
         self.job.profile()
@@ -75,19 +84,23 @@ class Case:
         self.predictions.append(prediction["step"])
         self.makespans.append(prediction["makespan"])
         self.medians.append(statistics.median(self.job.measured()))
+        self.residuals.append(self.job.residual(self.cores))
 
     def result(self):
         predicted, measured = statistics.median(self.predictions), statistics.median(self.medians)
         return {"schedule": self.job.schedule, "ranks": self.job.ranks, "micro_batches": self.job.micro_batches,
                 "predicted": predicted, "makespan": statistics.median(self.makespans), "measured": measured,
                 "percent": percent(predicted, measured),
+                "residual_percent": {cause: statistics.median(each[cause] for each in self.residuals)
+                                     for cause in self.residuals[0]},
                 "percent_of_each_round": [percent(p, m) for p, m in zip(self.predictions, self.medians, strict=True)]}
 
 
 def print_case(result):
     rounds = " ".join(f"{value:+.1f}" for value in result["percent_of_each_round"])
     print(f"  {result['schedule']:12} p={result['ranks']} {result['predicted']:8.4f} s {result['measured']:8.4f} s "
-          f"{result['percent']:+6.1f} %   ({rounds})", flush=True)
+          f"{result['percent']:+6.1f} %   ({rounds})   "
+          + ", ".join(f"{cause} {value:+.1f}" for cause, value in result["residual_percent"].items()), flush=True)
 
 
 def speed_up(one, two):
@@ -105,6 +118,7 @@ def main():
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--schedules", default=",".join(SCHEDULES))
     parser.add_argument("--small", action="store_true", help="a model that runs in seconds: does the bench work")
+    parser.add_argument("--command", default=TOP / "build/release/millrace", help="the millrace to judge")
     flags = parser.parse_args()
     model = {"name": "gpt:layers=8,d=256,heads=8,context=128", "batch": 32}
     if flags.small:
@@ -114,19 +128,20 @@ def main():
         folder = pathlib.Path(name)
         text = gzip.decompress((TOP / "data/king_james.txt.gz").read_bytes())
         (folder / "text").write_bytes(text[:60_000])  # what is judged at the end of a run is a tenth of it
-        cases = [Case(Job(folder, model, schedule, ranks, 8), cores)
+        cases = [Case(Job(flags.command, folder, model, schedule, ranks, 8), cores)
                  for ranks in (2, 4) for schedule in flags.schedules.split(",")]
-        pair = [Case(Job(folder, model, "1f1b", ranks, 16), cores) for ranks in (1, 2)]
+        pair = [Case(Job(flags.command, folder, model, "1f1b", ranks, 16), cores) for ranks in (1, 2)]
         for _ in range(flags.rounds):
             for case in cases + pair:
                 case.run()
-    print(f"{cores} cores: a step, predicted, measured, difference (of each round)")
+    print(f"{cores} cores: a step, predicted, measured, difference (of each round), residual of the last step in %")
     results = [case.result() for case in cases]
     for result in results:
         print_case(result)
     one, two = (case.result() for case in pair)
-    report = {"millrace": ran(COMMAND, "--version").strip(), "cores": cores, "model": model, "rounds": flags.rounds,
-              "results": results, "one_stage": one, "two_stages": two, "speed_up": speed_up(one, two)}
+    report = {"millrace": ran(flags.command, "--version").strip(), "cores": cores, "model": model,
+              "rounds": flags.rounds, "results": results, "one_stage": one, "two_stages": two,
+              "speed_up": speed_up(one, two)}
     if not flags.small:
         (TOP / "bench/results/truth.json").write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
 

@@ -146,14 +146,25 @@ TEST_F(CompareVerb, SaysWhereTheResidualComesFrom) {
   write_pair();
   // Micro-batch 1 takes 1 more in F of rank 0 and the run 2 more between its passes: rank 1 waits.
   //   rank 0: F0 0-1, F1 1-3, B0 6-8, B1 9-11     rank 1: F0 1-2, B0 4-6, F1 6-7, B1 7-9
-  write("t.json", R"([{"ph": "X", "pid": 0, "tid": 0, "ts": 0, "dur": 1000000, "name": "0F0"},
-    {"ph": "X", "pid": 0, "tid": 0, "ts": 1000000, "dur": 2000000, "name": "0F1"},
-    {"ph": "X", "pid": 0, "tid": 0, "ts": 6000000, "dur": 2000000, "name": "0B0"},
-    {"ph": "X", "pid": 0, "tid": 0, "ts": 9000000, "dur": 2000000, "name": "0B1"},
-    {"ph": "X", "pid": 0, "tid": 1, "ts": 1000000, "dur": 1000000, "name": "1F0"},
-    {"ph": "X", "pid": 0, "tid": 1, "ts": 4000000, "dur": 2000000, "name": "1B0"},
-    {"ph": "X", "pid": 0, "tid": 1, "ts": 6000000, "dur": 1000000, "name": "1F1"},
-    {"ph": "X", "pid": 0, "tid": 1, "ts": 7000000, "dur": 2000000, "name": "1B1"}])");
+  json events = json::array();
+  const auto ran = [&](int rank, const char* action, int start, int end) {
+    events.push_back({{"ph", "X"},
+                      {"name", action},
+                      {"pid", 0},
+                      {"tid", rank},
+                      {"ts", start * 1e6},
+                      {"dur", (end - start) * 1e6},
+                      {"args", {{"action", action}}}});
+  };
+  ran(0, "0F0", 0, 1);
+  ran(0, "0F1", 1, 3);
+  ran(0, "0B0", 6, 8);
+  ran(0, "0B1", 9, 11);
+  ran(1, "1F0", 1, 2);
+  ran(1, "1B0", 4, 6);
+  ran(1, "1F1", 6, 7);
+  ran(1, "1B1", 7, 9);
+  write("t.json", json({{"traceEvents", events}}).dump());
 
   const json all = json::parse(with_trace("--f 1 --json").text);
   const Ran text = with_trace("--f 1");

@@ -72,12 +72,13 @@ TEST_F(PlanVerbs, SimulateJsonHasTheseFieldsAndNoOthers) {
                           "recompute",
                           "span",
                           "span_asap",
+                          "step",
                           "v",
                           "valid"));
   EXPECT_THAT(keys(all["per_rank"][0]),
               ElementsAre("busy", "idle", "idle_overlapped", "peak_activation", "peak_bytes"));
   EXPECT_THAT(keys(all["per_rank"][0]["idle"]),
-              ElementsAre("dependency", "drain", "imbalance", "transfer", "warm_up"));
+              ElementsAre("dependency", "drain", "imbalance", "processor", "transfer", "warm_up"));
   EXPECT_THAT(keys(all["capacity"][0]),
               ElementsAre("destination", "direction", "minimal", "source", "sufficient"));
 }
