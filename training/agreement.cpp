@@ -99,6 +99,12 @@ std::string description_of(const OptimizerOptions& options) {
          ", epsilon " + exact_text(options.epsilon);
 }
 
+/// Who has no data does not know.
+std::string lengths_of(const Dataset& data) {
+  if (data.width() == 0) return {};
+  return std::string(name_of(data.has_documents() ? Lengths::Bucket : Lengths::Fixed));
+}
+
 /// Everything that decides bits, or whether two ranks understand each other.
 Fields settings_of(const TrainerParts& parts, const TrainerOptions& options) {
   const Program& program = parts.executor->program();
@@ -139,7 +145,8 @@ void agree_on_data(ProcessGroup& group,
                    const TrainerOptions& options) {
   if (group.size() == 1) return;
   compare(group,
-          {{"number of samples", std::to_string(data.epoch_size())},
+          {{"lengths", lengths_of(data)},
+           {"number of samples", std::to_string(data.epoch_size())},
            {"batch size", std::to_string(batch_size)},
            {"last batch", std::string(name_of(options.last_batch))},
            {"data", contents_digest(data)}},

@@ -57,10 +57,49 @@ void copy_windows(Tensor& to,
   }
 }
 
-TensorList borrow(std::vector<Tensor>& tensors, std::int64_t rows) {
-  TensorList list;
-  for (Tensor& tensor : tensors) list.push_back(tensor.borrow_rows(0, rows));
-  return list;
+/// Fills what is left of a row of `positions`.
+template <class T>
+void pad(T* row, std::int64_t from, std::int64_t positions) {
+  std::fill(row + from, row + positions, T(0));
+}
+
+/// Every document's own elements by number, then 0, in rows of `positions`.
+void copy_documents(Tensor& to,
+                    const Tensor& from,
+                    const Dataset::Windows& windows,
+                    std::span<const std::int32_t> rows,
+                    std::int64_t positions) {
+  const std::uint8_t* text = from.as<std::uint8_t>().data();
+  std::int32_t* target = to.as<std::int32_t>().data();
+  for (const std::int32_t row : rows) {
+    const Dataset::Document& document = (*windows.documents)[static_cast<std::size_t>(row)];
+    for (std::int64_t i = 0; i < document.positions; ++i)
+      target[i] = windows.vocabulary->ids()[text[document.first + i]];
+    pad(target, document.positions, positions);
+    target += positions;
+  }
+}
+
+/// 1 for every element of a document, then 0.
+void weigh_documents(Tensor& to,
+                     const Dataset::Windows& windows,
+                     std::span<const std::int32_t> rows,
+                     std::int64_t positions) {
+  float* weight = to.as<float>().data();
+  for (const std::int32_t row : rows) {
+    const std::int64_t count = (*windows.documents)[static_cast<std::size_t>(row)].positions;
+    std::fill(weight, weight + count, 1.0F);
+    pad(weight, count, positions);
+    weight += positions;
+  }
+}
+
+/// The positions of the longest, at least 1.
+std::int64_t longest(const Dataset::Windows& windows, std::span<const std::int32_t> rows) {
+  std::int64_t most = 1;
+  for (const std::int32_t row : rows)
+    most = std::max(most, (*windows.documents)[static_cast<std::size_t>(row)].positions);
+  return most;
 }
 
 }  // namespace
@@ -96,6 +135,10 @@ void Batch::cut_positions(const Dataset& data, int slices) {
   require(slices >= 1, "the number of slices must be at least 1, got " + std::to_string(slices));
   const std::int64_t positions = data.positions();
   if (slices > 1) {
+    require(!data.has_documents(), [&] {
+      return "samples of " + data.name + " are documents of different lengths, which are not cut " +
+             "into slices; got " + std::to_string(slices) + ", 1 is allowed";
+    });
     require(positions >= slices, [&] {
       return "samples of " + data.name + " have " + std::to_string(positions) +
              (positions == 1 ? " position" : " positions") + ", which cannot be cut into " +
@@ -163,6 +206,37 @@ void Batch::gather(std::vector<std::vector<Tensor>>& to,
   }
 }
 
+/// Flat, with room for the longest that may come, so that memory is asked for once.
+void Batch::gather_documents(Part& part,
+                             const Dataset& data,
+                             std::span<const std::int32_t> rows) const {
+  const Dataset::Windows& windows = data.windows;
+  const std::int64_t room =
+      std::max<std::int64_t>(static_cast<std::int64_t>(rows.size()), 1) * windows.positions;
+  part.positions = longest(windows, rows);
+  part.inputs.resize(1);
+  part.targets.resize(1);
+  const auto gather_all = [&](std::vector<Tensor>& to, const std::vector<SampleTensor>& from) {
+    for (std::size_t i = 0; i < from.size(); ++i) {
+      make_room(to[i], DType::I32, {room}, room);
+      copy_documents(to[i], from[i].values, windows, rows, part.positions);
+    }
+  };
+  part.inputs[0].resize(data.inputs.size());
+  gather_all(part.inputs[0], data.inputs);
+  part.targets[0].resize(data.targets.size() + 1);
+  gather_all(part.targets[0], data.targets);
+  make_room(part.targets[0].back(), DType::F32, {room}, room);
+  weigh_documents(part.targets[0].back(), windows, rows, part.positions);
+}
+
+void Batch::fill_part(Part& part, const Dataset& data, std::span<const std::int32_t> rows) const {
+  if (of_documents_) return gather_documents(part, data, rows);
+  part.positions = data.positions();
+  gather(part.inputs, data.inputs, data.windows, rows);
+  gather(part.targets, data.targets, data.windows, rows);
+}
+
 void Batch::fill(const Dataset& data,
                  std::span<const std::int32_t> rows,
                  int micro_batches,
@@ -174,6 +248,12 @@ void Batch::fill(const Dataset& data,
                 std::to_string(data.size() - 1));
   check_rows(data);
   cut_positions(data, slices);
+  of_documents_ = data.has_documents();
+  std::vector<std::int32_t> sorted;
+  if (of_documents_) {
+    sorted = longest_first(data, rows);
+    rows = sorted;
+  }
   parts_.resize(sizes.size());
   samples_ = static_cast<std::int64_t>(rows.size());
   std::int64_t first = 0;
@@ -181,12 +261,17 @@ void Batch::fill(const Dataset& data,
     Part& part = parts_[i];
     part.first = first;
     part.count = sizes[i];
-    const auto of_part =
-        rows.subspan(static_cast<std::size_t>(first), static_cast<std::size_t>(part.count));
-    gather(part.inputs, data.inputs, data.windows, of_part);
-    gather(part.targets, data.targets, data.windows, of_part);
+    fill_part(part,
+              data,
+              rows.subspan(static_cast<std::size_t>(first), static_cast<std::size_t>(part.count)));
     first += part.count;
   }
+}
+
+std::int64_t Batch::positions() const {
+  std::int64_t sum = 0;
+  for (const Part& part : parts_) sum += part.count * part.positions;
+  return sum;
 }
 
 Batch::Part& Batch::part(const Unit& unit) {
@@ -201,14 +286,24 @@ Batch::Part& Batch::part(const Unit& unit) {
   return parts_[unit.micro_batch.index()];
 }
 
+TensorList Batch::borrow(std::vector<Tensor>& tensors, const Part& part) const {
+  TensorList list;
+  for (Tensor& tensor : tensors) {
+    Tensor rows = tensor.borrow_rows(0, of_documents_ ? part.count * part.positions : part.count);
+    if (of_documents_) rows.reshape({part.count, part.positions});
+    list.push_back(std::move(rows));
+  }
+  return list;
+}
+
 TensorList Batch::inputs(const Unit& unit) {
   Part& wanted = part(unit);
-  return borrow(wanted.inputs[unit.slice.index()], wanted.count);
+  return borrow(wanted.inputs[unit.slice.index()], wanted);
 }
 
 TensorList Batch::targets(const Unit& unit) {
   Part& wanted = part(unit);
-  return borrow(wanted.targets[unit.slice.index()], wanted.count);
+  return borrow(wanted.targets[unit.slice.index()], wanted);
 }
 
 std::int64_t Batch::first_sample(const Unit& unit) const {

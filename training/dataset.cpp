@@ -47,7 +47,18 @@ Tensor gather(const Tensor& all, const std::vector<std::int32_t>& rows) {
 
 }  // namespace
 
+std::string_view name_of(Lengths lengths) {
+  return lengths == Lengths::Fixed ? "fixed" : "bucket";
+}
+
+Lengths lengths_called(std::string_view name) {
+  for (const Lengths lengths : {Lengths::Fixed, Lengths::Bucket})
+    if (name == name_of(lengths)) return lengths;
+  throw InvalidArgument("unknown lengths '" + std::string(name) + "'; known are fixed, bucket");
+}
+
 std::int64_t Dataset::size() const {
+  if (has_documents()) return static_cast<std::int64_t>(windows.documents->size());
   if (inputs.empty() || !inputs[0].values) return 0;
   const std::int64_t rows = inputs[0].values.rows();
   if (windows.positions == 0) return rows;
@@ -94,8 +105,9 @@ std::string contents_digest(const Dataset& data) {
   if (data.width() == 0) return {};
   const std::string windows = data.windows.positions == 0
                                   ? std::string()
-                                  : " in windows of " + std::to_string(data.windows.positions) +
-                                        " by " + std::to_string(data.windows.stride) + " of " +
+                                  : (data.has_documents() ? " in lines of " : " in windows of ") +
+                                        std::to_string(data.windows.positions) + " by " +
+                                        std::to_string(data.windows.stride) + " of " +
                                         std::to_string(data.classes);
   std::map<std::string, std::string> digests;
   for (const auto* list : {&data.inputs, &data.targets})
@@ -117,6 +129,15 @@ void check_rows(const Dataset& data) {
 
 std::vector<std::int32_t> shuffled_order(std::int64_t n, std::uint64_t seed, std::uint64_t epoch) {
   return permutation(n, {.seed = seed, .purpose = Purpose::Shuffle, .step = epoch});
+}
+
+std::vector<std::int32_t> longest_first(const Dataset& data, std::span<const std::int32_t> rows) {
+  std::vector<std::int32_t> sorted(rows.begin(), rows.end());
+  const std::vector<Dataset::Document>& documents = *data.windows.documents;
+  std::ranges::stable_sort(sorted, std::ranges::greater(), [&](std::int32_t row) {
+    return documents.at(static_cast<std::size_t>(row)).positions;
+  });
+  return sorted;
 }
 
 std::vector<std::int32_t> drawn_windows(const Dataset& data,
@@ -154,20 +175,27 @@ TrainTest split_by_seed(const Dataset& data, double train_share, std::uint64_t s
   return {select_rows(data, {order.begin(), cut}), select_rows(data, {cut, order.end()})};
 }
 
-TrainTest load_data(std::string_view name, std::uint64_t seed, std::int64_t positions) {
+TrainTest load_data(std::string_view name,
+                    std::uint64_t seed,
+                    std::int64_t positions,
+                    Lengths lengths) {
+  require(lengths == Lengths::Fixed || name == "text" || name.starts_with("text:"), [&] {
+    return "lengths '" + std::string(name_of(lengths)) + "' are of lines; '" + std::string(name) +
+           "' is no text: give text or text:FILE[,bytes]";
+  });
   if (name == "digits") return split_by_seed(digits(), 0.8, seed);
   const auto rest = [&](std::string_view prefix) {
     return std::string(name.substr(prefix.size()));
   };
   if (name.starts_with("csv:")) return split_by_seed(read_samples_csv(rest("csv:")), 0.8, seed);
   if (name.starts_with("idx:")) return read_samples_folder(rest("idx:"), seed);
-  if (name == "text") return text_samples("text", built_in_text(), {positions});
+  if (name == "text") return text_samples("text", built_in_text(), {positions, false, lengths});
   if (name.starts_with("text:")) {
     constexpr std::string_view kBytes = ",bytes";
     std::string file = rest("text:");
     const bool all_bytes = file.ends_with(kBytes);
     if (all_bytes) file.resize(file.size() - kBytes.size());
-    return read_text_samples(file, {positions, all_bytes});
+    return read_text_samples(file, {positions, all_bytes, lengths});
   }
   throw InvalidArgument("unknown data '" + std::string(name) +
                         "'; known are digits, csv:FILE, idx:FOLDER, text, text:FILE[,bytes]");

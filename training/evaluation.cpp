@@ -138,6 +138,10 @@ Score Trainer::evaluate(StepData& data) {
 }
 
 Tensor Trainer::predict(const Dataset& data, std::int64_t batch_size) {
+  require(!data.has_documents(), [&] {
+    return data.name + " has documents of different lengths, which make no one tensor of " +
+           "predictions; give predict a StepData";
+  });
   Rows rows(data.size());
   state_->evaluate(data, batch_size, [&](const StepResult& result) {
     const std::span<const TensorList> units(result.outputs);

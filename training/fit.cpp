@@ -56,6 +56,7 @@ class Fit {
   void add(EpochReport& epoch, const StepReport& step) const {
     epoch.loss += step.loss;
     epoch.samples += step.samples;
+    epoch.positions += step.positions;
     ++(step.skipped ? epoch.skipped : epoch.updates);
     epoch.seconds = seconds_since(start_);
   }

@@ -240,6 +240,7 @@ std::optional<StepReport> Trainer::State::step(Batch& batch,
   if (!report) return report;
   report->epoch = batch.epoch;
   report->batch = batch.number;
+  report->positions = batch.positions();
   return report;
 }
 

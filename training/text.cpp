@@ -1,4 +1,4 @@
-// Text in memory or mapped: its vocabulary, and the windows of its two parts.
+// Text in memory or mapped: its vocabulary, and the windows or lines of its two parts.
 #include "millrace/training/text.hpp"
 
 #include <algorithm>
@@ -91,12 +91,64 @@ Dataset windows_of(const std::string& name,
   return data;
 }
 
+/// The lines of `text`, in pieces of at most so many targets. Element n is the character n, its
+/// target the one behind it.
+std::vector<Dataset::Document> documents_in(std::string_view text, std::int64_t most) {
+  std::vector<Dataset::Document> documents;
+  for (std::size_t begin = 0; begin < text.size();) {
+    const std::size_t end = std::min(text.find('\n', begin), text.size() - 1) + 1;
+    const bool is_blank = text[begin] == '\n';
+    const auto last = static_cast<std::int64_t>(end) - 1;
+    for (auto first = static_cast<std::int64_t>(std::max<std::size_t>(begin, 1)) - 1;
+         first < last && !is_blank;
+         first += most)
+      documents.push_back({first, std::min(most, last - first)});
+    begin = end;
+  }
+  return documents;
+}
+
+/// The lines of `text`, each token's target the next one.
+Dataset documents_of(const std::string& name,
+                     const Memory& memory,
+                     std::string_view text,
+                     Dataset::Windows windows) {
+  const auto documents =
+      std::make_shared<const std::vector<Dataset::Document>>(documents_in(text, windows.positions));
+  require(!documents->empty(), [&] {
+    return name + ": " + std::to_string(memory.text.size()) +
+           " bytes are too few: lines of nine tenths of them train, those of one tenth test";
+  });
+  windows.documents = documents;
+  return windows_of(name, memory, text, std::move(windows));
+}
+
+/// Lines of the first nine tenths, and of the rest.
+TrainTest documents_of(const std::string& name,
+                       const Memory& memory,
+                       const Dataset::Windows& windows) {
+  const std::size_t nine_tenths = memory.text.size() * 9 / 10;
+  const std::size_t line_end = memory.text.rfind('\n', nine_tenths);
+  const std::size_t last = line_end == std::string_view::npos ? nine_tenths : line_end;
+  return {documents_of(name, memory, memory.text.substr(0, last + 1), windows),
+          documents_of(name, memory, memory.text.substr(last), windows)};
+}
+
+/// All that occur in the text, or all that there are.
+std::shared_ptr<const Vocabulary> vocabulary_of(const Memory& memory, const TextOptions& options) {
+  return std::make_shared<const Vocabulary>(options.all_bytes ? Vocabulary::of_all_bytes()
+                                                              : Vocabulary(memory.text));
+}
+
 TrainTest samples_of(const std::string& name, const Memory& memory, const TextOptions& options) {
   require(options.positions >= 1,
           "text is cut into windows of a number of positions, which a model of sequences names: "
           "gpt:...,context=128");
   require(memory.text.size() <= std::numeric_limits<std::int32_t>::max(),
           name + ": a text has less than 2 GiB");
+  if (options.lengths == Lengths::Bucket)
+    return documents_of(
+        name, memory, {options.positions, options.positions, vocabulary_of(memory, options)});
   const std::size_t train = memory.text.size() * 9 / 10;
   const std::size_t test = memory.text.size() - train;
   require(std::min(train, test) > static_cast<std::size_t>(options.positions), [&] {
@@ -104,8 +156,7 @@ TrainTest samples_of(const std::string& name, const Memory& memory, const TextOp
            std::to_string(options.positions) +
            " positions: nine tenths of them train, one tenth tests";
   });
-  const auto vocabulary = std::make_shared<const Vocabulary>(
-      options.all_bytes ? Vocabulary::of_all_bytes() : Vocabulary(memory.text));
+  const auto vocabulary = vocabulary_of(memory, options);
   return {
       windows_of(name, memory, memory.text.substr(0, train), {options.positions, 1, vocabulary}),
       windows_of(name,
@@ -171,8 +222,17 @@ TrainTest read_text_samples(const std::string& file, const TextOptions& options)
 
 std::string text_of_targets(const Dataset& data) {
   require(data.windows.positions > 0 && !data.overlaps(),
-          data.name + " is no text in windows side by side");
+          data.name + " is no text in windows side by side or documents");
   const auto bytes = data.targets.at(0).values.as<std::uint8_t>();
+  if (data.has_documents()) {
+    std::string text;
+    for (const Dataset::Document& document : *data.windows.documents) {
+      const auto own = bytes.subspan(static_cast<std::size_t>(document.first),
+                                     static_cast<std::size_t>(document.positions));
+      text.append(own.begin(), own.end());
+    }
+    return text;
+  }
   const auto count = static_cast<std::size_t>(data.size() * data.windows.positions);
   return {bytes.begin(), bytes.begin() + static_cast<std::ptrdiff_t>(count)};
 }

@@ -52,17 +52,19 @@ Vocabulary vocabulary_of(const GenerateFlags& flags,
                          const Manifest& manifest,
                          const ModelSpec& model,
                          const std::string& folder) {
+  auto facts = run_facts_of(folder);
   std::string name = flags.data;
   if (name.empty()) {
-    auto facts = run_facts_of(folder);
     if (const std::string& digits = facts["vocabulary"]; !digits.empty())
       return about(
           folder + "/run.json", "vocabulary", [&] { return vocabulary_of_digits(digits); });
     name = facts["data"];
   }
+  const std::string& saved = facts["lengths"];
+  const Lengths lengths = saved.empty() ? Lengths::Fixed : lengths_called(saved);
   require(!name.empty(), folder + ": does not say what data it was trained on; give --data");
   const Dataset train = about("--data", name, [&] {
-                          return load_data(name, manifest.counters.seed, model.context);
+                          return load_data(name, manifest.counters.seed, model.context, lengths);
                         }).train;
   require(train.windows.positions > 0, "--data " + name + ": is no text");
   if (!manifest.data.empty() && contents_digest(train) != manifest.data)

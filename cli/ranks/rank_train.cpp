@@ -40,6 +40,7 @@ HelloFields hello_of(const TrainJob& job) {
                            {"model", job.model.text},
                            {"cut", joined(options.boundaries)},
                            {"data", job.flags.data},
+                           {"lengths", job.flags.lengths},
                            {"seed", std::to_string(options.seed)},
                            {"batch size", std::to_string(options.batch_size)},
                            {"accumulated passes", std::to_string(options.accumulate)},

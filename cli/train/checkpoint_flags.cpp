@@ -86,6 +86,15 @@ void take_rule(CLI::App& verb, const Manifest& manifest) {
     take("--clip-norm", "clip_norm");
 }
 
+/// Of the samples: other ones are other data, which the trainer would call so by its contents.
+void take_lengths(CLI::App& verb, const std::string& saved) {
+  CLI::Option& typed = *verb.get_option("--lengths");
+  if (typed.count() > 0 && !saved.empty() && typed.as<std::string>() != saved)
+    throw Mismatch("--lengths " + typed.as<std::string>() + ": the checkpoint was trained with " +
+                   saved + ", and goes on with no other");
+  set_untyped(verb, "--lengths", saved);
+}
+
 /// The micro-batches of an update in passes: as typed, else as the run had them that saved.
 void share_out(CLI::App& verb, std::int64_t micro_batches, const std::string& passes) {
   CLI::Option& of_pass = *verb.get_option(flag("micro_batches"));
@@ -111,6 +120,8 @@ void take(CLI::App& verb, const Found& found) {
   const auto facts = run_facts_of(found.folder);
   if (const auto data = facts.find("data"); data != facts.end())
     set_untyped(verb, "--data", data->second);
+  if (const auto lengths = facts.find("lengths"); lengths != facts.end())
+    take_lengths(verb, lengths->second);
   set_untyped(verb, "--precision", manifest.precision);
   set_untyped(verb, "--seed", std::to_string(manifest.counters.seed));
   set_untyped(verb, "--batch-size", setting("batch_size"));
@@ -174,7 +185,9 @@ void take_settings(CLI::App& verb, CheckpointFlags& flags) {
   take(verb, found);
 }
 
-SaveOptions save_options(const CheckpointFlags& flags, const std::string& data) {
+SaveOptions save_options(const CheckpointFlags& flags,
+                         const std::string& data,
+                         const std::string& lengths) {
   require(flags.weights.empty() || flags.resume.empty(),
           "--weights " + flags.weights + ": a checkpoint has weights; leave out --resume or this");
   require_count("--keep", flags.keep, 1'000'000);
@@ -187,7 +200,7 @@ SaveOptions save_options(const CheckpointFlags& flags, const std::string& data) 
   options.keep = static_cast<int>(flags.keep);
   options.keep_every = flags.keep_every;
   if (!flags.save_every.empty()) set_interval(flags.save_every, options);
-  options.run = {{"data", data}, {"host", host_name()}, {"began", now()}};
+  options.run = {{"data", data}, {"lengths", lengths}, {"host", host_name()}, {"began", now()}};
   return options;
 }
 

@@ -26,8 +26,10 @@ void add_checkpoint_flags(CLI::App& verb, CheckpointFlags& flags);
 /// has there. Throws InvalidArgument naming the option, DataError where nothing can be read.
 void take_settings(CLI::App& verb, CheckpointFlags& flags);
 
-/// `data` is what was typed, for who looks at the checkpoint. Throws InvalidArgument naming the
-/// option.
-[[nodiscard]] SaveOptions save_options(const CheckpointFlags& flags, const std::string& data);
+/// `data` and `lengths` are what was typed, for who looks at the checkpoint or goes on from it.
+/// Throws InvalidArgument naming the option.
+[[nodiscard]] SaveOptions save_options(const CheckpointFlags& flags,
+                                       const std::string& data,
+                                       const std::string& lengths);
 
 }  // namespace millrace::cli

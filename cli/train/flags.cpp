@@ -54,6 +54,11 @@ void add_train_flags(CLI::App& verb, TrainFlags& flags) {
                   flags.data,
                   "digits, csv:FILE (label last), idx:FOLDER, text or text:FILE[,bytes]")
       ->capture_default_str();
+  verb.add_option("--lengths",
+                  flags.lengths,
+                  "Of samples of a text: fixed (windows of the model's context) or bucket (lines; "
+                  "micro-batches of similar length, each padded to its own longest)")
+      ->capture_default_str();
   add_pipeline_flags(verb, flags);
   verb.add_option("--epochs", flags.epochs, "Passes over the data (60)");
   verb.add_option("--steps", flags.steps, "Mini-batches in all, instead of --epochs");

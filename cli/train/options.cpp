@@ -38,6 +38,27 @@ void check_numbers(const TrainFlags& flags) {
   if (flags.dropout) require_between("--dropout", *flags.dropout, 0, 1);
 }
 
+/// The lengths of samples, which only a text lets choose.
+Lengths lengths_of(const TrainFlags& flags) {
+  const Lengths lengths =
+      about("--lengths", flags.lengths, [&] { return lengths_called(flags.lengths); });
+  require(lengths == Lengths::Fixed || flags.data == "text" || flags.data.starts_with("text:"),
+          "--lengths " + flags.lengths + ": samples are lines of a text, but --data " + flags.data +
+              " is none; give --data text or text:FILE, or --lengths fixed");
+  return lengths;
+}
+
+/// Documents end where they end, which a slice cannot know.
+void check_slices(const TrainFlags& flags, const Shape& shape) {
+  if (lengths_of(flags) == Lengths::Fixed || shape.slices == 1) return;
+  const std::string program =
+      flags.plan.empty() ? "--schedule " + flags.schedule : "--plan " + flags.plan;
+  throw InvalidParameter("--lengths " + flags.lengths + ": " + program + " cuts samples into " +
+                         std::to_string(shape.slices) +
+                         " slices, which goes with samples of one length; take 1f1b or another "
+                         "that cuts nothing, or --lengths fixed");
+}
+
 ModelSpec model_of(const TrainFlags& flags) {
   std::string text = flags.model;
   if (flags.dropout) {
@@ -231,7 +252,8 @@ TrainJob start_job(const TrainFlags& flags) {
   options.steps = flags.steps.value_or(0);
   options.recompute =
       about("--recompute", flags.recompute, [&] { return recompute_of(flags.recompute); });
-  options.save = save_options(flags.checkpoints, flags.data);
+  static_cast<void>(lengths_of(flags));
+  options.save = save_options(flags.checkpoints, flags.data, flags.lengths);
   options.records = flags.watch.records();
   options.inspect_gradients = flags.watch.inspect_gradients ? 1 : 0;
   options.executor = flags.executor;
@@ -254,6 +276,8 @@ void add_program(const CLI::App& verb, const TrainFlags& flags, TrainJob& job) {
   Plan plan;
   if (!flags.plan.empty()) plan = read_plan_file(verb, flags, job.model);
   job.program = flags.plan.empty() ? scheduled_program(flags, job.model) : std::move(plan.program);
+
+  check_slices(flags, job.program.shape);
 
   options.schedule = flags.plan.empty() ? flags.schedule : job.program.name;
   options.ranks = job.program.shape.ranks;
@@ -320,7 +344,7 @@ TrainJob make_job(const CLI::App& verb, const TrainFlags& flags) {
 
 TrainTest read_data(const TrainJob& job) {
   return about("--data", job.flags.data, [&] {
-    return load_data(job.flags.data, job.options.seed, job.model.context);
+    return load_data(job.flags.data, job.options.seed, job.model.context, lengths_of(job.flags));
   });
 }
 

@@ -25,6 +25,7 @@ namespace millrace::cli {
 struct TrainFlags {
   std::string model = "mlp:64-96-96-96-96-96-96-96-10";
   std::string data = "digits";
+  std::string lengths = "fixed";
   std::string schedule = "1f1b";
   std::string executor = "flow-graph";
   std::string last_batch = "update";

@@ -9,6 +9,8 @@
 
 #include <nlohmann/json.hpp>
 
+#include "cli/train/progress.hpp"
+
 namespace millrace::cli {
 
 namespace {
@@ -27,6 +29,7 @@ ordered_json settings_of(const TrainJob& job, const TrainOutcome& outcome) {
   ordered_json settings;
   settings["model"] = job.model.text;
   settings["data"] = job.flags.data;
+  if (job.data.train.windows.positions > 0) settings["lengths"] = job.flags.lengths;
   settings["train_samples"] = job.data.train.size();
   settings["test_samples"] = job.data.test.size();
   settings["ranks"] = options.ranks;
@@ -68,13 +71,35 @@ double bits_of(double nats) {
   return nats / std::numbers::ln2;
 }
 
+/// What all steps read: tokens, and positions that they took.
+struct Read {
+  std::int64_t tokens = 0, positions = 0;
+  double seconds = 0;
+
+  [[nodiscard]] double tokens_per_second() const {
+    return seconds > 0 ? static_cast<double>(tokens) / seconds : 0;
+  }
+  [[nodiscard]] double padding() const { return padding_share(tokens, positions); }
+};
+
+Read read_by(const FitReport& fit) {
+  Read read;
+  read.seconds = fit.seconds;
+  for (const EpochReport& epoch : fit.epochs) {
+    read.tokens += epoch.loss.judged;
+    read.positions += epoch.positions;
+  }
+  return read;
+}
+
 ordered_json text_of(const TrainOutcome& outcome) {
   ordered_json text;
   text["nats_per_character"] = outcome.score.mean_loss();
   text["bits_per_character"] = bits_of(outcome.score.mean_loss());
   text["gzip_bits_per_character"] = outcome.text->gzip_bits;
-  text["tokens_per_second"] =
-      outcome.fit.samples_per_second() * static_cast<double>(outcome.text->positions);
+  const Read read = read_by(outcome.fit);
+  text["tokens_per_second"] = read.tokens_per_second();
+  if (outcome.text->padded) text["padding"] = read.padding();
   if (!outcome.text->sample.empty()) text["sample"] = outcome.text->sample;
   return text;
 }
@@ -133,10 +158,10 @@ void print_speed(std::ostream& stream, const TrainOutcome& outcome) {
          << outcome.fit.seconds << " s, " << std::setprecision(0)
          << outcome.fit.samples_per_second() << " samples/s, " << outcome.updates
          << (outcome.updates == 1 ? " update" : " updates");
-  if (outcome.text)
-    stream << ", "
-           << outcome.fit.samples_per_second() * static_cast<double>(outcome.text->positions)
-           << " tokens/s";
+  const Read read = read_by(outcome.fit);
+  if (outcome.text) stream << ", " << read.tokens_per_second() << " tokens/s";
+  if (outcome.text && outcome.text->padded)
+    stream << ", " << std::setprecision(1) << 100 * read.padding() << " % of positions padding";
   if (const std::int64_t skipped = outcome.fit.skipped(); skipped > 0)
     stream << ", " << skipped << (skipped == 1 ? " step" : " steps")
            << " skipped (gradient not finite)";

@@ -14,9 +14,9 @@ namespace millrace::cli {
 
 /// Of a model of text.
 struct TextOutcome {
-  std::int64_t positions = 0;  ///< tokens of a sample
-  double gzip_bits = 0;        ///< that `gzip -9` needs for a byte of the text that was judged
-  std::string sample;          ///< what the model makes of nothing; empty where it was not asked
+  bool padded = false;   ///< samples had lengths of their own
+  double gzip_bits = 0;  ///< that `gzip -9` needs for a byte of the text that was judged
+  std::string sample;    ///< what the model makes of nothing; empty where it was not asked
 };
 
 /// What a run's products are beside the machine's; see product_rate.hpp.

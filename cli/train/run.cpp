@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <iostream>
+#include <map>
 #include <optional>
 #include <stop_token>
 #include <thread>
@@ -41,8 +42,11 @@ class Speaker {
         buffer_(place_),
         stream_(&buffer_),
         // The first rank's; the idle share is its own.
-        progress_(
-            stream_, isatty(place_) == 1, job.epochs(), is_alone ? "bubble" : "bubble of rank 0") {}
+        progress_(stream_,
+                  isatty(place_) == 1,
+                  job.epochs(),
+                  is_alone ? "bubble" : "bubble of rank 0",
+                  job.data.train.has_documents()) {}
 
   /// Before the first step of a run by so many processes, 0 where all ranks are in one.
   void begin(const Trainer& trainer, int processes) {
@@ -108,18 +112,32 @@ std::optional<TextOutcome> text_outcome(const TrainJob& job,
   if (data.windows.positions == 0) return std::nullopt;
   const std::string judged = text_of_targets(data);
   TextOutcome outcome;
-  outcome.positions = data.windows.positions;
+  outcome.padded = data.has_documents();
   outcome.gzip_bits =
       8.0 * static_cast<double>(gzipped_size(judged)) / static_cast<double>(judged.size());
   if (has_all_weights) outcome.sample = sample_of(job, trainer, *data.windows.vocabulary);
   return outcome;
 }
 
+/// What the products of a sample need; of documents the mean, which padding is no part of.
+double operations_per_sample(const TrainJob& job) {
+  const auto operations = [&](std::int64_t positions) {
+    return training_operations(job.model, {.samples = 1, .positions = positions});
+  };
+  const Dataset& data = job.data.train;
+  if (!data.has_documents()) return operations(job.positions());
+  std::map<std::int64_t, std::int64_t> documents;  // by positions
+  for (const Dataset::Document& document : *data.windows.documents) ++documents[document.positions];
+  double sum = 0;
+  for (const auto& [positions, count] : documents)
+    sum += operations(positions) * static_cast<double>(count);
+  return sum / static_cast<double>(data.size());
+}
+
 /// Measured when the ranks have nothing left to do.
 ProductUse product_use(const TrainJob& job, int processes) {
   ProductUse use;
-  use.operations_per_sample =
-      training_operations(job.model, {.samples = 1, .positions = job.positions()});
+  use.operations_per_sample = operations_per_sample(job);
   const int threads =
       std::max(processes, job.program.shape.ranks) * job.options.executor_options.threads_per_rank;
   use.cores = std::min(threads, std::max(1, static_cast<int>(std::thread::hardware_concurrency())));

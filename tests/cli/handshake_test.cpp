@@ -51,6 +51,7 @@ TEST(HandShake, EveryFieldThatDiffersIsRefusedWithCode78AndItsName) {
                             "model",
                             "cut",
                             "data",
+                            "lengths",
                             "precision",
                             "seed",
                             "batch size",

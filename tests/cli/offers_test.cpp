@@ -178,6 +178,7 @@ class Offers : public VerbTest {
     lines["--report"] = job + "--report " + path("run.html");
     lines["--log"] = job + "--log " + path("log.jsonl");
     lines["--metrics"] = job + "--metrics " + path("run.prom");
+    lines["--lengths"] = std::string(kText) + "-p 2 -m 2 --lengths bucket";
     lines["--slices"] = std::string(kText) + "-p 2 -m 2 --schedule seq-1f1b --slices 2";
     return lines;
   }

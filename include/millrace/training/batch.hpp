@@ -23,7 +23,7 @@ namespace millrace {
                                                int slices);
 
 /// One mini-batch, each micro-batch in aligned memory of its own. Samples keep their order, so the
-/// mini-batch is the same for every number of micro-batches.
+/// mini-batch is the same for every number of micro-batches; documents come longest first.
 /// Thread-safety: `fill` externally synchronised; the StepData calls from any thread.
 class Batch : public StepData {
  public:
@@ -31,11 +31,13 @@ class Batch : public StepData {
   /// Takes all samples of `data`, in order.
   Batch(const Dataset& data, int micro_batches, int slices = 1);
 
-  /// Takes the given rows of `data`. Of q slices each gets the next P / q of the P positions of
-  /// every sequence, and one more in the first P mod q; other tensors go to every slice. Memory is
-  /// reused when the sizes allow it. Throws InvalidArgument when a row does not exist, when a
-  /// tensor has another number of samples, when there are more slices than positions, and when
-  /// targets are to be cut that are no sequence.
+  /// Takes the given rows of `data`. Of documents every micro-batch has as many positions as its
+  /// own longest; where a document has ended there are token 0, target 0 and weight 0, in a second
+  /// tensor of targets (f32, 1 for each target that there is). Of q slices each gets the next P / q
+  /// of the P positions of every sequence, and one more in the first P mod q; other tensors go to
+  /// every slice. Memory is reused when the sizes allow it. Throws InvalidArgument when a row does
+  /// not exist, when a tensor has another number of samples, when there are more slices than
+  /// positions, when targets are to be cut that are no sequence, and when documents are to be cut.
   void fill(const Dataset& data,
             std::span<const std::int32_t> rows,
             int micro_batches,
@@ -47,6 +49,12 @@ class Batch : public StepData {
   [[nodiscard]] std::int64_t samples(MicroBatch micro_batch) const {
     return parts_[micro_batch.index()].count;
   }
+  /// Of every sample of a micro-batch, those of all slices, padding included.
+  [[nodiscard]] std::int64_t positions(MicroBatch micro_batch) const {
+    return parts_[micro_batch.index()].positions;
+  }
+  /// Of all samples.
+  [[nodiscard]] std::int64_t positions() const;
 
   /// Borrowed tensors, valid until the next fill; no targets where the data set has none. Throw
   /// InvalidArgument for a unit that the batch does not have.
@@ -62,7 +70,9 @@ class Batch : public StepData {
   struct Part {
     std::int64_t first = 0;
     std::int64_t count = 0;
-    std::vector<std::vector<Tensor>> inputs, targets;  // by slice; at least `count` rows
+    std::int64_t positions = 1;
+    // By slice; at least `count` rows. Of documents flat, with room for the longest that come.
+    std::vector<std::vector<Tensor>> inputs, targets;
   };
 
   struct Range {
@@ -71,6 +81,8 @@ class Batch : public StepData {
   };
 
   void cut_positions(const Dataset& data, int slices);
+  void fill_part(Part& part, const Dataset& data, std::span<const std::int32_t> rows) const;
+  void gather_documents(Part& part, const Dataset& data, std::span<const std::int32_t> rows) const;
   void gather_windows(std::vector<std::vector<Tensor>>& to,
                       const std::vector<SampleTensor>& from,
                       const Dataset::Windows& windows,
@@ -80,10 +92,12 @@ class Batch : public StepData {
               const Dataset::Windows& windows,
               std::span<const std::int32_t> rows) const;
   Part& part(const Unit& unit);
+  [[nodiscard]] TensorList borrow(std::vector<Tensor>& tensors, const Part& part) const;
 
   std::vector<Part> parts_;
   std::vector<Range> positions_;  // by slice
   std::int64_t samples_ = 0;
+  bool of_documents_ = false;
 };
 
 }  // namespace millrace

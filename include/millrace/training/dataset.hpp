@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -22,15 +23,36 @@ struct SampleTensor {
 
 class Vocabulary;
 
+/// How long the samples of a text are.
+enum class Lengths : std::uint8_t {
+  Fixed,   ///< windows of as many positions as the model takes
+  Bucket,  ///< lines; micro-batches hold those of similar length, padded to their own longest
+};
+
+/// "fixed", "bucket".
+[[nodiscard]] std::string_view name_of(Lengths lengths);
+
+/// Those called `name`. Throws InvalidArgument that lists the known names.
+[[nodiscard]] Lengths lengths_called(std::string_view name);
+
 /// Samples with their targets, each made of any number of tensors.
 /// Thread-safety: immutable once filled, share freely.
 struct Dataset {
+  /// A sample of a length of its own.
+  struct Document {
+    std::int64_t first = 0;      ///< its first element
+    std::int64_t positions = 0;  ///< at least 1
+  };
+
   /// Samples that overlap: tensors are sequences [length] of u8, of which sample n is the elements
   /// from n * stride on, as i32 numbers by the vocabulary.
   struct Windows {
-    std::int64_t positions = 0;  ///< of a sample; 0: no windows, the tensors have a row per sample
-    std::int64_t stride = 1;     ///< positions from one sample's first to the next one's
+    /// Of a sample, of documents the most; 0: no windows, the tensors have a row per sample.
+    std::int64_t positions = 0;
+    std::int64_t stride = 1;  ///< positions from one sample's first to the next one's
     std::shared_ptr<const Vocabulary> vocabulary = {};
+    /// Where there are some, sample n is document n instead. Shared by copies of the windows.
+    std::shared_ptr<const std::vector<Document>> documents = {};
   };
 
   std::string name;                  ///< for messages: "digits", a file, a folder
@@ -47,10 +69,11 @@ struct Dataset {
   /// drawn at random.
   [[nodiscard]] std::int64_t epoch_size() const;
   [[nodiscard]] bool overlaps() const { return windows.stride < windows.positions; }
-  /// Elements of the first input of a sample.
+  [[nodiscard]] bool has_documents() const { return windows.documents != nullptr; }
+  /// Elements of the first input of a sample, of documents at most.
   [[nodiscard]] std::int64_t width() const;
-  /// Positions of a sample; 1 where nothing is a sequence. Throws InvalidArgument when sequences
-  /// differ in length.
+  /// Positions of a sample, of documents at most; 1 where nothing is a sequence. Throws
+  /// InvalidArgument when sequences differ in length.
   [[nodiscard]] std::int64_t positions() const;
 };
 
@@ -110,6 +133,10 @@ struct TrainTest {
 /// training set is split 80/20 by `seed`.
 [[nodiscard]] TrainTest read_samples_folder(const std::string& folder, std::uint64_t seed);
 
+/// The given rows, longest document first; of two of one length the one that came first.
+[[nodiscard]] std::vector<std::int32_t> longest_first(const Dataset& data,
+                                                      std::span<const std::int32_t> rows);
+
 /// The rows of overlapping windows that mini-batch `number`, counted over all epochs, draws: a pure
 /// function of (seed, number, sample).
 [[nodiscard]] std::vector<std::int32_t> drawn_windows(const Dataset& data,
@@ -118,11 +145,12 @@ struct TrainTest {
                                                       std::uint64_t number);
 
 /// "digits", "csv:FILE" or "idx:FOLDER", 80/20 by seed where no test set exists; "text" (the
-/// built-in one) or "text:FILE[,bytes]" in windows of `positions` (see text.hpp).
-/// Throws InvalidArgument for any other word and for what is not there, DataError for damaged
-/// files.
+/// built-in one) or "text:FILE[,bytes]" in windows of `positions` or lines of at most as many (see
+/// text.hpp). Throws InvalidArgument for any other word, for what is not there and for lengths that
+/// differ where the data is no text, DataError for damaged files.
 [[nodiscard]] TrainTest load_data(std::string_view name,
                                   std::uint64_t seed,
-                                  std::int64_t positions = 0);
+                                  std::int64_t positions = 0,
+                                  Lengths lengths = Lengths::Fixed);
 
 }  // namespace millrace

@@ -1,5 +1,5 @@
-// Text as data: a file of bytes, the tokens that they are, and the windows that samples are made
-// of.
+// Text as data: a file of bytes, the tokens that they are, and the windows or lines that samples
+// are made of.
 #pragma once
 
 #include <array>
@@ -52,13 +52,22 @@ class Vocabulary {
 struct TextOptions {
   std::int64_t positions = 0;  ///< tokens of a sample; at least 1
   bool all_bytes = false;      ///< the vocabulary is all 256 bytes, not those that occur
+  Lengths lengths = Lengths::Fixed;
 };
 
 /// A text to learn to continue: inputs are the tokens of a window, targets those one further. The
 /// first nine tenths train: every window of them is a sample, and an epoch draws, at random and
 /// with replacement, as many as lie side by side (see Dataset::Windows). The last tenth tests, each
-/// target once but for a rest shorter than a window. Throws InvalidArgument when either part has
-/// no window, or the text is 2 GiB or more.
+/// target once but for a rest shorter than a window.
+///
+/// With lengths in buckets the samples are documents: a document is a line, its inputs begin with
+/// the line end before it and its targets end with its own, so every character has one prediction
+/// (the first of the text has none, nor have blank lines). A line of more targets than `positions`
+/// is cut into pieces of so many; each begins with the character that the one before ended with.
+/// The first part then ends with the last line end of the first nine tenths, if there is one, and
+/// an epoch has every document once.
+///
+/// Throws InvalidArgument when either part has no sample, or the text is 2 GiB or more.
 [[nodiscard]] TrainTest text_samples(std::string name,
                                      std::string text,
                                      const TextOptions& options);
@@ -66,8 +75,8 @@ struct TextOptions {
 /// As above over a file, which is mapped, not read. Throws InvalidArgument when it cannot be.
 [[nodiscard]] TrainTest read_text_samples(const std::string& file, const TextOptions& options);
 
-/// The bytes of all targets of windows side by side, in order. Throws InvalidArgument for a data
-/// set that is no text.
+/// The bytes of all targets of windows side by side, or of documents, in order. Throws
+/// InvalidArgument for a data set that is neither.
 [[nodiscard]] std::string text_of_targets(const Dataset& data);
 
 }  // namespace millrace

@@ -158,7 +158,7 @@ class Trainer {
 
   /// What the last stage gives for `data`: a row per sample, in their order. Targets are not
   /// needed. Nothing where the last stage lives in another process. Throws InvalidArgument when it
-  /// gives another number of tensors than one per unit.
+  /// gives another number of tensors than one per unit, and for documents, whose lengths differ.
   [[nodiscard]] Tensor predict(const Dataset& data, std::int64_t batch_size = 0);
 
   /// What the last stage gives for one pass of data of your own: a list per unit (micro_batch *

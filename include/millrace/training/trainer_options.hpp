@@ -137,9 +137,12 @@ struct StepReport {
   std::int64_t epoch = 0;        ///< from 0
   std::int64_t batch = 0;        ///< of the mini-batch inside its epoch, from 0
   std::int64_t samples = 0;      ///< rows of the first stage's inputs
-  LossSum loss;                  ///< over the mini-batch; its mean is sum / weight
-  double gradient_norm = 0;      ///< before clipping
-  double clip_factor = 1;        ///< what the gradient was multiplied by
+  /// Of the samples of a Batch, padding included, where this process has data; loss.judged are
+  /// those of them that count.
+  std::int64_t positions = 0;
+  LossSum loss;              ///< over the mini-batch; its mean is sum / weight
+  double gradient_norm = 0;  ///< before clipping
+  double clip_factor = 1;    ///< what the gradient was multiplied by
   double learning_rate = 0;
   double loss_scale = 1;                      ///< that the step ran with
   bool skipped = false;                       ///< the gradient was not finite: nobody updated
@@ -156,7 +159,8 @@ struct EpochReport {
   std::int64_t updates = 0;
   std::int64_t skipped = 0;
   std::int64_t samples = 0;
-  double seconds = 0;  ///< wall time of its steps and of waiting for data
+  std::int64_t positions = 0;  ///< as of a step
+  double seconds = 0;          ///< wall time of its steps and of waiting for data
 
   [[nodiscard]] double mean_loss() const { return loss.weight > 0 ? loss.sum / loss.weight : 0; }
 };
