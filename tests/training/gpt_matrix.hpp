@@ -29,7 +29,8 @@ enum GptFactor : std::size_t {
   kForm,
   kCut,
   kCourse,
-  kThreads
+  kThreads,
+  kLengths
 };
 
 inline constexpr int kGptMicroBatches = 8;
@@ -62,7 +63,8 @@ inline std::vector<test::Factor> gpt_factors() {
             "layers=1,d=384,heads=6"}},  // wide enough for its products to be cut for threads
           {"cut", {"even", "ragged"}},
           {"course", {"whole", "resumed"}},
-          {"threads", {"1", "2", "3"}}};
+          {"threads", {"1", "2", "3"}},
+          {"lengths", {"fixed", "bucket"}}};
 }
 
 /// Cases without a meaning. What the catalogue refuses is among them, and nothing else is but for
@@ -94,6 +96,8 @@ inline std::vector<test::Exclusion> gpt_exclusions() {
        [=](const test::Choice& c) { return ranks(c) == 1 && c[kPlace] >= 3; }},
       {"an order of its own is that of one program",
        [=](const test::Choice& c) { return row(c).has_own_order && c[kCourse] == 1; }},
+      {"lines of different lengths are not cut into slices",
+       [=](const test::Choice& c) { return slices(c) > 1 && c[kLengths] == 1; }},
   };
 }
 
@@ -115,6 +119,7 @@ struct GptCase {
   bool is_ragged = false;
   bool is_resumed = false;
   int threads = 1;  ///< of a rank
+  Lengths lengths = Lengths::Fixed;
 };
 
 inline GptCase case_of(const test::Choice& choice) {
@@ -129,13 +134,18 @@ inline GptCase case_of(const test::Choice& choice) {
           matrix.value(choice, "form"),
           choice[kCut] == 1,
           choice[kCourse] == 1,
-          static_cast<int>(choice[kThreads]) + 1};
+          static_cast<int>(choice[kThreads]) + 1,
+          lengths_called(matrix.value(choice, "lengths"))};
 }
 
-inline const Dataset& gpt_verses() {
-  static const TrainTest data =
-      text_samples("verses", built_in_text().substr(0, 30000), {.positions = 16});
-  return data.train;
+inline const Dataset& gpt_verses(Lengths lengths = Lengths::Fixed) {
+  const auto made = [](Lengths of) {
+    return text_samples(
+        "verses", built_in_text().substr(0, 30000), {.positions = 16, .lengths = of});
+  };
+  static const TrainTest fixed = made(Lengths::Fixed);
+  static const TrainTest bucket = made(Lengths::Bucket);
+  return lengths == Lengths::Fixed ? fixed.train : bucket.train;
 }
 
 inline ModelSpec gpt_of(const GptCase& of) {

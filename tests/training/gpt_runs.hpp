@@ -26,13 +26,13 @@
 namespace millrace::testing_training {
 
 /// Trains on, to the end or through so many steps; adds to the losses.
-inline void go_on(Trainer& trainer, GptRun& run, int steps = 0) {
+inline void go_on(Trainer& trainer, const GptCase& of, GptRun& run, int steps = 0) {
   std::stop_source stop;
   trainer.on_step = [&](const StepReport& report) {
     run.losses[report.global_step] = report.mean_loss();
     if (--steps == 0) stop.request_stop();
   };
-  trainer.fit(gpt_verses(), stop.get_token());
+  trainer.fit(gpt_verses(of.lengths), stop.get_token());
   run.weights = trainer.weights_hash();
 }
 
@@ -55,7 +55,7 @@ inline void save_half(const GptCase& of, const std::string& folder, GptRun& run)
   options.save.folder = folder;
   options.save.files = std::make_shared<Hasty>();
   Trainer trainer(gpt_of(of), options);
-  go_on(trainer, run, 2);
+  go_on(trainer, of, run, 2);
 }
 
 inline std::vector<std::unique_ptr<Endpoint>> sockets(const GptCase& of,
@@ -80,7 +80,7 @@ inline GptRun run_on_sockets(const GptCase& of, const std::string& folder, const
     Trainer trainer(rank_parts(gpt_of(of), program, options, endpoint, group), options);
     if (!folder.empty()) trainer.resume(folder);
     GptRun run = before;
-    go_on(trainer, run);
+    go_on(trainer, of, run);
     const std::lock_guard lock(mutex);
     runs.push_back(run);
   });
@@ -103,7 +103,7 @@ inline GptRun run(const GptCase& of) {
   if (!from.empty()) {
     EXPECT_TRUE(trainer.resume(from).changed.empty());
   }
-  go_on(trainer, run);
+  go_on(trainer, of, run);
   return run;
 }
 
@@ -117,12 +117,12 @@ inline GptRun wanted(const GptCase& of) {
     alone.threads = 1;
     return run(alone);
   }
-  static std::map<std::tuple<int, bool, DType, std::string>, GptRun> known;
-  GptRun& plain = known[{of.slices, of.is_tied, of.precision, of.form}];
+  static std::map<std::tuple<int, bool, DType, std::string, Lengths>, GptRun> known;
+  GptRun& plain = known[{of.slices, of.is_tied, of.precision, of.form, of.lengths}];
   if (plain.weights.empty()) {
     TrainerOptions options = options_of({});
     options.slices = of.slices;
-    plain = PlainGpt(gpt_of(of), options).learn(gpt_verses());
+    plain = PlainGpt(gpt_of(of), options).learn(gpt_verses(of.lengths));
   }
   return plain;
 }

@@ -95,7 +95,13 @@ class PlainGpt {
         weights_, name, [](const Weight& weight) { return weight.parameter->name; });
   }
 
+  /// Of lines every one once in an epoch, of which there is one here.
   [[nodiscard]] std::vector<std::int32_t> rows_of(const Dataset& data, std::int64_t step) const {
+    if (data.has_documents()) {
+      const auto order = shuffled_order(data.size(), options_.seed, 0);
+      const auto first = order.begin() + step * options_.batch_size;
+      return {first, first + options_.batch_size};
+    }
     return drawn_windows(
         data, options_.batch_size, options_.seed, static_cast<std::uint64_t>(step));
   }
