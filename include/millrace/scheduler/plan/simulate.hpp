@@ -60,7 +60,7 @@ struct Deadlock {
 /// as they do for oneTBB's threads. Times stay whole where ticks are. (Measured with a transformer
 /// in four ranks on two cores, 1f1b, gpipe, zb-h1, interleaved and zb-v: passes take 1 to 4.5 %
 /// more than this has; equal shares of the processors for all passes, which are fractions, differ
-/// from it by at most 1 %, in four of the five away from what was measured.) The makespan is at
+/// from it by at most 1 %, in three of the five away from what was measured.) The makespan is at
 /// least that of a processor per rank and at least work / cores; without latencies it is at most
 /// work / cores + (1 - 1 / cores) times the former (Graham 1969, doi:10.1137/0117039).
 ///
