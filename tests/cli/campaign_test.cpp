@@ -52,6 +52,8 @@ struct Round {
   std::vector<Clock::duration> ends;  ///< by rank: from the disturbance to the end of the process
 
   [[nodiscard]] bool finished() const { return has(outcome.output, "weights_hash"); }
+  /// From here on rank 0 has work of its own, and the others may have ended theirs.
+  [[nodiscard]] bool trained() const { return finished() || has(logs[0], "epoch 7/7"); }
 
   [[nodiscard]] std::string describe() const {
     std::string text = "round " + std::to_string(number) + ", rank " + std::to_string(victim) +
@@ -134,7 +136,7 @@ template <class Body>
 void each_survivor(const Round& round, const Body& body) {
   for (std::size_t rank = 0; rank < kRanks; ++rank) {
     const std::string& log = round.logs[rank];
-    if (rank == round.victim || (round.finished() && !has(log, "millrace: "))) continue;
+    if (rank == round.victim || (round.trained() && !has(log, "millrace: "))) continue;
     SCOPED_TRACE("rank " + std::to_string(rank) + "; " + round.describe());
     body(log, round.ends[rank]);
   }
