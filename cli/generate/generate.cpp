@@ -46,6 +46,19 @@ ModelSpec model_of(const Manifest& manifest, const std::string& folder) {
   return model;
 }
 
+/// As the checkpoint's run.json holds it, which no digest guards.
+Vocabulary saved_vocabulary(const std::string& digits,
+                            const ModelSpec& model,
+                            const std::string& folder) {
+  return about(folder + "/run.json", "vocabulary", [&] {
+    Vocabulary vocabulary = vocabulary_of_digits(digits);
+    if (vocabulary.size() > model.output_columns())
+      throw DataError("has " + std::to_string(vocabulary.size()) + " bytes, the model tells " +
+                      std::to_string(model.output_columns()) + " apart");
+    return vocabulary;
+  });
+}
+
 /// What the checkpoint says of the data that the model was trained on; of data that is named, its
 /// own, if it is that data.
 Vocabulary vocabulary_of(const GenerateFlags& flags,
@@ -56,8 +69,7 @@ Vocabulary vocabulary_of(const GenerateFlags& flags,
   std::string name = flags.data;
   if (name.empty()) {
     if (const std::string& digits = facts["vocabulary"]; !digits.empty())
-      return about(
-          folder + "/run.json", "vocabulary", [&] { return vocabulary_of_digits(digits); });
+      return saved_vocabulary(digits, model, folder);
     name = facts["data"];
   }
   const std::string& saved = facts["lengths"];

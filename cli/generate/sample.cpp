@@ -40,8 +40,9 @@ Vocabulary vocabulary_of_digits(std::string_view digits) {
     const std::string_view pair = digits.substr(at, 2);
     unsigned number = 0;
     const auto [end, fault] = std::from_chars(pair.data(), pair.data() + pair.size(), number, 16);
-    require(pair.size() == 2 && fault == std::errc() && end == pair.data() + 2,
-            "a vocabulary is pairs of hexadecimal digits, not '" + std::string(pair) + "'");
+    if (pair.size() != 2 || fault != std::errc() || end != pair.data() + 2)
+      throw DataError("a vocabulary is pairs of hexadecimal digits, not '" + std::string(pair) +
+                      "'");
     bytes += static_cast<char>(number);
   }
   return Vocabulary(bytes);

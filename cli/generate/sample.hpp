@@ -22,7 +22,7 @@ namespace millrace::cli {
 /// The bytes that a vocabulary knows in hexadecimal digits, as a checkpoint's run.json holds them.
 [[nodiscard]] std::string digits_of(const Vocabulary& vocabulary);
 
-/// The other way. Throws InvalidArgument for a text that is no such digits.
+/// The other way. Throws DataError for a text that is no such digits.
 [[nodiscard]] Vocabulary vocabulary_of_digits(std::string_view digits);
 
 }  // namespace millrace::cli

@@ -1,6 +1,7 @@
 // Text on the command line: training on it, its checkpoint, and what is generated from that.
 #include <algorithm>
 #include <filesystem>
+#include <fstream>
 #include <string>
 
 #include <gmock/gmock.h>
@@ -106,6 +107,26 @@ TEST_F(GenerateVerb, NeedsNothingButTheCheckpoint) {
   std::filesystem::remove(path("lines.txt"));
   EXPECT_EQ(command(ask).text, with_data.text);
   EXPECT_NE(command(ask + " --data text:" + path("lines.txt")).code, 0);
+}
+
+TEST_F(GenerateVerb, RefusesADamagedVocabulary) {
+  ASSERT_EQ(command(train("-p 2 --save " + path("saved"))).code, 0);
+  std::string run;
+  for (const auto& file : std::filesystem::recursive_directory_iterator(path("saved")))
+    if (file.path().filename() == "run.json") run = file.path().string();
+  std::ifstream in(run);
+  auto facts = nlohmann::json::parse(in);
+  const std::string digits = facts.at("vocabulary");
+  std::string all_bytes;
+  for (int byte = 0; byte < 256; ++byte) {
+    all_bytes += "0123456789abcdef"[byte / 16];
+    all_bytes += "0123456789abcdef"[byte % 16];
+  }
+  for (const std::string& damaged : {digits + "0", "zz" + digits, all_bytes}) {
+    facts["vocabulary"] = damaged;
+    std::ofstream(run) << facts;
+    expect_refused("generate --resume " + path("saved"), 65, "run.json vocabulary: ");
+  }
 }
 
 TEST_F(GenerateVerb, RefusesInOneSentence) {
