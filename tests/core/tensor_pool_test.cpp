@@ -31,5 +31,39 @@ TEST(TensorPool, TakesBackFromAnotherThread) {
   EXPECT_EQ(pool.blocks_allocated(), 1U);
 }
 
+TEST(TensorPool, ServesASmallerTensorFromABlockOfUpToTwiceItsSize) {
+  TensorPool pool;
+  for (const std::int64_t rows : {100, 99, 80, 64, 49})
+    EXPECT_TRUE(pool.make(DType::F32, {rows, 64}));
+  EXPECT_EQ(pool.blocks_allocated(), 1U);
+  EXPECT_TRUE(pool.make(DType::F32, {48, 64}));
+  EXPECT_EQ(pool.blocks_allocated(), 2U);
+}
+
+TEST(TensorPool, KeepsTheWholeBlockForTheNextTensorOfItsSize) {
+  TensorPool pool;
+  EXPECT_TRUE(pool.make(DType::F32, {100, 64}));
+  EXPECT_TRUE(pool.make(DType::F32, {60, 64}));
+  EXPECT_TRUE(pool.make(DType::F32, {100, 64}));
+  EXPECT_EQ(pool.blocks_allocated(), 1U);
+}
+
+TEST(TensorPool, ServesTensorsWithoutElementsFromOneBlock) {
+  TensorPool pool;
+  for (int round = 0; round < 3; ++round) EXPECT_TRUE(pool.make(DType::F32, {0, 64}));
+  EXPECT_EQ(pool.blocks_allocated(), 1U);
+}
+
+TEST(TensorPool, ChoosesTheSmallestBlockThatFits) {
+  TensorPool pool;
+  {
+    const Tensor larger = pool.make(DType::F32, {100, 64});
+    const Tensor smaller = pool.make(DType::F32, {70, 64});
+  }
+  const Tensor small = pool.make(DType::F32, {65, 64});
+  const Tensor large = pool.make(DType::F32, {100, 64});
+  EXPECT_EQ(pool.blocks_allocated(), 2U);
+}
+
 }  // namespace
 }  // namespace millrace

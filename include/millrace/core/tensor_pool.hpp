@@ -4,17 +4,17 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <iterator>
 #include <mutex>
-#include <new>
-#include <utility>
 #include <vector>
 
 #include "millrace/core/tensor.hpp"
 
 namespace millrace {
 
-/// Recycles tensor memory so that a steady-state step allocates nothing: freed blocks go to a list
-/// of their size (rounded up by at most an eighth).
+/// Recycles tensor memory so that a steady-state step allocates nothing: a tensor gets the freed
+/// block that fits it best, of at most twice its size, so that shapes that change from step to step
+/// share blocks; else a new one (its size rounded up by at most an eighth).
 /// Tensors made here may outlive the pool (a message under way, a prediction in the user's hands):
 /// the last of them frees what the pool left behind.
 /// Thread-safety: internally synchronised, any thread.
@@ -34,7 +34,7 @@ class TensorPool {
     if (last) delete store_;
   }
 
-  /// Uninitialised tensor; reuses a freed block of the same size class when there is one.
+  /// Uninitialised tensor; reuses a freed block when one fits.
   [[nodiscard]] Tensor make(DType dtype, const Dims& dims) {
     const std::size_t bytes = size_of(dtype) * static_cast<std::size_t>(dims.elements());
     return {dtype,
@@ -48,7 +48,7 @@ class TensorPool {
   /// How many blocks were ever taken from the system; constant once a step is in its steady state.
   [[nodiscard]] std::size_t blocks_allocated() const {
     const std::lock_guard lock(store_->mutex);
-    return store_->allocated;
+    return store_->blocks.size();
   }
 
  private:
@@ -58,6 +58,11 @@ class TensorPool {
     return (std::max<std::size_t>(bytes, 1) + unit - 1) / unit * unit;
   }
 
+  struct Block {
+    void* data;
+    std::size_t bytes;
+  };
+
   /// Lives until the pool and all its tensors are gone.
   struct Store {
     Store() = default;
@@ -65,45 +70,52 @@ class TensorPool {
     Store& operator=(const Store&) = delete;
 
     ~Store() {
-      for (const auto& [bytes, blocks] : free)
-        for (void* block : blocks) free_with_margins(block);
-    }
-
-    std::vector<void*>& list_of(std::size_t bytes) {
-      for (auto& [size, blocks] : free)
-        if (size == bytes) return blocks;
-      return free.emplace_back(bytes, std::vector<void*>{}).second;
+      for (const Block& block : free) free_with_margins(block.data);
     }
 
     void* take(std::size_t bytes) {
       const std::lock_guard lock(mutex);
-      auto& blocks = list_of(bytes);
-      void* block = nullptr;
-      if (blocks.empty()) {
-        blocks.reserve(allocated + 1);  // so that give_back never allocates
-        block = allocate_with_margins(bytes);
-        ++allocated;
-      } else {
-        block = blocks.back();
-        blocks.pop_back();
-      }
+      void* data = take_free(bytes);
+      if (data == nullptr) data = new_block(bytes);
       ++outstanding;
-      return block;
+      return data;
     }
 
-    std::mutex mutex;  // guards everything below
-    std::vector<std::pair<std::size_t, std::vector<void*>>> free;
-    std::size_t allocated = 0;
+    void* take_free(std::size_t bytes) {
+      const auto fits = std::ranges::lower_bound(free, bytes, {}, &Block::bytes);
+      if (fits == free.end() || fits->bytes > 2 * bytes) return nullptr;
+      // Of those of that size the one freed last: the caches still hold it.
+      const auto taken = std::prev(std::ranges::upper_bound(free, fits->bytes, {}, &Block::bytes));
+      void* data = taken->data;
+      free.erase(taken);
+      return data;
+    }
+
+    void* new_block(std::size_t bytes) {
+      void* data = allocate_with_margins(bytes);
+      blocks.insert(std::ranges::upper_bound(blocks, data, {}, &Block::data), {data, bytes});
+      free.reserve(blocks.capacity());  // so that put_back never allocates
+      return data;
+    }
+
+    void put_back(void* data) noexcept {
+      const Block block = *std::ranges::lower_bound(blocks, data, {}, &Block::data);
+      free.insert(std::ranges::upper_bound(free, block.bytes, {}, &Block::bytes), block);
+    }
+
+    std::mutex mutex;           // guards everything below
+    std::vector<Block> blocks;  // all, by address
+    std::vector<Block> free;    // by size, of one size the latest last
     std::size_t outstanding = 0;
     bool orphaned = false;
   };
 
-  static void give_back(void* data, std::size_t bytes, void* owner) noexcept {
+  static void give_back(void* data, std::size_t, void* owner) noexcept {
     auto* store = static_cast<Store*>(owner);
     bool last = false;
     {
       const std::lock_guard lock(store->mutex);
-      store->list_of(size_class(bytes)).push_back(data);
+      store->put_back(data);
       last = --store->outstanding == 0 && store->orphaned;
     }
     if (last) delete store;
