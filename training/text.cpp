@@ -26,12 +26,13 @@ struct Memory {
 };
 
 /// A file open to be read.
-class OpenFile {
+class ReadableFile {
  public:
-  explicit OpenFile(const std::string& file) : file_(::open(file.c_str(), O_RDONLY | O_CLOEXEC)) {}
-  OpenFile(const OpenFile&) = delete;
-  OpenFile& operator=(const OpenFile&) = delete;
-  ~OpenFile() {
+  explicit ReadableFile(const std::string& file)
+      : file_(::open(file.c_str(), O_RDONLY | O_CLOEXEC)) {}
+  ReadableFile(const ReadableFile&) = delete;
+  ReadableFile& operator=(const ReadableFile&) = delete;
+  ~ReadableFile() {
     if (file_ >= 0) ::close(file_);
   }
 
@@ -47,7 +48,7 @@ class OpenFile {
 }
 
 Memory mapped(const std::string& name) {
-  const OpenFile file(name);
+  const ReadableFile file(name);
   struct stat facts {};
   if (file.get() < 0 || ::fstat(file.get(), &facts) != 0) fail(name, "opened");
   require(S_ISREG(facts.st_mode), name + ": expected a file of text, found something else");

@@ -109,14 +109,16 @@ struct Residual {
   }
 };
 
-struct Comparison {
+struct TraceComparison {
   std::map<Op, Residual> ops;
   std::map<std::pair<Op, Stage>, Residual> stages;
   std::vector<Residual> ranks;
 };
 
-Comparison compared(const Program& program, const Timeline& simulated, const Timeline& measured) {
-  Comparison result;
+TraceComparison compared(const Program& program,
+                         const Timeline& simulated,
+                         const Timeline& measured) {
+  TraceComparison result;
   result.ranks.resize(program.ranks.size());
   for (std::size_t rank = 0; rank < program.ranks.size(); ++rank)
     for (std::size_t i = 0; i < program.ranks[rank].size(); ++i) {
@@ -213,7 +215,7 @@ void print_causes(const Causes& causes) {
                     {"  between passes: dispatch, messages, waiting", plain(causes.between)}});
 }
 
-void print_comparison(const Comparison& result,
+void print_comparison(const TraceComparison& result,
                       const Report& predicted,
                       const Report& seen,
                       const Causes& causes) {
@@ -243,7 +245,7 @@ void print_comparison(const Comparison& result,
 }
 
 void print_json(const Program& program,
-                const Comparison& result,
+                const TraceComparison& result,
                 const Report& predicted,
                 const Report& seen,
                 const Causes& causes,
@@ -307,7 +309,7 @@ void compare_with_trace(const std::string& plan,
   const Report seen = report(graph, means, measured);
   const Causes causes = causes_of(graph, means, measured, predicted, seen);
   const Timeline comparable = aligned(simulated);
-  const Comparison result = compared(program, comparable, measured);
+  const TraceComparison result = compared(program, comparable, measured);
   const std::vector<OutputFile> files = outputs(options, program, means, measured);
   progress.end();
   if (options.json) {

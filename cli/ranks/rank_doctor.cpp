@@ -20,7 +20,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr int kRounds = 21;
+constexpr int kRoundTrips = 21;
 constexpr int kInFlight = 32;  // tensors of one measurement of bandwidth
 constexpr std::int64_t kSmall = 4096;
 constexpr std::int64_t kLarge = std::int64_t{1} << 20U;
@@ -32,7 +32,7 @@ struct Speed {
   double bandwidth = 0;  ///< bytes per second, one way, 1 MiB each
 };
 
-Deadline soon() {
+Deadline within_a_minute() {
   return Clock::now() + std::chrono::seconds(60);
 }
 
@@ -45,15 +45,15 @@ class Pair {
   /// Median seconds of a round trip; 0 on the side that answers.
   double round_trip(std::int64_t bytes) {
     std::vector<double> seconds;
-    for (int i = 0; i < kRounds; ++i) {
+    for (int i = 0; i < kRoundTrips; ++i) {
       const auto start = Clock::now();
       if (asks_) send(bytes);
       receive();
       if (!asks_) send(bytes);
       seconds.push_back(std::chrono::duration<double>(Clock::now() - start).count());
     }
-    std::nth_element(seconds.begin(), seconds.begin() + kRounds / 2, seconds.end());
-    return asks_ ? seconds[kRounds / 2] : 0;
+    std::nth_element(seconds.begin(), seconds.begin() + kRoundTrips / 2, seconds.end());
+    return asks_ ? seconds[kRoundTrips / 2] : 0;
   }
 
   /// Bytes per second from the one who asks, up to the answer that all have come.
@@ -72,7 +72,7 @@ class Pair {
     end_.send(other_, tag(sent_), TensorList(std::move(tensor)));
   }
 
-  void receive() { static_cast<void>(end_.receive(other_, tag(received_), soon())); }
+  void receive() { static_cast<void>(end_.receive(other_, tag(received_), within_a_minute())); }
 
   static MessageTag tag(std::uint64_t& number) {
     MessageTag tag;

@@ -17,7 +17,7 @@ namespace {
 
 // Places in the stash: the normalised values stay from F to W, the scales from F to I, dy from I to
 // W.
-constexpr std::size_t kNormalised = 0;
+constexpr std::size_t kNormalisedGroups = 0;
 constexpr std::size_t kScales = 1;
 
 /// What the passes over one sample know of it.
@@ -164,7 +164,7 @@ Tensor GroupNorm::backward_rows(const PassContext& context,
   Tensor input_gradient;
   if (wanted) {
     const Sample sample = sample_of(settings_);
-    const Tensor normalised = stash.read(context, kNormalised);
+    const Tensor normalised = stash.read(context, kNormalisedGroups);
     input_gradient = context.make(settings_.dtype, output_gradient.dims());
     Tensor sums = context.make(DType::F64, {2, sample.channels});
     detail::with_precision(settings_.dtype, [&](auto zero) {
@@ -184,7 +184,7 @@ Tensor GroupNorm::backward_rows(const PassContext& context,
 }
 
 void GroupNorm::backward_weight(const PassContext& context, Stash& stash) {
-  const Tensor normalised = stash.read(context, kNormalised);
+  const Tensor normalised = stash.read(context, kNormalisedGroups);
   const Tensor gradient = stash.read(context, stash.size() - 1);
   const std::int64_t width = channels();
   const std::int64_t positions = gradient.elements() / width;

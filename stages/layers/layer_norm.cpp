@@ -17,7 +17,7 @@ namespace {
 
 // Places in the stash: the normalised rows stay from F to W, the scales from F to I, dy from I to
 // W.
-constexpr std::size_t kNormalised = 0;
+constexpr std::size_t kNormalisedRows = 0;
 constexpr std::size_t kScales = 1;
 
 /// h = (x - mean) scale; returns scale = 1 / sqrt(var + epsilon).
@@ -112,7 +112,7 @@ Tensor LayerNorm::backward_rows(const PassContext& context,
   Tensor input_gradient;
   if (wanted) {
     const std::int64_t columns = settings_.columns;
-    const Tensor normalised = stash.read(context, kNormalised);
+    const Tensor normalised = stash.read(context, kNormalisedRows);
     input_gradient = context.make(settings_.dtype, output_gradient.dims());
     detail::with_precision(settings_.dtype, [&](auto zero) {
       using T = decltype(zero);
@@ -133,7 +133,7 @@ Tensor LayerNorm::backward_rows(const PassContext& context,
 }
 
 void LayerNorm::backward_weight(const PassContext& context, Stash& stash) {
-  const Tensor normalised = stash.read(context, kNormalised);
+  const Tensor normalised = stash.read(context, kNormalisedRows);
   const Tensor gradient = stash.read(context, stash.size() - 1);
   const std::int64_t columns = settings_.columns;
   detail::with_precision(settings_.dtype, [&](auto zero) {

@@ -27,7 +27,7 @@ double measure_all(const Tensor& predictions,
   return sum;
 }
 
-detail::TargetWeights checked(const TensorList& targets) {
+detail::TargetWeights checked_values(const TensorList& targets) {
   detail::TargetWeights weights("mean squared error", targets);
   const Tensor& values = targets[0];
   if (values && (values.dtype() == DType::F32 || values.dtype() == DType::F64)) return weights;
@@ -38,13 +38,13 @@ detail::TargetWeights checked(const TensorList& targets) {
 }  // namespace
 
 double MeanSquaredError::weight(const TensorList& targets) const {
-  return checked(targets).sum();
+  return checked_values(targets).sum();
 }
 
 LossResult MeanSquaredError::measure(const PassContext& context,
                                      const Tensor& predictions,
                                      const TensorList& targets) const {
-  const detail::TargetWeights weights = checked(targets);
+  const detail::TargetWeights weights = checked_values(targets);
   const Tensor& wanted = targets[0];
   if (wanted.dtype() != predictions.dtype() || wanted.elements() != predictions.elements())
     throw InvalidArgument(std::string("mean squared error got targets ") + name_of(wanted.dtype()) +

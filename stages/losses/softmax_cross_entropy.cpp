@@ -14,7 +14,7 @@ namespace {
 constexpr const char* kName = "softmax cross entropy";
 
 /// The classes and their weights.
-detail::TargetWeights checked(const TensorList& targets) {
+detail::TargetWeights checked_classes(const TensorList& targets) {
   detail::TargetWeights weights(kName, targets);
   if (targets[0] && targets[0].dtype() == DType::I32) return weights;
   throw InvalidArgument(std::string(kName) + " needs i32 class indices as targets, got " +
@@ -101,13 +101,13 @@ LossSum measure_rows(const PassContext& context,
 }  // namespace
 
 double SoftmaxCrossEntropy::weight(const TensorList& targets) const {
-  return checked(targets).sum();
+  return checked_classes(targets).sum();
 }
 
 LossResult SoftmaxCrossEntropy::measure(const PassContext& context,
                                         const Tensor& predictions,
                                         const TensorList& targets) const {
-  const detail::TargetWeights weights = checked(targets);
+  const detail::TargetWeights weights = checked_classes(targets);
   const std::int64_t rows =
       predictions.elements() / std::max<std::int64_t>(classes_of(predictions), 1);
   if (targets[0].elements() != rows)

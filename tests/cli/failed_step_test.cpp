@@ -36,7 +36,7 @@ using testing_training::names_in;
 using testing_training::parts_on;
 using testing_training::saved_options;
 
-constexpr int kRanks = 3;
+constexpr int kThreeRanks = 3;
 constexpr int kStep = 4;  // fails: so many ran before it
 const char* const kPlace = "step-0000000004";
 
@@ -55,13 +55,13 @@ std::string words_of_rank(int rank,
                           Way way) {
   std::string said;
   try {
-    const TrainerOptions options = saved_options(place, kRanks);
+    const TrainerOptions options = saved_options(place, kThreeRanks);
     ZeroMqOptions link;
     link.rank = Rank{rank};
-    link.world = kRanks;
+    link.world = kThreeRanks;
     link.directory = directory;
     link.depths = channel_depths(
-        generate(options.schedule, {.ranks = kRanks, .micro_batches = options.micro_batches}));
+        generate(options.schedule, {.ranks = kThreeRanks, .micro_batches = options.micro_batches}));
     const auto endpoint = meet({.url = "ipc://" + directory + "/rendezvous"},
                                ZeroMqListener(link, std::make_shared<ZeroMqContext>()));
     ProcessGroup group(*endpoint);
@@ -92,9 +92,9 @@ std::string read_to_end(int file) {
 /// Each rank a process, until all have ended; what they said, by rank.
 std::vector<std::string> train(const std::string& place, Way way) {
   const PrivateDirectory directory(std::filesystem::temp_directory_path());
-  std::array<pid_t, kRanks> processes{};
-  std::array<int, kRanks> outputs{};
-  for (int rank = 0; rank < kRanks; ++rank) {
+  std::array<pid_t, kThreeRanks> processes{};
+  std::array<int, kThreeRanks> outputs{};
+  for (int rank = 0; rank < kThreeRanks; ++rank) {
     const auto i = static_cast<std::size_t>(rank);
     std::array<int, 2> ends{};
     if (::pipe(ends.data()) != 0) throw Error("no pipe");

@@ -15,18 +15,6 @@ namespace {
 
 using testing::HasSubstr;
 
-/// The object at the end of a text that progress may precede.
-nlohmann::json json_in(const std::string& text) {
-  return nlohmann::json::parse(text.substr(text.find("{\n")));
-}
-
-void expect_refused(const std::string& line, int code, const char* why) {
-  const Ran ran = command(line);
-  EXPECT_EQ(ran.code, code) << line;
-  EXPECT_THAT(ran.text, HasSubstr(why)) << line;
-  EXPECT_EQ(std::count(ran.text.begin(), ran.text.end(), '\n'), 1) << ran.text;
-}
-
 constexpr const char* kModel = "--model gpt:layers=1,d=16,heads=2,context=16";
 
 class GenerateVerb : public VerbTest {

@@ -22,7 +22,6 @@ using testing::EndsWith;
 using testing::HasSubstr;
 using testing::Not;
 
-constexpr const char* kJob = "train --json --steps 3 --batch-size 64 -m 12 --clip-norm 1";
 constexpr const char* kLong = "-- train --json --epochs 100000 --batch-size 64";
 
 TEST(Launch, AKilledRankIsNamedByTheSurvivorsAndEverybodyEndsSoon) {
@@ -67,7 +66,7 @@ TEST(Launch, OfAKilledRankNobodySpeaksThatHadFinished) {
   const PrivateDirectory place(temporary());
   const std::string pipe = place.path() + "/trace";
   ASSERT_EQ(::mkfifo(pipe.c_str(), 0600), 0);
-  Command command("launch -n 3 -- " + std::string(kJob) + " --trace " + pipe);
+  Command command("launch -n 3 -- " + std::string(test::kThreeSteps) + " --trace " + pipe);
   const auto workers = command.workers(3);
   ASSERT_EQ(workers.size(), 3U);
   // Rank 0 waits for a reader of its timeline; the others have nothing more to do.

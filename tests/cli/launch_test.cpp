@@ -30,16 +30,14 @@ std::string hash_of(const Outcome& outcome) {
   return nlohmann::json::parse(outcome.output).at("weights_hash");
 }
 
-constexpr const char* kJob = "train --json --steps 3 --batch-size 64 -m 12 --clip-norm 1";
-
 TEST(Launch, GivesTheBitsOfOneProcessForEveryScheduleNumberOfRanksAndEndpoint) {
-  const std::string one = hash_of(run(kJob));
+  const std::string one = hash_of(run(test::kThreeSteps));
   ASSERT_EQ(one.size(), 32U) << one;
   for (const char* schedule : {"gpipe", "1f1b", "interleaved", "zb-h1"})
     for (const int ranks : {2, 3, 4})
       for (const char* link : {"ipc", "tcp"}) {
         const Outcome outcome = run("launch -n " + std::to_string(ranks) + " --endpoint " + link +
-                                    " -- " + kJob + " --schedule " + schedule);
+                                    " -- " + test::kThreeSteps + " --schedule " + schedule);
         EXPECT_EQ(hash_of(outcome), one) << schedule << " on " << ranks << " ranks over " << link;
       }
 }
@@ -71,7 +69,7 @@ TEST(Launch, GivesTheBitsOfOneProcessForTensorsThatAreUsedWhereTheyArrive) {
 /// Five stages of nine layers: edges to neighbours' neighbours, and tensors with several users.
 TEST(Launch, GivesTheBitsOfOneProcessForAModelWithBranches) {
   const std::string branches =
-      std::string(kJob) + " --model mlp:64-24-24-24-24-10,residual,dropout=0.1";
+      std::string(test::kThreeSteps) + " --model mlp:64-24-24-24-24-10,residual,dropout=0.1";
   const std::string one = hash_of(run(branches + " -p 1 --executor sequential"));
   ASSERT_EQ(one.size(), 32U) << one;
   EXPECT_EQ(hash_of(run(branches + " -p 5")), one);
@@ -84,7 +82,7 @@ TEST(Launch, GivesTheBitsOfOneProcessForAModelWithBranches) {
 }
 
 TEST(Launch, GivesTheBitsOfOneProcessForAModelInTwoCopies) {
-  const std::string copies = std::string(kJob) + " --schedule chimera -p 2";
+  const std::string copies = std::string(test::kThreeSteps) + " --schedule chimera -p 2";
 
   EXPECT_EQ(hash_of(run("launch -n 2 -- " + copies)), hash_of(run(copies)));
 }
@@ -113,12 +111,12 @@ TEST(Launch, TellsOfEveryEpochAsOneProcessDoes) {
 TEST(Launch, MeasuresEveryRankAsOneProcessDoes) {
   const PrivateDirectory place(temporary());
   const std::string trace = place.path() + "/trace.json";
-  const Outcome outcome = run("launch -n 3 -- " + std::string(kJob) + " --trace " + trace +
-                              " --svg " + place.path() + "/steps.svg");
+  const Outcome outcome = run("launch -n 3 -- " + std::string(test::kThreeSteps) + " --trace " +
+                              trace + " --svg " + place.path() + "/steps.svg");
   ASSERT_EQ(outcome.code, 0) << outcome.errors;
 
   const auto many = nlohmann::json::parse(outcome.output);
-  const auto one = nlohmann::json::parse(run(std::string(kJob) + " -p 3").output);
+  const auto one = nlohmann::json::parse(run(std::string(test::kThreeSteps) + " -p 3").output);
   EXPECT_EQ(many.at("peak_stash_bytes"), one.at("peak_stash_bytes"));
   EXPECT_EQ(many.at("peak_stash_bytes").at("counted"), many.at("peak_stash_bytes").at("predicted"));
   for (const char* kind : {"measured", "simulated"}) {
@@ -246,10 +244,10 @@ TEST(Launch, EveryFlagAtOnceStillPrintsJsonAloneAndKeepsALogPerRank) {
   const Outcome outcome =
       run("launch -n 3 --endpoint tcp --interface 127.0.0.1 --bind-cores --grace 3 --silence 8 "
           "--hang 8 --patience 30 --log-dir " +
-          logs + " -- " + kJob);
+          logs + " -- " + test::kThreeSteps);
 
   ASSERT_EQ(outcome.code, 0) << outcome.errors;
-  EXPECT_EQ(hash_of(outcome), hash_of(run(kJob)));
+  EXPECT_EQ(hash_of(outcome), hash_of(run(test::kThreeSteps)));
   using std::filesystem::perms;
   for (const char* rank : {"0", "1", "2"})
     EXPECT_EQ(std::filesystem::status(logs + "/rank-" + rank + ".log").permissions(),

@@ -26,6 +26,10 @@ namespace millrace::test {
 
 using Clock = std::chrono::steady_clock;
 
+/// A short job.
+inline constexpr const char* kThreeSteps =
+    "train --json --steps 3 --batch-size 64 -m 12 --clip-norm 1";
+
 struct Outcome {
   int code = -1;
   std::string output;

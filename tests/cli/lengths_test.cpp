@@ -16,21 +16,9 @@ using testing::AllOf;
 using testing::HasSubstr;
 using testing::Not;
 
-/// The object at the end of a text that progress may precede.
-nlohmann::json json_in(const std::string& text) {
-  return nlohmann::json::parse(text.substr(text.find("{\n")));
-}
-
 std::string hash_in(const Ran& ran) {
   EXPECT_EQ(ran.code, 0) << ran.text;
   return ran.code == 0 ? json_in(ran.text)["weights_hash"].get<std::string>() : ran.text;
-}
-
-void expect_refused(const std::string& line, int code, const char* why) {
-  const Ran ran = command(line);
-  EXPECT_EQ(ran.code, code) << line;
-  EXPECT_THAT(ran.text, HasSubstr(why)) << line;
-  EXPECT_EQ(std::count(ran.text.begin(), ran.text.end(), '\n'), 1) << ran.text;
 }
 
 class LengthsOption : public VerbTest {

@@ -1,16 +1,32 @@
 // The fixture of tests that run verbs with files.
 #pragma once
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <string>
 #include <unistd.h>
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
 
 #include "cli/command.hpp"
 
 namespace millrace::test {
+
+/// The object at the end of a text that progress may precede.
+inline nlohmann::json json_in(const std::string& text) {
+  return nlohmann::json::parse(text.substr(text.find("{\n")));
+}
+
+/// One line that says `why`, and that exit code.
+inline void expect_refused(const std::string& line, int code, const char* why) {
+  const Ran ran = command(line);
+  EXPECT_EQ(ran.code, code) << line;
+  EXPECT_THAT(ran.text, testing::HasSubstr(why)) << line;
+  EXPECT_EQ(std::count(ran.text.begin(), ran.text.end(), '\n'), 1) << ran.text;
+}
 
 /// A folder of this test's own, removed at its end.
 class VerbTest : public testing::Test {

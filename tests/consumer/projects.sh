@@ -19,5 +19,7 @@ of_cache() { sed -n "s/^$1:[A-Z]*=//p" "$build/CMakeCache.txt"; }
 
 # The library once more, as the build folder has it, without compiling again what that has compiled.
 compiled="-DCMAKE_CXX_COMPILER_LAUNCHER=$here/compiled.sh;$build"
-as_built=(-DMILLRACE_DEVELOPER=OFF -DCMAKE_DISABLE_PRECOMPILE_HEADERS=ON "$compiled"
+unity=(-DCMAKE_UNITY_BUILD="$(of_cache CMAKE_UNITY_BUILD)"
+  -DCMAKE_UNITY_BUILD_BATCH_SIZE="$(of_cache CMAKE_UNITY_BUILD_BATCH_SIZE)")
+as_built=(-DMILLRACE_DEVELOPER=OFF -DCMAKE_DISABLE_PRECOMPILE_HEADERS=ON "$compiled" "${unity[@]}"
   -DMILLRACE_PRODUCTS="$(of_cache MILLRACE_PRODUCTS)" -DMILLRACE_SANITIZE="$(of_cache MILLRACE_SANITIZE)" -DCMAKE_CXX_COMPILER="$(of_cache CMAKE_CXX_COMPILER)")

@@ -26,7 +26,7 @@ for library in $needed; do
 done
 echo "plan consumer needs only:" $needed
 
-built subdirectory "$here/subdirectory" -DMILLRACE_SOURCE="$source" -DCOMPONENT=plan "$compiled"
+built subdirectory "$here/subdirectory" -DMILLRACE_SOURCE="$source" -DCOMPONENT=plan "$compiled" "${unity[@]}"
 "$place/subdirectory/consumer"
 
 # What is installed is moved before it starts: a run path must not name the place it was built for.

@@ -41,8 +41,8 @@ cmake --install "$build" --prefix "$place/whole" >/dev/null
 built training "$here/rooms/training" $hidden -DCMAKE_PREFIX_PATH="$place/whole"
 "$place/training/consumer_training"
 
-built subdirectory "$here/subdirectory" -DMILLRACE_SOURCE="$source" -DCOMPONENT=training "$compiled"
+built subdirectory "$here/subdirectory" -DMILLRACE_SOURCE="$source" -DCOMPONENT=training "$compiled" "${unity[@]}"
 "$place/subdirectory/consumer"
-built backend "$here/subdirectory" -DMILLRACE_SOURCE="$source" -DCOMPONENT=zeromq "$compiled"
+built backend "$here/subdirectory" -DMILLRACE_SOURCE="$source" -DCOMPONENT=zeromq "$compiled" "${unity[@]}"
 "$place/backend/consumer"
 echo "without ZeroMQ: builds, installs, trains"

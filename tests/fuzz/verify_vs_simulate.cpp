@@ -7,6 +7,6 @@
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   int silent = 0;
-  if (!millrace::testing::disagreement(std::span(data, size), silent).empty()) std::abort();
+  if (!millrace::testing_plan::disagreement(std::span(data, size), silent).empty()) std::abort();
   return 0;
 }

@@ -7,10 +7,11 @@ cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 git ls-files '*.hpp' '*.cpp' | xargs -r -n 40 clang-format --dry-run --Werror
 echo "format: $(git ls-files '*.hpp' '*.cpp' | wc -l) files hold"
 [ "${1:-}" = --format-only ] && exit 0
-# Commands of its own: clang cannot read the headers that g++ has precompiled.
+# Commands of its own, a file each: clang cannot read the headers that g++ has precompiled.
 commands=build/lint/commands
 mkdir -p build/lint
-cmake --preset release -B "$commands" -DCMAKE_EXPORT_COMPILE_COMMANDS=ON -DCMAKE_DISABLE_PRECOMPILE_HEADERS=ON >/dev/null
+cmake --preset release -B "$commands" -DCMAKE_EXPORT_COMPILE_COMMANDS=ON -DCMAKE_DISABLE_PRECOMPILE_HEADERS=ON \
+  -DCMAKE_UNITY_BUILD=OFF >/dev/null
 
 # A header that is missing counts as nothing here: clang-tidy then says so itself.
 key() {

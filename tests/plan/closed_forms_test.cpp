@@ -16,11 +16,11 @@ namespace millrace {
 namespace {
 
 using closed_forms::StageTimes;
-using testing::figures;
-using testing::kRanks;
-using testing::peak_of;
-using testing::sized;
-using testing::telling_micro_batches;
+using testing_plan::figures;
+using testing_plan::kRanks;
+using testing_plan::peak_of;
+using testing_plan::sized;
+using testing_plan::telling_micro_batches;
 
 /// Equal stages, unequal halves, and orders of F, I and W at which the forms change.
 constexpr std::array kTimes = {StageTimes{4, 4, 4},

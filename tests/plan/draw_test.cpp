@@ -126,7 +126,7 @@ void expect_well_formed(const std::string& xml) {
 
 TEST(DrawOrder, PutsMarkedActionsIntoBrackets) {
   const Program program =
-      millrace::testing::program(millrace::testing::straight(2, 1), {"0F0 0B0", "1F0+"});
+      millrace::testing_plan::program(millrace::testing_plan::straight(2, 1), {"0F0 0B0", "1F0+"});
 
   EXPECT_EQ(draw_order(program, {{Rank{0}, 1}, {Rank{1}, 0}, {Rank{1}, 1}}),
             "action |   0      1\n"
@@ -135,7 +135,7 @@ TEST(DrawOrder, PutsMarkedActionsIntoBrackets) {
 }
 
 TEST(DrawOrder, ShowsWhatSurroundsTheMarksOfALongProgram) {
-  const Program program = millrace::testing::one_f_one_b(40, 60);
+  const Program program = millrace::testing_plan::one_f_one_b(40, 60);
 
   EXPECT_EQ(draw_order(program, {{Rank{20}, 50}, {Rank{22}, 53}}, 1),
             "action  | ...   49      50      51      52      53      54\n"
@@ -149,7 +149,7 @@ TEST(DrawOrder, ShowsWhatSurroundsTheMarksOfALongProgram) {
 }
 
 TEST(DrawOrder, StaysShortForAnyProgramAndSurvivesMarksOutsideIt) {
-  const Program program = millrace::testing::one_f_one_b(100, 1000);
+  const Program program = millrace::testing_plan::one_f_one_b(100, 1000);
 
   EXPECT_LT(draw_order(program, {}).size(), 4000U);
   EXPECT_LT(draw_order(program, {{Rank{50}, 5}, {Rank{51}, 1900}}).size(), 2000U);

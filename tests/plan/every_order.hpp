@@ -103,7 +103,7 @@ inline double brute_force(const SmallCase& of) {
   while (true) {
     for (std::size_t r = 0; r < ranks.size(); ++r) program.ranks[r] = ranks[r].orders[at[r]];
     const double value = of.objective == Objective::Span
-                             ? testing::OrderSpan(program, of.cost).value()
+                             ? testing_plan::OrderSpan(program, of.cost).value()
                              : test::simulated(program, of.cost, of.objective);
     best = std::min(best, value);
     std::size_t r = 0;

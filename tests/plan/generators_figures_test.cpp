@@ -10,9 +10,9 @@
 namespace millrace {
 namespace {
 
-using testing::figures;
-using testing::peak_of;
-using testing::sized;
+using testing_plan::figures;
+using testing_plan::peak_of;
+using testing_plan::sized;
 
 TEST(WavePipeline, HasTheBubbleRatiosOfItsListSchedule) {
   // By p, then m = p and m = 2p, one, two and four waves, F = 1 and B = 2, in thousandths.

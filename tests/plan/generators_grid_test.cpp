@@ -11,10 +11,10 @@
 namespace millrace {
 namespace {
 
-using testing::expect_right_everywhere;
-using testing::kRanks;
-using testing::sized;
-using testing::telling_micro_batches;
+using testing_plan::expect_right_everywhere;
+using testing_plan::kRanks;
+using testing_plan::sized;
+using testing_plan::telling_micro_batches;
 
 TEST(Catalogue, OneChunkSchedulesAreRightOverTheGrid) {
   for (const ScheduleEntry& entry : schedules())

@@ -16,9 +16,9 @@
 namespace millrace {
 namespace {
 
-using testing::figures;
-using testing::peak_of;
-using testing::sized;
+using testing_plan::figures;
+using testing_plan::peak_of;
+using testing_plan::sized;
 
 struct Row {
   const char* schedule;

@@ -15,7 +15,7 @@
 #include "support/figures.hpp"
 #include "support/naive_replay.hpp"
 
-namespace millrace::testing {
+namespace millrace::testing_plan {
 
 /// Above this many actions the replay, which keeps maps, leaves the check to the linear oracle.
 inline constexpr std::size_t kReplayed = 2000;
@@ -85,4 +85,4 @@ inline void expect_right_everywhere(const ScheduleEntry& entry, int first, int l
   EXPECT_GT(legal, 0) << entry.name;
 }
 
-}  // namespace millrace::testing
+}  // namespace millrace::testing_plan

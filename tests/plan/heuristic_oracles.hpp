@@ -12,7 +12,7 @@
 
 #include "millrace/scheduler/plan/generators.hpp"
 
-namespace millrace::testing {
+namespace millrace::testing_plan {
 
 using Orders = std::vector<std::vector<Action>>;
 
@@ -383,4 +383,4 @@ inline std::optional<Orders> zb_v_auto_oracle(const ScheduleOptions& options) {
   return best ? std::optional(best->orders_of_ranks()) : std::nullopt;
 }
 
-}  // namespace millrace::testing
+}  // namespace millrace::testing_plan

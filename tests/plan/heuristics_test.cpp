@@ -40,7 +40,7 @@ int agreed(const char* name, int cases, Oracle&& oracle) {
   int found = 0;
   for (int number = 0; number < cases; ++number) {
     const ScheduleOptions options = random_case(static_cast<std::uint64_t>(number));
-    const std::optional<testing::Orders> expected = oracle(options);
+    const std::optional<testing_plan::Orders> expected = oracle(options);
     try {
       const Program program = generate(name, options);
       EXPECT_TRUE(expected.has_value()) << number;
@@ -56,11 +56,11 @@ int agreed(const char* name, int cases, Oracle&& oracle) {
 }
 
 TEST(Heuristics, ZbAutoIsItsDescriptionOpForOp) {
-  EXPECT_GT(agreed("zb-auto", 1500, testing::zb_auto_oracle), 1000);
+  EXPECT_GT(agreed("zb-auto", 1500, testing_plan::zb_auto_oracle), 1000);
 }
 
 TEST(Heuristics, ZbVAutoIsItsDescriptionOpForOp) {
-  EXPECT_GT(agreed("zb-v-auto", 1500, testing::zb_v_auto_oracle), 1000);
+  EXPECT_GT(agreed("zb-v-auto", 1500, testing_plan::zb_v_auto_oracle), 1000);
 }
 
 /// Stages of different times and memory; an I may keep more for W than it frees.

@@ -11,9 +11,9 @@ namespace millrace {
 namespace {
 
 using ::testing::ElementsAre;
-using testing::one_f_one_b;
-using testing::program;
-using testing::straight;
+using testing_plan::one_f_one_b;
+using testing_plan::program;
+using testing_plan::straight;
 
 TEST(Iterations, WithABarrierEveryStepCostsTheMakespan) {
   const Program schedule = one_f_one_b(4, 8);

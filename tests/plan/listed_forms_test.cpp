@@ -16,12 +16,12 @@
 namespace millrace {
 namespace {
 
-using testing::Form;
-using testing::form_of;
-using testing::Formula;
-using testing::holds;
-using testing::NaiveReplay;
-using testing::Values;
+using testing_plan::Form;
+using testing_plan::form_of;
+using testing_plan::Formula;
+using testing_plan::holds;
+using testing_plan::NaiveReplay;
+using testing_plan::Values;
 
 /// Said beside the conditions, and made true by what is run: nothing to check.
 const std::vector<std::string> kRemarks = {"hides latency",

@@ -86,7 +86,7 @@ TEST(Mutation, SwappingTwoComputeActionsIsNamedExactlyWhenTheReplayHangs) {
       std::swap(list[from], list[(from + random_below(key, draw++, reach)) % size]);
       const auto violations = verify(swapped);
       const bool replayed =
-          testing::NaiveReplay(swapped, Cost::unit(swapped.shape)).run().has_value();
+          testing_plan::NaiveReplay(swapped, Cost::unit(swapped.shape)).run().has_value();
       ASSERT_EQ(violations.empty(), replayed) << swapped.name << " trial " << trial;
       ++(replayed ? ends : hangs);
       if (replayed) continue;
@@ -138,7 +138,7 @@ void judge_shuffled(const Program& program, RandomKey key, Outcomes& outcomes) {
     const auto transport =
         capacity == 0 ? Transport::rendezvous() : Transport::bounded(static_cast<int>(capacity));
     const auto violations = verify(shuffled, transport);
-    const bool ends = testing::ends_with_capacity(shuffled, capacity);
+    const bool ends = testing_plan::ends_with_capacity(shuffled, capacity);
     ASSERT_EQ(violations.empty(), ends) << shuffled.name << " capacity " << capacity;
     ++(ends ? outcomes.ends : outcomes.hangs)[capacity];
     if (!ends) {
@@ -217,7 +217,7 @@ TEST(RandomPrograms, AreJudgedAlikeByVerifySimulateAndTheOracles) {
     std::vector<std::uint8_t> bytes;
     for (std::uint32_t i = 0; i < 160; ++i)
       bytes.push_back(static_cast<std::uint8_t>(random_word(key, i)));
-    ASSERT_EQ(testing::disagreement(bytes, silent), "") << "seed " << seed;
+    ASSERT_EQ(testing_plan::disagreement(bytes, silent), "") << "seed " << seed;
   }
   EXPECT_GT(silent, 1000);
 }

@@ -12,10 +12,10 @@ namespace {
 
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
-using testing::lines;
-using testing::one_f_one_b;
-using testing::program;
-using testing::straight;
+using testing_plan::lines;
+using testing_plan::one_f_one_b;
+using testing_plan::program;
+using testing_plan::straight;
 
 TEST(InsertMessages, PutsBothEndsAtThePointOfTheSender) {
   EXPECT_THAT(lines(insert_messages(one_f_one_b(2, 2))),

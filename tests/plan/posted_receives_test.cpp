@@ -19,9 +19,9 @@ namespace {
 
 using ::testing::ElementsAre;
 using ::testing::IsEmpty;
-using testing::NaiveReplay;
-using testing::program;
-using testing::straight;
+using testing_plan::NaiveReplay;
+using testing_plan::program;
+using testing_plan::straight;
 
 Timeline timed(const Program& program, const Cost& cost) {
   return std::get<Timeline>(simulate(Graph(program), cost));

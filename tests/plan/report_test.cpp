@@ -13,9 +13,9 @@ namespace millrace {
 namespace {
 
 using ::testing::ElementsAre;
-using testing::one_f_one_b;
-using testing::program;
-using testing::straight;
+using testing_plan::one_f_one_b;
+using testing_plan::program;
+using testing_plan::straight;
 
 Report report_of(const Program& program, const Cost& cost) {
   const Graph graph(program);

@@ -15,7 +15,7 @@
 namespace millrace {
 namespace {
 
-struct Times {
+struct PassTimes {
   double forward, input, weight, latency;  // whole numbers: no rounding decides
 };
 
@@ -52,7 +52,7 @@ ScheduleOptions shaped(const ScheduleEntry& entry, int ranks, int micro_batches)
 
 /// With unequal times and with limits, where they matter.
 std::vector<ScheduleOptions> priced(const ScheduleEntry& entry, ScheduleOptions options) {
-  const std::vector<Times> times = {{1, 1, 1, 0}, {2, 3, 1, 0}, {1, 2, 2, 1}};
+  const std::vector<PassTimes> times = {{1, 1, 1, 0}, {2, 3, 1, 0}, {1, 2, 2, 1}};
   const std::vector<double> limits = {0.0, 0.5, 0.625, 1.5};
   std::vector<ScheduleOptions> all;
   for (std::size_t t = 0; t < (entry.timed ? times.size() : 1); ++t)

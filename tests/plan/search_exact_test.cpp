@@ -86,11 +86,11 @@ TEST(Exact, NoRandomOrderIsBelowAProvenSpan) {
     if (number % 4 > 1) of.memory_limit = 8;
     const ExactResult result = solve(of);
     ASSERT_TRUE(result.proven) << number;
-    ASSERT_EQ(testing::OrderSpan(*result.program, of.cost).value(), result.value) << number;
+    ASSERT_EQ(testing_plan::OrderSpan(*result.program, of.cost).value(), result.value) << number;
     for (int order = 0; order < 3000; ++order) {
       const Program program = test::RandomOrder(of.shape, of.cost, 8 * order + number).draw();
       if (test::peak_after_actions(program, of.cost) > of.memory_limit) continue;
-      ASSERT_GE(testing::OrderSpan(program, of.cost).value(), result.value) << number;
+      ASSERT_GE(testing_plan::OrderSpan(program, of.cost).value(), result.value) << number;
     }
   }
 }
@@ -112,7 +112,7 @@ TEST(Exact, ARankThatStartsLateIsSeenByTheProof) {
     const ExactResult result = solve(of);
     EXPECT_TRUE(result.proven);
     EXPECT_LE(result.value, most);
-    EXPECT_EQ(testing::OrderSpan(*result.program, of.cost).value(), result.value);
+    EXPECT_EQ(testing_plan::OrderSpan(*result.program, of.cost).value(), result.value);
   }
 }
 

@@ -18,9 +18,9 @@ namespace millrace {
 namespace {
 
 using ::testing::ElementsAre;
-using testing::one_f_one_b;
-using testing::program;
-using testing::SteppedCores;
+using testing_plan::one_f_one_b;
+using testing_plan::program;
+using testing_plan::SteppedCores;
 
 Timeline timeline(const Graph& graph, const Cost& cost) {
   return std::get<Timeline>(simulate(graph, cost));

@@ -14,10 +14,10 @@ namespace {
 
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
-using testing::NaiveReplay;
-using testing::one_f_one_b;
-using testing::program;
-using testing::straight;
+using testing_plan::NaiveReplay;
+using testing_plan::one_f_one_b;
+using testing_plan::program;
+using testing_plan::straight;
 
 Timeline timeline(const Program& program, const Cost& cost) {
   return std::get<Timeline>(simulate(Graph(program), cost));

@@ -14,10 +14,10 @@
 namespace millrace {
 namespace {
 
-using testing::program;
-using testing::straight;
+using testing_plan::program;
+using testing_plan::straight;
 
-Report report_of(const Program& program, const Cost& cost) {
+Report span_report(const Program& program, const Cost& cost) {
   const Graph graph(program);
   return report(graph, cost, std::get<Timeline>(simulate(graph, cost)));
 }
@@ -56,7 +56,7 @@ TEST(Span, OfARankThatMayStartLateIsShorterThanAsSoonAsPossible) {
   cost.forward = {10, 1};
   cost.backward_weight = {1, 20};
 
-  const Report all = report_of(two, cost);
+  const Report all = span_report(two, cost);
 
   EXPECT_EQ(all.span_asap, 84);
   EXPECT_EQ(all.span, 66);
@@ -73,7 +73,7 @@ TEST(Span, IsAFractionWhereTwoRanksDecideItTogether) {
   cost.forward = {3, 4};
   cost.link_latency = {0, 1, 2, 0};
 
-  const Report all = report_of(two, cost);
+  const Report all = span_report(two, cost);
 
   EXPECT_EQ(all.span, 8.5);
   EXPECT_EQ(all.span_asap, 9);
@@ -84,8 +84,8 @@ TEST(Span, IsTheSmallestOverAllStartsAndTheSlopeOfManySteps) {
   int below = 0;
   for (int number = 0; number < 400; ++number) {
     const RandomCase of = random_case(number);
-    const Report all = report_of(of.program, of.cost);
-    ASSERT_DOUBLE_EQ(all.span, testing::OrderSpan(of.program, of.cost).value()) << number;
+    const Report all = span_report(of.program, of.cost);
+    ASSERT_DOUBLE_EQ(all.span, testing_plan::OrderSpan(of.program, of.cost).value()) << number;
     ASSERT_NEAR(all.span, slope(of.program, of.cost), 1e-9 * all.span) << number;
     ASSERT_LE(all.span, all.span_asap) << number;
     if (all.span < all.span_asap) ++below;
@@ -110,7 +110,7 @@ TEST(Span, IsTheSlopeOfManyStepsOfEverySchedule) {
       cost.contention = true;
       if (schedule.shape.slices == 1) cost.pair = 9;
 
-      const Report all = report_of(schedule, cost);
+      const Report all = span_report(schedule, cost);
 
       EXPECT_DOUBLE_EQ(all.span * cost.ticks_per_unit, cost.ticks_per_unit * slope(schedule, cost))
           << entry.name << lowered;
@@ -121,7 +121,7 @@ TEST(Span, IsTheSlopeOfManyStepsOfEverySchedule) {
 TEST(Span, CausesOfTheIdleTimeOfOverlappingStepsSumToIt) {
   for (int number = 0; number < 120; ++number) {
     const RandomCase of = random_case(number);
-    const Report all = report_of(of.program, of.cost);
+    const Report all = span_report(of.program, of.cost);
     for (const RankReport& rank : all.ranks) {
       EXPECT_NEAR(rank.busy + rank.idle_overlapped.total(), all.span, 1e-12 * all.span) << number;
       EXPECT_EQ(rank.idle_overlapped.warm_up, 0);

@@ -155,7 +155,7 @@ TEST(StageGraph, WhatIsNoGraphIsRefusedWithASentence) {
 }
 
 TEST(StageGraph, VerifyReportsEdgesThatAreNone) {
-  Program program = testing::one_f_one_b(2, 2);
+  Program program = testing_plan::one_f_one_b(2, 2);
   program.shape.edges = {edge(1, 0, 0, 0)};
 
   const auto violations = verify(program);
@@ -165,7 +165,7 @@ TEST(StageGraph, VerifyReportsEdgesThatAreNone) {
 }
 
 TEST(StageGraph, APlanFileCarriesEdgesAndAChainNeedsNone) {
-  Program program = testing::one_f_one_b(4, 2);
+  Program program = testing_plan::one_f_one_b(4, 2);
   EXPECT_THAT(write_plan({program, {}}), ::testing::Not(HasSubstr("edges")));
   const std::string chain_hash = plan_hash(program);
   program.shape.edges = with_skips().edges;
@@ -180,7 +180,7 @@ TEST(StageGraph, APlanFileCarriesEdgesAndAChainNeedsNone) {
 }
 
 TEST(StageGraph, WhatCsvCannotCarryIsRefused) {
-  Program program = testing::one_f_one_b(4, 2);
+  Program program = testing_plan::one_f_one_b(4, 2);
   program.shape.edges = with_skips().edges;
 
   EXPECT_THROW((void)write_csv(insert_messages(program)), InvalidArgument);
@@ -215,7 +215,7 @@ TEST(StageGraph, SimulateAndVerifyAgreeWithTheNaiveReplayOnRandomGraphs) {
     for (std::uint32_t i = 0; i < data.size(); ++i)
       data[i] = static_cast<std::uint8_t>(
           random_below(RandomKey{.seed = kSeed + 1, .step = number}, i, 256));
-    Program program = compute_only(testing::random_program(data));
+    Program program = compute_only(testing_plan::random_program(data));
     program.shape.edges = random_edges(program.shape.stages(), number);
     if (program.shape.stages() == 1) program.shape.edges.clear();
     const StageGraph graph(program.shape);
@@ -227,7 +227,7 @@ TEST(StageGraph, SimulateAndVerifyAgreeWithTheNaiveReplayOnRandomGraphs) {
       const Program run = written ? insert_messages_before_use(program) : program;
       const Graph nodes(run);
       const auto simulated = simulate(nodes, cost);
-      const auto replayed = testing::NaiveReplay(run, cost).run();
+      const auto replayed = testing_plan::NaiveReplay(run, cost).run();
       ASSERT_EQ(std::holds_alternative<Timeline>(simulated), replayed.has_value());
       ASSERT_EQ(verify(run).empty(), replayed.has_value());
       if (!replayed) continue;
@@ -244,7 +244,7 @@ TEST(StageGraph, SimulateAndVerifyAgreeWithTheNaiveReplayOnRandomGraphs) {
 }
 
 TEST(StageGraph, EachLinkHasItsOwnTransfers) {
-  Program program = testing::one_f_one_b(3, 1);
+  Program program = testing_plan::one_f_one_b(3, 1);
   program.shape.edges = {edge(0, 0, 1, 0), edge(1, 0, 2, 0), edge(0, 0, 2, 1)};
   Cost cost = Cost::unit(program.shape);
   cost.link_latency.assign(9, 0);

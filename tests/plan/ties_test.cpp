@@ -16,7 +16,7 @@ namespace {
 
 using ::testing::Contains;
 using ::testing::HasSubstr;
-using testing::one_f_one_b;
+using testing_plan::one_f_one_b;
 
 StageTie tie(std::vector<StageWeight> weights) {
   return {std::move(weights)};

@@ -12,7 +12,7 @@
 #include "support/naive_replay.hpp"
 #include "support/random_program.hpp"
 
-namespace millrace::testing {
+namespace millrace::testing_plan {
 
 /// What is wrong with the proof for messages that are not written, of a valid compute program.
 inline std::string disagreement_once_written(const Graph& graph,
@@ -60,4 +60,4 @@ inline std::string disagreement(std::span<const std::uint8_t> bytes, int& silent
   return graph.has_messages() ? "" : disagreement_once_written(graph, *naive);
 }
 
-}  // namespace millrace::testing
+}  // namespace millrace::testing_plan

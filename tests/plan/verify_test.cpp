@@ -11,9 +11,9 @@ namespace millrace {
 namespace {
 
 using ::testing::IsEmpty;
-using testing::one_f_one_b;
-using testing::program;
-using testing::straight;
+using testing_plan::one_f_one_b;
+using testing_plan::program;
+using testing_plan::straight;
 
 /// "rule 2, rank 1, position 3: sentence", one line per violation.
 std::string text(const std::vector<Violation>& violations) {

@@ -7,7 +7,7 @@ namespace millrace {
 namespace {
 
 TEST(GridSoak, TheSearchOverBlocksIsRightForManyRanks) {
-  testing::expect_right_everywhere(find_schedule("v-zb"), 9, 16);
+  testing_plan::expect_right_everywhere(find_schedule("v-zb"), 9, 16);
 }
 
 }  // namespace

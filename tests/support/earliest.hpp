@@ -12,7 +12,7 @@
 #include "millrace/scheduler/plan/program.hpp"
 #include "millrace/scheduler/plan/simulate.hpp"
 
-namespace millrace::testing {
+namespace millrace::testing_plan {
 
 /// Checks timelines of compute-only programs without pairs; links cost Cost::latency.
 class EarliestStarts {
@@ -93,4 +93,4 @@ class EarliestStarts {
   std::vector<Done> done_;
 };
 
-}  // namespace millrace::testing
+}  // namespace millrace::testing_plan

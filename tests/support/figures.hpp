@@ -11,7 +11,7 @@
 #include "millrace/scheduler/plan/generators.hpp"
 #include "millrace/scheduler/plan/simulate.hpp"
 
-namespace millrace::testing {
+namespace millrace::testing_plan {
 
 /// Figures of a program with full-stage times F, I, W and a message latency.
 inline Report figures(
@@ -48,4 +48,4 @@ inline std::set<int> telling_micro_batches(int p) {
 
 inline const std::vector<int> kRanks = {1, 2, 3, 4, 5, 6, 7, 8, 12, 16};
 
-}  // namespace millrace::testing
+}  // namespace millrace::testing_plan

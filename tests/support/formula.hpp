@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-namespace millrace::testing {
+namespace millrace::testing_plan {
 
 using Values = std::map<std::string, double>;
 
@@ -179,4 +179,4 @@ inline Form form_of(const std::string& text) {
   return form;
 }
 
-}  // namespace millrace::testing
+}  // namespace millrace::testing_plan

@@ -13,7 +13,7 @@
 #include "millrace/scheduler/plan/program.hpp"
 #include "millrace/scheduler/plan/simulate.hpp"
 
-namespace millrace::testing {
+namespace millrace::testing_plan {
 
 /// Slow, obvious replay of programs without reductions; pairs run one half after the other unless
 /// the cost gives them a time of their own.
@@ -202,4 +202,4 @@ class NaiveReplay {
   std::map<Key, Done> done_;
 };
 
-}  // namespace millrace::testing
+}  // namespace millrace::testing_plan

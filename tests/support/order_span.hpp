@@ -12,7 +12,7 @@
 #include "millrace/scheduler/plan/cost.hpp"
 #include "millrace/scheduler/plan/program.hpp"
 
-namespace millrace::testing {
+namespace millrace::testing_plan {
 
 /// For compute-only programs without pairs, of at most eight ranks; recompute is known.
 class OrderSpan {
@@ -124,4 +124,4 @@ class OrderSpan {
   double largest_ = 0;
 };
 
-}  // namespace millrace::testing
+}  // namespace millrace::testing_plan

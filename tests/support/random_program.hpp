@@ -14,7 +14,7 @@
 #include "millrace/scheduler/plan/passes.hpp"
 #include "millrace/scheduler/plan/program.hpp"
 
-namespace millrace::testing {
+namespace millrace::testing_plan {
 
 /// Reads small numbers from bytes; zeros when they run out.
 class Bytes {
@@ -129,4 +129,4 @@ inline bool ends_with_capacity(const Program& program, std::size_t capacity) {
   return true;
 }
 
-}  // namespace millrace::testing
+}  // namespace millrace::testing_plan

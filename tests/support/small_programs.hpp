@@ -10,7 +10,7 @@
 #include "millrace/core/error.hpp"
 #include "millrace/scheduler/plan/program.hpp"
 
-namespace millrace::testing {
+namespace millrace::testing_plan {
 
 /// "2SEND_F3" or "1I2" or "0REDUCE_GRAD"; "3F7.1" names slice 1, "3'F7" replica 1, a trailing "+"
 /// the first half of a pair.
@@ -84,4 +84,4 @@ inline Program one_f_one_b(int ranks, int micro_batches) {
   return result;
 }
 
-}  // namespace millrace::testing
+}  // namespace millrace::testing_plan

@@ -11,7 +11,7 @@
 #include "millrace/scheduler/plan/graph.hpp"
 #include "millrace/scheduler/plan/simulate.hpp"
 
-namespace millrace::testing {
+namespace millrace::testing_plan {
 
 /// Slow, obvious run of a program whose passes take whole ticks, at least one each, over links of
 /// one latency, on `cost.cores` processors.
@@ -121,4 +121,4 @@ class SteppedCores {
   std::vector<RankState> ranks_;
 };
 
-}  // namespace millrace::testing
+}  // namespace millrace::testing_plan

@@ -23,7 +23,7 @@ namespace {
 constexpr std::int64_t kSamplesInAll = 22;
 constexpr std::int64_t kLength = 9;
 constexpr std::int64_t kTokens = 6;
-constexpr int kMicroBatches = 4;
+constexpr int kFourMicroBatches = 4;
 
 Tensor drawn_ids(std::uint32_t stream) {
   Tensor ids(DType::I32, {kSamplesInAll, kLength});
@@ -71,7 +71,7 @@ TrainerOptions options_for(const std::string& schedule, int ranks, int slices) {
   options.schedule = schedule;
   options.ranks = ranks;
   if (slices > 1) options.slices = slices;
-  options.micro_batches = kMicroBatches;
+  options.micro_batches = kFourMicroBatches;
   options.batch_size = kSamplesInAll;
   options.learning_rate = {.base = 1e-2};
   options.clip_norm = 0.4;
@@ -84,9 +84,9 @@ TrainerOptions options_for(const std::string& schedule, int ranks, int slices) {
 std::vector<std::vector<float>> plain_gradients(int slices) {
   const ModelSpec spec = causal_model();
   const auto model = build_stage(spec, std::vector<int>{0, spec.layer_count()}, 0, 1);
-  model->reserve(kMicroBatches, slices);
+  model->reserve(kFourMicroBatches, slices);
   const Dataset data = sequences();
-  Batch batch(data, kMicroBatches, slices);
+  Batch batch(data, kFourMicroBatches, slices);
   double weight = 0;
   for (const float w : data.targets[1].values.as<float>()) weight += static_cast<double>(w);
   const auto context_of = [&](int micro_batch, int slice) {
@@ -100,7 +100,7 @@ std::vector<std::vector<float>> plain_gradients(int slices) {
     context.loss_scale = 1 / weight;
     return context;
   };
-  for (int i = 0; i < kMicroBatches; ++i) {
+  for (int i = 0; i < kFourMicroBatches; ++i) {
     for (int slice = 0; slice < slices; ++slice) {
       PassContext context = context_of(i, slice);
       const TensorList targets = batch.targets(context.unit());
@@ -130,7 +130,7 @@ std::vector<std::vector<float>> first_gradients(const TrainerOptions& options) {
     }
   };
   const Dataset data = sequences();
-  Batch batch(data, kMicroBatches, options.slices.value_or(1));
+  Batch batch(data, kFourMicroBatches, options.slices.value_or(1));
   static_cast<void>(trainer.step(batch));
   return gradients;
 }
@@ -215,11 +215,11 @@ TEST_P(AnyShapeOn, CountsTheStashBytesThatThePlanPredicts) {
       if (slices == 1) options.schedule = "1f1b";
       Trainer trainer(causal_model(), options);
       const Dataset data = sequences();
-      Batch batch(data, kMicroBatches, slices);
+      Batch batch(data, kFourMicroBatches, slices);
       EXPECT_EQ(trainer.step(batch).peak_stash_bytes,
                 predict_stash_peaks(trainer.executor().program(),
                                     trainer.stages(),
-                                    unit_sizes(kSamplesInAll, kLength, kMicroBatches, slices)))
+                                    unit_sizes(kSamplesInAll, kLength, kFourMicroBatches, slices)))
           << "recompute " << recompute << ", slices " << slices;
     }
 }

@@ -39,9 +39,9 @@ using testing_training::first_digits;
 using testing_training::Hasty;
 using testing_training::is_collective;
 using testing_training::is_pass;
-using testing_training::kPlace;
-using testing_training::kRanks;
 using testing_training::kSavedModel;
+using testing_training::kSavedPlace;
+using testing_training::kSavedRanks;
 using testing_training::kStep;
 using testing_training::Message;
 using testing_training::names_in;
@@ -109,8 +109,8 @@ TEST_P(FailedStep, IsPrecededByTheCheckpointOfAllProcesses) {
   const Folder folder("failed_step_" + GetParam().name);
   const Reference reference(folder.path() + "/reference");
   const std::string place = folder.path() + "/saved";
-  const std::vector<End> ends = fail_on_ranks(kRanks, [&](int rank) {
-    Part part{saved_options(place, kRanks)};
+  const std::vector<End> ends = fail_on_ranks(kSavedRanks, [&](int rank) {
+    Part part{saved_options(place, kSavedRanks)};
     if (rank == GetParam().rank) GetParam().plant(part);
     return part;
   });
@@ -118,12 +118,12 @@ TEST_P(FailedStep, IsPrecededByTheCheckpointOfAllProcesses) {
     EXPECT_THAT(end.failure, AnyOf(HasSubstr("gave way"), HasSubstr("deadline")));
     ASSERT_EQ(end.saves.size(), 1U);
     EXPECT_EQ(end.last().fault, "");
-    EXPECT_EQ(end.last().folder, place + kPlace);
+    EXPECT_EQ(end.last().folder, place + kSavedPlace);
     EXPECT_EQ(end.last().step, kStep);
     EXPECT_TRUE(end.last().after_failure);
   }
-  EXPECT_THAT(names_in(place), ElementsAre(kPlace + 1));
-  EXPECT_EQ(files_in(place + kPlace), reference.files);
+  EXPECT_THAT(names_in(place), ElementsAre(kSavedPlace + 1));
+  EXPECT_EQ(files_in(place + kSavedPlace), reference.files);
   std::filesystem::copy(place, place + "-2", std::filesystem::copy_options::recursive);
   EXPECT_EQ(weights_resumed(saved_options(place, 1)), reference.weights);
   EXPECT_EQ(weights_resumed(saved_options(place + "-2", 2)), reference.weights);
@@ -137,7 +137,7 @@ TEST(FailedStepOfMany, LeavesACheckpointThatStandsAsItIs) {
   for (const bool background : {false, true}) {
     const Folder folder("failed_step_stands");
     const std::string place = folder.path();
-    const auto ends = fail_on_ranks(kRanks, [&](int rank) {
+    const auto ends = fail_on_ranks(kSavedRanks, [&](int rank) {
       Part part = failing_part(place, rank);
       part.options.save.every_steps = 2;
       part.options.save.background = background;
@@ -145,11 +145,11 @@ TEST(FailedStepOfMany, LeavesACheckpointThatStandsAsItIs) {
     });
     for (const End& end : ends) {
       EXPECT_EQ(end.last().fault, "");
-      EXPECT_EQ(end.last().folder, place + kPlace);
+      EXPECT_EQ(end.last().folder, place + kSavedPlace);
       EXPECT_TRUE(end.last().after_failure);
     }
     EXPECT_THAT(names_in(place), ElementsAre("step-0000000002", "step-0000000004"));
-    EXPECT_NO_THROW(Checkpoint(place + kPlace));
+    EXPECT_NO_THROW(Checkpoint(place + kSavedPlace));
   }
 }
 
@@ -177,8 +177,8 @@ TEST(FailedStepOfMany, IsPrecededByTheCheckpointWhenTheDataCannotBeRead) {
   const Folder folder("failed_step_data");
   const Reference reference(folder.path() + "/reference");
   const std::string place = folder.path() + "/saved";
-  const auto ends = fail_on_ranks(kRanks, [&](int rank) {
-    Part part{saved_options(place, kRanks)};
+  const auto ends = fail_on_ranks(kSavedRanks, [&](int rank) {
+    Part part{saved_options(place, kSavedRanks)};
     part.fit = [rank](Trainer& trainer, const Dataset& data) {
       Unreadable source(data, trainer.loader_options(), rank == 0);
       trainer.fit(source);
@@ -187,7 +187,7 @@ TEST(FailedStepOfMany, IsPrecededByTheCheckpointWhenTheDataCannotBeRead) {
   });
   for (const End& end : ends) {
     EXPECT_EQ(end.failure, "the page is torn");
-    EXPECT_EQ(end.last().folder, place + kPlace);
+    EXPECT_EQ(end.last().folder, place + kSavedPlace);
   }
   EXPECT_EQ(weights_resumed(saved_options(place, 2)), reference.weights);
 }
@@ -210,14 +210,15 @@ TEST(FailedStepOfMany, OfATrainingThatDivergesTheLastStateIsSaved) {
   Trainer one(parse_model(kSavedModel), options("/1", 1));
   spoil_gradients(one);
   EXPECT_THROW(one.fit(first_digits(60)), Diverged);
-  const auto ends = fail_on_ranks(kRanks, [&](int) {
-    return Part{options("/3", kRanks), {}, spoil_gradients};
+  const auto ends = fail_on_ranks(kSavedRanks, [&](int) {
+    return Part{options("/3", kSavedRanks), {}, spoil_gradients};
   });
   for (const End& end : ends) {
     EXPECT_THAT(end.failure, HasSubstr("diverged"));
     EXPECT_TRUE(end.last().after_failure);
   }
-  EXPECT_EQ(files_in(folder.path() + "/3" + kPlace), files_in(folder.path() + "/1" + kPlace));
+  EXPECT_EQ(files_in(folder.path() + "/3" + kSavedPlace),
+            files_in(folder.path() + "/1" + kSavedPlace));
 }
 
 /// Both hold all of the model, and the first one writes it.
@@ -233,7 +234,7 @@ TEST(FailedStepOfMany, IsPrecededByTheCheckpointOfAScheduleWithCopies) {
     part.options = options("/saved");
     return part;
   });
-  for (const End& end : ends) EXPECT_EQ(end.last().folder, folder.path() + "/saved" + kPlace);
+  for (const End& end : ends) EXPECT_EQ(end.last().folder, folder.path() + "/saved" + kSavedPlace);
   Trainer whole(parse_model(kSavedModel), options("/whole"));
   whole.fit(first_digits(60));
   EXPECT_EQ(weights_resumed(options("/saved")), whole.weights_hash());
@@ -260,8 +261,9 @@ struct Passes {
 TEST(FailedStepOfMany, OfSeveralPassesIsPrecededByTheCheckpointOfItsBeginning) {
   const Folder folder("failed_step_passes");
   const Passes passes(folder.path());
-  const auto ends = fail_on_ranks(kRanks, [&](int rank) { return passes.part("/saved", rank); });
-  for (const End& end : ends) EXPECT_EQ(end.last().folder, folder.path() + "/saved" + kPlace);
+  const auto ends =
+      fail_on_ranks(kSavedRanks, [&](int rank) { return passes.part("/saved", rank); });
+  for (const End& end : ends) EXPECT_EQ(end.last().folder, folder.path() + "/saved" + kSavedPlace);
   const Reference reference(folder.path() + "/reference");
   EXPECT_EQ(weights_resumed(saved_options(folder.path() + "/saved", 1)), reference.weights);
 }
@@ -271,7 +273,7 @@ TEST(FailedStepOfMany, OfAnUpdateThatWasResumedIsNotSavedAnew) {
   const Folder folder("failed_step_resumed_update");
   const Passes passes(folder.path());
   const std::string first = folder.path() + "/first", place = "/step-0000000004-plus-0000000002";
-  on_ranks(kRanks, [&](Endpoint& endpoint, ProcessGroup& group) {
+  on_ranks(kSavedRanks, [&](Endpoint& endpoint, ProcessGroup& group) {
     const TrainerOptions options = passes.part("/first", 0).options;
     Trainer trainer(parts_on(options, endpoint, group), options);
     std::stop_source stop;
@@ -281,7 +283,7 @@ TEST(FailedStepOfMany, OfAnUpdateThatWasResumedIsNotSavedAnew) {
     EXPECT_TRUE(trainer.fit(first_digits(60), stop.get_token()).stopped);
   });
   for (const std::string name : {"/first", "/second"}) {
-    const auto ends = fail_on_ranks(kRanks, [&](int rank) {
+    const auto ends = fail_on_ranks(kSavedRanks, [&](int rank) {
       Part part = passes.part(name, rank);
       part.prepare = [&](Trainer& trainer) { trainer.resume(first); };
       return part;
@@ -324,22 +326,22 @@ class SlowCommit final : public Hasty {
 TEST(FailedStepOfMany, LetsTheSaveBeforeItComeToItsEnd) {
   const Folder folder("failed_step_slow");
   const std::string place = folder.path();
-  const auto ends = fail_on_ranks(kRanks, [&](int rank) {
+  const auto ends = fail_on_ranks(kSavedRanks, [&](int rank) {
     Part part = failing_part(place, rank);
     part.options.save.every_steps = 3;
     if (rank == 0) part.options.save.files = std::make_shared<SlowCommit>(place);
     return part;
   });
-  for (const End& end : ends) EXPECT_EQ(end.last().folder, place + kPlace);
-  EXPECT_THAT(names_in(place), Contains(kPlace + 1));
+  for (const End& end : ends) EXPECT_EQ(end.last().folder, place + kSavedPlace);
+  EXPECT_THAT(names_in(place), Contains(kSavedPlace + 1));
   EXPECT_THAT(names_in(place), Each(StartsWith("step-")));
 }
 
 /// Else some would stand before an update that others have made when the next step fails.
 TEST(FailedStepOfMany, HasBeenBegunByNobodyBeforeAllWereBehindTheLastOne) {
   const Folder folder("failed_step_in_order");
-  std::array<std::atomic<std::int64_t>, kRanks> behind{};
-  const auto ends = fail_on_ranks(kRanks, [&](int rank) {
+  std::array<std::atomic<std::int64_t>, kSavedRanks> behind{};
+  const auto ends = fail_on_ranks(kSavedRanks, [&](int rank) {
     Part part = failing_part(folder.path(), rank, -1);
     part.spoil = [&, rank](const Message& message) {
       if (rank == 2 && is_collective(message, Label::GradientNorm))

@@ -19,9 +19,9 @@
 
 namespace millrace::testing_training {
 
-inline constexpr int kRanks = 3;
+inline constexpr int kSavedRanks = 3;
 inline constexpr int kStep = 4;  // fails: so many ran before it
-inline const char* const kPlace = "/step-0000000004";
+inline const char* const kSavedPlace = "/step-0000000004";
 
 /// A message that a rank sends or takes.
 struct Message {
@@ -118,7 +118,7 @@ struct Reference {
     const Dataset data = first_digits(60);
     Trainer trainer(parse_model(kSavedModel), saved_options(folder, 1));
     fit_steps(trainer, data, kStep);
-    files = files_in(folder + kPlace);
+    files = files_in(folder + kSavedPlace);
     Trainer whole(parse_model(kSavedModel), saved_options(folder + "/whole", 1));
     whole.fit(data);
     weights = whole.weights_hash();
@@ -153,7 +153,7 @@ inline Spoil spoil_where(const std::function<bool(const Message&)>& where) {
 
 /// The parts of ranks of which one fails in its pass.
 inline Part failing_part(const std::string& place, int rank, int failing = 1) {
-  Part part{saved_options(place, kRanks)};
+  Part part{saved_options(place, kSavedRanks)};
   if (rank == failing)
     part.spoil =
         spoil_where([](const Message& m) { return m.is_sent && is_pass(m, Direction::Backward); });

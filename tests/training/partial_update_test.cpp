@@ -28,7 +28,7 @@ using testing_training::on_ranks;
 using testing_training::parts_on;
 using testing_training::saved_options;
 
-constexpr const char* kPlace = "/step-0000000004-plus-0000000002";
+constexpr const char* kSavedPlace = "/step-0000000004-plus-0000000002";
 
 /// Mini-batches of four micro-batches in two passes.
 TrainerOptions options_of(const std::string& folder, int ranks = 2, int passes = 2) {
@@ -64,9 +64,9 @@ TEST(PartialUpdate, IsTheSameBytesForEveryNumberOfStagesAndProcesses) {
   const std::string reference = folder.path() + "/1";
   Trainer one(parse_model(kSavedModel), options_of(reference, 1));
   fit_half(one, data);
-  const auto expected = files_in(reference + kPlace);
+  const auto expected = files_in(reference + kSavedPlace);
   EXPECT_EQ(expected.size(), 22U);  // seven layers with parameters, thrice, and the manifest
-  const Checkpoint checkpoint(reference + kPlace);
+  const Checkpoint checkpoint(reference + kSavedPlace);
   for (const std::string& name : one.state().names())
     EXPECT_EQ(tensor_digest(checkpoint.read(name, "gradient")),
               tensor_digest(one.state().read(name, "gradient")));
@@ -77,7 +77,7 @@ TEST(PartialUpdate, IsTheSameBytesForEveryNumberOfStagesAndProcesses) {
       Trainer rank(parts_on(options, endpoint, group), options);
       fit_half(rank, data);
     });
-    EXPECT_EQ(files_in(place + kPlace), expected) << ranks << " processes";
+    EXPECT_EQ(files_in(place + kSavedPlace), expected) << ranks << " processes";
   }
 }
 
@@ -99,8 +99,9 @@ TEST(PartialUpdate, HoldsTheSumsOfEveryCopy) {
     Trainer rank(parts_on(options, endpoint, group), options);
     fit_half(rank, data);
   });
-  EXPECT_EQ(files_in(folder.path() + "/one" + kPlace), files_in(folder.path() + "/two" + kPlace));
-  const Checkpoint checkpoint(folder.path() + "/one" + kPlace);
+  EXPECT_EQ(files_in(folder.path() + "/one" + kSavedPlace),
+            files_in(folder.path() + "/two" + kSavedPlace));
+  const Checkpoint checkpoint(folder.path() + "/one" + kSavedPlace);
   EXPECT_EQ(checkpoint.manifest().counters.partial.copies, 2);
   EXPECT_NE(tensor_digest(checkpoint.read("layers.0.weight", "gradient")),
             tensor_digest(checkpoint.read("layers.0.weight", "gradient.1")));
@@ -218,13 +219,15 @@ TEST(PartialUpdate, IsNewerThanTheStepBeforeItAndStaysBesideIt) {
     Trainer trainer(parse_model(kSavedModel), options);
     fit_half(trainer, data);
   }
-  EXPECT_THAT(names_in(folder.path()), ElementsAre("step-0000000004", std::string(kPlace + 1)));
+  EXPECT_THAT(names_in(folder.path()),
+              ElementsAre("step-0000000004", std::string(kSavedPlace + 1)));
   const CheckpointPlace newest = find_checkpoints(folder.path()).front();
-  EXPECT_EQ(newest, (CheckpointPlace{folder.path() + kPlace, 4, 2}));
+  EXPECT_EQ(newest, (CheckpointPlace{folder.path() + kSavedPlace, 4, 2}));
   Trainer trainer(parse_model(kSavedModel), options);
-  EXPECT_EQ(trainer.resume(folder.path()).folder, folder.path() + kPlace);
+  EXPECT_EQ(trainer.resume(folder.path()).folder, folder.path() + kSavedPlace);
   testing_training::fit_steps(trainer, data, 2);
-  EXPECT_THAT(names_in(folder.path()), ElementsAre(std::string(kPlace + 1), "step-0000000006"));
+  EXPECT_THAT(names_in(folder.path()),
+              ElementsAre(std::string(kSavedPlace + 1), "step-0000000006"));
 }
 
 /// What comes after belongs to the other place.
@@ -250,7 +253,7 @@ TEST(PartialUpdate, IsDroppedByAFitThatBeginsElsewhereAndByAnotherCheckpoint) {
 
   const auto fit_anew = [&](bool half) {
     Trainer trainer(parse_model(kSavedModel), options_of(""));
-    trainer.resume(folder.path() + (half ? kPlace : "/step-0000000004"));
+    trainer.resume(folder.path() + (half ? kSavedPlace : "/step-0000000004"));
     Loader loader(data, trainer.loader_options());
     loader.seek({2, 0});
     trainer.fit(loader);

@@ -21,7 +21,7 @@
 namespace millrace {
 namespace {
 
-constexpr int kRanks = 3;
+constexpr int kSavedRanks = 3;
 
 /// What every rank knows at the end.
 struct Knowledge {
@@ -68,7 +68,7 @@ Dataset sixty_digits() {
 
 TrainerOptions options_of_all() {
   TrainerOptions options;
-  options.ranks = kRanks;
+  options.ranks = kSavedRanks;
   options.micro_batches = 4;
   options.batch_size = 25;
   options.epochs = 2;
@@ -110,14 +110,14 @@ Knowledge learn_as_rank(const ModelSpec& model, const Program& program, Endpoint
 TEST(ProcessGroup, OfOneProcessPerRankKnowsWhatASingleProcessKnows) {
   const ModelSpec model = parse_model("mlp:64-16-16-16-10,dropout=0.1");
   const Program program =
-      generate("1f1b", {.ranks = kRanks, .micro_batches = options_of_all().micro_batches});
+      generate("1f1b", {.ranks = kSavedRanks, .micro_batches = options_of_all().micro_batches});
   Trainer single(model, program, options_of_all());
   const Knowledge expected = learn(single);
 
-  InProcessHub hub(kRanks);
-  std::vector<Knowledge> known(kRanks);
+  InProcessHub hub(kSavedRanks);
+  std::vector<Knowledge> known(kSavedRanks);
   std::vector<std::jthread> ranks;
-  for (int rank = 0; rank < kRanks; ++rank)
+  for (int rank = 0; rank < kSavedRanks; ++rank)
     ranks.emplace_back([&, rank, endpoint = hub.endpoint(Rank{rank})] {
       Knowledge& mine = known[static_cast<std::size_t>(rank)];
       try {

@@ -29,10 +29,10 @@
 namespace millrace {
 namespace {
 
-constexpr int kMicroBatches = 4;
-constexpr int kSteps = 4;
+constexpr int kTiedMicroBatches = 4;
+constexpr int kTiedSteps = 4;
 constexpr std::uint64_t kSeed = 5;
-const char* const kModel = "mlp:8-8-8-8-8";
+const char* const kTiedModel = "mlp:8-8-8-8-8";
 // As a user may name them; the first lends its value, the sum is taken in the order of the layers.
 const std::vector<std::string> kTied = {"layers.3.weight", "layers.0.weight", "layers.2.weight"};
 const std::vector<std::string> kInOrder = {"layers.0.weight", "layers.2.weight", "layers.3.weight"};
@@ -51,7 +51,7 @@ Dataset noise() {
 
 TrainerOptions options_of(const std::string& executor) {
   TrainerOptions options;
-  options.micro_batches = kMicroBatches;
+  options.micro_batches = kTiedMicroBatches;
   options.executor = executor;
   options.seed = kSeed;
   options.clip_norm = 0.3;
@@ -62,8 +62,8 @@ TrainerOptions options_of(const std::string& executor) {
 }
 
 std::string learn(Trainer& trainer) {
-  Batch batch(noise(), kMicroBatches);
-  for (int step = 0; step < kSteps; ++step) trainer.step(batch);
+  Batch batch(noise(), kTiedMicroBatches);
+  for (int step = 0; step < kTiedSteps; ++step) trainer.step(batch);
   return trainer.weights_hash();
 }
 
@@ -71,7 +71,7 @@ std::string learn(Trainer& trainer) {
 class PlainLoop {
  public:
   PlainLoop() : model_(std::move(build_stages(spec_, {{0, spec_.layer_count()}}, kSeed).front())) {
-    model_->reserve(kMicroBatches, 1);
+    model_->reserve(kTiedMicroBatches, 1);
     parameters_ = model_->parameters();
     std::ranges::sort(parameters_, {}, [](const Parameter* each) { return each->name; });
     for (const std::string& name : kTied)
@@ -85,7 +85,7 @@ class PlainLoop {
 
   /// Gradients of the mean loss of these micro-batches, each layer's its own; the loss is given.
   double accumulate(std::uint64_t step, const std::vector<int>& micro_batches = {0, 1, 2, 3}) {
-    Batch batch(noise(), kMicroBatches);
+    Batch batch(noise(), kTiedMicroBatches);
     LossSum loss;
     TensorPool pool;
     for (Parameter* parameter : parameters_) parameter->gradient.fill_zero();
@@ -125,7 +125,7 @@ class PlainLoop {
     std::vector<std::vector<std::vector<float>>> state;
     for (const Parameter* parameter : parameters_)
       state.emplace_back(2, std::vector<float>(parameter->value.as<float>().size()));
-    for (int step = 0; step < kSteps; ++step) {
+    for (int step = 0; step < kTiedSteps; ++step) {
       accumulate(static_cast<std::uint64_t>(step));
       add_tied();
       std::vector<double> squares;
@@ -146,7 +146,7 @@ class PlainLoop {
   }
 
  private:
-  ModelSpec spec_ = parse_model(kModel);
+  ModelSpec spec_ = parse_model(kTiedModel);
   std::unique_ptr<StageModule> model_;
   std::vector<Parameter*> parameters_;
 };
@@ -173,7 +173,7 @@ TEST_P(TiedBits, AreThoseOfThePlainLoopUnderEveryCut) {
       options.schedule = schedule;
       options.ranks = static_cast<int>(cut.size()) - 1;
       options.boundaries = cut;
-      Trainer trainer(parse_model(kModel), options);
+      Trainer trainer(parse_model(kTiedModel), options);
       EXPECT_EQ(learn(trainer), expected) << schedule << ' ' << testing::PrintToString(cut);
     }
 }
@@ -185,7 +185,7 @@ TEST_P(TiedBits, AreThoseOfThePlainLoopWithSeveralTiedStagesOnARank) {
     options.schedule = schedule;
     options.ranks = 2;
     options.chunks = 2;
-    Trainer trainer(parse_model(kModel), options);
+    Trainer trainer(parse_model(kTiedModel), options);
     EXPECT_EQ(learn(trainer), expected) << schedule;
   }
 }
@@ -197,7 +197,7 @@ TEST_P(TiedBits, OfABidirectionalScheduleAddReplicasBeforeTies) {
     options.schedule = "chimera";
     options.ranks = 2;
     options.boundaries = {0, cut, 4};
-    Trainer trainer(parse_model(kModel), options);
+    Trainer trainer(parse_model(kTiedModel), options);
     const std::string hash = learn(trainer);
     if (expected.empty()) expected = hash;
     EXPECT_EQ(hash, expected) << cut;
@@ -223,7 +223,7 @@ std::vector<std::string> learn_on_ranks(const std::vector<int>& cut,
   const int ranks = static_cast<int>(cut.size()) - 1;
   TrainerOptions options = options_of("ranks");
   options.boundaries = cut;
-  const Program program = generate(schedule, {.ranks = ranks, .micro_batches = kMicroBatches});
+  const Program program = generate(schedule, {.ranks = ranks, .micro_batches = kTiedMicroBatches});
   std::vector<std::string> hashes(static_cast<std::size_t>(ranks));
   std::vector<std::jthread> threads;
   for (int rank = 0; rank < ranks; ++rank)
@@ -231,7 +231,7 @@ std::vector<std::string> learn_on_ranks(const std::vector<int>& cut,
       const auto endpoint = endpoint_of(Rank{rank}, program);
       try {
         ProcessGroup group(*endpoint, std::chrono::seconds(60));
-        Trainer trainer(rank_parts(parse_model(kModel), program, options, *endpoint, group),
+        Trainer trainer(rank_parts(parse_model(kTiedModel), program, options, *endpoint, group),
                         options);
         hashes[static_cast<std::size_t>(rank)] = learn(trainer);
         endpoint->goodbye(std::chrono::steady_clock::now() + std::chrono::seconds(60));
@@ -260,7 +260,7 @@ TEST(TiedBitsOfProcesses, OfABidirectionalScheduleAreThoseOfOneProcess) {
     options.schedule = "chimera";
     options.ranks = 2;
     options.boundaries = {0, cut, 4};
-    Trainer trainer(parse_model(kModel), options);
+    Trainer trainer(parse_model(kTiedModel), options);
     const std::string expected = learn(trainer);
     InProcessHub hub(2);
     for (const std::string& hash : learn_on_ranks(
@@ -300,9 +300,9 @@ TEST(TiedGradient, IsTheSumOverTheLayersOfTheSumsOverTheReplicas) {
   TrainerOptions options = options_of("sequential");
   options.schedule = "chimera";
   options.ranks = 2;
-  Trainer trainer(parse_model(kModel), options);
+  Trainer trainer(parse_model(kTiedModel), options);
   std::vector<std::vector<int>> of_replica(2);
-  for (int i = 0; i < kMicroBatches; ++i)
+  for (int i = 0; i < kTiedMicroBatches; ++i)
     of_replica[trainer.executor().program().shape.replica(MicroBatch{i}).index()].push_back(i);
   ASSERT_EQ(of_replica[0].size(), 2U);  // the sum of two terms has one order
 
@@ -324,7 +324,7 @@ TEST(TiedGradient, IsTheSumOverTheLayersOfTheSumsOverTheReplicas) {
   trainer.before_update = [&](std::span<Parameter* const> parameters) {
     for (const std::string& name : kTied) gradients.push_back(gradient_of(parameters, name));
   };
-  Batch batch(noise(), kMicroBatches);
+  Batch batch(noise(), kTiedMicroBatches);
   trainer.step(batch);
   for (const auto& gradient : gradients) EXPECT_EQ(gradient, expected);
 }
@@ -333,12 +333,12 @@ TEST(TiedGradient, IsTheSlopeOfTheLossAlongTheWeight) {
   PlainLoop loop;
   TrainerOptions options = options_of("sequential");
   options.ranks = 4;
-  Trainer trainer(parse_model(kModel), options);
+  Trainer trainer(parse_model(kTiedModel), options);
   std::vector<float> gradient;
   trainer.before_update = [&](std::span<Parameter* const> parameters) {
     gradient = gradient_of(parameters, kInOrder[0]);
   };
-  Batch batch(noise(), kMicroBatches);
+  Batch batch(noise(), kTiedMicroBatches);
   trainer.step(batch);
 
   constexpr double kStep = 1e-2;

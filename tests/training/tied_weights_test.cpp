@@ -17,9 +17,9 @@
 namespace millrace {
 namespace {
 
-const char* const kModel = "mlp:64-16-16-16-16-10";  // three layers of 16 by 16
+const char* const kSquareModel = "mlp:64-16-16-16-16-10";  // three layers of 16 by 16
 
-Dataset first_digits(int n) {
+Dataset leading_digits(int n) {
   std::vector<std::int32_t> rows(static_cast<std::size_t>(n));
   std::iota(rows.begin(), rows.end(), 0);
   return select_rows(digits(), rows);
@@ -40,7 +40,7 @@ TrainerOptions options_of(int ranks) {
 /// The 16 by 16 weights, in the order of the layers.
 std::vector<std::string> square_weights() {
   std::vector<std::string> names;
-  Trainer trainer(parse_model(kModel), options_of(1));
+  Trainer trainer(parse_model(kSquareModel), options_of(1));
   for (const Parameter* parameter : trainer.state().parameters())
     if (parameter->value.dims() == Dims{16, 16}) names.push_back(parameter->name);
   return names;
@@ -61,15 +61,15 @@ TEST(TiedWeights, MoveByTheSumOfTheGradientsOfAnUntiedModelThatStartsAlike) {
   const auto names = square_weights();
   ASSERT_EQ(names.size(), 3U);
   TrainerOptions options = options_of(3);
-  Trainer untied(parse_model(kModel), options);
+  Trainer untied(parse_model(kSquareModel), options);
   options.tied = {{names[0], names[2]}};
-  Trainer tied(parse_model(kModel), options);
+  Trainer tied(parse_model(kSquareModel), options);
   const std::vector<float> start = value_of(untied, names[0]);
   EXPECT_EQ(value_of(tied, names[0]), start);
   EXPECT_EQ(value_of(tied, names[2]), start);
   std::copy(start.begin(), start.end(), named(untied, names[2]).value.as<float>().begin());
 
-  const Dataset data = first_digits(30);
+  const Dataset data = leading_digits(30);
   Batch batch(data, 4);
   const StepReport apart = untied.step(batch);
   Batch again(data, 4);
@@ -95,14 +95,14 @@ TEST(TiedWeights, MoveByTheSumOfTheGradientsOfAnUntiedModelThatStartsAlike) {
 
 TEST(TiedWeights, HaveTheSameBitsForEveryCutScheduleAndExecutor) {
   const auto names = square_weights();
-  const Dataset data = first_digits(100);
+  const Dataset data = leading_digits(100);
   std::string expected;
   const auto learn = [&](TrainerOptions options) {
     options.tied = {{names[0], names[1], names[2]}};
     options.clip_norm = 0.3;
     options.optimizer.kind = OptimizerKind::AdamW;
     options.learning_rate.base = 3e-3;
-    Trainer trainer(parse_model(kModel), options);
+    Trainer trainer(parse_model(kSquareModel), options);
     trainer.fit(data);
     EXPECT_EQ(value_of(trainer, names[0]), value_of(trainer, names[2]));
     if (expected.empty()) expected = trainer.weights_hash();
@@ -124,8 +124,8 @@ TEST(TiedWeights, StayEqualInAllCopiesOfABidirectionalSchedule) {
   TrainerOptions options = options_of(2);
   options.schedule = "chimera";
   options.tied = {{names[1], names[0]}};
-  Trainer trainer(parse_model(kModel), options);
-  trainer.fit(first_digits(60));
+  Trainer trainer(parse_model(kSquareModel), options);
+  trainer.fit(leading_digits(60));
   const std::vector<float> expected = value_of(trainer, names[0]);
   int copies = 0;
   for (const HostedStage& hosted : trainer.stages())
@@ -144,7 +144,7 @@ TEST(TiedWeights, AreRefusedWhenTheyCannotBeOneWeight) {
     TrainerOptions options = options_of(2);
     options.tied = std::move(groups);
     try {
-      Trainer trainer(parse_model(kModel), options);
+      Trainer trainer(parse_model(kSquareModel), options);
     } catch (const InvalidArgument& error) {
       return error.what();
     }
@@ -164,7 +164,7 @@ TEST(TiedWeights, OfPartsWhoseProgramDoesNotTieThemAreRefused) {
   const auto names = square_weights();
   TrainerOptions options = options_of(1);
   const Program program = generate("1f1b", {.ranks = 1, .micro_batches = 4});
-  const ModelSpec model = parse_model(kModel);
+  const ModelSpec model = parse_model(kSquareModel);
   TrainerParts parts;
   parts.bodies.push_back(build_stage(model, {{0, model.layer_count()}}, 0, options.seed));
   parts.stages = {{Replica{0}, Stage{0}, parts.bodies.front().get()}};
@@ -183,19 +183,19 @@ TEST(TiedWeights, OfPartsWhoseProgramDoesNotTieThemAreRefused) {
 TEST(TiedWeights, OfAPlanAreAddedWithoutASettingOfTheTrainer) {
   const auto names = square_weights();
   TrainerOptions options = options_of(2);
-  options.boundaries = {0, 2, parse_model(kModel).layer_count()};
+  options.boundaries = {0, 2, parse_model(kSquareModel).layer_count()};
   Program program = generate("1f1b", {.ranks = 2, .micro_batches = 4});
   program.shape.ties = {{{{Stage{0}, names[0]}, {Stage{1}, names[2]}}}};
-  Trainer of_plan(parse_model(kModel), program, options);
+  Trainer of_plan(parse_model(kSquareModel), program, options);
   options.tied = {{names[0], names[2]}};
-  Trainer of_options(parse_model(kModel), options);
-  const Dataset data = first_digits(60);
+  Trainer of_options(parse_model(kSquareModel), options);
+  const Dataset data = leading_digits(60);
   of_plan.fit(data);
   of_options.fit(data);
   EXPECT_EQ(of_plan.weights_hash(), of_options.weights_hash());
 
   program.shape.ties.front().weights.back().name = "layers.99.weight";
-  EXPECT_THROW(Trainer(parse_model(kModel), program, options_of(2)), InvalidArgument);
+  EXPECT_THROW(Trainer(parse_model(kSquareModel), program, options_of(2)), InvalidArgument);
 }
 
 }  // namespace

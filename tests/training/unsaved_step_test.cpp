@@ -30,8 +30,8 @@ using testing_training::FaultyFiles;
 using testing_training::first_digits;
 using testing_training::fit_steps;
 using testing_training::is_collective;
-using testing_training::kPlace;
-using testing_training::kRanks;
+using testing_training::kSavedPlace;
+using testing_training::kSavedRanks;
 using testing_training::kStep;
 using testing_training::Message;
 using testing_training::names_in;
@@ -43,7 +43,7 @@ using testing_training::weights_resumed;
 TEST(UnsavedStep, IsNotSavedWhereItWasDoneInSomeProcessesOnly) {
   const Folder folder("failed_step_votes");
   std::latch updated(2);
-  const auto ends = fail_on_ranks(kRanks, [&](int rank) {
+  const auto ends = fail_on_ranks(kSavedRanks, [&](int rank) {
     Part part = failing_part(folder.path(), rank, -1);
     part.prepare = [&](Trainer& trainer) {
       trainer.on_step = [&](const StepReport&) {
@@ -65,7 +65,7 @@ TEST(UnsavedStep, IsNotSavedWhereItWasDoneInSomeProcessesOnly) {
 
 TEST(UnsavedStep, IsNotSavedWhereProcessesCountDifferently) {
   const Folder folder("failed_step_counters");
-  const auto ends = fail_on_ranks(kRanks, [&](int rank) {
+  const auto ends = fail_on_ranks(kSavedRanks, [&](int rank) {
     Part part = failing_part(folder.path(), rank);
     if (rank == 2)
       part.prepare = [](Trainer& trainer) {
@@ -102,7 +102,7 @@ class Failing final : public Optimizer {
 
 TEST(UnsavedStep, IsNotSavedWhereAnUpdateHadBegun) {
   const Folder folder("failed_step_torn");
-  const auto ends = fail_on_ranks(kRanks, [&](int rank) {
+  const auto ends = fail_on_ranks(kSavedRanks, [&](int rank) {
     Part part = failing_part(folder.path(), rank, -1);
     part.options.custom_optimizer = std::make_shared<Failing>(rank == 1);
     return part;
@@ -176,7 +176,7 @@ TEST_P(UnsavedStepAndStorage, LeavesWhatIsOlderWholeAndNothingUnfinishedBehindTh
     // Too short for a slow machine, which then saves nothing and says so.
     const auto ends = run.go_on(place, faulty, files, std::chrono::milliseconds(20));
     const std::vector<std::string> left = names_in(place);
-    const bool is_saved = std::ranges::find(left, kPlace + 1) != left.end();
+    const bool is_saved = std::ranges::find(left, kSavedPlace + 1) != left.end();
     EXPECT_THAT(left, Contains("step-0000000002"));
     saved += is_saved ? 1 : 0;
     if (fault != Fault::Crash || faulty != 0) {

@@ -18,7 +18,7 @@ using nlohmann::json;
 
 static_assert(std::endian::native == std::endian::little, "the format is little-endian");
 
-constexpr std::uint64_t kLengthBytes = 8;
+constexpr std::uint64_t kHeaderLengthBytes = 8;
 
 /// An entry with its place in the data.
 struct Placed {
@@ -34,7 +34,7 @@ class Reader {
 
   Safetensors read() {
     const std::string_view header = header_text();
-    data_ = bytes_.subspan(kLengthBytes + header.size());
+    data_ = bytes_.subspan(kHeaderLengthBytes + header.size());
     const json document = parse_strictly(header, file_ + ": the header");
     Safetensors result;
     std::vector<Placed> placed;
@@ -59,7 +59,7 @@ class Reader {
   }
 
   [[nodiscard]] std::string_view header_text() const {
-    if (bytes_.size() < kLengthBytes)
+    if (bytes_.size() < kHeaderLengthBytes)
       refuse("is cut off: it has " + std::to_string(bytes_.size()) +
              " bytes, and a safetensors file begins with 8 for the length of its header");
     std::uint64_t length = 0;
@@ -67,10 +67,10 @@ class Reader {
     if (length > kSafetensorsHeaderMost)
       refuse("claims a header of " + std::to_string(length) + " bytes; at most " +
              std::to_string(kSafetensorsHeaderMost) + " are allowed");
-    if (length > bytes_.size() - kLengthBytes)
+    if (length > bytes_.size() - kHeaderLengthBytes)
       refuse("is cut off: its header has " + std::to_string(length) + " bytes, and " +
-             std::to_string(bytes_.size() - kLengthBytes) + " follow");
-    const auto* text = reinterpret_cast<const char*>(bytes_.data()) + kLengthBytes;
+             std::to_string(bytes_.size() - kHeaderLengthBytes) + " follow");
+    const auto* text = reinterpret_cast<const char*>(bytes_.data()) + kHeaderLengthBytes;
     if (length == 0 || *text != '{') refuse("its header does not begin with '{'");
     return {text, static_cast<std::size_t>(length)};
   }

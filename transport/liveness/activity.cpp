@@ -5,6 +5,8 @@
 #include <cstring>
 #include <string_view>
 
+#include "transport/mailbox/rank_words.hpp"
+
 namespace millrace {
 
 namespace {
@@ -25,10 +27,6 @@ std::string place_of(std::string_view what, const MessageTag& tag, bool of_unit)
   return action + words.substr(words.find("stage "));
 }
 
-std::string number(Rank rank) {
-  return "rank " + std::to_string(rank.value);
-}
-
 }  // namespace
 
 std::string to_string(const Activity& activity) {
@@ -41,9 +39,9 @@ std::string to_string(const Activity& activity) {
       if (activity.peer.value < 0)
         return "is between the actions" + place_of({}, activity.tag, false);
       return std::string(activity.sent ? "has sent " : "works on ") + to_string(activity.tag) +
-             (activity.sent ? " to " : " from ") + number(activity.peer);
+             (activity.sent ? " to " : " from ") + words_of(activity.peer);
     case Doing::Waits:
-      return "waits for " + to_string(activity.tag) + " from " + number(activity.peer);
+      return "waits for " + to_string(activity.tag) + " from " + words_of(activity.peer);
     case Doing::Departs:
       return "says goodbye";
     case Doing::Left:

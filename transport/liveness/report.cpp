@@ -4,6 +4,7 @@
 #include <cstdio>
 
 #include "transport/liveness/monitor.hpp"
+#include "transport/mailbox/rank_words.hpp"
 
 namespace millrace {
 
@@ -16,10 +17,6 @@ std::string seconds(LivenessMonitor::Clock::duration time) {
                 "%.1f s",
                 std::max(0.0, std::chrono::duration<double>(time).count()));
   return text.data();
-}
-
-std::string number(Rank rank) {
-  return "rank " + std::to_string(rank.value);
 }
 
 }  // namespace
@@ -46,7 +43,7 @@ Rank LivenessMonitor::end_of_chain(Rank rank) const {
 std::string LivenessMonitor::chain(Rank rank) const {
   const auto direct = waits_for(rank);
   if (!direct || !waits_for(*direct)) return {};
-  std::string text = " (" + number(rank);
+  std::string text = " (" + words_of(rank);
   std::vector<bool> met(lines_.size(), false);
   for (auto next = direct; next && !met[rank.index()]; next = waits_for(rank)) {
     met[rank.index()] = true;
@@ -58,8 +55,8 @@ std::string LivenessMonitor::chain(Rank rank) const {
 
 std::string LivenessMonitor::describe(Rank rank, Clock::time_point now) const {
   const Line& at = line(rank);
-  if (!at.expected && at.activity.count == 0) return number(rank) + " is not watched from here";
-  std::string text = number(rank) + " " + to_string(at.activity);
+  if (!at.expected && at.activity.count == 0) return words_of(rank) + " is not watched from here";
+  std::string text = words_of(rank) + " " + to_string(at.activity);
   if (at.left) return text;
   text += ", since " + seconds(now - at.activity.since);
   if (rank != self_) text += ", last heard " + seconds(now - at.heard) + " ago";
@@ -68,7 +65,7 @@ std::string LivenessMonitor::describe(Rank rank, Clock::time_point now) const {
 
 std::string LivenessMonitor::report(Rank culprit, Clock::time_point now) const {
   const Activity& activity = line(culprit).activity;
-  std::string text = "everyone waits for " + number(culprit) + ": " + action_of(activity) +
+  std::string text = "everyone waits for " + words_of(culprit) + ": " + action_of(activity) +
                      ", since " + seconds(now - activity.since);
   for (int i = 0; i < static_cast<int>(lines_.size()); ++i) text += "\n  " + describe(Rank{i}, now);
   return text;

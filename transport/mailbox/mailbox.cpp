@@ -3,6 +3,8 @@
 
 #include <utility>
 
+#include "transport/mailbox/rank_words.hpp"
+
 namespace millrace {
 
 namespace {
@@ -14,10 +16,6 @@ const char* name_of(Direction direction) {
 
 std::size_t index_of(Direction direction) {
   return static_cast<std::size_t>(direction);
-}
-
-std::string number(Rank rank) {
-  return "rank " + std::to_string(rank.value);
 }
 
 }  // namespace
@@ -72,7 +70,7 @@ std::optional<TensorList> Mailbox::take(Rank from, const MessageTag& tag) {
   const auto found = source.arrived.find(tag);
   if (found == source.arrived.end()) {
     if (source.left)
-      throw TransportError(number(from) + " said goodbye before the " + to_string(tag) + " came");
+      throw TransportError(words_of(from) + " said goodbye before the " + to_string(tag) + " came");
     return std::nullopt;
   }
   TensorList message = std::move(found->second);
@@ -84,7 +82,8 @@ std::optional<TensorList> Mailbox::take(Rank from, const MessageTag& tag) {
 bool Mailbox::try_room(Rank to, Direction direction) {
   const std::lock_guard lock(mutex_);
   if (failure_) throw_failure();
-  if (peer(to).left) throw TransportError(number(to) + " said goodbye; nothing can be sent to it");
+  if (peer(to).left)
+    throw TransportError(words_of(to) + " said goodbye; nothing can be sent to it");
   Outbound& channel = peer(to).out[index_of(direction)];
   const bool room =
       channel.depth == 0 || channel.sent - channel.taken < static_cast<unsigned>(channel.depth);
@@ -108,7 +107,7 @@ bool Mailbox::try_room_after(Rank to, Direction direction, std::uint64_t questio
   }
   if (receiver.answered >= question || receiver.left)
     throw TransportError(std::string("the ") + name_of(direction) + " channel from " +
-                         number(self_) + " to " + number(to) + " holds " +
+                         words_of(self_) + " to " + words_of(to) + " holds " +
                          std::to_string(channel.depth) +
                          " messages, its declared depth; one more does not fit");
   return false;

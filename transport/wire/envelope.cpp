@@ -17,7 +17,7 @@ using wire::narrow;
 using wire::put;
 
 // Offsets of the fields; see FrameBytes.
-enum Field : std::size_t {
+enum EnvelopeField : std::size_t {
   kMagic = 0,
   kVersion = 4,
   kSize = 6,

@@ -23,7 +23,7 @@ struct Held {
 };
 
 /// A symbol, with what stands behind it and goes with it.
-struct Op {
+struct PlacedPass {
   int rank, column, width;
   Symbol symbol;
   int index;
@@ -88,7 +88,7 @@ class Sweep {
 
   /// Moves an op to the first column where it may stand, if there is one before its own. Where
   /// `gives_weights`, weight halves make way and are given anew.
-  void pull(const Op& op, bool gives_weights) {
+  void pull(const PlacedPass& op, bool gives_weights) {
     const int ready = earliest(op);
     Held before = held(op.rank);
     for (int at = op.column; at > ready;) before.take_back(*cell(op.rank, --at));
@@ -127,7 +127,7 @@ class Sweep {
   }
 
   /// First column after the op's data and after the one of its kind before it.
-  [[nodiscard]] int earliest(const Op& op) {
+  [[nodiscard]] int earliest(const PlacedPass& op) {
     // What it needs is as wide as itself, except that the first backward follows a forward.
     const int width = op.symbol == kB && op.rank == 0 ? 1 : op.width;
     const int ready = std::max(0, needed(op.rank, op.symbol, op.index) + width);
@@ -136,7 +136,10 @@ class Sweep {
   }
 
   /// Whether the op finds cells at `target`.
-  [[nodiscard]] bool is_free(const Op& op, int target, const Held& before, bool gives_weights) {
+  [[nodiscard]] bool is_free(const PlacedPass& op,
+                             int target,
+                             const Held& before,
+                             bool gives_weights) {
     if (is_weight(op.symbol) && before.pending == 0) return false;
     for (int at = target; at < target + op.width; ++at) {
       const Symbol symbol = *cell(op.rank, at);
@@ -147,7 +150,7 @@ class Sweep {
   }
 
   /// Writes the cells that change from `target` on. False when the rank exceeds the cap.
-  bool try_at(const Op& op, int target, const Held& before, bool gives_weights) {
+  bool try_at(const PlacedPass& op, int target, const Held& before, bool gives_weights) {
     const auto from = cell(op.rank, target);
     changed_.assign(from, gives_weights ? row(op.rank).end() : cell(op.rank, op.column + op.width));
     for (auto to = changed_.begin(); to != changed_.begin() + op.width; ++to)
@@ -183,7 +186,7 @@ void pull_in(Timetable& timetable, int cap, Pull what, plan::Work& work) {
     const Symbol symbol = *sweep.cell(rank, column);
     if (symbol == kBlank || (is_weight(symbol) && what != Pull::Ends)) return;
     const int width = what == Pull::Whole && is_input(symbol) ? 2 : 1;
-    const Op op{rank, column, width, symbol, sweep.seen(rank, symbol)++};
+    const PlacedPass op{rank, column, width, symbol, sweep.seen(rank, symbol)++};
     in_warm_up = in_warm_up && (rank > 0 || symbol != kb);
     if (what == Pull::Whole || in_cool_down || (what == Pull::Ends && in_warm_up))
       sweep.pull(op, what == Pull::Passes);

@@ -16,7 +16,7 @@ constexpr Token kF0{Op::Forward, 0}, kF1{Op::Forward, 1};
 constexpr Token kB0{Op::Backward, 0}, kB1{Op::Backward, 1};
 constexpr Token kI0{Op::BackwardInput, 0}, kI1{Op::BackwardInput, 1};
 constexpr Token kW0{Op::BackwardWeight, 0}, kW1{Op::BackwardWeight, 1};
-constexpr Token kW{Op::BackwardWeight, kOldest};
+constexpr Token kOldestW{Op::BackwardWeight, kOldest};
 
 constexpr Token paired(Token first) {
   first.with_next = true;
@@ -49,15 +49,15 @@ std::vector<Step> dualpipe_v_steps(int p, int r, int m) {
   const std::vector<Token> both = {paired(kF0), kB1, paired(kF1), kB0};
   return {{2 * (p - r - 1), {kF0}},
           {r + 1, {kF0, kF1}},
-          {p - r - 1, {kI1, kW, kF1}},
+          {p - r - 1, {kI1, kOldestW, kF1}},
           {last ? 1 : 0, {kF0, kB1, paired(kF1), kB0}},
           {m - 2 * p + r + 1 - (last ? 1 : 0), both},
           {p - r - 1, {kB1, paired(kF1), kB0}},
           {(r + 1) / 2, {kB1, kB0}},
           {even ? 1 : 0, {kB1, kI0}},
           {(r + 1) / 2, {kI1, kI0}},
-          {p - r - 1, {kW, kI0}},
-          {r + 1, {kW}}};
+          {p - r - 1, {kOldestW, kI0}},
+          {r + 1, {kOldestW}}};
 }
 
 void require_full_pipe(const ScheduleOptions& options) {

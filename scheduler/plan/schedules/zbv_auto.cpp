@@ -23,14 +23,16 @@ RankCosts chunk_costs(const ScheduleOptions& options) {
 }
 
 /// What a run may do, and the bubbles that it may have.
-struct Rules {
+struct VRules {
   bool fill_backward, fill_forward;  ///< a wait before it may be overfilled
   std::vector<double> approved;      ///< bubble by rank
 };
 
-class Heuristic : PassBoard {
+class VHeuristic : PassBoard {
  public:
-  Heuristic(const ScheduleOptions& options, const std::vector<RankCosts>& costs, const Rules& rules)
+  VHeuristic(const ScheduleOptions& options,
+             const std::vector<RankCosts>& costs,
+             const VRules& rules)
       : PassBoard(costs, 2 * options.latency, options.micro_batches, 2),
         rules_(rules),
         most_approved_(*std::ranges::max_element(rules.approved)) {}
@@ -119,7 +121,7 @@ class Heuristic : PassBoard {
     return place_next(rank, pass, change, overfills ? slack(rank, approved) : plan::kNever);
   }
 
-  Rules rules_;
+  VRules rules_;
   double most_approved_;
   std::vector<Symbol> chosen_;
 };
@@ -129,13 +131,13 @@ class Heuristic : PassBoard {
 Program zb_v_auto(const ScheduleOptions& options) {
   const std::vector<RankCosts> costs(static_cast<std::size_t>(options.ranks), chunk_costs(options));
   plan::Work work(options.stop);
-  std::optional<Heuristic> best;
+  std::optional<VHeuristic> best;
   for (const bool fill_backward : {true, false})
     for (const bool fill_forward : {true, false}) {
-      Rules rules{fill_backward, fill_forward, std::vector<double>(costs.size(), -1)};
+      VRules rules{fill_backward, fill_forward, std::vector<double>(costs.size(), -1)};
       double most_approved = std::numeric_limits<double>::infinity();
       while (true) {
-        Heuristic heuristic(options, costs, rules);
+        VHeuristic heuristic(options, costs, rules);
         if (!heuristic.run(work)) break;
         const double score = heuristic.most_bubble();
         const bool improves = score < most_approved;

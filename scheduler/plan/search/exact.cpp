@@ -17,7 +17,7 @@ namespace plan {
 
 namespace {
 
-constexpr double kInfinity = std::numeric_limits<double>::infinity();
+constexpr double kUnbounded = std::numeric_limits<double>::infinity();
 constexpr std::uint32_t kRoot = 0xFFFFFFFFU;
 
 /// How a state was reached, kept for every state so that the order can be read back.
@@ -107,21 +107,21 @@ class Solver {
   bool expand(Layer& from, Layer& into);
   void finish(Layer& last);
   [[nodiscard]] double cut_off() const {
-    return value_ == kInfinity ? kInfinity : value_ - 1e-9 * std::abs(value_);
+    return value_ == kUnbounded ? kUnbounded : value_ - 1e-9 * std::abs(value_);
   }
 
   const Job& job_;
   CutRules& rules_;
   Objective objective_;
   std::int64_t state_limit_;
-  double value_ = kInfinity;
+  double value_ = kUnbounded;
   JobOrder order_;
   std::int64_t states_ = 0;
   std::vector<Trace> traces_;
 };
 
 double smallest_bound(std::vector<State>& states) {
-  double bound = kInfinity;
+  double bound = kUnbounded;
   for (const State& state : states)
     if (!state.dropped) bound = std::min(bound, state.bound);
   return bound;
@@ -142,7 +142,7 @@ double Solver::run(std::size_t beam) {
     layer = std::move(next);
   }
   finish(layer);
-  return kInfinity;
+  return kUnbounded;
 }
 
 /// False when the limit of states was reached.
@@ -228,13 +228,13 @@ ExactResult solve_exact(const Shape& shape, const Cost& cost, const ExactOptions
   for (const std::size_t beam : {std::size_t{16}, std::size_t{128}}) solver.run(beam);
   const double open = solver.run(~std::size_t{0});
   result.states = solver.states();
-  result.proven = open == plan::kInfinity;
+  result.proven = open == plan::kUnbounded;
   result.value = solver.value() / cost.ticks_per_unit;
   result.lower_bound =
       result.proven
           ? result.value
           : std::max(result.lower_bound, std::min(open, solver.value()) / cost.ticks_per_unit);
-  if (solver.value() < plan::kInfinity) result.program = job.program(solver.order());
+  if (solver.value() < plan::kUnbounded) result.program = job.program(solver.order());
   return result;
 }
 

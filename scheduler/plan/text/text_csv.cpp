@@ -11,7 +11,7 @@ namespace millrace {
 
 namespace {
 
-constexpr std::size_t kMostDiagnostics = 100;
+constexpr std::size_t kMostFaultyLines = 100;
 constexpr std::string_view kBlank = " \t\r";
 
 struct Place {
@@ -53,7 +53,7 @@ class CsvReader {
 
  private:
   void complain(Place place, std::string sentence, CsvCure cure = CsvCure::None) {
-    if (diagnostics_.size() < kMostDiagnostics)
+    if (diagnostics_.size() < kMostFaultyLines)
       diagnostics_.push_back({place.line, place.column, std::move(sentence), cure});
   }
 
