@@ -106,6 +106,7 @@ TEST(Rooms, NothingIsCalledUtilsCommonHelpersOrMisc) {
                              "transport",
                              "training",
                              "cli",
+                             "bindings",
                              "tests",
                              "bench",
                              "examples"})
@@ -122,6 +123,7 @@ TEST(Files, OpenBySayingWhyTheyExist) {
                              "transport",
                              "training",
                              "cli",
+                             "bindings",
                              "tests",
                              "bench",
                              "examples"})

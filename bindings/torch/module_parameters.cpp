@@ -1,0 +1,110 @@
+// Shared memory, found by name and watched by address.
+#include "torch/module_parameters.hpp"
+
+#include <ATen/ATen.h>
+#include <algorithm>
+#include <torch/csrc/autograd/function_hook.h>
+#include <torch/csrc/autograd/variable.h>
+#include <torch/nn/module.h>
+#include <utility>
+
+#include "millrace/core/error.hpp"
+#include "torch/exchange.hpp"
+
+namespace millrace::on_torch {
+namespace {
+
+void require_trainable(const std::string& name, const at::Tensor& tensor) {
+  require(tensor.layout() == at::kStrided && tensor.scalar_type() == at::kFloat &&
+              tensor.device().is_cpu(),
+          [&] {
+            return "parameter '" + name + "' must be f32 on the CPU to be trained here, it is of " +
+                   at::toString(tensor.scalar_type()) + " on " + tensor.device().str();
+          });
+  require(tensor.is_contiguous(), [&] {
+    return "parameter '" + name +
+           "' must lie in row-major order without gaps to be trained; give the module its "
+           "contiguous()";
+  });
+}
+
+void require_there(const Parameter& parameter,
+                   const Tensor& ours,
+                   const at::Tensor& theirs,
+                   const char* what) {
+  require(theirs.defined() && theirs.data_ptr() == ours.data(), [&] {
+    return std::string(what) + " of '" + parameter.name +
+           "' is no longer in the memory that training moves; a module must not be moved by to() "
+           "nor lose its gradients (zero_grad(set_to_none)) once it is a stage";
+  });
+}
+
+}  // namespace
+
+ModuleParameters::ModuleParameters(const torch::nn::Module* module, const std::string& prefix) {
+  if (module == nullptr) return;
+  for (const auto& each : module->named_parameters())
+    share_parameter(prefix + each.key(), each.value());
+  for (const auto& each : module->named_buffers()) share_buffer(prefix + each.key(), each.value());
+}
+
+void ModuleParameters::share_parameter(const std::string& name, const at::Tensor& tensor) {
+  const auto is_same = [&](const Shared& other) { return other.tensor.is_same(tensor); };
+  if (!tensor.defined() || std::ranges::any_of(parameters_, is_same)) return;
+  require_trainable(name, tensor);
+  at::Tensor handle = tensor;
+  handle.mutable_grad() = at::zeros_like(tensor, at::MemoryFormat::Contiguous);
+  auto parameter = std::make_unique<Parameter>(Parameter{.name = name,
+                                                         .value = shared(tensor),
+                                                         .gradient = shared(handle.grad()),
+                                                         .decays = tensor.dim() > 1,
+                                                         .frozen = !tensor.requires_grad()});
+  if (tensor.requires_grad()) {
+    of_end_.push_back(parameters_.size());
+    ends_.push_back(torch::autograd::impl::gradient_edge(tensor));
+  }
+  parameters_.push_back({std::move(handle), std::move(parameter)});
+}
+
+/// Whole numbers (a count of batches, positions) are the module's own affair.
+void ModuleParameters::share_buffer(const std::string& name, const at::Tensor& tensor) {
+  if (!tensor.defined() || !at::isFloatingType(tensor.scalar_type())) return;
+  require_trainable(name, tensor);
+  at::Tensor handle = tensor;
+  auto statistic = std::make_unique<Parameter>(Parameter{.name = name,
+                                                         .value = shared(tensor),
+                                                         .gradient = shared(at::zeros_like(tensor)),
+                                                         .decays = false,
+                                                         .role = ParameterRole::StatisticInOrder});
+  buffers_.push_back({std::move(handle), std::move(statistic)});
+}
+
+std::vector<Parameter*> ModuleParameters::all() {
+  std::vector<Parameter*> all;
+  for (const auto* list : {&parameters_, &buffers_})
+    for (const Shared& shared : *list) all.push_back(shared.parameter.get());
+  return all;
+}
+
+void ModuleParameters::require_same_memory() const {
+  for (const Shared& each : parameters_) {
+    require_there(*each.parameter, each.parameter->value, each.tensor, "the value");
+    require_there(*each.parameter, each.parameter->gradient, each.tensor.grad(), "the gradient");
+  }
+  for (const Shared& each : buffers_)
+    require_there(*each.parameter, each.parameter->value, each.tensor, "the value");
+}
+
+void ModuleParameters::add(const torch::autograd::variable_list& gradients) {
+  const at::NoGradGuard plain;
+  for (std::size_t i = 0; i < gradients.size(); ++i) {
+    if (!gradients[i].defined()) continue;
+    Shared& to = parameters_[of_end_[i]];
+    at::Tensor gradient = gradients[i];
+    for (const auto& hook : torch::autograd::impl::hooks(to.tensor))
+      gradient = (*hook)({gradient})[0];
+    to.tensor.mutable_grad().add_(gradient);
+  }
+}
+
+}  // namespace millrace::on_torch
