@@ -114,6 +114,13 @@ Tensor given(const PassContext& context, const at::Tensor& tensor, const char* w
   return around(tensor.detach().contiguous(), dtype);
 }
 
+TensorList given(const PassContext& context, const std::vector<at::Tensor>& outputs) {
+  TensorList list;
+  for (const at::Tensor& output : outputs)
+    list.push_back(given(context, output, "an output of the stage"));
+  return list;
+}
+
 Tensor given_away(const PassContext& context, at::Tensor tensor) {
   if (!tensor.defined()) return {};
   at::Tensor dense = tensor.contiguous();

@@ -22,6 +22,7 @@ namespace millrace::on_torch {
 /// InvalidArgument for a dtype that tensors of ours do not have, and for more than 6 extents;
 /// `what` begins the sentence.
 [[nodiscard]] Tensor given(const PassContext& context, const at::Tensor& tensor, const char* what);
+[[nodiscard]] TensorList given(const PassContext& context, const std::vector<at::Tensor>& outputs);
 
 /// As above, but for its receiver alone: copied when somebody else holds the memory. An empty
 /// tensor for an undefined one.

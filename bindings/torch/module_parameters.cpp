@@ -86,6 +86,13 @@ std::vector<Parameter*> ModuleParameters::all() {
   return all;
 }
 
+std::vector<const void*> ModuleParameters::memory() const {
+  std::vector<const void*> memory;
+  for (const auto* list : {&parameters_, &buffers_})
+    for (const Shared& each : *list) memory.push_back(each.tensor.storage().data());
+  return memory;
+}
+
 void ModuleParameters::require_same_memory() const {
   for (const Shared& each : parameters_) {
     require_there(*each.parameter, each.parameter->value, each.tensor, "the value");

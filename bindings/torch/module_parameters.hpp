@@ -31,6 +31,9 @@ class ModuleParameters {
   /// Where the gradients of the parameters that want one arrive.
   [[nodiscard]] const torch::autograd::edge_list& ends() const { return ends_; }
 
+  /// The memory of all of them.
+  [[nodiscard]] std::vector<const void*> memory() const;
+
   /// Throws InvalidArgument when a parameter, gradient or buffer lies elsewhere than it did, naming
   /// it. Cost: nanoseconds each.
   void require_same_memory() const;

@@ -117,17 +117,21 @@ std::shared_ptr<torch::nn::Module> owner_of(const std::vector<AnyModule>& module
 std::vector<std::unique_ptr<StageBody>> torch_pipeline(const torch::nn::Sequential& model,
                                                        TorchLoss loss,
                                                        int stages,
-                                                       const TorchCut& cut) {
+                                                       const TorchPipelineOptions& options) {
   require(loss != nullptr, "a pipeline needs a loss for its last stage");
   const std::vector<AnyModule> modules = modules_of(model);
-  const std::vector<int> boundaries = boundaries_of(cut, modules, stages);
+  const std::vector<int> boundaries = boundaries_of(options.cut, modules, stages);
   refuse_shared(modules, boundaries);
   std::vector<std::unique_ptr<StageBody>> bodies;
   for (std::size_t stage = 0; stage + 1 < boundaries.size(); ++stage) {
     const LayerRange range = layers_of(boundaries, stage);
     std::vector<AnyModule> own(modules.begin() + range.first, modules.begin() + range.last);
     auto owner = owner_of(own, range.first);
-    TorchStageSettings settings{.first = stage == 0, .prefix = "layers."};
+    TorchStageSettings settings{.first = stage == 0,
+                                .prefix = "layers.",
+                                .random = options.random,
+                                .number = static_cast<std::uint32_t>(stage),
+                                .precision = options.precision};
     if (stage + 2 == boundaries.size()) settings.loss = std::move(loss);
     bodies.push_back(std::make_unique<TorchStage>(
         std::move(owner), chain_of(std::move(own), stage == 0), std::move(settings)));

@@ -6,12 +6,12 @@
 #include <c10/util/Exception.h>
 #include <numeric>
 #include <torch/csrc/autograd/variable.h>
-#include <torch/nn/module.h>
 #include <utility>
 
 #include "millrace/core/error.hpp"
 #include "torch/exchange.hpp"
-#include "torch/module_parameters.hpp"
+#include "torch/held_memory.hpp"
+#include "torch/module_run.hpp"
 #include "torch/single_thread.hpp"
 #include "torch/split_backward.hpp"
 
@@ -19,22 +19,35 @@ namespace millrace {
 
 namespace on_torch {
 
-enum class Keeps : std::uint8_t { Nothing, Graph, ParametersHalf };
+enum class Keeps : std::uint8_t { Nothing, Inputs, Graph, ParametersHalf };
+
+/// Bytes that units of one shape keep.
+struct KeptBytes {
+  std::size_t graph = 0;
+  std::size_t parameters_half = 0;
+};
 
 /// What a unit keeps between its passes.
 struct UnitGraph {
   Keeps keeps = Keeps::Nothing;
   std::vector<at::Tensor> inputs;      // leaves of the graph
+  std::vector<at::Tensor> targets;     // of the last stage, for a recompute
   torch::autograd::edge_list outputs;  // where its gradients enter; invalid for those without
   at::Tensor loss;                     // of the last stage: the sum
   SplitBackward split;
+  std::size_t counted = 0;           // by the stash meter
+  KeptBytes* bytes = nullptr;        // of its shape
+  std::unique_ptr<HeldMemory> held;  // where they are not known yet
 };
 
 }  // namespace on_torch
 
 namespace {
 
+using on_torch::HeldMemory;
 using on_torch::Keeps;
+using on_torch::KeptBytes;
+using on_torch::Outcome;
 using on_torch::Roots;
 using on_torch::UnitGraph;
 using torch::autograd::Edge;
@@ -87,36 +100,62 @@ TensorList in_place(const PassContext& context, const edge_list& ends, variable_
   return list;
 }
 
+void add(const PassContext& context, const TorchLossSum& loss) {
+  *context.loss += {loss.sum.item<double>(), loss.weight, loss.correct, loss.judged};
+}
+
+/// What the unit holds of what its operations made, with its inputs.
+std::size_t held_bytes(const on_torch::ModuleParameters& parameters,
+                       const UnitGraph& unit,
+                       const TensorList& given) {
+  std::vector<const void*> before = parameters.memory();
+  std::size_t bytes = 0;
+  for (const at::Tensor& input : unit.inputs) {
+    if (!input.defined()) continue;
+    before.push_back(input.storage().data());
+    bytes += input.nbytes();
+  }
+  std::vector<const void*> theirs;
+  for (std::size_t i = 0; i < given.size(); ++i) theirs.push_back(given[i].data());
+  return bytes + unit.held->bytes(before, theirs);
+}
+
+/// As one graph of the whole model adds them: the last use first.
+at::Tensor sum_of_uses(variable_list& gradients, std::size_t first, std::size_t uses) {
+  const at::NoGradGuard plain;
+  at::Tensor sum;
+  for (std::size_t i = first + uses; i-- > first;) {
+    at::Tensor gradient = std::move(gradients[i]);
+    if (gradient.defined()) sum = sum.defined() ? sum + gradient : gradient;
+  }
+  return sum;
+}
+
 }  // namespace
 
 struct TorchStage::State {
-  State(std::shared_ptr<torch::nn::Module> owner,
-        TorchForward function,
-        TorchStageSettings all_settings)
-      : module(std::move(owner)),
-        run(std::move(function)),
-        settings(std::move(all_settings)),
-        parameters(module.get(), settings.prefix) {}
+  State(std::shared_ptr<torch::nn::Module> module,
+        TorchForward forward,
+        TorchStageSettings settings)
+      : run(std::move(module), std::move(forward), std::move(settings)) {}
 
   UnitGraph& at(const PassContext& context, Keeps expected, const char* pass);
-  std::vector<at::Tensor> run_module(const PassContext& context,
-                                     TensorList inputs,
-                                     std::vector<at::Tensor>& given);
-  TorchLossSum add_loss(const PassContext& context, const std::vector<at::Tensor>& outputs) const;
+  TensorList run_with_graph(const PassContext& context, UnitGraph& unit, bool again);
+  TensorList run_without(const PassContext& context,
+                         std::vector<at::Tensor>& inputs,
+                         const std::vector<at::Tensor>& targets);
+  void find_bytes(UnitGraph& unit);
+  void count(const PassContext& context, UnitGraph& unit, Keeps keeps, const TensorList& given);
+  void release(const PassContext& context, UnitGraph& unit);
   [[nodiscard]] Roots roots_of(const PassContext& context,
                                UnitGraph& unit,
                                TensorList gradients) const;
-  [[nodiscard]] at::Tensor sum_of_uses(variable_list& gradients,
-                                       std::size_t first,
-                                       std::size_t uses) const;
   [[nodiscard]] std::vector<std::size_t> uses_of(std::size_t outputs, std::size_t gradients) const;
 
-  std::shared_ptr<torch::nn::Module> module;  // the user's, too
-  TorchForward run;
-  TorchStageSettings settings;
-  on_torch::ModuleParameters parameters;
+  on_torch::ModuleRun run;
   int slices = 1;
   std::vector<UnitGraph> units = std::vector<UnitGraph>(1);
+  std::map<std::vector<std::int64_t>, KeptBytes> bytes_by_shape;
 };
 
 UnitGraph& TorchStage::State::at(const PassContext& context, Keeps expected, const char* pass) {
@@ -135,58 +174,88 @@ UnitGraph& TorchStage::State::at(const PassContext& context, Keeps expected, con
   return units[place];
 }
 
-/// The outputs, and what they were made of.
-std::vector<at::Tensor> TorchStage::State::run_module(const PassContext& context,
-                                                      TensorList inputs,
-                                                      std::vector<at::Tensor>& given) {
-  parameters.require_same_memory();
-  if (module != nullptr && module->is_training() != context.training)
-    module->train(context.training);
-  given = on_torch::taken(std::move(inputs));
-  const at::AutoGradMode graph(context.training);
-  if (context.training && !settings.first)
-    for (at::Tensor& input : given)
-      if (input.defined() && input.is_floating_point()) input.set_requires_grad(true);
-  std::vector<at::Tensor> outputs = run(given);
-  require(!outputs.empty(), "the module gave no tensor, its stage needs at least one");
-  return outputs;
+/// Runs the unit's module under autograd and keeps where its backward begins. The outputs.
+TensorList TorchStage::State::run_with_graph(const PassContext& context,
+                                             UnitGraph& unit,
+                                             bool again) {
+  find_bytes(unit);
+  Outcome outcome = [&] {
+    const on_torch::Watching watching(unit.held.get());
+    return run(context, unit.inputs, unit.targets, true, again);
+  }();
+  unit.loss = outcome.loss.sum;
+  if (!unit.loss.defined()) unit.outputs = ends_at(outcome.outputs);
+  unit.targets.clear();
+  if (unit.loss.defined() && !again) add(context, outcome.loss);
+  TensorList given;
+  if (!unit.loss.defined() && !again) given = on_torch::given(context, outcome.outputs);
+  outcome = {};
+  count(context, unit, Keeps::Graph, given);
+  return given;
 }
 
-TorchLossSum TorchStage::State::add_loss(const PassContext& context,
-                                         const std::vector<at::Tensor>& outputs) const {
-  require(context.targets != nullptr, "the loss of a stage needs targets, the data gave none");
-  TorchLossSum loss = settings.loss(outputs, on_torch::copied(*context.targets));
-  require(loss.sum.defined() && loss.sum.numel() == 1, "a loss must give its sum as one number");
-  *context.loss += {loss.sum.item<double>(), loss.weight, loss.correct, loss.judged};
-  return loss;
+/// Evaluation, or the first of two forwards.
+TensorList TorchStage::State::run_without(const PassContext& context,
+                                          std::vector<at::Tensor>& inputs,
+                                          const std::vector<at::Tensor>& targets) {
+  const Outcome outcome = run(context, inputs, targets, false, false);
+  if (outcome.loss.sum.defined()) add(context, outcome.loss);
+  if (outcome.loss.sum.defined() && context.training) return {};
+  return on_torch::given(context, outcome.outputs);
+}
+
+/// Of the first unit of a shape the memory is watched until it is known what it keeps.
+void TorchStage::State::find_bytes(UnitGraph& unit) {
+  std::vector<std::int64_t> shape;
+  for (const at::Tensor& input : unit.inputs) {
+    shape.push_back(input.defined() ? input.dim() : -1);
+    if (input.defined()) shape.insert(shape.end(), input.sizes().begin(), input.sizes().end());
+  }
+  unit.bytes = &bytes_by_shape[std::move(shape)];
+  if (unit.bytes->graph == 0) unit.held = std::make_unique<HeldMemory>();
+}
+
+/// Tells the meter what the unit keeps from now on.
+void TorchStage::State::count(const PassContext& context,
+                              UnitGraph& unit,
+                              Keeps keeps,
+                              const TensorList& given) {
+  unit.keeps = keeps;
+  std::size_t bytes = 0;
+  if (keeps == Keeps::Inputs) {
+    for (const auto* list : {&unit.inputs, &unit.targets})
+      for (const at::Tensor& tensor : *list) bytes += tensor.defined() ? tensor.nbytes() : 0;
+  } else if (keeps != Keeps::Nothing) {
+    std::size_t& known = keeps == Keeps::Graph ? unit.bytes->graph : unit.bytes->parameters_half;
+    if (unit.held) known = held_bytes(run.parameters(), unit, given);
+    bytes = known;
+  }
+  if (context.meter != nullptr) {
+    context.meter->remove(unit.counted);
+    context.meter->add(bytes);
+  }
+  unit.counted = bytes;
+}
+
+/// The unit's last pass is over.
+void TorchStage::State::release(const PassContext& context, UnitGraph& unit) {
+  count(context, unit, Keeps::Nothing, {});
+  unit = {};
 }
 
 /// How many of the gradients belong to each output.
 std::vector<std::size_t> TorchStage::State::uses_of(std::size_t outputs,
                                                     std::size_t gradients) const {
   std::vector<std::size_t> uses(outputs, 1);
-  for (std::size_t i = 0; i < std::min(outputs, settings.output_uses.size()); ++i)
-    uses[i] = static_cast<std::size_t>(settings.output_uses[i]);
-  if (outputs == 1 && settings.output_uses.empty()) uses[0] = gradients;
+  for (std::size_t i = 0; i < std::min(outputs, run.settings().output_uses.size()); ++i)
+    uses[i] = static_cast<std::size_t>(run.settings().output_uses[i]);
+  if (outputs == 1 && run.settings().output_uses.empty()) uses[0] = gradients;
   require(std::accumulate(uses.begin(), uses.end(), std::size_t{0}) == gradients, [&] {
     return "the stage has " + std::to_string(outputs) + " outputs and was given " +
            std::to_string(gradients) +
            " gradients; output_uses says how many inputs of later stages each output is";
   });
   return uses;
-}
-
-/// As one graph of the whole model adds them: the last use first.
-at::Tensor TorchStage::State::sum_of_uses(variable_list& gradients,
-                                          std::size_t first,
-                                          std::size_t uses) const {
-  const at::NoGradGuard plain;
-  at::Tensor sum;
-  for (std::size_t i = first + uses; i-- > first;) {
-    at::Tensor gradient = std::move(gradients[i]);
-    if (gradient.defined()) sum = sum.defined() ? sum + gradient : gradient;
-  }
-  return sum;
 }
 
 Roots TorchStage::State::roots_of(const PassContext& context,
@@ -213,34 +282,33 @@ Roots TorchStage::State::roots_of(const PassContext& context,
 
 TorchStage::TorchStage(std::shared_ptr<torch::nn::Module> module,
                        TorchForward forward,
-                       TorchStageSettings settings) {
-  require(forward != nullptr, "a stage needs a function for its forward");
-  state_ = std::make_unique<State>(std::move(module), std::move(forward), std::move(settings));
-}
+                       TorchStageSettings settings)
+    : state_(std::make_unique<State>(std::move(module), std::move(forward), std::move(settings))) {}
 
 TorchStage::~TorchStage() = default;
 
 TensorList TorchStage::forward(const PassContext& context, TensorList inputs) {
   return on_one_thread([&] {
     State& state = *state_;
-    std::vector<at::Tensor> given;
-    const std::vector<at::Tensor> outputs = state.run_module(context, std::move(inputs), given);
-    const at::AutoGradMode graph(context.training);
-    const bool has_loss = state.settings.loss != nullptr;
-    at::Tensor loss;
-    if (has_loss && (context.training || context.targets != nullptr))
-      loss = state.add_loss(context, outputs).sum;
-    TensorList result;
-    if (!has_loss || !context.training)
-      for (const at::Tensor& output : outputs)
-        result.push_back(on_torch::given(context, output, "an output of the stage"));
-    if (!context.training) return result;
+    std::vector<at::Tensor> given = on_torch::taken(std::move(inputs));
+    std::vector<at::Tensor> targets;
+    if (state.run.settings().loss != nullptr && context.targets != nullptr)
+      targets = on_torch::copied(*context.targets);
+    if (!context.training) return state.run_without(context, given, targets);
     UnitGraph& unit = state.at(context, Keeps::Nothing, "forward");
-    unit.keeps = Keeps::Graph;
     unit.inputs = std::move(given);
-    unit.loss = std::move(loss);
-    if (!has_loss) unit.outputs = ends_at(outputs);
-    return result;
+    unit.targets = std::move(targets);
+    if (!context.recompute_later) return state.run_with_graph(context, unit, false);
+    TensorList outputs = state.run_without(context, unit.inputs, unit.targets);
+    state.count(context, unit, Keeps::Inputs, {});
+    return outputs;
+  });
+}
+
+void TorchStage::recompute(const PassContext& context) {
+  on_one_thread([&] {
+    UnitGraph& unit = state_->at(context, Keeps::Inputs, "recompute");
+    (void)state_->run_with_graph(context, unit, true);
   });
 }
 
@@ -251,12 +319,13 @@ TensorList TorchStage::backward(const PassContext& context, TensorList output_gr
     const edge_list inputs = ends_at(unit.inputs);
     edge_list ends = valid_of(inputs);
     const auto count = static_cast<std::ptrdiff_t>(ends.size());
-    ends.insert(ends.end(), state.parameters.ends().begin(), state.parameters.ends().end());
+    const edge_list& parameters = state.run.parameters().ends();
+    ends.insert(ends.end(), parameters.begin(), parameters.end());
     const Roots roots = state.roots_of(context, unit, std::move(output_gradients));
     variable_list gradients = on_torch::run_backward(roots, ends, false);
-    state.parameters.add({gradients.begin() + count, gradients.end()});
+    state.run.parameters().add({gradients.begin() + count, gradients.end()});
     gradients.resize(static_cast<std::size_t>(count));
-    unit = {};
+    state.release(context, unit);
     return in_place(context, inputs, std::move(gradients));
   });
 }
@@ -266,13 +335,16 @@ TensorList TorchStage::backward_input(const PassContext& context, TensorList out
     State& state = *state_;
     UnitGraph& unit = state.at(context, Keeps::Graph, "backward-input");
     const edge_list inputs = ends_at(unit.inputs);
-    variable_list gradients =
-        unit.split.input_gradients(state.roots_of(context, unit, std::move(output_gradients)),
-                                   valid_of(inputs),
-                                   state.parameters.ends());
+    variable_list gradients = [&] {
+      const on_torch::Watching watching(unit.held.get());
+      return unit.split.input_gradients(state.roots_of(context, unit, std::move(output_gradients)),
+                                        valid_of(inputs),
+                                        state.run.parameters().ends());
+    }();
     unit.inputs.clear();
-    unit.keeps = Keeps::ParametersHalf;
-    return in_place(context, inputs, std::move(gradients));
+    TensorList given = in_place(context, inputs, std::move(gradients));
+    state.count(context, unit, Keeps::ParametersHalf, given);
+    return given;
   });
 }
 
@@ -280,13 +352,14 @@ void TorchStage::backward_weight(const PassContext& context) {
   on_one_thread([&] {
     State& state = *state_;
     UnitGraph& unit = state.at(context, Keeps::ParametersHalf, "backward-weight");
-    state.parameters.add(unit.split.parameter_gradients(state.parameters.ends()));
-    unit = {};
+    on_torch::ModuleParameters& parameters = state.run.parameters();
+    parameters.add(unit.split.parameter_gradients(parameters.ends()));
+    state.release(context, unit);
   });
 }
 
 std::vector<Parameter*> TorchStage::parameters() {
-  return state_->parameters.all();
+  return state_->run.parameters().all();
 }
 
 void TorchStage::reserve(int micro_batches, int slices) {

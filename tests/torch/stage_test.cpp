@@ -334,7 +334,7 @@ TEST(TorchStage, EvaluatesWithoutGraphAndInEvaluationMode) {
 
 std::string refusal(const torch::nn::Sequential& model, int stages, const TorchCut& cut = {}) {
   try {
-    (void)torch_pipeline(model, squares, stages, cut);
+    (void)torch_pipeline(model, squares, stages, {.cut = cut});
   } catch (const InvalidArgument& error) {
     return error.what();
   }
@@ -363,7 +363,7 @@ TEST(TorchPipeline, CutsEvenlyByParametersOrWhereItIsTold) {
                                     torch::nn::Linear(2, 2),
                                     torch::nn::Linear(2, 40));
   const auto parameters_of_first = [&](const TorchCut& cut) {
-    return torch_pipeline(model, squares, 2, cut).front()->parameters().size();
+    return torch_pipeline(model, squares, 2, {.cut = cut}).front()->parameters().size();
   };
 
   EXPECT_EQ(parameters_of_first(CutEvenly{}), 4U);

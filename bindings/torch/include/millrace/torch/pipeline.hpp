@@ -24,6 +24,12 @@ struct CutByParameters {};
 /// the number of modules, as in partition.hpp.
 using TorchCut = std::variant<CutEvenly, CutByParameters, std::vector<int>>;
 
+struct TorchPipelineOptions {
+  TorchCut cut = CutEvenly{};
+  TorchRandom random = TorchRandom::Refuse;  ///< see TorchStageSettings
+  DType precision = DType::F32;              ///< F32 or BF16, see TorchStageSettings
+};
+
 /// The modules of `model`, in order, as `stages` stages for the constructor of Trainer that takes
 /// bodies. A parameter is called as in PyTorch with "layers." before it: "layers.3.weight".
 ///
@@ -40,6 +46,6 @@ using TorchCut = std::variant<CutEvenly, CutByParameters, std::vector<int>>;
     const ::torch::nn::Sequential& model,
     TorchLoss loss,
     int stages,
-    const TorchCut& cut = CutEvenly{});
+    const TorchPipelineOptions& options = {});
 
 }  // namespace millrace

@@ -33,6 +33,18 @@ struct TorchLossSum {
 using TorchLoss = std::function<TorchLossSum(const std::vector<at::Tensor>& outputs,
                                              const std::vector<at::Tensor>& targets)>;
 
+/// What happens where a module draws from PyTorch's own generator (torch::nn::Dropout, randn).
+enum class TorchRandom : std::uint8_t {
+  /// The step ends with a sentence: the process has one generator, so ranks that run at the same
+  /// time would take numbers from one another.
+  Refuse,
+  /// It is seeded before each unit, by (seed, step, first sample, the stage's number): for
+  /// processes
+  /// that run one rank, and the sequential executor. The numbers depend on the cut, not on the
+  /// schedule.
+  SeedEachUnit
+};
+
 struct TorchStageSettings {
   /// Stage 0: nobody wants the gradient of its inputs.
   bool first = false;
@@ -42,6 +54,12 @@ struct TorchStageSettings {
   std::string prefix = {};
   /// By output: how many inputs of later stages it is (Shape::edges). Empty: one each.
   std::vector<int> output_uses = {};
+  TorchRandom random = TorchRandom::Refuse;
+  /// Of the stage, for SeedEachUnit: another one for each.
+  std::uint32_t number = 0;
+  /// BF16: the module and its loss run under PyTorch's autocast, without its cache of weights.
+  /// Parameters stay f32; what crosses stages has the dtype that the module returns.
+  DType precision = DType::F32;
 };
 
 /// A stage of which PyTorch's autograd makes the three passes.
@@ -61,13 +79,18 @@ struct TorchStageSettings {
 ///   copies. Parameters of fewer than two extents do not decay.
 /// - Hooks of parameters are called once per unit, on the unit's gradient. Hooks of tensors inside
 ///   are called once, whether the backward is split or not.
+/// - Recompute: the forward keeps its inputs (and the last stage its targets) and runs once more
+///   with a graph. Buffers take the unit once.
+/// - Stash: what the meter counts of a unit is the memory of all results that its graph holds, its
+///   inputs included, as seen when the first unit of its input shapes ran.
 /// - Threads: PyTorch's and OpenBLAS's thread counts are set to 1 in whatever thread runs a pass.
 ///
 /// Throws InvalidArgument, naming the parameter, for what cannot be shared; at a forward pass also
-/// when the module has left the memory that training moves (`to()`, gradients set to none). An
-/// exception of PyTorch comes out as Error with the first line of its message.
-/// Cost of a pass beyond PyTorch's own: some microseconds, and in I a walk over the unit's graph.
-/// Thread-safety: externally synchronised; no two stages may share a module or a parameter.
+/// when the module has left the memory that training moves (`to()`, gradients set to none), changes
+/// its inputs in place or draws random numbers that others draw, too (TorchRandom). An exception of
+/// PyTorch comes out as Error with the first line of its message. Cost of a pass beyond PyTorch's
+/// own: some microseconds, and in I a walk over the unit's graph. Thread-safety: externally
+/// synchronised; no two stages may share a module or a parameter.
 class TorchStage final : public StageBody {
  public:
   /// `module` owns parameters and buffers, and is told whether it trains or is evaluated; null
@@ -83,6 +106,7 @@ class TorchStage final : public StageBody {
   TensorList backward(const PassContext& context, TensorList output_gradients) override;
   TensorList backward_input(const PassContext& context, TensorList output_gradients) override;
   void backward_weight(const PassContext& context) override;
+  void recompute(const PassContext& context) override;
   [[nodiscard]] bool takes_gradient_per_use() const override { return true; }
 
   [[nodiscard]] std::vector<Parameter*> parameters() override;
