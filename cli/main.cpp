@@ -27,24 +27,6 @@ int complain(const std::string& sentence, int code) {
   return code;
 }
 
-/// By the kind of failure; a step's failure has its cause nested inside.
-int code_of(const std::exception& error) {
-  if (dynamic_cast<const InvalidArgument*>(&error) != nullptr) return kUsage;
-  if (dynamic_cast<const DataError*>(&error) != nullptr) return kCorruptData;
-  if (dynamic_cast<const Mismatch*>(&error) != nullptr) return kMismatch;
-  if (dynamic_cast<const PeerHangs*>(&error) != nullptr) return kHang;
-  if (dynamic_cast<const PeerLost*>(&error) != nullptr) return kLostPeer;
-  if (dynamic_cast<const Cancelled*>(&error) != nullptr) return kLostPeer;
-  try {
-    std::rethrow_if_nested(error);
-  } catch (const std::exception& cause) {
-    // What a pass was given wrongly is not the fault of the command line.
-    const int code = code_of(cause);
-    return code == kUsage ? kFailed : code;
-  }
-  return kFailed;
-}
-
 /// Also where a failure has wrapped another one's words.
 std::string words_of(const std::exception& error) {
   std::string text = spelled(error);
@@ -72,7 +54,7 @@ int run(CLI::App& app, const std::vector<std::string>& words) {
   } catch (const InvalidArgument& error) {
     return complain(spelled(error), kUsage);
   } catch (const std::exception& error) {
-    return complain(words_of(error), code_of(error));
+    return complain(words_of(error), exit_code_of(error));
   }
 }
 

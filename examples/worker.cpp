@@ -1,18 +1,14 @@
-// One process per rank with stages of your own: `worker` is the whole program of a rank, with no
-// test for which rank it is. `main` only starts it twice on this machine (an engine would do that)
-// and then trains the same in one process, to show that the weights have the same bits.
-#include <filesystem>
+// One process per rank with stages of your own. Nothing in it starts processes or asks which rank
+// it is: `millrace launch -n 2 -- ./worker` does and tells. At its end it trains the same in one
+// process, to show that the weights have the same bits.
 #include <iostream>
 #include <map>
+#include <millrace/training/build_fields.hpp>
 #include <millrace/training/rank_parts.hpp>
-#include <millrace/transport/process_group.hpp>
-#include <millrace/transport/rendezvous.hpp>
-#include <sys/wait.h>
-#include <unistd.h>
+#include <millrace/transport/failure.hpp>
+#include <millrace/transport/launch.hpp>
 
 #include "millrace/scheduler/plan/generators.hpp"
-#include "millrace/transport/private_directory.hpp"
-#include "millrace/transport/zeromq.hpp"
 
 namespace {
 
@@ -94,34 +90,37 @@ TrainerOptions options() {
   return options;
 }
 
-// The worker: 15 lines from a place to meet to trained weights.
-std::string worker(Rank rank, int world, const std::string& directory) {
-  ZeroMqOptions place;
-  place.rank = rank;
-  place.world = world;
-  place.directory = directory;
-  const auto endpoint = meet({.url = "ipc://" + directory + "/rendezvous"},
-                             ZeroMqListener(place, std::make_shared<ZeroMqContext>()));
-  const Program program = generate("1f1b", {.ranks = world, .micro_batches = 4});
+/// What two ranks must have in common beyond what a trainer compares.
+HelloFields fields() {
+  HelloFields fields = build_fields();
+  fields.emplace_back("samples", "8 of y = 6 x");
+  return fields;
+}
+
+// The worker: 15 lines from the launch to trained weights.
+std::string worker() {
+  JoinedRank rank = join_launch({.fields = fields()});
+  const Program program = generate("1f1b", {.ranks = rank.world(), .micro_batches = 4});
   std::vector<std::unique_ptr<StageBody>> mine;
-  mine.push_back(std::make_unique<Scale>(rank.value));
-  ProcessGroup group(*endpoint);
-  Trainer trainer(rank_parts(program, std::move(mine), options(), *endpoint, group), options());
+  mine.push_back(std::make_unique<Scale>(rank.rank().value));
+  Trainer trainer(rank_parts(program, std::move(mine), options(), rank.endpoint(), rank.group()),
+                  options());
   Batch batch(samples(), 4);
   StepReport report;
   for (int step = 0; step < 30; ++step) report = trainer.step(batch);
-  std::cout << "rank " << rank.value
+  std::cout << "rank " << rank.rank().value
             << (report.mean_loss() < 1e-6 ? ": learned" : ": still learning") << std::endl;
   std::string weights = trainer.weights_hash();  // of all ranks
-  endpoint->goodbye(std::chrono::steady_clock::now() + std::chrono::seconds(10));
+  rank.leave();
   return weights;
 }
 
-std::string one_process(int world) {
+std::string one_process() {
+  constexpr int kStages = 2;
   std::vector<std::unique_ptr<StageBody>> all;
-  for (int stage = 0; stage < world; ++stage) all.push_back(std::make_unique<Scale>(stage));
+  for (int stage = 0; stage < kStages; ++stage) all.push_back(std::make_unique<Scale>(stage));
   Trainer trainer(
-      generate("1f1b", {.ranks = world, .micro_batches = 4}), std::move(all), options());
+      generate("1f1b", {.ranks = kStages, .micro_batches = 4}), std::move(all), options());
   Batch batch(samples(), 4);
   for (int step = 0; step < 30; ++step) (void)trainer.step(batch);
   return trainer.weights_hash();
@@ -129,18 +128,16 @@ std::string one_process(int world) {
 
 }  // namespace
 
+// The exit codes are those by which the launcher tells the rank that failed from those that lost
+// it.
 int main() {
-  const PrivateDirectory directory(std::filesystem::temp_directory_path());
-  const pid_t other = ::fork();  // before any thread or network context exists
-  if (other == 0) {
-    std::cout.setstate(std::ios::failbit);  // both know the loss; one of them tells
-    (void)worker(Rank{1}, 2, directory.path());
-    ::_exit(0);
+  try {
+    const std::string weights = worker();
+    std::cout << "same weights as one process: " << (weights == one_process() ? "yes" : "no")
+              << std::endl;
+    return 0;
+  } catch (const std::exception& error) {
+    std::cerr << error.what() << std::endl;
+    return exit_code_of(error);
   }
-  const std::string weights = worker(Rank{0}, 2, directory.path());
-  std::cout << "same weights as one process: " << (weights == one_process(2) ? "yes" : "no")
-            << std::endl;
-  int status = 0;
-  ::waitpid(other, &status, 0);
-  return status;
 }

@@ -9,7 +9,7 @@
 
 #include "millrace/core/error.hpp"
 #include "millrace/scheduler/plan/text.hpp"
-#include "millrace/stages/compiled.hpp"
+#include "millrace/training/build_fields.hpp"
 #include "millrace/training/weights_hash.hpp"
 #include "training/named_settings.hpp"
 
@@ -108,28 +108,31 @@ std::string lengths_of(const Dataset& data) {
 /// Everything that decides bits, or whether two ranks understand each other.
 Fields settings_of(const TrainerParts& parts, const TrainerOptions& options) {
   const Program& program = parts.executor->program();
-  return {{"products", product_libraries()},
-          {"schedule", program.name},
-          {"tied weights", joined(options.tied)},
-          {"plan", plan_hash(program)},
-          {"cut", options.boundaries.empty() ? "even" : joined(options.boundaries)},
-          {"accumulated passes", std::to_string(options.accumulate)},
-          {"seed", std::to_string(options.seed)},
-          {"precision", name_of(parts.precision)},
-          {"loss scale", to_string(options.loss_scale.value_or(loss_scale_for(parts.precision)))},
-          {"optimizer",
-           options.custom_optimizer ? "one of its own" : description_of(options.optimizer)},
-          {"weight decay", exact_text(options.optimizer.weight_decay)},
-          {"learning rate", exact_text(options.learning_rate.base)},
-          {"learning-rate schedule", to_string(options.learning_rate)},
-          {"warm-up", std::to_string(options.learning_rate.warm_up)},
-          {"updates in all", std::to_string(options.learning_rate.total_updates)},
-          {"clip norm", options.clip_norm ? exact_text(*options.clip_norm) : "none"},
-          {"skipped steps in a row", std::to_string(options.max_skipped)},
-          {"frozen parameters", options.frozen.empty() ? "none" : joined({options.frozen})},
-          {"parameter groups", joined(options.parameters)},
-          {"records", options.records ? "made" : "not made"},
-          {"inspected steps", std::to_string(options.inspect_gradients)}};
+  Fields fields = build_fields();
+  const Fields own = {
+      {"schedule", program.name},
+      {"tied weights", joined(options.tied)},
+      {"plan", plan_hash(program)},
+      {"cut", options.boundaries.empty() ? "even" : joined(options.boundaries)},
+      {"accumulated passes", std::to_string(options.accumulate)},
+      {"seed", std::to_string(options.seed)},
+      {"precision", name_of(parts.precision)},
+      {"loss scale", to_string(options.loss_scale.value_or(loss_scale_for(parts.precision)))},
+      {"optimizer",
+       options.custom_optimizer ? "one of its own" : description_of(options.optimizer)},
+      {"weight decay", exact_text(options.optimizer.weight_decay)},
+      {"learning rate", exact_text(options.learning_rate.base)},
+      {"learning-rate schedule", to_string(options.learning_rate)},
+      {"warm-up", std::to_string(options.learning_rate.warm_up)},
+      {"updates in all", std::to_string(options.learning_rate.total_updates)},
+      {"clip norm", options.clip_norm ? exact_text(*options.clip_norm) : "none"},
+      {"skipped steps in a row", std::to_string(options.max_skipped)},
+      {"frozen parameters", options.frozen.empty() ? "none" : joined({options.frozen})},
+      {"parameter groups", joined(options.parameters)},
+      {"records", options.records ? "made" : "not made"},
+      {"inspected steps", std::to_string(options.inspect_gradients)}};
+  fields.insert(fields.end(), own.begin(), own.end());
+  return fields;
 }
 
 }  // namespace

@@ -14,6 +14,7 @@
 #include <sys/wait.h>
 #include <system_error>
 #include <unistd.h>
+#include <vector>
 
 #include "millrace/core/error.hpp"
 #include "millrace/transport/private_directory.hpp"
@@ -27,6 +28,7 @@ constexpr int kTries = 200;
 constexpr int kPauseMs = 10;
 constexpr char kMade = '+';
 constexpr char kFailed = '-';
+constexpr pid_t kAllEnded = 0;
 
 /// The workers are dying with the launcher and may still write: again until nothing is left.
 void remove(const std::string& directory) {
@@ -73,6 +75,21 @@ bool tell(int out, char what, const std::string& text) {
   return ::write(out, word.data(), word.size()) == static_cast<ssize_t>(word.size());
 }
 
+/// Waits for the launcher's end; the process groups that it has then not seen end itself.
+std::vector<pid_t> groups_at_the_end(int alive) {
+  std::vector<pid_t> groups;
+  for (;;) {
+    pid_t group = 0;
+    const ssize_t count = ::read(alive, &group, sizeof group);
+    if (count < 0 && errno == EINTR) continue;
+    if (count != sizeof group) return groups;
+    if (group == kAllEnded)
+      groups.clear();
+    else
+      groups.push_back(group);
+  }
+}
+
 /// In a session of its own: signals that end the launcher's whole group do not reach it. Holds none
 /// of the launcher's streams open.
 [[noreturn]] void keep_house(const std::string& parent, int alive, int out) {
@@ -84,9 +101,7 @@ bool tell(int out, char what, const std::string& text) {
     const PrivateDirectory directory(parent);
     own(directory.path());
     static_cast<void>(tell(out, kMade, directory.path()));
-    char byte = 0;
-    while (::read(alive, &byte, 1) < 0 && errno == EINTR) {
-    }
+    for (const pid_t group : groups_at_the_end(alive)) ::kill(-group, SIGKILL);
     remove(directory.path());
   } catch (const std::exception& error) {
     static_cast<void>(tell(out, kFailed, error.what()));
@@ -130,6 +145,10 @@ Cleanup::Cleanup(const std::string& parent) {
   owner_ = lock_owner(owner_file(directory_), 0, LOCK_SH);
 }
 
+void Cleanup::watch(pid_t group) const {
+  static_cast<void>(::write(alive_, &group, sizeof group));
+}
+
 void Cleanup::sweep(const std::string& parent) {
   std::error_code ignored;
   for (const auto& entry : std::filesystem::directory_iterator(parent, ignored)) {
@@ -142,6 +161,7 @@ void Cleanup::sweep(const std::string& parent) {
 }
 
 Cleanup::~Cleanup() {
+  watch(kAllEnded);
   ::close(alive_);
   pollfd end{gone_, POLLIN, 0};
   ::poll(&end, 1, kPatienceMs);

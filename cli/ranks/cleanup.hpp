@@ -1,10 +1,11 @@
 // Makes the private directory of a job and cleans up behind a launcher that was killed: a process
-// that outlives the launcher, waits for its end, however it comes, and then removes the directory
-// in which the sockets, keys and logs of the job lie. Where both were killed, the next job cleans
-// up.
+// that outlives the launcher, waits for its end, however it comes, and then ends what is left of
+// the ranks and removes the directory in which the sockets, keys and logs of the job lie. Where
+// both were killed, the next job cleans up.
 #pragma once
 
 #include <string>
+#include <sys/types.h>
 
 namespace millrace::cli {
 
@@ -20,6 +21,10 @@ class Cleanup {
   ~Cleanup();
 
   [[nodiscard]] const std::string& directory() const { return directory_; }
+
+  /// Has this process group killed when the launcher ends without having destroyed this: programs
+  /// may have started others, which do not end with their parent.
+  void watch(pid_t group) const;
 
   /// Removes the directories in `parent` whose job is dead: nobody holds the lock any more that
   /// launcher and cleanup have on the file `owner` in theirs.

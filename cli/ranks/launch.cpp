@@ -1,25 +1,32 @@
 // millrace launch: one process per rank on this machine, over ipc in a private directory or over
-// tcp with keys made for this job.
+// tcp with keys made for this job. A rank is a worker of ours or any program; both are told their
+// place by their environment.
 #include "cli/ranks/launch.hpp"
 
 #include <algorithm>
+#include <cerrno>
+#include <fcntl.h>
 #include <filesystem>
 #include <memory>
 #include <sys/random.h>
 #include <system_error>
+#include <unistd.h>
+#include <utility>
 
 #include "cli/numbers.hpp"
 #include "cli/ranks/cleanup.hpp"
 #include "cli/ranks/core_dumps.hpp"
 #include "cli/ranks/descriptors.hpp"
 #include "cli/ranks/environment.hpp"
-#include "cli/ranks/keys.hpp"
+#include "cli/ranks/program.hpp"
 #include "cli/ranks/rank_work.hpp"
 #include "cli/ranks/supervisor.hpp"
 #include "cli/train/options.hpp"
 #include "cli/verbs.hpp"
 #include "cli/vocabulary.hpp"
 #include "millrace/core/error.hpp"
+#include "millrace/transport/launch.hpp"
+#include "millrace/transport/zeromq.hpp"
 
 namespace millrace::cli {
 
@@ -32,9 +39,24 @@ std::uint64_t random_number() {
   return number;
 }
 
+/// Else it is a program.
+bool is_ours(const std::vector<std::string>& command) {
+  return command.front() == "train" || command.front() == "doctor";
+}
+
+std::string search_path() {
+  const Variables variables = environment();
+  const auto found = variables.find("PATH");
+  return found == variables.end() ? "/usr/local/bin:/usr/bin:/bin" : found->second;
+}
+
 /// Where nothing else says p, the processes are the ranks: what is wrong with their number was
 /// typed as -n.
 void check_command(const LaunchFlags& flags) {
+  if (!is_ours(flags.command)) {
+    static_cast<void>(found_program(flags.command.front(), search_path()));
+    return;
+  }
   const auto says_ranks = [](const std::string& word) {
     return word.starts_with("-p") || word.starts_with("--ranks") || word.starts_with("--plan") ||
            word.starts_with("--config");
@@ -68,9 +90,9 @@ bool knows_train(const std::string& option) {
 void refuse_surplus(const CLI::App& verb, const LaunchFlags& flags) {
   if (verb.remaining_size() == 0) return;
   const std::string word = verb.remaining().front(), option = word.substr(0, word.find('='));
-  if (!knows_train(option)) throw CLI::ExtrasError(verb.get_name(), verb.remaining());
-  const bool doctor = std::count(flags.command.begin(), flags.command.end(), "doctor") != 0;
-  const std::string work = doctor ? "doctor" : "train";
+  const bool program = !flags.command.empty() && !is_ours(flags.command);
+  if (!program && !knows_train(option)) throw CLI::ExtrasError(verb.get_name(), verb.remaining());
+  const std::string work = flags.command.empty() ? "train" : flags.command.front();
   throw InvalidArgument(option + " is no option of launch; options of " + work +
                         " come behind --: launch -n " + std::to_string(flags.processes) + " -- " +
                         work + " " + option + " ...");
@@ -128,32 +150,63 @@ void check_descriptors(int ranks) {
                       job);
 }
 
-/// What a worker is started with; keys are named by their file only.
-std::vector<std::string> worker_words(const LaunchFlags& flags,
-                                      const std::string& directory,
-                                      const std::string& job,
-                                      int rank) {
-  // clang-format off
-  std::vector<std::string> words = {
-      std::filesystem::read_symlink("/proc/self/exe"), "worker",
-      "--rank", std::to_string(rank),
-      "--world", std::to_string(flags.processes),
-      "--rendezvous", "ipc://" + directory + "/rendezvous",
-      "--obituary", directory + "/obituary",
-      "--job", job,
-      "--endpoint", flags.link.link,
-      "--interface", flags.link.interface,
-      "--silence", exact(flags.link.silence),
-      "--patience", exact(flags.link.patience)};
-  // clang-format on
-  if (keyed(flags))
-    words.insert(words.end(), {"--keys", directory + "/keys-" + std::to_string(rank)});
-  if (flags.link.hang) words.insert(words.end(), {"--hang", exact(*flags.link.hang)});
-  if (flags.link.insecure) words.emplace_back("--insecure");
-  if (flags.link.core_dumps) words.emplace_back("--core-dumps");
-  words.emplace_back("--");
-  words.insert(words.end(), flags.command.begin(), flags.command.end());
+/// A file of keys that is open and has no name any more: whoever inherits it can read it, once.
+class KeyFile {
+ public:
+  explicit KeyFile(const std::string& path) : file_(::open(path.c_str(), O_RDONLY | O_CLOEXEC)) {
+    if (file_ < 0)
+      throw Error("the keys at " + path +
+                  " cannot be read: " + std::generic_category().message(errno));
+    ::unlink(path.c_str());
+  }
+  KeyFile(const KeyFile&) = delete;
+  KeyFile& operator=(const KeyFile&) = delete;
+  ~KeyFile() { ::close(file_); }
+
+  [[nodiscard]] int descriptor() const { return file_; }
+
+ private:
+  int file_;
+};
+
+/// What is equal for all ranks.
+LaunchPlace place_of_job(const LaunchFlags& flags, const std::string& directory) {
+  LaunchPlace place = place_of(flags.link);
+  place.member.world = flags.processes;
+  place.member.job = random_number();
+  place.rendezvous = "ipc://" + directory + "/rendezvous";
+  place.directory = directory;
+  if (!flags.log_directory.empty())
+    place.log_directory = std::filesystem::absolute(flags.log_directory);
+  return place;
+}
+
+/// This process's, with the place instead of what was said of another.
+Variables environment_at(const LaunchPlace& place) {
+  Variables variables = environment();
+  for (const std::string& name : launch_variable_names()) variables.erase(name);
+  for (const auto& [name, value] : launch_variables(place)) variables[name] = value;
+  return variables;
+}
+
+std::vector<std::string> words_of_rank(const LaunchFlags& flags) {
+  std::vector<std::string> words = flags.command;
+  if (!is_ours(words))
+    words.front() = found_program(words.front(), search_path());
+  else
+    words.insert(words.begin(), {std::filesystem::read_symlink("/proc/self/exe"), "worker", "--"});
   return words;
+}
+
+pid_t start_rank(Supervisor& supervisor, const LaunchFlags& flags, LaunchPlace place, int rank) {
+  place.member.rank = Rank{rank};
+  std::optional<KeyFile> keys;
+  if (keyed(flags)) keys.emplace(place.directory + "/keys-" + std::to_string(rank));
+  if (keys) place.keys_descriptor = keys->descriptor();
+  return supervisor.start({.command = words_of_rank(flags),
+                           .variables = environment_at(place),
+                           .keys = place.keys_descriptor,
+                           .joined_mark = is_ours(flags.command) ? "" : place.joined_mark()});
 }
 
 }  // namespace
@@ -164,26 +217,28 @@ int launch(const LaunchFlags& flags) {
   check_descriptors(flags.processes);
   if (keyed(flags)) keep_out_of_dumps(flags.link.core_dumps);
   make_log_directory(flags.log_directory);
-  const std::string place = temporary_directory();
-  Cleanup::sweep(place);
-  const Cleanup cleanup(place);
+  const std::string parent = temporary_directory();
+  Cleanup::sweep(parent);
+  const Cleanup cleanup(parent);
   const std::string& path = cleanup.directory();
   if (keyed(flags)) make_keys(path, flags.processes);
 
+  const LaunchPlace place = place_of_job(flags, path);
   Supervisor supervisor({.log_directory = flags.log_directory.empty() ? path : flags.log_directory,
                          .bind_cores = flags.bind_cores,
-                         .obituary = path + "/obituary",
-                         .silence = milliseconds(flags.link.silence),
-                         .grace = milliseconds(flags.grace)});
-  const std::string job = std::to_string(random_number());
+                         .obituary = place.obituary(),
+                         .silence = place.silence,
+                         .grace = milliseconds(flags.grace),
+                         .patience = place.patience});
   for (int rank = 0; rank < flags.processes; ++rank)
-    supervisor.start(worker_words(flags, path, job, rank));
+    cleanup.watch(start_rank(supervisor, flags, place, rank));
   return supervisor.wait();
 }
 
 void add_launch(CLI::App& app) {
-  CLI::App* verb =
-      app.add_subcommand("launch", "Train with one process per rank: launch -n 4 -- train ...");
+  CLI::App* verb = app.add_subcommand("launch",
+                                      "Train, or run a program, with one process per rank: "
+                                      "launch -n 4 -- train ... or -- ./program ...");
   auto flags = std::make_shared<LaunchFlags>();
   verb->add_option(
           "-n,--processes", flags->processes, "Processes, one for each place of the pipeline")
@@ -193,12 +248,20 @@ void add_launch(CLI::App& app) {
       ->capture_default_str();
   verb->add_flag("--bind-cores", flags->bind_cores, "Bind rank r to core r");
   add_link_flags(*verb, flags->link);
-  verb->add_option("command", flags->command, "-- train or doctor, and its options")->required();
+  verb->add_option(
+          "command", flags->command, "-- train or doctor and its options, or a program and its own")
+      ->required();
+  verb->footer(
+      "A program calls join_launch() (C++: millrace/transport/launch.hpp), which finds its rank, "
+      "the "
+      "meeting and the keys in variables MILLRACE_*; what is typed behind it is passed on "
+      "untouched. "
+      "Who has not joined --patience seconds after its start is named.");
   verb->allow_extras();  // refuse_surplus knows better what to say of them
   verb->callback([verb, flags] {
     refuse_surplus(*verb, *flags);
     const std::string work = flags->command.front();
-    flags->command = renamed(work, std::move(flags->command));
+    if (is_ours(flags->command)) flags->command = renamed(work, std::move(flags->command));
     if (const int code = launch(*flags); code != 0) throw ExitCode{code};
   });
 }

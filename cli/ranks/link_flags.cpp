@@ -5,8 +5,8 @@
 #include <utility>
 
 #include "cli/numbers.hpp"
-#include "cli/ranks/backends.hpp"
 #include "millrace/core/error.hpp"
+#include "millrace/transport/zeromq.hpp"
 
 namespace millrace::cli {
 
@@ -33,7 +33,7 @@ void add_link_flags(CLI::App& verb, LinkFlags& flags) {
 }
 
 void check(const LinkFlags& flags) {
-  static_cast<void>(backend_of(flags));
+  static_cast<void>(zeromq_link(flags.link));
   require(flags.link == "tcp" || !flags.insecure,
           "--insecure: only tcp has keys that could be left out; --endpoint is ipc");
   require(flags.link == "tcp" || flags.interface == LinkFlags().interface,
@@ -43,6 +43,18 @@ void check(const LinkFlags& flags) {
                                     std::pair{"--patience", flags.patience}})
     require(value >= 0.001 && value <= 1e6,
             std::string(name) + " " + plain(value) + ": must be from 0.001 to 1000000 seconds");
+}
+
+LaunchPlace place_of(const LinkFlags& flags) {
+  LaunchPlace place;
+  place.endpoint = flags.link;
+  place.interface = flags.interface;
+  place.insecure = flags.insecure;
+  place.core_dumps = flags.core_dumps;
+  place.silence = milliseconds(flags.silence);
+  place.patience = milliseconds(flags.patience);
+  if (flags.hang) place.hang = milliseconds(*flags.hang);
+  return place;
 }
 
 std::chrono::milliseconds milliseconds(double seconds) {

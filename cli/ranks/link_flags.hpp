@@ -7,6 +7,8 @@
 
 #include <CLI/CLI.hpp>
 
+#include "millrace/transport/launch.hpp"
+
 namespace millrace::cli {
 
 /// How the ranks of one job talk to each other. Times in seconds.
@@ -23,8 +25,11 @@ struct LinkFlags {
 /// Adds them to the verb with the values of `flags` as defaults; `flags` must outlive it.
 void add_link_flags(CLI::App& verb, LinkFlags& flags);
 
-/// Throws InvalidArgument on an endpoint that no backend has and on times that are not above 0.
+/// Throws InvalidArgument on an unknown endpoint and on times that are not above 0.
 void check(const LinkFlags& flags);
+
+/// A place of which only that is known yet how its ranks talk.
+[[nodiscard]] LaunchPlace place_of(const LinkFlags& flags);
 
 [[nodiscard]] std::chrono::milliseconds milliseconds(double seconds);
 

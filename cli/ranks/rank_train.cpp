@@ -17,6 +17,7 @@
 #include "cli/vocabulary.hpp"
 #include "millrace/core/error.hpp"
 #include "millrace/scheduler/plan/text.hpp"
+#include "millrace/training/build_fields.hpp"
 #include "millrace/training/rank_parts.hpp"
 #include "millrace/training/weights_hash.hpp"
 

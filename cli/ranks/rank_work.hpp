@@ -41,8 +41,4 @@ void check_train(const std::vector<std::string>& options, int world);
 /// A rank's share of measuring all connections between neighbours.
 [[nodiscard]] RankWork doctor_work(const std::vector<std::string>& options, int world);
 
-/// The fields that ranks of any work must agree on: version, processor, compiled code, and
-/// what multiplies matrices.
-[[nodiscard]] HelloFields build_fields();
-
 }  // namespace millrace::cli

@@ -22,6 +22,7 @@
 #include <unistd.h>
 
 #include "cli/exit_codes.hpp"
+#include "cli/numbers.hpp"
 #include "millrace/core/error.hpp"
 
 namespace millrace::cli {
@@ -78,6 +79,31 @@ std::string end_of(int status) {
   return "ended with exit code " + std::to_string(WEXITSTATUS(status));
 }
 
+/// Texts as a program is given them.
+class Words {
+ public:
+  explicit Words(std::vector<std::string> texts) : texts_(std::move(texts)) {
+    for (std::string& text : texts_) pointers_.push_back(text.data());
+    pointers_.push_back(nullptr);
+  }
+
+  [[nodiscard]] char** get() { return pointers_.data(); }
+
+ private:
+  std::vector<std::string> texts_;
+  std::vector<char*> pointers_;
+};
+
+std::vector<std::string> lines_of(const Variables& variables) {
+  std::vector<std::string> lines;
+  for (const auto& [name, value] : variables) lines.push_back(name + "=" + value);
+  return lines;
+}
+
+std::string seconds_of(std::chrono::milliseconds time) {
+  return plain(static_cast<double>(time.count()) / 1000) + " s";
+}
+
 void bind_to_core(int rank) {
   const unsigned cores = std::max(1U, std::thread::hardware_concurrency());
   cpu_set_t set;
@@ -110,7 +136,7 @@ Supervisor::~Supervisor() {
   ::pthread_sigmask(SIG_UNBLOCK, &watched_, nullptr);
 }
 
-void Supervisor::become(const std::vector<std::string>& command, int rank, int errors) const {
+void Supervisor::become(const RankStart& start, int rank, int errors) const {
   // Between fork and exec: system calls only.
   ::setpgid(0, 0);
   hear_again(watched_);
@@ -119,17 +145,21 @@ void Supervisor::become(const std::vector<std::string>& command, int rank, int e
   ::dup2(nothing, STDIN_FILENO);
   ::dup2(errors, STDERR_FILENO);
   if (rank != 0) ::dup2(errors, STDOUT_FILENO);
-  std::vector<std::string> words = command;
-  std::vector<char*> arguments;
-  for (std::string& word : words) arguments.push_back(word.data());
-  arguments.push_back(nullptr);
-  ::execv(arguments.front(), arguments.data());
+  if (start.keys >= 0) ::fcntl(start.keys, F_SETFD, 0);
+  if (rank != 0 && !start.joined_mark.empty())  // a worker of ours says this itself
+    ::dprintf(STDERR_FILENO, "rank %d: process %d\n", rank, ::getpid());
+  Words arguments(start.command), variables(lines_of(start.variables));
+  ::execvpe(arguments.get()[0], arguments.get(), variables.get());
+  const std::string reason =
+      start.command.front() + ": " + std::generic_category().message(errno) + "\n";
+  static_cast<void>(::write(STDERR_FILENO, reason.data(), reason.size()));
   ::_exit(127);
 }
 
-void Supervisor::start(const std::vector<std::string>& command) {
+pid_t Supervisor::start(const RankStart& start) {
   const int rank = static_cast<int>(workers_.size());
   Worker worker;
+  worker.mark = start.joined_mark;
   worker.log = options_.log_directory + "/rank-" + std::to_string(rank) + ".log";
   std::array<int, 2> ends = {-1, -1};
   int errors = ::open(worker.log.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
@@ -147,18 +177,20 @@ void Supervisor::start(const std::vector<std::string>& command) {
   if (worker.process == 0) {
     ::prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (::getppid() != parent) ::_exit(127);  // ended before it could be promised
-    become(command, rank, errors);
+    become(start, rank, errors);
   }
   ::close(errors);
   if (worker.process < 0)
     throw Error(std::string("cannot start a process: ") + std::generic_category().message(errno));
   ::setpgid(worker.process, worker.process);  // both sides set it, whoever comes first
   worker.pidfd = static_cast<int>(::syscall(SYS_pidfd_open, worker.process, 0));
-  // The others say this themselves; what rank 0 says comes on the terminal, where it would disturb.
+  last_joined_ = Clock::now();
+  // The others' logs say it, too; what rank 0 says comes on the terminal, where it would disturb.
   if (rank == 0)
     note_of_first("rank 0: process " + std::to_string(worker.process) +
                   "; its results are on standard output\n");
   workers_.push_back(std::move(worker));
+  return workers_.back().process;
 }
 
 void Supervisor::signal_all(int signal) {
@@ -215,6 +247,7 @@ void Supervisor::reap(Worker& worker) {
     worker.stopped = {WSTOPSIG(status), Clock::now()};
     return;
   }
+  look_for_joined(worker);  // in its last moment, too
   worker.status = status;
   worker.ended = Clock::now();
   ::kill(-worker.process, SIGKILL);  // whatever it started itself
@@ -227,16 +260,49 @@ std::string Supervisor::stop_of(const Worker& worker) {
   return "was stopped (signal " + std::to_string(worker.stopped->signal) + ") and did not go on";
 }
 
-/// Written aside and moved, so that nobody reads half a sentence. Only causes: a rank that gave up
-/// on another one is not to blame, and ranks that were built for different things tell each other.
+/// Only causes: a rank that gave up on another one is not to blame, and ranks that were built for
+/// different things tell each other.
 void Supervisor::announce(const Worker& worker) const {
   if (weight_of(*worker.status) < 3 || code_of(*worker.status) == kMismatch) return;
+  const bool stood_still = worker.killed_by_us && worker.stopped;
+  publish(name_of(worker) + " " + (stood_still ? stop_of(worker) : end_of(*worker.status)));
+}
+
+/// Written aside and moved, so that nobody reads half a sentence.
+void Supervisor::publish(const std::string& sentence) const {
   if (options_.obituary.empty()) return;
   const std::string aside = options_.obituary + ".new";
-  const bool stood_still = worker.killed_by_us && worker.stopped;
-  std::ofstream(aside) << "rank " << &worker - workers_.data() << " "
-                       << (stood_still ? stop_of(worker) : end_of(*worker.status)) << '\n';
+  std::ofstream(aside) << sentence << '\n';
   std::rename(aside.c_str(), options_.obituary.c_str());
+}
+
+void Supervisor::look_for_joined(Worker& worker) {
+  if (worker.mark.empty() || ::access(worker.mark.c_str(), F_OK) != 0) return;
+  worker.mark.clear();
+  last_joined_ = Clock::now();
+  ++joined_;
+}
+
+std::string Supervisor::absence_of(const Worker& worker) const {
+  if (worker.killed_by_us) return "did not join within " + seconds_of(options_.patience);
+  return end_of(*worker.status) + " and had not joined";
+}
+
+/// Those that keep the others waiting: they ended well, or go on, without having joined.
+void Supervisor::end_absent() {
+  if (kill_at_) return;
+  const bool late = Clock::now() - last_joined_ > options_.patience;
+  for (Worker& worker : workers_) {
+    if (worker.mark.empty() || (worker.status ? joined_ == 0 : !late)) continue;
+    worker.absent = true;
+    if (!kill_at_) kill_at_ = Clock::now() + options_.grace;
+    if (worker.status) continue;
+    worker.killed_by_us = true;
+    ::kill(-worker.process, SIGTERM);
+    ::kill(-worker.process, SIGCONT);
+  }
+  const auto first = std::ranges::find(workers_, true, &Worker::absent);
+  if (first != workers_.end()) publish(name_of(*first) + " " + absence_of(*first));
 }
 
 /// The ranks watch each other; this is for one that stops when no other is left to see it.
@@ -249,17 +315,24 @@ void Supervisor::end_stopped() {
   }
 }
 
+int Supervisor::wait_ms() const {
+  const auto awaited = [](const Worker& worker) { return !worker.mark.empty(); };
+  return kill_at_ || std::any_of(workers_.begin(), workers_.end(), awaited) ? 50 : 1000;
+}
+
 void Supervisor::poll_once() {
   const int reader = unread_.empty() ? -1 : STDERR_FILENO;
   std::vector<pollfd> items = {{signals_, POLLIN, 0}, {errors_, POLLIN, 0}, {reader, POLLOUT, 0}};
   for (const Worker& worker : workers_)
     items.push_back({worker.status ? -1 : worker.pidfd, POLLIN, 0});
-  ::poll(items.data(), items.size(), kill_at_ ? 50 : 1000);
+  ::poll(items.data(), items.size(), wait_ms());
   if ((items[0].revents & POLLIN) != 0) take_signal();
   if (items[1].revents != 0) copy_errors();
   if (items[2].revents != 0) pass_on();
+  for (Worker& worker : workers_) look_for_joined(worker);
   for (Worker& worker : workers_) reap(worker);
   end_stopped();
+  end_absent();
   if (kill_at_ && Clock::now() > *kill_at_) signal_all(SIGKILL);
 }
 
@@ -287,18 +360,38 @@ const Supervisor::Worker* Supervisor::witness() const {
   return nullptr;
 }
 
-void Supervisor::explain(const Worker& worker) const {
-  const auto number = &worker - workers_.data();
-  const std::string rank = "rank " + std::to_string(number);
+std::string Supervisor::name_of(const Worker& worker) const {
+  return "rank " + std::to_string(&worker - workers_.data());
+}
+
+/// The last lines of its log. What rank 0 said was passed on at once.
+void Supervisor::tell_tail(const Worker& worker) const {
   std::deque<std::string> tail;
   std::ifstream log;
-  if (number != 0) log.open(worker.log);  // what rank 0 said was passed on at once
+  if (&worker != workers_.data()) log.open(worker.log);
   for (std::string line; std::getline(log, line);) {
     tail.push_back(std::move(line));
     if (tail.size() > kTailLines) tail.pop_front();
   }
-  for (const std::string& line : tail) std::cerr << "[" << rank << "] " << line << '\n';
-  std::cerr << "millrace launch: " << rank << " " << end_of(*worker.status) << '\n';
+  for (const std::string& line : tail) std::cerr << "[" << name_of(worker) << "] " << line << '\n';
+}
+
+void Supervisor::explain(const Worker& worker) const {
+  tell_tail(worker);
+  std::cerr << "millrace launch: " << name_of(worker) << " " << end_of(*worker.status) << '\n';
+}
+
+/// Those for which the others waited in vain. The exit code; 0 where there were none.
+int Supervisor::name_absent() const {
+  int code = kDone;
+  for (const Worker& worker : workers_) {
+    if (!worker.absent) continue;
+    if (code == kDone) tell_tail(worker);
+    if (code != kLostPeer) code = worker.killed_by_us ? kHang : kLostPeer;
+    std::cerr << "millrace launch: " << name_of(worker) << " " << absence_of(worker)
+              << " (join_launch)\n";
+  }
+  return code;
 }
 
 /// Those that stood still until we killed them. Tells whether there were any.
@@ -307,16 +400,24 @@ bool Supervisor::name_stopped() const {
   for (const Worker& worker : workers_) {
     if (!worker.killed_by_us || !worker.stopped) continue;
     any = true;
-    std::cerr << "millrace launch: rank " << &worker - workers_.data() << " " << stop_of(worker)
-              << '\n';
+    std::cerr << "millrace launch: " << name_of(worker) << " " << stop_of(worker) << '\n';
   }
   return any;
 }
 
+/// They may be right: a program prints its help without meeting anybody.
+int Supervisor::note_strangers() const {
+  const auto stranger = [](const Worker& worker) { return !worker.mark.empty(); };
+  if (received_ == 0 && std::any_of(workers_.begin(), workers_.end(), stranger))
+    std::cerr << "millrace launch: no rank has joined, each worked alone (join_launch)\n";
+  return kDone;
+}
+
 /// Says what happened, the cause last.
 int Supervisor::verdict() const {
+  if (const int code = name_absent(); code != kDone) return code;
   const Worker* worst = culprit();
-  if (worst == nullptr) return name_stopped() ? kHang : kDone;
+  if (worst == nullptr) return name_stopped() ? kHang : note_strangers();
   const Worker* other = WIFSIGNALED(*worst->status) ? witness() : nullptr;
   if (other != nullptr) explain(*other);
   explain(*worst);

@@ -11,8 +11,19 @@
 #include <vector>
 
 #include "cli/standard_streams.hpp"
+#include "millrace/transport/environment.hpp"
 
 namespace millrace::cli {
+
+/// What one rank is started with.
+struct RankStart {
+  std::vector<std::string> command;  ///< the first word is a path
+  Variables variables;               ///< its whole environment
+  int keys = -1;                     ///< a descriptor that it inherits; -1: none
+  /// A file that the rank makes when it joins. A rank that ends or lets others wait without having
+  /// made it counts as failed. Empty: nobody looks.
+  std::string joined_mark;
+};
 
 struct SupervisorOptions {
   std::string log_directory;  ///< gets rank-R.log
@@ -23,6 +34,8 @@ struct SupervisorOptions {
   std::chrono::milliseconds silence{10'000};
   /// After a failure or a signal, the others have this long before they are killed.
   std::chrono::milliseconds grace{5000};
+  /// A rank with a mark must join so soon after its start, or after the last other one that joined.
+  std::chrono::milliseconds patience{60'000};
 };
 
 /// Thread-safety: thread-affine; the process must have one thread and no network context yet.
@@ -34,8 +47,9 @@ class Supervisor {
   /// Kills and reaps what still runs.
   ~Supervisor();
 
-  /// Starts rank number `ranks started so far`. Rank 0 writes to this process's standard output.
-  void start(const std::vector<std::string>& command);
+  /// Starts rank number `ranks started so far`, in a process group of its own, and returns its
+  /// process. Rank 0 writes to this process's standard output.
+  pid_t start(const RankStart& start);
 
   /// Waits for all. Returns the exit code of the failure that caused the others, or 0; 130 after an
   /// interrupt and 143 after a termination or a hang-up, unless hang-ups were ignored from the
@@ -58,24 +72,35 @@ class Supervisor {
     Clock::time_point ended;
     bool killed_by_us = false;
     std::optional<Stop> stopped;  // and not continued since
+    std::string mark;             // empty: joined, or nobody looks
+    bool absent = false;          // the others waited for it in vain
   };
 
-  [[noreturn]] void become(const std::vector<std::string>& command, int rank, int errors) const;
+  [[noreturn]] void become(const RankStart& start, int rank, int errors) const;
   void poll_once();
   void take_signal();
   void copy_errors();
   void pass_on();
   void note_of_first(std::string_view text) const;
   void reap(Worker& worker);
+  void look_for_joined(Worker& worker);
   void end_stopped();
+  void end_absent();
+  [[nodiscard]] int wait_ms() const;
   void signal_all(int signal);
   [[nodiscard]] bool all_ended() const;
   [[nodiscard]] const Worker* culprit() const;
   [[nodiscard]] const Worker* witness() const;
+  [[nodiscard]] std::string name_of(const Worker& worker) const;
   [[nodiscard]] static std::string stop_of(const Worker& worker);
+  [[nodiscard]] std::string absence_of(const Worker& worker) const;
   void announce(const Worker& worker) const;
+  void publish(const std::string& sentence) const;
+  void tell_tail(const Worker& worker) const;
   void explain(const Worker& worker) const;
   bool name_stopped() const;
+  [[nodiscard]] int name_absent() const;
+  [[nodiscard]] int note_strangers() const;
   [[nodiscard]] int verdict() const;
 
   SupervisorOptions options_;
@@ -88,6 +113,8 @@ class Supervisor {
   std::string unread_;  // of what rank 0 said, by whoever reads our standard error
   int received_ = 0;    // the signal that ends us
   std::optional<Clock::time_point> kill_at_;
+  Clock::time_point last_joined_ = Clock::now();  // or started
+  int joined_ = 0;                                // of those with a mark
 };
 
 }  // namespace millrace::cli

@@ -6,7 +6,7 @@
 #include <unistd.h>
 #include <utility>
 
-#include "cli/ranks/backends.hpp"
+#include "cli/ranks/core_dumps.hpp"
 #include "cli/ranks/descriptors.hpp"
 #include "cli/ranks/environment.hpp"
 #include "cli/ranks/link_flags.hpp"
@@ -14,10 +14,9 @@
 #include "cli/standard_streams.hpp"
 #include "cli/verbs.hpp"
 #include "millrace/core/error.hpp"
-#include "millrace/stages/compiled.hpp"
 #include "millrace/training/trainer.hpp"
 #include "millrace/transport/environment.hpp"
-#include "millrace/transport/process_group.hpp"
+#include "millrace/transport/launch.hpp"
 
 namespace millrace::cli {
 
@@ -25,16 +24,11 @@ namespace {
 
 struct WorkerFlags {
   std::optional<int> rank, world;
-  std::string rendezvous, keys, obituary;
+  std::string rendezvous, keys;
   LinkFlags link = {.link = "tcp"};
   std::uint64_t job = 0;
   std::vector<std::string> command;
 };
-
-std::string dispatch_level() {
-  if (__builtin_cpu_supports("avx512f")) return "avx512";
-  return __builtin_cpu_supports("avx2") ? "avx2" : "baseline";
-}
 
 Identity identity_of(const WorkerFlags& flags) {
   Identity identity = find_identity(
@@ -47,12 +41,24 @@ Identity identity_of(const WorkerFlags& flags) {
   return identity;
 }
 
-RankPlace place_of(const WorkerFlags& flags, const Identity& identity, const RankWork& work) {
+/// By the launcher that started this process; else by flags and engines.
+LaunchPlace place_of(const WorkerFlags& flags) {
+  const Variables variables = environment();
+  if (variables.contains("MILLRACE_LAUNCH")) return launch_place(variables);
+  const Identity identity = identity_of(flags);
   check(flags.link);
-  return {.member = {.rank = Rank{*identity.rank}, .world = *identity.world, .job = flags.job},
-          .rendezvous = identity.rendezvous,
-          .keys = flags.keys,
-          .depths = work.depths};
+  LaunchPlace place = place_of(flags.link);
+  place.member = {.rank = Rank{*identity.rank}, .world = *identity.world, .job = flags.job};
+  place.rendezvous = identity.rendezvous;
+  place.keys = flags.keys;
+  return place;
+}
+
+void warn(const LaunchPlace& place) {
+  if (place.insecure && place.endpoint == "tcp")
+    std::cerr << "millrace: --insecure: whoever reaches "
+              << place.interface << " can read and change this training\n";
+  if (place.core_dumps && !place.keys.empty()) warn_of_dumps();
 }
 
 /// A line a second, as long as ranks are missing and more of them come; for who reads it.
@@ -66,48 +72,35 @@ std::function<void(int)> note_of_meeting(int world) {
 }
 
 /// The others find the same difference, once they have what this rank has said.
-void leave_disagreeing(Endpoint& endpoint) {
+void leave_disagreeing(JoinedRank& rank) {
   try {
-    endpoint.goodbye(std::chrono::steady_clock::now() + std::chrono::seconds(5));
+    rank.leave(std::chrono::seconds(5));
   } catch (const TransportError&) {
     return;  // they have left, or found another fault: the difference is told here all the same
   }
 }
 
 void run(const WorkerFlags& flags) {
-  const Identity identity = identity_of(flags);
-  if (flags.link.insecure && flags.link.link == "tcp")
-    std::cerr << "millrace: --insecure: whoever reaches "
-              << flags.link.interface << " can read and change this training\n";
+  const LaunchPlace place = place_of(flags);
+  warn(place);
   open_as_many_files_as_allowed();
-  const auto patience = milliseconds(flags.link.patience);
-  const RankWork work = rank_work(flags.command, Rank{*identity.rank}, *identity.world, patience);
-  const auto listener =
-      backend_of(flags.link).listener(flags.link, place_of(flags, identity, work));
-  const auto endpoint = meet({.url = identity.rendezvous,
-                              .fields = work.fields,
-                              .patience = patience,
-                              .silence = milliseconds(flags.link.silence),
-                              .progress = note_of_meeting(*identity.world),
-                              .obituary = flags.obituary},
-                             std::move(*listener));
-  ProcessGroup group(*endpoint);
-  const auto farewell = [&] {
-    endpoint->goodbye(std::chrono::steady_clock::now() + std::chrono::seconds(30));
-  };
+  const auto& [self, world, job, epoch] = place.member;
+  const RankWork work = rank_work(flags.command, self, world, place.patience);
+  JoinedRank rank = join(
+      place, {.fields = work.fields, .depths = work.depths, .progress = note_of_meeting(world)});
   try {
-    work.run(*endpoint, group);
+    work.run(rank.endpoint(), rank.group());
   } catch (const Diverged&) {
-    farewell();  // every rank ends so, after the same step: nobody is lost
+    rank.leave();  // every rank ends so, after the same step: nobody is lost
     throw;
   } catch (const ExitCode&) {
-    farewell();  // all were asked to stop, and did so after the same step
+    rank.leave();  // all were asked to stop, and did so after the same step
     throw;
   } catch (const Mismatch&) {
-    leave_disagreeing(*endpoint);
+    leave_disagreeing(rank);
     throw;
   }
-  farewell();
+  rank.leave();
 }
 
 /// Takes the name of the work off the words.
@@ -121,13 +114,6 @@ bool takes_train(std::vector<std::string>& words) {
 }
 
 }  // namespace
-
-HelloFields build_fields() {
-  return {{"library version", MILLRACE_VERSION},
-          {"processor", dispatch_level()},
-          {"compiled code", compiled_code()},
-          {"products", product_libraries()}};
-}
 
 RankWork rank_work(std::vector<std::string> words,
                    Rank rank,
@@ -154,9 +140,6 @@ void add_worker(CLI::App& app) {
       "--keys", flags->keys, "Folder that millrace keys made, or this rank's file of it");
   verb->add_option("--job", flags->job, "Number of the job; equal on all ranks")
       ->capture_default_str();
-  verb->add_option("--obituary",
-                   flags->obituary,
-                   "File that appears when a rank ended before all had met, and says which");
   add_link_flags(*verb, flags->link);
   verb->add_option("command", flags->command, "-- train or doctor, and its options")->required();
   verb->callback([flags] { run(*flags); });

@@ -191,7 +191,7 @@ TEST(Launch, RefusesWhatCannotBeMeantWithCodeTwoAndOneSentence) {
            {"-n 2 -- train -p 3", "-p 3: there are 2 processes, one per pipeline rank"},
            {"-n 0 -- train", "-n 0: must be from 1 to 4096"},
            {"-n 2 --endpoint smoke -- train", "--endpoint smoke: known are ipc, tcp"},
-           {"-n 2 -- plan", "'plan': ranks train or doctor; type -- train and its options last"},
+           {"-n 2 -- plan", "'plan': there is no such program; ranks train, doctor, or run a prog"},
            {"-n 2 -- train --stpes 3", "--stpes is no option of train; did you mean --steps?"},
            {"-n 2 -- train --steps x", "--steps is 'x'; expected a whole number"},
            {"-n 2 --silence 0 -- train", "--silence 0: must be from 0.001 to 1000000 seconds"},

@@ -113,9 +113,12 @@ class Command {
     return std::filesystem::is_empty(scratch_.path() + "/tmp");
   }
 
+  /// The folder LOGS.
+  [[nodiscard]] std::string logs() const { return scratch_.path() + "/logs"; }
+
   /// What rank `rank` said, with --log-dir LOGS.
   [[nodiscard]] std::string log(std::size_t rank) const {
-    return text_of(scratch_.path() + "/logs/rank-" + std::to_string(rank) + ".log");
+    return text_of(logs() + "/rank-" + std::to_string(rank) + ".log");
   }
 
   Outcome end() {

@@ -234,7 +234,6 @@ class Offers : public VerbTest {
     for (const char* option : {"--rank", "--world"}) lines[option] = alone + "--insecure" + work;
     lines["--rendezvous"] = alone + "--insecure --rendezvous tcp://127.0.0.1:0" + work;
     lines["--job"] = alone + "--insecure --job 7" + work;
-    lines["--obituary"] = alone + "--insecure --obituary " + path("obituary") + work;
     EXPECT_EQ(command("keys -n 1 --out " + path("one")).code, 0);
     lines["--keys"] = alone + "--keys " + path("one") + work;
     return lines;

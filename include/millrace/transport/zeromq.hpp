@@ -59,6 +59,21 @@ struct CurveRing {
   std::vector<std::string> public_keys;  ///< by rank; the only ones that are let in
 };
 
+/// Makes new keys for `ranks` ranks and writes `directory`/keys-R for each: its own pair, then the
+/// public keys of all, with which the ranks of one job prove to each other who they are. Readable
+/// by this user alone from their first moment. Returns the paths. Throws InvalidArgument when one
+/// exists already or cannot be written; then none is left.
+std::vector<std::string> write_key_files(const std::string& directory, int ranks);
+
+/// The keys of `rank` in a world of `world` ranks, out of its file or out of the folder of all.
+/// Throws InvalidArgument when the file cannot be read, others may read it, or it holds the keys of
+/// another rank or world; DataError when it holds no keys.
+[[nodiscard]] CurveRing read_key_file(const std::string& path, Rank rank, int world);
+
+/// The same out of a file that whoever started this process has opened. Closes the descriptor,
+/// whatever happens.
+[[nodiscard]] CurveRing read_keys(int descriptor, Rank rank, int world);
+
 /// The network library's context: one per process, created once, ended last. Holds the gatekeeper
 /// that admits known keys only.
 /// Thread-safety: internally synchronised, any thread.
@@ -77,6 +92,9 @@ class ZeroMqContext {
 };
 
 enum class ZeroMqLink : std::uint8_t { Ipc, Tcp };
+
+/// "ipc" or "tcp". Throws InvalidParameter for any other name.
+[[nodiscard]] ZeroMqLink zeromq_link(const std::string& endpoint);
 
 struct ZeroMqOptions {
   Rank rank;

@@ -1,0 +1,104 @@
+// A program's part in `millrace launch -n 4 -- ./program`: one call that finds out who this process
+// is, where the others are and how they talk, and meets them. Of the component zeromq.
+#pragma once
+
+#include <chrono>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "millrace/core/channel.hpp"
+#include "millrace/transport/endpoint.hpp"
+#include "millrace/transport/environment.hpp"
+#include "millrace/transport/hello.hpp"
+#include "millrace/transport/listener.hpp"
+#include "millrace/transport/process_group.hpp"
+
+namespace millrace {
+
+/// What whoever started a process says of its place. As variables, each MILLRACE_ and: RANK, WORLD,
+/// RENDEZVOUS, JOB, ENDPOINT, INTERFACE, KEYS or KEYS_FD, INSECURE, CORE_DUMPS, SILENCE, PATIENCE
+/// and HANG (seconds), LAUNCH (the directory), LOG_DIR.
+struct LaunchPlace {
+  Membership member;
+  std::string rendezvous = {};          ///< "ipc://path", "tcp://host:port"; empty: a world of one
+  std::string endpoint = "tcp";         ///< what connects the ranks: ipc or tcp
+  std::string interface = "127.0.0.1";  ///< tcp: the one address to listen on
+  std::string keys = {};     ///< tcp: this rank's file of keys, or the folder of all of them
+  int keys_descriptor = -1;  ///< tcp: that file, open; -1: none
+  bool insecure = false;     ///< tcp without keys
+  bool core_dumps = false;   ///< leave them though there are keys, which they would hold
+  std::chrono::milliseconds silence{10'000};   ///< see RendezvousOptions
+  std::chrono::milliseconds patience{60'000};  ///< until all ranks must have met
+  std::optional<std::chrono::milliseconds> hang = {};
+  std::string directory = {};      ///< private, of the launcher; empty: there is none
+  std::string log_directory = {};  ///< for what a rank writes beside its log; empty: none is kept
+
+  /// The file that says which rank ended too soon, and the one that says that this rank has joined;
+  /// empty without a launcher.
+  [[nodiscard]] std::string obituary() const;
+  [[nodiscard]] std::string joined_mark() const;
+};
+
+/// The variables that say `place`, and the names of all that may.
+[[nodiscard]] Variables launch_variables(const LaunchPlace& place);
+[[nodiscard]] std::vector<std::string> launch_variable_names();
+
+/// The place that `variables` say, where the engines of find_identity count too; rank 0 of a world
+/// of one where they say nothing. Throws Mismatch when they contradict each other, InvalidArgument
+/// when one is no number or one that is needed is missing.
+[[nodiscard]] LaunchPlace launch_place(const Variables& variables);
+
+struct JoinOptions {
+  /// A program's own settings, compared at the meeting: build_fields() (training/build_fields.hpp)
+  /// and what the program adds. A trainer compares its own settings by itself.
+  HelloFields fields = {};
+  /// See channel_depths; channels not named here are unbounded.
+  std::vector<ChannelDepth> depths = {};
+  /// As RendezvousOptions::progress.
+  std::function<void(int came)> progress = {};
+};
+
+/// A rank that has met the others. Destroyed without leave(), it is lost to all that still wait for
+/// it; a failure that all ranks throw after the same step (Diverged, Mismatch) is a reason to leave.
+/// Thread-safety: externally synchronised.
+class JoinedRank {
+ public:
+  JoinedRank(std::unique_ptr<Endpoint> endpoint, std::string log_directory);
+
+  [[nodiscard]] Rank rank() const { return endpoint_->rank(); }
+  [[nodiscard]] int world() const { return endpoint_->world(); }
+  /// Both for rank_parts, whose trainer must not outlive this.
+  [[nodiscard]] Endpoint& endpoint() { return *endpoint_; }
+  [[nodiscard]] ProcessGroup& group() { return group_; }
+  /// As LaunchPlace::log_directory.
+  [[nodiscard]] const std::string& log_directory() const { return log_directory_; }
+
+  /// Says goodbye when nothing is left to do, and waits until the others have all that was sent.
+  /// Throws TransportError when they do not take it in time.
+  void leave(std::chrono::milliseconds longest = std::chrono::seconds(30));
+
+ private:
+  std::unique_ptr<Endpoint> endpoint_;
+  ProcessGroup group_;
+  std::string log_directory_;
+};
+
+/// Meets the other ranks of `place`; blocks until all have come. Reads the keys, closes their
+/// descriptor and, unless core_dumps, makes this process one that leaves no core dump. Throws
+/// InvalidParameter on a place that makes no sense, what read_key_file and meet throw.
+[[nodiscard]] JoinedRank join(const LaunchPlace& place, const JoinOptions& options = {});
+
+/// The same at the place that this process's environment says; nothing else in the library reads
+/// that. A program that nobody launched is rank 0 of a world of one. Sentences call parameters by
+/// their variables.
+///
+///     JoinedRank rank = join_launch({.fields = {{"corpus", digest}}});
+///     const Program program = generate("1f1b", {.ranks = rank.world(), .micro_batches = 8});
+///     Trainer trainer(rank_parts(model, program, options, rank.endpoint(), rank.group()),
+///     options); (void)trainer.fit(data); rank.leave();
+[[nodiscard]] JoinedRank join_launch(const JoinOptions& options = {});
+
+}  // namespace millrace

@@ -1,0 +1,239 @@
+// Any program under launch: told its place by its environment, supervised as our own verbs are, and
+// named when it never joins.
+#include <filesystem>
+#include <string>
+#include <sys/stat.h>
+#include <utility>
+#include <vector>
+
+#include <gmock/gmock.h>
+
+#include "cli/launched.hpp"
+#include "millrace/transport/private_directory.hpp"
+
+namespace millrace {
+namespace {
+
+using test::all_gone;
+using test::Command;
+using test::Outcome;
+using test::run;
+using test::temporary;
+using testing::EndsWith;
+using testing::HasSubstr;
+using testing::Not;
+using testing::StartsWith;
+
+const std::string kJoiner = MILLRACE_BINARY_DIR "/tests/joiner";
+
+/// The program where nobody launches it.
+Outcome alone() {
+  const PrivateDirectory place(temporary());
+  const std::string out = place.path() + "/out";
+  // NOLINTNEXTLINE(concurrency-mt-unsafe): the test has one thread
+  const int status = std::system((kJoiner + " >" + out + " 2>&1").c_str());
+  return {WEXITSTATUS(status), test::text_of(out), {}};
+}
+
+std::string launched(int ranks, const std::string& words, const std::string& flags = {}) {
+  return "launch -n " + std::to_string(ranks) + " " + flags + " -- " + kJoiner + " " + words;
+}
+
+TEST(LaunchProgram, TrainsToTheWeightsOfOneProcess) {
+  const Outcome one = alone();
+  ASSERT_EQ(one.code, 0) << one.output;
+  ASSERT_THAT(one.output, HasSubstr("weights "));
+  const std::string weights = one.output.substr(one.output.find("weights "));
+
+  for (const auto& [ranks, flags] : {std::pair{3, "--endpoint ipc"},
+                                     {2, "--endpoint tcp"},
+                                     {2, "--endpoint tcp --insecure"},
+                                     {1, ""},
+                                     {1, "--endpoint tcp"}}) {
+    const Outcome outcome = run(launched(ranks, "", flags));
+    EXPECT_EQ(outcome.code, 0) << outcome.errors;
+    EXPECT_EQ(outcome.output, weights) << ranks << " ranks, " << flags;
+  }
+}
+
+TEST(LaunchProgram, HandsOnEveryWordUntouched) {
+  const Outcome outcome =
+      run(launched(2,
+                   "0 lists -n 7 --endpoint smoke --help '' 'a b' -- '[x,y]' %% --log-dir=/x train",
+                   "--log-dir LOGS"));
+
+  EXPECT_EQ(outcome.code, 0) << outcome.errors;
+  EXPECT_THAT(
+      outcome.output,
+      StartsWith("<0>\n<lists>\n<-n>\n<7>\n<--endpoint>\n<smoke>\n<--help>\n<>\n<a b>\n<-->\n"
+                 "<[x,y]>\n<%%>\n<--log-dir=/x>\n<train>\nweights "));
+}
+
+TEST(LaunchProgram, IsFoundWhereTheShellWouldFindIt) {
+  const Outcome outcome =
+      run("launch -n 2 -- joiner", "PATH=/nowhere:" MILLRACE_BINARY_DIR "/tests; ");
+
+  EXPECT_EQ(outcome.code, 0) << outcome.errors;
+  EXPECT_THAT(outcome.output, StartsWith("weights "));
+}
+
+TEST(LaunchProgram, ThatIsNoneIsRefusedWithCodeTwoAndOneSentence) {
+  const PrivateDirectory place(temporary());
+  const std::string text = place.path() + "/text";
+  std::ofstream(text) << "no program\n";
+  for (const auto& [typed, sentence] : std::vector<std::pair<std::string, std::string>>{
+           {"./nowhere", "'./nowhere': there is no such program\n"},
+           {text, "'" + text + "': this may not be executed (chmod +x)\n"},
+           {place.path(), "'" + place.path() + "': this is a folder, no program\n"},
+           {"trian", "'trian': there is no such program; did you mean train?\n"},
+           {"qqq",
+            "'qqq': there is no such program; ranks train, doctor, or run a program that"}}) {
+    const Outcome outcome = run("launch -n 2 -- " + typed + " --steps 1");
+    EXPECT_EQ(outcome.code, 2) << typed;
+    EXPECT_THAT(outcome.errors, StartsWith("millrace: " + sentence));
+    EXPECT_EQ(std::count(outcome.errors.begin(), outcome.errors.end(), '\n'), 1) << outcome.errors;
+  }
+}
+
+TEST(LaunchProgram, WhoseOptionsComeWithoutTheDashesIsRefused) {
+  const Outcome outcome = run("launch -n 2 ./train.py --lr 0.1");
+
+  EXPECT_EQ(outcome.code, 2);
+  EXPECT_THAT(outcome.errors,
+              HasSubstr("--lr is no option of launch; options of ./train.py come behind --: "
+                        "launch -n 2 -- ./train.py --lr ..."));
+}
+
+TEST(LaunchProgram, ThatNeverJoinsIsNamedWhoeverWaitsForIt) {
+  for (const int absent : {0, 1}) {
+    Command command(launched(2, std::to_string(absent) + " sleeps", "--patience 1 --grace 3"));
+    const auto processes = command.workers(2);
+    const Outcome outcome = command.end();
+
+    EXPECT_EQ(outcome.code, 75) << outcome.errors;
+    EXPECT_THAT(outcome.errors,
+                EndsWith("millrace launch: rank " + std::to_string(absent) +
+                         " did not join within 1 s (join_launch)\n"));
+    EXPECT_TRUE(all_gone(processes));
+  }
+}
+
+TEST(LaunchProgram, ThatNeverJoinsAtAllIsNamedOnEveryRank) {
+  const Outcome outcome = run("launch -n 2 --patience 0.5 --grace 1 -- sleep 100");
+
+  EXPECT_EQ(outcome.code, 75);
+  EXPECT_EQ(outcome.errors,
+            "millrace launch: rank 0 did not join within 0.5 s (join_launch)\n"
+            "millrace launch: rank 1 did not join within 0.5 s (join_launch)\n");
+}
+
+TEST(LaunchProgram, ThatEndsWellBeforeItJoinsIsLostToThoseThatWait) {
+  const Outcome outcome = run(launched(3, "1 ends"));
+
+  EXPECT_EQ(outcome.code, 69);
+  EXPECT_THAT(outcome.errors,
+              HasSubstr("lost a rank before all had met: rank 1 ended with exit code 0 and had not "
+                        "joined"));
+  EXPECT_THAT(outcome.errors,
+              EndsWith("millrace launch: rank 1 ended with exit code 0 and had not joined "
+                       "(join_launch)\n"));
+}
+
+TEST(LaunchProgram, OfWhichNoRankJoinsIsToldSo) {
+  const Outcome outcome = run("launch -n 2 --log-dir LOGS -- echo hello");
+
+  EXPECT_EQ(outcome.code, 0);
+  EXPECT_EQ(outcome.output, "hello\n");
+  EXPECT_EQ(outcome.errors,
+            "millrace launch: no rank has joined, each worked alone (join_launch)\n");
+}
+
+/// What one rank does, the exit code of all, and what is said last.
+struct End {
+  const char* deed;
+  int code;
+  const char* last;
+};
+
+TEST(LaunchProgram, EndsAsOurVerbsEndAndLeavesNothing) {
+  for (const auto& [deed, code, last] :
+       {End{"fails", 3, "rank 1 ended with exit code 3\n"},
+        End{"throws",
+            1,
+            "[rank 1] joiner: out of luck\nmillrace launch: rank 1 ended with exit code 1\n"},
+        End{"dies", 69, "rank 1 was ended by signal 9 (Killed)\n"},
+        End{"leaves", 69, "rank 0 ended with exit code 69\n"},
+        End{"stops", 75, "rank 1 was stopped (signal 19) and did not go on\n"},
+        End{"differs", 78, "ended with exit code 78\n"}}) {
+    Command command(
+        launched(2, "1 " + std::string(deed), "--endpoint tcp --silence 1.5 --grace 3"));
+    const auto processes = command.workers(2);
+    const Outcome outcome = command.end();
+
+    EXPECT_EQ(outcome.code, code) << deed << ": " << outcome.errors;
+    EXPECT_THAT(outcome.errors, EndsWith(last)) << deed;
+    EXPECT_TRUE(all_gone(processes)) << deed;
+  }
+}
+
+TEST(LaunchProgram, WhoseOwnFieldDiffersIsRefusedWithItsName) {
+  const Outcome outcome = run(launched(2, "1 differs"));
+
+  EXPECT_EQ(outcome.code, 78);
+  EXPECT_THAT(outcome.errors,
+              HasSubstr("corpus differs: rank 0 has 'the digits', rank 1 has 'another'"));
+}
+
+TEST(LaunchProgram, HoldsNoKeysOpenOnceTheyAreRead) {
+  const std::string ipc = run(launched(2, "0 counts")).output;
+  ASSERT_THAT(ipc, HasSubstr(" files open"));
+
+  EXPECT_EQ(run(launched(2, "0 counts", "--endpoint tcp")).output.substr(0, 2), ipc.substr(0, 2));
+}
+
+TEST(LaunchProgram, WritesBesideItsLog) {
+  Command command(launched(2, "1 writes", "--log-dir LOGS"));
+  command.await_end();
+
+  EXPECT_EQ(test::text_of(command.logs() + "/note"), "a note\n");
+  EXPECT_THAT(command.log(1), HasSubstr("rank 1: epoch"));
+  EXPECT_EQ(command.end().code, 0);
+}
+
+TEST(LaunchProgram, IsEndedWithTheSignalOfTheLaunch) {
+  for (const auto& [signal, code] : {std::pair{SIGINT, 130}, std::pair{SIGTERM, 143}}) {
+    Command command(launched(2, "all goes-on"));
+    const auto processes = command.workers(2);
+    command.await_training();
+    command.signal(signal);
+    const Outcome outcome = command.end();
+
+    EXPECT_EQ(outcome.code, code) << outcome.errors;
+    EXPECT_EQ(outcome.output, "");
+    EXPECT_TRUE(all_gone(processes));
+  }
+}
+
+TEST(LaunchProgram, WhatAKilledLaunchHadStartedThroughAShellEndsWithIt) {
+  Command command("launch -n 2 -- sh -c '" + kJoiner + " all goes-on; true'");
+  const auto shells = command.workers(2);
+  ASSERT_EQ(shells.size(), 2U);
+  command.await_training();
+  std::vector<pid_t> programs;
+  for (const pid_t shell : shells) {
+    const std::string number = std::to_string(shell);
+    std::istringstream line(test::text_of("/proc/" + number + "/task/" + number + "/children"));
+    for (pid_t child = 0; line >> child;) programs.push_back(child);
+  }
+  ASSERT_EQ(programs.size(), 2U);
+  test::Watch watch(programs);
+  command.signal(SIGKILL);
+  watch.ends();
+  while (!command.left_nothing()) std::this_thread::yield();
+
+  EXPECT_TRUE(all_gone(programs));
+  EXPECT_EQ(command.end().code, 128 + SIGKILL);
+}
+
+}  // namespace
+}  // namespace millrace

@@ -1,0 +1,112 @@
+// A place in variables: what a launcher says is what a program reads, and nothing is guessed.
+#include <gmock/gmock.h>
+
+#include "millrace/core/error.hpp"
+#include "millrace/transport/launch.hpp"
+
+namespace millrace {
+namespace {
+
+using namespace std::chrono_literals;
+using testing::AllOf;
+using testing::Contains;
+using testing::HasSubstr;
+using testing::Key;
+using testing::Not;
+using testing::StrEq;
+using testing::ThrowsMessage;
+
+LaunchPlace some_place() {
+  LaunchPlace place;
+  place.member = {.rank = Rank{2}, .world = 5, .job = 18'000'000'000'000'000'000U};
+  place.rendezvous = "ipc:///tmp/place/rendezvous";
+  place.endpoint = "ipc";
+  place.interface = "10.0.0.1";
+  place.keys = "/tmp/keys";
+  place.keys_descriptor = 9;
+  place.insecure = true;
+  place.core_dumps = true;
+  place.silence = 1500ms;
+  place.patience = 7001ms;
+  place.hang = 20ms;
+  place.directory = "/tmp/place";
+  place.log_directory = "/tmp/logs";
+  return place;
+}
+
+TEST(LaunchPlace, ComesBackOutOfItsVariables) {
+  const LaunchPlace place = some_place(), read = launch_place(launch_variables(place));
+
+  EXPECT_EQ(read.member.rank, place.member.rank);
+  EXPECT_EQ(read.member.world, place.member.world);
+  EXPECT_EQ(read.member.job, place.member.job);
+  EXPECT_EQ(read.rendezvous, place.rendezvous);
+  EXPECT_EQ(read.endpoint, place.endpoint);
+  EXPECT_EQ(read.interface, place.interface);
+  EXPECT_EQ(read.keys, place.keys);
+  EXPECT_EQ(read.keys_descriptor, place.keys_descriptor);
+  EXPECT_EQ(read.insecure, place.insecure);
+  EXPECT_EQ(read.core_dumps, place.core_dumps);
+  EXPECT_EQ(read.silence, place.silence);
+  EXPECT_EQ(read.patience, place.patience);
+  EXPECT_EQ(read.hang, place.hang);
+  EXPECT_EQ(read.directory, place.directory);
+  EXPECT_EQ(read.log_directory, place.log_directory);
+  EXPECT_EQ(read.obituary(), "/tmp/place/obituary");
+  EXPECT_EQ(read.joined_mark(), "/tmp/place/joined-2");
+}
+
+TEST(LaunchPlace, NamesEveryVariableThatItWrites) {
+  const auto names = launch_variable_names();
+
+  for (const auto& [name, value] : launch_variables(some_place()))
+    EXPECT_THAT(names, Contains(name));
+  EXPECT_EQ(launch_variables(some_place()).size(), names.size());
+  EXPECT_THAT(launch_variables({}),
+              AllOf(Not(Contains(Key("MILLRACE_KEYS_FD"))), Not(Contains(Key("MILLRACE_HANG")))));
+}
+
+TEST(LaunchPlace, OfAProcessThatNobodyStartedIsAlone) {
+  const LaunchPlace place = launch_place({{"PATH", "/bin"}});
+
+  EXPECT_EQ(place.member.rank, Rank{0});
+  EXPECT_EQ(place.member.world, 1);
+  EXPECT_EQ(place.rendezvous, "");
+  EXPECT_EQ(place.joined_mark(), "");
+}
+
+TEST(LaunchPlace, IsSaidByEnginesToo) {
+  const LaunchPlace place = launch_place({{"OMPI_COMM_WORLD_RANK", "1"},
+                                          {"OMPI_COMM_WORLD_SIZE", "3"},
+                                          {"MILLRACE_RENDEZVOUS", "tcp://10.0.0.1:4000"}});
+
+  EXPECT_EQ(place.member.rank, Rank{1});
+  EXPECT_EQ(place.member.world, 3);
+  EXPECT_EQ(place.rendezvous, "tcp://10.0.0.1:4000");
+}
+
+TEST(LaunchPlace, ThatIsSaidInPartOrWronglyIsRefusedWithTheVariable) {
+  const auto refusal = [](Variables variables) {
+    return [variables = std::move(variables)] { static_cast<void>(launch_place(variables)); };
+  };
+  const Variables pair = {{"MILLRACE_RANK", "0"}, {"MILLRACE_WORLD", "2"}};
+  EXPECT_THAT(refusal({{"JOB_COMPLETION_INDEX", "1"}}),
+              ThrowsMessage<InvalidArgument>(
+                  StrEq("MILLRACE_WORLD is not set, but this is rank 1 by JOB_COMPLETION_INDEX")));
+  EXPECT_THAT(refusal({{"MILLRACE_WORLD", "2"}}),
+              ThrowsMessage<InvalidArgument>(HasSubstr("MILLRACE_RANK is not set")));
+  EXPECT_THAT(refusal(pair),
+              ThrowsMessage<InvalidArgument>(
+                  StrEq("MILLRACE_RENDEZVOUS is not set, but there are 2 ranks, which must meet")));
+  for (const auto& [name, value, sentence] :
+       {std::tuple{"MILLRACE_INSECURE", "yes", "MILLRACE_INSECURE is 'yes'; it is 0 or 1"},
+        std::tuple{"MILLRACE_PATIENCE",
+                   "0",
+                   "MILLRACE_PATIENCE is '0'; it is from 0.001 to 1000000 seconds"},
+        std::tuple{"MILLRACE_HANG", "soon", "MILLRACE_HANG is 'soon', which is no number"},
+        std::tuple{"MILLRACE_KEYS_FD", "3x", "MILLRACE_KEYS_FD is '3x', which is no number"}})
+    EXPECT_THAT(refusal({{name, value}}), ThrowsMessage<InvalidArgument>(StrEq(sentence)));
+}
+
+}  // namespace
+}  // namespace millrace

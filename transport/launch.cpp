@@ -1,0 +1,165 @@
+// A place as variables and back, and a rank that has joined.
+#include "millrace/transport/launch.hpp"
+
+#include <array>
+#include <charconv>
+#include <cmath>
+#include <cstdio>
+#include <filesystem>
+#include <string_view>
+#include <utility>
+
+#include "millrace/core/error.hpp"
+
+namespace millrace {
+
+namespace {
+
+constexpr std::array kPlaceVariables = {"MILLRACE_RANK",
+                                        "MILLRACE_WORLD",
+                                        "MILLRACE_RENDEZVOUS",
+                                        "MILLRACE_JOB",
+                                        "MILLRACE_ENDPOINT",
+                                        "MILLRACE_INTERFACE",
+                                        "MILLRACE_KEYS",
+                                        "MILLRACE_KEYS_FD",
+                                        "MILLRACE_INSECURE",
+                                        "MILLRACE_CORE_DUMPS",
+                                        "MILLRACE_SILENCE",
+                                        "MILLRACE_PATIENCE",
+                                        "MILLRACE_HANG",
+                                        "MILLRACE_LAUNCH",
+                                        "MILLRACE_LOG_DIR"};
+
+std::string seconds_text(std::chrono::milliseconds time) {
+  std::array<char, 32> text{};
+  std::snprintf(text.data(), text.size(), "%.3f", static_cast<double>(time.count()) / 1000);
+  return text.data();
+}
+
+/// Reads variables that may be missing, each once.
+class PlaceReader {
+ public:
+  explicit PlaceReader(const Variables& variables) : variables_(variables) {}
+
+  void read(const char* name, std::string& value) const {
+    if (const std::string* text = find(name)) value = *text;
+  }
+
+  void read(const char* name, bool& value) const {
+    const std::string* text = find(name);
+    if (text == nullptr) return;
+    require(*text == "1" || *text == "0", std::string(name) + " is '" + *text + "'; it is 0 or 1");
+    value = *text == "1";
+  }
+
+  void read(const char* name, std::chrono::milliseconds& value) const {
+    double seconds = 0;
+    if (!number(name, seconds)) return;
+    require(seconds >= 0.001 && seconds <= 1e6,
+            std::string(name) + " is '" + *find(name) + "'; it is from 0.001 to 1000000 seconds");
+    value = std::chrono::milliseconds(std::llround(1000 * seconds));
+  }
+
+  template <class T>
+  bool number(const char* name, T& value) const {
+    const std::string* text = find(name);
+    if (text == nullptr) return false;
+    const auto [end, error] = std::from_chars(text->data(), text->data() + text->size(), value);
+    require(error == std::errc() && end == text->data() + text->size(),
+            std::string(name) + " is '" + *text + "', which is no number");
+    return true;
+  }
+
+ private:
+  [[nodiscard]] const std::string* find(const char* name) const {
+    const auto found = variables_.find(name);
+    return found == variables_.end() || found->second.empty() ? nullptr : &found->second;
+  }
+
+  const Variables& variables_;
+};
+
+/// Whoever says a rank or a meeting says all; who says nothing is alone.
+void place_identity(LaunchPlace& place, const Identity& identity) {
+  const bool alone = !identity.rank && !identity.world && identity.rendezvous.empty();
+  if (alone) return;
+  require(identity.rank.has_value(), "MILLRACE_RANK is not set, but this is no process alone");
+  require(identity.world.has_value(),
+          "MILLRACE_WORLD is not set, but this is rank " + std::to_string(*identity.rank) + " by " +
+              identity.source);
+  require(!identity.rendezvous.empty() || *identity.world == 1,
+          "MILLRACE_RENDEZVOUS is not set, but there are " + std::to_string(*identity.world) +
+              " ranks, which must meet");
+  place.member.rank = Rank{*identity.rank};
+  place.member.world = *identity.world;
+  place.rendezvous = identity.rendezvous;
+}
+
+}  // namespace
+
+std::string LaunchPlace::obituary() const {
+  return directory.empty() ? std::string() : directory + "/obituary";
+}
+
+std::string LaunchPlace::joined_mark() const {
+  if (directory.empty()) return {};
+  return directory + "/joined-" + std::to_string(member.rank.value);
+}
+
+std::vector<std::string> launch_variable_names() {
+  return {kPlaceVariables.begin(), kPlaceVariables.end()};
+}
+
+Variables launch_variables(const LaunchPlace& place) {
+  Variables variables = {{"MILLRACE_RANK", std::to_string(place.member.rank.value)},
+                         {"MILLRACE_WORLD", std::to_string(place.member.world)},
+                         {"MILLRACE_RENDEZVOUS", place.rendezvous},
+                         {"MILLRACE_JOB", std::to_string(place.member.job)},
+                         {"MILLRACE_ENDPOINT", place.endpoint},
+                         {"MILLRACE_INTERFACE", place.interface},
+                         {"MILLRACE_KEYS", place.keys},
+                         {"MILLRACE_SILENCE", seconds_text(place.silence)},
+                         {"MILLRACE_PATIENCE", seconds_text(place.patience)},
+                         {"MILLRACE_LAUNCH", place.directory},
+                         {"MILLRACE_LOG_DIR", place.log_directory}};
+  if (place.keys_descriptor >= 0)
+    variables["MILLRACE_KEYS_FD"] = std::to_string(place.keys_descriptor);
+  if (place.insecure) variables["MILLRACE_INSECURE"] = "1";
+  if (place.core_dumps) variables["MILLRACE_CORE_DUMPS"] = "1";
+  if (place.hang) variables["MILLRACE_HANG"] = seconds_text(*place.hang);
+  std::erase_if(variables, [](const auto& variable) { return variable.second.empty(); });
+  return variables;
+}
+
+LaunchPlace launch_place(const Variables& variables) {
+  LaunchPlace place;
+  place_identity(place, find_identity({}, variables));
+  const PlaceReader reader(variables);
+  reader.number("MILLRACE_JOB", place.member.job);
+  reader.number("MILLRACE_KEYS_FD", place.keys_descriptor);
+  reader.read("MILLRACE_ENDPOINT", place.endpoint);
+  reader.read("MILLRACE_INTERFACE", place.interface);
+  reader.read("MILLRACE_KEYS", place.keys);
+  reader.read("MILLRACE_INSECURE", place.insecure);
+  reader.read("MILLRACE_CORE_DUMPS", place.core_dumps);
+  reader.read("MILLRACE_SILENCE", place.silence);
+  reader.read("MILLRACE_PATIENCE", place.patience);
+  std::chrono::milliseconds hang{0};
+  reader.read("MILLRACE_HANG", hang);
+  if (hang.count() > 0) place.hang = hang;
+  reader.read("MILLRACE_LAUNCH", place.directory);
+  reader.read("MILLRACE_LOG_DIR", place.log_directory);
+  return place;
+}
+
+JoinedRank::JoinedRank(std::unique_ptr<Endpoint> endpoint, std::string log_directory)
+    : endpoint_(std::move(endpoint)),
+      group_(*endpoint_),
+      log_directory_(std::move(log_directory)) {}
+
+void JoinedRank::leave(std::chrono::milliseconds longest) {
+  endpoint_->goodbye(std::chrono::steady_clock::now() + longest);
+}
+
+}  // namespace millrace

@@ -1,0 +1,145 @@
+// Joining a job: from a place to connected ranks. The one file that reads the environment.
+#include <cctype>
+#include <cerrno>
+#include <fcntl.h>
+#include <sys/prctl.h>
+#include <system_error>
+#include <unistd.h>
+#include <utility>
+
+#include "millrace/core/sentence.hpp"
+#include "millrace/transport/in_process.hpp"
+#include "millrace/transport/launch.hpp"
+#include "millrace/transport/rendezvous.hpp"
+#include "millrace/transport/zeromq.hpp"
+
+namespace millrace {
+
+namespace {
+
+ZeroMqOptions link_options_of(const LaunchPlace& place, const std::vector<ChannelDepth>& depths) {
+  ZeroMqOptions options;
+  options.link = zeromq_link(place.endpoint);
+  options.interface = place.interface;
+  options.insecure = place.insecure;
+  options.silence = place.silence;
+  options.hang = place.hang;
+  options.rank = place.member.rank;
+  options.world = place.member.world;
+  options.job = place.member.job;
+  options.epoch = place.member.epoch;
+  options.depths = depths;
+  return options;
+}
+
+/// Where the others of this machine are, or keys that nobody else has where there are none.
+void find_neighbours(ZeroMqOptions& options, const std::string& rendezvous) {
+  const bool ipc = rendezvous.starts_with("ipc://");
+  if (options.world == 1 && options.link == ZeroMqLink::Ipc) {
+    options.link = ZeroMqLink::Tcp;
+    options.keys.own = make_curve_keys();
+    options.keys.public_keys = {options.keys.own.public_key};
+  } else if (ipc) {
+    options.directory = rendezvous.substr(6, rendezvous.rfind('/') - 6);
+  }
+  require(options.world == 1 || options.link == ZeroMqLink::Tcp || ipc,
+          named("endpoint") + " ipc: ranks of one machine meet at ipc://directory/name, but " +
+              named("rendezvous") + " is " + rendezvous);
+}
+
+/// Before the first secret is read; the network library's copies of it can be wiped by nobody.
+void keep_secrets_in(const LaunchPlace& place) {
+  if (!place.core_dumps) ::prctl(PR_SET_DUMPABLE, 0, 0, 0, 0);
+}
+
+CurveRing keys_of(const LaunchPlace& place) {
+  keep_secrets_in(place);
+  const auto [rank, world, job, epoch] = place.member;
+  return place.keys_descriptor >= 0 ? read_keys(place.keys_descriptor, rank, world)
+                                    : read_key_file(place.keys, rank, world);
+}
+
+ZeroMqOptions zeromq_options(const LaunchPlace& place, const std::vector<ChannelDepth>& depths) {
+  const bool keyed = !place.keys.empty() || place.keys_descriptor >= 0;
+  ZeroMqOptions options = link_options_of(place, depths);
+  const bool tcp = options.link == ZeroMqLink::Tcp;
+  require(!keyed || !options.insecure,
+          named("keys") + " and " + named("insecure") +
+              ": with keys nobody else can read or change the training, without them everybody "
+              "can; give one of the two");
+  find_neighbours(options, place.rendezvous);
+  if (keyed) options.keys = keys_of(place);
+  require(!tcp || options.insecure || keyed,
+          named("endpoint") + " tcp: give " + named("keys") +
+              " FILE (millrace keys makes them), or " + named("insecure"));
+  return options;
+}
+
+/// By the backend that the place names; one more has its line here.
+std::unique_ptr<Listener> listener_at(const LaunchPlace& place,
+                                      const std::vector<ChannelDepth>& depths) {
+  return std::make_unique<ZeroMqListener>(zeromq_options(place, depths),
+                                          std::make_shared<ZeroMqContext>());
+}
+
+/// For the launcher, who waits for it.
+void leave_mark(const std::string& path) {
+  if (path.empty()) return;
+  const int file = ::open(path.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
+  if (file < 0)
+    throw TransportError("the launcher cannot be told at " + path + ": " +
+                         std::generic_category().message(errno));
+  ::close(file);
+}
+
+Variables own_environment() {
+  Variables variables;
+  for (char** entry = environ; *entry != nullptr; ++entry) {
+    const std::string text = *entry;
+    const std::size_t equals = text.find('=');
+    if (equals != std::string::npos) variables[text.substr(0, equals)] = text.substr(equals + 1);
+  }
+  return variables;
+}
+
+/// "keys" is MILLRACE_KEYS.
+std::string variable_of(std::string_view parameter) {
+  std::string name = "MILLRACE_";
+  for (const char letter : parameter)
+    name += static_cast<char>(std::toupper(static_cast<unsigned char>(letter)));
+  return name;
+}
+
+}  // namespace
+
+ZeroMqLink zeromq_link(const std::string& endpoint) {
+  if (endpoint == "ipc") return ZeroMqLink::Ipc;
+  require(endpoint == "tcp", named("endpoint") + " " + endpoint + ": known are ipc, tcp");
+  return ZeroMqLink::Tcp;
+}
+
+JoinedRank join(const LaunchPlace& place, const JoinOptions& options) {
+  leave_mark(place.joined_mark());
+  const auto listener = listener_at(place, options.depths);
+  return {meet({.url = place.rendezvous,
+                .fields = options.fields,
+                .patience = place.patience,
+                .silence = place.silence,
+                .progress = options.progress,
+                .obituary = place.obituary()},
+               std::move(*listener)),
+          place.log_directory};
+}
+
+JoinedRank join_launch(const JoinOptions& options) {
+  const LaunchPlace place = launch_place(own_environment());
+  if (place.member.world == 1 && place.rendezvous.empty())
+    return {InProcessHub(1, options.depths).endpoint(Rank{0}), place.log_directory};
+  try {
+    return join(place, options);
+  } catch (const InvalidParameter& error) {
+    throw InvalidArgument(error.sentence().text(variable_of));
+  }
+}
+
+}  // namespace millrace
