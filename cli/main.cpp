@@ -72,6 +72,7 @@ int run_and_print(CLI::App& app, const std::vector<std::string>& words) {
 }  // namespace
 
 int run_command(int argc, char** argv) {
+  const std::vector<std::string> words(argv + std::min(argc, 1), argv + argc);
   CLI::App app{"Pipeline-parallel training: schedules as data, proved, simulated, drawn and run"};
   app.name("millrace");
   app.set_version_flag("--version",
@@ -90,11 +91,11 @@ int run_command(int argc, char** argv) {
   add_search(app);
   add_import(app);
   add_split(app);
-  add_launch(app);
+  add_launch(app, words);
   add_worker(app);
   add_keys(app);
   add_doctor(app);
-  return run_and_print(app, {argv + std::min(argc, 1), argv + argc});
+  return run_and_print(app, words);
 }
 
 }  // namespace millrace::cli

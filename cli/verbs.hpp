@@ -3,6 +3,9 @@
 // main.
 #pragma once
 
+#include <string>
+#include <vector>
+
 #include <CLI/CLI.hpp>
 
 namespace millrace::cli {
@@ -24,7 +27,8 @@ void add_sweep(CLI::App& app);
 void add_search(CLI::App& app);
 void add_import(CLI::App& app);
 void add_split(CLI::App& app);
-void add_launch(CLI::App& app);
+/// `words` are those that the command was given: a program's must reach it as they were typed.
+void add_launch(CLI::App& app, const std::vector<std::string>& words);
 void add_worker(CLI::App& app);
 void add_keys(CLI::App& app);
 void add_doctor(CLI::App& app);

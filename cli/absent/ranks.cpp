@@ -2,6 +2,7 @@
 // processes: each says which component is missing, whatever options it was given.
 #include <iostream>
 #include <string>
+#include <vector>
 
 #include "cli/exit_codes.hpp"
 #include "cli/verbs.hpp"
@@ -25,7 +26,7 @@ void add_absent(CLI::App& app, const std::string& name, const std::string& what)
 
 }  // namespace
 
-void add_launch(CLI::App& app) {
+void add_launch(CLI::App& app, const std::vector<std::string>& /*words*/) {
   add_absent(app, "launch", "Train with one process per rank");
 }
 

@@ -44,6 +44,14 @@ bool is_ours(const std::vector<std::string>& command) {
   return command.front() == "train" || command.front() == "doctor";
 }
 
+/// The parser takes "[a,b]" for two words.
+std::vector<std::string> command_as_typed(const std::vector<std::string>& parsed,
+                                          const std::vector<std::string>& words) {
+  const auto dashes = std::find(words.begin(), words.end(), "--");
+  const bool behind = words.end() - dashes > 1 && dashes[1] == parsed.front();
+  return behind ? std::vector<std::string>(std::next(dashes), words.end()) : parsed;
+}
+
 std::string search_path() {
   const Variables variables = environment();
   const auto found = variables.find("PATH");
@@ -235,7 +243,7 @@ int launch(const LaunchFlags& flags) {
   return supervisor.wait();
 }
 
-void add_launch(CLI::App& app) {
+void add_launch(CLI::App& app, const std::vector<std::string>& words) {
   CLI::App* verb = app.add_subcommand("launch",
                                       "Train, or run a program, with one process per rank: "
                                       "launch -n 4 -- train ... or -- ./program ...");
@@ -258,8 +266,9 @@ void add_launch(CLI::App& app) {
       "untouched. "
       "Who has not joined --patience seconds after its start is named.");
   verb->allow_extras();  // refuse_surplus knows better what to say of them
-  verb->callback([verb, flags] {
+  verb->callback([verb, flags, words] {
     refuse_surplus(*verb, *flags);
+    flags->command = command_as_typed(flags->command, words);
     const std::string work = flags->command.front();
     if (is_ours(flags->command)) flags->command = renamed(work, std::move(flags->command));
     if (const int code = launch(*flags); code != 0) throw ExitCode{code};

@@ -252,6 +252,7 @@ void Supervisor::reap(Worker& worker) {
   worker.ended = Clock::now();
   ::kill(-worker.process, SIGKILL);  // whatever it started itself
   if (weight_of(status) == 0 || kill_at_) return;
+  if (blames_another(status)) end_absent(true);  // its own patience has passed
   kill_at_ = worker.ended + options_.grace;
   announce(worker);
 }
@@ -288,14 +289,12 @@ std::string Supervisor::absence_of(const Worker& worker) const {
   return end_of(*worker.status) + " and had not joined";
 }
 
-/// Those that keep the others waiting: they ended well, or go on, without having joined.
-void Supervisor::end_absent() {
-  if (kill_at_) return;
-  const bool late = Clock::now() - last_joined_ > options_.patience;
+/// Those that keep the others waiting: they ended well, or go on `late`, without having joined.
+void Supervisor::end_absent(bool late) {
   for (Worker& worker : workers_) {
     if (worker.mark.empty() || (worker.status ? joined_ == 0 : !late)) continue;
     worker.absent = true;
-    if (!kill_at_) kill_at_ = Clock::now() + options_.grace;
+    kill_at_ = Clock::now() + options_.grace;
     if (worker.status) continue;
     worker.killed_by_us = true;
     ::kill(-worker.process, SIGTERM);
@@ -332,7 +331,7 @@ void Supervisor::poll_once() {
   for (Worker& worker : workers_) look_for_joined(worker);
   for (Worker& worker : workers_) reap(worker);
   end_stopped();
-  end_absent();
+  if (!kill_at_) end_absent(Clock::now() - last_joined_ > options_.patience);
   if (kill_at_ && Clock::now() > *kill_at_) signal_all(SIGKILL);
 }
 

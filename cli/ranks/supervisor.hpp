@@ -85,7 +85,7 @@ class Supervisor {
   void reap(Worker& worker);
   void look_for_joined(Worker& worker);
   void end_stopped();
-  void end_absent();
+  void end_absent(bool late);
   [[nodiscard]] int wait_ms() const;
   void signal_all(int signal);
   [[nodiscard]] bool all_ended() const;
