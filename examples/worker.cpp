@@ -17,7 +17,7 @@ using namespace millrace;
 /// y = w x, column by column; the last stage's loss is (sum of y - target)^2 / 2 per element.
 class Scale final : public StageBody {
  public:
-  explicit Scale(int stage) : last_(stage == 1) {
+  Scale(int stage, int stages) : last_(stage + 1 == stages) {
     weight_ = {"scale." + std::to_string(stage), Tensor(DType::F32, {1}), Tensor(DType::F32, {1})};
     weight_.value.as<float>()[0] = 1.0F + static_cast<float>(stage);
     weight_.gradient.fill_zero();
@@ -98,11 +98,10 @@ HelloFields fields() {
 }
 
 // The worker: 15 lines from the launch to trained weights.
-std::string worker() {
-  JoinedRank rank = join_launch({.fields = fields()});
+std::string worker(JoinedRank& rank) {
   const Program program = generate("1f1b", {.ranks = rank.world(), .micro_batches = 4});
   std::vector<std::unique_ptr<StageBody>> mine;
-  mine.push_back(std::make_unique<Scale>(rank.rank().value));
+  mine.push_back(std::make_unique<Scale>(rank.rank().value, rank.world()));
   Trainer trainer(rank_parts(program, std::move(mine), options(), rank.endpoint(), rank.group()),
                   options());
   Batch batch(samples(), 4);
@@ -115,12 +114,12 @@ std::string worker() {
   return weights;
 }
 
-std::string one_process() {
-  constexpr int kStages = 2;
+std::string one_process(int stages) {
   std::vector<std::unique_ptr<StageBody>> all;
-  for (int stage = 0; stage < kStages; ++stage) all.push_back(std::make_unique<Scale>(stage));
+  for (int stage = 0; stage < stages; ++stage)
+    all.push_back(std::make_unique<Scale>(stage, stages));
   Trainer trainer(
-      generate("1f1b", {.ranks = kStages, .micro_batches = 4}), std::move(all), options());
+      generate("1f1b", {.ranks = stages, .micro_batches = 4}), std::move(all), options());
   Batch batch(samples(), 4);
   for (int step = 0; step < 30; ++step) (void)trainer.step(batch);
   return trainer.weights_hash();
@@ -132,9 +131,9 @@ std::string one_process() {
 // it.
 int main() {
   try {
-    const std::string weights = worker();
-    std::cout << "same weights as one process: " << (weights == one_process() ? "yes" : "no")
-              << std::endl;
+    JoinedRank rank = join_launch({.fields = fields()});
+    const std::string weights = worker(rank), same = one_process(rank.world());
+    std::cout << "same weights as one process: " << (weights == same ? "yes" : "no") << std::endl;
     return 0;
   } catch (const std::exception& error) {
     std::cerr << error.what() << std::endl;

@@ -62,8 +62,8 @@ struct JoinOptions {
 };
 
 /// A rank that has met the others. Destroyed without leave(), it is lost to all that still wait for
-/// it; a failure that all ranks throw after the same step (Diverged, Mismatch) is a reason to leave.
-/// Thread-safety: externally synchronised.
+/// it; a failure that all ranks throw after the same step (Diverged, Mismatch) is a reason to
+/// leave. Thread-safety: externally synchronised.
 class JoinedRank {
  public:
   JoinedRank(std::unique_ptr<Endpoint> endpoint, std::string log_directory);
