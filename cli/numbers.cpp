@@ -6,7 +6,6 @@
 #include <charconv>
 #include <cmath>
 #include <cstdio>
-#include <numeric>
 
 #include "millrace/core/error.hpp"
 
@@ -20,20 +19,7 @@ namespace {
   throw InvalidArgument(option + " is '" + text + "'; expected " + allowed);
 }
 
-int decimals_of(double value) {
-  double power = 1;
-  for (int decimals = 0; decimals < 9; ++decimals, power *= 10) {
-    const double scaled = value * power;
-    if (std::abs(scaled - std::round(scaled)) <= 1e-12 * std::abs(scaled)) return decimals;
-  }
-  return 9;
-}
-
 }  // namespace
-
-double NumberList::mean() const {
-  return std::accumulate(values.begin(), values.end(), 0.0) / static_cast<double>(values.size());
-}
 
 std::int64_t whole_number(const std::string& option,
                           const std::string& text,
@@ -59,14 +45,13 @@ double decimal(const std::string& option, const std::string& text, double least,
   return value;
 }
 
-NumberList number_list(const std::string& option, const std::string& text, double least) {
-  NumberList list;
+std::vector<double> number_list(const std::string& option, const std::string& text, double least) {
+  std::vector<double> list;
   std::size_t from = 0;
   while (from <= text.size()) {
     const std::size_t comma = std::min(text.find(',', from), text.size());
     if (comma == from) refuse(option, text, "numbers with one comma between two of them");
-    list.values.push_back(decimal(option, text.substr(from, comma - from), least));
-    list.decimals = std::max(list.decimals, decimals_of(list.values.back()));
+    list.push_back(decimal(option, text.substr(from, comma - from), least));
     from = comma + 1;
   }
   return list;

@@ -9,14 +9,6 @@
 
 namespace millrace::cli {
 
-/// A list of decimals and the power of ten that makes all of them whole.
-struct NumberList {
-  std::vector<double> values;
-  int decimals = 0;
-
-  [[nodiscard]] double mean() const;
-};
-
 [[nodiscard]] std::int64_t whole_number(const std::string& option,
                                         const std::string& text,
                                         std::int64_t least,
@@ -29,9 +21,9 @@ struct NumberList {
                              double most = 1e15);
 
 /// Comma-separated decimals, each at least `least`.
-[[nodiscard]] NumberList number_list(const std::string& option,
-                                     const std::string& text,
-                                     double least);
+[[nodiscard]] std::vector<double> number_list(const std::string& option,
+                                              const std::string& text,
+                                              double least);
 
 /// Shortest text with at most 12 significant digits, whole numbers with all: "4.5".
 [[nodiscard]] std::string plain(double value);

@@ -17,12 +17,14 @@ constexpr std::array<Names, 4> kLetters = {
     {{"ranks", "-p"}, {"micro_batches", "-m"}, {"chunks", "-v"}, {"slices", "-q"}}};
 
 /// Costs are typed often, and short.
-constexpr std::array<Names, 6> kShort = {{{"forward", "--f"},
+constexpr std::array<Names, 8> kShort = {{{"forward", "--f"},
                                           {"input", "--i"},
                                           {"weight", "--w"},
                                           {"memory_forward", "--mem-f"},
                                           {"memory_input", "--mem-i"},
-                                          {"memory_weight", "--mem-w"}}};
+                                          {"memory_weight", "--mem-w"},
+                                          {"memory_boundary", "--mem-boundary"},
+                                          {"recompute_time", "--r"}}};
 
 /// What some verbs called an option before all called it the same.
 struct OldName {

@@ -3,7 +3,7 @@ include(CMakePackageConfigHelpers)
 
 # What find_package(millrace) gets: the rooms that are built, and what each finds and needs.
 set(installed ${MILLRACE_BUILDS})
-list(REMOVE_ITEM installed command)
+list(REMOVE_ITEM installed command python)
 list(TRANSFORM installed PREPEND millrace_ OUTPUT_VARIABLE rooms)
 foreach(component ${installed})
   string(APPEND requirements "set(millrace_${component}_needs ${${component}_needs})\n"

@@ -265,9 +265,11 @@ void print_json(const Program& program,
   std::cout << all.dump() << '\n';
 }
 
-std::string listed(const NumberList& list) {
+/// An empty list is the default of times.
+std::string listed(const std::vector<double>& list) {
+  if (list.empty()) return "1";
   std::string text;
-  for (const double value : list.values) text += (text.empty() ? "" : ",") + plain(value);
+  for (const double value : list) text += (text.empty() ? "" : ",") + plain(value);
   return text;
 }
 
@@ -275,16 +277,16 @@ std::string listed(const NumberList& list) {
 std::string source_of(const PlanOptions& options) {
   std::string text = "the measured mean time of every op and stage";
   if (!options.costs_file.empty()) text = "the costs of " + options.costs_file;
-  if (!options.typed_costs.empty())
-    text = "the given times: F " + listed(options.forward) + ", I " + listed(options.input) +
-           ", W " + listed(options.weight);
-  if (options.latency) text += ", latency " + listed(*options.latency);
-  if (options.bandwidth)
-    text += ", bandwidth " + listed(*options.bandwidth) + (options.contention ? " shared" : "");
-  if (options.rank_speed) text += ", rank speed " + listed(*options.rank_speed);
-  if (options.cores > 0)
-    text +=
-        ", " + std::to_string(options.cores) + (options.cores == 1 ? " processor" : " processors");
+  const ModelCosts& costs = options.costs;
+  if (costs.says_times_or_memory())
+    text = "the given times: F " + listed(costs.forward) + ", I " + listed(costs.input) + ", W " +
+           listed(costs.weight);
+  if (!costs.latency.empty()) text += ", latency " + listed(costs.latency);
+  if (!costs.bandwidth.empty())
+    text += ", bandwidth " + listed(costs.bandwidth) + (costs.contention ? " shared" : "");
+  if (!costs.rank_speed.empty()) text += ", rank speed " + listed(costs.rank_speed);
+  if (costs.cores > 0)
+    text += ", " + std::to_string(costs.cores) + (costs.cores == 1 ? " processor" : " processors");
   return text;
 }
 
@@ -293,8 +295,8 @@ std::string source_of(const PlanOptions& options) {
 void compare_with_trace(const std::string& plan,
                         const std::string& trace,
                         const PlanOptions& options) {
-  const bool by_means = options.typed_costs.empty() && options.costs_file.empty();
-  require(!by_means || !options.rank_speed,
+  const bool by_means = !options.costs.says_times_or_memory() && options.costs_file.empty();
+  require(!by_means || options.costs.rank_speed.empty(),
           "--rank-speed goes with --f, --i, --w or --costs; measured times are of the rank itself");
   PlanProgress progress("compare");
   progress.at("reading");

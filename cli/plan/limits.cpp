@@ -1,7 +1,6 @@
 // What each rank may hold at most, from --memory-limit: numbers, or with suffix p times what p full
 // stages keep at F.
 #include <algorithm>
-#include <numeric>
 
 #include "cli/plan/options.hpp"
 #include "millrace/core/error.hpp"
@@ -21,31 +20,15 @@ double plain_limit(const std::string& text) {
 
 // One entry of --memory-limit.
 double limit_in(std::string text, const PlanOptions& options, int ranks, int stages) {
-  std::optional<CostFile> file;
-  if (!options.costs_file.empty()) require_memory(file.emplace(cost_file_of(options)), options);
+  const ModelCosts costs = model_costs(options);
+  require_memory(costs);
   if (text.empty() || text.back() != 'p') return plain_limit(text);
   text.pop_back();
   require(!text.empty(), "--memory-limit is 'p'; expected a number before the p, such as 1p");
-  const double limit = decimal("--memory-limit", text, 0);
-  if (!file || file->cost.memory_forward.empty())
-    return limit * options.memory_forward.mean() * (options.chunk_costs ? stages : ranks);
-  const std::vector<double>& memory = file->cost.memory_forward;
-  return limit * std::accumulate(memory.begin(), memory.end(), 0.0);
+  return decimal("--memory-limit", text, 0) * memory_of_all(costs, ranks, stages);
 }
 
 }  // namespace
-
-void require_memory(const CostFile& file, const PlanOptions& options) {
-  const auto& typed = options.typed_costs;
-  const bool says = !file.cost.memory_forward.empty() ||
-                    std::any_of(typed.begin(), typed.end(), [](const std::string& option) {
-                      return option.starts_with("--mem-");
-                    });
-  require(says,
-          "--memory-limit was given, but --costs " + options.costs_file +
-              " says nothing about memory; give --mem-f, --mem-i and --mem-w with it, or "
-              "memory_forward, memory_input and memory_weight in the file");
-}
 
 std::vector<double> memory_limits_of(const PlanOptions& options, int ranks, int stages) {
   std::vector<double> limits;

@@ -33,28 +33,9 @@ void add_parameter(CLI::App& verb, PlanOptions& options, const ScheduleParameter
       help_of(parameter));
 }
 
-// A list of costs; that it was given is remembered, since a cost file says the same things.
-template <class List>
-void add_costs(CLI::App& verb,
-               PlanOptions& options,
-               const char* name,
-               List PlanOptions::*value,
-               double least,
-               const char* what) {
-  verb.add_option_function<std::string>(
-      name,
-      [name, &options, value, least](Text text) {
-        options.*value = number_list(name, text, least);
-        options.typed_costs.emplace_back(name);
-      },
-      what);
-}
+using Numbers = std::vector<double>;
 
-void add_list(CLI::App& verb,
-              const char* name,
-              std::optional<NumberList>& value,
-              double least,
-              const char* what) {
+void add_list(CLI::App& verb, const char* name, Numbers& value, double least, const char* what) {
   verb.add_option_function<std::string>(
       name, [name, &value, least](Text text) { value = number_list(name, text, least); }, what);
 }
@@ -97,24 +78,25 @@ void add_reading_options(CLI::App& verb, PlanOptions& options) {
 
 /// Ways to time a schedule that a search does not have.
 void add_timing_options(CLI::App& verb, PlanOptions& options) {
-  verb.add_flag("--atomic-pairs", options.atomic_pairs, "Run overlapped pairs as one op of F + B");
+  verb.add_flag(
+      "--atomic-pairs", options.costs.atomic_pairs, "Run overlapped pairs as one op of F + B");
   verb.add_option_function<std::string>(
       "--pair-cost",
       [&options](Text text) {
-        options.pair_cost = number_list("--pair-cost", text, 0);
-        require(options.pair_cost->values.size() == 1,
-                "--pair-cost has " + value_count(options.pair_cost->values.size()) +
-                    "; a pair has one time");
+        const Numbers times = number_list("--pair-cost", text, 0);
+        require(times.size() == 1,
+                "--pair-cost has " + value_count(times.size()) + "; a pair has one time");
+        options.costs.pair_cost = times.front();
       },
       "Run overlapped pairs as one op of this time, of a full stage (default: one half after the "
       "other)");
   verb.add_flag("--contention",
-                options.contention,
+                options.costs.contention,
                 "Messages of one directed link follow one another; needs --bandwidth");
   verb.add_option_function<std::string>(
           "--cores",
           [&options](Text text) {
-            options.cores = static_cast<int>(whole_number("--cores", text, 1, 1'000'000));
+            options.costs.cores = static_cast<int>(whole_number("--cores", text, 1, 1'000'000));
           },
           "Processors that the ranks share, where they are fewer: at most so many passes run at a "
           "time, first come first served (default: one per rank)")
@@ -122,33 +104,25 @@ void add_timing_options(CLI::App& verb, PlanOptions& options) {
 }
 
 void add_time_options(CLI::App& verb, PlanOptions& options) {
-  add_costs(verb,
-            options,
-            "--f",
-            &PlanOptions::forward,
-            0,
-            "Time of F of a full stage: 1 value; p values, of p consecutive full stages; or p v "
-            "values, of every stage as if it were a full one (default 1)");
-  add_costs(verb, options, "--i", &PlanOptions::input, 0, "Time of I, likewise (default 1)");
-  add_costs(verb,
-            options,
-            "--w",
-            &PlanOptions::weight,
-            0,
-            "Time of W, likewise; B takes I + W (default 1)");
-  add_costs(verb,
-            options,
-            "--r",
-            &PlanOptions::recompute_time,
-            0,
-            "Time of a recompute, likewise (default: as --f)");
-  add_costs(verb,
-            options,
-            "--slice-costs",
-            &PlanOptions::slice_costs,
-            0,
-            "Shares of the slices in a stage's times, q numbers: 1,1.2,1.4 (default: equal)");
-  verb.add_flag("--chunk-costs", options.chunk_costs, "--f --i --w --mem-* are of a chunk");
+  add_list(verb,
+           "--f",
+           options.costs.forward,
+           0,
+           "Time of F of a full stage: 1 value; p values, of p consecutive full stages; or p v "
+           "values, of every stage as if it were a full one (default 1)");
+  add_list(verb, "--i", options.costs.input, 0, "Time of I, likewise (default 1)");
+  add_list(verb, "--w", options.costs.weight, 0, "Time of W, likewise; B takes I + W (default 1)");
+  add_list(verb,
+           "--r",
+           options.costs.recompute_time,
+           0,
+           "Time of a recompute, likewise (default: as --f)");
+  add_list(verb,
+           "--slice-costs",
+           options.costs.slice_costs,
+           0,
+           "Shares of the slices in a stage's times, q numbers: 1,1.2,1.4 (default: equal)");
+  verb.add_flag("--chunk-costs", options.costs.chunk_costs, "--f --i --w --mem-* are of a chunk");
   verb.add_option("--costs", options.costs_file, "Costs from a file that train --profile wrote")
       ->type_name("FILE");
 }
@@ -156,52 +130,44 @@ void add_time_options(CLI::App& verb, PlanOptions& options) {
 void add_link_options(CLI::App& verb, PlanOptions& options) {
   add_list(verb,
            "--latency",
-           options.latency,
+           options.costs.latency,
            0,
            "Time of a message between ranks: 1 value, or p x p, from rank 0 to each rank first "
            "(default 0)");
   add_list(verb,
            "--bandwidth",
-           options.bandwidth,
+           options.costs.bandwidth,
            0,
            "Bytes per unit of time of a link: 1 or p x p values, 0 is unlimited; needs "
            "--message-bytes");
   verb.add_option_function<std::string>(
       "--message-bytes",
-      [&options](Text text) { options.message_bytes = decimal("--message-bytes", text, 0); },
+      [&options](Text text) { options.costs.message_bytes = decimal("--message-bytes", text, 0); },
       "Bytes of the message of one micro-batch");
   add_list(verb,
            "--rank-speed",
-           options.rank_speed,
+           options.costs.rank_speed,
            1e-9,
            "Speed of every rank, one value each: an op takes its time / speed (default 1)");
 }
 
 void add_memory_options(CLI::App& verb, PlanOptions& options, const std::string& limits) {
-  add_costs(verb,
-            options,
-            "--mem-f",
-            &PlanOptions::memory_forward,
-            kAny,
-            "Change of memory at F of a full stage (default 1)");
-  add_costs(verb,
-            options,
-            "--mem-i",
-            &PlanOptions::memory_input,
-            kAny,
-            "Change at the end of I (default 0)");
-  add_costs(verb,
-            options,
-            "--mem-w",
-            &PlanOptions::memory_weight,
-            kAny,
-            "Change at the end of W (default: gives back all of --mem-f and --mem-i)");
-  add_costs(verb,
-            options,
-            "--mem-boundary",
-            &PlanOptions::memory_boundary,
-            0,
-            "What F keeps of a stage of any size that recomputes: its input (default 0)");
+  add_list(verb,
+           "--mem-f",
+           options.costs.memory_forward,
+           kAny,
+           "Change of memory at F of a full stage (default 1)");
+  add_list(verb, "--mem-i", options.costs.memory_input, kAny, "Change at the end of I (default 0)");
+  add_list(verb,
+           "--mem-w",
+           options.costs.memory_weight,
+           kAny,
+           "Change at the end of W (default: gives back all of --mem-f and --mem-i)");
+  add_list(verb,
+           "--mem-boundary",
+           options.costs.memory_boundary,
+           0,
+           "What F keeps of a stage of any size that recomputes: its input (default 0)");
   verb.add_option("--memory-limit",
                   options.memory_limit,
                   "Limit per rank after every op, " + limits +

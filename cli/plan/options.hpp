@@ -11,8 +11,7 @@
 
 #include "cli/files.hpp"
 #include "cli/numbers.hpp"
-#include "millrace/scheduler/plan/cost_file.hpp"
-#include "millrace/scheduler/plan/generators.hpp"
+#include "millrace/scheduler/plan/model_costs.hpp"
 #include "millrace/scheduler/plan/simulate.hpp"
 
 namespace millrace::cli {
@@ -22,23 +21,10 @@ enum class Comms : std::uint8_t { None, Early, BeforeUse };
 
 struct PlanOptions {
   ScheduleOptions schedule;  ///< counts as typed; costs and limit are filled in by schedule_options
-  NumberList forward{{1}}, input{{1}}, weight{{1}};
-  std::optional<NumberList> recompute_time;  ///< default: as forward
-  NumberList memory_forward{{1}}, memory_input{{0}};
-  NumberList memory_boundary{{0}};          ///< of a stage of any size
-  std::optional<NumberList> memory_weight;  ///< default: what gives all of it back
-  std::optional<NumberList> slice_costs;    ///< relative weights of the slices
-  std::vector<std::string> typed_costs;     ///< which of --f, --i, --w, --mem-* were given
-  std::optional<NumberList> latency, bandwidth, rank_speed;
-  std::optional<double> message_bytes;
-  bool contention = false;
-  int cores = 0;                          ///< that the ranks share; 0: one per rank
+  ModelCosts costs;          ///< as typed; without the file of --costs
+  std::string costs_file;
   std::string memory_limit;               ///< as typed; empty = none
   std::vector<std::string> typed_counts;  ///< "-p 8", "-m 24" where given
-  bool chunk_costs = false;
-  bool atomic_pairs = false;
-  std::optional<NumberList> pair_cost;  ///< one value: atomic pairs of this time
-  std::string costs_file;
 
   std::string recompute;  ///< as typed: which stages; empty: as the schedule says
   Comms comms = Comms::None;
@@ -99,24 +85,15 @@ void add_seed_option(CLI::App& verb, PlanOptions& options, const char* what);
                                                    int ranks,
                                                    int stages);
 
-/// A limit needs something to limit: throws InvalidArgument unless the file of --costs or an option
-/// says what memory changes.
-void require_memory(const CostFile& file, const PlanOptions& options);
-
 /// The smallest of them: what a generator with one limit for all ranks is given.
 [[nodiscard]] std::optional<double> memory_limit_of(const PlanOptions& options,
                                                     int ranks,
                                                     int stages);
 
-/// Latency, bandwidth, contention and rank speeds where given, in the cost's ticks of
-/// `ticks_per_unit`. Throws InvalidArgument for a list of another length than 1 or p x p.
-void set_links(Cost& cost, const PlanOptions& options, int ranks);
+/// The costs as typed, with the file of --costs. Throws InvalidArgument or DataError.
+[[nodiscard]] ModelCosts model_costs(const PlanOptions& options);
 
-/// The cost file of --costs. Throws InvalidArgument or DataError.
-[[nodiscard]] CostFile cost_file_of(const PlanOptions& options);
-
-/// Costs for a shape. Every time is a whole number of ticks when the given times have at most nine
-/// decimals.
+/// Costs for a shape, as millrace::cost_of has them.
 [[nodiscard]] Cost cost_of(const Shape& shape, const PlanOptions& options);
 
 /// Simulates. Throws ExitCode 1 after printing the cycle when the program cannot proceed.

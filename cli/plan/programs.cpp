@@ -8,26 +8,11 @@
 #include "millrace/core/error.hpp"
 #include "millrace/scheduler/plan/passes.hpp"
 #include "millrace/scheduler/plan/recompute.hpp"
-#include "millrace/scheduler/plan/sweep.hpp"
 #include "millrace/scheduler/plan/text.hpp"
 
 namespace millrace::cli {
 
 namespace {
-
-// What a generator takes of a cost file: the mean full stage.
-ScheduleOptions with_file(ScheduleOptions schedule, const PlanOptions& options) {
-  const SweepCosts mean = sweep_costs(cost_file_of(options), options.costs_file);
-  schedule.forward = mean.forward;
-  schedule.input = mean.input;
-  schedule.weight = mean.weight;
-  if (!options.latency) schedule.latency = mean.latency;
-  if (mean.file->cost.memory_forward.empty()) return schedule;
-  schedule.memory_forward = mean.memory_forward;
-  schedule.memory_input = mean.memory_input;
-  schedule.memory_weight = mean.memory_weight;
-  return schedule;
-}
 
 /// The flag that reads what the file has.
 std::string cure_of(const Diagnostic& diagnostic) {
@@ -82,25 +67,6 @@ void require_generated(const std::string& subject, const PlanOptions& options) {
               " says how to read a CSV file; schedule '" + subject + "' is generated");
 }
 
-/// What a generator hears of the stages: it orders them for a processor per rank.
-Cost stage_costs(const ScheduleOptions& schedule, const PlanOptions& options) {
-  Cost cost = cost_of({.ranks = schedule.ranks,
-                       .micro_batches = schedule.micro_batches,
-                       .placement = Placement::straight(schedule.ranks)},
-                      options);
-  cost.cores = 0;
-  return cost;
-}
-
-/// Whether the stages or ranks may differ.
-bool unequal(const PlanOptions& options) {
-  const auto several = [](const NumberList& list) { return list.values.size() > 1; };
-  return !options.costs_file.empty() || options.rank_speed || several(options.forward) ||
-         several(options.input) || several(options.weight) || several(options.memory_forward) ||
-         several(options.memory_input) ||
-         (options.memory_weight && several(*options.memory_weight));
-}
-
 }  // namespace
 
 Program lowered(Program program, Comms comms) {
@@ -114,18 +80,9 @@ Program lowered(Program program, Comms comms) {
 
 ScheduleOptions schedule_options(const ScheduleEntry& entry, const PlanOptions& options) {
   ScheduleOptions schedule = options.schedule;
-  schedule.latency = options.latency ? options.latency->mean() : 0;
-  const int own = chunks_of(entry, schedule);
-  schedule.memory_limit = memory_limit_of(options, schedule.ranks, schedule.ranks * own);
-  const int chunks = options.chunk_costs ? own : 1;
-  schedule.forward = options.forward.mean() * chunks;
-  schedule.input = options.input.mean() * chunks;
-  schedule.weight = options.weight.mean() * chunks;
-  schedule.memory_forward = options.memory_forward.mean() * chunks;
-  schedule.memory_input = options.memory_input.mean() * chunks;
-  schedule.memory_weight = options.memory_weight ? options.memory_weight->mean() * chunks
-                                                 : -schedule.memory_forward - schedule.memory_input;
-  return options.costs_file.empty() ? schedule : with_file(schedule, options);
+  const int stages = schedule.ranks * chunks_of(entry, schedule);
+  schedule.memory_limit = memory_limit_of(options, schedule.ranks, stages);
+  return with_costs(entry, schedule, model_costs(options));
 }
 
 std::vector<std::string> untaken_options(const std::string& subject, const PlanOptions& options) {
@@ -138,7 +95,7 @@ std::vector<std::string> untaken_options(const std::string& subject, const PlanO
         value && !entry.takes(parameter.name) &&
         (is_path(subject) || !agrees(entry, options.schedule, parameter.name)))
       untaken.push_back(flag(parameter.name) + " " + *value);
-  if (!entry.takes("slices") && !is_path(subject) && options.slice_costs)
+  if (!entry.takes("slices") && !is_path(subject) && !options.costs.slice_costs.empty())
     untaken.emplace_back("--slice-costs");
   return untaken;
 }
@@ -151,7 +108,7 @@ Program program_of(const std::string& subject, const PlanOptions& options) {
                             : untaken.front() + " was given, but " + subject +
                                   " is a file that says its own counts; leave it out");
     Program program = program_in(subject, options);
-    require(!options.slice_costs || program.shape.slices > 1,
+    require(options.costs.slice_costs.empty() || program.shape.slices > 1,
             "--slice-costs was given, but the schedule in " + subject + " has no slices");
     return lowered(recomputing(std::move(program), subject, options), options.comms);
   }
@@ -159,9 +116,8 @@ Program program_of(const std::string& subject, const PlanOptions& options) {
   ScheduleOptions schedule = schedule_options(entry, options);
   require_generated(subject, options);
   if (!entry.takes("memory_limit")) schedule.memory_limit.reset();
-  require(!options.slice_costs || entry.takes("slices"),
+  require(options.costs.slice_costs.empty() || entry.takes("slices"),
           "--slice-costs was given, but schedule '" + subject + "' has no slices");
-  if (entry.staged && unequal(options)) schedule.stage_costs = stage_costs(schedule, options);
   return lowered(recomputing(generate(subject, schedule), subject, options), options.comms);
 }
 
@@ -172,7 +128,7 @@ Program comparable_program_of(const std::string& subject, const PlanOptions& opt
   const ScheduleEntry& entry = is_path(subject) ? none : find_schedule(subject);
   for (const ScheduleParameter& parameter : kScheduleParameters)
     if (!entry.takes(parameter.name)) clear_value(own.schedule, parameter);
-  if (!entry.takes("slices")) own.slice_costs.reset();
+  if (!entry.takes("slices")) own.costs.slice_costs.clear();
   if (!is_path(subject)) own.old_letters = own.skip_sharding = false;
   return program_of(subject, own);
 }

@@ -34,42 +34,15 @@ struct SearchArguments {
   bool v_placement = false;
 };
 
-// Whether the costs are those of one placement's stages only: then a model in two copies, whose
-// stages are full ones, cannot be costed.
-bool costs_are_of_stages(const PlanOptions& options) {
-  const auto p = static_cast<std::size_t>(options.schedule.ranks);
-  const auto per_stage = [&](const NumberList& list) {
-    return list.values.size() != 1 && list.values.size() != p;
-  };
-  const bool of_file =
-      !options.costs_file.empty() && cost_file_of(options).stages != options.schedule.ranks;
-  return options.chunk_costs || of_file || per_stage(options.forward) || per_stage(options.input) ||
-         per_stage(options.weight) || per_stage(options.memory_forward) ||
-         per_stage(options.memory_input) || per_stage(options.memory_boundary) ||
-         (options.recompute_time && per_stage(*options.recompute_time)) ||
-         (options.memory_weight && per_stage(*options.memory_weight));
-}
-
-void require_searchable(const SearchArguments& arguments) {
-  const PlanOptions& plan = arguments.plan;
-  require(!plan.slice_costs || plan.schedule.slices,
-          "--slice-costs needs -q: the search cuts no slices of its own");
-  require(!plan.chunk_costs || plan.schedule.chunks,
-          "--chunk-costs needs -v: the search compares numbers of chunks of one model");
-}
-
 SearchOptions search_options(const SearchArguments& arguments) {
-  require_searchable(arguments);
   const PlanOptions& plan = arguments.plan;
   SearchOptions options;
   options.ranks = plan.schedule.ranks;
   options.micro_batches = plan.schedule.micro_batches;
   options.chunks = plan.schedule.chunks;
   options.slices = plan.schedule.slices.value_or(1);
-  // Full stages can be cut; those of another number of chunks stay what they are.
-  if (!options.chunks && !plan.costs_file.empty())
-    if (const int stages = cost_file_of(plan).stages; stages != options.ranks)
-      options.chunks = std::max(1, stages / options.ranks);
+  options.bidirectional = !arguments.one_copy;
+  set_costs(options, model_costs(plan));
   options.objective = arguments.objective == "span" ? Objective::Span : Objective::Makespan;
   const std::vector<double> limits =
       memory_limits_of(plan, options.ranks, options.ranks * options.chunks.value_or(1));
@@ -78,7 +51,6 @@ SearchOptions search_options(const SearchArguments& arguments) {
               " that differ; the search keeps one limit on all ranks: give one, such as the "
               "smallest, and check the winner with verify");
   if (!limits.empty()) options.memory_limit = limits.front();
-  options.cost = [&plan](const Shape& shape) { return cost_of(shape, plan); };
   options.recompute = arguments.recompute == "choose";
   options.budget = arguments.budget;
   options.seed = plan.seed;
@@ -88,7 +60,6 @@ SearchOptions search_options(const SearchArguments& arguments) {
             "--v-placement is of schedules with at least 2 chunks per rank and without slices");
     options.placement = Placement::zigzag(options.ranks, *options.chunks);
   }
-  options.bidirectional = !arguments.one_copy && !costs_are_of_stages(plan);
   options.time_cap_seconds = arguments.time_cap;
   return options;
 }

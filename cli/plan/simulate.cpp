@@ -96,7 +96,7 @@ nlohmann::json more_runs(const Graph& graph, const Cost& cost, const PlanOptions
     require(!cost.shares_cores(graph.program().shape.ranks),
             "--iterations overlaps steps, which are simulated with a processor per rank; leave "
             "--cores " +
-                std::to_string(options.cores) + " or --iterations out");
+                std::to_string(options.costs.cores) + " or --iterations out");
     const auto with = simulate_iterations(graph, cost, options.iterations, Barrier::Yes);
     const auto without = simulate_iterations(graph, cost, options.iterations, Barrier::No);
     more["iterations"] = {{"steps", options.iterations},
@@ -169,7 +169,7 @@ void run(const std::string& subject, const PlanOptions& options) {
     all.update(more);
     std::cout << all.dump() << '\n';
   } else if (!prints_file(options)) {
-    print(program, figures, options.cores);
+    print(program, figures, options.costs.cores);
     print_more(more);
   }
   write_files(files);

@@ -101,25 +101,22 @@ std::vector<std::string> names_of(Text list) {
   return names;
 }
 
-/// The options that say what a cost file may say too.
-std::vector<std::string> typed_costs(const SweepArguments& arguments) {
-  std::vector<std::string> typed;
-  if (arguments.times) typed.emplace_back("--times");
-  if (arguments.memory_forward) typed.emplace_back("--mem-f");
-  if (arguments.memory_input) typed.emplace_back("--mem-i");
-  if (arguments.memory_weight) typed.emplace_back("--mem-w");
-  return typed;
-}
-
 SweepCosts filed_costs(const std::string& path, const SweepArguments& arguments) {
+  require(!arguments.times,
+          "--times was given, but --costs " + path + " says it; leave one of them out");
   PlanOptions options;
   options.costs_file = path;
-  options.typed_costs = typed_costs(arguments);
-  CostFile file = cost_file_of(options);
+  const auto set = [](std::vector<double>& list, const std::optional<double>& value) {
+    if (value) list = {*value};
+  };
+  set(options.costs.memory_forward, arguments.memory_forward);
+  set(options.costs.memory_input, arguments.memory_input);
+  set(options.costs.memory_weight, arguments.memory_weight);
+  const ModelCosts costs = model_costs(options);
   const auto& limits = arguments.space.limits;
   if (std::any_of(limits.begin(), limits.end(), [](const auto& limit) { return limit; }))
-    require_memory(file, options);
-  return sweep_costs(std::move(file), path);
+    require_memory(costs);
+  return sweep_costs(*costs.file, path);
 }
 
 /// Memory as typed, where no file says it.
@@ -210,9 +207,7 @@ void add_cost_options(CLI::App& verb, SweepArguments& arguments) {
       ->type_name("FILE,...");
   verb.add_option_function<std::string>(
           "--latency",
-          [&arguments](Text text) {
-            arguments.latencies = number_list("--latency", text, 0).values;
-          },
+          [&arguments](Text text) { arguments.latencies = number_list("--latency", text, 0); },
           "Times of a message between ranks: 0,0.1,0.5 (default 0, or what --costs says)")
       ->type_name("LIST");
   add_number(

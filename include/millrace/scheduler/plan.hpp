@@ -12,6 +12,7 @@
 #include "millrace/scheduler/plan/graph.hpp"
 #include "millrace/scheduler/plan/list_schedule.hpp"
 #include "millrace/scheduler/plan/lower_bound.hpp"
+#include "millrace/scheduler/plan/model_costs.hpp"
 #include "millrace/scheduler/plan/objective.hpp"
 #include "millrace/scheduler/plan/passes.hpp"
 #include "millrace/scheduler/plan/program.hpp"

@@ -19,7 +19,7 @@ struct Meeting {
   double tick = 0;
 };
 
-Timeline unit_run(const Graph& graph) {
+Timeline run_for_reductions(const Graph& graph) {
   const Cost cost = Cost::unit(graph.program().shape);
   plan::Clock clock(graph, cost);
   if (clock.run()) return clock.take();
@@ -123,7 +123,7 @@ class Copier {
 Program insert_reductions(const Program& program) {
   if (program.shape.forward_only || reduces(program)) return program;
   const Graph graph(program);
-  const Timeline run = unit_run(graph);
+  const Timeline run = run_for_reductions(graph);
   Copier copier(graph, run);
   for (const Meeting& meeting : meetings(program, run, graph.stage_graph()))
     for (const plan::Copy& copy : meeting.copies) {

@@ -151,14 +151,16 @@ void add_points(SweepPoint point, const SweepSpace& space, std::vector<SweepPoin
 /// Thread-safety: internally synchronised, any thread.
 class Rows {
  public:
-  Rows(const std::vector<SweepPoint>& points, const std::function<void(const SweepRow&)>& row)
-      : points_(points), row_(row), done_(points.size()) {}
+  Rows(const std::vector<SweepPoint>& points,
+       const std::function<void(const SweepRow&)>& row,
+       const Stop& stop)
+      : points_(points), row_(row), stop_(stop), done_(points.size()) {}
 
   /// Evaluates points until none is left or something was thrown.
   void work() noexcept {
     try {
       for (std::size_t i = next_++; i < points_.size(); i = next_++)
-        finish(i, evaluate(points_[i]));
+        finish(i, evaluate(points_[i], stop_));
     } catch (...) {
       const std::lock_guard lock(mutex_);
       if (!failure_) failure_ = std::current_exception();
@@ -185,6 +187,7 @@ class Rows {
 
   const std::vector<SweepPoint>& points_;
   const std::function<void(const SweepRow&)>& row_;
+  const Stop& stop_;
   std::atomic<std::size_t> next_ = 0;
   std::mutex mutex_;  // guards what follows, and calls of row_
   std::vector<std::optional<SweepRow>> done_;
@@ -236,10 +239,13 @@ std::vector<SweepPoint> sweep_points(const SweepSpace& space) {
   return points;
 }
 
-SweepRow evaluate(const SweepPoint& point) {
+SweepRow evaluate(const SweepPoint& point, const Stop& stop) {
+  if (stop && stop()) throw Stopped("the sweep was stopped");
   SweepRow row{.point = point, .figures = {}, .reason = {}};
   try {
-    const Program program = generate(point.schedule, options_of(point));
+    ScheduleOptions options = options_of(point);
+    options.stop = stop;
+    const Program program = generate(point.schedule, options);
     row.figures = figures_of(program, point);
     row.point.chunks = program.shape.chunks();
     row.point.slices = program.shape.slices;
@@ -251,9 +257,10 @@ SweepRow evaluate(const SweepPoint& point) {
 
 void sweep(const std::vector<SweepPoint>& points,
            int threads,
-           const std::function<void(const SweepRow&)>& row) {
+           const std::function<void(const SweepRow&)>& row,
+           const Stop& stop) {
   require(threads >= 1, "a sweep runs on at least 1 thread; got " + std::to_string(threads));
-  Rows rows(points, row);
+  Rows rows(points, row, stop);
   {
     std::vector<std::jthread> others;
     for (int i = 1; i < threads; ++i) others.emplace_back([&rows] { rows.work(); });

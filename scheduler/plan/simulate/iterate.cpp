@@ -13,7 +13,7 @@ namespace millrace {
 namespace {
 
 /// A run that must not deadlock.
-Timeline run(const Graph& graph, const Cost& cost, const plan::ClockOptions& options) {
+Timeline completed_run(const Graph& graph, const Cost& cost, const plan::ClockOptions& options) {
   plan::Clock clock(graph, cost, options);
   if (clock.run()) return clock.take();
   const auto stuck = simulate(graph, cost);
@@ -64,7 +64,7 @@ Iterations simulate_iterations(const Graph& graph, const Cost& cost, int steps, 
   std::vector<double> start(graph.program().ranks.size(), 0);
   Iterations result;
   for (int step = 0; step < steps; ++step) {
-    start = rank_ends(run(graph, cost, {.start = start}), start);
+    start = rank_ends(completed_run(graph, cost, {.start = start}), start);
     const double end = largest(start);
     if (barrier == Barrier::Yes) std::fill(start.begin(), start.end(), end);
     result.per_step = end / cost.ticks_per_unit - (step == 0 ? 0 : result.ends.back());
@@ -84,7 +84,7 @@ Spread simulate_jitter(const Graph& graph, const Cost& cost, const Jitter& jitte
   for (int number = 0; number < jitter.runs; ++number) {
     const auto factor = factors(graph, jitter, number);
     const double ticks =
-        largest(rank_ends(run(graph, cost, {.start = zero, .factor = factor}), zero));
+        largest(rank_ends(completed_run(graph, cost, {.start = zero, .factor = factor}), zero));
     makespans.push_back(ticks / cost.ticks_per_unit);
     sum += makespans.back();
   }

@@ -18,7 +18,7 @@ namespace {
 
 using nlohmann::json;
 
-constexpr int kVersion = 1;
+constexpr int kCostsVersion = 1;
 constexpr std::int64_t kMost = 1 << 20;
 
 struct ListField {
@@ -107,9 +107,10 @@ void read_list(const json& document, const ListField& list, CostFile& file) {
 CostFile read_document(const json& document) {
   if (!document.is_object()) throw JsonFault{{}, "a cost file is a JSON object"};
   const json& version = field(document, "millrace_costs");
-  if (version != kVersion)
-    throw JsonFault{{"millrace_costs"},
-                    "expected version " + std::to_string(kVersion) + ", found " + version.dump()};
+  if (version != kCostsVersion)
+    throw JsonFault{
+        {"millrace_costs"},
+        "expected version " + std::to_string(kCostsVersion) + ", found " + version.dump()};
   for (const auto& [name, value] : document.items())
     if (!is_known(name))
       throw JsonFault{{std::string_view(name)}, "the field '" + name + "' is unknown"};
@@ -155,7 +156,7 @@ std::string write_costs(const CostFile& file) {
           "a cost file has no rank speeds, costs per link, pairs or processors, and one tick per "
           "unit");
   nlohmann::ordered_json document;
-  document["millrace_costs"] = kVersion;
+  document["millrace_costs"] = kCostsVersion;
   document["unit"] = file.unit;
   document["ranks"] = file.ranks;
   document["chunks"] = file.stages / file.ranks;

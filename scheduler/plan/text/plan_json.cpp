@@ -19,7 +19,7 @@ namespace {
 
 using nlohmann::json;
 
-constexpr int kVersion = 1;
+constexpr int kPlanVersion = 1;
 constexpr std::size_t kMostDiagnostics = 100;
 
 // Faults of structure end the reading; faults of actions are collected.
@@ -86,7 +86,7 @@ class PlanReader {
   void read_document() {
     if (!document_.is_object()) throw JsonFault{{}, "a plan file is a JSON object"};
     const json& version = field(document_, {}, "millrace_plan");
-    integer(version, {"millrace_plan"}, kVersion, kVersion);
+    integer(version, {"millrace_plan"}, kPlanVersion, kPlanVersion);
     only(document_,
          {},
          {"millrace_plan", "name", "shape", "program", "boundaries", "hash", "checksum"});
@@ -369,7 +369,7 @@ std::string write_plan(const Plan& plan) {
   const std::string hash = plan_hash(program);
   // Written field by field: one line per rank reads and diffs better than either of the library's
   // two layouts.
-  std::string text = "{\n\"millrace_plan\": " + std::to_string(kVersion);
+  std::string text = "{\n\"millrace_plan\": " + std::to_string(kPlanVersion);
   text += ",\n\"name\": " + dumped(program.name, "the program's name");
   text += ",\n\"shape\": " + dumped(shape_json(program.shape), "the name of a tied weight");
   text += ",\n\"program\": [";

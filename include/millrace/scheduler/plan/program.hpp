@@ -36,6 +36,17 @@ struct Program {
   }
 };
 
+/// The shape that lists of actions imply: counts from the largest numbers, the placement from where
+/// each stage stands, the replica of a micro-batch from its actions; a chain. Throws
+/// InvalidArgument when there is no list or no action, a stage of a replica stands on two ranks or
+/// nowhere, a micro-batch is of two replicas, or its numbers are far beyond what so few actions can
+/// be. Cost: O(actions). Thread-safety: pure function.
+[[nodiscard]] Shape implied_shape(const std::vector<std::vector<Action>>& ranks);
+
+/// Throws InvalidArgument unless the program has a list per rank of its shape, the shape is sound
+/// and every action lies inside it. Cost: O(actions).
+void require_inside_shape(const Program& program);
+
 /// Where an action stands: program.ranks[rank][position].
 struct ActionPlace {
   Rank rank;

@@ -19,6 +19,8 @@
 
 namespace millrace {
 
+struct ModelCosts;
+
 /// How far a search is.
 struct SearchProgress {
   std::string at;              ///< what comes next: "wave w=2", "local search"
@@ -110,6 +112,12 @@ struct SearchResult {
 /// was not computed in time is the work of its busiest rank. Cost: O(budget x actions), about 20 ns
 /// per action and evaluation.
 [[nodiscard]] SearchResult search(const SearchOptions& options);
+
+/// The costs of a search, as people say them: fills in `cost`; of a file of other stages than full
+/// ones also the chunks, where they are unset; and leaves schedules with two copies of the model
+/// out where the costs are of one cut only. Set the other options first. Throws InvalidArgument
+/// for costs of slices or chunks whose number is not set.
+void set_costs(SearchOptions& options, const ModelCosts& costs);
 
 /// What no other of `found` beats or equals in all of makespan, span and peak memory; smallest peak
 /// first, then smallest makespan. Of equals the first stays.

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "millrace/scheduler/plan/cost_file.hpp"
+#include "millrace/scheduler/plan/stop.hpp"
 
 namespace millrace {
 
@@ -82,16 +83,18 @@ struct SweepRow {
 /// below 1, an empty list, and a v (q) that no schedule of the list takes.
 [[nodiscard]] std::vector<SweepPoint> sweep_points(const SweepSpace& space);
 
-/// Generates, simulates and verifies one point. Never throws for a combination without meaning.
-/// Cost: that of the generator, and O(actions).
-[[nodiscard]] SweepRow evaluate(const SweepPoint& point);
+/// Generates, simulates and verifies one point. Never throws for a combination without meaning;
+/// Stopped when `stop` says so. Cost: that of the generator, and O(actions).
+[[nodiscard]] SweepRow evaluate(const SweepPoint& point, const Stop& stop = {});
 
 /// Evaluates all points on `threads` threads (at least 1) and gives `row` one after another, in the
 /// order of the points whatever the number of threads; never two calls at a time. What `row` or an
-/// evaluation throws ends the sweep and is rethrown. The rows are a pure function of the points.
+/// evaluation throws ends the sweep and is rethrown; so does Stopped when `stop`, which every
+/// thread asks, says so. The rows are a pure function of the points.
 void sweep(const std::vector<SweepPoint>& points,
            int threads,
-           const std::function<void(const SweepRow&)>& row);
+           const std::function<void(const SweepRow&)>& row,
+           const Stop& stop = {});
 
 /// The names of the columns: schedule, p, m, v, q, the costs and their file, the limit, the
 /// figures, reason.

@@ -70,6 +70,11 @@ struct CsvOptions {
 /// steps, a rank without action. Cost: O(actions).
 [[nodiscard]] std::string write_csv(const Program& program);
 
+/// Reads the actions of one rank, as a plan file has them: separated by spaces, joined by + when
+/// they are a pair, "0F0 0F1+0B0 0'F2.1". Throws InvalidArgument with the place of the first fault.
+/// Cost: O(length of the text). Thread-safety: pure function.
+[[nodiscard]] std::vector<Action> parse_actions(std::string_view text);
+
 /// What a plan file holds.
 /// Thread-safety: immutable, share freely.
 struct Plan {

@@ -1,0 +1,254 @@
+"""Types of the compiled half of millrace."""
+
+from os import PathLike
+from typing import Any, Callable, Literal, Mapping, Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from .results import (
+    Accumulation,
+    ChannelCapacity,
+    Compared,
+    Iterations,
+    Parameter,
+    Report,
+    Schedule,
+    SearchProgress,
+    SearchResult,
+    Spread,
+    SweepTable,
+    Violation,
+)
+
+Numbers = float | Sequence[float] | npt.NDArray[np.floating[Any]]
+Path = str | PathLike[str]
+Actions = str | Sequence[str] | npt.NDArray[np.void]
+
+action_dtype: np.dtype[np.void]
+"""An action: op, with_next, replica, edge, stage, micro_batch, slice; 16 bytes."""
+
+class ModelCosts:
+    def __init__(
+        self,
+        *,
+        forward: Numbers | None = None,
+        input: Numbers | None = None,
+        weight: Numbers | None = None,
+        recompute_time: Numbers | None = None,
+        slice_costs: Numbers | None = None,
+        chunk_costs: bool | None = None,
+        memory_forward: Numbers | None = None,
+        memory_input: Numbers | None = None,
+        memory_weight: Numbers | None = None,
+        memory_boundary: Numbers | None = None,
+        latency: Numbers | None = None,
+        bandwidth: Numbers | None = None,
+        message_bytes: float | None = None,
+        contention: bool | None = None,
+        rank_speed: Numbers | None = None,
+        cores: int | None = None,
+        atomic_pairs: bool | None = None,
+        pair_cost: float | None = None,
+        file: Path | None = None,
+    ) -> None: ...
+    @property
+    def forward(self) -> list[float] | None: ...
+    @property
+    def input(self) -> list[float] | None: ...
+    @property
+    def weight(self) -> list[float] | None: ...
+    @property
+    def recompute_time(self) -> list[float] | None: ...
+    @property
+    def slice_costs(self) -> list[float] | None: ...
+    @property
+    def chunk_costs(self) -> bool: ...
+    @property
+    def memory_forward(self) -> list[float] | None: ...
+    @property
+    def memory_input(self) -> list[float] | None: ...
+    @property
+    def memory_weight(self) -> list[float] | None: ...
+    @property
+    def memory_boundary(self) -> list[float] | None: ...
+    @property
+    def latency(self) -> list[float] | None: ...
+    @property
+    def bandwidth(self) -> list[float] | None: ...
+    @property
+    def message_bytes(self) -> float | None: ...
+    @property
+    def contention(self) -> bool: ...
+    @property
+    def rank_speed(self) -> list[float] | None: ...
+    @property
+    def cores(self) -> int: ...
+    @property
+    def atomic_pairs(self) -> bool: ...
+    @property
+    def pair_cost(self) -> float | None: ...
+    @property
+    def file(self) -> str | None: ...
+
+Costs = ModelCosts | Mapping[str, Any] | Path | None
+
+class Shape:
+    def __init__(
+        self,
+        ranks: int,
+        micro_batches: int,
+        placement: Sequence[int] | Sequence[Sequence[int]] | None = None,
+        *,
+        slices: int = 1,
+        replica_of: Sequence[int] | None = None,
+        forward_only: bool = False,
+    ) -> None: ...
+    @property
+    def ranks(self) -> int: ...
+    @property
+    def micro_batches(self) -> int: ...
+    @property
+    def slices(self) -> int: ...
+    @property
+    def forward_only(self) -> bool: ...
+    @property
+    def stages(self) -> int: ...
+    @property
+    def chunks(self) -> int: ...
+    @property
+    def replicas(self) -> int: ...
+    @property
+    def placement(self) -> list[list[int]]: ...
+    @property
+    def replica_of(self) -> list[int]: ...
+
+class Program:
+    def __init__(
+        self, ranks: Sequence[Actions], shape: Shape | None = None, name: str = "program"
+    ) -> None: ...
+    @staticmethod
+    def from_csv(
+        text: str, *, old_letters: bool = False, skip_sharding: bool = False
+    ) -> Program: ...
+    @staticmethod
+    def from_plan(text: str) -> Program: ...
+    @staticmethod
+    def read(path: Path, *, old_letters: bool = False, skip_sharding: bool = False) -> Program: ...
+    @property
+    def shape(self) -> Shape: ...
+    @property
+    def name(self) -> str: ...
+    @property
+    def ranks(self) -> list[npt.NDArray[np.void]]: ...
+    @property
+    def plan_hash(self) -> str: ...
+    @property
+    def recomputed_stages(self) -> str: ...
+    def __len__(self) -> int: ...
+    def texts(self) -> list[list[str]]: ...
+    def to_csv(self) -> str: ...
+    def to_plan(self, *, boundaries: Sequence[int] = ...) -> str: ...
+    def insert_messages(self) -> Program: ...
+    def insert_messages_before_use(self) -> Program: ...
+    def receive_before_use(self) -> Program: ...
+    def insert_reductions(self) -> Program: ...
+    def insert_recompute(self, stages: str = "all") -> Program: ...
+    def split_backward(self) -> Program: ...
+    def merge_backward(self) -> Program: ...
+    def decouple_pairs(self) -> Program: ...
+    def compute_only(self) -> Program: ...
+    def verify(
+        self,
+        *,
+        transport: Literal["unbounded", "rendezvous"] | int = "unbounded",
+        memory_limit: Numbers | None = None,
+        costs: Costs = None,
+        loss_weights: Sequence[float] | None = None,
+    ) -> list[Violation]: ...
+    def simulate(self, costs: Costs = None) -> Report: ...
+    def simulate_iterations(
+        self, costs: Costs = None, *, steps: int, barrier: bool = False
+    ) -> Iterations: ...
+    def simulate_jitter(
+        self, costs: Costs = None, *, amount: float = 0.1, runs: int = 100, seed: int = 1
+    ) -> Spread: ...
+    def accumulation(self) -> Accumulation: ...
+    def channel_capacities(self) -> list[ChannelCapacity]: ...
+    def svg(self, costs: Costs = None, *, title: str | None = None) -> str: ...
+    def _repr_svg_(self) -> str: ...
+    def html(
+        self, costs: Costs = None, *, title: str | None = None, others: Sequence[Program] = ...
+    ) -> str: ...
+    def ascii(self, costs: Costs = None, *, columns: int = 0, colour: bool = False) -> str: ...
+    def trace(self, costs: Costs = None) -> str: ...
+    def search(
+        self,
+        costs: Costs = None,
+        *,
+        progress: Callable[[SearchProgress], object] | None = None,
+        objective: Literal["makespan", "span"] = "makespan",
+        memory_limit: float | None = None,
+        budget: int = ...,
+        seed: int = 1,
+        recompute: bool = False,
+        bidirectional: bool = True,
+        time_cap_seconds: float | None = None,
+    ) -> SearchResult: ...
+
+def schedules() -> list[Schedule]: ...
+def parameters() -> list[Parameter]: ...
+def generate(
+    name: str,
+    ranks: int = 4,
+    micro_batches: int = 8,
+    *,
+    costs: Costs = None,
+    chunks: int | None = None,
+    slices: int | None = None,
+    group: int | None = None,
+    waves: int | None = None,
+    order: Literal["fifo", "lifo"] | None = None,
+    memory_limit: float | None = None,
+) -> Program: ...
+def gallery(ranks: int = 4, micro_batches: int = 8) -> str: ...
+def search(
+    ranks: int = 4,
+    micro_batches: int = 8,
+    *,
+    costs: Costs = None,
+    progress: Callable[[SearchProgress], object] | None = None,
+    chunks: int | None = None,
+    slices: int | None = None,
+    objective: Literal["makespan", "span"] = "makespan",
+    memory_limit: float | None = None,
+    budget: int = ...,
+    seed: int = 1,
+    recompute: bool = False,
+    bidirectional: bool = True,
+    time_cap_seconds: float | None = None,
+) -> SearchResult: ...
+def compare(
+    schedules: Sequence[str | Program],
+    ranks: int = 4,
+    micro_batches: int = 8,
+    *,
+    costs: Costs = None,
+    chunks: int | None = None,
+    slices: int | None = None,
+    group: int | None = None,
+    waves: int | None = None,
+    order: Literal["fifo", "lifo"] | None = None,
+    memory_limit: float | None = None,
+) -> list[Compared]: ...
+def sweep(
+    schedules: str | Sequence[str],
+    ranks: int | Sequence[int] = 4,
+    micro_batches: int | Sequence[int] = 8,
+    *,
+    chunks: int | Sequence[int] | None = None,
+    slices: int | Sequence[int] | None = None,
+    costs: Costs | tuple[float, float, float] | list[Costs | tuple[float, float, float]] = None,
+    memory_limits: float | str | None | Sequence[float | str | None] = None,
+    threads: int | None = None,
+) -> SweepTable: ...

@@ -1,0 +1,263 @@
+"""What millrace's functions return: plain records, filled by the compiled module.
+
+Times and memory are in the units of the costs; arrays are numpy's.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import IntEnum
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from ._millrace import Program
+
+
+class Op(IntEnum):
+    """What an action does: the numbers of `op` in arrays of actions."""
+
+    FORWARD = 0
+    BACKWARD = 1
+    BACKWARD_INPUT = 2
+    BACKWARD_WEIGHT = 3
+    RECOMPUTE = 4
+    SEND_FORWARD = 5
+    RECV_FORWARD = 6
+    SEND_BACKWARD = 7
+    RECV_BACKWARD = 8
+    REDUCE_GRAD = 9
+    OPTIMIZER_STEP = 10
+
+
+class Rule(IntEnum):
+    """The rules of a correct schedule, numbered as in scheduler/README.md."""
+
+    PLACEMENT = 1
+    COMPLETENESS = 2
+    WEIGHT_AFTER_INPUT = 3
+    PAIRS = 4
+    ORDER = 5
+    MESSAGES = 6
+    DEADLOCK = 7
+    CAPACITY = 8
+    MEMORY = 9
+    ACCUMULATION = 10
+    LOSS_WEIGHT = 11
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """One row of the catalogue (`millrace list`)."""
+
+    name: str
+    title: str
+    parameters: tuple[str, ...]
+    needs: str
+    bubble: str
+    peak: str
+    source: str
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """A keyword of `generate` and what it may be."""
+
+    name: str
+    symbol: str
+    allowed: str
+    default: str
+    help: str
+
+
+@dataclass(frozen=True)
+class Violation:
+    """A rule that a program breaks, and where."""
+
+    rule: Rule
+    rank: int
+    position: int
+    action: str
+    sentence: str
+    others: tuple[tuple[int, int], ...]
+
+    def __str__(self) -> str:
+        return self.sentence
+
+
+@dataclass(frozen=True)
+class Accumulation:
+    """Whether weight gradients add up in ascending order, as one thread would."""
+
+    ascending: bool
+    broken: int | None
+    sentence: str
+
+
+@dataclass(frozen=True)
+class ChannelCapacity:
+    """How many messages a channel has to hold."""
+
+    source: int
+    destination: int
+    direction: str
+    minimal: int
+    sufficient: int
+
+
+@dataclass(frozen=True)
+class Idle:
+    """Idle time of one rank by cause."""
+
+    warm_up: float
+    drain: float
+    transfer: float
+    imbalance: float
+    processor: float
+    dependency: float
+
+
+@dataclass(frozen=True)
+class RankReport:
+    """Figures of one rank."""
+
+    busy: float
+    idle: Idle
+    idle_overlapped: Idle
+    peak_activation: float
+    peak_bytes: float
+
+
+@dataclass(frozen=True)
+class Report:
+    """A simulated run: its figures, its timeline, its memory.
+
+    `timeline[r]` has a row (start, end) per action of rank r, `memory[r]` a row (time, memory) per
+    change, `critical_chain` the (rank, position) of the actions that determine the makespan.
+    """
+
+    makespan: float
+    step: float
+    span: float
+    span_asap: float
+    bubble_makespan: float
+    bubble_makespan_ratio: float
+    bubble_span: float
+    bubble_span_ratio: float
+    critical_path: float
+    ranks: tuple[RankReport, ...]
+    timeline: list[np.ndarray] = field(repr=False, compare=False)
+    memory: list[np.ndarray] = field(repr=False, compare=False)
+    critical_chain: tuple[tuple[int, int], ...] = field(repr=False)
+
+
+@dataclass(frozen=True)
+class Iterations:
+    """Several steps of one program in a row."""
+
+    ends: tuple[float, ...]
+    per_step: float
+
+
+@dataclass(frozen=True)
+class Spread:
+    """Makespans of jittered runs."""
+
+    mean: float
+    least: float
+    p05: float
+    median: float
+    p95: float
+    p99: float
+    most: float
+
+
+@dataclass(frozen=True)
+class Found:
+    """A schedule that a search found; `parameters` are keywords of `generate`."""
+
+    program: Program
+    generator: str
+    parameters: dict[str, Any]
+    refinement: str
+    recomputed_stages: str
+    makespan: float
+    span: float
+    peak_memory: float
+
+
+@dataclass(frozen=True)
+class SearchResult:
+    """The best schedule, what is not beaten, and how far the best can be from the optimum."""
+
+    best: Found | None
+    front: tuple[Found, ...]
+    lower_bound: float
+    gap: float
+    proven: bool
+    evaluations: int
+    cut_by_time: bool
+
+
+@dataclass(frozen=True)
+class SearchProgress:
+    """How far a search is."""
+
+    at: str
+    candidates: int
+    timed: int
+    best: float
+
+
+@dataclass(frozen=True)
+class Compared:
+    """One schedule of a comparison; without a program, `refused` says why there is none."""
+
+    name: str
+    program: Program | None
+    report: Report | None
+    violations: tuple[Violation, ...]
+    accumulation: Accumulation | None
+    left_out: tuple[str, ...]
+    refused: str
+
+
+@dataclass(frozen=True)
+class SweepRow:
+    """One combination of a sweep; without figures, `reason` says why it has no meaning."""
+
+    schedule: str
+    ranks: int
+    micro_batches: int
+    chunks: int
+    slices: int
+    forward: float
+    input: float
+    weight: float
+    latency: float
+    costs: str
+    memory_limit: float | None
+    makespan: float | None
+    bubble_makespan_ratio: float | None
+    span: float | None
+    bubble_span_ratio: float | None
+    peak_activation: float | None
+    peak_memory: float | None
+    same_bits: bool | None
+    valid: bool | None
+    reason: str
+
+
+class SweepTable(list):
+    """The rows of a sweep, in the order of its points. `csv` is the table that
+    `millrace sweep` prints."""
+
+    def __init__(self, rows: list[SweepRow], csv: str) -> None:
+        super().__init__(rows)
+        self.csv = csv
+
+    def column(self, name: str) -> np.ndarray:
+        """One field of all rows; NaN where a row has no figure."""
+        values = [getattr(row, name) for row in self]
+        return np.array([np.nan if value is None else value for value in values])

@@ -1,0 +1,283 @@
+// Many schedules at once: side by side, and as a table over counts, costs and limits.
+#include <algorithm>
+#include <pybind11/stl.h>
+#include <thread>
+
+#include "millrace/core/error.hpp"
+#include "millrace/core/sentence.hpp"
+#include "millrace/scheduler/plan/sweep.hpp"
+#include "module/arguments.hpp"
+#include "module/bindings.hpp"
+#include "module/interruptible.hpp"
+
+namespace millrace::python {
+
+namespace {
+
+using namespace py::literals;
+
+/// A schedule of a comparison: a name of the catalogue, or a program.
+struct Contender {
+  std::string name;
+  const ScheduleEntry* entry = nullptr;
+  SharedProgram program = {};
+};
+
+Contender contender_of(const py::handle& said) {
+  if (py::isinstance<Program>(said)) {
+    auto program = said.cast<SharedProgram>();
+    return {program->name, nullptr, program};
+  }
+  require(py::isinstance<py::str>(said), "a schedule to compare is a name or a millrace.Program");
+  const std::string name = said.cast<std::string>();
+  return {name, &find_schedule(name), {}};
+}
+
+/// Of the parameters that are set, those that the schedule does not take.
+std::vector<std::string> untaken(const Contender& contender, const ScheduleOptions& options) {
+  std::vector<std::string> names;
+  for (const ScheduleParameter& parameter : kScheduleParameters) {
+    const bool counts = std::holds_alternative<int ScheduleOptions::*>(parameter.field);
+    if (counts || !value_of(options, parameter)) continue;
+    if (contender.entry == nullptr || (!contender.entry->takes(parameter.name) &&
+                                       !agrees(*contender.entry, options, parameter.name)))
+      names.emplace_back(parameter.name);
+  }
+  return names;
+}
+
+/// Throws InvalidArgument for an option that no schedule of the comparison takes.
+void require_taken(const std::vector<Contender>& contenders, const ScheduleOptions& options) {
+  if (contenders.empty()) return;
+  for (const std::string& name : untaken(contenders.front(), options)) {
+    const bool taken = std::any_of(contenders.begin(), contenders.end(), [&](const auto& other) {
+      const std::vector<std::string> left_out = untaken(other, options);
+      return std::find(left_out.begin(), left_out.end(), name) == left_out.end();
+    });
+    require(taken, named(name) + " was given, but none of the schedules takes it");
+  }
+}
+
+SharedProgram program_of(const Contender& contender,
+                         ScheduleOptions options,
+                         const ModelCosts& costs) {
+  if (contender.entry == nullptr) return contender.program;
+  for (const ScheduleParameter& parameter : kScheduleParameters)
+    if (!contender.entry->takes(parameter.name)) clear_value(options, parameter);
+  return interruptible([&](const Stop& stop) {
+    options.stop = stop;
+    return std::make_shared<Program>(generate(contender.name, options, costs));
+  });
+}
+
+py::object compared(const Contender& contender,
+                    const ScheduleOptions& options,
+                    const ModelCosts& costs) {
+  const py::tuple left_out = py::tuple(py::cast(untaken(contender, options)));
+  try {
+    const SharedProgram program = program_of(contender, options, costs);
+    const Graph graph(*program);
+    const Simulated run = simulated(graph, costs);
+    return made("Compared",
+                program->name,
+                program,
+                report_object(graph, run),
+                py::tuple(violation_objects(verify(graph), *program)),
+                accumulation_object(*program),
+                left_out,
+                "");
+  } catch (const InvalidArgument& refusal) {
+    return made("Compared",
+                contender.name,
+                py::none(),
+                py::none(),
+                py::tuple(),
+                py::none(),
+                left_out,
+                refusal.what());
+  }
+}
+
+py::list compare(const py::object& schedules,
+                 int ranks,
+                 int micro_batches,
+                 const py::object& costs,
+                 const py::kwargs& members) {
+  const ScheduleOptions options = options_of(ranks, micro_batches, members);
+  const ModelCosts given = costs_of(costs);
+  std::vector<Contender> contenders;
+  for (const py::handle said : py::iter(schedules)) contenders.push_back(contender_of(said));
+  require_taken(contenders, options);
+  py::list rows;
+  for (const Contender& contender : contenders) rows.append(compared(contender, options, given));
+  return rows;
+}
+
+double single(const std::vector<double>& list, const char* name, double otherwise) {
+  require(list.size() <= 1,
+          named(name) + (" has " + std::to_string(list.size()) +
+                         " values; a sweep takes one, of a full stage, or a cost file"));
+  return list.empty() ? otherwise : list.front();
+}
+
+SweepCosts sweep_costs_of(const ModelCosts& costs) {
+  SweepCosts swept;
+  if (costs.file)
+    swept = sweep_costs(*costs.file, costs.file_name);
+  else {
+    swept.forward = single(costs.forward, "forward", 1);
+    swept.input = single(costs.input, "input", 1);
+    swept.weight = single(costs.weight, "weight", 1);
+  }
+  swept.latency = single(costs.latency, "latency", swept.latency);
+  if (costs.file && !costs.file->cost.memory_forward.empty()) return swept;
+  swept.memory_forward = single(costs.memory_forward, "memory_forward", 1);
+  swept.memory_input = single(costs.memory_input, "memory_input", 0);
+  swept.memory_weight =
+      single(costs.memory_weight, "memory_weight", -swept.memory_forward - swept.memory_input);
+  return swept;
+}
+
+/// One set of costs, or a list of them; (F, I, W) is a set too.
+std::vector<SweepCosts> swept_costs(const py::object& said) {
+  const auto one = [](const py::handle& item) {
+    auto object = py::reinterpret_borrow<py::object>(item);
+    if (!py::isinstance<py::tuple>(item)) return sweep_costs_of(costs_of(object));
+    const std::vector<double> times = numbers_of(object, "costs");
+    require(times.size() == 3, "costs hold a tuple; expected the times (F, I, W)");
+    ModelCosts costs;
+    costs.forward = {times[0]};
+    costs.input = {times[1]};
+    costs.weight = {times[2]};
+    return sweep_costs_of(costs);
+  };
+  if (!py::isinstance<py::list>(said)) return {one(said)};
+  std::vector<SweepCosts> all;
+  for (const py::handle item : said) all.push_back(one(item));
+  return all;
+}
+
+/// None: no limit; a number; or "2p", times p x memory_forward.
+std::optional<SweepLimit> limit_of(const py::handle& said) {
+  if (said.is_none()) return std::nullopt;
+  std::string text = py::str(said);
+  const bool times_ranks = !text.empty() && text.back() == 'p';
+  if (times_ranks) text.pop_back();
+  ScheduleOptions limited;
+  set_value(limited, kScheduleParameters[parameter_index("memory_limit")], text);
+  return SweepLimit{limited.memory_limit.value_or(0), times_ranks};
+}
+
+std::vector<std::optional<SweepLimit>> limits_of(const py::object& said) {
+  if (!py::isinstance<py::list>(said) && !py::isinstance<py::tuple>(said)) return {limit_of(said)};
+  std::vector<std::optional<SweepLimit>> limits;
+  for (const py::handle item : said) limits.push_back(limit_of(item));
+  return limits;
+}
+
+std::vector<std::string> names_of(const py::object& said) {
+  if (!py::isinstance<py::str>(said)) return said.cast<std::vector<std::string>>();
+  const std::string name = said.cast<std::string>();
+  if (name != "all") return {name};
+  std::vector<std::string> names;
+  for (const ScheduleEntry& entry : schedules()) names.emplace_back(entry.name);
+  return names;
+}
+
+template <class Figure>
+py::object figure(const SweepRow& row, Figure SweepFigures::*member) {
+  return row.figures ? py::cast((*row.figures).*member) : py::object(py::none());
+}
+
+py::object row_object(const SweepRow& row) {
+  const SweepPoint& point = row.point;
+  return made("SweepRow",
+              point.schedule,
+              point.ranks,
+              point.micro_batches,
+              point.chunks,
+              point.slices,
+              point.costs.forward,
+              point.costs.input,
+              point.costs.weight,
+              point.costs.latency,
+              point.costs.file_name,
+              point.memory_limit,
+              figure(row, &SweepFigures::makespan),
+              figure(row, &SweepFigures::bubble_makespan_ratio),
+              figure(row, &SweepFigures::span),
+              figure(row, &SweepFigures::bubble_span_ratio),
+              figure(row, &SweepFigures::peak_activation),
+              figure(row, &SweepFigures::peak_memory),
+              figure(row, &SweepFigures::same_bits),
+              figure(row, &SweepFigures::valid),
+              row.reason);
+}
+
+int threads_of(std::optional<int> threads) {
+  return threads ? *threads : static_cast<int>(std::max(1U, std::thread::hardware_concurrency()));
+}
+
+py::object sweep_table(const py::object& schedules,
+                       const py::object& ranks,
+                       const py::object& micro_batches,
+                       const py::object& chunks,
+                       const py::object& slices,
+                       const py::object& costs,
+                       const py::object& memory_limits,
+                       std::optional<int> threads) {
+  SweepSpace space;
+  space.schedules = names_of(schedules);
+  space.ranks = counts_of(ranks, "ranks");
+  space.micro_batches = counts_of(micro_batches, "micro_batches");
+  space.chunks = counts_of(chunks, "chunks");
+  space.slices = counts_of(slices, "slices");
+  space.costs = swept_costs(costs);
+  space.limits = limits_of(memory_limits);
+  const std::vector<SweepPoint> points = sweep_points(space);
+  std::vector<SweepRow> rows;
+  interruptible([&](const Stop& stop) {
+    sweep(
+        points, threads_of(threads), [&](const SweepRow& row) { rows.push_back(row); }, stop);
+    return true;
+  });
+  std::string csv = sweep_csv_head();
+  py::list objects;
+  for (const SweepRow& row : rows) {
+    objects.append(row_object(row));
+    csv += sweep_csv(row);
+  }
+  return made("SweepTable", objects, csv);
+}
+
+}  // namespace
+
+void bind_tables(py::module_& module) {
+  module.def("compare",
+             &compare,
+             "schedules"_a,
+             "ranks"_a = 4,
+             "micro_batches"_a = 8,
+             py::kw_only(),
+             "costs"_a = py::none(),
+             "Schedules side by side: names of the catalogue, generated with the keywords of "
+             "`generate` that each takes, and Programs as they are. One that has no meaning says "
+             "why in `refused`.");
+  module.def("sweep",
+             &sweep_table,
+             "schedules"_a,
+             "ranks"_a = 4,
+             "micro_batches"_a = 8,
+             py::kw_only(),
+             "chunks"_a = py::none(),
+             "slices"_a = py::none(),
+             "costs"_a = py::none(),
+             "memory_limits"_a = py::none(),
+             "threads"_a = py::none(),
+             "A table of schedules ('all', a name or a list) by counts, costs and limits; every "
+             "argument may be a list. `costs` hold (F, I, W), ModelCosts, dicts or cost files; "
+             "`memory_limits` numbers, None or '2p', times p x memory_forward. On all processors "
+             "unless `threads` says less. Ctrl-C ends it.");
+}
+
+}  // namespace millrace::python
