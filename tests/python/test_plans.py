@@ -84,9 +84,9 @@ def test_a_program_is_its_texts_and_its_arrays(name):
 
 
 def test_takes_the_parameters_of_the_catalogue(command):
-    program = millrace.generate("interleaved", ranks=4, micro_batches=8, chunks=3, group=2)
+    program = millrace.generate("interleaved", ranks=4, micro_batches=8, chunks=3, group=8)
     assert program.to_plan() == command.text(
-        "show", "interleaved", "-p", 4, "-m", 8, "-v", 3, "--group", 2, "--plan")
+        "show", "interleaved", "-p", 4, "-m", 8, "-v", 3, "--group", 8, "--plan")
     program = millrace.generate("gpipe", order="lifo")
     assert program.to_plan() == command.text("show", "gpipe", "--order", "lifo", "--plan")
     limited = millrace.generate("zb-auto", 4, 8, memory_limit=3.5)
@@ -130,13 +130,13 @@ def test_a_cost_file_says_the_costs(command, tmp_path):
 
 
 def test_timelines_and_memory_are_arrays():
-    report = millrace.generate("1f1b", 2, 2).simulate({"forward": 1, "input": 1, "weight": 1})
+    report = millrace.generate("1f1b", 2, 2).simulate({"forward": 0.5})
     assert [rank.tolist() for rank in report.timeline] == [
-        [[0, 1], [1, 2], [4, 6], [7, 9]], [[1, 2], [2, 4], [4, 5], [5, 7]]]
+        [[0, 0.5], [0.5, 1], [3, 5], [5.5, 7.5]], [[0.5, 1], [1, 3], [3, 3.5], [3.5, 5.5]]]
     assert report.timeline[0].dtype == np.float64
     assert [rank[:, 1].max() for rank in report.memory] == [2, 1]
     assert report.critical_chain[0] == (0, 0) and report.critical_chain[-1] == (0, 3)
-    assert report.makespan == 9
+    assert report.makespan == 7.5
 
 
 def test_a_broken_program_is_explained_as_by_the_command(command, tmp_path):
@@ -166,8 +166,9 @@ def test_a_transport_decides_whether_a_program_hangs():
         ["0F0", "0SEND_F0", "0F1", "0SEND_F1", "0RECV_B0", "0B0", "0RECV_B1", "0B1"],
         ["1RECV_F1", "1F1", "1RECV_F0", "1F0", "1B0", "1SEND_B0", "1B1", "1SEND_B1"]])
     assert crossing.verify() == []
-    assert crossing.verify(transport=1) == []
-    assert [it.rule for it in crossing.verify(transport="rendezvous")] == [millrace.Rule.DEADLOCK]
+    assert crossing.verify(transport=2) == []
+    for transport in (1, "rendezvous"):
+        assert [it.rule for it in crossing.verify(transport=transport)] == [millrace.Rule.DEADLOCK]
 
 
 def test_slices_and_replicas_are_implied():
