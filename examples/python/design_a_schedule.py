@@ -1,7 +1,9 @@
 #!/usr/bin/python3
-# A schedule of one's own in Python: a generator of thirty lines, proved, timed, drawn, and compared
-# with the catalogue.
+# A schedule of one's own in Python: a generator of thirty lines, proved, timed, drawn, compared with
+# the catalogue, and trained with.
 import sys
+
+import numpy as np
 
 import millrace
 
@@ -31,6 +33,40 @@ def staircase(ranks, micro_batches, ahead):
     return millrace.Program(lists, name=f"staircase ahead={ahead}")
 
 
+class Layer(millrace.Stage):
+    """y = tanh(x w), in numpy; the last one has half the squared distance to the targets as its loss."""
+
+    def __init__(self, number):
+        self.name = f"layers.{number}.weight"
+        self.parameters = {self.name: np.random.default_rng(number).normal(0, 0.4, (8, 8)).astype(np.float32)}
+
+    def forward(self, unit, x):
+        y = np.tanh(x @ self.parameters[self.name])
+        unit.kept = [x, y]
+        if unit.targets is not None:
+            unit.kept.append(y - unit.targets[0])
+            unit.add_loss(0.5 * float(np.square(unit.kept[2]).sum()), len(x))
+        return y
+
+    def backward_input(self, unit, *gradients):
+        x, y = unit.kept[:2]
+        gradient = gradients[0] if gradients else unit.kept[2] * np.float32(unit.loss_scale)
+        unit.kept = [x, gradient * (1 - y * y)]
+        return unit.kept[1] @ self.parameters[self.name].T
+
+    def backward_weight(self, unit):
+        x, gradient = unit.kept
+        self.gradients[self.name] += x.T @ gradient
+
+
+def trained(program):
+    """The losses of thirty steps, and a name for the weights behind them."""
+    x = np.random.default_rng(0).normal(0, 1, (64, 8)).astype(np.float32)
+    trainer = millrace.Trainer(program, [Layer(number) for number in range(4)], optimizer=millrace.AdamW(0.02))
+    losses = [trainer.step(x, np.tanh(x[:, ::-1])).mean_loss for _ in range(30)]
+    return losses, trainer.weights_hash()
+
+
 def main(picture):
     costs = millrace.ModelCosts(forward=1, input=1, weight=1, latency=0.25)
     mine = [staircase(ranks=4, micro_batches=8, ahead=ahead) for ahead in (0, 1, 2)]
@@ -44,6 +80,9 @@ def main(picture):
     with open(picture, "w") as file:
         file.write(mine[0].svg(costs))
     print("drawn")
+    losses, weights = trained(mine[0])
+    print("learnt" if losses[-1] < losses[0] / 2 else "not learnt")
+    print("the weights of 1f1b" if trained(millrace.generate("1f1b", 4, 8))[1] == weights else "other weights")
 
 
 if __name__ == "__main__":

@@ -26,6 +26,7 @@ def test_the_stubs_name_everything_there_is():
     assert functions | set(classes) == public(_millrace)
     for name, node in classes.items():
         members = {member.name for member in node.body if isinstance(member, ast.FunctionDef)}
+        members |= {member.target.id for member in node.body if isinstance(member, ast.AnnAssign)}
         assert {member for member in members if not member.startswith("_")} == public(getattr(_millrace, name)), name
 
 

@@ -14,12 +14,15 @@ from .results import (
     Parameter,
     Report,
     Schedule,
+    Score,
     SearchProgress,
     SearchResult,
     Spread,
+    StepReport,
     SweepTable,
     Violation,
 )
+from .training import Optimizer, Stage
 
 Numbers = float | Sequence[float] | npt.NDArray[np.floating[Any]]
 Path = str | PathLike[str]
@@ -252,3 +255,55 @@ def sweep(
     memory_limits: float | str | None | Sequence[float | str | None] = None,
     threads: int | None = None,
 ) -> SweepTable: ...
+
+class Unit:
+    kept: Any
+    @property
+    def micro_batch(self) -> int: ...
+    @property
+    def first_sample(self) -> int: ...
+    @property
+    def step(self) -> int: ...
+    @property
+    def training(self) -> bool: ...
+    @property
+    def loss_scale(self) -> float: ...
+    @property
+    def targets(self) -> tuple[npt.NDArray[Any], ...] | None: ...
+    @property
+    def key(self) -> tuple[int, int, int]: ...
+    def add_loss(self, sum: float, weight: float, correct: int = 0, judged: int = 0) -> None: ...
+
+Arrays = npt.NDArray[Any] | Sequence[npt.NDArray[Any]]
+
+class Trainer:
+    def __init__(
+        self,
+        program: Program,
+        stages: Sequence[Stage | Any],
+        *,
+        optimizer: str | Optimizer = "adamw",
+        learning_rate: str = "constant",
+        warm_up: int = 0,
+        total_updates: int = 0,
+        clip_norm: float | None = None,
+        accumulate: int = 1,
+        frozen: Sequence[str] = (),
+        recompute: bool = False,
+        executor: Literal["sequential", "flow-graph", "ranks"] = "sequential",
+        seed: int = 1,
+        save_folder: str = "",
+    ) -> None: ...
+    def step(
+        self, inputs: Arrays, targets: Arrays | None = None, *, weight: float | None = None
+    ) -> StepReport: ...
+    def evaluate(self, inputs: Arrays, targets: Arrays) -> Score: ...
+    def predict(self, inputs: Arrays) -> Any: ...
+    def weights_hash(self) -> str: ...
+    def save(self) -> str: ...
+    def resume(self, path: Path) -> str: ...
+    def warnings(self) -> list[str]: ...
+    @property
+    def global_step(self) -> int: ...
+    @property
+    def timeline(self) -> list[npt.NDArray[np.float64]]: ...

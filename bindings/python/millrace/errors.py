@@ -15,3 +15,13 @@ class DataError(Error, ValueError):
 
 class Stopped(Error):
     """A computation that was stopped and has nothing to give back."""
+
+
+class StepError(Error):
+    """A pass of a step failed. The sentence names rank, stage, unit and action and has the traceback of
+    the stage; `__cause__` is what it raised. The next step works."""
+
+    def __init__(self, sentence: str, rank: int, action: str) -> None:
+        super().__init__(sentence)
+        self.rank = rank
+        self.action = action

@@ -174,6 +174,33 @@ class Spread:
 
 
 @dataclass(frozen=True)
+class StepReport:
+    """One step of a Trainer."""
+
+    global_step: int
+    samples: int
+    mean_loss: float
+    loss_sum: float
+    loss_weight: float
+    gradient_norm: float
+    clip_factor: float
+    learning_rate: float
+    skipped: bool
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Score:
+    """What Trainer.evaluate found."""
+
+    mean_loss: float
+    loss_sum: float
+    loss_weight: float
+    accuracy: float
+    samples: int
+
+
+@dataclass(frozen=True)
 class Found:
     """A schedule that a search found; `parameters` are keywords of `generate`."""
 

@@ -14,4 +14,5 @@ PYBIND11_MODULE(_millrace, module) {
   bind_catalogue(module);
   bind_search(module, program);
   bind_tables(module);
+  bind_training(module);
 }

@@ -1,0 +1,68 @@
+"""Stages and optimizers of a Trainer."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from ._millrace import Unit
+
+
+@dataclass(frozen=True)
+class Optimizer:
+    """A rule of descent of the library, its learning rate and the settings that are not its paper's."""
+
+    kind: str
+    learning_rate: float = 1e-3
+    settings: dict[str, float] = field(default_factory=dict)
+
+
+def Sgd(learning_rate: float = 1e-3, **settings: float) -> Optimizer:
+    """Plain gradient descent; settings: weight_decay."""
+    return Optimizer("sgd", learning_rate, settings)
+
+
+def Momentum(learning_rate: float = 1e-3, **settings: float) -> Optimizer:
+    """Gradient descent with momentum; settings: momentum, weight_decay."""
+    return Optimizer("momentum", learning_rate, settings)
+
+
+def Adam(learning_rate: float = 1e-3, **settings: float) -> Optimizer:
+    """Adam; settings: beta1, beta2, epsilon, weight_decay."""
+    return Optimizer("adam", learning_rate, settings)
+
+
+def AdamW(learning_rate: float = 1e-3, **settings: float) -> Optimizer:
+    """Adam with decoupled weight decay; settings: beta1, beta2, epsilon, weight_decay."""
+    return Optimizer("adamw", learning_rate, settings)
+
+
+class Stage:
+    """What a Trainer asks of a stage; deriving is optional. One stage sees one pass at a time.
+
+    `parameters` names float32 arrays, which training changes in place; `gradients` (made by the
+    trainer unless it is there) has an array for each, to which passes add. Names are unique in the
+    model and the same in every cut. Names in `no_decay` have no weight decay. Arrays that a pass is
+    given must not be written to.
+    """
+
+    parameters: dict[str, np.ndarray]
+    gradients: dict[str, np.ndarray]
+
+    def forward(self, unit: Unit, *inputs: np.ndarray) -> Any:
+        """Gives the inputs of the next stage, an array or a tuple. The last stage calls
+        `unit.add_loss` where `unit.targets` is not None, and gives its predictions."""
+        raise NotImplementedError
+
+    def backward_input(self, unit: Unit, *gradients: np.ndarray) -> Any:
+        """Takes the gradient of each output (the last stage: none, and scales its loss' gradient by
+        `unit.loss_scale`) and gives one for each input; the first stage may give None."""
+        raise NotImplementedError
+
+    def backward_weight(self, unit: Unit) -> None:
+        """Adds the unit's weight gradients to `gradients`. A stage without this method has one
+        called `backward` that does both."""
+        raise NotImplementedError

@@ -1,0 +1,213 @@
+// A stage that is a Python object; see python_stage.hpp.
+#include "module/python_stage.hpp"
+
+#include "millrace/core/error.hpp"
+#include "module/tensors.hpp"
+
+namespace millrace::python {
+
+namespace {
+
+/// The whole traceback, as Python prints it.
+std::string traceback_of(const py::error_already_set& raised) {
+  const py::object lines =
+      py::module_::import("traceback")
+          .attr("format_exception")(raised.type(), raised.value(), raised.trace());
+  std::string text = py::str("").attr("join")(lines).cast<std::string>();
+  while (!text.empty() && text.back() == '\n') text.pop_back();
+  return text;
+}
+
+/// Runs `call` with the lock; what Python raises becomes a PythonFailure.
+template <class Call>
+auto in_python(Call&& call) {
+  const py::gil_scoped_acquire locked;
+  try {
+    return call();
+  } catch (py::error_already_set& raised) {
+    throw PythonFailure(raised);
+  }
+}
+
+std::shared_ptr<PythonUnit> new_unit(const PassContext& context) {
+  auto unit = std::make_shared<PythonUnit>();
+  unit->seed = context.seed;
+  unit->step = context.step;
+  unit->micro_batch = context.micro_batch.value;
+  unit->slice = context.slice.value;
+  unit->first_sample = context.first_sample;
+  unit->training = context.training;
+  unit->loss_scale = context.loss_scale;
+  unit->is_last = context.loss != nullptr;
+  if (context.targets == nullptr) return unit;
+  py::tuple targets(context.targets->size());
+  for (std::size_t i = 0; i < context.targets->size(); ++i)
+    targets[i] = copied((*context.targets)[i]);
+  unit->targets = targets;
+  return unit;
+}
+
+/// What runs in Python and returns arrays.
+TensorList called(const py::object& stage, const char* pass, const py::tuple& arguments) {
+  return tensors_of(stage.attr(pass)(*arguments), pass);
+}
+
+}  // namespace
+
+PythonFailure::PythonFailure(const py::error_already_set& raised)
+    : std::runtime_error(traceback_of(raised)),
+      raised_(py::object(raised.value()).release().ptr(), [](PyObject* object) {
+        const py::gil_scoped_acquire locked;
+        Py_XDECREF(object);
+      }) {
+  if (raised.trace()) PyException_SetTraceback(raised_.get(), raised.trace().ptr());
+}
+
+py::object PythonFailure::raised() const {
+  return py::reinterpret_borrow<py::object>(raised_.get());
+}
+
+PythonStage::PythonStage(py::object stage, std::size_t number)
+    : stage_(std::move(stage)), number_(number) {
+  const std::string whose = "stage " + std::to_string(number_);
+  require(py::hasattr(stage_, "forward"), whose + " has no forward");
+  splits_ = py::hasattr(stage_, "backward_weight");
+  const char* other = splits_ ? "backward_input" : "backward";
+  require(py::hasattr(stage_, other), whose + " has no " + other);
+  if (!py::hasattr(stage_, "parameters")) return;
+  const py::object values = stage_.attr("parameters");
+  require(py::isinstance<py::dict>(values), whose + ".parameters is no dict of names and arrays");
+  if (!py::hasattr(stage_, "gradients")) stage_.attr("gradients") = py::dict();
+  for (const auto& [name, value] : py::reinterpret_borrow<py::dict>(values))
+    take(py::str(name), value);
+}
+
+PythonStage::~PythonStage() {
+  const py::gil_scoped_acquire locked;
+  parameters_.clear();
+  arrays_.clear();
+  units_.clear();
+  stage_ = py::object();
+}
+
+py::array_t<float> PythonStage::array_of(const py::handle& value, const std::string& what) const {
+  const bool fits = py::isinstance<py::array_t<float, py::array::c_style>>(value) &&
+                    py::reinterpret_borrow<py::array>(value).writeable();
+  require(fits,
+          "stage " + std::to_string(number_) + "'s " + what +
+              " is no float32 array in C order that can be written");
+  return py::reinterpret_borrow<py::array_t<float>>(value);
+}
+
+void PythonStage::take(const std::string& name, const py::handle& value) {
+  Arrays& arrays = arrays_.emplace_back();
+  arrays.value = array_of(value, "parameter " + name);
+  const py::dict gradients = stage_.attr("gradients");
+  if (!gradients.contains(name.c_str()))
+    gradients[name.c_str()] = py::module_::import("numpy").attr("zeros_like")(value);
+  arrays.gradient = array_of(gradients[name.c_str()], "gradient " + name);
+  Parameter& parameter = parameters_.emplace_back();
+  parameter.name = name;
+  parameter.value = borrowed(arrays.value);
+  parameter.gradient = borrowed(arrays.gradient);
+  require(parameter.value.dims() == parameter.gradient.dims(),
+          "the gradient " + name + " is " + to_string(parameter.gradient.dims()) +
+              ", its parameter " + to_string(parameter.value.dims()));
+  if (py::hasattr(stage_, "no_decay"))
+    parameter.decays = !stage_.attr("no_decay").attr("__contains__")(name).cast<bool>();
+  names_.push_back(name);
+}
+
+void PythonStage::require_same_arrays() const {
+  for (std::size_t i = 0; i < names_.size(); ++i)
+    for (const auto& [attribute, array] :
+         {std::pair<const char*, const py::array_t<float>*>{"parameters", &arrays_[i].value},
+          {"gradients", &arrays_[i].gradient}}) {
+      const py::dict dict = stage_.attr(attribute);
+      const bool same =
+          dict.contains(names_[i].c_str()) && py::object(dict[names_[i].c_str()]).is(*array);
+      require(same,
+              "stage " + std::to_string(number_) + "." + attribute + "['" + names_[i] +
+                  "'] is another array than at the start; write into the array instead "
+                  "(array[...] = ...)");
+    }
+}
+
+std::shared_ptr<PythonUnit> PythonStage::unit_of(const PassContext& context) const {
+  const auto found = units_.find(context.unit());
+  require(found != units_.end(), "the forward of this unit did not run");
+  found->second->loss_scale = context.loss_scale;
+  return found->second;
+}
+
+TensorList PythonStage::forward(const PassContext& context, TensorList inputs) {
+  return in_python([&] {
+    const auto unit = new_unit(context);
+    const py::tuple arguments = arguments_of(py::cast(unit), std::move(inputs));
+    TensorList outputs = called(stage_, "forward", arguments);
+    if (context.loss != nullptr) *context.loss += unit->loss;
+    if (!context.training) return outputs;
+    if (context.recompute_later) {
+      unit->inputs = arguments;
+      unit->kept = py::none();
+    }
+    units_[context.unit()] = unit;
+    if (context.loss != nullptr) outputs.clear();  // of the last stage training wants its loss
+    return outputs;
+  });
+}
+
+void PythonStage::recompute(const PassContext& context) {
+  in_python([&] {
+    const auto unit = unit_of(context);
+    const LossSum counted = unit->loss;
+    const py::tuple arguments = unit->inputs;
+    stage_.attr("forward")(*arguments);
+    unit->loss = counted;
+    unit->inputs = py::none();
+    return 0;
+  });
+}
+
+TensorList PythonStage::passed(const char* pass, const PassContext& context, TensorList tensors) {
+  const auto unit = unit_of(context);
+  return called(stage_, pass, arguments_of(py::cast(unit), std::move(tensors)));
+}
+
+TensorList PythonStage::backward_input(const PassContext& context, TensorList gradients) {
+  return in_python([&] { return passed("backward_input", context, std::move(gradients)); });
+}
+
+void PythonStage::backward_weight(const PassContext& context) {
+  in_python([&] {
+    const auto unit = unit_of(context);
+    stage_.attr("backward_weight")(unit);
+    unit->kept = py::none();
+    units_.erase(context.unit());
+    return 0;
+  });
+}
+
+TensorList PythonStage::backward(const PassContext& context, TensorList gradients) {
+  if (splits_) return StageBody::backward(context, std::move(gradients));
+  return in_python([&] {
+    TensorList inputs = passed("backward", context, std::move(gradients));
+    unit_of(context)->kept = py::none();
+    units_.erase(context.unit());
+    return inputs;
+  });
+}
+
+std::vector<Parameter*> PythonStage::parameters() {
+  std::vector<Parameter*> all;
+  for (Parameter& parameter : parameters_) all.push_back(&parameter);
+  return all;
+}
+
+void PythonStage::abandon_step() noexcept {
+  const py::gil_scoped_acquire locked;
+  for (const auto& [of, unit] : units_) unit->kept = unit->inputs = py::none();
+  units_.clear();
+}
+
+}  // namespace millrace::python

@@ -1,0 +1,122 @@
+// Tensors as numpy arrays and back; see tensors.hpp.
+#include "module/tensors.hpp"
+
+#include <array>
+#include <cstring>
+#include <memory>
+#include <string>
+
+#include "millrace/core/error.hpp"
+
+namespace millrace::python {
+
+namespace {
+
+struct Kind {
+  DType dtype;
+  const char* format;
+};
+
+constexpr std::array<Kind, 6> kKinds = {{{DType::F32, "f4"},
+                                         {DType::F16, "f2"},
+                                         {DType::F64, "f8"},
+                                         {DType::I32, "i4"},
+                                         {DType::I64, "i8"},
+                                         {DType::U8, "u1"}}};
+
+py::dtype numpy_type(DType dtype) {
+  for (const Kind& kind : kKinds)
+    if (kind.dtype == dtype) return py::dtype(kind.format);
+  throw InvalidArgument(std::string("a tensor is of ") + name_of(dtype) + ", which numpy has not");
+}
+
+DType dtype_of(const py::array& array, const char* whose) {
+  for (const Kind& kind : kKinds)
+    if (array.dtype().is(py::dtype(kind.format)) || array.dtype().equal(py::dtype(kind.format)))
+      return kind.dtype;
+  throw InvalidArgument(std::string(whose) + " has an array of " +
+                        std::string(py::str(array.dtype())) +
+                        "; tensors are float32, float16, float64, int32, int64 or uint8");
+}
+
+Dims dims_of(const py::array& array) {
+  require(array.ndim() <= static_cast<py::ssize_t>(Dims::kMax), "a tensor has at most 6 extents");
+  std::array<std::int64_t, Dims::kMax> extents{};
+  for (py::ssize_t i = 0; i < array.ndim(); ++i)
+    extents[static_cast<std::size_t>(i)] = array.shape(i);
+  return Dims(
+      std::span<const std::int64_t>(extents.data(), static_cast<std::size_t>(array.ndim())));
+}
+
+void let_go(void*, std::size_t, void* owner) noexcept {
+  const py::gil_scoped_acquire locked;
+  Py_DECREF(static_cast<PyObject*>(owner));
+}
+
+/// A tensor over part of an array's memory, which keeps the array.
+Tensor keeping(const py::array& array, DType dtype, const Dims& dims, const void* data) {
+  py::object owner = array;
+  return {dtype, dims, const_cast<void*>(data), &let_go, owner.release().ptr()};
+}
+
+Tensor tensor_of(const py::handle& value, const char* whose) {
+  if (value.is_none()) return {};
+  require(py::isinstance<py::array>(value),
+          std::string(whose) + " returned a " +
+              std::string(py::str(py::type::handle_of(value).attr("__name__"))) +
+              "; expected arrays of numpy");
+  const auto array = py::array::ensure(
+      value, static_cast<int>(py::array::c_style) | py::detail::npy_api::NPY_ARRAY_ALIGNED_);
+  if (!array) throw py::error_already_set();
+  return keeping(array, dtype_of(array, whose), dims_of(array), array.data());
+}
+
+std::vector<py::ssize_t> shape_of(const Tensor& tensor) {
+  return {tensor.dims().begin(), tensor.dims().end()};
+}
+
+}  // namespace
+
+py::object copied(const Tensor& tensor) {
+  if (!tensor) return py::none();
+  return py::array(numpy_type(tensor.dtype()), shape_of(tensor), tensor.data());
+}
+
+py::object to_array(Tensor tensor) {
+  if (!tensor || tensor.margins() == Margins::Whole) return copied(tensor);
+  auto kept = std::make_unique<Tensor>(std::move(tensor));
+  const py::capsule owner(kept.get(), [](void* it) { delete static_cast<Tensor*>(it); });
+  const Tensor& held = *kept.release();
+  return py::array(numpy_type(held.dtype()), shape_of(held), held.data(), owner);
+}
+
+py::tuple arguments_of(const py::object& first, TensorList tensors) {
+  py::tuple arguments(tensors.size() + 1);
+  arguments[0] = first;
+  for (std::size_t i = 0; i < tensors.size(); ++i)
+    arguments[i + 1] = to_array(std::move(tensors[i]));
+  return arguments;
+}
+
+TensorList tensors_of(const py::object& returned, const char* whose) {
+  TensorList tensors;
+  if (returned.is_none()) return tensors;
+  if (py::isinstance<py::tuple>(returned) || py::isinstance<py::list>(returned))
+    for (const py::handle value : returned) tensors.push_back(tensor_of(value, whose));
+  else
+    tensors.push_back(tensor_of(returned, whose));
+  return tensors;
+}
+
+Tensor rows_of(const py::array& array, py::ssize_t first, py::ssize_t count) {
+  Dims dims = dims_of(array);
+  *dims.begin() = count;
+  const auto* data = static_cast<const std::byte*>(array.data()) + first * array.strides(0);
+  return keeping(array, dtype_of(array, "a mini-batch"), dims, data);
+}
+
+Tensor borrowed(py::array_t<float>& array) {
+  return {DType::F32, dims_of(array), array.mutable_data(), nullptr, nullptr};
+}
+
+}  // namespace millrace::python

@@ -1,0 +1,301 @@
+// Training stages that are Python objects, in this process.
+#include <algorithm>
+#include <pybind11/stl.h>
+
+#include "millrace/core/error.hpp"
+#include "millrace/scheduler/plan/passes.hpp"
+#include "millrace/training/trainer.hpp"
+#include "module/array_data.hpp"
+#include "module/arrays.hpp"
+#include "module/bindings.hpp"
+#include "module/python_stage.hpp"
+#include "module/tensors.hpp"
+
+namespace millrace::python {
+
+namespace {
+
+using namespace py::literals;
+
+/// "adamw" or a millrace.Optimizer: its kind, and the settings that it names.
+void set_optimizer(TrainerOptions& options, const py::object& said) {
+  if (py::isinstance<py::str>(said)) {
+    options.optimizer = optimizer_defaults(optimizer_kind(said.cast<std::string>()));
+    return;
+  }
+  require(py::hasattr(said, "kind") && py::hasattr(said, "settings"),
+          "optimizer is a name, or what millrace.AdamW(...) and its like make");
+  OptimizerOptions& optimizer = options.optimizer;
+  optimizer = optimizer_defaults(optimizer_kind(said.attr("kind").cast<std::string>()));
+  options.learning_rate.base = said.attr("learning_rate").cast<double>();
+  for (const auto& [key, value] : py::dict(said.attr("settings"))) {
+    const std::string name = py::str(key);
+    double OptimizerOptions::*member = nullptr;
+    for (const auto& [known, where] : {std::pair{"momentum", &OptimizerOptions::momentum},
+                                       {"beta1", &OptimizerOptions::beta1},
+                                       {"beta2", &OptimizerOptions::beta2},
+                                       {"epsilon", &OptimizerOptions::epsilon},
+                                       {"weight_decay", &OptimizerOptions::weight_decay}})
+      if (name == known) member = where;
+    require(member != nullptr,
+            "an optimizer has no setting '" + name +
+                "'; known are momentum, beta1, beta2, epsilon and weight_decay");
+    optimizer.*member = value.cast<double>();
+  }
+}
+
+/// A Trainer with the Python objects that it calls.
+class PythonTrainer {
+ public:
+  PythonTrainer(const Program& program, const py::object& stages, TrainerOptions options)
+      : options_(std::move(options)) {
+    require(program.shape.slices == 1,
+            "the schedule has " + std::to_string(program.shape.slices) +
+                " slices per micro-batch; arrays of Python are not cut into slices");
+    std::vector<std::unique_ptr<StageBody>> bodies;
+    for (const py::handle stage : py::iter(stages)) {
+      auto body =
+          std::make_unique<PythonStage>(py::reinterpret_borrow<py::object>(stage), bodies.size());
+      stages_.push_back(body.get());
+      bodies.push_back(std::move(body));
+    }
+    trainer_ = std::make_unique<Trainer>(program, std::move(bodies), options_);
+    micro_batches_ = program.shape.micro_batches;
+  }
+
+  PythonTrainer(const PythonTrainer&) = delete;
+  PythonTrainer& operator=(const PythonTrainer&) = delete;
+
+  /// Threads of the executor may still want the lock.
+  ~PythonTrainer() {
+    const py::gil_scoped_release unlocked;
+    trainer_.reset();
+  }
+
+  StepReport step(const py::object& inputs,
+                  const py::object& targets,
+                  std::optional<double> weight) {
+    require_same_arrays();
+    ArrayData data(inputs, targets, micro_batches_ * options_.accumulate);
+    const double total = weight ? *weight : static_cast<double>(data.samples());
+    const py::gil_scoped_release unlocked;
+    return trainer_->step(data, total);
+  }
+
+  Score evaluate(const py::object& inputs, const py::object& targets) {
+    require_same_arrays();
+    ArrayData data(inputs, targets, micro_batches_);
+    const py::gil_scoped_release unlocked;
+    return trainer_->evaluate(data);
+  }
+
+  /// The array of each output, the units' behind one another.
+  py::object predict(const py::object& inputs) {
+    require_same_arrays();
+    ArrayData data(inputs, py::none(), micro_batches_);
+    std::vector<TensorList> units;
+    {
+      const py::gil_scoped_release unlocked;
+      units = trainer_->predict(data);
+    }
+    py::tuple outputs(units.front().size());
+    for (std::size_t i = 0; i < outputs.size(); ++i) {
+      py::list parts;
+      for (TensorList& unit : units) parts.append(to_array(std::move(unit[i])));
+      outputs[i] = py::module_::import("numpy").attr("concatenate")(parts);
+    }
+    if (outputs.size() == 1) return outputs[0];
+    return outputs;
+  }
+
+  Trainer& trainer() { return *trainer_; }
+  const Trainer& trainer() const { return *trainer_; }
+
+ private:
+  void require_same_arrays() const {
+    for (const PythonStage* stage : stages_) stage->require_same_arrays();
+  }
+
+  TrainerOptions options_;
+  std::vector<PythonStage*> stages_;
+  std::unique_ptr<Trainer> trainer_;
+  int micro_batches_ = 1;
+};
+
+std::unique_ptr<PythonTrainer> made_trainer(const Program& program,
+                                            const py::object& stages,
+                                            const py::object& optimizer,
+                                            const std::string& learning_rate,
+                                            std::int64_t warm_up,
+                                            std::int64_t total_updates,
+                                            std::optional<double> clip_norm,
+                                            int accumulate,
+                                            const std::vector<std::string>& frozen,
+                                            bool recompute,
+                                            const std::string& executor,
+                                            std::uint64_t seed,
+                                            const std::string& save_folder) {
+  TrainerOptions options;
+  options.learning_rate = parse_learning_rate(learning_rate);
+  set_optimizer(options, optimizer);
+  options.learning_rate.warm_up = warm_up;
+  options.learning_rate.total_updates = total_updates;
+  options.clip_norm = clip_norm;
+  options.accumulate = accumulate;
+  options.frozen = frozen;
+  options.executor = executor;
+  options.seed = seed;
+  options.save.folder = save_folder;
+  const Program run = recompute ? insert_recompute(program) : program;
+  return std::make_unique<PythonTrainer>(run, stages, std::move(options));
+}
+
+py::object report_of(const StepReport& report) {
+  return made("StepReport",
+              report.global_step,
+              report.samples,
+              report.mean_loss(),
+              report.loss.sum,
+              report.loss.weight,
+              report.gradient_norm,
+              report.clip_factor,
+              report.learning_rate,
+              report.skipped,
+              report.seconds);
+}
+
+py::object score_of(const Score& score) {
+  return made("Score",
+              score.mean_loss(),
+              score.loss.sum,
+              score.loss.weight,
+              score.accuracy(),
+              score.samples);
+}
+
+void add_loss(
+    PythonUnit& unit, double sum, double weight, std::int64_t correct, std::int64_t judged) {
+  require(unit.is_last, "add_loss is for the last stage; this one has no targets");
+  unit.loss += {sum, weight, correct, judged};
+}
+
+void bind_unit(py::module_& module) {
+  py::class_<PythonUnit, std::shared_ptr<PythonUnit>>(
+      module,
+      "Unit",
+      "What a pass knows about the unit it works on. `kept` is the stage's: what it puts there in "
+      "its forward it finds in the unit's backward passes.")
+      .def_readonly("micro_batch", &PythonUnit::micro_batch, "Its number in the mini-batch.")
+      .def_readonly("first_sample", &PythonUnit::first_sample, "Of its rows in the mini-batch.")
+      .def_readonly("step", &PythonUnit::step, "Mini-batches before this one.")
+      .def_readonly("training", &PythonUnit::training, "False in evaluate and predict.")
+      .def_readonly("loss_scale",
+                    &PythonUnit::loss_scale,
+                    "The last stage multiplies the gradient of its loss by this.")
+      .def_readonly("targets", &PythonUnit::targets, "A tuple of arrays, for the last stage.")
+      .def_readwrite("kept", &PythonUnit::kept, "Whatever the stage keeps with the unit.")
+      .def_property_readonly(
+          "key",
+          [](const PythonUnit& self) {
+            return py::make_tuple(self.seed, self.step, self.micro_batch);
+          },
+          "Seeds random numbers that are the same in every schedule: "
+          "numpy.random.default_rng(unit.key).")
+      .def("add_loss",
+           &add_loss,
+           "sum"_a,
+           "weight"_a,
+           "correct"_a = 0,
+           "judged"_a = 0,
+           "Adds the unit's loss, summed over `weight` samples; for the last stage's forward.");
+}
+
+}  // namespace
+
+void bind_training(py::module_& module) {
+  bind_unit(module);
+  py::class_<PythonTrainer>(module,
+                            "Trainer",
+                            "Trains stages that are Python objects by any schedule, in this "
+                            "process: one mini-batch in, one update of every stage out.")
+      .def(py::init(&made_trainer),
+           "program"_a,
+           "stages"_a,
+           py::kw_only(),
+           "optimizer"_a = "adamw",
+           "learning_rate"_a = "constant",
+           "warm_up"_a = 0,
+           "total_updates"_a = 0,
+           "clip_norm"_a = py::none(),
+           "accumulate"_a = 1,
+           "frozen"_a = std::vector<std::string>{},
+           "recompute"_a = false,
+           "executor"_a = "sequential",
+           "seed"_a = 1,
+           "save_folder"_a = "",
+           "`stages`: one object per stage of the program, replica after replica (see "
+           "millrace.Stage). `learning_rate`: the curve, \"cosine:floor=0.1\"; the optimizer has "
+           "its height.")
+      .def(
+          "step",
+          [](PythonTrainer& self,
+             const py::object& inputs,
+             const py::object& targets,
+             std::optional<double> weight) {
+            return report_of(self.step(inputs, targets, weight));
+          },
+          "inputs"_a,
+          "targets"_a = py::none(),
+          py::kw_only(),
+          "weight"_a = py::none(),
+          "One step over a mini-batch: arrays with a row per sample. `weight`: what the losses' "
+          "weights add up to, the number of samples unless said. A traceback in a stage raises "
+          "StepError; the next step works.")
+      .def(
+          "evaluate",
+          [](PythonTrainer& self, const py::object& inputs, const py::object& targets) {
+            return score_of(self.evaluate(inputs, targets));
+          },
+          "inputs"_a,
+          "targets"_a,
+          "The loss over arrays, without a change.")
+      .def("predict",
+           &PythonTrainer::predict,
+           "inputs"_a,
+           "What the last stage gives, a row per sample; a tuple where it gives several arrays.")
+      .def(
+          "weights_hash",
+          [](PythonTrainer& self) { return self.trainer().weights_hash(); },
+          "xxh3-128 over all parameters: equal bits, equal hash.")
+      .def(
+          "save",
+          [](PythonTrainer& self) {
+            const SaveReport report = self.trainer().save();
+            require(report.fault.empty(), report.fault);
+            return report.folder;
+          },
+          "Saves a checkpoint into `save_folder`; its folder.")
+      .def(
+          "resume",
+          [](PythonTrainer& self, const py::object& path) {
+            return self.trainer()
+                .resume(py::module_::import("os").attr("fsdecode")(path).cast<std::string>())
+                .folder;
+          },
+          "path"_a,
+          "Takes the state from a checkpoint; its folder.")
+      .def(
+          "warnings",
+          [](const PythonTrainer& self) { return self.trainer().warnings(); },
+          "What is right but not as good as the schedule promises.")
+      .def_property_readonly(
+          "global_step",
+          [](const PythonTrainer& self) { return self.trainer().global_step(); },
+          "Updates done.")
+      .def_property_readonly(
+          "timeline",
+          [](const PythonTrainer& self) { return to_arrays(self.trainer().executor().timeline()); },
+          "Start and end of every action of the last step in seconds, an array per rank.");
+}
+
+}  // namespace millrace::python

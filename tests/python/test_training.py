@@ -1,0 +1,311 @@
+# Stages in Python train by every schedule to the bits of a plain loop, and a traceback says where.
+import gc
+import os
+import pathlib
+import subprocess
+import sys
+import weakref
+
+import numpy as np
+import pytest
+
+import millrace
+
+
+class Multiply(millrace.Stage):
+    """y = tanh(x w); the last one adds half the squared distance to the targets."""
+
+    def __init__(self, number, width=5, last=False):
+        generator = np.random.default_rng(number)
+        weight = generator.standard_normal((width, width), dtype=np.float32) / 2
+        self.name, self.last = f"layers.{number}.weight", last
+        self.parameters = {self.name: weight}
+
+    def forward(self, unit, x):
+        y = np.tanh(x @ self.parameters[self.name])
+        unit.kept = [x, y, None]
+        if not self.last:
+            return y
+        if unit.targets is not None:
+            error = y - unit.targets[0]
+            unit.add_loss(0.5 * float((error.astype(np.float64) ** 2).sum()), len(x))
+            unit.kept[2] = error
+        return y
+
+    def backward_input(self, unit, *gradients):
+        x, y, error = unit.kept
+        gradient = gradients[0] if gradients else error * np.float32(unit.loss_scale)
+        unit.kept[2] = gradient * (1 - y * y)
+        return unit.kept[2] @ self.parameters[self.name].T
+
+    def backward_weight(self, unit):
+        x, _, gradient = unit.kept
+        self.gradients[self.name] += x.T @ gradient
+
+
+def model(count):
+    return [Multiply(number, last=number == count - 1) for number in range(count)]
+
+
+def data(samples=13, width=5):
+    generator = np.random.default_rng(7)
+    return (generator.standard_normal((samples, width), dtype=np.float32),
+            generator.standard_normal((samples, width), dtype=np.float32) / 4)
+
+
+class PlainUnit:
+    targets = loss_scale = kept = None
+    training, loss = True, 0.0
+
+    def add_loss(self, total, weight):
+        self.loss += total
+
+
+def plain_loop(stages, inputs, targets, micro_batches, steps, rate):
+    """Gradient descent by hand, one thread, no library. The rate is a power of two, so that its product is exact."""
+    for stage in stages:
+        stage.gradients = {name: np.zeros_like(value) for name, value in stage.parameters.items()}
+    losses = []
+    for _ in range(steps):
+        loss = 0.0
+        for x, t in zip(np.array_split(inputs, micro_batches), np.array_split(targets, micro_batches)):
+            units = [PlainUnit() for _ in stages]
+            units[-1].targets, units[-1].loss_scale = (t,), 1.0 / len(inputs)
+            for stage, unit in zip(stages, units):
+                x = stage.forward(unit, x)
+            gradients = ()
+            for stage, unit in reversed(list(zip(stages, units))):
+                gradients = (stage.backward_input(unit, *gradients),)
+                stage.backward_weight(unit)
+            loss += units[-1].loss
+        for stage in stages:
+            for name, value in stage.parameters.items():
+                value -= np.float32(rate) * stage.gradients[name]
+                stage.gradients[name][...] = 0
+        losses.append(loss / len(inputs))
+    return losses
+
+
+CASES = {
+    "1f1b": {}, "gpipe": {}, "zb-h1": {}, "zb-auto": {}, "interleaved": {"chunks": 2}, "zb-v": {}, "v-min": {},
+    "bfs": {"chunks": 2},
+}
+
+
+@pytest.mark.parametrize("options", [{}, {"recompute": True}, {"executor": "flow-graph"}, {"executor": "ranks"}], ids=str)
+@pytest.mark.parametrize("name", CASES)
+def test_every_schedule_gives_the_bits_of_a_plain_loop(name, options):
+    program = millrace.generate(name, ranks=2, micro_batches=4, **CASES[name])
+    assert program.accumulation().ascending
+    inputs, targets = data()
+    ours, theirs = model(program.shape.stages), model(program.shape.stages)
+    losses = plain_loop(theirs, inputs, targets, 4, steps=3, rate=0.125)
+    trainer = millrace.Trainer(program, ours, optimizer=millrace.Sgd(0.125), **options)
+    reports = [trainer.step(inputs, targets) for _ in range(3)]
+    assert [report.mean_loss for report in reports] == losses
+    for one, other in zip(ours, theirs):
+        assert one.parameters[one.name].tobytes() == other.parameters[other.name].tobytes()
+    assert trainer.global_step == 3 and reports[-1].samples == 13
+
+
+def test_a_stage_with_one_backward_gives_the_same_bits_and_a_warning():
+    class NotSplit:
+        def __init__(self, stage):
+            self.stage, self.parameters = stage, stage.parameters
+
+        def forward(self, unit, x):
+            return self.stage.forward(unit, x)
+
+        def backward(self, unit, *gradients):
+            self.stage.gradients = self.gradients
+            given = self.stage.backward_input(unit, *gradients)
+            self.stage.backward_weight(unit)
+            return given
+
+    inputs, targets = data()
+    hashes = set()
+    for stages in (model(2), [NotSplit(stage) for stage in model(2)]):
+        trainer = millrace.Trainer(millrace.generate("zb-h1", 2, 4), stages, optimizer=millrace.Sgd(0.1))
+        trainer.step(inputs, targets)
+        hashes.add(trainer.weights_hash())
+    assert len(hashes) == 1
+    assert len(trainer.warnings()) == 2 and "backward" in trainer.warnings()[0]
+
+
+def test_a_schedule_of_ones_own_trains():
+    mine = millrace.Program([["0F0", "0F1", "0I0", "0I1", "0W0", "0W1"], ["1F0", "1B0", "1F1", "1B1"]])
+    inputs, targets = data(8)
+    trainer = millrace.Trainer(mine, model(2), optimizer=millrace.AdamW(0.01))
+    first = trainer.step(inputs, targets).mean_loss
+    for _ in range(50):
+        last = trainer.step(inputs, targets).mean_loss
+    assert last < first / 2
+    assert [len(rank) for rank in trainer.timeline] == [6, 4]
+    assert trainer.evaluate(inputs, targets).mean_loss < last * 1.01
+    assert trainer.predict(inputs).shape == (8, 5)
+
+
+def test_micro_batches_accumulate_over_several_passes():
+    inputs, targets = data(16)
+    hashes = []
+    for micro_batches, accumulate in ((8, 1), (4, 2)):
+        trainer = millrace.Trainer(millrace.generate("1f1b", 2, micro_batches), model(2), accumulate=accumulate)
+        trainer.step(inputs, targets)
+        hashes.append(trainer.weights_hash())
+    assert hashes[0] == hashes[1]
+
+
+def test_a_checkpoint_goes_on_with_the_same_bits(tmp_path):
+    inputs, targets = data()
+    program = millrace.generate("1f1b", 2, 4)
+    whole = millrace.Trainer(program, model(2), save_folder=str(tmp_path))
+    whole.step(inputs, targets)
+    folder = whole.save()
+    whole.step(inputs, targets)
+    resumed = millrace.Trainer(millrace.generate("zb-h1", 2, 4), [Multiply(0), Multiply(1, last=True)])
+    assert resumed.resume(tmp_path) == folder
+    resumed.step(inputs, targets)
+    assert resumed.weights_hash() == whole.weights_hash()
+
+
+class Fails(Multiply):
+    where = None
+
+    def broken(self, here, unit):
+        if self.where == here and unit.micro_batch == 2:
+            raise ZeroDivisionError("no luck in " + here)
+
+    def forward(self, unit, x):
+        self.broken("forward", unit)
+        return super().forward(unit, x)
+
+    def backward_input(self, unit, *gradients):
+        self.broken("backward_input", unit)
+        return super().backward_input(unit, *gradients)
+
+    def backward_weight(self, unit):
+        self.broken("backward_weight", unit)
+        super().backward_weight(unit)
+
+
+@pytest.mark.parametrize("executor", ["sequential", "flow-graph", "ranks"])
+@pytest.mark.parametrize("where", ["forward", "backward_input", "backward_weight"])
+def test_a_traceback_in_a_stage_is_told_and_the_next_step_works(where, executor):
+    inputs, targets = data()
+    stages = [Multiply(0), Fails(1, last=True)]
+    trainer = millrace.Trainer(millrace.generate("zb-h1", 2, 4), stages, optimizer=millrace.Sgd(0.1), executor=executor)
+    stages[1].where = where
+    with pytest.raises(millrace.StepError) as failed:
+        trainer.step(inputs, targets)
+    sentence = str(failed.value)
+    assert f"no luck in {where}" in sentence and 'test_training.py", line' in sentence and "in broken" in sentence
+    assert "rank 1" in sentence and "stage 1" in sentence and "micro-batch 2" in sentence
+    assert failed.value.rank == 1 and failed.value.action[0] == "1" and failed.value.action[-1] == "2"
+    assert isinstance(failed.value.__cause__, ZeroDivisionError)
+    stages[1].where = None
+    reference = millrace.Trainer(millrace.generate("1f1b", 2, 4), model(2), optimizer=millrace.Sgd(0.1))
+    reference.step(inputs, targets)
+    trainer.step(inputs, targets)
+    assert trainer.weights_hash() == reference.weights_hash()
+
+
+def test_ctrl_c_in_a_stage_is_ctrl_c():
+    class Interrupted(Multiply):
+        def forward(self, unit, x):
+            raise KeyboardInterrupt
+
+    trainer = millrace.Trainer(millrace.generate("1f1b", 1, 2), [Interrupted(0, last=True)])
+    with pytest.raises(KeyboardInterrupt):
+        trainer.step(*data())
+
+
+def test_what_does_not_fit_is_refused():
+    program, (inputs, targets) = millrace.generate("1f1b", 2, 4), data()
+
+    def refused(sentence, call, kind=millrace.InvalidArgument):
+        with pytest.raises(kind, match=sentence):
+            call()
+
+    def trainer(*stages, **options):
+        return millrace.Trainer(program, stages or model(2), **options)
+
+    refused("^the program needs 2 stage bodies, got 1$", lambda: trainer(Multiply(0)))
+    refused("stage 0 has no forward", lambda: trainer(object(), object()))
+    refused("stage 1.*no float32 array", lambda: trainer(Multiply(0), Sixty(1)))
+    refused("known are|did you mean", lambda: trainer(optimizer="adamv"))
+    refused("no setting 'beta'", lambda: trainer(optimizer=millrace.AdamW(beta=1)))
+    refused("sequential", lambda: trainer(executor="threads"))
+    refused("slices", lambda: millrace.Trainer(millrace.generate("seq-1f1b", 2, 4), model(2)))
+    refused("targets has 12 rows where others have 13", lambda: trainer().step(inputs, targets[:12]))
+    refused("weight", lambda: trainer().step(inputs, targets, weight=5))
+    refused("complex128", lambda: trainer().step(inputs.astype(complex), targets), millrace.StepError)
+    other = model(2)
+    exchanged = trainer(*other)
+    other[0].parameters[other[0].name] = other[0].parameters[other[0].name].copy()
+    refused("is another array than at the start", lambda: exchanged.step(inputs, targets))
+
+
+class Sixty(Multiply):
+    def __init__(self, number):
+        super().__init__(number)
+        self.parameters = {self.name: self.parameters[self.name].astype(np.float64)}
+
+
+def resident_mib():
+    pages = int(pathlib.Path("/proc/self/statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE") / 2**20
+
+
+def test_steps_and_failed_steps_hold_on_to_no_memory():
+    inputs, targets = data(256)
+    inputs, targets = np.repeat(inputs, 20, axis=0), np.repeat(targets, 20, axis=0)
+    stages = [Multiply(0), Fails(1, last=True)]
+    trainer = millrace.Trainer(millrace.generate("zb-h1", 2, 8), stages)
+
+    def some(count):
+        for step in range(count):
+            stages[1].where = "backward_input" if step % 3 == 2 else None
+            try:
+                trainer.step(inputs, targets)
+            except millrace.StepError:
+                pass
+
+    some(30)
+    gc.collect()
+    before = resident_mib()
+    some(300)
+    gc.collect()
+    assert resident_mib() - before < 8
+
+
+def test_nothing_of_a_unit_outlives_its_step():
+    seen = []
+
+    class Watched(Fails):
+        def forward(self, unit, x):
+            y = super().forward(unit, x)
+            seen.extend(weakref.ref(thing) for thing in (unit, x, y))
+            return y
+
+    stages = [Watched(0), Watched(1, last=True)]
+    for options in ({}, {"recompute": True}, {"executor": "flow-graph"}):
+        trainer = millrace.Trainer(millrace.generate("zb-h1", 2, 4), stages, **options)
+        for where in (None, "forward", "backward_input", "backward_weight"):
+            stages[1].where = where
+            try:
+                trainer.step(*data())
+            except millrace.StepError:
+                pass
+            gc.collect()
+            assert seen and not any(reference() is not None for reference in seen), (options, where)
+            seen.clear()
+
+
+def test_a_trainer_ends_with_its_program():
+    script = ("import sys; sys.path.insert(0, sys.argv[1])\n"
+              "import test_training as t, millrace\n"
+              "trainer = millrace.Trainer(millrace.generate('1f1b', 2, 4), t.model(2), executor='flow-graph')\n"
+              "print(trainer.step(*t.data()).global_step)\n")
+    ran = subprocess.run([sys.executable, "-c", script, str(pathlib.Path(__file__).parent)],
+                         capture_output=True, text=True, timeout=60)
+    assert (ran.stdout, ran.stderr, ran.returncode) == ("1\n", "", 0)
