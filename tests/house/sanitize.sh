@@ -28,14 +28,31 @@ case "$preset" in
     ;;
 esac
 cmake --build --preset "$preset" --target "${programs[@]}" >&2
+
+# shards PROGRAM FILTER: its tests in as many processes as there are processors.
+shards() {
+  local program=$1 filter=$2 shard failed=0 count pids=()
+  count=$(nproc)
+  for ((shard = 0; shard < count; ++shard)); do
+    GTEST_TOTAL_SHARDS=$count GTEST_SHARD_INDEX=$shard "$folder/tests/$program" \
+      --gtest_filter="$filter" --gtest_brief=1 >"$folder/$program.$shard.log" 2>&1 &
+    pids+=($!)
+  done
+  for shard in "${!pids[@]}"; do
+    wait "${pids[$shard]}" || failed=1
+    cat "$folder/$program.$shard.log"
+  done
+  return $failed
+}
+
 for program in "${programs[@]}"; do
   echo "-- $program under $preset"
-  "$folder/tests/$program" --gtest_filter="$filter" --gtest_brief=1
+  shards "$program" "$filter"
 done
 
 # libzmq 4.3.4 loses a hand-shake command now and then when a connection ends early (both ends of the report's
 # stack lie in its own I/O thread), so its tests look for every other fault but not for leaks.
 if [ "$preset" = asan ]; then
   echo "-- test_transport over ZeroMQ under $preset, without leak detection"
-  ASAN_OPTIONS=detect_leaks=0 "$folder/tests/test_transport" --gtest_filter="$zeromq" --gtest_brief=1
+  ASAN_OPTIONS=detect_leaks=0 shards test_transport "$zeromq"
 fi
