@@ -15,7 +15,7 @@
 namespace millrace {
 namespace {
 
-constexpr std::int64_t kRows = 256;
+constexpr std::int64_t kMeasuredRows = 256;
 constexpr std::int64_t kDepth = 512;
 constexpr std::chrono::milliseconds kMeasured{15};
 
@@ -31,14 +31,14 @@ double rate_of_thread(DType precision) {
   TensorPool pool;
   PassContext context;
   context.pool = &pool;
-  const Tensor a = filled(kRows, kDepth);
-  const Tensor b = filled(kDepth, kRows);
-  Tensor c = filled(kRows, kRows);
+  const Tensor a = filled(kMeasuredRows, kDepth);
+  const Tensor b = filled(kDepth, kMeasuredRows);
+  Tensor c = filled(kMeasuredRows, kMeasuredRows);
   std::vector<double> seconds;
   for (const auto end = Clock::now() + kMeasured; seconds.empty() || Clock::now() < end;) {
     const auto began = Clock::now();
     detail::add_forward<float>(context,
-                               {kRows, kDepth, kRows, precision},
+                               {kMeasuredRows, kDepth, kMeasuredRows, precision},
                                detail::values<float>(a),
                                detail::values<float>(b),
                                detail::values<float>(c));
@@ -46,7 +46,7 @@ double rate_of_thread(DType precision) {
   }
   const auto middle = seconds.begin() + std::ssize(seconds) / 2;
   std::ranges::nth_element(seconds, middle);
-  return 2.0 * kRows * kDepth * kRows / *middle;
+  return 2.0 * kMeasuredRows * kDepth * kMeasuredRows / *middle;
 }
 
 /// Passes that make products, each as many operations: F, I where a gradient is wanted, W.

@@ -16,7 +16,7 @@
 namespace millrace {
 namespace {
 
-constexpr std::size_t kInput = 0;
+constexpr std::size_t kImages = 0;
 constexpr std::size_t kOutputGradient = 1;
 
 /// Numbers of window rows laid out at once: half a megabyte of f32.
@@ -136,7 +136,7 @@ Tensor Conv2d::backward_rows(const PassContext& context,
 }
 
 void Conv2d::backward_weight(const PassContext& context, Stash& stash) {
-  const Tensor input = stash.read(context, kInput);
+  const Tensor input = stash.read(context, kImages);
   const Tensor gradient = stash.read(context, kOutputGradient);
   const std::int64_t at_once = std::min(samples_at_once(), input.rows());
   Tensor rows = context.make(settings_.dtype, {at_once * output_.pixels(), depth()});

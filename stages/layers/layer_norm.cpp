@@ -18,7 +18,7 @@ namespace {
 // Places in the stash: the normalised rows stay from F to W, the scales from F to I, dy from I to
 // W.
 constexpr std::size_t kNormalisedRows = 0;
-constexpr std::size_t kScales = 1;
+constexpr std::size_t kRowScales = 1;
 
 /// h = (x - mean) scale; returns scale = 1 / sqrt(var + epsilon).
 template <class T>
@@ -108,7 +108,7 @@ Tensor LayerNorm::backward_rows(const PassContext& context,
                                 Tensor output_gradient,
                                 Stash& stash,
                                 bool wanted) {
-  const Tensor scales = stash.take(context, kScales);
+  const Tensor scales = stash.take(context, kRowScales);
   Tensor input_gradient;
   if (wanted) {
     const std::int64_t columns = settings_.columns;

@@ -103,9 +103,9 @@ void check(const ModelText& text, GptOptions& options) {
 }
 
 /// The layers of a transformer, one after the other.
-class Layers {
+class GptLayers {
  public:
-  explicit Layers(const GptOptions& options) : options_(options) {}
+  explicit GptLayers(const GptOptions& options) : options_(options) {}
 
   ModelSpec build() && {
     model_.inputs = {{DType::I32, {kSamples, kPositions}, false}};
@@ -189,7 +189,7 @@ ModelSpec read_gpt(const ModelText& text, std::span<const std::string_view> part
   GptOptions options;
   for (const std::string_view part : parts) read_option(text, part, options);
   check(text, options);
-  return Layers(options).build();
+  return GptLayers(options).build();
 }
 
 }  // namespace millrace::detail
