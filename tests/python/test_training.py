@@ -168,6 +168,25 @@ def test_a_checkpoint_goes_on_with_the_same_bits(tmp_path):
     assert resumed.weights_hash() == whole.weights_hash()
 
 
+def test_names_in_no_decay_do_not_decay():
+    class Still(millrace.Stage):
+        no_decay = {"bias"}
+
+        def __init__(self):
+            self.parameters = {name: np.ones(3, np.float32) for name in ("weight", "bias")}
+
+        def forward(self, unit, x):
+            unit.add_loss(0.0, len(x))
+
+        def backward(self, unit):
+            return None
+
+    stage = Still()
+    trainer = millrace.Trainer(millrace.generate("1f1b", 1, 2), [stage], optimizer=millrace.Sgd(0.5, weight_decay=0.5))
+    trainer.step(*data())
+    assert stage.parameters["weight"].tolist() == [0.75] * 3 and stage.parameters["bias"].tolist() == [1] * 3
+
+
 class Fails(Multiply):
     where = None
 

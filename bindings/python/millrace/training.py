@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -47,22 +48,22 @@ class Stage:
     trainer unless it is there) has an array for each, to which passes add. Names are unique in the
     model and the same in every cut. Names in `no_decay` have no weight decay. Arrays that a pass is
     given must not be written to.
+
+    Passes:
+      forward(unit, *inputs)            gives the inputs of the next stage, an array or a tuple. The
+                                        last stage calls `unit.add_loss` where `unit.targets` is not
+                                        None, and gives its predictions.
+      backward_input(unit, *gradients)  takes the gradient of each output (the last stage: none, and
+                                        scales its loss' gradient by `unit.loss_scale`) and gives one
+                                        for each input; the first stage may give None.
+      backward_weight(unit)             adds the unit's weight gradients to `gradients`.
+      backward(unit, *gradients)        both, of a stage without the two.
     """
 
-    parameters: dict[str, np.ndarray]
+    parameters: dict[str, np.ndarray] = {}
     gradients: dict[str, np.ndarray]
+    no_decay: Collection[str] = ()
 
     def forward(self, unit: Unit, *inputs: np.ndarray) -> Any:
-        """Gives the inputs of the next stage, an array or a tuple. The last stage calls
-        `unit.add_loss` where `unit.targets` is not None, and gives its predictions."""
-        raise NotImplementedError
-
-    def backward_input(self, unit: Unit, *gradients: np.ndarray) -> Any:
-        """Takes the gradient of each output (the last stage: none, and scales its loss' gradient by
-        `unit.loss_scale`) and gives one for each input; the first stage may give None."""
-        raise NotImplementedError
-
-    def backward_weight(self, unit: Unit) -> None:
-        """Adds the unit's weight gradients to `gradients`. A stage without this method has one
-        called `backward` that does both."""
+        """See above."""
         raise NotImplementedError

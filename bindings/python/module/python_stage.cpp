@@ -160,10 +160,8 @@ TensorList PythonStage::forward(const PassContext& context, TensorList inputs) {
 void PythonStage::recompute(const PassContext& context) {
   in_python([&] {
     const auto unit = unit_of(context);
-    const LossSum counted = unit->loss;
     const py::tuple arguments = unit->inputs;
     stage_.attr("forward")(*arguments);
-    unit->loss = counted;
     unit->inputs = py::none();
     return 0;
   });

@@ -19,28 +19,28 @@ namespace millrace {
 /// list is the default.
 /// Thread-safety: immutable, share freely.
 struct ModelCosts {
-  std::vector<double> forward, input, weight;  ///< F, I, W; default 1; B takes I + W
-  std::vector<double> recompute_time;          ///< default: as forward
-  std::vector<double> slice_costs;             ///< q shares in a stage's times; default: equal
-  bool chunk_costs = false;                    ///< the times and memory are of a chunk
+  std::vector<double> forward = {}, input = {}, weight = {};  ///< F, I, W; default 1; B takes I + W
+  std::vector<double> recompute_time = {};                    ///< default: as forward
+  std::vector<double> slice_costs = {};  ///< q shares in a stage's times; default: equal
+  bool chunk_costs = false;              ///< the times and memory are of a chunk
 
-  std::vector<double> memory_forward;   ///< change at F; default 1
-  std::vector<double> memory_input;     ///< after I; default 0
-  std::vector<double> memory_weight;    ///< after W; default: gives back the other two
-  std::vector<double> memory_boundary;  ///< of a stage of any size that recomputes; default 0
+  std::vector<double> memory_forward = {};   ///< change at F; default 1
+  std::vector<double> memory_input = {};     ///< after I; default 0
+  std::vector<double> memory_weight = {};    ///< after W; default: gives back the other two
+  std::vector<double> memory_boundary = {};  ///< of a stage of any size that recomputes; default 0
 
-  std::vector<double> latency;          ///< of a message: 1 value or p x p; default 0
-  std::vector<double> bandwidth;        ///< bytes per unit of time, likewise; 0: unlimited
-  std::optional<double> message_bytes;  ///< of one micro-batch; goes with bandwidth
-  bool contention = false;              ///< messages of a directed link follow one another
-  std::vector<double> rank_speed;       ///< p factors; default 1
-  int cores = 0;                        ///< that the ranks share; 0: one per rank
-  bool atomic_pairs = false;            ///< overlapped pairs are one op of F + B
-  std::optional<double> pair_cost;      ///< they are one op of this time, of a full stage
+  std::vector<double> latency = {};          ///< of a message: 1 value or p x p; default 0
+  std::vector<double> bandwidth = {};        ///< bytes per unit of time, likewise; 0: unlimited
+  std::optional<double> message_bytes = {};  ///< of one micro-batch; goes with bandwidth
+  bool contention = false;                   ///< messages of a directed link follow one another
+  std::vector<double> rank_speed = {};       ///< p factors; default 1
+  int cores = 0;                             ///< that the ranks share; 0: one per rank
+  bool atomic_pairs = false;                 ///< overlapped pairs are one op of F + B
+  std::optional<double> pair_cost = {};      ///< they are one op of this time, of a full stage
 
   /// Costs of each stage instead of times (and of memory, where it says memory).
-  std::shared_ptr<const CostFile> file;
-  std::string file_name;  ///< for sentences
+  std::shared_ptr<const CostFile> file = {};
+  std::string file_name = {};  ///< for sentences
 
   /// Whether a list of times or memory was given: what a file may say too.
   [[nodiscard]] bool says_times_or_memory() const;

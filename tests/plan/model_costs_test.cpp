@@ -1,0 +1,65 @@
+// Costs of a model as people say them: what a stage, a chunk and a slice of it take, and what
+// cannot be said.
+#include "millrace/scheduler/plan/model_costs.hpp"
+
+#include <memory>
+#include <string>
+
+#include <gtest/gtest.h>
+
+#include "millrace/core/error.hpp"
+#include "millrace/scheduler/plan/search.hpp"
+
+namespace millrace {
+namespace {
+
+const Shape kTwoChunks{.ranks = 2, .micro_batches = 4, .placement = Placement::loop(2, 2)};
+
+TEST(ModelCosts, OfNothingAreThoseOfFullStagesOfOne) {
+  const Cost ours = cost_of(kTwoChunks, {}), unit = Cost::unit(kTwoChunks);
+  EXPECT_EQ(ours.ticks_per_unit, unit.ticks_per_unit);
+  EXPECT_EQ(ours.forward, unit.forward);
+  EXPECT_EQ(ours.backward_weight, unit.backward_weight);
+  EXPECT_EQ(ours.memory_forward, unit.memory_forward);
+  EXPECT_EQ(ours.memory_weight, unit.memory_weight);
+}
+
+TEST(ModelCosts, AreWholeTicksOfTheDecimalsThatWereGiven) {
+  const Cost cost = cost_of(kTwoChunks, {.forward = {0.1, 0.25}, .latency = {0.005}});
+  EXPECT_EQ(cost.ticks_per_unit, 2000);  // thousandths, of two chunks
+  EXPECT_EQ(cost.forward, (std::vector<double>{100, 100, 250, 250}));
+  EXPECT_EQ(cost.latency, 10);
+}
+
+TEST(ModelCosts, RefuseWhatCannotBeSaidInTheNamesOfTheirMembers) {
+  const auto refusal = [](const ModelCosts& costs) -> std::string {
+    try {
+      return std::to_string(cost_of(kTwoChunks, costs).forward.size());
+    } catch (const InvalidArgument& fault) {
+      return fault.what();
+    }
+  };
+  EXPECT_EQ(refusal({.forward = {1, 2, 3}}),
+            "forward has 3 values; allowed are 1, p = 2 or one per stage, 4");
+  EXPECT_EQ(refusal({.input = {-1}}), "input holds -1; expected numbers from 0 to 1e+15");
+  EXPECT_EQ(refusal({.message_bytes = 1}),
+            "message_bytes is given without bandwidth; they go together");
+  const auto file = std::make_shared<const CostFile>(
+      CostFile{.ranks = 2,
+               .stages = 2,
+               .cost = Cost::unit({.ranks = 2, .placement = Placement::straight(2)})});
+  EXPECT_EQ(refusal({.weight = {1}, .file = file, .file_name = "a.json"}),
+            "weight was given, but costs a.json says it; leave one of them out");
+}
+
+TEST(ModelCosts, OfOneCutLeaveTwoCopiesOfTheModelOutOfASearch) {
+  SearchOptions full{.ranks = 2}, cut{.ranks = 2};
+  set_costs(full, {.forward = {1, 2}});
+  set_costs(cut, {.forward = {1, 2, 1, 2}});
+  EXPECT_TRUE(full.bidirectional);
+  EXPECT_FALSE(cut.bidirectional);
+  EXPECT_THROW(set_costs(full, {.chunk_costs = true}), InvalidArgument);
+}
+
+}  // namespace
+}  // namespace millrace
