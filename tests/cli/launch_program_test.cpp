@@ -1,6 +1,7 @@
 // Any program under launch: told its place by its environment, supervised as our own verbs are, and
 // named when it never joins.
 #include <filesystem>
+#include <future>
 #include <string>
 #include <sys/stat.h>
 #include <utility>
@@ -10,12 +11,14 @@
 
 #include "cli/launched.hpp"
 #include "millrace/transport/private_directory.hpp"
+#include "support/free_address.hpp"
 
 namespace millrace {
 namespace {
 
 using test::all_gone;
 using test::Command;
+using test::free_address;
 using test::Outcome;
 using test::run;
 using test::temporary;
@@ -26,12 +29,12 @@ using testing::StartsWith;
 
 const std::string kJoiner = MILLRACE_BINARY_DIR "/tests/joiner";
 
-/// The program where nobody launches it.
-Outcome alone() {
+/// The program where nobody launches it, with these variables.
+Outcome alone(const std::string& variables = {}) {
   const PrivateDirectory place(temporary());
   const std::string out = place.path() + "/out";
   // NOLINTNEXTLINE(concurrency-mt-unsafe): the test has one thread
-  const int status = std::system((kJoiner + " >" + out + " 2>&1").c_str());
+  const int status = std::system((variables + " " + kJoiner + " >" + out + " 2>&1").c_str());
   return {WEXITSTATUS(status), test::text_of(out), {}};
 }
 
@@ -53,6 +56,34 @@ TEST(LaunchProgram, TrainsToTheWeightsOfOneProcess) {
     const Outcome outcome = run(launched(ranks, "", flags));
     EXPECT_EQ(outcome.code, 0) << outcome.errors;
     EXPECT_EQ(outcome.output, weights) << ranks << " ranks, " << flags;
+  }
+}
+
+TEST(LaunchProgram, MeetsWithoutALaunchWhereAnEngineSaysTheSame) {
+  const PrivateDirectory place(temporary());
+  ASSERT_EQ(run("keys -n 2 --out " + place.path() + "/keys").code, 0);
+  const std::string job = "MILLRACE_WORLD=2 MILLRACE_RENDEZVOUS=" + free_address() +
+                          " MILLRACE_PATIENCE=20 MILLRACE_KEYS=" + place.path() + "/keys ";
+  auto other = std::async(std::launch::async, [job] { return alone(job + "MILLRACE_RANK=1"); });
+  const Outcome first = alone(job + "MILLRACE_RANK=0");
+
+  EXPECT_EQ(other.get().code, 0);
+  EXPECT_EQ(first.code, 0) << first.output;
+  EXPECT_EQ(first.output, alone().output);
+}
+
+TEST(LaunchProgram, ThatIsToldHalfOfItsPlaceNamesTheVariable) {
+  const std::string pair = "MILLRACE_RANK=0 MILLRACE_WORLD=2 MILLRACE_RENDEZVOUS=tcp://127.0.0.1:9";
+  for (const auto& [variables, sentence] :
+       {std::pair{std::string("MILLRACE_RANK=1"), "MILLRACE_WORLD is not set, but this is rank 1"},
+        {pair,
+         "MILLRACE_ENDPOINT tcp: give MILLRACE_KEYS FILE (millrace keys makes them), or "
+         "MILLRACE_INSECURE\n"},
+        {pair + " MILLRACE_ENDPOINT=smoke", "MILLRACE_ENDPOINT smoke: known are ipc, tcp\n"},
+        {pair + " MILLRACE_KEYS_FD=33", "MILLRACE_KEYS by descriptor 33: cannot be read\n"}}) {
+    const Outcome outcome = alone(variables);
+    EXPECT_EQ(outcome.code, 2) << variables;
+    EXPECT_THAT(outcome.output, StartsWith(std::string("joiner: ") + sentence));
   }
 }
 
@@ -227,12 +258,13 @@ TEST(LaunchProgram, WhatAKilledLaunchHadStartedThroughAShellEndsWithIt) {
     for (pid_t child = 0; line >> child;) programs.push_back(child);
   }
   ASSERT_EQ(programs.size(), 2U);
-  test::Watch watch(programs);
   command.signal(SIGKILL);
-  watch.ends();
-  while (!command.left_nothing()) std::this_thread::yield();
 
+  const auto deadline = test::Clock::now() + std::chrono::seconds(10);
+  while (!(all_gone(programs) && command.left_nothing()) && test::Clock::now() < deadline)
+    std::this_thread::yield();
   EXPECT_TRUE(all_gone(programs));
+  for (const pid_t program : programs) ::kill(program, SIGKILL);  // should they be left
   EXPECT_EQ(command.end().code, 128 + SIGKILL);
 }
 
