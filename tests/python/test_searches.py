@@ -58,6 +58,7 @@ def test_what_progress_raises_ends_the_search():
 LONG = {
     # The first line is printed when the work has begun.
     "search": "millrace.search(8, 64, budget=10**9, progress=told)",
+    "compare": "told(0); millrace.compare(['v-zb'] * 100000, 16, 256)",
     "sweep": "told(0); millrace.sweep(['v-zb'] * 1024, 16, [256] * 64)",
 }
 

@@ -109,7 +109,10 @@ py::list compare(const py::object& schedules,
   for (const py::handle said : py::iter(schedules)) contenders.push_back(contender_of(said));
   require_taken(contenders, options);
   py::list rows;
-  for (const Contender& contender : contenders) rows.append(compared(contender, options, given));
+  for (const Contender& contender : contenders) {
+    if (PyErr_CheckSignals() != 0) throw py::error_already_set();
+    rows.append(compared(contender, options, given));
+  }
   return rows;
 }
 
