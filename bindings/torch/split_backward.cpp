@@ -53,6 +53,8 @@ class Ways {
     return found == leads_.end() ? std::uint8_t{kNowhere} : found->second;
   }
 
+  [[nodiscard]] bool leads_to_input(Node& node) const { return (leads_.at(&node) & kToInput) != 0; }
+
   /// The edges of a split node that lead to inputs; none for another node.
   [[nodiscard]] std::vector<std::size_t> parting(const Node& node) const {
     std::vector<std::size_t> to_inputs;
@@ -84,6 +86,22 @@ class Capture final : public torch::autograd::FunctionPreHook {
   variable_list& kept_;
 };
 
+/// Frees what a node has kept for its backward, as soon as that has run: the engine itself, asked
+/// to keep the graph, would hold all of it until the half ends, and take new memory meanwhile.
+class Release final : public torch::autograd::FunctionPostHook {
+ public:
+  explicit Release(Node& node) : node_(node) {}
+
+  variable_list operator()(const variable_list& gradients,
+                           const variable_list& /*given*/) override {
+    node_.release_variables();
+    return gradients;
+  }
+
+ private:
+  Node& node_;
+};
+
 }  // namespace
 
 variable_list run_backward(const Roots& roots, const edge_list& ends, bool keep_graph) {
@@ -108,7 +126,11 @@ variable_list SplitBackward::input_gradients(const Roots& roots,
   for (const Edge& root : roots.edges)
     ways.walk(root.function.get(), [&](Node* node) {
       std::vector<std::size_t> to_inputs = ways.parting(*node);
-      if (to_inputs.empty()) return;
+      if (to_inputs.empty()) {
+        if (ways.leads_to_input(*node))
+          node->post_hooks().push_back(std::make_unique<Release>(*node));
+        return;
+      }
       auto split = std::make_unique<Split>();
       split->node = node->shared_from_this();
       split->to_inputs = std::move(to_inputs);

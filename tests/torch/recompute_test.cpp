@@ -183,25 +183,43 @@ TEST(TorchRandom, SeededForEachUnitItDoesNotDependOnTheScheduleNorOnRecompute) {
   }
 }
 
-/// The most that the stage of one rank held, by what its meter counted.
-std::size_t peak_of(const Program& program, int width) {
-  const torch::nn::Sequential model(
-      torch::nn::Linear(3, width), torch::nn::Tanh(), torch::nn::Linear(width, 2));
-  Trainer trainer(program, torch_pipeline(model, distance, 1), options_of("sequential"));
+/// The most that a rank held, by what its stage's meter counted.
+std::size_t peak_of(const Program& program, int width, std::size_t rank) {
+  const torch::nn::Sequential model(torch::nn::Linear(3, width),
+                                    torch::nn::Tanh(),
+                                    torch::nn::Linear(width, width),
+                                    torch::nn::Linear(width, 2));
+  Trainer trainer(
+      program, torch_pipeline(model, distance, program.shape.stages()), options_of("sequential"));
   const Numbers data;
   TorchUnits units = data.units();
-  return trainer.step(units, data.weight).peak_stash_bytes.at(0);
+  return trainer.step(units, data.weight).peak_stash_bytes.at(rank);
 }
 
 TEST(TorchStash, CountsWhatTheGraphHoldsAndLessWithRecompute) {
-  constexpr int kWidth = 1000;
-  const Program program = generate("gpipe", {.ranks = 1, .micro_batches = kParts});
-  const std::size_t rows = 2 + 3 + 4 + 2;
-  const std::size_t hidden = rows * kWidth * sizeof(float);  // tanh keeps what it gave
+  constexpr int kWide = 1000;
+  constexpr std::size_t kRows = 2 + 3 + 4 + 2;
+  constexpr std::size_t kHidden = kRows * kWide * sizeof(float);
+  const Program one = generate("gpipe", {.ranks = 1, .micro_batches = kParts});
+  const Program two = generate("gpipe", {.ranks = 2, .micro_batches = kParts});
 
-  EXPECT_GE(peak_of(program, kWidth), hidden);
-  EXPECT_LE(peak_of(program, kWidth), hidden + rows * 64);
-  EXPECT_LT(peak_of(insert_recompute(program), kWidth), hidden / 2);
+  // Tanh keeps what it gives, and so does the layer behind the next one.
+  EXPECT_GE(peak_of(one, kWide, 0), 2 * kHidden);
+  EXPECT_LE(peak_of(one, kWide, 0), 2 * kHidden + kRows * 64);
+  EXPECT_LT(peak_of(insert_recompute(one), kWide, 0), kHidden);
+  // What the first stage's tanh gave is held there; it is the second one's input, too.
+  EXPECT_LE(peak_of(two, kWide, 0), kHidden + kRows * 64);
+  EXPECT_LE(peak_of(two, kWide, 1), 2 * kHidden + kRows * 64);
+}
+
+TEST(TorchStash, DoesNotCountWhatOnlyTheNextStageHolds) {
+  const Program two = generate("gpipe", {.ranks = 2, .micro_batches = kParts});
+  const torch::nn::Sequential model(torch::nn::Linear(3, 1000), torch::nn::Linear(1000, 2));
+  Trainer trainer(two, torch_pipeline(model, distance, 2), options_of("sequential"));
+  const Numbers data;
+  TorchUnits units = data.units();
+
+  EXPECT_LE(trainer.step(units, data.weight).peak_stash_bytes.at(0), std::size_t{1000});
 }
 
 /// Gives what it was given, changed in its own memory.
