@@ -1,5 +1,7 @@
 // What happens once more or only once: recompute, random numbers, running means, counted memory,
 // skips between stages and tied weights.
+#include <tuple>
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

@@ -2,7 +2,9 @@
 // is refused by name.
 #include "millrace/torch/stage.hpp"
 
+#include <algorithm>
 #include <atomic>
+#include <tuple>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

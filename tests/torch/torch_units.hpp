@@ -1,6 +1,7 @@
 // Tensors of PyTorch as the data of a step.
 #pragma once
 
+#include <span>
 #include <torch/torch.h>
 #include <utility>
 #include <vector>
