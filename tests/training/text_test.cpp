@@ -7,6 +7,7 @@
 #include <numeric>
 #include <set>
 #include <string>
+#include <unistd.h>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -121,7 +122,8 @@ class TextFile : public testing::Test {
   void SetUp() override { std::ofstream(path_, std::ios::binary) << long_text(); }
   void TearDown() override { std::filesystem::remove(path_); }
 
-  std::string path_ = testing::TempDir() + "millrace_text_file.txt";
+  std::string path_ =
+      testing::TempDir() + "millrace_text_file_" + std::to_string(::getpid()) + ".txt";
 };
 
 TEST_F(TextFile, IsTheSameDataAsTheTextInMemory) {
