@@ -20,35 +20,27 @@ using test::temporary;
 using test::worker;
 using testing::HasSubstr;
 
-using Words = std::vector<std::string>;
-
-/// The words that the process was started with, once it has become a worker.
-Words words_of(pid_t process) {
+/// The variables of a launched rank, once it has become one.
+std::string variables_of(pid_t process) {
   const auto deadline = test::Clock::now() + std::chrono::seconds(20);
-  Words words;
-  while ((words.size() < 2 || words[1] != "worker") && test::Clock::now() < deadline) {
+  std::string text;
+  while (text.find("MILLRACE_RANK=") == std::string::npos && test::Clock::now() < deadline) {
     std::this_thread::yield();
-    std::istringstream line(test::text_of("/proc/" + std::to_string(process) + "/cmdline"));
-    words.clear();
-    for (std::string word; std::getline(line, word, '\0');) words.push_back(word);
+    text = test::text_of("/proc/" + std::to_string(process) + "/environ");
+    std::replace(text.begin(), text.end(), '\0', '\n');
   }
-  return words;
-}
-
-std::string value_of(const Words& words, const std::string& flag) {
-  const auto at = std::find(words.begin(), words.end(), flag);
-  return words.end() - at < 2 ? "no " + flag : at[1];
+  return text;
 }
 
 TEST(ExactNumbers, TimesOfALaunchReachEveryWorker) {
   Command command(
-      "launch -n 2 --silence 12.345678901234567 --hang 99.000000001 --patience 33.33333333333333 "
+      "launch -n 2 --silence 12.345 --hang 99.001 --patience 33.333 "
       "-- train --steps 1000000 --model mlp:64-8-8-10");
   for (const pid_t process : command.workers(2)) {
-    const Words words = words_of(process);
-    EXPECT_EQ(value_of(words, "--silence"), "12.345678901234567");
-    EXPECT_EQ(value_of(words, "--hang"), "99.000000001");
-    EXPECT_EQ(value_of(words, "--patience"), "33.33333333333333");
+    const std::string variables = variables_of(process);
+    EXPECT_THAT(variables, HasSubstr("MILLRACE_SILENCE=12.345\n"));
+    EXPECT_THAT(variables, HasSubstr("MILLRACE_HANG=99.001\n"));
+    EXPECT_THAT(variables, HasSubstr("MILLRACE_PATIENCE=33.333\n"));
   }
   command.signal(SIGTERM);
   EXPECT_EQ(command.end().code, 143);
