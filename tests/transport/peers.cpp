@@ -12,6 +12,7 @@
 #include <poll.h>
 #include <spawn.h>
 #include <stdexcept>
+#include <string_view>
 #include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
@@ -58,7 +59,12 @@ class Start {
 
   pid_t operator()(std::vector<std::string> words, const std::string& variable) {
     std::vector<std::string> environment = {variable};
-    for (char** at = environ; *at != nullptr; ++at) environment.emplace_back(*at);
+    // It is told the one test that it runs, so that it has no share of all.
+    const auto shares = [](std::string_view text) {
+      return text.starts_with("GTEST_TOTAL_SHARDS=") || text.starts_with("GTEST_SHARD_INDEX=");
+    };
+    for (char** at = environ; *at != nullptr; ++at)
+      if (!shares(*at)) environment.emplace_back(*at);
     pid_t pid = -1;
     const int refusal = ::posix_spawn(&pid,
                                       words.front().c_str(),
