@@ -181,7 +181,7 @@ std::size_t folders(const std::string& folder) {
   return found;
 }
 
-TEST_F(Limits, FoldersOfTheDeadGoAndOfTheLivingStayAndNoneHoldsKeys) {
+TEST_F(Limits, FoldersOfTheDeadGoNoneHoldsKeys) {
   ASSERT_EQ(::prctl(PR_SET_CHILD_SUBREAPER, 1), 0);
   const std::string here = "export TMPDIR=" + path("") + "; ";
   Command dead(std::string("launch -n 2 --endpoint tcp ") + kLong, here);
