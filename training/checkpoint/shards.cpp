@@ -70,7 +70,8 @@ std::vector<std::vector<std::string>> names_to_write(const TrainingState& state,
   for (std::size_t i = 0; i < state.names().size(); ++i)
     numbers_of[shard_stem(state.names()[i])].push_back(i);
   std::vector<std::vector<std::string>> mine;
-  for (const auto& [stem, numbers] : numbers_of) {
+  for (const auto& of_stem : numbers_of) {
+    const std::vector<std::size_t>& numbers = of_stem.second;  // clang 14 captures no binding
     const auto writer = std::ranges::find_if(said, [&](const std::string& theirs) {
       return std::ranges::all_of(numbers, [&](std::size_t i) { return theirs[i] == '1'; });
     });
