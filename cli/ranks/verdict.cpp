@@ -1,0 +1,107 @@
+// How a launch ended, when all its ranks have: who caused it, what is said of that, and the exit
+// code.
+#include <algorithm>
+#include <deque>
+#include <fstream>
+#include <iostream>
+#include <string>
+#include <sys/wait.h>
+
+#include "cli/exit_codes.hpp"
+#include "cli/ranks/exit_status.hpp"
+#include "cli/ranks/supervisor.hpp"
+
+namespace millrace::cli {
+
+namespace {
+
+constexpr std::size_t kTailLines = 25;
+
+}  // namespace
+
+const Supervisor::Worker* Supervisor::culprit() const {
+  const Worker* worst = nullptr;
+  for (const Worker& worker : workers_) {
+    if (worker.killed_by_us || weight_of(*worker.status) == 0) continue;
+    if (worst == nullptr || weight_of(*worker.status) > weight_of(*worst->status) ||
+        (weight_of(*worker.status) == weight_of(*worst->status) && worker.ended < worst->ended))
+      worst = &worker;
+  }
+  return worst;
+}
+
+/// Whose report tells of a rank that was ended by a signal and so says nothing itself. One that had
+/// finished before has nothing to tell.
+const Supervisor::Worker* Supervisor::witness() const {
+  for (const Worker& worker : workers_)
+    if (!worker.killed_by_us && blames_another(*worker.status)) return &worker;
+  return nullptr;
+}
+
+std::string Supervisor::name_of(const Worker& worker) const {
+  return "rank " + std::to_string(&worker - workers_.data());
+}
+
+/// The last lines of its log. What rank 0 said was passed on at once.
+void Supervisor::tell_tail(const Worker& worker) const {
+  std::deque<std::string> tail;
+  std::ifstream log;
+  if (&worker != workers_.data()) log.open(worker.log);
+  for (std::string line; std::getline(log, line);) {
+    tail.push_back(std::move(line));
+    if (tail.size() > kTailLines) tail.pop_front();
+  }
+  for (const std::string& line : tail) std::cerr << "[" << name_of(worker) << "] " << line << '\n';
+}
+
+void Supervisor::explain(const Worker& worker) const {
+  tell_tail(worker);
+  std::cerr << "millrace launch: " << name_of(worker) << " " << end_of(*worker.status) << '\n';
+}
+
+/// Those for which the others waited in vain. The exit code; 0 where there were none.
+int Supervisor::name_absent() const {
+  int code = kDone;
+  for (const Worker& worker : workers_) {
+    if (!worker.absent) continue;
+    if (code == kDone) tell_tail(worker);
+    if (code != kLostPeer) code = worker.killed_by_us ? kHang : kLostPeer;
+    std::cerr << "millrace launch: " << name_of(worker) << " " << absence_of(worker)
+              << " (join_launch)\n";
+  }
+  return code;
+}
+
+/// Those that stood still until we killed them. Tells whether there were any.
+bool Supervisor::name_stopped() const {
+  bool any = false;
+  for (const Worker& worker : workers_) {
+    if (!worker.killed_by_us || !worker.stopped) continue;
+    any = true;
+    std::cerr << "millrace launch: " << name_of(worker) << " " << stop_of(worker) << '\n';
+  }
+  return any;
+}
+
+/// They may be right: a program prints its help without meeting anybody.
+int Supervisor::note_strangers() const {
+  const auto stranger = [](const Worker& worker) { return !worker.mark.empty(); };
+  if (received_ == 0 && std::any_of(workers_.begin(), workers_.end(), stranger))
+    std::cerr << "millrace launch: no rank has joined, each worked alone (join_launch)\n";
+  return kDone;
+}
+
+/// Says what happened, the cause last.
+int Supervisor::verdict() const {
+  if (const int code = name_absent(); code != kDone) return code;
+  const Worker* worst = culprit();
+  if (worst == nullptr) return name_stopped() ? kHang : note_strangers();
+  const Worker* other = WIFSIGNALED(*worst->status) ? witness() : nullptr;
+  if (other != nullptr) explain(*other);
+  explain(*worst);
+  // The ranks found it silent; that it was stopped is known only here.
+  if (blames_another(*worst->status) && name_stopped()) return kHang;
+  return code_of(*worst->status);
+}
+
+}  // namespace millrace::cli
