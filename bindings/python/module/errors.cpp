@@ -3,7 +3,7 @@
 #include "millrace/scheduler/plan/stop.hpp"
 #include "millrace/scheduler/run/executor.hpp"
 #include "module/bindings.hpp"
-#include "module/python_stage.hpp"
+#include "module/python_failure.hpp"
 
 namespace millrace::python {
 

@@ -6,28 +6,15 @@
 #include <map>
 #include <memory>
 #include <pybind11/numpy.h>
-#include <stdexcept>
 #include <string>
 #include <vector>
 
 #include "millrace/stages/stage.hpp"
+#include "module/python_failure.hpp"
 
 namespace millrace::python {
 
 namespace py = pybind11;
-
-/// What Python raised inside a pass, as an exception whose text is the traceback.
-class PythonFailure : public std::runtime_error {
- public:
-  /// Needs the interpreter's lock.
-  explicit PythonFailure(const py::error_already_set& raised);
-
-  /// The exception object. Needs the lock.
-  [[nodiscard]] py::object raised() const;
-
- private:
-  std::shared_ptr<PyObject> raised_;  // let go of under the lock, by whoever is last
-};
 
 /// millrace.Unit: what a pass knows about the unit it works on, and what a stage keeps with it
 /// from its forward to its last backward.

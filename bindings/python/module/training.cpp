@@ -8,6 +8,7 @@
 #include "module/array_data.hpp"
 #include "module/arrays.hpp"
 #include "module/bindings.hpp"
+#include "module/native_stage.hpp"
 #include "module/python_stage.hpp"
 #include "module/tensors.hpp"
 
@@ -54,6 +55,10 @@ class PythonTrainer {
                 " slices per micro-batch; arrays of Python are not cut into slices");
     std::vector<std::unique_ptr<StageBody>> bodies;
     for (const py::handle stage : py::iter(stages)) {
+      if (auto native = native_body(stage)) {
+        bodies.push_back(std::move(native));
+        continue;
+      }
       auto body =
           std::make_unique<PythonStage>(py::reinterpret_borrow<py::object>(stage), bodies.size());
       stages_.push_back(body.get());
