@@ -248,7 +248,7 @@ def test_what_does_not_fit_is_refused():
     def trainer(*stages, **options):
         return millrace.Trainer(program, stages or model(2), **options)
 
-    refused("^the program needs 2 stage bodies, got 1$", lambda: trainer(Multiply(0)))
+    refused("^the program needs 2 stages, got 1; a callable stage", lambda: trainer(Multiply(0)))
     refused("stage 0 has no forward", lambda: trainer(object(), object()))
     refused("stage 1.*no float32 array", lambda: trainer(Multiply(0), Sixty(1)))
     refused("known are|did you mean", lambda: trainer(optimizer="adamv"))

@@ -58,6 +58,18 @@ TEST_P(MeetingConformance, ADifferenceIsNamedOnEveryRank) {
   EXPECT_THAT(meet_all(all, plan), Each("plan differs: rank 0 has 'abc', rank 2 has 'def'"));
 }
 
+TEST_P(MeetingConformance, AFieldThatOneRankAloneHasIsNamedOnEveryRank) {
+  for (const int owner : {0, 2}) {
+    Gathering all = listen(3);
+    const auto fields = [owner](int rank) {
+      return rank == owner ? HelloFields{{"plan", "abc"}} : HelloFields{};
+    };
+    EXPECT_THAT(meet_all(all, fields),
+                Each(owner == 2 ? "plan differs: rank 0 has '', rank 2 has 'abc'"
+                                : "plan differs: rank 0 has 'abc', rank 1 has ''"));
+  }
+}
+
 TEST_P(MeetingConformance, WhoDoesNotComeIsNamedOnAllThatCame) {
   Gathering all = listen(3);
   all.listeners[1].reset();

@@ -70,7 +70,7 @@ std::optional<TensorList> Mailbox::take(Rank from, const MessageTag& tag) {
   const auto found = source.arrived.find(tag);
   if (found == source.arrived.end()) {
     if (source.left)
-      throw TransportError(words_of(from) + " said goodbye before the " + to_string(tag) + " came");
+      throw PeerLost(words_of(from) + " said goodbye before the " + to_string(tag) + " came");
     return std::nullopt;
   }
   TensorList message = std::move(found->second);
@@ -82,8 +82,7 @@ std::optional<TensorList> Mailbox::take(Rank from, const MessageTag& tag) {
 bool Mailbox::try_room(Rank to, Direction direction) {
   const std::lock_guard lock(mutex_);
   if (failure_) throw_failure();
-  if (peer(to).left)
-    throw TransportError(words_of(to) + " said goodbye; nothing can be sent to it");
+  if (peer(to).left) throw PeerLost(words_of(to) + " said goodbye; nothing can be sent to it");
   Outbound& channel = peer(to).out[index_of(direction)];
   const bool room =
       channel.depth == 0 || channel.sent - channel.taken < static_cast<unsigned>(channel.depth);

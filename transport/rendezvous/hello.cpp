@@ -70,12 +70,16 @@ std::string hello_field(const HelloFields& fields, const std::string& name) {
 }
 
 std::string difference(const HelloFields& mine, const HelloFields& theirs, Rank rank) {
-  for (const auto& [name, value] : mine) {
+  const auto compared = [&](const std::string& name) -> std::string {
+    const std::string own = hello_field(mine, name);
     const std::string said = hello_field(theirs, name);
-    if (said != value)
-      return name + " differs: rank 0 has '" + value + "', rank " + std::to_string(rank.value) +
-             " has '" + said + "'";
-  }
+    if (said == own || name == kAddress) return {};
+    return name + " differs: rank 0 has '" + own + "', rank " + std::to_string(rank.value) +
+           " has '" + said + "'";
+  };
+  for (const HelloFields* fields : {&mine, &theirs})
+    for (const auto& [name, value] : *fields)
+      if (std::string sentence = compared(name); !sentence.empty()) return sentence;
   return {};
 }
 

@@ -29,7 +29,8 @@ namespace millrace {
 /// The value of a field, or nothing.
 [[nodiscard]] std::string hello_field(const HelloFields& fields, const std::string& name);
 
-/// "world differs: rank 0 has '2', rank 1 has '3'"; empty when `theirs` says the same as `mine`.
+/// "world differs: rank 0 has '2', rank 1 has '3'"; empty when `theirs` says the same as `mine`. A
+/// field that one of them does not have is empty there.
 [[nodiscard]] std::string difference(const HelloFields& mine, const HelloFields& theirs, Rank rank);
 
 /// The sentence for a meeting that not all came to. `missing` begins with the first who did not.

@@ -12,6 +12,7 @@ given and what is allowed. Long calls release the interpreter's lock and end wit
 """
 
 from ._millrace import (
+    Launched,
     ModelCosts,
     Program,
     Shape,
@@ -26,7 +27,8 @@ from ._millrace import (
     search,
     sweep,
 )
-from .errors import DataError, Error, InvalidArgument, StepError, Stopped
+from .errors import DataError, Error, InvalidArgument, Mismatch, PeerHangs, PeerLost, StepError, Stopped
+from .launch import join_launch
 from .results import (
     Accumulation,
     ChannelCapacity,
@@ -63,11 +65,15 @@ __all__ = [
     "Idle",
     "InvalidArgument",
     "Iterations",
+    "Launched",
+    "Mismatch",
     "ModelCosts",
     "Momentum",
     "Op",
     "Optimizer",
     "Parameter",
+    "PeerHangs",
+    "PeerLost",
     "Program",
     "RankReport",
     "Report",
@@ -92,6 +98,7 @@ __all__ = [
     "compare",
     "gallery",
     "generate",
+    "join_launch",
     "parameters",
     "schedules",
     "search",

@@ -274,13 +274,24 @@ class Unit:
     def key(self) -> tuple[int, int, int]: ...
     def add_loss(self, sum: float, weight: float, correct: int = 0, judged: int = 0) -> None: ...
 
+class Launched:
+    @property
+    def rank(self) -> int: ...
+    @property
+    def world(self) -> int: ...
+    @property
+    def log_directory(self) -> str: ...
+    def leave(self, seconds: float = 30.0) -> None: ...
+
+def meet(fields: Sequence[tuple[str, str]]) -> Launched: ...
+
 Arrays = npt.NDArray[Any] | Sequence[npt.NDArray[Any]]
 
 class Trainer:
     def __init__(
         self,
         program: Program,
-        stages: Sequence[Stage | Any],
+        stages: Sequence[Stage | Any] | Callable[[int], Stage | Any],
         *,
         optimizer: str | Optimizer = "adamw",
         learning_rate: str = "constant",

@@ -2,6 +2,7 @@
 #include "millrace/core/error.hpp"
 #include "millrace/scheduler/plan/stop.hpp"
 #include "millrace/scheduler/run/executor.hpp"
+#include "millrace/transport/failure.hpp"
 #include "module/bindings.hpp"
 #include "module/python_failure.hpp"
 
@@ -9,18 +10,32 @@ namespace millrace::python {
 
 namespace {
 
-void raise(const char* name, const std::exception& error) {
-  const py::object type = py::module_::import("millrace.errors").attr(name);
-  PyErr_SetString(type.ptr(), error.what());
+/// The class of millrace.errors; the first that fits.
+const char* class_of(const std::exception& error) {
+  if (dynamic_cast<const InvalidArgument*>(&error) != nullptr) return "InvalidArgument";
+  if (dynamic_cast<const DataError*>(&error) != nullptr) return "DataError";
+  if (dynamic_cast<const Mismatch*>(&error) != nullptr) return "Mismatch";
+  if (dynamic_cast<const PeerLost*>(&error) != nullptr) return "PeerLost";
+  if (dynamic_cast<const PeerHangs*>(&error) != nullptr) return "PeerHangs";
+  if (dynamic_cast<const Stopped*>(&error) != nullptr) return "Stopped";
+  return "Error";
 }
 
-/// What Python raised in the pass; none where something else did.
+py::object as_python(const Error& error) {
+  py::object raised = py::module_::import("millrace.errors").attr(class_of(error))(error.what());
+  raised.attr("exit_code") = exit_code_of(error);
+  return raised;
+}
+
+/// What was raised in the pass: in Python, or by the library; none where something else was.
 py::object cause_of(const StepError& error) {
   if (!error.nested_ptr()) return py::none();
   try {
     error.rethrow_nested();
   } catch (const PythonFailure& failure) {
     return failure.raised();
+  } catch (const Error& cause) {
+    return as_python(cause);
   } catch (const std::exception&) {
     return py::none();
   }
@@ -36,22 +51,18 @@ void raise_step(const StepError& error) {
   const py::object type = py::module_::import("millrace.errors").attr("StepError");
   const py::object raised = type(error.what(), error.rank().value, to_string(error.action()));
   raised.attr("__cause__") = cause;
+  raised.attr("exit_code") = exit_code_of(error);
   PyErr_SetObject(type.ptr(), raised.ptr());
 }
 
 void translate(std::exception_ptr thrown) {
   try {
     if (thrown) std::rethrow_exception(thrown);
-  } catch (const InvalidArgument& error) {
-    raise("InvalidArgument", error);
-  } catch (const DataError& error) {
-    raise("DataError", error);
   } catch (const StepError& error) {
     raise_step(error);
-  } catch (const Stopped& error) {
-    raise("Stopped", error);
   } catch (const Error& error) {
-    raise("Error", error);
+    const py::object raised = as_python(error);
+    PyErr_SetObject(py::type::of(raised).ptr(), raised.ptr());
   }
 }
 

@@ -14,5 +14,6 @@ PYBIND11_MODULE(_millrace, module) {
   bind_catalogue(module);
   bind_search(module, program);
   bind_tables(module);
+  bind_launched(module);
   bind_training(module);
 }

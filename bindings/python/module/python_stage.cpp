@@ -2,6 +2,7 @@
 #include "module/python_stage.hpp"
 
 #include "millrace/core/error.hpp"
+#include "module/let_go.hpp"
 #include "module/tensors.hpp"
 
 namespace millrace::python {
@@ -12,6 +13,7 @@ namespace {
 template <class Call>
 auto in_python(Call&& call) {
   const py::gil_scoped_acquire locked;
+  let_go_of_waiting();
   try {
     return call();
   } catch (py::error_already_set& raised) {

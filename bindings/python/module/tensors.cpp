@@ -7,6 +7,7 @@
 #include <string>
 
 #include "millrace/core/error.hpp"
+#include "module/let_go.hpp"
 
 namespace millrace::python {
 
@@ -48,15 +49,14 @@ Dims dims_of(const py::array& array) {
       std::span<const std::int64_t>(extents.data(), static_cast<std::size_t>(array.ndim())));
 }
 
-void let_go(void*, std::size_t, void* owner) noexcept {
-  const py::gil_scoped_acquire locked;
-  Py_DECREF(static_cast<PyObject*>(owner));
+void release_array(void*, std::size_t, void* owner) noexcept {
+  let_go(owner, [](void* array) { Py_DECREF(static_cast<PyObject*>(array)); });
 }
 
 /// A tensor over part of an array's memory, which keeps the array.
 Tensor keeping(const py::array& array, DType dtype, const Dims& dims, const void* data) {
   py::object owner = array;
-  return {dtype, dims, const_cast<void*>(data), &let_go, owner.release().ptr()};
+  return {dtype, dims, const_cast<void*>(data), &release_array, owner.release().ptr()};
 }
 
 Tensor tensor_of(const py::handle& value, const char* whose) {

@@ -1,13 +1,16 @@
-// Training stages that are Python objects, in this process.
+// Training stages that are Python objects: all of them in this process, or those of its rank.
 #include <algorithm>
 #include <pybind11/stl.h>
 
 #include "millrace/core/error.hpp"
 #include "millrace/scheduler/plan/passes.hpp"
 #include "millrace/training/trainer.hpp"
+#include "module/arguments.hpp"
 #include "module/array_data.hpp"
 #include "module/arrays.hpp"
 #include "module/bindings.hpp"
+#include "module/launched.hpp"
+#include "module/let_go.hpp"
 #include "module/native_stage.hpp"
 #include "module/python_stage.hpp"
 #include "module/tensors.hpp"
@@ -45,26 +48,51 @@ void set_optimizer(TrainerOptions& options, const py::object& said) {
   }
 }
 
+/// The stages of a program as a user gives them: one object each, replica after replica, or a
+/// callable that makes one of its number. Needs the lock.
+class StageObjects {
+ public:
+  StageObjects(const py::object& given, const Shape& shape) : given_(given), shape_(shape) {
+    if (PyCallable_Check(given.ptr()) != 0) return;
+    all_ = py::list(given);
+    const int needed = shape.stages() * shape.replicas();
+    require(static_cast<int>(all_->size()) == needed, [&] {
+      return "the program needs " + std::to_string(needed) + " stages, got " +
+             std::to_string(all_->size()) +
+             "; a callable stage(number) makes those of this process alone";
+    });
+  }
+
+  /// Its place in the list.
+  [[nodiscard]] std::size_t number_of(const Place& place) const {
+    return static_cast<std::size_t>(place.replica.value * shape_.stages() + place.stage.value);
+  }
+
+  [[nodiscard]] py::object at(const Place& place) const {
+    if (!all_) return given_(place.stage.value);
+    return (*all_)[number_of(place)];
+  }
+
+ private:
+  py::object given_;
+  const Shape& shape_;
+  std::optional<py::list> all_;
+};
+
 /// A Trainer with the Python objects that it calls.
 class PythonTrainer {
  public:
   PythonTrainer(const Program& program, const py::object& stages, TrainerOptions options)
-      : options_(std::move(options)) {
+      : self_(launched()), options_(std::move(options)) {
     require(program.shape.slices == 1,
             "the schedule has " + std::to_string(program.shape.slices) +
                 " slices per micro-batch; arrays of Python are not cut into slices");
-    std::vector<std::unique_ptr<StageBody>> bodies;
-    for (const py::handle stage : py::iter(stages)) {
-      if (auto native = native_body(stage)) {
-        bodies.push_back(std::move(native));
-        continue;
-      }
-      auto body =
-          std::make_unique<PythonStage>(py::reinterpret_borrow<py::object>(stage), bodies.size());
-      stages_.push_back(body.get());
-      bodies.push_back(std::move(body));
-    }
-    trainer_ = std::make_unique<Trainer>(program, std::move(bodies), options_);
+    const StageObjects objects(stages, program.shape);
+    const BodyOf body_of = [&](const Place& place) {
+      const py::gil_scoped_acquire locked;
+      return made_body(objects.at(place), objects.number_of(place));
+    };
+    trainer_ = unlocked([&] { return trainer_of(*self_, program, body_of, options_); });
     micro_batches_ = program.shape.micro_batches;
   }
 
@@ -73,8 +101,7 @@ class PythonTrainer {
 
   /// Threads of the executor may still want the lock.
   ~PythonTrainer() {
-    const py::gil_scoped_release unlocked;
-    trainer_.reset();
+    unlocked([&] { trainer_.reset(); });
   }
 
   StepReport step(const py::object& inputs,
@@ -83,26 +110,22 @@ class PythonTrainer {
     require_same_arrays();
     ArrayData data(inputs, targets, micro_batches_ * options_.accumulate);
     const double total = weight ? *weight : static_cast<double>(data.samples());
-    const py::gil_scoped_release unlocked;
-    return trainer_->step(data, total);
+    return unlocked([&] { return trainer_->step(data, total); });
   }
 
   Score evaluate(const py::object& inputs, const py::object& targets) {
     require_same_arrays();
     ArrayData data(inputs, targets, micro_batches_);
-    const py::gil_scoped_release unlocked;
-    return trainer_->evaluate(data);
+    return unlocked([&] { return trainer_->evaluate(data); });
   }
 
-  /// The array of each output, the units' behind one another.
+  /// The array of each output, the units' behind one another; None where the last stage lives in
+  /// another process.
   py::object predict(const py::object& inputs) {
     require_same_arrays();
     ArrayData data(inputs, py::none(), micro_batches_);
-    std::vector<TensorList> units;
-    {
-      const py::gil_scoped_release unlocked;
-      units = trainer_->predict(data);
-    }
+    std::vector<TensorList> units = unlocked([&] { return trainer_->predict(data); });
+    if (units.front().empty()) return py::none();
     py::tuple outputs(units.front().size());
     for (std::size_t i = 0; i < outputs.size(); ++i) {
       py::list parts;
@@ -117,10 +140,18 @@ class PythonTrainer {
   const Trainer& trainer() const { return *trainer_; }
 
  private:
+  std::unique_ptr<StageBody> made_body(const py::object& stage, std::size_t number) {
+    if (auto native = native_body(stage)) return native;
+    auto body = std::make_unique<PythonStage>(stage, number);
+    stages_.push_back(body.get());
+    return body;
+  }
+
   void require_same_arrays() const {
     for (const PythonStage* stage : stages_) stage->require_same_arrays();
   }
 
+  std::shared_ptr<Launched> self_;
   TrainerOptions options_;
   std::vector<PythonStage*> stages_;
   std::unique_ptr<Trainer> trainer_;
@@ -221,8 +252,9 @@ void bind_training(py::module_& module) {
   bind_unit(module);
   py::class_<PythonTrainer>(module,
                             "Trainer",
-                            "Trains stages that are Python objects by any schedule, in this "
-                            "process: one mini-batch in, one update of every stage out.")
+                            "Trains stages that are Python objects by any schedule: one "
+                            "mini-batch in, one update of every stage out. All ranks in this "
+                            "process or, where `millrace launch` started it, one of them.")
       .def(py::init(&made_trainer),
            "program"_a,
            "stages"_a,
@@ -239,7 +271,9 @@ void bind_training(py::module_& module) {
            "seed"_a = 1,
            "save_folder"_a = "",
            "`stages`: one object per stage of the program, replica after replica (see "
-           "millrace.Stage). `learning_rate`: the curve, \"cosine:floor=0.1\"; the optimizer has "
+           "millrace.Stage), of which a process of `millrace launch` keeps its own; or a callable "
+           "stage(number), which makes no more than those. `executor` is for one process. "
+           "`learning_rate`: the curve, \"cosine:floor=0.1\"; the optimizer has "
            "its height.")
       .def(
           "step",
@@ -267,15 +301,19 @@ void bind_training(py::module_& module) {
       .def("predict",
            &PythonTrainer::predict,
            "inputs"_a,
-           "What the last stage gives, a row per sample; a tuple where it gives several arrays.")
+           "What the last stage gives, a row per sample; a tuple where it gives several arrays; "
+           "None "
+           "where it lives in another process.")
       .def(
           "weights_hash",
-          [](PythonTrainer& self) { return self.trainer().weights_hash(); },
+          [](PythonTrainer& self) {
+            return unlocked([&] { return self.trainer().weights_hash(); });
+          },
           "xxh3-128 over all parameters: equal bits, equal hash.")
       .def(
           "save",
           [](PythonTrainer& self) {
-            const SaveReport report = self.trainer().save();
+            const SaveReport report = unlocked([&] { return self.trainer().save(); });
             require(report.fault.empty(), report.fault);
             return report.folder;
           },
@@ -283,9 +321,8 @@ void bind_training(py::module_& module) {
       .def(
           "resume",
           [](PythonTrainer& self, const py::object& path) {
-            return self.trainer()
-                .resume(py::module_::import("os").attr("fsdecode")(path).cast<std::string>())
-                .folder;
+            const std::string folder = path_of(path);
+            return unlocked([&] { return self.trainer().resume(folder).folder; });
           },
           "path"_a,
           "Takes the state from a checkpoint; its folder.")

@@ -16,8 +16,9 @@ enum class FailureCause : std::uint8_t {
   Protocol    ///< a peer sent what it must not send
 };
 
-/// A rank's process ended without a goodbye, or cannot be reached. The message names the rank and
-/// what every rank was doing.
+/// A rank's process ended without a goodbye, or cannot be reached, or said goodbye while others
+/// still needed it. The message names the rank and, unless it said goodbye, what every rank was
+/// doing.
 class PeerLost : public TransportError {
  public:
   using TransportError::TransportError;

@@ -1,0 +1,83 @@
+// A process's place in a job; see launched.hpp.
+#include "module/launched.hpp"
+
+#include <pybind11/stl.h>
+
+#include "millrace/core/error.hpp"
+#include "millrace/training/build_fields.hpp"
+#include "millrace/training/rank_parts.hpp"
+#include "module/bindings.hpp"
+
+namespace millrace::python {
+
+namespace {
+
+using namespace py::literals;
+
+/// What ranks compare when they meet: how millrace was built, then what the program adds.
+std::shared_ptr<Launched> meet_all(const std::vector<std::pair<std::string, std::string>>& own) {
+  const py::gil_scoped_release unlocked;
+  HelloFields fields = build_fields();
+  fields.insert(fields.end(), own.begin(), own.end());
+  return std::make_shared<Launched>(joined(fields));
+}
+
+}  // namespace
+
+std::shared_ptr<Launched> launched() {
+  return py::module_::import("millrace.launch")
+      .attr("join_launch")()
+      .cast<std::shared_ptr<Launched>>();
+}
+
+std::vector<Place> places_of(const Launched& self, const Shape& shape) {
+  std::vector<Place> places;
+  for (int replica = 0; replica < shape.replicas(); ++replica)
+    for (int stage = 0; stage < shape.stages(); ++stage) {
+      const Place place{Replica{replica}, Stage{stage}};
+      if (self.world() == 1 || shape.rank(place.replica, place.stage).value == self.rank())
+        places.push_back(place);
+    }
+  return places;
+}
+
+std::unique_ptr<Trainer> trainer_of(Launched& self,
+                                    const Program& program,
+                                    const BodyOf& body_of,
+                                    const TrainerOptions& options) {
+  require(self.world() == 1 || self.world() == program.shape.ranks, [&] {
+    return "the program has " + std::to_string(program.shape.ranks) + " ranks, but " +
+           std::to_string(self.world()) +
+           " processes were launched; give generate(ranks=...) and launch -n the same number";
+  });
+  std::vector<std::unique_ptr<StageBody>> bodies;
+  for (const Place& place : places_of(self, program.shape)) bodies.push_back(body_of(place));
+  if (self.world() == 1) return std::make_unique<Trainer>(program, std::move(bodies), options);
+  JoinedRank& rank = self.joined();
+  return std::make_unique<Trainer>(
+      rank_parts(program, std::move(bodies), options, rank.endpoint(), rank.group()), options);
+}
+
+void bind_launched(py::module_& module) {
+  py::class_<Launched, std::shared_ptr<Launched>>(
+      module, "Launched", "This process's place among those of `millrace launch`.")
+      .def_property_readonly("rank", &Launched::rank, "From 0; 0 where nobody launched it.")
+      .def_property_readonly("world", &Launched::world, "Processes in all.")
+      .def_property_readonly("log_directory",
+                             &Launched::log_directory,
+                             "Of `millrace launch --log-dir`, for what a rank writes beside its "
+                             "log; empty where there is none.")
+      .def(
+          "leave",
+          [](Launched& self, double seconds) {
+            const py::gil_scoped_release unlocked;
+            self.joined().leave(
+                std::chrono::milliseconds(static_cast<std::int64_t>(seconds * 1000)));
+          },
+          "seconds"_a = 30.0,
+          "Says goodbye and waits until the others have all that was sent; the end of a program "
+          "that ends well does it by itself.");
+  module.def("meet", &meet_all, "fields"_a, "See millrace/launch.py.");
+}
+
+}  // namespace millrace::python

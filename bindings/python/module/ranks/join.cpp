@@ -1,0 +1,10 @@
+// Meeting the other ranks, in a build with ZeroMQ.
+#include "module/launched.hpp"
+
+namespace millrace::python {
+
+JoinedRank joined(const HelloFields& fields) {
+  return join_launch({.fields = fields});
+}
+
+}  // namespace millrace::python
