@@ -23,4 +23,8 @@ MILLRACE_RANKS=128 "$build"/tests/test_cli --gtest_filter='ManyRanks.*'
 MILLRACE_TIMES=100 "$build"/tests/test_transport --gtest_filter='FrameCampaign.*:*GarbageConnections*'
 # 10^5 and more flipped bytes, and 1,000 checkpoints while training runs.
 MILLRACE_TIMES=70 "$build"/tests/test_training --gtest_filter='Damaged.*:Checkpoint.WrittenWhile*'
+# 11,472 trainings of PyTorch's modules, in one process and in one per rank.
+if [ -x "$build"/tests/test_torch ]; then
+  MILLRACE_WHOLE=1 "$build"/tests/test_torch --gtest_filter='*TorchCover.*:*TorchProcesses.*'
+fi
 ctest --test-dir "$build" --build-config soak --label-regex soak --verbose

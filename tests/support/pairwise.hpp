@@ -89,6 +89,14 @@ class Matrix {
     return covered;
   }
 
+  /// Every allowed case.
+  [[nodiscard]] std::vector<Choice> all() const {
+    std::vector<Choice> chosen;
+    for (Choice choice(factors_.size(), 0); !choice.empty(); next(choice))
+      if (allows(choice)) chosen.push_back(choice);
+    return chosen;
+  }
+
   /// So many allowed cases, each drawn from all, by the seed.
   [[nodiscard]] std::vector<Choice> sample(std::uint64_t seed, std::size_t count) const {
     std::vector<Choice> chosen;
