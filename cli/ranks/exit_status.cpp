@@ -1,6 +1,7 @@
 // See exit_status.hpp.
 #include "cli/ranks/exit_status.hpp"
 
+#include <csignal>
 #include <cstring>
 #include <sys/wait.h>
 
@@ -18,6 +19,10 @@ int weight_of(int status) {
 
 bool blames_another(int status) {
   return weight_of(status) == 1 || weight_of(status) == 2;
+}
+
+bool is_aborted(int status) {
+  return WIFSIGNALED(status) && WTERMSIG(status) == SIGABRT;
 }
 
 int code_of(int status) {

@@ -11,6 +11,9 @@ namespace millrace::cli {
 /// It failed because another rank did, and says which.
 [[nodiscard]] bool blames_another(int status);
 
+/// It aborted itself: a program that lets what it found of another rank escape its main does.
+[[nodiscard]] bool is_aborted(int status);
+
 /// Exit code of the launch that this is the cause of.
 [[nodiscard]] int code_of(int status);
 

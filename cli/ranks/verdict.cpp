@@ -100,7 +100,8 @@ int Supervisor::verdict() const {
   if (other != nullptr) explain(*other);
   explain(*worst);
   // The ranks found it silent; that it was stopped is known only here.
-  if (blames_another(*worst->status) && name_stopped()) return kHang;
+  const bool gave_up = blames_another(*worst->status) || is_aborted(*worst->status);
+  if (gave_up && name_stopped()) return kHang;
   return code_of(*worst->status);
 }
 

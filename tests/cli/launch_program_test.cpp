@@ -207,6 +207,15 @@ TEST(LaunchProgram, EndsAsOurVerbsEndAndLeavesNothing) {
   }
 }
 
+TEST(LaunchProgram, ThatLetsAHangEscapeItsMainEndsAsAHang) {
+  const Outcome outcome =
+      run(launched(2, "0 escapes 1 stops", "--endpoint tcp --silence 1.5 --grace 3"));
+
+  EXPECT_EQ(outcome.code, 75) << outcome.errors;
+  EXPECT_THAT(outcome.errors, HasSubstr("rank 0 was ended by signal 6 (Aborted)\n"));
+  EXPECT_THAT(outcome.errors, EndsWith("rank 1 was stopped (signal 19) and did not go on\n"));
+}
+
 TEST(LaunchProgram, WhoseOwnFieldDiffersIsRefusedWithItsName) {
   const Outcome outcome = run(launched(2, "1 differs"));
 

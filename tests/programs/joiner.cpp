@@ -92,6 +92,7 @@ int main(int argc, char** argv) {
   if (deed == "lists")
     for (const std::string& word : words) std::cout << '<' << word << ">\n";
   before(deed);
+  if (deed == "escapes") return train(deed);
   try {
     return train(deed);
   } catch (const std::exception& error) {
