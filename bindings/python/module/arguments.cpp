@@ -7,11 +7,11 @@
 #include <cstring>
 #include <fstream>
 #include <iterator>
-#include <map>
 #include <pybind11/numpy.h>
 
 #include "millrace/core/edit_distance.hpp"
 #include "millrace/core/error.hpp"
+#include "millrace/scheduler/plan/cost_members.hpp"
 
 namespace millrace::python {
 
@@ -38,46 +38,20 @@ bool is_sequence(const py::handle& value) {
          py::hasattr(value, "__iter__");
 }
 
-using Lists = std::map<std::string, std::vector<double> ModelCosts::*, std::less<>>;
-
-const Lists& lists() {
-  static const Lists all = {{"forward", &ModelCosts::forward},
-                            {"input", &ModelCosts::input},
-                            {"weight", &ModelCosts::weight},
-                            {"recompute_time", &ModelCosts::recompute_time},
-                            {"slice_costs", &ModelCosts::slice_costs},
-                            {"memory_forward", &ModelCosts::memory_forward},
-                            {"memory_input", &ModelCosts::memory_input},
-                            {"memory_weight", &ModelCosts::memory_weight},
-                            {"memory_boundary", &ModelCosts::memory_boundary},
-                            {"latency", &ModelCosts::latency},
-                            {"bandwidth", &ModelCosts::bandwidth},
-                            {"rank_speed", &ModelCosts::rank_speed}};
-  return all;
-}
-
-using Flags = std::map<std::string, bool ModelCosts::*, std::less<>>;
-
-const Flags& flags() {
-  static const Flags all = {{"chunk_costs", &ModelCosts::chunk_costs},
-                            {"contention", &ModelCosts::contention},
-                            {"atomic_pairs", &ModelCosts::atomic_pairs}};
-  return all;
-}
-
-using Values = std::map<std::string, std::optional<double> ModelCosts::*, std::less<>>;
-
-const Values& values() {
-  static const Values all = {{"message_bytes", &ModelCosts::message_bytes},
-                             {"pair_cost", &ModelCosts::pair_cost}};
-  return all;
+/// The member called `name` of a table; null: none.
+template <class Table>
+auto member_called(const Table& table, std::string_view name) -> decltype(table.front().member) {
+  for (const auto& [known, member] : table)
+    if (name == known) return member;
+  return nullptr;
 }
 
 [[noreturn]] void refuse_member(const std::string& name) {
   std::vector<std::string> known = {"cores", "file"};
-  for (const auto& [member, where] : lists()) known.push_back(member);
-  for (const auto& [member, where] : flags()) known.push_back(member);
-  for (const auto& [member, where] : values()) known.push_back(member);
+  const auto add = [&known](const auto& table) {
+    for (const auto& [member, where] : table) known.emplace_back(member);
+  };
+  add(kCostLists), add(kMachineLists), add(kCostNumbers), add(kCostFlags);
   const std::string* nearest = &known.front();
   for (const std::string& candidate : known)
     if (edit_distance(name, candidate) < edit_distance(name, *nearest)) nearest = &candidate;
@@ -94,13 +68,15 @@ void set_file(ModelCosts& costs, const std::string& path) {
 
 void set_member(ModelCosts& costs, const std::string& name, const py::handle& value) {
   const auto object = py::reinterpret_borrow<py::object>(value);
-  if (const auto list = lists().find(name); list != lists().end()) {
-    costs.*list->second = numbers_of(object, name.c_str());
-  } else if (const auto flag = flags().find(name); flag != flags().end()) {
+  if (auto list = member_called(kCostLists, name)) {
+    costs.*list = numbers_of(object, name.c_str());
+  } else if (auto machine = member_called(kMachineLists, name)) {
+    costs.*machine = numbers_of(object, name.c_str());
+  } else if (auto flag = member_called(kCostFlags, name)) {
     require(py::isinstance<py::bool_>(value), name + " is a " + type_of(value) + "; it is a bool");
-    costs.*flag->second = value.cast<bool>();
-  } else if (const auto one = values().find(name); one != values().end()) {
-    costs.*one->second = number_of(value, name.c_str());
+    costs.*flag = value.cast<bool>();
+  } else if (auto number = member_called(kCostNumbers, name)) {
+    costs.*number = number_of(value, name.c_str());
   } else if (name == "cores") {
     const std::vector<int> cores = counts_of(object, "cores");
     require(cores.size() == 1 && cores.front() >= 0,

@@ -2,6 +2,7 @@
 #include <pybind11/stl.h>
 
 #include "millrace/scheduler/plan/cost_file.hpp"
+#include "millrace/scheduler/plan/cost_members.hpp"
 #include "module/arguments.hpp"
 #include "module/bindings.hpp"
 
@@ -28,24 +29,11 @@ void bind_list(Class& costs, const char* name, std::vector<double> ModelCosts::*
 void bind_costs(py::module_& module) {
   py::class_<ModelCosts> costs(module, "ModelCosts", kAbout);
   costs.def(py::init([](const py::kwargs& members) { return costs_of_members(members); }));
-  bind_list(costs, "forward", &ModelCosts::forward);
-  bind_list(costs, "input", &ModelCosts::input);
-  bind_list(costs, "weight", &ModelCosts::weight);
-  bind_list(costs, "recompute_time", &ModelCosts::recompute_time);
-  bind_list(costs, "slice_costs", &ModelCosts::slice_costs);
-  bind_list(costs, "memory_forward", &ModelCosts::memory_forward);
-  bind_list(costs, "memory_input", &ModelCosts::memory_input);
-  bind_list(costs, "memory_weight", &ModelCosts::memory_weight);
-  bind_list(costs, "memory_boundary", &ModelCosts::memory_boundary);
-  bind_list(costs, "latency", &ModelCosts::latency);
-  bind_list(costs, "bandwidth", &ModelCosts::bandwidth);
-  bind_list(costs, "rank_speed", &ModelCosts::rank_speed);
-  costs.def_readonly("message_bytes", &ModelCosts::message_bytes)
-      .def_readonly("pair_cost", &ModelCosts::pair_cost)
-      .def_readonly("chunk_costs", &ModelCosts::chunk_costs)
-      .def_readonly("contention", &ModelCosts::contention)
-      .def_readonly("atomic_pairs", &ModelCosts::atomic_pairs)
-      .def_readonly("cores", &ModelCosts::cores)
+  for (const auto& [name, list] : kCostLists) bind_list(costs, name, list);
+  for (const auto& [name, list] : kMachineLists) bind_list(costs, name, list);
+  for (const auto& [name, number] : kCostNumbers) costs.def_readonly(name, number);
+  for (const auto& [name, flag] : kCostFlags) costs.def_readonly(name, flag);
+  costs.def_readonly("cores", &ModelCosts::cores)
       .def_property_readonly("file", [](const ModelCosts& self) -> py::object {
         return self.file ? py::cast(self.file_name) : py::none();
       });

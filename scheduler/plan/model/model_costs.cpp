@@ -9,6 +9,7 @@
 
 #include "millrace/core/error.hpp"
 #include "millrace/core/sentence.hpp"
+#include "millrace/scheduler/plan/cost_members.hpp"
 #include "plan/model/model_links.hpp"
 #include "plan/text/number_text.hpp"
 
@@ -26,21 +27,9 @@ NamedList named_list(const char* name, const std::vector<double>& values, double
   return {name, values.empty() ? std::vector<double>{otherwise} : values};
 }
 
-/// The lists that a file may say too.
-constexpr std::array<std::pair<const char*, std::vector<double> ModelCosts::*>, 9> kMemberLists = {
-    {{"forward", &ModelCosts::forward},
-     {"input", &ModelCosts::input},
-     {"weight", &ModelCosts::weight},
-     {"recompute_time", &ModelCosts::recompute_time},
-     {"slice_costs", &ModelCosts::slice_costs},
-     {"memory_forward", &ModelCosts::memory_forward},
-     {"memory_input", &ModelCosts::memory_input},
-     {"memory_weight", &ModelCosts::memory_weight},
-     {"memory_boundary", &ModelCosts::memory_boundary}}};
-
 void require_values(const ModelCosts& costs) {
   constexpr double most = 1e15;  // beyond it ticks would not be whole numbers any more
-  for (const auto& [name, list] : kMemberLists)
+  for (const auto& [name, list] : kCostLists)
     for (const double value : costs.*list) {
       const bool may_be_negative =
           std::string_view(name).starts_with("memory_") && list != &ModelCosts::memory_boundary;
@@ -229,8 +218,8 @@ Cost filed_cost(const Shape& shape, const ModelCosts& costs) {
 }  // namespace
 
 bool ModelCosts::says_times_or_memory() const {
-  return std::any_of(kMemberLists.begin(), kMemberLists.end(), [this](const auto& it) {
-    return !(this->*it.second).empty();
+  return std::any_of(kCostLists.begin(), kCostLists.end(), [this](const auto& it) {
+    return !(this->*it.member).empty();
   });
 }
 
@@ -240,7 +229,7 @@ void require_said_once(const ModelCosts& costs) {
     throw InvalidParameter(named(name) + " was given, but " + named("costs") + " " +
                            costs.file_name + " says it; leave one of them out");
   };
-  for (const auto& [name, list] : kMemberLists) {
+  for (const auto& [name, list] : kCostLists) {
     const bool of_memory = std::string_view(name).starts_with("memory_");
     const bool missing = of_memory && costs.file->cost.memory_forward.empty();
     if (!(costs.*list).empty() && !missing) refuse(name);
