@@ -4,8 +4,11 @@ import gc
 import inspect
 import os
 import pathlib
+import re
 import subprocess
 import sys
+
+import pytest
 
 import millrace
 from millrace import _millrace
@@ -36,6 +39,77 @@ def test_the_stubs_name_every_parameter_of_a_schedule():
         if isinstance(node, ast.FunctionDef) and node.name in ("generate", "compare"):
             arguments = {argument.arg for argument in node.args.args + node.args.kwonlyargs}
             assert arguments == names | {"costs"} | ({"name"} if node.name == "generate" else {"schedules"})
+
+
+def said_by_the_module(function):
+    """The parameters in the first line of a compiled function's docstring: name, whether by keyword alone, whether there is a
+    default; and whether it takes any keyword."""
+    text = next(line for line in function.__doc__.splitlines() if ") -> " in line)
+    text = text[text.index("(") + 1 : text.rindex(") -> ")]
+    text = re.sub(r"'[^']*'", "''", text)
+    while text != (flat := re.sub(r"[\[(<][^\[\]()<>]*[\])>]", "", text)):
+        text = flat
+    parameters, by_keyword = [], False
+    for part in filter(None, map(str.strip, text.split(","))):
+        if part.startswith("**"):
+            return parameters, True
+        if part == "*":
+            by_keyword = True
+        else:
+            parameters.append((part.split(":")[0].strip(), by_keyword, "=" in part))
+    return parameters, False
+
+
+def said_by_the_stub(node):
+    arguments = node.args
+    plain = [argument.arg for argument in arguments.args]
+    first_default = len(plain) - len(arguments.defaults)
+    return ([(name, False, at >= first_default) for at, name in enumerate(plain)]
+            + [(argument.arg, True, default is not None)
+               for argument, default in zip(arguments.kwonlyargs, arguments.kw_defaults)])
+
+
+def functions_with_stubs():
+    for node in stubs().body:
+        if isinstance(node, ast.FunctionDef):
+            yield node, getattr(_millrace, node.name)
+        for member in node.body if isinstance(node, ast.ClassDef) else []:
+            if isinstance(member, ast.FunctionDef) and not member.decorator_list:
+                function = getattr(getattr(_millrace, node.name), member.name)
+                if member.name == "__init__" or not member.name.startswith("__"):
+                    yield member, function
+
+
+def test_the_stubs_have_the_parameters_of_the_module():
+    compared = 0
+    for node, function in functions_with_stubs():
+        said, any_keyword = said_by_the_module(function)
+        wanted = [parameter for parameter in said_by_the_stub(node) if parameter[0] != "self"]
+        said = [parameter for parameter in said if parameter[0] not in ("self", "arg0")]
+        if any_keyword:  # which ones is tested by name
+            assert [parameter for parameter in wanted if parameter in said] == said, node.name
+            assert all(by_keyword and default for _, by_keyword, default in wanted[len(said) :]), node.name
+        else:
+            assert wanted == said, node.name
+        compared += len(said)
+    assert compared > 80
+
+
+def test_the_stubs_name_every_option_of_a_search():
+    with pytest.raises(millrace.InvalidArgument) as refused:
+        millrace.search(2, 2, nothing=1)
+    known = set(re.findall(r"\w+", str(refused.value).split("known are ")[1])) - {"and", "costs", "progress"}
+    searches = [node for node, function in functions_with_stubs() if node.name == "search"]
+    assert len(searches) == 2
+    for node in searches:
+        own = {"ranks", "micro_batches", "self", "costs", "progress"}
+        names = {name for name, _, _ in said_by_the_stub(node)} - own
+        assert names == known - ({"chunks", "slices"} if "ranks" not in ast.dump(node.args) else set())
+
+
+def test_the_stubs_name_every_member_of_the_costs():
+    node = next(node for node, _ in functions_with_stubs() if any(a.arg == "memory_boundary" for a in node.args.kwonlyargs))
+    assert {name for name, _, _ in said_by_the_stub(node)} - {"self"} == public(millrace.ModelCosts)
 
 
 def test_everything_says_what_it_is():

@@ -216,3 +216,16 @@ def test_actions_are_rows_that_numpy_can_write():
     for op, letter in zip(millrace.Op, letters, strict=True):
         rows[0]["op"] = op
         assert millrace.Program([rows]).texts()[0][0].startswith("0" + letter)
+
+
+def test_a_plan_keeps_the_boundaries_that_it_was_read_with(tmp_path):
+    program = millrace.generate("1f1b", 3, 4)
+    assert program.boundaries == []
+    text = program.to_plan(boundaries=[2, 5])
+    (tmp_path / "plan.json").write_text(text)
+    for read in (millrace.Program.from_plan(text), millrace.Program.read(tmp_path / "plan.json")):
+        assert read.boundaries == [2, 5] and read == program
+        assert read.to_plan() == text
+        assert read.to_plan(boundaries=[]) == program.to_plan()
+        with pytest.raises(AttributeError):
+            read.boundaries = [1, 2]

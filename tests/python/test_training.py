@@ -254,7 +254,6 @@ def test_what_does_not_fit_is_refused():
     refused("known are|did you mean", lambda: trainer(optimizer="adamv"))
     refused("no setting 'beta'", lambda: trainer(optimizer=millrace.AdamW(beta=1)))
     refused("sequential", lambda: trainer(executor="threads"))
-    refused("slices", lambda: millrace.Trainer(millrace.generate("seq-1f1b", 2, 4), model(2)))
     refused("targets has 12 rows where others have 13", lambda: trainer().step(inputs, targets[:12]))
     refused("weight", lambda: trainer().step(inputs, targets, weight=5))
     refused("complex128", lambda: trainer().step(inputs.astype(complex), targets), millrace.StepError)

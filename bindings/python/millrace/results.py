@@ -190,6 +190,27 @@ class StepReport:
 
 
 @dataclass(frozen=True)
+class EpochReport:
+    """One epoch of Trainer.fit; its loss is that of every mini-batch before its update."""
+
+    epoch: int
+    mean_loss: float
+    updates: int
+    skipped: int
+    samples: int
+    seconds: float
+
+
+@dataclass(frozen=True)
+class FitReport:
+    """What Trainer.fit did."""
+
+    epochs: tuple[EpochReport, ...]
+    samples: int
+    seconds: float
+
+
+@dataclass(frozen=True)
 class Score:
     """What Trainer.evaluate found."""
 

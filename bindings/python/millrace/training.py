@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
@@ -49,6 +49,10 @@ class Stage:
     model and the same in every cut. Names in `no_decay` have no weight decay. Arrays that a pass is
     given must not be written to.
 
+    `tensors = "dlpack"` gives passes a millrace.Tensor instead of an array: `torch.from_dlpack` and its
+    like take it without a copy, bf16 too, which numpy does not have. What a pass gives may be such
+    tensors of either kind of stage, on the CPU; what autograd watches is detached.
+
     Passes:
       forward(unit, *inputs)            gives the inputs of the next stage, an array or a tuple. The
                                         last stage calls `unit.add_loss` where `unit.targets` is not
@@ -63,6 +67,7 @@ class Stage:
     parameters: dict[str, np.ndarray] = {}
     gradients: dict[str, np.ndarray]
     no_decay: Collection[str] = ()
+    tensors: Literal["numpy", "dlpack"] = "numpy"
 
     def forward(self, unit: Unit, *inputs: np.ndarray) -> Any:
         """See above."""

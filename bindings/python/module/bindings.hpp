@@ -27,6 +27,7 @@ void bind_pictures(ProgramClass& program);
 void bind_catalogue(py::module_& module);
 void bind_search(py::module_& module, ProgramClass& program);
 void bind_tables(py::module_& module);
+void bind_dlpack(py::module_& module);
 void bind_launched(py::module_& module);
 void bind_training(py::module_& module);
 

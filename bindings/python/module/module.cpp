@@ -14,6 +14,7 @@ PYBIND11_MODULE(_millrace, module) {
   bind_catalogue(module);
   bind_search(module, program);
   bind_tables(module);
+  bind_dlpack(module);
   bind_launched(module);
   bind_training(module);
 }

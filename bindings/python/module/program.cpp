@@ -126,20 +126,34 @@ SharedProgram read_csv_text(const std::string& text,
   return std::make_shared<Program>(std::move(*read.program));
 }
 
-SharedProgram read_plan_text(const std::string& text, const std::string& where) {
+/// A cut of the layers is no part of a program; the object that was read keeps it.
+constexpr const char* kBoundaries = "_boundaries";
+
+py::object read_plan_text(const std::string& text, const std::string& where) {
   ParsedPlan read = read_plan(text);
   if (!read.plan) refuse(where, read.diagnostics);
-  return std::make_shared<Program>(std::move(read.plan->program));
+  py::object program = py::cast(std::make_shared<Program>(std::move(read.plan->program)));
+  program.attr(kBoundaries) = py::cast(read.plan->boundaries);
+  return program;
 }
 
-SharedProgram read_file(const py::object& where, const CsvOptions& options) {
+std::vector<int> boundaries_of(const py::object& program) {
+  if (!py::hasattr(program, kBoundaries)) return {};
+  return program.attr(kBoundaries).cast<std::vector<int>>();
+}
+
+std::string plan_text(const py::object& self, const std::optional<std::vector<int>>& boundaries) {
+  return write_plan({self.cast<const Program&>(), boundaries.value_or(boundaries_of(self))});
+}
+
+py::object read_file(const py::object& where, const CsvOptions& options) {
   const std::string path = path_of(where);
   const std::string text = text_of_file(path);
   const std::size_t first = text.find_first_not_of(" \t\r\n");
   if (first != std::string::npos && text[first] == '{') return read_plan_text(text, path + ":");
   SharedProgram program = read_csv_text(text, options, path + ":");
   program->name = path.substr(path.rfind('/') + 1);
-  return program;
+  return py::cast(program);
 }
 
 py::list texts_of(const Program& program) {
@@ -214,15 +228,16 @@ void bind_texts(ProgramClass& program) {
       .def("to_csv",
            &write_csv,
            "PyTorch's schedule CSV. Raises InvalidArgument for what that cannot say.")
-      .def(
-          "to_plan",
-          [](const Program& self, std::vector<int> boundaries) {
-            return write_plan({self, std::move(boundaries)});
-          },
-          py::kw_only(),
-          "boundaries"_a = std::vector<int>{},
-          "A plan file's text, which `millrace train --plan` runs. `boundaries`: the first layer "
-          "of every stage but the first.")
+      .def("to_plan",
+           &plan_text,
+           py::kw_only(),
+           "boundaries"_a = py::none(),
+           "A plan file's text, which `millrace train --plan` runs. `boundaries`: the first layer "
+           "of every stage but the first; unless given, those that the program was read with.")
+      .def_property_readonly("boundaries",
+                             &boundaries_of,
+                             "Of the plan file that it was read from, the first layer of every "
+                             "stage but the first; of a program made otherwise none.")
       .def("texts", &texts_of, "The actions of every rank as texts, \"0F3\".");
 }
 
@@ -235,7 +250,8 @@ ProgramClass bind_program(py::module_& module) {
   ProgramClass program(module,
                        "Program",
                        "A schedule: one ordered list of actions per rank, and the shape they live "
-                       "in. Immutable.");
+                       "in. Immutable.",
+                       py::dynamic_attr());
   program
       .def(py::init(&program_of),
            "ranks"_a,

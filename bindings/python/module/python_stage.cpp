@@ -21,24 +21,6 @@ auto in_python(Call&& call) {
   }
 }
 
-std::shared_ptr<PythonUnit> new_unit(const PassContext& context) {
-  auto unit = std::make_shared<PythonUnit>();
-  unit->seed = context.seed;
-  unit->step = context.step;
-  unit->micro_batch = context.micro_batch.value;
-  unit->slice = context.slice.value;
-  unit->first_sample = context.first_sample;
-  unit->training = context.training;
-  unit->loss_scale = context.loss_scale;
-  unit->is_last = context.loss != nullptr;
-  if (context.targets == nullptr) return unit;
-  py::tuple targets(context.targets->size());
-  for (std::size_t i = 0; i < context.targets->size(); ++i)
-    targets[i] = copied((*context.targets)[i]);
-  unit->targets = targets;
-  return unit;
-}
-
 /// What runs in Python and returns arrays.
 TensorList called(const py::object& stage, const char* pass, const py::tuple& arguments) {
   return tensors_of(stage.attr(pass)(*arguments), pass);
@@ -50,6 +32,7 @@ PythonStage::PythonStage(py::object stage, std::size_t number)
     : stage_(std::move(stage)), number_(number) {
   const std::string whose = "stage " + std::to_string(number_);
   require(py::hasattr(stage_, "forward"), whose + " has no forward");
+  if (py::hasattr(stage_, "tensors")) handed_ = handed_as(py::str(stage_.attr("tensors")));
   splits_ = py::hasattr(stage_, "backward_weight");
   const char* other = splits_ ? "backward_input" : "backward";
   require(py::hasattr(stage_, other), whose + " has no " + other);
@@ -112,6 +95,26 @@ void PythonStage::require_same_arrays() const {
     }
 }
 
+std::shared_ptr<PythonUnit> PythonStage::new_unit(const PassContext& context) const {
+  auto unit = std::make_shared<PythonUnit>();
+  unit->seed = context.seed;
+  unit->step = context.step;
+  unit->micro_batch = context.micro_batch.value;
+  unit->slice = context.slice.value;
+  unit->slices = context.slices;
+  unit->first_sample = context.first_sample;
+  unit->first_position = context.first_position;
+  unit->training = context.training;
+  unit->loss_scale = context.loss_scale;
+  unit->is_last = context.loss != nullptr;
+  if (context.targets == nullptr) return unit;
+  py::tuple targets(context.targets->size());
+  for (std::size_t i = 0; i < context.targets->size(); ++i)
+    targets[i] = handed_copy((*context.targets)[i], handed_);
+  unit->targets = targets;
+  return unit;
+}
+
 std::shared_ptr<PythonUnit> PythonStage::unit_of(const PassContext& context) const {
   const auto found = units_.find(context.unit());
   require(found != units_.end(), "the forward of this unit did not run");
@@ -122,7 +125,9 @@ std::shared_ptr<PythonUnit> PythonStage::unit_of(const PassContext& context) con
 TensorList PythonStage::forward(const PassContext& context, TensorList inputs) {
   return in_python([&] {
     const auto unit = new_unit(context);
-    const py::tuple arguments = arguments_of(py::cast(unit), std::move(inputs));
+    const py::object first = py::cast(unit);
+    const py::tuple arguments = copies_inputs_ ? copied_arguments_of(first, inputs, handed_)
+                                               : arguments_of(first, std::move(inputs), handed_);
     TensorList outputs = called(stage_, "forward", arguments);
     if (context.loss != nullptr) *context.loss += unit->loss;
     if (!context.training) return outputs;
@@ -148,7 +153,7 @@ void PythonStage::recompute(const PassContext& context) {
 
 TensorList PythonStage::passed(const char* pass, const PassContext& context, TensorList tensors) {
   const auto unit = unit_of(context);
-  return called(stage_, pass, arguments_of(py::cast(unit), std::move(tensors)));
+  return called(stage_, pass, arguments_of(py::cast(unit), std::move(tensors), handed_));
 }
 
 TensorList PythonStage::backward_input(const PassContext& context, TensorList gradients) {

@@ -11,6 +11,7 @@
 
 #include "millrace/stages/stage.hpp"
 #include "module/python_failure.hpp"
+#include "module/tensors.hpp"
 
 namespace millrace::python {
 
@@ -23,7 +24,9 @@ struct PythonUnit {
   std::uint64_t step = 0;
   int micro_batch = 0;
   int slice = 0;
+  int slices = 1;  ///< of its micro-batch
   std::int64_t first_sample = 0;
+  std::int64_t first_position = 0;  ///< of the slice in its sequence
   bool training = true;
   double loss_scale = 1;
   py::object targets = py::none();  ///< a tuple of arrays, of the last stage
@@ -39,7 +42,8 @@ struct PythonUnit {
 class PythonStage final : public StageBody {
  public:
   /// Reads `stage.parameters`, a dict of float32 arrays, and makes `stage.gradients` unless it is
-  /// there. `number` is for sentences. Needs the lock. Throws InvalidArgument.
+  /// there; `stage.tensors` says as what passes are handed tensors. `number` is for sentences.
+  /// Needs the lock. Throws InvalidArgument.
   PythonStage(py::object stage, std::size_t number);
   ~PythonStage() override;
 
@@ -58,6 +62,10 @@ class PythonStage final : public StageBody {
   /// training would go on with the old one. Needs the lock.
   void require_same_arrays() const;
 
+  /// Whether forward is given copies of its inputs: they lie in memory that others use again, but
+  /// Python may hold on to what it was given.
+  void copy_inputs(bool copies) { copies_inputs_ = copies; }
+
  private:
   /// Arrays that a parameter's value and gradient live in.
   struct Arrays {
@@ -66,12 +74,15 @@ class PythonStage final : public StageBody {
 
   void take(const std::string& name, const py::handle& value);
   [[nodiscard]] py::array_t<float> array_of(const py::handle& value, const std::string& what) const;
+  [[nodiscard]] std::shared_ptr<PythonUnit> new_unit(const PassContext& context) const;
   [[nodiscard]] std::shared_ptr<PythonUnit> unit_of(const PassContext& context) const;
   TensorList passed(const char* pass, const PassContext& context, TensorList tensors);
 
   py::object stage_;
   std::size_t number_;
   bool splits_ = true;
+  bool copies_inputs_ = false;
+  Handed handed_ = Handed::Numpy;
   std::vector<std::string> names_;
   std::deque<Arrays> arrays_;
   std::deque<Parameter> parameters_;

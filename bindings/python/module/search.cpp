@@ -161,13 +161,14 @@ void bind_search(py::module_& module, ProgramClass& program) {
              "can beat. Keywords: chunks, slices, objective ('makespan' or 'span'), memory_limit, "
              "budget, seed, recompute, bidirectional, time_cap_seconds. `progress` is called with "
              "a SearchProgress. Ctrl-C ends it.");
-  program.def("search",
-              &search_like,
-              "costs"_a = py::none(),
-              py::kw_only(),
-              "progress"_a = py::none(),
-              "The best schedule with this program's counts and placement; keywords as in "
-              "millrace.search.");
+  program.def(
+      "search",
+      &search_like,
+      "costs"_a = py::none(),
+      py::kw_only(),
+      "progress"_a = py::none(),
+      "The best schedule with this program's counts and placement, whatever the order of its "
+      "actions: that is what is searched for. Keywords as in millrace.search.");
 }
 
 }  // namespace millrace::python

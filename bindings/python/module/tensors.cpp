@@ -7,6 +7,7 @@
 #include <string>
 
 #include "millrace/core/error.hpp"
+#include "module/dlpack.hpp"
 #include "module/let_go.hpp"
 
 namespace millrace::python {
@@ -28,7 +29,8 @@ constexpr std::array<Kind, 6> kKinds = {{{DType::F32, "f4"},
 py::dtype numpy_type(DType dtype) {
   for (const Kind& kind : kKinds)
     if (kind.dtype == dtype) return py::dtype(kind.format);
-  throw InvalidArgument(std::string("a tensor is of ") + name_of(dtype) + ", which numpy has not");
+  throw InvalidArgument(std::string("a tensor is of ") + name_of(dtype) +
+                        ", which numpy does not have; a stage with tensors = \"dlpack\" takes it");
 }
 
 DType dtype_of(const py::array& array, const char* whose) {
@@ -61,10 +63,12 @@ Tensor keeping(const py::array& array, DType dtype, const Dims& dims, const void
 
 Tensor tensor_of(const py::handle& value, const char* whose) {
   if (value.is_none()) return {};
-  require(py::isinstance<py::array>(value),
+  const bool is_array = py::isinstance<py::array>(value);
+  if (!is_array && speaks_dlpack(value)) return from_dlpack(value, whose);
+  require(is_array,
           std::string(whose) + " returned a " +
               std::string(py::str(py::type::handle_of(value).attr("__name__"))) +
-              "; expected arrays of numpy");
+              "; expected arrays of numpy or tensors with __dlpack__");
   const auto array = py::array::ensure(
       value, static_cast<int>(py::array::c_style) | py::detail::npy_api::NPY_ARRAY_ALIGNED_);
   if (!array) throw py::error_already_set();
@@ -75,12 +79,12 @@ std::vector<py::ssize_t> shape_of(const Tensor& tensor) {
   return {tensor.dims().begin(), tensor.dims().end()};
 }
 
-}  // namespace
-
 py::object copied(const Tensor& tensor) {
   if (!tensor) return py::none();
   return py::array(numpy_type(tensor.dtype()), shape_of(tensor), tensor.data());
 }
+
+}  // namespace
 
 py::object to_array(Tensor tensor) {
   if (!tensor || tensor.margins() == Margins::Whole) return copied(tensor);
@@ -90,11 +94,29 @@ py::object to_array(Tensor tensor) {
   return py::array(numpy_type(held.dtype()), shape_of(held), held.data(), owner);
 }
 
-py::tuple arguments_of(const py::object& first, TensorList tensors) {
+Handed handed_as(const std::string& word) {
+  if (word == "numpy") return Handed::Numpy;
+  require(word == "dlpack", "tensors is '" + word + "'; known are numpy and dlpack");
+  return Handed::Dlpack;
+}
+
+py::object handed_copy(const Tensor& tensor, Handed as) {
+  return as == Handed::Numpy ? copied(tensor) : copied_to_dlpack(tensor);
+}
+
+py::tuple arguments_of(const py::object& first, TensorList tensors, Handed as) {
   py::tuple arguments(tensors.size() + 1);
   arguments[0] = first;
   for (std::size_t i = 0; i < tensors.size(); ++i)
-    arguments[i + 1] = to_array(std::move(tensors[i]));
+    arguments[i + 1] =
+        as == Handed::Numpy ? to_array(std::move(tensors[i])) : to_dlpack(std::move(tensors[i]));
+  return arguments;
+}
+
+py::tuple copied_arguments_of(const py::object& first, const TensorList& tensors, Handed as) {
+  py::tuple arguments(tensors.size() + 1);
+  arguments[0] = first;
+  for (std::size_t i = 0; i < tensors.size(); ++i) arguments[i + 1] = handed_copy(tensors[i], as);
   return arguments;
 }
 

@@ -48,6 +48,36 @@ void set_optimizer(TrainerOptions& options, const py::object& said) {
   }
 }
 
+py::object report_of(const StepReport& report) {
+  return made("StepReport",
+              report.global_step,
+              report.samples,
+              report.mean_loss(),
+              report.loss.sum,
+              report.loss.weight,
+              report.gradient_norm,
+              report.clip_factor,
+              report.learning_rate,
+              report.skipped,
+              report.seconds);
+}
+
+py::object epoch_of(const EpochReport& epoch) {
+  return made("EpochReport",
+              epoch.epoch,
+              epoch.mean_loss(),
+              epoch.updates,
+              epoch.skipped,
+              epoch.samples,
+              epoch.seconds);
+}
+
+py::object fit_of(const FitReport& report) {
+  py::tuple epochs(report.epochs.size());
+  for (std::size_t i = 0; i < epochs.size(); ++i) epochs[i] = epoch_of(report.epochs[i]);
+  return made("FitReport", epochs, report.samples, report.seconds);
+}
+
 /// The stages of a program as a user gives them: one object each, replica after replica, or a
 /// callable that makes one of its number. Needs the lock.
 class StageObjects {
@@ -84,16 +114,13 @@ class PythonTrainer {
  public:
   PythonTrainer(const Program& program, const py::object& stages, TrainerOptions options)
       : self_(launched()), options_(std::move(options)) {
-    require(program.shape.slices == 1,
-            "the schedule has " + std::to_string(program.shape.slices) +
-                " slices per micro-batch; arrays of Python are not cut into slices");
-    const StageObjects objects(stages, program.shape);
+    shape_ = program.shape;
+    const StageObjects objects(stages, shape_);
     const BodyOf body_of = [&](const Place& place) {
       const py::gil_scoped_acquire locked;
       return made_body(objects.at(place), objects.number_of(place));
     };
     trainer_ = unlocked([&] { return trainer_of(*self_, program, body_of, options_); });
-    micro_batches_ = program.shape.micro_batches;
   }
 
   PythonTrainer(const PythonTrainer&) = delete;
@@ -108,14 +135,14 @@ class PythonTrainer {
                   const py::object& targets,
                   std::optional<double> weight) {
     require_same_arrays();
-    ArrayData data(inputs, targets, micro_batches_ * options_.accumulate);
+    ArrayData data(inputs, targets, shape_.micro_batches * options_.accumulate, shape_.slices);
     const double total = weight ? *weight : static_cast<double>(data.samples());
     return unlocked([&] { return trainer_->step(data, total); });
   }
 
   Score evaluate(const py::object& inputs, const py::object& targets) {
     require_same_arrays();
-    ArrayData data(inputs, targets, micro_batches_);
+    ArrayData data(inputs, targets, shape_.micro_batches, shape_.slices);
     return unlocked([&] { return trainer_->evaluate(data); });
   }
 
@@ -123,17 +150,34 @@ class PythonTrainer {
   /// another process.
   py::object predict(const py::object& inputs) {
     require_same_arrays();
-    ArrayData data(inputs, py::none(), micro_batches_);
+    ArrayData data(inputs, py::none(), shape_.micro_batches, shape_.slices);
     std::vector<TensorList> units = unlocked([&] { return trainer_->predict(data); });
     if (units.front().empty()) return py::none();
     py::tuple outputs(units.front().size());
-    for (std::size_t i = 0; i < outputs.size(); ++i) {
-      py::list parts;
-      for (TensorList& unit : units) parts.append(to_array(std::move(unit[i])));
-      outputs[i] = py::module_::import("numpy").attr("concatenate")(parts);
-    }
+    for (std::size_t i = 0; i < outputs.size(); ++i) outputs[i] = joined(units, i);
     if (outputs.size() == 1) return outputs[0];
     return outputs;
+  }
+
+  /// Trains over the arrays as the library does over a data set. What is called back is called with
+  /// the lock.
+  FitReport fit(const py::object& inputs,
+                const py::object& targets,
+                const py::object& on_step,
+                const py::object& on_epoch) {
+    require_same_arrays();
+    const Dataset data = dataset_of(inputs, targets, shape_.slices > 1);
+    tell(trainer_->on_step, on_step, [](const StepReport& report) { return report_of(report); });
+    tell(trainer_->on_epoch, on_epoch, [](const EpochReport& epoch) { return epoch_of(epoch); });
+    for (PythonStage* stage : first_) stage->copy_inputs(true);
+    try {
+      FitReport report = unlocked([&] { return trainer_->fit(data); });
+      end_fit();
+      return report;
+    } catch (...) {
+      end_fit();
+      throw;
+    }
   }
 
   Trainer& trainer() { return *trainer_; }
@@ -144,7 +188,39 @@ class PythonTrainer {
     if (auto native = native_body(stage)) return native;
     auto body = std::make_unique<PythonStage>(stage, number);
     stages_.push_back(body.get());
+    if (number % static_cast<std::size_t>(shape_.stages()) == 0) first_.push_back(body.get());
     return body;
+  }
+
+  template <class Report, class Made>
+  static void tell(std::function<void(const Report&)>& listener,
+                   const py::object& call,
+                   const Made& made) {
+    listener = [call, made](const Report& report) {
+      const py::gil_scoped_acquire locked;
+      if (PyErr_CheckSignals() != 0) throw py::error_already_set();  // Ctrl-C between two steps
+      if (!call.is_none()) call(made(report));
+    };
+  }
+
+  void end_fit() {
+    trainer_->on_step = {};
+    trainer_->on_epoch = {};
+    for (PythonStage* stage : first_) stage->copy_inputs(false);
+  }
+
+  /// Output `i` of all units: slices side by side, micro-batches one below the other.
+  [[nodiscard]] py::object joined(std::vector<TensorList>& units, std::size_t i) const {
+    const py::object concatenate = py::module_::import("numpy").attr("concatenate");
+    const auto slices = static_cast<std::size_t>(shape_.slices);
+    py::list rows;
+    for (std::size_t first = 0; first < units.size(); first += slices) {
+      py::list parts;
+      for (std::size_t slice = 0; slice < slices; ++slice)
+        parts.append(to_array(std::move(units[first + slice][i])));
+      rows.append(slices == 1 ? py::object(parts[0]) : concatenate(parts, "axis"_a = 1));
+    }
+    return concatenate(rows);
   }
 
   void require_same_arrays() const {
@@ -154,8 +230,9 @@ class PythonTrainer {
   std::shared_ptr<Launched> self_;
   TrainerOptions options_;
   std::vector<PythonStage*> stages_;
+  std::vector<PythonStage*> first_;  // those that take inputs of the model
   std::unique_ptr<Trainer> trainer_;
-  int micro_batches_ = 1;
+  Shape shape_;
 };
 
 std::unique_ptr<PythonTrainer> made_trainer(const Program& program,
@@ -170,7 +247,11 @@ std::unique_ptr<PythonTrainer> made_trainer(const Program& program,
                                             bool recompute,
                                             const std::string& executor,
                                             std::uint64_t seed,
-                                            const std::string& save_folder) {
+                                            const std::string& save_folder,
+                                            std::int64_t save_every,
+                                            std::int64_t batch_size,
+                                            std::int64_t epochs,
+                                            std::int64_t steps) {
   TrainerOptions options;
   options.learning_rate = parse_learning_rate(learning_rate);
   set_optimizer(options, optimizer);
@@ -182,22 +263,12 @@ std::unique_ptr<PythonTrainer> made_trainer(const Program& program,
   options.executor = executor;
   options.seed = seed;
   options.save.folder = save_folder;
+  options.save.every_steps = save_every;
+  options.batch_size = batch_size;
+  options.epochs = epochs;
+  options.steps = steps;
   const Program run = recompute ? insert_recompute(program) : program;
   return std::make_unique<PythonTrainer>(run, stages, std::move(options));
-}
-
-py::object report_of(const StepReport& report) {
-  return made("StepReport",
-              report.global_step,
-              report.samples,
-              report.mean_loss(),
-              report.loss.sum,
-              report.loss.weight,
-              report.gradient_norm,
-              report.clip_factor,
-              report.learning_rate,
-              report.skipped,
-              report.seconds);
 }
 
 py::object score_of(const Score& score) {
@@ -222,7 +293,10 @@ void bind_unit(py::module_& module) {
       "What a pass knows about the unit it works on. `kept` is the stage's: what it puts there in "
       "its forward it finds in the unit's backward passes.")
       .def_readonly("micro_batch", &PythonUnit::micro_batch, "Its number in the mini-batch.")
+      .def_readonly("slice", &PythonUnit::slice, "Its number in the micro-batch.")
+      .def_readonly("slices", &PythonUnit::slices, "Of a micro-batch; 1: sequences are whole.")
       .def_readonly("first_sample", &PythonUnit::first_sample, "Of its rows in the mini-batch.")
+      .def_readonly("first_position", &PythonUnit::first_position, "Of its slice in the sequence.")
       .def_readonly("step", &PythonUnit::step, "Mini-batches before this one.")
       .def_readonly("training", &PythonUnit::training, "False in evaluate and predict.")
       .def_readonly("loss_scale",
@@ -270,11 +344,17 @@ void bind_training(py::module_& module) {
            "executor"_a = "sequential",
            "seed"_a = 1,
            "save_folder"_a = "",
+           "save_every"_a = 0,
+           "batch_size"_a = 128,
+           "epochs"_a = 10,
+           "steps"_a = 0,
            "`stages`: one object per stage of the program, replica after replica (see "
            "millrace.Stage), of which a process of `millrace launch` keeps its own; or a callable "
            "stage(number), which makes no more than those. `executor` is for one process. "
            "`learning_rate`: the curve, \"cosine:floor=0.1\"; the optimizer has "
-           "its height.")
+           "its height. The last four are for fit: mini-batches between two checkpoints (0: one at "
+           "the end), samples of a mini-batch, and how long it trains; `steps` above 0 replaces "
+           "`epochs`.")
       .def(
           "step",
           [](PythonTrainer& self,
@@ -290,6 +370,24 @@ void bind_training(py::module_& module) {
           "One step over a mini-batch: arrays with a row per sample. `weight`: what the losses' "
           "weights add up to, the number of samples unless said. A traceback in a stage raises "
           "StepError; the next step works.")
+      .def(
+          "fit",
+          [](PythonTrainer& self,
+             const py::object& inputs,
+             const py::object& targets,
+             const py::object& on_step,
+             const py::object& on_epoch) {
+            return fit_of(self.fit(inputs, targets, on_step, on_epoch));
+          },
+          "inputs"_a,
+          "targets"_a = py::none(),
+          py::kw_only(),
+          "on_step"_a = py::none(),
+          "on_epoch"_a = py::none(),
+          "Trains over arrays with a row per sample, shuffled anew in every epoch by the seed, and "
+          "saves checkpoints where there is a `save_folder`. What is called back is given a "
+          "StepReport or an EpochReport. After `resume` it goes on where that was saved. The "
+          "losses' weights of a mini-batch add up to its samples.")
       .def(
           "evaluate",
           [](PythonTrainer& self, const py::object& inputs, const py::object& targets) {
