@@ -26,5 +26,7 @@ MILLRACE_TIMES=70 "$build"/tests/test_training --gtest_filter='Damaged.*:Checkpo
 # 11,472 trainings of PyTorch's modules, in one process and in one per rank.
 if [ -x "$build"/tests/test_torch ]; then
   MILLRACE_WHOLE=1 "$build"/tests/test_torch --gtest_filter='*TorchCover.*:*TorchProcesses.*'
+  # 10^4 steps and 2,000 failures of each executor.
+  MILLRACE_TIMES=20 "$build"/tests/test_torch --gtest_filter='*TorchSteady.*'
 fi
 ctest --test-dir "$build" --build-config soak --label-regex soak --verbose

@@ -4,30 +4,20 @@
 
 #include <chrono>
 #include <cstddef>
-#include <fstream>
 #include <iostream>
 #include <memory>
 #include <stdexcept>
 #include <string>
-#include <unistd.h>
 #include <vector>
 
 #include <gtest/gtest.h>
 
 #include "millrace/scheduler/run/executor.hpp"
 #include "support/allocation_counter.hpp"
+#include "support/resident_bytes.hpp"
 #include "training/gpt_matrix.hpp"
 
 namespace millrace::testing_training {
-
-/// Bytes of the process that lie in memory.
-inline std::size_t resident_bytes() {
-  std::ifstream statm("/proc/self/statm");
-  std::size_t whole = 0;
-  std::size_t resident = 0;
-  statm >> whole >> resident;
-  return resident * static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
-}
 
 /// A mini-batch whose targets of one micro-batch cannot be had while `fails`.
 class FailingBatch final : public StepData {
@@ -132,7 +122,7 @@ class SteadyTraining {
 struct Memory {
   std::size_t blocks = test::blocks_alive();
   std::size_t tensors_made = test::aligned_allocations();
-  std::size_t resident = resident_bytes();
+  std::size_t resident = test::resident_bytes();
 };
 
 /// Trains `steps` steps, with one that fails after every tenth. What may be left behind in the
