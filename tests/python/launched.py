@@ -16,6 +16,8 @@ flags.add_argument("--deed", nargs=2, default=["-1", ""])
 flags.add_argument("--made-here", action="store_true")
 flags.add_argument("--folder", default="")
 flags.add_argument("--resume", action="store_true")
+flags.add_argument("--fit", action="store_true")
+flags.add_argument("--recompute", action="store_true")
 flags = flags.parse_args()
 DEED = flags.deed[1] if flags.deed[0] in ("all", os.environ.get("MILLRACE_RANK", "0")) else ""
 
@@ -97,8 +99,8 @@ def main():
     copies, stages = program.shape.replicas, program.shape.stages
     trainer = millrace.Trainer(
         program, layer if flags.made_here else [Layer(number) for number in list(range(stages)) * copies],
-        optimizer=millrace.AdamW(0.02), clip_norm=1, save_folder=flags.folder,
-        seed=7 if DEED == "has another seed" else 1)
+        optimizer=millrace.AdamW(0.02), clip_norm=1, save_folder=flags.folder, epochs=2, batch_size=8,
+        recompute=flags.recompute, seed=7 if DEED == "has another seed" else 1)
     if flags.resume:
         trainer.resume(flags.folder)
         print("resumed", trainer.global_step, trainer.weights_hash())
@@ -110,6 +112,8 @@ def main():
         if step == 0:
             print("the first step is done", file=sys.stderr, flush=True)
             between()
+    if flags.fit:
+        print("fit", *(epoch.mean_loss for epoch in trainer.fit(x, t).epochs))
     print("loss", report.mean_loss, "norm", report.gradient_norm, "samples", report.samples)
     print("score", trainer.evaluate(x, t))
     print("weights", trainer.weights_hash())

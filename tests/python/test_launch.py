@@ -14,8 +14,9 @@ import millrace
 PROGRAM = str(pathlib.Path(__file__).with_name("launched.py"))
 
 
-def alone(*words):
-    ran = subprocess.run([sys.executable, PROGRAM, *map(str, words)], capture_output=True, text=True, timeout=120)
+def alone(*words, **variables):
+    ran = subprocess.run([sys.executable, PROGRAM, *map(str, words)], capture_output=True, text=True, timeout=120,
+                         env={**os.environ, **variables})
     assert ran.returncode == 0, ran.stderr
     return ran.stdout
 
@@ -68,10 +69,11 @@ def launches(command, tmp_path):
     return Launches(command, tmp_path / "place")
 
 
-@pytest.mark.parametrize("ranks, schedule, link", [
-    (3, "1f1b", "ipc"), (2, "zb-v", "tcp"), (2, "chimera", "ipc"), (1, "zb-h1", "tcp"), (4, "zb-h1", "ipc")])
-def test_a_process_per_rank_gives_the_bits_of_one(launches, ranks, schedule, link):
-    words = ["--schedule", schedule, "--ranks", ranks]
+@pytest.mark.parametrize("ranks, schedule, link, words", [
+    (3, "1f1b", "ipc", ["--recompute"]), (2, "zb-v", "tcp", []), (2, "chimera", "ipc", []), (1, "zb-h1", "tcp", []),
+    (4, "zb-h1", "ipc", [])])
+def test_a_process_per_rank_gives_the_bits_of_one(launches, ranks, schedule, link, words):
+    words = ["--schedule", schedule, "--ranks", ranks, *words]
     ran = launches.run(["-n", ranks, "--endpoint", link], [*words, "--made-here"])
     assert ran.returncode == 0, ran.stderr
     assert ran.stdout == alone(*words)
@@ -86,10 +88,11 @@ def test_a_process_makes_its_own_stages_and_predicts_where_the_last_one_is(launc
 
 
 def test_one_process_goes_on_from_what_several_saved(launches, tmp_path):
-    ran = launches.run(["-n", 2, "--endpoint", "tcp"], ["--folder", tmp_path / "saved"])
-    assert ran.returncode == 0 and ran.stdout.endswith("saved\n")
+    ran = launches.run(["-n", 2, "--endpoint", "tcp"], ["--fit", "--folder", tmp_path / "saved"])
+    assert ran.returncode == 0, ran.stderr
+    assert ran.stdout == alone("--fit", "--folder", tmp_path / "other")
     weights = ran.stdout.split("weights ")[1].split()[0]
-    assert alone("--schedule", "gpipe", "--folder", tmp_path / "saved", "--resume") == f"resumed 5 {weights}\n"
+    assert alone("--schedule", "gpipe", "--folder", tmp_path / "saved", "--resume") == f"resumed 9 {weights}\n"
 
 
 # What rank 1 does, the exit code of all, and what is said of it.
@@ -175,3 +178,13 @@ def test_nobody_launched_this_one():
     assert sys.excepthook is sys.__excepthook__
     with pytest.raises(millrace.InvalidArgument, match="the ranks have met"):
         millrace.join_launch({"corpus": 1})
+
+
+def test_an_engine_that_numbered_this_process_for_something_else_launched_nobody():
+    plain = alone()
+    assert alone(SLURM_PROCID="1", SLURM_NTASKS="4", SLURM_STEP_ID="0") == plain
+    assert alone(JOB_COMPLETION_INDEX="2") == plain
+    script = "import millrace; millrace.join_launch()"
+    ran = subprocess.run([sys.executable, "-c", script], env={**os.environ, "RANK": "1", "WORLD_SIZE": "2"},
+                         capture_output=True, text=True, timeout=60)
+    assert "InvalidArgument: MILLRACE_RENDEZVOUS is not set, but there are 2 ranks" in ran.stderr

@@ -29,7 +29,9 @@ compared: dict[str, str] = {"python": platform.python_version(), "numpy": np.__v
 """What decides bits here: a module that computes adds its own when it is imported."""
 
 _here: _millrace.Launched | None = None
+_alone: _millrace.Launched | None = None
 _failed = False
+_told = any(f"MILLRACE_{name}" in os.environ for name in ("LAUNCH", "RENDEZVOUS", "WORLD", "RANK"))
 
 
 def join_launch(fields: Mapping[str, object] | None = None) -> _millrace.Launched:
@@ -50,6 +52,17 @@ def join_launch(fields: Mapping[str, object] | None = None) -> _millrace.Launche
     if _here.world > 1:
         atexit.register(_leave)
     return _here
+
+
+def place() -> _millrace.Launched:
+    """A Trainer's. Without a word of millrace's in the environment it is alone, though an engine (SLURM,
+    torchrun, Kubernetes) may have numbered this process for something else."""
+    global _alone
+    if _here is not None or _told:
+        return join_launch()
+    if _alone is None:
+        _alone = _millrace.alone()
+    return _alone
 
 
 @contextmanager
@@ -100,5 +113,5 @@ def _leave() -> None:
         os._exit(error.exit_code)
 
 
-if "MILLRACE_LAUNCH" in os.environ or "MILLRACE_WORLD" in os.environ:
+if _told:
     sys.excepthook = _ending_with_its_code(sys.excepthook)

@@ -6,6 +6,7 @@
 #include "millrace/core/error.hpp"
 #include "millrace/training/build_fields.hpp"
 #include "millrace/training/rank_parts.hpp"
+#include "millrace/transport/in_process.hpp"
 #include "module/bindings.hpp"
 
 namespace millrace::python {
@@ -24,10 +25,12 @@ std::shared_ptr<Launched> meet_all(const std::vector<std::pair<std::string, std:
 
 }  // namespace
 
+JoinedRank alone() {
+  return {InProcessHub(1).endpoint(Rank{0}), {}};
+}
+
 std::shared_ptr<Launched> launched() {
-  return py::module_::import("millrace.launch")
-      .attr("join_launch")()
-      .cast<std::shared_ptr<Launched>>();
+  return py::module_::import("millrace.launch").attr("place")().cast<std::shared_ptr<Launched>>();
 }
 
 std::vector<Place> places_of(const Launched& self, const Shape& shape) {
@@ -77,6 +80,10 @@ void bind_launched(py::module_& module) {
           "seconds"_a = 30.0,
           "Says goodbye and waits until the others have all that was sent; the end of a program "
           "that ends well does it by itself.");
+  module.def(
+      "alone",
+      [] { return std::make_shared<Launched>(alone()); },
+      "The place of a process that meets nobody.");
   module.def("meet", &meet_all, "fields"_a, "See millrace/launch.py.");
 }
 

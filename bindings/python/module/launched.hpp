@@ -37,7 +37,10 @@ class Launched {
 /// without ZeroMQ throws Error where there are others.
 [[nodiscard]] JoinedRank joined(const HelloFields& fields);
 
-/// This process's place, which millrace.join_launch() finds at its first call. Needs the lock.
+/// The only rank of a world of one.
+[[nodiscard]] JoinedRank alone();
+
+/// This process's place, as millrace/launch.py finds it at the first call. Needs the lock.
 [[nodiscard]] std::shared_ptr<Launched> launched();
 
 /// Which copy of which stage, of those that this process hosts.
