@@ -29,4 +29,8 @@ if [ -x "$build"/tests/test_torch ]; then
   # 10^4 steps and 2,000 failures of each executor.
   MILLRACE_TIMES=20 "$build"/tests/test_torch --gtest_filter='*TorchSteady.*'
 fi
+# 1,050 failing steps of PyTorch's modules from Python.
+if ls "$build"/python/millrace/_millrace_torch*.so >/dev/null 2>&1; then
+  MILLRACE_ROUNDS=1400 ctest --test-dir "$build" --tests-regex '^Python\.torch$' --output-on-failure
+fi
 ctest --test-dir "$build" --build-config soak --label-regex soak --verbose

@@ -29,14 +29,21 @@ except ImportError as missing:
         '-DMILLRACE_COMPONENTS="torch;python"'
     ) from missing
 
+from . import launch
 from ._millrace import Program, Trainer, generate
 from .errors import InvalidArgument
 from .results import Score, StepReport
 from .torch_loss import LossRule, loss_rule
-from .torch_stages import Cut, ModuleStage, cut_into_stages
+from .torch_stages import Cut, Cutting, ModuleStage
 from .training import AdamW, Optimizer
 
 __all__ = ["Dropout", "Pipeline"]
+
+# What decides bits here, and has to be the same in all processes of a launch.
+launch.compared["pytorch"] = torch.__version__
+launch.compared["pytorch's processor"] = next(
+    (line.split()[-1] for line in torch.__config__.show().splitlines() if "CPU capability" in line), ""
+)
 
 Tensors = Any  # a tensor, or a tuple of tensors, a row per sample
 
@@ -54,12 +61,23 @@ class Dropout(torch.nn.Module):
         return _millrace_torch.dropout(x, self.rate, self.layer) if self.training else x
 
 
+class _Place:
+    """A place of a stage in the program: the trainer asks for those that this process hosts."""
+
+    def __init__(self, make: Callable[[int], Any], number: int) -> None:
+        self._make, self._number = make, number
+
+    def __millrace_stage__(self) -> Any:
+        return self._make(self._number).__millrace_stage__()
+
+
 class Pipeline:
     """Trains a model of PyTorch by a schedule: one mini-batch in, one update out.
 
     - `model`: an nn.Sequential, cut into stages by `cut` ("even", "parameters" or boundaries from 0
-      to its length), or a list of modules, one per stage. A tuple that a stage returns goes to
-      the next one as it is in a Sequential, and as its arguments in a list.
+      to its length), or a list of modules, one per stage, or a callable model(number) that makes the
+      module of a stage. A tuple that a stage returns goes to the next one as it does in a
+      Sequential, and as its arguments elsewhere.
     - `schedule`: a name for `generate`, with `ranks`, `micro_batches` and `chunks`; or a Program.
     - `loss`: called with outputs and targets; returns the sum over the unit's samples, or (sum,
       weight), or (sum, weight, right, judged). The gradient of a step is that of the sum of all
@@ -73,11 +91,14 @@ class Pipeline:
     Weights and gradients are those of one thread that runs backward() for the same micro-batches in
     ascending order, bit for bit. A traceback in a module, the loss, a hook or an autograd.Function
     raises millrace.StepError; the next step works.
+
+    Under `millrace launch -n 4 -- python3 train.py` a process is one rank and trains its stages of
+    the model; the others' stay as they were made. All ranks are given the same mini-batches.
     """
 
     def __init__(
         self,
-        model: torch.nn.Sequential | Sequence[torch.nn.Module],
+        model: torch.nn.Sequential | Sequence[torch.nn.Module] | Callable[[int], torch.nn.Module],
         *,
         loss: Callable[..., Any],
         ranks: int = 4,
@@ -93,26 +114,28 @@ class Pipeline:
     ) -> None:
         if isinstance(schedule, str):
             schedule = generate(schedule, ranks, micro_batches, chunks=chunks)
+        if schedule.shape.slices > 1:
+            raise InvalidArgument(
+                f"the schedule has {schedule.shape.slices} slices per micro-batch; modules of PyTorch take whole sequences"
+            )
         self.model, self.program = model, schedule
-        self._loss = loss_rule(loss, loss_weight)
-        self._seeds = executor == "sequential"
-        self._stages = cut_into_stages(model, cut, schedule.shape)
-        self._trainer = Trainer(
-            schedule,
-            [self._made(stage, precision) for stage in self._stages],
-            optimizer=optimizer,
-            executor=executor,
-            **options,
-        )
+        self._loss, self._precision = loss_rule(loss, loss_weight), precision
+        self._seeds = executor == "sequential" or launch.join_launch().world > 1
+        self._cutting = Cutting(model, cut, schedule.shape)
+        self._stages: list[ModuleStage] = []  # of this process
+        places = [_Place(self._made, number) for number in range(self._cutting.count)]
+        self._trainer = Trainer(schedule, places, optimizer=optimizer, executor=executor, **options)
 
-    def _made(self, stage: ModuleStage, precision: str) -> Any:
+    def _made(self, place: int) -> Any:
+        stage = self._cutting.stage(place)
+        self._stages.append(stage)
         return _millrace_torch.TorchStage(
             forward=stage.forward,
             loss=self._loss.of_unit if stage.is_last else None,
             parameters=stage.parameters(),
             buffers=stage.buffers(),
             number=stage.number,
-            precision=precision,
+            precision=self._precision,
             seeds=self._seeds,
         )
 
@@ -156,26 +179,28 @@ class Pipeline:
             return self._trainer.evaluate(_arrays(_tensors(inputs)), _arrays(_tensors(targets)))
 
     def predict(self, inputs: Tensors) -> Any:
-        """What the last stage gives, a row per sample: a tensor or a tuple; bf16 as float32."""
+        """What the last stage gives, a row per sample: a tensor or a tuple; bf16 as float32. None where
+        that stage lives in another process."""
         with self._running(), self._evaluating():
             predicted = self._trainer.predict(_arrays(_tensors(inputs)))
         if isinstance(predicted, tuple):
             return tuple(torch.from_numpy(one) for one in predicted)
-        return torch.from_numpy(predicted)
+        return predicted if predicted is None else torch.from_numpy(predicted)
 
     def state_dict(self) -> dict[str, torch.Tensor]:
         """The model's tensors under the names that its own state_dict() has (a list's: those of
-        nn.ModuleList), so that load_state_dict of a plain model takes them."""
-        return dict(self._named().state_dict())
+        nn.ModuleList), so that load_state_dict of a plain model takes them. Of several processes, each
+        gives those of its stages."""
+        state: dict[str, torch.Tensor] = {}
+        for stage in sorted(self._stages, key=lambda stage: stage.number):
+            state.update(stage.state(self._cutting.names))
+        return state
 
     def load_state_dict(self, state: dict[str, torch.Tensor]) -> None:
-        """Copies tensors into the model, and its copies where a schedule has them."""
-        self._named().load_state_dict(state)
+        """Copies tensors into the model, and its copies where a schedule has them. Of several processes,
+        each takes those of its stages."""
         for stage in self._stages:
-            stage.copy_original()
-
-    def _named(self) -> torch.nn.Module:
-        return self.model if isinstance(self.model, torch.nn.Module) else torch.nn.ModuleList(self.model)
+            stage.load(self._cutting.names, state)
 
     def save(self) -> str:
         """Saves a checkpoint into `save_folder`; its folder. Trainers in C++ resume it, too."""

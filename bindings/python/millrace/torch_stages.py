@@ -25,7 +25,6 @@ class ModuleStage:
     def __init__(self, modules: list[nn.Module], first: int, number: int, is_last: bool, chained: bool) -> None:
         self.modules, self.number, self.is_last = modules, number, is_last
         self._first, self._chained = first, chained and number > 0
-        self._original: ModuleStage | None = None
         self._owned = [
             (owner, place, name, tensor)
             for module in modules
@@ -36,15 +35,7 @@ class ModuleStage:
 
     def copied(self) -> ModuleStage:
         """For another copy of the model, of the same weights."""
-        twin = ModuleStage(copy.deepcopy(self.modules), self._first, self.number, self.is_last, self._chained)
-        twin._original = self
-        return twin
-
-    def copy_original(self) -> None:
-        """Takes the tensors of the stage that it was copied of."""
-        if self._original is not None:
-            for mine, theirs in zip(self.modules, self._original.modules):
-                mine.load_state_dict(theirs.state_dict())
+        return ModuleStage(copy.deepcopy(self.modules), self._first, self.number, self.is_last, self._chained)
 
     def parameters(self) -> list[tuple[str, torch.Tensor]]:
         """By global names, those that training in C++ has: "layers.3.weight"."""
@@ -53,6 +44,20 @@ class ModuleStage:
     def buffers(self) -> list[tuple[str, torch.Tensor]]:
         """The same of buffers."""
         return [pair for at, module in self._placed() for pair in module.named_buffers(f"layers.{at}")]
+
+    def state(self, names: list[str]) -> dict[str, Any]:
+        """As the model's own state_dict(), whose modules have those names."""
+        return {
+            key: value
+            for at, module in self._placed()
+            for key, value in module.state_dict(prefix=f"{names[at]}.").items()
+        }
+
+    def load(self, names: list[str], state: dict[str, Any]) -> None:
+        """Copies what is its own of such a state."""
+        for at, module in self._placed():
+            start = f"{names[at]}."
+            module.load_state_dict({key[len(start) :]: state[key] for key in state if key.startswith(start)})
 
     def _placed(self) -> list[tuple[int, nn.Module]]:
         return list(enumerate(self.modules, self._first))
@@ -91,24 +96,42 @@ class ModuleStage:
         raise TypeError(f"{type(self.modules[-1]).__name__} gave {given}; a stage gives a tensor or a tuple of several")
 
 
-def cut_into_stages(model: Any, cut: Cut, shape: Shape) -> list[ModuleStage]:
-    """One for each stage of each replica. The first replica's have the model's own modules. Raises
+class Cutting:
+    """The model's stages, replica after replica, and the names that its modules have in it. Raises
     InvalidArgument for a model that cannot be cut like that."""
-    chained = isinstance(model, nn.Sequential)
-    if not chained and not (isinstance(model, (list, tuple, nn.ModuleList)) and len(model) > 0):
-        raise InvalidArgument(
-            f"model is a {type(model).__name__}; a pipeline takes an nn.Sequential, or a list of modules, one for each stage"
-        )
-    modules = list(model)
-    if not chained and len(modules) != shape.stages:
-        raise InvalidArgument(f"the model is a list of {len(modules)} modules, the schedule has {shape.stages} stages")
-    boundaries = _boundaries(modules, cut, shape.stages)
-    stages = [
-        ModuleStage(modules[first:last], first, number, number == shape.stages - 1, chained)
-        for number, (first, last) in enumerate(zip(boundaries, boundaries[1:]))
-    ]
-    _refuse_shared(stages)
-    return stages + [stage.copied() for _ in range(shape.replicas - 1) for stage in stages]
+
+    def __init__(self, model: Any, cut: Cut, shape: Shape) -> None:
+        self.count = shape.stages * shape.replicas
+        self._stages = shape.stages
+        self._made: dict[int, ModuleStage] = {}
+        self._make = model if callable(model) and not isinstance(model, nn.Module) else None
+        self.names = [str(number) for number in range(shape.stages)]
+        if self._make is not None:
+            return
+        chained = isinstance(model, nn.Sequential)
+        if not chained and not (isinstance(model, (list, tuple, nn.ModuleList)) and len(model) > 0):
+            raise InvalidArgument(
+                f"model is a {type(model).__name__}; a pipeline takes an nn.Sequential, or a list of modules, one for each stage"
+            )
+        modules = list(model)
+        if not chained and len(modules) != shape.stages:
+            raise InvalidArgument(f"the model is a list of {len(modules)} modules, the schedule has {shape.stages} stages")
+        self.names = list(model._modules) if chained else self.names
+        boundaries = _boundaries(modules, cut, shape.stages)
+        for number, (first, last) in enumerate(zip(boundaries, boundaries[1:])):
+            self._made[number] = self._stage(modules[first:last], first, number, chained)
+        _refuse_shared(list(self._made.values()))
+
+    def _stage(self, modules: list[nn.Module], first: int, number: int, chained: bool) -> ModuleStage:
+        return ModuleStage(modules, first, number, number == self._stages - 1, chained)
+
+    def stage(self, place: int) -> ModuleStage:
+        """Made now where the model is a callable. The first replica's stages have the model's own modules."""
+        number = place % self._stages
+        if number not in self._made:
+            assert self._make is not None
+            self._made[number] = self._stage([self._make(number)], number, number, False)
+        return self._made[number] if place < self._stages else self._made[number].copied()
 
 
 def _boundaries(modules: list[nn.Module], cut: Cut, stages: int) -> list[int]:
