@@ -114,7 +114,7 @@ ENDS = {
 @pytest.mark.parametrize("deed", ENDS)
 def test_ends_with_the_code_and_the_name_of_what_went_wrong(launches, deed):
     code, sentences = ENDS[deed]
-    flags = ["-n", 2, "--grace", 3]
+    flags = ["-n", 2, "--grace", 1]
     flags += {"never joins": ["--patience", 1], "hangs": ["--hang", 1], "stops": ["--silence", 1.5]}.get(deed, [])
     ran = launches.run(flags, ["--deed", 1, deed])
     assert ran.returncode == code, ran.stderr
