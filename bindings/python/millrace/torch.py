@@ -120,7 +120,7 @@ class Pipeline:
             )
         self.model, self.program = model, schedule
         self._loss, self._precision = loss_rule(loss, loss_weight), precision
-        self._seeds = executor == "sequential" or launch.join_launch().world > 1
+        self._seeds = executor == "sequential" or launch.place().world > 1
         self._cutting = Cutting(model, cut, schedule.shape)
         self._stages: list[ModuleStage] = []  # of this process
         places = [_Place(self._made, number) for number in range(self._cutting.count)]
