@@ -1,6 +1,7 @@
 // What a pipeline of PyTorch's modules costs beyond PyTorch: a split backward against a whole one,
-// an action against the pass that it runs, and what two ranks make of it. Times of one thread are
-// processor times, so that neighbours on the machine do not count; each pair is taken in turns.
+// an action against the pass that it runs, and what two ranks make of it, beside one thread and
+// beside the simulator's ideal. Times of one thread are processor times, so that neighbours on the
+// machine do not count; each pair is taken in turns.
 #include <chrono>
 #include <ctime>
 #include <memory>
@@ -10,11 +11,15 @@
 #include <benchmark/benchmark.h>
 
 #include "millrace/scheduler/plan/generators.hpp"
+#include "millrace/scheduler/plan/graph.hpp"
+#include "millrace/scheduler/plan/simulate.hpp"
 #include "millrace/torch/forward.hpp"
 #include "millrace/torch/pipeline.hpp"
+#include "millrace/training/measurement.hpp"
 #include "millrace/training/trainer.hpp"
 #include "torch/small_gpt.hpp"
 #include "torch/torch_units.hpp"
+#include "torch/usual_gpt.hpp"
 
 namespace {
 
@@ -141,6 +146,27 @@ TorchLossSum squares(const std::vector<torch::Tensor>& outputs,
   return {(outputs[0] - targets[0]).square().sum(), static_cast<double>(targets[0].size(0))};
 }
 
+/// How far steps are from what the simulator makes of the passes that were measured in them.
+class Ideal {
+ public:
+  explicit Ideal(const Trainer& trainer)
+      : trainer_(trainer), profile_(trainer.executor().program()) {}
+
+  void add_step() { profile_.add(trainer_.executor().timeline()); }
+
+  /// Simulated by measured makespan.
+  [[nodiscard]] double share() const {
+    const Program& program = trainer_.executor().program();
+    const Graph graph(program);
+    const auto run = simulate(graph, profile_.cost(trainer_.stages(), {.samples = 4}));
+    return step_use(program, std::get<Timeline>(run)).makespan / profile_.use().makespan;
+  }
+
+ private:
+  const Trainer& trainer_;
+  Profile profile_;
+};
+
 /// m = 32 micro-batches through two ranks, against a plain loop in one thread. Wall time.
 void two_ranks(benchmark::State& state) {
   constexpr int kMicroBatches = 32;
@@ -159,12 +185,14 @@ void two_ranks(benchmark::State& state) {
   Trainer trainer(generate(schedule, {.ranks = 2, .micro_batches = kMicroBatches}),
                   torch_pipeline(model, squares, 2));
   testing_torch::PlainUpdates updates(*plain);
+  Ideal ideal(trainer);
   double ours = 0, theirs = 0;
   for (auto _ : state) {
     TorchUnits data(inputs, targets);
     double start = seconds();
     trainer.step(data, 4.0 * kMicroBatches);
     ours += seconds() - start;
+    ideal.add_step();
     at::set_num_threads(1);
     start = seconds();
     updates.zero();
@@ -175,11 +203,44 @@ void two_ranks(benchmark::State& state) {
     theirs += seconds() - start;
   }
   state.counters["times plain"] = theirs / ours;
+  state.counters["of the ideal"] = ideal.share();
+}
+
+/// A step of the GPT that bench/against_pytorch/torch_pipe.py gives to PyTorch's Pipe, with its cut
+/// in two and its 32 micro-batches.
+void gpt_step(benchmark::State& state) {
+  constexpr int kMicroBatches = 32;
+  constexpr int kSequences = 4 * kMicroBatches;
+  const Dataset text = load_data("text", 1, 64).train;
+  torch::manual_seed(1);
+  const torch::nn::Sequential model = testing_torch::usual_gpt(
+      {.words = text.classes, .columns = kModel, .heads = 4, .length = 64, .blocks = 4});
+  const char* schedule = state.range(0) == 0 ? "1f1b" : "zb-h1";
+  state.SetLabel(schedule);
+  TrainerOptions options{.clip_norm = 1, .batch_size = kSequences};
+  options.optimizer = optimizer_defaults(OptimizerKind::AdamW);
+  Trainer trainer(
+      generate(schedule, {.ranks = 2, .micro_batches = kMicroBatches}),
+      torch_pipeline(model, testing_torch::loss_of_words, 2, {.cut = std::vector<int>{0, 3, 7}}),
+      options);
+  Loader loader(text, trainer.loader_options());
+  Ideal ideal(trainer);
+  const auto step = [&] {
+    Batch& batch = loader.next();
+    trainer.step(batch, static_cast<double>(batch.positions()));
+  };
+  step();  // pays for memory
+  for (auto _ : state) {
+    step();
+    ideal.add_step();
+  }
+  state.counters["of the ideal"] = ideal.share();
 }
 
 BENCHMARK(split_against_whole)->Arg(1)->Arg(4)->Arg(16)->Unit(benchmark::kMillisecond);
 BENCHMARK(action_beyond_pytorch)->Unit(benchmark::kMicrosecond);
 BENCHMARK(two_ranks)->Arg(0)->Arg(1)->Unit(benchmark::kMillisecond)->UseRealTime();
+BENCHMARK(gpt_step)->Arg(0)->Arg(1)->Unit(benchmark::kMillisecond)->UseRealTime();
 
 }  // namespace
 
