@@ -334,6 +334,38 @@ def test_a_schedule_with_copies_trains_and_takes_new_weights_everywhere():
     assert trained.step(inputs, targets).mean_loss < first
 
 
+def test_a_weight_of_two_stages_is_tied():
+    class Head(nn.Module):
+        def __init__(self, weight):
+            super().__init__()
+            self.weight = weight
+
+        def forward(self, x):
+            return nn.functional.linear(x, self.weight)
+
+    def made():
+        model = small_gpt()
+        model[-1] = Head(model[0].words.weight)
+        return model
+
+    inputs, targets = sentences(3)
+    with pytest.raises(millrace.InvalidArgument, match="share the tensor 'layers.0.words.weight' .'layers.7.weight'.; tie=True"):
+        pipeline(made(), micro_batches=1)
+    model, plain = made(), made()
+    trained = pipeline(model, micro_batches=1, tie=True)
+    for _ in range(3):
+        trained.step(inputs, targets)
+    train_plainly(plain, next_word_loss, inputs, targets, micro_batches=1, steps=3, optimizer=RATE, weight=targets.numel())
+    assert model[0].words.weight is not model[-1].weight and torch.equal(model[0].words.weight, model[-1].weight)
+    assert same_bits(model, plain) == []
+    hashes = set()
+    for schedule in ("1f1b", "zb-v"):
+        trained = pipeline(made(), schedule=schedule, tie=True)
+        trained.step(*sentences())
+        hashes.add(trained.weights_hash())
+    assert len(hashes) == 1
+
+
 def test_a_checkpoint_goes_on_with_the_same_bits(tmp_path):
     inputs, targets = sentences()
     whole = pipeline(small_gpt(), save_folder=str(tmp_path))
@@ -381,6 +413,9 @@ def test_what_does_not_fit_is_refused():
     refused("'layers.1.weight' must be f32", lambda: pipeline(nn.Sequential(nn.ReLU(), nn.Linear(2, 2).double())))
     shared = nn.Linear(2, 2)
     refused("stages 0 and 1 share the tensor 'layers.0.weight'", lambda: pipeline(nn.Sequential(shared, shared)))
+    refused("share the module of 'layers.1.weight'", lambda: pipeline(nn.Sequential(shared, shared), tie=True))
+    twice = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2), shared, shared)
+    assert pipeline(twice, loss=nn.MSELoss(), loss_weight=None).predict(torch.zeros(4, 2)).shape == (4, 2)
     refused("it cannot be called", lambda: pipeline(small_gpt(), loss=3))
     for loss in (nn.CrossEntropyLoss(weight=torch.ones(3)), nn.KLDivLoss()):
         refused("give reduction='sum' and loss_weight", lambda: pipeline(small_gpt(), loss=loss, loss_weight=None))

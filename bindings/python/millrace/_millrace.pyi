@@ -319,6 +319,7 @@ class Trainer:
         clip_norm: float | None = None,
         accumulate: int = 1,
         frozen: Sequence[str] = (),
+        tied: Sequence[Sequence[str]] = (),
         recompute: bool = False,
         executor: Literal["sequential", "flow-graph", "ranks"] = "sequential",
         seed: int = 1,

@@ -78,6 +78,8 @@ class Pipeline:
       to its length), or a list of modules, one per stage, or a callable model(number) that makes the
       module of a stage. A tuple that a stage returns goes to the next one as it does in a
       Sequential, and as its arguments elsewhere.
+    - `tie`: a parameter that modules of two stages share (an embedding and a head) becomes one in
+      each, that stay equal: their gradients accumulate apart and are added once. Refused without.
     - `schedule`: a name for `generate`, with `ranks`, `micro_batches` and `chunks`; or a Program.
     - `loss`: called with outputs and targets; returns the sum over the unit's samples, or (sum,
       weight), or (sum, weight, right, judged). The gradient of a step is that of the sum of all
@@ -108,6 +110,7 @@ class Pipeline:
         optimizer: str | Optimizer = AdamW(),
         loss_weight: Callable[..., float] | None = None,
         cut: Cut = "even",
+        tie: bool = False,
         precision: str = "f32",
         executor: str = "sequential",
         **options: Any,
@@ -121,9 +124,11 @@ class Pipeline:
         self.model, self.program = model, schedule
         self._loss, self._precision = loss_rule(loss, loss_weight), precision
         self._seeds = executor == "sequential" or launch.place().world > 1
-        self._cutting = Cutting(model, cut, schedule.shape)
+        self._cutting = Cutting(model, cut, schedule.shape, tie)
         self._stages: list[ModuleStage] = []  # of this process
         places = [_Place(self._made, number) for number in range(self._cutting.count)]
+        if self._cutting.tied:
+            options["tied"] = [*options.get("tied", ()), *self._cutting.tied]
         self._trainer = Trainer(schedule, places, optimizer=optimizer, executor=executor, **options)
 
     def _made(self, place: int) -> Any:

@@ -100,12 +100,13 @@ class Cutting:
     """The model's stages, replica after replica, and the names that its modules have in it. Raises
     InvalidArgument for a model that cannot be cut like that."""
 
-    def __init__(self, model: Any, cut: Cut, shape: Shape) -> None:
+    def __init__(self, model: Any, cut: Cut, shape: Shape, tie: bool) -> None:
         self.count = shape.stages * shape.replicas
         self._stages = shape.stages
         self._made: dict[int, ModuleStage] = {}
         self._make = model if callable(model) and not isinstance(model, nn.Module) else None
         self.names = [str(number) for number in range(shape.stages)]
+        self.tied: list[list[str]] = []  # names of parameters that are one weight
         if self._make is not None:
             return
         chained = isinstance(model, nn.Sequential)
@@ -118,9 +119,10 @@ class Cutting:
             raise InvalidArgument(f"the model is a list of {len(modules)} modules, the schedule has {shape.stages} stages")
         self.names = list(model._modules) if chained else self.names
         boundaries = _boundaries(modules, cut, shape.stages)
-        for number, (first, last) in enumerate(zip(boundaries, boundaries[1:])):
+        cuts = list(zip(boundaries, boundaries[1:]))
+        self.tied = _untied(modules, cuts, tie)
+        for number, (first, last) in enumerate(cuts):
             self._made[number] = self._stage(modules[first:last], first, number, chained)
-        _refuse_shared(list(self._made.values()))
 
     def _stage(self, modules: list[nn.Module], first: int, number: int, chained: bool) -> ModuleStage:
         return ModuleStage(modules, first, number, number == self._stages - 1, chained)
@@ -147,14 +149,40 @@ def _boundaries(modules: list[nn.Module], cut: Cut, stages: int) -> list[int]:
     return boundaries
 
 
-def _refuse_shared(stages: list[ModuleStage]) -> None:
-    """Two stages run at the same time, and each adds to what it takes for its own gradient."""
-    owners: dict[int, tuple[int, str]] = {}
-    for stage in stages:
-        for name, tensor in stage.parameters():
-            other, their_name = owners.setdefault(id(tensor), (stage.number, name))
-            if other != stage.number:
+def _untied(modules: list[nn.Module], cuts: list[tuple[int, int]], tie: bool) -> list[list[str]]:
+    """Two stages run at the same time, and each adds to what it takes for its own gradient: a tensor
+    that both have becomes one in each if `tie`, and is refused otherwise. The names of each."""
+    groups: dict[int, list[str]] = {}
+    owners: dict[int, int] = {}
+    own: dict[tuple[int, int], nn.Parameter] = {}
+    homes: dict[int, int] = {}  # of modules
+    for number, (first, last) in enumerate(cuts):
+        for name, module, key, tensor in _parameters_of(modules, first, last):
+            owner = owners.setdefault(id(tensor), number)
+            homes.setdefault(id(module), number)
+            group = groups.setdefault(id(tensor), [name])
+            if owner == number:
+                continue
+            if not tie:
                 raise InvalidArgument(
-                    f"stages {other} and {stage.number} share the tensor '{their_name}' ('{name}'); give each its "
-                    "own, or cut the model so that one stage has both"
+                    f"stages {owner} and {number} share the tensor '{group[0]}' ('{name}'); tie=True gives each its own "
+                    "and keeps them equal, or cut the model so that one stage has both"
                 )
+            if homes[id(module)] != number:
+                raise InvalidArgument(f"stages {homes[id(module)]} and {number} share the module of '{name}'; give each its own")
+            if (id(tensor), number) not in own:
+                own[id(tensor), number] = nn.Parameter(tensor.detach().clone(), tensor.requires_grad)
+                group.append(name)
+            module._parameters[key] = own[id(tensor), number]
+    return [group for group in groups.values() if len(group) > 1]
+
+
+def _parameters_of(modules: list[nn.Module], first: int, last: int) -> list[tuple[str, nn.Module, str, nn.Parameter]]:
+    """(global name, owner, its own name, tensor)."""
+    return [
+        (".".join(filter(None, ("layers", str(at), inside, key))), owner, key, tensor)
+        for at in range(first, last)
+        for inside, owner in modules[at].named_modules()
+        for key, tensor in owner._parameters.items()
+        if tensor is not None
+    ]

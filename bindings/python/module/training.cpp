@@ -244,6 +244,7 @@ std::unique_ptr<PythonTrainer> made_trainer(const Program& program,
                                             std::optional<double> clip_norm,
                                             int accumulate,
                                             const std::vector<std::string>& frozen,
+                                            const std::vector<std::vector<std::string>>& tied,
                                             bool recompute,
                                             const std::string& executor,
                                             std::uint64_t seed,
@@ -260,6 +261,7 @@ std::unique_ptr<PythonTrainer> made_trainer(const Program& program,
   options.clip_norm = clip_norm;
   options.accumulate = accumulate;
   options.frozen = frozen;
+  options.tied = tied;
   options.executor = executor;
   options.seed = seed;
   options.save.folder = save_folder;
@@ -340,6 +342,7 @@ void bind_training(py::module_& module) {
            "clip_norm"_a = py::none(),
            "accumulate"_a = 1,
            "frozen"_a = std::vector<std::string>{},
+           "tied"_a = std::vector<std::vector<std::string>>{},
            "recompute"_a = false,
            "executor"_a = "sequential",
            "seed"_a = 1,
@@ -352,7 +355,8 @@ void bind_training(py::module_& module) {
            "millrace.Stage), of which a process of `millrace launch` keeps its own; or a callable "
            "stage(number), which makes no more than those. `executor` is for one process. "
            "`learning_rate`: the curve, \"cosine:floor=0.1\"; the optimizer has "
-           "its height. The last four are for fit: mini-batches between two checkpoints (0: one at "
+           "its height. `tied`: groups of names that are one weight. The last four are for fit: "
+           "mini-batches between two checkpoints (0: one at "
            "the end), samples of a mini-batch, and how long it trains; `steps` above 0 replaces "
            "`epochs`.")
       .def(
