@@ -266,6 +266,12 @@ void StageModule::backward_weight(const PassContext& context) {
   units_[place].state = State::Empty;
 }
 
+std::optional<double> StageModule::loss_weight(const TensorList& targets) const {
+  if (settings_.loss == nullptr) return std::nullopt;
+  require(!targets.empty(), "a mini-batch to learn from must have targets");
+  return settings_.loss->weight(targets);
+}
+
 void StageModule::update_statistics() {
   for (const auto& layer : layers_) layer->update_statistics();
 }

@@ -40,13 +40,15 @@ bool Trainer::State::hosts_loss() const {
 
 /// What the losses of this mini-batch will weigh in all.
 double Trainer::State::weight_of(Batch& batch) const {
-  if (loss == nullptr) return static_cast<double>(batch.samples());
+  const auto samples = static_cast<double>(batch.samples());
+  if (last_stage == nullptr) return samples;
   double weight = 0;
-  require(!batch.targets({MicroBatch{0}, Slice{0}}).empty(),
-          "a mini-batch to learn from must have targets");
   for (int i = 0; i < batch.micro_batches(); ++i)
-    for (int slice = 0; slice < batch.slices(); ++slice)
-      weight += loss->weight(batch.targets({MicroBatch{i}, Slice{slice}}));
+    for (int slice = 0; slice < batch.slices(); ++slice) {
+      const auto of_unit = last_stage->loss_weight(batch.targets({MicroBatch{i}, Slice{slice}}));
+      if (!of_unit) return samples;
+      weight += *of_unit;
+    }
   return weight;
 }
 
@@ -119,7 +121,9 @@ bool Trainer::State::run(StepReport& report,
   }
   require(std::abs(report.loss.weight - total_weight) <= 1e-9 * total_weight,
           "the step was scaled for a total weight of " + std::to_string(total_weight) +
-              ", but its losses weighed " + std::to_string(report.loss.weight));
+              ", but its losses weighed " + std::to_string(report.loss.weight) +
+              "; the last stage says beforehand what they weigh (StageBody::loss_weight), or the"
+              " call of step does");
   return true;
 }
 

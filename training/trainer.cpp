@@ -6,7 +6,6 @@
 #include <utility>
 
 #include "millrace/core/error.hpp"
-#include "millrace/stages/module.hpp"
 #include "training/agreement.hpp"
 #include "training/parts.hpp"
 #include "training/ties.hpp"
@@ -68,8 +67,7 @@ Trainer::State::State(TrainerParts given, const TrainerOptions& trainer_options)
     counters.loss_scale = first_scale(loss_scale);
   });
   for (const HostedStage& hosted : parts.stages)
-    if (hosted.stage.value == shape.stages() - 1)
-      if (const auto* module = dynamic_cast<const StageModule*>(hosted.body)) loss = module->loss();
+    if (hosted.stage.value == shape.stages() - 1) last_stage = hosted.body;
   for (const std::string& pattern : options.frozen) store.freeze(pattern);
   for (const ParameterGroup& settings : options.parameters) set(store, settings);
   zero_gradients(store);

@@ -10,7 +10,6 @@
 #include <optional>
 #include <string>
 
-#include "millrace/stages/loss.hpp"
 #include "millrace/training/state.hpp"
 #include "millrace/training/trainer.hpp"
 #include "training/checkpoint/saver.hpp"
@@ -92,7 +91,7 @@ struct Trainer::State {
   std::string expected_data;   // of what the checkpoint was trained on
   bool is_updating = false;    // some of the state may be behind the update, and some before it
   bool goes_on = false;        // the next fit() over a data set begins where the counters stand
-  const Loss* loss = nullptr;  // of the last stage, when it is built in and hosted here
+  const StageBody* last_stage = nullptr;  // when it is hosted here
   std::function<void(std::span<Parameter* const>)>* before_update = nullptr;  // the trainer's
   std::uint64_t evaluations = 0;  // forward-only steps run: names them, and nothing else
   std::function<void(const GradientInspection&)>* on_gradients = nullptr;  // the trainer's

@@ -41,11 +41,27 @@ void require_there(const Parameter& parameter,
 
 }  // namespace
 
-ModuleParameters::ModuleParameters(const torch::nn::Module* module, const std::string& prefix) {
+ModuleParameters::ModuleParameters(const torch::nn::Module* module, const std::string& prefix)
+    : prefix_(prefix) {
   if (module == nullptr) return;
   for (const auto& each : module->named_parameters())
     share_parameter(prefix + each.key(), each.value());
-  for (const auto& each : module->named_buffers()) share_buffer(prefix + each.key(), each.value());
+  share_buffers(*module, prefix);
+  for (const auto& each : module->named_modules({}, /*include_self=*/false))
+    share_buffers(*each.value(), prefix + each.key() + ".");
+  registered_ = registered(module);
+}
+
+std::vector<ModuleParameters::Registered> ModuleParameters::registered(
+    const torch::nn::Module* module) const {
+  std::vector<Registered> all;
+  if (module == nullptr) return all;
+  for (const auto& each : module->named_parameters())
+    all.push_back(
+        {prefix_ + each.key(), each.value().unsafeGetTensorImpl(), each.value().requires_grad()});
+  for (const auto& each : module->named_buffers())
+    all.push_back({prefix_ + each.key(), each.value().unsafeGetTensorImpl(), false});
+  return all;
 }
 
 void ModuleParameters::share_parameter(const std::string& name, const at::Tensor& tensor) {
@@ -66,10 +82,21 @@ void ModuleParameters::share_parameter(const std::string& name, const at::Tensor
   parameters_.push_back({std::move(handle), std::move(parameter)});
 }
 
-/// Whole numbers (a count of batches, positions) are the module's own affair.
+/// Whole numbers that stand alone (positions, a mask) are the module's own affair: they would keep
+/// a stage from having copies, for nothing.
+void ModuleParameters::share_buffers(const torch::nn::Module& module, const std::string& prefix) {
+  const auto buffers = module.named_buffers(/*recurse=*/false);
+  const bool has_means = std::ranges::any_of(buffers, [](const auto& each) {
+    return each.value().defined() && at::isFloatingType(each.value().scalar_type());
+  });
+  if (!has_means) return;
+  for (const auto& each : buffers) share_buffer(prefix + each.key(), each.value());
+}
+
 void ModuleParameters::share_buffer(const std::string& name, const at::Tensor& tensor) {
-  if (!tensor.defined() || !at::isFloatingType(tensor.scalar_type())) return;
-  require_trainable(name, tensor);
+  const auto is_same = [&](const Shared& other) { return other.tensor.is_same(tensor); };
+  if (!tensor.defined() || std::ranges::any_of(buffers_, is_same)) return;
+  if (tensor.scalar_type() != at::kLong) require_trainable(name, tensor);
   at::Tensor handle = tensor;
   auto statistic = std::make_unique<Parameter>(Parameter{.name = name,
                                                          .value = shared(tensor),
@@ -91,6 +118,36 @@ std::vector<const void*> ModuleParameters::memory() const {
   for (const auto* list : {&parameters_, &buffers_})
     for (const Shared& each : *list) memory.push_back(each.tensor.storage().data());
   return memory;
+}
+
+void ModuleParameters::require_same_tensors(const torch::nn::Module* module) const {
+  const std::vector<Registered> now = registered(module);
+  for (std::size_t i = 0; i < std::max(now.size(), registered_.size()); ++i) {
+    const bool is_gone = i >= now.size();
+    const bool is_new = i >= registered_.size();
+    const std::string& name = is_gone ? registered_[i].name : now[i].name;
+    require(!is_gone && !is_new && now[i].name == registered_[i].name &&
+                now[i].tensor == registered_[i].tensor,
+            [&] {
+              return "'" + name + "' of the module was " + (is_gone ? "removed" : "registered") +
+                     " after its stage was made; training moves what was there then: make the "
+                     "pipeline again, or copy into the tensor that was there";
+            });
+    require(now[i].wants_gradient == registered_[i].wants_gradient, [&] {
+      return "requires_grad of '" + name +
+             "' was changed after its stage was made; freeze it by TrainingState::freeze";
+    });
+  }
+}
+
+std::string ModuleParameters::unused_like(
+    const at::Tensor& tensor, const std::unordered_set<torch::autograd::Node*>& graph) const {
+  for (std::size_t i = 0; i < ends_.size(); ++i) {
+    const Shared& candidate = parameters_[of_end_[i]];
+    if (candidate.tensor.sizes() == tensor.sizes() && !graph.contains(ends_[i].function.get()))
+      return candidate.parameter->name;
+  }
+  return {};
 }
 
 void ModuleParameters::require_same_memory() const {

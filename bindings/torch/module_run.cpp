@@ -87,6 +87,10 @@ ModuleRun::ModuleRun(std::shared_ptr<torch::nn::Module> module,
       parameters_(module_.get(), settings_.prefix),
       buffers_(buffers_of(module_.get())) {
   require(forward_ != nullptr, "a stage needs a function for its forward");
+  require(settings_.threads_per_rank >= 1 && settings_.threads_per_rank <= 1024, [&] {
+    return "a stage of PyTorch has 1 to 1024 threads_per_rank, not " +
+           std::to_string(settings_.threads_per_rank);
+  });
   require(settings_.precision == DType::F32 || settings_.precision == DType::BF16, [&] {
     return std::string("a module of PyTorch computes in f32 or bf16 on processors, not in ") +
            name_of(settings_.precision);
@@ -98,6 +102,8 @@ Outcome ModuleRun::operator()(const PassContext& context,
                               const std::vector<at::Tensor>& targets,
                               bool graph,
                               bool again) {
+  if (checked_step_ != context.step) parameters_.require_same_tensors(module_.get());
+  checked_step_ = context.step;
   parameters_.require_same_memory();
   if (module_ != nullptr && module_->is_training() != context.training)
     module_->train(context.training);
@@ -145,7 +151,18 @@ Outcome ModuleRun::run(const PassContext& context,
   outcome.loss = settings_.loss(outcome.outputs, targets);
   require(outcome.loss.sum.defined() && outcome.loss.sum.numel() == 1,
           "a loss must give its sum as one number");
+  require_announced(outcome.loss.weight, targets);
   return outcome;
+}
+
+/// The gradients of the step are divided by what was said before it began.
+void ModuleRun::require_announced(double weight, const std::vector<at::Tensor>& targets) const {
+  if (settings_.loss_weight == nullptr) return;
+  const double announced = settings_.loss_weight(targets);
+  require(weight == announced, [&] {
+    return "the loss of the unit weighed " + std::to_string(weight) +
+           ", loss_weight said of its targets " + std::to_string(announced);
+  });
 }
 
 }  // namespace millrace::on_torch

@@ -47,12 +47,15 @@ class ModuleRun {
                       const std::vector<at::Tensor>& inputs,
                       const std::vector<at::Tensor>& targets);
 
+  void require_announced(double weight, const std::vector<at::Tensor>& targets) const;
+
   std::shared_ptr<torch::nn::Module> module_;  // the user's, too
   TorchForward forward_;
   TorchStageSettings settings_;
   ModuleParameters parameters_;
   std::vector<at::Tensor> buffers_;
   std::optional<std::uint64_t> first_step_;
+  std::optional<std::uint64_t> checked_step_;
   bool draws_ = false;
 };
 

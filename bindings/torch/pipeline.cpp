@@ -7,6 +7,7 @@
 
 #include "millrace/core/error.hpp"
 #include "millrace/stages/partition.hpp"
+#include "torch/module_times.hpp"
 
 namespace millrace {
 namespace {
@@ -31,13 +32,17 @@ std::vector<double> parameter_counts(const std::vector<AnyModule>& modules) {
   return counts;
 }
 
-std::vector<int> boundaries_of(const TorchCut& cut,
-                               const std::vector<AnyModule>& modules,
-                               int stages) {
+std::vector<int> boundaries_of(const std::vector<AnyModule>& modules,
+                               const TorchLoss& loss,
+                               int stages,
+                               const TorchPipelineOptions& options) {
+  const TorchCut& cut = options.cut;
   const auto count = static_cast<int>(modules.size());
   if (std::holds_alternative<CutEvenly>(cut)) return even_boundaries(count, stages);
   if (std::holds_alternative<CutByParameters>(cut))
     return balanced_boundaries(parameter_counts(modules), stages);
+  if (const auto* sample = std::get_if<CutByTime>(&cut))
+    return balanced_boundaries(on_torch::module_seconds(modules, loss, *sample, options), stages);
   std::vector<int> boundaries = std::get<std::vector<int>>(cut);
   check_boundaries(boundaries, count);
   require(boundaries.size() == static_cast<std::size_t>(stages) + 1, [&] {
@@ -64,8 +69,10 @@ void refuse_shared(const std::vector<AnyModule>& modules, const std::vector<int>
         require(is_new || place->second.stage == stage, [&] {
           return "stages " + std::to_string(place->second.stage) + " and " + std::to_string(stage) +
                  " share the tensor '" + place->second.name + "' ('" + name +
-                 "'); give each its own and tie them by name (TrainerOptions::tied), or cut "
-                 "the model so that one stage has both";
+                 "'); give the second module a tensor of its own and say .tied = {{\"" +
+                 place->second.name + "\", \"" + name +
+                 "\"}} in TrainerOptions, which keeps both equal, or cut the model so that one "
+                 "stage has both";
         });
       }
 }
@@ -93,16 +100,6 @@ std::vector<at::Tensor> tensors_of(AnyValue value) {
       "what a module gives to the next stage must be a tensor or a std::vector of tensors");
 }
 
-TorchForward chain_of(std::vector<AnyModule> modules, bool first) {
-  return [modules = std::move(modules), first](const std::vector<at::Tensor>& inputs) mutable {
-    AnyValue value = first || inputs.size() == 1 ? first_value(modules.front(), inputs)
-                                                 : modules.front().any_forward(inputs);
-    for (std::size_t i = 1; i < modules.size(); ++i)
-      value = modules[i].any_forward(std::move(value));
-    return tensors_of(std::move(value));
-  };
-}
-
 /// Owns the stage's modules under their numbers in the whole model.
 std::shared_ptr<torch::nn::Module> owner_of(const std::vector<AnyModule>& modules, int first) {
   class Owner : public torch::nn::Module {};
@@ -114,13 +111,30 @@ std::shared_ptr<torch::nn::Module> owner_of(const std::vector<AnyModule>& module
 
 }  // namespace
 
+TorchForward on_torch::chain_of(std::vector<AnyModule> modules, bool first) {
+  return [modules = std::move(modules), first](const std::vector<at::Tensor>& inputs) mutable {
+    AnyValue value = first || inputs.size() == 1 ? first_value(modules.front(), inputs)
+                                                 : modules.front().any_forward(inputs);
+    for (std::size_t i = 1; i < modules.size(); ++i)
+      value = modules[i].any_forward(std::move(value));
+    return tensors_of(std::move(value));
+  };
+}
+
+std::vector<int> torch_boundaries(const torch::nn::Sequential& model,
+                                  const TorchLoss& loss,
+                                  int stages,
+                                  const TorchPipelineOptions& options) {
+  return boundaries_of(modules_of(model), loss, stages, options);
+}
+
 std::vector<std::unique_ptr<StageBody>> torch_pipeline(const torch::nn::Sequential& model,
                                                        TorchLoss loss,
                                                        int stages,
                                                        const TorchPipelineOptions& options) {
   require(loss != nullptr, "a pipeline needs a loss for its last stage");
   const std::vector<AnyModule> modules = modules_of(model);
-  const std::vector<int> boundaries = boundaries_of(options.cut, modules, stages);
+  const std::vector<int> boundaries = boundaries_of(modules, loss, stages, options);
   refuse_shared(modules, boundaries);
   std::vector<std::unique_ptr<StageBody>> bodies;
   for (std::size_t stage = 0; stage + 1 < boundaries.size(); ++stage) {
@@ -131,10 +145,14 @@ std::vector<std::unique_ptr<StageBody>> torch_pipeline(const torch::nn::Sequenti
                                 .prefix = "layers.",
                                 .random = options.random,
                                 .number = static_cast<std::uint32_t>(stage),
-                                .precision = options.precision};
-    if (stage + 2 == boundaries.size()) settings.loss = std::move(loss);
+                                .precision = options.precision,
+                                .threads_per_rank = options.threads_per_rank};
+    if (stage + 2 == boundaries.size()) {
+      settings.loss = std::move(loss);
+      settings.loss_weight = options.loss_weight;
+    }
     bodies.push_back(std::make_unique<TorchStage>(
-        std::move(owner), chain_of(std::move(own), stage == 0), std::move(settings)));
+        std::move(owner), on_torch::chain_of(std::move(own), stage == 0), std::move(settings)));
   }
   return bodies;
 }

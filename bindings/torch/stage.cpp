@@ -4,16 +4,18 @@
 #include <ATen/ATen.h>
 #include <algorithm>
 #include <c10/util/Exception.h>
+#include <cmath>
 #include <numeric>
 #include <torch/csrc/autograd/variable.h>
 #include <utility>
 
 #include "millrace/core/error.hpp"
 #include "torch/exchange.hpp"
+#include "torch/graph_leaves.hpp"
 #include "torch/held_memory.hpp"
 #include "torch/module_run.hpp"
-#include "torch/single_thread.hpp"
 #include "torch/split_backward.hpp"
+#include "torch/threads.hpp"
 
 namespace millrace {
 
@@ -23,6 +25,8 @@ enum class Keeps : std::uint8_t { Nothing, Inputs, Graph, ParametersHalf };
 
 /// Bytes that units of one shape keep.
 struct KeptBytes {
+  UnitSize size;  // as their first input's extents say it
+  std::size_t inputs = 0;
   std::size_t graph = 0;
   std::size_t parameters_half = 0;
 };
@@ -59,10 +63,10 @@ std::string first_line(const std::string& text) {
   return text.substr(0, text.find('\n'));
 }
 
-/// Runs a pass with one thread, and makes one line of what PyTorch throws.
+/// Runs a pass with so many threads, and makes one line of what PyTorch throws.
 template <class Pass>
-auto on_one_thread(const Pass& pass) {
-  on_torch::use_one_thread();
+auto on_threads(int count, const Pass& pass) {
+  on_torch::use_threads(count);
   try {
     return pass();
   } catch (const Error&) {
@@ -104,6 +108,19 @@ void add(const PassContext& context, const TorchLossSum& loss) {
   *context.loss += {loss.sum.item<double>(), loss.weight, loss.correct, loss.judged};
 }
 
+std::size_t bytes_of(const std::vector<at::Tensor>& tensors) {
+  std::size_t bytes = 0;
+  for (const at::Tensor& tensor : tensors) bytes += tensor.defined() ? tensor.nbytes() : 0;
+  return bytes;
+}
+
+/// Samples and positions, as the first input has them.
+UnitSize size_of(const std::vector<at::Tensor>& inputs) {
+  const auto first = std::ranges::find_if(inputs, &at::Tensor::defined);
+  if (first == inputs.end() || first->dim() == 0) return {};
+  return {.samples = first->size(0), .positions = first->dim() > 1 ? first->size(1) : 1};
+}
+
 /// What the unit holds of what its operations made, with its inputs.
 std::size_t held_bytes(const on_torch::ModuleParameters& parameters,
                        const UnitGraph& unit,
@@ -118,6 +135,20 @@ std::size_t held_bytes(const on_torch::ModuleParameters& parameters,
   std::vector<const void*> theirs;
   for (std::size_t i = 0; i < given.size(); ++i) theirs.push_back(given[i].data());
   return bytes + unit.held->bytes(before, theirs);
+}
+
+/// What units of one size keep as a share of those of another, where bytes grow with rows.
+double share_of(const UnitSize& wanted, const UnitSize& measured) {
+  const auto rows = [&](const UnitSize& size) {
+    const bool counts = wanted.positions > 1;  // else the second extent is no sequence
+    return static_cast<double>(size.samples) * static_cast<double>(counts ? size.positions : 1);
+  };
+  return rows(wanted) / rows(measured);
+}
+
+bool is_nearer(const UnitSize& one, const UnitSize& other, const UnitSize& wanted) {
+  const auto distance = [&](const UnitSize& size) { return std::abs(share_of(wanted, size) - 1); };
+  return one.samples > 0 && (other.samples == 0 || distance(one) < distance(other));
 }
 
 /// As one graph of the whole model adds them: the last use first.
@@ -151,11 +182,14 @@ struct TorchStage::State {
                                UnitGraph& unit,
                                TensorList gradients) const;
   [[nodiscard]] std::vector<std::size_t> uses_of(std::size_t outputs, std::size_t gradients) const;
+  void look_at(const PassContext& context, const UnitGraph& unit);
+  [[nodiscard]] int threads() const { return run.settings().threads_per_rank; }
 
   on_torch::ModuleRun run;
   int slices = 1;
   std::vector<UnitGraph> units = std::vector<UnitGraph>(1);
   std::map<std::vector<std::int64_t>, KeptBytes> bytes_by_shape;
+  std::optional<std::uint64_t> seen_step;  // whose first graph was looked at
 };
 
 UnitGraph& TorchStage::State::at(const PassContext& context, Keeps expected, const char* pass) {
@@ -185,6 +219,7 @@ TensorList TorchStage::State::run_with_graph(const PassContext& context,
   }();
   unit.loss = outcome.loss.sum;
   if (!unit.loss.defined()) unit.outputs = ends_at(outcome.outputs);
+  look_at(context, unit);
   unit.targets.clear();
   if (unit.loss.defined() && !again) add(context, outcome.loss);
   TensorList given;
@@ -192,6 +227,15 @@ TensorList TorchStage::State::run_with_graph(const PassContext& context,
   outcome = {};
   count(context, unit, Keeps::Graph, given);
   return given;
+}
+
+/// The first graph of a step must train nothing but what is registered.
+void TorchStage::State::look_at(const PassContext& context, const UnitGraph& unit) {
+  if (seen_step == context.step) return;
+  edge_list roots = unit.outputs;
+  if (unit.loss.defined() && unit.loss.requires_grad()) roots = {gradient_edge(unit.loss)};
+  on_torch::require_registered_leaves(roots, ends_at(unit.inputs), run.parameters());
+  seen_step = context.step;
 }
 
 /// Evaluation, or the first of two forwards.
@@ -212,7 +256,10 @@ void TorchStage::State::find_bytes(UnitGraph& unit) {
     if (input.defined()) shape.insert(shape.end(), input.sizes().begin(), input.sizes().end());
   }
   unit.bytes = &bytes_by_shape[std::move(shape)];
-  if (unit.bytes->graph == 0) unit.held = std::make_unique<HeldMemory>();
+  if (unit.bytes->graph != 0) return;
+  unit.held = std::make_unique<HeldMemory>();
+  unit.bytes->inputs = bytes_of(unit.inputs) + bytes_of(unit.targets);
+  unit.bytes->size = size_of(unit.inputs);
 }
 
 /// Tells the meter what the unit keeps from now on.
@@ -223,8 +270,7 @@ void TorchStage::State::count(const PassContext& context,
   unit.keeps = keeps;
   std::size_t bytes = 0;
   if (keeps == Keeps::Inputs) {
-    for (const auto* list : {&unit.inputs, &unit.targets})
-      for (const at::Tensor& tensor : *list) bytes += tensor.defined() ? tensor.nbytes() : 0;
+    bytes = bytes_of(unit.inputs) + bytes_of(unit.targets);
   } else if (keeps != Keeps::Nothing) {
     std::size_t& known = keeps == Keeps::Graph ? unit.bytes->graph : unit.bytes->parameters_half;
     if (unit.held) known = held_bytes(run.parameters(), unit, given);
@@ -288,8 +334,8 @@ TorchStage::TorchStage(std::shared_ptr<torch::nn::Module> module,
 TorchStage::~TorchStage() = default;
 
 TensorList TorchStage::forward(const PassContext& context, TensorList inputs) {
-  return on_one_thread([&] {
-    State& state = *state_;
+  State& state = *state_;
+  return on_threads(state.threads(), [&] {
     std::vector<at::Tensor> given = on_torch::taken(std::move(inputs));
     std::vector<at::Tensor> targets;
     if (state.run.settings().loss != nullptr && context.targets != nullptr)
@@ -306,15 +352,15 @@ TensorList TorchStage::forward(const PassContext& context, TensorList inputs) {
 }
 
 void TorchStage::recompute(const PassContext& context) {
-  on_one_thread([&] {
+  on_threads(state_->threads(), [&] {
     UnitGraph& unit = state_->at(context, Keeps::Inputs, "recompute");
     (void)state_->run_with_graph(context, unit, true);
   });
 }
 
 TensorList TorchStage::backward(const PassContext& context, TensorList output_gradients) {
-  return on_one_thread([&] {
-    State& state = *state_;
+  State& state = *state_;
+  return on_threads(state.threads(), [&] {
     UnitGraph& unit = state.at(context, Keeps::Graph, "backward");
     const edge_list inputs = ends_at(unit.inputs);
     edge_list ends = valid_of(inputs);
@@ -331,8 +377,8 @@ TensorList TorchStage::backward(const PassContext& context, TensorList output_gr
 }
 
 TensorList TorchStage::backward_input(const PassContext& context, TensorList output_gradients) {
-  return on_one_thread([&] {
-    State& state = *state_;
+  State& state = *state_;
+  return on_threads(state.threads(), [&] {
     UnitGraph& unit = state.at(context, Keeps::Graph, "backward-input");
     const edge_list inputs = ends_at(unit.inputs);
     variable_list gradients = [&] {
@@ -349,8 +395,8 @@ TensorList TorchStage::backward_input(const PassContext& context, TensorList out
 }
 
 void TorchStage::backward_weight(const PassContext& context) {
-  on_one_thread([&] {
-    State& state = *state_;
+  State& state = *state_;
+  on_threads(state.threads(), [&] {
     UnitGraph& unit = state.at(context, Keeps::ParametersHalf, "backward-weight");
     on_torch::ModuleParameters& parameters = state.run.parameters();
     parameters.add(unit.split.parameter_gradients(parameters.ends()));
@@ -360,6 +406,12 @@ void TorchStage::backward_weight(const PassContext& context) {
 
 std::vector<Parameter*> TorchStage::parameters() {
   return state_->run.parameters().all();
+}
+
+std::optional<double> TorchStage::loss_weight(const TensorList& targets) const {
+  const TorchLossWeight& weight = state_->run.settings().loss_weight;
+  if (weight == nullptr) return std::nullopt;
+  return on_threads(state_->threads(), [&] { return weight(on_torch::copied(targets)); });
 }
 
 void TorchStage::reserve(int micro_batches, int slices) {
@@ -373,6 +425,23 @@ void TorchStage::reserve(int micro_batches, int slices) {
 std::size_t TorchStage::stashed_units() const {
   return static_cast<std::size_t>(std::ranges::count_if(
       state_->units, [](const UnitGraph& unit) { return unit.keeps != Keeps::Nothing; }));
+}
+
+StashBytes TorchStage::stash_bytes(const UnitSize& size, bool recompute) const {
+  const KeptBytes* nearest = nullptr;
+  for (const auto& [shape, bytes] : state_->bytes_by_shape)
+    if (nearest == nullptr || is_nearer(bytes.size, nearest->size, size)) nearest = &bytes;
+  if (nearest == nullptr || nearest->size.samples == 0) return {};
+  const auto scaled = [&](std::size_t bytes) {
+    return static_cast<std::size_t>(
+        std::llround(static_cast<double>(bytes) * share_of(size, nearest->size)));
+  };
+  const std::size_t graph = scaled(nearest->graph);
+  const std::size_t half = scaled(nearest->parameters_half);
+  return {.after_forward = recompute ? scaled(nearest->inputs) : graph,
+          .after_recompute = recompute ? graph : 0,
+          .input_peak = std::max(graph, half),
+          .after_input = half};
 }
 
 void TorchStage::abandon_step() noexcept {

@@ -3,6 +3,7 @@
 #include "training/checkpoint/resume.hpp"
 
 #include <algorithm>
+#include <cstring>
 #include <map>
 #include <optional>
 #include <set>
@@ -250,7 +251,7 @@ void restore_gradients(TrainingState& state, const Checkpoint& checkpoint) {
   for (int rank = 0; rank < state.ranks(); ++rank)
     for (StateEntry& entry : state.entries(Rank{rank})) {
       const Tensor sums = checkpoint.read(entry.parameter->name, gradient_part(entry.replica));
-      std::ranges::copy(sums.as<float>(), entry.parameter->gradient.as<float>().begin());
+      std::memcpy(entry.parameter->gradient.data(), sums.data(), sums.bytes());
     }
 }
 

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -78,6 +79,8 @@ class StageModule final : public StageBody {
   [[nodiscard]] bool takes_gradient_per_use() const override { return true; }
 
   [[nodiscard]] std::vector<Parameter*> parameters() override;
+  /// As its loss says. Throws InvalidArgument for targets that do not have the loss's form.
+  [[nodiscard]] std::optional<double> loss_weight(const TensorList& targets) const override;
   void update_statistics() override;
   void reserve(int micro_batches, int slices) override;
   /// Exactly what a StashMeter counts for one unit: found by playing the passes layer by layer.

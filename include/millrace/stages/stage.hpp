@@ -5,6 +5,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -39,7 +40,8 @@ enum class ParameterRole : std::uint8_t {
   /// A running statistic: passes add to its gradient what they saw, and its stage makes a new value
   /// of the sums (StageBody::update_statistics). No optimizer and no norm knows of it.
   Statistic,
-  /// A statistic that takes micro-batch after micro-batch, so that its stage can have no copies.
+  /// A statistic that takes micro-batch after micro-batch, so that its stage can have no copies. Of
+  /// any dtype, as only its stage computes with it.
   StatisticInOrder
 };
 
@@ -172,6 +174,14 @@ class StageBody {
 
   /// Trainable tensors in global order; pointers stay valid for the stage's life.
   [[nodiscard]] virtual std::vector<Parameter*> parameters() { return {}; }
+
+  /// What the loss of a unit with these targets will weigh (LossSum::weight), of a last stage that
+  /// knows it before it runs; nothing: the number of its samples. The gradients of a step are
+  /// divided by the sum over all units, so that another weight reported ends it with a sentence.
+  [[nodiscard]] virtual std::optional<double> loss_weight(const TensorList& targets) const {
+    (void)targets;
+    return std::nullopt;
+  }
 
   /// The end of a step that is not skipped: makes new values of running statistics of what passes
   /// have added to their gradients, over all micro-batches and copies. Frozen ones stay.

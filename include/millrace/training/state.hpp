@@ -100,8 +100,8 @@ class TrainingState {
  public:
   /// Zero slots for every parameter of `stages`. A collective of the group, which must outlive
   /// this, as must the stages and the optimizer. Throws InvalidArgument when a name is empty, has
-  /// several lines or is used twice, a parameter is not f32 or has not its gradient's shape, or a
-  /// stage with copies has a statistic that takes micro-batches in order.
+  /// several lines or is used twice, one that is trained is not f32 or has not its gradient's
+  /// shape, or a stage with copies has a statistic that takes micro-batches in order.
   TrainingState(const Shape& shape,
                 std::span<const HostedStage> stages,
                 const Optimizer& optimizer,

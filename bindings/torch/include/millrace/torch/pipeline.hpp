@@ -20,14 +20,26 @@ struct CutEvenly {};
 /// Stages whose largest has the fewest parameters.
 struct CutByParameters {};
 
+/// Stages whose slowest is fastest: every module runs forward and backward on a unit of your own,
+/// once and then `repetitions` times, of which the median counts. Buffers and PyTorch's generator
+/// are afterwards as they were. Times differ from run to run: processes of one training take the
+/// boundaries that one of them has found (torch_boundaries).
+struct CutByTime {
+  std::vector<at::Tensor> inputs;
+  std::vector<at::Tensor> targets = {};  ///< given: the last module's time includes the loss
+  int repetitions = 5;
+};
+
 /// Where a list of modules is cut: in one of those ways, or at boundaries of your own, from 0 to
 /// the number of modules, as in partition.hpp.
-using TorchCut = std::variant<CutEvenly, CutByParameters, std::vector<int>>;
+using TorchCut = std::variant<CutEvenly, CutByParameters, CutByTime, std::vector<int>>;
 
 struct TorchPipelineOptions {
   TorchCut cut = CutEvenly{};
-  TorchRandom random = TorchRandom::Refuse;  ///< see TorchStageSettings
-  DType precision = DType::F32;              ///< F32 or BF16, see TorchStageSettings
+  TorchRandom random = TorchRandom::Refuse;  ///< see TorchStageSettings, as all that follow
+  TorchLossWeight loss_weight = {};
+  DType precision = DType::F32;  ///< F32 or BF16
+  int threads_per_rank = 1;
 };
 
 /// The modules of `model`, in order, as `stages` stages for the constructor of Trainer that takes
@@ -47,5 +59,11 @@ struct TorchPipelineOptions {
     TorchLoss loss,
     int stages,
     const TorchPipelineOptions& options = {});
+
+/// The boundaries at which torch_pipeline would cut. Throws as it does.
+[[nodiscard]] std::vector<int> torch_boundaries(const ::torch::nn::Sequential& model,
+                                                const TorchLoss& loss,
+                                                int stages,
+                                                const TorchPipelineOptions& options = {});
 
 }  // namespace millrace

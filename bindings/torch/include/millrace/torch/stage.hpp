@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -33,6 +34,10 @@ struct TorchLossSum {
 using TorchLoss = std::function<TorchLossSum(const std::vector<at::Tensor>& outputs,
                                              const std::vector<at::Tensor>& targets)>;
 
+/// What the loss of a unit with these targets will weigh, before it runs: the trainer divides
+/// gradients by the sum over all units. `targets` are copies.
+using TorchLossWeight = std::function<double(const std::vector<at::Tensor>& targets)>;
+
 /// What happens where a module draws from PyTorch's own generator (torch::nn::Dropout, randn).
 enum class TorchRandom : std::uint8_t {
   /// The step ends with a sentence: the process has one generator, so ranks that run at the same
@@ -50,6 +55,9 @@ struct TorchStageSettings {
   bool first = false;
   /// Of the last stage; absent elsewhere.
   TorchLoss loss = {};
+  /// Where a loss is weighed by something else than samples (tokens): must give what the loss
+  /// reports, else the step ends with a sentence. Absent: the number of samples.
+  TorchLossWeight loss_weight = {};
   /// Stands before the module's own names of its parameters, so that they are global: "layers.3.".
   std::string prefix = {};
   /// By output: how many inputs of later stages it is (Shape::edges). Empty: one each.
@@ -60,6 +68,9 @@ struct TorchStageSettings {
   /// BF16: the module and its loss run under PyTorch's autocast, without its cache of weights.
   /// Parameters stay f32; what crosses stages has the dtype that the module returns.
   DType precision = DType::F32;
+  /// Of PyTorch and its BLAS, in every thread that runs a pass; another number may give other bits.
+  /// OpenBLAS has one number for the process: choose the same one for all stages in it.
+  int threads_per_rank = 1;
 };
 
 /// A stage of which PyTorch's autograd makes the three passes.
@@ -82,8 +93,10 @@ struct TorchStageSettings {
 /// - Recompute: the forward keeps its inputs (and the last stage its targets) and runs once more
 ///   with a graph. Buffers take the unit once.
 /// - Stash: what the meter counts of a unit is the memory of all results that its graph holds, its
-///   inputs included, as seen when the first unit of its input shapes ran.
-/// - Threads: PyTorch's and OpenBLAS's thread counts are set to 1 in whatever thread runs a pass.
+///   inputs included, as seen when the first unit of its input shapes ran;
+///   predict_stash_peaks knows it from then on.
+/// - Threads: PyTorch's and OpenBLAS's thread counts are set to `threads_per_rank`, which is 1, in
+///   whatever thread runs a pass.
 ///
 /// Throws InvalidArgument, naming the parameter, for what cannot be shared; at a forward pass also
 /// when the module has left the memory that training moves (`to()`, gradients set to none), changes
@@ -110,7 +123,12 @@ class TorchStage final : public StageBody {
   [[nodiscard]] bool takes_gradient_per_use() const override { return true; }
 
   [[nodiscard]] std::vector<Parameter*> parameters() override;
+  [[nodiscard]] std::optional<double> loss_weight(const TensorList& targets) const override;
   void reserve(int micro_batches, int slices) override;
+  /// All zeros before the first unit has run with a graph; then what one of that size kept,
+  /// exactly, or of the nearest size, by the ratio of samples (times positions, where there are
+  /// any).
+  [[nodiscard]] StashBytes stash_bytes(const UnitSize& size, bool recompute) const override;
   [[nodiscard]] std::size_t stashed_units() const override;
   void abandon_step() noexcept override;
 
