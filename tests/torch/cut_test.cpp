@@ -41,7 +41,7 @@ TorchLossSum heavy_loss(const std::vector<torch::Tensor>& outputs,
 }
 
 torch::nn::Linear narrow() {
-  return {kColumns, kColumns};
+  return torch::nn::Linear(kColumns, kColumns);
 }
 
 std::vector<int> cut_by_time(const torch::nn::Sequential& model,

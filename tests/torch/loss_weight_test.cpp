@@ -1,5 +1,6 @@
 // A loss over tokens says what it will weigh before it runs: a ragged mini-batch is divided by its
 // tokens, padding left out, and has the bits of plain autograd.
+#include <cstring>
 #include <string>
 #include <utility>
 
@@ -45,9 +46,10 @@ torch::nn::Sequential reader(std::int64_t characters) {
 
 torch::Tensor copied(const Tensor& tensor) {
   const auto type = tensor.dtype() == DType::F32 ? torch::kFloat : torch::kInt;
-  return torch::from_blob(
-             tensor.data(), {tensor.dims()[0], tensor.dims()[1]}, torch::TensorOptions(type))
-      .clone();
+  torch::Tensor copy =
+      torch::empty({tensor.dims()[0], tensor.dims()[1]}, torch::TensorOptions(type));
+  std::memcpy(copy.data_ptr(), tensor.data(), tensor.bytes());
+  return copy;
 }
 
 void train_plainly(torch::nn::Sequential& model, Batch& batch, double tokens) {

@@ -58,7 +58,7 @@ std::string failure_of(Trainer& trainer) {
 /// What the second step says when `change` was made to the last layer before it.
 std::string failure_after(const std::function<void(torch::nn::LinearImpl&)>& change) {
   torch::manual_seed(2);
-  const torch::nn::Linear last(4, 4);
+  torch::nn::Linear last(4, 4);
   Trainer trainer =
       trainer_of(torch::nn::Sequential(torch::nn::Linear(2, 4), last), {.executor = "ranks"});
   EXPECT_EQ(failure_of(trainer), "no failure");
