@@ -95,8 +95,10 @@ void ModuleParameters::share_buffers(const torch::nn::Module& module, const std:
 
 void ModuleParameters::share_buffer(const std::string& name, const at::Tensor& tensor) {
   const auto is_same = [&](const Shared& other) { return other.tensor.is_same(tensor); };
+  const bool is_whole = tensor.defined() && !at::isFloatingType(tensor.scalar_type());
   if (!tensor.defined() || std::ranges::any_of(buffers_, is_same)) return;
-  if (tensor.scalar_type() != at::kLong) require_trainable(name, tensor);
+  if (is_whole && tensor.scalar_type() != at::kLong) return;
+  if (!is_whole) require_trainable(name, tensor);
   at::Tensor handle = tensor;
   auto statistic = std::make_unique<Parameter>(Parameter{.name = name,
                                                          .value = shared(tensor),

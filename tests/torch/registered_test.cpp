@@ -131,7 +131,11 @@ TEST(TorchRegistered, CountOfBatchesGoesThroughACheckpoint) {
 
 /// Knows where it stands.
 struct PlacedImpl : torch::nn::Module {
-  PlacedImpl() : places(register_buffer("places", torch::arange(4))) {}
+  explicit PlacedImpl(bool has_means) : places(register_buffer("places", torch::arange(4))) {
+    if (!has_means) return;
+    register_buffer("mean", torch::zeros({4}));
+    register_buffer("mask", torch::ones({4}, torch::kBool));
+  }
 
   torch::Tensor forward(const torch::Tensor& x) { return x + places; }
 
@@ -140,9 +144,15 @@ struct PlacedImpl : torch::nn::Module {
 TORCH_MODULE(Placed);
 
 TEST(TorchRegistered, WholeNumbersWithoutRunningMeansStayTheModulesOwn) {
-  Trainer trainer = trainer_of(torch::nn::Sequential(torch::nn::Linear(2, 4), Placed()), {});
-
-  EXPECT_THAT(trainer.state().names(), Not(Contains("layers.1.places")));
+  for (const bool has_means : {false, true}) {
+    const torch::nn::Sequential model(torch::nn::Linear(2, 4), Placed(has_means));
+    Trainer trainer = trainer_of(model, {});
+    const std::vector<std::string> names(trainer.state().names().begin(),
+                                         trainer.state().names().end());
+    EXPECT_EQ(std::ranges::count(names, "layers.1.places"), has_means ? 1 : 0);
+    EXPECT_THAT(names, Not(Contains("layers.1.mask")));
+    EXPECT_EQ(failure_of(trainer), "no failure");
+  }
 }
 
 }  // namespace
