@@ -86,11 +86,11 @@ struct Trainer::State {
   /// Made when it is first needed.
   Saver& checkpoints();
 
-  ResumeReport loaded;         // empty: the training began here
-  std::string data_digest;     // of what fit() trains on; empty: not known
-  std::string expected_data;   // of what the checkpoint was trained on
-  bool is_updating = false;    // some of the state may be behind the update, and some before it
-  bool goes_on = false;        // the next fit() over a data set begins where the counters stand
+  ResumeReport loaded;        // empty: the training began here
+  std::string data_digest;    // of what fit() trains on; empty: not known
+  std::string expected_data;  // of what the checkpoint was trained on
+  bool is_updating = false;   // some of the state may be behind the update, and some before it
+  bool goes_on = false;       // the next fit() over a data set begins where the counters stand
   const StageBody* last_stage = nullptr;  // when it is hosted here
   std::function<void(std::span<Parameter* const>)>* before_update = nullptr;  // the trainer's
   std::uint64_t evaluations = 0;  // forward-only steps run: names them, and nothing else
