@@ -14,6 +14,7 @@
 #include "millrace/scheduler/plan/graph.hpp"
 #include "millrace/scheduler/plan/simulate.hpp"
 #include "millrace/torch/forward.hpp"
+#include "millrace/torch/memory.hpp"
 #include "millrace/torch/pipeline.hpp"
 #include "millrace/training/measurement.hpp"
 #include "millrace/training/trainer.hpp"
@@ -237,10 +238,23 @@ void gpt_step(benchmark::State& state) {
   state.counters["of the ideal"] = ideal.share();
 }
 
+/// The same where malloc keeps what is freed, for good: these come last.
+void split_with_memory_kept(benchmark::State& state) {
+  if (!keep_freed_memory()) throw std::logic_error("this malloc keeps no memory");
+  split_against_whole(state);
+}
+
+void two_ranks_with_memory_kept(benchmark::State& state) {
+  if (!keep_freed_memory()) throw std::logic_error("this malloc keeps no memory");
+  two_ranks(state);
+}
+
 BENCHMARK(split_against_whole)->Arg(1)->Arg(4)->Arg(16)->Unit(benchmark::kMillisecond);
 BENCHMARK(action_beyond_pytorch)->Unit(benchmark::kMicrosecond);
 BENCHMARK(two_ranks)->Arg(0)->Arg(1)->Unit(benchmark::kMillisecond)->UseRealTime();
 BENCHMARK(gpt_step)->Arg(0)->Arg(1)->Unit(benchmark::kMillisecond)->UseRealTime();
+BENCHMARK(split_with_memory_kept)->Arg(1)->Arg(4)->Arg(16)->Unit(benchmark::kMillisecond);
+BENCHMARK(two_ranks_with_memory_kept)->Arg(0)->Arg(1)->Unit(benchmark::kMillisecond)->UseRealTime();
 
 }  // namespace
 
