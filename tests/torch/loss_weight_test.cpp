@@ -77,9 +77,9 @@ double tokens_of(Batch& batch) {
   return tokens;
 }
 
-Trainer trainer_of(const torch::nn::Sequential& model,
-                   const std::string& schedule,
-                   const TorchLossWeight& weight) {
+Trainer ragged_trainer(const torch::nn::Sequential& model,
+                       const std::string& schedule,
+                       const TorchLossWeight& weight) {
   TrainerOptions options{.executor = "ranks"};
   options.learning_rate.base = kLearningRate;
   return {generate(schedule, {.ranks = 2, .micro_batches = kRaggedParts}),
@@ -91,7 +91,7 @@ std::string failure_with(const TorchLossWeight& weight) {
   const Dataset text = lines().train;
   Batch batch;
   batch.fill(text, first_rows(kDocuments), kRaggedParts);
-  Trainer trainer = trainer_of(reader(text.classes), "1f1b", weight);
+  Trainer trainer = ragged_trainer(reader(text.classes), "1f1b", weight);
   try {
     trainer.step(batch);
   } catch (const Error& error) {
@@ -111,7 +111,7 @@ TEST(TorchLossWeight, DividesByTheTokensOfARaggedMiniBatchAsPlainAutogradDoes) {
 
   for (const char* schedule : {"1f1b", "zb-h1"}) {
     const torch::nn::Sequential model = reader(text.classes);
-    Trainer trainer = trainer_of(model, schedule, tokens_in);
+    Trainer trainer = ragged_trainer(model, schedule, tokens_in);
     for (int step = 0; step < kRaggedSteps; ++step)
       EXPECT_EQ(trainer.step(batch).loss.weight, tokens);
     EXPECT_THAT(differences(*plain, *model), IsEmpty()) << schedule;

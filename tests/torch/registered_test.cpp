@@ -39,13 +39,13 @@ TorchUnits rows() {
   return {inputs, targets};
 }
 
-Trainer trainer_of(const torch::nn::Sequential& model, const TrainerOptions& options) {
+Trainer registered_trainer(const torch::nn::Sequential& model, const TrainerOptions& options) {
   return {generate("zb-h1", {.ranks = 2, .micro_batches = kRegisteredParts}),
           torch_pipeline(model, square_sum, 2),
           options};
 }
 
-std::string failure_of(Trainer& trainer) {
+std::string failure_of_step(Trainer& trainer) {
   TorchUnits data = rows();
   try {
     trainer.step(data, kRows);
@@ -59,11 +59,11 @@ std::string failure_of(Trainer& trainer) {
 std::string failure_after(const std::function<void(torch::nn::LinearImpl&)>& change) {
   torch::manual_seed(2);
   torch::nn::Linear last(4, 4);
-  Trainer trainer =
-      trainer_of(torch::nn::Sequential(torch::nn::Linear(2, 4), last), {.executor = "ranks"});
-  EXPECT_EQ(failure_of(trainer), "no failure");
+  Trainer trainer = registered_trainer(torch::nn::Sequential(torch::nn::Linear(2, 4), last),
+                                       {.executor = "ranks"});
+  EXPECT_EQ(failure_of_step(trainer), "no failure");
   change(*last);
-  return failure_of(trainer);
+  return failure_of_step(trainer);
 }
 
 TEST(TorchRegistered, ParameterThatCameLaterIsNamed) {
@@ -95,8 +95,9 @@ struct SecretImpl : torch::nn::Module {
 TORCH_MODULE(Secret);
 
 TEST(TorchRegistered, TensorThatNeverWasIsRefused) {
-  Trainer trainer = trainer_of(torch::nn::Sequential(torch::nn::Linear(2, 4), Secret()), {});
-  EXPECT_THAT(failure_of(trainer), HasSubstr("a tensor of shape [4] that is not registered"));
+  Trainer trainer =
+      registered_trainer(torch::nn::Sequential(torch::nn::Linear(2, 4), Secret()), {});
+  EXPECT_THAT(failure_of_step(trainer), HasSubstr("a tensor of shape [4] that is not registered"));
 }
 
 torch::nn::Sequential normed() {
@@ -113,17 +114,17 @@ TEST(TorchRegistered, CountOfBatchesGoesThroughACheckpoint) {
   const PrivateDirectory folder(std::filesystem::temp_directory_path());
   const TrainerOptions options{.executor = "sequential", .save = {.folder = folder.path()}};
   const torch::nn::Sequential model = normed();
-  Trainer trainer = trainer_of(model, options);
-  EXPECT_EQ(failure_of(trainer), "no failure");
+  Trainer trainer = registered_trainer(model, options);
+  EXPECT_EQ(failure_of_step(trainer), "no failure");
   (void)trainer.save();
-  EXPECT_EQ(failure_of(trainer), "no failure");
+  EXPECT_EQ(failure_of_step(trainer), "no failure");
 
   const torch::nn::Sequential later = normed();
-  Trainer resumed = trainer_of(later, {.executor = "sequential"});
+  Trainer resumed = registered_trainer(later, {.executor = "sequential"});
   EXPECT_EQ(batches_seen(later), 0);
   (void)resumed.resume(folder.path());
   EXPECT_EQ(batches_seen(later), kRegisteredParts);
-  EXPECT_EQ(failure_of(resumed), "no failure");
+  EXPECT_EQ(failure_of_step(resumed), "no failure");
   EXPECT_EQ(batches_seen(later), batches_seen(model));
   EXPECT_THAT(differences(*model, *later), IsEmpty());
   EXPECT_EQ(resumed.weights_hash(), trainer.weights_hash());
@@ -146,12 +147,12 @@ TORCH_MODULE(Placed);
 TEST(TorchRegistered, WholeNumbersWithoutRunningMeansStayTheModulesOwn) {
   for (const bool has_means : {false, true}) {
     const torch::nn::Sequential model(torch::nn::Linear(2, 4), Placed(has_means));
-    Trainer trainer = trainer_of(model, {});
+    Trainer trainer = registered_trainer(model, {});
     const std::vector<std::string> names(trainer.state().names().begin(),
                                          trainer.state().names().end());
     EXPECT_EQ(std::ranges::count(names, "layers.1.places"), has_means ? 1 : 0);
     EXPECT_THAT(names, Not(Contains("layers.1.mask")));
-    EXPECT_EQ(failure_of(trainer), "no failure");
+    EXPECT_EQ(failure_of_step(trainer), "no failure");
   }
 }
 
