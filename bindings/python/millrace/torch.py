@@ -40,10 +40,7 @@ from .training import AdamW, Optimizer
 __all__ = ["Dropout", "Pipeline"]
 
 # What decides bits here, and has to be the same in all processes of a launch.
-launch.compared["pytorch"] = torch.__version__
-launch.compared["pytorch's processor"] = next(
-    (line.split()[-1] for line in torch.__config__.show().splitlines() if "CPU capability" in line), ""
-)
+launch.compared.update(_millrace_torch.fields())
 
 Tensors = Any  # a tensor, or a tuple of tensors, a row per sample
 

@@ -6,6 +6,7 @@
 #include "millrace/core/error.hpp"
 #include "millrace/stages/partition.hpp"
 #include "millrace/torch/dropout.hpp"
+#include "millrace/torch/fields.hpp"
 #include "module/native_stage.hpp"
 #include "torch_module/python_torch_stage.hpp"
 
@@ -35,6 +36,7 @@ PYBIND11_MODULE(_millrace_torch, module) {
              "rate"_a,
              "layer"_a,
              "Dropout in training, by numbers of (seed, step, sample, layer).");
+  module.def("fields", &torch_fields, "Names and values of what PyTorch computes with here.");
   module.def("boundaries", &even_boundaries, "layers"_a, "stages"_a, "Stages of as many layers.");
   module.def(
       "boundaries",

@@ -2,6 +2,7 @@
 #include "torch_module/python_torch_stage.hpp"
 
 #include <map>
+#include <optional>
 #include <pybind11/stl.h>
 #include <torch/csrc/utils/pybind.h>
 #include <torch/nn/module.h>
@@ -140,6 +141,12 @@ class PythonTorchStage final : public StageBody {
     return stage_.takes_gradient_per_use();
   }
   [[nodiscard]] std::vector<Parameter*> parameters() override { return stage_.parameters(); }
+  [[nodiscard]] std::optional<double> loss_weight(const TensorList& targets) const override {
+    return stage_.loss_weight(targets);
+  }
+  [[nodiscard]] StashBytes stash_bytes(const UnitSize& size, bool recompute) const override {
+    return stage_.stash_bytes(size, recompute);
+  }
   void reserve(int micro_batches, int slices) override { stage_.reserve(micro_batches, slices); }
   [[nodiscard]] std::size_t stashed_units() const override { return stage_.stashed_units(); }
   void abandon_step() noexcept override { stage_.abandon_step(); }
