@@ -114,6 +114,7 @@ Fields settings_of(const TrainerParts& parts, const TrainerOptions& options) {
       {"tied weights", joined(options.tied)},
       {"plan", plan_hash(program)},
       {"cut", options.boundaries.empty() ? "even" : joined(options.boundaries)},
+      {"order of accumulation", std::string(name_of(options.accumulate_order))},
       {"accumulated passes", std::to_string(options.accumulate)},
       {"seed", std::to_string(options.seed)},
       {"precision", name_of(parts.precision)},

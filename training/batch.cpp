@@ -310,6 +310,10 @@ std::int64_t Batch::first_sample(const Unit& unit) const {
   return parts_.at(unit.micro_batch.index()).first;
 }
 
+bool Batch::is_empty(const Unit& unit) const {
+  return parts_.at(unit.micro_batch.index()).count == 0;
+}
+
 std::int64_t Batch::first_position(const Unit& unit) const {
   return positions_.at(unit.slice.index()).first;
 }

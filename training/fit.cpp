@@ -165,7 +165,7 @@ FitReport Trainer::run(BatchSource& batches, const std::stop_token& stop) {
   };
   const State::Pause pause = [&] {
     if (on_pass) on_pass();
-    return agree().stop;
+    return state_->may_pause() && agree().stop;
   };
   const auto step = [&] {
     EpochReport& epoch = fit.epoch();

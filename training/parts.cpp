@@ -134,6 +134,11 @@ void check_passes(const TrainerOptions& options, const Shape& shape) {
           named("accumulate") + " must be from 1 to " + std::to_string(most) + " passes of " +
               std::to_string(shape.micro_batches) + " micro-batches, got " +
               std::to_string(options.accumulate));
+  require(options.accumulate_order == AccumulateOrder::Ascending || shape.replicas() == 1, [&] {
+    return named("accumulate_order") + " tree: a pipeline with " +
+           std::to_string(shape.replicas()) +
+           " copies of each stage adds up what each copy has; take ascending, or another schedule";
+  });
 }
 
 TrainerParts assemble(const Program& compute,

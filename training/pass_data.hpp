@@ -23,6 +23,9 @@ class PassData final : public StepData {
   [[nodiscard]] std::int64_t first_position(const Unit& unit) const override {
     return whole_.first_position(in_whole(unit));
   }
+  [[nodiscard]] bool is_empty(const Unit& unit) const override {
+    return whole_.is_empty(in_whole(unit));
+  }
 
  private:
   [[nodiscard]] Unit in_whole(const Unit& unit) const {

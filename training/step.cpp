@@ -109,6 +109,7 @@ bool Trainer::State::run(StepReport& report,
   settings.loss_scale = report.loss_scale / total_weight;
   settings.deadline = options.deadline;
   settings.passes = options.accumulate;
+  settings.order = options.accumulate_order;
   take_partial(report, settings);
   count([](TrainingCounters& counters) { ++counters.mini_batches; });
   group.begin_step(settings.step);

@@ -36,6 +36,10 @@ struct Trainer::State {
   void agree(StepResult& result, double& declared) const;
   /// Asked between two passes of a step whether to leave it there. In all processes alike.
   using Pause = std::function<bool()>;
+  /// Sums that wait for others in the tree are in no checkpoint.
+  [[nodiscard]] bool may_pause() const {
+    return options.accumulate_order == AccumulateOrder::Ascending;
+  }
   /// Nothing where the step was paused.
   std::optional<StepReport> step(StepData& data,
                                  double total_weight,

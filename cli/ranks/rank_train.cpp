@@ -45,6 +45,7 @@ HelloFields hello_of(const TrainJob& job) {
                            {"seed", std::to_string(options.seed)},
                            {"batch size", std::to_string(options.batch_size)},
                            {"accumulated passes", std::to_string(options.accumulate)},
+                           {"order of accumulation", job.flags.batch.accumulate_order},
                            {"last batch", job.flags.last_batch},
                            {"epochs", std::to_string(options.epochs)},
                            {"steps", std::to_string(options.steps)},

@@ -61,6 +61,12 @@ void require_samples(const BatchFlags& flags,
               std::to_string(options.batch_size / passes));
 }
 
+AccumulateOrder order_of(const BatchFlags& flags) {
+  return about(named("accumulate_order"), flags.accumulate_order, [&] {
+    return accumulate_order(flags.accumulate_order);
+  });
+}
+
 }  // namespace
 
 void add_batch_flags(CLI::App& verb, BatchFlags& flags) {
@@ -75,6 +81,11 @@ void add_batch_flags(CLI::App& verb, BatchFlags& flags) {
                   flags.accumulate,
                   "Passes of the pipeline per update, each over -m micro-batches")
       ->capture_default_str();
+  verb.add_option(cli::flag("accumulate_order"),
+                  flags.accumulate_order,
+                  "ascending or tree: how the micro-batches' gradients are added (tree: the same "
+                  "bits from every schedule)")
+      ->capture_default_str();
   verb.add_option(kScaleFlag,
                   flags.scale_lr,
                   "BASE[:linear|:sqrt]: --lr is right for mini-batches of BASE samples");
@@ -87,12 +98,14 @@ void check_batch(const BatchFlags& flags) {
   if (flags.effective_batch) require_count("--effective-batch", *flags.effective_batch);
   if (flags.micro_batch_size) require_count("--micro-batch-size", *flags.micro_batch_size);
   require_count(named("accumulate"), flags.accumulate, kMostPasses);
+  static_cast<void>(order_of(flags));
   if (!flags.scale_lr.empty()) scaling_of(flags.scale_lr);
 }
 
 void set_batch(const BatchFlags& flags, const Sentence& micro_batches, TrainerOptions& options) {
   constexpr std::int64_t kUsual = 128;
   options.accumulate = static_cast<int>(flags.accumulate);
+  options.accumulate_order = order_of(flags);
   const auto given = flags.effective_batch ? flags.effective_batch : flags.batch_size;
   EffectiveBatch batch = batch_of(options, given.value_or(kUsual));
   if (flags.micro_batch_size) {

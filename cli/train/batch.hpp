@@ -15,6 +15,7 @@ namespace millrace::cli {
 struct BatchFlags {
   std::optional<std::int64_t> batch_size, effective_batch, micro_batch_size;
   std::int64_t accumulate = 1;
+  std::string accumulate_order = "ascending";
   std::string scale_lr;
 };
 

@@ -126,6 +126,8 @@ void take(CLI::App& verb, const Found& found) {
   set_untyped(verb, "--seed", std::to_string(manifest.counters.seed));
   set_untyped(verb, "--batch-size", setting("batch_size"));
   set_untyped(verb, "--last-batch", setting("last_batch"));
+  if (const std::string order = setting("accumulation"); order == "tree" || order == "ascending")
+    set_untyped(verb, flag("accumulate_order"), order);
   const auto passes = facts.find("accumulate");
   share_out(verb,
             whole_number("the checkpoint's micro_batches", setting("micro_batches"), 1, kMost),

@@ -36,6 +36,7 @@ ordered_json settings_of(const TrainJob& job, const TrainOutcome& outcome) {
   settings["chunks"] = job.program.shape.chunks();
   settings["micro_batches"] = options.micro_batches;
   if (options.accumulate > 1) settings["accumulate"] = options.accumulate;
+  settings["accumulate_order"] = std::string(name_of(options.accumulate_order));
   settings["batch_size"] = options.batch_size;
   if (!job.flags.batch.scale_lr.empty()) settings["scale_lr_with_batch"] = job.flags.batch.scale_lr;
   settings["schedule"] = options.schedule;

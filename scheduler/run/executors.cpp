@@ -46,6 +46,17 @@ Program complete(const Program& program, bool messages) {
 
 }  // namespace
 
+AccumulateOrder accumulate_order(std::string_view name) {
+  if (name == "ascending") return AccumulateOrder::Ascending;
+  if (name == "tree") return AccumulateOrder::Tree;
+  throw InvalidArgument("unknown order of accumulation '" + std::string(name) +
+                        "'; known are ascending, tree");
+}
+
+std::string_view name_of(AccumulateOrder order) {
+  return order == AccumulateOrder::Ascending ? "ascending" : "tree";
+}
+
 std::span<const std::string_view> executor_kinds() {
   return kKinds;
 }

@@ -21,6 +21,12 @@ MessageTag gradient_tag(Stage stage, Replica from, std::uint64_t step) {
   return {step, Direction::Collective, Replica{from.value + 1}, stage, MicroBatch{}, Slice{}};
 }
 
+/// Of weights: B; W, or I where the body does not split.
+bool adds_gradients(const Instruction& instruction) {
+  return instruction.op == Op::Backward ||
+         instruction.op == (instruction.whole_backward ? Op::BackwardInput : Op::BackwardWeight);
+}
+
 }  // namespace
 
 /// Micro-batches count over all passes, so that no two messages of a step have one tag.
@@ -135,6 +141,16 @@ void Interpreter::State::backward(const Instruction& instruction) {
     body.backward_weight(pass);
 }
 
+/// A backward that adds to gradients, between what the tree of sums does around it.
+void Interpreter::State::add_backward(const Instruction& instruction) {
+  run::GradientTree* const tree = trees.empty() ? nullptr : trees[instruction.counts].get();
+  if (tree == nullptr || !adds_gradients(instruction)) return backward(instruction);
+  TensorPool& pool = instruction.at->pool;
+  tree->open(leaf_of(instruction.micro_batch), pool);
+  backward(instruction);
+  tree->close(empty[instruction.unit], pool);
+}
+
 void Interpreter::State::send(const Instruction& instruction) {
   if (seat.endpoint() == nullptr) return;
   const Message message = message_of(program.shape, graph, *instruction.action, settings.step);
@@ -182,7 +198,7 @@ void Interpreter::State::perform(const Instruction& instruction) {
     case Op::BackwardInput:
     case Op::BackwardWeight:
     case Op::Recompute:
-      backward(instruction);
+      add_backward(instruction);
       break;
     case Op::SendForward:
     case Op::SendBackward:
@@ -203,6 +219,9 @@ void Interpreter::State::perform(const Instruction& instruction) {
 
 void Interpreter::State::check_nothing_left() const {
   const std::string step = "after step " + std::to_string(settings.step) + " ";
+  for (const auto& tree : trees)
+    if (tree != nullptr && !(is_last_pass() ? tree->is_complete() : tree->is_between_leaves()))
+      throw Error(step + "gradients of some micro-batches are not in the sum");
   if (const std::size_t slot = balanced ? values.size() : values.first_full(); slot < values.size())
     throw Error(step + map.name(slot, program.shape.slices) + " was never used");
   for (const HostedStage& hosted : stages)
@@ -220,7 +239,31 @@ void Interpreter::State::drop() noexcept {
   for (TensorList& list : targets) list.clear();
   for (TensorList& list : outputs) list.clear();
   for (const HostedStage& hosted : stages) hosted.body->abandon_step();
+  trees.clear();
   data = nullptr;
+}
+
+/// Leaves are the step's micro-batches, over all passes, copy behind copy.
+void Interpreter::State::begin_sums() {
+  if (settings.order == AccumulateOrder::Ascending) return trees.clear();
+  require(program.shape.replicas() == 1,
+          "gradients are added in the order of a tree where the pipeline has one copy of each "
+          "stage; '" +
+              program.name + "' has " + std::to_string(program.shape.replicas()));
+  trees.resize(counts.size());
+  const int leaves = settings.passes * program.shape.micro_batches;
+  const int first = seat.copy() * leaves;
+  for (const HostedStage& hosted : stages) {
+    auto& tree = trees[hosted.stage.index()];
+    if (tree == nullptr) tree = std::make_unique<run::GradientTree>(hosted);
+    tree->begin_step(
+        SumTree(seat.grid().data() * leaves), {first, first + leaves}, program.shape.slices);
+  }
+}
+
+int Interpreter::State::leaf_of(MicroBatch micro_batch) const {
+  const int leaves = settings.passes * program.shape.micro_batches;
+  return seat.copy() * leaves + settings.in_step(micro_batch, program.shape).value;
 }
 
 Interpreter::Interpreter(const Program& program,
@@ -270,7 +313,9 @@ void Interpreter::begin_step(StepData& data, const StepSettings& settings) {
     const Unit of{MicroBatch{number / shape.slices}, Slice{number % shape.slices}};
     state.first_samples[unit] = data.first_sample(of);
     state.first_positions[unit] = data.first_position(of);
+    state.empty[unit] = data.is_empty(of);
   }
+  if (settings.pass == 0) state.begin_sums();
   for (const auto& rank : state.ranks)
     if (rank != nullptr) rank->meter = {};
   for (TensorCounts& counts : state.counts) counts.begin_step();

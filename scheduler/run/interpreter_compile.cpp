@@ -291,6 +291,7 @@ Interpreter::State::State(const Program& of_program,
   counts.resize(static_cast<std::size_t>(program.shape.stages() * program.shape.replicas()));
   first_samples.resize(units_of(program));
   first_positions.resize(units_of(program));
+  empty.resize(units_of(program));
   targets.resize(units_of(program));
   losses.resize(units_of(program));
   rows.resize(units_of(program));

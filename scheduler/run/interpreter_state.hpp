@@ -8,6 +8,7 @@
 
 #include "millrace/scheduler/run/interpreter.hpp"
 #include "run/arena_workers.hpp"
+#include "run/gradient_tree.hpp"
 #include "run/reduction.hpp"
 #include "run/tensor_counts.hpp"
 #include "run/value_slots.hpp"
@@ -64,6 +65,9 @@ struct Interpreter::State {
   void forward(const run::Instruction& instruction);
   void give_outputs(const run::Instruction& instruction, TensorList given);
   void backward(const run::Instruction& instruction);
+  void add_backward(const run::Instruction& instruction);
+  void begin_sums();
+  [[nodiscard]] int leaf_of(MicroBatch micro_batch) const;
   void send(const run::Instruction& instruction);
   void receive(const run::Instruction& instruction);
   void publish(const run::Instruction& instruction) const;
@@ -90,6 +94,7 @@ struct Interpreter::State {
   std::vector<HostedStage> stages;  ///< of the ranks that run here
   std::vector<std::unique_ptr<run::RankState>> ranks;
   std::vector<std::unique_ptr<run::Reduction>> reductions;
+  std::vector<std::unique_ptr<run::GradientTree>> trees;  ///< [replica * stages + stage]
   const StageGraph graph;
   run::SlotMap map;
   const run::Wiring wiring;  ///< unless the graph is a chain
@@ -102,6 +107,7 @@ struct Interpreter::State {
   PassContext of_step;  ///< what the contexts of all passes of the step have in common
   std::vector<std::int64_t> first_samples;    ///< by unit
   std::vector<std::int64_t> first_positions;  ///< by unit
+  std::vector<bool> empty;                    ///< by unit
   std::vector<TensorList> targets;            ///< by unit
   std::vector<LossSum> losses;                ///< by unit
   std::vector<std::int64_t> rows;             ///< by unit, of the first stage's first input

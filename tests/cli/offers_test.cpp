@@ -148,6 +148,7 @@ class Offers : public VerbTest {
                    {"--chunks", job + "--schedule interleaved --chunks 2"},
                    {"--effective-batch", job + "--effective-batch 32 --micro-batch-size 16"},
                    {"--accumulate", job + "--accumulate 2"},
+                   {"--accumulate-order", job + "--schedule gpipe --accumulate-order tree"},
                    {"--micro-batch-size", job + "--micro-batch-size 16"},
                    {"--scale-lr-with-batch", job + "--scale-lr-with-batch 256:sqrt"},
                    {"--parameters", job + "--parameters layers.0.bias:frozen"},

@@ -297,6 +297,10 @@ TEST(Train, RefusesBadInputInOneSentenceWithExitCodeTwo) {
            Case{"--accumulate 2 -m 100",
                 "-m 100 in each of 2 passes (--accumulate): a mini-batch has 128 samples "
                 "(--batch-size), so at most 64"},
+           Case{"--accumulate-order sideways",
+                "unknown order of accumulation 'sideways'; known are ascending, tree"},
+           Case{"--accumulate-order tree --schedule chimera",
+                "--accumulate-order tree: a pipeline with 2 copies of each stage"},
            Case{"--accumulate 200",
                 "--accumulate 200: a mini-batch has 128 samples (--batch-size), so at most 128"},
            Case{"--effective-batch 100 --micro-batch-size 8 --accumulate 2",

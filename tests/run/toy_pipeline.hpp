@@ -120,41 +120,59 @@ class ToyPipeline {
   /// The same without scheduler or executor: micro-batch after micro-batch, slices forwards in
   /// ascending and backwards in descending order.
   Outcome plain_loop() {
-    data.rewind();
-    zero_gradients();
-    for (const auto& body : bodies_) body->reserve(shape_.micro_batches, shape_.slices);
-    StepResult result;
-    TensorPool pool;
-    StashMeter meter;
-    for (int i = 0; i < shape_.micro_batches; ++i) {
-      std::vector<TensorList> targets;
-      for (int k = 0; k < shape_.slices; ++k) {
-        const Unit unit{MicroBatch{i}, Slice{k}};
-        targets.push_back(data.targets(unit));
-        LossSum& loss = result.unit_losses.emplace_back();
-        TensorList value = data.inputs(unit);
-        PassContext context = plain_context(unit, pool, meter);
-        context.targets = &targets.back();
-        context.loss = &loss;
-        for (int s = 0; s < shape_.stages(); ++s)
-          value = bodies_[static_cast<std::size_t>(s)]->forward(context, std::move(value));
-        result.loss += loss;
-      }
-      for (int k = shape_.slices - 1; k >= 0; --k) {
-        PassContext context = plain_context({MicroBatch{i}, Slice{k}}, pool, meter);
-        context.targets = &targets[static_cast<std::size_t>(k)];
-        TensorList value;
-        for (int s = shape_.stages() - 1; s >= 0; --s)
-          value = bodies_[static_cast<std::size_t>(s)]->backward(context, std::move(value));
-      }
-    }
+    StepResult result = plain_start();
+    for (int i = 0; i < shape_.micro_batches; ++i) plain_micro_batch(i, result);
     return outcome_of(result);
+  }
+
+  /// Of every micro-batch alone: the gradients that it adds.
+  std::vector<std::vector<std::vector<float>>> plain_leaves() {
+    StepResult result = plain_start();
+    std::vector<std::vector<std::vector<float>>> leaves;
+    for (int i = 0; i < shape_.micro_batches; ++i) {
+      zero_gradients();
+      plain_micro_batch(i, result);
+      leaves.push_back(outcome_of(result).gradients);
+    }
+    return leaves;
   }
 
   ToyData data;
   std::vector<HostedStage> hosted;
 
  private:
+  StepResult plain_start() {
+    data.rewind();
+    zero_gradients();
+    for (const auto& body : bodies_) body->reserve(shape_.micro_batches, shape_.slices);
+    return {};
+  }
+
+  void plain_micro_batch(int number, StepResult& result) {
+    TensorPool pool;
+    StashMeter meter;
+    std::vector<TensorList> targets;
+    for (int k = 0; k < shape_.slices; ++k) {
+      const Unit unit{MicroBatch{number}, Slice{k}};
+      targets.push_back(data.targets(unit));
+      LossSum& loss = result.unit_losses.emplace_back();
+      TensorList value = data.inputs(unit);
+      PassContext context = plain_context(unit, pool, meter);
+      context.targets = &targets.back();
+      context.loss = &loss;
+      for (int s = 0; s < shape_.stages(); ++s)
+        value = bodies_[static_cast<std::size_t>(s)]->forward(context, std::move(value));
+      result.loss += loss;
+    }
+    for (int k = shape_.slices - 1; k >= 0; --k) {
+      PassContext context = plain_context({MicroBatch{number}, Slice{k}}, pool, meter);
+      context.targets = &targets[static_cast<std::size_t>(k)];
+      TensorList value;
+      for (int s = shape_.stages() - 1; s >= 0; --s)
+        value = bodies_[static_cast<std::size_t>(s)]->backward(context, std::move(value));
+    }
+  }
+
   static PassContext plain_context(const Unit& unit, TensorPool& pool, StashMeter& meter) {
     PassContext context;
     context.micro_batch = unit.micro_batch;

@@ -31,9 +31,10 @@ std::vector<std::string> texts_of(const std::vector<ParameterGroup>& groups) {
   return texts;
 }
 
-/// Every schedule that accumulates in ascending order gives the same bits; any other has its own,
-/// with messages or without.
-std::string order_of(const Program& program) {
+/// Every schedule that accumulates in ascending order gives the same bits, and all do by the tree;
+/// any other has its own, with messages or without.
+std::string order_of(const Program& program, AccumulateOrder order) {
+  if (order == AccumulateOrder::Tree) return "tree";
   if (accumulation(program).ascending) return "ascending";
   return "as in plan " + plan_hash(compute_only(program));
 }
@@ -49,7 +50,7 @@ std::map<std::string, std::string> settings_of(const Program& program,
                                                const LossScaleOptions& loss_scale) {
   const OptimizerOptions& optimizer = options.optimizer;
   const LearningRate& rate = options.learning_rate;
-  return {{"accumulation", order_of(program)},
+  return {{"accumulation", order_of(program, options.accumulate_order)},
           {"micro_batches", std::to_string(options.accumulate * program.shape.micro_batches)},
           {"slices", std::to_string(program.shape.slices)},
           {"batch_size", std::to_string(options.batch_size)},

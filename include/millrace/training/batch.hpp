@@ -62,6 +62,7 @@ class Batch : public StepData {
   TensorList targets(const Unit& unit) override;
   [[nodiscard]] std::int64_t first_sample(const Unit& unit) const override;
   [[nodiscard]] std::int64_t first_position(const Unit& unit) const override;
+  [[nodiscard]] bool is_empty(const Unit& unit) const override;
 
   std::int64_t epoch = 0;   ///< set by the loader
   std::int64_t number = 0;  ///< of the mini-batch inside its epoch, set by the loader

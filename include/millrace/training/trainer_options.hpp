@@ -87,6 +87,10 @@ struct TrainerOptions {
   /// up until one update follows. The bits are those of one pass of K m micro-batches, for
   /// schedules that accumulate in ascending order; the memory is that of m.
   int accumulate = 1;
+  /// The order in which the micro-batches' gradients are added. `Tree` is the same for every cut
+  /// and schedule, too, those that do not accumulate in ascending order included, and for every
+  /// number of copies that share the micro-batches out; a stop inside an update waits for its end.
+  AccumulateOrder accumulate_order = AccumulateOrder::Ascending;
   OptimizerOptions optimizer = {};
   /// An optimizer of your own instead. Shared, because programs keep a handle to read it back.
   std::shared_ptr<const Optimizer> custom_optimizer = {};

@@ -6,6 +6,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "millrace/core/error.hpp"
@@ -39,11 +40,28 @@ class StepData {
     (void)unit;
     return 0;
   }
+  /// Whether the unit has no samples, so that it adds nothing to a sum.
+  [[nodiscard]] virtual bool is_empty(const Unit& unit) const {
+    (void)unit;
+    return false;
+  }
   /// Evaluation only: what the last stage gives for a unit, as soon as it does and before anything
   /// that comes after it in its rank. Inputs of later units may wait for it where ranks have
   /// threads of their own, or where the unit comes before them in one order of all.
   virtual void predicted(const Unit& unit, const TensorList& outputs) { (void)unit, (void)outputs; }
 };
+
+/// How the gradients of a step's micro-batches are added.
+enum class AccumulateOrder : std::uint8_t {
+  /// One after the other, ((g0 + g1) + g2)..., in the order in which the program has them.
+  Ascending,
+  /// By SumTree over all micro-batches of the step, in whatever order they come.
+  Tree
+};
+
+/// "ascending" or "tree"; throws InvalidArgument for another name.
+[[nodiscard]] AccumulateOrder accumulate_order(std::string_view name);
+[[nodiscard]] std::string_view name_of(AccumulateOrder order);
 
 /// Settings of one step.
 struct StepSettings {
@@ -57,6 +75,7 @@ struct StepSettings {
   // and of how many. Gradients are reduced (REDUCE_GRAD) in the last one alone.
   int pass = 0;
   int passes = 1;
+  AccumulateOrder order = AccumulateOrder::Ascending;
 
   /// The number of a micro-batch of this pass among all of the step.
   [[nodiscard]] MicroBatch in_step(MicroBatch in_pass, const Shape& shape) const {

@@ -56,6 +56,8 @@ class GridSeat {
 
   [[nodiscard]] Endpoint* endpoint() const { return endpoint_; }
   [[nodiscard]] const Grid& grid() const { return grid_; }
+  /// Which copy of the pipeline this process is of; 0 without an endpoint.
+  [[nodiscard]] int copy() const { return copy_; }
   /// This process's place; 0 without an endpoint.
   [[nodiscard]] Rank place() const { return place_; }
   /// Whether the place is this process's.
