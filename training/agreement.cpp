@@ -115,6 +115,7 @@ Fields settings_of(const TrainerParts& parts, const TrainerOptions& options) {
       {"plan", plan_hash(program)},
       {"cut", options.boundaries.empty() ? "even" : joined(options.boundaries)},
       {"order of accumulation", std::string(name_of(options.accumulate_order))},
+      {"copies of the pipeline", std::to_string(parts.seat.grid().data())},
       {"accumulated passes", std::to_string(options.accumulate)},
       {"seed", std::to_string(options.seed)},
       {"precision", name_of(parts.precision)},

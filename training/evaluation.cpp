@@ -102,7 +102,7 @@ StepResult Trainer::State::evaluate(StepData& data) {
   group.begin_step(settings.step);
   StepResult result = parts.evaluator->run(data, settings);
   double unused = 0;
-  agree(result, unused);
+  agree(result, unused, 1);
   return result;
 }
 
@@ -112,8 +112,8 @@ void Trainer::State::evaluate(const Dataset& data,
   require(batch_size >= 0,
           "the batch size must be at least 0 (as in training), got " + std::to_string(batch_size));
   // As many samples in a micro-batch as in training, whose passes have a part of a mini-batch each.
-  if (batch_size == 0)
-    batch_size = (options.batch_size + options.accumulate - 1) / options.accumulate;
+  const std::int64_t passes = micro_batches() / shape.micro_batches;
+  if (batch_size == 0) batch_size = (options.batch_size + passes - 1) / passes;
   agree_on_data(group, data, batch_size, options);
   Batch batch;
   std::vector<std::int32_t> rows;

@@ -2,6 +2,7 @@
 #include "training/parts.hpp"
 
 #include <algorithm>
+#include <bit>
 #include <string>
 #include <utility>
 
@@ -72,13 +73,16 @@ Program with_recompute(const Program& program, const Recompute& recompute) {
 }
 
 /// The largest unit of a mini-batch, to predict for.
-UnitSize micro_batch_of(const ModelSpec& model, const Shape& shape, const TrainerOptions& options) {
+UnitSize micro_batch_of(const ModelSpec& model,
+                        const Shape& shape,
+                        const TrainerOptions& options,
+                        const Grid& grid) {
   if (options.recompute.kind == RecomputeKind::Auto)
     for (const TensorType& input : model.inputs)
       require(model.context > 0 || std::ranges::find(input.dims, kPositions) == input.dims.end(),
               "recompute auto cannot know the length of the sequences that the model takes; choose "
               "all, every-K or selective:LAYERS");
-  const std::int64_t count = std::int64_t{options.accumulate} * shape.micro_batches;
+  const std::int64_t count = std::int64_t{grid.data()} * options.accumulate * shape.micro_batches;
   return {
       .samples = (options.batch_size + count - 1) / count,
       .positions = (std::max<std::int64_t>(1, model.context) + shape.slices - 1) / shape.slices};
@@ -134,11 +138,19 @@ void check_passes(const TrainerOptions& options, const Shape& shape) {
           named("accumulate") + " must be from 1 to " + std::to_string(most) + " passes of " +
               std::to_string(shape.micro_batches) + " micro-batches, got " +
               std::to_string(options.accumulate));
-  require(options.accumulate_order == AccumulateOrder::Ascending || shape.replicas() == 1, [&] {
-    return named("accumulate_order") + " tree: a pipeline with " +
-           std::to_string(shape.replicas()) +
-           " copies of each stage adds up what each copy has; take ascending, or another schedule";
-  });
+  require(
+      options.accumulate_order == AccumulateOrder::Ascending || shape.replicas() == 1,
+      named("accumulate_order") + " tree: a pipeline with " + std::to_string(shape.replicas()) +
+          " copies of each stage adds up what each copy has; take ascending, or another schedule");
+}
+
+void check_copies(const TrainerOptions& options, const Grid& grid) {
+  const auto copies = static_cast<unsigned>(grid.data());
+  require(options.accumulate_order == AccumulateOrder::Ascending || std::has_single_bit(copies),
+          named("accumulate_order") + " tree: " + std::to_string(copies) +
+              " copies of the pipeline are no node of the tree each; " +
+              std::to_string(std::bit_floor(copies)) + " and " +
+              std::to_string(std::bit_ceil(copies)) + " would be");
 }
 
 TrainerParts assemble(const Program& compute,
@@ -159,6 +171,7 @@ TrainerParts assemble(const Program& compute,
   for (std::size_t i = 0; i < bodies.size(); ++i) parts.stages[i].body = bodies[i].get();
   parts.bodies = std::move(bodies);
   parts.group = seat.group;
+  parts.seat = seat.of_grid;
   ProcessGroup alone;
   ProcessGroup& group = seat.group != nullptr ? *seat.group : alone;
   const Program program =
@@ -176,8 +189,12 @@ TrainerParts assemble(const ModelSpec& model,
   check_passes(options, shape);
   const std::vector<int> boundaries = boundaries_of(model, shape, options);
   const Program program = with_edges(compute, model, boundaries);
-  const std::vector<int> segments = recompute_segments(
-      options.recompute, model, boundaries, program, micro_batch_of(model, shape, options));
+  const std::vector<int> segments =
+      recompute_segments(options.recompute,
+                         model,
+                         boundaries,
+                         program,
+                         micro_batch_of(model, shape, options, seat.of_grid.grid()));
   std::vector<std::unique_ptr<StageBody>> bodies;
   for (const HostedStage& place : places_at(seat, shape)) {
     auto module = build_stage(model, boundaries, place.stage.value, options.seed);
@@ -205,17 +222,17 @@ std::vector<ChannelDepth> channel_depths(const ModelSpec& model,
 TrainerParts rank_parts(const Program& program,
                         std::vector<std::unique_ptr<StageBody>> bodies,
                         const TrainerOptions& options,
-                        Endpoint& endpoint,
+                        const GridSeat& seat,
                         ProcessGroup& group) {
-  return assemble(program, std::move(bodies), options, {GridSeat(endpoint), &group});
+  return assemble(program, std::move(bodies), options, {seat, &group});
 }
 
 TrainerParts rank_parts(const ModelSpec& model,
                         const Program& program,
                         const TrainerOptions& options,
-                        Endpoint& endpoint,
+                        const GridSeat& seat,
                         ProcessGroup& group) {
-  return assemble(model, program, options, {GridSeat(endpoint), &group});
+  return assemble(model, program, options, {seat, &group});
 }
 
 }  // namespace millrace

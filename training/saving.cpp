@@ -37,7 +37,8 @@ Manifest Trainer::State::manifest() const {
   manifest.optimizer = optimizer_name(options);
   manifest.data = data_digest;
   manifest.counters = store.counters();
-  manifest.settings = settings_of(parts.executor->program(), options, loss_scale);
+  manifest.settings =
+      settings_of(parts.executor->program(), options, loss_scale, parts.seat.grid().data());
   return manifest;
 }
 

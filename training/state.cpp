@@ -213,15 +213,19 @@ TrainingState::TrainingState(const Shape& shape,
                              std::span<const HostedStage> stages,
                              const Optimizer& optimizer,
                              const std::vector<std::vector<std::string>>& tied,
-                             ProcessGroup& group)
+                             ProcessGroup& group,
+                             const GridSeat& seat)
     : contents_(std::make_unique<Contents>()) {
   contents_->tied = tied;
   contents_->of_rank.resize(static_cast<std::size_t>(shape.ranks));
   for (int slot = 0; slot < optimizer.slots(); ++slot)
     contents_->parts.emplace_back(optimizer.slot_name(slot));
   for (const HostedStage& hosted : stages) {
-    if (shape.replicas() > 1) refuse_order(hosted);
-    contents_->add(shape.rank(hosted.replica, hosted.stage), hosted, optimizer);
+    if (shape.replicas() * seat.grid().data() > 1) refuse_order(hosted);
+    contents_->add(
+        shape.rank(hosted.replica, hosted.stage),
+        {Replica{seat.copy() * shape.replicas() + hosted.replica.value}, hosted.stage, hosted.body},
+        optimizer);
   }
   contents_->name_globally(group);
   contents_->find_copies();

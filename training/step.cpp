@@ -20,9 +20,34 @@ double seconds_since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
 }
 
-/// Losses are added one by one, so that their sum does not depend on the passes.
+/// The losses of a step, which are added one by one in the order of the mini-batch's units, so that
+/// their sum depends on neither passes nor copies.
+class StepLosses {
+ public:
+  StepLosses(int copies, int passes)
+      : copies_(static_cast<std::size_t>(copies)), passes_(static_cast<std::size_t>(passes)) {}
+
+  /// Of a pass of all copies, one behind the other.
+  void add(const std::vector<LossSum>& units, int pass) {
+    const std::size_t of_pass = units.size() / copies_;
+    units_.resize(units.size() * passes_);
+    for (std::size_t copy = 0; copy < copies_; ++copy)
+      for (std::size_t unit = 0; unit < of_pass; ++unit)
+        units_[(copy * passes_ + static_cast<std::size_t>(pass)) * of_pass + unit] =
+            units[copy * of_pass + unit];
+  }
+
+  void add_to(LossSum& sum) const {
+    for (const LossSum& unit : units_) sum += unit;
+  }
+
+ private:
+  std::size_t copies_, passes_;
+  std::vector<LossSum> units_;
+};
+
+/// What of a pass needs no order.
 void add(StepReport& report, const StepResult& pass) {
-  for (const LossSum& unit : pass.unit_losses) report.loss += unit;
   report.samples += pass.samples;
   std::vector<std::size_t>& peaks = report.peak_stash_bytes;
   peaks.resize(pass.peak_stash_bytes.size());
@@ -52,27 +77,39 @@ double Trainer::State::weight_of(Batch& batch) const {
   return weight;
 }
 
-/// Makes loss, samples, peaks and the declared weight known to every member, in one collective.
-void Trainer::State::agree(StepResult& result, double& declared) const {
+/// Makes loss, samples, peaks and the declared weight known to every member, in one collective. The
+/// losses of several copies of the pipeline stand one behind the other; of more than `copies`, the
+/// others ran the same and say nothing.
+void Trainer::State::agree(StepResult& result, double& declared, int copies) const {
   if (group.size() == 1) return;
-  // A last stage with copies lives on several ranks, and each of them declares the same weight.
-  std::vector<double> values{
-      hosts_loss() ? declared : 0.0, hosts_loss() ? 1.0 : 0.0, static_cast<double>(result.samples)};
-  for (const LossSum& unit : result.unit_losses) {
-    values.push_back(unit.sum);
-    values.push_back(unit.weight);
-    values.push_back(static_cast<double>(unit.correct));
-    values.push_back(static_cast<double>(unit.judged));
+  const auto ranks = static_cast<std::size_t>(shape.ranks);
+  const auto of_all = static_cast<std::size_t>(copies);
+  const auto copy = static_cast<std::size_t>(parts.seat.copy());
+  const std::size_t units = result.unit_losses.size();
+  const std::size_t peaks = 3 + 4 * of_all * units;
+  std::vector<double> values(peaks + of_all * ranks, 0.0);
+  if (copy < of_all) {
+    // A last stage with copies lives on several ranks, and each of them declares the same weight.
+    values[0] = hosts_loss() ? declared : 0.0;
+    values[1] = hosts_loss() ? 1.0 : 0.0;
+    values[2] = static_cast<double>(result.samples);
+    auto value = values.begin() + 3 + static_cast<std::ptrdiff_t>(4 * copy * units);
+    for (const LossSum& unit : result.unit_losses) {
+      *value++ = unit.sum;
+      *value++ = unit.weight;
+      *value++ = static_cast<double>(unit.correct);
+      *value++ = static_cast<double>(unit.judged);
+    }
+    for (std::size_t rank = 0; rank < result.peak_stash_bytes.size(); ++rank)
+      values[peaks + copy * ranks + rank] = static_cast<double>(result.peak_stash_bytes[rank]);
   }
-  result.peak_stash_bytes.resize(static_cast<std::size_t>(shape.ranks));
-  for (const std::size_t peak : result.peak_stash_bytes)
-    values.push_back(static_cast<double>(peak));
   group.sum(values, Label::Loss);
 
   declared = values[0] / values[1];
   result.samples = static_cast<std::int64_t>(values[2]);
-  auto value = values.begin() + 3;
+  result.unit_losses.resize(of_all * units);
   result.loss = LossSum();
+  auto value = values.cbegin() + 3;
   for (LossSum& unit : result.unit_losses) {
     unit = {value[0],
             value[1],
@@ -81,7 +118,10 @@ void Trainer::State::agree(StepResult& result, double& declared) const {
     result.loss += unit;
     value += 4;
   }
-  for (std::size_t& peak : result.peak_stash_bytes) peak = static_cast<std::size_t>(*value++);
+  result.peak_stash_bytes.assign(ranks, 0);
+  for (std::size_t i = 0; i < of_all * ranks; ++i, ++value)
+    result.peak_stash_bytes[i % ranks] =
+        std::max(result.peak_stash_bytes[i % ranks], static_cast<std::size_t>(*value));
 }
 
 /// One run of the program, what it found known to every member.
@@ -89,10 +129,12 @@ StepResult Trainer::State::run_pass(StepData& data,
                                     const StepSettings& settings,
                                     double& declared) {
   const Timed timed(times.pass);
-  PassData of_pass(data, settings.in_step(MicroBatch{0}, shape));
+  PassData of_pass(data,
+                   MicroBatch{parts.seat.copy() * micro_batches_of_copy() +
+                              settings.in_step(MicroBatch{0}, shape).value});
   StepResult result = parts.executor->run(of_pass, settings);
   if (watch) watch->add_pass();
-  agree(result, declared);
+  agree(result, declared, parts.seat.grid().data());
   return result;
 }
 
@@ -113,13 +155,18 @@ bool Trainer::State::run(StepReport& report,
   take_partial(report, settings);
   count([](TrainingCounters& counters) { ++counters.mini_batches; });
   group.begin_step(settings.step);
+  StepLosses losses(parts.seat.grid().data(), settings.passes);
   while (true) {
-    add(report, run_pass(data, settings, total_weight));
+    const StepResult pass = run_pass(data, settings, total_weight);
+    add(report, pass);
+    losses.add(pass.unit_losses, settings.pass);
     if (++settings.pass == settings.passes) break;
     if (!pause || !pause()) continue;
+    losses.add_to(report.loss);
     keep_partial(report, settings);
     return false;
   }
+  losses.add_to(report.loss);
   require(std::abs(report.loss.weight - total_weight) <= 1e-9 * total_weight,
           "the step was scaled for a total weight of " + std::to_string(total_weight) +
               ", but its losses weighed " + std::to_string(report.loss.weight) +

@@ -21,8 +21,10 @@ std::shared_ptr<const Optimizer> optimizer_of(const TrainerOptions& options) {
   return make_optimizer(options.optimizer);
 }
 
-void check(const TrainerOptions& options, const Shape& shape) {
+void check(const TrainerOptions& options, const TrainerParts& parts) {
+  const Shape& shape = parts.executor->program().shape;
   check_passes(options, shape);
+  check_copies(options, parts.seat.grid());
   require(!options.clip_norm || *options.clip_norm > 0,
           "the clip norm must be above 0, got " + std::to_string(options.clip_norm.value_or(0)));
   require(options.batch_size >= 1,
@@ -59,8 +61,8 @@ Trainer::State::State(TrainerParts given, const TrainerOptions& trainer_options)
       group(parts.group != nullptr ? *parts.group : alone),
       shape(parts.executor->program().shape),
       loss_scale(options.loss_scale.value_or(loss_scale_for(parts.precision))),
-      store(shape, parts.stages, *optimizer, tied_names(shape, options), group) {
-  check(options, shape);
+      store(shape, parts.stages, *optimizer, tied_names(shape, options), group, parts.seat) {
+  check(options, parts);
   share_tied_values(store, tied_names(shape, options), options, group);
   count([&](TrainingCounters& counters) {
     counters.seed = options.seed;

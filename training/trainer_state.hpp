@@ -30,15 +30,20 @@ struct Trainer::State {
   State(TrainerParts given, const TrainerOptions& trainer_options);
 
   [[nodiscard]] bool hosts_loss() const;
-  /// Of a mini-batch, over all passes.
-  [[nodiscard]] int micro_batches() const { return options.accumulate * shape.micro_batches; }
+  /// Of a mini-batch, over all passes; of one copy of the pipeline, and of all.
+  [[nodiscard]] int micro_batches_of_copy() const {
+    return options.accumulate * shape.micro_batches;
+  }
+  [[nodiscard]] int micro_batches() const {
+    return parts.seat.grid().data() * micro_batches_of_copy();
+  }
   double weight_of(Batch& batch) const;
-  void agree(StepResult& result, double& declared) const;
+  void agree(StepResult& result, double& declared, int copies) const;
   /// Asked between two passes of a step whether to leave it there. In all processes alike.
   using Pause = std::function<bool()>;
   /// Sums that wait for others in the tree are in no checkpoint.
   [[nodiscard]] bool may_pause() const {
-    return options.accumulate_order == AccumulateOrder::Ascending;
+    return options.accumulate_order == AccumulateOrder::Ascending && parts.seat.grid().data() == 1;
   }
   /// Nothing where the step was paused.
   std::optional<StepReport> step(StepData& data,

@@ -33,9 +33,10 @@ constexpr std::array<std::string_view, 3> kKinds = {"flow-graph", "ranks", "sequ
 
 /// The program with everything its executor needs, checked. A receive is posted where it stands,
 /// which takes nothing here, and waited for by what uses the message.
-Program complete(const Program& program, bool messages) {
+Program complete(const Program& program, bool messages, int pipelines = 1) {
   Program whole = program;
-  if (program.shape.replicas() > 1 || !program.shape.ties.empty()) whole = insert_reductions(whole);
+  if (pipelines > 1 || program.shape.replicas() > 1 || !program.shape.ties.empty())
+    whole = insert_reductions(whole, pipelines);
   if (messages) whole = insert_messages_before_use(whole);
   const auto violations = verify(whole);
   require(violations.empty(),
@@ -98,7 +99,7 @@ std::unique_ptr<Executor> make_rank_executor(const Program& program,
     return "the grid's pipelines have " + std::to_string(seat.grid().pipeline()) +
            " places; the program has " + std::to_string(program.shape.ranks) + " ranks";
   });
-  return run::make_rank(complete(program, true), stages, seat, options);
+  return run::make_rank(complete(program, true, seat.grid().data()), stages, seat, options);
 }
 
 std::unique_ptr<Executor> make_rank_executor(const Program& program,

@@ -57,7 +57,9 @@ void GradientTree::close(bool is_empty, TensorPool& pool) {
   });
   open_.reset();
   if (!sums_->is_complete()) return;
-  if (const auto whole = sums_->take()) put_gradients(*whole);
+  const auto whole = sums_->take();
+  if (whole) put_gradients(*whole);
+  has_sum_ = whole.has_value();
   given_ = true;
 }
 
@@ -65,7 +67,7 @@ void GradientTree::clear() noexcept {
   if (sums_) sums_->clear();
   open_.reset();
   interrupted_.clear();
-  given_ = false;
+  given_ = has_sum_ = false;
 }
 
 }  // namespace millrace::run

@@ -38,6 +38,8 @@ class GradientTree {
   /// whole.
   [[nodiscard]] bool is_between_leaves() const { return !open_ && interrupted_.empty(); }
   [[nodiscard]] bool is_complete() const { return is_between_leaves() && given_; }
+  /// Of a complete one: false when all leaves were empty.
+  [[nodiscard]] bool has_sum() const { return has_sum_; }
 
   /// Drops everything that waits.
   void clear() noexcept;
@@ -59,6 +61,7 @@ class GradientTree {
   std::optional<Leaf> open_;
   std::vector<Leaf> interrupted_;
   bool given_ = false;  // the whole sum lies in the gradients
+  bool has_sum_ = false;
 };
 
 }  // namespace millrace::run

@@ -165,6 +165,19 @@ void Interpreter::State::receive(const Instruction& instruction) {
              seat.endpoint()->receive(seat.process(message.source), tag_of(message), deadline()));
 }
 
+/// At the last B or W of a stage, and at its REDUCE_GRAD: starts the sum over the copies of the
+/// pipeline, and ends it at the latter, or where others wait for it.
+void Interpreter::State::add_copies(const Instruction& instruction) {
+  if (copy_sums.empty() || !is_last_pass()) return;
+  using Progress = run::CopySum::Progress;
+  run::CopySum& sum = *copy_sums[instruction.counts];
+  TensorPool& pool = instruction.at->pool;
+  if (sum.progress() == Progress::None)
+    sum.start(settings, trees.empty() || trees[instruction.counts]->has_sum(), pool);
+  const bool ends = instruction.op == Op::ReduceGrad || sum.is_at_once();
+  if (ends && sum.progress() == Progress::Started) sum.finish(settings, deadline(), pool);
+}
+
 void Interpreter::State::publish(const Instruction& instruction) const {
   if (!is_last_pass()) return;
   const Stage stage = instruction.action->stage;
@@ -207,6 +220,7 @@ void Interpreter::State::perform(const Instruction& instruction) {
     case Op::RecvBackward:
       return receive(instruction);
     case Op::ReduceGrad:
+      add_copies(instruction);
       if (instruction.reduction == nullptr) return;  // the sum of one copy
       if (instruction.publishes) publish(instruction);
       return reduce(*instruction.at, *instruction.reduction);
@@ -214,6 +228,7 @@ void Interpreter::State::perform(const Instruction& instruction) {
       return;
   }
   if (instruction.last_stage && instruction.ends_unit) targets[instruction.unit].clear();
+  if (instruction.ends_stage) add_copies(instruction);
   if (instruction.publishes) publish(instruction);
 }
 
@@ -320,6 +335,8 @@ void Interpreter::begin_step(StepData& data, const StepSettings& settings) {
     if (rank != nullptr) rank->meter = {};
   for (TensorCounts& counts : state.counts) counts.begin_step();
   for (const auto& reduction : state.reductions) reduction->begin_step();
+  for (const auto& sum : state.copy_sums)
+    if (sum != nullptr) sum->begin_step();
 }
 
 const Instruction& Interpreter::compiled(Rank rank, std::size_t position) const {

@@ -215,11 +215,12 @@ class Compiler {
                                         std::vector<bool>(reductions_.size(), false));
     for (std::size_t i = list.size(); i-- > 0;) {
       if (!gives_weight_gradient(list[i].op)) continue;
-      Reduction* reduction = reductions_[list[i].stage.index()];
-      if (reduction == nullptr || !reduction->has_members_elsewhere()) continue;
       auto done = seen[list[i].replica().index()].begin() + list[i].stage.value;
       if (*done) continue;
       *done = true;
+      instructions[i].ends_stage = true;
+      Reduction* reduction = reductions_[list[i].stage.index()];
+      if (reduction == nullptr || !reduction->has_members_elsewhere()) continue;
       instructions[i].reduction = reduction;
       instructions[i].publishes = true;
     }
@@ -266,6 +267,22 @@ bool Interpreter::State::takes_all_it_gives() const {
   return std::all_of(left.begin(), left.end(), [](int count_left) { return count_left == 0; });
 }
 
+/// Of what other places wait for, or what has no REDUCE_GRAD, the sum ends where it starts.
+void Interpreter::State::make_copy_sums(const std::vector<run::Reduction*>& reductions_of) {
+  std::vector<bool> reduced(reductions_of.size(), false);
+  for (const auto& list : program.ranks)
+    for (const Action& action : list)
+      if (action.op == Op::ReduceGrad) reduced[action.stage.index()] = true;
+  copy_sums.resize(reductions_of.size() * static_cast<std::size_t>(program.shape.replicas()));
+  for (const HostedStage& hosted : stages) {
+    const std::size_t stage = hosted.stage.index();
+    const run::Reduction* const reduction = reductions_of[stage];
+    const bool awaited = reduction != nullptr && reduction->has_members_elsewhere();
+    copy_sums[hosted.replica.index() * reductions_of.size() + stage] =
+        std::make_unique<run::CopySum>(hosted, seat, awaited || !reduced[stage]);
+  }
+}
+
 Interpreter::State::State(const Program& of_program,
                           std::span<const HostedStage> hosted,
                           const GridSeat& of_process)
@@ -286,6 +303,7 @@ Interpreter::State::State(const Program& of_program,
     ranks.back()->rank = Rank{i};
     ranks.back()->instructions = compiler.compile(*ranks.back());
   }
+  if (seat.grid().data() > 1) make_copy_sums(table.of_stage);
   balanced = takes_all_it_gives();
   values.resize(map.size());
   counts.resize(static_cast<std::size_t>(program.shape.stages() * program.shape.replicas()));

@@ -8,6 +8,7 @@
 
 #include "millrace/scheduler/run/interpreter.hpp"
 #include "run/arena_workers.hpp"
+#include "run/copy_sum.hpp"
 #include "run/gradient_tree.hpp"
 #include "run/reduction.hpp"
 #include "run/tensor_counts.hpp"
@@ -31,13 +32,15 @@ struct alignas(64) Instruction {
   std::uint32_t unit = 0;                    ///< micro_batch * slices + slice
   std::uint32_t counts = 0;                  ///< which of State::counts
   Op op = Op::Forward;
-  bool first_stage = false;
-  bool last_stage = false;
-  bool recompute_later = false;
-  bool publishes = false;  ///< last B or W of a stage that is reduced with others elsewhere: send
-  bool ends_unit = false;  ///< last pass that may look at the targets
-  bool whole_backward = false;    ///< the body does not split: I is all of it, W nothing
-  bool gradient_per_use = false;  ///< the body adds the gradients of an output's uses itself
+  bool first_stage : 1 = false;
+  bool last_stage : 1 = false;
+  bool recompute_later : 1 = false;
+  bool publishes : 1 =
+      false;  ///< last B or W of a stage that is reduced with others elsewhere: send
+  bool ends_stage : 1 = false;        ///< last B or W of its stage
+  bool ends_unit : 1 = false;         ///< last pass that may look at the targets
+  bool whole_backward : 1 = false;    ///< the body does not split: I is all of it, W nothing
+  bool gradient_per_use : 1 = false;  ///< the body adds the gradients of an output's uses itself
 };
 
 /// One rank that runs here. Separate cache lines: ranks run at the same time.
@@ -70,6 +73,8 @@ struct Interpreter::State {
   [[nodiscard]] int leaf_of(MicroBatch micro_batch) const;
   void send(const run::Instruction& instruction);
   void receive(const run::Instruction& instruction);
+  void make_copy_sums(const std::vector<run::Reduction*>& reductions_of);
+  void add_copies(const run::Instruction& instruction);
   void publish(const run::Instruction& instruction) const;
   void reduce(run::RankState& at, run::Reduction& reduction) const;
   void check_nothing_left() const;
@@ -95,6 +100,7 @@ struct Interpreter::State {
   std::vector<std::unique_ptr<run::RankState>> ranks;
   std::vector<std::unique_ptr<run::Reduction>> reductions;
   std::vector<std::unique_ptr<run::GradientTree>> trees;  ///< [replica * stages + stage]
+  std::vector<std::unique_ptr<run::CopySum>> copy_sums;   ///< likewise; none without other copies
   const StageGraph graph;
   run::SlotMap map;
   const run::Wiring wiring;  ///< unless the graph is a chain

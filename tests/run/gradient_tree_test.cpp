@@ -92,7 +92,7 @@ TEST_P(GradientTreeTest, RefusesATreeOverCopiesOfStages) {
     executor->run(pipeline.data, tree_settings());
     ADD_FAILURE() << "not refused";
   } catch (const std::exception& error) {
-    EXPECT_THAT(error.what(), HasSubstr("one copy of each stage; 'chimera' has 2"));
+    EXPECT_THAT(error.what(), HasSubstr("one copy of each stage; 'chimera p=2 m=4' has 2"));
   }
 }
 

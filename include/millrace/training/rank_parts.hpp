@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "millrace/core/channel.hpp"
@@ -10,19 +11,24 @@
 
 namespace millrace {
 
-/// Builds the stages of the endpoint's rank, and nothing else, with executors of that rank. A
+/// Builds the stages of the seat's place, and nothing else, with executors of that place. A
 /// collective of the group, since what is tied may live on several ranks.
-/// Throws InvalidArgument when the program has not as many ranks as the endpoint's world.
-/// `endpoint` and `group` must outlive the trainer. A trainer made of the parts compares plan and
-/// settings with those of all ranks when it is made, and the data in fit() and evaluate(): what
-/// differs is a Mismatch on every rank, which names it.
+/// Throws InvalidArgument when the program has not as many ranks as the grid's pipelines have
+/// places. The seat's endpoint and `group`, of all its processes, must outlive the trainer. A
+/// trainer made of the parts compares plan and settings with those of all ranks when it is made,
+/// and the data in fit() and evaluate(): what differs is a Mismatch on every rank, which names it.
 ///
 ///     ProcessGroup group(*endpoint);
-///     Trainer trainer(rank_parts(model, program, options, *endpoint, group), options);
+///     Trainer trainer(rank_parts(model, program, options, GridSeat(*endpoint), group), options);
+///
+/// With several copies of the pipeline (data parallelism) every process is given the same
+/// mini-batches, of grid.data() * accumulate * m micro-batches: each copy runs its part of them,
+/// the first copy the first, and REDUCE_GRAD adds their gradients up. Losses, norm, verdict and
+/// update are those of all copies.
 [[nodiscard]] TrainerParts rank_parts(const ModelSpec& model,
                                       const Program& program,
                                       const TrainerOptions& options,
-                                      Endpoint& endpoint,
+                                      const GridSeat& seat,
                                       ProcessGroup& group);
 
 /// As above with stages of your own: `bodies` are those that the program places on this rank,
@@ -30,8 +36,25 @@ namespace millrace {
 [[nodiscard]] TrainerParts rank_parts(const Program& program,
                                       std::vector<std::unique_ptr<StageBody>> bodies,
                                       const TrainerOptions& options,
-                                      Endpoint& endpoint,
+                                      const GridSeat& seat,
                                       ProcessGroup& group);
+
+/// The same of one copy: every process of the endpoint's world is a place.
+[[nodiscard]] inline TrainerParts rank_parts(const ModelSpec& model,
+                                             const Program& program,
+                                             const TrainerOptions& options,
+                                             Endpoint& endpoint,
+                                             ProcessGroup& group) {
+  return rank_parts(model, program, options, GridSeat(endpoint), group);
+}
+
+[[nodiscard]] inline TrainerParts rank_parts(const Program& program,
+                                             std::vector<std::unique_ptr<StageBody>> bodies,
+                                             const TrainerOptions& options,
+                                             Endpoint& endpoint,
+                                             ProcessGroup& group) {
+  return rank_parts(program, std::move(bodies), options, GridSeat(endpoint), group);
+}
 
 /// The depth that each channel of `program` needs, in training and in evaluation, so that no send
 /// ever finds it full, however fast or slow the ranks are: the most messages that can lie there,

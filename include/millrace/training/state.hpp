@@ -13,6 +13,7 @@
 
 #include "millrace/core/ids.hpp"
 #include "millrace/scheduler/run/executor.hpp"
+#include "millrace/scheduler/run/grid.hpp"
 #include "millrace/training/batch_source.hpp"
 #include "millrace/training/loss_scale.hpp"
 #include "millrace/training/optimizer.hpp"
@@ -62,7 +63,7 @@ struct StateEntry {
   /// The value that updates move, where the parameter's own is rounded to f16 or bf16; else empty.
   Tensor master;
   std::vector<Tensor> slots;  ///< the optimizer's arrays, of the value's shape
-  Replica replica;
+  Replica replica;            ///< of the stage, counted over all copies of the pipeline
   Stage stage;
   Rank rank;
   std::size_t number = 0;                   ///< of the name in TrainingState::names()
@@ -101,12 +102,14 @@ class TrainingState {
   /// Zero slots for every parameter of `stages`. A collective of the group, which must outlive
   /// this, as must the stages and the optimizer. Throws InvalidArgument when a name is empty, has
   /// several lines or is used twice, one that is trained is not f32 or has not its gradient's
-  /// shape, or a stage with copies has a statistic that takes micro-batches in order.
+  /// shape, or a stage with copies has a statistic that takes micro-batches in order. `seat`: where
+  /// in the grid this process sits; copies of a pipeline are copies like those of a stage.
   TrainingState(const Shape& shape,
                 std::span<const HostedStage> stages,
                 const Optimizer& optimizer,
                 const std::vector<std::vector<std::string>>& tied,
-                ProcessGroup& group);
+                ProcessGroup& group,
+                const GridSeat& seat = {});
   TrainingState(const TrainingState&) = delete;
   TrainingState& operator=(const TrainingState&) = delete;
   ~TrainingState();

@@ -15,6 +15,7 @@
 #include "millrace/core/error.hpp"
 #include "millrace/core/sentence.hpp"
 #include "millrace/scheduler/run/executor.hpp"
+#include "millrace/scheduler/run/grid.hpp"
 #include "millrace/stages/models.hpp"
 #include "millrace/training/batch.hpp"
 #include "millrace/training/dataset.hpp"
@@ -36,6 +37,7 @@ struct TrainerParts {
   std::vector<HostedStage> stages;                 ///< those of this process
   std::vector<std::unique_ptr<StageBody>> bodies;  ///< what `stages` points to, if owned here
   ProcessGroup* group = nullptr;                   ///< not owned; null: this process is alone
+  GridSeat seat = {};                              ///< this process's copy and place, of several
   DType precision = DType::F32;                    ///< of the model
   std::string model = {};                          ///< ModelSpec::text, if known: see resume
 };

@@ -39,7 +39,8 @@ bool reduces(const Program& program) {
 /// One meeting per group that owes a reduction, by time and then by lowest stage.
 std::vector<Meeting> meetings(const Program& program,
                               const Timeline& run,
-                              const StageGraph& graph) {
+                              const StageGraph& graph,
+                              bool every_stage) {
   std::vector<double> last(static_cast<std::size_t>(program.shape.stages()), 0);
   for (std::size_t r = 0; r < run.ranks.size(); ++r)
     for (std::size_t i = 0; i < run.ranks[r].size(); ++i) {
@@ -52,7 +53,7 @@ std::vector<Meeting> meetings(const Program& program,
   std::vector<Meeting> result;
   for (std::size_t stage = 0; stage < groups.size(); ++stage) {
     const bool first_of_group = groups[stage].front().stage.index() == stage;
-    if (!first_of_group || !plan::owes_reduction(groups[stage], graph)) continue;
+    if (!first_of_group || !(every_stage || plan::owes_reduction(groups[stage], graph))) continue;
     Meeting meeting{groups[stage], 0};
     for (const plan::Copy& copy : meeting.copies)
       meeting.tick = std::max(meeting.tick, last[copy.stage.index()]);
@@ -121,11 +122,15 @@ class Copier {
 }  // namespace
 
 Program insert_reductions(const Program& program) {
+  return insert_reductions(program, 1);
+}
+
+Program insert_reductions(const Program& program, int pipelines) {
   if (program.shape.forward_only || reduces(program)) return program;
   const Graph graph(program);
   const Timeline run = run_for_reductions(graph);
   Copier copier(graph, run);
-  for (const Meeting& meeting : meetings(program, run, graph.stage_graph()))
+  for (const Meeting& meeting : meetings(program, run, graph.stage_graph(), pipelines > 1))
     for (const plan::Copy& copy : meeting.copies) {
       const auto replica = static_cast<std::uint8_t>(copy.replica.value);
       copier.place(program.shape.rank(copy.replica, copy.stage),

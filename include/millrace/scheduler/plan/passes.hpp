@@ -49,6 +49,10 @@ struct Timeline;
 /// tie cannot be or the order of the program has a cycle.
 [[nodiscard]] Program insert_reductions(const Program& program);
 
+/// The same where `pipelines` copies of the whole pipeline are trained side by side: of several,
+/// every stage gets its own.
+[[nodiscard]] Program insert_reductions(const Program& program, int pipelines);
+
 /// Adds a recompute action before every B or I of every stage (before the pair, for the second half
 /// of a pair). Idempotent: a program that recomputes anything is returned as it is.
 [[nodiscard]] Program insert_recompute(const Program& program);

@@ -1,0 +1,71 @@
+// The gradients of one stage, added over the copies of a pipeline that data parallelism trains side
+// by side.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "millrace/core/tensor_pool.hpp"
+#include "millrace/scheduler/run/executor.hpp"
+#include "millrace/scheduler/run/grid.hpp"
+
+namespace millrace::run {
+
+/// One stage's share in it. All gradients of the stage, one behind the other, are cut into as many
+/// blocks as there are copies: each copy gets its own block from all others, adds it up in their
+/// order, and gives everybody the sum: 2 (d - 1) / d of the gradients' bytes leave each process and
+/// arrive, as in a ring, in two rounds instead of 2 (d - 1).
+/// Thread-safety: externally synchronised, on the endpoint's thread.
+class CopySum {
+ public:
+  /// The seat has an endpoint, and must outlive this. `at_once`: whoever starts also waits. Throws
+  /// InvalidArgument for a gradient that is not f32.
+  CopySum(const HostedStage& hosted, const GridSeat& seat, bool at_once);
+
+  [[nodiscard]] bool is_at_once() const { return at_once_; }
+  enum class Progress : std::uint8_t { None, Started, Done };
+  [[nodiscard]] Progress progress() const { return progress_; }
+  void begin_step() { progress_ = Progress::None; }
+
+  /// Sends the others what they add up. `has_sum` false: all micro-batches of this copy were empty.
+  void start(const StepSettings& settings, bool has_sum, TensorPool& pool);
+
+  /// Waits for what start() of the others sent, adds, and leaves the sum of all copies in the
+  /// gradients. Throws what the endpoint throws, and Mismatch for a part of another length.
+  void finish(const StepSettings& settings, Deadline deadline, TensorPool& pool);
+
+ private:
+  struct Block {
+    std::size_t first = 0, last = 0;
+  };
+
+  [[nodiscard]] Block block(int copy) const;
+  [[nodiscard]] Rank process(int copy) const;
+  [[nodiscard]] MessageTag tag(const StepSettings& settings, int round, int from) const;
+  [[nodiscard]] Tensor take(Block block, TensorPool& pool) const;
+  void put(Block block, const Tensor& numbers) const;
+  [[nodiscard]] TensorList received(const StepSettings& settings,
+                                    int round,
+                                    int from,
+                                    std::size_t length,
+                                    Deadline deadline) const;
+  [[nodiscard]] std::vector<std::optional<Tensor>> parts(const StepSettings& settings,
+                                                         Deadline deadline,
+                                                         TensorPool& pool) const;
+  [[nodiscard]] std::optional<Tensor> added(std::vector<std::optional<Tensor>> parts,
+                                            AccumulateOrder order) const;
+  template <class Use>
+  void for_each_piece(Block block, const Use& use) const;
+
+  HostedStage hosted_;
+  const GridSeat* seat_;
+  std::vector<Parameter*> parameters_;
+  std::vector<std::size_t> ends_;  // by parameter: of its numbers among all
+  bool at_once_;
+  Progress progress_ = Progress::None;  // of this step
+  bool has_sum_ = true;
+};
+
+}  // namespace millrace::run
