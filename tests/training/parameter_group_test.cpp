@@ -16,10 +16,10 @@ using testing_training::first_digits;
 using testing_training::kModel;
 using testing_training::plain_options;
 
-using Values = std::map<std::string, std::vector<float>>;
+using NamedValues = std::map<std::string, std::vector<float>>;
 
-Values values_of(const Trainer& trainer) {
-  Values values;
+NamedValues values_of(const Trainer& trainer) {
+  NamedValues values;
   for (const Parameter* parameter : trainer.state().parameters()) {
     const auto span = parameter->value.as<float>();
     values[parameter->name] = {span.begin(), span.end()};
@@ -27,9 +27,9 @@ Values values_of(const Trainer& trainer) {
   return values;
 }
 
-/// Values after a step with these groups and, as a plain setting of all, without.
+/// NamedValues after a step with these groups and, as a plain setting of all, without.
 struct Outcome {
-  Values before, after;
+  NamedValues before, after;
 };
 
 Outcome step_with(TrainerOptions options, const std::vector<std::string>& groups) {
@@ -115,7 +115,7 @@ TEST(ParameterGroup, OfOneTiedWeightIsThatOfAll) {
   Trainer trainer(parse_model("mlp:64-16-16-16-16-10"), options);
   Batch batch(first_digits(20), 4);
   trainer.step(batch);
-  const Values after = values_of(trainer);
+  const NamedValues after = values_of(trainer);
   EXPECT_EQ(after.at("layers.1.weight"), after.at("layers.3.weight"));
   for (const HostedStage& hosted : trainer.stages())
     for (const Parameter* parameter : hosted.body->parameters()) {
