@@ -8,8 +8,8 @@ cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 preset=$1
 # It walks through all memory of its process, which a sanitizer's shadow makes terabytes.
 walks_memory=Secret.IsNowhere*
-# Whole trainings to an accuracy, of code that other tests run through too.
-takes_long='*ReachTheAccuracy*:*ReachesTheAccuracy*'
+# Whole trainings to an accuracy, and a matrix of trainings, of code that other tests run through too.
+takes_long='*ReachTheAccuracy*:*ReachesTheAccuracy*:*GptCover*'
 folder=build/$preset
 [ -f "$folder/build.ninja" ] || cmake --preset "$preset" >&2
 case "$preset" in
