@@ -62,7 +62,7 @@ void require_samples(const BatchFlags& flags,
 }
 
 AccumulateOrder order_of(const BatchFlags& flags) {
-  return about(named("accumulate_order"), flags.accumulate_order, [&] {
+  return about(flag("accumulate_order"), flags.accumulate_order, [&] {
     return accumulate_order(flags.accumulate_order);
   });
 }
