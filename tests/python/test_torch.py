@@ -396,6 +396,23 @@ def test_fit_takes_tensors_datasets_and_loaders():
     assert len(trained.fit(loader, epochs=2)) == 2 and trained.global_step == 8
 
 
+@pytest.mark.parametrize("updates", [1, 3, 5])
+def test_fit_goes_on_where_a_checkpoint_was_saved(tmp_path, updates):
+    data = sentences(32)  # 3 mini-batches an epoch
+    whole = pipeline(small_gpt())
+    losses = whole.fit(data, epochs=3, batch_size=12)
+    saved = pipeline(small_gpt(), save_folder=str(tmp_path))
+    saved.fit(data, epochs=3, batch_size=12,
+              on_step=lambda report: saved.save() if report.global_step == updates else None)
+    resumed = pipeline(small_gpt())
+    resumed.resume(tmp_path)
+    again = resumed.fit(data, epochs=3, batch_size=12)
+    assert resumed.weights_hash() == whole.weights_hash() and resumed.global_step == 9
+    assert again[-1] == losses[-1] and len(again) == 3 - updates // 3
+    resumed.fit(data, epochs=1, batch_size=12)  # a fit of its own
+    assert resumed.global_step == 12
+
+
 def test_what_does_not_fit_is_refused():
     inputs, targets = sentences()
 

@@ -123,6 +123,7 @@ class Pipeline:
         self._seeds = executor == "sequential" or launch.place().world > 1
         self._cutting = Cutting(model, cut, schedule.shape, tie)
         self._stages: list[ModuleStage] = []  # of this process
+        self._behind = 0  # updates of the fit that resume() goes on with
         places = [_Place(self._made, number) for number in range(self._cutting.count)]
         if self._cutting.tied:
             options["tied"] = [*options.get("tied", ()), *self._cutting.tied]
@@ -159,20 +160,29 @@ class Pipeline:
         seed: int = 1,
         on_step: Callable[[StepReport], object] | None = None,
     ) -> list[float]:
-        """Trains over `data`, `epochs` times; the mean loss of each.
+        """Trains over `data`, `epochs` times; the mean loss of each. After resume() it goes on where the
+        checkpoint was saved: as many mini-batches as were updates are passed over, and an epoch of which
+        nothing is left gives no mean.
 
         `data`: a pair (inputs, targets) or a torch Dataset, shuffled by `seed` and the epoch's
         number into mini-batches of `batch_size`; or anything that gives mini-batches (inputs,
         targets) when iterated over, a DataLoader, as it gives them."""
         losses = []
+        behind, self._behind = self._behind, 0
         for epoch in range(epochs):
             total = weight = 0.0
+            ran = False
             for inputs, targets in _mini_batches(data, batch_size, seed + epoch):
+                if behind > 0:
+                    behind -= 1
+                    continue
+                ran = True
                 report = self.step(inputs, targets)
                 total, weight = total + report.loss_sum, weight + report.loss_weight
                 if on_step is not None:
                     on_step(report)
-            losses.append(total / weight if weight else 0.0)
+            if ran:
+                losses.append(total / weight if weight else 0.0)
         return losses
 
     def evaluate(self, inputs: Tensors, targets: Tensors) -> Score:
@@ -209,8 +219,10 @@ class Pipeline:
         return self._trainer.save()
 
     def resume(self, path: Any) -> str:
-        """Takes the state from a checkpoint; its folder."""
-        return self._trainer.resume(path)
+        """Takes the state from a checkpoint; its folder. The next fit() goes on from there."""
+        folder = self._trainer.resume(path)
+        self._behind = self._trainer.global_step
+        return folder
 
     def weights_hash(self) -> str:
         """xxh3-128 over all parameters: equal bits, equal hash."""
