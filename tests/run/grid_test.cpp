@@ -1,5 +1,5 @@
 // Grids: places of a program mapped to processes. Copies of a pipeline share an endpoint's world
-// and never touch each other; seats and grids that do not fit are refused.
+// and touch each other only where gradients are added; seats and grids that do not fit are refused.
 #include "millrace/scheduler/run/grid.hpp"
 
 #include <memory>
@@ -78,16 +78,34 @@ std::vector<std::vector<std::vector<float>>> together(const Program& program, co
   return gradients;
 }
 
-TEST(Grid, EveryCopyRunsAsIfItWereAlone) {
+/// What each copy has alone, added in the order of the copies.
+std::vector<std::vector<float>> sum_of_copies(const Program& program, int copies) {
+  std::vector<std::vector<float>> sum = alone(program, 0);
+  for (int copy = 1; copy < copies; ++copy) {
+    const auto term = alone(program, copy);
+    for (std::size_t stage = 0; stage < sum.size(); ++stage)
+      for (std::size_t i = 0; i < sum[stage].size(); ++i) sum[stage][i] += term[stage][i];
+  }
+  return sum;
+}
+
+TEST(Grid, EveryCopyHasTheSumOfWhatEachHasAlone) {
   for (const char* schedule : {"1f1b", "zb-h1", "interleaved", "chimera", "dualpipe"}) {
     SCOPED_TRACE(schedule);
     const Program program = generate(schedule, {.ranks = 2, .micro_batches = 4});
-    const Grid grid(3, 2);
-    const auto copies = together(program, grid);
+    const auto copies = together(program, Grid(3, 2));
+    const auto expected = sum_of_copies(program, 3);
     ASSERT_EQ(copies.size(), 3U);
-    for (int copy = 0; copy < 3; ++copy)
-      EXPECT_EQ(copies[static_cast<std::size_t>(copy)], alone(program, copy)) << copy;
-    EXPECT_NE(copies[0], copies[1]);
+    EXPECT_EQ(copies[1], copies[0]);
+    EXPECT_EQ(copies[2], copies[0]);
+    if (program.shape.replicas() == 1) {
+      EXPECT_EQ(copies[0], expected);
+      continue;
+    }
+    // Copies of the pipeline are added first, then those of a stage.
+    for (std::size_t stage = 0; stage < expected.size(); ++stage)
+      for (std::size_t i = 0; i < expected[stage].size(); ++i)
+        EXPECT_FLOAT_EQ(copies[0][stage][i], expected[stage][i]) << stage;
   }
 }
 
