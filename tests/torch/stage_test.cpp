@@ -158,6 +158,27 @@ std::string failure_of(Trainer& trainer) {
   return "no failure";
 }
 
+/// To PyTorch the gradients of a sum's terms are one tensor; who is given one may overwrite it.
+TEST(TorchStage, GivesEveryInputAGradientOfItsOwn) {
+  TorchStage stage(nullptr, [](const std::vector<torch::Tensor>& inputs) {
+    return std::vector<torch::Tensor>{inputs[0] + inputs[1]};
+  });
+  stage.reserve(1, 1);
+  const auto ones = [](int count) {
+    TensorList list;
+    for (int i = 0; i < count; ++i) {
+      list.push_back(Tensor(DType::F32, {2, 3}));
+      std::ranges::fill(list[static_cast<std::size_t>(i)].as<float>(), 1.0F);
+    }
+    return list;
+  };
+  (void)stage.forward({}, ones(2));
+  TensorList given = stage.backward({}, ones(1));
+  ASSERT_EQ(given.size(), 2U);
+  std::ranges::fill(given[0].as<float>(), 7.0F);
+  EXPECT_THAT(given[1].as<float>(), testing::Each(1.0F));
+}
+
 TEST(TorchStage, NamesParametersGloballyAndLetsTheStateBeTheModule) {
   const torch::nn::Sequential model = two_layers();
   Trainer trainer = trainer_of(model);
