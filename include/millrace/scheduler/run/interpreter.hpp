@@ -36,11 +36,14 @@ struct Instruction;
 ///   weights tied to its own in the order of the layers, each in its own type, and gives every copy
 ///   and every tied weight the same sum. Over an endpoint a copy's gradients leave right after its
 ///   last B or W, so that a rank waits for exactly what the graph says it waits for. Of a step of
-///   several passes only the last one does this: until then every copy keeps its own sum.
+///   several passes only the last one does this: until then every copy keeps its own sum. Where
+///   the seat's grid has several copies of the pipeline, theirs are added first, in the order that
+///   the settings say: from a stage's last B or W to its REDUCE_GRAD, and right there where it has
+///   none or other places wait for it.
 /// - STEP has no effect: the optimizer runs after the program, through Executor::for_each_rank.
 ///
-/// A step does not allocate once the pools and mailboxes have grown (the result's vectors
-/// excepted). Thread-safety: `execute` from any thread, for different ranks at the same time; the
+/// A step does not allocate once the pools and mailboxes have grown (the result's vectors and the
+/// lists of a tree of sums excepted). Thread-safety: `execute` from any thread, for different ranks at the same time; the
 /// caller makes sure that an action starts after everything Graph says it waits for. The rest:
 /// externally synchronised.
 class Interpreter {
