@@ -43,9 +43,9 @@ struct Instruction;
 /// - STEP has no effect: the optimizer runs after the program, through Executor::for_each_rank.
 ///
 /// A step does not allocate once the pools and mailboxes have grown (the result's vectors and the
-/// lists of a tree of sums excepted). Thread-safety: `execute` from any thread, for different ranks at the same time; the
-/// caller makes sure that an action starts after everything Graph says it waits for. The rest:
-/// externally synchronised.
+/// lists of a tree of sums excepted). Thread-safety: `execute` from any thread, for different ranks
+/// at the same time; the caller makes sure that an action starts after everything Graph says it
+/// waits for. The rest: externally synchronised.
 class Interpreter {
  public:
   /// `program`, the bodies and the seat's endpoint must outlive the interpreter. Calls `reserve` of
