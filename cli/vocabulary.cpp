@@ -13,8 +13,11 @@ namespace {
 using Names = std::pair<std::string_view, std::string_view>;
 
 /// The counts of a schedule's shape have a letter, the same in every verb.
-constexpr std::array<Names, 4> kLetters = {
-    {{"ranks", "-p"}, {"micro_batches", "-m"}, {"chunks", "-v"}, {"slices", "-q"}}};
+constexpr std::array<Names, 5> kLetters = {{{"ranks", "-p"},
+                                            {"micro_batches", "-m"},
+                                            {"chunks", "-v"},
+                                            {"slices", "-q"},
+                                            {"data_parallel", "-d"}}};
 
 /// Costs are typed often, and short.
 constexpr std::array<Names, 8> kShort = {{{"forward", "--f"},

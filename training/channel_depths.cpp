@@ -121,4 +121,15 @@ std::vector<ChannelDepth> channel_depths(const Program& program) {
   return list;
 }
 
+std::vector<ChannelDepth> on_grid(const std::vector<ChannelDepth>& of_one_copy, const Grid& grid) {
+  std::vector<ChannelDepth> list;
+  for (int copy = 0; copy < grid.data(); ++copy)
+    for (ChannelDepth channel : of_one_copy) {
+      channel.source = grid.process(copy, channel.source);
+      channel.destination = grid.process(copy, channel.destination);
+      list.push_back(channel);
+    }
+  return list;
+}
+
 }  // namespace millrace

@@ -34,7 +34,7 @@ double StepUse::bubble() const {
   double busy = 0;
   for (const RankUse& rank : ranks) busy += rank.busy;
   const double all = makespan * static_cast<double>(ranks.size());
-  return all > 0 ? 1 - busy / all : 0;
+  return all > 0 ? std::max(0.0, 1 - busy / all) : 0;
 }
 
 StepUse step_use(const Program& program, const Timeline& timeline) {

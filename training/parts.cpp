@@ -150,7 +150,7 @@ void check_copies(const TrainerOptions& options, const Grid& grid) {
           named("accumulate_order") + " tree: " + std::to_string(copies) +
               " copies of the pipeline are no node of the tree each; " +
               std::to_string(std::bit_floor(copies)) + " and " +
-              std::to_string(std::bit_ceil(copies)) + " would be");
+              std::to_string(std::bit_ceil(copies)) + " would be; or take ascending");
 }
 
 TrainerParts assemble(const Program& compute,

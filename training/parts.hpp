@@ -26,9 +26,6 @@ Program training_program(const TrainerOptions& options);
 /// Throws InvalidArgument unless the program can run as many passes a step as the options say.
 void check_passes(const TrainerOptions& options, const Shape& shape);
 
-/// Throws InvalidArgument unless so many copies of the pipeline can add up in the options' order.
-void check_copies(const TrainerOptions& options, const Grid& grid);
-
 /// Executors over the stages at the seat: `bodies` has one for each, replica after replica, in
 /// ascending stage order. Throws InvalidArgument for another number of bodies, and for a program
 /// that cannot train or has another number of ranks than the grid's pipelines have places.

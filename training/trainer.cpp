@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "millrace/core/error.hpp"
+#include "millrace/training/rank_parts.hpp"
 #include "training/agreement.hpp"
 #include "training/parts.hpp"
 #include "training/ties.hpp"

@@ -35,23 +35,25 @@ std::string joined(const std::vector<int>& numbers) {
 HelloFields hello_of(const TrainJob& job) {
   const TrainerOptions& options = job.options;
   HelloFields fields = build_fields();
-  const HelloFields own = {{"work", "train"},
-                           {"schedule", job.program.name},
-                           {"plan", plan_hash(job.program)},
-                           {"model", job.model.text},
-                           {"cut", joined(options.boundaries)},
-                           {"data", job.flags.data},
-                           {"lengths", job.flags.lengths},
-                           {"seed", std::to_string(options.seed)},
-                           {"batch size", std::to_string(options.batch_size)},
-                           {"accumulated passes", std::to_string(options.accumulate)},
-                           {"order of accumulation", job.flags.batch.accumulate_order},
-                           {"last batch", job.flags.last_batch},
-                           {"epochs", std::to_string(options.epochs)},
-                           {"steps", std::to_string(options.steps)},
-                           {"recompute", to_string(options.recompute)},
-                           {"precision", name_of(job.model.precision)},
-                           {"checkpoint step", std::to_string(job.flags.checkpoints.from_step)}};
+  const HelloFields own = {
+      {"work", "train"},
+      {"schedule", job.program.name},
+      {"plan", plan_hash(job.program)},
+      {"model", job.model.text},
+      {"cut", joined(options.boundaries)},
+      {"data", job.flags.data},
+      {"lengths", job.flags.lengths},
+      {"copies of the pipeline", std::to_string(job.flags.data_parallel)},
+      {"seed", std::to_string(options.seed)},
+      {"batch size", std::to_string(options.batch_size)},
+      {"accumulated passes", std::to_string(options.accumulate)},
+      {"order of accumulation", std::string(name_of(options.accumulate_order))},
+      {"last batch", job.flags.last_batch},
+      {"epochs", std::to_string(options.epochs)},
+      {"steps", std::to_string(options.steps)},
+      {"recompute", to_string(options.recompute)},
+      {"precision", name_of(job.model.precision)},
+      {"checkpoint step", std::to_string(job.flags.checkpoints.from_step)}};
   fields.insert(fields.end(), own.begin(), own.end());
   for (const auto& field : rule_fields(job.flags.rule, options)) fields.push_back(field);
   return fields;
@@ -67,14 +69,19 @@ void note(Rank rank, const std::string& text) {
   if (rank != Rank{0}) std::cerr << "rank " + std::to_string(rank.value) + text + "\n";
 }
 
-void note_begin(const Shape& shape, Rank rank) {
+void note_begin(const TrainJob& job, Rank rank) {
+  const Shape& shape = job.program.shape;
+  const Grid grid = job.grid();
   std::set<int> mine;
   for (int i = 0; i < shape.replicas(); ++i)
     for (int stage = 0; stage < shape.stages(); ++stage)
-      if (shape.rank(Replica{i}, Stage{stage}) == rank) mine.insert(stage);
+      if (shape.rank(Replica{i}, Stage{stage}) == grid.place_of(rank)) mine.insert(stage);
+  const std::string copy =
+      grid.data() == 1 ? std::string() : "copy " + std::to_string(grid.copy_of(rank)) + ", ";
   note(rank,
-       " of " + std::to_string(shape.ranks) + ": " + (mine.size() == 1 ? "stage " : "stages ") +
-           joined({mine.begin(), mine.end()}) + ", process " + std::to_string(::getpid()));
+       " of " + std::to_string(grid.processes()) + ": " + copy +
+           (mine.size() == 1 ? "stage " : "stages ") + joined({mine.begin(), mine.end()}) +
+           ", process " + std::to_string(::getpid()));
 }
 
 void note_end(const TrainOutcome& outcome, Rank rank) {
@@ -82,6 +89,17 @@ void note_end(const TrainOutcome& outcome, Rank rank) {
   text << ": done after " << outcome.updates << (outcome.updates == 1 ? " update" : " updates")
        << " in " << std::fixed << std::setprecision(1) << outcome.fit.seconds << " s";
   note(rank, text.str());
+}
+
+/// Where nobody said how long the pipeline is: as its copies have processes.
+void share_out(const CLI::App& verb, TrainFlags& train, int world) {
+  if (verb.get_option(flag("ranks"))->count() > 0 || !train.plan.empty()) return;
+  const std::int64_t copies = train.data_parallel;
+  require(copies >= 1 && world % copies == 0,
+          named("data_parallel") + " " + std::to_string(copies) + ": " + processes(world) +
+              (world == 1 ? " is" : " are") + " not shared out evenly by so many copies of a " +
+              "pipeline");
+  train.ranks = world / copies;
 }
 
 /// The train verb's own options, typed after "--".
@@ -108,17 +126,22 @@ TrainJob train_job(std::vector<std::string> words, int world) {
           "--executor " + train.executor +
               ": ranks in processes of their own always run the rank executor; the option is for "
               "millrace train, in one process");
-  if (verb.get_option(flag("ranks"))->count() == 0 && train.plan.empty()) train.ranks = world;
+  share_out(verb, train, world);
   TrainJob job = plan_job(verb, train);
-  require(job.program.shape.ranks == world,
-          named("ranks") + " " + std::to_string(job.program.shape.ranks) +
-              (world == 1 ? ": there is " : ": there are ") + processes(world) +
-              ", one per pipeline rank");
+  const Grid grid = job.grid();
+  require(
+      grid.processes() == world,
+      named("ranks") + " " + std::to_string(grid.pipeline()) +
+          (grid.data() == 1 ? Sentence("")
+                            : " x " + named("data_parallel") + " " + std::to_string(grid.data())) +
+          (world == 1 ? ": there is " : ": there are ") + processes(world) +
+          ", one per pipeline rank" + (grid.data() == 1 ? "" : " of every copy"));
   return job;
 }
 
-bool needs_data(const TrainJob& job, Rank rank) {
+bool needs_data(const TrainJob& job, Rank process) {
   const Shape& shape = job.program.shape;
+  const Rank rank = job.grid().place_of(process);
   for (int i = 0; i < shape.replicas(); ++i)
     for (const int stage : {0, shape.stages() - 1})
       if (shape.rank(Replica{i}, Stage{stage}) == rank) return true;
@@ -170,12 +193,12 @@ RankWork train_work(const std::vector<std::string>& options,
                     std::chrono::milliseconds patience) {
   const auto job = std::make_shared<TrainJob>(train_job(options, world));
   job->options.save.patience = patience;
-  note_begin(job->program.shape, rank);
+  note_begin(*job, rank);
   // Before the ranks meet, so that a file that is missing is told by whom it concerns.
   const auto data = std::make_shared<TrainTest>();
   if (needs_data(*job, rank)) *data = read_data(*job);
   return {hello_of(*job),
-          channel_depths(job->model, job->program, job->options),
+          on_grid(channel_depths(job->model, job->program, job->options), job->grid()),
           [job, data](Endpoint& endpoint, ProcessGroup& group) {
             supply_data(*job, agreed_data(*job, std::move(*data), group));
             note_end(run_training(*job, {&endpoint, &group}), endpoint.rank());

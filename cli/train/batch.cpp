@@ -31,8 +31,11 @@ Scaling scaling_of(const std::string& text) {
   return scaling;
 }
 
-EffectiveBatch batch_of(const TrainerOptions& options, std::int64_t samples) {
-  return {.samples = samples, .passes = options.accumulate, .micro_batches = options.micro_batches};
+EffectiveBatch batch_of(const TrainerOptions& options, std::int64_t copies, std::int64_t samples) {
+  return {.samples = samples,
+          .copies = copies,
+          .passes = options.accumulate,
+          .micro_batches = options.micro_batches};
 }
 
 /// The option that says how many samples an update sees, as typed.
@@ -42,26 +45,39 @@ std::string typed(const BatchFlags& flags) {
   return "--micro-batch-size " + std::to_string(flags.micro_batch_size.value_or(0));
 }
 
+/// " in each of 2 passes (--accumulate)", where there are several.
+Sentence in_each_of(std::int64_t count, const std::string& things, const char* parameter) {
+  if (count == 1) return "";
+  return " in each of " + (std::to_string(count) + " " + things + " (") + named(parameter) + ")";
+}
+
 /// Of a whole mini-batch, at least one for every micro-batch.
 void require_samples(const BatchFlags& flags,
                      const Sentence& micro_batches,
+                     std::int64_t copies,
                      const TrainerOptions& options) {
   const std::string samples = std::to_string(options.batch_size);
   const std::string has = ": a mini-batch has " + samples + " samples (" +
                           (flags.effective_batch ? "--effective-batch" : "--batch-size") +
                           "), so at most ";
   const std::int64_t passes = options.accumulate;
-  require(passes <= options.batch_size,
-          named("accumulate") + " " + std::to_string(passes) + has + samples);
-  const Sentence each = passes == 1 ? Sentence("")
-                                    : " in each of " + (std::to_string(passes) + " passes (") +
-                                          named("accumulate") + ")";
-  require(options.micro_batches <= options.batch_size / passes,
-          micro_batches + " " + std::to_string(options.micro_batches) + each + has +
-              std::to_string(options.batch_size / passes));
+  require(copies <= options.batch_size,
+          named("data_parallel") + " " + std::to_string(copies) + has + samples);
+  const std::int64_t of_copy = options.batch_size / copies;
+  const Sentence of_copies = in_each_of(copies, "copies", "data_parallel");
+  require(passes <= of_copy,
+          named("accumulate") + " " + std::to_string(passes) + of_copies + has +
+              std::to_string(of_copy));
+  require(options.micro_batches <= of_copy / passes,
+          micro_batches + " " + std::to_string(options.micro_batches) +
+              in_each_of(passes, "passes", "accumulate") + of_copies + has +
+              std::to_string(of_copy / passes));
 }
 
-AccumulateOrder order_of(const BatchFlags& flags) {
+/// Copies add up as one process does unless another order is asked for.
+AccumulateOrder order_of(const BatchFlags& flags, std::int64_t copies) {
+  if (flags.accumulate_order.empty())
+    return copies > 1 ? AccumulateOrder::Tree : AccumulateOrder::Ascending;
   return about(flag("accumulate_order"), flags.accumulate_order, [&] {
     return accumulate_order(flags.accumulate_order);
   });
@@ -83,9 +99,9 @@ void add_batch_flags(CLI::App& verb, BatchFlags& flags) {
       ->capture_default_str();
   verb.add_option(cli::flag("accumulate_order"),
                   flags.accumulate_order,
-                  "ascending or tree: how the micro-batches' gradients are added (tree: the same "
-                  "bits from every schedule)")
-      ->capture_default_str();
+                  "ascending (for one copy of the pipeline) or tree (for several): how the "
+                  "micro-batches' gradients are added; tree: the same bits from every schedule and "
+                  "number of copies");
   verb.add_option(kScaleFlag,
                   flags.scale_lr,
                   "BASE[:linear|:sqrt]: --lr is right for mini-batches of BASE samples");
@@ -98,16 +114,19 @@ void check_batch(const BatchFlags& flags) {
   if (flags.effective_batch) require_count("--effective-batch", *flags.effective_batch);
   if (flags.micro_batch_size) require_count("--micro-batch-size", *flags.micro_batch_size);
   require_count(named("accumulate"), flags.accumulate, kMostPasses);
-  static_cast<void>(order_of(flags));
+  static_cast<void>(order_of(flags, 1));
   if (!flags.scale_lr.empty()) scaling_of(flags.scale_lr);
 }
 
-void set_batch(const BatchFlags& flags, const Sentence& micro_batches, TrainerOptions& options) {
+void set_batch(const BatchFlags& flags,
+               const Sentence& micro_batches,
+               std::int64_t copies,
+               TrainerOptions& options) {
   constexpr std::int64_t kUsual = 128;
   options.accumulate = static_cast<int>(flags.accumulate);
-  options.accumulate_order = order_of(flags);
+  options.accumulate_order = order_of(flags, copies);
   const auto given = flags.effective_batch ? flags.effective_batch : flags.batch_size;
-  EffectiveBatch batch = batch_of(options, given.value_or(kUsual));
+  EffectiveBatch batch = batch_of(options, copies, given.value_or(kUsual));
   if (flags.micro_batch_size) {
     const std::int64_t size = *flags.micro_batch_size;
     try {
@@ -118,7 +137,7 @@ void set_batch(const BatchFlags& flags, const Sentence& micro_batches, TrainerOp
     }
   }
   options.batch_size = batch.samples;
-  require_samples(flags, micro_batches, options);
+  require_samples(flags, micro_batches, copies, options);
 }
 
 void scale_rate(const BatchFlags& flags, TrainerOptions& options) {
@@ -130,8 +149,9 @@ void scale_rate(const BatchFlags& flags, TrainerOptions& options) {
 
 std::string batch_line(const BatchFlags& flags,
                        const TrainerOptions& options,
+                       std::int64_t copies,
                        std::int64_t samples) {
-  const std::string line = to_string(batch_of(options, samples));
+  const std::string line = to_string(batch_of(options, copies, samples));
   if (flags.scale_lr.empty()) return line;
   const Scaling scaling = scaling_of(flags.scale_lr);
   return line + "; learning rate " + plain(options.learning_rate.base) + ", scaled from " +

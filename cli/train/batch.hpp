@@ -15,7 +15,7 @@ namespace millrace::cli {
 struct BatchFlags {
   std::optional<std::int64_t> batch_size, effective_batch, micro_batch_size;
   std::int64_t accumulate = 1;
-  std::string accumulate_order = "ascending";
+  std::string accumulate_order;  ///< empty: the usual one
   std::string scale_lr;
 };
 
@@ -26,8 +26,11 @@ void add_batch_flags(CLI::App& verb, BatchFlags& flags);
 void check_batch(const BatchFlags& flags);
 
 /// Sets the mini-batch and its passes; the options know their micro-batches. `micro_batches` is the
-/// option that says them, or the plan. Throws InvalidArgument.
-void set_batch(const BatchFlags& flags, const Sentence& micro_batches, TrainerOptions& options);
+/// option that says them, or the plan; `copies` share them out. Throws InvalidArgument.
+void set_batch(const BatchFlags& flags,
+               const Sentence& micro_batches,
+               std::int64_t copies,
+               TrainerOptions& options);
 
 /// Scales the learning rate, which is set, with the mini-batch. Throws InvalidArgument.
 void scale_rate(const BatchFlags& flags, TrainerOptions& options);
@@ -36,6 +39,7 @@ void scale_rate(const BatchFlags& flags, TrainerOptions& options);
 /// rate if it was scaled. `samples`: of a mini-batch, which the data may have fewer of.
 [[nodiscard]] std::string batch_line(const BatchFlags& flags,
                                      const TrainerOptions& options,
+                                     std::int64_t copies,
                                      std::int64_t samples);
 
 }  // namespace millrace::cli

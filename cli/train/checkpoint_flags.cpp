@@ -99,6 +99,8 @@ void take_lengths(CLI::App& verb, const std::string& saved) {
 void share_out(CLI::App& verb, std::int64_t micro_batches, const std::string& passes) {
   CLI::Option& of_pass = *verb.get_option(flag("micro_batches"));
   CLI::Option& accumulate = *verb.get_option(flag("accumulate"));
+  const auto copies = verb.get_option(flag("data_parallel"))->as<std::int64_t>();
+  micro_batches /= std::max<std::int64_t>(copies, 1);
   const auto rest = [&](const CLI::Option& known) {
     const auto number = std::max<std::int64_t>(known.as<std::int64_t>(), 1);
     return std::to_string(std::max<std::int64_t>(micro_batches / number, 1));
@@ -126,8 +128,8 @@ void take(CLI::App& verb, const Found& found) {
   set_untyped(verb, "--seed", std::to_string(manifest.counters.seed));
   set_untyped(verb, "--batch-size", setting("batch_size"));
   set_untyped(verb, "--last-batch", setting("last_batch"));
-  if (const std::string order = setting("accumulation"); order == "tree" || order == "ascending")
-    set_untyped(verb, flag("accumulate_order"), order);
+  if (const std::string order = setting("accumulation"); !order.empty())
+    set_untyped(verb, flag("accumulate_order"), order == "tree" ? order : "ascending");
   const auto passes = facts.find("accumulate");
   share_out(verb,
             whole_number("the checkpoint's micro_batches", setting("micro_batches"), 1, kMost),

@@ -18,6 +18,11 @@ void add_pipeline_flags(CLI::App& verb, TrainFlags& flags) {
   verb.add_option(
           cli::flags("micro_batches"), flags.micro_batches, "Micro-batches m per mini-batch")
       ->capture_default_str();
+  verb.add_option(cli::flags("data_parallel"),
+                  flags.data_parallel,
+                  "Copies d of the pipeline, which share the mini-batches out; each runs -m "
+                  "micro-batches a pass")
+      ->capture_default_str();
   add_batch_flags(verb, flags.batch);
   verb.add_option("--schedule", flags.schedule, "A name of millrace list")->capture_default_str();
   verb.add_option(cli::flags("chunks"), flags.chunks, "Stages per rank, for chunked schedules");

@@ -17,6 +17,7 @@
 #include "millrace/scheduler/run/executors.hpp"
 #include "millrace/stages/partition.hpp"
 #include "millrace/stages/precision.hpp"
+#include "millrace/training/rank_parts.hpp"
 
 namespace millrace::cli {
 
@@ -24,6 +25,7 @@ namespace {
 
 void check_numbers(const TrainFlags& flags) {
   constexpr std::int64_t kMostUnits = 1'000'000;
+  require_count(named("data_parallel"), flags.data_parallel, 4096);
   require_count(named("ranks"), flags.ranks, 4096);
   require_count(named("micro_batches"), flags.micro_batches, kMostUnits);
   require_count("--threads-per-rank", flags.threads_per_rank, 1024);
@@ -209,8 +211,8 @@ std::vector<int> boundaries_of(const TrainFlags& flags, const TrainJob& job) {
           "--plan " + flags.plan + ": has " + std::to_string(stages) + " stages, but the model " +
               std::to_string(layers) + " layers");
   if (flags.partition == "even") return even_boundaries(job.model, stages);
-  const std::int64_t rows =
-      job.options.batch_size / job.options.micro_batches / job.options.accumulate;
+  const std::int64_t rows = job.options.batch_size / job.options.micro_batches /
+                            job.options.accumulate / flags.data_parallel;
   if (flags.partition == "time")
     return balanced_boundaries(job.model, layer_seconds(job.model, job.data.train, rows), stages);
   std::vector<int> boundaries = typed_boundaries(flags, job.model, stages);
@@ -285,7 +287,9 @@ void add_program(const CLI::App& verb, const TrainFlags& flags, TrainJob& job) {
   set_batch(flags.batch,
             flags.plan.empty() ? named("micro_batches")
                                : Sentence("--plan " + flags.plan + ": micro-batches"),
+            flags.data_parallel,
             options);
+  check_copies(options, job.grid());
   options.boundaries = boundaries_of(flags, job);
   if (!plan.boundaries.empty() && verb.get_option("--partition")->count() == 0) {
     options.boundaries = std::move(plan.boundaries);

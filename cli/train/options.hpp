@@ -15,6 +15,7 @@
 #include "cli/train/rule.hpp"
 #include "cli/train/watch_flags.hpp"
 #include "millrace/scheduler/plan/program.hpp"
+#include "millrace/scheduler/run/grid.hpp"
 #include "millrace/stages/models.hpp"
 #include "millrace/training/dataset.hpp"
 #include "millrace/training/trainer_options.hpp"
@@ -32,6 +33,7 @@ struct TrainFlags {
   std::string partition = "even";
   std::string precision = "f32";
   std::string plan, profile, trace, svg, config;
+  std::int64_t data_parallel = 1;
   std::int64_t ranks = 4;
   std::int64_t micro_batches = 8;
   std::int64_t threads_per_rank = 1;
@@ -53,6 +55,11 @@ struct TrainJob {
   TrainTest data;
   Program program;
   TrainerOptions options;
+
+  /// The copies of the pipeline, and the places of each.
+  [[nodiscard]] Grid grid() const {
+    return {static_cast<int>(flags.data_parallel), program.shape.ranks};
+  }
 
   /// Samples of a mini-batch that is not cut short by the end of the data.
   [[nodiscard]] std::int64_t full_batch() const;

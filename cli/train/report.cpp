@@ -32,6 +32,7 @@ ordered_json settings_of(const TrainJob& job, const TrainOutcome& outcome) {
   if (job.data.train.windows.positions > 0) settings["lengths"] = job.flags.lengths;
   settings["train_samples"] = job.data.train.size();
   settings["test_samples"] = job.data.test.size();
+  if (job.grid().data() > 1) settings["data_parallel"] = job.grid().data();
   settings["ranks"] = options.ranks;
   settings["chunks"] = job.program.shape.chunks();
   settings["micro_batches"] = options.micro_batches;

@@ -27,8 +27,8 @@ namespace {
 
 Trainer trainer_of(const TrainJob& job, const TrainSeat& seat) {
   if (seat.endpoint == nullptr) return {job.model, job.program, job.options};
-  return {rank_parts(job.model, job.program, job.options, *seat.endpoint, *seat.group),
-          job.options};
+  const GridSeat place(*seat.endpoint, job.grid());
+  return {rank_parts(job.model, job.program, job.options, place, *seat.group), job.options};
 }
 
 /// What rank 0 says while the run goes on and at its end.
@@ -48,14 +48,16 @@ class Speaker {
                   is_alone ? "bubble" : "bubble of rank 0",
                   job.data.train.has_documents()) {}
 
-  /// Before the first step of a run by so many processes, 0 where all ranks are in one.
-  void begin(const Trainer& trainer, int processes) {
+  /// Before the first step.
+  void begin(const Trainer& trainer) {
     const bool resumes = !job_.flags.checkpoints.from.empty();
     watching_.begin(resumes,
                     trainer.state().counters().mini_batches,
                     trainer.executor().program(),
-                    std::max(1, processes / job_.program.shape.ranks));
-    stream_ << batch_line(job_.flags.batch, job_.options, job_.full_batch()) << std::endl;
+                    job_.grid().data());
+    stream_ << batch_line(
+                   job_.flags.batch, job_.options, job_.flags.data_parallel, job_.full_batch())
+            << std::endl;
     for (const std::string& warning : trainer.warnings())
       stream_ << "warning: " << warning << std::endl;
   }
@@ -135,11 +137,10 @@ double operations_per_sample(const TrainJob& job) {
 }
 
 /// Measured when the ranks have nothing left to do.
-ProductUse product_use(const TrainJob& job, int processes) {
+ProductUse product_use(const TrainJob& job) {
   ProductUse use;
   use.operations_per_sample = operations_per_sample(job);
-  const int threads =
-      std::max(processes, job.program.shape.ranks) * job.options.executor_options.threads_per_rank;
+  const int threads = job.grid().processes() * job.options.executor_options.threads_per_rank;
   use.cores = std::min(threads, std::max(1, static_cast<int>(std::thread::hardware_concurrency())));
   if (use.operations_per_sample > 0) use.machine = product_rate(job.model.precision, use.cores);
   return use;
@@ -166,6 +167,10 @@ void listen(Trainer& trainer,
 
 }  // namespace
 
+bool stops_when_asked(const TrainJob& job) {
+  return !job.options.save.folder.empty() || job.options.records;
+}
+
 TrainOutcome run_training(const TrainJob& job, const TrainSeat& seat) {
   const Rank rank = seat.endpoint == nullptr ? Rank{0} : seat.endpoint->rank();
   ProcessGroup alone;
@@ -175,17 +180,17 @@ TrainOutcome run_training(const TrainJob& job, const TrainSeat& seat) {
   Trainer trainer = trainer_of(job, seat);
   begin_from(trainer, job.flags.checkpoints, speaker.has_value());
   RunMeasurement measurement(job, trainer, group, rank);
-  std::optional<StopSignals> signals;
-  if (!job.options.save.folder.empty() || job.options.records) signals.emplace();
+  std::optional<StopSignals> signals;  // of a process; threads share them
   std::stop_source stop(std::nostopstate);
-  if (signals) stop = std::stop_source();
+  if (stops_when_asked(job)) stop = std::stop_source();
+  if (stops_when_asked(job) && !seat.is_thread) signals.emplace();
   listen(trainer, measurement, speaker, stop);
   TrainOutcome outcome;
   trainer.on_save = [&](const SaveReport& report) {
     outcome.checkpoints.add(report, speaker.has_value());
   };
-  outcome.processes = seat.endpoint == nullptr ? 0 : seat.endpoint->world();
-  if (speaker) speaker->begin(trainer, outcome.processes);
+  outcome.processes = seat.endpoint == nullptr || seat.is_thread ? 0 : seat.endpoint->world();
+  if (speaker) speaker->begin(trainer);
   try {
     outcome.fit = trainer.fit(job.data.train, stop.get_token());
   } catch (...) {
@@ -201,7 +206,7 @@ TrainOutcome run_training(const TrainJob& job, const TrainSeat& seat) {
   outcome.weights_hash = trainer.weights_hash();
   const RunMeasurement::Whole whole = measurement.gather(outcome);
   if (speaker) outcome.text = text_outcome(job, trainer, seat.endpoint == nullptr);
-  if (speaker) outcome.products = product_use(job, outcome.processes);
+  if (speaker) outcome.products = product_use(job);
   if (speaker) speaker->report(outcome, trainer.executor().program(), whole);
   return outcome;
 }

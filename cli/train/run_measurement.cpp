@@ -72,7 +72,8 @@ RunMeasurement::RunMeasurement(const TrainJob& job,
     : job_(job),
       trainer_(trainer),
       group_(group),
-      rank_(rank),
+      rank_(job.grid().place_of(rank)),
+      of_first_copy_(job.grid().copy_of(rank) == 0),
       profile_(trainer.executor().program()) {
   std::size_t longest = 1;  // over all ranks: all must keep the same steps
   for (const auto& list : trainer.executor().program().ranks)
@@ -83,12 +84,11 @@ RunMeasurement::RunMeasurement(const TrainJob& job,
 
 std::vector<UnitSize> RunMeasurement::sizes() const {
   const Shape& shape = job_.program.shape;
-  std::vector<UnitSize> sizes = unit_sizes(job_.full_batch(),
-                                           job_.positions(),
-                                           job_.options.accumulate * shape.micro_batches,
-                                           shape.slices);
-  // The first pass has the largest.
-  sizes.resize(sizes.size() / static_cast<std::size_t>(job_.options.accumulate));
+  const int passes = job_.grid().data() * job_.options.accumulate;
+  std::vector<UnitSize> sizes =
+      unit_sizes(job_.full_batch(), job_.positions(), passes * shape.micro_batches, shape.slices);
+  // The first pass of the first copy has the largest.
+  sizes.resize(sizes.size() / static_cast<std::size_t>(passes));
   return sizes;
 }
 
@@ -180,7 +180,8 @@ void RunMeasurement::add_memory(Cost& cost) const {
 
 /// Puts the rows of all processes on one clock, step after step.
 void RunMeasurement::add_rows_of_all() {
-  const std::vector<std::string> texts = group_.gather(pack(), Label::Measurement);
+  std::vector<std::string> texts = group_.gather(pack(), Label::Measurement);
+  texts.resize(job_.program.ranks.size());  // of the first copy
   std::vector<std::vector<Step>> of_rank(texts.size());
   std::vector<std::string> machines(texts.size());
   for (std::size_t i = 0; i < texts.size(); ++i) of_rank[i] = unpack(texts[i], machines[i]);
@@ -205,7 +206,7 @@ RunMeasurement::Whole RunMeasurement::gather(TrainOutcome& outcome) {
   outcome.peak_counted = peaks_;
   std::vector<double> peaks;
   for (const std::size_t peak : predict_stash_peaks(program, trainer_.stages(), sizes()))
-    peaks.push_back(static_cast<double>(peak));
+    peaks.push_back(of_first_copy_ ? static_cast<double>(peak) : 0);
   group_.sum(peaks, Label::Measurement);
   for (const double peak : peaks) outcome.peak_predicted.push_back(static_cast<std::size_t>(peak));
 

@@ -22,7 +22,8 @@ namespace millrace::cli {
 /// Thread-safety: externally synchronised.
 class RunMeasurement {
  public:
-  /// All must outlive this. `rank` is this process's, where there are several.
+  /// All must outlive this. `rank` is this process's, where there are several; of several copies of
+  /// the pipeline the first is what is drawn and told.
   RunMeasurement(const TrainJob& job, const Trainer& trainer, ProcessGroup& group, Rank rank);
 
   void after_step(const StepReport& report);
@@ -61,7 +62,8 @@ class RunMeasurement {
   const TrainJob& job_;
   const Trainer& trainer_;
   ProcessGroup& group_;
-  const Rank rank_;
+  const Rank rank_;  ///< in the copy
+  const bool of_first_copy_;
   Profile profile_;
   Timeline last_;
   std::size_t most_ = 0;

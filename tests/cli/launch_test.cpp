@@ -53,6 +53,23 @@ TEST(Launch, GivesTheBitsOfOneProcessForAMiniBatchInSeveralPasses) {
             hash_of(run(job + "-m 12 -p 2 --schedule chimera")));
 }
 
+TEST(Launch, GivesTheBitsOfOneProcessForCopiesOfThePipeline) {
+  const std::string job = "train --json --steps 3 --batch-size 72 ";
+  const std::string one = hash_of(run(job + "-p 1 -m 8 --accumulate-order tree"));
+  ASSERT_EQ(one.size(), 32U) << one;
+  EXPECT_EQ(hash_of(run("launch -n 4 --endpoint ipc -- " + job + "-d 2 -m 4")), one);
+  EXPECT_EQ(hash_of(run("launch -n 4 --endpoint tcp -- " + job + "-d 2 -m 4 --schedule zb-v")),
+            one);
+  EXPECT_EQ(hash_of(run("launch -n 4 --endpoint ipc -- " + job + "-d 4 -m 2")), one);
+}
+
+TEST(Launch, RefusesCopiesThatTheProcessesAreNotSharedOutTo) {
+  EXPECT_THAT(run("launch -n 3 -- train -d 2").errors,
+              HasSubstr("-d 2: 3 processes are not shared out evenly by so many copies"));
+  EXPECT_THAT(run("launch -n 3 -- train -d 2 -p 2").errors,
+              HasSubstr("-p 2 x -d 2: there are 3 processes, one per pipeline rank of every copy"));
+}
+
 TEST(Launch, GivesTheBitsOfOneProcessForTensorsThatAreUsedWhereTheyArrive) {
   const std::string large =
       "train --json --steps 8 --batch-size 512 -m 4 --model mlp:64-301-301-301-10";

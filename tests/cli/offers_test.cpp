@@ -142,6 +142,7 @@ class Offers : public VerbTest {
     const std::string job = "--model mlp:64-8-8-8-10 --steps 1 --ranks 2 --micro-batches 2 ";
     Lines lines = {{"--model", job},
                    {"--ranks", job},
+                   {"--data-parallel", job + "--data-parallel 2"},
                    {"--micro-batches", job},
                    {"--steps", job},
                    {"--epochs", "--model mlp:64-8-8-8-10 -p 2 -m 2 --epochs 1"},

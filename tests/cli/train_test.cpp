@@ -23,6 +23,7 @@ using nlohmann::json;
 using testing::AllOf;
 using testing::ContainsRegex;
 using testing::HasSubstr;
+using testing::Not;
 
 struct Outcome {
   int code = -1;
@@ -239,6 +240,8 @@ TEST(Train, SaysTheEffectiveBatchAtTheStart) {
   EXPECT_EQ(first_line("--micro-batch-size 5 -m 1"), "5 samples per update: 1 micro-batch of 5");
   EXPECT_EQ(first_line("--effective-batch 96 --micro-batch-size 8 -m 4 --accumulate 3"),
             "96 samples per update: 3 passes x 4 micro-batches of 8");
+  EXPECT_EQ(first_line("--effective-batch 96 -d 2 -m 4 --accumulate 3"),
+            "96 samples per update: 2 copies x 3 passes x 4 micro-batches of 4");
   EXPECT_EQ(first_line("--batch-size 5000 -m 3"),
             "1437 samples per update: 3 micro-batches of 479");
   EXPECT_EQ(first_line("--batch-size 512 --lr 0.001 --scale-lr-with-batch 128"),
@@ -272,6 +275,64 @@ TEST(Train, AccumulatesOverPassesToTheSameBits) {
   EXPECT_EQ(four["peak_stash_bytes"]["counted"], four["peak_stash_bytes"]["predicted"]);
 }
 
+TEST(Train, SharesMiniBatchesOutToCopiesOfThePipelineWithTheSameBits) {
+  const std::string job =
+      "--model mlp:64-24-20-16-10,dropout=0.1 --steps 15 --batch-size 100 --json ";
+  const json one = json::parse(train(job + "-p 1 -m 8 --accumulate-order tree").out);
+  for (const char* grid : {"-d 2 -p 1 -m 4",
+                           "-d 4 -p 2 -m 2 --schedule zb-h1",
+                           "-d 2 -p 2 -m 2 --accumulate 2 --executor ranks",
+                           "--data-parallel 8 -p 1 -m 1"}) {
+    const json several = json::parse(train(job + grid).out);
+    EXPECT_EQ(several["weights_hash"], one["weights_hash"]) << grid;
+    EXPECT_EQ(several["losses_hex"], one["losses_hex"]) << grid;
+    EXPECT_EQ(several["settings"]["accumulate_order"], "tree");
+    EXPECT_FALSE(several.contains("processes"));
+    EXPECT_EQ(several["bubble"]["measured"]["per_rank"].size(), several["settings"]["ranks"]);
+    EXPECT_EQ(several["peak_stash_bytes"]["counted"], several["peak_stash_bytes"]["predicted"]);
+  }
+  const json ascending = json::parse(train(job + "-p 1 -m 8").out);
+  EXPECT_EQ(ascending["settings"]["accumulate_order"], "ascending");
+  EXPECT_NE(ascending["weights_hash"], one["weights_hash"]);
+}
+
+TEST(Train, GoesOnWithAnotherNumberOfCopiesInTheOrderOfTheCheckpoint) {
+  const Folder folder("cli_copies");
+  const std::string job =
+      "--model mlp:64-24-20-16-10,dropout=0.1 --steps 6 --batch-size 100 --json ";
+  const auto saved_by = [&](const std::string& order, const std::string& where) {
+    const Outcome whole =
+        train(job + "-d 2 -p 2 -m 4 --save-every 4 --save " + folder.path() + "/" + where + order);
+    EXPECT_EQ(whole.code, 0) << whole.errors;
+    std::filesystem::remove_all(folder.path() + "/" + where + "/step-0000000006");
+    return json::parse(whole.out)["weights_hash"];
+  };
+  const auto gone_on = [&](const std::string& where, const std::string& grid) {
+    return train("--json --resume " + folder.path() + "/" + where + "/step-0000000004 " + grid);
+  };
+  const json expected = saved_by("", "tree");
+  for (const char* grid : {"-p 1", "-d 4 -p 1", "-d 2 -p 3 --schedule zb-h1"}) {
+    const Outcome outcome = gone_on("tree", grid);
+    EXPECT_EQ(json::parse(outcome.out)["weights_hash"], expected) << grid;
+    EXPECT_THAT(outcome.errors, Not(HasSubstr("changed"))) << grid;
+  }
+  const json of_two = saved_by(" --accumulate-order ascending", "ascending");
+  EXPECT_NE(of_two, expected);
+  EXPECT_EQ(json::parse(gone_on("ascending", "-d 2 -p 1").out)["weights_hash"], of_two);
+  const Outcome of_four = gone_on("ascending", "-d 4 -p 1");
+  EXPECT_THAT(of_four.errors,
+              HasSubstr("the bits of an uninterrupted run end here: gradients were added in the "
+                        "order 'of 2 copies, ascending', and are now in 'of 4 copies, ascending'"));
+}
+
+TEST(Train, EndsAllCopiesWithTheFailureOfOne) {
+  const Outcome outcome = train(
+      "--model mlp:64-24-10 --lr 1e30 --optimizer sgd --steps 50 -d 2 -p 1 -m 2 "
+      "--max-skipped 3");
+  EXPECT_EQ(outcome.code, 1) << outcome.errors;
+  EXPECT_THAT(outcome.errors, HasSubstr("not finite"));
+}
+
 TEST(Train, RefusesBadInputInOneSentenceWithExitCodeTwo) {
   const Folder folder("cli_bad");
   const std::string narrow = folder.write("narrow.csv", "1,2,0\n3,4,1\n");
@@ -301,6 +362,15 @@ TEST(Train, RefusesBadInputInOneSentenceWithExitCodeTwo) {
                 "unknown order of accumulation 'sideways'; known are ascending, tree"},
            Case{"--accumulate-order tree --schedule chimera",
                 "--accumulate-order tree: a pipeline with 2 copies of each stage"},
+           Case{"-d 0", "-d 0: must be from 1 to 4096"},
+           Case{"-d 3",
+                "--accumulate-order tree: 3 copies of the pipeline are no node of the tree each; 2 "
+                "and 4 would be; or take ascending"},
+           Case{"-d 64 -m 4",
+                "-m 4 in each of 64 copies (-d): a mini-batch has 128 samples (--batch-size), so "
+                "at most 2"},
+           Case{"-d 2 --executor sequential",
+                "--executor sequential: with -d 2 every place of every copy has a thread"},
            Case{"--accumulate 200",
                 "--accumulate 200: a mini-batch has 128 samples (--batch-size), so at most 128"},
            Case{"--effective-batch 100 --micro-batch-size 8 --accumulate 2",

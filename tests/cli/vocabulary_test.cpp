@@ -33,7 +33,8 @@ TEST(Vocabulary, ALetterMeansTheSameInEveryVerb) {
       EXPECT_EQ(meaning.emplace(offer.letter, offer.name).first->second, offer.name)
           << verb << " " << offer.letter;
     }
-  const std::map<std::string, std::string> words = {{"-p", "--ranks"},
+  const std::map<std::string, std::string> words = {{"-d", "--data-parallel"},
+                                                    {"-p", "--ranks"},
                                                     {"-m", "--micro-batches"},
                                                     {"-v", "--chunks"},
                                                     {"-q", "--slices"},

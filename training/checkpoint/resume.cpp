@@ -150,6 +150,11 @@ void compare_parameters(const Manifest& saved, const TrainingState& state, Diffe
         "none");
 }
 
+std::string value_in(const Manifest& manifest, const std::string& name) {
+  const auto found = manifest.settings.find(name);
+  return found == manifest.settings.end() ? "unknown" : found->second;
+}
+
 /// An unfinished update is finished as it was begun, or not at all.
 void require_goes_on(const Manifest& saved,
                      const Manifest& own,
@@ -158,10 +163,6 @@ void require_goes_on(const Manifest& saved,
   const PartialUpdate& partial = saved.counters.partial;
   if (partial.micro_batches == 0) return;
   Differences found;
-  const auto value_in = [](const Manifest& manifest, const char* name) {
-    const auto at = manifest.settings.find(name);
-    return at == manifest.settings.end() ? std::string("none") : at->second;
-  };
   found.compare(
       "order of accumulation", value_in(saved, "accumulation"), value_in(own, "accumulation"));
   found.compare("number of copies", std::to_string(partial.copies), std::to_string(pass.copies));
@@ -215,12 +216,16 @@ DataPosition position_of(const Manifest& saved, const Manifest& own) {
   return {position.epoch, samples / now};
 }
 
+/// Sums in another order are other bits; whoever takes other settings knows that they count.
+std::string end_of_bits(const Manifest& saved, const Manifest& own) {
+  const std::string then = value_in(saved, "accumulation"), now = value_in(own, "accumulation");
+  if (then == now) return {};
+  return "the bits of an uninterrupted run end here: gradients were added in the order '" + then +
+         "', and are now in '" + now + "'";
+}
+
 std::vector<std::string> changed_settings(const Manifest& saved, const Manifest& own) {
   std::vector<std::string> changed;
-  const auto value_in = [](const Manifest& manifest, const std::string& name) {
-    const auto found = manifest.settings.find(name);
-    return found == manifest.settings.end() ? std::string("unknown") : found->second;
-  };
   std::map<std::string, std::string> all = own.settings;
   all.insert(saved.settings.begin(), saved.settings.end());
   for (const auto& [name, value] : all)
@@ -291,6 +296,8 @@ Resumed resume(TrainingState& state,
     resumed.report.folder = folder;
     resumed.report.changed = changed_settings(saved, own);
     resumed.report.warnings = warnings_of(folder, group, files);
+    if (const std::string end = end_of_bits(saved, own); !end.empty())
+      resumed.report.warnings.push_back(end);
     resumed.data = saved.data;
     return resumed;
   }

@@ -2,6 +2,7 @@
 // and the stash bytes that the plan predicts, to be held against those that were counted.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -20,7 +21,7 @@ struct RankUse {
 
   /// Idle share of a step that took `makespan`.
   [[nodiscard]] double bubble(double makespan) const {
-    return makespan > 0 ? 1 - busy / makespan : 0;
+    return makespan > 0 ? std::max(0.0, 1 - busy / makespan) : 0;
   }
 };
 

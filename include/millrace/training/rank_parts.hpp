@@ -56,6 +56,10 @@ namespace millrace {
   return rank_parts(program, std::move(bodies), options, GridSeat(endpoint), group);
 }
 
+/// Throws InvalidParameter unless so many copies of the pipeline can add up in the options' order,
+/// naming the numbers of copies next to it that can.
+void check_copies(const TrainerOptions& options, const Grid& grid);
+
 /// The depth that each channel of `program` needs, in training and in evaluation, so that no send
 /// ever finds it full, however fast or slow the ranks are: the most messages that can lie there,
 /// exactly. What endpoints are told as their depths, which bounds what a rank has to hold for
@@ -71,5 +75,9 @@ namespace millrace {
 [[nodiscard]] std::vector<ChannelDepth> channel_depths(const ModelSpec& model,
                                                        const Program& program,
                                                        const TrainerOptions& options);
+
+/// Those of every copy of a pipeline on the grid, whose places one copy's depths are told by.
+[[nodiscard]] std::vector<ChannelDepth> on_grid(const std::vector<ChannelDepth>& of_one_copy,
+                                                const Grid& grid);
 
 }  // namespace millrace
