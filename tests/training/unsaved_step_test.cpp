@@ -82,9 +82,9 @@ TEST(UnsavedStep, IsNotSavedWhereProcessesCountDifferently) {
 }
 
 /// A learning rule that fails behind its first parameter.
-class Failing final : public Optimizer {
+class FailsInUpdate final : public Optimizer {
  public:
-  explicit Failing(bool fails) : fails_(fails) {}
+  explicit FailsInUpdate(bool fails) : fails_(fails) {}
   [[nodiscard]] int slots() const override { return 0; }
   [[nodiscard]] std::string_view slot_name(int /*slot*/) const override { return {}; }
   void update(const UpdateSettings& settings,
@@ -104,7 +104,7 @@ TEST(UnsavedStep, IsNotSavedWhereAnUpdateHadBegun) {
   const Folder folder("failed_step_torn");
   const auto ends = fail_on_ranks(kSavedRanks, [&](int rank) {
     Part part = failing_part(folder.path(), rank, -1);
-    part.options.custom_optimizer = std::make_shared<Failing>(rank == 1);
+    part.options.custom_optimizer = std::make_shared<FailsInUpdate>(rank == 1);
     return part;
   });
   EXPECT_EQ(ends[0].last().fault, "rank 1: its update had begun");
