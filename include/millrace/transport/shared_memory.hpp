@@ -1,0 +1,79 @@
+// Endpoints between processes of one host over shared memory: a tensor is copied once, into memory
+// that its receiver has mapped. What they guarantee, and why they are built so, is in
+// transport/README.md.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "millrace/transport/endpoint.hpp"
+#include "millrace/transport/listener.hpp"
+
+namespace millrace {
+
+struct SharedMemoryOptions {
+  Rank rank = {};
+  int world = 1;
+  /// Where the ranks' sockets lie, over which they hand each other their memory; checked to be
+  /// private. A world of one needs none.
+  std::string directory = {};
+  std::uint64_t job = 0;                  ///< who is of another job is sent away
+  std::uint32_t epoch = 0;                ///< who is of another incarnation is sent away
+  std::vector<ChannelDepth> depths = {};  ///< channels not named here are unbounded
+  std::uint64_t largest_payload = std::uint64_t{1} << 30U;  ///< bytes of one tensor
+  bool hash_payloads = true;  ///< detect damage of tensors, about 50 us per MiB and side
+
+  /// Between two signs of life; once a second, or eight times in `silence`, while a rank that waits
+  /// has done so for longer than a second.
+  std::chrono::milliseconds heartbeat{100};
+  /// A rank that gives no sign of life this long is stopped.
+  std::chrono::milliseconds silence{10'000};
+  /// As ZeroMqOptions::hang: the least that one action may take before its rank hangs.
+  std::optional<std::chrono::milliseconds> hang = {};
+  /// How long a wait looks for its message before it sleeps. Without it 50 us where this process
+  /// may use as many cores as there are ranks, and as long as that finds something; else not at
+  /// all.
+  std::optional<std::chrono::microseconds> spin = {};
+};
+
+/// Why processes of this host cannot share memory, as the end of a sentence: the system has no
+/// sealed memory files or tells nobody of the end of a process. Nothing where they can.
+[[nodiscard]] std::optional<std::string> shared_memory_problem();
+
+/// A rank that listens at a socket in the directory; see Listener.
+/// Thread-safety: externally synchronised.
+class SharedMemoryListener final : public Listener {
+ public:
+  /// Throws InvalidArgument on options that do not fit (a directory that others may enter, a path
+  /// above 107 bytes or with a line break in it), TransportError where there is a
+  /// shared_memory_problem, when the process may open fewer descriptors than so many ranks take, or
+  /// when a living process has this rank of this epoch; what a dead one left is taken over.
+  explicit SharedMemoryListener(const SharedMemoryOptions& options);
+  ~SharedMemoryListener() override;
+
+  [[nodiscard]] const Membership& member() const override;
+  [[nodiscard]] PeerAddress address() const override;
+
+  /// At "ipc://path", in a directory that is private too.
+  [[nodiscard]] std::unique_ptr<Courier> courier(const std::string& url,
+                                                 std::size_t longest_note) override;
+
+  /// Starts the thread that gives signs of life while the rank computes. Returns at once. Received
+  /// tensors lie on a 64-byte boundary, and from 16 KiB on where the sender wrote them: the sender
+  /// has that memory back when the tensor is destroyed.
+  [[nodiscard]] std::unique_ptr<Endpoint> open(const std::vector<PeerAddress>& addresses) override;
+
+ private:
+  struct Parts;
+  std::unique_ptr<Parts> parts_;
+};
+
+/// Connected endpoints of `world` ranks in this process, by rank; for tests and benchmarks.
+[[nodiscard]] std::vector<std::unique_ptr<Endpoint>> shared_memory_mesh(
+    const SharedMemoryOptions& options);
+
+}  // namespace millrace

@@ -1,0 +1,174 @@
+// Shared memory: the conformance suites between threads and between processes, and where received
+// tensors lie.
+#include "millrace/transport/shared_memory.hpp"
+
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <functional>
+
+#include <gmock/gmock.h>
+
+#include "millrace/transport/private_directory.hpp"
+#include "millrace/transport/rendezvous.hpp"
+#include "transport/conformance.hpp"
+#include "transport/meeting_conformance.hpp"
+
+namespace millrace {
+namespace {
+
+using testing_transport::Endpoints;
+using testing_transport::forward_tag;
+using testing_transport::Gathering;
+using testing_transport::ListenersUnderTest;
+using testing_transport::MeetingConformance;
+using testing_transport::same;
+using testing_transport::soon;
+using testing_transport::TransportConformance;
+using testing_transport::TransportUnderTest;
+
+/// The sockets' names are needed until all ranks know each other, and a rank's file as long as it
+/// lives.
+class Mesh {
+ public:
+  explicit Mesh(SharedMemoryOptions options = {}) {
+    options.directory = directory_.path();
+    ends = shared_memory_mesh(options);
+  }
+
+ private:
+  PrivateDirectory directory_{std::filesystem::temp_directory_path()};
+
+ public:
+  Endpoints ends;
+};
+
+/// Endpoints that keep their mesh's directory.
+Endpoints connected(int world, const std::vector<ChannelDepth>& depths) {
+  static std::vector<std::unique_ptr<PrivateDirectory>> kept;
+  kept.push_back(std::make_unique<PrivateDirectory>(std::filesystem::temp_directory_path()));
+  SharedMemoryOptions options;
+  options.world = world;
+  options.depths = depths;
+  options.directory = kept.back()->path();
+  return shared_memory_mesh(options);
+}
+
+/// This process as one rank.
+std::unique_ptr<Endpoint> joined(Rank rank,
+                                 int world,
+                                 const std::vector<ChannelDepth>& depths,
+                                 const std::string& directory,
+                                 std::uint32_t number) {
+  SharedMemoryOptions options;
+  options.rank = rank;
+  options.world = world;
+  options.directory = directory;
+  options.depths = depths;
+  options.epoch = number;
+  return meet({.url = "ipc://" + directory + "/rendezvous-" + std::to_string(number)},
+              SharedMemoryListener(options));
+}
+
+Gathering listening(int world, const std::string& directory) {
+  Gathering all{{}, "ipc://" + directory + "/rendezvous"};
+  SharedMemoryOptions options;
+  options.world = world;
+  options.directory = directory;
+  for (int i = 0; i < world; ++i) {
+    options.rank = Rank{i};
+    all.listeners.push_back(std::make_unique<SharedMemoryListener>(options));
+  }
+  return all;
+}
+
+/// Lines of this process's map that are shared memory of ours.
+int mapped_regions() {
+  std::ifstream maps("/proc/self/maps");
+  int count = 0;
+  for (std::string line; std::getline(maps, line);)
+    count += line.find("memfd:millrace") != std::string::npos ? 1 : 0;
+  return count;
+}
+
+Tensor bytes_of(std::int64_t size, int value) {
+  Tensor tensor(DType::U8, {size});
+  std::memset(tensor.data(), value, tensor.bytes());
+  return tensor;
+}
+
+TEST(SharedMemoryPayloads, LargeTensorsAreUsedWhereTheyWereWrittenAndSmallOnesCopied) {
+  const Mesh mesh({.world = 2});
+  for (const std::int64_t size : {100, 4096, 1 << 14, 1 << 20, (1 << 20) + 36}) {
+    mesh.ends[0]->send(Rank{1}, forward_tag(0), TensorList(bytes_of(size, 5)));
+    TensorList got = mesh.ends[1]->receive(Rank{0}, forward_tag(0), soon());
+    EXPECT_EQ(got[0].margins() == Margins::None, size >= 1 << 14) << size;
+    EXPECT_EQ(reinterpret_cast<std::uintptr_t>(got[0].data()) % kAlignment, 0U);
+    EXPECT_TRUE(same(got[0], bytes_of(size, 5)));
+    got[0].fill_zero();  // it is ours
+    EXPECT_EQ(got[0].as<std::uint8_t>().back(), 0);
+  }
+}
+
+TEST(SharedMemoryPayloads, MemoryIsUsedAgainWhateverTheOrderInWhichItBecomesFree) {
+  const Mesh mesh({.world = 2});
+  std::vector<Tensor> held;
+  int regions = 0;
+  for (int i = 0; i < 200; ++i) {
+    mesh.ends[0]->send(Rank{1}, forward_tag(i), TensorList(bytes_of(1 << 18, i)));
+    held.push_back(std::move(mesh.ends[1]->receive(Rank{0}, forward_tag(i), soon())[0]));
+    if (held.size() > 6) held.erase(held.begin() + (i * 5) % 7);
+    if (i == 20) regions = mapped_regions();
+  }
+  for (const Tensor& tensor : held)
+    EXPECT_EQ(tensor.as<std::uint8_t>().front(), tensor.as<std::uint8_t>().back());
+  EXPECT_EQ(mapped_regions(), regions);
+}
+
+TEST(SharedMemoryPayloads, ATensorOutlivesTheEndpointItCameFromAndThatOfItsSender) {
+  TensorList received;
+  {
+    const Mesh mesh({.world = 2});
+    mesh.ends[0]->send(Rank{1}, forward_tag(0), TensorList(bytes_of(1 << 20, 3)));
+    received = mesh.ends[1]->receive(Rank{0}, forward_tag(0), soon());
+  }
+  EXPECT_TRUE(same(received[0], bytes_of(1 << 20, 3)));
+  EXPECT_GT(mapped_regions(), 0);
+  received.clear();
+  EXPECT_EQ(mapped_regions(), 0);
+}
+
+TEST(SharedMemoryPayloads, MoreThanARingHoldsWaitsForRoom) {
+  const Mesh mesh({.world = 2});
+  constexpr int kMessages = 1000;
+  for (int i = 0; i < kMessages; ++i)
+    mesh.ends[0]->send(Rank{1}, forward_tag(i), TensorList(bytes_of(8, i)));
+  for (int i = kMessages - 1; i >= 0; --i)
+    EXPECT_TRUE(same(mesh.ends[1]->receive(Rank{0}, forward_tag(i), soon())[0], bytes_of(8, i)));
+}
+
+TEST(SharedMemoryPayloads, AMessageOfMoreTensorsThanThereAreSlotsArrives) {
+  const Mesh mesh({.world = 2});
+  constexpr int kTensors = 5000;
+  TensorList list;
+  for (int i = 0; i < kTensors; ++i) list.push_back(bytes_of(1 << 14, i));
+  mesh.ends[0]->send(Rank{1}, forward_tag(0), std::move(list));
+  const TensorList got = mesh.ends[1]->receive(Rank{0}, forward_tag(0), soon());
+  ASSERT_EQ(got.size(), static_cast<std::size_t>(kTensors));
+  for (std::size_t i = 0; i < got.size(); ++i)
+    ASSERT_EQ(got[i].as<std::uint8_t>().back(), static_cast<std::uint8_t>(i)) << i;
+}
+
+INSTANTIATE_TEST_SUITE_P(SharedMemory,
+                         TransportConformance,
+                         testing::Values(TransportUnderTest{"shared memory", connected}));
+INSTANTIATE_TEST_SUITE_P(SharedMemory,
+                         MeetingConformance,
+                         testing::Values(ListenersUnderTest{"shared memory", listening}));
+INSTANTIATE_TEST_SUITE_P(SharedMemoryProcesses,
+                         TransportConformance,
+                         testing::Values(TransportUnderTest{
+                             "shared memory, a process per rank", {}, joined}));
+
+}  // namespace
+}  // namespace millrace

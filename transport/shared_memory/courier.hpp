@@ -1,0 +1,17 @@
+// The notes of a meeting in a private directory: datagrams, of which each is a whole note.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <string>
+
+#include "millrace/transport/shared_memory.hpp"
+
+namespace millrace::shared_memory {
+
+/// See Listener::courier.
+[[nodiscard]] std::unique_ptr<Courier> make_courier(const std::string& url,
+                                                    std::size_t longest_note,
+                                                    const SharedMemoryOptions& options);
+
+}  // namespace millrace::shared_memory

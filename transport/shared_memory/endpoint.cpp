@@ -1,0 +1,119 @@
+// The endpoint itself: what the rank's thread calls. The rest is the mailbox's and the loop's.
+#include "transport/shared_memory/endpoint.hpp"
+
+#include <optional>
+#include <utility>
+
+#include "transport/wire/frame.hpp"
+
+namespace millrace::shared_memory {
+
+namespace {
+
+class SharedMemoryEndpoint final : public Endpoint {
+ public:
+  SharedMemoryEndpoint(const SharedMemoryOptions& options,
+                       std::unique_ptr<ProgressSlot> slot,
+                       ListeningSocket socket,
+                       std::vector<std::string> sockets)
+      : options_(options),
+        mailbox_(options.rank, options.world, options.depths),
+        slot_(std::move(slot)),
+        loop_(options, std::move(socket), std::move(sockets), mailbox_, *slot_) {}
+
+  [[nodiscard]] Rank rank() const override { return options_.rank; }
+  [[nodiscard]] int world() const override { return options_.world; }
+
+  void send(Rank to, const MessageTag& tag, TensorList payload) override {
+    check_peer(to);
+    check_message(to, tag, payload);
+    if (!mailbox_.try_room(to, tag.direction)) {
+      // What the receiver has taken is there to be read: no need to ask it and wait.
+      const std::uint64_t question = mailbox_.next_question(to);
+      loop_.learn_room(to);
+      mailbox_.answer(to, question);
+      static_cast<void>(mailbox_.try_room_after(to, tag.direction, question));
+    }
+    loop_.send(to, tag, std::move(payload));
+    slot_->begin({.doing = Doing::Pauses, .sent = true, .peer = to, .tag = tag});
+  }
+
+  [[nodiscard]] TensorList receive(Rank from, const MessageTag& tag, Deadline deadline) override {
+    check_peer(from);
+    slot_->begin({.doing = Doing::Waits, .peer = from, .tag = tag});
+    std::optional<TensorList> message;
+    if (!loop_.wait(deadline, [&] { return (message = mailbox_.take(from, tag)).has_value(); }))
+      throw TransportError("deadline passed: rank " + std::to_string(options_.rank.value) +
+                           " waits for the " + to_string(tag) + " from rank " +
+                           std::to_string(from.value));
+    loop_.tell_taken(from);
+    slot_->begin({.doing = Doing::Pauses, .peer = from, .tag = tag});
+    return std::move(*message);
+  }
+
+  void working(const Work& work) noexcept override {
+    Activity activity;
+    activity.doing = work.what.empty() ? Doing::Pauses : Doing::Works;
+    activity.of_unit = work.of_unit;
+    work.what.copy(activity.what.data(), activity.what.size());
+    activity.tag.step = work.step;
+    activity.tag.replica = work.replica;
+    activity.tag.stage = work.stage;
+    activity.tag.micro_batch = work.micro_batch;
+    activity.tag.slice = work.slice;
+    slot_->begin(activity);
+  }
+
+  void cancel(const std::string& reason) noexcept override {
+    if (mailbox_.fail(FailureCause::Cancelled, reason)) loop_.cancel(reason);
+  }
+
+  void goodbye(Deadline deadline) override {
+    mailbox_.throw_if_failed();
+    slot_->begin({.doing = Doing::Departs});
+    loop_.leave();
+    if (!loop_.wait(deadline, [&] { return mailbox_.settled(); }))
+      throw TransportError("deadline passed: rank " + std::to_string(options_.rank.value) +
+                           " could not say goodbye to all ranks");
+  }
+
+ private:
+  void check_peer(Rank peer) const {
+    require(peer.value >= 0 && peer.value < options_.world && peer != options_.rank, [&] {
+      return "rank " + std::to_string(peer.value) + " is not another rank of a world of " +
+             std::to_string(options_.world);
+    });
+  }
+
+  /// Refuses here what no frame can carry.
+  void check_message(Rank to, const MessageTag& tag, const TensorList& payload) const {
+    DataHeader header;
+    header.tag = tag;
+    header.destination = to;
+    header.tensor_count = static_cast<int>(payload.size());
+    static_cast<void>(encode(header));
+    for (std::size_t i = 0; i < payload.size(); ++i)
+      require(payload[i].bytes() <= options_.largest_payload, [&] {
+        return "a tensor of " + std::to_string(payload[i].bytes()) +
+               " bytes is above the agreed largest payload of " +
+               std::to_string(options_.largest_payload);
+      });
+  }
+
+  const SharedMemoryOptions options_;
+  Mailbox mailbox_;
+  std::unique_ptr<ProgressSlot> slot_;
+  RegionLoop loop_;
+};
+
+}  // namespace
+
+std::unique_ptr<Endpoint> make_endpoint(const SharedMemoryOptions& options,
+                                        std::unique_ptr<ProgressSlot> slot,
+                                        ListeningSocket socket,
+                                        std::vector<std::string> sockets) {
+  return std::make_unique<SharedMemoryEndpoint>(
+      options, std::move(slot), std::move(socket), std::move(sockets));
+}
+
+}  // namespace millrace::shared_memory

@@ -1,0 +1,66 @@
+// How descriptors go from one process to another: over a socket of the private directory, with a
+// few words about what they are. Nothing is ever said there but who somebody is and what memory he
+// has.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <sys/types.h>
+#include <vector>
+
+#include "transport/shared_memory/region.hpp"
+
+namespace millrace::shared_memory {
+
+enum class ParcelKind : std::uint32_t {
+  Introduction = 1,  ///< board, outbox, bell
+  Segment = 2        ///< the next one of the sender's
+};
+
+/// As it travels.
+struct Parcel {
+  ParcelKind kind = ParcelKind::Introduction;
+  std::uint32_t epoch = 0;
+  std::uint64_t job = 0;
+  std::int32_t source = 0;
+  std::int32_t destination = 0;
+  std::uint64_t bytes = 0;   ///< of a segment
+  std::uint32_t number = 0;  ///< of a segment
+  std::uint32_t version = 0;
+};
+
+inline constexpr std::size_t kMostDescriptors = 3;
+
+/// False when it cannot be sent now; whether it ever can, the end of the connection tells.
+[[nodiscard]] bool send_parcel(int socket, const Parcel& parcel, std::vector<int> descriptors);
+
+enum class Arrival : std::uint8_t { Nothing, Came, Ended, Garbage };
+
+/// What came, without waiting.
+struct ReceivedParcel {
+  Arrival arrival = Arrival::Nothing;
+  Parcel parcel;
+  std::vector<Descriptor> descriptors;
+};
+[[nodiscard]] ReceivedParcel receive_parcel(int socket);
+
+/// A socket bound to `path`, where a dead process's is replaced: who calls holds the rank. Throws
+/// TransportError where something else lies, InvalidArgument for a path above 107 bytes.
+[[nodiscard]] Descriptor bind_socket(const std::string& path, int type);
+
+/// Listens there, for at most so many at once.
+[[nodiscard]] Descriptor listen_at(const std::string& path, int backlog);
+
+/// A connection to who listens there; none when nobody does. Throws InvalidArgument as above.
+[[nodiscard]] Descriptor connect_to(const std::string& path);
+
+/// The next who has come; none when nobody has.
+[[nodiscard]] Descriptor accept_from(int listener);
+
+/// Becomes readable at the end of the process at the other end; none where that is this process, or
+/// one that this one cannot name.
+[[nodiscard]] Descriptor process_of(int socket);
+
+}  // namespace millrace::shared_memory

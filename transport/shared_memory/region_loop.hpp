@@ -1,0 +1,223 @@
+// A rank's memory, that of the others, and whose turn it is with it. The rank's own thread takes
+// the turn to send and, while it waits, to receive; a second thread takes one ten times a second
+// while the rank computes, so that others see that it lives and take what waited for room. Nobody
+// waits for anybody: what has no room is kept until there is some.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "millrace/core/tensor_pool.hpp"
+#include "millrace/transport/shared_memory.hpp"
+#include "transport/liveness/monitor.hpp"
+#include "transport/liveness/progress_slot.hpp"
+#include "transport/mailbox/mailbox.hpp"
+#include "transport/shared_memory/events.hpp"
+#include "transport/shared_memory/frame_reader.hpp"
+#include "transport/shared_memory/outbox.hpp"
+#include "transport/shared_memory/parcel.hpp"
+#include "transport/shared_memory/region.hpp"
+#include "transport/shared_memory/slots.hpp"
+#include "transport/wire/frame.hpp"
+
+namespace millrace::shared_memory {
+
+/// The socket at which others introduce themselves; its file goes with it.
+class ListeningSocket {
+ public:
+  ListeningSocket() = default;
+  ListeningSocket(std::string path, int backlog);
+  ListeningSocket(ListeningSocket&& other) noexcept = default;
+  ListeningSocket& operator=(ListeningSocket&& other) noexcept;
+  ~ListeningSocket();
+
+  [[nodiscard]] int number() const { return socket_.number(); }
+
+ private:
+  std::string path_;
+  Descriptor socket_;
+};
+
+/// Memory of one rank's own making, and the structure in it.
+template <class Content>
+struct Own {
+  Descriptor file;
+  Mapping memory;
+  Content* content = nullptr;
+};
+
+/// Our outbox for one other, which lives as long as tensors that are returned through it.
+struct OwnOutbox : Own<Outbox> {
+  std::atomic<std::uint32_t> held{0};  ///< slots of the other's that tensors lie in
+};
+
+/// The same of another's, for reading.
+template <class Content>
+struct Foreign {
+  Mapping memory;
+  const Content* content = nullptr;
+};
+
+/// Thread-safety: `cancel` from any thread; everything else from the rank's thread.
+class RegionLoop {
+ public:
+  /// `mailbox` and `slot` must outlive this. `sockets` by rank.
+  RegionLoop(const SharedMemoryOptions& options,
+             ListeningSocket socket,
+             std::vector<std::string> sockets,
+             Mailbox& mailbox,
+             const ProgressSlot& slot);
+  RegionLoop(const RegionLoop&) = delete;
+  RegionLoop& operator=(const RegionLoop&) = delete;
+  ~RegionLoop();
+
+  /// What goes wrong becomes the mailbox's failure.
+  void send(Rank to, const MessageTag& tag, TensorList payload) noexcept;
+  /// Reads what `to` has taken.
+  void learn_room(Rank to) noexcept;
+  /// Says what was taken of `from`'s.
+  void tell_taken(Rank from) noexcept;
+  /// Says goodbye when everything has been read; the mailbox is told when that is so.
+  void leave() noexcept;
+  void cancel(const std::string& reason) noexcept;
+
+  /// Takes turns, in which messages arrive and time passes, until `done()` or the deadline. What
+  /// `done` throws is passed on. Returns its answer.
+  template <class Done>
+  bool wait(Deadline deadline, const Done& done) {
+    for (;;) {
+      const std::lock_guard lock(turn_);
+      take_turn();
+      if (done()) return true;
+      const auto left = deadline - Clock::now();
+      if (left <= Clock::duration::zero()) return false;
+      rest(left);
+    }
+  }
+
+ private:
+  using Clock = std::chrono::steady_clock;
+
+  struct Waiting {
+    DataHeader header;
+    Tensor tensor;
+  };
+
+  /// Another rank. First half: what we give it; second: what it gave us.
+  struct Neighbour {
+    Neighbour(Rank number, std::string path) : rank(number), socket_path(std::move(path)) {}
+
+    const Rank rank;
+    const std::string socket_path;
+    Descriptor to;  // from dialling on
+    std::shared_ptr<OwnOutbox> outbox;
+    std::optional<RingWriter> writer;
+    Slots slots;
+    std::deque<Waiting> waiting;  // for room in the ring, or for a slot
+    std::uint64_t sequence = 0;
+
+    Descriptor from;  // from its introduction on
+    Descriptor process;
+    Descriptor bell;
+    Foreign<Board> board;
+    Foreign<Outbox> inbox;  // its outbox for us
+    std::optional<FrameReader> reader;
+    TensorList assembling;
+    std::uint64_t beat = 0;
+    bool left = false;
+    bool gone = false;
+  };
+
+  struct Stop {
+    FailureCause cause;
+    std::string text;
+  };
+
+  // region_loop.cpp: life and turns
+  Neighbour& dialled(Rank rank);
+  void watch_descriptor(int descriptor, EventKind kind, Rank rank);
+  void run() noexcept;
+  template <class Body>
+  void guarded(const Body& body) noexcept;
+  void take_turn() noexcept;
+  void rest(Clock::duration longest) noexcept;
+  void tick();
+  bool look_for_news(Clock::duration longest);
+  bool has_news() const;
+  std::chrono::milliseconds patience() const;
+  void take_events(int timeout_ms);
+  void take_event(const Event& event);
+  void ring_bell(const Neighbour& to, Sleep least) const;
+  void ring_all_bells() const;
+
+  // region_loop_frames.cpp: frames in and out
+  template <class Body>
+  void judged(const Neighbour& neighbour, const Body& body);
+  void flush(Neighbour& to);
+  bool post(Neighbour& to, Waiting& waiting);
+  std::optional<Slots::Taken> slot_for(Neighbour& to, std::size_t bytes);
+  void sweep(Neighbour& from);
+  void drain(Neighbour& from);
+  void take_frame(Neighbour& from, const RingEntry& entry);
+  Tensor tensor_of(Neighbour& from, const FrameReader::Frame& frame);
+
+  // region_loop_peers.cpp: who comes and who goes
+  void accept_guests();
+  bool read_guest(Descriptor& guest);
+  void take_introduction(Descriptor socket, ReceivedParcel parcel);
+  bool read_segments(Neighbour& from);
+  void hung_up(Neighbour& peer);
+  void close(Neighbour& peer);
+
+  // region_loop_watch.cpp: time passes
+  void watch(Clock::time_point now);
+  void confirm(Rank rank, Clock::time_point now);
+  void look_around(Clock::time_point now);
+  std::string report(Rank culprit, Clock::time_point now);
+  bool is_settled(const Neighbour& peer) const;
+  void leave_when_settled();
+  void fail(FailureCause cause, const std::string& text);
+  void shout(const Stop& stop);
+
+  const SharedMemoryOptions options_;
+  Mailbox& mailbox_;
+  const ProgressSlot& slot_;
+  const ListeningSocket socket_;
+  Descriptor bell_;    // eventfd
+  Descriptor events_;  // epoll, of everything that may end a sleep
+  Own<Board> board_;
+  std::vector<std::unique_ptr<Neighbour>> neighbours_;  // by rank; null at our own
+  std::vector<Neighbour*> known_;                       // dialled, or introduced to us
+  std::vector<Descriptor> guests_;                      // who have not said yet who they are
+  TensorPool pool_;                                     // of small received tensors
+  LivenessMonitor monitor_;
+  const Clock::duration spin_;
+  int spun_in_vain_ = 0;
+  Clock::time_point due_;         // the latest moment of the next turn, unless we do not run
+  Clock::time_point next_look_;   // at events
+  Clock::time_point next_watch_;  // at who is silent or hangs
+  std::size_t next_confirmed_ = 0;
+  std::optional<Stop> stopped_;
+  bool leaving_ = false;
+  std::mutex turn_;  // guards everything above; locked before mutex_
+
+  std::mutex mutex_;  // guards cancelled_ and end_
+  std::condition_variable woken_;
+  std::optional<Stop> cancelled_;
+  bool end_ = false;
+  std::atomic<bool> called_{false};  // cancelled_ is news
+  std::jthread thread_;
+};
+
+}  // namespace millrace::shared_memory

@@ -1,0 +1,125 @@
+// Who comes and who goes. A connection carries descriptors only, and its end is the end of who
+// stands at the other: nobody connects again.
+#include <algorithm>
+#include <fcntl.h>
+#include <sys/epoll.h>
+#include <sys/socket.h>
+#include <unistd.h>
+#include <utility>
+
+#include "millrace/transport/hello.hpp"
+#include "transport/shared_memory/events.hpp"
+#include "transport/shared_memory/region_loop.hpp"
+
+namespace millrace::shared_memory {
+
+namespace {
+
+constexpr std::size_t kMostSegments = kSlots;
+
+bool is_ours(int socket) {
+  ucred who{};
+  socklen_t size = sizeof who;
+  return ::getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &who, &size) == 0 && who.uid == ::geteuid();
+}
+
+template <class Content>
+void map_foreign(Foreign<Content>& foreign, const Descriptor& file) {
+  foreign.memory = map_region(file, sizeof(Content), Sharing::Read);
+  foreign.content = reinterpret_cast<const Content*>(foreign.memory.data());
+}
+
+}  // namespace
+
+void RegionLoop::accept_guests() {
+  for (Descriptor guest = accept_from(socket_.number()); guest;
+       guest = accept_from(socket_.number())) {
+    if (!is_ours(guest.number())) continue;
+    watch_descriptor(guest.number(), EventKind::Guest, {});
+    guests_.push_back(std::move(guest));
+  }
+  std::vector<Descriptor> guests = std::exchange(guests_, {});
+  for (Descriptor& guest : guests)
+    if (!read_guest(guest)) guests_.push_back(std::move(guest));
+}
+
+/// True when the guest has become a neighbour, or is none.
+bool RegionLoop::read_guest(Descriptor& guest) {
+  ReceivedParcel received = receive_parcel(guest.number());
+  if (received.arrival == Arrival::Nothing) return false;
+  const Parcel& parcel = received.parcel;
+  const bool known = received.arrival == Arrival::Came && parcel.version == kProtocolVersion &&
+                     parcel.kind == ParcelKind::Introduction && parcel.job == options_.job &&
+                     parcel.epoch == options_.epoch && parcel.destination == options_.rank.value &&
+                     parcel.source >= 0 && parcel.source < options_.world &&
+                     parcel.source != options_.rank.value &&
+                     received.descriptors.size() == kMostDescriptors;
+  ::epoll_ctl(events_.number(), EPOLL_CTL_DEL, guest.number(), nullptr);
+  if (known) take_introduction(std::exchange(guest, {}), std::move(received));
+  return true;
+}
+
+void RegionLoop::take_introduction(Descriptor socket, ReceivedParcel parcel) {
+  const Rank rank{parcel.parcel.source};
+  Neighbour& peer = *neighbours_[rank.index()];
+  if (peer.reader) return;  // that place is taken
+  map_foreign(peer.board, parcel.descriptors[0]);
+  map_foreign(peer.inbox, parcel.descriptors[1]);
+  peer.bell = std::move(parcel.descriptors[2]);
+  ::fcntl(peer.bell.number(), F_SETFL, O_NONBLOCK);  // nobody waits for who does not listen
+  peer.reader.emplace(
+      peer.inbox.content->ring,
+      FrameExpectation{
+          options_.job, options_.epoch, rank, options_.rank, options_.largest_payload});
+  peer.from = std::move(socket);
+  peer.process = process_of(peer.from.number());
+  const auto now = Clock::now();
+  monitor_.heard(rank, now);
+  dialled(rank).outbox->content->met.store(1, std::memory_order_release);
+  wake(peer.bell.number());
+  if (peer.gone) return;
+  watch_descriptor(peer.from.number(), EventKind::From, rank);
+  if (peer.process) watch_descriptor(peer.process.number(), EventKind::Process, rank);
+}
+
+/// False at the end of the connection.
+bool RegionLoop::read_segments(Neighbour& from) {
+  for (;;) {
+    const ReceivedParcel received = receive_parcel(from.from.number());
+    if (received.arrival == Arrival::Nothing) return true;
+    if (received.arrival == Arrival::Ended) return false;
+    const Parcel& parcel = received.parcel;
+    if (received.arrival != Arrival::Came || parcel.kind != ParcelKind::Segment ||
+        parcel.number != from.reader->segments() || parcel.number >= kMostSegments ||
+        received.descriptors.size() != 1)
+      throw TransportError("a parcel of rank " + std::to_string(from.rank.value) +
+                           " is no segment of shared memory");
+    from.reader->add(map_region(received.descriptors.front(), parcel.bytes, Sharing::Write));
+  }
+}
+
+/// The process has ended, or has given its endpoint up. Whoever has read all that we sent, and
+/// heard our goodbye, owes us nothing.
+void RegionLoop::hung_up(Neighbour& peer) {
+  if (peer.gone) return;
+  if (!peer.reader) accept_guests();  // it may have said something before
+  if (peer.gone) return;
+  sweep(peer);
+  const bool owes = !peer.left && !(leaving_ && is_settled(peer));
+  close(peer);
+  if (owes && !stopped_)
+    fail(FailureCause::PeerLost,
+         "lost rank " + std::to_string(peer.rank.value) + ": its connection ended; " +
+             report(peer.rank, Clock::now()));
+}
+
+void RegionLoop::close(Neighbour& peer) {
+  peer.gone = true;
+  for (Descriptor* each : {&peer.to, &peer.from, &peer.process}) {
+    // Also where a child of ours has a copy.
+    if (*each) ::epoll_ctl(events_.number(), EPOLL_CTL_DEL, each->number(), nullptr);
+    *each = {};
+  }
+}
+
+}  // namespace millrace::shared_memory

@@ -1,0 +1,64 @@
+// See slots.hpp.
+#include "transport/shared_memory/slots.hpp"
+
+#include <algorithm>
+#include <bit>
+#include <utility>
+
+namespace millrace::shared_memory {
+
+namespace {
+
+constexpr std::size_t kPage = 4096;
+constexpr std::size_t kSmall = std::size_t{64} << 10U;     // powers of two up to here
+constexpr std::size_t kSegment = std::size_t{256} << 10U;  // of several small slots
+
+std::size_t slots_of(std::size_t capacity) {
+  return std::max<std::size_t>(1, kSegment / capacity);
+}
+
+}  // namespace
+
+std::size_t slot_bytes(std::size_t bytes) {
+  if (bytes <= kSmall) return std::max(kPage, std::bit_ceil(bytes));
+  const std::size_t unit = std::max(kPage, std::bit_ceil(bytes) / 16);
+  return (bytes + unit - 1) / unit * unit;
+}
+
+std::optional<Slots::Taken> Slots::take(std::size_t bytes) {
+  const auto found = free_.lower_bound(bytes);
+  if (found == free_.end() || found->first > 2 * slot_bytes(bytes)) return std::nullopt;
+  const std::uint32_t number = found->second;
+  free_.erase(found);
+  busy_.push_back(number);
+  Slot& slot = slots_[number];
+  ++slot.use;
+  return Taken{{slot.offset, bytes, slot.segment, number, slot.use},
+               segments_[slot.segment].data() + slot.offset};
+}
+
+void Slots::reclaim(const Outbox& receivers) {
+  std::erase_if(busy_, [&](std::uint32_t number) {
+    const Slot& slot = slots_[number];
+    if (receivers.released[number].load(std::memory_order_acquire) != slot.use) return false;
+    free_.emplace(slot.capacity, number);
+    return true;
+  });
+}
+
+Region Slots::segment_for(std::size_t bytes) {
+  const std::size_t capacity = slot_bytes(bytes);
+  return make_region(capacity * slots_of(capacity), Sharing::Write);
+}
+
+void Slots::add(Mapping segment, std::size_t bytes) {
+  const std::size_t capacity = slot_bytes(bytes);
+  const std::uint32_t number = segments();
+  for (std::size_t i = 0; i < segment.bytes() / capacity && can_grow(); ++i) {
+    free_.emplace(capacity, static_cast<std::uint32_t>(slots_.size()));
+    slots_.push_back({number, 0, i * capacity, capacity});
+  }
+  segments_.push_back(std::move(segment));
+}
+
+}  // namespace millrace::shared_memory
