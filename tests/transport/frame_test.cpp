@@ -41,6 +41,15 @@ Refusal decode_changed(const DataHeader& header, std::size_t part = 128) {
   return decode(encode(header), part, kExpected, out);
 }
 
+TEST(Message, AHashThatIsTakenWhileCopyingIsThatOfTheWhole) {
+  for (const std::size_t size : {0U, 1U, 240U, 16'384U, 16'385U, 100'000U}) {
+    std::vector<std::byte> from(size), to(size);
+    for (std::size_t i = 0; i < size; ++i) from[i] = static_cast<std::byte>(i * i);
+    EXPECT_EQ(copy_hashed(from, to.data()), payload_hash(from)) << size;
+    EXPECT_EQ(from, to);
+  }
+}
+
 TEST(Message, EveryFieldSurvivesTheRoundTrip) {
   const DataHeader sent = sample_header();
 

@@ -13,6 +13,7 @@
 #include <gmock/gmock.h>
 
 #include "transport/conformance.hpp"
+#include "transport/ring_campaign.hpp"
 #include "transport/shared_memory/frame_reader.hpp"
 #include "transport/shared_memory/slots.hpp"
 
@@ -158,6 +159,26 @@ TEST(SharedMemoryFrames, AFrameIsTakenOnceAndInItsTurn) {
   RingEntry damaged = entry;
   damaged.header[100] ^= std::byte{1};
   EXPECT_EQ(reader.read(damaged).refusal, Refusal::Checksum);
+}
+
+TEST(SharedMemoryFrames, NothingThatAHostileWriterDoesIsTakenButLegalFrames) {
+  const RingResult result = run_ring_campaign(31, 4'000);
+
+  EXPECT_EQ(result.wrong, "");
+  EXPECT_GT(result.taken, 1'000);
+  EXPECT_GT(result.refused, 1'000);
+  EXPECT_TRUE(result.ended);
+}
+
+TEST(SharedMemoryFrames, LegalOnesAreAllTaken) {
+  std::vector<std::uint8_t> input;
+  for (int i = 0; i < 600; ++i)
+    for (const int word : {i % 100 == 99 ? 6 : 3, 0, 0, 0})
+      input.push_back(static_cast<std::uint8_t>(word));
+  const RingResult result = run_ring_input(input);
+
+  EXPECT_EQ(result.taken, 594);
+  EXPECT_EQ(result.refused, 0);
 }
 
 /// Slots with a segment for such sizes, and what the receiver says of them.

@@ -10,6 +10,7 @@
 
 #include "millrace/transport/failure.hpp"
 #include "millrace/transport/private_directory.hpp"
+#include "millrace/transport/shared_memory.hpp"
 #include "millrace/transport/zeromq.hpp"
 #include "transport/conformance.hpp"
 #include "transport/repetitions.hpp"
@@ -39,8 +40,7 @@ Usage usage() {
 }
 
 /// Every rank waits for the one before it, in a circle. What one of them uses in a second.
-Usage use_of_waiting(const ZeroMqOptions& options, std::chrono::seconds watch) {
-  const Endpoints ends = zeromq_mesh(options);
+Usage use_of_waiting(const Endpoints& ends, std::chrono::seconds watch) {
   std::vector<std::jthread> ranks;
   for (const auto& end : ends)
     ranks.emplace_back([&self = *end] {
@@ -65,13 +65,23 @@ TEST(ZeroMqWaiting, ARankThatWaitsForSecondsWakesUpSeldom) {
     options.link = link;
     options.directory = directory.path();
     const auto watch = std::chrono::seconds(2 * testing_transport::times(1));
-    const Usage use = use_of_waiting(options, watch);
+    const Usage use = use_of_waiting(zeromq_mesh(options), watch);
     const char* name = link == ZeroMqLink::Ipc ? "ipc" : "tcp";
     std::cout << name << ": a waiting rank uses " << 100 * use.seconds << " % of a core and wakes "
               << use.changes << " times a second\n";
     // A word from and to each of the others, and the network library's thread with every one.
     EXPECT_LT(use.changes, 40) << name;
   }
+}
+
+TEST(SharedMemoryWaiting, ARankThatWaitsForSecondsWakesUpSeldom) {
+  const PrivateDirectory directory(std::filesystem::temp_directory_path());
+  const SharedMemoryOptions options{.world = kWorld, .directory = directory.path()};
+  const auto watch = std::chrono::seconds(2 * testing_transport::times(1));
+  const Usage use = use_of_waiting(shared_memory_mesh(options), watch);
+  std::cout << "shared memory: a waiting rank uses " << 100 * use.seconds
+            << " % of a core and wakes " << use.changes << " times a second\n";
+  EXPECT_LT(use.changes, 20);  // its own sign of life once, its second thread ten times
 }
 
 }  // namespace

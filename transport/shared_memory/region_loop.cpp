@@ -290,6 +290,7 @@ RegionLoop::Neighbour& RegionLoop::dialled(Rank rank) {
   }
   to.outbox->file = {};
   watch_descriptor(to.to.number(), EventKind::To, rank);
+  if (known_.size() + 1 == neighbours_.size()) board_.file = {};  // everybody has it
   return to;
 }
 

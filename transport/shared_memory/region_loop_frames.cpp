@@ -73,9 +73,11 @@ bool RegionLoop::post(Neighbour& to, Waiting& waiting) {
     if (!slot) return false;
     const std::span<const std::byte> source(static_cast<const std::byte*>(waiting.tensor.data()),
                                             bytes);
-    std::memcpy(slot->memory, source.data(), bytes);
     waiting.header.hashed = options_.hash_payloads;
-    if (options_.hash_payloads) waiting.header.payload_hash = payload_hash(source);
+    if (options_.hash_payloads)
+      waiting.header.payload_hash = copy_hashed(source, slot->memory);
+    else
+      std::memcpy(slot->memory, source.data(), bytes);
     entry.place = slot->place;
   }
   waiting.header.sequence = to.sequence++;
