@@ -91,18 +91,23 @@ nlohmann::json to_json(const Figures& figures) {
   const Report& report = figures.report;
   nlohmann::json ranks = nlohmann::json::array();
   for (const RankReport& rank : report.ranks) ranks.push_back(to_json(rank));
-  return {{"makespan", report.makespan},
-          {"step", report.step},
-          {"span", report.span},
-          {"span_asap", report.span_asap},
-          {"bubble_makespan", report.bubble_makespan},
-          {"bubble_makespan_ratio", report.bubble_makespan_ratio()},
-          {"bubble_span", report.bubble_span},
-          {"bubble_span_ratio", report.bubble_span_ratio()},
-          {"per_rank", std::move(ranks)},
-          {"capacity", to_json(figures.channels)},
-          {"valid", figures.violations.empty()},
-          {"critical_path", report.critical_path}};
+  nlohmann::json all = {{"makespan", report.makespan},
+                        {"step", report.step},
+                        {"span", report.span},
+                        {"span_asap", report.span_asap},
+                        {"bubble_makespan", report.bubble_makespan},
+                        {"bubble_makespan_ratio", report.bubble_makespan_ratio()},
+                        {"bubble_span", report.bubble_span},
+                        {"bubble_span_ratio", report.bubble_span_ratio()},
+                        {"per_rank", std::move(ranks)},
+                        {"capacity", to_json(figures.channels)},
+                        {"valid", figures.violations.empty()},
+                        {"critical_path", report.critical_path}};
+  if (report.sums.longest > 0)
+    all["sums"] = {{"longest", report.sums.longest},
+                   {"hidden", report.sums.hidden()},
+                   {"exposed", report.sums.exposed}};
+  return all;
 }
 
 nlohmann::json identity_json(const Program& program) {

@@ -138,8 +138,8 @@ void add_link_options(CLI::App& verb, PlanOptions& options) {
            "--bandwidth",
            options.costs.bandwidth,
            0,
-           "Bytes per unit of time of a link: 1 or p x p values, 0 is unlimited; needs "
-           "--message-bytes");
+           "Bytes per unit of time of a link: 1 or p x p values, 0 is unlimited, from a rank to "
+           "itself for its copies; needs --message-bytes or --gradient-bytes");
   verb.add_option_function<std::string>(
       "--message-bytes",
       [&options](Text text) { options.costs.message_bytes = decimal("--message-bytes", text, 0); },
@@ -149,6 +149,25 @@ void add_link_options(CLI::App& verb, PlanOptions& options) {
            options.costs.rank_speed,
            1e-9,
            "Speed of every rank, one value each: an op takes its time / speed (default 1)");
+}
+
+void add_copies_options(CLI::App& verb, PlanOptions& options) {
+  const std::string name = flags("data_parallel");
+  verb.add_option_function<std::string>(
+          name,
+          [&options](Text text) {
+            options.costs.data_parallel =
+                static_cast<int>(whole_number(flag("data_parallel"), text, 1, 1'000'000));
+          },
+          "Copies of the pipeline that are trained side by side: the gradients of a stage are "
+          "added "
+          "over them after its last B or W, beside the passes that follow (default 1)")
+      ->type_name("D");
+  add_list(verb,
+           "--gradient-bytes",
+           options.costs.gradient_bytes,
+           0,
+           "Bytes of the gradients of a full stage, as --f; needs -d and --bandwidth (default 0)");
 }
 
 void add_memory_options(CLI::App& verb, PlanOptions& options, const std::string& limits) {
@@ -198,6 +217,7 @@ void add_generated_options(CLI::App& verb, PlanOptions& options) {
   add_reading_options(verb, options);
   add_time_options(verb, options);
   add_link_options(verb, options);
+  add_copies_options(verb, options);
   add_timing_options(verb, options);
   add_memory_options(verb, options, "1 value or one per rank");
 }

@@ -68,8 +68,9 @@ void add_seed_option(CLI::App& verb, PlanOptions& options, const char* what);
 /// option, DataError for a bad file. Recomputes what --recompute says.
 [[nodiscard]] Program program_of(const std::string& subject, const PlanOptions& options);
 
-/// The program with reductions and messages where --comms asks for them.
-[[nodiscard]] Program lowered(Program program, Comms comms);
+/// The program with reductions and messages where --comms asks for them, and the reductions of
+/// several copies of the pipeline.
+[[nodiscard]] Program lowered(Program program, const PlanOptions& options);
 
 /// The options that the schedule does not take, as typed: "-v 2", "--order lifo".
 [[nodiscard]] std::vector<std::string> untaken_options(const std::string& subject,

@@ -69,12 +69,15 @@ void require_generated(const std::string& subject, const PlanOptions& options) {
 
 }  // namespace
 
-Program lowered(Program program, Comms comms) {
-  if (comms == Comms::None) return program;
-  const Program reduced = insert_reductions(program);
-  Program result =
-      comms == Comms::Early ? insert_messages(reduced) : insert_messages_before_use(reduced);
+Program lowered(Program program, const PlanOptions& options) {
+  const Comms comms = options.comms;
+  const int copies = options.costs.data_parallel;
+  if (comms == Comms::None && copies == 1) return program;
+  Program result = insert_reductions(program, copies);
+  if (comms == Comms::Early) result = insert_messages(result);
+  if (comms == Comms::BeforeUse) result = insert_messages_before_use(result);
   result.name = program.name;
+  if (copies > 1) result.name += ", " + std::to_string(copies) + " copies";
   return result;
 }
 
@@ -110,7 +113,7 @@ Program program_of(const std::string& subject, const PlanOptions& options) {
     Program program = program_in(subject, options);
     require(options.costs.slice_costs.empty() || program.shape.slices > 1,
             "--slice-costs was given, but the schedule in " + subject + " has no slices");
-    return lowered(recomputing(std::move(program), subject, options), options.comms);
+    return lowered(recomputing(std::move(program), subject, options), options);
   }
   const ScheduleEntry& entry = find_schedule(subject);
   ScheduleOptions schedule = schedule_options(entry, options);
@@ -118,7 +121,7 @@ Program program_of(const std::string& subject, const PlanOptions& options) {
   if (!entry.takes("memory_limit")) schedule.memory_limit.reset();
   require(options.costs.slice_costs.empty() || entry.takes("slices"),
           "--slice-costs was given, but schedule '" + subject + "' has no slices");
-  return lowered(recomputing(generate(subject, schedule), subject, options), options.comms);
+  return lowered(recomputing(generate(subject, schedule), subject, options), options);
 }
 
 Program comparable_program_of(const std::string& subject, const PlanOptions& options) {

@@ -184,7 +184,7 @@ void run(const SearchArguments& arguments) {
   }
   Program& program = result.best->program;
   program.name = title(*result.best);
-  const Program whole = lowered(program, arguments.plan.comms);
+  const Program whole = lowered(program, arguments.plan);
   const Cost cost = cost_of(whole.shape, arguments.plan);
   const Graph graph(whole);
   const Timeline timeline = timeline_of(graph, cost);

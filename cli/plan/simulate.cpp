@@ -50,6 +50,14 @@ void print_channels(const std::vector<ChannelCapacity>& channels) {
   std::cout << '\n' << table(rows);
 }
 
+/// What -d adds to a step.
+void print_sums(const SumReport& sums) {
+  if (sums.longest == 0) return;
+  std::cout << "sums over the copies: " << plain(sums.longest) << " on one rank, "
+            << plain(sums.hidden()) << " of it hidden; they make the step " << plain(sums.exposed)
+            << " longer\n";
+}
+
 /// `cores`: that the ranks share; 0: one per rank.
 void print(const Program& program, const Figures& figures, int cores) {
   const Report& report = figures.report;
@@ -82,7 +90,9 @@ void print(const Program& program, const Figures& figures, int cores) {
       << (has_more ? " A step is the makespan and the time beside its passes." : "") << "\n\n";
   print_ranks(report, shared);
   print_channels(figures.channels);
-  std::cout << "\nvalid: " << (figures.violations.empty() ? "yes" : "no") << '\n'
+  std::cout << '\n';
+  print_sums(report.sums);
+  std::cout << "valid: " << (figures.violations.empty() ? "yes" : "no") << '\n'
             << "same bits as sequential: " << (figures.order.ascending ? "yes" : "no")
             << (figures.order.ascending ? "" : ", " + figures.order.sentence) << '\n';
   for (const Violation& violation : figures.violations)

@@ -75,6 +75,8 @@ class Offers : public VerbTest {
             {"--message-bytes", "1f1b" + link},
             {"--bandwidth", "1f1b" + link},
             {"--contention", "1f1b --contention" + link},
+            {"--data-parallel", "1f1b --data-parallel 2"},
+            {"--gradient-bytes", "1f1b -d 2 --gradient-bytes 4 --bandwidth 2"},
             {"--rank-speed", "1f1b --rank-speed 1,1,1,2"},
             {"--cores", "1f1b --cores 2"},
             {"--mem-f", "1f1b --mem-f 2"},

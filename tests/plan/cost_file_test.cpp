@@ -26,6 +26,7 @@ CostFile two_stages() {
   file.cost.memory_forward = {100, 200};
   file.cost.memory_input = {-10, -20};
   file.cost.memory_weight = {-90, -180};
+  file.cost.gradient_bytes = {1000, 3000};
   return file;
 }
 
@@ -50,6 +51,7 @@ TEST(CostFile, ComesBackAsItWasWritten) {
   EXPECT_EQ(parsed.costs->cost.latency, 0.6);
   EXPECT_EQ(parsed.costs->cost.after_passes, 0.25);
   EXPECT_EQ(parsed.costs->cost.memory_input, file.cost.memory_input);
+  EXPECT_EQ(parsed.costs->cost.gradient_bytes, file.cost.gradient_bytes);
   EXPECT_TRUE(parsed.costs->cost.recompute.empty());
 }
 
@@ -76,6 +78,7 @@ TEST(CostFile, SaysWhereAndWhatIsWrong) {
   EXPECT_THAT(complaint(with("\"chunks\": 1", "\"chunks\": 1000000")), HasSubstr("is at most"));
   EXPECT_THAT(complaint(with("1.5", "-1.5")), HasSubstr("a number of at least 0, found -1.5"));
   EXPECT_THAT(complaint(with("1.5", "\"fast\"")), HasSubstr("found \"fast\""));
+  EXPECT_THAT(complaint(with("3000", "-3000")), HasSubstr("a number of at least 0, found -3000"));
 }
 
 TEST(CostFile, RefusesToWriteWhatTheFormatHasNoWordFor) {

@@ -66,7 +66,7 @@ Program seedling(Dice& dice) {
   options.ranks = 2;
   options.micro_batches = 4;
   Program program = generate(kNames[dice.below(6)], options);
-  if (dice.one_in(3)) program = insert_reductions(program);
+  if (dice.one_in(3)) program = insert_reductions(program, 1 + static_cast<int>(dice.below(2)));
   if (dice.one_in(2)) program = insert_messages(program);
   return program;
 }
@@ -126,6 +126,10 @@ Cost any_cost(const Shape& shape, std::uint64_t seed) {
     cost.contention = dice.one_in(2);
   }
   if (dice.one_in(2)) cost.cores = 1;
+  if (dice.one_in(3)) {
+    cost.data_parallel = dice.number(4);
+    cost.gradient_bytes.assign(cost.memory_forward.size(), 3);
+  }
   return cost;
 }
 
@@ -168,6 +172,8 @@ Calls simulations() {
              return simulate_as_measured(Graph(p), c, t);
            })},
           {"report", timed([](auto& p, auto& t, const Cost& c) { return report(Graph(p), c, t); })},
+          {"stage_sums",
+           timed([](auto& p, auto& t, const Cost& c) { return stage_sums(Graph(p), c, t); })},
           {"critical_path",
            timed([](auto& p, auto& t, const Cost& c) { return critical_path(Graph(p), c, t); })},
           {"memory_over_time",
@@ -191,6 +197,7 @@ Calls passes() {
       {"split_backward", alone([](auto& p) { return split_backward(p); })},
       {"merge_backward", alone([](auto& p) { return merge_backward(p); })},
       {"insert_reductions", alone([](auto& p) { return insert_reductions(p); })},
+      {"insert_reductions of copies", alone([](auto& p) { return insert_reductions(p, 4); })},
       {"insert_recompute", alone([](auto& p) { return insert_recompute(p); })},
       {"insert_recompute of stages", alone([](auto& p) {
          return insert_recompute(
@@ -229,7 +236,7 @@ TEST(MalformedPrograms, GetAResultOrInvalidArgumentFromEveryFunction) {
   constexpr std::uint64_t kPrograms = 400;
   Calls calls = checks();
   for (Calls more : {simulations(), passes(), texts_and_pictures()}) calls.merge(more);
-  ASSERT_EQ(calls.size(), 34U);
+  ASSERT_EQ(calls.size(), 36U);
   for (const auto& [name, call] : calls) {
     SCOPED_TRACE(name);
     int refused = 0;

@@ -52,6 +52,61 @@ TEST(ModelCosts, RefuseWhatCannotBeSaidInTheNamesOfTheirMembers) {
             "weight was given, but costs a.json says it; leave one of them out");
 }
 
+TEST(ModelCosts, ShareTheGradientsOfAFullStageAmongItsChunks) {
+  const ModelCosts costs{.bandwidth = {4}, .data_parallel = 4, .gradient_bytes = {8, 12}};
+  const Cost cost = cost_of(kTwoChunks, costs);
+  EXPECT_EQ(cost.data_parallel, 4);
+  EXPECT_EQ(cost.gradient_bytes, (std::vector<double>{4, 4, 6, 6}));
+  // 1.5 times 4 bytes at 4 bytes per unit, which is 2 ticks.
+  EXPECT_EQ(cost.sum_transfer(Stage{0}, Rank{0}, 2), 3);
+}
+
+TEST(ModelCosts, RefuseGradientsThatNobodyAdds) {
+  const auto refusal = [](const ModelCosts& costs, const Shape& shape = kTwoChunks) -> std::string {
+    try {
+      return std::to_string(cost_of(shape, costs).data_parallel);
+    } catch (const InvalidArgument& fault) {
+      return fault.what();
+    }
+  };
+  EXPECT_EQ(refusal({.data_parallel = 2}), "2");
+  EXPECT_EQ(refusal({.data_parallel = 0}),
+            "data_parallel is 0; a pipeline is trained in 1 copy or more");
+  EXPECT_EQ(refusal({.bandwidth = {1}, .gradient_bytes = {1}}),
+            "gradient_bytes is given without data_parallel; only copies of the pipeline add "
+            "gradients over links");
+  EXPECT_EQ(refusal({.bandwidth = {1}, .data_parallel = 2}),
+            "bandwidth is given without gradient_bytes; they go together");
+  EXPECT_EQ(refusal({.data_parallel = 2, .gradient_bytes = {-1}}),
+            "gradient_bytes holds -1; expected numbers from 0 to 1e+15");
+  const Shape mirrored{.ranks = 2,
+                       .micro_batches = 2,
+                       .placement = Placement::mirrored(2),
+                       .replica_of = {Replica{0}, Replica{1}}};
+  EXPECT_EQ(refusal({.data_parallel = 2}, mirrored),
+            "data_parallel is 2, but a pipeline of this schedule has 2 copies of every stage "
+            "itself; sums over copies of the pipeline are timed where it has one");
+}
+
+TEST(ModelCosts, TakeGradientsFromAFileOrBesideOne) {
+  CostFile without{.ranks = 2,
+                   .stages = 2,
+                   .cost = Cost::unit({.ranks = 2, .placement = Placement::straight(2)})};
+  CostFile with = without;
+  with.cost.gradient_bytes = {6, 8};
+  const auto shared = [](const CostFile& file) { return std::make_shared<const CostFile>(file); };
+  const ModelCosts filed{
+      .bandwidth = {2}, .data_parallel = 2, .file = shared(with), .file_name = "a.json"};
+  EXPECT_EQ(cost_of(kTwoChunks, filed).gradient_bytes, (std::vector<double>{3, 3, 4, 4}));
+  ModelCosts beside = filed;
+  beside.file = shared(without);
+  beside.gradient_bytes = {2};
+  EXPECT_EQ(cost_of(kTwoChunks, beside).gradient_bytes, (std::vector<double>{1, 1, 1, 1}));
+  ModelCosts twice = filed;
+  twice.gradient_bytes = {2};
+  EXPECT_THROW((void)cost_of(kTwoChunks, twice), InvalidArgument);
+}
+
 TEST(ModelCosts, OfOneCutLeaveTwoCopiesOfTheModelOutOfASearch) {
   SearchOptions full{.ranks = 2}, cut{.ranks = 2};
   set_costs(full, {.forward = {1, 2}});

@@ -15,13 +15,16 @@
 
 namespace millrace::testing_plan {
 
-/// Slow, obvious replay of programs without reductions; pairs run one half after the other unless
-/// the cost gives them a time of their own.
+/// Slow, obvious replay of programs without reductions but those of several copies of the pipeline;
+/// pairs run one half after the other unless the cost gives them a time of their own.
 class NaiveReplay {
  public:
   NaiveReplay(const Program& program, const Cost& cost) : program_(program), cost_(cost) {
     for (const auto& list : program.ranks)
-      for (const Action& action : list) exists_[key(action)] = true;
+      for (const Action& action : list) {
+        if (has_unit(action.op)) exists_[key(action)] = true;
+        if (makes_weights(action)) ++weights_left_[action.stage.value];
+      }
   }
 
   /// Intervals of all actions, or nothing when no rank can move.
@@ -46,6 +49,8 @@ class NaiveReplay {
         const auto interval = attempt(static_cast<int>(r), action, free[r]);
         if (!interval) continue;
         if (!is_receive(action.op)) free[r] = interval->end;  // a receive is only posted
+        if (makes_weights(action) && --weights_left_[action.stage.value] == 0)
+          add_over_copies(action.stage.value, r, interval->end);
         done.push_back(*interval);
         moved = true;
       }
@@ -185,7 +190,29 @@ class NaiveReplay {
     return Interval{start, start + *cost_.pair};
   }
 
+  static bool makes_weights(const Action& action) {
+    return action.op == Op::Backward || action.op == Op::BackwardWeight;
+  }
+
+  /// One sum after the other through the link of the rank: each copy owns a d-th of the gradients,
+  /// gets that from d - 1 others and gives them its sum, at the same time as they do.
+  void add_over_copies(int stage, std::size_t rank, double from) {
+    const double d = cost_.data_parallel;
+    if (d == 1) return;
+    double bytes = 0;
+    if (!cost_.gradient_bytes.empty() && cost_.bytes_per_tick > 0)
+      bytes = cost_.gradient_bytes[static_cast<std::size_t>(stage)] / d * (d - 1);
+    const double begin = std::max(from, link_free_[rank]);
+    link_free_[rank] = begin + (bytes + bytes) / std::max(1e-300, cost_.bytes_per_tick);
+    sum_there_[stage] = link_free_[rank] + cost_.latency + cost_.latency;
+  }
+
   std::optional<Interval> attempt(int rank, const Action& action, double free) {
+    if (action.op == Op::ReduceGrad) {
+      const auto there = sum_there_.find(action.stage.value);
+      if (there == sum_there_.end()) return std::nullopt;
+      return Interval{free, std::max(free, there->second)};
+    }
     const auto begin = ready(rank, action, free);
     if (!begin) return std::nullopt;
     const double speed =
@@ -200,6 +227,9 @@ class NaiveReplay {
   const Cost& cost_;
   std::map<Key, bool> exists_;
   std::map<Key, Done> done_;
+  std::map<int, int> weights_left_;          // by stage
+  std::map<int, double> sum_there_;          // by stage: when its sum over the copies is
+  std::map<std::size_t, double> link_free_;  // by rank
 };
 
 }  // namespace millrace::testing_plan

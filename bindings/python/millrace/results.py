@@ -130,6 +130,15 @@ class RankReport:
 
 
 @dataclass(frozen=True)
+class Sums:
+    """Sums over copies of the pipeline: the longest of a rank, what of it runs beside passes, what makes the step longer."""
+
+    longest: float
+    hidden: float
+    exposed: float
+
+
+@dataclass(frozen=True)
 class Report:
     """A simulated run: its figures, its timeline, its memory.
 
@@ -146,6 +155,7 @@ class Report:
     bubble_span: float
     bubble_span_ratio: float
     critical_path: float
+    sums: Sums
     ranks: tuple[RankReport, ...]
     timeline: list[np.ndarray] = field(repr=False, compare=False)
     memory: list[np.ndarray] = field(repr=False, compare=False)

@@ -47,7 +47,7 @@ auto member_called(const Table& table, std::string_view name) -> decltype(table.
 }
 
 [[noreturn]] void refuse_member(const std::string& name) {
-  std::vector<std::string> known = {"cores", "file"};
+  std::vector<std::string> known = {"cores", "data_parallel", "file"};
   const auto add = [&known](const auto& table) {
     for (const auto& [member, where] : table) known.emplace_back(member);
   };
@@ -82,6 +82,11 @@ void set_member(ModelCosts& costs, const std::string& name, const py::handle& va
     require(cores.size() == 1 && cores.front() >= 0,
             "cores is a whole number: 0, a processor per rank, or how many the ranks share");
     costs.cores = cores.front();
+  } else if (name == "data_parallel") {
+    const std::vector<int> copies = counts_of(object, "data_parallel");
+    require(copies.size() == 1 && copies.front() >= 1,
+            "data_parallel is a whole number from 1: how many copies of the pipeline are trained");
+    costs.data_parallel = copies.front();
   } else if (name == "file") {
     set_file(costs, path_of(value));
   } else {

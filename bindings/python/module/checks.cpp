@@ -154,6 +154,7 @@ py::object report_object(const Graph& graph, const Simulated& run) {
               figures.bubble_span,
               figures.bubble_span_ratio(),
               figures.critical_path,
+              made("Sums", figures.sums.longest, figures.sums.hidden(), figures.sums.exposed),
               rank_objects(figures),
               to_arrays(run.timeline),
               to_arrays(memory),

@@ -21,6 +21,11 @@ SharedProgram passed(const Program& program) {
   return std::make_shared<Program>(pass(program));
 }
 
+SharedProgram reducing(const Program& program, int copies) {
+  const py::gil_scoped_release unlocked;
+  return std::make_shared<Program>(insert_reductions(program, copies));
+}
+
 }  // namespace
 
 void bind_passes(ProgramClass& program) {
@@ -36,8 +41,10 @@ void bind_passes(ProgramClass& program) {
            &passed<&receive_before_use>,
            "Moves each receive right before the action that uses it.")
       .def("insert_reductions",
-           &passed<&insert_reductions>,
-           "Adds REDUCE_GRAD for stages that live on several ranks.")
+           &reducing,
+           "copies"_a = 1,
+           "Adds REDUCE_GRAD for stages that live on several ranks; of several copies of the "
+           "pipeline, for every stage.")
       .def("insert_recompute",
            &recomputing,
            "stages"_a = "all",

@@ -36,6 +36,7 @@ const char* colour_of(Op op) {
 // Forwards have no letter: they are the plain numbers of the picture.
 std::string label_of(const Box& box, const Shape& shape, bool chunked) {
   const Op op = box.action->op;
+  if (op == Op::ReduceGrad) return "+";  // R is a recompute
   std::string label = op == Op::Forward ? "" : std::string(1, letters(op)[0]);
   if (chunked && has_unit(op)) label += static_cast<char>('a' + box.chunk % 26);
   return label + picture::unit_label(*box.action, shape);
@@ -61,6 +62,7 @@ Scale scale_of(const std::vector<std::vector<Box>>& all,
   std::size_t longest_label = 1;
   for (const auto& list : all)
     for (const Box& box : list) {
+      if (box.action->op == Op::ReduceGrad) continue;  // a wait, of any length
       shortest = std::min(shortest, box.time.end - box.time.start);
       const std::size_t sign = box.action->op == Op::Forward ? 1 : 0;  // room for a blank
       longest_label = std::max(longest_label, label_of(box, shape, chunked).size() + sign);

@@ -8,6 +8,7 @@
 #include "plan/draw/html_page.hpp"
 #include "plan/draw/palette.hpp"
 #include "plan/draw/picture.hpp"
+#include "plan/model/stage_sums.hpp"
 #include "plan/model/validate.hpp"
 
 namespace millrace {
@@ -81,6 +82,22 @@ json skips(const Program& program, const Timeline& timeline) {
   return all;
 }
 
+// Sums over copies of the pipeline, by rank and start: rank, position of the last B or W and of the
+// REDUCE_GRAD, ticks on the link and of the latencies behind them.
+json sums(const Program& program, const Cost& cost, double scale) {
+  json all = json::array();
+  if (cost.data_parallel == 1) return all;
+  const Graph graph(program);
+  const plan::PlannedSums planned(graph, cost);
+  for (const plan::PlannedSum& sum : planned.all())
+    all.push_back({sum.rank.value,
+                   graph.position(sum.last),
+                   graph.position(sum.reduction),
+                   sum.transfer * scale,
+                   sum.delay * scale});
+  return all;
+}
+
 double longest(const Timeline& timeline) {
   double most = 0;
   for (const auto& rank : timeline.ranks)
@@ -120,10 +137,13 @@ std::string draw_html(const Program& program,
     lines.push_back(picture::rank_colour(rank, program.ranks.size()).hex());
   for (int op = 0; op < kOps; ++op) names.push_back(letters(static_cast<Op>(op)));
   json counts = json::array(), schedules = json::array(), arrows = json::array();
+  json sums_of_all = json::array();
   for (const auto& [count, drawing] : by_count) {
     counts.push_back(count);
     schedules.push_back(actions(drawing->program, drawing->timeline));
     arrows.push_back(skips(drawing->program, drawing->timeline));
+    sums_of_all.push_back(
+        sums(drawing->program, cost, drawing->timeline.ticks_per_unit / cost.ticks_per_unit));
   }
   const json data = {{"ticks", timeline.ticks_per_unit},
                      {"slices", program.shape.slices},
@@ -139,7 +159,8 @@ std::string draw_html(const Program& program,
                      {"count", program.shape.micro_batches},
                      {"counts", std::move(counts)},
                      {"schedules", std::move(schedules)},
-                     {"skips", std::move(arrows)}};
+                     {"skips", std::move(arrows)},
+                     {"sums", std::move(sums_of_all)}};
   const std::string name = picture::escaped(title.empty() ? "schedule" : title);
   // The data are numbers and fixed words, so no text of a user can end the script element.
   return "<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><title>" + name +

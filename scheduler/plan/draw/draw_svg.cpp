@@ -81,6 +81,7 @@ double legend(SvgCanvas& canvas,
   for (const SvgPanel& panel : panels) {
     for (const auto& list : panel.boxes())
       for (const picture::Box& box : list) seen[static_cast<std::size_t>(box.action->op)] = true;
+    seen[static_cast<std::size_t>(Op::ReduceGrad)] |= panel.has_sums();
     const bool copies = panel.program().shape.replicas() > 1;
     if (panel.chunks() > 1) several.emplace(copies ? "replica" : "chunk", panel.chunks());
   }

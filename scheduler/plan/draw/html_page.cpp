@@ -89,9 +89,24 @@ function memoryOf(r) {
   return curve;
 }
 
+// Sums over copies of the pipeline: start and end, one after the other on the link of their rank.
+// Their latencies are those of the slider, where it was moved.
+let sumLatency = null;
+function sumTimes(ran) {
+  const free = data.ranks.map(() => -Infinity);
+  return data.sums[chosen].map(([r, last, , transfer, delay]) => {
+    if (!ran[r][last]) return null;
+    const start = Math.max(free[r], ran[r][last][1]);
+    free[r] = start + transfer;
+    return [start, free[r] + (sumLatency === null ? delay : 2 * sumLatency)];
+  });
+}
+
 // Runs the same order with rescaled times: as early as rank and producers allow.
 function replay(scale, latency) {
   const result = data.ranks.map(rank => new Array(rank.length)), next = data.ranks.map(() => 0);
+  const sumOf = data.ranks.map(() => ({}));
+  data.sums[chosen].forEach(([r, , reduction], k) => { sumOf[r][reduction] = k; });
   const done = node => result[owner[node]][node - first[owner[node]]];
   for (let moved = true; moved;) {
     moved = false;
@@ -104,7 +119,9 @@ function replay(scale, latency) {
           start = Math.max(start, done(node)[1] + (owner[node] === r ? 0 : latency));
         const length = measured[r][i][1] - measured[r][i][0], share = data.inputShare;
         const factor = [scale.f, share * scale.i + (1 - share) * scale.w, scale.i, scale.w, scale.f][a[OP]] ?? 1;
-        result[r][i] = [start, start + length * factor];
+        const free = i ? result[r][i - 1][1] : 0;
+        result[r][i] = i in sumOf[r] ? [free, Math.max(start, sumTimes(result)[sumOf[r][i]][1])]
+          : [start, start + length * factor];
         ++next[r];
         moved = true;
       }
@@ -112,13 +129,14 @@ function replay(scale, latency) {
   return result;
 }
 
-let curves, extent, highest;
+let curves, extent, highest, sums;
 function refresh() {
   const all = times.flat();
   extent = all.reduce((e, t) => [Math.min(e[0], t[0]), Math.max(e[1], t[1])], [Infinity, -Infinity]);
   curves = data.ranks.map((_, r) => memoryOf(r));
   highest = Math.max(0, ...curves.map(c => c.reduce((most, s) => Math.max(most, s[1]), 0)));
-  const busy = times.map(rank => rank.reduce((sum, t) => sum + t[1] - t[0], 0));
+  sums = sumTimes(times);
+  const busy = times.map((rank, r) => rank.reduce((sum, t, i) => sum + (data.ranks[r][i][OP] === 9 ? 0 : t[1] - t[0]), 0));
   const span = Math.max(...times.map(rank => rank.length ? rank[rank.length - 1][1] - rank[0][0] : 0));
   const make = extent[1] - extent[0], most = Math.max(...busy);
   const share = x => " (" + (100 * x).toFixed(2) + " %)";
@@ -152,6 +170,7 @@ function draw() {
   pen.font = "12px system-ui, Arial, sans-serif";
   pen.textBaseline = "middle";
   for (let r = 0; r < data.ranks.length; ++r) drawRow(r);
+  drawSums();
   drawSkips();
   drawAxis();
   if (highest > 0) drawMemory(rowsEnd() + 44);
@@ -167,7 +186,7 @@ function drawRow(r) {
   pen.textAlign = "center";
   data.ranks[r].forEach((a, i) => {
     const [start, end] = times[r][i];
-    if (end <= start || end < view[0] || start > view[1]) return;
+    if (end <= start || end < view[0] || start > view[1] || (a[OP] === 9 && sums.length)) return;
     const x = xOf(start), width = xOf(end) - x, colour = data.colours[a[OP]][a[CHUNK]];
     const half = a[9] ? rowHeight / 2 : rowHeight, top = a[9] === 2 ? y + half : y;
     pen.fillStyle = colour[0]; pen.fillRect(x, top, width, half);
@@ -179,6 +198,18 @@ function drawRow(r) {
     if (pointer && pointer.r === r && pointer.i === i) {
       pen.strokeStyle = "#111"; pen.lineWidth = 2; pen.strokeRect(x + 1, top + 1, width - 2, half - 2);
     }
+  });
+  pen.restore();
+}
+
+// Bars in the gap under the row of their rank.
+function drawSums() {
+  pen.save();
+  pen.beginPath(); pen.rect(LEFT, 0, plotWidth(), rowsEnd()); pen.clip();
+  pen.fillStyle = data.colours[9][0][0]; pen.strokeStyle = "#fff"; pen.lineWidth = 0.8;
+  sums.forEach(([start, end], k) => {
+    const y = yOf(data.sums[chosen][k][0]) + rowHeight, x = xOf(start), width = xOf(end) - x;
+    pen.fillRect(x, y, width, GAP); pen.strokeRect(x, y, width, GAP);
   });
   pen.restore();
 }
@@ -311,6 +342,7 @@ function addSliders() {
   const controls = document.getElementById("controls"), scale = { f: 1, i: 1, w: 1 };
   let latency = data.latency, changed = false;
   const show = () => {
+    sumLatency = changed ? latency : null;
     times = changed ? replay(scale, latency) : measured;
     pointer = null; tip.style.display = "none";
     refresh(); look(...extent);
@@ -332,7 +364,7 @@ function addSliders() {
   slider("latency", latency, most, most / 60, x => units(x), x => { latency = x; changed = true; });
   const reset = document.createElement("button");
   reset.textContent = "as simulated";
-  reset.addEventListener("click", () => { controls.replaceChildren(); times = measured; refresh(); look(...extent); addSliders(); });
+  reset.addEventListener("click", () => { controls.replaceChildren(); times = measured; sumLatency = null; refresh(); look(...extent); addSliders(); });
   controls.append(reset);
 }
 

@@ -12,6 +12,7 @@ namespace {
 
 constexpr double kRow = 26;
 constexpr double kRowGap = 6;
+constexpr double kSumHeight = 5;    // of a sum over copies, in the gap under its rank
 constexpr double kCharacter = 6.8;  // of the labels' font
 
 void time_axis(SvgCanvas& canvas, const PanelScale& scale, double bottom) {
@@ -35,6 +36,7 @@ SvgPanel::SvgPanel(const Program& program, const Timeline& timeline, const Cost&
       extent_(extent(timeline)),
       ticks_per_unit_(timeline.ticks_per_unit) {
   if (!cost.memory_forward.empty()) curves_ = memory_over_time(Graph(program), cost, timeline);
+  if (cost.data_parallel > 1) sums_ = stage_sums(Graph(program), cost, timeline);
   for (const auto& curve : curves_)
     for (const MemoryStep& step : curve) highest_ = std::max(highest_, step.bytes);
 }
@@ -48,6 +50,7 @@ double SvgPanel::pixels_per_unit_wanted() const {
   std::size_t digits = 1;
   for (const auto& list : boxes_)
     for (const Box& box : list) {
+      if (box.action->op == Op::ReduceGrad) continue;  // a wait, of any length
       shortest = std::min(shortest, box.time.end - box.time.start);
       digits = std::max(digits, unit_label(*box.action, program_.shape).size());
     }
@@ -72,7 +75,23 @@ double SvgPanel::x_of(const PanelScale& scale, double time) const {
 void SvgPanel::row(SvgCanvas& canvas, const PanelScale& scale, std::size_t rank, double y) const {
   canvas.text(kLeft - 8, y + kRow / 2 + 4, "rank " + std::to_string(rank), "class='e'");
   canvas.rect(kLeft, y, x_of(scale, extent_.end) - kLeft, kRow, "fill='#e9e9ec'");
-  for (const Box& one : boxes_[rank]) box(canvas, scale, one, y);
+  for (const Box& one : boxes_[rank])
+    if (!(has_sums() && one.action->op == Op::ReduceGrad)) box(canvas, scale, one, y);
+  for (const StageSum& one : sums_)
+    if (one.rank.index() == rank) sum(canvas, scale, one, y + kRow);
+}
+
+/// Under the row of its rank, whose idle ground shows where no pass hides it.
+void SvgPanel::sum(SvgCanvas& canvas,
+                   const PanelScale& scale,
+                   const StageSum& sum,
+                   double y) const {
+  const double x = x_of(scale, sum.time.start);
+  canvas.rect(x,
+              y,
+              x_of(scale, sum.time.end) - x,
+              kSumHeight,
+              "fill='" + colour_of(Op::ReduceGrad).hex() + "' stroke='#fff' stroke-width='0.8'");
 }
 
 void SvgPanel::box(SvgCanvas& canvas, const PanelScale& scale, const Box& box, double y) const {

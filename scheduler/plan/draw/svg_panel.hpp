@@ -33,6 +33,8 @@ class SvgPanel {
   [[nodiscard]] int chunks() const { return chunks_; }
   /// Whether it draws skip edges.
   [[nodiscard]] bool has_skips() const { return !skips_.empty(); }
+  /// Whether it draws sums over copies of the pipeline.
+  [[nodiscard]] bool has_sums() const { return !sums_.empty(); }
   /// Length of the timeline, in the user's units.
   [[nodiscard]] double units() const;
   /// Largest memory of any rank; 0 without a memory model.
@@ -47,6 +49,7 @@ class SvgPanel {
   [[nodiscard]] double x_of(const PanelScale& scale, double time) const;
   void row(SvgCanvas& canvas, const PanelScale& scale, std::size_t rank, double y) const;
   void box(SvgCanvas& canvas, const PanelScale& scale, const Box& box, double y) const;
+  void sum(SvgCanvas& canvas, const PanelScale& scale, const StageSum& sum, double y) const;
   void skip(SvgCanvas& canvas, const PanelScale& scale, const SkipArrow& arrow, double y) const;
   double memory(SvgCanvas& canvas, const PanelScale& scale, double top) const;
   double memory_legend(SvgCanvas& canvas, const PanelScale& scale, double y) const;
@@ -59,6 +62,7 @@ class SvgPanel {
   const Program& program_;
   std::vector<std::vector<Box>> boxes_;
   std::vector<SkipArrow> skips_;
+  std::vector<StageSum> sums_;
   int chunks_;
   Interval extent_;
   double ticks_per_unit_;

@@ -24,9 +24,9 @@ void require_size_or_none(const std::vector<double>& values, std::size_t wanted,
 
 void require_not_negative(const std::vector<double>& values, const char* what) {
   for (const double value : values)
-    require(value >= 0,
-            "Cost::" + std::string(what) + " holds " + plan::number_text(value) +
-                "; a time is at least 0");
+    require(
+        value >= 0,
+        "Cost::" + std::string(what) + " holds " + plan::number_text(value) + "; it is at least 0");
 }
 
 }  // namespace
@@ -74,13 +74,23 @@ void Cost::require_fits(const Shape& shape) const {
   for (const auto* memory :
        {&memory_forward, &memory_input_peak, &memory_input, &memory_weight, &memory_boundary})
     require_size_or_none(*memory, stages, "memory_*");
+  require_size_or_none(gradient_bytes, stages, "gradient_bytes");
   for (const auto* times :
        {&forward, &backward_input, &backward_weight, &backward, &recompute, &link_latency})
     require_not_negative(*times, "times");
+  require_not_negative(gradient_bytes, "gradient_bytes");
   require(latency >= 0 && optimizer >= 0 && after_passes >= 0 && bytes_per_tick >= 0 &&
               message_bytes >= 0,
           "Cost: latency, optimizer, after_passes, bytes_per_tick and message_bytes are at least "
           "0");
+  require(data_parallel >= 1,
+          "Cost::data_parallel is " + std::to_string(data_parallel) +
+              "; a pipeline is trained in 1 copy or more");
+  require(data_parallel == 1 || shape.replicas() == 1, [&] {
+    return "sums over " + std::to_string(data_parallel) +
+           " copies of the pipeline are timed where a pipeline has each stage once; this one has " +
+           std::to_string(shape.replicas()) + " copies of each stage";
+  });
   require(cores >= 0,
           "Cost::cores is " + std::to_string(cores) +
               "; it is 0 (a processor per rank) or the number of processors");
@@ -94,12 +104,26 @@ double Cost::delay(Rank source, Rank destination, int ranks) const {
   return link_latency[source.index() * static_cast<std::size_t>(ranks) + destination.index()];
 }
 
+double Cost::rate(Rank source, Rank destination, int ranks) const {
+  if (link_bytes_per_tick.empty()) return bytes_per_tick;
+  return link_bytes_per_tick[source.index() * static_cast<std::size_t>(ranks) +
+                             destination.index()];
+}
+
 double Cost::transfer(Rank source, Rank destination, int ranks) const {
-  const double rate = link_bytes_per_tick.empty()
-                          ? bytes_per_tick
-                          : link_bytes_per_tick[source.index() * static_cast<std::size_t>(ranks) +
-                                                destination.index()];
-  return rate == 0 ? 0 : message_bytes / slices / rate;
+  const double bytes = rate(source, destination, ranks);
+  return bytes == 0 ? 0 : message_bytes / slices / bytes;
+}
+
+double Cost::sum_transfer(Stage stage, Rank rank, int ranks) const {
+  const double bytes = rate(rank, rank, ranks);
+  if (data_parallel == 1 || bytes == 0 || gradient_bytes.empty()) return 0;
+  // Divided once, so that whole numbers stay whole where the result is.
+  return gradient_bytes[stage.index()] * 2 * (data_parallel - 1) / (data_parallel * bytes);
+}
+
+double Cost::sum_delay(Rank rank, int ranks) const {
+  return data_parallel == 1 ? 0 : 2 * delay(rank, rank, ranks);
 }
 
 Cost Cost::of_full_stage(

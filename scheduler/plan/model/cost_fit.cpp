@@ -110,7 +110,8 @@ Cost costs_for(const CostFile& file, const Shape& shape) {
                           &Cost::backward,
                           &Cost::recompute})
     cost.*list = times(given.*list, fit);
-  for (const auto list : {&Cost::memory_forward, &Cost::memory_input, &Cost::memory_weight})
+  for (const auto list :
+       {&Cost::memory_forward, &Cost::memory_input, &Cost::memory_weight, &Cost::gradient_bytes})
     cost.*list = memory(given.*list, fit);
   cost.memory_input_peak = input_peaks(given, fit);
   cost.memory_boundary = boundaries(given.memory_boundary, fit);

@@ -67,7 +67,8 @@ CostFile merged_stages(const CostFile& file, const std::vector<int>& boundaries,
                             &Cost::backward_weight,
                             &Cost::backward,
                             &Cost::recompute};
-  const std::array memory = {&Cost::memory_forward, &Cost::memory_input, &Cost::memory_weight};
+  const std::array memory = {
+      &Cost::memory_forward, &Cost::memory_input, &Cost::memory_weight, &Cost::gradient_bytes};
   for (const auto member : times) (result.cost.*member).clear();
   for (const auto member : memory) (result.cost.*member).clear();
   result.cost.memory_input_peak.clear();

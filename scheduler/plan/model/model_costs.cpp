@@ -159,6 +159,27 @@ void set_memory(Cost& cost, const ModelCosts& costs, const Portion& portion) {
   }
 }
 
+/// Of the sums over copies of the pipeline.
+void set_gradients(Cost& cost, const ModelCosts& costs, const Shape& shape) {
+  require(costs.data_parallel >= 1,
+          named("data_parallel") + (" is " + std::to_string(costs.data_parallel) +
+                                    "; a pipeline is trained in 1 copy or more"));
+  require(costs.data_parallel == 1 || shape.replicas() == 1,
+          named("data_parallel") +
+              (" is " + std::to_string(costs.data_parallel) +
+               ", but a pipeline of this schedule has " + std::to_string(shape.replicas()) +
+               " copies of every stage itself; sums over copies of the pipeline are timed where "
+               "it has one"));
+  cost.data_parallel = costs.data_parallel;
+  if (costs.gradient_bytes.empty()) return;
+  if (costs.data_parallel == 1)
+    throw InvalidParameter(named("gradient_bytes") + " is given without " + named("data_parallel") +
+                           "; only copies of the pipeline add gradients over links");
+  const Portion portion = portion_of(shape, costs.chunk_costs);
+  cost.gradient_bytes = memory({"gradient_bytes", costs.gradient_bytes}, portion, portion.share);
+  for (double& bytes : cost.gradient_bytes) bytes /= portion.parts;
+}
+
 void set_atomic_pairs(Cost& cost) {
   const auto uniform = [](const std::vector<double>& ticks) {
     return std::all_of(ticks.begin(), ticks.end(), [&](double t) { return t == ticks.front(); });
@@ -219,7 +240,7 @@ Cost filed_cost(const Shape& shape, const ModelCosts& costs) {
 
 bool ModelCosts::says_times_or_memory() const {
   return std::any_of(kCostLists.begin(), kCostLists.end(), [this](const auto& it) {
-    return !(this->*it.member).empty();
+    return it.member != &ModelCosts::gradient_bytes && !(this->*it.member).empty();
   });
 }
 
@@ -231,7 +252,10 @@ void require_said_once(const ModelCosts& costs) {
   };
   for (const auto& [name, list] : kCostLists) {
     const bool of_memory = std::string_view(name).starts_with("memory_");
-    const bool missing = of_memory && costs.file->cost.memory_forward.empty();
+    const Cost& said = costs.file->cost;
+    const bool missing = of_memory
+                             ? said.memory_forward.empty()
+                             : list == &ModelCosts::gradient_bytes && said.gradient_bytes.empty();
     if (!(costs.*list).empty() && !missing) refuse(name);
   }
   if (costs.chunk_costs) refuse("chunk_costs");
@@ -255,6 +279,7 @@ Cost cost_of(const Shape& shape, const ModelCosts& costs) {
   else if (costs.atomic_pairs)
     set_atomic_pairs(cost);
   cost.cores = costs.cores;
+  set_gradients(cost, costs, shape);
   return cost;
 }
 

@@ -52,7 +52,10 @@ std::string value_count(std::size_t values) {
 }
 
 void set_links(Cost& cost, const ModelCosts& costs, int ranks) {
-  if (!costs.bandwidth.empty() && !costs.message_bytes) refuse_alone("bandwidth", "message_bytes");
+  const bool adds = !costs.gradient_bytes.empty() || (costs.data_parallel > 1 && costs.file &&
+                                                      !costs.file->cost.gradient_bytes.empty());
+  if (!costs.bandwidth.empty() && !costs.message_bytes && !adds)
+    refuse_alone("bandwidth", costs.data_parallel > 1 ? "gradient_bytes" : "message_bytes");
   if (costs.bandwidth.empty() && costs.message_bytes) refuse_alone("message_bytes", "bandwidth");
   if (!costs.latency.empty()) set_latency(cost, costs.latency, ranks);
   if (!costs.bandwidth.empty()) set_bandwidth(cost, costs.bandwidth, ranks);

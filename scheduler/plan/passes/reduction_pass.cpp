@@ -36,6 +36,15 @@ bool reduces(const Program& program) {
   return false;
 }
 
+/// By stage: whether it has a REDUCE_GRAD. Requires actions inside the shape.
+std::vector<bool> reduced_stages(const Program& program) {
+  std::vector<bool> reduced(static_cast<std::size_t>(program.shape.stages()), false);
+  for (const auto& list : program.ranks)
+    for (const Action& action : list)
+      if (action.op == Op::ReduceGrad) reduced[action.stage.index()] = true;
+  return reduced;
+}
+
 /// One meeting per group that owes a reduction, by time and then by lowest stage.
 std::vector<Meeting> meetings(const Program& program,
                               const Timeline& run,
@@ -121,23 +130,48 @@ class Copier {
 
 }  // namespace
 
-Program insert_reductions(const Program& program) {
-  return insert_reductions(program, 1);
+namespace {
+
+Action reduction_of(const plan::Copy& copy) {
+  return {
+      Op::ReduceGrad, false, static_cast<std::uint8_t>(copy.replica.value), 0, copy.stage, {}, {}};
 }
 
-Program insert_reductions(const Program& program, int pipelines) {
+/// Behind everything but the optimizer's step, for the stages that have none yet.
+Program reduced_at_the_end(const Program& program) {
+  const Graph graph(program);  // checks the actions
+  const std::vector<bool> reduced = reduced_stages(program);
+  if (std::ranges::find(reduced, false) == reduced.end()) return program;
+  const Timeline run = run_for_reductions(graph);
+  Program result = program;
+  for (const Meeting& meeting : meetings(program, run, graph.stage_graph(), true))
+    for (const plan::Copy& copy : meeting.copies) {
+      if (reduced[copy.stage.index()]) continue;
+      auto& list = result.ranks[program.shape.rank(copy.replica, copy.stage).index()];
+      const bool steps = !list.empty() && list.back().op == Op::OptimizerStep;
+      list.insert(list.end() - (steps ? 1 : 0), reduction_of(copy));
+    }
+  return result;
+}
+
+}  // namespace
+
+Program insert_reductions(const Program& program) {
   if (program.shape.forward_only || reduces(program)) return program;
   const Graph graph(program);
   const Timeline run = run_for_reductions(graph);
   Copier copier(graph, run);
-  for (const Meeting& meeting : meetings(program, run, graph.stage_graph(), pipelines > 1))
-    for (const plan::Copy& copy : meeting.copies) {
-      const auto replica = static_cast<std::uint8_t>(copy.replica.value);
-      copier.place(program.shape.rank(copy.replica, copy.stage),
-                   meeting.tick,
-                   {Op::ReduceGrad, false, replica, 0, copy.stage, {}, {}});
-    }
+  for (const Meeting& meeting : meetings(program, run, graph.stage_graph(), false))
+    for (const plan::Copy& copy : meeting.copies)
+      copier.place(program.shape.rank(copy.replica, copy.stage), meeting.tick, reduction_of(copy));
   return copier.finish();
+}
+
+Program insert_reductions(const Program& program, int pipelines) {
+  require(pipelines >= 1,
+          "a pipeline is trained in 1 copy or more, got " + std::to_string(pipelines));
+  if (pipelines == 1) return insert_reductions(program);
+  return program.shape.forward_only ? program : reduced_at_the_end(program);
 }
 
 }  // namespace millrace

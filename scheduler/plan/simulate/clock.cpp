@@ -13,7 +13,8 @@ Clock::Clock(const Graph& graph, const Cost& cost, const ClockOptions& options)
       plain_links_(cost.link_latency.empty() && cost.bytes_per_tick == 0 &&
                    cost.link_bytes_per_tick.empty()),
       replay_(graph.first()),
-      places_(graph) {
+      places_(graph),
+      sums_(graph, cost) {
   const auto ranks = static_cast<std::size_t>(graph.program().shape.ranks);
   clock_.assign(ranks, 0);
   if (!options.start.empty()) clock_.assign(options.start.begin(), options.start.end());
@@ -31,6 +32,9 @@ Clock::Clock(const Graph& graph, const Cost& cost, const ClockOptions& options)
   for (int op = 0; op < kOps; ++op)
     if (sends_message(static_cast<Op>(op))) flight_[static_cast<std::size_t>(op)] = cost.latency;
   timeline_.ranks.resize(ranks);
+  if (sums_.none()) return;
+  sum_links_.resize(ranks);
+  sum_end_.assign(static_cast<std::size_t>(shape.stages()), kNotYet);
 }
 
 inline Node Clock::step(Rank rank, Node node) {
@@ -54,6 +58,8 @@ Node Clock::release(Rank rank, Node node, double& begin) const {
   const Action* const action =
       graph_.program().ranks[rank.index()].data() + (node - graph_.first(rank));
   const Node wanted = wait_for(rank, node, action[0], begin);
+  if (action[0].op == Op::ReduceGrad && !sums_.none())
+    begin = std::max(begin, end_of_sums(rank, action[0]));
   if (wanted != kNoNode || !leads_pair(rank, node)) return wanted;
   return wait_for(rank, node + 1, action[1], begin);
 }
@@ -65,8 +71,9 @@ void Clock::perform(Rank rank, Node node, double begin) {
   double& clock = clock_[rank.index()];
   const bool pair = leads_pair(rank, node);
   const bool receives = is_receive(action->op) && !pair;
+  const bool waits = receives || (action->op == Op::ReduceGrad && !sums_.none());
   const double end = begin + duration(rank, node, *action);
-  finish(rank, node, *action, {receives ? clock : begin, end});
+  finish(rank, node, *action, {waits ? clock : begin, end});
   if (pair) finish(rank, node + 1, action[1], {begin, end});
   if (!receives || options_.stands_in_receives) clock = end;
 }
@@ -100,6 +107,7 @@ inline double Clock::duration(Rank rank, Node node, const Action& action) const 
 void Clock::finish(Rank rank, Node node, const Action& action, Interval interval) {
   timeline_.ranks[rank.index()][node - graph_.first(rank)] = interval;
   arrival_[node] = interval.end;
+  if (!sums_.none()) start_sum(node, action, interval.end);
   if (!sends_message(action.op)) return;
   if (plain_links_)
     arrival_[node] += cost_.latency;
@@ -131,6 +139,26 @@ double Clock::arrive(Rank rank, Rank to, double end) {
     link = leave + transfer;
   }
   return leave + transfer + cost_.delay(rank, to, ranks);
+}
+
+/// If the action is the last B or W of its stage.
+void Clock::start_sum(Node node, const Action& action, double end) {
+  if (!gives_weight_gradient(action.op)) return;
+  const PlannedSum* const sum = sums_.of(action.stage);
+  if (sum == nullptr || sum->last != node) return;
+  SumLink& link = sum_links_[sum->rank.index()];
+  sum_end_[action.stage.index()] = link.take(end, sum->transfer, sum->delay).end;
+}
+
+/// When everything that a REDUCE_GRAD adds over the copies of the pipeline is on its rank.
+double Clock::end_of_sums(Rank rank, const Action& action) const {
+  double end = 0;
+  for (const Stage stage : sums_.awaited_by(action.stage)) {
+    const Rank from = sums_.of(stage)->rank;
+    const double way = from == rank ? 0 : cost_.delay(from, rank, graph_.program().shape.ranks);
+    end = std::max(end, sum_end_[stage.index()] + way);
+  }
+  return end;
 }
 
 inline bool Clock::sends_message(Op op) const {

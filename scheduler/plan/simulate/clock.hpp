@@ -11,6 +11,7 @@
 #include "millrace/scheduler/plan/simulate.hpp"
 #include "plan/model/message_places.hpp"
 #include "plan/model/replay.hpp"
+#include "plan/model/stage_sums.hpp"
 
 namespace millrace::plan {
 
@@ -26,7 +27,8 @@ struct ClockOptions {
 };
 
 /// Longest path through a graph. Sends, receives and reductions take no time of their own; a
-/// receive ends when its message has arrived, which only those who use the message wait for.
+/// receive ends when its message has arrived, which only those who use the message wait for, a
+/// reduction when sums over the copies of the pipeline have ended.
 class Clock {
  public:
   /// Requires a cost that fits the graph's shape.
@@ -59,6 +61,8 @@ class Clock {
   void send_all(Rank rank, Node node, const Action& action, double end);
   [[nodiscard]] double arrive(Rank rank, Rank to, double end);
   [[nodiscard]] bool sends_message(Op op) const;
+  void start_sum(Node node, const Action& action, double end);
+  [[nodiscard]] double end_of_sums(Rank rank, const Action& action) const;
   [[nodiscard]] std::size_t ticks_index(const Action& action) const {
     return static_cast<std::size_t>(action.op) * pieces_ + cost_.at(action);
   }
@@ -77,6 +81,9 @@ class Clock {
   std::vector<double> sent_;     // by place: when that message is there; where nodes send several
   MessagePlaces places_;
   std::vector<double> link_free_;  // by source and destination, with contention
+  PlannedSums sums_;
+  std::vector<SumLink> sum_links_;  // by rank
+  std::vector<double> sum_end_;     // by stage; below 0 before it has started
 };
 
 }  // namespace millrace::plan

@@ -13,8 +13,9 @@ namespace millrace {
 namespace plan {
 
 Walk::Walk(const Graph& graph, const Cost& cost, const Timeline& timeline)
-    : graph_(graph), cost_(cost), timeline_(timeline), places_(graph) {
+    : graph_(graph), cost_(cost), timeline_(timeline), places_(graph), sums_(graph, cost) {
   if (cost.contention) queue_all();
+  queue_sums();
   if (cost.shares_cores(graph.program().shape.ranks)) note_ends();
 }
 
@@ -71,8 +72,39 @@ Node Walk::releaser(Node node) const {
       best = queue != nullptr ? queue->head : producer;
       release = arrival;
     }
+  if (graph_.action(node).op == Op::ReduceGrad) best = last_sum(node, release, best);
   const Node freed = freed_for(head, release);
   return freed != kNoNode ? freed : best;
+}
+
+/// Where the sum began that a REDUCE_GRAD waited for after `release`, or `otherwise`.
+Node Walk::last_sum(Node reduction, double release, Node otherwise) const {
+  const Rank rank = graph_.rank(reduction);
+  Node best = otherwise;
+  for (const Stage stage : sums_.awaited_by(graph_.action(reduction).stage)) {
+    const Queued& sum = sum_queues_[stage.index()];
+    const bool own = sums_.of(stage)->rank == rank;
+    const double arrival = sum.arrival + (own ? 0 : message(sum.head, rank, false));
+    if (best != kNoNode && arrival <= release) continue;
+    best = sum.head;
+    release = arrival;
+  }
+  return best;
+}
+
+/// The sums of a rank follow one another, as in the simulation.
+void Walk::queue_sums() {
+  if (sums_.none()) return;
+  sum_queues_.resize(static_cast<std::size_t>(graph_.program().shape.stages()));
+  std::vector<SumLink> links(timeline_.ranks.size());
+  std::vector<Node> first(links.size(), kNoNode);
+  for (const PlannedSum& sum : sums_.all()) {
+    const std::size_t r = sum.rank.index();
+    const double ready = interval(sum.last).end;
+    const Interval time = links[r].take(ready, sum.transfer * scale(), sum.delay * scale());
+    if (time.start <= ready) first[r] = sum.last;
+    sum_queues_[sum.stage.index()] = {time.end, first[r]};
+  }
 }
 
 void Walk::note_ends() {

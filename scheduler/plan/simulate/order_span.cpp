@@ -13,9 +13,9 @@ namespace millrace::plan {
 
 namespace {
 
-/// When nothing held the action up any longer: a receive stands before.
+/// When nothing held the action up any longer: a receive or a reduction stands before.
 double released(Op op, const Interval& interval) {
-  return is_receive(op) ? interval.end : interval.start;
+  return is_receive(op) || op == Op::ReduceGrad ? interval.end : interval.start;
 }
 
 /// When each rank's first work starts: from there on the rank's list runs as it does in `timeline`.
@@ -105,8 +105,9 @@ bool is_whole(const Cost& cost) {
                             &cost.link_latency})
     if (!std::all_of(ticks->begin(), ticks->end(), whole)) return false;
   const bool free = cost.bytes_per_tick == 0 && cost.link_bytes_per_tick.empty();
+  const bool sums = cost.data_parallel > 1 && !cost.gradient_bytes.empty();
   return whole(cost.latency) && whole(cost.optimizer) && whole(cost.pair.value_or(0)) &&
-         cost.rank_speed.empty() && (free || cost.message_bytes == 0);
+         cost.rank_speed.empty() && (free || (cost.message_bytes == 0 && !sums));
 }
 
 /// The rank that needs longest from its first start to the end of its list.

@@ -6,6 +6,7 @@
 #include "millrace/core/error.hpp"
 #include "millrace/scheduler/plan/simulate.hpp"
 #include "plan/model/memory.hpp"
+#include "plan/model/stage_sums.hpp"
 #include "plan/model/validate.hpp"
 #include "plan/simulate/clock.hpp"
 #include "plan/simulate/order_span.hpp"
@@ -95,7 +96,7 @@ IdleTimes idle_with(const Graph& graph, const Cost& cost, double scale) {
 
 bool has_links(const Cost& cost) {
   const auto positive = [](double value) { return value > 0; };
-  return cost.latency > 0 || cost.message_bytes > 0 ||
+  return cost.latency > 0 || cost.message_bytes > 0 || cost.data_parallel > 1 ||
          std::any_of(cost.link_latency.begin(), cost.link_latency.end(), positive);
 }
 
@@ -110,6 +111,7 @@ Cost without_links(Cost cost) {
   cost.bytes_per_tick = 0;
   cost.link_bytes_per_tick.clear();
   cost.contention = false;
+  cost.data_parallel = 1;
   return cost;
 }
 
@@ -194,6 +196,35 @@ void explain(const Graph& graph, const Cost& cost, const IdleTimes& idle, Report
   }
 }
 
+/// From the first op of any rank to the last, which may be a REDUCE_GRAD that waits for a sum.
+Extent whole_step(const Graph& graph, const plan::PlannedSums& sums, const Timeline& timeline) {
+  Extent whole = hull(extents(graph.program(), timeline));
+  for (const plan::PlannedSum& sum : sums.all()) {
+    const auto& list = timeline.ranks[sum.rank.index()];
+    whole.last = std::max(whole.last, list[sum.reduction - graph.first(sum.rank)].end);
+  }
+  return whole;
+}
+
+/// In units. What of the makespan is left without sums is simulated.
+SumReport sums_of(const Graph& graph,
+                  const Cost& cost,
+                  const plan::PlannedSums& sums,
+                  double makespan) {
+  if (sums.none()) return {};
+  std::vector<double> busy(graph.program().ranks.size(), 0);
+  for (const plan::PlannedSum& sum : sums.all()) busy[sum.rank.index()] += sum.transfer + sum.delay;
+  Cost alone = cost;
+  alone.data_parallel = 1;
+  SumReport result;
+  result.longest = *std::ranges::max_element(busy) / cost.ticks_per_unit;
+  plan::Clock clock(graph, alone);
+  if (!clock.run()) return result;
+  const Extent whole = whole_step(graph, sums, clock.take());
+  result.exposed = std::max(0.0, makespan - (whole.last - whole.first) / cost.ticks_per_unit);
+  return result;
+}
+
 double length(const Graph& graph, const Timeline& timeline, const std::vector<Node>& path) {
   if (path.empty()) return 0;
   const auto interval = [&](Node node) {
@@ -209,7 +240,8 @@ Report report(const Graph& graph, const Cost& cost, const Timeline& timeline) {
   cost.require_fits(program.shape);
   plan::require_aligned(program, timeline);
   const auto all = extents(program, timeline);
-  const Extent whole = hull(all);
+  const plan::PlannedSums sums(graph, cost);
+  const Extent whole = whole_step(graph, sums, timeline);
   const plan::MemoryModel model(program, cost);
   const double units = timeline.ticks_per_unit;
   Report result;
@@ -228,6 +260,7 @@ Report report(const Graph& graph, const Cost& cost, const Timeline& timeline) {
   explain(graph, cost, idle_times(all, result.span, units), result);
   result.makespan = (whole.last - whole.first) / units;
   result.step = result.makespan + cost.after_passes / cost.ticks_per_unit;
+  result.sums = sums_of(graph, cost, sums, result.makespan);
   result.bubble_makespan = result.makespan - whole.busy / units;
   result.bubble_span = result.span - whole.busy / units;
   result.critical_path = length(graph, timeline, critical_path(graph, cost, timeline)) / units;

@@ -8,11 +8,13 @@
 #include "millrace/scheduler/plan/simulate.hpp"
 #include "plan/model/lookup.hpp"
 #include "plan/model/message_places.hpp"
+#include "plan/model/stage_sums.hpp"
 
 namespace millrace::plan {
 
-/// Walks a timeline backwards. With contention a message may have stood behind others of its link;
-/// then the first of that queue is what released. Thread-safety: immutable, share freely.
+/// Walks a timeline backwards. With contention a message may have stood behind others of its link,
+/// as a sum over copies of the pipeline may behind others of its rank; then the first of that queue
+/// is what released. Thread-safety: immutable, share freely.
 class Walk {
  public:
   /// All three must outlive the walk.
@@ -45,6 +47,8 @@ class Walk {
   void queue_from(Rank source);
   [[nodiscard]] const Queued* queued(Node producer, Node consumer) const;
   void queue_all();
+  void queue_sums();
+  [[nodiscard]] Node last_sum(Node reduction, double release, Node otherwise) const;
   void note_ends();
   [[nodiscard]] Node freed_for(Node node, double release) const;
 
@@ -53,6 +57,8 @@ class Walk {
   const Timeline& timeline_;
   MessagePlaces places_;
   std::vector<Queued> queues_;  // by place; empty without contention
+  PlannedSums sums_;
+  std::vector<Queued> sum_queues_;  // by stage, of the sums over the copies of the pipeline
   std::vector<std::pair<double, Node>>
       ends_;  // of passes, in order; empty where none are waited for
 };

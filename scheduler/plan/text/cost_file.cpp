@@ -24,21 +24,23 @@ constexpr std::int64_t kMost = 1 << 20;
 struct ListField {
   const char* name;
   std::vector<double> Cost::*member;
-  bool per_slice;  // a time: S x slices numbers, at least 0; else memory: S numbers
+  bool per_slice;  // a time: S x slices numbers; else S numbers
   bool required;
+  bool may_be_negative = false;
 };
 
-constexpr std::array<ListField, 10> kLists = {{
+constexpr std::array<ListField, 11> kLists = {{
     {"forward", &Cost::forward, true, true},
     {"input", &Cost::backward_input, true, true},
     {"weight", &Cost::backward_weight, true, true},
     {"backward", &Cost::backward, true, false},
     {"recompute", &Cost::recompute, true, false},
-    {"memory_forward", &Cost::memory_forward, false, false},
-    {"memory_input_peak", &Cost::memory_input_peak, false, false},
-    {"memory_input", &Cost::memory_input, false, false},
-    {"memory_weight", &Cost::memory_weight, false, false},
-    {"memory_boundary", &Cost::memory_boundary, false, false},
+    {"memory_forward", &Cost::memory_forward, false, false, true},
+    {"memory_input_peak", &Cost::memory_input_peak, false, false, true},
+    {"memory_input", &Cost::memory_input, false, false, true},
+    {"memory_weight", &Cost::memory_weight, false, false, true},
+    {"memory_boundary", &Cost::memory_boundary, false, false, true},
+    {"gradient_bytes", &Cost::gradient_bytes, false, false},
 }};
 
 struct NumberField {
@@ -101,7 +103,7 @@ void read_list(const json& document, const ListField& list, CostFile& file) {
                     "expected a list of " + std::to_string(expected) + " numbers, found " +
                         (values.is_array() ? std::to_string(values.size()) : values.dump())};
   for (std::size_t i = 0; i < expected; ++i)
-    (file.cost.*list.member).push_back(number(values[i], {list.name, i}, !list.per_slice));
+    (file.cost.*list.member).push_back(number(values[i], {list.name, i}, list.may_be_negative));
 }
 
 CostFile read_document(const json& document) {
@@ -152,9 +154,9 @@ std::string write_costs(const CostFile& file) {
               std::to_string(file.ranks) + " ranks");
   require(cost.rank_speed.empty() && cost.link_latency.empty() &&
               cost.link_bytes_per_tick.empty() && !cost.pair && cost.cores == 0 &&
-              cost.ticks_per_unit == 1,
-          "a cost file has no rank speeds, costs per link, pairs or processors, and one tick per "
-          "unit");
+              cost.data_parallel == 1 && cost.ticks_per_unit == 1,
+          "a cost file has no rank speeds, costs per link, pairs, processors or copies of the "
+          "pipeline, and one tick per unit");
   nlohmann::ordered_json document;
   document["millrace_costs"] = kCostsVersion;
   document["unit"] = file.unit;

@@ -40,7 +40,15 @@ struct Cost {
   /// most so many passes (and optimizer steps) run at a time: one that has begun runs to its end, a
   /// free processor takes the one that could have begun first, of several that of the lowest rank.
   int cores = 0;
-  double ticks_per_unit = 1;  ///< ticks in one unit of what the user gave
+  /// Copies of the whole pipeline that are trained side by side, d. Of several, each stage's
+  /// gradients are added over the copies: the sum starts when the stage's last B or W has ended,
+  /// runs beside whatever passes follow, and the stage's REDUCE_GRAD waits for its end. The sums of
+  /// a rank's stages follow one another on its link to the other copies, in the order in which they
+  /// could start: a connection gives its messages in order. That link has the latency and bandwidth
+  /// of `link_*` from the rank to itself, where those are given.
+  int data_parallel = 1;
+  std::vector<double> gradient_bytes = {};  ///< of every stage; empty means 0
+  double ticks_per_unit = 1;                ///< ticks in one unit of what the user gave
 
   /// Change of memory at the start of F (a_F), inside I (g_I appears before a_I goes:
   /// `input_peak`), at the end of I (g_I - a_I), and at the end of W (the rest). Per stage, of a
@@ -65,11 +73,19 @@ struct Cost {
   /// Ticks one message (a slice's share of `message_bytes`) occupies the link.
   [[nodiscard]] double transfer(Rank source, Rank destination, int ranks) const;
 
+  /// Ticks that the sum of a stage's gradients over d copies keeps the link of its rank busy: of
+  /// its bytes 2 (d - 1) / d leave every copy and as many arrive. Cost: O(1).
+  [[nodiscard]] double sum_transfer(Stage stage, Rank rank, int ranks) const;
+  /// Ticks of such a sum's rounds, two latencies: a part of every copy's gradients goes to each
+  /// other copy, which gives back the sum. They keep no link busy.
+  [[nodiscard]] double sum_delay(Rank rank, int ranks) const;
+
   /// Whether `ranks` ranks have to share processors.
   [[nodiscard]] bool shares_cores(int ranks) const { return cores > 0 && cores < ranks; }
 
   /// Throws InvalidArgument, naming the member, when a vector has the wrong length for `shape`, a
-  /// time or a number of cores is negative or a speed is not positive.
+  /// time or a number of cores is negative or a speed is not positive, there are fewer copies than
+  /// one, or several of a shape that has copies of its stages itself.
   void require_fits(const Shape& shape) const;
 
   /// Costs of one full stage of a p-stage model: a stage of the shape takes p / S of it, a slice
@@ -82,6 +98,10 @@ struct Cost {
 
   /// F = I = W = 1.
   static Cost unit(const Shape& shape) { return of_full_stage(shape, 1, 1, 1); }
+
+ private:
+  /// Bytes per tick of a link; 0: infinite.
+  [[nodiscard]] double rate(Rank source, Rank destination, int ranks) const;
 };
 
 }  // namespace millrace

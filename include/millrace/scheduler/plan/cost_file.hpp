@@ -45,6 +45,7 @@ struct ParsedCosts {
 ///                      bytes of a message
 ///   memory_forward, memory_input_peak, memory_input, memory_weight, memory_boundary
 ///                      optional, S numbers each: the members of Cost of the same names, in bytes
+///   gradient_bytes     optional, S numbers: what the copies of a pipeline add of every stage
 /// Unknown fields, lists of another length, negative or infinite times are faults.
 /// Cost: O(length of the text). Thread-safety: pure function.
 [[nodiscard]] ParsedCosts read_costs(std::string_view text);
@@ -60,7 +61,7 @@ struct ParsedCosts {
 
 /// Writes a cost file; read_costs gives an equal one. Throws InvalidArgument when the cost's lists
 /// do not fit its stages, when stages is no multiple of ranks, or where the format has no word:
-/// rank speeds, costs per link, pairs, processors.
+/// rank speeds, costs per link, pairs, processors, copies of the pipeline.
 [[nodiscard]] std::string write_costs(const CostFile& file);
 
 /// F and a full backward of a whole micro-batch, per stage: the time that decides a cut.

@@ -16,8 +16,8 @@ struct CostMember {
   Value ModelCosts::*member;
 };
 
-/// Times and memory, which a cost file may say, too. An empty list is the default.
-inline constexpr std::array<CostMember<std::vector<double>>, 9> kCostLists = {
+/// Times, memory and gradients, which a cost file may say, too. An empty list is the default.
+inline constexpr std::array<CostMember<std::vector<double>>, 10> kCostLists = {
     {{"forward", &ModelCosts::forward},
      {"input", &ModelCosts::input},
      {"weight", &ModelCosts::weight},
@@ -26,7 +26,8 @@ inline constexpr std::array<CostMember<std::vector<double>>, 9> kCostLists = {
      {"memory_forward", &ModelCosts::memory_forward},
      {"memory_input", &ModelCosts::memory_input},
      {"memory_weight", &ModelCosts::memory_weight},
-     {"memory_boundary", &ModelCosts::memory_boundary}}};
+     {"memory_boundary", &ModelCosts::memory_boundary},
+     {"gradient_bytes", &ModelCosts::gradient_bytes}}};
 
 /// Of links and processors.
 inline constexpr std::array<CostMember<std::vector<double>>, 3> kMachineLists = {

@@ -14,10 +14,9 @@
 
 namespace millrace {
 
-/// Times and memory of a model of p full stages. Lists of times and memory hold 1 value; p values,
-/// of p consecutive full stages; or S values, of every stage as if it were a full one. An empty
-/// list is the default.
-/// Thread-safety: immutable, share freely.
+/// Times and memory of a model of p full stages. Lists of times, memory and gradients hold 1 value;
+/// p values, of p consecutive full stages; or S values, of every stage as if it were a full one. An
+/// empty list is the default. Thread-safety: immutable, share freely.
 struct ModelCosts {
   std::vector<double> forward = {}, input = {}, weight = {};  ///< F, I, W; default 1; B takes I + W
   std::vector<double> recompute_time = {};                    ///< default: as forward
@@ -29,12 +28,15 @@ struct ModelCosts {
   std::vector<double> memory_weight = {};    ///< after W; default: gives back the other two
   std::vector<double> memory_boundary = {};  ///< of a stage of any size that recomputes; default 0
 
-  std::vector<double> latency = {};          ///< of a message: 1 value or p x p; default 0
-  std::vector<double> bandwidth = {};        ///< bytes per unit of time, likewise; 0: unlimited
+  std::vector<double> latency = {};    ///< of a message: 1 value or p x p; default 0
+  std::vector<double> bandwidth = {};  ///< bytes per unit of time, likewise; 0: unlimited; goes
+                                       ///< with message_bytes or gradient_bytes
   std::optional<double> message_bytes = {};  ///< of one micro-batch; goes with bandwidth
   bool contention = false;                   ///< messages of a directed link follow one another
   std::vector<double> rank_speed = {};       ///< p factors; default 1
   int cores = 0;                             ///< that the ranks share; 0: one per rank
+  int data_parallel = 1;                     ///< copies of the pipeline, whose gradients are added
+  std::vector<double> gradient_bytes = {};   ///< of them; default 0; goes with data_parallel
   bool atomic_pairs = false;                 ///< overlapped pairs are one op of F + B
   std::optional<double> pair_cost = {};      ///< they are one op of this time, of a full stage
 

@@ -50,7 +50,9 @@ struct Timeline;
 [[nodiscard]] Program insert_reductions(const Program& program);
 
 /// The same where `pipelines` copies of the whole pipeline are trained side by side: of several,
-/// every stage gets its own.
+/// every stage that has none gets its own, at the end of its rank's list (before a STEP), where it
+/// holds up no pass: the sum over the copies starts with the stage's last B or W. Throws
+/// InvalidArgument for fewer than 1.
 [[nodiscard]] Program insert_reductions(const Program& program, int pipelines);
 
 /// Adds a recompute action before every B or I of every stage (before the pair, for the second half

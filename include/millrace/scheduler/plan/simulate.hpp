@@ -50,11 +50,13 @@ struct Deadlock {
 
 /// Runs the program's actions as early as their rank and producers allow.
 ///
-/// Sends, receives and reductions take no time of their own. A message leaves when its producer
-/// (its SEND, if the program has messages) has ended and arrives after transfer and latency. A RECV
-/// only posts: it ends when the message is there, while its rank goes on until the action that uses
-/// the message. With Cost::pair an overlapped pair starts when both halves can and takes that long;
-/// without it the halves run one after the other.
+/// Sends and receives take no time of their own, and reductions neither but where Cost has several
+/// copies of the pipeline: then a REDUCE_GRAD lasts from when its rank reaches it until the sum
+/// over the copies, which runs beside the passes (stage_sums), has ended; the rank stands in it. A
+/// message leaves when its producer (its SEND, if the program has messages) has ended and arrives
+/// after transfer and latency. A RECV only posts: it ends when the message is there, while its rank
+/// goes on until the action that uses the message. With Cost::pair an overlapped pair starts when
+/// both halves can and takes that long; without it the halves run one after the other.
 ///
 /// With Cost::cores below the number of ranks, passes wait for processors, first come first served,
 /// as they do for oneTBB's threads. Times stay whole where ticks are. (Measured with a transformer
@@ -75,6 +77,23 @@ struct Deadlock {
 [[nodiscard]] std::variant<Timeline, Deadlock> simulate_as_measured(const Graph& graph,
                                                                     const Cost& cost,
                                                                     const Timeline& measured);
+
+/// The sum of one stage's gradients over the copies of the pipeline, in ticks of a timeline.
+/// Thread-safety: a value.
+struct StageSum {
+  Stage stage;
+  Rank rank;
+  double ready = 0;  ///< when the stage's last B or W ended
+  Interval time;     ///< from when its rank's link was free for it to when the sum was there
+};
+
+/// When the sums over Cost::data_parallel copies run beside a timeline's passes: those of every
+/// stage with a REDUCE_GRAD behind its last B or W, by rank and then by start; none for one copy.
+/// Of a measured timeline it is what `cost` predicts from the ends of its passes. Throws
+/// InvalidArgument when cost or timeline belong to another program. Cost: O(actions).
+[[nodiscard]] std::vector<StageSum> stage_sums(const Graph& graph,
+                                               const Cost& cost,
+                                               const Timeline& timeline);
 
 /// Idle time of one rank by cause; the parts sum to the idle time exactly (see DESIGN words).
 struct Idle {
@@ -102,10 +121,21 @@ struct RankReport {
   double peak_bytes = 0;
 };
 
+/// What sums over copies of the pipeline take of a step.
+struct SumReport {
+  double longest = 0;  ///< sums of the rank whose link they keep busy longest, latencies included
+  double exposed = 0;  ///< of the makespan: what would vanish if sums took no time
+
+  /// What of the longest runs beside passes.
+  [[nodiscard]] double hidden() const { return longest > exposed ? longest - exposed : 0; }
+};
+
 /// Figures of one timeline, in the user's units (ticks / ticks_per_unit).
 struct Report {
-  double makespan = 0;  ///< first op of any rank to last op of any rank: one step with a barrier
-  double step = 0;      ///< makespan and what Cost::after_passes says comes beside it
+  /// First op of any rank to last op of any rank: one step with a barrier. Sums over copies of the
+  /// pipeline, whose REDUCE_GRAD stands in a rank's list, are over by then.
+  double makespan = 0;
+  double step = 0;  ///< makespan and what Cost::after_passes says comes beside it
   /// What a step costs when steps overlap, every rank beginning its next step when it has ended
   /// this one: the smallest T at which the order runs, with `cost` and any starts, so that no rank
   /// needs longer than T from its first op to its last. It is the maximum cycle ratio of the
@@ -121,6 +151,7 @@ struct Report {
   double bubble_makespan = 0;  ///< makespan - busiest rank's busy time
   double bubble_span = 0;      ///< span - busiest rank's busy time
   double critical_path = 0;    ///< from start to end of the chain that critical_path() names
+  SumReport sums;              ///< zeros for one copy of the pipeline
   std::vector<RankReport> ranks;
 
   [[nodiscard]] double bubble_makespan_ratio() const {
