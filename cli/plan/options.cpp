@@ -245,6 +245,7 @@ void add_searched_options(CLI::App& verb, PlanOptions& options) {
   add_parameters(verb, options, true);
   add_time_options(verb, options);
   add_link_options(verb, options);
+  add_copies_options(verb, options);
   add_memory_options(verb, options, "the same on all ranks");
   add_output_options(verb, options);
 }

@@ -30,6 +30,7 @@ struct SweepArguments {
   std::vector<std::string> files;  // of costs
   std::optional<std::vector<double>> latencies;
   std::optional<double> memory_forward, memory_input, memory_weight;
+  std::optional<double> bandwidth, gradient_bytes;
   int threads = static_cast<int>(std::max(1U, std::thread::hardware_concurrency()));
   bool json = false;
   std::optional<std::string> out;
@@ -128,6 +129,16 @@ void set_memory(SweepCosts& costs, const SweepArguments& arguments) {
       arguments.memory_weight.value_or(-costs.memory_forward - costs.memory_input);
 }
 
+/// What copies of the pipeline add over which links, as typed.
+void set_sums(SweepCosts& costs, const SweepArguments& arguments) {
+  const bool filed = costs.file && !costs.file->cost.gradient_bytes.empty();
+  require(!filed || !arguments.gradient_bytes,
+          "--gradient-bytes was given, but --costs " + costs.file_name +
+              " says it; leave one of them out");
+  if (arguments.gradient_bytes) costs.gradient_bytes = *arguments.gradient_bytes;
+  if (arguments.bandwidth) costs.bandwidth = *arguments.bandwidth;
+}
+
 /// The space with the costs: those typed or of each file, with every latency and the memory.
 SweepSpace space_of(const SweepArguments& arguments) {
   SweepSpace space = arguments.space;
@@ -138,6 +149,7 @@ SweepSpace space_of(const SweepArguments& arguments) {
   space.costs.clear();
   for (SweepCosts& costs : all) {
     set_memory(costs, arguments);
+    set_sums(costs, arguments);
     for (const double latency : arguments.latencies.value_or(std::vector{costs.latency})) {
       costs.latency = latency;
       space.costs.push_back(costs);
@@ -188,10 +200,28 @@ void add_counts(CLI::App& verb,
 void add_number(CLI::App& verb,
                 const char* name,
                 const char* what,
-                std::function<void(double)> set) {
+                std::function<void(double)> set,
+                double least = -1e15) {
   verb.add_option_function<std::string>(
-          name, [name, set = std::move(set)](Text text) { set(decimal(name, text, -1e15)); }, what)
+          name,
+          [name, least, set = std::move(set)](Text text) { set(decimal(name, text, least)); },
+          what)
       ->type_name("NUMBER");
+}
+
+void add_copies_options(CLI::App& verb, SweepArguments& arguments) {
+  add_number(
+      verb,
+      "--gradient-bytes",
+      "Bytes of the gradients of a full stage, which copies of the pipeline add (default 0)",
+      [&arguments](double value) { arguments.gradient_bytes = value; },
+      0);
+  add_number(
+      verb,
+      "--bandwidth",
+      "Bytes per unit of time of the links that they go over (default 0: unlimited)",
+      [&arguments](double value) { arguments.bandwidth = value; },
+      0);
 }
 
 void add_cost_options(CLI::App& verb, SweepArguments& arguments) {
@@ -248,7 +278,12 @@ void add_sweep(CLI::App& app) {
              flags("slices"),
              arguments->space.slices,
              "Slices per micro-batch, of sliced schedules");
+  add_counts(*verb,
+             flags("data_parallel"),
+             arguments->space.data_parallel,
+             "Copies of the pipeline (default 1)");
   add_cost_options(*verb, *arguments);
+  add_copies_options(*verb, *arguments);
   verb->add_option_function<std::string>(
       "--threads",
       [arguments](Text text) {

@@ -25,9 +25,10 @@ TEST_F(SweepVerb, CombinesListsAndRangesAndCountsWhatHasNoMeaning) {
 
   EXPECT_EQ(ran.code, 0);
   EXPECT_THAT(table,
-              StartsWith("schedule,p,m,v,q,f,i,w,latency,mem_f,mem_i,mem_w,costs,memory_limit,"));
+              StartsWith("schedule,p,m,v,q,d,f,i,w,latency,bandwidth,gradient_bytes,mem_f,mem_i,"
+                         "mem_w,costs,memory_limit,"));
   EXPECT_EQ(std::count(table.begin(), table.end(), '\n'), 1 + 2 * 2 * 5 * 2 * 2 * 2);
-  EXPECT_THAT(table, HasSubstr("\n1f1b,4,8,1,1,2,2,1,0.5,1,0,-1,,4,"));
+  EXPECT_THAT(table, HasSubstr("\n1f1b,4,8,1,1,1,2,2,1,0.5,0,0,1,0,-1,,4,"));
   // dualpipe: m = 5 and 7 of p = 2, and 4 to 7 of p = 4, each with 8 costs and limits.
   EXPECT_EQ(ran.text,
             "millrace: 48 of 160 combinations have no meaning; the column reason says why\n");

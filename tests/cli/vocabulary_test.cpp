@@ -38,7 +38,6 @@ TEST(Vocabulary, ALetterMeansTheSameInEveryVerb) {
                                                     {"-m", "--micro-batches"},
                                                     {"-v", "--chunks"},
                                                     {"-q", "--slices"},
-                                                    {"-d", "--data-parallel"},
                                                     {"-n", "--processes"},
                                                     {"-h", "--help"}};
   EXPECT_EQ(meaning, words);

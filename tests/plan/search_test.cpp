@@ -11,6 +11,7 @@
 #include "millrace/core/error.hpp"
 #include "millrace/scheduler/plan/exact.hpp"
 #include "millrace/scheduler/plan/generators.hpp"
+#include "millrace/scheduler/plan/model_costs.hpp"
 #include "millrace/scheduler/plan/passes.hpp"
 #include "millrace/scheduler/plan/verify.hpp"
 #include "plan/search_cases.hpp"
@@ -266,6 +267,49 @@ TEST(ParetoFront, ThePictureHasRoundMarksAndNamesItsPoints) {
 TEST(ParetoFront, OneScheduleOrNoneIsStillAPicture) {
   EXPECT_THAT(front_svg({}), testing::EndsWith("</svg>\n"));
   EXPECT_THAT(front_svg({found("only", 0, 0, 0)}), testing::Not(testing::HasSubstr("nan")));
+}
+
+/// What a search says of a schedule is what the simulation of its reduced program says.
+TEST(Search, CountsTheSumsOverCopiesOfThePipeline) {
+  for (const Objective objective : {Objective::Makespan, Objective::Span})
+    for (const double bytes : {3.0, 40.0}) {
+      const ModelCosts costs{
+          .latency = {0.5}, .bandwidth = {1}, .data_parallel = 4, .gradient_bytes = {bytes}};
+      SearchOptions options{.ranks = 3, .micro_batches = 6, .objective = objective, .budget = 2000};
+      set_costs(options, costs);
+      EXPECT_FALSE(options.bidirectional);
+      const SearchResult result = search(options);
+      ASSERT_TRUE(result.best);
+      for (const Found& found : result.front) {
+        const Program whole = insert_reductions(found.program, 4);
+        const Graph graph(whole);
+        const Cost cost = cost_of(whole.shape, costs);
+        const Report figures = report(graph, cost, std::get<Timeline>(simulate(graph, cost)));
+        EXPECT_NEAR(found.makespan, figures.makespan, 1e-9) << found.generator;
+        EXPECT_NEAR(found.span, figures.span, 1e-9) << found.generator;
+      }
+      EXPECT_LE(result.lower_bound, result.best->value(objective) * (1 + 1e-12));
+    }
+}
+
+/// With long sums it pays to be done with one chunk early; without them it costs nothing.
+TEST(Search, ChoosesAnotherScheduleWhereSumsAreLong) {
+  const auto best = [](double bytes) {
+    const ModelCosts costs{.bandwidth = {1}, .data_parallel = 2, .gradient_bytes = {bytes}};
+    SearchOptions options{.ranks = 2, .micro_batches = 4, .budget = 4000};
+    set_costs(options, costs);
+    return *search(options).best;
+  };
+  const Found with = best(24), without = best(0);
+  const auto timed = [](const Program& program) {
+    const Program whole = insert_reductions(program, 2);
+    const ModelCosts costs{.bandwidth = {1}, .data_parallel = 2, .gradient_bytes = {24}};
+    const Graph graph(whole);
+    const Cost cost = cost_of(whole.shape, costs);
+    return report(graph, cost, std::get<Timeline>(simulate(graph, cost))).makespan;
+  };
+  EXPECT_NE(compute_only(with.program), compute_only(without.program));
+  EXPECT_LT(timed(with.program), timed(without.program));
 }
 
 }  // namespace

@@ -11,6 +11,8 @@
 #include "millrace/core/error.hpp"
 #include "millrace/scheduler/plan/closed_forms.hpp"
 #include "millrace/scheduler/plan/generators.hpp"
+#include "millrace/scheduler/plan/model_costs.hpp"
+#include "millrace/scheduler/plan/passes.hpp"
 #include "millrace/scheduler/plan/simulate.hpp"
 
 namespace millrace {
@@ -167,6 +169,28 @@ TEST(Sweep, GivesAFileWithoutMemoryThatOfTheCosts) {
   EXPECT_EQ(rows_of(space).front().figures->peak_memory, 6 * 5);
 }
 
+TEST(Sweep, CountsTheSumsOverCopiesOfThePipeline) {
+  SweepSpace space;
+  space.schedules = {"interleaved", "chimera"};
+  space.data_parallel = {1, 4};
+  space.costs.front().latency = 0.5;
+  space.costs.front().bandwidth = 2;
+  space.costs.front().gradient_bytes = 12;
+  const auto rows = rows_of(space);
+  ASSERT_EQ(rows.size(), 4U);
+  const ModelCosts costs{
+      .latency = {0.5}, .bandwidth = {2}, .data_parallel = 4, .gradient_bytes = {12}};
+  const Program copies = insert_reductions(generate("interleaved", {}, costs), 4);
+  const Graph graph(copies);
+  const Cost cost = cost_of(copies.shape, costs);
+  const Report expected = report(graph, cost, std::get<Timeline>(simulate(graph, cost)));
+  EXPECT_EQ(rows[1].figures->makespan, expected.makespan);
+  EXPECT_EQ(rows[1].figures->sums_exposed, expected.sums.exposed);
+  EXPECT_EQ(rows[0].figures->makespan, expected.makespan - expected.sums.exposed);
+  EXPECT_TRUE(rows[2].figures.has_value());
+  EXPECT_THAT(rows[3].reason, testing::HasSubstr("this one has 2 copies of each stage"));
+}
+
 TEST(Sweep, WritesTheSameColumnsAsCsvAndAsJson) {
   SweepSpace space;
   space.schedules = {"chimera"};
@@ -179,7 +203,7 @@ TEST(Sweep, WritesTheSameColumnsAsCsvAndAsJson) {
   for (const auto& [name, value] : json.items()) names.push_back(name);
   EXPECT_EQ(csv_line(names), sweep_csv_head());
   EXPECT_TRUE(json["makespan"].is_null());
-  EXPECT_THAT(sweep_csv(row), StartsWith("chimera,4,3,,,1,1,1,0,1,0,-1,,,,,,,,,,,"));
+  EXPECT_THAT(sweep_csv(row), StartsWith("chimera,4,3,,,1,1,1,1,0,0,0,1,0,-1,,,,,,,,,,,,"));
   EXPECT_EQ(csv_line({"", "a,b", "say \"x\""}), ",\"a,b\",\"say \"\"x\"\"\"\n");
 }
 

@@ -114,6 +114,10 @@ void Job::price_nodes(const Cost& cost) {
 
 void Job::price_links(const Cost& cost) {
   const int ranks = program_.shape.ranks;
+  for (int s = 0; s < program_.shape.stages() && cost.data_parallel > 1; ++s) {
+    const Rank rank = program_.shape.placement.rank(Stage{s});
+    sums_.push_back({cost.sum_transfer(Stage{s}, rank, ranks), cost.sum_delay(rank, ranks)});
+  }
   const auto message = [&](int from, int to) {
     const Rank source{from}, destination{to};
     return cost.transfer(source, destination, ranks) + cost.delay(source, destination, ranks);
@@ -143,6 +147,7 @@ void Job::find_whole() {
   for (Node node = 0; node < size(); ++node)
     for (const Node producer : producers(node)) whole_ = whole_ && whole(delay(producer, node));
   whole_ = whole_ && std::ranges::all_of(ticks_, whole);
+  for (const Sum& sum : sums_) whole_ = whole_ && whole(sum.transfer) && whole(sum.delay);
 }
 
 JobOrder Job::own_order() const {

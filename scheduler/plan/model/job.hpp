@@ -57,6 +57,14 @@ class Job {
   [[nodiscard]] double room(Node node) const {
     return restored_.empty() ? memory_[node] : std::max(memory_[node], restored_[node]);
   }
+  /// Ticks of the sum of a stage's gradients over the copies of the pipeline, on the link of its
+  /// rank and behind that.
+  struct Sum {
+    double transfer = 0, delay = 0;
+  };
+  /// Whether each stage has such a sum, which begins with its last B or W.
+  [[nodiscard]] bool has_sums() const { return !sums_.empty(); }
+  [[nodiscard]] const Sum& sum(Stage stage) const { return sums_[stage.index()]; }
   [[nodiscard]] bool has_recompute() const { return !recomputes_.empty(); }
   [[nodiscard]] bool recomputes(Node node) const { return has_recompute() && recomputes_[node]; }
   [[nodiscard]] Node first(std::size_t rank) const {
@@ -103,6 +111,7 @@ class Job {
   std::vector<double> lead_, restored_;  // by node: ticks and memory of its recompute; or empty
   double link_ = 0;                      // ticks of every message ...
   std::vector<double> links_;            // ... or by source and destination, where links differ
+  std::vector<Sum> sums_;                // by stage
   bool whole_ = true;
   std::vector<std::uint32_t> consumer_start_;
   std::vector<Node> consumers_;

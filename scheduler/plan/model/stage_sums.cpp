@@ -54,6 +54,16 @@ std::vector<Stage> PlannedSums::awaited_by(Stage stage) const {
   return awaited;
 }
 
+double least_sum(const Shape& shape, const Cost& cost) {
+  double least = std::numeric_limits<double>::infinity();
+  for (int s = 0; s < shape.stages() && cost.data_parallel > 1; ++s) {
+    const Rank rank = shape.placement.rank(Stage{s});
+    least = std::min(
+        least, cost.sum_transfer(Stage{s}, rank, shape.ranks) + cost.sum_delay(rank, shape.ranks));
+  }
+  return cost.data_parallel > 1 ? least : 0;
+}
+
 }  // namespace plan
 
 std::vector<StageSum> stage_sums(const Graph& graph, const Cost& cost, const Timeline& timeline) {

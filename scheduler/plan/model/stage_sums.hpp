@@ -44,6 +44,10 @@ class PlannedSums {
   std::vector<std::vector<Stage>> together_;
 };
 
+/// The least ticks by which sums over copies of the pipeline make any schedule of the shape longer:
+/// the pass that ends last is some stage's last B or W. 0 for one copy.
+[[nodiscard]] double least_sum(const Shape& shape, const Cost& cost);
+
 /// The link of one rank to the other copies of the pipeline.
 class SumLink {
  public:

@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "plan/model/stage_sums.hpp"
+
 namespace millrace::plan {
 
 Evaluator::Evaluator(const Job& job, Objective objective)
@@ -70,7 +72,7 @@ double Evaluator::start_later(const JobOrder& order, double bound) {
     if (origin(order, exceeding_) == rank) return none;
     if (run_whole(order, none) == none) return none;
     for (std::size_t r = 0; r < ranks_.size(); ++r)
-      trial_starts_[r] = std::max(trial_starts_[r], end_of_rank(order, r) - bound);
+      trial_starts_[r] = std::max(trial_starts_[r], end_of_trial(order, r) - bound);
     trial_value_ = run_whole(order, bound);
   }
   return trial_value_;
@@ -84,7 +86,7 @@ CycleRatio Evaluator::find_span(const JobOrder& order) {
   while (true) {
     for (std::size_t r = 0; r < reach.size(); ++r) {
       const bool any = job_.first(r) < job_.first(r + 1);
-      reach[r] = {end_of_rank(order, r), any ? origin(order, job_.first(r + 1) - 1) : r};
+      reach[r] = {end_of_trial(order, r), any ? origin(order, rank_end(order, trial_, r).at) : r};
     }
     if (!period.improve(reach)) return period.ratio();
     trial_starts_ = period.starts();
@@ -92,9 +94,36 @@ CycleRatio Evaluator::find_span(const JobOrder& order) {
   }
 }
 
-double Evaluator::end_of_rank(const JobOrder& order, std::size_t rank) const {
+double Evaluator::end_of_trial(const JobOrder& order, std::size_t rank) const {
   const bool any = job_.first(rank) < job_.first(rank + 1);
-  return any ? trial_[order[job_.first(rank + 1) - 1]] : trial_starts_[rank];
+  return any ? rank_end(order, trial_, rank).time : trial_starts_[rank];
+}
+
+Evaluator::RankEnd Evaluator::rank_end(const JobOrder& order,
+                                       const std::vector<double>& ends,
+                                       std::size_t rank) const {
+  const std::size_t first = job_.first(rank), last = job_.first(rank + 1) - 1;
+  RankEnd result{ends[order[last]], last};
+  if (!job_.has_sums()) return result;
+  std::vector<std::size_t> begins;  // of its stages' sums, the last one first
+  std::vector<bool> seen(static_cast<std::size_t>(job_.shape().stages()), false);
+  const auto held = static_cast<std::size_t>(job_.shape().chunks());
+  for (std::size_t at = last + 1; at-- > first && begins.size() < held;) {
+    const Action& action = job_.action(order[at]);
+    if (!gives_weight_gradient(action.op) || seen[action.stage.index()]) continue;
+    seen[action.stage.index()] = true;
+    begins.push_back(at);
+  }
+  SumLink link;
+  std::size_t head = last;
+  for (auto at = begins.rbegin(); at != begins.rend(); ++at) {
+    const double ready = ends[order[*at]];
+    const Job::Sum& sum = job_.sum(job_.action(order[*at]).stage);
+    const Interval time = link.take(ready, sum.transfer, sum.delay);
+    if (time.start <= ready) head = *at;
+    if (time.end > result.time) result = {time.end, head};
+  }
+  return result;
 }
 
 /// The rank whose start a longest path to the action at a place begins with.
@@ -148,8 +177,8 @@ double Evaluator::run(const JobOrder& order, double bound) {
   if (!done) return std::numeric_limits<double>::infinity();
   double value = 0;
   for (std::size_t r = 0; r < ranks_.size(); ++r)
-    value = std::max(value, ranks_[r].clock - trial_starts_[r]);
-  return value;
+    value = std::max(value, end_of_trial(order, r) - trial_starts_[r]);
+  return value <= bound || !job_.has_sums() ? value : std::numeric_limits<double>::infinity();
 }
 
 /// Runs a rank as far as it gets; stops the run when the objective must exceed the bound.
@@ -189,7 +218,7 @@ Figures Evaluator::figures(const JobOrder& order) {
     if (job_.first(r) == job_.first(r + 1)) continue;
     const Node begin = order[job_.first(r)];
     first = std::min(first, trial_[begin] - job_.ticks(begin));
-    last = std::max(last, end_of_rank(order, r));
+    last = std::max(last, end_of_trial(order, r));
   }
   figures.makespan = last - first;
   figures.span = objective_ == Objective::Span ? objective_value_ : find_span(order).value();

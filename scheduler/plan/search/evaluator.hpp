@@ -55,6 +55,16 @@ class Evaluator {
   [[nodiscard]] double start(Node node) const { return end_[node] - job_.ticks(node); }
   /// When the rank may begin.
   [[nodiscard]] double start_of_rank(std::size_t rank) const { return starts_[rank]; }
+  /// Where a rank's end comes from in the current order: the place of its last action, or of the
+  /// last B or W with which the sums over copies of the pipeline begin that end later; and when.
+  struct RankEnd {
+    double time = 0;
+    std::size_t at = 0;
+  };
+  /// Requires a rank that has actions, and the current order.
+  [[nodiscard]] RankEnd end_of_rank(const JobOrder& order, std::size_t rank) const {
+    return rank_end(order, end_, rank);
+  }
   /// For the span: a rank of the cycle that decides it.
   [[nodiscard]] std::size_t deciding_rank() const { return deciding_rank_; }
 
@@ -75,7 +85,10 @@ class Evaluator {
   [[nodiscard]] Node first_not_before(std::size_t rank, double time) const;
   double start_later(const JobOrder& order, double bound);
   CycleRatio find_span(const JobOrder& order);
-  [[nodiscard]] double end_of_rank(const JobOrder& order, std::size_t rank) const;
+  [[nodiscard]] double end_of_trial(const JobOrder& order, std::size_t rank) const;
+  [[nodiscard]] RankEnd rank_end(const JobOrder& order,
+                                 const std::vector<double>& ends,
+                                 std::size_t rank) const;
   [[nodiscard]] std::size_t origin(const JobOrder& order, std::size_t at) const;
   void find_places(const JobOrder& order);
 

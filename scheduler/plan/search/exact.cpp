@@ -211,6 +211,9 @@ ExactResult solve_exact(const Shape& shape, const Cost& cost, const ExactOptions
           "solve_exact takes one replica, one slice and a backward; the shape has " +
               std::to_string(shape.replicas()) + " replicas and " + std::to_string(shape.slices) +
               " slices");
+  require(cost.data_parallel == 1,
+          "solve_exact orders the passes of one copy of the pipeline; Cost::data_parallel is " +
+              std::to_string(cost.data_parallel));
   plan::Work work(options.stop);
   Program all = plan::everything(shape, options.fused);
   if (!options.recompute.empty()) all = insert_recompute(all, options.recompute);

@@ -6,6 +6,7 @@
 
 #include "millrace/core/error.hpp"
 #include "millrace/scheduler/plan/passes.hpp"
+#include "plan/model/stage_sums.hpp"
 #include "plan/search/relaxation.hpp"
 
 namespace millrace {
@@ -37,7 +38,9 @@ double lower_bound(const Shape& shape,
   Program all = plan::everything(shape, false);
   if (!recompute.empty()) all = insert_recompute(all, recompute);
   const plan::Job job(std::move(all), relaxed(cost), &work);
-  return plan::Relaxation(job, objective, memory_limit).bound() / cost.ticks_per_unit;
+  const double bound =
+      plan::Relaxation(job, objective, memory_limit).bound() + plan::least_sum(shape, cost);
+  return bound / cost.ticks_per_unit;
 }
 
 }  // namespace millrace

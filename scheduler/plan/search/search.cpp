@@ -12,6 +12,7 @@
 #include "millrace/scheduler/plan/exact.hpp"
 #include "millrace/scheduler/plan/lower_bound.hpp"
 #include "millrace/scheduler/plan/passes.hpp"
+#include "plan/model/stage_sums.hpp"
 #include "plan/schedules/list_order.hpp"
 #include "plan/search/finds.hpp"
 #include "plan/search/local_search.hpp"
@@ -324,8 +325,10 @@ double Search::solve_choice(const Shape& shape,
                             const RecomputeChoice& choice,
                             std::int64_t states,
                             std::int64_t& left) {
+  Cost of_one_copy = cost;  // what the solver takes; the sums come after its passes
+  of_one_copy.data_parallel = 1;
   const ExactResult exact = solve_exact(shape,
-                                        cost,
+                                        of_one_copy,
                                         {.objective = options_.objective,
                                          .memory_limit = options_.memory_limit,
                                          .fused = false,
@@ -340,7 +343,7 @@ double Search::solve_choice(const Shape& shape,
                   .refinement = {}},
                  cost,
                  nullptr);
-  return exact.lower_bound;
+  return exact.lower_bound + least_sum(shape, cost) / cost.ticks_per_unit;
 }
 
 void Search::go() {

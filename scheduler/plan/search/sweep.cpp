@@ -13,6 +13,7 @@
 #include "millrace/core/error.hpp"
 #include "millrace/core/sentence.hpp"
 #include "millrace/scheduler/plan/generators.hpp"
+#include "millrace/scheduler/plan/passes.hpp"
 #include "millrace/scheduler/plan/simulate.hpp"
 #include "millrace/scheduler/plan/verify.hpp"
 
@@ -54,14 +55,31 @@ Cost filed_cost(const Shape& shape, const SweepCosts& costs) {
   return cost;
 }
 
-Cost cost_of(const Shape& shape, const SweepCosts& costs) {
-  if (costs.file) return filed_cost(shape, costs);
+Cost timed_cost(const Shape& shape, const SweepCosts& costs) {
   const double scale = scale_of(costs);
   const auto ticks = [&](double time) { return scale == 1 ? time : std::round(time * scale); };
   Cost cost = Cost::of_full_stage(
       shape, ticks(costs.forward), ticks(costs.input), ticks(costs.weight), ticks(costs.latency));
   cost.ticks_per_unit *= scale;
   set_memory(cost, shape, costs);
+  return cost;
+}
+
+Cost cost_of(const Shape& shape, const SweepCosts& costs) {
+  return costs.file ? filed_cost(shape, costs) : timed_cost(shape, costs);
+}
+
+/// With the sums over copies of the pipeline, where the file does not say what they add.
+Cost cost_of(const Shape& shape, const SweepPoint& point) {
+  const SweepCosts& costs = point.costs;
+  Cost cost = cost_of(shape, costs);
+  cost.data_parallel = point.data_parallel;
+  if (cost.gradient_bytes.empty()) {
+    const double share = static_cast<double>(shape.ranks) / shape.stages();
+    cost.gradient_bytes.assign(static_cast<std::size_t>(shape.stages()),
+                               costs.gradient_bytes * share);
+  }
+  if (costs.bandwidth > 0) cost.bytes_per_tick = costs.bandwidth / cost.ticks_per_unit;
   return cost;
 }
 
@@ -91,12 +109,13 @@ ScheduleOptions options_of(const SweepPoint& point) {
 
 SweepFigures figures_of(const Program& program, const SweepPoint& point) {
   const Graph graph(program);
-  const Cost cost = cost_of(program.shape, point.costs);
+  const Cost cost = cost_of(program.shape, point);
   const Report report = millrace::report(graph, cost, std::get<Timeline>(simulate(graph, cost)));
   SweepFigures figures{.makespan = report.makespan,
                        .bubble_makespan_ratio = report.bubble_makespan_ratio(),
                        .span = report.span,
-                       .bubble_span_ratio = report.bubble_span_ratio()};
+                       .bubble_span_ratio = report.bubble_span_ratio(),
+                       .sums_exposed = report.sums.exposed};
   for (const RankReport& rank : report.ranks) {
     figures.peak_activation = std::max(figures.peak_activation, rank.peak_activation);
     figures.peak_memory = std::max(figures.peak_memory, rank.peak_bytes);
@@ -136,15 +155,17 @@ std::vector<int> counts_for(bool takes, const std::vector<int>& counts) {
   return takes && !counts.empty() ? counts : std::vector<int>{0};
 }
 
-/// The points of one schedule and its counts: costs times limits.
+/// The points of one schedule and its counts: copies, costs and limits.
 void add_points(SweepPoint point, const SweepSpace& space, std::vector<SweepPoint>& points) {
-  for (const SweepCosts& costs : space.costs)
-    for (const std::optional<SweepLimit>& limit : space.limits) {
-      point.costs = costs;
-      point.memory_limit.reset();
-      if (limit) point.memory_limit = limit_of(*limit, point.ranks, costs);
-      points.push_back(point);
-    }
+  for (const int copies : space.data_parallel)
+    for (const SweepCosts& costs : space.costs)
+      for (const std::optional<SweepLimit>& limit : space.limits) {
+        point.data_parallel = copies;
+        point.costs = costs;
+        point.memory_limit.reset();
+        if (limit) point.memory_limit = limit_of(*limit, point.ranks, costs);
+        points.push_back(point);
+      }
 }
 
 /// Hands out points and gives the rows on in order.
@@ -207,6 +228,8 @@ SweepCosts sweep_costs(CostFile file, std::string name) {
   costs.input = mean(cost.backward_input) / cost.ticks_per_unit;
   costs.weight = mean(cost.backward_weight) / cost.ticks_per_unit;
   costs.latency = cost.latency / cost.ticks_per_unit;
+  costs.bandwidth = cost.bytes_per_tick * cost.ticks_per_unit;
+  costs.gradient_bytes = mean(cost.gradient_bytes);
   if (!cost.memory_forward.empty()) {
     costs.memory_forward = mean(cost.memory_forward);
     costs.memory_input = mean(cost.memory_input);
@@ -225,6 +248,7 @@ std::vector<SweepPoint> sweep_points(const SweepSpace& space) {
   require_counts("micro_batches", space.micro_batches, false);
   require_counts("chunks", space.chunks, true);
   require_counts("slices", space.slices, true);
+  require_counts("data_parallel", space.data_parallel, false);
   require_taken(space, "chunks", space.chunks);
   require_taken(space, "slices", space.slices);
   std::vector<SweepPoint> points;
@@ -245,7 +269,8 @@ SweepRow evaluate(const SweepPoint& point, const Stop& stop) {
   try {
     ScheduleOptions options = options_of(point);
     options.stop = stop;
-    const Program program = generate(point.schedule, options);
+    const Program program =
+        insert_reductions(generate(point.schedule, options), point.data_parallel);
     row.figures = figures_of(program, point);
     row.point.chunks = program.shape.chunks();
     row.point.slices = program.shape.slices;

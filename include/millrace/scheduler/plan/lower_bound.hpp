@@ -38,6 +38,9 @@ namespace millrace {
 ///    actions with these heads and tails (Jackson's rule: of what is ready, the longest tail) is a
 ///    lower bound; so is the largest over ranks. It is at least head + all work + smallest tail.
 ///
+/// With several copies of the pipeline the smallest of the stages' sums is added: what ends last on
+/// a rank is the last B or W of one of its stages.
+///
 /// A recompute and its backward count as one action of their ranks, which needs the gradient only
 /// when the recompute has ended.
 ///

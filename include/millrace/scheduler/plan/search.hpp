@@ -40,7 +40,8 @@ struct SearchOptions {
   /// Only schedules whose stages lie on the ranks like this; unset: any.
   std::optional<Placement> placement = {};
   /// Costs of a shape; empty: Cost::unit. Called for shapes of different chunks and placements,
-  /// which must cost the same model. Without contention and shared processors.
+  /// which must cost the same model. Without contention and shared processors. With several copies
+  /// of the pipeline every schedule is timed with their sums; then `bidirectional` must be off.
   std::function<Cost(const Shape&)> cost = {};
   /// Orders that may be timed, beyond the portfolio, which is always timed whole.
   std::int64_t budget = 20'000;
@@ -115,8 +116,8 @@ struct SearchResult {
 
 /// The costs of a search, as people say them: fills in `cost`; of a file of other stages than full
 /// ones also the chunks, where they are unset; and leaves schedules with two copies of the model
-/// out where the costs are of one cut only. Set the other options first. Throws InvalidArgument
-/// for costs of slices or chunks whose number is not set.
+/// out where the costs are of one cut only, or of several copies of the pipeline. Set the other
+/// options first. Throws InvalidArgument for costs of slices or chunks whose number is not set.
 void set_costs(SearchOptions& options, const ModelCosts& costs);
 
 /// What no other of `found` beats or equals in all of makespan, span and peak memory; smallest peak

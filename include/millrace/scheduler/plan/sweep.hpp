@@ -18,8 +18,10 @@ namespace millrace {
 /// full stage, and memory where the file says nothing about it.
 /// Thread-safety: immutable, share freely.
 struct SweepCosts {
-  double forward = 1, input = 1, weight = 1;                        ///< F, I, W; B takes I + W
-  double latency = 0;                                               ///< of a message between ranks
+  double forward = 1, input = 1, weight = 1;  ///< F, I, W; B takes I + W
+  double latency = 0;                         ///< of a message between ranks
+  double bandwidth = 0;       ///< bytes per unit of time of the sums' links; 0: unlimited
+  double gradient_bytes = 0;  ///< what several copies of the pipeline add
   double memory_forward = 1, memory_input = 0, memory_weight = -1;  ///< change at F, after I, W
   std::shared_ptr<const CostFile> file = {};  ///< shared by the points that combine it
   std::string file_name = {};                 ///< for the column `costs`
@@ -35,7 +37,8 @@ struct SweepLimit {
   bool times_ranks = false;  ///< of p x memory_forward, instead of the unit of memory_forward
 };
 
-/// What is combined with what: every schedule with every p, m, v, q, costs and limit.
+/// What is combined with what: every schedule with every p, m, v, q, number of copies, costs and
+/// limit.
 /// Thread-safety: immutable, share freely.
 struct SweepSpace {
   std::vector<std::string> schedules;    ///< names of the catalogue
@@ -43,6 +46,7 @@ struct SweepSpace {
   std::vector<int> micro_batches = {8};  ///< m
   std::vector<int> chunks = {};          ///< v of those that take it; empty: their default
   std::vector<int> slices = {};          ///< q, likewise
+  std::vector<int> data_parallel = {1};  ///< copies of the pipeline
   std::vector<SweepCosts> costs = {{}};
   std::vector<std::optional<SweepLimit>> limits = {std::nullopt};  ///< none: not limited
 };
@@ -55,6 +59,7 @@ struct SweepPoint {
   int micro_batches = 8;
   int chunks = 0;
   int slices = 0;
+  int data_parallel = 1;
   SweepCosts costs = {};
   std::optional<double> memory_limit = {};  ///< in the unit of memory_forward
 };
@@ -63,6 +68,7 @@ struct SweepPoint {
 struct SweepFigures {
   double makespan = 0, bubble_makespan_ratio = 0;
   double span = 0, bubble_span_ratio = 0;
+  double sums_exposed = 0;     ///< of the makespan: see SumReport
   double peak_activation = 0;  ///< of the rank that holds most, in micro-batches of a full stage
   double peak_memory = 0;      ///< likewise, under the costs' memory
   bool same_bits = false;      ///< the accumulation order is ascending
@@ -78,9 +84,9 @@ struct SweepRow {
   std::string reason;  ///< why the combination has no meaning; empty with figures
 };
 
-/// The combinations, schedules outermost, then p, m, v, q, costs, limits. A schedule that takes no
-/// v (q) has one point for all of them. Throws InvalidArgument for an unknown schedule, a count
-/// below 1, an empty list, and a v (q) that no schedule of the list takes.
+/// The combinations, schedules outermost, then p, m, v, q, copies, costs, limits. A schedule that
+/// takes no v (q) has one point for all of them. Throws InvalidArgument for an unknown schedule, a
+/// count below 1, an empty list, and a v (q) that no schedule of the list takes.
 [[nodiscard]] std::vector<SweepPoint> sweep_points(const SweepSpace& space);
 
 /// Generates, simulates and verifies one point. Never throws for a combination without meaning;
@@ -96,8 +102,8 @@ void sweep(const std::vector<SweepPoint>& points,
            const std::function<void(const SweepRow&)>& row,
            const Stop& stop = {});
 
-/// The names of the columns: schedule, p, m, v, q, the costs and their file, the limit, the
-/// figures, reason.
+/// The names of the columns: schedule, p, m, v, q, d (copies), the costs and their file, the limit,
+/// the figures, reason.
 [[nodiscard]] std::string sweep_csv_head();
 
 /// The row as a line of CSV (RFC 4180). A figure that is not there is an empty cell.
