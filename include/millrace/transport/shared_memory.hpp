@@ -32,7 +32,8 @@ struct SharedMemoryOptions {
   std::chrono::milliseconds heartbeat{100};
   /// A rank that gives no sign of life this long is stopped.
   std::chrono::milliseconds silence{10'000};
-  /// As ZeroMqOptions::hang: the least that one action may take before its rank hangs.
+  /// The least that one action may take before its rank hangs; a slow stage stretches its own
+  /// limit, as transport/README.md says.
   std::optional<std::chrono::milliseconds> hang = {};
   /// How long a wait looks for its message before it sleeps. Without it 50 us where this process
   /// may use as many cores as there are ranks, and as long as that finds something; else not at
