@@ -122,6 +122,7 @@ Fields settings_of(const TrainerParts& parts, const TrainerOptions& options) {
       {"loss scale", to_string(options.loss_scale.value_or(loss_scale_for(parts.precision)))},
       {"optimizer",
        options.custom_optimizer ? "one of its own" : description_of(options.optimizer)},
+      {"optimizer's state", options.shard_optimizer ? "spread over copies" : "whole"},
       {"weight decay", exact_text(options.optimizer.weight_decay)},
       {"learning rate", exact_text(options.learning_rate.base)},
       {"learning-rate schedule", to_string(options.learning_rate)},

@@ -51,12 +51,12 @@ std::map<std::string, std::string> Trainer::State::run_facts() const {
 
 Saver& Trainer::State::checkpoints() {
   if (!saver)
-    saver =
-        std::make_unique<Saver>(store,
-                                group,
-                                options.save,
-                                loaded,
-                                write_run(parts.executor->program(), group.size(), run_facts()));
+    saver = std::make_unique<Saver>(store,
+                                    group,
+                                    options.save,
+                                    loaded,
+                                    write_run(parts.executor->program(), group.size(), run_facts()),
+                                    optimizer_shards());
   return *saver;
 }
 
@@ -135,12 +135,18 @@ void Trainer::Saving::failed_alone() {
   advance(true);
 }
 
+std::string Trainer::Saving::why_not_apart() const {
+  if (trainer_.is_updating) return "its update had begun";
+  if (trainer_.shards) return "what the optimizer keeps is spread over processes that hear no more";
+  return {};
+}
+
 /// They may have stopped anywhere, and hear no more from each other: the votes say whether all
 /// stand behind the same step. Without one that is gone there is nothing to save.
 void Trainer::Saving::failed_among_others(const std::exception& error) {
   trainer_.group.cancel(error.what());
-  const SaveReport report = trainer_.checkpoints().save_apart(
-      head_, trainer_.is_updating ? "its update had begun" : "", !tells_of_a_loss(error));
+  const SaveReport report =
+      trainer_.checkpoints().save_apart(head_, why_not_apart(), !tells_of_a_loss(error));
   if (tell_) tell_(report);
 }
 

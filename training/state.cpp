@@ -11,6 +11,7 @@
 #include "millrace/core/error.hpp"
 #include "millrace/stages/precision.hpp"
 #include "training/name_pattern.hpp"
+#include "training/optimizer_shards.hpp"
 
 namespace millrace {
 namespace {
@@ -52,16 +53,32 @@ void refuse_order(const HostedStage& hosted) {
     });
 }
 
+/// Of the values that a parameter is given, whichever of them have a master here.
+void round_whole(StateEntry& entry, const std::byte* values) {
+  if (!entry.master) return;
+  Tensor& own = entry.parameter->value;
+  std::memmove(own.data(), values, own.bytes());
+  round_to(entry.parameter->precision, own.as<float>());
+}
+
+/// The gradient, and values without a master, are always whole.
+bool is_share_of(const StateEntry& entry, std::string_view part) {
+  if (part == kGradient || !entry.is_spread) return false;
+  return part != kValue || entry.master;
+}
+
 }  // namespace
 
 void StateEntry::round_value() {
   if (!master) return;
-  std::ranges::copy(master.as<float>(), parameter->value.as<float>().begin());
-  round_to(parameter->precision, parameter->value.as<float>());
+  const std::span<float> rounded = parameter->value.as<float>().subspan(first, last - first);
+  std::ranges::copy(master.as<float>(), rounded.begin());
+  round_to(parameter->precision, rounded);
 }
 
 struct TrainingState::Contents {
-  void add(Rank rank, const HostedStage& hosted, const Optimizer& optimizer);
+  void add(Rank rank, const HostedStage& hosted);
+  void make_room(const Optimizer& optimizer);
   void name_globally(ProcessGroup& group);
   void find_copies();
   void choose_speakers();
@@ -84,20 +101,35 @@ struct TrainingState::Contents {
   std::vector<Parameter*> speakers;              // one copy of each hosted here, by name
 };
 
-void TrainingState::Contents::add(Rank rank, const HostedStage& hosted, const Optimizer& rule) {
+void TrainingState::Contents::add(Rank rank, const HostedStage& hosted) {
   for (Parameter* parameter : hosted.body->parameters()) {
     check(*parameter, hosted.stage);
     StateEntry& entry = of_rank[rank.index()].emplace_back();
     entry.parameter = parameter;
+    entry.last = static_cast<std::size_t>(parameter->value.elements());
     entry.replica = hosted.replica;
     entry.stage = hosted.stage;
     entry.rank = rank;
-    if (!entry.is_trained()) continue;
-    if (is_narrow(parameter->precision)) entry.master = parameter->value.clone();
-    entry.round_value();
-    for (int slot = 0; slot < rule.slots(); ++slot)
-      entry.slots.emplace_back(DType::F32, parameter->value.dims()).fill_zero();
   }
+}
+
+/// Zero slots, and master values of what is rounded.
+void TrainingState::Contents::make_room(const Optimizer& optimizer) {
+  for (auto& entries : of_rank)
+    for (StateEntry& entry : entries) {
+      if (!entry.is_trained()) continue;
+      Parameter& parameter = *entry.parameter;
+      const Dims dims = entry.is_spread ? Dims{static_cast<std::int64_t>(entry.last - entry.first)}
+                                        : parameter.value.dims();
+      for (int slot = 0; slot < optimizer.slots(); ++slot)
+        entry.slots.emplace_back(DType::F32, dims).fill_zero();
+      if (!is_narrow(parameter.precision)) continue;
+      entry.master = Tensor(DType::F32, dims);
+      const std::span<float> value = parameter.value.as<float>();
+      std::ranges::copy(value.subspan(entry.first, entry.last - entry.first),
+                        entry.master.as<float>().begin());
+      round_to(parameter.precision, value);
+    }
 }
 
 void TrainingState::Contents::name_globally(ProcessGroup& group) {
@@ -204,8 +236,12 @@ void TrainingState::Contents::write(std::string_view name,
   for (const std::size_t i : with_tied({number(name)}))
     for (StateEntry* entry : copies[i]) {
       Tensor& target = part_of(*entry, part);
-      if (target.bytes() != 0) std::memmove(target.data(), bytes, target.bytes());
-      if (part == kValue) entry->round_value();
+      const bool is_share = is_share_of(*entry, part);
+      const auto* from = static_cast<const std::byte*>(bytes);
+      if (target.bytes() != 0)
+        std::memmove(
+            target.data(), from + (is_share ? entry->first * sizeof(float) : 0), target.bytes());
+      if (part == kValue) round_whole(*entry, from);
     }
 }
 
@@ -214,7 +250,8 @@ TrainingState::TrainingState(const Shape& shape,
                              const Optimizer& optimizer,
                              const std::vector<std::vector<std::string>>& tied,
                              ProcessGroup& group,
-                             const GridSeat& seat)
+                             const GridSeat& seat,
+                             bool spreads)
     : contents_(std::make_unique<Contents>()) {
   contents_->tied = tied;
   contents_->of_rank.resize(static_cast<std::size_t>(shape.ranks));
@@ -222,11 +259,14 @@ TrainingState::TrainingState(const Shape& shape,
     contents_->parts.emplace_back(optimizer.slot_name(slot));
   for (const HostedStage& hosted : stages) {
     if (shape.replicas() * seat.grid().data() > 1) refuse_order(hosted);
-    contents_->add(
-        shape.rank(hosted.replica, hosted.stage),
-        {Replica{seat.copy() * shape.replicas() + hosted.replica.value}, hosted.stage, hosted.body},
-        optimizer);
+    contents_->add(shape.rank(hosted.replica, hosted.stage),
+                   {Replica{seat.copy() * shape.replicas() + hosted.replica.value},
+                    hosted.stage,
+                    hosted.body});
   }
+  if (spreads)
+    for (auto& entries : contents_->of_rank) share_out(entries, seat.grid().data(), seat.copy());
+  contents_->make_room(optimizer);
   contents_->name_globally(group);
   contents_->find_copies();
   contents_->choose_speakers();
@@ -251,12 +291,37 @@ std::span<const std::string> TrainingState::parts(std::string_view name) const {
   return is_trained(name) ? parts : parts.first(kPartsOfStatistics);
 }
 
+bool TrainingState::is_spread(std::string_view name, std::string_view part) const {
+  return is_share_of(contents_->hosted(name), part);
+}
+
+std::size_t TrainingState::optimizer_bytes() const {
+  std::size_t bytes = 0;
+  for (const auto& entries : contents_->of_rank)
+    for (const StateEntry& entry : entries) {
+      bytes += entry.master.bytes();
+      for (const Tensor& slot : entry.slots) bytes += slot.bytes();
+    }
+  return bytes;
+}
+
 const Tensor& TrainingState::read(std::string_view name, std::string_view part) const {
-  return contents_->part_of(contents_->hosted(name), part);
+  StateEntry& entry = contents_->hosted(name);
+  const Tensor& found = contents_->part_of(entry, part);
+  require(!is_share_of(entry, part), [&] {
+    return "the " + std::string(part) + " of '" + std::string(name) +
+           "' is spread over the copies of the pipeline; a checkpoint has it whole";
+  });
+  return found;
+}
+
+/// A tensor of the dtype and dims that all of a part has.
+const Tensor& TrainingState::shape_of(std::string_view name, std::string_view part) const {
+  return read(name, is_spread(name, part) ? kGradient : part);
 }
 
 void TrainingState::write(std::string_view name, const Tensor& contents, std::string_view part) {
-  const Tensor& target = read(name, part);
+  const Tensor& target = shape_of(name, part);
   require(contents.dtype() == target.dtype() && contents.dims() == target.dims(), [&] {
     return "the " + std::string(part) + " of '" + std::string(name) + "' is " + described(target) +
            ", got " + described(contents);
@@ -267,7 +332,7 @@ void TrainingState::write(std::string_view name, const Tensor& contents, std::st
 void TrainingState::write(std::string_view name,
                           std::span<const float> contents,
                           std::string_view part) {
-  const Tensor& target = read(name, part);
+  const Tensor& target = shape_of(name, part);
   require(target.dtype() == DType::F32 &&
               contents.size() == static_cast<std::size_t>(target.elements()),
           [&] {

@@ -244,7 +244,9 @@ void Trainer::State::update(StepReport& report) {
   settings.gradient_factor = norm.factor / scale;
   is_updating = true;
   for (const HostedStage& hosted : parts.stages) hosted.body->update_statistics();
-  millrace::update(store, *parts.executor, *optimizer, settings, times.optimizer);
+  if (shards) shards->begin_step(static_cast<std::uint64_t>(store.counters().mini_batches));
+  millrace::update(
+      store, *parts.executor, *optimizer, settings, times.optimizer, optimizer_shards());
   is_updating = false;
   count([](TrainingCounters& counters) {
     ++counters.global_step;

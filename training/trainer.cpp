@@ -62,8 +62,15 @@ Trainer::State::State(TrainerParts given, const TrainerOptions& trainer_options)
       group(parts.group != nullptr ? *parts.group : alone),
       shape(parts.executor->program().shape),
       loss_scale(options.loss_scale.value_or(loss_scale_for(parts.precision))),
-      store(shape, parts.stages, *optimizer, tied_names(shape, options), group, parts.seat) {
+      store(shape,
+            parts.stages,
+            *optimizer,
+            tied_names(shape, options),
+            group,
+            parts.seat,
+            options.shard_optimizer && parts.seat.grid().data() > 1) {
   check(options, parts);
+  if (options.shard_optimizer && parts.seat.grid().data() > 1) shards.emplace(store, parts.seat);
   share_tied_values(store, tied_names(shape, options), options, group);
   count([&](TrainingCounters& counters) {
     counters.seed = options.seed;
@@ -125,7 +132,7 @@ std::vector<std::string> Trainer::warnings() const {
 }
 
 std::string Trainer::weights_hash() {
-  return hash_of(state_->store, state_->group);
+  return hash_of(state_->store, state_->group, state_->optimizer_shards());
 }
 
 std::int64_t Trainer::global_step() const {

@@ -13,6 +13,7 @@
 #include "millrace/training/state.hpp"
 #include "millrace/training/trainer.hpp"
 #include "training/checkpoint/saver.hpp"
+#include "training/optimizer_shards.hpp"
 #include "training/watch/step_watch.hpp"
 
 namespace millrace {
@@ -89,9 +90,11 @@ struct Trainer::State {
   Shape shape;
   LossScaleOptions loss_scale;
   TrainingState store;
+  std::optional<OptimizerShards> shards;  // where copies share the optimizer's work
   /// What a checkpoint of now would say, without shards.
   [[nodiscard]] Manifest manifest() const;
   [[nodiscard]] std::map<std::string, std::string> run_facts() const;
+  [[nodiscard]] OptimizerShards* optimizer_shards() { return shards ? &*shards : nullptr; }
   /// Made when it is first needed.
   Saver& checkpoints();
 

@@ -7,6 +7,7 @@
 
 #include "millrace/core/error.hpp"
 #include "millrace/training/weights_hash.hpp"
+#include "training/optimizer_shards.hpp"
 #include "training/watch/step_times.hpp"
 
 namespace millrace {
@@ -16,6 +17,27 @@ template <class Use>
 void for_each_entry(const TrainingState& state, Use use) {
   for (int rank = 0; rank < state.ranks(); ++rank)
     for (const StateEntry& entry : state.entries(Rank{rank})) use(entry);
+}
+
+/// What the optimizer works on here: a parameter, or a share of one.
+struct Share {
+  explicit Share(StateEntry& entry)
+      : value(entry.value().as<float>()), gradient(entry.parameter->gradient.as<float>()) {
+    const std::size_t count = entry.last - entry.first;
+    if (!entry.master) value = value.subspan(entry.first, count);
+    gradient = gradient.subspan(entry.first, count);
+    for (Tensor& slot : entry.slots) slots.push_back(slot.as<float>());
+  }
+
+  std::span<float> value, gradient;
+  std::vector<std::span<float>> slots;
+};
+
+UpdateSettings settings_for(const StateEntry& entry, UpdateSettings settings) {
+  settings.decays = entry.parameter->decays;
+  settings.weight_decay = entry.weight_decay;
+  settings.learning_rate *= entry.learning_rate_factor;
+  return settings;
 }
 
 StepError failure_of(const StateEntry& entry, const std::exception& cause) {
@@ -31,18 +53,41 @@ StepError failure_of(const StateEntry& entry, const std::exception& cause) {
 
 }  // namespace
 
-void move(StateEntry& entry, const Optimizer& optimizer, UpdateSettings settings) {
-  Parameter& parameter = *entry.parameter;
-  settings.decays = parameter.decays;
-  settings.weight_decay = entry.weight_decay;
-  settings.learning_rate *= entry.learning_rate_factor;
-  if (parameter.frozen || !entry.is_trained()) {
-    parameter.gradient.fill_zero();
-    return;
+bool is_moved(const StateEntry& entry) {
+  return entry.is_trained() && !entry.parameter->frozen;
+}
+
+void prepare(StateEntry& entry,
+             const Optimizer& optimizer,
+             const UpdateSettings& settings,
+             std::span<double> of_blocks) {
+  const Share share(entry);
+  prepare_blocks(optimizer,
+                 settings_for(entry, settings),
+                 share.value,
+                 share.gradient,
+                 share.slots,
+                 of_blocks);
+}
+
+void move_share(StateEntry& entry,
+                const Optimizer& optimizer,
+                const UpdateSettings& settings,
+                std::span<const double> sums) {
+  if (is_moved(entry)) {
+    const Share share(entry);
+    UpdateSettings own = settings_for(entry, settings);
+    own.sums = sums;
+    apply_prepared(optimizer, own, share.value, share.gradient, share.slots);
+    entry.round_value();
   }
-  std::vector<std::span<float>> slots;
-  for (Tensor& slot : entry.slots) slots.push_back(slot.as<float>());
-  apply(optimizer, settings, entry.value().as<float>(), parameter.gradient.as<float>(), slots);
+  entry.parameter->gradient.fill_zero();
+}
+
+void move(StateEntry& entry, const Optimizer& optimizer, UpdateSettings settings) {
+  if (!is_moved(entry)) return entry.parameter->gradient.fill_zero();
+  const Share whole(entry);
+  apply(optimizer, settings_for(entry, settings), whole.value, whole.gradient, whole.slots);
   entry.round_value();
 }
 
@@ -89,29 +134,45 @@ void update(TrainingState& state,
             Executor& executor,
             const Optimizer& optimizer,
             const UpdateSettings& settings,
-            std::span<double> seconds) {
+            std::span<double> seconds,
+            OptimizerShards* shards) {
+  std::vector<std::vector<double>> sums;
+  if (shards != nullptr) sums = shards->sums(optimizer, settings);
   executor.for_each_rank([&](Rank rank) {
     const Timed timed(seconds[rank.index()]);
+    std::size_t number = 0;
     for (StateEntry& entry : state.entries(rank)) {
       try {
-        move(entry, optimizer, settings);
+        if (shards != nullptr)
+          move_share(entry,
+                     optimizer,
+                     settings,
+                     sums.empty() ? std::span<const double>() : sums[number++]);
+        else
+          move(entry, optimizer, settings);
       } catch (const std::exception& cause) {
         throw failure_of(entry, cause);
       }
     }
   });
+  if (shards != nullptr) shards->share_values();
 }
 
 void zero_gradients(const TrainingState& state) noexcept {
   for_each_entry(state, [](const StateEntry& entry) { entry.parameter->gradient.fill_zero(); });
 }
 
-std::string hash_of(const TrainingState& state, ProcessGroup& group) {
+std::string hash_of(const TrainingState& state, ProcessGroup& group, OptimizerShards* shards) {
   std::string mine;
-  for_each_entry(state, [&](const StateEntry& entry) {
+  const auto add = [&](const StateEntry& entry, const Tensor& value) {
     if (entry.replica == Replica{0})
-      mine += entry.parameter->name + '\n' + tensor_digest(entry.value()) + '\n';
+      mine += entry.parameter->name + '\n' + tensor_digest(value) + '\n';
+  };
+  for_each_entry(state, [&](const StateEntry& entry) {
+    if (!entry.is_spread || !entry.master) add(entry, entry.value());
   });
+  if (shards != nullptr)
+    shards->collect([&](const auto& entry, auto, const Tensor& value) { add(entry, value); }, true);
   std::map<std::string, std::string> digest_of;
   for (const std::string& part : group.gather(mine, Label::WeightsHash)) {
     std::istringstream lines(part);

@@ -11,6 +11,8 @@
 
 namespace millrace {
 
+class OptimizerShards;
+
 /// Calls `visit` with one copy of every parameter hosted here, by name, and gives the other copies
 /// the gradients that it left.
 void visit_gradients(TrainingState& state,
@@ -30,20 +32,38 @@ void unscale_gradients(const TrainingState& state, double loss_scale);
                                    std::span<double> seconds);
 
 /// One optimizer step on every stage, frozen parameters left out; then the gradients are zero.
-/// What differs between parameters is set in `settings` here. `seconds` as in norm_of. Throws
-/// StepError that names rank, stage and parameter.
+/// What differs between parameters is set in `settings` here. `seconds` as in norm_of. `shards`:
+/// where what the optimizer keeps is spread, and every copy moves its share. Throws StepError that
+/// names rank, stage and parameter.
 void update(TrainingState& state,
             Executor& executor,
             const Optimizer& optimizer,
             const UpdateSettings& settings,
-            std::span<double> seconds);
+            std::span<double> seconds,
+            OptimizerShards* shards = nullptr);
 
 /// One parameter along its gradient, which is zero then; nothing but that where it is frozen.
 void move(StateEntry& entry, const Optimizer& optimizer, UpdateSettings settings);
 
+/// Whether `move` changes its value: trained, and not frozen.
+[[nodiscard]] bool is_moved(const StateEntry& entry);
+
+/// Of a share: the optimizer's sums over each of its blocks; and its part of `move`, with the sums
+/// over the whole parameter.
+void prepare(StateEntry& entry,
+             const Optimizer& optimizer,
+             const UpdateSettings& settings,
+             std::span<double> of_blocks);
+void move_share(StateEntry& entry,
+                const Optimizer& optimizer,
+                const UpdateSettings& settings,
+                std::span<const double> sums);
+
 void zero_gradients(const TrainingState& state) noexcept;
 
 /// combine_digests over the parameters of all members.
-[[nodiscard]] std::string hash_of(const TrainingState& state, ProcessGroup& group);
+[[nodiscard]] std::string hash_of(const TrainingState& state,
+                                  ProcessGroup& group,
+                                  OptimizerShards* shards = nullptr);
 
 }  // namespace millrace

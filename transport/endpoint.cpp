@@ -17,7 +17,22 @@ constexpr std::array kLabels = {"values",
                                 "the gradient norm",
                                 "the weights' hash",
                                 "what was measured",
-                                "plan and settings"};
+                                "plan and settings",
+                                "a checkpoint",
+                                "what the optimizer moved"};
+
+/// Of the sums that copies of a pipeline make of a stage's gradients; no other collective has a
+/// replica and a round.
+bool is_of_copies(const MessageTag& tag) {
+  return tag.replica.value > 0 && tag.micro_batch.value > 0;
+}
+
+std::string gradients_of_copies(const MessageTag& tag) {
+  const bool are_added = tag.micro_batch.value > 1;
+  return std::string(are_added ? "summed " : "") + "gradients of stage " +
+         std::to_string(tag.stage.value) + " from copy " + std::to_string(tag.slice.value) +
+         " of the pipeline";
+}
 
 /// Received tags may name what this version does not know.
 const char* name_of_label(Slice label) {
@@ -33,6 +48,8 @@ std::string name_of_step(std::uint64_t step) {
 
 std::string to_string(const MessageTag& tag) {
   const std::string step = " of " + name_of_step(tag.step);
+  if (tag.direction == Direction::Collective && is_of_copies(tag))
+    return gradients_of_copies(tag) + step;
   if (tag.direction == Direction::Collective)
     return std::string("agreement on ") + name_of_label(tag.slice) + step;
   std::string text = tag.direction == Direction::Forward ? "activation" : "gradient";

@@ -203,6 +203,17 @@ void ProcessGroup::broadcast(int root, TensorList& tensors, Label label) {
       endpoint_->send(processes_[static_cast<std::size_t>(place)], tag, copy_of(tensors));
 }
 
+std::vector<TensorList> ProcessGroup::all_gather(TensorList mine, Label label) {
+  std::vector<TensorList> all(processes_.size());
+  const MessageTag tag = size() == 1 ? MessageTag() : next_tag(label);
+  const auto own = static_cast<std::size_t>(rank_);
+  for (std::size_t i = 0; i < all.size(); ++i)
+    if (i != own) endpoint_->send(processes_[i], tag, copy_of(mine));
+  for (std::size_t i = 0; i < all.size(); ++i)
+    all[i] = i == own ? std::move(mine) : endpoint_->receive(processes_[i], tag, deadline());
+  return all;
+}
+
 std::vector<TensorList> ProcessGroup::gather(int root, TensorList mine, Label label) {
   const MessageTag tag = next_tag(label);
   std::vector<TensorList> all;

@@ -44,6 +44,7 @@ HelloFields hello_of(const TrainJob& job) {
       {"data", job.flags.data},
       {"lengths", job.flags.lengths},
       {"copies of the pipeline", std::to_string(job.flags.data_parallel)},
+      {"optimizer's state", options.shard_optimizer ? "spread over copies" : "whole"},
       {"seed", std::to_string(options.seed)},
       {"batch size", std::to_string(options.batch_size)},
       {"accumulated passes", std::to_string(options.accumulate)},

@@ -23,6 +23,9 @@ void add_pipeline_flags(CLI::App& verb, TrainFlags& flags) {
                   "Copies d of the pipeline, which share the mini-batches out; each runs -m "
                   "micro-batches a pass")
       ->capture_default_str();
+  verb.add_flag("--shard-optimizer",
+                flags.shard_optimizer,
+                "Spread what the optimizer keeps over the copies (-d); the same bits");
   add_batch_flags(verb, flags.batch);
   verb.add_option("--schedule", flags.schedule, "A name of millrace list")->capture_default_str();
   verb.add_option(cli::flags("chunks"), flags.chunks, "Stages per rank, for chunked schedules");

@@ -259,6 +259,7 @@ TrainJob start_job(const TrainFlags& flags) {
   options.records = flags.watch.records();
   options.inspect_gradients = flags.watch.inspect_gradients ? 1 : 0;
   options.executor = flags.executor;
+  options.shard_optimizer = flags.shard_optimizer;
   options.executor_options.threads_per_rank = static_cast<int>(flags.threads_per_rank);
   const auto kinds = executor_kinds();
   require(std::find(kinds.begin(), kinds.end(), flags.executor) != kinds.end(),

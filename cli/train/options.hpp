@@ -45,6 +45,7 @@ struct TrainFlags {
   CheckpointFlags checkpoints;
   WatchFlags watch;
   std::string recompute = "none";
+  bool shard_optimizer = false;
   bool json = false;
 };
 

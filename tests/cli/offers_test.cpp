@@ -148,6 +148,7 @@ class Offers : public VerbTest {
     Lines lines = {{"--model", job},
                    {"--ranks", job},
                    {"--data-parallel", job + "--data-parallel 2"},
+                   {"--shard-optimizer", job + "-d 2 --shard-optimizer"},
                    {"--micro-batches", job},
                    {"--steps", job},
                    {"--epochs", "--model mlp:64-8-8-8-10 -p 2 -m 2 --epochs 1"},

@@ -41,6 +41,7 @@ enum GridFactor : std::size_t {
   kGridModel,
   kGridPrecision,
   kGridRule,
+  kGridState,
   kGridCourse
 };
 
@@ -58,6 +59,7 @@ inline const test::Matrix& grid_matrix() {
        {"model", {"mlp", "gpt", "tied gpt"}},
        {"precision", {"f32", "bf16"}},
        {"rule", {"adamw", "lamb"}},
+       {"state", {"whole", "sharded"}},
        {"course", {"whole", "resumed"}}},
       {{"one process sends nobody anything",
         [](const test::Choice& c) {
@@ -78,6 +80,7 @@ struct GridCase {
   std::string recompute = "none", batch = "even", model = "mlp";
   DType precision = DType::F32;
   std::string rule = "adamw";
+  bool is_sharded = false;
   bool is_resumed = false;
 
   [[nodiscard]] Grid grid() const { return {copies, places}; }
@@ -95,6 +98,7 @@ inline GridCase grid_case_of(const test::Choice& choice) {
           matrix.value(choice, "model"),
           choice[kGridPrecision] == 1 ? DType::BF16 : DType::F32,
           matrix.value(choice, "rule"),
+          choice[kGridState] == 1,
           choice[kGridCourse] == 1};
 }
 
@@ -110,7 +114,7 @@ inline const Dataset& grid_data(const GridCase& of) {
 inline ModelSpec grid_model(const GridCase& of) {
   const std::string gpt = "gpt:layers=2,d=16,heads=2,context=8,dropout=0.1,vocabulary=" +
                           std::to_string(of.model == "mlp" ? 0 : grid_data(of).classes);
-  ModelSpec model = parse_model(of.model == "mlp"   ? "mlp:64-16-16-16-16-16-16-16-10,dropout=0.2"
+  ModelSpec model = parse_model(of.model == "mlp"   ? "mlp:64-96-96-16-16-16-16-16-10,dropout=0.2"
                                 : of.model == "gpt" ? gpt
                                                     : gpt + ",tied=yes");
   model.precision = of.precision;
@@ -128,6 +132,7 @@ inline TrainerOptions grid_options(const GridCase& of) {
   options.optimizer =
       optimizer_defaults(of.rule == "lamb" ? OptimizerKind::Lamb : OptimizerKind::AdamW);
   options.optimizer.weight_decay = 0.05;
+  options.shard_optimizer = of.is_sharded;
   options.clip_norm = 0.25;
   options.learning_rate.base = 0.01;
   options.seed = 5;
@@ -212,6 +217,7 @@ inline GridCase elsewhere(const GridCase& of) {
   other.schedule = of.schedule == "zb-v" ? "1f1b" : "zb-v";
   other.link = "threads";
   other.passes = 3 - of.passes;
+  other.is_sharded = !of.is_sharded;
   return other;
 }
 

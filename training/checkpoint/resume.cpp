@@ -135,7 +135,8 @@ void compare_parameters(const Manifest& saved, const TrainingState& state, Diffe
         tensors.erase(at);
         continue;
       }
-      const Tensor& here = state.read(name, is_gradient(part) ? kGradient : part);
+      const bool has_gradients_shape = is_gradient(part) || state.is_spread(name, part);
+      const Tensor& here = state.read(name, has_gradients_shape ? kGradient : part);
       if (here.dims() != tensor.dims || here.dtype() != tensor.dtype)
         return found.add("the " + part + " of " + quoted(name),
                          std::string(name_of(tensor.dtype)) + " " + to_string(tensor.dims),

@@ -35,9 +35,11 @@ Saver::Saver(const TrainingState& state,
              ProcessGroup& group,
              const SaveOptions& options,
              const ResumeReport& loaded,
-             std::string run)
+             std::string run,
+             OptimizerShards* shards)
     : state_(state),
       group_(group),
+      shards_(shards),
       options_(options),
       files_(options.files ? options.files : std::make_shared<FileSystem>()),
       folder_(whole_path(options.folder), *files_),
@@ -110,6 +112,12 @@ void Saver::begin(Manifest head) {
   gradients_.reset();
   if (partial.micro_batches > 0) gradients_ = gradients_of(state_, partial.copies, group_);
   snapshot_->take();
+  if (shards_ != nullptr)
+    shards_->collect(
+        [&](const StateEntry& entry, std::string_view part, const Tensor& whole) {
+          snapshot_->fill(entry.parameter->name, part, whole);
+        },
+        false);
   if (gradients_) gradients_->take();
   phase_ = Phase::Writing;
   launch([this] { return written(); });

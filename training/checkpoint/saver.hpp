@@ -14,6 +14,7 @@
 #include "millrace/transport/process_group.hpp"
 #include "training/checkpoint/folder.hpp"
 #include "training/checkpoint/shards.hpp"
+#include "training/optimizer_shards.hpp"
 
 namespace millrace {
 
@@ -23,13 +24,15 @@ class VoteFolder;
 /// most one checkpoint is on its way. Thread-safety: externally synchronised.
 class Saver {
  public:
-  /// `loaded`: what the training goes on from; `run`: the contents of run.json. Makes the folder.
+  /// `loaded`: what the training goes on from; `run`: the contents of run.json; `shards`: who has
+  /// what the optimizer keeps, where that is spread. Makes the folder.
   /// Throws what Trainer::save names.
   Saver(const TrainingState& state,
         ProcessGroup& group,
         const SaveOptions& options,
         const ResumeReport& loaded,
-        std::string run);
+        std::string run,
+        OptimizerShards* shards = nullptr);
   Saver(const Saver&) = delete;
   Saver& operator=(const Saver&) = delete;
   /// Waits for what is being written; a checkpoint that nobody has finished stays unfinished.
@@ -83,6 +86,7 @@ class Saver {
 
   const TrainingState& state_;
   ProcessGroup& group_;
+  OptimizerShards* shards_;
   SaveOptions options_;
   std::shared_ptr<FileSystem> files_;
   mutable CheckpointFolder folder_;

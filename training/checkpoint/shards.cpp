@@ -88,6 +88,14 @@ std::vector<std::vector<std::string>> names_to_write(const TrainingState& state,
   return mine;
 }
 
+/// Of what is spread the gradient has the dtype and shape.
+SavedTensor saved_part(const TrainingState& state,
+                       const std::string& name,
+                       const std::string& part) {
+  const bool is_spread = state.is_spread(name, part);
+  return {name, part, &state.read(name, is_spread ? "gradient" : part), is_spread};
+}
+
 }  // namespace
 
 void Snapshot::add(std::string file, std::vector<SavedTensor> tensors) {
@@ -101,7 +109,14 @@ void Snapshot::add(std::string file, std::vector<SavedTensor> tensors) {
 
 void Snapshot::take() {
   for (File& file : files_)
-    for (const SavedTensor& tensor : file.tensors) file.image.fill(key_of(tensor), *tensor.source);
+    for (const SavedTensor& tensor : file.tensors)
+      if (!tensor.is_spread) file.image.fill(key_of(tensor), *tensor.source);
+}
+
+void Snapshot::fill(std::string_view name, std::string_view part, const Tensor& contents) {
+  for (File& file : files_)
+    for (const SavedTensor& tensor : file.tensors)
+      if (tensor.name == name && tensor.part == part) file.image.fill(key_of(tensor), contents);
 }
 
 Snapshot snapshot_of(const TrainingState& state, ProcessGroup& group) {
@@ -112,7 +127,7 @@ Snapshot snapshot_of(const TrainingState& state, ProcessGroup& group) {
       std::vector<SavedTensor> tensors;
       for (const std::string& name : names)
         for (const std::string& part : parts_of(state, name, values))
-          tensors.push_back({name, part, &state.read(name, part)});
+          tensors.push_back(saved_part(state, name, part));
       snapshot.add(shard_stem(names.front()) + (values ? ".weights" : ".optimizer"),
                    std::move(tensors));
     }

@@ -18,7 +18,8 @@ namespace millrace {
 /// A tensor of the state on its way to a file.
 struct SavedTensor {
   std::string name, part;
-  const Tensor* source = nullptr;
+  const Tensor* source = nullptr;  ///< of its dtype and shape
+  bool is_spread = false;          ///< filled by who collects its shares, not from the source
 };
 
 /// The files in memory that this process writes, and what fills them. Made once: filling them again
@@ -26,8 +27,10 @@ struct SavedTensor {
 /// outlive it. Thread-safety: externally synchronised.
 class Snapshot {
  public:
-  /// Copies the state as it is. Cost: one pass over the memory.
+  /// Copies the state as it is, but for what is spread. Cost: one pass over the memory.
   void take();
+  /// Fills that in, if this process writes it.
+  void fill(std::string_view name, std::string_view part, const Tensor& contents);
 
   /// A file and the bytes that belong into it.
   struct File {

@@ -53,27 +53,53 @@ void Optimizer::prepare(const UpdateSettings& /*settings*/,
                         std::span<const std::span<float>> /*state*/,
                         std::span<double> /*sums*/) const {}
 
-void apply(const Optimizer& optimizer,
-           UpdateSettings settings,
-           std::span<float> value,
-           std::span<float> gradient,
-           std::span<const std::span<float>> state) {
+void prepare_blocks(const Optimizer& optimizer,
+                    const UpdateSettings& settings,
+                    std::span<const float> value,
+                    std::span<const float> gradient,
+                    std::span<const std::span<float>> state,
+                    std::span<double> of_blocks) {
   const auto wanted = static_cast<std::size_t>(optimizer.sums());
-  std::vector<double> sums(wanted, 0.0);
-  std::vector<double> of_block(wanted);
-  if (wanted > 0)
-    for_each_part(value.size(), kNormBlock, state, [&](auto first, auto count, const auto& slots) {
-      std::ranges::fill(of_block, 0.0);
-      optimizer.prepare(
-          settings, value.subspan(first, count), gradient.subspan(first, count), slots, of_block);
-      for (std::size_t i = 0; i < wanted; ++i) sums[i] += of_block[i];
-    });
-  settings.sums = sums;
+  for_each_part(value.size(), kNormBlock, state, [&](auto first, auto count, const auto& slots) {
+    const std::span<double> of_block = of_blocks.subspan(first / kNormBlock * wanted, wanted);
+    std::ranges::fill(of_block, 0.0);
+    optimizer.prepare(
+        settings, value.subspan(first, count), gradient.subspan(first, count), slots, of_block);
+  });
+}
+
+std::vector<double> sums_of_blocks(const Optimizer& optimizer, std::span<const double> of_blocks) {
+  std::vector<double> sums(static_cast<std::size_t>(optimizer.sums()), 0.0);
+  for (std::size_t i = 0; i < of_blocks.size(); ++i) sums[i % sums.size()] += of_blocks[i];
+  return sums;
+}
+
+void apply_prepared(const Optimizer& optimizer,
+                    const UpdateSettings& settings,
+                    std::span<float> value,
+                    std::span<float> gradient,
+                    std::span<const std::span<float>> state) {
   for_each_part(value.size(), kPart, state, [&](auto first, auto count, const auto& slots) {
     const std::span<float> part = gradient.subspan(first, count);
     optimizer.update(settings, value.subspan(first, count), part, slots);
     std::ranges::fill(part, 0.0F);
   });
+}
+
+void apply(const Optimizer& optimizer,
+           UpdateSettings settings,
+           std::span<float> value,
+           std::span<float> gradient,
+           std::span<const std::span<float>> state) {
+  std::vector<double> sums;
+  if (optimizer.sums() > 0) {
+    std::vector<double> of_blocks(blocks_of(value.size()) *
+                                  static_cast<std::size_t>(optimizer.sums()));
+    prepare_blocks(optimizer, settings, value, gradient, state, of_blocks);
+    sums = sums_of_blocks(optimizer, of_blocks);
+  }
+  settings.sums = sums;
+  apply_prepared(optimizer, settings, value, gradient, state);
 }
 
 OptimizerOptions optimizer_defaults(OptimizerKind kind) {

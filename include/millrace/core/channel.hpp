@@ -23,7 +23,8 @@ enum class Label : std::uint8_t {
   WeightsHash,
   Measurement,
   Settings,
-  Checkpoint
+  Checkpoint,
+  OptimizerShards
 };
 
 /// Room of one channel: how many messages may be sent and not yet received.

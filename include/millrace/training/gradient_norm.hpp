@@ -10,6 +10,11 @@ namespace millrace {
 /// Elements of a block of the norm's sum; the last block of a parameter may be shorter.
 inline constexpr std::size_t kNormBlock = 4096;
 
+/// How many blocks so many elements have; the last may be shorter.
+[[nodiscard]] constexpr std::size_t blocks_of(std::size_t elements) {
+  return (elements + kNormBlock - 1) / kNormBlock;
+}
+
 /// Sum of squares in double, in an order that depends on the length alone, so that every machine
 /// with the same instruction set gets the same bits: blocks of kNormBlock elements, ascending, and
 /// inside a block sixteen lanes (lane l adds the elements l, l + 16, ... of the block), added

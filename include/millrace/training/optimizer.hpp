@@ -9,6 +9,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace millrace {
 
@@ -71,6 +72,25 @@ void apply(const Optimizer& optimizer,
            std::span<float> value,
            std::span<float> gradient,
            std::span<const std::span<float>> state);
+
+/// The two halves of apply, for a part of a parameter that begins at a multiple of kNormBlock: what
+/// `prepare` finds of each of its blocks, in `of_blocks` [blocks x sums()]; and, when settings.sums
+/// has the sums over the whole parameter, the update.
+void prepare_blocks(const Optimizer& optimizer,
+                    const UpdateSettings& settings,
+                    std::span<const float> value,
+                    std::span<const float> gradient,
+                    std::span<const std::span<float>> state,
+                    std::span<double> of_blocks);
+void apply_prepared(const Optimizer& optimizer,
+                    const UpdateSettings& settings,
+                    std::span<float> value,
+                    std::span<float> gradient,
+                    std::span<const std::span<float>> state);
+
+/// Adds up what prepare_blocks found, block after block.
+[[nodiscard]] std::vector<double> sums_of_blocks(const Optimizer& optimizer,
+                                                 std::span<const double> of_blocks);
 
 enum class OptimizerKind : std::uint8_t { Sgd, Momentum, Nesterov, Adam, AdamW, Lamb, Lion };
 

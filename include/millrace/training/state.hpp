@@ -60,10 +60,15 @@ struct TrainingCounters {
 /// One copy of a parameter that this process hosts, with what belongs to it.
 struct StateEntry {
   Parameter* parameter = nullptr;  ///< value and gradient
+  /// The elements that this process' optimizer moves: all of them, or its share, in whole blocks of
+  /// kNormBlock, where they are spread over the copies of a pipeline (ZeRO stage 1).
+  std::size_t first = 0, last = 0;
+  bool is_spread = false;
   /// The value that updates move, where the parameter's own is rounded to f16 or bf16; else empty.
   Tensor master;
-  std::vector<Tensor> slots;  ///< the optimizer's arrays, of the value's shape
-  Replica replica;            ///< of the stage, counted over all copies of the pipeline
+  std::vector<Tensor> slots;  ///< the optimizer's arrays
+  // Both of the value's shape, or of the share's length.
+  Replica replica;  ///< of the stage, counted over all copies of the pipeline
   Stage stage;
   Rank rank;
   std::size_t number = 0;                   ///< of the name in TrainingState::names()
@@ -73,10 +78,12 @@ struct StateEntry {
 
   /// Moved by the optimizer; else a running statistic.
   [[nodiscard]] bool is_trained() const { return parameter->role == ParameterRole::Trained; }
-  /// What training moves, hashes and saves: the master value, or the parameter's own.
+  /// What training moves, hashes and saves: the master value (of a share where it is spread), or
+  /// the parameter's own.
   [[nodiscard]] Tensor& value() { return master ? master : parameter->value; }
   [[nodiscard]] const Tensor& value() const { return master ? master : parameter->value; }
-  /// Makes the parameter's own value of the master value, if there is one. Cost: O(elements).
+  /// Makes the parameter's own value, or its share, of the master value, if there is one. Cost:
+  /// O(elements).
   void round_value();
 };
 
@@ -104,12 +111,14 @@ class TrainingState {
   /// several lines or is used twice, one that is trained is not f32 or has not its gradient's
   /// shape, or a stage with copies has a statistic that takes micro-batches in order. `seat`: where
   /// in the grid this process sits; copies of a pipeline are copies like those of a stage.
+  /// `spreads`: what the optimizer keeps of a stage, and master values, are spread over them.
   TrainingState(const Shape& shape,
                 std::span<const HostedStage> stages,
                 const Optimizer& optimizer,
                 const std::vector<std::vector<std::string>>& tied,
                 ProcessGroup& group,
-                const GridSeat& seat = {});
+                const GridSeat& seat = {},
+                bool spreads = false);
   TrainingState(const TrainingState&) = delete;
   TrainingState& operator=(const TrainingState&) = delete;
   ~TrainingState();
@@ -127,8 +136,15 @@ class TrainingState {
   [[nodiscard]] std::span<const std::string> parts() const;
   [[nodiscard]] std::span<const std::string> parts(std::string_view name) const;
 
+  /// Whether this process has no more of that part than a share. Throws as read.
+  [[nodiscard]] bool is_spread(std::string_view name, std::string_view part) const;
+
+  /// Bytes of the optimizer's arrays and of master values in this process.
+  [[nodiscard]] std::size_t optimizer_bytes() const;
+
   /// Valid until the next step or write. Throws InvalidArgument for a name or part that does not
-  /// exist, naming the nearest, and for a parameter that another process hosts.
+  /// exist, naming the nearest, for a parameter that another process hosts, and for a part that is
+  /// spread.
   [[nodiscard]] const Tensor& read(std::string_view name, std::string_view part = "value") const;
 
   /// Copies `contents` into all copies here, and into all that is tied to them. Throws as read, and
@@ -163,6 +179,8 @@ class TrainingState {
   [[nodiscard]] std::span<Parameter* const> parameters() const;
 
  private:
+  [[nodiscard]] const Tensor& shape_of(std::string_view name, std::string_view part) const;
+
   struct Contents;
   std::unique_ptr<Contents> contents_;
 };

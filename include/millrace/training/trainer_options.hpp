@@ -92,6 +92,11 @@ struct TrainerOptions {
   /// number of copies that share the micro-batches out; a stop inside an update waits for its end.
   AccumulateOrder accumulate_order = AccumulateOrder::Ascending;
   OptimizerOptions optimizer = {};
+  /// Where a pipeline has copies (GridSeat): what the optimizer keeps of a stage, and master
+  /// values, are spread over them; each copy moves its share of the weights and gives it to the
+  /// others (ZeRO stage 1). The bits and the checkpoints are those without; a step that fails saves
+  /// none.
+  bool shard_optimizer = false;
   /// An optimizer of your own instead. Shared, because programs keep a handle to read it back.
   std::shared_ptr<const Optimizer> custom_optimizer = {};
   /// With total_updates 0, curves that need it begin anew with every fit() and end with it; a loop

@@ -65,6 +65,10 @@ class ProcessGroup {
   /// Everybody gets the tensors of the process at place `root`; those of the others are replaced.
   void broadcast(int root, TensorList& tensors, Label label);
 
+  /// Everybody gets everybody's tensors, in the group's order; each process sends its own n - 1
+  /// times.
+  [[nodiscard]] std::vector<TensorList> all_gather(TensorList mine, Label label);
+
   /// The process at place `root` gets everybody's tensors in the group's order, the others an empty
   /// vector.
   [[nodiscard]] std::vector<TensorList> gather(int root, TensorList mine, Label label);
