@@ -17,6 +17,9 @@
 #include "millrace/core/error.hpp"
 #include "millrace/stages/compiled.hpp"
 #include "millrace/transport/failure.hpp"
+#ifdef MILLRACE_MPI
+#include "millrace/transport/mpi.hpp"
+#endif
 
 namespace millrace::cli {
 
@@ -39,10 +42,20 @@ std::string words_of(const std::exception& error) {
   return text;
 }
 
+/// That ranks can be connected by.
+std::string libraries_of_engines() {
+#ifdef MILLRACE_MPI
+  return ", ranks of mpirun by " + mpi_library();
+#else
+  return {};
+#endif
+}
+
 int run(CLI::App& app, const std::vector<std::string>& words) {
   const std::string verb = words.empty() ? "" : words.front();
   try {
     std::vector<std::string> now = renamed(verb, words);
+    if (verb == "train" && train_as_rank(now)) return 0;
     std::reverse(now.begin(), now.end());  // as CLI11 wants them
     app.parse(std::move(now));
     return 0;
@@ -75,9 +88,10 @@ int run_command(int argc, char** argv) {
   const std::vector<std::string> words(argv + std::min(argc, 1), argv + argc);
   CLI::App app{"Pipeline-parallel training: schedules as data, proved, simulated, drawn and run"};
   app.name("millrace");
-  app.set_version_flag("--version",
-                       "millrace " MILLRACE_VERSION ", products by " + product_libraries(),
-                       "Print the version and exit");
+  app.set_version_flag(
+      "--version",
+      "millrace " MILLRACE_VERSION ", products by " + product_libraries() + libraries_of_engines(),
+      "Print the version and exit");
   app.require_subcommand(1);
   add_list(app);
   add_train(app);

@@ -30,6 +30,9 @@ void add_split(CLI::App& app);
 /// `words` are those that the command was given: a program's must reach it as they were typed.
 void add_launch(CLI::App& app, const std::vector<std::string>& words);
 void add_worker(CLI::App& app);
+/// Where an engine has started several processes, `words` (train and its options) are what each
+/// does as one rank. False, and nothing is done, in a process that is alone.
+[[nodiscard]] bool train_as_rank(const std::vector<std::string>& words);
 void add_keys(CLI::App& app);
 void add_doctor(CLI::App& app);
 

@@ -21,6 +21,7 @@ struct Engine {
 constexpr std::array kEngines = {
     Engine{"millrace", "MILLRACE_RANK", "MILLRACE_WORLD"},
     Engine{"Open MPI", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"},
+    Engine{"MPICH", "PMI_RANK", "PMI_SIZE"},
     Engine{"SLURM", "SLURM_PROCID", "SLURM_NTASKS", "SLURM_STEP_ID"},
     Engine{"torchrun", "RANK", "WORLD_SIZE"},
     Engine{"Kubernetes", "JOB_COMPLETION_INDEX", ""},
@@ -65,6 +66,11 @@ void agree(std::optional<int>& known,
 }
 
 }  // namespace
+
+bool started_by_mpirun(const Variables& variables) {
+  return variables.contains("OMPI_COMM_WORLD_SIZE") ||
+         (variables.contains("PMI_SIZE") && !variables.contains("SLURM_STEP_ID"));
+}
 
 std::vector<std::string> identity_variables() {
   std::vector<std::string> names;

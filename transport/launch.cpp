@@ -88,7 +88,7 @@ void place_identity(LaunchPlace& place, const Identity& identity) {
   require(identity.world.has_value(),
           "MILLRACE_WORLD is not set, but this is rank " + std::to_string(*identity.rank) + " by " +
               identity.source);
-  require(!identity.rendezvous.empty() || *identity.world == 1,
+  require(!identity.rendezvous.empty() || *identity.world == 1 || place.endpoint == "mpi",
           "MILLRACE_RENDEZVOUS is not set, but there are " + std::to_string(*identity.world) +
               " ranks, which must meet");
   place.member.rank = Rank{*identity.rank};
@@ -134,11 +134,11 @@ Variables launch_variables(const LaunchPlace& place) {
 
 LaunchPlace launch_place(const Variables& variables) {
   LaunchPlace place;
-  place_identity(place, find_identity({}, variables));
   const PlaceReader reader(variables);
+  reader.read("MILLRACE_ENDPOINT", place.endpoint);
+  place_identity(place, find_identity({}, variables));
   reader.number("MILLRACE_JOB", place.member.job);
   reader.number("MILLRACE_KEYS_FD", place.keys_descriptor);
-  reader.read("MILLRACE_ENDPOINT", place.endpoint);
   reader.read("MILLRACE_INTERFACE", place.interface);
   reader.read("MILLRACE_KEYS", place.keys);
   reader.read("MILLRACE_INSECURE", place.insecure);

@@ -34,6 +34,10 @@ void add_worker(CLI::App& app) {
   add_absent(app, "worker", "One rank of a job, started by an engine");
 }
 
+bool train_as_rank(const std::vector<std::string>& /*words*/) {
+  return false;
+}
+
 void add_keys(CLI::App& app) {
   add_absent(app, "keys", "Make keys for ranks on several machines");
 }

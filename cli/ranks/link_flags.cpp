@@ -6,12 +6,12 @@
 
 #include "cli/numbers.hpp"
 #include "millrace/core/error.hpp"
-#include "millrace/transport/zeromq.hpp"
 
 namespace millrace::cli {
 
 void add_link_flags(CLI::App& verb, LinkFlags& flags) {
-  verb.add_option("--endpoint", flags.link, "ipc, or tcp with keys")->capture_default_str();
+  verb.add_option("--endpoint", flags.link, "auto; ipc, tcp with keys, or mpi under mpirun")
+      ->capture_default_str();
   verb.add_option("--interface", flags.interface, "Address to listen on, for tcp")
       ->capture_default_str();
   verb.add_option("--silence", flags.silence, "Seconds without a word until a rank counts as hung")
@@ -33,7 +33,7 @@ void add_link_flags(CLI::App& verb, LinkFlags& flags) {
 }
 
 void check(const LinkFlags& flags) {
-  static_cast<void>(zeromq_link(flags.link));
+  static_cast<void>(chosen_endpoint(flags.link, {}));
   require(flags.link == "tcp" || !flags.insecure,
           "--insecure: only tcp has keys that could be left out; --endpoint is ipc");
   require(flags.link == "tcp" || flags.interface == LinkFlags().interface,

@@ -9,6 +9,7 @@
 #include "cli/ranks/core_dumps.hpp"
 #include "cli/ranks/descriptors.hpp"
 #include "cli/ranks/environment.hpp"
+#include "cli/ranks/last_words.hpp"
 #include "cli/ranks/link_flags.hpp"
 #include "cli/ranks/rank_work.hpp"
 #include "cli/standard_streams.hpp"
@@ -25,27 +26,28 @@ namespace {
 struct WorkerFlags {
   std::optional<int> rank, world;
   std::string rendezvous, keys;
-  LinkFlags link = {.link = "tcp"};
+  LinkFlags link = {.link = "auto"};
   std::uint64_t job = 0;
   std::vector<std::string> command;
 };
 
-Identity identity_of(const WorkerFlags& flags) {
+Identity identity_of(const WorkerFlags& flags, const Variables& variables) {
   Identity identity = find_identity(
-      {.rank = flags.rank, .world = flags.world, .rendezvous = flags.rendezvous}, environment());
+      {.rank = flags.rank, .world = flags.world, .rendezvous = flags.rendezvous}, variables);
   require(identity.rank.has_value(),
           "rank not set: pass --rank or MILLRACE_RANK, or start the worker by an engine");
   require(identity.world.has_value(), "number of ranks not set: pass --world or MILLRACE_WORLD");
-  require(!identity.rendezvous.empty() || *identity.world == 1,
+  require(!identity.rendezvous.empty() || *identity.world == 1 || flags.link.link == "mpi",
           "meeting place not set: pass --rendezvous tcp://host:port");
   return identity;
 }
 
 /// By the launcher that started this process; else by flags and engines.
-LaunchPlace place_of(const WorkerFlags& flags) {
+LaunchPlace place_of(WorkerFlags flags) {
   const Variables variables = environment();
   if (variables.contains("MILLRACE_LAUNCH")) return launch_place(variables);
-  const Identity identity = identity_of(flags);
+  flags.link.link = chosen_endpoint(flags.link.link, variables);
+  const Identity identity = identity_of(flags, variables);
   check(flags.link);
   LaunchPlace place = place_of(flags.link);
   place.member = {.rank = Rank{*identity.rank}, .world = *identity.world, .job = flags.job};
@@ -80,14 +82,16 @@ void leave_disagreeing(JoinedRank& rank) {
   }
 }
 
-void run(const WorkerFlags& flags) {
-  const LaunchPlace place = place_of(flags);
+void run(const LaunchPlace& place,
+         const std::vector<std::string>& command,
+         const std::function<JoinedRank(const JoinOptions&)>& join_others) {
   warn(place);
   open_as_many_files_as_allowed();
   const auto& [self, world, job, epoch] = place.member;
-  const RankWork work = rank_work(flags.command, self, world, place.patience);
-  JoinedRank rank = join(
-      place, {.fields = work.fields, .depths = work.depths, .progress = note_of_meeting(world)});
+  const RankWork work = rank_work(command, self, world, place.patience);
+  JoinedRank rank = join_others(
+      {.fields = work.fields, .depths = work.depths, .progress = note_of_meeting(world)});
+  const LastWords last_words(place.directory.empty() ? &rank.endpoint() : nullptr);
   try {
     work.run(rank.endpoint(), rank.group());
   } catch (const Diverged&) {
@@ -142,7 +146,16 @@ void add_worker(CLI::App& app) {
       ->capture_default_str();
   add_link_flags(*verb, flags->link);
   verb->add_option("command", flags->command, "-- train or doctor, and its options")->required();
-  verb->callback([flags] { run(*flags); });
+  verb->callback([flags] {
+    const LaunchPlace place = place_of(*flags);
+    run(place, flags->command, [&](const JoinOptions& options) { return join(place, options); });
+  });
+}
+
+bool train_as_rank(const std::vector<std::string>& words) {
+  if (find_identity({}, environment()).world.value_or(1) == 1) return false;
+  run(own_launch_place(), words, join_launch);
+  return true;
 }
 
 }  // namespace millrace::cli

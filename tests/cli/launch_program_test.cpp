@@ -79,7 +79,8 @@ TEST(LaunchProgram, ThatIsToldHalfOfItsPlaceNamesTheVariable) {
         {pair,
          "MILLRACE_ENDPOINT tcp: give MILLRACE_KEYS FILE (millrace keys makes them), or "
          "MILLRACE_INSECURE\n"},
-        {pair + " MILLRACE_ENDPOINT=smoke", "MILLRACE_ENDPOINT smoke: known are ipc, tcp\n"},
+        {pair + " MILLRACE_ENDPOINT=smoke",
+         "MILLRACE_ENDPOINT smoke: known are auto, ipc, tcp, mpi\n"},
         {pair + " MILLRACE_KEYS_FD=33", "MILLRACE_KEYS by descriptor 33: cannot be read\n"}}) {
     const Outcome outcome = alone(variables);
     EXPECT_EQ(outcome.code, 2) << variables;

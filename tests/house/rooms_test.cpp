@@ -192,6 +192,14 @@ TEST(Rooms, KnowTheNetworkLibraryInItsBackendAlone) {
           << fs::relative(file, kSource);
 }
 
+TEST(Rooms, KnowMpiInItsBackendAlone) {
+  for (const char* folder : {"include", "scheduler", "stages", "transport", "training", "cli"})
+    for (const fs::path& file : sources_under(kSource / folder))
+      for (const std::string& include : includes_of(file))
+        EXPECT_TRUE(include != "mpi.h" || file.parent_path() == kSource / "transport/mpi")
+            << fs::relative(file, kSource);
+}
+
 /// What a backend makes its connections of stays in it: addresses are opaque to all others.
 TEST(Rooms, NameABackendOnlyWhereItIsChosen) {
   const std::regex named("ZeroMq|zeromq::|CurveKeys|CurveRing|transport/zeromq");

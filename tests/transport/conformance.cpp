@@ -47,6 +47,10 @@ void TransportConformance::SetUp() {
     directory_.emplace(std::filesystem::temp_directory_path());
     return;
   }
+  if (GetParam().process) {
+    process_ = GetParam().process();
+    return;
+  }
   peer_ = Peer::self();
   if (peer_) return;
   const auto* test = testing::UnitTest::GetInstance()->current_test_info();
@@ -57,6 +61,7 @@ void TransportConformance::SetUp() {
 }
 
 void TransportConformance::TearDown() {
+  if (process_) process_->together();
   if (!supervisor_) return;
   EXPECT_EQ(supervisor_->finish(kPatience), "");
 }
@@ -66,14 +71,17 @@ Endpoints TransportConformance::connect(int world, const std::vector<ChannelDept
   Endpoints endpoints(static_cast<std::size_t>(world));
   const std::uint32_t number = connected_++;
   if (supervisor_) supervisor_->start(world);
-  if (peer_ && peer_->rank().value < world)
-    endpoints[peer_->rank().index()] =
-        GetParam().join(peer_->rank(), world, depths, directory(), number);
+  const auto rank = process_ ? std::optional(process_->rank)
+                    : peer_  ? std::optional(peer_->rank())
+                             : std::nullopt;
+  if (rank && rank->value < world)
+    endpoints[rank->index()] = GetParam().join(*rank, world, depths, directory(), number);
   return endpoints;
 }
 
 /// No endpoint goes while others still use theirs.
 void TransportConformance::come_together(std::size_t world) {
+  if (process_) return process_->together();
   if (peer_ && peer_->rank().index() < world) Peer::together();
   if (!supervisor_) return;
   const std::string complaint = supervisor_->together(static_cast<int>(world), kPatience);
@@ -96,6 +104,7 @@ void TransportConformance::on_rank(Endpoints& endpoints,
 
 const std::string& TransportConformance::directory() const {
   if (directory_) return directory_->path();
+  if (process_) return process_->directory;
   return peer_ ? peer_->directory() : supervisor_->directory();
 }
 

@@ -26,6 +26,14 @@ namespace millrace::testing_transport {
 
 using Endpoints = std::vector<std::unique_ptr<Endpoint>>;
 
+/// A process of a test that an engine has started: who it is, a directory that all share, and how
+/// it waits for all others to have come as far.
+struct EngineProcess {
+  Rank rank;
+  std::string directory;
+  std::function<void()> together;
+};
+
 /// A name for reports and the function that connects `world` endpoints, by rank. Channels that are
 /// not in `depths` are unbounded, or as deep as the transport can.
 struct TransportUnderTest {
@@ -40,6 +48,10 @@ struct TransportUnderTest {
                                           const std::string& directory,
                                           std::uint32_t number)>
       join = {};
+
+  /// With `join`, where no process may start others: the tests run in processes that an engine has
+  /// started, more of them than any test has ranks.
+  std::function<EngineProcess()> process = {};
 
   friend std::ostream& operator<<(std::ostream& stream, const TransportUnderTest& transport) {
     return stream << transport.name;
@@ -69,6 +81,7 @@ class TransportConformance : public testing::TestWithParam<TransportUnderTest> {
   std::optional<PrivateDirectory> directory_;  // where ranks are threads
   std::optional<Peer> peer_;                   // in a rank's process
   std::unique_ptr<Supervisor> supervisor_;     // of ranks in processes
+  std::optional<EngineProcess> process_;       // of an engine
   std::uint32_t connected_ = 0;
 };
 

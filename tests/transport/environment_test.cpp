@@ -14,6 +14,7 @@ TEST(Environment, EveryEngineIsUnderstood) {
   const std::vector<Variables> engines = {
       {{"MILLRACE_RANK", "2"}, {"MILLRACE_WORLD", "4"}},
       {{"OMPI_COMM_WORLD_RANK", "2"}, {"OMPI_COMM_WORLD_SIZE", "4"}},
+      {{"PMI_RANK", "2"}, {"PMI_SIZE", "4"}},
       {{"SLURM_PROCID", "2"}, {"SLURM_NTASKS", "4"}, {"SLURM_STEP_ID", "0"}},
       {{"RANK", "2"}, {"WORLD_SIZE", "4"}},
       {{"JOB_COMPLETION_INDEX", "2"}, {"MILLRACE_WORLD", "4"}}};
@@ -50,6 +51,13 @@ TEST(Environment, ABatchScriptOfSlurmIsNoRankOfIt) {
   }
   variables["SLURM_STEP_ID"] = "0";
   EXPECT_THROW((void)find_identity({}, variables), Mismatch);
+}
+
+TEST(Environment, TellsMpirunFromOtherEngines) {
+  EXPECT_TRUE(started_by_mpirun({{"OMPI_COMM_WORLD_SIZE", "4"}}));
+  EXPECT_TRUE(started_by_mpirun({{"PMI_SIZE", "4"}}));
+  EXPECT_FALSE(started_by_mpirun({{"PMI_SIZE", "4"}, {"SLURM_STEP_ID", "0"}}));
+  EXPECT_FALSE(started_by_mpirun({{"RANK", "2"}, {"WORLD_SIZE", "4"}}));
 }
 
 TEST(Environment, NonsenseIsRefusedWithItsName) {

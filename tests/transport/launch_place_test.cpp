@@ -108,5 +108,21 @@ TEST(LaunchPlace, ThatIsSaidInPartOrWronglyIsRefusedWithTheVariable) {
     EXPECT_THAT(refusal({{name, value}}), ThrowsMessage<InvalidArgument>(StrEq(sentence)));
 }
 
+TEST(LaunchPlace, NeedsNoMeetingPlaceWhereMpiHasIntroducedTheRanks) {
+  Variables variables = {{"OMPI_COMM_WORLD_RANK", "1"}, {"OMPI_COMM_WORLD_SIZE", "4"}};
+  EXPECT_THROW((void)launch_place(variables), InvalidArgument);
+  variables["MILLRACE_ENDPOINT"] = "mpi";
+  const LaunchPlace place = launch_place(variables);
+  EXPECT_EQ(place.endpoint, "mpi");
+  EXPECT_EQ(place.member.rank, Rank{1});
+  EXPECT_EQ(place.member.world, 4);
+}
+
+TEST(LaunchPlace, IsConnectedByWhatWasAskedForElseByWhatTheEngineOffers) {
+  EXPECT_EQ(chosen_endpoint("auto", {{"RANK", "1"}, {"WORLD_SIZE", "2"}}), "tcp");
+  EXPECT_EQ(chosen_endpoint("tcp", {{"PMI_RANK", "1"}, {"PMI_SIZE", "2"}}), "tcp");
+  EXPECT_THROW((void)chosen_endpoint("smoke", {}), InvalidArgument);
+}
+
 }  // namespace
 }  // namespace millrace

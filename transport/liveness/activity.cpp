@@ -29,6 +29,19 @@ std::string place_of(std::string_view what, const MessageTag& tag, bool of_unit)
 
 }  // namespace
 
+Activity activity_of(const Work& work) {
+  Activity activity;
+  activity.doing = work.what.empty() ? Doing::Pauses : Doing::Works;
+  activity.of_unit = work.of_unit;
+  work.what.copy(activity.what.data(), activity.what.size());
+  activity.tag.step = work.step;
+  activity.tag.replica = work.replica;
+  activity.tag.stage = work.stage;
+  activity.tag.micro_batch = work.micro_batch;
+  activity.tag.slice = work.slice;
+  return activity;
+}
+
 std::string to_string(const Activity& activity) {
   switch (activity.doing) {
     case Doing::Starts:

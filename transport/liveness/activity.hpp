@@ -38,6 +38,9 @@ struct Activity {
   std::chrono::nanoseconds usual{};
 };
 
+/// What a rank has said that it does from now on.
+Activity activity_of(const Work& work);
+
 /// "is in F of stage 2, micro-batch 3 of step 7", "waits for activation for ... from rank 1".
 std::string to_string(const Activity& activity);
 

@@ -51,18 +51,9 @@ class SharedMemoryEndpoint final : public Endpoint {
     return std::move(*message);
   }
 
-  void working(const Work& work) noexcept override {
-    Activity activity;
-    activity.doing = work.what.empty() ? Doing::Pauses : Doing::Works;
-    activity.of_unit = work.of_unit;
-    work.what.copy(activity.what.data(), activity.what.size());
-    activity.tag.step = work.step;
-    activity.tag.replica = work.replica;
-    activity.tag.stage = work.stage;
-    activity.tag.micro_batch = work.micro_batch;
-    activity.tag.slice = work.slice;
-    slot_->begin(activity);
-  }
+  void working(const Work& work) noexcept override { slot_->begin(activity_of(work)); }
+
+  [[nodiscard]] std::string doing() const override { return to_string(slot_->now()); }
 
   void cancel(const std::string& reason) noexcept override {
     if (mailbox_.fail(FailureCause::Cancelled, reason)) loop_.cancel(reason);

@@ -12,6 +12,9 @@
 #include "millrace/transport/launch.hpp"
 #include "millrace/transport/rendezvous.hpp"
 #include "millrace/transport/zeromq.hpp"
+#ifdef MILLRACE_MPI
+#include "millrace/transport/mpi.hpp"
+#endif
 
 namespace millrace {
 
@@ -75,9 +78,40 @@ ZeroMqOptions zeromq_options(const LaunchPlace& place, const std::vector<Channel
   return options;
 }
 
+#ifdef MILLRACE_MPI
+constexpr bool kHasMpi = true;
+
+std::unique_ptr<Listener> mpi_listener(const LaunchPlace& place,
+                                       const std::vector<ChannelDepth>& depths) {
+  MpiOptions options;
+  options.rank = place.member.rank.value;
+  options.world = place.member.world;
+  options.job = place.member.job;
+  options.epoch = place.member.epoch;
+  options.depths = depths;
+  options.silence = place.silence;
+  options.hang = place.hang;
+  return std::make_unique<MpiListener>(options);
+}
+
+/// Ranks that were built with different ones could not even say so; versions of one could.
+void add_library(HelloFields& fields) {
+  fields.emplace_back("MPI", mpi_library());
+}
+#else
+constexpr bool kHasMpi = false;
+
+std::unique_ptr<Listener> mpi_listener(const LaunchPlace&, const std::vector<ChannelDepth>&) {
+  throw InvalidArgument("this build is without its component mpi");
+}
+
+void add_library(HelloFields&) {}
+#endif
+
 /// By the backend that the place names; one more has its line here.
 std::unique_ptr<Listener> listener_at(const LaunchPlace& place,
                                       const std::vector<ChannelDepth>& depths) {
+  if (place.endpoint == "mpi") return mpi_listener(place, depths);
   return std::make_unique<ZeroMqListener>(zeromq_options(place, depths),
                                           std::make_shared<ZeroMqContext>());
 }
@@ -110,19 +144,41 @@ std::string variable_of(std::string_view parameter) {
   return name;
 }
 
+/// What `body` returns; parameters of sentences are called by their variables.
+template <class Body>
+auto in_variables(const Body& body) {
+  try {
+    return body();
+  } catch (const InvalidParameter& error) {
+    throw InvalidArgument(error.sentence().text(variable_of));
+  }
+}
+
 }  // namespace
 
 ZeroMqLink zeromq_link(const std::string& endpoint) {
   if (endpoint == "ipc") return ZeroMqLink::Ipc;
-  require(endpoint == "tcp", named("endpoint") + " " + endpoint + ": known are ipc, tcp");
+  require(endpoint == "tcp",
+          named("endpoint") + " " + endpoint + ": known are auto, ipc, tcp, mpi");
   return ZeroMqLink::Tcp;
+}
+
+std::string chosen_endpoint(const std::string& asked, const Variables& variables) {
+  if (asked == "auto") return kHasMpi && started_by_mpirun(variables) ? "mpi" : "tcp";
+  require(asked != "mpi" || kHasMpi,
+          named("endpoint") + " mpi: this build is without its component mpi");
+  if (asked != "mpi") static_cast<void>(zeromq_link(asked));
+  return asked;
 }
 
 JoinedRank join(const LaunchPlace& place, const JoinOptions& options) {
   leave_mark(place.joined_mark());
   const auto listener = listener_at(place, options.depths);
-  return {meet({.url = place.rendezvous,
-                .fields = options.fields,
+  const bool mpi = place.endpoint == "mpi";
+  HelloFields fields = options.fields;
+  if (mpi) add_library(fields);
+  return {meet({.url = mpi ? "MPI" : place.rendezvous,
+                .fields = fields,
                 .patience = place.patience,
                 .silence = place.silence,
                 .progress = options.progress,
@@ -131,15 +187,20 @@ JoinedRank join(const LaunchPlace& place, const JoinOptions& options) {
           place.log_directory};
 }
 
+LaunchPlace own_launch_place() {
+  Variables variables = own_environment();
+  std::string& endpoint = variables["MILLRACE_ENDPOINT"];
+  return in_variables([&] {
+    endpoint = chosen_endpoint(endpoint.empty() ? "auto" : endpoint, variables);
+    return launch_place(variables);
+  });
+}
+
 JoinedRank join_launch(const JoinOptions& options) {
-  const LaunchPlace place = launch_place(own_environment());
+  const LaunchPlace place = own_launch_place();
   if (place.member.world == 1 && place.rendezvous.empty())
     return {InProcessHub(1, options.depths).endpoint(Rank{0}), place.log_directory};
-  try {
-    return join(place, options);
-  } catch (const InvalidParameter& error) {
-    throw InvalidArgument(error.sentence().text(variable_of));
-  }
+  return in_variables([&] { return join(place, options); });
 }
 
 }  // namespace millrace

@@ -57,7 +57,7 @@ using Deadline = std::chrono::steady_clock::time_point;
 /// after the matching `receive` returns. A channel (from, to, direction) holds at most the declared
 /// depth of messages that were sent and not yet received; one more is a TransportError that names
 /// the channel. After any TransportError the endpoint is unusable: recreate it. Thread-safety:
-/// `cancel` from any thread; everything else thread-affine to the rank's thread.
+/// `cancel` and `doing` from any thread; everything else thread-affine to the rank's thread.
 class Endpoint {
  public:
   Endpoint() = default;
@@ -77,6 +77,10 @@ class Endpoint {
   /// Says what the rank does from now on, until its next call. Transports whose ranks watch each
   /// other report it; the others ignore it. About 0.1 us.
   virtual void working(const Work& /*work*/) noexcept {}
+
+  /// What the rank does at this moment: "waits for gradient for stage 0, micro-batch 2 of step 7
+  /// from rank 1"; empty where nobody watches. From any thread.
+  [[nodiscard]] virtual std::string doing() const { return {}; }
 
   /// Ends this and every other rank's waits with Cancelled{reason}. Idempotent.
   virtual void cancel(const std::string& reason) noexcept = 0;

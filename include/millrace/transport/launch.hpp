@@ -23,8 +23,8 @@ namespace millrace {
 /// and HANG (seconds), LAUNCH (the directory), LOG_DIR.
 struct LaunchPlace {
   Membership member;
-  std::string rendezvous = {};          ///< "ipc://path", "tcp://host:port"; empty: a world of one
-  std::string endpoint = "tcp";         ///< what connects the ranks: ipc or tcp
+  std::string rendezvous = {};   ///< "ipc://path", "tcp://host:port"; empty: one rank, or mpi
+  std::string endpoint = "tcp";  ///< what connects the ranks: ipc, tcp, or mpi where built
   std::string interface = "127.0.0.1";  ///< tcp: the one address to listen on
   std::string keys = {};     ///< tcp: this rank's file of keys, or the folder of all of them
   int keys_descriptor = -1;  ///< tcp: that file, open; -1: none
@@ -42,6 +42,11 @@ struct LaunchPlace {
   [[nodiscard]] std::string joined_mark() const;
 };
 
+/// What connects ranks of which `asked` says auto, ipc, tcp or mpi: auto is mpi under mpirun where
+/// that is built in, else tcp. Throws InvalidParameter for any other name and for what is not built
+/// in.
+[[nodiscard]] std::string chosen_endpoint(const std::string& asked, const Variables& variables);
+
 /// The variables that say `place`, and the names of all that may.
 [[nodiscard]] Variables launch_variables(const LaunchPlace& place);
 [[nodiscard]] std::vector<std::string> launch_variable_names();
@@ -50,6 +55,10 @@ struct LaunchPlace {
 /// of one where they say nothing. Throws Mismatch when they contradict each other, InvalidArgument
 /// when one is no number or one that is needed is missing.
 [[nodiscard]] LaunchPlace launch_place(const Variables& variables);
+
+/// The same with this process's environment; nothing else in the library reads that. Sentences call
+/// parameters by their variables.
+[[nodiscard]] LaunchPlace own_launch_place();
 
 struct JoinOptions {
   /// A program's own settings, compared at the meeting: build_fields() (training/build_fields.hpp)
@@ -91,9 +100,7 @@ class JoinedRank {
 /// InvalidParameter on a place that makes no sense, what read_key_file and meet throw.
 [[nodiscard]] JoinedRank join(const LaunchPlace& place, const JoinOptions& options = {});
 
-/// The same at the place that this process's environment says; nothing else in the library reads
-/// that. A program that nobody launched is rank 0 of a world of one. Sentences call parameters by
-/// their variables.
+/// The same at own_launch_place(). A program that nobody launched is rank 0 of a world of one.
 ///
 ///     JoinedRank rank = join_launch({.fields = {{"corpus", digest}}});
 ///     const Program program = generate("1f1b", {.ranks = rank.world(), .micro_batches = 8});

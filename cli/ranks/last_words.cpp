@@ -1,0 +1,72 @@
+// See last_words.hpp. The handler notes the signal; a thread of its own finds the words.
+#include "cli/ranks/last_words.hpp"
+
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <iostream>
+#include <mutex>
+#include <optional>
+#include <string>
+
+#include "cli/train/stop_signals.hpp"
+
+namespace millrace::cli {
+
+namespace {
+
+using namespace std::chrono_literals;
+using Clock = std::chrono::steady_clock;
+
+constexpr auto kLook = 50ms;
+/// Of the second that some engines leave between asking and killing.
+constexpr auto kStepMayTake = 500ms;
+
+std::atomic<int> asked{0};
+static_assert(std::atomic<int>::is_always_lock_free);
+
+void note_wish(int signal) {
+  asked.store(signal);
+}
+
+void say(const Endpoint& endpoint) {
+  std::cerr << "millrace: rank " + std::to_string(endpoint.rank().value) +
+                   " was asked to end; it " + endpoint.doing() + "\n"
+            << std::flush;
+}
+
+}  // namespace
+
+LastWords::LastWords(const Endpoint* endpoint) : endpoint_(endpoint) {
+  if (endpoint_ == nullptr) return;
+  asked.store(0);
+  struct sigaction action {};
+  action.sa_handler = note_wish;
+  action.sa_flags = static_cast<int>(SA_RESETHAND | SA_RESTART);
+  ::sigaction(SIGTERM, &action, nullptr);
+  thread_ = std::jthread([this](const std::stop_token& stop) { watch(stop); });
+}
+
+LastWords::~LastWords() {
+  if (endpoint_ != nullptr) ::signal(SIGTERM, SIG_DFL);
+}
+
+void LastWords::watch(const std::stop_token& stop) const {
+  std::mutex mutex;
+  std::condition_variable_any never;
+  std::unique_lock lock(mutex);
+  for (std::optional<Clock::time_point> since; !stop.stop_requested();) {
+    never.wait_for(lock, stop, kLook, [] { return false; });
+    if (asked.load() != 0) {
+      say(*endpoint_);
+      ::raise(SIGTERM);  // reset by the first one
+    }
+    if (StopSignals::received() == 0) continue;
+    if (!since) since = Clock::now();
+    if (Clock::now() - *since < kStepMayTake) continue;
+    say(*endpoint_);
+    return;
+  }
+}
+
+}  // namespace millrace::cli

@@ -1,0 +1,31 @@
+// What a rank says when its engine asks it to end while it waits for another one: engines kill soon
+// after they have asked, and a job whose rank is stopped or gone would end without a word of why.
+#pragma once
+
+#include <csignal>
+#include <thread>
+
+#include "millrace/transport/endpoint.hpp"
+
+namespace millrace::cli {
+
+/// From its construction on, a SIGTERM has what the rank does printed on standard error. A rank
+/// that does not stop when asked (StopSignals) ends by the signal then; one that does says it half
+/// a second later, if its step has not ended by then.
+/// Thread-safety: one at a time. Cost: 20 looks at a number per second.
+class LastWords {
+ public:
+  /// `endpoint` must outlive this; without one nothing is done.
+  explicit LastWords(const Endpoint* endpoint);
+  LastWords(const LastWords&) = delete;
+  LastWords& operator=(const LastWords&) = delete;
+  ~LastWords();
+
+ private:
+  void watch(const std::stop_token& stop) const;
+
+  const Endpoint* endpoint_;
+  std::jthread thread_;
+};
+
+}  // namespace millrace::cli

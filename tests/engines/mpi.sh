@@ -1,0 +1,115 @@
+#!/usr/bin/env bash
+# Ranks of mpirun: the transport's suite, the bits of one process, and how jobs end. mpi.sh BUILD openmpi|mpich, where
+# BUILD holds millrace and tests/test_mpi, linked with that MPI.
+here=$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")
+source "$here/claims.sh"
+build=$(readlink -f "$1") mpi=$2
+millrace=$build/millrace
+export MILLRACE_PROGRESS=never MILLRACE_TEST_DIRECTORY=$place
+cd "$place"
+
+mpirun() {
+  if [ "$mpi" = openmpi ]; then
+    OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 exec mpirun.openmpi --oversubscribe "$@"
+  else
+    exec mpirun.mpich "$@"
+  fi
+}
+export -f mpirun
+export mpi
+with_ranks() { bash -c 'mpirun "$@"' mpirun -n "$@"; }
+export -f with_ranks
+
+# rank_of PID: which rank of mpirun that process is.
+rank_of() {
+  tr '\0' '\n' 2>/dev/null <"/proc/$1/environ" | sed -n 's/^\(OMPI_COMM_WORLD_RANK\|PMI_RANK\)=//p' | head -1
+}
+
+# process_of RANK MARK: the process of that rank whose command line has MARK.
+process_of() {
+  local process
+  for process in $(pgrep -f -- "$2"); do
+    [ "$(rank_of "$process")" = "$1" ] && [ "$(cat "/proc/$process/comm")" = millrace ] && echo "$process" && return 0
+  done
+  return 1
+}
+
+# begin MARK: a job in the background that trains for ever; returns when it has trained some steps.
+begin() {
+  timeout 60 bash -c 'mpirun "$@"' mpirun -n 4 "$millrace" train --epochs 100000 --seed "$1" --log "steps-$1.csv" >job 2>&1 &
+  job=$!
+  local tries
+  for tries in $(seq 300); do
+    [ "$(cat "steps-$1.csv" 2>/dev/null | wc -l)" -ge 5 ] && return 0
+    read -r -t 0.1 <> <(:) || true
+  done
+  refute "the job did not begin" job
+}
+
+# ended CODE...: the job's exit code is one of these.
+ended() {
+  local code=0
+  wait "$job" || code=$?
+  [[ " $* " == *" $code "* ]] || refute "the job ended with $code instead of $*" job
+}
+
+claim "$mpi: the transport keeps its promises with a process per rank"
+ends_with 0 suite bash -c 'mpirun "$@"' mpirun -n 8 "$build/tests/test_mpi"
+says suite "PASSED"
+
+claim "$mpi: mpirun -n 4 millrace train gives the bits of one process"
+for options in "" "--schedule zb-h1" "--schedule gpipe"; do
+  # shellcheck disable=SC2086
+  ends_with 0 alone "$millrace" train --steps 12 $options
+  # shellcheck disable=SC2086
+  ends_with 0 ranks bash -c 'mpirun "$@"' mpirun -n 4 "$millrace" train --steps 12 $options
+  [ -n "$(weights alone)" ] && [ "$(weights alone)" = "$(weights ranks)" ] || refute "other weights: $options" ranks
+done
+
+claim "$mpi: two copies of a pipeline give the bits of one process"
+ends_with 0 alone "$millrace" train --steps 6 --micro-batches 16 --batch-size 64 --accumulate-order tree
+ends_with 0 ranks bash -c 'mpirun "$@"' mpirun -n 4 "$millrace" train --steps 6 --micro-batches 8 --batch-size 64 \
+  --data-parallel 2
+[ -n "$(weights alone)" ] && [ "$(weights alone)" = "$(weights ranks)" ] || refute "other weights" ranks
+
+claim "$mpi: the command names the MPI that it was built with"
+"$millrace" --version >version
+[ "$mpi" = openmpi ] && name="Open MPI" || name=MPICH
+says version "ranks of mpirun by $name"
+
+claim "$mpi: ranks that were told different things are refused, with the difference"
+ends_with 78 differ bash -c 'mpirun -n 1 "$0" train --steps 2 -p 2 : -n 1 "$0" train --steps 3 -p 2' "$millrace"
+says differ "steps differs: rank 0 has '2', rank 1 has '3'"
+
+claim "$mpi: the mpirun of another MPI is found out"
+if [ "$mpi" = openmpi ]; then other=(mpirun.mpich); else
+  other=(env OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 mpirun.openmpi --oversubscribe)
+fi
+ends_with 78 other "${other[@]}" -n 2 "$millrace" train --steps 2
+says other "start the processes with the mpirun of the MPI that they were built with"
+
+claim "$mpi: a rank that is stopped is named by all others, with what every rank did"
+export MILLRACE_SILENCE=1.5
+begin 51
+kill -STOP "$(process_of 2 '--seed 51')"
+ended 75
+[ "$(grep -a -c "rank 2 is silent; everyone waits for rank 2: " job)" -eq 3 ] || refute "not three reports" job
+for rank in 0 1 2 3; do says job "  rank $rank "; done
+
+claim "$mpi: asked to end, a rank says what it waits for"
+export MILLRACE_SILENCE=3
+begin 52
+kill -STOP "$(process_of 2 '--seed 52')"
+kill -TERM "$(process_of 1 '--seed 52')"
+ended 75
+says job "rank 1 was asked to end; it waits for"
+
+claim "$mpi: a rank that is killed ends the job"
+export MILLRACE_SILENCE=10
+begin 53
+kill -KILL "$(process_of 2 '--seed 53')"
+ended 137 9
+
+claim "$mpi: nothing is left"
+left=$(pgrep -f -- "--epochs 100000 --seed 5[123]" || true)
+[ -z "$left" ] || refute "processes: $left"

@@ -1,0 +1,147 @@
+// Endpoints over MPI, with a process per rank: the conformance suite, and what only ranks of mpirun
+// can suffer. Every process of mpirun runs every test (tests/engines/mpi.sh).
+#include "millrace/transport/mpi.hpp"
+
+#include <csignal>
+#include <ctime>
+#include <fstream>
+#include <thread>
+#include <unistd.h>
+
+#include <gmock/gmock.h>
+
+#include "millrace/transport/failure.hpp"
+#include "millrace/transport/process_group.hpp"
+#include "millrace/transport/rendezvous.hpp"
+#include "mpi/processes.hpp"
+
+namespace millrace {
+namespace {
+
+using namespace std::chrono_literals;
+using testing::HasSubstr;
+using testing::StartsWith;
+using testing_mpi::this_process;
+using testing_transport::forward_tag;
+using testing_transport::soon;
+using testing_transport::TransportConformance;
+using testing_transport::TransportUnderTest;
+
+MpiOptions options_of(int world, std::uint32_t number = 0) {
+  MpiOptions options;
+  options.rank = this_process().rank.value;
+  options.world = world;
+  options.epoch = 64 * testing_mpi::tests_begun() + number;  // no two tests have one in common
+  return options;
+}
+
+std::unique_ptr<Endpoint> joined(Rank rank,
+                                 int world,
+                                 const std::vector<ChannelDepth>& depths,
+                                 const std::string& /*directory*/,
+                                 std::uint32_t number) {
+  MpiOptions options = options_of(world, number);
+  EXPECT_EQ(rank.value, options.rank);
+  options.depths = depths;
+  return meet({}, MpiListener(options));
+}
+
+/// What each of all processes does with its endpoint, which goes only when all have done it.
+class MpiRanks : public testing::Test {
+ protected:
+  MpiRanks() { static_cast<void>(this_process()); }
+  ~MpiRanks() override { this_process().together(); }
+
+  static void on_every_rank(const MpiOptions& options, const std::function<void(Endpoint&)>& work) {
+    const auto endpoint = meet({}, MpiListener(options));
+    work(*endpoint);
+    this_process().together();
+  }
+
+  static int all() { return testing_mpi::process_count(); }
+};
+
+double own_cpu_seconds() {
+  timespec time{};
+  ::clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &time);
+  return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
+}
+
+template <class Failure>
+std::string words_of_failure(Endpoint& end, Rank from) {
+  try {
+    (void)end.receive(from, forward_tag(3, 1, 7), soon());
+    ADD_FAILURE() << "something came";
+  } catch (const Failure& failure) {
+    return failure.what();
+  }
+  return {};
+}
+
+TEST_F(MpiRanks, WaitInATwentiethOfACore) {
+  on_every_rank(options_of(all()), [](Endpoint& end) {
+    const Rank next{(end.rank().value + 1) % end.world()};
+    const double before = own_cpu_seconds();
+    const auto start = std::chrono::steady_clock::now();
+    EXPECT_THROW((void)end.receive(next, forward_tag(0), start + 2s), TransportError);
+    const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
+    EXPECT_LT(own_cpu_seconds() - before, 0.05 * took.count());
+  });
+}
+
+TEST_F(MpiRanks, AreToldWhoIsStoppedAndWhatEveryRankDid) {
+  MpiOptions options = options_of(all());
+  options.silence = 600ms;
+  on_every_rank(options, [](Endpoint& end) {
+    const auto pids = ProcessGroup(end).gather(std::to_string(::getpid()), Label::Values);
+    if (end.rank() == Rank{2}) {
+      ::raise(SIGSTOP);
+      return;
+    }
+    const auto text = words_of_failure<PeerHangs>(end, Rank{end.rank().value == 3 ? 2 : 3});
+    EXPECT_THAT(text, HasSubstr("rank 2 is silent; everyone waits for rank 2"));
+    EXPECT_THAT(text,
+                HasSubstr("waits for activation for stage 1, micro-batch 3 of step 7 from rank 3"));
+    if (end.rank() == Rank{0}) ::kill(std::stoi(pids[2]), SIGCONT);
+  });
+}
+
+TEST_F(MpiRanks, AreLostToTheOthersWhenTheyGoWithoutAGoodbye) {
+  const auto process = this_process();
+  auto endpoint = meet({}, MpiListener(options_of(all())));
+  if (process.rank == Rank{1})
+    endpoint.reset();
+  else
+    EXPECT_THAT(words_of_failure<PeerLost>(*endpoint, Rank{1}), StartsWith("lost rank 1"));
+  process.together();
+}
+
+TEST_F(MpiRanks, AreToldOnAllHowTwoOfThemDiffer) {
+  const bool odd = this_process().rank == Rank{1};
+  try {
+    static_cast<void>(
+        meet({.fields = {{"model", odd ? "b" : "a"}}}, MpiListener(options_of(all()))));
+    ADD_FAILURE() << "they met";
+  } catch (const Mismatch& mismatch) {
+    EXPECT_STREQ(mismatch.what(), "model differs: rank 0 has 'a', rank 1 has 'b'");
+  }
+}
+
+TEST_F(MpiRanks, RefuseAWorldThatMpiDoesNotSee) {
+  MpiOptions options = options_of(all() + 1);
+  EXPECT_THROW(MpiListener{options}, Mismatch);
+  options = options_of(all());
+  options.rank = (options.rank + 1) % options.world;
+  EXPECT_THROW(MpiListener{options}, Mismatch);
+}
+
+TEST(MpiLibrary, IsNamedWithItsVersion) {
+  EXPECT_THAT(mpi_library(), testing::MatchesRegex("(Open MPI|MPICH) [0-9]+\\.[0-9.]+"));
+}
+
+INSTANTIATE_TEST_SUITE_P(Mpi,
+                         TransportConformance,
+                         testing::Values(TransportUnderTest{"mpi", {}, joined, this_process}));
+
+}  // namespace
+}  // namespace millrace

@@ -1,0 +1,13 @@
+// Where a rank is reached by MPI: its number among the processes of mpirun.
+#pragma once
+
+#include "millrace/transport/listener.hpp"
+
+namespace millrace::mpi {
+
+[[nodiscard]] PeerAddress peer_address(Rank rank);
+
+/// Throws TransportError unless `address` is that of `rank`: MPI's numbers are ours.
+void check_address(const PeerAddress& address, Rank rank);
+
+}  // namespace millrace::mpi

@@ -1,0 +1,14 @@
+// The notes of a meeting over MPI, whose processes know each other before they meet.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+
+#include "millrace/transport/listener.hpp"
+
+namespace millrace::mpi {
+
+[[nodiscard]] std::unique_ptr<Courier> make_courier(const Membership& member,
+                                                    std::size_t longest_note);
+
+}  // namespace millrace::mpi

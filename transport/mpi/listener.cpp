@@ -1,0 +1,79 @@
+// A rank among those of mpirun, before it knows what the others were built for.
+#include <limits>
+#include <utility>
+
+#include "millrace/core/error.hpp"
+#include "transport/mpi/address.hpp"
+#include "transport/mpi/courier.hpp"
+#include "transport/mpi/endpoint.hpp"
+#include "transport/mpi/world.hpp"
+
+namespace millrace {
+
+namespace {
+
+void check_options(const MpiOptions& options) {
+  require(options.world >= 1 && options.rank >= 0 && options.rank < options.world,
+          "rank " + std::to_string(options.rank) + " is outside a world of " +
+              std::to_string(options.world));
+  require(options.largest_payload <= std::numeric_limits<int>::max(),
+          "the largest payload is " + std::to_string(options.largest_payload) +
+              " bytes; MPI sends at most 2147483647 at once");
+}
+
+void check_world(const MpiOptions& options, const mpi::World& world) {
+  if (world.size() >= options.world && world.rank() == options.rank) return;
+  throw Mismatch("this is rank " + std::to_string(options.rank) + " of " +
+                 std::to_string(options.world) + ", but " + mpi_library() + " says rank " +
+                 std::to_string(world.rank()) + " of " + std::to_string(world.size()) +
+                 "; start the processes with the mpirun of the MPI that they were built with");
+}
+
+}  // namespace
+
+struct MpiListener::Parts {
+  MpiOptions options;
+  Membership member;
+  bool open = false;
+  bool done = false;
+};
+
+MpiListener::MpiListener(const MpiOptions& options) : parts_(std::make_unique<Parts>()) {
+  check_options(options);
+  check_world(options, mpi::World::started());
+  parts_->options = options;
+  parts_->member = {Rank{options.rank}, options.world, options.job, options.epoch};
+}
+
+/// Who has not met the others may leave one of them waiting.
+MpiListener::~MpiListener() {
+  if (!parts_->done) mpi::World::started().abandon();
+}
+
+const Membership& MpiListener::member() const {
+  return parts_->member;
+}
+
+PeerAddress MpiListener::address() const {
+  return mpi::peer_address(parts_->member.rank);
+}
+
+std::unique_ptr<Courier> MpiListener::courier(const std::string& /*url*/,
+                                              std::size_t longest_note) {
+  return mpi::make_courier(parts_->member, longest_note);
+}
+
+std::unique_ptr<Endpoint> MpiListener::open(const std::vector<PeerAddress>& addresses) {
+  require(!std::exchange(parts_->open, true), "this listener was opened before");
+  const auto world = static_cast<std::size_t>(parts_->member.world);
+  require(addresses.size() == world,
+          "there are " + std::to_string(addresses.size()) + " addresses for " +
+              std::to_string(world) + " ranks");
+  for (std::size_t i = 0; i < world; ++i)
+    mpi::check_address(addresses[i], Rank{static_cast<int>(i)});
+  auto endpoint = mpi::make_endpoint(parts_->options);
+  parts_->done = true;
+  return endpoint;
+}
+
+}  // namespace millrace

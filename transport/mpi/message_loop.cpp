@@ -1,0 +1,222 @@
+// See message_loop.hpp: life, turns, and what is done when the rank asks for it.
+#include "transport/mpi/message_loop.hpp"
+
+#include <algorithm>
+#include <utility>
+
+#include "transport/liveness/circle.hpp"
+#include "transport/mpi/frame_sizes.hpp"
+
+namespace millrace::mpi {
+
+namespace {
+
+using namespace std::chrono_literals;
+
+/// Between two turns of the second thread; where MPI still sends, it may need us to go on.
+constexpr auto kServiceRest = 2ms;
+constexpr std::chrono::microseconds kServiceRestWhileSending{200};
+/// At the end: for last words to leave.
+constexpr auto kLastWords = 200ms;
+
+}  // namespace
+
+MessageLoop::MessageLoop(const MpiOptions& options, Mailbox& mailbox, const ProgressSlot& slot)
+    : options_(options),
+      self_{options.rank},
+      mailbox_(mailbox),
+      slot_(slot),
+      world_(World::started()),
+      frames_(world_.tag_of(options.epoch, Purpose::Frame)),
+      payloads_(world_.tag_of(options.epoch, Purpose::Payload)),
+      monitor_(self_, options.world, Clock::now()),
+      rhythm_(options.world, options.heartbeat, options.silence),
+      last_turn_(Clock::now()),
+      next_beat_(last_turn_),
+      next_look_(last_turn_) {
+  add_peers();
+  thread_ = std::jthread([this] { run(); });
+}
+
+void MessageLoop::add_peers() {
+  for (int i = 0; i < options_.world; ++i) {
+    const FrameExpectation expected{
+        options_.job, options_.epoch, Rank{i}, self_, options_.largest_payload};
+    peers_.push_back({.rank = Rank{i}, .in = {expected, 1}, .arrivals = {}, .assembling = {}});
+    if (Rank{i} != self_) monitor_.excuse(Rank{i});
+  }
+  for (const Rank rank : watched_by(self_, options_.world)) {
+    peers_[rank.index()].watched = true;
+    monitor_.expect(rank);
+  }
+  next_told_ = self_.index();  // not everybody begins with rank 0
+}
+
+MessageLoop::~MessageLoop() {
+  {
+    const std::lock_guard lock(rest_);
+    end_ = true;
+  }
+  rested_.notify_all();
+  thread_.join();
+  const std::lock_guard lock(world_.turn());
+  if (!settled_) {
+    // Nobody is to wait for a rank that goes without a word.
+    guarded([&] {
+      fail(FailureCause::PeerLost,
+           "lost rank " + std::to_string(self_.value) + ": it gave up; " +
+               report(self_, Clock::now()));
+    });
+    world_.abandon();
+  }
+  for (Pause pause(Clock::now() + kLastWords); world_.sending() && pause.sleep();)
+    guarded([&] { world_.sweep(); });
+  for (Peer& peer : peers_)
+    for (Arrival& arrival : peer.arrivals) {
+      // MPI still writes into it.
+      if (arrival.request != MPI_REQUEST_NULL)
+        static_cast<void>(new Tensor(std::move(arrival.tensor)));
+    }
+}
+
+template <class Body>
+bool MessageLoop::guarded(const Body& body) noexcept {
+  try {
+    body();
+    return true;
+  } catch (const std::exception& error) {
+    if (mailbox_.fail(
+            FailureCause::Protocol,
+            "the transport of rank " + std::to_string(self_.value) + " failed: " + error.what()))
+      stopped_ = true;
+    return false;
+  }
+}
+
+void MessageLoop::run() noexcept {
+  std::chrono::microseconds pause = kServiceRest;
+  for (;;) {
+    {
+      std::unique_lock lock(rest_);
+      rested_.wait_for(lock, pause, [&] { return end_ || hurried_; });
+      hurried_ = false;
+      if (end_) return;
+    }
+    pause = kServiceRest;
+    if (attended_) continue;
+    const std::lock_guard lock(world_.turn());
+    take_turn();
+    if (world_.sending()) pause = kServiceRestWhileSending;
+  }
+}
+
+/// A tensor is on its way, and the rank may be about to compute.
+void MessageLoop::hurry() {
+  {
+    const std::lock_guard lock(rest_);
+    hurried_ = true;
+  }
+  rested_.notify_all();
+}
+
+bool MessageLoop::take_turn() noexcept {
+  bool moved = false;
+  guarded([&] {
+    moved = world_.sweep();
+    moved = read() || moved;
+    for (Peer& peer : peers_) moved = land(peer) || moved;
+    tick(Clock::now());
+  });
+  return moved;
+}
+
+void MessageLoop::send(Rank to,
+                       const MessageTag& tag,
+                       TensorList tensors,
+                       const std::vector<std::uint64_t>& hashes) noexcept {
+  const std::lock_guard lock(world_.turn());
+  guarded([&] {
+    Peer& peer = peers_[to.index()];
+    if (stopped_ || peer.left) return;
+    DataHeader header;
+    static_cast<Envelope&>(header) = envelope_to(peer);
+    header.tag = tag;
+    header.tensor_count = static_cast<int>(tensors.size());
+    for (std::size_t i = 0; i < std::max<std::size_t>(tensors.size(), 1); ++i) {
+      header.tensor_index = static_cast<int>(i);
+      header.hashed = i < hashes.size();
+      header.payload_hash = header.hashed ? hashes[i] : 0;
+      send_tensor(peer, header, tensors.empty() ? Tensor() : std::move(tensors[i]));
+    }
+    if (world_.sending()) hurry();
+  });
+}
+
+void MessageLoop::send_tensor(Peer& peer, DataHeader header, Tensor tensor) {
+  header.sequence = peer.sent++;
+  header.absent = !tensor;
+  header.dtype = tensor.dtype();
+  header.dims = tensor ? tensor.dims() : Dims();
+  header.payload_bytes = tensor ? tensor.bytes() : 0;
+  const FrameBytes head = encode(header);
+  std::vector<std::byte> bytes(head.begin(), head.end());
+  if (!travels_apart(header.payload_bytes)) {
+    const auto* data = static_cast<const std::byte*>(tensor.data());
+    bytes.insert(bytes.end(), data, data + header.payload_bytes);
+    tensor = Tensor();
+  }
+  world_.send(peer.rank, frames_, std::move(bytes), payloads_, std::move(tensor));
+}
+
+void MessageLoop::ask(Rank to, std::uint64_t question) noexcept {
+  const std::lock_guard lock(world_.turn());
+  guarded([&] { say(peers_[to.index()], Probe{peers_[to.index()].sent, question, 0}); });
+}
+
+void MessageLoop::tell_taken(Rank to) noexcept {
+  const std::lock_guard lock(world_.turn());
+  guarded([&] { say(peers_[to.index()], Ack{peers_[to.index()].question}); });
+}
+
+void MessageLoop::leave() noexcept {
+  const std::lock_guard lock(world_.turn());
+  leaving_ = true;
+  guarded([&] { leave_when_settled(); });
+}
+
+void MessageLoop::stop(FailureCause cause, const std::string& text) noexcept {
+  const std::lock_guard lock(world_.turn());
+  guarded([&] { shout(cause, text); });
+}
+
+void MessageLoop::fail(FailureCause cause, const std::string& text) {
+  if (mailbox_.fail(cause, text)) shout(cause, text);
+}
+
+/// To every rank: no one is left to hear it from another.
+void MessageLoop::shout(FailureCause cause, const std::string& text) {
+  if (std::exchange(stopped_, true)) return;
+  for (Peer& peer : peers_)
+    if (peer.rank != self_ && !peer.left) say(peer, Abort{cause, text.substr(0, kLongestText)});
+}
+
+void MessageLoop::say(Peer& peer, const Control& control) {
+  const ControlBytes words = encode(envelope_to(peer), control);
+  std::vector<std::byte> bytes(words.header.begin(), words.header.end());
+  const auto text = std::as_bytes(std::span(words.text));
+  bytes.insert(bytes.end(), text.begin(), text.end());
+  world_.send(peer.rank, frames_, std::move(bytes));
+}
+
+Envelope MessageLoop::envelope_to(const Peer& peer) {
+  Envelope envelope;
+  envelope.job = options_.job;
+  envelope.epoch = options_.epoch;
+  envelope.source = self_;
+  envelope.destination = peer.rank;
+  envelope.acknowledged = peer.in.expected();
+  envelope.taken = mailbox_.taken(peer.rank);
+  return envelope;
+}
+
+}  // namespace millrace::mpi

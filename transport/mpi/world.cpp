@@ -1,0 +1,218 @@
+// See world.hpp.
+#include "transport/mpi/world.hpp"
+
+#include <algorithm>
+#include <chrono>
+#include <set>
+#include <string_view>
+#include <utility>
+
+#include "millrace/core/error.hpp"
+#include "millrace/transport/mpi.hpp"
+#include "transport/mpi/pause.hpp"
+
+namespace millrace {
+
+namespace mpi {
+
+namespace {
+
+using namespace std::chrono_literals;
+
+constexpr int kPurposes = 4;
+constexpr int kMostEpochs = 1 << 12;
+/// So long each rank waits at its end for the others to have come as far.
+constexpr auto kParting = 1s;
+
+std::string version_text() {
+  std::array<char, MPI_MAX_LIBRARY_VERSION_STRING> text{};
+  int size = 0;
+  MPI_Get_library_version(text.data(), &size);
+  return {text.data(), static_cast<std::size_t>(size)};
+}
+
+/// The first number with dots in it: "4.1.4".
+std::string number_in(const std::string& text) {
+  const std::size_t begin = text.find_first_of("0123456789");
+  const std::size_t end = std::min(text.find_first_not_of("0123456789.", begin), text.size());
+  return begin == std::string::npos ? std::string() : text.substr(begin, end - begin);
+}
+
+}  // namespace
+
+void check(int code, const char* what) {
+  if (code == MPI_SUCCESS) return;
+  std::array<char, MPI_MAX_ERROR_STRING> text{};
+  int size = 0;
+  MPI_Error_string(code, text.data(), &size);
+  throw TransportError(std::string("MPI cannot ") + what + ": " +
+                       std::string(text.data(), static_cast<std::size_t>(size)));
+}
+
+World& World::started() {
+  static World world;
+  return world;
+}
+
+World::World() {
+  int running = 0;
+  MPI_Initialized(&running);
+  int level = MPI_THREAD_SINGLE;
+  if (running == 0) {
+    check(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_SERIALIZED, &level), "start");
+    ours_ = true;
+  } else {
+    check(MPI_Query_thread(&level), "say what threads may do");
+  }
+  // Whoever has started it before us calls it without our turn.
+  const int needed = ours_ ? MPI_THREAD_SERIALIZED : MPI_THREAD_MULTIPLE;
+  if (level < needed)
+    throw TransportError(mpi_library() + " was started for fewer threads than ranks need" +
+                         (ours_ ? "" : "; start it with MPI_THREAD_MULTIPLE"));
+  start();
+}
+
+/// Communicators of our own: nothing here is taken for a message of the program's.
+void World::start() {
+  check(MPI_Comm_dup(MPI_COMM_WORLD, &words_), "make a communicator");
+  check(MPI_Comm_dup(MPI_COMM_WORLD, &payloads_), "make a communicator");
+  for (MPI_Comm each : {words_, payloads_}) MPI_Comm_set_errhandler(each, MPI_ERRORS_RETURN);
+  check(MPI_Comm_rank(words_, &rank_), "say who this is");
+  check(MPI_Comm_size(words_, &size_), "count the processes");
+  int* most = nullptr;
+  int known = 0;
+  MPI_Comm_get_attr(words_, MPI_TAG_UB, static_cast<void*>(&most), &known);
+  epochs_ = std::min(known != 0 ? (*most / kPurposes) : 1, kMostEpochs);
+}
+
+World::~World() {
+  if (!ours_) return;
+  try {
+    if (part() || !abandoned_) MPI_Finalize();
+  } catch (const std::exception&) {
+    return;  // mpirun ends who is left
+  }
+}
+
+/// mpirun ends all others as soon as one process of a job ends without MPI's blessing. So whoever
+/// has said what it knows waits for the others to have said it, too, and takes what they said last:
+/// MPI complains of messages that nobody wanted. True when all others have come as far.
+bool World::part() {
+  const std::lock_guard lock(turn_);
+  const int tag = tag_of(0, Purpose::Farewell);
+  for (int i = 0; i < size_; ++i)
+    if (i != rank_) send(Rank{i}, tag, std::vector<std::byte>(1));
+  std::set<int> gone{rank_};
+  for (Pause pause(std::chrono::steady_clock::now() + kParting);
+       static_cast<int>(gone.size()) < size_;) {
+    sweep();
+    Waiting word;
+    if (!waits(MPI_ANY_TAG, word)) {
+      if (!pause.sleep()) return false;
+      continue;
+    }
+    std::vector<std::byte> unread(static_cast<std::size_t>(word.bytes));
+    MPI_Request request = receive(word, unread.data());
+    check(MPI_Wait(&request, MPI_STATUS_IGNORE), "receive");
+    if (word.tag == tag) gone.insert(word.from.value);
+  }
+  return true;
+}
+
+int World::tag_of(std::uint32_t epoch, Purpose purpose) const {
+  return static_cast<int>(epoch % static_cast<std::uint32_t>(epochs_)) * kPurposes +
+         static_cast<int>(purpose);
+}
+
+void World::send(Rank to, int tag, std::vector<std::byte> bytes) {
+  send(to, tag, std::move(bytes), 0, Tensor());
+}
+
+void World::send(Rank to, int tag, std::vector<std::byte> bytes, int payload_tag, Tensor payload) {
+  Parcel& parcel = parcels_.emplace_back();
+  parcel.to = to;
+  parcel.bytes = std::move(bytes);
+  parcel.payload = std::move(payload);
+  check(MPI_Isend(parcel.bytes.data(),
+                  static_cast<int>(parcel.bytes.size()),
+                  MPI_BYTE,
+                  to.value,
+                  tag,
+                  words_,
+                  parcel.requests.data()),
+        "send");
+  if (parcel.payload.bytes() == 0) return;
+  check(MPI_Isend(parcel.payload.data(),
+                  static_cast<int>(parcel.payload.bytes()),
+                  MPI_BYTE,
+                  to.value,
+                  payload_tag,
+                  payloads_,
+                  &parcel.requests[1]),
+        "send");
+}
+
+bool World::sweep() {
+  const std::size_t before = parcels_.size();
+  parcels_.remove_if([](Parcel& parcel) {
+    int done = 0;
+    check(MPI_Testall(2, parcel.requests.data(), &done, MPI_STATUSES_IGNORE), "send");
+    return done != 0;
+  });
+  return parcels_.size() != before;
+}
+
+bool World::sending_to(Rank rank) const {
+  return std::any_of(
+      parcels_.begin(), parcels_.end(), [&](const Parcel& parcel) { return parcel.to == rank; });
+}
+
+bool World::waits(int tag, Waiting& found) {
+  int came = 0;
+  MPI_Status status;
+  check(MPI_Iprobe(MPI_ANY_SOURCE, tag, words_, &came, &status), "look for messages");
+  if (came == 0) return false;
+  found.from = Rank{status.MPI_SOURCE};
+  found.tag = status.MPI_TAG;
+  check(MPI_Get_count(&status, MPI_BYTE, &found.bytes), "count bytes");
+  return true;
+}
+
+MPI_Request World::receive(const Waiting& message, std::byte* into) {
+  MPI_Request request = MPI_REQUEST_NULL;
+  check(MPI_Irecv(into, message.bytes, MPI_BYTE, message.from.value, message.tag, words_, &request),
+        "receive");
+  return request;
+}
+
+MPI_Request World::receive_payload(Rank from, int tag, std::byte* into, std::size_t bytes) {
+  MPI_Request request = MPI_REQUEST_NULL;
+  check(MPI_Irecv(into, static_cast<int>(bytes), MPI_BYTE, from.value, tag, payloads_, &request),
+        "receive");
+  return request;
+}
+
+bool World::arrived(MPI_Request& request, std::size_t bytes) {
+  if (request == MPI_REQUEST_NULL) return true;
+  int done = 0;
+  MPI_Status status;
+  check(MPI_Test(&request, &done, &status), "receive");
+  if (done == 0) return false;
+  int came = 0;
+  check(MPI_Get_count(&status, MPI_BYTE, &came), "count bytes");
+  if (came != static_cast<int>(bytes))
+    throw TransportError("a message of " + std::to_string(came) + " bytes came, announced were " +
+                         std::to_string(bytes));
+  return true;
+}
+
+}  // namespace mpi
+
+std::string mpi_library() {
+  const std::string text = mpi::version_text();
+  for (const char* name : {"Open MPI", "MPICH"})
+    if (text.starts_with(name)) return std::string(name) + " " + mpi::number_in(text);
+  return text.substr(0, text.find('\n'));
+}
+
+}  // namespace millrace

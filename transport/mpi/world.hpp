@@ -1,0 +1,98 @@
+// MPI in this process: started once, for whoever asks first, and ended with the process. One lock,
+// the turn, is around every call, so that any MPI that lets calls move between threads will do.
+// What is sent is kept here until MPI has let go of it, whatever becomes of the endpoint.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <list>
+#include <mutex>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "millrace/core/ids.hpp"
+#include "millrace/core/tensor.hpp"
+
+#define OMPI_SKIP_MPICXX 1
+#define MPICH_SKIP_MPICXX 1
+#include <mpi.h>
+
+namespace millrace::mpi {
+
+/// What a message on the communicator of words is; the epoch is the rest of its MPI tag.
+enum class Purpose : int { Frame = 0, Note = 1, Payload = 2, Farewell = 3 };
+
+/// Throws TransportError naming `what` unless `code` says that a call of MPI went well.
+void check(int code, const char* what);
+
+/// A message that came: its sender and size, as MPI says before it is received.
+struct Waiting {
+  Rank from;
+  int bytes = 0;
+  int tag = 0;
+};
+
+/// Thread-safety: everything but `started` and `abandon` with the turn.
+class World {
+ public:
+  /// Starts MPI at the first call. Throws TransportError when it cannot.
+  static World& started();
+
+  World(const World&) = delete;
+  World& operator=(const World&) = delete;
+
+  [[nodiscard]] std::mutex& turn() { return turn_; }
+  [[nodiscard]] int rank() const { return rank_; }
+  [[nodiscard]] int size() const { return size_; }
+
+  /// The MPI tag of an epoch's messages.
+  [[nodiscard]] int tag_of(std::uint32_t epoch, Purpose purpose) const;
+
+  /// Sends bytes, then the tensor's own memory where it is not empty, as a message of its own.
+  void send(Rank to, int tag, std::vector<std::byte> bytes);
+  void send(Rank to, int tag, std::vector<std::byte> bytes, int payload_tag, Tensor payload);
+
+  /// Lets go of what MPI has sent. True when there was any.
+  bool sweep();
+  [[nodiscard]] bool sending() const { return !parcels_.empty(); }
+  [[nodiscard]] bool sending_to(Rank rank) const;
+
+  /// A message with this tag, or any, that has come from anybody.
+  [[nodiscard]] bool waits(int tag, Waiting& found);
+  /// Begins to receive it, or a payload that its header has announced.
+  [[nodiscard]] MPI_Request receive(const Waiting& message, std::byte* into);
+  [[nodiscard]] MPI_Request receive_payload(Rank from, int tag, std::byte* into, std::size_t bytes);
+  /// Whether that has ended; `bytes` must have come.
+  [[nodiscard]] static bool arrived(MPI_Request& request, std::size_t bytes);
+
+  /// An endpoint was left without a goodbye: others may be gone, and MPI, which would wait for
+  /// them, does not end in order.
+  void abandon() { abandoned_ = true; }
+
+ private:
+  struct Parcel {
+    Rank to;
+    std::vector<std::byte> bytes;
+    Tensor payload;
+    std::array<MPI_Request, 2> requests{MPI_REQUEST_NULL, MPI_REQUEST_NULL};
+  };
+
+  World();
+  ~World();
+  void start();
+  bool part();
+
+  std::mutex turn_;
+  MPI_Comm words_ = MPI_COMM_NULL;
+  MPI_Comm payloads_ = MPI_COMM_NULL;
+  int rank_ = 0;
+  int size_ = 1;
+  int epochs_ = 1;  // that tags can tell apart
+  bool ours_ = false;
+  std::atomic<bool> abandoned_{false};
+  std::list<Parcel> parcels_;
+};
+
+}  // namespace millrace::mpi
