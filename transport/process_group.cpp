@@ -15,6 +15,9 @@ namespace {
 
 /// Below this a message's latency weighs more than its bytes.
 constexpr std::size_t kBlockBytes = 64 * 1024;
+/// Of a block: long enough that a message's own cost is small, short enough to be added while it
+/// is near.
+constexpr std::size_t kPieceBytes = 512 * 1024;
 /// A frame's field for the number of a collective has 16 bits; long before it begins anew, every
 /// member has taken what had the number before.
 constexpr std::int32_t kNumbers = 1 << 16;
@@ -128,48 +131,104 @@ void ProcessGroup::reduce_at_first(std::span<T> values, ReduceOp op, Label label
       endpoint_->send(process, back, TensorList(copy_of(std::span<const T>(values))));
 }
 
+/// Large values in blocks, one for each process, and blocks in pieces: while one piece is added the
+/// next is on its way, and so is the sum of the one before.
+template <class T>
+class ProcessGroup::Blocks {
+ public:
+  Blocks(ProcessGroup& group, std::span<T> values, Label label)
+      : group_(group), values_(values), pieces_(pieces_of(block(group.size() - 1))) {
+    for (std::size_t i = 0; i < pieces_; ++i) {
+      parts_.push_back(group.next_tag(label));
+      sums_.push_back(group.next_tag(label));
+    }
+  }
+
+  /// Every block goes to its owner: n - 1 messages each way for a piece.
+  void send_parts() const {
+    for (std::size_t i = 0; i < pieces_; ++i)
+      each_other([&](int place, Rank process) {
+        group_.endpoint_->send(
+            process, parts_[i], TensorList(copy_of(std::span<const T>(piece(place, i)))));
+      });
+  }
+
+  /// The owner joins the parts in rank order; `and_then(piece)` follows each.
+  template <class Then>
+  void join_own(ReduceOp op, const Then& and_then) {
+    std::vector<T> sum;
+    for (std::size_t i = 0; i < pieces_; ++i) {
+      const std::span<T> own = piece(group_.rank_, i);
+      for (const Rank process : group_.processes_) {
+        const bool is_own = process == group_.endpoint_->rank();
+        TensorList message;
+        if (!is_own) message = group_.endpoint_->receive(process, parts_[i], group_.deadline());
+        const std::span<const T> part =
+            is_own ? std::span<const T>(own) : values_of<T>(message, own.size(), process);
+        if (process == group_.processes_.front())
+          sum.assign(part.begin(), part.end());
+        else
+          millrace::join(std::span<T>(sum), part, op);
+      }
+      std::ranges::copy(sum, own.begin());
+      and_then(i);
+    }
+  }
+
+  void send_sum(std::size_t i) const {
+    each_other([&](int, Rank process) {
+      group_.endpoint_->send(
+          process, sums_[i], TensorList(copy_of(std::span<const T>(piece(group_.rank_, i)))));
+    });
+  }
+
+  void receive_sums() const {
+    for (std::size_t i = 0; i < pieces_; ++i)
+      each_other([&](int place, Rank process) {
+        const TensorList message = group_.endpoint_->receive(process, sums_[i], group_.deadline());
+        const std::span<T> into = piece(place, i);
+        std::ranges::copy(values_of<T>(message, into.size(), process), into.begin());
+      });
+  }
+
+ private:
+  [[nodiscard]] std::span<T> block(int place) const {
+    const auto count = static_cast<std::size_t>(group_.size());
+    const auto i = static_cast<std::size_t>(place);
+    // NOLINTNEXTLINE(clang-analyzer-core.DivideZero): this rank is a member
+    const std::size_t first = values_.size() * i / count;
+    return values_.subspan(first, values_.size() * (i + 1) / count - first);
+  }
+
+  /// The last block is the longest.
+  [[nodiscard]] static std::size_t pieces_of(std::span<const T> block) {
+    return std::max<std::size_t>(1, block.size_bytes() / kPieceBytes);
+  }
+
+  [[nodiscard]] std::span<T> piece(int place, std::size_t i) const {
+    const std::span<T> whole = block(place);
+    const std::size_t first = whole.size() * i / pieces_;
+    return whole.subspan(first, whole.size() * (i + 1) / pieces_ - first);
+  }
+
+  template <class Use>
+  void each_other(const Use& use) const {
+    for (int place = 0; place < group_.size(); ++place)
+      if (place != group_.rank_) use(place, group_.processes_[static_cast<std::size_t>(place)]);
+  }
+
+  ProcessGroup& group_;
+  std::span<T> values_;
+  std::size_t pieces_;
+  std::vector<MessageTag> parts_, sums_;
+};
+
 template <class T>
 void ProcessGroup::reduce_by_blocks(std::span<T> values, ReduceOp op, Label label) {
-  const MessageTag parts = next_tag(label);
-  const MessageTag sums = next_tag(label);
-  const Rank self = endpoint_->rank();
-  const std::size_t count = processes_.size();
-  const auto block = [&](std::size_t i) {
-    // NOLINTNEXTLINE(clang-analyzer-core.DivideZero): this rank is a member
-    const std::size_t first = values.size() * i / count;
-    return values.subspan(first, values.size() * (i + 1) / count - first);
-  };
-
-  // 1. Every block goes to its owner (n - 1 messages each way).
-  for (std::size_t i = 0; i < count; ++i)
-    if (processes_[i] != self)
-      endpoint_->send(processes_[i], parts, TensorList(copy_of(std::span<const T>(block(i)))));
-
-  // 2. The owner joins the parts in rank order.
-  const auto own = block(static_cast<std::size_t>(
-      std::find(processes_.begin(), processes_.end(), self) - processes_.begin()));
-  std::vector<T> sum;
-  for (const Rank process : processes_) {
-    TensorList message;
-    if (process != self) message = endpoint_->receive(process, parts, deadline());
-    const std::span<const T> part =
-        process == self ? std::span<const T>(own) : values_of<T>(message, own.size(), process);
-    if (process == processes_.front())
-      sum.assign(part.begin(), part.end());
-    else
-      join(std::span<T>(sum), part, op);
-  }
-  std::ranges::copy(sum, own.begin());
-
-  // 3. Every owner gives its block to all.
-  for (const Rank process : processes_)
-    if (process != self)
-      endpoint_->send(process, sums, TensorList(copy_of(std::span<const T>(sum))));
-  for (std::size_t i = 0; i < count; ++i) {
-    if (processes_[i] == self) continue;
-    const TensorList message = endpoint_->receive(processes_[i], sums, deadline());
-    std::ranges::copy(values_of<T>(message, block(i).size(), processes_[i]), block(i).begin());
-  }
+  Blocks<T> blocks(*this, values, label);
+  blocks.send_parts();
+  blocks.join_own(op, [&](std::size_t piece) { blocks.send_sum(piece); });
+  blocks.receive_sums();
 }
 
 template <class T>
@@ -189,6 +248,19 @@ void ProcessGroup::all_reduce(Tensor& tensor, ReduceOp op, Label label) {
   if (tensor.dtype() == DType::F32) return reduce(tensor.as<float>(), op, label);
   if (tensor.dtype() == DType::F64) return reduce(tensor.as<double>(), op, label);
   throw InvalidArgument(std::string("all_reduce takes f32 or f64, not ") + name_of(tensor.dtype()));
+}
+
+void ProcessGroup::reduce_scatter(Tensor& tensor, ReduceOp op, Label label) {
+  const auto scatter = [&](auto values) {
+    if (size() == 1) return;
+    Blocks blocks(*this, values, label);
+    blocks.send_parts();
+    blocks.join_own(op, [](std::size_t) {});
+  };
+  if (tensor.dtype() == DType::F32) return scatter(tensor.as<float>());
+  if (tensor.dtype() == DType::F64) return scatter(tensor.as<double>());
+  throw InvalidArgument(std::string("reduce_scatter takes f32 or f64, not ") +
+                        name_of(tensor.dtype()));
 }
 
 void ProcessGroup::broadcast(int root, TensorList& tensors, Label label) {

@@ -57,6 +57,30 @@ TEST_P(TransportConformance, AllReduceAddsInRankOrderWithTheSameBitsEverywhere) 
     }
 }
 
+/// Several pieces a block, none of them of the same length.
+TEST_P(TransportConformance, ReduceScatterLeavesEveryRankTheSumOfItsBlock) {
+  constexpr int kElements = 1'500'001;
+  auto ends = connect(3);
+
+  on_every_rank(ends, [&](Endpoint& end) {
+    const auto value_at = [](int rank, std::size_t i) {
+      return static_cast<float>(0.1 * (rank + 1)) * static_cast<float>(i % 1001);
+    };
+    const int own = end.rank().value;
+    Tensor tensor(DType::F32, {kElements});
+    for (std::size_t i = 0; i < kElements; ++i) tensor.as<float>()[i] = value_at(own, i);
+    ProcessGroup(end, kSoon).reduce_scatter(tensor, ReduceOp::Sum, Label::Values);
+    int wrong = 0;
+    for (std::size_t i = 0; i < kElements; ++i) {
+      const bool is_mine = i >= std::size_t{kElements} * static_cast<std::size_t>(own) / 3 &&
+                           i < std::size_t{kElements} * (static_cast<std::size_t>(own) + 1) / 3;
+      const float sum = (value_at(0, i) + value_at(1, i)) + value_at(2, i);
+      wrong += tensor.as<float>()[i] == (is_mine ? sum : value_at(own, i)) ? 0 : 1;
+    }
+    EXPECT_EQ(wrong, 0);
+  });
+}
+
 TEST_P(TransportConformance, MaximaOfDoublesKeepNaN) {
   auto ends = connect(3);
 
@@ -87,6 +111,20 @@ TEST_P(TransportConformance, BroadcastAndGatherKeepRankOrder) {
       for (std::size_t i = 0; i < all.size(); ++i)
         EXPECT_TRUE(same(all[i][0], filled(DType::U8, {5}, static_cast<int>(i))));
     }
+  });
+}
+
+TEST_P(TransportConformance, EverybodyGathersWhatEverybodyHasInRankOrder) {
+  auto ends = connect(4);
+
+  on_every_rank(ends, [&](Endpoint& end) {
+    ProcessGroup group(end, kSoon);
+    const int own = end.rank().value;  // of different lengths, and none of rank 0's
+    const auto all =
+        group.all_gather(TensorList(filled(DType::F32, {50'000 * own}, own)), Label::Values);
+    ASSERT_EQ(all.size(), 4U);
+    for (int i = 0; i < 4; ++i)
+      EXPECT_TRUE(same(all[static_cast<std::size_t>(i)][0], filled(DType::F32, {50'000 * i}, i)));
   });
 }
 

@@ -22,9 +22,9 @@ enum class ReduceOp : std::uint8_t { Sum, Max };
 /// Every call throws TransportError when a process is lost or the group's patience passes,
 /// Cancelled after a cancel, and Mismatch when the processes disagree about sizes or types. With n
 /// processes and a value of N bytes, all_reduce and broadcast move at most 2 N bytes through each
-/// endpoint when N is large (every process owns a block), and 2 (n - 1) messages through the first
-/// process's when it is small. A group of one moves nothing. Thread-safety: thread-affine, as the
-/// endpoint.
+/// endpoint when N is large (every process owns a block, which travels in pieces: one is added
+/// while the next is on its way), and 2 (n - 1) messages through the first process's when it is
+/// small. A group of one moves nothing. Thread-safety: thread-affine, as the endpoint.
 class ProcessGroup {
  public:
   /// This process alone, without an endpoint.
@@ -58,6 +58,11 @@ class ProcessGroup {
   /// InvalidArgument for another dtype.
   void all_reduce(Tensor& tensor, ReduceOp op, Label label);
 
+  /// The first half of that: of n equal blocks of the tensor, block rank() becomes the sum or
+  /// maximum over the processes, and the others stay as they were. Block i is the elements [i
+  /// elements / n, (i + 1) elements / n). Throws as all_reduce.
+  void reduce_scatter(Tensor& tensor, ReduceOp op, Label label);
+
   /// all_reduce with Sum. Who has nothing to say gives 0: x + 0 is x, so the result does not depend
   /// on who says what.
   void sum(std::span<double> values, Label label) { all_reduce(values, ReduceOp::Sum, label); }
@@ -88,6 +93,8 @@ class ProcessGroup {
  private:
   [[nodiscard]] MessageTag next_tag(Label label);
   [[nodiscard]] Deadline deadline() const;
+  template <class T>
+  class Blocks;
   template <class T>
   void reduce_at_first(std::span<T> values, ReduceOp op, Label label);
   template <class T>
