@@ -29,11 +29,12 @@ bool adds_gradients(const Instruction& instruction) {
 
 }  // namespace
 
-/// Micro-batches count over all passes, so that no two messages of a step have one tag.
+/// Micro-batches count over all passes, so that no two messages of a step have one tag; replicas
+/// over all copies of the pipeline, for who reads a report.
 MessageTag Interpreter::State::tag_of(const Message& message) const {
   return {message.step,
           message.direction,
-          message.replica,
+          Replica{seat.copy() * program.shape.replicas() + message.replica.value},
           message.stage,
           settings.in_step(message.unit.micro_batch, program.shape),
           message.unit.slice,

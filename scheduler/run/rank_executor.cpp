@@ -11,16 +11,18 @@ namespace millrace::run {
 
 namespace {
 
-/// Messages speak for themselves: the endpoint knows what it waits for.
+/// Messages speak for themselves: the endpoint knows what it waits for. Copies of a pipeline are
+/// told apart as copies of a stage are.
 void tell(Endpoint& endpoint,
           const Action& action,
           const StepSettings& settings,
-          const Shape& shape) {
+          const Shape& shape,
+          int first_replica) {
   if (is_send(action.op) || is_receive(action.op)) return;
   endpoint.working({.what = letters(action.op),
                     .of_unit = has_unit(action.op),
                     .step = settings.step,
-                    .replica = action.replica(),
+                    .replica = Replica{first_replica + action.replica().value},
                     .stage = action.stage,
                     .micro_batch = settings.in_step(action.micro_batch, shape),
                     .slice = action.slice});
@@ -32,7 +34,7 @@ void RankRunner::execute(StepClock& clock, const StepSettings& settings) {
   const std::span<const Action> actions = program_.on(place_);
   auto start = StepClock::now();
   for (std::size_t position = 0; position < actions.size(); ++position) {
-    tell(*endpoint_, actions[position], settings, program_.shape);
+    tell(*endpoint_, actions[position], settings, program_.shape, first_replica_);
     interpreter_.execute(place_, position);
     if (!clock.records()) continue;
     const auto end = StepClock::now();

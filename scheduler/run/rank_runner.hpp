@@ -21,6 +21,7 @@ class RankRunner {
       : program_(program),
         endpoint_(seat.endpoint()),
         place_(seat.place()),
+        first_replica_(seat.copy() * program.shape.replicas()),
         interpreter_(program, stages, seat, options.threads_per_rank) {}
 
   /// Replaces a cancelled endpoint by another of the same rank.
@@ -39,6 +40,7 @@ class RankRunner {
   const Program& program_;
   Endpoint* endpoint_;
   const Rank place_;
+  const int first_replica_;  ///< of this copy of the pipeline, among all of them
   Interpreter interpreter_;
 };
 

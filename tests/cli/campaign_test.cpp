@@ -64,16 +64,30 @@ struct Round {
   }
 };
 
-std::string launch(const std::string& flags) {
-  return "launch -n " + std::to_string(kRanks) + " --log-dir LOGS " + flags + " " + kTrain;
-}
+/// What is disturbed: flags of the launch, and copies of the pipeline.
+struct Job {
+  std::string flags = {};
+  std::size_t copies = 1;
+
+  [[nodiscard]] std::string launch() const {
+    return "launch -n " + std::to_string(kRanks) + " --log-dir LOGS " + flags + " " + kTrain +
+           " --data-parallel " + std::to_string(copies);
+  }
+
+  /// "of stage 1,", "of stage 0, replica 1,": what is said of a rank's own actions.
+  [[nodiscard]] std::string place(std::size_t rank) const {
+    const std::size_t places = kRanks / copies, copy = rank / places;
+    return "of stage " + std::to_string(rank % places) + "," +
+           (copy == 0 ? "" : " replica " + std::to_string(copy) + ",");
+  }
+};
 
 /// Microseconds that an undisturbed job takes after its last worker was started: the least of
 /// three, or a machine that was busy for one of them would have most disturbances come too late.
-std::uint32_t usual_time() {
+std::uint32_t usual_time(const Job& job) {
   auto least = Clock::duration::max();
   for (int i = 0; i < 3; ++i) {
-    Command command(launch(""));
+    Command command(Job{.copies = job.copies}.launch());
     static_cast<void>(command.workers(kRanks));
     const auto start = Clock::now();
     EXPECT_EQ(command.end().code, 0);
@@ -83,13 +97,13 @@ std::uint32_t usual_time() {
       std::chrono::duration_cast<std::chrono::microseconds>(least).count());
 }
 
-Round disturb(std::uint32_t number, std::uint32_t usual, int signal, const std::string& flags) {
+Round disturb(std::uint32_t number, std::uint32_t usual, int signal, const Job& job) {
   const RandomKey key{.seed = static_cast<std::uint64_t>(signal), .purpose = Purpose::Test};
   Round round;
   round.number = number;
   round.victim = random_below(key, 2 * number, kRanks);
   round.moment = std::chrono::microseconds(random_below(key, 2 * number + 1, usual));
-  Command command(launch(flags));
+  Command command(job.launch());
   const auto workers = command.workers(kRanks);
   EXPECT_EQ(workers.size(), kRanks);
   if (workers.size() != kRanks) return round;
@@ -112,12 +126,12 @@ double seconds(Clock::duration time) {
 /// Disturbs one job after the other. `judge` looks at those that were not done before; it stops at
 /// the first in which something is wrong.
 template <class Judge>
-void disturb_all(std::uint32_t number, int signal, const std::string& flags, const Judge& judge) {
-  const std::uint32_t usual = usual_time();
+void disturb_all(std::uint32_t number, int signal, const Job& job, const Judge& judge) {
+  const std::uint32_t usual = usual_time(job);
   Clock::duration slowest{};
   int late = 0;
   for (std::uint32_t i = 0; i < number && !testing::Test::HasFailure(); ++i) {
-    const Round round = disturb(i, usual, signal, flags);
+    const Round round = disturb(i, usual, signal, job);
     if (round.outcome.code == 0) {
       EXPECT_TRUE(round.finished()) << round.describe();
       ++late;
@@ -142,8 +156,8 @@ void each_survivor(const Round& round, const Body& body) {
   }
 }
 
-TEST(Campaign, AKilledRankIsNamedByEverySurvivorWithinTwoSeconds) {
-  disturb_all(rounds(4), SIGKILL, "--grace 20", [](const Round& round) {
+void kill_ranks(std::uint32_t number, const Job& job) {
+  disturb_all(number, SIGKILL, job, [](const Round& round) {
     const std::string victim = std::to_string(round.victim);
     EXPECT_EQ(round.outcome.code, 69) << round.describe();
     EXPECT_LT(round.took, 2s) << round.describe();
@@ -159,6 +173,15 @@ TEST(Campaign, AKilledRankIsNamedByEverySurvivorWithinTwoSeconds) {
   });
 }
 
+TEST(Campaign, AKilledRankIsNamedByEverySurvivorWithinTwoSeconds) {
+  kill_ranks(rounds(4), {.flags = "--grace 20"});
+}
+
+TEST(Campaign, AKilledRankOfAGridIsNamedByEverySurvivorWithinTwoSeconds) {
+  for (const char* link : {"--endpoint ipc", "--endpoint tcp"})
+    kill_ranks(rounds(2), {.flags = std::string("--grace 20 ") + link, .copies = 2});
+}
+
 /// "F of stage 1, micro-batch 3 of step 7" out of a report, or nothing.
 std::string action_in(const std::string& log, const std::string& victim) {
   const std::string before = "everyone waits for rank " + victim + ": ";
@@ -168,12 +191,11 @@ std::string action_in(const std::string& log, const std::string& victim) {
   return log.substr(from, log.find(", since", from) - from);
 }
 
-TEST(Campaign, AStoppedRankIsNamedByEverySurvivorWithOneActionWithinTwoSecondsOfTheDeadline) {
+void stop_ranks(std::uint32_t number, const Job& job) {
   constexpr auto kSilence = 1s;
   constexpr auto kPatience = 2s;
   int before = 0;
-  const std::string flags = "--silence 1 --patience 2 --grace 2.5";
-  disturb_all(rounds(2), SIGSTOP, flags, [&](const Round& round) {
+  disturb_all(number, SIGSTOP, job, [&](const Round& round) {
     const std::string victim = std::to_string(round.victim);
     EXPECT_EQ(round.outcome.code, 75) << round.describe();
     std::set<std::string> actions;
@@ -191,9 +213,22 @@ TEST(Campaign, AStoppedRankIsNamedByEverySurvivorWithOneActionWithinTwoSecondsOf
     EXPECT_LE(actions.size(), 1U) << round.describe();
     // One stage per rank: an action of a stage is one of the victim's.
     for (const std::string& action : actions)
-      EXPECT_TRUE(!has(action, "of stage") || has(action, "of stage " + victim + ",")) << action;
+      EXPECT_TRUE(!has(action, " of stage") || has(action, "gradients of stage") ||
+                  has(action, job.place(round.victim)))
+          << action;
   });
   std::cout << before << " of them before all had met\n";
+}
+
+const std::string kStopFlags = "--silence 1 --patience 2 --grace 2.5";
+
+TEST(Campaign, AStoppedRankIsNamedByEverySurvivorWithOneActionWithinTwoSecondsOfTheDeadline) {
+  stop_ranks(rounds(2), {.flags = kStopFlags});
+}
+
+TEST(Campaign, AStoppedRankOfAGridIsNamedWithItsCopyAndOneActionWithinTwoSecondsOfTheDeadline) {
+  for (const char* link : {" --endpoint ipc", " --endpoint tcp"})
+    stop_ranks(rounds(1), {.flags = kStopFlags + link, .copies = 2});
 }
 
 TEST(Campaign, ARankThatIsTenTimesSlowerIsNoFalseAlarm) {
