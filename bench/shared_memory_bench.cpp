@@ -1,0 +1,187 @@
+// What does a message cost between two processes of one host? There and back over shared memory and
+// over ZeroMQ's ipc, beside the copies and checksums that the way needs: two processes that take
+// turns with one piece of memory, watch it without ever sleeping, and do nothing else. An empty
+// message costs what one costs whose payload lies in its region already: no byte of it is touched.
+#include <atomic>
+#include <chrono>
+#include <csignal>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <new>
+#include <string>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <benchmark/benchmark.h>
+
+#include "millrace/core/tensor_pool.hpp"
+#include "millrace/transport/private_directory.hpp"
+#include "millrace/transport/rendezvous.hpp"
+#include "millrace/transport/shared_memory.hpp"
+#include "millrace/transport/zeromq.hpp"
+#include "transport/wire/envelope.hpp"
+
+namespace {
+
+using namespace millrace;
+
+/// A process of its own that runs `work`, ended with this object at the latest.
+class Other {
+ public:
+  explicit Other(const std::function<void()>& work) : pid_(::fork()) {
+    if (pid_ != 0) return;
+    ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+    work();
+    std::_Exit(EXIT_SUCCESS);
+  }
+  Other(const Other&) = delete;
+  Other& operator=(const Other&) = delete;
+  ~Other() {
+    ::kill(pid_, SIGKILL);
+    ::waitpid(pid_, nullptr, 0);
+  }
+
+ private:
+  pid_t pid_;
+};
+
+/// Makes the endpoint of one of two ranks.
+using Join = std::function<std::unique_ptr<Endpoint>(Rank rank, const std::string& directory)>;
+
+std::unique_ptr<Endpoint> met(const std::string& directory, Listener&& listener) {
+  return meet({.url = "ipc://" + directory + "/rendezvous"}, std::move(listener));
+}
+
+Join shared_memory(bool hashed) {
+  return [hashed](Rank rank, const std::string& directory) {
+    SharedMemoryOptions options;
+    options.rank = rank;
+    options.world = 2;
+    options.directory = directory;
+    options.hash_payloads = hashed;
+    return met(directory, SharedMemoryListener(options));
+  };
+}
+
+Join zeromq(bool hashed) {
+  return [hashed](Rank rank, const std::string& directory) {
+    ZeroMqOptions options;
+    options.rank = rank;
+    options.world = 2;
+    options.directory = directory;
+    options.hash_payloads = hashed;
+    return met(directory, ZeroMqListener(options, std::make_shared<ZeroMqContext>()));
+  };
+}
+
+TensorList taken(Endpoint& end, std::uint64_t round) {
+  MessageTag tag;
+  tag.step = round;
+  const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(60);
+  return end.receive(Rank{1 - end.rank().value}, tag, deadline);
+}
+
+void give(Endpoint& end, std::uint64_t round, TensorList message) {
+  MessageTag tag;
+  tag.step = round;
+  end.send(Rank{1 - end.rank().value}, tag, std::move(message));
+}
+
+/// What comes goes back: out of the memory it came in, into the other's.
+void round_trip(benchmark::State& state, const Join& join) {
+  const PrivateDirectory directory(std::filesystem::temp_directory_path());
+  const Other other([&] {
+    const auto end = join(Rank{1}, directory.path());
+    for (std::uint64_t round = 0;; ++round) give(*end, round, taken(*end, round));
+  });
+  const auto end = join(Rank{0}, directory.path());
+  TensorPool pool;
+  std::uint64_t round = 0;
+  const auto there_and_back = [&] {
+    TensorList message;
+    if (state.range(0) != 0) message.push_back(pool.make(DType::U8, {state.range(0)}));
+    give(*end, round, std::move(message));
+    benchmark::DoNotOptimize(taken(*end, round++));
+  };
+  for (int i = 0; i < 100; ++i) there_and_back();  // memory is made once
+  for (auto _ : state) there_and_back();
+}
+
+/// Two places for a payload and whose turn it is.
+struct Shared {
+  alignas(64) std::atomic<int> turn{0};
+  alignas(64) std::atomic<std::uint64_t> hash{0};
+};
+
+/// One way: the copy, and the checksum on either side where there are any.
+void write_and_read(std::byte* memory, std::span<const std::byte> from, bool hashed) {
+  std::memcpy(memory, from.data(), from.size());
+  if (hashed) benchmark::DoNotOptimize(payload_hash(from));
+}
+
+void needed(benchmark::State& state, bool hashed) {
+  const auto bytes = static_cast<std::size_t>(state.range(0));
+  const std::size_t all = sizeof(Shared) + 2 * bytes;
+  void* memory = ::mmap(nullptr, all, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  auto* shared = new (memory) Shared;
+  auto* there = static_cast<std::byte*>(memory) + sizeof(Shared);
+  auto* back = there + bytes;
+  const auto turn_of = [shared](int who) {
+    while (shared->turn.load(std::memory_order_acquire) != who) __builtin_ia32_pause();
+  };
+  {
+    const Other other([&] {
+      for (;;) {
+        turn_of(1);
+        const std::span<const std::byte> came(there, bytes);
+        if (hashed) benchmark::DoNotOptimize(payload_hash(came));
+        write_and_read(back, came, hashed);
+        shared->turn.store(0, std::memory_order_release);
+      }
+    });
+    Tensor tensor(DType::U8, {state.range(0)});
+    tensor.fill_zero();
+    const std::span<const std::byte> mine(static_cast<const std::byte*>(tensor.data()), bytes);
+    for (auto _ : state) {
+      write_and_read(there, mine, hashed);
+      shared->turn.store(1, std::memory_order_release);
+      turn_of(0);
+      if (hashed) benchmark::DoNotOptimize(payload_hash({back, bytes}));
+    }
+  }
+  ::munmap(memory, all);
+}
+
+template <class Body>
+void add(const std::string& name, std::initializer_list<std::int64_t> sizes, const Body& body) {
+  auto* bench = benchmark::RegisterBenchmark(name.c_str(), body);
+  for (const std::int64_t size : sizes) bench->Arg(size);
+  bench->UseRealTime()->MinTime(0.3);
+}
+
+}  // namespace
+
+int main(int count, char** arguments) {
+  for (const bool hashed : {true, false}) {
+    const std::string end = hashed ? "/hashed" : "/unhashed";
+    const auto sizes = {std::int64_t{4} << 10, std::int64_t{1} << 20};
+    add("needed" + end, sizes, [=](benchmark::State& state) { needed(state, hashed); });
+    add("shared_memory" + end, sizes, [=](benchmark::State& state) {
+      round_trip(state, shared_memory(hashed));
+    });
+    add("zmq_ipc" + end, sizes, [=](benchmark::State& state) {
+      round_trip(state, zeromq(hashed));
+    });
+  }
+  add("shared_memory/empty", {0}, [](benchmark::State& state) {
+    round_trip(state, shared_memory(true));
+  });
+  benchmark::Initialize(&count, arguments);
+  benchmark::RunSpecifiedBenchmarks();
+  return 0;
+}
