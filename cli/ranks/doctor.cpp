@@ -24,6 +24,7 @@
 #include "millrace/transport/hello.hpp"
 #include "millrace/transport/private_directory.hpp"
 #include "millrace/transport/rendezvous.hpp"
+#include "millrace/transport/shared_memory.hpp"
 #include "millrace/transport/zeromq.hpp"
 
 namespace millrace::cli {
@@ -49,8 +50,7 @@ MessageTag numbered(int round) {
 }
 
 /// Seconds of one round trip of `bytes`, the mean of some after the first.
-double round_trip(const ZeroMqOptions& options, std::int64_t bytes) {
-  auto ends = zeromq_mesh(options);
+double round_trip(std::vector<std::unique_ptr<Endpoint>> ends, std::int64_t bytes) {
   std::jthread echo([&] {
     try {
       for (int i = 0; i <= kRounds; ++i)
@@ -116,11 +116,13 @@ class Examination {
   nlohmann::ordered_json all_;
 };
 
-std::string speed(ZeroMqOptions options) {
+/// Of two new endpoints for each size; those of shared memory or of sockets.
+template <class Options>
+std::string speed(Options options, std::vector<std::unique_ptr<Endpoint>> (*mesh)(const Options&)) {
   constexpr std::int64_t kBlock = 1 << 20;
-  const double small = round_trip(options, 4096);
+  const double small = round_trip(mesh(options), 4096);
   ++options.epoch;  // new endpoints in the same directory
-  const double large = round_trip(options, kBlock);
+  const double large = round_trip(mesh(options), kBlock);
   std::ostringstream text;
   text << std::fixed << std::setprecision(0) << "round trip " << 1e6 * small << " us for 4 KiB, "
        << 1e6 * large << " us for 1 MiB, " << std::setprecision(2)
@@ -171,17 +173,24 @@ int examine(const DoctorFlags& flags) {
   examination.check("private directory",
                     [] { return PrivateDirectory(std::filesystem::temp_directory_path()).path(); });
   examination.check("interfaces", interfaces);
+  examination.check("shared memory", [] {
+    if (const auto problem = shared_memory_problem()) return "not to be had, " + *problem;
+    const PrivateDirectory directory(std::filesystem::temp_directory_path());
+    return speed<SharedMemoryOptions>({.world = 2, .directory = directory.path()},
+                                      shared_memory_mesh);
+  });
   ZeroMqOptions options;
   options.world = 2;
   options.interface = flags.ranks.link.interface;
   examination.check("ipc", [&] {
     const PrivateDirectory directory(std::filesystem::temp_directory_path());
     options.directory = directory.path();
-    return speed(options);
+    return speed(options, zeromq_mesh);
   });
   options.directory.clear();
   options.link = ZeroMqLink::Tcp;
-  examination.check("tcp on " + options.interface + " with keys", [&] { return speed(options); });
+  examination.check("tcp on " + options.interface + " with keys",
+                    [&] { return speed(options, zeromq_mesh); });
   if (!flags.rendezvous.empty())
     examination.check(flags.rendezvous, [&] { return rendezvous_at(flags.rendezvous, options); });
   return examination.end();

@@ -174,11 +174,12 @@ void kill_ranks(std::uint32_t number, const Job& job) {
 }
 
 TEST(Campaign, AKilledRankIsNamedByEverySurvivorWithinTwoSeconds) {
-  kill_ranks(rounds(4), {.flags = "--grace 20"});
+  for (const char* link : {"--endpoint shm", "--endpoint ipc"})
+    kill_ranks(rounds(2), {.flags = std::string("--grace 20 ") + link});
 }
 
 TEST(Campaign, AKilledRankOfAGridIsNamedByEverySurvivorWithinTwoSeconds) {
-  for (const char* link : {"--endpoint ipc", "--endpoint tcp"})
+  for (const char* link : {"--endpoint shm", "--endpoint tcp"})
     kill_ranks(rounds(2), {.flags = std::string("--grace 20 ") + link, .copies = 2});
 }
 
@@ -223,11 +224,12 @@ void stop_ranks(std::uint32_t number, const Job& job) {
 const std::string kStopFlags = "--silence 1 --patience 2 --grace 2.5";
 
 TEST(Campaign, AStoppedRankIsNamedByEverySurvivorWithOneActionWithinTwoSecondsOfTheDeadline) {
-  stop_ranks(rounds(2), {.flags = kStopFlags});
+  for (const char* link : {" --endpoint shm", " --endpoint ipc"})
+    stop_ranks(rounds(1), {.flags = kStopFlags + link});
 }
 
 TEST(Campaign, AStoppedRankOfAGridIsNamedWithItsCopyAndOneActionWithinTwoSecondsOfTheDeadline) {
-  for (const char* link : {" --endpoint ipc", " --endpoint tcp"})
+  for (const char* link : {" --endpoint shm", " --endpoint tcp"})
     stop_ranks(rounds(1), {.flags = kStopFlags + link, .copies = 2});
 }
 

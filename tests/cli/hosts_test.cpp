@@ -220,7 +220,7 @@ TEST(Doctor, TellsOfOneMachineInJsonWhatItTellsInWords) {
       words.output,
       StartsWith("millrace " + found.at("millrace").get<std::string>() + ", frame protocol " +
                  std::to_string(found.at("frame_protocol").get<int>()) + ", "));
-  EXPECT_EQ(found.at("checks").size(), 5U);
+  EXPECT_EQ(found.at("checks").size(), 6U);
   for (const auto& check : found.at("checks")) {
     EXPECT_TRUE(check.at("ok").get<bool>()) << check;
     EXPECT_THAT(words.output, HasSubstr("ok    " + check.at("check").get<std::string>() + "  "));

@@ -48,7 +48,8 @@ TEST(LaunchProgram, TrainsToTheWeightsOfOneProcess) {
   ASSERT_THAT(one.output, HasSubstr("weights "));
   const std::string weights = one.output.substr(one.output.find("weights "));
 
-  for (const auto& [ranks, flags] : {std::pair{3, "--endpoint ipc"},
+  for (const auto& [ranks, flags] : {std::pair{3, "--endpoint shm"},
+                                     {3, "--endpoint ipc"},
                                      {2, "--endpoint tcp"},
                                      {2, "--endpoint tcp --insecure"},
                                      {1, ""},
@@ -80,7 +81,7 @@ TEST(LaunchProgram, ThatIsToldHalfOfItsPlaceNamesTheVariable) {
          "MILLRACE_ENDPOINT tcp: give MILLRACE_KEYS FILE (millrace keys makes them), or "
          "MILLRACE_INSECURE\n"},
         {pair + " MILLRACE_ENDPOINT=smoke",
-         "MILLRACE_ENDPOINT smoke: known are auto, ipc, tcp, mpi\n"},
+         "MILLRACE_ENDPOINT smoke: known are auto, shm, ipc, tcp, mpi\n"},
         {pair + " MILLRACE_KEYS_FD=33", "MILLRACE_KEYS by descriptor 33: cannot be read\n"}}) {
     const Outcome outcome = alone(variables);
     EXPECT_EQ(outcome.code, 2) << variables;
@@ -196,16 +197,17 @@ TEST(LaunchProgram, EndsAsOurVerbsEndAndLeavesNothing) {
         End{"dies", 69, "rank 1 was ended by signal 9 (Killed)\n"},
         End{"leaves", 69, "rank 0 ended with exit code 69\n"},
         End{"stops", 75, "rank 1 was stopped (signal 19) and did not go on\n"},
-        End{"differs", 78, "ended with exit code 78\n"}}) {
-    Command command(
-        launched(2, "1 " + std::string(deed), "--endpoint tcp --silence 1.5 --grace 3"));
-    const auto processes = command.workers(2);
-    const Outcome outcome = command.end();
+        End{"differs", 78, "ended with exit code 78\n"}})
+    for (const char* link : {"shm", "tcp"}) {
+      Command command(launched(
+          2, "1 " + std::string(deed), std::string("--silence 1.5 --grace 3 --endpoint ") + link));
+      const auto processes = command.workers(2);
+      const Outcome outcome = command.end();
 
-    EXPECT_EQ(outcome.code, code) << deed << ": " << outcome.errors;
-    EXPECT_THAT(outcome.errors, EndsWith(last)) << deed;
-    EXPECT_TRUE(all_gone(processes)) << deed;
-  }
+      EXPECT_EQ(outcome.code, code) << deed << " over " << link << ": " << outcome.errors;
+      EXPECT_THAT(outcome.errors, EndsWith(last)) << deed << " over " << link;
+      EXPECT_TRUE(all_gone(processes)) << deed << " over " << link;
+    }
 }
 
 TEST(LaunchProgram, ThatLetsAHangEscapeItsMainEndsAsAHang) {
@@ -226,8 +228,9 @@ TEST(LaunchProgram, WhoseOwnFieldDiffersIsRefusedWithItsName) {
 }
 
 TEST(LaunchProgram, HoldsNoKeysOpenOnceTheyAreRead) {
-  for (const auto& [link, counts] :
-       {std::pair{"ipc", "0 nameless files, then 0\n"}, {"tcp", "1 nameless files, then 0\n"}}) {
+  for (const auto& [link, counts] : {std::pair{"shm", "0 nameless files, then 0\n"},
+                                     {"ipc", "0 nameless files, then 0\n"},
+                                     {"tcp", "1 nameless files, then 0\n"}}) {
     const Outcome outcome = run(launched(2, "0 counts", std::string("--endpoint ") + link));
     EXPECT_THAT(outcome.output, StartsWith(counts)) << link;
   }

@@ -35,7 +35,7 @@ TEST(Launch, GivesTheBitsOfOneProcessForEveryScheduleNumberOfRanksAndEndpoint) {
   ASSERT_EQ(one.size(), 32U) << one;
   for (const char* schedule : {"gpipe", "1f1b", "interleaved", "zb-h1"})
     for (const int ranks : {2, 3, 4})
-      for (const char* link : {"ipc", "tcp"}) {
+      for (const char* link : {"shm", "ipc", "tcp"}) {
         const Outcome outcome = run("launch -n " + std::to_string(ranks) + " --endpoint " + link +
                                     " -- " + test::kThreeSteps + " --schedule " + schedule);
         EXPECT_EQ(hash_of(outcome), one) << schedule << " on " << ranks << " ranks over " << link;
@@ -76,7 +76,7 @@ TEST(Launch, GivesTheBitsOfOneProcessForTensorsThatAreUsedWhereTheyArrive) {
   const std::string one = hash_of(run(large + " -p 1"));
   ASSERT_EQ(one.size(), 32U) << one;
   for (const char* schedule : {"gpipe", "1f1b"})
-    for (const char* link : {"ipc", "tcp"})
+    for (const char* link : {"shm", "ipc", "tcp"})
       EXPECT_EQ(hash_of(run("launch -n 3 --endpoint " + std::string(link) + " -- " + large +
                             " --schedule " + schedule)),
                 one)
@@ -91,7 +91,7 @@ TEST(Launch, GivesTheBitsOfOneProcessForAModelWithBranches) {
   ASSERT_EQ(one.size(), 32U) << one;
   EXPECT_EQ(hash_of(run(branches + " -p 5")), one);
   for (const char* schedule : {"1f1b", "zb-h1"})
-    for (const char* link : {"ipc", "tcp"})
+    for (const char* link : {"shm", "ipc", "tcp"})
       EXPECT_EQ(hash_of(run("launch -n 5 --endpoint " + std::string(link) + " -- " + branches +
                             " --schedule " + schedule)),
                 one)
@@ -207,7 +207,7 @@ TEST(Launch, RefusesWhatCannotBeMeantWithCodeTwoAndOneSentence) {
   for (const auto& [arguments, sentence] : std::vector<std::pair<std::string, std::string>>{
            {"-n 2 -- train -p 3", "-p 3: there are 2 processes, one per pipeline rank"},
            {"-n 0 -- train", "-n 0: must be from 1 to 4096"},
-           {"-n 2 --endpoint smoke -- train", "--endpoint smoke: known are auto, ipc, tcp, mpi"},
+           {"-n 2 --endpoint smoke -- train", "--endpoint smoke: known are auto, shm, ipc, tcp"},
            {"-n 2 -- plan", "'plan': there is no such program; ranks train, doctor, or run a prog"},
            {"-n 2 -- train --stpes 3", "--stpes is no option of train; did you mean --steps?"},
            {"-n 2 -- train --steps x", "--steps is 'x'; expected a whole number"},

@@ -68,7 +68,7 @@ TEST_F(LengthsOption, HasTheSameWeightsInEveryCutAndInProcesses) {
   EXPECT_EQ(hash_in(command(train("-p 3 --executor ranks --recompute --json"))), alone);
   EXPECT_EQ(hash_in(command(train("-p 2 --accumulate 2 --schedule zb-v --json", "bucket", 2))),
             alone);
-  for (const char* link : {"ipc", "tcp"})
+  for (const char* link : {"shm", "ipc", "tcp"})
     EXPECT_EQ(
         hash_in(command(std::string("launch -n 3 --endpoint ") + link + " -- " + train("--json"))),
         alone)

@@ -20,6 +20,7 @@
 #include "millrace/training/trainer.hpp"
 #include "millrace/transport/in_process.hpp"
 #include "millrace/transport/private_directory.hpp"
+#include "millrace/transport/shared_memory.hpp"
 #include "millrace/transport/zeromq.hpp"
 #include "support/pairwise.hpp"
 #include "training/first_digits.hpp"
@@ -52,7 +53,7 @@ inline const test::Matrix& grid_matrix() {
       {{"copies", {"1", "2", "4"}},
        {"places", {"1", "2", "4"}},
        {"schedule", {"1f1b", "zb-h1", "interleaved", "zb-v", "dualpipe-v"}},
-       {"link", {"threads", "ipc", "tcp"}},
+       {"link", {"threads", "shm", "ipc", "tcp"}},
        {"passes", {"1", "2"}},
        {"recompute", {"none", "all"}},
        {"batch", {"even", "ragged", "half"}},
@@ -165,6 +166,13 @@ inline std::vector<std::unique_ptr<Endpoint>> grid_endpoints(const GridCase& of,
                                                              const Program& program,
                                                              const PrivateDirectory& directory) {
   const auto depths = on_grid(channel_depths(grid_model(of), program, grid_options(of)), of.grid());
+  if (of.link == "shm") {
+    SharedMemoryOptions options;
+    options.world = of.grid().processes();
+    options.depths = depths;
+    options.directory = directory.path();
+    return shared_memory_mesh(options);
+  }
   if (of.link != "threads") {
     ZeroMqOptions options;
     options.world = of.grid().processes();

@@ -11,6 +11,7 @@
 #include "millrace/transport/in_process.hpp"
 #include "millrace/transport/launch.hpp"
 #include "millrace/transport/rendezvous.hpp"
+#include "millrace/transport/shared_memory.hpp"
 #include "millrace/transport/zeromq.hpp"
 #ifdef MILLRACE_MPI
 #include "millrace/transport/mpi.hpp"
@@ -78,6 +79,24 @@ ZeroMqOptions zeromq_options(const LaunchPlace& place, const std::vector<Channel
   return options;
 }
 
+SharedMemoryOptions shared_memory_options(const LaunchPlace& place,
+                                          const std::vector<ChannelDepth>& depths) {
+  const bool ipc = place.rendezvous.starts_with("ipc://");
+  require(place.member.world == 1 || ipc,
+          named("endpoint") + " shm: ranks of one machine meet at ipc://directory/name, but " +
+              named("rendezvous") + " is " + place.rendezvous);
+  SharedMemoryOptions options;
+  options.rank = place.member.rank;
+  options.world = place.member.world;
+  if (ipc) options.directory = place.rendezvous.substr(6, place.rendezvous.rfind('/') - 6);
+  options.job = place.member.job;
+  options.epoch = place.member.epoch;
+  options.depths = depths;
+  options.silence = place.silence;
+  options.hang = place.hang;
+  return options;
+}
+
 #ifdef MILLRACE_MPI
 constexpr bool kHasMpi = true;
 
@@ -112,8 +131,16 @@ void add_library(HelloFields&) {}
 std::unique_ptr<Listener> listener_at(const LaunchPlace& place,
                                       const std::vector<ChannelDepth>& depths) {
   if (place.endpoint == "mpi") return mpi_listener(place, depths);
+  if (place.endpoint == "shm")
+    return std::make_unique<SharedMemoryListener>(shared_memory_options(place, depths));
   return std::make_unique<ZeroMqListener>(zeromq_options(place, depths),
                                           std::make_shared<ZeroMqContext>());
+}
+
+bool meets_on_this_host(const Variables& variables) {
+  const auto place = variables.find("MILLRACE_RENDEZVOUS");
+  return place != variables.end() && place->second.starts_with("ipc://") &&
+         !shared_memory_problem();
 }
 
 /// For the launcher, who waits for it.
@@ -159,15 +186,16 @@ auto in_variables(const Body& body) {
 ZeroMqLink zeromq_link(const std::string& endpoint) {
   if (endpoint == "ipc") return ZeroMqLink::Ipc;
   require(endpoint == "tcp",
-          named("endpoint") + " " + endpoint + ": known are auto, ipc, tcp, mpi");
+          named("endpoint") + " " + endpoint + ": known are auto, shm, ipc, tcp, mpi");
   return ZeroMqLink::Tcp;
 }
 
 std::string chosen_endpoint(const std::string& asked, const Variables& variables) {
-  if (asked == "auto") return kHasMpi && started_by_mpirun(variables) ? "mpi" : "tcp";
+  if (asked == "auto" && kHasMpi && started_by_mpirun(variables)) return "mpi";
+  if (asked == "auto") return meets_on_this_host(variables) ? "shm" : "tcp";
   require(asked != "mpi" || kHasMpi,
           named("endpoint") + " mpi: this build is without its component mpi");
-  if (asked != "mpi") static_cast<void>(zeromq_link(asked));
+  if (asked != "mpi" && asked != "shm") static_cast<void>(zeromq_link(asked));
   return asked;
 }
 

@@ -24,7 +24,7 @@ namespace millrace {
 struct LaunchPlace {
   Membership member;
   std::string rendezvous = {};   ///< "ipc://path", "tcp://host:port"; empty: one rank, or mpi
-  std::string endpoint = "tcp";  ///< what connects the ranks: ipc, tcp, or mpi where built
+  std::string endpoint = "tcp";  ///< what connects the ranks: shm, ipc, tcp, or mpi where built
   std::string interface = "127.0.0.1";  ///< tcp: the one address to listen on
   std::string keys = {};     ///< tcp: this rank's file of keys, or the folder of all of them
   int keys_descriptor = -1;  ///< tcp: that file, open; -1: none
