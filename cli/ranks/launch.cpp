@@ -1,12 +1,13 @@
-// millrace launch: one process per rank on this machine, over ipc in a private directory or over
-// tcp with keys made for this job. A rank is a worker of ours or any program; both are told their
-// place by their environment.
+// millrace launch: one process per rank on this machine, over shared memory or ipc in a private
+// directory, or over tcp with keys made for this job. A rank is a worker of ours or any program;
+// both are told their place by their environment.
 #include "cli/ranks/launch.hpp"
 
 #include <algorithm>
 #include <cerrno>
 #include <fcntl.h>
 #include <filesystem>
+#include <iostream>
 #include <memory>
 #include <sys/random.h>
 #include <system_error>
@@ -26,6 +27,7 @@
 #include "cli/vocabulary.hpp"
 #include "millrace/core/error.hpp"
 #include "millrace/transport/launch.hpp"
+#include "millrace/transport/shared_memory.hpp"
 #include "millrace/transport/zeromq.hpp"
 
 namespace millrace::cli {
@@ -177,9 +179,19 @@ class KeyFile {
   int file_;
 };
 
+/// Old systems, and containers that forbid it, leave the next best.
+std::string endpoint_of_job(const LinkFlags& link) {
+  if (link.link != "shm") return link.link;
+  const auto problem = shared_memory_problem();
+  if (!problem) return link.link;
+  std::cerr << "millrace launch: the ranks talk over ipc: " << *problem << '\n';
+  return "ipc";
+}
+
 /// What is equal for all ranks.
 LaunchPlace place_of_job(const LaunchFlags& flags, const std::string& directory) {
   LaunchPlace place = place_of(flags.link);
+  place.endpoint = endpoint_of_job(flags.link);
   place.member.world = flags.processes;
   place.member.job = random_number();
   place.rendezvous = "ipc://" + directory + "/rendezvous";

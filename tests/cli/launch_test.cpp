@@ -98,6 +98,20 @@ TEST(Launch, GivesTheBitsOfOneProcessForAModelWithBranches) {
           << schedule << " over " << link;
 }
 
+TEST(Launch, FallsBackToIpcWhereThereIsNoSharedMemoryAndSaysSo) {
+  const std::string job = "launch -n 2 -- train --json --steps 2 --batch-size 64";
+  const Outcome usual = run(job);
+  // The shell that the program starts gets the command as its words.
+  const Outcome without =
+      run(job, MILLRACE_BINARY_DIR "/tests/without_memory_files sh -c '\"$@\"' sh ");
+
+  EXPECT_EQ(hash_of(without), hash_of(usual));
+  EXPECT_THAT(without.errors,
+              HasSubstr("millrace launch: the ranks talk over ipc: the system has no memory files: "
+                        "Function not implemented\n"));
+  EXPECT_THAT(usual.errors, Not(HasSubstr("ipc")));
+}
+
 TEST(Launch, GivesTheBitsOfOneProcessForAModelInTwoCopies) {
   const std::string copies = std::string(test::kThreeSteps) + " --schedule chimera -p 2";
 
