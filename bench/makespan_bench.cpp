@@ -13,6 +13,7 @@
 #include <string>
 #include <sys/wait.h>
 #include <unistd.h>
+#include <utility>
 #include <vector>
 
 #include <benchmark/benchmark.h>
@@ -26,6 +27,7 @@
 #include "millrace/training/rank_parts.hpp"
 #include "millrace/transport/private_directory.hpp"
 #include "millrace/transport/rendezvous.hpp"
+#include "millrace/transport/shared_memory.hpp"
 #include "millrace/transport/zeromq.hpp"
 
 namespace {
@@ -151,14 +153,19 @@ void write_step(int out,
   (void)!::write(out, row.data(), row.size() * sizeof(Interval));
 }
 
-void be_rank(Rank rank, const std::string& directory, int out) {
-  ZeroMqOptions place;
+/// Among the ranks of the directory, as the options of either backend.
+template <class Options>
+Options place_of(Rank rank, const std::string& directory) {
+  Options place;
   place.rank = rank;
   place.world = kRanks;
   place.directory = directory;
   place.depths = channel_depths(program_of());
-  const auto endpoint = meet({.url = "ipc://" + directory + "/rendezvous"},
-                             ZeroMqListener(place, std::make_shared<ZeroMqContext>()));
+  return place;
+}
+
+void be_rank(Rank rank, const std::string& directory, int out, Listener&& listener) {
+  const auto endpoint = meet({.url = "ipc://" + directory + "/rendezvous"}, std::move(listener));
   Sleeper body;
   const HostedStage mine{Replica{}, Stage{rank.value}, &body};
   const auto executor = make_rank_executor(program_of(), std::span(&mine, 1), *endpoint);
@@ -168,6 +175,19 @@ void be_rank(Rank rank, const std::string& directory, int out) {
     write_step(out, executor->started(), executor->timeline().ranks[rank.index()]);
   }
   endpoint->goodbye(std::chrono::steady_clock::now() + std::chrono::seconds(10));
+}
+
+void be_rank_on_sockets(Rank rank, const std::string& directory, int out) {
+  be_rank(
+      rank,
+      directory,
+      out,
+      ZeroMqListener(place_of<ZeroMqOptions>(rank, directory), std::make_shared<ZeroMqContext>()));
+}
+
+void be_rank_in_shared_memory(Rank rank, const std::string& directory, int out) {
+  be_rank(
+      rank, directory, out, SharedMemoryListener(place_of<SharedMemoryOptions>(rank, directory)));
 }
 
 /// The rival: a pair of sockets between neighbours, on which messages come in the program's order.
@@ -274,7 +294,11 @@ BENCHMARK_CAPTURE(in_eight_processes, bare_zeromq, be_bare_rank)
     ->Iterations(2)
     ->UseRealTime()
     ->Unit(benchmark::kMillisecond);
-BENCHMARK_CAPTURE(in_eight_processes, endpoint, be_rank)
+BENCHMARK_CAPTURE(in_eight_processes, endpoint, be_rank_on_sockets)
+    ->Iterations(2)
+    ->UseRealTime()
+    ->Unit(benchmark::kMillisecond);
+BENCHMARK_CAPTURE(in_eight_processes, shared_memory, be_rank_in_shared_memory)
     ->Iterations(2)
     ->UseRealTime()
     ->Unit(benchmark::kMillisecond);
