@@ -135,6 +135,7 @@ class RegionLoop {
     std::optional<FrameReader> reader;
     TensorList assembling;
     std::uint64_t beat = 0;
+    Clock::time_point alive_at;  // when that changed
     bool left = false;
     bool gone = false;
   };

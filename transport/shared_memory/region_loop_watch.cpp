@@ -17,7 +17,8 @@ constexpr std::size_t kFilesAtOnce = 8;
 void RegionLoop::confirm(Rank rank, Clock::time_point now) {
   if (rank == options_.rank) return monitor_.note(rank, slot_.now(), now);
   const auto activity = ProgressSlot::of(file_of_rank(options_, rank, "progress"));
-  if (activity) monitor_.note(rank, *activity, now);
+  // Who is stopped says nothing, whatever its file holds: it is silent, and does not hang.
+  if (activity) monitor_.note(rank, *activity, neighbours_[rank.index()]->alive_at);
 }
 
 void RegionLoop::look_around(Clock::time_point now) {
@@ -36,7 +37,9 @@ void RegionLoop::watch(Clock::time_point now) {
   for (Neighbour* each : known_) {
     if (!each->reader || each->gone) continue;
     const std::uint64_t beat = each->board.content->beat.load(std::memory_order_relaxed);
-    if (std::exchange(each->beat, beat) != beat) monitor_.heard(each->rank, now);
+    if (std::exchange(each->beat, beat) == beat) continue;
+    each->alive_at = now;
+    monitor_.heard(each->rank, now);
   }
   for (std::size_t i = 0; i < std::min(kFilesAtOnce, known_.size()); ++i) {
     const Neighbour& each = *known_[next_confirmed_++ % known_.size()];
