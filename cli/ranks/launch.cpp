@@ -179,11 +179,11 @@ class KeyFile {
   int file_;
 };
 
-/// Old systems, and containers that forbid it, leave the next best.
+/// All ranks are on this host. Old systems, and containers that forbid it, leave the next best.
 std::string endpoint_of_job(const LinkFlags& link) {
-  if (link.link != "shm") return link.link;
+  if (link.link != "shm" && link.link != "auto") return link.link;
   const auto problem = shared_memory_problem();
-  if (!problem) return link.link;
+  if (!problem) return "shm";
   std::cerr << "millrace launch: the ranks talk over ipc: " << *problem << '\n';
   return "ipc";
 }

@@ -13,7 +13,7 @@ struct LaunchFlags {
   std::string log_directory = {};  ///< empty: logs go with the job
   double grace = 5;                ///< seconds
   bool bind_cores = false;
-  LinkFlags link = {.link = "shm"};
+  LinkFlags link = {.link = "auto"};
   std::vector<std::string> command = {};  ///< what every rank does: train or doctor, and options
 };
 

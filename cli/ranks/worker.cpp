@@ -46,7 +46,9 @@ Identity identity_of(const WorkerFlags& flags, const Variables& variables) {
 LaunchPlace place_of(WorkerFlags flags) {
   const Variables variables = environment();
   if (variables.contains("MILLRACE_LAUNCH")) return launch_place(variables);
-  flags.link.link = chosen_endpoint(flags.link.link, variables);
+  Variables known = variables;
+  if (!flags.rendezvous.empty()) known["MILLRACE_RENDEZVOUS"] = flags.rendezvous;
+  flags.link.link = chosen_endpoint(flags.link.link, known);
   const Identity identity = identity_of(flags, variables);
   check(flags.link);
   LaunchPlace place = place_of(flags.link);

@@ -42,8 +42,9 @@ struct LaunchPlace {
   [[nodiscard]] std::string joined_mark() const;
 };
 
-/// What connects ranks of which `asked` says auto, ipc, tcp or mpi: auto is mpi under mpirun where
-/// that is built in, else tcp. Throws InvalidParameter for any other name and for what is not built
+/// What connects ranks of which `asked` says auto, shm, ipc, tcp or mpi: auto is mpi under mpirun
+/// where that is built in, shm where MILLRACE_RENDEZVOUS is a path of this host and its processes
+/// can share memory, else tcp. Throws InvalidParameter for any other name and for what is not built
 /// in.
 [[nodiscard]] std::string chosen_endpoint(const std::string& asked, const Variables& variables);
 
