@@ -20,14 +20,15 @@ constexpr std::array<Names, 5> kLetters = {{{"ranks", "-p"},
                                             {"data_parallel", "-d"}}};
 
 /// Costs are typed often, and short.
-constexpr std::array<Names, 8> kShort = {{{"forward", "--f"},
+constexpr std::array<Names, 9> kShort = {{{"forward", "--f"},
                                           {"input", "--i"},
                                           {"weight", "--w"},
                                           {"memory_forward", "--mem-f"},
                                           {"memory_input", "--mem-i"},
                                           {"memory_weight", "--mem-w"},
                                           {"memory_boundary", "--mem-boundary"},
-                                          {"recompute_time", "--r"}}};
+                                          {"recompute_time", "--r"},
+                                          {"tree_of_sums", "--accumulate-order tree"}}};
 
 /// What some verbs called an option before all called it the same.
 struct OldName {

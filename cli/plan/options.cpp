@@ -167,7 +167,21 @@ void add_copies_options(CLI::App& verb, PlanOptions& options) {
            "--gradient-bytes",
            options.costs.gradient_bytes,
            0,
-           "Bytes of the gradients of a full stage, as --f; needs -d and --bandwidth (default 0)");
+           "Bytes of the gradients of a full stage, as --f: of what -d adds over links, or "
+           "--accumulate-order tree keeps (default 0)");
+}
+
+/// Which a search does not order by.
+void add_tree_option(CLI::App& verb, PlanOptions& options) {
+  verb.add_option_function<std::string>(
+      "--accumulate-order",
+      [&options](Text text) {
+        require(text == "ascending" || text == "tree",
+                "--accumulate-order is '" + text + "'; known are ascending and tree");
+        options.costs.tree_of_sums = text == "tree";
+      },
+      "How gradients of micro-batches are added: ascending (default), or tree, whose partial sums "
+      "are counted, as memory where --gradient-bytes or --costs say their size");
 }
 
 void add_memory_options(CLI::App& verb, PlanOptions& options, const std::string& limits) {
@@ -218,6 +232,7 @@ void add_generated_options(CLI::App& verb, PlanOptions& options) {
   add_time_options(verb, options);
   add_link_options(verb, options);
   add_copies_options(verb, options);
+  add_tree_option(verb, options);
   add_timing_options(verb, options);
   add_memory_options(verb, options, "1 value or one per rank");
 }

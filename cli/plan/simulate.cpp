@@ -10,6 +10,7 @@
 #include "cli/plan/progress.hpp"
 #include "cli/verbs.hpp"
 #include "millrace/core/error.hpp"
+#include "millrace/scheduler/plan/partial_sums.hpp"
 
 namespace millrace::cli {
 
@@ -50,6 +51,18 @@ void print_channels(const std::vector<ChannelCapacity>& channels) {
   std::cout << '\n' << table(rows);
 }
 
+/// By stage: what a tree of sums holds at most.
+std::vector<int> sums_of_tree(const Program& program) {
+  const auto stages = static_cast<std::size_t>(program.shape.stages());
+  return partial_sums(program, std::vector<std::size_t>(stages, 1)).of_stage;
+}
+
+void print_tree(const Program& program) {
+  std::cout << "partial sums of each stage at most:";
+  for (const int sums : sums_of_tree(program)) std::cout << ' ' << sums;
+  std::cout << '\n';
+}
+
 /// What -d adds to a step.
 void print_sums(const SumReport& sums) {
   if (sums.longest == 0) return;
@@ -58,9 +71,9 @@ void print_sums(const SumReport& sums) {
             << " longer\n";
 }
 
-/// `cores`: that the ranks share; 0: one per rank.
-void print(const Program& program, const Figures& figures, int cores) {
+void print(const Program& program, const Figures& figures, const ModelCosts& costs) {
   const Report& report = figures.report;
+  const int cores = costs.cores;  // that the ranks share; 0: one per rank
   const bool shared = cores > 0 && cores < program.shape.ranks;
   std::cout << program.name;
   if (shared)
@@ -92,6 +105,7 @@ void print(const Program& program, const Figures& figures, int cores) {
   print_channels(figures.channels);
   std::cout << '\n';
   print_sums(report.sums);
+  if (costs.tree_of_sums) print_tree(program);
   std::cout << "valid: " << (figures.violations.empty() ? "yes" : "no") << '\n'
             << "same bits as sequential: " << (figures.order.ascending ? "yes" : "no")
             << (figures.order.ascending ? "" : ", " + figures.order.sentence) << '\n';
@@ -177,9 +191,10 @@ void run(const std::string& subject, const PlanOptions& options) {
     nlohmann::json all = to_json(figures);
     all.update(identity_json(program));
     all.update(more);
+    if (options.costs.tree_of_sums) all["partial_sums"] = sums_of_tree(program);
     std::cout << all.dump() << '\n';
   } else if (!prints_file(options)) {
-    print(program, figures, options.costs.cores);
+    print(program, figures, options.costs);
     print_more(more);
   }
   write_files(files);

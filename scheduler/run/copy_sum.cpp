@@ -81,9 +81,20 @@ void CopySum::put(Block block, const Tensor& numbers) const {
   });
 }
 
+void CopySum::begin_step() {
+  progress_ = Progress::None;
+  messages_.clear();
+}
+
+void CopySum::begin_round() {
+  messages_.clear();
+  messages_.resize(static_cast<std::size_t>(seat_->grid().data()));
+}
+
 void CopySum::start(const StepSettings& settings, bool has_sum, TensorPool& pool) {
   has_sum_ = has_sum;
-  progress_ = Progress::Started;
+  progress_ = parameters_.empty() ? Progress::Done : Progress::Started;
+  begin_round();
   if (parameters_.empty()) return;
   for (int copy = 0; copy < seat_->grid().data(); ++copy) {
     if (copy == seat_->copy()) continue;
@@ -93,15 +104,23 @@ void CopySum::start(const StepSettings& settings, bool has_sum, TensorPool& pool
   }
 }
 
-TensorList CopySum::received(const StepSettings& settings,
-                             int round,
-                             int from,
-                             std::size_t length,
-                             Deadline deadline) const {
-  TensorList message =
-      seat_->endpoint()->receive(process(from), tag(settings, round, from), deadline);
-  const bool fits = message.empty() || (message.size() == 1 && message[0].dtype() == DType::F32 &&
-                                        message[0].elements() == static_cast<std::int64_t>(length));
+/// One message of a round; nothing where it has not come and nobody waits.
+std::optional<TensorList> CopySum::received(const StepSettings& settings,
+                                            int round,
+                                            int from,
+                                            Patience patience) const {
+  const MessageTag wanted = tag(settings, round, from);
+  std::optional<TensorList> message;
+  if (patience)
+    message = seat_->endpoint()->receive(process(from), wanted, *patience);
+  else
+    message = seat_->endpoint()->try_receive(process(from), wanted);
+  if (!message) return message;
+  const Block of = block(round == kParts ? seat_->copy() : from);
+  const auto length = static_cast<std::int64_t>(of.last - of.first);
+  const bool fits =
+      message->empty() || (message->size() == 1 && (*message)[0].dtype() == DType::F32 &&
+                           (*message)[0].elements() == length);
   if (!fits)
     throw Mismatch("copy " + std::to_string(from) + " of the pipeline sends gradients of stage " +
                    std::to_string(hosted_.stage.value) + " that are not " + std::to_string(length) +
@@ -109,20 +128,14 @@ TensorList CopySum::received(const StepSettings& settings,
   return message;
 }
 
-/// What every copy has of this one's block, by copy.
-std::vector<std::optional<Tensor>> CopySum::parts(const StepSettings& settings,
-                                                  Deadline deadline,
-                                                  TensorPool& pool) const {
-  const Block mine = block(seat_->copy());
-  std::vector<std::optional<Tensor>> all(static_cast<std::size_t>(seat_->grid().data()));
+/// Whether those of all other copies are here.
+bool CopySum::take_messages(const StepSettings& settings, int round, Patience patience) {
+  bool all = true;
   for (int copy = 0; copy < seat_->grid().data(); ++copy) {
-    std::optional<Tensor>& part = all[static_cast<std::size_t>(copy)];
-    if (copy == seat_->copy()) {
-      if (has_sum_) part = take(mine, pool);
-      continue;
-    }
-    TensorList message = received(settings, kParts, copy, mine.last - mine.first, deadline);
-    if (!message.empty()) part = std::move(message[0]);
+    std::optional<TensorList>& message = messages_[static_cast<std::size_t>(copy)];
+    if (copy == seat_->copy() || message) continue;
+    message = received(settings, round, copy, patience);
+    all = all && message.has_value();
   }
   return all;
 }
@@ -142,11 +155,15 @@ std::optional<Tensor> CopySum::added(std::vector<std::optional<Tensor>> parts,
   return std::move(parts.front());
 }
 
-void CopySum::finish(const StepSettings& settings, Deadline deadline, TensorPool& pool) {
-  progress_ = Progress::Done;
-  if (parameters_.empty()) return;
+/// What every copy has of this one's block, added and given to all.
+void CopySum::add_parts(const StepSettings& settings, TensorPool& pool) {
   const int own = seat_->copy();
-  const auto sum = added(parts(settings, deadline, pool), settings.order);
+  std::vector<std::optional<Tensor>> parts(messages_.size());
+  for (std::size_t copy = 0; copy < parts.size(); ++copy)
+    if (std::optional<TensorList>& message = messages_[copy]; message && !message->empty())
+      parts[copy] = std::move((*message)[0]);
+  if (has_sum_) parts[static_cast<std::size_t>(own)] = take(block(own), pool);
+  const auto sum = added(std::move(parts), settings.order);
   for (int copy = 0; copy < seat_->grid().data(); ++copy) {
     if (copy == own) continue;
     TensorList given;
@@ -154,12 +171,34 @@ void CopySum::finish(const StepSettings& settings, Deadline deadline, TensorPool
     seat_->endpoint()->send(process(copy), tag(settings, kSums, own), std::move(given));
   }
   if (sum) put(block(own), *sum);
-  for (int copy = 0; copy < seat_->grid().data(); ++copy) {
-    if (copy == own) continue;
-    const Block of = block(copy);
-    const TensorList message = received(settings, kSums, copy, of.last - of.first, deadline);
-    if (!message.empty()) put(of, message[0]);
+}
+
+void CopySum::put_sums() {
+  for (int copy = 0; copy < seat_->grid().data(); ++copy)
+    if (const auto& message = messages_[static_cast<std::size_t>(copy)];
+        message && !message->empty())
+      put(block(copy), (*message)[0]);
+}
+
+void CopySum::go_on(const StepSettings& settings, TensorPool& pool, Patience patience) {
+  if (progress_ == Progress::Started && take_messages(settings, kParts, patience)) {
+    add_parts(settings, pool);
+    progress_ = Progress::Added;
+    begin_round();
   }
+  if (progress_ == Progress::Added && take_messages(settings, kSums, patience)) {
+    put_sums();
+    progress_ = Progress::Done;
+    messages_.clear();
+  }
+}
+
+void CopySum::go_on(const StepSettings& settings, TensorPool& pool) {
+  go_on(settings, pool, std::nullopt);
+}
+
+void CopySum::finish(const StepSettings& settings, Deadline deadline, TensorPool& pool) {
+  go_on(settings, pool, deadline);
 }
 
 }  // namespace millrace::run

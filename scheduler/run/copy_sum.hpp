@@ -25,15 +25,23 @@ class CopySum {
   CopySum(const HostedStage& hosted, const GridSeat& seat, bool at_once);
 
   [[nodiscard]] bool is_at_once() const { return at_once_; }
-  enum class Progress : std::uint8_t { None, Started, Done };
+  enum class Progress : std::uint8_t { None, Started, Added, Done };
   [[nodiscard]] Progress progress() const { return progress_; }
-  void begin_step() { progress_ = Progress::None; }
+  /// Whether messages of others are still to come.
+  [[nodiscard]] bool is_under_way() const {
+    return progress_ == Progress::Started || progress_ == Progress::Added;
+  }
+  void begin_step();
 
   /// Sends the others what they add up. `has_sum` false: all micro-batches of this copy were empty.
   void start(const StepSettings& settings, bool has_sum, TensorPool& pool);
 
-  /// Waits for what start() of the others sent, adds, and leaves the sum of all copies in the
-  /// gradients. Throws what the endpoint throws, and Mismatch for a part of another length.
+  /// Does what can be done with the messages that are here: between passes, so that the second
+  /// round runs beside them as the first does. Throws as finish().
+  void go_on(const StepSettings& settings, TensorPool& pool);
+
+  /// Waits for what the others send, adds, and leaves the sum of all copies in the gradients.
+  /// Throws what the endpoint throws, and Mismatch for a part of another length.
   void finish(const StepSettings& settings, Deadline deadline, TensorPool& pool);
 
  private:
@@ -46,14 +54,17 @@ class CopySum {
   [[nodiscard]] MessageTag tag(const StepSettings& settings, int round, int from) const;
   [[nodiscard]] Tensor take(Block block, TensorPool& pool) const;
   void put(Block block, const Tensor& numbers) const;
-  [[nodiscard]] TensorList received(const StepSettings& settings,
-                                    int round,
-                                    int from,
-                                    std::size_t length,
-                                    Deadline deadline) const;
-  [[nodiscard]] std::vector<std::optional<Tensor>> parts(const StepSettings& settings,
-                                                         Deadline deadline,
-                                                         TensorPool& pool) const;
+  /// Until when to wait; nothing: not at all.
+  using Patience = std::optional<Deadline>;
+  void go_on(const StepSettings& settings, TensorPool& pool, Patience patience);
+  [[nodiscard]] bool take_messages(const StepSettings& settings, int round, Patience patience);
+  [[nodiscard]] std::optional<TensorList> received(const StepSettings& settings,
+                                                   int round,
+                                                   int from,
+                                                   Patience patience) const;
+  void begin_round();
+  void add_parts(const StepSettings& settings, TensorPool& pool);
+  void put_sums();
   [[nodiscard]] std::optional<Tensor> added(std::vector<std::optional<Tensor>> parts,
                                             AccumulateOrder order) const;
   template <class Use>
@@ -66,6 +77,7 @@ class CopySum {
   bool at_once_;
   Progress progress_ = Progress::None;  // of this step
   bool has_sum_ = true;
+  std::vector<std::optional<TensorList>> messages_;  // by copy, of the round that is under way
 };
 
 }  // namespace millrace::run

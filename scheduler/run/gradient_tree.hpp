@@ -28,11 +28,12 @@ class GradientTree {
   /// no node of the tree.
   void begin_step(const SumTree& tree, LeafRange node, int passes_per_leaf);
 
-  /// The next pass adds to the gradients of `leaf`.
-  void open(int leaf, TensorPool& pool);
+  /// The next pass adds to the gradients of `leaf`. `meter` counts the bytes of all sums that the
+  /// tree holds beside the gradients.
+  void open(int leaf, TensorPool& pool, StashMeter& meter);
 
   /// A pass of the leaf that was opened has ended. `is_empty`: of no samples.
-  void close(bool is_empty, TensorPool& pool);
+  void close(bool is_empty, TensorPool& pool, StashMeter& meter);
 
   /// Between two passes of the program or at the end of a step: whether all leaves so far are
   /// whole.
@@ -51,8 +52,8 @@ class GradientTree {
     TensorList sum = {};  // while another one is open
   };
 
-  [[nodiscard]] TensorList take_gradients(TensorPool& pool) const;
-  void put_gradients(const TensorList& sum) const;
+  [[nodiscard]] TensorList take_gradients(TensorPool& pool, StashMeter& meter) const;
+  void put_gradients(const TensorList& sum, StashMeter& meter) const;
 
   Stage stage_;
   std::vector<Parameter*> parameters_;

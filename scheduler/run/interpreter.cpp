@@ -146,10 +146,10 @@ void Interpreter::State::backward(const Instruction& instruction) {
 void Interpreter::State::add_backward(const Instruction& instruction) {
   run::GradientTree* const tree = trees.empty() ? nullptr : trees[instruction.counts].get();
   if (tree == nullptr || !adds_gradients(instruction)) return backward(instruction);
-  TensorPool& pool = instruction.at->pool;
-  tree->open(leaf_of(instruction.micro_batch), pool);
+  run::RankState& at = *instruction.at;
+  tree->open(leaf_of(instruction.micro_batch), at.pool, at.sums);
   backward(instruction);
-  tree->close(empty[instruction.unit], pool);
+  tree->close(empty[instruction.unit], at.pool, at.sums);
 }
 
 void Interpreter::State::send(const Instruction& instruction) {
@@ -176,7 +176,13 @@ void Interpreter::State::add_copies(const Instruction& instruction) {
   if (sum.progress() == Progress::None)
     sum.start(settings, trees.empty() || trees[instruction.counts]->has_sum(), pool);
   const bool ends = instruction.op == Op::ReduceGrad || sum.is_at_once();
-  if (ends && sum.progress() == Progress::Started) sum.finish(settings, deadline(), pool);
+  if (ends && sum.is_under_way()) sum.finish(settings, deadline(), pool);
+}
+
+/// Between two actions: what has come for sums over the copies of the pipeline.
+void Interpreter::State::go_on_with_sums(TensorPool& pool) {
+  for (const auto& sum : copy_sums)
+    if (sum != nullptr && sum->is_under_way()) sum->go_on(settings, pool);
 }
 
 void Interpreter::State::publish(const Instruction& instruction) const {
@@ -204,6 +210,7 @@ void Interpreter::State::reduce(RankState& at, Reduction& reduction) const {
 }
 
 void Interpreter::State::perform(const Instruction& instruction) {
+  if (!copy_sums.empty()) go_on_with_sums(instruction.at->pool);
   switch (instruction.op) {
     case Op::Forward:
       forward(instruction);
@@ -244,10 +251,15 @@ void Interpreter::State::check_nothing_left() const {
     if (const std::size_t units = hosted.body->stashed_units(); units != 0)
       throw Error(step + "stage " + std::to_string(hosted.stage.value) + " still has a stash for " +
                   std::to_string(units) + " units");
-  for (std::size_t i = 0; i < ranks.size(); ++i)
-    if (ranks[i] != nullptr && ranks[i]->meter.bytes != 0)
-      throw Error(step + "rank " + std::to_string(i) + " has " +
-                  std::to_string(ranks[i]->meter.bytes) + " stashed bytes more than it gave back");
+  for (std::size_t i = 0; i < ranks.size(); ++i) {
+    if (ranks[i] == nullptr) continue;
+    const std::size_t sums = is_last_pass() ? ranks[i]->sums.bytes : 0;
+    for (const auto& [bytes, kind] :
+         {std::pair(ranks[i]->meter.bytes, "stashed bytes"), {sums, "bytes of partial sums"}})
+      if (bytes != 0)
+        throw Error(step + "rank " + std::to_string(i) + " has " + std::to_string(bytes) + " " +
+                    kind + " more than it gave back");
+  }
 }
 
 void Interpreter::State::drop() noexcept {
@@ -332,8 +344,11 @@ void Interpreter::begin_step(StepData& data, const StepSettings& settings) {
     state.empty[unit] = data.is_empty(of);
   }
   if (settings.pass == 0) state.begin_sums();
-  for (const auto& rank : state.ranks)
-    if (rank != nullptr) rank->meter = {};
+  for (const auto& rank : state.ranks) {
+    if (rank == nullptr) continue;
+    rank->meter = {};
+    if (settings.pass == 0) rank->sums = {};
+  }
   for (TensorCounts& counts : state.counts) counts.begin_step();
   for (const auto& reduction : state.reductions) reduction->begin_step();
   for (const auto& sum : state.copy_sums)
@@ -381,9 +396,10 @@ StepResult Interpreter::end_step() {
        unit += static_cast<std::size_t>(state.program.shape.slices))
     result.samples += state.rows[unit];
   for (TensorList& list : state.outputs) result.outputs.push_back(std::move(list));
-  result.peak_stash_bytes.reserve(state.ranks.size());
-  for (const auto& rank : state.ranks)
+  for (const auto& rank : state.ranks) {
     result.peak_stash_bytes.push_back(rank == nullptr ? 0 : rank->meter.peak);
+    result.peak_sum_bytes.push_back(rank == nullptr ? 0 : rank->sums.peak);
+  }
   state.data = nullptr;
   return result;
 }

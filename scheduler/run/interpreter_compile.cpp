@@ -118,15 +118,22 @@ struct ReductionTable {
   std::vector<Reduction*> of_stage;
 };
 
-/// Turns the actions of one rank into instructions.
+/// Turns the actions of one rank into instructions. `adds_copies`: gradients are whole only when
+/// those of the pipeline's copies have been added to them, at REDUCE_GRAD.
 class Compiler {
  public:
   Compiler(const Program& program,
            BodyTable& bodies,
            const StageGraph& graph,
            const SlotMap& map,
-           const std::vector<Reduction*>& reductions)
-      : program_(program), bodies_(bodies), graph_(graph), map_(map), reductions_(reductions) {}
+           const std::vector<Reduction*>& reductions,
+           bool adds_copies)
+      : program_(program),
+        bodies_(bodies),
+        graph_(graph),
+        map_(map),
+        reductions_(reductions),
+        adds_copies_(adds_copies) {}
 
   std::vector<Instruction> compile(RankState& at) {
     const auto list = program_.on(at.rank);
@@ -220,7 +227,7 @@ class Compiler {
       *done = true;
       instructions[i].ends_stage = true;
       Reduction* reduction = reductions_[list[i].stage.index()];
-      if (reduction == nullptr || !reduction->has_members_elsewhere()) continue;
+      if (adds_copies_ || reduction == nullptr || !reduction->has_members_elsewhere()) continue;
       instructions[i].reduction = reduction;
       instructions[i].publishes = true;
     }
@@ -228,7 +235,8 @@ class Compiler {
     for (std::size_t i = 0; i < list.size(); ++i)
       if (list[i].op == Op::ReduceGrad && instructions[i].reduction != nullptr &&
           instructions[i].reduction->has_members_elsewhere())
-        instructions[i].publishes = !seen[list[i].replica().index()][list[i].stage.index()];
+        instructions[i].publishes =
+            adds_copies_ || !seen[list[i].replica().index()][list[i].stage.index()];
   }
 
   const Program& program_;
@@ -236,6 +244,7 @@ class Compiler {
   const StageGraph& graph_;
   const SlotMap& map_;
   const std::vector<Reduction*>& reductions_;
+  bool adds_copies_;
 };
 
 }  // namespace
@@ -267,19 +276,18 @@ bool Interpreter::State::takes_all_it_gives() const {
   return std::all_of(left.begin(), left.end(), [](int count_left) { return count_left == 0; });
 }
 
-/// Of what other places wait for, or what has no REDUCE_GRAD, the sum ends where it starts.
-void Interpreter::State::make_copy_sums(const std::vector<run::Reduction*>& reductions_of) {
-  std::vector<bool> reduced(reductions_of.size(), false);
+/// Of what has no REDUCE_GRAD the sum ends where it starts.
+void Interpreter::State::make_copy_sums() {
+  const auto stage_count = static_cast<std::size_t>(program.shape.stages());
+  std::vector<bool> reduced(stage_count, false);
   for (const auto& list : program.ranks)
     for (const Action& action : list)
       if (action.op == Op::ReduceGrad) reduced[action.stage.index()] = true;
-  copy_sums.resize(reductions_of.size() * static_cast<std::size_t>(program.shape.replicas()));
+  copy_sums.resize(stage_count * static_cast<std::size_t>(program.shape.replicas()));
   for (const HostedStage& hosted : stages) {
     const std::size_t stage = hosted.stage.index();
-    const run::Reduction* const reduction = reductions_of[stage];
-    const bool awaited = reduction != nullptr && reduction->has_members_elsewhere();
-    copy_sums[hosted.replica.index() * reductions_of.size() + stage] =
-        std::make_unique<run::CopySum>(hosted, seat, awaited || !reduced[stage]);
+    copy_sums[hosted.replica.index() * stage_count + stage] =
+        std::make_unique<run::CopySum>(hosted, seat, !reduced[stage]);
   }
 }
 
@@ -294,7 +302,7 @@ Interpreter::State::State(const Program& of_program,
       wiring(graph, map) {
   BodyTable bodies(program, stages);
   ReductionTable table(program, graph, bodies);
-  Compiler compiler(program, bodies, graph, map, table.of_stage);
+  Compiler compiler(program, bodies, graph, map, table.of_stage, seat.grid().data() > 1);
   reductions = std::move(table.all);
   for (int i = 0; i < static_cast<int>(program.ranks.size()); ++i) {
     ranks.emplace_back();
@@ -303,7 +311,7 @@ Interpreter::State::State(const Program& of_program,
     ranks.back()->rank = Rank{i};
     ranks.back()->instructions = compiler.compile(*ranks.back());
   }
-  if (seat.grid().data() > 1) make_copy_sums(table.of_stage);
+  if (seat.grid().data() > 1) make_copy_sums();
   balanced = takes_all_it_gives();
   values.resize(map.size());
   counts.resize(static_cast<std::size_t>(program.shape.stages() * program.shape.replicas()));

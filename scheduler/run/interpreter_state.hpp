@@ -48,6 +48,7 @@ struct alignas(64) RankState {
   Rank rank;
   std::vector<Instruction> instructions;  ///< aligned with the rank's program
   StashMeter meter;
+  StashMeter sums;  ///< of trees of sums, over all passes of a step
   TensorPool pool;
   std::unique_ptr<Workers> workers;  ///< null: the rank's thread alone
 };
@@ -73,8 +74,9 @@ struct Interpreter::State {
   [[nodiscard]] int leaf_of(MicroBatch micro_batch) const;
   void send(const run::Instruction& instruction);
   void receive(const run::Instruction& instruction);
-  void make_copy_sums(const std::vector<run::Reduction*>& reductions_of);
+  void make_copy_sums();
   void add_copies(const run::Instruction& instruction);
+  void go_on_with_sums(TensorPool& pool);
   void publish(const run::Instruction& instruction) const;
   void reduce(run::RankState& at, run::Reduction& reduction) const;
   void check_nothing_left() const;

@@ -76,6 +76,7 @@ class Offers : public VerbTest {
             {"--bandwidth", "1f1b" + link},
             {"--contention", "1f1b --contention" + link},
             {"--data-parallel", "1f1b --data-parallel 2"},
+            {"--accumulate-order", "1f1b --accumulate-order tree"},
             {"--gradient-bytes", "1f1b -d 2 --gradient-bytes 4 --bandwidth 2"},
             {"--rank-speed", "1f1b --rank-speed 1,1,1,2"},
             {"--cores", "1f1b --cores 2"},
@@ -309,8 +310,13 @@ TEST_F(Offers, NothingThatIsRefused) {
 }
 
 TEST_F(Offers, NoChoiceOfTheSearchAndNoJsonOfAPicture) {
-  for (const std::string option :
-       {"--group", "--waves", "--order", "--contention", "--cores", "--old-letters"}) {
+  for (const std::string option : {"--group",
+                                   "--waves",
+                                   "--order",
+                                   "--contention",
+                                   "--cores",
+                                   "--old-letters",
+                                   "--accumulate-order"}) {
     EXPECT_THAT(names_of("simulate"), Contains(option));
     EXPECT_THAT(names_of("search"), Not(Contains(option)));
   }

@@ -306,8 +306,26 @@ TEST_F(PlanVerbs, CopiesOfThePipelineAddTheirGradientsBesideThePasses) {
   const Ran none = command("simulate 1f1b -d 0");
   EXPECT_EQ(none.code, 2);
   EXPECT_THAT(none.text, HasSubstr("-d is '0'; expected a whole number from 1"));
-  EXPECT_THAT(command("simulate 1f1b --gradient-bytes 1 --bandwidth 1").text,
-              HasSubstr("--gradient-bytes is given without -d; only copies"));
+  EXPECT_THAT(
+      command("simulate 1f1b --gradient-bytes 1 --bandwidth 1").text,
+      HasSubstr(
+          "--gradient-bytes is given without -d and without --accumulate-order tree; copies"));
+}
+
+TEST_F(PlanVerbs, PartialSumsOfATreeAreCountedAndAreMemory) {
+  const std::string job = "simulate 1f1b -p 2 -m 8 --accumulate-order tree ";
+  EXPECT_THAT(command(job).text, HasSubstr("partial sums of each stage at most: 4 4\n"));
+  const json plain = json::parse(command("simulate 1f1b -p 2 -m 8 --json").text);
+  const json tree = json::parse(command(job + "--gradient-bytes 10 --json").text);
+  EXPECT_EQ(tree["partial_sums"], (json{4, 4}));
+  EXPECT_FALSE(plain.contains("partial_sums"));
+  for (int rank = 0; rank < 2; ++rank) {
+    EXPECT_EQ(plain["per_rank"][rank]["peak_bytes"], 2 - rank);
+    EXPECT_EQ(tree["per_rank"][rank]["peak_bytes"], 40);
+  }
+  EXPECT_EQ(command(job + "--gradient-bytes 10 --memory-limit 29").code, 1);
+  EXPECT_THAT(command("simulate 1f1b --accumulate-order any").text,
+              HasSubstr("--accumulate-order is 'any'; known are ascending and tree"));
 }
 
 TEST_F(PlanVerbs, WhatTheParserRefusesNamesTheOptionAsTypedAndTheNearestName) {

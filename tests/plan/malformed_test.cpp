@@ -129,6 +129,7 @@ Cost any_cost(const Shape& shape, std::uint64_t seed) {
   if (dice.one_in(3)) {
     cost.data_parallel = dice.number(4);
     cost.gradient_bytes.assign(cost.memory_forward.size(), 3);
+    cost.tree_of_sums = dice.one_in(2);
   }
   return cost;
 }
@@ -163,6 +164,10 @@ Calls checks() {
           {"verify graph", alone([](auto& p) { return verify(Graph(p)); })},
           {"accumulation", alone([](auto& p) { return accumulation(p); })},
           {"channel_capacities", alone([](auto& p) { return channel_capacities(p); })},
+          {"partial_sums", alone([](auto& p) {
+             const auto stages = static_cast<std::size_t>(std::max(0, p.shape.stages()));
+             return partial_sums(p, std::vector<std::size_t>(stages, 1), 2);
+           })},
           {"uniform_capacity", alone([](auto& p) { return uniform_capacity(p); })}};
 }
 
@@ -236,7 +241,7 @@ TEST(MalformedPrograms, GetAResultOrInvalidArgumentFromEveryFunction) {
   constexpr std::uint64_t kPrograms = 400;
   Calls calls = checks();
   for (Calls more : {simulations(), passes(), texts_and_pictures()}) calls.merge(more);
-  ASSERT_EQ(calls.size(), 36U);
+  ASSERT_EQ(calls.size(), 37U);
   for (const auto& [name, call] : calls) {
     SCOPED_TRACE(name);
     int refused = 0;

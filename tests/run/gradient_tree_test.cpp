@@ -5,6 +5,7 @@
 
 #include <gmock/gmock.h>
 
+#include "millrace/scheduler/plan/partial_sums.hpp"
 #include "millrace/scheduler/plan/verify.hpp"
 #include "run/executor_conformance.hpp"
 
@@ -63,6 +64,45 @@ TEST_P(GradientTreeTest, AddsGradientsInTheOrderOfATreeForEverySchedule) {
     }
   });
   EXPECT_GT(differs, 20);  // or the numbers could not tell
+}
+
+/// Bytes of the one parameter of every stage of a toy pipeline.
+std::vector<std::size_t> gradient_bytes_of(const ToyPipeline& pipeline) {
+  std::vector<std::size_t> bytes;
+  for (const HostedStage& hosted : pipeline.hosted) {
+    bytes.push_back(0);
+    for (const Parameter* parameter : hosted.body->parameters())
+      bytes.back() += parameter->gradient.bytes();
+  }
+  return bytes;
+}
+
+TEST_P(GradientTreeTest, HoldsThePartialSumsThatThePlanSays) {
+  std::size_t largest = 0;
+  for_each_schedule([&](const Program& program) {
+    if (program.shape.replicas() > 1 || program.shape.forward_only) return;
+    ToyPipeline pipeline(program.shape);
+    const auto executor = make(program, pipeline);
+    for (const int passes : {1, 3}) {
+      const PartialSumCount predicted = partial_sums(program, gradient_bytes_of(pipeline), passes);
+      StepSettings settings = tree_settings();
+      settings.passes = passes;
+      StepResult last;
+      for (settings.pass = 0; settings.pass < passes; ++settings.pass) {
+        pipeline.data.rewind();
+        last = executor->run(pipeline.data, settings);
+      }
+      EXPECT_EQ(last.peak_sum_bytes, predicted.rank_bytes) << passes;
+      for (const int sums : predicted.of_stage)
+        largest = std::max(largest, static_cast<std::size_t>(sums));
+    }
+  });
+  EXPECT_GT(largest, 4U);
+  const Program ascending = generate("1f1b", {.ranks = 2, .micro_batches = 4});
+  ToyPipeline pipeline(ascending.shape);
+  pipeline.data.rewind();
+  EXPECT_EQ(make(ascending, pipeline)->run(pipeline.data, ToyPipeline::settings()).peak_sum_bytes,
+            (std::vector<std::size_t>{0, 0}));
 }
 
 TEST_P(GradientTreeTest, ForgetsTheTreeOfAStepThatFailed) {

@@ -169,6 +169,28 @@ TEST_P(TransportConformance, ReceivesAreByTagInWhateverOrderTheMessagesWereSent)
   });
 }
 
+/// An endpoint that cannot tell leaves the message to receive.
+TEST_P(TransportConformance, ATriedReceiveNeverWaitsAndGivesAMessageOnce) {
+  auto ends = connect(2);
+  on_every_rank(ends, [&](Endpoint& end) {
+    if (end.rank() == Rank{0}) {
+      EXPECT_FALSE(end.try_receive(Rank{1}, forward_tag(1)));
+      end.send(Rank{1}, forward_tag(0), numbered(0));
+      EXPECT_TRUE(same(end.receive(Rank{1}, forward_tag(1), soon())[0], numbered(1)[0]));
+      return;
+    }
+    end.send(Rank{0}, forward_tag(1), numbered(1));
+    std::optional<TensorList> message;
+    for (int tries = 0; tries < 1000 && !message; ++tries) {
+      message = end.try_receive(Rank{0}, forward_tag(0));
+      std::this_thread::yield();
+    }
+    if (!message) message = end.receive(Rank{0}, forward_tag(0), soon());
+    EXPECT_TRUE(same((*message)[0], numbered(0)[0]));
+    EXPECT_FALSE(end.try_receive(Rank{0}, forward_tag(0)));
+  });
+}
+
 TEST_P(TransportConformance, EveryFieldOfTheTagTellsMessagesApart) {
   auto ends = connect(2);
   std::vector<MessageTag> tags(1);

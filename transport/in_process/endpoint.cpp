@@ -74,6 +74,14 @@ class InProcessEndpoint final : public Endpoint {
     }
   }
 
+  [[nodiscard]] std::optional<TensorList> try_receive(Rank from, const MessageTag& tag) override {
+    shared_->require_rank(from, "the sender");
+    require_usable();
+    Mailbox& mailbox = shared_->mailboxes[rank_.index()];
+    const std::lock_guard lock(mailbox.mutex);
+    return mailbox.channels[from.index()][index_of(tag.direction)].take(tag);
+  }
+
   void cancel(const std::string& reason) noexcept override { shared_->cancel(reason); }
 
   void goodbye(Deadline) override {

@@ -55,6 +55,7 @@ class ModelCosts:
         cores: int | None = None,
         data_parallel: int | None = None,
         gradient_bytes: Numbers | None = None,
+        tree_of_sums: bool | None = None,
         atomic_pairs: bool | None = None,
         pair_cost: float | None = None,
         file: Path | None = None,
@@ -95,6 +96,8 @@ class ModelCosts:
     def data_parallel(self) -> int: ...
     @property
     def gradient_bytes(self) -> list[float] | None: ...
+    @property
+    def tree_of_sums(self) -> bool: ...
     @property
     def atomic_pairs(self) -> bool: ...
     @property

@@ -14,6 +14,7 @@
 #include "millrace/scheduler/plan/lower_bound.hpp"
 #include "millrace/scheduler/plan/model_costs.hpp"
 #include "millrace/scheduler/plan/objective.hpp"
+#include "millrace/scheduler/plan/partial_sums.hpp"
 #include "millrace/scheduler/plan/passes.hpp"
 #include "millrace/scheduler/plan/program.hpp"
 #include "millrace/scheduler/plan/recompute.hpp"

@@ -4,6 +4,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -73,6 +74,13 @@ class Endpoint {
 
   /// Waits for the message. Throws TransportError at the deadline, Cancelled after `cancel`.
   [[nodiscard]] virtual TensorList receive(Rank from, const MessageTag& tag, Deadline deadline) = 0;
+
+  /// The message, if it has come; never waits. An endpoint that cannot tell gives nothing, and the
+  /// message to the receive that waits for it. Throws as receive.
+  [[nodiscard]] virtual std::optional<TensorList> try_receive(Rank /*from*/,
+                                                              const MessageTag& /*tag*/) {
+    return std::nullopt;
+  }
 
   /// Says what the rank does from now on, until its next call. Transports whose ranks watch each
   /// other report it; the others ignore it. About 0.1 us.

@@ -26,6 +26,32 @@ MemoryModel::MemoryModel(const Program& program, const Cost& cost)
         recomputed_.resize(static_cast<std::size_t>(program.shape.forwards()));
       recomputed_[at(action)] = true;
     }
+  if (cost.tree_of_sums && !cost.gradient_bytes.empty()) add_sums();
+}
+
+/// What the trees of sums hold, in the order in which the program's lists add to them.
+void MemoryModel::add_sums() {
+  const Shape& shape = program_->shape;
+  sums_.resize(static_cast<std::size_t>(shape.forwards()));
+  std::vector<TreeReplay> trees(static_cast<std::size_t>(shape.stages()),
+                                TreeReplay(shape.micro_batches, shape.slices));
+  for (const auto& list : program_->ranks)
+    for (const Action& action : list)
+      if (gives_weight_gradient(action.op))
+        sums_[at(action)] = trees[action.stage.index()].pass(action.micro_batch.value);
+}
+
+/// With the sums of a B or W, which gives back its activations before its sum is made.
+MemoryChange MemoryModel::with_sums(const Action& action, MemoryChange change) const {
+  if (sums_.empty() || !gives_weight_gradient(action.op)) return change;
+  const SumsHeld& held = sums_[at(action)];
+  const auto more = [&](int count) {
+    return (count - held.before) * cost_->gradient_bytes[action.stage.index()];
+  };
+  change.transient = std::max(
+      {more(held.opening), more(held.during) + change.transient, more(held.joining) + change.end});
+  change.end += more(held.after);
+  return change;
 }
 
 std::size_t MemoryModel::at(const Action& action) const {
@@ -70,7 +96,7 @@ MemoryChange MemoryModel::change(const Action& action) const {
     case Op::OptimizerStep:
       break;
   }
-  return {result.start / share, result.transient / share, result.end / share};
+  return with_sums(action, {result.start / share, result.transient / share, result.end / share});
 }
 
 int MemoryModel::stashes_taken(const Action& action) const {

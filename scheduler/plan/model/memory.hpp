@@ -5,6 +5,7 @@
 
 #include "millrace/scheduler/plan/cost.hpp"
 #include "millrace/scheduler/plan/program.hpp"
+#include "plan/model/tree_replay.hpp"
 
 namespace millrace::plan {
 
@@ -27,12 +28,15 @@ class MemoryModel {
   [[nodiscard]] int stashes_dropped(const Action& action) const;
 
  private:
+  void add_sums();
+  [[nodiscard]] MemoryChange with_sums(const Action& action, MemoryChange change) const;
   [[nodiscard]] bool recomputed(const Action& action) const;
   [[nodiscard]] std::size_t at(const Action& action) const;
 
   const Program* program_;
   const Cost* cost_;
   std::vector<bool> recomputed_;  // by stage and unit; empty when nothing is
+  std::vector<SumsHeld> sums_;    // likewise, around the B or W; empty without a tree of sums
 };
 
 /// Highest level along one rank's list, in program order.

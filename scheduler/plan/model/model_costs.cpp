@@ -170,11 +170,17 @@ void set_gradients(Cost& cost, const ModelCosts& costs, const Shape& shape) {
                ", but a pipeline of this schedule has " + std::to_string(shape.replicas()) +
                " copies of every stage itself; sums over copies of the pipeline are timed where "
                "it has one"));
+  require(!costs.tree_of_sums || shape.replicas() == 1,
+          named("tree_of_sums") + " is of pipelines with one copy of every stage; this one has " +
+              std::to_string(shape.replicas()));
   cost.data_parallel = costs.data_parallel;
+  cost.tree_of_sums = costs.tree_of_sums;
   if (costs.gradient_bytes.empty()) return;
-  if (costs.data_parallel == 1)
+  if (costs.data_parallel == 1 && !costs.tree_of_sums)
     throw InvalidParameter(named("gradient_bytes") + " is given without " + named("data_parallel") +
-                           "; only copies of the pipeline add gradients over links");
+                           " and without " + named("tree_of_sums") +
+                           "; copies of the pipeline add gradients over links, and a tree of sums "
+                           "keeps some");
   const Portion portion = portion_of(shape, costs.chunk_costs);
   cost.gradient_bytes = memory({"gradient_bytes", costs.gradient_bytes}, portion, portion.share);
   for (double& bytes : cost.gradient_bytes) bytes /= portion.parts;

@@ -48,7 +48,10 @@ struct Cost {
   /// of `link_*` from the rank to itself, where those are given.
   int data_parallel = 1;
   std::vector<double> gradient_bytes = {};  ///< of every stage; empty means 0
-  double ticks_per_unit = 1;                ///< ticks in one unit of what the user gave
+  /// Whether gradients of micro-batches are added by a tree (partial_sums.hpp): then the sums that
+  /// wait in it count as memory, each as large as the stage's gradients.
+  bool tree_of_sums = false;
+  double ticks_per_unit = 1;  ///< ticks in one unit of what the user gave
 
   /// Change of memory at the start of F (a_F), inside I (g_I appears before a_I goes:
   /// `input_peak`), at the end of I (g_I - a_I), and at the end of W (the rest). Per stage, of a

@@ -39,9 +39,10 @@ inline constexpr std::array<CostMember<std::vector<double>>, 3> kMachineLists = 
 inline constexpr std::array<CostMember<std::optional<double>>, 2> kCostNumbers = {
     {{"message_bytes", &ModelCosts::message_bytes}, {"pair_cost", &ModelCosts::pair_cost}}};
 
-inline constexpr std::array<CostMember<bool>, 3> kCostFlags = {
+inline constexpr std::array<CostMember<bool>, 4> kCostFlags = {
     {{"chunk_costs", &ModelCosts::chunk_costs},
      {"contention", &ModelCosts::contention},
-     {"atomic_pairs", &ModelCosts::atomic_pairs}}};
+     {"atomic_pairs", &ModelCosts::atomic_pairs},
+     {"tree_of_sums", &ModelCosts::tree_of_sums}}};
 
 }  // namespace millrace

@@ -36,6 +36,7 @@ struct ModelCosts {
   std::vector<double> rank_speed = {};       ///< p factors; default 1
   int cores = 0;                             ///< that the ranks share; 0: one per rank
   int data_parallel = 1;                     ///< copies of the pipeline, whose gradients are added
+  bool tree_of_sums = false;                 ///< partial sums of gradients count as memory
   std::vector<double> gradient_bytes = {};   ///< of them; default 0; goes with data_parallel
   bool atomic_pairs = false;                 ///< overlapped pairs are one op of F + B
   std::optional<double> pair_cost = {};      ///< they are one op of this time, of a full stage

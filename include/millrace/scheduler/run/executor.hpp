@@ -90,6 +90,9 @@ struct StepResult {
   std::int64_t samples = 0;  ///< rows of the first stage's inputs, where it is hosted; of slice 0
   std::vector<TensorList> outputs;            ///< evaluation only: predictions per unit
   std::vector<std::size_t> peak_stash_bytes;  ///< per rank, counted
+  /// Per rank, counted over the passes of the step so far: sums of gradients that a tree of sums
+  /// holds beside them. What partial_sums predicts.
+  std::vector<std::size_t> peak_sum_bytes;
 };
 
 /// A pass failed. The message names rank, stage, micro-batch and action; the cause is nested

@@ -1,0 +1,97 @@
+// Sums over copies of a pipeline go on with whatever messages are there, and end with the same bits
+// whoever comes first.
+#include "scheduler/run/copy_sum.hpp"
+
+#include <memory>
+#include <vector>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "millrace/transport/in_process.hpp"
+#include "run/toy_stage.hpp"
+
+namespace millrace::testing_run {
+namespace {
+
+using run::CopySum;
+using Progress = run::CopySum::Progress;
+
+constexpr Deadline kNever = Deadline::max();
+
+/// A copy's stage with gradients of its own, its seat and its sum; all on one thread.
+struct SummedCopy {
+  SummedCopy(InProcessHub& hub, int copies, int copy)
+      : endpoint(hub.endpoint(Rank{copy})),
+        seat(*endpoint, Grid(copies, 1)),
+        body(Stage{0}, true, true),
+        sum({Replica{0}, Stage{0}, &body}, seat, false) {
+    const auto numbers = body.parameters()[0]->gradient.as<float>();
+    for (std::size_t i = 0; i < numbers.size(); ++i)
+      numbers[i] = 1.0F / static_cast<float>(3 + copy + 5 * static_cast<int>(i));
+  }
+
+  [[nodiscard]] std::vector<float> gradient() {
+    const auto numbers = body.parameters()[0]->gradient.as<float>();
+    return {numbers.begin(), numbers.end()};
+  }
+  void begin() { sum.start(settings, true, pool); }
+  void go_on() { sum.go_on(settings, pool); }
+  void finish() { sum.finish(settings, kNever, pool); }
+
+  std::unique_ptr<Endpoint> endpoint;
+  GridSeat seat;
+  ToyStage body;
+  TensorPool pool;
+  StepSettings settings;
+  CopySum sum;
+};
+
+TEST(CopySum, GoesOnWithTheMessagesThatAreThere) {
+  InProcessHub hub(2);
+  SummedCopy one(hub, 2, 0), other(hub, 2, 1);
+  std::vector<float> expected = one.gradient();
+  for (std::size_t i = 0; i < expected.size(); ++i) expected[i] += other.gradient()[i];
+  one.begin();
+  one.go_on();
+  EXPECT_EQ(one.sum.progress(), Progress::Started);  // the other has sent nothing
+  other.begin();
+  one.go_on();
+  EXPECT_EQ(one.sum.progress(), Progress::Added);
+  EXPECT_TRUE(one.sum.is_under_way());
+  other.go_on();
+  EXPECT_EQ(other.sum.progress(), Progress::Done);
+  one.go_on();
+  EXPECT_EQ(one.sum.progress(), Progress::Done);
+  EXPECT_FALSE(one.sum.is_under_way());
+  EXPECT_EQ(one.gradient(), expected);
+  EXPECT_EQ(other.gradient(), expected);
+  one.finish();  // nothing is left to do
+  EXPECT_EQ(one.gradient(), expected);
+}
+
+TEST(CopySum, OfThreeHasTheSameBitsInWhateverOrderTheyGoOn) {
+  std::vector<float> expected;
+  for (int order = 0; order < 6; ++order) {
+    InProcessHub hub(3);
+    std::vector<std::unique_ptr<SummedCopy>> copies;
+    for (int copy = 0; copy < 3; ++copy)
+      copies.push_back(std::make_unique<SummedCopy>(hub, 3, copy));
+    for (int round = 0; round < 4; ++round)
+      for (int i = 0; i < 3; ++i) {
+        SummedCopy& copy = *copies[static_cast<std::size_t>((i * (1 + order % 2) + order) % 3)];
+        if (copy.sum.progress() == Progress::None)
+          copy.begin();
+        else
+          copy.go_on();
+      }
+    if (expected.empty()) expected = copies[0]->gradient();
+    for (const auto& copy : copies) {
+      EXPECT_EQ(copy->sum.progress(), Progress::Done) << order;
+      EXPECT_EQ(copy->gradient(), expected) << order;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace millrace::testing_run
