@@ -51,6 +51,13 @@ class MpiEndpoint final : public Endpoint {
     return std::move(*message);
   }
 
+  [[nodiscard]] std::optional<TensorList> try_receive(Rank from, const MessageTag& tag) override {
+    check_other(from);
+    std::optional<TensorList> message = mailbox_.take(from, tag);
+    if (message && mailbox_.owes_credit(from, tag.direction)) loop_.tell_taken(from);
+    return message;
+  }
+
   void working(const Work& work) noexcept override { slot_.begin(activity_of(work)); }
 
   [[nodiscard]] std::string doing() const override { return to_string(slot_.now()); }
