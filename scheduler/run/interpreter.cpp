@@ -396,9 +396,11 @@ StepResult Interpreter::end_step() {
        unit += static_cast<std::size_t>(state.program.shape.slices))
     result.samples += state.rows[unit];
   for (TensorList& list : state.outputs) result.outputs.push_back(std::move(list));
+  result.peak_stash_bytes.reserve(state.ranks.size());
   for (const auto& rank : state.ranks) {
     result.peak_stash_bytes.push_back(rank == nullptr ? 0 : rank->meter.peak);
-    result.peak_sum_bytes.push_back(rank == nullptr ? 0 : rank->sums.peak);
+    if (!state.trees.empty())
+      result.peak_sum_bytes.push_back(rank == nullptr ? 0 : rank->sums.peak);
   }
   state.data = nullptr;
   return result;

@@ -126,7 +126,7 @@ class RanksExecutor final : public Executor {
         if (!parts_[i].outputs[unit].empty())
           whole.outputs[unit] = std::move(parts_[i].outputs[unit]);
       whole.peak_stash_bytes[i] = parts_[i].peak_stash_bytes[i];
-      whole.peak_sum_bytes[i] = parts_[i].peak_sum_bytes[i];
+      if (!whole.peak_sum_bytes.empty()) whole.peak_sum_bytes[i] = parts_[i].peak_sum_bytes[i];
       whole.samples += parts_[i].samples;
     }
     whole.loss = {};

@@ -101,8 +101,8 @@ TEST_P(GradientTreeTest, HoldsThePartialSumsThatThePlanSays) {
   const Program ascending = generate("1f1b", {.ranks = 2, .micro_batches = 4});
   ToyPipeline pipeline(ascending.shape);
   pipeline.data.rewind();
-  EXPECT_EQ(make(ascending, pipeline)->run(pipeline.data, ToyPipeline::settings()).peak_sum_bytes,
-            (std::vector<std::size_t>{0, 0}));
+  const StepResult without = make(ascending, pipeline)->run(pipeline.data, ToyPipeline::settings());
+  EXPECT_THAT(without.peak_sum_bytes, testing::IsEmpty());
 }
 
 TEST_P(GradientTreeTest, ForgetsTheTreeOfAStepThatFailed) {

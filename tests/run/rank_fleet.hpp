@@ -102,7 +102,8 @@ class RankFleet final : public Executor {
         if (!part.outputs[unit].empty()) whole.outputs[unit] = std::move(part.outputs[unit]);
       whole.samples += part.samples;
       whole.peak_stash_bytes.push_back(part.peak_stash_bytes[whole.peak_stash_bytes.size()]);
-      whole.peak_sum_bytes.push_back(part.peak_sum_bytes[whole.peak_sum_bytes.size()]);
+      if (!part.peak_sum_bytes.empty())
+        whole.peak_sum_bytes.push_back(part.peak_sum_bytes[whole.peak_sum_bytes.size()]);
     }
     for (const LossSum& loss : whole.unit_losses) whole.loss += loss;
     return whole;

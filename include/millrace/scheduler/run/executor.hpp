@@ -91,7 +91,7 @@ struct StepResult {
   std::vector<TensorList> outputs;            ///< evaluation only: predictions per unit
   std::vector<std::size_t> peak_stash_bytes;  ///< per rank, counted
   /// Per rank, counted over the passes of the step so far: sums of gradients that a tree of sums
-  /// holds beside them. What partial_sums predicts.
+  /// holds beside them. What partial_sums predicts; empty for the ascending order.
   std::vector<std::size_t> peak_sum_bytes;
 };
 
