@@ -3,9 +3,9 @@
 
 #include <array>
 #include <charconv>
-#include <cstdint>
 
 #include "millrace/core/error.hpp"
+#include "transport/slurm.hpp"
 
 namespace millrace {
 
@@ -14,15 +14,15 @@ namespace {
 struct Engine {
   const char* name;
   const char* rank;
-  const char* world;           // empty: this engine does not tell
-  const char* step = nullptr;  // without such a number, what it says is not of this process
+  const char* world;      // empty: this engine does not tell
+  bool in_steps = false;  // else what it says is not of this process
 };
 
 constexpr std::array kEngines = {
     Engine{"millrace", "MILLRACE_RANK", "MILLRACE_WORLD"},
     Engine{"Open MPI", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"},
     Engine{"MPICH", "PMI_RANK", "PMI_SIZE"},
-    Engine{"SLURM", "SLURM_PROCID", "SLURM_NTASKS", "SLURM_STEP_ID"},
+    Engine{"SLURM", "SLURM_PROCID", "SLURM_NTASKS", true},
     Engine{"torchrun", "RANK", "WORLD_SIZE"},
     Engine{"Kubernetes", "JOB_COMPLETION_INDEX", ""},
 };
@@ -40,16 +40,6 @@ std::optional<int> number_of(const Variables& variables, const std::string& name
   require(error == std::errc() && end == text.data() + text.size() && number >= 0,
           name + " is '" + text + "', which is no count");
   return number;
-}
-
-/// A batch script is told that it is task 0, too; only srun makes tasks, in a step with an ordinary
-/// number. Those of batch scripts and shells are the sixteen largest of 32 bits.
-bool in_a_step(const Variables& variables, const char* name) {
-  const std::string text = value_of(variables, name);
-  std::uint32_t step = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), step);
-  return error == std::errc() && !text.empty() && end == text.data() + text.size() &&
-         step < 0xFFFFFFF0U;
 }
 
 void agree(std::optional<int>& known,
@@ -85,7 +75,7 @@ Identity find_identity(const Identity& explicitly, const Variables& variables) {
   std::string rank_source = identity.rank ? "the command line" : "";
   std::string world_source = identity.world ? "the command line" : "";
   for (const Engine& engine : kEngines) {
-    if (engine.step != nullptr && !in_a_step(variables, engine.step)) continue;
+    if (engine.in_steps && !in_slurm_step(variables)) continue;
     const auto rank = number_of(variables, engine.rank);
     agree(identity.rank, rank_source, rank, engine.rank, "the rank");
     if (*engine.world == '\0') continue;

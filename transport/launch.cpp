@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "millrace/core/error.hpp"
+#include "transport/slurm.hpp"
 
 namespace millrace {
 
@@ -80,20 +81,31 @@ class PlaceReader {
   const Variables& variables_;
 };
 
+/// Tasks of srun have a folder and a first node in common.
+void place_step(LaunchPlace& place, const Variables& variables) {
+  const auto step = slurm_step(variables);
+  if (!step) return;
+  place.rendezvous = "tcp://" + step->first_node + ":" + std::to_string(step->port);
+  place.shared = step->folder;
+  place.member.job = step->job;
+}
+
 /// Whoever says a rank or a meeting says all; who says nothing is alone.
-void place_identity(LaunchPlace& place, const Identity& identity) {
+void place_identity(LaunchPlace& place, const Variables& variables) {
+  const Identity identity = find_identity({}, variables);
   const bool alone = !identity.rank && !identity.world && identity.rendezvous.empty();
   if (alone) return;
   require(identity.rank.has_value(), "MILLRACE_RANK is not set, but this is no process alone");
   require(identity.world.has_value(),
           "MILLRACE_WORLD is not set, but this is rank " + std::to_string(*identity.rank) + " by " +
               identity.source);
-  require(!identity.rendezvous.empty() || *identity.world == 1 || place.endpoint == "mpi",
+  place.rendezvous = identity.rendezvous;
+  if (place.rendezvous.empty() && place.endpoint == "tcp") place_step(place, variables);
+  require(!place.rendezvous.empty() || *identity.world == 1 || place.endpoint == "mpi",
           "MILLRACE_RENDEZVOUS is not set, but there are " + std::to_string(*identity.world) +
               " ranks, which must meet");
   place.member.rank = Rank{*identity.rank};
   place.member.world = *identity.world;
-  place.rendezvous = identity.rendezvous;
 }
 
 }  // namespace
@@ -136,7 +148,8 @@ LaunchPlace launch_place(const Variables& variables) {
   LaunchPlace place;
   const PlaceReader reader(variables);
   reader.read("MILLRACE_ENDPOINT", place.endpoint);
-  place_identity(place, find_identity({}, variables));
+  place.interface = "auto";
+  place_identity(place, variables);
   reader.number("MILLRACE_JOB", place.member.job);
   reader.number("MILLRACE_KEYS_FD", place.keys_descriptor);
   reader.read("MILLRACE_INTERFACE", place.interface);

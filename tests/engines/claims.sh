@@ -1,3 +1,4 @@
+# shellcheck shell=bash
 # What the tests of engines share, sourced by each: claims with names, a folder of their own, and how a job is judged.
 # A script ends with 1 at the first claim that does not hold, and says what it saw.
 set -euo pipefail
@@ -20,6 +21,12 @@ refute() {
 
 # weights FILE: the hash that a training printed there.
 weights() { grep -a -o 'weights [0-9a-f]\{32\}' "$1" | head -1; }
+
+# same_weights FILE FILE: two trainings ended with the same bits.
+same_weights() {
+  [ -n "$(weights "$1")" ] || refute "no weights" "$1"
+  [ "$(weights "$1")" = "$(weights "$2")" ] || refute "other weights than those of $1" "$2"
+}
 
 # ends_with CODE FILE COMMAND...: runs it with its output in FILE.
 ends_with() {

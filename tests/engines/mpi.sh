@@ -17,8 +17,6 @@ mpirun() {
 }
 export -f mpirun
 export mpi
-with_ranks() { bash -c 'mpirun "$@"' mpirun -n "$@"; }
-export -f with_ranks
 
 # rank_of PID: which rank of mpirun that process is.
 rank_of() {
@@ -63,14 +61,14 @@ for options in "" "--schedule zb-h1" "--schedule gpipe"; do
   ends_with 0 alone "$millrace" train --steps 12 $options
   # shellcheck disable=SC2086
   ends_with 0 ranks bash -c 'mpirun "$@"' mpirun -n 4 "$millrace" train --steps 12 $options
-  [ -n "$(weights alone)" ] && [ "$(weights alone)" = "$(weights ranks)" ] || refute "other weights: $options" ranks
+  same_weights alone ranks
 done
 
 claim "$mpi: two copies of a pipeline give the bits of one process"
 ends_with 0 alone "$millrace" train --steps 6 --micro-batches 16 --batch-size 64 --accumulate-order tree
 ends_with 0 ranks bash -c 'mpirun "$@"' mpirun -n 4 "$millrace" train --steps 6 --micro-batches 8 --batch-size 64 \
   --data-parallel 2
-[ -n "$(weights alone)" ] && [ "$(weights alone)" = "$(weights ranks)" ] || refute "other weights" ranks
+same_weights alone ranks
 
 claim "$mpi: the command names the MPI that it was built with"
 "$millrace" --version >version

@@ -7,6 +7,8 @@
 #include <memory>
 #include <netdb.h>
 #include <netinet/in.h>
+#include <sys/socket.h>
+#include <unistd.h>
 
 #include "millrace/core/sentence.hpp"
 
@@ -18,8 +20,27 @@ constexpr std::string_view kIpc = "ipc://";
 constexpr std::string_view kTcp = "tcp://";
 constexpr int kLargestPort = 65535;
 
-/// The first IPv4 number of a name; empty for one that nobody knows (yet).
-std::string number_of(const std::string& host, std::string* problem = nullptr) {
+sockaddr_in socket_address(const std::string& number, int port) {
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_port = htons(static_cast<std::uint16_t>(port));
+  ::inet_pton(AF_INET, number.c_str(), &address.sin_addr);
+  return address;
+}
+
+std::string number_in(const sockaddr_in& address) {
+  std::array<char, INET_ADDRSTRLEN> text{};
+  ::inet_ntop(AF_INET, &address.sin_addr, text.data(), text.size());
+  return text.data();
+}
+
+bool of_this_machine_only(const std::string& number) {
+  return number.starts_with("127.");
+}
+
+}  // namespace
+
+std::string number_of(const std::string& host, std::string* problem) {
   addrinfo wanted{};
   wanted.ai_family = AF_INET;
   wanted.ai_socktype = SOCK_STREAM;
@@ -29,17 +50,37 @@ std::string number_of(const std::string& host, std::string* problem = nullptr) {
     return {};
   }
   const std::unique_ptr<addrinfo, decltype(&::freeaddrinfo)> owned(found, &::freeaddrinfo);
-  std::array<char, INET_ADDRSTRLEN> text{};
-  const auto* address = reinterpret_cast<const sockaddr_in*>(found->ai_addr);
-  ::inet_ntop(AF_INET, &address->sin_addr, text.data(), text.size());
-  return text.data();
+  return number_in(*reinterpret_cast<const sockaddr_in*>(found->ai_addr));
 }
 
-bool of_this_machine_only(const std::string& number) {
-  return number.starts_with("127.");
+bool is_free(const std::string& number, int port) {
+  const sockaddr_in address = socket_address(number, port);
+  const int socket = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  const bool bound =
+      ::bind(socket, reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0;
+  ::close(socket);
+  return bound;
 }
 
-}  // namespace
+bool is_own_address(const std::string& number) {
+  return !number.empty() && is_free(number, 0);
+}
+
+std::string address_towards(const std::string& host) {
+  std::string problem = "there is no way to it";
+  const std::string number = number_of(host, &problem);
+  // Of a datagram socket that is connected, the system has chosen the way, and sent nothing.
+  const int socket = ::socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+  sockaddr_in address = socket_address(number, 9);
+  socklen_t size = sizeof address;
+  auto* general = reinterpret_cast<sockaddr*>(&address);
+  const bool found = !number.empty() && ::connect(socket, general, size) == 0 &&
+                     ::getsockname(socket, general, &size) == 0;
+  ::close(socket);
+  if (!found)
+    throw TransportError("cannot tell from which address " + host + " is reached: " + problem);
+  return number_in(address);
+}
 
 PeerAddress peer_address(const SocketAddresses& sockets) {
   require(

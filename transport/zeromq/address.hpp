@@ -31,6 +31,17 @@ struct MeetingPlace {
 /// Throws InvalidArgument for any other text.
 MeetingPlace meeting_place(const std::string& url);
 
+/// The first IPv4 number of a name; empty for one that nobody knows (yet), and why.
+std::string number_of(const std::string& host, std::string* problem = nullptr);
+
+/// Whether this machine can listen at a number; at a port of it, whether nobody does.
+bool is_own_address(const std::string& number);
+bool is_free(const std::string& number, int port);
+
+/// The number of this machine's from which it reaches `host`. Throws TransportError where it does
+/// not.
+std::string address_towards(const std::string& host);
+
 /// True for an address that stands for all of a machine's: "*", "0.0.0.0".
 bool listens_everywhere(const std::string& host);
 

@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <sys/prctl.h>
 #include <system_error>
+#include <thread>
 #include <unistd.h>
 #include <utility>
 
@@ -13,6 +14,8 @@
 #include "millrace/transport/rendezvous.hpp"
 #include "millrace/transport/shared_memory.hpp"
 #include "millrace/transport/zeromq.hpp"
+#include "transport/zeromq/address.hpp"
+#include "transport/zeromq/shared_place.hpp"
 #ifdef MILLRACE_MPI
 #include "millrace/transport/mpi.hpp"
 #endif
@@ -21,10 +24,27 @@ namespace millrace {
 
 namespace {
 
+/// An engine may give rank 0's machine its name later than it starts this one.
+std::string interface_of(const LaunchPlace& place, ZeroMqLink link) {
+  if (place.interface != "auto") return place.interface;
+  const bool tcp = place.rendezvous.starts_with("tcp://");
+  if (link != ZeroMqLink::Tcp || !tcp) return "127.0.0.1";
+  const std::string host = zeromq::meeting_place(place.rendezvous).host;
+  const auto end = std::chrono::steady_clock::now() + place.patience;
+  for (;;) {
+    try {
+      return zeromq::address_towards(host);
+    } catch (const TransportError&) {
+      if (std::chrono::steady_clock::now() > end) throw;
+    }
+    std::this_thread::sleep_for(std::chrono::milliseconds(200));
+  }
+}
+
 ZeroMqOptions link_options_of(const LaunchPlace& place, const std::vector<ChannelDepth>& depths) {
   ZeroMqOptions options;
   options.link = zeromq_link(place.endpoint);
-  options.interface = place.interface;
+  options.interface = interface_of(place, options.link);
   options.insecure = place.insecure;
   options.silence = place.silence;
   options.hang = place.hang;
@@ -199,8 +219,10 @@ std::string chosen_endpoint(const std::string& asked, const Variables& variables
   return asked;
 }
 
-JoinedRank join(const LaunchPlace& place, const JoinOptions& options) {
-  leave_mark(place.joined_mark());
+JoinedRank join(const LaunchPlace& asked, const JoinOptions& options) {
+  leave_mark(asked.joined_mark());
+  const zeromq::SharedPlace shared(asked);  // until all have met
+  const LaunchPlace& place = shared.place();
   const auto listener = listener_at(place, options.depths);
   const bool mpi = place.endpoint == "mpi";
   HelloFields fields = options.fields;

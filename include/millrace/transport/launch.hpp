@@ -25,7 +25,10 @@ struct LaunchPlace {
   Membership member;
   std::string rendezvous = {};   ///< "ipc://path", "tcp://host:port"; empty: one rank, or mpi
   std::string endpoint = "tcp";  ///< what connects the ranks: shm, ipc, tcp, or mpi where built
-  std::string interface = "127.0.0.1";  ///< tcp: the one address to listen on
+  std::string interface = "127.0.0.1";  ///< tcp: the one address to listen on; "auto": see join
+  /// tcp: a folder that all ranks see, not made yet, in which rank 0 leaves keys for all and where
+  /// it really listens: at the first free port from that of `rendezvous` on. Empty: there is none.
+  std::string shared = {};
   std::string keys = {};     ///< tcp: this rank's file of keys, or the folder of all of them
   int keys_descriptor = -1;  ///< tcp: that file, open; -1: none
   bool insecure = false;     ///< tcp without keys
@@ -53,8 +56,8 @@ struct LaunchPlace {
 [[nodiscard]] std::vector<std::string> launch_variable_names();
 
 /// The place that `variables` say, where the engines of find_identity count too; rank 0 of a world
-/// of one where they say nothing. Throws Mismatch when they contradict each other, InvalidArgument
-/// when one is no number or one that is needed is missing.
+/// of one where they say nothing. What srun says is enough for a meeting. Throws Mismatch when they
+/// contradict each other, InvalidArgument when one is no number or one that is needed is missing.
 [[nodiscard]] LaunchPlace launch_place(const Variables& variables);
 
 /// The same with this process's environment; nothing else in the library reads that. Sentences call
@@ -96,7 +99,8 @@ class JoinedRank {
   std::string log_directory_;
 };
 
-/// Meets the other ranks of `place`; blocks until all have come. Reads the keys, closes their
+/// Meets the other ranks of `place`; blocks until all have come. With the interface "auto" a rank
+/// listens at the address from which it reaches the meeting. Reads the keys, closes their
 /// descriptor and, unless core_dumps, makes this process one that leaves no core dump. Throws
 /// InvalidParameter on a place that makes no sense, what read_key_file and meet throw.
 [[nodiscard]] JoinedRank join(const LaunchPlace& place, const JoinOptions& options = {});
