@@ -319,7 +319,7 @@ TEST_F(PlanVerbs, PartialSumsOfATreeAreCountedAndAreMemory) {
   const json tree = json::parse(command(job + "--gradient-bytes 10 --json").text);
   EXPECT_EQ(tree["partial_sums"], (json{4, 4}));
   EXPECT_FALSE(plain.contains("partial_sums"));
-  for (int rank = 0; rank < 2; ++rank) {
+  for (std::size_t rank = 0; rank < 2; ++rank) {
     EXPECT_EQ(plain["per_rank"][rank]["peak_bytes"], 2 - rank);
     EXPECT_EQ(tree["per_rank"][rank]["peak_bytes"], 40);
   }

@@ -5,6 +5,7 @@
 #include <fcntl.h>
 #include <linux/memfd.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <system_error>
@@ -99,6 +100,9 @@ std::optional<std::string> shared_memory_problem() {
   if (!Descriptor(shared_memory::anonymous_file())) return "the system has no memory files" + why();
   const auto self = static_cast<int>(::syscall(SYS_pidfd_open, ::getpid(), 0));
   if (!Descriptor(self)) return "the system does not tell of the end of a process" + why();
+  ::rlimit length{};
+  if (::getrlimit(RLIMIT_FSIZE, &length) == 0 && length.rlim_cur != RLIM_INFINITY)
+    return "the length of files is limited (ulimit -f), and with it that of memory files";
   return std::nullopt;
 }
 

@@ -42,7 +42,8 @@ struct SharedMemoryOptions {
 };
 
 /// Why processes of this host cannot share memory, as the end of a sentence: the system has no
-/// sealed memory files or tells nobody of the end of a process. Nothing where they can.
+/// sealed memory files or tells nobody of the end of a process, or the length of files is limited
+/// (RLIMIT_FSIZE). Nothing where they can.
 [[nodiscard]] std::optional<std::string> shared_memory_problem();
 
 /// A rank that listens at a socket in the directory; see Listener.
