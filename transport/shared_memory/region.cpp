@@ -102,7 +102,7 @@ std::optional<std::string> shared_memory_problem() {
   if (!Descriptor(self)) return "the system does not tell of the end of a process" + why();
   ::rlimit length{};
   if (::getrlimit(RLIMIT_FSIZE, &length) == 0 && length.rlim_cur != RLIM_INFINITY)
-    return "the length of files is limited (ulimit -f), and with it that of memory files";
+    return "the length of files is limited, and with it that of memory files";
   return std::nullopt;
 }
 
