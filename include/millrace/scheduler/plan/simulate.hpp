@@ -127,7 +127,10 @@ struct SumReport {
   double exposed = 0;  ///< of the makespan: what would vanish if sums took no time
 
   /// What of the longest runs beside passes.
-  [[nodiscard]] double hidden() const { return longest > exposed ? longest - exposed : 0; }
+  /// What is less than a billionth of it is rounding.
+  [[nodiscard]] double hidden() const {
+    return longest - exposed > 1e-9 * longest ? longest - exposed : 0;
+  }
 };
 
 /// Figures of one timeline, in the user's units (ticks / ticks_per_unit).
