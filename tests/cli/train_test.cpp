@@ -38,7 +38,7 @@ std::string contents(const std::string& file) {
 
 /// Runs `millrace train FLAGS`.
 Outcome train(const std::string& flags) {
-  const Folder folder("cli_" + std::to_string(std::hash<std::string>{}(flags)));
+  const Folder folder("cli_train");
   const std::string errors = folder.path() + "/errors";
   const std::string command =
       std::string(MILLRACE_BINARY_DIR) + "/millrace train " + flags + " 2>'" + errors + "'";

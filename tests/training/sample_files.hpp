@@ -1,23 +1,30 @@
 // Sample files that tests write: CSV and IDX, whole or broken on purpose.
 #pragma once
 
+#include <cerrno>
 #include <cstdint>
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <string>
+#include <system_error>
 #include <vector>
 
 #include <zlib.h>
 
 namespace millrace::testing_files {
 
-/// A folder of its own that goes away with the object.
+/// A folder of its own that goes away with the object. Tests run beside one another, so the name is
+/// only its beginning.
 class Folder {
  public:
-  explicit Folder(const std::string& name)
-      : path_(std::filesystem::path(MILLRACE_BINARY_DIR) / "test_files" / name) {
-    std::filesystem::remove_all(path_);
-    std::filesystem::create_directories(path_);
+  explicit Folder(const std::string& name) {
+    const auto files = std::filesystem::path(MILLRACE_BINARY_DIR) / "test_files";
+    std::filesystem::create_directories(files);
+    std::string path = (files / (name + ".XXXXXX")).string();
+    if (mkdtemp(path.data()) == nullptr)
+      throw std::system_error(errno, std::generic_category(), "cannot make " + path);
+    path_ = path;
   }
 
   Folder(const Folder&) = delete;
