@@ -2,7 +2,7 @@
 // endpoints,
 //   INSTANTIATE_TEST_SUITE_P(InProcess, TransportConformance, testing::Values(TransportUnderTest{
 //       "in_process", [](int world, const std::vector<ChannelDepth>& depths) { ... }}));
-// The claims are in conformance.cpp (messages) and conformance_groups.cpp. A transport between
+// The claims are in conformance_messages.cpp and conformance_groups.cpp. A transport between
 // processes is also tested with each rank in a process of its own (`join`): there `connect` gives
 // every process its own endpoint and null for the others, so a claim touches endpoints in
 // on_every_rank and on_rank only.

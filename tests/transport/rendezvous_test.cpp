@@ -16,6 +16,8 @@
 #include "millrace/transport/private_directory.hpp"
 #include "millrace/transport/zeromq.hpp"
 #include "transport/conformance.hpp"
+#include "transport/meeting_campaign.hpp"
+#include "transport/repetitions.hpp"
 #include "transport/wire/control.hpp"
 
 namespace millrace {
@@ -184,6 +186,16 @@ TEST(Rendezvous, APlaceWhereSomebodyListensOrSomethingLiesIsLeftAlone) {
   std::ofstream(path) << "precious";
   EXPECT_EQ(complaint_of_rank_zero(directory.path()), path + " exists already, and is no socket");
   EXPECT_EQ(std::filesystem::file_size(path), 8U);
+}
+
+TEST(Rendezvous, EndsWithAddressesOrASentenceWhateverIsSaidThere) {
+  const MeetingResult all =
+      run_meeting_campaign(1, static_cast<int>(testing_transport::times(2000)));
+
+  EXPECT_EQ(all.wrong, "");
+  EXPECT_GT(all.met, 0);
+  EXPECT_GT(all.differed, 0);
+  EXPECT_GT(all.ended, 0);
 }
 
 }  // namespace

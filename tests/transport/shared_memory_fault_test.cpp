@@ -1,30 +1,22 @@
-// What only ranks that share memory can suffer: a peer that writes what no rank writes, that dies
-// with a message half written, that is stopped, or whose children outlive it; strangers at its
-// socket; and what a dead process left.
+// What only ranks that share memory can suffer: a peer that dies, that is stopped, or whose
+// children outlive it; and what a dead process left.
 #include <array>
 #include <chrono>
 #include <csignal>
-#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <functional>
-#include <sys/eventfd.h>
-#include <sys/socket.h>
-#include <sys/un.h>
 #include <thread>
 #include <unistd.h>
 
 #include <gmock/gmock.h>
 
 #include "millrace/transport/failure.hpp"
-#include "millrace/transport/hello.hpp"
 #include "millrace/transport/private_directory.hpp"
 #include "millrace/transport/rendezvous.hpp"
 #include "millrace/transport/shared_memory.hpp"
 #include "transport/conformance.hpp"
-#include "transport/shared_memory/outbox.hpp"
 #include "transport/shared_memory/parcel.hpp"
-#include "transport/wire/frame.hpp"
 
 namespace millrace {
 namespace {
@@ -40,178 +32,6 @@ using testing_transport::Peer;
 using testing_transport::same;
 using testing_transport::soon;
 using testing_transport::Supervisor;
-
-/// Plays rank 1 of two by hand: it introduces itself with memory of its own and writes what it
-/// wants.
-class Impostor {
- public:
-  explicit Impostor(const std::string& directory,
-                    const Parcel& introduction = honest(),
-                    std::chrono::milliseconds silence = 20s)
-      : listener_(listen_at(directory + "/r1.0.shm", 4)), bell_(::eventfd(0, EFD_CLOEXEC)) {
-    SharedMemoryOptions options;
-    options.world = 2;
-    options.directory = directory;
-    options.silence = silence;
-    SharedMemoryListener listener(options);
-    end = listener.open({listener.address(), {"shm:" + directory + "/r1.0.shm"}});
-    to_ = connect_to(directory + "/r0.0.shm");
-    board = new (board_.memory.data()) Board{};
-    outbox = new (outbox_.memory.data()) Outbox{};
-    EXPECT_TRUE(send_parcel(
-        to_.number(), introduction, {board_.file.number(), outbox_.file.number(), bell_.number()}));
-  }
-
-  static Parcel honest() { return {ParcelKind::Introduction, 0, 0, 1, 0, 0, 0, kProtocolVersion}; }
-
-  /// A legal frame of 64 bytes, at the beginning of a segment that was given.
-  static RingEntry frame(std::uint64_t sequence, int micro_batch) {
-    DataHeader header;
-    header.source = Rank{1};
-    header.sequence = sequence;
-    header.tag = forward_tag(micro_batch);
-    header.tensor_count = 1;
-    header.dims = {64};
-    header.payload_bytes = 64;
-    return {encode(header), {0, 64, 0, 0, 1}};
-  }
-
-  void give_segment(std::uint64_t claimed, int file) const {
-    Parcel parcel = honest();
-    parcel.kind = ParcelKind::Segment;
-    parcel.bytes = claimed;
-    EXPECT_TRUE(send_parcel(to_.number(), parcel, {file}));
-  }
-
-  /// What rank 0 says to a wait for the message.
-  std::string heard(int micro_batch = 0) {
-    try {
-      (void)end->receive(Rank{1}, forward_tag(micro_batch), soon());
-    } catch (const TransportError& error) {
-      return error.what();
-    }
-    return "it came";
-  }
-
-  void die() { to_ = {}; }
-
- private:
-  Descriptor listener_, to_, bell_;
-  Region board_ = make_region(sizeof(Board), Sharing::Read);
-  Region outbox_ = make_region(sizeof(Outbox), Sharing::Read);
-
- public:
-  Board* board = nullptr;
-  Outbox* outbox = nullptr;
-  std::unique_ptr<Endpoint> end;
-};
-
-struct SharedMemoryFaults : testing::Test {
-  PrivateDirectory directory{std::filesystem::temp_directory_path()};
-};
-
-TEST_F(SharedMemoryFaults, AFrameWrittenByHandArrives) {
-  Impostor peer(directory.path());
-  const Region segment = make_region(4096, Sharing::Write);
-  peer.give_segment(4096, segment.file.number());
-  RingWriter(peer.outbox->ring).put(Impostor::frame(0, 0));
-
-  EXPECT_EQ(peer.heard(), "it came");
-}
-
-TEST_F(SharedMemoryFaults, ADamagedRingEndsTheEpochWithItsReason) {
-  Impostor peer(directory.path());
-  peer.outbox->ring.published = 1'000'000;
-
-  EXPECT_EQ(peer.heard(),
-            "rank 0 refuses the memory of rank 1: a ring of 256 frames claims to hold 1000000");
-}
-
-TEST_F(SharedMemoryFaults, AnEntryThatWasNotWrittenIsNoFrame) {
-  Impostor peer(directory.path());
-  RingWriter(peer.outbox->ring).put({});
-
-  EXPECT_EQ(peer.heard(), "rank 0 refuses a frame of rank 1: magic");
-}
-
-TEST_F(SharedMemoryFaults, APlaceOutsideOfWhatWasGivenEndsTheEpoch) {
-  Impostor peer(directory.path());
-  RingWriter(peer.outbox->ring).put(Impostor::frame(0, 0));
-
-  EXPECT_EQ(peer.heard(), "rank 0 refuses the memory of rank 1: a frame lies in segment 0 of 0");
-}
-
-TEST_F(SharedMemoryFaults, ASegmentThatIsSmallerThanItClaimsEndsTheEpoch) {
-  Impostor peer(directory.path());
-  const Region segment = make_region(4096, Sharing::Write);
-  peer.give_segment(1U << 20U, segment.file.number());
-
-  EXPECT_THAT(peer.heard(), HasSubstr("what was given as shared memory of 1048576 bytes is none"));
-}
-
-TEST_F(SharedMemoryFaults, AReaderThatCountsBackwardsEndsTheEpoch) {
-  Impostor peer(directory.path());
-  peer.outbox->consumed = 99;
-  peer.end->send(Rank{1}, forward_tag(0), TensorList());
-
-  EXPECT_THAT(peer.heard(),
-              StartsWith("rank 0 refuses the memory of rank 1: the reader of a ring says that it "
-                         "has read 99 frames"));
-}
-
-TEST_F(SharedMemoryFaults, AMessageThatWasHalfWrittenAtItsWritersEndIsNeverRead) {
-  Impostor peer(directory.path());
-  const Region segment = make_region(4096, Sharing::Write);
-  peer.give_segment(4096, segment.file.number());
-  RingWriter writer(peer.outbox->ring);
-  writer.put(Impostor::frame(0, 0));
-  RingEntry second = Impostor::frame(1, 1);
-  DataHeader header;  // the first of two tensors; the other never comes
-  header.source = Rank{1};
-  header.sequence = 1;
-  header.tag = forward_tag(1);
-  header.tensor_count = 2;
-  header.dims = {64};
-  header.payload_bytes = 64;
-  second.header = encode(header);
-  writer.put(second);
-  EXPECT_EQ(peer.heard(0), "it came");
-  peer.die();
-
-  EXPECT_THAT(peer.heard(1), StartsWith("lost rank 1: its connection ended; everyone waits"));
-}
-
-TEST_F(SharedMemoryFaults, WhoGivesNoSignOfLifeIsNamed) {
-  Impostor peer(directory.path(), Impostor::honest(), 200ms);
-
-  EXPECT_THAT(peer.heard(), StartsWith("rank 1 is silent; everyone waits for rank 1"));
-}
-
-TEST_F(SharedMemoryFaults, ReasonsAreCutAndCausesHeldToThoseThereAre) {
-  Impostor peer(directory.path());
-  peer.board->text_bytes = 4'000'000'000;
-  peer.board->text.fill('x');
-  peer.board->stop = 4'000'000'000;
-
-  EXPECT_EQ(peer.heard(), std::string(kLongestText, 'x'));
-}
-
-TEST_F(SharedMemoryFaults, WhoIsOfAnotherJobOrEpochOrNobodyIsNotLetIn) {
-  Parcel job = Impostor::honest(), epoch = job, version = job, self = job, outside = job,
-         kind = job;
-  job.job = 1;
-  epoch.epoch = 1;
-  version.version = kProtocolVersion + 1;
-  self.source = 0;
-  outside.source = 2;
-  kind.kind = ParcelKind::Segment;
-  for (const Parcel& parcel : {job, epoch, version, self, outside, kind}) {
-    const PrivateDirectory own(std::filesystem::temp_directory_path());
-    Impostor peer(own.path(), parcel, 200ms);
-    RingWriter(peer.outbox->ring).put(Impostor::frame(0, 0));
-    EXPECT_THAT(peer.heard(), StartsWith("rank 1 is silent"));
-  }
-}
 
 /// The ranks' endpoints in a directory that goes last.
 struct ThreeRanks {

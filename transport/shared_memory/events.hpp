@@ -2,6 +2,8 @@
 #pragma once
 
 #include <cstdint>
+#include <fcntl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "millrace/core/ids.hpp"
@@ -31,6 +33,15 @@ struct Event {
 [[nodiscard]] inline Event unpack(std::uint64_t number) {
   return {static_cast<EventKind>(number >> 32U),
           Rank{static_cast<std::int32_t>(static_cast<std::uint32_t>(number))}};
+}
+
+/// Makes a bell that somebody gave one that keeps nobody waiting. False for what has the type of a
+/// file, as an eventfd has none: a write to it may end this process, as one to a pipe that nobody
+/// reads does.
+[[nodiscard]] inline bool hang_up_bell(int file) {
+  struct stat facts {};
+  return ::fstat(file, &facts) == 0 && (facts.st_mode & S_IFMT) == 0 &&
+         ::fcntl(file, F_SETFL, O_NONBLOCK) == 0;
 }
 
 /// Rings an eventfd; one that cannot count any further has been rung already.

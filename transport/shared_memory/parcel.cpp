@@ -6,6 +6,7 @@
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
+#include <sys/time.h>
 #include <sys/un.h>
 #include <unistd.h>
 
@@ -16,6 +17,8 @@ namespace millrace::shared_memory {
 namespace {
 
 constexpr std::size_t kLongestPath = 107;
+/// Somebody who listens, and does not let in who comes, keeps nobody longer.
+constexpr timeval kLongestKnock{0, 500'000};
 constexpr std::size_t kControlBytes = CMSG_SPACE(kMostDescriptors * sizeof(int));
 
 /// The memory of a message's descriptors, aligned as the system asks for.
@@ -87,8 +90,9 @@ ReceivedParcel receive_parcel(int socket) {
   } while (got < 0 && errno == EINTR);
   if (got < 0 && errno == EAGAIN) return received;
   received.arrival = Arrival::Ended;
-  if (got <= 0) return received;
-  received.descriptors = descriptors_in(message);
+  if (got < 0) return received;
+  received.descriptors = descriptors_in(message);  // also of a parcel without a word
+  if (got == 0) return received;
   const bool whole =
       got == sizeof received.parcel && (message.msg_flags & (MSG_TRUNC | MSG_CTRUNC)) == 0;
   received.arrival = whole ? Arrival::Came : Arrival::Garbage;
@@ -119,6 +123,7 @@ Descriptor connect_to(const std::string& path) {
   const sockaddr_un address = address_of(path);
   Descriptor socket(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
   if (!socket) refuse("connect to " + path);
+  ::setsockopt(socket.number(), SOL_SOCKET, SO_SNDTIMEO, &kLongestKnock, sizeof kLongestKnock);
   int refused = 0;
   do {
     refused =

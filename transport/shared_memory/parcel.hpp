@@ -53,7 +53,8 @@ struct ReceivedParcel {
 /// Listens there, for at most so many at once.
 [[nodiscard]] Descriptor listen_at(const std::string& path, int backlog);
 
-/// A connection to who listens there; none when nobody does. Throws InvalidArgument as above.
+/// A connection to who listens there; none when nobody does, or who does lets nobody in. Throws
+/// InvalidArgument as above.
 [[nodiscard]] Descriptor connect_to(const std::string& path);
 
 /// The next who has come; none when nobody has.

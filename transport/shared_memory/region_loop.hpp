@@ -165,6 +165,7 @@ class RegionLoop {
   // region_loop_frames.cpp: frames in and out
   template <class Body>
   void judged(const Neighbour& neighbour, const Body& body);
+  void refuse_memory(const Neighbour& neighbour, const TransportError& reason);
   void flush(Neighbour& to);
   bool post(Neighbour& to, Waiting& waiting);
   std::optional<Slots::Taken> slot_for(Neighbour& to, std::size_t bytes);

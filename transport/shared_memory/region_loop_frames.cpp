@@ -43,10 +43,14 @@ void RegionLoop::judged(const Neighbour& neighbour, const Body& body) {
   try {
     body();
   } catch (const TransportError& error) {
-    fail(FailureCause::Protocol,
-         "rank " + std::to_string(options_.rank.value) + " refuses the memory of rank " +
-             std::to_string(neighbour.rank.value) + ": " + error.what());
+    refuse_memory(neighbour, error);
   }
+}
+
+void RegionLoop::refuse_memory(const Neighbour& neighbour, const TransportError& reason) {
+  fail(FailureCause::Protocol,
+       "rank " + std::to_string(options_.rank.value) + " refuses the memory of rank " +
+           std::to_string(neighbour.rank.value) + ": " + reason.what());
 }
 
 /// Publishes as much of what waits as there is room for.

@@ -16,6 +16,7 @@ namespace millrace::shared_memory {
 namespace {
 
 constexpr std::size_t kMostSegments = kSlots;
+constexpr std::size_t kMostStrangers = 16;  // who have come and not said who they are
 
 bool is_ours(int socket) {
   ucred who{};
@@ -41,6 +42,10 @@ void RegionLoop::accept_guests() {
   std::vector<Descriptor> guests = std::exchange(guests_, {});
   for (Descriptor& guest : guests)
     if (!read_guest(guest)) guests_.push_back(std::move(guest));
+  // A rank says who it is as it comes: who has long said nothing is none.
+  const std::size_t most = neighbours_.size() + kMostStrangers;
+  if (guests_.size() > most)
+    guests_.erase(guests_.begin(), guests_.end() - static_cast<std::ptrdiff_t>(most));
 }
 
 /// True when the guest has become a neighbour, or is none.
@@ -63,10 +68,15 @@ void RegionLoop::take_introduction(Descriptor socket, ReceivedParcel parcel) {
   const Rank rank{parcel.parcel.source};
   Neighbour& peer = *neighbours_[rank.index()];
   if (peer.reader) return;  // that place is taken
-  map_foreign(peer.board, parcel.descriptors[0]);
-  map_foreign(peer.inbox, parcel.descriptors[1]);
+  try {
+    map_foreign(peer.board, parcel.descriptors[0]);
+    map_foreign(peer.inbox, parcel.descriptors[1]);
+    if (!hang_up_bell(parcel.descriptors[2].number()))
+      throw TransportError("what was given as a bell is none");
+  } catch (const TransportError& error) {
+    return refuse_memory(peer, error);
+  }
   peer.bell = std::move(parcel.descriptors[2]);
-  ::fcntl(peer.bell.number(), F_SETFL, O_NONBLOCK);  // nobody waits for who does not listen
   peer.reader.emplace(
       peer.inbox.content->ring,
       FrameExpectation{
