@@ -97,6 +97,7 @@ class Visit {
 
   void act(Deed words) {
     Descriptor& line = lines_[words[1] % lines_.size()];
+    const std::size_t other = words[1] / lines_.size();
     switch (words[0] % 12) {
       case 0:
         line = connect_to(socket_of(0));
@@ -104,13 +105,13 @@ class Visit {
       case 1:
         return introduce(line, {0, 1, 2}, 0, 0);
       case 2:
-        return introduce(line, {0, words[2], 2}, words[1] / 4U, words[3]);
+        return introduce(line, {0, 1, 2}, words[2], words[3]);
       case 3:
-        return introduce(line, {words[3], 1, words[2]}, 0, 0);
+        return introduce(line, {other % 2 * 4, words[2], other % 4 == 0 ? words[3] : 2U}, 0, 0);
       case 4:
-        return give_segment(line, words[2] % 8 == 0 ? words[3] : 3U, words[2]);
+        return give_segment(line, words[2] % 2 == 0 ? words[3] : 3U, words[1] / 4U);
       case 5:
-        return say_nonsense(line, words[2], words[3]);
+        return say_nonsense(line, words[2] % 2 == 0 ? 0 : words[2], words[3]);
       case 6:
         return write_words(words[1] >= 128, words[1] * 256U + words[2], words[3]);
       case 7:
@@ -203,7 +204,7 @@ class Visit {
           send_parcel(line.number(), parcel, {file(which[0]), file(which[1]), file(which[2])}));
   }
 
-  void give_segment(const Descriptor& line, std::size_t which, std::uint8_t wrong) {
+  void give_segment(const Descriptor& line, std::size_t which, std::uint32_t wrong) {
     Parcel parcel{ParcelKind::Segment, 0, kVisitedJob, 1, 0, kGivenBytes, segments_, 0};
     if (wrong % 4 == 1) parcel.bytes <<= wrong / 4U;
     if (wrong % 4 == 2) parcel.number += wrong;

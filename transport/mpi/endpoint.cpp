@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "transport/mpi/message_loop.hpp"
-#include "transport/wire/frame.hpp"
+#include "transport/wire/request.hpp"
 
 namespace millrace::mpi {
 
@@ -24,8 +24,9 @@ class MpiEndpoint final : public Endpoint {
   [[nodiscard]] int world() const override { return options_.world; }
 
   void send(Rank to, const MessageTag& tag, TensorList payload) override {
-    check_other(to);
-    const auto hashes = checked_hashes(to, tag, payload);
+    check_peer(rank(), world(), to);
+    check_message(to, tag, payload, options_.largest_payload);
+    const auto hashes = options_.hash_payloads ? hashes_of(payload) : std::vector<std::uint64_t>();
     if (!mailbox_.try_room(to, tag.direction)) {
       const std::uint64_t question = mailbox_.next_question(to);
       loop_.ask(to, question);
@@ -37,22 +38,19 @@ class MpiEndpoint final : public Endpoint {
   }
 
   [[nodiscard]] TensorList receive(Rank from, const MessageTag& tag, Deadline deadline) override {
-    check_other(from);
+    check_peer(rank(), world(), from);
     slot_.begin({.doing = Doing::Waits, .peer = from, .tag = tag});
     std::optional<TensorList> message;
     const bool came =
         loop_.wait(deadline, [&] { return (message = mailbox_.take(from, tag)).has_value(); });
-    if (!came)
-      throw TransportError("deadline passed: rank " + std::to_string(options_.rank) +
-                           " waits for the " + to_string(tag) + " from rank " +
-                           std::to_string(from.value));
+    if (!came) refuse_late_message(rank(), from, tag);
     slot_.begin({.doing = Doing::Pauses, .peer = from, .tag = tag});
     if (mailbox_.owes_credit(from, tag.direction)) loop_.tell_taken(from);
     return std::move(*message);
   }
 
   [[nodiscard]] std::optional<TensorList> try_receive(Rank from, const MessageTag& tag) override {
-    check_other(from);
+    check_peer(rank(), world(), from);
     std::optional<TensorList> message = mailbox_.take(from, tag);
     if (message && mailbox_.owes_credit(from, tag.direction)) loop_.tell_taken(from);
     return message;
@@ -70,42 +68,10 @@ class MpiEndpoint final : public Endpoint {
     mailbox_.throw_if_failed();
     slot_.begin({.doing = Doing::Departs});
     loop_.leave();
-    if (!loop_.wait(deadline, [&] { return mailbox_.settled(); }))
-      throw TransportError("deadline passed: rank " + std::to_string(options_.rank) +
-                           " could not say goodbye to all ranks");
+    if (!loop_.wait(deadline, [&] { return mailbox_.settled(); })) refuse_late_goodbye(rank());
   }
 
  private:
-  void check_other(Rank peer) const {
-    require(peer.value >= 0 && peer.value < options_.world && peer.value != options_.rank, [&] {
-      return "rank " + std::to_string(peer.value) + " is not another rank of a world of " +
-             std::to_string(options_.world);
-    });
-  }
-
-  /// Of each tensor. Refuses here, on the caller's thread, what no frame can carry.
-  [[nodiscard]] std::vector<std::uint64_t> checked_hashes(Rank to,
-                                                          const MessageTag& tag,
-                                                          const TensorList& payload) const {
-    DataHeader header;
-    header.tag = tag;
-    header.destination = to;
-    header.tensor_count = static_cast<int>(payload.size());
-    static_cast<void>(encode(header));
-    std::vector<std::uint64_t> hashes;
-    for (std::size_t i = 0; i < payload.size(); ++i) {
-      const std::size_t bytes = payload[i].bytes();
-      require(bytes <= options_.largest_payload, [&] {
-        return "a tensor of " + std::to_string(bytes) +
-               " bytes is above the agreed largest payload of " +
-               std::to_string(options_.largest_payload);
-      });
-      if (options_.hash_payloads)
-        hashes.push_back(payload_hash({static_cast<const std::byte*>(payload[i].data()), bytes}));
-    }
-    return hashes;
-  }
-
   const MpiOptions options_;
   Mailbox mailbox_;
   ProgressSlot slot_;

@@ -4,7 +4,7 @@
 #include <optional>
 #include <utility>
 
-#include "transport/wire/frame.hpp"
+#include "transport/wire/request.hpp"
 
 namespace millrace::shared_memory {
 
@@ -25,8 +25,8 @@ class SharedMemoryEndpoint final : public Endpoint {
   [[nodiscard]] int world() const override { return options_.world; }
 
   void send(Rank to, const MessageTag& tag, TensorList payload) override {
-    check_peer(to);
-    check_message(to, tag, payload);
+    check_peer(rank(), world(), to);
+    check_message(to, tag, payload, options_.largest_payload);
     if (!mailbox_.try_room(to, tag.direction)) {
       // What the receiver has taken is there to be read: no need to ask it and wait.
       const std::uint64_t question = mailbox_.next_question(to);
@@ -39,20 +39,18 @@ class SharedMemoryEndpoint final : public Endpoint {
   }
 
   [[nodiscard]] TensorList receive(Rank from, const MessageTag& tag, Deadline deadline) override {
-    check_peer(from);
+    check_peer(rank(), world(), from);
     slot_->begin({.doing = Doing::Waits, .peer = from, .tag = tag});
     std::optional<TensorList> message;
     if (!loop_.wait(deadline, [&] { return (message = mailbox_.take(from, tag)).has_value(); }))
-      throw TransportError("deadline passed: rank " + std::to_string(options_.rank.value) +
-                           " waits for the " + to_string(tag) + " from rank " +
-                           std::to_string(from.value));
+      refuse_late_message(rank(), from, tag);
     loop_.tell_taken(from);
     slot_->begin({.doing = Doing::Pauses, .peer = from, .tag = tag});
     return std::move(*message);
   }
 
   [[nodiscard]] std::optional<TensorList> try_receive(Rank from, const MessageTag& tag) override {
-    check_peer(from);
+    check_peer(rank(), world(), from);
     std::optional<TensorList> message = mailbox_.take(from, tag);
     if (message) loop_.tell_taken(from);
     return message;
@@ -70,34 +68,10 @@ class SharedMemoryEndpoint final : public Endpoint {
     mailbox_.throw_if_failed();
     slot_->begin({.doing = Doing::Departs});
     loop_.leave();
-    if (!loop_.wait(deadline, [&] { return mailbox_.settled(); }))
-      throw TransportError("deadline passed: rank " + std::to_string(options_.rank.value) +
-                           " could not say goodbye to all ranks");
+    if (!loop_.wait(deadline, [&] { return mailbox_.settled(); })) refuse_late_goodbye(rank());
   }
 
  private:
-  void check_peer(Rank peer) const {
-    require(peer.value >= 0 && peer.value < options_.world && peer != options_.rank, [&] {
-      return "rank " + std::to_string(peer.value) + " is not another rank of a world of " +
-             std::to_string(options_.world);
-    });
-  }
-
-  /// Refuses here what no frame can carry.
-  void check_message(Rank to, const MessageTag& tag, const TensorList& payload) const {
-    DataHeader header;
-    header.tag = tag;
-    header.destination = to;
-    header.tensor_count = static_cast<int>(payload.size());
-    static_cast<void>(encode(header));
-    for (std::size_t i = 0; i < payload.size(); ++i)
-      require(payload[i].bytes() <= options_.largest_payload, [&] {
-        return "a tensor of " + std::to_string(payload[i].bytes()) +
-               " bytes is above the agreed largest payload of " +
-               std::to_string(options_.largest_payload);
-      });
-  }
-
   const SharedMemoryOptions options_;
   Mailbox mailbox_;
   std::unique_ptr<ProgressSlot> slot_;
