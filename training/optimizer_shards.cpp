@@ -2,6 +2,8 @@
 #include "training/optimizer_shards.hpp"
 
 #include <algorithm>
+#include <iterator>
+#include <string>
 #include <utility>
 
 #include "millrace/core/error.hpp"
@@ -17,53 +19,108 @@ ProcessGroup copies_of(const GridSeat& seat) {
   return {*seat.endpoint(), seat.grid().processes_at(seat.place()), 1};
 }
 
-std::size_t size_of(const StateEntry& entry) {
-  return static_cast<std::size_t>(entry.parameter->value.elements());
+std::size_t size_of(const Parameter& parameter) {
+  return static_cast<std::size_t>(parameter.value.elements());
 }
 
-/// Elements of a share, behind each other in one tensor.
-template <class Share>
-std::size_t elements_of(const std::vector<Share>& shares) {
-  std::size_t all = 0;
-  for (const Share& share : shares) all += share.last - share.first;
-  return all;
+bool is_trained(const Parameter& parameter) {
+  return parameter.role == ParameterRole::Trained;
+}
+
+std::vector<const Parameter*> parameters_of(std::span<const StateEntry> entries) {
+  std::vector<const Parameter*> parameters;
+  for (const StateEntry& entry : entries) parameters.push_back(entry.parameter);
+  return parameters;
+}
+
+std::span<float> part_of(Tensor& tensor, ElementRange range) {
+  return tensor.as<float>().subspan(range.first, range.last - range.first);
 }
 
 }  // namespace
 
-void share_out(std::span<StateEntry> entries, int copies, int copy) {
-  const auto parts = static_cast<std::size_t>(copies), own = static_cast<std::size_t>(copy);
+std::vector<std::vector<ElementRange>> shares_of(std::span<const Parameter* const> parameters,
+                                                 int copies) {
+  const auto count = static_cast<std::size_t>(copies);
   std::size_t all = 0;
-  for (const StateEntry& entry : entries)
-    if (entry.is_trained()) all += blocks_of(size_of(entry));
-  const std::size_t begin = all * own / parts, end = all * (own + 1) / parts;
+  for (const Parameter* parameter : parameters)
+    if (is_trained(*parameter)) all += blocks_of(size_of(*parameter));
+  std::vector<std::vector<ElementRange>> shares(parameters.size());
   std::size_t at = 0;
-  for (StateEntry& entry : entries) {
-    if (!entry.is_trained()) continue;
-    const std::size_t blocks = blocks_of(size_of(entry));
-    const auto in_entry = [&](std::size_t block) {
-      const std::size_t own_block = std::clamp(block, at, at + blocks) - at;
-      return std::min(size_of(entry), own_block * kNormBlock);
+  for (std::size_t i = 0; i < parameters.size(); ++i) {
+    if (!is_trained(*parameters[i])) continue;
+    const std::size_t size = size_of(*parameters[i]), blocks = blocks_of(size);
+    const auto border = [&](std::size_t copy) {
+      const std::size_t own_block = std::clamp(all * copy / count, at, at + blocks) - at;
+      return std::min(size, own_block * kNormBlock);
     };
-    entry.is_spread = copies > 1;
-    entry.first = in_entry(begin);
-    entry.last = in_entry(end);
+    for (std::size_t copy = 0; copy < count; ++copy)
+      shares[i].push_back({border(copy), border(copy + 1)});
     at += blocks;
+  }
+  return shares;
+}
+
+void share_out(std::span<HostedStage> stages, int copies) {
+  std::vector<const Parameter*> parameters;
+  for (const HostedStage& hosted : stages)
+    for (const Parameter* parameter : hosted.body->parameters()) parameters.push_back(parameter);
+  std::vector<std::vector<ElementRange>> shares = shares_of(parameters, copies);
+  auto next = std::make_move_iterator(shares.begin());
+  for (HostedStage& hosted : stages) {
+    const auto end = next + static_cast<std::ptrdiff_t>(hosted.body->parameters().size());
+    hosted.shares.assign(next, end);
+    next = end;
+  }
+}
+
+void share_out(std::span<StateEntry> entries, int copies, int copy) {
+  const auto shares = shares_of(parameters_of(entries), copies);
+  for (std::size_t i = 0; i < entries.size(); ++i) {
+    if (shares[i].empty()) continue;
+    entries[i].is_spread = copies > 1;
+    entries[i].first = shares[i][static_cast<std::size_t>(copy)].first;
+    entries[i].last = shares[i][static_cast<std::size_t>(copy)].last;
   }
 }
 
 OptimizerShards::OptimizerShards(TrainingState& state, const GridSeat& seat)
-    : state_(&state), place_(seat.place()), copies_(copies_of(seat)) {
-  std::vector<StateEntry> theirs;
+    : state_(&state),
+      place_(seat.place()),
+      copies_(copies_of(seat)),
+      shares_(shares_of(parameters_of(entries()), seat.grid().data())) {}
+
+std::vector<double> OptimizerShards::squares_of_blocks() {
+  std::vector<double> squares;
   for (const StateEntry& entry : entries()) {
-    theirs.emplace_back();
-    theirs.back().parameter = entry.parameter;
+    if (!is_moved(entry)) continue;
+    std::span<const float> left =
+        part_of(entry.parameter->gradient, {.first = entry.first, .last = entry.last});
+    for (; !left.empty(); left = left.subspan(std::min(left.size(), kNormBlock)))
+      squares.push_back(sum_of_squares(left.first(std::min(left.size(), kNormBlock))));
   }
-  for (int copy = 0; copy < seat.grid().data(); ++copy) {
-    share_out(theirs, seat.grid().data(), copy);
-    std::vector<Share>& shares = shares_.emplace_back();
-    for (const StateEntry& entry : theirs) shares.push_back({entry.first, entry.last});
+  return squares;
+}
+
+/// Shares ascend with their copies, and so do the blocks of every entry.
+std::vector<double> OptimizerShards::sums_of_squares(std::span<const double> of_blocks) {
+  Tensor mine(DType::F64, {static_cast<std::int64_t>(of_blocks.size())});
+  std::ranges::copy(of_blocks, mine.as<double>().begin());
+  const std::vector<TensorList> all = copies_.gather(0, TensorList(std::move(mine)), kLabel);
+  std::vector<double> sums(all.empty() ? 0 : entries().size(), 0.0);
+  for (std::size_t copy = 0; copy < all.size(); ++copy) {
+    std::span<const double> from = all[copy][0].as<double>();
+    for (std::size_t i = 0; i < sums.size(); ++i) {
+      if (!is_moved(entries()[i])) continue;
+      const auto [first, last] = shares_[i][copy];
+      const std::size_t blocks = blocks_of(last - first);
+      require_share(copy, blocks <= from.size());
+      for (const double of_block : from.first(blocks)) sums[i] += of_block;
+      from = from.subspan(blocks);
+    }
+    require_share(copy, from.empty());
   }
+  return sums;
 }
 
 std::vector<std::vector<double>> OptimizerShards::sums(const Optimizer& optimizer,
@@ -72,7 +129,8 @@ std::vector<std::vector<double>> OptimizerShards::sums(const Optimizer& optimize
   if (wanted == 0) return {};
   std::vector<std::size_t> ends;
   for (const StateEntry& entry : entries())
-    ends.push_back((ends.empty() ? 0 : ends.back()) + blocks_of(size_of(entry)) * wanted);
+    ends.push_back((ends.empty() ? 0 : ends.back()) +
+                   blocks_of(size_of(*entry.parameter)) * wanted);
   std::vector<double> of_blocks(ends.empty() ? 0 : ends.back(), 0.0);
   const auto of_entry = [&](std::size_t i) {
     const std::size_t begin = i == 0 ? 0 : ends[i - 1];
@@ -90,33 +148,50 @@ std::vector<std::vector<double>> OptimizerShards::sums(const Optimizer& optimize
   return sums;
 }
 
-void OptimizerShards::share_values() {
+Tensor OptimizerShards::own_shares(Part part) {
   const auto own = static_cast<std::size_t>(copies_.rank());
-  Tensor mine(DType::F32, {static_cast<std::int64_t>(elements_of(shares_[own]))});
+  std::size_t elements = 0;
+  for (const auto& shares : shares_)
+    if (!shares.empty()) elements += shares[own].last - shares[own].first;
+  Tensor mine(DType::F32, {static_cast<std::int64_t>(elements)});
   auto to = mine.as<float>().begin();
-  for (const StateEntry& entry : entries())
-    if (entry.is_trained())
-      to =
-          std::ranges::copy(
-              entry.parameter->value.as<float>().subspan(entry.first, entry.last - entry.first), to)
-              .out;
-  const std::vector<TensorList> all = copies_.all_gather(TensorList(std::move(mine)), kLabel);
-  for (std::size_t copy = 0; copy < all.size(); ++copy) {
-    if (copy == own) continue;
-    std::span<const float> from = all[copy][0].as<float>();
-    if (from.size() != elements_of(shares_[copy]))
-      throw Mismatch("copy " + std::to_string(copy) + " of the pipeline has moved " +
-                     std::to_string(from.size()) + " weights of place " +
-                     std::to_string(place_.value) + ", which has another share");
-    for (std::size_t i = 0; i < entries().size(); ++i) {
-      const auto [first, last] = shares_[copy][i];
-      if (!entries()[i].is_trained()) continue;
-      std::ranges::copy(
-          from.first(last - first),
-          entries()[i].parameter->value.as<float>().begin() + static_cast<std::ptrdiff_t>(first));
-      from = from.subspan(last - first);
-    }
+  for (std::size_t i = 0; i < shares_.size(); ++i)
+    if (!shares_[i].empty())
+      to = std::ranges::copy(part_of(entries()[i].parameter->*part, shares_[i][own]), to).out;
+  return mine;
+}
+
+void OptimizerShards::take_shares(std::size_t copy, Part part, const Tensor& numbers) {
+  std::span<const float> from = numbers.as<float>();
+  for (std::size_t i = 0; i < shares_.size(); ++i) {
+    if (shares_[i].empty()) continue;
+    const std::span<float> to = part_of(entries()[i].parameter->*part, shares_[i][copy]);
+    require_share(copy, to.size() <= from.size());
+    std::ranges::copy(from.first(to.size()), to.begin());
+    from = from.subspan(to.size());
   }
+  require_share(copy, from.empty());
+}
+
+void OptimizerShards::share(Part part) {
+  const std::vector<TensorList> all = copies_.all_gather(TensorList(own_shares(part)), kLabel);
+  for (std::size_t copy = 0; copy < all.size(); ++copy)
+    if (copy != static_cast<std::size_t>(copies_.rank())) take_shares(copy, part, all[copy][0]);
+}
+
+void OptimizerShards::share_values() {
+  share(&Parameter::value);
+}
+
+void OptimizerShards::share_gradients() {
+  share(&Parameter::gradient);
+}
+
+void OptimizerShards::require_share(std::size_t copy, bool fits) const {
+  if (!fits)
+    throw Mismatch("copy " + std::to_string(copy) +
+                   " of the pipeline moves another share of place " + std::to_string(place_.value) +
+                   " than it does here");
 }
 
 void OptimizerShards::collect(const Use& use, bool values_alone) {

@@ -13,6 +13,7 @@
 #include "millrace/stages/partition.hpp"
 #include "millrace/training/rank_parts.hpp"
 #include "millrace/training/recompute.hpp"
+#include "training/optimizer_shards.hpp"
 #include "training/ties.hpp"
 
 namespace millrace {
@@ -169,6 +170,8 @@ TrainerParts assemble(const Program& compute,
           owner_of(seat) + " needs " + std::to_string(parts.stages.size()) + " stage bodies, got " +
               std::to_string(bodies.size()));
   for (std::size_t i = 0; i < bodies.size(); ++i) parts.stages[i].body = bodies[i].get();
+  const int copies = seat.of_grid.grid().data();
+  if (options.shard_optimizer && copies > 1) share_out(parts.stages, copies);
   parts.bodies = std::move(bodies);
   parts.group = seat.group;
   parts.seat = seat.of_grid;

@@ -77,23 +77,25 @@ double Trainer::State::weight_of(Batch& batch) const {
   return weight;
 }
 
-/// Makes loss, samples, peaks and the declared weight known to every member, in one collective. The
-/// losses of several copies of the pipeline stand one behind the other; of more than `copies`, the
-/// others ran the same and say nothing.
-void Trainer::State::agree(StepResult& result, double& declared, int copies) const {
+/// Makes loss, samples, peaks, the declared weight and whether anybody looks at whole gradients
+/// known to every member, in one collective. The losses of several copies of the pipeline stand one
+/// behind the other; of more than `copies`, the others ran the same and say nothing.
+void Trainer::State::agree(StepResult& result, double& declared, int copies) {
   if (group.size() == 1) return;
   const auto ranks = static_cast<std::size_t>(shape.ranks);
   const auto of_all = static_cast<std::size_t>(copies);
   const auto copy = static_cast<std::size_t>(parts.seat.copy());
   const std::size_t units = result.unit_losses.size();
-  const std::size_t peaks = 3 + 4 * of_all * units;
+  constexpr std::size_t kBeforeLosses = 4;
+  const std::size_t peaks = kBeforeLosses + 4 * of_all * units;
   std::vector<double> values(peaks + of_all * ranks, 0.0);
   if (copy < of_all) {
     // A last stage with copies lives on several ranks, and each of them declares the same weight.
     values[0] = hosts_loss() ? declared : 0.0;
     values[1] = hosts_loss() ? 1.0 : 0.0;
     values[2] = static_cast<double>(result.samples);
-    auto value = values.begin() + 3 + static_cast<std::ptrdiff_t>(4 * copy * units);
+    values[3] = before_update != nullptr && *before_update ? 1.0 : 0.0;
+    auto value = values.begin() + kBeforeLosses + static_cast<std::ptrdiff_t>(4 * copy * units);
     for (const LossSum& unit : result.unit_losses) {
       *value++ = unit.sum;
       *value++ = unit.weight;
@@ -107,9 +109,10 @@ void Trainer::State::agree(StepResult& result, double& declared, int copies) con
 
   declared = values[0] / values[1];
   result.samples = static_cast<std::int64_t>(values[2]);
+  gradients_wanted = values[3] != 0;
   result.unit_losses.resize(of_all * units);
   result.loss = LossSum();
-  auto value = values.cbegin() + 3;
+  auto value = values.cbegin() + kBeforeLosses;
   for (LossSum& unit : result.unit_losses) {
     unit = {value[0],
             value[1],
@@ -218,6 +221,9 @@ void Trainer::State::inspect(double scale) {
 /// The user's look at the gradients, one norm, one verdict, one clip factor, one
 /// update of every stage.
 void Trainer::State::update(StepReport& report) {
+  if (shards) shards->begin_step(static_cast<std::uint64_t>(store.counters().mini_batches));
+  if (shards && (gradients_wanted || inspections < options.inspect_gradients))
+    shards->share_gradients();
   inspect(report.loss_scale);
   const Timed timed(times.update);
   double scale = report.loss_scale;
@@ -225,8 +231,8 @@ void Trainer::State::update(StepReport& report) {
     if (scale != 1) unscale_gradients(store, std::exchange(scale, 1));
     visit_gradients(store, *before_update);
   }
-  const GradientNorm norm =
-      norm_of(store, *parts.executor, group, options.clip_norm, scale, times.optimizer);
+  const GradientNorm norm = norm_of(
+      store, *parts.executor, group, options.clip_norm, scale, times.optimizer, optimizer_shards());
   report.gradient_norm = norm.norm;
   report.clip_factor = norm.factor;
   report.skipped = norm.overflow;
@@ -244,7 +250,6 @@ void Trainer::State::update(StepReport& report) {
   settings.gradient_factor = norm.factor / scale;
   is_updating = true;
   for (const HostedStage& hosted : parts.stages) hosted.body->update_statistics();
-  if (shards) shards->begin_step(static_cast<std::uint64_t>(store.counters().mini_batches));
   millrace::update(
       store, *parts.executor, *optimizer, settings, times.optimizer, optimizer_shards());
   is_updating = false;

@@ -22,6 +22,11 @@ std::shared_ptr<const Optimizer> optimizer_of(const TrainerOptions& options) {
   return make_optimizer(options.optimizer);
 }
 
+bool shares_gradients(const TrainerParts& parts) {
+  return std::ranges::any_of(parts.stages,
+                             [](const HostedStage& hosted) { return !hosted.shares.empty(); });
+}
+
 void check(const TrainerOptions& options, const TrainerParts& parts) {
   const Shape& shape = parts.executor->program().shape;
   check_passes(options, shape);
@@ -41,6 +46,11 @@ void check(const TrainerOptions& options, const TrainerParts& parts) {
   require(options.inspect_gradients >= 0,
           "gradients are inspected in 0 steps or more, got " +
               std::to_string(options.inspect_gradients));
+  require(
+      options.shard_optimizer || !shares_gradients(parts),
+      "the parts were made with " + named("shard_optimizer") +
+          ", so that each copy of the pipeline gets the sums of its share of the gradients; the "
+          "trainer is made without it");
   options.learning_rate.check();
 }
 

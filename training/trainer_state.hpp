@@ -39,7 +39,7 @@ struct Trainer::State {
     return parts.seat.grid().data() * micro_batches_of_copy();
   }
   double weight_of(Batch& batch) const;
-  void agree(StepResult& result, double& declared, int copies) const;
+  void agree(StepResult& result, double& declared, int copies);
   /// Asked between two passes of a step whether to leave it there. In all processes alike.
   using Pause = std::function<bool()>;
   /// Sums that wait for others in the tree are in no checkpoint.
@@ -105,6 +105,7 @@ struct Trainer::State {
   bool goes_on = false;       // the next fit() over a data set begins where the counters stand
   const StageBody* last_stage = nullptr;  // when it is hosted here
   std::function<void(std::span<Parameter* const>)>* before_update = nullptr;  // the trainer's
+  bool gradients_wanted = false;  // in some process: `before_update` is given whole gradients
   std::uint64_t evaluations = 0;  // forward-only steps run: names them, and nothing else
   std::function<void(const GradientInspection&)>* on_gradients = nullptr;  // the trainer's
   std::int64_t inspections = 0;

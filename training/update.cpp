@@ -40,6 +40,14 @@ UpdateSettings settings_for(const StateEntry& entry, UpdateSettings settings) {
   return settings;
 }
 
+/// Of a place whose copies have added them: in the first copy's process.
+void give_sums(std::span<const StateEntry> entries,
+               const std::vector<double>& of_entries,
+               std::span<double> sums) {
+  for (std::size_t i = 0; i < of_entries.size(); ++i)
+    if (entries[i].counts) sums[entries[i].number] = of_entries[i];
+}
+
 StepError failure_of(const StateEntry& entry, const std::exception& cause) {
   Action action;
   action.op = Op::OptimizerStep;
@@ -118,14 +126,21 @@ GradientNorm norm_of(const TrainingState& state,
                      ProcessGroup& group,
                      std::optional<double> limit,
                      double loss_scale,
-                     std::span<double> seconds) {
-  std::vector<double> sums(state.names().size(), 0.0);
+                     std::span<double> seconds,
+                     OptimizerShards* shards) {
+  std::vector<double> sums(state.names().size(), 0.0), of_blocks;
   executor.for_each_rank([&](Rank rank) {
     const Timed timed(seconds[rank.index()]);
+    if (shards != nullptr) {
+      of_blocks = shards->squares_of_blocks();
+      return;
+    }
     for (const StateEntry& entry : state.entries(rank))
-      if (entry.counts && entry.is_trained() && !entry.parameter->frozen)
+      if (entry.counts && is_moved(entry))
         sums[entry.number] = sum_of_squares(entry.parameter->gradient.as<float>());
   });
+  if (shards != nullptr)
+    give_sums(state.entries(shards->place()), shards->sums_of_squares(of_blocks), sums);
   group.sum(sums, Label::GradientNorm);
   return gradient_norm(sums, limit, loss_scale);
 }

@@ -22,14 +22,15 @@ void visit_gradients(TrainingState& state,
 void unscale_gradients(const TrainingState& state, double loss_scale);
 
 /// One norm over all stages of all members, of gradients that still have the loss scale in them;
-/// each rank adds up its own parameters. Frozen ones are not looked at. `seconds`, by rank, grows
-/// by the time that its sums took.
+/// each rank adds up its own parameters, with `shards` its share of them. Frozen ones are not
+/// looked at. `seconds`, by rank, grows by the time that its sums took.
 [[nodiscard]] GradientNorm norm_of(const TrainingState& state,
                                    Executor& executor,
                                    ProcessGroup& group,
                                    std::optional<double> limit,
                                    double loss_scale,
-                                   std::span<double> seconds);
+                                   std::span<double> seconds,
+                                   OptimizerShards* shards = nullptr);
 
 /// One optimizer step on every stage, frozen parameters left out; then the gradients are zero.
 /// What differs between parameters is set in `settings` here. `seconds` as in norm_of. `shards`:

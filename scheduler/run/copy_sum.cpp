@@ -2,8 +2,8 @@
 #include "run/copy_sum.hpp"
 
 #include <algorithm>
-#include <cstring>
 #include <optional>
+#include <span>
 #include <string>
 #include <utility>
 
@@ -17,25 +17,70 @@ namespace {
 constexpr int kParts = 1;
 constexpr int kSums = 2;
 
+std::span<float> part_of(Parameter& parameter, ElementRange range) {
+  return parameter.gradient.as<float>().subspan(range.first, range.last - range.first);
+}
+
+/// In elements.
+template <class Pieces>
+std::int64_t length_of(const Pieces& pieces) {
+  std::size_t length = 0;
+  for (const auto& [parameter, range] : pieces) length += range.last - range.first;
+  return static_cast<std::int64_t>(length);
+}
+
 }  // namespace
 
-CopySum::CopySum(const HostedStage& hosted, const GridSeat& seat, bool at_once)
-    : hosted_(hosted), seat_(&seat), parameters_(hosted.body->parameters()), at_once_(at_once) {
-  for (const Parameter* parameter : parameters_) {
-    require(parameter->gradient.dtype() == DType::F32, [&] {
-      return "gradients of copies are added in f32; that of '" + parameter->name + "' is " +
-             name_of(parameter->gradient.dtype());
+CopySum::CopySum(const HostedStage& hosted,
+                 const GridSeat& seat,
+                 bool at_once,
+                 const std::vector<bool>& needed_whole)
+    : hosted_(hosted),
+      seat_(&seat),
+      parameters_(hosted.body->parameters()),
+      blocks_(static_cast<std::size_t>(seat.grid().data())),
+      at_once_(at_once) {
+  std::vector<bool> is_whole = needed_whole;
+  is_whole.resize(parameters_.size());
+  for (std::size_t i = 0; i < parameters_.size(); ++i) {
+    require(parameters_[i]->gradient.dtype() == DType::F32, [&] {
+      return "gradients of copies are added in f32; that of '" + parameters_[i]->name + "' is " +
+             name_of(parameters_[i]->gradient.dtype());
     });
-    ends_.push_back((ends_.empty() ? 0 : ends_.back()) +
-                    static_cast<std::size_t>(parameter->gradient.elements()));
+    if (hosted.shares.size() <= i || hosted.shares[i].empty()) is_whole[i] = true;
+  }
+  cut_whole(is_whole);
+  parts_ = blocks_;
+  cut_shares(is_whole);
+}
+
+/// One behind the other, into as many blocks as there are copies.
+void CopySum::cut_whole(const std::vector<bool>& is_whole) {
+  const auto size = [&](std::size_t i) {
+    return is_whole[i] ? static_cast<std::size_t>(parameters_[i]->gradient.elements()) : 0;
+  };
+  std::size_t all = 0;
+  for (std::size_t i = 0; i < parameters_.size(); ++i) all += size(i);
+  gives_sums_ = all > 0;
+  for (std::size_t copy = 0; copy < blocks_.size(); ++copy) {
+    const std::size_t begin = all * copy / blocks_.size(), end = all * (copy + 1) / blocks_.size();
+    std::size_t start = 0;
+    for (std::size_t i = 0; i < parameters_.size(); start += size(i), ++i) {
+      const std::size_t first = std::max(begin, start), last = std::min(end, start + size(i));
+      if (first < last) blocks_[copy].push_back({i, {first - start, last - start}});
+    }
   }
 }
 
-CopySum::Block CopySum::block(int copy) const {
-  const std::size_t all = ends_.empty() ? 0 : ends_.back();
-  const auto copies = static_cast<std::size_t>(seat_->grid().data());
-  const auto number = static_cast<std::size_t>(copy);
-  return {all * number / copies, all * (number + 1) / copies};
+void CopySum::cut_shares(const std::vector<bool>& is_whole) {
+  for (std::size_t i = 0; i < parameters_.size(); ++i)
+    for (std::size_t copy = 0; copy < parts_.size() && !is_whole[i]; ++copy)
+      if (const ElementRange range = hosted_.shares[i].at(copy); range.first < range.last)
+        parts_[copy].push_back({i, range});
+}
+
+const CopySum::Pieces& CopySum::pieces(int round, int copy) const {
+  return (round == kParts ? parts_ : blocks_)[static_cast<std::size_t>(copy)];
 }
 
 Rank CopySum::process(int copy) const {
@@ -53,32 +98,21 @@ MessageTag CopySum::tag(const StepSettings& settings, int round, int from) const
           Slice{from}};
 }
 
-/// Calls use(numbers, place): the parts of the gradients that make up a block, and where in it each
-/// begins.
-template <class Use>
-void CopySum::for_each_piece(Block block, const Use& use) const {
-  for (std::size_t i = 0; i < parameters_.size(); ++i) {
-    const std::size_t start = i == 0 ? 0 : ends_[i - 1];
-    const std::size_t first = std::max(block.first, start);
-    const std::size_t last = std::min(block.last, ends_[i]);
-    if (first < last)
-      use(parameters_[i]->gradient.as<float>().subspan(first - start, last - first),
-          first - block.first);
-  }
-}
-
-Tensor CopySum::take(Block block, TensorPool& pool) const {
-  Tensor numbers = pool.make(DType::F32, {static_cast<std::int64_t>(block.last - block.first)});
-  for_each_piece(block, [&](std::span<const float> piece, std::size_t place) {
-    std::ranges::copy(piece, numbers.as<float>().begin() + static_cast<std::ptrdiff_t>(place));
-  });
+Tensor CopySum::take(const Pieces& pieces, TensorPool& pool) const {
+  Tensor numbers = pool.make(DType::F32, {length_of(pieces)});
+  auto to = numbers.as<float>().begin();
+  for (const auto& [parameter, range] : pieces)
+    to = std::ranges::copy(part_of(*parameters_[parameter], range), to).out;
   return numbers;
 }
 
-void CopySum::put(Block block, const Tensor& numbers) const {
-  for_each_piece(block, [&](std::span<float> piece, std::size_t place) {
-    std::ranges::copy(numbers.as<float>().subspan(place, piece.size()), piece.begin());
-  });
+void CopySum::put(const Pieces& pieces, const Tensor& numbers) const {
+  std::span<const float> from = numbers.as<float>();
+  for (const auto& [parameter, range] : pieces) {
+    const std::span<float> to = part_of(*parameters_[parameter], range);
+    std::ranges::copy(from.first(to.size()), to.begin());
+    from = from.subspan(to.size());
+  }
 }
 
 void CopySum::begin_step() {
@@ -99,7 +133,7 @@ void CopySum::start(const StepSettings& settings, bool has_sum, TensorPool& pool
   for (int copy = 0; copy < seat_->grid().data(); ++copy) {
     if (copy == seat_->copy()) continue;
     TensorList part;
-    if (has_sum) part.push_back(take(block(copy), pool));
+    if (has_sum) part.push_back(take(pieces(kParts, copy), pool));
     seat_->endpoint()->send(process(copy), tag(settings, kParts, seat_->copy()), std::move(part));
   }
 }
@@ -116,8 +150,7 @@ std::optional<TensorList> CopySum::received(const StepSettings& settings,
   else
     message = seat_->endpoint()->try_receive(process(from), wanted);
   if (!message) return message;
-  const Block of = block(round == kParts ? seat_->copy() : from);
-  const auto length = static_cast<std::int64_t>(of.last - of.first);
+  const std::int64_t length = length_of(pieces(round, round == kParts ? seat_->copy() : from));
   const bool fits =
       message->empty() || (message->size() == 1 && (*message)[0].dtype() == DType::F32 &&
                            (*message)[0].elements() == length);
@@ -155,35 +188,40 @@ std::optional<Tensor> CopySum::added(std::vector<std::optional<Tensor>> parts,
   return std::move(parts.front());
 }
 
-/// What every copy has of this one's block, added and given to all.
+/// What every copy has of this one's part, added.
 void CopySum::add_parts(const StepSettings& settings, TensorPool& pool) {
   const int own = seat_->copy();
   std::vector<std::optional<Tensor>> parts(messages_.size());
   for (std::size_t copy = 0; copy < parts.size(); ++copy)
     if (std::optional<TensorList>& message = messages_[copy]; message && !message->empty())
       parts[copy] = std::move((*message)[0]);
-  if (has_sum_) parts[static_cast<std::size_t>(own)] = take(block(own), pool);
+  if (has_sum_) parts[static_cast<std::size_t>(own)] = take(pieces(kParts, own), pool);
   const auto sum = added(std::move(parts), settings.order);
+  if (sum) put(pieces(kParts, own), *sum);
+  if (gives_sums_) give_sums(settings, sum.has_value(), pool);
+}
+
+void CopySum::give_sums(const StepSettings& settings, bool has_sum, TensorPool& pool) const {
+  const int own = seat_->copy();
   for (int copy = 0; copy < seat_->grid().data(); ++copy) {
     if (copy == own) continue;
     TensorList given;
-    if (sum) given.push_back(copy_into(pool, *sum));
+    if (has_sum) given.push_back(take(pieces(kSums, own), pool));
     seat_->endpoint()->send(process(copy), tag(settings, kSums, own), std::move(given));
   }
-  if (sum) put(block(own), *sum);
 }
 
 void CopySum::put_sums() {
   for (int copy = 0; copy < seat_->grid().data(); ++copy)
     if (const auto& message = messages_[static_cast<std::size_t>(copy)];
         message && !message->empty())
-      put(block(copy), (*message)[0]);
+      put(pieces(kSums, copy), (*message)[0]);
 }
 
 void CopySum::go_on(const StepSettings& settings, TensorPool& pool, Patience patience) {
   if (progress_ == Progress::Started && take_messages(settings, kParts, patience)) {
     add_parts(settings, pool);
-    progress_ = Progress::Added;
+    progress_ = gives_sums_ ? Progress::Added : Progress::Done;
     begin_round();
   }
   if (progress_ == Progress::Added && take_messages(settings, kSums, patience)) {

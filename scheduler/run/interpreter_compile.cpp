@@ -276,6 +276,19 @@ bool Interpreter::State::takes_all_it_gives() const {
   return std::all_of(left.begin(), left.end(), [](int count_left) { return count_left == 0; });
 }
 
+/// By parameter: whether a sum over the pipeline's own copies or tied weights waits for that over
+/// the copies of the pipeline.
+std::vector<bool> Interpreter::State::needed_whole(const HostedStage& hosted) const {
+  std::vector<bool> needed;
+  for (const Parameter* parameter : hosted.body->parameters())
+    needed.push_back(program.shape.replicas() > 1 ||
+                     std::ranges::any_of(graph.ties(), [&](const StageTie& tie) {
+                       return std::ranges::find(tie.weights, parameter->name, &StageWeight::name) !=
+                              tie.weights.end();
+                     }));
+  return needed;
+}
+
 /// Of what has no REDUCE_GRAD the sum ends where it starts.
 void Interpreter::State::make_copy_sums() {
   const auto stage_count = static_cast<std::size_t>(program.shape.stages());
@@ -287,7 +300,7 @@ void Interpreter::State::make_copy_sums() {
   for (const HostedStage& hosted : stages) {
     const std::size_t stage = hosted.stage.index();
     copy_sums[hosted.replica.index() * stage_count + stage] =
-        std::make_unique<run::CopySum>(hosted, seat, !reduced[stage]);
+        std::make_unique<run::CopySum>(hosted, seat, !reduced[stage], needed_whole(hosted));
   }
 }
 

@@ -75,6 +75,7 @@ struct Interpreter::State {
   void send(const run::Instruction& instruction);
   void receive(const run::Instruction& instruction);
   void make_copy_sums();
+  [[nodiscard]] std::vector<bool> needed_whole(const HostedStage& hosted) const;
   void add_copies(const run::Instruction& instruction);
   void go_on_with_sums(TensorPool& pool);
   void publish(const run::Instruction& instruction) const;

@@ -21,11 +21,14 @@ constexpr Deadline kNever = Deadline::max();
 
 /// A copy's stage with gradients of its own, its seat and its sum; all on one thread.
 struct SummedCopy {
-  SummedCopy(InProcessHub& hub, int copies, int copy)
+  SummedCopy(InProcessHub& hub,
+             int copies,
+             int copy,
+             const std::vector<std::vector<ElementRange>>& shares = {})
       : endpoint(hub.endpoint(Rank{copy})),
         seat(*endpoint, Grid(copies, 1)),
         body(Stage{0}, true, true),
-        sum({Replica{0}, Stage{0}, &body}, seat, false) {
+        sum({Replica{0}, Stage{0}, &body, shares}, seat, false) {
     const auto numbers = body.parameters()[0]->gradient.as<float>();
     for (std::size_t i = 0; i < numbers.size(); ++i)
       numbers[i] = 1.0F / static_cast<float>(3 + copy + 5 * static_cast<int>(i));
@@ -68,6 +71,27 @@ TEST(CopySum, GoesOnWithTheMessagesThatAreThere) {
   EXPECT_EQ(other.gradient(), expected);
   one.finish();  // nothing is left to do
   EXPECT_EQ(one.gradient(), expected);
+}
+
+TEST(CopySum, OfSharesIsOneRoundAndLeavesTheRest) {
+  InProcessHub hub(2);
+  const std::size_t count =
+      ToyStage(Stage{0}, true, true).parameters()[0]->gradient.as<float>().size();
+  ASSERT_GE(count, 2U);
+  const std::vector<std::vector<ElementRange>> shares = {{{0, 1}, {1, count}}};
+  SummedCopy one(hub, 2, 0, shares), other(hub, 2, 1, shares);
+  std::vector<float> of_one = one.gradient(), of_other = other.gradient();
+  const std::vector<float> before_one = of_one, before_other = of_other;
+  of_one[0] += before_other[0];
+  for (std::size_t i = 1; i < count; ++i) of_other[i] = before_one[i] + before_other[i];
+  one.begin();
+  other.begin();
+  one.go_on();
+  EXPECT_EQ(one.sum.progress(), Progress::Done);
+  other.finish();
+  EXPECT_EQ(other.sum.progress(), Progress::Done);
+  EXPECT_EQ(one.gradient(), of_one);
+  EXPECT_EQ(other.gradient(), of_other);
 }
 
 TEST(CopySum, OfThreeHasTheSameBitsInWhateverOrderTheyGoOn) {

@@ -16,11 +16,21 @@
 
 namespace millrace {
 
+/// Elements [first, last) of a parameter.
+struct ElementRange {
+  std::size_t first = 0, last = 0;
+};
+
 /// The body of every (replica, stage) that this process hosts. Not owned.
 struct HostedStage {
   Replica replica;
   Stage stage;
   StageBody* body = nullptr;
+  /// By parameter of the body and copy of the pipeline (GridSeat): which of the gradient's elements
+  /// that copy moves. REDUCE_GRAD then gives it the sum of these and leaves the others as they are,
+  /// but for weights that are tied or have copies in the pipeline itself, whose sum others wait
+  /// for. A parameter without ranges, or all: every copy gets the whole sum.
+  std::vector<std::vector<ElementRange>> shares = {};
 };
 
 /// What one step reads from outside. Calls may come from any executor thread, for different units

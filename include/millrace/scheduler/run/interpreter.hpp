@@ -39,7 +39,7 @@ struct Instruction;
 ///   several passes only the last one does this: until then every copy keeps its own sum. Where
 ///   the seat's grid has several copies of the pipeline, theirs are added first, in the order that
 ///   the settings say: from a stage's last B or W to its REDUCE_GRAD, and right there where it has
-///   none or other places wait for it.
+///   none or other places wait for it. With HostedStage::shares a copy gets the sums of its share.
 /// - STEP has no effect: the optimizer runs after the program, through Executor::for_each_rank.
 ///
 /// A step does not allocate once the pools and mailboxes have grown (the result's vectors and the

@@ -1,0 +1,287 @@
+// Gradients that go only to the copy of a pipeline that moves them: what is sent for it, and that
+// everybody who looks at gradients still sees the whole sums.
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <cmath>
+#include <cstddef>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <numeric>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "millrace/core/channel.hpp"
+#include "millrace/scheduler/plan/generators.hpp"
+#include "millrace/training/gradient_inspection.hpp"
+#include "millrace/training/gradient_norm.hpp"
+#include "millrace/training/rank_parts.hpp"
+#include "millrace/training/trainer.hpp"
+#include "tests/training/first_digits.hpp"
+#include "tests/training/on_ranks.hpp"
+
+namespace millrace::testing_training {
+namespace {
+
+using testing::HasSubstr;
+
+constexpr int kUpdateLeaves = 8;  // micro-batches of an update
+const char* const kLargeModel = "mlp:64-200-200-40-10";
+
+/// Bytes sent by every process, by purpose.
+struct SentBytes {
+  std::array<std::atomic<std::size_t>, 8> gradients{}, shares{};
+
+  [[nodiscard]] static std::size_t all(const std::array<std::atomic<std::size_t>, 8>& bytes) {
+    return std::accumulate(bytes.begin(), bytes.end(), std::size_t{0});
+  }
+};
+
+/// Gradients on their way to copies have numbers of replicas, collectives have none.
+class Counted final : public Endpoint {
+ public:
+  Counted(std::unique_ptr<Endpoint> endpoint, SentBytes& sent)
+      : endpoint_(std::move(endpoint)), sent_(sent) {}
+
+  [[nodiscard]] Rank rank() const override { return endpoint_->rank(); }
+  [[nodiscard]] int world() const override { return endpoint_->world(); }
+  void send(Rank to, const MessageTag& tag, TensorList payload) override {
+    const std::size_t own = rank().index();
+    if (tag.direction == Direction::Collective && tag.replica.value > 0)
+      sent_.gradients.at(own) += payload.bytes();
+    else if (tag.direction == Direction::Collective &&
+             tag.slice.value == static_cast<int>(Label::OptimizerShards))
+      sent_.shares.at(own) += payload.bytes();
+    endpoint_->send(to, tag, std::move(payload));
+  }
+  [[nodiscard]] TensorList receive(Rank from, const MessageTag& tag, Deadline deadline) override {
+    return endpoint_->receive(from, tag, deadline);
+  }
+  [[nodiscard]] std::optional<TensorList> try_receive(Rank from, const MessageTag& tag) override {
+    return endpoint_->try_receive(from, tag);
+  }
+  void cancel(const std::string& reason) noexcept override { endpoint_->cancel(reason); }
+  void goodbye(Deadline deadline) override { endpoint_->goodbye(deadline); }
+
+ private:
+  std::unique_ptr<Endpoint> endpoint_;
+  SentBytes& sent_;
+};
+
+struct CopiesJob {
+  int copies = 2, places = 1;
+  std::string model = kLargeModel;
+  bool is_sharded = true;
+  AccumulateOrder order = AccumulateOrder::Tree;
+  std::string loss_scale = "none";
+  int inspected = 0;
+  int steps = 3;
+  std::vector<std::vector<std::string>> tied = {};
+  std::vector<std::string> frozen = {};
+};
+
+TrainerOptions copies_options(const CopiesJob& job) {
+  TrainerOptions options = plain_options(job.places, kUpdateLeaves / job.copies);
+  options.accumulate_order = job.order;
+  options.optimizer = optimizer_defaults(OptimizerKind::AdamW);
+  options.learning_rate.base = 0.01;
+  options.clip_norm = 0.5;
+  options.loss_scale = parse_loss_scale(job.loss_scale);
+  options.inspect_gradients = job.inspected;
+  options.batch_size = 22;
+  options.steps = job.steps;
+  options.shard_optimizer = job.is_sharded;
+  options.tied = job.tied;
+  options.frozen = job.frozen;
+  return options;
+}
+
+/// What every process tells; the same of all.
+struct CopiesCourse {
+  std::vector<double> losses, norms, factors, scales;
+  std::vector<bool> skipped;
+  std::vector<std::string> inspections;
+  std::string weights;
+
+  friend bool operator==(const CopiesCourse&, const CopiesCourse&) = default;
+};
+
+using Prepare = std::function<void(Trainer&, Rank process)>;
+
+CopiesCourse course_of(const CopiesJob& job, const Prepare& prepare = {}, SentBytes* sent = {}) {
+  const TrainerOptions options = copies_options(job);
+  const Program program =
+      generate("1f1b", {.ranks = job.places, .micro_batches = options.micro_batches});
+  const Grid grid(job.copies, job.places);
+  SentBytes unheard;
+  InProcessHub hub(grid.processes());
+  std::vector<std::unique_ptr<Endpoint>> endpoints;
+  for (int rank = 0; rank < grid.processes(); ++rank)
+    endpoints.push_back(
+        std::make_unique<Counted>(hub.endpoint(Rank{rank}), sent ? *sent : unheard));
+  std::mutex mutex;
+  std::vector<CopiesCourse> all;
+  on_ranks(std::move(endpoints), [&](Endpoint& endpoint, ProcessGroup& group) {
+    const ModelSpec model = parse_model(job.model);
+    Trainer trainer(rank_parts(model, program, options, GridSeat(endpoint, grid), group), options);
+    CopiesCourse course;
+    trainer.on_step = [&](const StepReport& step) {
+      course.losses.push_back(step.mean_loss());
+      course.norms.push_back(step.skipped ? 0 : step.gradient_norm);
+      course.factors.push_back(step.clip_factor);
+      course.scales.push_back(step.loss_scale);
+      course.skipped.push_back(step.skipped);
+    };
+    trainer.on_gradients = [&](const GradientInspection& found) {
+      course.inspections.push_back(to_string(found));
+    };
+    if (prepare) prepare(trainer, endpoint.rank());
+    trainer.fit(first_digits(60));
+    if (sent == nullptr) course.weights = trainer.weights_hash();
+    const std::lock_guard lock(mutex);
+    all.push_back(course);
+  });
+  EXPECT_EQ(all.size(), static_cast<std::size_t>(grid.processes()));
+  for (const CopiesCourse& course : all) EXPECT_TRUE(course == all.front());
+  return all.empty() ? CopiesCourse{} : all.front();
+}
+
+/// Elements of the large model, and blocks of its parameters, by hand.
+constexpr std::size_t kElements = 65 * 200 + 201 * 200 + 201 * 40 + 41 * 10;
+constexpr std::size_t kBlocks = (4 + 1) + (10 + 1) + (2 + 1) + (1 + 1);
+
+TEST(ShardedGradients, MoveTheBytesOfReduceScatterAndAllGather) {
+  for (const std::size_t copies : {2, 4, 8}) {
+    const std::size_t once = (copies - 1) * kElements * sizeof(float);
+    CopiesJob job{.copies = static_cast<int>(copies), .steps = 1};
+    SentBytes sharded, whole;
+    course_of(job, {}, &sharded);
+    job.is_sharded = false;
+    course_of(job, {}, &whole);
+    EXPECT_EQ(SentBytes::all(sharded.gradients), once);
+    EXPECT_EQ(SentBytes::all(whole.gradients), 2 * once);
+    EXPECT_EQ(SentBytes::all(whole.shares), 0U);
+    // The values, and the sums of the norm's blocks, which the first copy has itself in part.
+    EXPECT_GE(SentBytes::all(sharded.shares), once);
+    EXPECT_LT(SentBytes::all(sharded.shares), once + kBlocks * sizeof(double));
+    // Of every process: no share is larger than the others by more than a block.
+    for (std::size_t copy = 0; copy < copies; ++copy)
+      EXPECT_LE(sharded.gradients.at(copy) + sharded.shares.at(copy),
+                2 * once / copies + copies * kNormBlock * sizeof(float));
+  }
+}
+
+TEST(ShardedGradients, OfTiedWeightsAreWholeForThoseTheyAreTiedTo) {
+  const std::vector<std::vector<std::string>> tied = {{"layers.1.weight", "layers.3.weight"}};
+  CopiesJob job{.copies = 1,
+                .places = 2,
+                .model = "mlp:64-80-80-80-80-10",
+                .is_sharded = false,
+                .tied = tied};
+  const CopiesCourse expected = course_of(job);
+  job.is_sharded = true;
+  for (const int copies : {2, 4}) {
+    job.copies = copies;
+    EXPECT_TRUE(course_of(job) == expected) << copies;
+  }
+}
+
+TEST(ShardedGradients, GiveNormFactorVerdictAndScaleOfTheWhole) {
+  CopiesJob job{.copies = 4, .frozen = {"layers.2.weight"}};
+  for (const char* const scale :
+       {"static:1024", "dynamic:initial=1e300,ceiling=1e300,backoff=1e-297"}) {
+    job.loss_scale = scale;
+    job.is_sharded = false;
+    const CopiesCourse expected = course_of(job);
+    job.is_sharded = true;
+    EXPECT_TRUE(course_of(job) == expected) << scale;
+    EXPECT_EQ(std::ranges::count(expected.skipped, true),
+              std::string(scale).starts_with("dynamic") ? 1 : 0);
+    EXPECT_LT(expected.factors.back(), 1);
+  }
+}
+
+TEST(ShardedGradients, AddUpInTheOrderOfTheCopiesToo) {
+  CopiesJob job{.copies = 3, .places = 2, .is_sharded = false, .order = AccumulateOrder::Ascending};
+  const CopiesCourse expected = course_of(job);
+  job.is_sharded = true;
+  EXPECT_TRUE(course_of(job) == expected);
+}
+
+TEST(ShardedGradients, LeaveRunningStatisticsWhole) {
+  CopiesJob job{.copies = 1, .model = "conv:8x8x1-4-4-10", .is_sharded = false};
+  const CopiesCourse expected = course_of(job);
+  job = {.copies = 4, .model = job.model};
+  EXPECT_EQ(course_of(job).weights, expected.weights);
+}
+
+TEST(ShardedGradients, AreWholeWhereTheyAreInspected) {
+  CopiesJob job{.copies = 1, .is_sharded = false, .inspected = 2};
+  const CopiesCourse expected = course_of(job);
+  EXPECT_EQ(expected.inspections.size(), 2U);
+  job = {.copies = 4, .inspected = 2};
+  EXPECT_TRUE(course_of(job) == expected);
+}
+
+TEST(ShardedGradients, AreWholeForWhoChangesThem) {
+  std::mutex mutex;
+  std::map<std::string, int> seen;
+  const auto reverse = [&](Trainer& trainer, Rank) {
+    trainer.before_update = [&](std::span<Parameter* const> parameters) {
+      for (Parameter* parameter : parameters) {
+        const std::span<float> gradient = parameter->gradient.as<float>();
+        std::ranges::reverse(gradient);
+        const std::lock_guard lock(mutex);
+        ++seen[parameter->name + " " + std::to_string(sum_of_squares(gradient))];
+      }
+    };
+  };
+  CopiesJob job{.copies = 1, .is_sharded = false, .loss_scale = "static:8"};
+  const CopiesCourse expected = course_of(job, reverse);
+  job.copies = 4;
+  job.is_sharded = true;
+  EXPECT_TRUE(course_of(job, reverse) == expected);
+  for (const auto& [what, times] : seen) EXPECT_EQ(times, 5) << what;
+}
+
+TEST(ShardedGradients, AreWholeWhereOneProcessAloneLooks) {
+  std::vector<double> squares;
+  const auto look = [&](Trainer& trainer, Rank process) {
+    if (process != Rank{1}) return;
+    trainer.before_update = [&](std::span<Parameter* const> parameters) {
+      squares.push_back(0);
+      for (const Parameter* parameter : parameters)
+        squares.back() += sum_of_squares(parameter->gradient.as<float>());
+    };
+  };
+  const CopiesCourse course = course_of({.copies = 2}, look);
+  EXPECT_EQ(course.weights, course_of({.copies = 2, .is_sharded = false}).weights);
+  ASSERT_EQ(squares.size(), course.norms.size());
+  for (std::size_t step = 0; step < squares.size(); ++step)
+    EXPECT_EQ(std::sqrt(squares[step]), course.norms[step]);
+}
+
+TEST(ShardedGradients, AreNoUseToATrainerThatMovesWholeWeights) {
+  const TrainerOptions sharded = copies_options({});
+  const TrainerOptions whole = copies_options({.is_sharded = false});
+  const Program program = generate("1f1b", {.ranks = 1, .micro_batches = sharded.micro_batches});
+  on_ranks(2, [&](Endpoint& endpoint, ProcessGroup& group) {
+    const ModelSpec model = parse_model(kLargeModel);
+    try {
+      Trainer trainer(rank_parts(model, program, sharded, {endpoint, Grid(2, 1)}, group), whole);
+      ADD_FAILURE() << "not refused";
+    } catch (const InvalidArgument& error) {
+      EXPECT_THAT(error.what(), HasSubstr("the parts were made with shard_optimizer"));
+    }
+  });
+}
+
+}  // namespace
+}  // namespace millrace::testing_training
