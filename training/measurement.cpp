@@ -8,6 +8,8 @@
 #include <tuple>
 
 #include "millrace/core/error.hpp"
+#include "millrace/stages/precision.hpp"
+#include "training/optimizer_shards.hpp"
 
 namespace millrace {
 namespace {
@@ -231,6 +233,29 @@ std::vector<std::size_t> predict_stash_peaks(const Program& program,
   std::vector<std::size_t> peaks;
   for (const auto& list : program.ranks) peaks.push_back(replay.peak(list));
   return peaks;
+}
+
+std::vector<std::size_t> predict_optimizer_bytes(const Shape& shape,
+                                                 std::span<const HostedStage> stages,
+                                                 int slots,
+                                                 int copies) {
+  std::vector<std::vector<const Parameter*>> of_rank(static_cast<std::size_t>(shape.ranks));
+  for (const HostedStage& hosted : stages)
+    for (const Parameter* parameter : hosted.body->parameters())
+      of_rank[shape.rank(hosted.replica, hosted.stage).index()].push_back(parameter);
+  std::vector<std::size_t> most;
+  for (const auto& parameters : of_rank) {
+    std::vector<std::size_t> bytes(static_cast<std::size_t>(copies));
+    const auto shares = shares_of(parameters, copies);
+    for (std::size_t i = 0; i < parameters.size(); ++i) {
+      const int arrays = slots + (is_narrow(parameters[i]->precision) ? 1 : 0);
+      for (std::size_t copy = 0; copy < shares[i].size(); ++copy)
+        bytes[copy] += (shares[i][copy].last - shares[i][copy].first) *
+                       static_cast<std::size_t>(arrays) * sizeof(float);
+    }
+    most.push_back(std::ranges::max(bytes));
+  }
+  return most;
 }
 
 }  // namespace millrace

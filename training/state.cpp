@@ -297,11 +297,16 @@ bool TrainingState::is_spread(std::string_view name, std::string_view part) cons
 
 std::size_t TrainingState::optimizer_bytes() const {
   std::size_t bytes = 0;
-  for (const auto& entries : contents_->of_rank)
-    for (const StateEntry& entry : entries) {
-      bytes += entry.master.bytes();
-      for (const Tensor& slot : entry.slots) bytes += slot.bytes();
-    }
+  for (int rank = 0; rank < ranks(); ++rank) bytes += optimizer_bytes(Rank{rank});
+  return bytes;
+}
+
+std::size_t TrainingState::optimizer_bytes(Rank rank) const {
+  std::size_t bytes = 0;
+  for (const StateEntry& entry : entries(rank)) {
+    bytes += entry.master.bytes();
+    for (const Tensor& slot : entry.slots) bytes += slot.bytes();
+  }
   return bytes;
 }
 

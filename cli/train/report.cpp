@@ -1,6 +1,7 @@
 // The end of a training run, told twice.
 #include "cli/train/report.hpp"
 
+#include <algorithm>
 #include <array>
 #include <cstdio>
 #include <iomanip>
@@ -52,6 +53,7 @@ ordered_json settings_of(const TrainJob& job, const TrainOutcome& outcome) {
     settings["epochs"] = options.epochs;
   }
   settings["optimizer"] = std::string(name_of(options.optimizer.kind));
+  if (options.shard_optimizer) settings["shard_optimizer"] = true;
   settings["lr"] = options.learning_rate.base;
   settings["warmup"] = options.learning_rate.warm_up;
   settings["lr_schedule"] = to_string(options.learning_rate);
@@ -199,6 +201,13 @@ void print_bubbles(std::ostream& stream, const TrainOutcome& outcome) {
          << (outcome.on_cores ? "; then with those there are" : "") << ")\n";
 }
 
+void print_optimizer(std::ostream& stream, const TrainOutcome& outcome) {
+  const std::size_t counted = std::ranges::max(outcome.optimizer_counted);
+  if (counted > 0)
+    stream << "moments and master weights: at most " << counted << " bytes a rank (predicted "
+           << std::ranges::max(outcome.optimizer_predicted) << ")\n";
+}
+
 }  // namespace
 
 void print_outcome(std::ostream& stream, const TrainOutcome& outcome) {
@@ -207,6 +216,7 @@ void print_outcome(std::ostream& stream, const TrainOutcome& outcome) {
   print_products(stream, outcome);
   stream << "weights " << outcome.weights_hash << '\n';
   print_bubbles(stream, outcome);
+  print_optimizer(stream, outcome);
   if (const SavedCheckpoints& saved = outcome.checkpoints; saved.saved + saved.failed > 0) {
     stream << saved.saved << (saved.saved == 1 ? " checkpoint" : " checkpoints") << " saved";
     if (!saved.newest.empty()) stream << ", the newest " << saved.newest;
@@ -254,6 +264,8 @@ std::string outcome_json(const TrainJob& job, const TrainOutcome& outcome) {
   }
   document["peak_stash_bytes"] = {{"counted", outcome.peak_counted},
                                   {"predicted", outcome.peak_predicted}};
+  document["optimizer_bytes"] = {{"counted", outcome.optimizer_counted},
+                                 {"predicted", outcome.optimizer_predicted}};
   if (const SavedCheckpoints& saved = outcome.checkpoints; saved.saved + saved.failed > 0)
     document["checkpoints"] = {
         {"saved", saved.saved}, {"failed", saved.failed}, {"newest", saved.newest}};

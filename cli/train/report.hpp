@@ -36,6 +36,8 @@ struct TrainOutcome {
   int cores = 0;      ///< that the ranks share; 0: one each, or ranks on several machines
   std::optional<StepUse> on_cores = {};  ///< the same with those, where the passes' times allow it
   std::vector<std::size_t> peak_counted, peak_predicted;  ///< stash bytes per rank
+  /// Of moments and master values, per rank; the largest of its copies.
+  std::vector<std::size_t> optimizer_counted, optimizer_predicted;
   std::int64_t updates = 0;
   SavedCheckpoints checkpoints;
   int processes = 0;  ///< one per rank; 0: all ranks in one

@@ -201,6 +201,26 @@ void RunMeasurement::add_rows_of_all() {
   }
 }
 
+/// Of all processes, the most that one of a rank has.
+std::vector<std::size_t> RunMeasurement::most_of_copies(std::vector<double> mine) const {
+  group_.all_reduce(mine, ReduceOp::Max, Label::Measurement);
+  return {mine.begin(), mine.end()};
+}
+
+void RunMeasurement::add_optimizer(TrainOutcome& outcome) const {
+  const TrainingState& state = trainer_.state();
+  std::vector<double> counted;
+  for (int rank = 0; rank < state.ranks(); ++rank)
+    counted.push_back(static_cast<double>(state.optimizer_bytes(Rank{rank})));
+  const auto predicted =
+      predict_optimizer_bytes(job_.program.shape,
+                              trainer_.stages(),
+                              make_optimizer(job_.options.optimizer)->slots(),
+                              job_.options.shard_optimizer ? job_.grid().data() : 1);
+  outcome.optimizer_counted = most_of_copies(std::move(counted));
+  outcome.optimizer_predicted = most_of_copies({predicted.begin(), predicted.end()});
+}
+
 RunMeasurement::Whole RunMeasurement::gather(TrainOutcome& outcome) {
   const Program& program = trainer_.executor().program();
   outcome.peak_counted = peaks_;
@@ -209,6 +229,7 @@ RunMeasurement::Whole RunMeasurement::gather(TrainOutcome& outcome) {
     peaks.push_back(of_first_copy_ ? static_cast<double>(peak) : 0);
   group_.sum(peaks, Label::Measurement);
   for (const double peak : peaks) outcome.peak_predicted.push_back(static_cast<std::size_t>(peak));
+  add_optimizer(outcome);
 
   if (!is_alone()) add_rows_of_all();
   Whole whole{std::move(last_), profile_.cost(trainer_.stages(), sizes().front())};

@@ -38,9 +38,9 @@ class RunMeasurement {
     Cost cost;
   };
 
-  /// Fills the outcome's measured and simulated use and its stash peaks, in all processes alike.
-  /// Every process calls this, once. Rows of ranks on one machine lie on one clock; those of other
-  /// machines begin with the step.
+  /// Fills the outcome's measured and simulated use, its stash peaks and the optimizer's bytes, in
+  /// all processes alike. Every process calls this, once. Rows of ranks on one machine lie on one
+  /// clock; those of other machines begin with the step.
   Whole gather(TrainOutcome& outcome);
 
  private:
@@ -58,6 +58,8 @@ class RunMeasurement {
   static std::vector<Step> unpack(const std::string& text, std::string& machine);
   void add_rows_of_all();
   void add_memory(Cost& cost) const;
+  [[nodiscard]] std::vector<std::size_t> most_of_copies(std::vector<double> mine) const;
+  void add_optimizer(TrainOutcome& outcome) const;
 
   const TrainJob& job_;
   const Trainer& trainer_;

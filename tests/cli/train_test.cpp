@@ -296,6 +296,25 @@ TEST(Train, SharesMiniBatchesOutToCopiesOfThePipelineWithTheSameBits) {
   EXPECT_NE(ascending["weights_hash"], one["weights_hash"]);
 }
 
+TEST(Train, SaysTheBytesThatSpreadingTheOptimizerSaves) {
+  const std::string job =
+      "--model mlp:64-128-64-10 --steps 2 --batch-size 32 -d 2 -p 2 -m 2 --optimizer adamw ";
+  const json whole = json::parse(train(job + "--json").out);
+  const json spread = json::parse(train(job + "--json --shard-optimizer").out);
+  // Layers of 64 * 128 + 128 numbers, and of 128 * 64 + 64 and 64 * 10 + 10: blocks of 4096 and
+  // what is left of each parameter.
+  const json two_moments = {8 * 8320, 8 * (8256 + 650)};
+  EXPECT_EQ(whole["optimizer_bytes"]["counted"], two_moments);
+  const json largest_shares = {8 * (4096 + 128), 8 * 8192};
+  EXPECT_EQ(spread["optimizer_bytes"]["counted"], largest_shares);
+  for (const json& run : {whole, spread})
+    EXPECT_EQ(run["optimizer_bytes"]["predicted"], run["optimizer_bytes"]["counted"]);
+  EXPECT_EQ(spread["weights_hash"], whole["weights_hash"]);
+  EXPECT_THAT(
+      train(job + "--shard-optimizer").out,
+      HasSubstr("moments and master weights: at most 65536 bytes a rank (predicted 65536)\n"));
+}
+
 TEST(Train, GoesOnWithAnotherNumberOfCopiesInTheOrderOfTheCheckpoint) {
   const Folder folder("cli_copies");
   const std::string job =

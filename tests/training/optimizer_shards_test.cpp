@@ -15,6 +15,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "millrace/training/measurement.hpp"
 #include "training/grid_matrix.hpp"
 
 namespace millrace::testing_training {
@@ -47,7 +48,7 @@ TrainerOptions sharded_options(const ShardedJob& job) {
 /// By copy.
 struct ShardedRun {
   std::vector<std::string> weights;
-  std::vector<std::size_t> bytes;
+  std::vector<std::size_t> bytes, predicted;  // of the optimizer; the latter of the largest share
 };
 
 using Look = std::function<void(Trainer&, int copy)>;
@@ -62,6 +63,7 @@ ShardedRun run_copies(const ShardedJob& job,
   model.precision = job.precision;
   const Program program = generate("1f1b", {.ranks = 1, .micro_batches = options.micro_batches});
   ShardedRun run{std::vector<std::string>(static_cast<std::size_t>(job.copies)),
+                 std::vector<std::size_t>(static_cast<std::size_t>(job.copies)),
                  std::vector<std::size_t>(static_cast<std::size_t>(job.copies))};
   on_ranks(job.copies, [&](Endpoint& endpoint, ProcessGroup& group) {
     const GridSeat seat(endpoint, Grid(job.copies, 1));
@@ -70,6 +72,10 @@ ShardedRun run_copies(const ShardedJob& job,
     const auto copy = endpoint.rank().index();
     run.weights[copy] = trainer.weights_hash();
     run.bytes[copy] = trainer.state().optimizer_bytes();
+    run.predicted[copy] = predict_optimizer_bytes(program.shape,
+                                                  trainer.stages(),
+                                                  make_optimizer(options.optimizer)->slots(),
+                                                  job.is_sharded ? job.copies : 1)[0];
     if (look) look(trainer, static_cast<int>(copy));
   });
   return run;
@@ -104,6 +110,8 @@ TEST(OptimizerShards, HoldTheirShareOfMomentsAndMasters) {
       EXPECT_EQ(bf16.bytes[copy], 3 * sizeof(float) * elements[copy]) << copies << ", " << copy;
       EXPECT_EQ(whole.bytes[copy], 2 * sizeof(float) * elements_by_copy(1)[0]);
     }
+    for (const ShardedRun& run : {f32, bf16, whole})
+      EXPECT_THAT(run.predicted, testing::Each(std::ranges::max(run.bytes)));
   }
 }
 

@@ -84,4 +84,14 @@ class Profile {
                                                            std::span<const HostedStage> stages,
                                                            std::span<const UnitSize> sizes);
 
+/// The bytes that a process of each rank has of the optimizer's arrays and of master values: so
+/// many f32 arrays (Optimizer::slots) of its trained parameters, and one more of those that are
+/// rounded. Spread over several copies (TrainerOptions::shard_optimizer) the largest share. What
+/// TrainingState::optimizer_bytes counts, exactly; 0 for ranks that host none of `stages`. Cost:
+/// O(parameters x copies).
+[[nodiscard]] std::vector<std::size_t> predict_optimizer_bytes(const Shape& shape,
+                                                               std::span<const HostedStage> stages,
+                                                               int slots,
+                                                               int copies = 1);
+
 }  // namespace millrace

@@ -139,8 +139,10 @@ class TrainingState {
   /// Whether this process has no more of that part than a share. Throws as read.
   [[nodiscard]] bool is_spread(std::string_view name, std::string_view part) const;
 
-  /// Bytes of the optimizer's arrays and of master values in this process.
+  /// Bytes of the optimizer's arrays and of master values in this process, and of one rank of those
+  /// here.
   [[nodiscard]] std::size_t optimizer_bytes() const;
+  [[nodiscard]] std::size_t optimizer_bytes(Rank rank) const;
 
   /// Valid until the next step or write. Throws InvalidArgument for a name or part that does not
   /// exist, naming the nearest, for a parameter that another process hosts, and for a part that is
