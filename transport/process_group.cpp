@@ -2,6 +2,7 @@
 #include "millrace/transport/process_group.hpp"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstring>
 #include <string>
@@ -17,7 +18,7 @@ namespace {
 constexpr std::size_t kBlockBytes = 64 * 1024;
 /// Of a block: long enough that a message's own cost is small, short enough to be added while it
 /// is near.
-constexpr std::size_t kPieceBytes = 512 * 1024;
+constexpr std::size_t kPieceBytes = 256 * 1024;
 /// A frame's field for the number of a collective has 16 bits; long before it begins anew, every
 /// member has taken what had the number before.
 constexpr std::int32_t kNumbers = 1 << 16;
@@ -41,11 +42,26 @@ TensorList copy_of(const TensorList& tensors) {
 
 template <class T>
 void join(std::span<T> into, std::span<const T> term, ReduceOp op) {
-  for (std::size_t i = 0; i < into.size(); ++i) {
-    if (op == ReduceOp::Sum)
-      into[i] += term[i];
-    else if (term[i] > into[i] || std::isnan(term[i]))
-      into[i] = term[i];
+  if (op == ReduceOp::Sum) {
+    for (std::size_t i = 0; i < into.size(); ++i) into[i] += term[i];
+    return;
+  }
+  for (std::size_t i = 0; i < into.size(); ++i)
+    if (term[i] > into[i] || std::isnan(term[i])) into[i] = term[i];
+}
+
+/// Joins the parts in their order into `into`, which may be one of them: some numbers at a time,
+/// which stay near, so that each part is read once and the result written once.
+template <class T>
+void join_in_order(std::span<const std::span<const T>> parts, std::span<T> into, ReduceOp op) {
+  std::array<T, 2048> near;
+  for (std::size_t first = 0; first < into.size(); first += near.size()) {
+    const std::size_t count = std::min(near.size(), into.size() - first);
+    const std::span<T> joined(near.data(), count);
+    std::ranges::copy(parts.front().subspan(first, count), joined.begin());
+    for (const std::span<const T> part : parts.subspan(1))
+      join(joined, part.subspan(first, count), op);
+    std::ranges::copy(joined, into.subspan(first, count).begin());
   }
 }
 
@@ -144,35 +160,39 @@ class ProcessGroup::Blocks {
     }
   }
 
-  /// Every block goes to its owner: n - 1 messages each way for a piece.
-  void send_parts() const {
-    for (std::size_t i = 0; i < pieces_; ++i)
-      each_other([&](int place, Rank process) {
-        group_.endpoint_->send(
-            process, parts_[i], TensorList(copy_of(std::span<const T>(piece(place, i)))));
-      });
+  /// Every block becomes the sum at its owner, and with `gives_sums` everywhere. Few pieces are
+  /// under way at a time: what carries them is soon free again, and still near.
+  void reduce(ReduceOp op, bool gives_sums) {
+    constexpr std::size_t kAhead = 2;  // pieces sent before one is added, and so on
+    for (std::size_t i = 0; i < pieces_ + 2 * kAhead; ++i) {
+      if (i < pieces_) send_parts(i);
+      if (i >= kAhead && i - kAhead < pieces_) {
+        join_own(i - kAhead, op);
+        if (gives_sums) send_sum(i - kAhead);
+      }
+      if (gives_sums && i >= 2 * kAhead) receive_sums(i - 2 * kAhead);
+    }
   }
 
-  /// The owner joins the parts in rank order; `and_then(piece)` follows each.
-  template <class Then>
-  void join_own(ReduceOp op, const Then& and_then) {
-    std::vector<T> sum;
-    for (std::size_t i = 0; i < pieces_; ++i) {
-      const std::span<T> own = piece(group_.rank_, i);
-      for (const Rank process : group_.processes_) {
-        const bool is_own = process == group_.endpoint_->rank();
-        TensorList message;
-        if (!is_own) message = group_.endpoint_->receive(process, parts_[i], group_.deadline());
-        const std::span<const T> part =
-            is_own ? std::span<const T>(own) : values_of<T>(message, own.size(), process);
-        if (process == group_.processes_.front())
-          sum.assign(part.begin(), part.end());
-        else
-          millrace::join(std::span<T>(sum), part, op);
-      }
-      std::ranges::copy(sum, own.begin());
-      and_then(i);
-    }
+ private:
+  void send_parts(std::size_t i) const {
+    each_other([&](int place, Rank process) {
+      group_.endpoint_->send(
+          process, parts_[i], TensorList(copy_of(std::span<const T>(piece(place, i)))));
+    });
+  }
+
+  /// In rank order.
+  void join_own(std::size_t i, ReduceOp op) const {
+    const std::span<T> own = piece(group_.rank_, i);
+    std::vector<TensorList> messages(static_cast<std::size_t>(group_.size()));
+    std::vector<std::span<const T>> parts(messages.size(), std::span<const T>(own));
+    each_other([&](int place, Rank process) {
+      TensorList& message = messages[static_cast<std::size_t>(place)];
+      message = group_.endpoint_->receive(process, parts_[i], group_.deadline());
+      parts[static_cast<std::size_t>(place)] = values_of<T>(message, own.size(), process);
+    });
+    join_in_order<T>(parts, own, op);
   }
 
   void send_sum(std::size_t i) const {
@@ -182,16 +202,14 @@ class ProcessGroup::Blocks {
     });
   }
 
-  void receive_sums() const {
-    for (std::size_t i = 0; i < pieces_; ++i)
-      each_other([&](int place, Rank process) {
-        const TensorList message = group_.endpoint_->receive(process, sums_[i], group_.deadline());
-        const std::span<T> into = piece(place, i);
-        std::ranges::copy(values_of<T>(message, into.size(), process), into.begin());
-      });
+  void receive_sums(std::size_t i) const {
+    each_other([&](int place, Rank process) {
+      const TensorList message = group_.endpoint_->receive(process, sums_[i], group_.deadline());
+      const std::span<T> into = piece(place, i);
+      std::ranges::copy(values_of<T>(message, into.size(), process), into.begin());
+    });
   }
 
- private:
   [[nodiscard]] std::span<T> block(int place) const {
     const auto count = static_cast<std::size_t>(group_.size());
     const auto i = static_cast<std::size_t>(place);
@@ -225,10 +243,7 @@ class ProcessGroup::Blocks {
 
 template <class T>
 void ProcessGroup::reduce_by_blocks(std::span<T> values, ReduceOp op, Label label) {
-  Blocks<T> blocks(*this, values, label);
-  blocks.send_parts();
-  blocks.join_own(op, [&](std::size_t piece) { blocks.send_sum(piece); });
-  blocks.receive_sums();
+  Blocks<T>(*this, values, label).reduce(op, true);
 }
 
 template <class T>
@@ -253,9 +268,7 @@ void ProcessGroup::all_reduce(Tensor& tensor, ReduceOp op, Label label) {
 void ProcessGroup::reduce_scatter(Tensor& tensor, ReduceOp op, Label label) {
   const auto scatter = [&](auto values) {
     if (size() == 1) return;
-    Blocks blocks(*this, values, label);
-    blocks.send_parts();
-    blocks.join_own(op, [](std::size_t) {});
+    Blocks(*this, values, label).reduce(op, false);
   };
   if (tensor.dtype() == DType::F32) return scatter(tensor.as<float>());
   if (tensor.dtype() == DType::F64) return scatter(tensor.as<double>());
