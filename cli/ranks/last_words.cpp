@@ -1,7 +1,6 @@
 // See last_words.hpp. The handler notes the signal; a thread of its own finds the words.
 #include "cli/ranks/last_words.hpp"
 
-#include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <iostream>
@@ -10,6 +9,7 @@
 #include <string>
 
 #include "cli/train/stop_signals.hpp"
+#include "cli/train/wish.hpp"
 
 namespace millrace::cli {
 
@@ -22,11 +22,10 @@ constexpr auto kLook = 50ms;
 /// Of the second that some engines leave between asking and killing.
 constexpr auto kStepMayTake = 500ms;
 
-std::atomic<int> asked{0};
-static_assert(std::atomic<int>::is_always_lock_free);
+Wish asked;
 
 void note_wish(int signal) {
-  asked.store(signal);
+  asked.note(signal);
 }
 
 void say(const Endpoint& endpoint) {
@@ -39,10 +38,10 @@ void say(const Endpoint& endpoint) {
 
 LastWords::LastWords(const Endpoint* endpoint) : endpoint_(endpoint) {
   if (endpoint_ == nullptr) return;
-  asked.store(0);
+  asked.forget();
   struct sigaction action {};
   action.sa_handler = note_wish;
-  action.sa_flags = static_cast<int>(SA_RESETHAND | SA_RESTART);
+  action.sa_flags = SA_RESTART;
   ::sigaction(SIGTERM, &action, nullptr);
   thread_ = std::jthread([this](const std::stop_token& stop) { watch(stop); });
 }
@@ -57,9 +56,10 @@ void LastWords::watch(const std::stop_token& stop) const {
   std::unique_lock lock(mutex);
   for (std::optional<Clock::time_point> since; !stop.stop_requested();) {
     never.wait_for(lock, stop, kLook, [] { return false; });
-    if (asked.load() != 0) {
+    if (asked.signal() != 0) {
       say(*endpoint_);
-      ::raise(SIGTERM);  // reset by the first one
+      ::signal(SIGTERM, SIG_DFL);
+      ::raise(SIGTERM);
     }
     if (StopSignals::received() == 0) continue;
     if (!since) since = Clock::now();

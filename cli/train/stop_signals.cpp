@@ -1,36 +1,37 @@
 // See stop_signals.hpp. A handler may do no more than note the number.
 #include "cli/train/stop_signals.hpp"
 
-#include <atomic>
 #include <csignal>
+
+#include "cli/train/wish.hpp"
 
 namespace millrace::cli {
 
 namespace {
 
-std::atomic<int> noted{0};
-static_assert(std::atomic<int>::is_always_lock_free);
+Wish wish;
 
 void note_signal(int signal) {
-  noted.store(signal);
+  wish.note(signal);
 }
 
 }  // namespace
 
 StopSignals::StopSignals() {
-  noted.store(0);
+  wish.forget();
   struct sigaction action {};
   action.sa_handler = note_signal;
-  action.sa_flags = static_cast<int>(SA_RESETHAND | SA_RESTART);
+  action.sa_flags = SA_RESTART;
   for (const int signal : {SIGTERM, SIGINT}) ::sigaction(signal, &action, nullptr);
 }
 
 StopSignals::~StopSignals() {
+  if (received() != 0) return;
   for (const int signal : {SIGTERM, SIGINT}) ::signal(signal, SIG_DFL);
 }
 
 int StopSignals::received() {
-  return noted.load();
+  return wish.signal();
 }
 
 }  // namespace millrace::cli

@@ -136,7 +136,10 @@ TEST_F(CheckpointVerb, RefusesWhatMakesNoSense) {
 }
 
 /// Waits until the run has saved once, tells it to stop, and looks where it did.
-void expect_saved_by_signal(const std::string& verb, const std::string& name, int signal) {
+void expect_saved_by_signal(const std::string& verb,
+                            const std::string& name,
+                            int signal,
+                            int times = 1) {
   const Folder folder(name);
   const std::string place = folder.path() + "/saved";
   Command run(verb +
@@ -146,7 +149,7 @@ void expect_saved_by_signal(const std::string& verb, const std::string& name, in
   const auto deadline = Clock::now() + std::chrono::seconds(60);
   while (command("checkpoint ls " + place).code != 0 && Clock::now() < deadline)
     std::this_thread::yield();
-  run.signal(signal);
+  for (int sent = 0; sent < times; ++sent) run.signal(signal);
   const Outcome outcome = run.end();
   EXPECT_EQ(outcome.code, 128 + signal) << outcome.errors;
   EXPECT_THAT(outcome.errors, HasSubstr("stopped after step "));
@@ -156,6 +159,10 @@ void expect_saved_by_signal(const std::string& verb, const std::string& name, in
 TEST(CheckpointSignals, SaveTheStateOfTheStepAtHand) {
   expect_saved_by_signal("", "cli_signal_term", SIGTERM);
   expect_saved_by_signal("", "cli_signal_int", SIGINT);
+}
+
+TEST(CheckpointSignals, AreOneWishWhereTheyComeInARow) {
+  expect_saved_by_signal("", "cli_signal_row", SIGTERM, 5);
 }
 
 TEST(CheckpointSignals, SaveTheStateOfAllRanks) {
