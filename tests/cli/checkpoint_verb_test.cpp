@@ -149,7 +149,10 @@ void expect_saved_by_signal(const std::string& verb,
   const auto deadline = Clock::now() + std::chrono::seconds(60);
   while (command("checkpoint ls " + place).code != 0 && Clock::now() < deadline)
     std::this_thread::yield();
-  for (int sent = 0; sent < times; ++sent) run.signal(signal);
+  for (int sent = 0; sent < times; ++sent) {
+    run.signal(signal);
+    run.await_signals();
+  }
   const Outcome outcome = run.end();
   EXPECT_EQ(outcome.code, 128 + signal) << outcome.errors;
   EXPECT_THAT(outcome.errors, HasSubstr("stopped after step "));

@@ -73,6 +73,17 @@ class Command {
 
   void signal(int number) const { ::kill(process_, number); }
 
+  /// Waits until no signal that was sent to it is left to be taken.
+  void await_signals() const {
+    const std::string status = "/proc/" + std::to_string(process_) + "/status";
+    const auto pending = [&] {
+      const std::string text = text_of(status);
+      const auto at = text.find("ShdPnd:\t");
+      return at != std::string::npos && text.find_first_not_of('0', at + 8) < text.find('\n', at);
+    };
+    while (pending()) std::this_thread::yield();
+  }
+
   /// Process ids of the workers, by rank, as soon as `count` of them are there.
   [[nodiscard]] std::vector<pid_t> workers(std::size_t count) const {
     const auto deadline = Clock::now() + std::chrono::seconds(20);

