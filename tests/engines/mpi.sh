@@ -64,11 +64,23 @@ for options in "" "--schedule zb-h1" "--schedule gpipe"; do
   same_weights alone ranks
 done
 
-claim "$mpi: two copies of a pipeline give the bits of one process"
-ends_with 0 alone "$millrace" train --steps 6 --micro-batches 16 --batch-size 64 --accumulate-order tree
-ends_with 0 ranks bash -c 'mpirun "$@"' mpirun -n 4 "$millrace" train --steps 6 --micro-batches 8 --batch-size 64 \
-  --data-parallel 2
-same_weights alone ranks
+claim "$mpi: grids of copies and stages give the bits of one process"
+while read -r copies stages schedule how model; do
+  [ "$how" != - ] || how=
+  # shellcheck disable=SC2086
+  ends_with 0 alone "$millrace" train $model --steps 4 -p 1 --micro-batches 16 --accumulate-order tree
+  # shellcheck disable=SC2086
+  ends_with 0 ranks bash -c 'mpirun "$@"' mpirun -n $((copies * stages)) "$millrace" train $model --steps 4 $how \
+    --schedule "$schedule" --data-parallel "$copies" --micro-batches $((16 / copies)) --accumulate-order tree \
+    </dev/null
+  same_weights alone ranks
+done <<'GRIDS'
+1 4 zb-v        --recompute       --batch-size 50
+2 2 zb-h1       --shard-optimizer --model gpt:layers=7,d=16,heads=2,context=16 --data text --batch-size 64
+2 2 interleaved --recompute       --precision bf16 --batch-size 64
+2 2 dualpipe-v  -                 --model gpt:layers=7,d=16,heads=2,context=16 --data text --precision bf16 --batch-size 50
+4 2 1f1b        --shard-optimizer --precision bf16 --optimizer lamb --batch-size 50
+GRIDS
 
 claim "$mpi: the command names the MPI that it was built with"
 "$millrace" --version >version
@@ -86,12 +98,18 @@ fi
 ends_with 78 other "${other[@]}" -n 2 "$millrace" train --steps 2
 says other "start the processes with the mpirun of the MPI that they were built with"
 
+# Of ranks that end with 75 and a stopped one that it kills, MPICH's mpirun tells the code of either. Open MPI's has the
+# stopped one go on before it ends it, so that it may speak as well. One that is stopped within a message to another leaves
+# that one deaf to all: both MPIs keep the messages of all senders in one queue.
+reported=(75)
+[ "$mpi" = openmpi ] || reported=(75 9)
+
 claim "$mpi: a rank that is stopped is named by all others, with what every rank did"
 export MILLRACE_SILENCE=1.5
 begin 51
 kill -STOP "$(process_of 2 '--seed 51')"
-ended 75
-[ "$(grep -a -c "rank 2 is silent; everyone waits for rank 2: " job)" -eq 3 ] || refute "not three reports" job
+ended "${reported[@]}"
+[ "$(grep -a -c "rank 2 is silent; everyone waits for rank 2: " job)" -ge 2 ] || refute "not two reports" job
 for rank in 0 1 2 3; do says job "  rank $rank "; done
 
 claim "$mpi: asked to end, a rank says what it waits for"
@@ -99,7 +117,7 @@ export MILLRACE_SILENCE=3
 begin 52
 kill -STOP "$(process_of 2 '--seed 52')"
 kill -TERM "$(process_of 1 '--seed 52')"
-ended 75
+ended "${reported[@]}"
 says job "rank 1 was asked to end; it waits for"
 
 claim "$mpi: a rank that is killed ends the job"

@@ -29,7 +29,7 @@ started() {
 # soon WHAT COMMAND...: holds within some seconds.
 soon() {
   local tries
-  for tries in $(seq 150); do
+  for tries in $(seq 300); do
     "${@:2}" >/dev/null 2>&1 && return 0
     read -r -t 0.1 <> <(:) || true
   done
@@ -152,3 +152,22 @@ ended 143 "$place/saved.out"
 ls kept >/dev/null || refute "nothing was saved" "$place/saved.out"
 rm -rf kept
 nothing_left
+
+claim "slurm: a job that is put back into the queue goes on where it was saved, to the bit"
+options="--steps 300 --seed 62"
+cat >script <<TEXT
+#!/bin/sh
+srun -N 2 -n 4 --overcommit $millrace train $options --save kept --save-every 5 --resume auto
+TEXT
+# shellcheck disable=SC2086
+ends_with 0 "$place/whole" "$millrace" train $options
+job=$(sbatch --parsable --requeue --open-mode=append -N 2 -n 4 --overcommit --output="$place/requeued" script)
+soon "the job saves" bash -c 'ls kept/*'
+scontrol requeue "$job"
+# It would wait for two minutes, by a habit of SLURM.
+soon "the job waits" bash -c "scontrol --oneliner show job $job | grep JobState=PENDING"
+scontrol update "JobId=$job" StartTime=now
+soon "the job ends" bash -c "scontrol --oneliner show job $job | grep JobState=COMPLETED"
+same_weights "$place/whole" "$place/requeued"
+says "$place/requeued" "resumed"
+rm -rf kept script

@@ -87,6 +87,24 @@ TEST(HangReport, OfSeveralSilentRanksTheOneThatIsWaitedForIsToBlame) {
   EXPECT_FALSE(monitor.silent(kStart + 5s, 2s));
 }
 
+TEST(HangReport, WhoHearsNobodyLeavesItToTheOthersToNameWhomTheyMiss) {
+  LivenessMonitor monitor = four_ranks();
+  for (const int rank : {1, 2, 3}) monitor.heard(Rank{rank}, kStart);
+
+  EXPECT_FALSE(monitor.silent(kStart + 3s, 2s));
+  EXPECT_EQ(monitor.silent(kStart + 5s, 2s), Rank{1});  // nobody did
+  monitor.heard(Rank{2}, kStart + 3s);
+  EXPECT_EQ(monitor.silent(kStart + 3s, 2s), Rank{1});
+}
+
+TEST(HangReport, OfTwoRanksEachNamesTheOtherAtOnce) {
+  LivenessMonitor monitor(Rank{0}, 3, kStart);
+  for (const int rank : {1, 2}) monitor.heard(Rank{rank}, kStart);
+  monitor.left(Rank{2});
+
+  EXPECT_EQ(monitor.silent(kStart + 3s, 2s), Rank{1});
+}
+
 TEST(HangReport, ARankThatWasNeverHeardIsNotSilentWhileConnectingGetsOn) {
   LivenessMonitor monitor(Rank{0}, 3, kStart);
   monitor.excuse(Rank{2});

@@ -66,7 +66,19 @@ LivenessMonitor::Clock::duration LivenessMonitor::limit_of(const Activity& activ
                                    kStretch * activity.longest);
 }
 
+bool LivenessMonitor::hears_nobody(Clock::time_point now, Clock::duration limit) const {
+  int others = 0;
+  for (std::size_t i = 0; i < lines_.size(); ++i) {
+    const Line& at = lines_[i];
+    if (i == self_.index() || at.left || !at.expected || !at.met) continue;
+    if (now - at.heard <= limit) return false;
+    ++others;
+  }
+  return others > 1;
+}
+
 std::optional<Rank> LivenessMonitor::silent(Clock::time_point now, Clock::duration limit) const {
+  if (hears_nobody(now, limit)) limit *= 2;
   const auto is_silent = [&](Rank rank) {
     const Line& at = line(rank);
     return rank != self_ && !at.left && at.expected &&

@@ -39,7 +39,8 @@ class LivenessMonitor {
 
   /// A rank from which nothing was heard for longer than `limit`; of several, the one that the
   /// others wait for. As long as connections come to stand, ranks that were not heard yet are not
-  /// silent.
+  /// silent. Who hears none of several any more is likely cut off itself, and gives the others as
+  /// long again to name whom they miss.
   [[nodiscard]] std::optional<Rank> silent(Clock::time_point now, Clock::duration limit) const;
 
   /// A rank that was in an action, when it last said so, for longer than the action may take.
@@ -79,6 +80,7 @@ class LivenessMonitor {
   };
 
   [[nodiscard]] const Line& line(Rank rank) const { return lines_[rank.index()]; }
+  [[nodiscard]] bool hears_nobody(Clock::time_point now, Clock::duration limit) const;
   [[nodiscard]] Clock::time_point limit(Rank rank, const Floor& floor) const;
   [[nodiscard]] std::optional<Rank> waits_for(Rank rank) const;
   [[nodiscard]] std::string chain(Rank rank) const;
