@@ -109,6 +109,13 @@ bool recomputes(const Program& program, Stage stage) {
   });
 }
 
+/// What copies of a pipeline add up of a stage, and a tree of sums keeps.
+std::size_t gradient_bytes(StageBody& body) {
+  std::size_t bytes = 0;
+  for (const Parameter* parameter : body.parameters()) bytes += parameter->gradient.bytes();
+  return bytes;
+}
+
 }  // namespace
 
 Cost Profile::cost(std::span<const HostedStage> stages, const UnitSize& size) const {
@@ -132,7 +139,8 @@ Cost Profile::cost(std::span<const HostedStage> stages, const UnitSize& size) co
                        &cost.memory_input_peak,
                        &cost.memory_input,
                        &cost.memory_weight,
-                       &cost.memory_boundary})
+                       &cost.memory_boundary,
+                       &cost.gradient_bytes})
     memory->resize(count);
   for (const HostedStage& hosted : stages) {
     const bool again = recomputes(*program_, hosted.stage);
@@ -149,6 +157,7 @@ Cost Profile::cost(std::span<const HostedStage> stages, const UnitSize& size) co
     cost.memory_input[i] = of_all_slices(bytes.after_input) - forward;
     cost.memory_weight[i] = -of_all_slices(bytes.after_input);
     cost.memory_boundary[i] = of_all_slices(kept.after_forward);
+    cost.gradient_bytes[i] = static_cast<double>(gradient_bytes(*hosted.body));
   }
   return cost;
 }

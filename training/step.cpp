@@ -1,6 +1,8 @@
 // The step: what it means, from the mini-batch to the update.
+#include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <span>
 #include <string>
 #include <utility>
 
@@ -46,13 +48,51 @@ class StepLosses {
   std::vector<LossSum> units_;
 };
 
+void keep_larger(std::vector<std::size_t>& peaks, const std::vector<std::size_t>& of_pass) {
+  peaks.resize(of_pass.size());
+  for (std::size_t i = 0; i < peaks.size(); ++i) peaks[i] = std::max(peaks[i], of_pass[i]);
+}
+
 /// What of a pass needs no order.
 void add(StepReport& report, const StepResult& pass) {
   report.samples += pass.samples;
-  std::vector<std::size_t>& peaks = report.peak_stash_bytes;
-  peaks.resize(pass.peak_stash_bytes.size());
-  for (std::size_t i = 0; i < peaks.size(); ++i)
-    peaks[i] = std::max(peaks[i], pass.peak_stash_bytes[i]);
+  keep_larger(report.peak_stash_bytes, pass.peak_stash_bytes);
+  keep_larger(report.peak_sum_bytes, pass.peak_sum_bytes);
+}
+
+using Peaks = std::vector<std::size_t>;
+
+/// The peaks of a pass, of those kinds that were counted.
+std::vector<Peaks*> peaks_of(StepResult& result) {
+  std::vector<Peaks*> kinds = {&result.peak_stash_bytes};
+  if (!result.peak_sum_bytes.empty()) kinds.push_back(&result.peak_sum_bytes);
+  return kinds;
+}
+
+/// Behind one another, each kind's of `copies` copies, of which this is one.
+void put_peaks(const std::vector<Peaks*>& kinds,
+               std::span<double> values,
+               std::size_t copy,
+               std::size_t copies) {
+  for (std::size_t kind = 0; kind < kinds.size(); ++kind) {
+    const Peaks& peaks = *kinds[kind];
+    for (std::size_t rank = 0; rank < peaks.size(); ++rank)
+      values[(kind * copies + copy) * peaks.size() + rank] = static_cast<double>(peaks[rank]);
+  }
+}
+
+/// The largest of all copies.
+void take_peaks(const std::vector<Peaks*>& kinds,
+                std::span<const double> values,
+                std::size_t copies) {
+  for (std::size_t kind = 0; kind < kinds.size(); ++kind) {
+    Peaks& peaks = *kinds[kind];
+    const std::size_t ranks = peaks.size();
+    const auto of_kind = values.subspan(kind * copies * ranks, copies * ranks);
+    peaks.assign(ranks, 0);
+    for (std::size_t i = 0; i < of_kind.size(); ++i)
+      peaks[i % ranks] = std::max(peaks[i % ranks], static_cast<std::size_t>(of_kind[i]));
+  }
 }
 
 }  // namespace
@@ -88,7 +128,8 @@ void Trainer::State::agree(StepResult& result, double& declared, int copies) {
   const std::size_t units = result.unit_losses.size();
   constexpr std::size_t kBeforeLosses = 4;
   const std::size_t peaks = kBeforeLosses + 4 * of_all * units;
-  std::vector<double> values(peaks + of_all * ranks, 0.0);
+  const auto kinds = peaks_of(result);
+  std::vector<double> values(peaks + kinds.size() * of_all * ranks, 0.0);
   if (copy < of_all) {
     // A last stage with copies lives on several ranks, and each of them declares the same weight.
     values[0] = hosts_loss() ? declared : 0.0;
@@ -102,8 +143,7 @@ void Trainer::State::agree(StepResult& result, double& declared, int copies) {
       *value++ = static_cast<double>(unit.correct);
       *value++ = static_cast<double>(unit.judged);
     }
-    for (std::size_t rank = 0; rank < result.peak_stash_bytes.size(); ++rank)
-      values[peaks + copy * ranks + rank] = static_cast<double>(result.peak_stash_bytes[rank]);
+    put_peaks(kinds, std::span(values).subspan(peaks), copy, of_all);
   }
   group.sum(values, Label::Loss);
 
@@ -121,10 +161,7 @@ void Trainer::State::agree(StepResult& result, double& declared, int copies) {
     result.loss += unit;
     value += 4;
   }
-  result.peak_stash_bytes.assign(ranks, 0);
-  for (std::size_t i = 0; i < of_all * ranks; ++i, ++value)
-    result.peak_stash_bytes[i % ranks] =
-        std::max(result.peak_stash_bytes[i % ranks], static_cast<std::size_t>(*value));
+  take_peaks(kinds, std::span<const double>(values).subspan(peaks), of_all);
 }
 
 /// One run of the program, what it found known to every member.

@@ -35,7 +35,8 @@ std::vector<std::string> row_of(const std::string& name, const Figures& figures)
           plain(largest(report, &RankReport::peak_activation)),
           plain(largest(report, &RankReport::peak_bytes)),
           figures.order.ascending ? "yes" : "no",
-          figures.violations.empty() ? "yes" : "no"};
+          figures.violations.empty() ? "yes" : "no",
+          plain(report.step)};
 }
 
 /// One line of --csv: the counts and figures, or their names.
@@ -146,10 +147,18 @@ class Comparison {
     if (options_.json)
       std::cout << all_.dump() << '\n';
     else if (!prints_file(options_))
-      std::cout << table(rows_) << (notes_.empty() ? "" : "\n") << notes_;
+      std::cout << table(shown_rows()) << (notes_.empty() ? "" : "\n") << notes_;
   }
 
  private:
+  /// A step of one pass is the makespan.
+  [[nodiscard]] std::vector<std::vector<std::string>> shown_rows() const {
+    std::vector<std::vector<std::string>> rows = rows_;
+    if (options_.costs.accumulate == 1)
+      for (std::vector<std::string>& row : rows) row.pop_back();
+    return rows;
+  }
+
   void compare(const std::string& subject) {
     const Program program = comparable_program_of(subject, options_);
     const Cost cost = cost_of(program.shape, options_);
@@ -181,7 +190,8 @@ class Comparison {
                                                   "peak activation",
                                                   "peak memory",
                                                   "same bits",
-                                                  "valid"}};
+                                                  "valid",
+                                                  "step"}};
   nlohmann::json all_ = nlohmann::json::object();
   std::string csv_ = csv_head();
   std::vector<Panel> panels_;  // only where a picture is wanted

@@ -172,7 +172,17 @@ void add_copies_options(CLI::App& verb, PlanOptions& options) {
 }
 
 /// Which a search does not order by.
-void add_tree_option(CLI::App& verb, PlanOptions& options) {
+void add_order_options(CLI::App& verb, PlanOptions& options) {
+  const std::string name = flag("accumulate");
+  verb.add_option_function<std::string>(
+          name,
+          [&options, name](Text text) {
+            options.costs.accumulate = static_cast<int>(whole_number(name, text, 1, 1'000'000));
+          },
+          "Passes of m micro-batches in one step, whose gradients are added up: a pass begins when "
+          "all ranks have ended the one before, and sums over copies follow the last one alone, "
+          "which is drawn (default 1)")
+      ->type_name("K");
   verb.add_option_function<std::string>(
       "--accumulate-order",
       [&options](Text text) {
@@ -232,7 +242,7 @@ void add_generated_options(CLI::App& verb, PlanOptions& options) {
   add_time_options(verb, options);
   add_link_options(verb, options);
   add_copies_options(verb, options);
-  add_tree_option(verb, options);
+  add_order_options(verb, options);
   add_timing_options(verb, options);
   add_memory_options(verb, options, "1 value or one per rank");
 }

@@ -41,8 +41,10 @@ void print(const Program& program,
   const Report figures = report(graph, cost, timeline);
   std::cout << program.name << ": makespan " << plain(figures.makespan) << ", bubble "
             << plain(figures.bubble_makespan) << " (" << percent(figures.bubble_makespan_ratio())
-            << ")\n"
-            << draw_ascii(program, timeline, terminal());
+            << ")";
+  if (cost.passes > 1)
+    std::cout << ", the last of " << cost.passes << " passes; step " << plain(figures.step);
+  std::cout << '\n' << draw_ascii(program, timeline, terminal());
 }
 
 void show(const std::string& subject, const PlanOptions& options) {

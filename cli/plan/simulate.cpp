@@ -52,14 +52,14 @@ void print_channels(const std::vector<ChannelCapacity>& channels) {
 }
 
 /// By stage: what a tree of sums holds at most.
-std::vector<int> sums_of_tree(const Program& program) {
+std::vector<int> sums_of_tree(const Program& program, int passes) {
   const auto stages = static_cast<std::size_t>(program.shape.stages());
-  return partial_sums(program, std::vector<std::size_t>(stages, 1)).of_stage;
+  return partial_sums(program, std::vector<std::size_t>(stages, 1), passes).of_stage;
 }
 
-void print_tree(const Program& program) {
+void print_tree(const Program& program, int passes) {
   std::cout << "partial sums of each stage at most:";
-  for (const int sums : sums_of_tree(program)) std::cout << ' ' << sums;
+  for (const int sums : sums_of_tree(program, passes)) std::cout << ' ' << sums;
   std::cout << '\n';
 }
 
@@ -69,6 +69,14 @@ void print_sums(const SumReport& sums) {
   std::cout << "sums over the copies: " << plain(sums.longest) << " on one rank, "
             << plain(sums.hidden()) << " of it hidden; they make the step " << plain(sums.exposed)
             << " longer\n";
+}
+
+/// What the row of the step says.
+std::string step_text(bool has_more, int passes) {
+  if (!has_more) return "";
+  if (passes == 1) return " A step is the makespan and the time beside its passes.";
+  return "\nA step is " + std::to_string(passes) +
+         " such passes, of which the makespan is that of the last, and the time beside\nthem.";
 }
 
 void print(const Program& program, const Figures& figures, const ModelCosts& costs) {
@@ -100,12 +108,12 @@ void print(const Program& program, const Figures& figures, const ModelCosts& cos
       << "The span is what a step costs when steps overlap: a prediction as long as a step\n"
          "ends with a barrier. Papers print that of the longest rank with every op as soon as\n"
          "possible."
-      << (has_more ? " A step is the makespan and the time beside its passes." : "") << "\n\n";
+      << step_text(has_more, costs.accumulate) << "\n\n";
   print_ranks(report, shared);
   print_channels(figures.channels);
   std::cout << '\n';
   print_sums(report.sums);
-  if (costs.tree_of_sums) print_tree(program);
+  if (costs.tree_of_sums) print_tree(program, costs.accumulate);
   std::cout << "valid: " << (figures.violations.empty() ? "yes" : "no") << '\n'
             << "same bits as sequential: " << (figures.order.ascending ? "yes" : "no")
             << (figures.order.ascending ? "" : ", " + figures.order.sentence) << '\n';
@@ -116,6 +124,11 @@ void print(const Program& program, const Figures& figures, const ModelCosts& cos
 // Steps in a row and jittered runs, when asked for.
 nlohmann::json more_runs(const Graph& graph, const Cost& cost, const PlanOptions& options) {
   nlohmann::json more = nlohmann::json::object();
+  require(options.costs.accumulate == 1 || (options.iterations == 1 && options.jitter == 0), [&] {
+    return (options.iterations > 1 ? "--iterations runs steps" : "--jitter varies steps") +
+           std::string(" of one pass; leave it or --accumulate ") +
+           std::to_string(options.costs.accumulate) + " out";
+  });
   if (options.iterations > 1) {
     require(!cost.shares_cores(graph.program().shape.ranks),
             "--iterations overlaps steps, which are simulated with a processor per rank; leave "
@@ -191,7 +204,9 @@ void run(const std::string& subject, const PlanOptions& options) {
     nlohmann::json all = to_json(figures);
     all.update(identity_json(program));
     all.update(more);
-    if (options.costs.tree_of_sums) all["partial_sums"] = sums_of_tree(program);
+    if (options.costs.tree_of_sums)
+      all["partial_sums"] = sums_of_tree(program, options.costs.accumulate);
+    if (options.costs.accumulate > 1) all["accumulate"] = options.costs.accumulate;
     std::cout << all.dump() << '\n';
   } else if (!prints_file(options)) {
     print(program, figures, options.costs);

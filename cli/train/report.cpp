@@ -208,6 +208,16 @@ void print_optimizer(std::ostream& stream, const TrainOutcome& outcome) {
            << std::ranges::max(outcome.optimizer_predicted) << ")\n";
 }
 
+/// Of the first copy's ranks, where gradients are added by a tree.
+void print_partial_sums(std::ostream& stream, const TrainOutcome& outcome) {
+  if (outcome.sums_counted.empty()) return;
+  stream << "peak bytes of partial sums (predicted), by rank:";
+  for (std::size_t rank = 0; rank < outcome.sums_counted.size(); ++rank)
+    stream << (rank == 0 ? " " : ", ") << outcome.sums_counted[rank] << " ("
+           << outcome.sums_predicted[rank] << ")";
+  stream << '\n';
+}
+
 }  // namespace
 
 void print_outcome(std::ostream& stream, const TrainOutcome& outcome) {
@@ -217,6 +227,7 @@ void print_outcome(std::ostream& stream, const TrainOutcome& outcome) {
   stream << "weights " << outcome.weights_hash << '\n';
   print_bubbles(stream, outcome);
   print_optimizer(stream, outcome);
+  print_partial_sums(stream, outcome);
   if (const SavedCheckpoints& saved = outcome.checkpoints; saved.saved + saved.failed > 0) {
     stream << saved.saved << (saved.saved == 1 ? " checkpoint" : " checkpoints") << " saved";
     if (!saved.newest.empty()) stream << ", the newest " << saved.newest;
@@ -266,6 +277,9 @@ std::string outcome_json(const TrainJob& job, const TrainOutcome& outcome) {
                                   {"predicted", outcome.peak_predicted}};
   document["optimizer_bytes"] = {{"counted", outcome.optimizer_counted},
                                  {"predicted", outcome.optimizer_predicted}};
+  if (!outcome.sums_counted.empty())
+    document["peak_sum_bytes"] = {{"counted", outcome.sums_counted},
+                                  {"predicted", outcome.sums_predicted}};
   if (const SavedCheckpoints& saved = outcome.checkpoints; saved.saved + saved.failed > 0)
     document["checkpoints"] = {
         {"saved", saved.saved}, {"failed", saved.failed}, {"newest", saved.newest}};

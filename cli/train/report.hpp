@@ -38,6 +38,7 @@ struct TrainOutcome {
   std::vector<std::size_t> peak_counted, peak_predicted;  ///< stash bytes per rank
   /// Of moments and master values, per rank; the largest of its copies.
   std::vector<std::size_t> optimizer_counted, optimizer_predicted;
+  std::vector<std::size_t> sums_counted, sums_predicted;  ///< bytes of partial sums per rank
   std::int64_t updates = 0;
   SavedCheckpoints checkpoints;
   int processes = 0;  ///< one per rank; 0: all ranks in one

@@ -11,6 +11,7 @@
 
 #include "millrace/core/error.hpp"
 #include "millrace/scheduler/plan/graph.hpp"
+#include "millrace/scheduler/plan/partial_sums.hpp"
 #include "millrace/scheduler/plan/simulate.hpp"
 
 namespace millrace::cli {
@@ -42,17 +43,23 @@ double take(const std::string& text, std::size_t& at) {
   return value;
 }
 
-std::array<std::vector<double>*, 5> memory_of(Cost& cost) {
+std::array<std::vector<double>*, 6> bytes_of(Cost& cost) {
   return {&cost.memory_forward,
           &cost.memory_input_peak,
           &cost.memory_input,
           &cost.memory_weight,
-          &cost.memory_boundary};
+          &cost.memory_boundary,
+          &cost.gradient_bytes};
 }
 
 StepUse simulated_use(const Graph& graph, const Cost& cost) {
   const auto run = simulate(graph, cost);
   return step_use(graph.program(), std::get<Timeline>(run));
+}
+
+void keep_larger(std::vector<std::size_t>& peaks, const std::vector<std::size_t>& of_step) {
+  peaks.resize(of_step.size());
+  for (std::size_t i = 0; i < peaks.size(); ++i) peaks[i] = std::max(peaks[i], of_step[i]);
 }
 
 /// Processors for the ranks of a pipeline that lives in this process, where they are fewer.
@@ -93,8 +100,8 @@ std::vector<UnitSize> RunMeasurement::sizes() const {
 }
 
 void RunMeasurement::after_step(const StepReport& report) {
-  for (std::size_t i = 0; i < report.peak_stash_bytes.size(); ++i)
-    peaks_[i] = std::max(peaks_[i], report.peak_stash_bytes[i]);
+  keep_larger(peaks_, report.peak_stash_bytes);
+  keep_larger(sum_peaks_, report.peak_sum_bytes);
   if (report.samples != job_.full_batch()) return;
   // The first step pays for memory and caches; it counts only when there is no other.
   const bool forgets = seen_++ == 1;
@@ -168,11 +175,11 @@ void RunMeasurement::add_memory(Cost& cost) const {
   for (std::size_t i = 0; i < stages; ++i)
     for (const HostedStage& hosted : trainer_.stages())
       if (hosted.stage.index() == i) values[i] = 1;
-  for (const auto* memory : memory_of(mine))
+  for (const auto* memory : bytes_of(mine))
     values.insert(values.end(), memory->begin(), memory->end());
   group_.sum(values, Label::Measurement);
   std::size_t at = stages;
-  for (auto* memory : memory_of(cost)) {
+  for (auto* memory : bytes_of(cost)) {
     memory->assign(stages, 0.0);
     for (std::size_t i = 0; i < stages; ++i) (*memory)[i] = values[at++] / std::max(1.0, values[i]);
   }
@@ -221,6 +228,12 @@ void RunMeasurement::add_optimizer(TrainOutcome& outcome) const {
   outcome.optimizer_predicted = most_of_copies({predicted.begin(), predicted.end()});
 }
 
+/// Of the tree over all passes.
+std::vector<std::size_t> RunMeasurement::sums_predicted(const Cost& cost) const {
+  const std::vector<std::size_t> bytes(cost.gradient_bytes.begin(), cost.gradient_bytes.end());
+  return partial_sums(trainer_.executor().program(), bytes, job_.options.accumulate).rank_bytes;
+}
+
 RunMeasurement::Whole RunMeasurement::gather(TrainOutcome& outcome) {
   const Program& program = trainer_.executor().program();
   outcome.peak_counted = peaks_;
@@ -234,6 +247,9 @@ RunMeasurement::Whole RunMeasurement::gather(TrainOutcome& outcome) {
   if (!is_alone()) add_rows_of_all();
   Whole whole{std::move(last_), profile_.cost(trainer_.stages(), sizes().front())};
   if (!is_alone()) add_memory(whole.cost);
+  outcome.sums_counted = sum_peaks_;
+  if (job_.options.accumulate_order == AccumulateOrder::Tree)
+    outcome.sums_predicted = sums_predicted(whole.cost);
   outcome.measured = profile_.use();
   const Graph graph(program);
   outcome.simulated = simulated_use(graph, whole.cost);

@@ -60,6 +60,7 @@ class RunMeasurement {
   void add_memory(Cost& cost) const;
   [[nodiscard]] std::vector<std::size_t> most_of_copies(std::vector<double> mine) const;
   void add_optimizer(TrainOutcome& outcome) const;
+  [[nodiscard]] std::vector<std::size_t> sums_predicted(const Cost& cost) const;
 
   const TrainJob& job_;
   const Trainer& trainer_;
@@ -71,7 +72,7 @@ class RunMeasurement {
   std::size_t most_ = 0;
   std::deque<Step> steps_;
   std::int64_t seen_ = 0;
-  std::vector<std::size_t> peaks_;
+  std::vector<std::size_t> peaks_, sum_peaks_;
 };
 
 }  // namespace millrace::cli

@@ -285,49 +285,6 @@ TEST_F(PlanVerbs, RanksThatShareProcessorsAreSimulatedDrawnAndComparedSo) {
   EXPECT_THAT(command("show 1f1b -p 2 -m 2 --cores 1").text, HasSubstr("makespan 12"));
 }
 
-TEST_F(PlanVerbs, CopiesOfThePipelineAddTheirGradientsBesideThePasses) {
-  const std::string job = "1f1b -p 2 -m 2 -d 2 --gradient-bytes 4 --bandwidth 1";
-  const json figures = json::parse(command("simulate " + job + " --json").text);
-  // The last B ends at 9; of 4 bytes 2 go to the other copy and 2 come back.
-  EXPECT_EQ(figures["makespan"], 13);
-  EXPECT_EQ(figures["sums"], (json{{"longest", 4}, {"hidden", 0}, {"exposed", 4}}));
-  EXPECT_THAT(command("simulate " + job).text,
-              HasSubstr("sums over the copies: 4 on one rank, 0 of it hidden; they make the step 4 "
-                        "longer"));
-  const Ran shown = command("show " + job);
-  EXPECT_THAT(shown.text, StartsWith("1f1b p=2 m=2, 2 copies: makespan 13, bubble 7 (53.85 %)"));
-  EXPECT_THAT(shown.text, HasSubstr("rank 0 | 0 1 . .B0== .B1==+======="));
-  EXPECT_THAT(command("show " + job + " --svg").text, HasSubstr("gradient reduction"));
-  EXPECT_THAT(command("show " + job + " --html").text, HasSubstr("\"sums\":[[["));
-  EXPECT_THAT(command("show " + job + " --comms").text, HasSubstr("0B1 0REDUCE_GRAD"));
-  EXPECT_EQ(json::parse(command("compare 1f1b,chimera -d 2 --json").text)["chimera"]["refused"],
-            "-d is 2, but a pipeline of this schedule has 2 copies of every stage itself; sums "
-            "over copies of the pipeline are timed where it has one");
-  const Ran none = command("simulate 1f1b -d 0");
-  EXPECT_EQ(none.code, 2);
-  EXPECT_THAT(none.text, HasSubstr("-d is '0'; expected a whole number from 1"));
-  EXPECT_THAT(
-      command("simulate 1f1b --gradient-bytes 1 --bandwidth 1").text,
-      HasSubstr(
-          "--gradient-bytes is given without -d and without --accumulate-order tree; copies"));
-}
-
-TEST_F(PlanVerbs, PartialSumsOfATreeAreCountedAndAreMemory) {
-  const std::string job = "simulate 1f1b -p 2 -m 8 --accumulate-order tree ";
-  EXPECT_THAT(command(job).text, HasSubstr("partial sums of each stage at most: 4 4\n"));
-  const json plain = json::parse(command("simulate 1f1b -p 2 -m 8 --json").text);
-  const json tree = json::parse(command(job + "--gradient-bytes 10 --json").text);
-  EXPECT_EQ(tree["partial_sums"], (json{4, 4}));
-  EXPECT_FALSE(plain.contains("partial_sums"));
-  for (std::size_t rank = 0; rank < 2; ++rank) {
-    EXPECT_EQ(plain["per_rank"][rank]["peak_bytes"], 2 - rank);
-    EXPECT_EQ(tree["per_rank"][rank]["peak_bytes"], 40);
-  }
-  EXPECT_EQ(command(job + "--gradient-bytes 10 --memory-limit 29").code, 1);
-  EXPECT_THAT(command("simulate 1f1b --accumulate-order any").text,
-              HasSubstr("--accumulate-order is 'any'; known are ascending and tree"));
-}
-
 TEST_F(PlanVerbs, WhatTheParserRefusesNamesTheOptionAsTypedAndTheNearestName) {
   const std::vector<std::pair<std::string, std::string>> cases = {
       {"",

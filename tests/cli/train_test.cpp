@@ -3,7 +3,6 @@
 #include <array>
 #include <cstdio>
 #include <cstdlib>
-#include <filesystem>
 #include <fstream>
 #include <string>
 #include <sys/wait.h>
@@ -273,83 +272,6 @@ TEST(Train, AccumulatesOverPassesToTheSameBits) {
   EXPECT_EQ(four["weights_hash"], one["weights_hash"]);
   EXPECT_EQ(four["losses_hex"], one["losses_hex"]);
   EXPECT_EQ(four["peak_stash_bytes"]["counted"], four["peak_stash_bytes"]["predicted"]);
-}
-
-TEST(Train, SharesMiniBatchesOutToCopiesOfThePipelineWithTheSameBits) {
-  const std::string job =
-      "--model mlp:64-24-20-16-10,dropout=0.1 --steps 15 --batch-size 100 --json ";
-  const json one = json::parse(train(job + "-p 1 -m 8 --accumulate-order tree").out);
-  for (const char* grid : {"-d 2 -p 1 -m 4",
-                           "-d 4 -p 2 -m 2 --schedule zb-h1",
-                           "-d 2 -p 2 -m 2 --accumulate 2 --executor ranks",
-                           "--data-parallel 8 -p 1 -m 1"}) {
-    const json several = json::parse(train(job + grid).out);
-    EXPECT_EQ(several["weights_hash"], one["weights_hash"]) << grid;
-    EXPECT_EQ(several["losses_hex"], one["losses_hex"]) << grid;
-    EXPECT_EQ(several["settings"]["accumulate_order"], "tree");
-    EXPECT_FALSE(several.contains("processes"));
-    EXPECT_EQ(several["bubble"]["measured"]["per_rank"].size(), several["settings"]["ranks"]);
-    EXPECT_EQ(several["peak_stash_bytes"]["counted"], several["peak_stash_bytes"]["predicted"]);
-  }
-  const json ascending = json::parse(train(job + "-p 1 -m 8").out);
-  EXPECT_EQ(ascending["settings"]["accumulate_order"], "ascending");
-  EXPECT_NE(ascending["weights_hash"], one["weights_hash"]);
-}
-
-TEST(Train, SaysTheBytesThatSpreadingTheOptimizerSaves) {
-  const std::string job =
-      "--model mlp:64-128-64-10 --steps 2 --batch-size 32 -d 2 -p 2 -m 2 --optimizer adamw ";
-  const json whole = json::parse(train(job + "--json").out);
-  const json spread = json::parse(train(job + "--json --shard-optimizer").out);
-  // Layers of 64 * 128 + 128 numbers, and of 128 * 64 + 64 and 64 * 10 + 10: blocks of 4096 and
-  // what is left of each parameter.
-  const json two_moments = {8 * 8320, 8 * (8256 + 650)};
-  EXPECT_EQ(whole["optimizer_bytes"]["counted"], two_moments);
-  const json largest_shares = {8 * (4096 + 128), 8 * 8192};
-  EXPECT_EQ(spread["optimizer_bytes"]["counted"], largest_shares);
-  for (const json& run : {whole, spread})
-    EXPECT_EQ(run["optimizer_bytes"]["predicted"], run["optimizer_bytes"]["counted"]);
-  EXPECT_EQ(spread["weights_hash"], whole["weights_hash"]);
-  EXPECT_THAT(
-      train(job + "--shard-optimizer").out,
-      HasSubstr("moments and master weights: at most 65536 bytes a rank (predicted 65536)\n"));
-}
-
-TEST(Train, GoesOnWithAnotherNumberOfCopiesInTheOrderOfTheCheckpoint) {
-  const Folder folder("cli_copies");
-  const std::string job =
-      "--model mlp:64-24-20-16-10,dropout=0.1 --steps 6 --batch-size 100 --json ";
-  const auto saved_by = [&](const std::string& order, const std::string& where) {
-    const Outcome whole =
-        train(job + "-d 2 -p 2 -m 4 --save-every 4 --save " + folder.path() + "/" + where + order);
-    EXPECT_EQ(whole.code, 0) << whole.errors;
-    std::filesystem::remove_all(folder.path() + "/" + where + "/step-0000000006");
-    return json::parse(whole.out)["weights_hash"];
-  };
-  const auto gone_on = [&](const std::string& where, const std::string& grid) {
-    return train("--json --resume " + folder.path() + "/" + where + "/step-0000000004 " + grid);
-  };
-  const json expected = saved_by("", "tree");
-  for (const char* grid : {"-p 1", "-d 4 -p 1", "-d 2 -p 3 --schedule zb-h1"}) {
-    const Outcome outcome = gone_on("tree", grid);
-    EXPECT_EQ(json::parse(outcome.out)["weights_hash"], expected) << grid;
-    EXPECT_THAT(outcome.errors, Not(HasSubstr("changed"))) << grid;
-  }
-  const json of_two = saved_by(" --accumulate-order ascending", "ascending");
-  EXPECT_NE(of_two, expected);
-  EXPECT_EQ(json::parse(gone_on("ascending", "-d 2 -p 1").out)["weights_hash"], of_two);
-  const Outcome of_four = gone_on("ascending", "-d 4 -p 1");
-  EXPECT_THAT(of_four.errors,
-              HasSubstr("the bits of an uninterrupted run end here: gradients were added in the "
-                        "order 'of 2 copies, ascending', and are now in 'of 4 copies, ascending'"));
-}
-
-TEST(Train, EndsAllCopiesWithTheFailureOfOne) {
-  const Outcome outcome = train(
-      "--model mlp:64-24-10 --lr 1e30 --optimizer sgd --steps 50 -d 2 -p 1 -m 2 "
-      "--max-skipped 3");
-  EXPECT_EQ(outcome.code, 1) << outcome.errors;
-  EXPECT_THAT(outcome.errors, HasSubstr("not finite"));
 }
 
 TEST(Train, RefusesBadInputInOneSentenceWithExitCodeTwo) {

@@ -157,6 +157,8 @@ struct StepReport {
   bool skipped = false;                       ///< the gradient was not finite: nobody updated
   double seconds = 0;                         ///< wall time of the step, optimizer included
   std::vector<std::size_t> peak_stash_bytes;  ///< per rank, counted in this step: of any pass
+  /// Likewise, of the sums that a tree holds beside the gradients; empty for the ascending order.
+  std::vector<std::size_t> peak_sum_bytes;
 
   [[nodiscard]] double mean_loss() const { return loss.weight > 0 ? loss.sum / loss.weight : 0; }
 };

@@ -91,6 +91,9 @@ void Cost::require_fits(const Shape& shape) const {
            " copies of the pipeline are timed where a pipeline has each stage once; this one has " +
            std::to_string(shape.replicas()) + " copies of each stage";
   });
+  require(passes >= 1, [&] {
+    return "Cost::passes is " + std::to_string(passes) + "; a step has at least one pass";
+  });
   require(cores >= 0,
           "Cost::cores is " + std::to_string(cores) +
               "; it is 0 (a processor per rank) or the number of processors");

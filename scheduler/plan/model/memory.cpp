@@ -26,19 +26,35 @@ MemoryModel::MemoryModel(const Program& program, const Cost& cost)
         recomputed_.resize(static_cast<std::size_t>(program.shape.forwards()));
       recomputed_[at(action)] = true;
     }
-  if (cost.tree_of_sums && !cost.gradient_bytes.empty()) add_sums();
+  if (!cost.tree_of_sums || cost.gradient_bytes.empty()) return;
+  const Shape& shape = program.shape;
+  sums_.resize(static_cast<std::size_t>(shape.forwards()));
+  trees_.assign(static_cast<std::size_t>(shape.stages()),
+                TreeReplay(cost.passes * shape.micro_batches, shape.slices));
+  held_.resize(program.ranks.size());
+  replay_sums();
+}
+
+void MemoryModel::next_pass() {
+  ++pass_;
+  if (!sums_.empty()) replay_sums();
 }
 
 /// What the trees of sums hold, in the order in which the program's lists add to them.
-void MemoryModel::add_sums() {
+void MemoryModel::replay_sums() {
   const Shape& shape = program_->shape;
-  sums_.resize(static_cast<std::size_t>(shape.forwards()));
-  std::vector<TreeReplay> trees(static_cast<std::size_t>(shape.stages()),
-                                TreeReplay(shape.micro_batches, shape.slices));
-  for (const auto& list : program_->ranks)
-    for (const Action& action : list)
-      if (gives_weight_gradient(action.op))
-        sums_[at(action)] = trees[action.stage.index()].pass(action.micro_batch.value);
+  for (std::size_t rank = 0; rank < program_->ranks.size(); ++rank) {
+    held_[rank] = 0;
+    std::vector<bool> seen(trees_.size(), false);
+    for (const Action& action : program_->ranks[rank]) {
+      if (!gives_weight_gradient(action.op)) continue;
+      const std::size_t stage = action.stage.index();
+      const SumsHeld& held = sums_[at(action)] =
+          trees_[stage].pass(pass_ * shape.micro_batches + action.micro_batch.value);
+      if (!seen[stage]) held_[rank] += held.before * cost_->gradient_bytes[stage];
+      seen[stage] = true;
+    }
+  }
 }
 
 /// With the sums of a B or W, which gives back its activations before its sum is made.
@@ -115,7 +131,7 @@ MemoryPeak peak_memory(const Program& program,
                        Rank rank) {
   const auto list = program.on(rank);
   MemoryPeak peak;
-  double level = 0;
+  double level = model.held(rank);
   int stashes = 0, most = 0;
   for (std::size_t i = 0; i < list.size();) {
     // The halves of an atomic pair hold their memory together.
@@ -150,6 +166,25 @@ MemoryPeak peak_memory(const Program& program,
   return peak;
 }
 
+std::vector<MemoryPeak> memory_peaks(const Program& program, const Cost& cost) {
+  MemoryModel model(program, cost);
+  std::vector<MemoryPeak> peaks(program.ranks.size());
+  for (int pass = 0; pass < model.passes(); ++pass) {
+    if (pass > 0) model.next_pass();
+    for (std::size_t r = 0; r < peaks.size(); ++r) {
+      MemoryPeak of_pass = peak_memory(program, cost, model, Rank{static_cast<std::int32_t>(r)});
+      MemoryPeak& peak = peaks[r];
+      of_pass.bytes = std::max(peak.bytes, of_pass.bytes);
+      if (pass > 0 && of_pass.after_op <= peak.after_op) {
+        of_pass.after_op = peak.after_op;
+        of_pass.position = peak.position;
+      }
+      peak = of_pass;
+    }
+  }
+  return peaks;
+}
+
 }  // namespace millrace::plan
 
 namespace millrace {
@@ -160,7 +195,8 @@ std::vector<std::vector<MemoryStep>> memory_over_time(const Graph& graph,
   const Program& program = graph.program();
   cost.require_fits(program.shape);
   plan::require_aligned(program, timeline);
-  const plan::MemoryModel model(program, cost);
+  plan::MemoryModel model(program, cost);
+  for (int pass = 1; pass < model.passes(); ++pass) model.next_pass();
   std::vector<std::vector<MemoryStep>> result(program.ranks.size());
   for (std::size_t r = 0; r < result.size(); ++r) {
     std::vector<MemoryStep>& steps = result[r];
@@ -176,7 +212,7 @@ std::vector<std::vector<MemoryStep>> memory_over_time(const Graph& graph,
     std::stable_sort(steps.begin(), steps.end(), [](const MemoryStep& a, const MemoryStep& b) {
       return a.time < b.time;
     });
-    double level = 0;
+    double level = model.held(Rank{static_cast<std::int32_t>(r)});
     for (MemoryStep& step : steps) step.bytes = level += step.bytes;
   }
   return result;

@@ -159,6 +159,16 @@ void set_memory(Cost& cost, const ModelCosts& costs, const Portion& portion) {
   }
 }
 
+/// Of a step, which has up to a billion micro-batches in all.
+void set_passes(Cost& cost, const ModelCosts& costs, const Shape& shape) {
+  const int most = std::max(1, 1'000'000'000 / std::max(1, shape.micro_batches));
+  require(costs.accumulate >= 1 && costs.accumulate <= most,
+          named("accumulate") + (" is " + std::to_string(costs.accumulate) + "; a step has 1 to " +
+                                 std::to_string(most) + " passes of " +
+                                 std::to_string(shape.micro_batches) + " micro-batches"));
+  cost.passes = costs.accumulate;
+}
+
 /// Of the sums over copies of the pipeline.
 void set_gradients(Cost& cost, const ModelCosts& costs, const Shape& shape) {
   require(costs.data_parallel >= 1,
@@ -286,6 +296,7 @@ Cost cost_of(const Shape& shape, const ModelCosts& costs) {
     set_atomic_pairs(cost);
   cost.cores = costs.cores;
   set_gradients(cost, costs, shape);
+  set_passes(cost, costs, shape);
   return cost;
 }
 

@@ -242,7 +242,7 @@ Report report(const Graph& graph, const Cost& cost, const Timeline& timeline) {
   const auto all = extents(program, timeline);
   const plan::PlannedSums sums(graph, cost);
   const Extent whole = whole_step(graph, sums, timeline);
-  const plan::MemoryModel model(program, cost);
+  const std::vector<plan::MemoryPeak> peaks = plan::memory_peaks(program, cost);
   const double units = timeline.ticks_per_unit;
   Report result;
   for (std::size_t r = 0; r < all.size(); ++r) {
@@ -251,16 +251,16 @@ Report report(const Graph& graph, const Cost& cost, const Timeline& timeline) {
     rank.busy = each.busy / units;
     rank.idle.warm_up = ((each.any ? each.first : whole.last) - whole.first) / units;
     rank.idle.drain = (each.any ? whole.last - each.last : 0) / units;
-    const auto peak = plan::peak_memory(program, cost, model, Rank{static_cast<std::int32_t>(r)});
-    rank.peak_activation = peak.activation;
-    rank.peak_bytes = peak.bytes;
+    rank.peak_activation = peaks[r].activation;
+    rank.peak_bytes = peaks[r].bytes;
     result.span_asap = std::max(result.span_asap, (each.last - each.first) / units);
   }
   result.span = span_of(graph, cost, timeline);
   explain(graph, cost, idle_times(all, result.span, units), result);
   result.makespan = (whole.last - whole.first) / units;
-  result.step = result.makespan + cost.after_passes / cost.ticks_per_unit;
   result.sums = sums_of(graph, cost, sums, result.makespan);
+  const double before = (cost.passes - 1) * (result.makespan - result.sums.exposed);
+  result.step = before + result.makespan + cost.after_passes / cost.ticks_per_unit;
   result.bubble_makespan = result.makespan - whole.busy / units;
   result.bubble_span = result.span - whole.busy / units;
   result.critical_path = length(graph, timeline, critical_path(graph, cost, timeline)) / units;

@@ -133,9 +133,9 @@ class OrderCheck {
     const Program& program = graph_.program();
     const Cost& cost = *options_.cost;
     cost.require_fits(program.shape);
-    const plan::MemoryModel model(program, cost);
+    const std::vector<plan::MemoryPeak> peaks = plan::memory_peaks(program, cost);
     for (std::size_t r = 0; r < program.ranks.size(); ++r) {
-      const auto peak = plan::peak_memory(program, cost, model, Rank{static_cast<std::int32_t>(r)});
+      const plan::MemoryPeak& peak = peaks[r];
       const auto& limits = options_.memory_limit;
       const double limit = limits.empty() ? peak.after_op : limits[std::min(r, limits.size() - 1)];
       const Node first = graph_.first(Rank{static_cast<std::int32_t>(r)});

@@ -51,6 +51,10 @@ struct Cost {
   /// Whether gradients of micro-batches are added by a tree (partial_sums.hpp): then the sums that
   /// wait in it count as memory, each as large as the stage's gradients.
   bool tree_of_sums = false;
+  /// Passes of the program in one step, which add their gradients up: every rank begins the next
+  /// one when all have ended the one before. Sums over copies follow the last pass alone, which is
+  /// the one that is timed.
+  int passes = 1;
   double ticks_per_unit = 1;  ///< ticks in one unit of what the user gave
 
   /// Change of memory at the start of F (a_F), inside I (g_I appears before a_I goes:
@@ -87,8 +91,8 @@ struct Cost {
   [[nodiscard]] bool shares_cores(int ranks) const { return cores > 0 && cores < ranks; }
 
   /// Throws InvalidArgument, naming the member, when a vector has the wrong length for `shape`, a
-  /// time or a number of cores is negative or a speed is not positive, there are fewer copies than
-  /// one, or several of a shape that has copies of its stages itself.
+  /// time or a number of cores is negative or a speed is not positive, there are fewer copies or
+  /// passes than one, or several of a shape that has copies of its stages itself.
   void require_fits(const Shape& shape) const;
 
   /// Costs of one full stage of a p-stage model: a stage of the shape takes p / S of it, a slice

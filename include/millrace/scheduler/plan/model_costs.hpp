@@ -38,6 +38,7 @@ struct ModelCosts {
   int data_parallel = 1;                     ///< copies of the pipeline, whose gradients are added
   bool tree_of_sums = false;                 ///< partial sums of gradients count as memory
   std::vector<double> gradient_bytes = {};   ///< of them; default 0; goes with data_parallel
+  int accumulate = 1;                        ///< passes of a step, whose gradients are added up
   bool atomic_pairs = false;                 ///< overlapped pairs are one op of F + B
   std::optional<double> pair_cost = {};      ///< they are one op of this time, of a full stage
 

@@ -117,7 +117,8 @@ struct RankReport {
   Idle idle_overlapped;
   double peak_activation = 0;  ///< micro-batches of a full stage held until W or B
   /// Of Cost's memory model, the transient peak inside I included: activations and the gradients
-  /// kept for W. Weights, gradient sums, optimizer state and messages under way are not in it.
+  /// kept for W, over all passes of the step. Weights, gradient sums, optimizer state and messages
+  /// under way are not in it.
   double peak_bytes = 0;
 };
 
@@ -135,10 +136,13 @@ struct SumReport {
 
 /// Figures of one timeline, in the user's units (ticks / ticks_per_unit).
 struct Report {
-  /// First op of any rank to last op of any rank: one step with a barrier. Sums over copies of the
-  /// pipeline, whose REDUCE_GRAD stands in a rank's list, are over by then.
+  /// First op of any rank to last op of any rank: one step with a barrier; of Cost::passes the last
+  /// one. Sums over copies of the pipeline, whose REDUCE_GRAD stands in a rank's list, are over by
+  /// then.
   double makespan = 0;
-  double step = 0;  ///< makespan and what Cost::after_passes says comes beside it
+  /// Makespan, of all passes, and what Cost::after_passes says comes beside them. The passes before
+  /// the last have no sums over copies.
+  double step = 0;
   /// What a step costs when steps overlap, every rank beginning its next step when it has ended
   /// this one: the smallest T at which the order runs, with `cost` and any starts, so that no rank
   /// needs longer than T from its first op to its last. It is the maximum cycle ratio of the

@@ -1,0 +1,103 @@
+// What the plan verbs say of a step with several copies of the pipeline, several passes and a tree
+// of sums.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+#include "cli/verb_test.hpp"
+
+namespace millrace::test {
+namespace {
+
+using nlohmann::json;
+using testing::HasSubstr;
+using testing::StartsWith;
+
+class StepsOfCopies : public VerbTest {};
+
+TEST_F(StepsOfCopies, CopiesOfThePipelineAddTheirGradientsBesideThePasses) {
+  const std::string job = "1f1b -p 2 -m 2 -d 2 --gradient-bytes 4 --bandwidth 1";
+  const json figures = json::parse(command("simulate " + job + " --json").text);
+  // The last B ends at 9; of 4 bytes 2 go to the other copy and 2 come back.
+  EXPECT_EQ(figures["makespan"], 13);
+  EXPECT_EQ(figures["sums"], (json{{"longest", 4}, {"hidden", 0}, {"exposed", 4}}));
+  EXPECT_THAT(command("simulate " + job).text,
+              HasSubstr("sums over the copies: 4 on one rank, 0 of it hidden; they make the step 4 "
+                        "longer"));
+  const Ran shown = command("show " + job);
+  EXPECT_THAT(shown.text, StartsWith("1f1b p=2 m=2, 2 copies: makespan 13, bubble 7 (53.85 %)"));
+  EXPECT_THAT(shown.text, HasSubstr("rank 0 | 0 1 . .B0== .B1==+======="));
+  EXPECT_THAT(command("show " + job + " --svg").text, HasSubstr("gradient reduction"));
+  EXPECT_THAT(command("show " + job + " --html").text, HasSubstr("\"sums\":[[["));
+  EXPECT_THAT(command("show " + job + " --comms").text, HasSubstr("0B1 0REDUCE_GRAD"));
+  EXPECT_EQ(json::parse(command("compare 1f1b,chimera -d 2 --json").text)["chimera"]["refused"],
+            "-d is 2, but a pipeline of this schedule has 2 copies of every stage itself; sums "
+            "over copies of the pipeline are timed where it has one");
+  const Ran none = command("simulate 1f1b -d 0");
+  EXPECT_EQ(none.code, 2);
+  EXPECT_THAT(none.text, HasSubstr("-d is '0'; expected a whole number from 1"));
+  EXPECT_THAT(
+      command("simulate 1f1b --gradient-bytes 1 --bandwidth 1").text,
+      HasSubstr(
+          "--gradient-bytes is given without -d and without --accumulate-order tree; copies"));
+}
+
+TEST_F(StepsOfCopies, PartialSumsOfATreeAreCountedAndAreMemory) {
+  const std::string job = "simulate 1f1b -p 2 -m 8 --accumulate-order tree ";
+  EXPECT_THAT(command(job).text, HasSubstr("partial sums of each stage at most: 4 4\n"));
+  const json plain = json::parse(command("simulate 1f1b -p 2 -m 8 --json").text);
+  const json tree = json::parse(command(job + "--gradient-bytes 10 --json").text);
+  EXPECT_EQ(tree["partial_sums"], (json{4, 4}));
+  EXPECT_FALSE(plain.contains("partial_sums"));
+  for (std::size_t rank = 0; rank < 2; ++rank) {
+    EXPECT_EQ(plain["per_rank"][rank]["peak_bytes"], 2 - rank);
+    EXPECT_EQ(tree["per_rank"][rank]["peak_bytes"], 40);
+  }
+  EXPECT_EQ(command(job + "--gradient-bytes 10 --memory-limit 29").code, 1);
+  EXPECT_THAT(command("simulate 1f1b --accumulate-order any").text,
+              HasSubstr("--accumulate-order is 'any'; known are ascending and tree"));
+}
+
+TEST_F(StepsOfCopies, OfSeveralPassesHaveSumsAfterTheLastAlone) {
+  const std::string job = "1f1b -p 2 -m 2 -d 2 --gradient-bytes 4 --bandwidth 1 --accumulate 3";
+  const json figures = json::parse(command("simulate " + job + " --json").text);
+  // Two passes of 9, then one of 9 and the sums' 4.
+  EXPECT_EQ(figures["accumulate"], 3);
+  EXPECT_EQ(figures["makespan"], 13);
+  EXPECT_EQ(figures["step"], 2 * 9 + 13);
+  EXPECT_EQ(figures["sums"], (json{{"longest", 4}, {"hidden", 0}, {"exposed", 4}}));
+  EXPECT_THAT(command("simulate " + job).text,
+              HasSubstr("A step is 3 such passes, of which the makespan is that of the last"));
+  EXPECT_THAT(command("show " + job).text, HasSubstr("the last of 3 passes; step 31\n"));
+  EXPECT_THAT(command("compare 1f1b,gpipe -p 2 -m 2 --accumulate 3").text, HasSubstr("  27\n"));
+  EXPECT_FALSE(json::parse(command("simulate 1f1b --json").text).contains("accumulate"));
+}
+
+TEST_F(StepsOfCopies, OfSeveralPassesKeepTheSumsOfOneTree) {
+  const std::string tree = " --accumulate-order tree --gradient-bytes 10 --json";
+  const json four = json::parse(command("simulate 1f1b -p 2 -m 8 --accumulate 4" + tree).text);
+  const json one = json::parse(command("simulate 1f1b -p 2 -m 32" + tree).text);
+  EXPECT_EQ(four["partial_sums"], (json{6, 6}));
+  EXPECT_EQ(four["partial_sums"], one["partial_sums"]);
+  for (std::size_t rank = 0; rank < 2; ++rank)
+    EXPECT_EQ(four["per_rank"][rank]["peak_bytes"], one["per_rank"][rank]["peak_bytes"]);
+  const std::string checked = "verify 1f1b -p 2 -m 8 --accumulate 4 --memory-limit ";
+  EXPECT_EQ(command(checked + "51" + tree).code, 0);
+  EXPECT_EQ(command(checked + "49" + tree).code, 1);
+}
+
+TEST_F(StepsOfCopies, RefuseWhatIsOfOnePassAlone) {
+  EXPECT_THAT(
+      command("simulate 1f1b --accumulate 2 --jitter 0.1").text,
+      StartsWith("millrace: --jitter varies steps of one pass; leave it or --accumulate 2"));
+  EXPECT_THAT(command("simulate 1f1b --accumulate 2 --iterations 3").text,
+              StartsWith("millrace: --iterations runs steps of one pass; leave it or"));
+  EXPECT_THAT(command("simulate 1f1b --accumulate 0").text,
+              StartsWith("millrace: --accumulate is '0'; expected a whole number from 1"));
+  EXPECT_THAT(
+      command("simulate 1f1b -m 1001 --accumulate 1000000").text,
+      StartsWith("millrace: --accumulate is 1000000; a step has 1 to 999000 passes of 1001"));
+}
+
+}  // namespace
+}  // namespace millrace::test
