@@ -76,6 +76,7 @@ class Offers : public VerbTest {
             {"--bandwidth", "1f1b" + link},
             {"--contention", "1f1b --contention" + link},
             {"--data-parallel", "1f1b --data-parallel 2"},
+            {"--accumulate", "1f1b --accumulate 2"},
             {"--accumulate-order", "1f1b --accumulate-order tree"},
             {"--gradient-bytes", "1f1b -d 2 --gradient-bytes 4 --bandwidth 2"},
             {"--rank-speed", "1f1b --rank-speed 1,1,1,2"},
