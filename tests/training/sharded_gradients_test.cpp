@@ -158,7 +158,7 @@ constexpr std::size_t kElements = 65 * 200 + 201 * 200 + 201 * 40 + 41 * 10;
 constexpr std::size_t kBlocks = (4 + 1) + (10 + 1) + (2 + 1) + (1 + 1);
 
 TEST(ShardedGradients, MoveTheBytesOfReduceScatterAndAllGather) {
-  for (const std::size_t copies : {2, 4, 8}) {
+  for (const std::size_t copies : {2U, 4U, 8U}) {
     const std::size_t once = (copies - 1) * kElements * sizeof(float);
     CopiesJob job{.copies = static_cast<int>(copies), .steps = 1};
     SentBytes sharded, whole;
@@ -206,6 +206,17 @@ TEST(ShardedGradients, GiveNormFactorVerdictAndScaleOfTheWhole) {
               std::string(scale).starts_with("dynamic") ? 1 : 0);
     EXPECT_LT(expected.factors.back(), 1);
   }
+}
+
+TEST(ShardedGradients, AddTheNormBlockByBlock) {
+  // What is left is one parameter of ten blocks, of which several copies have some.
+  const std::vector<std::string> others = {
+      "layers.0.*", "layers.1.bias", "layers.2.*", "layers.3.*"};
+  const CopiesCourse expected =
+      course_of({.copies = 1, .is_sharded = false, .steps = 12, .frozen = others});
+  for (const int copies : {2, 4, 8})
+    EXPECT_EQ(course_of({.copies = copies, .steps = 12, .frozen = others}).norms, expected.norms)
+        << copies;
 }
 
 TEST(ShardedGradients, AddUpInTheOrderOfTheCopiesToo) {
