@@ -1,7 +1,7 @@
-// What does a message cost between two processes of one host? There and back over shared memory and
-// over ZeroMQ's ipc, beside the copies and checksums that the way needs, made by one process alone.
-// An empty message costs what one costs whose payload lies in its region already: no byte of it is
-// touched.
+// What does a message cost between two processes of one host? There and back over shared memory,
+// also where the ranks are connected over tcp, and over ZeroMQ's ipc, beside the copies and
+// checksums that the way needs, made by one process alone. An empty message costs what one costs
+// whose payload lies in its region already: no byte of it is touched.
 #include <array>
 #include <chrono>
 #include <csignal>
@@ -72,9 +72,14 @@ Join shared_memory(bool hashed) {
   };
 }
 
-Join zeromq(bool hashed) {
-  return [hashed](Rank rank, const std::string& directory) {
+Join zeromq(bool hashed, bool mixed) {
+  return [hashed, mixed](Rank rank, const std::string& directory) {
     ZeroMqOptions options;
+    if (mixed) {
+      options.link = ZeroMqLink::Tcp;
+      options.insecure = true;
+      options.neighbourhood = "here";
+    }
     options.rank = rank;
     options.world = 2;
     options.directory = directory;
@@ -154,7 +159,10 @@ int main(int count, char** arguments) {
       round_trip(state, shared_memory(hashed));
     });
     add("zmq_ipc" + end, sizes, [=](benchmark::State& state) {
-      round_trip(state, zeromq(hashed));
+      round_trip(state, zeromq(hashed, false));
+    });
+    add("mixed" + end, sizes, [=](benchmark::State& state) {
+      round_trip(state, zeromq(hashed, true));
     });
   }
   add("shared_memory/empty", {0}, [](benchmark::State& state) {

@@ -100,7 +100,7 @@ void place_identity(LaunchPlace& place, const Variables& variables) {
           "MILLRACE_WORLD is not set, but this is rank " + std::to_string(*identity.rank) + " by " +
               identity.source);
   place.rendezvous = identity.rendezvous;
-  if (place.rendezvous.empty() && place.endpoint == "tcp") place_step(place, variables);
+  if (place.rendezvous.empty() && speaks_tcp(place.endpoint)) place_step(place, variables);
   require(!place.rendezvous.empty() || *identity.world == 1 || place.endpoint == "mpi",
           "MILLRACE_RENDEZVOUS is not set, but there are " + std::to_string(*identity.world) +
               " ranks, which must meet");
@@ -166,10 +166,17 @@ LaunchPlace launch_place(const Variables& variables) {
   return place;
 }
 
-JoinedRank::JoinedRank(std::unique_ptr<Endpoint> endpoint, std::string log_directory)
+bool speaks_tcp(const std::string& endpoint) {
+  return endpoint == "tcp" || endpoint == "mixed";
+}
+
+JoinedRank::JoinedRank(std::unique_ptr<Endpoint> endpoint,
+                       std::string log_directory,
+                       std::string connections)
     : endpoint_(std::move(endpoint)),
       group_(*endpoint_),
-      log_directory_(std::move(log_directory)) {}
+      log_directory_(std::move(log_directory)),
+      connections_(std::move(connections)) {}
 
 void JoinedRank::leave(std::chrono::milliseconds longest) {
   endpoint_->goodbye(std::chrono::steady_clock::now() + longest);

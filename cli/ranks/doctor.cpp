@@ -116,6 +116,10 @@ class Examination {
   nlohmann::ordered_json all_;
 };
 
+std::vector<std::unique_ptr<Endpoint>> over_sockets(const ZeroMqOptions& options) {
+  return zeromq_mesh(options);
+}
+
 /// Of two new endpoints for each size; those of shared memory or of sockets.
 template <class Options>
 std::string speed(Options options, std::vector<std::unique_ptr<Endpoint>> (*mesh)(const Options&)) {
@@ -185,12 +189,12 @@ int examine(const DoctorFlags& flags) {
   examination.check("ipc", [&] {
     const PrivateDirectory directory(std::filesystem::temp_directory_path());
     options.directory = directory.path();
-    return speed(options, zeromq_mesh);
+    return speed(options, over_sockets);
   });
   options.directory.clear();
   options.link = ZeroMqLink::Tcp;
   examination.check("tcp on " + options.interface + " with keys",
-                    [&] { return speed(options, zeromq_mesh); });
+                    [&] { return speed(options, over_sockets); });
   if (!flags.rendezvous.empty())
     examination.check(flags.rendezvous, [&] { return rendezvous_at(flags.rendezvous, options); });
   return examination.end();

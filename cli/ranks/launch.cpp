@@ -109,7 +109,7 @@ void refuse_surplus(const CLI::App& verb, const LaunchFlags& flags) {
 }
 
 bool keyed(const LaunchFlags& flags) {
-  return flags.link.link == "tcp" && !flags.link.insecure;
+  return speaks_tcp(flags.link.link) && !flags.link.insecure;
 }
 
 /// A batch script is its engine's rank 0; any other was started beside launchers like this one.

@@ -12,7 +12,8 @@ namespace millrace::cli {
 void add_link_flags(CLI::App& verb, LinkFlags& flags) {
   verb.add_option("--endpoint",
                   flags.link,
-                  "auto; shm (shared memory), ipc, tcp with keys, or mpi under mpirun")
+                  "auto; shm (shared memory), ipc, tcp with keys, mixed (tcp, and shared memory "
+                  "between ranks of one host), or mpi under mpirun")
       ->capture_default_str();
   verb.add_option("--interface", flags.interface, "Address to listen on, for tcp")
       ->capture_default_str();
@@ -36,9 +37,9 @@ void add_link_flags(CLI::App& verb, LinkFlags& flags) {
 
 void check(const LinkFlags& flags) {
   static_cast<void>(chosen_endpoint(flags.link, {}));
-  require(flags.link == "tcp" || !flags.insecure,
+  require(speaks_tcp(flags.link) || !flags.insecure,
           "--insecure: only tcp has keys that could be left out; --endpoint is " + flags.link);
-  require(flags.link == "tcp" || flags.interface == LinkFlags().interface,
+  require(speaks_tcp(flags.link) || flags.interface == LinkFlags().interface,
           "--interface " + flags.interface + ": only tcp listens at addresses; --endpoint is " +
               flags.link);
   for (const auto& [name, value] : {std::pair{"--silence", flags.silence},

@@ -13,7 +13,7 @@ namespace millrace::cli {
 
 /// How the ranks of one job talk to each other. Times in seconds.
 struct LinkFlags {
-  std::string link;  ///< "shm", "ipc", "tcp", "mpi", or "auto" before it is settled
+  std::string link;  ///< "shm", "ipc", "tcp", "mixed", "mpi", or "auto" before it is settled
   std::string interface = "127.0.0.1";
   double silence = 10;
   std::optional<double> hang = {};

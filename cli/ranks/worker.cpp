@@ -59,7 +59,7 @@ LaunchPlace place_of(WorkerFlags flags) {
 }
 
 void warn(const LaunchPlace& place) {
-  if (place.insecure && place.endpoint == "tcp")
+  if (place.insecure && speaks_tcp(place.endpoint))
     std::cerr << "millrace: --insecure: whoever reaches "
               << place.interface << " can read and change this training\n";
   if (place.core_dumps && !place.keys.empty()) warn_of_dumps();
@@ -93,6 +93,7 @@ void run(const LaunchPlace& place,
   const RankWork work = rank_work(command, self, world, place.patience);
   JoinedRank rank = join_others(
       {.fields = work.fields, .depths = work.depths, .progress = note_of_meeting(world)});
+  if (!rank.connections().empty()) UnwaitingWriter(STDERR_FILENO).write(rank.connections() + "\n");
   const LastWords last_words(place.directory.empty() ? &rank.endpoint() : nullptr);
   try {
     work.run(rank.endpoint(), rank.group());

@@ -179,7 +179,7 @@ TEST(Campaign, AKilledRankIsNamedByEverySurvivorWithinTwoSeconds) {
 }
 
 TEST(Campaign, AKilledRankOfAGridIsNamedByEverySurvivorWithinTwoSeconds) {
-  for (const char* link : {"--endpoint shm", "--endpoint tcp"})
+  for (const char* link : {"--endpoint shm", "--endpoint tcp", "--endpoint mixed"})
     kill_ranks(rounds(2), {.flags = std::string("--grace 20 ") + link, .copies = 2});
 }
 
@@ -229,7 +229,7 @@ TEST(Campaign, AStoppedRankIsNamedByEverySurvivorWithOneActionWithinTwoSecondsOf
 }
 
 TEST(Campaign, AStoppedRankOfAGridIsNamedWithItsCopyAndOneActionWithinTwoSecondsOfTheDeadline) {
-  for (const char* link : {" --endpoint shm", " --endpoint tcp"})
+  for (const char* link : {" --endpoint shm", " --endpoint tcp", " --endpoint mixed"})
     stop_ranks(rounds(1), {.flags = kStopFlags + link, .copies = 2});
 }
 

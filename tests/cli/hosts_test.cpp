@@ -54,6 +54,7 @@ TEST(Hosts, WorkersWithKeysOutOfFilesTrainToTheBitsOfOneProcess) {
   EXPECT_EQ(nlohmann::json::parse(outcomes[0].output).at("weights_hash"),
             nlohmann::json::parse(run(job).output).at("weights_hash"));
   EXPECT_EQ(outcomes[1].output + outcomes[2].output, "");
+  EXPECT_THAT(outcomes[1].errors, HasSubstr("rank 1 shares memory with ranks 0, 2\n"));
 }
 
 TEST(Hosts, KeyFilesAreSecretAndNeverWrittenOver) {

@@ -60,7 +60,7 @@ TEST(Launch, GivesTheBitsOfOneProcessForCopiesOfThePipeline) {
   EXPECT_EQ(hash_of(run("launch -n 4 --endpoint ipc -- " + job + "-d 2 -m 4")), one);
   EXPECT_EQ(hash_of(run("launch -n 4 --endpoint tcp -- " + job + "-d 2 -m 4 --schedule zb-v")),
             one);
-  EXPECT_EQ(hash_of(run("launch -n 4 --endpoint ipc -- " + job + "-d 4 -m 2")), one);
+  EXPECT_EQ(hash_of(run("launch -n 4 --endpoint mixed -- " + job + "-d 4 -m 2")), one);
 }
 
 TEST(Launch, RefusesCopiesThatTheProcessesAreNotSharedOutTo) {
@@ -76,7 +76,7 @@ TEST(Launch, GivesTheBitsOfOneProcessForTensorsThatAreUsedWhereTheyArrive) {
   const std::string one = hash_of(run(large + " -p 1"));
   ASSERT_EQ(one.size(), 32U) << one;
   for (const char* schedule : {"gpipe", "1f1b"})
-    for (const char* link : {"shm", "ipc", "tcp"})
+    for (const char* link : {"shm", "ipc", "tcp", "mixed"})
       EXPECT_EQ(hash_of(run("launch -n 3 --endpoint " + std::string(link) + " -- " + large +
                             " --schedule " + schedule)),
                 one)

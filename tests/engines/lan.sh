@@ -40,12 +40,14 @@ input priority 0; }; add rule inet loss arrives iifname lan numgen random mod 10
   done
 }
 
-# trained FILE OPTIONS...: four workers, each in its namespace; what rank 0 says in FILE.
+# trained FILE OPTIONS...: four workers, each in its namespace, or of_machine of them in one; what they say in FILE.
+of_machine=1
 trained() {
-  local rank code=0 processes=()
+  local rank machine code=0 processes=()
   for rank in 1 2 3 0; do
-    ip netns exec "$names$rank" timeout 100 "$millrace" worker --rank "$rank" --world 4 --rendezvous tcp://10.77.0.10:29400 \
-      --keys "$place/keys" --interface "10.77.0.1$rank" -- train "${@:2}" >"$1.$rank" 2>&1 &
+    machine=$((rank / of_machine))
+    ip netns exec "$names$machine" timeout 100 "$millrace" worker --rank "$rank" --world 4 --rendezvous tcp://10.77.0.10:29400 \
+      --keys "$place/keys" --interface "10.77.0.1$machine" -- train "${@:2}" >"$1.$rank" 2>&1 &
     processes+=($!)
   done
   for process in "${processes[@]}"; do wait "$process" || code=$?; done
@@ -96,6 +98,14 @@ joined 200 1gbit 0
 same_bits
 claim "lan: 0.2 ms and 1 Gbit/s: the step that was simulated"
 predicted 0.2 125000
+
+claim "lan: two ranks on each of two machines: those of one share memory and no others do, and the bits of one process"
+of_machine=2
+same_bits
+of_machine=1
+for rank in 0 1 2 3; do
+  says "$place/ranks.$rank" "rank $rank shares memory with rank $((rank ^ 1)), but does not reach ranks"
+done
 
 claim "lan: 5 ms and 100 Mbit/s: the bits of one process"
 joined 5000 100mbit 0

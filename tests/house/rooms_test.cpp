@@ -215,7 +215,8 @@ TEST(Rooms, NameABackendOnlyWhereItIsChosen) {
 }
 
 TEST(Rooms, OfTransportAreThreeStoreysThatKnowOnlyWhatIsAboveThem) {
-  const std::vector<std::string> storeys = {"mailbox", "liveness", "wire", "rendezvous"};
+  const std::vector<std::string> storeys = {
+      "mailbox", "liveness", "wire", "rendezvous", "shared_memory"};
   const auto level_of = [&](const std::string& folder) {
     return std::find(storeys.begin(), storeys.end(), folder) - storeys.begin();  // last: a backend
   };

@@ -53,7 +53,7 @@ inline const test::Matrix& grid_matrix() {
       {{"copies", {"1", "2", "4"}},
        {"places", {"1", "2", "4"}},
        {"schedule", {"1f1b", "zb-h1", "interleaved", "zb-v", "dualpipe-v"}},
-       {"link", {"threads", "shm", "ipc", "tcp"}},
+       {"link", {"threads", "shm", "ipc", "tcp", "mixed"}},
        {"passes", {"1", "2"}},
        {"recompute", {"none", "all"}},
        {"batch", {"even", "ragged", "half"}},
@@ -176,10 +176,10 @@ inline std::vector<std::unique_ptr<Endpoint>> grid_endpoints(const GridCase& of,
   if (of.link != "threads") {
     ZeroMqOptions options;
     options.world = of.grid().processes();
-    options.link = of.link == "tcp" ? ZeroMqLink::Tcp : ZeroMqLink::Ipc;
+    options.link = of.link == "ipc" ? ZeroMqLink::Ipc : ZeroMqLink::Tcp;
     options.depths = depths;
     options.directory = directory.path();
-    return zeromq_mesh(options);
+    return zeromq_mesh(options, of.link == "mixed" ? 2 : 0);
   }
   InProcessHub hub(of.grid().processes(), depths);
   std::vector<std::unique_ptr<Endpoint>> endpoints;

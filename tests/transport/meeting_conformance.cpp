@@ -76,7 +76,11 @@ TEST_P(MeetingConformance, WhoDoesNotComeIsNamedOnAllThatCame) {
   const auto outcomes = meet_all(
       all, [](int) { return HelloFields{}; }, std::chrono::milliseconds(700));
   EXPECT_THAT(outcomes[0], HasSubstr("missing rank 1; everyone waits for rank 1: its hello"));
-  EXPECT_EQ(outcomes[2], outcomes[0]);
+  // On a busy machine either may be the first to say so.
+  const auto without_time = [](const std::string& text) {
+    return text.substr(0, text.rfind(", "));
+  };
+  EXPECT_EQ(without_time(outcomes[2]), without_time(outcomes[0]));
 }
 
 TEST_P(MeetingConformance, AWorldOfOneMeetsNobody) {

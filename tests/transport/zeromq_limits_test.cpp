@@ -65,8 +65,8 @@ TEST(ZeroMqGatekeeper, AKeyOfNoRankIsRefusedInTheHandShakeWhateverItsName) {
   const ZeroMqListener listener(options, std::make_shared<ZeroMqContext>());
   const std::string& server_key = keys[1].public_key;
 
-  const auto [data, control] = zeromq::socket_addresses(listener.address());
-  for (const std::string& address : {data, control}) {
+  const zeromq::SocketAddresses sockets = zeromq::socket_addresses(listener.address());
+  for (const std::string& address : {sockets.data, sockets.control}) {
     for (const char* name : {"r0", "r1", "x"})
       EXPECT_EQ(shake_hands(address, name, make_curve_keys(), server_key),
                 ZMQ_EVENT_HANDSHAKE_FAILED_AUTH)

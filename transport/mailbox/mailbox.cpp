@@ -20,8 +20,11 @@ std::size_t index_of(Direction direction) {
 
 }  // namespace
 
-Mailbox::Mailbox(Rank self, int world, std::span<const ChannelDepth> depths)
-    : self_(self), peers_(static_cast<std::size_t>(world)) {
+Mailbox::Mailbox(Rank self,
+                 int world,
+                 std::span<const ChannelDepth> depths,
+                 std::function<void()> news)
+    : self_(self), news_(std::move(news)), peers_(static_cast<std::size_t>(world)) {
   for (const ChannelDepth& channel : depths) set_depth(channel);
 }
 
@@ -57,9 +60,12 @@ void Mailbox::throw_if_failed() {
 }
 
 bool Mailbox::fail(FailureCause cause, const std::string& text) noexcept {
-  const std::lock_guard lock(mutex_);
-  if (failure_) return false;
-  failure_ = Failure{cause, text};
+  {
+    const std::lock_guard lock(mutex_);
+    if (failure_) return false;
+    failure_ = Failure{cause, text};
+  }
+  tell();
   return true;
 }
 
@@ -119,13 +125,16 @@ bool Mailbox::settled() {
 }
 
 bool Mailbox::deliver(Rank from, const MessageTag& tag, TensorList message) {
-  const std::lock_guard lock(mutex_);
-  Peer& source = peer(from);
-  Inbound& channel = source.in[index_of(tag.direction)];
-  const std::uint64_t held = channel.delivered - channel.taken;
-  if (channel.depth != 0 && held >= static_cast<unsigned>(channel.depth)) return false;
-  if (!source.arrived.emplace(tag, std::move(message)).second) return false;
-  ++channel.delivered;
+  {
+    const std::lock_guard lock(mutex_);
+    Peer& source = peer(from);
+    Inbound& channel = source.in[index_of(tag.direction)];
+    const std::uint64_t held = channel.delivered - channel.taken;
+    if (channel.depth != 0 && held >= static_cast<unsigned>(channel.depth)) return false;
+    if (!source.arrived.emplace(tag, std::move(message)).second) return false;
+    ++channel.delivered;
+  }
+  tell();
   return true;
 }
 
@@ -156,19 +165,28 @@ void Mailbox::credit(Rank from, const TakenCounts& taken) {
 }
 
 void Mailbox::answer(Rank from, std::uint64_t question) {
-  const std::lock_guard lock(mutex_);
-  Peer& sender = peer(from);
-  if (question > sender.answered && question <= sender.asked) sender.answered = question;
+  {
+    const std::lock_guard lock(mutex_);
+    Peer& sender = peer(from);
+    if (question > sender.answered && question <= sender.asked) sender.answered = question;
+  }
+  tell();
 }
 
 void Mailbox::leave(Rank rank) {
-  const std::lock_guard lock(mutex_);
-  peer(rank).left = true;
+  {
+    const std::lock_guard lock(mutex_);
+    peer(rank).left = true;
+  }
+  tell();
 }
 
 void Mailbox::settle() {
-  const std::lock_guard lock(mutex_);
-  settled_ = true;
+  {
+    const std::lock_guard lock(mutex_);
+    settled_ = true;
+  }
+  tell();
 }
 
 }  // namespace millrace

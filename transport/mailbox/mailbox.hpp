@@ -4,6 +4,7 @@
 
 #include <array>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <mutex>
 #include <optional>
@@ -21,7 +22,11 @@ namespace millrace {
 /// of the thread that has the turn with the sockets.
 class Mailbox {
  public:
-  Mailbox(Rank self, int world, std::span<const ChannelDepth> depths);
+  /// `news`, where there is one, is called by whoever brings something that may end a wait.
+  Mailbox(Rank self,
+          int world,
+          std::span<const ChannelDepth> depths,
+          std::function<void()> news = {});
 
   /// Rank: the message, if it has come. Throws as Endpoint::receive when it never will.
   std::optional<TensorList> take(Rank from, const MessageTag& tag);
@@ -90,8 +95,12 @@ class Mailbox {
   Peer& peer(Rank rank) { return peers_[rank.index()]; }
   void set_depth(const ChannelDepth& channel);
   void throw_failure() const;
+  void tell() const {
+    if (news_) news_();
+  }
 
   const Rank self_;
+  const std::function<void()> news_;
   std::mutex mutex_;  // guards everything below
   std::vector<Peer> peers_;
   std::optional<Failure> failure_;

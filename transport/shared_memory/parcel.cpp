@@ -2,6 +2,7 @@
 #include "transport/shared_memory/parcel.hpp"
 
 #include <cerrno>
+#include <cstddef>
 #include <cstring>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -26,15 +27,28 @@ struct alignas(cmsghdr) ControlRoom {
   std::array<char, kControlBytes> bytes{};
 };
 
-sockaddr_un address_of(const std::string& path) {
+/// A path, or, with an "@" in front, a name of which no file system knows.
+struct SocketName {
+  sockaddr_un address{};
+  socklen_t bytes = sizeof address;
+
+  [[nodiscard]] const sockaddr* general() const {
+    return reinterpret_cast<const sockaddr*>(&address);
+  }
+};
+
+SocketName name_of(const std::string& path) {
   require(path.size() <= kLongestPath, [&] {
     return "socket path " + path + " has " + std::to_string(path.size()) +
            " bytes; the system allows 107";
   });
-  sockaddr_un address{};
-  address.sun_family = AF_UNIX;
-  path.copy(address.sun_path, sizeof address.sun_path - 1);
-  return address;
+  SocketName name;
+  name.address.sun_family = AF_UNIX;
+  path.copy(name.address.sun_path, sizeof name.address.sun_path - 1);
+  if (!path.starts_with(kNameless)) return name;
+  name.address.sun_path[0] = 0;
+  name.bytes = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + path.size());
+  return name;
 }
 
 std::vector<Descriptor> descriptors_in(msghdr& message) {
@@ -100,15 +114,14 @@ ReceivedParcel receive_parcel(int socket) {
 }
 
 Descriptor bind_socket(const std::string& path, int type) {
-  const sockaddr_un address = address_of(path);
+  const SocketName name = name_of(path);
   struct stat facts {};
-  const bool there = ::lstat(path.c_str(), &facts) == 0;
+  const bool there = !path.starts_with(kNameless) && ::lstat(path.c_str(), &facts) == 0;
   if (there && !S_ISSOCK(facts.st_mode))
     throw TransportError(path + " exists already, and is no socket");
   if (there) ::unlink(path.c_str());
   Descriptor socket(::socket(AF_UNIX, type | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-  if (!socket ||
-      ::bind(socket.number(), reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0)
+  if (!socket || ::bind(socket.number(), name.general(), name.bytes) != 0)
     refuse("listen at " + path);
   return socket;
 }
@@ -120,16 +133,21 @@ Descriptor listen_at(const std::string& path, int backlog) {
 }
 
 Descriptor connect_to(const std::string& path) {
-  const sockaddr_un address = address_of(path);
+  const SocketName name = name_of(path);
   Descriptor socket(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
   if (!socket) refuse("connect to " + path);
   ::setsockopt(socket.number(), SOL_SOCKET, SO_SNDTIMEO, &kLongestKnock, sizeof kLongestKnock);
   int refused = 0;
   do {
-    refused =
-        ::connect(socket.number(), reinterpret_cast<const sockaddr*>(&address), sizeof address);
+    refused = ::connect(socket.number(), name.general(), name.bytes);
   } while (refused != 0 && errno == EINTR);
-  return refused == 0 ? std::move(socket) : Descriptor();
+  return refused == 0 && is_ours(socket.number()) ? std::move(socket) : Descriptor();
+}
+
+bool is_ours(int socket) {
+  ucred who{};
+  socklen_t size = sizeof who;
+  return ::getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &who, &size) == 0 && who.uid == ::geteuid();
 }
 
 Descriptor accept_from(int listener) {

@@ -46,6 +46,10 @@ struct ReceivedParcel {
 };
 [[nodiscard]] ReceivedParcel receive_parcel(int socket);
 
+/// What a name of a socket begins with that is no path: of the network namespace, gone with who
+/// listens there.
+inline constexpr char kNameless = '@';
+
 /// A socket bound to `path`, where a dead process's is replaced: who calls holds the rank. Throws
 /// TransportError where something else lies, InvalidArgument for a path above 107 bytes.
 [[nodiscard]] Descriptor bind_socket(const std::string& path, int type);
@@ -53,9 +57,12 @@ struct ReceivedParcel {
 /// Listens there, for at most so many at once.
 [[nodiscard]] Descriptor listen_at(const std::string& path, int backlog);
 
-/// A connection to who listens there; none when nobody does, or who does lets nobody in. Throws
-/// InvalidArgument as above.
+/// A connection to who listens there; none when nobody does, when who does lets nobody in, or is
+/// another user. Throws InvalidArgument as above.
 [[nodiscard]] Descriptor connect_to(const std::string& path);
+
+/// Whether this user is at the other end.
+[[nodiscard]] bool is_ours(int socket);
 
 /// The next who has come; none when nobody has.
 [[nodiscard]] Descriptor accept_from(int listener);

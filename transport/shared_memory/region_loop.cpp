@@ -67,18 +67,20 @@ ListeningSocket& ListeningSocket::operator=(ListeningSocket&& other) noexcept {
 }
 
 ListeningSocket::~ListeningSocket() {
-  if (socket_) ::unlink(path_.c_str());
+  if (socket_ && !path_.starts_with(kNameless)) ::unlink(path_.c_str());
 }
 
 RegionLoop::RegionLoop(const SharedMemoryOptions& options,
                        ListeningSocket socket,
                        std::vector<std::string> sockets,
                        Mailbox& mailbox,
-                       const ProgressSlot& slot)
+                       const ProgressSlot& slot,
+                       std::optional<Carrying> carrying)
     : options_(options),
       mailbox_(mailbox),
       slot_(slot),
       socket_(std::move(socket)),
+      carrying_(std::move(carrying)),
       bell_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
       events_(::epoll_create1(EPOLL_CLOEXEC)),
       monitor_(options.rank, options.world, Clock::now()),
@@ -97,8 +99,8 @@ RegionLoop::RegionLoop(const SharedMemoryOptions& options,
   }
   guarded([&] {
     for (const Rank rank : watched_by(options.rank, options.world)) {
-      monitor_.expect(rank);
-      static_cast<void>(dialled(rank));
+      if (!carrying_) monitor_.expect(rank);
+      if (may_share(rank)) static_cast<void>(dialled(rank));
     }
   });
   thread_ = std::jthread([this] { run(); });
@@ -215,8 +217,9 @@ bool RegionLoop::has_news() const {
   return std::any_of(known_.begin(), known_.end(), [&](const Neighbour* each) {
     if (!each->reader || each->gone || stopped_) return false;
     const bool waits = leaving_ || !each->waiting.empty();
-    return each->reader->has_news() || each->board.content->stop != 0 ||
-           (!each->left && each->board.content->left != 0) ||
+    const bool says = !carrying_ && (each->board.content->stop != 0 ||
+                                     (!each->left && each->board.content->left != 0));
+    return each->reader->has_news() || says ||
            (waits && each->writer->consumed() != each->inbox.content->consumed);
   });
 }
@@ -254,15 +257,9 @@ void RegionLoop::ring_all_bells() const {
   for (const Neighbour* each : known_) ring_bell(*each, Sleep::ForFrames);
 }
 
-template <class Body>
-void RegionLoop::guarded(const Body& body) noexcept {
-  try {
-    body();
-  } catch (const std::exception& error) {
-    fail(FailureCause::Protocol,
-         "the transport of rank " + std::to_string(options_.rank.value) +
-             " failed: " + error.what());
-  }
+void RegionLoop::broke(const std::exception& error) {
+  fail(FailureCause::Protocol,
+       "the transport of rank " + std::to_string(options_.rank.value) + " failed: " + error.what());
 }
 
 /// Makes sure that the rank knows us; it will introduce itself in its turn.
@@ -290,7 +287,8 @@ RegionLoop::Neighbour& RegionLoop::dialled(Rank rank) {
   }
   to.outbox->file = {};
   watch_descriptor(to.to.number(), EventKind::To, rank);
-  if (known_.size() + 1 == neighbours_.size()) board_.file = {};  // everybody has it
+  const std::size_t all = carrying_ ? carrying_->between.size() : neighbours_.size() - 1;
+  if (known_.size() == all) board_.file = {};  // everybody has it
   return to;
 }
 
@@ -301,7 +299,7 @@ void RegionLoop::tick() {
   board_.content->beat.store(static_cast<std::uint64_t>(now.time_since_epoch().count()),
                              std::memory_order_relaxed);
   if (leaving_) leave_when_settled();
-  if (stopped_ || now < next_watch_) return;
+  if (stopped_ || carrying_ || now < next_watch_) return;
   next_watch_ = next_look_;
   watch(now);
 }

@@ -11,6 +11,8 @@
 #include <condition_variable>
 #include <cstdint>
 #include <deque>
+#include <exception>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -69,7 +71,16 @@ struct Foreign {
   const Content* content = nullptr;
 };
 
-/// Thread-safety: `cancel` from any thread; everything else from the rank's thread.
+/// Where something else connects all ranks, memory carries messages between some of them, and says
+/// nothing else: who lives, who has left and what ends the epoch is said there.
+struct Carrying {
+  std::vector<Rank> between;  ///< and ourselves
+  /// Both inside of a turn: the mailbox has failed; one more of them is heard.
+  std::function<void(FailureCause, const std::string&)> failed;
+  std::function<void()> introduced;
+};
+
+/// Thread-safety: `cancel` and `wake_up` from any thread; everything else from the rank's thread.
 class RegionLoop {
  public:
   /// `mailbox` and `slot` must outlive this. `sockets` by rank.
@@ -77,7 +88,8 @@ class RegionLoop {
              ListeningSocket socket,
              std::vector<std::string> sockets,
              Mailbox& mailbox,
-             const ProgressSlot& slot);
+             const ProgressSlot& slot,
+             std::optional<Carrying> carrying = {});
   RegionLoop(const RegionLoop&) = delete;
   RegionLoop& operator=(const RegionLoop&) = delete;
   ~RegionLoop();
@@ -86,11 +98,23 @@ class RegionLoop {
   void send(Rank to, const MessageTag& tag, TensorList payload) noexcept;
   /// Reads what `to` has taken.
   void learn_room(Rank to) noexcept;
-  /// Says what was taken of `from`'s.
+  /// Says what was taken of `from`'s, which is introduced.
   void tell_taken(Rank from) noexcept;
   /// Says goodbye when everything has been read; the mailbox is told when that is so.
   void leave() noexcept;
   void cancel(const std::string& reason) noexcept;
+
+  /// Ends the rest of who waits.
+  void wake_up() const noexcept { wake(bell_.number()); }
+
+  /// For Carrying: the ranks that were reached; whether a rank is heard, which begins with its
+  /// introduction; whether it hears what is sent to it, which it does only where it is heard; how
+  /// many were introduced; and whether all that was sent has been read, for `wait` after `leave`.
+  [[nodiscard]] std::vector<Rank> reached();
+  [[nodiscard]] bool hears(Rank from) noexcept;
+  [[nodiscard]] bool carries_to(Rank to) noexcept;
+  [[nodiscard]] int introductions() const { return introductions_; }
+  [[nodiscard]] bool settled() const { return settled_; }
 
   /// Takes turns, in which messages arrive and time passes, until `done()` or the deadline. What
   /// `done` throws is passed on. Returns its answer.
@@ -150,7 +174,14 @@ class RegionLoop {
   void watch_descriptor(int descriptor, EventKind kind, Rank rank);
   void run() noexcept;
   template <class Body>
-  void guarded(const Body& body) noexcept;
+  void guarded(const Body& body) noexcept {
+    try {
+      body();
+    } catch (const std::exception& error) {
+      broke(error);
+    }
+  }
+  void broke(const std::exception& error);
   void take_turn() noexcept;
   void rest(Clock::duration longest) noexcept;
   void tick();
@@ -180,6 +211,9 @@ class RegionLoop {
   void take_introduction(Descriptor socket, ReceivedParcel parcel);
   bool read_segments(Neighbour& from);
   void hung_up(Neighbour& peer);
+  bool may_share(Rank rank) const;
+  static bool carries(const Neighbour& peer);
+  void meet(Rank rank);
   void close(Neighbour& peer);
 
   // region_loop_watch.cpp: time passes
@@ -196,6 +230,7 @@ class RegionLoop {
   Mailbox& mailbox_;
   const ProgressSlot& slot_;
   const ListeningSocket socket_;
+  const std::optional<Carrying> carrying_;
   Descriptor bell_;    // eventfd
   Descriptor events_;  // epoll, of everything that may end a sleep
   Own<Board> board_;
@@ -212,13 +247,15 @@ class RegionLoop {
   std::size_t next_confirmed_ = 0;
   std::optional<Stop> stopped_;
   bool leaving_ = false;
-  std::mutex turn_;  // guards everything above; locked before mutex_
+  bool settled_ = false;  // of Carrying
+  std::mutex turn_;       // guards everything above; locked before mutex_
 
   std::mutex mutex_;  // guards cancelled_ and end_
   std::condition_variable woken_;
   std::optional<Stop> cancelled_;
   bool end_ = false;
   std::atomic<bool> called_{false};  // cancelled_ is news
+  std::atomic<int> introductions_{0};
   std::jthread thread_;
 };
 

@@ -111,6 +111,10 @@ std::optional<Slots::Taken> RegionLoop::slot_for(Neighbour& to, std::size_t byte
 /// All that a rank has written since the last look.
 void RegionLoop::sweep(Neighbour& from) {
   if (stopped_ || from.gone || !from.reader) return;
+  if (carrying_) {
+    drain(from);
+    return flush(from);
+  }
   const Board& board = *from.board.content;
   if (const std::uint32_t stop = board.stop; stop != 0) {
     const auto last = static_cast<std::uint32_t>(FailureCause::Protocol);

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <fcntl.h>
 #include <sys/epoll.h>
-#include <sys/socket.h>
 #include <unistd.h>
 #include <utility>
 
@@ -17,12 +16,6 @@ namespace {
 
 constexpr std::size_t kMostSegments = kSlots;
 constexpr std::size_t kMostStrangers = 16;  // who have come and not said who they are
-
-bool is_ours(int socket) {
-  ucred who{};
-  socklen_t size = sizeof who;
-  return ::getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &who, &size) == 0 && who.uid == ::geteuid();
-}
 
 template <class Content>
 void map_foreign(Foreign<Content>& foreign, const Descriptor& file) {
@@ -57,7 +50,7 @@ bool RegionLoop::read_guest(Descriptor& guest) {
                      parcel.kind == ParcelKind::Introduction && parcel.job == options_.job &&
                      parcel.epoch == options_.epoch && parcel.destination == options_.rank.value &&
                      parcel.source >= 0 && parcel.source < options_.world &&
-                     parcel.source != options_.rank.value &&
+                     parcel.source != options_.rank.value && may_share(Rank{parcel.source}) &&
                      received.descriptors.size() == kMostDescriptors;
   ::epoll_ctl(events_.number(), EPOLL_CTL_DEL, guest.number(), nullptr);
   if (known) take_introduction(std::exchange(guest, {}), std::move(received));
@@ -67,7 +60,7 @@ bool RegionLoop::read_guest(Descriptor& guest) {
 void RegionLoop::take_introduction(Descriptor socket, ReceivedParcel parcel) {
   const Rank rank{parcel.parcel.source};
   Neighbour& peer = *neighbours_[rank.index()];
-  if (peer.reader) return;  // that place is taken
+  if (peer.reader || peer.gone) return;  // that place is taken
   try {
     map_foreign(peer.board, parcel.descriptors[0]);
     map_foreign(peer.inbox, parcel.descriptors[1]);
@@ -90,6 +83,8 @@ void RegionLoop::take_introduction(Descriptor socket, ReceivedParcel parcel) {
   if (peer.gone) return;
   watch_descriptor(peer.from.number(), EventKind::From, rank);
   if (peer.process) watch_descriptor(peer.process.number(), EventKind::Process, rank);
+  ++introductions_;
+  if (carrying_) carrying_->introduced();
 }
 
 /// False at the end of the connection.
@@ -117,10 +112,51 @@ void RegionLoop::hung_up(Neighbour& peer) {
   sweep(peer);
   const bool owes = !peer.left && !(leaving_ && is_settled(peer));
   close(peer);
-  if (owes && !stopped_)
+  if (owes && !stopped_ && !carrying_)
     fail(FailureCause::PeerLost,
          "lost rank " + std::to_string(peer.rank.value) + ": its connection ended; " +
              report(peer.rank, Clock::now()));
+}
+
+bool RegionLoop::may_share(Rank rank) const {
+  return !carrying_ || std::ranges::find(carrying_->between, rank) != carrying_->between.end();
+}
+
+bool RegionLoop::carries(const Neighbour& peer) {
+  return peer.reader && !peer.gone && peer.inbox.content->met.load(std::memory_order_acquire) != 0;
+}
+
+/// As far as that goes without waiting.
+void RegionLoop::meet(Rank rank) {
+  guarded([&] {
+    static_cast<void>(dialled(rank));
+    take_events(0);
+  });
+}
+
+bool RegionLoop::hears(Rank from) noexcept {
+  if (!may_share(from)) return false;
+  const std::lock_guard lock(turn_);
+  const Neighbour& peer = *neighbours_[from.index()];
+  if (!peer.reader && !stopped_) meet(from);
+  return peer.reader && !peer.gone && !stopped_;
+}
+
+bool RegionLoop::carries_to(Rank to) noexcept {
+  if (!may_share(to)) return false;
+  const std::lock_guard lock(turn_);
+  const Neighbour& peer = *neighbours_[to.index()];
+  if (!carries(peer) && !stopped_) meet(to);
+  return carries(peer) && !stopped_;
+}
+
+std::vector<Rank> RegionLoop::reached() {
+  const std::lock_guard lock(turn_);
+  std::vector<Rank> ranks;
+  for (const Neighbour* each : known_)
+    if (!each->gone) ranks.push_back(each->rank);
+  std::ranges::sort(ranks);
+  return ranks;
 }
 
 void RegionLoop::close(Neighbour& peer) {

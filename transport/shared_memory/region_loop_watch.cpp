@@ -60,7 +60,7 @@ void RegionLoop::watch(Clock::time_point now) {
 
 /// Everything that we sent it was read, and it knows us: our goodbye lies before it.
 bool RegionLoop::is_settled(const Neighbour& peer) const {
-  if (peer.left || peer.gone) return true;
+  if (peer.left || peer.gone || (carrying_ && !carries(peer))) return true;
   return peer.reader && peer.waiting.empty() &&
          peer.inbox.content->met.load(std::memory_order_acquire) != 0 &&
          peer.writer->settled_at(peer.inbox.content->consumed.load());
@@ -72,15 +72,16 @@ void RegionLoop::leave_when_settled() {
     return each->gone || each->waiting.empty();
   };
   if (!std::all_of(known_.begin(), known_.end(), has_written)) return;
-  if (board_.content->left.exchange(1) == 0) ring_all_bells();
-  if (std::all_of(
-          known_.begin(), known_.end(), [&](const Neighbour* each) { return is_settled(*each); }))
-    mailbox_.settle();
+  if (!carrying_ && board_.content->left.exchange(1) == 0) ring_all_bells();
+  settled_ = std::all_of(
+      known_.begin(), known_.end(), [&](const Neighbour* each) { return is_settled(*each); });
+  if (settled_ && !carrying_) mailbox_.settle();
 }
 
 void RegionLoop::fail(FailureCause cause, const std::string& text) {
   if (!mailbox_.fail(cause, text)) return;
   stopped_ = Stop{cause, text};
+  if (carrying_) return carrying_->failed(cause, text);
   shout(*stopped_);
 }
 

@@ -7,10 +7,13 @@
 #include <memory>
 #include <netdb.h>
 #include <netinet/in.h>
+#include <sstream>
 #include <sys/socket.h>
 #include <unistd.h>
+#include <vector>
 
 #include "millrace/core/sentence.hpp"
+#include "transport/shared_memory/parcel.hpp"
 
 namespace millrace::zeromq {
 
@@ -86,18 +89,23 @@ PeerAddress peer_address(const SocketAddresses& sockets) {
   require(
       (sockets.data + sockets.control).find_first_of("\t\n") == std::string::npos,
       "the path of " + sockets.data + " has a tab or line break in it, which an address cannot");
-  return {sockets.data + '\t' + sockets.control};
+  const std::string both = sockets.data + '\t' + sockets.control;
+  if (sockets.memory.empty()) return {both};
+  return {both + '\t' + sockets.neighbourhood + '\t' + sockets.memory};
 }
 
 SocketAddresses socket_addresses(const PeerAddress& address) {
-  const std::size_t tab = address.text.find('\t');
-  SocketAddresses sockets;
-  if (tab != std::string::npos)
-    sockets = {address.text.substr(0, tab), address.text.substr(tab + 1)};
-  for (const std::string& socket : {sockets.data, sockets.control})
-    if (!socket.starts_with(kIpc) && !socket.starts_with(kTcp))
-      throw TransportError("'" + address.text + "' is no address of a ZeroMQ endpoint");
-  return sockets;
+  std::vector<std::string> words;
+  std::istringstream text(address.text);
+  for (std::string word; std::getline(text, word, '\t');) words.push_back(word);
+  const auto reached = [](const std::string& socket) {
+    return socket.starts_with(kIpc) || socket.starts_with(kTcp);
+  };
+  if ((words.size() != 2 && words.size() != 4) || !reached(words[0]) || !reached(words[1]) ||
+      (words.size() == 4 && !words[3].starts_with(shared_memory::kNameless)))
+    throw TransportError("'" + address.text + "' is no address of a ZeroMQ endpoint");
+  words.resize(4);
+  return {words[0], words[1], words[2], words[3]};
 }
 
 MeetingPlace meeting_place(const std::string& url) {

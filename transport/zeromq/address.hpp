@@ -12,9 +12,12 @@ namespace millrace::zeromq {
 struct SocketAddresses {
   std::string data;     ///< tensors
   std::string control;  ///< acknowledgements, liveness, cancels
+  /// Where ranks of one host share memory: who may be one, and the socket of that. Both or none.
+  std::string neighbourhood = {};
+  std::string memory = {};
 };
 
-/// Throws InvalidArgument for a path that cannot stand in a line of two.
+/// Throws InvalidArgument for a path that cannot stand in a line of several.
 PeerAddress peer_address(const SocketAddresses& sockets);
 
 /// Throws TransportError for a text that peer_address did not make.

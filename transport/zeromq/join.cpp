@@ -14,6 +14,7 @@
 #include "millrace/transport/rendezvous.hpp"
 #include "millrace/transport/shared_memory.hpp"
 #include "millrace/transport/zeromq.hpp"
+#include "transport/shared_memory/neighbourhood.hpp"
 #include "transport/zeromq/address.hpp"
 #include "transport/zeromq/shared_place.hpp"
 #ifdef MILLRACE_MPI
@@ -45,6 +46,7 @@ ZeroMqOptions link_options_of(const LaunchPlace& place, const std::vector<Channe
   ZeroMqOptions options;
   options.link = zeromq_link(place.endpoint);
   options.interface = interface_of(place, options.link);
+  if (place.endpoint == "mixed") options.neighbourhood = shared_memory::neighbourhood();
   options.insecure = place.insecure;
   options.silence = place.silence;
   options.hang = place.hang;
@@ -205,14 +207,14 @@ auto in_variables(const Body& body) {
 
 ZeroMqLink zeromq_link(const std::string& endpoint) {
   if (endpoint == "ipc") return ZeroMqLink::Ipc;
-  require(endpoint == "tcp",
-          named("endpoint") + " " + endpoint + ": known are auto, shm, ipc, tcp, mpi");
+  require(speaks_tcp(endpoint),
+          named("endpoint") + " " + endpoint + ": known are auto, shm, ipc, tcp, mixed, mpi");
   return ZeroMqLink::Tcp;
 }
 
 std::string chosen_endpoint(const std::string& asked, const Variables& variables) {
   if (asked == "auto" && kHasMpi && started_by_mpirun(variables)) return "mpi";
-  if (asked == "auto") return meets_on_this_host(variables) ? "shm" : "tcp";
+  if (asked == "auto") return meets_on_this_host(variables) ? "shm" : "mixed";
   require(asked != "mpi" || kHasMpi,
           named("endpoint") + " mpi: this build is without its component mpi");
   if (asked != "mpi" && asked != "shm") static_cast<void>(zeromq_link(asked));
@@ -227,14 +229,14 @@ JoinedRank join(const LaunchPlace& asked, const JoinOptions& options) {
   const bool mpi = place.endpoint == "mpi";
   HelloFields fields = options.fields;
   if (mpi) add_library(fields);
-  return {meet({.url = mpi ? "MPI" : place.rendezvous,
-                .fields = fields,
-                .patience = place.patience,
-                .silence = place.silence,
-                .progress = options.progress,
-                .obituary = place.obituary()},
-               std::move(*listener)),
-          place.log_directory};
+  auto endpoint = meet({.url = mpi ? "MPI" : place.rendezvous,
+                        .fields = fields,
+                        .patience = place.patience,
+                        .silence = place.silence,
+                        .progress = options.progress,
+                        .obituary = place.obituary()},
+                       std::move(*listener));
+  return {std::move(endpoint), place.log_directory, listener->connections()};
 }
 
 LaunchPlace own_launch_place() {

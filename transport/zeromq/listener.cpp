@@ -1,13 +1,21 @@
 // A rank that listens: its sockets are bound, and its place on this machine is held, before anybody
 // knows where it is.
+#include <algorithm>
 #include <utility>
 
+#include "transport/shared_memory/neighbourhood.hpp"
 #include "transport/zeromq/address.hpp"
 #include "transport/zeromq/courier.hpp"
 #include "transport/zeromq/endpoint.hpp"
 #include "transport/zeromq/sockets.hpp"
 
 namespace millrace {
+
+namespace {
+
+constexpr int kLeastBacklog = 128;
+
+}  // namespace
 
 struct ZeroMqListener::Parts {
   ZeroMqOptions options;
@@ -16,6 +24,8 @@ struct ZeroMqListener::Parts {
   zeromq::Listeners listeners;
   PeerAddress address;
   std::shared_ptr<ZeroMqContext> context;
+  shared_memory::ListeningSocket memory;
+  std::string connections;
   bool open = false;
 };
 
@@ -38,6 +48,12 @@ ZeroMqListener::ZeroMqListener(const ZeroMqOptions& options, std::shared_ptr<Zer
       zeromq::listen(inside.context, options, domain, name + ".control", at.control);
   listeners.files[1] = zeromq::file_of(at.control);
   listeners.context = context;
+  if (!options.neighbourhood.empty() && options.world > 1) {
+    at.neighbourhood = options.neighbourhood;
+    at.memory = shared_memory::nameless_socket();
+    parts_->memory =
+        shared_memory::ListeningSocket(at.memory, std::max(kLeastBacklog, 4 * options.world));
+  }
   parts_->address = zeromq::peer_address(at);
   parts_->context = std::move(context);
 }
@@ -60,11 +76,20 @@ std::unique_ptr<Endpoint> ZeroMqListener::open(const std::vector<PeerAddress>& a
   require(!std::exchange(parts_->open, true), "this listener was opened before");
   std::vector<zeromq::SocketAddresses> sockets;
   for (const PeerAddress& address : addresses) sockets.push_back(zeromq::socket_addresses(address));
-  return zeromq::make_endpoint(
-      parts_->options, std::move(parts_->slot), std::move(parts_->listeners), sockets);
+  auto [endpoint, connections] = zeromq::make_endpoint(parts_->options,
+                                                       std::move(parts_->slot),
+                                                       std::move(parts_->listeners),
+                                                       std::move(parts_->memory),
+                                                       sockets);
+  parts_->connections = std::move(connections);
+  return std::move(endpoint);
 }
 
-std::vector<std::unique_ptr<Endpoint>> zeromq_mesh(const ZeroMqOptions& options) {
+std::string ZeroMqListener::connections() const {
+  return parts_->connections;
+}
+
+std::vector<std::unique_ptr<Endpoint>> zeromq_mesh(const ZeroMqOptions& options, int neighbours) {
   const auto context = std::make_shared<ZeroMqContext>();
   std::vector<CurveKeys> keys;
   std::vector<std::string> public_keys;
@@ -77,6 +102,7 @@ std::vector<std::unique_ptr<Endpoint>> zeromq_mesh(const ZeroMqOptions& options)
   for (int i = 0; i < options.world; ++i) {
     ZeroMqOptions own = options;
     own.rank = Rank{i};
+    if (neighbours > 0) own.neighbourhood = "host " + std::to_string(i / neighbours);
     if (!keys.empty()) own.keys = {keys[static_cast<std::size_t>(i)], public_keys};
     listeners.push_back(std::make_unique<ZeroMqListener>(own, context));
     addresses.push_back(listeners.back()->address());

@@ -21,6 +21,7 @@ namespace {
 
 constexpr std::size_t kLongestIpcPath = 107;
 constexpr int kLeastBacklog = 128;
+constexpr std::size_t kDescriptorsOfMemory = 4;  // of every rank that we share some with
 
 /// All pairs of ranks shake hands at once, maybe on few cores; each of them has this long.
 int hand_shake_ms(int world) {
@@ -93,13 +94,15 @@ bool receive_part(zmq::socket_t& socket, zmq::message_t& part) {
 }
 
 /// The network library ends the whole process when it gets no descriptor.
-void check_descriptors(int world) {
+void check_descriptors(int world, bool shares_memory) {
   std::error_code unknown;
   const std::filesystem::directory_iterator open("/proc/self/fd", unknown);
   rlimit limit{};
   if (unknown || world == 1 || ::getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
-  const auto needed =
-      descriptors_of_rank(world) + static_cast<std::size_t>(std::distance(begin(open), end(open)));
+  const auto of_memory =
+      shares_memory ? kDescriptorsOfMemory * static_cast<std::size_t>(world) : std::size_t{0};
+  const auto needed = descriptors_of_rank(world) + of_memory +
+                      static_cast<std::size_t>(std::distance(begin(open), end(open)));
   if (needed > limit.rlim_cur)
     throw TransportError("a rank of " + std::to_string(world) + " needs " + std::to_string(needed) +
                          " descriptors, but this process may open only " +
@@ -111,7 +114,7 @@ void check(const ZeroMqOptions& options) {
   require(options.rank.value >= 0 && options.rank.value < options.world,
           "rank " + std::to_string(options.rank.value) + " is outside a world of " +
               std::to_string(options.world));
-  check_descriptors(options.world);
+  check_descriptors(options.world, !options.neighbourhood.empty());
   if (options.link == ZeroMqLink::Ipc || !options.directory.empty())
     PrivateDirectory::check(options.directory);
   if (options.link == ZeroMqLink::Ipc) return;

@@ -23,8 +23,10 @@ namespace millrace {
 /// and HANG (seconds), LAUNCH (the directory), LOG_DIR.
 struct LaunchPlace {
   Membership member;
-  std::string rendezvous = {};   ///< "ipc://path", "tcp://host:port"; empty: one rank, or mpi
-  std::string endpoint = "tcp";  ///< what connects the ranks: shm, ipc, tcp, or mpi where built
+  std::string rendezvous = {};  ///< "ipc://path", "tcp://host:port"; empty: one rank, or mpi
+  /// What connects the ranks: shm, ipc, tcp, mixed (tcp, and shared memory between ranks of one
+  /// host), or mpi where built.
+  std::string endpoint = "tcp";
   std::string interface = "127.0.0.1";  ///< tcp: the one address to listen on; "auto": see join
   /// tcp: a folder that all ranks see, not made yet, in which rank 0 leaves keys for all and where
   /// it really listens: at the first free port from that of `rendezvous` on. Empty: there is none.
@@ -45,11 +47,14 @@ struct LaunchPlace {
   [[nodiscard]] std::string joined_mark() const;
 };
 
-/// What connects ranks of which `asked` says auto, shm, ipc, tcp or mpi: auto is mpi under mpirun
-/// where that is built in, shm where MILLRACE_RENDEZVOUS is a path of this host and its processes
-/// can share memory, else tcp. Throws InvalidParameter for any other name and for what is not built
-/// in.
+/// What connects ranks of which `asked` says auto, shm, ipc, tcp, mixed or mpi: auto is mpi under
+/// mpirun where that is built in, shm where MILLRACE_RENDEZVOUS is a path of this host and its
+/// processes can share memory, else mixed. Throws InvalidParameter for any other name and for what
+/// is not built in.
 [[nodiscard]] std::string chosen_endpoint(const std::string& asked, const Variables& variables);
+
+/// Whether ranks connected so listen at addresses, and need keys.
+[[nodiscard]] bool speaks_tcp(const std::string& endpoint);
 
 /// The variables that say `place`, and the names of all that may.
 [[nodiscard]] Variables launch_variables(const LaunchPlace& place);
@@ -79,7 +84,9 @@ struct JoinOptions {
 /// leave. Thread-safety: externally synchronised.
 class JoinedRank {
  public:
-  JoinedRank(std::unique_ptr<Endpoint> endpoint, std::string log_directory);
+  JoinedRank(std::unique_ptr<Endpoint> endpoint,
+             std::string log_directory,
+             std::string connections = {});
 
   [[nodiscard]] Rank rank() const { return endpoint_->rank(); }
   [[nodiscard]] int world() const { return endpoint_->world(); }
@@ -89,6 +96,9 @@ class JoinedRank {
   /// As LaunchPlace::log_directory.
   [[nodiscard]] const std::string& log_directory() const { return log_directory_; }
 
+  /// As Listener::connections.
+  [[nodiscard]] const std::string& connections() const { return connections_; }
+
   /// Says goodbye when nothing is left to do, and waits until the others have all that was sent.
   /// Throws TransportError when they do not take it in time.
   void leave(std::chrono::milliseconds longest = std::chrono::seconds(30));
@@ -97,6 +107,7 @@ class JoinedRank {
   std::unique_ptr<Endpoint> endpoint_;
   ProcessGroup group_;
   std::string log_directory_;
+  std::string connections_;
 };
 
 /// Meets the other ranks of `place`; blocks until all have come. With the interface "auto" a rank

@@ -83,6 +83,9 @@ class Listener {
   /// when it was called before.
   [[nodiscard]] virtual std::unique_ptr<Endpoint> open(
       const std::vector<PeerAddress>& addresses) = 0;
+
+  /// After `open`, where not all ranks need be connected in the same way: how, as a sentence.
+  [[nodiscard]] virtual std::string connections() const { return {}; }
 };
 
 }  // namespace millrace

@@ -93,7 +93,7 @@ class ZeroMqContext {
 
 enum class ZeroMqLink : std::uint8_t { Ipc, Tcp };
 
-/// "ipc" or "tcp". Throws InvalidParameter for any other name.
+/// Of "ipc", "tcp" and "mixed". Throws InvalidParameter for any other name.
 [[nodiscard]] ZeroMqLink zeromq_link(const std::string& endpoint);
 
 struct ZeroMqOptions {
@@ -105,6 +105,10 @@ struct ZeroMqOptions {
   std::string directory;
   std::string interface = "127.0.0.1";  ///< Tcp: the one address to listen on
   CurveRing keys;                       ///< Tcp: required unless `insecure`
+  /// Ranks that say the same word may share memory: what two of them send each other goes there as
+  /// soon as a socket of one answers the other, and over tcp before that, and where none does.
+  /// Empty: this one does not.
+  std::string neighbourhood = {};
   bool insecure = false;             ///< Tcp without authentication: anybody may speak and listen
   std::uint64_t job = 0;             ///< frames of other jobs are dropped
   std::uint32_t epoch = 0;           ///< frames of other incarnations are dropped
@@ -159,13 +163,17 @@ class ZeroMqListener final : public Listener {
   /// ones mostly where they arrived.
   [[nodiscard]] std::unique_ptr<Endpoint> open(const std::vector<PeerAddress>& addresses) override;
 
+  [[nodiscard]] std::string connections() const override;
+
  private:
   struct Parts;
   std::unique_ptr<Parts> parts_;
 };
 
 /// Connected endpoints of `world` ranks in this process, by rank; for tests and benchmarks. With
-/// tcp and not insecure, keys are made here.
-[[nodiscard]] std::vector<std::unique_ptr<Endpoint>> zeromq_mesh(const ZeroMqOptions& options);
+/// tcp and not insecure, keys are made here. With `neighbours`, so many ranks after each other have
+/// a neighbourhood of their own.
+[[nodiscard]] std::vector<std::unique_ptr<Endpoint>> zeromq_mesh(const ZeroMqOptions& options,
+                                                                 int neighbours = 0);
 
 }  // namespace millrace
