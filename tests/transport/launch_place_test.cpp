@@ -119,10 +119,10 @@ TEST(LaunchPlace, NeedsNoMeetingPlaceWhereMpiHasIntroducedTheRanks) {
 }
 
 TEST(LaunchPlace, IsConnectedByWhatWasAskedForElseByWhatTheEngineOffers) {
-  EXPECT_EQ(chosen_endpoint("auto", {{"RANK", "1"}, {"WORLD_SIZE", "2"}}), "tcp");
+  EXPECT_EQ(chosen_endpoint("auto", {{"RANK", "1"}, {"WORLD_SIZE", "2"}}), "mixed");
   EXPECT_EQ(chosen_endpoint("tcp", {{"PMI_RANK", "1"}, {"PMI_SIZE", "2"}}), "tcp");
   EXPECT_EQ(chosen_endpoint("auto", {{"MILLRACE_RENDEZVOUS", "ipc:///a/b"}}), "shm");
-  EXPECT_EQ(chosen_endpoint("auto", {{"MILLRACE_RENDEZVOUS", "tcp://a:1"}}), "tcp");
+  EXPECT_EQ(chosen_endpoint("auto", {{"MILLRACE_RENDEZVOUS", "tcp://a:1"}}), "mixed");
   EXPECT_EQ(chosen_endpoint("ipc", {{"MILLRACE_RENDEZVOUS", "ipc:///a/b"}}), "ipc");
   EXPECT_THROW((void)chosen_endpoint("smoke", {}), InvalidArgument);
 }
