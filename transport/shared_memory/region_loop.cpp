@@ -20,7 +20,7 @@ using namespace std::chrono_literals;
 
 namespace {
 
-constexpr auto kSpin = 50us;
+constexpr auto kSpin = 200us;  // 1 MiB is written, summed and read in so long
 /// After so many looks that found nothing, one of as many is tried.
 constexpr int kMostInVain = 16;
 /// With something to write for which there is no room, or a goodbye to say.

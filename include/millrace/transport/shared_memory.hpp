@@ -35,7 +35,7 @@ struct SharedMemoryOptions {
   /// The least that one action may take before its rank hangs; a slow stage stretches its own
   /// limit, as transport/README.md says.
   std::optional<std::chrono::milliseconds> hang = {};
-  /// How long a wait looks for its message before it sleeps. Without it 50 us where this process
+  /// How long a wait looks for its message before it sleeps. Without it 200 us where this process
   /// may use as many cores as there are ranks, and as long as that finds something; else not at
   /// all.
   std::optional<std::chrono::microseconds> spin = {};
