@@ -102,11 +102,14 @@ def _line_of(error: Error) -> str:
 
 
 def _leave() -> None:
-    """A rank that failed does not say goodbye: it is lost to those that wait for it."""
+    """A rank that failed does not say goodbye: it is lost to those that wait for it. One that took leave ends with
+    the code of its program, whatever becomes of the others."""
     if _here is None or _failed:
         return
     try:
-        _here.leave()
+        failed = _here.leave()
+        if failed:
+            print(f"millrace: {failed}", file=sys.stderr, flush=True)
     except Error as error:
         traceback.print_exc()
         sys.stderr.flush()

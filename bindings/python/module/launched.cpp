@@ -6,6 +6,7 @@
 #include "millrace/core/error.hpp"
 #include "millrace/training/build_fields.hpp"
 #include "millrace/training/rank_parts.hpp"
+#include "millrace/transport/failure.hpp"
 #include "millrace/transport/in_process.hpp"
 #include "module/bindings.hpp"
 
@@ -21,6 +22,19 @@ std::shared_ptr<Launched> meet_all(const std::vector<std::pair<std::string, std:
   HelloFields fields = build_fields();
   fields.insert(fields.end(), own.begin(), own.end());
   return std::make_shared<Launched>(joined(fields));
+}
+
+/// Who has said goodbye is done: a failure of another is no failure of its own.
+std::string leave(Launched& self, double seconds) {
+  const py::gil_scoped_release unlocked;
+  try {
+    self.joined().leave(std::chrono::milliseconds(static_cast<std::int64_t>(seconds * 1000)));
+  } catch (const Cancelled& failure) {
+    return failure.what();
+  } catch (const PeerLost& failure) {
+    return failure.what();
+  }
+  return {};
 }
 
 }  // namespace
@@ -70,16 +84,12 @@ void bind_launched(py::module_& module) {
                              &Launched::log_directory,
                              "Of `millrace launch --log-dir`, for what a rank writes beside its "
                              "log; empty where there is none.")
-      .def(
-          "leave",
-          [](Launched& self, double seconds) {
-            const py::gil_scoped_release unlocked;
-            self.joined().leave(
-                std::chrono::milliseconds(static_cast<std::int64_t>(seconds * 1000)));
-          },
-          "seconds"_a = 30.0,
-          "Says goodbye and waits until the others have all that was sent; the end of a program "
-          "that ends well does it by itself.");
+      .def("leave",
+           &leave,
+           "seconds"_a = 30.0,
+           "Says goodbye and waits until the others have all that was sent; the end of a program "
+           "does it by itself. Gives what another rank failed of meanwhile, which ends with a code "
+           "of its own; empty where all is well.");
   module.def(
       "alone",
       [] { return std::make_shared<Launched>(alone()); },
