@@ -7,6 +7,7 @@
 #include <mutex>
 #include <optional>
 #include <string>
+#include <utility>
 
 #include "cli/train/stop_signals.hpp"
 #include "cli/train/wish.hpp"
@@ -28,16 +29,10 @@ void note_wish(int signal) {
   asked.note(signal);
 }
 
-void say(const Endpoint& endpoint) {
-  std::cerr << "millrace: rank " + std::to_string(endpoint.rank().value) +
-                   " was asked to end; it " + endpoint.doing() + "\n"
-            << std::flush;
-}
-
 }  // namespace
 
-LastWords::LastWords(const Endpoint* endpoint) : endpoint_(endpoint) {
-  if (endpoint_ == nullptr) return;
+LastWords::LastWords(std::vector<const Endpoint*> endpoints) : endpoints_(std::move(endpoints)) {
+  if (endpoints_.empty()) return;
   asked.forget();
   struct sigaction action {};
   action.sa_handler = note_wish;
@@ -47,7 +42,14 @@ LastWords::LastWords(const Endpoint* endpoint) : endpoint_(endpoint) {
 }
 
 LastWords::~LastWords() {
-  if (endpoint_ != nullptr) ::signal(SIGTERM, SIG_DFL);
+  if (!endpoints_.empty()) ::signal(SIGTERM, SIG_DFL);
+}
+
+void LastWords::say() const {
+  for (const Endpoint* endpoint : endpoints_)
+    std::cerr << "millrace: rank " + std::to_string(endpoint->rank().value) +
+                     " was asked to end; it " + endpoint->doing() + "\n"
+              << std::flush;
 }
 
 void LastWords::watch(const std::stop_token& stop) const {
@@ -57,14 +59,14 @@ void LastWords::watch(const std::stop_token& stop) const {
   for (std::optional<Clock::time_point> since; !stop.stop_requested();) {
     never.wait_for(lock, stop, kLook, [] { return false; });
     if (asked.signal() != 0) {
-      say(*endpoint_);
+      say();
       ::signal(SIGTERM, SIG_DFL);
       ::raise(SIGTERM);
     }
     if (StopSignals::received() == 0) continue;
     if (!since) since = Clock::now();
     if (Clock::now() - *since < kStepMayTake) continue;
-    say(*endpoint_);
+    say();
     return;
   }
 }

@@ -4,27 +4,29 @@
 
 #include <csignal>
 #include <thread>
+#include <vector>
 
 #include "millrace/transport/endpoint.hpp"
 
 namespace millrace::cli {
 
-/// From its construction on, a SIGTERM has what the rank does printed on standard error. A rank
-/// that does not stop when asked (StopSignals) ends by the signal then; one that does says it half
-/// a second later, if its step has not ended by then.
-/// Thread-safety: one at a time. Cost: 20 looks at a number per second.
+/// From its construction on, a SIGTERM has what the ranks of this process do printed on standard
+/// error. A process that does not stop when asked (StopSignals) ends by the signal then; one that
+/// does says it half a second later, if its step has not ended by then. Thread-safety: one at a
+/// time. Cost: 20 looks at a number per second.
 class LastWords {
  public:
-  /// `endpoint` must outlive this; without one nothing is done.
-  explicit LastWords(const Endpoint* endpoint);
+  /// Of its ranks; they must outlive this. Without any nothing is done.
+  explicit LastWords(std::vector<const Endpoint*> endpoints);
   LastWords(const LastWords&) = delete;
   LastWords& operator=(const LastWords&) = delete;
   ~LastWords();
 
  private:
+  void say() const;
   void watch(const std::stop_token& stop) const;
 
-  const Endpoint* endpoint_;
+  std::vector<const Endpoint*> endpoints_;
   std::jthread thread_;
 };
 

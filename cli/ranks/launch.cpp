@@ -61,18 +61,18 @@ std::string search_path() {
 }
 
 /// Where nothing else says p, the processes are the ranks: what is wrong with their number was
-/// typed as -n.
-void check_command(const LaunchFlags& flags) {
+/// typed as -n. Returns how many places each process has.
+int checked_command(const LaunchFlags& flags) {
   if (!is_ours(flags.command)) {
     static_cast<void>(found_program(flags.command.front(), search_path()));
-    return;
+    return 1;
   }
   const auto says_ranks = [](const std::string& word) {
     return word.starts_with("-p") || word.starts_with("--ranks") || word.starts_with("--plan") ||
            word.starts_with("--config");
   };
   try {
-    check_work(flags.command, flags.processes);
+    return check_work(flags.command, flags.processes);
   } catch (const InvalidArgument& error) {
     if (std::any_of(flags.command.begin(), flags.command.end(), says_ranks)) throw;
     throw InvalidArgument(sentence_of(error).text(
@@ -80,13 +80,14 @@ void check_command(const LaunchFlags& flags) {
   }
 }
 
-void check_launch(const LaunchFlags& flags) {
+/// Returns how many places each process has.
+int checked_launch(const LaunchFlags& flags) {
   require(flags.processes >= 1 && flags.processes <= 4096,
           "-n " + std::to_string(flags.processes) + ": must be from 1 to 4096");
   check(flags.link);
   require(flags.grace >= 0 && flags.grace <= 1e6,
           "--grace " + plain(flags.grace) + ": must be from 0 to 1000000 seconds");
-  check_command(flags);
+  return checked_command(flags);
 }
 
 bool knows_train(const std::string& option) {
@@ -151,13 +152,13 @@ void make_log_directory(const std::string& path) {
   require(!error, "--log-dir " + path + ": cannot be made: " + error.message());
 }
 
-/// Here and in every rank, which inherits the limit.
-void check_descriptors(int ranks) {
+/// Here and in every process, which inherits the limit.
+void check_descriptors(int processes, int places) {
   constexpr std::size_t kInherited = 32;
-  const std::string job = "a job of " + std::to_string(ranks) + " processes";
-  require_descriptors(std::max(descriptors_of_rank(ranks) + kInherited,
-                               static_cast<std::size_t>(ranks) + kInherited),
-                      job);
+  const std::size_t of_places =
+      descriptors_of_rank(processes * places) * static_cast<std::size_t>(places);
+  require_descriptors(std::max(of_places, static_cast<std::size_t>(processes)) + kInherited,
+                      "a job of " + std::to_string(processes) + " processes");
 }
 
 /// A file of keys that is open and has no name any more: whoever inherits it can read it, once.
@@ -218,10 +219,18 @@ std::vector<std::string> words_of_rank(const LaunchFlags& flags) {
   return words;
 }
 
-pid_t start_rank(Supervisor& supervisor, const LaunchFlags& flags, LaunchPlace place, int rank) {
-  place.member.rank = Rank{rank};
+/// A process of several places finds all their keys in the job's private directory; one of a single
+/// place gets a file that has no name any more.
+pid_t start_process(Supervisor& supervisor,
+                    const LaunchFlags& flags,
+                    LaunchPlace place,
+                    const JobProcess& process,
+                    int places) {
+  place.member.rank = Rank{process.number};
   std::optional<KeyFile> keys;
-  if (keyed(flags)) keys.emplace(place.directory + "/keys-" + std::to_string(rank));
+  if (keyed(flags) && places > 1) place.keys = place.directory;
+  if (keyed(flags) && places == 1)
+    keys.emplace(place.directory + "/keys-" + std::to_string(process.number));
   if (keys) place.keys_descriptor = keys->descriptor();
   return supervisor.start({.command = words_of_rank(flags),
                            .variables = environment_at(place),
@@ -232,26 +241,27 @@ pid_t start_rank(Supervisor& supervisor, const LaunchFlags& flags, LaunchPlace p
 }  // namespace
 
 int launch(const LaunchFlags& flags) {
-  check_launch(flags);
+  const int places = checked_launch(flags);
   take_over_from_engine();
-  check_descriptors(flags.processes);
+  check_descriptors(flags.processes, places);
   if (keyed(flags)) keep_out_of_dumps(flags.link.core_dumps);
   make_log_directory(flags.log_directory);
   const std::string parent = temporary_directory();
   Cleanup::sweep(parent);
   const Cleanup cleanup(parent);
   const std::string& path = cleanup.directory();
-  if (keyed(flags)) make_keys(path, flags.processes);
+  if (keyed(flags)) make_keys(path, flags.processes * places);
 
   const LaunchPlace place = place_of_job(flags, path);
   Supervisor supervisor({.log_directory = flags.log_directory.empty() ? path : flags.log_directory,
+                         .places = places,
                          .bind_cores = flags.bind_cores,
                          .obituary = place.obituary(),
                          .silence = place.silence,
                          .grace = milliseconds(flags.grace),
                          .patience = place.patience});
-  for (int rank = 0; rank < flags.processes; ++rank)
-    cleanup.watch(start_rank(supervisor, flags, place, rank));
+  for (int number = 0; number < flags.processes; ++number)
+    cleanup.watch(start_process(supervisor, flags, place, {number, flags.processes}, places));
   return supervisor.wait();
 }
 
@@ -261,7 +271,9 @@ void add_launch(CLI::App& app, const std::vector<std::string>& words) {
                                       "launch -n 4 -- train ... or -- ./program ...");
   auto flags = std::make_shared<LaunchFlags>();
   verb->add_option(
-          "-n,--processes", flags->processes, "Processes, one for each place of the pipeline")
+          "-n,--processes",
+          flags->processes,
+          "Processes, one for each place of the pipelines, or fewer with as many places each")
       ->capture_default_str();
   verb->add_option("--log-dir", flags->log_directory, "Keep a log per rank here");
   verb->add_option("--grace", flags->grace, "Seconds from a signal or failure to the kill")

@@ -170,7 +170,7 @@ RankWork doctor_work(const std::vector<std::string>& options, int world) {
   require(world >= 2, "doctor measures between ranks: there must be at least 2");
   HelloFields fields = build_fields();
   fields.emplace_back("work", "doctor");
-  return {fields, {}, [json](Endpoint& endpoint, ProcessGroup& group) {
+  return {.fields = fields, .depths = {}, .run = [json](Endpoint& endpoint, ProcessGroup& group) {
             examine(endpoint, group, json);
           }};
 }

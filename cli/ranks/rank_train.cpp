@@ -4,14 +4,19 @@
 #include <iomanip>
 #include <iostream>
 #include <memory>
+#include <mutex>
+#include <optional>
 #include <set>
 #include <sstream>
 #include <unistd.h>
+#include <utility>
+#include <vector>
 
 #include "cli/numbers.hpp"
 #include "cli/ranks/rank_work.hpp"
 #include "cli/train/options.hpp"
 #include "cli/train/run.hpp"
+#include "cli/train/stop_signals.hpp"
 #include "cli/usage.hpp"
 #include "cli/verbs.hpp"
 #include "cli/vocabulary.hpp"
@@ -64,13 +69,13 @@ std::string processes(int count) {
   return std::to_string(count) + (count == 1 ? " process" : " processes");
 }
 
-/// A line on standard error, which is a rank's log. Rank 0 leaves it out: its own is what a person
-/// sees, who has the progress and the results.
-void note(Rank rank, const std::string& text) {
-  if (rank != Rank{0}) std::cerr << "rank " + std::to_string(rank.value) + text + "\n";
+/// A line on standard error, which is a process's log. The first one leaves it out: its own is what
+/// a person sees, who has the progress and the results.
+void note(const JobProcess& process, Rank rank, const std::string& text) {
+  if (process.number != 0) std::cerr << "rank " + std::to_string(rank.value) + text + "\n";
 }
 
-void note_begin(const TrainJob& job, Rank rank) {
+void note_begin(const TrainJob& job, const JobProcess& process, Rank rank) {
   const Shape& shape = job.program.shape;
   const Grid grid = job.grid();
   std::set<int> mine;
@@ -79,28 +84,51 @@ void note_begin(const TrainJob& job, Rank rank) {
       if (shape.rank(Replica{i}, Stage{stage}) == grid.place_of(rank)) mine.insert(stage);
   const std::string copy =
       grid.data() == 1 ? std::string() : "copy " + std::to_string(grid.copy_of(rank)) + ", ";
-  note(rank,
+  note(process,
+       rank,
        " of " + std::to_string(grid.processes()) + ": " + copy +
            (mine.size() == 1 ? "stage " : "stages ") + joined({mine.begin(), mine.end()}) +
            ", process " + std::to_string(::getpid()));
 }
 
-void note_end(const TrainOutcome& outcome, Rank rank) {
+void note_end(const TrainOutcome& outcome, const JobProcess& process, Rank rank) {
   std::ostringstream text;
   text << ": done after " << outcome.updates << (outcome.updates == 1 ? " update" : " updates")
        << " in " << std::fixed << std::setprecision(1) << outcome.fit.seconds << " s";
-  note(rank, text.str());
+  note(process, rank, text.str());
 }
 
-/// Where nobody said how long the pipeline is: as its copies have processes.
+/// Where nobody said how long the pipeline is: as its copies have processes, and 1 where a process
+/// has several copies.
 void share_out(const CLI::App& verb, TrainFlags& train, int world) {
   if (verb.get_option(flag("ranks"))->count() > 0 || !train.plan.empty()) return;
   const std::int64_t copies = train.data_parallel;
-  require(copies >= 1 && world % copies == 0,
+  require(copies >= 1 && (world % copies == 0 || copies % world == 0),
           named("data_parallel") + " " + std::to_string(copies) + ": " + processes(world) +
               (world == 1 ? " is" : " are") + " not shared out evenly by so many copies of a " +
               "pipeline");
-  train.ranks = world / copies;
+  train.ranks = std::max<std::int64_t>(1, world / copies);
+}
+
+/// "1, 2 or 4".
+std::string divisors_of(int number) {
+  std::vector<std::string> texts;
+  for (int i = 1; i <= number; ++i)
+    if (number % i == 0) texts.push_back(std::to_string(i));
+  std::string text = texts.front();
+  for (std::size_t i = 1; i < texts.size(); ++i)
+    text += (i + 1 == texts.size() ? " or " : ", ") + texts[i];
+  return text;
+}
+
+void check_processes(const Grid& grid, int world) {
+  const int places = grid.processes();
+  const Sentence copies = named("data_parallel") + " " + std::to_string(grid.data());
+  require(places % world == 0,
+          named("ranks") + " " + std::to_string(grid.pipeline()) +
+              (grid.data() == 1 ? Sentence("") : " x " + copies) + ": " + processes(world) +
+              " for " + std::to_string(places) + (places == 1 ? " place" : " places") + "; " +
+              divisors_of(places) + " would have as many each");
 }
 
 /// The train verb's own options, typed after "--".
@@ -129,20 +157,21 @@ TrainJob train_job(std::vector<std::string> words, int world) {
               "millrace train, in one process");
   share_out(verb, train, world);
   TrainJob job = plan_job(verb, train);
-  const Grid grid = job.grid();
-  require(
-      grid.processes() == world,
-      named("ranks") + " " + std::to_string(grid.pipeline()) +
-          (grid.data() == 1 ? Sentence("")
-                            : " x " + named("data_parallel") + " " + std::to_string(grid.data())) +
-          (world == 1 ? ": there is " : ": there are ") + processes(world) +
-          ", one per pipeline rank" + (grid.data() == 1 ? "" : " of every copy"));
+  check_processes(job.grid(), world);
   return job;
 }
 
-bool needs_data(const TrainJob& job, Rank process) {
+/// The ranks of the job that `process` is.
+std::vector<Rank> ranks_of(const TrainJob& job, const JobProcess& process) {
+  const int places = job.grid().processes() / process.processes;
+  std::vector<Rank> ranks;
+  for (int i = 0; i < places; ++i) ranks.push_back(Rank{process.number * places + i});
+  return ranks;
+}
+
+bool needs_data(const TrainJob& job, Rank of_grid) {
   const Shape& shape = job.program.shape;
-  const Rank rank = job.grid().place_of(process);
+  const Rank rank = job.grid().place_of(of_grid);
   for (int i = 0; i < shape.replicas(); ++i)
     for (const int stage : {0, shape.stages() - 1})
       if (shape.rank(Replica{i}, Stage{stage}) == rank) return true;
@@ -164,45 +193,82 @@ std::string account_of(const TrainTest& data) {
          " classes, contents " + contents;
 }
 
-/// Ranks with the first or the last stage have read the data; the others hear how much it is.
-TrainTest agreed_data(const TrainJob& job, TrainTest mine, ProcessGroup& group) {
+/// What the processes with the first or the last stage have read, by their accounts; the others
+/// have none and hear it.
+std::string agreed_account(const std::string& mine, ProcessGroup& group) {
   std::string said;
-  for (const std::string& theirs : group.gather(account_of(mine), Label::Data)) {
+  for (const std::string& theirs : group.gather(mine, Label::Data)) {
     if (!said.empty() && !theirs.empty() && said != theirs)
       throw Mismatch("data differs: " + said + " here, " + theirs + " there");
     if (said.empty()) said = theirs;
   }
-  if (mine.train.size() != 0) return mine;
-  std::istringstream words(said);
+  return said;
+}
+
+/// As much data, which is elsewhere.
+TrainTest data_of(const std::string& account, const std::string& name) {
+  std::istringstream words(account);
   std::int64_t train = 0;
   std::int64_t test = 0;
   std::int64_t classes = 0;
   std::string word;
   words >> train >> word >> word >> test >> word >> word >> classes;
-  return {of_size(job.flags.data, train, classes), of_size(job.flags.data, test, classes)};
+  return {of_size(name, train, classes), of_size(name, test, classes)};
+}
+
+/// What the places of a process have in common.
+struct ProcessShare {
+  ProcessShare(const JobProcess& of, TrainJob whole)
+      : process(of), job(std::move(whole)), ranks(ranks_of(job, process)) {}
+
+  JobProcess process;
+  TrainJob job;
+  std::vector<Rank> ranks;
+  TrainTest data;       ///< as read here, until the work begins
+  std::string account;  ///< of it; empty: only other processes need data
+  std::once_flag begun;
+  std::optional<StopSignals> signals;  ///< of several places; one alone has its own
+};
+
+/// Every place asks the others; they all hear the same.
+void train_place(ProcessShare& share, Endpoint& endpoint, ProcessGroup& group) {
+  const std::string account = agreed_account(share.account, group);
+  const bool several = share.ranks.size() > 1;
+  std::call_once(share.begun, [&] {
+    if (share.account.empty()) share.data = data_of(account, share.job.flags.data);
+    supply_data(share.job, std::move(share.data));
+    if (several && stops_when_asked(share.job)) share.signals.emplace();
+  });
+  const TrainOutcome outcome = run_training(share.job,
+                                            {.endpoint = &endpoint,
+                                             .group = &group,
+                                             .is_thread = several,
+                                             .processes = share.process.processes});
+  note_end(outcome, share.process, endpoint.rank());
 }
 
 }  // namespace
 
-void check_train(const std::vector<std::string>& options, int world) {
-  static_cast<void>(train_job(options, world));
+int check_train(const std::vector<std::string>& options, int processes) {
+  return train_job(options, processes).grid().processes() / processes;
 }
 
 RankWork train_work(const std::vector<std::string>& options,
-                    Rank rank,
-                    int world,
+                    const JobProcess& process,
                     std::chrono::milliseconds patience) {
-  const auto job = std::make_shared<TrainJob>(train_job(options, world));
-  job->options.save.patience = patience;
-  note_begin(*job, rank);
+  const auto share = std::make_shared<ProcessShare>(process, train_job(options, process.processes));
+  TrainJob& job = share->job;
+  job.options.save.patience = patience;
+  for (const Rank rank : share->ranks) note_begin(job, process, rank);
   // Before the ranks meet, so that a file that is missing is told by whom it concerns.
-  const auto data = std::make_shared<TrainTest>();
-  if (needs_data(*job, rank)) *data = read_data(*job);
-  return {hello_of(*job),
-          on_grid(channel_depths(job->model, job->program, job->options), job->grid()),
-          [job, data](Endpoint& endpoint, ProcessGroup& group) {
-            supply_data(*job, agreed_data(*job, std::move(*data), group));
-            note_end(run_training(*job, {&endpoint, &group}), endpoint.rank());
+  const auto needs = [&](Rank rank) { return needs_data(job, rank); };
+  if (std::ranges::any_of(share->ranks, needs)) share->data = read_data(job);
+  share->account = account_of(share->data);
+  return {.places = static_cast<int>(share->ranks.size()),
+          .fields = hello_of(job),
+          .depths = on_grid(channel_depths(job.model, job.program, job.options), job.grid()),
+          .run = [share](Endpoint& endpoint, ProcessGroup& group) {
+            train_place(*share, endpoint, group);
           }};
 }
 

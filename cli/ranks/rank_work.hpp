@@ -3,39 +3,43 @@
 #pragma once
 
 #include <chrono>
-#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
 
-#include "millrace/transport/endpoint.hpp"
-#include "millrace/transport/process_group.hpp"
+#include "cli/train/side_by_side.hpp"
 #include "millrace/transport/rendezvous.hpp"
 
 namespace millrace::cli {
 
-/// Thread-safety: externally synchronised.
+/// Thread-safety: externally synchronised, but `run`: its places run side by side.
 struct RankWork {
+  int places = 1;                    ///< of this process, which are ranks one after the other
   HelloFields fields;                ///< compared on all ranks before anything begins
   std::vector<ChannelDepth> depths;  ///< what its channels hold
-  std::function<void(Endpoint&, ProcessGroup&)> run;
+  PlaceWork run;
 };
 
-/// The work that `words` name, for one rank: "train" or "doctor", each with its options. `patience`
-/// as SaveOptions::patience. Throws InvalidArgument, and what the parser throws.
+/// One of the processes that do a job together.
+struct JobProcess {
+  int number = 0;
+  int processes = 1;
+};
+
+/// The work that `words` name, for one process: "train" or "doctor", each with its options.
+/// `patience` as SaveOptions::patience. Throws InvalidArgument, and what the parser throws.
 [[nodiscard]] RankWork rank_work(std::vector<std::string> words,
-                                 Rank rank,
-                                 int world,
+                                 const JobProcess& process,
                                  std::chrono::milliseconds patience);
 
-/// Refuses what no rank could do, before any is started; looks at no data.
-void check_work(std::vector<std::string> words, int world);
-void check_train(const std::vector<std::string>& options, int world);
+/// Refuses what no rank could do, before any is started; looks at no data. Returns how many places
+/// each of so many processes has.
+[[nodiscard]] int check_work(std::vector<std::string> words, int processes);
+[[nodiscard]] int check_train(const std::vector<std::string>& options, int processes);
 
-/// A rank's share of a training.
+/// A process's share of a training.
 [[nodiscard]] RankWork train_work(const std::vector<std::string>& options,
-                                  Rank rank,
-                                  int world,
+                                  const JobProcess& process,
                                   std::chrono::milliseconds patience);
 
 /// A rank's share of measuring all connections between neighbours.

@@ -78,11 +78,12 @@ std::string seconds_of(std::chrono::milliseconds time) {
   return plain(static_cast<double>(time.count()) / 1000) + " s";
 }
 
-void bind_to_core(int rank) {
+void bind_to_cores(int first, int count) {
   const unsigned cores = std::max(1U, std::thread::hardware_concurrency());
   cpu_set_t set;
   CPU_ZERO(&set);
-  CPU_SET(static_cast<unsigned>(rank) % cores, &set);
+  for (int core = first; core < first + count; ++core)
+    CPU_SET(static_cast<unsigned>(core) % cores, &set);
   ::sched_setaffinity(0, sizeof set, &set);
 }
 
@@ -114,7 +115,7 @@ void Supervisor::become(const RankStart& start, int rank, int errors) const {
   // Between fork and exec: system calls only.
   ::setpgid(0, 0);
   hear_again(watched_);
-  if (options_.bind_cores) bind_to_core(rank);
+  if (options_.bind_cores) bind_to_cores(rank, options_.places);
   const int nothing = ::open("/dev/null", O_RDONLY | O_CLOEXEC);
   ::dup2(nothing, STDIN_FILENO);
   ::dup2(errors, STDERR_FILENO);
@@ -131,7 +132,7 @@ void Supervisor::become(const RankStart& start, int rank, int errors) const {
 }
 
 pid_t Supervisor::start(const RankStart& start) {
-  const int rank = static_cast<int>(workers_.size());
+  const int rank = static_cast<int>(workers_.size()) * options_.places;
   Worker worker;
   worker.mark = start.joined_mark;
   worker.log = options_.log_directory + "/rank-" + std::to_string(rank) + ".log";

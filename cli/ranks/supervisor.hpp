@@ -26,7 +26,8 @@ struct RankStart {
 };
 
 struct SupervisorOptions {
-  std::string log_directory;  ///< gets rank-R.log
+  std::string log_directory;  ///< gets rank-R.log, by the first rank of a process
+  int places = 1;             ///< ranks that each process is
   bool bind_cores = false;
   /// Gets the sentence about the first worker that fails, for those that still wait for it.
   std::string obituary;
@@ -47,8 +48,8 @@ class Supervisor {
   /// Kills and reaps what still runs.
   ~Supervisor();
 
-  /// Starts rank number `ranks started so far`, in a process group of its own, and returns its
-  /// process. Rank 0 writes to this process's standard output.
+  /// Starts the next rank, or ranks, in a process group of its own, and returns its process. Rank 0
+  /// writes to this process's standard output.
   pid_t start(const RankStart& start);
 
   /// Waits for all. Returns the exit code of the failure that caused the others, or 0; 130 after an
@@ -91,6 +92,7 @@ class Supervisor {
   [[nodiscard]] bool all_ended() const;
   [[nodiscard]] const Worker* culprit() const;
   [[nodiscard]] const Worker* witness() const;
+  [[nodiscard]] std::string ranks_of(const Worker& worker) const;
   [[nodiscard]] std::string name_of(const Worker& worker) const;
   [[nodiscard]] static std::string stop_of(const Worker& worker);
   [[nodiscard]] std::string absence_of(const Worker& worker) const;

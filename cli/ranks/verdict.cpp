@@ -38,8 +38,14 @@ const Supervisor::Worker* Supervisor::witness() const {
   return nullptr;
 }
 
+std::string Supervisor::ranks_of(const Worker& worker) const {
+  const std::ptrdiff_t first = (&worker - workers_.data()) * options_.places;
+  if (options_.places == 1) return "rank " + std::to_string(first);
+  return "ranks " + std::to_string(first) + " to " + std::to_string(first + options_.places - 1);
+}
+
 std::string Supervisor::name_of(const Worker& worker) const {
-  return "rank " + std::to_string(&worker - workers_.data());
+  return (options_.places == 1 ? "" : "the process of ") + ranks_of(worker);
 }
 
 /// The last lines of its log. What rank 0 said was passed on at once.
@@ -51,7 +57,7 @@ void Supervisor::tell_tail(const Worker& worker) const {
     tail.push_back(std::move(line));
     if (tail.size() > kTailLines) tail.pop_front();
   }
-  for (const std::string& line : tail) std::cerr << "[" << name_of(worker) << "] " << line << '\n';
+  for (const std::string& line : tail) std::cerr << "[" << ranks_of(worker) << "] " << line << '\n';
 }
 
 void Supervisor::explain(const Worker& worker) const {

@@ -1,10 +1,12 @@
 // millrace worker: one rank of a job. Started by launch, or by an engine on any machine.
+#include <filesystem>
 #include <functional>
 #include <iostream>
 #include <memory>
 #include <optional>
 #include <unistd.h>
 #include <utility>
+#include <vector>
 
 #include "cli/ranks/core_dumps.hpp"
 #include "cli/ranks/descriptors.hpp"
@@ -14,8 +16,8 @@
 #include "cli/ranks/rank_work.hpp"
 #include "cli/standard_streams.hpp"
 #include "cli/verbs.hpp"
+#include "cli/vocabulary.hpp"
 #include "millrace/core/error.hpp"
-#include "millrace/training/trainer.hpp"
 #include "millrace/transport/environment.hpp"
 #include "millrace/transport/launch.hpp"
 
@@ -75,39 +77,65 @@ std::function<void(int)> note_of_meeting(int world) {
   };
 }
 
-/// The others find the same difference, once they have what this rank has said.
-void leave_disagreeing(JoinedRank& rank) {
-  try {
-    rank.leave(std::chrono::seconds(5));
-  } catch (const TransportError&) {
-    return;  // they have left, or found another fault: the difference is told here all the same
-  }
+using Join = std::function<JoinedRank(const LaunchPlace&, const JoinOptions&)>;
+
+/// One of the ranks that `process` is, of `places` that every process has.
+LaunchPlace place_in(const LaunchPlace& process, int places, int number) {
+  LaunchPlace place = process;
+  place.member.rank = Rank{process.member.rank.value * places + number};
+  place.member.world = process.member.world * places;
+  return place;
 }
 
-void run(const LaunchPlace& place,
+/// Where every rank needs what a process has once.
+void check_places(const LaunchPlace& process, int places) {
+  if (places == 1) return;
+  require(process.endpoint != "mpi",
+          flag("endpoint") + " mpi: " + std::to_string(process.member.world) + " processes for " +
+              std::to_string(process.member.world * places) +
+              " places of the pipelines; over MPI every place has a process of its own");
+  require(process.keys_descriptor < 0 && !std::filesystem::is_regular_file(process.keys),
+          flag("keys") + " " + process.keys + ": a process with " + std::to_string(places) +
+              " places has as many files of keys; give the folder of all");
+  require(!process.rendezvous.empty(),
+          "meeting place not set: pass --rendezvous tcp://host:port, or ipc://path");
+}
+
+/// All ranks that this process is, met with all others.
+std::vector<std::unique_ptr<JoinedRank>> joined_at(const LaunchPlace& process,
+                                                   const RankWork& work,
+                                                   const Join& join_others) {
+  check_places(process, work.places);
+  std::vector<std::unique_ptr<JoinedRank>> joined(static_cast<std::size_t>(work.places));
+  side_by_side(work.places, [&](int number) {
+    const LaunchPlace place = place_in(process, work.places, number);
+    JoinOptions options = {.fields = work.fields, .depths = work.depths};
+    if (number == 0) options.progress = note_of_meeting(place.member.world);
+    joined[static_cast<std::size_t>(number)] =
+        std::make_unique<JoinedRank>(join_others(place, options));
+  });
+  return joined;
+}
+
+void run(const LaunchPlace& process,
          const std::vector<std::string>& command,
-         const std::function<JoinedRank(const JoinOptions&)>& join_others) {
-  warn(place);
+         const Join& join_others) {
+  warn(process);
   open_as_many_files_as_allowed();
-  const auto& [self, world, job, epoch] = place.member;
-  const RankWork work = rank_work(command, self, world, place.patience);
-  JoinedRank rank = join_others(
-      {.fields = work.fields, .depths = work.depths, .progress = note_of_meeting(world)});
-  if (!rank.connections().empty()) UnwaitingWriter(STDERR_FILENO).write(rank.connections() + "\n");
-  const LastWords last_words(place.directory.empty() ? &rank.endpoint() : nullptr);
-  try {
-    work.run(rank.endpoint(), rank.group());
-  } catch (const Diverged&) {
-    rank.leave();  // every rank ends so, after the same step: nobody is lost
-    throw;
-  } catch (const ExitCode&) {
-    rank.leave();  // all were asked to stop, and did so after the same step
-    throw;
-  } catch (const Mismatch&) {
-    leave_disagreeing(rank);
-    throw;
+  const auto& [self, processes, job, epoch] = process.member;
+  const RankWork work = rank_work(command, {self.value, processes}, process.patience);
+  const auto joined = joined_at(process, work, join_others);
+  std::vector<const Endpoint*> endpoints;
+  for (const auto& rank : joined) {
+    if (!rank->connections().empty())
+      UnwaitingWriter(STDERR_FILENO).write(rank->connections() + "\n");
+    if (process.directory.empty()) endpoints.push_back(&rank->endpoint());
   }
-  rank.leave();
+  const LastWords last_words(endpoints);
+  side_by_side(work.places, [&](int number) {
+    JoinedRank& rank = *joined[static_cast<std::size_t>(number)];
+    work_and_leave(rank.endpoint(), rank.group(), work.run, work.places > 1);
+  });
 }
 
 /// Takes the name of the work off the words.
@@ -123,16 +151,15 @@ bool takes_train(std::vector<std::string>& words) {
 }  // namespace
 
 RankWork rank_work(std::vector<std::string> words,
-                   Rank rank,
-                   int world,
+                   const JobProcess& process,
                    std::chrono::milliseconds patience) {
   const bool trains = takes_train(words);
-  return trains ? train_work(words, rank, world, patience) : doctor_work(words, world);
+  return trains ? train_work(words, process, patience) : doctor_work(words, process.processes);
 }
 
-void check_work(std::vector<std::string> words, int world) {
+int check_work(std::vector<std::string> words, int processes) {
   const bool trains = takes_train(words);
-  trains ? check_train(words, world) : static_cast<void>(doctor_work(words, world));
+  return trains ? check_train(words, processes) : doctor_work(words, processes).places;
 }
 
 void add_worker(CLI::App& app) {
@@ -149,15 +176,12 @@ void add_worker(CLI::App& app) {
       ->capture_default_str();
   add_link_flags(*verb, flags->link);
   verb->add_option("command", flags->command, "-- train or doctor, and its options")->required();
-  verb->callback([flags] {
-    const LaunchPlace place = place_of(*flags);
-    run(place, flags->command, [&](const JoinOptions& options) { return join(place, options); });
-  });
+  verb->callback([flags] { run(place_of(*flags), flags->command, &join); });
 }
 
 bool train_as_rank(const std::vector<std::string>& words) {
   if (find_identity({}, environment()).world.value_or(1) == 1) return false;
-  run(own_launch_place(), words, join_launch);
+  run(own_launch_place(), words, &join_launch_at);
   return true;
 }
 

@@ -234,8 +234,11 @@ void print_outcome(std::ostream& stream, const TrainOutcome& outcome) {
     if (saved.failed > 0) stream << "; " << saved.failed << " FAILED";
     stream << '\n';
   }
-  if (outcome.processes > 0)
-    stream << outcome.processes << (outcome.processes == 1 ? " process\n" : " processes\n");
+  if (outcome.processes > 0) {
+    stream << outcome.processes << (outcome.processes == 1 ? " process" : " processes");
+    if (outcome.places > 1) stream << " of " << outcome.places << " places each";
+    stream << '\n';
+  }
   if (outcome.text && !outcome.text->sample.empty())
     stream << "sample:" << outcome.text->sample << '\n';
 }
@@ -284,6 +287,7 @@ std::string outcome_json(const TrainJob& job, const TrainOutcome& outcome) {
     document["checkpoints"] = {
         {"saved", saved.saved}, {"failed", saved.failed}, {"newest", saved.newest}};
   if (outcome.processes > 0) document["processes"] = outcome.processes;
+  if (outcome.places > 1) document["places_per_process"] = outcome.places;
   if (outcome.text) document["text"] = text_of(outcome);
   // A sample may be cut inside a character.
   return document.dump(2, ' ', false, ordered_json::error_handler_t::replace) + "\n";

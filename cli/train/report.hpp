@@ -41,7 +41,8 @@ struct TrainOutcome {
   std::vector<std::size_t> sums_counted, sums_predicted;  ///< bytes of partial sums per rank
   std::int64_t updates = 0;
   SavedCheckpoints checkpoints;
-  int processes = 0;  ///< one per rank; 0: all ranks in one
+  int processes = 0;  ///< that share the places; 0: all of them are in one
+  int places = 1;     ///< of each of the processes
   ProductUse products;
   std::optional<TextOutcome> text = {};
 };

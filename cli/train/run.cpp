@@ -189,7 +189,8 @@ TrainOutcome run_training(const TrainJob& job, const TrainSeat& seat) {
   trainer.on_save = [&](const SaveReport& report) {
     outcome.checkpoints.add(report, speaker.has_value());
   };
-  outcome.processes = seat.endpoint == nullptr || seat.is_thread ? 0 : seat.endpoint->world();
+  outcome.processes = seat.processes;
+  if (seat.processes > 0) outcome.places = seat.endpoint->world() / seat.processes;
   if (speaker) speaker->begin(trainer);
   try {
     outcome.fit = trainer.fit(job.data.train, stop.get_token());

@@ -14,6 +14,7 @@ struct TrainSeat {
   Endpoint* endpoint = nullptr;
   ProcessGroup* group = nullptr;
   bool is_thread = false;  ///< one of several places in this process
+  int processes = 0;       ///< that have the places; 0: this one has all
 };
 
 /// Whether a signal that asks the run to stop lets it finish what it is at.

@@ -21,7 +21,7 @@ using testing::HasSubstr;
 using testing::Not;
 using testing_files::Folder;
 
-const std::string kJob =
+const std::string kCheckpointJob =
     "train --model mlp:64-16-16-10,dropout=0.1 -m 4 --steps 8 --seed 3 --executor sequential ";
 const std::string kLaunched = "train --model mlp:64-16-16-10,dropout=0.1 -m 4 --steps 8 --seed 3 ";
 
@@ -37,7 +37,7 @@ class CheckpointVerb : public testing::Test {
       : folder_(std::string("cli_checkpoint_") +
                 testing::UnitTest::GetInstance()->current_test_info()->name()),
         place_(folder_.path() + "/saved"),
-        whole_(command(kJob + "-p 2 --save " + place_ + " --save-every 3 --keep 5")) {}
+        whole_(command(kCheckpointJob + "-p 2 --save " + place_ + " --save-every 3 --keep 5")) {}
 
   Folder folder_;
   std::string place_;
@@ -125,12 +125,12 @@ TEST_F(CheckpointVerb, RefusesWhatMakesNoSense) {
         {"--save-every 5", "--save-every 5: needs --save"},
         {"--save x --save-every 5m", "expected mini-batches, as 50, or seconds, as 30s"},
         {"--save x --keep 0", "--keep 0: must be from 1"}}) {
-    const Ran ran = command(kJob + flags);
+    const Ran ran = command(kCheckpointJob + flags);
     EXPECT_EQ(ran.code, 2) << flags;
     EXPECT_THAT(ran.text, HasSubstr(sentence));
   }
   EXPECT_EQ(command("train --resume " + folder_.path() + "/nowhere").code, 65);
-  const Ran again = command(kJob + "--save " + place_);
+  const Ran again = command(kCheckpointJob + "--save " + place_);
   EXPECT_EQ(again.code, 2);
   EXPECT_THAT(again.text, HasSubstr("has checkpoints of another run, the newest of step 8"));
 }
@@ -170,6 +170,7 @@ TEST(CheckpointSignals, AreOneWishWhereTheyComeInARow) {
 
 TEST(CheckpointSignals, SaveTheStateOfAllRanks) {
   expect_saved_by_signal("launch -n 2 -- ", "cli_signal_launch", SIGTERM);
+  expect_saved_by_signal("launch -n 1 -- ", "cli_signal_places", SIGTERM);
 }
 
 }  // namespace

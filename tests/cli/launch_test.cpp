@@ -66,8 +66,6 @@ TEST(Launch, GivesTheBitsOfOneProcessForCopiesOfThePipeline) {
 TEST(Launch, RefusesCopiesThatTheProcessesAreNotSharedOutTo) {
   EXPECT_THAT(run("launch -n 3 -- train -d 2").errors,
               HasSubstr("-d 2: 3 processes are not shared out evenly by so many copies"));
-  EXPECT_THAT(run("launch -n 3 -- train -d 2 -p 2").errors,
-              HasSubstr("-p 2 x -d 2: there are 3 processes, one per pipeline rank of every copy"));
 }
 
 TEST(Launch, GivesTheBitsOfOneProcessForTensorsThatAreUsedWhereTheyArrive) {
@@ -219,7 +217,7 @@ TEST(Doctor, FindsThatRanksCanTalk) {
 
 TEST(Launch, RefusesWhatCannotBeMeantWithCodeTwoAndOneSentence) {
   for (const auto& [arguments, sentence] : std::vector<std::pair<std::string, std::string>>{
-           {"-n 2 -- train -p 3", "-p 3: there are 2 processes, one per pipeline rank"},
+           {"-n 2 -- train -p 3", "-p 3: 2 processes for 3 places; 1 or 3 would have as many each"},
            {"-n 0 -- train", "-n 0: must be from 1 to 4096"},
            {"-n 2 --endpoint smoke -- train", "--endpoint smoke: known are auto, shm, ipc, tcp"},
            {"-n 2 -- plan", "'plan': there is no such program; ranks train, doctor, or run a prog"},
@@ -228,7 +226,7 @@ TEST(Launch, RefusesWhatCannotBeMeantWithCodeTwoAndOneSentence) {
            {"-n 2 --silence 0 -- train", "--silence 0: must be from 0.001 to 1000000 seconds"},
            {"-n 2 --log-dir /proc/x -- train", "--log-dir /proc/x: cannot be made"},
            {"-n 2 -- train --partition time", "--partition time: every process would"},
-           {"-n 1 -- train -p 3", "-p 3: there is 1 process, one per pipeline rank"},
+           {"-n 4 -- train -p 1", "-p 1: 4 processes for 1 place; 1 would have as many each"},
            {"-n 100 -- train", "-n 100: the model has 8 layers, so at most 8"},
            {"-n 9 -- train --schedule interleaved", "-n 9 with 2 chunks each: the model has 8"},
            {"-n 100 -- train -p 100", "-p 100: the model has 8 layers, so at most 8"},

@@ -15,12 +15,13 @@ using nlohmann::json;
 using testing::HasSubstr;
 using testing::Not;
 
-const std::string kJob = "train --model mlp:64-24-20-16-10,dropout=0.1 --batch-size 100 --json ";
+const std::string kCopiesJob =
+    "train --model mlp:64-24-20-16-10,dropout=0.1 --batch-size 100 --json ";
 
 class TrainCopies : public VerbTest {};
 
 TEST_F(TrainCopies, ShareMiniBatchesWithTheSameBits) {
-  const std::string job = kJob + "--steps 15 ";
+  const std::string job = kCopiesJob + "--steps 15 ";
   const json one = json_in(command(job + "-p 1 -m 8 --accumulate-order tree").text);
   for (const char* grid : {"-d 2 -p 1 -m 4",
                            "-d 4 -p 2 -m 2 --schedule zb-h1",
@@ -72,7 +73,7 @@ TEST_F(TrainCopies, SayTheBytesThatSpreadingTheOptimizerSaves) {
 }
 
 TEST_F(TrainCopies, GoOnInAnotherNumberInTheOrderOfTheCheckpoint) {
-  const std::string job = kJob + "--steps 6 ";
+  const std::string job = kCopiesJob + "--steps 6 ";
   const auto saved_by = [&](const std::string& order, const std::string& where) {
     const Ran whole = command(job + "-d 2 -p 2 -m 4 --save-every 4 --save " + path(where) + order);
     EXPECT_EQ(whole.code, 0) << whole.text;

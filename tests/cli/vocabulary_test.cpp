@@ -69,8 +69,9 @@ TEST(Vocabulary, NumbersOfProcessesAreCalledByTheFlagThatGaveThem) {
   EXPECT_THAT(command("launch -n 9 -- train").text, StartsWith("millrace: -n 9: the model has 8"));
   EXPECT_THAT(command("launch -n 3 -- train --schedule chimera").text,
               AllOf(HasSubstr("-n is 3; a bidirectional pipeline works"), Not(HasSubstr("-p "))));
-  EXPECT_THAT(command("launch -n 3 -- train -p 2").text,
-              StartsWith("millrace: -p 2: there are 3 processes, one per pipeline rank"));
+  EXPECT_THAT(
+      command("launch -n 3 -- train -p 2").text,
+      StartsWith("millrace: -p 2: 3 processes for 2 places; 1 or 2 would have as many each"));
 }
 
 class OldNames : public VerbTest {};

@@ -91,6 +91,10 @@ claim "$mpi: ranks that were told different things are refused, with the differe
 ends_with 78 differ bash -c 'mpirun -n 1 "$0" train --steps 2 -p 2 : -n 1 "$0" train --steps 3 -p 2' "$millrace"
 says differ "steps differs: rank 0 has '2', rank 1 has '3'"
 
+claim "$mpi: fewer processes than places are refused"
+ends_with 2 fewer bash -c 'mpirun -n 2 "$0" train --steps 2 -p 4 </dev/null' "$millrace"
+says fewer "2 processes for 4 places of the pipelines; over MPI every place has a process of its own"
+
 claim "$mpi: the mpirun of another MPI is found out"
 if [ "$mpi" = openmpi ]; then other=(mpirun.mpich); else
   other=(env OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 mpirun.openmpi --oversubscribe)

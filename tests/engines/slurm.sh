@@ -87,6 +87,11 @@ claim "slurm: so do two nodes"
 ends_with 0 "$place/nodes" srun -N 2 -n 4 --overcommit "$millrace" train --steps 12
 same_weights "$place/alone" "$place/nodes"
 
+claim "slurm: and two processes of two places each"
+ends_with 0 "$place/places" srun -N 2 -n 2 --overcommit "$millrace" train --steps 12 -p 4
+same_weights "$place/alone" "$place/places"
+says "$place/places" "2 processes of 2 places each"
+
 claim "slurm: in a batch script, millrace train is alone, and srun millrace train is four ranks"
 cat >script <<TEXT
 #!/bin/sh

@@ -249,7 +249,10 @@ LaunchPlace own_launch_place() {
 }
 
 JoinedRank join_launch(const JoinOptions& options) {
-  const LaunchPlace place = own_launch_place();
+  return join_launch_at(own_launch_place(), options);
+}
+
+JoinedRank join_launch_at(const LaunchPlace& place, const JoinOptions& options) {
   if (place.member.world == 1 && place.rendezvous.empty())
     return {InProcessHub(1, options.depths).endpoint(Rank{0}), place.log_directory};
   return in_variables([&] { return join(place, options); });

@@ -124,4 +124,8 @@ class JoinedRank {
 ///     options); (void)trainer.fit(data); rank.leave();
 [[nodiscard]] JoinedRank join_launch(const JoinOptions& options = {});
 
+/// The same at a place that own_launch_place() gave, or one that stands for one of several ranks in
+/// this process.
+[[nodiscard]] JoinedRank join_launch_at(const LaunchPlace& place, const JoinOptions& options = {});
+
 }  // namespace millrace
