@@ -121,7 +121,11 @@ void Supervisor::become(const RankStart& start, int rank, int errors) const {
   ::dup2(errors, STDERR_FILENO);
   if (rank != 0) ::dup2(errors, STDOUT_FILENO);
   if (start.keys >= 0) ::fcntl(start.keys, F_SETFD, 0);
-  if (rank != 0 && !start.joined_mark.empty())  // a worker of ours says this itself
+  // The log's first line is there before the rank takes room elsewhere. What rank 0 says comes on
+  // the terminal, where this would disturb; another worker of ours says it itself.
+  if (rank == 0)
+    ::dprintf(first_log_, "rank 0: process %d; its results are on standard output\n", ::getpid());
+  else if (!start.joined_mark.empty())
     ::dprintf(STDERR_FILENO, "rank %d: process %d\n", rank, ::getpid());
   Words arguments(start.command), variables(lines_of(start.variables));
   ::execvpe(arguments.get()[0], arguments.get(), variables.get());
@@ -160,10 +164,6 @@ pid_t Supervisor::start(const RankStart& start) {
   ::setpgid(worker.process, worker.process);  // both sides set it, whoever comes first
   worker.pidfd = static_cast<int>(::syscall(SYS_pidfd_open, worker.process, 0));
   last_joined_ = Clock::now();
-  // The others' logs say it, too; what rank 0 says comes on the terminal, where it would disturb.
-  if (rank == 0)
-    note_of_first("rank 0: process " + std::to_string(worker.process) +
-                  "; its results are on standard output\n");
   workers_.push_back(std::move(worker));
   return workers_.back().process;
 }
@@ -213,22 +213,28 @@ void Supervisor::note_of_first(std::string_view text) const {
   static_cast<void>(::write(first_log_, text.data(), text.size()));
 }
 
-void Supervisor::reap(Worker& worker) {
+/// True when it has ended just now.
+bool Supervisor::reap(Worker& worker) {
   int status = 0;
   constexpr int kEverything = WNOHANG | WUNTRACED | WCONTINUED;
-  if (worker.status || ::waitpid(worker.process, &status, kEverything) != worker.process) return;
-  if (WIFCONTINUED(status)) return worker.stopped.reset();
-  if (WIFSTOPPED(status)) {
-    worker.stopped = {WSTOPSIG(status), Clock::now()};
-    return;
-  }
-  look_for_joined(worker);  // in its last moment, too
+  if (worker.status || ::waitpid(worker.process, &status, kEverything) != worker.process)
+    return false;
+  if (WIFCONTINUED(status)) worker.stopped.reset();
+  if (WIFSTOPPED(status)) worker.stopped = {WSTOPSIG(status), Clock::now()};
+  if (WIFCONTINUED(status) || WIFSTOPPED(status)) return false;
   worker.status = status;
   worker.ended = Clock::now();
   ::kill(-worker.process, SIGKILL);  // whatever it started itself
-  if (weight_of(status) == 0 || kill_at_) return;
-  if (blames_another(status)) end_absent(true);  // its own patience has passed
-  kill_at_ = worker.ended + options_.grace;
+  return true;
+}
+
+/// Who gave up on another one may be seen to end before that one: the cause is told all the same.
+void Supervisor::heed_end(const Worker& worker) {
+  if (weight_of(*worker.status) == 0) return;
+  if (!kill_at_) {
+    if (blames_another(*worker.status)) end_absent(true);  // its own patience has passed
+    kill_at_ = worker.ended + options_.grace;
+  }
   announce(worker);
 }
 
@@ -238,15 +244,16 @@ std::string Supervisor::stop_of(const Worker& worker) {
 
 /// Only causes: a rank that gave up on another one is not to blame, and ranks that were built for
 /// different things tell each other.
-void Supervisor::announce(const Worker& worker) const {
+void Supervisor::announce(const Worker& worker) {
   if (weight_of(*worker.status) < 3 || code_of(*worker.status) == kMismatch) return;
   const bool stood_still = worker.killed_by_us && worker.stopped;
+  if (worker.killed_by_us && !stood_still) return;
   publish(name_of(worker) + " " + (stood_still ? stop_of(worker) : end_of(*worker.status)));
 }
 
-/// Written aside and moved, so that nobody reads half a sentence.
-void Supervisor::publish(const std::string& sentence) const {
-  if (options_.obituary.empty()) return;
+/// The first one; written aside and moved, so that nobody reads half a sentence.
+void Supervisor::publish(const std::string& sentence) {
+  if (options_.obituary.empty() || std::exchange(published_, true)) return;
   const std::string aside = options_.obituary + ".new";
   std::ofstream(aside) << sentence << '\n';
   std::rename(aside.c_str(), options_.obituary.c_str());
@@ -266,8 +273,10 @@ std::string Supervisor::absence_of(const Worker& worker) const {
 
 /// Those that keep the others waiting: they ended well, or go on `late`, without having joined.
 void Supervisor::end_absent(bool late) {
+  for (Worker& worker : workers_) look_for_joined(worker);  // in its last moment, too
   for (Worker& worker : workers_) {
-    if (worker.mark.empty() || (worker.status ? joined_ == 0 : !late)) continue;
+    const bool ended_well = worker.status && weight_of(*worker.status) == 0;
+    if (worker.mark.empty() || !(worker.status ? ended_well && joined_ > 0 : late)) continue;
     worker.absent = true;
     kill_at_ = Clock::now() + options_.grace;
     if (worker.status) continue;
@@ -304,7 +313,10 @@ void Supervisor::poll_once() {
   if (items[1].revents != 0) copy_errors();
   if (items[2].revents != 0) pass_on();
   for (Worker& worker : workers_) look_for_joined(worker);
-  for (Worker& worker : workers_) reap(worker);
+  std::vector<const Worker*> ended;  // all of them are known before one is judged
+  for (Worker& worker : workers_)
+    if (reap(worker)) ended.push_back(&worker);
+  for (const Worker* worker : ended) heed_end(*worker);
   end_stopped();
   if (!kill_at_) end_absent(Clock::now() - last_joined_ > options_.patience);
   if (kill_at_ && Clock::now() > *kill_at_) signal_all(SIGKILL);

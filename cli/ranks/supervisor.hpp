@@ -83,7 +83,8 @@ class Supervisor {
   void copy_errors();
   void pass_on();
   void note_of_first(std::string_view text) const;
-  void reap(Worker& worker);
+  bool reap(Worker& worker);
+  void heed_end(const Worker& worker);
   void look_for_joined(Worker& worker);
   void end_stopped();
   void end_absent(bool late);
@@ -96,8 +97,8 @@ class Supervisor {
   [[nodiscard]] std::string name_of(const Worker& worker) const;
   [[nodiscard]] static std::string stop_of(const Worker& worker);
   [[nodiscard]] std::string absence_of(const Worker& worker) const;
-  void announce(const Worker& worker) const;
-  void publish(const std::string& sentence) const;
+  void announce(const Worker& worker);
+  void publish(const std::string& sentence);
   void tell_tail(const Worker& worker) const;
   void explain(const Worker& worker) const;
   bool name_stopped() const;
@@ -114,6 +115,7 @@ class Supervisor {
   UnwaitingWriter terminal_{2};
   std::string unread_;  // of what rank 0 said, by whoever reads our standard error
   int received_ = 0;    // the signal that ends us
+  bool published_ = false;
   std::optional<Clock::time_point> kill_at_;
   Clock::time_point last_joined_ = Clock::now();  // or started
   int joined_ = 0;                                // of those with a mark

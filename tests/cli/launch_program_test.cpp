@@ -138,17 +138,38 @@ TEST(LaunchProgram, WhoseOptionsComeWithoutTheDashesIsRefused) {
 }
 
 TEST(LaunchProgram, ThatNeverJoinsIsNamedWhoeverWaitsForIt) {
-  for (const int absent : {0, 1}) {
-    Command command(launched(2, std::to_string(absent) + " sleeps", "--patience 1 --grace 3"));
-    const auto processes = command.workers(2);
-    const Outcome outcome = command.end();
+  const std::string flags = "--patience 3 --grace 3";  // for the other one, on a busy machine
+  std::array commands = {Command(launched(2, "0 sleeps", flags)),
+                         Command(launched(2, "1 sleeps", flags))};
+  for (std::size_t absent = 0; absent < commands.size(); ++absent) {
+    const auto processes = commands[absent].workers(2);
+    const Outcome outcome = commands[absent].end();
 
     EXPECT_EQ(outcome.code, 75) << outcome.errors;
     EXPECT_THAT(outcome.errors,
                 EndsWith("millrace launch: rank " + std::to_string(absent) +
-                         " did not join within 1 s (join_launch)\n"));
+                         " did not join within 3 s (join_launch)\n"));
     EXPECT_TRUE(all_gone(processes));
   }
+}
+
+/// Rank 0 gives up on rank 1, and the launch has seen its end before that one dies.
+TEST(LaunchProgram, ThatDiesAfterWhoGaveUpOnItIsNamedToThoseThatStillWait) {
+  const std::string script =
+      "cd $MILLRACE_LAUNCH; touch joined-$MILLRACE_RANK; case $MILLRACE_RANK in "
+      "0) echo $$ >first; until [ -e joined-1 -a -e joined-2 ]; do sleep 0.02; done; exit 69;; "
+      "1) until [ -s first ]; do sleep 0.02; done; "
+      "while kill -0 $(cat first) 2>/dev/null; do sleep 0.02; done; kill -9 $$;; "
+      "2) exec " +
+      kJoiner + ";; esac";
+  Command command("launch -n 3 --log-dir LOGS -- sh -c '" + script + "'");
+  command.await_end();
+
+  EXPECT_THAT(command.log(2),
+              HasSubstr("lost a rank before all had met: rank 1 was ended by signal 9 (Killed)"));
+  const Outcome outcome = command.end();
+  EXPECT_EQ(outcome.code, 69);
+  EXPECT_THAT(outcome.errors, EndsWith("rank 1 was ended by signal 9 (Killed)\n"));
 }
 
 TEST(LaunchProgram, ThatNeverJoinsAtAllIsNamedOnEveryRank) {
