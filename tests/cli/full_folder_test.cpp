@@ -32,7 +32,7 @@ class FullFolder : public VerbTest {
   /// Two ranks that train in the folder, which is named last with what lies in it then.
   [[nodiscard]] std::string job(const std::string& link) const {
     return "export TMPDIR=" + path("full") +
-           "; " MILLRACE_BINARY_DIR "/millrace launch -n 2 --grace 1 --endpoint " + link +
+           "; " MILLRACE_BINARY_DIR "/millrace launch -n 2 --endpoint " + link +
            " -- train --json --steps 1 --model mlp:64-8-8-10; code=$?; "
            "echo left: $(ls -A $TMPDIR); exit $code";
   }

@@ -84,13 +84,14 @@ class Command {
     while (pending()) std::this_thread::yield();
   }
 
-  /// Process ids of the workers, by rank, as soon as `count` of them are there.
+  /// Process ids of the workers, by rank, as soon as `count` of them are there; fewer where the
+  /// command ends before.
   [[nodiscard]] std::vector<pid_t> workers(std::size_t count) const {
     const auto deadline = Clock::now() + std::chrono::seconds(20);
     const std::string number = std::to_string(process_);
     const std::string children = "/proc/" + number + "/task/" + number + "/children";
     std::vector<pid_t> found;
-    while (found.size() < count && Clock::now() < deadline) {
+    while (found.size() < count && !has_ended() && Clock::now() < deadline) {
       std::this_thread::yield();
       std::istringstream line(text_of(children));
       found.clear();
@@ -108,10 +109,7 @@ class Command {
   }
 
   /// Waits until the command has ended, without reaping it.
-  void await_end() const {
-    siginfo_t info{};
-    ::waitid(P_PID, static_cast<id_t>(process_), &info, WEXITED | WNOWAIT);
-  }
+  void await_end() const { static_cast<void>(has_ended(0)); }
 
   /// Kills the command and asks no questions.
   void kill() {
@@ -143,6 +141,12 @@ class Command {
   }
 
  private:
+  [[nodiscard]] bool has_ended(int flags = WNOHANG) const {
+    siginfo_t info{};
+    ::waitid(P_PID, static_cast<id_t>(process_), &info, WEXITED | WNOWAIT | flags);
+    return info.si_pid != 0;
+  }
+
   PrivateDirectory scratch_;
   pid_t process_ = -1;
 };

@@ -70,7 +70,9 @@ def in_a_pass():
 
 def before():
     if DEED == "never joins":
-        signal.pause()
+        print("it does not join", file=sys.stderr, flush=True)
+        while True:
+            time.sleep(0.05)  # a signal that comes just before it began is heard
     if DEED == "is refused":
         millrace.generate("zbv")
     if DEED == "asks first":

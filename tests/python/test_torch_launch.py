@@ -51,7 +51,7 @@ def test_a_callable_makes_the_stages_of_this_process_alone(launches):
 
 
 def test_a_traceback_in_a_backward_ends_the_job_with_its_place(launches):
-    ran = launched(launches, ["-n", 2, "--grace", 3], ["--deed", "backward"])
+    ran = launched(launches, ["-n", 2, "--grace", 20], ["--deed", "backward"])
     assert ran.returncode == 1, ran.stderr
     assert "Aborted" not in ran.stderr
     assert "of stage 1, micro-batch 0 failed on rank 1: ZeroDivisionError: out of luck" in ran.stderr

@@ -34,6 +34,10 @@ void on_every_rank(Endpoints& endpoints, const std::function<void(Endpoint&)>& w
   for (std::size_t i = 0; i < failures.size(); ++i) EXPECT_EQ(failures[i], "") << "on rank " << i;
 }
 
+void await_wait(const Endpoint& end) {
+  while (!end.doing().starts_with("waits for ")) std::this_thread::yield();
+}
+
 void TransportConformance::SetUp() {
   if (!GetParam().join) {
     directory_.emplace(std::filesystem::temp_directory_path());

@@ -89,6 +89,9 @@ class TransportConformance : public testing::TestWithParam<TransportUnderTest> {
 /// that came out. Null endpoints are left out.
 void on_every_rank(Endpoints& endpoints, const std::function<void(Endpoint&)>& work);
 
+/// Returns when the endpoint's rank waits for a message, on another thread.
+void await_wait(const Endpoint& end);
+
 /// A deadline that a healthy test never reaches.
 Deadline soon();
 /// How long that is.

@@ -315,10 +315,11 @@ TEST(ZeroMqHangReport, ARankThatDoesNotEndItsPassIsNamedOnEveryRank) {
     }
   };
 
-  ends[0]->working({.what = "F", .step = 2, .micro_batch = MicroBatch{0}});
-  ends[0]->working({.what = "F", .step = 2, .micro_batch = MicroBatch{1}});  // never ends
   std::jthread one([&] { wait_for(1, 0); });
   std::jthread two([&] { wait_for(2, 1); });
+  for (const std::size_t waiting : {1U, 2U}) testing_transport::await_wait(*ends[waiting]);
+  ends[0]->working({.what = "F", .step = 2, .micro_batch = MicroBatch{0}});
+  ends[0]->working({.what = "F", .step = 2, .micro_batch = MicroBatch{1}});  // never ends
   one.join();
   two.join();
   const MessageTag any;

@@ -12,6 +12,7 @@
 #include "millrace/transport/private_directory.hpp"
 #include "millrace/transport/rendezvous.hpp"
 #include "millrace/transport/zeromq.hpp"
+#include "support/free_address.hpp"
 #include "transport/wire/control.hpp"
 #include "transport/zeromq/address.hpp"
 
@@ -41,14 +42,6 @@ std::string hang_of(const RendezvousOptions& rendezvous, const ZeroMqOptions& op
   return {};
 }
 
-/// An address of this machine at which nobody listens.
-std::string unused_address() {
-  zmq::context_t context;
-  zmq::socket_t socket(context, zmq::socket_type::router);
-  socket.bind("tcp://127.0.0.1:0");
-  return socket.get(zmq::sockopt::last_endpoint);
-}
-
 TEST(Rendezvous, ARankWithoutKeysAndOneWithKeysGiveUpWhenPatienceEnds) {
   std::vector<CurveKeys> keys;
   std::vector<std::string> public_keys;
@@ -57,7 +50,7 @@ TEST(Rendezvous, ARankWithoutKeysAndOneWithKeysGiveUpWhenPatienceEnds) {
     public_keys.push_back(keys.back().public_key);
   }
   for (const int keyed : {0, 1}) {
-    const std::string url = unused_address();
+    const std::string url = test::free_address();
     std::array<std::string, 2> reports;
     {
       std::vector<std::jthread> ranks;

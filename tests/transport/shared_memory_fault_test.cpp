@@ -25,6 +25,7 @@ using namespace std::chrono_literals;
 using namespace shared_memory;
 using testing::HasSubstr;
 using testing::StartsWith;
+using testing_transport::await_wait;
 using testing_transport::Endpoints;
 using testing_transport::filled;
 using testing_transport::forward_tag;
@@ -62,6 +63,7 @@ TEST(SharedMemoryLiveness, ALostPeerIsNamedWithWhatEveryRankDid) {
   ThreeRanks ranks;
   std::string message;
   std::jthread waiting([&] { message = ranks.heard(1, 0); });
+  await_wait(*ranks.ends[1]);
   ranks.ends[0].reset();  // no goodbye
   waiting.join();
 
@@ -83,10 +85,11 @@ TEST(SharedMemoryLiveness, AWaitForARankThatSaidGoodbyeEndsAtOnce) {
 TEST(SharedMemoryLiveness, ARankThatDoesNotEndItsPassIsNamedOnEveryRank) {
   const ThreeRanks ranks(100ms);
   std::array<std::string, 3> reports;
-  ranks.ends[0]->working({.what = "F", .step = 2, .micro_batch = MicroBatch{0}});
-  ranks.ends[0]->working({.what = "F", .step = 2, .micro_batch = MicroBatch{1}});  // never ends
   std::jthread one([&] { reports[1] = ranks.heard(1, 0); });
   std::jthread two([&] { reports[2] = ranks.heard(2, 1); });
+  for (const int waiting : {1, 2}) await_wait(*ranks.ends[static_cast<std::size_t>(waiting)]);
+  ranks.ends[0]->working({.what = "F", .step = 2, .micro_batch = MicroBatch{0}});
+  ranks.ends[0]->working({.what = "F", .step = 2, .micro_batch = MicroBatch{1}});  // never ends
   one.join();
   two.join();
   reports[0] = ranks.heard(0, 1);

@@ -182,6 +182,7 @@ TEST(ZeroMqFaults, ALostPeerIsNamedWithWhatEveryRankDid) {
       message = error.what();
     }
   });
+  await_wait(*ends[1]);
   ends[0].reset();  // no goodbye
   waiting.join();
 
