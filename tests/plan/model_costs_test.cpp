@@ -83,9 +83,9 @@ TEST(ModelCosts, RefuseGradientsThatNobodyAdds) {
                        .micro_batches = 2,
                        .placement = Placement::mirrored(2),
                        .replica_of = {Replica{0}, Replica{1}}};
-  EXPECT_EQ(refusal({.data_parallel = 2}, mirrored),
-            "data_parallel is 2, but a pipeline of this schedule has 2 copies of every stage "
-            "itself; sums over copies of the pipeline are timed where it has one");
+  EXPECT_EQ(refusal({.data_parallel = 2}, mirrored), "2");
+  EXPECT_EQ(refusal({.tree_of_sums = true}, mirrored),
+            "tree_of_sums is of pipelines with one copy of every stage; this one has 2");
 }
 
 TEST(ModelCosts, TakeGradientsFromAFileOrBesideOne) {

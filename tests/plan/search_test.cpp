@@ -270,25 +270,43 @@ TEST(ParetoFront, OneScheduleOrNoneIsStillAPicture) {
 }
 
 /// What a search says of a schedule is what the simulation of its reduced program says.
+void expect_simulated(const SearchOptions& options, const ModelCosts& costs) {
+  const SearchResult result = search(options);
+  ASSERT_TRUE(result.best);
+  for (const Found& found : result.front) {
+    const Program whole = insert_reductions(found.program, costs.data_parallel);
+    const Graph graph(whole);
+    const Cost cost = cost_of(whole.shape, costs);
+    const Report figures = report(graph, cost, std::get<Timeline>(simulate(graph, cost)));
+    EXPECT_NEAR(found.makespan, figures.makespan, 1e-9) << found.generator;
+    EXPECT_NEAR(found.span, figures.span, 1e-9) << found.generator;
+  }
+  EXPECT_LE(result.lower_bound, result.best->value(options.objective) * (1 + 1e-12));
+}
+
+ModelCosts costs_of_sums(double bytes) {
+  return {.latency = {0.5}, .bandwidth = {1}, .data_parallel = 4, .gradient_bytes = {bytes}};
+}
+
 TEST(Search, CountsTheSumsOverCopiesOfThePipeline) {
   for (const Objective objective : {Objective::Makespan, Objective::Span})
     for (const double bytes : {3.0, 40.0}) {
-      const ModelCosts costs{
-          .latency = {0.5}, .bandwidth = {1}, .data_parallel = 4, .gradient_bytes = {bytes}};
       SearchOptions options{.ranks = 3, .micro_batches = 6, .objective = objective, .budget = 2000};
-      set_costs(options, costs);
-      EXPECT_FALSE(options.bidirectional);
-      const SearchResult result = search(options);
-      ASSERT_TRUE(result.best);
-      for (const Found& found : result.front) {
-        const Program whole = insert_reductions(found.program, 4);
-        const Graph graph(whole);
-        const Cost cost = cost_of(whole.shape, costs);
-        const Report figures = report(graph, cost, std::get<Timeline>(simulate(graph, cost)));
-        EXPECT_NEAR(found.makespan, figures.makespan, 1e-9) << found.generator;
-        EXPECT_NEAR(found.span, figures.span, 1e-9) << found.generator;
-      }
-      EXPECT_LE(result.lower_bound, result.best->value(objective) * (1 + 1e-12));
+      set_costs(options, costs_of_sums(bytes));
+      expect_simulated(options, costs_of_sums(bytes));
+    }
+}
+
+TEST(Search, CountsWhatReplicasGiveEachOtherBehindTheSums) {
+  for (const Objective objective : {Objective::Makespan, Objective::Span})
+    for (const double bytes : {3.0, 40.0}) {
+      SearchOptions options{.ranks = 4,
+                            .micro_batches = 8,
+                            .objective = objective,
+                            .placement = Placement::mirrored(4),
+                            .budget = 500};
+      set_costs(options, costs_of_sums(bytes));
+      expect_simulated(options, costs_of_sums(bytes));
     }
 }
 

@@ -15,15 +15,16 @@
 
 namespace millrace::testing_plan {
 
-/// Slow, obvious replay of programs without reductions but those of several copies of the pipeline;
-/// pairs run one half after the other unless the cost gives them a time of their own.
+/// Slow, obvious replay of programs without reductions but those of several copies of the pipeline,
+/// in which replicas of a stage live on ranks of their own; pairs run one half after the other
+/// unless the cost gives them a time of their own.
 class NaiveReplay {
  public:
   NaiveReplay(const Program& program, const Cost& cost) : program_(program), cost_(cost) {
     for (const auto& list : program.ranks)
       for (const Action& action : list) {
         if (has_unit(action.op)) exists_[key(action)] = true;
-        if (makes_weights(action)) ++weights_left_[action.stage.value];
+        if (makes_weights(action)) ++weights_left_[copy(action)];
       }
   }
 
@@ -49,8 +50,8 @@ class NaiveReplay {
         const auto interval = attempt(static_cast<int>(r), action, free[r]);
         if (!interval) continue;
         if (!is_receive(action.op)) free[r] = interval->end;  // a receive is only posted
-        if (makes_weights(action) && --weights_left_[action.stage.value] == 0)
-          add_over_copies(action.stage.value, r, interval->end);
+        if (makes_weights(action) && --weights_left_[copy(action)] == 0)
+          add_over_copies(copy(action), r, interval->end);
         done.push_back(*interval);
         moved = true;
       }
@@ -194,25 +195,47 @@ class NaiveReplay {
     return action.op == Op::Backward || action.op == Op::BackwardWeight;
   }
 
+  using StageCopy = std::pair<int, int>;  // stage, replica
+
+  static StageCopy copy(const Action& action) {
+    return {action.stage.value, action.replica_number};
+  }
+
+  double gradient_bytes(int stage) const {
+    const bool travel = !cost_.gradient_bytes.empty() && cost_.bytes_per_tick > 0;
+    return travel ? cost_.gradient_bytes[static_cast<std::size_t>(stage)] : 0;
+  }
+
   /// One sum after the other through the link of the rank: each copy owns a d-th of the gradients,
   /// gets that from d - 1 others and gives them its sum, at the same time as they do.
-  void add_over_copies(int stage, std::size_t rank, double from) {
+  void add_over_copies(const StageCopy& of, std::size_t rank, double from) {
     const double d = cost_.data_parallel;
     if (d == 1) return;
-    double bytes = 0;
-    if (!cost_.gradient_bytes.empty() && cost_.bytes_per_tick > 0)
-      bytes = cost_.gradient_bytes[static_cast<std::size_t>(stage)] / d * (d - 1);
+    const double bytes = gradient_bytes(of.first) / d * (d - 1);
     const double begin = std::max(from, link_free_[rank]);
     link_free_[rank] = begin + (bytes + bytes) / std::max(1e-300, cost_.bytes_per_tick);
-    sum_there_[stage] = link_free_[rank] + cost_.latency + cost_.latency;
+    sum_there_[of] = link_free_[rank] + cost_.latency + cost_.latency;
+  }
+
+  /// A rank that comes here has its sum in the end, gives it to the other replicas at once and then
+  /// stands until it has theirs.
+  std::optional<Interval> reduce(const Action& action, double free) {
+    const auto there = sum_there_.find(copy(action));
+    if (there == sum_there_.end()) return std::nullopt;
+    double end = given_[copy(action)] = std::max(free, there->second);
+    for (int other = 0; other < program_.shape.replicas(); ++other) {
+      if (other == action.replica_number) continue;
+      const auto given = given_.find({action.stage.value, other});
+      if (given == given_.end()) return std::nullopt;
+      const double travel =
+          gradient_bytes(action.stage.value) / std::max(1e-300, cost_.bytes_per_tick);
+      end = std::max(end, given->second + travel + cost_.latency);
+    }
+    return Interval{free, end};
   }
 
   std::optional<Interval> attempt(int rank, const Action& action, double free) {
-    if (action.op == Op::ReduceGrad) {
-      const auto there = sum_there_.find(action.stage.value);
-      if (there == sum_there_.end()) return std::nullopt;
-      return Interval{free, std::max(free, there->second)};
-    }
+    if (action.op == Op::ReduceGrad) return reduce(action, free);
     const auto begin = ready(rank, action, free);
     if (!begin) return std::nullopt;
     const double speed =
@@ -227,8 +250,9 @@ class NaiveReplay {
   const Cost& cost_;
   std::map<Key, bool> exists_;
   std::map<Key, Done> done_;
-  std::map<int, int> weights_left_;          // by stage
-  std::map<int, double> sum_there_;          // by stage: when its sum over the copies is
+  std::map<StageCopy, int> weights_left_;
+  std::map<StageCopy, double> sum_there_;    // when its sum over the copies is
+  std::map<StageCopy, double> given_;        // when it leaves for the other replicas
   std::map<std::size_t, double> link_free_;  // by rank
 };
 

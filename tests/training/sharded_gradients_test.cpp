@@ -1,5 +1,5 @@
 // Gradients that go only to the copy of a pipeline that moves them: what is sent for it, and that
-// everybody who looks at gradients still sees the whole sums.
+// everybody who looks at gradients still sees the whole sums. And what is sent where all go to all.
 #include <algorithm>
 #include <array>
 #include <atomic>
@@ -13,6 +13,7 @@
 #include <optional>
 #include <string>
 #include <utility>
+#include <variant>
 #include <vector>
 
 #include <gmock/gmock.h>
@@ -20,6 +21,8 @@
 
 #include "millrace/core/channel.hpp"
 #include "millrace/scheduler/plan/generators.hpp"
+#include "millrace/scheduler/plan/graph.hpp"
+#include "millrace/scheduler/plan/simulate.hpp"
 #include "millrace/training/gradient_inspection.hpp"
 #include "millrace/training/gradient_norm.hpp"
 #include "millrace/training/rank_parts.hpp"
@@ -38,6 +41,10 @@ const char* const kLargeModel = "mlp:64-200-200-40-10";
 /// Bytes sent by every process, by purpose.
 struct SentBytes {
   std::array<std::atomic<std::size_t>, 8> gradients{}, shares{};
+  struct Link {
+    std::atomic<std::size_t> bytes = 0, messages = 0;
+  };
+  std::array<std::array<Link, 8>, 8> links{};  ///< of gradients, by sender and receiver
 
   [[nodiscard]] static std::size_t all(const std::array<std::atomic<std::size_t>, 8>& bytes) {
     return std::accumulate(bytes.begin(), bytes.end(), std::size_t{0});
@@ -54,11 +61,14 @@ class Counted final : public Endpoint {
   [[nodiscard]] int world() const override { return endpoint_->world(); }
   void send(Rank to, const MessageTag& tag, TensorList payload) override {
     const std::size_t own = rank().index();
-    if (tag.direction == Direction::Collective && tag.replica.value > 0)
+    const bool collective = tag.direction == Direction::Collective;
+    if (collective && tag.replica.value > 0) {
       sent_.gradients.at(own) += payload.bytes();
-    else if (tag.direction == Direction::Collective &&
-             tag.slice.value == static_cast<int>(Label::OptimizerShards))
+      sent_.links.at(own).at(to.index()).bytes += payload.bytes();
+      ++sent_.links.at(own).at(to.index()).messages;
+    } else if (collective && tag.slice.value == static_cast<int>(Label::OptimizerShards)) {
       sent_.shares.at(own) += payload.bytes();
+    }
     endpoint_->send(to, tag, std::move(payload));
   }
   [[nodiscard]] TensorList receive(Rank from, const MessageTag& tag, Deadline deadline) override {
@@ -77,6 +87,7 @@ class Counted final : public Endpoint {
 
 struct CopiesJob {
   int copies = 2, places = 1;
+  std::string schedule = "1f1b";
   std::string model = kLargeModel;
   bool is_sharded = true;
   AccumulateOrder order = AccumulateOrder::Tree;
@@ -118,7 +129,7 @@ using Prepare = std::function<void(Trainer&, Rank process)>;
 CopiesCourse course_of(const CopiesJob& job, const Prepare& prepare = {}, SentBytes* sent = {}) {
   const TrainerOptions options = copies_options(job);
   const Program program =
-      generate("1f1b", {.ranks = job.places, .micro_batches = options.micro_batches});
+      generate(job.schedule, {.ranks = job.places, .micro_batches = options.micro_batches});
   const Grid grid(job.copies, job.places);
   SentBytes unheard;
   InProcessHub hub(grid.processes());
@@ -175,6 +186,68 @@ TEST(ShardedGradients, MoveTheBytesOfReduceScatterAndAllGather) {
     for (std::size_t copy = 0; copy < copies; ++copy)
       EXPECT_LE(sharded.gradients.at(copy) + sharded.shares.at(copy),
                 2 * once / copies + copies * kNormBlock * sizeof(float));
+  }
+}
+
+/// Bytes of gradients that the simulator has a process send to each process in one step.
+std::array<double, 8> simulated_bytes(const Trainer& trainer, const Grid& grid, Rank process) {
+  const Program& program = trainer.executor().program();
+  const Shape& shape = program.shape;
+  Cost cost = Cost::unit(shape);
+  cost.data_parallel = grid.data();
+  cost.bytes_per_tick = 1;
+  cost.gradient_bytes.assign(static_cast<std::size_t>(shape.stages()), 0);
+  for (const HostedStage& hosted : trainer.stages())
+    for (const Parameter* parameter : hosted.body->parameters())
+      cost.gradient_bytes[hosted.stage.index()] += static_cast<double>(parameter->gradient.bytes());
+  const Graph graph(program);
+  std::array<double, 8> bytes{};
+  for (const StageSum& sum : stage_sums(graph, cost, std::get<Timeline>(simulate(graph, cost)))) {
+    if (sum.rank != grid.place_of(process)) continue;
+    const double of_others = (sum.time.end - sum.time.start) / (grid.data() - 1);
+    for (int copy = 0; copy < grid.data(); ++copy)
+      if (copy != grid.copy_of(process))
+        bytes.at(grid.process(copy, sum.rank).index()) += of_others;
+    for (int replica = 0; replica < shape.replicas(); ++replica)
+      if (const Rank to = shape.rank(Replica{replica}, sum.stage); to != sum.rank)
+        bytes.at(grid.process(grid.copy_of(process), to).index()) +=
+            sum.given.end - sum.given.start;
+  }
+  return bytes;
+}
+
+TEST(GradientsOfCopies, AreSentToWhomAndAsManyAsTheSimulatorSays) {
+  const Grid grid(2, 2);
+  for (const char* const schedule : {"interleaved", "chimera", "dualpipe"}) {
+    const bool both_ways = std::string(schedule) != "interleaved";
+    std::mutex mutex;
+    std::map<int, std::array<double, 8>> planned;
+    SentBytes sent;
+    course_of(
+        {.places = 2,
+         .schedule = schedule,
+         .is_sharded = false,
+         .order = AccumulateOrder::Ascending,
+         .steps = 1},
+        [&](Trainer& trainer, Rank process) {
+          const std::lock_guard lock(mutex);
+          planned[process.value] = simulated_bytes(trainer, grid, process);
+        },
+        &sent);
+    ASSERT_EQ(planned.size(), 4U);
+    for (int from = 0; from < 4; ++from)
+      for (int to = 0; to < 4; ++to) {
+        const SentBytes::Link& link =
+            sent.links.at(static_cast<std::size_t>(from)).at(static_cast<std::size_t>(to));
+        EXPECT_EQ(planned[from].at(static_cast<std::size_t>(to)), link.bytes)
+            << schedule << " " << from << " to " << to;
+        // Of two stages: two rounds with the other copy, and one message to the other replica.
+        const bool is_copy = from % 2 == to % 2, is_replica = from / 2 == to / 2 && both_ways;
+        const std::size_t expected = from == to ? 0 : is_copy ? 4 : is_replica ? 2 : 0;
+        EXPECT_EQ(link.messages, expected) << schedule << " " << from << " to " << to;
+      }
+    const std::size_t once = 2 * kElements * sizeof(float);
+    EXPECT_EQ(SentBytes::all(sent.gradients), both_ways ? 4 * once : once) << schedule;
   }
 }
 

@@ -83,18 +83,27 @@ json skips(const Program& program, const Timeline& timeline) {
 }
 
 // Sums over copies of the pipeline, by rank and start: rank, position of the last B or W and of the
-// REDUCE_GRAD, ticks on the link and of the latencies behind them.
+// REDUCE_GRAD, ticks on the link and of the latencies behind them, position of what the rank runs
+// before it gives the sum to other ranks, and the sums of others that are awaited with it: their
+// number, ticks on the link and latency.
 json sums(const Program& program, const Cost& cost, double scale) {
   json all = json::array();
   if (cost.data_parallel == 1) return all;
   const Graph graph(program);
   const plan::PlannedSums planned(graph, cost);
-  for (const plan::PlannedSum& sum : planned.all())
+  for (const plan::PlannedSum& sum : planned.all()) {
+    json others = json::array();
+    for (const plan::AwaitedSum& awaited : planned.awaited_by(graph.action(sum.reduction)))
+      if (planned.all()[awaited.sum].rank != sum.rank)
+        others.push_back({awaited.sum, awaited.transfer * scale, awaited.delay * scale});
     all.push_back({sum.rank.value,
                    graph.position(sum.last),
                    graph.position(sum.reduction),
                    sum.transfer * scale,
-                   sum.delay * scale});
+                   sum.delay * scale,
+                   graph.position(sum.before),
+                   std::move(others)});
+  }
   return all;
 }
 

@@ -101,6 +101,18 @@ function sumTimes(ran) {
     return [start, free[r] + (sumLatency === null ? delay : 2 * sumLatency)];
   });
 }
+// What the k-th REDUCE_GRAD waits for on other ranks: which sum, when it leaves, when it is there.
+function givenTo(k, ran, ends) {
+  return data.sums[chosen][k][6].map(([from, transfer, delay]) => {
+    const [r, , , , , before] = data.sums[chosen][from];
+    const leaves = Math.max(ends[from][1], ran[r][before][1]);
+    return [from, leaves, leaves + transfer + (sumLatency === null ? delay : sumLatency)];
+  });
+}
+function endOfSums(k, ran) {
+  const ends = sumTimes(ran);
+  return Math.max(ends[k][1], ...givenTo(k, ran, ends).map(given => given[2]));
+}
 
 // Runs the same order with rescaled times: as early as rank and producers allow.
 function replay(scale, latency) {
@@ -120,7 +132,7 @@ function replay(scale, latency) {
         const length = measured[r][i][1] - measured[r][i][0], share = data.inputShare;
         const factor = [scale.f, share * scale.i + (1 - share) * scale.w, scale.i, scale.w, scale.f][a[OP]] ?? 1;
         const free = i ? result[r][i - 1][1] : 0;
-        result[r][i] = i in sumOf[r] ? [free, Math.max(start, sumTimes(result)[sumOf[r][i]][1])]
+        result[r][i] = i in sumOf[r] ? [free, Math.max(start, endOfSums(sumOf[r][i], result))]
           : [start, start + length * factor];
         ++next[r];
         moved = true;
@@ -207,9 +219,13 @@ function drawSums() {
   pen.save();
   pen.beginPath(); pen.rect(LEFT, 0, plotWidth(), rowsEnd()); pen.clip();
   pen.fillStyle = data.colours[9][0][0]; pen.strokeStyle = "#fff"; pen.lineWidth = 0.8;
-  sums.forEach(([start, end], k) => {
+  const bar = (k, start, end) => {
     const y = yOf(data.sums[chosen][k][0]) + rowHeight, x = xOf(start), width = xOf(end) - x;
     pen.fillRect(x, y, width, GAP); pen.strokeRect(x, y, width, GAP);
+  };
+  sums.forEach(([start, end], k) => {
+    bar(k, start, end);
+    givenTo(k, times, sums).forEach(([from, leaves, there]) => bar(from, leaves, there));
   });
   pen.restore();
 }

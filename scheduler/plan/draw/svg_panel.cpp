@@ -77,19 +77,22 @@ void SvgPanel::row(SvgCanvas& canvas, const PanelScale& scale, std::size_t rank,
   canvas.rect(kLeft, y, x_of(scale, extent_.end) - kLeft, kRow, "fill='#e9e9ec'");
   for (const Box& one : boxes_[rank])
     if (!(has_sums() && one.action->op == Op::ReduceGrad)) box(canvas, scale, one, y);
-  for (const StageSum& one : sums_)
-    if (one.rank.index() == rank) sum(canvas, scale, one, y + kRow);
+  for (const StageSum& one : sums_) {
+    if (one.rank.index() != rank) continue;
+    sum(canvas, scale, one.time, y + kRow);
+    if (one.given.start < one.given.end) sum(canvas, scale, one.given, y + kRow);
+  }
 }
 
 /// Under the row of its rank, whose idle ground shows where no pass hides it.
 void SvgPanel::sum(SvgCanvas& canvas,
                    const PanelScale& scale,
-                   const StageSum& sum,
+                   const Interval& time,
                    double y) const {
-  const double x = x_of(scale, sum.time.start);
+  const double x = x_of(scale, time.start);
   canvas.rect(x,
               y,
-              x_of(scale, sum.time.end) - x,
+              x_of(scale, time.end) - x,
               kSumHeight,
               "fill='" + colour_of(Op::ReduceGrad).hex() + "' stroke='#fff' stroke-width='0.8'");
 }

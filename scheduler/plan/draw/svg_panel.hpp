@@ -49,7 +49,7 @@ class SvgPanel {
   [[nodiscard]] double x_of(const PanelScale& scale, double time) const;
   void row(SvgCanvas& canvas, const PanelScale& scale, std::size_t rank, double y) const;
   void box(SvgCanvas& canvas, const PanelScale& scale, const Box& box, double y) const;
-  void sum(SvgCanvas& canvas, const PanelScale& scale, const StageSum& sum, double y) const;
+  void sum(SvgCanvas& canvas, const PanelScale& scale, const Interval& time, double y) const;
   void skip(SvgCanvas& canvas, const PanelScale& scale, const SkipArrow& arrow, double y) const;
   double memory(SvgCanvas& canvas, const PanelScale& scale, double top) const;
   double memory_legend(SvgCanvas& canvas, const PanelScale& scale, double y) const;

@@ -86,11 +86,6 @@ void Cost::require_fits(const Shape& shape) const {
   require(data_parallel >= 1,
           "Cost::data_parallel is " + std::to_string(data_parallel) +
               "; a pipeline is trained in 1 copy or more");
-  require(data_parallel == 1 || shape.replicas() == 1, [&] {
-    return "sums over " + std::to_string(data_parallel) +
-           " copies of the pipeline are timed where a pipeline has each stage once; this one has " +
-           std::to_string(shape.replicas()) + " copies of each stage";
-  });
   require(passes >= 1, [&] {
     return "Cost::passes is " + std::to_string(passes) + "; a step has at least one pass";
   });
@@ -127,6 +122,12 @@ double Cost::sum_transfer(Stage stage, Rank rank, int ranks) const {
 
 double Cost::sum_delay(Rank rank, int ranks) const {
   return data_parallel == 1 ? 0 : 2 * delay(rank, rank, ranks);
+}
+
+double Cost::replica_transfer(Stage stage, Rank source, Rank destination, int ranks) const {
+  const double bytes = rate(source, destination, ranks);
+  if (source == destination || data_parallel == 1 || bytes == 0 || gradient_bytes.empty()) return 0;
+  return gradient_bytes[stage.index()] / bytes;
 }
 
 Cost Cost::of_full_stage(

@@ -114,10 +114,11 @@ void Job::price_nodes(const Cost& cost) {
 
 void Job::price_links(const Cost& cost) {
   const int ranks = program_.shape.ranks;
-  for (int s = 0; s < program_.shape.stages() && cost.data_parallel > 1; ++s) {
-    const Rank rank = program_.shape.placement.rank(Stage{s});
-    sums_.push_back({cost.sum_transfer(Stage{s}, rank, ranks), cost.sum_delay(rank, ranks)});
-  }
+  for (int r = 0; r < program_.shape.replicas() && cost.data_parallel > 1; ++r)
+    for (int s = 0; s < program_.shape.stages(); ++s) {
+      const Rank rank = program_.shape.rank(Replica{r}, Stage{s});
+      sums_.push_back({cost.sum_transfer(Stage{s}, rank, ranks), cost.sum_delay(rank, ranks)});
+    }
   const auto message = [&](int from, int to) {
     const Rank source{from}, destination{to};
     return cost.transfer(source, destination, ranks) + cost.delay(source, destination, ranks);

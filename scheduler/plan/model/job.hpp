@@ -64,7 +64,13 @@ class Job {
   };
   /// Whether each stage has such a sum, which begins with its last B or W.
   [[nodiscard]] bool has_sums() const { return !sums_.empty(); }
-  [[nodiscard]] const Sum& sum(Stage stage) const { return sums_[stage.index()]; }
+  [[nodiscard]] const Sum& sum(Replica replica, Stage stage) const {
+    return sums_[copy(replica, stage)];
+  }
+  /// A number for each replica of each stage.
+  [[nodiscard]] std::size_t copy(Replica replica, Stage stage) const {
+    return replica.index() * static_cast<std::size_t>(shape().stages()) + stage.index();
+  }
   [[nodiscard]] bool has_recompute() const { return !recomputes_.empty(); }
   [[nodiscard]] bool recomputes(Node node) const { return has_recompute() && recomputes_[node]; }
   [[nodiscard]] Node first(std::size_t rank) const {
@@ -111,7 +117,7 @@ class Job {
   std::vector<double> lead_, restored_;  // by node: ticks and memory of its recompute; or empty
   double link_ = 0;                      // ticks of every message ...
   std::vector<double> links_;            // ... or by source and destination, where links differ
-  std::vector<Sum> sums_;                // by stage
+  std::vector<Sum> sums_;                // by copy
   bool whole_ = true;
   std::vector<std::uint32_t> consumer_start_;
   std::vector<Node> consumers_;

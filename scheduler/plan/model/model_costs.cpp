@@ -174,12 +174,6 @@ void set_gradients(Cost& cost, const ModelCosts& costs, const Shape& shape) {
   require(costs.data_parallel >= 1,
           named("data_parallel") + (" is " + std::to_string(costs.data_parallel) +
                                     "; a pipeline is trained in 1 copy or more"));
-  require(costs.data_parallel == 1 || shape.replicas() == 1,
-          named("data_parallel") +
-              (" is " + std::to_string(costs.data_parallel) +
-               ", but a pipeline of this schedule has " + std::to_string(shape.replicas()) +
-               " copies of every stage itself; sums over copies of the pipeline are timed where "
-               "it has one"));
   require(!costs.tree_of_sums || shape.replicas() == 1,
           named("tree_of_sums") + " is of pipelines with one copy of every stage; this one has " +
               std::to_string(shape.replicas()));

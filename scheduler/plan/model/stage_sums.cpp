@@ -2,66 +2,123 @@
 #include "plan/model/stage_sums.hpp"
 
 #include "plan/model/lookup.hpp"
+#include "plan/model/reductions.hpp"
 #include "plan/model/validate.hpp"
 
 namespace millrace {
 
 namespace plan {
 
+namespace {
+
+/// What a rank runs before a REDUCE_GRAD that is none of the same group.
+Node before_group(const Graph& graph, const std::vector<std::vector<Copy>>& groups, Node node) {
+  const auto group_of = [&](Node each) {
+    return groups[graph.action(each).stage.index()].front().stage;
+  };
+  const Node first = graph.first(graph.rank(node));
+  Node before = node;
+  while (before > first) {
+    --before;
+    if (graph.action(before).op != Op::ReduceGrad || group_of(before) != group_of(node)) break;
+  }
+  return before;
+}
+
+/// Whether a rank has a replica of the stage.
+bool holds(const Shape& shape, Rank rank, Stage stage) {
+  for (int replica = 0; replica < shape.replicas(); ++replica)
+    if (shape.rank(Replica{replica}, stage) == rank) return true;
+  return false;
+}
+
+}  // namespace
+
 PlannedSums::PlannedSums(const Graph& graph, const Cost& cost) {
   if (cost.data_parallel == 1 || !graph.has_joint_actions()) return;
-  const Program& program = graph.program();
-  const auto stages = static_cast<std::size_t>(program.shape.stages());
-  std::vector<Node> last(stages, kNoNode), reduction(stages, kNoNode);
+  stages_ = static_cast<std::size_t>(graph.program().shape.stages());
+  find(graph, cost);
+  join(graph, cost);
+}
+
+void PlannedSums::find(const Graph& graph, const Cost& cost) {
+  const Shape& shape = graph.program().shape;
+  const std::size_t copies = stages_ * static_cast<std::size_t>(shape.replicas());
+  std::vector<Node> last(copies, kNoNode), reduction(copies, kNoNode);
   Node node = 0;
-  for (const auto& list : program.ranks)
+  for (const auto& list : graph.program().ranks)
     for (const Action& action : list) {
-      if (gives_weight_gradient(action.op)) last[action.stage.index()] = node;
-      if (action.op == Op::ReduceGrad) reduction[action.stage.index()] = node;
+      const std::size_t copy = action.replica().index() * stages_ + action.stage.index();
+      if (gives_weight_gradient(action.op)) last[copy] = node;
+      if (action.op == Op::ReduceGrad) reduction[copy] = node;
       ++node;
     }
-  for (std::size_t s = 0; s < stages; ++s) {
-    const Stage stage{static_cast<std::int32_t>(s)};
-    if (last[s] == kNoNode || reduction[s] == kNoNode || reduction[s] < last[s]) continue;
-    const Rank rank = graph.rank(last[s]);
-    if (graph.rank(reduction[s]) != rank) continue;
-    sums_.push_back({.stage = stage,
+  const auto groups = reduction_groups(shape, graph.stage_graph());
+  for (std::size_t copy = 0; copy < copies; ++copy) {
+    if (last[copy] == kNoNode || reduction[copy] == kNoNode || reduction[copy] < last[copy])
+      continue;
+    const Rank rank = graph.rank(last[copy]);
+    if (graph.rank(reduction[copy]) != rank) continue;
+    const Stage stage{static_cast<std::int32_t>(copy % stages_)};
+    sums_.push_back({.replica = Replica{static_cast<std::int32_t>(copy / stages_)},
+                     .stage = stage,
                      .rank = rank,
-                     .last = last[s],
-                     .reduction = reduction[s],
-                     .transfer = cost.sum_transfer(stage, rank, program.shape.ranks),
-                     .delay = cost.sum_delay(rank, program.shape.ranks)});
+                     .last = last[copy],
+                     .before = before_group(graph, groups, reduction[copy]),
+                     .reduction = reduction[copy],
+                     .transfer = cost.sum_transfer(stage, rank, shape.ranks),
+                     .delay = cost.sum_delay(rank, shape.ranks)});
   }
   std::ranges::sort(sums_, {}, &PlannedSum::last);
-  place_.assign(stages, sums_.size());
-  for (std::size_t i = 0; i < sums_.size(); ++i) place_[sums_[i].stage.index()] = i;
-  together_ = graph.stage_graph().reduced_together();
+  place_.assign(copies, kNone);
+  for (std::size_t i = 0; i < sums_.size(); ++i)
+    place_[sums_[i].replica.index() * stages_ + sums_[i].stage.index()] = i;
 }
 
-const PlannedSum* PlannedSums::of(Stage stage) const {
-  const std::size_t place = sums_.empty() ? 0 : place_[stage.index()];
-  return place < sums_.size() ? &sums_[place] : nullptr;
+void PlannedSums::join(const Graph& graph, const Cost& cost) {
+  const Shape& shape = graph.program().shape;
+  const auto groups = reduction_groups(shape, graph.stage_graph());
+  awaited_.resize(sums_.size());
+  for (std::size_t own = 0; own < sums_.size(); ++own) {
+    const Rank rank = sums_[own].rank;
+    awaited_[own].push_back({.sum = own});
+    for (const Copy& copy : groups[sums_[own].stage.index()]) {
+      const std::size_t other = place(copy.replica, copy.stage);
+      if (other == kNone || sums_[other].rank == rank) continue;
+      const Rank from = sums_[other].rank;
+      const bool whole = holds(shape, rank, copy.stage);
+      awaited_[own].push_back(
+          {.sum = other,
+           .transfer = whole ? cost.replica_transfer(copy.stage, from, rank, shape.ranks) : 0,
+           .delay = cost.delay(from, rank, shape.ranks)});
+    }
+  }
 }
 
-std::vector<Stage> PlannedSums::awaited_by(Stage stage) const {
-  std::vector<Stage> awaited;
-  const PlannedSum* const own = of(stage);
-  if (own == nullptr) return awaited;
-  for (const Stage member : together_[stage.index()])
-    if (const PlannedSum* const sum = of(member);
-        sum != nullptr && (member == stage || sum->rank != own->rank))
-      awaited.push_back(member);
-  return awaited;
+const std::vector<AwaitedSum>& PlannedSums::awaited_by(const Action& reduction) const {
+  static const std::vector<AwaitedSum> nothing;
+  const std::size_t own = place(reduction.replica(), reduction.stage);
+  return own == kNone ? nothing : awaited_[own];
 }
 
 double least_sum(const Shape& shape, const Cost& cost) {
+  if (cost.data_parallel == 1) return 0;
   double least = std::numeric_limits<double>::infinity();
-  for (int s = 0; s < shape.stages() && cost.data_parallel > 1; ++s) {
-    const Rank rank = shape.placement.rank(Stage{s});
-    least = std::min(
-        least, cost.sum_transfer(Stage{s}, rank, shape.ranks) + cost.sum_delay(rank, shape.ranks));
-  }
-  return cost.data_parallel > 1 ? least : 0;
+  for (int s = 0; s < shape.stages(); ++s)
+    for (int replica = 0; replica < shape.replicas(); ++replica) {
+      const Stage stage{s};
+      const Rank rank = shape.rank(Replica{replica}, stage);
+      double given = 0;
+      for (int other = 0; other < shape.replicas(); ++other)
+        if (const Rank to = shape.rank(Replica{other}, stage); to != rank)
+          given = std::max(given,
+                           cost.replica_transfer(stage, rank, to, shape.ranks) +
+                               cost.delay(rank, to, shape.ranks));
+      least = std::min(
+          least,
+          cost.sum_transfer(stage, rank, shape.ranks) + cost.sum_delay(rank, shape.ranks) + given);
+    }
+  return least;
 }
 
 }  // namespace plan
@@ -70,16 +127,24 @@ std::vector<StageSum> stage_sums(const Graph& graph, const Cost& cost, const Tim
   cost.require_fits(graph.program().shape);
   plan::require_aligned(graph.program(), timeline);
   const double scale = timeline.ticks_per_unit / cost.ticks_per_unit;
+  const auto end_of = [&](Node node) {
+    return timeline.ranks[graph.rank(node).index()][graph.position(node)].end;
+  };
   std::vector<plan::SumLink> links(timeline.ranks.size());
   std::vector<StageSum> sums;
   const plan::PlannedSums planned(graph, cost);
   for (const plan::PlannedSum& sum : planned.all()) {
-    const auto& list = timeline.ranks[sum.rank.index()];
-    const double ready = list[sum.last - graph.first(sum.rank)].end;
+    const double ready = end_of(sum.last);
     const Interval time =
         links[sum.rank.index()].take(ready, sum.transfer * scale, sum.delay * scale);
-    sums.push_back({sum.stage, sum.rank, ready, time});
+    const double leaves = std::max(time.end, end_of(sum.before));
+    sums.push_back({sum.replica, sum.stage, sum.rank, ready, time, {leaves, leaves}});
   }
+  for (const plan::PlannedSum& sum : planned.all())
+    for (const plan::AwaitedSum& awaited : planned.awaited_by(graph.action(sum.reduction))) {
+      Interval& given = sums[awaited.sum].given;
+      given.end = std::max(given.end, given.start + awaited.way() * scale);
+    }
   return sums;
 }
 

@@ -12,17 +12,27 @@
 
 namespace millrace::plan {
 
-/// The sum of one stage's gradients, in ticks of the cost.
+/// The sum of one stage's gradients, of one of its replicas, in ticks of the cost.
 struct PlannedSum {
+  Replica replica;
   Stage stage;
   Rank rank;
-  Node last = 0;       ///< the stage's last B or W
+  Node last = 0;       ///< its last B or W
+  Node before = 0;     ///< what its rank runs before it gives the sum to others
   Node reduction = 0;  ///< its REDUCE_GRAD
   double transfer = 0, delay = 0;
 };
 
-/// Those of a program with a cost: of every stage that has a REDUCE_GRAD behind its last B or W,
-/// where there are several copies of the pipeline; none elsewhere.
+/// A sum that a REDUCE_GRAD waits for, and its way to there: none from the same rank.
+struct AwaitedSum {
+  std::size_t sum = 0;  ///< in PlannedSums::all
+  double transfer = 0, delay = 0;
+
+  [[nodiscard]] double way() const { return transfer + delay; }
+};
+
+/// Those of a program with a cost: of every replica of a stage that has a REDUCE_GRAD behind its
+/// last B or W, where there are several copies of the pipeline; none elsewhere.
 /// Thread-safety: immutable, share freely.
 class PlannedSums {
  public:
@@ -32,16 +42,33 @@ class PlannedSums {
   [[nodiscard]] bool none() const { return sums_.empty(); }
   /// By rank, and on each in the order in which they can start.
   [[nodiscard]] const std::vector<PlannedSum>& all() const { return sums_; }
-  /// Null where the stage has none.
-  [[nodiscard]] const PlannedSum* of(Stage stage) const;
-  /// The stages whose sums the REDUCE_GRAD of `stage` waits for: its own, and those of stages on
-  /// other ranks that are tied to it.
-  [[nodiscard]] std::vector<Stage> awaited_by(Stage stage) const;
+  static constexpr std::size_t kNone = std::numeric_limits<std::size_t>::max();
+  /// Its place in all(); kNone where the replica of the stage has none.
+  [[nodiscard]] std::size_t place(Replica replica, Stage stage) const {
+    return sums_.empty() ? kNone : place_[replica.index() * stages_ + stage.index()];
+  }
+  /// What a REDUCE_GRAD waits for, its own sum first, then those of the stage's other replicas and
+  /// of stages tied to it, on other ranks. Empty where it has none.
+  [[nodiscard]] const std::vector<AwaitedSum>& awaited_by(const Action& reduction) const;
+
+  /// When a sum that was there at `sum_end` is on the rank that waits for it, whose own it may be.
+  /// `end_of` gives the end of a node.
+  template <class EndOf>
+  [[nodiscard]] double arrival(
+      const AwaitedSum& awaited, Rank on, double sum_end, double scale, EndOf&& end_of) const {
+    const PlannedSum& sum = sums_[awaited.sum];
+    if (sum.rank == on) return sum_end;
+    return std::max(sum_end, end_of(sum.before)) + awaited.way() * scale;
+  }
 
  private:
+  void find(const Graph& graph, const Cost& cost);
+  void join(const Graph& graph, const Cost& cost);
+
   std::vector<PlannedSum> sums_;
-  std::vector<std::size_t> place_;  // by stage: in sums_; beyond its end: none
-  std::vector<std::vector<Stage>> together_;
+  std::size_t stages_ = 0;
+  std::vector<std::size_t> place_;                // by replica and stage
+  std::vector<std::vector<AwaitedSum>> awaited_;  // by place
 };
 
 /// The least ticks by which sums over copies of the pipeline make any schedule of the shape longer:

@@ -106,19 +106,22 @@ Evaluator::RankEnd Evaluator::rank_end(const JobOrder& order,
   RankEnd result{ends[order[last]], last};
   if (!job_.has_sums()) return result;
   std::vector<std::size_t> begins;  // of its stages' sums, the last one first
-  std::vector<bool> seen(static_cast<std::size_t>(job_.shape().stages()), false);
+  const auto copies = static_cast<std::size_t>(job_.shape().stages() * job_.shape().replicas());
+  std::vector<bool> seen(copies, false);
   const auto held = static_cast<std::size_t>(job_.shape().chunks());
   for (std::size_t at = last + 1; at-- > first && begins.size() < held;) {
     const Action& action = job_.action(order[at]);
-    if (!gives_weight_gradient(action.op) || seen[action.stage.index()]) continue;
-    seen[action.stage.index()] = true;
+    const std::size_t copy = job_.copy(action.replica(), action.stage);
+    if (!gives_weight_gradient(action.op) || seen[copy]) continue;
+    seen[copy] = true;
     begins.push_back(at);
   }
   SumLink link;
   std::size_t head = last;
   for (auto at = begins.rbegin(); at != begins.rend(); ++at) {
     const double ready = ends[order[*at]];
-    const Job::Sum& sum = job_.sum(job_.action(order[*at]).stage);
+    const Action& action = job_.action(order[*at]);
+    const Job::Sum& sum = job_.sum(action.replica(), action.stage);
     const Interval time = link.take(ready, sum.transfer, sum.delay);
     if (time.start <= ready) head = *at;
     if (time.end > result.time) result = {time.end, head};

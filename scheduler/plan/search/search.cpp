@@ -19,6 +19,7 @@
 #include "plan/search/portfolio.hpp"
 #include "plan/search/recompute_choice.hpp"
 #include "plan/search/relist.hpp"
+#include "plan/search/replica_figures.hpp"
 #include "plan/search/shapes.hpp"
 
 namespace millrace {
@@ -59,6 +60,7 @@ class Search {
   void time_portfolio();
   void time_one(const Candidate& candidate, Work* work);
   double time_program(Found found, const Cost& cost, Work* work);
+  double keep(Found found, const Figures& figures, const Cost& cost);
   void tell(std::string at, std::size_t timed = 0, std::size_t candidates = 0) const;
   void relist_seeds();
   void relist_one(const Found& seed, const Program& program);
@@ -145,8 +147,16 @@ double Search::time_program(Found found, const Cost& cost, Work* work) {
   const JobOrder order = job.own_order();
   evaluator.reset(order);
   ++evaluations_;
-  finds_.keep(std::move(found), evaluator.figures(order), cost.ticks_per_unit);
-  return evaluator.objective();
+  return keep(std::move(found), evaluator.figures(order), cost);
+}
+
+/// Its objective, in ticks.
+double Search::keep(Found found, const Figures& figures, const Cost& cost) {
+  const Figures all = gives_replicas(found.program.shape, cost)
+                          ? with_replicas(figures, found.program, cost)
+                          : figures;
+  finds_.keep(std::move(found), all, cost.ticks_per_unit);
+  return all.value(options_.objective);
 }
 
 bool Search::finished() const {
@@ -217,12 +227,12 @@ void Search::relist_one(const Found& seed, const Program& program) {
   if (!listed) return;
   Program result = job.program(listed->order);
   if (result == seed.program) return;
-  finds_.keep({.program = std::move(result),
-               .generator = seed.generator,
-               .parameters = seed.parameters,
-               .refinement = "relist"},
-              listed->figures,
-              cost.ticks_per_unit);
+  keep({.program = std::move(result),
+        .generator = seed.generator,
+        .parameters = seed.parameters,
+        .refinement = "relist"},
+       listed->figures,
+       cost);
 }
 
 /// Splits what is left of the budget over the best finds, the best one first with half of it.
@@ -255,12 +265,12 @@ void Search::search_from(const Found& start, std::int64_t budget, std::uint32_t 
   if (!listed) return;
   Program program = job.program(listed->order);
   if (program == start.program) return;
-  finds_.keep({.program = std::move(program),
-               .generator = start.generator,
-               .parameters = start.parameters,
-               .refinement = "local search"},
-              listed->figures,
-              cost.ticks_per_unit);
+  keep({.program = std::move(program),
+        .generator = start.generator,
+        .parameters = start.parameters,
+        .refinement = "local search"},
+       listed->figures,
+       cost);
 }
 
 /// Whether every program with full or mixed backward has a split one that is as good.

@@ -35,8 +35,7 @@ void set_costs(SearchOptions& options, const ModelCosts& costs) {
   if (!options.chunks && costs.file && costs.file->stages != options.ranks)
     options.chunks = std::max(1, costs.file->stages / options.ranks);
   options.cost = [costs](const Shape& shape) { return cost_of(shape, costs); };
-  options.bidirectional =
-      options.bidirectional && costs.data_parallel == 1 && !of_one_cut(costs, options.ranks);
+  options.bidirectional = options.bidirectional && !of_one_cut(costs, options.ranks);
 }
 
 }  // namespace millrace

@@ -34,7 +34,7 @@ Clock::Clock(const Graph& graph, const Cost& cost, const ClockOptions& options)
   timeline_.ranks.resize(ranks);
   if (sums_.none()) return;
   sum_links_.resize(ranks);
-  sum_end_.assign(static_cast<std::size_t>(shape.stages()), kNotYet);
+  sum_end_.assign(sums_.all().size(), kNotYet);
 }
 
 inline Node Clock::step(Rank rank, Node node) {
@@ -144,20 +144,20 @@ double Clock::arrive(Rank rank, Rank to, double end) {
 /// If the action is the last B or W of its stage.
 void Clock::start_sum(Node node, const Action& action, double end) {
   if (!gives_weight_gradient(action.op)) return;
-  const PlannedSum* const sum = sums_.of(action.stage);
-  if (sum == nullptr || sum->last != node) return;
-  SumLink& link = sum_links_[sum->rank.index()];
-  sum_end_[action.stage.index()] = link.take(end, sum->transfer, sum->delay).end;
+  const std::size_t place = sums_.place(action.replica(), action.stage);
+  if (place == PlannedSums::kNone || sums_.all()[place].last != node) return;
+  const PlannedSum& sum = sums_.all()[place];
+  sum_end_[place] = sum_links_[sum.rank.index()].take(end, sum.transfer, sum.delay).end;
 }
 
 /// When everything that a REDUCE_GRAD adds over the copies of the pipeline is on its rank.
 double Clock::end_of_sums(Rank rank, const Action& action) const {
   double end = 0;
-  for (const Stage stage : sums_.awaited_by(action.stage)) {
-    const Rank from = sums_.of(stage)->rank;
-    const double way = from == rank ? 0 : cost_.delay(from, rank, graph_.program().shape.ranks);
-    end = std::max(end, sum_end_[stage.index()] + way);
-  }
+  for (const AwaitedSum& awaited : sums_.awaited_by(action))
+    end = std::max(end, sums_.arrival(awaited, rank, sum_end_[awaited.sum], 1, [this](Node before) {
+      const Rank from = graph_.rank(before);
+      return timeline_.ranks[from.index()][before - graph_.first(from)].end;
+    }));
   return end;
 }
 

@@ -83,7 +83,7 @@ class Clock {
   std::vector<double> link_free_;  // by source and destination, with contention
   PlannedSums sums_;
   std::vector<SumLink> sum_links_;  // by rank
-  std::vector<double> sum_end_;     // by stage; below 0 before it has started
+  std::vector<double> sum_end_;     // of sums_.all(); below 0 before it has started
 };
 
 }  // namespace millrace::plan

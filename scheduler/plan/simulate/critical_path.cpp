@@ -77,16 +77,18 @@ Node Walk::releaser(Node node) const {
   return freed != kNoNode ? freed : best;
 }
 
-/// Where the sum began that a REDUCE_GRAD waited for after `release`, or `otherwise`.
+/// Where the sum began that a REDUCE_GRAD waited for after `release`, or what its rank ran before
+/// it gave the sum; else `otherwise`.
 Node Walk::last_sum(Node reduction, double release, Node otherwise) const {
-  const Rank rank = graph_.rank(reduction);
+  const auto end_of = [this](Node node) { return interval(node).end; };
   Node best = otherwise;
-  for (const Stage stage : sums_.awaited_by(graph_.action(reduction).stage)) {
-    const Queued& sum = sum_queues_[stage.index()];
-    const bool own = sums_.of(stage)->rank == rank;
-    const double arrival = sum.arrival + (own ? 0 : message(sum.head, rank, false));
+  for (const AwaitedSum& awaited : sums_.awaited_by(graph_.action(reduction))) {
+    const PlannedSum& sum = sums_.all()[awaited.sum];
+    const Queued& queue = sum_queues_[awaited.sum];
+    const Rank rank = graph_.rank(reduction);
+    const double arrival = sums_.arrival(awaited, rank, queue.arrival, scale(), end_of);
     if (best != kNoNode && arrival <= release) continue;
-    best = sum.head;
+    best = sum.rank != rank && end_of(sum.before) > queue.arrival ? sum.before : queue.head;
     release = arrival;
   }
   return best;
@@ -95,7 +97,6 @@ Node Walk::last_sum(Node reduction, double release, Node otherwise) const {
 /// The sums of a rank follow one another, as in the simulation.
 void Walk::queue_sums() {
   if (sums_.none()) return;
-  sum_queues_.resize(static_cast<std::size_t>(graph_.program().shape.stages()));
   std::vector<SumLink> links(timeline_.ranks.size());
   std::vector<Node> first(links.size(), kNoNode);
   for (const PlannedSum& sum : sums_.all()) {
@@ -103,7 +104,7 @@ void Walk::queue_sums() {
     const double ready = interval(sum.last).end;
     const Interval time = links[r].take(ready, sum.transfer * scale(), sum.delay * scale());
     if (time.start <= ready) first[r] = sum.last;
-    sum_queues_[sum.stage.index()] = {time.end, first[r]};
+    sum_queues_.push_back({time.end, first[r]});
   }
 }
 

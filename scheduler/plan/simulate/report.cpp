@@ -213,14 +213,18 @@ SumReport sums_of(const Graph& graph,
                   double makespan) {
   if (sums.none()) return {};
   std::vector<double> busy(graph.program().ranks.size(), 0);
-  for (const plan::PlannedSum& sum : sums.all()) busy[sum.rank.index()] += sum.transfer + sum.delay;
+  for (const plan::PlannedSum& sum : sums.all()) {
+    busy[sum.rank.index()] += sum.transfer + sum.delay;
+    for (const plan::AwaitedSum& awaited : sums.awaited_by(graph.action(sum.reduction)))
+      busy[sums.all()[awaited.sum].rank.index()] += awaited.way();
+  }
   Cost alone = cost;
   alone.data_parallel = 1;
   SumReport result;
   result.longest = *std::ranges::max_element(busy) / cost.ticks_per_unit;
   plan::Clock clock(graph, alone);
   if (!clock.run()) return result;
-  const Extent whole = whole_step(graph, sums, clock.take());
+  const Extent whole = hull(extents(graph.program(), clock.take()));
   result.exposed = std::max(0.0, makespan - (whole.last - whole.first) / cost.ticks_per_unit);
   return result;
 }

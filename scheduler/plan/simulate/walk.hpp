@@ -58,7 +58,7 @@ class Walk {
   MessagePlaces places_;
   std::vector<Queued> queues_;  // by place; empty without contention
   PlannedSums sums_;
-  std::vector<Queued> sum_queues_;  // by stage, of the sums over the copies of the pipeline
+  std::vector<Queued> sum_queues_;  // of sums_.all()
   std::vector<std::pair<double, Node>>
       ends_;  // of passes, in order; empty where none are waited for
 };

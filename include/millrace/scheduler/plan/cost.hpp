@@ -45,7 +45,11 @@ struct Cost {
   /// runs beside whatever passes follow, and the stage's REDUCE_GRAD waits for its end. The sums of
   /// a rank's stages follow one another on its link to the other copies, in the order in which they
   /// could start: a connection gives its messages in order. That link has the latency and bandwidth
-  /// of `link_*` from the rank to itself, where those are given.
+  /// of `link_*` from the rank to itself, where those are given. Then the replicas of a stage give
+  /// one another what they have, each when its own rank comes to its REDUCE_GRAD and its sum is
+  /// there: all gradients of the stage, over the link between their ranks, whose messages of
+  /// micro-batches they do not hold up. A REDUCE_GRAD waits for those of the other ranks too, as it
+  /// does for those of tied stages, which are said to have no bytes.
   int data_parallel = 1;
   std::vector<double> gradient_bytes = {};  ///< of every stage; empty means 0
   /// Whether gradients of micro-batches are added by a tree (partial_sums.hpp): then the sums that
@@ -87,12 +91,19 @@ struct Cost {
   /// other copy, which gives back the sum. They keep no link busy.
   [[nodiscard]] double sum_delay(Rank rank, int ranks) const;
 
+  /// Ticks that the gradients of a stage need from one of its replicas to another, d copies having
+  /// added theirs; 0 for one copy and on one rank. Cost: O(1).
+  [[nodiscard]] double replica_transfer(Stage stage,
+                                        Rank source,
+                                        Rank destination,
+                                        int ranks) const;
+
   /// Whether `ranks` ranks have to share processors.
   [[nodiscard]] bool shares_cores(int ranks) const { return cores > 0 && cores < ranks; }
 
   /// Throws InvalidArgument, naming the member, when a vector has the wrong length for `shape`, a
-  /// time or a number of cores is negative or a speed is not positive, there are fewer copies or
-  /// passes than one, or several of a shape that has copies of its stages itself.
+  /// time or a number of cores is negative or a speed is not positive, or there are fewer copies or
+  /// passes than one.
   void require_fits(const Shape& shape) const;
 
   /// Costs of one full stage of a p-stage model: a stage of the shape takes p / S of it, a slice

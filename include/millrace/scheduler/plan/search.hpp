@@ -41,7 +41,7 @@ struct SearchOptions {
   std::optional<Placement> placement = {};
   /// Costs of a shape; empty: Cost::unit. Called for shapes of different chunks and placements,
   /// which must cost the same model. Without contention and shared processors. With several copies
-  /// of the pipeline every schedule is timed with their sums; then `bidirectional` must be off.
+  /// of the pipeline every schedule is timed with their sums.
   std::function<Cost(const Shape&)> cost = {};
   /// Orders that may be timed, beyond the portfolio, which is always timed whole.
   std::int64_t budget = 20'000;

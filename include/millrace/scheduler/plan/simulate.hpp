@@ -52,7 +52,8 @@ struct Deadlock {
 ///
 /// Sends and receives take no time of their own, and reductions neither but where Cost has several
 /// copies of the pipeline: then a REDUCE_GRAD lasts from when its rank reaches it until the sum
-/// over the copies, which runs beside the passes (stage_sums), has ended; the rank stands in it. A
+/// over the copies, which runs beside the passes (stage_sums), has ended, and those of other
+/// replicas of the stage have come from their ranks; the rank stands in it. A
 /// message leaves when its producer (its SEND, if the program has messages) has ended and arrives
 /// after transfer and latency. A RECV only posts: it ends when the message is there, while its rank
 /// goes on until the action that uses the message. With Cost::pair an overlapped pair starts when
@@ -81,14 +82,19 @@ struct Deadlock {
 /// The sum of one stage's gradients over the copies of the pipeline, in ticks of a timeline.
 /// Thread-safety: a value.
 struct StageSum {
+  Replica replica;
   Stage stage;
   Rank rank;
   double ready = 0;  ///< when the stage's last B or W ended
   Interval time;     ///< from when its rank's link was free for it to when the sum was there
+  /// From when its rank gave it to the ranks of other replicas and of tied stages to when the last
+  /// of them had it; where there are none, of no length.
+  Interval given;
 };
 
 /// When the sums over Cost::data_parallel copies run beside a timeline's passes: those of every
-/// stage with a REDUCE_GRAD behind its last B or W, by rank and then by start; none for one copy.
+/// replica of every stage with a REDUCE_GRAD behind its last B or W, by rank and then by start;
+/// none for one copy.
 /// Of a measured timeline it is what `cost` predicts from the ends of its passes. Throws
 /// InvalidArgument when cost or timeline belong to another program. Cost: O(actions).
 [[nodiscard]] std::vector<StageSum> stage_sums(const Graph& graph,
@@ -124,7 +130,8 @@ struct RankReport {
 
 /// What sums over copies of the pipeline take of a step.
 struct SumReport {
-  double longest = 0;  ///< sums of the rank whose link they keep busy longest, latencies included
+  /// Sums of the rank that they keep busy longest, with latencies and what it gives other replicas.
+  double longest = 0;
   double exposed = 0;  ///< of the makespan: what would vanish if sums took no time
 
   /// What of the longest runs beside passes.
