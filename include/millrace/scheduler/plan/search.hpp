@@ -116,7 +116,8 @@ struct SearchResult {
 
 /// The costs of a search, as people say them: fills in `cost`; of a file of other stages than full
 /// ones also the chunks, where they are unset; and leaves schedules with two copies of the model
-/// out where the costs are of one cut only. Set the other options first. Throws InvalidArgument for costs of slices or chunks whose number is not set.
+/// out where the costs are of one cut only. Set the other options first. Throws InvalidArgument for
+/// costs of slices or chunks whose number is not set.
 void set_costs(SearchOptions& options, const ModelCosts& costs);
 
 /// What no other of `found` beats or equals in all of makespan, span and peak memory; smallest peak
