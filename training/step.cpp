@@ -287,8 +287,13 @@ void Trainer::State::update(StepReport& report) {
   settings.gradient_factor = norm.factor / scale;
   is_updating = true;
   for (const HostedStage& hosted : parts.stages) hosted.body->update_statistics();
-  millrace::update(
-      store, *parts.executor, *optimizer, settings, times.optimizer, optimizer_shards());
+  millrace::update(store,
+                   *parts.executor,
+                   *optimizer,
+                   settings,
+                   times.optimizer,
+                   parts.seat,
+                   optimizer_shards());
   is_updating = false;
   count([](TrainingCounters& counters) {
     ++counters.global_step;

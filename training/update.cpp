@@ -48,12 +48,12 @@ void give_sums(std::span<const StateEntry> entries,
     if (entries[i].counts) sums[entries[i].number] = of_entries[i];
 }
 
-StepError failure_of(const StateEntry& entry, const std::exception& cause) {
+StepError failure_of(const StateEntry& entry, const GridSeat& seat, const std::exception& cause) {
   Action action;
   action.op = Op::OptimizerStep;
   action.stage = entry.stage;
-  return {"optimizer step of stage " + std::to_string(entry.stage.value) + " failed on rank " +
-              std::to_string(entry.rank.value) + ", parameter '" + entry.parameter->name +
+  return {"optimizer step of stage " + std::to_string(entry.stage.value) + " failed on " +
+              seat.name_of(entry.rank) + ", parameter '" + entry.parameter->name +
               "': " + cause.what(),
           entry.rank,
           action};
@@ -150,6 +150,7 @@ void update(TrainingState& state,
             const Optimizer& optimizer,
             const UpdateSettings& settings,
             std::span<double> seconds,
+            const GridSeat& seat,
             OptimizerShards* shards) {
   std::vector<std::vector<double>> sums;
   if (shards != nullptr) sums = shards->sums(optimizer, settings);
@@ -166,7 +167,7 @@ void update(TrainingState& state,
         else
           move(entry, optimizer, settings);
       } catch (const std::exception& cause) {
-        throw failure_of(entry, cause);
+        throw failure_of(entry, seat, cause);
       }
     }
   });

@@ -6,6 +6,7 @@
 #include <span>
 #include <string>
 
+#include "millrace/scheduler/run/grid.hpp"
 #include "millrace/training/gradient_norm.hpp"
 #include "millrace/training/state.hpp"
 
@@ -35,12 +36,13 @@ void unscale_gradients(const TrainingState& state, double loss_scale);
 /// One optimizer step on every stage, frozen parameters left out; then the gradients are zero.
 /// What differs between parameters is set in `settings` here. `seconds` as in norm_of. `shards`:
 /// where what the optimizer keeps is spread, and every copy moves its share. Throws StepError that
-/// names rank, stage and parameter.
+/// names the seat's rank and copy, stage and parameter.
 void update(TrainingState& state,
             Executor& executor,
             const Optimizer& optimizer,
             const UpdateSettings& settings,
             std::span<double> seconds,
+            const GridSeat& seat,
             OptimizerShards* shards = nullptr);
 
 /// One parameter along its gradient, which is zero then; nothing but that where it is frozen.

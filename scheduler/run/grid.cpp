@@ -43,4 +43,9 @@ GridSeat::GridSeat(Endpoint& endpoint, const Grid& grid)
   });
 }
 
+std::string GridSeat::name_of(Rank place) const {
+  const std::string rank = "rank " + std::to_string(place.value);
+  return grid_.data() == 1 ? rank : rank + " of copy " + std::to_string(copy_);
+}
+
 }  // namespace millrace

@@ -48,9 +48,7 @@ std::string Interpreter::State::sentence(const Action& action,
   if (settings.passes > 1)
     text +=
         " in pass " + std::to_string(settings.pass + 1) + " of " + std::to_string(settings.passes);
-  text += " failed on rank " + std::to_string(rank.value);
-  if (seat.grid().data() > 1) text += " of copy " + std::to_string(seat.copy());
-  return text + ": " + cause;
+  return text + " failed on " + seat.name_of(rank) + ": " + cause;
 }
 
 PassContext Interpreter::State::context(const Instruction& instruction) const {

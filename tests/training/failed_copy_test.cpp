@@ -1,5 +1,5 @@
-// A stage that fails in one of several copies of a pipeline, all in one process: it is named with
-// its copy, and every other place ends with that sentence.
+// A stage, or its update, that fails in one of several copies of a pipeline, all in one process: it
+// is named with its copy, and every other place ends with that sentence.
 #include <chrono>
 #include <memory>
 #include <string>
@@ -21,12 +21,13 @@
 namespace millrace {
 namespace {
 
+using testing::AllOf;
 using testing::HasSubstr;
 using testing_training::first_digits;
 using testing_training::kPatience;
 using testing_training::plain_options;
 
-enum class FailingPass : std::uint8_t { Forward, BackwardInput, BackwardWeight };
+enum class FailingPass : std::uint8_t { Forward, BackwardInput, BackwardWeight, Update };
 
 /// Wraps a stage, and fails in one pass of the second step.
 class Failing final : public StageBody {
@@ -62,6 +63,25 @@ class Failing final : public StageBody {
   FailingPass pass_;
 };
 
+/// Sgd without a step size, which fails in the second step where it `fails`.
+class FailingOptimizer final : public Optimizer {
+ public:
+  explicit FailingOptimizer(bool fails) : fails_(fails) {}
+
+  [[nodiscard]] int slots() const override { return 0; }
+  [[nodiscard]] std::string_view slot_name(int) const override { return ""; }
+  void update(const UpdateSettings& settings,
+              std::span<float> value,
+              std::span<const float> gradient,
+              std::span<const std::span<float>>) const override {
+    if (fails_ && settings.number == 2) throw Error("the floor gave way");
+    for (std::size_t i = 0; i < value.size(); ++i) value[i] -= gradient[i];
+  }
+
+ private:
+  bool fails_;
+};
+
 /// Of a grid of two copies by two places; stage 1 of copy 1 fails.
 constexpr Rank kFailingPlace{3};
 
@@ -70,6 +90,8 @@ std::string end_of_place(Endpoint& endpoint, ProcessGroup& group, FailingPass pa
   options.schedule = "zb-h1";
   options.accumulate_order = AccumulateOrder::Tree;
   options.batch_size = 40;
+  if (pass == FailingPass::Update)
+    options.custom_optimizer = std::make_shared<FailingOptimizer>(endpoint.rank() == kFailingPlace);
   const std::vector<int> boundaries = {0, 1, 2};
   const int stage = endpoint.rank().value % 2;
   std::vector<std::unique_ptr<StageBody>> bodies;
@@ -108,10 +130,13 @@ TEST(FailedCopy, IsNamedAtEveryPlaceOfTheGrid) {
   const std::vector<std::pair<FailingPass, std::string>> cases = {
       {FailingPass::Forward, "forward of stage 1, micro-batch 1"},
       {FailingPass::BackwardInput, "backward-input of stage 1, micro-batch 1"},
-      {FailingPass::BackwardWeight, "backward-weight of stage 1, micro-batch 1"}};
+      {FailingPass::BackwardWeight, "backward-weight of stage 1, micro-batch 1"},
+      {FailingPass::Update, "optimizer step of stage 1"}};
   for (const auto& [pass, what] : cases)
     for (const std::string& end : ends_of_places(pass))
-      EXPECT_THAT(end, HasSubstr(what + " failed on rank 1 of copy 1: the floor gave way"));
+      EXPECT_THAT(end,
+                  AllOf(HasSubstr(what + " failed on rank 1 of copy 1"),
+                        HasSubstr(": the floor gave way")));
 }
 
 }  // namespace

@@ -2,6 +2,7 @@
 // process has that place in which copy is said here and nowhere else.
 #pragma once
 
+#include <string>
 #include <vector>
 
 #include "millrace/core/ids.hpp"
@@ -64,6 +65,8 @@ class GridSeat {
   [[nodiscard]] bool hosts(Rank place) const { return endpoint_ == nullptr || place == place_; }
   /// The process that has `place` in this process's copy.
   [[nodiscard]] Rank process(Rank place) const { return grid_.process(copy_, place); }
+  /// "rank 1", where there are several copies "rank 1 of copy 0".
+  [[nodiscard]] std::string name_of(Rank place) const;
 
  private:
   Endpoint* endpoint_ = nullptr;
