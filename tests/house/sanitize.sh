@@ -8,8 +8,10 @@ cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 preset=$1
 # It walks through all memory of its process, which a sanitizer's shadow makes terabytes.
 walks_memory=Secret.IsNowhere*
-# Whole trainings to an accuracy, and a matrix of trainings, of code that other tests run through too.
-takes_long='*ReachTheAccuracy*:*ReachesTheAccuracy*:*GptCover*'
+# Whole trainings to an accuracy, matrices of trainings, and every schedule over a grid of sizes: code that other tests run
+# through too.
+trainings='*ReachTheAccuracy*:*ReachesTheAccuracy*:Gpt.LearnsTheText*:*GptCover*:GptMatrix.IsCovered*'
+takes_long=$trainings:'Catalogue.*OverTheGrid:ListedForms.HoldWherever*'
 folder=build/$preset
 [ -f "$folder/build.ninja" ] || cmake --preset "$preset" >&2
 case "$preset" in
