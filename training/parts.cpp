@@ -13,6 +13,7 @@
 #include "millrace/stages/partition.hpp"
 #include "millrace/training/rank_parts.hpp"
 #include "millrace/training/recompute.hpp"
+#include "training/channel_depths.hpp"
 #include "training/optimizer_shards.hpp"
 #include "training/ties.hpp"
 
@@ -73,17 +74,22 @@ Program with_recompute(const Program& program, const Recompute& recompute) {
                           parse_recompute_stages(to_string(recompute), program.shape.stages()));
 }
 
+/// Whether the longest sequence is known, where there are sequences.
+bool knows_positions(const ModelSpec& model) {
+  return model.context > 0 || std::ranges::none_of(model.inputs, [](const TensorType& input) {
+           return std::ranges::find(input.dims, kPositions) != input.dims.end();
+         });
+}
+
 /// The largest unit of a mini-batch, to predict for.
 UnitSize micro_batch_of(const ModelSpec& model,
                         const Shape& shape,
                         const TrainerOptions& options,
-                        const Grid& grid) {
-  if (options.recompute.kind == RecomputeKind::Auto)
-    for (const TensorType& input : model.inputs)
-      require(model.context > 0 || std::ranges::find(input.dims, kPositions) == input.dims.end(),
-              "recompute auto cannot know the length of the sequences that the model takes; choose "
-              "all, every-K or selective:LAYERS");
-  const std::int64_t count = std::int64_t{grid.data()} * options.accumulate * shape.micro_batches;
+                        int copies) {
+  require(options.recompute.kind != RecomputeKind::Auto || knows_positions(model),
+          "recompute auto cannot know the length of the sequences that the model takes; choose "
+          "all, every-K or selective:LAYERS");
+  const std::int64_t count = std::int64_t{copies} * options.accumulate * shape.micro_batches;
   return {
       .samples = (options.batch_size + count - 1) / count,
       .positions = (std::max<std::int64_t>(1, model.context) + shape.slices - 1) / shape.slices};
@@ -197,7 +203,7 @@ TrainerParts assemble(const ModelSpec& model,
                          model,
                          boundaries,
                          program,
-                         micro_batch_of(model, shape, options, seat.of_grid.grid()));
+                         micro_batch_of(model, shape, options, seat.of_grid.grid().data()));
   std::vector<std::unique_ptr<StageBody>> bodies;
   for (const HostedStage& place : places_at(seat, shape)) {
     auto module = build_stage(model, boundaries, place.stage.value, options.seed);
@@ -218,8 +224,14 @@ TrainerParts assemble(const ModelSpec& model,
 
 std::vector<ChannelDepth> channel_depths(const ModelSpec& model,
                                          const Program& program,
-                                         const TrainerOptions& options) {
-  return channel_depths(with_edges(program, model, boundaries_of(model, program.shape, options)));
+                                         const TrainerOptions& options,
+                                         int copies) {
+  const std::vector<int> boundaries = boundaries_of(model, program.shape, options);
+  const Program cut = with_edges(program, model, boundaries);
+  if (!knows_positions(model)) return channel_depths(cut);
+  const UnitSize unit = micro_batch_of(model, cut.shape, options, copies);
+  return detail::depths_with_tensors(
+      cut, detail::TensorSizes(model, boundaries, cut.shape, unit), options.accumulate);
 }
 
 TrainerParts rank_parts(const Program& program,

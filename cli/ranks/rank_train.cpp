@@ -266,7 +266,8 @@ RankWork train_work(const std::vector<std::string>& options,
   share->account = account_of(share->data);
   return {.places = static_cast<int>(share->ranks.size()),
           .fields = hello_of(job),
-          .depths = on_grid(channel_depths(job.model, job.program, job.options), job.grid()),
+          .depths = on_grid(channel_depths(job.model, job.program, job.options, job.grid().data()),
+                            job.grid()),
           .run = [share](Endpoint& endpoint, ProcessGroup& group) {
             train_place(*share, endpoint, group);
           }};

@@ -218,6 +218,20 @@ void print_partial_sums(std::ostream& stream, const TrainOutcome& outcome) {
   stream << '\n';
 }
 
+bool shares_memory(const TrainOutcome& outcome) {
+  return std::ranges::any_of(outcome.shared_predicted, [](std::size_t bytes) { return bytes > 0; });
+}
+
+void print_shared(std::ostream& stream, const TrainOutcome& outcome) {
+  if (!shares_memory(outcome)) return;
+  stream << "bytes of shared memory for passes (predicted), by rank:";
+  for (std::size_t rank = 0; rank < outcome.shared_counted.size(); ++rank)
+    stream << (rank == 0 ? " " : ", ") << outcome.shared_counted[rank] << " ("
+           << outcome.shared_predicted[rank] << ")";
+  stream << "; for sums and agreements at most " << std::ranges::max(outcome.shared_by_collectives)
+         << '\n';
+}
+
 }  // namespace
 
 void print_outcome(std::ostream& stream, const TrainOutcome& outcome) {
@@ -228,6 +242,7 @@ void print_outcome(std::ostream& stream, const TrainOutcome& outcome) {
   print_bubbles(stream, outcome);
   print_optimizer(stream, outcome);
   print_partial_sums(stream, outcome);
+  print_shared(stream, outcome);
   if (const SavedCheckpoints& saved = outcome.checkpoints; saved.saved + saved.failed > 0) {
     stream << saved.saved << (saved.saved == 1 ? " checkpoint" : " checkpoints") << " saved";
     if (!saved.newest.empty()) stream << ", the newest " << saved.newest;
@@ -283,6 +298,10 @@ std::string outcome_json(const TrainJob& job, const TrainOutcome& outcome) {
   if (!outcome.sums_counted.empty())
     document["peak_sum_bytes"] = {{"counted", outcome.sums_counted},
                                   {"predicted", outcome.sums_predicted}};
+  if (shares_memory(outcome))
+    document["shared_bytes"] = {{"counted", outcome.shared_counted},
+                                {"predicted", outcome.shared_predicted},
+                                {"collectives", outcome.shared_by_collectives}};
   if (const SavedCheckpoints& saved = outcome.checkpoints; saved.saved + saved.failed > 0)
     document["checkpoints"] = {
         {"saved", saved.saved}, {"failed", saved.failed}, {"newest", saved.newest}};

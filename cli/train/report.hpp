@@ -39,6 +39,9 @@ struct TrainOutcome {
   /// Of moments and master values, per rank; the largest of its copies.
   std::vector<std::size_t> optimizer_counted, optimizer_predicted;
   std::vector<std::size_t> sums_counted, sums_predicted;  ///< bytes of partial sums per rank
+  /// Of memory shared with other processes, per rank, the largest of its copies: for activations
+  /// and gradients, and for sums and agreements. Zeros, or empty, where none is shared.
+  std::vector<std::size_t> shared_counted, shared_predicted, shared_by_collectives;
   std::int64_t updates = 0;
   SavedCheckpoints checkpoints;
   int processes = 0;  ///< that share the places; 0: all of them are in one

@@ -205,7 +205,7 @@ TrainOutcome run_training(const TrainJob& job, const TrainSeat& seat) {
   outcome.updates = trainer.global_step();
   outcome.score = trainer.evaluate(job.data.test);
   outcome.weights_hash = trainer.weights_hash();
-  const RunMeasurement::Whole whole = measurement.gather(outcome);
+  const RunMeasurement::Whole whole = measurement.gather(outcome, seat.endpoint);
   if (speaker) outcome.text = text_outcome(job, trainer, seat.endpoint == nullptr);
   if (speaker) outcome.products = product_use(job);
   if (speaker) speaker->report(outcome, trainer.executor().program(), whole);

@@ -13,6 +13,8 @@
 #include "millrace/scheduler/plan/graph.hpp"
 #include "millrace/scheduler/plan/partial_sums.hpp"
 #include "millrace/scheduler/plan/simulate.hpp"
+#include "millrace/training/rank_parts.hpp"
+#include "millrace/transport/shared_memory.hpp"
 
 namespace millrace::cli {
 
@@ -228,13 +230,33 @@ void RunMeasurement::add_optimizer(TrainOutcome& outcome) const {
   outcome.optimizer_predicted = most_of_copies({predicted.begin(), predicted.end()});
 }
 
+/// What processes of a host made for what they send each other, where they share memory.
+void RunMeasurement::add_shared(TrainOutcome& outcome, const Endpoint* endpoint) const {
+  if (endpoint == nullptr) return;
+  const auto shared = endpoint->shared_bytes();
+  std::vector<ChannelDepth> depths;
+  if (!shared.empty())
+    depths = on_grid(channel_depths(job_.model, job_.program, job_.options, job_.grid().data()),
+                     job_.grid());
+  std::vector<double> counted(peaks_.size()), predicted = counted, collectives = counted;
+  for (const SharedBytes& of : shared) {
+    counted[rank_.index()] += static_cast<double>(of.of_passes);
+    collectives[rank_.index()] += static_cast<double>(of.of_collectives);
+    predicted[rank_.index()] +=
+        static_cast<double>(planned_shared_bytes(depths, endpoint->rank(), of.receiver));
+  }
+  outcome.shared_counted = most_of_copies(std::move(counted));
+  outcome.shared_predicted = most_of_copies(std::move(predicted));
+  outcome.shared_by_collectives = most_of_copies(std::move(collectives));
+}
+
 /// Of the tree over all passes.
 std::vector<std::size_t> RunMeasurement::sums_predicted(const Cost& cost) const {
   const std::vector<std::size_t> bytes(cost.gradient_bytes.begin(), cost.gradient_bytes.end());
   return partial_sums(trainer_.executor().program(), bytes, job_.options.accumulate).rank_bytes;
 }
 
-RunMeasurement::Whole RunMeasurement::gather(TrainOutcome& outcome) {
+RunMeasurement::Whole RunMeasurement::gather(TrainOutcome& outcome, const Endpoint* endpoint) {
   const Program& program = trainer_.executor().program();
   outcome.peak_counted = peaks_;
   std::vector<double> peaks;
@@ -243,6 +265,7 @@ RunMeasurement::Whole RunMeasurement::gather(TrainOutcome& outcome) {
   group_.sum(peaks, Label::Measurement);
   for (const double peak : peaks) outcome.peak_predicted.push_back(static_cast<std::size_t>(peak));
   add_optimizer(outcome);
+  add_shared(outcome, endpoint);
 
   if (!is_alone()) add_rows_of_all();
   Whole whole{std::move(last_), profile_.cost(trainer_.stages(), sizes().front())};

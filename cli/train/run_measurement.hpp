@@ -38,10 +38,11 @@ class RunMeasurement {
     Cost cost;
   };
 
-  /// Fills the outcome's measured and simulated use, its stash peaks and the optimizer's bytes, in
-  /// all processes alike. Every process calls this, once. Rows of ranks on one machine lie on one
-  /// clock; those of other machines begin with the step.
-  Whole gather(TrainOutcome& outcome);
+  /// Fills the outcome's measured and simulated use, its stash peaks, the optimizer's bytes and
+  /// those of shared memory, in all processes alike. Every process calls this, once. Rows of ranks
+  /// on one machine lie on one clock; those of other machines begin with the step. `endpoint`:
+  /// null, or the process's own.
+  Whole gather(TrainOutcome& outcome, const Endpoint* endpoint);
 
  private:
   struct Step {
@@ -60,6 +61,7 @@ class RunMeasurement {
   void add_memory(Cost& cost) const;
   [[nodiscard]] std::vector<std::size_t> most_of_copies(std::vector<double> mine) const;
   void add_optimizer(TrainOutcome& outcome) const;
+  void add_shared(TrainOutcome& outcome, const Endpoint* endpoint) const;
   [[nodiscard]] std::vector<std::size_t> sums_predicted(const Cost& cost) const;
 
   const TrainJob& job_;

@@ -124,4 +124,16 @@ std::vector<CutEdge> cut_edges(const ModelSpec& model, std::span<const int> boun
   return cut.is_chain() ? std::vector<CutEdge>() : cut.edges();
 }
 
+std::vector<std::vector<TensorType>> stage_inputs(const ModelSpec& model,
+                                                  std::span<const int> boundaries) {
+  const detail::ModelCut cut(model, boundaries);
+  std::vector<std::vector<TensorType>> inputs;
+  for (int stage = 0; stage + 1 < std::ssize(boundaries); ++stage) {
+    inputs.push_back(cut.wiring(stage).inputs);
+    for (TensorType& type : inputs.back())
+      if (type.dtype == DType::F32) type.dtype = model.precision;
+  }
+  return inputs;
+}
+
 }  // namespace millrace

@@ -81,6 +81,18 @@ TEST(Launch, GivesTheBitsOfOneProcessForTensorsThatAreUsedWhereTheyArrive) {
           << schedule << " over " << link;
 }
 
+/// 128 rows of 301 numbers, 4 under way or kept each way.
+TEST(Launch, SharesTheMemoryThatThePlanForetells) {
+  const Outcome outcome = run(
+      "launch -n 3 --endpoint shm -- train --json --steps 2 --batch-size 512 -m 4 --schedule gpipe "
+      "--model mlp:64-301-301-301-10");
+  ASSERT_EQ(outcome.code, 0) << outcome.errors;
+  const auto shared = nlohmann::json::parse(outcome.output).at("shared_bytes");
+  const std::size_t slots = std::size_t{4} * 163'840;
+  EXPECT_EQ(shared.at("counted"), (nlohmann::json{slots, 2 * slots, slots}));
+  EXPECT_EQ(shared.at("predicted"), shared.at("counted"));
+}
+
 /// Five stages of nine layers: edges to neighbours' neighbours, and tensors with several users.
 TEST(Launch, GivesTheBitsOfOneProcessForAModelWithBranches) {
   const std::string branches =

@@ -15,13 +15,20 @@ namespace {
 
 using Name = std::tuple<int, int, Direction>;
 
+/// When a message no longer counts.
+enum class Until : bool { Received, UnitEnds };
+
 /// One receiver that moves only when nobody else can, and the messages of one channel to it.
 class LazyReceiver {
  public:
-  LazyReceiver(const Program& program, Name channel)
-      : program_(program), channel_(std::move(channel)), at_(program.ranks.size(), 0) {}
+  LazyReceiver(const Program& program, Name channel, Until until, std::size_t passes)
+      : program_(program),
+        channel_(std::move(channel)),
+        until_(until),
+        passes_(passes),
+        at_(program.ranks.size(), 0) {}
 
-  /// The most messages that were in the channel at once.
+  /// The most messages that were in the channel, or kept by its receiver, at once.
   int fullest() {
     const auto lazy = static_cast<std::size_t>(std::get<1>(channel_));
     for (bool moved = true; moved;) {
@@ -34,47 +41,84 @@ class LazyReceiver {
   }
 
  private:
-  using Unit = std::tuple<Direction, int, int, int, int>;  // replica, receiving stage, unit, slice
+  /// Replica, receiving stage, micro-batch, slice, pass.
+  using Unit = std::tuple<Direction, int, int, int, int, std::size_t>;
 
   bool step(std::size_t rank) {
-    if (at_[rank] == program_.ranks[rank].size()) return false;
-    const Action& action = program_.ranks[rank][at_[rank]];
-    if ((is_send(action.op) || is_receive(action.op)) && !pass(rank, action)) return false;
+    const auto& list = program_.ranks[rank];
+    if (at_[rank] == list.size() * passes_) return false;
+    const Action& action = list[at_[rank] % list.size()];
+    if ((is_send(action.op) || is_receive(action.op)) &&
+        !pass(rank, action, at_[rank] / list.size()))
+      return false;
+    if (until_ == Until::UnitEnds) drop_behind(rank, at_[rank] % list.size());
     ++at_[rank];
     return true;
   }
 
-  /// Sends or receives; false when there is nothing to receive.
-  bool pass(std::size_t rank, const Action& action) {
+  static bool same_unit(const Action& a, const Action& b) {
+    return a.replica_number == b.replica_number && a.stage == b.stage &&
+           a.micro_batch == b.micro_batch && a.slice == b.slice;
+  }
+
+  /// What the last pass of a unit has come to use.
+  void drop_behind(std::size_t rank, std::size_t at) {
+    const auto& list = program_.ranks[rank];
+    const auto of_unit = [&](const Action& other) { return same_unit(other, list[at]); };
+    if (!is_compute(list[at].op) || static_cast<int>(rank) != std::get<1>(channel_) ||
+        std::any_of(list.begin() + static_cast<std::ptrdiff_t>(at) + 1,
+                    list.end(),
+                    [&](const Action& later) { return is_compute(later.op) && of_unit(later); }))
+      return;
+    for (const Action& action : list)
+      if (is_receive(action.op) && of_unit(action) && channel_of(rank, action) == channel_)
+        --in_channel_;
+  }
+
+  /// Where a send or receive of `rank` is one end.
+  [[nodiscard]] Name channel_of(std::size_t rank, const Action& action) const {
     const bool sends = is_send(action.op);
     const bool forward = action.op == Op::SendForward || action.op == Op::RecvForward;
+    const int other_stage = action.stage.value + (forward == sends ? 1 : -1);
+    const int here = static_cast<int>(rank);
+    const int other = program_.shape.rank(action.replica(), Stage{other_stage}).value;
     const Direction direction = forward ? Direction::Forward : Direction::Backward;
+    return sends ? Name{here, other, direction} : Name{other, here, direction};
+  }
+
+  /// Sends or receives; false when there is nothing to receive.
+  bool pass(std::size_t rank, const Action& action, std::size_t number) {
+    const bool sends = is_send(action.op);
+    const bool forward = action.op == Op::SendForward || action.op == Op::RecvForward;
     const int next = forward ? 1 : -1;
-    const int stage = action.stage.value + (sends ? next : 0);
-    bool& there = there_[{direction,
+    bool& there = there_[{forward ? Direction::Forward : Direction::Backward,
                           static_cast<int>(action.replica_number),
-                          stage,
+                          action.stage.value + (sends ? next : 0),
                           action.micro_batch.value,
-                          action.slice.value}];
+                          action.slice.value,
+                          number}];
     if (!sends && !there) return false;
     there = sends;
-    const int here = static_cast<int>(rank);
-    const int other =
-        program_.shape.rank(action.replica(), Stage{sends ? stage : stage - next}).value;
-    const Name name = sends ? Name{here, other, direction} : Name{other, here, direction};
-    if (name == channel_) most_ = std::max(most_, in_channel_ += sends ? 1 : -1);
+    if (channel_of(rank, action) != channel_) return true;
+    if (sends) most_ = std::max(most_, ++in_channel_);
+    if (!sends && until_ == Until::Received) --in_channel_;
     return true;
   }
 
   const Program& program_;
   Name channel_;
+  Until until_;
+  std::size_t passes_;
   std::vector<std::size_t> at_;
   std::map<Unit, bool> there_;
   int in_channel_ = 0, most_ = 0;
 };
 
-int fullest(const Program& program, const Name& channel) {
-  return LazyReceiver(program, channel).fullest();
+int fullest(const Program& program,
+            const Name& channel,
+            Until until = Until::Received,
+            std::size_t passes = 1) {
+  return LazyReceiver(program, channel, until, passes).fullest();
 }
 
 TEST(ChannelDepths, AreReachedByTheSlowestReceiverAndNeverExceeded) {
@@ -145,6 +189,53 @@ TEST(ChannelDepths, OfAModelHoldTheMessagesOfAllItsLinks) {
   EXPECT_EQ(depths, by_channel(channel_depths(trainer.executor().program())));
   EXPECT_TRUE(depths.contains({0, 2, Direction::Forward}));
   EXPECT_FALSE(by_channel(channel_depths(program)).contains({0, 2, Direction::Forward}));
+}
+
+/// A layer a stage, all of one width: a tensor a message, all of one size.
+TEST(ChannelTensors, AreTheMostThatTheSlowestReceiverKeepsAndNeverMore) {
+  for (const char* schedule : {"gpipe", "1f1b", "interleaved", "zb-h1", "zb-v", "dualpipe-v"})
+    for (const int ranks : {2, 4})
+      for (const std::size_t passes : {1U, 3U}) {
+        const Program program = generate(schedule, {.ranks = ranks, .micro_batches = 8});
+        const int stages = program.shape.stages();
+        std::string widths = "mlp:8";
+        for (int stage = 0; stage < stages; ++stage) widths += "-8";
+        const ModelSpec model = parse_model(widths);
+        TrainerOptions options;
+        options.accumulate = static_cast<int>(passes);
+        options.batch_size = std::int64_t{16} * options.accumulate;
+        options.boundaries = even_boundaries(model, stages);
+        const Program training = receive_before_use(insert_messages_before_use(program));
+        const Program evaluation = insert_messages_before_use(forward_program(program.shape));
+        for (const ChannelDepth& channel : channel_depths(model, program, options)) {
+          const Name name{channel.source.value, channel.destination.value, channel.direction};
+          ASSERT_EQ(channel.tensors.size(), 1U);
+          EXPECT_EQ(channel.tensors[0].bytes, 2U * 8 * sizeof(float));
+          EXPECT_EQ(channel.tensors[0].most,
+                    std::max(fullest(training, name, Until::UnitEnds, passes),
+                             fullest(evaluation, name, Until::UnitEnds)))
+              << schedule << " p=" << ranks << ", " << passes << " passes, from "
+              << channel.source.value << " to " << channel.destination.value;
+        }
+      }
+}
+
+TEST(ChannelTensors, HaveTheSizeOfTheLargestMicroBatchOfACopyInTheModelsPrecision) {
+  ModelSpec model = parse_model("gpt:layers=2,d=16,heads=2,context=8,vocabulary=32");
+  const Program program = generate("gpipe", {.ranks = 2, .micro_batches = 2});
+  TrainerOptions options;
+  options.ranks = options.micro_batches = 2;
+  options.batch_size = 13;
+  const auto of = [&](int copies) {
+    const auto depths = channel_depths(model, program, options, copies);
+    return depths.at(0).tensors.at(0).bytes;
+  };
+  EXPECT_EQ(of(1), 7U * 8 * 16 * sizeof(float));
+  EXPECT_EQ(of(2), 4U * 8 * 16 * sizeof(float));
+  model.precision = DType::BF16;
+  EXPECT_EQ(of(2), 4U * 8 * 16 * 2);
+  model.context = 0;  // whatever comes
+  EXPECT_TRUE(channel_depths(model, program, options).at(0).tensors.empty());
 }
 
 TEST(ChannelDepths, OfAProgramThatDeadlocksAreRefused) {

@@ -162,10 +162,25 @@ inline void go_on(Trainer& trainer, const GridCase& of, GridRun& run, int steps)
   run.weights = trainer.weights_hash();
 }
 
+inline std::vector<ChannelDepth> grid_depths(const GridCase& of, const Program& program) {
+  return on_grid(channel_depths(grid_model(of), program, grid_options(of), of.copies), of.grid());
+}
+
+/// What is shared for passes is what the plan foretells, made once; and nothing before it is
+/// needed.
+inline void expect_planned(const Endpoint& endpoint, const std::vector<ChannelDepth>& depths) {
+  for (const SharedBytes& of : endpoint.shared_bytes()) {
+    const std::size_t planned = planned_shared_bytes(depths, endpoint.rank(), of.receiver);
+    EXPECT_TRUE(of.of_passes == planned || of.of_passes == 0)
+        << of.of_passes << " bytes from " << endpoint.rank().value << " to " << of.receiver.value
+        << ", planned " << planned;
+  }
+}
+
 inline std::vector<std::unique_ptr<Endpoint>> grid_endpoints(const GridCase& of,
                                                              const Program& program,
                                                              const PrivateDirectory& directory) {
-  const auto depths = on_grid(channel_depths(grid_model(of), program, grid_options(of)), of.grid());
+  const auto depths = grid_depths(of, program);
   if (of.link == "shm") {
     SharedMemoryOptions options;
     options.world = of.grid().processes();
@@ -200,6 +215,7 @@ inline GridRun run_places(const GridCase& of,
   options.save.files = std::make_shared<Hasty>();
   std::mutex mutex;
   std::vector<GridRun> runs;
+  const auto depths = grid_depths(of, program);
   const PrivateDirectory directory(std::filesystem::temp_directory_path());
   on_ranks(grid_endpoints(of, program, directory), [&](Endpoint& endpoint, ProcessGroup& group) {
     const GridSeat seat(endpoint, of.grid());
@@ -209,6 +225,7 @@ inline GridRun run_places(const GridCase& of,
     }
     GridRun run;
     go_on(trainer, of, run, steps);
+    expect_planned(endpoint, depths);
     const std::lock_guard lock(mutex);
     runs.push_back(run);
   });

@@ -186,12 +186,12 @@ struct Lent {
   Slots slots;
   std::unique_ptr<Outbox> receivers = std::make_unique<Outbox>();
 
-  Slots::Taken take(std::size_t bytes) {
+  Slots::Taken take(std::size_t bytes, Payloads whose = Payloads::OfPasses) {
     slots.reclaim(*receivers);
-    auto taken = slots.take(bytes);
+    auto taken = slots.take(bytes, whose);
     if (!taken) {
-      slots.add(Slots::segment_for(bytes).memory, bytes);
-      taken = slots.take(bytes);
+      slots.add(Slots::segment_for(bytes).memory, bytes, whose);
+      taken = slots.take(bytes, whose);
     }
     return *taken;
   }
@@ -213,6 +213,43 @@ TEST(SharedMemorySlots, BecomeFreeInAnyOrderAndAreUsedAgain) {
   lent.release(held[3]);  // the use before: nothing is free
   EXPECT_NE(lent.take(1'000'000).memory, held[3].memory);
   EXPECT_EQ(lent.slots.segments(), 6U);
+}
+
+TEST(SharedMemorySlots, ThatWerePlannedAreThoseOfPassesWhateverTheirSize) {
+  Lent lent;
+  const ChannelTensors tensors{1'000'000, 3};
+  const std::size_t bytes = Slots::planned_bytes(tensors);
+  lent.slots.plan(make_region(bytes, Sharing::Write).memory, tensors);
+  for (const std::size_t size : {1'000'000U, 1U, 500'000U})
+    EXPECT_EQ(lent.take(size).place.segment, 0U);
+  EXPECT_EQ(lent.slots.bytes(Payloads::OfPasses), bytes);
+
+  EXPECT_EQ(lent.take(1'000'000).place.segment, 1U);  // more than was planned
+  EXPECT_EQ(lent.slots.bytes(Payloads::OfPasses), bytes + slot_bytes(1'000'000));
+}
+
+TEST(SharedMemorySlots, ThatWerePlannedAreNotTakenByCollectives) {
+  Lent lent;
+  const ChannelTensors tensors{1'000'000, 1};
+  lent.slots.plan(make_region(Slots::planned_bytes(tensors), Sharing::Write).memory, tensors);
+  const Slots::Taken sum = lent.take(1'000'000, Payloads::OfCollectives);
+  EXPECT_EQ(sum.place.segment, 1U);
+  EXPECT_EQ(lent.slots.bytes(Payloads::OfCollectives), slot_bytes(1'000'000));
+  const Slots::Taken activation = lent.take(1'000'000);
+  EXPECT_EQ(activation.place.segment, 0U);
+
+  lent.release(sum);
+  lent.release(activation);
+  EXPECT_EQ(lent.take(1'000'000, Payloads::OfCollectives).place.segment, 1U);
+}
+
+TEST(SharedMemorySlots, ArePlannedAsLongAsEnoughAreLeftForOthers) {
+  Slots slots;
+  const int most = static_cast<int>(kMostPlanned);
+  EXPECT_FALSE(slots.can_plan({1, most + 1}));
+  EXPECT_TRUE(slots.can_plan({1, most}));
+  slots.plan(make_region(Slots::planned_bytes({1, 1}), Sharing::Write).memory, {1, 1});
+  EXPECT_FALSE(slots.can_plan({1, most}));
 }
 
 TEST(SharedMemorySlots, LieOnBoundariesAndDoNotTouch) {

@@ -125,6 +125,51 @@ TEST(SharedMemoryPayloads, MemoryIsUsedAgainWhateverTheOrderInWhichItBecomesFree
   EXPECT_EQ(mapped_regions(), regions);
 }
 
+/// Of so many bytes, at most three at once.
+std::vector<ChannelDepth> planned(std::size_t bytes) {
+  return {{Rank{0}, Rank{1}, Direction::Forward, 8, false, {{bytes, 3}}}};
+}
+
+/// Made by rank 0 for rank 1.
+SharedBytes shared_by(const Mesh& mesh) {
+  return mesh.ends[0]->shared_bytes().at(0);
+}
+
+TEST(SharedMemoryPayloads, MemoryThatWasPlannedIsThereFromTheFirstMessageOn) {
+  const std::size_t size = 1 << 18;
+  const auto depths = planned(size);
+  const Mesh mesh({.world = 2, .depths = depths});
+  std::vector<Tensor> held;
+  int regions = 0;
+  for (int i = 0; i < 20; ++i) {
+    const std::int64_t bytes = i % 3 == 0 ? 20'000 : 1 << 18;  // smaller ones, too
+    mesh.ends[0]->send(Rank{1}, forward_tag(i), TensorList(bytes_of(bytes, i)));
+    if (held.size() > 1) held.erase(held.begin() + i % 2);
+    held.push_back(std::move(mesh.ends[1]->receive(Rank{0}, forward_tag(i), soon())[0]));
+    if (i == 0) regions = mapped_regions();
+  }
+  EXPECT_EQ(mapped_regions(), regions);
+  EXPECT_EQ(shared_by(mesh).receiver, Rank{1});
+  EXPECT_EQ(shared_by(mesh).of_passes, planned_shared_bytes(depths, Rank{0}, Rank{1}));
+  EXPECT_EQ(shared_by(mesh).of_passes, 3 * size);
+  EXPECT_EQ(shared_by(mesh).of_collectives, 0U);
+}
+
+TEST(SharedMemoryPayloads, WhatWasNotPlannedMakesMemoryAsItComes) {
+  const Mesh mesh({.world = 2, .depths = planned(1 << 18)});
+  MessageTag sum;
+  sum.direction = Direction::Collective;
+  mesh.ends[0]->send(Rank{1}, sum, TensorList(bytes_of(1 << 20, 7)));
+  EXPECT_EQ(shared_by(mesh).of_passes, 0U);  // before there is one
+  EXPECT_EQ(shared_by(mesh).of_collectives, std::size_t{1} << 20U);
+  mesh.ends[0]->send(Rank{1}, forward_tag(0), TensorList(bytes_of(1 << 20, 8)));
+  EXPECT_EQ(shared_by(mesh).of_passes, (std::size_t{3} << 18U) + (std::size_t{1} << 20U));
+  EXPECT_TRUE(same(mesh.ends[1]->receive(Rank{0}, sum, soon())[0], bytes_of(1 << 20, 7)));
+  EXPECT_TRUE(
+      same(mesh.ends[1]->receive(Rank{0}, forward_tag(0), soon())[0], bytes_of(1 << 20, 8)));
+  EXPECT_EQ(planned_shared_bytes(planned(1), Rank{1}, Rank{0}), 0U);
+}
+
 TEST(SharedMemoryPayloads, ATensorOutlivesTheEndpointItCameFromAndThatOfItsSender) {
   TensorList received;
   {

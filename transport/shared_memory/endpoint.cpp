@@ -60,6 +60,10 @@ class SharedMemoryEndpoint final : public Endpoint {
 
   [[nodiscard]] std::string doing() const override { return to_string(slot_->now()); }
 
+  [[nodiscard]] std::vector<SharedBytes> shared_bytes() const override {
+    return loop_.shared_bytes();
+  }
+
   void cancel(const std::string& reason) noexcept override {
     if (mailbox_.fail(FailureCause::Cancelled, reason)) loop_.cancel(reason);
   }

@@ -97,6 +97,11 @@ RegionLoop::RegionLoop(const SharedMemoryOptions& options,
     neighbours_.push_back(other ? std::make_unique<Neighbour>(Rank{i}, std::move(path)) : nullptr);
     if (other) monitor_.excuse(Rank{i});
   }
+  for (const ChannelDepth& channel : options.depths) {
+    if (channel.source != options.rank || channel.destination == options.rank) continue;
+    auto& planned = neighbours_.at(channel.destination.index())->planned;
+    planned.insert(planned.end(), channel.tensors.begin(), channel.tensors.end());
+  }
   guarded([&] {
     for (const Rank rank : watched_by(options.rank, options.world)) {
       if (!carrying_) monitor_.expect(rank);
@@ -348,6 +353,16 @@ void RegionLoop::tell_taken(Rank from) noexcept {
   Outbox& outbox = *neighbours_[from.index()]->outbox->content;
   for (std::size_t way = 0; way < taken.size(); ++way)
     outbox.taken[way].store(taken[way], std::memory_order_release);
+}
+
+std::vector<SharedBytes> RegionLoop::shared_bytes() const {
+  const std::lock_guard lock(turn_);
+  std::vector<SharedBytes> bytes;
+  for (const Neighbour* each : known_)
+    bytes.push_back({each->rank,
+                     each->slots.bytes(Payloads::OfPasses),
+                     each->slots.bytes(Payloads::OfCollectives)});
+  return bytes;
 }
 
 void RegionLoop::leave() noexcept {

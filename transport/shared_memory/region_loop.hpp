@@ -116,6 +116,9 @@ class RegionLoop {
   [[nodiscard]] int introductions() const { return introductions_; }
   [[nodiscard]] bool settled() const { return settled_; }
 
+  /// See Endpoint.
+  [[nodiscard]] std::vector<SharedBytes> shared_bytes() const;
+
   /// Takes turns, in which messages arrive and time passes, until `done()` or the deadline. What
   /// `done` throws is passed on. Returns its answer.
   template <class Done>
@@ -148,7 +151,8 @@ class RegionLoop {
     std::shared_ptr<OwnOutbox> outbox;
     std::optional<RingWriter> writer;
     Slots slots;
-    std::deque<Waiting> waiting;  // for room in the ring, or for a slot
+    std::vector<ChannelTensors> planned;  // for which no slots have been made
+    std::deque<Waiting> waiting;          // for room in the ring, or for a slot
     std::uint64_t sequence = 0;
 
     Descriptor from;  // from its introduction on
@@ -199,7 +203,9 @@ class RegionLoop {
   void refuse_memory(const Neighbour& neighbour, const TransportError& reason);
   void flush(Neighbour& to);
   bool post(Neighbour& to, Waiting& waiting);
-  std::optional<Slots::Taken> slot_for(Neighbour& to, std::size_t bytes);
+  std::optional<Slots::Taken> slot_for(Neighbour& to, const DataHeader& header);
+  void make_planned(Neighbour& to);
+  bool give_segment(Neighbour& to, const Region& segment);
   void sweep(Neighbour& from);
   void drain(Neighbour& from);
   void take_frame(Neighbour& from, const RingEntry& entry);
@@ -247,8 +253,8 @@ class RegionLoop {
   std::size_t next_confirmed_ = 0;
   std::optional<Stop> stopped_;
   bool leaving_ = false;
-  bool settled_ = false;  // of Carrying
-  std::mutex turn_;       // guards everything above; locked before mutex_
+  bool settled_ = false;     // of Carrying
+  mutable std::mutex turn_;  // guards everything above; locked before mutex_
 
   std::mutex mutex_;  // guards cancelled_ and end_
   std::condition_variable woken_;

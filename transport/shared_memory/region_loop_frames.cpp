@@ -73,7 +73,7 @@ bool RegionLoop::post(Neighbour& to, Waiting& waiting) {
   RingEntry entry;
   const std::size_t bytes = waiting.header.payload_bytes;
   if (bytes != 0) {
-    const auto slot = slot_for(to, bytes);
+    const auto slot = slot_for(to, waiting.header);
     if (!slot) return false;
     const std::span<const std::byte> source(static_cast<const std::byte*>(waiting.tensor.data()),
                                             bytes);
@@ -91,10 +91,33 @@ bool RegionLoop::post(Neighbour& to, Waiting& waiting) {
 }
 
 /// The receiver is given a new segment before it can hear of a slot in it.
-std::optional<Slots::Taken> RegionLoop::slot_for(Neighbour& to, std::size_t bytes) {
-  if (auto slot = to.slots.take(bytes)) return slot;
+std::optional<Slots::Taken> RegionLoop::slot_for(Neighbour& to, const DataHeader& header) {
+  const Payloads whose =
+      header.tag.direction == Direction::Collective ? Payloads::OfCollectives : Payloads::OfPasses;
+  const std::size_t bytes = header.payload_bytes;
+  if (whose == Payloads::OfPasses) make_planned(to);
+  if (auto slot = to.slots.take(bytes, whose)) return slot;
   if (!to.slots.can_grow()) return std::nullopt;
   Region segment = Slots::segment_for(bytes);
+  if (!give_segment(to, segment)) return std::nullopt;
+  to.slots.add(std::move(segment.memory), bytes, whose);
+  return to.slots.take(bytes, whose);
+}
+
+/// All at once, before the first of them is needed: no later step waits for memory.
+void RegionLoop::make_planned(Neighbour& to) {
+  while (!to.planned.empty()) {
+    const ChannelTensors& tensors = to.planned.back();
+    if (to.slots.can_plan(tensors)) {
+      Region segment = make_region(Slots::planned_bytes(tensors), Sharing::Write);
+      if (!give_segment(to, segment)) return;
+      to.slots.plan(std::move(segment.memory), tensors);
+    }
+    to.planned.pop_back();
+  }
+}
+
+bool RegionLoop::give_segment(Neighbour& to, const Region& segment) {
   const Parcel parcel{ParcelKind::Segment,
                       options_.epoch,
                       options_.job,
@@ -103,9 +126,7 @@ std::optional<Slots::Taken> RegionLoop::slot_for(Neighbour& to, std::size_t byte
                       segment.memory.bytes(),
                       to.slots.segments(),
                       0};
-  if (!send_parcel(to.to.number(), parcel, {segment.file.number()})) return std::nullopt;
-  to.slots.add(std::move(segment.memory), bytes);
-  return to.slots.take(bytes);
+  return send_parcel(to.to.number(), parcel, {segment.file.number()});
 }
 
 /// All that a rank has written since the last look.

@@ -5,6 +5,8 @@
 #include <bit>
 #include <utility>
 
+#include "millrace/transport/shared_memory.hpp"
+
 namespace millrace::shared_memory {
 
 namespace {
@@ -25,23 +27,30 @@ std::size_t slot_bytes(std::size_t bytes) {
   return (bytes + unit - 1) / unit * unit;
 }
 
-std::optional<Slots::Taken> Slots::take(std::size_t bytes) {
+std::optional<Slots::Taken> Slots::take(std::size_t bytes, Payloads whose) {
+  if (whose == Payloads::OfPasses)
+    if (const auto found = planned_.lower_bound(bytes); found != planned_.end())
+      return use(planned_, found, bytes);
   const auto found = free_.lower_bound(bytes);
   if (found == free_.end() || found->first > 2 * slot_bytes(bytes)) return std::nullopt;
+  return use(free_, found, bytes);
+}
+
+Slots::Taken Slots::use(Free& free, Free::iterator found, std::size_t bytes) {
   const std::uint32_t number = found->second;
-  free_.erase(found);
+  free.erase(found);
   busy_.push_back(number);
   Slot& slot = slots_[number];
   ++slot.use;
-  return Taken{{slot.offset, bytes, slot.segment, number, slot.use},
-               segments_[slot.segment].data() + slot.offset};
+  return {{slot.offset, bytes, slot.segment, number, slot.use},
+          segments_[slot.segment].data() + slot.offset};
 }
 
 void Slots::reclaim(const Outbox& receivers) {
   std::erase_if(busy_, [&](std::uint32_t number) {
     const Slot& slot = slots_[number];
     if (receivers.released[number].load(std::memory_order_acquire) != slot.use) return false;
-    free_.emplace(slot.capacity, number);
+    free_like(slot).emplace(slot.capacity, number);
     return true;
   });
 }
@@ -51,14 +60,41 @@ Region Slots::segment_for(std::size_t bytes) {
   return make_region(capacity * slots_of(capacity), Sharing::Write);
 }
 
-void Slots::add(Mapping segment, std::size_t bytes) {
-  const std::size_t capacity = slot_bytes(bytes);
+void Slots::add(Mapping segment, std::size_t bytes, Payloads whose) {
+  bytes_[index_of(whose)] += segment.bytes();
+  cut(std::move(segment), slot_bytes(bytes), false);
+}
+
+std::size_t Slots::planned_bytes(const ChannelTensors& tensors) {
+  return slot_bytes(tensors.bytes) * static_cast<std::size_t>(tensors.most);
+}
+
+void Slots::plan(Mapping segment, const ChannelTensors& tensors) {
+  bytes_[index_of(Payloads::OfPasses)] += segment.bytes();
+  cut(std::move(segment), slot_bytes(tensors.bytes), true);
+}
+
+void Slots::cut(Mapping segment, std::size_t capacity, bool planned) {
   const std::uint32_t number = segments();
   for (std::size_t i = 0; i < segment.bytes() / capacity && can_grow(); ++i) {
-    free_.emplace(capacity, static_cast<std::uint32_t>(slots_.size()));
-    slots_.push_back({number, 0, i * capacity, capacity});
+    const Slot slot{number, 0, i * capacity, capacity, planned};
+    free_like(slot).emplace(capacity, static_cast<std::uint32_t>(slots_.size()));
+    slots_.push_back(slot);
   }
   segments_.push_back(std::move(segment));
 }
 
 }  // namespace millrace::shared_memory
+
+namespace millrace {
+
+std::size_t planned_shared_bytes(std::span<const ChannelDepth> depths, Rank source, Rank receiver) {
+  std::size_t bytes = 0;
+  for (const ChannelDepth& channel : depths)
+    if (channel.source == source && channel.destination == receiver)
+      for (const ChannelTensors& tensors : channel.tensors)
+        bytes += shared_memory::Slots::planned_bytes(tensors);
+  return bytes;
+}
+
+}  // namespace millrace

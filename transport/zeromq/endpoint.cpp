@@ -29,6 +29,7 @@ SharedMemoryOptions memory_options(const ZeroMqOptions& options) {
   memory.world = options.world;
   memory.job = options.job;
   memory.epoch = options.epoch;
+  memory.depths = options.depths;
   memory.largest_payload = options.largest_payload;
   memory.hash_payloads = options.hash_payloads;
   memory.heartbeat = options.heartbeat;
@@ -131,6 +132,10 @@ class ZeroMqEndpoint final : public Endpoint {
   void working(const Work& work) noexcept override { slot_->begin(activity_of(work)); }
 
   [[nodiscard]] std::string doing() const override { return to_string(slot_->now()); }
+
+  [[nodiscard]] std::vector<SharedBytes> shared_bytes() const override {
+    return memory_ ? memory_->shared_bytes() : std::vector<SharedBytes>();
+  }
 
   void cancel(const std::string& reason) noexcept override {
     if (mailbox_.fail(FailureCause::Cancelled, reason))

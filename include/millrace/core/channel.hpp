@@ -2,7 +2,9 @@
 // two rooms do not know each other.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <vector>
 
 #include "millrace/core/ids.hpp"
 
@@ -27,6 +29,12 @@ enum class Label : std::uint8_t {
   OptimizerShards
 };
 
+/// Tensors of a channel that have one size.
+struct ChannelTensors {
+  std::size_t bytes = 0;  ///< of the largest of them
+  int most = 0;           ///< that are under way, or kept by their receiver, at once
+};
+
 /// Room of one channel: how many messages may be sent and not yet received.
 /// Thread-safety: immutable, share freely.
 struct ChannelDepth {
@@ -37,6 +45,8 @@ struct ChannelDepth {
   /// The depth was counted with what the sender learns from the receiver's own messages: it need
   /// not be told of room in another way.
   bool answered = false;
+  /// What its messages bring, by size, ascending; empty where nobody knows.
+  std::vector<ChannelTensors> tensors = {};
 };
 
 }  // namespace millrace

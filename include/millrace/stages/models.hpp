@@ -104,6 +104,10 @@ struct CutEdge {
 [[nodiscard]] std::vector<CutEdge> cut_edges(const ModelSpec& model,
                                              std::span<const int> boundaries);
 
+/// By stage: the types of its inputs as they travel, in the model's precision. Throws as cut_edges.
+[[nodiscard]] std::vector<std::vector<TensorType>> stage_inputs(const ModelSpec& model,
+                                                                std::span<const int> boundaries);
+
 /// The cuts of partition.hpp, made at `model.cut_points` alone where those are enough for so many
 /// stages. `seconds`: one for every layer.
 [[nodiscard]] std::vector<int> even_boundaries(const ModelSpec& model, int stages);

@@ -70,11 +70,14 @@ void check_copies(const TrainerOptions& options, const Grid& grid);
 [[nodiscard]] std::vector<ChannelDepth> channel_depths(const Program& program);
 
 /// The same of what rank_parts makes of these: where a stage gives tensors to others than the next,
-/// or several to one, there are more messages than the program alone tells. Throws what rank_parts
-/// throws of a cut that does not fit.
+/// or several to one, there are more messages than the program alone tells. With the tensors that
+/// the messages bring, where the pipeline has so many copies, unless the model takes sequences of
+/// any length; a receiver keeps a tensor until the unit's last pass there at the latest. Throws
+/// what rank_parts throws of a cut that does not fit.
 [[nodiscard]] std::vector<ChannelDepth> channel_depths(const ModelSpec& model,
                                                        const Program& program,
-                                                       const TrainerOptions& options);
+                                                       const TrainerOptions& options,
+                                                       int copies = 1);
 
 /// Those of every copy of a pipeline on the grid, whose places one copy's depths are told by.
 [[nodiscard]] std::vector<ChannelDepth> on_grid(const std::vector<ChannelDepth>& of_one_copy,

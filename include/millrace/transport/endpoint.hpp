@@ -3,10 +3,12 @@
 #pragma once
 
 #include <chrono>
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "millrace/core/channel.hpp"
 #include "millrace/core/ids.hpp"
@@ -46,6 +48,13 @@ struct Work {
   Stage stage = {};
   MicroBatch micro_batch = {};
   Slice slice = {};
+};
+
+/// Memory in which the payloads lie that an endpoint sends one other.
+struct SharedBytes {
+  Rank receiver;
+  std::size_t of_passes = 0;  ///< made for activations and gradients
+  std::size_t of_collectives = 0;
 };
 
 /// The latest moment a wait may last, on the steady clock.
@@ -89,6 +98,10 @@ class Endpoint {
   /// What the rank does at this moment: "waits for gradient for stage 0, micro-batch 2 of step 7
   /// from rank 1"; empty where nobody watches. From any thread.
   [[nodiscard]] virtual std::string doing() const { return {}; }
+
+  /// What it has made so far of memory that its receivers see too, by receiver; nothing where the
+  /// transport shares none.
+  [[nodiscard]] virtual std::vector<SharedBytes> shared_bytes() const { return {}; }
 
   /// Ends this and every other rank's waits with Cancelled{reason}. Idempotent.
   virtual void cancel(const std::string& reason) noexcept = 0;

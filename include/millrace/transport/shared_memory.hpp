@@ -4,9 +4,11 @@
 #pragma once
 
 #include <chrono>
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -45,6 +47,14 @@ struct SharedMemoryOptions {
 /// sealed memory files or tells nobody of the end of a process, or the length of files is limited
 /// (RLIMIT_FSIZE). Nothing where they can.
 [[nodiscard]] std::optional<std::string> shared_memory_problem();
+
+/// Bytes of the memory that `source` makes for what it sends `receiver` in passes, which is there
+/// before the first of it: by the tensors that `depths` tell of, each size rounded up by at most an
+/// eighth (up to 64 KiB: to a power of two, at least 4 KiB). What nobody tells of makes memory as
+/// it comes.
+[[nodiscard]] std::size_t planned_shared_bytes(std::span<const ChannelDepth> depths,
+                                               Rank source,
+                                               Rank receiver);
 
 /// A rank that listens at a socket in the directory; see Listener.
 /// Thread-safety: externally synchronised.
