@@ -203,10 +203,14 @@ void stop_ranks(std::uint32_t number, const Job& job) {
     bool met = true;
     each_survivor(round, [&](const std::string& log, Clock::duration end) {
       const std::string action = action_in(log, victim);
-      EXPECT_NE(action, "") << "does not name rank " << victim;
-      // Before all have met there is no stage yet, and another deadline.
-      const bool meeting = action == "its welcome" || action == "its hello";
-      EXPECT_LT(end, (meeting ? kPatience : kSilence) + 2s);
+      // Of ranks that come late on a busy machine the launch may know before their patience ends.
+      const bool told =
+          has(log, "lost a rank before all had met: rank " + victim + " was stopped (signal 19)");
+      EXPECT_TRUE(told || !action.empty()) << "does not name rank " << victim;
+      // Before all have met there is no stage yet, and another deadline: patience begins anew with
+      // every rank that comes.
+      const bool meeting = told || action == "its welcome" || action == "its hello";
+      EXPECT_LT(end, (meeting ? 2 * kPatience : kSilence) + 2s);
       met = met && !meeting;
       if (!meeting) actions.insert(action);
     });
