@@ -171,8 +171,7 @@ void add_copies_options(CLI::App& verb, PlanOptions& options) {
            "--accumulate-order tree keeps (default 0)");
 }
 
-/// Which a search does not order by.
-void add_order_options(CLI::App& verb, PlanOptions& options) {
+void add_accumulate_option(CLI::App& verb, PlanOptions& options) {
   const std::string name = flag("accumulate");
   verb.add_option_function<std::string>(
           name,
@@ -183,6 +182,10 @@ void add_order_options(CLI::App& verb, PlanOptions& options) {
           "all ranks have ended the one before, and sums over copies follow the last one alone, "
           "which is drawn (default 1)")
       ->type_name("K");
+}
+
+/// Which a search does not order by.
+void add_order_option(CLI::App& verb, PlanOptions& options) {
   verb.add_option_function<std::string>(
       "--accumulate-order",
       [&options](Text text) {
@@ -242,7 +245,8 @@ void add_generated_options(CLI::App& verb, PlanOptions& options) {
   add_time_options(verb, options);
   add_link_options(verb, options);
   add_copies_options(verb, options);
-  add_order_options(verb, options);
+  add_accumulate_option(verb, options);
+  add_order_option(verb, options);
   add_timing_options(verb, options);
   add_memory_options(verb, options, "1 value or one per rank");
 }
@@ -271,6 +275,7 @@ void add_searched_options(CLI::App& verb, PlanOptions& options) {
   add_time_options(verb, options);
   add_link_options(verb, options);
   add_copies_options(verb, options);
+  add_accumulate_option(verb, options);
   add_memory_options(verb, options, "the same on all ranks");
   add_output_options(verb, options);
 }

@@ -83,6 +83,7 @@ nlohmann::json front_json(const std::vector<Found>& front) {
                     {"q", found.program.shape.slices},
                     {"model_copies", found.program.shape.replicas()},
                     {"makespan", found.makespan},
+                    {"step", found.step},
                     {"span", found.span},
                     {"peak_memory", found.peak_memory}});
   return list;
@@ -119,18 +120,20 @@ std::string repeating(const std::vector<bool>& recomputed) {
 
 void print(const SearchArguments& arguments, const SearchResult& result, const Report& report) {
   const Found& best = *result.best;
+  const int passes = arguments.plan.costs.accumulate;
+  std::vector<std::vector<std::string>> rows = {
+      {"makespan", plain(report.makespan), "bubble", percent(report.bubble_makespan_ratio())},
+      {"span", plain(report.span), "bubble", percent(report.bubble_span_ratio())},
+      {"peak memory", plain(best.peak_memory)},
+      {"lower bound of the " + (passes > 1 ? "step" : arguments.objective),
+       plain(result.lower_bound),
+       "gap",
+       percent(result.gap)}};
+  if (passes > 1)
+    rows.insert(rows.begin() + 1,
+                {"step of " + std::to_string(passes) + " passes", plain(best.step)});
   std::cout << best.program.name << '\n'
-            << table({{"makespan",
-                       plain(report.makespan),
-                       "bubble",
-                       percent(report.bubble_makespan_ratio())},
-                      {"span", plain(report.span), "bubble", percent(report.bubble_span_ratio())},
-                      {"peak memory", plain(best.peak_memory)},
-                      {"lower bound of the " + arguments.objective,
-                       plain(result.lower_bound),
-                       "gap",
-                       percent(result.gap)}})
-            << repeating(best.recomputed)
+            << table(rows) << repeating(best.recomputed)
             << (result.proven ? "Proven: no schedule of the shapes considered is better.\n" : "")
             << (best.program.shape.replicas() > 1
                     ? "Holds two copies of the model, which the memory limit does not count.\n"

@@ -1,5 +1,7 @@
 // What the plan verbs say of a step with several copies of the pipeline, several passes and a tree
 // of sums.
+#include <algorithm>
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
@@ -55,6 +57,23 @@ TEST_F(StepsOfCopies, OfABidirectionalPipelineAddTheReplicasToo) {
                                         "--bandwidth 1 --json")
                                     .text);
   EXPECT_EQ(both["chimera"]["makespan"], 16);
+}
+
+TEST_F(StepsOfCopies, OfSeveralPassesAreSearchedFor) {
+  const std::string job =
+      "search -p 2 -m 4 -d 2 --gradient-bytes 24 --bandwidth 1 --budget 500 --accumulate 3";
+  const json found = json::parse(command(job + " --json").text);
+  double least = found["step"];
+  for (const json& other : found["front"]) least = std::min(least, other["step"].get<double>());
+  EXPECT_EQ(found["step"], least);
+  EXPECT_GE(least, found["lower_bound"].get<double>());
+  EXPECT_GT(least, found["makespan"].get<double>());
+  const Ran said = command(job);
+  EXPECT_THAT(said.text, HasSubstr("\nstep of 3 passes"));
+  EXPECT_THAT(said.text, HasSubstr("\nlower bound of the step"));
+  const Ran span = command(job + " --objective span");
+  EXPECT_EQ(span.code, 2);
+  EXPECT_THAT(span.text, HasSubstr("--accumulate is 3: between the passes of a step"));
 }
 
 TEST_F(StepsOfCopies, PartialSumsOfATreeAreCountedAndAreMemory) {

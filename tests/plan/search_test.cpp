@@ -279,55 +279,97 @@ void expect_simulated(const SearchOptions& options, const ModelCosts& costs) {
     const Cost cost = cost_of(whole.shape, costs);
     const Report figures = report(graph, cost, std::get<Timeline>(simulate(graph, cost)));
     EXPECT_NEAR(found.makespan, figures.makespan, 1e-9) << found.generator;
+    EXPECT_NEAR(found.step, figures.step, 1e-9) << found.generator;
     EXPECT_NEAR(found.span, figures.span, 1e-9) << found.generator;
   }
   EXPECT_LE(result.lower_bound, result.best->value(options.objective) * (1 + 1e-12));
 }
 
-ModelCosts costs_of_sums(double bytes) {
-  return {.latency = {0.5}, .bandwidth = {1}, .data_parallel = 4, .gradient_bytes = {bytes}};
+ModelCosts costs_of_sums(double bytes, int passes = 1) {
+  return {.latency = {0.5},
+          .bandwidth = {1},
+          .data_parallel = 4,
+          .gradient_bytes = {bytes},
+          .accumulate = passes};
+}
+
+/// A search for the span, and one for steps of one pass and of three.
+void expect_simulated_in_all_ways(SearchOptions options) {
+  for (const double bytes : {3.0, 40.0})
+    for (const int passes : {0, 1, 3}) {
+      options.objective = passes == 0 ? Objective::Span : Objective::Makespan;
+      const ModelCosts costs = costs_of_sums(bytes, std::max(1, passes));
+      set_costs(options, costs);
+      expect_simulated(options, costs);
+    }
 }
 
 TEST(Search, CountsTheSumsOverCopiesOfThePipeline) {
-  for (const Objective objective : {Objective::Makespan, Objective::Span})
-    for (const double bytes : {3.0, 40.0}) {
-      SearchOptions options{.ranks = 3, .micro_batches = 6, .objective = objective, .budget = 2000};
-      set_costs(options, costs_of_sums(bytes));
-      expect_simulated(options, costs_of_sums(bytes));
-    }
+  expect_simulated_in_all_ways({.ranks = 3, .micro_batches = 6, .budget = 1500});
 }
 
 TEST(Search, CountsWhatReplicasGiveEachOtherBehindTheSums) {
-  for (const Objective objective : {Objective::Makespan, Objective::Span})
-    for (const double bytes : {3.0, 40.0}) {
-      SearchOptions options{.ranks = 4,
-                            .micro_batches = 8,
-                            .objective = objective,
-                            .placement = Placement::mirrored(4),
-                            .budget = 500};
-      set_costs(options, costs_of_sums(bytes));
-      expect_simulated(options, costs_of_sums(bytes));
-    }
+  expect_simulated_in_all_ways(
+      {.ranks = 4, .micro_batches = 8, .placement = Placement::mirrored(4), .budget = 500});
+}
+
+ModelCosts costs_of_two(double bytes, int passes = 1) {
+  return {.bandwidth = {1}, .data_parallel = 2, .gradient_bytes = {bytes}, .accumulate = passes};
+}
+
+Found best_of_two(const ModelCosts& costs) {
+  SearchOptions options{.ranks = 2, .micro_batches = 4, .budget = 4000};
+  set_costs(options, costs);
+  return *search(options).best;
+}
+
+Report report_of_two(const Program& program, const ModelCosts& costs) {
+  const Program whole = insert_reductions(program, 2);
+  const Graph graph(whole);
+  const Cost cost = cost_of(whole.shape, costs);
+  return report(graph, cost, std::get<Timeline>(simulate(graph, cost)));
 }
 
 /// With long sums it pays to be done with one chunk early; without them it costs nothing.
 TEST(Search, ChoosesAnotherScheduleWhereSumsAreLong) {
-  const auto best = [](double bytes) {
-    const ModelCosts costs{.bandwidth = {1}, .data_parallel = 2, .gradient_bytes = {bytes}};
-    SearchOptions options{.ranks = 2, .micro_batches = 4, .budget = 4000};
-    set_costs(options, costs);
-    return *search(options).best;
-  };
-  const Found with = best(24), without = best(0);
-  const auto timed = [](const Program& program) {
-    const Program whole = insert_reductions(program, 2);
-    const ModelCosts costs{.bandwidth = {1}, .data_parallel = 2, .gradient_bytes = {24}};
-    const Graph graph(whole);
-    const Cost cost = cost_of(whole.shape, costs);
-    return report(graph, cost, std::get<Timeline>(simulate(graph, cost))).makespan;
-  };
+  const Found with = best_of_two(costs_of_two(24)), without = best_of_two(costs_of_two(0));
   EXPECT_NE(compute_only(with.program), compute_only(without.program));
-  EXPECT_LT(timed(with.program), timed(without.program));
+  EXPECT_LT(report_of_two(with.program, costs_of_two(24)).makespan,
+            report_of_two(without.program, costs_of_two(24)).makespan);
+}
+
+/// The sums follow one pass of many: what they cost is little beside what each pass takes.
+TEST(Search, MakesTheStepOfAllPassesSmall) {
+  const ModelCosts once = costs_of_two(24), often = costs_of_two(24, 1000);
+  const Found one = best_of_two(once), many = best_of_two(often);
+  EXPECT_EQ(one.step, one.makespan);
+  EXPECT_LT(many.step, report_of_two(one.program, often).step);
+  EXPECT_GT(many.makespan, one.makespan);
+  const double pass = best_of_two(costs_of_two(0)).makespan;
+  EXPECT_NEAR(many.step, 999 * pass + many.makespan, 1e-6);
+}
+
+TEST(Search, ProvesTheStepOfAllPasses) {
+  SearchOptions options{.ranks = 2, .micro_batches = 2, .chunks = 1, .budget = 100};
+  set_costs(options, {.accumulate = 3});
+  const SearchResult result = search(options);
+  ASSERT_TRUE(result.best);
+  EXPECT_TRUE(result.proven);
+  EXPECT_EQ(result.best->step, 3 * result.best->makespan);
+  EXPECT_EQ(result.lower_bound, result.best->step);
+}
+
+TEST(Search, HasNoSpanOfPassesThatWaitForEachOther) {
+  SearchOptions options{.ranks = 2, .micro_batches = 2, .objective = Objective::Span};
+  set_costs(options, {.accumulate = 2});
+  EXPECT_THAT([&] { (void)search(options); },
+              testing::ThrowsMessage<InvalidArgument>(testing::HasSubstr(
+                  "accumulate is 2: between the passes of a step all ranks wait for each other")));
+  const Shape shape{2, 2, 1, Placement::straight(2), {}, false};
+  Cost cost = Cost::unit(shape);
+  cost.passes = 2;
+  EXPECT_THAT([&] { (void)solve_exact(shape, cost, {}); },
+              testing::ThrowsMessage<InvalidArgument>(testing::HasSubstr("Cost::passes is 2")));
 }
 
 }  // namespace

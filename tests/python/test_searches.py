@@ -21,6 +21,28 @@ def test_a_search_finds_what_the_command_finds(command):
     assert best.program.simulate({"weight": 0.5}).makespan == best.makespan
 
 
+def test_a_search_for_steps_of_several_passes_finds_what_the_command_finds(command):
+    said = command.json("search", "-p", 2, "-m", 4, "-d", 2, "--gradient-bytes", 24, "--bandwidth", 1,
+                        "--accumulate", 3, "--budget", 300)
+    costs = {"data_parallel": 2, "gradient_bytes": 24, "bandwidth": 1, "accumulate": 3}
+    result = millrace.search(2, 4, costs=costs, budget=300)
+    assert (result.best.step, result.lower_bound) == (said["step"], said["lower_bound"])
+    reduced = result.best.program.insert_reductions(2)
+    assert reduced.simulate(costs).step == pytest.approx(result.best.step) and result.best.step > result.best.makespan
+    assert millrace.ModelCosts(**costs).accumulate == 3 and millrace.ModelCosts().accumulate == 1
+
+
+@pytest.mark.parametrize("accumulate", [0, 1.5, [1, 2]])
+def test_a_step_has_a_whole_number_of_passes(accumulate):
+    with pytest.raises(millrace.InvalidArgument, match="accumulate"):
+        millrace.search(2, 4, costs={"accumulate": accumulate})
+
+
+def test_a_sweep_has_one_pass_a_step():
+    with pytest.raises(millrace.InvalidArgument, match="accumulate is 2; a sweep's steps have one pass"):
+        millrace.sweep(["1f1b"], 2, [4], costs={"accumulate": 2})
+
+
 def test_what_was_found_can_be_generated_again():
     found = next(found for found in millrace.search(2, 6, budget=0).front if not found.refinement)
     again = millrace.generate(found.generator, 2, 6, **found.parameters)

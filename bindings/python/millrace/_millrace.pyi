@@ -54,6 +54,7 @@ class ModelCosts:
         rank_speed: Numbers | None = None,
         cores: int | None = None,
         data_parallel: int | None = None,
+        accumulate: int | None = None,
         gradient_bytes: Numbers | None = None,
         tree_of_sums: bool | None = None,
         atomic_pairs: bool | None = None,
@@ -94,6 +95,8 @@ class ModelCosts:
     def cores(self) -> int: ...
     @property
     def data_parallel(self) -> int: ...
+    @property
+    def accumulate(self) -> int: ...
     @property
     def gradient_bytes(self) -> list[float] | None: ...
     @property

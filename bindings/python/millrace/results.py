@@ -243,6 +243,7 @@ class Found:
     makespan: float
     span: float
     peak_memory: float
+    step: float
 
 
 @dataclass(frozen=True)

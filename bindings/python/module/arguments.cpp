@@ -47,7 +47,7 @@ auto member_called(const Table& table, std::string_view name) -> decltype(table.
 }
 
 [[noreturn]] void refuse_member(const std::string& name) {
-  std::vector<std::string> known = {"cores", "data_parallel", "file"};
+  std::vector<std::string> known = {"accumulate", "cores", "data_parallel", "file"};
   const auto add = [&known](const auto& table) {
     for (const auto& [member, where] : table) known.emplace_back(member);
   };
@@ -87,6 +87,11 @@ void set_member(ModelCosts& costs, const std::string& name, const py::handle& va
     require(copies.size() == 1 && copies.front() >= 1,
             "data_parallel is a whole number from 1: how many copies of the pipeline are trained");
     costs.data_parallel = copies.front();
+  } else if (name == "accumulate") {
+    const std::vector<int> passes = counts_of(object, "accumulate");
+    require(passes.size() == 1 && passes.front() >= 1,
+            "accumulate is a whole number from 1: how many passes of the micro-batches a step has");
+    costs.accumulate = passes.front();
   } else if (name == "file") {
     set_file(costs, path_of(value));
   } else {

@@ -35,6 +35,7 @@ void bind_costs(py::module_& module) {
   for (const auto& [name, flag] : kCostFlags) costs.def_readonly(name, flag);
   costs.def_readonly("cores", &ModelCosts::cores)
       .def_readonly("data_parallel", &ModelCosts::data_parallel)
+      .def_readonly("accumulate", &ModelCosts::accumulate)
       .def_property_readonly("file", [](const ModelCosts& self) -> py::object {
         return self.file ? py::cast(self.file_name) : py::none();
       });

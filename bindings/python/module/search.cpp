@@ -37,7 +37,8 @@ py::object found_object(const Found& found) {
               recompute_text(found.recomputed),
               found.makespan,
               found.span,
-              found.peak_memory);
+              found.peak_memory,
+              found.step);
 }
 
 py::object result_object(const SearchResult& result) {

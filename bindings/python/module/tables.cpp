@@ -127,6 +127,9 @@ SweepCosts sweep_costs_of(const ModelCosts& costs) {
   require(costs.data_parallel == 1,
           "data_parallel is " + std::to_string(costs.data_parallel) +
               "; a sweep of Python has one copy of the pipeline, simulate and search take several");
+  require(costs.accumulate == 1,
+          "accumulate is " + std::to_string(costs.accumulate) +
+              "; a sweep's steps have one pass, simulate and search take several");
   SweepCosts swept;
   if (costs.file)
     swept = sweep_costs(*costs.file, costs.file_name);

@@ -73,7 +73,8 @@ Job::Job(Program program, const Cost& cost, Work* work)
     : work_counter_(work),
       recomputes_(taken_recomputes(program)),
       program_(orderable(std::move(program), cost)),
-      graph_(program_, ListOrder::Open) {
+      graph_(program_, ListOrder::Open),
+      passes_(cost.passes) {
   place_nodes();
   price_nodes(cost);
   price_links(cost);

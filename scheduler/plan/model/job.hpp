@@ -71,6 +71,8 @@ class Job {
   [[nodiscard]] std::size_t copy(Replica replica, Stage stage) const {
     return replica.index() * static_cast<std::size_t>(shape().stages()) + stage.index();
   }
+  /// Of the program in one step; sums follow the last one.
+  [[nodiscard]] int passes() const { return passes_; }
   [[nodiscard]] bool has_recompute() const { return !recomputes_.empty(); }
   [[nodiscard]] bool recomputes(Node node) const { return has_recompute() && recomputes_[node]; }
   [[nodiscard]] Node first(std::size_t rank) const {
@@ -118,6 +120,7 @@ class Job {
   double link_ = 0;                      // ticks of every message ...
   std::vector<double> links_;            // ... or by source and destination, where links differ
   std::vector<Sum> sums_;                // by copy
+  int passes_ = 1;
   bool whole_ = true;
   std::vector<std::uint32_t> consumer_start_;
   std::vector<Node> consumers_;

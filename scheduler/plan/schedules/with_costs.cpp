@@ -26,14 +26,14 @@ void set_means_of_file(ScheduleOptions& options, const ModelCosts& costs) {
   options.memory_weight = mean.memory_weight;
 }
 
-/// It orders the stages for a processor per rank, and for one copy of the pipeline.
+/// It orders the stages for a processor per rank, for one copy of the pipeline and for one pass.
 Cost costs_of_stages(const ScheduleOptions& options, const ModelCosts& costs) {
   Cost cost = cost_of({.ranks = options.ranks,
                        .micro_batches = options.micro_batches,
                        .placement = Placement::straight(options.ranks)},
                       costs);
   cost.cores = 0;
-  cost.data_parallel = 1;
+  cost.data_parallel = cost.passes = 1;
   return cost;
 }
 

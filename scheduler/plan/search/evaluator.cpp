@@ -11,6 +11,7 @@ namespace millrace::plan {
 Evaluator::Evaluator(const Job& job, Objective objective)
     : job_(job),
       objective_(objective),
+      passes_(objective == Objective::Makespan ? job.passes() : 1),
       end_(job.size(), kNotYet),
       starts_(static_cast<std::size_t>(job.ranks()), 0),
       trial_(job.size(), kNotYet),
@@ -178,10 +179,14 @@ double Evaluator::run(const JobOrder& order, double bound) {
       [&](Rank rank, Node place, Node) { return advance(order, rank.index(), place, bound); },
       [&](std::size_t, Node wanted) { return trial_[wanted] != kNotYet; });
   if (!done) return std::numeric_limits<double>::infinity();
-  double value = 0;
-  for (std::size_t r = 0; r < ranks_.size(); ++r)
+  double value = 0, plain = 0;  // with the sums and without
+  for (std::size_t r = 0; r < ranks_.size(); ++r) {
     value = std::max(value, end_of_trial(order, r) - trial_starts_[r]);
-  return value <= bound || !job_.has_sums() ? value : std::numeric_limits<double>::infinity();
+    plain = std::max(plain, ranks_[r].clock - trial_starts_[r]);
+  }
+  value += (passes_ - 1) * plain;
+  const bool was_seen = passes_ == 1 && !job_.has_sums();  // when a pass began too late
+  return value <= bound || was_seen ? value : std::numeric_limits<double>::infinity();
 }
 
 /// Runs a rank as far as it gets; stops the run when the objective must exceed the bound.
@@ -197,7 +202,7 @@ Halt Evaluator::advance(const JobOrder& order, std::size_t rank, Node place, dou
       return end == kNotYet ? kNotYet : std::max(0.0, end + job_.delay(producer, node));
     });
     if (wanted != kNoNode) break;
-    if (begin + state.left - trial_starts_[rank] > bound) {
+    if (passes_ * (begin + state.left - trial_starts_[rank]) > bound) {
       exceeding_ = place;
       replay_.stop();
       break;
@@ -216,14 +221,16 @@ Figures Evaluator::figures(const JobOrder& order) {
   figures.peak = peak(order);
   std::ranges::fill(trial_starts_, 0);
   run_whole(order, std::numeric_limits<double>::infinity());
-  double first = std::numeric_limits<double>::infinity(), last = 0;
+  double first = std::numeric_limits<double>::infinity(), last = 0, plain = 0;
   for (std::size_t r = 0; r < ranks_.size(); ++r) {
     if (job_.first(r) == job_.first(r + 1)) continue;
     const Node begin = order[job_.first(r)];
     first = std::min(first, trial_[begin] - job_.ticks(begin));
     last = std::max(last, end_of_trial(order, r));
+    plain = std::max(plain, ranks_[r].clock);
   }
   figures.makespan = last - first;
+  figures.step = (job_.passes() - 1) * (plain - first) + figures.makespan;
   figures.span = objective_ == Objective::Span ? objective_value_ : find_span(order).value();
   return figures;
 }

@@ -18,17 +18,19 @@ namespace millrace::plan {
 struct Figures {
   bool feasible = false;
   double makespan = std::numeric_limits<double>::infinity();
+  double step = std::numeric_limits<double>::infinity();  // of all passes
   double span = std::numeric_limits<double>::infinity();
   double peak = 0;
 
   [[nodiscard]] double value(Objective objective) const {
-    return objective == Objective::Makespan ? makespan : span;
+    return objective == Objective::Makespan ? step : span;
   }
 };
 
 /// Holds a current order with its times; `try_order` looks at a neighbour, `keep` accepts it. For
-/// the makespan all ranks start at 0. For the span each has its own start, from which no rank needs
-/// longer than the current order's span (see period.hpp). Thread-safety: externally synchronised.
+/// the makespan all ranks start at 0; of several passes its value is that of all of them. For the
+/// span each has its own start, from which no rank needs longer than the current order's span (see
+/// period.hpp). Thread-safety: externally synchronised.
 class Evaluator {
  public:
   /// `job` must outlive the evaluator.
@@ -94,6 +96,7 @@ class Evaluator {
 
   const Job& job_;
   Objective objective_;
+  int passes_;               // whose makespans make the objective
   JobOrder order_;           // the current order ...
   std::vector<double> end_;  // ... its times by node
   double objective_value_ = 0;

@@ -214,6 +214,9 @@ ExactResult solve_exact(const Shape& shape, const Cost& cost, const ExactOptions
   require(cost.data_parallel == 1,
           "solve_exact orders the passes of one copy of the pipeline; Cost::data_parallel is " +
               std::to_string(cost.data_parallel));
+  require(cost.passes == 1,
+          "solve_exact orders the passes of one mini-batch; Cost::passes is " +
+              std::to_string(cost.passes));
   plan::Work work(options.stop);
   Program all = plan::everything(shape, options.fused);
   if (!options.recompute.empty()) all = insert_recompute(all, options.recompute);

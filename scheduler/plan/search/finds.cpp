@@ -18,7 +18,7 @@ constexpr std::size_t kKept = 16;     // finds that are kept, besides those and 
 
 /// Whether `other` is as good in everything.
 bool is_beaten(const Found& found, const Found& other) {
-  return other.makespan <= found.makespan && other.span <= found.span &&
+  return other.makespan <= found.makespan && other.step <= found.step && other.span <= found.span &&
          other.peak_memory <= found.peak_memory;
 }
 
@@ -27,6 +27,7 @@ bool is_beaten(const Found& found, const Found& other) {
 void Finds::keep(Found found, const Figures& figures, double ticks_per_unit) {
   if (!figures.feasible) return;
   found.makespan = figures.makespan / ticks_per_unit;
+  found.step = figures.step / ticks_per_unit;
   found.span = figures.span / ticks_per_unit;
   found.peak_memory = figures.peak;
   found.recomputed = recomputed_stages(found.program);

@@ -31,7 +31,8 @@ class LocalSearch {
     for (std::size_t at = 0; at < order_.size(); ++at) place_[order_[at]] = at;
     double work = 0;
     for (std::size_t r = 0; r < ranks(); ++r) work += job.work(r);
-    typical_ticks_ = work / static_cast<double>(std::max<std::size_t>(1, job.size()));
+    typical_ticks_ =
+        job.passes() * work / static_cast<double>(std::max<std::size_t>(1, job.size()));
   }
 
   void run(std::int64_t& evaluations);

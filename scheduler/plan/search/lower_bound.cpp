@@ -38,8 +38,9 @@ double lower_bound(const Shape& shape,
   Program all = plan::everything(shape, false);
   if (!recompute.empty()) all = insert_recompute(all, recompute);
   const plan::Job job(std::move(all), relaxed(cost), &work);
-  const double bound =
-      plan::Relaxation(job, objective, memory_limit).bound() + plan::least_sum(shape, cost);
+  const int passes = objective == Objective::Makespan ? cost.passes : 1;
+  const double bound = passes * plan::Relaxation(job, objective, memory_limit).bound() +
+                       plan::least_sum(shape, cost);
   return bound / cost.ticks_per_unit;
 }
 

@@ -165,6 +165,11 @@ class Collector {
 
 }  // namespace
 
+std::string title(const Candidate& candidate) {
+  const std::string parameters = to_string(set_values(candidate.options));
+  return std::string(candidate.entry->name) + (parameters.empty() ? "" : " " + parameters);
+}
+
 std::vector<Candidate> portfolio(const SearchOptions& options) {
   return Collector(options).run();
 }

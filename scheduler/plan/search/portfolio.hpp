@@ -20,6 +20,9 @@ struct Candidate {
   std::size_t number = 0;  ///< in the order of the catalogue
 };
 
+/// "wave w=2".
+[[nodiscard]] std::string title(const Candidate& candidate);
+
 /// Every program of the catalogue with the counts of `options`: one slice, a backward, every v up
 /// to 4 (or the one asked for), several groups and waves, memory limits for those that take one.
 /// Cheapest first; of equal cost in the order of the catalogue.

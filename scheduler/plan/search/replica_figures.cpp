@@ -15,6 +15,7 @@ Figures with_replicas(Figures figures, const Program& program, const Cost& cost)
   const Graph graph(whole);
   const Report timed = report(graph, cost, std::get<Timeline>(simulate(graph, cost)));
   figures.makespan = timed.makespan * cost.ticks_per_unit;
+  figures.step = timed.step * cost.ticks_per_unit - cost.after_passes;
   figures.span = timed.span * cost.ticks_per_unit;
   return figures;
 }

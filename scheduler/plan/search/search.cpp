@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "millrace/core/error.hpp"
+#include "millrace/core/sentence.hpp"
 #include "millrace/scheduler/plan/exact.hpp"
 #include "millrace/scheduler/plan/lower_bound.hpp"
 #include "millrace/scheduler/plan/passes.hpp"
@@ -37,12 +38,6 @@ struct BoundedChoice {
   RecomputeChoice choice;
   double bound = 0;
 };
-
-/// "wave w=2".
-std::string title(const Candidate& candidate) {
-  const std::string parameters = to_string(set_values(candidate.options));
-  return std::string(candidate.entry->name) + (parameters.empty() ? "" : " " + parameters);
-}
 
 class Search {
  public:
@@ -125,6 +120,12 @@ void Search::time_one(const Candidate& candidate, Work* work) {
   std::optional<Program> program = make(candidate, options_);
   if (!program) return;
   const Cost cost = search_cost(options_, program->shape);
+  require(
+      cost.passes == 1 || options_.objective == Objective::Makespan,
+      named("accumulate") +
+          (" is " + std::to_string(cost.passes) +
+           ": between the passes of a step all ranks wait for each other, so steps have no span "
+           "to make small; search for the makespan"));
   shapes_.note(program->shape);
   Found found{.program = std::move(*program),
               .generator = std::string(candidate.entry->name),
@@ -273,12 +274,6 @@ void Search::search_from(const Found& start, std::int64_t budget, std::uint32_t 
        cost);
 }
 
-/// Whether every program with full or mixed backward has a split one that is as good.
-bool split_covers_all(const Cost& cost) {
-  return cost.backward.empty() &&
-         std::ranges::all_of(cost.memory_input, [](double change) { return change <= 0; });
-}
-
 /// Every small shape gets an even share of the states that the ones before it left.
 void Search::solve_small() {
   const std::vector<BoundedShape*> small = shapes_.small();
@@ -335,8 +330,8 @@ double Search::solve_choice(const Shape& shape,
                             const RecomputeChoice& choice,
                             std::int64_t states,
                             std::int64_t& left) {
-  Cost of_one_copy = cost;  // what the solver takes; the sums come after its passes
-  of_one_copy.data_parallel = 1;
+  Cost of_one_copy = cost;  // what the solver takes: one pass, without the sums after the last
+  of_one_copy.data_parallel = of_one_copy.passes = 1;
   const ExactResult exact = solve_exact(shape,
                                         of_one_copy,
                                         {.objective = options_.objective,
@@ -353,7 +348,7 @@ double Search::solve_choice(const Shape& shape,
                   .refinement = {}},
                  cost,
                  nullptr);
-  return exact.lower_bound + least_sum(shape, cost) / cost.ticks_per_unit;
+  return cost.passes * exact.lower_bound + least_sum(shape, cost) / cost.ticks_per_unit;
 }
 
 void Search::go() {

@@ -16,7 +16,8 @@ using picture::number;
 constexpr std::size_t kListRow = 18;
 
 bool beats(const Found& a, const Found& b) {
-  return a.makespan <= b.makespan && a.span <= b.span && a.peak_memory <= b.peak_memory;
+  return a.makespan <= b.makespan && a.step <= b.step && a.span <= b.span &&
+         a.peak_memory <= b.peak_memory;
 }
 
 std::string label(const Found& found) {

@@ -22,7 +22,8 @@ bool is_small(const Shape& shape) {
          shape.chunks() <= kExactChunks && shape.replicas() == 1 && shape.slices == 1;
 }
 
-/// What no schedule of the shape is below: the work of the busiest rank, in the user's units.
+/// What no schedule of the shape is below: the work of the busiest rank in all passes, in the
+/// user's units.
 double busiest_work(const Shape& shape, const Cost& cost) {
   std::vector<double> units(static_cast<std::size_t>(shape.replicas()), 0);
   for (int m = 0; m < shape.micro_batches; ++m) ++units[shape.replica(MicroBatch{m}).index()];
@@ -41,10 +42,15 @@ double busiest_work(const Shape& shape, const Cost& cost) {
         work[rank] += units[static_cast<std::size_t>(replica)] * least / speed;
       }
     }
-  return *std::ranges::max_element(work) / cost.ticks_per_unit;
+  return cost.passes * *std::ranges::max_element(work) / cost.ticks_per_unit;
 }
 
 }  // namespace
+
+bool split_covers_all(const Cost& cost) {
+  return cost.backward.empty() &&
+         std::ranges::all_of(cost.memory_input, [](double change) { return change <= 0; });
+}
 
 void Shapes::note(const Shape& shape) {
   for (const BoundedShape& known : shapes_)

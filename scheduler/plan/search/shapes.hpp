@@ -13,6 +13,9 @@ struct BoundedShape {
   double bound = 0;  ///< in the user's units
 };
 
+/// Whether every program with full or mixed backward has a split one that is as good.
+[[nodiscard]] bool split_covers_all(const Cost& cost);
+
 /// Thread-safety: externally synchronised.
 class Shapes {
  public:

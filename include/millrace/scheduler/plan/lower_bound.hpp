@@ -39,7 +39,8 @@ namespace millrace {
 ///    lower bound; so is the largest over ranks. It is at least head + all work + smallest tail.
 ///
 /// With several copies of the pipeline the smallest of the stages' sums is added: what ends last on
-/// a rank is the last B or W of one of its stages.
+/// a rank is the last B or W of one of its stages. Of several passes (Cost::passes) the makespan is
+/// that of all of them, each of which is bounded like this, with a sum after the last.
 ///
 /// A recompute and its backward count as one action of their ranks, which needs the gradient only
 /// when the recompute has ended.

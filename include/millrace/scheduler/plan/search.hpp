@@ -41,7 +41,8 @@ struct SearchOptions {
   std::optional<Placement> placement = {};
   /// Costs of a shape; empty: Cost::unit. Called for shapes of different chunks and placements,
   /// which must cost the same model. Without contention and shared processors. With several copies
-  /// of the pipeline every schedule is timed with their sums.
+  /// of the pipeline every schedule is timed with their sums. With several passes (Cost::passes)
+  /// the step is what becomes small; the objective is the makespan then.
   std::function<Cost(const Shape&)> cost = {};
   /// Orders that may be timed, beyond the portfolio, which is always timed whole.
   std::int64_t budget = 20'000;
@@ -66,12 +67,15 @@ struct Found {
   std::vector<ParameterValue> parameters;  ///< what to ask the generator for
   std::string refinement;                  ///< empty, "relist" or "local search"
   std::vector<bool> recomputed = {};       ///< by stage: the program runs its forward again
-  double makespan = 0;
+  double makespan = 0;                     ///< of the last pass
   double span = 0;
   double peak_memory = 0;  ///< largest memory of any rank after any action
+  /// All passes of a step, of which the last one has the sums over copies of the pipeline. Of one
+  /// pass the makespan. Without what comes beside passes (Cost::after_passes).
+  double step = 0;
 
   [[nodiscard]] double value(Objective objective) const {
-    return objective == Objective::Makespan ? makespan : span;
+    return objective == Objective::Makespan ? step : span;
   }
 };
 
@@ -107,11 +111,12 @@ struct SearchResult {
 /// less memory; so where there is room nothing recomputes. The bound is the smallest over the
 /// shapes considered, where the exact solver proved a shape its optimum. Never worse than any
 /// catalogue entry that fits. Deterministic by seed. Throws InvalidArgument for counts below 1, a
-/// negative budget, and costs with contention or shared processors: every order tried would need
-/// the whole event simulation, and no bound holds; search without and simulate the result with it.
-/// Cut by time it is as good as every candidate that was finished before. The bound of a shape that
-/// was not computed in time is the work of its busiest rank. Cost: O(budget x actions), about 20 ns
-/// per action and evaluation.
+/// negative budget, a span of several passes, between which all ranks wait for each other, and
+/// costs with contention or shared processors: every order tried would need the whole event
+/// simulation, and no bound holds; search without and simulate the result with it. Cut by time it
+/// is as good as every candidate that was finished before. The bound of a shape that was not
+/// computed in time is the work of its busiest rank. Cost: O(budget x actions), about 20 ns per
+/// action and evaluation.
 [[nodiscard]] SearchResult search(const SearchOptions& options);
 
 /// The costs of a search, as people say them: fills in `cost`; of a file of other stages than full
@@ -120,8 +125,8 @@ struct SearchResult {
 /// costs of slices or chunks whose number is not set.
 void set_costs(SearchOptions& options, const ModelCosts& costs);
 
-/// What no other of `found` beats or equals in all of makespan, span and peak memory; smallest peak
-/// first, then smallest makespan. Of equals the first stays.
+/// What no other of `found` beats or equals in all of makespan, step, span and peak memory;
+/// smallest peak first, then smallest makespan. Of equals the first stays.
 [[nodiscard]] std::vector<Found> pareto_front(std::vector<Found> found);
 
 /// The front as an aligned table, one line per schedule, a header line first.
