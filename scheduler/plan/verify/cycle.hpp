@@ -24,6 +24,8 @@ struct Waits {
     for (const Node producer : graph->producers(node)) use(producer);
     if (!credit.empty() && credit[node] != kNoNode) use(credit[node]);
     if (!atomic_pairs || !graph->action(node).with_next) return;
+    const Rank rank = graph->rank(node);
+    if (node + 1 == graph->first(Rank{rank.value + 1})) return;  // no pair: its list ends with it
     for (const Node producer : graph->producers(node + 1))
       if (producer != node) use(producer);
   }
