@@ -1,6 +1,6 @@
-// millrace launch: one process per rank on this machine, over shared memory or ipc in a private
-// directory, or over tcp with keys made for this job. A rank is a worker of ours or any program;
-// both are told their place by their environment.
+// millrace launch: a process for each rank, or for several, on this machine, over shared memory or
+// ipc in a private directory, or over tcp with keys made for this job. A rank is a worker of ours
+// or any program; both are told their place by their environment.
 #include "cli/ranks/launch.hpp"
 
 #include <algorithm>

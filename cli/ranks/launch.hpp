@@ -1,4 +1,4 @@
-// One process per rank on this machine, from start to end.
+// The processes of a job on this machine, from start to end.
 #pragma once
 
 #include <string>
@@ -14,7 +14,7 @@ struct LaunchFlags {
   double grace = 5;                ///< seconds
   bool bind_cores = false;
   LinkFlags link = {.link = "auto"};
-  std::vector<std::string> command = {};  ///< what every rank does: train or doctor, and options
+  std::vector<std::string> command = {};  ///< what every process does: train or doctor, and options
 };
 
 /// Starts the ranks, passes signals on, waits for all. Returns the exit code of the failure that

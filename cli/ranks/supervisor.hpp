@@ -1,5 +1,5 @@
-// Starts one process per rank and sees every one of them to its end: output to logs, signals passed
-// on with a grace period, no orphan, and the cause of a failure told last.
+// Starts the processes of a job and sees every one of them to its end: output to logs, signals
+// passed on with a grace period, no orphan, and the cause of a failure told last.
 #pragma once
 
 #include <chrono>
