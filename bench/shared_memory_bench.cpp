@@ -1,8 +1,11 @@
 // What does a message cost between two processes of one host? There and back over shared memory,
 // also where the ranks are connected over tcp, and over ZeroMQ's ipc, beside the copies and
-// checksums that the way needs, made by one process alone. An empty message costs what one costs
-// whose payload lies in its region already: no byte of it is touched.
+// checksums that the way needs, made by one process alone, and by the two between which the bytes
+// go, with nothing but a number that says whose turn it is: what one core wrote, the other fetches.
+// An empty message costs what one costs whose payload lies in its region already: no byte of it is
+// touched.
 #include <array>
+#include <atomic>
 #include <chrono>
 #include <csignal>
 #include <cstdlib>
@@ -12,8 +15,10 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
+#include <thread>
 #include <unistd.h>
 
 #include <benchmark/benchmark.h>
@@ -121,24 +126,75 @@ void round_trip(benchmark::State& state, const Join& join) {
   for (auto _ : state) there_and_back();
 }
 
+/// What a sender must do to a payload, and what its receiver must.
+void write_payload(std::span<const std::byte> from, std::byte* to, bool hashed) {
+  std::memcpy(to, from.data(), from.size());
+  benchmark::ClobberMemory();
+  if (hashed) benchmark::DoNotOptimize(payload_hash(from));
+}
+
+void read_payload(std::span<const std::byte> payload, bool hashed) {
+  if (hashed) benchmark::DoNotOptimize(payload_hash(payload));
+}
+
+/// Memory of this process and of those that it forks.
+class Shared {
+ public:
+  explicit Shared(std::size_t bytes)
+      : bytes_(bytes),
+        memory_(::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0)) {
+    require(memory_ != MAP_FAILED, "no memory to share");
+    std::memset(memory_, 0, bytes);
+  }
+  Shared(const Shared&) = delete;
+  Shared& operator=(const Shared&) = delete;
+  ~Shared() { ::munmap(memory_, bytes_); }
+
+  [[nodiscard]] std::span<std::byte> bytes() const {
+    return {static_cast<std::byte*>(memory_), bytes_};
+  }
+
+ private:
+  std::size_t bytes_;
+  void* memory_;
+};
+
 /// There and back without anybody else: what the copies and checksums take alone.
 void needed(benchmark::State& state, bool hashed) {
-  std::array<Tensor, 3> memory;
-  for (Tensor& each : memory) {
-    each = Tensor(DType::U8, {state.range(0)});
-    each.fill_zero();
-  }
-  const auto bytes = [](const Tensor& tensor) {
-    return std::span(static_cast<const std::byte*>(tensor.data()), tensor.bytes());
-  };
+  const auto bytes = static_cast<std::size_t>(state.range(0));
+  const std::array<Shared, 3> memory{Shared(bytes), Shared(bytes), Shared(bytes)};
   for (auto _ : state)
     for (const std::size_t way : {0U, 1U}) {
-      std::memcpy(memory[way + 1].data(), memory[way].data(), memory[way].bytes());
-      benchmark::ClobberMemory();
-      if (!hashed) continue;
-      benchmark::DoNotOptimize(payload_hash(bytes(memory[way])));
-      benchmark::DoNotOptimize(payload_hash(bytes(memory[way + 1])));
+      write_payload(memory[way].bytes(), memory[way + 1].bytes().data(), hashed);
+      read_payload(memory[way + 1].bytes(), hashed);
     }
+}
+
+/// The same, each copy and checksum where it belongs.
+void needed_by_two(benchmark::State& state, bool hashed) {
+  const auto bytes = static_cast<std::size_t>(state.range(0));
+  const std::array<Shared, 3> memory{Shared(bytes), Shared(bytes), Shared(bytes)};
+  const Shared word(sizeof(std::atomic<std::uint64_t>));
+  auto& turn = *new (word.bytes().data()) std::atomic<std::uint64_t>(0);
+  const auto await = [&turn](std::uint64_t mine) {
+    for (int looks = 1; turn.load(std::memory_order_acquire) != mine; ++looks)
+      if (looks % 4096 == 0) std::this_thread::yield();
+  };
+  const Other other([&] {
+    for (std::uint64_t mine = 1;; mine += 2) {
+      await(mine);
+      read_payload(memory[1].bytes(), hashed);
+      write_payload(memory[1].bytes(), memory[2].bytes().data(), hashed);
+      turn.store(mine + 1, std::memory_order_release);
+    }
+  });
+  std::uint64_t mine = 0;
+  for (auto _ : state) {
+    write_payload(memory[0].bytes(), memory[1].bytes().data(), hashed);
+    turn.store(mine + 1, std::memory_order_release);
+    await(mine += 2);
+    read_payload(memory[2].bytes(), hashed);
+  }
 }
 
 template <class Body>
@@ -155,6 +211,9 @@ int main(int count, char** arguments) {
     const std::string end = hashed ? "/hashed" : "/unhashed";
     const auto sizes = {std::int64_t{4} << 10, std::int64_t{1} << 20};
     add("needed" + end, sizes, [=](benchmark::State& state) { needed(state, hashed); });
+    add("needed_by_two" + end, sizes, [=](benchmark::State& state) {
+      needed_by_two(state, hashed);
+    });
     add("shared_memory" + end, sizes, [=](benchmark::State& state) {
       round_trip(state, shared_memory(hashed));
     });
