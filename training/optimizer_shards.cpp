@@ -194,38 +194,64 @@ void OptimizerShards::require_share(std::size_t copy, bool fits) const {
                    " than it does here");
 }
 
-void OptimizerShards::collect(const Use& use, bool values_alone) {
-  std::vector<std::string_view> slots;
-  for (std::size_t i = 2; i < state_->parts().size(); ++i) slots.push_back(state_->parts()[i]);
-  for (const StateEntry& entry : entries()) {
-    if (!entry.is_spread) continue;
-    std::vector<std::string_view> parts;
-    TensorList mine;
-    if (entry.master) {
-      parts.emplace_back("value");
-      mine.push_back(entry.master.clone());
-    }
-    for (std::size_t i = 0; i < slots.size() && !values_alone; ++i) {
-      parts.push_back(slots[i]);
-      mine.push_back(entry.slots[i].clone());
-    }
-    if (mine.empty()) continue;
-    const std::vector<TensorList> pieces = copies_.gather(0, std::move(mine), kLabel);
-    if (!pieces.empty()) use_pieces(entry, pieces, parts, use);
-  }
+/// What is spread of an entry.
+std::vector<OptimizerShards::SpreadPart> OptimizerShards::spread_parts(const StateEntry& entry,
+                                                                       bool values_alone) const {
+  std::vector<SpreadPart> parts;
+  if (!entry.is_spread) return parts;
+  if (entry.master) parts.push_back({"value", &entry.master});
+  for (std::size_t i = 0; i < entry.slots.size() && !values_alone; ++i)
+    parts.push_back({state_->parts()[i + 2], &entry.slots[i]});
+  return parts;
 }
 
 /// Shares ascend with their copies.
-void OptimizerShards::use_pieces(const StateEntry& entry,
-                                 const std::vector<TensorList>& pieces,
-                                 std::span<const std::string_view> parts,
-                                 const Use& use) const {
-  for (std::size_t part = 0; part < parts.size(); ++part) {
-    Tensor whole(DType::F32, entry.parameter->value.dims());
-    auto to = whole.as<float>().begin();
-    for (const TensorList& piece : pieces) to = std::ranges::copy(piece[part].as<float>(), to).out;
-    use(entry, parts[part], whole);
+void OptimizerShards::collect(const Use& use, bool values_alone) {
+  for (const StateEntry& entry : entries()) {
+    const std::vector<SpreadPart> parts = spread_parts(entry, values_alone);
+    if (parts.empty()) continue;
+    TensorList mine;
+    for (const SpreadPart& part : parts) mine.push_back(part.own->clone());
+    const std::vector<TensorList> pieces = copies_.gather(0, std::move(mine), kLabel);
+    for (std::size_t i = 0; i < parts.size() && !pieces.empty(); ++i) {
+      Tensor whole(DType::F32, entry.parameter->value.dims());
+      auto to = whole.as<float>().begin();
+      for (const TensorList& piece : pieces) to = std::ranges::copy(piece[i].as<float>(), to).out;
+      use(entry, parts[i].name, whole);
+    }
   }
+}
+
+Tensor OptimizerShards::own_state() {
+  std::vector<const Tensor*> tensors;
+  std::int64_t elements = 0;
+  for (const StateEntry& entry : entries())
+    for (const SpreadPart& part : spread_parts(entry, false)) {
+      tensors.push_back(part.own);
+      elements += part.own->elements();
+    }
+  Tensor state(DType::F32, {elements});
+  auto to = state.as<float>().begin();
+  for (const Tensor* tensor : tensors) to = std::ranges::copy(tensor->as<float>(), to).out;
+  return state;
+}
+
+void OptimizerShards::join(std::span<const Tensor> states, const Use& use) {
+  std::vector<std::span<const float>> left;
+  for (const Tensor& state : states) left.push_back(state.as<float>());
+  for (std::size_t i = 0; i < shares_.size(); ++i)
+    for (const SpreadPart& part : spread_parts(entries()[i], false)) {
+      Tensor whole(DType::F32, entries()[i].parameter->value.dims());
+      auto to = whole.as<float>().begin();
+      for (std::size_t copy = 0; copy < left.size(); ++copy) {
+        const std::size_t size = shares_[i][copy].last - shares_[i][copy].first;
+        require_share(copy, size <= left[copy].size());
+        to = std::ranges::copy(left[copy].first(size), to).out;
+        left[copy] = left[copy].subspan(size);
+      }
+      use(entries()[i], part.name, whole);
+    }
+  for (std::size_t copy = 0; copy < left.size(); ++copy) require_share(copy, left[copy].empty());
 }
 
 }  // namespace millrace

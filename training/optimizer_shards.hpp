@@ -63,12 +63,23 @@ class OptimizerShards {
   /// master values alone.
   void collect(const Use& use, bool values_alone);
 
+  /// The same where copies can no longer talk, no collectives: what this one has of all that is
+  /// spread, part behind part; and what all have, by copy, each part whole.
+  [[nodiscard]] Tensor own_state();
+  void join(std::span<const Tensor> states, const Use& use);
+
+  /// Of this copy among those of its place, and their processes.
+  [[nodiscard]] int copy() const { return copies_.rank(); }
+  [[nodiscard]] std::span<const Rank> processes() const { return copies_.processes(); }
+
  private:
   [[nodiscard]] std::span<StateEntry> entries() { return state_->entries(place_); }
-  void use_pieces(const StateEntry& entry,
-                  const std::vector<TensorList>& pieces,
-                  std::span<const std::string_view> parts,
-                  const Use& use) const;
+  struct SpreadPart {
+    std::string_view name;
+    const Tensor* own = nullptr;
+  };
+  [[nodiscard]] std::vector<SpreadPart> spread_parts(const StateEntry& entry,
+                                                     bool values_alone) const;
 
   /// Of a parameter, its value or gradient.
   using Part = Tensor Parameter::*;

@@ -135,18 +135,13 @@ void Trainer::Saving::failed_alone() {
   advance(true);
 }
 
-std::string Trainer::Saving::why_not_apart() const {
-  if (trainer_.is_updating) return "its update had begun";
-  if (trainer_.shards) return "what the optimizer keeps is spread over processes that hear no more";
-  return {};
-}
-
 /// They may have stopped anywhere, and hear no more from each other: the votes say whether all
 /// stand behind the same step. Without one that is gone there is nothing to save.
 void Trainer::Saving::failed_among_others(const std::exception& error) {
   trainer_.group.cancel(error.what());
+  const std::string refusal = trainer_.is_updating ? "its update had begun" : "";
   const SaveReport report =
-      trainer_.checkpoints().save_apart(head_, why_not_apart(), !tells_of_a_loss(error));
+      trainer_.checkpoints().save_apart(head_, refusal, !tells_of_a_loss(error));
   if (tell_) tell_(report);
 }
 

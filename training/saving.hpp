@@ -52,7 +52,6 @@ class Trainer::Saving {
   void begin();
   void advance(bool wait);
   void failed_alone();
-  [[nodiscard]] std::string why_not_apart() const;
   void failed_among_others(const std::exception& error);
 
   State& trainer_;

@@ -58,7 +58,8 @@ struct Part {
   TrainerOptions options;
   Spoil spoil = {};
   std::function<void(Trainer&)> prepare = {};  // hooks of its trainer
-  const char* model = kSavedModel;
+  ModelSpec model = parse_model(kSavedModel);
+  int copies = 1;  // of the pipeline
   std::function<void(Trainer&, const Dataset&)> fit = [](Trainer& trainer, const Dataset& data) {
     trainer.fit(data);
   };
@@ -95,7 +96,8 @@ inline std::vector<End> fail_on_ranks(int count, const std::function<Part(int)>&
       Spoiled endpoint(*raw, part.spoil);
       ProcessGroup group(endpoint, std::chrono::seconds(30));
       try {
-        Trainer trainer(parts_on(part.options, endpoint, group, part.model), part.options);
+        Trainer trainer(parts_on(part.options, endpoint, group, part.model, part.copies),
+                        part.options);
         if (part.prepare) part.prepare(trainer);
         ends[static_cast<std::size_t>(rank)] = end_of(trainer, part, data);
       } catch (const Crashed&) {
@@ -125,8 +127,9 @@ struct Reference {
   }
 };
 
-inline std::string weights_resumed(const TrainerOptions& options, const char* model = kSavedModel) {
-  Trainer trainer(parse_model(model), options);
+inline std::string weights_resumed(const TrainerOptions& options,
+                                   const ModelSpec& model = parse_model(kSavedModel)) {
+  Trainer trainer(model, options);
   trainer.resume(options.save.folder);
   trainer.fit(first_digits(60));
   return trainer.weights_hash();

@@ -53,10 +53,12 @@ inline FitReport fit_steps(Trainer& trainer, const Dataset& data, int steps) {
 inline TrainerParts parts_on(const TrainerOptions& options,
                              Endpoint& endpoint,
                              ProcessGroup& group,
-                             const char* model = kSavedModel) {
+                             const ModelSpec& model = parse_model(kSavedModel),
+                             int copies = 1) {
+  const GridSeat seat(endpoint, Grid(copies, endpoint.world() / copies));
   const Program program = generate(
-      options.schedule, {.ranks = endpoint.world(), .micro_batches = options.micro_batches});
-  return rank_parts(parse_model(model), program, options, endpoint, group);
+      options.schedule, {.ranks = seat.grid().pipeline(), .micro_batches = options.micro_batches});
+  return rank_parts(model, program, options, seat, group);
 }
 
 inline std::string bytes_in(const std::filesystem::path& file) {

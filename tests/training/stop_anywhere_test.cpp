@@ -28,7 +28,7 @@ using testing_training::on_ranks;
 using testing_training::saved_options;
 
 constexpr int kSteps = 40;
-constexpr int kMicroBatches = 4;  // of a mini-batch
+constexpr int kStoppedMicroBatches = 4;  // of a mini-batch
 
 const std::vector<OptimizerKind> kOptimizers = {
     OptimizerKind::Sgd, OptimizerKind::Adam, OptimizerKind::Lamb};
@@ -108,7 +108,7 @@ struct Case {
 
 TrainerOptions in_passes(TrainerOptions options, int passes) {
   options.accumulate = passes;
-  options.micro_batches = kMicroBatches / passes;
+  options.micro_batches = kStoppedMicroBatches / passes;
   return options;
 }
 

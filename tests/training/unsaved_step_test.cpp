@@ -150,7 +150,7 @@ struct SmallRun {
       Part part = failing_part(place, rank);
       part.options = options(place);
       part.options.save.patience = patience;
-      part.model = kModel;
+      part.model = parse_model(kModel);
       part.prepare = [place](Trainer& trainer) { trainer.resume(place); };
       if (rank == faulty) part.options.save.files = files;
       return part;
@@ -182,7 +182,8 @@ TEST_P(UnsavedStepAndStorage, LeavesWhatIsOlderWholeAndNothingUnfinishedBehindTh
     if (fault != Fault::Crash || faulty != 0) {
       EXPECT_TRUE(is_saved || !ends[0].last().fault.empty());
     }
-    EXPECT_EQ(weights_resumed(SmallRun::options(place), SmallRun::kModel), run.weights);
+    EXPECT_EQ(weights_resumed(SmallRun::options(place), parse_model(SmallRun::kModel)),
+              run.weights);
     EXPECT_THAT(names_in(place), Each(StartsWith("step-")));
     std::filesystem::remove_all(place);
     if (HasFailure()) return;

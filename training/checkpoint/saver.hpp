@@ -76,7 +76,8 @@ class Saver {
   void settle();
   [[nodiscard]] std::string found(const std::string& otherwise) const;
   [[nodiscard]] std::string subject() const;
-  [[nodiscard]] std::string vote(const std::string& refusal);
+  [[nodiscard]] std::string vote(VoteFolder& votes, const std::string& refusal);
+  void join_shards(VoteFolder& votes);
   void remove_own_files();
   [[nodiscard]] std::string counted(VoteFolder& votes, const std::string& own);
   [[nodiscard]] std::string rank_text(std::size_t place) const;

@@ -2,6 +2,8 @@
 // other in collectives stands in files, and the first one finishes the checkpoint as ever, when all
 // have voted for the same state.
 #include <algorithm>
+#include <cstring>
+#include <span>
 #include <utility>
 
 #include "millrace/core/error.hpp"
@@ -32,9 +34,9 @@ SaveReport Saver::save_apart(Manifest head, const std::string& refusal, bool all
     if (!all_live)
       verdict = found("a rank is lost or hangs");
     else if (group_.rank() == 0)
-      verdict = counted(votes, vote(refusal));
+      verdict = counted(votes, vote(votes, refusal));
     else
-      verdict = followed(votes, vote(refusal));
+      verdict = followed(votes, vote(votes, refusal));
   } catch (const std::exception& error) {
     verdict = kFault + std::string(error.what());
   }
@@ -62,7 +64,7 @@ std::string Saver::subject() const {
 }
 
 /// This process' share, durable, and what it says of it.
-std::string Saver::vote(const std::string& refusal) {
+std::string Saver::vote(VoteFolder& votes, const std::string& refusal) {
   if (!refusal.empty()) return kFault + refusal;
   try {
     if (folder_.has(moment())) return subject() + write_shards({});
@@ -71,11 +73,36 @@ std::string Saver::vote(const std::string& refusal) {
                           "it is in the middle of an update, whose first sums are in the "
                           "checkpoint that it goes on from");
     snapshot_->take();
+    if (shards_ != nullptr) join_shards(votes);
     return subject() + written();
   } catch (const std::exception& error) {
     remove_own_files();
     return kFault + std::string(error.what());
   }
+}
+
+/// What is spread over copies goes through files to the first of them, which writes it.
+void Saver::join_shards(VoteFolder& votes) {
+  if (shards_->copy() > 0) return votes.give(group_.rank(), shards_->own_state());
+  std::vector<Tensor> states;
+  states.push_back(shards_->own_state());
+  const std::span<const Rank> all = group_.processes();
+  for (const Rank process : shards_->processes().subspan(1)) {
+    const auto place = std::ranges::find(all, process) - all.begin();
+    Tensor bytes;
+    try {
+      bytes = votes.given(static_cast<int>(place), options_.patience);
+    } catch (const StorageError& error) {
+      throw StorageError("it has no share of " + rank_text(static_cast<std::size_t>(place)) + ": " +
+                         error.what());
+    }
+    Tensor& state = states.emplace_back(
+        DType::F32, Dims{static_cast<std::int64_t>(bytes.bytes() / sizeof(float))});
+    std::memcpy(state.data(), bytes.data(), state.bytes());
+  }
+  shards_->join(states, [&](const StateEntry& entry, std::string_view part, const Tensor& whole) {
+    snapshot_->fill(entry.parameter->name, part, whole);
+  });
 }
 
 /// On a full disk the vote needs the room.

@@ -32,13 +32,37 @@ std::string VoteFolder::path_of(int process) const {
   return path_in(folder_, "rank-" + std::to_string(process));
 }
 
-void VoteFolder::cast(int process, const std::string& vote) {
+std::string VoteFolder::share_of(int process) const {
+  return path_in(folder_, "share-" + std::to_string(process));
+}
+
+void VoteFolder::put(const std::string& path, std::span<const std::byte> bytes) {
   files_.make_folder(folder_);
-  const std::string unfinished = path_of(process) + ".tmp";
-  write_durably(files_, unfinished, std::as_bytes(std::span(vote)));
-  files_.rename(unfinished, path_of(process));
+  const std::string unfinished = path + ".tmp";
+  write_durably(files_, unfinished, bytes);
+  files_.rename(unfinished, path);
   files_.sync_folder(folder_);
   is_known_ = true;
+}
+
+void VoteFolder::cast(int process, const std::string& vote) {
+  put(path_of(process), std::as_bytes(std::span(vote)));
+}
+
+void VoteFolder::give(int process, const Tensor& share) {
+  put(share_of(process), {static_cast<const std::byte*>(share.data()), share.bytes()});
+}
+
+Tensor VoteFolder::given(int process, std::chrono::milliseconds patience) {
+  const std::string path = share_of(process);
+  bool voted = false;
+  wait(patience, [&] {
+    voted = files_.exists(path_of(process));  // before: who has voted gives nothing more
+    return files_.exists(path) || voted;
+  });
+  if (files_.exists(path)) return files_.read(path, ~std::uint64_t{0});
+  throw StorageError(voted ? text_of(files_.read(path_of(process), ~std::uint64_t{0})).substr(1)
+                           : "it did not write its share in time");
 }
 
 /// Shards, votes and folders: whoever writes lets this number grow.

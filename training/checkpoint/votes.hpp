@@ -4,6 +4,7 @@
 
 #include <chrono>
 #include <cstddef>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -22,6 +23,12 @@ class VoteFolder {
   /// Durable, and there whole or not at all. Throws StorageError.
   void cast(int process, const std::string& vote);
 
+  /// Before its vote: what another process writes for this one. Throws as cast().
+  void give(int process, const Tensor& share);
+  /// Waits for it, with that patience behind the last file that came. Throws StorageError where the
+  /// process votes without it, with what it says, or never gives it.
+  [[nodiscard]] Tensor given(int process, std::chrono::milliseconds patience);
+
   /// Waits for the votes of the processes 1 to `count` - 1; gives what came, by process, empty
   /// where nothing did. Returns as soon as all are there, and when nothing new came for `patience`.
   /// Throws StorageError.
@@ -39,6 +46,8 @@ class VoteFolder {
   void wait(std::chrono::milliseconds patience, const Done& done) const;
   [[nodiscard]] std::size_t files_there() const;
   [[nodiscard]] std::string path_of(int process) const;
+  [[nodiscard]] std::string share_of(int process) const;
+  void put(const std::string& path, std::span<const std::byte> bytes);
 
   std::string root_, prefix_, folder_;
   FileSystem& files_;
