@@ -255,6 +255,17 @@ TEST(ParetoFront, KeepsWhatNothingBeatsAndSortsByMemory) {
   EXPECT_THAT(front_svg(front), testing::HasSubstr("<title>span: makespan 9, span 7"));
 }
 
+TEST(ParetoFront, SaysTheStepOfSeveralPasses) {
+  Found slow = found("slow", 12, 12, 4), wide = found("wide", 8, 8, 8);
+  slow.step = 24;
+  wide.step = 15.5;
+  EXPECT_EQ(front_table({slow, wide}),
+            " peak memory      makespan          step          span  schedule\n"
+            "           4            12            24            12  slow\n"
+            "           8             8          15.5             8  wide\n");
+  EXPECT_THAT(front_svg({slow}), testing::HasSubstr("<title>slow: makespan 12, step 24, span 12"));
+}
+
 TEST(ParetoFront, ThePictureHasRoundMarksAndNamesItsPoints) {
   const std::string svg =
       front_svg({found("slow", 1657.35, 1657.35, 4), found("wide", 1138.2, 1128, 12)});
@@ -313,6 +324,24 @@ TEST(Search, CountsWhatReplicasGiveEachOtherBehindTheSums) {
       {.ranks = 4, .micro_batches = 8, .placement = Placement::mirrored(4), .budget = 500});
 }
 
+/// Where ranks are unlike, what one of them has to give lies in no step of its own.
+TEST(Search, BoundsTheSpanOfReplicasOnRanksOfDifferentSpeed) {
+  SearchOptions options{.ranks = 2, .micro_batches = 4, .objective = Objective::Span};
+  options.placement = Placement::mirrored(2);
+  options.budget = 500;
+  options.cost = [](const Shape& shape) {
+    Cost cost = Cost::unit(shape);
+    cost.data_parallel = 8;
+    cost.bytes_per_tick = 1;
+    cost.gradient_bytes = {2, 2};
+    cost.rank_speed = {1, 8};
+    return cost;
+  };
+  const SearchResult result = search(options);
+  ASSERT_TRUE(result.best);
+  EXPECT_LE(result.lower_bound, result.best->span * (1 + 1e-12));
+}
+
 ModelCosts costs_of_two(double bytes, int passes = 1) {
   return {.bandwidth = {1}, .data_parallel = 2, .gradient_bytes = {bytes}, .accumulate = passes};
 }
@@ -347,6 +376,21 @@ TEST(Search, MakesTheStepOfAllPassesSmall) {
   EXPECT_GT(many.makespan, one.makespan);
   const double pass = best_of_two(costs_of_two(0)).makespan;
   EXPECT_NEAR(many.step, 999 * pass + many.makespan, 1e-6);
+}
+
+/// Here no generator has the best step, and who orders what is met by several times the pass with
+/// the sums goes another way.
+TEST(Search, OrdersByTheStepOfAllPasses) {
+  for (const int passes : {2, 5}) {
+    SearchOptions options{.ranks = 2, .micro_batches = 8, .placement = Placement::mirrored(2)};
+    options.budget = 1500;
+    set_costs(options, costs_of_two(8, passes));
+    const SearchResult result = search(options);
+    ASSERT_TRUE(result.best);
+    EXPECT_TRUE(result.proven) << passes;
+    EXPECT_EQ(result.best->step, passes == 2 ? 64 : 136);
+    EXPECT_EQ(result.lower_bound, result.best->step);
+  }
 }
 
 TEST(Search, ProvesTheStepOfAllPasses) {

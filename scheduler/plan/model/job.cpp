@@ -8,6 +8,8 @@
 
 #include "millrace/core/error.hpp"
 #include "plan/model/memory.hpp"
+#include "plan/model/reductions.hpp"
+#include "plan/model/stage_sums.hpp"
 #include "plan/model/validate.hpp"
 
 namespace millrace::plan {
@@ -78,6 +80,7 @@ Job::Job(Program program, const Cost& cost, Work* work)
   place_nodes();
   price_nodes(cost);
   price_links(cost);
+  if (cost.data_parallel > 1) price_sums(cost);
   invert();
   find_whole();
 }
@@ -115,11 +118,6 @@ void Job::price_nodes(const Cost& cost) {
 
 void Job::price_links(const Cost& cost) {
   const int ranks = program_.shape.ranks;
-  for (int r = 0; r < program_.shape.replicas() && cost.data_parallel > 1; ++r)
-    for (int s = 0; s < program_.shape.stages(); ++s) {
-      const Rank rank = program_.shape.rank(Replica{r}, Stage{s});
-      sums_.push_back({cost.sum_transfer(Stage{s}, rank, ranks), cost.sum_delay(rank, ranks)});
-    }
   const auto message = [&](int from, int to) {
     const Rank source{from}, destination{to};
     return cost.transfer(source, destination, ranks) + cost.delay(source, destination, ranks);
@@ -130,6 +128,33 @@ void Job::price_links(const Cost& cost) {
   }
   for (int from = 0; from < ranks; ++from)
     for (int to = 0; to < ranks; ++to) links_.push_back(message(from, to));
+}
+
+void Job::price_sums(const Cost& cost) {
+  const Shape& shape = program_.shape;
+  for (int r = 0; r < shape.replicas(); ++r)
+    for (int s = 0; s < shape.stages(); ++s) {
+      const Rank rank = shape.rank(Replica{r}, Stage{s});
+      copy_rank_.push_back(rank.index());
+      sums_.push_back(
+          {cost.sum_transfer(Stage{s}, rank, shape.ranks), cost.sum_delay(rank, shape.ranks)});
+    }
+  bool between_ranks = false;
+  const auto groups = reduction_groups(shape, graph_.stage_graph());
+  for (std::size_t stage = 0; stage < groups.size(); ++stage) {
+    if (groups[stage].front().stage.index() != stage) continue;
+    Meeting& meeting = meetings_.emplace_back();
+    for (const Copy& from : groups[stage]) {
+      meeting.copies.push_back(copy(from.replica, from.stage));
+      for (const Copy& to : groups[stage]) {
+        const double way = way_of_sum(shape, cost, from, shape.rank(to.replica, to.stage)).way();
+        meeting.ways.push_back(way);
+        between_ranks |= shape.rank(from.replica, from.stage) != shape.rank(to.replica, to.stage);
+      }
+    }
+  }
+  if (between_ranks)
+    unit_run_ = std::make_unique<Job>(program(own_order()), Cost::unit(shape), work_counter_);
 }
 
 void Job::invert() {
@@ -150,6 +175,8 @@ void Job::find_whole() {
     for (const Node producer : producers(node)) whole_ = whole_ && whole(delay(producer, node));
   whole_ = whole_ && std::ranges::all_of(ticks_, whole);
   for (const Sum& sum : sums_) whole_ = whole_ && whole(sum.transfer) && whole(sum.delay);
+  for (const Meeting& meeting : meetings_)
+    whole_ = whole_ && std::ranges::all_of(meeting.ways, whole);
 }
 
 JobOrder Job::own_order() const {

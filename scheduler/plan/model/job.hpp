@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <vector>
 
@@ -71,6 +72,18 @@ class Job {
   [[nodiscard]] std::size_t copy(Replica replica, Stage stage) const {
     return replica.index() * static_cast<std::size_t>(shape().stages()) + stage.index();
   }
+  [[nodiscard]] std::size_t rank_of_copy(std::size_t copy) const { return copy_rank_[copy]; }
+  /// The copies that add their gradients together: all replicas of a stage, and of those tied to
+  /// it.
+  struct Meeting {
+    std::vector<std::size_t> copies;
+    std::vector<double> ways;  ///< ticks by giver and taker; 0 on one rank
+  };
+  /// By their first stages; empty without sums.
+  [[nodiscard]] const std::vector<Meeting>& meetings() const { return meetings_; }
+  /// The same nodes with F = I = W = 1, whose run says in which order ranks come to the meetings
+  /// (see insert_reductions); null where none is of several ranks.
+  [[nodiscard]] const Job* unit_run() const { return unit_run_.get(); }
   /// Of the program in one step; sums follow the last one.
   [[nodiscard]] int passes() const { return passes_; }
   [[nodiscard]] bool has_recompute() const { return !recomputes_.empty(); }
@@ -107,6 +120,7 @@ class Job {
   void place_nodes();
   void price_nodes(const Cost& cost);
   void price_links(const Cost& cost);
+  void price_sums(const Cost& cost);
   void invert();
   void find_whole();
 
@@ -120,6 +134,9 @@ class Job {
   double link_ = 0;                      // ticks of every message ...
   std::vector<double> links_;            // ... or by source and destination, where links differ
   std::vector<Sum> sums_;                // by copy
+  std::vector<std::size_t> copy_rank_;   // with sums, by copy
+  std::vector<Meeting> meetings_;
+  std::unique_ptr<Job> unit_run_;
   int passes_ = 1;
   bool whole_ = true;
   std::vector<std::uint32_t> consumer_start_;

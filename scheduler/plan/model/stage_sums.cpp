@@ -1,8 +1,9 @@
 // Finds the last B or W and the REDUCE_GRAD of every stage, and times the sums of a timeline.
 #include "plan/model/stage_sums.hpp"
 
+#include <optional>
+
 #include "plan/model/lookup.hpp"
-#include "plan/model/reductions.hpp"
 #include "plan/model/validate.hpp"
 
 namespace millrace {
@@ -25,7 +26,7 @@ Node before_group(const Graph& graph, const std::vector<std::vector<Copy>>& grou
   return before;
 }
 
-/// Whether a rank has a replica of the stage.
+/// Whether a rank has a replica of the stage, all of whose gradients it then needs.
 bool holds(const Shape& shape, Rank rank, Stage stage) {
   for (int replica = 0; replica < shape.replicas(); ++replica)
     if (shape.rank(Replica{replica}, stage) == rank) return true;
@@ -75,6 +76,71 @@ void PlannedSums::find(const Graph& graph, const Cost& cost) {
     place_[sums_[i].replica.index() * stages_ + sums_[i].stage.index()] = i;
 }
 
+AwaitedSum way_of_sum(const Shape& shape, const Cost& cost, const Copy& copy, Rank to) {
+  const Rank from = shape.rank(copy.replica, copy.stage);
+  if (from == to) return {};
+  const bool whole = holds(shape, to, copy.stage);
+  return {.transfer = whole ? cost.replica_transfer(copy.stage, from, to, shape.ranks) : 0,
+          .delay = cost.delay(from, to, shape.ranks)};
+}
+
+namespace {
+
+/// Whether every replica has micro-batches, and so gradients.
+bool uses_replicas(const Shape& shape) {
+  std::vector<bool> used(static_cast<std::size_t>(shape.replicas()), false);
+  for (int m = 0; m < shape.micro_batches; ++m) used[shape.replica(MicroBatch{m}).index()] = true;
+  return std::ranges::find(used, false) == used.end();
+}
+
+/// The lesser of the ways of a stage's gradients between two ranks.
+double lesser_way(const Shape& shape, const Cost& cost, const Copy& one, const Copy& other) {
+  const Rank here = shape.rank(one.replica, one.stage),
+             there = shape.rank(other.replica, other.stage);
+  return std::min(way_of_sum(shape, cost, one, there).way(),
+                  way_of_sum(shape, cost, other, here).way());
+}
+
+/// The only rank that has another replica of what a rank has; none where there are several, or
+/// stages that are reduced together.
+std::optional<Rank> partner(const Shape& shape, Rank rank) {
+  std::optional<Rank> found;
+  if (shape.replicas() != 2 || !shape.ties.empty()) return found;
+  for (int s = 0; s < shape.stages(); ++s) {
+    const Rank one = shape.rank(Replica{0}, Stage{s}), other = shape.rank(Replica{1}, Stage{s});
+    if (one != rank && other != rank) continue;
+    const Rank to = one == rank ? other : one;
+    if (to == rank || (found && *found != to)) return std::nullopt;
+    found = to;
+  }
+  return found;
+}
+
+/// The least ticks from the last pass of a rank, which is one of `copy` with a sum that takes
+/// `sum`, until the rank and those that have replicas of its stages have all that they need.
+double given_behind(const Shape& shape, const Cost& cost, const Copy& copy, double sum) {
+  if (!uses_replicas(shape)) return sum;
+  const Rank rank = shape.rank(copy.replica, copy.stage);
+  double last = sum;
+  for (int r = 0; r < shape.replicas(); ++r)
+    last = std::max(last,
+                    sum + way_of_sum(shape, cost, copy, shape.rank(Replica{r}, copy.stage)).way());
+  const std::optional<Rank> other = partner(shape, rank);
+  if (!other) return last;
+  // The two ranks meet for one stage after the other, whichever comes first.
+  double rest = 0;
+  for (int s = 0; s < shape.stages(); ++s) {
+    const Copy one{Replica{0}, Stage{s}}, two{Replica{1}, Stage{s}};
+    const bool held =
+        shape.rank(one.replica, one.stage) == rank || shape.rank(two.replica, two.stage) == rank;
+    if (held && copy.stage != Stage{s}) rest += lesser_way(shape, cost, one, two);
+  }
+  const Copy twin{Replica{1 - copy.replica.value}, copy.stage};
+  return std::max(last, std::max(rest, sum) + lesser_way(shape, cost, copy, twin));
+}
+
+}  // namespace
+
 void PlannedSums::join(const Graph& graph, const Cost& cost) {
   const Shape& shape = graph.program().shape;
   const auto groups = reduction_groups(shape, graph.stage_graph());
@@ -85,12 +151,8 @@ void PlannedSums::join(const Graph& graph, const Cost& cost) {
     for (const Copy& copy : groups[sums_[own].stage.index()]) {
       const std::size_t other = place(copy.replica, copy.stage);
       if (other == kNone || sums_[other].rank == rank) continue;
-      const Rank from = sums_[other].rank;
-      const bool whole = holds(shape, rank, copy.stage);
-      awaited_[own].push_back(
-          {.sum = other,
-           .transfer = whole ? cost.replica_transfer(copy.stage, from, rank, shape.ranks) : 0,
-           .delay = cost.delay(from, rank, shape.ranks)});
+      awaited_[own].push_back(way_of_sum(shape, cost, copy, rank));
+      awaited_[own].back().sum = other;
     }
   }
 }
@@ -101,22 +163,17 @@ const std::vector<AwaitedSum>& PlannedSums::awaited_by(const Action& reduction) 
   return own == kNone ? nothing : awaited_[own];
 }
 
-double least_sum(const Shape& shape, const Cost& cost) {
+double least_sum(const Shape& shape, const Cost& cost, Objective objective) {
   if (cost.data_parallel == 1) return 0;
   double least = std::numeric_limits<double>::infinity();
   for (int s = 0; s < shape.stages(); ++s)
     for (int replica = 0; replica < shape.replicas(); ++replica) {
-      const Stage stage{s};
-      const Rank rank = shape.rank(Replica{replica}, stage);
-      double given = 0;
-      for (int other = 0; other < shape.replicas(); ++other)
-        if (const Rank to = shape.rank(Replica{other}, stage); to != rank)
-          given = std::max(given,
-                           cost.replica_transfer(stage, rank, to, shape.ranks) +
-                               cost.delay(rank, to, shape.ranks));
-      least = std::min(
-          least,
-          cost.sum_transfer(stage, rank, shape.ranks) + cost.sum_delay(rank, shape.ranks) + given);
+      const Copy copy{Replica{replica}, Stage{s}};
+      const Rank rank = shape.rank(copy.replica, copy.stage);
+      const double sum =
+          cost.sum_transfer(copy.stage, rank, shape.ranks) + cost.sum_delay(rank, shape.ranks);
+      least = std::min(least,
+                       objective == Objective::Span ? sum : given_behind(shape, cost, copy, sum));
     }
   return least;
 }

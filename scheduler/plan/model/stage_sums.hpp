@@ -8,7 +8,9 @@
 
 #include "millrace/scheduler/plan/cost.hpp"
 #include "millrace/scheduler/plan/graph.hpp"
+#include "millrace/scheduler/plan/objective.hpp"
 #include "millrace/scheduler/plan/simulate.hpp"
+#include "plan/model/reductions.hpp"
 
 namespace millrace::plan {
 
@@ -30,6 +32,12 @@ struct AwaitedSum {
 
   [[nodiscard]] double way() const { return transfer + delay; }
 };
+
+/// The way of a copy's sum to a rank with which it is added; its `sum` is not set.
+[[nodiscard]] AwaitedSum way_of_sum(const Shape& shape,
+                                    const Cost& cost,
+                                    const Copy& copy,
+                                    Rank to);
 
 /// Those of a program with a cost: of every replica of a stage that has a REDUCE_GRAD behind its
 /// last B or W, where there are several copies of the pipeline; none elsewhere.
@@ -72,8 +80,9 @@ class PlannedSums {
 };
 
 /// The least ticks by which sums over copies of the pipeline make any schedule of the shape longer:
-/// the pass that ends last is some stage's last B or W. 0 for one copy.
-[[nodiscard]] double least_sum(const Shape& shape, const Cost& cost);
+/// the pass that ends last is some stage's last B or W, and behind it its rank meets the replicas
+/// of all its stages. What those get then is none of its own span. 0 for one copy.
+[[nodiscard]] double least_sum(const Shape& shape, const Cost& cost, Objective objective);
 
 /// The link of one rank to the other copies of the pipeline.
 class SumLink {

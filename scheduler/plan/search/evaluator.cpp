@@ -4,8 +4,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "plan/model/stage_sums.hpp"
-
 namespace millrace::plan {
 
 Evaluator::Evaluator(const Job& job, Objective objective)
@@ -13,23 +11,36 @@ Evaluator::Evaluator(const Job& job, Objective objective)
       objective_(objective),
       passes_(objective == Objective::Makespan ? job.passes() : 1),
       end_(job.size(), kNotYet),
-      starts_(static_cast<std::size_t>(job.ranks()), 0),
+      rank_ends_(static_cast<std::size_t>(job.ranks())),
+      starts_(rank_ends_.size(), 0),
       trial_(job.size(), kNotYet),
       trial_starts_(starts_),
+      trial_ends_(rank_ends_),
       ranks_(starts_.size()),
-      replay_(job.graph().first()) {}
+      replay_(job.graph().first()),
+      step_end_(job) {
+  if (job.unit_run() != nullptr)
+    unit_ = std::make_unique<Evaluator>(*job.unit_run(), Objective::Makespan);
+}
 
 bool Evaluator::reset(const JobOrder& order) {
-  std::ranges::fill(trial_starts_, 0);
-  trial_value_ = run_whole(order, std::numeric_limits<double>::infinity());
+  begin(order);
   keep(order);
   return objective_value_ < std::numeric_limits<double>::infinity();
+}
+
+/// Tries an order as if there were none yet.
+void Evaluator::begin(const JobOrder& order) {
+  if (unit_) unit_->begin(order);
+  std::ranges::fill(trial_starts_, 0);
+  trial_value_ = run_whole(order, std::numeric_limits<double>::infinity());
 }
 
 double Evaluator::try_order(const JobOrder& order,
                             std::size_t rank,
                             std::size_t from,
                             double bound) {
+  if (unit_) unit_->try_order(order, rank, from);
   const double time = from == job_.first(rank) ? starts_[rank] : end_[order_[from - 1]];
   job_.spend(job_.size() / 8);
   trial_ = end_;
@@ -57,7 +68,9 @@ void Evaluator::keep(const JobOrder& order) {
     trial_value_ = span.value();
     deciding_rank_ = span.rank;
   }
+  if (unit_) unit_->keep(order);
   std::swap(end_, trial_);
+  std::swap(rank_ends_, trial_ends_);
   std::swap(starts_, trial_starts_);
   order_ = order;
   objective_value_ = trial_value_;
@@ -73,7 +86,7 @@ double Evaluator::start_later(const JobOrder& order, double bound) {
     if (origin(order, exceeding_) == rank) return none;
     if (run_whole(order, none) == none) return none;
     for (std::size_t r = 0; r < ranks_.size(); ++r)
-      trial_starts_[r] = std::max(trial_starts_[r], end_of_trial(order, r) - bound);
+      trial_starts_[r] = std::max(trial_starts_[r], trial_ends_[r].time - bound);
     trial_value_ = run_whole(order, bound);
   }
   return trial_value_;
@@ -87,7 +100,7 @@ CycleRatio Evaluator::find_span(const JobOrder& order) {
   while (true) {
     for (std::size_t r = 0; r < reach.size(); ++r) {
       const bool any = job_.first(r) < job_.first(r + 1);
-      reach[r] = {end_of_trial(order, r), any ? origin(order, rank_end(order, trial_, r).at) : r};
+      reach[r] = {trial_ends_[r].time, any ? origin(order, trial_ends_[r].at) : r};
     }
     if (!period.improve(reach)) return period.ratio();
     trial_starts_ = period.starts();
@@ -95,39 +108,10 @@ CycleRatio Evaluator::find_span(const JobOrder& order) {
   }
 }
 
-double Evaluator::end_of_trial(const JobOrder& order, std::size_t rank) const {
-  const bool any = job_.first(rank) < job_.first(rank + 1);
-  return any ? rank_end(order, trial_, rank).time : trial_starts_[rank];
-}
-
-Evaluator::RankEnd Evaluator::rank_end(const JobOrder& order,
-                                       const std::vector<double>& ends,
-                                       std::size_t rank) const {
-  const std::size_t first = job_.first(rank), last = job_.first(rank + 1) - 1;
-  RankEnd result{ends[order[last]], last};
-  if (!job_.has_sums()) return result;
-  std::vector<std::size_t> begins;  // of its stages' sums, the last one first
-  const auto copies = static_cast<std::size_t>(job_.shape().stages() * job_.shape().replicas());
-  std::vector<bool> seen(copies, false);
-  const auto held = static_cast<std::size_t>(job_.shape().chunks());
-  for (std::size_t at = last + 1; at-- > first && begins.size() < held;) {
-    const Action& action = job_.action(order[at]);
-    const std::size_t copy = job_.copy(action.replica(), action.stage);
-    if (!gives_weight_gradient(action.op) || seen[copy]) continue;
-    seen[copy] = true;
-    begins.push_back(at);
-  }
-  SumLink link;
-  std::size_t head = last;
-  for (auto at = begins.rbegin(); at != begins.rend(); ++at) {
-    const double ready = ends[order[*at]];
-    const Action& action = job_.action(order[*at]);
-    const Job::Sum& sum = job_.sum(action.replica(), action.stage);
-    const Interval time = link.take(ready, sum.transfer, sum.delay);
-    if (time.start <= ready) head = *at;
-    if (time.end > result.time) result = {time.end, head};
-  }
-  return result;
+/// Of a run that has come to its end.
+void Evaluator::find_ends(const JobOrder& order) {
+  static const std::vector<double> none;
+  step_end_.find(order, trial_, trial_starts_, unit_ ? unit_->trial_ : none, trial_ends_);
 }
 
 /// The rank whose start a longest path to the action at a place begins with.
@@ -179,9 +163,10 @@ double Evaluator::run(const JobOrder& order, double bound) {
       [&](Rank rank, Node place, Node) { return advance(order, rank.index(), place, bound); },
       [&](std::size_t, Node wanted) { return trial_[wanted] != kNotYet; });
   if (!done) return std::numeric_limits<double>::infinity();
+  find_ends(order);
   double value = 0, plain = 0;  // with the sums and without
   for (std::size_t r = 0; r < ranks_.size(); ++r) {
-    value = std::max(value, end_of_trial(order, r) - trial_starts_[r]);
+    value = std::max(value, trial_ends_[r].time - trial_starts_[r]);
     plain = std::max(plain, ranks_[r].clock - trial_starts_[r]);
   }
   value += (passes_ - 1) * plain;
@@ -219,14 +204,13 @@ Figures Evaluator::figures(const JobOrder& order) {
   figures.feasible = objective_value_ < std::numeric_limits<double>::infinity();
   if (!figures.feasible) return figures;
   figures.peak = peak(order);
-  std::ranges::fill(trial_starts_, 0);
-  run_whole(order, std::numeric_limits<double>::infinity());
+  begin(order);
   double first = std::numeric_limits<double>::infinity(), last = 0, plain = 0;
   for (std::size_t r = 0; r < ranks_.size(); ++r) {
     if (job_.first(r) == job_.first(r + 1)) continue;
     const Node begin = order[job_.first(r)];
     first = std::min(first, trial_[begin] - job_.ticks(begin));
-    last = std::max(last, end_of_trial(order, r));
+    last = std::max(last, trial_ends_[r].time);
     plain = std::max(plain, ranks_[r].clock);
   }
   figures.makespan = last - first;

@@ -5,10 +5,12 @@
 
 #include <cstdint>
 #include <limits>
+#include <memory>
 #include <vector>
 
 #include "plan/model/job.hpp"
 #include "plan/model/replay.hpp"
+#include "plan/search/step_end.hpp"
 #include "plan/simulate/period.hpp"
 
 namespace millrace::plan {
@@ -57,16 +59,9 @@ class Evaluator {
   [[nodiscard]] double start(Node node) const { return end_[node] - job_.ticks(node); }
   /// When the rank may begin.
   [[nodiscard]] double start_of_rank(std::size_t rank) const { return starts_[rank]; }
-  /// Where a rank's end comes from in the current order: the place of its last action, or of the
-  /// last B or W with which the sums over copies of the pipeline begin that end later; and when.
-  struct RankEnd {
-    double time = 0;
-    std::size_t at = 0;
-  };
-  /// Requires a rank that has actions, and the current order.
-  [[nodiscard]] RankEnd end_of_rank(const JobOrder& order, std::size_t rank) const {
-    return rank_end(order, end_, rank);
-  }
+  /// When a rank is done in the current order, sums over copies of the pipeline included, and what
+  /// that follows from.
+  [[nodiscard]] const RankEnd& end_of_rank(std::size_t rank) const { return rank_ends_[rank]; }
   /// For the span: a rank of the cycle that decides it.
   [[nodiscard]] std::size_t deciding_rank() const { return deciding_rank_; }
 
@@ -81,34 +76,36 @@ class Evaluator {
     double left = 0;  // work not yet done
   };
 
+  void begin(const JobOrder& order);
   double run_whole(const JobOrder& order, double bound);
   double run(const JobOrder& order, double bound);
   Halt advance(const JobOrder& order, std::size_t rank, Node place, double bound);
   [[nodiscard]] Node first_not_before(std::size_t rank, double time) const;
   double start_later(const JobOrder& order, double bound);
   CycleRatio find_span(const JobOrder& order);
-  [[nodiscard]] double end_of_trial(const JobOrder& order, std::size_t rank) const;
-  [[nodiscard]] RankEnd rank_end(const JobOrder& order,
-                                 const std::vector<double>& ends,
-                                 std::size_t rank) const;
+  void find_ends(const JobOrder& order);
   [[nodiscard]] std::size_t origin(const JobOrder& order, std::size_t at) const;
   void find_places(const JobOrder& order);
 
   const Job& job_;
   Objective objective_;
-  int passes_;               // whose makespans make the objective
-  JobOrder order_;           // the current order ...
-  std::vector<double> end_;  // ... its times by node
+  int passes_;                      // whose makespans make the objective
+  JobOrder order_;                  // the current order ...
+  std::vector<double> end_;         // ... its times by node ...
+  std::vector<RankEnd> rank_ends_;  // ... and ranks
   double objective_value_ = 0;
   std::vector<double> starts_;  // by rank
   std::size_t deciding_rank_ = 0;
   std::vector<double> trial_;         // times of the order being tried ...
   std::vector<double> trial_starts_;  // ... from these starts
+  std::vector<RankEnd> trial_ends_;   // of one that ran to its end
   double trial_value_ = 0;
   std::size_t exceeding_ = 0;         // the place where the bound was exceeded
   std::vector<std::uint32_t> place_;  // by node, of the order whose paths are followed
   std::vector<RankState> ranks_;
   Replay replay_;
+  StepEnd step_end_;
+  std::unique_ptr<Evaluator> unit_;  // of the job's unit run, where it has one
 };
 
 }  // namespace millrace::plan

@@ -68,12 +68,12 @@ class LocalSearch {
 /// Where the action stands that the objective ends with.
 std::size_t LocalSearch::last_place() const {
   if (options_.objective == Objective::Span)
-    return evaluator_.end_of_rank(order_, evaluator_.deciding_rank()).at;
+    return evaluator_.end_of_rank(evaluator_.deciding_rank()).at;
   std::size_t place = order_.size();
   double worst = -1;
   for (std::size_t r = 0; r < ranks(); ++r) {
     if (job_.first(r) == job_.first(r + 1)) continue;
-    const Evaluator::RankEnd last = evaluator_.end_of_rank(order_, r);
+    const RankEnd& last = evaluator_.end_of_rank(r);
     if (last.time > worst) place = last.at;
     worst = std::max(worst, last.time);
   }
@@ -103,7 +103,7 @@ void LocalSearch::find_critical_path(std::uint32_t word) {
     if (by_rank) critical_.push_back(node);
     if (before == kNoNode && !wrapped[rank]) {
       wrapped[rank] = true;
-      node_place = evaluator_.end_of_rank(order_, rank).at;
+      node_place = evaluator_.end_of_rank(rank).at;
     } else {
       node_place = before == kNoNode ? order_.size() : place_[before];
     }

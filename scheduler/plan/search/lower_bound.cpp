@@ -40,7 +40,7 @@ double lower_bound(const Shape& shape,
   const plan::Job job(std::move(all), relaxed(cost), &work);
   const int passes = objective == Objective::Makespan ? cost.passes : 1;
   const double bound = passes * plan::Relaxation(job, objective, memory_limit).bound() +
-                       plan::least_sum(shape, cost);
+                       plan::least_sum(shape, cost, objective);
   return bound / cost.ticks_per_unit;
 }
 

@@ -20,7 +20,6 @@
 #include "plan/search/portfolio.hpp"
 #include "plan/search/recompute_choice.hpp"
 #include "plan/search/relist.hpp"
-#include "plan/search/replica_figures.hpp"
 #include "plan/search/shapes.hpp"
 
 namespace millrace {
@@ -153,11 +152,8 @@ double Search::time_program(Found found, const Cost& cost, Work* work) {
 
 /// Its objective, in ticks.
 double Search::keep(Found found, const Figures& figures, const Cost& cost) {
-  const Figures all = gives_replicas(found.program.shape, cost)
-                          ? with_replicas(figures, found.program, cost)
-                          : figures;
-  finds_.keep(std::move(found), all, cost.ticks_per_unit);
-  return all.value(options_.objective);
+  finds_.keep(std::move(found), figures, cost.ticks_per_unit);
+  return figures.value(options_.objective);
 }
 
 bool Search::finished() const {
@@ -348,7 +344,8 @@ double Search::solve_choice(const Shape& shape,
                   .refinement = {}},
                  cost,
                  nullptr);
-  return cost.passes * exact.lower_bound + least_sum(shape, cost) / cost.ticks_per_unit;
+  return cost.passes * exact.lower_bound +
+         least_sum(shape, cost, options_.objective) / cost.ticks_per_unit;
 }
 
 void Search::go() {

@@ -29,6 +29,11 @@ std::string label(const Found& found) {
   return text;
 }
 
+/// Whether its step is one of several passes.
+bool has_passes(const Found& found) {
+  return found.step > found.makespan;
+}
+
 std::string padded(const std::string& text, std::size_t width) {
   return std::string(width > text.size() ? width - text.size() : 0, ' ') + text;
 }
@@ -92,9 +97,10 @@ std::string point(const Axis& x, const Axis& y, const Found& found) {
   const double column = x.at(found.peak_memory);
   const double makespan = y.at(found.makespan), span = y.at(found.span);
   return "<g><title>" + picture::escaped(label(found)) + ": makespan " + number(found.makespan) +
-         ", span " + number(found.span) + ", peak memory " + number(found.peak_memory) +
-         "</title>" + line(column, makespan, column, span, "both") +
-         dot(column, makespan, 4, "makespan") + dot(column, span, 6, "span") + "</g>\n";
+         (has_passes(found) ? ", step " + number(found.step) : "") + ", span " +
+         number(found.span) + ", peak memory " + number(found.peak_memory) + "</title>" +
+         line(column, makespan, column, span, "both") + dot(column, makespan, 4, "makespan") +
+         dot(column, span, 6, "span") + "</g>\n";
 }
 
 /// Whether a point stands over or under its neighbour in the front.
@@ -128,11 +134,13 @@ std::vector<Found> pareto_front(std::vector<Found> found) {
 }
 
 std::string front_table(const std::vector<Found>& front) {
-  std::string table =
-      padded("peak memory", 12) + padded("makespan", 14) + padded("span", 14) + "  schedule\n";
+  const bool passes = std::ranges::any_of(front, has_passes);
+  const auto step = [&](const std::string& text) { return passes ? padded(text, 14) : ""; };
+  std::string table = padded("peak memory", 12) + padded("makespan", 14) + step("step") +
+                      padded("span", 14) + "  schedule\n";
   for (const Found& found : front)
     table += padded(number(found.peak_memory), 12) + padded(number(found.makespan), 14) +
-             padded(number(found.span), 14) + "  " + label(found) + "\n";
+             step(number(found.step)) + padded(number(found.span), 14) + "  " + label(found) + "\n";
   return table;
 }
 

@@ -129,7 +129,8 @@ void set_costs(SearchOptions& options, const ModelCosts& costs);
 /// smallest peak first, then smallest makespan. Of equals the first stays.
 [[nodiscard]] std::vector<Found> pareto_front(std::vector<Found> found);
 
-/// The front as an aligned table, one line per schedule, a header line first.
+/// The front as an aligned table, one line per schedule, a header line first; with a column for the
+/// step where that is one of several passes.
 [[nodiscard]] std::string front_table(const std::vector<Found>& front);
 
 /// The front as an SVG picture: peak memory to the right, makespan and span upwards.
