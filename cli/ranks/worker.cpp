@@ -84,16 +84,13 @@ LaunchPlace place_in(const LaunchPlace& process, int places, int number) {
   LaunchPlace place = process;
   place.member.rank = Rank{process.member.rank.value * places + number};
   place.member.world = process.member.world * places;
+  place.places = places;
   return place;
 }
 
 /// Where every rank needs what a process has once.
 void check_places(const LaunchPlace& process, int places) {
-  if (places == 1) return;
-  require(process.endpoint != "mpi",
-          flag("endpoint") + " mpi: " + std::to_string(process.member.world) + " processes for " +
-              std::to_string(process.member.world * places) +
-              " places of the pipelines; over MPI every place has a process of its own");
+  if (places == 1 || process.endpoint == "mpi") return;
   require(process.keys_descriptor < 0 && !std::filesystem::is_regular_file(process.keys),
           flag("keys") + " " + process.keys + ": a process with " + std::to_string(places) +
               " places has as many files of keys; give the folder of all");
@@ -106,6 +103,7 @@ std::vector<std::unique_ptr<JoinedRank>> joined_at(const LaunchPlace& process,
                                                    const RankWork& work,
                                                    const Join& join_others) {
   check_places(process, work.places);
+  begin_ranks(process);
   std::vector<std::unique_ptr<JoinedRank>> joined(static_cast<std::size_t>(work.places));
   side_by_side(work.places, [&](int number) {
     const LaunchPlace place = place_in(process, work.places, number);

@@ -5,7 +5,7 @@
 
 int main(int argc, char** argv) {
   testing::InitGoogleTest(&argc, argv);
-  if (!GTEST_FLAG_GET(list_tests) && millrace::testing_mpi::this_process().rank.value != 0)
+  if (!GTEST_FLAG_GET(list_tests) && millrace::testing_mpi::this_process().number != 0)
     GTEST_FLAG_SET(brief, true);
   return RUN_ALL_TESTS();
 }

@@ -1,5 +1,6 @@
-// Endpoints over MPI, with a process per rank: the conformance suite, and what only ranks of mpirun
-// can suffer. Every process of mpirun runs every test (tests/engines/mpi.sh).
+// Endpoints over MPI, with a process per rank and with two ranks to each: the conformance suite,
+// and what only ranks of mpirun can suffer. Every process of mpirun runs every test
+// (tests/engines/mpi.sh).
 #include "millrace/transport/mpi.hpp"
 
 #include <csignal>
@@ -29,21 +30,26 @@ using testing_transport::TransportUnderTest;
 
 MpiOptions options_of(int world, std::uint32_t number = 0) {
   MpiOptions options;
-  options.rank = this_process().rank.value;
+  options.rank = this_process().number;
   options.world = world;
-  options.epoch = 64 * testing_mpi::tests_begun() + number;  // no two tests have one in common
+  options.epoch = 32 * testing_mpi::tests_begun() + number;  // no two tests have one in common
   return options;
 }
 
-std::unique_ptr<Endpoint> joined(Rank rank,
-                                 int world,
-                                 const std::vector<ChannelDepth>& depths,
-                                 const std::string& /*directory*/,
-                                 std::uint32_t number) {
-  MpiOptions options = options_of(world, number);
-  EXPECT_EQ(rank.value, options.rank);
-  options.depths = depths;
-  return meet({}, MpiListener(options));
+/// Ranks of processes that are `places` each.
+TransportUnderTest mpi_of(const std::string& name, int places) {
+  const auto join = [places](Rank rank,
+                             int world,
+                             const std::vector<ChannelDepth>& depths,
+                             const std::string& /*directory*/,
+                             std::uint32_t number) {
+    MpiOptions options = options_of(world, number);
+    options.rank = rank.value;
+    options.places = places;
+    options.depths = depths;
+    return meet({}, MpiListener(options));
+  };
+  return {.name = name, .make = {}, .join = join, .process = this_process, .places = places};
 }
 
 /// What each of all processes does with its endpoint, which goes only when all have done it.
@@ -109,7 +115,7 @@ TEST_F(MpiRanks, AreToldWhoIsStoppedAndWhatEveryRankDid) {
 TEST_F(MpiRanks, AreLostToTheOthersWhenTheyGoWithoutAGoodbye) {
   const auto process = this_process();
   auto endpoint = meet({}, MpiListener(options_of(all())));
-  if (process.rank == Rank{1})
+  if (process.number == 1)
     endpoint.reset();
   else
     EXPECT_THAT(words_of_failure<PeerLost>(*endpoint, Rank{1}), StartsWith("lost rank 1"));
@@ -117,7 +123,7 @@ TEST_F(MpiRanks, AreLostToTheOthersWhenTheyGoWithoutAGoodbye) {
 }
 
 TEST_F(MpiRanks, AreToldOnAllHowTwoOfThemDiffer) {
-  const bool odd = this_process().rank == Rank{1};
+  const bool odd = this_process().number == 1;
   try {
     static_cast<void>(
         meet({.fields = {{"model", odd ? "b" : "a"}}}, MpiListener(options_of(all()))));
@@ -133,6 +139,41 @@ TEST_F(MpiRanks, RefuseAWorldThatMpiDoesNotSee) {
   options = options_of(all());
   options.rank = (options.rank + 1) % options.world;
   EXPECT_THROW(MpiListener{options}, Mismatch);
+  options = options_of(2 * all());
+  EXPECT_THROW(MpiListener{options}, Mismatch);
+  options.places = 2;
+  options.rank = 2 * options.rank + 2;
+  EXPECT_THROW(MpiListener{options}, Mismatch);
+}
+
+TEST_F(MpiRanks, RefuseMoreOfAProcessThanTagsTellApart) {
+  MpiOptions options = options_of(2);
+  options.rank = 0;
+  options.places = 1'000'000;
+  EXPECT_THAT([&] { MpiListener{options}; },
+              testing::ThrowsMessage<InvalidArgument>(
+                  testing::AllOf(StartsWith("1000000 ranks to a process; tags of "),
+                                 HasSubstr(" apart: start more processes"))));
+  options.places = 0;
+  EXPECT_THROW(MpiListener{options}, InvalidArgument);
+}
+
+/// Process 1 is ranks 2 and 3 of a world of 4, to the others a process is one rank.
+TEST_F(MpiRanks, AreToldOnAllThatAProcessCountsItsRanksOtherwise) {
+  const bool odd = this_process().number == 1;
+  MpiOptions options = options_of(odd ? 2 * all() : all());
+  options.places = odd ? 2 : 1;
+  const std::string world = std::to_string(all());
+  const std::string larger = std::to_string(2 * all());
+  const auto differs = testing::ThrowsMessage<Mismatch>("world differs: rank 0 has '" + world +
+                                                        "', rank 2 has '" + larger + "'");
+  const auto visit = [&](int place) {
+    MpiOptions own = options;
+    own.rank = options.rank * options.places + place;
+    EXPECT_THAT([&] { static_cast<void>(meet({}, MpiListener(own))); }, differs);
+  };
+  std::vector<std::jthread> threads;
+  for (int place = 0; place < options.places; ++place) threads.emplace_back(visit, place);
 }
 
 TEST(MpiLibrary, IsNamedWithItsVersion) {
@@ -141,7 +182,8 @@ TEST(MpiLibrary, IsNamedWithItsVersion) {
 
 INSTANTIATE_TEST_SUITE_P(Mpi,
                          TransportConformance,
-                         testing::Values(TransportUnderTest{"mpi", {}, joined, this_process}));
+                         testing::Values(mpi_of("mpi", 1),
+                                         mpi_of("mpi, two ranks to a process", 2)));
 
 }  // namespace
 }  // namespace millrace

@@ -83,7 +83,7 @@ testing_transport::EngineProcess this_process() {
   static_cast<void>(tests_begun());
   const std::string directory = variable("MILLRACE_TEST_DIRECTORY");
   static Gate gate(directory + "/gate", process_count());
-  return {Rank{number_of("OMPI_COMM_WORLD_RANK", "PMI_RANK")}, directory, [] { gate.pass(); }};
+  return {number_of("OMPI_COMM_WORLD_RANK", "PMI_RANK"), directory, [] { gate.pass(); }};
 }
 
 }  // namespace millrace::testing_mpi

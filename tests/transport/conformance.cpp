@@ -67,12 +67,23 @@ Endpoints TransportConformance::connect(int world, const std::vector<ChannelDept
   Endpoints endpoints(static_cast<std::size_t>(world));
   const std::uint32_t number = connected_++;
   if (supervisor_) supervisor_->start(world);
-  const auto rank = process_ ? std::optional(process_->rank)
-                    : peer_  ? std::optional(peer_->rank())
-                             : std::nullopt;
-  if (rank && rank->value < world)
-    endpoints[rank->index()] = GetParam().join(*rank, world, depths, directory(), number);
+  std::vector<std::jthread> threads;
+  for (const Rank rank : own_ranks(world))
+    threads.emplace_back([&, rank] {
+      endpoints[rank.index()] = GetParam().join(rank, world, depths, directory(), number);
+    });
+  threads.clear();
   return endpoints;
+}
+
+/// Those of a world that this process is.
+std::vector<Rank> TransportConformance::own_ranks(int world) const {
+  std::vector<Rank> ranks;
+  if (peer_) ranks = {peer_->rank()};
+  for (int i = 0; process_ && i < GetParam().places; ++i)
+    ranks.push_back(Rank{process_->number * GetParam().places + i});
+  std::erase_if(ranks, [&](Rank rank) { return rank.value >= world; });
+  return ranks;
 }
 
 /// No endpoint goes while others still use theirs.

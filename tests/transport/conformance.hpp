@@ -26,10 +26,10 @@ namespace millrace::testing_transport {
 
 using Endpoints = std::vector<std::unique_ptr<Endpoint>>;
 
-/// A process of a test that an engine has started: who it is, a directory that all share, and how
+/// A process of a test that an engine has started: its number, a directory that all share, and how
 /// it waits for all others to have come as far.
 struct EngineProcess {
-  Rank rank;
+  int number = 0;
   std::string directory;
   std::function<void()> together;
 };
@@ -50,8 +50,9 @@ struct TransportUnderTest {
       join = {};
 
   /// With `join`, where no process may start others: the tests run in processes that an engine has
-  /// started, more of them than any test has ranks.
+  /// started, more of them than any test has ranks, each of which is `places` ranks.
   std::function<EngineProcess()> process = {};
+  int places = 1;
 
   friend std::ostream& operator<<(std::ostream& stream, const TransportUnderTest& transport) {
     return stream << transport.name;
@@ -77,6 +78,7 @@ class TransportConformance : public testing::TestWithParam<TransportUnderTest> {
 
  private:
   void come_together(std::size_t world);
+  [[nodiscard]] std::vector<Rank> own_ranks(int world) const;
 
   std::optional<PrivateDirectory> directory_;  // where ranks are threads
   std::optional<Peer> peer_;                   // in a rank's process

@@ -1,4 +1,4 @@
-// Where a rank is reached by MPI: its number among the processes of mpirun.
+// Where a rank is reached by MPI: its number, from which its process follows.
 #pragma once
 
 #include "millrace/transport/listener.hpp"
@@ -7,7 +7,7 @@ namespace millrace::mpi {
 
 [[nodiscard]] PeerAddress peer_address(Rank rank);
 
-/// Throws TransportError unless `address` is that of `rank`: MPI's numbers are ours.
+/// Throws TransportError unless `address` is that of `rank`: MPI counts as we do.
 void check_address(const PeerAddress& address, Rank rank);
 
 }  // namespace millrace::mpi

@@ -1,8 +1,13 @@
-// See courier.hpp. A note is a header of fixed size and its text in one message.
+// See courier.hpp. A note is one message: a header of fixed size, a text, and the place of who sent
+// it among the ranks of its process. Who counts those otherwise than we is answered where it was
+// heard, so that it learns what differs.
 #include "transport/mpi/courier.hpp"
 
+#include <cstdint>
 #include <cstring>
+#include <map>
 #include <optional>
+#include <set>
 #include <utility>
 #include <vector>
 
@@ -16,10 +21,11 @@ namespace {
 
 class MpiCourier final : public Courier {
  public:
-  MpiCourier(const Membership& member, std::size_t longest_note)
+  MpiCourier(const Membership& member, int places, std::size_t longest_note)
       : world_(World::started()),
-        longest_(kHeaderBytes + longest_note),
-        tag_(world_.tag_of(member.epoch, Purpose::Note)) {}
+        longest_(kHeaderBytes + longest_note + sizeof(Place)),
+        epoch_(member.epoch),
+        place_(seat_of(member.rank, places).place) {}
 
   ~MpiCourier() override {
     // MPI writes into the note until it has come; who left half of it has left MPI too.
@@ -29,11 +35,14 @@ class MpiCourier final : public Courier {
   }
 
   void send(Rank to, std::span<const std::byte> header, std::string_view text) override {
-    std::vector<std::byte> bytes(header.size() + text.size());
+    std::vector<std::byte> bytes(header.size() + text.size() + sizeof(Place));
     std::memcpy(bytes.data(), header.data(), header.size());
     if (!text.empty()) std::memcpy(bytes.data() + header.size(), text.data(), text.size());
+    std::memcpy(bytes.data() + header.size() + text.size(), &place_, sizeof(Place));
+    // Rank 0 is the first of the first process, however others count; it speaks to whom it heard.
     const std::lock_guard lock(world_.turn());
-    world_.send(to, tag_, std::move(bytes));
+    if (to == Rank{0}) return world_.send(0, tag_at(0), std::move(bytes));
+    for (const Seat& seat : heard_[to.value]) world_.send(seat.process, tag_at(seat.place), bytes);
   }
 
   std::optional<MeetingNote> receive(std::chrono::milliseconds longest) override {
@@ -48,11 +57,17 @@ class MpiCourier final : public Courier {
   }
 
  private:
+  using Place = std::uint32_t;
+
+  [[nodiscard]] int tag_at(int place) const {
+    return world_.tag_of(epoch_, Purpose::Note, 0, place);
+  }
+
   bool begin() {
     Waiting found;
-    if (!world_.waits(tag_, found)) return false;
+    if (!world_.waits(tag_at(place_), found)) return false;
     if (static_cast<std::size_t>(found.bytes) > longest_)
-      throw TransportError("rank " + std::to_string(found.from.value) + " sent a note of " +
+      throw TransportError("process " + std::to_string(found.from) + " sent a note of " +
                            std::to_string(found.bytes) + " bytes to the meeting");
     from_ = found.from;
     note_.resize(static_cast<std::size_t>(found.bytes));
@@ -60,26 +75,38 @@ class MpiCourier final : public Courier {
     return true;
   }
 
-  [[nodiscard]] std::optional<MeetingNote> opened() const {
-    if (note_.size() < kHeaderBytes) return std::nullopt;
-    const auto text = std::span(note_).subspan(kHeaderBytes);
-    return MeetingNote{from_,
-                       {note_.begin(), note_.begin() + kHeaderBytes},
+  /// From the rank that its header claims.
+  [[nodiscard]] std::optional<MeetingNote> opened() {
+    if (note_.size() < kHeaderBytes + sizeof(Place)) return std::nullopt;
+    const auto note = std::span(note_);
+    const auto header = note.first(kHeaderBytes);
+    const auto text = note.subspan(kHeaderBytes, note.size() - kHeaderBytes - sizeof(Place));
+    Place place = 0;
+    std::memcpy(&place, note.last(sizeof(Place)).data(), sizeof(Place));
+    if (place >= static_cast<Place>(world_.most_places())) return std::nullopt;
+    const Rank from = envelope_of(header).source;
+    heard_[from.value].insert({from_, static_cast<int>(place)});
+    return MeetingNote{from,
+                       {header.begin(), header.end()},
                        {reinterpret_cast<const char*>(text.data()), text.size()}};
   }
 
   World& world_;
   const std::size_t longest_;
-  const int tag_;
-  Rank from_;
+  const std::uint32_t epoch_;
+  const int place_;
+  std::map<int, std::set<Seat>> heard_;  // by rank: where those are that say to be it
+  int from_ = 0;                         // the process that sent `note_`
   std::vector<std::byte> note_;
   MPI_Request request_ = MPI_REQUEST_NULL;
 };
 
 }  // namespace
 
-std::unique_ptr<Courier> make_courier(const Membership& member, std::size_t longest_note) {
-  return std::make_unique<MpiCourier>(member, longest_note);
+std::unique_ptr<Courier> make_courier(const Membership& member,
+                                      int places,
+                                      std::size_t longest_note) {
+  return std::make_unique<MpiCourier>(member, places, longest_note);
 }
 
 }  // namespace millrace::mpi

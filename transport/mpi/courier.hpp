@@ -9,6 +9,7 @@
 namespace millrace::mpi {
 
 [[nodiscard]] std::unique_ptr<Courier> make_courier(const Membership& member,
+                                                    int places,
                                                     std::size_t longest_note);
 
 }  // namespace millrace::mpi

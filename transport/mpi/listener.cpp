@@ -16,20 +16,34 @@ void check_options(const MpiOptions& options) {
   require(options.world >= 1 && options.rank >= 0 && options.rank < options.world,
           "rank " + std::to_string(options.rank) + " is outside a world of " +
               std::to_string(options.world));
+  require(options.places >= 1,
+          std::to_string(options.places) + " ranks to a process; there is at least one");
   require(options.largest_payload <= std::numeric_limits<int>::max(),
           "the largest payload is " + std::to_string(options.largest_payload) +
               " bytes; MPI sends at most 2147483647 at once");
 }
 
 void check_world(const MpiOptions& options, const mpi::World& world) {
-  if (world.size() >= options.world && world.rank() == options.rank) return;
+  require(options.places <= world.most_places(),
+          std::to_string(options.places) + " ranks to a process; tags of " + mpi_library() +
+              " tell " + std::to_string(world.most_places()) + " apart: start more processes");
+  const int process = mpi::seat_of(Rank{options.rank}, options.places).process;
+  const int processes = mpi::seat_of(Rank{options.world - 1}, options.places).process + 1;
+  if (world.processes() >= processes && world.process() == process) return;
+  const std::string each =
+      options.places == 1 ? "" : ", " + std::to_string(options.places) + " to a process";
   throw Mismatch("this is rank " + std::to_string(options.rank) + " of " +
-                 std::to_string(options.world) + ", but " + mpi_library() + " says rank " +
-                 std::to_string(world.rank()) + " of " + std::to_string(world.size()) +
+                 std::to_string(options.world) + each + ", but " + mpi_library() + " says " +
+                 (each.empty() ? "rank " : "process ") + std::to_string(world.process()) + " of " +
+                 std::to_string(world.processes()) +
                  "; start the processes with the mpirun of the MPI that they were built with");
 }
 
 }  // namespace
+
+void start_mpi() {
+  static_cast<void>(mpi::World::started());
+}
 
 struct MpiListener::Parts {
   MpiOptions options;
@@ -60,7 +74,7 @@ PeerAddress MpiListener::address() const {
 
 std::unique_ptr<Courier> MpiListener::courier(const std::string& /*url*/,
                                               std::size_t longest_note) {
-  return mpi::make_courier(parts_->member, longest_note);
+  return mpi::make_courier(parts_->member, parts_->options.places, longest_note);
 }
 
 std::unique_ptr<Endpoint> MpiListener::open(const std::vector<PeerAddress>& addresses) {

@@ -27,8 +27,7 @@ MessageLoop::MessageLoop(const MpiOptions& options, Mailbox& mailbox, const Prog
       mailbox_(mailbox),
       slot_(slot),
       world_(World::started()),
-      frames_(world_.tag_of(options.epoch, Purpose::Frame)),
-      payloads_(world_.tag_of(options.epoch, Purpose::Payload)),
+      seat_(seat_of(self_, options.places)),
       monitor_(self_, options.world, Clock::now()),
       rhythm_(options.world, options.heartbeat, options.silence),
       last_turn_(Clock::now()),
@@ -42,7 +41,11 @@ void MessageLoop::add_peers() {
   for (int i = 0; i < options_.world; ++i) {
     const FrameExpectation expected{
         options_.job, options_.epoch, Rank{i}, self_, options_.largest_payload};
-    peers_.push_back({.rank = Rank{i}, .in = {expected, 1}, .arrivals = {}, .assembling = {}});
+    peers_.push_back({.rank = Rank{i},
+                      .seat = seat_of(Rank{i}, options_.places),
+                      .in = {expected, 1},
+                      .arrivals = {},
+                      .assembling = {}});
     if (Rank{i} != self_) monitor_.excuse(Rank{i});
   }
   for (const Rank rank : watched_by(self_, options_.world)) {
@@ -165,7 +168,15 @@ void MessageLoop::send_tensor(Peer& peer, DataHeader header, Tensor tensor) {
     bytes.insert(bytes.end(), data, data + header.payload_bytes);
     tensor = Tensor();
   }
-  world_.send(peer.rank, frames_, std::move(bytes), payloads_, std::move(tensor));
+  world_.send(peer.seat.process,
+              tag_to(peer, Purpose::Frame),
+              std::move(bytes),
+              tag_to(peer, Purpose::Payload),
+              std::move(tensor));
+}
+
+int MessageLoop::tag_to(const Peer& peer, Purpose purpose) const {
+  return world_.tag_of(options_.epoch, purpose, seat_.place, peer.seat.place);
 }
 
 void MessageLoop::ask(Rank to, std::uint64_t question) noexcept {
@@ -205,7 +216,7 @@ void MessageLoop::say(Peer& peer, const Control& control) {
   std::vector<std::byte> bytes(words.header.begin(), words.header.end());
   const auto text = std::as_bytes(std::span(words.text));
   bytes.insert(bytes.end(), text.begin(), text.end());
-  world_.send(peer.rank, frames_, std::move(bytes));
+  world_.send(peer.seat.process, tag_to(peer, Purpose::Frame), std::move(bytes));
 }
 
 Envelope MessageLoop::envelope_to(const Peer& peer) {

@@ -87,6 +87,7 @@ class MessageLoop {
 
   struct Peer {
     Rank rank;
+    Seat seat;
     ReceiveLink in;
     std::uint64_t sent = 0;        // frames with tensors
     std::deque<Arrival> arrivals;  // in the order in which they were sent
@@ -106,6 +107,7 @@ class MessageLoop {
   bool guarded(const Body& body) noexcept;
   bool take_turn() noexcept;
   void send_tensor(Peer& peer, DataHeader header, Tensor tensor);
+  [[nodiscard]] int tag_to(const Peer& peer, Purpose purpose) const;
   void say(Peer& peer, const Control& control);
   [[nodiscard]] Envelope envelope_to(const Peer& peer);
   void fail(FailureCause cause, const std::string& text);
@@ -113,6 +115,7 @@ class MessageLoop {
 
   // message_loop_frames.cpp: what comes in
   bool read();
+  bool read_from(int place);
   void take_word(Peer& peer, std::vector<std::byte> bytes);
   void begin_payload(Peer& peer, Arrival& arrival);
   bool land(Peer& peer);
@@ -137,8 +140,7 @@ class MessageLoop {
   Mailbox& mailbox_;
   const ProgressSlot& slot_;
   World& world_;  // its turn guards everything below
-  const int frames_;
-  const int payloads_;
+  const Seat seat_;
   std::deque<Peer> peers_;  // by rank; our own is not used
   TensorPool pool_;         // of received tensors
   LivenessMonitor monitor_;

@@ -33,16 +33,25 @@ bool has_tensor(std::span<const std::byte> bytes) {
 }  // namespace
 
 bool MessageLoop::read() {
+  bool any = false;
+  for (int place = 0; place < options_.places; ++place) any = read_from(place) || any;
+  return any;
+}
+
+/// From the ranks that have this place in their processes.
+bool MessageLoop::read_from(int place) {
+  const int tag = world_.tag_of(options_.epoch, Purpose::Frame, place, seat_.place);
   int frames = 0;
-  for (Waiting found; frames < kFramesPerTurn && world_.waits(frames_, found); ++frames) {
-    if (found.from.index() >= peers_.size() || found.bytes > static_cast<int>(kLargestFrame))
-      throw TransportError("rank " + std::to_string(found.from.value) + " sent a frame of " +
+  for (Waiting found; frames < kFramesPerTurn && world_.waits(tag, found); ++frames) {
+    const Rank from{found.from * options_.places + place};
+    if (from.index() >= peers_.size() || found.bytes > static_cast<int>(kLargestFrame))
+      throw TransportError("rank " + std::to_string(from.value) + " sent a frame of " +
                            std::to_string(found.bytes) + " bytes");
     std::vector<std::byte> bytes(static_cast<std::size_t>(found.bytes));
     MPI_Request request = world_.receive(found, bytes.data());
     check(MPI_Wait(&request, MPI_STATUS_IGNORE), "receive");
-    monitor_.heard(found.from, Clock::now());
-    take_word(peers_[found.from.index()], std::move(bytes));
+    monitor_.heard(from, Clock::now());
+    take_word(peers_[from.index()], std::move(bytes));
   }
   return frames > 0;
 }
@@ -67,7 +76,10 @@ void MessageLoop::begin_payload(Peer& peer, Arrival& arrival) {
   if (decode(head, payload_of(head).bytes, expected, header) != Refusal::None) return;
   arrival.tensor = pool_.make(header.dtype, header.dims);
   arrival.request = world_.receive_payload(
-      peer.rank, payloads_, static_cast<std::byte*>(arrival.tensor.data()), arrival.tensor.bytes());
+      peer.seat.process,
+      world_.tag_of(options_.epoch, Purpose::Payload, peer.seat.place, seat_.place),
+      static_cast<std::byte*>(arrival.tensor.data()),
+      arrival.tensor.bytes());
 }
 
 bool MessageLoop::land(Peer& peer) {

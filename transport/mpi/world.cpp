@@ -21,6 +21,8 @@ using namespace std::chrono_literals;
 
 constexpr int kPurposes = 4;
 constexpr int kMostEpochs = 1 << 12;
+/// What every MPI promises.
+constexpr int kFewestTags = 1 << 15;
 /// So long each rank waits at its end for the others to have come as far.
 constexpr auto kParting = 1s;
 
@@ -77,12 +79,13 @@ void World::start() {
   check(MPI_Comm_dup(MPI_COMM_WORLD, &words_), "make a communicator");
   check(MPI_Comm_dup(MPI_COMM_WORLD, &payloads_), "make a communicator");
   for (MPI_Comm each : {words_, payloads_}) MPI_Comm_set_errhandler(each, MPI_ERRORS_RETURN);
-  check(MPI_Comm_rank(words_, &rank_), "say who this is");
-  check(MPI_Comm_size(words_, &size_), "count the processes");
+  check(MPI_Comm_rank(words_, &process_), "say who this is");
+  check(MPI_Comm_size(words_, &processes_), "count the processes");
   int* most = nullptr;
   int known = 0;
   MPI_Comm_get_attr(words_, MPI_TAG_UB, static_cast<void*>(&most), &known);
-  epochs_ = std::min(known != 0 ? (*most / kPurposes) : 1, kMostEpochs);
+  tags_ = known != 0 ? *most : kFewestTags;
+  epochs_ = std::min(tags_ / kPurposes, kMostEpochs);
 }
 
 World::~World() {
@@ -99,12 +102,12 @@ World::~World() {
 /// MPI complains of messages that nobody wanted. True when all others have come as far.
 bool World::part() {
   const std::lock_guard lock(turn_);
-  const int tag = tag_of(0, Purpose::Farewell);
-  for (int i = 0; i < size_; ++i)
-    if (i != rank_) send(Rank{i}, tag, std::vector<std::byte>(1));
-  std::set<int> gone{rank_};
+  const int tag = tag_of(0, Purpose::Farewell, 0, 0);
+  for (int i = 0; i < processes_; ++i)
+    if (i != process_) send(i, tag, std::vector<std::byte>(1));
+  std::set<int> gone{process_};
   for (Pause pause(std::chrono::steady_clock::now() + kParting);
-       static_cast<int>(gone.size()) < size_;) {
+       static_cast<int>(gone.size()) < processes_;) {
     sweep();
     Waiting word;
     if (!waits(MPI_ANY_TAG, word)) {
@@ -114,29 +117,38 @@ bool World::part() {
     std::vector<std::byte> unread(static_cast<std::size_t>(word.bytes));
     MPI_Request request = receive(word, unread.data());
     check(MPI_Wait(&request, MPI_STATUS_IGNORE), "receive");
-    if (word.tag == tag) gone.insert(word.from.value);
+    if (word.tag == tag) gone.insert(word.from);
   }
   return true;
 }
 
-int World::tag_of(std::uint32_t epoch, Purpose purpose) const {
-  return static_cast<int>(epoch % static_cast<std::uint32_t>(epochs_)) * kPurposes +
-         static_cast<int>(purpose);
+/// Pairs of n places are the numbers below n n, whatever n is.
+int World::most_places() const {
+  const int pairs = tags_ / (kPurposes * epochs_);
+  int places = 1;
+  while ((places + 1) * (places + 1) <= pairs) ++places;
+  return places;
 }
 
-void World::send(Rank to, int tag, std::vector<std::byte> bytes) {
+int World::tag_of(std::uint32_t epoch, Purpose purpose, int from_place, int to_place) const {
+  const int larger = std::max(from_place, to_place);
+  const int pair = larger * larger + (to_place == larger ? from_place : larger + 1 + to_place);
+  const int number = static_cast<int>(epoch % static_cast<std::uint32_t>(epochs_));
+  return (pair * epochs_ + number) * kPurposes + static_cast<int>(purpose);
+}
+
+void World::send(int to, int tag, std::vector<std::byte> bytes) {
   send(to, tag, std::move(bytes), 0, Tensor());
 }
 
-void World::send(Rank to, int tag, std::vector<std::byte> bytes, int payload_tag, Tensor payload) {
+void World::send(int to, int tag, std::vector<std::byte> bytes, int payload_tag, Tensor payload) {
   Parcel& parcel = parcels_.emplace_back();
-  parcel.to = to;
   parcel.bytes = std::move(bytes);
   parcel.payload = std::move(payload);
   check(MPI_Isend(parcel.bytes.data(),
                   static_cast<int>(parcel.bytes.size()),
                   MPI_BYTE,
-                  to.value,
+                  to,
                   tag,
                   words_,
                   parcel.requests.data()),
@@ -145,7 +157,7 @@ void World::send(Rank to, int tag, std::vector<std::byte> bytes, int payload_tag
   check(MPI_Isend(parcel.payload.data(),
                   static_cast<int>(parcel.payload.bytes()),
                   MPI_BYTE,
-                  to.value,
+                  to,
                   payload_tag,
                   payloads_,
                   &parcel.requests[1]),
@@ -162,17 +174,12 @@ bool World::sweep() {
   return parcels_.size() != before;
 }
 
-bool World::sending_to(Rank rank) const {
-  return std::any_of(
-      parcels_.begin(), parcels_.end(), [&](const Parcel& parcel) { return parcel.to == rank; });
-}
-
 bool World::waits(int tag, Waiting& found) {
   int came = 0;
   MPI_Status status;
   check(MPI_Iprobe(MPI_ANY_SOURCE, tag, words_, &came, &status), "look for messages");
   if (came == 0) return false;
-  found.from = Rank{status.MPI_SOURCE};
+  found.from = status.MPI_SOURCE;
   found.tag = status.MPI_TAG;
   check(MPI_Get_count(&status, MPI_BYTE, &found.bytes), "count bytes");
   return true;
@@ -180,14 +187,14 @@ bool World::waits(int tag, Waiting& found) {
 
 MPI_Request World::receive(const Waiting& message, std::byte* into) {
   MPI_Request request = MPI_REQUEST_NULL;
-  check(MPI_Irecv(into, message.bytes, MPI_BYTE, message.from.value, message.tag, words_, &request),
+  check(MPI_Irecv(into, message.bytes, MPI_BYTE, message.from, message.tag, words_, &request),
         "receive");
   return request;
 }
 
-MPI_Request World::receive_payload(Rank from, int tag, std::byte* into, std::size_t bytes) {
+MPI_Request World::receive_payload(int from, int tag, std::byte* into, std::size_t bytes) {
   MPI_Request request = MPI_REQUEST_NULL;
-  check(MPI_Irecv(into, static_cast<int>(bytes), MPI_BYTE, from.value, tag, payloads_, &request),
+  check(MPI_Irecv(into, static_cast<int>(bytes), MPI_BYTE, from, tag, payloads_, &request),
         "receive");
   return request;
 }

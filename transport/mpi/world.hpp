@@ -1,10 +1,12 @@
 // MPI in this process: started once, for whoever asks first, and ended with the process. One lock,
-// the turn, is around every call, so that any MPI that lets calls move between threads will do.
+// the turn, is around every call, so that any MPI that lets calls move between threads will do. It
+// knows processes; which rank of a process a message is from and to is in its tag.
 // What is sent is kept here until MPI has let go of it, whatever becomes of the endpoint.
 #pragma once
 
 #include <array>
 #include <atomic>
+#include <compare>
 #include <cstddef>
 #include <list>
 #include <mutex>
@@ -21,15 +23,29 @@
 
 namespace millrace::mpi {
 
-/// What a message on the communicator of words is; the epoch is the rest of its MPI tag.
+/// What a message on the communicator of words is; the epoch and the places of both ranks in their
+/// processes are the rest of its MPI tag.
 enum class Purpose : int { Frame = 0, Note = 1, Payload = 2, Farewell = 3 };
 
 /// Throws TransportError naming `what` unless `code` says that a call of MPI went well.
 void check(int code, const char* what);
 
+/// Where a rank is: the process of mpirun, and its place among the ranks of that process.
+struct Seat {
+  int process = 0;
+  int place = 0;
+
+  friend auto operator<=>(const Seat&, const Seat&) = default;
+};
+
+/// Of a rank where every process has `places`, which follow one another.
+[[nodiscard]] constexpr Seat seat_of(Rank rank, int places) {
+  return {rank.value / places, rank.value % places};
+}
+
 /// A message that came: its sender and size, as MPI says before it is received.
 struct Waiting {
-  Rank from;
+  int from = 0;
   int bytes = 0;
   int tag = 0;
 };
@@ -44,26 +60,34 @@ class World {
   World& operator=(const World&) = delete;
 
   [[nodiscard]] std::mutex& turn() { return turn_; }
-  [[nodiscard]] int rank() const { return rank_; }
-  [[nodiscard]] int size() const { return size_; }
+  /// This process and all of them.
+  [[nodiscard]] int process() const { return process_; }
+  [[nodiscard]] int processes() const { return processes_; }
 
-  /// The MPI tag of an epoch's messages.
-  [[nodiscard]] int tag_of(std::uint32_t epoch, Purpose purpose) const;
+  /// How many ranks of a process tags can tell apart.
+  [[nodiscard]] int most_places() const;
 
-  /// Sends bytes, then the tensor's own memory where it is not empty, as a message of its own.
-  void send(Rank to, int tag, std::vector<std::byte> bytes);
-  void send(Rank to, int tag, std::vector<std::byte> bytes, int payload_tag, Tensor payload);
+  /// The MPI tag of an epoch's messages from one place to another. Where all processes are one rank
+  /// each, both places are 0.
+  [[nodiscard]] int tag_of(std::uint32_t epoch,
+                           Purpose purpose,
+                           int from_place,
+                           int to_place) const;
+
+  /// Sends a process bytes, then the tensor's own memory where it is not empty, as a message of its
+  /// own.
+  void send(int to, int tag, std::vector<std::byte> bytes);
+  void send(int to, int tag, std::vector<std::byte> bytes, int payload_tag, Tensor payload);
 
   /// Lets go of what MPI has sent. True when there was any.
   bool sweep();
   [[nodiscard]] bool sending() const { return !parcels_.empty(); }
-  [[nodiscard]] bool sending_to(Rank rank) const;
 
   /// A message with this tag, or any, that has come from anybody.
   [[nodiscard]] bool waits(int tag, Waiting& found);
   /// Begins to receive it, or a payload that its header has announced.
   [[nodiscard]] MPI_Request receive(const Waiting& message, std::byte* into);
-  [[nodiscard]] MPI_Request receive_payload(Rank from, int tag, std::byte* into, std::size_t bytes);
+  [[nodiscard]] MPI_Request receive_payload(int from, int tag, std::byte* into, std::size_t bytes);
   /// Whether that has ended; `bytes` must have come.
   [[nodiscard]] static bool arrived(MPI_Request& request, std::size_t bytes);
 
@@ -73,7 +97,6 @@ class World {
 
  private:
   struct Parcel {
-    Rank to;
     std::vector<std::byte> bytes;
     Tensor payload;
     std::array<MPI_Request, 2> requests{MPI_REQUEST_NULL, MPI_REQUEST_NULL};
@@ -87,8 +110,9 @@ class World {
   std::mutex turn_;
   MPI_Comm words_ = MPI_COMM_NULL;
   MPI_Comm payloads_ = MPI_COMM_NULL;
-  int rank_ = 0;
-  int size_ = 1;
+  int process_ = 0;
+  int processes_ = 1;
+  int tags_ = 1;    // from 0 on
   int epochs_ = 1;  // that tags can tell apart
   bool ours_ = false;
   std::atomic<bool> abandoned_{false};

@@ -69,17 +69,18 @@ class Meeting {
       heed_obituary();
       tell_progress(1 + static_cast<int>(said.size()));
       if (Clock::now() > deadline_) {
-        if (differs_) break;
+        if (!differs_.empty()) break;
         give_up(said);
       }
       const auto* hello = std::get_if<Hello>(&note.control);
       if (!came || hello == nullptr) continue;
       HelloFields theirs = hello_fields(hello->text);
-      const bool differs = !difference(fields_, theirs, note.from).empty();
+      const std::string apart = difference(fields_, theirs, note.from);
+      const bool differs = !apart.empty();
       if (!differs && note.from.value >= self_.world) continue;  // a liar
       const bool is_new = said.insert_or_assign(note.from.value, std::move(theirs)).second;
-      if (is_new && !differs_) deadline_ = Clock::now() + rendezvous_.patience;
-      if (differs && !std::exchange(differs_, true))
+      if (is_new && differs_.empty()) deadline_ = Clock::now() + rendezvous_.patience;
+      if (differs && std::exchange(differs_, apart).empty())
         deadline_ = std::min(deadline_, Clock::now() + kLastCall);
       speak(note.from, Missing{missing(said)});
     }
@@ -105,6 +106,7 @@ class Meeting {
       if (refusal.empty()) refusal = difference(fields_, theirs, Rank{rank});
       addresses.push_back(hello_address(theirs));
     }
+    if (refusal.empty()) refusal = differs_;  // of one who says to be a rank that came as well
     const Control verdict =
         refusal.empty() ? Control(Welcome{welcome_text(addresses)}) : Control(Refused{refusal});
     for (const auto& [rank, theirs] : said) speak(Rank{rank}, verdict);
@@ -201,7 +203,7 @@ class Meeting {
   Clock::time_point start_ = Clock::now();
   Clock::time_point deadline_ = start_ + rendezvous_.patience;
   Clock::time_point next_tell_ = start_ + kTellInterval;
-  bool differs_ = false;
+  std::string differs_;  // how the last one did whose hello was another than ours
   std::optional<Clock::time_point> last_chance_;  // for a welcome, once a rank is known to be lost
 };
 

@@ -122,11 +122,16 @@ SharedMemoryOptions shared_memory_options(const LaunchPlace& place,
 #ifdef MILLRACE_MPI
 constexpr bool kHasMpi = true;
 
+void begin_mpi() {
+  start_mpi();
+}
+
 std::unique_ptr<Listener> mpi_listener(const LaunchPlace& place,
                                        const std::vector<ChannelDepth>& depths) {
   MpiOptions options;
   options.rank = place.member.rank.value;
   options.world = place.member.world;
+  options.places = place.places;
   options.job = place.member.job;
   options.epoch = place.member.epoch;
   options.depths = depths;
@@ -141,6 +146,8 @@ void add_library(HelloFields& fields) {
 }
 #else
 constexpr bool kHasMpi = false;
+
+void begin_mpi() {}
 
 std::unique_ptr<Listener> mpi_listener(const LaunchPlace&, const std::vector<ChannelDepth>&) {
   throw InvalidArgument("this build is without its component mpi");
@@ -219,6 +226,10 @@ std::string chosen_endpoint(const std::string& asked, const Variables& variables
           named("endpoint") + " mpi: this build is without its component mpi");
   if (asked != "mpi" && asked != "shm") static_cast<void>(zeromq_link(asked));
   return asked;
+}
+
+void begin_ranks(const LaunchPlace& place) {
+  if (place.endpoint == "mpi") begin_mpi();
 }
 
 JoinedRank join(const LaunchPlace& asked, const JoinOptions& options) {

@@ -38,6 +38,7 @@ struct LaunchPlace {
   std::chrono::milliseconds silence{10'000};   ///< see RendezvousOptions
   std::chrono::milliseconds patience{60'000};  ///< until all ranks must have met
   std::optional<std::chrono::milliseconds> hang = {};
+  int places = 1;                  ///< mpi: ranks of every process, as MpiOptions::places
   std::string directory = {};      ///< private, of the launcher; empty: there is none
   std::string log_directory = {};  ///< for what a rank writes beside its log; empty: none is kept
 
@@ -109,6 +110,10 @@ class JoinedRank {
   std::string log_directory_;
   std::string connections_;
 };
+
+/// What a process of several ranks does before they join, each on a thread of its own: MPI, where
+/// that is the endpoint, is to be started by the thread that the process ends with.
+void begin_ranks(const LaunchPlace& place);
 
 /// Meets the other ranks of `place`; blocks until all have come. With the interface "auto" a rank
 /// listens at the address from which it reaches the meeting. Reads the keys, closes their
