@@ -34,6 +34,16 @@ int number_of(const char* open_mpi, const char* mpich) {
   return std::stoi(text);
 }
 
+std::uint32_t tests = 0;
+
+void note_test() {
+  static std::string last;
+  const auto* test = testing::UnitTest::GetInstance()->current_test_info();
+  if (test == nullptr) return;
+  const std::string name = std::string(test->test_suite_name()) + "." + test->name();
+  if (std::exchange(last, name) != name) ++tests;
+}
+
 long futex(Word* word, int operation, std::uint32_t value) {
   return ::syscall(SYS_futex, word, operation, value, nullptr, nullptr, 0);
 }
@@ -70,17 +80,11 @@ int process_count() {
 }
 
 std::uint32_t tests_begun() {
-  static std::uint32_t tests = 0;
-  static std::string last;
-  const auto* test = testing::UnitTest::GetInstance()->current_test_info();
-  if (test == nullptr) return tests;
-  const std::string name = std::string(test->test_suite_name()) + "." + test->name();
-  if (std::exchange(last, name) != name) ++tests;
   return tests;
 }
 
 testing_transport::EngineProcess this_process() {
-  static_cast<void>(tests_begun());
+  note_test();
   const std::string directory = variable("MILLRACE_TEST_DIRECTORY");
   static Gate gate(directory + "/gate", process_count());
   return {number_of("OMPI_COMM_WORLD_RANK", "PMI_RANK"), directory, [] { gate.pass(); }};

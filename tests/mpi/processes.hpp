@@ -29,10 +29,10 @@ class Gate {
 };
 
 /// This process, by the variables of mpirun and MILLRACE_TEST_DIRECTORY. Every test begins by
-/// asking for it.
+/// asking for it, on one thread.
 [[nodiscard]] testing_transport::EngineProcess this_process();
 
-/// How many tests have begun, the same in all processes.
+/// How many tests have begun so, the same in all processes.
 [[nodiscard]] std::uint32_t tests_begun();
 
 /// How many processes there are.

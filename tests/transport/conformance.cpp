@@ -4,6 +4,7 @@
 #include <cstring>
 #include <exception>
 #include <filesystem>
+#include <future>
 #include <stdexcept>
 #include <thread>
 
@@ -67,12 +68,12 @@ Endpoints TransportConformance::connect(int world, const std::vector<ChannelDept
   Endpoints endpoints(static_cast<std::size_t>(world));
   const std::uint32_t number = connected_++;
   if (supervisor_) supervisor_->start(world);
-  std::vector<std::jthread> threads;
+  std::vector<std::future<void>> joining;
   for (const Rank rank : own_ranks(world))
-    threads.emplace_back([&, rank] {
+    joining.push_back(std::async(std::launch::async, [&, rank] {
       endpoints[rank.index()] = GetParam().join(rank, world, depths, directory(), number);
-    });
-  threads.clear();
+    }));
+  for (auto& rank : joining) rank.get();
   return endpoints;
 }
 
