@@ -1,8 +1,10 @@
 #!/usr/bin/env bash
 # Ranks of mpirun: the transport's suite, the bits of one process, and how jobs end. mpi.sh BUILD openmpi|mpich, where
-# BUILD holds millrace and tests/test_mpi, linked with that MPI.
+# BUILD holds millrace and tests/test_mpi, linked with that MPI. MILLRACE_GRIDS (4) grids are drawn from the numbers that
+# follow MILLRACE_SEED (17).
 here=$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")
 source "$here/claims.sh"
+source "$here/grids.sh"
 build=$(readlink -f "$1") mpi=$2
 millrace=$build/millrace
 export MILLRACE_PROGRESS=never MILLRACE_TEST_DIRECTORY=$place
@@ -32,9 +34,9 @@ process_of() {
   return 1
 }
 
-# begin MARK: a job in the background that trains for ever; returns when it has trained some steps.
+# begin MARK PROCESSES: a job of four ranks in the background that trains for ever; returns when it has trained some steps.
 begin() {
-  timeout 60 bash -c 'mpirun "$@"' mpirun -n 4 "$millrace" train --epochs 100000 --seed "$1" --log "steps-$1.csv" >job 2>&1 &
+  timeout 60 bash -c 'mpirun "$@"' mpirun -n "$2" "$millrace" train -p 4 --epochs 100000 --seed "$1" --log "steps-$1.csv" >job 2>&1 &
   job=$!
   local tries
   for tries in $(seq 300); do
@@ -64,23 +66,45 @@ for options in "" "--schedule zb-h1" "--schedule gpipe"; do
   same_weights alone ranks
 done
 
+# one_hash: every grid that is read gives the bits of one process. What only a grid has does not count for that process.
+one_hash() {
+  local copies stages processes schedule options plain alone
+  while read -r copies stages processes schedule options; do
+    said="$mpi: grid $copies $stages $processes $schedule $options"
+    plain=${options//--shard-optimizer/}
+    alone="alone ${plain//--recompute/}"
+    # shellcheck disable=SC2086
+    [ -f "$alone" ] ||
+      ends_with 0 "$alone" "$millrace" train ${alone#alone} --steps 4 -p 1 --micro-batches 16 --accumulate-order tree
+    # shellcheck disable=SC2086
+    ends_with 0 ranks bash -c 'mpirun "$@"' mpirun -n "$processes" "$millrace" train $options --steps 4 \
+      --schedule "$schedule" -d "$copies" -p "$stages" --micro-batches $((16 / copies)) --accumulate-order tree </dev/null
+    same_weights "$alone" ranks
+  done
+}
+
 claim "$mpi: grids of copies and stages give the bits of one process"
-while read -r copies stages schedule how model; do
-  [ "$how" != - ] || how=
-  # shellcheck disable=SC2086
-  ends_with 0 alone "$millrace" train $model --steps 4 -p 1 --micro-batches 16 --accumulate-order tree
-  # shellcheck disable=SC2086
-  ends_with 0 ranks bash -c 'mpirun "$@"' mpirun -n $((copies * stages)) "$millrace" train $model --steps 4 $how \
-    --schedule "$schedule" --data-parallel "$copies" --micro-batches $((16 / copies)) --accumulate-order tree \
-    </dev/null
-  same_weights alone ranks
-done <<'GRIDS'
-1 4 zb-v        --recompute       --batch-size 50
-2 2 zb-h1       --shard-optimizer --model gpt:layers=7,d=16,heads=2,context=16 --data text --batch-size 64
-2 2 interleaved --recompute       --precision bf16 --batch-size 64
-2 2 dualpipe-v  -                 --model gpt:layers=7,d=16,heads=2,context=16 --data text --precision bf16 --batch-size 50
-4 2 1f1b        --shard-optimizer --precision bf16 --optimizer lamb --batch-size 50
+one_hash <<'GRIDS'
+1 4 4 zb-v        --batch-size 50 --recompute
+2 2 4 zb-h1       --batch-size 64 --model gpt:layers=7,d=16,heads=2,context=16 --data text --shard-optimizer
+2 2 4 interleaved --batch-size 64 --precision bf16 --recompute
+2 2 4 dualpipe-v  --batch-size 50 --model gpt:layers=7,d=16,heads=2,context=16 --data text --precision bf16
+4 2 8 1f1b        --batch-size 50 --precision bf16 --optimizer lamb --shard-optimizer
 GRIDS
+
+claim "$mpi: fewer processes than places give the bits of one process"
+one_hash <<'GRIDS'
+1 4 2 1f1b        --batch-size 50
+2 2 2 zb-h1       --batch-size 64 --model gpt:layers=7,d=16,heads=2,context=16 --data text --precision bf16
+2 4 4 interleaved --batch-size 50 --shard-optimizer
+4 2 2 zb-v        --batch-size 50 --recompute --shard-optimizer
+GRIDS
+
+seed=${MILLRACE_SEED:-17} grids=${MILLRACE_GRIDS:-4}
+claim "$mpi: $grids more, drawn from $seed, give the bits of one process"
+drawn "$seed" "$grids" >drawn
+sed 's/^/         /' drawn
+one_hash <drawn
 
 claim "$mpi: the command names the MPI that it was built with"
 "$millrace" --version >version
@@ -91,9 +115,13 @@ claim "$mpi: ranks that were told different things are refused, with the differe
 ends_with 78 differ bash -c 'mpirun -n 1 "$0" train --steps 2 -p 2 : -n 1 "$0" train --steps 3 -p 2' "$millrace"
 says differ "steps differs: rank 0 has '2', rank 1 has '3'"
 
-claim "$mpi: fewer processes than places are refused"
-ends_with 2 fewer bash -c 'mpirun -n 2 "$0" train --steps 2 -p 4 </dev/null' "$millrace"
-says fewer "2 processes for 4 places of the pipelines; over MPI every place has a process of its own"
+claim "$mpi: processes that count their ranks otherwise are refused, with the difference"
+ends_with 78 worlds bash -c 'mpirun -n 1 "$0" train --steps 2 -p 4 : -n 1 "$0" train --steps 2 -p 2' "$millrace"
+says worlds "world differs: rank 0 has '4', rank 1 has '2'"
+
+claim "$mpi: processes that do not divide the places are refused, with those that do"
+ends_with 2 three bash -c 'mpirun -n 3 "$0" train --steps 2 -p 4' "$millrace"
+says three "1, 2 or 4 would have as many each"
 
 claim "$mpi: the mpirun of another MPI is found out"
 if [ "$mpi" = openmpi ]; then other=(mpirun.mpich); else
@@ -110,7 +138,7 @@ reported=(75)
 
 claim "$mpi: a rank that is stopped is named by all others, with what every rank did"
 export MILLRACE_SILENCE=1.5
-begin 51
+begin 51 4
 kill -STOP "$(process_of 2 '--seed 51')"
 ended "${reported[@]}"
 [ "$(grep -a -c "rank 2 is silent; everyone waits for rank 2: " job)" -ge 2 ] || refute "not two reports" job
@@ -118,18 +146,27 @@ for rank in 0 1 2 3; do says job "  rank $rank "; done
 
 claim "$mpi: asked to end, a rank says what it waits for"
 export MILLRACE_SILENCE=3
-begin 52
+begin 52 4
 kill -STOP "$(process_of 2 '--seed 52')"
 kill -TERM "$(process_of 1 '--seed 52')"
 ended "${reported[@]}"
 says job "rank 1 was asked to end; it waits for"
 
+claim "$mpi: of a process with several ranks every one is named, and says what it waits for"
+begin 54 2
+kill -STOP "$(process_of 1 '--seed 54')"
+kill -TERM "$(process_of 0 '--seed 54')"
+ended "${reported[@]}"
+for rank in 0 1; do says job "rank $rank was asked to end; it "; done
+says job "is silent; everyone waits for rank "
+for rank in 0 1 2 3; do says job "  rank $rank "; done
+
 claim "$mpi: a rank that is killed ends the job"
 export MILLRACE_SILENCE=10
-begin 53
+begin 53 4
 kill -KILL "$(process_of 2 '--seed 53')"
 ended 137 9
 
 claim "$mpi: nothing is left"
-left=$(pgrep -f -- "--epochs 100000 --seed 5[123]" || true)
+left=$(pgrep -f -- "--epochs 100000 --seed 5[1234]" || true)
 [ -z "$left" ] || refute "processes: $left"

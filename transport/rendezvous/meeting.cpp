@@ -69,18 +69,20 @@ class Meeting {
       heed_obituary();
       tell_progress(1 + static_cast<int>(said.size()));
       if (Clock::now() > deadline_) {
-        if (!differs_.empty()) break;
+        if (differs_) break;
         give_up(said);
       }
       const auto* hello = std::get_if<Hello>(&note.control);
       if (!came || hello == nullptr) continue;
       HelloFields theirs = hello_fields(hello->text);
-      const std::string apart = difference(fields_, theirs, note.from);
-      const bool differs = !apart.empty();
+      const bool differs = !difference(fields_, theirs, note.from).empty();
       if (!differs && note.from.value >= self_.world) continue;  // a liar
-      const bool is_new = said.insert_or_assign(note.from.value, std::move(theirs)).second;
-      if (is_new && differs_.empty()) deadline_ = Clock::now() + rendezvous_.patience;
-      if (differs && std::exchange(differs_, apart).empty())
+      const bool is_new = !said.contains(note.from.value);
+      // Of two that say to be the same rank the one who differs counts.
+      if (is_new || differs || difference(fields_, said[note.from.value], note.from).empty())
+        said[note.from.value] = std::move(theirs);
+      if (is_new && !differs_) deadline_ = Clock::now() + rendezvous_.patience;
+      if (differs && !std::exchange(differs_, true))
         deadline_ = std::min(deadline_, Clock::now() + kLastCall);
       speak(note.from, Missing{missing(said)});
     }
@@ -106,7 +108,6 @@ class Meeting {
       if (refusal.empty()) refusal = difference(fields_, theirs, Rank{rank});
       addresses.push_back(hello_address(theirs));
     }
-    if (refusal.empty()) refusal = differs_;  // of one who says to be a rank that came as well
     const Control verdict =
         refusal.empty() ? Control(Welcome{welcome_text(addresses)}) : Control(Refused{refusal});
     for (const auto& [rank, theirs] : said) speak(Rank{rank}, verdict);
@@ -203,7 +204,7 @@ class Meeting {
   Clock::time_point start_ = Clock::now();
   Clock::time_point deadline_ = start_ + rendezvous_.patience;
   Clock::time_point next_tell_ = start_ + kTellInterval;
-  std::string differs_;  // how the last one did whose hello was another than ours
+  bool differs_ = false;
   std::optional<Clock::time_point> last_chance_;  // for a welcome, once a rank is known to be lost
 };
 
