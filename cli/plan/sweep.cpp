@@ -29,6 +29,7 @@ struct SweepArguments {
   std::optional<std::vector<SweepCosts>> times;
   std::vector<std::string> files;  // of costs
   std::optional<std::vector<double>> latencies;
+  std::vector<int> passes = {1};
   std::optional<double> memory_forward, memory_input, memory_weight;
   std::optional<double> bandwidth, gradient_bytes;
   int threads = static_cast<int>(std::max(1U, std::thread::hardware_concurrency()));
@@ -150,10 +151,12 @@ SweepSpace space_of(const SweepArguments& arguments) {
   for (SweepCosts& costs : all) {
     set_memory(costs, arguments);
     set_sums(costs, arguments);
-    for (const double latency : arguments.latencies.value_or(std::vector{costs.latency})) {
-      costs.latency = latency;
-      space.costs.push_back(costs);
-    }
+    for (const double latency : arguments.latencies.value_or(std::vector{costs.latency}))
+      for (const int passes : arguments.passes) {
+        costs.latency = latency;
+        costs.accumulate = passes;
+        space.costs.push_back(costs);
+      }
   }
   return space;
 }
@@ -192,7 +195,9 @@ void add_counts(CLI::App& verb,
                 const char* what) {
   verb.add_option_function<std::string>(
           name,
-          [option = name.substr(0, 2), &counts](Text text) { counts = counts_of(option, text); },
+          [option = name.substr(0, name.find(',')), &counts](Text text) {
+            counts = counts_of(option, text);
+          },
           what)
       ->type_name("LIST");
 }
@@ -282,6 +287,11 @@ void add_sweep(CLI::App& app) {
              flags("data_parallel"),
              arguments->space.data_parallel,
              "Copies of the pipeline (default 1)");
+  add_counts(
+      *verb,
+      flag("accumulate"),
+      arguments->passes,
+      "Passes of m micro-batches in one step; copies add gradients after the last (default 1)");
   add_cost_options(*verb, *arguments);
   add_copies_options(*verb, *arguments);
   verb->add_option_function<std::string>(

@@ -133,6 +133,7 @@ class Offers : public VerbTest {
                                    "--times 1:1:1",
                                    "--latency 0,1",
                                    "--data-parallel 1,2",
+                                   "--accumulate 1,2",
                                    "--gradient-bytes 4 -d 2",
                                    "--bandwidth 2",
                                    "--mem-f 2",

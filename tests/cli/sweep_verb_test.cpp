@@ -24,14 +24,29 @@ TEST_F(SweepVerb, CombinesListsAndRangesAndCountsWhatHasNoMeaning) {
   const std::string table = read("t.csv");
 
   EXPECT_EQ(ran.code, 0);
-  EXPECT_THAT(table,
-              StartsWith("schedule,p,m,v,q,d,f,i,w,latency,bandwidth,gradient_bytes,mem_f,mem_i,"
-                         "mem_w,costs,memory_limit,"));
+  EXPECT_THAT(
+      table,
+      StartsWith("schedule,p,m,v,q,d,accumulate,f,i,w,latency,bandwidth,gradient_bytes,mem_f,mem_i,"
+                 "mem_w,costs,memory_limit,"));
   EXPECT_EQ(std::count(table.begin(), table.end(), '\n'), 1 + 2 * 2 * 5 * 2 * 2 * 2);
-  EXPECT_THAT(table, HasSubstr("\n1f1b,4,8,1,1,1,2,2,1,0.5,0,0,1,0,-1,,4,"));
+  EXPECT_THAT(table, HasSubstr("\n1f1b,4,8,1,1,1,1,2,2,1,0.5,0,0,1,0,-1,,4,"));
   // dualpipe: m = 5 and 7 of p = 2, and 4 to 7 of p = 4, each with 8 costs and limits.
   EXPECT_EQ(ran.text,
             "millrace: 48 of 160 combinations have no meaning; the column reason says why\n");
+}
+
+TEST_F(SweepVerb, HasTheStepOfSeveralPassesThatSimulateSays) {
+  const std::string more = " -p 2 -m 4 -d 2 --gradient-bytes 8 --bandwidth 1 --json ";
+  std::istringstream rows(command("sweep zb-v --accumulate 1,3" + more).text);
+  std::string line;
+  for (const char* passes : {"1", "3"}) {
+    ASSERT_TRUE(std::getline(rows, line));
+    const json row = json::parse(line);
+    const json one =
+        json::parse(command(std::string("simulate zb-v --accumulate ") + passes + more).text);
+    EXPECT_EQ(row["accumulate"], std::stoi(passes));
+    for (const char* figure : {"makespan", "step"}) EXPECT_EQ(row[figure], one[figure]) << row;
+  }
 }
 
 TEST_F(SweepVerb, PrintsTheSameJsonLinesOnAnyNumberOfThreads) {

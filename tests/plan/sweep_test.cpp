@@ -191,6 +191,23 @@ TEST(Sweep, CountsTheSumsOverCopiesOfThePipeline) {
   EXPECT_EQ(rows[2].figures->makespan, rows[3].figures->makespan - rows[3].figures->sums_exposed);
 }
 
+TEST(Sweep, CountsThePassesOfAStep) {
+  SweepSpace space;
+  space.schedules = {"zb-v"};
+  space.data_parallel = {2};
+  space.costs.assign(2, {.bandwidth = 1, .gradient_bytes = 8});
+  space.costs.back().accumulate = 3;
+  const auto rows = rows_of(space);
+  ASSERT_EQ(rows.size(), 2U);
+  const SweepFigures &one = *rows[0].figures, &three = *rows[1].figures;
+  EXPECT_GT(one.sums_exposed, 0);
+  EXPECT_EQ(one.step, one.makespan);
+  EXPECT_EQ(three.makespan, one.makespan);
+  EXPECT_EQ(three.step, 3 * one.makespan - 2 * one.sums_exposed);
+  space.costs.back().accumulate = 0;
+  EXPECT_THROW((void)sweep_points(space), InvalidArgument);
+}
+
 TEST(Sweep, WritesTheSameColumnsAsCsvAndAsJson) {
   SweepSpace space;
   space.schedules = {"chimera"};
@@ -203,7 +220,7 @@ TEST(Sweep, WritesTheSameColumnsAsCsvAndAsJson) {
   for (const auto& [name, value] : json.items()) names.push_back(name);
   EXPECT_EQ(csv_line(names), sweep_csv_head());
   EXPECT_TRUE(json["makespan"].is_null());
-  EXPECT_THAT(sweep_csv(row), StartsWith("chimera,4,3,,,1,1,1,1,0,0,0,1,0,-1,,,,,,,,,,,,"));
+  EXPECT_THAT(sweep_csv(row), StartsWith("chimera,4,3,,,1,1,1,1,1,0,0,0,1,0,-1,,,,,,,,,,,,,"));
   EXPECT_EQ(csv_line({"", "a,b", "say \"x\""}), ",\"a,b\",\"say \"\"x\"\"\"\n");
 }
 

@@ -38,9 +38,16 @@ def test_a_step_has_a_whole_number_of_passes(accumulate):
         millrace.search(2, 4, costs={"accumulate": accumulate})
 
 
-def test_a_sweep_has_one_pass_a_step():
-    with pytest.raises(millrace.InvalidArgument, match="accumulate is 2; a sweep's steps have one pass"):
-        millrace.sweep(["1f1b"], 2, [4], costs={"accumulate": 2})
+def test_a_sweep_takes_passes_and_copies(command):
+    costs = [{"bandwidth": 1, "gradient_bytes": 8, "accumulate": passes} for passes in (1, 3)]
+    table = millrace.sweep(["zb-v"], 2, 4, data_parallel=[1, 2], costs=costs)
+    assert table.csv == command.text("sweep", "zb-v", "-p", "2", "-m", "4", "-d", "1,2", "--accumulate", "1,3",
+                                     "--bandwidth", "1", "--gradient-bytes", "8")
+    assert [(row.data_parallel, row.accumulate) for row in table] == [(1, 1), (1, 3), (2, 1), (2, 3)]
+    one, three = table[2:]
+    assert three.step == 3 * one.makespan - 2 * one.sums_exposed and one.sums_exposed > 0
+    with pytest.raises(millrace.InvalidArgument, match="data_parallel is 2 in the costs; a sweep takes it beside them"):
+        millrace.sweep(["1f1b"], 2, [4], costs={"data_parallel": 2})
 
 
 def test_what_was_found_can_be_generated_again():

@@ -267,6 +267,7 @@ def sweep(
     *,
     chunks: int | Sequence[int] | None = None,
     slices: int | Sequence[int] | None = None,
+    data_parallel: int | Sequence[int] = 1,
     costs: Costs | tuple[float, float, float] | list[Costs | tuple[float, float, float]] = None,
     memory_limits: float | str | None | Sequence[float | str | None] = None,
     threads: int | None = None,

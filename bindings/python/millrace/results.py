@@ -291,16 +291,22 @@ class SweepRow:
     micro_batches: int
     chunks: int
     slices: int
+    data_parallel: int
+    accumulate: int
     forward: float
     input: float
     weight: float
     latency: float
+    bandwidth: float
+    gradient_bytes: float
     costs: str
     memory_limit: float | None
     makespan: float | None
     bubble_makespan_ratio: float | None
+    step: float | None
     span: float | None
     bubble_span_ratio: float | None
+    sums_exposed: float | None
     peak_activation: float | None
     peak_memory: float | None
     same_bits: bool | None

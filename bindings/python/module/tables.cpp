@@ -126,10 +126,8 @@ double single(const std::vector<double>& list, const char* name, double otherwis
 SweepCosts sweep_costs_of(const ModelCosts& costs) {
   require(costs.data_parallel == 1,
           "data_parallel is " + std::to_string(costs.data_parallel) +
-              "; a sweep of Python has one copy of the pipeline, simulate and search take several");
-  require(costs.accumulate == 1,
-          "accumulate is " + std::to_string(costs.accumulate) +
-              "; a sweep's steps have one pass, simulate and search take several");
+              " in the costs; a sweep takes it beside them, sweep(..., data_parallel=" +
+              std::to_string(costs.data_parallel) + ", costs=...)");
   SweepCosts swept;
   if (costs.file)
     swept = sweep_costs(*costs.file, costs.file_name);
@@ -139,6 +137,9 @@ SweepCosts sweep_costs_of(const ModelCosts& costs) {
     swept.weight = single(costs.weight, "weight", 1);
   }
   swept.latency = single(costs.latency, "latency", swept.latency);
+  swept.bandwidth = single(costs.bandwidth, "bandwidth", swept.bandwidth);
+  swept.gradient_bytes = single(costs.gradient_bytes, "gradient_bytes", swept.gradient_bytes);
+  swept.accumulate = costs.accumulate;
   if (costs.file && !costs.file->cost.memory_forward.empty()) return swept;
   swept.memory_forward = single(costs.memory_forward, "memory_forward", 1);
   swept.memory_input = single(costs.memory_input, "memory_input", 0);
@@ -206,16 +207,22 @@ py::object row_object(const SweepRow& row) {
               point.micro_batches,
               point.chunks,
               point.slices,
+              point.data_parallel,
+              point.costs.accumulate,
               point.costs.forward,
               point.costs.input,
               point.costs.weight,
               point.costs.latency,
+              point.costs.bandwidth,
+              point.costs.gradient_bytes,
               point.costs.file_name,
               point.memory_limit,
               figure(row, &SweepFigures::makespan),
               figure(row, &SweepFigures::bubble_makespan_ratio),
+              figure(row, &SweepFigures::step),
               figure(row, &SweepFigures::span),
               figure(row, &SweepFigures::bubble_span_ratio),
+              figure(row, &SweepFigures::sums_exposed),
               figure(row, &SweepFigures::peak_activation),
               figure(row, &SweepFigures::peak_memory),
               figure(row, &SweepFigures::same_bits),
@@ -232,6 +239,7 @@ py::object sweep_table(const py::object& schedules,
                        const py::object& micro_batches,
                        const py::object& chunks,
                        const py::object& slices,
+                       const py::object& data_parallel,
                        const py::object& costs,
                        const py::object& memory_limits,
                        std::optional<int> threads) {
@@ -241,6 +249,7 @@ py::object sweep_table(const py::object& schedules,
   space.micro_batches = counts_of(micro_batches, "micro_batches");
   space.chunks = counts_of(chunks, "chunks");
   space.slices = counts_of(slices, "slices");
+  space.data_parallel = counts_of(data_parallel, "data_parallel");
   space.costs = swept_costs(costs);
   space.limits = limits_of(memory_limits);
   const std::vector<SweepPoint> points = sweep_points(space);
@@ -280,6 +289,7 @@ void bind_tables(py::module_& module) {
              py::kw_only(),
              "chunks"_a = py::none(),
              "slices"_a = py::none(),
+             "data_parallel"_a = 1,
              "costs"_a = py::none(),
              "memory_limits"_a = py::none(),
              "threads"_a = py::none(),

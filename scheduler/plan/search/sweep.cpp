@@ -74,6 +74,7 @@ Cost cost_of(const Shape& shape, const SweepPoint& point) {
   const SweepCosts& costs = point.costs;
   Cost cost = cost_of(shape, costs);
   cost.data_parallel = point.data_parallel;
+  cost.passes = costs.accumulate;
   if (cost.gradient_bytes.empty()) {
     const double share = static_cast<double>(shape.ranks) / shape.stages();
     cost.gradient_bytes.assign(static_cast<std::size_t>(shape.stages()),
@@ -113,6 +114,7 @@ SweepFigures figures_of(const Program& program, const SweepPoint& point) {
   const Report report = millrace::report(graph, cost, std::get<Timeline>(simulate(graph, cost)));
   SweepFigures figures{.makespan = report.makespan,
                        .bubble_makespan_ratio = report.bubble_makespan_ratio(),
+                       .step = report.step,
                        .span = report.span,
                        .bubble_span_ratio = report.bubble_span_ratio(),
                        .sums_exposed = report.sums.exposed};
@@ -249,6 +251,8 @@ std::vector<SweepPoint> sweep_points(const SweepSpace& space) {
   require_counts("chunks", space.chunks, true);
   require_counts("slices", space.slices, true);
   require_counts("data_parallel", space.data_parallel, false);
+  for (const SweepCosts& costs : space.costs)
+    require_counts("accumulate", {costs.accumulate}, false);
   require_taken(space, "chunks", space.chunks);
   require_taken(space, "slices", space.slices);
   std::vector<SweepPoint> points;

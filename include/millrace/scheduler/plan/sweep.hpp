@@ -22,6 +22,7 @@ struct SweepCosts {
   double latency = 0;                         ///< of a message between ranks
   double bandwidth = 0;       ///< bytes per unit of time of the sums' links; 0: unlimited
   double gradient_bytes = 0;  ///< what several copies of the pipeline add
+  int accumulate = 1;         ///< passes of a step; copies add after the last one
   double memory_forward = 1, memory_input = 0, memory_weight = -1;  ///< change at F, after I, W
   std::shared_ptr<const CostFile> file = {};  ///< shared by the points that combine it
   std::string file_name = {};                 ///< for the column `costs`
@@ -67,6 +68,7 @@ struct SweepPoint {
 /// Figures of a point, in the units of its costs.
 struct SweepFigures {
   double makespan = 0, bubble_makespan_ratio = 0;
+  double step = 0;  ///< of all passes: see Report
   double span = 0, bubble_span_ratio = 0;
   double sums_exposed = 0;     ///< of the makespan: see SumReport
   double peak_activation = 0;  ///< of the rank that holds most, in micro-batches of a full stage
@@ -102,8 +104,8 @@ void sweep(const std::vector<SweepPoint>& points,
            const std::function<void(const SweepRow&)>& row,
            const Stop& stop = {});
 
-/// The names of the columns: schedule, p, m, v, q, d (copies), the costs and their file, the limit,
-/// the figures, reason.
+/// The names of the columns: schedule, p, m, v, q, d (copies), accumulate (passes), the costs and
+/// their file, the limit, the figures, reason.
 [[nodiscard]] std::string sweep_csv_head();
 
 /// The row as a line of CSV (RFC 4180). A figure that is not there is an empty cell.
