@@ -90,6 +90,13 @@ void place_step(LaunchPlace& place, const Variables& variables) {
   place.member.job = step->job;
 }
 
+std::string why_no_meeting(int ranks, const Variables& variables) {
+  const std::string why = "MILLRACE_RENDEZVOUS is not set, but there are " + std::to_string(ranks) +
+                          " ranks, which must meet";
+  if (!started_by_mpirun(variables)) return why;
+  return why + "; those of mpirun meet by MPI in a build with the component mpi";
+}
+
 /// Whoever says a rank or a meeting says all; who says nothing is alone.
 void place_identity(LaunchPlace& place, const Variables& variables) {
   const Identity identity = find_identity({}, variables);
@@ -102,8 +109,7 @@ void place_identity(LaunchPlace& place, const Variables& variables) {
   place.rendezvous = identity.rendezvous;
   if (place.rendezvous.empty() && speaks_tcp(place.endpoint)) place_step(place, variables);
   require(!place.rendezvous.empty() || *identity.world == 1 || place.endpoint == "mpi",
-          "MILLRACE_RENDEZVOUS is not set, but there are " + std::to_string(*identity.world) +
-              " ranks, which must meet");
+          [&] { return why_no_meeting(*identity.world, variables); });
   place.member.rank = Rank{*identity.rank};
   place.member.world = *identity.world;
 }

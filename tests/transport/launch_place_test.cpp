@@ -98,6 +98,9 @@ TEST(LaunchPlace, ThatIsSaidInPartOrWronglyIsRefusedWithTheVariable) {
   EXPECT_THAT(refusal(pair),
               ThrowsMessage<InvalidArgument>(
                   StrEq("MILLRACE_RENDEZVOUS is not set, but there are 2 ranks, which must meet")));
+  EXPECT_THAT(refusal({{"OMPI_COMM_WORLD_RANK", "0"}, {"OMPI_COMM_WORLD_SIZE", "2"}}),
+              ThrowsMessage<InvalidArgument>(HasSubstr(
+                  "must meet; those of mpirun meet by MPI in a build with the component mpi")));
   for (const auto& [name, value, sentence] :
        {std::tuple{"MILLRACE_INSECURE", "yes", "MILLRACE_INSECURE is 'yes'; it is 0 or 1"},
         std::tuple{"MILLRACE_PATIENCE",
