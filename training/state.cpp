@@ -1,46 +1,22 @@
-// The store: every hosted copy of a parameter with its slots, found by global name.
+// The store by name: parts of parameters are read and written, groups of them set, counters kept.
 #include "millrace/training/state.hpp"
 
 #include <algorithm>
 #include <cmath>
 #include <cstring>
-#include <map>
 #include <set>
-#include <sstream>
 
 #include "millrace/core/error.hpp"
 #include "millrace/stages/precision.hpp"
 #include "training/name_pattern.hpp"
 #include "training/optimizer_shards.hpp"
+#include "training/state_contents.hpp"
 
 namespace millrace {
 namespace {
 
-constexpr std::string_view kValue = "value";
-constexpr std::string_view kGradient = "gradient";
-constexpr std::size_t kPartsOfStatistics = 2;  // those two
-
-// What processes tell each other of a parameter, before its name.
-constexpr char kTrained = 't';
-constexpr char kStatistic = 's';
-
 std::string described(const Tensor& tensor) {
   return std::string(name_of(tensor.dtype())) + " " + to_string(tensor.dims());
-}
-
-void check(const Parameter& parameter, Stage stage) {
-  const std::string where =
-      "parameter '" + parameter.name + "' of stage " + std::to_string(stage.value);
-  require(!parameter.name.empty() && parameter.name.find('\n') == std::string::npos,
-          where + " must have a name of one line");
-  const DType wanted =
-      parameter.role == ParameterRole::StatisticInOrder ? parameter.value.dtype() : DType::F32;
-  require(parameter.value.dtype() == wanted && parameter.gradient.dtype() == wanted,
-          where + " must be f32 with an f32 gradient to be trained, got " +
-              name_of(parameter.value.dtype()) + " with " + name_of(parameter.gradient.dtype()));
-  require(parameter.value.dims() == parameter.gradient.dims(),
-          where + " and its gradient must have one shape, got " +
-              to_string(parameter.value.dims()) + " and " + to_string(parameter.gradient.dims()));
 }
 
 /// Copies take micro-batches side by side.
@@ -63,8 +39,8 @@ void round_whole(StateEntry& entry, const std::byte* values) {
 
 /// The gradient, and values without a master, are always whole.
 bool is_share_of(const StateEntry& entry, std::string_view part) {
-  if (part == kGradient || !entry.is_spread) return false;
-  return part != kValue || entry.master;
+  if (part == kGradientPart || !entry.is_spread) return false;
+  return part != kValuePart || entry.master;
 }
 
 }  // namespace
@@ -74,117 +50,6 @@ void StateEntry::round_value() {
   const std::span<float> rounded = parameter->value.as<float>().subspan(first, last - first);
   std::ranges::copy(master.as<float>(), rounded.begin());
   round_to(parameter->precision, rounded);
-}
-
-struct TrainingState::Contents {
-  void add(Rank rank, const HostedStage& hosted);
-  void make_room(const Optimizer& optimizer);
-  void name_globally(ProcessGroup& group);
-  void find_copies();
-  void choose_speakers();
-  [[nodiscard]] std::size_t number(std::string_view name) const;
-  [[nodiscard]] StateEntry& hosted(std::string_view name) const;
-  [[nodiscard]] Tensor& part_of(StateEntry& entry, std::string_view part) const;
-  [[nodiscard]] std::set<std::size_t> with_tied(std::set<std::size_t> numbers) const;
-  [[nodiscard]] std::set<std::size_t> named_by(std::string_view pattern) const;
-  void write(std::string_view name, std::string_view part, const void* bytes);
-
-  std::vector<std::vector<std::string>> tied;
-  TrainingCounters counters;
-  std::vector<std::string> parts{std::string(kValue), std::string(kGradient)};
-  std::vector<std::string> names;   // of all processes, ascending
-  std::vector<std::size_t> member;  // by number: a process that hosts it
-  std::vector<bool> trained;        // by number; the others are running statistics
-  std::vector<bool> frozen;         // by number
-  std::vector<std::vector<StateEntry>> of_rank;
-  std::vector<std::vector<StateEntry*>> copies;  // by number: those here, first copies first
-  std::vector<Parameter*> speakers;              // one copy of each hosted here, by name
-};
-
-void TrainingState::Contents::add(Rank rank, const HostedStage& hosted) {
-  for (Parameter* parameter : hosted.body->parameters()) {
-    check(*parameter, hosted.stage);
-    StateEntry& entry = of_rank[rank.index()].emplace_back();
-    entry.parameter = parameter;
-    entry.last = static_cast<std::size_t>(parameter->value.elements());
-    entry.replica = hosted.replica;
-    entry.stage = hosted.stage;
-    entry.rank = rank;
-  }
-}
-
-/// Zero slots, and master values of what is rounded.
-void TrainingState::Contents::make_room(const Optimizer& optimizer) {
-  for (auto& entries : of_rank)
-    for (StateEntry& entry : entries) {
-      if (!entry.is_trained()) continue;
-      Parameter& parameter = *entry.parameter;
-      const Dims dims = entry.is_spread ? Dims{static_cast<std::int64_t>(entry.last - entry.first)}
-                                        : parameter.value.dims();
-      for (int slot = 0; slot < optimizer.slots(); ++slot)
-        entry.slots.emplace_back(DType::F32, dims).fill_zero();
-      if (!is_narrow(parameter.precision)) continue;
-      entry.master = Tensor(DType::F32, dims);
-      const std::span<float> value = parameter.value.as<float>();
-      std::ranges::copy(value.subspan(entry.first, entry.last - entry.first),
-                        entry.master.as<float>().begin());
-      round_to(parameter.precision, value);
-    }
-}
-
-void TrainingState::Contents::name_globally(ProcessGroup& group) {
-  std::string mine;
-  for (const auto& entries : of_rank)
-    for (const StateEntry& entry : entries)
-      if (entry.replica == Replica{0})
-        mine += (entry.is_trained() ? kTrained : kStatistic) + entry.parameter->name + '\n';
-  std::map<std::string, std::size_t> member_of;
-  std::set<std::string> statistics;
-  const std::vector<std::string> said = group.gather(mine, Label::Model);
-  for (std::size_t i = 0; i < said.size(); ++i) {
-    std::istringstream lines(said[i]);
-    for (std::string line; std::getline(lines, line);) {
-      const std::string name = line.substr(1);
-      require(member_of.emplace(name, i).second,
-              "two parameters are called '" + name + "'; names must be global and unique");
-      if (line.front() == kStatistic) statistics.insert(name);
-    }
-  }
-  for (const auto& [name, host] : member_of) {
-    names.push_back(name);
-    member.push_back(host);
-    trained.push_back(!statistics.contains(name));
-  }
-  frozen.assign(names.size(), false);
-}
-
-void TrainingState::Contents::find_copies() {
-  copies.resize(names.size());
-  for (const bool first : {true, false})
-    for (auto& entries : of_rank)
-      for (StateEntry& entry : entries) {
-        if ((entry.replica == Replica{0}) != first) continue;
-        const std::string& name = entry.parameter->name;
-        const auto found = std::ranges::lower_bound(names, name);
-        require(found != names.end() && *found == name,
-                "parameter '" + name + "' exists in a copy of stage " +
-                    std::to_string(entry.stage.value) + " but not in its first copy");
-        entry.number = static_cast<std::size_t>(found - names.begin());
-        copies[entry.number].push_back(&entry);
-      }
-}
-
-void TrainingState::Contents::choose_speakers() {
-  std::set<std::string> silent;
-  for (const auto& group : tied)
-    for (const std::string& name : group)
-      if (name != group.front()) silent.insert(name);
-  for (const auto& here : copies) {
-    if (here.empty()) continue;
-    if (here.front()->is_trained()) speakers.push_back(here.front()->parameter);
-    for (StateEntry* entry : here)
-      entry->counts = entry->replica == Replica{0} && !silent.contains(entry->parameter->name);
-  }
 }
 
 std::size_t TrainingState::Contents::number(std::string_view name) const {
@@ -205,8 +70,8 @@ StateEntry& TrainingState::Contents::hosted(std::string_view name) const {
 }
 
 Tensor& TrainingState::Contents::part_of(StateEntry& entry, std::string_view part) const {
-  if (part == kValue) return entry.value();
-  if (part == kGradient) return entry.parameter->gradient;
+  if (part == kValuePart) return entry.value();
+  if (part == kGradientPart) return entry.parameter->gradient;
   const std::span<const std::string> known(parts.data(), kPartsOfStatistics + entry.slots.size());
   const auto slot = std::find(known.begin() + kPartsOfStatistics, known.end(), part);
   require(slot != known.end(), [&] {
@@ -241,7 +106,7 @@ void TrainingState::Contents::write(std::string_view name,
       if (target.bytes() != 0)
         std::memmove(
             target.data(), from + (is_share ? entry->first * sizeof(float) : 0), target.bytes());
-      if (part == kValue) round_whole(*entry, from);
+      if (part == kValuePart) round_whole(*entry, from);
     }
 }
 
@@ -322,7 +187,7 @@ const Tensor& TrainingState::read(std::string_view name, std::string_view part) 
 
 /// A tensor of the dtype and dims that all of a part has.
 const Tensor& TrainingState::shape_of(std::string_view name, std::string_view part) const {
-  return read(name, is_spread(name, part) ? kGradient : part);
+  return read(name, is_spread(name, part) ? kGradientPart : part);
 }
 
 void TrainingState::write(std::string_view name, const Tensor& contents, std::string_view part) {

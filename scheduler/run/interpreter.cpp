@@ -11,15 +11,7 @@ namespace millrace {
 namespace {
 
 using run::Instruction;
-using run::RankState;
-using run::Reduction;
 using run::TensorCounts;
-
-/// The gradients of one copy of a stage on their way to those it is reduced with. Replica numbers
-/// from 1 on, so that these never meet the tags of collectives, which have 0 there.
-MessageTag gradient_tag(Stage stage, Replica from, std::uint64_t step) {
-  return {step, Direction::Collective, Replica{from.value + 1}, stage, MicroBatch{}, Slice{}};
-}
 
 /// Of weights: B; W, or I where the body does not split.
 bool adds_gradients(const Instruction& instruction) {
@@ -28,18 +20,6 @@ bool adds_gradients(const Instruction& instruction) {
 }
 
 }  // namespace
-
-/// Micro-batches count over all passes, so that no two messages of a step have one tag; replicas
-/// over all copies of the pipeline, for who reads a report.
-MessageTag Interpreter::State::tag_of(const Message& message) const {
-  return {message.step,
-          message.direction,
-          Replica{seat.copy() * program.shape.replicas() + message.replica.value},
-          message.stage,
-          settings.in_step(message.unit.micro_batch, program.shape),
-          message.unit.slice,
-          message.edge};
-}
 
 std::string Interpreter::State::sentence(const Action& action,
                                          Rank rank,
@@ -152,63 +132,6 @@ void Interpreter::State::add_backward(const Instruction& instruction) {
   tree->close(empty[instruction.unit], at.pool, at.sums);
 }
 
-void Interpreter::State::send(const Instruction& instruction) {
-  if (seat.endpoint() == nullptr) return;
-  const Message message = message_of(program.shape, graph, *instruction.action, settings.step);
-  seat.endpoint()->send(
-      seat.process(message.destination), tag_of(message), values.take(instruction.source));
-}
-
-void Interpreter::State::receive(const Instruction& instruction) {
-  if (seat.endpoint() == nullptr) return;
-  const Message message = message_of(program.shape, graph, *instruction.action, settings.step);
-  values.put(instruction.target,
-             seat.endpoint()->receive(seat.process(message.source), tag_of(message), deadline()));
-}
-
-/// At the last B or W of a stage, and at its REDUCE_GRAD: starts the sum over the copies of the
-/// pipeline, and ends it at the latter, or where others wait for it.
-void Interpreter::State::add_copies(const Instruction& instruction) {
-  if (copy_sums.empty() || !is_last_pass()) return;
-  using Progress = run::CopySum::Progress;
-  run::CopySum& sum = *copy_sums[instruction.counts];
-  TensorPool& pool = instruction.at->pool;
-  if (sum.progress() == Progress::None)
-    sum.start(settings, trees.empty() || trees[instruction.counts]->has_sum(), pool);
-  const bool ends = instruction.op == Op::ReduceGrad || sum.is_at_once();
-  if (ends && sum.is_under_way()) sum.finish(settings, deadline(), pool);
-}
-
-/// Between two actions: what has come for sums over the copies of the pipeline.
-void Interpreter::State::go_on_with_sums(TensorPool& pool) {
-  for (const auto& sum : copy_sums)
-    if (sum != nullptr && sum->is_under_way()) sum->go_on(settings, pool);
-}
-
-void Interpreter::State::publish(const Instruction& instruction) const {
-  if (!is_last_pass()) return;
-  const Stage stage = instruction.action->stage;
-  const Replica replica = instruction.action->replica();
-  const Reduction& reduction = *instruction.reduction;
-  for (const Rank rank : reduction.other_ranks())
-    seat.endpoint()->send(seat.process(rank),
-                          gradient_tag(stage, replica, settings.step),
-                          reduction.gradients_for(rank, replica, stage, instruction.at->pool));
-}
-
-void Interpreter::State::reduce(RankState& at, Reduction& reduction) const {
-  if (!is_last_pass() || !reduction.arrive()) return;
-  const auto members = reduction.members();
-  std::vector<TensorList> received(members.size());
-  for (std::size_t i = 0; i < members.size(); ++i)
-    if (members[i].body == nullptr)
-      received[i] = seat.endpoint()->receive(
-          seat.process(members[i].rank),
-          gradient_tag(members[i].stage, members[i].replica, settings.step),
-          deadline());
-  reduction.add(received, at.pool);
-}
-
 void Interpreter::State::perform(const Instruction& instruction) {
   if (!copy_sums.empty()) go_on_with_sums(instruction.at->pool);
   switch (instruction.op) {
@@ -269,29 +192,6 @@ void Interpreter::State::drop() noexcept {
   for (const HostedStage& hosted : stages) hosted.body->abandon_step();
   trees.clear();
   data = nullptr;
-}
-
-/// Leaves are the step's micro-batches, over all passes, copy behind copy.
-void Interpreter::State::begin_sums() {
-  if (settings.order == AccumulateOrder::Ascending) return trees.clear();
-  require(program.shape.replicas() == 1,
-          "gradients are added in the order of a tree where the pipeline has one copy of each "
-          "stage; '" +
-              program.name + "' has " + std::to_string(program.shape.replicas()));
-  trees.resize(counts.size());
-  const int leaves = settings.passes * program.shape.micro_batches;
-  const int first = seat.copy() * leaves;
-  for (const HostedStage& hosted : stages) {
-    auto& tree = trees[hosted.stage.index()];
-    if (tree == nullptr) tree = std::make_unique<run::GradientTree>(hosted);
-    tree->begin_step(
-        SumTree(seat.grid().data() * leaves), {first, first + leaves}, program.shape.slices);
-  }
-}
-
-int Interpreter::State::leaf_of(MicroBatch micro_batch) const {
-  const int leaves = settings.passes * program.shape.micro_batches;
-  return seat.copy() * leaves + settings.in_step(micro_batch, program.shape).value;
 }
 
 Interpreter::Interpreter(const Program& program,

@@ -1,4 +1,4 @@
-// The page: the schedule as data for the fixed script of html_page.cpp.
+// The page: the schedule as data for the fixed script of html_page.hpp.
 #include <algorithm>
 #include <map>
 
@@ -175,7 +175,7 @@ std::string draw_html(const Program& program,
   return "<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><title>" + name +
          "</title>" + picture::kPageHead + "<h1>" + name +
          "</h1>\n<script type=\"application/json\" id=\"data\">" + data.dump() + "</script>" +
-         picture::kPageScript;
+         picture::kPageTimes + picture::kPageDrawing + picture::kPageControls;
 }
 
 }  // namespace millrace

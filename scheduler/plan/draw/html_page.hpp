@@ -6,7 +6,9 @@ namespace millrace::picture {
 
 /// Between the title and the data.
 extern const char* const kPageHead;
-/// After the data.
-extern const char* const kPageScript;
+/// After the data, one behind the other, the script.
+extern const char* const kPageTimes;
+extern const char* const kPageDrawing;
+extern const char* const kPageControls;
 
 }  // namespace millrace::picture
