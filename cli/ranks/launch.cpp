@@ -275,8 +275,12 @@ void add_launch(CLI::App& app, const std::vector<std::string>& words) {
           flags->processes,
           "Processes, one for each place of the pipelines, or fewer with as many places each")
       ->capture_default_str();
-  verb->add_option("--log-dir", flags->log_directory, "Keep a log per rank here");
-  verb->add_option("--grace", flags->grace, "Seconds from a signal or failure to the kill")
+  verb->add_option(
+      "--log-dir", flags->log_directory, "Keep a log per rank here; a restart appends to it");
+  verb->add_option("--grace",
+                   flags->grace,
+                   "Seconds from a signal or failure to the kill, and from the end of rank 0 until "
+                   "processes that it started are no longer read")
       ->capture_default_str();
   verb->add_flag("--bind-cores", flags->bind_cores, "Bind rank r to core r");
   add_link_flags(*verb, flags->link);

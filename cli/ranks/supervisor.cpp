@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <charconv>
 #include <csignal>
 #include <cstdio>
 #include <cstring>
@@ -19,6 +20,7 @@
 #include <system_error>
 #include <thread>
 #include <unistd.h>
+#include <utility>
 
 #include "cli/exit_codes.hpp"
 #include "cli/numbers.hpp"
@@ -29,6 +31,7 @@ namespace millrace::cli {
 
 namespace {
 
+constexpr std::size_t kAtOnce = 4096;  // bytes
 constexpr std::size_t kMostUnread = std::size_t{1} << 16U;
 
 /// A hang-up that is ignored stays so, here and in the workers: under nohup the work goes on when
@@ -53,21 +56,6 @@ void hear_again(const sigset_t& watched) {
   ::pthread_sigmask(SIG_UNBLOCK, &watched, nullptr);
 }
 
-/// Texts as a program is given them.
-class Words {
- public:
-  explicit Words(std::vector<std::string> texts) : texts_(std::move(texts)) {
-    for (std::string& text : texts_) pointers_.push_back(text.data());
-    pointers_.push_back(nullptr);
-  }
-
-  [[nodiscard]] char** get() { return pointers_.data(); }
-
- private:
-  std::vector<std::string> texts_;
-  std::vector<char*> pointers_;
-};
-
 std::vector<std::string> lines_of(const Variables& variables) {
   std::vector<std::string> lines;
   for (const auto& [name, value] : variables) lines.push_back(name + "=" + value);
@@ -78,19 +66,49 @@ std::string seconds_of(std::chrono::milliseconds time) {
   return plain(static_cast<double>(time.count()) / 1000) + " s";
 }
 
-void bind_to_cores(int first, int count) {
+cpu_set_t cores_from(int first, int count) {
   const unsigned cores = std::max(1U, std::thread::hardware_concurrency());
   cpu_set_t set;
   CPU_ZERO(&set);
   for (int core = first; core < first + count; ++core)
     CPU_SET(static_cast<unsigned>(core) % cores, &set);
-  ::sched_setaffinity(0, sizeof set, &set);
+  return set;
+}
+
+/// Between fork and exec: takes no memory.
+void say(std::initializer_list<std::string_view> parts, int file) {
+  for (const std::string_view part : parts)
+    static_cast<void>(::write(file, part.data(), part.size()));
 }
 
 }  // namespace
 
+/// Texts as a program is given them.
+class ProgramWords {
+ public:
+  explicit ProgramWords(std::vector<std::string> texts) : texts_(std::move(texts)) {
+    for (std::string& text : texts_) pointers_.push_back(text.data());
+    pointers_.push_back(nullptr);
+  }
+
+  [[nodiscard]] char* const* get() const { return pointers_.data(); }
+
+ private:
+  std::vector<std::string> texts_;
+  std::vector<char*> pointers_;
+};
+
+/// What a worker needs between fork and exec, where nothing may take memory: another thread of the
+/// launcher may hold the allocator's lock, which nobody releases in the child.
+struct ExecWords {
+  ProgramWords arguments, variables;
+  cpu_set_t cores;
+  std::string name;  // of the rank
+};
+
 Supervisor::Supervisor(SupervisorOptions options)
     : options_(std::move(options)),
+      logs_(options_.log_directory),
       watched_(signals_to_watch()),
       signals_(::signalfd(-1, &watched_, SFD_CLOEXEC | SFD_NONBLOCK)) {
   if (signals_ < 0)
@@ -111,11 +129,14 @@ Supervisor::~Supervisor() {
   ::pthread_sigmask(SIG_UNBLOCK, &watched_, nullptr);
 }
 
-void Supervisor::become(const RankStart& start, int rank, int errors) const {
+void Supervisor::become(const RankStart& start,
+                        int rank,
+                        int errors,
+                        const ExecWords& words) const {
   // Between fork and exec: system calls only.
   ::setpgid(0, 0);
   hear_again(watched_);
-  if (options_.bind_cores) bind_to_cores(rank, options_.places);
+  if (options_.bind_cores) ::sched_setaffinity(0, sizeof words.cores, &words.cores);
   const int nothing = ::open("/dev/null", O_RDONLY | O_CLOEXEC);
   ::dup2(nothing, STDIN_FILENO);
   ::dup2(errors, STDERR_FILENO);
@@ -123,28 +144,34 @@ void Supervisor::become(const RankStart& start, int rank, int errors) const {
   if (start.keys >= 0) ::fcntl(start.keys, F_SETFD, 0);
   // The log's first line is there before the rank takes room elsewhere. What rank 0 says comes on
   // the terminal, where this would disturb; another worker of ours says it itself.
+  std::array<char, 16> digits{};
+  const char* end = std::to_chars(digits.begin(), digits.end(), ::getpid()).ptr;
+  const std::string_view process(digits.data(), static_cast<std::size_t>(end - digits.data()));
   if (rank == 0)
-    ::dprintf(first_log_, "rank 0: process %d; its results are on standard output\n", ::getpid());
+    say({words.name, ": process ", process, "; its results are on standard output\n"}, first_log_);
   else if (!start.joined_mark.empty())
-    ::dprintf(STDERR_FILENO, "rank %d: process %d\n", rank, ::getpid());
-  Words arguments(start.command), variables(lines_of(start.variables));
-  ::execvpe(arguments.get()[0], arguments.get(), variables.get());
-  const std::string reason =
-      start.command.front() + ": " + std::generic_category().message(errno) + "\n";
-  static_cast<void>(::write(STDERR_FILENO, reason.data(), reason.size()));
+    say({words.name, ": process ", process, "\n"}, STDERR_FILENO);
+  ::execvpe(words.arguments.get()[0], words.arguments.get(), words.variables.get());
+  const char* reason = ::strerrordesc_np(errno);
+  say({words.arguments.get()[0], ": ", reason == nullptr ? "cannot be run" : reason, "\n"},
+      STDERR_FILENO);
   ::_exit(127);
 }
 
 pid_t Supervisor::start(const RankStart& start) {
   const int rank = static_cast<int>(workers_.size()) * options_.places;
+  // All memory is taken before the process is there.
+  const ExecWords words{ProgramWords(start.command),
+                        ProgramWords(lines_of(start.variables)),
+                        cores_from(rank, options_.places),
+                        "rank " + std::to_string(rank)};
   Worker worker;
   worker.mark = start.joined_mark;
-  worker.log = options_.log_directory + "/rank-" + std::to_string(rank) + ".log";
+  worker.log = logs_.path(rank);
+  workers_.reserve(workers_.size() + 1);
   std::array<int, 2> ends = {-1, -1};
-  int errors = ::open(worker.log.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
-  if (errors < 0)
-    throw Error("the log " + worker.log +
-                " cannot be written: " + std::generic_category().message(errno));
+  int errors = logs_.open(rank);
+  worker.log_begin = ::lseek(errors, 0, SEEK_END);
   if (rank == 0) {
     first_log_ = errors;
     if (::pipe2(ends.data(), O_CLOEXEC) != 0) throw Error("cannot make a pipe");
@@ -156,11 +183,12 @@ pid_t Supervisor::start(const RankStart& start) {
   if (worker.process == 0) {
     ::prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (::getppid() != parent) ::_exit(127);  // ended before it could be promised
-    become(start, rank, errors);
+    become(start, rank, errors, words);
   }
+  const int reason = errno;
   ::close(errors);
   if (worker.process < 0)
-    throw Error(std::string("cannot start a process: ") + std::generic_category().message(errno));
+    throw Error(std::string("cannot start a process: ") + std::generic_category().message(reason));
   ::setpgid(worker.process, worker.process);  // both sides set it, whoever comes first
   worker.pidfd = static_cast<int>(::syscall(SYS_pidfd_open, worker.process, 0));
   last_joined_ = Clock::now();
@@ -188,15 +216,38 @@ void Supervisor::take_signal() {
 }
 
 void Supervisor::copy_errors() {
-  std::array<char, 4096> bytes{};
+  std::array<char, kAtOnce> bytes{};
   const ssize_t count = ::read(errors_, bytes.data(), bytes.size());
   if (count > 0) {
     note_of_first({bytes.data(), static_cast<std::size_t>(count)});
     unread_.append(bytes.data(), static_cast<std::size_t>(count));
     return pass_on();
   }
+  if (count < 0 && errno == EINTR) return;  // there may be more
   ::close(errors_);
   errors_ = -1;
+}
+
+/// What rank 0 has written is in the pipe when it ends. A process that it left behind may hold the
+/// pipe open for ever, and write to it: that is read for the grace, or until a signal comes.
+void Supervisor::read_rest() {
+  const auto end = workers_.empty() ? Clock::now() : workers_.front().ended + options_.grace;
+  std::size_t late = 0;  // bytes that were asked for after that time: a pipe holds no more
+  while (errors_ >= 0 && late <= kMostUnread) {
+    const auto left = std::chrono::ceil<std::chrono::milliseconds>(end - Clock::now()).count();
+    const int longest = received_ != 0 ? 0 : static_cast<int>(std::max<std::int64_t>(left, 0));
+    std::array<pollfd, 2> items = {pollfd{errors_, POLLIN, 0}, pollfd{signals_, POLLIN, 0}};
+    ::poll(items.data(), items.size(), longest);
+    if ((items[1].revents & POLLIN) != 0) take_signal();
+    if (items[0].revents != 0) copy_errors();
+    if (longest == 0 && items[0].revents == 0) break;
+    if (longest == 0) late += kAtOnce;
+  }
+  if (errors_ < 0) return;
+  const std::string note =
+      "a process that rank 0 started holds its standard error open; it is no longer read\n";
+  note_of_first(note);
+  std::cerr << "millrace launch: " << note;
 }
 
 /// Nobody need read what rank 0 says: what has no room waits here, and of too much the oldest lines
@@ -328,8 +379,9 @@ bool Supervisor::all_ended() const {
 }
 
 int Supervisor::wait() {
+  logs_.set_aside_others();
   while (!all_ended()) poll_once();
-  while (errors_ >= 0) copy_errors();
+  read_rest();
   if (!workers_.empty()) note_of_first("rank 0 " + end_of(*workers_.front().status) + "\n");
   // Of a job that went well these are lines of progress, for which nobody waits.
   const auto well = [](const Worker& worker) { return weight_of(*worker.status) == 0; };

@@ -10,10 +10,13 @@
 #include <sys/types.h>
 #include <vector>
 
+#include "cli/ranks/rank_logs.hpp"
 #include "cli/standard_streams.hpp"
 #include "millrace/transport/environment.hpp"
 
 namespace millrace::cli {
+
+struct ExecWords;
 
 /// What one rank is started with.
 struct RankStart {
@@ -33,7 +36,8 @@ struct SupervisorOptions {
   std::string obituary;
   /// A worker that was stopped this long ago is ended, should no other rank have found it silent.
   std::chrono::milliseconds silence{10'000};
-  /// After a failure or a signal, the others have this long before they are killed.
+  /// After a failure or a signal, the others have this long before they are killed. After the end
+  /// of rank 0, processes that it left behind may write to its standard error for so long.
   std::chrono::milliseconds grace{5000};
   /// A rank with a mark must join so soon after its start, or after the last other one that joined.
   std::chrono::milliseconds patience{60'000};
@@ -69,6 +73,7 @@ class Supervisor {
     pid_t process = -1;
     int pidfd = -1;
     std::string log;
+    off_t log_begin = 0;        // where this attempt begins in it
     std::optional<int> status;  // as waitpid says
     Clock::time_point ended;
     bool killed_by_us = false;
@@ -77,10 +82,14 @@ class Supervisor {
     bool absent = false;          // the others waited for it in vain
   };
 
-  [[noreturn]] void become(const RankStart& start, int rank, int errors) const;
+  [[noreturn]] void become(const RankStart& start,
+                           int rank,
+                           int errors,
+                           const ExecWords& words) const;
   void poll_once();
   void take_signal();
   void copy_errors();
+  void read_rest();
   void pass_on();
   void note_of_first(std::string_view text) const;
   bool reap(Worker& worker);
@@ -107,6 +116,7 @@ class Supervisor {
   [[nodiscard]] int verdict() const;
 
   SupervisorOptions options_;
+  RankLogs logs_;
   std::vector<Worker> workers_;
   sigset_t watched_;
   int signals_ = -1;    // signalfd

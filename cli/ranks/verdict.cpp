@@ -48,11 +48,12 @@ std::string Supervisor::name_of(const Worker& worker) const {
   return (options_.places == 1 ? "" : "the process of ") + ranks_of(worker);
 }
 
-/// The last lines of its log. What rank 0 said was passed on at once.
+/// The last lines of its log, of this attempt. What rank 0 said was passed on at once.
 void Supervisor::tell_tail(const Worker& worker) const {
   std::deque<std::string> tail;
   std::ifstream log;
   if (&worker != workers_.data()) log.open(worker.log);
+  log.seekg(worker.log_begin);
   for (std::string line; std::getline(log, line);) {
     tail.push_back(std::move(line));
     if (tail.size() > kTailLines) tail.pop_front();

@@ -193,6 +193,28 @@ TEST(LaunchProgram, ThatEndsWellBeforeItJoinsIsLostToThoseThatWait) {
                        "(join_launch)\n"));
 }
 
+TEST(LaunchProgram, ProcessLeftBehind_DoesNotHoldTheLaunch) {
+  const PrivateDirectory place(temporary());
+  const std::string left = place.path() + "/left";
+  // It takes rank 0's streams into a session of its own; one that writes is not waited for either.
+  for (const char* deed : {"exec sleep 1000", "while echo again >&2; do :; done"}) {
+    const Outcome outcome =
+        run("launch -n 1 --grace 0.2 -- sh -c 'setsid sh -c \"echo \\$\\$ >" + left + "; " + deed +
+            "\" & until [ -s " + left + " ]; do sleep 0.01; done; echo last >&2'");
+    const pid_t process = std::stoi(test::text_of(left));
+    const bool lives = std::string(deed).starts_with("exec");
+    EXPECT_EQ(outcome.code, 0);
+    EXPECT_THAT(outcome.errors, HasSubstr("last\n"));
+    EXPECT_THAT(outcome.errors,
+                HasSubstr("a process that rank 0 started holds its standard error"));
+    if (lives) {
+      EXPECT_FALSE(test::is_gone(process));  // it is not ours to end
+      ::kill(process, SIGKILL);
+    }
+    std::filesystem::remove(left);
+  }
+}
+
 TEST(LaunchProgram, OfWhichNoRankJoinsIsToldSo) {
   const Outcome outcome = run("launch -n 2 --log-dir LOGS -- echo hello");
 

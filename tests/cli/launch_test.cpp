@@ -18,6 +18,7 @@ using test::Outcome;
 using test::run;
 using test::temporary;
 using test::worker;
+using testing::ContainsRegex;
 using testing::ElementsAre;
 using testing::EndsWith;
 using testing::HasSubstr;
@@ -297,6 +298,8 @@ TEST(Launch, EveryFlagAtOnceStillPrintsJsonAloneAndKeepsALogPerRank) {
   EXPECT_THAT(test::text_of(logs + "/rank-0.log"), HasSubstr("epoch 1/1  step "));
 }
 
+const std::string kAttempt = "=== attempt 1, [-0-9]+ [:0-9]+ UTC ===\n";
+
 TEST(Launch, EveryLogSaysWhoseItIsAndHowItEndedAndTheTerminalHearsNothingOfIt) {
   Command command("launch -n 2 --log-dir LOGS -- train --steps 1 --schedule interleaved -m 4");
   const auto workers = command.workers(2);
@@ -307,11 +310,33 @@ TEST(Launch, EveryLogSaysWhoseItIsAndHowItEndedAndTheTerminalHearsNothingOfIt) {
   EXPECT_EQ(outcome.errors, "");
   EXPECT_THAT(outcome.output, EndsWith("\n2 processes\n"));
   EXPECT_THAT(command.log(0),
-              MatchesRegex("rank 0: process " + std::to_string(workers[0]) +
+              MatchesRegex(kAttempt + "rank 0: process " + std::to_string(workers[0]) +
                            "; .*\nrank 0 ended with exit code 0\n"));
-  EXPECT_THAT(command.log(1),
-              MatchesRegex("rank 1 of 2: stages 1,3, process " + std::to_string(workers[1]) +
-                           "\nrank 1: done after 1 update in [0-9]+\\.[0-9] s\n"));
+  EXPECT_THAT(
+      command.log(1),
+      MatchesRegex(kAttempt + "rank 1 of 2: stages 1,3, process " + std::to_string(workers[1]) +
+                   "\nrank 1: done after 1 update in [0-9]+\\.[0-9] s\n"));
+}
+
+TEST(Launch, RestartedLogs_KeepEarlierAttempts) {
+  const PrivateDirectory place(temporary());
+  const auto attempt = [&](const std::string& ranks, const std::string& word) {
+    return run("launch -n " + ranks + " --log-dir " + place.path() + " -- sh -c 'echo " + word +
+               " >&2; exit 3'");
+  };
+  EXPECT_EQ(attempt("3", "first").code, 3);
+  const Outcome second = attempt("2", "second");
+  EXPECT_EQ(attempt("2", "third").code, 3);
+
+  for (const char* rank : {"0", "1"}) {
+    const std::string log = test::text_of(place.path() + "/rank-" + rank + ".log");
+    EXPECT_THAT(log,
+                ContainsRegex("=== attempt 1, .*first.*=== attempt 2, .*second.*=== attempt 3, "
+                              ".*third"));
+  }
+  EXPECT_THAT(second.errors, Not(HasSubstr("first")));  // the end of a log is of this attempt
+  EXPECT_FALSE(std::filesystem::exists(place.path() + "/rank-2.log"));
+  EXPECT_THAT(test::text_of(place.path() + "/rank-2.before-attempt-2.log"), HasSubstr("first"));
 }
 
 TEST(Launch, TheHelpForItsRanksOffersNoExecutor) {
