@@ -29,6 +29,11 @@ echo "plan consumer needs only:" $needed
 built subdirectory "$here/subdirectory" -DMILLRACE_SOURCE="$source" -DCOMPONENT=plan "$compiled" "${unity[@]}"
 "$place/subdirectory/consumer"
 
+# A room alone as the top-level project has no tests, which use everything, and says so.
+built alone "$source" -DMILLRACE_COMPONENTS=plan -DCMAKE_DISABLE_PRECOMPILE_HEADERS=ON "$compiled" "${unity[@]}"
+grep -q "MILLRACE_DEVELOPER=OFF): they need also command and zeromq" "$place/alone.log" ||
+  { cat "$place/alone.log" >&2; exit 1; }
+
 # What is installed is moved before it starts: a run path must not name the place it was built for.
 built shared "$source" -DBUILD_SHARED_LIBS=ON "${as_built[@]}"
 cmake --install "$place/shared" --prefix "$place/installed" >/dev/null
