@@ -71,12 +71,7 @@ void add(const std::string& name, const Product& product, const Multiply& multip
 void add_all(const std::string& name, Product product) {
   using namespace millrace::detail;
   add(name + "/eigen", product, eigen::multiply<float>);
-  if constexpr (kOneDnn)
-    add(name + "/onednn",
-        product,
-        [](const PassContext&, const Product& p, const float* a, const float* b, float* c) {
-          onednn::multiply(p, a, b, c);
-        });
+  if constexpr (kOneDnn) add(name + "/onednn", product, onednn::multiply);
   add(name + "/chosen", product, multiply<float>);
   product.factors = DType::BF16;
   add(name + "/chosen_bf16", product, multiply<float>);

@@ -37,17 +37,12 @@ constexpr std::int64_t kHeadColumns = kWidth / kHeads;
 
 using Multiply = void (*)(const PassContext&, const Product&, const float*, const float*, float*);
 
-void by_onednn(
-    const PassContext&, const Product& product, const float* a, const float* b, float* c) {
-  millrace::detail::onednn::multiply(product, a, b, c);
-}
-
 /// What multiplies in f32, and in bf16 with the rounding of the factors.
 std::map<std::string, Multiply> libraries(DType precision) {
   using namespace millrace::detail;
   if (precision == DType::BF16) return {{"chosen", multiply<float>}};
   std::map<std::string, Multiply> all{{"eigen", eigen::multiply<float>}};
-  if constexpr (kOneDnn) all["onednn"] = by_onednn;
+  if constexpr (kOneDnn) all["onednn"] = onednn::multiply;
   return all;
 }
 

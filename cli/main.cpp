@@ -4,12 +4,14 @@
 #include <exception>
 #include <iostream>
 #include <new>
+#include <optional>
 #include <string>
 #include <system_error>
 #include <utility>
 #include <vector>
 
 #include "cli/exit_codes.hpp"
+#include "cli/signal_thread.hpp"
 #include "cli/standard_streams.hpp"
 #include "cli/usage.hpp"
 #include "cli/verbs.hpp"
@@ -54,6 +56,8 @@ std::string libraries_of_engines() {
 int run(CLI::App& app, const std::vector<std::string>& words) {
   const std::string verb = words.empty() ? "" : words.front();
   try {
+    std::optional<SignalThread> signals;
+    if (verb == "train" || verb == "worker") signals.emplace();
     std::vector<std::string> now = renamed(verb, words);
     if (verb == "train" && train_as_rank(now)) return 0;
     std::reverse(now.begin(), now.end());  // as CLI11 wants them

@@ -9,6 +9,7 @@
 #include "millrace/stages/precision.hpp"
 #include "stages/copy.hpp"
 #include "stages/flow.hpp"
+#include "stages/kernels/blocked_signals.hpp"
 #include "stages/layers/check.hpp"
 
 namespace millrace {
@@ -199,7 +200,9 @@ TensorList StageModule::evaluate(const PassContext& context, TensorList inputs) 
   return outputs;
 }
 
-TensorList StageModule::forward(const PassContext& context, TensorList inputs) {
+TensorList StageModule::forward(const PassContext& given, TensorList inputs) {
+  const detail::BlockedPass pass(given);
+  const PassContext& context = pass.context();
   inputs = aligned(context, std::move(inputs));
   if (!context.training) return evaluate(context, std::move(inputs));
   const std::size_t place = place_of(context, State::Empty, "forward");
@@ -215,7 +218,9 @@ TensorList StageModule::forward(const PassContext& context, TensorList inputs) {
   return {};
 }
 
-void StageModule::recompute(const PassContext& context) {
+void StageModule::recompute(const PassContext& given) {
+  const detail::BlockedPass pass(given);
+  const PassContext& context = pass.context();
   const std::size_t place = place_of(context, State::InputKept, "recompute");
   if (units_[place].to_rebuild > 0) rebuild(context, place);
   units_[place].state = State::Forwarded;
@@ -241,7 +246,9 @@ void StageModule::take_gradients(const PassContext& context,
   flow_->begin_backward(context, aligned(context, std::move(gradients)));
 }
 
-TensorList StageModule::backward_input(const PassContext& context, TensorList output_gradients) {
+TensorList StageModule::backward_input(const PassContext& given, TensorList output_gradients) {
+  const detail::BlockedPass pass(given);
+  const PassContext& context = pass.context();
   const std::size_t place = place_of(context, State::Forwarded, "backward-input");
   take_gradients(context, place, std::move(output_gradients));
   for (std::size_t i = layers_.size(); i-- > 0;) {
@@ -259,11 +266,18 @@ TensorList StageModule::backward_input(const PassContext& context, TensorList ou
   return leaving(context, flow_->input_gradients(context));
 }
 
-void StageModule::backward_weight(const PassContext& context) {
+void StageModule::backward_weight(const PassContext& given) {
+  const detail::BlockedPass pass(given);
+  const PassContext& context = pass.context();
   const std::size_t place = place_of(context, State::WeightOwed, "backward-weight");
   for (std::size_t i = layers_.size(); i-- > 0;)
     layers_[i]->backward_weight(context, stash(place, i));
   units_[place].state = State::Empty;
+}
+
+TensorList StageModule::backward(const PassContext& context, TensorList output_gradients) {
+  const detail::BlockedPass pass(context);
+  return StageBody::backward(pass.context(), std::move(output_gradients));
 }
 
 std::optional<double> StageModule::loss_weight(const TensorList& targets) const {

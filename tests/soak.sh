@@ -18,6 +18,8 @@ for target in build/fuzz/tests/fuzz/fuzz_*; do
   "$target" -max_total_time="$seconds" -print_final_stats=1 "$grown" tests/fuzz/"$name"_corpus
 done
 MILLRACE_ROUNDS=${SOAK_ROUNDS:-100} "$build"/tests/test_cli --gtest_filter='Campaign.*'
+# 501 terminations of trainings, in one process and in two.
+MILLRACE_ROUNDS=${SOAK_TERMINATIONS:-167} "$build"/tests/test_cli --gtest_filter='Terminations.*'
 MILLRACE_RANKS=128 "$build"/tests/test_cli --gtest_filter='ManyRanks.*'
 # 10^8 hostile frames and 10^6 hostile connections.
 MILLRACE_TIMES=100 "$build"/tests/test_transport --gtest_filter='FrameCampaign.*:*GarbageConnections*'

@@ -1,14 +1,16 @@
-// See last_words.hpp. The handler notes the signal; a thread of its own finds the words.
+// The thread of signals notes the wish; another one finds the words.
 #include "cli/ranks/last_words.hpp"
 
 #include <chrono>
 #include <condition_variable>
+#include <csignal>
 #include <iostream>
 #include <mutex>
 #include <optional>
 #include <string>
 #include <utility>
 
+#include "cli/signal_thread.hpp"
 #include "cli/train/stop_signals.hpp"
 #include "cli/train/wish.hpp"
 
@@ -25,24 +27,17 @@ constexpr auto kStepMayTake = 500ms;
 
 Wish asked;
 
-void note_wish(int signal) {
-  asked.note(signal);
-}
-
 }  // namespace
 
 LastWords::LastWords(std::vector<const Endpoint*> endpoints) : endpoints_(std::move(endpoints)) {
   if (endpoints_.empty()) return;
   asked.forget();
-  struct sigaction action {};
-  action.sa_handler = note_wish;
-  action.sa_flags = SA_RESTART;
-  ::sigaction(SIGTERM, &action, nullptr);
+  SignalThread::listen(asked, {SIGTERM});
   thread_ = std::jthread([this](const std::stop_token& stop) { watch(stop); });
 }
 
 LastWords::~LastWords() {
-  if (!endpoints_.empty()) ::signal(SIGTERM, SIG_DFL);
+  SignalThread::stop_listening(asked);
 }
 
 void LastWords::say() const {
@@ -60,8 +55,7 @@ void LastWords::watch(const std::stop_token& stop) const {
     never.wait_for(lock, stop, kLook, [] { return false; });
     if (asked.signal() != 0) {
       say();
-      ::signal(SIGTERM, SIG_DFL);
-      ::raise(SIGTERM);
+      end_by(SIGTERM);
     }
     if (StopSignals::received() == 0) continue;
     if (!since) since = Clock::now();

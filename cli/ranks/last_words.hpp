@@ -2,7 +2,6 @@
 // after they have asked, and a job whose rank is stopped or gone would end without a word of why.
 #pragma once
 
-#include <csignal>
 #include <thread>
 #include <vector>
 

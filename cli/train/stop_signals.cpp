@@ -1,9 +1,9 @@
-// See stop_signals.hpp. A handler may do no more than note the number.
+// One wish for the process, which the thread of signals notes.
 #include "cli/train/stop_signals.hpp"
 
 #include <csignal>
 
-#include "cli/train/wish.hpp"
+#include "cli/signal_thread.hpp"
 
 namespace millrace::cli {
 
@@ -11,23 +11,15 @@ namespace {
 
 Wish wish;
 
-void note_signal(int signal) {
-  wish.note(signal);
-}
-
 }  // namespace
 
 StopSignals::StopSignals() {
   wish.forget();
-  struct sigaction action {};
-  action.sa_handler = note_signal;
-  action.sa_flags = SA_RESTART;
-  for (const int signal : {SIGTERM, SIGINT}) ::sigaction(signal, &action, nullptr);
+  SignalThread::listen(wish, {SIGTERM, SIGINT});
 }
 
 StopSignals::~StopSignals() {
-  if (received() != 0) return;
-  for (const int signal : {SIGTERM, SIGINT}) ::signal(signal, SIG_DFL);
+  if (received() == 0) SignalThread::stop_listening(wish);
 }
 
 int StopSignals::received() {

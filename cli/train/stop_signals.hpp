@@ -4,10 +4,10 @@
 
 namespace millrace::cli {
 
-/// From its construction on, the first SIGTERM or SIGINT is only noted; one that comes a second
-/// later or more ends the process at once (Wish). At the end both are as they were, unless one
-/// came: what is left of the work is then as safe from its repetition.
-/// Thread-safety: one at a time.
+/// From its construction on, the first SIGTERM or SIGINT is only noted, by the thread that takes
+/// them (SignalThread); one that comes a second later or more ends the process at once (Wish). At
+/// the end both are as they were, unless one came: the rest of the work is then as safe from its
+/// repetition. Thread-safety: one at a time.
 class StopSignals {
  public:
   StopSignals();

@@ -1,24 +1,30 @@
-// See wish.hpp. A handler may only call what is safe there: clock_gettime, signal and raise are.
+// Times are of the steady clock: a wish may not depend on the date.
 #include "cli/train/wish.hpp"
 
+#include <chrono>
 #include <csignal>
-#include <ctime>
 
 namespace millrace::cli {
 
 namespace {
 
 constexpr std::int64_t kOneWish = 1'000;
-static_assert(std::atomic<int>::is_always_lock_free);
-static_assert(std::atomic<std::int64_t>::is_always_lock_free);
 
 std::int64_t milliseconds_now() {
-  timespec now{};
-  ::clock_gettime(CLOCK_MONOTONIC, &now);
-  return std::int64_t{now.tv_sec} * 1'000 + now.tv_nsec / 1'000'000;
+  const auto now = std::chrono::steady_clock::now().time_since_epoch();
+  return std::chrono::duration_cast<std::chrono::milliseconds>(now).count();
 }
 
 }  // namespace
+
+void end_by(int signal) {
+  sigset_t only;
+  sigemptyset(&only);
+  sigaddset(&only, signal);
+  ::signal(signal, SIG_DFL);
+  ::pthread_sigmask(SIG_UNBLOCK, &only, nullptr);
+  ::raise(signal);
+}
 
 void Wish::note(int signal) {
   const std::int64_t now = milliseconds_now();
@@ -26,8 +32,7 @@ void Wish::note(int signal) {
     since_.store(now);
     signal_.store(signal);
   } else if (now - since_.load() >= kOneWish) {
-    ::signal(signal, SIG_DFL);
-    ::raise(signal);
+    end_by(signal);
   }
 }
 

@@ -1,5 +1,5 @@
-// A wish to end, noted by a signal's handler. Engines send it more than once: srun's own signal and
-// that of scancel reach a rank within moments.
+// A wish to end, made by signals. Engines send more than one: srun's own signal and that of scancel
+// reach a rank within moments.
 #pragma once
 
 #include <atomic>
@@ -7,9 +7,12 @@
 
 namespace millrace::cli {
 
+/// Ends the process as the signal's default does, also where it is blocked or ignored.
+void end_by(int signal);
+
 /// The first signal is noted. Repeated within a second it is the same wish; repeated later it ends
 /// the process at once.
-/// Thread-safety: any; `note` may be called by handlers.
+/// Thread-safety: any.
 class Wish {
  public:
   void note(int signal);

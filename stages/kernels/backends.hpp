@@ -45,9 +45,10 @@ namespace onednn {
   return lies && product.rows < 128 ? 12 : product.rows;
 }
 
-/// In the calling thread alone, whatever the OpenMP settings. Throws std::bad_alloc without memory
-/// for packing.
-void multiply(const Product& product, const float* a, const float* b, float* c);
+/// In the calling thread alone, whatever the OpenMP settings, with its signals blocked
+/// (blocked_signals.hpp). Throws std::bad_alloc without memory for packing.
+void multiply(
+    const PassContext& context, const Product& product, const float* a, const float* b, float* c);
 
 /// Whether this processor, as the library may use it, multiplies bf16, and the product is large
 /// enough to pay for the rounding of its factors and the look-up of the library's code for it.
@@ -56,9 +57,9 @@ void multiply(const Product& product, const float* a, const float* b, float* c);
 /// Numbers of f32 rounded to bf16 as round_to does it.
 void round_factors(const float* from, std::int64_t count, std::uint16_t* to);
 
-/// In the calling thread alone; sums in f32. Bits also follow the processor's caches, which is why
-/// the name has them. Memory comes from the context's pool but for the library's own objects of the
-/// call.
+/// In the calling thread alone, with its signals blocked; sums in f32. Bits also follow the
+/// processor's caches, which is why the name has them. Memory comes from the context's pool but for
+/// the library's own objects of the call.
 void multiply_in_bf16(const PassContext& context,
                       const Product& product,
                       const std::uint16_t* a,

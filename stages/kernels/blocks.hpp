@@ -9,13 +9,22 @@
 #include <functional>
 
 #include "millrace/stages/stage.hpp"
+#include "stages/kernels/blocked_signals.hpp"
 
 namespace millrace::detail {
 
-/// body(0), ..., body(blocks - 1), by the rank's threads where it has several.
+/// Whether the rank's threads share so many blocks; else the calling one does them alone.
+[[nodiscard]] inline bool is_shared(const PassContext& context, std::int64_t blocks) {
+  return context.workers != nullptr && blocks > 1;
+}
+
+/// body(0), ..., body(blocks - 1). Signals of a pass that is shared are not blocked in `body`.
 template <class Body>
 void for_blocks(const PassContext& context, std::int64_t blocks, const Body& body) {
-  if (context.workers != nullptr && blocks > 1) return context.workers->run(blocks, std::ref(body));
+  if (is_shared(context, blocks)) {
+    const UnblockedSignals signals(context);
+    return context.workers->run(blocks, std::ref(body));
+  }
   for (std::int64_t block = 0; block < blocks; ++block) body(block);
 }
 
@@ -48,9 +57,10 @@ void for_numbers(const PassContext& context, std::int64_t count, const Body& bod
   });
 }
 
-/// The context of a block, which is one thread's.
+/// The context of a block that may be shared, which is one thread's.
 [[nodiscard]] inline PassContext of_one_thread(const PassContext& context) {
   PassContext alone = context;
+  if (context.workers != nullptr) alone.blocked_signals = nullptr;
   alone.workers = nullptr;
   return alone;
 }

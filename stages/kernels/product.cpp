@@ -25,17 +25,37 @@ std::int64_t rows_together(const Product& product) {
   return product.rows >= 2 * together ? together : product.rows;
 }
 
-/// call(part, first number of a, first number of c) for each block of rows.
+/// call(context, part, first number of a, first number of c) for each block of rows.
 template <class Call>
 void for_parts(const PassContext& context, const Product& product, const Call& call) {
   const std::int64_t together = rows_together(product);
-  for_blocks(context, (product.rows + together - 1) / together, [&](std::int64_t block) {
+  const std::int64_t blocks = (product.rows + together - 1) / together;
+  const PassContext of_part = is_shared(context, blocks) ? of_one_thread(context) : context;
+  for_blocks(context, blocks, [&](std::int64_t block) {
     const std::int64_t first = block * together;
     Product part = product;
     part.rows = std::min(together, product.rows - first);
     part.a_stride = product.stride_of_a();
-    call(part, product.a_transposed ? first : first * part.a_stride, first * product.columns);
+    call(of_part,
+         part,
+         product.a_transposed ? first : first * part.a_stride,
+         first * product.columns);
   });
+}
+
+/// The product by a library, block by block.
+template <class T, class Library>
+void by_parts(const PassContext& context,
+              const Product& product,
+              const T* a,
+              const T* b,
+              T* c,
+              const Library& library) {
+  const auto multiply_part =
+      [&](const PassContext& of_part, const Product& part, std::int64_t of_a, std::int64_t of_c) {
+        library(of_part, part, a + of_a, b, c + of_c);
+      };
+  for_parts(context, product, multiply_part);
 }
 
 Tensor in_bf16(const PassContext& context, const float* values, std::int64_t count) {
@@ -53,9 +73,11 @@ void multiply_in_bf16(
   const Tensor right = in_bf16(context, b, product.depth * product.columns);
   const auto* narrow_a = static_cast<const std::uint16_t*>(left.data());
   const auto* narrow_b = static_cast<const std::uint16_t*>(right.data());
-  for_parts(context, product, [&](const Product& part, std::int64_t of_a, std::int64_t of_c) {
-    onednn::multiply_in_bf16(context, part, narrow_a + of_a, narrow_b, c + of_c);
-  });
+  const auto multiply_part =
+      [&](const PassContext& of_part, const Product& part, std::int64_t of_a, std::int64_t of_c) {
+        onednn::multiply_in_bf16(of_part, part, narrow_a + of_a, narrow_b, c + of_c);
+      };
+  for_parts(context, product, multiply_part);
 }
 
 }  // namespace
@@ -66,15 +88,9 @@ void multiply(const PassContext& context, const Product& product, const T* a, co
   if constexpr (kOneDnn && std::is_same_v<T, float>) {
     if (product.factors == DType::BF16 && onednn::pays_in_bf16(product))
       return multiply_in_bf16(context, product, a, b, c);
-    if (onednn::pays(product))
-      return for_parts(
-          context, product, [&](const Product& part, std::int64_t of_a, std::int64_t of_c) {
-            onednn::multiply(part, a + of_a, b, c + of_c);
-          });
+    if (onednn::pays(product)) return by_parts<float>(context, product, a, b, c, onednn::multiply);
   }
-  for_parts(context, product, [&](const Product& part, std::int64_t of_a, std::int64_t of_c) {
-    eigen::multiply<T>(context, part, a + of_a, b, c + of_c);
-  });
+  by_parts<T>(context, product, a, b, c, eigen::multiply<T>);
 }
 
 template void multiply<float>(

@@ -100,7 +100,8 @@ class Heads {
         const CausalAttention::Settings& settings,
         std::span<SliceRows> slices,
         const Tensor& table)
-      : context_(of_one_thread(context)),
+      : pass_(of_one_thread(context)),
+        context_(pass_.context()),
         settings_(settings),
         slices_(slices),
         before_(slices.back().first),
@@ -230,7 +231,8 @@ class Heads {
     put_back(buffer(kValueGradient) + before_ * in_.columns, in_.at(value_slot(group)), dx);
   }
 
-  const PassContext context_;
+  const BlockedPass pass_;
+  const PassContext& context_;
   const CausalAttention::Settings& settings_;
   std::span<SliceRows> slices_;
   std::int64_t before_;  // positions of earlier slices

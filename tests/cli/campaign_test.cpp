@@ -11,6 +11,7 @@
 
 #include "cli/launched.hpp"
 #include "millrace/core/random.hpp"
+#include "tests/training/sample_files.hpp"
 
 namespace millrace {
 namespace {
@@ -235,6 +236,37 @@ TEST(Campaign, AStoppedRankIsNamedByEverySurvivorWithOneActionWithinTwoSecondsOf
 TEST(Campaign, AStoppedRankOfAGridIsNamedWithItsCopyAndOneActionWithinTwoSecondsOfTheDeadline) {
   for (const char* link : {" --endpoint shm", " --endpoint tcp", " --endpoint mixed"})
     stop_ranks(rounds(1), {.flags = kStopFlags + link, .copies = 2});
+}
+
+/// A training that saves each mini-batch, ended at random moments once it has begun.
+void terminate_at_random(const std::string& train, std::uint32_t number) {
+  constexpr std::uint32_t kMilliseconds = 400;
+  for (std::uint32_t i = 0; i < number && !testing::Test::HasFailure(); ++i) {
+    const testing_files::Folder folder("campaign_terminated");
+    const std::string place = folder.path() + "/saved";
+    const std::uint32_t moment =
+        random_below({.seed = 15, .purpose = Purpose::Test}, i, 1000 * kMilliseconds);
+    SCOPED_TRACE(train + ", round " + std::to_string(i) + ": " + std::to_string(moment) + " us");
+    Command run(train + " --steps 1000000 --lr-schedule constant --warmup 0 --save " + place +
+                " --save-every 1 --log " + folder.path() + "/log.jsonl");
+    while (test::text_of(folder.path() + "/log.jsonl").empty() && !run.has_ended())
+      std::this_thread::yield();
+    pause(std::chrono::microseconds(moment));
+    run.signal(SIGTERM);
+    const Outcome outcome = run.end();
+    EXPECT_EQ(outcome.code, 143) << outcome.errors;
+    EXPECT_THAT(outcome.errors, HasSubstr("newest checkpoint " + place));
+    const Outcome resumed = test::run(train + " --steps 1 --resume " + place);
+    EXPECT_THAT(resumed.errors, HasSubstr("resumed " + place));
+  }
+}
+
+TEST(Terminations, EndWith143AndACheckpointThatResumes) {
+  const std::string gpt =
+      "train --data text --model gpt:layers=2,d=64,heads=4,context=32 -p 2 -m 4 --batch-size 16";
+  const std::string conv = "train --model conv:8x8x1-16-32-10 -p 2 -m 4";
+  for (const std::string& train : {gpt, conv, "launch -n 2 -- " + gpt})
+    terminate_at_random(train, rounds(2));
 }
 
 TEST(Campaign, ARankThatIsTenTimesSlowerIsNoFalseAlarm) {

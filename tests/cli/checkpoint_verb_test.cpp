@@ -135,6 +135,12 @@ TEST_F(CheckpointVerb, RefusesWhatMakesNoSense) {
   EXPECT_THAT(again.text, HasSubstr("has checkpoints of another run, the newest of step 8"));
 }
 
+void await_checkpoint(const std::string& place) {
+  const auto deadline = Clock::now() + std::chrono::seconds(60);
+  while (command("checkpoint ls " + place).code != 0 && Clock::now() < deadline)
+    std::this_thread::yield();
+}
+
 /// Waits until the run has saved once, tells it to stop, and looks where it did.
 void expect_saved_by_signal(const std::string& verb,
                             const std::string& name,
@@ -146,9 +152,7 @@ void expect_saved_by_signal(const std::string& verb,
               "train --model mlp:64-16-16-10 -p 2 -m 4 --steps 1000000 --lr-schedule constant "
               "--warmup 0 --save " +
               place + " --save-every 1");
-  const auto deadline = Clock::now() + std::chrono::seconds(60);
-  while (command("checkpoint ls " + place).code != 0 && Clock::now() < deadline)
-    std::this_thread::yield();
+  await_checkpoint(place);
   for (int sent = 0; sent < times; ++sent) {
     run.signal(signal);
     run.await_signals();
@@ -162,6 +166,42 @@ void expect_saved_by_signal(const std::string& verb,
 TEST(CheckpointSignals, SaveTheStateOfTheStepAtHand) {
   expect_saved_by_signal("", "cli_signal_term", SIGTERM);
   expect_saved_by_signal("", "cli_signal_int", SIGINT);
+}
+
+/// The signals of a line of a process' status, as a mask.
+std::uint64_t mask_in(const std::string& status, const std::string& line) {
+  const auto at = status.find(line + ":\t");
+  EXPECT_NE(at, std::string::npos) << status;
+  return std::stoull(status.substr(at + line.size() + 2), nullptr, 16);
+}
+
+/// Both are blocked in every thread but the one that waits for them, and handled by none.
+void expect_no_handler(pid_t process) {
+  constexpr std::uint64_t kBoth = 1ULL << (SIGTERM - 1) | 1ULL << (SIGINT - 1);
+  int waiting = 0;
+  for (const auto& thread :
+       std::filesystem::directory_iterator("/proc/" + std::to_string(process) + "/task")) {
+    const std::string status = text_of(thread.path() / "status");
+    if (status.empty()) continue;  // it has ended
+    waiting += (mask_in(status, "SigBlk") & kBoth) == kBoth ? 0 : 1;
+    EXPECT_EQ(mask_in(status, "SigCgt") & kBoth, 0U) << status;
+  }
+  EXPECT_LE(waiting, 1);
+}
+
+TEST(CheckpointSignals, NoThreadThatComputes_RunsAHandler) {
+  const std::string train =
+      "train --model mlp:64-16-16-10 -p 2 -m 4 --steps 1000000 --threads-per-rank 2 --save-every 1 "
+      "--save ";
+  for (const std::string verb : {"", "launch -n 2 -- "}) {
+    const Folder folder("cli_signal_handlers");
+    Command run(verb + train + folder.path() + "/saved");
+    await_checkpoint(folder.path() + "/saved");
+    const auto ranks = verb.empty() ? std::vector{run.process()} : run.workers(2);
+    for (const pid_t rank : ranks) expect_no_handler(rank);
+    run.signal(SIGTERM);
+    EXPECT_EQ(run.end().code, 143);
+  }
 }
 
 TEST(CheckpointSignals, AreOneWishWhereTheyComeInARow) {

@@ -71,6 +71,7 @@ class Command {
   Command(const Command&) = delete;
   Command& operator=(const Command&) = delete;
 
+  [[nodiscard]] pid_t process() const { return process_; }
   void signal(int number) const { ::kill(process_, number); }
 
   /// Waits until no signal that was sent to it is left to be taken.
@@ -130,6 +131,12 @@ class Command {
     return text_of(logs() + "/rank-" + std::to_string(rank) + ".log");
   }
 
+  [[nodiscard]] bool has_ended(int flags = WNOHANG) const {
+    siginfo_t info{};
+    ::waitid(P_PID, static_cast<id_t>(process_), &info, WEXITED | WNOWAIT | flags);
+    return info.si_pid != 0;
+  }
+
   Outcome end() {
     int status = 0;
     ::waitpid(process_, &status, 0);
@@ -141,12 +148,6 @@ class Command {
   }
 
  private:
-  [[nodiscard]] bool has_ended(int flags = WNOHANG) const {
-    siginfo_t info{};
-    ::waitid(P_PID, static_cast<id_t>(process_), &info, WEXITED | WNOWAIT | flags);
-    return info.si_pid != 0;
-  }
-
   PrivateDirectory scratch_;
   pid_t process_ = -1;
 };

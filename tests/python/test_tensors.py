@@ -386,6 +386,38 @@ def test_what_a_listener_of_fit_raises_comes_out():
     assert held[0]() is None
 
 
+@pytest.mark.parametrize("executor", ["sequential", "flow-graph", "ranks"])
+def test_signals_reach_python_during_a_fit(executor):
+    ticks, blocked = [], set()
+
+    class Watched(Line):
+        def forward(self, unit, x):
+            blocked.update(signal.pthread_sigmask(signal.SIG_BLOCK, []))
+            return super().forward(unit, x)
+
+    def trained(steps):
+        trainer = millrace.Trainer(millrace.generate("1f1b", 1, 2), [Watched()], executor=executor, steps=steps)
+        trainer.fit(*line_data(), on_step=lambda report: enough(trainer))
+        return trainer.weights_hash()
+
+    def enough(trainer):
+        if interrupted and trainer.global_step == 20:
+            while len(ticks) < 3:
+                pass
+
+    interrupted = False
+    quiet = trained(40)
+    interrupted = True
+    before = signal.signal(signal.SIGALRM, lambda number, frame: ticks.append(number))
+    signal.setitimer(signal.ITIMER_REAL, 0.001, 0.001)
+    try:
+        assert trained(40) == quiet
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    assert len(ticks) >= 3 and not blocked
+
+
 @pytest.mark.parametrize("executor", ["sequential", "flow-graph"])
 def test_ctrl_c_ends_a_fit(executor):
     class Interrupted(Line):

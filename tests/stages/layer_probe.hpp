@@ -4,9 +4,11 @@
 
 #include <algorithm>
 #include <cmath>
+#include <csignal>
 #include <cstring>
 #include <functional>
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -46,6 +48,16 @@ inline PassContext training_context() {
   context.step = 5;
   context.first_sample = 11;
   return context;
+}
+
+/// Those that would interrupt the calling thread.
+inline std::set<int> unblocked_signals() {
+  sigset_t blocked;
+  ::pthread_sigmask(SIG_BLOCK, nullptr, &blocked);
+  std::set<int> unblocked;
+  for (int signal = 1; signal <= 64; ++signal)
+    if (sigismember(&blocked, signal) != 1) unblocked.insert(signal);
+  return unblocked;
 }
 
 inline TensorList copies_of(const std::vector<Tensor>& tensors) {

@@ -6,6 +6,7 @@
 
 #include "millrace/stages/models.hpp"
 #include "millrace/stages/partition.hpp"
+#include "stages/kernels/backends.hpp"
 #include "stages/layer_probe.hpp"
 
 namespace millrace::test {
@@ -224,6 +225,58 @@ TEST(StageModule, WorksAgainAfterAnAbandonedStep) {
   run_step(used, model, Way::Split);
 
   expect_same_parameters(fresh, used);
+}
+
+/// Passes on what it is given, and notes which signals may interrupt it.
+class Watcher final : public Layer {
+ public:
+  explicit Watcher(std::vector<std::set<int>>& seen) : seen_(seen) {}
+
+  [[nodiscard]] std::vector<TensorType> infer(std::span<const TensorType> inputs) const override {
+    return {inputs[0]};
+  }
+  TensorList forward(const PassContext&, TensorList inputs, Stash&) override {
+    seen_.push_back(unblocked_signals());
+    return inputs;
+  }
+  TensorList backward_input(const PassContext&, TensorList gradients, Stash&, bool) override {
+    seen_.push_back(unblocked_signals());
+    return gradients;
+  }
+  void backward_weight(const PassContext&, Stash&) override {
+    seen_.push_back(unblocked_signals());
+  }
+  [[nodiscard]] LayerBytes bytes(std::span<const TensorType>) const override { return {}; }
+  [[nodiscard]] std::string describe() const override { return "watcher"; }
+
+ private:
+  std::vector<std::set<int>>& seen_;
+};
+
+TEST(StageModule, Passes_BlockAllSignalsButThoseOfFaults) {
+  std::vector<std::set<int>> seen;
+  std::vector<std::unique_ptr<Layer>> layers;
+  layers.push_back(std::make_unique<Watcher>(seen));
+  StageModule stage(
+      std::move(layers), chain_wiring({DType::F32, {kSamples, 4}}, 1), StageModule::Settings());
+  stage.reserve(1, 1);
+  PassContext context;
+  context.recompute_later = true;
+  const auto rows = [] { return TensorList(drawn(DType::F32, {2, 4}, 1)); };
+  const std::set<int> before = unblocked_signals();
+
+  stage.forward(context, rows());
+  stage.recompute(context);
+  stage.backward(context, rows());
+  stage.forward({}, rows());
+  stage.backward_input({}, rows());
+  stage.backward_weight({});
+
+  // Nothing blocks SIGKILL and SIGSTOP.
+  const std::set<int> left = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGSYS, SIGKILL, SIGSTOP};
+  EXPECT_THAT(seen, testing::SizeIs(7));
+  EXPECT_THAT(seen, testing::Each(detail::kOneDnn ? left : before));
+  EXPECT_EQ(unblocked_signals(), before);
 }
 
 TEST(StageModule, LayersThatDoNotFitAreNamed) {

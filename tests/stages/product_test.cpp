@@ -142,7 +142,7 @@ TEST(Products, AreWhatTheDefinitionSaysByEveryLibraryAlone) {
   if constexpr (kOneDnn)
     expect_the_definition<float>(
         [&](const Product& product, const float* a, const float* b, float* c) {
-          onednn::multiply(product, a, b, c);
+          onednn::multiply(context, product, a, b, c);
         });
 }
 

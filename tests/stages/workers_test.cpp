@@ -30,6 +30,7 @@ class ShuffledWorkers final : public Workers {
 
   void run(std::int64_t blocks, const std::function<void(std::int64_t)>& body) override {
     EXPECT_FALSE(running_.exchange(true)) << "a block shares its work again";
+    EXPECT_TRUE(unblocked_signals().contains(SIGALRM)) << "new threads would inherit the mask";
     shared_ += blocks;
     std::vector<std::int64_t> order(static_cast<std::size_t>(blocks));
     std::iota(order.begin(), order.end(), 0);

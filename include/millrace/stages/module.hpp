@@ -48,7 +48,11 @@ struct StageWiring {
 /// also keeps the gradient of its loss, which needs the targets. `recompute` runs the last segment
 /// again with the same random keys, and the backward each other one when it comes to it. Inputs and
 /// output gradients that do not lie on 64-byte boundaries are copied to memory that does, so that
-/// bits do not depend on where a caller's data lies. Thread-safety: externally synchronised.
+/// bits do not depend on where a caller's data lies.
+///
+/// Where oneDNN multiplies, a pass blocks all signals of its thread but those of its own faults
+/// (SEGV, BUS, FPE, ILL, TRAP, SYS); what comes meanwhile is delivered when the pass ends. Custom
+/// layers run so, too; other stages do not. Thread-safety: externally synchronised.
 class StageModule final : public StageBody {
  public:
   struct Settings {
@@ -75,6 +79,7 @@ class StageModule final : public StageBody {
   TensorList forward(const PassContext& context, TensorList inputs) override;
   TensorList backward_input(const PassContext& context, TensorList output_gradients) override;
   void backward_weight(const PassContext& context) override;
+  TensorList backward(const PassContext& context, TensorList output_gradients) override;
   void recompute(const PassContext& context) override;
   [[nodiscard]] bool takes_gradient_per_use() const override { return true; }
 

@@ -1,6 +1,8 @@
-// oneDNN in one thread: Debian's works with OpenMP, which keeps a number of threads for each thread
-// that calls.
+// oneDNN in one thread, which no signal interrupts. Debian's works with OpenMP, which keeps a
+// number of threads for each thread that calls.
 #pragma once
+
+#include "stages/kernels/blocked_signals.hpp"
 
 // Of OpenMP's own header, which clang does not have beside gcc's library.
 extern "C" int omp_get_max_threads();
@@ -8,10 +10,12 @@ extern "C" void omp_set_num_threads(int);
 
 namespace millrace::detail::onednn {
 
-/// The calling thread's own number of OpenMP threads is 1 while this lives.
+/// The calling thread's own number of OpenMP threads is 1, and its signals are blocked, while this
+/// lives.
 class OneThread {
  public:
-  OneThread() : before_(omp_get_max_threads()) {
+  explicit OneThread(const PassContext& context)
+      : signals_(context), before_(omp_get_max_threads()) {
     if (before_ != 1) omp_set_num_threads(1);
   }
   OneThread(const OneThread&) = delete;
@@ -21,6 +25,7 @@ class OneThread {
   }
 
  private:
+  BlockedSignals signals_;
   int before_;
 };
 

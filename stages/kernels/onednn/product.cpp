@@ -72,8 +72,9 @@ void multiply_at_once(const Product& product, const float* a, const float* b, fl
 
 }  // namespace
 
-void multiply(const Product& product, const float* a, const float* b, float* c) {
-  const OneThread one_thread;
+void multiply(
+    const PassContext& context, const Product& product, const float* a, const float* b, float* c) {
+  const OneThread one_thread(context);
   const std::int64_t at_once = rows_at_once(product);
   Product part = product;
   for (std::int64_t first = 0; first < product.rows; first += at_once) {

@@ -84,7 +84,7 @@ void multiply_in_bf16(const PassContext& context,
                       const std::uint16_t* a,
                       const std::uint16_t* b,
                       float* c) {
-  const OneThread one_thread;
+  const OneThread one_thread(context);
   try {
     const dnnl::engine engine(dnnl::engine::kind::cpu, 0);
     dnnl::stream stream(engine);
