@@ -21,12 +21,12 @@ MessageTag gradient_tag(Stage stage, Replica from, std::uint64_t step) {
 
 }  // namespace
 
-/// Micro-batches count over all passes, so that no two messages of a step have one tag; replicas
-/// over all copies of the pipeline, for who reads a report.
+/// Micro-batches count over all passes, so that no two messages of a step have one tag. The
+/// data-parallel replica is not in it: the ranks at both ends tell it.
 MessageTag Interpreter::State::tag_of(const Message& message) const {
   return {message.step,
           message.direction,
-          Replica{seat.copy() * program.shape.replicas() + message.replica.value},
+          message.replica,
           message.stage,
           settings.in_step(message.unit.micro_batch, program.shape),
           message.unit.slice,

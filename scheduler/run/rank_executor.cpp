@@ -11,18 +11,16 @@ namespace millrace::run {
 
 namespace {
 
-/// Messages speak for themselves: the endpoint knows what it waits for. Copies of a pipeline are
-/// told apart as copies of a stage are.
+/// Messages speak for themselves: the endpoint knows what it waits for.
 void tell(Endpoint& endpoint,
           const Action& action,
           const StepSettings& settings,
-          const Shape& shape,
-          int first_replica) {
+          const Shape& shape) {
   if (is_send(action.op) || is_receive(action.op)) return;
   endpoint.working({.what = letters(action.op),
                     .of_unit = has_unit(action.op),
                     .step = settings.step,
-                    .replica = Replica{first_replica + action.replica().value},
+                    .replica = action.replica(),
                     .stage = action.stage,
                     .micro_batch = settings.in_step(action.micro_batch, shape),
                     .slice = action.slice});
@@ -34,7 +32,7 @@ void RankRunner::execute(StepClock& clock, const StepSettings& settings) {
   const std::span<const Action> actions = program_.on(place_);
   auto start = StepClock::now();
   for (std::size_t position = 0; position < actions.size(); ++position) {
-    tell(*endpoint_, actions[position], settings, program_.shape, first_replica_);
+    tell(*endpoint_, actions[position], settings, program_.shape);
     interpreter_.execute(place_, position);
     if (!clock.records()) continue;
     const auto end = StepClock::now();
@@ -44,6 +42,7 @@ void RankRunner::execute(StepClock& clock, const StepSettings& settings) {
 }
 
 StepResult RankRunner::run(StepData& data, const StepSettings& settings, StepClock& clock) {
+  endpoint_->working({.what = {}, .of_unit = false, .step = settings.step, .pipeline = pipeline_});
   try {
     interpreter_.begin_step(data, settings);
     execute(clock, settings);

@@ -21,7 +21,7 @@ class RankRunner {
       : program_(program),
         endpoint_(seat.endpoint()),
         place_(seat.place()),
-        first_replica_(seat.copy() * program.shape.replicas()),
+        pipeline_(seat.grid().data() > 1 ? seat.grid().pipeline() : 0),
         interpreter_(program, stages, seat, options.threads_per_rank) {}
 
   /// Replaces a cancelled endpoint by another of the same rank.
@@ -40,7 +40,7 @@ class RankRunner {
   const Program& program_;
   Endpoint* endpoint_;
   const Rank place_;
-  const int first_replica_;  ///< of this copy of the pipeline, among all of them
+  const int pipeline_;  ///< as Work::pipeline
   Interpreter interpreter_;
 };
 

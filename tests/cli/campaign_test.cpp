@@ -75,11 +75,9 @@ struct Job {
            " --data-parallel " + std::to_string(copies);
   }
 
-  /// "of stage 1,", "of stage 0, replica 1,": what is said of a rank's own actions.
+  /// "of stage 1,": what is said of a rank's own actions.
   [[nodiscard]] std::string place(std::size_t rank) const {
-    const std::size_t places = kRanks / copies, copy = rank / places;
-    return "of stage " + std::to_string(rank % places) + "," +
-           (copy == 0 ? "" : " replica " + std::to_string(copy) + ",");
+    return "of stage " + std::to_string(rank % (kRanks / copies)) + ",";
   }
 };
 
@@ -190,7 +188,8 @@ std::string action_in(const std::string& log, const std::string& victim) {
   const auto at = log.find(before);
   if (at == std::string::npos) return {};
   const auto from = at + before.size();
-  return log.substr(from, log.find(", since", from) - from);
+  // A rank that has not begun to train does not know the data-parallel replicas yet.
+  return log.substr(from, std::min(log.find(", since", from), log.find(" (data-", from)) - from);
 }
 
 void stop_ranks(std::uint32_t number, const Job& job) {

@@ -2,7 +2,9 @@
 // and touch each other only where gradients are added; seats and grids that do not fit are refused.
 #include "millrace/scheduler/run/grid.hpp"
 
+#include <map>
 #include <memory>
+#include <optional>
 #include <set>
 #include <thread>
 #include <vector>
@@ -15,6 +17,9 @@
 #include "millrace/scheduler/run/executors.hpp"
 #include "millrace/transport/in_process.hpp"
 #include "run/toy_pipeline.hpp"
+#include "transport/liveness/monitor.hpp"
+#include "transport/wire/control.hpp"
+#include "transport/wire/frame.hpp"
 
 namespace millrace {
 namespace {
@@ -106,6 +111,111 @@ TEST(Grid, EveryCopyHasTheSumOfWhatEachHasAlone) {
     for (std::size_t stage = 0; stage < expected.size(); ++stage)
       for (std::size_t i = 0; i < expected[stage].size(); ++i)
         EXPECT_FLOAT_EQ(copies[0][stage][i], expected[stage][i]) << stage;
+  }
+}
+
+/// A rank of the last data-parallel replica of a large grid. Its own pipeline is there; all others
+/// have gradients of zero. What it sends must fit a frame and a heartbeat.
+class RankOfLastReplica final : public Endpoint {
+ public:
+  /// `elements`: of the gradient of every stage.
+  RankOfLastReplica(std::unique_ptr<Endpoint> inside, const Grid& grid, std::int64_t elements)
+      : inside_(std::move(inside)), grid_(grid), elements_(elements) {}
+
+  [[nodiscard]] Rank rank() const override { return grid_.process(last(), inside_->rank()); }
+  [[nodiscard]] int world() const override { return grid_.processes(); }
+
+  void send(Rank to, const MessageTag& tag, TensorList payload) override {
+    DataHeader sent, received;
+    sent.source = rank();
+    sent.destination = to;
+    sent.tag = tag;
+    sent.absent = true;
+    sent.tensor_count = 1;
+    EXPECT_EQ(decode(encode(sent), 0, {0, 0, rank(), to, 0}, received), Refusal::None);
+    EXPECT_EQ(received.tag, tag);
+    if (grid_.copy_of(to) == last())
+      return inside_->send(grid_.place_of(to), tag, std::move(payload));
+    if (tag.micro_batch.value != 1) return;  // not our part, but the sum of our block
+    own_[sum_of(tag)] -= payload[0].elements();
+    parts_[{to, sum_of(tag)}] = std::move(payload);
+  }
+
+  [[nodiscard]] TensorList receive(Rank from, const MessageTag& tag, Deadline deadline) override {
+    if (grid_.copy_of(from) == last()) return inside_->receive(grid_.place_of(from), tag, deadline);
+    if (tag.micro_batch.value == 2) return std::move(parts_.at({from, sum_of(tag)}));  // as summed
+    Tensor zeros(DType::F32, {elements_ + own_[sum_of(tag)]});
+    zeros.fill_zero();
+    return TensorList(std::move(zeros));
+  }
+
+  [[nodiscard]] std::optional<TensorList> try_receive(Rank from, const MessageTag& tag) override {
+    if (grid_.copy_of(from) == last()) return inside_->try_receive(grid_.place_of(from), tag);
+    return receive(from, tag, {});
+  }
+
+  void working(const Work& work) noexcept override {
+    const Activity activity = activity_of(work);
+    slot_.begin(activity);
+    EXPECT_EQ(slot_.now().tag, activity.tag);
+    Envelope envelope;
+    Control heard;
+    const ControlBytes bytes = encode(envelope, Progress{slot_.now(), {}});
+    EXPECT_EQ(decode(bytes.header, {}, {0, 0, {}, {}, 0}, envelope, heard), Refusal::None);
+    EXPECT_EQ(std::get<Progress>(heard).activity.tag, activity.tag);
+    LivenessMonitor monitor(rank(), world(), std::chrono::steady_clock::now());
+    monitor.note(rank(), slot_.now(), std::chrono::steady_clock::now());
+    report = monitor.report(rank(), std::chrono::steady_clock::now());
+  }
+
+  void cancel(const std::string& reason) noexcept override { inside_->cancel(reason); }
+  void goodbye(Deadline deadline) override { inside_->goodbye(deadline); }
+
+  std::string report;
+
+ private:
+  using Sum = std::pair<int, int>;  // of a replica of a stage
+
+  static Sum sum_of(const MessageTag& tag) { return {tag.replica.value, tag.stage.value}; }
+  [[nodiscard]] int last() const { return grid_.data() - 1; }
+
+  std::unique_ptr<Endpoint> inside_;
+  const Grid grid_;
+  const std::int64_t elements_;
+  std::map<Sum, std::int64_t> own_;  // elements of our block, less those of a whole gradient
+  std::map<std::pair<Rank, Sum>, TensorList> parts_;
+  ProgressSlot slot_{""};
+};
+
+TEST(Grid, ReplicasFrom256On_FitFramesAndReports) {
+  struct Case {
+    const char* schedule;
+    int replicas, pipeline;
+  };
+  for (const auto& [schedule, replicas, pipeline] :
+       {Case{"1f1b", 256, 1}, Case{"1f1b", 257, 2}, Case{"chimera", 128, 2}}) {
+    SCOPED_TRACE(schedule);
+    const Grid grid(replicas, pipeline);
+    const Program program = generate(schedule, {.ranks = pipeline, .micro_batches = 4});
+    InProcessHub hub(pipeline);
+    ToyPipeline toy(program.shape);
+    toy.zero_gradients();
+    std::vector<std::unique_ptr<RankOfLastReplica>> ends;
+    std::vector<std::unique_ptr<Executor>> executors;
+    for (int place = 0; place < pipeline; ++place) {
+      ends.push_back(std::make_unique<RankOfLastReplica>(
+          hub.endpoint(Rank{place}), grid, static_cast<std::int64_t>(toy.gradient(0, 0).size())));
+      executors.push_back(make_rank_executor(program, toy.hosted, GridSeat(*ends.back(), grid)));
+    }
+    {
+      std::vector<std::jthread> threads;
+      for (const auto& executor : executors)
+        threads.emplace_back([&] { (void)executor->run(toy.data, settings_of(replicas - 1)); });
+    }
+    EXPECT_EQ(gradients_of(toy, program.shape), alone(program, replicas - 1));
+    for (const auto& end : ends)
+      EXPECT_THAT(end->report,
+                  HasSubstr("(data-parallel replica " + std::to_string(replicas - 1) + ")"));
   }
 }
 

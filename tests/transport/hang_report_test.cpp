@@ -67,6 +67,28 @@ TEST(HangReport, FollowsTheWaitsToTheRankThatWorks) {
                         "from rank 2, since 2.0 s, last heard 2.0 s ago (rank 3 <- 2 <- 1)"));
 }
 
+TEST(HangReport, DataParallelReplicas_AreNamedByRank) {
+  for (const auto& [replicas, pipeline] :
+       {std::pair{256, 1}, std::pair{256, 2}, std::pair{128, 2}}) {
+    const int world = replicas * pipeline;
+    LivenessMonitor monitor(Rank{0}, world, kStart);
+    ProgressSlot slot("");
+    slot.begin(activity_of({.what = {}, .of_unit = false, .step = 7, .pipeline = pipeline}));
+    slot.begin({.doing = Doing::Waits, .peer = Rank{world - 1}});
+    monitor.note(Rank{0}, slot.now(), kStart);
+    monitor.note(Rank{world - 1}, works(pipeline - 1, 3), kStart);
+
+    const std::string text = monitor.report(Rank{world - 1}, kStart + 2s);
+    const std::string last = "rank " + std::to_string(world - 1);
+    const std::string action = "F of stage " + std::to_string(pipeline - 1) +
+                               ", micro-batch 3 of step 7 (data-parallel replica " +
+                               std::to_string(replicas - 1) + "), since 2.0 s";
+    EXPECT_THAT(text, HasSubstr("everyone waits for " + last + ": " + action));
+    EXPECT_THAT(text, HasSubstr("from " + last + " (data-parallel replica 0), since "));
+    EXPECT_THAT(text, HasSubstr("\n  " + last + " is in " + action));
+  }
+}
+
 TEST(HangReport, EndsWhereWaitsGoInACircle) {
   LivenessMonitor monitor(Rank{0}, 2, kStart);
   monitor.note(Rank{0}, waits(1, Direction::Forward, 0, 0), kStart);
@@ -213,12 +235,14 @@ TEST(ProgressSlot, EveryFieldSurvivesTheWay) {
   activity.longest = 12345ns;
   activity.tag.slice = Slice{4};
   activity.tag.replica = Replica{1};
+  activity.pipeline = 40'000;
   activity.tag.direction = Direction::Backward;
   const Activity back = decode(encode(activity));
 
   EXPECT_EQ(encode(back), encode(activity));
   EXPECT_EQ(to_string(back), to_string(activity));
   EXPECT_EQ(back.tag, activity.tag);
+  EXPECT_EQ(back.pipeline, 40'000);
   EXPECT_EQ(back.longest, 12345ns);
   activity.usual = 999ns;  // then the longest is not told
   EXPECT_EQ(decode(encode(activity)).usual, 999ns);

@@ -33,6 +33,7 @@ Activity activity_of(const Work& work) {
   Activity activity;
   activity.doing = work.what.empty() ? Doing::Pauses : Doing::Works;
   activity.of_unit = work.of_unit;
+  activity.pipeline = work.pipeline;
   work.what.copy(activity.what.data(), activity.what.size());
   activity.tag.step = work.step;
   activity.tag.replica = work.replica;
@@ -92,8 +93,10 @@ ActivityWords encode(const Activity& activity) {
              wide(activity.of_unit ? 1 : 0) << 16U | wide(activity.sent ? 1 : 0) << 17U |
              wide(usual ? 1 : 0) << 18U | low(activity.peer.value) << 32U;
   words[7] = low(activity.tag.stage.value) | low(activity.tag.micro_batch.value) << 32U;
+  // Two replicas of the longest that fits have more ranks than a frame can name.
+  const std::uint64_t pipeline = activity.pipeline <= 0xFFFF ? wide(activity.pipeline) : 0;
   words[8] = low(activity.tag.slice.value) | low(activity.tag.replica.value & 0xFF) << 32U |
-             wide(activity.tag.edge) << 40U;
+             wide(activity.tag.edge) << 40U | pipeline << 48U;
   return words;
 }
 
@@ -122,6 +125,7 @@ Activity decode(const ActivityWords& words) {
   activity.tag.slice = Slice{part(8, 0)};
   activity.tag.replica = Replica{part(8, 32) & 0xFF};
   activity.tag.edge = static_cast<std::uint8_t>(words[8] >> 40U);
+  activity.pipeline = part(8, 48) & 0xFFFF;
   return activity;
 }
 

@@ -27,6 +27,7 @@ struct Activity {
   bool sent = false;     ///< Pauses: after sending `tag`, not after receiving it
   Rank peer{-1};
   std::array<char, 16> what{};  ///< Works
+  int pipeline = 0;             ///< as Work::pipeline; of this host alone
   MessageTag tag = {};          ///< of what is waited for or came last; place of the action
   std::uint64_t count = 0;      ///< things begun so far
   std::chrono::steady_clock::time_point since = {};

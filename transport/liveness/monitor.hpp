@@ -83,6 +83,7 @@ class LivenessMonitor {
   [[nodiscard]] bool hears_nobody(Clock::time_point now, Clock::duration limit) const;
   [[nodiscard]] Clock::time_point limit(Rank rank, const Floor& floor) const;
   [[nodiscard]] std::optional<Rank> waits_for(Rank rank) const;
+  [[nodiscard]] std::string replica_of(Rank rank) const;
   [[nodiscard]] std::string chain(Rank rank) const;
   [[nodiscard]] std::string describe(Rank rank, Clock::time_point now) const;
 

@@ -24,6 +24,7 @@ constexpr std::uint64_t kFirstEvaluation = std::uint64_t{1} << 63U;
 }  // namespace
 
 ProgressSlot::ProgressSlot(std::string path) : path_(std::move(path)) {
+  kinds_.reserve(kMostKinds);  // before what only the destructor gives back
   if (path_.empty()) {
     page_ = new Page;
   } else {
@@ -40,7 +41,6 @@ ProgressSlot::ProgressSlot(std::string path) : path_(std::move(path)) {
     }
     page_ = new (memory) Page;
   }
-  kinds_.reserve(kMostKinds);
   last_.since = Clock::now();
   begin(last_);
 }
@@ -68,6 +68,7 @@ ProgressSlot::Kind& ProgressSlot::kind_of(const Activity& activity) {
 void ProgressSlot::begin(Activity activity) noexcept {
   activity.since = Clock::now();
   activity.count = last_.count + 1;
+  if (activity.pipeline == 0) activity.pipeline = last_.pipeline;
   if (last_.doing == Doing::Works) kind_of(last_).took.add(activity.since - last_.since);
   if (activity.doing == Doing::Works) {
     const Kind& kind = kind_of(activity);

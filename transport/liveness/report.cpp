@@ -40,6 +40,13 @@ Rank LivenessMonitor::end_of_chain(Rank rank) const {
   return rank;
 }
 
+/// " (data-parallel replica 2)", where there are several.
+std::string LivenessMonitor::replica_of(Rank rank) const {
+  const int pipeline = line(self_).activity.pipeline;
+  if (pipeline == 0) return {};
+  return " (data-parallel replica " + std::to_string(rank.value / pipeline) + ")";
+}
+
 std::string LivenessMonitor::chain(Rank rank) const {
   const auto direct = waits_for(rank);
   if (!direct || !waits_for(*direct)) return {};
@@ -58,7 +65,7 @@ std::string LivenessMonitor::describe(Rank rank, Clock::time_point now) const {
   if (!at.expected && at.activity.count == 0) return words_of(rank) + " is not watched from here";
   std::string text = words_of(rank) + " " + to_string(at.activity);
   if (at.left) return text;
-  text += ", since " + seconds(now - at.activity.since);
+  text += replica_of(rank) + ", since " + seconds(now - at.activity.since);
   if (rank != self_) text += ", last heard " + seconds(now - at.heard) + " ago";
   return text + chain(rank);
 }
@@ -66,7 +73,7 @@ std::string LivenessMonitor::describe(Rank rank, Clock::time_point now) const {
 std::string LivenessMonitor::report(Rank culprit, Clock::time_point now) const {
   const Activity& activity = line(culprit).activity;
   std::string text = "everyone waits for " + words_of(culprit) + ": " + action_of(activity) +
-                     ", since " + seconds(now - activity.since);
+                     replica_of(culprit) + ", since " + seconds(now - activity.since);
   for (int i = 0; i < static_cast<int>(lines_.size()); ++i) text += "\n  " + describe(Rank{i}, now);
   return text;
 }

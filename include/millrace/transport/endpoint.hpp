@@ -48,6 +48,9 @@ struct Work {
   Stage stage = {};
   MicroBatch micro_batch = {};
   Slice slice = {};
+  /// Ranks of one data-parallel replica, by which reports name that of a rank: rank / pipeline. 0:
+  /// there is one, or it is as said before.
+  int pipeline = 0;
 };
 
 /// Memory in which the payloads lie that an endpoint sends one other.
