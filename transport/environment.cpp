@@ -1,8 +1,12 @@
-// One row per engine; the first row that speaks is used, all others must agree.
+// One row per launcher. Of launchers inside each other the innermost counts; all others that speak
+// must agree.
 #include "millrace/transport/environment.hpp"
 
+#include <algorithm>
 #include <array>
 #include <charconv>
+#include <cstdint>
+#include <string_view>
 
 #include "millrace/core/error.hpp"
 #include "transport/slurm.hpp"
@@ -11,21 +15,57 @@ namespace millrace {
 
 namespace {
 
-struct Engine {
-  const char* name;
-  const char* rank;
-  const char* world;      // empty: this engine does not tell
-  bool in_steps = false;  // else what it says is not of this process
+/// Which launcher started which: one inside another has the greater one.
+enum class Inside : std::uint8_t {
+  Cluster,  // starts tasks and pods, in which the others may run
+  Mpi,
+  Torchrun,
+  Nobody  // words that a person or a manifest sets: they count always
 };
 
-constexpr std::array kEngines = {
-    Engine{"millrace", "MILLRACE_RANK", "MILLRACE_WORLD"},
-    Engine{"Open MPI", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"},
-    Engine{"MPICH", "PMI_RANK", "PMI_SIZE"},
-    Engine{"SLURM", "SLURM_PROCID", "SLURM_NTASKS", true},
-    Engine{"torchrun", "RANK", "WORLD_SIZE"},
-    Engine{"Kubernetes", "JOB_COMPLETION_INDEX", ""},
+struct Launcher {
+  const char* rank;
+  const char* world;  // empty: this launcher does not tell
+  Inside inside;
 };
+
+constexpr std::array kLaunchers = {
+    Launcher{"MILLRACE_RANK", "MILLRACE_WORLD", Inside::Nobody},
+    Launcher{"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", Inside::Mpi},
+    Launcher{"PMI_RANK", "PMI_SIZE", Inside::Mpi},
+    Launcher{"SLURM_PROCID", "SLURM_NTASKS", Inside::Cluster},
+    Launcher{"RANK", "WORLD_SIZE", Inside::Torchrun},
+    Launcher{"JOB_COMPLETION_INDEX", "", Inside::Cluster},
+};
+
+/// RANK alone may be of any shell. torchrun says more.
+bool is_torchrun(const Variables& variables) {
+  return variables.contains("RANK") &&
+         (variables.contains("TORCHELASTIC_RUN_ID") || variables.contains("LOCAL_RANK"));
+}
+
+/// Nothing where the launcher says nothing about this process.
+std::optional<Inside> place_of(const Launcher& launcher, const Variables& variables) {
+  const std::string_view rank = launcher.rank;
+  if (!variables.contains(launcher.rank) && !variables.contains(launcher.world))
+    return std::nullopt;
+  if (rank == "SLURM_PROCID" && !in_slurm_step(variables)) return std::nullopt;
+  if (rank == "RANK" && !is_torchrun(variables)) return Inside::Nobody;
+  return launcher.inside;
+}
+
+/// Those that count, in the order of the table.
+std::vector<Launcher> innermost(const Variables& variables) {
+  Inside deepest = Inside::Cluster;
+  for (const Launcher& launcher : kLaunchers)
+    if (const auto inside = place_of(launcher, variables); inside && *inside != Inside::Nobody)
+      deepest = std::max(deepest, *inside);
+  std::vector<Launcher> found;
+  for (const Launcher& launcher : kLaunchers)
+    if (const auto inside = place_of(launcher, variables); inside && *inside >= deepest)
+      found.push_back(launcher);
+  return found;
+}
 
 std::string value_of(const Variables& variables, const std::string& name) {
   const auto found = variables.find(name);
@@ -42,50 +82,58 @@ std::optional<int> number_of(const Variables& variables, const std::string& name
   return number;
 }
 
-void agree(std::optional<int>& known,
-           std::string& source,
-           std::optional<int> said,
+/// A number of this process, and what says it.
+struct Said {
+  std::optional<int> number;
+  std::string source;
+};
+
+/// What was typed counts alone; all variables must agree.
+void agree(Said& known,
+           bool typed,
+           const Variables& variables,
            const std::string& name,
            const char* what) {
+  if (typed || name.empty()) return;
+  const auto said = number_of(variables, name);
   if (!said) return;
-  if (known && *known != *said)
-    throw Mismatch(std::string(what) + " is " + std::to_string(*known) + " by " + source +
-                   ", but " + std::to_string(*said) + " by " + name);
-  if (!known) source = name;
-  known = said;
+  if (!known.number) known = {said, name};
+  if (*known.number == *said) return;
+  const std::string setting = name + "=" + std::to_string(*said);
+  throw Mismatch(std::string(what) + " is " + std::to_string(*known.number) + " by " +
+                 known.source + ", but " + std::to_string(*said) + " by " + name + "; " + setting +
+                 " is set in this shell: unset the one of the two that does not belong to this "
+                 "job, or type " +
+                 what + " for millrace worker");
 }
 
 }  // namespace
 
 bool started_by_mpirun(const Variables& variables) {
+  if (is_torchrun(variables)) return false;  // mpirun started that
   return variables.contains("OMPI_COMM_WORLD_SIZE") ||
          (variables.contains("PMI_SIZE") && !variables.contains("SLURM_STEP_ID"));
 }
 
 std::vector<std::string> identity_variables() {
   std::vector<std::string> names;
-  for (const Engine& engine : kEngines)
-    for (const char* name : {engine.rank, engine.world})
+  for (const Launcher& launcher : kLaunchers)
+    for (const char* name : {launcher.rank, launcher.world})
       if (*name != '\0') names.emplace_back(name);
   return names;
 }
 
 Identity find_identity(const Identity& explicitly, const Variables& variables) {
   Identity identity = explicitly;
-  std::string rank_source = identity.rank ? "the command line" : "";
-  std::string world_source = identity.world ? "the command line" : "";
-  for (const Engine& engine : kEngines) {
-    if (engine.in_steps && !in_slurm_step(variables)) continue;
-    const auto rank = number_of(variables, engine.rank);
-    agree(identity.rank, rank_source, rank, engine.rank, "the rank");
-    if (*engine.world == '\0') continue;
-    agree(identity.world,
-          world_source,
-          number_of(variables, engine.world),
-          engine.world,
-          "the number of ranks");
+  Said rank{identity.rank, "the command line"};
+  Said world{identity.world, "the command line"};
+  for (const Launcher& launcher : innermost(variables)) {
+    agree(rank, explicitly.rank.has_value(), variables, launcher.rank, "the rank");
+    agree(world, explicitly.world.has_value(), variables, launcher.world, "the number of ranks");
   }
-  identity.source = rank_source;
+  identity.rank = rank.number;
+  identity.world = world.number;
+  identity.source = rank.number ? rank.source : "";
   require(!identity.rank || !identity.world || *identity.rank < *identity.world,
           "rank " + std::to_string(identity.rank.value_or(0)) + " is outside a world of " +
               std::to_string(identity.world.value_or(0)));

@@ -62,8 +62,9 @@ LaunchPlace place_of(WorkerFlags flags) {
 
 void warn(const LaunchPlace& place) {
   if (place.insecure && speaks_tcp(place.endpoint))
-    std::cerr << "millrace: --insecure: whoever reaches "
-              << place.interface << " can read and change this training\n";
+    std::cerr << "millrace: tcp without keys: every process that can connect to "
+              << (place.interface == "auto" ? "this machine" : place.interface)
+              << " can read and change this training\n";
   if (place.core_dumps && !place.keys.empty()) warn_of_dumps();
 }
 

@@ -81,6 +81,24 @@ TEST(TrainUnderAnEngine, IsOneRankByTheVariablesOfTorchrun) {
   }
 }
 
+TEST(TrainUnderAnEngine, TorchrunInsideAStep_TrainsAndSaysWhoCanReadIt) {
+  const std::string address = free_address();
+  const std::string common =
+      "SLURM_PROCID=0 SLURM_NTASKS=1 SLURM_STEP_ID=0 SLURM_JOB_ID=7 "
+      "TORCHELASTIC_RUN_ID=none WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 "
+      "MILLRACE_INSECURE=1 MASTER_PORT=" +
+      address.substr(address.rfind(':') + 1);
+  const std::string train = "train --steps 2";
+  const auto ranks =
+      outcomes_of(train, {common + " RANK=0 LOCAL_RANK=0", common + " RANK=1 LOCAL_RANK=1"});
+
+  EXPECT_EQ(weights_in(ranks[0]), weights_in(run(train)));
+  EXPECT_EQ(ranks[1].code, 0) << ranks[1].errors;
+  EXPECT_THAT(ranks[1].errors,
+              HasSubstr("millrace: tcp without keys: every process that can connect to this "
+                        "machine can read and change this training\n"));
+}
+
 TEST(TrainUnderAnEngine, IsOneRankByTheManifestOfAnIndexedJob) {
   const PrivateDirectory place(temporary());
   ASSERT_EQ(run("keys -n 4 --out " + place.path() + "/keys").code, 0);

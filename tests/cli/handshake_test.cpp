@@ -146,13 +146,18 @@ TEST(HandShake, RanksWhoseMatricesAreMultipliedByOtherInstructionsAreRefused) {
 TEST(HandShake, TwoSourcesOfIdentityThatDisagreeAreRefusedWithCode78) {
   ::setenv("SLURM_PROCID", "1", 1);   // NOLINT(concurrency-mt-unsafe)
   ::setenv("SLURM_STEP_ID", "0", 1);  // NOLINT(concurrency-mt-unsafe)
-  const Outcome outcome = run("worker --rank 0 --world 2 -- train --steps 1");
+  ::setenv("MILLRACE_RANK", "0", 1);  // NOLINT(concurrency-mt-unsafe)
+  const Outcome outcome = run("worker --world 2 -- train --steps 1");
+  const Outcome typed = run("worker --rank 0 --world 1 --endpoint ipc -- train --steps 1");
+  ::unsetenv("MILLRACE_RANK");  // NOLINT(concurrency-mt-unsafe)
   ::unsetenv("SLURM_PROCID");   // NOLINT(concurrency-mt-unsafe)
   ::unsetenv("SLURM_STEP_ID");  // NOLINT(concurrency-mt-unsafe)
 
   EXPECT_EQ(outcome.code, 78);
   EXPECT_THAT(outcome.errors,
-              HasSubstr("the rank is 0 by the command line, but 1 by SLURM_PROCID"));
+              HasSubstr("the rank is 0 by MILLRACE_RANK, but 1 by SLURM_PROCID; SLURM_PROCID=1 "
+                        "is set in this shell: unset "));
+  EXPECT_EQ(typed.code, 0) << typed.errors;
 }
 
 TEST(HandShake, ALaunchInABatchScriptTellsItsRanksWhoTheyAreAndOneOfManyIsRefused) {

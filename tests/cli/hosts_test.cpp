@@ -108,7 +108,8 @@ TEST(Hosts, TcpWithoutKeysIsRefusedAndInsecureWarns) {
   EXPECT_EQ(bare.code, 2);
   EXPECT_THAT(bare.errors, HasSubstr("give --keys FILE (millrace keys makes them), or --insecure"));
   EXPECT_EQ(warned.code, 0) << warned.errors;
-  EXPECT_THAT(warned.errors, HasSubstr("--insecure: whoever reaches 127.0.0.1 can read"));
+  EXPECT_THAT(warned.errors,
+              HasSubstr("tcp without keys: every process that can connect to 127.0.0.1 can read"));
 }
 
 TEST(Hosts, FlagsThatCannotBeMeantTogetherAreRefusedWithWhatIsMissing) {

@@ -21,18 +21,19 @@ struct Identity {
   std::string source = {};      ///< who said the rank, for reports
 };
 
-/// Joins what was said explicitly with the variables of, in this order, millrace (MILLRACE_RANK,
-/// MILLRACE_WORLD, MILLRACE_RENDEZVOUS), Open MPI, MPICH, SLURM, torchrun and Kubernetes indexed
-/// jobs (which tell no world). What SLURM says counts inside a step of srun alone (SLURM_STEP_ID):
-/// a batch script, in which another engine may start the ranks, is told a rank as well.
+/// What was said explicitly counts before all variables. The variables are those of millrace
+/// (MILLRACE_RANK, MILLRACE_WORLD, MILLRACE_RENDEZVOUS), Open MPI, MPICH, SLURM, torchrun and
+/// Kubernetes indexed jobs (which tell no world). Of launchers inside each other the innermost
+/// counts: torchrun (RANK with TORCHELASTIC_RUN_ID or LOCAL_RANK) before mpirun, and both before
+/// the step of srun or the pod around them. What SLURM says counts inside a step of srun alone
+/// (SLURM_STEP_ID): a batch script is told a rank as well.
 ///
-/// Throws Mismatch when two sources disagree about rank or world (an engine inside another engine
-/// is a mistake that training would hide), InvalidArgument when a variable is no number or the rank
-/// is outside the world.
+/// Throws Mismatch when two sources that count disagree about rank or world, with both sources and
+/// the way out; InvalidArgument when a variable is no number or the rank is outside the world.
 [[nodiscard]] Identity find_identity(const Identity& explicitly, const Variables& variables);
 
-/// Whether mpirun of some MPI started this process. An engine that speaks as MPICH's does (srun) is
-/// none.
+/// Whether mpirun of some MPI started this process, and not torchrun inside it. An engine that
+/// speaks as MPICH's does (srun) is none.
 [[nodiscard]] bool started_by_mpirun(const Variables& variables);
 
 /// The variables in which engines say a rank or a number of ranks.
