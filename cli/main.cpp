@@ -2,10 +2,12 @@
 // into one sentence on standard error and an exit code (README, exit codes).
 #include <algorithm>
 #include <exception>
+#include <fstream>
 #include <iostream>
 #include <new>
 #include <optional>
 #include <string>
+#include <sys/resource.h>
 #include <system_error>
 #include <utility>
 #include <vector>
@@ -32,6 +34,24 @@ int complain(const std::string& sentence, int code) {
   return code;
 }
 
+/// Why the system refuses a thread: it has one number for all reasons. One that has no room for its
+/// stack came to the limit of this process's addresses.
+std::string why_no_thread() {
+  rlimit addresses{}, stack{};
+  ::getrlimit(RLIMIT_AS, &addresses);
+  ::getrlimit(RLIMIT_STACK, &stack);
+  constexpr rlim_t kUsualStack = rlim_t{8} << 20U;
+  const rlim_t needed = stack.rlim_cur == RLIM_INFINITY ? kUsualStack : stack.rlim_cur;
+  rlim_t peak = 0;  // KiB
+  std::ifstream status("/proc/self/status");
+  for (std::string word; status >> word && peak == 0;)
+    if (word == "VmPeak:") status >> peak;
+  const bool limited =
+      addresses.rlim_cur != RLIM_INFINITY && 1024 * peak + 2 * needed > addresses.rlim_cur;
+  return limited ? "there is not enough memory for another thread (ulimit -v)"
+                 : "the system starts no more threads for this user (ulimit -u)";
+}
+
 /// Also where a failure has wrapped another one's words.
 std::string words_of(const std::exception& error) {
   std::string text = spelled(error);
@@ -40,7 +60,7 @@ std::string words_of(const std::exception& error) {
     text.replace(at, memory.size(), "there is not enough memory");
   const auto* refusal = dynamic_cast<const std::system_error*>(&error);
   if (refusal != nullptr && refusal->code() == std::errc::resource_unavailable_try_again)
-    text = "the system starts no more threads for this user (ulimit -u): " + text;
+    text = why_no_thread() + ": " + text;
   return text;
 }
 

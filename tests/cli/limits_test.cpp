@@ -138,6 +138,23 @@ TEST_F(Limits, NoMoreThreadsIsASentence) {
   EXPECT_THAT(read("err"), AllOf(HasSubstr("\nmillrace: "), HasSubstr("thread")));
 }
 
+TEST_F(Limits, NoAddressesForAThread_AreNotALackOfThreads) {
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+  GTEST_SKIP() << "a sanitizer needs more addresses than that";
+#endif
+  int named = 0;
+  for (int kib = 50'000; kib <= 120'000; kib += 10'000) {
+    const Outcome outcome = run("launch -n 2 -- train --steps 1",
+                                "ulimit -c 0; ulimit -v " + std::to_string(kib) + "; ");
+    EXPECT_THAT(outcome.errors, Not(HasSubstr("ulimit -u"))) << kib;
+    named +=
+        outcome.errors.find("not enough memory for another thread (ulimit -v)") != std::string::npos
+            ? 1
+            : 0;
+  }
+  EXPECT_GT(named, 0);
+}
+
 TEST_F(Limits, AProcessWithASecretLeavesNoCoreDumpUnlessItIsToldTo) {
   ASSERT_EQ(run("keys -n 1 --out " + path("keys")).code, 0);
   for (const bool wanted : {false, true}) {
