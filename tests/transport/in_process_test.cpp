@@ -5,6 +5,7 @@
 
 #include <gmock/gmock.h>
 
+#include "millrace/transport/failure.hpp"
 #include "transport/conformance.hpp"
 #include "transport/meeting_conformance.hpp"
 
@@ -75,6 +76,8 @@ TEST(InProcess, AWaitForALostRankEndsAtOnce) {
   EXPECT_THAT(message, testing::HasSubstr("rank 0 was lost before the activation for stage 1"));
   EXPECT_THAT(failure_of([&] { ends[1]->send(Rank{0}, forward_tag(0), TensorList()); }),
               testing::HasSubstr("rank 0 was lost"));
+  // As a type, too: who saves after a failure does not wait for a rank that is lost.
+  EXPECT_THROW(ends[1]->send(Rank{0}, forward_tag(0), TensorList()), PeerLost);
 }
 
 TEST(InProcess, AWaitForARankThatSaidGoodbyeEndsAtOnce) {
@@ -83,6 +86,7 @@ TEST(InProcess, AWaitForARankThatSaidGoodbyeEndsAtOnce) {
 
   EXPECT_THAT(failure_of([&] { (void)ends[1]->receive(Rank{0}, forward_tag(3), soon()); }),
               testing::HasSubstr("rank 0 said goodbye"));
+  EXPECT_THROW((void)ends[1]->receive(Rank{0}, forward_tag(3), soon()), PeerLost);
   EXPECT_THAT(failure_of([&] { ends[0]->send(Rank{1}, forward_tag(0), TensorList()); }),
               testing::HasSubstr("said goodbye; its endpoint is closed"));
 }

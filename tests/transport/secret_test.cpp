@@ -1,6 +1,7 @@
 // Secret keys in the memory of this process, and descriptors that it may not open.
 #include <algorithm>
 #include <cstring>
+#include <filesystem>
 #include <fstream>
 #include <sstream>
 #include <string>
@@ -9,6 +10,7 @@
 
 #include <gmock/gmock.h>
 
+#include "millrace/transport/private_directory.hpp"
 #include "millrace/transport/zeromq.hpp"
 
 namespace millrace {
@@ -69,6 +71,19 @@ TEST(Secret, IsNowhereWhenItsLastHolderHasGone) {
   keys.reset();
 
   EXPECT_EQ(hidden.found(), 0);
+}
+
+TEST(Secret, WrittenAndReadAsAFile_LeavesNoCopy) {
+  const PrivateDirectory directory(std::filesystem::temp_directory_path());
+  constexpr int kRanks = 3;
+  static_cast<void>(write_key_files(directory.path(), kRanks));
+  for (int rank = 0; rank < kRanks; ++rank) {
+    const auto ring =
+        std::make_unique<CurveRing>(read_key_file(directory.path(), Rank{rank}, kRanks));
+    // The allocator writes over the first letters of a block that was given back.
+    const Hidden hidden(ring->own.secret_key.text().substr(16));
+    EXPECT_EQ(hidden.found(), 1) << rank;
+  }
 }
 
 TEST(Secret, OfAnotherFormIsNoKey) {

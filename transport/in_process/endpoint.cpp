@@ -5,6 +5,8 @@
 #include <string>
 #include <utility>
 
+#include "millrace/transport/failure.hpp"
+
 namespace millrace::in_process {
 
 namespace {
@@ -106,9 +108,9 @@ class InProcessEndpoint final : public Endpoint {
   void throw_if_gone(Rank peer, const MessageTag& tag) {
     const Presence presence = shared_->presence[peer.index()].load();
     if (presence == Presence::Here) return;
-    throw TransportError("rank " + std::to_string(peer.value) +
-                         (presence == Presence::Left ? " said goodbye" : " was lost") +
-                         " before the " + to_string(tag) + " was handed over");
+    throw PeerLost("rank " + std::to_string(peer.value) +
+                   (presence == Presence::Left ? " said goodbye" : " was lost") + " before the " +
+                   to_string(tag) + " was handed over");
   }
 
   std::shared_ptr<Hub> shared_;  // with the hub and the other endpoints

@@ -21,6 +21,8 @@ constexpr std::size_t kLongestPath = 107;
 /// Somebody who listens, and does not let in who comes, keeps nobody longer.
 constexpr timeval kLongestKnock{0, 500'000};
 constexpr std::size_t kControlBytes = CMSG_SPACE(kMostDescriptors * sizeof(int));
+/// No message brings more of them: that is as many numbers as there are bytes for.
+constexpr std::size_t kMostThatFit = kControlBytes / sizeof(int);
 
 /// The memory of a message's descriptors, aligned as the system asks for.
 struct alignas(cmsghdr) ControlRoom {
@@ -51,8 +53,8 @@ SocketName name_of(const std::string& path) {
   return name;
 }
 
-std::vector<Descriptor> descriptors_in(msghdr& message) {
-  std::vector<Descriptor> found;
+/// Takes no memory, or descriptors would be lost with it: `found` has room.
+void take_descriptors(msghdr& message, std::vector<Descriptor>& found) {
   for (cmsghdr* part = CMSG_FIRSTHDR(&message); part != nullptr;
        part = CMSG_NXTHDR(&message, part)) {
     if (part->cmsg_level != SOL_SOCKET || part->cmsg_type != SCM_RIGHTS) continue;
@@ -63,7 +65,6 @@ std::vector<Descriptor> descriptors_in(msghdr& message) {
       found.emplace_back(number);
     }
   }
-  return found;
 }
 
 }  // namespace
@@ -91,6 +92,7 @@ bool send_parcel(int socket, const Parcel& parcel, std::vector<int> descriptors)
 
 ReceivedParcel receive_parcel(int socket) {
   ReceivedParcel received;
+  received.descriptors.reserve(kMostThatFit);
   iovec text{&received.parcel, sizeof received.parcel};
   ControlRoom room;
   msghdr message{};
@@ -105,7 +107,7 @@ ReceivedParcel receive_parcel(int socket) {
   if (got < 0 && errno == EAGAIN) return received;
   received.arrival = Arrival::Ended;
   if (got < 0) return received;
-  received.descriptors = descriptors_in(message);  // also of a parcel without a word
+  take_descriptors(message, received.descriptors);  // also of a parcel without a word
   if (got == 0) return received;
   const bool whole =
       got == sizeof received.parcel && (message.msg_flags & (MSG_TRUNC | MSG_CTRUNC)) == 0;

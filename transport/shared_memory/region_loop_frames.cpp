@@ -184,12 +184,12 @@ Tensor RegionLoop::tensor_of(Neighbour& from, const FrameReader::Frame& frame) {
   const DataHeader& header = frame.header;
   if (header.absent) return {};
   if (frame.bytes.size() >= kInPlaceBytes && from.outbox->held < kMostHeld) {
+    auto loan =
+        std::make_unique<Loan>(Loan{from.reader->segment(frame.place), from.outbox, frame.place});
+    Tensor tensor(header.dtype, header.dims, frame.bytes.data(), end_loan, loan.get());
+    static_cast<void>(loan.release());  // the tensor's, from now on
     from.outbox->held.fetch_add(1, std::memory_order_relaxed);
-    return {header.dtype,
-            header.dims,
-            frame.bytes.data(),
-            end_loan,
-            new Loan{from.reader->segment(frame.place), from.outbox, frame.place}};
+    return tensor;
   }
   Tensor tensor = pool_.make(header.dtype, header.dims);
   if (frame.bytes.empty()) return tensor;

@@ -37,6 +37,13 @@ std::string number_in(const sockaddr_in& address) {
   return text.data();
 }
 
+/// Without one nothing is known of any address.
+shared_memory::Descriptor open_socket(int type) {
+  shared_memory::Descriptor socket(::socket(AF_INET, type | SOCK_CLOEXEC, 0));
+  if (!socket) shared_memory::refuse("make a socket");
+  return socket;
+}
+
 bool of_this_machine_only(const std::string& number) {
   return number.starts_with("127.");
 }
@@ -58,11 +65,8 @@ std::string number_of(const std::string& host, std::string* problem) {
 
 bool is_free(const std::string& number, int port) {
   const sockaddr_in address = socket_address(number, port);
-  const int socket = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-  const bool bound =
-      ::bind(socket, reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0;
-  ::close(socket);
-  return bound;
+  const auto socket = open_socket(SOCK_STREAM);
+  return ::bind(socket.number(), reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0;
 }
 
 bool is_own_address(const std::string& number) {
@@ -73,13 +77,12 @@ std::string address_towards(const std::string& host) {
   std::string problem = "there is no way to it";
   const std::string number = number_of(host, &problem);
   // Of a datagram socket that is connected, the system has chosen the way, and sent nothing.
-  const int socket = ::socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+  const auto socket = open_socket(SOCK_DGRAM);
   sockaddr_in address = socket_address(number, 9);
   socklen_t size = sizeof address;
   auto* general = reinterpret_cast<sockaddr*>(&address);
-  const bool found = !number.empty() && ::connect(socket, general, size) == 0 &&
-                     ::getsockname(socket, general, &size) == 0;
-  ::close(socket);
+  const bool found = !number.empty() && ::connect(socket.number(), general, size) == 0 &&
+                     ::getsockname(socket.number(), general, &size) == 0;
   if (!found)
     throw TransportError("cannot tell from which address " + host + " is reached: " + problem);
   return number_in(address);

@@ -10,6 +10,7 @@
 
 #include "millrace/core/sentence.hpp"
 #include "millrace/transport/zeromq.hpp"
+#include "transport/shared_memory/region.hpp"
 
 namespace millrace {
 
@@ -20,12 +21,12 @@ constexpr off_t kLargestFile = 1 << 20;  // six times that of the largest world
 /// What an open file holds, overwritten when it has been read.
 class SecretFile {
  public:
-  explicit SecretFile(int file) {
-    if (::fstat(file, &facts_) == 0 && S_ISREG(facts_.st_mode) && facts_.st_size < kLargestFile) {
+  explicit SecretFile(int number) {
+    const shared_memory::Descriptor file(number);
+    if (::fstat(number, &facts_) == 0 && S_ISREG(facts_.st_mode) && facts_.st_size < kLargestFile) {
       bytes_.resize(static_cast<std::size_t>(facts_.st_size));
-      good_ = ::pread(file, bytes_.data(), bytes_.size(), 0) == facts_.st_size;
+      good_ = ::pread(number, bytes_.data(), bytes_.size(), 0) == facts_.st_size;
     }
-    ::close(file);
   }
   SecretFile(const SecretFile&) = delete;
   SecretFile& operator=(const SecretFile&) = delete;
@@ -56,7 +57,7 @@ void write_private(const std::string& path, std::string_view text) {
   int reason = file < 0 ? errno : 0;
   while (reason == 0 && !text.empty()) {  // a full disk takes a part first
     const ssize_t taken = ::write(file, text.data(), text.size());
-    if (taken < 0) reason = errno;
+    if (taken < 0 && errno != EINTR) reason = errno;
     text.remove_prefix(static_cast<std::size_t>(std::max<ssize_t>(taken, 0)));
   }
   if (file >= 0) ::close(file);
@@ -70,7 +71,7 @@ SecretText file_of(const CurveKeys& own, const std::string& public_keys) {
   std::string text;
   text.reserve(2 * own.public_key.size() + public_keys.size() + 8);  // never moves
   for (const std::string* part : {&own.public_key, &own.secret_key.text(), &public_keys})
-    text += *part + "\n";
+    text.append(*part).push_back('\n');  // no other text holds it for a moment
   SecretText secret(text);
   wipe(text);
   return secret;

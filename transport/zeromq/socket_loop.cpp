@@ -54,11 +54,11 @@ SocketLoop::SocketLoop(const ZeroMqOptions& options,
   require(addresses.size() == static_cast<std::size_t>(options.world),
           "there are " + std::to_string(addresses.size()) + " addresses for " +
               std::to_string(options.world) + " ranks");
-  wake_ = ::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-  if (wake_ < 0) throw TransportError("cannot make an eventfd");
+  wake_ = shared_memory::Descriptor(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  if (!wake_) throw TransportError("cannot make an eventfd");
   polled_ = {{listeners_.data.get(zmq::sockopt::fd), POLLIN, POLLIN},
              {listeners_.control.get(zmq::sockopt::fd), POLLIN, POLLIN},
-             {wake_, POLLIN, 0}};
+             {wake_.number(), POLLIN, 0}};
   for (int i = 0; i < options.world; ++i) add_peer(Rank{i}, addresses[static_cast<std::size_t>(i)]);
   for (const auto& peer : peers_)
     if (peer) monitor_.excuse(peer->rank);
@@ -88,7 +88,6 @@ SocketLoop::~SocketLoop() {
     // Memory that the network layer never gave back is not freed under its hands.
     if (!peer->out.landed()) static_cast<void>(peer.release());
   }
-  ::close(wake_);
 }
 
 void SocketLoop::add_peer(Rank rank, const SocketAddresses& address) {
@@ -153,7 +152,7 @@ void SocketLoop::post(Command command) noexcept {
 
 void SocketLoop::wake() const noexcept {
   const std::uint64_t one = 1;
-  static_cast<void>(::write(wake_, &one, sizeof one));
+  static_cast<void>(::write(wake_.number(), &one, sizeof one));
 }
 
 void SocketLoop::now(Command command) noexcept {
@@ -167,7 +166,7 @@ void SocketLoop::run() noexcept {
   int idle = 0;
   while (!end_) {
     if (idle > kIdleRests) sleep_while_attended();
-    pollfd woken{wake_, POLLIN, 0};
+    pollfd woken{wake_.number(), POLLIN, 0};
     const bool called = ::poll(&woken, 1, static_cast<int>(pause.count())) > 0;
     std::unique_lock lock(turn_, std::defer_lock);
     if (called) lock.lock();
@@ -184,7 +183,7 @@ void SocketLoop::run() noexcept {
 
 void SocketLoop::sleep_while_attended() {
   asleep_ = true;
-  pollfd woken{wake_, POLLIN, 0};
+  pollfd woken{wake_.number(), POLLIN, 0};
   if (attended_) ::poll(&woken, 1, static_cast<int>(kSleep.count()));
   asleep_ = false;
 }
@@ -275,7 +274,7 @@ void SocketLoop::acknowledge(Clock::time_point now) {
 
 void SocketLoop::take_commands() {
   std::uint64_t ignored = 0;
-  static_cast<void>(::read(wake_, &ignored, sizeof ignored));
+  static_cast<void>(::read(wake_.number(), &ignored, sizeof ignored));
   std::vector<Command> commands;
   {
     const std::lock_guard lock(mutex_);

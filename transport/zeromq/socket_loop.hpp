@@ -29,6 +29,7 @@
 #include "transport/liveness/progress_slot.hpp"
 #include "transport/liveness/rhythm.hpp"
 #include "transport/mailbox/mailbox.hpp"
+#include "transport/shared_memory/region.hpp"
 #include "transport/wire/control.hpp"
 #include "transport/wire/link.hpp"
 #include "transport/zeromq/address.hpp"
@@ -253,10 +254,10 @@ class SocketLoop {
   std::uint64_t strangers_ = 0;
 
   static constexpr std::size_t kLines = 3;
-  std::vector<pollfd> polled_;  // where something comes in: data, control, wake_, then lines
-  int wake_ = -1;               // eventfd
-  std::mutex turn_;             // guards everything above; locked before mutex_
-  std::mutex mutex_;            // guards commands_
+  std::vector<pollfd> polled_;      // where something comes in: data, control, wake_, then lines
+  shared_memory::Descriptor wake_;  // eventfd
+  std::mutex turn_;                 // guards everything above; locked before mutex_
+  std::mutex mutex_;                // guards commands_
   std::vector<Command> commands_;
   std::atomic<bool> end_{false};
   // Sequentially consistent: of one who leaves and one who lies down at once, one sees the other.
