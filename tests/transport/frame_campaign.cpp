@@ -154,7 +154,7 @@ bool all(std::initializer_list<bool> claims) {
 bool well_formed(Bytes header) {
   const auto kind = field<std::uint8_t>(header, 72);
   return all({field<std::uint32_t>(header, 0) == 0x4C494D52,
-              field<std::uint16_t>(header, 4) == 4,
+              field<std::uint16_t>(header, 4) == 5,
               field<std::uint16_t>(header, 6) == 160,
               field<std::uint8_t>(header, 155) < 64,
               field<std::uint8_t>(header, 73) < 64,

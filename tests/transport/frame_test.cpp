@@ -62,8 +62,8 @@ TEST(Message, EveryFieldSurvivesTheRoundTrip) {
 TEST(Message, BytesOfAHeaderAreFixedForever) {
   const FrameBytes bytes = encode(sample_header());
 
-  // "RMIL", version 4, 160, then the job: little-endian on every host.
-  const std::vector<int> start = {0x52, 0x4D, 0x49, 0x4C, 4, 0, 160, 0, 0xEF, 0xCD, 0xAB, 0x89};
+  // "RMIL", version 5, 160, then the job: little-endian on every host.
+  const std::vector<int> start = {0x52, 0x4D, 0x49, 0x4C, 5, 0, 160, 0, 0xEF, 0xCD, 0xAB, 0x89};
   for (std::size_t i = 0; i < start.size(); ++i)
     EXPECT_EQ(std::to_integer<int>(bytes[i]), start[i]) << "byte " << i;
   EXPECT_EQ(std::to_integer<int>(bytes[20]), 2);

@@ -6,6 +6,7 @@
 #include <fstream>
 #include <thread>
 #include <tuple>
+#include <unistd.h>
 
 #include <gmock/gmock.h>
 #include <zmq.hpp>
@@ -15,8 +16,11 @@
 #include "millrace/transport/failure.hpp"
 #include "millrace/transport/private_directory.hpp"
 #include "millrace/transport/zeromq.hpp"
+#include "support/free_address.hpp"
 #include "transport/conformance.hpp"
 #include "transport/meeting_campaign.hpp"
+#include "transport/rendezvous/claims.hpp"
+#include "transport/rendezvous/hello.hpp"
 #include "transport/repetitions.hpp"
 #include "transport/wire/control.hpp"
 
@@ -25,6 +29,7 @@ namespace {
 
 using testing::Each;
 using testing::HasSubstr;
+using testing::StartsWith;
 using testing_transport::soon;
 
 /// Lets `world` ranks meet, with `change` applied to the fields of the last, and returns what went
@@ -93,6 +98,141 @@ std::string refusal_of(const std::string& directory,
   return "no mismatch";
 }
 
+/// What the ranks of a list hear, over tcp, where all have an hour.
+std::vector<std::string> refusals_of(const std::vector<int>& ranks, int world, bool keyed) {
+  const std::string url = test::free_address();
+  std::vector<CurveKeys> keys;
+  std::vector<std::string> public_keys;
+  for (int i = 0; keyed && i < world; ++i) {
+    keys.push_back(make_curve_keys());
+    public_keys.push_back(keys.back().public_key);
+  }
+  std::vector<std::string> refusals(ranks.size());
+  std::vector<std::jthread> threads;
+  for (std::size_t i = 0; i < ranks.size(); ++i)
+    threads.emplace_back([&, i] {
+      ZeroMqOptions options;
+      options.rank = Rank{ranks[i]};
+      options.world = world;
+      options.link = ZeroMqLink::Tcp;
+      options.insecure = !keyed;
+      if (keyed) options.keys = {keys[options.rank.index()], public_keys};
+      try {
+        (void)meet({.url = url, .patience = std::chrono::hours(1)},
+                   ZeroMqListener(options, std::make_shared<ZeroMqContext>()));
+      } catch (const Mismatch& error) {
+        refusals[i] = error.what();
+      }
+    });
+  threads.clear();
+  return refusals;
+}
+
+TEST(Rendezvous, TwoProcessesWithOneRank_AreBothNamedOnEveryRank) {
+  const std::string process = "process " + std::to_string(::getpid()) + " on ";
+  for (const bool keyed : {false, true}) {
+    const auto refusals = refusals_of({0, 1, 1, 3}, 4, keyed);
+    EXPECT_THAT(refusals, Each(StartsWith("two processes have rank 1: " + process)));
+    EXPECT_THAT(refusals, Each(HasSubstr(" and " + process)));
+  }
+}
+
+TEST(Claims, ProcessThatWasStartedAgain_IsNotAccused) {
+  const auto hello = [](const std::string& word, const std::string& answers) {
+    return hello_fields(claimant_text({"process of " + word, word, answers}));
+  };
+  const Claims::Clock::time_point now{};
+  Claims claims;
+  EXPECT_TRUE(claims.heard(Rank{1}, hello("a", ""), now));
+  EXPECT_TRUE(claims.heard(Rank{1}, hello("a", ""), now));
+  EXPECT_FALSE(claims.heard(Rank{1}, hello("b", ""), now));
+  const std::string question = claims.question(Rank{1});
+  EXPECT_FALSE(claims.heard(Rank{1}, hello("a", ""), now));  // was on its way when a ended
+  EXPECT_TRUE(claims.heard(Rank{1}, hello("b", question), now));
+  claims.settle(now);
+  EXPECT_EQ(claims.question(Rank{1}), question);  // a may be slow
+  claims.settle(now + std::chrono::seconds(1));
+  EXPECT_EQ(claims.question(Rank{1}), "");
+  EXPECT_TRUE(claims.heard(Rank{1}, hello("b", question), now));
+  EXPECT_EQ(claims.conflict(), "");
+
+  EXPECT_FALSE(claims.heard(Rank{1}, hello("a", question), now));  // it was there all the time
+  const std::string again = claims.question(Rank{1});
+  EXPECT_NE(again, question);
+  for (const char* word : {"a", "b"}) EXPECT_TRUE(claims.heard(Rank{1}, hello(word, again), now));
+  EXPECT_EQ(claims.conflict(), "two processes have rank 1: process of a and process of b");
+}
+
+/// A process that says it is rank 1 of three, by hand.
+class Visitor {
+ public:
+  Visitor(const std::string& url, const std::string& word) : word_(word) {
+    socket_.set(zmq::sockopt::routing_id, "r1-" + word);
+    socket_.set(zmq::sockopt::linger, 0);
+    socket_.connect(url);
+  }
+
+  /// What rank 0 says to its hello.
+  Control hello(const std::string& answers = {}) {
+    const HelloFields fields = {{"protocol", std::to_string(kProtocolVersion)}, {"world", "3"}};
+    Envelope envelope;
+    envelope.source = Rank{1};
+    const ControlBytes bytes =
+        encode(envelope,
+               Hello{hello_text(fields, {"tcp://" + word_ + ":1\ttcp://" + word_ + ":2"}) +
+                     claimant_text({"process of " + word_, word_, answers})});
+    socket_.send(zmq::buffer(bytes.header), zmq::send_flags::sndmore);
+    socket_.send(zmq::buffer(bytes.text), zmq::send_flags::none);
+    return heard();
+  }
+
+  Control heard() {
+    std::vector<zmq::message_t> parts;
+    EXPECT_TRUE(zmq::recv_multipart(socket_, std::back_inserter(parts)));
+    Control control;
+    Envelope ignored;
+    const auto bytes = [&](std::size_t i) {
+      return std::span(parts.at(i).data<const std::byte>(), parts.at(i).size());
+    };
+    EXPECT_EQ(decode(bytes(0), bytes(1), {0, 0, Rank{0}, Rank{1}, 1U << 20U}, ignored, control),
+              Refusal::None);
+    return control;
+  }
+
+ private:
+  std::string word_;
+  zmq::context_t context_;
+  zmq::socket_t socket_{context_, zmq::socket_type::dealer};
+};
+
+TEST(Rendezvous, RankThatEndedAndCameAgain_IsMet) {
+  const std::string url = test::free_address();
+  const auto meet_as = [&](int rank) {
+    ZeroMqOptions options;
+    options.rank = Rank{rank};
+    options.world = 3;
+    options.link = ZeroMqLink::Tcp;
+    options.insecure = true;
+    return meet({.url = url, .patience = std::chrono::hours(1)},
+                ZeroMqListener(options, std::make_shared<ZeroMqContext>()));
+  };
+  std::unique_ptr<Endpoint> host;
+  std::jthread first([&] { host = meet_as(0); });
+  EXPECT_EQ(std::get<Missing>(Visitor(url, "127.0.0.1").hello()).text, " rank 2");
+  Visitor again(url, "127.0.0.2");
+  std::string text = std::get<Missing>(again.hello()).text;
+  const std::string question = question_of(text);
+  EXPECT_EQ(text, " rank 1 rank 2\n" + question);
+  while (!question_of(text).empty()) text = std::get<Missing>(again.hello(question)).text;
+  EXPECT_EQ(text, " rank 2");
+  const auto last = meet_as(2);
+  first.join();
+
+  EXPECT_NE(host, nullptr);
+  EXPECT_EQ(welcome_addresses(std::get<Welcome>(again.heard()).text).at(1).text,
+            "tcp://127.0.0.2:1\ttcp://127.0.0.2:2");
+}
+
 TEST(Rendezvous, AnotherSizeOfTheWorldIsNamedOnBothSides) {
   // {rank 0's world, visitor, visitor's world}: one for which rank 0 has no place, and one after
   // which rank 0 would wait for rank 2 for ever.
@@ -133,7 +273,7 @@ TEST(Rendezvous, AnotherProtocolVersionIsNamedByRankZero) {
   visitor.connect("ipc://" + directory.path() + "/rendezvous");
   zmq::send_multipart(visitor, of_version(3, Rank{1}, Rank{0}));
 
-  EXPECT_EQ(refusal_of(directory.path(), 0, 2), "protocol differs: rank 0 has '4', rank 1 has '3'");
+  EXPECT_EQ(refusal_of(directory.path(), 0, 2), "protocol differs: rank 0 has '5', rank 1 has '3'");
 }
 
 TEST(Rendezvous, AnotherProtocolVersionIsNamedByAVisitor) {
@@ -150,7 +290,7 @@ TEST(Rendezvous, AnotherProtocolVersionIsNamedByAVisitor) {
   zmq::send_multipart(host, of_version(3, Rank{0}, Rank{1}));
   visitor.join();
 
-  EXPECT_EQ(refusal, "protocol differs: rank 0 has '3', rank 1 has '4'");
+  EXPECT_EQ(refusal, "protocol differs: rank 0 has '3', rank 1 has '5'");
 }
 
 /// What `meet` throws for rank 0 of a world of two that meets in `directory`.
@@ -176,7 +316,7 @@ TEST(Rendezvous, APlaceWhereSomebodyListensOrSomethingLiesIsLeftAlone) {
     zmq::socket_t other(context, zmq::socket_type::router);
     other.bind("ipc://" + path);
     EXPECT_EQ(complaint_of_rank_zero(directory.path()),
-              path + " exists already: another process has this rank");
+              path + " exists already: another process listens there");
     EXPECT_TRUE(std::filesystem::exists(path));
   }
   // The network library left the file: nobody listens there.

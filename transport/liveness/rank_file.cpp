@@ -1,6 +1,7 @@
 // See rank_file.hpp.
 #include "transport/liveness/rank_file.hpp"
 
+#include <array>
 #include <cerrno>
 #include <fcntl.h>
 #include <sys/file.h>
@@ -9,10 +10,24 @@
 #include <unistd.h>
 
 #include "millrace/core/error.hpp"
+#include "transport/mailbox/rank_words.hpp"
 
 namespace millrace {
 
 namespace {
+
+constexpr off_t kHolderAt = 1024;  // behind what the holder keeps in the file
+
+void note_holder(int file) {
+  const std::string holder = words_of_this_process();
+  static_cast<void>(::pwrite(file, holder.data(), holder.size(), kHolderAt));
+}
+
+std::string holder_of(int file) {
+  std::array<char, 320> text{};
+  static_cast<void>(::pread(file, text.data(), text.size() - 1, kHolderAt));
+  return text.front() == 0 ? "another process" : text.data();
+}
 
 [[noreturn]] void refuse(const std::string& path, int file, const std::string& why) {
   if (file >= 0) ::close(file);
@@ -38,10 +53,14 @@ int hold_file(const std::string& path) {
     if (::flock(file, LOCK_EX | LOCK_NB) != 0)
       refuse(path,
              file,
-             errno == EWOULDBLOCK ? "a living process holds it; another process has this rank"
+             errno == EWOULDBLOCK ? "two processes have this rank: " + holder_of(file) + " and " +
+                                        words_of_this_process()
                                   : std::generic_category().message(errno));
     if (is_still_there(path, facts)) {
-      if (::ftruncate(file, 0) == 0) return file;
+      if (::ftruncate(file, 0) == 0) {
+        note_holder(file);
+        return file;
+      }
       refuse(path, file, std::generic_category().message(errno));
     }
     ::close(file);

@@ -22,6 +22,28 @@ namespace millrace {
 [[nodiscard]] HelloFields hello_fields(const std::string& text);
 [[nodiscard]] PeerAddress hello_address(const HelloFields& fields);
 
+/// Which process says a hello.
+struct Claimant {
+  std::string process = {};  ///< "process 7 on host", for reports
+  std::string word = {};     ///< that no other process has
+  std::string answers = {};  ///< the question of rank 0 that it has read last
+};
+
+/// A random word, which no other process makes. Throws TransportError where the system has none.
+[[nodiscard]] std::string unique_word();
+
+/// This process, with a new word.
+[[nodiscard]] Claimant this_process();
+
+/// The lines that a hello ends with, and back.
+[[nodiscard]] std::string claimant_text(const Claimant& claimant);
+[[nodiscard]] Claimant hello_claimant(const HelloFields& fields);
+
+/// Who has not come, and what the receiver shall answer, as text and back.
+[[nodiscard]] std::string missing_text(const std::string& missing, const std::string& question);
+[[nodiscard]] std::string question_of(const std::string& missing_text);
+[[nodiscard]] std::string list_of(const std::string& missing_text);
+
 /// The addresses of all ranks, a line each, and back.
 [[nodiscard]] std::string welcome_text(const std::vector<PeerAddress>& addresses);
 [[nodiscard]] std::vector<PeerAddress> welcome_addresses(const std::string& text);

@@ -9,6 +9,7 @@
 
 #include "millrace/transport/failure.hpp"
 #include "millrace/transport/rendezvous.hpp"
+#include "transport/rendezvous/claims.hpp"
 #include "transport/rendezvous/hello.hpp"
 #include "transport/wire/control.hpp"
 
@@ -68,25 +69,43 @@ class Meeting {
       const bool came = receive(note);
       heed_obituary();
       tell_progress(1 + static_cast<int>(said.size()));
+      claims_.settle(Clock::now());
       if (Clock::now() > deadline_) {
+        if (!claims_.conflict().empty()) throw Mismatch(claims_.conflict());
         if (differs_) break;
         give_up(said);
       }
       const auto* hello = std::get_if<Hello>(&note.control);
-      if (!came || hello == nullptr) continue;
-      HelloFields theirs = hello_fields(hello->text);
-      const bool differs = !difference(fields_, theirs, note.from).empty();
-      if (!differs && note.from.value >= self_.world) continue;  // a liar
-      const bool is_new = !said.contains(note.from.value);
-      // Of two that say to be the same rank the one who differs counts.
-      if (is_new || differs || difference(fields_, said[note.from.value], note.from).empty())
-        said[note.from.value] = std::move(theirs);
-      if (is_new && !differs_) deadline_ = Clock::now() + rendezvous_.patience;
-      if (differs && !std::exchange(differs_, true))
-        deadline_ = std::min(deadline_, Clock::now() + kLastCall);
-      speak(note.from, Missing{missing(said)});
+      if (came && hello != nullptr) take(note.from, hello_fields(hello->text), said);
     }
     return answer(said);
+  }
+
+  void take(Rank from, HelloFields theirs, Hellos& said) {
+    const bool differs = !difference(fields_, theirs, from).empty();
+    if (!differs && from.value >= self_.world) return;  // a liar
+    // Once ranks differ, that is what they are told.
+    const bool counts = differs || differs_ || claims_.heard(from, theirs, Clock::now());
+    if (!claims_.conflict().empty()) return tell_conflict(from, said);
+    const bool is_new = counts && !said.contains(from.value);
+    // Of two that say to be the same rank the one who differs counts.
+    if (is_new || differs || (counts && difference(fields_, said[from.value], from).empty()))
+      said[from.value] = std::move(theirs);
+    if (is_new && !differs_) deadline_ = Clock::now() + rendezvous_.patience;
+    if (differs && !std::exchange(differs_, true))
+      deadline_ = std::min(deadline_, Clock::now() + kLastCall);
+    speak(from, Missing{missing_text(missing(said), claims_.question(from))});
+  }
+
+  /// All that have come hear of two processes with one rank at once, and those that come a moment
+  /// later.
+  void tell_conflict(Rank from, const Hellos& said) {
+    const Refused refusal{claims_.conflict()};
+    speak(from, refusal);
+    if (std::exchange(conflict_told_, true)) return;
+    deadline_ = std::min(deadline_, Clock::now() + kLastChance);
+    for (const auto& [rank, theirs] : said)
+      if (rank != from.value) speak(Rank{rank}, refusal);
   }
 
   void tell_progress(int came) {
@@ -119,7 +138,6 @@ class Meeting {
     Note note;
     const auto interval = kHelloInterval * std::max(1, self_.world / kHellosAtOnce);
     HostAnswers host(interval);
-    auto next_hello = Clock::now();
     auto turn = Clock::now();
     do {
       heed_obituary();
@@ -127,9 +145,9 @@ class Meeting {
       if (took > kLongestTurn) host.suspended(took);
       if (Clock::now() > deadline_ || host.silent_for(rendezvous_.silence))
         throw PeerHangs(host.complaint(rendezvous_.url, courier_->keyed()));
-      if (Clock::now() < next_hello) continue;
-      next_hello = Clock::now() + interval;
-      speak(Rank{0}, Hello{hello_});
+      if (Clock::now() < next_hello_) continue;
+      next_hello_ = Clock::now() + interval;
+      speak(Rank{0}, Hello{hello_ + claimant_text(claimant_)});
     } while (!receive(note) || only_listens(host, note));
     if (const auto* abort = std::get_if<Abort>(&note.control)) throw PeerHangs(abort->text);
     if (const auto* refused = std::get_if<Refused>(&note.control)) throw Mismatch(refused->text);
@@ -141,11 +159,18 @@ class Meeting {
   bool only_listens(HostAnswers& host, const Note& note) {
     const auto* missing = std::get_if<Missing>(&note.control);
     const auto now = Clock::now();
-    if (missing != nullptr && host.heard(missing->text, now))
+    if (missing != nullptr && host.heard(list_of(missing->text), now))
       deadline_ = now + rendezvous_.patience;
+    if (missing != nullptr) heed_question(question_of(missing->text), now);
     return !std::holds_alternative<Abort>(note.control) &&
            !std::holds_alternative<Refused>(note.control) &&
            !std::holds_alternative<Welcome>(note.control);
+  }
+
+  /// Rank 0 asks whether this process is still there; it hears so at once.
+  void heed_question(const std::string& question, Clock::time_point now) {
+    if (question.empty() || std::exchange(claimant_.answers, question) == question) return;
+    next_hello_ = now;
   }
 
   /// The others may have met already: then a welcome is on its way, and the endpoints find the same
@@ -191,7 +216,8 @@ class Meeting {
   std::string missing(const Hellos& said) const {
     std::string text;
     for (int i = 1; i < self_.world; ++i)
-      if (!said.contains(i)) text += " rank " + std::to_string(i);
+      if (!said.contains(i) || !claims_.question(Rank{i}).empty())
+        text += " rank " + std::to_string(i);
     return text;
   }
 
@@ -204,7 +230,11 @@ class Meeting {
   Clock::time_point start_ = Clock::now();
   Clock::time_point deadline_ = start_ + rendezvous_.patience;
   Clock::time_point next_tell_ = start_ + kTellInterval;
+  Clock::time_point next_hello_ = start_;
   bool differs_ = false;
+  Claims claims_;  // rank 0
+  bool conflict_told_ = false;
+  Claimant claimant_ = this_process();
   std::optional<Clock::time_point> last_chance_;  // for a welcome, once a rank is known to be lost
 };
 

@@ -78,7 +78,8 @@ struct Hello {
   friend bool operator==(const Hello&, const Hello&) = default;
 };
 
-/// Rank 0 has heard the hello; the text lists those who have not come.
+/// Rank 0 has heard the hello; the text lists the ranks that have not come, and may ask the process
+/// whether it is still there (missing_text).
 struct Missing {
   static constexpr FrameKind kKind = FrameKind::Missing;
   std::string text;

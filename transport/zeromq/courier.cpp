@@ -1,8 +1,13 @@
 // See courier.hpp.
 #include "transport/zeromq/courier.hpp"
 
+#include <algorithm>
+#include <cerrno>
+#include <deque>
+#include <map>
 #include <utility>
 
+#include "transport/rendezvous/hello.hpp"
 #include "transport/zeromq/address.hpp"
 #include "transport/zeromq/context.hpp"
 #include "transport/zeromq/sockets.hpp"
@@ -13,6 +18,13 @@ namespace {
 
 constexpr int kLastNoteMs = 2000;
 constexpr int kMostRanks = 1 << 16;
+constexpr std::size_t kMostVisitors = 4;  // with one rank
+
+/// "r1" of "r1-5e0c": every visitor has a word of its own, since a socket drops the second of two
+/// visitors with one name and tells nobody.
+std::string_view name_of_rank(std::string_view identity) {
+  return identity.substr(0, identity.find('-'));
+}
 
 /// Rank 0 hears all others; every other rank hears rank 0.
 class ZeroMqCourier final : public Courier {
@@ -29,18 +41,10 @@ class ZeroMqCourier final : public Courier {
     is_host() ? listen(url, place) : dial(url);
   }
 
+  /// Rank 0 sends to all that say to be the rank.
   void send(Rank to, std::span<const std::byte> header, std::string_view text) override {
-    try {
-      zmq::message_t name(identity_of(to));
-      if (is_host() && !send_part(socket_, name, true)) return;
-      zmq::message_t head(header.data(), header.size());
-      zmq::message_t body(text);
-      // A connection that was refused for good has no place for another word.
-      if (send_part(socket_, head, true)) send_part(socket_, body, false);
-    } catch (const zmq::error_t&) {
-      if (!is_host()) throw;
-      // Gone since its hello: the endpoints will find it lost and say so with its rank.
-    }
+    if (!is_host()) return send_to({}, header, text);
+    for (const std::string& visitor : visitors_[to.value]) send_to(visitor, header, text);
   }
 
   std::optional<MeetingNote> receive(std::chrono::milliseconds longest) override {
@@ -53,8 +57,10 @@ class ZeroMqCourier final : public Courier {
       if (!receive_part(socket_, parts.back())) return std::nullopt;
     } while (parts.back().more());
     if (parts.size() != (is_host() ? 3U : 2U)) return std::nullopt;
-    const int from = is_host() ? rank_of(parts.front(), kMostRanks) : 0;
+    const std::string_view name = parts.front().to_string_view();
+    const int from = is_host() ? rank_of(name_of_rank(name), kMostRanks) : 0;
     if (from < 0 || (is_host() && !speaks_for_itself(parts))) return std::nullopt;
+    if (is_host()) remember(visitors_[from], std::string(name));
     const zmq::message_t& header = parts[parts.size() - 2];
     const auto* bytes = header.data<std::byte>();
     return MeetingNote{Rank{from}, {bytes, bytes + header.size()}, parts.back().to_string()};
@@ -67,6 +73,28 @@ class ZeroMqCourier final : public Courier {
  private:
   [[nodiscard]] bool is_host() const { return options_.rank == Rank{0}; }
 
+  static void remember(std::deque<std::string>& visitors, std::string name) {
+    std::erase(visitors, name);
+    visitors.push_back(std::move(name));
+    if (visitors.size() > kMostVisitors) visitors.pop_front();
+  }
+
+  void send_to(const std::string& visitor,
+               std::span<const std::byte> header,
+               std::string_view text) {
+    try {
+      zmq::message_t name(visitor);
+      if (is_host() && !send_part(socket_, name, true)) return;
+      zmq::message_t head(header.data(), header.size());
+      zmq::message_t body(text);
+      // A connection that was refused for good has no place for another word.
+      if (send_part(socket_, head, true)) send_part(socket_, body, false);
+    } catch (const zmq::error_t&) {
+      if (!is_host()) throw;
+      // Gone since its hello: the endpoints will find it lost and say so with its rank.
+    }
+  }
+
   void listen(const std::string& url, const MeetingPlace& place) {
     const std::string domain = context_->parts().new_domain();
     context_->parts().admit(domain, options_.keys.public_keys);
@@ -75,14 +103,16 @@ class ZeroMqCourier final : public Courier {
     try {
       place.ipc ? bind_ipc(socket_, place.path) : socket_.bind(address_to_bind(place));
     } catch (const zmq::error_t& error) {
-      throw TransportError("rank 0 cannot listen at " + url + ": " + error.what());
+      throw TransportError("rank 0 cannot listen at " + url + ": " + error.what() +
+                           (error.num() == EADDRINUSE ? "; is another process rank 0, too?" : ""));
     }
     file_ = file_of(place.ipc ? url : std::string());
   }
 
   void dial(const std::string& url) {
     socket_ = make_dialer(context_->parts().context, options_, Rank{0}, 0);
-    // Before the connection, or it is ignored.
+    // Before the connection, or they are ignored.
+    socket_.set(zmq::sockopt::routing_id, identity_of(options_.rank) + "-" + unique_word());
     socket_.set(zmq::sockopt::maxmsgsize, static_cast<std::int64_t>(options_.largest_payload));
     connect(socket_, Rank{0}, url);
   }
@@ -90,7 +120,7 @@ class ZeroMqCourier final : public Courier {
   [[nodiscard]] bool speaks_for_itself(std::vector<zmq::message_t>& parts) const {
     if (!keyed()) return true;
     try {
-      return parts.front().to_string_view() == parts[1].gets("User-Id");
+      return name_of_rank(parts.front().to_string_view()) == parts[1].gets("User-Id");
     } catch (const zmq::error_t&) {
       return false;
     }
@@ -100,6 +130,7 @@ class ZeroMqCourier final : public Courier {
   std::shared_ptr<ZeroMqContext> context_;
   SocketFile file_;
   zmq::socket_t socket_;
+  std::map<int, std::deque<std::string>> visitors_;  // rank 0: by rank, the last heard last
 };
 
 }  // namespace

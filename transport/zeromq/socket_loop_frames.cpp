@@ -2,6 +2,7 @@
 // a known rank sends is judged by its link and answered by the table.
 #include <algorithm>
 #include <cstring>
+#include <memory>
 #include <utility>
 #include <variant>
 
@@ -51,7 +52,7 @@ bool SocketLoop::read(zmq::socket_t& socket, Arrival& arrival) {
 }
 
 SocketLoop::Peer* SocketLoop::sender_of(Arrival& arrival) {
-  const int rank = rank_of(arrival.identity, options_.world);
+  const int rank = rank_of(arrival.identity.to_string_view(), options_.world);
   Peer* peer = rank < 0 ? nullptr : peers_[static_cast<std::size_t>(rank)].get();
   if (peer != nullptr && options_.link == ZeroMqLink::Tcp && !options_.insecure) {
     // The name must be that of the key: a known rank may not speak for another.
@@ -126,14 +127,17 @@ Tensor SocketLoop::tensor_of(Peer& peer, const DataHeader& header, zmq::message_
   const bool large = header.payload_bytes >= kInPlaceBytes;
   if (large) peer.wished_lead = static_cast<int>((kAlignment - begin % kAlignment) % kAlignment);
   if (large && (begin + lead) % kAlignment == 0) {
-    auto* kept = new zmq::message_t(std::move(part));
-    return {header.dtype,
-            header.dims,
-            kept->data<std::byte>() + lead,
-            [](void*, std::size_t, void* owner) noexcept {
-              delete static_cast<zmq::message_t*>(owner);
-            },
-            kept};
+    auto kept = std::make_unique<zmq::message_t>(std::move(part));
+    Tensor tensor(
+        header.dtype,
+        header.dims,
+        kept->data<std::byte>() + lead,
+        [](void*, std::size_t, void* owner) noexcept {
+          delete static_cast<zmq::message_t*>(owner);
+        },
+        kept.get());
+    static_cast<void>(kept.release());  // the tensor's, from now on
+    return tensor;
   }
   Tensor tensor = pool_.make(header.dtype, header.dims);
   const auto bytes = tensor_bytes(header, bytes_of(part));

@@ -9,6 +9,7 @@
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
+#include <system_error>
 #include <unistd.h>
 
 #include "millrace/transport/private_directory.hpp"
@@ -38,6 +39,9 @@ bool answers(const std::string& path) {
   address.sun_family = AF_UNIX;
   path.copy(address.sun_path, sizeof address.sun_path - 1);
   const int end = ::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+  if (end < 0)
+    throw TransportError("cannot look whether another process listens at " + path + ": " +
+                         std::generic_category().message(errno));
   const bool refused =
       ::connect(end, reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0 &&
       errno == ECONNREFUSED;
@@ -68,7 +72,7 @@ void bind_ipc(zmq::socket_t& socket, const std::string& path) {
   if (there && !S_ISSOCK(facts.st_mode))
     throw TransportError(path + " exists already, and is no socket");
   if (there && answers(path))
-    throw TransportError(path + " exists already: another process has this rank");
+    throw TransportError(path + " exists already: another process listens there");
   socket.bind("ipc://" + path);
 }
 
@@ -138,8 +142,7 @@ std::string slot_path(const ZeroMqOptions& options, Rank rank) {
          ".progress";
 }
 
-int rank_of(const zmq::message_t& identity, int world) {
-  const std::string_view text = identity.to_string_view();
+int rank_of(std::string_view text, int world) {
   if (text.size() < 2 || text.size() > 6 || text.front() != 'r') return -1;
   int rank = 0;
   for (const char digit : text.substr(1)) {

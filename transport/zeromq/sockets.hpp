@@ -3,6 +3,7 @@
 
 #include <memory>
 #include <string>
+#include <string_view>
 
 #include <zmq.hpp>
 
@@ -41,7 +42,7 @@ std::string identity_of(Rank rank);
 std::string slot_path(const ZeroMqOptions& options, Rank rank);
 
 /// The rank of an identity, or -1.
-int rank_of(const zmq::message_t& identity, int world);
+int rank_of(std::string_view identity, int world);
 
 /// A ROUTER with every option, not bound yet.
 zmq::socket_t make_listener(zmq::context_t& context,

@@ -10,7 +10,7 @@ namespace millrace {
 
 /// Version of what travels between processes, compared before everything else: ranks of two
 /// versions name both and part.
-inline constexpr std::uint16_t kProtocolVersion = 4;
+inline constexpr std::uint16_t kProtocolVersion = 5;
 
 /// Names and values that must be equal on all ranks, in the order in which they are compared.
 /// Neither holds a line break; names hold no "=" and do not begin with "@".
