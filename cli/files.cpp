@@ -6,7 +6,6 @@
 #include <filesystem>
 #include <fstream>
 #include <iostream>
-#include <sstream>
 #include <system_error>
 #include <unistd.h>
 
@@ -14,14 +13,8 @@
 
 namespace millrace::cli {
 
-std::string read_file(const std::string& option, const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  std::ostringstream text;
-  if (file && file.peek() != std::ifstream::traits_type::eof()) text << file.rdbuf();
-  if (!file || !text)
-    throw InvalidArgument(option + " " + path +
-                          " cannot be read: " + std::generic_category().message(errno));
-  return text.str();
+std::string read_file(const std::string& option, const std::string& path, const FileLimit& limit) {
+  return read_whole<std::string>(option + " " + path, path, limit);
 }
 
 namespace {

@@ -4,10 +4,14 @@
 #include <string>
 #include <vector>
 
+#include "millrace/core/whole_file.hpp"
+
 namespace millrace::cli {
 
-/// The file's bytes. Throws InvalidArgument naming `option` and the path when it cannot be read.
-[[nodiscard]] std::string read_file(const std::string& option, const std::string& path);
+/// The file's bytes, at most `limit`. Throws as read_whole does, naming `option` and the path.
+[[nodiscard]] std::string read_file(const std::string& option,
+                                    const std::string& path,
+                                    const FileLimit& limit);
 
 /// Throws InvalidArgument naming `option` and the path when write_file could not write it. Leaves
 /// nothing behind: for work that takes long before its file is written.

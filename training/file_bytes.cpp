@@ -3,11 +3,7 @@
 
 #include <algorithm>
 #include <array>
-#include <cerrno>
-#include <filesystem>
-#include <fstream>
 #include <limits>
-#include <system_error>
 
 #define ZLIB_CONST  // input is read only
 #include <zlib.h>
@@ -16,8 +12,6 @@
 
 namespace millrace {
 namespace {
-
-constexpr std::size_t kLargest = std::size_t{4} << 30U;
 
 /// Ends the inflate stream on every way out.
 class Inflater {
@@ -40,7 +34,9 @@ class Inflater {
 
 }  // namespace
 
-std::vector<std::uint8_t> gunzip(std::span<const std::uint8_t> packed, const std::string& name) {
+std::vector<std::uint8_t> gunzip(std::span<const std::uint8_t> packed,
+                                 const std::string& name,
+                                 const FileLimit& limit) {
   require(packed.size() <= std::numeric_limits<uInt>::max(), name + " is too large to unpack");
   Inflater inflater;
   z_stream& stream = inflater.stream();
@@ -54,7 +50,7 @@ std::vector<std::uint8_t> gunzip(std::span<const std::uint8_t> packed, const std
     answer = inflate(&stream, Z_NO_FLUSH);
     const std::size_t made = block.size() - stream.avail_out;
     bytes.insert(bytes.end(), block.begin(), block.begin() + static_cast<std::ptrdiff_t>(made));
-    if (bytes.size() > kLargest) throw DataError(name + ": unpacks to more than 4 GiB");
+    if (bytes.size() > limit.bytes) throw DataError(name + ": unpacked it " + too_large(limit));
     if (answer == Z_OK && (made > 0 || stream.avail_in > 0)) continue;
     if (answer == Z_STREAM_END) break;
     const std::string at = " after " + std::to_string(bytes.size()) + " unpacked bytes";
@@ -64,27 +60,14 @@ std::vector<std::uint8_t> gunzip(std::span<const std::uint8_t> packed, const std
   return bytes;
 }
 
-std::vector<std::uint8_t> read_file(const std::string& file) {
-  std::error_code problem;
-  if (std::filesystem::is_directory(file, problem))
-    throw InvalidArgument(file + ": is a folder, expected a file");
-  std::ifstream stream(file, std::ios::binary);
-  if (!stream)
-    throw InvalidArgument(file + ": cannot be opened (" + std::generic_category().message(errno) +
-                          ")");
-  std::vector<std::uint8_t> bytes;
-  std::array<char, 1U << 16U> block{};
-  while (stream.read(block.data(), block.size()), stream.gcount() > 0) {
-    bytes.insert(bytes.end(), block.data(), block.data() + stream.gcount());
-    if (bytes.size() > kLargest) throw DataError(file + ": is larger than 4 GiB");
-  }
-  if (stream.bad()) throw DataError(file + ": reading failed");
+std::vector<std::uint8_t> read_file(const std::string& file, const FileLimit& limit) {
+  auto bytes = read_whole<std::vector<std::uint8_t>>(file + ":", file, limit);
   const bool packed = bytes.size() >= 2 && bytes[0] == 0x1F && bytes[1] == 0x8B;
-  return packed ? gunzip(bytes, file) : bytes;
+  return packed ? gunzip(bytes, file, limit) : bytes;
 }
 
 std::size_t gzipped_size(std::string_view bytes) {
-  require(bytes.size() < kLargest, "a text of 4 GiB or more is not packed");
+  require(bytes.size() < kDataLimit.bytes, "a text of 4 GiB or more is not packed");
   z_stream stream{};
   constexpr int kGzip = 16;  // asks zlib for a gzip header and trailer
   constexpr int kMemory = 8;

@@ -48,7 +48,7 @@ struct Measured {
 
 /// The plan as it was executed: ranks that exchange messages ran it lowered, one process did not.
 Measured read_run(Program program, const std::string& trace) {
-  const std::string text = read_file("the trace", trace);
+  const std::string text = read_file("the trace", trace, kTraceLimit);
   ParsedTimeline read = read_trace(text, program);
   if (read.timeline) return {std::move(program), aligned(std::move(*read.timeline))};
   const std::string fault = trace + ":" + to_string(read.diagnostics.front());

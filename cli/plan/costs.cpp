@@ -13,7 +13,7 @@ ModelCosts model_costs(const PlanOptions& options) {
   ModelCosts costs = options.costs;
   const std::string& path = options.costs_file;
   if (path.empty()) return costs;
-  ParsedCosts read = read_costs(read_file("--costs", path));
+  ParsedCosts read = read_costs(read_file("--costs", path, kCostLimit));
   if (!read.costs) throw DataError(path + ":" + to_string(read.diagnostics.front()));
   costs.file = std::make_shared<const CostFile>(std::move(*read.costs));
   costs.file_name = path;

@@ -54,7 +54,7 @@ void run(const ImportArguments& arguments) {
   PlanProgress progress("import");
   for (const std::string& path : arguments.traces) {
     progress.at("reading " + path);
-    const std::vector<std::uint8_t> bytes = millrace::read_file(path);
+    const std::vector<std::uint8_t> bytes = millrace::read_file(path, kTraceLimit);
     const auto fault = costs.add({reinterpret_cast<const char*>(bytes.data()), bytes.size()});
     if (fault) throw DataError(path + ":" + to_string(*fault));
   }

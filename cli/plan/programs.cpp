@@ -29,7 +29,7 @@ std::string faults(const std::string& path, const std::vector<Diagnostic>& diagn
 }
 
 Program program_in(const std::string& path, const PlanOptions& options) {
-  const std::string text = read_file("the schedule", path);
+  const std::string text = read_file("the schedule", path, kPlanLimit);
   const std::size_t first = text.find_first_not_of(" \t\r\n");
   if (first != std::string::npos && text[first] == '{') {
     ParsedPlan read = read_plan(text);

@@ -76,7 +76,7 @@ void run(const SplitArguments& arguments) {
   require(!printed || !arguments.json,
           "--json and --out would both go to standard output; give --out a file");
   if (arguments.out) require_writable("--out", *arguments.out);
-  const ParsedCosts read = read_costs(read_file("the profile", arguments.profile));
+  const ParsedCosts read = read_costs(read_file("the profile", arguments.profile, kCostLimit));
   if (!read.costs) throw DataError(arguments.profile + ":" + to_string(read.diagnostics.front()));
   const CostFile& layers = *read.costs;
   const std::vector<int> boundaries =

@@ -104,7 +104,7 @@ void add_values(CLI::Option& option, const std::vector<std::string>& values) {
 }
 
 std::vector<CLI::ConfigItem> items_of(const std::string& file) {
-  std::istringstream stream(read_file("--config", file));
+  std::istringstream stream(read_file("--config", file, kConfigLimit));
   try {
     return CLI::ConfigTOML().from_config(stream);
   } catch (const CLI::Error& error) {

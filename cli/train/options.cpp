@@ -109,7 +109,7 @@ void check_fit(const TrainFlags& flags, const ModelSpec& model, const TrainTest&
 
 /// A plan file, or a schedule CSV: what says its shape by its rows and numbers.
 Plan plan_in(const std::string& path) {
-  const std::string text = read_file("--plan", path);
+  const std::string text = read_file("--plan", path, kPlanLimit);
   const auto refuse = [&](const Diagnostic& fault) {
     std::string sentence = "--plan " + path + ":" + to_string(fault);
     if (fault.cure != CsvCure::None)

@@ -64,6 +64,44 @@ TEST_F(Limits, AConfigurationThatCannotBeReadIsNotTakenForAnEmptyOne) {
   }
 }
 
+/// Every verb with each file that it reads, which FILE stands for.
+const std::vector<std::string> kReaders = {"import FILE",
+                                           "verify ./FILE",
+                                           "split FILE -p 2",
+                                           "simulate 1f1b --costs FILE",
+                                           "compare ./FILE",
+                                           "compare 1f1b FILE",
+                                           "sweep ./FILE",
+                                           "search --from ./FILE",
+                                           "train --plan FILE",
+                                           "train --config FILE",
+                                           "train --data csv:FILE"};
+
+TEST_F(Limits, OfADeviceNothingIsRead) {
+  for (std::string line : kReaders) {
+    const std::size_t at = line.find("./FILE");
+    line.replace(std::min(at, line.find("FILE")), at < line.size() ? 6 : 4, "/dev/zero");
+    const Ran ran = command(line);
+    EXPECT_EQ(ran.code, 2) << line;
+    EXPECT_THAT(ran.text, HasSubstr("is a device or socket; expected a file or a pipe")) << line;
+  }
+}
+
+TEST_F(Limits, OfAFileOnlyTheBytesOfItsKindAreRead) {
+  std::ofstream(path("large")).close();
+  std::filesystem::resize_file(path("large"), (std::uintmax_t{256} << 20U) + 1);
+  EXPECT_THAT(command("simulate 1f1b --costs " + path("large")).text,
+              HasSubstr("is larger than 256 MiB, the most that a cost file may have"));
+  EXPECT_THAT(command("train --config " + path("large")).text,
+              HasSubstr("is larger than 1 MiB, the most that a configuration may have"));
+}
+
+TEST_F(Limits, APipeIsReadAsAFile) {
+  const Ran ran =
+      command("show 1f1b -p 2 -m 2 --csv | " MILLRACE_BINARY_DIR "/millrace verify /dev/stdin");
+  EXPECT_EQ(ran.code, 0) << ran.text;
+}
+
 TEST_F(Limits, FoldersMayHaveSpacesInTheirNames) {
   std::filesystem::create_directory(path("a b"));
   for (const std::string link : {"ipc", "tcp"}) {

@@ -325,7 +325,7 @@ TEST(Train, RefusesBadInputInOneSentenceWithExitCodeTwo) {
            Case{"-p 5 --schedule interleaved",
                 "-p 5 with 2 chunks each: the model has 8 layers, so at most 4"},
            Case{"--data csv:" + narrow, "takes 64 features, but --data csv:" + narrow + " has 2"},
-           Case{"--data csv:/nowhere.csv", "/nowhere.csv: cannot be opened"},
+           Case{"--data csv:/nowhere.csv", "/nowhere.csv: cannot be read"},
            Case{"--model mlp:64-32-5", "tells 5 classes apart, but --data digits has 10"},
            Case{"--schedule 1f1bb", "1f1b"},
            Case{"-v 2", "-v 2: schedule 1f1b has one stage per rank"},

@@ -81,6 +81,13 @@ TEST(CostFile, SaysWhereAndWhatIsWrong) {
   EXPECT_THAT(complaint(with("3000", "-3000")), HasSubstr("a number of at least 0, found -3000"));
 }
 
+TEST(CostFile, OfBracketsAlone_IsRefusedBeforeItIsBuilt) {
+  EXPECT_EQ(complaint(std::string(1U << 20U, '[')),
+            "1:65: lists and objects are nested more than 64 deep");
+  EXPECT_THAT(complaint(std::string(64, '[') + std::string(64, ']')), HasSubstr("JSON object"));
+  EXPECT_THAT(complaint("[\"" + std::string(65, '[') + "\\\"[\"]"), HasSubstr("JSON object"));
+}
+
 TEST(CostFile, RefusesToWriteWhatTheFormatHasNoWordFor) {
   CostFile file = two_stages();
   file.cost.rank_speed = {1, 2};

@@ -87,9 +87,9 @@ TEST(Csv, NamesFileLineAndExpectation) {
   EXPECT_THAT(complaint(""), HasSubstr("holds no sample"));
   EXPECT_THAT(
       sentence_of<InvalidArgument>([&] { (void)read_samples_csv(folder.path() + "/none.csv"); }),
-      HasSubstr("cannot be opened"));
+      HasSubstr("cannot be read"));
   EXPECT_THAT(sentence_of<InvalidArgument>([&] { (void)read_samples_csv(folder.path()); }),
-              HasSubstr("is a folder"));
+              HasSubstr("cannot be read: Is a directory"));
 }
 
 TEST(Gzip, IsRefusedWhenCutOrDamagedAtAnyByte) {

@@ -2,15 +2,12 @@
 #include "module/arguments.hpp"
 
 #include <array>
-#include <cerrno>
 #include <cmath>
-#include <cstring>
-#include <fstream>
-#include <iterator>
 #include <pybind11/numpy.h>
 
 #include "millrace/core/edit_distance.hpp"
 #include "millrace/core/error.hpp"
+#include "millrace/core/whole_file.hpp"
 #include "millrace/scheduler/plan/cost_members.hpp"
 
 namespace millrace::python {
@@ -106,11 +103,7 @@ std::string path_of(const py::handle& path) {
 }
 
 std::string text_of_file(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  require(file.is_open(), path + " cannot be read: " + std::strerror(errno));
-  std::string text{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
-  require(!file.bad(), path + " cannot be read to its end");
-  return text;
+  return read_whole<std::string>(path, path, kPlanLimit);
 }
 
 std::vector<double> numbers_of(const py::object& value, const char* what) {

@@ -6,8 +6,6 @@
 
 namespace millrace {
 
-namespace {
-
 Diagnostic at_offset(std::string_view text, std::size_t offset, std::string sentence) {
   const std::string_view before = text.substr(0, std::min(offset, text.size()));
   const std::size_t newline = before.rfind('\n');
@@ -16,10 +14,36 @@ Diagnostic at_offset(std::string_view text, std::size_t offset, std::string sent
   return {lines + 1, before.size() - start + 1, std::move(sentence)};
 }
 
+namespace {
+
+constexpr int kMostNesting = 64;
+
+/// Where a list or object begins that lies too deep in others: a document of brackets alone would
+/// take a hundred times its length of memory.
+std::size_t too_deep(std::string_view text) {
+  int depth = 0;
+  bool quoted = false;
+  for (std::size_t at = 0; at < text.size(); ++at) {
+    const char byte = text[at];
+    if (quoted && byte == '\\') ++at;
+    if (byte == '"') quoted = !quoted;
+    if (quoted) continue;
+    if ((byte == '[' || byte == '{') && ++depth > kMostNesting) return at;
+    if (byte == ']' || byte == '}') --depth;
+  }
+  return std::string_view::npos;
+}
+
 }  // namespace
 
 ParsedJson parse_json(std::string_view text) {
   using nlohmann::json;
+  if (const std::size_t deep = too_deep(text); deep != std::string_view::npos)
+    return {nullptr,
+            at_offset(text,
+                      deep,
+                      "lists and objects are nested more than " + std::to_string(kMostNesting) +
+                          " deep")};
   try {
     return {json::parse(text.begin(), text.end()), std::nullopt};
   } catch (const json::parse_error& error) {

@@ -27,9 +27,12 @@ struct ParsedJson {
   std::optional<Diagnostic> fault;
 };
 
-/// Parses `text`; a fault is "this is not JSON" at its place, or a number beyond every type
-/// (1e999), for which the JSON library gives no place.
+/// Parses `text`; a fault is "this is not JSON" at its place, a list or object more than 64 deep in
+/// others, or a number beyond every type (1e999), for which the JSON library gives no place.
 [[nodiscard]] ParsedJson parse_json(std::string_view text);
+
+/// The sentence with the line and column of the byte at `offset`.
+[[nodiscard]] Diagnostic at_offset(std::string_view text, std::size_t offset, std::string sentence);
 
 /// The sentence with the line and column of the value at `path` (and `beyond` bytes further) in the
 /// valid JSON `text`.
