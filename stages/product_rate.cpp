@@ -10,6 +10,7 @@
 #include "millrace/core/error.hpp"
 #include "stages/kernels/precision.hpp"
 #include "stages/kernels/product.hpp"
+#include "stages/kernels/sampled.hpp"
 #include "stages/models/cut.hpp"
 
 namespace millrace {
@@ -17,7 +18,7 @@ namespace {
 
 constexpr std::int64_t kMeasuredRows = 256;
 constexpr std::int64_t kDepth = 512;
-constexpr std::chrono::milliseconds kMeasured{15};
+constexpr double kMeasured = 0.015;  // seconds
 
 Tensor filled(std::int64_t rows, std::int64_t columns) {
   Tensor tensor(DType::F32, {rows, columns});
@@ -25,25 +26,27 @@ Tensor filled(std::int64_t rows, std::int64_t columns) {
   return tensor;
 }
 
+double now() {
+  const auto since = std::chrono::steady_clock::now().time_since_epoch();
+  return std::chrono::duration<double>(since).count();
+}
+
 /// Operations per second of the calling thread, by its median product.
 double rate_of_thread(DType precision) {
-  using Clock = std::chrono::steady_clock;
   TensorPool pool;
   PassContext context;
   context.pool = &pool;
   const Tensor a = filled(kMeasuredRows, kDepth);
   const Tensor b = filled(kDepth, kMeasuredRows);
   Tensor c = filled(kMeasuredRows, kMeasuredRows);
-  std::vector<double> seconds;
-  for (const auto end = Clock::now() + kMeasured; seconds.empty() || Clock::now() < end;) {
-    const auto began = Clock::now();
+  const auto multiply = [&] {
     detail::add_forward<float>(context,
                                {kMeasuredRows, kDepth, kMeasuredRows, precision},
                                detail::values<float>(a),
                                detail::values<float>(b),
                                detail::values<float>(c));
-    seconds.push_back(std::chrono::duration<double>(Clock::now() - began).count());
-  }
+  };
+  std::vector<double> seconds = detail::sampled(multiply, now, kMeasured);
   const auto middle = seconds.begin() + std::ssize(seconds) / 2;
   std::ranges::nth_element(seconds, middle);
   return 2.0 * kMeasuredRows * kDepth * kMeasuredRows / *middle;

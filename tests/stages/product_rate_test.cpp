@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include "millrace/core/error.hpp"
+#include "stages/kernels/sampled.hpp"
 
 namespace millrace {
 namespace {
@@ -40,6 +41,25 @@ TEST(ProductRate, IsMeasuredInEveryPrecisionByAnyNumberOfThreads) {
       const double rate = product_rate(precision, threads);
       EXPECT_TRUE(std::isfinite(rate) && rate > 0) << name_of(precision) << ' ' << threads;
     }
+}
+
+/// A clock that a run moves.
+struct RunClock {
+  double seconds = 0;
+  int runs = 0;
+
+  std::vector<double> sampled(double first, double later, double budget) {
+    return detail::sampled(
+        [&] { seconds += runs++ == 0 ? first : later; }, [&] { return seconds; }, budget);
+  }
+};
+
+TEST(ProductRate, LeavesTheColdProductOut) {
+  EXPECT_EQ(RunClock().sampled(100, 1, 5), std::vector<double>(5, 1));
+}
+
+TEST(ProductRate, OfSlowProducts_HasThreeSamples) {
+  EXPECT_EQ(RunClock().sampled(100, 64, 0.015), std::vector<double>(3, 64));
 }
 
 TEST(ProductRate, RefusesNoThreads) {

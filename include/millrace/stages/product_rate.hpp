@@ -16,8 +16,9 @@ namespace millrace {
 
 /// Operations per second that so many threads make together, at the same time, of products of
 /// 256x512 by 512x256 through the library that multiplies in layers; each thread counts its median
-/// product. `precision` as ModelSpec's: f16 multiplies in f32. Cost: about 20 ms, memory of 1.25
-/// MiB a thread. Throws InvalidArgument when threads < 1. Thread-safe.
+/// product of three or more, behind one that is not timed. `precision` as ModelSpec's: f16
+/// multiplies in f32. Cost: about 20 ms, memory of 1.25 MiB a thread. Throws InvalidArgument when
+/// threads < 1. Thread-safe.
 [[nodiscard]] double product_rate(DType precision, int threads);
 
 }  // namespace millrace
