@@ -78,6 +78,15 @@ TEST(PageOfARunInTheBrowser, ShowsCurvesTimesTimelineAndBottleneck) {
   const std::string dom = shell(browser + " --dump-dom 'file://" + page + "' 2>/dev/null");
   shell(browser + " --screenshot=" + picture + " 'file://" + page + "' 2>/dev/null");
 
+  // The table of a rank's time is as wide as its frame in a window of 1,300 pixels.
+  std::ofstream(page, std::ios::app)
+      << "<script>const frame = document.querySelector('.wide');"
+         "document.title = frame.scrollWidth <= frame.clientWidth ? 'it fits' : 'too wide';"
+         "</script>";
+  const std::string narrow =
+      shell(browser + " --window-size=1300,1200 --dump-dom 'file://" + page + "' 2>/dev/null");
+
+  EXPECT_THAT(narrow, HasSubstr("<title>it fits</title>"));
   EXPECT_THAT(dom, HasSubstr("24 steps, 2874 samples"));
   EXPECT_THAT(dom, HasSubstr("bottleneck: "));
   EXPECT_THAT(dom, HasSubstr("aria-label=\"gradient norm\""));

@@ -36,7 +36,8 @@ table { border-collapse: collapse; font-variant-numeric: tabular-nums; }
 table { font-size: 13px; }
 th, td { text-align: right; padding: 2px 5px; border-bottom: 1px solid #eee; white-space: nowrap; }
 th:first-child, td:first-child { text-align: left; }
-.bar { display: flex; height: 18px; width: 300px; border-radius: 3px; overflow: hidden; background: #eee; }
+td:nth-child(2) { width: 100%; }
+.bar { display: flex; height: 18px; min-width: 120px; border-radius: 3px; overflow: hidden; background: #eee; }
 .bar span { height: 100%; }
 .key span { display: inline-block; width: 12px; height: 12px; border-radius: 2px; margin: 0 4px 0 0; vertical-align: -1px; }
 .wide { overflow-x: auto; }
