@@ -187,6 +187,38 @@ TEST(SharedCores, TheCausesOfIdleTimeSumToItAndTheCriticalPathIsTheMakespan) {
   });
 }
 
+TEST(SharedCores, TheSpanIsThatOfFreeRanksOrTheWorkByProcessors) {
+  for_each_program([](const Program& program) {
+    Cost cost = uneven(program.shape, 0);
+    const double free = report_of(program, cost).span * cost.ticks_per_unit;
+    for (cost.cores = 1; cost.cores < program.shape.ranks; ++cost.cores)
+      ASSERT_NEAR(report_of(program, cost).span * cost.ticks_per_unit,
+                  std::max(free, work_of(program, cost) / cost.cores),
+                  1e-9 * free)
+          << cost.cores << " processors";
+  });
+}
+
+/// Thirds and the like are not whole: of sums that are equal the bits are not.
+TEST(SharedCores, RoundingDoesNotChooseBetweenRanks) {
+  for_each_program([](const Program& program) {
+    Cost whole = uneven(program.shape, 0);
+    const Graph graph(program);
+    for (const double speed : {3.0, 0.7, 1.1}) {
+      Cost cost = whole;
+      cost.rank_speed.assign(static_cast<std::size_t>(program.shape.ranks), speed);
+      for (int cores = 1; cores < program.shape.ranks; ++cores) {
+        whole.cores = cost.cores = cores;
+        const Timeline expected = timeline(graph, whole), run = timeline(graph, cost);
+        for (std::size_t r = 0; r < run.ranks.size(); ++r)
+          for (std::size_t i = 0; i < run.ranks[r].size(); ++i)
+            ASSERT_NEAR(run.ranks[r][i].start * speed, expected.ranks[r][i].start, 1e-6)
+                << cores << " processors of speed " << speed;
+      }
+    }
+  });
+}
+
 TEST(SharedCores, WaitingForAProcessorIsACauseOfItsOwn) {
   const Program forwards = generate("forward", {.ranks = 2, .micro_batches = 3});
   Cost cost = Cost::unit(forwards.shape);

@@ -1,7 +1,9 @@
 // The clock where ranks share processors. Passes begin in the order in which they could: a pass
 // that is released later than another never begins before it, so the earliest of those that are
-// released is next whatever comes after it, and nothing has to be undone.
+// released is next whatever comes after it, and nothing has to be undone. Times that only rounding
+// tells apart are equal: else the last bit of a sum would choose between ranks.
 #include <algorithm>
+#include <cmath>
 #include <functional>
 #include <limits>
 #include <queue>
@@ -16,6 +18,8 @@ namespace {
 
 template <class Value>
 using Earliest = std::priority_queue<Value, std::vector<Value>, std::greater<>>;
+
+constexpr double kRounding = 1e-12;  // of a time: above what sums of many passes are off by
 
 bool takes_core(Op op) {
   return is_compute(op) || op == Op::OptimizerStep;
@@ -40,8 +44,7 @@ class SharedCores {
     for (std::size_t r = 0; r < next_.size(); ++r) ready_.push_back(r);
     settle();
     while (!released_.empty()) {
-      const auto [time, r] = released_.top();
-      released_.pop();
+      const auto [time, r] = take_first();
       const double begin = std::max(time, free_.top());
       free_.pop();
       perform(r, begin);
@@ -58,6 +61,19 @@ class SharedCores {
 
   [[nodiscard]] const Action& action(std::size_t r, Node node) const {
     return clock_.graph_.program().ranks[r][node - clock_.graph_.first(rank(r))];
+  }
+
+  /// Of the passes that could begin first, that of the lowest rank.
+  std::pair<double, std::size_t> take_first() {
+    auto first = released_.top();
+    const double latest = first.first + kRounding * std::abs(first.first);
+    for (released_.pop(); !released_.empty() && released_.top().first <= latest; released_.pop()) {
+      equal_.push_back(released_.top());
+      if (equal_.back().second < first.second) std::swap(first, equal_.back());
+    }
+    for (const auto& other : equal_) released_.push(other);
+    equal_.clear();
+    return first;
   }
 
   /// Lets every rank that may go on come to its next pass.
@@ -146,6 +162,7 @@ class SharedCores {
   std::vector<std::vector<Receive>> posted_;           // by rank: receives of its messages
   std::vector<std::size_t> ready_;                     // ranks that may go on
   Earliest<std::pair<double, std::size_t>> released_;  // passes: when they could begin, rank
+  std::vector<std::pair<double, std::size_t>> equal_;  // scratch of take_first
   Earliest<double> free_;                              // processors: when they are free
 };
 

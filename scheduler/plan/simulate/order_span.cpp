@@ -142,11 +142,14 @@ double work_of(const Program& program, const Cost& cost) {
   return work;
 }
 
-/// That of a processor per rank, or what keeps the processors busy.
-CycleRatio shared_span(const Graph& graph, const Cost& cost, const Timeline& timeline) {
+/// The larger of that of a processor per rank, whose timeline is another, and what keeps the
+/// processors busy.
+CycleRatio shared_span(const Graph& graph, const Cost& cost) {
   Cost apart = cost;
   apart.cores = 0;
-  const CycleRatio span = order_span(graph, apart, timeline);
+  Clock clock(graph, apart);
+  if (!clock.run()) return {std::numeric_limits<double>::infinity(), 1};
+  const CycleRatio span = order_span(graph, apart, clock.take());
   const CycleRatio busy{work_of(graph.program(), cost), static_cast<double>(cost.cores)};
   return span.value() > busy.value() ? span : busy;
 }
@@ -154,7 +157,7 @@ CycleRatio shared_span(const Graph& graph, const Cost& cost, const Timeline& tim
 }  // namespace
 
 CycleRatio order_span(const Graph& graph, const Cost& cost, const Timeline& timeline) {
-  if (cost.shares_cores(graph.program().shape.ranks)) return shared_span(graph, cost, timeline);
+  if (cost.shares_cores(graph.program().shape.ranks)) return shared_span(graph, cost);
   const Program& program = graph.program();
   std::vector<double> starts = first_starts(program, timeline);
   double span = 0;
