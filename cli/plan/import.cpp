@@ -46,21 +46,27 @@ void print(const TraceCosts::Seen& seen, const CostFile& file) {
   std::cerr << " over " << file.stages << (file.stages == 1 ? " stage" : " stages");
   if (seen.micro_batches > 0) std::cerr << " and " << seen.micro_batches << " micro-batches";
   std::cerr << '\n';
+  if (!file.assumed.empty()) std::cerr << "millrace: assumed: " << file.assumed << '\n';
 }
 
 void run(const ImportArguments& arguments) {
   if (arguments.out != "-") require_writable("--out", arguments.out);
   TraceCosts costs(arguments.options);
   PlanProgress progress("import");
+  std::string cut;
   for (const std::string& path : arguments.traces) {
     progress.at("reading " + path);
     const std::vector<std::uint8_t> bytes = millrace::read_file(path, kTraceLimit);
     const auto fault = costs.add({reinterpret_cast<const char*>(bytes.data()), bytes.size()});
     if (fault) throw DataError(path + ":" + to_string(*fault));
+    if (const auto events = costs.cut_after())
+      cut += "millrace: " + path + " ends within its list of events: read to the last whole one, " +
+             std::to_string(*events) + " in all\n";
   }
   const CostFile file = costs.costs();
   const std::string text = write_costs(file);
   progress.end();
+  std::cerr << cut;
   print(costs.seen(), file);
   write_files({{"--out", arguments.out, text}});
 }

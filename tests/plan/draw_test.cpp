@@ -298,6 +298,18 @@ TEST(DrawTrace, FaultsOfATraceAreNamed) {
             "1:1: the trace has 0F0 on rank 0 twice; keep one step");
   EXPECT_EQ(trace_fault(R"([{"ph":"X","tid":0,"args":{"action":"0F0"}}])", it.program),
             "1:1: the event of 0F0 lacks tid, ts or dur");
+  EXPECT_EQ(
+      trace_fault("[" + event, it.program),
+      "1:1: the trace is of 1 rank, the program of 2; the file ends within its list of events");
+}
+
+TEST(DrawTrace, OfOtherRanksThanTheProgram_SaysBothNumbers) {
+  const Drawn two = drawn("1f1b", 2, 4), four = drawn("1f1b", 4, 4);
+
+  EXPECT_EQ(trace_fault(draw_trace(two.program, two.timeline), four.program),
+            "1:1: the trace is of 2 ranks, the program of 4");
+  EXPECT_EQ(trace_fault(draw_trace(four.program, four.timeline), two.program),
+            "1:1: the trace is of 4 ranks, the program of 2");
 }
 
 TEST(DrawHtml, IsOnePageWithoutOutsideResourcesAndWithAllActions) {

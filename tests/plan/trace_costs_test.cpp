@@ -167,6 +167,51 @@ TEST(TraceCosts, SayWhatATraceLacks) {
             "3 ranks cannot hold the 2 stages of the trace evenly");
 }
 
+TEST(TraceCosts, SayWhichBackwardsTheyHalve) {
+  const Event forward{"0F0", 0, 1}, backward{"0B0", 0, 1}, input{"1I0", 0, 1}, weight{"1W0", 0, 1};
+  const CostFile halved = costs_of(trace_of({forward, backward}));
+  const std::string assumed = "I and W are half of B each, which the trace does not split";
+
+  EXPECT_EQ(halved.assumed, assumed);
+  EXPECT_EQ(read_costs(write_costs(halved)).costs->assumed, assumed);
+  EXPECT_EQ(merged_stages(halved, {0, 1}, 1).assumed, assumed);
+  EXPECT_EQ(costs_of(trace_of({forward, backward, {"1F0", 0, 1}, input, weight})).assumed,
+            assumed + " in stage 0");
+  EXPECT_EQ(costs_of(trace_of({forward, {"0I0", 0, 1}, {"0W0", 0, 1}})).assumed, "");
+  EXPECT_EQ(costs_of(trace_of({forward}), {.forward_only = true}).assumed, "");
+}
+
+TEST(TraceCosts, OfATraceWithoutEndAreThoseOfItsWholeEvents) {
+  const std::string whole = trace_of({{"0F0", 0, 2e6}, {"0B0", 0, 4e6}, {"0F1", 0, 8e6}});
+  const std::size_t last = whole.rfind("{");
+  for (const std::string& head : {std::string(), std::string(R"({"unit":"ms","traceEvents":)")})
+    for (const std::size_t kept : {last - 1, last, last + 1, last + 20, whole.size() - 2}) {
+      TraceCosts costs({});
+      ASSERT_FALSE(costs.add(head + whole.substr(0, kept))) << kept;
+      EXPECT_EQ(costs.cut_after(), 2U) << kept;
+      EXPECT_THAT(costs.costs().cost.forward, ElementsAre(2));
+    }
+  TraceCosts costs({});
+  ASSERT_FALSE(costs.add(whole.substr(0, whole.size() - 1)));
+  EXPECT_EQ(costs.cut_after(), 3U);
+  ASSERT_FALSE(costs.add(whole));
+  EXPECT_FALSE(costs.cut_after());
+}
+
+TEST(TraceCosts, NameThePhasesThatAreNotRead) {
+  const std::string begun = R"({"name":"0F0","pid":0,"tid":0,"ts":0,"ph":)";
+
+  EXPECT_EQ(
+      refusal("[" + begun + R"("b"},)" + begun + R"("e"}])"),
+      "no event of the trace is an F; events with its name are of phase b, e; those of X, and "
+      "of B with E, are read");
+  EXPECT_THAT(refusal("[" + begun + R"("B"}])"), HasSubstr("of phase B without E; those of X"));
+  EXPECT_EQ(refusal("[" + begun + R"("M"}])"),
+            "no event of the trace is an F; look at the pattern of its name");
+  EXPECT_THAT(refusal("[" + begun + R"("X","dur":1},{"ph":"n","name":"0B0"}])"),
+              HasSubstr("a B of stage 0, nor an I and a W; events with its name are of phase n;"));
+}
+
 TEST(TraceCosts, KeepNothingOfATraceWithAFault) {
   TraceCosts costs({});
   const auto fault_of = [&](const std::string& trace) {

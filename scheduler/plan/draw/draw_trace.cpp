@@ -2,6 +2,7 @@
 // the same timeline to the last digit or two.
 #include <algorithm>
 #include <map>
+#include <optional>
 
 #include <nlohmann/json.hpp>
 
@@ -9,7 +10,7 @@
 #include "millrace/scheduler/plan/graph.hpp"
 #include "plan/draw/picture.hpp"
 #include "plan/model/validate.hpp"
-#include "plan/text/json_fault.hpp"
+#include "plan/text/trace_events.hpp"
 
 namespace millrace {
 
@@ -116,32 +117,42 @@ class TraceReader {
     }
   }
 
-  // Returns the fault, empty when there is none.
-  std::string read(const json& document) {
-    const json* events = &document;
-    if (document.is_object() && document.contains("traceEvents")) events = &document["traceEvents"];
-    if (!events->is_array()) return "there is no list of trace events";
-    for (const json& event : *events) {
+  std::optional<Diagnostic> read(std::string_view text) {
+    std::string first;  // the fault of an event: when all are read, there may be a better reason
+    plan::ReadTrace read = plan::read_events(text, [&](const json& event) {
       std::string fault = read_event(event);
-      if (!fault.empty()) return fault;
-    }
-    return fill_gaps();
+      if (first.empty()) first = std::move(fault);
+      return "";
+    });
+    if (read.fault) return read.fault;
+    if (first.empty()) first = fill_gaps();
+    if (misfit_ && ranks_ != ranks_of_program())
+      first = "the trace is of " + std::to_string(ranks_) + (ranks_ == 1 ? " rank" : " ranks") +
+              ", the program of " + std::to_string(ranks_of_program());
+    if (first.empty()) return std::nullopt;
+    if (read.cut_off) first += "; the file ends within its list of events";
+    return Diagnostic{1, 1, std::move(first)};
   }
 
   Timeline take() { return std::move(timeline_); }
 
  private:
+  // This and the next return the fault, empty when there is none.
+
   std::string read_event(const json& event) {
-    if (!event.is_object() || event.value("ph", json()) != "X") return "";
+    if (event.value("ph", json()) != "X") return "";
     const json args = event.value("args", json::object());
-    if (!args.is_object() || !args.contains("action") || !args["action"].is_string()) return "";
+    if (!args.contains("action") || !args["action"].is_string()) return "";
     const auto action = args["action"].get<std::string>();
     const json tid = event.value("tid", json());
     const json start = event.value("ts", json());
     const json length = event.value("dur", json());
     if (!tid.is_number_integer() || !start.is_number() || !length.is_number())
       return "the event of " + action + " lacks tid, ts or dur";
+    constexpr std::int64_t most = 1 << 20;
+    ranks_ = std::max(ranks_, std::clamp<std::int64_t>(tid.get<std::int64_t>(), -1, most) + 1);
     const auto found = position_.find({tid.get<std::int64_t>(), action});
+    misfit_ = misfit_ || found == position_.end();
     if (found == position_.end())
       return "the trace has " + action + " on rank " + tid.dump() + ", the program has not";
     const auto rank = static_cast<std::size_t>(found->first.first);
@@ -156,12 +167,21 @@ class TraceReader {
     return "";
   }
 
+  /// With actions.
+  [[nodiscard]] std::int64_t ranks_of_program() const {
+    std::int64_t ranks = 0;
+    for (std::size_t rank = 0; rank < program_.ranks.size(); ++rank)
+      if (!program_.ranks[rank].empty()) ranks = static_cast<std::int64_t>(rank) + 1;
+    return ranks;
+  }
+
   std::string fill_gaps() {
     for (std::size_t rank = 0; rank < seen_.size(); ++rank) {
       double end = 0;
       for (std::size_t i = 0; i < seen_[rank].size(); ++i) {
         const Action& action = program_.ranks[rank][i];
-        if (!seen_[rank][i] && is_compute(action.op))
+        misfit_ = !seen_[rank][i] && is_compute(action.op);
+        if (misfit_)
           return "the trace lacks " + to_string(action) + " of rank " + std::to_string(rank);
         if (!seen_[rank][i]) timeline_.ranks[rank][i] = {end, end};
         end = timeline_.ranks[rank][i].end;
@@ -174,6 +194,8 @@ class TraceReader {
   Timeline timeline_;
   std::vector<std::vector<bool>> seen_;
   std::map<std::pair<std::int64_t, std::string>, std::size_t> position_;
+  std::int64_t ranks_ = 0;  // of the trace
+  bool misfit_ = false;     // trace and program have not the same actions
 };
 
 }  // namespace
@@ -184,11 +206,8 @@ std::string draw_trace(const Program& program, const Timeline& timeline) {
 }
 
 ParsedTimeline read_trace(std::string_view text, const Program& program) {
-  ParsedJson parsed = parse_json(text);
-  if (parsed.fault) return {std::nullopt, {std::move(*parsed.fault)}};
   TraceReader reader(program);
-  std::string fault = reader.read(parsed.document);
-  if (!fault.empty()) return {std::nullopt, {{1, 1, std::move(fault)}}};
+  if (std::optional<Diagnostic> fault = reader.read(text)) return {std::nullopt, {*fault}};
   return {reader.take(), {}};
 }
 

@@ -60,6 +60,7 @@ CostFile merged_stages(const CostFile& file, const std::vector<int>& boundaries,
   CostFile result{.ranks = ranks,
                   .stages = static_cast<int>(boundaries.size()) - 1,
                   .unit = file.unit,
+                  .assumed = file.assumed,
                   .cost = file.cost};
   const auto slices = static_cast<std::size_t>(file.cost.slices);
   const std::array times = {&Cost::forward,

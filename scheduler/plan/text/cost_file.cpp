@@ -56,8 +56,8 @@ constexpr std::array<NumberField, 5> kNumbers = {{
     {"message_bytes", &Cost::message_bytes},
 }};
 
-constexpr std::array<const char*, 5> kOthers = {
-    "millrace_costs", "unit", "ranks", "chunks", "slices"};
+constexpr std::array<const char*, 6> kOthers = {
+    "millrace_costs", "unit", "assumed", "ranks", "chunks", "slices"};
 
 bool is_known(std::string_view name) {
   const auto called = [&](const auto& field) { return name == field.name; };
@@ -81,6 +81,12 @@ int count(const json& document, std::string_view name) {
         {name},
         "expected a whole number from 1 to " + std::to_string(kMost) + ", found " + value.dump()};
   return value.get<int>();
+}
+
+std::string text(const json& document, std::string_view name) {
+  const json& value = field(document, name);
+  if (!value.is_string()) throw JsonFault{{name}, "expected a word, found " + value.dump()};
+  return value.get<std::string>();
 }
 
 double number(const json& value, std::vector<JsonStep> path, bool may_be_negative) {
@@ -117,9 +123,8 @@ CostFile read_document(const json& document) {
     if (!is_known(name))
       throw JsonFault{{std::string_view(name)}, "the field '" + name + "' is unknown"};
   CostFile file;
-  const json& unit = field(document, "unit");
-  if (!unit.is_string()) throw JsonFault{{"unit"}, "expected a word, found " + unit.dump()};
-  file.unit = unit.get<std::string>();
+  file.unit = text(document, "unit");
+  if (document.contains("assumed")) file.assumed = text(document, "assumed");
   file.ranks = count(document, "ranks");
   const int chunks = count(document, "chunks");
   if (chunks > kMost / file.ranks)
@@ -160,6 +165,7 @@ std::string write_costs(const CostFile& file) {
   nlohmann::ordered_json document;
   document["millrace_costs"] = kCostsVersion;
   document["unit"] = file.unit;
+  if (!file.assumed.empty()) document["assumed"] = file.assumed;
   document["ranks"] = file.ranks;
   document["chunks"] = file.stages / file.ranks;
   document["slices"] = cost.slices;

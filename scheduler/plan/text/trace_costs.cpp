@@ -10,8 +10,8 @@
 #include <nlohmann/json.hpp>
 
 #include "millrace/core/error.hpp"
-#include "plan/text/json_fault.hpp"
 #include "plan/text/name_pattern.hpp"
+#include "plan/text/trace_events.hpp"
 
 namespace millrace {
 
@@ -20,6 +20,7 @@ namespace {
 using nlohmann::json;
 using plan::NameParts;
 using plan::NamePattern;
+using plan::ReadTrace;
 
 constexpr double kMicroseconds = 1e6;
 constexpr std::array<const char*, 4> kOpNames = {"F", "B", "I", "W"};
@@ -52,24 +53,35 @@ struct TraceCosts::Reader {
   std::array<std::vector<NamePattern>, 4> patterns = compiled(options.patterns);
   Table any = {}, device = {};
   std::map<std::pair<std::string, std::string>, std::vector<json>> open = {};  // by pid and tid
+  Phases unread = {};
 
-  // All return the fault, empty when there is none.
-
-  std::string read(const json& document) {
-    const json* events = &document;
-    if (document.is_object() && document.contains("traceEvents")) events = &document["traceEvents"];
-    if (!events->is_array()) return "there is no list of trace events";
-    for (const json& event : *events) {
-      std::string fault = event.is_object() ? read_event(event) : "";
-      if (!fault.empty()) return fault;
-    }
-    return "";
+  ReadTrace read(std::string_view text) {
+    ReadTrace result =
+        plan::read_events(text, [this](const json& event) { return read_event(event); });
+    for (const auto& [thread, begun] : open)
+      for (const json& event : begun) note(event, "B without E");
+    return result;
   }
+
+  /// Remembers an event whose name is wanted and whose phase is not read.
+  void note(const json& event, const std::string& phase) {
+    const std::string name = text_of(event, "name");
+    for (std::size_t op = 0; op < patterns.size(); ++op)
+      if (std::ranges::any_of(patterns[op], [&](const NamePattern& pattern) {
+            return pattern.match(name).has_value();
+          }))
+        unread[op].insert(phase);
+  }
+
+  // Those below return the fault, empty when there is none.
 
   std::string read_event(const json& event) {
     const std::string phase = text_of(event, "ph");
     if (phase == "X") return take(event, "dur", [](double, double length) { return length; });
-    if (phase != "B" && phase != "E") return "";
+    if (phase != "B" && phase != "E") {
+      if (phase != "M") note(event, phase);  // M is data about the trace itself
+      return "";
+    }
     auto& begun = open[{event.value("pid", json()).dump(), event.value("tid", json()).dump()}];
     if (phase == "B") begun.push_back(event);
     if (phase == "B" || begun.empty()) return "";
@@ -137,12 +149,12 @@ TraceCosts::TraceCosts(const TraceCostOptions& options) : options_(options) {
 }
 
 std::optional<Diagnostic> TraceCosts::add(std::string_view trace) {
-  const ParsedJson parsed = parse_json(trace);
-  if (parsed.fault) return parsed.fault;
   Reader reader{.options = options_, .file = files_};
-  std::string fault = reader.read(parsed.document);
-  if (!fault.empty()) return Diagnostic{1, 1, std::move(fault)};
+  const ReadTrace read = reader.read(trace);
+  if (read.fault) return read.fault;
   ++files_;
+  cut_after_ = read.cut_off ? std::optional(read.events) : std::nullopt;
+  for (std::size_t op = 0; op < unread_.size(); ++op) unread_[op].merge(reader.unread[op]);
   for (const auto& [from, into] : {std::pair{&reader.any, &of_any_}, {&reader.device, &of_device_}})
     for (auto& [place, durations] : *from) {
       Durations& all = (*into)[place];
@@ -177,8 +189,32 @@ double TraceCosts::needed(const Place& place) const {
               (op == kForward || op == kInput ? "an " : "a ") + kOpNames[place.op] + " of stage " +
               std::to_string(place.stage) +
               (place.slice > 0 ? ", slice " + std::to_string(place.slice) : "") +
-              (op == kBackward ? ", nor an I and a W" : ""));
+              (op == kBackward ? ", nor an I and a W" : "") + unread_phases(op));
   return seconds;
+}
+
+/// "; events with its name are of phase b, e; read are X, and B with E": empty when there are none.
+std::string TraceCosts::unread_phases(std::size_t op) const {
+  std::string phases;
+  for (const std::string& phase : unread_[op]) phases += (phases.empty() ? "" : ", ") + phase;
+  if (phases.empty()) return "";
+  return "; events with its name are of phase " + phases +
+         "; those of X, and of B with E, are read";
+}
+
+/// What costs() cannot know from the trace.
+std::string TraceCosts::assumption(const std::set<std::int64_t>& stages) const {
+  std::string halved;
+  bool every = true;
+  for (const std::int64_t stage : stages) {
+    const bool whole =
+        !options_.forward_only && median({kInput, stage, 0}) < 0 && median({kWeight, stage, 0}) < 0;
+    if (whole) halved += (halved.empty() ? "" : ", ") + std::to_string(stage);
+    every = every && whole;
+  }
+  if (halved.empty()) return "";
+  return "I and W are half of B each, which the trace does not split" +
+         (every ? "" : " in stage " + halved);
 }
 
 void TraceCosts::add_backward(Cost& cost, std::int64_t stage, std::int64_t slice) const {
@@ -197,7 +233,9 @@ void TraceCosts::add_backward(Cost& cost, std::int64_t stage, std::int64_t slice
 
 CostFile TraceCosts::costs() const {
   require(seen().events[kForward] > 0,
-          "no event of the trace is an F; look at the pattern of its name");
+          "no event of the trace is an F" + (unread_[kForward].empty()
+                                                 ? "; look at the pattern of its name"
+                                                 : unread_phases(kForward)));
   std::set<std::int64_t> stages;
   std::int64_t slices = 0;
   for (const auto& [place, durations] : table()) {
@@ -223,6 +261,7 @@ CostFile TraceCosts::costs() const {
       add_backward(file.cost, stage, slice);
     }
   if (options_.forward_only || seen().events[kBackward] == 0) file.cost.backward.clear();
+  file.assumed = assumption(stages);
   return file;
 }
 

@@ -15,10 +15,11 @@ namespace millrace {
 /// Costs with the shape they belong to.
 /// Thread-safety: immutable, share freely.
 struct CostFile {
-  int ranks = 1;           ///< p
-  int stages = 1;          ///< S of one replica; p x chunks in a pipeline of one replica
-  std::string unit = "s";  ///< what one unit of time is, for titles
-  Cost cost;               ///< one entry per stage (and slice); ticks_per_unit is 1
+  int ranks = 1;             ///< p
+  int stages = 1;            ///< S of one replica; p x chunks in a pipeline of one replica
+  std::string unit = "s";    ///< what one unit of time is, for titles
+  std::string assumed = {};  ///< what the times take for granted, for people; empty: nothing
+  Cost cost;                 ///< one entry per stage (and slice); ticks_per_unit is 1
 };
 
 /// The costs, or why there are none: exactly one of the two members is filled.
@@ -31,6 +32,7 @@ struct ParsedCosts {
 /// Reads a cost file: a JSON object with the fields
 ///   millrace_costs     format version, 1
 ///   unit               of all times: a word, usually "s"
+///   assumed            optional, a text: what the times take for granted, as import writes it
 ///   ranks, chunks      p and v; the file is of S = p v stages
 ///   slices             optional, 1 unless given
 ///   forward, input, weight

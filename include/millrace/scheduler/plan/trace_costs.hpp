@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -53,13 +54,18 @@ class TraceCosts {
   explicit TraceCosts(const TraceCostOptions& options);
 
   /// Reads a trace; the first is file 0. What is wrong with it, or nothing. A trace with a fault
-  /// leaves nothing behind. Cost: O(length of the text).
+  /// leaves nothing behind. One that ends within its list of events, as a killed recorder leaves
+  /// it, is read to the last whole event. Cost: O(length of the text).
   [[nodiscard]] std::optional<Diagnostic> add(std::string_view trace);
 
+  /// How many events the trace that was added last has, where it ends within its list.
+  [[nodiscard]] std::optional<std::size_t> cut_after() const { return cut_after_; }
+
   /// The medians per op, stage and slice, in seconds. Where only full backwards were seen, I and W
-  /// take half of one each; where some stage has both, `backward` is its own median. Memory,
-  /// latency and bandwidth are not in a trace: they are left out. Throws InvalidArgument naming
-  /// the op and stage that has no event, or when ranks do not divide the stages.
+  /// take half of one each, which CostFile::assumed then says; where some stage has both,
+  /// `backward` is its own median. Memory, latency and bandwidth are not in a trace: they are left
+  /// out. Throws InvalidArgument naming the op and stage that has no event, with the phases that
+  /// events of its name have, or when ranks do not divide the stages.
   [[nodiscard]] CostFile costs() const;
 
   /// Events that costs() uses, by op (F, B, I, W), and the micro-batches that they name.
@@ -81,18 +87,23 @@ class TraceCosts {
     std::vector<std::int64_t> micro_batches;
   };
   using Table = std::map<Place, Durations>;
+  using Phases = std::array<std::set<std::string>, 4>;  // by op
 
   struct Reader;
   [[nodiscard]] const Table& table() const { return of_device_.empty() ? of_any_ : of_device_; }
   /// Below 0 when there is none.
   [[nodiscard]] double median(const Place& place) const;
   [[nodiscard]] double needed(const Place& place) const;
+  [[nodiscard]] std::string unread_phases(std::size_t op) const;
+  [[nodiscard]] std::string assumption(const std::set<std::int64_t>& stages) const;
   void add_backward(Cost& cost, std::int64_t stage, std::int64_t slice) const;
 
   TraceCostOptions options_;
   std::int64_t files_ = 0;
   Table of_any_;     // every event that matched
   Table of_device_;  // those of category gpu_user_annotation
+  Phases unread_;    // of events whose names are those of the op, where it is not X, nor B with E
+  std::optional<std::size_t> cut_after_;
 };
 
 }  // namespace millrace
