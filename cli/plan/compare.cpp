@@ -25,13 +25,16 @@ namespace {
 
 std::vector<std::string> row_of(const std::string& name, const Figures& figures) {
   const Report& report = figures.report;
+  const auto of_pass = [&](const std::string& figure) {
+    return figures.passes == 1 ? figure : std::string("-");
+  };
   return {name,
           plain(report.makespan),
           plain(report.bubble_makespan),
           percent(report.bubble_makespan_ratio()),
-          plain(report.span),
-          plain(report.bubble_span),
-          percent(report.bubble_span_ratio()),
+          of_pass(plain(report.span)),
+          of_pass(plain(report.bubble_span)),
+          of_pass(percent(report.bubble_span_ratio())),
           plain(largest(report, &RankReport::peak_activation)),
           plain(largest(report, &RankReport::peak_bytes)),
           figures.order.ascending ? "yes" : "no",
@@ -116,9 +119,9 @@ class Comparison {
  public:
   explicit Comparison(const PlanOptions& options) : options_(options) {}
 
-  void add(const std::string& subject, const std::vector<std::string>& left_out) {
+  void add(const std::string& subject, std::vector<std::string> left_out) {
     try {
-      compare(subject);
+      if (!compare(subject)) left_out.emplace_back("--gradient-bytes");
       all_[subject]["left_out"] = left_out;
       if (!left_out.empty())
         notes_ += subject + " does not take " + joined(left_out) + ": left out\n";
@@ -127,6 +130,13 @@ class Comparison {
       all_[subject] = {{"refused", spelled(error)}};
       notes_ += subject + " is not compared: " + spelled(error) + '\n';
     }
+  }
+
+  /// Refuses gradients that no schedule of the comparison adds.
+  void require_gradients_added() const {
+    require(options_.costs.gradient_bytes.empty() || adds_gradients_ || refusal_,
+            "--gradient-bytes was given, but without -d none of these schedules adds gradients of "
+            "several ranks");
   }
 
   /// Whether all were compared and are valid. Throws what the first was refused with when none was.
@@ -144,10 +154,11 @@ class Comparison {
   }
 
   void print() const {
+    const std::string notes = told_costs(model_costs(options_)) + notes_;
     if (options_.json)
       std::cout << all_.dump() << '\n';
     else if (!prints_file(options_))
-      std::cout << table(shown_rows()) << (notes_.empty() ? "" : "\n") << notes_;
+      std::cout << table(shown_rows()) << (notes.empty() ? "" : "\n") << notes;
   }
 
  private:
@@ -159,9 +170,14 @@ class Comparison {
     return rows;
   }
 
-  void compare(const std::string& subject) {
+  /// Whether the schedule has a use for --gradient-bytes, where that was given.
+  bool compare(const std::string& subject) {
     const Program program = comparable_program_of(subject, options_);
-    const Cost cost = cost_of(program.shape, options_);
+    PlanOptions own = options_;
+    own.costs = costs_that_apply(options_.costs, program.shape);
+    const bool adds = own.costs.gradient_bytes == options_.costs.gradient_bytes;
+    adds_gradients_ = adds_gradients_ || adds;
+    const Cost cost = cost_of(program.shape, own);
     const Graph graph(program);
     auto run = simulate(graph, cost);
     if (const auto* stuck = std::get_if<Deadlock>(&run))
@@ -174,9 +190,10 @@ class Comparison {
     all_[subject].update(identity_json(program));
     if (options_.svg)
       panels_.push_back({{program, std::move(timeline)}, cost, panel_title(program, figures)});
-    if (figures.violations.empty()) return;
+    if (figures.violations.empty()) return adds;
     valid_ = false;
     notes_ += subject + " is not valid: " + to_string(figures.violations.front(), program) + '\n';
+    return adds;
   }
 
   const PlanOptions& options_;
@@ -197,6 +214,7 @@ class Comparison {
   std::vector<Panel> panels_;  // only where a picture is wanted
   std::string notes_;
   bool valid_ = true;
+  bool adds_gradients_ = false;
   std::exception_ptr refusal_;
 };
 
@@ -214,6 +232,7 @@ void compare_schedules(const std::string& list, const PlanOptions& options) {
                 std::to_string(subjects.size()));
     comparison.add(subjects[i], untaken[i]);
   }
+  comparison.require_gradients_added();
   const std::vector<OutputFile> files = comparison.files();
   progress.end();
   const bool whole = comparison.whole();
@@ -225,7 +244,7 @@ void compare_schedules(const std::string& list, const PlanOptions& options) {
 void run(const std::vector<std::string>& subjects, const PlanOptions& options) {
   check_outputs(options);
   if (subjects.size() == 2) {
-    require(subjects[1].find_first_of("./") != std::string::npos,
+    require(is_path(subjects[1]),
             "compare takes schedules as a list, " + subjects[0] + "," + subjects[1] +
                 ", or a plan and the trace file of its run");
     return compare_with_trace(subjects[0], subjects[1], options);

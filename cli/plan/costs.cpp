@@ -21,6 +21,13 @@ ModelCosts model_costs(const PlanOptions& options) {
   return costs;
 }
 
+std::string told_costs(const ModelCosts& costs) {
+  if (!costs.file) return "";
+  const std::string& assumed = costs.file->assumed;
+  return "Times in " + costs.file->unit + ", from " + costs.file_name + ".\n" +
+         (assumed.empty() ? "" : "Assumed: " + assumed + ".\n");
+}
+
 Cost cost_of(const Shape& shape, const PlanOptions& options) {
   return millrace::cost_of(shape, model_costs(options));
 }

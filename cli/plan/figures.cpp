@@ -84,21 +84,25 @@ Figures figures_of(const Graph& graph,
   }
   figures.violations = verify(graph, checks);
   figures.order = accumulation(program);
+  figures.passes = cost.passes;
   return figures;
 }
 
 nlohmann::json to_json(const Figures& figures) {
   const Report& report = figures.report;
+  const auto of_pass = [&](double figure) {
+    return figures.passes == 1 ? nlohmann::json(figure) : nlohmann::json();
+  };
   nlohmann::json ranks = nlohmann::json::array();
   for (const RankReport& rank : report.ranks) ranks.push_back(to_json(rank));
   nlohmann::json all = {{"makespan", report.makespan},
                         {"step", report.step},
-                        {"span", report.span},
-                        {"span_asap", report.span_asap},
+                        {"span", of_pass(report.span)},
+                        {"span_asap", of_pass(report.span_asap)},
                         {"bubble_makespan", report.bubble_makespan},
                         {"bubble_makespan_ratio", report.bubble_makespan_ratio()},
-                        {"bubble_span", report.bubble_span},
-                        {"bubble_span_ratio", report.bubble_span_ratio()},
+                        {"bubble_span", of_pass(report.bubble_span)},
+                        {"bubble_span_ratio", of_pass(report.bubble_span_ratio())},
                         {"per_rank", std::move(ranks)},
                         {"capacity", to_json(figures.channels)},
                         {"valid", figures.violations.empty()},

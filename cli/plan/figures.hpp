@@ -17,6 +17,7 @@ struct Figures {
   std::vector<ChannelCapacity> channels;
   std::vector<Violation> violations;  ///< memory limit included
   Accumulation order;
+  int passes = 1;  ///< of a step; one of several has no span, for ranks wait between them
 };
 
 [[nodiscard]] Figures figures_of(const Graph& graph,
@@ -24,7 +25,8 @@ struct Figures {
                                  const Timeline& timeline,
                                  const PlanOptions& options);
 
-/// makespan, span, span_asap, bubble_* and their ratios, per_rank, capacity, valid, critical_path.
+/// makespan, span and span_asap (null for several passes), bubble_* and their ratios, per_rank,
+/// capacity, valid, critical_path.
 [[nodiscard]] nlohmann::json to_json(const Figures& figures);
 
 /// name, p, m, v, q and which stages recompute: what schedule the figures beside it are of.

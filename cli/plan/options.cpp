@@ -167,7 +167,8 @@ void add_copies_options(CLI::App& verb, PlanOptions& options) {
            "--gradient-bytes",
            options.costs.gradient_bytes,
            0,
-           "Bytes of the gradients of a full stage, as --f: of what -d adds over links, or "
+           "Bytes of the gradients of a full stage, as --f: of what -d or a schedule in both "
+           "directions adds over links, or "
            "--accumulate-order tree keeps (default 0)");
 }
 

@@ -63,14 +63,20 @@ void add_seed_option(CLI::App& verb, PlanOptions& options, const char* what);
 [[nodiscard]] ScheduleOptions schedule_options(const ScheduleEntry& entry,
                                                const PlanOptions& options);
 
+/// Whether a subject is a file: it has a dot or slash.
+[[nodiscard]] bool is_path(const std::string& subject);
+
 /// The program called `subject`: a schedule of the catalogue, or a file (plan JSON or CSV) when the
 /// name has a dot or slash. Lowered when --comms was given. Throws InvalidArgument for a bad
 /// option, DataError for a bad file. Recomputes what --recompute says.
 [[nodiscard]] Program program_of(const std::string& subject, const PlanOptions& options);
 
 /// The program with reductions and messages where --comms asks for them, and the reductions of
-/// several copies of the pipeline.
+/// several copies of the pipeline, or of replicas whose gradients have bytes.
 [[nodiscard]] Program lowered(Program program, const PlanOptions& options);
+
+/// The same for an order that a search found: reductions stand behind all passes.
+[[nodiscard]] Program lowered_order(const Program& order, const PlanOptions& options);
 
 /// The options that the schedule does not take, as typed: "-v 2", "--order lifo".
 [[nodiscard]] std::vector<std::string> untaken_options(const std::string& subject,
@@ -93,6 +99,10 @@ void add_seed_option(CLI::App& verb, PlanOptions& options, const char* what);
 
 /// The costs as typed, with the file of --costs. Throws InvalidArgument or DataError.
 [[nodiscard]] ModelCosts model_costs(const PlanOptions& options);
+
+/// What to say of costs that are from a file: their unit, and what they take for granted. A line
+/// each; empty without a file.
+[[nodiscard]] std::string told_costs(const ModelCosts& costs);
 
 /// Costs for a shape, as millrace::cost_of has them.
 [[nodiscard]] Cost cost_of(const Shape& shape, const PlanOptions& options);

@@ -56,8 +56,11 @@ Program recomputing(Program program, const std::string& subject, const PlanOptio
   return result;
 }
 
-bool is_path(const std::string& subject) {
-  return subject.find_first_of("./") != std::string::npos;
+/// Whether gradients of several ranks are added, which takes time.
+bool adds_gradients(const Program& program, const PlanOptions& options) {
+  if (options.costs.data_parallel > 1 || program.shape.replicas() == 1)
+    return options.costs.data_parallel > 1;
+  return cost_of(program.shape, options).adds_gradients(program.shape);
 }
 
 /// Throws InvalidArgument when an option says how to read a CSV.
@@ -69,10 +72,21 @@ void require_generated(const std::string& subject, const PlanOptions& options) {
 
 }  // namespace
 
+bool is_path(const std::string& subject) {
+  return subject.find_first_of("./") != std::string::npos;
+}
+
+Program lowered_order(const Program& order, const PlanOptions& options) {
+  const bool one = options.costs.data_parallel == 1 && adds_gradients(order, options);
+  Program result = one ? insert_late_reductions(order) : order;
+  result.name = order.name;
+  return lowered(std::move(result), options);
+}
+
 Program lowered(Program program, const PlanOptions& options) {
   const Comms comms = options.comms;
   const int copies = options.costs.data_parallel;
-  if (comms == Comms::None && copies == 1) return program;
+  if (comms == Comms::None && !adds_gradients(program, options)) return program;
   Program result = insert_reductions(program, copies);
   if (comms == Comms::Early) result = insert_messages(result);
   if (comms == Comms::BeforeUse) result = insert_messages_before_use(result);

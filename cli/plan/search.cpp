@@ -28,7 +28,7 @@ struct SearchArguments {
   std::string objective = "makespan";
   std::int64_t budget = SearchOptions{}.budget;
   std::optional<double> time_cap;
-  std::optional<std::string> out, pareto;
+  std::optional<std::string> out, pareto, from;
   bool one_copy = false;
   std::string recompute = "none";
   bool v_placement = false;
@@ -41,6 +41,12 @@ SearchOptions search_options(const SearchArguments& arguments) {
   options.micro_batches = plan.schedule.micro_batches;
   options.chunks = plan.schedule.chunks;
   options.slices = plan.schedule.slices.value_or(1);
+  if (arguments.from) {
+    options.from = std::make_shared<const Program>(program_of(*arguments.from, plan));
+    options.ranks = options.from->shape.ranks;
+    options.micro_batches = options.from->shape.micro_batches;
+    options.slices = options.from->shape.slices;
+  }
   options.bidirectional = !arguments.one_copy;
   set_costs(options, model_costs(plan));
   options.objective = arguments.objective == "span" ? Objective::Span : Objective::Makespan;
@@ -140,6 +146,7 @@ void print(const SearchArguments& arguments, const SearchResult& result, const R
                     : "")
             << "The span is what a step costs when steps overlap: a prediction as long as a step\n"
                "ends with a barrier.\n\n"
+            << told_costs(model_costs(arguments.plan))
             << "Not beaten in makespan, span and memory together:\n"
             << front_table(result.front) << '\n'
             << result.evaluations << " orders timed\n";
@@ -187,8 +194,9 @@ void run(const SearchArguments& arguments) {
   }
   Program& program = result.best->program;
   program.name = title(*result.best);
-  const Program whole = lowered(program, arguments.plan);
-  const Cost cost = cost_of(whole.shape, arguments.plan);
+  const Program whole = lowered_order(program, arguments.plan);
+  const Cost cost =
+      millrace::cost_of(whole.shape, costs_that_apply(model_costs(arguments.plan), whole.shape));
   const Graph graph(whole);
   const Timeline timeline = timeline_of(graph, cost);
   if (arguments.plan.json) {
@@ -224,6 +232,11 @@ void add_search_options(CLI::App& verb, SearchArguments& arguments) {
       "--time-cap",
       [&arguments](Text text) { arguments.time_cap = decimal("--time-cap", text, 0); },
       "Seconds after which the search stops where it is, and says so");
+  verb.add_option_function<std::string>(
+          "--from",
+          [&arguments](Text text) { arguments.from = text; },
+          "Begin with this plan or CSV file too, at its counts; the result is not worse")
+      ->type_name("PLAN");
   verb.add_option_function<std::string>(
           "--out",
           [&arguments](Text text) { arguments.out = text; },

@@ -9,6 +9,7 @@
 #include "cli/plan/options.hpp"
 #include "cli/plan/progress.hpp"
 #include "cli/verbs.hpp"
+#include "cli/vocabulary.hpp"
 #include "millrace/core/error.hpp"
 #include "millrace/scheduler/plan/partial_sums.hpp"
 
@@ -63,20 +64,34 @@ void print_tree(const Program& program, int passes) {
   std::cout << '\n';
 }
 
-/// What -d adds to a step.
-void print_sums(const SumReport& sums) {
+/// What -d, or replicas of stages, add to a step.
+void print_sums(const SumReport& sums, int copies) {
   if (sums.longest == 0) return;
-  std::cout << "sums over the copies: " << plain(sums.longest) << " on one rank, "
-            << plain(sums.hidden()) << " of it hidden; they make the step " << plain(sums.exposed)
-            << " longer\n";
+  std::cout << (copies > 1 ? "sums over the copies: " : "gradients between replicas: ")
+            << plain(sums.longest) << " on one rank, " << plain(sums.hidden())
+            << " of it hidden; they make the step " << plain(sums.exposed) << " longer\n";
 }
 
-/// What the row of the step says.
-std::string step_text(bool has_more, int passes) {
-  if (!has_more) return "";
-  if (passes == 1) return " A step is the makespan and the time beside its passes.";
-  return "\nA step is " + std::to_string(passes) +
-         " such passes, of which the makespan is that of the last, and the time beside\nthem.";
+/// What the rows of the span and of the step say.
+std::string rows_text(bool has_more, int passes) {
+  if (passes > 1)
+    return "A step is " + std::to_string(passes) +
+           " such passes, of which the makespan is that of the last, and the time beside\nthem. "
+           "Ranks wait for each other between passes, so steps do not overlap: no span.";
+  return std::string(
+             "The span is what a step costs when steps overlap: a prediction as long as a step\n"
+             "ends with a barrier. Papers print that of the longest rank with every op as soon as\n"
+             "possible.") +
+         (has_more ? " A step is the makespan and the time beside its passes." : "");
+}
+
+/// What to do where the pipeline cannot fill; empty elsewhere.
+std::string filling_hint(const Shape& shape) {
+  if (shape.micro_batches >= shape.ranks) return "";
+  const std::string ranks = std::to_string(shape.ranks);
+  return ranks + " ranks share " + std::to_string(shape.micro_batches) +
+         (shape.micro_batches == 1 ? " micro-batch" : " micro-batches") +
+         ", too few to keep all busy: try " + flag("micro_batches") + " " + ranks + " or more.\n";
 }
 
 void print(const Program& program, const Figures& figures, const ModelCosts& costs) {
@@ -87,32 +102,29 @@ void print(const Program& program, const Figures& figures, const ModelCosts& cos
   if (shared)
     std::cout << ", whose " << program.shape.ranks << " ranks share " << cores
               << (cores == 1 ? " processor" : " processors");
-  std::vector<std::vector<std::string>> rows = {
-      {"makespan",
-       plain(report.makespan),
-       "bubble",
-       plain(report.bubble_makespan),
-       percent(report.bubble_makespan_ratio())},
-      {"span",
-       plain(report.span),
-       "bubble",
-       plain(report.bubble_span),
-       percent(report.bubble_span_ratio())},
-      {"span as papers print it", plain(report.span_asap)},
-      {"critical path", plain(report.critical_path)}};
+  std::vector<std::vector<std::string>> rows = {{"makespan",
+                                                 plain(report.makespan),
+                                                 "bubble",
+                                                 plain(report.bubble_makespan),
+                                                 percent(report.bubble_makespan_ratio())}};
+  if (figures.passes == 1) {
+    rows.push_back({"span",
+                    plain(report.span),
+                    "bubble",
+                    plain(report.bubble_span),
+                    percent(report.bubble_span_ratio())});
+    rows.push_back({"span as papers print it", plain(report.span_asap)});
+  }
+  rows.push_back({"critical path", plain(report.critical_path)});
   const bool has_more = report.step > report.makespan;
   if (has_more) rows.push_back({"step", plain(report.step)});
-  std::cout
-      << '\n'
-      << table(rows)
-      << "The span is what a step costs when steps overlap: a prediction as long as a step\n"
-         "ends with a barrier. Papers print that of the longest rank with every op as soon as\n"
-         "possible."
-      << step_text(has_more, costs.accumulate) << "\n\n";
+  std::cout << '\n'
+            << table(rows) << rows_text(has_more, figures.passes) << '\n'
+            << told_costs(costs) << filling_hint(program.shape) << '\n';
   print_ranks(report, shared);
   print_channels(figures.channels);
   std::cout << '\n';
-  print_sums(report.sums);
+  print_sums(report.sums, costs.data_parallel);
   if (costs.tree_of_sums) print_tree(program, costs.accumulate);
   std::cout << "valid: " << (figures.violations.empty() ? "yes" : "no") << '\n'
             << "same bits as sequential: " << (figures.order.ascending ? "yes" : "no")
@@ -155,6 +167,15 @@ nlohmann::json more_runs(const Graph& graph, const Cost& cost, const PlanOptions
                       {"most", spread.most}};
   }
   return more;
+}
+
+/// Unit and assumptions of a cost file.
+nlohmann::json file_json(const ModelCosts& costs) {
+  nlohmann::json said = nlohmann::json::object();
+  if (!costs.file) return said;
+  said["unit"] = costs.file->unit;
+  if (!costs.file->assumed.empty()) said["assumed"] = costs.file->assumed;
+  return said;
 }
 
 void print_more(const nlohmann::json& more) {
@@ -204,12 +225,13 @@ void run(const std::string& subject, const PlanOptions& options) {
     nlohmann::json all = to_json(figures);
     all.update(identity_json(program));
     all.update(more);
+    all.update(file_json(model_costs(options)));
     if (options.costs.tree_of_sums)
       all["partial_sums"] = sums_of_tree(program, options.costs.accumulate);
     if (options.costs.accumulate > 1) all["accumulate"] = options.costs.accumulate;
     std::cout << all.dump() << '\n';
   } else if (!prints_file(options)) {
-    print(program, figures, options.costs);
+    print(program, figures, model_costs(options));
     print_more(more);
   }
   write_files(files);

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <iostream>
 #include <memory>
+#include <set>
 #include <string>
 #include <thread>
 #include <unistd.h>
@@ -144,6 +145,9 @@ void set_sums(SweepCosts& costs, const SweepArguments& arguments) {
 SweepSpace space_of(const SweepArguments& arguments) {
   SweepSpace space = arguments.space;
   space.schedules = names_of(arguments.schedules);
+  for (const std::string& name : space.schedules)
+    if (is_path(name))
+      space.plans[name] = std::make_shared<const Program>(program_of(name, PlanOptions{}));
   std::vector<SweepCosts> all;
   for (const std::string& path : arguments.files) all.push_back(filed_costs(path, arguments));
   if (all.empty()) all = arguments.times.value_or(std::vector<SweepCosts>(1));
@@ -168,12 +172,14 @@ bool scrolls(const SweepArguments& arguments) {
 
 void run(const SweepArguments& arguments) {
   if (arguments.out) require_writable("--out", *arguments.out);
-  const std::vector<SweepPoint> points = sweep_points(space_of(arguments));
+  const SweepSpace space = space_of(arguments);
+  const std::vector<SweepPoint> points = sweep_points(space);
   const std::string rows = std::to_string(points.size());
   std::optional<PlanProgress> progress;
   if (!scrolls(arguments)) progress.emplace("sweep");
   std::string text = arguments.json ? "" : sweep_csv_head();
   std::size_t done = 0, meaningless = 0;
+  std::set<std::string> told_of;  // files whose assumptions were printed
   sweep(points, arguments.threads, [&](const SweepRow& row) {
     text += arguments.json ? sweep_json(row) : sweep_csv(row);
     meaningless += row.figures ? 0U : 1U;
@@ -183,6 +189,9 @@ void run(const SweepArguments& arguments) {
     text.clear();
   });
   if (progress) progress->end();
+  for (const SweepCosts& costs : space.costs)
+    if (costs.file && !costs.file->assumed.empty() && told_of.insert(costs.file_name).second)
+      std::cerr << "millrace: " << costs.file_name << " assumes: " << costs.file->assumed << '\n';
   if (meaningless > 0)
     std::cerr << "millrace: " << meaningless << " of " << rows
               << " combinations have no meaning; the column reason says why\n";
@@ -218,7 +227,8 @@ void add_copies_options(CLI::App& verb, SweepArguments& arguments) {
   add_number(
       verb,
       "--gradient-bytes",
-      "Bytes of the gradients of a full stage, which copies of the pipeline add (default 0)",
+      "Bytes of the gradients of a full stage, which copies of the pipeline and of its stages add "
+      "(default 0)",
       [&arguments](double value) { arguments.gradient_bytes = value; },
       0);
   add_number(
@@ -271,8 +281,11 @@ void add_sweep(CLI::App& app) {
   auto arguments = std::make_shared<SweepArguments>();
   verb->footer(
       "Counts are lists and ranges: -p 4,8 -m 4..16. A combination without meaning is a row with\n"
-      "its reason. The rows stand in the same order whatever the number of threads.");
-  verb->add_option("schedules", arguments->schedules, "S1,S2,... or all (millrace list)")
+      "its reason. A plan file has its own counts and is one row for all of these. The rows stand "
+      "in the same order whatever the number of threads.");
+  verb->add_option("schedules",
+                   arguments->schedules,
+                   "S1,S2,... (names or plan files), or all (millrace list)")
       ->required();
   add_counts(*verb, flags("ranks"), arguments->space.ranks, "Ranks (default 4)");
   add_counts(

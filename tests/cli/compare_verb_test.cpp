@@ -47,6 +47,29 @@ TEST_F(CompareVerb, RefusesAnOptionThatNoScheduleTakes) {
   EXPECT_EQ(ran.text, "millrace: -v 2 was given, but none of 1f1b, zb-h1 takes it\n");
 }
 
+TEST_F(CompareVerb, GradientsOfReplicasTakeTimeInOnePipeline) {
+  const std::string bytes = " -p 4 -m 8 --gradient-bytes 12 --bandwidth 2";
+  const Ran ran = command("compare chimera,1f1b --json" + bytes);
+  const json all = json::parse(ran.text);
+
+  // Each rank exchanges the 12 bytes of two stages, one behind the other.
+  EXPECT_EQ(all["chimera"]["makespan"], 30 + 2 * 12 / 2);
+  EXPECT_EQ(all["chimera"]["sums"]["exposed"], 12);
+  EXPECT_EQ(all["1f1b"]["makespan"], 33);
+  EXPECT_EQ(all["1f1b"]["left_out"], json::array({"--gradient-bytes"}));
+  EXPECT_EQ(json::parse(command("sweep chimera --json" + bytes).text)["makespan"], 42);
+  EXPECT_THAT(command("simulate chimera" + bytes).text,
+              HasSubstr("\ngradients between replicas: 12"));
+  expect_refused("compare 1f1b,gpipe" + bytes, 2, "without -d none of these schedules adds");
+}
+
+TEST_F(CompareVerb, OfATraceOfOtherRanks_SaysBothNumbers) {
+  write_pair();
+  expect_refused("compare 1f1b " + path("t.json") + " -p 4 -m 2",
+                 65,
+                 "the trace is of 2 ranks, the program of 4");
+}
+
 TEST_F(CompareVerb, TakesSchedulesAsAList) {
   EXPECT_THAT(command("compare 1f1b gpipe").text,
               StartsWith("millrace: compare takes schedules as a list, 1f1b,gpipe, or a plan"));

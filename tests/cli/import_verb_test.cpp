@@ -65,11 +65,39 @@ TEST_F(ImportVerb, ReadsOneKinetoTracePerRankGzippedOrNot) {
                           path("c.json"));
   const json costs = json::parse(read("c.json"));
 
-  EXPECT_EQ(ran.text, "millrace: medians of 6 F 6 B over 2 stages and 3 micro-batches\n");
+  const std::string assumed = "I and W are half of B each, which the trace does not split";
+  EXPECT_EQ(ran.text,
+            "millrace: medians of 6 F 6 B over 2 stages and 3 micro-batches\n"
+            "millrace: assumed: " +
+                assumed + "\n");
+  EXPECT_EQ(costs["assumed"], assumed);
+  for (const std::string verb : {"simulate 1f1b", "search --budget 0", "compare 1f1b,gpipe"}) {
+    const Ran used = command(verb + " -p 2 -m 4 --costs " + path("c.json"));
+    EXPECT_THAT(used.text,
+                HasSubstr("Times in s, from " + path("c.json") + ".\nAssumed: " + assumed + ".\n"));
+  }
+  EXPECT_THAT(command("sweep 1f1b -p 2 --costs " + path("c.json")).text,
+              HasSubstr("millrace: " + path("c.json") + " assumes: " + assumed + "\n"));
+  EXPECT_EQ(
+      json::parse(command("simulate 1f1b -p 2 --json --costs " + path("c.json")).text)["unit"],
+      "s");
   EXPECT_EQ(costs["unit"], "s");
   EXPECT_NEAR(costs["forward"][0], 21e-6, 1e-15);
   EXPECT_NEAR(costs["forward"][1], 31e-6, 1e-15);
   EXPECT_NEAR(costs["backward"][1], 51e-6, 1e-15);
+}
+
+TEST_F(ImportVerb, ReadsATraceThatAKilledRecorderLeft) {
+  write("cut.json",
+        R"([{"ph":"X","name":"0F0","ts":0,"dur":2},{"ph":"X","name":"0B0","ts":2,"dur":4},{"ph":)");
+
+  const Ran ran = command("import " + path("cut.json") + " --out " + path("c.json"));
+
+  EXPECT_EQ(ran.code, 0);
+  EXPECT_THAT(
+      ran.text,
+      StartsWith("millrace: " + path("cut.json") +
+                 " ends within its list of events: read to the last whole one, 2 in all\n"));
 }
 
 TEST_F(ImportVerb, RefusesInOneSentence) {

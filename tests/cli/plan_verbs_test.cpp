@@ -27,6 +27,14 @@ TEST_F(PlanVerbs, ShowDrawsTheStaircase) {
             "rank 1 | . 0B0== 1B1== . .\n");
 }
 
+TEST_F(PlanVerbs, SimulateHintsAtTooFewMicroBatches) {
+  const std::string hint =
+      "4 ranks share 2 micro-batches, too few to keep all busy: try -m 4 or more.\n";
+
+  EXPECT_THAT(command("simulate 1f1b -p 4 -m 2").text, HasSubstr(hint));
+  EXPECT_THAT(command("simulate 1f1b -p 4 -m 4").text, testing::Not(HasSubstr("too few")));
+}
+
 TEST_F(PlanVerbs, SimulateGivesThePublishedRateOfZbH1) {
   const Ran ran =
       command("simulate zb-h1 -p 8 -m 24 --f 18.522 --i 18.086 --w 9.337 --latency 0.601 --json");

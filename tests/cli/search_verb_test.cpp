@@ -26,6 +26,28 @@ class SearchVerb : public VerbTest {
   }
 };
 
+TEST_F(SearchVerb, FromAPlan_HasItsCountsAndIsNotWorse) {
+  ASSERT_EQ(command("search -p 3 -m 5 -v 1 --f 3 --i 2 --w 1 --out " + path("mine.plan")).code, 0);
+  const std::string times = " --f 3 --i 2 --w 1";
+  const json mine = json::parse(command("simulate --json " + path("mine.plan") + times).text);
+  const json found =
+      json::parse(command("search --budget 0 --json --from " + path("mine.plan") + times).text);
+
+  EXPECT_EQ(found["p"], 3);
+  EXPECT_EQ(found["m"], 5);
+  EXPECT_LE(found["makespan"], mine["makespan"]);
+  expect_refused("search -p 4 --from " + path("mine.plan"), 2, "-p 4 was given, but");
+  expect_refused("search --from " + path("none.plan"), 2, "none.plan cannot be read");
+}
+
+TEST_F(SearchVerb, CountsGradientsOfReplicasInOnePipeline) {
+  const std::string bytes = " -p 4 -m 8 --gradient-bytes 12 --bandwidth 2";
+  const json both = best(bytes);
+
+  EXPECT_EQ(both["makespan"], best("-p 4 -m 8 --one-copy")["makespan"]);
+  expect_refused("search --one-copy" + bytes, 2, "--gradient-bytes is given without -d");
+}
+
 TEST_F(SearchVerb, JsonHasTheFieldsOfSimulateAndWhatWasFound) {
   const json found = best("-p 2 -m 4 --f 3 --i 2 --w 1 --latency 1");
   const json simulated = json::parse(command("simulate 1f1b --json").text);

@@ -103,6 +103,24 @@ TEST_F(SweepVerb, TakesCostFilesAsSimulateDoes) {
   EXPECT_EQ(rows_of("--mem-f 3 --costs " + path("a.json"))[1]["peak_memory"], 2 * 3);
 }
 
+TEST_F(SweepVerb, TakesPlanFilesAndSaysWhyARowIsNotValid) {
+  ASSERT_EQ(command("show zb-h1 -p 3 -m 5 --plan " + path("mine.plan")).code, 0);
+  std::istringstream rows(
+      command("sweep " + path("mine.plan") + ",1f1b -p 2,4 -m 6 --memory-limit 2 --json").text);
+  std::vector<json> all;
+  for (std::string line; std::getline(rows, line);) all.push_back(json::parse(line));
+
+  ASSERT_EQ(all.size(), 3U);
+  EXPECT_EQ(all[0]["schedule"], path("mine.plan"));
+  EXPECT_EQ(all[0]["m"], 5);
+  EXPECT_EQ(all[0]["makespan"],
+            json::parse(command("simulate zb-h1 -p 3 -m 5 --json").text)["makespan"]);
+  EXPECT_TRUE(all[1]["valid"]);
+  EXPECT_EQ(all[1]["reason"], "");
+  EXPECT_FALSE(all[2]["valid"]);
+  EXPECT_THAT(std::string(all[2]["reason"]), HasSubstr("limit"));
+}
+
 TEST_F(SweepVerb, RefusesBadInputInOneSentence) {
   const std::vector<std::pair<std::string, std::string>> cases = {
       {"1f2b", "unknown schedule '1f2b'; did you mean '1f1b'?"},

@@ -74,7 +74,7 @@ TEST(ModelCosts, RefuseGradientsThatNobodyAdds) {
             "data_parallel is 0; a pipeline is trained in 1 copy or more");
   EXPECT_EQ(refusal({.bandwidth = {1}, .gradient_bytes = {1}}),
             "gradient_bytes is given without data_parallel and without tree_of_sums; copies of the "
-            "pipeline add gradients over links, and a tree of sums keeps some");
+            "pipeline and of its stages add gradients over links, and a tree of sums keeps some");
   EXPECT_EQ(refusal({.bandwidth = {1}, .data_parallel = 2}),
             "bandwidth is given without gradient_bytes; they go together");
   EXPECT_EQ(refusal({.data_parallel = 2, .gradient_bytes = {-1}}),

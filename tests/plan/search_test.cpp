@@ -285,7 +285,9 @@ void expect_simulated(const SearchOptions& options, const ModelCosts& costs) {
   const SearchResult result = search(options);
   ASSERT_TRUE(result.best);
   for (const Found& found : result.front) {
-    const Program whole = insert_reductions(found.program, costs.data_parallel);
+    const Program whole = costs.data_parallel > 1
+                              ? insert_reductions(found.program, costs.data_parallel)
+                              : insert_late_reductions(found.program);
     const Graph graph(whole);
     const Cost cost = cost_of(whole.shape, costs);
     const Report figures = report(graph, cost, std::get<Timeline>(simulate(graph, cost)));
@@ -322,6 +324,41 @@ TEST(Search, CountsTheSumsOverCopiesOfThePipeline) {
 TEST(Search, CountsWhatReplicasGiveEachOtherBehindTheSums) {
   expect_simulated_in_all_ways(
       {.ranks = 4, .micro_batches = 8, .placement = Placement::mirrored(4), .budget = 500});
+}
+
+TEST(Search, CountsWhatReplicasOfOnePipelineGiveEachOther) {
+  SearchOptions options{
+      .ranks = 4, .micro_batches = 8, .placement = Placement::mirrored(4), .budget = 500};
+  for (const double bytes : {3.0, 40.0})
+    for (const Objective objective : {Objective::Makespan, Objective::Span}) {
+      ModelCosts costs = costs_of_sums(bytes);
+      costs.data_parallel = 1;
+      options.objective = objective;
+      set_costs(options, costs);
+      expect_simulated(options, costs);
+    }
+}
+
+TEST(Search, FromAProgram_IsNotWorse) {
+  const SearchOptions plain{.ranks = 3, .micro_batches = 4, .chunks = 1, .budget = 0};
+  SearchOptions options = plain;
+  const Program found = search({.ranks = 3, .micro_batches = 4, .chunks = 1}).best->program;
+  Program mine = found;
+  mine.name = "mine";
+  options.from = std::make_shared<const Program>(insert_messages(mine));
+
+  const SearchResult from = search(options);
+
+  const Graph graph(mine);
+  const Cost cost = Cost::unit(mine.shape);
+  const auto own = report(graph, cost, std::get<Timeline>(simulate(graph, cost)));
+  EXPECT_LE(from.best->makespan, own.makespan);
+  EXPECT_EQ(from.evaluations, search(plain).evaluations + 1);
+  options.micro_batches = 5;
+  EXPECT_THROW((void)search(options), InvalidArgument);
+  options.micro_batches = 4;
+  options.from = std::make_shared<const Program>(insert_recompute(mine));
+  EXPECT_THROW((void)search(options), InvalidArgument);
 }
 
 /// Where ranks are unlike, what one of them has to give lies in no step of its own.

@@ -88,7 +88,7 @@ json skips(const Program& program, const Timeline& timeline) {
 // number, ticks on the link and latency.
 json sums(const Program& program, const Cost& cost, double scale) {
   json all = json::array();
-  if (cost.data_parallel == 1) return all;
+  if (!cost.adds_gradients(program.shape)) return all;
   const Graph graph(program);
   const plan::PlannedSums planned(graph, cost);
   for (const plan::PlannedSum& sum : planned.all()) {

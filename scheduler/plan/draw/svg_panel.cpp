@@ -36,7 +36,7 @@ SvgPanel::SvgPanel(const Program& program, const Timeline& timeline, const Cost&
       extent_(extent(timeline)),
       ticks_per_unit_(timeline.ticks_per_unit) {
   if (!cost.memory_forward.empty()) curves_ = memory_over_time(Graph(program), cost, timeline);
-  if (cost.data_parallel > 1) sums_ = stage_sums(Graph(program), cost, timeline);
+  if (cost.adds_gradients(program.shape)) sums_ = stage_sums(Graph(program), cost, timeline);
   for (const auto& curve : curves_)
     for (const MemoryStep& step : curve) highest_ = std::max(highest_, step.bytes);
 }

@@ -56,6 +56,11 @@ double Cost::ticks(const Action& action) const {
   return 0;
 }
 
+bool Cost::adds_gradients(const Shape& shape) const {
+  const bool sized = std::ranges::any_of(gradient_bytes, [](double bytes) { return bytes > 0; });
+  return data_parallel > 1 || (shape.replicas() > 1 && sized);
+}
+
 void Cost::require_fits(const Shape& shape) const {
   const auto stages = static_cast<std::size_t>(shape.stages());
   const auto ranks = static_cast<std::size_t>(shape.ranks);
@@ -126,7 +131,7 @@ double Cost::sum_delay(Rank rank, int ranks) const {
 
 double Cost::replica_transfer(Stage stage, Rank source, Rank destination, int ranks) const {
   const double bytes = rate(source, destination, ranks);
-  if (source == destination || data_parallel == 1 || bytes == 0 || gradient_bytes.empty()) return 0;
+  if (source == destination || bytes == 0 || gradient_bytes.empty()) return 0;
   return gradient_bytes[stage.index()] / bytes;
 }
 

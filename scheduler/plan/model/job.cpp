@@ -80,7 +80,7 @@ Job::Job(Program program, const Cost& cost, Work* work)
   place_nodes();
   price_nodes(cost);
   price_links(cost);
-  if (cost.data_parallel > 1) price_sums(cost);
+  if (cost.adds_gradients(program_.shape)) price_sums(cost);
   invert();
   find_whole();
 }

@@ -169,6 +169,10 @@ void set_passes(Cost& cost, const ModelCosts& costs, const Shape& shape) {
   cost.passes = costs.accumulate;
 }
 
+bool uses_gradients(const ModelCosts& costs, const Shape& shape) {
+  return costs.data_parallel > 1 || costs.tree_of_sums || shape.replicas() > 1;
+}
+
 /// Of the sums over copies of the pipeline.
 void set_gradients(Cost& cost, const ModelCosts& costs, const Shape& shape) {
   require(costs.data_parallel >= 1,
@@ -180,11 +184,11 @@ void set_gradients(Cost& cost, const ModelCosts& costs, const Shape& shape) {
   cost.data_parallel = costs.data_parallel;
   cost.tree_of_sums = costs.tree_of_sums;
   if (costs.gradient_bytes.empty()) return;
-  if (costs.data_parallel == 1 && !costs.tree_of_sums)
+  if (!uses_gradients(costs, shape))
     throw InvalidParameter(named("gradient_bytes") + " is given without " + named("data_parallel") +
                            " and without " + named("tree_of_sums") +
-                           "; copies of the pipeline add gradients over links, and a tree of sums "
-                           "keeps some");
+                           "; copies of the pipeline and of its stages add gradients over links, "
+                           "and a tree of sums keeps some");
   const Portion portion = portion_of(shape, costs.chunk_costs);
   cost.gradient_bytes = memory({"gradient_bytes", costs.gradient_bytes}, portion, portion.share);
   for (double& bytes : cost.gradient_bytes) bytes /= portion.parts;
@@ -279,6 +283,14 @@ void require_memory(const ModelCosts& costs) {
               " says nothing about memory; give " + named("memory_forward") + ", " +
               named("memory_input") + " and " + named("memory_weight") +
               " with it, or memory_forward, memory_input and memory_weight in the file");
+}
+
+ModelCosts costs_that_apply(const ModelCosts& costs, const Shape& shape) {
+  ModelCosts applying = costs;
+  if (costs.gradient_bytes.empty() || uses_gradients(costs, shape)) return applying;
+  applying.gradient_bytes.clear();
+  if (!costs.message_bytes) applying.bandwidth.clear();
+  return applying;
 }
 
 Cost cost_of(const Shape& shape, const ModelCosts& costs) {

@@ -36,7 +36,7 @@ bool holds(const Shape& shape, Rank rank, Stage stage) {
 }  // namespace
 
 PlannedSums::PlannedSums(const Graph& graph, const Cost& cost) {
-  if (cost.data_parallel == 1 || !graph.has_joint_actions()) return;
+  if (!graph.has_joint_actions() || !cost.adds_gradients(graph.program().shape)) return;
   stages_ = static_cast<std::size_t>(graph.program().shape.stages());
   find(graph, cost);
   join(graph, cost);
@@ -125,6 +125,7 @@ double given_behind(const Shape& shape, const Cost& cost, const Copy& copy, doub
   for (int r = 0; r < shape.replicas(); ++r)
     last = std::max(last,
                     sum + way_of_sum(shape, cost, copy, shape.rank(Replica{r}, copy.stage)).way());
+  if (cost.data_parallel == 1) return last;  // others may have met between passes
   const std::optional<Rank> other = partner(shape, rank);
   if (!other) return last;
   // The two ranks meet for one stage after the other, whichever comes first.
@@ -164,7 +165,7 @@ const std::vector<AwaitedSum>& PlannedSums::awaited_by(const Action& reduction) 
 }
 
 double least_sum(const Shape& shape, const Cost& cost, Objective objective) {
-  if (cost.data_parallel == 1) return 0;
+  if (!cost.adds_gradients(shape)) return 0;
   double least = std::numeric_limits<double>::infinity();
   for (int s = 0; s < shape.stages(); ++s)
     for (int replica = 0; replica < shape.replicas(); ++replica) {

@@ -40,11 +40,12 @@ struct AwaitedSum {
                                     Rank to);
 
 /// Those of a program with a cost: of every replica of a stage that has a REDUCE_GRAD behind its
-/// last B or W, where there are several copies of the pipeline; none elsewhere.
+/// last B or W, where Cost::adds_gradients; none elsewhere. Those of one copy of the pipeline take
+/// no time themselves: only the ways between replicas do.
 /// Thread-safety: immutable, share freely.
 class PlannedSums {
  public:
-  /// Requires a cost that fits the graph's shape. Cost: O(actions), O(1) for one copy.
+  /// Requires a cost that fits the graph's shape. Cost: O(actions), O(1) without sums.
   PlannedSums(const Graph& graph, const Cost& cost);
 
   [[nodiscard]] bool none() const { return sums_.empty(); }
@@ -81,7 +82,7 @@ class PlannedSums {
 
 /// The least ticks by which sums over copies of the pipeline make any schedule of the shape longer:
 /// the pass that ends last is some stage's last B or W, and behind it its rank meets the replicas
-/// of all its stages. What those get then is none of its own span. 0 for one copy.
+/// of all its stages. What those get then is none of its own span. 0 where nothing is added.
 [[nodiscard]] double least_sum(const Shape& shape, const Cost& cost, Objective objective);
 
 /// The link of one rank to the other copies of the pipeline.

@@ -137,14 +137,15 @@ Action reduction_of(const plan::Copy& copy) {
       Op::ReduceGrad, false, static_cast<std::uint8_t>(copy.replica.value), 0, copy.stage, {}, {}};
 }
 
-/// Behind everything but the optimizer's step, for the stages that have none yet.
-Program reduced_at_the_end(const Program& program) {
+/// Behind everything but the optimizer's step, for the stages that have none yet: all, or those
+/// that owe one.
+Program reduced_at_the_end(const Program& program, bool every_stage) {
   const Graph graph(program);  // checks the actions
   const std::vector<bool> reduced = reduced_stages(program);
   if (std::ranges::find(reduced, false) == reduced.end()) return program;
   const Timeline run = run_for_reductions(graph);
   Program result = program;
-  for (const Meeting& meeting : meetings(program, run, graph.stage_graph(), true))
+  for (const Meeting& meeting : meetings(program, run, graph.stage_graph(), every_stage))
     for (const plan::Copy& copy : meeting.copies) {
       if (reduced[copy.stage.index()]) continue;
       auto& list = result.ranks[program.shape.rank(copy.replica, copy.stage).index()];
@@ -167,11 +168,16 @@ Program insert_reductions(const Program& program) {
   return copier.finish();
 }
 
+Program insert_late_reductions(const Program& program) {
+  if (program.shape.forward_only || reduces(program)) return program;
+  return reduced_at_the_end(program, false);
+}
+
 Program insert_reductions(const Program& program, int pipelines) {
   require(pipelines >= 1,
           "a pipeline is trained in 1 copy or more, got " + std::to_string(pipelines));
   if (pipelines == 1) return insert_reductions(program);
-  return program.shape.forward_only ? program : reduced_at_the_end(program);
+  return program.shape.forward_only ? program : reduced_at_the_end(program, true);
 }
 
 }  // namespace millrace

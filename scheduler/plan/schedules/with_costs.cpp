@@ -34,6 +34,7 @@ Cost costs_of_stages(const ScheduleOptions& options, const ModelCosts& costs) {
                       costs);
   cost.cores = 0;
   cost.data_parallel = cost.passes = 1;
+  cost.gradient_bytes.clear();
   return cost;
 }
 

@@ -13,6 +13,7 @@
 #include "millrace/scheduler/plan/exact.hpp"
 #include "millrace/scheduler/plan/lower_bound.hpp"
 #include "millrace/scheduler/plan/passes.hpp"
+#include "millrace/scheduler/plan/recompute.hpp"
 #include "plan/model/stage_sums.hpp"
 #include "plan/schedules/list_order.hpp"
 #include "plan/search/finds.hpp"
@@ -51,6 +52,7 @@ class Search {
 
  private:
   void go();
+  void time_given();
   void time_portfolio();
   void time_one(const Candidate& candidate, Work* work);
   double time_program(Found found, const Cost& cost, Work* work);
@@ -96,6 +98,31 @@ void Search::tell(std::string at, std::size_t timed, std::size_t candidates) con
   for (const Found& found : finds_.within())
     progress.best = std::min(progress.best, finds_.value(found));
   options_.progress(progress);
+}
+
+/// The program that the caller has, whatever it takes.
+void Search::time_given() {
+  if (!options_.from) return;
+  const Shape& shape = options_.from->shape;
+  require(shape.ranks == options_.ranks && shape.micro_batches == options_.micro_batches &&
+              shape.slices == options_.slices &&
+              shape.chunks() == options_.chunks.value_or(shape.chunks()) && !shape.forward_only &&
+              (options_.bidirectional || shape.replicas() == 1),
+          "the search begins with " + options_.from->name +
+              ", which has other counts, no backward, or two copies of the model where one is "
+              "asked for");
+  const RecomputeChoice choice = recomputed_stages(*options_.from);
+  const bool recomputes = std::ranges::find(choice, true) != choice.end();
+  require(options_.recompute || !recomputes,
+          "the search begins with " + options_.from->name +
+              ", which recomputes; let it choose which stages do");
+  Found found{.program = compute_only(decouple_pairs(*options_.from)),
+              .generator = options_.from->name,
+              .parameters = {},
+              .refinement = {}};
+  if (recomputes) found.program = insert_recompute(found.program, choice);
+  shapes_.note(shape);
+  time_program(std::move(found), search_cost(options_, shape), nullptr);
 }
 
 /// All candidates, the first one whatever it takes.
@@ -349,6 +376,7 @@ double Search::solve_choice(const Shape& shape,
 }
 
 void Search::go() {
+  time_given();
   time_portfolio();
   shapes_.raise_bounds([this] { tell("the bound"); }, [this] { return out_of_time(); });
   if (!finished()) relist_seeds();

@@ -34,8 +34,10 @@ void set_costs(SearchOptions& options, const ModelCosts& costs) {
   // Full stages can be cut; those of another number of chunks stay what they are.
   if (!options.chunks && costs.file && costs.file->stages != options.ranks)
     options.chunks = std::max(1, costs.file->stages / options.ranks);
-  options.cost = [costs](const Shape& shape) { return cost_of(shape, costs); };
   options.bidirectional = options.bidirectional && !of_one_cut(costs, options.ranks);
+  options.cost = [costs, several = options.bidirectional](const Shape& shape) {
+    return cost_of(shape, several ? costs_that_apply(costs, shape) : costs);
+  };
 }
 
 }  // namespace millrace

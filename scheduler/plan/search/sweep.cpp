@@ -108,7 +108,8 @@ ScheduleOptions options_of(const SweepPoint& point) {
   return options;
 }
 
-SweepFigures figures_of(const Program& program, const SweepPoint& point) {
+/// Sets `reason` when the program is not valid.
+SweepFigures figures_of(const Program& program, const SweepPoint& point, std::string& reason) {
   const Graph graph(program);
   const Cost cost = cost_of(program.shape, point);
   const Report report = millrace::report(graph, cost, std::get<Timeline>(simulate(graph, cost)));
@@ -127,7 +128,9 @@ SweepFigures figures_of(const Program& program, const SweepPoint& point) {
     checks.memory_limit = {*point.memory_limit};
     checks.cost = cost;
   }
-  figures.valid = verify(graph, checks).empty();
+  const std::vector<Violation> violations = verify(graph, checks);
+  figures.valid = violations.empty();
+  if (!figures.valid) reason = violations.front().sentence;
   figures.same_bits = accumulation(program).ascending;
   return figures;
 }
@@ -143,7 +146,8 @@ void require_taken(const SweepSpace& space, const char* parameter, const std::ve
   require(counts.empty() || std::any_of(space.schedules.begin(),
                                         space.schedules.end(),
                                         [&](const std::string& schedule) {
-                                          return find_schedule(schedule).takes(parameter);
+                                          return !space.plans.contains(schedule) &&
+                                                 find_schedule(schedule).takes(parameter);
                                         }),
           named(parameter) + " was given, but none of the schedules takes it");
 }
@@ -168,6 +172,24 @@ void add_points(SweepPoint point, const SweepSpace& space, std::vector<SweepPoin
         if (limit) point.memory_limit = limit_of(*limit, point.ranks, costs);
         points.push_back(point);
       }
+}
+
+/// Of a program that is there, with its own counts.
+SweepPoint point_of(const std::string& name, std::shared_ptr<const Program> program) {
+  const Shape& shape = program->shape;
+  return {.schedule = name,
+          .ranks = shape.ranks,
+          .micro_batches = shape.micro_batches,
+          .chunks = shape.chunks(),
+          .slices = shape.slices,
+          .program = std::move(program)};
+}
+
+Program program_of(const SweepPoint& point, const Stop& stop) {
+  if (point.program) return *point.program;
+  ScheduleOptions options = options_of(point);
+  options.stop = stop;
+  return generate(point.schedule, options);
 }
 
 /// Hands out points and gives the rows on in order.
@@ -257,6 +279,10 @@ std::vector<SweepPoint> sweep_points(const SweepSpace& space) {
   require_taken(space, "slices", space.slices);
   std::vector<SweepPoint> points;
   for (const std::string& schedule : space.schedules) {
+    if (const auto plan = space.plans.find(schedule); plan != space.plans.end()) {
+      add_points(point_of(schedule, plan->second), space, points);
+      continue;
+    }
     const ScheduleEntry& entry = find_schedule(schedule);
     for (const int ranks : space.ranks)
       for (const int micro_batches : space.micro_batches)
@@ -271,11 +297,8 @@ SweepRow evaluate(const SweepPoint& point, const Stop& stop) {
   if (stop && stop()) throw Stopped("the sweep was stopped");
   SweepRow row{.point = point, .figures = {}, .reason = {}};
   try {
-    ScheduleOptions options = options_of(point);
-    options.stop = stop;
-    const Program program =
-        insert_reductions(generate(point.schedule, options), point.data_parallel);
-    row.figures = figures_of(program, point);
+    const Program program = insert_reductions(program_of(point, stop), point.data_parallel);
+    row.figures = figures_of(program, point, row.reason);
     row.point.chunks = program.shape.chunks();
     row.point.slices = program.shape.slices;
   } catch (const InvalidArgument& refusal) {

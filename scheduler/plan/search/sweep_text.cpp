@@ -17,6 +17,9 @@ ordered_json columns_of(const SweepRow& row) {
   const auto figure = [&](auto member) {
     return row.figures ? ordered_json((*row.figures).*member) : ordered_json();
   };
+  const auto of_pass = [&](auto member) {  // what a step of several passes has not
+    return costs.accumulate == 1 ? figure(member) : ordered_json();
+  };
   const auto count = [](int value) { return value > 0 ? ordered_json(value) : ordered_json(); };
   return {{"schedule", point.schedule},
           {"p", point.ranks},
@@ -39,8 +42,8 @@ ordered_json columns_of(const SweepRow& row) {
           {"makespan", figure(&SweepFigures::makespan)},
           {"bubble_makespan_ratio", figure(&SweepFigures::bubble_makespan_ratio)},
           {"step", figure(&SweepFigures::step)},
-          {"span", figure(&SweepFigures::span)},
-          {"bubble_span_ratio", figure(&SweepFigures::bubble_span_ratio)},
+          {"span", of_pass(&SweepFigures::span)},
+          {"bubble_span_ratio", of_pass(&SweepFigures::bubble_span_ratio)},
           {"sums_exposed", figure(&SweepFigures::sums_exposed)},
           {"peak_activation", figure(&SweepFigures::peak_activation)},
           {"peak_memory", figure(&SweepFigures::peak_memory)},

@@ -95,7 +95,7 @@ class Origins {
 };
 
 /// Whether all times are integers, so that sums of them are.
-bool is_whole(const Cost& cost) {
+bool is_whole(const Cost& cost, const Shape& shape) {
   const auto whole = [](double ticks) { return ticks == std::floor(ticks); };
   for (const auto* ticks : {&cost.forward,
                             &cost.backward_input,
@@ -105,7 +105,7 @@ bool is_whole(const Cost& cost) {
                             &cost.link_latency})
     if (!std::all_of(ticks->begin(), ticks->end(), whole)) return false;
   const bool free = cost.bytes_per_tick == 0 && cost.link_bytes_per_tick.empty();
-  const bool sums = cost.data_parallel > 1 && !cost.gradient_bytes.empty();
+  const bool sums = cost.adds_gradients(shape) && !cost.gradient_bytes.empty();
   return whole(cost.latency) && whole(cost.optimizer) && whole(cost.pair.value_or(0)) &&
          cost.rank_speed.empty() && (free || (cost.message_bytes == 0 && !sums));
 }
@@ -165,7 +165,7 @@ CycleRatio order_span(const Graph& graph, const Cost& cost, const Timeline& time
   if (span > 0 && timeline.ticks_per_unit == cost.ticks_per_unit &&
       Origins(graph, cost, timeline, starts).is_own(rank, cost))
     return {span, 1};
-  Period period(std::vector<double>(starts.size(), 0), is_whole(cost));
+  Period period(std::vector<double>(starts.size(), 0), is_whole(cost, program.shape));
   while (true) {
     Clock clock(graph, cost, {.start = period.starts()});
     if (!clock.run()) return {std::numeric_limits<double>::infinity(), 1};

@@ -94,9 +94,9 @@ IdleTimes idle_with(const Graph& graph, const Cost& cost, double scale) {
                     cost.ticks_per_unit * scale);
 }
 
-bool has_links(const Cost& cost) {
+bool has_links(const Cost& cost, const Shape& shape) {
   const auto positive = [](double value) { return value > 0; };
-  return cost.latency > 0 || cost.message_bytes > 0 || cost.data_parallel > 1 ||
+  return cost.latency > 0 || cost.message_bytes > 0 || cost.adds_gradients(shape) ||
          std::any_of(cost.link_latency.begin(), cost.link_latency.end(), positive);
 }
 
@@ -112,6 +112,7 @@ Cost without_links(Cost cost) {
   cost.link_bytes_per_tick.clear();
   cost.contention = false;
   cost.data_parallel = 1;
+  cost.gradient_bytes.clear();
   return cost;
 }
 
@@ -185,7 +186,7 @@ void explain(const Graph& graph, const Cost& cost, const IdleTimes& idle, Report
   Cost equal = linkless;
   const bool unequal = make_equal(equal, shape);
   const IdleTimes alone = cost.shares_cores(shape.ranks) ? idle_with(graph, apart, 1) : idle;
-  const IdleTimes free = has_links(cost) ? idle_with(graph, linkless, 1) : alone;
+  const IdleTimes free = has_links(cost, shape) ? idle_with(graph, linkless, 1) : alone;
   const IdleTimes flat = unequal ? idle_with(graph, equal, shape.stages()) : alone;
   for (std::size_t r = 0; r < report.ranks.size(); ++r) {
     RankReport& rank = report.ranks[r];
@@ -220,6 +221,7 @@ SumReport sums_of(const Graph& graph,
   }
   Cost alone = cost;
   alone.data_parallel = 1;
+  alone.gradient_bytes.clear();
   SumReport result;
   result.longest = *std::ranges::max_element(busy) / cost.ticks_per_unit;
   plan::Clock clock(graph, alone);

@@ -49,7 +49,8 @@ struct Cost {
   /// one another what they have, each when its own rank comes to its REDUCE_GRAD and its sum is
   /// there: all gradients of the stage, over the link between their ranks, whose messages of
   /// micro-batches they do not hold up. A REDUCE_GRAD waits for those of the other ranks too, as it
-  /// does for those of tied stages, which are said to have no bytes.
+  /// does for those of tied stages, which are said to have no bytes. Replicas of one pipeline give
+  /// one another theirs in the same way where gradient_bytes says that there are any.
   int data_parallel = 1;
   std::vector<double> gradient_bytes = {};  ///< of every stage; empty means 0
   /// Whether gradients of micro-batches are added by a tree (partial_sums.hpp): then the sums that
@@ -91,8 +92,11 @@ struct Cost {
   /// other copy, which gives back the sum. They keep no link busy.
   [[nodiscard]] double sum_delay(Rank rank, int ranks) const;
 
+  /// Whether gradients of several ranks are added behind passes: over copies of the pipeline, or
+  /// between replicas of a stage. Cost: O(stages).
+  [[nodiscard]] bool adds_gradients(const Shape& shape) const;
   /// Ticks that the gradients of a stage need from one of its replicas to another, d copies having
-  /// added theirs; 0 for one copy and on one rank. Cost: O(1).
+  /// added theirs; 0 on one rank. Cost: O(1).
   [[nodiscard]] double replica_transfer(Stage stage,
                                         Rank source,
                                         Rank destination,

@@ -57,6 +57,10 @@ void require_said_once(const ModelCosts& costs);
 /// nor a list says what memory changes.
 void require_memory(const ModelCosts& costs);
 
+/// The same without gradients, and the bandwidth that is for them alone, where a pipeline of this
+/// shape adds none: for shapes side by side, of which cost_of would refuse some.
+[[nodiscard]] ModelCosts costs_that_apply(const ModelCosts& costs, const Shape& shape);
+
 /// Costs of a shape: a stage takes p / S of a full stage's time, a slice its share of that. Every
 /// time is a whole number of ticks when the given times have at most nine decimals. Throws
 /// InvalidArgument for a list of another length, a bandwidth without message_bytes and the like, in

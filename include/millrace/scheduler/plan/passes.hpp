@@ -55,6 +55,10 @@ struct Timeline;
 /// InvalidArgument for fewer than 1.
 [[nodiscard]] Program insert_reductions(const Program& program, int pipelines);
 
+/// As insert_reductions(program), each at the end of its rank's list: what a search times, whose
+/// orders are of passes alone. Idempotent.
+[[nodiscard]] Program insert_late_reductions(const Program& program);
+
 /// Adds a recompute action before every B or I of every stage (before the pair, for the second half
 /// of a pair). Idempotent: a program that recomputes anything is returned as it is.
 [[nodiscard]] Program insert_recompute(const Program& program);

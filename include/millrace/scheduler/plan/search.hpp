@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <functional>
 #include <limits>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -39,10 +40,14 @@ struct SearchOptions {
   double memory_limit = std::numeric_limits<double>::infinity();
   /// Only schedules whose stages lie on the ranks like this; unset: any.
   std::optional<Placement> placement = {};
+  /// A program with these counts that the search begins with too, its pairs decoupled: the result
+  /// is not worse than it. One that recomputes needs `recompute`. Null: the catalogue alone.
+  std::shared_ptr<const Program> from = {};
   /// Costs of a shape; empty: Cost::unit. Called for shapes of different chunks and placements,
   /// which must cost the same model. Without contention and shared processors. With several copies
-  /// of the pipeline every schedule is timed with their sums. With several passes (Cost::passes)
-  /// the step is what becomes small; the objective is the makespan then.
+  /// of the pipeline every schedule is timed with their sums, and with what replicas of its stages
+  /// give each other, behind all passes (insert_late_reductions). With several passes
+  /// (Cost::passes) the step is what becomes small; the objective is the makespan then.
   std::function<Cost(const Shape&)> cost = {};
   /// Orders that may be timed, beyond the portfolio, which is always timed whole.
   std::int64_t budget = 20'000;

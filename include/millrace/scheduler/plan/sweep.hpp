@@ -3,12 +3,14 @@
 #pragma once
 
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "millrace/scheduler/plan/cost_file.hpp"
+#include "millrace/scheduler/plan/program.hpp"
 #include "millrace/scheduler/plan/stop.hpp"
 
 namespace millrace {
@@ -42,7 +44,7 @@ struct SweepLimit {
 /// limit.
 /// Thread-safety: immutable, share freely.
 struct SweepSpace {
-  std::vector<std::string> schedules;    ///< names of the catalogue
+  std::vector<std::string> schedules;    ///< names of the catalogue, or of `plans`
   std::vector<int> ranks = {4};          ///< p
   std::vector<int> micro_batches = {8};  ///< m
   std::vector<int> chunks = {};          ///< v of those that take it; empty: their default
@@ -50,6 +52,8 @@ struct SweepSpace {
   std::vector<int> data_parallel = {1};  ///< copies of the pipeline
   std::vector<SweepCosts> costs = {{}};
   std::vector<std::optional<SweepLimit>> limits = {std::nullopt};  ///< none: not limited
+  /// Programs that the list may name too. Each has its own p, m, v and q, not those above.
+  std::map<std::string, std::shared_ptr<const Program>> plans = {};
 };
 
 /// One combination; p, m, v, q as asked for (0: the schedule does not take it or has a default).
@@ -62,15 +66,16 @@ struct SweepPoint {
   int slices = 0;
   int data_parallel = 1;
   SweepCosts costs = {};
-  std::optional<double> memory_limit = {};  ///< in the unit of memory_forward
+  std::optional<double> memory_limit = {};      ///< in the unit of memory_forward
+  std::shared_ptr<const Program> program = {};  ///< instead of one that `schedule` generates
 };
 
 /// Figures of a point, in the units of its costs.
 struct SweepFigures {
   double makespan = 0, bubble_makespan_ratio = 0;
-  double step = 0;  ///< of all passes: see Report
-  double span = 0, bubble_span_ratio = 0;
-  double sums_exposed = 0;     ///< of the makespan: see SumReport
+  double step = 0;                         ///< of all passes: see Report
+  double span = 0, bubble_span_ratio = 0;  ///< of one pass: a step of several has no span
+  double sums_exposed = 0;                 ///< of the makespan: see SumReport
   double peak_activation = 0;  ///< of the rank that holds most, in micro-batches of a full stage
   double peak_memory = 0;      ///< likewise, under the costs' memory
   bool same_bits = false;      ///< the accumulation order is ascending
@@ -83,12 +88,13 @@ struct SweepFigures {
 struct SweepRow {
   SweepPoint point;  ///< v and q as they are, where there are figures
   std::optional<SweepFigures> figures;
-  std::string reason;  ///< why the combination has no meaning; empty with figures
+  std::string reason;  ///< why the combination has no meaning or is not valid; else empty
 };
 
 /// The combinations, schedules outermost, then p, m, v, q, copies, costs, limits. A schedule that
-/// takes no v (q) has one point for all of them. Throws InvalidArgument for an unknown schedule, a
-/// count below 1, an empty list, and a v (q) that no schedule of the list takes.
+/// takes no v (q) has one point for all of them, a plan one for all p, m, v and q. Throws
+/// InvalidArgument for an unknown schedule, a count below 1, an empty list, and a v (q) that no
+/// schedule of the list takes.
 [[nodiscard]] std::vector<SweepPoint> sweep_points(const SweepSpace& space);
 
 /// Generates, simulates and verifies one point. Never throws for a combination without meaning;
@@ -108,7 +114,8 @@ void sweep(const std::vector<SweepPoint>& points,
 /// their file, the limit, the figures, reason.
 [[nodiscard]] std::string sweep_csv_head();
 
-/// The row as a line of CSV (RFC 4180). A figure that is not there is an empty cell.
+/// The row as a line of CSV (RFC 4180). A figure that is not there is an empty cell, as is the span
+/// of several passes.
 [[nodiscard]] std::string sweep_csv(const SweepRow& row);
 
 /// The row as one JSON object on one line, with the columns' names as keys; null for what is not
