@@ -115,8 +115,12 @@ class Offers : public VerbTest {
     lines["--r"] = "-m 2 --budget 10 --r 2 --recompute choose";
     lines["--mem-boundary"] = "-m 2 --budget 10 --mem-boundary 0.1 --recompute choose";
     lines["--budget"] = "-m 2 --budget 10";
-    for (const std::string more :
-         {"--objective span", "--time-cap 60", "--one-copy", "--v-placement", "--recompute choose"})
+    for (const std::string more : {"--objective span",
+                                   "--time-cap 60",
+                                   "--one-copy",
+                                   "--v-placement",
+                                   "--recompute choose",
+                                   "--from zb-h1"})
       lines[more.substr(0, more.find(' '))] = "-m 2 --budget 10 " + more;
     for (const char* option : {"--out", "--pareto"})
       lines[option] = "-m 2 --budget 10 " + file(option);
