@@ -160,7 +160,7 @@ Dataset select_rows(const Dataset& data, const std::vector<std::int32_t>& rows) 
       parts.push_back({tensor.name, gather(tensor.values, rows), tensor.sequence});
     return parts;
   };
-  return {data.name, gathered(data.inputs), gathered(data.targets), data.classes, {}};
+  return {data.name, gathered(data.inputs), gathered(data.targets), data.classes, {}, data.divisor};
 }
 
 TrainTest split_by_seed(const Dataset& data, double train_share, std::uint64_t seed) {
@@ -178,7 +178,8 @@ TrainTest split_by_seed(const Dataset& data, double train_share, std::uint64_t s
 TrainTest load_data(std::string_view name,
                     std::uint64_t seed,
                     std::int64_t positions,
-                    Lengths lengths) {
+                    Lengths lengths,
+                    float divisor) {
   require(lengths == Lengths::Fixed || name == "text" || name.starts_with("text:"), [&] {
     return "lengths '" + std::string(name_of(lengths)) + "' are of lines; '" + std::string(name) +
            "' is no text: give text or text:FILE[,bytes]";
@@ -187,7 +188,8 @@ TrainTest load_data(std::string_view name,
   const auto rest = [&](std::string_view prefix) {
     return std::string(name.substr(prefix.size()));
   };
-  if (name.starts_with("csv:")) return split_by_seed(read_samples_csv(rest("csv:")), 0.8, seed);
+  if (name.starts_with("csv:"))
+    return split_by_seed(read_samples_csv(rest("csv:"), divisor), 0.8, seed);
   if (name.starts_with("idx:")) return read_samples_folder(rest("idx:"), seed);
   if (name == "text") return text_samples("text", built_in_text(), {positions, false, lengths});
   if (name.starts_with("text:")) {

@@ -1,4 +1,5 @@
 // The loop of fit(): from where its mini-batches begin to the end of the options' epochs or steps.
+#include <algorithm>
 #include <array>
 #include <chrono>
 #include <optional>
@@ -7,6 +8,7 @@
 
 #include "millrace/core/error.hpp"
 #include "training/agreement.hpp"
+#include "training/lone_values.hpp"
 #include "training/saving.hpp"
 #include "training/trainer_state.hpp"
 #include "training/watch/step_times.hpp"
@@ -58,6 +60,7 @@ class Fit {
     epoch.samples += step.samples;
     epoch.positions += step.positions;
     ++(step.skipped ? epoch.skipped : epoch.updates);
+    epoch.without_weight += step.has_no_weight() ? 1 : 0;
     epoch.seconds = seconds_since(start_);
   }
 
@@ -131,6 +134,9 @@ LoaderOptions Trainer::loader_options() const {
 FitReport Trainer::fit(const Dataset& data, const std::stop_token& stop) {
   agree_on_data(state_->group, data, options().batch_size, options());
   state_->know_data(data);
+  refuse_lone_values(state_->parts.norm_values,
+                     std::min(options().batch_size, data.epoch_size()),
+                     state_->micro_batches());
   Loader loader(data, loader_options());
   if (std::exchange(state_->goes_on, false)) loader.seek(state().counters().position);
   return run(loader, stop);

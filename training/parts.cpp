@@ -14,6 +14,7 @@
 #include "millrace/training/rank_parts.hpp"
 #include "millrace/training/recompute.hpp"
 #include "training/channel_depths.hpp"
+#include "training/lone_values.hpp"
 #include "training/optimizer_shards.hpp"
 #include "training/ties.hpp"
 
@@ -219,6 +220,7 @@ TrainerParts assemble(const ModelSpec& model,
                                 seat);
   parts.precision = model.precision;
   parts.model = model.text;
+  parts.norm_values = norm_values(model, shape.slices);
   return parts;
 }
 

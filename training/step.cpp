@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "millrace/core/error.hpp"
+#include "training/lone_values.hpp"
 #include "training/pass_data.hpp"
 #include "training/trainer_state.hpp"
 #include "training/update.hpp"
@@ -188,7 +189,8 @@ bool Trainer::State::run(StepReport& report,
   settings.seed = store.counters().seed;
   settings.step = static_cast<std::uint64_t>(store.counters().mini_batches);
   report.loss_scale = store.counters().loss_scale.value;
-  settings.loss_scale = report.loss_scale / total_weight;
+  // Of a mini-batch without weight nothing is learnt; every process hears so with the losses.
+  settings.loss_scale = total_weight > 0 ? report.loss_scale / total_weight : 0;
   settings.deadline = options.deadline;
   settings.passes = options.accumulate;
   settings.order = options.accumulate_order;
@@ -301,12 +303,18 @@ void Trainer::State::update(StepReport& report) {
   });
 }
 
+/// A mini-batch whose targets all weigh 0 has no gradient: nothing else is wrong with it.
+void Trainer::State::skip(StepReport& report) {
+  report.skipped = true;
+  zero_gradients(store);
+}
+
 std::optional<StepReport> Trainer::State::step(StepData& data,
                                                double total_weight,
                                                const Rates& rates,
                                                const Pause& pause) {
-  require(total_weight > 0 && std::isfinite(total_weight),
-          "the total weight of a step must be above 0, got " + std::to_string(total_weight));
+  require(total_weight >= 0 && std::isfinite(total_weight),
+          "the total weight of a step must be at least 0, got " + std::to_string(total_weight));
   const auto start = Clock::now();
   if (watch) watch->begin_step();
   StepReport report;
@@ -314,7 +322,7 @@ std::optional<StepReport> Trainer::State::step(StepData& data,
   is_updating = false;
   try {
     if (!run(report, data, total_weight, pause)) return std::nullopt;
-    update(report);
+    report.has_no_weight() ? skip(report) : update(report);
   } catch (...) {
     drop_partial();
     throw;
@@ -337,6 +345,8 @@ std::optional<StepReport> Trainer::State::step(Batch& batch,
           "the program cuts sequences into " + std::to_string(shape.slices) +
               " slices, the mini-batch is cut into " + std::to_string(batch.slices()));
   require(batch.samples() >= 1, "a mini-batch to learn from must have at least 1 sample, got 0");
+  if (store.counters().mini_batches == 0)
+    refuse_lone_values(parts.norm_values, batch.samples(), micro_batches());
   std::optional<StepReport> report = step(batch, weight_of(batch), rates, pause);
   if (!report) return report;
   report->epoch = batch.epoch;

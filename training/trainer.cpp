@@ -8,6 +8,7 @@
 #include "millrace/core/error.hpp"
 #include "millrace/training/rank_parts.hpp"
 #include "training/agreement.hpp"
+#include "training/lone_values.hpp"
 #include "training/parts.hpp"
 #include "training/ties.hpp"
 #include "training/trainer_state.hpp"
@@ -52,6 +53,15 @@ void check(const TrainerOptions& options, const TrainerParts& parts) {
           ", so that each copy of the pipeline gets the sums of its share of the gradients; the "
           "trainer is made without it");
   options.learning_rate.check();
+}
+
+/// The sizes of mini-batches: the full one and, where that is known, a smaller last one.
+std::vector<std::int64_t> mini_batches_of(const TrainerOptions& options, std::int64_t epoch_size) {
+  if (epoch_size == 0) return {options.batch_size};
+  std::vector<std::int64_t> sizes = {std::min(options.batch_size, epoch_size)};
+  const std::int64_t last = epoch_size % sizes.front();
+  if (last > 0 && options.last_batch == LastBatch::Update) sizes.push_back(last);
+  return sizes;
 }
 
 /// What is wrong is said about the group that says it.
@@ -128,7 +138,7 @@ StepReport Trainer::step(Batch& batch) {
   return report;
 }
 
-std::vector<std::string> Trainer::warnings() const {
+std::vector<std::string> Trainer::warnings(std::int64_t epoch_size) const {
   std::vector<std::string> sentences = plan_warnings(executor().program(), stages());
   const auto names = state().names();
   const bool has_statistics = std::ranges::any_of(
@@ -138,6 +148,11 @@ std::vector<std::string> Trainer::warnings() const {
                         std::to_string(state_->micro_batches()) +
                         " micro-batches by its own mean and variance, which differ from those of "
                         "the whole mini-batch: results depend on the number of micro-batches");
+  for (const std::int64_t samples : mini_batches_of(options(), epoch_size)) {
+    const int micro_batches = state_->micro_batches();
+    const std::string lone = lone_values_warning(state_->parts.norm_values, samples, micro_batches);
+    if (!lone.empty()) sentences.push_back(lone);
+  }
   return sentences;
 }
 

@@ -61,6 +61,7 @@ struct Trainer::State {
   void drop_partial();
   StepResult run_pass(StepData& data, const StepSettings& settings, double& declared);
   void update(StepReport& report);
+  void skip(StepReport& report);
   using Tell = std::function<void(const StepRecord&)>;
   void inspect(double scale);
   void begin_records();

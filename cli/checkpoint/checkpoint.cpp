@@ -12,6 +12,7 @@
 #include "cli/checkpoint/newest.hpp"
 #include "cli/files.hpp"
 #include "cli/numbers.hpp"
+#include "cli/train/feature_divisor.hpp"
 #include "cli/verbs.hpp"
 #include "millrace/core/error.hpp"
 #include "millrace/training/weights_hash.hpp"
@@ -151,12 +152,16 @@ bool differ(const std::string& left, const std::string& right) {
 
 void export_weights(const std::string& path, const std::string& file) {
   require_writable("--output", file);
-  const Checkpoint checkpoint(newest_at(path));
+  const std::string folder = newest_at(path);
+  const Checkpoint checkpoint(folder);
+  SafetensorsMetadata metadata{{"model", checkpoint.manifest().model}};
+  if (const std::string divisor = run_facts_of(folder)[kFeatureDivisor]; !divisor.empty())
+    metadata[kFeatureDivisor] = divisor;
   std::vector<SafetensorsPlace> places;
   for (const CheckpointShard& shard : checkpoint.manifest().shards)
     for (const CheckpointTensor& tensor : shard.tensors)
       if (tensor.part == "value") places.push_back({tensor.name, tensor.dtype, tensor.dims});
-  SafetensorsImage image(places, {{"model", checkpoint.manifest().model}});
+  SafetensorsImage image(places, metadata);
   for (const SafetensorsPlace& place : places) image.fill(place.name, checkpoint.read(place.name));
   const auto bytes = image.bytes();
   write_files({{"--output", file, {reinterpret_cast<const char*>(bytes.data()), bytes.size()}}});

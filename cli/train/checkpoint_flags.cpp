@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "cli/numbers.hpp"
+#include "cli/train/feature_divisor.hpp"
 #include "cli/train/refusals.hpp"
 #include "cli/vocabulary.hpp"
 #include "millrace/core/error.hpp"
@@ -187,6 +188,7 @@ void take_settings(CLI::App& verb, CheckpointFlags& flags) {
   const Found found = newest_at(flags.from);
   flags.from_step = found.manifest.counters.mini_batches;
   take(verb, found);
+  flags.divisor = run_facts_of(found.folder)[kFeatureDivisor];
 }
 
 SaveOptions save_options(const CheckpointFlags& flags,

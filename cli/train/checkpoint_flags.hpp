@@ -18,6 +18,7 @@ struct CheckpointFlags {
   // Found by take_settings.
   std::string from;            ///< what to resume; empty: nothing
   std::int64_t from_step = 0;  ///< of the newest checkpoint there whose manifest can be read
+  std::string divisor;         ///< of its features (feature_divisor.hpp); empty: it names none
 };
 
 void add_checkpoint_flags(CLI::App& verb, CheckpointFlags& flags);

@@ -8,6 +8,7 @@
 #include "cli/files.hpp"
 #include "cli/generate/sample.hpp"
 #include "cli/numbers.hpp"
+#include "cli/train/feature_divisor.hpp"
 #include "cli/train/layer_times.hpp"
 #include "cli/train/refusals.hpp"
 #include "cli/vocabulary.hpp"
@@ -72,10 +73,13 @@ ModelSpec model_of(const TrainFlags& flags) {
   return about("--model", flags.model, [&] { return parse_model(text); });
 }
 
-/// Checkpoints hold the vocabulary of the data; without one of its own, a model of text gets it.
+/// Checkpoints hold the vocabulary of the data, or what its features were divided by; without one
+/// of its own, a model of text gets it.
 void take_vocabulary(TrainJob& job) {
   if (const auto& vocabulary = job.data.train.windows.vocabulary; vocabulary != nullptr)
     job.options.save.run["vocabulary"] = digits_of(*vocabulary);
+  if (job.flags.data.starts_with("csv:"))
+    job.options.save.run[kFeatureDivisor] = exact(double{job.data.train.divisor});
   const std::int64_t words = job.data.train.classes;
   if (job.model.context == 0 || words == 0 ||
       job.model.text.find("vocabulary=") != std::string::npos)
@@ -335,6 +339,19 @@ std::int64_t TrainJob::epochs() const {
   return (options.steps + per_epoch - 1) / per_epoch;
 }
 
+namespace {
+
+/// Where the machine chose the number of ranks.
+std::string ranks_line(const CLI::App& verb, const TrainJob& job) {
+  const int ranks = job.options.ranks;
+  if (verb.get_option(flag("ranks"))->count() > 0 || ranks != ranks_of_machine()) return {};
+  const unsigned cores = std::max(1U, std::thread::hardware_concurrency());
+  return std::to_string(ranks) + " ranks, as this machine has " + std::to_string(cores) +
+         (cores == 1 ? " core" : " cores") + " (2 to 4; -p sets another number)";
+}
+
+}  // namespace
+
 TrainJob make_job(const CLI::App& verb, const TrainFlags& flags) {
   TrainJob job = start_job(flags);
   job.data = read_data(job);
@@ -344,12 +361,16 @@ TrainJob make_job(const CLI::App& verb, const TrainFlags& flags) {
   set_rule(flags.rule, job.model, job.options);
   scale_rate(flags.batch, job.options);
   set_length(flags, job);
+  if (flags.plan.empty()) job.ranks_line = ranks_line(verb, job);
   return job;
 }
 
 TrainTest read_data(const TrainJob& job) {
   return about("--data", job.flags.data, [&] {
-    return load_data(job.flags.data, job.options.seed, job.model.context, lengths_of(job.flags));
+    const float divisor =
+        job.flags.data.starts_with("csv:") ? divisor_of(job.flags.checkpoints) : 0.0F;
+    return load_data(
+        job.flags.data, job.options.seed, job.model.context, lengths_of(job.flags), divisor);
   });
 }
 

@@ -47,7 +47,9 @@ std::string Progress::line(const StepReport& report,
        << std::setprecision(2) << report.learning_rate << std::fixed << "  " << pace << "  "
        << idle_ << " " << std::setprecision(1) << 100 * bubble_ << " %";
   if (report.loss_scale != 1) line << "  scale " << std::setprecision(0) << report.loss_scale;
-  if (report.skipped) line << "  (gradient not finite: skipped)";
+  if (report.skipped)
+    line << (report.has_no_weight() ? "  (all targets weigh 0: skipped)"
+                                    : "  (gradient not finite: skipped)");
   return line.str();
 }
 

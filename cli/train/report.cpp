@@ -31,6 +31,7 @@ ordered_json settings_of(const TrainJob& job, const TrainOutcome& outcome) {
   settings["model"] = job.model.text;
   settings["data"] = job.flags.data;
   if (job.data.train.windows.positions > 0) settings["lengths"] = job.flags.lengths;
+  if (job.flags.data.starts_with("csv:")) settings["feature_divisor"] = job.data.train.divisor;
   settings["train_samples"] = job.data.train.size();
   settings["test_samples"] = job.data.test.size();
   if (job.grid().data() > 1) settings["data_parallel"] = job.grid().data();
@@ -157,6 +158,11 @@ void print_score(std::ostream& stream, const TrainOutcome& outcome) {
            << std::setprecision(4) << loss << '\n';
 }
 
+void print_skipped(std::ostream& stream, std::int64_t steps, const char* cause) {
+  if (steps > 0)
+    stream << ", " << steps << (steps == 1 ? " step" : " steps") << " skipped (" << cause << ")";
+}
+
 void print_speed(std::ostream& stream, const TrainOutcome& outcome) {
   stream << std::setprecision(0) << outcome.fit.samples << " samples in " << std::setprecision(2)
          << outcome.fit.seconds << " s, " << std::setprecision(0)
@@ -166,9 +172,9 @@ void print_speed(std::ostream& stream, const TrainOutcome& outcome) {
   if (outcome.text) stream << ", " << read.tokens_per_second() << " tokens/s";
   if (outcome.text && outcome.text->padded)
     stream << ", " << std::setprecision(1) << 100 * read.padding() << " % of positions padding";
-  if (const std::int64_t skipped = outcome.fit.skipped(); skipped > 0)
-    stream << ", " << skipped << (skipped == 1 ? " step" : " steps")
-           << " skipped (gradient not finite)";
+  const std::int64_t without_weight = outcome.fit.without_weight();
+  print_skipped(stream, outcome.fit.skipped() - without_weight, "gradient not finite");
+  print_skipped(stream, without_weight, "all targets weigh 0");
   stream << '\n';
 }
 
@@ -184,8 +190,17 @@ std::string cores_text(int count) {
   return std::to_string(count) + (count == 1 ? " core" : " cores");
 }
 
+/// The whole pipeline's, beside what the plan predicted with the measured times of the passes.
+void print_bubble(std::ostream& stream, const TrainOutcome& outcome) {
+  stream << std::setprecision(1) << "bubble " << 100 * outcome.measured.bubble() << " %, simulated "
+         << 100 * outcome.simulated.bubble() << " % with a core per rank";
+  if (outcome.on_cores)
+    stream << ", " << 100 * outcome.on_cores->bubble() << " % on " << cores_text(outcome.cores);
+  stream << '\n';
+}
+
 void print_bubbles(std::ostream& stream, const TrainOutcome& outcome) {
-  stream << "bubble       measured   simulated";
+  stream << "by rank      measured   simulated";
   if (outcome.on_cores) stream << std::setw(12) << "on " + cores_text(outcome.cores);
   stream << "   peak stash bytes (predicted)\n" << std::setprecision(1);
   for (std::size_t rank = 0; rank < outcome.measured.ranks.size(); ++rank) {
@@ -195,10 +210,6 @@ void print_bubbles(std::ostream& stream, const TrainOutcome& outcome) {
     stream << std::setw(13) << outcome.peak_counted[rank] << " (" << outcome.peak_predicted[rank]
            << ")\n";
   }
-  stream << "  all      ";
-  print_shares(stream, outcome, [](const StepUse& use) { return use.bubble(); });
-  stream << "   (simulated: a processor per rank, with the measured times"
-         << (outcome.on_cores ? "; then with those there are" : "") << ")\n";
 }
 
 void print_optimizer(std::ostream& stream, const TrainOutcome& outcome) {
@@ -237,6 +248,7 @@ void print_shared(std::ostream& stream, const TrainOutcome& outcome) {
 void print_outcome(std::ostream& stream, const TrainOutcome& outcome) {
   print_score(stream, outcome);
   print_speed(stream, outcome);
+  print_bubble(stream, outcome);
   print_products(stream, outcome);
   stream << "weights " << outcome.weights_hash << '\n';
   print_bubbles(stream, outcome);
@@ -278,6 +290,7 @@ std::string outcome_json(const TrainJob& job, const TrainOutcome& outcome) {
   }
   document["updates"] = outcome.updates;
   document["skipped"] = outcome.fit.skipped();
+  document["skipped_without_weight"] = outcome.fit.without_weight();
   document["accuracy"] = outcome.score.accuracy();
   document["test_loss"] = outcome.score.mean_loss();
   document["weights_hash"] = outcome.weights_hash;

@@ -55,10 +55,11 @@ class Speaker {
                     trainer.state().counters().mini_batches,
                     trainer.executor().program(),
                     job_.grid().data());
+    if (!job_.ranks_line.empty()) stream_ << job_.ranks_line << std::endl;
     stream_ << batch_line(
                    job_.flags.batch, job_.options, job_.flags.data_parallel, job_.full_batch())
             << std::endl;
-    for (const std::string& warning : trainer.warnings())
+    for (const std::string& warning : trainer.warnings(job_.data.train.epoch_size()))
       stream_ << "warning: " << warning << std::endl;
   }
 

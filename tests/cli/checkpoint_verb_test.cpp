@@ -119,6 +119,23 @@ TEST_F(CheckpointVerb, NamesWhatIsDamagedAndPassesItOver) {
   EXPECT_TRUE(fs::exists(place_ + "/damaged-step-0000000008"));
 }
 
+TEST(Checkpoint, DivisorOfACsvFile_StaysWithTheWeights) {
+  const Folder folder("cli_divisor");
+  const std::string rows = "4,0,0\n0,4,1\n4,1,0\n1,4,1\n3,0,0\n0,3,1\n4,2,0\n2,4,1\n";
+  const std::string small = folder.write("small.csv", rows);
+  const std::string large = folder.write("large.csv", rows + "400,0,0\n");
+  const std::string saved = folder.path() + "/saved", weights = folder.path() + "/w.safetensors";
+  const std::string train = "train --model mlp:2-8-2 -p 2 -m 2 --batch-size 4 --json --data csv:";
+  const auto by = [](int divisor) {
+    return HasSubstr("\"feature_divisor\": " + std::to_string(divisor) + ".0,");
+  };
+  EXPECT_THAT(command(train + small + " --steps 40 --save " + saved).text, by(4));
+  EXPECT_EQ(command("checkpoint export " + saved + " --output " + weights).code, 0);
+  EXPECT_THAT(command(train + large + " --steps 1").text, by(400));
+  EXPECT_THAT(command(train + large + " --steps 1 --weights " + weights).text, by(4));
+  EXPECT_THAT(command("train --steps 41 -p 2 --json --resume " + saved).text, by(4));
+}
+
 TEST_F(CheckpointVerb, RefusesWhatMakesNoSense) {
   for (const auto& [flags, sentence] :
        {std::pair("--resume auto", "--resume auto: needs --save"),

@@ -1,5 +1,5 @@
-// A training that skips every step does not end as if it had learnt: one sentence and code 1, in
-// one process and in many.
+// A training that cannot learn does not end as if it had: it skips every step (one sentence and
+// code 1, in one process and in many), or its batch norms see one value a channel.
 #include <gmock/gmock.h>
 
 #include "cli/launched.hpp"
@@ -47,6 +47,19 @@ TEST(Diverged, LaunchedRanksAllEndSoAndNobodyIsLost) {
   EXPECT_EQ(outcome.code, 1) << outcome.errors;
   EXPECT_THAT(outcome.errors, HasSubstr(std::string("5") + kSentence));
   EXPECT_THAT(outcome.errors, Not(HasSubstr("lost")));
+}
+
+TEST(BatchNormOverOneValue, OfTrain_IsRefusedOrWarnedOf) {
+  const std::string model =
+      "train --model mlp:64-32-10,norm=batch -p 2 -m 32 --steps 2 --batch-size ";
+  const Outcome all = run(model + "32");
+  EXPECT_EQ(all.code, 2);
+  EXPECT_THAT(all.errors,
+              HasSubstr("-m: 32 samples in 32 micro-batches give batch norm one value a channel"));
+  const Outcome some = run(model + "40");
+  EXPECT_EQ(some.code, 0) << some.errors;
+  EXPECT_THAT(some.output,
+              HasSubstr("warning: batch norm sees one value a channel in 24 of the 32"));
 }
 
 }  // namespace

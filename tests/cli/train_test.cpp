@@ -6,6 +6,7 @@
 #include <fstream>
 #include <string>
 #include <sys/wait.h>
+#include <thread>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -104,8 +105,8 @@ TEST(Train, SimulatesTheBubbleForTheProcessorsThereAreWhereRanksShareThem) {
   const json bubble = json::parse(train(flags + " --json").out)["bubble"];
 
   EXPECT_THAT(text.out,
-              AllOf(HasSubstr("\nbubble       measured   simulated   on 1 core   peak stash"),
-                    HasSubstr("with the measured times; then with those there are)")));
+              AllOf(HasSubstr("\nby rank      measured   simulated   on 1 core   peak stash"),
+                    HasSubstr(" % with a core per rank, 50.0 % on 1 core\n")));
   EXPECT_EQ(bubble["simulated_on_cores"]["cores"], 1);
   EXPECT_NEAR(bubble["simulated_on_cores"]["total"].get<double>(), 0.5, 1e-9);
   EXPECT_GT(bubble["simulated_on_cores"]["makespan_seconds"],
@@ -115,6 +116,30 @@ TEST(Train, SimulatesTheBubbleForTheProcessorsThereAreWhereRanksShareThem) {
           train("--model mlp:64-24-20-16-10 -p 1 -m 4 --epochs 1 --executor sequential --json")
               .out)["bubble"]
           .contains("simulated_on_cores"));
+}
+
+TEST(Train, Results_BeginWithAccuracySpeedAndBubble) {
+  EXPECT_THAT(train(kSmall).out,
+              ContainsRegex("\ntest accuracy [0-9.]+ % .*\n"
+                            "[0-9]+ samples in [0-9.]+ s, [0-9]+ samples/s, .*\n"
+                            "bubble [0-9.]+ %, simulated [0-9.]+ % with a core per rank.*\n"));
+}
+
+TEST(Train, RanksThatAreNotTyped_AreThoseOfTheMachine) {
+  const auto cores = static_cast<int>(std::thread::hardware_concurrency());
+  const int ranks = std::clamp(cores, 2, 4);
+  const std::string flags = "--model mlp:64-24-20-16-10 --steps 3 ";
+  const std::string line = std::to_string(ranks) + " ranks, as this machine has " +
+                           std::to_string(cores) + (cores == 1 ? " core" : " cores");
+  const Outcome chosen = train(flags + "--json");
+  const Outcome typed = train(flags + "--json -p 3");
+
+  ASSERT_EQ(chosen.code, 0) << chosen.errors;
+  EXPECT_EQ(json::parse(chosen.out)["settings"]["ranks"], ranks);
+  EXPECT_EQ(json::parse(chosen.out)["settings"]["micro_batches"], 8);
+  EXPECT_THAT(chosen.errors, HasSubstr(line));
+  EXPECT_THAT(typed.errors, Not(HasSubstr("as this machine has")));
+  EXPECT_EQ(json::parse(chosen.out)["weights_hash"], json::parse(typed.out)["weights_hash"]);
 }
 
 TEST(Train, GivesOneHashForEverySettingThatMayNotChangeBits) {
@@ -351,7 +376,7 @@ TEST(Train, RefusesBadInputInOneSentenceWithExitCodeTwo) {
            Case{"--beta2 1", "--beta2 1: must be at least 0 and below 1"},
            Case{"--epsilon 0", "--epsilon 0: must be above 0"},
            Case{"--clip-norm 0", "--clip-norm 0: must be above 0"},
-           Case{"--partition 1,2", "4 stages need 3 boundaries, found 2"},
+           Case{"-p 4 --partition 1,2", "4 stages need 3 boundaries, found 2"},
            Case{"--partition 3,2,5", "--partition 3,2,5:"},
            Case{"--epochs 1 --steps 1", "give one of them"},
            Case{"--plan /nowhere.json",

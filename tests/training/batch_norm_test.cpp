@@ -148,6 +148,48 @@ TEST(BatchNormTraining, WarnsThatMicroBatchesDecide) {
   EXPECT_TRUE(Trainer(parse_model("mlp:64-8-10"), job("1f1b", "sequential", 2)).warnings().empty());
 }
 
+TrainerOptions in_micro_batches(std::int64_t batch_size, int micro_batches) {
+  TrainerOptions options = plain_options(2, micro_batches);
+  options.batch_size = batch_size;
+  options.epochs = 1;
+  return options;
+}
+
+TEST(BatchNormOverOneValue, InEveryMicroBatch_IsRefusedBeforeTheFirstStep) {
+  const ModelSpec model = parse_model("mlp:64-32-10,norm=batch");
+  const Dataset data = first_digits(60);
+  for (const std::int64_t size : {2, 8}) {
+    Trainer trainer(model, in_micro_batches(size, 8));
+    EXPECT_THAT([&] { trainer.fit(data); },
+                ThrowsMessage<InvalidArgument>(
+                    HasSubstr("micro_batches: " + std::to_string(size) +
+                              " samples in 8 micro-batches give batch norm one value a channel")));
+    Batch batch(first_digits(static_cast<int>(size)), 8);
+    EXPECT_THROW(trainer.step(batch), InvalidArgument);
+    EXPECT_EQ(trainer.state().counters().mini_batches, 0);
+  }
+  // As few samples in all; a channel of images has a value per pixel; layer norm needs no others.
+  Trainer few(model, in_micro_batches(128, 8));
+  EXPECT_THROW(few.fit(first_digits(8)), InvalidArgument);
+  Trainer images(small_network(), in_micro_batches(8, 8));
+  EXPECT_NO_THROW(images.fit(data));
+  Trainer rows(parse_model("mlp:64-32-10,norm"), in_micro_batches(8, 8));
+  EXPECT_NO_THROW(rows.fit(data));
+}
+
+TEST(BatchNormOverOneValue, InSomeMicroBatches_IsAWarning) {
+  const ModelSpec model = parse_model("mlp:64-32-10,norm=batch");
+  Trainer trainer(model, in_micro_batches(12, 8));
+  EXPECT_THAT(trainer.warnings(),
+              testing::Contains(HasSubstr(
+                  "one value a channel in 4 of the 8 micro-batches of a mini-batch of 12")));
+  EXPECT_NO_THROW(trainer.fit(first_digits(24)));
+  const Trainer last(model, in_micro_batches(16, 8));
+  EXPECT_THAT(last.warnings(19),
+              testing::Contains(HasSubstr("in 3 of the 8 micro-batches of a mini-batch of 3")));
+  EXPECT_THAT(last.warnings(16), testing::Not(testing::Contains(HasSubstr("one value"))));
+}
+
 /// `./run soak` trains five of them five times as long, to 98.5 %.
 TEST(ResidualNetwork, ReachesTheAccuracyOfItsKind) {
   EXPECT_GE(accuracy_of_residual_networks(2, 8), 0.97);

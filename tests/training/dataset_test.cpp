@@ -92,6 +92,61 @@ TEST(Csv, NamesFileLineAndExpectation) {
               HasSubstr("cannot be read: Is a directory"));
 }
 
+TEST(Csv, Header_IsSkipped) {
+  const Folder folder("csv_header");
+  for (const char* text : {"width,height,class\n1,-4,0\n2,3,2\n",
+                           "\xEF\xBB\xBF\"width\",\"height\",\"class\"\r\n1,-4,0\r\n2,3,2\r\n"}) {
+    const Dataset data = read_samples_csv(folder.write("a.csv", text));
+    EXPECT_EQ(data.size(), 2);
+    EXPECT_EQ(data.inputs[0].values.as<float>()[1], -1.0F);
+  }
+  const auto complaint = [&](const std::string& text) {
+    const std::string file = folder.write("b.csv", text);
+    return sentence_of([&] { (void)read_samples_csv(file); });
+  };
+  EXPECT_THAT(complaint("width,2,class\n1,2,0\n"), HasSubstr("line 1: expected a finite number"));
+  EXPECT_THAT(complaint("1,2,0\nwidth,height,class\n"), HasSubstr("line 2: expected a finite"));
+  EXPECT_THAT(complaint("width,height,class\n"), HasSubstr("holds no sample"));
+}
+
+TEST(Csv, SemicolonsAndTabs_SeparateWhereNoCommaDoes) {
+  const Folder folder("csv_separators");
+  for (const char* text : {"1;-4;0\n2;3;2\n", "a\tb\tc\n1\t-4\t0\n2\t3\t2\n"}) {
+    const Dataset data = read_samples_csv(folder.write("a.csv", text));
+    EXPECT_EQ(data.width(), 2);
+    EXPECT_EQ(data.inputs[0].values.as<float>()[2], 0.5F);
+  }
+  const auto complaint = [&](const std::string& text) {
+    const std::string file = folder.write("b.csv", text);
+    return sentence_of([&] { (void)read_samples_csv(file); });
+  };
+  EXPECT_THAT(complaint("1,5;2,5;0\n"), HasSubstr("decimal commas are not read"));
+  EXPECT_THAT(complaint("1 2 0\n"), HasSubstr("separated by commas, semicolons or tabs, found 1"));
+}
+
+TEST(Csv, NumbersToRegress_AreRefusedByName) {
+  const Folder folder("csv_regression");
+  const std::string file = folder.write("a.csv", "1,2,0.5\n");
+  EXPECT_THAT(sentence_of([&] { (void)read_samples_csv(file); }),
+              HasSubstr("found '0.5': numbers to regress are not read from a CSV file"));
+}
+
+TEST(Csv, Divisor_IsKeptThroughTheSplitAndMayBeGiven) {
+  const Folder folder("csv_divisor");
+  const std::string small = folder.write("small.csv", "4,2,0\n1,1,1\n");
+  const std::string large = folder.write("large.csv", "4,2,0\n1,1,1\n8,1,1\n");
+  const TrainTest learnt = load_data("csv:" + small, 1);
+  EXPECT_EQ(learnt.train.divisor, 4.0F);
+  EXPECT_EQ(learnt.test.divisor, 4.0F);
+  EXPECT_EQ(read_samples_csv(large).inputs[0].values.as<float>()[0], 0.5F);
+  const Dataset same = read_samples_csv(large, learnt.train.divisor);
+  EXPECT_EQ(same.inputs[0].values.as<float>()[0], 1.0F);
+  EXPECT_EQ(same.inputs[0].values.as<float>()[4], 2.0F);
+  EXPECT_EQ(same.divisor, 4.0F);
+  EXPECT_THAT(sentence_of<InvalidArgument>([&] { (void)read_samples_csv(large, -1); }),
+              HasSubstr("the divisor of features must be at least 0"));
+}
+
 TEST(Gzip, IsRefusedWhenCutOrDamagedAtAnyByte) {
   const Folder folder("gzip");
   const std::string good = folder.write_gzip("good.csv.gz", "1,2,0\n3,4,1\n");

@@ -10,8 +10,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "millrace/scheduler/plan/generators.hpp"
 #include "millrace/training/gradient_norm.hpp"
+#include "millrace/training/rank_parts.hpp"
 #include "tests/training/first_digits.hpp"
+#include "tests/training/on_ranks.hpp"
 
 namespace millrace {
 namespace {
@@ -272,6 +275,89 @@ TEST(Diverged, EndsALoopAfterSoManySkippedStepsInARow) {
                  "skipped, after 2 updates; max_skipped allows no more");
   }
   EXPECT_FALSE(trainer.step(batches.good).skipped);
+}
+
+/// A mini-batch whose targets weigh so much each.
+Batch weighing(float weight, int micro_batches) {
+  Dataset data = first_digits(8, 20);
+  Tensor weights(DType::F32, {8});
+  std::ranges::fill(weights.as<float>(), weight);
+  data.targets.push_back({"weights", std::move(weights)});
+  return Batch(data, micro_batches);
+}
+
+TEST(WithoutWeight, MiniBatch_IsSkippedAndChangesNothing) {
+  for (const char* executor : {"sequential", "flow-graph", "ranks"}) {
+    TrainerOptions options = plain_options(2, 2);
+    options.executor = executor;
+    Batch good = weighing(1, 2), none = weighing(0, 2);
+    Trainer plain(parse_model(kModel), options), trainer(parse_model(kModel), options);
+    for (int round = 0; round < 2; ++round) {
+      plain.step(good);
+      trainer.step(good);
+      const StepReport report = trainer.step(none);
+      EXPECT_TRUE(report.skipped && report.has_no_weight());
+      EXPECT_EQ(report.mean_loss(), 0);
+    }
+    EXPECT_EQ(trainer.weights_hash(), plain.weights_hash());
+    EXPECT_EQ(trainer.global_step(), 2);
+    EXPECT_EQ(trainer.state().counters().mini_batches, 4);
+  }
+}
+
+TEST(WithoutWeight, MiniBatch_IsOutsideTheCountOfSkippedSteps) {
+  GoodAndBad batches;
+  Batch none = weighing(0, 2);
+  TrainerOptions options = plain_options(2, 2);
+  options.max_skipped = 2;
+  Trainer trainer(parse_model(kModel), options);
+  trainer.step(batches.bad);
+  for (int i = 0; i < 3; ++i) EXPECT_NO_THROW(trainer.step(none));
+  EXPECT_EQ(trainer.state().counters().skipped_in_a_row, 1);
+  EXPECT_THROW(trainer.step(batches.bad), Diverged);
+}
+
+TEST(WithoutWeight, MiniBatch_IsSkippedByEveryProcess) {
+  TrainerOptions options = plain_options(2, 2);
+  const Program program = generate("1f1b", {.ranks = 2, .micro_batches = 2});
+  testing_training::on_ranks(2, [&](Endpoint& endpoint, ProcessGroup& group) {
+    Trainer trainer(rank_parts(parse_model(kModel), program, options, endpoint, group), options);
+    Batch good = weighing(1, 2), none = weighing(0, 2);
+    EXPECT_FALSE(trainer.step(good).skipped);
+    EXPECT_TRUE(trainer.step(none).has_no_weight());
+    EXPECT_FALSE(trainer.step(good).skipped);
+    EXPECT_EQ(trainer.global_step(), 2);
+  });
+}
+
+/// A fit that meets one, as its account says.
+class OneWithout final : public BatchSource {
+ public:
+  Batch& next() override {
+    Batch& batch = position_.batch == 1 ? none_ : good_;
+    batch.epoch = position_.epoch;
+    batch.number = position_.batch++;
+    if (position_.batch == 3) position_ = {position_.epoch + 1, 0};
+    return batch;
+  }
+  [[nodiscard]] DataPosition position() const override { return position_; }
+  void seek(const DataPosition& position) override { position_ = position; }
+  [[nodiscard]] std::int64_t batches_per_epoch() const override { return 3; }
+
+ private:
+  Batch good_ = weighing(1, 2), none_ = weighing(0, 2);
+  DataPosition position_;
+};
+
+TEST(WithoutWeight, MiniBatches_AreCountedByFit) {
+  TrainerOptions options = plain_options(2, 2);
+  options.epochs = 2;
+  Trainer trainer(parse_model(kModel), options);
+  OneWithout batches;
+  const FitReport report = trainer.fit(batches);
+  EXPECT_EQ(report.skipped(), 2);
+  EXPECT_EQ(report.without_weight(), 2);
+  EXPECT_EQ(report.epochs[1].updates, 2);
 }
 
 TEST(Diverged, EndsAFitAndTellsTheLastStepBefore) {

@@ -74,7 +74,7 @@ std::string prometheus_text(const StepTotals& totals, const StepRecord& last) {
   add(text, "steps_total", "Steps of this run.", static_cast<double>(totals.steps()));
   add(text,
       "skipped_steps_total",
-      "Steps of this run whose gradient was not finite.",
+      "Steps of this run that updated nothing: the gradient was not finite, or nothing had weight.",
       static_cast<double>(totals.skipped()));
   add(text, "samples_total", "Samples of this run.", static_cast<double>(totals.samples()));
   add(text, "seconds_total", "Time of the steps of this run.", totals.seconds());

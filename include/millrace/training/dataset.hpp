@@ -62,6 +62,9 @@ struct Dataset {
   std::vector<SampleTensor> targets = {};
   std::int64_t classes = 0;  ///< labels are below this; 0 when the targets are not labels
   Windows windows = {};
+  /// What the features of a CSV file were divided by; a model that learnt from them needs those of
+  /// other files divided by the same.
+  float divisor = 1;
 
   /// Samples that there are.
   [[nodiscard]] std::int64_t size() const;
@@ -115,12 +118,14 @@ struct TrainTest {
 /// Kaynak, UCI 1998, CC BY 4.0), features in [0, 1], ten classes.
 [[nodiscard]] Dataset digits();
 
-/// Reads comma-separated numbers, one sample per line, the label (an integer from 0) last; plain or
-/// gzipped. All features are divided by the largest magnitude among them (when it is not 0), so
-/// that images of any depth arrive in [-1, 1]. Blank lines and a final line end are allowed; a
-/// header line is not. Throws DataError naming file and line, InvalidArgument when there is no such
-/// file.
-[[nodiscard]] Dataset read_samples_csv(const std::string& file);
+/// Reads numbers separated by commas, or by semicolons or tabs where the first line has no comma,
+/// one sample per line, the label (an integer from 0) last; plain or gzipped. A first line without
+/// any number is a header, and skipped. All features are divided by `divisor`, or if it is 0 by the
+/// largest magnitude among them (when that is not 0), so that images of any depth arrive in [-1,
+/// 1]; see Dataset::divisor. Blank lines and a final newline are allowed. Throws DataError naming
+/// file and line, also for targets that are no labels; InvalidArgument when there is no such file,
+/// or for a divisor that is negative or not finite.
+[[nodiscard]] Dataset read_samples_csv(const std::string& file, float divisor = 0);
 
 /// Reads one images file and one labels file in MNIST's IDX format (unsigned bytes, big-endian
 /// extents), plain or gzipped; features are divided by 255. Throws DataError naming file and
@@ -147,10 +152,12 @@ struct TrainTest {
 /// "digits", "csv:FILE" or "idx:FOLDER", 80/20 by seed where no test set exists; "text" (the
 /// built-in one) or "text:FILE[,bytes]" in windows of `positions` or lines of at most as many (see
 /// text.hpp). Throws InvalidArgument for any other word, for what is not there and for lengths that
-/// differ where the data is no text, DataError for damaged files.
+/// differ where the data is no text, DataError for damaged files. `divisor` is that of
+/// read_samples_csv.
 [[nodiscard]] TrainTest load_data(std::string_view name,
                                   std::uint64_t seed,
                                   std::int64_t positions = 0,
-                                  Lengths lengths = Lengths::Fixed);
+                                  Lengths lengths = Lengths::Fixed,
+                                  float divisor = 0);
 
 }  // namespace millrace

@@ -40,6 +40,8 @@ struct TrainerParts {
   GridSeat seat = {};                              ///< this process's copy and place, of several
   DType precision = DType::F32;                    ///< of the model
   std::string model = {};                          ///< ModelSpec::text, if known: see resume
+  /// Values a channel that a batch norm sees of one sample, the fewest; 0: none, or not known.
+  std::int64_t norm_values = 0;
 };
 
 /// The gradient was not finite in TrainerOptions::max_skipped steps in a row: nothing is learnt any
@@ -99,7 +101,8 @@ class Trainer {
   /// Throws StepError when a pass or the optimizer fails: gradients are zeroed, and the next step
   /// works. A failure inside the optimizer leaves the parameters that were already moved where they
   /// are: load a checkpoint when that matters. Throws InvalidArgument when the learning rate
-  /// needs to know the number of updates, and Diverged after max_skipped skipped steps in a row.
+  /// needs to know the number of updates, when each micro-batch of a mini-batch gives a batch norm
+  /// one value a channel, and Diverged after max_skipped skipped steps in a row.
   StepReport step(Batch& batch);
 
   /// One step over data of your own, whose losses' weights add up to `total_weight` (throws
@@ -183,8 +186,8 @@ class Trainer {
   [[nodiscard]] std::span<const HostedStage> stages() const;
 
   /// What will be right but not as good as the schedule promises (see plan_warnings), or depends on
-  /// the number of micro-batches (batch norm).
-  [[nodiscard]] std::vector<std::string> warnings() const;
+  /// the number of micro-batches (batch norm), in epochs of so many samples, 0: unknown.
+  [[nodiscard]] std::vector<std::string> warnings(std::int64_t epoch_size = 0) const;
 
   /// In every step, on the calling thread, when the gradients are complete (all micro-batches,
   /// copies and ties added up) and before their norm: may read and change them. It is given the

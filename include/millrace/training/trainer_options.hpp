@@ -118,7 +118,7 @@ struct TrainerOptions {
   /// model's precision.
   std::optional<LossScaleOptions> loss_scale = {};
   /// Steps skipped in a row, because the gradient was not finite, that end the training; at least
-  /// 1.
+  /// 1. Mini-batches without weight do not count.
   std::int64_t max_skipped = 25;
   std::uint64_t seed = 1;  ///< of initial weights, shuffling and dropout
   /// No wait inside a step lasts longer.
@@ -153,13 +153,16 @@ struct StepReport {
   double gradient_norm = 0;  ///< before clipping
   double clip_factor = 1;    ///< what the gradient was multiplied by
   double learning_rate = 0;
-  double loss_scale = 1;                      ///< that the step ran with
-  bool skipped = false;                       ///< the gradient was not finite: nobody updated
+  double loss_scale = 1;  ///< that the step ran with
+  /// Nothing was updated: the gradient was not finite, or the mini-batch has no weight.
+  bool skipped = false;
   double seconds = 0;                         ///< wall time of the step, optimizer included
   std::vector<std::size_t> peak_stash_bytes;  ///< per rank, counted in this step: of any pass
   /// Likewise, of the sums that a tree holds beside the gradients; empty for the ascending order.
   std::vector<std::size_t> peak_sum_bytes;
 
+  /// Whether all targets of the mini-batch weigh 0.
+  [[nodiscard]] bool has_no_weight() const { return loss.weight == 0; }
   [[nodiscard]] double mean_loss() const { return loss.weight > 0 ? loss.sum / loss.weight : 0; }
 };
 
@@ -169,6 +172,7 @@ struct EpochReport {
   LossSum loss;            ///< over all its mini-batches, each with the weights before its update
   std::int64_t updates = 0;
   std::int64_t skipped = 0;
+  std::int64_t without_weight = 0;  ///< of the skipped steps: see StepReport::has_no_weight
   std::int64_t samples = 0;
   std::int64_t positions = 0;  ///< as of a step
   double seconds = 0;          ///< wall time of its steps and of waiting for data
@@ -183,15 +187,20 @@ struct FitReport {
   double seconds = 0;
   bool stopped = false;  ///< it was asked to end before all steps had run
 
-  /// Steps that did not update, their gradient not finite.
-  [[nodiscard]] std::int64_t skipped() const {
-    std::int64_t count = 0;
-    for (const EpochReport& epoch : epochs) count += epoch.skipped;
-    return count;
-  }
+  /// Steps that did not update.
+  [[nodiscard]] std::int64_t skipped() const { return sum(&EpochReport::skipped); }
+  /// Of those: steps whose targets all weighed 0.
+  [[nodiscard]] std::int64_t without_weight() const { return sum(&EpochReport::without_weight); }
 
   [[nodiscard]] double samples_per_second() const {
     return seconds > 0 ? static_cast<double>(samples) / seconds : 0;
+  }
+
+ private:
+  [[nodiscard]] std::int64_t sum(std::int64_t EpochReport::*member) const {
+    std::int64_t total = 0;
+    for (const EpochReport& epoch : epochs) total += epoch.*member;
+    return total;
   }
 };
 
