@@ -13,8 +13,8 @@ namespace {
 
 /// What the pipeline is, and how a mini-batch goes through it.
 void add_pipeline_flags(CLI::App& verb, TrainFlags& flags) {
-  verb.add_option(cli::flags("ranks"), flags.ranks, "Ranks p of the pipeline")
-      ->capture_default_str();
+  verb.add_option(
+      cli::flags("ranks"), flags.ranks, "Ranks p of the pipeline (this machine's cores, 2 to 4)");
   verb.add_option(
           cli::flags("micro_batches"), flags.micro_batches, "Micro-batches m per mini-batch")
       ->capture_default_str();
@@ -60,7 +60,7 @@ void add_train_flags(CLI::App& verb, TrainFlags& flags) {
       ->capture_default_str();
   verb.add_option("--data",
                   flags.data,
-                  "digits, csv:FILE (label last), idx:FOLDER, text or text:FILE[,bytes]")
+                  "digits, csv:FILE (numbers, label last), idx:FOLDER, text or text:FILE[,bytes]")
       ->capture_default_str();
   verb.add_option("--lengths",
                   flags.lengths,

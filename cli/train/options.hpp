@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include <CLI/CLI.hpp>
@@ -22,7 +23,12 @@
 
 namespace millrace::cli {
 
-/// The flags of `train`, with the default job: the built-in digits, eight linear layers, 4 ranks.
+/// Ranks of a pipeline where nothing says how many: one for each core, from 2 to 4.
+[[nodiscard]] inline std::int64_t ranks_of_machine() {
+  return std::clamp<std::int64_t>(std::thread::hardware_concurrency(), 2, 4);
+}
+
+/// The flags of `train`, with the default job: the built-in digits, eight linear layers.
 struct TrainFlags {
   std::string model = "mlp:64-96-96-96-96-96-96-96-10";
   std::string data = "digits";
@@ -34,7 +40,7 @@ struct TrainFlags {
   std::string precision = "f32";
   std::string plan, profile, trace, svg, config;
   std::int64_t data_parallel = 1;
-  std::int64_t ranks = 4;
+  std::int64_t ranks = ranks_of_machine();
   std::int64_t micro_batches = 8;
   std::int64_t threads_per_rank = 1;
   std::int64_t seed = 1;
@@ -56,6 +62,7 @@ struct TrainJob {
   TrainTest data;
   Program program;
   TrainerOptions options;
+  std::string ranks_line;  ///< how the number of ranks was chosen, where it was not typed
 
   /// The copies of the pipeline, and the places of each.
   [[nodiscard]] Grid grid() const {
