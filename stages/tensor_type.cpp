@@ -21,7 +21,7 @@ TensorType sized(TensorType type, const UnitSize& size) {
 }
 
 std::size_t bytes_of(const TensorType& type, const UnitSize& size) {
-  return size_of(type.dtype) * static_cast<std::size_t>(sized(type, size).dims.elements());
+  return bytes_of(type.dtype, sized(type, size).dims);
 }
 
 std::string to_string(const TensorType& type) {

@@ -104,7 +104,7 @@ std::vector<double> OptimizerShards::squares_of_blocks() {
 
 /// Shares ascend with their copies, and so do the blocks of every entry.
 std::vector<double> OptimizerShards::sums_of_squares(std::span<const double> of_blocks) {
-  Tensor mine(DType::F64, {static_cast<std::int64_t>(of_blocks.size())});
+  Tensor mine = Tensor::uninitialised(DType::F64, {static_cast<std::int64_t>(of_blocks.size())});
   std::ranges::copy(of_blocks, mine.as<double>().begin());
   const std::vector<TensorList> all = copies_.gather(0, TensorList(std::move(mine)), kLabel);
   std::vector<double> sums(all.empty() ? 0 : entries().size(), 0.0);
@@ -153,7 +153,7 @@ Tensor OptimizerShards::own_shares(Part part) {
   std::size_t elements = 0;
   for (const auto& shares : shares_)
     if (!shares.empty()) elements += shares[own].last - shares[own].first;
-  Tensor mine(DType::F32, {static_cast<std::int64_t>(elements)});
+  Tensor mine = Tensor::uninitialised(DType::F32, {static_cast<std::int64_t>(elements)});
   auto to = mine.as<float>().begin();
   for (std::size_t i = 0; i < shares_.size(); ++i)
     if (!shares_[i].empty())
@@ -214,7 +214,7 @@ void OptimizerShards::collect(const Use& use, bool values_alone) {
     for (const SpreadPart& part : parts) mine.push_back(part.own->clone());
     const std::vector<TensorList> pieces = copies_.gather(0, std::move(mine), kLabel);
     for (std::size_t i = 0; i < parts.size() && !pieces.empty(); ++i) {
-      Tensor whole(DType::F32, entry.parameter->value.dims());
+      Tensor whole = Tensor::uninitialised(DType::F32, entry.parameter->value.dims());
       auto to = whole.as<float>().begin();
       for (const TensorList& piece : pieces) to = std::ranges::copy(piece[i].as<float>(), to).out;
       use(entry, parts[i].name, whole);
@@ -230,7 +230,7 @@ Tensor OptimizerShards::own_state() {
       tensors.push_back(part.own);
       elements += part.own->elements();
     }
-  Tensor state(DType::F32, {elements});
+  Tensor state = Tensor::uninitialised(DType::F32, {elements});
   auto to = state.as<float>().begin();
   for (const Tensor* tensor : tensors) to = std::ranges::copy(tensor->as<float>(), to).out;
   return state;
@@ -241,7 +241,7 @@ void OptimizerShards::join(std::span<const Tensor> states, const Use& use) {
   for (const Tensor& state : states) left.push_back(state.as<float>());
   for (std::size_t i = 0; i < shares_.size(); ++i)
     for (const SpreadPart& part : spread_parts(entries()[i], false)) {
-      Tensor whole(DType::F32, entries()[i].parameter->value.dims());
+      Tensor whole = Tensor::uninitialised(DType::F32, entries()[i].parameter->value.dims());
       auto to = whole.as<float>().begin();
       for (std::size_t copy = 0; copy < left.size(); ++copy) {
         const std::size_t size = shares_[i][copy].last - shares_[i][copy].first;

@@ -316,7 +316,7 @@ std::vector<TensorList> ProcessGroup::gather(int root, TensorList mine, Label la
 
 std::vector<std::string> ProcessGroup::gather(const std::string& mine, Label label) {
   if (size() == 1) return {mine};
-  Tensor bytes(DType::U8, {static_cast<std::int64_t>(mine.size())});
+  Tensor bytes = Tensor::uninitialised(DType::U8, {static_cast<std::int64_t>(mine.size())});
   std::copy(mine.begin(), mine.end(), static_cast<char*>(bytes.data()));
   TensorList all;
   for (TensorList& part : gather(0, TensorList(std::move(bytes)), label))

@@ -69,7 +69,6 @@ class Pair {
  private:
   void send(std::int64_t bytes) {
     Tensor tensor(DType::U8, {bytes});
-    tensor.fill_zero();
     end_.send(other_, tag(sent_), TensorList(std::move(tensor)));
   }
 

@@ -68,13 +68,47 @@ TEST(Tensor, ReturnsBorrowedMemoryToItsOwnerOnce) {
   EXPECT_EQ(released, 1);
 }
 
+TEST(Tensor, IsZeroUnlessItIsToBeUninitialised) {
+  {
+    Tensor before(DType::F32, {1000});
+    std::ranges::fill(before.as<float>(), 1.0F);
+  }
+  const Tensor tensor(DType::F32, {1000});
+  for (const float value : tensor.as<float>()) ASSERT_EQ(value, 0.0F);
+  EXPECT_EQ(Tensor::uninitialised(DType::F32, {3, 5}).bytes(), 60U);
+}
+
+TEST(Tensor, HasABoundedNumberOfBytes) {
+  EXPECT_EQ(bytes_of(DType::F32, {3, 5}), 60U);
+  EXPECT_EQ(bytes_of(DType::F64, {}), 8U);
+  EXPECT_EQ(bytes_of(DType::F64, {0, INT64_MAX}), 0U);
+  const std::int64_t most = std::int64_t{1} << 62U;
+  EXPECT_EQ(bytes_of(DType::U8, {most}), std::size_t{1} << 62U);
+  TensorPool pool;
+  for (const Dims& dims : {Dims{-1},
+                           Dims{3, -1},
+                           Dims{-2, -2},
+                           Dims{most + 1},
+                           Dims{INT64_MAX},
+                           Dims{most, 4},
+                           Dims{most, most},
+                           Dims{INT64_MIN}}) {
+    EXPECT_THROW((void)bytes_of(DType::U8, dims), InvalidArgument) << to_string(dims);
+    EXPECT_THROW((void)pool.make(DType::U8, dims), InvalidArgument) << to_string(dims);
+    EXPECT_THROW(Tensor(DType::U8, dims), InvalidArgument) << to_string(dims);
+  }
+  EXPECT_EQ(pool.blocks_allocated(), 0U);
+}
+
 TEST(Tensor, RefusesTheWrongTypeAndNegativeOrHugeShapes) {
   Tensor tensor(DType::F32, {2});
   EXPECT_THROW((void)tensor.as<double>(), InvalidArgument);
   EXPECT_THROW(Tensor(DType::F32, {-1}), InvalidArgument);
   EXPECT_THROW(Tensor(DType::F64, {INT64_MAX, INT64_MAX}), InvalidArgument);
   EXPECT_THROW(tensor.reshape({3}), InvalidArgument);
+  EXPECT_THROW(tensor.reshape({-1, -2}), InvalidArgument);
   EXPECT_THROW((void)tensor.borrow_rows(1, 2), InvalidArgument);
+  EXPECT_THROW((void)tensor.borrow_rows(1, INT64_MAX), InvalidArgument);
   EXPECT_THROW(Dims({1, 1, 1, 1, 1, 1, 1}), InvalidArgument);
 }
 

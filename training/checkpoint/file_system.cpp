@@ -112,7 +112,7 @@ Tensor FileSystem::read(const std::string& path, std::uint64_t most) {
   if (static_cast<std::uint64_t>(status.st_size) > most)
     throw StorageError(path + ": has " + std::to_string(status.st_size) + " bytes; at most " +
                        std::to_string(most) + " were expected");
-  Tensor contents(DType::U8, {status.st_size});
+  Tensor contents = Tensor::uninitialised(DType::U8, {status.st_size});
   std::span<std::uint8_t> rest = contents.as<std::uint8_t>();
   while (!rest.empty()) {
     const ssize_t count = ::read(file.number(), rest.data(), rest.size());

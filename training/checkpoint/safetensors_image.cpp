@@ -20,7 +20,7 @@ constexpr std::size_t kLengthBytes = 8;
 constexpr std::size_t kDataAlignment = 4096;
 
 std::size_t bytes_of_place(const SafetensorsPlace& place) {
-  return static_cast<std::size_t>(place.dims.elements()) * size_of(place.dtype);
+  return bytes_of(place.dtype, place.dims);
 }
 
 void check(const SafetensorsPlace& place) {
@@ -90,7 +90,6 @@ SafetensorsImage::SafetensorsImage(std::vector<SafetensorsPlace> places,
   }
   const std::string header = header_of(document);
   file_ = Tensor(DType::U8, {static_cast<std::int64_t>(header.size() + end)});
-  file_.fill_zero();
   std::memcpy(file_.data(), header.data(), header.size());
   for (std::size_t& begin : begins_) begin += header.size();
 }

@@ -35,7 +35,7 @@ class Dims {
   [[nodiscard]] constexpr const std::int64_t* begin() const { return extents_.data(); }
   [[nodiscard]] constexpr const std::int64_t* end() const { return extents_.data() + size_; }
 
-  /// Product of the extents; 1 for a scalar.
+  /// Product of the extents, unchecked; 1 for a scalar. For memory ask bytes_of (tensor.hpp).
   [[nodiscard]] constexpr std::int64_t elements() const {
     std::int64_t product = 1;
     for (const std::int64_t extent : *this) product *= extent;

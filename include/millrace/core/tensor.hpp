@@ -47,6 +47,22 @@ inline void free_with_margins(void* data) noexcept {
   ::operator delete (static_cast<std::byte*>(data) - kAlignment, std::align_val_t{kAlignment});
 }
 
+/// The bytes of a tensor: the size of its elements times their number. Throws InvalidArgument for a
+/// negative extent, and above 2^62 bytes, so that sums with margins and roundings cannot wrap.
+[[nodiscard]] inline std::size_t bytes_of(DType dtype, const Dims& dims) {
+  constexpr std::size_t kMost = std::size_t{1} << 62U;
+  std::size_t bytes = size_of(dtype);
+  for (const std::int64_t extent : dims) {
+    require(extent >= 0,
+            [&] { return "a tensor of " + to_string(dims) + ": an extent must be at least 0"; });
+    const bool wraps = __builtin_mul_overflow(bytes, static_cast<std::size_t>(extent), &bytes);
+    require(!wraps && bytes <= kMost, [&] {
+      return "a tensor of " + to_string(dims) + " is too large to address: at most 2^62 bytes";
+    });
+  }
+  return bytes;
+}
+
 /// Whether there is memory around a tensor's bytes that may be read.
 enum class Margins : bool {
   None,  ///< foreign memory, or the middle of another tensor
@@ -63,14 +79,18 @@ class Tensor {
 
   Tensor() = default;
 
-  /// Owns new, uninitialised memory. Throws std::bad_alloc; InvalidArgument on a negative extent.
-  Tensor(DType dtype, const Dims& dims)
-      : dtype_(dtype),
-        dims_(dims),
-        bytes_(checked_bytes(dtype, dims)),
-        data_(allocate_with_margins(bytes_)),
-        release_([](void* data, std::size_t, void*) noexcept { free_with_margins(data); }),
-        margins_(Margins::Whole) {}
+  /// Owns new memory, all zeros. Throws std::bad_alloc, and what bytes_of throws.
+  Tensor(DType dtype, const Dims& dims) : Tensor(uninitialised(dtype, dims)) { fill_zero(); }
+
+  /// As above with memory that holds anything, for a caller that writes all of it.
+  [[nodiscard]] static Tensor uninitialised(DType dtype, const Dims& dims) {
+    return {dtype,
+            dims,
+            allocate_with_margins(bytes_of(dtype, dims)),
+            [](void* data, std::size_t, void*) noexcept { free_with_margins(data); },
+            nullptr,
+            Margins::Whole};
+  }
 
   /// Uses `data` (at least the tensor's bytes) and calls `release(data, bytes, owner)` at the end;
   /// a null `release` borrows, and the memory must outlive the tensor.
@@ -82,7 +102,7 @@ class Tensor {
          Margins margins = Margins::None)
       : dtype_(dtype),
         dims_(dims),
-        bytes_(checked_bytes(dtype, dims)),
+        bytes_(bytes_of(dtype, dims)),
         data_(data),
         release_(release),
         owner_(owner),
@@ -166,7 +186,7 @@ class Tensor {
 
   /// Gives the same memory another shape with as many elements.
   void reshape(const Dims& dims) {
-    require(dims.elements() == elements(), "reshape must keep the number of elements");
+    require(bytes_of(dtype_, dims) == bytes_, "reshape must keep the number of elements");
     dims_ = dims;
   }
 
@@ -177,15 +197,16 @@ class Tensor {
   /// A deep copy in memory of its own.
   [[nodiscard]] Tensor clone() const {
     if (data_ == nullptr) return {};
-    Tensor copy(dtype_, dims_);
+    Tensor copy = uninitialised(dtype_, dims_);
     if (bytes_ != 0) std::memcpy(copy.data_, data_, bytes_);
     return copy;
   }
 
   /// A tensor of rows [first, first+count) that borrows this one's memory and must not outlive it.
   [[nodiscard]] Tensor borrow_rows(std::int64_t first, std::int64_t count) & {
-    require(dims_.size() > 0 && first >= 0 && count >= 0 && first + count <= rows(),
-            "rows out of range");
+    require(
+        dims_.size() > 0 && first >= 0 && first <= rows() && count >= 0 && count <= rows() - first,
+        "rows out of range");
     Dims part = dims_;
     *part.begin() = count;
     auto* start = static_cast<std::byte*>(data_) +
@@ -194,16 +215,6 @@ class Tensor {
   }
 
  private:
-  static std::size_t checked_bytes(DType dtype, const Dims& dims) {
-    std::size_t bytes = size_of(dtype);
-    for (const std::int64_t extent : dims) {
-      require(extent >= 0, "a tensor extent is at least 0");
-      require(!__builtin_mul_overflow(bytes, static_cast<std::size_t>(extent), &bytes),
-              "a tensor is too large to address");
-    }
-    return bytes;
-  }
-
   DType dtype_ = DType::F32;
   Dims dims_;
   std::size_t bytes_ = 0;

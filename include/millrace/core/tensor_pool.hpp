@@ -34,12 +34,12 @@ class TensorPool {
     if (last) delete store_;
   }
 
-  /// Uninitialised tensor; reuses a freed block when one fits.
+  /// Uninitialised tensor; reuses a freed block when one fits. Throws std::bad_alloc, and what
+  /// bytes_of throws.
   [[nodiscard]] Tensor make(DType dtype, const Dims& dims) {
-    const std::size_t bytes = size_of(dtype) * static_cast<std::size_t>(dims.elements());
     return {dtype,
             dims,
-            store_->take(size_class(bytes)),
+            store_->take(size_class(bytes_of(dtype, dims))),
             &TensorPool::give_back,
             store_,
             Margins::Whole};

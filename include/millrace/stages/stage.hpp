@@ -117,7 +117,7 @@ struct PassContext {
 
   /// Uninitialised tensor from the pool, or with memory of its own when there is no pool.
   [[nodiscard]] Tensor make(DType dtype, const Dims& dims) const {
-    return pool != nullptr ? pool->make(dtype, dims) : Tensor(dtype, dims);
+    return pool != nullptr ? pool->make(dtype, dims) : Tensor::uninitialised(dtype, dims);
   }
 };
 
