@@ -8,6 +8,7 @@
 
 #include "millrace/core/error.hpp"
 #include "millrace/training/text.hpp"
+#include "training/readable_file.hpp"
 
 namespace millrace {
 namespace {
@@ -21,7 +22,7 @@ bool has_rows_like(const Tensor& tensor, DType dtype, const Dims& dims) {
 void make_room(Tensor& tensor, DType dtype, Dims dims, std::int64_t rows) {
   *dims.begin() = std::max<std::int64_t>(rows, 1);
   if (has_rows_like(tensor, dtype, dims) && tensor.rows() >= rows) return;
-  tensor = Tensor(dtype, dims);
+  tensor = Tensor::uninitialised(dtype, dims);
 }
 
 /// Bytes [first, first + count) of each of the rows.
@@ -40,20 +41,31 @@ void copy_rows(Tensor& to,
   }
 }
 
+/// Numbers of the bytes [first, first + count) of a text.
+void number(const SampleTensor& from,
+            std::int64_t first,
+            std::int64_t count,
+            const Vocabulary& vocabulary,
+            std::int32_t* to) {
+  const auto take = [&](std::span<const std::uint8_t> bytes) {
+    for (const std::uint8_t byte : bytes) *to++ = vocabulary.ids()[byte];
+  };
+  if (!from.values) return read_pieces(from.range, first, count, take);
+  take(from.values.as<std::uint8_t>().subspan(static_cast<std::size_t>(first),
+                                              static_cast<std::size_t>(count)));
+}
+
 /// Elements [first, first + count) of each of the windows, by number.
 void copy_windows(Tensor& to,
-                  const Tensor& from,
+                  const SampleTensor& from,
                   const Dataset::Windows& windows,
                   std::span<const std::int32_t> rows,
-                  std::size_t first,
-                  std::size_t count) {
-  const auto text = from.as<std::uint8_t>();
+                  std::int64_t first,
+                  std::int64_t count) {
   std::int32_t* target = to.as<std::int32_t>().data();
   for (const std::int32_t row : rows) {
-    const std::size_t start =
-        static_cast<std::size_t>(row) * static_cast<std::size_t>(windows.stride) + first;
-    for (const std::uint8_t byte : text.subspan(start, count))
-      *target++ = windows.vocabulary->ids()[byte];
+    number(from, row * windows.stride + first, count, *windows.vocabulary, target);
+    target += count;
   }
 }
 
@@ -65,16 +77,14 @@ void pad(T* row, std::int64_t from, std::int64_t positions) {
 
 /// Every document's own elements by number, then 0, in rows of `positions`.
 void copy_documents(Tensor& to,
-                    const Tensor& from,
+                    const SampleTensor& from,
                     const Dataset::Windows& windows,
                     std::span<const std::int32_t> rows,
                     std::int64_t positions) {
-  const std::uint8_t* text = from.as<std::uint8_t>().data();
   std::int32_t* target = to.as<std::int32_t>().data();
   for (const std::int32_t row : rows) {
     const Dataset::Document& document = (*windows.documents)[static_cast<std::size_t>(row)];
-    for (std::int64_t i = 0; i < document.positions; ++i)
-      target[i] = windows.vocabulary->ids()[text[document.first + i]];
+    number(from, document.first, document.positions, *windows.vocabulary, target);
     pad(target, document.positions, positions);
     target += positions;
   }
@@ -168,12 +178,7 @@ void Batch::gather_windows(std::vector<std::vector<Tensor>>& to,
     const auto [first, count] = positions_[slice];
     for (std::size_t i = 0; i < from.size(); ++i) {
       make_room(to[slice][i], DType::I32, {0, count}, static_cast<std::int64_t>(rows.size()));
-      copy_windows(to[slice][i],
-                   from[i].values,
-                   windows,
-                   rows,
-                   static_cast<std::size_t>(first),
-                   static_cast<std::size_t>(count));
+      copy_windows(to[slice][i], from[i], windows, rows, first, count);
     }
   }
 }
@@ -219,7 +224,7 @@ void Batch::gather_documents(Part& part,
   const auto gather_all = [&](std::vector<Tensor>& to, const std::vector<SampleTensor>& from) {
     for (std::size_t i = 0; i < from.size(); ++i) {
       make_room(to[i], DType::I32, {room}, room);
-      copy_documents(to[i], from[i].values, windows, rows, part.positions);
+      copy_documents(to[i], from[i], windows, rows, part.positions);
     }
   };
   part.inputs[0].resize(data.inputs.size());

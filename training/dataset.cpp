@@ -11,6 +11,7 @@
 #include "millrace/core/random.hpp"
 #include "millrace/training/text.hpp"
 #include "millrace/training/weights_hash.hpp"
+#include "training/readable_file.hpp"
 
 namespace millrace {
 namespace {
@@ -59,14 +60,14 @@ Lengths lengths_called(std::string_view name) {
 
 std::int64_t Dataset::size() const {
   if (has_documents()) return static_cast<std::int64_t>(windows.documents->size());
-  if (inputs.empty() || !inputs[0].values) return 0;
-  const std::int64_t rows = inputs[0].values.rows();
+  if (inputs.empty()) return 0;
+  const std::int64_t rows = inputs[0].rows();
   if (windows.positions == 0) return rows;
   return rows < windows.positions ? 0 : (rows - windows.positions) / windows.stride + 1;
 }
 
 std::int64_t Dataset::epoch_size() const {
-  return overlaps() ? inputs[0].values.rows() / windows.positions : size();
+  return overlaps() ? inputs[0].rows() / windows.positions : size();
 }
 
 std::int64_t Dataset::width() const {
@@ -113,17 +114,17 @@ std::string contents_digest(const Dataset& data) {
   for (const auto* list : {&data.inputs, &data.targets})
     for (const SampleTensor& tensor : *list)
       digests[std::to_string(digests.size() + 1) + " " + tensor.name + windows] =
-          tensor_digest(tensor.values);
+          tensor.values ? tensor_digest(tensor.values) : digest_of(tensor.range);
   return combine_digests(digests);
 }
 
 void check_rows(const Dataset& data) {
   for (const auto* list : {&data.inputs, &data.targets})
     for (const SampleTensor& tensor : *list)
-      require(tensor.values && tensor.values.rows() == data.inputs[0].values.rows(), [&] {
-        return data.name + " has " + std::to_string(data.inputs[0].values.rows()) +
+      require((tensor.values || tensor.range.file) && tensor.rows() == data.inputs[0].rows(), [&] {
+        return data.name + " has " + std::to_string(data.inputs[0].rows()) +
                (data.windows.positions > 0 ? " positions, but '" : " samples, but '") +
-               tensor.name + "' for " + std::to_string(tensor.values.rows());
+               tensor.name + "' for " + std::to_string(tensor.rows());
       });
 }
 

@@ -1,169 +1,178 @@
-// Text in memory or mapped: its vocabulary, and the windows or lines of its two parts.
+// Text in memory or in a file: its vocabulary, and the windows or lines of its two parts.
 #include "millrace/training/text.hpp"
 
 #include <algorithm>
-#include <cerrno>
-#include <fcntl.h>
+#include <functional>
+#include <iterator>
 #include <limits>
 #include <memory>
-#include <sys/mman.h>
-#include <sys/stat.h>
-#include <system_error>
-#include <unistd.h>
+#include <span>
 #include <utility>
 
 #include "millrace/core/error.hpp"
 #include "millrace/training/file_bytes.hpp"
 #include "training/embedded_text.hpp"
+#include "training/readable_file.hpp"
 
 namespace millrace {
 namespace {
 
-/// A text and whoever keeps its memory.
-struct Memory {
-  std::string_view text;
-  std::shared_ptr<const void> owner;
-};
-
-/// A file open to be read.
-class ReadableFile {
+/// A text: bytes in memory, or a part of a file.
+class Text {
  public:
-  explicit ReadableFile(const std::string& file)
-      : file_(::open(file.c_str(), O_RDONLY | O_CLOEXEC)) {}
-  ReadableFile(const ReadableFile&) = delete;
-  ReadableFile& operator=(const ReadableFile&) = delete;
-  ~ReadableFile() {
-    if (file_ >= 0) ::close(file_);
+  /// In memory, of which every part has a share.
+  explicit Text(std::string text) {
+    const auto owner = std::make_shared<const std::string>(std::move(text));
+    memory_ = *owner;
+    owner_ = owner;
   }
 
-  [[nodiscard]] int get() const { return file_; }
+  explicit Text(FileRange range) : range_(std::move(range)) {}
+
+  [[nodiscard]] std::int64_t size() const {
+    return range_.file ? range_.size : static_cast<std::int64_t>(memory_.size());
+  }
+
+  [[nodiscard]] Text part(std::int64_t first, std::int64_t size) const {
+    Text text = *this;
+    if (range_.file)
+      text.range_ = {range_.file, range_.first + first, size};
+    else
+      text.memory_ =
+          memory_.substr(static_cast<std::size_t>(first), static_cast<std::size_t>(size));
+    return text;
+  }
+
+  /// Calls `use` with all bytes, piece by piece, in order.
+  void read(const std::function<void(std::string_view)>& use) const {
+    if (!range_.file) return use(memory_);
+    read_pieces(range_, 0, range_.size, [&](std::span<const std::uint8_t> bytes) {
+      use({reinterpret_cast<const char*>(bytes.data()), bytes.size()});
+    });
+  }
+
+  /// As what samples are made of.
+  [[nodiscard]] SampleTensor samples(std::string name) const {
+    if (range_.file) return {std::move(name), {}, false, range_};
+    auto share = std::make_unique<std::shared_ptr<const void>>(owner_);
+    Tensor values(
+        DType::U8,
+        {size()},
+        const_cast<char*>(memory_.data()),  // nothing writes into it
+        [](void*, std::size_t, void* kept) noexcept {
+          delete static_cast<std::shared_ptr<const void>*>(kept);
+        },
+        share.get());
+    share.release();  // the tensor's now
+    return {std::move(name), std::move(values)};
+  }
 
  private:
-  int file_;
+  std::string_view memory_;
+  std::shared_ptr<const void> owner_;
+  FileRange range_;
 };
 
-[[noreturn]] void fail(const std::string& file, const char* what) {
-  throw InvalidArgument(file + ": cannot be " + what + ": " +
-                        std::generic_category().message(errno));
-}
-
-Memory mapped(const std::string& name) {
-  const ReadableFile file(name);
-  struct stat facts {};
-  if (file.get() < 0 || ::fstat(file.get(), &facts) != 0) fail(name, "opened");
-  require(S_ISREG(facts.st_mode), name + ": expected a file of text, found something else");
-  require(facts.st_size > 0, name + ": expected text, found an empty file");
-  const auto bytes = static_cast<std::size_t>(facts.st_size);
-  void* memory = ::mmap(nullptr, bytes, PROT_READ, MAP_PRIVATE, file.get(), 0);
-  if (memory == MAP_FAILED) fail(name, "mapped");
-  const std::shared_ptr<const void> owner(memory,
-                                          [bytes](void* mapping) { ::munmap(mapping, bytes); });
-  return {{static_cast<const char*>(memory), bytes}, owner};
-}
-
-Memory kept(std::string text) {
-  const auto owner = std::make_shared<const std::string>(std::move(text));
-  return {*owner, owner};
-}
-
-/// The bytes of `text` as a tensor that keeps the memory alive. Nobody writes into it.
-Tensor tensor_over(std::string_view text, const std::shared_ptr<const void>& owner) {
-  auto* share = new std::shared_ptr<const void>(owner);
-  return {DType::U8,
-          {static_cast<std::int64_t>(text.size())},
-          const_cast<char*>(text.data()),
-          [](void*, std::size_t, void* kept) noexcept {
-            delete static_cast<std::shared_ptr<const void>*>(kept);
-          },
-          share};
+Text text_in(const std::string& name) {
+  const auto file = std::make_shared<const ReadableFile>(name);
+  require(file->size() > 0, name + ": expected text, found an empty file");
+  return Text({file, 0, file->size()});
 }
 
 /// Windows of `text`, each token's target the next one.
-Dataset windows_of(const std::string& name,
-                   const Memory& memory,
-                   std::string_view text,
-                   Dataset::Windows windows) {
+Dataset windows_of(const std::string& name, const Text& text, Dataset::Windows windows) {
   Dataset data;
   data.name = name;
-  data.inputs.push_back({"tokens", tensor_over(text.substr(0, text.size() - 1), memory.owner)});
-  data.targets.push_back({"next tokens", tensor_over(text.substr(1), memory.owner)});
+  data.inputs.push_back(text.part(0, text.size() - 1).samples("tokens"));
+  data.targets.push_back(text.part(1, text.size() - 1).samples("next tokens"));
   data.classes = windows.vocabulary->size();
   data.windows = std::move(windows);
   return data;
 }
 
-/// The lines of `text`, in pieces of at most so many targets. Element n is the character n, its
-/// target the one behind it.
-std::vector<Dataset::Document> documents_in(std::string_view text, std::int64_t most) {
+/// Behind each line end of a text, in order.
+std::vector<std::int64_t> line_ends_of(const Text& text) {
+  std::vector<std::int64_t> ends;
+  std::int64_t first = 0;
+  text.read([&](std::string_view piece) {
+    for (std::size_t at = piece.find('\n'); at != std::string_view::npos;
+         at = piece.find('\n', at + 1))
+      ends.push_back(first + static_cast<std::int64_t>(at) + 1);
+    first += static_cast<std::int64_t>(piece.size());
+  });
+  return ends;
+}
+
+/// The lines of `text` that are not blank, in pieces of at most so many targets. Element n is the
+/// character n, its target the one behind it.
+std::vector<Dataset::Document> documents_in(const Text& text, std::int64_t most) {
   std::vector<Dataset::Document> documents;
-  for (std::size_t begin = 0; begin < text.size();) {
-    const std::size_t end = std::min(text.find('\n', begin), text.size() - 1) + 1;
-    const bool is_blank = text[begin] == '\n';
-    const auto last = static_cast<std::int64_t>(end) - 1;
-    for (auto first = static_cast<std::int64_t>(std::max<std::size_t>(begin, 1)) - 1;
-         first < last && !is_blank;
-         first += most)
+  std::int64_t begin = 0;
+  const auto add = [&](std::int64_t end) {
+    const std::int64_t last = end - 1;
+    for (std::int64_t first = std::max<std::int64_t>(begin, 1) - 1; first < last; first += most)
       documents.push_back({first, std::min(most, last - first)});
+  };
+  for (const std::int64_t end : line_ends_of(text)) {
+    if (end > begin + 1) add(end);
     begin = end;
   }
+  if (begin < text.size()) add(text.size());
   return documents;
 }
 
-/// The lines of `text`, each token's target the next one.
+/// The lines of `text`, one of the parts of a whole, each token's target the next one.
 Dataset documents_of(const std::string& name,
-                     const Memory& memory,
-                     std::string_view text,
+                     const Text& text,
+                     std::int64_t whole,
                      Dataset::Windows windows) {
-  const auto documents =
+  windows.documents =
       std::make_shared<const std::vector<Dataset::Document>>(documents_in(text, windows.positions));
-  require(!documents->empty(), [&] {
-    return name + ": " + std::to_string(memory.text.size()) +
+  require(!windows.documents->empty(), [&] {
+    return name + ": " + std::to_string(whole) +
            " bytes are too few: lines of nine tenths of them train, those of one tenth test";
   });
-  windows.documents = documents;
-  return windows_of(name, memory, text, std::move(windows));
+  return windows_of(name, text, std::move(windows));
 }
 
 /// Lines of the first nine tenths, and of the rest.
-TrainTest documents_of(const std::string& name,
-                       const Memory& memory,
-                       const Dataset::Windows& windows) {
-  const std::size_t nine_tenths = memory.text.size() * 9 / 10;
-  const std::size_t line_end = memory.text.rfind('\n', nine_tenths);
-  const std::size_t last = line_end == std::string_view::npos ? nine_tenths : line_end;
-  return {documents_of(name, memory, memory.text.substr(0, last + 1), windows),
-          documents_of(name, memory, memory.text.substr(last), windows)};
+TrainTest documents_of(const std::string& name, const Text& text, const Dataset::Windows& windows) {
+  const std::int64_t nine_tenths = text.size() * 9 / 10;
+  const std::vector<std::int64_t> ends = line_ends_of(text);
+  const auto behind = std::ranges::upper_bound(ends, nine_tenths + 1);
+  const std::int64_t last = behind == ends.begin() ? nine_tenths : *std::prev(behind) - 1;
+  return {documents_of(name, text.part(0, last + 1), text.size(), windows),
+          documents_of(name, text.part(last, text.size() - last), text.size(), windows)};
 }
 
-/// All that occur in the text, or all that there are.
-std::shared_ptr<const Vocabulary> vocabulary_of(const Memory& memory, const TextOptions& options) {
-  return std::make_shared<const Vocabulary>(options.all_bytes ? Vocabulary::of_all_bytes()
-                                                              : Vocabulary(memory.text));
+/// All bytes that occur in the text, or all that there are.
+std::shared_ptr<const Vocabulary> vocabulary_of(const Text& text, const TextOptions& options) {
+  if (options.all_bytes) return std::make_shared<const Vocabulary>(Vocabulary::of_all_bytes());
+  std::string found;
+  text.read([&](std::string_view piece) { found = Vocabulary(found.append(piece)).bytes(); });
+  return std::make_shared<const Vocabulary>(found);
 }
 
-TrainTest samples_of(const std::string& name, const Memory& memory, const TextOptions& options) {
+TrainTest samples_of(const std::string& name, const Text& text, const TextOptions& options) {
   require(options.positions >= 1,
           "text is cut into windows of a number of positions, which a model of sequences names: "
           "gpt:...,context=128");
-  require(memory.text.size() <= std::numeric_limits<std::int32_t>::max(),
+  require(text.size() <= std::numeric_limits<std::int32_t>::max(),
           name + ": a text has less than 2 GiB");
   if (options.lengths == Lengths::Bucket)
     return documents_of(
-        name, memory, {options.positions, options.positions, vocabulary_of(memory, options)});
-  const std::size_t train = memory.text.size() * 9 / 10;
-  const std::size_t test = memory.text.size() - train;
-  require(std::min(train, test) > static_cast<std::size_t>(options.positions), [&] {
-    return name + ": " + std::to_string(memory.text.size()) + " bytes are too few for windows of " +
+        name, text, {options.positions, options.positions, vocabulary_of(text, options)});
+  const std::int64_t train = text.size() * 9 / 10;
+  const std::int64_t test = text.size() - train;
+  require(std::min(train, test) > options.positions, [&] {
+    return name + ": " + std::to_string(text.size()) + " bytes are too few for windows of " +
            std::to_string(options.positions) +
            " positions: nine tenths of them train, one tenth tests";
   });
-  const auto vocabulary = vocabulary_of(memory, options);
+  const auto vocabulary = vocabulary_of(text, options);
   return {
-      windows_of(name, memory, memory.text.substr(0, train), {options.positions, 1, vocabulary}),
-      windows_of(name,
-                 memory,
-                 memory.text.substr(train),
-                 {options.positions, options.positions, vocabulary})};
+      windows_of(name, text.part(0, train), {options.positions, 1, vocabulary}),
+      windows_of(name, text.part(train, test), {options.positions, options.positions, vocabulary})};
 }
 
 }  // namespace
@@ -214,28 +223,39 @@ std::string built_in_text() {
 }
 
 TrainTest text_samples(std::string name, std::string text, const TextOptions& options) {
-  return samples_of(name, kept(std::move(text)), options);
+  return samples_of(name, Text(std::move(text)), options);
 }
 
 TrainTest read_text_samples(const std::string& file, const TextOptions& options) {
-  return samples_of(file, mapped(file), options);
+  return samples_of(file, text_in(file), options);
 }
+
+namespace {
+
+std::string bytes_of(const SampleTensor& tensor, std::int64_t first, std::int64_t count) {
+  std::string text;
+  const auto add = [&](std::span<const std::uint8_t> bytes) {
+    text.append(bytes.begin(), bytes.end());
+  };
+  if (tensor.values)
+    add(tensor.values.as<std::uint8_t>().subspan(static_cast<std::size_t>(first),
+                                                 static_cast<std::size_t>(count)));
+  else
+    read_pieces(tensor.range, first, count, add);
+  return text;
+}
+
+}  // namespace
 
 std::string text_of_targets(const Dataset& data) {
   require(data.windows.positions > 0 && !data.overlaps(),
           data.name + " is no text in windows side by side or documents");
-  const auto bytes = data.targets.at(0).values.as<std::uint8_t>();
-  if (data.has_documents()) {
-    std::string text;
-    for (const Dataset::Document& document : *data.windows.documents) {
-      const auto own = bytes.subspan(static_cast<std::size_t>(document.first),
-                                     static_cast<std::size_t>(document.positions));
-      text.append(own.begin(), own.end());
-    }
-    return text;
-  }
-  const auto count = static_cast<std::size_t>(data.size() * data.windows.positions);
-  return {bytes.begin(), bytes.begin() + static_cast<std::ptrdiff_t>(count)};
+  const SampleTensor& targets = data.targets.at(0);
+  if (!data.has_documents()) return bytes_of(targets, 0, data.size() * data.windows.positions);
+  std::string text;
+  for (const Dataset::Document& document : *data.windows.documents)
+    text += bytes_of(targets, document.first, document.positions);
+  return text;
 }
 
 }  // namespace millrace

@@ -5,6 +5,7 @@
 #include <xxhash.h>
 
 #include "millrace/core/error.hpp"
+#include "training/readable_file.hpp"
 
 namespace millrace {
 namespace {
@@ -28,6 +29,15 @@ std::string bytes_digest(std::span<const std::byte> bytes) {
 
 std::string tensor_digest(const Tensor& tensor) {
   return bytes_digest({static_cast<const std::byte*>(tensor.data()), tensor.bytes()});
+}
+
+std::string digest_of(const FileRange& range) {
+  XXH3_state_t state;
+  XXH3_128bits_reset(&state);
+  read_pieces(range, 0, range.size, [&](std::span<const std::uint8_t> bytes) {
+    XXH3_128bits_update(&state, bytes.data(), bytes.size());
+  });
+  return hex(XXH3_128bits_digest(&state));
 }
 
 std::string combine_digests(const std::map<std::string, std::string>& digest_of) {

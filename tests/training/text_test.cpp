@@ -1,4 +1,4 @@
-// Text as data: vocabularies, windows side by side and overlapping, and files that are mapped.
+// Text as data: vocabularies, windows side by side and overlapping, and files.
 #include "millrace/training/text.hpp"
 
 #include <cstdio>
@@ -7,6 +7,7 @@
 #include <numeric>
 #include <set>
 #include <string>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <gmock/gmock.h>
@@ -139,6 +140,43 @@ TEST_F(TextFile, IsTheSameDataAsTheTextInMemory) {
   EXPECT_NE(contents_digest(bytes.train), contents_digest(kept.train));
 }
 
+/// Tokens of the first epoch, as text.
+std::string drawn_from(const Dataset& data, const Vocabulary& vocabulary) {
+  Loader loader(data, {.batch_size = 8, .micro_batches = 1, .seed = 9});
+  std::string text;
+  for (std::int64_t i = 0; i < loader.batches_per_epoch(); ++i) {
+    Batch& batch = loader.next();
+    text += text_in(batch, vocabulary, false) + text_in(batch, vocabulary, true);
+  }
+  return text;
+}
+
+TEST_F(TextFile, GivesTheMiniBatchesOfTheTextInMemory) {
+  for (const Lengths lengths : {Lengths::Fixed, Lengths::Bucket}) {
+    const TextOptions options{.positions = 16, .lengths = lengths};
+    const TrainTest file = read_text_samples(path_, options);
+    const TrainTest memory = text_samples("text", long_text(), options);
+    EXPECT_EQ(file.train.size(), memory.train.size());
+    EXPECT_EQ(text_of_targets(file.test), text_of_targets(memory.test));
+    EXPECT_EQ(drawn_from(file.train, *file.train.windows.vocabulary),
+              drawn_from(memory.train, *memory.train.windows.vocabulary));
+  }
+}
+
+TEST_F(TextFile, ThatIsCutShortWhileItIsUsedIsDamaged) {
+  const TrainTest data = read_text_samples(path_, {.positions = 16});
+  std::filesystem::resize_file(path_, 100);
+  Batch batch;
+  batch.fill(data.train, std::vector<std::int32_t>{83}, 1);  // its last target is byte 99
+  const auto size = std::to_string(long_text().size());
+  EXPECT_THAT([&] { batch.fill(data.train, std::vector<std::int32_t>{84}, 1); },
+              ThrowsMessage<DataError>(HasSubstr(path_ + ": ends at byte 100, but had " + size +
+                                                 " bytes when it was opened")));
+  EXPECT_THROW(drawn_from(data.train, *data.train.windows.vocabulary), DataError);
+  EXPECT_THROW((void)contents_digest(data.test), DataError);
+  EXPECT_THROW((void)text_of_targets(data.test), DataError);
+}
+
 TEST_F(TextFile, IsPackedAsGzipDoes) {
   std::FILE* pipe = ::popen(("gzip -9 -n -c " + path_ + " | wc -c").c_str(), "r");
   ASSERT_NE(pipe, nullptr);
@@ -156,6 +194,10 @@ TEST_F(TextFile, ThatIsNoneIsRefused) {
   };
   refuses("text:/nowhere/at/all", 16, "cannot be opened: No such file");
   refuses("text:" + testing::TempDir(), 16, "expected a file of text, found something else");
+  const std::string pipe = path_ + ".pipe";
+  ASSERT_EQ(::mkfifo(pipe.c_str(), S_IRUSR | S_IWUSR), 0);
+  refuses("text:" + pipe, 16, "expected a file of text, found something else");
+  std::filesystem::remove(pipe);
   refuses("text:" + path_, 0, "a model of sequences names");
   refuses("text:" + path_, 1000, "too few for windows of 1000 positions");
   std::ofstream(path_, std::ios::trunc);

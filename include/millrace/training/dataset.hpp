@@ -13,12 +13,28 @@
 
 namespace millrace {
 
+class ReadableFile;
+
+/// Bytes [first, first + size) of a file. Each use reads what it needs, so that processes of one
+/// machine share the operating system's memory of it.
+struct FileRange {
+  std::shared_ptr<const ReadableFile> file = {};
+  std::int64_t first = 0;
+  std::int64_t size = 0;
+};
+
 /// One tensor that every sample has.
 struct SampleTensor {
   std::string name;  ///< for messages: "features", "tokens", "labels", "weights"
   Tensor values;     ///< [n, ...] of any dtype
   /// The second extent is positions of a sequence, which the slices of a schedule cut.
   bool sequence = false;
+  /// Instead of `values`: [size] of u8, in windows alone. DataError where the file has become
+  /// shorter.
+  FileRange range = {};
+
+  /// The first extent; 0 where there is nothing.
+  [[nodiscard]] std::int64_t rows() const { return values ? values.rows() : range.size; }
 };
 
 class Vocabulary;

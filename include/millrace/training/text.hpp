@@ -72,7 +72,9 @@ struct TextOptions {
                                      std::string text,
                                      const TextOptions& options);
 
-/// As above over a file, which is mapped, not read. Throws InvalidArgument when it cannot be.
+/// As above over a file, of which each mini-batch reads its samples. Throws InvalidArgument when it
+/// cannot be read or is not a regular file. Where the file becomes shorter than it was, taking a
+/// sample behind its end throws DataError.
 [[nodiscard]] TrainTest read_text_samples(const std::string& file, const TextOptions& options);
 
 /// The bytes of all targets of windows side by side, or of documents, in order. Throws
