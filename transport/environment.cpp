@@ -134,9 +134,11 @@ Identity find_identity(const Identity& explicitly, const Variables& variables) {
   identity.rank = rank.number;
   identity.world = world.number;
   identity.source = rank.number ? rank.source : "";
-  require(!identity.rank || !identity.world || *identity.rank < *identity.world,
-          "rank " + std::to_string(identity.rank.value_or(0)) + " is outside a world of " +
-              std::to_string(identity.world.value_or(0)));
+  identity.world_source = world.number ? world.source : "";
+  require(!rank.number || !world.number || *rank.number < *world.number, [&] {
+    return "rank " + std::to_string(*rank.number) + " by " + rank.source +
+           " is outside a world of " + std::to_string(*world.number) + " by " + world.source;
+  });
   if (identity.rendezvous.empty()) identity.rendezvous = value_of(variables, "MILLRACE_RENDEZVOUS");
   const std::string host = value_of(variables, "MASTER_ADDR");
   const std::string port = value_of(variables, "MASTER_PORT");

@@ -102,6 +102,11 @@ void place_identity(LaunchPlace& place, const Variables& variables) {
   const Identity identity = find_identity({}, variables);
   const bool alone = !identity.rank && !identity.world && identity.rendezvous.empty();
   if (alone) return;
+  require(identity.rank || !identity.world, [&] {
+    return "the number of ranks is " + std::to_string(*identity.world) + " by " +
+           identity.world_source + ", but no rank is set; unset " + identity.world_source +
+           ", or set MILLRACE_RANK";
+  });
   require(identity.rank.has_value(), "MILLRACE_RANK is not set, but this is no process alone");
   require(identity.world.has_value(),
           "MILLRACE_WORLD is not set, but this is rank " + std::to_string(*identity.rank) + " by " +

@@ -111,7 +111,12 @@ std::vector<pid_t> groups_at_the_end(int alive) {
 
 std::string read_line(int in) {
   std::string line;
-  for (char byte = 0; ::read(in, &byte, 1) == 1 && byte != '\n';) line += byte;
+  for (char byte = 0; byte != '\n';) {
+    const ssize_t count = ::read(in, &byte, 1);
+    if (count < 0 && errno == EINTR) continue;
+    if (count != 1) break;
+    if (byte != '\n') line += byte;
+  }
   return line;
 }
 

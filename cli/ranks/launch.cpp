@@ -119,7 +119,9 @@ void take_over_from_engine() {
   if (identity.rank.value_or(0) != 0)
     throw Mismatch(
         "this is rank " + std::to_string(*identity.rank) + " by " + identity.source +
-        ", but launch starts all ranks itself; what an engine starts is millrace worker");
+        ", but launch starts all ranks itself; a launcher starts millrace worker. Where no "
+        "launcher has set " +
+        identity.source + "=" + std::to_string(*identity.rank) + " in this shell, unset it");
   forget_identity();
 }
 

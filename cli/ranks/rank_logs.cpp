@@ -80,6 +80,9 @@ std::string RankLogs::path(int rank) const {
 
 int RankLogs::open(int rank) {
   const std::string log = path(rank);
+  // Opening it would wait for a reader.
+  if (std::error_code unknown; std::filesystem::is_fifo(log, unknown))
+    throw Error("the log " + log + " cannot be written: it is a named pipe");
   const int file = ::open(log.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
   const std::string line =
       std::string(kBegin) + std::to_string(attempt_) + ", " + time_text() + " ===\n";

@@ -10,6 +10,7 @@
 #include "millrace/transport/private_directory.hpp"
 #include "millrace/transport/rendezvous.hpp"
 #include "millrace/transport/zeromq.hpp"
+#include "support/free_address.hpp"
 
 namespace millrace {
 namespace {
@@ -20,6 +21,7 @@ using test::run;
 using test::temporary;
 using test::worker;
 using testing::AllOf;
+using testing::ContainsRegex;
 using testing::HasSubstr;
 
 /// Meets the worker that `command` starts, as rank 0 of a world of two with these fields; what
@@ -158,6 +160,20 @@ TEST(HandShake, TwoSourcesOfIdentityThatDisagreeAreRefusedWithCode78) {
               HasSubstr("the rank is 0 by MILLRACE_RANK, but 1 by SLURM_PROCID; SLURM_PROCID=1 "
                         "is set in this shell: unset "));
   EXPECT_EQ(typed.code, 0) << typed.errors;
+}
+
+TEST(HandShake, TwoWorkersWithOneRank_AreBothNamedWithCode78) {
+  const std::string common = "worker --world 3 --insecure --patience 3600 --rendezvous " +
+                             test::free_address() + " --rank ";
+  Command first(common + "1 -- doctor"), second(common + "1 -- doctor");
+  const Outcome host = run(common + "0 -- doctor");
+
+  for (const Outcome& outcome : {host, first.end(), second.end()}) {
+    EXPECT_EQ(outcome.code, 78) << outcome.errors;
+    EXPECT_THAT(outcome.errors,
+                ContainsRegex("two processes have rank 1: process [0-9]+ on .+ and process "
+                              "[0-9]+ on .+"));
+  }
 }
 
 TEST(HandShake, ALaunchInABatchScriptTellsItsRanksWhoTheyAreAndOneOfManyIsRefused) {

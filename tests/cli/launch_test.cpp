@@ -3,6 +3,7 @@
 #include <fstream>
 #include <set>
 #include <sstream>
+#include <sys/stat.h>
 
 #include <gmock/gmock.h>
 #include <nlohmann/json.hpp>
@@ -337,6 +338,15 @@ TEST(Launch, RestartedLogs_KeepEarlierAttempts) {
   EXPECT_THAT(second.errors, Not(HasSubstr("first")));  // the end of a log is of this attempt
   EXPECT_FALSE(std::filesystem::exists(place.path() + "/rank-2.log"));
   EXPECT_THAT(test::text_of(place.path() + "/rank-2.before-attempt-2.log"), HasSubstr("first"));
+}
+
+TEST(Launch, NamedPipeAsLog_IsRefused) {
+  const PrivateDirectory place(temporary());
+  ASSERT_EQ(::mkfifo((place.path() + "/rank-1.log").c_str(), 0600), 0);
+  const Outcome outcome = run("launch -n 2 --log-dir " + place.path() + " -- train --steps 1");
+
+  EXPECT_EQ(outcome.code, 1);
+  EXPECT_THAT(outcome.errors, HasSubstr("rank-1.log cannot be written: it is a named pipe"));
 }
 
 TEST(Launch, TheHelpForItsRanksOffersNoExecutor) {

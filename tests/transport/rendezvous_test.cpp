@@ -4,6 +4,8 @@
 #include <array>
 #include <filesystem>
 #include <fstream>
+#include <future>
+#include <optional>
 #include <thread>
 #include <tuple>
 #include <unistd.h>
@@ -98,22 +100,71 @@ std::string refusal_of(const std::string& directory,
   return "no mismatch";
 }
 
-/// What the ranks of a list hear, over tcp, where all have an hour.
-std::vector<std::string> refusals_of(const std::vector<int>& ranks, int world, bool keyed) {
-  const std::string url = test::free_address();
+/// A process that says it is a rank, by hand.
+class Visitor {
+ public:
+  Visitor(const std::string& url, std::string word, Rank rank, int world)
+      : word_(std::move(word)), rank_(rank), world_(world) {
+    socket_.set(zmq::sockopt::routing_id, "r" + std::to_string(rank.value) + "-" + word_);
+    socket_.set(zmq::sockopt::linger, 0);
+    socket_.connect(url);
+  }
+
+  /// What rank 0 says to its hello.
+  Control hello(const std::string& answers = {}) {
+    const HelloFields fields = {{"protocol", std::to_string(kProtocolVersion)},
+                                {"world", std::to_string(world_)}};
+    Envelope envelope;
+    envelope.source = rank_;
+    const ControlBytes bytes =
+        encode(envelope,
+               Hello{hello_text(fields, {"tcp://" + word_ + ":1\ttcp://" + word_ + ":2"}) +
+                     claimant_text({"process of " + word_, word_, answers})});
+    socket_.send(zmq::buffer(bytes.header), zmq::send_flags::sndmore);
+    socket_.send(zmq::buffer(bytes.text), zmq::send_flags::none);
+    return heard();
+  }
+
+  Control heard() {
+    std::vector<zmq::message_t> parts;
+    EXPECT_TRUE(zmq::recv_multipart(socket_, std::back_inserter(parts)));
+    Control control;
+    Envelope ignored;
+    const auto bytes = [&](std::size_t i) {
+      return std::span(parts.at(i).data<const std::byte>(), parts.at(i).size());
+    };
+    EXPECT_EQ(decode(bytes(0), bytes(1), {0, 0, Rank{0}, rank_, 1U << 20U}, ignored, control),
+              Refusal::None);
+    return control;
+  }
+
+ private:
+  std::string word_;
+  Rank rank_;
+  int world_;
+  zmq::context_t context_;
+  zmq::socket_t socket_{context_, zmq::socket_type::dealer};
+};
+
+/// What rank 0 and two processes that are rank 1 hear, of a world of four over tcp, where all have
+/// an hour. The latter come when `ready`.
+std::vector<std::string> refusals_of_two(const std::string& url,
+                                         bool keyed,
+                                         const std::shared_future<void>& ready) {
   std::vector<CurveKeys> keys;
   std::vector<std::string> public_keys;
-  for (int i = 0; keyed && i < world; ++i) {
+  for (int i = 0; keyed && i < 4; ++i) {
     keys.push_back(make_curve_keys());
     public_keys.push_back(keys.back().public_key);
   }
-  std::vector<std::string> refusals(ranks.size());
+  std::vector<std::string> refusals(3);
   std::vector<std::jthread> threads;
-  for (std::size_t i = 0; i < ranks.size(); ++i)
+  for (std::size_t i = 0; i < refusals.size(); ++i)
     threads.emplace_back([&, i] {
+      if (i > 0) ready.wait();
       ZeroMqOptions options;
-      options.rank = Rank{ranks[i]};
-      options.world = world;
+      options.rank = Rank{i == 0 ? 0 : 1};
+      options.world = 4;
       options.link = ZeroMqLink::Tcp;
       options.insecure = !keyed;
       if (keyed) options.keys = {keys[options.rank.index()], public_keys};
@@ -131,9 +182,23 @@ std::vector<std::string> refusals_of(const std::vector<int>& ranks, int world, b
 TEST(Rendezvous, TwoProcessesWithOneRank_AreBothNamedOnEveryRank) {
   const std::string process = "process " + std::to_string(::getpid()) + " on ";
   for (const bool keyed : {false, true}) {
-    const auto refusals = refusals_of({0, 1, 1, 3}, 4, keyed);
-    EXPECT_THAT(refusals, Each(StartsWith("two processes have rank 1: " + process)));
-    EXPECT_THAT(refusals, Each(HasSubstr(" and " + process)));
+    const std::string url = test::free_address();
+    std::promise<void> ready;
+    auto refusals = std::async(std::launch::async,
+                               &refusals_of_two,
+                               url,
+                               keyed,
+                               std::shared_future<void>(ready.get_future()));
+    std::optional<Visitor> third;
+    if (!keyed) {
+      third.emplace(url, "127.0.0.3", Rank{3}, 4);
+      EXPECT_TRUE(std::holds_alternative<Missing>(third->hello()));
+    }
+    ready.set_value();
+    std::vector<std::string> heard = refusals.get();
+    if (third) heard.push_back(std::get<Refused>(third->heard()).text);
+    EXPECT_THAT(heard, Each(StartsWith("two processes have rank 1: " + process)));
+    EXPECT_THAT(heard, Each(HasSubstr(" and " + process)));
   }
 }
 
@@ -163,48 +228,6 @@ TEST(Claims, ProcessThatWasStartedAgain_IsNotAccused) {
   EXPECT_EQ(claims.conflict(), "two processes have rank 1: process of a and process of b");
 }
 
-/// A process that says it is rank 1 of three, by hand.
-class Visitor {
- public:
-  Visitor(const std::string& url, const std::string& word) : word_(word) {
-    socket_.set(zmq::sockopt::routing_id, "r1-" + word);
-    socket_.set(zmq::sockopt::linger, 0);
-    socket_.connect(url);
-  }
-
-  /// What rank 0 says to its hello.
-  Control hello(const std::string& answers = {}) {
-    const HelloFields fields = {{"protocol", std::to_string(kProtocolVersion)}, {"world", "3"}};
-    Envelope envelope;
-    envelope.source = Rank{1};
-    const ControlBytes bytes =
-        encode(envelope,
-               Hello{hello_text(fields, {"tcp://" + word_ + ":1\ttcp://" + word_ + ":2"}) +
-                     claimant_text({"process of " + word_, word_, answers})});
-    socket_.send(zmq::buffer(bytes.header), zmq::send_flags::sndmore);
-    socket_.send(zmq::buffer(bytes.text), zmq::send_flags::none);
-    return heard();
-  }
-
-  Control heard() {
-    std::vector<zmq::message_t> parts;
-    EXPECT_TRUE(zmq::recv_multipart(socket_, std::back_inserter(parts)));
-    Control control;
-    Envelope ignored;
-    const auto bytes = [&](std::size_t i) {
-      return std::span(parts.at(i).data<const std::byte>(), parts.at(i).size());
-    };
-    EXPECT_EQ(decode(bytes(0), bytes(1), {0, 0, Rank{0}, Rank{1}, 1U << 20U}, ignored, control),
-              Refusal::None);
-    return control;
-  }
-
- private:
-  std::string word_;
-  zmq::context_t context_;
-  zmq::socket_t socket_{context_, zmq::socket_type::dealer};
-};
-
 TEST(Rendezvous, RankThatEndedAndCameAgain_IsMet) {
   const std::string url = test::free_address();
   const auto meet_as = [&](int rank) {
@@ -218,8 +241,8 @@ TEST(Rendezvous, RankThatEndedAndCameAgain_IsMet) {
   };
   std::unique_ptr<Endpoint> host;
   std::jthread first([&] { host = meet_as(0); });
-  EXPECT_EQ(std::get<Missing>(Visitor(url, "127.0.0.1").hello()).text, " rank 2");
-  Visitor again(url, "127.0.0.2");
+  EXPECT_EQ(std::get<Missing>(Visitor(url, "127.0.0.1", Rank{1}, 3).hello()).text, " rank 2");
+  Visitor again(url, "127.0.0.2", Rank{1}, 3);
   std::string text = std::get<Missing>(again.hello()).text;
   const std::string question = question_of(text);
   EXPECT_EQ(text, " rank 1 rank 2\n" + question);

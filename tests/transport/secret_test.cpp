@@ -6,6 +6,7 @@
 #include <sstream>
 #include <string>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <vector>
 
 #include <gmock/gmock.h>
@@ -84,6 +85,13 @@ TEST(Secret, WrittenAndReadAsAFile_LeavesNoCopy) {
     const Hidden hidden(ring->own.secret_key.text().substr(16));
     EXPECT_EQ(hidden.found(), 1) << rank;
   }
+}
+
+TEST(Secret, NamedPipeAsKeyFile_IsRefused) {
+  const PrivateDirectory directory(std::filesystem::temp_directory_path());
+  const std::string pipe = directory.path() + "/keys-0";
+  ASSERT_EQ(::mkfifo(pipe.c_str(), 0600), 0);
+  EXPECT_THROW((void)read_key_file(pipe, Rank{0}, 1), InvalidArgument);
 }
 
 TEST(Secret, OfAnotherFormIsNoKey) {

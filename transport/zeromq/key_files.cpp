@@ -136,7 +136,8 @@ std::vector<std::string> write_key_files(const std::string& directory, int ranks
 CurveRing read_key_file(const std::string& path, Rank rank, int world) {
   const bool folder = std::filesystem::is_directory(path);
   const std::string name = folder ? path + "/keys-" + std::to_string(rank.value) : path;
-  SecretFile file(::open(name.c_str(), O_RDONLY | O_CLOEXEC));
+  // A named pipe is refused, not waited for.
+  SecretFile file(::open(name.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC));
   return checked(ring_of(file, name), name, rank, world);
 }
 

@@ -17,8 +17,9 @@ using Variables = std::map<std::string, std::string>;
 struct Identity {
   std::optional<int> rank = {};
   std::optional<int> world = {};
-  std::string rendezvous = {};  ///< "tcp://host:port"
-  std::string source = {};      ///< who said the rank, for reports
+  std::string rendezvous = {};    ///< "tcp://host:port"
+  std::string source = {};        ///< what said the rank, for reports
+  std::string world_source = {};  ///< the same of the world
 };
 
 /// What was said explicitly counts before all variables. The variables are those of millrace
