@@ -1,6 +1,7 @@
 // See agreement.hpp. Every member says its fields as lines of text, and reads those of all others.
 #include "training/agreement.hpp"
 
+#include <iomanip>
 #include <span>
 #include <sstream>
 #include <string>
@@ -63,12 +64,19 @@ void wait_for_all(ProcessGroup& group, Label label) {
   }
 }
 
-void compare(ProcessGroup& group, const Fields& mine, Label label) {
-  if (group.size() == 1) return;
+/// The values of every member.
+std::vector<std::vector<std::string>> said_by_all(ProcessGroup& group,
+                                                  const Fields& mine,
+                                                  Label label) {
   std::vector<std::vector<std::string>> said;
   for (const std::string& text : group.gather(lines_of(mine), label))
     said.push_back(values_of(text));
-  const std::string sentence = difference(mine, said);
+  return said;
+}
+
+void compare(ProcessGroup& group, const Fields& mine, Label label) {
+  if (group.size() == 1) return;
+  const std::string sentence = difference(mine, said_by_all(group, mine, label));
   if (sentence.empty()) return;
   wait_for_all(group, label);
   throw Mismatch(sentence);
@@ -105,6 +113,21 @@ std::string lengths_of(const Dataset& data) {
   return std::string(name_of(data.has_documents() ? Lengths::Bucket : Lengths::Fixed));
 }
 
+/// None for a member that does not have all bytes.
+std::string digits_of(std::optional<std::uint64_t> digest) {
+  if (!digest) return {};
+  std::ostringstream text;
+  text << std::hex << std::setw(16) << std::setfill('0') << *digest;
+  return text.str();
+}
+
+/// Savers talk to each other, so all save, at the same steps and in the same way.
+std::string checkpoints_of(const SaveOptions& save) {
+  if (save.folder.empty()) return "not saved";
+  return "saved every " + std::to_string(save.every_steps) + " steps" +
+         (save.background ? "" : ", each before the next step");
+}
+
 /// Everything that decides bits, or whether two ranks understand each other.
 Fields settings_of(const TrainerParts& parts, const TrainerOptions& options) {
   const Program& program = parts.executor->program();
@@ -132,6 +155,7 @@ Fields settings_of(const TrainerParts& parts, const TrainerOptions& options) {
       {"skipped steps in a row", std::to_string(options.max_skipped)},
       {"frozen parameters", options.frozen.empty() ? "none" : joined({options.frozen})},
       {"parameter groups", joined(options.parameters)},
+      {"checkpoints", checkpoints_of(options.save)},
       {"records", options.records ? "made" : "not made"},
       {"inspected steps", std::to_string(options.inspect_gradients)}};
   fields.insert(fields.end(), own.begin(), own.end());
@@ -157,6 +181,19 @@ void agree_on_data(ProcessGroup& group,
            {"last batch", std::string(name_of(options.last_batch))},
            {"data", contents_digest(data)}},
           Label::Data);
+}
+
+void refuse_batches(ProcessGroup& group, const BatchDigest& mine) {
+  const Fields fields = {{"inputs of the mini-batch", digits_of(mine.of_inputs())},
+                         {"targets of the mini-batch", digits_of(mine.of_targets())}};
+  const std::string found = difference(fields, said_by_all(group, fields, Label::Data));
+  wait_for_all(group, Label::Data);
+  throw Mismatch(
+      found +
+      ": every process must be given the same mini-batches in the same order. The likely "
+      "cause is a shuffle that each process draws for itself: give it the same seed in "
+      "all of them (PyTorch: DataLoader(..., shuffle=True, "
+      "generator=torch.Generator().manual_seed(1)))");
 }
 
 void agree_on_place(ProcessGroup& group,

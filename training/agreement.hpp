@@ -6,6 +6,7 @@
 #include "millrace/training/dataset.hpp"
 #include "millrace/training/state.hpp"
 #include "millrace/training/trainer.hpp"
+#include "training/batch_digest.hpp"
 
 namespace millrace {
 
@@ -20,6 +21,10 @@ void agree_on_data(ProcessGroup& group,
                    const Dataset& data,
                    std::int64_t batch_size,
                    const TrainerOptions& options);
+
+/// Throws Mismatch on every member: names two that were given different mini-batches, and the
+/// likely cause. A collective.
+[[noreturn]] void refuse_batches(ProcessGroup& group, const BatchDigest& mine);
 
 /// Compares how far the members have come and how far they will go. Throws as `agreed`.
 void agree_on_place(ProcessGroup& group,

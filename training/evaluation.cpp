@@ -92,7 +92,7 @@ class Rows {
 
 }  // namespace
 
-StepResult Trainer::State::evaluate(StepData& data) {
+StepResult Trainer::State::evaluate(StepData& data, bool compares_batch) {
   require(parts.evaluator != nullptr, "this trainer was made without an evaluator");
   StepSettings settings;
   settings.seed = store.counters().seed;
@@ -100,9 +100,10 @@ StepResult Trainer::State::evaluate(StepData& data) {
   settings.training = false;
   settings.deadline = options.deadline;
   group.begin_step(settings.step);
-  StepResult result = parts.evaluator->run(data, settings);
+  StepData& batch = compares_batch ? watched(data, shape.micro_batches) : data;
+  StepResult result = parts.evaluator->run(batch, settings);
   double unused = 0;
-  agree(result, unused, 1);
+  agree(result, unused, 1, compares_batch);
   return result;
 }
 
@@ -121,7 +122,7 @@ void Trainer::State::evaluate(const Dataset& data,
     rows.resize(static_cast<std::size_t>(std::min(batch_size, data.size() - first)));
     std::iota(rows.begin(), rows.end(), static_cast<std::int32_t>(first));
     batch.fill(data, rows, shape.micro_batches, shape.slices);
-    use(evaluate(batch));
+    use(evaluate(batch, false));
   }
 }
 
@@ -133,7 +134,7 @@ Score Trainer::evaluate(const Dataset& data, std::int64_t batch_size) {
 
 Score Trainer::evaluate(StepData& data) {
   Score score;
-  add(score, state_->evaluate(data));
+  add(score, state_->evaluate(data, true));
   return score;
 }
 
@@ -153,7 +154,7 @@ Tensor Trainer::predict(const Dataset& data, std::int64_t batch_size) {
 }
 
 std::vector<TensorList> Trainer::predict(StepData& data) {
-  return state_->evaluate(data).outputs;
+  return state_->evaluate(data, false).outputs;
 }
 
 }  // namespace millrace

@@ -3,6 +3,7 @@
 #include <array>
 #include <chrono>
 #include <optional>
+#include <span>
 #include <string>
 #include <utility>
 
@@ -88,14 +89,17 @@ struct Wishes {
   bool save = false;
 };
 
-/// What any of them wants, all of them do. Where nothing can be wanted, nothing is asked. It also
-/// sees to it that nobody begins a step that others are not behind the last one of: should that
-/// step fail, all stand where it began.
-Wishes agreed(Wishes mine,
-              const std::stop_token& stop,
-              const TrainerOptions& options,
-              ProcessGroup& group) {
-  if (group.size() == 1 || (!stop.stop_possible() && options.save.folder.empty())) return mine;
+/// Whether any process can want something between two steps: the same in all of them, although some
+/// may have no way to stop. (All of them save, or none: the trainer has compared that.)
+bool any_can_want(const std::stop_token& stop, const TrainerOptions& options, ProcessGroup& group) {
+  double can = stop.stop_possible() || !options.save.folder.empty() ? 1 : 0;
+  group.sum(std::span(&can, 1), Label::Checkpoint);
+  return can > 0;
+}
+
+/// What any process wants, all of them do. It also makes sure that no process begins a step before
+/// all have ended the last one: should that step fail, all stand where it began.
+Wishes agreed(Wishes mine, ProcessGroup& group) {
   std::array<double, 2> wanted = {mine.stop ? 1.0 : 0.0, mine.save ? 1.0 : 0.0};
   group.sum(wanted, Label::Checkpoint);
   return {wanted[0] > 0, wanted[1] > 0};
@@ -166,8 +170,10 @@ FitReport Trainer::run(BatchSource& batches, const std::stop_token& stop) {
   Fit fit(options(), store.counters(), batches);
   state_->begin_records();
   Saving saving(*state_, on_save);
-  const auto agree = [&] {
-    return agreed({stop.stop_requested(), saving.is_time()}, stop, options(), state_->group);
+  const bool can_want = any_can_want(stop, options(), state_->group);
+  const auto agree = [&]() -> Wishes {
+    if (!can_want) return {};
+    return agreed({stop.stop_requested(), saving.is_time()}, state_->group);
   };
   const State::Pause pause = [&] {
     if (on_pass) on_pass();

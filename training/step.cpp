@@ -2,7 +2,6 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
-#include <span>
 #include <string>
 #include <utility>
 
@@ -61,41 +60,6 @@ void add(StepReport& report, const StepResult& pass) {
   keep_larger(report.peak_sum_bytes, pass.peak_sum_bytes);
 }
 
-using Peaks = std::vector<std::size_t>;
-
-/// The peaks of a pass, of those kinds that were counted.
-std::vector<Peaks*> peaks_of(StepResult& result) {
-  std::vector<Peaks*> kinds = {&result.peak_stash_bytes};
-  if (!result.peak_sum_bytes.empty()) kinds.push_back(&result.peak_sum_bytes);
-  return kinds;
-}
-
-/// Behind one another, each kind's of `copies` copies, of which this is one.
-void put_peaks(const std::vector<Peaks*>& kinds,
-               std::span<double> values,
-               std::size_t copy,
-               std::size_t copies) {
-  for (std::size_t kind = 0; kind < kinds.size(); ++kind) {
-    const Peaks& peaks = *kinds[kind];
-    for (std::size_t rank = 0; rank < peaks.size(); ++rank)
-      values[(kind * copies + copy) * peaks.size() + rank] = static_cast<double>(peaks[rank]);
-  }
-}
-
-/// The largest of all copies.
-void take_peaks(const std::vector<Peaks*>& kinds,
-                std::span<const double> values,
-                std::size_t copies) {
-  for (std::size_t kind = 0; kind < kinds.size(); ++kind) {
-    Peaks& peaks = *kinds[kind];
-    const std::size_t ranks = peaks.size();
-    const auto of_kind = values.subspan(kind * copies * ranks, copies * ranks);
-    peaks.assign(ranks, 0);
-    for (std::size_t i = 0; i < of_kind.size(); ++i)
-      peaks[i % ranks] = std::max(peaks[i % ranks], static_cast<std::size_t>(of_kind[i]));
-  }
-}
-
 }  // namespace
 
 bool Trainer::State::hosts_loss() const {
@@ -118,53 +82,6 @@ double Trainer::State::weight_of(Batch& batch) const {
   return weight;
 }
 
-/// Makes loss, samples, peaks, the declared weight and whether anybody looks at whole gradients
-/// known to every member, in one collective. The losses of several copies of the pipeline stand one
-/// behind the other; of more than `copies`, the others ran the same and say nothing.
-void Trainer::State::agree(StepResult& result, double& declared, int copies) {
-  if (group.size() == 1) return;
-  const auto ranks = static_cast<std::size_t>(shape.ranks);
-  const auto of_all = static_cast<std::size_t>(copies);
-  const auto copy = static_cast<std::size_t>(parts.seat.copy());
-  const std::size_t units = result.unit_losses.size();
-  constexpr std::size_t kBeforeLosses = 4;
-  const std::size_t peaks = kBeforeLosses + 4 * of_all * units;
-  const auto kinds = peaks_of(result);
-  std::vector<double> values(peaks + kinds.size() * of_all * ranks, 0.0);
-  if (copy < of_all) {
-    // A last stage with copies lives on several ranks, and each of them declares the same weight.
-    values[0] = hosts_loss() ? declared : 0.0;
-    values[1] = hosts_loss() ? 1.0 : 0.0;
-    values[2] = static_cast<double>(result.samples);
-    values[3] = before_update != nullptr && *before_update ? 1.0 : 0.0;
-    auto value = values.begin() + kBeforeLosses + static_cast<std::ptrdiff_t>(4 * copy * units);
-    for (const LossSum& unit : result.unit_losses) {
-      *value++ = unit.sum;
-      *value++ = unit.weight;
-      *value++ = static_cast<double>(unit.correct);
-      *value++ = static_cast<double>(unit.judged);
-    }
-    put_peaks(kinds, std::span(values).subspan(peaks), copy, of_all);
-  }
-  group.sum(values, Label::Loss);
-
-  declared = values[0] / values[1];
-  result.samples = static_cast<std::int64_t>(values[2]);
-  gradients_wanted = values[3] != 0;
-  result.unit_losses.resize(of_all * units);
-  result.loss = LossSum();
-  auto value = values.cbegin() + kBeforeLosses;
-  for (LossSum& unit : result.unit_losses) {
-    unit = {value[0],
-            value[1],
-            static_cast<std::int64_t>(value[2]),
-            static_cast<std::int64_t>(value[3])};
-    result.loss += unit;
-    value += 4;
-  }
-  take_peaks(kinds, std::span<const double>(values).subspan(peaks), of_all);
-}
-
 /// One run of the program, what it found known to every member.
 StepResult Trainer::State::run_pass(StepData& data,
                                     const StepSettings& settings,
@@ -175,7 +92,7 @@ StepResult Trainer::State::run_pass(StepData& data,
                               settings.in_step(MicroBatch{0}, shape).value});
   StepResult result = parts.executor->run(of_pass, settings);
   if (watch) watch->add_pass();
-  agree(result, declared, parts.seat.grid().data());
+  agree(result, declared, parts.seat.grid().data(), settings.pass + 1 == settings.passes);
   return result;
 }
 
@@ -198,8 +115,9 @@ bool Trainer::State::run(StepReport& report,
   count([](TrainingCounters& counters) { ++counters.mini_batches; });
   group.begin_step(settings.step);
   StepLosses losses(parts.seat.grid().data(), settings.passes);
+  StepData& batch = watched(data, micro_batches());
   while (true) {
-    const StepResult pass = run_pass(data, settings, total_weight);
+    const StepResult pass = run_pass(batch, settings, total_weight);
     add(report, pass);
     losses.add(pass.unit_losses, settings.pass);
     if (++settings.pass == settings.passes) break;
@@ -217,15 +135,20 @@ bool Trainer::State::run(StepReport& report,
   return true;
 }
 
-/// The step goes on behind the passes of an unfinished update, if there is one.
-void Trainer::State::take_partial(StepReport& report, StepSettings& settings) {
-  const PartialUpdate begun = store.counters().partial;
+/// Throws unless a step can go on with the unfinished update, whose sums then stay.
+void Trainer::State::check_partial() const {
+  const PartialUpdate& begun = store.counters().partial;
   require(begun.micro_batches % shape.micro_batches == 0 && begun.micro_batches < micro_batches(),
           [&] {
             return "the unfinished update ends behind " + std::to_string(begun.micro_batches) +
                    " micro-batches, where none of " + std::to_string(options.accumulate) +
                    " passes of " + std::to_string(shape.micro_batches) + " begins";
           });
+}
+
+/// The step goes on behind the passes of an unfinished update, if there is one.
+void Trainer::State::take_partial(StepReport& report, StepSettings& settings) {
+  const PartialUpdate begun = store.counters().partial;
   settings.pass = static_cast<int>(begun.micro_batches / shape.micro_batches);
   report.loss = begun.loss;
   report.samples = begun.samples;
@@ -315,6 +238,7 @@ std::optional<StepReport> Trainer::State::step(StepData& data,
                                                const Pause& pause) {
   require(total_weight >= 0 && std::isfinite(total_weight),
           "the total weight of a step must be at least 0, got " + std::to_string(total_weight));
+  check_partial();
   const auto start = Clock::now();
   if (watch) watch->begin_step();
   StepReport report;

@@ -12,6 +12,7 @@
 
 #include "millrace/training/state.hpp"
 #include "millrace/training/trainer.hpp"
+#include "training/batch_digest.hpp"
 #include "training/checkpoint/saver.hpp"
 #include "training/optimizer_shards.hpp"
 #include "training/watch/step_watch.hpp"
@@ -39,7 +40,7 @@ struct Trainer::State {
     return parts.seat.grid().data() * micro_batches_of_copy();
   }
   double weight_of(Batch& batch) const;
-  void agree(StepResult& result, double& declared, int copies);
+  void agree(StepResult& result, double& declared, int copies, bool compares_batch);
   /// Asked between two passes of a step whether to leave it there. In all processes alike.
   using Pause = std::function<bool()>;
   /// Sums that wait for others in the tree are in no checkpoint.
@@ -56,9 +57,12 @@ struct Trainer::State {
   Batch& next_batch(BatchSource& batches);
   void know_data(const Dataset& dataset);
   bool run(StepReport& report, StepData& data, double total_weight, const Pause& pause);
+  void check_partial() const;
   void take_partial(StepReport& report, StepSettings& settings);
   void keep_partial(const StepReport& report, const StepSettings& settings);
   void drop_partial();
+  /// What passes read: the mini-batch, among several processes as their digest of it takes it.
+  StepData& watched(StepData& data, int micro_batches);
   StepResult run_pass(StepData& data, const StepSettings& settings, double& declared);
   void update(StepReport& report);
   void skip(StepReport& report);
@@ -76,8 +80,9 @@ struct Trainer::State {
     store.set_counters(counters);
   }
 
-  /// One forward-only pass, its result known to every member.
-  StepResult evaluate(StepData& data);
+  /// One forward-only pass, its result known to every member. `compares_batch`: they were given
+  /// data that nothing has compared yet.
+  StepResult evaluate(StepData& data, bool compares_batch);
   /// `use` is given the results over all of `data`, mini-batch after mini-batch.
   void evaluate(const Dataset& data,
                 std::int64_t batch_size,
@@ -110,6 +115,7 @@ struct Trainer::State {
   std::uint64_t evaluations = 0;  // forward-only steps run: names them, and nothing else
   std::function<void(const GradientInspection&)>* on_gradients = nullptr;  // the trainer's
   std::int64_t inspections = 0;
+  BatchDigest batch_digest;          // of the mini-batch of this step
   StepTimes times;                   // since the last record
   std::unique_ptr<StepWatch> watch;  // where records are asked for
   std::unique_ptr<Saver> saver;      // last: it reads the store

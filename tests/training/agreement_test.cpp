@@ -1,6 +1,9 @@
 // Two programs that use the library as ranks of one training, and were built for different things:
 // each hears at once what differs.
+#include <array>
 #include <functional>
+#include <optional>
+#include <stop_token>
 #include <thread>
 
 #include <gmock/gmock.h>
@@ -112,6 +115,8 @@ TEST(Agreement, EveryRankHearsWhichPlanOrSettingDiffers) {
       "parameter groups differs: rank 0 has 'none', rank 1 has '*.bias:lr=0.1,frozen=yes'");
   expect_complaint([](Job& job) { job.options.clip_norm = 1; },
                    "clip norm differs: rank 0 has 'none', rank 1 has '1'");
+  expect_complaint([](Job& job) { job.options.save.folder = "/nowhere"; },
+                   "checkpoints differs: rank 0 has 'not saved', rank 1 has 'saved every 0 steps'");
 }
 
 TEST(Agreement, EveryRankHearsWhatDiffersInTheData) {
@@ -123,6 +128,135 @@ TEST(Agreement, EveryRankHearsWhatDiffersInTheData) {
   expect_complaint([](Job& job) { job.options.steps = 1; }, "steps differs: rank 0 has '0'");
   expect_complaint([](Job& job) { job.evaluated_at_once = 7; },
                    "batch size differs: rank 0 has '20', rank 1 has '7'");
+}
+
+/// Two ranks in steps of their own over mini-batches from row `first` on; what both throw.
+std::string complaint_of_step(const std::function<StepData&(int rank, Batch& batch)>& given,
+                              const std::function<int(int rank)>& first,
+                              int accumulate = 1) {
+  InProcessHub hub(2);
+  std::vector<std::string> said(2);
+  std::vector<std::jthread> ranks;
+  for (int rank = 0; rank < 2; ++rank)
+    ranks.emplace_back([&, rank, endpoint = hub.endpoint(Rank{rank})] {
+      ProcessGroup group(*endpoint);
+      const TrainerOptions options{.accumulate = accumulate};
+      const Program program = generate("1f1b", {.ranks = 2, .micro_batches = 2});
+      Trainer trainer(rank_parts(parse_model("mlp:64-8-10"), program, options, *endpoint, group),
+                      options);
+      Batch batch(digits_from(first(rank), 7), 2 * accumulate);
+      const std::string before = trainer.weights_hash();
+      try {
+        trainer.step(given(rank, batch), 7);
+      } catch (const Mismatch& error) {
+        said[static_cast<std::size_t>(rank)] = error.what();
+      }
+      EXPECT_EQ(trainer.weights_hash() == before, !said[static_cast<std::size_t>(rank)].empty());
+      endpoint->goodbye(std::chrono::steady_clock::now() + std::chrono::seconds(30));
+    });
+  ranks.clear();
+  EXPECT_EQ(said[0], said[1]);
+  return said[0];
+}
+
+int same_row(int) {
+  return 3;
+}
+
+int another_row(int rank) {
+  return 3 + rank;
+}
+
+StepData& whole(int, Batch& batch) {
+  return batch;
+}
+
+TEST(Agreement, OfMiniBatchesIsComparedInEveryStep) {
+  EXPECT_EQ(complaint_of_step(whole, same_row), "");
+  EXPECT_EQ(complaint_of_step(whole, same_row, 3), "");
+  for (const int accumulate : {1, 3})
+    EXPECT_THAT(complaint_of_step(whole, another_row, accumulate),
+                testing::AllOf(HasSubstr("inputs of the mini-batch differs: rank 0 has '"),
+                               HasSubstr("in the same order. The likely cause is a shuffle"),
+                               HasSubstr("the same seed in all of them")));
+}
+
+/// A mini-batch of which a process holds inputs or targets alone.
+class HalfOf final : public StepData {
+ public:
+  HalfOf(Batch& batch, bool inputs) : batch_(batch), has_inputs_(inputs) {}
+
+  TensorList inputs(const Unit& unit) override {
+    return has_inputs_ ? batch_.inputs(unit) : TensorList();
+  }
+  TensorList targets(const Unit& unit) override {
+    return has_inputs_ ? TensorList() : batch_.targets(unit);
+  }
+  [[nodiscard]] std::int64_t first_sample(const Unit& unit) const override {
+    return batch_.first_sample(unit);
+  }
+
+ private:
+  Batch& batch_;
+  bool has_inputs_;
+};
+
+TEST(Agreement, OfMiniBatchesIsAmongThoseThatHoldThem) {
+  std::array<std::optional<HalfOf>, 2> halves;
+  const auto own_half = [&](int rank, Batch& batch) -> StepData& {
+    return halves[static_cast<std::size_t>(rank)].emplace(batch, rank == 0);
+  };
+  EXPECT_EQ(complaint_of_step(own_half, another_row), "");
+  const auto all_but_inputs = [&](int rank, Batch& batch) -> StepData& {
+    if (rank == 0) return batch;
+    return halves[1].emplace(batch, false);
+  };
+  EXPECT_THAT(complaint_of_step(all_but_inputs, another_row),
+              HasSubstr("targets of the mini-batch differs"));
+}
+
+/// Targets of one row differ by a bit, in one micro-batch that rank 0 does not need.
+TEST(Agreement, OfMiniBatchesIsAboutEveryBit) {
+  const auto flipped = [](int rank, Batch& batch) -> StepData& {
+    if (rank == 0) {
+      TensorList targets = batch.targets({MicroBatch{1}, Slice{0}});
+      targets[0].as<std::int32_t>()[2] ^= 1;
+    }
+    return batch;
+  };
+  EXPECT_THAT(complaint_of_step(flipped, same_row), HasSubstr("targets of the mini-batch differs"));
+}
+
+/// One rank can be stopped, the other has no way to stop: both ask, or neither does.
+TEST(Agreement, OfStopsIsSoughtWhereAnyRankCanStop) {
+  InProcessHub hub(2);
+  std::vector<std::jthread> ranks;
+  std::array<FitReport, 2> reports;
+  for (int rank = 0; rank < 2; ++rank)
+    ranks.emplace_back([&, rank, endpoint = hub.endpoint(Rank{rank})] {
+      ProcessGroup group(*endpoint, std::chrono::seconds(60));
+      const TrainerOptions options{.batch_size = 10, .epochs = 2};
+      const Program program = generate("1f1b", {.ranks = 2, .micro_batches = 2});
+      Trainer trainer(rank_parts(parse_model("mlp:64-8-10"), program, options, *endpoint, group),
+                      options);
+      std::stop_source stop;
+      trainer.on_step = [&](const StepReport& step) {
+        if (rank == 1 && step.global_step == 3) stop.request_stop();
+      };
+      try {
+        reports[static_cast<std::size_t>(rank)] =
+            trainer.fit(digits_from(0, 40), rank == 1 ? stop.get_token() : std::stop_token());
+        endpoint->goodbye(std::chrono::steady_clock::now() + std::chrono::seconds(30));
+      } catch (const std::exception& error) {
+        ADD_FAILURE() << error.what();
+        endpoint->cancel(error.what());
+      }
+    });
+  ranks.clear();
+  for (const FitReport& report : reports) {
+    EXPECT_TRUE(report.stopped);
+    EXPECT_EQ(report.samples, 30);
+  }
 }
 
 }  // namespace

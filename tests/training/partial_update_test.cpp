@@ -81,6 +81,25 @@ TEST(PartialUpdate, IsTheSameBytesForEveryNumberOfStagesAndProcesses) {
   }
 }
 
+TEST(PartialUpdate, ThatAnotherNumberOfPassesCannotFinishKeepsItsSums) {
+  const Folder folder("partial_refused");
+  const Dataset data = first_digits(60);
+  Trainer first(parse_model(kSavedModel), options_of(folder.path(), 1));
+  fit_half(first, data);
+  TrainerOptions options = options_of("", 1);
+  options.micro_batches = 4;
+  options.accumulate = 1;
+  Trainer other(parse_model(kSavedModel), options);
+  other.state().set_counters(first.state().counters());
+  const Tensor& sums = first.state().read("layers.0.weight", "gradient");
+  other.state().write("layers.0.weight", sums, "gradient");
+  Batch batch(first_digits(25), 4);
+  EXPECT_THAT(message_of([&] { other.step(batch); }),
+              HasSubstr("the unfinished update ends behind"));
+  EXPECT_EQ(other.state().counters().partial.micro_batches, 2);
+  EXPECT_EQ(tensor_digest(other.state().read("layers.0.weight", "gradient")), tensor_digest(sums));
+}
+
 /// Two copies of the model, each of which has seen other micro-batches; in one process and in two.
 TEST(PartialUpdate, HoldsTheSumsOfEveryCopy) {
   const Dataset data = first_digits(60);

@@ -36,6 +36,8 @@ struct HostedStage {
 /// What one step reads from outside. Calls may come from any executor thread, for different units
 /// at the same time; each unit's inputs and targets are asked for once (twice never), and must stay
 /// valid in the returned lists.
+/// A trainer of several processes also takes those that no pass here needs, to compare what the
+/// processes were given: one that does not hold them returns an empty list.
 class StepData {
  public:
   virtual ~StepData() = default;
