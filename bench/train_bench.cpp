@@ -80,7 +80,7 @@ void training_step(benchmark::State& state) {
   if (options.ranks == 1) options.executor = "sequential";
   Trainer trainer(parse_model("mlp:784-512-512-10"), options);
   const Dataset data = noise(state.range(0));
-  Batch batch(data, options.micro_batches);
+  Batch batch(data, *options.micro_batches);
   Profile profile(trainer.executor().program());
   if (!std::isfinite(trainer.step(batch).mean_loss()))
     state.SkipWithError("the loss is not finite");

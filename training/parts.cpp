@@ -75,6 +75,28 @@ Program with_recompute(const Program& program, const Recompute& recompute) {
                           parse_recompute_stages(to_string(recompute), program.shape.stages()));
 }
 
+constexpr const char* kLeaveOut = "; leave it out, or generate the program with it";
+
+void check_count(const char* option, const std::optional<int>& given, int has) {
+  if (given && *given != has)
+    throw InvalidParameter(named(option) + " " + std::to_string(*given) + ": the program has " +
+                           std::to_string(has) + kLeaveOut);
+}
+
+/// No option may ask for another program. A generated one is called by its schedule and its counts:
+/// "1f1b p=4 m=8".
+void check_options(const TrainerOptions& options, const Program& program) {
+  const Shape& shape = program.shape;
+  const std::string schedule = options.schedule.value_or(program.name);
+  if (program.name != schedule && !program.name.starts_with(schedule + " "))
+    throw InvalidParameter(named("schedule") + " " + schedule + ": the program is '" +
+                           program.name + "'" + kLeaveOut);
+  check_count("ranks", options.ranks, shape.ranks);
+  check_count("chunks", options.chunks, shape.chunks());
+  check_count("micro_batches", options.micro_batches, shape.micro_batches);
+  check_count("slices", options.slices, shape.slices);
+}
+
 /// Whether the longest sequence is known, where there are sequences.
 bool knows_positions(const ModelSpec& model) {
   return model.context > 0 || std::ranges::none_of(model.inputs, [](const TensorType& input) {
@@ -132,11 +154,11 @@ Program forward_program(const Shape& shape) {
 
 Program training_program(const TrainerOptions& options) {
   ScheduleOptions wanted;
-  wanted.ranks = options.ranks;
-  wanted.micro_batches = options.micro_batches;
+  wanted.ranks = options.ranks.value_or(4);
+  wanted.micro_batches = options.micro_batches.value_or(8);
   wanted.chunks = options.chunks;
   wanted.slices = options.slices;
-  return generate(options.schedule, wanted);
+  return generate(options.schedule.value_or("1f1b"), wanted);
 }
 
 void check_passes(const TrainerOptions& options, const Shape& shape) {
@@ -167,6 +189,9 @@ TrainerParts assemble(const Program& compute,
                       const Seat& seat) {
   const Shape& shape = compute.shape;
   require(!shape.forward_only, "a forward-only program cannot train");
+  check_options(options, compute);
+  require(options.boundaries.empty(),
+          "boundaries cut the layers of a model; a trainer of stages has its cut by them");
   require(seat.of_grid.endpoint() == nullptr || shape.ranks == seat.of_grid.grid().pipeline(), [&] {
     return "the program has " + std::to_string(shape.ranks) + " ranks, but there are " +
            std::to_string(seat.of_grid.grid().pipeline()) + " processes";
@@ -196,6 +221,7 @@ TrainerParts assemble(const ModelSpec& model,
                       const TrainerOptions& options,
                       const Seat& seat) {
   const Shape& shape = compute.shape;
+  check_options(options, compute);
   check_passes(options, shape);
   const std::vector<int> boundaries = boundaries_of(model, shape, options);
   const Program program = with_edges(compute, model, boundaries);
@@ -213,6 +239,7 @@ TrainerParts assemble(const ModelSpec& model,
   }
   TrainerOptions rest = options;
   rest.recompute = {};
+  rest.boundaries = {};
   rest.tied.insert(rest.tied.end(), model.tied.begin(), model.tied.end());
   TrainerParts parts = assemble(insert_recompute(program, recomputed_stages(segments, boundaries)),
                                 std::move(bodies),

@@ -35,7 +35,7 @@ EffectiveBatch batch_of(const TrainerOptions& options, std::int64_t copies, std:
   return {.samples = samples,
           .copies = copies,
           .passes = options.accumulate,
-          .micro_batches = options.micro_batches};
+          .micro_batches = *options.micro_batches};
 }
 
 /// The option that says how many samples an update sees, as typed.
@@ -68,8 +68,8 @@ void require_samples(const BatchFlags& flags,
   require(passes <= of_copy,
           named("accumulate") + " " + std::to_string(passes) + of_copies + has +
               std::to_string(of_copy));
-  require(options.micro_batches <= of_copy / passes,
-          micro_batches + " " + std::to_string(options.micro_batches) +
+  require(*options.micro_batches <= of_copy / passes,
+          micro_batches + " " + std::to_string(*options.micro_batches) +
               in_each_of(passes, "passes", "accumulate") + of_copies + has +
               std::to_string(of_copy / passes));
 }

@@ -215,7 +215,7 @@ std::vector<int> boundaries_of(const TrainFlags& flags, const TrainJob& job) {
           "--plan " + flags.plan + ": has " + std::to_string(stages) + " stages, but the model " +
               std::to_string(layers) + " layers");
   if (flags.partition == "even") return even_boundaries(job.model, stages);
-  const std::int64_t rows = job.options.batch_size / job.options.micro_batches /
+  const std::int64_t rows = job.options.batch_size / *job.options.micro_batches /
                             job.options.accumulate / flags.data_parallel;
   if (flags.partition == "time")
     return balanced_boundaries(job.model, layer_seconds(job.model, job.data.train, rows), stages);
@@ -343,7 +343,7 @@ namespace {
 
 /// Where the machine chose the number of ranks.
 std::string ranks_line(const CLI::App& verb, const TrainJob& job) {
-  const int ranks = job.options.ranks;
+  const int ranks = *job.options.ranks;
   if (verb.get_option(flag("ranks"))->count() > 0 || ranks != ranks_of_machine()) return {};
   const unsigned cores = std::max(1U, std::thread::hardware_concurrency());
   return std::to_string(ranks) + " ranks, as this machine has " + std::to_string(cores) +

@@ -35,14 +35,14 @@ ordered_json settings_of(const TrainJob& job, const TrainOutcome& outcome) {
   settings["train_samples"] = job.data.train.size();
   settings["test_samples"] = job.data.test.size();
   if (job.grid().data() > 1) settings["data_parallel"] = job.grid().data();
-  settings["ranks"] = options.ranks;
+  settings["ranks"] = job.program.shape.ranks;
   settings["chunks"] = job.program.shape.chunks();
-  settings["micro_batches"] = options.micro_batches;
+  settings["micro_batches"] = job.program.shape.micro_batches;
   if (options.accumulate > 1) settings["accumulate"] = options.accumulate;
   settings["accumulate_order"] = std::string(name_of(options.accumulate_order));
   settings["batch_size"] = options.batch_size;
   if (!job.flags.batch.scale_lr.empty()) settings["scale_lr_with_batch"] = job.flags.batch.scale_lr;
-  settings["schedule"] = options.schedule;
+  settings["schedule"] = *options.schedule;
   settings["executor"] = outcome.processes > 0 ? "processes" : options.executor;
   if (const int threads = options.executor_options.threads_per_rank; threads > 1)
     settings["threads_per_rank"] = threads;

@@ -60,8 +60,9 @@ std::string words_of_rank(int rank,
     link.rank = Rank{rank};
     link.world = kThreeRanks;
     link.directory = directory;
-    link.depths = channel_depths(
-        generate(options.schedule, {.ranks = kThreeRanks, .micro_batches = options.micro_batches}));
+    link.depths =
+        channel_depths(generate(options.schedule.value_or("1f1b"),
+                                {.ranks = kThreeRanks, .micro_batches = *options.micro_batches}));
     const auto endpoint = meet({.url = "ipc://" + directory + "/rendezvous"},
                                ZeroMqListener(link, std::make_shared<ZeroMqContext>()));
     ProcessGroup group(*endpoint);

@@ -70,9 +70,9 @@ Course course_of(const TrainerOptions& options, const std::string& model = kMode
 Course course_on_ranks(const TrainerOptions& options) {
   std::mutex mutex;
   std::vector<Course> courses;
-  on_ranks(options.ranks, [&](Endpoint& endpoint, ProcessGroup& group) {
+  on_ranks(*options.ranks, [&](Endpoint& endpoint, ProcessGroup& group) {
     const Program program = generate(
-        options.schedule, {.ranks = options.ranks, .micro_batches = options.micro_batches});
+        *options.schedule, {.ranks = *options.ranks, .micro_batches = *options.micro_batches});
     Trainer trainer(rank_parts(parse_model(kModel), program, options, endpoint, group), options);
     Course course = course_of(trainer);
     const std::lock_guard lock(mutex);
@@ -246,7 +246,7 @@ TEST(AccumulateOptions, AreTheSameInAllProcesses) {
   on_ranks(2, [](Endpoint& endpoint, ProcessGroup& group) {
     TrainerOptions options = options_of("1f1b", 2, 2);
     options.accumulate = 2 + endpoint.rank().value;
-    const Program program = generate("1f1b", {.ranks = 2, .micro_batches = options.micro_batches});
+    const Program program = generate("1f1b", {.ranks = 2, .micro_batches = *options.micro_batches});
     try {
       Trainer trainer(rank_parts(parse_model(kModel), program, options, endpoint, group), options);
       ADD_FAILURE() << "the ranks differ";

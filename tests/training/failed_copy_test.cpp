@@ -98,7 +98,8 @@ std::string end_of_place(Endpoint& endpoint, ProcessGroup& group, FailingPass pa
   bodies.push_back(build_stage(parse_model("mlp:64-16-10"), boundaries, stage, options.seed));
   if (endpoint.rank() == kFailingPlace)
     bodies[0] = std::make_unique<Failing>(std::move(bodies[0]), pass);
-  const Program program = generate(options.schedule, {.ranks = 2, .micro_batches = 2});
+  const Program program =
+      generate(options.schedule.value_or("1f1b"), {.ranks = 2, .micro_batches = 2});
   Trainer trainer(
       rank_parts(program, std::move(bodies), options, GridSeat(endpoint, Grid(2, 2)), group),
       options);

@@ -88,7 +88,7 @@ GridCourse course_on_grid(const GridJob& job) {
   std::vector<GridCourse> courses;
   on_ranks(job.data * job.places, [&](Endpoint& endpoint, ProcessGroup& group) {
     const Program program =
-        generate(job.schedule, {.ranks = job.places, .micro_batches = options.micro_batches});
+        generate(job.schedule, {.ranks = job.places, .micro_batches = *options.micro_batches});
     const GridSeat seat(endpoint, Grid(job.data, job.places));
     Trainer trainer(rank_parts(parse_model(kGridModel), program, options, seat, group), options);
     GridCourse course = grid_course_of(trainer);
@@ -156,7 +156,7 @@ TEST(GridBits, OfBidirectionalPipelinesAreTheSameEveryTime) {
 TEST(GridBits, NeedAPowerOfTwo) {
   on_ranks(3, [&](Endpoint& endpoint, ProcessGroup& group) {
     TrainerOptions options = options_of({});
-    const Program program = generate("1f1b", {.ranks = 1, .micro_batches = 4});
+    const Program program = generate("1f1b", {.ranks = 1, .micro_batches = *options.micro_batches});
     try {
       Trainer trainer(
           rank_parts(

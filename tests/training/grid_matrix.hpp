@@ -209,7 +209,7 @@ inline GridRun run_places(const GridCase& of,
                           const std::string& into,
                           int steps) {
   const Program program =
-      generate(of.schedule, {.ranks = of.places, .micro_batches = grid_options(of).micro_batches});
+      generate(of.schedule, {.ranks = of.places, .micro_batches = *grid_options(of).micro_batches});
   TrainerOptions options = grid_options(of);
   options.save.folder = into;
   options.save.files = std::make_shared<Hasty>();

@@ -61,7 +61,7 @@ ShardedRun run_copies(const ShardedJob& job,
   options.save.files = std::make_shared<Hasty>();
   ModelSpec model = parse_model(kWideModel);
   model.precision = job.precision;
-  const Program program = generate("1f1b", {.ranks = 1, .micro_batches = options.micro_batches});
+  const Program program = generate("1f1b", {.ranks = 1, .micro_batches = *options.micro_batches});
   ShardedRun run{std::vector<std::string>(static_cast<std::size_t>(job.copies)),
                  std::vector<std::size_t>(static_cast<std::size_t>(job.copies)),
                  std::vector<std::size_t>(static_cast<std::size_t>(job.copies))};

@@ -41,7 +41,7 @@ class PlainGpt {
         whole_(std::move(
             build_stages(model, std::vector<int>{0, model.layer_count()}, options.seed).front())),
         optimizer_(make_optimizer(options.optimizer)) {
-    whole_->reserve(options.micro_batches, slices_);
+    whole_->reserve(options.micro_batches.value_or(8), slices_);
     std::map<std::string, Parameter*> by_name;
     for (Parameter* parameter : whole_->parameters()) by_name[parameter->name] = parameter;
     for (const auto& [name, parameter] : by_name)
@@ -55,7 +55,7 @@ class PlainGpt {
     GptRun run;
     for (std::int64_t step = 0; step < options_.steps; ++step) {
       Batch batch;
-      batch.fill(data, rows_of(data, step), options_.micro_batches, slices_);
+      batch.fill(data, rows_of(data, step), options_.micro_batches.value_or(8), slices_);
       for (Weight& weight : weights_) weight.parameter->gradient.fill_zero();
       run.losses[step + 1] = accumulate(batch, step);
       add_tied();
@@ -109,11 +109,11 @@ class PlainGpt {
   /// Gradients of the mean loss; the loss is given.
   double accumulate(Batch& batch, std::int64_t step) {
     double weight = 0;
-    for (int i = 0; i < options_.micro_batches; ++i)
+    for (int i = 0; i < options_.micro_batches.value_or(8); ++i)
       for (int slice = 0; slice < slices_; ++slice)
         weight += weight_of(batch.targets({MicroBatch{i}, Slice{slice}}));
     LossSum loss;
-    for (int i = 0; i < options_.micro_batches; ++i) {
+    for (int i = 0; i < options_.micro_batches.value_or(8); ++i) {
       for (int slice = 0; slice < slices_; ++slice)
         loss += pass(batch, {MicroBatch{i}, Slice{slice}}, step, weight, true);
       for (int slice = slices_ - 1; slice >= 0; --slice)

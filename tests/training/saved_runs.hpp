@@ -56,9 +56,12 @@ inline TrainerParts parts_on(const TrainerOptions& options,
                              const ModelSpec& model = parse_model(kSavedModel),
                              int copies = 1) {
   const GridSeat seat(endpoint, Grid(copies, endpoint.world() / copies));
-  const Program program = generate(
-      options.schedule, {.ranks = seat.grid().pipeline(), .micro_batches = options.micro_batches});
-  return rank_parts(model, program, options, seat, group);
+  const Program program =
+      generate(options.schedule.value_or("1f1b"),
+               {.ranks = seat.grid().pipeline(), .micro_batches = *options.micro_batches});
+  TrainerOptions own = options;
+  own.ranks = program.shape.ranks;
+  return rank_parts(model, program, own, seat, group);
 }
 
 inline std::string bytes_in(const std::filesystem::path& file) {

@@ -129,7 +129,7 @@ using Prepare = std::function<void(Trainer&, Rank process)>;
 CopiesCourse course_of(const CopiesJob& job, const Prepare& prepare = {}, SentBytes* sent = {}) {
   const TrainerOptions options = copies_options(job);
   const Program program =
-      generate(job.schedule, {.ranks = job.places, .micro_batches = options.micro_batches});
+      generate(job.schedule, {.ranks = job.places, .micro_batches = *options.micro_batches});
   const Grid grid(job.copies, job.places);
   SentBytes unheard;
   InProcessHub hub(grid.processes());
@@ -355,7 +355,7 @@ TEST(ShardedGradients, AreWholeWhereOneProcessAloneLooks) {
 TEST(ShardedGradients, AreNoUseToATrainerThatMovesWholeWeights) {
   const TrainerOptions sharded = copies_options({});
   const TrainerOptions whole = copies_options({.is_sharded = false});
-  const Program program = generate("1f1b", {.ranks = 1, .micro_batches = sharded.micro_batches});
+  const Program program = generate("1f1b", {.ranks = 1, .micro_batches = *sharded.micro_batches});
   on_ranks(2, [&](Endpoint& endpoint, ProcessGroup& group) {
     const ModelSpec model = parse_model(kLargeModel);
     try {

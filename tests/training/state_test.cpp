@@ -217,9 +217,10 @@ TEST(Resumed, RunHasTheBitsOfTheWholeInAnyCut) {
   }
 }
 
-TrainerParts parts_of(const TrainerOptions& options, Endpoint& endpoint, ProcessGroup& group) {
+TrainerParts parts_of(TrainerOptions options, Endpoint& endpoint, ProcessGroup& group) {
+  options.ranks = endpoint.world();
   const Program program =
-      generate("1f1b", {.ranks = endpoint.world(), .micro_batches = options.micro_batches});
+      generate("1f1b", {.ranks = endpoint.world(), .micro_batches = *options.micro_batches});
   return rank_parts(parse_model(kDeepModel), program, options, endpoint, group);
 }
 

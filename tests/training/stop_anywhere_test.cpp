@@ -128,7 +128,7 @@ Course go_on(const Case& how, const std::string& folder, const Dataset& data) {
   std::mutex mutex;
   on_ranks(how.ranks, [&](Endpoint& endpoint, ProcessGroup& group) {
     const Program program =
-        generate(how.schedule, {.ranks = how.ranks, .micro_batches = options.micro_batches});
+        generate(how.schedule, {.ranks = how.ranks, .micro_batches = *options.micro_batches});
     Trainer trainer(rank_parts(model_of(how.precision), program, options, endpoint, group),
                     options);
     trainer.resume(folder);

@@ -107,7 +107,8 @@ TEST(TiedWeights, HaveTheSameBitsForEveryCutScheduleAndExecutor) {
     EXPECT_EQ(value_of(trainer, names[0]), value_of(trainer, names[2]));
     if (expected.empty()) expected = trainer.weights_hash();
     EXPECT_EQ(trainer.weights_hash(), expected)
-        << options.ranks << ' ' << options.schedule << ' ' << options.executor;
+        << options.ranks.value_or(0) << ' ' << options.schedule.value_or("1f1b") << ' '
+        << options.executor;
   };
   for (const int ranks : {1, 2, 3, 4}) learn(options_of(ranks));
   for (const char* executor : {"flow-graph", "ranks"})

@@ -262,6 +262,35 @@ TEST(Failure, OfAPassLeavesNoTraceInTheNextStep) {
     }
 }
 
+TEST(Trainer, RefusesOptionsThatItsProgramDoesNotFollow) {
+  const ModelSpec model = parse_model(kModel);
+  const Program program = generate("1f1b", {.ranks = 2, .micro_batches = 4});
+  const auto refusal = [&](const TrainerOptions& options) -> std::string {
+    try {
+      Trainer(model, program, options);
+    } catch (const InvalidArgument& error) {
+      return error.what();
+    }
+    return "none";
+  };
+  const std::string leave_out = "; leave it out, or generate the program with it";
+  EXPECT_EQ(refusal({}), "none");
+  EXPECT_EQ(refusal({.schedule = "1f1b", .ranks = 2, .chunks = 1, .micro_batches = 4, .slices = 1}),
+            "none");
+  EXPECT_EQ(refusal({.schedule = "1f1b p=2 m=4"}), "none");
+  EXPECT_EQ(refusal({.schedule = "1f1"}),
+            "schedule 1f1: the program is '1f1b p=2 m=4'" + leave_out);
+  EXPECT_EQ(refusal({.ranks = 4}), "ranks 4: the program has 2" + leave_out);
+  EXPECT_EQ(refusal({.micro_batches = 8}), "micro_batches 8: the program has 4" + leave_out);
+  EXPECT_EQ(refusal({.chunks = 2}), "chunks 2: the program has 1" + leave_out);
+  EXPECT_EQ(refusal({.slices = 2}), "slices 2: the program has 1" + leave_out);
+
+  std::vector<std::unique_ptr<StageBody>> bodies;
+  for (auto& stage : build_stages(model, std::vector<int>{0, 1, 3}, 1))
+    bodies.push_back(std::move(stage));
+  EXPECT_THROW(Trainer(program, std::move(bodies), {.boundaries = {0, 1, 3}}), InvalidArgument);
+}
+
 TEST(Trainer, RefusesWhatDoesNotFit) {
   const ModelSpec model = parse_model(kModel);
 

@@ -87,7 +87,7 @@ TEST(TreeOrder, GivesOneHashWithAProcessForEachRank) {
   std::mutex mutex;
   std::vector<std::string> hashes;
   on_ranks(2, [&](Endpoint& endpoint, ProcessGroup& group) {
-    const Program program = generate("zb-v", {.ranks = 2, .micro_batches = options.micro_batches});
+    const Program program = generate("zb-v", {.ranks = 2, .micro_batches = *options.micro_batches});
     Trainer trainer(rank_parts(parse_model(kDeepModel), program, options, endpoint, group),
                     options);
     trainer.fit(first_digits(55));

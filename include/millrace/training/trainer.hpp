@@ -79,10 +79,12 @@ class Trainer {
   /// Throws InvalidArgument for everything that does not fit, with the value and the bound.
   explicit Trainer(const ModelSpec& model, const TrainerOptions& options = {});
 
-  /// As above, running `program` instead of a generated schedule.
+  /// As above, running `program` instead of a generated schedule. Throws InvalidArgument for
+  /// options that ask for another schedule or other counts than the program's.
   Trainer(const ModelSpec& model, const Program& program, const TrainerOptions& options = {});
 
-  /// Stages of your own: one body per stage of the program, replica after replica.
+  /// Stages of your own: one body per stage of the program, replica after replica. Throws as
+  /// above, and for boundaries, which cut a model.
   Trainer(const Program& program,
           std::vector<std::unique_ptr<StageBody>> bodies,
           const TrainerOptions& options = {});

@@ -71,13 +71,14 @@ struct ResumeReport {
 
 /// How a model is trained. Every field has a default that works.
 struct TrainerOptions {
-  // The pipeline; used when the trainer itself makes the program and the stages.
-  std::string schedule = "1f1b";        ///< a name of schedules()
-  int ranks = 4;                        ///< p
-  std::optional<int> chunks = {};       ///< v, for chunked schedules
-  int micro_batches = 8;                ///< m, of one pass
-  std::optional<int> slices = {};       ///< q, for schedules that cut sequences
-  std::vector<int> boundaries = {};     ///< cut of the layers into stages; empty: even
+  // The pipeline that a trainer without a program generates. With a program the first five are left
+  // out, or are what the program is: a trainer throws InvalidArgument for any other value.
+  std::optional<std::string> schedule = {};  ///< a name of schedules(); none: 1f1b
+  std::optional<int> ranks = {};             ///< p; none: 4
+  std::optional<int> chunks = {};            ///< v, for chunked schedules
+  std::optional<int> micro_batches = {};     ///< m, of one pass; none: 8
+  std::optional<int> slices = {};            ///< q, for schedules that cut sequences
+  std::vector<int> boundaries = {};          ///< cut of a model's layers into stages; empty: even
   Recompute recompute = {};             ///< layers that run again instead of keeping their stash
   std::string executor = "flow-graph";  ///< a name of executor_kinds()
   ExecutorOptions executor_options = {};
