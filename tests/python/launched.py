@@ -115,6 +115,9 @@ def main():
     for step in itertools.count():
         if step >= 5 and time.monotonic() > until:
             break
+        if DEED == "shuffles":
+            order = np.random.default_rng(os.getpid() + step).permutation(len(x))
+            x, t = x[order], t[order]
         report = trainer.step(x, t)
         if step == 0:
             print("the first step is done", file=sys.stderr, flush=True)

@@ -1,6 +1,7 @@
 # A training file of PyTorch for one process or for `millrace launch`: it has no word of ranks but in --deed, what the
 # last stage's rank does in the second step.
 import argparse
+import sys
 
 import torch
 from torch import nn
@@ -67,8 +68,12 @@ print("weights", pipeline.weights_hash())
 predicted = pipeline.predict(inputs)
 if flags.folder:
     pipeline.save()
-    torch.save({name: value.clone() for name, value in pipeline.state_dict().items()},
-               f"{flags.folder}/state-{millrace.join_launch().rank}")
+    for state_dict in (pipeline.state_dict, pipeline.model.state_dict):
+        try:
+            torch.save({name: value.clone() for name, value in state_dict().items()},
+                       f"{flags.folder}/state-{millrace.join_launch().rank}")
+        except millrace.Error as refusal:
+            print(refusal, file=sys.stderr)
     print("saved")
 if flags.made_here:
     print("made", len(made), "predicts", predicted is not None)

@@ -64,6 +64,27 @@ REFUSED = {
     "sweep whole": (lambda: millrace.sweep(["1f1b"], ranks=[2.5]), "^ranks holds a float; expected whole numbers"),
     "compare option": (
         lambda: millrace.compare(["1f1b", "zb-h1"], waves=2), "^waves was given, but none of the schedules takes it"),
+    "sweep program": (
+        lambda: millrace.sweep([millrace.generate("1f1b")]),
+        "^sweep takes names of schedules, got the program '1f1b p=4 m=8', which has counts of its own; compare"),
+    "sweep thing": (lambda: millrace.sweep([3]), "^sweep takes names of schedules, got a int$"),
+    "sweep nothing": (lambda: millrace.sweep(3), "^sweep takes names of schedules, got a int$"),
+    "keyword": (lambda: millrace.sweep("1f1b", rank=4), "^sweep has no argument 'rank'; did you mean 'ranks'?"),
+    "keyword of a method": (
+        lambda: millrace.generate("1f1b").verify(transprot=1),
+        r"^Program.verify has no argument 'transprot'; did you mean 'transport'\?$"),
+    "keyword of a static method": (
+        lambda: Program.read("x.csv", old_leters=True), "^Program.read has no argument 'old_leters'; did you mean 'old_letters'"),
+    "keyword of a constructor": (
+        lambda: millrace.Shape(2, 2, slice=1), r"^Shape has no argument 'slice'; did you mean 'slices'\?$"),
+    "type": (lambda: millrace.gallery("4"), "^gallery: ranks is '4', a str; expected int$"),
+    "missing": (lambda: millrace.generate(), "^generate needs 'name'$"),
+    "too many": (
+        lambda: millrace.gallery(1, 2, 3), r"^gallery takes \(ranks, micro_batches\), got 3 arguments without a name$"),
+    "optimizer": (lambda: millrace.AdamW(lr=1e-3), r"^the optimizer adamw has no argument 'lr'; did you mean 'learning_rate'\?$"),
+    "betas": (lambda: millrace.Adam(betas=(0.9, 0.99)), r"no argument 'betas'; did you mean 'beta1 and beta2'\?$"),
+    "momentum": (lambda: millrace.Sgd(1e-3, momentum=0.9), "^the optimizer sgd has no argument 'momentum'; did you mean"),
+    "rate": (lambda: millrace.AdamW("fast"), "^the optimizer adamw: learning_rate is 'fast', a str; expected a number$"),
     "compare thing": (lambda: millrace.compare([3]), "^a schedule to compare is a name or a millrace.Program$"),
 }
 

@@ -105,6 +105,7 @@ ENDS = {
     "ends": (69, ["rank 1 said goodbye"]),
     "is refused": (2, ["[rank 1] millrace: unknown schedule 'zbv'", "rank 1 ended with exit code 2"]),
     "has another seed": (78, ["seed differs: rank 0 has '1', rank 1 has '7'"]),
+    "shuffles": (78, ["inputs of the mini-batch differs: rank 0 has '", "The likely cause is a shuffle"]),
     "hangs": (75, ["rank 0 ended with exit code 75"]),
     "stops": (75, ["rank 1 was stopped (signal 19) and did not go on"]),
     "never joins": (75, ["rank 1 did not join within 1 s (join_launch)"]),

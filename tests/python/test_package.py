@@ -23,6 +23,14 @@ def public(thing):
     return {name for name in vars(thing) if not name.startswith("_")} - {"action_dtype"}
 
 
+def test_without_numpy_the_import_says_what_is_missing():
+    script = "import sys; sys.modules['numpy'] = None; import millrace"
+    ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
+    assert ran.returncode == 1
+    assert "ImportError: millrace needs numpy (Debian: python3-numpy; pip install numpy)" in ran.stderr
+    assert "initialization failed" not in ran.stderr
+
+
 def test_the_stubs_name_everything_there_is():
     functions = {node.name for node in stubs().body if isinstance(node, ast.FunctionDef)}
     classes = {node.name: node for node in stubs().body if isinstance(node, ast.ClassDef)}

@@ -318,7 +318,8 @@ class Line(millrace.Stage):
 
     def forward(self, unit, x):
         unit.kept = [x]
-        self.rows.append(x)
+        if unit.training:
+            self.rows.append(x)
         y = x @ self.parameters["w"]
         if unit.targets is not None:
             unit.kept.append(y - unit.targets[0])

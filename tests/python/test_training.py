@@ -187,6 +187,42 @@ def test_names_in_no_decay_do_not_decay():
     assert stage.parameters["weight"].tolist() == [0.75] * 3 and stage.parameters["bias"].tolist() == [1] * 3
 
 
+class Mean(Multiply):
+    """Its loss is a mean over the samples of a unit, and so is its gradient; its weight is `weigh`."""
+
+    def __init__(self, number, weigh=len):
+        super().__init__(number, last=True)
+        self.weigh, self.calls = weigh, []
+
+    def forward(self, unit, x):
+        self.calls.append((len(x), unit.training))
+        y = np.tanh(x @ self.parameters[self.name])
+        error = y - unit.targets[0]
+        unit.add_loss(0.5 * float((error.astype(np.float64) ** 2).sum()) / len(x), self.weigh(x))
+        unit.kept = [x, y, error / np.float32(len(x))]
+        return y
+
+
+def test_a_loss_that_is_a_mean_is_refused_in_the_first_step():
+    inputs, targets = data()
+    before = Multiply(1).parameters["layers.1.weight"]
+    for micro_batches in (1, 4):
+        stages = [Multiply(0), Mean(1)]
+        trainer = millrace.Trainer(millrace.generate("1f1b", 2, micro_batches), stages, optimizer=millrace.Sgd(0.1))
+        with pytest.raises(millrace.StepError, match="stage 1's loss is a mean: .* over its halves; unit.add_loss takes the sum"):
+            trainer.step(inputs, targets)
+        assert np.array_equal(stages[1].parameters["layers.1.weight"], before)
+
+
+def test_a_mean_that_weighs_one_is_taken_as_it_is():
+    stages = [Multiply(0), Mean(1, weigh=lambda x: 1)]
+    trainer = millrace.Trainer(millrace.generate("1f1b", 2, 4), stages, optimizer=millrace.Sgd(0.1))
+    assert trainer.step(*data(), weight=4).loss_weight == 4
+    trainer.step(*data(), weight=4)
+    assert stages[1].calls == [(2, False), (2, False), (4, True), (3, True), (3, True), (3, True)] + [
+        (4, True), (3, True), (3, True), (3, True)]
+
+
 class Fails(Multiply):
     where = None
 
@@ -252,7 +288,12 @@ def test_what_does_not_fit_is_refused():
     refused("stage 0 has no forward", lambda: trainer(object(), object()))
     refused("stage 1.*no float32 array", lambda: trainer(Multiply(0), Sixty(1)))
     refused("known are|did you mean", lambda: trainer(optimizer="adamv"))
-    refused("no setting 'beta'", lambda: trainer(optimizer=millrace.AdamW(beta=1)))
+    refused(r"^Trainer has no argument 'learning_rte'; did you mean 'learning_rate'\?$", lambda: trainer(learning_rte="cosine"))
+    refused("^Trainer has no argument 'lr': the optimizer has it, optimizer=millrace.AdamW", lambda: trainer(lr=1e-3))
+    refused("^Trainer: epochs is 'many', a str; expected int$", lambda: trainer(epochs="many"))
+    refused(r"^Trainer.step has no argument 'wieght'; did you mean 'weight'\?$", lambda: trainer().step(inputs, wieght=1))
+    refused("^save_every 5: there is no folder to save in; give save_folder, too$", lambda: trainer(save_every=5))
+    refused("^save\\(\\) has no folder; make the trainer with save_folder=", lambda: trainer().save())
     refused("sequential", lambda: trainer(executor="threads"))
     refused("targets has 12 rows where others have 13", lambda: trainer().step(inputs, targets[:12]))
     refused("weight", lambda: trainer().step(inputs, targets, weight=5))

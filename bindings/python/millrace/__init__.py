@@ -11,6 +11,11 @@ one of another. Errors are `ValueError`s or `RuntimeError`s of `millrace.errors`
 given and what is allowed. Long calls release the interpreter's lock and end with Ctrl-C.
 """
 
+try:
+    import numpy as _numpy  # noqa: F401  the compiled half cannot say that it is missing
+except ImportError as _missing:
+    raise ImportError("millrace needs numpy (Debian: python3-numpy; pip install numpy)") from _missing
+
 from ._millrace import (
     Launched,
     ModelCosts,
@@ -29,6 +34,7 @@ from ._millrace import (
     sweep,
 )
 from .errors import DataError, Error, InvalidArgument, Mismatch, PeerHangs, PeerLost, StepError, Stopped
+from .keywords import explain_class, explained
 from .launch import join_launch
 from .results import (
     Accumulation,
@@ -56,6 +62,11 @@ from .results import (
     Violation,
 )
 from .training import Adam, AdamW, Momentum, Optimizer, Sgd, Stage
+
+for _name in ("compare", "gallery", "generate", "parameters", "schedules", "search", "sweep"):
+    globals()[_name] = explained(globals()[_name], _name)
+for _class in (Program, Shape, Trainer, Unit):
+    explain_class(_class)
 
 __all__ = [
     "Accumulation",

@@ -31,7 +31,7 @@ except ImportError as missing:
 
 from . import launch
 from ._millrace import Program, Trainer, generate
-from .errors import InvalidArgument
+from .errors import Error, InvalidArgument
 from .results import Score, StepReport
 from .torch_loss import LossRule, loss_rule
 from .torch_stages import Cut, Cutting, ModuleStage
@@ -77,9 +77,11 @@ class Pipeline:
       Sequential, and as its arguments elsewhere.
     - `tie`: a parameter that modules of two stages share (an embedding and a head) becomes one in
       each, that stay equal: their gradients accumulate apart and are added once. Refused without.
-    - `schedule`: a name for `generate`, with `ranks`, `micro_batches` and `chunks`; or a Program.
+    - `schedule`: a name for `generate`, with `ranks` (4), `micro_batches` (8) and `chunks`; or a
+      Program, which has its own.
     - `loss`: called with outputs and targets; returns the sum over the unit's samples, or (sum,
-      weight), or (sum, weight, right, judged). The gradient of a step is that of the sum of all
+      weight), or (sum, weight, right, judged). A mean is refused: the first unit's loss is compared
+      with those of its halves. The gradient of a step is that of the sum of all
       over the weight of all. nn.CrossEntropyLoss and its like are taken with their reduction.
     - `loss_weight`: called with targets, says what their loss will weigh, where that is not the
       number of samples: `lambda targets: targets.numel()` for a loss per token.
@@ -92,7 +94,9 @@ class Pipeline:
     raises millrace.StepError; the next step works.
 
     Under `millrace launch -n 4 -- python3 train.py` a process is one rank and trains its stages of
-    the model; the others' stay as they were made. All ranks are given the same mini-batches.
+    the model; the others' stay as they were made, so state_dict() is refused, the model's own too:
+    save() writes a checkpoint of all. All ranks are given the same mini-batches, in the same order,
+    or all of them raise millrace.Mismatch.
     """
 
     def __init__(
@@ -100,8 +104,8 @@ class Pipeline:
         model: torch.nn.Sequential | Sequence[torch.nn.Module] | Callable[[int], torch.nn.Module],
         *,
         loss: Callable[..., Any],
-        ranks: int = 4,
-        micro_batches: int = 8,
+        ranks: int | None = None,
+        micro_batches: int | None = None,
         schedule: str | Program = "1f1b",
         chunks: int | None = None,
         optimizer: str | Optimizer = AdamW(),
@@ -113,7 +117,12 @@ class Pipeline:
         **options: Any,
     ) -> None:
         if isinstance(schedule, str):
-            schedule = generate(schedule, ranks, micro_batches, chunks=chunks)
+            schedule = generate(schedule, 4 if ranks is None else ranks,
+                                8 if micro_batches is None else micro_batches, chunks=chunks)
+        for name, given in (("ranks", ranks), ("micro_batches", micro_batches), ("chunks", chunks)):
+            if given not in (None, getattr(schedule.shape, name)):
+                raise InvalidArgument(f"{name} {given}: the program has {getattr(schedule.shape, name)}; "
+                                      "leave it out, or generate the program with it")
         if schedule.shape.slices > 1:
             raise InvalidArgument(
                 f"the schedule has {schedule.shape.slices} slices per micro-batch; modules of PyTorch take whole sequences"
@@ -128,6 +137,8 @@ class Pipeline:
         if self._cutting.tied:
             options["tied"] = [*options.get("tied", ()), *self._cutting.tied]
         self._trainer = Trainer(schedule, places, optimizer=optimizer, executor=executor, **options)
+        if isinstance(model, torch.nn.Module):
+            model._register_state_dict_hook(lambda *_: _refuse_a_part())
 
     def _made(self, place: int) -> Any:
         stage = self._cutting.stage(place)
@@ -201,8 +212,9 @@ class Pipeline:
 
     def state_dict(self) -> dict[str, torch.Tensor]:
         """The model's tensors under the names that its own state_dict() has (a list's: those of
-        nn.ModuleList), so that load_state_dict of a plain model takes them. Of several processes, each
-        gives those of its stages."""
+        nn.ModuleList), so that load_state_dict of a plain model takes them. Raises Error in one process
+        of several, which has trained its own stages alone: save() has all."""
+        _refuse_a_part()
         state: dict[str, torch.Tensor] = {}
         for stage in sorted(self._stages, key=lambda stage: stage.number):
             state.update(stage.state(self._cutting.names))
@@ -266,6 +278,16 @@ class Pipeline:
         finally:
             for module, training in zip(modules, before):
                 module.training = training
+
+
+def _refuse_a_part() -> None:
+    """Of several processes each has trained its own stages of a model."""
+    world = launch.place().world
+    if world > 1:
+        raise Error(
+            f"state_dict() in one of {world} processes has only the stages that this rank has trained; call save() (with "
+            "save_folder) in all of them, then resume() that checkpoint in one process, whose state_dict() is whole"
+        )
 
 
 def _tensors(given: Tensors) -> tuple[torch.Tensor, ...]:

@@ -26,6 +26,7 @@ class LossRule:
 
     def __init__(self, loss: Callable[..., Any], weight: Callable[..., float] | None) -> None:
         self._loss, self._weight = loss, weight
+        self._knows = False  # it was seen that the loss is a sum
 
     def weight(self, targets: Sequence[torch.Tensor]) -> float | None:
         """Of a unit or a mini-batch, before it runs; None: its number of samples."""
@@ -40,8 +41,41 @@ class LossRule:
         if not isinstance(said, tuple) or len(said) not in (2, 4) or not isinstance(said[0], torch.Tensor):
             raise TypeError("a loss gives its sum, (sum, weight) or (sum, weight, right, judged); the sum is a tensor")
         total, weight, *counts = said
+        if not self._knows and len(targets[0]) > 1:
+            self._require_sum(float(total), float(weight), outputs, targets)
         right, judged = counts or (0, 0)
         return total, float(weight), int(right), int(judged)
+
+
+    def _require_sum(self, total: float, weight: float, outputs: list[torch.Tensor], targets: list[torch.Tensor]) -> None:
+        """Once: a mean lies between those of the halves of a unit, a sum is that of theirs."""
+        self._knows = True
+        half = len(targets[0]) // 2
+        state = torch.get_rng_state()
+        try:
+            first, second = (self._of_rows(outputs, targets, rows) for rows in (slice(half), slice(half, None)))
+        except Exception:  # a loss that takes whole units alone
+            return
+        finally:
+            torch.set_rng_state(state)
+        least, most = sorted((first[0], second[0]))
+        slack = 1e-3 * max(abs(least), abs(most))
+        adds_up = abs(first[1] + second[1] - weight) <= 1e-6 * weight
+        if adds_up and least - slack <= total <= most + slack and abs(total - least - most) > 2 * slack:
+            raise InvalidArgument(
+                f"the loss is a mean: {total:g} over {len(targets[0])} samples, {first[0]:g} and {second[0]:g} over their halves; "
+                "return the sum over the samples (reduction='sum'), with loss_weight where it is not per sample"
+            )
+
+    def _of_rows(self, outputs: list[torch.Tensor], targets: list[torch.Tensor], rows: slice) -> tuple[float, float]:
+        """Sum and weight of some rows of a unit."""
+        with torch.no_grad():
+            some = [one[rows] for one in targets]
+            said = self._loss(_one([one.detach()[rows] for one in outputs]), _one(some))
+            if isinstance(said, tuple):
+                return float(said[0]), float(said[1])
+            weight = self.weight(some)
+            return float(said), float(len(some[0]) if weight is None else weight)
 
 
 class _ClassMean(LossRule):

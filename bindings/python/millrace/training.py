@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass, field
+from numbers import Real
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
+
+from .errors import InvalidArgument
+from .keywords import refuse_unknown
 
 if TYPE_CHECKING:
     from ._millrace import Unit
@@ -19,6 +23,25 @@ class Optimizer:
     kind: str
     learning_rate: float = 1e-3
     settings: dict[str, float] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        known = _SETTINGS.get(self.kind, _ALL_SETTINGS)
+        for name in self.settings:
+            if name not in known:
+                refuse_unknown(f"the optimizer {self.kind}", name, ("learning_rate", *known))
+        for name, value in {"learning_rate": self.learning_rate, **self.settings}.items():
+            if isinstance(value, bool) or not isinstance(value, Real):
+                raise InvalidArgument(
+                    f"the optimizer {self.kind}: {name} is {value!r:.60}, a {type(value).__name__}; expected a number")
+
+
+_ALL_SETTINGS = ("momentum", "beta1", "beta2", "epsilon", "weight_decay")
+_SETTINGS = {
+    "sgd": ("weight_decay",),
+    "momentum": ("momentum", "weight_decay"),
+    "adam": ("beta1", "beta2", "epsilon", "weight_decay"),
+    "adamw": ("beta1", "beta2", "epsilon", "weight_decay"),
+}
 
 
 def Sgd(learning_rate: float = 1e-3, **settings: float) -> Optimizer:
@@ -56,7 +79,10 @@ class Stage:
     Passes:
       forward(unit, *inputs)            gives the inputs of the next stage, an array or a tuple. The
                                         last stage calls `unit.add_loss` where `unit.targets` is not
-                                        None, and gives its predictions.
+                                        None, and gives its predictions. The loss is the sum over the
+                                        samples, not their mean: the first unit that a trainer runs is
+                                        also run in two halves, before, with `unit.training` False, to
+                                        see that it is.
       backward_input(unit, *gradients)  takes the gradient of each output (the last stage: none, and
                                         scales its loss' gradient by `unit.loss_scale`) and gives one
                                         for each input; the first stage may give None.

@@ -1,6 +1,9 @@
 // A stage that is a Python object; see python_stage.hpp.
 #include "module/python_stage.hpp"
 
+#include <algorithm>
+#include <cmath>
+
 #include "millrace/core/error.hpp"
 #include "module/let_go.hpp"
 #include "module/tensors.hpp"
@@ -122,13 +125,73 @@ std::shared_ptr<PythonUnit> PythonStage::unit_of(const PassContext& context) con
   return found->second;
 }
 
+/// By a forward that keeps nothing; none where the stage cannot run it.
+std::optional<PythonStage::HalfLoss> PythonStage::loss_of(const PythonUnit& unit,
+                                                          const py::tuple& arguments,
+                                                          const py::slice& rows) const {
+  const auto part = std::make_shared<PythonUnit>(unit);
+  part->training = false;
+  const auto rows_of_all = [&](const py::tuple& arrays, std::size_t first) {
+    py::list parts;
+    for (std::size_t i = first; i < arrays.size(); ++i) parts.append(arrays[i][rows]);
+    return parts;
+  };
+  try {
+    part->targets = py::tuple(rows_of_all(part->targets, 0));
+    stage_.attr("forward")(py::cast(part), *py::tuple(rows_of_all(arguments, 1)));
+  } catch (const py::error_already_set& raised) {
+    if (!raised.matches(PyExc_Exception)) throw;  // Ctrl-C
+    return std::nullopt;
+  }
+  return HalfLoss{part->loss.sum, part->loss.weight};
+}
+
+/// Of the first unit in which there are two, before it runs. numpy's own random numbers are
+/// afterwards where they were.
+std::vector<PythonStage::HalfLoss> PythonStage::losses_of_halves(const PythonUnit& unit,
+                                                                 const py::tuple& arguments) {
+  if (knows_loss_ || !unit.is_last || !unit.training || handed_ != Handed::Numpy ||
+      arguments.size() < 2 || unit.targets.is_none())
+    return {};
+  const auto samples = static_cast<py::ssize_t>(py::len(arguments[1]));
+  if (samples < 2) return {};
+  knows_loss_ = true;
+  const py::object random = py::module_::import("numpy.random");
+  const py::object state = random.attr("get_state")();
+  const auto first = loss_of(unit, arguments, py::slice(0, samples / 2, 1));
+  const auto second = loss_of(unit, arguments, py::slice(samples / 2, samples, 1));
+  random.attr("set_state")(state);
+  if (!first || !second) return {};
+  return {*first, *second};
+}
+
+/// A mean lies between those of the halves, a sum is that of theirs. Whoever has a mean as the
+/// loss of a unit and 1 as its weight means it.
+void PythonStage::require_sum(const LossSum& loss, const std::vector<HalfLoss>& halves) const {
+  if (halves.empty()) return;
+  const auto [least, most] = std::minmax(halves[0].sum, halves[1].sum);
+  const double sum = least + most;
+  const double slack = 1e-3 * std::max(std::abs(least), std::abs(most));
+  const bool weights_add_up =
+      std::abs(halves[0].weight + halves[1].weight - loss.weight) <= 1e-6 * loss.weight;
+  const bool is_mean = loss.sum >= least - slack && loss.sum <= most + slack;
+  if (!weights_add_up || !is_mean || std::abs(loss.sum - sum) <= 2 * slack) return;
+  throw InvalidArgument("stage " + std::to_string(number_) + "'s loss is a mean: " +
+                        std::to_string(loss.sum) + " over the samples of a unit, " +
+                        std::to_string(halves[0].sum) + " and " + std::to_string(halves[1].sum) +
+                        " over its halves; unit.add_loss takes the sum over the samples, and "
+                        "backward_input gives the gradient of that sum");
+}
+
 TensorList PythonStage::forward(const PassContext& context, TensorList inputs) {
   return in_python([&] {
     const auto unit = new_unit(context);
     const py::object first = py::cast(unit);
     const py::tuple arguments = copies_inputs_ ? copied_arguments_of(first, inputs, handed_)
                                                : arguments_of(first, std::move(inputs), handed_);
+    const std::vector<HalfLoss> halves = losses_of_halves(*unit, arguments);
     TensorList outputs = called(stage_, "forward", arguments);
+    require_sum(unit->loss, halves);
     if (context.loss != nullptr) *context.loss += unit->loss;
     if (!context.training) return outputs;
     if (context.recompute_later) {

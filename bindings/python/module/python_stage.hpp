@@ -5,6 +5,7 @@
 #include <deque>
 #include <map>
 #include <memory>
+#include <optional>
 #include <pybind11/numpy.h>
 #include <string>
 #include <vector>
@@ -72,6 +73,17 @@ class PythonStage final : public StageBody {
     py::array_t<float> value, gradient;
   };
 
+  /// What a loss was over the rows of a part of a unit.
+  struct HalfLoss {
+    double sum = 0, weight = 0;
+  };
+
+  [[nodiscard]] std::optional<HalfLoss> loss_of(const PythonUnit& unit,
+                                                const py::tuple& arguments,
+                                                const py::slice& rows) const;
+  [[nodiscard]] std::vector<HalfLoss> losses_of_halves(const PythonUnit& unit,
+                                                       const py::tuple& arguments);
+  void require_sum(const LossSum& loss, const std::vector<HalfLoss>& halves) const;
   void take(const std::string& name, const py::handle& value);
   [[nodiscard]] py::array_t<float> array_of(const py::handle& value, const std::string& what) const;
   [[nodiscard]] std::shared_ptr<PythonUnit> new_unit(const PassContext& context) const;
@@ -82,6 +94,7 @@ class PythonStage final : public StageBody {
   std::size_t number_;
   bool splits_ = true;
   bool copies_inputs_ = false;
+  bool knows_loss_ = false;  // it was seen that the loss is a sum
   Handed handed_ = Handed::Numpy;
   std::vector<std::string> names_;
   std::deque<Arrays> arrays_;

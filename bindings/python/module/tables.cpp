@@ -185,8 +185,26 @@ std::vector<std::optional<SweepLimit>> limits_of(const py::object& said) {
   return limits;
 }
 
+/// A program has counts of its own, which a sweep would have to leave as they are.
+std::string name_of(const py::handle& said) {
+  require(!py::isinstance<Program>(said), [&] {
+    return "sweep takes names of schedules, got the program '" + said.cast<SharedProgram>()->name +
+           "', which has counts of its own; compare([...]) sets programs side by side";
+  });
+  require(py::isinstance<py::str>(said), [&] {
+    return "sweep takes names of schedules, got a " +
+           std::string(py::str(py::type::handle_of(said).attr("__name__")));
+  });
+  return said.cast<std::string>();
+}
+
 std::vector<std::string> names_of(const py::object& said) {
-  if (!py::isinstance<py::str>(said)) return said.cast<std::vector<std::string>>();
+  if (!py::isinstance<py::str>(said)) {
+    std::vector<std::string> names;
+    if (!py::hasattr(said, "__iter__")) return {name_of(said)};
+    for (const py::handle item : py::iter(said)) names.push_back(name_of(item));
+    return names;
+  }
   const std::string name = said.cast<std::string>();
   if (name != "all") return {name};
   std::vector<std::string> names;

@@ -264,6 +264,10 @@ std::unique_ptr<PythonTrainer> made_trainer(const Program& program,
   options.tied = tied;
   options.executor = executor;
   options.seed = seed;
+  require(save_every == 0 || !save_folder.empty(), [&] {
+    return "save_every " + std::to_string(save_every) +
+           ": there is no folder to save in; give save_folder, too";
+  });
   options.save.folder = save_folder;
   options.save.every_steps = save_every;
   options.batch_size = batch_size;
@@ -415,6 +419,8 @@ void bind_training(py::module_& module) {
       .def(
           "save",
           [](PythonTrainer& self) {
+            require(!self.trainer().options().save.folder.empty(),
+                    "save() has no folder; make the trainer with save_folder=\"...\"");
             const SaveReport report = unlocked([&] { return self.trainer().save(); });
             require(report.fault.empty(), report.fault);
             return report.folder;
