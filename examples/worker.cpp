@@ -3,12 +3,7 @@
 // process, to show that the weights have the same bits.
 #include <iostream>
 #include <map>
-#include <millrace/training/build_fields.hpp>
-#include <millrace/training/rank_parts.hpp>
-#include <millrace/transport/failure.hpp>
-#include <millrace/transport/launch.hpp>
-
-#include "millrace/scheduler/plan/generators.hpp"
+#include <millrace/millrace.hpp>
 
 namespace {
 

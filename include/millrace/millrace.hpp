@@ -1,5 +1,5 @@
 // Everything in one include: plan, stages, transport, executors, training. Needs
-// millrace::millrace.
+// millrace::millrace; join_launch also the component zeromq.
 #pragma once
 
 #include "millrace/scheduler/plan.hpp"
@@ -12,10 +12,14 @@
 #include "millrace/stages/partition.hpp"
 #include "millrace/stages/product_rate.hpp"
 #include "millrace/stages/stage.hpp"
+#include "millrace/training/build_fields.hpp"
 #include "millrace/training/gradient_check.hpp"
+#include "millrace/training/rank_parts.hpp"
 #include "millrace/training/run_page.hpp"
 #include "millrace/training/sequential_check.hpp"
 #include "millrace/training/trainer.hpp"
 #include "millrace/transport/endpoint.hpp"
+#include "millrace/transport/failure.hpp"
 #include "millrace/transport/in_process.hpp"
+#include "millrace/transport/launch.hpp"
 #include "millrace/transport/process_group.hpp"
