@@ -1,6 +1,7 @@
 // The search against what is known about a case: the exact optimum wherever the solver proves one,
 // and the published heuristics everywhere else. Prints how many cases were proven.
 #include <iostream>
+#include <memory>
 
 #include <gtest/gtest.h>
 
@@ -8,6 +9,7 @@
 #include "millrace/scheduler/plan/exact.hpp"
 #include "millrace/scheduler/plan/generators.hpp"
 #include "millrace/scheduler/plan/passes.hpp"
+#include "millrace/scheduler/plan/simulate.hpp"
 #include "plan/search_cases.hpp"
 
 namespace millrace {
@@ -117,6 +119,28 @@ TEST(SearchOptimum, IsNeverMissedByMoreThanThePublishedHeuristicsMissIt) {
   for (const SmallCase& of : cases)
     compared += compared_with(of, search(test::search_options(of, 200)));
   EXPECT_GT(compared, 40);
+}
+
+TEST(SearchOptimum, FromAProgram_IsNotWorse) {
+  const SearchOptions plain{.ranks = 3, .micro_batches = 4, .chunks = 1, .budget = 0};
+  SearchOptions options = plain;
+  const Program found = search({.ranks = 3, .micro_batches = 4, .chunks = 1}).best->program;
+  Program mine = found;
+  mine.name = "mine";
+  options.from = std::make_shared<const Program>(insert_messages(mine));
+
+  const SearchResult from = search(options);
+
+  const Graph graph(mine);
+  const Cost cost = Cost::unit(mine.shape);
+  const auto own = report(graph, cost, std::get<Timeline>(simulate(graph, cost)));
+  EXPECT_LE(from.best->makespan, own.makespan);
+  EXPECT_GT(from.evaluations, search(plain).evaluations);
+  options.micro_batches = 5;
+  EXPECT_THROW((void)search(options), InvalidArgument);
+  options.micro_batches = 4;
+  options.from = std::make_shared<const Program>(insert_recompute(mine));
+  EXPECT_THROW((void)search(options), InvalidArgument);
 }
 
 }  // namespace

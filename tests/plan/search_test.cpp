@@ -339,28 +339,6 @@ TEST(Search, CountsWhatReplicasOfOnePipelineGiveEachOther) {
     }
 }
 
-TEST(Search, FromAProgram_IsNotWorse) {
-  const SearchOptions plain{.ranks = 3, .micro_batches = 4, .chunks = 1, .budget = 0};
-  SearchOptions options = plain;
-  const Program found = search({.ranks = 3, .micro_batches = 4, .chunks = 1}).best->program;
-  Program mine = found;
-  mine.name = "mine";
-  options.from = std::make_shared<const Program>(insert_messages(mine));
-
-  const SearchResult from = search(options);
-
-  const Graph graph(mine);
-  const Cost cost = Cost::unit(mine.shape);
-  const auto own = report(graph, cost, std::get<Timeline>(simulate(graph, cost)));
-  EXPECT_LE(from.best->makespan, own.makespan);
-  EXPECT_EQ(from.evaluations, search(plain).evaluations + 1);
-  options.micro_batches = 5;
-  EXPECT_THROW((void)search(options), InvalidArgument);
-  options.micro_batches = 4;
-  options.from = std::make_shared<const Program>(insert_recompute(mine));
-  EXPECT_THROW((void)search(options), InvalidArgument);
-}
-
 /// Where ranks are unlike, what one of them has to give lies in no step of its own.
 TEST(Search, BoundsTheSpanOfReplicasOnRanksOfDifferentSpeed) {
   SearchOptions options{.ranks = 2, .micro_batches = 4, .objective = Objective::Span};

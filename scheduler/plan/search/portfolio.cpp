@@ -10,6 +10,7 @@
 #include "millrace/core/error.hpp"
 #include "millrace/scheduler/plan/generators.hpp"
 #include "millrace/scheduler/plan/passes.hpp"
+#include "millrace/scheduler/plan/recompute.hpp"
 
 namespace millrace::plan {
 
@@ -165,16 +166,52 @@ class Collector {
 
 }  // namespace
 
+namespace {
+
+void require_asked_for(const Program& from, const SearchOptions& options) {
+  const Shape& shape = from.shape;
+  require(shape.ranks == options.ranks && shape.micro_batches == options.micro_batches &&
+              shape.slices == options.slices &&
+              shape.chunks() == options.chunks.value_or(shape.chunks()),
+          "the search begins with " + from.name + ", which has other counts");
+  require(!shape.forward_only && (options.bidirectional || shape.replicas() == 1),
+          "the search begins with " + from.name + ", which has " +
+              (shape.forward_only ? "no backward" : "two copies of the model"));
+  const std::vector<bool> stages = recomputed_stages(from);
+  require(options.recompute || std::ranges::find(stages, true) == stages.end(),
+          "the search begins with " + from.name +
+              ", which recomputes; let the search choose which stages do");
+}
+
+/// As a search has programs: the passes, each recompute right before its backward.
+Program passes_of(const Program& given) {
+  const std::vector<bool> stages = recomputed_stages(given);
+  Program passes = compute_only(decouple_pairs(given));
+  const bool recomputes = std::ranges::find(stages, true) != stages.end();
+  return recomputes ? insert_recompute(passes, stages) : passes;
+}
+
+}  // namespace
+
+std::string generator_of(const Candidate& candidate) {
+  return candidate.given != nullptr ? candidate.given->name : std::string(candidate.entry->name);
+}
+
 std::string title(const Candidate& candidate) {
   const std::string parameters = to_string(set_values(candidate.options));
-  return std::string(candidate.entry->name) + (parameters.empty() ? "" : " " + parameters);
+  return generator_of(candidate) + (parameters.empty() ? "" : " " + parameters);
 }
 
 std::vector<Candidate> portfolio(const SearchOptions& options) {
-  return Collector(options).run();
+  std::vector<Candidate> candidates = Collector(options).run();
+  if (options.from == nullptr) return candidates;
+  require_asked_for(*options.from, options);
+  candidates.insert(candidates.begin(), {.given = options.from.get()});
+  return candidates;
 }
 
 std::optional<Program> make(const Candidate& candidate, const SearchOptions& options) {
+  if (candidate.given != nullptr) return passes_of(*candidate.given);
   try {
     Program program = decouple_pairs(generate(candidate.entry->name, candidate.options));
     if (options.chunks && program.shape.chunks() != *options.chunks) return std::nullopt;

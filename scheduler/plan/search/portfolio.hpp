@@ -12,20 +12,25 @@
 
 namespace millrace::plan {
 
-/// A program of the catalogue to be made, and what that costs.
+/// A program of the catalogue to be made, or one that is there, and what making it costs.
 struct Candidate {
   const ScheduleEntry* entry = nullptr;
   ScheduleOptions options;
   std::int64_t cost = 0;   ///< forwards, times what one costs to make and time by this generator
   std::size_t number = 0;  ///< in the order of the catalogue
+  const Program* given = nullptr;  ///< instead of an entry
 };
+
+/// Name of the catalogue, or of the program.
+[[nodiscard]] std::string generator_of(const Candidate& candidate);
 
 /// "wave w=2".
 [[nodiscard]] std::string title(const Candidate& candidate);
 
 /// Every program of the catalogue with the counts of `options`: one slice, a backward, every v up
 /// to 4 (or the one asked for), several groups and waves, memory limits for those that take one.
-/// Cheapest first; of equal cost in the order of the catalogue.
+/// SearchOptions::from first, then the cheapest; of equal cost in the order of the catalogue.
+/// Throws InvalidArgument when `from` is not what the other options ask for.
 [[nodiscard]] std::vector<Candidate> portfolio(const SearchOptions& options);
 
 /// The program, pairs decoupled; nothing where the generator refuses the combination or `options`

@@ -13,7 +13,6 @@
 #include "millrace/scheduler/plan/exact.hpp"
 #include "millrace/scheduler/plan/lower_bound.hpp"
 #include "millrace/scheduler/plan/passes.hpp"
-#include "millrace/scheduler/plan/recompute.hpp"
 #include "plan/model/stage_sums.hpp"
 #include "plan/schedules/list_order.hpp"
 #include "plan/search/finds.hpp"
@@ -52,7 +51,6 @@ class Search {
 
  private:
   void go();
-  void time_given();
   void time_portfolio();
   void time_one(const Candidate& candidate, Work* work);
   double time_program(Found found, const Cost& cost, Work* work);
@@ -100,31 +98,6 @@ void Search::tell(std::string at, std::size_t timed, std::size_t candidates) con
   options_.progress(progress);
 }
 
-/// The program that the caller has, whatever it takes.
-void Search::time_given() {
-  if (!options_.from) return;
-  const Shape& shape = options_.from->shape;
-  require(shape.ranks == options_.ranks && shape.micro_batches == options_.micro_batches &&
-              shape.slices == options_.slices &&
-              shape.chunks() == options_.chunks.value_or(shape.chunks()) && !shape.forward_only &&
-              (options_.bidirectional || shape.replicas() == 1),
-          "the search begins with " + options_.from->name +
-              ", which has other counts, no backward, or two copies of the model where one is "
-              "asked for");
-  const RecomputeChoice choice = recomputed_stages(*options_.from);
-  const bool recomputes = std::ranges::find(choice, true) != choice.end();
-  require(options_.recompute || !recomputes,
-          "the search begins with " + options_.from->name +
-              ", which recomputes; let it choose which stages do");
-  Found found{.program = compute_only(decouple_pairs(*options_.from)),
-              .generator = options_.from->name,
-              .parameters = {},
-              .refinement = {}};
-  if (recomputes) found.program = insert_recompute(found.program, choice);
-  shapes_.note(shape);
-  time_program(std::move(found), search_cost(options_, shape), nullptr);
-}
-
 /// All candidates, the first one whatever it takes.
 void Search::time_portfolio() {
   std::vector<Candidate> candidates = portfolio(options_);
@@ -154,7 +127,7 @@ void Search::time_one(const Candidate& candidate, Work* work) {
            "to make small; search for the makespan"));
   shapes_.note(program->shape);
   Found found{.program = std::move(*program),
-              .generator = std::string(candidate.entry->name),
+              .generator = generator_of(candidate),
               .parameters = set_values(candidate.options),
               .refinement = {}};
   if (options_.recompute)
@@ -376,7 +349,6 @@ double Search::solve_choice(const Shape& shape,
 }
 
 void Search::go() {
-  time_given();
   time_portfolio();
   shapes_.raise_bounds([this] { tell("the bound"); }, [this] { return out_of_time(); });
   if (!finished()) relist_seeds();
