@@ -51,6 +51,7 @@ void list(const std::string& root) {
   for (const CheckpointPlace& place : places) {
     try {
       const Manifest manifest = read_manifest_of(place.folder);
+      static_cast<void>(run_facts_of(place.folder));
       std::cout << place.folder << "  " << manifest.counters.global_step << " updates, epoch "
                 << manifest.counters.position.epoch + 1 << begun_in(manifest.counters) << ", "
                 << bytes_in(manifest) << " bytes, weights " << weights_hash_of(manifest) << '\n';

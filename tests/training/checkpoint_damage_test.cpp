@@ -3,6 +3,7 @@
 #include <filesystem>
 #include <fstream>
 #include <string>
+#include <sys/stat.h>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -38,6 +39,7 @@ class Damaged : public testing::Test {
     fit_steps(trainer, first_digits(60), 2);
     place_ = folder_.path() + "/step-0000000002";
     files_ = files_in(place_);
+    files_["run.json"] = bytes_in(place_ + "/run.json");
   }
 
   void write(const std::string& file, const std::string& bytes) const {
@@ -96,7 +98,7 @@ TEST_F(Damaged, FilesThatAreCutLongerSwappedMissingOrOfAnotherStepAreFound) {
     EXPECT_THAT(refusal(), HasSubstr(file));
     fs::remove(place_ + "/" + file);
     EXPECT_THAT(refusal(), HasSubstr(file));
-    if (file != "manifest.json") {
+    if (file != "manifest.json" && file != "run.json") {
       write(file, bytes_in(folder_.path() + "/step-0000000001/" + file));
       EXPECT_THAT(refusal(), HasSubstr(file));
     }
@@ -106,6 +108,33 @@ TEST_F(Damaged, FilesThatAreCutLongerSwappedMissingOrOfAnotherStepAreFound) {
   write(one, files_.at(two));
   write(two, files_.at(one));
   EXPECT_THAT(refusal(), HasSubstr("safetensors"));
+}
+
+/// Opening a FIFO waits for a writer.
+TEST_F(Damaged, FilesThatAreNotRegularAreRejectedAndPassedOver) {
+  for (const auto& [file, bytes] : files_) {
+    fs::remove(place_ + "/" + file);
+    ASSERT_EQ(::mkfifo((place_ + "/" + file).c_str(), 0600), 0);
+    EXPECT_THAT(refusal(), HasSubstr(file + ": is not a regular file"));
+    Trainer next(parse_model("mlp:64-6-10"), saved_options(folder_.path()));
+    EXPECT_EQ(next.resume(folder_.path()).folder, folder_.path() + "/step-0000000001") << file;
+    fs::remove(place_ + "/" + file);
+    write(file, bytes);
+  }
+}
+
+TEST_F(Damaged, RunFileMakesResumeTakeTheNextOlderCheckpoint) {
+  std::string other = files_.at("run.json");
+  other[other.find("\"ranks\"") + 1] = 'R';
+  write("run.json", other);
+
+  Trainer next(parse_model("mlp:64-6-10"), saved_options(folder_.path()));
+  const ResumeReport report = next.resume(folder_.path());
+  EXPECT_EQ(report.folder, folder_.path() + "/step-0000000001");
+  ASSERT_EQ(report.damaged.size(), 1U);
+  EXPECT_THAT(report.damaged[0].fault, HasSubstr("run.json: is damaged: its hash is"));
+  EXPECT_THROW(next.resume(place_), DataError);
+  EXPECT_THROW((void)run_facts_of(place_), DataError);
 }
 
 TEST_F(Damaged, ManifestOfAnotherStepIsFound) {

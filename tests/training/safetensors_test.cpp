@@ -3,16 +3,26 @@
 #include "millrace/training/safetensors.hpp"
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
+#include <functional>
+#include <limits>
 #include <numeric>
 #include <string>
 #include <vector>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
 
 #include "millrace/core/error.hpp"
+#include "millrace/stages/precision.hpp"
+#include "millrace/training/trainer.hpp"
+#include "millrace/training/weights_file.hpp"
+#include "tests/training/first_digits.hpp"
+#include "tests/training/sample_files.hpp"
 #include "tests/training/ten_line_reader.hpp"
+#include "training/checkpoint/strict_json.hpp"
 
 namespace millrace {
 namespace {
@@ -216,12 +226,156 @@ TEST(Safetensors, RefusesWhatBreaksARule) {
   }
 }
 
+TEST(Safetensors, OtherKindsOfFilesAreNamed) {
+  for (const auto& [file, sentence] :
+       {std::pair<std::string, std::string>(
+            "version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 5\n",
+            "is a git-lfs pointer"),
+        {std::string("PK\x03\x04\0\0\x08\x08\0\0", 10), "is a zip archive, as torch.save writes"},
+        {"\x80\x02\x8a\nl\xfc", "is a pickle"},
+        {"\x1f\x8b\x08", "is gzip-compressed"},
+        {"{\"weight_map\": {}}", "is JSON, not safetensors"}})
+    EXPECT_THAT(refusal_of(file), HasSubstr("some.file: " + sentence));
+  // A header's length may begin with the same bytes.
+  const std::string header = "{}" + std::string(0x8B1F - 2, ' ');
+  EXPECT_EQ(refusal_of(file_with(header)), "accepted");
+}
+
 TEST(Safetensors, RefusesEveryTruncation) {
   SafetensorsImage image({{"a", DType::F32, {2}}, {"b", DType::F32, {3}}});
   const std::string file = text_of(image.bytes());
   for (std::size_t length = 0; length < file.size(); ++length)
     EXPECT_NE(refusal_of(file.substr(0, length)), "accepted") << length;
   EXPECT_NE(refusal_of(file + '\0'), "accepted");
+}
+
+/// The weights of a model, in tensors of other types too.
+class WeightsFile : public testing::Test {
+ protected:
+  using Change = std::function<void(const std::string&, Tensor&)>;
+
+  /// Of a type in which the f32 values are exact; `change` first.
+  [[nodiscard]] std::string file_of(DType type, const Change& change = {}) const {
+    std::vector<SafetensorsPlace> places;
+    for (const std::string& name : names_of(model_))
+      places.push_back({name, type, value_of(name).dims()});
+    SafetensorsImage image(places);
+    for (const SafetensorsPlace& place : places) {
+      Tensor wide = value_of(place.name).clone();
+      round_to(DType::BF16, wide.as<float>());  // f16 holds small bf16 as well
+      for (float& number : wide.as<float>()) number = std::abs(number) < 0.01F ? 0.5F : number;
+      if (change) change(place.name, wide);
+      image.fill(place.name, in_type(wide, type));
+    }
+    return text_of(image.bytes());
+  }
+
+  static Tensor in_type(const Tensor& wide, DType type) {
+    if (type == DType::F32) return wide.clone();
+    if (is_narrow(type)) return narrowed(PassContext(), wide, type);
+    Tensor other(type, wide.dims());
+    if (type == DType::F64) std::ranges::copy(wide.as<float>(), other.as<double>().begin());
+    return other;
+  }
+
+  static std::vector<std::string> names_of(const Trainer& trainer) {
+    return {trainer.state().names().begin(), trainer.state().names().end()};
+  }
+
+  [[nodiscard]] const Tensor& value_of(const std::string& name) const {
+    return model_.state().read(name);
+  }
+
+  /// The hash of the weights after loading, or what was wrong.
+  [[nodiscard]] static std::string loaded(const std::string& path,
+                                          WeightsReport* report = nullptr,
+                                          bool narrow = false) {
+    Trainer trainer(parse_model(testing_training::kModel), testing_training::plain_options(1, 2));
+    try {
+      const WeightsReport found = load_weights(trainer.state(), path, narrow);
+      if (report != nullptr) *report = found;
+    } catch (const Error& error) {
+      return error.what();
+    }
+    return trainer.weights_hash();
+  }
+
+  testing_files::Folder folder_{"weights_file"};
+  Trainer model_{parse_model(testing_training::kModel), testing_training::plain_options(1, 2)};
+};
+
+TEST_F(WeightsFile, OfAnotherPrecision_IsWidenedExactly) {
+  const std::string exact = loaded(folder_.write("f32.safetensors", file_of(DType::F32)));
+  ASSERT_EQ(exact.size(), 32U) << exact;
+  for (const DType type : {DType::BF16, DType::F16}) {
+    WeightsReport report;
+    EXPECT_EQ(loaded(folder_.write("narrow.safetensors", file_of(type)), &report), exact);
+    EXPECT_EQ(report.converted.size(), 1U);
+    EXPECT_EQ(report.converted.begin()->second, 6);
+  }
+  const std::string wide = folder_.write("f64.safetensors", file_of(DType::F64));
+  EXPECT_THAT(loaded(wide), HasSubstr("is F64, which f32 cannot hold; narrow_weights rounds it"));
+  EXPECT_EQ(loaded(wide, nullptr, true), exact);
+  EXPECT_THAT(loaded(folder_.write("i32.safetensors", file_of(DType::I32))),
+              HasSubstr("is I32; expected F32, BF16, F16 or F64"));
+}
+
+TEST_F(WeightsFile, WithAValueThatIsNotFinite_NamesItsTensor) {
+  for (const float bad : {std::nanf(""), -std::numeric_limits<float>::infinity()})
+    for (const DType type : {DType::F32, DType::BF16}) {
+      const std::string file = file_of(type, [&](const std::string& name, Tensor& values) {
+        if (name == "layers.2.weight") values.as<float>()[5] = bad;
+      });
+      EXPECT_THAT(loaded(folder_.write("bad.safetensors", file)),
+                  testing::ContainsRegex("tensor 'layers.2.weight' has -?(nan|inf) at element 5"));
+    }
+}
+
+TEST_F(WeightsFile, IsReadInShardsByItsIndex) {
+  const std::string whole = file_of(DType::F32);
+  const std::string expected = loaded(folder_.write("whole.safetensors", whole));
+  const auto entries = read_safetensors(std::as_bytes(std::span(whole)), "whole");
+  nlohmann::json index;
+  for (const int half : {0, 1}) {
+    const std::string file = "model-" + std::to_string(half) + ".safetensors";
+    std::vector<SafetensorsPlace> places;
+    for (std::size_t i = 0; i < entries.entries.size(); ++i)
+      if (static_cast<int>(i % 2) == half)
+        places.push_back({entries.entries[i].name, DType::F32, Dims(entries.entries[i].extents)});
+    SafetensorsImage image(places);
+    for (const SafetensorsPlace& place : places) {
+      image.fill(place.name, entries.find(place.name)->tensor());
+      index["weight_map"][place.name] = file;
+    }
+    folder_.write(file, text_of(image.bytes()));
+  }
+  const std::string path = folder_.write("model.safetensors.index.json", index.dump());
+  EXPECT_EQ(loaded(path), expected);
+  EXPECT_EQ(loaded(folder_.path()), expected);
+
+  index["weight_map"]["layers.0.weight"] = "../model-0.safetensors";
+  EXPECT_THAT(loaded(folder_.write("out.safetensors.index.json", index.dump())),
+              HasSubstr("'../model-0.safetensors', which is not one beside it"));
+  index["weight_map"]["layers.0.weight"] = "model-9.safetensors";
+  EXPECT_THAT(loaded(folder_.write("gone.safetensors.index.json", index.dump())),
+              HasSubstr("model-9.safetensors: cannot be opened"));
+}
+
+/// Names that are compared while 40,000 tensors are read: n log n, where a parser that looks at all
+/// members of the header behind each of them needs n^2.
+TEST(Safetensors, ComparisonsGrowWithTheNumberOfTensors) {
+  const auto comparisons = [](int tensors) {
+    std::string text = "{";
+    for (int i = 0; i < tensors; ++i)
+      text += (i > 0 ? "," : "") + entry("tensor." + std::to_string(i), "", "0,4");
+    std::uint64_t count = 0;
+    EXPECT_EQ(parse_strictly(text + "}", "header", &count).size(),
+              static_cast<std::size_t>(tensors));
+    return count;
+  };
+  const std::uint64_t some = comparisons(2'000), many = comparisons(40'000);
+  EXPECT_GE(some, 2'000U);
+  EXPECT_LE(many, 20 * some * 3 / 2);
 }
 
 }  // namespace

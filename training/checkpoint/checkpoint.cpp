@@ -11,6 +11,7 @@
 #include "millrace/core/error.hpp"
 #include "millrace/training/weights_hash.hpp"
 #include "training/checkpoint/names.hpp"
+#include "training/checkpoint/run_facts.hpp"
 #include "training/checkpoint/safetensors_types.hpp"
 
 namespace millrace {
@@ -123,7 +124,7 @@ Manifest read_manifest_of(const std::string& folder) {
 }
 
 Checkpoint::Checkpoint(const std::string& folder, const Wanted& wanted, FileSystem& files)
-    : folder_(folder), manifest_(read_manifest_of(folder, files)) {
+    : folder_(folder), manifest_(read_manifest_of(folder, files)), run_(read_run(folder, files)) {
   for (const CheckpointShard& shard : manifest_.shards)
     if (!wanted || wanted(shard)) take(shard, files);
 }

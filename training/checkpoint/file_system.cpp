@@ -9,6 +9,7 @@
 #include <sys/stat.h>
 #include <system_error>
 #include <unistd.h>
+#include <utility>
 
 namespace millrace {
 namespace {
@@ -25,18 +26,58 @@ void require_done(int answer, const std::string& path, const char* what) {
 class Descriptor {
  public:
   Descriptor(const std::string& path, int flags, const char* what)
-      : number_(::open(path.c_str(), flags | O_CLOEXEC)) {
+      : number_(::open(path.c_str(), flags | O_CLOEXEC, 0666)) {
     if (number_ < 0) throw refusal(path, what, errno);
   }
   Descriptor(const Descriptor&) = delete;
   Descriptor& operator=(const Descriptor&) = delete;
-  ~Descriptor() { ::close(number_); }
+  ~Descriptor() {
+    if (number_ >= 0) ::close(number_);
+  }
 
   [[nodiscard]] int number() const { return number_; }
+  /// Leaves it open.
+  int keep() { return std::exchange(number_, -1); }
 
  private:
   int number_;
 };
+
+/// Of a whole file; some file systems have no locks.
+enum class Locked : std::uint8_t { Yes, No, Unknown };
+
+Locked lock_of(int file, const std::string& path) {
+  struct flock whole {};
+  whole.l_type = F_WRLCK;
+  whole.l_whence = SEEK_SET;
+  if (::fcntl(file, F_OFD_SETLK, &whole) == 0) return Locked::Yes;
+  switch (errno) {
+    case EAGAIN:
+    case EACCES:
+      return Locked::No;
+    case ENOLCK:
+    case ENOSYS:
+    case EOPNOTSUPP:
+    case EINVAL:
+      return Locked::Unknown;
+    default:
+      throw refusal(path, "cannot be locked", errno);
+  }
+}
+
+/// False when a job that held the lock has removed the file since it was opened here.
+bool is_at(int file, const std::string& path) {
+  struct stat here {
+  }, there{};
+  return ::fstat(file, &here) == 0 && ::stat(path.c_str(), &there) == 0 &&
+         here.st_ino == there.st_ino && here.st_dev == there.st_dev;
+}
+
+void require_regular(int file, const std::string& path) {
+  struct stat status {};
+  require_done(::fstat(file, &status), path, "cannot be read");
+  if (!S_ISREG(status.st_mode)) throw StorageError(path + ": is not a regular file");
+}
 
 }  // namespace
 
@@ -87,6 +128,25 @@ void FileSystem::remove(const std::string& path) {
   require_done(std::remove(path.c_str()), path, "cannot be removed");
 }
 
+std::optional<OpenFile> FileSystem::lock(const std::string& path, const std::string& text) {
+  while (true) {
+    Descriptor file(path, O_RDWR | O_CREAT | O_NONBLOCK, "cannot be created");
+    require_regular(file.number(), path);
+    if (lock_of(file.number(), path) == Locked::No) return std::nullopt;
+    if (!is_at(file.number(), path)) continue;
+    require_done(::ftruncate(file.number(), 0), path, "cannot be written");
+    const auto bytes = std::as_bytes(std::span(text));
+    for (std::size_t done = 0; done < bytes.size();)
+      done += FileSystem::write({file.number(), path}, bytes.subspan(done));
+    return OpenFile{file.keep(), path};
+  }
+}
+
+void FileSystem::unlock(const OpenFile& file) {
+  ::unlink(file.path.c_str());
+  ::close(file.descriptor);
+}
+
 std::vector<std::string> FileSystem::list(const std::string& folder) {
   std::vector<std::string> names;
   std::error_code problem;
@@ -105,10 +165,11 @@ bool FileSystem::exists(const std::string& path) {
 }
 
 Tensor FileSystem::read(const std::string& path, std::uint64_t most) {
-  const Descriptor file(path, O_RDONLY, "cannot be opened");
+  // Without O_NONBLOCK the open of a FIFO waits for a writer.
+  const Descriptor file(path, O_RDONLY | O_NONBLOCK, "cannot be opened");
+  require_regular(file.number(), path);
   struct stat status {};
   require_done(::fstat(file.number(), &status), path, "cannot be read");
-  if (!S_ISREG(status.st_mode)) throw StorageError(path + ": is no file");
   if (static_cast<std::uint64_t>(status.st_size) > most)
     throw StorageError(path + ": has " + std::to_string(status.st_size) + " bytes; at most " +
                        std::to_string(most) + " were expected");

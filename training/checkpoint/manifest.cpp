@@ -24,11 +24,8 @@ using nlohmann::ordered_json;
 
 constexpr std::string_view kFormat = "millrace checkpoint";
 constexpr std::string_view kHash = "manifest_xxh3_128";
-constexpr std::size_t kDigits = 32;
 constexpr std::int64_t kMostCopies = 1'000'000;
 constexpr std::int64_t kVersionOfPartial = 2;
-// What follows the digits: quote, line end, brace, line end.
-constexpr std::string_view kEnd = "\"\n}\n";
 
 /// All bits of a number that need not be finite: "0x1.8p+1", "inf".
 std::string hex_text(double number) {
@@ -122,7 +119,7 @@ class Members {
 
   std::string digest(const char* name) {
     std::string value = text(name);
-    if (value.size() != kDigits || value.find_first_not_of("0123456789abcdef") != value.npos)
+    if (value.size() != kSealDigits || value.find_first_not_of("0123456789abcdef") != value.npos)
       refuse(std::string("has a '") + name + "' that is no hash");
     return value;
   }
@@ -245,28 +242,6 @@ std::map<std::string, std::string> settings_of(const json& value, const std::str
   return settings;
 }
 
-/// The text, whose end is right, with zeros for the digits of its hash.
-std::string without_hash(std::string_view text) {
-  std::string rest(text);
-  rest.replace(text.size() - kEnd.size() - kDigits, kDigits, kDigits, '0');
-  return rest;
-}
-
-std::string hash_of(const std::string& text) {
-  return bytes_digest(std::as_bytes(std::span(text)));
-}
-
-/// Before anything is believed that the text says.
-void check_hash(std::string_view text, const std::string& file) {
-  if (text.size() < kEnd.size() + kDigits || !text.ends_with(kEnd))
-    throw DataError(file + ": is cut off, or no manifest of a checkpoint");
-  const std::string_view said = text.substr(text.size() - kEnd.size() - kDigits, kDigits);
-  const std::string found = hash_of(without_hash(text));
-  if (said != found)
-    throw DataError(file + ": is damaged: its hash is " + found + ", but it says " +
-                    std::string(said.substr(0, kDigits)));
-}
-
 }  // namespace
 
 std::string write_shards(const std::vector<CheckpointShard>& shards) {
@@ -303,17 +278,14 @@ std::string write_manifest(const Manifest& manifest) {
     if (is_partial) document["accumulation"] = json_of(manifest.counters.partial);
     document["settings"] = manifest.settings;
     document["shards"] = ordered_json::parse(write_shards(manifest.shards));
-    document[kHash] = std::string(kDigits, '0');
-    std::string text = document.dump(1) + "\n";
-    text.replace(text.size() - kEnd.size() - kDigits, kDigits, hash_of(text));
-    return text;
+    return sealed(std::move(document), kHash);
   } catch (const json::exception&) {
     throw InvalidArgument("names and settings in a checkpoint must be UTF-8");
   }
 }
 
 Manifest read_manifest(std::string_view text, const std::string& file) {
-  check_hash(text, file);
+  check_seal(text, file, "manifest");
   const json document = parse_strictly(text, file);
   Members members(document, file + ":");
   if (members.text("format") != kFormat) members.refuse("is no manifest of a checkpoint");

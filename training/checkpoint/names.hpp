@@ -16,6 +16,8 @@ inline constexpr std::string_view kRunFile = "run.json";
 /// Of what is not finished, and of what is on its way out: the next start removes both.
 inline constexpr std::string_view kTemporary = ".tmp-";
 inline constexpr std::string_view kTrash = ".trash-";
+/// Locked by the job that saves there; holds that job, its host and its process.
+inline constexpr std::string_view kLockFile = ".lock";
 /// Of a checkpoint that was found damaged, kept for a person to look at.
 inline constexpr std::string_view kDamaged = "damaged-";
 

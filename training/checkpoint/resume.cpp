@@ -235,10 +235,8 @@ std::vector<std::string> changed_settings(const Manifest& saved, const Manifest&
   return changed;
 }
 
-std::vector<std::string> warnings_of(const std::string& folder,
-                                     ProcessGroup& group,
-                                     FileSystem& files) {
-  const std::map<std::string, std::string> then = read_run(folder, files);
+std::vector<std::string> warnings_of(const std::map<std::string, std::string>& then,
+                                     ProcessGroup& group) {
   std::string mine;
   for (const auto& [name, value] : machine_facts()) {
     const auto found = then.find(name);
@@ -296,7 +294,7 @@ Resumed resume(TrainingState& state,
     state.set_counters(counters);
     resumed.report.folder = folder;
     resumed.report.changed = changed_settings(saved, own);
-    resumed.report.warnings = warnings_of(folder, group, files);
+    resumed.report.warnings = warnings_of(checkpoint->run(), group);
     if (const std::string end = end_of_bits(saved, own); !end.empty())
       resumed.report.warnings.push_back(end);
     resumed.data = saved.data;

@@ -14,6 +14,13 @@ namespace millrace {
 namespace {
 
 constexpr std::uint64_t kMost = std::uint64_t{1} << 20U;
+constexpr std::string_view kSeal = "run_xxh3_128";
+
+/// Names of files need not be UTF-8.
+std::string utf8_of(const std::string& text) {
+  constexpr auto kReplace = nlohmann::json::error_handler_t::replace;
+  return nlohmann::json::parse(nlohmann::json(text).dump(-1, ' ', false, kReplace));
+}
 
 std::string vectors() {
   if (__builtin_cpu_supports("avx512f")) return "avx512";
@@ -37,21 +44,27 @@ std::string write_run(const Program& program,
   facts["ranks"] = std::to_string(program.shape.ranks);
   facts["processes"] = std::to_string(processes);
   for (const auto& [name, value] : more) facts[name] = value;
-  constexpr auto kReplace = nlohmann::json::error_handler_t::replace;
-  return nlohmann::json(facts).dump(1, ' ', false, kReplace) + "\n";
+  nlohmann::ordered_json document;
+  for (const auto& [name, value] : facts) document[name] = utf8_of(value);
+  return sealed(std::move(document), kSeal);
 }
 
+/// Older versions wrote no seal.
 std::map<std::string, std::string> read_run(const std::string& folder, FileSystem& files) {
-  std::map<std::string, std::string> facts;
+  const std::string path = path_in(folder, kRunFile);
+  Tensor bytes;
   try {
-    const Tensor text = files.read(path_in(folder, kRunFile), kMost);
-    const nlohmann::json document =
-        parse_strictly({static_cast<const char*>(text.data()), text.bytes()}, "run");
-    for (const auto& [name, value] : document.items())
-      if (value.is_string()) facts[name] = value.get<std::string>();
-  } catch (const Error&) {
-    return {};
+    bytes = files.read(path, kMost);
+  } catch (const StorageError& error) {
+    throw DataError(error.what());
   }
+  const std::string_view text(static_cast<const char*>(bytes.data()), bytes.bytes());
+  if (ends_sealed(text) || text.find(kSeal) != text.npos) check_seal(text, path, "run.json");
+  std::map<std::string, std::string> facts;
+  const nlohmann::json document = parse_strictly(text, path);
+  if (!document.is_object()) throw DataError(path + ": is not an object");
+  for (const auto& [name, value] : document.items())
+    if (value.is_string() && name != kSeal) facts[name] = value.get<std::string>();
   return facts;
 }
 

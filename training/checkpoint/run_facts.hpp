@@ -17,7 +17,7 @@ namespace millrace {
                                     int processes,
                                     const std::map<std::string, std::string>& more);
 
-/// The facts in a checkpoint's run.json; none where it is missing or damaged, which harms nothing.
+/// The facts in a checkpoint's run.json. Throws DataError when it is missing or damaged.
 [[nodiscard]] std::map<std::string, std::string> read_run(const std::string& folder,
                                                           FileSystem& files);
 

@@ -1,8 +1,10 @@
 // Reading safetensors: the header is checked field by field, and then the places of the tensors
 // against each other and the file.
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <cstring>
+#include <numeric>
 #include <tuple>
 #include <utility>
 
@@ -27,6 +29,37 @@ struct Placed {
   std::uint64_t end = 0;
 };
 
+/// How files begin that are taken for safetensors.
+struct OtherKind {
+  std::string_view begin;
+  const char* sentence;
+};
+
+using namespace std::string_view_literals;
+constexpr std::array<OtherKind, 8> kOtherKinds = {{
+    {"version https://git-lfs"sv,
+     "is a git-lfs pointer, not the file itself; git lfs pull fetches that"},
+    {"PK\x03\x04"sv,
+     "is a zip archive, as torch.save writes; save the weights with safetensors.torch.save_file"},
+    {"\x80\x02"sv,
+     "is a pickle, as older torch.save writes; save the weights with safetensors.torch.save_file"},
+    {"\x1F\x8B"sv, "is gzip-compressed; unpack it first"},
+    {"\x89HDF"sv, "is an HDF5 file, not safetensors"},
+    {"GGUF"sv, "is a GGUF file, not safetensors"},
+    {"{"sv, "is JSON, not safetensors"},
+    {"<"sv, "is HTML or XML, not safetensors"},
+}};
+
+/// What a file is that is no safetensors file; null: not known. Its first 8 bytes are a length, so
+/// only one that does not fit makes the file something else.
+const char* other_kind(std::span<const std::byte> bytes) {
+  const std::string_view text(reinterpret_cast<const char*>(bytes.data()),
+                              std::min<std::size_t>(bytes.size(), 32));
+  for (const OtherKind& kind : kOtherKinds)
+    if (text.starts_with(kind.begin)) return kind.sentence;
+  return nullptr;
+}
+
 /// Reads one file; every refusal names it.
 class Reader {
  public:
@@ -46,6 +79,11 @@ class Reader {
     }
     place(placed);
     for (Placed& one : placed) result.entries.push_back(std::move(one.entry));
+    result.by_name.resize(result.entries.size());
+    std::iota(result.by_name.begin(), result.by_name.end(), std::size_t{0});
+    std::ranges::sort(result.by_name, {}, [&](std::size_t i) -> const std::string& {
+      return result.entries[i].name;
+    });
     return result;
   }
 
@@ -58,7 +96,13 @@ class Reader {
     refuse("tensor '" + name + "' " + sentence);
   }
 
+  [[nodiscard]] bool has_header() const {
+    return bytes_.size() > kHeaderLengthBytes &&
+           static_cast<char>(bytes_[kHeaderLengthBytes]) == '{';
+  }
+
   [[nodiscard]] std::string_view header_text() const {
+    if (const char* kind = other_kind(bytes_); kind != nullptr && !has_header()) refuse(kind);
     if (bytes_.size() < kHeaderLengthBytes)
       refuse("is cut off: it has " + std::to_string(bytes_.size()) +
              " bytes, and a safetensors file begins with 8 for the length of its header");
@@ -185,8 +229,9 @@ Tensor SafetensorsEntry::tensor() const {
 }
 
 const SafetensorsEntry* Safetensors::find(std::string_view name) const {
-  const auto found = std::ranges::find(entries, name, &SafetensorsEntry::name);
-  return found == entries.end() ? nullptr : &*found;
+  const auto name_of_entry = [&](std::size_t i) -> std::string_view { return entries[i].name; };
+  const auto at = std::ranges::lower_bound(by_name, name, {}, name_of_entry);
+  return at == by_name.end() || name_of_entry(*at) != name ? nullptr : &entries[*at];
 }
 
 Safetensors read_safetensors(std::span<const std::byte> bytes, const std::string& file) {

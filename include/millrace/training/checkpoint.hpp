@@ -94,7 +94,8 @@ struct CheckpointPlace {
 [[nodiscard]] Manifest read_manifest_of(const std::string& folder);
 [[nodiscard]] Manifest read_manifest_of(const std::string& folder, FileSystem& files);
 
-/// What its run.json tells of the run that wrote it; nothing where that is missing or damaged.
+/// What its run.json tells of the run that wrote it. Throws DataError when it is missing or
+/// damaged. Those of older versions have no hash.
 [[nodiscard]] std::map<std::string, std::string> run_facts_of(const std::string& folder);
 
 /// A checkpoint in memory, every byte of which was compared with its hash. Thread-safety:
@@ -106,13 +107,15 @@ class Checkpoint {
  public:
   using Wanted = std::function<bool(const CheckpointShard&)>;
 
-  /// Reads all shards, or those that are wanted. Throws DataError, naming the file and where
-  /// possible the tensor, when anything is missing or differs from the manifest.
+  /// Reads run.json and all shards, or those that are wanted. Throws DataError, naming the file and
+  /// where possible the tensor, when anything is missing, damaged or differs from the manifest.
   explicit Checkpoint(const std::string& folder, const Wanted& wanted = {});
   Checkpoint(const std::string& folder, const Wanted& wanted, FileSystem& files);
 
   [[nodiscard]] const std::string& folder() const { return folder_; }
   [[nodiscard]] const Manifest& manifest() const { return manifest_; }
+  /// As run_facts_of.
+  [[nodiscard]] const std::map<std::string, std::string>& run() const { return run_; }
   /// Null when the manifest has no such tensor, or its shard was not wanted.
   [[nodiscard]] const SafetensorsEntry* find(std::string_view name, std::string_view part) const;
   /// A copy. Throws InvalidArgument where find gives null.
@@ -123,6 +126,7 @@ class Checkpoint {
 
   std::string folder_;
   Manifest manifest_;
+  std::map<std::string, std::string> run_;
   std::vector<Tensor> files_;
   std::map<std::string, SafetensorsEntry> entries_;  // by part, a line end, and name
 };

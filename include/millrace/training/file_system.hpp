@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -54,10 +55,18 @@ class FileSystem {
   /// A file or an empty folder.
   virtual void remove(const std::string& path);
 
+  /// Creates the file if needed, locks it until unlock() or the end of the process, and writes
+  /// `text` into it; none where it is locked already, also in this process. A file system without
+  /// locks grants every lock.
+  virtual std::optional<OpenFile> lock(const std::string& path, const std::string& text);
+  /// Removes the file and frees the lock.
+  virtual void unlock(const OpenFile& file);
+
   /// Names in a folder, ascending; none where there is no such folder.
   virtual std::vector<std::string> list(const std::string& folder);
   virtual bool exists(const std::string& path);
-  /// The contents, as u8. Refuses a file of more than `most` bytes before it takes memory.
+  /// The contents, as u8. Rejects a file of more than `most` bytes before it takes memory, and
+  /// anything but a regular file before it waits for it.
   virtual Tensor read(const std::string& path, std::uint64_t most);
 };
 

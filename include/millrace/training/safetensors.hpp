@@ -39,8 +39,9 @@ struct SafetensorsEntry {
 struct Safetensors {
   SafetensorsMetadata metadata;
   std::vector<SafetensorsEntry> entries;  ///< as their bytes lie in the file
+  std::vector<std::size_t> by_name;       ///< indices of `entries` in ascending order of names
 
-  /// Null when there is no such tensor. Cost: O(entries).
+  /// Null when there is no such tensor. Cost: O(log entries).
   [[nodiscard]] const SafetensorsEntry* find(std::string_view name) const;
 };
 
@@ -55,8 +56,9 @@ inline constexpr std::size_t kSafetensorsNameMost = 1024;
 /// - a name is longer than kSafetensorsNameMost or has control characters;
 /// - the tensors' bytes do not lie one behind another from the beginning of the data to the end of
 ///   the file, or one has not the size of its type and extents.
-/// No memory is taken for what the header merely claims. Cost: O(header); tensors are not looked
-/// at.
+/// A file of another kind (git-lfs pointer, PyTorch zip or pickle, gzip, HDF5, GGUF, JSON) is
+/// named. No memory is taken for what the header merely claims. Cost: O(header + n log n) for n
+/// tensors, which are not looked at.
 [[nodiscard]] Safetensors read_safetensors(std::span<const std::byte> bytes,
                                            const std::string& file);
 
