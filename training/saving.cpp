@@ -27,6 +27,40 @@ bool tells_of_a_loss(const std::exception& error) {
   return false;
 }
 
+/// Frees the lock of a folder at the end of a scope.
+class Released {
+ public:
+  explicit Released(Saver* saver) : saver_(saver) {}
+  Released(const Released&) = delete;
+  Released& operator=(const Released&) = delete;
+  ~Released() {
+    if (saver_ != nullptr) saver_->release();
+  }
+
+ private:
+  Saver* saver_;
+};
+
+/// Waits for a run that is ending and still saves in the folder, which is locked as long as what
+/// this returns lives. A folder that is not there or cannot be locked is a matter of fit(). All
+/// processes hear the same.
+std::unique_ptr<CheckpointFolder> awaited(const SaveOptions& options,
+                                          FileSystem& files,
+                                          ProcessGroup& group) {
+  if (options.folder.empty()) return nullptr;
+  auto folder = std::make_unique<CheckpointFolder>(whole_path(options.folder), files);
+  std::string holder;
+  try {
+    if (group.rank() == 0 && files.exists(folder->root()))
+      holder = folder->lock("that resumes", options.lock_wait);
+  } catch (const StorageError&) {
+    holder.clear();
+  }
+  holder = group.gather(holder, Label::Checkpoint).front();
+  if (!holder.empty()) throw SaveFailed(holder);
+  return folder;
+}
+
 }  // namespace
 
 /// Without shards, which those who write them know.
@@ -67,8 +101,25 @@ Trainer::Saving::Saving(State& trainer, const std::function<void(const SaveRepor
       last_(Clock::now()),
       saved_(moment_of(trainer.store.counters())) {
   if (options_.folder.empty()) return;
-  trainer_.checkpoints();
+  trainer_.checkpoints().hold();
   head_ = trainer_.manifest();
+  if (is_refused()) report_refusal();
+}
+
+Trainer::Saving::~Saving() {
+  if (trainer_.saver) trainer_.saver->release();
+}
+
+bool Trainer::Saving::is_refused() const {
+  return !trainer_.checkpoints().refusal().empty();
+}
+
+void Trainer::Saving::report_refusal() {
+  SaveReport report;
+  report.step = head_.counters.mini_batches;
+  report.fault = trainer_.checkpoints().refusal();
+  report.after_failure = is_failing_;
+  if (tell_) tell_(report);
 }
 
 void Trainer::Saving::note_boundary() {
@@ -94,6 +145,11 @@ void Trainer::Saving::begin() {
   advance(true);
   saved_ = moment_of(head_.counters);
   last_ = Clock::now();
+  if (is_refused()) {  // until now; another attempt
+    trainer_.checkpoints().release();
+    trainer_.checkpoints().hold();
+    if (is_refused()) return report_refusal();
+  }
   trainer_.checkpoints().begin(head_);
   if (!options_.background) advance(true);
 }
@@ -102,9 +158,12 @@ void Trainer::Saving::advance(bool wait) {
   Saver& saver = trainer_.checkpoints();
   if (!saver.busy()) return;
   auto report = saver.advance(wait);
-  if (!report || !tell_) return;
+  if (!report) return;
   report->after_failure = is_failing_ && report->step == head_.counters.mini_batches;
-  tell_(*report);
+  if (tell_) tell_(*report);
+  if (!report->fault.empty() && !is_failing_ && options_.errors == SaveErrors::Stop)
+    throw SaveFailed("the checkpoint of step " + std::to_string(report->step) +
+                     " was not saved: " + report->fault);
 }
 
 void Trainer::Saving::finish() {
@@ -124,6 +183,7 @@ void Trainer::Saving::diverged() {
 void Trainer::Saving::failed(const std::exception& error) {
   if (options_.folder.empty()) return;
   is_failing_ = true;
+  if (is_refused()) return report_refusal();
   if (trainer_.group.size() == 1) return failed_alone();
   failed_among_others(error);
 }
@@ -147,13 +207,26 @@ void Trainer::Saving::failed_among_others(const std::exception& error) {
 
 SaveReport Trainer::save() {
   Saver& saver = state_->checkpoints();
+  const bool was_held = saver.is_held();
+  saver.hold();
+  const Released released(was_held ? nullptr : &saver);
+  if (!saver.refusal().empty()) throw StorageError(saver.refusal());
   saver.begin(state_->manifest());
   return *saver.advance(true);
+}
+
+bool Trainer::is_finished() const {
+  const TrainingCounters& counters = state_->store.counters();
+  if (!state_->goes_on) return false;
+  if (options().steps > 0)
+    return counters.mini_batches - counters.fit_mini_batches >= options().steps;
+  return counters.position.epoch >= options().epochs;
 }
 
 ResumeReport Trainer::resume(const std::string& path) {
   const std::shared_ptr<FileSystem> files =
       options().save.files ? options().save.files : std::make_shared<FileSystem>();
+  const auto locked = awaited(options().save, *files, state_->group);
   Resumed resumed = millrace::resume(state_->store,
                                      state_->group,
                                      state_->manifest(),

@@ -15,7 +15,11 @@ namespace millrace {
 /// Does nothing where no folder is named. Thread-safety: externally synchronised.
 class Trainer::Saving {
  public:
+  /// Locks and tries the folder; throws as Trainer::save.
   Saving(State& trainer, const std::function<void(const SaveReport&)>& tell);
+  Saving(const Saving&) = delete;
+  Saving& operator=(const Saving&) = delete;
+  ~Saving();
 
   /// Whether this process' clock asks for a checkpoint behind the next step.
   [[nodiscard]] bool is_time() const;
@@ -32,6 +36,8 @@ class Trainer::Saving {
   void guard(const Work& work) {
     try {
       work();
+    } catch (const SaveFailed&) {
+      throw;  // in all processes alike; another attempt would fail as well
     } catch (const Diverged&) {
       diverged();
       throw;
@@ -47,6 +53,8 @@ class Trainer::Saving {
  private:
   using Clock = std::chrono::steady_clock;
 
+  [[nodiscard]] bool is_refused() const;
+  void report_refusal();
   void diverged();
   void failed(const std::exception& error);
   void begin();

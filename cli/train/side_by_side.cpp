@@ -88,6 +88,9 @@ void work_and_leave(Endpoint& endpoint, ProcessGroup& group, const PlaceWork& wo
   } catch (const Diverged&) {
     leave(endpoint, 30s);  // every rank ends so, after the same step: nobody is lost
     throw;
+  } catch (const SaveFailed&) {
+    leave(endpoint, 30s);  // likewise
+    throw;
   } catch (const ExitCode&) {
     leave(endpoint, 30s);  // all were asked to stop, and did so after the same step
     throw;

@@ -1,9 +1,13 @@
 // Storage that fails, at every call of a save: training goes on, the newest finished checkpoint
 // loads, nothing older went before something newer was durable, and the next start leaves nothing
 // unfinished.
+#include <atomic>
 #include <filesystem>
+#include <fstream>
 #include <memory>
 #include <string>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -33,6 +37,8 @@ using testing_training::plain_options;
 
 const char* const kSmall = "mlp:64-10";
 constexpr int kKept = 2;
+/// Calls before the first step: the folder is made, and a checkpoint's room tried.
+constexpr int kTried = 2 + 8;
 
 TrainerOptions small_options(const std::string& folder, std::shared_ptr<FileSystem> files) {
   TrainerOptions options = plain_options(1, 2);
@@ -42,6 +48,7 @@ TrainerOptions small_options(const std::string& folder, std::shared_ptr<FileSyst
   options.save.folder = folder;
   options.save.every_steps = 1;
   options.save.keep = kKept;
+  options.save.errors = SaveErrors::Continue;
   options.save.files = std::move(files);
   return options;
 }
@@ -98,9 +105,8 @@ TEST_P(EveryCall, LeavesTheNewestCheckpointWhole) {
   EXPECT_EQ(whole.last_durable, 4);
   const bool crashes = GetParam() == Fault::Crash || GetParam() == Fault::CrashAfter;
   int told = 0;
-  // Beyond the first: a folder that cannot be made ends the training before it begins.
   const int last = count->calls() - (GetParam() == Fault::CrashAfter ? 1 : 0);
-  for (int at = crashes ? 0 : 2; at < last; ++at) {
+  for (int at = 0; at < last; ++at) {
     const std::string place = folder.path() + "/" + std::to_string(at);
     const auto files = std::make_shared<FaultyFiles>(GetParam(), at);
     const Outcome outcome = train(place, files);
@@ -120,7 +126,7 @@ TEST_P(EveryCall, LeavesTheNewestCheckpointWhole) {
   if (GetParam() == Fault::ShortWrite || crashes)
     EXPECT_EQ(told, 0);
   else
-    EXPECT_EQ(told, count->calls() - 2);
+    EXPECT_EQ(told, count->calls());
 }
 
 INSTANTIATE_TEST_SUITE_P(OfTheDisk,
@@ -132,14 +138,141 @@ INSTANTIATE_TEST_SUITE_P(OfTheDisk,
                                          Fault::ReadOnly,
                                          Fault::ShortWrite));
 
-TEST(Save, ToAFolderThatCannotBeMadeIsRefusedBeforeTheFirstStep) {
-  const Folder folder("faults_no_folder");
-  const std::string file = folder.write("file", "");
-  Trainer trainer(parse_model(kSmall), small_options(file, nullptr));
+/// A training that a checkpoint that cannot be saved ends; the steps that it ran.
+int steps_until_failed(TrainerOptions options) {
+  options.save.errors = SaveErrors::Stop;
+  Trainer trainer(parse_model(kSmall), options);
   int steps = 0;
   trainer.on_step = [&](const StepReport&) { ++steps; };
-  EXPECT_THROW(trainer.fit(first_digits(20)), StorageError);
-  EXPECT_EQ(steps, 0);
+  EXPECT_THROW(trainer.fit(first_digits(20)), SaveFailed);
+  return steps;
+}
+
+TEST(Save, ToAFolderThatCannotBeMadeIsRejectedBeforeTheFirstStep) {
+  const Folder folder("faults_no_folder");
+  EXPECT_EQ(steps_until_failed(small_options(folder.write("file", ""), nullptr)), 0);
+}
+
+TEST(Save, ToAFullOrReadOnlyDiskIsRejectedBeforeTheFirstStep) {
+  const Folder folder("faults_probe");
+  for (const Fault fault : {Fault::NoSpace, Fault::ReadOnly})
+    for (int at = 0; at < kTried; ++at) {
+      const auto files = std::make_shared<FaultyFiles>(fault, at);
+      EXPECT_EQ(steps_until_failed(small_options(folder.path(), files)), 0) << "call " << at;
+    }
+}
+
+TEST(Save, ThatFailsLaterEndsTheTrainingThere) {
+  const Folder folder("faults_stop");
+  TrainerOptions options =
+      small_options(folder.path(), std::make_shared<FaultyFiles>(Fault::NoSpace, kTried));
+  options.save.background = false;
+  EXPECT_EQ(steps_until_failed(options), 1);
+  EXPECT_THAT(names_in(folder.path()), IsEmpty());
+}
+
+TEST(Save, ContinuesOverAReadOnlyFolderAndReportsEverySave) {
+  const Folder folder("faults_continue");
+  const Outcome outcome = train(folder.path(), std::make_shared<FaultyFiles>(Fault::ReadOnly, 0));
+  EXPECT_EQ(outcome.faults, 5);  // before the first step, and four saves
+  EXPECT_FALSE(outcome.weights.empty());
+}
+
+std::string what_was_thrown(const auto& call) {
+  try {
+    call();
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "no exception";
+}
+
+TEST(SaveLock, SecondTrainingInTheFolder_IsRejectedNamingTheFirst) {
+  const Folder folder("lock_second");
+  Trainer first(parse_model(kSmall), small_options(folder.path(), nullptr));
+  std::string second_told;
+  first.on_step = [&](const StepReport&) {
+    Trainer second(parse_model(kSmall), small_options(folder.path(), nullptr));
+    second_told = what_was_thrown([&] { second.fit(first_digits(20)); });
+  };
+  first.fit(first_digits(20));
+  EXPECT_THAT(second_told,
+              testing::AllOf(
+                  testing::HasSubstr(folder.path() + ": another job (job "),
+                  testing::HasSubstr("process " + std::to_string(::getpid()) + ") saves there")));
+  EXPECT_EQ(find_checkpoints(folder.path()).front().step, 4);
+  EXPECT_THAT(names_in(folder.path()), Each(StartsWith("step-")));
+}
+
+/// Frees another job's lock at the third attempt to take it.
+class Leaving : public Hasty {
+ public:
+  explicit Leaving(const std::string& path) : other_(*FileSystem::lock(path, "other")) {}
+
+  std::optional<OpenFile> lock(const std::string& path, const std::string& text) override {
+    if (++attempts_ == 3) FileSystem::unlock(other_);
+    return FileSystem::lock(path, text);
+  }
+
+  int attempts_ = 0;
+
+ private:
+  OpenFile other_;
+};
+
+TEST(SaveLock, ResumedTraining_WaitsForARunThatEnds) {
+  const Folder folder("lock_wait");
+  Trainer(parse_model(kSmall), small_options(folder.path(), nullptr)).fit(first_digits(20));
+  const auto files = std::make_shared<Leaving>(folder.path() + "/.lock");
+  Trainer next(parse_model(kSmall), small_options(folder.path(), files));
+  next.resume(folder.path());
+  EXPECT_EQ(files->attempts_, 3);
+  EXPECT_TRUE(next.is_finished());
+
+  TrainerOptions hasty =
+      small_options(folder.path(), std::make_shared<Leaving>(folder.path() + "/.lock"));
+  hasty.save.lock_wait = std::chrono::milliseconds(0);
+  Trainer other(parse_model(kSmall), hasty);
+  EXPECT_THROW(other.resume(folder.path()), SaveFailed);
+}
+
+TEST(SaveLock, LeftoversOfDeadRuns_AreCleaned) {
+  const Folder folder("lock_leftovers");
+  const pid_t child = ::fork();
+  if (child == 0) {
+    FileSystem files;
+    static_cast<void>(files.lock(folder.path() + "/.lock", "a longer text than the next one's"));
+    ::_exit(0);
+  }
+  ::waitpid(child, nullptr, 0);
+  EXPECT_TRUE(fs::exists(folder.path() + "/.lock"));
+  for (const char* name : {".trash-step-0000000001", ".tmp-step-0000000002", ".tmp-probe-0"}) {
+    fs::create_directory(folder.path() + "/" + name);
+    std::ofstream(folder.path() + "/" + name + "/file") << "left";
+  }
+  Trainer(parse_model(kSmall), small_options(folder.path(), nullptr)).fit(first_digits(20));
+  EXPECT_THAT(names_in(folder.path()), Each(StartsWith("step-")));
+}
+
+TEST(SaveLock, OnlyTheFirstProcessOfAJobLocks) {
+  const Folder folder("lock_processes");
+  class Counting : public Hasty {
+   public:
+    std::optional<OpenFile> lock(const std::string& path, const std::string& text) override {
+      ++locks;
+      return FileSystem::lock(path, text);
+    }
+    std::atomic<int> locks = 0;
+  };
+  const auto files = std::make_shared<Counting>();
+  testing_training::on_ranks(3, [&](Endpoint& endpoint, ProcessGroup& group) {
+    TrainerOptions options = testing_training::saved_options(folder.path(), 3);
+    options.save.files = files;
+    Trainer rank(testing_training::parts_on(options, endpoint, group), options);
+    fit_steps(rank, first_digits(60), 2);
+  });
+  EXPECT_EQ(files->locks, 1);
+  EXPECT_EQ(find_checkpoints(folder.path()).front().step, 2);
 }
 
 TEST(Save, OnARealDiskIsDurableAndWhole) {

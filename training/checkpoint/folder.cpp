@@ -3,7 +3,10 @@
 #include "training/checkpoint/folder.hpp"
 
 #include <algorithm>
+#include <array>
 #include <cstring>
+#include <thread>
+#include <unistd.h>
 #include <utility>
 
 #include "millrace/core/error.hpp"
@@ -28,10 +31,13 @@ void close_after_fault(FileSystem& files, const OpenFile& file) noexcept {
 
 }  // namespace
 
-void write_durably(FileSystem& files, const std::string& path, std::span<const std::byte> bytes) {
+void write_durably(FileSystem& files,
+                   const std::string& path,
+                   std::span<const std::byte> bytes,
+                   std::uint64_t room) {
   const OpenFile file = files.create(path);
   try {
-    files.reserve(file, bytes.size());
+    files.reserve(file, std::max<std::uint64_t>(bytes.size(), room));
     while (!bytes.empty()) bytes = bytes.subspan(files.write(file, bytes));
     files.sync(file);
   } catch (const StorageError&) {
@@ -43,6 +49,60 @@ void write_durably(FileSystem& files, const std::string& path, std::span<const s
 
 CheckpointFolder::CheckpointFolder(std::string root, FileSystem& files)
     : root_(std::move(root)), files_(files) {}
+
+/// Of another job, which may be leaving as this reads it.
+std::string CheckpointFolder::holder(std::chrono::milliseconds waited) const {
+  constexpr std::uint64_t kMost = 4096;
+  std::string text;
+  try {
+    const Tensor read = files_.read(path_in(root_, kLockFile), kMost);
+    text.assign(static_cast<const char*>(read.data()), read.bytes());
+  } catch (const StorageError&) {
+    text.clear();
+  }
+  while (!text.empty() && text.back() == '\n') text.pop_back();
+  for (std::size_t at = text.find('\n'); at != text.npos; at = text.find('\n'))
+    text.replace(at, 1, ", ");
+  const std::string others = text.empty() ? "another job" : "another job (" + text + ")";
+  const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(waited).count();
+  return root_ + ": " + others + " saves there" +
+         (seconds > 0 ? ", still after " + std::to_string(seconds) + " s" : "") +
+         "; wait for its end, or save to another folder";
+}
+
+std::string CheckpointFolder::lock(const std::string& job, std::chrono::milliseconds wait) {
+  constexpr std::chrono::milliseconds kBetween{50};
+  std::array<char, 256> host{};
+  ::gethostname(host.data(), host.size() - 1);
+  const std::string text =
+      "job " + job + "\nhost " + host.data() + "\nprocess " + std::to_string(::getpid()) + "\n";
+  const auto end = std::chrono::steady_clock::now() + wait;
+  while (!lock_) {
+    lock_ = files_.lock(path_in(root_, kLockFile), text);
+    if (lock_) break;
+    if (std::chrono::steady_clock::now() >= end) return holder(wait);
+    std::this_thread::sleep_for(kBetween);
+  }
+  return {};
+}
+
+void CheckpointFolder::unlock() noexcept {
+  if (lock_) files_.unlock(*lock_);
+  lock_.reset();
+}
+
+void CheckpointFolder::probe(int process, std::uint64_t bytes) {
+  const std::string folder =
+      path_in(root_, std::string(kTemporary) + "probe-" + std::to_string(process));
+  try {
+    files_.make_folder(folder);
+    write_durably(files_, path_in(folder, "probe"), bytes_of("x"), bytes);
+    remove_folder(folder);
+  } catch (const StorageError&) {
+    remove_as_far(folder);
+    throw;
+  }
+}
 
 void CheckpointFolder::prepare() {
   files_.make_folder(root_);
@@ -81,12 +141,16 @@ std::string CheckpointFolder::begin(const Moment& moment) {
   return temporary(moment);
 }
 
-void CheckpointFolder::abandon(const Moment& moment) noexcept {
+void CheckpointFolder::remove_as_far(const std::string& folder) noexcept {
   try {
-    remove_folder(temporary(moment));
+    remove_folder(folder);
   } catch (const std::exception&) {
     return;  // the next start removes it
   }
+}
+
+void CheckpointFolder::abandon(const Moment& moment) noexcept {
+  remove_as_far(temporary(moment));
 }
 
 bool CheckpointFolder::stands(const std::string& folder, const std::string& manifest) {

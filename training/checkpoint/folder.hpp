@@ -2,6 +2,7 @@
 // durable, renamed. What is older goes when what is newer is durable, and never before.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <optional>
 #include <span>
@@ -13,9 +14,12 @@
 
 namespace millrace {
 
-/// Writes all bytes to a new file and makes them durable. Throws StorageError; what was begun stays
-/// where it is.
-void write_durably(FileSystem& files, const std::string& path, std::span<const std::byte> bytes);
+/// Writes all bytes to a new file, for which at least `room` bytes are reserved, and makes them
+/// durable. Throws StorageError; what was begun stays where it is.
+void write_durably(FileSystem& files,
+                   const std::string& path,
+                   std::span<const std::byte> bytes,
+                   std::uint64_t room = 0);
 
 /// How many checkpoints stay.
 struct Retention {
@@ -28,9 +32,21 @@ struct Retention {
 class CheckpointFolder {
  public:
   CheckpointFolder(std::string root, FileSystem& files);
+  CheckpointFolder(const CheckpointFolder&) = delete;
+  CheckpointFolder& operator=(const CheckpointFolder&) = delete;
+  ~CheckpointFolder() { unlock(); }
 
   [[nodiscard]] const std::string& root() const { return root_; }
 
+  /// Locks the folder, which is there, for a job of that name, and tries for `wait`. Empty: it is
+  /// locked now. Else the job that has it, in a sentence. Throws StorageError.
+  [[nodiscard]] std::string lock(const std::string& job, std::chrono::milliseconds wait);
+  void unlock() noexcept;
+
+  /// Throws StorageError unless this process can write so many bytes there; leaves nothing.
+  void probe(int process, std::uint64_t bytes);
+
+  void make() { files_.make_folder(root_); }
   /// Makes the folder and removes what an earlier run left unfinished. Throws StorageError.
   void prepare();
 
@@ -67,13 +83,16 @@ class CheckpointFolder {
  private:
   [[nodiscard]] std::string temporary(const Moment& moment) const;
   void remove_folder(const std::string& path);
+  void remove_as_far(const std::string& folder) noexcept;
   void sweep(const std::string& spared = {});
+  [[nodiscard]] std::string holder(std::chrono::milliseconds waited) const;
   [[nodiscard]] bool stands(const std::string& folder, const std::string& manifest);
 
   std::string root_;
   FileSystem& files_;
   std::string unfinished_{kTemporary};  // how the names of unfinished checkpoints begin
   std::string spared_;                  // empty: nothing is
+  std::optional<OpenFile> lock_;
 };
 
 }  // namespace millrace

@@ -8,12 +8,17 @@
 #include <utility>
 
 #include "millrace/core/error.hpp"
+#include "millrace/training/trainer.hpp"
 #include "millrace/training/weights_hash.hpp"
 #include "training/checkpoint/names.hpp"
 #include "training/checkpoint/shard_json.hpp"
 
 namespace millrace {
 namespace {
+
+constexpr std::size_t kWordDigits = 16;
+// How what the first process says of the folder begins.
+constexpr char kIsUsed = 'u', kIsOther = 'o', kIsRefused = 'r';
 
 /// Sixteen digits that no other training has: of the system's random number, and should it have
 /// none of this process and moment.
@@ -22,7 +27,7 @@ std::string fresh_word() {
   std::getline(std::ifstream("/proc/sys/kernel/random/uuid"), number);
   number += " " + std::to_string(::getpid()) + " " +
             std::to_string(std::chrono::steady_clock::now().time_since_epoch().count());
-  return bytes_digest(std::as_bytes(std::span(number))).substr(0, 16);
+  return bytes_digest(std::as_bytes(std::span(number))).substr(0, kWordDigits);
 }
 
 }  // namespace
@@ -44,39 +49,85 @@ Saver::Saver(const TrainingState& state,
       files_(options.files ? options.files : std::make_shared<FileSystem>()),
       folder_(whole_path(options.folder), *files_),
       retention_{options.keep, options.keep_every, loaded.folder},
+      loaded_(loaded),
       run_(std::move(run)) {
   require(!options.folder.empty(), "there is no folder to save checkpoints in");
   require(options.keep >= 1,
           "at least 1 checkpoint has to stay, got " + std::to_string(options.keep));
   require(options.every_steps >= 0 && options.keep_every >= 0 && options.every_time.count() >= 0,
           "checkpoints are saved and kept every 0 steps (never) or more");
-  prepare(loaded);
   snapshot_ = snapshot_of(state, group);
 }
 
-/// The first process looks after the folder; all hear the training's word, or what was wrong.
-void Saver::prepare(const ResumeReport& loaded) {
-  std::string mine = "-";
-  if (group_.rank() == 0) {
-    try {
-      require_own(loaded);
-      folder_.prepare();
-      mine = "w" + fresh_word();
-    } catch (const InvalidArgument& error) {
-      mine = std::string("i") + error.what();
-    } catch (const StorageError& error) {
-      mine = std::string("s") + error.what();
-    }
+void Saver::hold() {
+  if (is_held_) return;
+  try {
+    refusal_ = held();
+    if (!refusal_.empty() && options_.errors == SaveErrors::Stop)
+      throw SaveFailed("no checkpoint can be saved: " + refusal_);
+  } catch (...) {
+    folder_.unlock();
+    throw;
   }
-  const std::string said = group_.gather(mine, Label::Checkpoint).front();
-  if (said.front() == 'i') throw InvalidArgument(said.substr(1));
-  if (said.front() == 's') throw StorageError(said.substr(1));
-  word_ = said.substr(1);
+  is_held_ = true;
+}
+
+void Saver::release() noexcept {
+  is_held_ = false;
+  folder_.unlock();
+}
+
+/// What every process hears of the first one: the training's word, and what was wrong, if anything.
+std::string Saver::held() {
+  std::string said = group_.rank() == 0 ? first_held() : std::string("-");
+  said = group_.gather(said, Label::Checkpoint).front();
+  const char kind = said.front();
+  word_ = said.substr(1, kWordDigits);
   folder_.spare(word_);
+  std::string fault = said.substr(1 + kWordDigits);
+  if (kind == kIsUsed) throw SaveFailed(fault);
+  if (kind == kIsOther) throw InvalidArgument(fault);
+  return fault.empty() ? probed() : fault;
+}
+
+/// The first process looks after the folder.
+std::string Saver::first_held() {
+  const std::string word = word_.empty() ? fresh_word() : word_;
+  const auto wait = loaded_.folder.empty() ? std::chrono::milliseconds(0) : options_.lock_wait;
+  try {
+    folder_.make();
+    const auto job = options_.run.find("job");
+    const std::string holder = folder_.lock(job == options_.run.end() ? word : job->second, wait);
+    if (!holder.empty()) return kIsUsed + word + holder;
+    if (!is_own_) require_own();
+    is_own_ = true;
+    folder_.prepare();
+  } catch (const InvalidArgument& error) {
+    return kIsOther + word + error.what();
+  } catch (const StorageError& error) {
+    return kIsRefused + word + error.what();
+  }
+  return "-" + word;
+}
+
+/// Every process tries to write its share.
+std::string Saver::probed() {
+  std::string mine;
+  std::uint64_t bytes = 0;
+  for (const Snapshot::File& file : snapshot_->files()) bytes += file.image.bytes().size();
+  try {
+    if (bytes > 0) folder_.probe(group_.rank(), bytes);
+  } catch (const StorageError& error) {
+    mine = error.what();
+  }
+  for (const std::string& fault : group_.gather(mine, Label::Checkpoint))
+    if (!fault.empty()) return fault;
+  return {};
 }
 
 /// Two trainings in one folder would take each other's checkpoints for their own.
-void Saver::require_own(const ResumeReport& loaded) {
+void Saver::require_own() {
+  const ResumeReport& loaded = loaded_;
   for (const DamagedCheckpoint& damaged : loaded.damaged) folder_.put_aside(damaged.folder);
   const std::vector<CheckpointPlace> places = find_checkpoints(folder_.root(), *files_);
   const std::int64_t step = state_.counters().mini_batches;

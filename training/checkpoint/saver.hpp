@@ -24,9 +24,9 @@ class VoteFolder;
 /// most one checkpoint is on its way. Thread-safety: externally synchronised.
 class Saver {
  public:
-  /// `loaded`: what the training goes on from; `run`: the contents of run.json; `shards`: who has
-  /// what the optimizer keeps, where that is spread. Makes the folder.
-  /// Throws what Trainer::save names.
+  /// `loaded`: what the training goes on from, which must outlive this; `run`: the contents of
+  /// run.json; `shards`: who has what the optimizer keeps, where that is spread. Throws
+  /// InvalidArgument for options that make no sense.
   Saver(const TrainingState& state,
         ProcessGroup& group,
         const SaveOptions& options,
@@ -37,6 +37,15 @@ class Saver {
   Saver& operator=(const Saver&) = delete;
   /// Waits for what is being written; a checkpoint that nobody has finished stays unfinished.
   ~Saver() = default;
+
+  /// Locks the folder for this job, makes and cleans it, and tries whether a checkpoint can be
+  /// written there. Does nothing where it is held. Throws what Trainer::save names; where
+  /// SaveErrors::Continue says so, a folder that cannot be written is a refusal() instead.
+  void hold();
+  void release() noexcept;
+  [[nodiscard]] bool is_held() const { return is_held_; }
+  /// Why nothing can be saved there now; empty: it can.
+  [[nodiscard]] const std::string& refusal() const { return refusal_; }
 
   /// Copies the state and begins to write it. `head` is its manifest, as yet without shards. Only
   /// when nothing is on its way.
@@ -63,8 +72,10 @@ class Saver {
 
   [[nodiscard]] static bool is_fault(const std::string& said) { return said.front() == kFault; }
   [[nodiscard]] static double seconds_since(Clock::time_point start);
-  void prepare(const ResumeReport& loaded);
-  void require_own(const ResumeReport& loaded);
+  [[nodiscard]] std::string held();
+  [[nodiscard]] std::string first_held();
+  [[nodiscard]] std::string probed();
+  void require_own();
   template <class Work>
   void launch(Work work);
   [[nodiscard]] std::string written() const;
@@ -92,8 +103,12 @@ class Saver {
   std::shared_ptr<FileSystem> files_;
   mutable CheckpointFolder folder_;
   Retention retention_;
+  const ResumeReport& loaded_;
   std::string run_;
   std::string word_;  // of this training and no other, the same in all its processes
+  bool is_held_ = false;
+  bool is_own_ = false;  // the checkpoints there are this training's
+  std::string refusal_;
   std::optional<Snapshot> snapshot_;
   std::optional<Snapshot> gradients_;  // of an unfinished update
   Manifest manifest_;

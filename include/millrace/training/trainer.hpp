@@ -51,6 +51,13 @@ class Diverged : public Error, public NamesParameters {
   explicit Diverged(const Sentence& sentence) : Error(sentence.text()), NamesParameters(sentence) {}
 };
 
+/// A checkpoint could not be saved, and SaveErrors::Stop ends the training there. All processes of
+/// a training throw it after the same step.
+class SaveFailed : public StorageError {
+ public:
+  using StorageError::StorageError;
+};
+
 /// The forward-only program of a schedule's shape, for evaluation: micro-batch after micro-batch,
 /// each through the stages of replica 0 in order. Cannot deadlock: it is a restriction of one
 /// order.
@@ -131,13 +138,14 @@ class Trainer {
   /// drops them.
   ///
   /// Throws InvalidArgument when a learning rate without total_updates cannot know the number of
-  /// steps.
+  /// steps, and SaveFailed as SaveErrors::Stop, or when another job has locked the save folder.
   FitReport fit(BatchSource& batches, const std::stop_token& stop = {});
 
   /// Saves a checkpoint of the state as it is to options().save.folder, and waits until it is
   /// durable. A collective. Throws InvalidArgument without a folder, when the folder has
   /// checkpoints newer than the state or of a training that this one does not go on from, and
-  /// StorageError when the folder cannot be made; a save that fails later is a fault in the report.
+  /// StorageError when another job has locked the folder or it cannot be written; a save that fails
+  /// later is a fault in the report.
   SaveReport save();
 
   /// Takes the state from a checkpoint: `path` is its folder, or the folder of many, of which the
@@ -150,7 +158,13 @@ class Trainer {
   /// data is not), and of a checkpoint inside an update: order of accumulation, copies of the model
   /// or micro-batches, or where no pass begins where its sums end. Other settings stay those of
   /// options(); which of them were others is told.
+  /// Where options().save names a folder: waits for its lock first, SaveOptions::lock_wait at most,
+  /// and throws SaveFailed when another job keeps it.
   ResumeReport resume(const std::string& path);
+
+  /// After resume(): all epochs or steps of options() had run when that checkpoint was saved, so
+  /// fit() over a data set has nothing to do.
+  [[nodiscard]] bool is_finished() const;
 
   /// How fit() loads a data set.
   [[nodiscard]] LoaderOptions loader_options() const;

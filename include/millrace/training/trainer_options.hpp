@@ -22,6 +22,12 @@
 
 namespace millrace {
 
+/// What fit() does when a checkpoint cannot be saved.
+enum class SaveErrors : std::uint8_t {
+  Stop,      ///< throws SaveFailed, before the first step where the folder cannot be written
+  Continue,  ///< reports the fault (Trainer::on_save) and trains on
+};
+
 /// Where fit() saves checkpoints, and when: after these steps, when it ends or is asked to stop,
 /// and when a step fails while the state is whole: in several processes, when all of them live and
 /// stand behind the same step.
@@ -33,6 +39,11 @@ struct SaveOptions {
   std::int64_t keep_every = 0;              ///< and all whose step is a multiple of this; 0: none
   /// Written beside the state, for people: when, where, by whom. Only the first process' is used.
   std::map<std::string, std::string> run = {};
+  SaveErrors errors = SaveErrors::Stop;
+  /// One job saves in a folder at a time: during fit() and save() its first process locks it. A
+  /// training that was resumed waits this long for the lock of a run that is ending; one that
+  /// starts from nothing does not wait.
+  std::chrono::milliseconds lock_wait{30'000};
   /// Training goes on while files are written, at most one checkpoint at a time. It needs a second
   /// copy of the state either way.
   bool background = true;
@@ -46,7 +57,7 @@ struct SaveOptions {
 struct SaveReport {
   std::int64_t step = 0;     ///< mini-batches run before it
   std::string folder;        ///< of the checkpoint, durable now; empty when there is a fault
-  std::string fault;         ///< a sentence; the training goes on
+  std::string fault;         ///< a sentence; SaveErrors says whether the training goes on
   std::string warning;       ///< older checkpoints could not be removed
   double pause_seconds = 0;  ///< for which steps waited
   double seconds = 0;        ///< from the copy until it was durable and that was known
