@@ -57,8 +57,21 @@ StepLog::~StepLog() {
   if (made_ && !begun_) ::unlink(path_.c_str());
 }
 
+StepRecord StepLog::record_in(const std::string& line,
+                              const std::string& columns,
+                              std::int64_t number) const {
+  try {
+    return read_record(line, columns);
+  } catch (const DataError&) {
+    throw DataError("--log " + path_ + ": line " + std::to_string(number) +
+                    " is no whole record of a step, and --report needs all of them");
+  }
+}
+
 /// How many bytes of the file are records up to `step`.
-std::int64_t StepLog::end_of(std::int64_t step, const StepRecord& form) const {
+std::int64_t StepLog::end_of(std::int64_t step,
+                             const StepRecord& form,
+                             const std::function<void(const StepRecord&)>& each) const {
   std::ifstream file(path_, std::ios::binary);
   std::int64_t end = 0;
   std::int64_t number = 0;
@@ -75,16 +88,20 @@ std::int64_t StepLog::end_of(std::int64_t step, const StepRecord& form) const {
         throw DataError("--log " + path_ + ": line " + std::to_string(number) +
                         " is no record of a step; --resume goes on with the log of the run");
       if (*found > step) break;
+      if (each) each(record_in(line, csv_ ? csv_columns(form) : "", number));
     }
     end += static_cast<std::int64_t>(line.size()) + 1;
   }
   return end;
 }
 
-void StepLog::begin(bool resumes, std::int64_t step, const StepRecord& form) {
+void StepLog::begin(bool resumes,
+                    std::int64_t step,
+                    const StepRecord& form,
+                    const std::function<void(const StepRecord&)>& each) {
   begun_ = true;
   if (is_plain_file(file_)) {
-    size_ = resumes ? end_of(step, form) : 0;
+    size_ = resumes ? end_of(step, form, each) : 0;
     if (::ftruncate(file_, size_) != 0)
       throw InvalidArgument("--log " + path_ + " cannot be written: " + reason());
   }

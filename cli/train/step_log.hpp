@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <string>
 
 #include "millrace/training/step_record.hpp"
@@ -24,7 +25,11 @@ class StepLog {
   /// left, or half a line, is cut off. `form` has the ranks of the records to come. Throws
   /// DataError naming the line when the file is no such log, InvalidArgument when it has other
   /// columns.
-  void begin(bool resumes, std::int64_t step, const StepRecord& form);
+  /// `each`: is given every record that stays, unless it is null.
+  void begin(bool resumes,
+             std::int64_t step,
+             const StepRecord& form,
+             const std::function<void(const StepRecord&)>& each = {});
 
   /// Gives the alarm on standard error once, when the system refuses.
   void add(const StepRecord& record);
@@ -33,7 +38,12 @@ class StepLog {
   void finish() const;
 
  private:
-  [[nodiscard]] std::int64_t end_of(std::int64_t step, const StepRecord& form) const;
+  [[nodiscard]] std::int64_t end_of(std::int64_t step,
+                                    const StepRecord& form,
+                                    const std::function<void(const StepRecord&)>& each) const;
+  [[nodiscard]] StepRecord record_in(const std::string& line,
+                                     const std::string& columns,
+                                     std::int64_t number) const;
   void write(const std::string& line);
 
   std::string path_;

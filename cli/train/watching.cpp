@@ -29,13 +29,21 @@ void Watching::begin(bool resumes, std::int64_t step, const Program& program, in
   for (int copy = 0; copy < copies; ++copy)
     for (int rank = 0; rank < program.shape.ranks; ++rank)
       form.ranks.push_back({Rank{rank}, copy, {}, {}});
-  log_->begin(resumes, step, form);
+  const bool draws = !flags_.watch.report.empty() || !flags_.watch.metrics.empty();
+  const auto restore = [this](const StepRecord& record) { count(record); };
+  log_->begin(
+      resumes, step, form, draws ? std::function<void(const StepRecord&)>(restore) : nullptr);
+}
+
+void Watching::count(const StepRecord& record) {
+  if (totals_.steps() == 0) first_step_ = record.step;
+  totals_.add(record);
+  history_.add(record);
 }
 
 void Watching::add(const StepRecord& record) {
   if (log_) log_->add(record);
-  totals_.add(record);
-  history_.add(record);
+  count(record);
   last_ = record;
   if (flags_.watch.metrics.empty()) return;
   const auto now = std::chrono::steady_clock::now();
@@ -62,7 +70,10 @@ std::string Watching::page() const {
                         std::to_string(program_->shape.ranks) + " ranks, " +
                         std::to_string(program_->shape.micro_batches) +
                         " micro-batches, optimizer " + flags_.rule.optimizer + ", " +
-                        flags_.precision + ", seed " + std::to_string(flags_.seed),
+                        flags_.precision + ", seed " + std::to_string(flags_.seed) +
+                        (first_step_ > 1 ? "; begins at step " + std::to_string(first_step_) +
+                                               ", the steps before it are in no --log"
+                                         : ""),
                     history_,
                     totals_,
                     *program_,

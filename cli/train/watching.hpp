@@ -21,8 +21,8 @@ class Watching {
   explicit Watching(const TrainFlags& flags);
 
   /// Before the first step: `step` mini-batches have been run, by another process where the run
-  /// `resumes`; `program` is what is executed, in so many copies, and must outlive this. Throws as
-  /// StepLog::begin.
+  /// `resumes`, whose records metrics and page take from the log; `program` is what is executed, in
+  /// so many copies, and must outlive this. Throws as StepLog::begin.
   void begin(bool resumes, std::int64_t step, const Program& program, int copies);
 
   void add(const StepRecord& record);
@@ -34,6 +34,7 @@ class Watching {
   void finish_failed() noexcept;
 
  private:
+  void count(const StepRecord& record);
   void write_metrics();
 
   [[nodiscard]] std::string page() const;
@@ -44,6 +45,7 @@ class Watching {
   StepTotals totals_;
   RunHistory history_;
   StepRecord last_;
+  std::int64_t first_step_ = 0;  // that totals and history have
   std::chrono::steady_clock::time_point metrics_written_;
   std::string fault_;
 };

@@ -112,6 +112,26 @@ TEST_F(Watch, GoesOnWithTheLogOfARunThatIsResumed) {
   }
 }
 
+TEST_F(Watch, ReportAfterResume_HasTheStepsOfTheLogOrSaysWhereItBegins) {
+  for (const std::string log : {"log.jsonl", "log.csv"}) {
+    const std::string saved = path("saved_" + log);
+    ASSERT_EQ(command(kJob + "-p 2 --save " + saved + " --save-every 4 --log " + path(log)).code,
+              0);
+    const std::string from = kJob + "-p 2 --resume " + saved + "/step-0000000004 --report " +
+                             path("page.html") + " --metrics " + path("run.prom");
+    const Ran with_log = command(from + " --log " + path(log));
+    ASSERT_EQ(with_log.code, 0) << with_log.text;
+    EXPECT_THAT(read("page.html"),
+                AllOf(HasSubstr("<p class=\"quiet\">6 steps, 768 samples"),
+                      testing::Not(HasSubstr("begins at step"))));
+    EXPECT_THAT(read("run.prom"), HasSubstr("\nmillrace_steps_total 6\n"));
+    ASSERT_EQ(command(from).code, 0);
+    EXPECT_THAT(read("page.html"),
+                AllOf(HasSubstr("<p class=\"quiet\">2 steps, 256 samples"),
+                      HasSubstr("; begins at step 5, the steps before it are in no --log")));
+  }
+}
+
 TEST_F(Watch, BeginsALogAnewWithoutAResume) {
   write("log.jsonl", "what was here\n");
   ASSERT_EQ(command(kJob + "-p 2 --log " + path("log.jsonl")).code, 0);

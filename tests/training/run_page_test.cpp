@@ -147,5 +147,26 @@ TEST(RunPage, IsAPageBeforeTheFirstStepToo) {
   EXPECT_THAT(draw_page({"t", "s", history, totals, program, none}), HasSubstr("There is none."));
 }
 
+TEST(ReadRecord, ReturnsWhatWasWritten) {
+  StepRecord record = record_of(7);
+  record.report.skipped = true;
+  record.report.loss.sum = std::nan("");
+  record.report.learning_rate = 1e-3;
+  record.ranks.push_back(record.ranks.front());
+  record.ranks.back().rank = Rank{1};
+  record.ranks.push_back(record.ranks.front());
+  record.ranks.back().copy = 1;
+  record.ranks.back().times.save = 0.125;
+  for (const StepRecord& read :
+       {read_record(json_line(record)), read_record(csv_line(record), csv_columns(record))}) {
+    EXPECT_EQ(json_line(read), json_line(record));
+    EXPECT_EQ(csv_line(read), csv_line(record));
+  }
+  for (const char* line : {"", "{}", "{\"step\":1}", "[1]", "no JSON"})
+    EXPECT_THROW((void)read_record(line), DataError) << line;
+  for (const char* line : {"", "1,2", "a"})
+    EXPECT_THROW((void)read_record(line, csv_columns(record)), DataError) << line;
+}
+
 }  // namespace
 }  // namespace millrace

@@ -13,8 +13,8 @@ void StepTotals::add(const StepRecord& record) {
   samples_ += record.report.samples;
   seconds_ += record.seconds;
   makespan_ += record.makespan;
-  if (ranks_.empty())
-    for (const RankRecord& rank : record.ranks) ranks_.push_back({rank.rank, rank.copy, {}, {}});
+  for (std::size_t i = ranks_.size(); i < record.ranks.size(); ++i)
+    ranks_.push_back({record.ranks[i].rank, record.ranks[i].copy, {}, {}});
   for (std::size_t i = 0; i < ranks_.size() && i < record.ranks.size(); ++i) {
     ranks_[i].times += record.ranks[i].times;
     ranks_[i].bubble += record.ranks[i].bubble;

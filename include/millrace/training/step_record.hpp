@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "millrace/scheduler/plan/program.hpp"
@@ -93,5 +94,9 @@ struct StepRecord {
 [[nodiscard]] std::string json_line(const StepRecord& record);    ///< one object, without line end
 [[nodiscard]] std::string csv_columns(const StepRecord& record);  ///< the first line of a CSV file
 [[nodiscard]] std::string csv_line(const StepRecord& record);
+
+/// What json_line or, with the first line of its file as `columns`, csv_line wrote: all but the
+/// timeline; the loss is a sum of weight 1. Throws DataError for anything else. Cost: O(ranks).
+[[nodiscard]] StepRecord read_record(std::string_view line, std::string_view columns = {});
 
 }  // namespace millrace
