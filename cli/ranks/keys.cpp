@@ -20,7 +20,10 @@ void print_keys(int ranks, const std::string& directory) {
   std::error_code error;
   if (std::filesystem::create_directories(directory, error))
     std::filesystem::permissions(directory, std::filesystem::perms::owner_all);
-  require(!error, "--out " + directory + ": cannot be made: " + error.message());
+  const std::string refusal = "--out " + directory + ": cannot be made: " + error.message();
+  if (error == std::errc::no_space_on_device || error == std::errc::read_only_file_system)
+    throw Error(refusal);
+  require(!error, refusal);
   for (const std::string& path : write_key_files(directory, ranks)) std::cout << path << '\n';
 }
 

@@ -150,7 +150,7 @@ TrainJob train_job(std::vector<std::string> words, int world) {
     throw InvalidArgument(usage_sentence(app, error, "train"));
   }
   if (!train.config.empty()) read_config(verb, train.config);
-  take_settings(verb, train.checkpoints);
+  take_settings(verb, train.checkpoints, world);
   require(executor.count() == 0 || train.executor == "ranks",
           "--executor " + train.executor +
               ": ranks in processes of their own always run the rank executor; the option is for "

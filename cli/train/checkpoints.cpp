@@ -3,14 +3,13 @@
 
 #include <csignal>
 #include <iostream>
-#include <set>
 
 #include "cli/exit_codes.hpp"
 #include "cli/train/stop_signals.hpp"
 #include "cli/verbs.hpp"
 #include "millrace/core/error.hpp"
 #include "millrace/training/file_system.hpp"
-#include "millrace/training/safetensors.hpp"
+#include "millrace/training/weights_file.hpp"
 
 namespace millrace::cli {
 
@@ -20,33 +19,24 @@ void say(const std::string& sentence) {
   std::cerr << "millrace: " + sentence + "\n";
 }
 
-/// Every parameter of the model, and nothing else.
-void take_weights(Trainer& trainer, const std::string& path) {
-  FileSystem files;
-  Tensor contents;
+std::string tensors(std::int64_t count) {
+  return std::to_string(count) + (count == 1 ? " tensor" : " tensors");
+}
+
+/// Rank 0 (`speaks`) says which were of another precision.
+void take_weights(Trainer& trainer, const CheckpointFlags& flags, bool speaks) {
+  WeightsReport report;
   try {
-    contents = files.read(path, ~std::uint64_t{0});
+    report = load_weights(trainer.state(), flags.weights, flags.narrow_weights);
   } catch (const StorageError& error) {
     throw InvalidArgument(std::string("--weights ") + error.what());
+  } catch (const Mismatch& error) {
+    throw Mismatch(std::string("--weights ") + error.what());
   }
-  const Safetensors weights =
-      read_safetensors({static_cast<const std::byte*>(contents.data()), contents.bytes()}, path);
-  TrainingState& state = trainer.state();
-  const std::set<std::string> known(state.names().begin(), state.names().end());
-  for (const SafetensorsEntry& entry : weights.entries)
-    if (!known.contains(entry.name))
-      throw Mismatch("--weights " + path + ": has '" + entry.name + "', which the model has not");
-  for (const std::string& name : known) {
-    const SafetensorsEntry* entry = weights.find(name);
-    if (entry == nullptr)
-      throw Mismatch("--weights " + path + ": has no '" + name + "', which the model has");
-    if (!state.hosts(name)) continue;
-    try {
-      state.write(name, entry->tensor());
-    } catch (const InvalidArgument& error) {
-      throw Mismatch("--weights " + path + ": " + error.what());
-    }
-  }
+  if (!speaks) return;
+  for (const auto& [type, count] : report.converted)
+    say("--weights " + flags.weights + ": " + tensors(count) + " of " + type +
+        (type == "F64" ? " rounded to f32" : " widened to f32, exactly"));
 }
 
 /// Of the update that was not finished, if there is one.
@@ -59,12 +49,12 @@ std::string begun_update(const PartialUpdate& partial) {
 }  // namespace
 
 void begin_from(Trainer& trainer, const CheckpointFlags& flags, bool speaks) {
-  if (!flags.weights.empty()) take_weights(trainer, flags.weights);
+  if (!flags.weights.empty()) take_weights(trainer, flags, speaks);
   if (flags.from.empty()) return;
   const ResumeReport report = trainer.resume(flags.from);
   if (!speaks) return;
   for (const DamagedCheckpoint& damaged : report.damaged) say("passed over: " + damaged.fault);
-  say("resumed " + report.folder);
+  say("resumed " + report.folder + (flags.taken.empty() ? "" : " with " + flags.taken));
   for (const std::string& changed : report.changed) say("changed " + changed);
   for (const std::string& warning : report.warnings) say(warning);
 }
@@ -79,7 +69,26 @@ void SavedCheckpoints::add(const SaveReport& report, bool speaks) {
     return;
   }
   ++failed;
+  fault = report.fault;
   if (speaks) say(what + (report.after_failure ? " was not saved: " : " failed: ") + report.fault);
+}
+
+void require_saved(const SavedCheckpoints& checkpoints, bool speaks) {
+  if (checkpoints.failed == 0) return;
+  if (speaks)
+    say(std::to_string(checkpoints.failed) +
+        (checkpoints.failed == 1 ? " checkpoint was" : " checkpoints were") +
+        " not saved, the last because " + checkpoints.fault);
+  throw ExitCode{kFailed};
+}
+
+void require_update(const FitReport& fit, bool speaks) {
+  std::int64_t updates = 0;
+  for (const EpochReport& epoch : fit.epochs) updates += epoch.updates;
+  if (updates > 0 || fit.skipped() == 0) return;
+  if (speaks)
+    say("nothing was trained: every step was skipped (" + std::to_string(fit.skipped()) + ")");
+  throw ExitCode{kFailed};
 }
 
 void end_stopped(const TrainingCounters& counters,

@@ -18,10 +18,17 @@ struct SavedCheckpoints {
   std::string newest;
   std::int64_t saved = 0;
   std::int64_t failed = 0;
+  std::string fault;  ///< of the last one that failed
 
   /// Counts one, and gives the alarm on standard error if it failed.
   void add(const SaveReport& report, bool speaks);
 };
+
+/// Ends the command with 1, and says why, where a checkpoint was not saved.
+void require_saved(const SavedCheckpoints& checkpoints, bool speaks);
+
+/// The same where the run had steps, and none of them updated the weights.
+void require_update(const FitReport& fit, bool speaks);
 
 /// Says that the run was stopped, and where it goes on, and ends the command with the code of the
 /// signal.

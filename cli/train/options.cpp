@@ -160,7 +160,8 @@ std::int64_t chunks_in(const ScheduleEntry& entry, const TrainFlags& flags) {
   return flags.chunks.value_or(own);
 }
 
-Program scheduled_program(const TrainFlags& flags, const ModelSpec& model) {
+/// `may_clamp`: -p was not typed, and nothing but the model bounds it.
+Program scheduled_program(const TrainFlags& flags, const ModelSpec& model, bool may_clamp) {
   const ScheduleEntry& entry = about("--schedule", flags.schedule, [&]() -> const ScheduleEntry& {
     return find_schedule(flags.schedule);
   });
@@ -173,13 +174,15 @@ Program scheduled_program(const TrainFlags& flags, const ModelSpec& model) {
   if (flags.slices)
     require_count(named("slices"), *flags.slices, std::max<std::int64_t>(1, model.context));
   const std::int64_t chunks = chunks_in(entry, flags);
-  require(flags.ranks * chunks <= model.layer_count(),
-          named("ranks") + " " + std::to_string(flags.ranks) +
+  const std::int64_t most = std::max<std::int64_t>(1, model.layer_count() / chunks);
+  const std::int64_t ranks = may_clamp ? std::min(flags.ranks, most) : flags.ranks;
+  require(ranks * chunks <= model.layer_count(),
+          named("ranks") + " " + std::to_string(ranks) +
               (chunks > 1 ? " with " + std::to_string(chunks) + " chunks each" : "") +
               ": the model has " + std::to_string(model.layer_count()) + " layers, so at most " +
               std::to_string(model.layer_count() / chunks));
   ScheduleOptions options;
-  options.ranks = static_cast<int>(flags.ranks);
+  options.ranks = static_cast<int>(ranks);
   options.micro_batches = static_cast<int>(flags.micro_batches);
   if (flags.chunks) options.chunks = static_cast<int>(*flags.chunks);
   if (flags.slices) options.slices = static_cast<int>(*flags.slices);
@@ -278,11 +281,13 @@ TrainJob start_job(const TrainFlags& flags) {
 }
 
 /// The program and the cut.
-void add_program(const CLI::App& verb, const TrainFlags& flags, TrainJob& job) {
+void add_program(const CLI::App& verb, const TrainFlags& flags, bool alone, TrainJob& job) {
   TrainerOptions& options = job.options;
   Plan plan;
   if (!flags.plan.empty()) plan = read_plan_file(verb, flags, job.model);
-  job.program = flags.plan.empty() ? scheduled_program(flags, job.model) : std::move(plan.program);
+  const bool may_clamp = alone && verb.get_option(flag("ranks"))->count() == 0;
+  job.program =
+      flags.plan.empty() ? scheduled_program(flags, job.model, may_clamp) : std::move(plan.program);
 
   check_slices(flags, job.program.shape);
 
@@ -305,6 +310,7 @@ void add_program(const CLI::App& verb, const TrainFlags& flags, TrainJob& job) {
       return 0;
     });
   }
+  note_pipeline(flags, alone, job);
 }
 
 }  // namespace
@@ -314,7 +320,7 @@ TrainJob plan_job(const CLI::App& verb, const TrainFlags& flags) {
           "--partition time: every process would measure its own cut; give layer numbers, as "
           "millrace train --partition time --json prints them");
   TrainJob job = start_job(flags);
-  add_program(verb, flags, job);
+  add_program(verb, flags, false, job);
   set_rule(flags.rule, job.model, job.options);
   scale_rate(flags.batch, job.options);
   return job;
@@ -357,7 +363,7 @@ TrainJob make_job(const CLI::App& verb, const TrainFlags& flags) {
   job.data = read_data(job);
   take_vocabulary(job);
   check_fit(flags, job.model, job.data);
-  add_program(verb, flags, job);
+  add_program(verb, flags, true, job);
   set_rule(flags.rule, job.model, job.options);
   scale_rate(flags.batch, job.options);
   set_length(flags, job);

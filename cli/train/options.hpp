@@ -92,6 +92,10 @@ TrainJob make_job(const CLI::App& verb, const TrainFlags& flags);
 /// As make_job without looking at the data; supply_data completes it.
 TrainJob plan_job(const CLI::App& verb, const TrainFlags& flags);
 
+/// Notes the pipeline in what checkpoints say of the run, for take_settings. `alone`: all ranks are
+/// in this process.
+void note_pipeline(const TrainFlags& flags, bool alone, TrainJob& job);
+
 /// The data that the flags name. Throws InvalidArgument.
 TrainTest read_data(const TrainJob& job);
 

@@ -270,6 +270,24 @@ void print_outcome(std::ostream& stream, const TrainOutcome& outcome) {
     stream << "sample:" << outcome.text->sample << '\n';
 }
 
+void print_finished(std::ostream& stream, const TrainOutcome& outcome, std::int64_t step) {
+  stream << "finished at step " << step << "; nothing is left to train\n";
+  print_score(stream, outcome);
+  stream << "weights " << outcome.weights_hash << '\n';
+}
+
+std::string finished_json(const TrainJob& job, const TrainOutcome& outcome, std::int64_t step) {
+  ordered_json document;
+  document["settings"] = settings_of(job, outcome);
+  document["finished"] = true;
+  document["step"] = step;
+  document["updates"] = outcome.updates;
+  document["accuracy"] = outcome.score.accuracy();
+  document["test_loss"] = outcome.score.mean_loss();
+  document["weights_hash"] = outcome.weights_hash;
+  return document.dump(2, ' ', false, ordered_json::error_handler_t::replace) + "\n";
+}
+
 void print_files(std::ostream& stream, const TrainFlags& flags) {
   if (!flags.watch.log.empty()) stream << "log written to " << flags.watch.log << '\n';
   if (!flags.watch.metrics.empty()) stream << "metrics written to " << flags.watch.metrics << '\n';

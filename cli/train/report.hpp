@@ -52,6 +52,10 @@ struct TrainOutcome {
 
 void print_outcome(std::ostream& stream, const TrainOutcome& outcome);
 
+/// What is left to say of a run that was resumed behind its last step.
+void print_finished(std::ostream& stream, const TrainOutcome& outcome, std::int64_t step);
+std::string finished_json(const TrainJob& job, const TrainOutcome& outcome, std::int64_t step);
+
 /// Which files the run has written.
 void print_files(std::ostream& stream, const TrainFlags& flags);
 

@@ -68,6 +68,14 @@ class Speaker {
   Progress& progress() { return progress_; }
   Watching& watching() { return watching_; }
 
+  /// Where there was nothing to train; files of the run that trained stay as they are.
+  void report_finished(const TrainOutcome& outcome, std::int64_t step) {
+    if (job_.flags.json)
+      std::cout << finished_json(job_, outcome, step) << std::flush;
+    else
+      print_finished(std::cout, outcome, step);
+  }
+
   void report(const TrainOutcome& outcome,
               const Program& program,
               const RunMeasurement::Whole& whole) {
@@ -166,6 +174,22 @@ void listen(Trainer& trainer,
   trainer.on_record = [&](const StepRecord& record) { speaker->watching().add(record); };
 }
 
+/// Of a training that had run all its steps when it was saved.
+TrainOutcome judge_finished(const TrainJob& job,
+                            Trainer& trainer,
+                            const TrainSeat& seat,
+                            std::optional<Speaker>& speaker) {
+  TrainOutcome outcome;
+  outcome.processes = seat.processes;
+  outcome.updates = trainer.global_step();
+  outcome.score = trainer.evaluate(job.data.test);
+  outcome.weights_hash = trainer.weights_hash();
+  if (!speaker) return outcome;
+  outcome.text = text_outcome(job, trainer, seat.endpoint == nullptr);
+  speaker->report_finished(outcome, trainer.state().counters().mini_batches);
+  return outcome;
+}
+
 }  // namespace
 
 bool stops_when_asked(const TrainJob& job) {
@@ -180,6 +204,7 @@ TrainOutcome run_training(const TrainJob& job, const TrainSeat& seat) {
   if (rank == Rank{0}) speaker.emplace(job, seat.endpoint == nullptr);
   Trainer trainer = trainer_of(job, seat);
   begin_from(trainer, job.flags.checkpoints, speaker.has_value());
+  if (trainer.is_finished()) return judge_finished(job, trainer, seat, speaker);
   RunMeasurement measurement(job, trainer, group, rank);
   std::optional<StopSignals> signals;  // of a process; threads share them
   std::stop_source stop(std::nostopstate);
@@ -188,7 +213,9 @@ TrainOutcome run_training(const TrainJob& job, const TrainSeat& seat) {
   listen(trainer, measurement, speaker, stop);
   TrainOutcome outcome;
   trainer.on_save = [&](const SaveReport& report) {
-    outcome.checkpoints.add(report, speaker.has_value());
+    // Else the exception that follows says it.
+    const bool goes_on = report.after_failure || job.options.save.errors == SaveErrors::Continue;
+    outcome.checkpoints.add(report, speaker && (goes_on || report.fault.empty()));
   };
   outcome.processes = seat.processes;
   if (seat.processes > 0) outcome.places = seat.endpoint->world() / seat.processes;
@@ -210,6 +237,8 @@ TrainOutcome run_training(const TrainJob& job, const TrainSeat& seat) {
   if (speaker) outcome.text = text_outcome(job, trainer, seat.endpoint == nullptr);
   if (speaker) outcome.products = product_use(job);
   if (speaker) speaker->report(outcome, trainer.executor().program(), whole);
+  require_update(outcome.fit, speaker.has_value());
+  require_saved(outcome.checkpoints, speaker.has_value());
   return outcome;
 }
 

@@ -7,6 +7,7 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
 
 #include "tests/cli/command.hpp"
 #include "tests/cli/launched.hpp"
@@ -150,6 +151,80 @@ TEST_F(CheckpointVerb, RefusesWhatMakesNoSense) {
   const Ran again = command(kCheckpointJob + "--save " + place_);
   EXPECT_EQ(again.code, 2);
   EXPECT_THAT(again.text, HasSubstr("has checkpoints of another run, the newest of step 8"));
+}
+
+TEST_F(CheckpointVerb, FinishedTraining_ResumeEndsWithoutTraining) {
+  const std::string files = folder_.path() + "/of-finished";
+  fs::create_directory(files);
+  const std::string flags = " --profile " + files + "/costs --trace " + files + "/trace --report " +
+                            files + "/page.html --log " + files + "/log.jsonl";
+  for (const std::string& line : {"train --resume " + place_ + flags,
+                                  "train --resume auto --save " + place_ + flags,
+                                  "launch -n 2 -- train --resume " + place_ + flags}) {
+    const Ran ran = command(line);
+    EXPECT_EQ(ran.code, 0) << line << ran.text;
+    EXPECT_THAT(ran.text,
+                AllOf(HasSubstr("finished at step 8; nothing is left to train\ntest accuracy "),
+                      Not(HasSubstr("epoch 1/"))));
+    EXPECT_EQ(weights_in(ran.text), weights_in(whole_.text)) << ran.text;
+    EXPECT_TRUE(fs::is_empty(files));
+  }
+  Command told("train --json --resume " + place_);
+  const nlohmann::json document = nlohmann::json::parse(told.end().output);
+  EXPECT_EQ(document["finished"], true);
+  EXPECT_EQ(document["step"], 8);
+  EXPECT_EQ(document["weights_hash"], weights_in(whole_.text));
+  EXPECT_THAT(command("train --steps 9 --resume " + place_).text,
+              HasSubstr("samples/s, 9 updates"));
+}
+
+TEST_F(CheckpointVerb, DamagedRunFile_IsNoticedAndPassedOver) {
+  const std::string file = place_ + "/step-0000000008/run.json";
+  {
+    std::fstream run(file, std::ios::in | std::ios::out | std::ios::binary);
+    run.seekp(20);
+    run.put('\x7F');
+  }
+  const Ran verified = command("checkpoint verify " + place_);
+  EXPECT_EQ(verified.code, 65);
+  EXPECT_THAT(verified.text, HasSubstr(file + ": is damaged"));
+  EXPECT_EQ(command("train --resume " + place_ + "/step-0000000008").code, 65);
+  const Ran resumed = command("train --resume " + place_);
+  EXPECT_EQ(resumed.code, 0) << resumed.text;
+  EXPECT_THAT(resumed.text, HasSubstr("resumed " + place_ + "/step-0000000006"));
+  EXPECT_EQ(weights_in(resumed.text), weights_in(whole_.text));
+}
+
+TEST_F(CheckpointVerb, UntypedOptions_AreThoseOfTheCheckpointAndTold) {
+  const std::string other = folder_.path() + "/other";
+  const std::string job =
+      "train --model mlp:64-16-10 -m 4 --seed 3 -p 2 --schedule zb-h1 --recompute=all --executor "
+      "ranks --threads-per-rank 2 --partition 1 ";
+  ASSERT_EQ(command(job + "--steps 2 --save " + other).code, 0);
+  const Ran resumed = command("train --json --steps 3 --resume " + other);
+  EXPECT_EQ(resumed.code, 0) << resumed.text;
+  EXPECT_THAT(resumed.text,
+              HasSubstr("resumed " + other +
+                        "/step-0000000002 with --schedule zb-h1, -p 2, --partition 1, --recompute "
+                        "all, --threads-per-rank 2, --executor ranks\n"));
+  for (const char* setting : {R"("ranks": 2)", R"("schedule": "zb-h1")", R"("recompute": "all")"})
+    EXPECT_THAT(resumed.text, HasSubstr(setting));
+  const Ran typed =
+      command("train --schedule 1f1b -p 1 --recompute=none --steps 3 --resume " + other);
+  EXPECT_EQ(typed.code, 0) << typed.text;
+  EXPECT_THAT(typed.text,
+              HasSubstr("step-0000000002 with --threads-per-rank 2, --executor ranks\n"));
+  const Ran launched = command("launch -n 2 -- train --steps 3 --resume " + other);
+  EXPECT_EQ(launched.code, 0) << launched.text;
+  EXPECT_THAT(launched.text, HasSubstr(" with --schedule zb-h1, -p 2, "));
+  const Ran alone = command("launch -n 1 -- train --steps 3 --resume " + other);
+  EXPECT_EQ(alone.code, 0) << alone.text;
+}
+
+TEST_F(CheckpointVerb, DefaultRanks_AreAtMostTheLayers) {
+  const Ran ran = command("train --model mlp:64-16-10 --steps 1");
+  EXPECT_EQ(ran.code, 0) << ran.text;
+  EXPECT_EQ(command("train --model mlp:64-16-10 --steps 1 -p 3").code, 2);
 }
 
 void await_checkpoint(const std::string& place) {

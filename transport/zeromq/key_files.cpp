@@ -62,8 +62,13 @@ void write_private(const std::string& path, std::string_view text) {
   }
   if (file >= 0) ::close(file);
   if (file >= 0 && reason != 0) ::unlink(path.c_str());
-  require(reason == 0,
-          "the keys cannot be written to " + path + ": " + std::generic_category().message(reason));
+  if (reason == 0) return;
+  const std::string refusal =
+      "the keys cannot be written to " + path + ": " + std::generic_category().message(reason);
+  // Else the path is not the one to write to.
+  if (reason == ENOSPC || reason == EDQUOT || reason == EFBIG || reason == EROFS || reason == EIO)
+    throw Error(refusal);
+  throw InvalidArgument(refusal);
 }
 
 /// Own public and secret key, then everybody's public ones.
@@ -126,7 +131,7 @@ std::vector<std::string> write_key_files(const std::string& directory, int ranks
       write_private(path, file_of(own, public_keys).text());
       paths.push_back(path);
     }
-  } catch (const InvalidArgument&) {
+  } catch (const Error&) {
     for (const std::string& path : paths) ::unlink(path.c_str());
     throw;
   }
