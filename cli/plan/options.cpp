@@ -217,7 +217,7 @@ void add_memory_options(CLI::App& verb, PlanOptions& options, const std::string&
            "What F keeps of a stage of any size that recomputes: its input (default 0)");
   verb.add_option("--memory-limit",
                   options.memory_limit,
-                  "Limit per rank after every op, " + limits +
+                  "Most that a rank may hold at any moment, inside passes too: " + limits +
                       ", in the unit of --mem-* (bytes with --costs); with suffix p: x p x mem-f "
                       "of a full stage")
       ->type_name("LIMIT");

@@ -95,6 +95,11 @@ nlohmann::json front_json(const std::vector<Found>& front) {
   return list;
 }
 
+/// Which schedules the bound and the proof are of.
+std::string bound_covers(const SearchArguments& arguments) {
+  return arguments.recompute == "choose" ? "recompute by stage" : "no recompute";
+}
+
 nlohmann::json result_json(const SearchArguments& arguments,
                            const SearchResult& result,
                            const Figures& figures) {
@@ -110,6 +115,7 @@ nlohmann::json result_json(const SearchArguments& arguments,
   all["lower_bound"] = result.lower_bound;
   all["gap"] = result.gap;
   all["proven"] = result.proven;
+  all["bound_covers"] = bound_covers(arguments);
   all["evaluations"] = result.evaluations;
   all["cut_by_time"] = result.cut_by_time;
   all["front"] = front_json(result.front);
@@ -122,6 +128,19 @@ std::string repeating(const std::vector<bool>& recomputed) {
   if (text == "none") return "";
   return "Recomputes " + text + ": --recompute=" + text +
          " for simulate and train; a plan file says it itself.\n";
+}
+
+std::string proof(const SearchArguments& arguments, const SearchResult& result) {
+  const bool chosen = arguments.recompute == "choose";
+  std::string text;
+  if (result.proven)
+    text = std::string("Proven: no schedule of the shapes considered") +
+           (chosen ? ", with recompute by stage," : "") + " is better.\n";
+  if (chosen)
+    text +=
+        "Bound and proof cover recompute by stage: all micro-batches of a stage or none. A plan\n"
+        "that chooses by micro-batch can be below the bound.\n";
+  return text;
 }
 
 void print(const SearchArguments& arguments, const SearchResult& result, const Report& report) {
@@ -139,8 +158,7 @@ void print(const SearchArguments& arguments, const SearchResult& result, const R
     rows.insert(rows.begin() + 1,
                 {"step of " + std::to_string(passes) + " passes", plain(best.step)});
   std::cout << best.program.name << '\n'
-            << table(rows) << repeating(best.recomputed)
-            << (result.proven ? "Proven: no schedule of the shapes considered is better.\n" : "")
+            << table(rows) << repeating(best.recomputed) << proof(arguments, result)
             << (best.program.shape.replicas() > 1
                     ? "Holds two copies of the model, which the memory limit does not count.\n"
                     : "")

@@ -1,4 +1,5 @@
 // millrace simulate: what a schedule costs in time and memory.
+#include <algorithm>
 #include <iostream>
 #include <memory>
 #include <string>
@@ -11,7 +12,10 @@
 #include "cli/verbs.hpp"
 #include "cli/vocabulary.hpp"
 #include "millrace/core/error.hpp"
+#include "millrace/scheduler/plan/generators.hpp"
+#include "millrace/scheduler/plan/list_schedule.hpp"
 #include "millrace/scheduler/plan/partial_sums.hpp"
+#include "millrace/scheduler/plan/passes.hpp"
 
 namespace millrace::cli {
 
@@ -205,6 +209,32 @@ void print_more(const nlohmann::json& more) {
   }
 }
 
+/// The makespan of a published order that search begins to shorten, within the same memory; none
+/// where the subject is another or the costs are none that a search orders by.
+std::optional<double> relisted_makespan(const std::string& subject,
+                                        const Program& program,
+                                        const Cost& cost,
+                                        const PlanOptions& options) {
+  const auto entries = schedules();
+  const auto entry = std::ranges::find(entries, subject, &ScheduleEntry::name);
+  const bool orders = !cost.contention && !cost.shares_cores(program.shape.ranks) &&
+                      (!cost.tree_of_sums || cost.gradient_bytes.empty());
+  if (entry == entries.end() || !entry->relisted || !orders) return std::nullopt;
+  const Program order = relist_within_own_memory(compute_only(program), cost);
+  const Program whole = lowered(order, options);
+  const Graph graph(whole);
+  return report(graph, cost, timeline_of(graph, cost)).makespan;
+}
+
+/// What `simulate` says of a published order besides its figures.
+std::string shorter_text(double makespan, std::optional<double> relisted) {
+  if (!relisted) return "";
+  return "The published order. Within the same memory search " +
+         (*relisted < makespan ? "finds a shorter one: " + plain(makespan) + " -> " +
+                                     plain(*relisted) + " or less.\n"
+                               : std::string("may find a shorter one.\n"));
+}
+
 void run(const std::string& subject, const PlanOptions& options) {
   check_outputs(options);
   PlanProgress progress("simulate " + subject);
@@ -218,6 +248,7 @@ void run(const std::string& subject, const PlanOptions& options) {
   const Figures figures = figures_of(graph, cost, timeline, options);
   progress.at("simulating further runs");
   const nlohmann::json more = more_runs(graph, cost, options);
+  const auto relisted = relisted_makespan(subject, program, cost, options);
   progress.at("drawing");
   const std::vector<OutputFile> files = outputs(options, program, cost, timeline, subject);
   progress.end();
@@ -229,9 +260,11 @@ void run(const std::string& subject, const PlanOptions& options) {
     if (options.costs.tree_of_sums)
       all["partial_sums"] = sums_of_tree(program, options.costs.accumulate);
     if (options.costs.accumulate > 1) all["accumulate"] = options.costs.accumulate;
+    if (relisted) all["relisted_makespan"] = *relisted;
     std::cout << all.dump() << '\n';
   } else if (!prints_file(options)) {
     print(program, figures, model_costs(options));
+    std::cout << shorter_text(figures.report.makespan, relisted);
     print_more(more);
   }
   write_files(files);

@@ -158,6 +158,74 @@ TEST_F(SearchVerb, SaysWhatOtherVerbsTakeToRecomputeLikeTheWinner) {
   EXPECT_EQ(best("-p 3 -m 9 --recompute choose")["recompute"], "none");
 }
 
+TEST_F(SearchVerb, RecomputeByStage_IsWhatTheBoundCovers) {
+  // A plan in which micro-batch 0 of rank 0 does not recompute takes 15.
+  const std::string asked = "-p 2 -m 4 -v 1 --one-copy --memory-limit 1 --recompute ";
+  const Ran chosen = command("search --budget 200 " + asked + "choose");
+  EXPECT_THAT(chosen.text,
+              AllOf(HasSubstr("Proven: no schedule of the shapes considered, with recompute by "
+                              "stage, is better.\n"),
+                    HasSubstr("Bound and proof cover recompute by stage")));
+  const json by_stage = best(asked + "choose");
+  EXPECT_EQ(by_stage["makespan"], 16);
+  EXPECT_EQ(by_stage["bound_covers"], "recompute by stage");
+  EXPECT_EQ(best("-p 2 -m 4 -v 1")["bound_covers"], "no recompute");
+}
+
+TEST_F(SearchVerb, CountsBeyondASearch_AreRejectedAtOnce) {
+  for (const auto& [counts, name] : {std::pair("-v 2147483647", "-v 2147483647"),
+                                     std::pair("-q 2147483647", "-q 2147483647"),
+                                     std::pair("--v-placement -v 1000000000", "-v 1000000000")}) {
+    const Ran ran = command(std::string("search -p 2 -m 2 --memory-limit 1p ") + counts);
+    EXPECT_EQ(ran.code, 2);
+    EXPECT_THAT(ran.text,
+                HasSubstr(std::string("-p 2, -m 2, ") + name +
+                          ": a search takes at most 16777216 forwards"));
+  }
+}
+
+TEST_F(SearchVerb, PeakInsideAPass_IsWithinTheLimit) {
+  write("costs", R"({"millrace_costs": 1, "unit": "s", "ranks": 2, "chunks": 1,
+    "forward": [10, 12], "input": [10, 12], "weight": [9, 11],
+    "memory_forward": [10, 10], "memory_input_peak": [50, 50],
+    "memory_input": [-5, -5], "memory_weight": [-5, -5]})");
+  const std::string counts = "-p 2 -m 4 -v 1 --costs " + path("costs") + " --memory-limit ";
+  const Ran small = command("search " + counts + "20");
+  EXPECT_EQ(small.code, 1);
+  EXPECT_THAT(small.text, HasSubstr("no schedule was found within the memory limit of 20"));
+  EXPECT_EQ(command("search " + counts + "59 --budget 200").code, 1);
+  const json found = best(counts + "70");
+  double most = 0;
+  for (const json& rank : found["per_rank"])
+    most = std::max(most, rank["peak_bytes"].get<double>());
+  EXPECT_EQ(found["peak_memory"], most);
+  EXPECT_LE(most, 70);
+  const std::string zb = "simulate zb-h1 -p 2 -m 4 --costs " + path("costs") + " --memory-limit ";
+  EXPECT_THAT(command(zb + "69").text, HasSubstr("memory reaches 70; the limit is 69"));
+  EXPECT_THAT(command("simulate 1f1b -p 2 -m 2 --mem-f 5,6 --mem-i 4,5 --mem-w -9,-11 "
+                      "--memory-limit 11")
+                  .text,
+              HasSubstr("memory reaches 14; the limit is 11"));
+}
+
+TEST_F(SearchVerb, ShorterThanAPublishedOrder_IsToldBySimulate) {
+  const std::string counts = " -p 8 -m 16 --f 2 --i 3 --w 1";
+  for (const std::string name : {"v-half", "v-min"}) {
+    const std::string subject = "simulate " + name;
+    EXPECT_THAT(command(subject + counts).text,
+                ContainsRegex("Within the same memory search finds a shorter one: [0-9.]+ -> "));
+    const json told = json::parse(command(subject + counts + " --json").text);
+    double peak = 0;
+    for (const json& rank : told["per_rank"])
+      peak = std::max(peak, rank["peak_bytes"].get<double>());
+    const json found = best(counts + " -v 2 --memory-limit " + std::to_string(peak));
+    EXPECT_LT(told["relisted_makespan"], told["makespan"]);
+    EXPECT_LE(found["makespan"], told["relisted_makespan"]);
+    EXPECT_THAT(command("list").text, ContainsRegex(name + " .*search finds shorter orders"));
+  }
+  EXPECT_FALSE(json::parse(command("simulate zb-v --json").text).contains("relisted_makespan"));
+}
+
 TEST_F(SearchVerb, KeepsToTheVThatIsAskedFor) {
   const std::string plan = path("w.json");
   const json found = best("-p 3 -m 6 --v-placement --out " + plan);

@@ -121,8 +121,9 @@ TEST_F(StepsOfCopies, OfSeveralPassesKeepTheSumsOfOneTree) {
   for (std::size_t rank = 0; rank < 2; ++rank)
     EXPECT_EQ(four["per_rank"][rank]["peak_bytes"], one["per_rank"][rank]["peak_bytes"]);
   const std::string checked = "verify 1f1b -p 2 -m 8 --accumulate 4 --memory-limit ";
-  EXPECT_EQ(command(checked + "51" + tree).code, 0);
-  EXPECT_EQ(command(checked + "49" + tree).code, 1);
+  EXPECT_EQ(four["per_rank"][0]["peak_bytes"], 60);
+  EXPECT_EQ(command(checked + "60" + tree).code, 0);
+  EXPECT_EQ(command(checked + "59" + tree).code, 1);
 }
 
 TEST_F(StepsOfCopies, RefuseWhatIsOfOnePassAlone) {

@@ -57,6 +57,11 @@ class RankOrders {
 
   /// Appends an action if its rank has room for it; the memory after it.
   bool append(Op op, const Chain& chain, double& memory) {
+    if (gives_input_gradient(op)) {
+      const double passing = of_.cost.memory_input_peak[chain.stage.index()];
+      const double kept = of_.cost.memory_input[chain.stage.index()];
+      if (memory + std::max(passing, kept) > of_.memory_limit) return false;
+    }
     memory += change(op, chain.stage);
     if (memory > of_.memory_limit) return false;
     order_.push_back({op, false, 0, 0, chain.stage, MicroBatch{chain.micro_batch}, {}});

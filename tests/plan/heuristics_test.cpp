@@ -63,7 +63,8 @@ TEST(Heuristics, ZbVAutoIsItsDescriptionOpForOp) {
   EXPECT_GT(agreed("zb-v-auto", 1500, testing_plan::zb_v_auto_oracle), 1000);
 }
 
-/// Stages of different times and memory; an I may keep more for W than it frees.
+/// Stages of different times and memory; an I may keep more for W than it frees, and add more while
+/// it runs.
 Cost unequal_stages(std::uint64_t number, int ranks) {
   RandomKey key{.seed = 412, .purpose = Purpose::Test, .step = number};
   std::uint32_t drawn = 0;
@@ -77,6 +78,7 @@ Cost unequal_stages(std::uint64_t number, int ranks) {
     cost.backward_weight.push_back(1 + draw(9));
     cost.memory_forward.push_back(4 + draw(9));
     cost.memory_input.push_back(draw(9) - 4);
+    cost.memory_input_peak.push_back(draw(15));
     cost.memory_weight.push_back(-cost.memory_forward.back() - cost.memory_input.back());
   }
   if (draw(3) == 0)
@@ -88,7 +90,9 @@ Cost unequal_stages(std::uint64_t number, int ranks) {
 double least_limit(const Cost& cost) {
   double least = 0;
   for (std::size_t r = 0; r < cost.memory_forward.size(); ++r)
-    least = std::max(least, cost.memory_forward[r] + std::max(0.0, cost.memory_input[r]));
+    least = std::max(
+        least,
+        cost.memory_forward[r] + std::max({0.0, cost.memory_input[r], cost.memory_input_peak[r]}));
   return least;
 }
 
@@ -113,6 +117,38 @@ TEST(Heuristics, ZbAutoKeepsTheLimitOfEveryStageOfItsOwn) {
     options.memory_limit = least - 0.5;
     EXPECT_THROW((void)generate("zb-auto", options), InvalidArgument) << number;
   }
+}
+
+TEST(Heuristics, KeepTheLimitInsideTheirPasses) {
+  int found = 0;
+  for (std::uint64_t number = 0; number < 200; ++number) {
+    ScheduleOptions options = random_case(number);
+    const double input = static_cast<double>(number % 7) - 4;
+    options.memory_input = 2 * input;
+    options.memory_input_peak = 4 * static_cast<double>(number % 5);
+    options.memory_weight = -8 - options.memory_input;
+    options.memory_limit = options.memory_limit.value_or(12 * options.ranks);
+    const double needed =
+        8 * options.ranks + std::max(options.memory_input, *options.memory_input_peak);
+    for (const std::string name : {"zb-auto", "zb-v-auto", "v-zb"}) try {
+        if (name == "zb-v-auto" && *options.memory_limit < needed) continue;  // as its row says
+        const Program program = generate(name, options);
+        const auto stages = static_cast<std::size_t>(program.shape.stages());
+        const double share = 1.0 / program.shape.chunks();
+        Cost cost = Cost::unit(program.shape);
+        cost.memory_forward.assign(stages, 8 * share);
+        cost.memory_input.assign(stages, options.memory_input * share);
+        cost.memory_input_peak.assign(stages, *options.memory_input_peak * share);
+        cost.memory_weight.assign(stages, options.memory_weight * share);
+        const VerifyOptions checks{.memory_limit = {*options.memory_limit}, .cost = cost};
+        const auto faults = verify(program, checks);
+        EXPECT_TRUE(faults.empty()) << name << " " << number << ": " << faults.front().sentence;
+        ++found;
+      } catch (const InvalidArgument&) {
+        continue;  // nothing found under this limit
+      }
+  }
+  EXPECT_GT(found, 300);
 }
 
 TEST(Heuristics, TheListSaysTheLeastLimitOfZbAuto) {

@@ -44,6 +44,14 @@ TEST(MergedStages, TakeAndHoldWhatTheirPartsDo) {
   EXPECT_THAT(stage_times(merged.cost), ElementsAre(3 + 5, 12 + 11));
 }
 
+TEST(MergedStages, WithoutInputPeaks_HoldWhatTheirPartsLeave) {
+  CostFile file = layers();
+  file.cost.memory_input_peak.clear();
+  // 5 of stage 4, then 5 - 9, then 5 - 9 + 2; together they leave -2.
+  EXPECT_THAT(merged_stages(file, {0, 2, 5}, 2).cost.memory_input_peak, ElementsAre(0, 5));
+  EXPECT_TRUE(merged_stages(file, {0, 1, 2, 3, 4, 5}, 5).cost.memory_input_peak.empty());
+}
+
 TEST(MergedStages, OnOneRankHaveThePeakOfTheLayersRunOneByOne) {
   const CostFile file = layers(), merged = merged_stages(file, {0, 5}, 1);
   const auto peak = [](const Shape& shape, const Cost& cost, const char* schedule, int chunks) {

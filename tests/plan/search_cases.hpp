@@ -100,8 +100,8 @@ inline SearchOptions search_options(const SmallCase& of, std::int64_t budget) {
           .bidirectional = false};
 }
 
-/// Largest memory of any rank after any action.
-inline double peak_after_actions(const Program& program, const Cost& cost) {
+/// Largest memory of any rank at any moment, inside its passes too.
+inline double most_held(const Program& program, const Cost& cost) {
   double peak = 0;
   const std::vector<bool> recomputed = recomputed_stages(program);
   for (const auto& list : program.ranks) {
@@ -112,7 +112,13 @@ inline double peak_after_actions(const Program& program, const Cost& cost) {
       if (action.op == Op::Forward)
         memory += (recomputed[s] ? boundary : cost.memory_forward[s]) / cost.slices;
       if (action.op == Op::Recompute) memory += (cost.memory_forward[s] - boundary) / cost.slices;
-      if (gives_input_gradient(action.op)) memory += cost.memory_input[s] / cost.slices;
+      peak = std::max(peak, memory);
+      if (gives_input_gradient(action.op)) {
+        if (!cost.memory_input_peak.empty())
+          peak = std::max(peak, memory + cost.memory_input_peak[s] / cost.slices);
+        memory += cost.memory_input[s] / cost.slices;
+        peak = std::max(peak, memory);
+      }
       if (gives_weight_gradient(action.op)) memory += cost.memory_weight[s] / cost.slices;
       peak = std::max(peak, memory);
     }

@@ -8,6 +8,7 @@
 #include "millrace/scheduler/plan/exact.hpp"
 #include "millrace/scheduler/plan/lower_bound.hpp"
 #include "millrace/scheduler/plan/verify.hpp"
+#include "plan/byte_oracle.hpp"
 #include "plan/every_order.hpp"
 #include "plan/random_order.hpp"
 #include "plan/search_cases.hpp"
@@ -89,7 +90,7 @@ TEST(Exact, NoRandomOrderIsBelowAProvenSpan) {
     ASSERT_EQ(testing_plan::OrderSpan(*result.program, of.cost).value(), result.value) << number;
     for (int order = 0; order < 3000; ++order) {
       const Program program = test::RandomOrder(of.shape, of.cost, 8 * order + number).draw();
-      if (test::peak_after_actions(program, of.cost) > of.memory_limit) continue;
+      if (test::most_held(program, of.cost) > of.memory_limit) continue;
       ASSERT_GE(testing_plan::OrderSpan(program, of.cost).value(), result.value) << number;
     }
   }
@@ -127,8 +128,115 @@ TEST(Exact, ProvesEveryCommittedCaseWithinTenSeconds) {
     ASSERT_TRUE(result.program.has_value());
     EXPECT_TRUE(verify(*result.program).empty());
     EXPECT_EQ(test::simulated(*result.program, of.cost, of.objective), result.value);
-    EXPECT_LE(test::peak_after_actions(*result.program, of.cost), of.memory_limit);
+    EXPECT_LE(test::most_held(*result.program, of.cost), of.memory_limit);
     EXPECT_LE(bound, result.value);
+  }
+}
+
+TEST(Exact, EqualsBruteForceWherePassesOfChunksAndFullBackwardsHoldMoreInside) {
+  int none = 0;
+  for (int number = 0; number < 32; ++number) {
+    SmallCase of = number % 2 == 0 ? test::small_case(number, 2, 1, Placement::vee(2))
+                                   : test::small_case(number, 2, 2, Placement::straight(2));
+    for (std::size_t s = 0; s < of.cost.memory_input_peak.size(); ++s)
+      of.cost.memory_input_peak[s] =
+          static_cast<double>((7 * number + 3 * static_cast<int>(s)) % 11);
+    of.memory_limit = 4 * of.shape.chunks() + number % 13;
+    of.fused = number % 4 == 1;
+    const double best = brute_force(of);
+    const ExactResult result = solve(of);
+    ASSERT_TRUE(result.proven) << number;
+    ASSERT_EQ(result.value, best) << number;
+    ASSERT_LE(lower_bound(of.shape, of.cost, of.objective, of.memory_limit), best) << number;
+    if (!result.program) ++none;
+  }
+  EXPECT_GT(none, 2);
+  EXPECT_LT(none, 20);
+}
+
+/// The stages of a pipeline whose I adds bytes only while it runs, in some leaves more than F did.
+test::TinyPipeline tiny_pipeline(int number, int ranks, int micro_batches) {
+  RandomKey key{.seed = 33, .purpose = Purpose::Test, .step = static_cast<std::uint64_t>(number)};
+  std::uint32_t drawn = 0;
+  const auto draw = [&](int low, int high) {
+    return low +
+           static_cast<int>(random_below(key, drawn++, static_cast<std::uint32_t>(high - low + 1)));
+  };
+  test::TinyPipeline of{.stages = {}, .micro_batches = micro_batches};
+  for (int s = 0; s < ranks; ++s) {
+    test::TinyStage stage{.times = {draw(1, 9), draw(1, 9), draw(1, 9)}, .added = draw(3, 9)};
+    stage.passing = draw(0, 12);
+    stage.left = draw(-stage.added, 5);
+    of.stages.push_back(stage);
+  }
+  of.limit = of.least_limit() + draw(-1, 9 * micro_batches);
+  return of;
+}
+
+Cost cost_of(const test::TinyPipeline& of) {
+  Cost cost;
+  for (const test::TinyStage& stage : of.stages) {
+    cost.forward.push_back(stage.times[0]);
+    cost.backward_input.push_back(stage.times[1]);
+    cost.backward_weight.push_back(stage.times[2]);
+    cost.memory_forward.push_back(stage.added);
+    cost.memory_input_peak.push_back(stage.passing);
+    cost.memory_input.push_back(stage.left);
+    cost.memory_weight.push_back(-stage.added - stage.left);
+  }
+  return cost;
+}
+
+/// Whether the oracle, the search, its bound and its proof say the same of a pipeline.
+void expect_same(const test::TinyPipeline& of, int number) {
+  const int best = of.best();
+  const Cost cost = cost_of(of);
+  const int ranks = static_cast<int>(of.stages.size());
+  SearchOptions options{.ranks = ranks,
+                        .micro_batches = of.micro_batches,
+                        .chunks = 1,
+                        .memory_limit = static_cast<double>(of.limit),
+                        .cost = [&](const Shape&) { return cost; },
+                        .budget = 200,
+                        .bidirectional = false};
+  const SearchResult found = search(options);
+  ASSERT_EQ(found.best.has_value(), best >= 0) << number;
+  const Shape shape{
+      .ranks = ranks, .micro_batches = of.micro_batches, .placement = Placement::straight(ranks)};
+  const ExactResult exact = solve_exact(shape, cost, {.memory_limit = options.memory_limit});
+  ASSERT_TRUE(exact.proven) << number;
+  ASSERT_EQ(exact.program.has_value(), best >= 0) << number;
+  if (best < 0) return;
+  ASSERT_EQ(exact.value, best) << number;
+  ASSERT_EQ(found.best->makespan, best) << number;
+  ASSERT_TRUE(found.proven) << number;
+  const double bound = lower_bound(shape, cost, Objective::Makespan, options.memory_limit);
+  ASSERT_LE(bound, best) << number;
+  ASSERT_EQ(test::most_held(found.best->program, cost), found.best->peak_memory) << number;
+  const Graph graph(found.best->program);
+  double drawn = 0;
+  for (const auto& curve : memory_over_time(graph, cost, std::get<Timeline>(simulate(graph, cost))))
+    for (const MemoryStep& step : curve) drawn = std::max(drawn, step.bytes);
+  ASSERT_EQ(drawn, found.best->peak_memory) << number;
+  VerifyOptions checks{.memory_limit = {options.memory_limit}, .cost = cost};
+  ASSERT_TRUE(verify(found.best->program, checks).empty()) << number;
+  checks.memory_limit = {found.best->peak_memory - 1};
+  ASSERT_FALSE(verify(found.best->program, checks).empty()) << number;
+}
+
+TEST(Exact, AgreesWithEveryOrderWherePassesHoldMoreInside) {
+  int none = 0;
+  for (int number = 0; number < 150; ++number) {
+    const test::TinyPipeline of = tiny_pipeline(number, 2, 2);
+    if (of.best() < 0) ++none;
+    expect_same(of, number);
+  }
+  EXPECT_GT(none, 3);
+  for (int number = 150; number < 162; ++number) expect_same(tiny_pipeline(number, 3, 2), number);
+  for (int number = 162; number < 168; ++number) {
+    test::TinyPipeline of = tiny_pipeline(number, 2, 3);
+    of.limit = std::min(of.limit, of.least_limit() + 6);
+    expect_same(of, number);
   }
 }
 

@@ -44,14 +44,14 @@ TEST(Relist, KeepsTheActionsAndIsNeverWorseForAnyCatalogueEntry) {
     Program program = generate(entry.name, {.ranks = 4, .micro_batches = 8});
     Cost cost = Cost::of_full_stage(program.shape, 10, 12, 8, 1);
     for (std::size_t i = 0; i < cost.forward.size(); i += 3) cost.forward[i] *= 1.5;
-    const double limit = test::peak_after_actions(program, cost);
+    const double limit = test::most_held(program, cost);
     for (const Objective objective : {Objective::Makespan, Objective::Span}) {
       const double before = test::simulated(program, cost, objective);
       const auto result = relist(program, cost, {.memory_limit = limit, .objective = objective});
       ASSERT_TRUE(result.has_value()) << entry.name;
       EXPECT_EQ(sorted_actions(*result), sorted_actions(program)) << entry.name;
       EXPECT_THAT(verify(*result), testing::IsEmpty()) << entry.name;
-      EXPECT_LE(test::peak_after_actions(*result, cost), limit * (1 + 1e-9)) << entry.name;
+      EXPECT_LE(test::most_held(*result, cost), limit * (1 + 1e-9)) << entry.name;
       const double after = test::simulated(*result, cost, objective);
       EXPECT_LE(after, before * (1 + 1e-12)) << entry.name;
       if (after < before) ++improved;
@@ -72,7 +72,7 @@ TEST(ListSchedule, StaysWithinEveryLimitItAccepts) {
       if (!result) continue;
       ++listed;
       EXPECT_THAT(verify(*result), testing::IsEmpty());
-      EXPECT_LE(test::peak_after_actions(*result, cost), limit);
+      EXPECT_LE(test::most_held(*result, cost), limit);
     }
   EXPECT_GE(listed, 16);
   EXPECT_FALSE(

@@ -95,7 +95,7 @@ int compared_with(const SmallCase& of, const SearchResult& result) {
   for (const char* name : {"zb-auto", "zb-v-auto", "v-zb"}) try {
       const Program program = generate(name, told(of));
       if (program.shape.placement != of.shape.placement) continue;
-      if (test::peak_after_actions(program, of.cost) > of.memory_limit) continue;
+      if (test::most_held(program, of.cost) > of.memory_limit) continue;
       ++compared;
       EXPECT_TRUE(result.best.has_value());
       if (result.best) {

@@ -228,6 +228,23 @@ TEST(Sweep, TakesProgramsWithTheirOwnCounts) {
   }
 }
 
+TEST(Sweep, BeginsWithTheRelistedOrderOfAPublishedOne) {
+  SweepSpace space;
+  space.schedules = {"v-min", "v-half", "zb-v"};
+  space.ranks = {4, 6};
+  space.micro_batches = {12};
+  space.costs = {{.forward = 2, .input = 3, .weight = 1}};
+  const auto rows = rows_of(space);
+  ASSERT_EQ(rows.size(), 10U);
+  for (std::size_t i = 0; i < 8; i += 2) {
+    EXPECT_EQ(rows[i].point.schedule, rows[i + 1].point.schedule + " + relist");
+    EXPECT_LT(rows[i].figures->makespan, rows[i + 1].figures->makespan);
+    EXPECT_LE(rows[i].figures->peak_memory, rows[i + 1].figures->peak_memory);
+    EXPECT_TRUE(rows[i].figures->valid);
+  }
+  EXPECT_EQ(rows[8].point.schedule, "zb-v");
+}
+
 TEST(Sweep, CountsThePassesOfAStep) {
   SweepSpace space;
   space.schedules = {"zb-v"};

@@ -178,5 +178,6 @@ def test_a_combination_without_meaning_is_a_row_with_its_reason():
 
 def test_all_schedules_can_be_swept_at_once():
     table = millrace.sweep("all", ranks=2, micro_batches=4, costs=(1, 1, 1))
-    assert {row.schedule for row in table} == {schedule.name for schedule in millrace.schedules()}
+    names = {schedule.name for schedule in millrace.schedules()}
+    assert {row.schedule for row in table} == names | {"v-half + relist", "v-min + relist"}
     assert all(row.valid or row.reason for row in table)

@@ -121,11 +121,17 @@ inline std::vector<std::string> between_commas(const std::string& text) {
   return parts;
 }
 
-/// "W <= F <= I", "F=I=W", "p even", "q divides p". Throws std::runtime_error for anything else.
+/// "W <= F <= I", "F=I=W", "p even", "q divides p", "3 does not divide p". Throws
+/// std::runtime_error for anything else.
 inline bool holds(const std::string& condition, const Values& values) {
   const auto whole = [](double number) { return std::abs(number - std::round(number)) < 1e-9; };
   if (condition.ends_with(" even"))
     return whole(Formula(condition.substr(0, condition.size() - 5), values).value() / 2);
+  if (condition.ends_with(" odd"))
+    return !holds(condition.substr(0, condition.size() - 3) + "even", values);
+  if (const auto negated = condition.find(" does not divide "); negated != std::string::npos)
+    return !holds(condition.substr(0, negated) + " divides " + condition.substr(negated + 17),
+                  values);
   if (const auto divides = condition.find(" divides "); divides != std::string::npos)
     return whole(Formula(condition.substr(divides + 9), values).value() /
                  Formula(condition.substr(0, divides), values).value());

@@ -248,7 +248,10 @@ class Found:
 
 @dataclass(frozen=True)
 class SearchResult:
-    """The best schedule, what is not beaten, and how far the best can be from the optimum."""
+    """The best schedule, what is not beaten, and how far the best can be from the optimum.
+
+    With recompute, `lower_bound` and `proven` cover recompute by stage: all micro-batches or none.
+    """
 
     best: Found | None
     front: tuple[Found, ...]

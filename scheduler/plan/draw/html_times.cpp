@@ -52,8 +52,9 @@ function memoryOf(r) {
     if (a[OP] === 0) steps.push([start, recomputes ? boundary : at(m.forward, s)]);
     if (a[OP] === 4) steps.push([start, at(m.forward, s) - boundary]);
     if (a[OP] === 1 || a[OP] === 2) {
-      steps.push([start, at(m.peak, s)]);
-      steps.push([end, at(m.input, s) - at(m.peak, s)]);
+      const inside = Math.max(0, at(m.peak, s), a[OP] === 1 ? at(m.input, s) : 0);
+      steps.push([start, inside]);
+      steps.push([end, at(m.input, s) - inside]);
     }
     if (a[OP] === 1 || a[OP] === 3) steps.push([end, at(m.weight, s)]);
   });

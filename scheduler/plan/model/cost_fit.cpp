@@ -5,6 +5,7 @@
 
 #include "millrace/core/error.hpp"
 #include "millrace/scheduler/plan/cost_file.hpp"
+#include "plan/model/memory.hpp"
 
 namespace millrace {
 
@@ -68,17 +69,15 @@ std::vector<double> memory(const std::vector<double>& given, const Fit& fit) {
   return result;
 }
 
-/// The highest that memory gets inside I, whose parts run from the last stage to the first.
+/// The most that I adds at any moment, whose parts run from the last stage to the first.
 std::vector<double> input_peaks(const Cost& given, const Fit& fit) {
   std::vector<double> result;
-  if (given.memory_input_peak.empty()) return result;
+  if (given.memory_input_peak.empty() && (given.memory_input.empty() || fit.of_file == 1))
+    return result;
   for (std::size_t stage = 0; stage < fit.stages; ++stage) {
-    double level = 0, peak = 0;
-    for (std::size_t i = fit.first(stage) + fit.of_file; i-- > fit.first(stage);) {
-      peak = std::max(peak, level + given.memory_input_peak[i]);
-      if (!given.memory_input.empty()) level += given.memory_input[i];
-    }
-    result.push_back(peak / static_cast<double>(fit.shared_by));
+    const std::size_t first = fit.first(stage);
+    result.push_back(plan::merged_input_peak(given, first, first + fit.of_file) /
+                     static_cast<double>(fit.shared_by));
   }
   return result;
 }

@@ -60,6 +60,9 @@ Program orderable(Program program, const Cost& cost) {
   require(!cost.shares_cores(program.shape.ranks),
           "the search times orders with a processor per rank; search without Cost::cores and "
           "simulate the result with it");
+  require(!cost.tree_of_sums || cost.gradient_bytes.empty(),
+          "the search orders passes without a tree of sums, whose memory depends on the order; "
+          "search without Cost::tree_of_sums and simulate the result with it");
   for (auto& list : program.ranks)
     for (Action& action : list) {
       if (!is_compute(action.op))
@@ -94,9 +97,8 @@ void Job::place_nodes() {
 void Job::price_nodes(const Cost& cost) {
   const Program whole = has_recompute() ? program(own_order()) : Program();
   const MemoryModel model(has_recompute() ? whole : program_, cost);
-  for (auto* by_node : {&ticks_, &memory_}) by_node->resize(graph_.size());
-  if (has_recompute())
-    for (auto* by_node : {&lead_, &restored_}) by_node->resize(graph_.size());
+  for (auto* by_node : {&ticks_, &memory_, &room_}) by_node->resize(graph_.size());
+  if (has_recompute()) lead_.resize(graph_.size());
   work_.resize(program_.ranks.size());
   for (Node node = 0; node < size(); ++node) {
     const std::size_t r = rank(node);
@@ -104,14 +106,15 @@ void Job::price_nodes(const Cost& cost) {
     const double speed = cost.rank_speed.empty() ? 1 : cost.rank_speed[r];
     const MemoryChange change = model.change(action(node));
     ticks_[node] = cost.ticks(action(node)) / speed;
-    memory_[node] = change.start + change.end;
+    double before = change.start;
     if (recomputes(node)) {
       const Action again = recompute_of(action(node));
       lead_[node] = cost.ticks(again) / speed;
-      restored_[node] = model.change(again).start;
       ticks_[node] += lead_[node];
-      memory_[node] += restored_[node];
+      before += model.change(again).start;
     }
+    memory_[node] = before + change.end;
+    room_[node] = std::max(before + std::max(0.0, change.transient), memory_[node]);
     work_[r] += ticks_[node];
   }
 }

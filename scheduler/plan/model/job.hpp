@@ -53,11 +53,9 @@ class Job {
   [[nodiscard]] double ticks(Node node) const { return ticks_[node]; }
   /// Change of the rank's memory when the action has run (F: when it starts).
   [[nodiscard]] double memory(Node node) const { return memory_[node]; }
-  /// What the rank's memory must have room for: that change, or the more that a recompute brings
-  /// back before its backward frees some of it.
-  [[nodiscard]] double room(Node node) const {
-    return restored_.empty() ? memory_[node] : std::max(memory_[node], restored_[node]);
-  }
+  /// The most that it adds to the rank's memory at any moment: that change, or more while it runs,
+  /// such as what a recompute brings back before its backward frees some of it.
+  [[nodiscard]] double room(Node node) const { return room_[node]; }
   /// Ticks of the sum of a stage's gradients over the copies of the pipeline, on the link of its
   /// rank and behind that.
   struct Sum {
@@ -129,12 +127,12 @@ class Job {
   Program program_;               // without recompute
   Graph graph_;
   std::vector<std::uint32_t> rank_;
-  std::vector<double> ticks_, memory_, work_;
-  std::vector<double> lead_, restored_;  // by node: ticks and memory of its recompute; or empty
-  double link_ = 0;                      // ticks of every message ...
-  std::vector<double> links_;            // ... or by source and destination, where links differ
-  std::vector<Sum> sums_;                // by copy
-  std::vector<std::size_t> copy_rank_;   // with sums, by copy
+  std::vector<double> ticks_, memory_, room_, work_;
+  std::vector<double> lead_;            // by node: ticks of its recompute; or empty
+  double link_ = 0;                     // ticks of every message ...
+  std::vector<double> links_;           // ... or by source and destination, where links differ
+  std::vector<Sum> sums_;               // by copy
+  std::vector<std::size_t> copy_rank_;  // with sums, by copy
   std::vector<Meeting> meetings_;
   std::unique_ptr<Job> unit_run_;
   int passes_ = 1;

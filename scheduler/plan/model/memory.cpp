@@ -93,12 +93,13 @@ MemoryChange MemoryModel::change(const Action& action) const {
     case Op::Recompute:
       result.start = value(c.memory_forward, action) - value(c.memory_boundary, action);
       break;
-    case Op::Backward:
-      result.transient = value(c.memory_input_peak, action);
+    case Op::Backward:  // the gradients that its I keeps for its W live inside it
+      result.transient =
+          std::max({0.0, value(c.memory_input_peak, action), value(c.memory_input, action)});
       result.end = value(c.memory_input, action) + value(c.memory_weight, action);
       break;
     case Op::BackwardInput:
-      result.transient = value(c.memory_input_peak, action);
+      result.transient = std::max(0.0, value(c.memory_input_peak, action));
       result.end = value(c.memory_input, action);
       break;
     case Op::BackwardWeight:
@@ -133,6 +134,11 @@ MemoryPeak peak_memory(const Program& program,
   MemoryPeak peak;
   double level = model.held(rank);
   int stashes = 0, most = 0;
+  const auto reach = [&](double bytes, std::size_t position) {
+    if (bytes <= peak.bytes) return;
+    peak.bytes = bytes;
+    peak.position = position;
+  };
   for (std::size_t i = 0; i < list.size();) {
     // The halves of an atomic pair hold their memory together.
     std::size_t end = i + 1;
@@ -145,20 +151,12 @@ MemoryPeak peak_memory(const Program& program,
       stashes += model.stashes_taken(list[j]);
     }
     most = std::max(most, stashes);
-    peak.bytes = std::max(peak.bytes, level + std::max(0.0, transient));
+    reach(level + std::max(0.0, transient), i);
     for (; i < end; ++i) {
-      if (list[i].op == Op::Forward && level > peak.after_op) {
-        peak.after_op = level;
-        peak.position = i;
-      }
       level += model.change(list[i]).end;
       stashes -= model.stashes_dropped(list[i]);
     }
-    peak.bytes = std::max(peak.bytes, level);
-    if (level > peak.after_op) {
-      peak.after_op = level;
-      peak.position = end - 1;
-    }
+    reach(level, end - 1);
   }
   peak.left = level;
   const double stages = program.shape.stages();
@@ -174,15 +172,25 @@ std::vector<MemoryPeak> memory_peaks(const Program& program, const Cost& cost) {
     for (std::size_t r = 0; r < peaks.size(); ++r) {
       MemoryPeak of_pass = peak_memory(program, cost, model, Rank{static_cast<std::int32_t>(r)});
       MemoryPeak& peak = peaks[r];
-      of_pass.bytes = std::max(peak.bytes, of_pass.bytes);
-      if (pass > 0 && of_pass.after_op <= peak.after_op) {
-        of_pass.after_op = peak.after_op;
+      if (pass > 0 && of_pass.bytes <= peak.bytes) {
+        of_pass.bytes = peak.bytes;
         of_pass.position = peak.position;
       }
       peak = of_pass;
     }
   }
   return peaks;
+}
+
+double merged_input_peak(const Cost& cost, std::size_t first, std::size_t last) {
+  double level = 0, peak = 0;
+  for (std::size_t stage = last; stage-- > first;) {
+    if (!cost.memory_input_peak.empty())
+      peak = std::max(peak, level + cost.memory_input_peak[stage]);
+    if (!cost.memory_input.empty()) level += cost.memory_input[stage];
+    peak = std::max(peak, level);
+  }
+  return peak;
 }
 
 }  // namespace millrace::plan

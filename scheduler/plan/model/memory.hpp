@@ -53,9 +53,8 @@ class MemoryModel {
 /// Highest level along one rank's list, in program order: of one pass, or of all.
 struct MemoryPeak {
   double activation = 0;     ///< stashes, in micro-batches of a full stage
-  double bytes = 0;          ///< with what lives only inside an op
-  double after_op = 0;       ///< highest level after an op: what a limit bounds
-  std::size_t position = 0;  ///< where after_op is reached first
+  double bytes = 0;          ///< most at any moment, inside actions too: what a limit bounds
+  std::size_t position = 0;  ///< the action that reaches it first
   double left = 0;           ///< after the last op
 };
 
@@ -66,5 +65,9 @@ struct MemoryPeak {
 
 /// By rank, over all passes of a step. Cost: O(actions), with a tree of sums for each pass.
 [[nodiscard]] std::vector<MemoryPeak> memory_peaks(const Program& program, const Cost& cost);
+
+/// The most that the I of stages [first, last) add to their rank's memory at any moment, when they
+/// run one after the other, the last stage first.
+[[nodiscard]] double merged_input_peak(const Cost& cost, std::size_t first, std::size_t last);
 
 }  // namespace millrace::plan

@@ -5,6 +5,7 @@
 
 #include "millrace/core/error.hpp"
 #include "millrace/scheduler/plan/cost_file.hpp"
+#include "plan/model/memory.hpp"
 
 namespace millrace {
 
@@ -21,16 +22,6 @@ void add_sums(
     for (std::size_t stage = first; stage < last; ++stage) sum += from[stage * slices + slice];
     into.push_back(sum);
   }
-}
-
-/// The highest that I lifts the memory of stages [first, last), which run it last one first.
-double input_peak(const Cost& cost, std::size_t first, std::size_t last) {
-  double level = 0, peak = 0;
-  for (std::size_t stage = last; stage-- > first;) {
-    peak = std::max(peak, level + cost.memory_input_peak[stage]);
-    if (!cost.memory_input.empty()) level += cost.memory_input[stage];
-  }
-  return peak;
 }
 
 void require_boundaries(const std::vector<int>& boundaries, int stages, int ranks) {
@@ -72,6 +63,8 @@ CostFile merged_stages(const CostFile& file, const std::vector<int>& boundaries,
       &Cost::memory_forward, &Cost::memory_input, &Cost::memory_weight, &Cost::gradient_bytes};
   for (const auto member : times) (result.cost.*member).clear();
   for (const auto member : memory) (result.cost.*member).clear();
+  const bool has_input_peaks = !file.cost.memory_input_peak.empty() ||
+                               (!file.cost.memory_input.empty() && result.stages < file.stages);
   result.cost.memory_input_peak.clear();
   result.cost.memory_boundary.clear();
   for (std::size_t s = 0; s + 1 < boundaries.size(); ++s) {
@@ -81,8 +74,8 @@ CostFile merged_stages(const CostFile& file, const std::vector<int>& boundaries,
       add_sums(file.cost.*member, first, last, slices, result.cost.*member);
     for (const auto member : memory)
       add_sums(file.cost.*member, first, last, 1, result.cost.*member);
-    if (!file.cost.memory_input_peak.empty())
-      result.cost.memory_input_peak.push_back(input_peak(file.cost, first, last));
+    if (has_input_peaks)
+      result.cost.memory_input_peak.push_back(plan::merged_input_peak(file.cost, first, last));
     if (!file.cost.memory_boundary.empty())
       result.cost.memory_boundary.push_back(file.cost.memory_boundary[first]);
   }

@@ -2,6 +2,7 @@
 // the parameter, the value that was given, and what works.
 #pragma once
 
+#include <algorithm>
 #include <string>
 #include <string_view>
 
@@ -23,6 +24,15 @@ inline Sentence given(std::string_view name, int value, const ScheduleOptions& o
 /// What a rank may hold: the limit that was given, else p forwards, as many as 1F1B holds.
 inline double memory_limit_of(const ScheduleOptions& options) {
   return options.memory_limit.value_or(options.ranks * options.memory_forward);
+}
+
+/// What an I takes only while it runs, beyond what it leaves: under a limit, room for it stays
+/// free.
+inline double passing_memory(double input_peak, double input) {
+  return std::max(0.0, input_peak - std::max(0.0, input));
+}
+inline double passing_memory(const ScheduleOptions& options) {
+  return passing_memory(options.memory_input_peak.value_or(0), options.memory_input);
 }
 
 /// Throws when a search under that limit found no order.

@@ -123,6 +123,25 @@ int chunk_cap(const ScheduleOptions& options) {
   return static_cast<int>(std::min(chunks, 2.0 * options.ranks));
 }
 
+/// The most that a rank holds at any moment.
+double most_held(const Timetable& timetable, const ScheduleOptions& options) {
+  const double forward = options.memory_forward / 2, input = options.memory_input / 2;
+  const double inside = std::max(0.0, options.memory_input_peak.value_or(0) / 2);
+  double most = 0;
+  for (const TimetableRow& line : timetable) {
+    double level = 0;
+    for (const Symbol symbol : line) {
+      const bool is_input = symbol == kb || symbol == kB;
+      if (symbol == kF || symbol == kf) level += forward;
+      if (is_input) most = std::max(most, level + inside);
+      if (is_input) level += input;
+      if (symbol == kOwed) level += options.memory_weight / 2;
+      most = std::max(most, level);
+    }
+  }
+  return most;
+}
+
 /// The span that no block goes below, in the costs' ticks: with equal passes, free links and at
 /// least 2p micro-batches the envelope of the paper's authors, with k chunks held
 /// 3p-1-3k + max(3p, p+1+2 ceil(k/2)) passes beyond the work; else the work alone.
@@ -148,6 +167,7 @@ Program v_zb(const ScheduleOptions& options) {
   Timetable best;
   double best_span = std::numeric_limits<double>::infinity();
   const double enough = least_span(options, cap, costs) * (1 + 1e-12);  // up to rounding
+  const double limit = memory_limit_of(options) * (1 + 1e-9);
   for_each_block(p, [&](const VBlock& block) {
     work.spend(block.size());
     Timetable timetable = repeat(block, repeated);
@@ -157,6 +177,7 @@ Program v_zb(const ScheduleOptions& options) {
         (m < repeated && !shorten(timetable, allowed, cap, m, work)) ||
         !end(timetable, cap, m, work))
       return Verdict::GoOn;
+    if (options.memory_limit && most_held(timetable, options) > limit) return Verdict::GoOn;
     const std::optional<double> span = span_of(timetable, costs, work);
     if (span && *span < best_span) {
       best_span = *span;

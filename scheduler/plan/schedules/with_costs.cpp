@@ -24,6 +24,7 @@ void set_means_of_file(ScheduleOptions& options, const ModelCosts& costs) {
   options.memory_forward = mean.memory_forward;
   options.memory_input = mean.memory_input;
   options.memory_weight = mean.memory_weight;
+  options.memory_input_peak = mean.memory_input_peak;
 }
 
 /// It orders the stages for a processor per rank, for one copy of the pipeline and for one pass.

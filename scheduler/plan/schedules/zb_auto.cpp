@@ -151,6 +151,7 @@ Cost stage_costs(const ScheduleOptions& options) {
   cost.memory_forward.assign(cost.forward.size(), options.memory_forward);
   cost.memory_input.assign(cost.forward.size(), options.memory_input);
   cost.memory_weight.assign(cost.forward.size(), options.memory_weight);
+  cost.memory_input_peak.assign(cost.forward.size(), options.memory_input_peak.value_or(0));
   return cost;
 }
 
@@ -166,18 +167,22 @@ std::vector<RankCosts> rank_costs(const ScheduleOptions& options, const Cost& co
     own.forward = {cost.forward[r] / speed, value(cost.memory_forward, r)};
     own.input = {cost.backward_input[r] / speed, value(cost.memory_input, r)};
     own.weight = {cost.backward_weight[r] / speed, value(cost.memory_weight, r)};
-    own.limit = options.memory_limit.value_or(options.ranks * own.forward.memory + growth(own));
+    own.limit = options.ranks * own.forward.memory + growth(own);
+    if (!options.memory_limit) continue;
+    own.passing = passing_memory(value(cost.memory_input_peak, r), own.input.memory);
+    own.limit = *options.memory_limit - own.passing;
   }
   return costs;
 }
 
 /// The same limit holds on every rank where one is given, and there is room where none is.
 void require_room(const std::vector<RankCosts>& costs) {
-  const auto most = std::ranges::max_element(costs, {}, admission);
-  const std::string held = plan::number_text(admission(*most));
+  const auto wanted = [](const RankCosts& own) { return admission(own) + own.passing; };
+  const auto most = std::ranges::max_element(costs, {}, wanted);
+  const std::string held = plan::number_text(wanted(*most));
   require(admission(*most) <= most->limit,
-          named("memory_limit") + " is " + plan::number_text(most->limit) + "; stage " +
-              std::to_string(most - costs.begin()) + " holds " + held +
+          named("memory_limit") + " is " + plan::number_text(most->limit + most->passing) +
+              "; stage " + std::to_string(most - costs.begin()) + " holds " + held +
               " with one micro-batch, so " + held + " works");
 }
 

@@ -16,10 +16,12 @@ namespace {
 
 /// The costs of a rank. A chunk is half a stage; doubling the latency instead keeps integers whole.
 RankCosts chunk_costs(const ScheduleOptions& options) {
+  const double passing = options.memory_limit ? passing_memory(options) / 2 : 0;
   return {.forward = {options.forward, options.memory_forward / 2},
           .input = {options.input, options.memory_input / 2},
           .weight = {options.weight, options.memory_weight / 2},
-          .limit = memory_limit_of(options)};
+          .limit = memory_limit_of(options) - passing,
+          .passing = passing};
 }
 
 /// What a run may do, and the bubbles that it may have.

@@ -16,7 +16,7 @@
 namespace millrace::plan {
 
 /// Times of one order and what they amount to, in ticks. `peak` is the largest memory of any rank
-/// after any of its actions.
+/// at any moment.
 struct Figures {
   bool feasible = false;
   double makespan = std::numeric_limits<double>::infinity();
@@ -67,7 +67,7 @@ class Evaluator {
 
   /// Of the current order, given again. Cost: one to a few runs.
   [[nodiscard]] Figures figures(const JobOrder& order);
-  /// Largest memory of any rank after any action of `order`.
+  /// Largest memory of any rank at any moment of `order`.
   [[nodiscard]] double peak(const JobOrder& order) const;
 
  private:

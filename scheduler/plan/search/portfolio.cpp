@@ -6,8 +6,10 @@
 #include <numeric>
 #include <set>
 #include <string_view>
+#include <utility>
 
 #include "millrace/core/error.hpp"
+#include "millrace/core/sentence.hpp"
 #include "millrace/scheduler/plan/generators.hpp"
 #include "millrace/scheduler/plan/passes.hpp"
 #include "millrace/scheduler/plan/recompute.hpp"
@@ -37,6 +39,7 @@ int effort(const ScheduleEntry& entry) {
   return 1;
 }
 
+constexpr std::int64_t kMostForwards = std::int64_t{1} << 24;  // of one schedule
 constexpr int kMostChunks = 4;
 constexpr int kMostWaves = 2;
 constexpr int kSeveralLimits = 512;  // ranks x micro-batches up to which several limits are asked
@@ -79,6 +82,8 @@ ScheduleOptions base_options(const SearchOptions& options) {
   base.memory_forward = mean(cost.memory_forward, 1.0 / chunks) * chunks;
   base.memory_input = mean(cost.memory_input, 0) * chunks;
   base.memory_weight = mean(cost.memory_weight, -1.0 / chunks) * chunks;
+  if (!cost.memory_input_peak.empty())
+    base.memory_input_peak = mean(cost.memory_input_peak, 0) * chunks;
   return base;
 }
 
@@ -195,6 +200,30 @@ Program passes_of(const Program& given) {
 
 std::string generator_of(const Candidate& candidate) {
   return candidate.given != nullptr ? candidate.given->name : std::string(candidate.entry->name);
+}
+
+void require_counts(const SearchOptions& options) {
+  require(options.ranks >= 1 && options.micro_batches >= 1,
+          "search needs at least 1 rank and 1 micro-batch; got " + std::to_string(options.ranks) +
+              " and " + std::to_string(options.micro_batches));
+  require(!options.chunks || *options.chunks >= 1,
+          "search needs at least 1 chunk; got " + std::to_string(options.chunks.value_or(1)));
+  require(options.slices >= 1,
+          "search needs at least 1 slice; got " + std::to_string(options.slices));
+  const std::array counts = {std::pair("ranks", options.ranks),
+                             std::pair("micro_batches", options.micro_batches),
+                             std::pair("chunks", options.chunks.value_or(1)),
+                             std::pair("slices", options.slices)};
+  std::int64_t forwards = 1;  // a factor is below 2^31: nothing overflows
+  Sentence given = "";
+  for (const auto& [name, count] : counts) {
+    if (count > 1)
+      given += (given.text().empty() ? "" : ", ") + named(name) + " " + std::to_string(count);
+    forwards = std::min(forwards * std::max(1, count), kMostForwards + 1);
+  }
+  require(forwards <= kMostForwards,
+          given + ": a search takes at most " + std::to_string(kMostForwards) +
+              " forwards, because it holds many schedules at once; show and simulate take more");
 }
 
 std::string title(const Candidate& candidate) {

@@ -24,6 +24,10 @@ struct Candidate {
 /// Name of the catalogue, or of the program.
 [[nodiscard]] std::string generator_of(const Candidate& candidate);
 
+/// Throws InvalidArgument for counts below 1 and for more forwards than the programs that a search
+/// holds at once may have.
+void require_counts(const SearchOptions& options);
+
 /// "wave w=2".
 [[nodiscard]] std::string title(const Candidate& candidate);
 

@@ -43,6 +43,7 @@ class Levels {
         const MemoryChange change = model.change(action);
         const double saved = saved_[stage] / program.shape.slices;
         Step step{stage, change.start + change.end};
+        step.room = std::max(change.start + std::max(0.0, change.transient), step.change);
         if (action.op == Op::Forward) step.if_chosen = -saved;
         if (gives_input_gradient(action.op)) step.if_chosen = saved;
         steps_[r].push_back(step);
@@ -69,6 +70,7 @@ class Levels {
   struct Step {
     std::size_t stage = 0;
     double change = 0;
+    double room = 0;       // the most that it adds at any moment
     double if_chosen = 0;  // before it, by recompute: a backward's comes before its own change
   };
 
@@ -77,9 +79,8 @@ class Levels {
     double level = 0, peak = 0;
     for (const Step& step : steps_[rank]) {
       if (choice[step.stage]) level += step.if_chosen;
-      if (step.if_chosen > 0 && choice[step.stage]) peak = std::max(peak, level);
+      peak = std::max(peak, level + step.room);
       level += step.change;
-      peak = std::max(peak, level);
     }
     return within_limit(peak, limit_);
   }
@@ -169,10 +170,12 @@ std::vector<RecomputeChoice> all_choices(std::size_t stages) {
 
 Cost with_least_memory(Cost cost) {
   const std::vector<double> saved = savings(cost, cost.memory_forward.size());
-  if (cost.memory_input.empty()) cost.memory_input.resize(saved.size(), 0);
+  for (auto* list : {&cost.memory_input, &cost.memory_input_peak})
+    if (list->empty()) list->resize(saved.size(), 0);
   for (std::size_t s = 0; s < saved.size(); ++s) {
     cost.memory_forward[s] -= saved[s];
     cost.memory_input[s] += saved[s];
+    cost.memory_input_peak[s] = std::max(0.0, cost.memory_input_peak[s]) + saved[s];
   }
   return cost;
 }

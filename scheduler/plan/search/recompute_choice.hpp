@@ -13,8 +13,8 @@ namespace millrace::plan {
 /// By stage: whether it runs its forward again.
 using RecomputeChoice = std::vector<bool>;
 
-/// Choices with which `program` (compute only, without recompute) stays within the limit after
-/// every action, none of them with a stage that it could do without. More recompute never makes an
+/// Choices with which `program` (compute only, without recompute) stays within the limit at any
+/// moment, none of them with a stage that it could do without. More recompute never makes an
 /// order faster and never makes a rank hold more, so these are all that can be best for it. All of
 /// them where there are few stages and actions; else those that giving stages back leads to, from
 /// the costliest recompute on, from the first stage on and from the last. The choice without any

@@ -66,15 +66,22 @@ std::map<StageKey, StageLists> by_stage(const Job& job) {
   return stages;
 }
 
-/// Least number of ended I (first) and W (second) that leave room for forward number j (from 0).
-/// W are at most I; an I may add memory, a finished micro-batch holds none.
+/// What a rank must have free while an I (or B) runs.
+double inside(const Job& job, Node backward) {
+  return std::max(0.0, job.room(backward));
+}
+
+/// Least number of ended I (first) and W (second) that leave room for forward number j (from 0),
+/// and for every I that comes after it. W are at most I.
 std::pair<int, int> least_ended(const Job& job, const StageLists& lists, int j, double limit) {
   const double forward = job.memory(lists.forward.front());
   const double input = job.memory(lists.input.front());
   const double weight = job.memory(lists.weight.front());
   const double held = (j + 1) * forward;
   int inputs = 0, weights = 0;
-  while (inputs <= j && !within_limit(held + inputs * (input + weight), limit)) ++inputs;
+  const double most = held + inside(job, lists.input.front());
+  const double freed = input + std::min(0.0, weight);
+  while (inputs <= j && !within_limit(most + inputs * freed, limit)) ++inputs;
   const auto best = [&](int w) { return held + w * weight + (input <= 0 ? j : w) * input; };
   while (weights <= j && !within_limit(best(weights), limit)) ++weights;
   return {inputs, weights};
@@ -84,14 +91,39 @@ std::pair<int, int> least_ended(const Job& job, const StageLists& lists, int j, 
 int least_backwards(const Job& job, const StageLists& lists, int j, double limit) {
   const double forward = job.memory(lists.forward.front());
   const double backward = job.memory(lists.backward.front());
+  const double most = (j + 1) * forward + inside(job, lists.backward.front());
   int ended = 0;
-  while (ended <= j && !within_limit((j + 1) * forward + ended * backward, limit)) ++ended;
+  while (ended <= j && !within_limit(most + ended * backward, limit)) ++ended;
   return ended;
+}
+
+/// Least number of ended W that leave room for I number j, before which j of its kind have run.
+int least_weights(const Job& job, const StageLists& lists, int j, double limit) {
+  const double most = (j + 1) * job.memory(lists.forward.front()) +
+                      j * job.memory(lists.input.front()) + inside(job, lists.input.front());
+  int weights = 0;
+  while (weights <= j && !within_limit(most + weights * job.memory(lists.weight.front()), limit))
+    ++weights;
+  return weights;
+}
+
+/// Whether a micro-batch never holds less than nothing, up to rounding: then what the other stages
+/// of a rank hold can be left out of a bound.
+bool holds_nothing_or_more(const Job& job, const StageLists& lists) {
+  double level = 0, most = 0;
+  for (const auto* list : {&lists.forward, &lists.input, &lists.weight, &lists.backward}) {
+    if (list->empty()) continue;
+    level += job.memory(list->front());
+    most = std::max(most, level);
+    if (level < -1e-9 * most) return false;
+  }
+  return true;
 }
 
 using Pair = std::pair<Node, Node>;  // a node, and what must end before it
 
-/// What must end before each forward of a stage so that the limit holds; false when one never fits.
+/// What must end before each forward and I of a stage so that the limit holds; false when one never
+/// fits.
 bool make_room(const Job& job, const StageLists& lists, double limit, std::vector<Pair>& pairs) {
   const bool whole = lists.input.empty();
   const std::vector<Node>& first = whole ? lists.backward : lists.input;
@@ -106,6 +138,10 @@ bool make_room(const Job& job, const StageLists& lists, double limit, std::vecto
     const auto last = [](int n) { return static_cast<std::size_t>(n - 1); };
     if (inputs > 0) pairs.emplace_back(lists.forward[at], first[last(inputs)]);
     if (weights > 0) pairs.emplace_back(lists.forward[at], lists.weight[last(weights)]);
+    if (whole || inside(job, first.front()) == 0) continue;  // an I finds the room of its forward
+    const int before = least_weights(job, lists, j, limit);
+    if (before > j) return false;
+    if (before > 0) pairs.emplace_back(lists.input[at], lists.weight[last(before)]);
   }
   return true;
 }
@@ -122,12 +158,17 @@ void Relaxation::chain() {
   chain_start_.assign(job_.size() + 1, 0);
   if (job_.shape().slices > 1) return;  // slices differ in cost: none may stand for another
   std::vector<Pair> pairs;
-  for (const auto& [key, lists] : by_stage(job_)) {
+  const auto stages = by_stage(job_);
+  const bool limited = limit_ < std::numeric_limits<double>::infinity() &&
+                       std::ranges::all_of(stages, [&](const auto& stage) {
+                         return holds_nothing_or_more(job_, stage.second);
+                       });
+  for (const auto& [key, lists] : stages) {
     for (const auto* list : {&lists.forward, &lists.input, &lists.weight, &lists.backward})
       for (std::size_t j = 1; j < list->size(); ++j) pairs.emplace_back((*list)[j], (*list)[j - 1]);
     const std::size_t m = lists.forward.size();
     job_.spend(3 * m);
-    if (limit_ == std::numeric_limits<double>::infinity()) continue;
+    if (!limited) continue;
     job_.spend(m * m / 16);  // the room of each forward is searched
     fits_ = make_room(job_, lists, limit_, pairs);
     if (!fits_) return;

@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "plan/model/memory.hpp"
 #include "plan/schedules/list_order.hpp"
 
 namespace millrace {
@@ -82,6 +83,16 @@ std::optional<Program> relist(const Program& program,
   const auto listed = plan::relist_order(job, job.own_order(), options, evaluations);
   if (!listed) return std::nullopt;
   return job.program(listed->order);
+}
+
+Program relist_within_own_memory(const Program& program, const Cost& cost) {
+  double most = 0;
+  for (const plan::MemoryPeak& peak : plan::memory_peaks(program, cost))
+    most = std::max(most, peak.bytes);
+  std::optional<Program> listed = relist(program, cost, {.memory_limit = most});
+  if (!listed) return program;
+  listed->name = program.name + " + relist";
+  return *std::move(listed);
 }
 
 }  // namespace millrace

@@ -11,7 +11,7 @@
 #include "millrace/core/error.hpp"
 #include "millrace/core/sentence.hpp"
 #include "millrace/scheduler/plan/exact.hpp"
-#include "millrace/scheduler/plan/lower_bound.hpp"
+#include "millrace/scheduler/plan/list_schedule.hpp"
 #include "millrace/scheduler/plan/passes.hpp"
 #include "plan/model/stage_sums.hpp"
 #include "plan/schedules/list_order.hpp"
@@ -31,12 +31,6 @@ namespace {
 constexpr std::size_t kLocalStarts = 3;         // finds that the local search starts from
 constexpr std::int64_t kExactStates = 200'000;  // of the exact solver, for all shapes together
 constexpr std::int64_t kVaryShare = 10;         // of the budget, for other choices of recompute
-
-/// Stages that recompute, and what no schedule in which they do can beat.
-struct BoundedChoice {
-  RecomputeChoice choice;
-  double bound = 0;
-};
 
 class Search {
  public:
@@ -64,8 +58,6 @@ class Search {
   void search_from(const Found& start, std::int64_t budget, std::uint32_t stream);
   void solve_small();
   std::int64_t solve_one(BoundedShape& shape, std::int64_t states);
-  [[nodiscard]] std::vector<BoundedChoice> choices_for(const BoundedShape& shape,
-                                                       const Cost& cost) const;
   double solve_choice(const Shape& shape,
                       const Cost& cost,
                       const RecomputeChoice& choice,
@@ -137,6 +129,12 @@ void Search::time_one(const Candidate& candidate, Work* work) {
       again.program = insert_recompute(found.program, choice);
       if (again.program != found.program) time_program(std::move(again), cost, work);
     }
+  if (candidate.entry != nullptr && candidate.entry->relisted) {
+    Found shorter = found;
+    shorter.program = relist_within_own_memory(found.program, cost);
+    shorter.refinement = "relist";
+    if (shorter.program.ranks != found.program.ranks) time_program(std::move(shorter), cost, work);
+  }
   time_program(std::move(found), cost, work);
 }
 
@@ -285,26 +283,10 @@ void Search::solve_small() {
   }
 }
 
-/// What the exact solver decides of a shape: every choice of recompute, those that can be best
-/// first.
-std::vector<BoundedChoice> Search::choices_for(const BoundedShape& shape, const Cost& cost) const {
-  const auto stages = static_cast<std::size_t>(shape.shape.stages());
-  if (!options_.recompute || stages > kMostChosenStages)
-    return {{RecomputeChoice(stages), shape.bound}};
-  std::vector<BoundedChoice> choices;
-  for (RecomputeChoice& choice : all_choices(stages)) {
-    const double bound =
-        lower_bound(shape.shape, cost, options_.objective, options_.memory_limit, {}, choice);
-    choices.push_back({std::move(choice), std::max(bound, shape.bound)});
-  }
-  std::ranges::stable_sort(choices, {}, &BoundedChoice::bound);
-  return choices;
-}
-
 /// Proves or improves one shape; returns the states that it took.
 std::int64_t Search::solve_one(BoundedShape& shape, std::int64_t states) {
   const Cost cost = search_cost(options_, shape.shape);
-  const std::vector<BoundedChoice> choices = choices_for(shape, cost);
+  const std::vector<BoundedChoice> choices = choices_for(options_, shape, cost);
   std::int64_t left = states;
   double bound = std::numeric_limits<double>::infinity();
   for (std::size_t i = 0; i < choices.size(); ++i) {
@@ -381,13 +363,7 @@ SearchResult Search::run() {
 }  // namespace plan
 
 SearchResult search(const SearchOptions& options) {
-  require(options.ranks >= 1 && options.micro_batches >= 1,
-          "search needs at least 1 rank and 1 micro-batch; got " + std::to_string(options.ranks) +
-              " and " + std::to_string(options.micro_batches));
-  require(!options.chunks || *options.chunks >= 1,
-          "search needs at least 1 chunk; got " + std::to_string(options.chunks.value_or(1)));
-  require(options.slices >= 1,
-          "search needs at least 1 slice; got " + std::to_string(options.slices));
+  plan::require_counts(options);
   require(options.budget >= 0,
           "the budget is " + std::to_string(options.budget) + "; it is at least 0");
   return plan::Search(options).run();

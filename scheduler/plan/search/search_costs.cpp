@@ -4,6 +4,7 @@
 #include "millrace/core/sentence.hpp"
 #include "millrace/scheduler/plan/model_costs.hpp"
 #include "millrace/scheduler/plan/search.hpp"
+#include "plan/search/portfolio.hpp"
 
 namespace millrace {
 
@@ -25,6 +26,7 @@ bool of_one_cut(const ModelCosts& costs, int ranks) {
 }  // namespace
 
 void set_costs(SearchOptions& options, const ModelCosts& costs) {
+  plan::require_counts(options);
   require(costs.slice_costs.empty() || options.slices > 1,
           named("slice_costs") + " needs " + named("slices") +
               ": the search cuts no slices of its own");

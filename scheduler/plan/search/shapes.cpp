@@ -7,7 +7,6 @@
 
 #include "millrace/scheduler/plan/lower_bound.hpp"
 #include "plan/search/portfolio.hpp"
-#include "plan/search/recompute_choice.hpp"
 
 namespace millrace::plan {
 
@@ -48,8 +47,23 @@ double busiest_work(const Shape& shape, const Cost& cost) {
 }  // namespace
 
 bool split_covers_all(const Cost& cost) {
-  return cost.backward.empty() &&
-         std::ranges::all_of(cost.memory_input, [](double change) { return change <= 0; });
+  return cost.backward.empty();
+}
+
+std::vector<BoundedChoice> choices_for(const SearchOptions& options,
+                                       const BoundedShape& shape,
+                                       const Cost& cost) {
+  const auto stages = static_cast<std::size_t>(shape.shape.stages());
+  if (!options.recompute || stages > kMostChosenStages)
+    return {{RecomputeChoice(stages), shape.bound}};
+  std::vector<BoundedChoice> choices;
+  for (RecomputeChoice& choice : all_choices(stages)) {
+    const double bound =
+        lower_bound(shape.shape, cost, options.objective, options.memory_limit, {}, choice);
+    choices.push_back({std::move(choice), std::max(bound, shape.bound)});
+  }
+  std::ranges::stable_sort(choices, {}, &BoundedChoice::bound);
+  return choices;
 }
 
 void Shapes::note(const Shape& shape) {

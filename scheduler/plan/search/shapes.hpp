@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "millrace/scheduler/plan/search.hpp"
+#include "plan/search/recompute_choice.hpp"
 
 namespace millrace::plan {
 
@@ -12,6 +13,18 @@ struct BoundedShape {
   Shape shape;
   double bound = 0;  ///< in the user's units
 };
+
+/// Stages that recompute, and what no schedule in which they do can beat.
+struct BoundedChoice {
+  RecomputeChoice choice;
+  double bound = 0;
+};
+
+/// What the exact solver decides of a shape: every choice of recompute, those that can be best
+/// first; the one without any where the search chooses none or there are too many.
+[[nodiscard]] std::vector<BoundedChoice> choices_for(const SearchOptions& options,
+                                                     const BoundedShape& shape,
+                                                     const Cost& cost);
 
 /// Whether every program with full or mixed backward has a split one that is as good.
 [[nodiscard]] bool split_covers_all(const Cost& cost);

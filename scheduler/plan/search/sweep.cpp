@@ -13,6 +13,7 @@
 #include "millrace/core/error.hpp"
 #include "millrace/core/sentence.hpp"
 #include "millrace/scheduler/plan/generators.hpp"
+#include "millrace/scheduler/plan/list_schedule.hpp"
 #include "millrace/scheduler/plan/passes.hpp"
 #include "millrace/scheduler/plan/simulate.hpp"
 #include "millrace/scheduler/plan/verify.hpp"
@@ -105,6 +106,7 @@ ScheduleOptions options_of(const SweepPoint& point) {
   options.memory_forward = costs.memory_forward;
   options.memory_input = costs.memory_input;
   options.memory_weight = costs.memory_weight;
+  options.memory_input_peak = costs.memory_input_peak;
   return options;
 }
 
@@ -170,6 +172,9 @@ void add_points(SweepPoint point, const SweepSpace& space, std::vector<SweepPoin
         point.costs = costs;
         point.memory_limit.reset();
         if (limit) point.memory_limit = limit_of(*limit, point.ranks, costs);
+        point.relisted = !point.program && find_schedule(point.schedule).relisted;
+        if (point.relisted) points.push_back(point);
+        point.relisted = false;
         points.push_back(point);
       }
 }
@@ -258,6 +263,7 @@ SweepCosts sweep_costs(CostFile file, std::string name) {
     costs.memory_forward = mean(cost.memory_forward);
     costs.memory_input = mean(cost.memory_input);
     costs.memory_weight = mean(cost.memory_weight);
+    if (!cost.memory_input_peak.empty()) costs.memory_input_peak = mean(cost.memory_input_peak);
   }
   costs.file = std::make_shared<const CostFile>(std::move(file));
   costs.file_name = std::move(name);
@@ -297,8 +303,11 @@ SweepRow evaluate(const SweepPoint& point, const Stop& stop) {
   if (stop && stop()) throw Stopped("the sweep was stopped");
   SweepRow row{.point = point, .figures = {}, .reason = {}};
   try {
-    const Program program = insert_reductions(program_of(point, stop), point.data_parallel);
+    Program order = program_of(point, stop);
+    if (point.relisted) order = relist_within_own_memory(order, cost_of(order.shape, point));
+    const Program program = insert_reductions(std::move(order), point.data_parallel);
     row.figures = figures_of(program, point, row.reason);
+    if (point.relisted) row.point.schedule += " + relist";
     row.point.chunks = program.shape.chunks();
     row.point.slices = program.shape.slices;
   } catch (const InvalidArgument& refusal) {

@@ -137,12 +137,12 @@ class OrderCheck {
     for (std::size_t r = 0; r < program.ranks.size(); ++r) {
       const plan::MemoryPeak& peak = peaks[r];
       const auto& limits = options_.memory_limit;
-      const double limit = limits.empty() ? peak.after_op : limits[std::min(r, limits.size() - 1)];
+      const double limit = limits.empty() ? peak.bytes : limits[std::min(r, limits.size() - 1)];
       const Node first = graph_.first(Rank{static_cast<std::int32_t>(r)});
-      if (peak.after_op > limit + slack(limit))
+      if (peak.bytes > limit + slack(limit))
         report(Rule::Memory,
                first + static_cast<Node>(peak.position),
-               "memory reaches " + plan::number_text(peak.after_op) + "; the limit is " +
+               "memory reaches " + plan::number_text(peak.bytes) + "; the limit is " +
                    plan::number_text(limit));
       if (std::abs(peak.left) > slack(peak.bytes) && !program.ranks[r].empty())
         report(Rule::Memory,

@@ -63,8 +63,10 @@ struct Cost {
   double ticks_per_unit = 1;  ///< ticks in one unit of what the user gave
 
   /// Change of memory at the start of F (a_F), inside I (g_I appears before a_I goes:
-  /// `input_peak`), at the end of I (g_I - a_I), and at the end of W (the rest). Per stage, of a
-  /// whole micro-batch (a slice takes 1/q); bytes or any unit. Empty means 0.
+  /// `input_peak`), at the end of I (g_I - a_I), and at the end of W (the rest). B holds inside
+  /// what its I and W do. The peak of a rank, in every figure and limit, is the most that it holds
+  /// at any moment, also inside a pass. Per stage, of a whole micro-batch (a slice takes 1/q);
+  /// bytes or any unit. Empty means 0.
   std::vector<double> memory_forward, memory_input_peak, memory_input, memory_weight;
   /// What F keeps where a recompute follows: the stage's input. The recompute adds the rest of a_F.
   /// Empty means 0.

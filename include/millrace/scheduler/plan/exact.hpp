@@ -16,7 +16,7 @@ namespace millrace {
 
 struct ExactOptions {
   Objective objective = Objective::Makespan;
-  /// Largest memory of a rank after any action, in the units of Cost::memory_*.
+  /// Largest memory of a rank at any moment, in the units of Cost::memory_*.
   double memory_limit = std::numeric_limits<double>::infinity();
   bool fused = false;                ///< full backward B instead of I and W
   std::vector<bool> recompute = {};  ///< by stage: runs its forward again; empty: none does

@@ -21,8 +21,11 @@ struct ScheduleEntry {
   ParameterSet own = {};    ///< parameters that it takes besides ranks and micro-batches
   bool timed = false;       ///< the order depends on the costs in the options
   bool staged = false;      ///< takes the costs of each stage
-  int default_chunks = 2;   ///< where it takes chunks
-  int own_chunks = 1;       ///< v of an entry that takes none, of one wave
+  /// List scheduling within its own memory makes it shorter at many times: search and sweep begin
+  /// with that order.
+  bool relisted = false;
+  int default_chunks = 2;  ///< where it takes chunks
+  int own_chunks = 1;      ///< v of an entry that takes none, of one wave
   /// Makes the program; `millrace::generate` checks the options against `own` first.
   Program (*generate)(const ScheduleOptions&) = nullptr;
 

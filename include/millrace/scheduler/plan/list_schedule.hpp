@@ -22,7 +22,7 @@ enum class WeightRule : std::uint8_t {
 };
 
 struct ListOptions {
-  /// Largest memory of a rank after any action, in the units of Cost::memory_*.
+  /// Largest memory of a rank at any moment, in the units of Cost::memory_*.
   double memory_limit = std::numeric_limits<double>::infinity();
   WeightRule weight_rule = WeightRule::Filler;
 };
@@ -33,10 +33,11 @@ struct ListOptions {
 /// in the order of its priorities) and the pending W, first come first served. Repeatedly, every
 /// rank names its action with all producers scheduled and the smallest (start, priority); the rank
 /// with the smallest start runs it. A forward is admitted only if the memory left also holds every
-/// forward of the rank with a smaller priority value (a reservation against deadlock by memory).
+/// forward of the rank with a smaller priority value, and the most that an I (or B) of it adds
+/// while it runs (a reservation against deadlock by memory).
 ///
 /// `priority[r][i]` belongs to `program.ranks[r][i]`; smaller runs first. The result holds the same
-/// actions, pairs decoupled, and stays within the limit after every action. None: the actions do
+/// actions, pairs decoupled, and stays within the limit at any moment. None: the actions do
 /// not fit under the limit in this way. A recompute must stand right before its backward and stays
 /// there; its priority is not read. Throws InvalidArgument when the sizes do not match, for other
 /// recompute, messages or reductions in the program, and for link contention or shared processors.
@@ -59,5 +60,10 @@ struct RelistOptions {
 [[nodiscard]] std::optional<Program> relist(const Program& program,
                                             const Cost& cost,
                                             const RelistOptions& options = {});
+
+/// `program` relisted for the makespan within the memory that it takes by itself: what a published
+/// order becomes where its rule does not suit the times. The same program where that is no shorter.
+/// Throws and costs as relist does.
+[[nodiscard]] Program relist_within_own_memory(const Program& program, const Cost& cost);
 
 }  // namespace millrace

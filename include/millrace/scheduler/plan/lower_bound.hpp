@@ -13,7 +13,7 @@ namespace millrace {
 
 /// A lower bound, in the user's units (ticks / ticks_per_unit), on the makespan or the span of
 /// every program of `shape` with full, split or mixed backward that stays within `memory_limit`
-/// after every action, and in which the stages that `recompute` says (by stage; empty: none) run
+/// at any moment, and in which the stages that `recompute` says (by stage; empty: none) run
 /// their forward again right before their backward. Infinite when not even one forward, or one
 /// recompute, fits under the limit.
 ///
@@ -27,7 +27,10 @@ namespace millrace {
 ///    the (j-1)-th of it" may be assumed.
 /// 3. *Memory.* Before the j-th F of a stage starts, enough W (and I) of that stage have ended that
 ///    the stage's own share fits under the limit; the other chunks of the rank hold at least 0.
-///    Under 2 these are the first ones, so "F_j after W_n" may be assumed with the smallest n.
+///    Under 2 these are the first ones, so "F_j after W_n" may be assumed with the smallest n. An I
+///    (or B) that runs after F_j needs what it holds only while it runs besides, so as many I have
+///    ended before F_j as make room for that, and before an I as many W. Costs with which a
+///    micro-batch ever holds less than 0 have no such chains.
 /// 4. *Heads and tails.* Longest paths over the dependencies with their message times and the
 ///    chains of 2 and 3 give every action an earliest start and a least time from its end to the
 ///    end. For the makespan they count from the first start and to the last end of all ranks. For

@@ -38,6 +38,8 @@ struct ScheduleOptions {
   /// Costs of one full stage of a p-stage model, for the schedules that are searched with times.
   double forward = 1, input = 1, weight = 1, latency = 0;
   double memory_forward = 1, memory_input = 0, memory_weight = -1;
+  /// The most that I adds while it runs; unset: what it leaves for W, memory_input.
+  std::optional<double> memory_input_peak = {};
   /// Costs of each stage, where they differ; for the entries with `staged`, which then keep the
   /// limit on every rank, in the units of these costs. The others take the means above, and
   /// `latency` stays in units.

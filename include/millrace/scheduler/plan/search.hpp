@@ -36,7 +36,7 @@ struct SearchOptions {
   std::optional<int> chunks = {};  ///< v; unset: every v that the catalogue has, up to 4
   Objective objective = Objective::Makespan;
   int slices = 1;  ///< q; above 1 the schedules of causal slices are searched, and only they
-  /// Largest memory of a rank after any action, in the units of Cost::memory_*.
+  /// Largest memory of a rank at any moment, in the units of Cost::memory_*.
   double memory_limit = std::numeric_limits<double>::infinity();
   /// Only schedules whose stages lie on the ranks like this; unset: any.
   std::optional<Placement> placement = {};
@@ -53,7 +53,8 @@ struct SearchOptions {
   std::int64_t budget = 20'000;
   std::uint64_t seed = 1;
   /// Whether stages may run their forward again right before their backward, all micro-batches of a
-  /// stage alike: less memory for the time of Cost::recompute.
+  /// stage alike: less memory for the time of Cost::recompute. The bound and the proof then cover
+  /// such schedules; one in which some micro-batches of a stage do and others do not can be below.
   bool recompute = false;
   /// Also schedules with two copies of the model (weights count twice; the limit does not see it).
   bool bidirectional = true;
@@ -74,7 +75,7 @@ struct Found {
   std::vector<bool> recomputed = {};       ///< by stage: the program runs its forward again
   double makespan = 0;                     ///< of the last pass
   double span = 0;
-  double peak_memory = 0;  ///< largest memory of any rank after any action
+  double peak_memory = 0;  ///< largest memory of any rank at any moment
   /// All passes of a step, of which the last one has the sums over copies of the pipeline. Of one
   /// pass the makespan. Without what comes beside passes (Cost::after_passes).
   double step = 0;
@@ -97,7 +98,8 @@ struct SearchResult {
 
 /// Searches. Steps:
 /// 1. Every generator of the catalogue without slices (with q > 1: every sliced one), with every v,
-///    group and number of waves that fits; pairs decoupled. Cheapest first: by forwards times what
+///    group and number of waves that fits; pairs decoupled; of entries
+///    with `relisted` first the relisted order. Cheapest first: by forwards times what
 ///    one costs the generator (lists as tables 1, zb-auto, zb-v-auto and v-min 2, v-half and wave
 ///    3, 1f1b-v 4, v-zb 400), then in the order of the catalogue. Those above the limit stay as
 ///    seeds. Programs that can be neither best nor seed nor in the front are not kept.
@@ -115,19 +117,19 @@ struct SearchResult {
 /// Of equally fast schedules the one with fewer recomputing stages is the best, then the one with
 /// less memory; so where there is room nothing recomputes. The bound is the smallest over the
 /// shapes considered, where the exact solver proved a shape its optimum. Never worse than any
-/// catalogue entry that fits. Deterministic by seed. Throws InvalidArgument for counts below 1, a
-/// negative budget, a span of several passes, between which all ranks wait for each other, and
-/// costs with contention or shared processors: every order tried would need the whole event
-/// simulation, and no bound holds; search without and simulate the result with it. Cut by time it
-/// is as good as every candidate that was finished before. The bound of a shape that was not
-/// computed in time is the work of its busiest rank. Cost: O(budget x actions), about 20 ns per
-/// action and evaluation.
+/// catalogue entry that fits. Deterministic by seed. Throws InvalidArgument for counts below 1 or
+/// of more than 2^24 forwards together (p m v q), a negative budget, a span of several passes,
+/// between which all ranks wait for each other, and costs with contention or shared processors:
+/// every order tried would need the whole event simulation, and no bound holds; search without and
+/// simulate the result with it. Cut by time it is as good as every candidate that was finished
+/// before. The bound of a shape that was not computed in time is the work of its busiest rank.
+/// Cost: O(budget x actions), about 20 ns per action and evaluation.
 [[nodiscard]] SearchResult search(const SearchOptions& options);
 
 /// The costs of a search, as people say them: fills in `cost`; of a file of other stages than full
 /// ones also the chunks, where they are unset; and leaves schedules with two copies of the model
 /// out where the costs are of one cut only. Set the other options first. Throws InvalidArgument for
-/// costs of slices or chunks whose number is not set.
+/// costs of slices or chunks whose number is not set, and for counts that `search` does not take.
 void set_costs(SearchOptions& options, const ModelCosts& costs);
 
 /// What no other of `found` beats or equals in all of makespan, step, span and peak memory;

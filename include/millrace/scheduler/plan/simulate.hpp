@@ -122,9 +122,9 @@ struct RankReport {
   /// not at all, so warm_up and drain are 0.
   Idle idle_overlapped;
   double peak_activation = 0;  ///< micro-batches of a full stage held until W or B
-  /// Of Cost's memory model, the transient peak inside I included: activations and the gradients
-  /// kept for W, over all passes of the step. Weights, gradient sums, optimizer state and messages
-  /// under way are not in it.
+  /// The most at any moment of Cost's memory model, also inside a pass: activations and the
+  /// gradients kept for W, over all passes of the step. Weights, gradient sums, optimizer state and
+  /// messages under way are not in it.
   double peak_bytes = 0;
 };
 

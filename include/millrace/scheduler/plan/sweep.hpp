@@ -26,14 +26,15 @@ struct SweepCosts {
   double gradient_bytes = 0;  ///< what several copies of the pipeline add
   int accumulate = 1;         ///< passes of a step; copies add after the last one
   double memory_forward = 1, memory_input = 0, memory_weight = -1;  ///< change at F, after I, W
-  std::shared_ptr<const CostFile> file = {};  ///< shared by the points that combine it
-  std::string file_name = {};                 ///< for the column `costs`
+  std::optional<double> memory_input_peak = {};  ///< the most inside I, of a file that says it
+  std::shared_ptr<const CostFile> file = {};     ///< shared by the points that combine it
+  std::string file_name = {};                    ///< for the column `costs`
 };
 
 /// The costs of a file, under a name. Cost: O(stages). Thread-safety: pure function.
 [[nodiscard]] SweepCosts sweep_costs(CostFile file, std::string name);
 
-/// Memory of a rank after any action, at most.
+/// Memory of a rank at any moment, at most.
 /// Thread-safety: immutable, share freely.
 struct SweepLimit {
   double value = 0;
@@ -68,6 +69,8 @@ struct SweepPoint {
   SweepCosts costs = {};
   std::optional<double> memory_limit = {};      ///< in the unit of memory_forward
   std::shared_ptr<const Program> program = {};  ///< instead of one that `schedule` generates
+  /// The order that relist_within_own_memory makes of the schedule: its row says "v-min + relist".
+  bool relisted = false;
 };
 
 /// Figures of a point, in the units of its costs.

@@ -61,7 +61,7 @@ struct Transport {
 /// What is checked besides the program itself. Unset members are not checked.
 struct VerifyOptions {
   Transport transport = {};
-  /// Rule 9: highest level after an op, per rank (or one value for all), under `cost`.
+  /// Rule 9: largest memory at any moment, per rank (or one value for all), under `cost`.
   std::vector<double> memory_limit = {};
   std::optional<Cost> cost = {};
   /// Rule 11: one weight per micro-batch.
