@@ -104,6 +104,7 @@ TEST_F(GenerateVerb, RefusesADamagedVocabulary) {
     if (file.path().filename() == "run.json") run = file.path().string();
   std::ifstream in(run);
   auto facts = nlohmann::json::parse(in);
+  facts.erase("run_xxh3_128");  // as versions wrote it that had no seal
   const std::string digits = facts.at("vocabulary");
   std::string all_bytes;
   for (int byte = 0; byte < 256; ++byte) {
