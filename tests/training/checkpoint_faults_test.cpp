@@ -38,7 +38,7 @@ using testing_training::plain_options;
 const char* const kSmall = "mlp:64-10";
 constexpr int kKept = 2;
 /// Calls before the first step: the folder is made, and a checkpoint's room tried.
-constexpr int kTried = 2 + 8;
+constexpr int kTried = testing_training::kCallsOfFolder + testing_training::kCallsOfProbe;
 
 TrainerOptions small_options(const std::string& folder, std::shared_ptr<FileSystem> files) {
   TrainerOptions options = plain_options(1, 2);

@@ -27,6 +27,11 @@ enum class Fault : std::uint8_t {
   ShortWrite,   ///< writes give 1 byte at a time, from this call on
 };
 
+/// Calls with which a process tries, before its first step, whether it can save its share; the
+/// first process makes the folder before, in two.
+inline constexpr int kCallsOfProbe = 8;
+inline constexpr int kCallsOfFolder = 2;
+
 /// Not of std::exception: nothing that handles failures handles the end of the process.
 struct Crashed {};
 
