@@ -72,8 +72,10 @@ TEST_F(FullFolder, IsNamedWithTheFirstFileThatHasNoRoom) {
         Case{"nr_inodes=4", "ipc", "the log " + job_folder + "rank-1.log cannot be written"},
         Case{"nr_inodes=4", "tcp", "the keys cannot be written to " + job_folder + "keys-1"},
         Case{page, "tcp", "the keys cannot be written to " + job_folder + "keys-1"},
-        Case{page, "shm", "cannot make " + job_folder + "r[01].0.progress"},
-        Case{page, "ipc", "cannot make " + job_folder + "r[01].0.progress"}}) {
+        Case{page, "shm", "the log " + job_folder + "rank-1.log cannot be written"},
+        Case{"size=" + std::to_string(2 * ::sysconf(_SC_PAGESIZE)),
+             "ipc",
+             "cannot make " + job_folder + "r[01].0.progress"}}) {
     const Ran ran = run_within(at.room, at.link);
     EXPECT_EQ(ran.code, 1) << at.room << ": " << ran.text;
     EXPECT_THAT(ran.text, ContainsRegex("millrace: " + at.sentence + ": No space left on device\n"))

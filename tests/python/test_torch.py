@@ -235,7 +235,8 @@ def test_a_traceback_is_told_and_the_next_step_works(where, executor):
     parameter.register_hook(lambda gradient: fails.broken("parameter hook"))
 
     def loss(outputs, targets):
-        fails.broken("loss")
+        if outputs.requires_grad:  # not of the halves by which a mean is noticed
+            fails.broken("loss")
         return next_word_loss(outputs, targets)
 
     trained = pipeline(model, schedule="zb-h1", loss=loss, executor=executor)

@@ -56,7 +56,12 @@ py::dtype action_dtype() {
 }
 
 py::array to_array(const std::vector<Action>& actions) {
-  return py::array(action_dtype(), {static_cast<py::ssize_t>(actions.size())}, actions.data());
+  const auto count = static_cast<py::ssize_t>(actions.size());
+  return py::array(  // with strides: see array_over in tensors.cpp
+      action_dtype(),
+      {count},
+      {py::ssize_t{sizeof(Action)}},
+      actions.data());
 }
 
 std::vector<Action> actions_of(const py::object& rows) {

@@ -75,13 +75,18 @@ Tensor tensor_of(const py::handle& value, const char* whose) {
   return keeping(array, dtype_of(array, whose), dims_of(array), array.data());
 }
 
-std::vector<py::ssize_t> shape_of(const Tensor& tensor) {
-  return {tensor.dims().begin(), tensor.dims().end()};
+/// The tensor's memory as an array that keeps `owner`, or a copy without one. Strides are given:
+/// pybind11 before 2.12 reads the size of an element where numpy 2 no longer has it.
+py::array array_over(const Tensor& tensor, const py::handle& owner = {}) {
+  const std::vector<py::ssize_t> shape(tensor.dims().begin(), tensor.dims().end());
+  const auto strides =
+      py::detail::c_strides(shape, static_cast<py::ssize_t>(size_of(tensor.dtype())));
+  return {numpy_type(tensor.dtype()), shape, strides, tensor.data(), owner};
 }
 
 py::object copied(const Tensor& tensor) {
   if (!tensor) return py::none();
-  return py::array(numpy_type(tensor.dtype()), shape_of(tensor), tensor.data());
+  return array_over(tensor);
 }
 
 }  // namespace
@@ -91,7 +96,7 @@ py::object to_array(Tensor tensor) {
   auto kept = std::make_unique<Tensor>(std::move(tensor));
   const py::capsule owner(kept.get(), [](void* it) { delete static_cast<Tensor*>(it); });
   const Tensor& held = *kept.release();
-  return py::array(numpy_type(held.dtype()), shape_of(held), held.data(), owner);
+  return array_over(held, owner);
 }
 
 Handed handed_as(const std::string& word) {
