@@ -90,4 +90,12 @@ std::string spelled(const std::exception& error) {
   return sentence_of(error).text(flag);
 }
 
+std::string filling_hint(const Shape& shape) {
+  if (shape.micro_batches >= shape.ranks) return "";
+  const std::string ranks = std::to_string(shape.ranks);
+  return ranks + " ranks share " + std::to_string(shape.micro_batches) +
+         (shape.micro_batches == 1 ? " micro-batch" : " micro-batches") +
+         ", too few to keep all busy: try " + flag("micro_batches") + " " + ranks + " or more.\n";
+}
+
 }  // namespace millrace::cli

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "millrace/core/sentence.hpp"
+#include "millrace/scheduler/plan/shape.hpp"
 
 namespace millrace::cli {
 
@@ -27,5 +28,8 @@ namespace millrace::cli {
 
 /// What went wrong, with parameters called by their flags.
 [[nodiscard]] std::string spelled(const std::exception& error);
+
+/// A line on what to do where the pipeline cannot fill; empty elsewhere.
+[[nodiscard]] std::string filling_hint(const Shape& shape);
 
 }  // namespace millrace::cli

@@ -161,7 +161,7 @@ void Trainer::Saving::advance(bool wait) {
   if (!report) return;
   report->after_failure = is_failing_ && report->step == head_.counters.mini_batches;
   if (tell_) tell_(*report);
-  if (!report->fault.empty() && !is_failing_ && options_.errors == SaveErrors::Stop)
+  if (!report->fault.empty() && !is_failing_ && options_.errors == SaveErrors::Throw)
     throw SaveFailed("the checkpoint of step " + std::to_string(report->step) +
                      " was not saved: " + report->fault);
 }

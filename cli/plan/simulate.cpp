@@ -89,15 +89,6 @@ std::string rows_text(bool has_more, int passes) {
          (has_more ? " A step is the makespan and the time beside its passes." : "");
 }
 
-/// What to do where the pipeline cannot fill; empty elsewhere.
-std::string filling_hint(const Shape& shape) {
-  if (shape.micro_batches >= shape.ranks) return "";
-  const std::string ranks = std::to_string(shape.ranks);
-  return ranks + " ranks share " + std::to_string(shape.micro_batches) +
-         (shape.micro_batches == 1 ? " micro-batch" : " micro-batches") +
-         ", too few to keep all busy: try " + flag("micro_batches") + " " + ranks + " or more.\n";
-}
-
 void print(const Program& program, const Figures& figures, const ModelCosts& costs) {
   const Report& report = figures.report;
   const int cores = costs.cores;  // that the ranks share; 0: one per rank

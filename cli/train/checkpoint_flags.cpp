@@ -95,7 +95,7 @@ SaveOptions save_options(const CheckpointFlags& flags,
   options.folder = flags.save;
   options.keep = static_cast<int>(flags.keep);
   options.keep_every = flags.keep_every;
-  options.errors = flags.save_errors == "stop" ? SaveErrors::Stop : SaveErrors::Continue;
+  options.errors = flags.save_errors == "stop" ? SaveErrors::Throw : SaveErrors::Continue;
   if (!flags.save_every.empty()) set_interval(flags.save_every, options);
   options.run = {{"data", data}, {"lengths", lengths}, {"host", host_name()}, {"began", now()}};
   return options;

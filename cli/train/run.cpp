@@ -17,6 +17,7 @@
 #include "cli/train/run_measurement.hpp"
 #include "cli/train/stop_signals.hpp"
 #include "cli/train/watching.hpp"
+#include "cli/vocabulary.hpp"
 #include "millrace/stages/product_rate.hpp"
 #include "millrace/training/file_bytes.hpp"
 #include "millrace/training/rank_parts.hpp"
@@ -58,7 +59,8 @@ class Speaker {
     if (!job_.ranks_line.empty()) stream_ << job_.ranks_line << std::endl;
     stream_ << batch_line(
                    job_.flags.batch, job_.options, job_.flags.data_parallel, job_.full_batch())
-            << std::endl;
+            << std::endl
+            << filling_hint(job_.program.shape);
     for (const std::string& warning : trainer.warnings(job_.data.train.epoch_size()))
       stream_ << "warning: " << warning << std::endl;
   }

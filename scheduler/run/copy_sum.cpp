@@ -184,8 +184,12 @@ std::optional<Tensor> CopySum::added(std::vector<std::optional<Tensor>> parts,
       tree.give(copy, std::move(parts[static_cast<std::size_t>(copy)]), add);
     return tree.take();
   }
-  for (std::size_t copy = 1; copy < parts.size(); ++copy) add(*parts.front(), *parts[copy]);
-  return std::move(parts.front());
+  std::optional<Tensor> sum = std::move(parts.front());
+  for (auto& part : std::span(parts).subspan(1)) {
+    if (sum && part) add(*sum, *part);
+    if (!sum) sum = std::move(part);
+  }
+  return sum;
 }
 
 /// What every copy has of this one's part, added.

@@ -140,7 +140,7 @@ INSTANTIATE_TEST_SUITE_P(OfTheDisk,
 
 /// A training that a checkpoint that cannot be saved ends; the steps that it ran.
 int steps_until_failed(TrainerOptions options) {
-  options.save.errors = SaveErrors::Stop;
+  options.save.errors = SaveErrors::Throw;
   Trainer trainer(parse_model(kSmall), options);
   int steps = 0;
   trainer.on_step = [&](const StepReport&) { ++steps; };

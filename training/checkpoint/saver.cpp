@@ -63,7 +63,7 @@ void Saver::hold() {
   if (is_held_) return;
   try {
     refusal_ = held();
-    if (!refusal_.empty() && options_.errors == SaveErrors::Stop)
+    if (!refusal_.empty() && options_.errors == SaveErrors::Throw)
       throw SaveFailed("no checkpoint can be saved: " + refusal_);
   } catch (...) {
     folder_.unlock();

@@ -51,7 +51,7 @@ class Diverged : public Error, public NamesParameters {
   explicit Diverged(const Sentence& sentence) : Error(sentence.text()), NamesParameters(sentence) {}
 };
 
-/// A checkpoint could not be saved, and SaveErrors::Stop ends the training there. All processes of
+/// A checkpoint could not be saved, and SaveErrors::Throw ends the training there. All processes of
 /// a training throw it after the same step.
 class SaveFailed : public StorageError {
  public:
@@ -138,7 +138,7 @@ class Trainer {
   /// drops them.
   ///
   /// Throws InvalidArgument when a learning rate without total_updates cannot know the number of
-  /// steps, and SaveFailed as SaveErrors::Stop, or when another job has locked the save folder.
+  /// steps, and SaveFailed as SaveErrors::Throw, or when another job has locked the save folder.
   FitReport fit(BatchSource& batches, const std::stop_token& stop = {});
 
   /// Saves a checkpoint of the state as it is to options().save.folder, and waits until it is

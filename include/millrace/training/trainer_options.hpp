@@ -24,7 +24,7 @@ namespace millrace {
 
 /// What fit() does when a checkpoint cannot be saved.
 enum class SaveErrors : std::uint8_t {
-  Stop,      ///< throws SaveFailed, before the first step where the folder cannot be written
+  Throw,     ///< throws SaveFailed, before the first step where the folder cannot be written
   Continue,  ///< reports the fault (Trainer::on_save) and trains on
 };
 
@@ -39,7 +39,7 @@ struct SaveOptions {
   std::int64_t keep_every = 0;              ///< and all whose step is a multiple of this; 0: none
   /// Written beside the state, for people: when, where, by whom. Only the first process' is used.
   std::map<std::string, std::string> run = {};
-  SaveErrors errors = SaveErrors::Stop;
+  SaveErrors errors = SaveErrors::Throw;
   /// One job saves in a folder at a time: during fit() and save() its first process locks it. A
   /// training that was resumed waits this long for the lock of a run that is ending; one that
   /// starts from nothing does not wait.
