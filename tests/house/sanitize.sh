@@ -7,7 +7,7 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 preset=$1
 # It walks through all memory of its process, which a sanitizer's shadow makes terabytes.
-walks_memory=Secret.IsNowhere*
+walks_memory=Secret.IsNowhere*:Secret.WrittenAndReadAsAFile_LeavesNoCopy
 # Whole trainings to an accuracy, matrices of trainings, and every schedule over a grid of sizes: code that other tests run
 # through too.
 trainings='*ReachTheAccuracy*:*ReachesTheAccuracy*:Gpt.LearnsTheText*:*GptCover*:GptMatrix.IsCovered*'
