@@ -177,9 +177,6 @@ TEST_F(Limits, NoMoreThreadsIsASentence) {
 }
 
 TEST_F(Limits, NoAddressesForAThread_AreNotALackOfThreads) {
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-  GTEST_SKIP() << "a sanitizer needs more addresses than that";
-#endif
   int named = 0;
   for (int kib = 50'000; kib <= 120'000; kib += 10'000) {
     const Outcome outcome = run("launch -n 2 -- train --steps 1",

@@ -35,6 +35,13 @@ TEST_F(PlanVerbs, SimulateHintsAtTooFewMicroBatches) {
   EXPECT_THAT(command("simulate 1f1b -p 4 -m 4").text, testing::Not(HasSubstr("too few")));
 }
 
+TEST_F(PlanVerbs, TrainHintsAtTooFewMicroBatches) {
+  const std::string train = "train --model mlp:64-24-20-16-10 --steps 1 -p 4 -m ";
+
+  EXPECT_THAT(command(train + "2").text, HasSubstr("try -m 4 or more.\n"));
+  EXPECT_THAT(command(train + "4").text, testing::Not(HasSubstr("too few")));
+}
+
 TEST_F(PlanVerbs, SimulateGivesThePublishedRateOfZbH1) {
   const Ran ran =
       command("simulate zb-h1 -p 8 -m 24 --f 18.522 --i 18.086 --w 9.337 --latency 0.601 --json");

@@ -142,14 +142,6 @@ TEST(Train, RanksThatAreNotTyped_AreThoseOfTheMachine) {
   EXPECT_EQ(json::parse(chosen.out)["weights_hash"], json::parse(typed.out)["weights_hash"]);
 }
 
-TEST(Train, FewerMicroBatchesThanRanks_AreHintedAt) {
-  EXPECT_THAT(
-      train("--model mlp:64-24-20-16-10 --steps 1 -p 4 -m 2").out,
-      HasSubstr("4 ranks share 2 micro-batches, too few to keep all busy: try -m 4 or more"));
-  EXPECT_THAT(train("--model mlp:64-24-20-16-10 --steps 1 -p 4 -m 4").out,
-              Not(HasSubstr("too few")));
-}
-
 TEST(Train, GivesOneHashForEverySettingThatMayNotChangeBits) {
   std::string expected;
   for (const char* flags : {"-p 1 --executor sequential",

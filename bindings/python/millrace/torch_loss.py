@@ -48,7 +48,7 @@ class LossRule:
 
 
     def _require_sum(self, total: float, weight: float, outputs: list[torch.Tensor], targets: list[torch.Tensor]) -> None:
-        """Once: a mean lies between those of the halves of a unit, a sum is that of theirs."""
+        """Raises InvalidArgument for a mean. Checks once: the loss of a unit against those of its halves."""
         self._knows = True
         half = len(targets[0]) // 2
         state = torch.get_rng_state()

@@ -165,8 +165,8 @@ std::vector<PythonStage::HalfLoss> PythonStage::losses_of_halves(const PythonUni
   return {*first, *second};
 }
 
-/// A mean lies between those of the halves, a sum is that of theirs. Whoever has a mean as the
-/// loss of a unit and 1 as its weight means it.
+/// The mean of a unit lies between the means of its halves. The sum of a unit is the sum of theirs.
+/// A declared mean (weight 1 for a unit and for each half) stays allowed.
 void PythonStage::require_sum(const LossSum& loss, const std::vector<HalfLoss>& halves) const {
   if (halves.empty()) return;
   const auto [least, most] = std::minmax(halves[0].sum, halves[1].sum);
