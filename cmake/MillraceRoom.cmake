@@ -2,7 +2,7 @@
 # PUBLIC deps... PRIVATE deps...).
 # COMPUTES: compiled for MILLRACE_ARCH, because matrix products want the widest vectors.
 # EXCEPT: folders of the room that are libraries of their own. INSIDE: the room of which this is such a folder.
-# FINDS: packages that whoever links the installed room must find.
+# FINDS: packages that a program must find to link the installed room, besides fmt, which every room has.
 
 add_library(millrace_flags INTERFACE)
 target_compile_options(millrace_flags INTERFACE
@@ -78,7 +78,7 @@ function(millrace_room name folder)
   foreach(other ${ROOM_EXCEPT})
     list(FILTER sources EXCLUDE REGEX "^${PROJECT_SOURCE_DIR}/${other}/")
   endforeach()
-  set(${name}_finds ${ROOM_FINDS} PARENT_SCOPE)
+  set(${name}_finds fmt ${ROOM_FINDS} PARENT_SCOPE)
   if(NOT sources)
     file(WRITE ${PROJECT_BINARY_DIR}/empty.cpp "")
     set(sources ${PROJECT_BINARY_DIR}/empty.cpp)
@@ -92,7 +92,7 @@ function(millrace_room name folder)
   endif()
   get_filename_component(above ${PROJECT_SOURCE_DIR}/${folder} DIRECTORY)
   target_include_directories(millrace_${name} PRIVATE ${above})
-  target_link_libraries(millrace_${name} PUBLIC ${ROOM_PUBLIC} PRIVATE ${ROOM_PRIVATE} $<BUILD_INTERFACE:millrace_flags>)
+  target_link_libraries(millrace_${name} PUBLIC ${ROOM_PUBLIC} PRIVATE fmt::fmt ${ROOM_PRIVATE} $<BUILD_INTERFACE:millrace_flags>)
   # Saves a third of a build. The dev preset goes without, so that every file includes what it uses.
   target_precompile_headers(millrace_${name} PRIVATE
     <algorithm> <chrono> <functional> <map> <memory> <optional> <span> <sstream> <string> <vector>)

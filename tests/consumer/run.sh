@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # run.sh BUILD_FOLDER: installs the library, static and shared, into temporary prefixes and builds
-# outside projects against it: one that takes only millrace::plan (and must need no other library than
-# the standard ones), one that trains, one that takes every component by itself, and one that has the
+# outside projects against it: one that takes only millrace::plan (and must need only fmt and
+# the standard libraries), one that trains, one that takes every component by itself, and one that has the
 # sources in its tree.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/projects.sh"
@@ -17,9 +17,9 @@ for consumer in "$place"/rooms/*/consumer_*; do "$consumer"; done
 needed=$(objdump -p "$place/plan/consumer" | awk '$1 == "NEEDED" {print $2}' | sort)
 for library in $needed; do
   case "$library" in
-    libstdc++.so.* | libm.so.* | libgcc_s.so.* | libc.so.* | ld-linux*) ;;
+    libfmt.so.* | libstdc++.so.* | libm.so.* | libgcc_s.so.* | libc.so.* | ld-linux*) ;;
     *)
-      echo "millrace::plan needs $library, which is not a standard library" >&2
+      echo "millrace::plan needs $library, which is neither fmt nor a standard library" >&2
       exit 1
       ;;
   esac

@@ -83,7 +83,7 @@ TEST(Rooms, IncludeOnlyTheRoomsBelowThem) {
 }
 
 TEST(Rooms, PublicHeadersNameNoForeignLibrary) {
-  const std::regex foreign("^(Eigen|tbb|oneapi|zmq|mpi|nlohmann|CLI|xxhash|zlib|spdlog)");
+  const std::regex foreign("^(Eigen|tbb|oneapi|zmq|mpi|nlohmann|fmt|CLI|xxhash|zlib|spdlog)");
   for (const fs::path& file : sources_under(kSource / "include"))
     for (const std::string& include : includes_of(file))
       EXPECT_FALSE(std::regex_search(include, foreign))
