@@ -17,6 +17,8 @@ for target in build/fuzz/tests/fuzz/fuzz_*; do
   echo "== fuzz $name for $seconds s"
   "$target" -max_total_time="$seconds" -print_final_stats=1 "$grown" tests/fuzz/"$name"_corpus
 done
+# One model's weights, whatever runs it; the hashes are for a comparison of two builds.
+tests/house/hashes.sh "$build" >"$build/hashes.txt"
 MILLRACE_ROUNDS=${SOAK_ROUNDS:-100} "$build"/tests/test_cli --gtest_filter='Campaign.*'
 # 501 terminations of trainings, in one process and in two.
 MILLRACE_ROUNDS=${SOAK_TERMINATIONS:-167} "$build"/tests/test_cli --gtest_filter='Terminations.*'
