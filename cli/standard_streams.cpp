@@ -1,4 +1,3 @@
-// See standard_streams.hpp.
 #include "cli/standard_streams.hpp"
 
 #include <cerrno>

@@ -1,4 +1,3 @@
-// See vocabulary.hpp.
 #include "cli/vocabulary.hpp"
 
 #include <algorithm>

@@ -1,4 +1,3 @@
-// See flow.hpp.
 #include "stages/flow.hpp"
 
 #include <algorithm>

@@ -1,4 +1,3 @@
-// See product_rate.hpp.
 #include "millrace/stages/product_rate.hpp"
 
 #include <algorithm>

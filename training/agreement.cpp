@@ -1,4 +1,4 @@
-// See agreement.hpp. Every member says its fields as lines of text, and reads those of all others.
+// Every member sends its fields as lines of text and reads those of all others.
 #include "training/agreement.hpp"
 
 #include <iomanip>

@@ -1,4 +1,3 @@
-// See build_fields.hpp.
 #include "millrace/training/build_fields.hpp"
 
 #include <string>

@@ -1,4 +1,3 @@
-// See effective_batch.hpp.
 #include "millrace/training/effective_batch.hpp"
 
 #include "millrace/core/error.hpp"

@@ -1,4 +1,3 @@
-// See named_settings.hpp.
 #include "training/named_settings.hpp"
 
 #include <algorithm>

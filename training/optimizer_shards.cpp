@@ -1,4 +1,3 @@
-// See optimizer_shards.hpp.
 #include "training/optimizer_shards.hpp"
 
 #include <algorithm>

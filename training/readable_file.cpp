@@ -1,4 +1,3 @@
-// See readable_file.hpp.
 #include "training/readable_file.hpp"
 
 #include <algorithm>

@@ -1,4 +1,3 @@
-// See ties.hpp.
 #include "training/ties.hpp"
 
 #include <algorithm>

@@ -1,4 +1,3 @@
-// See slurm.hpp.
 #include "transport/slurm.hpp"
 
 #include <charconv>

@@ -1,4 +1,3 @@
-// See fields.hpp.
 #include "millrace/torch/fields.hpp"
 
 #include <ATen/Version.h>

@@ -1,4 +1,3 @@
-// See graph_leaves.hpp.
 #include "torch/graph_leaves.hpp"
 
 #include <ATen/ATen.h>

@@ -1,4 +1,3 @@
-// See memory.hpp.
 #include "millrace/torch/memory.hpp"
 
 #include <limits>

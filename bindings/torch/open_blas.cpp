@@ -1,4 +1,3 @@
-// See open_blas.hpp.
 #include "torch/open_blas.hpp"
 
 #include <dlfcn.h>

@@ -1,4 +1,3 @@
-// See threads.hpp.
 #include "torch/threads.hpp"
 
 #include <ATen/Parallel.h>

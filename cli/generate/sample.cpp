@@ -1,4 +1,3 @@
-// See sample.hpp.
 #include "cli/generate/sample.hpp"
 
 #include <charconv>

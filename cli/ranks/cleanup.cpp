@@ -1,4 +1,3 @@
-// See cleanup.hpp.
 #include "cli/ranks/cleanup.hpp"
 
 #include <array>

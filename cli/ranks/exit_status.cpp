@@ -1,4 +1,3 @@
-// See exit_status.hpp.
 #include "cli/ranks/exit_status.hpp"
 
 #include <csignal>

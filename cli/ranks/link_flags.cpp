@@ -1,4 +1,3 @@
-// See link_flags.hpp.
 #include "cli/ranks/link_flags.hpp"
 
 #include <cmath>

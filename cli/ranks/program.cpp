@@ -1,4 +1,3 @@
-// See program.hpp.
 #include "cli/ranks/program.hpp"
 
 #include <filesystem>

@@ -1,4 +1,3 @@
-// See rank_logs.hpp.
 #include "cli/ranks/rank_logs.hpp"
 
 #include <algorithm>

@@ -1,4 +1,3 @@
-// See supervisor.hpp.
 #include "cli/ranks/supervisor.hpp"
 
 #include <algorithm>

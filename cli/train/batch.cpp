@@ -1,4 +1,3 @@
-// See batch.hpp.
 #include "cli/train/batch.hpp"
 
 #include <algorithm>

@@ -1,4 +1,3 @@
-// See checkpoint_flags.hpp.
 #include "cli/train/checkpoint_flags.hpp"
 
 #include <array>

@@ -1,4 +1,3 @@
-// See checkpoints.hpp.
 #include "cli/train/checkpoints.hpp"
 
 #include <csignal>

@@ -1,4 +1,3 @@
-// See copies.hpp.
 #include "cli/train/copies.hpp"
 
 #include <memory>

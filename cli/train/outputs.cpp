@@ -1,4 +1,3 @@
-// See outputs.hpp.
 #include "cli/train/outputs.hpp"
 
 #include <utility>

@@ -1,4 +1,3 @@
-// See rule.hpp.
 #include "cli/train/rule.hpp"
 
 #include <initializer_list>

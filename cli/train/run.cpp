@@ -1,4 +1,3 @@
-// See run.hpp.
 #include "cli/train/run.hpp"
 
 #include <algorithm>

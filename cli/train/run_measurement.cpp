@@ -1,4 +1,3 @@
-// See run_measurement.hpp.
 #include "cli/train/run_measurement.hpp"
 
 #include <algorithm>

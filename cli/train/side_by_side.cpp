@@ -1,4 +1,3 @@
-// See side_by_side.hpp.
 #include "cli/train/side_by_side.hpp"
 
 #include <chrono>

@@ -1,4 +1,3 @@
-// See step_log.hpp.
 #include "cli/train/step_log.hpp"
 
 #include <cerrno>

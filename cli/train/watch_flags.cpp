@@ -1,4 +1,3 @@
-// See watch_flags.hpp.
 #include "cli/train/watch_flags.hpp"
 
 #include <string_view>

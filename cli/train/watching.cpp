@@ -1,4 +1,3 @@
-// See watching.hpp.
 #include "cli/train/watching.hpp"
 
 #include <iostream>

@@ -1,4 +1,3 @@
-// See slot_map.hpp.
 #include "run/slot_map.hpp"
 
 namespace millrace::run {

@@ -1,4 +1,3 @@
-// See wiring.hpp.
 #include "run/wiring.hpp"
 
 #include <algorithm>

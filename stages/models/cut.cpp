@@ -1,4 +1,3 @@
-// See cut.hpp.
 #include "stages/models/cut.hpp"
 
 #include <algorithm>

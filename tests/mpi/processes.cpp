@@ -1,4 +1,3 @@
-// See processes.hpp.
 #include "mpi/processes.hpp"
 
 #include <cerrno>

@@ -1,4 +1,3 @@
-// See conformance.hpp.
 #include "transport/conformance.hpp"
 
 #include <cstring>

@@ -1,4 +1,3 @@
-// See control_campaign.hpp.
 #include "transport/control_campaign.hpp"
 
 #include <algorithm>

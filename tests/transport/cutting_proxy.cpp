@@ -1,4 +1,3 @@
-// See cutting_proxy.hpp.
 #include "transport/cutting_proxy.hpp"
 
 #include <array>

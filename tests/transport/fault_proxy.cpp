@@ -1,4 +1,3 @@
-// See fault_proxy.hpp.
 #include "transport/fault_proxy.hpp"
 
 #include <zmq_addon.hpp>

@@ -1,4 +1,3 @@
-// See frame_campaign.hpp.
 #include "transport/frame_campaign.hpp"
 
 #include <algorithm>

@@ -1,4 +1,3 @@
-// See introduction_campaign.hpp.
 #include "transport/introduction_campaign.hpp"
 
 #include <array>

@@ -1,4 +1,3 @@
-// See meeting_campaign.hpp.
 #include "transport/meeting_campaign.hpp"
 
 #include <algorithm>

@@ -1,4 +1,3 @@
-// See meeting_conformance.hpp.
 #include "transport/meeting_conformance.hpp"
 
 #include <filesystem>

@@ -1,4 +1,3 @@
-// See peers.hpp.
 #include "transport/peers.hpp"
 
 #include <algorithm>

@@ -1,4 +1,3 @@
-// See ring_campaign.hpp.
 #include "transport/ring_campaign.hpp"
 
 #include <array>

@@ -1,4 +1,3 @@
-// See gradient_check.hpp.
 #include "millrace/training/gradient_check.hpp"
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// See sequential_check.hpp: the trainer and the loop side by side, compared after every step.
+// Runs the trainer and the plain loop side by side and compares them after every step.
 #include "millrace/training/sequential_check.hpp"
 
 #include <array>

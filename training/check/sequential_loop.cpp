@@ -1,4 +1,3 @@
-// See sequential_loop.hpp.
 #include "training/check/sequential_loop.hpp"
 
 #include <utility>

@@ -1,5 +1,4 @@
-// See folder.hpp. The order of the calls is the protocol: each step is durable before the next one
-// relies on it.
+// The order of the calls is the protocol: each step is durable before the next one relies on it.
 #include "training/checkpoint/folder.hpp"
 
 #include <algorithm>

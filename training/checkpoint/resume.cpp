@@ -1,5 +1,4 @@
-// See resume.hpp. Processes find the same checkpoint, the same damage and the same differences, or
-// none of them goes on.
+// All processes find the same checkpoint, damage and differences, or none of them continues.
 #include "training/checkpoint/resume.hpp"
 
 #include <algorithm>

@@ -1,4 +1,3 @@
-// See run_facts.hpp.
 #include "training/checkpoint/run_facts.hpp"
 
 #include <nlohmann/json.hpp>

@@ -1,5 +1,5 @@
-// See saver.hpp. What a thread came to is a text: the shards it wrote, the folder it finished, or a
-// fault, which begins with kFault.
+// The writer thread returns a string: the shards it wrote, the folder it finished, or a fault,
+// which begins with kFault.
 #include "training/checkpoint/saver.hpp"
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// See votes.hpp. Nobody tells when a file comes: whoever waits looks again and again.
+// No message announces a file: a waiting process polls the folder.
 #include "training/checkpoint/votes.hpp"
 
 #include <algorithm>

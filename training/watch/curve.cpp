@@ -1,4 +1,3 @@
-// See curve.hpp.
 #include "training/watch/curve.hpp"
 
 #include <algorithm>

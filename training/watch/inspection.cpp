@@ -1,4 +1,3 @@
-// See inspection.hpp and gradient_inspection.hpp.
 #include "training/watch/inspection.hpp"
 
 #include <algorithm>

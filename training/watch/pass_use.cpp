@@ -1,5 +1,4 @@
-// See pass_use.hpp. The simulation says what the order itself costs; what was measured beyond it is
-// delay.
+// The simulation yields the idle time that the order costs; the measured rest is delay.
 #include "training/watch/pass_use.hpp"
 
 #include <algorithm>

@@ -1,4 +1,3 @@
-// See step_totals.hpp.
 #include "millrace/training/step_totals.hpp"
 
 #include <algorithm>

@@ -1,5 +1,4 @@
-// See step_watch.hpp. Every process says its clocks and the rows of the rank that it runs; the
-// first one puts them together.
+// Every process sends its clocks and the rows of its rank; the first process merges them.
 #include "training/watch/step_watch.hpp"
 
 #include <algorithm>

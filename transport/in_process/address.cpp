@@ -1,4 +1,3 @@
-// See address.hpp.
 #include "transport/in_process/address.hpp"
 
 #include <charconv>

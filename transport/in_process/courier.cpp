@@ -1,4 +1,3 @@
-// See courier.hpp.
 #include "transport/in_process/courier.hpp"
 
 #include <utility>

@@ -1,4 +1,3 @@
-// See activity.hpp.
 #include "transport/liveness/activity.hpp"
 
 #include <algorithm>

@@ -1,4 +1,3 @@
-// See durations.hpp.
 #include "transport/liveness/durations.hpp"
 
 #include <algorithm>

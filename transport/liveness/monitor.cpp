@@ -1,4 +1,3 @@
-// See monitor.hpp.
 #include "transport/liveness/monitor.hpp"
 
 #include <algorithm>

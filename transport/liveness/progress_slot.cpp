@@ -1,4 +1,3 @@
-// See progress_slot.hpp.
 #include "transport/liveness/progress_slot.hpp"
 
 #include <algorithm>

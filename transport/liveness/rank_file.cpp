@@ -1,4 +1,3 @@
-// See rank_file.hpp.
 #include "transport/liveness/rank_file.hpp"
 
 #include <array>

@@ -1,4 +1,3 @@
-// See mailbox.hpp.
 #include "transport/mailbox/mailbox.hpp"
 
 #include <utility>

@@ -1,4 +1,3 @@
-// See address.hpp.
 #include "transport/mpi/address.hpp"
 
 #include "millrace/core/error.hpp"

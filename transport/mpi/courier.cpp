@@ -1,6 +1,6 @@
-// See courier.hpp. A note is one message: a header of fixed size, a text, and the place of who sent
-// it among the ranks of its process. Who counts those otherwise than we is answered where it was
-// heard, so that it learns what differs.
+// A note is one message: a header of fixed size, a text, and the sender's index among the ranks of
+// its process. A sender that counts these ranks differently is answered at the receiving process,
+// so that it learns the difference.
 #include "transport/mpi/courier.hpp"
 
 #include <cstdint>

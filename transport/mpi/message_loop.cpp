@@ -1,4 +1,4 @@
-// See message_loop.hpp: life, turns, and what is done when the rank asks for it.
+// Start and end of the loop, its turns, and the work it does when the rank asks for it.
 #include "transport/mpi/message_loop.hpp"
 
 #include <algorithm>

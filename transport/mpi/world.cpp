@@ -1,4 +1,3 @@
-// See world.hpp.
 #include "transport/mpi/world.hpp"
 
 #include <algorithm>

@@ -1,4 +1,3 @@
-// See claims.hpp.
 #include "transport/rendezvous/claims.hpp"
 
 #include <iterator>

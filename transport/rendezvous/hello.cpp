@@ -1,4 +1,3 @@
-// See hello.hpp.
 #include "transport/rendezvous/hello.hpp"
 
 #include <array>

@@ -1,4 +1,3 @@
-// See address.hpp.
 #include "transport/shared_memory/address.hpp"
 
 #include <charconv>

@@ -1,4 +1,3 @@
-// See courier.hpp.
 #include "transport/shared_memory/courier.hpp"
 
 #include <algorithm>

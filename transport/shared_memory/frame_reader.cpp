@@ -1,4 +1,4 @@
-// See frame_reader.hpp. Arithmetic on numbers from outside never overflows.
+// Arithmetic on received numbers never overflows.
 #include "transport/shared_memory/frame_reader.hpp"
 
 #include <string>

@@ -1,4 +1,3 @@
-// See neighbourhood.hpp.
 #include "transport/shared_memory/neighbourhood.hpp"
 
 #include <array>

@@ -1,4 +1,3 @@
-// See parcel.hpp.
 #include "transport/shared_memory/parcel.hpp"
 
 #include <cerrno>

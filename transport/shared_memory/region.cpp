@@ -1,4 +1,3 @@
-// See region.hpp.
 #include "transport/shared_memory/region.hpp"
 
 #include <cerrno>

@@ -1,4 +1,4 @@
-// See ring.hpp. An entry's words are loaded once each: whoever changes them later changes nothing.
+// Each value of an entry is loaded once, so a later change by the peer has no effect.
 #include "transport/shared_memory/ring.hpp"
 
 #include <bit>

@@ -1,4 +1,3 @@
-// See slots.hpp.
 #include "transport/shared_memory/slots.hpp"
 
 #include <algorithm>

@@ -1,5 +1,5 @@
-// See control.hpp. The fields of a kind are listed once, for the writer and the reader alike, in
-// the order in which they stand in the header; what a kind leaves of its part is zero.
+// The fields of a kind are listed once, for the writer and the reader, in header order; unused
+// bytes of the kind's part are zero.
 #include "transport/wire/control.hpp"
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// See envelope.hpp. The order of the checks is the order of their cost.
+// Checks run in ascending order of cost.
 #include "transport/wire/envelope.hpp"
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// See frame.hpp. Arithmetic on received numbers never overflows.
+// Arithmetic on received numbers never overflows.
 #include "transport/wire/frame.hpp"
 
 #include <algorithm>

@@ -1,4 +1,3 @@
-// See request.hpp.
 #include "transport/wire/request.hpp"
 
 #include <span>

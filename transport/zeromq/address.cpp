@@ -1,4 +1,3 @@
-// See address.hpp.
 #include "transport/zeromq/address.hpp"
 
 #include <arpa/inet.h>

@@ -1,4 +1,3 @@
-// See courier.hpp.
 #include "transport/zeromq/courier.hpp"
 
 #include <algorithm>

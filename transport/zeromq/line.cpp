@@ -1,4 +1,3 @@
-// See line.hpp.
 #include "transport/zeromq/line.hpp"
 
 #include <cstdint>

@@ -1,4 +1,3 @@
-// See shared_place.hpp.
 #include "transport/zeromq/shared_place.hpp"
 
 #include <cerrno>

@@ -1,4 +1,4 @@
-// See sockets.hpp; the reasons for each option are in transport/README.md.
+// transport/README.md has the reason for each option.
 #include "transport/zeromq/sockets.hpp"
 
 #include <algorithm>

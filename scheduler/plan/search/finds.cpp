@@ -1,4 +1,3 @@
-// See finds.hpp.
 #include "plan/search/finds.hpp"
 
 #include <algorithm>

@@ -1,4 +1,3 @@
-// See shapes.hpp.
 #include "plan/search/shapes.hpp"
 
 #include <algorithm>
