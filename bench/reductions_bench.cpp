@@ -150,7 +150,7 @@ class TwoCopies {
       executors_.push_back(
           make_rank_executor(program,
                              stages_[static_cast<std::size_t>(grid.copy_of(Rank{process}))],
-                             GridSeat(*endpoints_.back(), grid)));
+                             GridPosition(*endpoints_.back(), grid)));
     }
   }
 

@@ -14,7 +14,7 @@ namespace {
 
 constexpr Label kLabel = Label::OptimizerShards;
 
-ProcessGroup copies_of(const GridSeat& seat) {
+ProcessGroup copies_of(const GridPosition& seat) {
   return {*seat.endpoint(), seat.grid().processes_at(seat.place()), 1};
 }
 
@@ -83,7 +83,7 @@ void share_out(std::span<StateEntry> entries, int copies, int copy) {
   }
 }
 
-OptimizerShards::OptimizerShards(TrainingState& state, const GridSeat& seat)
+OptimizerShards::OptimizerShards(TrainingState& state, const GridPosition& seat)
     : state_(&state),
       place_(seat.place()),
       copies_(copies_of(seat)),

@@ -32,7 +32,7 @@ void share_out(std::span<StateEntry> entries, int copies, int copy);
 class OptimizerShards {
  public:
   /// `state` spreads over the seat's grid and must outlive this, as must the seat's endpoint.
-  OptimizerShards(TrainingState& state, const GridSeat& seat);
+  OptimizerShards(TrainingState& state, const GridPosition& seat);
 
   [[nodiscard]] Rank place() const { return place_; }
 

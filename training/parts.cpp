@@ -266,7 +266,7 @@ std::vector<ChannelDepth> channel_depths(const ModelSpec& model,
 TrainerParts rank_parts(const Program& program,
                         std::vector<std::unique_ptr<StageBody>> bodies,
                         const TrainerOptions& options,
-                        const GridSeat& seat,
+                        const GridPosition& seat,
                         ProcessGroup& group) {
   return assemble(program, std::move(bodies), options, {seat, &group});
 }
@@ -274,7 +274,7 @@ TrainerParts rank_parts(const Program& program,
 TrainerParts rank_parts(const ModelSpec& model,
                         const Program& program,
                         const TrainerOptions& options,
-                        const GridSeat& seat,
+                        const GridPosition& seat,
                         ProcessGroup& group) {
   return assemble(model, program, options, {seat, &group});
 }

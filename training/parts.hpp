@@ -16,7 +16,7 @@ namespace millrace {
 /// Which part of a training this process is: a place in the grid, or all of them; and the group of
 /// all processes, if there are several.
 struct Seat {
-  GridSeat of_grid;
+  GridPosition of_grid;
   ProcessGroup* group = nullptr;
 };
 

@@ -115,7 +115,7 @@ TrainingState::TrainingState(const Shape& shape,
                              const Optimizer& optimizer,
                              const std::vector<std::vector<std::string>>& tied,
                              ProcessGroup& group,
-                             const GridSeat& seat,
+                             const GridPosition& seat,
                              bool spreads)
     : contents_(std::make_unique<Contents>()) {
   contents_->tied = tied;

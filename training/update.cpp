@@ -48,7 +48,9 @@ void give_sums(std::span<const StateEntry> entries,
     if (entries[i].counts) sums[entries[i].number] = of_entries[i];
 }
 
-StepError failure_of(const StateEntry& entry, const GridSeat& seat, const std::exception& cause) {
+StepError failure_of(const StateEntry& entry,
+                     const GridPosition& seat,
+                     const std::exception& cause) {
   Action action;
   action.op = Op::OptimizerStep;
   action.stage = entry.stage;
@@ -150,7 +152,7 @@ void update(TrainingState& state,
             const Optimizer& optimizer,
             const UpdateSettings& settings,
             std::span<double> seconds,
-            const GridSeat& seat,
+            const GridPosition& seat,
             OptimizerShards* shards) {
   std::vector<std::vector<double>> sums;
   if (shards != nullptr) sums = shards->sums(optimizer, settings);

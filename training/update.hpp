@@ -42,7 +42,7 @@ void update(TrainingState& state,
             const Optimizer& optimizer,
             const UpdateSettings& settings,
             std::span<double> seconds,
-            const GridSeat& seat,
+            const GridPosition& seat,
             OptimizerShards* shards = nullptr);
 
 /// One parameter along its gradient, which is zero then; nothing but that where it is frozen.

@@ -82,7 +82,7 @@ class PlaceReader {
 };
 
 /// Tasks of srun have a folder and a first node in common.
-void place_step(LaunchPlace& place, const Variables& variables) {
+void place_step(LaunchConfig& place, const Variables& variables) {
   const auto step = slurm_step(variables);
   if (!step) return;
   place.rendezvous = "tcp://" + step->first_node + ":" + std::to_string(step->port);
@@ -98,7 +98,7 @@ std::string why_no_meeting(int ranks, const Variables& variables) {
 }
 
 /// Whoever says a rank or a meeting says all; who says nothing is alone.
-void place_identity(LaunchPlace& place, const Variables& variables) {
+void place_identity(LaunchConfig& place, const Variables& variables) {
   const Identity identity = find_identity({}, variables);
   const bool alone = !identity.rank && !identity.world && identity.rendezvous.empty();
   if (alone) return;
@@ -121,11 +121,11 @@ void place_identity(LaunchPlace& place, const Variables& variables) {
 
 }  // namespace
 
-std::string LaunchPlace::obituary() const {
+std::string LaunchConfig::obituary() const {
   return directory.empty() ? std::string() : directory + "/obituary";
 }
 
-std::string LaunchPlace::joined_mark() const {
+std::string LaunchConfig::joined_mark() const {
   if (directory.empty()) return {};
   return directory + "/joined-" + std::to_string(member.rank.value);
 }
@@ -134,7 +134,7 @@ std::vector<std::string> launch_variable_names() {
   return {kPlaceVariables.begin(), kPlaceVariables.end()};
 }
 
-Variables launch_variables(const LaunchPlace& place) {
+Variables launch_variables(const LaunchConfig& place) {
   Variables variables = {{"MILLRACE_RANK", std::to_string(place.member.rank.value)},
                          {"MILLRACE_WORLD", std::to_string(place.member.world)},
                          {"MILLRACE_RENDEZVOUS", place.rendezvous},
@@ -155,8 +155,8 @@ Variables launch_variables(const LaunchPlace& place) {
   return variables;
 }
 
-LaunchPlace launch_place(const Variables& variables) {
-  LaunchPlace place;
+LaunchConfig launch_config(const Variables& variables) {
+  LaunchConfig place;
   const PlaceReader reader(variables);
   reader.read("MILLRACE_ENDPOINT", place.endpoint);
   place.interface = "auto";

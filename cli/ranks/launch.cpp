@@ -192,8 +192,8 @@ std::string endpoint_of_job(const LinkFlags& link) {
 }
 
 /// What is equal for all ranks.
-LaunchPlace place_of_job(const LaunchFlags& flags, const std::string& directory) {
-  LaunchPlace place = place_of(flags.link);
+LaunchConfig place_of_job(const LaunchFlags& flags, const std::string& directory) {
+  LaunchConfig place = place_of(flags.link);
   place.endpoint = endpoint_of_job(flags.link);
   place.member.world = flags.processes;
   place.member.job = random_number();
@@ -205,7 +205,7 @@ LaunchPlace place_of_job(const LaunchFlags& flags, const std::string& directory)
 }
 
 /// This process's, with the place instead of what was said of another.
-Variables environment_at(const LaunchPlace& place) {
+Variables environment_at(const LaunchConfig& place) {
   Variables variables = environment();
   for (const std::string& name : launch_variable_names()) variables.erase(name);
   for (const auto& [name, value] : launch_variables(place)) variables[name] = value;
@@ -225,7 +225,7 @@ std::vector<std::string> words_of_rank(const LaunchFlags& flags) {
 /// place gets a file that has no name any more.
 pid_t start_process(Supervisor& supervisor,
                     const LaunchFlags& flags,
-                    LaunchPlace place,
+                    LaunchConfig place,
                     const JobProcess& process,
                     int places) {
   place.member.rank = Rank{process.number};
@@ -254,7 +254,7 @@ int launch(const LaunchFlags& flags) {
   const std::string& path = cleanup.directory();
   if (keyed(flags)) make_keys(path, flags.processes * places);
 
-  const LaunchPlace place = place_of_job(flags, path);
+  const LaunchConfig place = place_of_job(flags, path);
   Supervisor supervisor({.log_directory = flags.log_directory.empty() ? path : flags.log_directory,
                          .places = places,
                          .bind_cores = flags.bind_cores,

@@ -48,8 +48,8 @@ void check(const LinkFlags& flags) {
             std::string(name) + " " + plain(value) + ": must be from 0.001 to 1000000 seconds");
 }
 
-LaunchPlace place_of(const LinkFlags& flags) {
-  LaunchPlace place;
+LaunchConfig place_of(const LinkFlags& flags) {
+  LaunchConfig place;
   place.endpoint = flags.link;
   place.interface = flags.interface;
   place.insecure = flags.insecure;

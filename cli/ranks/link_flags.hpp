@@ -29,7 +29,7 @@ void add_link_flags(CLI::App& verb, LinkFlags& flags);
 void check(const LinkFlags& flags);
 
 /// A place of which only that is known yet how its ranks talk.
-[[nodiscard]] LaunchPlace place_of(const LinkFlags& flags);
+[[nodiscard]] LaunchConfig place_of(const LinkFlags& flags);
 
 [[nodiscard]] std::chrono::milliseconds milliseconds(double seconds);
 

@@ -48,7 +48,7 @@ sigset_t signals_to_watch() {
 
 /// Of a worker, which inherits what is ignored and what is blocked. System calls only. The default
 /// comes first: what was sent meanwhile waits until it is unblocked, and is not ignored then.
-void hear_again(const sigset_t& watched) {
+void restore_default_signals(const sigset_t& watched) {
   struct sigaction standard {};
   standard.sa_handler = SIG_DFL;
   for (const int signal : {SIGINT, SIGTERM}) ::sigaction(signal, &standard, nullptr);
@@ -128,13 +128,13 @@ Supervisor::~Supervisor() {
   ::pthread_sigmask(SIG_UNBLOCK, &watched_, nullptr);
 }
 
-void Supervisor::become(const RankStart& start,
-                        int rank,
-                        int errors,
-                        const ExecWords& words) const {
+void Supervisor::exec_worker(const RankStart& start,
+                             int rank,
+                             int errors,
+                             const ExecWords& words) const {
   // Between fork and exec: system calls only.
   ::setpgid(0, 0);
-  hear_again(watched_);
+  restore_default_signals(watched_);
   if (options_.bind_cores) ::sched_setaffinity(0, sizeof words.cores, &words.cores);
   const int nothing = ::open("/dev/null", O_RDONLY | O_CLOEXEC);
   ::dup2(nothing, STDIN_FILENO);
@@ -182,7 +182,7 @@ pid_t Supervisor::start(const RankStart& start) {
   if (worker.process == 0) {
     ::prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (::getppid() != parent) ::_exit(127);  // ended before it could be promised
-    become(start, rank, errors, words);
+    exec_worker(start, rank, errors, words);
   }
   const int reason = errno;
   ::close(errors);

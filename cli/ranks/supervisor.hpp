@@ -82,10 +82,10 @@ class Supervisor {
     bool absent = false;          // the others waited for it in vain
   };
 
-  [[noreturn]] void become(const RankStart& start,
-                           int rank,
-                           int errors,
-                           const ExecWords& words) const;
+  [[noreturn]] void exec_worker(const RankStart& start,
+                                int rank,
+                                int errors,
+                                const ExecWords& words) const;
   void poll_once();
   void take_signal();
   void copy_errors();

@@ -11,7 +11,7 @@
 #include "cli/ranks/core_dumps.hpp"
 #include "cli/ranks/descriptors.hpp"
 #include "cli/ranks/environment.hpp"
-#include "cli/ranks/last_words.hpp"
+#include "cli/ranks/exit_report.hpp"
 #include "cli/ranks/link_flags.hpp"
 #include "cli/ranks/rank_work.hpp"
 #include "cli/standard_streams.hpp"
@@ -45,22 +45,22 @@ Identity identity_of(const WorkerFlags& flags, const Variables& variables) {
 }
 
 /// By the launcher that started this process; else by flags and engines.
-LaunchPlace place_of(WorkerFlags flags) {
+LaunchConfig place_of(WorkerFlags flags) {
   const Variables variables = environment();
-  if (variables.contains("MILLRACE_LAUNCH")) return launch_place(variables);
+  if (variables.contains("MILLRACE_LAUNCH")) return launch_config(variables);
   Variables known = variables;
   if (!flags.rendezvous.empty()) known["MILLRACE_RENDEZVOUS"] = flags.rendezvous;
   flags.link.link = chosen_endpoint(flags.link.link, known);
   const Identity identity = identity_of(flags, variables);
   check(flags.link);
-  LaunchPlace place = place_of(flags.link);
+  LaunchConfig place = place_of(flags.link);
   place.member = {.rank = Rank{*identity.rank}, .world = *identity.world, .job = flags.job};
   place.rendezvous = identity.rendezvous;
   place.keys = flags.keys;
   return place;
 }
 
-void warn(const LaunchPlace& place) {
+void warn(const LaunchConfig& place) {
   if (place.insecure && speaks_tcp(place.endpoint))
     std::cerr << "millrace: tcp without keys: every process that can connect to "
               << (place.interface == "auto" ? "this machine" : place.interface)
@@ -78,11 +78,11 @@ std::function<void(int)> note_of_meeting(int world) {
   };
 }
 
-using Join = std::function<JoinedRank(const LaunchPlace&, const JoinOptions&)>;
+using Join = std::function<JoinedRank(const LaunchConfig&, const JoinOptions&)>;
 
 /// One of the ranks that `process` is, of `places` that every process has.
-LaunchPlace place_in(const LaunchPlace& process, int places, int number) {
-  LaunchPlace place = process;
+LaunchConfig place_in(const LaunchConfig& process, int places, int number) {
+  LaunchConfig place = process;
   place.member.rank = Rank{process.member.rank.value * places + number};
   place.member.world = process.member.world * places;
   place.places = places;
@@ -90,7 +90,7 @@ LaunchPlace place_in(const LaunchPlace& process, int places, int number) {
 }
 
 /// Where every rank needs what a process has once.
-void check_places(const LaunchPlace& process, int places) {
+void check_places(const LaunchConfig& process, int places) {
   if (places == 1 || process.endpoint == "mpi") return;
   require(process.keys_descriptor < 0 && !std::filesystem::is_regular_file(process.keys),
           flag("keys") + " " + process.keys + ": a process with " + std::to_string(places) +
@@ -100,14 +100,14 @@ void check_places(const LaunchPlace& process, int places) {
 }
 
 /// All ranks that this process is, met with all others.
-std::vector<std::unique_ptr<JoinedRank>> joined_at(const LaunchPlace& process,
+std::vector<std::unique_ptr<JoinedRank>> joined_at(const LaunchConfig& process,
                                                    const RankWork& work,
                                                    const Join& join_others) {
   check_places(process, work.places);
   begin_ranks(process);
   std::vector<std::unique_ptr<JoinedRank>> joined(static_cast<std::size_t>(work.places));
   side_by_side(work.places, [&](int number) {
-    const LaunchPlace place = place_in(process, work.places, number);
+    const LaunchConfig place = place_in(process, work.places, number);
     JoinOptions options = {.fields = work.fields, .depths = work.depths};
     if (number == 0) options.progress = note_of_meeting(place.member.world);
     joined[static_cast<std::size_t>(number)] =
@@ -116,7 +116,7 @@ std::vector<std::unique_ptr<JoinedRank>> joined_at(const LaunchPlace& process,
   return joined;
 }
 
-void run(const LaunchPlace& process,
+void run(const LaunchConfig& process,
          const std::vector<std::string>& command,
          const Join& join_others) {
   warn(process);
@@ -130,7 +130,7 @@ void run(const LaunchPlace& process,
       UnwaitingWriter(STDERR_FILENO).write(rank->connections() + "\n");
     if (process.directory.empty()) endpoints.push_back(&rank->endpoint());
   }
-  const LastWords last_words(endpoints);
+  const ExitReport exit_report(endpoints);
   side_by_side(work.places, [&](int number) {
     JoinedRank& rank = *joined[static_cast<std::size_t>(number)];
     work_and_leave(rank.endpoint(), rank.group(), work.run, work.places > 1);
@@ -180,7 +180,7 @@ void add_worker(CLI::App& app) {
 
 bool train_as_rank(const std::vector<std::string>& words) {
   if (find_identity({}, environment()).world.value_or(1) == 1) return false;
-  run(own_launch_place(), words, &join_launch_at);
+  run(own_launch_config(), words, &join_launch_at);
   return true;
 }
 

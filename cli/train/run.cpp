@@ -27,7 +27,7 @@ namespace {
 
 Trainer trainer_of(const TrainJob& job, const TrainSeat& seat) {
   if (seat.endpoint == nullptr) return {job.model, job.program, job.options};
-  const GridSeat place(*seat.endpoint, job.grid());
+  const GridPosition place(*seat.endpoint, job.grid());
   return {rank_parts(job.model, job.program, job.options, place, *seat.group), job.options};
 }
 

@@ -92,21 +92,21 @@ std::vector<std::string> plan_warnings(const Program& program,
 
 std::unique_ptr<Executor> make_rank_executor(const Program& program,
                                              std::span<const HostedStage> stages,
-                                             const GridSeat& seat,
+                                             const GridPosition& position,
                                              const ExecutorOptions& options) {
-  require(seat.endpoint() != nullptr, "the executor of one place needs an endpoint");
-  require(seat.grid().pipeline() == program.shape.ranks, [&] {
-    return "the grid's pipelines have " + std::to_string(seat.grid().pipeline()) +
+  require(position.endpoint() != nullptr, "the executor of one place needs an endpoint");
+  require(position.grid().pipeline() == program.shape.ranks, [&] {
+    return "the grid's pipelines have " + std::to_string(position.grid().pipeline()) +
            " places; the program has " + std::to_string(program.shape.ranks) + " ranks";
   });
-  return run::make_rank(complete(program, true, seat.grid().data()), stages, seat, options);
+  return run::make_rank(complete(program, true, position.grid().data()), stages, position, options);
 }
 
 std::unique_ptr<Executor> make_rank_executor(const Program& program,
                                              std::span<const HostedStage> stages,
                                              Endpoint& endpoint,
                                              const ExecutorOptions& options) {
-  return make_rank_executor(program, stages, GridSeat(endpoint), options);
+  return make_rank_executor(program, stages, GridPosition(endpoint), options);
 }
 
 }  // namespace millrace

@@ -1,4 +1,4 @@
-// Grids and seats: the arithmetic of (copy, place) to process, and its checks.
+// Grids and grid positions: the arithmetic of (copy, place) to process, and its checks.
 #include "millrace/scheduler/run/grid.hpp"
 
 #include <limits>
@@ -31,7 +31,7 @@ std::vector<Rank> Grid::processes_at(Rank place) const {
   return list;
 }
 
-GridSeat::GridSeat(Endpoint& endpoint, const Grid& grid)
+GridPosition::GridPosition(Endpoint& endpoint, const Grid& grid)
     : endpoint_(&endpoint),
       grid_(grid),
       copy_(grid.copy_of(endpoint.rank())),
@@ -43,7 +43,7 @@ GridSeat::GridSeat(Endpoint& endpoint, const Grid& grid)
   });
 }
 
-std::string GridSeat::name_of(Rank place) const {
+std::string GridPosition::name_of(Rank place) const {
   const std::string rank = "rank " + std::to_string(place.value);
   return grid_.data() == 1 ? rank : rank + " of copy " + std::to_string(copy_);
 }

@@ -28,7 +28,7 @@ std::string Interpreter::State::sentence(const Action& action,
   if (settings.passes > 1)
     text +=
         " in pass " + std::to_string(settings.pass + 1) + " of " + std::to_string(settings.passes);
-  return text + " failed on " + seat.name_of(rank) + ": " + cause;
+  return text + " failed on " + position.name_of(rank) + ": " + cause;
 }
 
 PassContext Interpreter::State::context(const Instruction& instruction) const {
@@ -133,7 +133,7 @@ void Interpreter::State::add_backward(const Instruction& instruction) {
 }
 
 void Interpreter::State::perform(const Instruction& instruction) {
-  if (!copy_sums.empty()) go_on_with_sums(instruction.at->pool);
+  if (!all_reduces.empty()) go_on_with_sums(instruction.at->pool);
   switch (instruction.op) {
     case Op::Forward:
       forward(instruction);
@@ -196,9 +196,9 @@ void Interpreter::State::drop() noexcept {
 
 Interpreter::Interpreter(const Program& program,
                          std::span<const HostedStage> stages,
-                         const GridSeat& seat,
+                         const GridPosition& position,
                          int threads_per_rank)
-    : state_(std::make_unique<State>(program, stages, seat)) {
+    : state_(std::make_unique<State>(program, stages, position)) {
   for (const auto& rank : state_->ranks)
     if (rank != nullptr) rank->workers = run::make_workers(threads_per_rank);
 }
@@ -210,11 +210,11 @@ bool Interpreter::hosts(Rank rank) const {
 }
 
 void Interpreter::use(Endpoint& endpoint) {
-  GridSeat& seat = state_->seat;
-  require(seat.endpoint() != nullptr && seat.endpoint()->rank() == endpoint.rank(),
+  GridPosition& position = state_->position;
+  require(position.endpoint() != nullptr && position.endpoint()->rank() == endpoint.rank(),
           "the new endpoint is of rank " + std::to_string(endpoint.rank().value) +
               "; it must be of the rank of the one it replaces");
-  seat = GridSeat(endpoint, seat.grid());
+  position = GridPosition(endpoint, position.grid());
 }
 
 void Interpreter::begin_step(StepData& data, const StepSettings& settings) {
@@ -251,7 +251,7 @@ void Interpreter::begin_step(StepData& data, const StepSettings& settings) {
   }
   for (TensorCounts& counts : state.counts) counts.begin_step();
   for (const auto& reduction : state.reductions) reduction->begin_step();
-  for (const auto& sum : state.copy_sums)
+  for (const auto& sum : state.all_reduces)
     if (sum != nullptr) sum->begin_step();
 }
 
@@ -272,7 +272,7 @@ void Interpreter::execute(const Instruction& instruction) {
   try {
     state.perform(instruction);
   } catch (const Cancelled&) {
-    if (state.seat.endpoint() != nullptr) throw;
+    if (state.position.endpoint() != nullptr) throw;
     throw failed("cancelled");
   } catch (const std::exception& cause) {
     throw failed(cause.what());

@@ -16,7 +16,7 @@ using run::SlotMap;
 
 std::vector<HostedStage> stages_here(const Program& program,
                                      std::span<const HostedStage> stages,
-                                     const GridSeat& seat) {
+                                     const GridPosition& position) {
   std::vector<HostedStage> here;
   for (const HostedStage& hosted : stages) {
     require(hosted.replica.value >= 0 && hosted.replica.value < program.shape.replicas() &&
@@ -25,7 +25,7 @@ std::vector<HostedStage> stages_here(const Program& program,
                 std::to_string(hosted.replica.value) + "; the program has " +
                 std::to_string(program.shape.stages()) + " stages in " +
                 std::to_string(program.shape.replicas()) + " replicas");
-    if (seat.hosts(program.shape.rank(hosted.replica, hosted.stage))) here.push_back(hosted);
+    if (position.hosts(program.shape.rank(hosted.replica, hosted.stage))) here.push_back(hosted);
   }
   return here;
 }
@@ -266,7 +266,7 @@ bool Interpreter::State::takes_all_it_gives() const {
   for (const auto& rank : ranks) {
     if (rank == nullptr) continue;
     for (const Instruction& instruction : rank->instructions) {
-      if (seat.endpoint() == nullptr && !is_compute(instruction.op))
+      if (position.endpoint() == nullptr && !is_compute(instruction.op))
         continue;  // values stay where they are
       if (!graph.is_chain() && is_compute(instruction.op)) count_links(instruction);
       count(instruction.target, 1);
@@ -290,41 +290,42 @@ std::vector<bool> Interpreter::State::needed_whole(const HostedStage& hosted) co
 }
 
 /// Of what has no REDUCE_GRAD the sum ends where it starts.
-void Interpreter::State::make_copy_sums() {
+void Interpreter::State::make_all_reduces() {
   const auto stage_count = static_cast<std::size_t>(program.shape.stages());
   std::vector<bool> reduced(stage_count, false);
   for (const auto& list : program.ranks)
     for (const Action& action : list)
       if (action.op == Op::ReduceGrad) reduced[action.stage.index()] = true;
-  copy_sums.resize(stage_count * static_cast<std::size_t>(program.shape.replicas()));
+  all_reduces.resize(stage_count * static_cast<std::size_t>(program.shape.replicas()));
   for (const HostedStage& hosted : stages) {
     const std::size_t stage = hosted.stage.index();
-    copy_sums[hosted.replica.index() * stage_count + stage] =
-        std::make_unique<run::CopySum>(hosted, seat, !reduced[stage], needed_whole(hosted));
+    all_reduces[hosted.replica.index() * stage_count + stage] =
+        std::make_unique<run::GradientAllReduce>(
+            hosted, position, !reduced[stage], needed_whole(hosted));
   }
 }
 
 Interpreter::State::State(const Program& of_program,
                           std::span<const HostedStage> hosted,
-                          const GridSeat& of_process)
+                          const GridPosition& of_process)
     : program(of_program),
-      seat(of_process),
+      position(of_process),
       stages(stages_here(of_program, hosted, of_process)),
       graph(of_program.shape),
       map(graph, touched_links(graph, stages), units_of(of_program)),
       wiring(graph, map) {
   BodyTable bodies(program, stages);
   ReductionTable table(program, graph, bodies);
-  Compiler compiler(program, bodies, graph, map, table.of_stage, seat.grid().data() > 1);
+  Compiler compiler(program, bodies, graph, map, table.of_stage, position.grid().data() > 1);
   reductions = std::move(table.all);
   for (int i = 0; i < static_cast<int>(program.ranks.size()); ++i) {
     ranks.emplace_back();
-    if (!seat.hosts(Rank{i})) continue;
+    if (!position.hosts(Rank{i})) continue;
     ranks.back() = std::make_unique<RankState>();
     ranks.back()->rank = Rank{i};
     ranks.back()->instructions = compiler.compile(*ranks.back());
   }
-  if (seat.grid().data() > 1) make_copy_sums();
+  if (position.grid().data() > 1) make_all_reduces();
   balanced = takes_all_it_gives();
   values.resize(map.size());
   counts.resize(static_cast<std::size_t>(program.shape.stages() * program.shape.replicas()));

@@ -42,40 +42,41 @@ void Interpreter::State::begin_sums() {
               program.name + "' has " + std::to_string(program.shape.replicas()));
   trees.resize(counts.size());
   const int leaves = settings.passes * program.shape.micro_batches;
-  const int first = seat.copy() * leaves;
+  const int first = position.copy() * leaves;
   for (const HostedStage& hosted : stages) {
     auto& tree = trees[hosted.stage.index()];
     if (tree == nullptr) tree = std::make_unique<run::GradientTree>(hosted);
     tree->begin_step(
-        SumTree(seat.grid().data() * leaves), {first, first + leaves}, program.shape.slices);
+        SumTree(position.grid().data() * leaves), {first, first + leaves}, program.shape.slices);
   }
 }
 
 int Interpreter::State::leaf_of(MicroBatch micro_batch) const {
   const int leaves = settings.passes * program.shape.micro_batches;
-  return seat.copy() * leaves + settings.in_step(micro_batch, program.shape).value;
+  return position.copy() * leaves + settings.in_step(micro_batch, program.shape).value;
 }
 
 void Interpreter::State::send(const Instruction& instruction) {
-  if (seat.endpoint() == nullptr) return;
+  if (position.endpoint() == nullptr) return;
   const Message message = message_of(program.shape, graph, *instruction.action, settings.step);
-  seat.endpoint()->send(
-      seat.process(message.destination), tag_of(message), values.take(instruction.source));
+  position.endpoint()->send(
+      position.process(message.destination), tag_of(message), values.take(instruction.source));
 }
 
 void Interpreter::State::receive(const Instruction& instruction) {
-  if (seat.endpoint() == nullptr) return;
+  if (position.endpoint() == nullptr) return;
   const Message message = message_of(program.shape, graph, *instruction.action, settings.step);
-  values.put(instruction.target,
-             seat.endpoint()->receive(seat.process(message.source), tag_of(message), deadline()));
+  values.put(
+      instruction.target,
+      position.endpoint()->receive(position.process(message.source), tag_of(message), deadline()));
 }
 
 /// At the last B or W of a stage, and at its REDUCE_GRAD: starts the sum over the copies of the
 /// pipeline, and ends it at the latter, or where others wait for it.
 void Interpreter::State::add_copies(const Instruction& instruction) {
-  if (copy_sums.empty() || !is_last_pass()) return;
-  using Progress = run::CopySum::Progress;
-  run::CopySum& sum = *copy_sums[instruction.counts];
+  if (all_reduces.empty() || !is_last_pass()) return;
+  using Progress = run::GradientAllReduce::Progress;
+  run::GradientAllReduce& sum = *all_reduces[instruction.counts];
   TensorPool& pool = instruction.at->pool;
   if (sum.progress() == Progress::None)
     sum.start(settings, trees.empty() || trees[instruction.counts]->has_sum(), pool);
@@ -85,7 +86,7 @@ void Interpreter::State::add_copies(const Instruction& instruction) {
 
 /// Between two actions: what has come for sums over the copies of the pipeline.
 void Interpreter::State::go_on_with_sums(TensorPool& pool) {
-  for (const auto& sum : copy_sums)
+  for (const auto& sum : all_reduces)
     if (sum != nullptr && sum->is_under_way()) sum->go_on(settings, pool);
 }
 
@@ -95,9 +96,9 @@ void Interpreter::State::publish(const Instruction& instruction) const {
   const Replica replica = instruction.action->replica();
   const Reduction& reduction = *instruction.reduction;
   for (const Rank rank : reduction.other_ranks())
-    seat.endpoint()->send(seat.process(rank),
-                          gradient_tag(stage, replica, settings.step),
-                          reduction.gradients_for(rank, replica, stage, instruction.at->pool));
+    position.endpoint()->send(position.process(rank),
+                              gradient_tag(stage, replica, settings.step),
+                              reduction.gradients_for(rank, replica, stage, instruction.at->pool));
 }
 
 void Interpreter::State::reduce(RankState& at, Reduction& reduction) const {
@@ -106,8 +107,8 @@ void Interpreter::State::reduce(RankState& at, Reduction& reduction) const {
   std::vector<TensorList> received(members.size());
   for (std::size_t i = 0; i < members.size(); ++i)
     if (members[i].body == nullptr)
-      received[i] = seat.endpoint()->receive(
-          seat.process(members[i].rank),
+      received[i] = position.endpoint()->receive(
+          position.process(members[i].rank),
           gradient_tag(members[i].stage, members[i].replica, settings.step),
           deadline());
   reduction.add(received, at.pool);

@@ -8,7 +8,7 @@
 
 #include "millrace/scheduler/run/interpreter.hpp"
 #include "run/arena_workers.hpp"
-#include "run/copy_sum.hpp"
+#include "run/gradient_all_reduce.hpp"
 #include "run/gradient_tree.hpp"
 #include "run/reduction.hpp"
 #include "run/tensor_counts.hpp"
@@ -58,7 +58,9 @@ struct alignas(64) RankState {
 namespace millrace {
 
 struct Interpreter::State {
-  State(const Program& of_program, std::span<const HostedStage> hosted, const GridSeat& of_process);
+  State(const Program& of_program,
+        std::span<const HostedStage> hosted,
+        const GridPosition& of_process);
 
   [[nodiscard]] PassContext context(const run::Instruction& instruction) const;
   [[nodiscard]] PassContext backward_context(const run::Instruction& instruction,
@@ -74,7 +76,7 @@ struct Interpreter::State {
   [[nodiscard]] int leaf_of(MicroBatch micro_batch) const;
   void send(const run::Instruction& instruction);
   void receive(const run::Instruction& instruction);
-  void make_copy_sums();
+  void make_all_reduces();
   [[nodiscard]] std::vector<bool> needed_whole(const HostedStage& hosted) const;
   void add_copies(const run::Instruction& instruction);
   void go_on_with_sums(TensorPool& pool);
@@ -98,12 +100,13 @@ struct Interpreter::State {
   [[nodiscard]] bool is_last_pass() const { return settings.pass + 1 == settings.passes; }
 
   const Program& program;
-  GridSeat seat;
+  GridPosition position;
   std::vector<HostedStage> stages;  ///< of the ranks that run here
   std::vector<std::unique_ptr<run::RankState>> ranks;
   std::vector<std::unique_ptr<run::Reduction>> reductions;
   std::vector<std::unique_ptr<run::GradientTree>> trees;  ///< [replica * stages + stage]
-  std::vector<std::unique_ptr<run::CopySum>> copy_sums;   ///< likewise; none without other copies
+  std::vector<std::unique_ptr<run::GradientAllReduce>>
+      all_reduces;  ///< likewise; none without other copies
   const StageGraph graph;
   run::SlotMap map;
   const run::Wiring wiring;  ///< unless the graph is a chain

@@ -20,7 +20,7 @@ std::unique_ptr<Executor> make_ranks(Program program,
                                      const ExecutorOptions& options);
 std::unique_ptr<Executor> make_rank(Program program,
                                     std::span<const HostedStage> stages,
-                                    const GridSeat& seat,
+                                    const GridPosition& position,
                                     const ExecutorOptions& options);
 
 }  // namespace millrace::run

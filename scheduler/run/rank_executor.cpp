@@ -61,12 +61,12 @@ class RankExecutor final : public Executor {
  public:
   RankExecutor(Program program,
                std::span<const HostedStage> stages,
-               const GridSeat& seat,
+               const GridPosition& position,
                const ExecutorOptions& options)
       : program_(std::move(program)),
-        endpoint_(*seat.endpoint()),
-        rank_(seat.place()),
-        runner_(program_, stages, seat, options),
+        endpoint_(*position.endpoint()),
+        rank_(position.place()),
+        runner_(program_, stages, position, options),
         clock_(program_, options.record_timeline, [&](Rank rank) { return rank == rank_; }) {}
 
   StepResult run(StepData& data, const StepSettings& settings) override {
@@ -102,9 +102,9 @@ class RankExecutor final : public Executor {
 
 std::unique_ptr<Executor> make_rank(Program program,
                                     std::span<const HostedStage> stages,
-                                    const GridSeat& seat,
+                                    const GridPosition& position,
                                     const ExecutorOptions& options) {
-  return std::make_unique<RankExecutor>(std::move(program), stages, seat, options);
+  return std::make_unique<RankExecutor>(std::move(program), stages, position, options);
 }
 
 }  // namespace millrace::run

@@ -13,16 +13,16 @@ namespace millrace::run {
 /// Thread-safety: externally synchronised; `run` on the thread the endpoint belongs to.
 class RankRunner {
  public:
-  /// `program` (with messages), the bodies and the seat's endpoint must outlive the runner.
+  /// `program` (with messages), the bodies and the position's endpoint must outlive the runner.
   RankRunner(const Program& program,
              std::span<const HostedStage> stages,
-             const GridSeat& seat,
+             const GridPosition& position,
              const ExecutorOptions& options)
       : program_(program),
-        endpoint_(seat.endpoint()),
-        place_(seat.place()),
-        pipeline_(seat.grid().data() > 1 ? seat.grid().pipeline() : 0),
-        interpreter_(program, stages, seat, options.threads_per_rank) {}
+        endpoint_(position.endpoint()),
+        place_(position.place()),
+        pipeline_(position.grid().data() > 1 ? position.grid().pipeline() : 0),
+        interpreter_(program, stages, position, options.threads_per_rank) {}
 
   /// Replaces a cancelled endpoint by another of the same rank.
   void use(Endpoint& endpoint) {

@@ -109,7 +109,7 @@ class RanksExecutor final : public Executor {
       fresh.push_back(hub.endpoint(Rank{i}));
       if (runners_.size() < fresh.size())
         runners_.push_back(
-            std::make_unique<RankRunner>(program_, stages_, GridSeat(*fresh.back()), options_));
+            std::make_unique<RankRunner>(program_, stages_, GridPosition(*fresh.back()), options_));
       else
         runners_[fresh.size() - 1]->use(*fresh.back());
     }

@@ -245,7 +245,7 @@ TEST(Rooms, GiveEveryBackendTheSameFiles) {
   for (const auto& folder : fs::directory_iterator(kSource / "transport")) {
     if (!fs::exists(folder.path() / "endpoint.cpp")) continue;
     ++backends;
-    for (const char* file : {"address.cpp", "courier.cpp", "listener.cpp"})
+    for (const char* file : {"address.cpp", "rendezvous_channel.cpp", "listener.cpp"})
       EXPECT_TRUE(fs::exists(folder.path() / file))
           << folder.path().filename() << " has no " << file;
   }

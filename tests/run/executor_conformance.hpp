@@ -14,7 +14,7 @@
 #include "millrace/scheduler/plan/generators.hpp"
 #include "millrace/scheduler/plan/passes.hpp"
 #include "millrace/scheduler/run/executors.hpp"
-#include "run/rank_fleet.hpp"
+#include "run/all_ranks.hpp"
 #include "run/toy_pipeline.hpp"
 
 namespace millrace::testing_run {
@@ -51,7 +51,7 @@ inline std::vector<ExecutorUnderTest> executors_under_test() {
       {"Ranks", [](const Program& p, Stages s) { return make_executor("ranks", p, s); }},
       {"RankExecutors",
        [](const Program& p, Stages s) -> std::unique_ptr<Executor> {
-         return std::make_unique<RankFleet>(p, s);
+         return std::make_unique<AllRanks>(p, s);
        }},
   };
 }

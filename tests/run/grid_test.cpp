@@ -1,5 +1,6 @@
 // Grids: places of a program mapped to processes. Copies of a pipeline share an endpoint's world
-// and touch each other only where gradients are added; seats and grids that do not fit are refused.
+// and touch each other only where gradients are added; positions and grids that do not fit are
+// refused.
 #include "millrace/scheduler/run/grid.hpp"
 
 #include <map>
@@ -67,7 +68,7 @@ std::vector<std::vector<std::vector<float>>> together(const Program& program, co
     endpoints.push_back(hub.endpoint(Rank{process}));
     const auto copy = static_cast<std::size_t>(grid.copy_of(Rank{process}));
     executors.push_back(
-        make_rank_executor(program, copies[copy]->hosted, GridSeat(*endpoints.back(), grid)));
+        make_rank_executor(program, copies[copy]->hosted, GridPosition(*endpoints.back(), grid)));
   }
   {
     std::vector<std::jthread> threads;
@@ -205,7 +206,8 @@ TEST(Grid, ReplicasFrom256On_FitFramesAndReports) {
     for (int place = 0; place < pipeline; ++place) {
       ends.push_back(std::make_unique<RankOfLastReplica>(
           hub.endpoint(Rank{place}), grid, static_cast<std::int64_t>(toy.gradient(0, 0).size())));
-      executors.push_back(make_rank_executor(program, toy.hosted, GridSeat(*ends.back(), grid)));
+      executors.push_back(
+          make_rank_executor(program, toy.hosted, GridPosition(*ends.back(), grid)));
     }
     {
       std::vector<std::jthread> threads;
@@ -251,27 +253,28 @@ TEST(Grid, WhatDoesNotFitIsRefusedInASentence) {
   EXPECT_THAT(refusal([] { (void)Grid(1 << 20, 1 << 20); }), HasSubstr("more processes"));
   InProcessHub hub(4);
   const auto endpoint = hub.endpoint(Rank{3});
-  EXPECT_THAT(refusal([&] { (void)GridSeat(*endpoint, Grid(3, 2)); }),
+  EXPECT_THAT(refusal([&] { (void)GridPosition(*endpoint, Grid(3, 2)); }),
               HasSubstr("there are 4 processes; the grid has 3 x 2 = 6"));
   const Program program = generate("1f1b", {.ranks = 4, .micro_batches = 4});
   ToyPipeline pipeline(program.shape);
   EXPECT_THAT(refusal([&] {
-                (void)make_rank_executor(program, pipeline.hosted, GridSeat(*endpoint, Grid(2, 2)));
+                (void)make_rank_executor(
+                    program, pipeline.hosted, GridPosition(*endpoint, Grid(2, 2)));
               }),
               HasSubstr("pipelines have 2 places; the program has 4 ranks"));
-  EXPECT_THAT(refusal([&] { (void)make_rank_executor(program, pipeline.hosted, GridSeat()); }),
+  EXPECT_THAT(refusal([&] { (void)make_rank_executor(program, pipeline.hosted, GridPosition()); }),
               HasSubstr("needs an endpoint"));
 }
 
 TEST(Grid, ASeatKnowsItsOwnPlaceAndItsPeers) {
   InProcessHub hub(6);
   const auto endpoint = hub.endpoint(Rank{4});
-  const GridSeat seat(*endpoint, Grid(2, 3));
-  EXPECT_EQ(seat.place(), Rank{1});
-  EXPECT_TRUE(seat.hosts(Rank{1}));
-  EXPECT_FALSE(seat.hosts(Rank{0}));
-  EXPECT_EQ(seat.process(Rank{2}), Rank{5});
-  EXPECT_TRUE(GridSeat().hosts(Rank{7}));
+  const GridPosition position(*endpoint, Grid(2, 3));
+  EXPECT_EQ(position.place(), Rank{1});
+  EXPECT_TRUE(position.hosts(Rank{1}));
+  EXPECT_FALSE(position.hosts(Rank{0}));
+  EXPECT_EQ(position.process(Rank{2}), Rank{5});
+  EXPECT_TRUE(GridPosition().hosts(Rank{7}));
 }
 
 }  // namespace

@@ -40,10 +40,10 @@ std::vector<std::string> outcome_of_joining(const HelloFields& last) {
   std::vector<std::jthread> ranks;
   for (int i = 0; i < 2; ++i)
     ranks.emplace_back([&, i] {
-      const LaunchPlace place{.member = {.rank = Rank{i}, .world = 2},
-                              .rendezvous = "ipc://" + directory.path() + "/meet",
-                              .endpoint = "ipc",
-                              .directory = directory.path()};
+      const LaunchConfig place{.member = {.rank = Rank{i}, .world = 2},
+                               .rendezvous = "ipc://" + directory.path() + "/meet",
+                               .endpoint = "ipc",
+                               .directory = directory.path()};
       try {
         JoinedRank rank = join(place, {.fields = i == 1 ? last : torch_fields()});
         rank.leave();

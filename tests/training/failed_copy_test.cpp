@@ -101,7 +101,7 @@ std::string end_of_place(Endpoint& endpoint, ProcessGroup& group, FailingPass pa
   const Program program =
       generate(options.schedule.value_or("1f1b"), {.ranks = 2, .micro_batches = 2});
   Trainer trainer(
-      rank_parts(program, std::move(bodies), options, GridSeat(endpoint, Grid(2, 2)), group),
+      rank_parts(program, std::move(bodies), options, GridPosition(endpoint, Grid(2, 2)), group),
       options);
   trainer.fit(first_digits(89));
   return "nothing";

@@ -89,7 +89,7 @@ GridCourse course_on_grid(const GridJob& job) {
   on_ranks(job.data * job.places, [&](Endpoint& endpoint, ProcessGroup& group) {
     const Program program =
         generate(job.schedule, {.ranks = job.places, .micro_batches = *options.micro_batches});
-    const GridSeat seat(endpoint, Grid(job.data, job.places));
+    const GridPosition seat(endpoint, Grid(job.data, job.places));
     Trainer trainer(rank_parts(parse_model(kGridModel), program, options, seat, group), options);
     GridCourse course = grid_course_of(trainer);
     const std::lock_guard lock(mutex);
@@ -160,7 +160,7 @@ TEST(GridBits, NeedAPowerOfTwo) {
     try {
       Trainer trainer(
           rank_parts(
-              parse_model(kGridModel), program, options, GridSeat(endpoint, Grid(3, 1)), group),
+              parse_model(kGridModel), program, options, GridPosition(endpoint, Grid(3, 1)), group),
           options);
       ADD_FAILURE() << "not refused";
     } catch (const InvalidArgument& error) {

@@ -55,7 +55,7 @@ inline TrainerParts parts_on(const TrainerOptions& options,
                              ProcessGroup& group,
                              const ModelSpec& model = parse_model(kSavedModel),
                              int copies = 1) {
-  const GridSeat seat(endpoint, Grid(copies, endpoint.world() / copies));
+  const GridPosition seat(endpoint, Grid(copies, endpoint.world() / copies));
   const Program program =
       generate(options.schedule.value_or("1f1b"),
                {.ranks = seat.grid().pipeline(), .micro_batches = *options.micro_batches});

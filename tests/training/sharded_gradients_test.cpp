@@ -141,7 +141,8 @@ CopiesCourse course_of(const CopiesJob& job, const Prepare& prepare = {}, SentBy
   std::vector<CopiesCourse> all;
   on_ranks(std::move(endpoints), [&](Endpoint& endpoint, ProcessGroup& group) {
     const ModelSpec model = parse_model(job.model);
-    Trainer trainer(rank_parts(model, program, options, GridSeat(endpoint, grid), group), options);
+    Trainer trainer(rank_parts(model, program, options, GridPosition(endpoint, grid), group),
+                    options);
     CopiesCourse course;
     trainer.on_step = [&](const StepReport& step) {
       course.losses.push_back(step.mean_loss());

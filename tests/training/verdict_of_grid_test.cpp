@@ -86,7 +86,7 @@ PlaceCourse course_of_place(Endpoint& endpoint,
   Trainer trainer(rank_parts(generate("1f1b", {.ranks = 2, .micro_batches = 2}),
                              std::move(bodies),
                              options,
-                             GridSeat(endpoint, Grid(2, 2)),
+                             GridPosition(endpoint, Grid(2, 2)),
                              group),
                   options);
   PlaceCourse course;

@@ -161,7 +161,7 @@ class Visit {
     if (result.ended != 0 || claimed_two_) return;
     const std::vector<Descriptor> own = files_to_give();
     const Descriptor line = connect_to(socket_of(0));
-    static_cast<void>(send_parcel(
+    static_cast<void>(send_message(
         line.number(), introduction(2), {own[0].number(), own[1].number(), own[2].number()}));
     take_turn();
     if (!was_rung(own[2])) result.wrong = "strangers kept a rank from being let in";
@@ -174,8 +174,8 @@ class Visit {
     return directory_.path() + "/r" + std::to_string(rank) + ".0.shm";
   }
 
-  static Parcel introduction(std::int32_t rank) {
-    return {ParcelKind::Introduction, 0, kVisitedJob, rank, 0, 0, 0, kProtocolVersion};
+  static DescriptorMessage introduction(std::int32_t rank) {
+    return {DescriptorMessageKind::Introduction, 0, kVisitedJob, rank, 0, 0, 0, kProtocolVersion};
   }
 
   /// By whoever let its owner in.
@@ -189,25 +189,27 @@ class Visit {
     return files_[number % files_.size()].number();
   }
 
-  /// With one byte of the parcel changed, where `value` is not 0.
+  /// With one byte of the message changed, where `value` is not 0.
   void introduce(const Descriptor& line,
                  const std::array<std::size_t, 3>& which,
                  std::size_t where,
                  std::uint8_t value) {
-    auto bytes = std::bit_cast<std::array<std::uint8_t, sizeof(Parcel)>>(introduction(1));
+    auto bytes =
+        std::bit_cast<std::array<std::uint8_t, sizeof(DescriptorMessage)>>(introduction(1));
     bytes[where % bytes.size()] ^= value;
-    const auto parcel = std::bit_cast<Parcel>(bytes);
-    claimed_two_ = claimed_two_ || parcel.source == 2;
+    const auto message = std::bit_cast<DescriptorMessage>(bytes);
+    claimed_two_ = claimed_two_ || message.source == 2;
     if (line)
       static_cast<void>(
-          send_parcel(line.number(), parcel, {file(which[0]), file(which[1]), file(which[2])}));
+          send_message(line.number(), message, {file(which[0]), file(which[1]), file(which[2])}));
   }
 
   void give_segment(const Descriptor& line, std::size_t which, std::uint32_t wrong) {
-    Parcel parcel{ParcelKind::Segment, 0, kVisitedJob, 1, 0, kGivenBytes, segments_, 0};
-    if (wrong % 4 == 1) parcel.bytes <<= wrong / 4U;
-    if (wrong % 4 == 2) parcel.number += wrong;
-    if (line && send_parcel(line.number(), parcel, {file(which)})) ++segments_;
+    DescriptorMessage message{
+        DescriptorMessageKind::Segment, 0, kVisitedJob, 1, 0, kGivenBytes, segments_, 0};
+    if (wrong % 4 == 1) message.bytes <<= wrong / 4U;
+    if (wrong % 4 == 2) message.number += wrong;
+    if (line && send_message(line.number(), message, {file(which)})) ++segments_;
   }
 
   /// Some words, and with them some descriptors: maybe none of either.

@@ -28,7 +28,7 @@ class Notes {
  public:
   Notes(Spoken input, Rank self) : input_(input), self_(self) {}
 
-  MeetingNote next() {
+  RendezvousMessage next() {
     if (input_.size() < 4) throw TransportError("nobody comes any more");
     const Spoken words = input_.first(4);
     const Spoken text = input_.subspan(4, std::min<std::size_t>(words[3], input_.size() - 4));
@@ -84,9 +84,9 @@ struct Record {
   std::string wrong;
 };
 
-class HostileCourier final : public Courier {
+class HostileChannel final : public RendezvousChannel {
  public:
-  HostileCourier(Notes& notes, Record& record, Rank self)
+  HostileChannel(Notes& notes, Record& record, Rank self)
       : notes_(notes), record_(record), self_(self) {}
 
   void send(Rank to, std::span<const std::byte> header, std::string_view text) override {
@@ -99,7 +99,7 @@ class HostileCourier final : public Courier {
     record_.told.insert_or_assign(to.value, std::move(control));
   }
 
-  std::optional<MeetingNote> receive(std::chrono::milliseconds /*longest*/) override {
+  std::optional<RendezvousMessage> receive(std::chrono::milliseconds /*longest*/) override {
     return notes_.next();
   }
 
@@ -118,8 +118,9 @@ class RecordingListener final : public Listener {
 
   [[nodiscard]] const Membership& member() const override { return member_; }
   [[nodiscard]] PeerAddress address() const override { return {kOwnAddress}; }
-  std::unique_ptr<Courier> courier(const std::string& /*url*/, std::size_t /*longest*/) override {
-    return std::make_unique<HostileCourier>(notes_, record_, member_.rank);
+  std::unique_ptr<RendezvousChannel> rendezvous_channel(const std::string& /*url*/,
+                                                        std::size_t /*longest*/) override {
+    return std::make_unique<HostileChannel>(notes_, record_, member_.rank);
   }
   std::unique_ptr<Endpoint> open(const std::vector<PeerAddress>& addresses) override {
     record_.opened = addresses;

@@ -16,7 +16,7 @@
 #include "millrace/transport/rendezvous.hpp"
 #include "millrace/transport/shared_memory.hpp"
 #include "transport/conformance.hpp"
-#include "transport/shared_memory/parcel.hpp"
+#include "transport/shared_memory/descriptor_message.hpp"
 
 namespace millrace {
 namespace {
@@ -129,7 +129,7 @@ TEST(SharedMemoryListening, RefusesWhatDoesNotFit) {
   std::filesystem::permissions(deep, std::filesystem::perms::owner_all);
   EXPECT_THROW(SharedMemoryListener({.world = 2, .directory = deep}), InvalidArgument);
   SharedMemoryListener listener({.world = 2, .directory = directory.path()});
-  EXPECT_THROW((void)listener.courier("tcp://127.0.0.1:1", 100), InvalidArgument);
+  EXPECT_THROW((void)listener.rendezvous_channel("tcp://127.0.0.1:1", 100), InvalidArgument);
 }
 
 /// Ranks in processes of their own; this one supervises, and holds what it is told at the end

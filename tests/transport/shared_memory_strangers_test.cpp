@@ -17,8 +17,8 @@
 #include "transport/conformance.hpp"
 #include "transport/introduction_campaign.hpp"
 #include "transport/repetitions.hpp"
+#include "transport/shared_memory/descriptor_message.hpp"
 #include "transport/shared_memory/outbox.hpp"
-#include "transport/shared_memory/parcel.hpp"
 #include "transport/wire/frame.hpp"
 
 namespace millrace {
@@ -36,7 +36,7 @@ using testing_transport::soon;
 class Impostor {
  public:
   explicit Impostor(const std::string& directory,
-                    const Parcel& introduction = honest(),
+                    const DescriptorMessage& introduction = honest(),
                     std::chrono::milliseconds silence = 20s,
                     Descriptor bell = Descriptor(::eventfd(0, EFD_CLOEXEC)))
       : listener_(listen_at(directory + "/r1.0.shm", 4)), bell_(std::move(bell)) {
@@ -49,11 +49,13 @@ class Impostor {
     to_ = connect_to(directory + "/r0.0.shm");
     board = new (board_.memory.data()) Board{};
     outbox = new (outbox_.memory.data()) Outbox{};
-    EXPECT_TRUE(send_parcel(
+    EXPECT_TRUE(send_message(
         to_.number(), introduction, {board_.file.number(), outbox_.file.number(), bell_.number()}));
   }
 
-  static Parcel honest() { return {ParcelKind::Introduction, 0, 0, 1, 0, 0, 0, kProtocolVersion}; }
+  static DescriptorMessage honest() {
+    return {DescriptorMessageKind::Introduction, 0, 0, 1, 0, 0, 0, kProtocolVersion};
+  }
 
   /// A legal frame of 64 bytes, at the beginning of a segment that was given.
   static RingEntry frame(std::uint64_t sequence, int micro_batch) {
@@ -68,10 +70,10 @@ class Impostor {
   }
 
   void give_segment(std::uint64_t claimed, int file) const {
-    Parcel parcel = honest();
-    parcel.kind = ParcelKind::Segment;
-    parcel.bytes = claimed;
-    EXPECT_TRUE(send_parcel(to_.number(), parcel, {file}));
+    DescriptorMessage message = honest();
+    message.kind = DescriptorMessageKind::Segment;
+    message.bytes = claimed;
+    EXPECT_TRUE(send_message(to_.number(), message, {file}));
   }
 
   /// What rank 0 says to a wait for the message.
@@ -197,17 +199,17 @@ TEST_F(SharedMemoryFaults, ABellThatMayEndWhoRingsItEndsTheEpochInstead) {
 }
 
 TEST_F(SharedMemoryFaults, WhoIsOfAnotherJobOrEpochOrNobodyIsNotLetIn) {
-  Parcel job = Impostor::honest(), epoch = job, version = job, self = job, outside = job,
-         kind = job;
+  DescriptorMessage job = Impostor::honest(), epoch = job, version = job, self = job, outside = job,
+                    kind = job;
   job.job = 1;
   epoch.epoch = 1;
   version.version = kProtocolVersion + 1;
   self.source = 0;
   outside.source = 2;
-  kind.kind = ParcelKind::Segment;
-  for (const Parcel& parcel : {job, epoch, version, self, outside, kind}) {
+  kind.kind = DescriptorMessageKind::Segment;
+  for (const DescriptorMessage& message : {job, epoch, version, self, outside, kind}) {
     const PrivateDirectory own(std::filesystem::temp_directory_path());
-    Impostor peer(own.path(), parcel, 200ms);
+    Impostor peer(own.path(), message, 200ms);
     RingWriter(peer.outbox->ring).put(Impostor::frame(0, 0));
     EXPECT_THAT(peer.heard(), StartsWith("rank 1 is silent"));
   }
@@ -231,7 +233,9 @@ TEST(SharedMemoryStrangers, WhoSayNothingMakeRoomForOthers) {
     silent.push_back(connect_to(directory.path() + "/r0.0.shm"));
     ASSERT_TRUE(silent.back());
   }
-  const auto arrival = [](const Descriptor& line) { return receive_parcel(line.number()).arrival; };
+  const auto arrival = [](const Descriptor& line) {
+    return receive_message(line.number()).arrival;
+  };
   const auto end = soon();
   while (arrival(silent.front()) == Arrival::Nothing && std::chrono::steady_clock::now() < end) {
     const auto turn = std::chrono::steady_clock::now() + 1ms;

@@ -29,7 +29,7 @@ TEST(Slurm, NamesItsFirstNodeInEveryWayToWriteAList) {
 }
 
 TEST(Slurm, TellsATaskEnoughToMeet) {
-  const LaunchPlace place = launch_place(task());
+  const LaunchConfig place = launch_config(task());
   EXPECT_EQ(place.member.rank, Rank{2});
   EXPECT_EQ(place.member.world, 4);
   EXPECT_EQ(place.rendezvous, "tcp://n1:29747");  // 20000 + (16 * 1234 + 3) % 10000
@@ -38,12 +38,12 @@ TEST(Slurm, TellsATaskEnoughToMeet) {
 }
 
 TEST(Slurm, HasAnotherFolderAndJobForEveryStepAndRestart) {
-  const LaunchPlace first = launch_place(task());
+  const LaunchConfig first = launch_config(task());
   for (const auto& [name, value] :
        {std::pair{"SLURM_STEP_ID", "4"}, {"SLURM_JOB_ID", "1235"}, {"SLURM_RESTART_COUNT", "1"}}) {
     Variables other = task();
     other[name] = value;
-    const LaunchPlace place = launch_place(other);
+    const LaunchConfig place = launch_config(other);
     EXPECT_NE(place.shared, first.shared) << name;
     EXPECT_NE(place.member.job, first.member.job) << name;
   }
@@ -52,7 +52,7 @@ TEST(Slurm, HasAnotherFolderAndJobForEveryStepAndRestart) {
 TEST(Slurm, IsNotAskedWhereAMeetingPlaceWasSaid) {
   Variables variables = task();
   variables["MILLRACE_RENDEZVOUS"] = "tcp://elsewhere:9";
-  const LaunchPlace place = launch_place(variables);
+  const LaunchConfig place = launch_config(variables);
   EXPECT_EQ(place.rendezvous, "tcp://elsewhere:9");
   EXPECT_EQ(place.shared, "");
 }

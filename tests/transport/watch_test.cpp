@@ -9,21 +9,21 @@
 #include "millrace/core/random.hpp"
 #include "transport/liveness/circle.hpp"
 #include "transport/liveness/durations.hpp"
-#include "transport/liveness/rhythm.hpp"
+#include "transport/liveness/heartbeat_interval.hpp"
 #include "transport/zeromq/line.hpp"
 
 namespace millrace {
 namespace {
 
 using namespace std::chrono_literals;
-using zeromq::LineWatch;
+using zeromq::ConnectionMonitor;
 
-constexpr LineWatch::Clock::time_point kStart{1000s};
+constexpr ConnectionMonitor::Clock::time_point kStart{1000s};
 constexpr auto kGrace = 300ms;
 constexpr auto kPatience = 20s;
 
-TEST(LineWatch, AConnectionThatNeverWasIsNotOneThatEnded) {
-  LineWatch line(kStart);
+TEST(ConnectionMonitor, AConnectionThatNeverWasIsNotOneThatEnded) {
+  ConnectionMonitor line(kStart);
   EXPECT_FALSE(line.lost(kStart + 1h, kGrace, kPatience));
   for (int i = 0; i < 5; ++i) {  // hand-shakes that took too long for the other side
     line.connected();
@@ -37,9 +37,9 @@ TEST(LineWatch, AConnectionThatNeverWasIsNotOneThatEnded) {
   EXPECT_EQ(line.took(), 25s);
 }
 
-TEST(LineWatch, WhereNobodyListensTheOtherSideIsLostAfterTheGrace) {
+TEST(ConnectionMonitor, WhereNobodyListensTheOtherSideIsLostAfterTheGrace) {
   for (const bool was_up : {false, true}) {
-    LineWatch line(kStart);
+    ConnectionMonitor line(kStart);
     if (was_up) line.shaken(kStart);
     if (was_up) line.ended(kStart);
     if (was_up) line.retried(kStart);  // the first attempt after an end is no refusal yet
@@ -50,8 +50,8 @@ TEST(LineWatch, WhereNobodyListensTheOtherSideIsLostAfterTheGrace) {
   }
 }
 
-TEST(LineWatch, WhatEndedHasPatienceToComeBackWhereSomebodyListens) {
-  LineWatch line(kStart);
+TEST(ConnectionMonitor, WhatEndedHasPatienceToComeBackWhereSomebodyListens) {
+  ConnectionMonitor line(kStart);
   line.shaken(kStart);
   line.ended(kStart);
   line.retried(kStart);
@@ -85,17 +85,20 @@ TEST(Circle, WhoIsWatchedWatchesBackAndNobodyIsFarFromAnybody) {
   }
 }
 
-TEST(Rhythm, EverybodyIsToldSeveralTimesBeforeItCountsAsSilence) {
+TEST(HeartbeatInterval, EverybodyIsToldSeveralTimesBeforeItCountsAsSilence) {
   for (const int world : {1, 2, 9, 10, 48, 128, 4096})
-    for (const auto silence : {Rhythm::Duration(1s), Rhythm::Duration(10s)}) {
-      const Rhythm rhythm(world, 100ms, silence);
-      const int groups = std::max(1, (world + Rhythm::kTogether - 2) / Rhythm::kTogether);
-      for (const auto unchanged : {Rhythm::Duration(0s), Rhythm::Duration(1h)})
-        EXPECT_LE(4 * groups * rhythm.interval(unchanged), rhythm.silence()) << world;
-      EXPECT_GE(rhythm.silence(), silence);
+    for (const auto silence : {HeartbeatInterval::Duration(1s), HeartbeatInterval::Duration(10s)}) {
+      const HeartbeatInterval heartbeat_interval(world, 100ms, silence);
+      const int groups =
+          std::max(1, (world + HeartbeatInterval::kTogether - 2) / HeartbeatInterval::kTogether);
+      for (const auto unchanged :
+           {HeartbeatInterval::Duration(0s), HeartbeatInterval::Duration(1h)})
+        EXPECT_LE(4 * groups * heartbeat_interval.interval(unchanged), heartbeat_interval.silence())
+            << world;
+      EXPECT_GE(heartbeat_interval.silence(), silence);
     }
-  const Rhythm few(4, 100ms, 10s);
-  EXPECT_EQ(few.interval(Rhythm::kSettled), 100ms);
+  const HeartbeatInterval few(4, 100ms, 10s);
+  EXPECT_EQ(few.interval(HeartbeatInterval::kSettled), 100ms);
   EXPECT_EQ(few.interval(1001ms), 1s);
   EXPECT_EQ(few.silence(), 10s);
 }

@@ -14,7 +14,7 @@
 #include "millrace/transport/zeromq.hpp"
 #include "transport/conformance.hpp"
 #include "transport/meeting_conformance.hpp"
-#include "transport/shared_memory/parcel.hpp"
+#include "transport/shared_memory/descriptor_message.hpp"
 
 namespace millrace {
 namespace {
@@ -208,10 +208,11 @@ TEST(ZeroMqNeighbours, AreRefusedOnAllRanksForMemoryThatIsNone) {
   const auto zero = listeners[0]->open(addresses);
   const auto two = listeners[2]->open(addresses);
   const Descriptor line = connect_to(addresses[0].text.substr(addresses[0].text.rfind('\t') + 1));
-  const Parcel parcel{ParcelKind::Introduction, 0, 0, 1, 0, 0, 0, kProtocolVersion};
+  const DescriptorMessage message{
+      DescriptorMessageKind::Introduction, 0, 0, 1, 0, 0, 0, kProtocolVersion};
   const Region wrong = make_region(4096, Sharing::Read);
   const int file = wrong.file.number();
-  ASSERT_TRUE(send_parcel(line.number(), parcel, {file, file, file}));
+  ASSERT_TRUE(send_message(line.number(), message, {file, file, file}));
 
   for (Endpoint* end : {zero.get(), two.get()}) {
     std::string told;

@@ -137,7 +137,8 @@ struct Hub {
   std::string reason;
   std::mutex notes_mutex;  // guards notes; taken alone
   std::condition_variable noted;
-  std::map<std::pair<std::string, Rank>, std::deque<MeetingNote>> notes;  // by place and receiver
+  std::map<std::pair<std::string, Rank>, std::deque<RendezvousMessage>>
+      notes;  // by place and receiver
 };
 
 }  // namespace millrace::in_process

@@ -3,9 +3,9 @@
 
 #include "millrace/transport/in_process.hpp"
 #include "transport/in_process/address.hpp"
-#include "transport/in_process/courier.hpp"
 #include "transport/in_process/endpoint.hpp"
 #include "transport/in_process/hub.hpp"
+#include "transport/in_process/rendezvous_channel.hpp"
 
 namespace millrace {
 
@@ -21,9 +21,9 @@ class InProcessListener final : public Listener {
   [[nodiscard]] const Membership& member() const override { return member_; }
   [[nodiscard]] PeerAddress address() const override { return peer_address(member_.rank); }
 
-  [[nodiscard]] std::unique_ptr<Courier> courier(const std::string& url,
-                                                 std::size_t /*longest_note*/) override {
-    return make_courier(hub_, member_.rank, url);
+  [[nodiscard]] std::unique_ptr<RendezvousChannel> rendezvous_channel(
+      const std::string& url, std::size_t /*longest_note*/) override {
+    return make_rendezvous_channel(hub_, member_.rank, url);
   }
 
   [[nodiscard]] std::unique_ptr<Endpoint> open(const std::vector<PeerAddress>& addresses) override {

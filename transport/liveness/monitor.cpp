@@ -65,7 +65,7 @@ LivenessMonitor::Clock::duration LivenessMonitor::limit_of(const Activity& activ
                                    kStretch * activity.longest);
 }
 
-bool LivenessMonitor::hears_nobody(Clock::time_point now, Clock::duration limit) const {
+bool LivenessMonitor::is_isolated(Clock::time_point now, Clock::duration limit) const {
   int others = 0;
   for (std::size_t i = 0; i < lines_.size(); ++i) {
     const Line& at = lines_[i];
@@ -77,7 +77,7 @@ bool LivenessMonitor::hears_nobody(Clock::time_point now, Clock::duration limit)
 }
 
 std::optional<Rank> LivenessMonitor::silent(Clock::time_point now, Clock::duration limit) const {
-  if (hears_nobody(now, limit)) limit *= 2;
+  if (is_isolated(now, limit)) limit *= 2;
   const auto is_silent = [&](Rank rank) {
     const Line& at = line(rank);
     return rank != self_ && !at.left && at.expected &&

@@ -80,7 +80,7 @@ class LivenessMonitor {
   };
 
   [[nodiscard]] const Line& line(Rank rank) const { return lines_[rank.index()]; }
-  [[nodiscard]] bool hears_nobody(Clock::time_point now, Clock::duration limit) const;
+  [[nodiscard]] bool is_isolated(Clock::time_point now, Clock::duration limit) const;
   [[nodiscard]] Clock::time_point limit(Rank rank, const Floor& floor) const;
   [[nodiscard]] std::optional<Rank> waits_for(Rank rank) const;
   [[nodiscard]] std::string replica_of(Rank rank) const;

@@ -4,8 +4,8 @@
 
 #include "millrace/core/error.hpp"
 #include "transport/mpi/address.hpp"
-#include "transport/mpi/courier.hpp"
 #include "transport/mpi/endpoint.hpp"
+#include "transport/mpi/rendezvous_channel.hpp"
 #include "transport/mpi/world.hpp"
 
 namespace millrace {
@@ -72,9 +72,9 @@ PeerAddress MpiListener::address() const {
   return mpi::peer_address(parts_->member.rank);
 }
 
-std::unique_ptr<Courier> MpiListener::courier(const std::string& /*url*/,
-                                              std::size_t longest_note) {
-  return mpi::make_courier(parts_->member, parts_->options.places, longest_note);
+std::unique_ptr<RendezvousChannel> MpiListener::rendezvous_channel(const std::string& /*url*/,
+                                                                   std::size_t longest_note) {
+  return mpi::make_rendezvous_channel(parts_->member, parts_->options.places, longest_note);
 }
 
 std::unique_ptr<Endpoint> MpiListener::open(const std::vector<PeerAddress>& addresses) {

@@ -17,7 +17,7 @@ using namespace std::chrono_literals;
 constexpr auto kServiceRest = 2ms;
 constexpr std::chrono::microseconds kServiceRestWhileSending{200};
 /// At the end: for last words to leave.
-constexpr auto kLastWords = 200ms;
+constexpr auto kFailureNotice = 200ms;
 
 }  // namespace
 
@@ -29,7 +29,7 @@ MessageLoop::MessageLoop(const MpiOptions& options, Mailbox& mailbox, const Prog
       world_(World::started()),
       seat_(seat_of(self_, options.places)),
       monitor_(self_, options.world, Clock::now()),
-      rhythm_(options.world, options.heartbeat, options.silence),
+      heartbeat_interval_(options.world, options.heartbeat, options.silence),
       last_turn_(Clock::now()),
       next_beat_(last_turn_),
       next_look_(last_turn_) {
@@ -72,7 +72,7 @@ MessageLoop::~MessageLoop() {
     });
     world_.abandon();
   }
-  for (Pause pause(Clock::now() + kLastWords); world_.sending() && pause.sleep();)
+  for (Pause pause(Clock::now() + kFailureNotice); world_.sending() && pause.sleep();)
     guarded([&] { world_.sweep(); });
   for (Peer& peer : peers_)
     for (Arrival& arrival : peer.arrivals) {

@@ -16,9 +16,9 @@
 
 #include "millrace/core/tensor_pool.hpp"
 #include "millrace/transport/mpi.hpp"
+#include "transport/liveness/heartbeat_interval.hpp"
 #include "transport/liveness/monitor.hpp"
 #include "transport/liveness/progress_slot.hpp"
-#include "transport/liveness/rhythm.hpp"
 #include "transport/mailbox/mailbox.hpp"
 #include "transport/mpi/pause.hpp"
 #include "transport/mpi/world.hpp"
@@ -144,7 +144,7 @@ class MessageLoop {
   std::deque<Peer> peers_;  // by rank; our own is not used
   TensorPool pool_;         // of received tensors
   LivenessMonitor monitor_;
-  const Rhythm rhythm_;
+  const HeartbeatInterval heartbeat_interval_;
   Clock::time_point last_turn_;
   Clock::time_point next_beat_;
   Clock::time_point next_look_;

@@ -29,9 +29,9 @@ void MessageLoop::tick(Clock::time_point now) {
 void MessageLoop::beat(Clock::time_point now) {
   const Activity activity = slot_.now();
   const auto age = now - activity.since;
-  next_beat_ = now + rhythm_.interval(age);
+  next_beat_ = now + heartbeat_interval_.interval(age);
   int told = 0;
-  for (std::size_t i = 0; i < peers_.size() && told < Rhythm::kTogether; ++i) {
+  for (std::size_t i = 0; i < peers_.size() && told < HeartbeatInterval::kTogether; ++i) {
     Peer& peer = peers_[next_told_++ % peers_.size()];
     if (peer.rank == self_ || peer.left || !peer.watched) continue;
     say(peer, Progress{activity, age});
@@ -46,7 +46,7 @@ std::string MessageLoop::report(Rank culprit, Clock::time_point now) {
 
 void MessageLoop::watch(Clock::time_point now) {
   monitor_.note(self_, slot_.now(), now);
-  if (const auto silent = monitor_.silent(now, rhythm_.silence()))
+  if (const auto silent = monitor_.silent(now, heartbeat_interval_.silence()))
     return fail(FailureCause::Hang,
                 "rank " + std::to_string(silent->value) + " is silent; " + report(*silent, now));
   if (const auto hanging = monitor_.hanging(now, options_.hang))

@@ -141,36 +141,36 @@ void World::send(int to, int tag, std::vector<std::byte> bytes) {
 }
 
 void World::send(int to, int tag, std::vector<std::byte> bytes, int payload_tag, Tensor payload) {
-  Parcel& parcel = parcels_.emplace_back();
-  parcel.bytes = std::move(bytes);
-  parcel.payload = std::move(payload);
-  check(MPI_Isend(parcel.bytes.data(),
-                  static_cast<int>(parcel.bytes.size()),
+  PendingSend& pending = sends_.emplace_back();
+  pending.bytes = std::move(bytes);
+  pending.payload = std::move(payload);
+  check(MPI_Isend(pending.bytes.data(),
+                  static_cast<int>(pending.bytes.size()),
                   MPI_BYTE,
                   to,
                   tag,
                   words_,
-                  parcel.requests.data()),
+                  pending.requests.data()),
         "send");
-  if (parcel.payload.bytes() == 0) return;
-  check(MPI_Isend(parcel.payload.data(),
-                  static_cast<int>(parcel.payload.bytes()),
+  if (pending.payload.bytes() == 0) return;
+  check(MPI_Isend(pending.payload.data(),
+                  static_cast<int>(pending.payload.bytes()),
                   MPI_BYTE,
                   to,
                   payload_tag,
                   payloads_,
-                  &parcel.requests[1]),
+                  &pending.requests[1]),
         "send");
 }
 
 bool World::sweep() {
-  const std::size_t before = parcels_.size();
-  parcels_.remove_if([](Parcel& parcel) {
+  const std::size_t before = sends_.size();
+  sends_.remove_if([](PendingSend& pending) {
     int done = 0;
-    check(MPI_Testall(2, parcel.requests.data(), &done, MPI_STATUSES_IGNORE), "send");
+    check(MPI_Testall(2, pending.requests.data(), &done, MPI_STATUSES_IGNORE), "send");
     return done != 0;
   });
-  return parcels_.size() != before;
+  return sends_.size() != before;
 }
 
 bool World::waits(int tag, Waiting& found) {

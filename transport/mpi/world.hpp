@@ -81,7 +81,7 @@ class World {
 
   /// Lets go of what MPI has sent. True when there was any.
   bool sweep();
-  [[nodiscard]] bool sending() const { return !parcels_.empty(); }
+  [[nodiscard]] bool sending() const { return !sends_.empty(); }
 
   /// A message with this tag, or any, that has come from anybody.
   [[nodiscard]] bool waits(int tag, Waiting& found);
@@ -96,7 +96,7 @@ class World {
   void abandon() { abandoned_ = true; }
 
  private:
-  struct Parcel {
+  struct PendingSend {
     std::vector<std::byte> bytes;
     Tensor payload;
     std::array<MPI_Request, 2> requests{MPI_REQUEST_NULL, MPI_REQUEST_NULL};
@@ -116,7 +116,7 @@ class World {
   int epochs_ = 1;  // that tags can tell apart
   bool ours_ = false;
   std::atomic<bool> abandoned_{false};
-  std::list<Parcel> parcels_;
+  std::list<PendingSend> sends_;
 };
 
 }  // namespace millrace::mpi

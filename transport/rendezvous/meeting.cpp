@@ -53,9 +53,9 @@ class Meeting {
 
   std::unique_ptr<Endpoint> hold() {
     if (self_.world == 1) return listener_.open({listener_.address()});
-    courier_ = listener_.courier(rendezvous_.url, kLongestNote);
+    channel_ = listener_.rendezvous_channel(rendezvous_.url, kLongestNote);
     const auto addresses = is_host() ? host() : visit();
-    courier_.reset();  // its descriptor is free before the endpoint takes its own
+    channel_.reset();  // its descriptor is free before the endpoint takes its own
     return listener_.open(addresses);
   }
 
@@ -144,7 +144,7 @@ class Meeting {
       const auto took = Clock::now() - std::exchange(turn, Clock::now());
       if (took > kLongestTurn) host.suspended(took);
       if (Clock::now() > deadline_ || host.silent_for(rendezvous_.silence))
-        throw PeerHangs(host.complaint(rendezvous_.url, courier_->keyed()));
+        throw PeerHangs(host.complaint(rendezvous_.url, channel_->keyed()));
       if (Clock::now() < next_hello_) continue;
       next_hello_ = Clock::now() + interval;
       speak(Rank{0}, Hello{hello_ + claimant_text(claimant_)});
@@ -192,13 +192,13 @@ class Meeting {
     envelope.source = self_.rank;
     envelope.destination = to;
     const ControlBytes bytes = encode(envelope, control);
-    courier_->send(to, bytes.header, bytes.text);
+    channel_->send(to, bytes.header, bytes.text);
   }
 
   /// Waits for a well-formed note of this job; anything else is dropped. A header of another
   /// protocol version is understood as far as that: its version differs.
   bool receive(Note& note) {
-    const auto bytes = courier_->receive(kListenInterval);
+    const auto bytes = channel_->receive(kListenInterval);
     if (!bytes || bytes->from == self_.rank) return false;
     note.from = bytes->from;
     if (const auto version = other_version(bytes->header)) {
@@ -224,7 +224,7 @@ class Meeting {
   const RendezvousOptions& rendezvous_;
   Listener& listener_;
   const Membership self_;
-  std::unique_ptr<Courier> courier_;
+  std::unique_ptr<RendezvousChannel> channel_;
   HelloFields fields_;
   std::string hello_;
   Clock::time_point start_ = Clock::now();

@@ -8,8 +8,8 @@
 #include "millrace/core/error.hpp"
 #include "millrace/transport/private_directory.hpp"
 #include "transport/shared_memory/address.hpp"
-#include "transport/shared_memory/courier.hpp"
 #include "transport/shared_memory/endpoint.hpp"
+#include "transport/shared_memory/rendezvous_channel.hpp"
 
 namespace millrace {
 
@@ -86,9 +86,9 @@ PeerAddress SharedMemoryListener::address() const {
   return parts_->address;
 }
 
-std::unique_ptr<Courier> SharedMemoryListener::courier(const std::string& url,
-                                                       std::size_t longest_note) {
-  return shared_memory::make_courier(url, longest_note, parts_->options);
+std::unique_ptr<RendezvousChannel> SharedMemoryListener::rendezvous_channel(
+    const std::string& url, std::size_t longest_note) {
+  return shared_memory::make_rendezvous_channel(url, longest_note, parts_->options);
 }
 
 std::unique_ptr<Endpoint> SharedMemoryListener::open(const std::vector<PeerAddress>& addresses) {

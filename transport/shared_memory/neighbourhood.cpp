@@ -7,7 +7,7 @@
 #include <unistd.h>
 
 #include "millrace/transport/shared_memory.hpp"
-#include "transport/shared_memory/parcel.hpp"
+#include "transport/shared_memory/descriptor_message.hpp"
 
 namespace millrace::shared_memory {
 

@@ -11,7 +11,7 @@
 
 #include "millrace/transport/hello.hpp"
 #include "transport/liveness/circle.hpp"
-#include "transport/liveness/rhythm.hpp"
+#include "transport/liveness/heartbeat_interval.hpp"
 #include "transport/shared_memory/events.hpp"
 
 namespace millrace::shared_memory {
@@ -181,7 +181,7 @@ std::chrono::milliseconds RegionLoop::patience() const {
   if (leaving_ || waits)
     return std::min<std::chrono::milliseconds>(kImpatience, options_.heartbeat);
   const auto now = Clock::now();
-  if (now - slot_.now().since <= Rhythm::kSettled) return options_.heartbeat;
+  if (now - slot_.now().since <= HeartbeatInterval::kSettled) return options_.heartbeat;
   const Clock::duration longest = std::min<Clock::duration>(
       {1s, options_.silence / 8, monitor_.until_next_limit(now, options_.hang)});
   return std::max(options_.heartbeat, std::chrono::ceil<std::chrono::milliseconds>(longest));
@@ -276,17 +276,17 @@ RegionLoop::Neighbour& RegionLoop::dialled(Rank rank) {
   to.writer.emplace(to.outbox->content->ring);
   known_.push_back(&to);
   to.to = connect_to(to.socket_path);
-  const Parcel parcel{ParcelKind::Introduction,
-                      options_.epoch,
-                      options_.job,
-                      options_.rank.value,
-                      rank.value,
-                      0,
-                      0,
-                      kProtocolVersion};
-  if (!to.to || !send_parcel(to.to.number(),
-                             parcel,
-                             {board_.file.number(), to.outbox->file.number(), bell_.number()})) {
+  const DescriptorMessage message{DescriptorMessageKind::Introduction,
+                                  options_.epoch,
+                                  options_.job,
+                                  options_.rank.value,
+                                  rank.value,
+                                  0,
+                                  0,
+                                  kProtocolVersion};
+  if (!to.to || !send_message(to.to.number(),
+                              message,
+                              {board_.file.number(), to.outbox->file.number(), bell_.number()})) {
     hung_up(to);
     return to;
   }

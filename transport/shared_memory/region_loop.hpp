@@ -25,10 +25,10 @@
 #include "transport/liveness/monitor.hpp"
 #include "transport/liveness/progress_slot.hpp"
 #include "transport/mailbox/mailbox.hpp"
+#include "transport/shared_memory/descriptor_message.hpp"
 #include "transport/shared_memory/events.hpp"
 #include "transport/shared_memory/frame_reader.hpp"
 #include "transport/shared_memory/outbox.hpp"
-#include "transport/shared_memory/parcel.hpp"
 #include "transport/shared_memory/region.hpp"
 #include "transport/shared_memory/slots.hpp"
 #include "transport/wire/frame.hpp"
@@ -214,7 +214,7 @@ class RegionLoop {
   // region_loop_peers.cpp: who comes and who goes
   void accept_guests();
   bool read_guest(Descriptor& guest);
-  void take_introduction(Descriptor socket, ReceivedParcel parcel);
+  void take_introduction(Descriptor socket, ReceivedMessage introduction);
   bool read_segments(Neighbour& from);
   void hung_up(Neighbour& peer);
   bool may_share(Rank rank) const;

@@ -118,15 +118,15 @@ void RegionLoop::make_planned(Neighbour& to) {
 }
 
 bool RegionLoop::give_segment(Neighbour& to, const Region& segment) {
-  const Parcel parcel{ParcelKind::Segment,
-                      options_.epoch,
-                      options_.job,
-                      options_.rank.value,
-                      to.rank.value,
-                      segment.memory.bytes(),
-                      to.slots.segments(),
-                      0};
-  return send_parcel(to.to.number(), parcel, {segment.file.number()});
+  const DescriptorMessage message{DescriptorMessageKind::Segment,
+                                  options_.epoch,
+                                  options_.job,
+                                  options_.rank.value,
+                                  to.rank.value,
+                                  segment.memory.bytes(),
+                                  to.slots.segments(),
+                                  0};
+  return send_message(to.to.number(), message, {segment.file.number()});
 }
 
 /// All that a rank has written since the last look.

@@ -43,33 +43,34 @@ void RegionLoop::accept_guests() {
 
 /// True when the guest has become a neighbour, or is none.
 bool RegionLoop::read_guest(Descriptor& guest) {
-  ReceivedParcel received = receive_parcel(guest.number());
+  ReceivedMessage received = receive_message(guest.number());
   if (received.arrival == Arrival::Nothing) return false;
-  const Parcel& parcel = received.parcel;
-  const bool known = received.arrival == Arrival::Came && parcel.version == kProtocolVersion &&
-                     parcel.kind == ParcelKind::Introduction && parcel.job == options_.job &&
-                     parcel.epoch == options_.epoch && parcel.destination == options_.rank.value &&
-                     parcel.source >= 0 && parcel.source < options_.world &&
-                     parcel.source != options_.rank.value && may_share(Rank{parcel.source}) &&
+  const DescriptorMessage& message = received.message;
+  const bool known = received.arrival == Arrival::Came && message.version == kProtocolVersion &&
+                     message.kind == DescriptorMessageKind::Introduction &&
+                     message.job == options_.job && message.epoch == options_.epoch &&
+                     message.destination == options_.rank.value && message.source >= 0 &&
+                     message.source < options_.world && message.source != options_.rank.value &&
+                     may_share(Rank{message.source}) &&
                      received.descriptors.size() == kMostDescriptors;
   ::epoll_ctl(events_.number(), EPOLL_CTL_DEL, guest.number(), nullptr);
   if (known) take_introduction(std::exchange(guest, {}), std::move(received));
   return true;
 }
 
-void RegionLoop::take_introduction(Descriptor socket, ReceivedParcel parcel) {
-  const Rank rank{parcel.parcel.source};
+void RegionLoop::take_introduction(Descriptor socket, ReceivedMessage introduction) {
+  const Rank rank{introduction.message.source};
   Neighbour& peer = *neighbours_[rank.index()];
   if (peer.reader || peer.gone) return;  // that place is taken
   try {
-    map_foreign(peer.board, parcel.descriptors[0]);
-    map_foreign(peer.inbox, parcel.descriptors[1]);
-    if (!hang_up_bell(parcel.descriptors[2].number()))
+    map_foreign(peer.board, introduction.descriptors[0]);
+    map_foreign(peer.inbox, introduction.descriptors[1]);
+    if (!hang_up_bell(introduction.descriptors[2].number()))
       throw TransportError("what was given as a bell is none");
   } catch (const TransportError& error) {
     return refuse_memory(peer, error);
   }
-  peer.bell = std::move(parcel.descriptors[2]);
+  peer.bell = std::move(introduction.descriptors[2]);
   peer.reader.emplace(
       peer.inbox.content->ring,
       FrameExpectation{
@@ -90,16 +91,16 @@ void RegionLoop::take_introduction(Descriptor socket, ReceivedParcel parcel) {
 /// False at the end of the connection.
 bool RegionLoop::read_segments(Neighbour& from) {
   for (;;) {
-    const ReceivedParcel received = receive_parcel(from.from.number());
+    const ReceivedMessage received = receive_message(from.from.number());
     if (received.arrival == Arrival::Nothing) return true;
     if (received.arrival == Arrival::Ended) return false;
-    const Parcel& parcel = received.parcel;
-    if (received.arrival != Arrival::Came || parcel.kind != ParcelKind::Segment ||
-        parcel.number != from.reader->segments() || parcel.number >= kMostSegments ||
+    const DescriptorMessage& message = received.message;
+    if (received.arrival != Arrival::Came || message.kind != DescriptorMessageKind::Segment ||
+        message.number != from.reader->segments() || message.number >= kMostSegments ||
         received.descriptors.size() != 1)
-      throw TransportError("a parcel of rank " + std::to_string(from.rank.value) +
+      throw TransportError("a descriptor message of rank " + std::to_string(from.rank.value) +
                            " is no segment of shared memory");
-    from.reader->add(map_region(received.descriptors.front(), parcel.bytes, Sharing::Write));
+    from.reader->add(map_region(received.descriptors.front(), message.bytes, Sharing::Write));
   }
 }
 

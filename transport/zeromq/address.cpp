@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "millrace/core/sentence.hpp"
-#include "transport/shared_memory/parcel.hpp"
+#include "transport/shared_memory/descriptor_message.hpp"
 
 namespace millrace::zeromq {
 
@@ -49,7 +49,7 @@ bool of_this_machine_only(const std::string& number) {
 
 }  // namespace
 
-std::string number_of(const std::string& host, std::string* problem) {
+std::string resolve_ipv4(const std::string& host, std::string* problem) {
   addrinfo wanted{};
   wanted.ai_family = AF_INET;
   wanted.ai_socktype = SOCK_STREAM;
@@ -74,7 +74,7 @@ bool is_own_address(const std::string& number) {
 
 std::string address_towards(const std::string& host) {
   std::string problem = "there is no way to it";
-  const std::string number = number_of(host, &problem);
+  const std::string number = resolve_ipv4(host, &problem);
   // Of a datagram socket that is connected, the system has chosen the way, and sent nothing.
   const auto socket = open_socket(SOCK_DGRAM);
   sockaddr_in address = socket_address(number, 9);
@@ -135,14 +135,14 @@ MeetingPlace meeting_place(const std::string& url) {
 
 bool listens_everywhere(const std::string& host) {
   return host.empty() || host == "*" || host == "::" || host == "[::]" ||
-         number_of(host) == "0.0.0.0";
+         resolve_ipv4(host) == "0.0.0.0";
 }
 
 void check_reachable(const MeetingPlace& place, const ZeroMqOptions& options) {
   if (place.ipc || options.link != ZeroMqLink::Tcp || options.world == 1) return;
-  const std::string meeting = number_of(place.host);
+  const std::string meeting = resolve_ipv4(place.host);
   if (meeting.empty() || of_this_machine_only(meeting)) return;
-  require(!of_this_machine_only(number_of(options.interface)),
+  require(!of_this_machine_only(resolve_ipv4(options.interface)),
           "the ranks meet at " + place.host + ", but this one would listen at " +
               options.interface + ", where other machines cannot reach it; name its address (" +
               named("interface") + ")");
@@ -153,7 +153,7 @@ std::string address_to_bind(const MeetingPlace& place) {
   require(!listens_everywhere(place.host),
           "rank 0 would listen on all addresses at " + place.host + "; name the one to listen on");
   std::string problem;
-  const std::string number = number_of(place.host, &problem);
+  const std::string number = resolve_ipv4(place.host, &problem);
   if (number.empty())
     throw TransportError("rank 0 cannot listen at " + place.host + ": " + problem);
   return std::string(kTcp) + number + ":" + std::to_string(place.port);

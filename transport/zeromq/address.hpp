@@ -35,7 +35,7 @@ struct MeetingPlace {
 MeetingPlace meeting_place(const std::string& url);
 
 /// The first IPv4 number of a name; empty for one that nobody knows (yet), and why.
-std::string number_of(const std::string& host, std::string* problem = nullptr);
+std::string resolve_ipv4(const std::string& host, std::string* problem = nullptr);
 
 /// Whether this machine can listen at a number; at a port of it, whether nobody does.
 bool is_own_address(const std::string& number);

@@ -16,7 +16,7 @@
 #include "millrace/transport/zeromq.hpp"
 #include "transport/shared_memory/neighbourhood.hpp"
 #include "transport/zeromq/address.hpp"
-#include "transport/zeromq/shared_place.hpp"
+#include "transport/zeromq/folder_rendezvous.hpp"
 #ifdef MILLRACE_MPI
 #include "millrace/transport/mpi.hpp"
 #endif
@@ -26,7 +26,7 @@ namespace millrace {
 namespace {
 
 /// An engine may give rank 0's machine its name later than it starts this one.
-std::string interface_of(const LaunchPlace& place, ZeroMqLink link) {
+std::string interface_of(const LaunchConfig& place, ZeroMqLink link) {
   if (place.interface != "auto") return place.interface;
   const bool tcp = place.rendezvous.starts_with("tcp://");
   if (link != ZeroMqLink::Tcp || !tcp) return "127.0.0.1";
@@ -42,7 +42,7 @@ std::string interface_of(const LaunchPlace& place, ZeroMqLink link) {
   }
 }
 
-ZeroMqOptions link_options_of(const LaunchPlace& place, const std::vector<ChannelDepth>& depths) {
+ZeroMqOptions link_options_of(const LaunchConfig& place, const std::vector<ChannelDepth>& depths) {
   ZeroMqOptions options;
   options.link = zeromq_link(place.endpoint);
   options.interface = interface_of(place, options.link);
@@ -74,18 +74,18 @@ void find_neighbours(ZeroMqOptions& options, const std::string& rendezvous) {
 }
 
 /// Before the first secret is read; the network library's copies of it can be wiped by nobody.
-void keep_secrets_in(const LaunchPlace& place) {
+void keep_secrets_in(const LaunchConfig& place) {
   if (!place.core_dumps) ::prctl(PR_SET_DUMPABLE, 0, 0, 0, 0);
 }
 
-CurveRing keys_of(const LaunchPlace& place) {
+CurveRing keys_of(const LaunchConfig& place) {
   keep_secrets_in(place);
   const auto [rank, world, job, epoch] = place.member;
   return place.keys_descriptor >= 0 ? read_keys(place.keys_descriptor, rank, world)
                                     : read_key_file(place.keys, rank, world);
 }
 
-ZeroMqOptions zeromq_options(const LaunchPlace& place, const std::vector<ChannelDepth>& depths) {
+ZeroMqOptions zeromq_options(const LaunchConfig& place, const std::vector<ChannelDepth>& depths) {
   const bool keyed = !place.keys.empty() || place.keys_descriptor >= 0;
   ZeroMqOptions options = link_options_of(place, depths);
   const bool tcp = options.link == ZeroMqLink::Tcp;
@@ -101,7 +101,7 @@ ZeroMqOptions zeromq_options(const LaunchPlace& place, const std::vector<Channel
   return options;
 }
 
-SharedMemoryOptions shared_memory_options(const LaunchPlace& place,
+SharedMemoryOptions shared_memory_options(const LaunchConfig& place,
                                           const std::vector<ChannelDepth>& depths) {
   const bool ipc = place.rendezvous.starts_with("ipc://");
   require(place.member.world == 1 || ipc,
@@ -126,7 +126,7 @@ void begin_mpi() {
   start_mpi();
 }
 
-std::unique_ptr<Listener> mpi_listener(const LaunchPlace& place,
+std::unique_ptr<Listener> mpi_listener(const LaunchConfig& place,
                                        const std::vector<ChannelDepth>& depths) {
   MpiOptions options;
   options.rank = place.member.rank.value;
@@ -149,7 +149,7 @@ constexpr bool kHasMpi = false;
 
 void begin_mpi() {}
 
-std::unique_ptr<Listener> mpi_listener(const LaunchPlace&, const std::vector<ChannelDepth>&) {
+std::unique_ptr<Listener> mpi_listener(const LaunchConfig&, const std::vector<ChannelDepth>&) {
   throw InvalidArgument("this build is without its component mpi");
 }
 
@@ -157,7 +157,7 @@ void add_library(HelloFields&) {}
 #endif
 
 /// By the backend that the place names; one more has its line here.
-std::unique_ptr<Listener> listener_at(const LaunchPlace& place,
+std::unique_ptr<Listener> listener_at(const LaunchConfig& place,
                                       const std::vector<ChannelDepth>& depths) {
   if (place.endpoint == "mpi") return mpi_listener(place, depths);
   if (place.endpoint == "shm")
@@ -228,14 +228,14 @@ std::string chosen_endpoint(const std::string& asked, const Variables& variables
   return asked;
 }
 
-void begin_ranks(const LaunchPlace& place) {
+void begin_ranks(const LaunchConfig& place) {
   if (place.endpoint == "mpi") begin_mpi();
 }
 
-JoinedRank join(const LaunchPlace& asked, const JoinOptions& options) {
+JoinedRank join(const LaunchConfig& asked, const JoinOptions& options) {
   leave_mark(asked.joined_mark());
-  const zeromq::SharedPlace shared(asked);  // until all have met
-  const LaunchPlace& place = shared.place();
+  const zeromq::FolderRendezvous shared(asked);  // until all have met
+  const LaunchConfig& place = shared.place();
   const auto listener = listener_at(place, options.depths);
   const bool mpi = place.endpoint == "mpi";
   HelloFields fields = options.fields;
@@ -250,20 +250,20 @@ JoinedRank join(const LaunchPlace& asked, const JoinOptions& options) {
   return {std::move(endpoint), place.log_directory, listener->connections()};
 }
 
-LaunchPlace own_launch_place() {
+LaunchConfig own_launch_config() {
   Variables variables = own_environment();
   std::string& endpoint = variables["MILLRACE_ENDPOINT"];
   return in_variables([&] {
     endpoint = chosen_endpoint(endpoint.empty() ? "auto" : endpoint, variables);
-    return launch_place(variables);
+    return launch_config(variables);
   });
 }
 
 JoinedRank join_launch(const JoinOptions& options) {
-  return join_launch_at(own_launch_place(), options);
+  return join_launch_at(own_launch_config(), options);
 }
 
-JoinedRank join_launch_at(const LaunchPlace& place, const JoinOptions& options) {
+JoinedRank join_launch_at(const LaunchConfig& place, const JoinOptions& options) {
   if (place.member.world == 1 && place.rendezvous.empty())
     return {InProcessHub(1, options.depths).endpoint(Rank{0}), place.log_directory};
   return in_variables([&] { return join(place, options); });

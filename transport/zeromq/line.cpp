@@ -15,25 +15,25 @@ constexpr int kMonitored = ZMQ_EVENT_CONNECTED | ZMQ_EVENT_DISCONNECTED |
 
 }  // namespace
 
-void LineWatch::connected() {
+void ConnectionMonitor::connected() {
   refused_ = just_ended_ = false;
   if (!was_up_) down_since_.reset();
 }
 
-void LineWatch::shaken(Clock::time_point now) {
+void ConnectionMonitor::shaken(Clock::time_point now) {
   if (!was_up_) took_ = now - dialled_;
   up_ = was_up_ = true;
   refused_ = just_ended_ = false;
   down_since_.reset();
 }
 
-void LineWatch::ended(Clock::time_point now) {
+void ConnectionMonitor::ended(Clock::time_point now) {
   up_ = false;
   just_ended_ = true;
   if (was_up_ && !down_since_) down_since_ = now;
 }
 
-void LineWatch::retried(Clock::time_point now) {
+void ConnectionMonitor::retried(Clock::time_point now) {
   if (just_ended_) {
     just_ended_ = false;
     return;
@@ -43,7 +43,9 @@ void LineWatch::retried(Clock::time_point now) {
   if (!down_since_) down_since_ = now;
 }
 
-bool LineWatch::lost(Clock::time_point now, Clock::duration grace, Clock::duration patience) const {
+bool ConnectionMonitor::lost(Clock::time_point now,
+                             Clock::duration grace,
+                             Clock::duration patience) const {
   return down_since_ && now - *down_since_ > (refused_ ? grace : patience);
 }
 
@@ -55,7 +57,7 @@ Line::Line(zmq::context_t& context,
     : to(peer),
       socket(make_dialer(context, options, peer, linger_ms)),
       monitor(context, ZMQ_PAIR),
-      watch(LineWatch::Clock::now()) {
+      watch(ConnectionMonitor::Clock::now()) {
   // Before the connection, which is what it tells of.
   const std::string name =
       "inproc://monitor-" + std::to_string(reinterpret_cast<std::uintptr_t>(socket.handle()));
@@ -63,8 +65,8 @@ Line::Line(zmq::context_t& context,
     throw TransportError("cannot watch the connection to rank " + std::to_string(peer.value));
   monitor.set(zmq::sockopt::linger, 0);
   monitor.connect(name);
-  static_cast<void>(look(
-      LineWatch::Clock::now()));  // its descriptor becomes readable only for who has looked before
+  static_cast<void>(look(ConnectionMonitor::Clock::now()));  // its descriptor becomes readable only
+                                                             // for who has looked before
   connect(socket, peer, address);
 }
 
@@ -74,7 +76,7 @@ Line::~Line() {
   monitor.close();
 }
 
-bool Line::look(LineWatch::Clock::time_point now) {
+bool Line::look(ConnectionMonitor::Clock::time_point now) {
   zmq::message_t event;
   zmq::message_t address;
   bool accepted = true;

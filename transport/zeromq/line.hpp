@@ -14,11 +14,11 @@ namespace millrace::zeromq {
 
 /// Judges the network library's events. No sockets, no clock of its own.
 /// Thread-safety: externally synchronised.
-class LineWatch {
+class ConnectionMonitor {
  public:
   using Clock = std::chrono::steady_clock;
 
-  explicit LineWatch(Clock::time_point dialled) : dialled_(dialled) {}
+  explicit ConnectionMonitor(Clock::time_point dialled) : dialled_(dialled) {}
 
   /// Somebody listens there; the hand-shake begins.
   void connected();
@@ -53,7 +53,7 @@ struct Line {
   Rank to;
   zmq::socket_t socket;
   zmq::socket_t monitor;
-  LineWatch watch;
+  ConnectionMonitor watch;
 
   /// Dials `peer` at `address`; see make_dialer. Throws TransportError.
   Line(zmq::context_t& context,
@@ -68,7 +68,7 @@ struct Line {
   ~Line();
 
   /// Takes in what happened. False when the other side does not accept our key.
-  [[nodiscard]] bool look(LineWatch::Clock::time_point now);
+  [[nodiscard]] bool look(ConnectionMonitor::Clock::time_point now);
 };
 
 }  // namespace millrace::zeromq

@@ -5,8 +5,8 @@
 
 #include "transport/shared_memory/neighbourhood.hpp"
 #include "transport/zeromq/address.hpp"
-#include "transport/zeromq/courier.hpp"
 #include "transport/zeromq/endpoint.hpp"
+#include "transport/zeromq/rendezvous_channel.hpp"
 #include "transport/zeromq/sockets.hpp"
 
 namespace millrace {
@@ -68,8 +68,9 @@ PeerAddress ZeroMqListener::address() const {
   return parts_->address;
 }
 
-std::unique_ptr<Courier> ZeroMqListener::courier(const std::string& url, std::size_t longest_note) {
-  return zeromq::make_courier(url, longest_note, parts_->options, parts_->context);
+std::unique_ptr<RendezvousChannel> ZeroMqListener::rendezvous_channel(const std::string& url,
+                                                                      std::size_t longest_note) {
+  return zeromq::make_rendezvous_channel(url, longest_note, parts_->options, parts_->context);
 }
 
 std::unique_ptr<Endpoint> ZeroMqListener::open(const std::vector<PeerAddress>& addresses) {

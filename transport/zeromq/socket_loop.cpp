@@ -45,7 +45,7 @@ SocketLoop::SocketLoop(const ZeroMqOptions& options,
       slot_(slot),
       listeners_(std::move(listeners)),
       monitor_(options.rank, options.world, Clock::now()),
-      rhythm_(options.world, options.heartbeat, options.silence),
+      heartbeat_interval_(options.world, options.heartbeat, options.silence),
       watched_(watched_by(options.rank, options.world)),
       last_tick_(Clock::now()),
       next_beat_(last_tick_),
@@ -212,7 +212,7 @@ void SocketLoop::take_turn(std::chrono::milliseconds longest) noexcept {
 /// nothing but the next beat and what comes needs a turn.
 bool SocketLoop::rests(Clock::time_point now) const {
   const auto is_down = [](const std::unique_ptr<Line>& line) { return line && !line->watch.up(); };
-  if (leaving_ || stopped_ || now - slot_.now().since <= Rhythm::kSettled) return false;
+  if (leaving_ || stopped_ || now - slot_.now().since <= HeartbeatInterval::kSettled) return false;
   if (next_dialled_ < watched_.size()) return false;
   return std::none_of(peers_.begin(), peers_.end(), [&](const auto& peer) {
     return peer && !peer->left && (is_down(peer->control) || is_down(peer->data));

@@ -25,9 +25,9 @@
 
 #include "millrace/core/tensor_pool.hpp"
 #include "transport/liveness/circle.hpp"
+#include "transport/liveness/heartbeat_interval.hpp"
 #include "transport/liveness/monitor.hpp"
 #include "transport/liveness/progress_slot.hpp"
-#include "transport/liveness/rhythm.hpp"
 #include "transport/mailbox/mailbox.hpp"
 #include "transport/shared_memory/region.hpp"
 #include "transport/wire/control.hpp"
@@ -237,7 +237,7 @@ class SocketLoop {
   std::vector<std::unique_ptr<Peer>> peers_;  // by rank; null at our own
   TensorPool pool_;                           // of received tensors
   LivenessMonitor monitor_;
-  const Rhythm rhythm_;
+  const HeartbeatInterval heartbeat_interval_;
   std::vector<Line*> lines_;  // as in polled_, from kLines on; where they lie in peers_
   const std::vector<Rank> watched_;
   std::size_t next_dialled_ = 0;  // of watched_

@@ -55,9 +55,10 @@ void SocketLoop::beat(Clock::time_point now) {
   next_beat_ = now + options_.heartbeat;
   if (stopped_ && !stopped_->text.empty()) return shout(*stopped_);
   const Activity activity = slot_.now();
-  next_beat_ = now + rhythm_.interval(now - activity.since);
+  next_beat_ = now + heartbeat_interval_.interval(now - activity.since);
   const Progress progress{activity, now - activity.since};
-  const std::size_t together = std::min<std::size_t>(peers_.size(), Rhythm::kTogether + 1);
+  const std::size_t together =
+      std::min<std::size_t>(peers_.size(), HeartbeatInterval::kTogether + 1);
   for (std::size_t i = 0; i < together; ++i) {
     const auto& peer = peers_[next_told_++ % peers_.size()];
     // A connection that is not there yet would hand all of it over at once.
@@ -105,9 +106,9 @@ void SocketLoop::watch(Clock::time_point now) {
     return fail(FailureCause::PeerLost,
                 "lost rank " + std::to_string(lost->value) + ": its connection ended; " +
                     report(*lost, now));
-  if (monitor_.silent(now, rhythm_.silence())) {
+  if (monitor_.silent(now, heartbeat_interval_.silence())) {
     look_around(now);  // of several silent ranks, news may tell who waits for whom
-    const Rank silent = *monitor_.silent(now, rhythm_.silence());
+    const Rank silent = *monitor_.silent(now, heartbeat_interval_.silence());
     return fail(FailureCause::Hang,
                 "rank " + std::to_string(silent.value) + " is silent; " + report(silent, now));
   }

@@ -11,15 +11,16 @@
 
 namespace millrace {
 
-/// Builds the stages of the seat's place, and nothing else, with executors of that place. A
+/// Builds the stages of the position's place, and nothing else, with executors of that place. A
 /// collective of the group, since what is tied may live on several ranks.
 /// Throws InvalidArgument when the program has not as many ranks as the grid's pipelines have
-/// places. The seat's endpoint and `group`, of all its processes, must outlive the trainer. A
+/// places. The position's endpoint and `group`, of all its processes, must outlive the trainer. A
 /// trainer made of the parts compares plan and settings with those of all ranks when it is made,
 /// and the data in fit() and evaluate(): what differs is a Mismatch on every rank, which names it.
 ///
 ///     ProcessGroup group(*endpoint);
-///     Trainer trainer(rank_parts(model, program, options, GridSeat(*endpoint), group), options);
+///     Trainer trainer(rank_parts(model, program, options, GridPosition(*endpoint), group),
+///     options);
 ///
 /// With several copies of the pipeline (data parallelism) every process is given the same
 /// mini-batches, of grid.data() * accumulate * m micro-batches: each copy runs its part of them,
@@ -28,7 +29,7 @@ namespace millrace {
 [[nodiscard]] TrainerParts rank_parts(const ModelSpec& model,
                                       const Program& program,
                                       const TrainerOptions& options,
-                                      const GridSeat& seat,
+                                      const GridPosition& position,
                                       ProcessGroup& group);
 
 /// As above with stages of your own: `bodies` are those that the program places on this rank,
@@ -36,7 +37,7 @@ namespace millrace {
 [[nodiscard]] TrainerParts rank_parts(const Program& program,
                                       std::vector<std::unique_ptr<StageBody>> bodies,
                                       const TrainerOptions& options,
-                                      const GridSeat& seat,
+                                      const GridPosition& position,
                                       ProcessGroup& group);
 
 /// The same of one copy: every process of the endpoint's world is a place.
@@ -45,7 +46,7 @@ namespace millrace {
                                              const TrainerOptions& options,
                                              Endpoint& endpoint,
                                              ProcessGroup& group) {
-  return rank_parts(model, program, options, GridSeat(endpoint), group);
+  return rank_parts(model, program, options, GridPosition(endpoint), group);
 }
 
 [[nodiscard]] inline TrainerParts rank_parts(const Program& program,
@@ -53,7 +54,7 @@ namespace millrace {
                                              const TrainerOptions& options,
                                              Endpoint& endpoint,
                                              ProcessGroup& group) {
-  return rank_parts(program, std::move(bodies), options, GridSeat(endpoint), group);
+  return rank_parts(program, std::move(bodies), options, GridPosition(endpoint), group);
 }
 
 /// Throws InvalidParameter unless so many copies of the pipeline can add up in the options' order,

@@ -117,7 +117,7 @@ class TrainingState {
                 const Optimizer& optimizer,
                 const std::vector<std::vector<std::string>>& tied,
                 ProcessGroup& group,
-                const GridSeat& seat = {},
+                const GridPosition& seat = {},
                 bool spreads = false);
   TrainingState(const TrainingState&) = delete;
   TrainingState& operator=(const TrainingState&) = delete;

@@ -37,7 +37,7 @@ struct TrainerParts {
   std::vector<HostedStage> stages;                 ///< those of this process
   std::vector<std::unique_ptr<StageBody>> bodies;  ///< what `stages` points to, if owned here
   ProcessGroup* group = nullptr;                   ///< not owned; null: this process is alone
-  GridSeat seat = {};                              ///< this process's copy and place, of several
+  GridPosition seat = {};                          ///< this process's copy and place, of several
   DType precision = DType::F32;                    ///< of the model
   std::string model = {};                          ///< ModelSpec::text, if known: see resume
   /// Values a channel that a batch norm sees of one sample, the fewest; 0: none, or not known.

@@ -104,7 +104,7 @@ struct TrainerOptions {
   /// number of copies that share the micro-batches out; a stop inside an update waits for its end.
   AccumulateOrder accumulate_order = AccumulateOrder::Ascending;
   OptimizerOptions optimizer = {};
-  /// Where a pipeline has copies (GridSeat): what the optimizer keeps of a stage, and master
+  /// Where a pipeline has copies (GridPosition): what the optimizer keeps of a stage, and master
   /// values, are spread over them; each copy moves its share of the weights and gives it to the
   /// others (ZeRO stage 1). The bits and the checkpoints are those without; a step that fails saves
   /// none.

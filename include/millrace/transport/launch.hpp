@@ -21,7 +21,7 @@ namespace millrace {
 /// What whoever started a process says of its place. As variables, each MILLRACE_ and: RANK, WORLD,
 /// RENDEZVOUS, JOB, ENDPOINT, INTERFACE, KEYS or KEYS_FD, INSECURE, CORE_DUMPS, SILENCE, PATIENCE
 /// and HANG (seconds), LAUNCH (the directory), LOG_DIR.
-struct LaunchPlace {
+struct LaunchConfig {
   Membership member;
   std::string rendezvous = {};  ///< "ipc://path", "tcp://host:port"; empty: one rank, or mpi
   /// What connects the ranks: shm, ipc, tcp, mixed (tcp, and shared memory between ranks of one
@@ -58,17 +58,17 @@ struct LaunchPlace {
 [[nodiscard]] bool speaks_tcp(const std::string& endpoint);
 
 /// The variables that say `place`, and the names of all that may.
-[[nodiscard]] Variables launch_variables(const LaunchPlace& place);
+[[nodiscard]] Variables launch_variables(const LaunchConfig& place);
 [[nodiscard]] std::vector<std::string> launch_variable_names();
 
 /// The place that `variables` say, where the engines of find_identity count too; rank 0 of a world
 /// of one where they say nothing. What srun says is enough for a meeting. Throws Mismatch when they
 /// contradict each other, InvalidArgument when one is no number or one that is needed is missing.
-[[nodiscard]] LaunchPlace launch_place(const Variables& variables);
+[[nodiscard]] LaunchConfig launch_config(const Variables& variables);
 
 /// The same with this process's environment; nothing else in the library reads that. Sentences call
 /// parameters by their variables.
-[[nodiscard]] LaunchPlace own_launch_place();
+[[nodiscard]] LaunchConfig own_launch_config();
 
 struct JoinOptions {
   /// A program's own settings, compared at the meeting: build_fields() (training/build_fields.hpp)
@@ -94,7 +94,7 @@ class JoinedRank {
   /// Both for rank_parts, whose trainer must not outlive this.
   [[nodiscard]] Endpoint& endpoint() { return *endpoint_; }
   [[nodiscard]] ProcessGroup& group() { return group_; }
-  /// As LaunchPlace::log_directory.
+  /// As LaunchConfig::log_directory.
   [[nodiscard]] const std::string& log_directory() const { return log_directory_; }
 
   /// As Listener::connections.
@@ -113,15 +113,15 @@ class JoinedRank {
 
 /// What a process of several ranks does before they join, each on a thread of its own: MPI, where
 /// that is the endpoint, is to be started by the thread that the process ends with.
-void begin_ranks(const LaunchPlace& place);
+void begin_ranks(const LaunchConfig& place);
 
 /// Meets the other ranks of `place`; blocks until all have come. With the interface "auto" a rank
 /// listens at the address from which it reaches the meeting. Reads the keys, closes their
 /// descriptor and, unless core_dumps, makes this process one that leaves no core dump. Throws
 /// InvalidParameter on a place that makes no sense, what read_key_file and meet throw.
-[[nodiscard]] JoinedRank join(const LaunchPlace& place, const JoinOptions& options = {});
+[[nodiscard]] JoinedRank join(const LaunchConfig& place, const JoinOptions& options = {});
 
-/// The same at own_launch_place(). A program that nobody launched is rank 0 of a world of one.
+/// The same at own_launch_config(). A program that nobody launched is rank 0 of a world of one.
 ///
 ///     JoinedRank rank = join_launch({.fields = {{"corpus", digest}}});
 ///     const Program program = generate("1f1b", {.ranks = rank.world(), .micro_batches = 8});
@@ -129,8 +129,8 @@ void begin_ranks(const LaunchPlace& place);
 ///     options); (void)trainer.fit(data); rank.leave();
 [[nodiscard]] JoinedRank join_launch(const JoinOptions& options = {});
 
-/// The same at a place that own_launch_place() gave, or one that stands for one of several ranks in
-/// this process.
-[[nodiscard]] JoinedRank join_launch_at(const LaunchPlace& place, const JoinOptions& options = {});
+/// The same at a place that own_launch_config() gave, or one that stands for one of several ranks
+/// in this process.
+[[nodiscard]] JoinedRank join_launch_at(const LaunchConfig& place, const JoinOptions& options = {});
 
 }  // namespace millrace

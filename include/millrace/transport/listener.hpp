@@ -33,7 +33,7 @@ struct Membership {
 };
 
 /// A note of a meeting, as bytes.
-struct MeetingNote {
+struct RendezvousMessage {
   Rank from;
   std::vector<std::byte> header;
   std::string text;
@@ -41,12 +41,12 @@ struct MeetingNote {
 
 /// Carries notes between rank 0 and the ranks that come to meet it, and between no others.
 /// Thread-safety: thread-affine.
-class Courier {
+class RendezvousChannel {
  public:
-  Courier() = default;
-  Courier(const Courier&) = delete;
-  Courier& operator=(const Courier&) = delete;
-  virtual ~Courier() = default;
+  RendezvousChannel() = default;
+  RendezvousChannel(const RendezvousChannel&) = delete;
+  RendezvousChannel& operator=(const RendezvousChannel&) = delete;
+  virtual ~RendezvousChannel() = default;
 
   /// Never waits. A note to a rank that is gone or takes no more of them is lost: notes that matter
   /// are sent again.
@@ -54,7 +54,8 @@ class Courier {
 
   /// Waits so long for a note; nothing when none came, or one from somebody who is not the rank
   /// that he claims to be.
-  [[nodiscard]] virtual std::optional<MeetingNote> receive(std::chrono::milliseconds longest) = 0;
+  [[nodiscard]] virtual std::optional<RendezvousMessage> receive(
+      std::chrono::milliseconds longest) = 0;
 
   /// True where only who has a key is heard.
   [[nodiscard]] virtual bool keyed() const { return false; }
@@ -75,8 +76,8 @@ class Listener {
   /// The way to the meeting at `url`, whose notes are at most `longest_note` bytes: rank 0 listens
   /// there. Throws InvalidArgument for a text that is no such place, TransportError when rank 0
   /// cannot listen there.
-  [[nodiscard]] virtual std::unique_ptr<Courier> courier(const std::string& url,
-                                                         std::size_t longest_note) = 0;
+  [[nodiscard]] virtual std::unique_ptr<RendezvousChannel> rendezvous_channel(
+      const std::string& url, std::size_t longest_note) = 0;
 
   /// Connects to everybody; `addresses` by rank, its own among them. Throws TransportError for an
   /// address that its backend did not make, InvalidArgument when there are not as many as ranks or

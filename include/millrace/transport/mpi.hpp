@@ -56,8 +56,8 @@ class MpiListener final : public Listener {
   [[nodiscard]] PeerAddress address() const override;
 
   /// At any text: there is one meeting of a job and epoch.
-  [[nodiscard]] std::unique_ptr<Courier> courier(const std::string& url,
-                                                 std::size_t longest_note) override;
+  [[nodiscard]] std::unique_ptr<RendezvousChannel> rendezvous_channel(
+      const std::string& url, std::size_t longest_note) override;
 
   /// Starts the thread that serves MPI while the rank computes. Received tensors lie on a 64-byte
   /// boundary, where they arrived.

@@ -33,8 +33,8 @@ struct RendezvousOptions {
 /// Blocks until all ranks have said the same, and opens `listener`, which says who this is. Throws
 /// Mismatch on every rank, naming field, rank and both values, when a rank differs; PeerLost with
 /// the obituary; PeerHangs when not all ranks come in time, naming the missing ones on all that
-/// came, and when rank 0 falls silent; and what Listener::courier and Listener::open throw. A world
-/// of one rank meets nobody and looks at no url.
+/// came, and when rank 0 falls silent; and what Listener::rendezvous_channel and Listener::open
+/// throw. A world of one rank meets nobody and looks at no url.
 [[nodiscard]] std::unique_ptr<Endpoint> meet(const RendezvousOptions& rendezvous,
                                              Listener&& listener);
 

@@ -71,8 +71,8 @@ class SharedMemoryListener final : public Listener {
   [[nodiscard]] PeerAddress address() const override;
 
   /// At "ipc://path", in a directory that is private too.
-  [[nodiscard]] std::unique_ptr<Courier> courier(const std::string& url,
-                                                 std::size_t longest_note) override;
+  [[nodiscard]] std::unique_ptr<RendezvousChannel> rendezvous_channel(
+      const std::string& url, std::size_t longest_note) override;
 
   /// Starts the thread that gives signs of life while the rank computes. Returns at once. Received
   /// tensors lie on a 64-byte boundary, and from 16 KiB on where the sender wrote them: the sender

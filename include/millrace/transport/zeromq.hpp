@@ -155,8 +155,8 @@ class ZeroMqListener final : public Listener {
   [[nodiscard]] PeerAddress address() const override;
 
   /// At "ipc://path" or "tcp://host:port".
-  [[nodiscard]] std::unique_ptr<Courier> courier(const std::string& url,
-                                                 std::size_t longest_note) override;
+  [[nodiscard]] std::unique_ptr<RendezvousChannel> rendezvous_channel(
+      const std::string& url, std::size_t longest_note) override;
 
   /// Starts the thread that serves the sockets while the rank computes. Returns at once: a peer
   /// that never answers is found by `silence`. Received tensors lie on a 64-byte boundary, large

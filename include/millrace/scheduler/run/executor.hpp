@@ -26,10 +26,10 @@ struct HostedStage {
   Replica replica;
   Stage stage;
   StageBody* body = nullptr;
-  /// By parameter of the body and copy of the pipeline (GridSeat): which of the gradient's elements
-  /// that copy moves. REDUCE_GRAD then gives it the sum of these and leaves the others as they are,
-  /// but for weights that are tied or have copies in the pipeline itself, whose sum others wait
-  /// for. A parameter without ranges, or all: every copy gets the whole sum.
+  /// By parameter of the body and copy of the pipeline (GridPosition): which of the gradient's
+  /// elements that copy moves. REDUCE_GRAD then gives it the sum of these and leaves the others as
+  /// they are, but for weights that are tied or have copies in the pipeline itself, whose sum
+  /// others wait for. A parameter without ranges, or all: every copy gets the whole sum.
   std::vector<std::vector<ElementRange>> shares = {};
 };
 

@@ -58,14 +58,14 @@ struct ExecutorOptions {
 [[nodiscard]] std::vector<std::string> plan_warnings(const Program& program,
                                                      std::span<const HostedStage> stages);
 
-/// Builds the executor of one place, the seat's: it executes that rank's list in order on the
+/// Builds the executor of one place, the position's: it executes that rank's list in order on the
 /// calling thread, against the ranks of its own copy. `stages` holds the bodies of that rank
 /// (others are ignored); the endpoint must outlive the executor. A failure cancels the endpoint
 /// with the message, so that the other ranks' waits end too; a rank whose wait was ended so throws
 /// Cancelled with that message. Throws InvalidArgument as make_executor.
 [[nodiscard]] std::unique_ptr<Executor> make_rank_executor(const Program& program,
                                                            std::span<const HostedStage> stages,
-                                                           const GridSeat& seat,
+                                                           const GridPosition& position,
                                                            const ExecutorOptions& options = {});
 
 /// The same where the endpoint's world is one copy: its rank is the place.

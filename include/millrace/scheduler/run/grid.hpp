@@ -46,14 +46,14 @@ class Grid {
 /// Where a process sits: which places of a program are its own, and through which endpoint and to
 /// whom it sends what the others' need. Without an endpoint all places are here.
 /// Thread-safety: a value; what the endpoint does is the endpoint's.
-class GridSeat {
+class GridPosition {
  public:
-  GridSeat() = default;
-  /// `endpoint` must stay as long as the seat is used. Throws InvalidArgument when its world has
-  /// another number of processes than the grid.
-  GridSeat(Endpoint& endpoint, const Grid& grid);
+  GridPosition() = default;
+  /// `endpoint` must stay as long as the position is used. Throws InvalidArgument when its world
+  /// has another number of processes than the grid.
+  GridPosition(Endpoint& endpoint, const Grid& grid);
   /// One copy: every process of the endpoint's world is a place.
-  explicit GridSeat(Endpoint& endpoint) : GridSeat(endpoint, Grid(1, endpoint.world())) {}
+  explicit GridPosition(Endpoint& endpoint) : GridPosition(endpoint, Grid(1, endpoint.world())) {}
 
   [[nodiscard]] Endpoint* endpoint() const { return endpoint_; }
   [[nodiscard]] const Grid& grid() const { return grid_; }

@@ -23,7 +23,7 @@ struct Instruction;
 /// Without an endpoint all ranks of the program live in this process and share the values; a send
 /// or receive then has no effect of its own (its place in the order is what it is good for). With
 /// an endpoint only the actions of this process's place can be executed; peers are places too, and
-/// the seat says which processes they are.
+/// the position says which processes they are.
 ///
 /// What an action does:
 /// - F takes the unit's inputs (first stage: from StepData), the last stage also the targets and a
@@ -37,9 +37,10 @@ struct Instruction;
 ///   and every tied weight the same sum. Over an endpoint a copy's gradients leave right after its
 ///   last B or W, so that a rank waits for exactly what the graph says it waits for. Of a step of
 ///   several passes only the last one does this: until then every copy keeps its own sum. Where
-///   the seat's grid has several copies of the pipeline, theirs are added first, in the order that
-///   the settings say: from a stage's last B or W to its REDUCE_GRAD, and right there where it has
-///   none or other places wait for it. With HostedStage::shares a copy gets the sums of its share.
+///   the position's grid has several copies of the pipeline, theirs are added first, in the order
+///   that the settings say: from a stage's last B or W to its REDUCE_GRAD, and right there where it
+///   has none or other places wait for it. With HostedStage::shares a copy gets the sums of its
+///   share.
 /// - STEP has no effect: the optimizer runs after the program, through Executor::for_each_rank.
 ///
 /// A step does not allocate once the pools and mailboxes have grown (the result's vectors and the
@@ -48,16 +49,16 @@ struct Instruction;
 /// waits for. The rest: externally synchronised.
 class Interpreter {
  public:
-  /// `program`, the bodies and the seat's endpoint must outlive the interpreter. Calls `reserve` of
-  /// every body. `threads_per_rank`: see ExecutorOptions. Throws InvalidArgument when a stage of a
-  /// rank that runs here has no body, or two.
+  /// `program`, the bodies and the position's endpoint must outlive the interpreter. Calls
+  /// `reserve` of every body. `threads_per_rank`: see ExecutorOptions. Throws InvalidArgument when
+  /// a stage of a rank that runs here has no body, or two.
   Interpreter(const Program& program,
               std::span<const HostedStage> stages,
-              const GridSeat& seat = {},
+              const GridPosition& position = {},
               int threads_per_rank = 1);
   Interpreter(const Program&& program,
               std::span<const HostedStage> stages,
-              const GridSeat& seat = {},
+              const GridPosition& position = {},
               int threads_per_rank = 1) = delete;
   Interpreter(const Interpreter&) = delete;
   Interpreter& operator=(const Interpreter&) = delete;

@@ -9,9 +9,8 @@
 
 namespace millrace::shared_memory {
 
-/// See Listener::courier.
-[[nodiscard]] std::unique_ptr<Courier> make_courier(const std::string& url,
-                                                    std::size_t longest_note,
-                                                    const SharedMemoryOptions& options);
+/// See Listener::rendezvous_channel.
+[[nodiscard]] std::unique_ptr<RendezvousChannel> make_rendezvous_channel(
+    const std::string& url, std::size_t longest_note, const SharedMemoryOptions& options);
 
 }  // namespace millrace::shared_memory

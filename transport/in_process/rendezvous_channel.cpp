@@ -1,4 +1,4 @@
-#include "transport/in_process/courier.hpp"
+#include "transport/in_process/rendezvous_channel.hpp"
 
 #include <utility>
 
@@ -6,9 +6,9 @@ namespace millrace::in_process {
 
 namespace {
 
-class InProcessCourier final : public Courier {
+class InProcessChannel final : public RendezvousChannel {
  public:
-  InProcessCourier(std::shared_ptr<Hub> hub, Rank rank, std::string url)
+  InProcessChannel(std::shared_ptr<Hub> hub, Rank rank, std::string url)
       : hub_(std::move(hub)), rank_(rank), url_(std::move(url)) {}
 
   void send(Rank to, std::span<const std::byte> header, std::string_view text) override {
@@ -19,11 +19,11 @@ class InProcessCourier final : public Courier {
     hub_->noted.notify_all();
   }
 
-  std::optional<MeetingNote> receive(std::chrono::milliseconds longest) override {
+  std::optional<RendezvousMessage> receive(std::chrono::milliseconds longest) override {
     std::unique_lock lock(hub_->notes_mutex);
     auto& waiting = hub_->notes[{url_, rank_}];
     if (!hub_->noted.wait_for(lock, longest, [&] { return !waiting.empty(); })) return std::nullopt;
-    MeetingNote note = std::move(waiting.front());
+    RendezvousMessage note = std::move(waiting.front());
     waiting.pop_front();
     return note;
   }
@@ -36,8 +36,10 @@ class InProcessCourier final : public Courier {
 
 }  // namespace
 
-std::unique_ptr<Courier> make_courier(std::shared_ptr<Hub> hub, Rank rank, const std::string& url) {
-  return std::make_unique<InProcessCourier>(std::move(hub), rank, url);
+std::unique_ptr<RendezvousChannel> make_rendezvous_channel(std::shared_ptr<Hub> hub,
+                                                           Rank rank,
+                                                           const std::string& url) {
+  return std::make_unique<InProcessChannel>(std::move(hub), rank, url);
 }
 
 }  // namespace millrace::in_process

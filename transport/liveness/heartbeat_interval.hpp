@@ -8,7 +8,7 @@
 namespace millrace {
 
 /// Thread-safety: immutable, share freely.
-class Rhythm {
+class HeartbeatInterval {
  public:
   using Duration = std::chrono::steady_clock::duration;
 
@@ -17,7 +17,7 @@ class Rhythm {
   /// After so long in one action its rank tells of it less often.
   static constexpr std::chrono::seconds kSettled{1};
 
-  Rhythm(int world, Duration heartbeat, Duration silence)
+  HeartbeatInterval(int world, Duration heartbeat, Duration silence)
       : groups_(std::max(1, (world - 1 + kTogether - 1) / kTogether)),
         quick_(heartbeat),
         slow_(std::max<Duration>(heartbeat, std::min<Duration>(kSlowRound, silence / 8) / groups_)),

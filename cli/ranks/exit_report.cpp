@@ -1,5 +1,5 @@
 // The thread of signals notes the wish; another one finds the words.
-#include "cli/ranks/last_words.hpp"
+#include "cli/ranks/exit_report.hpp"
 
 #include <chrono>
 #include <condition_variable>
@@ -29,25 +29,25 @@ Wish asked;
 
 }  // namespace
 
-LastWords::LastWords(std::vector<const Endpoint*> endpoints) : endpoints_(std::move(endpoints)) {
+ExitReport::ExitReport(std::vector<const Endpoint*> endpoints) : endpoints_(std::move(endpoints)) {
   if (endpoints_.empty()) return;
   asked.forget();
   SignalThread::listen(asked, {SIGTERM});
   thread_ = std::jthread([this](const std::stop_token& stop) { watch(stop); });
 }
 
-LastWords::~LastWords() {
+ExitReport::~ExitReport() {
   SignalThread::stop_listening(asked);
 }
 
-void LastWords::say() const {
+void ExitReport::say() const {
   for (const Endpoint* endpoint : endpoints_)
     std::cerr << "millrace: rank " + std::to_string(endpoint->rank().value) +
                      " was asked to end; it " + endpoint->doing() + "\n"
               << std::flush;
 }
 
-void LastWords::watch(const std::stop_token& stop) const {
+void ExitReport::watch(const std::stop_token& stop) const {
   std::mutex mutex;
   std::condition_variable_any never;
   std::unique_lock lock(mutex);

@@ -1,4 +1,4 @@
-#include "transport/zeromq/courier.hpp"
+#include "transport/zeromq/rendezvous_channel.hpp"
 
 #include <algorithm>
 #include <cerrno>
@@ -26,9 +26,9 @@ std::string_view name_of_rank(std::string_view identity) {
 }
 
 /// Rank 0 hears all others; every other rank hears rank 0.
-class ZeroMqCourier final : public Courier {
+class ZeroMqChannel final : public RendezvousChannel {
  public:
-  ZeroMqCourier(const std::string& url,
+  ZeroMqChannel(const std::string& url,
                 std::size_t longest_note,
                 ZeroMqOptions options,
                 std::shared_ptr<ZeroMqContext> context)
@@ -46,7 +46,7 @@ class ZeroMqCourier final : public Courier {
     for (const std::string& visitor : visitors_[to.value]) send_to(visitor, header, text);
   }
 
-  std::optional<MeetingNote> receive(std::chrono::milliseconds longest) override {
+  std::optional<RendezvousMessage> receive(std::chrono::milliseconds longest) override {
     zmq::pollitem_t item{socket_.handle(), 0, ZMQ_POLLIN, 0};
     // Or a signal came.
     if (zmq_poll(&item, 1, static_cast<long>(longest.count())) <= 0) return std::nullopt;
@@ -62,7 +62,7 @@ class ZeroMqCourier final : public Courier {
     if (is_host()) remember(visitors_[from], std::string(name));
     const zmq::message_t& header = parts[parts.size() - 2];
     const auto* bytes = header.data<std::byte>();
-    return MeetingNote{Rank{from}, {bytes, bytes + header.size()}, parts.back().to_string()};
+    return RendezvousMessage{Rank{from}, {bytes, bytes + header.size()}, parts.back().to_string()};
   }
 
   [[nodiscard]] bool keyed() const override {
@@ -134,11 +134,11 @@ class ZeroMqCourier final : public Courier {
 
 }  // namespace
 
-std::unique_ptr<Courier> make_courier(const std::string& url,
-                                      std::size_t longest_note,
-                                      ZeroMqOptions options,
-                                      std::shared_ptr<ZeroMqContext> context) {
-  return std::make_unique<ZeroMqCourier>(url, longest_note, std::move(options), std::move(context));
+std::unique_ptr<RendezvousChannel> make_rendezvous_channel(const std::string& url,
+                                                           std::size_t longest_note,
+                                                           ZeroMqOptions options,
+                                                           std::shared_ptr<ZeroMqContext> context) {
+  return std::make_unique<ZeroMqChannel>(url, longest_note, std::move(options), std::move(context));
 }
 
 }  // namespace millrace::zeromq

@@ -1,5 +1,5 @@
 // Blocks on their way to who adds them, and sums on their way back.
-#include "run/copy_sum.hpp"
+#include "run/gradient_all_reduce.hpp"
 
 #include <algorithm>
 #include <optional>
@@ -31,14 +31,14 @@ std::int64_t length_of(const Pieces& pieces) {
 
 }  // namespace
 
-CopySum::CopySum(const HostedStage& hosted,
-                 const GridSeat& seat,
-                 bool at_once,
-                 const std::vector<bool>& needed_whole)
+GradientAllReduce::GradientAllReduce(const HostedStage& hosted,
+                                     const GridPosition& position,
+                                     bool at_once,
+                                     const std::vector<bool>& needed_whole)
     : hosted_(hosted),
-      seat_(&seat),
+      position_(&position),
       parameters_(hosted.body->parameters()),
-      blocks_(static_cast<std::size_t>(seat.grid().data())),
+      blocks_(static_cast<std::size_t>(position.grid().data())),
       at_once_(at_once) {
   std::vector<bool> is_whole = needed_whole;
   is_whole.resize(parameters_.size());
@@ -55,7 +55,7 @@ CopySum::CopySum(const HostedStage& hosted,
 }
 
 /// One behind the other, into as many blocks as there are copies.
-void CopySum::cut_whole(const std::vector<bool>& is_whole) {
+void GradientAllReduce::cut_whole(const std::vector<bool>& is_whole) {
   const auto size = [&](std::size_t i) {
     return is_whole[i] ? static_cast<std::size_t>(parameters_[i]->gradient.elements()) : 0;
   };
@@ -72,24 +72,24 @@ void CopySum::cut_whole(const std::vector<bool>& is_whole) {
   }
 }
 
-void CopySum::cut_shares(const std::vector<bool>& is_whole) {
+void GradientAllReduce::cut_shares(const std::vector<bool>& is_whole) {
   for (std::size_t i = 0; i < parameters_.size(); ++i)
     for (std::size_t copy = 0; copy < parts_.size() && !is_whole[i]; ++copy)
       if (const ElementRange range = hosted_.shares[i].at(copy); range.first < range.last)
         parts_[copy].push_back({i, range});
 }
 
-const CopySum::Pieces& CopySum::pieces(int round, int copy) const {
+const GradientAllReduce::Pieces& GradientAllReduce::pieces(int round, int copy) const {
   return (round == kParts ? parts_ : blocks_)[static_cast<std::size_t>(copy)];
 }
 
-Rank CopySum::process(int copy) const {
-  return seat_->grid().process(copy, seat_->place());
+Rank GradientAllReduce::process(int copy) const {
+  return position_->grid().process(copy, position_->place());
 }
 
 /// Replica numbers from 1 on and micro-batches from 1 on: never those of collectives, nor of
 /// gradients on their way to other places.
-MessageTag CopySum::tag(const StepSettings& settings, int round, int from) const {
+MessageTag GradientAllReduce::tag(const StepSettings& settings, int round, int from) const {
   return {settings.step,
           Direction::Collective,
           Replica{hosted_.replica.value + 1},
@@ -98,7 +98,7 @@ MessageTag CopySum::tag(const StepSettings& settings, int round, int from) const
           Slice{from}};
 }
 
-Tensor CopySum::take(const Pieces& pieces, TensorPool& pool) const {
+Tensor GradientAllReduce::take(const Pieces& pieces, TensorPool& pool) const {
   Tensor numbers = pool.make(DType::F32, {length_of(pieces)});
   auto to = numbers.as<float>().begin();
   for (const auto& [parameter, range] : pieces)
@@ -106,7 +106,7 @@ Tensor CopySum::take(const Pieces& pieces, TensorPool& pool) const {
   return numbers;
 }
 
-void CopySum::put(const Pieces& pieces, const Tensor& numbers) const {
+void GradientAllReduce::put(const Pieces& pieces, const Tensor& numbers) const {
   std::span<const float> from = numbers.as<float>();
   for (const auto& [parameter, range] : pieces) {
     const std::span<float> to = part_of(*parameters_[parameter], range);
@@ -115,42 +115,43 @@ void CopySum::put(const Pieces& pieces, const Tensor& numbers) const {
   }
 }
 
-void CopySum::begin_step() {
+void GradientAllReduce::begin_step() {
   progress_ = Progress::None;
   messages_.clear();
 }
 
-void CopySum::begin_round() {
+void GradientAllReduce::begin_round() {
   messages_.clear();
-  messages_.resize(static_cast<std::size_t>(seat_->grid().data()));
+  messages_.resize(static_cast<std::size_t>(position_->grid().data()));
 }
 
-void CopySum::start(const StepSettings& settings, bool has_sum, TensorPool& pool) {
+void GradientAllReduce::start(const StepSettings& settings, bool has_sum, TensorPool& pool) {
   has_sum_ = has_sum;
   progress_ = parameters_.empty() ? Progress::Done : Progress::Started;
   begin_round();
   if (parameters_.empty()) return;
-  for (int copy = 0; copy < seat_->grid().data(); ++copy) {
-    if (copy == seat_->copy()) continue;
+  for (int copy = 0; copy < position_->grid().data(); ++copy) {
+    if (copy == position_->copy()) continue;
     TensorList part;
     if (has_sum) part.push_back(take(pieces(kParts, copy), pool));
-    seat_->endpoint()->send(process(copy), tag(settings, kParts, seat_->copy()), std::move(part));
+    position_->endpoint()->send(
+        process(copy), tag(settings, kParts, position_->copy()), std::move(part));
   }
 }
 
 /// One message of a round; nothing where it has not come and nobody waits.
-std::optional<TensorList> CopySum::received(const StepSettings& settings,
-                                            int round,
-                                            int from,
-                                            Patience patience) const {
+std::optional<TensorList> GradientAllReduce::received(const StepSettings& settings,
+                                                      int round,
+                                                      int from,
+                                                      Patience patience) const {
   const MessageTag wanted = tag(settings, round, from);
   std::optional<TensorList> message;
   if (patience)
-    message = seat_->endpoint()->receive(process(from), wanted, *patience);
+    message = position_->endpoint()->receive(process(from), wanted, *patience);
   else
-    message = seat_->endpoint()->try_receive(process(from), wanted);
+    message = position_->endpoint()->try_receive(process(from), wanted);
   if (!message) return message;
-  const std::int64_t length = length_of(pieces(round, round == kParts ? seat_->copy() : from));
+  const std::int64_t length = length_of(pieces(round, round == kParts ? position_->copy() : from));
   const bool fits =
       message->empty() || (message->size() == 1 && (*message)[0].dtype() == DType::F32 &&
                            (*message)[0].elements() == length);
@@ -162,11 +163,11 @@ std::optional<TensorList> CopySum::received(const StepSettings& settings,
 }
 
 /// Whether those of all other copies are here.
-bool CopySum::take_messages(const StepSettings& settings, int round, Patience patience) {
+bool GradientAllReduce::take_messages(const StepSettings& settings, int round, Patience patience) {
   bool all = true;
-  for (int copy = 0; copy < seat_->grid().data(); ++copy) {
+  for (int copy = 0; copy < position_->grid().data(); ++copy) {
     std::optional<TensorList>& message = messages_[static_cast<std::size_t>(copy)];
-    if (copy == seat_->copy() || message) continue;
+    if (copy == position_->copy() || message) continue;
     message = received(settings, round, copy, patience);
     all = all && message.has_value();
   }
@@ -174,8 +175,8 @@ bool CopySum::take_messages(const StepSettings& settings, int round, Patience pa
 }
 
 /// In the order of the copies, whichever came first.
-std::optional<Tensor> CopySum::added(std::vector<std::optional<Tensor>> parts,
-                                     AccumulateOrder order) const {
+std::optional<Tensor> GradientAllReduce::added(std::vector<std::optional<Tensor>> parts,
+                                               AccumulateOrder order) const {
   const auto add = [&](Tensor& sum, const Tensor& term) { add_gradient(sum, term, hosted_.stage); };
   if (order == AccumulateOrder::Tree) {
     const int copies = static_cast<int>(parts.size());
@@ -193,8 +194,8 @@ std::optional<Tensor> CopySum::added(std::vector<std::optional<Tensor>> parts,
 }
 
 /// What every copy has of this one's part, added.
-void CopySum::add_parts(const StepSettings& settings, TensorPool& pool) {
-  const int own = seat_->copy();
+void GradientAllReduce::add_parts(const StepSettings& settings, TensorPool& pool) {
+  const int own = position_->copy();
   std::vector<std::optional<Tensor>> parts(messages_.size());
   for (std::size_t copy = 0; copy < parts.size(); ++copy)
     if (std::optional<TensorList>& message = messages_[copy]; message && !message->empty())
@@ -205,24 +206,26 @@ void CopySum::add_parts(const StepSettings& settings, TensorPool& pool) {
   if (gives_sums_) give_sums(settings, sum.has_value(), pool);
 }
 
-void CopySum::give_sums(const StepSettings& settings, bool has_sum, TensorPool& pool) const {
-  const int own = seat_->copy();
-  for (int copy = 0; copy < seat_->grid().data(); ++copy) {
+void GradientAllReduce::give_sums(const StepSettings& settings,
+                                  bool has_sum,
+                                  TensorPool& pool) const {
+  const int own = position_->copy();
+  for (int copy = 0; copy < position_->grid().data(); ++copy) {
     if (copy == own) continue;
     TensorList given;
     if (has_sum) given.push_back(take(pieces(kSums, own), pool));
-    seat_->endpoint()->send(process(copy), tag(settings, kSums, own), std::move(given));
+    position_->endpoint()->send(process(copy), tag(settings, kSums, own), std::move(given));
   }
 }
 
-void CopySum::put_sums() {
-  for (int copy = 0; copy < seat_->grid().data(); ++copy)
+void GradientAllReduce::put_sums() {
+  for (int copy = 0; copy < position_->grid().data(); ++copy)
     if (const auto& message = messages_[static_cast<std::size_t>(copy)];
         message && !message->empty())
       put(pieces(kSums, copy), (*message)[0]);
 }
 
-void CopySum::go_on(const StepSettings& settings, TensorPool& pool, Patience patience) {
+void GradientAllReduce::go_on(const StepSettings& settings, TensorPool& pool, Patience patience) {
   if (progress_ == Progress::Started && take_messages(settings, kParts, patience)) {
     add_parts(settings, pool);
     progress_ = gives_sums_ ? Progress::Added : Progress::Done;
@@ -235,11 +238,11 @@ void CopySum::go_on(const StepSettings& settings, TensorPool& pool, Patience pat
   }
 }
 
-void CopySum::go_on(const StepSettings& settings, TensorPool& pool) {
+void GradientAllReduce::go_on(const StepSettings& settings, TensorPool& pool) {
   go_on(settings, pool, std::nullopt);
 }
 
-void CopySum::finish(const StepSettings& settings, Deadline deadline, TensorPool& pool) {
+void GradientAllReduce::finish(const StepSettings& settings, Deadline deadline, TensorPool& pool) {
   go_on(settings, pool, deadline);
 }
 

@@ -16,8 +16,8 @@ using testing::Not;
 using testing::StrEq;
 using testing::ThrowsMessage;
 
-LaunchPlace some_place() {
-  LaunchPlace place;
+LaunchConfig some_place() {
+  LaunchConfig place;
   place.member = {.rank = Rank{2}, .world = 5, .job = 18'000'000'000'000'000'000U};
   place.rendezvous = "ipc:///tmp/place/rendezvous";
   place.endpoint = "ipc";
@@ -34,8 +34,8 @@ LaunchPlace some_place() {
   return place;
 }
 
-TEST(LaunchPlace, ComesBackOutOfItsVariables) {
-  const LaunchPlace place = some_place(), read = launch_place(launch_variables(place));
+TEST(LaunchConfig, ComesBackOutOfItsVariables) {
+  const LaunchConfig place = some_place(), read = launch_config(launch_variables(place));
 
   EXPECT_EQ(read.member.rank, place.member.rank);
   EXPECT_EQ(read.member.world, place.member.world);
@@ -56,7 +56,7 @@ TEST(LaunchPlace, ComesBackOutOfItsVariables) {
   EXPECT_EQ(read.joined_mark(), "/tmp/place/joined-2");
 }
 
-TEST(LaunchPlace, NamesEveryVariableThatItWrites) {
+TEST(LaunchConfig, NamesEveryVariableThatItWrites) {
   const auto names = launch_variable_names();
 
   for (const auto& [name, value] : launch_variables(some_place()))
@@ -66,8 +66,8 @@ TEST(LaunchPlace, NamesEveryVariableThatItWrites) {
               AllOf(Not(Contains(Key("MILLRACE_KEYS_FD"))), Not(Contains(Key("MILLRACE_HANG")))));
 }
 
-TEST(LaunchPlace, OfAProcessThatNobodyStartedIsAlone) {
-  const LaunchPlace place = launch_place({{"PATH", "/bin"}});
+TEST(LaunchConfig, OfAProcessThatNobodyStartedIsAlone) {
+  const LaunchConfig place = launch_config({{"PATH", "/bin"}});
 
   EXPECT_EQ(place.member.rank, Rank{0});
   EXPECT_EQ(place.member.world, 1);
@@ -75,19 +75,19 @@ TEST(LaunchPlace, OfAProcessThatNobodyStartedIsAlone) {
   EXPECT_EQ(place.joined_mark(), "");
 }
 
-TEST(LaunchPlace, IsSaidByEnginesToo) {
-  const LaunchPlace place = launch_place({{"OMPI_COMM_WORLD_RANK", "1"},
-                                          {"OMPI_COMM_WORLD_SIZE", "3"},
-                                          {"MILLRACE_RENDEZVOUS", "tcp://10.0.0.1:4000"}});
+TEST(LaunchConfig, IsSaidByEnginesToo) {
+  const LaunchConfig place = launch_config({{"OMPI_COMM_WORLD_RANK", "1"},
+                                            {"OMPI_COMM_WORLD_SIZE", "3"},
+                                            {"MILLRACE_RENDEZVOUS", "tcp://10.0.0.1:4000"}});
 
   EXPECT_EQ(place.member.rank, Rank{1});
   EXPECT_EQ(place.member.world, 3);
   EXPECT_EQ(place.rendezvous, "tcp://10.0.0.1:4000");
 }
 
-TEST(LaunchPlace, ThatIsSaidInPartOrWronglyIsRefusedWithTheVariable) {
+TEST(LaunchConfig, ThatIsSaidInPartOrWronglyIsRefusedWithTheVariable) {
   const auto refusal = [](Variables variables) {
-    return [variables = std::move(variables)] { static_cast<void>(launch_place(variables)); };
+    return [variables = std::move(variables)] { static_cast<void>(launch_config(variables)); };
   };
   const Variables pair = {{"MILLRACE_RANK", "0"}, {"MILLRACE_WORLD", "2"}};
   EXPECT_THAT(refusal({{"JOB_COMPLETION_INDEX", "1"}}),
@@ -113,17 +113,17 @@ TEST(LaunchPlace, ThatIsSaidInPartOrWronglyIsRefusedWithTheVariable) {
     EXPECT_THAT(refusal({{name, value}}), ThrowsMessage<InvalidArgument>(StrEq(sentence)));
 }
 
-TEST(LaunchPlace, NeedsNoMeetingPlaceWhereMpiHasIntroducedTheRanks) {
+TEST(LaunchConfig, NeedsNoMeetingPlaceWhereMpiHasIntroducedTheRanks) {
   Variables variables = {{"OMPI_COMM_WORLD_RANK", "1"}, {"OMPI_COMM_WORLD_SIZE", "4"}};
-  EXPECT_THROW((void)launch_place(variables), InvalidArgument);
+  EXPECT_THROW((void)launch_config(variables), InvalidArgument);
   variables["MILLRACE_ENDPOINT"] = "mpi";
-  const LaunchPlace place = launch_place(variables);
+  const LaunchConfig place = launch_config(variables);
   EXPECT_EQ(place.endpoint, "mpi");
   EXPECT_EQ(place.member.rank, Rank{1});
   EXPECT_EQ(place.member.world, 4);
 }
 
-TEST(LaunchPlace, IsConnectedByWhatWasAskedForElseByWhatTheEngineOffers) {
+TEST(LaunchConfig, IsConnectedByWhatWasAskedForElseByWhatTheEngineOffers) {
   EXPECT_EQ(chosen_endpoint("auto", {{"RANK", "1"}, {"WORLD_SIZE", "2"}}), "mixed");
   EXPECT_EQ(chosen_endpoint("tcp", {{"PMI_RANK", "1"}, {"PMI_SIZE", "2"}}), "tcp");
   EXPECT_EQ(chosen_endpoint("auto", {{"MILLRACE_RENDEZVOUS", "ipc:///a/b"}}), "shm");

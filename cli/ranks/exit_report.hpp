@@ -13,13 +13,13 @@ namespace millrace::cli {
 /// error. A process that does not stop when asked (StopSignals) ends by the signal then; one that
 /// does says it half a second later, if its step has not ended by then. Thread-safety: one at a
 /// time. Cost: 20 looks at a number per second.
-class LastWords {
+class ExitReport {
  public:
   /// Of its ranks; they must outlive this. Without any nothing is done.
-  explicit LastWords(std::vector<const Endpoint*> endpoints);
-  LastWords(const LastWords&) = delete;
-  LastWords& operator=(const LastWords&) = delete;
-  ~LastWords();
+  explicit ExitReport(std::vector<const Endpoint*> endpoints);
+  ExitReport(const ExitReport&) = delete;
+  ExitReport& operator=(const ExitReport&) = delete;
+  ~ExitReport();
 
  private:
   void say() const;

@@ -1,4 +1,4 @@
-#include "transport/shared_memory/parcel.hpp"
+#include "transport/shared_memory/descriptor_message.hpp"
 
 #include <cerrno>
 #include <cstddef>
@@ -68,31 +68,31 @@ void take_descriptors(msghdr& message, std::vector<Descriptor>& found) {
 
 }  // namespace
 
-bool send_parcel(int socket, const Parcel& parcel, std::vector<int> descriptors) {
-  Parcel copy = parcel;
+bool send_message(int socket, const DescriptorMessage& message, std::vector<int> descriptors) {
+  DescriptorMessage copy = message;
   iovec text{&copy, sizeof copy};
   ControlRoom room;
-  msghdr message{};
-  message.msg_iov = &text;
-  message.msg_iovlen = 1;
-  message.msg_control = room.bytes.data();
-  message.msg_controllen = CMSG_SPACE(descriptors.size() * sizeof(int));
-  cmsghdr* part = CMSG_FIRSTHDR(&message);
+  msghdr wire{};
+  wire.msg_iov = &text;
+  wire.msg_iovlen = 1;
+  wire.msg_control = room.bytes.data();
+  wire.msg_controllen = CMSG_SPACE(descriptors.size() * sizeof(int));
+  cmsghdr* part = CMSG_FIRSTHDR(&wire);
   part->cmsg_level = SOL_SOCKET;
   part->cmsg_type = SCM_RIGHTS;
   part->cmsg_len = CMSG_LEN(descriptors.size() * sizeof(int));
   std::memcpy(CMSG_DATA(part), descriptors.data(), descriptors.size() * sizeof(int));
   ssize_t sent = 0;
   do {
-    sent = ::sendmsg(socket, &message, MSG_DONTWAIT | MSG_NOSIGNAL);
+    sent = ::sendmsg(socket, &wire, MSG_DONTWAIT | MSG_NOSIGNAL);
   } while (sent < 0 && errno == EINTR);
   return sent >= 0;
 }
 
-ReceivedParcel receive_parcel(int socket) {
-  ReceivedParcel received;
+ReceivedMessage receive_message(int socket) {
+  ReceivedMessage received;
   received.descriptors.reserve(kMostThatFit);
-  iovec text{&received.parcel, sizeof received.parcel};
+  iovec text{&received.message, sizeof received.message};
   ControlRoom room;
   msghdr message{};
   message.msg_iov = &text;
@@ -106,10 +106,10 @@ ReceivedParcel receive_parcel(int socket) {
   if (got < 0 && errno == EAGAIN) return received;
   received.arrival = Arrival::Ended;
   if (got < 0) return received;
-  take_descriptors(message, received.descriptors);  // also of a parcel without a word
+  take_descriptors(message, received.descriptors);  // also of a message without a word
   if (got == 0) return received;
   const bool whole =
-      got == sizeof received.parcel && (message.msg_flags & (MSG_TRUNC | MSG_CTRUNC)) == 0;
+      got == sizeof received.message && (message.msg_flags & (MSG_TRUNC | MSG_CTRUNC)) == 0;
   received.arrival = whole ? Arrival::Came : Arrival::Garbage;
   return received;
 }

@@ -1,4 +1,4 @@
-#include "transport/shared_memory/courier.hpp"
+#include "transport/shared_memory/rendezvous_channel.hpp"
 
 #include <algorithm>
 #include <cerrno>
@@ -9,7 +9,7 @@
 
 #include "millrace/transport/private_directory.hpp"
 #include "transport/shared_memory/address.hpp"
-#include "transport/shared_memory/parcel.hpp"
+#include "transport/shared_memory/descriptor_message.hpp"
 #include "transport/wire/envelope.hpp"
 
 namespace millrace::shared_memory {
@@ -28,9 +28,9 @@ sockaddr_un name_of(const std::string& path) {
 
 /// Rank 0 is bound to the place of the meeting, every other rank to a file of its own, by which
 /// rank 0 knows it.
-class SharedMemoryCourier final : public Courier {
+class SharedMemoryChannel final : public RendezvousChannel {
  public:
-  SharedMemoryCourier(const std::string& url,
+  SharedMemoryChannel(const std::string& url,
                       std::size_t longest_note,
                       const SharedMemoryOptions& options)
       : options_(options),
@@ -43,7 +43,7 @@ class SharedMemoryCourier final : public Courier {
     ::setsockopt(socket_.number(), SOL_SOCKET, SO_SNDBUF, &bytes, sizeof bytes);
   }
 
-  ~SharedMemoryCourier() override { ::unlink(path_.c_str()); }
+  ~SharedMemoryChannel() override { ::unlink(path_.c_str()); }
 
   void send(Rank to, std::span<const std::byte> header, std::string_view text) override {
     std::vector<std::byte> note(header.begin(), header.end());
@@ -52,7 +52,7 @@ class SharedMemoryCourier final : public Courier {
     if (!post(to, note) && !is_host()) unsent_ = std::move(note);
   }
 
-  std::optional<MeetingNote> receive(std::chrono::milliseconds longest) override {
+  std::optional<RendezvousMessage> receive(std::chrono::milliseconds longest) override {
     const auto end = std::chrono::steady_clock::now() + longest;
     while (!unsent_.empty() && std::chrono::steady_clock::now() < end) {
       if (post(Rank{0}, unsent_)) unsent_.clear();
@@ -80,7 +80,7 @@ class SharedMemoryCourier final : public Courier {
     return sent >= 0;
   }
 
-  std::optional<MeetingNote> take(std::chrono::milliseconds longest) {
+  std::optional<RendezvousMessage> take(std::chrono::milliseconds longest) {
     pollfd item{socket_.number(), POLLIN, 0};
     if (::poll(&item, 1, static_cast<int>(longest.count())) <= 0) return std::nullopt;
     sockaddr_un name{};
@@ -98,7 +98,7 @@ class SharedMemoryCourier final : public Courier {
     const int rank = from == place_ ? 0 : rank_of_file(from);
     if (rank < 0) return std::nullopt;
     const auto text = room_.begin() + static_cast<std::ptrdiff_t>(kHeaderBytes);
-    return MeetingNote{
+    return RendezvousMessage{
         Rank{rank},
         {room_.begin(), text},
         {reinterpret_cast<const char*>(room_.data()) + kHeaderBytes, bytes - kHeaderBytes}};
@@ -114,10 +114,10 @@ class SharedMemoryCourier final : public Courier {
 
 }  // namespace
 
-std::unique_ptr<Courier> make_courier(const std::string& url,
-                                      std::size_t longest_note,
-                                      const SharedMemoryOptions& options) {
-  return std::make_unique<SharedMemoryCourier>(url, longest_note, options);
+std::unique_ptr<RendezvousChannel> make_rendezvous_channel(const std::string& url,
+                                                           std::size_t longest_note,
+                                                           const SharedMemoryOptions& options) {
+  return std::make_unique<SharedMemoryChannel>(url, longest_note, options);
 }
 
 }  // namespace millrace::shared_memory

@@ -1,7 +1,7 @@
 // A note is one message: a header of fixed size, a text, and the sender's index among the ranks of
 // its process. A sender that counts these ranks differently is answered at the receiving process,
 // so that it learns the difference.
-#include "transport/mpi/courier.hpp"
+#include "transport/mpi/rendezvous_channel.hpp"
 
 #include <cstdint>
 #include <cstring>
@@ -19,15 +19,15 @@ namespace millrace::mpi {
 
 namespace {
 
-class MpiCourier final : public Courier {
+class MpiChannel final : public RendezvousChannel {
  public:
-  MpiCourier(const Membership& member, int places, std::size_t longest_note)
+  MpiChannel(const Membership& member, int places, std::size_t longest_note)
       : world_(World::started()),
         longest_(kHeaderBytes + longest_note + sizeof(Place)),
         epoch_(member.epoch),
         place_(seat_of(member.rank, places).place) {}
 
-  ~MpiCourier() override {
+  ~MpiChannel() override {
     // MPI writes into the note until it has come; who left half of it has left MPI too.
     if (request_ == MPI_REQUEST_NULL) return;
     static_cast<void>(new std::vector<std::byte>(std::move(note_)));
@@ -45,7 +45,7 @@ class MpiCourier final : public Courier {
     for (const Seat& seat : heard_[to.value]) world_.send(seat.process, tag_at(seat.place), bytes);
   }
 
-  std::optional<MeetingNote> receive(std::chrono::milliseconds longest) override {
+  std::optional<RendezvousMessage> receive(std::chrono::milliseconds longest) override {
     Pause pause(std::chrono::steady_clock::now() + longest);
     do {
       const std::lock_guard lock(world_.turn());
@@ -76,7 +76,7 @@ class MpiCourier final : public Courier {
   }
 
   /// From the rank that its header claims.
-  [[nodiscard]] std::optional<MeetingNote> opened() {
+  [[nodiscard]] std::optional<RendezvousMessage> opened() {
     if (note_.size() < kHeaderBytes + sizeof(Place)) return std::nullopt;
     const auto note = std::span(note_);
     const auto header = note.first(kHeaderBytes);
@@ -86,9 +86,9 @@ class MpiCourier final : public Courier {
     if (place >= static_cast<Place>(world_.most_places())) return std::nullopt;
     const Rank from = envelope_of(header).source;
     heard_[from.value].insert({from_, static_cast<int>(place)});
-    return MeetingNote{from,
-                       {header.begin(), header.end()},
-                       {reinterpret_cast<const char*>(text.data()), text.size()}};
+    return RendezvousMessage{from,
+                             {header.begin(), header.end()},
+                             {reinterpret_cast<const char*>(text.data()), text.size()}};
   }
 
   World& world_;
@@ -103,10 +103,10 @@ class MpiCourier final : public Courier {
 
 }  // namespace
 
-std::unique_ptr<Courier> make_courier(const Membership& member,
-                                      int places,
-                                      std::size_t longest_note) {
-  return std::make_unique<MpiCourier>(member, places, longest_note);
+std::unique_ptr<RendezvousChannel> make_rendezvous_channel(const Membership& member,
+                                                           int places,
+                                                           std::size_t longest_note) {
+  return std::make_unique<MpiChannel>(member, places, longest_note);
 }
 
 }  // namespace millrace::mpi

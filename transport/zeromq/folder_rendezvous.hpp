@@ -10,24 +10,24 @@
 namespace millrace::zeromq {
 
 /// Thread-safety: thread-affine.
-class SharedPlace {
+class FolderRendezvous {
  public:
-  /// Without LaunchPlace::shared, `asked` as it is. Else rank 0 makes the folder, the others wait
+  /// Without LaunchConfig::shared, `asked` as it is. Else rank 0 makes the folder, the others wait
   /// for it. Throws TransportError when it cannot be made or there is no address, PeerHangs when it
   /// does not come within the place's patience.
-  explicit SharedPlace(const LaunchPlace& asked);
-  SharedPlace(const SharedPlace&) = delete;
-  SharedPlace& operator=(const SharedPlace&) = delete;
+  explicit FolderRendezvous(const LaunchConfig& asked);
+  FolderRendezvous(const FolderRendezvous&) = delete;
+  FolderRendezvous& operator=(const FolderRendezvous&) = delete;
   /// Rank 0 removes the folder.
-  ~SharedPlace();
+  ~FolderRendezvous();
 
-  [[nodiscard]] const LaunchPlace& place() const { return place_; }
+  [[nodiscard]] const LaunchConfig& place() const { return place_; }
 
  private:
   void make();
   void await();
 
-  LaunchPlace place_;
+  LaunchConfig place_;
   bool made_ = false;
 };
 

@@ -1,6 +1,6 @@
 // Sums over copies of a pipeline go on with whatever messages are there, and end with the same bits
 // whoever comes first.
-#include "scheduler/run/copy_sum.hpp"
+#include "scheduler/run/gradient_all_reduce.hpp"
 
 #include <memory>
 #include <vector>
@@ -14,21 +14,21 @@
 namespace millrace::testing_run {
 namespace {
 
-using run::CopySum;
-using Progress = run::CopySum::Progress;
+using run::GradientAllReduce;
+using Progress = run::GradientAllReduce::Progress;
 
 constexpr Deadline kNever = Deadline::max();
 
-/// A copy's stage with gradients of its own, its seat and its sum; all on one thread.
+/// A copy's stage with gradients of its own, its position and its sum; all on one thread.
 struct SummedCopy {
   SummedCopy(InProcessHub& hub,
              int copies,
              int copy,
              const std::vector<std::vector<ElementRange>>& shares = {})
       : endpoint(hub.endpoint(Rank{copy})),
-        seat(*endpoint, Grid(copies, 1)),
+        position(*endpoint, Grid(copies, 1)),
         body(Stage{0}, true, true),
-        sum({Replica{0}, Stage{0}, &body, shares}, seat, false) {
+        sum({Replica{0}, Stage{0}, &body, shares}, position, false) {
     const auto numbers = body.parameters()[0]->gradient.as<float>();
     for (std::size_t i = 0; i < numbers.size(); ++i)
       numbers[i] = 1.0F / static_cast<float>(3 + copy + 5 * static_cast<int>(i));
@@ -43,14 +43,14 @@ struct SummedCopy {
   void finish() { sum.finish(settings, kNever, pool); }
 
   std::unique_ptr<Endpoint> endpoint;
-  GridSeat seat;
+  GridPosition position;
   ToyStage body;
   TensorPool pool;
   StepSettings settings;
-  CopySum sum;
+  GradientAllReduce sum;
 };
 
-TEST(CopySum, GoesOnWithTheMessagesThatAreThere) {
+TEST(GradientAllReduce, GoesOnWithTheMessagesThatAreThere) {
   InProcessHub hub(2);
   SummedCopy one(hub, 2, 0), other(hub, 2, 1);
   std::vector<float> expected = one.gradient();
@@ -73,7 +73,7 @@ TEST(CopySum, GoesOnWithTheMessagesThatAreThere) {
   EXPECT_EQ(one.gradient(), expected);
 }
 
-TEST(CopySum, OfSharesIsOneRoundAndLeavesTheRest) {
+TEST(GradientAllReduce, OfSharesIsOneRoundAndLeavesTheRest) {
   InProcessHub hub(2);
   const std::size_t count =
       ToyStage(Stage{0}, true, true).parameters()[0]->gradient.as<float>().size();
@@ -94,7 +94,7 @@ TEST(CopySum, OfSharesIsOneRoundAndLeavesTheRest) {
   EXPECT_EQ(other.gradient(), of_other);
 }
 
-TEST(CopySum, OfThreeHasTheSameBitsInWhateverOrderTheyGoOn) {
+TEST(GradientAllReduce, OfThreeHasTheSameBitsInWhateverOrderTheyGoOn) {
   std::vector<float> expected;
   for (int order = 0; order < 6; ++order) {
     InProcessHub hub(3);

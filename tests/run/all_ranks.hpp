@@ -16,9 +16,9 @@ namespace millrace::testing_run {
 
 /// Expects that of a failed step exactly one rank throws a StepError and the others, if anything,
 /// Cancelled with its message.
-class RankFleet final : public Executor {
+class AllRanks final : public Executor {
  public:
-  RankFleet(const Program& program, std::span<const HostedStage> stages)
+  AllRanks(const Program& program, std::span<const HostedStage> stages)
       : given_(program), stages_(stages.begin(), stages.end()) {
     connect();
   }

@@ -14,14 +14,14 @@
 
 namespace millrace::shared_memory {
 
-enum class ParcelKind : std::uint32_t {
+enum class DescriptorMessageKind : std::uint32_t {
   Introduction = 1,  ///< board, outbox, bell
   Segment = 2        ///< the next one of the sender's
 };
 
 /// As it travels.
-struct Parcel {
-  ParcelKind kind = ParcelKind::Introduction;
+struct DescriptorMessage {
+  DescriptorMessageKind kind = DescriptorMessageKind::Introduction;
   std::uint32_t epoch = 0;
   std::uint64_t job = 0;
   std::int32_t source = 0;
@@ -34,17 +34,19 @@ struct Parcel {
 inline constexpr std::size_t kMostDescriptors = 3;
 
 /// False when it cannot be sent now; whether it ever can, the end of the connection tells.
-[[nodiscard]] bool send_parcel(int socket, const Parcel& parcel, std::vector<int> descriptors);
+[[nodiscard]] bool send_message(int socket,
+                                const DescriptorMessage& message,
+                                std::vector<int> descriptors);
 
 enum class Arrival : std::uint8_t { Nothing, Came, Ended, Garbage };
 
 /// What came, without waiting.
-struct ReceivedParcel {
+struct ReceivedMessage {
   Arrival arrival = Arrival::Nothing;
-  Parcel parcel;
+  DescriptorMessage message;
   std::vector<Descriptor> descriptors;
 };
-[[nodiscard]] ReceivedParcel receive_parcel(int socket);
+[[nodiscard]] ReceivedMessage receive_message(int socket);
 
 /// What a name of a socket begins with that is no path: of the network namespace, gone with who
 /// listens there.

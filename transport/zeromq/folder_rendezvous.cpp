@@ -1,4 +1,4 @@
-#include "transport/zeromq/shared_place.hpp"
+#include "transport/zeromq/folder_rendezvous.hpp"
 
 #include <cerrno>
 #include <chrono>
@@ -40,17 +40,18 @@ void leave_address(const std::string& folder, const std::string& url) {
 
 /// The node's own, where its name is one of this machine; else this machine's.
 std::string address_of_first(const MeetingPlace& wish) {
-  if (const std::string number = number_of(wish.host); is_own_address(number)) return number;
+  if (const std::string number = resolve_ipv4(wish.host); is_own_address(number)) return number;
   std::string name(256, '\0');
   if (::gethostname(name.data(), name.size() - 1) == 0)
-    if (const std::string number = number_of(name.c_str()); is_own_address(number)) return number;
+    if (const std::string number = resolve_ipv4(name.c_str()); is_own_address(number))
+      return number;
   throw TransportError("rank 0 finds no address of its own: neither the first node, " + wish.host +
                        ", nor this machine's name is one");
 }
 
 }  // namespace
 
-SharedPlace::SharedPlace(const LaunchPlace& asked) : place_(asked) {
+FolderRendezvous::FolderRendezvous(const LaunchConfig& asked) : place_(asked) {
   if (place_.shared.empty() || place_.member.world == 1) return;
   if (place_.member.rank == Rank{0})
     make();
@@ -59,12 +60,12 @@ SharedPlace::SharedPlace(const LaunchPlace& asked) : place_(asked) {
   place_.keys = place_.shared;
 }
 
-SharedPlace::~SharedPlace() {
+FolderRendezvous::~FolderRendezvous() {
   std::error_code ignored;
   if (made_) std::filesystem::remove_all(place_.shared, ignored);
 }
 
-void SharedPlace::make() {
+void FolderRendezvous::make() {
   const MeetingPlace wish = meeting_place(place_.rendezvous);
   const std::string host = address_of_first(wish);
   int port = wish.port;
@@ -86,7 +87,7 @@ void SharedPlace::make() {
   leave_address(place_.shared, place_.rendezvous);
 }
 
-void SharedPlace::await() {
+void FolderRendezvous::await() {
   const auto end = std::chrono::steady_clock::now() + place_.patience;
   for (;;) {
     std::ifstream file(meeting_file(place_.shared));

@@ -19,15 +19,15 @@ namespace millrace::run {
 /// and arrive, as in a ring, in two rounds instead of 2 (d - 1). Of what each copy needs its share
 /// of (HostedStage::shares) that is the part it adds, and the first round is all: (d - 1) / d.
 /// Thread-safety: externally synchronised, on the endpoint's thread.
-class CopySum {
+class GradientAllReduce {
  public:
-  /// The seat has an endpoint, and must outlive this. `at_once`: whoever starts also waits.
+  /// The position has an endpoint, and must outlive this. `at_once`: whoever starts also waits.
   /// `needed_whole`, by parameter: in spite of the shares; empty: none. Throws InvalidArgument for
   /// a gradient that is not f32.
-  CopySum(const HostedStage& hosted,
-          const GridSeat& seat,
-          bool at_once,
-          const std::vector<bool>& needed_whole = {});
+  GradientAllReduce(const HostedStage& hosted,
+                    const GridPosition& position,
+                    bool at_once,
+                    const std::vector<bool>& needed_whole = {});
 
   [[nodiscard]] bool is_at_once() const { return at_once_; }
   enum class Progress : std::uint8_t { None, Started, Added, Done };
@@ -80,7 +80,7 @@ class CopySum {
                                             AccumulateOrder order) const;
 
   HostedStage hosted_;
-  const GridSeat* seat_;
+  const GridPosition* position_;
   std::vector<Parameter*> parameters_;
   // By copy: its block of what all need, and that with its share of the rest.
   std::vector<Pieces> blocks_, parts_;
