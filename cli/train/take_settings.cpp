@@ -2,6 +2,7 @@
 // a run notes of its pipeline for that.
 #include <algorithm>
 #include <map>
+#include <sstream>
 
 #include "cli/numbers.hpp"
 #include "cli/train/checkpoint_flags.hpp"
@@ -23,7 +24,12 @@ constexpr std::int64_t kMost = 1'000'000'000;
 void set_untyped(CLI::App& verb, const std::string& name, const std::string& value) {
   CLI::Option* option = verb.get_option_no_throw(name);
   if (option == nullptr || option->count() > 0 || value.empty()) return;
-  option->add_result(value);
+  if (option->get_items_expected_max() > 1) {
+    std::istringstream words(value);
+    for (std::string word; words >> word;) option->add_result(word);
+  } else {
+    option->add_result(value);
+  }
   option->run_callback();
 }
 
@@ -85,6 +91,7 @@ void take_rule(CLI::App& verb, const Manifest& manifest) {
   take("--warmup", "learning_rate.warm_up");
   take("--loss-scale", "loss_scale");
   take("--max-skipped", "max_skipped");
+  take("--parameters", "parameters");
   if (const auto clip = settings.find("clip_norm");
       clip != settings.end() && clip->second != "none")
     take("--clip-norm", "clip_norm");

@@ -11,6 +11,7 @@
 
 #include "tests/cli/command.hpp"
 #include "tests/cli/launched.hpp"
+#include "tests/cli/verb_test.hpp"
 #include "tests/training/sample_files.hpp"
 
 namespace millrace::test {
@@ -303,6 +304,20 @@ TEST(CheckpointSignals, AreOneWishWhereTheyComeInARow) {
 TEST(CheckpointSignals, SaveTheStateOfAllRanks) {
   expect_saved_by_signal("launch -n 2 -- ", "cli_signal_launch", SIGTERM);
   expect_saved_by_signal("launch -n 1 -- ", "cli_signal_places", SIGTERM);
+}
+
+TEST(StoredCheckpoint, Resume_TakesEverySetting) {
+  const std::string stored = MILLRACE_SOURCE_DIR "/tests/training/data/adamw";
+  const Ran resumed = command("train --json --resume " + stored);
+  ASSERT_EQ(resumed.code, 0) << resumed.text;
+  EXPECT_THAT(resumed.text, Not(HasSubstr("changed")));
+  const Ran typed = command(
+      "train --json --model mlp:64-10-10,norm=batch -p 2 -m 4 --accumulate 2 --accumulate-order "
+      "tree --steps 6 --batch-size 48 --last-batch drop --seed 3 --clip-norm 0.5 --weight-decay "
+      "0.05 --lr 0.02 --lr-schedule cosine:floor=0.1 --warmup 3 --parameters *.bias:lr=0.5 "
+      "--beta2 0.98 --max-skipped 7");
+  ASSERT_EQ(typed.code, 0) << typed.text;
+  EXPECT_EQ(json_in(resumed.text)["settings"], json_in(typed.text)["settings"]);
 }
 
 }  // namespace

@@ -148,11 +148,10 @@ TEST(Checkpoint, OfARunWhoseMatricesSomethingElseMultipliedWarnsThatItsBitsEndHe
                           ours + ", was an abacus"));
 }
 
-/// What a checkpoint says of its weights, all bytes of it compared.
-std::string weights_hash_of(const std::string& folder) {
-  const Checkpoint checkpoint(folder);
+/// The hash of a checkpoint's weights.
+std::string weights_hash_of(const Manifest& manifest) {
   std::map<std::string, std::string> digests;
-  for (const CheckpointShard& shard : checkpoint.manifest().shards)
+  for (const CheckpointShard& shard : manifest.shards)
     for (const CheckpointTensor& tensor : shard.tensors)
       if (tensor.part == "value") digests[tensor.name] = tensor.digest;
   return combine_digests(digests);
@@ -171,7 +170,8 @@ TEST(Checkpoint, WrittenWhileTrainingRunsHoldsTheStateOfItsBoundary) {
   std::size_t saved = 0;
   trainer.on_save = [&](const SaveReport& report) {
     ++saved;
-    EXPECT_EQ(weights_hash_of(report.folder), at_boundary.at(report.step)) << report.step;
+    EXPECT_EQ(weights_hash_of(Checkpoint(report.folder).manifest()), at_boundary.at(report.step))
+        << report.step;
   };
   trainer.fit(first_digits(60));
   EXPECT_EQ(saved, at_boundary.size() / 2);
@@ -314,6 +314,57 @@ TEST(Resume, KeepsTwoTrainingsOutOfOneFolder) {
   back.resume(folder.path() + "/step-0000000002");
   EXPECT_THAT(message_of([&] { back.fit(data); }), HasSubstr("this one goes on from step 2"));
   EXPECT_EQ(find_checkpoints(folder.path()).size(), 2U);
+}
+
+/// The options of the run that wrote tests/training/data/adamw.
+TrainerOptions stored_options(const std::string& folder, int ranks) {
+  TrainerOptions options = testing_training::plain_options(ranks, 4);
+  options.accumulate = 2;
+  options.accumulate_order = AccumulateOrder::Tree;
+  options.optimizer = {.kind = OptimizerKind::AdamW, .beta2 = 0.98, .weight_decay = 0.05};
+  options.learning_rate = {.kind = LearningRateKind::Cosine,
+                           .base = 0.02,
+                           .warm_up = 3,
+                           .total_updates = 6,
+                           .floor = 0.1};
+  options.parameters = {parse_parameter_group("*.bias:lr=0.5")};
+  options.clip_norm = 0.5;
+  options.max_skipped = 7;
+  options.seed = 3;
+  options.batch_size = 48;
+  options.epochs = 60;
+  options.steps = 6;
+  options.last_batch = LastBatch::Drop;
+  options.save.folder = folder;
+  return options;
+}
+
+TEST(Resume, StoredCheckpoint_ReachesStateOfUninterruptedRun) {
+  const std::string stored = MILLRACE_SOURCE_DIR "/tests/training/data/adamw";
+  const ModelSpec model = parse_model("mlp:64-10-10,norm=batch");
+  const Dataset data = load_data("digits", 3).train;
+  Trainer whole(model, stored_options("", 2));
+  const ResumeReport report = whole.resume(stored);
+  EXPECT_THAT(report.changed, IsEmpty());
+  EXPECT_EQ(whole.weights_hash(), "692fa8c7e32dc7d6a7f331b53756582f");
+  whole.fit(data);
+
+  const Folder folder("checkpoint_stored");
+  Trainer first(model, stored_options(folder.path(), 3));
+  first.resume(stored + "/step-0000000004");
+  fit_steps(first, data, 1);
+  Trainer second(model, stored_options(folder.path(), 1));
+  EXPECT_THAT(second.resume(folder.path()).changed, IsEmpty());
+  second.fit(data);
+  EXPECT_EQ(second.weights_hash(), whole.weights_hash());
+  EXPECT_EQ(second.state().counters(), whole.state().counters());
+
+  const Manifest expected = read_manifest(bytes_in(stored + "/final.json"), "final.json");
+  EXPECT_EQ(whole.state().counters(), expected.counters);
+  EXPECT_EQ(Checkpoint(folder.path() + "/step-0000000006").manifest().settings, expected.settings);
+  if (report.warnings.empty()) {  // the processor and GEMM library of the run that was stored
+    EXPECT_EQ(whole.weights_hash(), weights_hash_of(expected));
+  }
 }
 
 }  // namespace
