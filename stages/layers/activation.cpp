@@ -1,20 +1,90 @@
 // Applying activations, and the layer that does nothing else.
-#include "millrace/stages/activation.hpp"
-
 #include <utility>
 
+#include "millrace/stages/row_layer.hpp"
 #include "stages/kernels/blocks.hpp"
+#include "stages/kernels/exponential.hpp"
 #include "stages/kernels/precision.hpp"
 #include "stages/layers/activate.hpp"
-#include "stages/layers/gelu.hpp"
 #include "stages/layers/kinds.hpp"
-#include "stages/layers/relu.hpp"
-#include "stages/layers/tanh.hpp"
 
 namespace millrace {
-
 namespace detail {
 namespace {
+
+/// ReLU: f(z) = max(z, 0), f'(z) = 1 for z > 0 and 0 elsewhere. The slope is kept as a byte.
+struct Relu {
+  template <class T>
+  using Slope = std::uint8_t;
+
+  template <class T>
+  static T value(T z) {
+    return z <= T(0) ? T(0) : z;  // a NaN goes through
+  }
+
+  template <class T>
+  static std::uint8_t slope(T z) {
+    return z <= T(0) ? 0 : 1;
+  }
+
+  template <class T>
+  static T chain(T gradient, std::uint8_t slope) {
+    return slope == 0 ? T(0) : gradient;
+  }
+};
+
+/// tanh: f(z) = tanh(z), f'(z) = 1 - f(z)^2.
+struct Tanh {
+  template <class T>
+  using Slope = T;
+
+  template <class T>
+  static T value(T z) {
+    return hyperbolic_tangent(z);
+  }
+
+  template <class T>
+  static T slope(T z) {
+    const T y = hyperbolic_tangent(z);
+    return T(1) - y * y;
+  }
+
+  template <class T>
+  static T chain(T gradient, T slope) {
+    return gradient * slope;
+  }
+};
+
+/// GELU in the tanh form: f(z) = z/2 (1 + tanh(u)) = z g with u = a (z + c z^3), a = sqrt(2/pi),
+/// c = 0.044715 and g = 1 / (1 + e^(-2u)). f'(z) = g + z g (1 - g) 2 a (1 + 3 c z^2).
+struct Gelu {
+  template <class T>
+  using Slope = T;
+
+  static constexpr double kTwiceA = 1.5957691216057308;
+  static constexpr double kC = 0.044715;
+
+  template <class T>
+  static T gate(T z) {
+    return T(1) / (T(1) + exponential(-T(kTwiceA) * (z + T(kC) * z * z * z)));
+  }
+
+  template <class T>
+  static T value(T z) {
+    return z * gate(z);
+  }
+
+  template <class T>
+  static T slope(T z) {
+    const T g = gate(z);
+    return g + z * g * (T(1) - g) * T(kTwiceA) * (T(1) + T(3 * kC) * z * z);
+  }
+
+  template <class T>
+  static T chain(T gradient, T slope) {
+    return gradient * slope;
+  }
+};
 
 /// body(F{}) with the function object of the activation; nothing for None.
 template <class Body>
@@ -88,6 +158,11 @@ void chain(const PassContext& context,
   });
 }
 
+std::size_t slope_bytes(Activation activation, DType dtype, std::int64_t elements) {
+  if (activation == Activation::None) return 0;
+  return size_of(slope_dtype(activation, dtype)) * static_cast<std::size_t>(elements);
+}
+
 }  // namespace detail
 
 const char* name_of(Activation activation) {
@@ -112,51 +187,63 @@ Activation activation(std::string_view name) {
                         "'; known are none, relu, gelu, tanh");
 }
 
-std::size_t slope_bytes(Activation activation, DType dtype, std::int64_t elements) {
-  if (activation == Activation::None) return 0;
-  return size_of(detail::slope_dtype(activation, dtype)) * static_cast<std::size_t>(elements);
-}
+namespace {
 
-ActivationLayer::ActivationLayer(std::string name,
-                                 Activation activation,
-                                 std::int64_t columns,
-                                 DType dtype)
-    : name_(std::move(name)), activation_(activation), columns_(columns), dtype_(dtype) {
-  detail::require_float(dtype, describe());
-  require(columns >= 1,
-          name_ + ": an activation needs at least 1 column, got " + std::to_string(columns));
-}
+/// y = f(x) as a layer; keeps the slopes [rows, columns] and nothing else.
+/// I: dx = dy f'(x). No weights. Cost: one pass over the data each way.
+/// Thread-safety: externally synchronised.
+class ActivationLayer final : public RowLayer {
+ public:
+  /// `name` is the global name, "layers.3". Throws InvalidArgument when columns < 1 or the dtype is
+  /// neither f32 nor f64.
+  ActivationLayer(std::string name, Activation activation, std::int64_t columns, DType dtype)
+      : name_(std::move(name)), activation_(activation), columns_(columns), dtype_(dtype) {
+    detail::require_float(dtype, describe());
+    require(columns >= 1,
+            name_ + ": an activation needs at least 1 column, got " + std::to_string(columns));
+  }
 
-Tensor ActivationLayer::forward_rows(const PassContext& context, Tensor input, Stash& stash) {
-  if (activation_ == Activation::None) return input;
-  Tensor output = context.make(dtype_, input.dims());
-  if (!context.training) {
-    detail::activate(context, activation_, input, output, nullptr);
+  Tensor forward_rows(const PassContext& context, Tensor input, Stash& stash) override {
+    if (activation_ == Activation::None) return input;
+    Tensor output = context.make(dtype_, input.dims());
+    if (!context.training) {
+      detail::activate(context, activation_, input, output, nullptr);
+      return output;
+    }
+    Tensor slopes = context.make(detail::slope_dtype(activation_, dtype_), input.dims());
+    detail::activate(context, activation_, input, output, &slopes);
+    stash.keep(context, std::move(slopes));
     return output;
   }
-  Tensor slopes = context.make(detail::slope_dtype(activation_, dtype_), input.dims());
-  detail::activate(context, activation_, input, output, &slopes);
-  stash.keep(context, std::move(slopes));
-  return output;
-}
+  Tensor backward_rows(const PassContext& context,
+                       Tensor output_gradient,
+                       Stash& stash,
+                       bool wanted) override {
+    if (wanted && activation_ != Activation::None)
+      detail::chain(context, activation_, output_gradient, stash.read(context, 0));
+    stash.clear(context);
+    return wanted ? std::move(output_gradient) : Tensor();
+  }
 
-Tensor ActivationLayer::backward_rows(const PassContext& context,
-                                      Tensor output_gradient,
-                                      Stash& stash,
-                                      bool wanted) {
-  if (wanted && activation_ != Activation::None)
-    detail::chain(context, activation_, output_gradient, stash.read(context, 0));
-  stash.clear(context);
-  return wanted ? std::move(output_gradient) : Tensor();
-}
+  [[nodiscard]] DType dtype() const override { return dtype_; }
+  [[nodiscard]] std::int64_t input_columns() const override { return columns_; }
+  [[nodiscard]] std::int64_t output_columns() const override { return columns_; }
+  [[nodiscard]] std::size_t bytes_after_forward(std::int64_t rows) const override {
+    return detail::slope_bytes(activation_, kept_dtype(dtype_), rows * columns_);
+  }
+  [[nodiscard]] std::size_t bytes_after_input(std::int64_t) const override { return 0; }
+  [[nodiscard]] std::string describe() const override {
+    return name_ + ": " + name_of(activation_) + " of " + std::to_string(columns_);
+  }
 
-std::size_t ActivationLayer::bytes_after_forward(std::int64_t rows) const {
-  return slope_bytes(activation_, kept_dtype(dtype_), rows * columns_);
-}
+ private:
+  std::string name_;
+  Activation activation_;
+  std::int64_t columns_;
+  DType dtype_;
+};
 
-std::string ActivationLayer::describe() const {
-  return name_ + ": " + name_of(activation_) + " of " + std::to_string(columns_);
-}
+}  // namespace
 
 LayerKind activation_kind() {
   return {"activation",

@@ -1,8 +1,10 @@
-// Sums of branches.
-#include "millrace/stages/add.hpp"
-
+// The sum of several tensors: where branches of a model meet.
+#include <cstdint>
+#include <string>
 #include <utility>
+#include <vector>
 
+#include "millrace/stages/layer.hpp"
 #include "stages/copy.hpp"
 #include "stages/kernels/blocks.hpp"
 #include "stages/kernels/precision.hpp"
@@ -19,64 +21,80 @@ void add(const PassContext& context, const T* a, const T* b, std::int64_t elemen
   });
 }
 
+/// y = (x_1 + x_2) + ... + x_n, element by element in this order, of n >= 2 tensors of one type.
+/// F keeps nothing; I: dx_i = dy for every i. No weights.
+/// Thread-safety: externally synchronised.
+class Add final : public Layer {
+ public:
+  struct Settings {
+    std::size_t inputs = 2;
+    DType dtype = DType::F32;
+    std::uint32_t layer = 0;  ///< global number, for messages
+  };
+
+  /// Throws InvalidArgument with fewer than 2 inputs and for a dtype other than f32 and f64.
+  explicit Add(const Settings& settings) : settings_(settings) {
+    detail::require_float(settings.dtype, describe());
+    require(
+        settings.inputs >= 2,
+        describe() + ": a sum takes at least 2 tensors, got " + std::to_string(settings.inputs));
+  }
+
+  [[nodiscard]] std::vector<TensorType> infer(std::span<const TensorType> inputs) const override {
+    bool fits = inputs.size() == settings_.inputs && inputs[0].dtype == settings_.dtype;
+    for (const TensorType& input : inputs)
+      fits = fits && input.dtype == inputs[0].dtype && input.dims == inputs[0].dims;
+    if (!fits)
+      detail::refuse_inputs(
+          *this,
+          std::to_string(settings_.inputs) + " tensors of one shape in " + name_of(settings_.dtype),
+          inputs);
+    return {{inputs[0].dtype, inputs[0].dims}};
+  }
+  TensorList forward(const PassContext& context, TensorList inputs, Stash&) override {
+    require(inputs.size() == settings_.inputs,
+            [&] { return describe() + " got " + std::to_string(inputs.size()) + " tensors"; });
+    for (std::size_t i = 0; i < inputs.size(); ++i)
+      detail::check_tensor(
+          *this,
+          "input",
+          inputs[i],
+          inputs[i] && inputs[i].dtype() == settings_.dtype && inputs[i].dims() == inputs[0].dims(),
+          [&] { return name_of(settings_.dtype) + (" " + to_string(inputs[0].dims())); });
+    Tensor sum = context.make(settings_.dtype, inputs[0].dims());
+    detail::with_precision(settings_.dtype, [&](auto zero) {
+      using T = decltype(zero);
+      T* to = detail::values<T>(sum);
+      const T* so_far = detail::values<T>(std::as_const(inputs[0]));
+      for (std::size_t i = 1; i < inputs.size(); ++i, so_far = to)
+        add<T>(context, so_far, detail::values<T>(std::as_const(inputs[i])), sum.elements(), to);
+    });
+    return TensorList(std::move(sum));
+  }
+  TensorList backward_input(const PassContext& context,
+                            TensorList output_gradients,
+                            Stash&,
+                            bool wanted) override {
+    Tensor gradient = detail::only(*this, "output gradient", std::move(output_gradients));
+    TensorList gradients;
+    if (!wanted) return gradients;
+    for (std::size_t i = 1; i < settings_.inputs; ++i)
+      gradients.push_back(detail::copy_of(context, gradient));
+    gradients.push_back(std::move(gradient));
+    return gradients;
+  }
+
+  [[nodiscard]] LayerBytes bytes(std::span<const TensorType>) const override { return {}; }
+  [[nodiscard]] std::string describe() const override {
+    return "layers." + std::to_string(settings_.layer) + ": sum of " +
+           std::to_string(settings_.inputs);
+  }
+
+ private:
+  Settings settings_;
+};
+
 }  // namespace
-
-Add::Add(const Settings& settings) : settings_(settings) {
-  detail::require_float(settings.dtype, describe());
-  require(settings.inputs >= 2,
-          describe() + ": a sum takes at least 2 tensors, got " + std::to_string(settings.inputs));
-}
-
-std::vector<TensorType> Add::infer(std::span<const TensorType> inputs) const {
-  bool fits = inputs.size() == settings_.inputs && inputs[0].dtype == settings_.dtype;
-  for (const TensorType& input : inputs)
-    fits = fits && input.dtype == inputs[0].dtype && input.dims == inputs[0].dims;
-  if (!fits)
-    detail::refuse_inputs(
-        *this,
-        std::to_string(settings_.inputs) + " tensors of one shape in " + name_of(settings_.dtype),
-        inputs);
-  return {{inputs[0].dtype, inputs[0].dims}};
-}
-
-TensorList Add::forward(const PassContext& context, TensorList inputs, Stash&) {
-  require(inputs.size() == settings_.inputs,
-          [&] { return describe() + " got " + std::to_string(inputs.size()) + " tensors"; });
-  for (std::size_t i = 0; i < inputs.size(); ++i)
-    detail::check_tensor(
-        *this,
-        "input",
-        inputs[i],
-        inputs[i] && inputs[i].dtype() == settings_.dtype && inputs[i].dims() == inputs[0].dims(),
-        [&] { return name_of(settings_.dtype) + (" " + to_string(inputs[0].dims())); });
-  Tensor sum = context.make(settings_.dtype, inputs[0].dims());
-  detail::with_precision(settings_.dtype, [&](auto zero) {
-    using T = decltype(zero);
-    T* to = detail::values<T>(sum);
-    const T* so_far = detail::values<T>(std::as_const(inputs[0]));
-    for (std::size_t i = 1; i < inputs.size(); ++i, so_far = to)
-      add<T>(context, so_far, detail::values<T>(std::as_const(inputs[i])), sum.elements(), to);
-  });
-  return TensorList(std::move(sum));
-}
-
-TensorList Add::backward_input(const PassContext& context,
-                               TensorList output_gradients,
-                               Stash&,
-                               bool wanted) {
-  Tensor gradient = detail::only(*this, "output gradient", std::move(output_gradients));
-  TensorList gradients;
-  if (!wanted) return gradients;
-  for (std::size_t i = 1; i < settings_.inputs; ++i)
-    gradients.push_back(detail::copy_of(context, gradient));
-  gradients.push_back(std::move(gradient));
-  return gradients;
-}
-
-std::string Add::describe() const {
-  return "layers." + std::to_string(settings_.layer) + ": sum of " +
-         std::to_string(settings_.inputs);
-}
 
 LayerKind add_kind() {
   return {"add",

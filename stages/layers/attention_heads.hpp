@@ -8,12 +8,29 @@
 #include <span>
 #include <utility>
 
-#include "millrace/stages/attention.hpp"
+#include "millrace/stages/layer.hpp"
 #include "stages/kernels/attention.hpp"
 #include "stages/kernels/blocks.hpp"
 #include "stages/kernels/precision.hpp"
 
 namespace millrace::detail {
+
+struct AttentionSettings {
+  std::int64_t columns = 0;  ///< of x
+  std::int64_t heads = 1;
+  std::int64_t kv_heads = 1;
+  double rotary_base = 0;  ///< 0: not turned
+  DType dtype = DType::F32;
+  std::uint32_t layer = 0;  ///< global number, for messages
+};
+
+/// Rows x of one slice, and where the gradients of its keys and values add up: [samples, positions,
+/// 2 kv_heads d]; null where nothing of a later slice has come, or will.
+struct SliceRows {
+  Tensor x;
+  Tensor* sums = nullptr;
+  std::int64_t first = 0;  // position
+};
 
 /// The numbers of one head in rows [positions, row columns]: from column `first` on.
 struct Place {
@@ -50,7 +67,7 @@ void add_back(const T* head, const Place& place, T* rows) {
 /// Cosines and sines of the angles by position: T [2, positions, columns / 2]; empty without base.
 template <class T>
 Tensor angles(const PassContext& context,
-              const CausalAttention::Settings& of,
+              const AttentionSettings& of,
               std::int64_t positions,
               std::int64_t columns) {
   if (of.rotary_base == 0) return {};
@@ -97,7 +114,7 @@ class Heads {
  public:
   /// `slices`: those before, in order, and the one at hand. `table`: the angles of its positions.
   Heads(const PassContext& context,
-        const CausalAttention::Settings& settings,
+        const AttentionSettings& settings,
         std::span<SliceRows> slices,
         const Tensor& table)
       : pass_(of_one_thread(context)),
@@ -233,7 +250,7 @@ class Heads {
 
   const BlockedPass pass_;
   const PassContext& context_;
-  const CausalAttention::Settings& settings_;
+  const AttentionSettings& settings_;
   std::span<SliceRows> slices_;
   std::int64_t before_;  // positions of earlier slices
   Dims own_;
@@ -247,7 +264,7 @@ class Heads {
 /// body(heads, first, last) over ranges that cover all groups of the slice at hand, the last one.
 template <class T, class Body>
 void for_groups(const PassContext& context,
-                const CausalAttention::Settings& settings,
+                const AttentionSettings& settings,
                 std::span<SliceRows> slices,
                 const Body& body) {
   const Dims& dims = slices.back().x.dims();

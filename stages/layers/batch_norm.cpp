@@ -1,10 +1,13 @@
-// Batch norm: columns instead of rows, and statistics that the end of a step takes up.
-#include "millrace/stages/batch_norm.hpp"
-
+// Batch normalisation: every channel by the statistics of the micro-batch, in evaluation by those
+// that training kept.
 #include <algorithm>
 #include <cmath>
+#include <cstdint>
+#include <string>
+#include <string_view>
 #include <utility>
 
+#include "millrace/stages/row_layer.hpp"
 #include "stages/kernels/column_moments.hpp"
 #include "stages/kernels/precision.hpp"
 #include "stages/layers/kinds.hpp"
@@ -12,6 +15,15 @@
 
 namespace millrace {
 namespace {
+
+/// When running statistics take up what a micro-batch saw. Both change them at the end of a step
+/// that is not skipped and at no other time.
+enum class RunningStatistics : std::uint8_t {
+  /// Mean and variance of the whole mini-batch, over all micro-batches and copies: one update.
+  Deferred,
+  /// Those of every micro-batch, one update after the other. Its stage can have no copies.
+  Immediate
+};
 
 // Places in the stash: all three stay from where they come to be to W.
 constexpr std::size_t kNormalised = 0;
@@ -96,8 +108,7 @@ double unbiased(double rows) {
   return rows > 1 ? rows / (rows - 1) : 1.0;
 }
 
-}  // namespace
-
+/// "deferred", "immediate".
 const char* name_of(RunningStatistics statistics) {
   return statistics == RunningStatistics::Deferred ? "deferred" : "immediate";
 }
@@ -109,191 +120,227 @@ RunningStatistics running_statistics(std::string_view name) {
                         "'; known are deferred, immediate");
 }
 
-BatchNorm::BatchNorm(const Settings& settings) : settings_(settings) {
-  detail::require_float(settings.dtype, describe());
-  require(settings.columns >= 1, describe() + ": a norm needs at least 1 column");
-  require(settings.epsilon > 0, describe() + ": epsilon must be above 0");
-  require(settings.momentum > 0 && settings.momentum <= 1,
-          describe() + ": momentum must be above 0 and at most 1, got " +
-              std::to_string(settings.momentum));
-  weight_ = detail::parameter_of(settings.layer, "weight", false);
-  bias_ = detail::parameter_of(settings.layer, "bias", false);
-  mean_ = detail::parameter_of(settings.layer, "running_mean", false);
-  variance_ = detail::parameter_of(settings.layer, "running_var", false);
-  batches_ = detail::parameter_of(settings.layer, "batches_tracked", false);
-  for (Parameter* statistic : {&mean_, &variance_, &batches_})
-    statistic->role = settings.statistics == RunningStatistics::Deferred
-                          ? ParameterRole::Statistic
-                          : ParameterRole::StatisticInOrder;
-}
+/// y = h g + b with h = (x - mean) / sqrt(var + epsilon) per column; x, y [rows, columns], weight g
+/// and bias b [columns] (initialised to 1 and 0, not decayed). Ioffe and Szegedy, "Batch
+/// Normalization", arXiv 1502.03167, algorithm 1. Mean and var (divided by the number of rows) are
+/// those of the unit at hand, a micro-batch, whatever else the mini-batch has: its results depend
+/// on the number of micro-batches. In evaluation they are the running ones.
+///
+/// Running statistics r <- (1 - momentum) r + momentum s, with s the mean or the variance (divided
+/// by rows - 1, if there are two rows) of what RunningStatistics says. Kept in parameters
+/// "running_mean" and "running_var" [columns], and "batches_tracked" [1], the number of updates.
+/// Passes add in W: a unit counts once with recompute too. Deferred: torchgpipe's, Kim et al.,
+/// arXiv 2004.09910, section 3.2.2; sums are of distances from the running mean, so that little is
+/// lost in f32.
+///
+/// F keeps h and mean and var [2, columns]. With dh = dy g and s = 1 / sqrt(var + epsilon):
+/// I: dx = s (dh - mean(dh) - h mean(dh h)) over the rows, keeps dy; W: dg += column sums of dy h,
+/// db += column sums of dy. Sums are in double and in row order.
+/// Thread-safety: externally synchronised.
+class BatchNorm final : public RowLayer {
+ public:
+  struct Settings {
+    std::int64_t columns = 0;
+    double epsilon = 1e-5;
+    double momentum = 0.1;
+    RunningStatistics statistics = RunningStatistics::Deferred;
+    DType dtype = DType::F32;
+    std::uint32_t layer = 0;  ///< global number: names the parameters
+  };
 
-std::vector<Parameter*> BatchNorm::parameters() {
-  return {&weight_, &bias_, &mean_, &variance_, &batches_};
-}
-
-void BatchNorm::initialize(std::uint64_t) {
-  for (Parameter* parameter : {&weight_, &bias_, &mean_, &variance_})
-    detail::allocate(*parameter, settings_.dtype, {settings_.columns});
-  detail::allocate(batches_, settings_.dtype, {1});
-  detail::with_precision(settings_.dtype, [&](auto zero) {
-    using T = decltype(zero);
-    std::ranges::fill(weight_.value.as<T>(), T(1));
-    std::ranges::fill(variance_.value.as<T>(), T(1));
-  });
-}
-
-/// What the unit is normalised by: its own mean and variance, or the running ones.
-template <class T>
-Tensor BatchNorm::moments_of(const PassContext& context, const Tensor& input) const {
-  const std::int64_t columns = settings_.columns;
-  Tensor moments = context.make(settings_.dtype, {2, columns});
-  if (context.training && input.rows() > 0) {
-    measure<T>(context, input, moments);
-    return moments;
+  /// Throws InvalidArgument when columns < 1, epsilon <= 0, momentum is not above 0 and at most 1,
+  /// or the dtype is neither f32 nor f64.
+  explicit BatchNorm(const Settings& settings) : settings_(settings) {
+    detail::require_float(settings.dtype, describe());
+    require(settings.columns >= 1, describe() + ": a norm needs at least 1 column");
+    require(settings.epsilon > 0, describe() + ": epsilon must be above 0");
+    require(settings.momentum > 0 && settings.momentum <= 1,
+            describe() + ": momentum must be above 0 and at most 1, got " +
+                std::to_string(settings.momentum));
+    weight_ = detail::parameter_of(settings.layer, "weight", false);
+    bias_ = detail::parameter_of(settings.layer, "bias", false);
+    mean_ = detail::parameter_of(settings.layer, "running_mean", false);
+    variance_ = detail::parameter_of(settings.layer, "running_var", false);
+    batches_ = detail::parameter_of(settings.layer, "batches_tracked", false);
+    for (Parameter* statistic : {&mean_, &variance_, &batches_})
+      statistic->role = settings.statistics == RunningStatistics::Deferred
+                            ? ParameterRole::Statistic
+                            : ParameterRole::StatisticInOrder;
   }
-  std::copy_n(detail::values<T>(mean_.value), columns, detail::values<T>(moments));
-  std::copy_n(detail::values<T>(variance_.value), columns, detail::values<T>(moments) + columns);
-  return moments;
-}
 
-Tensor BatchNorm::forward_rows(const PassContext& context, Tensor input, Stash& stash) {
-  const std::int64_t columns = settings_.columns;
-  Tensor output = context.make(settings_.dtype, input.dims());
-  Tensor scales = context.make(settings_.dtype, {columns});
-  Tensor normalised;
-  if (context.training) normalised = context.make(settings_.dtype, input.dims());
-  Tensor moments;
-  detail::with_precision(settings_.dtype, [&](auto zero) {
-    using T = decltype(zero);
-    moments = moments_of<T>(context, input);
-    const T* means = detail::values<T>(moments);
-    for (std::int64_t j = 0; j < columns; ++j)
-      detail::values<T>(scales)[j] = scale_of(means[columns + j], settings_.epsilon);
-    T* h = detail::values<T>(context.training ? normalised : output);
-    normalise<T>(input, detail::values<T>(scales), means, h);
-    scale_and_shift<T>(h, detail::values<T>(weight_.value), detail::values<T>(bias_.value), output);
-  });
-  if (!context.training) return output;
-  stash.keep(context, std::move(normalised));
-  stash.keep(context, std::move(moments));
-  return output;
-}
-
-Tensor BatchNorm::backward_rows(const PassContext& context,
-                                Tensor output_gradient,
-                                Stash& stash,
-                                bool wanted) {
-  Tensor result;
-  if (wanted) {
+  Tensor forward_rows(const PassContext& context, Tensor input, Stash& stash) override {
     const std::int64_t columns = settings_.columns;
-    const auto rows = static_cast<double>(std::max<std::int64_t>(output_gradient.rows(), 1));
-    const Tensor normalised = stash.read(context, kNormalised);
-    const Tensor moments = stash.read(context, kMoments);
-    Tensor numbers = context.make(settings_.dtype, {3, columns});
-    result = context.make(settings_.dtype, output_gradient.dims());
+    Tensor output = context.make(settings_.dtype, input.dims());
+    Tensor scales = context.make(settings_.dtype, {columns});
+    Tensor normalised;
+    if (context.training) normalised = context.make(settings_.dtype, input.dims());
+    Tensor moments;
     detail::with_precision(settings_.dtype, [&](auto zero) {
       using T = decltype(zero);
-      const Tensor sums = gradient_sums<T>(context, output_gradient, normalised);
-      const T* variances = detail::values<T>(moments) + columns;
-      T* number = detail::values<T>(numbers);
-      for (std::int64_t j = 0; j < 2 * columns; ++j)
-        number[j] = static_cast<T>(detail::values<double>(sums)[j] / rows);
+      moments = moments_of<T>(context, input);
+      const T* means = detail::values<T>(moments);
       for (std::int64_t j = 0; j < columns; ++j)
-        number[2 * columns + j] =
-            detail::values<T>(weight_.value)[j] * scale_of(variances[j], settings_.epsilon);
-      input_gradient<T>(output_gradient, normalised, number, result);
+        detail::values<T>(scales)[j] = scale_of(means[columns + j], settings_.epsilon);
+      T* h = detail::values<T>(context.training ? normalised : output);
+      normalise<T>(input, detail::values<T>(scales), means, h);
+      scale_and_shift<T>(
+          h, detail::values<T>(weight_.value), detail::values<T>(bias_.value), output);
+    });
+    if (!context.training) return output;
+    stash.keep(context, std::move(normalised));
+    stash.keep(context, std::move(moments));
+    return output;
+  }
+  Tensor backward_rows(const PassContext& context,
+                       Tensor output_gradient,
+                       Stash& stash,
+                       bool wanted) override {
+    Tensor result;
+    if (wanted) {
+      const std::int64_t columns = settings_.columns;
+      const auto rows = static_cast<double>(std::max<std::int64_t>(output_gradient.rows(), 1));
+      const Tensor normalised = stash.read(context, kNormalised);
+      const Tensor moments = stash.read(context, kMoments);
+      Tensor numbers = context.make(settings_.dtype, {3, columns});
+      result = context.make(settings_.dtype, output_gradient.dims());
+      detail::with_precision(settings_.dtype, [&](auto zero) {
+        using T = decltype(zero);
+        const Tensor sums = gradient_sums<T>(context, output_gradient, normalised);
+        const T* variances = detail::values<T>(moments) + columns;
+        T* number = detail::values<T>(numbers);
+        for (std::int64_t j = 0; j < 2 * columns; ++j)
+          number[j] = static_cast<T>(detail::values<double>(sums)[j] / rows);
+        for (std::int64_t j = 0; j < columns; ++j)
+          number[2 * columns + j] =
+              detail::values<T>(weight_.value)[j] * scale_of(variances[j], settings_.epsilon);
+        input_gradient<T>(output_gradient, normalised, number, result);
+      });
+    }
+    stash.keep(context, std::move(output_gradient));
+    return result;
+  }
+  void backward_weight(const PassContext& context, Stash& stash) override {
+    const Tensor normalised = stash.read(context, kNormalised);
+    const Tensor moments = stash.read(context, kMoments);
+    const Tensor gradient = stash.read(context, kGradient);
+    const std::int64_t columns = settings_.columns;
+    detail::with_precision(settings_.dtype, [&](auto zero) {
+      using T = decltype(zero);
+      const Tensor sums = gradient_sums<T>(context, gradient, normalised);
+      const double* plain = detail::values<double>(sums);
+      for (std::int64_t j = 0; j < columns; ++j) {
+        detail::values<T>(bias_.gradient)[j] += static_cast<T>(plain[j]);
+        detail::values<T>(weight_.gradient)[j] += static_cast<T>(plain[columns + j]);
+      }
+      if (gradient.rows() > 0) note(detail::values<T>(moments), gradient.rows());
+    });
+    stash.clear(context);
+  }
+
+  [[nodiscard]] std::vector<Parameter*> parameters() override {
+    return {&weight_, &bias_, &mean_, &variance_, &batches_};
+  }
+  void update_statistics() override {
+    if (mean_.frozen || variance_.frozen) return;
+    detail::with_precision(settings_.dtype, [&](auto zero) { take_up<decltype(zero)>(); });
+  }
+  void initialize(std::uint64_t) override {
+    for (Parameter* parameter : {&weight_, &bias_, &mean_, &variance_})
+      detail::allocate(*parameter, settings_.dtype, {settings_.columns});
+    detail::allocate(batches_, settings_.dtype, {1});
+    detail::with_precision(settings_.dtype, [&](auto zero) {
+      using T = decltype(zero);
+      std::ranges::fill(weight_.value.as<T>(), T(1));
+      std::ranges::fill(variance_.value.as<T>(), T(1));
     });
   }
-  stash.keep(context, std::move(output_gradient));
-  return result;
-}
-
-/// Adds what a unit saw to the sums of the step: distances from the running mean times rows, or an
-/// average in which the last unit weighs most.
-template <class T>
-void BatchNorm::note(const T* moments, std::int64_t rows) {
-  const bool deferred = settings_.statistics == RunningStatistics::Deferred;
-  const auto count = static_cast<double>(rows);
-  const double weight = deferred ? count : settings_.momentum;
-  const double kept = deferred ? 1.0 : 1 - settings_.momentum;
-  for (std::int64_t j = 0; j < settings_.columns; ++j) {
-    auto mean = static_cast<double>(moments[j]);
-    auto variance = static_cast<double>(moments[settings_.columns + j]);
-    if (deferred) {
-      mean -= static_cast<double>(detail::values<T>(mean_.value)[j]);
-      variance += mean * mean;
-    } else {
-      variance *= unbiased(count);
-    }
-    T& mean_sum = detail::values<T>(mean_.gradient)[j];
-    T& variance_sum = detail::values<T>(variance_.gradient)[j];
-    mean_sum = static_cast<T>(kept * static_cast<double>(mean_sum) + weight * mean);
-    variance_sum = static_cast<T>(kept * static_cast<double>(variance_sum) + weight * variance);
+  [[nodiscard]] DType dtype() const override { return settings_.dtype; }
+  [[nodiscard]] std::int64_t input_columns() const override { return settings_.columns; }
+  [[nodiscard]] std::int64_t output_columns() const override { return settings_.columns; }
+  [[nodiscard]] std::size_t bytes_after_forward(std::int64_t rows) const override {
+    return size_of(kept_dtype(settings_.dtype)) *
+           static_cast<std::size_t>((rows + 2) * settings_.columns);
   }
-  *detail::values<T>(batches_.gradient) += deferred ? static_cast<T>(rows) : T(1);
-}
-
-void BatchNorm::backward_weight(const PassContext& context, Stash& stash) {
-  const Tensor normalised = stash.read(context, kNormalised);
-  const Tensor moments = stash.read(context, kMoments);
-  const Tensor gradient = stash.read(context, kGradient);
-  const std::int64_t columns = settings_.columns;
-  detail::with_precision(settings_.dtype, [&](auto zero) {
-    using T = decltype(zero);
-    const Tensor sums = gradient_sums<T>(context, gradient, normalised);
-    const double* plain = detail::values<double>(sums);
-    for (std::int64_t j = 0; j < columns; ++j) {
-      detail::values<T>(bias_.gradient)[j] += static_cast<T>(plain[j]);
-      detail::values<T>(weight_.gradient)[j] += static_cast<T>(plain[columns + j]);
-    }
-    if (gradient.rows() > 0) note(detail::values<T>(moments), gradient.rows());
-  });
-  stash.clear(context);
-}
-
-/// The running statistics from the sums of the step.
-template <class T>
-void BatchNorm::take_up() {
-  const bool deferred = settings_.statistics == RunningStatistics::Deferred;
-  const auto seen = static_cast<double>(*detail::values<T>(batches_.gradient));
-  if (!(seen > 0)) return;
-  const double kept = std::pow(1 - settings_.momentum, deferred ? 1.0 : seen);
-  for (std::int64_t j = 0; j < settings_.columns; ++j) {
-    double mean = static_cast<double>(detail::values<T>(mean_.gradient)[j]);
-    double variance = static_cast<double>(detail::values<T>(variance_.gradient)[j]);
-    T& running_mean = detail::values<T>(mean_.value)[j];
-    T& running_variance = detail::values<T>(variance_.value)[j];
-    if (deferred) {
-      mean /= seen;
-      variance = std::max(variance / seen - mean * mean, 0.0) * unbiased(seen);
-      mean = settings_.momentum * (mean + static_cast<double>(running_mean));
-      variance *= settings_.momentum;
-    }
-    running_mean = static_cast<T>(kept * static_cast<double>(running_mean) + mean);
-    running_variance = static_cast<T>(kept * static_cast<double>(running_variance) + variance);
+  [[nodiscard]] std::size_t bytes_after_input(std::int64_t rows) const override {
+    return size_of(kept_dtype(settings_.dtype)) *
+           static_cast<std::size_t>((2 * rows + 2) * settings_.columns);
   }
-  *detail::values<T>(batches_.value) += deferred ? T(1) : static_cast<T>(seen);
-}
+  [[nodiscard]] std::string describe() const override {
+    return "layers." + std::to_string(settings_.layer) + ": batch norm of " +
+           std::to_string(settings_.columns);
+  }
 
-void BatchNorm::update_statistics() {
-  if (mean_.frozen || variance_.frozen) return;
-  detail::with_precision(settings_.dtype, [&](auto zero) { take_up<decltype(zero)>(); });
-}
+ private:
+  /// What the unit is normalised by: its own mean and variance, or the running ones.
+  template <class T>
+  [[nodiscard]] Tensor moments_of(const PassContext& context, const Tensor& input) const {
+    const std::int64_t columns = settings_.columns;
+    Tensor moments = context.make(settings_.dtype, {2, columns});
+    if (context.training && input.rows() > 0) {
+      measure<T>(context, input, moments);
+      return moments;
+    }
+    std::copy_n(detail::values<T>(mean_.value), columns, detail::values<T>(moments));
+    std::copy_n(detail::values<T>(variance_.value), columns, detail::values<T>(moments) + columns);
+    return moments;
+  }
+  /// Adds what a unit saw to the sums of the step: distances from the running mean times rows, or
+  /// an average in which the last unit weighs most.
+  template <class T>
+  void note(const T* moments, std::int64_t rows) {
+    const bool deferred = settings_.statistics == RunningStatistics::Deferred;
+    const auto count = static_cast<double>(rows);
+    const double weight = deferred ? count : settings_.momentum;
+    const double kept = deferred ? 1.0 : 1 - settings_.momentum;
+    for (std::int64_t j = 0; j < settings_.columns; ++j) {
+      auto mean = static_cast<double>(moments[j]);
+      auto variance = static_cast<double>(moments[settings_.columns + j]);
+      if (deferred) {
+        mean -= static_cast<double>(detail::values<T>(mean_.value)[j]);
+        variance += mean * mean;
+      } else {
+        variance *= unbiased(count);
+      }
+      T& mean_sum = detail::values<T>(mean_.gradient)[j];
+      T& variance_sum = detail::values<T>(variance_.gradient)[j];
+      mean_sum = static_cast<T>(kept * static_cast<double>(mean_sum) + weight * mean);
+      variance_sum = static_cast<T>(kept * static_cast<double>(variance_sum) + weight * variance);
+    }
+    *detail::values<T>(batches_.gradient) += deferred ? static_cast<T>(rows) : T(1);
+  }
+  /// The running statistics from the sums of the step.
+  template <class T>
+  void take_up() {
+    const bool deferred = settings_.statistics == RunningStatistics::Deferred;
+    const auto seen = static_cast<double>(*detail::values<T>(batches_.gradient));
+    if (!(seen > 0)) return;
+    const double kept = std::pow(1 - settings_.momentum, deferred ? 1.0 : seen);
+    for (std::int64_t j = 0; j < settings_.columns; ++j) {
+      double mean = static_cast<double>(detail::values<T>(mean_.gradient)[j]);
+      double variance = static_cast<double>(detail::values<T>(variance_.gradient)[j]);
+      T& running_mean = detail::values<T>(mean_.value)[j];
+      T& running_variance = detail::values<T>(variance_.value)[j];
+      if (deferred) {
+        mean /= seen;
+        variance = std::max(variance / seen - mean * mean, 0.0) * unbiased(seen);
+        mean = settings_.momentum * (mean + static_cast<double>(running_mean));
+        variance *= settings_.momentum;
+      }
+      running_mean = static_cast<T>(kept * static_cast<double>(running_mean) + mean);
+      running_variance = static_cast<T>(kept * static_cast<double>(running_variance) + variance);
+    }
+    *detail::values<T>(batches_.value) += deferred ? T(1) : static_cast<T>(seen);
+  }
 
-std::size_t BatchNorm::bytes_after_forward(std::int64_t rows) const {
-  return size_of(kept_dtype(settings_.dtype)) *
-         static_cast<std::size_t>((rows + 2) * settings_.columns);
-}
+  Settings settings_;
+  Parameter weight_;
+  Parameter bias_;
+  Parameter mean_;
+  Parameter variance_;
+  Parameter batches_;  // its gradient: rows seen (Deferred), or units seen (Immediate)
+};
 
-std::size_t BatchNorm::bytes_after_input(std::int64_t rows) const {
-  return size_of(kept_dtype(settings_.dtype)) *
-         static_cast<std::size_t>((2 * rows + 2) * settings_.columns);
-}
-
-std::string BatchNorm::describe() const {
-  return "layers." + std::to_string(settings_.layer) + ": batch norm of " +
-         std::to_string(settings_.columns);
-}
+}  // namespace
 
 LayerKind batch_norm_kind() {
   return {"batch_norm",

@@ -1,10 +1,12 @@
-// Convolution: windows laid out as rows, few samples at a time, and the products of a linear map.
-#include "millrace/stages/conv2d.hpp"
-
+// Two-dimensional convolution as a matrix product over the windows of an image.
 #include <algorithm>
 #include <cmath>
+#include <cstdint>
+#include <string>
 #include <utility>
 
+#include "millrace/stages/row_layer.hpp"
+#include "millrace/stages/window.hpp"
 #include "stages/kernels/column_sum.hpp"
 #include "stages/kernels/precision.hpp"
 #include "stages/kernels/product.hpp"
@@ -15,6 +17,14 @@
 
 namespace millrace {
 namespace {
+
+struct Conv2dSettings {
+  ImageShape image;  ///< of the input
+  std::int64_t out = 0;
+  Window window;
+  DType dtype = DType::F32;
+  std::uint32_t layer = 0;  ///< global number: names the parameters and keys their first values
+};
 
 constexpr std::size_t kImages = 0;
 constexpr std::size_t kOutputGradient = 1;
@@ -31,7 +41,7 @@ void for_each_run(std::int64_t samples, std::int64_t at_once, const Body& body) 
 
 /// The windows of samples [first, first + count) as rows.
 template <class T>
-void lay_out(const Conv2d::Settings& settings,
+void lay_out(const Conv2dSettings& settings,
              const ImageShape& output,
              const T* x,
              std::int64_t count,
@@ -45,142 +55,169 @@ void lay_out(const Conv2d::Settings& settings,
                        rows + n * output.pixels() * depth);
 }
 
-}  // namespace
+/// y[n, i, j, :] = b + sum over (u, v, c) of x[n, i stride - padding + u, j stride - padding + v,
+/// c] W[u, v, c, :], pixels outside the image being 0; x [samples, height, width, channels],
+/// channels last, W [kernel, kernel, channels, out], b [out].
+///
+/// It is the linear map of rows that im2col lays out, one row of kernel kernel channels numbers for
+/// every output pixel (Chellapilla, Puri and Simard, "High Performance Convolutional Neural
+/// Networks for Document Processing", 2006, section 2.1); it does so for few samples at a time, so
+/// that the rows stay in cache, and again in W, so that F keeps x alone. With dz = dy:
+/// I: dx = the rows dz W^T added back to the pixels they came from, keeps dz too; W: dW += rows^T
+/// dz, db += sums of dz over pixels in their order.
+/// Cost: one product of 2 (samples pixels) (kernel kernel channels) out operations per pass.
+/// Bits: depend on the shapes and the instruction set only. Thread-safety: externally synchronised.
+class Conv2d final : public RowLayer {
+ public:
+  using Settings = Conv2dSettings;
 
-Conv2d::Conv2d(const Settings& settings) : settings_(settings) {
-  const std::string who = "layers." + std::to_string(settings.layer) + ": convolution";
-  detail::require_float(settings.dtype, who);
-  require(settings.out >= 1,
-          who + " needs at least 1 output channel, got " + std::to_string(settings.out));
-  output_ = settings.window.over(settings.image, who);
-  output_.channels = settings.out;
-  weight_ = detail::parameter_of(settings.layer, "weight", true);
-  bias_ = detail::parameter_of(settings.layer, "bias", false);
-}
+  /// Throws InvalidArgument when an extent or out is below 1, the window does not fit (see Window),
+  /// or the dtype is neither f32 nor f64.
+  explicit Conv2d(const Settings& settings) : settings_(settings) {
+    const std::string who = "layers." + std::to_string(settings.layer) + ": convolution";
+    detail::require_float(settings.dtype, who);
+    require(settings.out >= 1,
+            who + " needs at least 1 output channel, got " + std::to_string(settings.out));
+    output_ = settings.window.over(settings.image, who);
+    output_.channels = settings.out;
+    weight_ = detail::parameter_of(settings.layer, "weight", true);
+    bias_ = detail::parameter_of(settings.layer, "bias", false);
+  }
 
-std::int64_t Conv2d::depth() const {
-  return settings_.window.pixels() * settings_.image.channels;
-}
-
-std::int64_t Conv2d::samples_at_once() const {
-  return std::max<std::int64_t>(1, kRowsElements / (output_.pixels() * depth()));
-}
-
-void Conv2d::initialize(std::uint64_t seed) {
-  const Window& window = settings_.window;
-  detail::allocate(
-      weight_,
-      settings_.dtype,
-      {window.kernel_height, window.kernel_width, settings_.image.channels, settings_.out});
-  detail::allocate(bias_, settings_.dtype, {settings_.out});
-  const RandomKey key{.seed = seed, .purpose = Purpose::Initialize, .layer = settings_.layer};
-  detail::fill_uniform(weight_.value, key, std::sqrt(6.0 / static_cast<double>(depth())));
-}
-
-Tensor Conv2d::forward_rows(const PassContext& context, Tensor input, Stash& stash) {
-  const std::int64_t at_once = std::min(samples_at_once(), input.rows());
-  Tensor output = context.make(settings_.dtype, {input.rows(), output_columns()});
-  Tensor rows = context.make(settings_.dtype, {at_once * output_.pixels(), depth()});
-  detail::with_precision(settings_.dtype, [&](auto zero) {
-    using T = decltype(zero);
-    const T* bias = detail::values<T>(std::as_const(bias_.value));
-    T* y = detail::values<T>(output);
-    for (std::int64_t i = 0; i < input.rows() * output_.pixels(); ++i)
-      std::copy_n(bias, settings_.out, y + i * settings_.out);
-    for_each_run(input.rows(), at_once, [&](std::int64_t first, std::int64_t count) {
-      const T* x = detail::values<T>(std::as_const(input)) + first * input_columns();
-      lay_out(settings_, output_, x, count, depth(), detail::values<T>(rows));
-      detail::add_forward<T>(context,
-                             {count * output_.pixels(), depth(), settings_.out},
-                             detail::values<T>(rows),
-                             detail::values<T>(weight_.value),
-                             y + first * output_columns());
-    });
-  });
-  if (context.training) stash.keep(context, std::move(input));
-  return output;
-}
-
-Tensor Conv2d::backward_rows(const PassContext& context,
-                             Tensor output_gradient,
-                             Stash& stash,
-                             bool wanted) {
-  Tensor input_gradient;
-  if (wanted) {
-    const std::int64_t samples = output_gradient.rows();
-    const std::int64_t at_once = std::min(samples_at_once(), samples);
-    input_gradient = context.make(settings_.dtype, {samples, input_columns()});
-    input_gradient.fill_zero();
+  Tensor forward_rows(const PassContext& context, Tensor input, Stash& stash) override {
+    const std::int64_t at_once = std::min(samples_at_once(), input.rows());
+    Tensor output = context.make(settings_.dtype, {input.rows(), output_columns()});
     Tensor rows = context.make(settings_.dtype, {at_once * output_.pixels(), depth()});
     detail::with_precision(settings_.dtype, [&](auto zero) {
       using T = decltype(zero);
-      const T* dz = detail::values<T>(std::as_const(output_gradient));
-      T* dx = detail::values<T>(input_gradient);
-      for_each_run(samples, at_once, [&](std::int64_t first, std::int64_t count) {
-        detail::make_input_gradient<T>(context,
-                                       {count * output_.pixels(), depth(), settings_.out},
-                                       dz + first * output_columns(),
-                                       detail::values<T>(weight_.value),
-                                       detail::values<T>(rows));
-        for (std::int64_t n = 0; n < count; ++n)
-          detail::add_from_windows(settings_.image,
-                                   settings_.window,
-                                   output_,
-                                   detail::values<T>(rows) + n * output_.pixels() * depth(),
-                                   dx + (first + n) * input_columns());
+      const T* bias = detail::values<T>(std::as_const(bias_.value));
+      T* y = detail::values<T>(output);
+      for (std::int64_t i = 0; i < input.rows() * output_.pixels(); ++i)
+        std::copy_n(bias, settings_.out, y + i * settings_.out);
+      for_each_run(input.rows(), at_once, [&](std::int64_t first, std::int64_t count) {
+        const T* x = detail::values<T>(std::as_const(input)) + first * input_columns();
+        lay_out(settings_, output_, x, count, depth(), detail::values<T>(rows));
+        detail::add_forward<T>(context,
+                               {count * output_.pixels(), depth(), settings_.out},
+                               detail::values<T>(rows),
+                               detail::values<T>(weight_.value),
+                               y + first * output_columns());
       });
     });
+    if (context.training) stash.keep(context, std::move(input));
+    return output;
   }
-  stash.keep(context, std::move(output_gradient));
-  return input_gradient;
-}
-
-void Conv2d::backward_weight(const PassContext& context, Stash& stash) {
-  const Tensor input = stash.read(context, kImages);
-  const Tensor gradient = stash.read(context, kOutputGradient);
-  const std::int64_t at_once = std::min(samples_at_once(), input.rows());
-  Tensor rows = context.make(settings_.dtype, {at_once * output_.pixels(), depth()});
-  detail::with_precision(settings_.dtype, [&](auto zero) {
-    using T = decltype(zero);
-    const T* dz = detail::values<T>(gradient);
-    for_each_run(input.rows(), at_once, [&](std::int64_t first, std::int64_t count) {
-      const T* x = detail::values<T>(input) + first * input_columns();
-      lay_out(settings_, output_, x, count, depth(), detail::values<T>(rows));
-      detail::add_weight_gradient<T>(context,
-                                     {count * output_.pixels(), depth(), settings_.out},
-                                     detail::values<T>(rows),
-                                     dz + first * output_columns(),
-                                     detail::values<T>(weight_.gradient));
+  Tensor backward_rows(const PassContext& context,
+                       Tensor output_gradient,
+                       Stash& stash,
+                       bool wanted) override {
+    Tensor input_gradient;
+    if (wanted) {
+      const std::int64_t samples = output_gradient.rows();
+      const std::int64_t at_once = std::min(samples_at_once(), samples);
+      input_gradient = context.make(settings_.dtype, {samples, input_columns()});
+      input_gradient.fill_zero();
+      Tensor rows = context.make(settings_.dtype, {at_once * output_.pixels(), depth()});
+      detail::with_precision(settings_.dtype, [&](auto zero) {
+        using T = decltype(zero);
+        const T* dz = detail::values<T>(std::as_const(output_gradient));
+        T* dx = detail::values<T>(input_gradient);
+        for_each_run(samples, at_once, [&](std::int64_t first, std::int64_t count) {
+          detail::make_input_gradient<T>(context,
+                                         {count * output_.pixels(), depth(), settings_.out},
+                                         dz + first * output_columns(),
+                                         detail::values<T>(weight_.value),
+                                         detail::values<T>(rows));
+          for (std::int64_t n = 0; n < count; ++n)
+            detail::add_from_windows(settings_.image,
+                                     settings_.window,
+                                     output_,
+                                     detail::values<T>(rows) + n * output_.pixels() * depth(),
+                                     dx + (first + n) * input_columns());
+        });
+      });
+    }
+    stash.keep(context, std::move(output_gradient));
+    return input_gradient;
+  }
+  void backward_weight(const PassContext& context, Stash& stash) override {
+    const Tensor input = stash.read(context, kImages);
+    const Tensor gradient = stash.read(context, kOutputGradient);
+    const std::int64_t at_once = std::min(samples_at_once(), input.rows());
+    Tensor rows = context.make(settings_.dtype, {at_once * output_.pixels(), depth()});
+    detail::with_precision(settings_.dtype, [&](auto zero) {
+      using T = decltype(zero);
+      const T* dz = detail::values<T>(gradient);
+      for_each_run(input.rows(), at_once, [&](std::int64_t first, std::int64_t count) {
+        const T* x = detail::values<T>(input) + first * input_columns();
+        lay_out(settings_, output_, x, count, depth(), detail::values<T>(rows));
+        detail::add_weight_gradient<T>(context,
+                                       {count * output_.pixels(), depth(), settings_.out},
+                                       detail::values<T>(rows),
+                                       dz + first * output_columns(),
+                                       detail::values<T>(weight_.gradient));
+      });
+      detail::add_column_sums(context,
+                              dz,
+                              gradient.rows() * output_.pixels(),
+                              settings_.out,
+                              detail::values<T>(bias_.gradient));
     });
-    detail::add_column_sums(context,
-                            dz,
-                            gradient.rows() * output_.pixels(),
-                            settings_.out,
-                            detail::values<T>(bias_.gradient));
-  });
-  stash.clear(context);
-}
+    stash.clear(context);
+  }
 
-std::size_t Conv2d::bytes_after_forward(std::int64_t rows) const {
-  return size_of(kept_dtype(settings_.dtype)) * static_cast<std::size_t>(rows * input_columns());
-}
+  [[nodiscard]] std::vector<Parameter*> parameters() override { return {&weight_, &bias_}; }
+  /// Weights uniform in [-a, a] with a = sqrt(6 / (kernel kernel channels)) (He et al., arXiv
+  /// 1502.01852, section 2.2). Bias zero.
+  void initialize(std::uint64_t seed) override {
+    const Window& window = settings_.window;
+    detail::allocate(
+        weight_,
+        settings_.dtype,
+        {window.kernel_height, window.kernel_width, settings_.image.channels, settings_.out});
+    detail::allocate(bias_, settings_.dtype, {settings_.out});
+    const RandomKey key{.seed = seed, .purpose = Purpose::Initialize, .layer = settings_.layer};
+    detail::fill_uniform(weight_.value, key, std::sqrt(6.0 / static_cast<double>(depth())));
+  }
 
-std::size_t Conv2d::bytes_after_input(std::int64_t rows) const {
-  return size_of(kept_dtype(settings_.dtype)) *
-         static_cast<std::size_t>(rows * (input_columns() + output_columns()));
-}
+  [[nodiscard]] DType dtype() const override { return settings_.dtype; }
+  [[nodiscard]] std::int64_t input_columns() const override { return settings_.image.elements(); }
+  [[nodiscard]] std::int64_t output_columns() const override { return output_.elements(); }
+  [[nodiscard]] Dims input_extents() const override { return settings_.image.dims(); }
+  [[nodiscard]] Dims output_extents() const override { return output_.dims(); }
+  [[nodiscard]] std::size_t bytes_after_forward(std::int64_t rows) const override {
+    return size_of(kept_dtype(settings_.dtype)) * static_cast<std::size_t>(rows * input_columns());
+  }
+  [[nodiscard]] std::size_t bytes_after_input(std::int64_t rows) const override {
+    return size_of(kept_dtype(settings_.dtype)) *
+           static_cast<std::size_t>(rows * (input_columns() + output_columns()));
+  }
+  [[nodiscard]] double operations(std::span<const TensorType> inputs) const override {
+    return 2.0 * static_cast<double>(inputs[0].dims.elements() / input_columns()) *
+           static_cast<double>(output_columns() * depth());
+  }
+  [[nodiscard]] std::string describe() const override {
+    const Window& window = settings_.window;
+    return "layers." + std::to_string(settings_.layer) + ": convolution " +
+           to_string(settings_.image.dims()) + "->" + to_string(output_.dims()) + " by " +
+           to_string(Dims{window.kernel_height, window.kernel_width});
+  }
 
-double Conv2d::operations(std::span<const TensorType> inputs) const {
-  return 2.0 * static_cast<double>(inputs[0].dims.elements() / input_columns()) *
-         static_cast<double>(output_columns() * depth());
-}
+ private:
+  [[nodiscard]] std::int64_t depth() const {
+    return settings_.window.pixels() * settings_.image.channels;
+  }
+  [[nodiscard]] std::int64_t samples_at_once() const {
+    return std::max<std::int64_t>(1, kRowsElements / (output_.pixels() * depth()));
+  }
 
-std::string Conv2d::describe() const {
-  const Window& window = settings_.window;
-  return "layers." + std::to_string(settings_.layer) + ": convolution " +
-         to_string(settings_.image.dims()) + "->" + to_string(output_.dims()) + " by " +
-         to_string(Dims{window.kernel_height, window.kernel_width});
-}
+  Settings settings_;
+  ImageShape output_;
+  Parameter weight_;
+  Parameter bias_;
+};
+
+}  // namespace
 
 LayerKind conv2d_kind() {
   return {"conv2d",

@@ -1,11 +1,13 @@
-// Dropout: a mask drawn by counter, kept as bytes.
-#include "millrace/stages/dropout.hpp"
-
+// Dropout whose mask is a pure function of (seed, step, sample, layer, place in the sample).
 #include <algorithm>
 #include <cmath>
+#include <cstdint>
+#include <string>
 #include <utility>
+#include <vector>
 
 #include "millrace/core/random.hpp"
+#include "millrace/stages/layer.hpp"
 #include "stages/kernels/precision.hpp"
 #include "stages/layers/check.hpp"
 #include "stages/layers/kinds.hpp"
@@ -33,92 +35,112 @@ void apply(const T* from, const std::uint8_t* mask, T scale, std::int64_t elemen
   for (std::int64_t i = 0; i < elements; ++i) to[i] = mask[i] == 0 ? T(0) : from[i] * scale;
 }
 
-void check(const Dropout& layer, DType dtype, const char* what, const Tensor& tensor) {
+void check(const Layer& layer, DType dtype, const char* what, const Tensor& tensor) {
   const bool fits = tensor && tensor.dtype() == dtype && tensor.dims().size() >= 2;
   detail::check_tensor(
       layer, what, tensor, fits, [&] { return std::string(name_of(dtype)) + " samples"; });
 }
 
-}  // namespace
+/// y = x k / (1 - rate) with k = 0 for a share `rate` of the elements and 1 elsewhere; x, y
+/// [samples,
+/// ...] or [samples, positions, ...]. Identity in evaluation. Srivastava et al., JMLR 15 (2014), in
+/// its inverted form.
+///
+/// The element at place j of its sample (counted over all slices) draws word j of
+/// context.key(Purpose::Dropout, sample, layer), so the mask depends neither on micro-batches nor
+/// on slices nor on stages, and a recompute draws it again.
+/// F keeps k, a byte per element; I: dx = dy k / (1 - rate). No weights.
+/// Thread-safety: externally synchronised.
+class Dropout final : public Layer {
+ public:
+  struct Settings {
+    double rate = 0;
+    DType dtype = DType::F32;
+    std::uint32_t layer = 0;  ///< global number: keys the mask
+  };
 
-Dropout::Dropout(const Settings& settings) : settings_(settings) {
-  detail::require_float(settings.dtype, describe());
-  require(settings.rate >= 0 && settings.rate < 1,
-          describe() + ": the rate must be from 0 to below 1");
-}
+  /// Throws InvalidArgument unless 0 <= rate < 1 and the dtype is f32 or f64.
+  explicit Dropout(const Settings& settings) : settings_(settings) {
+    detail::require_float(settings.dtype, describe());
+    require(settings.rate >= 0 && settings.rate < 1,
+            describe() + ": the rate must be from 0 to below 1");
+  }
 
-std::vector<TensorType> Dropout::infer(std::span<const TensorType> inputs) const {
-  if (inputs.size() != 1 || inputs[0].dtype != settings_.dtype || inputs[0].dims.size() < 2)
-    detail::refuse_inputs(*this, std::string(name_of(settings_.dtype)) + " samples", inputs);
-  return {{inputs[0].dtype, inputs[0].dims}};
-}
-
-Tensor Dropout::mask_for(const PassContext& context, const Tensor& input) const {
-  Tensor mask = context.make(DType::U8, input.dims());
-  const auto threshold = static_cast<std::uint64_t>(std::ldexp(settings_.rate, 32));
-  const std::int64_t places = input.columns();
-  // With slices the second extent is positions.
-  const std::int64_t first =
-      context.first_position == 0 || places == 0
-          ? 0
-          : context.first_position * (places / std::max<std::int64_t>(input.dims()[1], 1));
-  for (std::int64_t i = 0; i < input.rows(); ++i)
-    draw(context.key(Purpose::Dropout, static_cast<std::uint32_t>(i), settings_.layer),
-         threshold,
-         first,
-         places,
-         detail::values<std::uint8_t>(mask) + i * places);
-  return mask;
-}
-
-TensorList Dropout::forward(const PassContext& context, TensorList inputs, Stash& stash) {
-  Tensor input = detail::only(*this, "input", std::move(inputs));
-  check(*this, settings_.dtype, "input", input);
-  if (!context.training) return TensorList(std::move(input));
-  Tensor mask = mask_for(context, input);
-  Tensor output = context.make(settings_.dtype, input.dims());
-  detail::with_precision(settings_.dtype, [&](auto zero) {
-    using T = decltype(zero);
-    apply<T>(detail::values<T>(std::as_const(input)),
-             detail::values<std::uint8_t>(mask),
-             T(1 / (1 - settings_.rate)),
-             input.elements(),
-             detail::values<T>(output));
-  });
-  stash.keep(context, std::move(mask));
-  return TensorList(std::move(output));
-}
-
-TensorList Dropout::backward_input(const PassContext& context,
-                                   TensorList output_gradients,
-                                   Stash& stash,
-                                   bool wanted) {
-  Tensor gradient = detail::only(*this, "output gradient", std::move(output_gradients));
-  check(*this, settings_.dtype, "output gradient", gradient);
-  if (wanted) {
-    const Tensor mask = stash.read(context, 0);
+  [[nodiscard]] std::vector<TensorType> infer(std::span<const TensorType> inputs) const override {
+    if (inputs.size() != 1 || inputs[0].dtype != settings_.dtype || inputs[0].dims.size() < 2)
+      detail::refuse_inputs(*this, std::string(name_of(settings_.dtype)) + " samples", inputs);
+    return {{inputs[0].dtype, inputs[0].dims}};
+  }
+  TensorList forward(const PassContext& context, TensorList inputs, Stash& stash) override {
+    Tensor input = detail::only(*this, "input", std::move(inputs));
+    check(*this, settings_.dtype, "input", input);
+    if (!context.training) return TensorList(std::move(input));
+    Tensor mask = mask_for(context, input);
+    Tensor output = context.make(settings_.dtype, input.dims());
     detail::with_precision(settings_.dtype, [&](auto zero) {
       using T = decltype(zero);
-      T* values = detail::values<T>(gradient);
-      apply<T>(values,
+      apply<T>(detail::values<T>(std::as_const(input)),
                detail::values<std::uint8_t>(mask),
                T(1 / (1 - settings_.rate)),
-               gradient.elements(),
-               values);
+               input.elements(),
+               detail::values<T>(output));
     });
+    stash.keep(context, std::move(mask));
+    return TensorList(std::move(output));
   }
-  stash.clear(context);
-  return wanted ? TensorList(std::move(gradient)) : TensorList();
-}
+  TensorList backward_input(const PassContext& context,
+                            TensorList output_gradients,
+                            Stash& stash,
+                            bool wanted) override {
+    Tensor gradient = detail::only(*this, "output gradient", std::move(output_gradients));
+    check(*this, settings_.dtype, "output gradient", gradient);
+    if (wanted) {
+      const Tensor mask = stash.read(context, 0);
+      detail::with_precision(settings_.dtype, [&](auto zero) {
+        using T = decltype(zero);
+        T* values = detail::values<T>(gradient);
+        apply<T>(values,
+                 detail::values<std::uint8_t>(mask),
+                 T(1 / (1 - settings_.rate)),
+                 gradient.elements(),
+                 values);
+      });
+    }
+    stash.clear(context);
+    return wanted ? TensorList(std::move(gradient)) : TensorList();
+  }
 
-LayerBytes Dropout::bytes(std::span<const TensorType> inputs) const {
-  return {.after_forward = static_cast<std::size_t>(inputs[0].dims.elements())};
-}
+  [[nodiscard]] LayerBytes bytes(std::span<const TensorType> inputs) const override {
+    return {.after_forward = static_cast<std::size_t>(inputs[0].dims.elements())};
+  }
+  [[nodiscard]] std::string describe() const override {
+    return "layers." + std::to_string(settings_.layer) + ": dropout " +
+           std::to_string(settings_.rate);
+  }
 
-std::string Dropout::describe() const {
-  return "layers." + std::to_string(settings_.layer) + ": dropout " +
-         std::to_string(settings_.rate);
-}
+ private:
+  [[nodiscard]] Tensor mask_for(const PassContext& context, const Tensor& input) const {
+    Tensor mask = context.make(DType::U8, input.dims());
+    const auto threshold = static_cast<std::uint64_t>(std::ldexp(settings_.rate, 32));
+    const std::int64_t places = input.columns();
+    // With slices the second extent is positions.
+    const std::int64_t first =
+        context.first_position == 0 || places == 0
+            ? 0
+            : context.first_position * (places / std::max<std::int64_t>(input.dims()[1], 1));
+    for (std::int64_t i = 0; i < input.rows(); ++i)
+      draw(context.key(Purpose::Dropout, static_cast<std::uint32_t>(i), settings_.layer),
+           threshold,
+           first,
+           places,
+           detail::values<std::uint8_t>(mask) + i * places);
+    return mask;
+  }
+
+  Settings settings_;
+};
+
+}  // namespace
 
 LayerKind dropout_kind() {
   return {"dropout",

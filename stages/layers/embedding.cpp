@@ -1,11 +1,13 @@
-// Rows looked up, and gradients added to them in order.
-#include "millrace/stages/embedding.hpp"
-
+// Rows of a table by number: how token ids become vectors.
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <cstdint>
+#include <string>
 #include <utility>
+#include <vector>
 
+#include "millrace/stages/layer.hpp"
 #include "stages/kernels/precision.hpp"
 #include "stages/layers/check.hpp"
 #include "stages/layers/kinds.hpp"
@@ -22,91 +24,111 @@ Dims with_last(const Dims& dims, std::int64_t columns) {
   return Dims(std::span<const std::int64_t>(extents.data(), dims.size() + 1));
 }
 
+/// y[..., :] = W[x[...], :] with x i32 ids in [0, rows), W [rows, columns], y [..., columns].
+///
+/// F keeps x; I keeps dy beside it, and gives no gradient: ids have none; W: dW[x[i], :] += dy[i,
+/// :] in the order of i. Cost: one row copied or added per id. Thread-safety: externally
+/// synchronised.
+class Embedding final : public Layer {
+ public:
+  struct Settings {
+    std::int64_t rows = 0;
+    std::int64_t columns = 0;
+    DType dtype = DType::F32;
+    std::uint32_t layer = 0;  ///< global number: names the table and keys its first values
+  };
+
+  /// Parameter "layers.N.weight", without memory until `initialize`. Throws InvalidArgument when
+  /// rows or columns < 1 or the dtype is neither f32 nor f64.
+  explicit Embedding(const Settings& settings)
+      : settings_(settings), weight_(detail::parameter_of(settings.layer, "weight", true)) {
+    detail::require_float(settings.dtype, describe());
+    require(settings.rows >= 1 && settings.columns >= 1,
+            describe() + ": a table needs at least 1 row and 1 column");
+  }
+
+  [[nodiscard]] std::vector<TensorType> infer(std::span<const TensorType> inputs) const override {
+    if (inputs.size() != 1 || inputs[0].dtype != DType::I32 || inputs[0].dims.size() < 1 ||
+        inputs[0].dims.size() >= Dims::kMax)
+      detail::refuse_inputs(*this, "i32 ids", inputs);
+    return {{settings_.dtype, with_last(inputs[0].dims, settings_.columns)}};
+  }
+  TensorList forward(const PassContext& context, TensorList inputs, Stash& stash) override {
+    Tensor ids = detail::only(*this, "input", std::move(inputs));
+    detail::check_tensor(*this, "input", ids, ids && ids.dtype() == DType::I32, [] {
+      return std::string("i32 ids");
+    });
+    Tensor output = context.make(settings_.dtype, with_last(ids.dims(), settings_.columns));
+    detail::with_precision(settings_.dtype, [&](auto zero) {
+      using T = decltype(zero);
+      const T* table = detail::values<T>(std::as_const(weight_.value));
+      T* to = detail::values<T>(output);
+      for (const std::int32_t id : std::as_const(ids).as<std::int32_t>()) {
+        if (id < 0 || id >= settings_.rows)
+          throw InvalidArgument(describe() + ": id " + std::to_string(id) + " is outside 0.." +
+                                std::to_string(settings_.rows - 1));
+        to = std::copy_n(table + id * settings_.columns, settings_.columns, to);
+      }
+    });
+    if (context.training) stash.keep(context, std::move(ids));
+    return TensorList(std::move(output));
+  }
+  TensorList backward_input(const PassContext& context,
+                            TensorList output_gradients,
+                            Stash& stash,
+                            bool wanted) override {
+    Tensor gradient = detail::only(*this, "output gradient", std::move(output_gradients));
+    const std::int64_t ids = stash.read(context, 0).elements();
+    const bool fits = gradient && gradient.dtype() == settings_.dtype &&
+                      gradient.elements() == ids * settings_.columns;
+    detail::check_tensor(*this, "output gradient", gradient, fits, [&] {
+      return std::to_string(ids) + " rows of " + std::to_string(settings_.columns);
+    });
+    stash.keep(context, std::move(gradient));
+    return wanted ? TensorList(Tensor()) : TensorList();
+  }
+  void backward_weight(const PassContext& context, Stash& stash) override {
+    const Tensor ids = stash.read(context, 0);
+    const Tensor gradient = stash.read(context, 1);
+    detail::with_precision(settings_.dtype, [&](auto zero) {
+      using T = decltype(zero);
+      const T* from = detail::values<T>(gradient);
+      T* table = detail::values<T>(weight_.gradient);
+      for (const std::int32_t id : ids.as<std::int32_t>()) {
+        T* row = table + id * settings_.columns;
+        for (std::int64_t j = 0; j < settings_.columns; ++j) row[j] += from[j];
+        from += settings_.columns;
+      }
+    });
+    stash.clear(context);
+  }
+
+  [[nodiscard]] std::vector<Parameter*> parameters() override { return {&weight_}; }
+  /// Uniform in [-a, a] with a = sqrt(3 / columns): a row has an expected square length of 1.
+  void initialize(std::uint64_t seed) override {
+    detail::allocate(weight_, settings_.dtype, {settings_.rows, settings_.columns});
+    const RandomKey key{.seed = seed, .purpose = Purpose::Initialize, .layer = settings_.layer};
+    detail::fill_uniform(
+        weight_.value, key, std::sqrt(3.0 / static_cast<double>(settings_.columns)));
+  }
+  [[nodiscard]] LayerBytes bytes(std::span<const TensorType> inputs) const override {
+    const auto ids = static_cast<std::size_t>(inputs[0].dims.elements());
+    const std::size_t kept = ids * size_of(DType::I32);
+    return {.after_forward = kept,
+            .after_input = kept + ids * static_cast<std::size_t>(settings_.columns) *
+                                      size_of(kept_dtype(settings_.dtype))};
+  }
+  [[nodiscard]] std::string describe() const override {
+    return "layers." + std::to_string(settings_.layer) + ": embedding of " +
+           std::to_string(settings_.rows) + " in " + std::to_string(settings_.columns);
+  }
+
+ private:
+  Settings settings_;
+  Parameter weight_;
+};
+
 }  // namespace
-
-Embedding::Embedding(const Settings& settings)
-    : settings_(settings), weight_(detail::parameter_of(settings.layer, "weight", true)) {
-  detail::require_float(settings.dtype, describe());
-  require(settings.rows >= 1 && settings.columns >= 1,
-          describe() + ": a table needs at least 1 row and 1 column");
-}
-
-void Embedding::initialize(std::uint64_t seed) {
-  detail::allocate(weight_, settings_.dtype, {settings_.rows, settings_.columns});
-  const RandomKey key{.seed = seed, .purpose = Purpose::Initialize, .layer = settings_.layer};
-  detail::fill_uniform(weight_.value, key, std::sqrt(3.0 / static_cast<double>(settings_.columns)));
-}
-
-std::vector<TensorType> Embedding::infer(std::span<const TensorType> inputs) const {
-  if (inputs.size() != 1 || inputs[0].dtype != DType::I32 || inputs[0].dims.size() < 1 ||
-      inputs[0].dims.size() >= Dims::kMax)
-    detail::refuse_inputs(*this, "i32 ids", inputs);
-  return {{settings_.dtype, with_last(inputs[0].dims, settings_.columns)}};
-}
-
-TensorList Embedding::forward(const PassContext& context, TensorList inputs, Stash& stash) {
-  Tensor ids = detail::only(*this, "input", std::move(inputs));
-  detail::check_tensor(
-      *this, "input", ids, ids && ids.dtype() == DType::I32, [] { return std::string("i32 ids"); });
-  Tensor output = context.make(settings_.dtype, with_last(ids.dims(), settings_.columns));
-  detail::with_precision(settings_.dtype, [&](auto zero) {
-    using T = decltype(zero);
-    const T* table = detail::values<T>(std::as_const(weight_.value));
-    T* to = detail::values<T>(output);
-    for (const std::int32_t id : std::as_const(ids).as<std::int32_t>()) {
-      if (id < 0 || id >= settings_.rows)
-        throw InvalidArgument(describe() + ": id " + std::to_string(id) + " is outside 0.." +
-                              std::to_string(settings_.rows - 1));
-      to = std::copy_n(table + id * settings_.columns, settings_.columns, to);
-    }
-  });
-  if (context.training) stash.keep(context, std::move(ids));
-  return TensorList(std::move(output));
-}
-
-TensorList Embedding::backward_input(const PassContext& context,
-                                     TensorList output_gradients,
-                                     Stash& stash,
-                                     bool wanted) {
-  Tensor gradient = detail::only(*this, "output gradient", std::move(output_gradients));
-  const std::int64_t ids = stash.read(context, 0).elements();
-  const bool fits = gradient && gradient.dtype() == settings_.dtype &&
-                    gradient.elements() == ids * settings_.columns;
-  detail::check_tensor(*this, "output gradient", gradient, fits, [&] {
-    return std::to_string(ids) + " rows of " + std::to_string(settings_.columns);
-  });
-  stash.keep(context, std::move(gradient));
-  return wanted ? TensorList(Tensor()) : TensorList();
-}
-
-void Embedding::backward_weight(const PassContext& context, Stash& stash) {
-  const Tensor ids = stash.read(context, 0);
-  const Tensor gradient = stash.read(context, 1);
-  detail::with_precision(settings_.dtype, [&](auto zero) {
-    using T = decltype(zero);
-    const T* from = detail::values<T>(gradient);
-    T* table = detail::values<T>(weight_.gradient);
-    for (const std::int32_t id : ids.as<std::int32_t>()) {
-      T* row = table + id * settings_.columns;
-      for (std::int64_t j = 0; j < settings_.columns; ++j) row[j] += from[j];
-      from += settings_.columns;
-    }
-  });
-  stash.clear(context);
-}
-
-LayerBytes Embedding::bytes(std::span<const TensorType> inputs) const {
-  const auto ids = static_cast<std::size_t>(inputs[0].dims.elements());
-  const std::size_t kept = ids * size_of(DType::I32);
-  return {.after_forward = kept,
-          .after_input = kept + ids * static_cast<std::size_t>(settings_.columns) *
-                                    size_of(kept_dtype(settings_.dtype))};
-}
-
-std::string Embedding::describe() const {
-  return "layers." + std::to_string(settings_.layer) + ": embedding of " +
-         std::to_string(settings_.rows) + " in " + std::to_string(settings_.columns);
-}
 
 LayerKind embedding_kind() {
   return {"embedding",

@@ -1,11 +1,12 @@
-// Group norm: moments of channels, put together for the groups that they are in.
-#include "millrace/stages/group_norm.hpp"
-
+// Group normalisation over the pixels of groups of channels.
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <cstdint>
+#include <string>
 #include <utility>
 
+#include "millrace/stages/row_layer.hpp"
 #include "stages/kernels/column_moments.hpp"
 #include "stages/kernels/column_sum.hpp"
 #include "stages/kernels/precision.hpp"
@@ -14,6 +15,14 @@
 
 namespace millrace {
 namespace {
+
+struct GroupNormSettings {
+  Dims extents;  ///< of a sample, the last one its channels
+  std::int64_t groups = 1;
+  double epsilon = 1e-5;
+  DType dtype = DType::F32;
+  std::uint32_t layer = 0;  ///< global number: names the parameters
+};
 
 // Places in the stash: the normalised values stay from F to W, the scales from F to I, dy from I to
 // W.
@@ -90,133 +99,156 @@ void sample_gradient(const Sample& sample,
   }
 }
 
-Sample sample_of(const GroupNorm::Settings& settings) {
+Sample sample_of(const GroupNormSettings& settings) {
   const std::int64_t channels = settings.extents[settings.extents.size() - 1];
   return {.positions = settings.extents.elements() / channels,
           .channels = channels,
           .groups = settings.groups};
 }
 
-}  // namespace
+/// y = h g + b with h = (x - mean) / sqrt(var + epsilon) per sample and group of channels; x
+/// [samples, positions..., channels], channels last, weight g and bias b [channels] (initialised to
+/// 1 and 0, not decayed). Mean and var (divided by the number of values) are over all positions and
+/// the channels / groups channels of a group. Wu and He, "Group Normalization", arXiv 1803.08494,
+/// equations 1, 2 and 7.
+///
+/// F keeps h and 1/sqrt(var + epsilon) [samples, groups]. With dh = dy g:
+/// I: dx = (dh - mean(dh) - h mean(dh h)) / sqrt(var + epsilon), keeps h and dy instead;
+/// W: dg += sums of dy h, db += sums of dy. Sums over positions are in double and in their order.
+/// Thread-safety: externally synchronised.
+class GroupNorm final : public RowLayer {
+ public:
+  using Settings = GroupNormSettings;
 
-GroupNorm::GroupNorm(const Settings& settings) : settings_(settings) {
-  const std::string who = "layers." + std::to_string(settings.layer) + ": group norm";
-  detail::require_float(settings.dtype, who);
-  require(settings.extents.size() >= 1 &&
-              std::ranges::all_of(settings.extents, [](std::int64_t e) { return e >= 1; }),
-          who + ": the extents of a sample must be known and at least 1");
-  require(settings.groups >= 1 && channels() % settings.groups == 0, [&] {
-    return who + ": groups must divide the " + std::to_string(channels()) + " channels, got " +
-           std::to_string(settings.groups);
-  });
-  require(settings.epsilon > 0, who + ": epsilon must be above 0");
-  weight_ = detail::parameter_of(settings.layer, "weight", false);
-  bias_ = detail::parameter_of(settings.layer, "bias", false);
-}
+  /// Throws InvalidArgument when an extent is below 1 or not known before there are data, groups do
+  /// not divide the channels, epsilon <= 0 or the dtype is neither f32 nor f64.
+  explicit GroupNorm(const Settings& settings) : settings_(settings) {
+    const std::string who = "layers." + std::to_string(settings.layer) + ": group norm";
+    detail::require_float(settings.dtype, who);
+    require(settings.extents.size() >= 1 &&
+                std::ranges::all_of(settings.extents, [](std::int64_t e) { return e >= 1; }),
+            who + ": the extents of a sample must be known and at least 1");
+    require(settings.groups >= 1 && channels() % settings.groups == 0, [&] {
+      return who + ": groups must divide the " + std::to_string(channels()) + " channels, got " +
+             std::to_string(settings.groups);
+    });
+    require(settings.epsilon > 0, who + ": epsilon must be above 0");
+    weight_ = detail::parameter_of(settings.layer, "weight", false);
+    bias_ = detail::parameter_of(settings.layer, "bias", false);
+  }
 
-std::int64_t GroupNorm::channels() const {
-  return settings_.extents[settings_.extents.size() - 1];
-}
-
-void GroupNorm::initialize(std::uint64_t) {
-  for (Parameter* parameter : parameters())
-    detail::allocate(*parameter, settings_.dtype, {channels()});
-  detail::with_precision(settings_.dtype, [&](auto zero) {
-    using T = decltype(zero);
-    std::ranges::fill(weight_.value.as<T>(), T(1));
-  });
-}
-
-Tensor GroupNorm::forward_rows(const PassContext& context, Tensor input, Stash& stash) {
-  const Sample sample = sample_of(settings_);
-  Tensor output = context.make(settings_.dtype, input.dims());
-  Tensor normalised = context.make(settings_.dtype, input.dims());
-  Tensor scales = context.make(settings_.dtype, {input.rows(), sample.groups});
-  Tensor moments = context.make(DType::F64, {2, sample.channels});
-  detail::with_precision(settings_.dtype, [&](auto zero) {
-    using T = decltype(zero);
-    const T* weight = detail::values<T>(std::as_const(weight_.value));
-    const T* bias = detail::values<T>(std::as_const(bias_.value));
-    for (std::int64_t n = 0; n < input.rows(); ++n) {
-      T* h = detail::values<T>(normalised) + n * sample.elements();
-      normalise(sample,
-                detail::values<T>(std::as_const(input)) + n * sample.elements(),
-                settings_.epsilon,
-                detail::values<double>(moments),
-                h,
-                detail::values<T>(scales) + n * sample.groups);
-      T* y = detail::values<T>(output) + n * sample.elements();
-      for (std::int64_t i = 0; i < sample.positions; ++i, h += sample.channels)
-        for (std::int64_t c = 0; c < sample.channels; ++c) *y++ = h[c] * weight[c] + bias[c];
-    }
-  });
-  if (!context.training) return output;
-  stash.keep(context, std::move(normalised));
-  stash.keep(context, std::move(scales));
-  return output;
-}
-
-Tensor GroupNorm::backward_rows(const PassContext& context,
-                                Tensor output_gradient,
-                                Stash& stash,
-                                bool wanted) {
-  const Tensor scales = stash.take(context, kScales);
-  Tensor input_gradient;
-  if (wanted) {
+  Tensor forward_rows(const PassContext& context, Tensor input, Stash& stash) override {
     const Sample sample = sample_of(settings_);
-    const Tensor normalised = stash.read(context, kNormalisedGroups);
-    input_gradient = context.make(settings_.dtype, output_gradient.dims());
-    Tensor sums = context.make(DType::F64, {2, sample.channels});
+    Tensor output = context.make(settings_.dtype, input.dims());
+    Tensor normalised = context.make(settings_.dtype, input.dims());
+    Tensor scales = context.make(settings_.dtype, {input.rows(), sample.groups});
+    Tensor moments = context.make(DType::F64, {2, sample.channels});
     detail::with_precision(settings_.dtype, [&](auto zero) {
       using T = decltype(zero);
-      for (std::int64_t n = 0; n < output_gradient.rows(); ++n)
-        sample_gradient(sample,
-                        detail::values<T>(std::as_const(output_gradient)) + n * sample.elements(),
-                        detail::values<T>(normalised) + n * sample.elements(),
-                        detail::values<T>(std::as_const(weight_.value)),
-                        detail::values<T>(scales) + n * sample.groups,
-                        detail::values<double>(sums),
-                        detail::values<T>(input_gradient) + n * sample.elements());
+      const T* weight = detail::values<T>(std::as_const(weight_.value));
+      const T* bias = detail::values<T>(std::as_const(bias_.value));
+      for (std::int64_t n = 0; n < input.rows(); ++n) {
+        T* h = detail::values<T>(normalised) + n * sample.elements();
+        normalise(sample,
+                  detail::values<T>(std::as_const(input)) + n * sample.elements(),
+                  settings_.epsilon,
+                  detail::values<double>(moments),
+                  h,
+                  detail::values<T>(scales) + n * sample.groups);
+        T* y = detail::values<T>(output) + n * sample.elements();
+        for (std::int64_t i = 0; i < sample.positions; ++i, h += sample.channels)
+          for (std::int64_t c = 0; c < sample.channels; ++c) *y++ = h[c] * weight[c] + bias[c];
+      }
+    });
+    if (!context.training) return output;
+    stash.keep(context, std::move(normalised));
+    stash.keep(context, std::move(scales));
+    return output;
+  }
+  Tensor backward_rows(const PassContext& context,
+                       Tensor output_gradient,
+                       Stash& stash,
+                       bool wanted) override {
+    const Tensor scales = stash.take(context, kScales);
+    Tensor input_gradient;
+    if (wanted) {
+      const Sample sample = sample_of(settings_);
+      const Tensor normalised = stash.read(context, kNormalisedGroups);
+      input_gradient = context.make(settings_.dtype, output_gradient.dims());
+      Tensor sums = context.make(DType::F64, {2, sample.channels});
+      detail::with_precision(settings_.dtype, [&](auto zero) {
+        using T = decltype(zero);
+        for (std::int64_t n = 0; n < output_gradient.rows(); ++n)
+          sample_gradient(sample,
+                          detail::values<T>(std::as_const(output_gradient)) + n * sample.elements(),
+                          detail::values<T>(normalised) + n * sample.elements(),
+                          detail::values<T>(std::as_const(weight_.value)),
+                          detail::values<T>(scales) + n * sample.groups,
+                          detail::values<double>(sums),
+                          detail::values<T>(input_gradient) + n * sample.elements());
+      });
+    }
+    stash.keep(context, std::move(output_gradient));
+    return input_gradient;
+  }
+  void backward_weight(const PassContext& context, Stash& stash) override {
+    const Tensor normalised = stash.read(context, kNormalisedGroups);
+    const Tensor gradient = stash.read(context, stash.size() - 1);
+    const std::int64_t width = channels();
+    const std::int64_t positions = gradient.elements() / width;
+    Tensor sums = context.make(DType::F64, {width});
+    detail::with_precision(settings_.dtype, [&](auto zero) {
+      using T = decltype(zero);
+      const T* dy = detail::values<T>(gradient);
+      const T* h = detail::values<T>(normalised);
+      detail::column_sums(positions, width, detail::values<double>(sums), [&](auto i, auto c) {
+        return dy[i * width + c] * h[i * width + c];
+      });
+      for (std::int64_t c = 0; c < width; ++c)
+        detail::values<T>(weight_.gradient)[c] += static_cast<T>(detail::values<double>(sums)[c]);
+      detail::add_column_sums(context, dy, positions, width, detail::values<T>(bias_.gradient));
+    });
+    stash.clear(context);
+  }
+
+  [[nodiscard]] std::vector<Parameter*> parameters() override { return {&weight_, &bias_}; }
+  void initialize(std::uint64_t) override {
+    for (Parameter* parameter : parameters())
+      detail::allocate(*parameter, settings_.dtype, {channels()});
+    detail::with_precision(settings_.dtype, [&](auto zero) {
+      using T = decltype(zero);
+      std::ranges::fill(weight_.value.as<T>(), T(1));
     });
   }
-  stash.keep(context, std::move(output_gradient));
-  return input_gradient;
-}
+  [[nodiscard]] DType dtype() const override { return settings_.dtype; }
+  [[nodiscard]] std::int64_t input_columns() const override { return settings_.extents.elements(); }
+  [[nodiscard]] std::int64_t output_columns() const override { return input_columns(); }
+  [[nodiscard]] Dims input_extents() const override { return settings_.extents; }
+  [[nodiscard]] Dims output_extents() const override { return settings_.extents; }
+  [[nodiscard]] std::size_t bytes_after_forward(std::int64_t rows) const override {
+    return size_of(kept_dtype(settings_.dtype)) *
+           static_cast<std::size_t>(rows * (input_columns() + settings_.groups));
+  }
+  [[nodiscard]] std::size_t bytes_after_input(std::int64_t rows) const override {
+    return size_of(kept_dtype(settings_.dtype)) *
+           static_cast<std::size_t>(2 * rows * input_columns());
+  }
+  [[nodiscard]] std::string describe() const override {
+    return "layers." + std::to_string(settings_.layer) + ": group norm of " +
+           to_string(settings_.extents) + " in " + std::to_string(settings_.groups) + " groups";
+  }
 
-void GroupNorm::backward_weight(const PassContext& context, Stash& stash) {
-  const Tensor normalised = stash.read(context, kNormalisedGroups);
-  const Tensor gradient = stash.read(context, stash.size() - 1);
-  const std::int64_t width = channels();
-  const std::int64_t positions = gradient.elements() / width;
-  Tensor sums = context.make(DType::F64, {width});
-  detail::with_precision(settings_.dtype, [&](auto zero) {
-    using T = decltype(zero);
-    const T* dy = detail::values<T>(gradient);
-    const T* h = detail::values<T>(normalised);
-    detail::column_sums(positions, width, detail::values<double>(sums), [&](auto i, auto c) {
-      return dy[i * width + c] * h[i * width + c];
-    });
-    for (std::int64_t c = 0; c < width; ++c)
-      detail::values<T>(weight_.gradient)[c] += static_cast<T>(detail::values<double>(sums)[c]);
-    detail::add_column_sums(context, dy, positions, width, detail::values<T>(bias_.gradient));
-  });
-  stash.clear(context);
-}
+ private:
+  [[nodiscard]] std::int64_t channels() const {
+    return settings_.extents[settings_.extents.size() - 1];
+  }
 
-std::size_t GroupNorm::bytes_after_forward(std::int64_t rows) const {
-  return size_of(kept_dtype(settings_.dtype)) *
-         static_cast<std::size_t>(rows * (input_columns() + settings_.groups));
-}
+  Settings settings_;
+  Parameter weight_;
+  Parameter bias_;
+};
 
-std::size_t GroupNorm::bytes_after_input(std::int64_t rows) const {
-  return size_of(kept_dtype(settings_.dtype)) *
-         static_cast<std::size_t>(2 * rows * input_columns());
-}
-
-std::string GroupNorm::describe() const {
-  return "layers." + std::to_string(settings_.layer) + ": group norm of " +
-         to_string(settings_.extents) + " in " + std::to_string(settings_.groups) + " groups";
-}
+}  // namespace
 
 LayerKind group_norm_kind() {
   return {"group_norm",

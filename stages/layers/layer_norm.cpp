@@ -1,10 +1,11 @@
-// Layer and RMS norm: row sums forward and backward, column sums for their parameters.
-#include "millrace/stages/layer_norm.hpp"
-
+// Layer and RMS normalisation over the columns of each row.
 #include <algorithm>
 #include <cmath>
+#include <cstdint>
+#include <string>
 #include <utility>
 
+#include "millrace/stages/row_layer.hpp"
 #include "stages/kernels/blocks.hpp"
 #include "stages/kernels/column_sum.hpp"
 #include "stages/kernels/precision.hpp"
@@ -15,6 +16,14 @@
 namespace millrace {
 namespace {
 
+struct LayerNormSettings {
+  std::int64_t columns = 0;
+  double epsilon = 1e-5;
+  bool centred = true;  ///< false: RMS norm
+  DType dtype = DType::F32;
+  std::uint32_t layer = 0;  ///< global number: names the parameters
+};
+
 // Places in the stash: the normalised rows stay from F to W, the scales from F to I, dy from I to
 // W.
 constexpr std::size_t kNormalisedRows = 0;
@@ -22,7 +31,7 @@ constexpr std::size_t kRowScales = 1;
 
 /// h = (x - mean) scale; returns scale = 1 / sqrt(var + epsilon).
 template <class T>
-T normalise_row(const T* x, const LayerNorm::Settings& settings, T* h) {
+T normalise_row(const T* x, const LayerNormSettings& settings, T* h) {
   const std::int64_t columns = settings.columns;
   const T count = static_cast<T>(columns);
   const T mean = settings.centred
@@ -39,7 +48,7 @@ T normalise_row(const T* x, const LayerNorm::Settings& settings, T* h) {
 /// dx of one row from dy, its normalised values and the weight.
 template <class T>
 void row_gradient(
-    const T* dy, const T* h, const T* weight, T scale, const LayerNorm::Settings& settings, T* dx) {
+    const T* dy, const T* h, const T* weight, T scale, const LayerNormSettings& settings, T* dx) {
   const std::int64_t columns = settings.columns;
   const T count = static_cast<T>(columns);
   for (std::int64_t j = 0; j < columns; ++j) dx[j] = dy[j] * weight[j];
@@ -50,123 +59,144 @@ void row_gradient(
   for (std::int64_t j = 0; j < columns; ++j) dx[j] = (dx[j] - mean - h[j] * along) * scale;
 }
 
-}  // namespace
+/// y = h g + b with h = (x - mean(x)) / sqrt(var(x) + epsilon) per row; x, y [rows, columns],
+/// weight g and bias b [columns] (initialised to 1 and 0, not decayed). Ba, Kiros and Hinton,
+/// "Layer Normalization", arXiv 1607.06450, equation 4; var divides by the number of columns.
+///
+/// F keeps h and 1/sqrt(var + epsilon) [rows]. With dh = dy g:
+/// I: dx = (dh - mean(dh) - h mean(dh h)) / sqrt(var + epsilon), keeps h and dy instead;
+/// W: dg += column sums of dy h, db += column sums of dy, in row order.
+///
+/// Not centred it is RMS norm: means of x and dh count as 0, and there is no bias, so that y =
+/// x g / sqrt(mean(x^2) + epsilon). Zhang and Sennrich, "Root Mean Square Layer Normalization",
+/// arXiv 1910.07467, equation 4.
+/// Row sums run in a fixed order whatever the vector width.
+/// Thread-safety: externally synchronised.
+class LayerNorm final : public RowLayer {
+ public:
+  using Settings = LayerNormSettings;
 
-LayerNorm::LayerNorm(const Settings& settings) : settings_(settings) {
-  detail::require_float(settings.dtype, describe());
-  require(settings.columns >= 1, describe() + ": a norm needs at least 1 column");
-  require(settings.epsilon > 0, describe() + ": epsilon must be above 0");
-  weight_ = detail::parameter_of(settings.layer, "weight", false);
-  bias_ = detail::parameter_of(settings.layer, "bias", false);
-}
+  /// Throws InvalidArgument when columns < 1, epsilon <= 0 or the dtype is neither f32 nor f64.
+  explicit LayerNorm(const Settings& settings) : settings_(settings) {
+    detail::require_float(settings.dtype, describe());
+    require(settings.columns >= 1, describe() + ": a norm needs at least 1 column");
+    require(settings.epsilon > 0, describe() + ": epsilon must be above 0");
+    weight_ = detail::parameter_of(settings.layer, "weight", false);
+    bias_ = detail::parameter_of(settings.layer, "bias", false);
+  }
 
-std::vector<Parameter*> LayerNorm::parameters() {
-  if (!settings_.centred) return {&weight_};
-  return {&weight_, &bias_};
-}
-
-void LayerNorm::initialize(std::uint64_t) {
-  for (Parameter* parameter : parameters())
-    detail::allocate(*parameter, settings_.dtype, {settings_.columns});
-  detail::with_precision(settings_.dtype, [&](auto zero) {
-    using T = decltype(zero);
-    std::ranges::fill(weight_.value.as<T>(), T(1));
-  });
-}
-
-Tensor LayerNorm::forward_rows(const PassContext& context, Tensor input, Stash& stash) {
-  const std::int64_t columns = settings_.columns;
-  Tensor output = context.make(settings_.dtype, input.dims());
-  Tensor normalised = context.make(settings_.dtype, {input.rows(), columns});
-  Tensor scales = context.make(settings_.dtype, {input.rows()});
-  detail::with_precision(settings_.dtype, [&](auto zero) {
-    using T = decltype(zero);
-    const T* weight = detail::values<T>(weight_.value);
-    const T* bias = detail::values<T>(bias_.value);
-    const auto norm_row = [&](std::int64_t i) {
-      T* h = detail::values<T>(normalised) + i * columns;
-      detail::values<T>(scales)[i] =
-          normalise_row<T>(detail::values<T>(std::as_const(input)) + i * columns, settings_, h);
-      T* y = detail::values<T>(output) + i * columns;
-      if (settings_.centred) {
-        for (std::int64_t j = 0; j < columns; ++j) y[j] = h[j] * weight[j] + bias[j];
-      } else {
-        for (std::int64_t j = 0; j < columns; ++j) y[j] = h[j] * weight[j];
-      }
-    };
-    detail::for_rows(context, input.rows(), columns, [&](std::int64_t first, std::int64_t last) {
-      for (std::int64_t i = first; i < last; ++i) norm_row(i);
-    });
-  });
-  if (!context.training) return output;
-  stash.keep(context, std::move(normalised));
-  stash.keep(context, std::move(scales));
-  return output;
-}
-
-Tensor LayerNorm::backward_rows(const PassContext& context,
-                                Tensor output_gradient,
-                                Stash& stash,
-                                bool wanted) {
-  const Tensor scales = stash.take(context, kRowScales);
-  Tensor input_gradient;
-  if (wanted) {
+  Tensor forward_rows(const PassContext& context, Tensor input, Stash& stash) override {
     const std::int64_t columns = settings_.columns;
-    const Tensor normalised = stash.read(context, kNormalisedRows);
-    input_gradient = context.make(settings_.dtype, output_gradient.dims());
+    Tensor output = context.make(settings_.dtype, input.dims());
+    Tensor normalised = context.make(settings_.dtype, {input.rows(), columns});
+    Tensor scales = context.make(settings_.dtype, {input.rows()});
     detail::with_precision(settings_.dtype, [&](auto zero) {
       using T = decltype(zero);
-      const std::int64_t rows = output_gradient.rows();
-      detail::for_rows(context, rows, columns, [&](std::int64_t first, std::int64_t last) {
-        for (std::int64_t i = first; i < last; ++i)
-          row_gradient<T>(detail::values<T>(std::as_const(output_gradient)) + i * columns,
-                          detail::values<T>(normalised) + i * columns,
-                          detail::values<T>(std::as_const(weight_.value)),
-                          detail::values<T>(scales)[i],
-                          settings_,
-                          detail::values<T>(input_gradient) + i * columns);
+      const T* weight = detail::values<T>(weight_.value);
+      const T* bias = detail::values<T>(bias_.value);
+      const auto norm_row = [&](std::int64_t i) {
+        T* h = detail::values<T>(normalised) + i * columns;
+        detail::values<T>(scales)[i] =
+            normalise_row<T>(detail::values<T>(std::as_const(input)) + i * columns, settings_, h);
+        T* y = detail::values<T>(output) + i * columns;
+        if (settings_.centred) {
+          for (std::int64_t j = 0; j < columns; ++j) y[j] = h[j] * weight[j] + bias[j];
+        } else {
+          for (std::int64_t j = 0; j < columns; ++j) y[j] = h[j] * weight[j];
+        }
+      };
+      detail::for_rows(context, input.rows(), columns, [&](std::int64_t first, std::int64_t last) {
+        for (std::int64_t i = first; i < last; ++i) norm_row(i);
       });
     });
+    if (!context.training) return output;
+    stash.keep(context, std::move(normalised));
+    stash.keep(context, std::move(scales));
+    return output;
   }
-  stash.keep(context, std::move(output_gradient));
-  return input_gradient;
-}
-
-void LayerNorm::backward_weight(const PassContext& context, Stash& stash) {
-  const Tensor normalised = stash.read(context, kNormalisedRows);
-  const Tensor gradient = stash.read(context, stash.size() - 1);
-  const std::int64_t columns = settings_.columns;
-  detail::with_precision(settings_.dtype, [&](auto zero) {
-    using T = decltype(zero);
-    const T* dy = detail::values<T>(gradient);
-    T* dg = detail::values<T>(weight_.gradient);
-    const std::int64_t rows = gradient.rows();
-    detail::for_columns(context, rows, columns, [&](std::int64_t first, std::int64_t last) {
-      for (std::int64_t i = 0; i < rows; ++i) {
-        const T* h = detail::values<T>(normalised) + i * columns;
-        for (std::int64_t j = first; j < last; ++j) dg[j] += dy[i * columns + j] * h[j];
-      }
+  Tensor backward_rows(const PassContext& context,
+                       Tensor output_gradient,
+                       Stash& stash,
+                       bool wanted) override {
+    const Tensor scales = stash.take(context, kRowScales);
+    Tensor input_gradient;
+    if (wanted) {
+      const std::int64_t columns = settings_.columns;
+      const Tensor normalised = stash.read(context, kNormalisedRows);
+      input_gradient = context.make(settings_.dtype, output_gradient.dims());
+      detail::with_precision(settings_.dtype, [&](auto zero) {
+        using T = decltype(zero);
+        const std::int64_t rows = output_gradient.rows();
+        detail::for_rows(context, rows, columns, [&](std::int64_t first, std::int64_t last) {
+          for (std::int64_t i = first; i < last; ++i)
+            row_gradient<T>(detail::values<T>(std::as_const(output_gradient)) + i * columns,
+                            detail::values<T>(normalised) + i * columns,
+                            detail::values<T>(std::as_const(weight_.value)),
+                            detail::values<T>(scales)[i],
+                            settings_,
+                            detail::values<T>(input_gradient) + i * columns);
+        });
+      });
+    }
+    stash.keep(context, std::move(output_gradient));
+    return input_gradient;
+  }
+  void backward_weight(const PassContext& context, Stash& stash) override {
+    const Tensor normalised = stash.read(context, kNormalisedRows);
+    const Tensor gradient = stash.read(context, stash.size() - 1);
+    const std::int64_t columns = settings_.columns;
+    detail::with_precision(settings_.dtype, [&](auto zero) {
+      using T = decltype(zero);
+      const T* dy = detail::values<T>(gradient);
+      T* dg = detail::values<T>(weight_.gradient);
+      const std::int64_t rows = gradient.rows();
+      detail::for_columns(context, rows, columns, [&](std::int64_t first, std::int64_t last) {
+        for (std::int64_t i = 0; i < rows; ++i) {
+          const T* h = detail::values<T>(normalised) + i * columns;
+          for (std::int64_t j = first; j < last; ++j) dg[j] += dy[i * columns + j] * h[j];
+        }
+      });
+      if (settings_.centred)
+        detail::add_column_sums(context, dy, rows, columns, detail::values<T>(bias_.gradient));
     });
-    if (settings_.centred)
-      detail::add_column_sums(context, dy, rows, columns, detail::values<T>(bias_.gradient));
-  });
-  stash.clear(context);
-}
+    stash.clear(context);
+  }
 
-std::size_t LayerNorm::bytes_after_forward(std::int64_t rows) const {
-  return size_of(kept_dtype(settings_.dtype)) *
-         static_cast<std::size_t>(rows * (settings_.columns + 1));
-}
+  [[nodiscard]] std::vector<Parameter*> parameters() override {
+    if (!settings_.centred) return {&weight_};
+    return {&weight_, &bias_};
+  }
+  void initialize(std::uint64_t) override {
+    for (Parameter* parameter : parameters())
+      detail::allocate(*parameter, settings_.dtype, {settings_.columns});
+    detail::with_precision(settings_.dtype, [&](auto zero) {
+      using T = decltype(zero);
+      std::ranges::fill(weight_.value.as<T>(), T(1));
+    });
+  }
+  [[nodiscard]] DType dtype() const override { return settings_.dtype; }
+  [[nodiscard]] std::int64_t input_columns() const override { return settings_.columns; }
+  [[nodiscard]] std::int64_t output_columns() const override { return settings_.columns; }
+  [[nodiscard]] std::size_t bytes_after_forward(std::int64_t rows) const override {
+    return size_of(kept_dtype(settings_.dtype)) *
+           static_cast<std::size_t>(rows * (settings_.columns + 1));
+  }
+  [[nodiscard]] std::size_t bytes_after_input(std::int64_t rows) const override {
+    return size_of(kept_dtype(settings_.dtype)) *
+           static_cast<std::size_t>(2 * rows * settings_.columns);
+  }
+  [[nodiscard]] std::string describe() const override {
+    return "layers." + std::to_string(settings_.layer) + ": " +
+           (settings_.centred ? "layer" : "RMS") + " norm of " + std::to_string(settings_.columns);
+  }
 
-std::size_t LayerNorm::bytes_after_input(std::int64_t rows) const {
-  return size_of(kept_dtype(settings_.dtype)) *
-         static_cast<std::size_t>(2 * rows * settings_.columns);
-}
+ private:
+  Settings settings_;
+  Parameter weight_;
+  Parameter bias_;
+};
 
-std::string LayerNorm::describe() const {
-  return "layers." + std::to_string(settings_.layer) + ": " +
-         (settings_.centred ? "layer" : "RMS") + " norm of " + std::to_string(settings_.columns);
-}
+}  // namespace
 
 namespace {
 

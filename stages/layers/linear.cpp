@@ -1,10 +1,11 @@
-// Linear: three products, with bias and activation in one pass over the output.
-#include "millrace/stages/linear.hpp"
-
+// A linear map with its activation, the layer that multilayer perceptrons are made of.
 #include <algorithm>
 #include <cmath>
+#include <cstdint>
+#include <string>
 #include <utility>
 
+#include "millrace/stages/row_layer.hpp"
 #include "stages/kernels/blocks.hpp"
 #include "stages/kernels/column_sum.hpp"
 #include "stages/kernels/precision.hpp"
@@ -31,115 +32,143 @@ void fill_rows(const PassContext& context, Tensor& rows, const Tensor& row) {
       });
 }
 
-}  // namespace
+/// y = f(x W + b) with x [rows, in], W [in, out], b [out], y [rows, out].
+///
+/// F keeps x and the slopes s = f'(x W + b) (see slope_bytes). With dz = dy s:
+/// I: dx = dz W^T, keeps x and dz instead; W: dW += x^T dz, db += column sums of dz in row order.
+/// Cost: one product of 2 rows in out operations per pass.
+/// Bits: depend on the shapes and the instruction set only; the blocking of the products is fixed.
+/// Thread-safety: externally synchronised.
+class Linear final : public RowLayer {
+ public:
+  struct Settings {
+    std::int64_t in = 0;
+    std::int64_t out = 0;
+    Activation activation = Activation::None;
+    DType dtype = DType::F32;
+    std::uint32_t layer = 0;  ///< global number: names the parameters and keys their first values
+  };
 
-Linear::Linear(const Settings& settings) : settings_(settings) {
-  detail::require_float(settings.dtype, describe());
-  require(settings.in >= 1 && settings.out >= 1,
-          describe() + ": a linear layer needs at least 1 input and 1 output column");
-  weight_ = detail::parameter_of(settings.layer, "weight", true);
-  bias_ = detail::parameter_of(settings.layer, "bias", false);
-}
-
-void Linear::initialize(std::uint64_t seed) {
-  detail::allocate(weight_, settings_.dtype, {settings_.in, settings_.out});
-  detail::allocate(bias_, settings_.dtype, {settings_.out});
-  const bool half =
-      settings_.activation == Activation::Relu || settings_.activation == Activation::Gelu;
-  const double fan = static_cast<double>(half ? settings_.in : settings_.in + settings_.out);
-  const RandomKey key{.seed = seed, .purpose = Purpose::Initialize, .layer = settings_.layer};
-  detail::fill_uniform(weight_.value, key, std::sqrt(6.0 / fan));
-}
-
-Tensor Linear::forward_rows(const PassContext& context, Tensor input, Stash& stash) {
-  const Dims dims{input.rows(), settings_.out};
-  Tensor output = context.make(settings_.dtype, dims);
-  detail::with_precision(settings_.dtype, [&](auto zero) {
-    using T = decltype(zero);
-    fill_rows<T>(context, output, bias_.value);
-    detail::add_forward<T>(context,
-                           {input.rows(), settings_.in, settings_.out, precision()},
-                           detail::values<T>(input),
-                           detail::values<T>(weight_.value),
-                           detail::values<T>(output));
-  });
-  if (!context.training) {
-    detail::activate(context, settings_.activation, output, output, nullptr);
-    return output;
+  /// Parameters "layers.N.weight" and "layers.N.bias", without memory until `initialize`.
+  /// Throws InvalidArgument when in or out < 1 or the dtype is neither f32 nor f64.
+  explicit Linear(const Settings& settings) : settings_(settings) {
+    detail::require_float(settings.dtype, describe());
+    require(settings.in >= 1 && settings.out >= 1,
+            describe() + ": a linear layer needs at least 1 input and 1 output column");
+    weight_ = detail::parameter_of(settings.layer, "weight", true);
+    bias_ = detail::parameter_of(settings.layer, "bias", false);
   }
-  stash.keep(context, std::move(input));
-  if (settings_.activation == Activation::None) return output;
-  Tensor slopes = context.make(detail::slope_dtype(settings_.activation, settings_.dtype), dims);
-  detail::activate(context, settings_.activation, output, output, &slopes);
-  stash.keep(context, std::move(slopes));
-  return output;
-}
 
-Tensor Linear::backward_rows(const PassContext& context,
-                             Tensor output_gradient,
-                             Stash& stash,
-                             bool wanted) {
-  if (settings_.activation != Activation::None) {
-    const Tensor slopes = stash.take(context, kSlopes);
-    detail::chain(context, settings_.activation, output_gradient, slopes);
-  }
-  Tensor input_gradient;
-  if (wanted) {
-    const std::int64_t rows = output_gradient.rows();
-    input_gradient = context.make(settings_.dtype, {rows, settings_.in});
+  Tensor forward_rows(const PassContext& context, Tensor input, Stash& stash) override {
+    const Dims dims{input.rows(), settings_.out};
+    Tensor output = context.make(settings_.dtype, dims);
     detail::with_precision(settings_.dtype, [&](auto zero) {
       using T = decltype(zero);
-      detail::make_input_gradient<T>(context,
-                                     {rows, settings_.in, settings_.out, precision()},
-                                     detail::values<T>(output_gradient),
-                                     detail::values<T>(weight_.value),
-                                     detail::values<T>(input_gradient));
+      fill_rows<T>(context, output, bias_.value);
+      detail::add_forward<T>(context,
+                             {input.rows(), settings_.in, settings_.out, precision()},
+                             detail::values<T>(input),
+                             detail::values<T>(weight_.value),
+                             detail::values<T>(output));
     });
+    if (!context.training) {
+      detail::activate(context, settings_.activation, output, output, nullptr);
+      return output;
+    }
+    stash.keep(context, std::move(input));
+    if (settings_.activation == Activation::None) return output;
+    Tensor slopes = context.make(detail::slope_dtype(settings_.activation, settings_.dtype), dims);
+    detail::activate(context, settings_.activation, output, output, &slopes);
+    stash.keep(context, std::move(slopes));
+    return output;
   }
-  stash.keep(context, std::move(output_gradient));
-  return input_gradient;
-}
+  Tensor backward_rows(const PassContext& context,
+                       Tensor output_gradient,
+                       Stash& stash,
+                       bool wanted) override {
+    if (settings_.activation != Activation::None) {
+      const Tensor slopes = stash.take(context, kSlopes);
+      detail::chain(context, settings_.activation, output_gradient, slopes);
+    }
+    Tensor input_gradient;
+    if (wanted) {
+      const std::int64_t rows = output_gradient.rows();
+      input_gradient = context.make(settings_.dtype, {rows, settings_.in});
+      detail::with_precision(settings_.dtype, [&](auto zero) {
+        using T = decltype(zero);
+        detail::make_input_gradient<T>(context,
+                                       {rows, settings_.in, settings_.out, precision()},
+                                       detail::values<T>(output_gradient),
+                                       detail::values<T>(weight_.value),
+                                       detail::values<T>(input_gradient));
+      });
+    }
+    stash.keep(context, std::move(output_gradient));
+    return input_gradient;
+  }
+  void backward_weight(const PassContext& context, Stash& stash) override {
+    const Tensor input = stash.read(context, kInput);
+    const Tensor gradient = stash.read(context, stash.size() - 1);
+    detail::with_precision(settings_.dtype, [&](auto zero) {
+      using T = decltype(zero);
+      const T* dz = detail::values<T>(gradient);
+      detail::add_weight_gradient<T>(context,
+                                     {gradient.rows(), settings_.in, settings_.out, precision()},
+                                     detail::values<T>(input),
+                                     dz,
+                                     detail::values<T>(weight_.gradient));
+      detail::add_column_sums(
+          context, dz, gradient.rows(), settings_.out, detail::values<T>(bias_.gradient));
+    });
+    stash.clear(context);
+  }
 
-void Linear::backward_weight(const PassContext& context, Stash& stash) {
-  const Tensor input = stash.read(context, kInput);
-  const Tensor gradient = stash.read(context, stash.size() - 1);
-  detail::with_precision(settings_.dtype, [&](auto zero) {
-    using T = decltype(zero);
-    const T* dz = detail::values<T>(gradient);
-    detail::add_weight_gradient<T>(context,
-                                   {gradient.rows(), settings_.in, settings_.out, precision()},
-                                   detail::values<T>(input),
-                                   dz,
-                                   detail::values<T>(weight_.gradient));
-    detail::add_column_sums(
-        context, dz, gradient.rows(), settings_.out, detail::values<T>(bias_.gradient));
-  });
-  stash.clear(context);
-}
+  [[nodiscard]] std::vector<Parameter*> parameters() override { return {&weight_, &bias_}; }
+  /// Weights uniform in [-a, a]: a = sqrt(6 / in) before Relu and Gelu (He et al.,
+  /// arXiv 1502.01852, section 2.2), a = sqrt(6 / (in + out)) otherwise (Glorot and Bengio, AISTATS
+  /// 2010, equation 16). Bias zero.
+  void initialize(std::uint64_t seed) override {
+    detail::allocate(weight_, settings_.dtype, {settings_.in, settings_.out});
+    detail::allocate(bias_, settings_.dtype, {settings_.out});
+    const bool half =
+        settings_.activation == Activation::Relu || settings_.activation == Activation::Gelu;
+    const double fan = static_cast<double>(half ? settings_.in : settings_.in + settings_.out);
+    const RandomKey key{.seed = seed, .purpose = Purpose::Initialize, .layer = settings_.layer};
+    detail::fill_uniform(weight_.value, key, std::sqrt(6.0 / fan));
+  }
 
-std::size_t Linear::bytes_after_forward(std::int64_t rows) const {
-  const std::size_t input =
-      size_of(kept_dtype(settings_.dtype)) * static_cast<std::size_t>(rows * settings_.in);
-  return input +
-         slope_bytes(settings_.activation, kept_dtype(settings_.dtype), rows * settings_.out);
-}
+  [[nodiscard]] DType dtype() const override { return settings_.dtype; }
+  [[nodiscard]] std::int64_t input_columns() const override { return settings_.in; }
+  [[nodiscard]] std::int64_t output_columns() const override { return settings_.out; }
+  [[nodiscard]] std::size_t bytes_after_forward(std::int64_t rows) const override {
+    const std::size_t input =
+        size_of(kept_dtype(settings_.dtype)) * static_cast<std::size_t>(rows * settings_.in);
+    return input + detail::slope_bytes(
+                       settings_.activation, kept_dtype(settings_.dtype), rows * settings_.out);
+  }
+  [[nodiscard]] std::size_t bytes_after_input(std::int64_t rows) const override {
+    return size_of(kept_dtype(settings_.dtype)) *
+           static_cast<std::size_t>(rows * (settings_.in + settings_.out));
+  }
+  [[nodiscard]] double operations(std::span<const TensorType> inputs) const override {
+    return 2.0 * static_cast<double>(inputs[0].dims.elements()) *
+           static_cast<double>(settings_.out);
+  }
+  [[nodiscard]] std::string describe() const override {
+    std::string text = "layers." + std::to_string(settings_.layer) + ": linear " +
+                       std::to_string(settings_.in) + "->" + std::to_string(settings_.out);
+    if (settings_.activation != Activation::None)
+      text += std::string(" with ") + name_of(settings_.activation);
+    return text;
+  }
 
-std::size_t Linear::bytes_after_input(std::int64_t rows) const {
-  return size_of(kept_dtype(settings_.dtype)) *
-         static_cast<std::size_t>(rows * (settings_.in + settings_.out));
-}
+ private:
+  Settings settings_;
+  Parameter weight_;
+  Parameter bias_;
+};
 
-double Linear::operations(std::span<const TensorType> inputs) const {
-  return 2.0 * static_cast<double>(inputs[0].dims.elements()) * static_cast<double>(settings_.out);
-}
-
-std::string Linear::describe() const {
-  std::string text = "layers." + std::to_string(settings_.layer) + ": linear " +
-                     std::to_string(settings_.in) + "->" + std::to_string(settings_.out);
-  if (settings_.activation != Activation::None)
-    text += std::string(" with ") + name_of(settings_.activation);
-  return text;
-}
+}  // namespace
 
 LayerKind linear_kind() {
   return {"linear",

@@ -1,10 +1,12 @@
-// Pooling: the windows of an image, channel by channel.
-#include "millrace/stages/pooling.hpp"
-
+// Max and average pooling over the windows of an image.
 #include <cmath>
+#include <cstdint>
 #include <limits>
+#include <string>
 #include <utility>
 
+#include "millrace/stages/row_layer.hpp"
+#include "millrace/stages/window.hpp"
 #include "stages/kernels/precision.hpp"
 #include "stages/kernels/windows.hpp"
 #include "stages/layers/images.hpp"
@@ -12,6 +14,16 @@
 
 namespace millrace {
 namespace {
+
+enum class Pool : std::uint8_t { Max, Average };
+
+struct PoolingSettings {
+  Pool pool = Pool::Max;
+  ImageShape image;  ///< of the input
+  Window window;
+  DType dtype = DType::F32;
+  std::uint32_t layer = 0;  ///< global number, for messages
+};
 
 using detail::WindowSpan;
 
@@ -29,7 +41,7 @@ void for_each_pixel(const ImageShape& image,
 /// The maxima of one image, and their places in it.
 template <class T>
 void take_maxima(
-    const Pooling::Settings& of, const ImageShape& output, const T* x, T* y, std::int32_t* places) {
+    const PoolingSettings& of, const ImageShape& output, const T* x, T* y, std::int32_t* places) {
   const std::int64_t channels = of.image.channels;
   const auto window = [&](const WindowSpan& down, const WindowSpan& across) {
     std::fill_n(y, channels, -std::numeric_limits<T>::infinity());
@@ -49,7 +61,7 @@ void take_maxima(
 }
 
 template <class T>
-void take_means(const Pooling::Settings& of, const ImageShape& output, const T* x, T* y) {
+void take_means(const PoolingSettings& of, const ImageShape& output, const T* x, T* y) {
   const std::int64_t channels = of.image.channels;
   const T share = T(1) / static_cast<T>(of.window.pixels());
   const auto window = [&](const WindowSpan& down, const WindowSpan& across) {
@@ -64,7 +76,7 @@ void take_means(const Pooling::Settings& of, const ImageShape& output, const T* 
 }
 
 template <class T>
-void add_mean_gradients(const Pooling::Settings& of, const ImageShape& output, const T* dy, T* dx) {
+void add_mean_gradients(const PoolingSettings& of, const ImageShape& output, const T* dy, T* dx) {
   const std::int64_t channels = of.image.channels;
   const T share = T(1) / static_cast<T>(of.window.pixels());
   const auto window = [&](const WindowSpan& down, const WindowSpan& across) {
@@ -75,80 +87,6 @@ void add_mean_gradients(const Pooling::Settings& of, const ImageShape& output, c
   };
   detail::for_each_window(of.image, of.window, output, window);
 }
-
-}  // namespace
-
-Pooling::Pooling(const Settings& settings) : settings_(settings) {
-  const std::string who = "layers." + std::to_string(settings.layer) + ": pooling";
-  detail::require_float(settings.dtype, who);
-  output_ = settings.window.over(settings.image, who);
-  require(settings.image.elements() <= std::numeric_limits<std::int32_t>::max(),
-          who + ": an image of " + to_string(settings.image.dims()) + " is too large");
-}
-
-Tensor Pooling::forward_rows(const PassContext& context, Tensor input, Stash& stash) {
-  const std::int64_t samples = input.rows();
-  Tensor output = context.make(settings_.dtype, {samples, output_columns()});
-  Tensor places;
-  if (settings_.pool == Pool::Max) places = context.make(DType::I32, output.dims());
-  detail::with_precision(settings_.dtype, [&](auto zero) {
-    using T = decltype(zero);
-    for (std::int64_t n = 0; n < samples; ++n) {
-      const T* x = detail::values<T>(std::as_const(input)) + n * input_columns();
-      T* y = detail::values<T>(output) + n * output_columns();
-      if (places) {
-        auto* at = detail::values<std::int32_t>(places) + n * output_columns();
-        take_maxima(settings_, output_, x, y, at);
-      } else {
-        take_means(settings_, output_, x, y);
-      }
-    }
-  });
-  if (context.training && places) stash.keep(context, std::move(places));
-  return output;
-}
-
-Tensor Pooling::backward_rows(const PassContext& context,
-                              Tensor output_gradient,
-                              Stash& stash,
-                              bool wanted) {
-  Tensor input_gradient;
-  if (wanted) {
-    const std::int64_t samples = output_gradient.rows();
-    input_gradient = context.make(settings_.dtype, {samples, input_columns()});
-    input_gradient.fill_zero();
-    Tensor places;
-    if (settings_.pool == Pool::Max) places = stash.take(context, 0);
-    detail::with_precision(settings_.dtype, [&](auto zero) {
-      using T = decltype(zero);
-      for (std::int64_t n = 0; n < samples; ++n) {
-        const T* dy = detail::values<T>(std::as_const(output_gradient)) + n * output_columns();
-        T* dx = detail::values<T>(input_gradient) + n * input_columns();
-        if (places) {
-          const auto* at = detail::values<std::int32_t>(places) + n * output_columns();
-          for (std::int64_t i = 0; i < output_columns(); ++i) dx[at[i]] += dy[i];
-        } else {
-          add_mean_gradients(settings_, output_, dy, dx);
-        }
-      }
-    });
-  }
-  stash.clear(context);
-  return input_gradient;
-}
-
-std::size_t Pooling::bytes_after_forward(std::int64_t rows) const {
-  if (settings_.pool == Pool::Average) return 0;
-  return size_of(DType::I32) * static_cast<std::size_t>(rows * output_columns());
-}
-
-std::string Pooling::describe() const {
-  return "layers." + std::to_string(settings_.layer) + ": " +
-         (settings_.pool == Pool::Max ? "max" : "average") + " pooling " +
-         to_string(settings_.image.dims()) + "->" + to_string(output_.dims());
-}
-
-namespace {
 
 /// Without a kernel: one window over the whole image.
 Window window_of(const LayerSettings& settings, const ImageShape& image) {
@@ -164,6 +102,99 @@ Window window_of(const LayerSettings& settings, const ImageShape& image) {
   }
   return window;
 }
+
+/// y[n, i, j, c] = the largest, or the mean, of x[n, ., ., c] in the window of output pixel (i, j);
+/// x [samples, height, width, channels], channels last. Padding never wins a maximum and counts as
+/// 0 in a mean. No weights.
+///
+/// Max: F keeps the place of each maximum, i32 (the first one in row-major order; a number that is
+/// no number wins); I: dx is the sum of dy over the windows that a pixel won. Average: F keeps
+/// nothing; I: dx is the sum of dy / window pixels. Both add in the order of the output pixels.
+/// Thread-safety: externally synchronised.
+class Pooling final : public RowLayer {
+ public:
+  using Settings = PoolingSettings;
+
+  /// Throws InvalidArgument when an extent is below 1, the window does not fit (see Window), an
+  /// image has more than 2^31 numbers, or the dtype is neither f32 nor f64.
+  explicit Pooling(const Settings& settings) : settings_(settings) {
+    const std::string who = "layers." + std::to_string(settings.layer) + ": pooling";
+    detail::require_float(settings.dtype, who);
+    output_ = settings.window.over(settings.image, who);
+    require(settings.image.elements() <= std::numeric_limits<std::int32_t>::max(),
+            who + ": an image of " + to_string(settings.image.dims()) + " is too large");
+  }
+
+  Tensor forward_rows(const PassContext& context, Tensor input, Stash& stash) override {
+    const std::int64_t samples = input.rows();
+    Tensor output = context.make(settings_.dtype, {samples, output_columns()});
+    Tensor places;
+    if (settings_.pool == Pool::Max) places = context.make(DType::I32, output.dims());
+    detail::with_precision(settings_.dtype, [&](auto zero) {
+      using T = decltype(zero);
+      for (std::int64_t n = 0; n < samples; ++n) {
+        const T* x = detail::values<T>(std::as_const(input)) + n * input_columns();
+        T* y = detail::values<T>(output) + n * output_columns();
+        if (places) {
+          auto* at = detail::values<std::int32_t>(places) + n * output_columns();
+          take_maxima(settings_, output_, x, y, at);
+        } else {
+          take_means(settings_, output_, x, y);
+        }
+      }
+    });
+    if (context.training && places) stash.keep(context, std::move(places));
+    return output;
+  }
+  Tensor backward_rows(const PassContext& context,
+                       Tensor output_gradient,
+                       Stash& stash,
+                       bool wanted) override {
+    Tensor input_gradient;
+    if (wanted) {
+      const std::int64_t samples = output_gradient.rows();
+      input_gradient = context.make(settings_.dtype, {samples, input_columns()});
+      input_gradient.fill_zero();
+      Tensor places;
+      if (settings_.pool == Pool::Max) places = stash.take(context, 0);
+      detail::with_precision(settings_.dtype, [&](auto zero) {
+        using T = decltype(zero);
+        for (std::int64_t n = 0; n < samples; ++n) {
+          const T* dy = detail::values<T>(std::as_const(output_gradient)) + n * output_columns();
+          T* dx = detail::values<T>(input_gradient) + n * input_columns();
+          if (places) {
+            const auto* at = detail::values<std::int32_t>(places) + n * output_columns();
+            for (std::int64_t i = 0; i < output_columns(); ++i) dx[at[i]] += dy[i];
+          } else {
+            add_mean_gradients(settings_, output_, dy, dx);
+          }
+        }
+      });
+    }
+    stash.clear(context);
+    return input_gradient;
+  }
+
+  [[nodiscard]] DType dtype() const override { return settings_.dtype; }
+  [[nodiscard]] std::int64_t input_columns() const override { return settings_.image.elements(); }
+  [[nodiscard]] std::int64_t output_columns() const override { return output_.elements(); }
+  [[nodiscard]] Dims input_extents() const override { return settings_.image.dims(); }
+  [[nodiscard]] Dims output_extents() const override { return output_.dims(); }
+  [[nodiscard]] std::size_t bytes_after_forward(std::int64_t rows) const override {
+    if (settings_.pool == Pool::Average) return 0;
+    return size_of(DType::I32) * static_cast<std::size_t>(rows * output_columns());
+  }
+  [[nodiscard]] std::size_t bytes_after_input(std::int64_t) const override { return 0; }
+  [[nodiscard]] std::string describe() const override {
+    return "layers." + std::to_string(settings_.layer) + ": " +
+           (settings_.pool == Pool::Max ? "max" : "average") + " pooling " +
+           to_string(settings_.image.dims()) + "->" + to_string(output_.dims());
+  }
+
+ private:
+  Settings settings_;
+  ImageShape output_;
+};
 
 LayerKind pooling_kind(const char* name, Pool pool) {
   return {name,

@@ -1,8 +1,9 @@
-// SwiGLU, row by row.
-#include "millrace/stages/swiglu.hpp"
-
+// SwiGLU: one half of a row gates the other.
+#include <cstdint>
+#include <string>
 #include <utility>
 
+#include "millrace/stages/row_layer.hpp"
 #include "stages/kernels/blocks.hpp"
 #include "stages/kernels/exponential.hpp"
 #include "stages/kernels/precision.hpp"
@@ -31,59 +32,77 @@ void row_gradient(const T* dy, const T* x, std::int64_t columns, T* dx) {
   }
 }
 
-}  // namespace
+/// y = a / (1 + e^-a) b with a and b the first and second half of x; x [rows, 2 columns], y [rows,
+/// columns]. Shazeer, "GLU Variants Improve Transformer", arXiv 2002.05202, equation 5, whose two
+/// products are a linear layer before this one. F keeps x. With g = 1 / (1 + e^-a):
+/// I: da = dy b g (1 + a (1 - g)), db = dy a g. No weights. Cost: one pass over the data each way.
+/// Thread-safety: externally synchronised.
+class SwiGlu final : public RowLayer {
+ public:
+  /// `name` is the global name, "layers.3"; `columns` those of y. Throws InvalidArgument when
+  /// columns < 1 or the dtype is neither f32 nor f64.
+  SwiGlu(std::string name, std::int64_t columns, DType dtype)
+      : name_(std::move(name)), columns_(columns), dtype_(dtype) {
+    detail::require_float(dtype, describe());
+    require(columns >= 1, name_ + ": swiglu needs rows of two halves with at least 1 column each");
+  }
 
-SwiGlu::SwiGlu(std::string name, std::int64_t columns, DType dtype)
-    : name_(std::move(name)), columns_(columns), dtype_(dtype) {
-  detail::require_float(dtype, describe());
-  require(columns >= 1, name_ + ": swiglu needs rows of two halves with at least 1 column each");
-}
-
-Tensor SwiGlu::forward_rows(const PassContext& context, Tensor input, Stash& stash) {
-  Tensor output = context.make(dtype_, {input.rows(), columns_});
-  detail::with_precision(dtype_, [&](auto zero) {
-    using T = decltype(zero);
-    detail::for_rows(context, input.rows(), columns_, [&](std::int64_t first, std::int64_t last) {
-      for (std::int64_t i = first; i < last; ++i)
-        gate_row(detail::values<T>(std::as_const(input)) + i * 2 * columns_,
-                 columns_,
-                 detail::values<T>(output) + i * columns_);
-    });
-  });
-  if (context.training) stash.keep(context, std::move(input));
-  return output;
-}
-
-Tensor SwiGlu::backward_rows(const PassContext& context,
-                             Tensor output_gradient,
-                             Stash& stash,
-                             bool wanted) {
-  Tensor input_gradient;
-  if (wanted) {
-    const Tensor input = stash.read(context, 0);
-    input_gradient = context.make(dtype_, input.dims());
+  Tensor forward_rows(const PassContext& context, Tensor input, Stash& stash) override {
+    Tensor output = context.make(dtype_, {input.rows(), columns_});
     detail::with_precision(dtype_, [&](auto zero) {
       using T = decltype(zero);
       detail::for_rows(context, input.rows(), columns_, [&](std::int64_t first, std::int64_t last) {
         for (std::int64_t i = first; i < last; ++i)
-          row_gradient(detail::values<T>(std::as_const(output_gradient)) + i * columns_,
-                       detail::values<T>(input) + i * 2 * columns_,
-                       columns_,
-                       detail::values<T>(input_gradient) + i * 2 * columns_);
+          gate_row(detail::values<T>(std::as_const(input)) + i * 2 * columns_,
+                   columns_,
+                   detail::values<T>(output) + i * columns_);
       });
     });
+    if (context.training) stash.keep(context, std::move(input));
+    return output;
   }
-  stash.clear(context);
-  return input_gradient;
-}
+  Tensor backward_rows(const PassContext& context,
+                       Tensor output_gradient,
+                       Stash& stash,
+                       bool wanted) override {
+    Tensor input_gradient;
+    if (wanted) {
+      const Tensor input = stash.read(context, 0);
+      input_gradient = context.make(dtype_, input.dims());
+      detail::with_precision(dtype_, [&](auto zero) {
+        using T = decltype(zero);
+        detail::for_rows(
+            context, input.rows(), columns_, [&](std::int64_t first, std::int64_t last) {
+              for (std::int64_t i = first; i < last; ++i)
+                row_gradient(detail::values<T>(std::as_const(output_gradient)) + i * columns_,
+                             detail::values<T>(input) + i * 2 * columns_,
+                             columns_,
+                             detail::values<T>(input_gradient) + i * 2 * columns_);
+            });
+      });
+    }
+    stash.clear(context);
+    return input_gradient;
+  }
 
-std::size_t SwiGlu::bytes_after_forward(std::int64_t rows) const {
-  return size_of(kept_dtype(dtype_)) * static_cast<std::size_t>(2 * rows * columns_);
-}
+  [[nodiscard]] DType dtype() const override { return dtype_; }
+  [[nodiscard]] std::int64_t input_columns() const override { return 2 * columns_; }
+  [[nodiscard]] std::int64_t output_columns() const override { return columns_; }
+  [[nodiscard]] std::size_t bytes_after_forward(std::int64_t rows) const override {
+    return size_of(kept_dtype(dtype_)) * static_cast<std::size_t>(2 * rows * columns_);
+  }
+  [[nodiscard]] std::size_t bytes_after_input(std::int64_t) const override { return 0; }
+  [[nodiscard]] std::string describe() const override {
+    return name_ + ": swiglu of " + std::to_string(columns_);
+  }
 
-std::string SwiGlu::describe() const {
-  return name_ + ": swiglu of " + std::to_string(columns_);
-}
+ private:
+  std::string name_;
+  std::int64_t columns_;
+  DType dtype_;
+};
+
+}  // namespace
 
 LayerKind swiglu_kind() {
   return {"swiglu",

@@ -1,9 +1,10 @@
-// The products of a linear map whose matrix lies the other way round.
-#include "millrace/stages/unembedding.hpp"
-
+// The head of a model over a vocabulary: a score for every row of a table.
 #include <cmath>
+#include <cstdint>
+#include <string>
 #include <utility>
 
+#include "millrace/stages/row_layer.hpp"
 #include "stages/kernels/precision.hpp"
 #include "stages/kernels/product.hpp"
 #include "stages/layers/check.hpp"
@@ -11,100 +12,128 @@
 #include "stages/layers/parameters.hpp"
 
 namespace millrace {
+namespace {
 
-Unembedding::Unembedding(const Settings& settings)
-    : settings_(settings), weight_(detail::parameter_of(settings.layer, "weight", true)) {
-  detail::require_float(settings.dtype, describe());
-  require(settings.words >= 1 && settings.columns >= 1,
-          describe() + ": a table needs at least 1 row and 1 column");
-}
+/// y = x W^T with x [rows, columns], W [words, columns], y [rows, words]: the scalar product of x
+/// with every row of the table. W has the shape of an Embedding's table, so that the two can be
+/// tied (Press and Wolf, arXiv 1608.05859).
+///
+/// F keeps x. I: dx = dy W, keeps x and dy; W: dW += dy^T x.
+/// Cost: one product of 2 rows words columns operations per pass.
+/// Thread-safety: externally synchronised.
+class Unembedding final : public RowLayer {
+ public:
+  struct Settings {
+    std::int64_t words = 0;
+    std::int64_t columns = 0;
+    DType dtype = DType::F32;
+    std::uint32_t layer = 0;  ///< global number: names the parameter and keys its first values
+  };
 
-void Unembedding::initialize(std::uint64_t seed) {
-  detail::allocate(weight_, settings_.dtype, {settings_.words, settings_.columns});
-  const RandomKey key{.seed = seed, .purpose = Purpose::Initialize, .layer = settings_.layer};
-  detail::fill_uniform(weight_.value, key, std::sqrt(3.0 / static_cast<double>(settings_.columns)));
-}
+  /// Parameter "layers.N.weight", without memory until `initialize`. Throws InvalidArgument when
+  /// words or columns are below 1 or the dtype is neither f32 nor f64.
+  explicit Unembedding(const Settings& settings)
+      : settings_(settings), weight_(detail::parameter_of(settings.layer, "weight", true)) {
+    detail::require_float(settings.dtype, describe());
+    require(settings.words >= 1 && settings.columns >= 1,
+            describe() + ": a table needs at least 1 row and 1 column");
+  }
 
-Tensor Unembedding::forward_rows(const PassContext& context, Tensor input, Stash& stash) {
-  Tensor output = context.make(settings_.dtype, {input.rows(), settings_.words});
-  detail::with_precision(settings_.dtype, [&](auto zero) {
-    using T = decltype(zero);
-    detail::multiply<T>(context,
-                        {.rows = input.rows(),
-                         .columns = settings_.words,
-                         .depth = settings_.columns,
-                         .b_transposed = true,
-                         .accumulate = false,
-                         .factors = precision()},
-                        detail::values<T>(std::as_const(input)),
-                        detail::values<T>(std::as_const(weight_.value)),
-                        detail::values<T>(output));
-  });
-  if (context.training) stash.keep(context, std::move(input));
-  return output;
-}
-
-Tensor Unembedding::backward_rows(const PassContext& context,
-                                  Tensor output_gradient,
-                                  Stash& stash,
-                                  bool wanted) {
-  Tensor input_gradient;
-  if (wanted) {
-    const std::int64_t rows = output_gradient.rows();
-    input_gradient = context.make(settings_.dtype, {rows, settings_.columns});
+  Tensor forward_rows(const PassContext& context, Tensor input, Stash& stash) override {
+    Tensor output = context.make(settings_.dtype, {input.rows(), settings_.words});
     detail::with_precision(settings_.dtype, [&](auto zero) {
       using T = decltype(zero);
       detail::multiply<T>(context,
-                          {.rows = rows,
-                           .columns = settings_.columns,
-                           .depth = settings_.words,
+                          {.rows = input.rows(),
+                           .columns = settings_.words,
+                           .depth = settings_.columns,
+                           .b_transposed = true,
                            .accumulate = false,
                            .factors = precision()},
-                          detail::values<T>(std::as_const(output_gradient)),
+                          detail::values<T>(std::as_const(input)),
                           detail::values<T>(std::as_const(weight_.value)),
-                          detail::values<T>(input_gradient));
+                          detail::values<T>(output));
     });
+    if (context.training) stash.keep(context, std::move(input));
+    return output;
   }
-  stash.keep(context, std::move(output_gradient));
-  return input_gradient;
-}
+  Tensor backward_rows(const PassContext& context,
+                       Tensor output_gradient,
+                       Stash& stash,
+                       bool wanted) override {
+    Tensor input_gradient;
+    if (wanted) {
+      const std::int64_t rows = output_gradient.rows();
+      input_gradient = context.make(settings_.dtype, {rows, settings_.columns});
+      detail::with_precision(settings_.dtype, [&](auto zero) {
+        using T = decltype(zero);
+        detail::multiply<T>(context,
+                            {.rows = rows,
+                             .columns = settings_.columns,
+                             .depth = settings_.words,
+                             .accumulate = false,
+                             .factors = precision()},
+                            detail::values<T>(std::as_const(output_gradient)),
+                            detail::values<T>(std::as_const(weight_.value)),
+                            detail::values<T>(input_gradient));
+      });
+    }
+    stash.keep(context, std::move(output_gradient));
+    return input_gradient;
+  }
+  void backward_weight(const PassContext& context, Stash& stash) override {
+    const Tensor input = stash.read(context, 0);
+    const Tensor gradient = stash.read(context, 1);
+    detail::with_precision(settings_.dtype, [&](auto zero) {
+      using T = decltype(zero);
+      detail::multiply<T>(context,
+                          {.rows = settings_.words,
+                           .columns = settings_.columns,
+                           .depth = gradient.rows(),
+                           .a_transposed = true,
+                           .factors = precision()},
+                          detail::values<T>(gradient),
+                          detail::values<T>(input),
+                          detail::values<T>(weight_.gradient));
+    });
+    stash.clear(context);
+  }
 
-void Unembedding::backward_weight(const PassContext& context, Stash& stash) {
-  const Tensor input = stash.read(context, 0);
-  const Tensor gradient = stash.read(context, 1);
-  detail::with_precision(settings_.dtype, [&](auto zero) {
-    using T = decltype(zero);
-    detail::multiply<T>(context,
-                        {.rows = settings_.words,
-                         .columns = settings_.columns,
-                         .depth = gradient.rows(),
-                         .a_transposed = true,
-                         .factors = precision()},
-                        detail::values<T>(gradient),
-                        detail::values<T>(input),
-                        detail::values<T>(weight_.gradient));
-  });
-  stash.clear(context);
-}
+  [[nodiscard]] std::vector<Parameter*> parameters() override { return {&weight_}; }
+  /// Uniform in [-a, a] with a = sqrt(3 / columns), as an Embedding's.
+  void initialize(std::uint64_t seed) override {
+    detail::allocate(weight_, settings_.dtype, {settings_.words, settings_.columns});
+    const RandomKey key{.seed = seed, .purpose = Purpose::Initialize, .layer = settings_.layer};
+    detail::fill_uniform(
+        weight_.value, key, std::sqrt(3.0 / static_cast<double>(settings_.columns)));
+  }
 
-std::size_t Unembedding::bytes_after_forward(std::int64_t rows) const {
-  return size_of(kept_dtype(settings_.dtype)) * static_cast<std::size_t>(rows * settings_.columns);
-}
+  [[nodiscard]] DType dtype() const override { return settings_.dtype; }
+  [[nodiscard]] std::int64_t input_columns() const override { return settings_.columns; }
+  [[nodiscard]] std::int64_t output_columns() const override { return settings_.words; }
+  [[nodiscard]] std::size_t bytes_after_forward(std::int64_t rows) const override {
+    return size_of(kept_dtype(settings_.dtype)) *
+           static_cast<std::size_t>(rows * settings_.columns);
+  }
+  [[nodiscard]] std::size_t bytes_after_input(std::int64_t rows) const override {
+    return size_of(kept_dtype(settings_.dtype)) *
+           static_cast<std::size_t>(rows * (settings_.columns + settings_.words));
+  }
+  [[nodiscard]] double operations(std::span<const TensorType> inputs) const override {
+    return 2.0 * static_cast<double>(inputs[0].dims.elements()) *
+           static_cast<double>(settings_.words);
+  }
+  [[nodiscard]] std::string describe() const override {
+    return "layers." + std::to_string(settings_.layer) + ": unembedding " +
+           std::to_string(settings_.columns) + "->" + std::to_string(settings_.words);
+  }
 
-std::size_t Unembedding::bytes_after_input(std::int64_t rows) const {
-  return size_of(kept_dtype(settings_.dtype)) *
-         static_cast<std::size_t>(rows * (settings_.columns + settings_.words));
-}
+ private:
+  Settings settings_;
+  Parameter weight_;
+};
 
-double Unembedding::operations(std::span<const TensorType> inputs) const {
-  return 2.0 * static_cast<double>(inputs[0].dims.elements()) *
-         static_cast<double>(settings_.words);
-}
-
-std::string Unembedding::describe() const {
-  return "layers." + std::to_string(settings_.layer) + ": unembedding " +
-         std::to_string(settings_.columns) + "->" + std::to_string(settings_.words);
-}
+}  // namespace
 
 LayerKind unembedding_kind() {
   return {"unembedding",

@@ -8,7 +8,6 @@
 #include <string_view>
 #include <vector>
 
-#include "millrace/stages/activation.hpp"
 #include "millrace/stages/models.hpp"
 
 namespace millrace::detail {

@@ -1,8 +1,7 @@
 // Attention against its definition, written out for one query and one key at a time.
-#include "millrace/stages/attention.hpp"
-
 #include <cmath>
 #include <cstring>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -30,12 +29,11 @@ std::int64_t columns_of(const Form& form) {
   return (form.heads + 2 * form.kv_heads) * kHead;
 }
 
-CausalAttention::Settings settings_of(const Form& form, DType dtype = DType::F64) {
-  return {.columns = columns_of(form),
-          .heads = form.heads,
-          .kv_heads = form.kv_heads,
-          .rotary_base = form.rotary,
-          .dtype = dtype};
+std::unique_ptr<Layer> attention_of(const Form& form, DType dtype = DType::F64) {
+  return built("attention",
+               {{"heads", form.heads}, {"kv_heads", form.kv_heads}, {"rotary", form.rotary}},
+               {1, 1, columns_of(form)},
+               dtype);
 }
 
 /// Head `slot` of a row at a position, turned by complex multiplication.
@@ -85,17 +83,17 @@ const std::vector<Form> kForms = {{1, 1, 0}, {4, 4, 0}, {4, 2, 10000}, {6, 1, 50
 TEST(Attention, IsTheSoftmaxOverEarlierKeysOfEveryLength) {
   for (const Form& form : kForms)
     for (const std::int64_t positions : {1, 5, 63, 64, 65, 150}) {
-      CausalAttention layer(settings_of(form));
+      const auto layer = attention_of(form);
       const Tensor x = drawn(DType::F64, {2, positions, columns_of(form)}, 3);
       Stash stash;
-      const TensorList y = layer.forward(training_context(), TensorList(x.clone()), stash);
+      const TensorList y = layer->forward(training_context(), TensorList(x.clone()), stash);
       ASSERT_EQ(y[0].dims(), (Dims{2, positions, form.heads * kHead}));
       std::size_t place = 0;
       for (std::int64_t sample = 0; sample < 2; ++sample)
         for (std::int64_t query = 0; query < positions; ++query)
           for (std::int64_t head = 0; head < form.heads; ++head)
             for (const double number : attended(x, form, sample, query, head))
-              ASSERT_NEAR(y[0].as<double>()[place++], number, 1e-12) << layer.describe();
+              ASSERT_NEAR(y[0].as<double>()[place++], number, 1e-12) << layer->describe();
     }
 }
 
@@ -109,15 +107,15 @@ TEST(Attention, HasRightGradientsAcrossBlocksOfQueries) {
 
 TEST(Attention, OfLaterPositionsChangesNoBitOfEarlierOnes) {
   const Form form{4, 2, 10000};
-  CausalAttention layer(settings_of(form, DType::F32));
+  const auto layer = attention_of(form, DType::F32);
   Tensor x = drawn(DType::F32, {1, 150, columns_of(form)}, 3);
   Stash stash;
-  const TensorList before = layer.forward(training_context(), TensorList(x.clone()), stash);
+  const TensorList before = layer->forward(training_context(), TensorList(x.clone()), stash);
   constexpr std::size_t kFrom = 100;
   const auto numbers = x.as<float>();
   for (std::size_t i = kFrom * static_cast<std::size_t>(columns_of(form)); i < numbers.size(); ++i)
     numbers[i] += 5;
-  const TensorList after = layer.forward(training_context(), TensorList(x.clone()), stash);
+  const TensorList after = layer->forward(training_context(), TensorList(x.clone()), stash);
   const std::size_t same = kFrom * static_cast<std::size_t>(form.heads * kHead);
   for (std::size_t i = 0; i < same; ++i)
     ASSERT_EQ(before[0].as<float>()[i], after[0].as<float>()[i]) << i;
@@ -126,11 +124,11 @@ TEST(Attention, OfLaterPositionsChangesNoBitOfEarlierOnes) {
 
 TEST(Attention, StandsScoresThatAreLarge) {
   const Form form{1, 1, 0};
-  CausalAttention layer(settings_of(form, DType::F32));
+  const auto layer = attention_of(form, DType::F32);
   Tensor x = drawn(DType::F32, {1, 20, columns_of(form)}, 3);
   for (float& number : x.as<float>()) number *= 1e4F;
   Stash stash;
-  const TensorList y = layer.forward(training_context(), TensorList(x.clone()), stash);
+  const TensorList y = layer->forward(training_context(), TensorList(x.clone()), stash);
   for (const float number : std::as_const(y[0]).as<float>())
     EXPECT_TRUE(std::abs(number) <= 1e4F) << number;
 }
@@ -186,7 +184,7 @@ struct Sliced {
 };
 
 /// Slices forward, and backward from the last; bytes counted are those predicted.
-Sliced run_slices(CausalAttention& layer,
+Sliced run_slices(Layer& layer,
                   const Tensor& x,
                   const Tensor& dy,
                   const std::vector<std::int64_t>& lengths) {
@@ -229,13 +227,13 @@ Sliced run_slices(CausalAttention& layer,
 TEST(Attention, OfSlicesIsThatOfTheWholeForwardsAndBackwards) {
   constexpr std::int64_t kLength = 150;
   for (const Form& form : kForms) {
-    CausalAttention layer(settings_of(form));
+    const auto layer = attention_of(form);
     const Tensor x = drawn(DType::F64, {2, kLength, columns_of(form)}, 3);
     const Tensor dy = drawn(DType::F64, {2, kLength, form.heads * kHead}, 4);
-    const Sliced whole = run_slices(layer, x, dy, {kLength});
+    const Sliced whole = run_slices(*layer, x, dy, {kLength});
     for (const std::vector<std::int64_t>& lengths :
          {std::vector<std::int64_t>{75, 75}, {1, 70, 79}, {64, 1, 64, 21}}) {
-      const Sliced sliced = run_slices(layer, x, dy, lengths);
+      const Sliced sliced = run_slices(*layer, x, dy, lengths);
       std::int64_t first = 0;
       for (std::size_t s = 0; s < lengths.size(); ++s) {
         expect_close(sliced.outputs[s], cut(whole.outputs[0], first, lengths[s]), 1e-12);
@@ -247,13 +245,13 @@ TEST(Attention, OfSlicesIsThatOfTheWholeForwardsAndBackwards) {
 }
 
 TEST(Attention, OfSlicesKeepsRowsInItsPrecision) {
-  CausalAttention layer(settings_of({4, 2, 100}, DType::F32));
-  layer.hold_in(DType::BF16);
+  const auto layer = attention_of({4, 2, 100}, DType::F32);
+  layer->hold_in(DType::BF16);
   Tensor x = drawn(DType::F32, {2, 20, columns_of({4, 2, 100})}, 3);
   round_to(DType::BF16, x.as<float>());
   const Tensor dy = drawn(DType::F32, {2, 20, 4 * kHead}, 4);
-  const Sliced whole = run_slices(layer, x, dy, {20});
-  const Sliced sliced = run_slices(layer, x, dy, {7, 13});
+  const Sliced whole = run_slices(*layer, x, dy, {20});
+  const Sliced sliced = run_slices(*layer, x, dy, {7, 13});
   expect_close(sliced.gradients[1], cut(whole.gradients[0], 7, 13), 1e-5);
 }
 

@@ -1,7 +1,5 @@
 // Running statistics of batch norm against plain loops over the whole mini-batch, or over one
 // micro-batch after the other.
-#include "millrace/stages/batch_norm.hpp"
-
 #include <cmath>
 #include <memory>
 #include <vector>
@@ -17,11 +15,9 @@ namespace {
 constexpr std::int64_t kColumns = 5;
 
 /// A new one with its first values.
-std::unique_ptr<BatchNorm> norm_of(RunningStatistics statistics, DType dtype = DType::F64) {
-  auto layer = std::make_unique<BatchNorm>(BatchNorm::Settings{
-      .columns = kColumns, .momentum = 0.3, .statistics = statistics, .dtype = dtype, .layer = 2});
-  layer->initialize(1);
-  return layer;
+std::unique_ptr<Layer> norm_of(const std::string& statistics, DType dtype = DType::F64) {
+  return built(
+      "batch_norm", {{"momentum", 0.3}, {"statistics", statistics}}, {1, kColumns}, dtype, 2);
 }
 
 /// Number 37 * row + column of a stream, so that a split is no other data; column j lies about 10
@@ -43,7 +39,7 @@ Tensor rows_of(DType dtype, std::int64_t first, std::int64_t count) {
   return rows;
 }
 
-void run(BatchNorm& layer, Tensor rows) {
+void run(Layer& layer, Tensor rows) {
   Stash stash;
   Tensor gradient = rows.clone();
   (void)layer.forward(training_context(), TensorList(std::move(rows)), stash);
@@ -52,10 +48,7 @@ void run(BatchNorm& layer, Tensor rows) {
 }
 
 /// One step over micro-batches of these sizes.
-void step(BatchNorm& layer,
-          const std::vector<std::int64_t>& sizes,
-          std::int64_t first,
-          DType dtype) {
+void step(Layer& layer, const std::vector<std::int64_t>& sizes, std::int64_t first, DType dtype) {
   for (Parameter* parameter : layer.parameters()) parameter->gradient.fill_zero();
   for (const std::int64_t size : sizes) {
     run(layer, rows_of(dtype, first, size));
@@ -82,7 +75,7 @@ Moments moments(std::int64_t first, std::int64_t rows, std::int64_t column) {
   return result;
 }
 
-double value_of(BatchNorm& layer, std::size_t parameter, std::int64_t column = 0) {
+double value_of(Layer& layer, std::size_t parameter, std::int64_t column = 0) {
   const Tensor& value = layer.parameters()[parameter]->value;
   const auto at = static_cast<std::size_t>(column);
   return value.dtype() == DType::F64 ? value.as<double>()[at]
@@ -98,8 +91,8 @@ TEST(BatchNormalisation, DeferredStatisticsAreThoseOfTheWholeMiniBatchHoweverItI
        {std::vector<std::int64_t>{12}, {6, 6}, {5, 0, 4, 1, 2}, std::vector<std::int64_t>(12, 1)})
     for (const DType dtype : {DType::F64, DType::F32}) {
       const double near = dtype == DType::F64 ? 1e-12 : 3e-5;
-      const auto owner = norm_of(RunningStatistics::Deferred, dtype);
-      BatchNorm& layer = *owner;
+      const auto owner = norm_of("deferred", dtype);
+      Layer& layer = *owner;
       std::vector<double> mean(kColumns, 0.0);
       std::vector<double> variance(kColumns, 1.0);
       for (std::int64_t first = 0; first < 48; first += 12) {
@@ -120,8 +113,8 @@ TEST(BatchNormalisation, DeferredStatisticsAreThoseOfTheWholeMiniBatchHoweverItI
 
 TEST(BatchNormalisation, ImmediateStatisticsTakeOneMicroBatchAfterTheOther) {
   const std::vector<std::int64_t> sizes = {5, 0, 4, 1, 2};
-  const auto owner = norm_of(RunningStatistics::Immediate);
-  BatchNorm& layer = *owner;
+  const auto owner = norm_of("immediate");
+  Layer& layer = *owner;
   std::vector<double> mean(kColumns, 0.0);
   std::vector<double> variance(kColumns, 1.0);
   for (std::int64_t first = 0; first < 48; first += 12) {
@@ -146,8 +139,8 @@ TEST(BatchNormalisation, ImmediateStatisticsTakeOneMicroBatchAfterTheOther) {
 }
 
 TEST(BatchNormalisation, EvaluationIsByTheRunningStatistics) {
-  const auto owner = norm_of(RunningStatistics::Deferred);
-  BatchNorm& layer = *owner;
+  const auto owner = norm_of("deferred");
+  Layer& layer = *owner;
   step(layer, {8}, 0, DType::F64);
   PassContext context = training_context();
   context.training = false;
@@ -165,9 +158,9 @@ TEST(BatchNormalisation, EvaluationIsByTheRunningStatistics) {
 }
 
 TEST(BatchNormalisation, MovesItsStatisticsAtTheEndOfAStepOnlyAndNotWhenFrozen) {
-  for (const auto statistics : {RunningStatistics::Deferred, RunningStatistics::Immediate}) {
+  for (const auto statistics : {"deferred", "immediate"}) {
     const auto owner = norm_of(statistics);
-    BatchNorm& layer = *owner;
+    Layer& layer = *owner;
     run(layer, rows_of(DType::F64, 0, 8));
     EXPECT_EQ(value_of(layer, kMean, 1), 0);
     EXPECT_EQ(value_of(layer, kVariance, 1), 1);

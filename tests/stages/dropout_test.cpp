@@ -1,6 +1,4 @@
 // Dropout's mask is a function of the sample, not of the micro-batch it came in.
-#include "millrace/stages/dropout.hpp"
-
 #include <algorithm>
 
 #include <gtest/gtest.h>
@@ -20,12 +18,12 @@ Tensor dropped(std::int64_t first_sample,
                std::int64_t rows,
                std::uint64_t step,
                std::uint32_t layer) {
-  Dropout dropout({.rate = 0.25, .layer = layer});
+  const auto dropout = built("dropout", {{"rate", 0.25}}, {rows, 33}, DType::F32, layer);
   PassContext context;
   context.first_sample = first_sample;
   context.step = step;
   Stash stash;
-  return std::move(dropout.forward(context, TensorList(ones(rows, 33)), stash)[0]);
+  return std::move(dropout->forward(context, TensorList(ones(rows, 33)), stash)[0]);
 }
 
 TEST(Dropout, MaskDoesNotDependOnTheCutIntoMicroBatches) {
@@ -50,7 +48,8 @@ TEST(Dropout, DropsItsShareAndKeepsTheMean) {
 }
 
 TEST(Dropout, RefusesRatesOutsideZeroToBelowOne) {
-  for (const double rate : {-0.1, 1.0, 2.0}) EXPECT_THROW(Dropout({.rate = rate}), InvalidArgument);
+  for (const double rate : {-0.1, 1.0, 2.0})
+    EXPECT_THROW((void)built("dropout", {{"rate", rate}}, {1, 1}), InvalidArgument);
 }
 
 }  // namespace

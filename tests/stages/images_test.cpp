@@ -1,13 +1,13 @@
 // Layers of images against the sums of their definitions, written out one output number at a time.
 #include <cmath>
+#include <memory>
 #include <string>
+#include <vector>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "millrace/stages/conv2d.hpp"
-#include "millrace/stages/group_norm.hpp"
-#include "millrace/stages/pooling.hpp"
+#include "millrace/stages/window.hpp"
 #include "stages/layer_probe.hpp"
 
 namespace millrace::test {
@@ -27,9 +27,35 @@ std::vector<Window> windows() {
           {3, 3, 1, 1},
           {3, 3, 2, 1},
           {3, 3, 3, 1},
-          {5, 5, 1, 2},
-          {5, 7, 1, 0},
-          {2, 3, 1, 1}};
+          {4, 4, 1, 2},
+          {5, 5, 1, 2}};
+}
+
+/// Those, and the whole image.
+std::vector<Window> pooling_windows() {
+  std::vector<Window> all = windows();
+  all.push_back({kImage.height, kImage.width, 1, 0});
+  return all;
+}
+
+LayerSettings settings_of(const Window& window) {
+  const bool square = window.kernel_height == window.kernel_width;
+  return {{"kernel", square ? window.kernel_height : 0},
+          {"stride", window.stride},
+          {"padding", window.padding}};
+}
+
+std::unique_ptr<Layer> convolution(const ImageShape& image, const Window& window) {
+  LayerSettings settings = settings_of(window);
+  settings.set("out", std::int64_t{4});
+  return built("conv2d", settings, {1, image.height, image.width, image.channels});
+}
+
+std::unique_ptr<Layer> pooling(const char* kind,
+                               const ImageShape& image,
+                               const Window& window,
+                               DType dtype = DType::F64) {
+  return built(kind, settings_of(window), {1, image.height, image.width, image.channels}, dtype);
 }
 
 Tensor drawn_images() {
@@ -69,12 +95,11 @@ void expect_outputs(Layer& layer, const Tensor& images, const Value& value) {
 TEST(Convolution, IsTheSumOverItsWindow) {
   const Tensor images = drawn_images();
   for (const Window& window : windows()) {
-    Conv2d layer({.image = kImage, .out = 4, .window = window, .dtype = DType::F64});
-    layer.initialize(1);
-    Tensor& weight = layer.parameters()[0]->value;
-    Tensor& bias = layer.parameters()[1]->value;
+    const auto layer = convolution(kImage, window);
+    Tensor& weight = layer->parameters()[0]->value;
+    Tensor& bias = layer->parameters()[1]->value;
     bias = drawn(DType::F64, {4}, 9);
-    expect_outputs(layer, images, [&](auto n, auto i, auto j, auto out) {
+    expect_outputs(*layer, images, [&](auto n, auto i, auto j, auto out) {
       double sum = bias.as<double>()[static_cast<std::size_t>(out)];
       std::size_t k = static_cast<std::size_t>(out);
       for (std::int64_t u = 0; u < window.kernel_height; ++u)
@@ -92,19 +117,15 @@ TEST(Convolution, IsTheSumOverItsWindow) {
 }
 
 TEST(Convolution, GivesTheSameForManySamplesAsForEach) {
-  Conv2d layer({.image = {.height = 16, .width = 16, .channels = 16},
-                .out = 4,
-                .window = {3, 3, 1, 1},
-                .dtype = DType::F64});
-  layer.initialize(1);
+  const auto layer = convolution({.height = 16, .width = 16, .channels = 16}, {3, 3, 1, 1});
   PassContext context = training_context();
   context.training = false;
   Stash stash;
   Tensor images = drawn(DType::F64, {9, 16, 16, 16}, 2);
-  const TensorList whole = layer.forward(context, TensorList(images.clone()), stash);
+  const TensorList whole = layer->forward(context, TensorList(images.clone()), stash);
   for (std::int64_t n = 0; n < 9; ++n) {
     const TensorList one =
-        layer.forward(context, TensorList(images.borrow_rows(n, 1).clone()), stash);
+        layer->forward(context, TensorList(images.borrow_rows(n, 1).clone()), stash);
     for (std::size_t i = 0; i < one[0].as<double>().size(); ++i)
       ASSERT_NEAR(
           one[0].as<double>()[i],
@@ -115,9 +136,9 @@ TEST(Convolution, GivesTheSameForManySamplesAsForEach) {
 
 TEST(MaxPooling, IsTheLargestOfItsWindow) {
   const Tensor images = drawn_images();
-  for (const Window& window : windows()) {
-    Pooling layer({.pool = Pool::Max, .image = kImage, .window = window, .dtype = DType::F64});
-    expect_outputs(layer, images, [&](auto n, auto i, auto j, auto c) {
+  for (const Window& window : pooling_windows()) {
+    const auto layer = pooling("max_pool", kImage, window);
+    expect_outputs(*layer, images, [&](auto n, auto i, auto j, auto c) {
       double largest = -INFINITY;
       for (std::int64_t u = 0; u < window.kernel_height; ++u)
         for (std::int64_t v = 0; v < window.kernel_width; ++v)
@@ -134,36 +155,38 @@ TEST(MaxPooling, IsTheLargestOfItsWindow) {
 }
 
 TEST(MaxPooling, GivesTheGradientToTheFirstOfEqualNumbers) {
-  Pooling layer({.image = {.height = 2, .width = 2, .channels = 1}, .window = {2, 2, 1, 0}});
+  const auto layer =
+      pooling("max_pool", {.height = 2, .width = 2, .channels = 1}, {2, 2, 1, 0}, DType::F32);
   Tensor image(DType::F32, {1, 2, 2, 1});
   std::ranges::copy(std::vector<float>{1, 3, 3, 3}, image.as<float>().begin());
   Stash stash;
-  (void)layer.forward(training_context(), TensorList(std::move(image)), stash);
+  (void)layer->forward(training_context(), TensorList(std::move(image)), stash);
   Tensor gradient(DType::F32, {1, 1, 1, 1});
   gradient.as<float>()[0] = 5;
   const TensorList given =
-      layer.backward_input(training_context(), TensorList(std::move(gradient)), stash, true);
+      layer->backward_input(training_context(), TensorList(std::move(gradient)), stash, true);
   EXPECT_THAT(given[0].as<float>(), testing::ElementsAre(0, 5, 0, 0));
 }
 
 TEST(MaxPooling, LetsWhatIsNoNumberWin) {
-  Pooling layer({.image = {.height = 1, .width = 3, .channels = 1}, .window = {1, 3, 1, 0}});
+  const auto layer =
+      pooling("max_pool", {.height = 1, .width = 3, .channels = 1}, {1, 3, 1, 0}, DType::F32);
   for (std::size_t place = 0; place < 3; ++place) {
     Tensor image(DType::F32, {1, 1, 3, 1});
     std::ranges::copy(std::vector<float>{1, 2, 3}, image.as<float>().begin());
     image.as<float>()[place] = NAN;
     Stash stash;
     const TensorList output =
-        layer.forward(training_context(), TensorList(std::move(image)), stash);
+        layer->forward(training_context(), TensorList(std::move(image)), stash);
     EXPECT_TRUE(std::isnan(output[0].as<float>()[0])) << place;
   }
 }
 
 TEST(AveragePooling, IsTheMeanOfItsWindowWithZerosAround) {
   const Tensor images = drawn_images();
-  for (const Window& window : windows()) {
-    Pooling layer({.pool = Pool::Average, .image = kImage, .window = window, .dtype = DType::F64});
-    expect_outputs(layer, images, [&](auto n, auto i, auto j, auto c) {
+  for (const Window& window : pooling_windows()) {
+    const auto layer = pooling("average_pool", kImage, window);
+    expect_outputs(*layer, images, [&](auto n, auto i, auto j, auto c) {
       double sum = 0;
       for (std::int64_t u = 0; u < window.kernel_height; ++u)
         for (std::int64_t v = 0; v < window.kernel_width; ++v)
@@ -185,9 +208,8 @@ TEST(GroupNormalisation, IsByMeanAndVarianceOfTheGroup) {
     return images.as<double>()[static_cast<std::size_t>((n * 15 + pixel) * kChannels + c)];
   };
   for (const std::int64_t groups : {1, 2, 3, 6}) {
-    GroupNorm layer({.extents = {3, 5, kChannels}, .groups = groups, .dtype = DType::F64});
-    layer.initialize(1);
-    expect_outputs(layer, images, [&](auto n, auto i, auto j, auto channel) {
+    const auto layer = built("group_norm", {{"groups", groups}}, {2, 3, 5, kChannels});
+    expect_outputs(*layer, images, [&](auto n, auto i, auto j, auto channel) {
       const std::int64_t width = kChannels / groups;
       const std::int64_t first = channel / width * width;
       double sum = 0;

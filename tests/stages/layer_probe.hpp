@@ -66,6 +66,19 @@ inline TensorList copies_of(const std::vector<Tensor>& tensors) {
   return list;
 }
 
+/// A layer of that kind for one input, with its first parameters.
+inline std::unique_ptr<Layer> built(const std::string& kind,
+                                    const LayerSettings& settings,
+                                    const Dims& dims,
+                                    DType dtype = DType::F64,
+                                    std::uint32_t number = 0) {
+  auto layer = build_layer({kind, settings},
+                           std::vector{TensorType{dtype, dims}},
+                           {.number = number, .dtype = dtype, .precision = dtype});
+  layer->initialize(1);
+  return layer;
+}
+
 /// One layer, with parameters that are drawn, and what it is given.
 class LayerProbe {
  public:

@@ -1,7 +1,5 @@
 // Batch norm in training: statistics that no cut, schedule or executor changes, that a skipped step
 // leaves alone, and a residual network that reaches its accuracy.
-#include "millrace/stages/batch_norm.hpp"
-
 #include <limits>
 #include <string>
 #include <tuple>

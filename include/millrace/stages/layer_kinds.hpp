@@ -16,6 +16,19 @@
 
 namespace millrace {
 
+/// An elementwise function y = f(z).
+/// - Relu: max(z, 0); the slope at 0 is 0.
+/// - Gelu: the tanh form, z/2 (1 + tanh(sqrt(2/pi) (z + 0.044715 z^3))); Hendrycks and Gimpel,
+///   "Gaussian Error Linear Units", arXiv 1606.08415, section 2.
+/// - Tanh: tanh(z).
+enum class Activation : std::uint8_t { None, Relu, Gelu, Tanh };
+
+/// "none", "relu", "gelu", "tanh".
+[[nodiscard]] const char* name_of(Activation activation);
+
+/// The activation called `name`. Throws InvalidArgument that lists the known names.
+[[nodiscard]] Activation activation(std::string_view name);
+
 /// What a layer is told besides its inputs: {{"out", 96}, {"activation", "relu"}}.
 /// Thread-safety: a value.
 class LayerSettings {

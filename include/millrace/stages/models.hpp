@@ -10,7 +10,6 @@
 #include <string_view>
 #include <vector>
 
-#include "millrace/stages/activation.hpp"
 #include "millrace/stages/layer_kinds.hpp"
 #include "millrace/stages/loss.hpp"
 #include "millrace/stages/module.hpp"
