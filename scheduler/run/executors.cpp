@@ -5,6 +5,7 @@
 #include <array>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "millrace/core/edit_distance.hpp"
@@ -33,9 +34,8 @@ constexpr std::array<std::string_view, 3> kKinds = {"flow-graph", "ranks", "sequ
 
 /// The program with everything its executor needs, checked. A receive is posted where it stands,
 /// which takes nothing here, and waited for by what uses the message.
-Program complete(const Program& program, bool messages, int pipelines = 1) {
-  Program whole = program;
-  if (pipelines > 1 || program.shape.replicas() > 1 || !program.shape.ties.empty())
+Program complete(Program whole, bool messages, int pipelines = 1) {
+  if (pipelines > 1 || whole.shape.replicas() > 1 || !whole.shape.ties.empty())
     whole = insert_reductions(whole, pipelines);
   if (messages) whole = insert_messages_before_use(whole);
   const auto violations = verify(whole);
@@ -63,12 +63,14 @@ std::span<const std::string_view> executor_kinds() {
 }
 
 std::unique_ptr<Executor> make_executor(std::string_view kind,
-                                        const Program& program,
+                                        Program program,
                                         std::span<const HostedStage> stages,
                                         const ExecutorOptions& options) {
-  if (kind == "flow-graph") return run::make_flow_graph(complete(program, false), stages, options);
-  if (kind == "ranks") return run::make_ranks(complete(program, true), stages, options);
-  if (kind == "sequential") return run::make_sequential(complete(program, false), stages, options);
+  if (kind == "flow-graph")
+    return run::make_flow_graph(complete(std::move(program), false), stages, options);
+  if (kind == "ranks") return run::make_ranks(complete(std::move(program), true), stages, options);
+  if (kind == "sequential")
+    return run::make_sequential(complete(std::move(program), false), stages, options);
   throw_unknown(kind);
 }
 
@@ -90,7 +92,7 @@ std::vector<std::string> plan_warnings(const Program& program,
   return sentences;
 }
 
-std::unique_ptr<Executor> make_rank_executor(const Program& program,
+std::unique_ptr<Executor> make_rank_executor(Program program,
                                              std::span<const HostedStage> stages,
                                              const GridPosition& position,
                                              const ExecutorOptions& options) {
@@ -99,14 +101,15 @@ std::unique_ptr<Executor> make_rank_executor(const Program& program,
     return "the grid's pipelines have " + std::to_string(position.grid().pipeline()) +
            " places; the program has " + std::to_string(program.shape.ranks) + " ranks";
   });
-  return run::make_rank(complete(program, true, position.grid().data()), stages, position, options);
+  return run::make_rank(
+      complete(std::move(program), true, position.grid().data()), stages, position, options);
 }
 
-std::unique_ptr<Executor> make_rank_executor(const Program& program,
+std::unique_ptr<Executor> make_rank_executor(Program program,
                                              std::span<const HostedStage> stages,
                                              Endpoint& endpoint,
                                              const ExecutorOptions& options) {
-  return make_rank_executor(program, stages, GridPosition(endpoint), options);
+  return make_rank_executor(std::move(program), stages, GridPosition(endpoint), options);
 }
 
 }  // namespace millrace

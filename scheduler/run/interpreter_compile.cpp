@@ -324,6 +324,7 @@ Interpreter::State::State(const Program& of_program,
     ranks.back() = std::make_unique<RankState>();
     ranks.back()->rank = Rank{i};
     ranks.back()->instructions = compiler.compile(*ranks.back());
+    compile_messages(*ranks.back());
   }
   if (position.grid().data() > 1) make_all_reduces();
   balanced = takes_all_it_gives();

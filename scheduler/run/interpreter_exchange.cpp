@@ -22,15 +22,30 @@ MessageTag gradient_tag(Stage stage, Replica from, std::uint64_t step) {
 }  // namespace
 
 /// Micro-batches count over all passes, so that no two messages of a step have one tag. The
-/// data-parallel replica is not in it: the ranks at both ends tell it.
-MessageTag Interpreter::State::tag_of(const Message& message) const {
-  return {message.step,
-          message.direction,
-          message.replica,
-          message.stage,
-          settings.in_step(message.unit.micro_batch, program.shape),
-          message.unit.slice,
-          message.edge};
+/// data-parallel replica is not in it: the ranks at both ends identify it.
+MessageTag Interpreter::State::tag_of(const run::PeerMessage& message) const {
+  MessageTag tag = message.tag;
+  tag.step = settings.step;
+  tag.micro_batch = settings.in_step(tag.micro_batch, program.shape);
+  return tag;
+}
+
+void Interpreter::State::compile_messages(RankState& at) const {
+  if (position.endpoint() == nullptr) return;
+  for (Instruction& instruction : at.instructions) {
+    if (!is_send(instruction.op) && !is_receive(instruction.op)) continue;
+    const Message message = message_of(program.shape, graph, *instruction.action, 0);
+    const Rank peer = is_send(instruction.op) ? message.destination : message.source;
+    instruction.message = static_cast<std::uint32_t>(at.messages.size());
+    at.messages.push_back({position.process(peer),
+                           {0,
+                            message.direction,
+                            message.replica,
+                            message.stage,
+                            message.unit.micro_batch,
+                            message.unit.slice,
+                            message.edge}});
+  }
 }
 
 /// Leaves are the step's micro-batches, over all passes, copy behind copy.
@@ -58,17 +73,15 @@ int Interpreter::State::leaf_of(MicroBatch micro_batch) const {
 
 void Interpreter::State::send(const Instruction& instruction) {
   if (position.endpoint() == nullptr) return;
-  const Message message = message_of(program.shape, graph, *instruction.action, settings.step);
-  position.endpoint()->send(
-      position.process(message.destination), tag_of(message), values.take(instruction.source));
+  const run::PeerMessage& message = instruction.at->messages[instruction.message];
+  position.endpoint()->send(message.process, tag_of(message), values.take(instruction.source));
 }
 
 void Interpreter::State::receive(const Instruction& instruction) {
   if (position.endpoint() == nullptr) return;
-  const Message message = message_of(program.shape, graph, *instruction.action, settings.step);
-  values.put(
-      instruction.target,
-      position.endpoint()->receive(position.process(message.source), tag_of(message), deadline()));
+  const run::PeerMessage& message = instruction.at->messages[instruction.message];
+  values.put(instruction.target,
+             position.endpoint()->receive(message.process, tag_of(message), deadline()));
 }
 
 /// At the last B or W of a stage, and at its REDUCE_GRAD: starts the sum over the copies of the

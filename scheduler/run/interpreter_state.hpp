@@ -19,6 +19,13 @@ namespace millrace::run {
 
 struct RankState;
 
+/// The message of a SEND or RECV: the process at the other end, and the tag but for what a step
+/// sets: its number, and the micro-batch in it.
+struct PeerMessage {
+  Rank process;
+  MessageTag tag;
+};
+
 /// One action, compiled; a cache line, so that an action reads one.
 struct alignas(64) Instruction {
   StageBody* body = nullptr;
@@ -31,6 +38,7 @@ struct alignas(64) Instruction {
   std::uint32_t target = ValueSlots::kNone;  ///< slot that is filled
   std::uint32_t unit = 0;                    ///< micro_batch * slices + slice
   std::uint32_t counts = 0;                  ///< which of State::counts
+  std::uint32_t message = 0;                 ///< of SEND and RECV: which of RankState::messages
   Op op = Op::Forward;
   bool first_stage : 1 = false;
   bool last_stage : 1 = false;
@@ -43,10 +51,13 @@ struct alignas(64) Instruction {
   bool gradient_per_use : 1 = false;  ///< the body adds the gradients of an output's uses itself
 };
 
+static_assert(sizeof(Instruction) == 64);
+
 /// One rank that runs here. Separate cache lines: ranks run at the same time.
 struct alignas(64) RankState {
   Rank rank;
   std::vector<Instruction> instructions;  ///< aligned with the rank's program
+  std::vector<PeerMessage> messages;      ///< none without an endpoint
   StashMeter meter;
   StashMeter sums;  ///< of trees of sums, over all passes of a step
   TensorPool pool;
@@ -91,7 +102,8 @@ struct Interpreter::State {
     return std::chrono::steady_clock::now() + settings.deadline;
   }
 
-  [[nodiscard]] MessageTag tag_of(const Message& message) const;
+  void compile_messages(run::RankState& at) const;
+  [[nodiscard]] MessageTag tag_of(const run::PeerMessage& message) const;
   [[nodiscard]] std::string sentence(const Action& action,
                                      Rank rank,
                                      const std::string& cause) const;

@@ -1,9 +1,14 @@
 // What a step asks of the heap: the vectors of its result and nothing per action, counted at
 // operator new; oneTBB takes the memory of its tasks elsewhere.
+#include <algorithm>
+#include <barrier>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <filesystem>
 #include <memory>
+#include <span>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -11,6 +16,9 @@
 
 #include "millrace/scheduler/plan/generators.hpp"
 #include "millrace/scheduler/run/executors.hpp"
+#include "millrace/transport/in_process.hpp"
+#include "millrace/transport/private_directory.hpp"
+#include "millrace/transport/shared_memory.hpp"
 #include "support/allocation_counter.hpp"
 
 namespace millrace::testing_run {
@@ -31,8 +39,8 @@ class PassingStage final : public StageBody {
   void backward_weight(const PassContext&) override {}
 
   static Tensor borrowed() {
-    static float memory[2] = {};
-    return {DType::F32, {2}, memory, nullptr, nullptr};
+    static float memory[8192] = {};  // over shared memory used where it arrives
+    return {DType::F32, {8192}, memory, nullptr, nullptr};
   }
 
  private:
@@ -61,6 +69,56 @@ std::size_t allocations_of_a_step(const char* kind, const char* schedule, int mi
   const std::size_t before = test::allocations();
   (void)executor->run(data, {});
   return test::allocations() - before;
+}
+
+/// Of a step of all ranks, each on a thread of its own. Queues grow in the first steps, by how many
+/// messages happen to wait in them, which has a bound: so the least of many steps.
+std::size_t least_allocations(const std::vector<std::unique_ptr<Endpoint>>& endpoints,
+                              int micro_batches) {
+  const int ranks = static_cast<int>(endpoints.size());
+  const Program program = generate("1f1b", {.ranks = ranks, .micro_batches = micro_batches});
+  std::vector<std::unique_ptr<PassingStage>> bodies;
+  std::vector<std::unique_ptr<Executor>> executors;
+  for (int rank = 0; rank < ranks; ++rank) {
+    bodies.push_back(std::make_unique<PassingStage>(rank + 1 == ranks));
+    const HostedStage hosted{Replica{0}, Stage{rank}, bodies.back().get()};
+    executors.push_back(
+        make_rank_executor(program, std::span(&hosted, 1), *endpoints[executors.size()]));
+  }
+  BorrowedData data;
+  std::barrier between(ranks);
+  std::size_t before = test::allocations();
+  std::size_t least = before;
+  std::vector<std::jthread> threads;
+  for (int rank = 0; rank < ranks; ++rank)
+    threads.emplace_back([&, rank] {
+      for (std::uint64_t step = 0; step < 100; ++step) {
+        (void)executors[static_cast<std::size_t>(rank)]->run(data, {.step = step});
+        between.arrive_and_wait();
+        if (rank == 0) {
+          const std::size_t now = test::allocations();
+          least = std::min(least, now - std::exchange(before, now));
+        }
+        between.arrive_and_wait();
+      }
+    });
+  threads.clear();
+  return least;
+}
+
+TEST(Allocation, RanksAllocateTheVectorsOfTheirResultsHoweverManyMessages) {
+  for (const int micro_batches : {4, 40}) {
+    InProcessHub hub(3);
+    std::vector<std::unique_ptr<Endpoint>> endpoints;
+    for (int rank = 0; rank < 3; ++rank) endpoints.push_back(hub.endpoint(Rank{rank}));
+    EXPECT_EQ(least_allocations(endpoints, micro_batches), 6U) << "in one process";
+    const PrivateDirectory directory(std::filesystem::temp_directory_path());
+    SharedMemoryOptions options;
+    options.world = 3;
+    options.directory = directory.path();
+    EXPECT_EQ(least_allocations(shared_memory_mesh(options), micro_batches), 6U)
+        << "over shared memory";
+  }
 }
 
 TEST(Allocation, AStepAllocatesTheTwoVectorsOfItsResultHoweverManyActions) {

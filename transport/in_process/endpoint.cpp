@@ -46,7 +46,7 @@ class InProcessEndpoint final : public Endpoint {
     Mailbox& mailbox = shared_->mailboxes[to.index()];
     {
       const std::lock_guard lock(mailbox.mutex);
-      Channel& channel = mailbox.channels[rank_.index()][index_of(tag.direction)];
+      MessageQueue& channel = mailbox.channels[rank_.index()][index_of(tag.direction)];
       if (channel.is_full())
         throw TransportError("the " + std::string(noun(tag.direction)) + " channel from rank " +
                              std::to_string(rank_.value) + " to rank " + std::to_string(to.value) +
@@ -62,7 +62,7 @@ class InProcessEndpoint final : public Endpoint {
     require_usable();
     Mailbox& mailbox = shared_->mailboxes[rank_.index()];
     std::unique_lock lock(mailbox.mutex);
-    Channel& channel = mailbox.channels[from.index()][index_of(tag.direction)];
+    MessageQueue& channel = mailbox.channels[from.index()][index_of(tag.direction)];
     while (true) {
       throw_if_cancelled();
       if (auto payload = channel.take(tag)) return std::move(*payload);

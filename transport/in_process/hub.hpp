@@ -9,68 +9,21 @@
 #include <deque>
 #include <map>
 #include <mutex>
-#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "millrace/core/error.hpp"
 #include "millrace/transport/listener.hpp"
+#include "transport/mailbox/message_queue.hpp"
 
 namespace millrace::in_process {
-
-inline constexpr int kUnbounded = 0;
-
-/// The messages of one channel that were sent and not yet received. Storage is kept, so that a
-/// channel that once held k messages takes k again without allocation.
-class Channel {
- public:
-  void set_depth(int depth) { depth_ = depth; }
-  [[nodiscard]] int depth() const { return depth_; }
-  [[nodiscard]] bool is_full() const {
-    return depth_ != kUnbounded && arrivals_.size() >= static_cast<std::size_t>(depth_);
-  }
-
-  void put(const MessageTag& tag, TensorList&& payload) {
-    if (free_.empty()) {
-      free_.push_back(static_cast<std::uint32_t>(messages_.size()));
-      messages_.emplace_back();
-    }
-    const std::uint32_t place = free_.back();
-    free_.pop_back();
-    messages_[place] = {tag, std::move(payload)};
-    arrivals_.push_back(place);
-  }
-
-  /// Takes the oldest message with this tag.
-  std::optional<TensorList> take(const MessageTag& tag) {
-    for (auto arrival = arrivals_.begin(); arrival != arrivals_.end(); ++arrival) {
-      if (messages_[*arrival].tag != tag) continue;
-      const std::uint32_t place = *arrival;
-      arrivals_.erase(arrival);
-      free_.push_back(place);
-      return std::move(messages_[place].payload);
-    }
-    return std::nullopt;
-  }
-
- private:
-  struct Message {
-    MessageTag tag;
-    TensorList payload;
-  };
-
-  int depth_ = kUnbounded;
-  std::vector<Message> messages_;
-  std::vector<std::uint32_t> arrivals_;  // places in messages_, oldest first
-  std::vector<std::uint32_t> free_;
-};
 
 /// What is on its way to one rank.
 struct Mailbox {
   std::mutex mutex;  // guards channels; taken alone, never with another mutex
   std::condition_variable_any changed;
-  std::vector<std::array<Channel, 3>> channels;  // [source rank][direction]
+  std::vector<std::array<MessageQueue, 3>> channels;  // [source rank][direction]
 };
 
 enum class Presence : std::uint8_t { Here, Left, Lost };

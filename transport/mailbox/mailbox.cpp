@@ -36,7 +36,7 @@ void Mailbox::set_depth(const ChannelDepth& channel) {
   if (channel.source == self_) peer(channel.destination).out[way].depth = channel.depth;
   if (channel.destination != self_) return;
   Inbound& inbound = peer(channel.source).in[way];
-  inbound.depth = channel.depth;
+  inbound.arrived.set_depth(channel.depth);
   inbound.answered = channel.answered;
 }
 
@@ -72,15 +72,12 @@ std::optional<TensorList> Mailbox::take(Rank from, const MessageTag& tag) {
   const std::lock_guard lock(mutex_);
   if (failure_) throw_failure();
   Peer& source = peer(from);
-  const auto found = source.arrived.find(tag);
-  if (found == source.arrived.end()) {
-    if (source.left)
-      throw PeerLost(words_of(from) + " said goodbye before the " + to_string(tag) + " came");
-    return std::nullopt;
-  }
-  TensorList message = std::move(found->second);
-  source.arrived.erase(found);
-  ++source.in[index_of(tag.direction)].taken;
+  Inbound& channel = source.in[index_of(tag.direction)];
+  auto message = channel.arrived.take(tag);
+  if (message)
+    ++channel.taken;
+  else if (source.left)
+    throw PeerLost(words_of(from) + " said goodbye before the " + to_string(tag) + " came");
   return message;
 }
 
@@ -126,12 +123,9 @@ bool Mailbox::settled() {
 bool Mailbox::deliver(Rank from, const MessageTag& tag, TensorList message) {
   {
     const std::lock_guard lock(mutex_);
-    Peer& source = peer(from);
-    Inbound& channel = source.in[index_of(tag.direction)];
-    const std::uint64_t held = channel.delivered - channel.taken;
-    if (channel.depth != 0 && held >= static_cast<unsigned>(channel.depth)) return false;
-    if (!source.arrived.emplace(tag, std::move(message)).second) return false;
-    ++channel.delivered;
+    MessageQueue& arrived = peer(from).in[index_of(tag.direction)].arrived;
+    if (arrived.is_full() || arrived.contains(tag)) return false;
+    arrived.put(tag, std::move(message));
   }
   tell();
   return true;
@@ -150,8 +144,9 @@ TakenCounts Mailbox::taken(Rank from) {
 bool Mailbox::owes_credit(Rank from, Direction direction) {
   const std::lock_guard lock(mutex_);
   const Inbound& channel = peer(from).in[index_of(direction)];
-  return channel.depth != 0 && !channel.answered &&
-         2 * (channel.taken - channel.told) >= static_cast<unsigned>(channel.depth);
+  const int depth = channel.arrived.depth();
+  return depth != MessageQueue::kUnbounded && !channel.answered &&
+         2 * (channel.taken - channel.told) >= static_cast<unsigned>(depth);
 }
 
 void Mailbox::credit(Rank from, const TakenCounts& taken) {

@@ -5,7 +5,6 @@
 #include <array>
 #include <cstdint>
 #include <functional>
-#include <map>
 #include <mutex>
 #include <optional>
 #include <span>
@@ -14,6 +13,7 @@
 
 #include "millrace/transport/endpoint.hpp"
 #include "millrace/transport/failure.hpp"
+#include "transport/mailbox/message_queue.hpp"
 #include "transport/mailbox/taken_counts.hpp"
 
 namespace millrace {
@@ -76,15 +76,13 @@ class Mailbox {
   };
 
   struct Inbound {
-    int depth = 0;
+    MessageQueue arrived;
     bool answered = false;
-    std::uint64_t delivered = 0;
     std::uint64_t taken = 0;
     std::uint64_t told = 0;
   };
 
   struct Peer {
-    std::map<MessageTag, TensorList> arrived;
     std::array<Outbound, 3> out;
     std::array<Inbound, 3> in;
     std::uint64_t asked = 0;

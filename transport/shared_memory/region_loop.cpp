@@ -12,6 +12,7 @@
 #include "millrace/transport/hello.hpp"
 #include "transport/liveness/circle.hpp"
 #include "transport/liveness/heartbeat_interval.hpp"
+#include "transport/shared_memory/address.hpp"
 #include "transport/shared_memory/events.hpp"
 
 namespace millrace::shared_memory {
@@ -95,7 +96,9 @@ RegionLoop::RegionLoop(const SharedMemoryOptions& options,
     const bool other = Rank{i} != options.rank;
     auto& path = sockets[static_cast<std::size_t>(i)];
     neighbours_.push_back(other ? std::make_unique<Neighbour>(Rank{i}, std::move(path)) : nullptr);
-    if (other) monitor_.excuse(Rank{i});
+    if (!other) continue;
+    neighbours_.back()->progress_file = file_of_rank(options, Rank{i}, "progress");
+    monitor_.excuse(Rank{i});
   }
   for (const ChannelDepth& channel : options.depths) {
     if (channel.source != options.rank || channel.destination == options.rank) continue;
@@ -329,7 +332,9 @@ void RegionLoop::send(Rank to, const MessageTag& tag, TensorList payload) noexce
       header.dtype = tensor.dtype();
       header.dims = tensor ? tensor.dims() : Dims();
       header.payload_bytes = tensor ? tensor.bytes() : 0;
-      peer.waiting.push_back({header, std::move(tensor)});
+      if (peer.spare.empty()) peer.spare.emplace_back();
+      peer.waiting.splice(peer.waiting.end(), peer.spare, peer.spare.begin());
+      peer.waiting.back() = {header, std::move(tensor)};
     }
     flush(peer);
   });

@@ -10,9 +10,9 @@
 #include <chrono>
 #include <condition_variable>
 #include <cstdint>
-#include <deque>
 #include <exception>
 #include <functional>
+#include <list>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -59,8 +59,42 @@ struct Own {
   Content* content = nullptr;
 };
 
+struct OwnOutbox;
+
+/// What a tensor in a sender's memory needs to return it.
+struct Loan {
+  std::shared_ptr<Mapping> segment;
+  std::shared_ptr<OwnOutbox> outbox;
+  Place place;
+};
+
+/// Keeps returned loans for the next ones. Thread-safety: internally synchronised, any thread.
+class SpareLoans {
+ public:
+  std::unique_ptr<Loan> take() {
+    const std::lock_guard lock(mutex_);
+    if (spare_.empty()) {
+      spare_.reserve(++made_);  // so that put never allocates
+      return std::make_unique<Loan>();
+    }
+    auto loan = std::move(spare_.back());
+    spare_.pop_back();
+    return loan;
+  }
+  void put(std::unique_ptr<Loan> loan) noexcept {
+    const std::lock_guard lock(mutex_);
+    spare_.push_back(std::move(loan));
+  }
+
+ private:
+  std::mutex mutex_;  // guards the rest; taken alone
+  std::vector<std::unique_ptr<Loan>> spare_;
+  std::size_t made_ = 0;
+};
+
 /// Our outbox for one other, which lives as long as tensors that are returned through it.
 struct OwnOutbox : Own<Outbox> {
+  SpareLoans loans;                    ///< of tensors of the other's
   std::atomic<std::uint32_t> held{0};  ///< slots of the other's that tensors lie in
 };
 
@@ -147,12 +181,14 @@ class RegionLoop {
 
     const Rank rank;
     const std::string socket_path;
+    std::string progress_file;
     Descriptor to;  // from dialling on
     std::shared_ptr<OwnOutbox> outbox;
     std::optional<RingWriter> writer;
     Slots slots;
     std::vector<ChannelTensors> planned;  // for which no slots have been made
-    std::deque<Waiting> waiting;          // for room in the ring, or for a slot
+    std::list<Waiting> waiting;           // for room in the ring, or for a slot
+    std::list<Waiting> spare;             // for the next ones
     std::uint64_t sequence = 0;
 
     Descriptor from;  // from its introduction on

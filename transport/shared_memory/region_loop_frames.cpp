@@ -17,22 +17,18 @@ constexpr std::size_t kInPlaceBytes = std::size_t{16} << 10U;
 /// out of them.
 constexpr std::uint32_t kMostHeld = kSlots / 2;
 
-/// What a tensor in a sender's memory needs to give it back, from whatever thread.
-struct Loan {
-  std::shared_ptr<Mapping> segment;
-  std::shared_ptr<OwnOutbox> outbox;
-  Place place;
-};
-
 void give_back(OwnOutbox& outbox, const Place& place) noexcept {
   // Our reads are over before the sender may write there again.
   outbox.content->released[place.slot].store(place.use, std::memory_order_release);
 }
 
 void end_loan(void* /*data*/, std::size_t /*bytes*/, void* owner) noexcept {
-  const std::unique_ptr<Loan> loan(static_cast<Loan*>(owner));
-  give_back(*loan->outbox, loan->place);
-  loan->outbox->held.fetch_sub(1, std::memory_order_relaxed);
+  std::unique_ptr<Loan> loan(static_cast<Loan*>(owner));
+  const auto outbox = std::move(loan->outbox);
+  loan->segment.reset();
+  give_back(*outbox, loan->place);
+  outbox->loans.put(std::move(loan));
+  outbox->held.fetch_sub(1, std::memory_order_relaxed);
 }
 
 }  // namespace
@@ -62,7 +58,8 @@ void RegionLoop::flush(Neighbour& to) {
   }
   bool posted = false;
   while (!stopped_ && !to.waiting.empty() && !to.writer->full() && post(to, to.waiting.front())) {
-    to.waiting.pop_front();
+    to.waiting.front().tensor = {};
+    to.spare.splice(to.spare.end(), to.waiting, to.waiting.begin());
     posted = true;
   }
   if (posted) ring_bell(to, Sleep::ForFrames);
@@ -184,8 +181,8 @@ Tensor RegionLoop::tensor_of(Neighbour& from, const FrameReader::Frame& frame) {
   const DataHeader& header = frame.header;
   if (header.absent) return {};
   if (frame.bytes.size() >= kInPlaceBytes && from.outbox->held < kMostHeld) {
-    auto loan =
-        std::make_unique<Loan>(Loan{from.reader->segment(frame.place), from.outbox, frame.place});
+    auto loan = from.outbox->loans.take();
+    *loan = {from.reader->segment(frame.place), from.outbox, frame.place};
     Tensor tensor(header.dtype, header.dims, frame.bytes.data(), end_loan, loan.get());
     static_cast<void>(loan.release());  // the tensor's, from now on
     from.outbox->held.fetch_add(1, std::memory_order_relaxed);

@@ -2,7 +2,6 @@
 // talk over sockets; what a rank does is read from its file.
 #include <algorithm>
 
-#include "transport/shared_memory/address.hpp"
 #include "transport/shared_memory/region_loop.hpp"
 
 namespace millrace::shared_memory {
@@ -16,7 +15,7 @@ constexpr std::size_t kFilesAtOnce = 8;
 
 void RegionLoop::confirm(Rank rank, Clock::time_point now) {
   if (rank == options_.rank) return monitor_.note(rank, slot_.now(), now);
-  const auto activity = ProgressSlot::of(file_of_rank(options_, rank, "progress"));
+  const auto activity = ProgressSlot::of(neighbours_[rank.index()]->progress_file);
   // Who is stopped says nothing, whatever its file holds: it is silent, and does not hang.
   if (activity) monitor_.note(rank, *activity, neighbours_[rank.index()]->alive_at);
 }

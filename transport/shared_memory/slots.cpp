@@ -37,8 +37,7 @@ std::optional<Slots::Taken> Slots::take(std::size_t bytes, Payloads whose) {
 
 Slots::Taken Slots::use(Free& free, Free::iterator found, std::size_t bytes) {
   const std::uint32_t number = found->second;
-  free.erase(found);
-  busy_.push_back(number);
+  busy_.push_back(free.extract(found));
   Slot& slot = slots_[number];
   ++slot.use;
   return {{slot.offset, bytes, slot.segment, number, slot.use},
@@ -46,11 +45,11 @@ Slots::Taken Slots::use(Free& free, Free::iterator found, std::size_t bytes) {
 }
 
 void Slots::reclaim(const Outbox& receivers) {
-  std::erase_if(busy_, [&](std::uint32_t number) {
-    const Slot& slot = slots_[number];
-    if (receivers.released[number].load(std::memory_order_acquire) != slot.use) return false;
-    free_like(slot).emplace(slot.capacity, number);
-    return true;
+  std::erase_if(busy_, [&](Free::node_type& number) {
+    const Slot& slot = slots_[number.mapped()];
+    const auto released = receivers.released[number.mapped()].load(std::memory_order_acquire);
+    if (released == slot.use) free_like(slot).insert(std::move(number));
+    return released == slot.use;
   });
 }
 

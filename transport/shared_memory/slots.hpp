@@ -79,7 +79,7 @@ class Slots {
   std::vector<Slot> slots_;
   Free planned_;
   Free free_;
-  std::vector<std::uint32_t> busy_;
+  std::vector<Free::node_type> busy_;
   std::array<std::size_t, 2> bytes_{};
 };
 

@@ -87,7 +87,9 @@ ReceiveLink::Verdict ReceiveLink::take(std::span<const std::byte> header,
 RetainedFrame& SendLink::add(DataHeader header, Tensor tensor) {
   header.sequence = next_;
   const FrameBytes bytes = encode(header);
-  RetainedFrame& frame = kept_.emplace_back();
+  if (spare_.empty()) spare_.emplace_back();
+  kept_.splice(kept_.end(), spare_, spare_.begin());
+  RetainedFrame& frame = kept_.back();
   frame.header = bytes;
   frame.tensor = std::move(tensor);
   frame.lead = header.lead;
@@ -102,9 +104,12 @@ void SendLink::acknowledge(std::uint64_t sequence) {
 }
 
 void SendLink::sweep() {
-  freed_later_.remove_if([](const RetainedFrame& frame) {
-    return frame.flights.load(std::memory_order_acquire) == 0;
-  });
+  for (auto frame = freed_later_.begin(); frame != freed_later_.end();) {
+    const auto each = frame++;
+    if (each->flights.load(std::memory_order_acquire) != 0) continue;
+    each->tensor = {};
+    spare_.splice(spare_.end(), freed_later_, each);
+  }
 }
 
 }  // namespace millrace

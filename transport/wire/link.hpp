@@ -111,6 +111,7 @@ class SendLink {
   std::uint64_t next_ = 0;
   std::list<RetainedFrame> kept_;
   std::list<RetainedFrame> freed_later_;
+  std::list<RetainedFrame> spare_;  // for the next ones
 };
 
 }  // namespace millrace

@@ -48,7 +48,7 @@ struct ExecutorOptions {
 /// Throws InvalidArgument for another name (with the nearest), for a program that verify() objects
 /// to (with its first sentence), for a missing body. Cost: O(actions).
 [[nodiscard]] std::unique_ptr<Executor> make_executor(std::string_view kind,
-                                                      const Program& program,
+                                                      Program program,
                                                       std::span<const HostedStage> stages,
                                                       const ExecutorOptions& options = {});
 
@@ -63,13 +63,13 @@ struct ExecutorOptions {
 /// (others are ignored); the endpoint must outlive the executor. A failure cancels the endpoint
 /// with the message, so that the other ranks' waits end too; a rank whose wait was ended so throws
 /// Cancelled with that message. Throws InvalidArgument as make_executor.
-[[nodiscard]] std::unique_ptr<Executor> make_rank_executor(const Program& program,
+[[nodiscard]] std::unique_ptr<Executor> make_rank_executor(Program program,
                                                            std::span<const HostedStage> stages,
                                                            const GridPosition& position,
                                                            const ExecutorOptions& options = {});
 
 /// The same where the endpoint's world is one copy: its rank is the place.
-[[nodiscard]] std::unique_ptr<Executor> make_rank_executor(const Program& program,
+[[nodiscard]] std::unique_ptr<Executor> make_rank_executor(Program program,
                                                            std::span<const HostedStage> stages,
                                                            Endpoint& endpoint,
                                                            const ExecutorOptions& options = {});

@@ -43,8 +43,9 @@ struct Instruction;
 ///   share.
 /// - STEP has no effect: the optimizer runs after the program, through Executor::for_each_rank.
 ///
-/// A step does not allocate once the pools and mailboxes have grown (the result's vectors and the
-/// lists of a tree of sums excepted). Thread-safety: `execute` from any thread, for different ranks
+/// No action allocates once the pools and mailboxes have grown, also over ranks in one process or
+/// over shared memory (lists of a tree of sums and of reductions excepted, and what ZeroMQ and MPI
+/// need for a message). Thread-safety: `execute` from any thread, for different ranks
 /// at the same time; the caller makes sure that an action starts after everything Graph says it
 /// waits for. The rest: externally synchronised.
 class Interpreter {
