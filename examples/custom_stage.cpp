@@ -113,9 +113,17 @@ void train(const std::string& schedule) {
             << std::defaultfloat << '\n';
 }
 
+/// Compares the gradients of a stage with central differences.
+void check(StageBody& stage, const TensorList& inputs) {
+  const GradientCheck gradients = check_gradients(stage, inputs);  // last stage: also its targets
+  if (!gradients.holds()) std::cout << to_string(gradients);
+}
+
 }  // namespace
 
 int main() {
   std::cout << std::setprecision(4);
+  Multiply stage("checked", 2, false);
+  check(stage, Samples().inputs({}));
   for (const char* schedule : {"gpipe", "1f1b", "zb-h1"}) train(schedule);
 }

@@ -63,8 +63,8 @@ class Head(nn.Module):
 model = nn.Sequential(Embedding(), *[Block() for _ in range(blocks)], Head())
 criterion = nn.CrossEntropyLoss()
 optimizer = millrace.AdamW(3e-3, weight_decay=0.01)
-pipeline = millrace.torch.Pipeline(model, loss=criterion, optimizer=optimizer, clip_norm=1.0, ranks=4,
-                                   micro_batches=micro_batches, schedule="zb-h1")
+pipeline = millrace.torch.Pipeline(model, loss=criterion, optimizer=optimizer, clip_norm=1.0,
+                                   ranks=4, micro_batches=micro_batches, schedule="zb-h1")
 
 
 def batch(data):
