@@ -129,7 +129,7 @@ void train(const std::string& schedule, const std::string& executor) {
   for (Parameter* parameter : trainer.state().parameters())
     product *= parameter->value.as<float>()[0];
   std::cout << schedule << " on " << executor << ": a b = " << product
-            << (loss < 1e-9 ? ", learnt" : ", not learnt") << '\n';
+            << (loss < 1e-9 ? ", trained" : ", not trained") << '\n';
 }
 
 }  // namespace

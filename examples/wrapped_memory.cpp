@@ -124,5 +124,5 @@ int main() {
     engine.sgd(0.02F);
   }
   std::cout << "w0 w1 = " << engine.weights[0] * engine.weights[1]
-            << (loss < 1e-9 ? ", learnt" : ", not learnt") << '\n';
+            << (loss < 1e-9 ? ", trained" : ", not trained") << '\n';
 }

@@ -77,7 +77,7 @@ void StageModule::recompute_in(std::vector<int> segment_of_layer) {
 void StageModule::reserve(int micro_batches, int slices) {
   require(micro_batches >= 1 && slices >= 1,
           "a stage must be reserved for at least 1 micro-batch of 1 slice");
-  require(stashed_units() == 0, "a stage cannot be reserved anew inside a step");
+  require(stashed_units() == 0, "a stage cannot be reserved again inside a step");
   slices_ = slices;
   for (const auto& layer : layers_) layer->cut_into(slices);
   const auto units = static_cast<std::size_t>(micro_batches) * static_cast<std::size_t>(slices);

@@ -151,7 +151,7 @@ FitReport Trainer::fit(BatchSource& batches, const std::stop_token& stop) {
   return run(batches, stop);
 }
 
-/// A source at its very beginning begins a fit, another goes on with the one at hand.
+/// A source at its very beginning begins a fit, another goes on with the current one.
 void Trainer::State::begin_fit(const BatchSource& batches) {
   const TrainingCounters& before = store.counters();
   if (before.partial.micro_batches > 0 && batches.position() != before.position) drop_partial();

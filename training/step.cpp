@@ -106,7 +106,7 @@ bool Trainer::State::run(StepReport& report,
   settings.seed = store.counters().seed;
   settings.step = static_cast<std::uint64_t>(store.counters().mini_batches);
   report.loss_scale = store.counters().loss_scale.value;
-  // Of a mini-batch without weight nothing is learnt; every process hears so with the losses.
+  // Of a mini-batch without weight nothing is trained; every process hears so with the losses.
   settings.loss_scale = total_weight > 0 ? report.loss_scale / total_weight : 0;
   settings.deadline = options.deadline;
   settings.passes = options.accumulate;

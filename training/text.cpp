@@ -90,7 +90,7 @@ Dataset windows_of(const std::string& name, const Text& text, Dataset::Windows w
   return data;
 }
 
-/// Behind each line end of a text, in order.
+/// Behind each newline of a text, in order.
 std::vector<std::int64_t> line_ends_of(const Text& text) {
   std::vector<std::int64_t> ends;
   std::int64_t first = 0;

@@ -19,7 +19,7 @@ constexpr std::size_t kBlockBytes = 64 * 1024;
 /// Of a block: long enough that a message's own cost is small, short enough to be added while it
 /// is near.
 constexpr std::size_t kPieceBytes = 256 * 1024;
-/// A frame's field for the number of a collective has 16 bits; long before it begins anew, every
+/// A frame's field for the number of a collective has 16 bits; long before it begins again, every
 /// member has taken what had the number before.
 constexpr std::int32_t kNumbers = 1 << 16;
 

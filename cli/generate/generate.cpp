@@ -134,7 +134,7 @@ void add_generate(CLI::App& app) {
   auto flags = std::make_shared<GenerateFlags>();
   verb->add_option("--resume", flags->from, "A checkpoint, or a folder of them: the newest")
       ->required();
-  verb->add_option("--prompt", flags->prompt, "What to continue (a line end)");
+  verb->add_option("--prompt", flags->prompt, "What to continue (a newline)");
   verb->add_option("--tokens", flags->tokens, "Tokens to add to each sample")
       ->capture_default_str();
   verb->add_option("--samples", flags->samples, "Continuations, with draws of their own")

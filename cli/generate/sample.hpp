@@ -16,7 +16,7 @@ namespace millrace::cli {
                                                  std::string_view prompt,
                                                  Sampling sampling);
 
-/// A prompt for who gives none: a line end, or the first byte that the vocabulary knows.
+/// A prompt for who gives none: a newline, or the first byte that the vocabulary knows.
 [[nodiscard]] std::string plain_prompt(const Vocabulary& vocabulary);
 
 /// The bytes that a vocabulary knows in hexadecimal digits, as a checkpoint's run.json holds them.

@@ -21,7 +21,7 @@ class StepLog {
   StepLog& operator=(const StepLog&) = delete;
   ~StepLog();
 
-  /// Begins anew, or, where the run `resumes`, behind the record of `step`: what later steps have
+  /// Begins again, or, where the run `resumes`, behind the record of `step`: what later steps have
   /// left, or half a line, is cut off. `form` has the ranks of the records to come. Throws
   /// DataError naming the line when the file is no such log, InvalidArgument when it has other
   /// columns.

@@ -1,4 +1,4 @@
-// SIGTERM and SIGINT as a wish: the step at hand is finished, the state is saved, and then the
+// SIGTERM and SIGINT as a wish: the current step is finished, the state is saved, and then the
 // command ends.
 #pragma once
 

@@ -81,7 +81,7 @@ def main(picture):
         file.write(mine[0].svg(costs))
     print("drawn")
     losses, weights = trained(mine[0])
-    print("learnt" if losses[-1] < losses[0] / 2 else "not learnt")
+    print("trained" if losses[-1] < losses[0] / 2 else "not trained")
     print("the weights of 1f1b" if trained(millrace.generate("1f1b", 4, 8))[1] == weights else "other weights")
 
 

@@ -22,5 +22,5 @@ int main() {
   const Program program = generate("zb-h1", {.ranks = 2, .micro_batches = 8});
   Trainer trainer(program, torch_pipeline(model, cross_entropy, 2), {.epochs = 40});
   trainer.fit(data.train);  // model holds the trained weights
-  std::cout << (trainer.evaluate(data.test).accuracy() > 0.95 ? "learnt\n" : "not learnt\n");
+  std::cout << (trainer.evaluate(data.test).accuracy() > 0.95 ? "trained\n" : "not trained\n");
 }

@@ -101,7 +101,7 @@ std::string train(const TrainTest& data, const std::string& schedule, bool recom
   trainer.fit(data.train);
   const double accuracy = trainer.evaluate(data.test).accuracy();
   std::cout << schedule << (recompute ? " with recompute: " : ": ")
-            << (accuracy > 0.93 ? "learnt\n" : "not learnt\n");
+            << (accuracy > 0.93 ? "trained\n" : "not trained\n");
   return trainer.weights_hash();
 }
 

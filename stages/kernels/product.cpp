@@ -16,7 +16,7 @@ namespace {
 
 /// Rows of a product that one thread multiplies in one call, so that several may share it. Cut so,
 /// the products of a transformer take at most a fiftieth longer in one thread: each block packs b
-/// anew, which weighs more where the product itself is faster.
+/// again, which weighs more where the product itself is faster.
 std::int64_t rows_together(const Product& product) {
   const std::int64_t least = product.factors == DType::BF16 ? 256 : 128;
   constexpr std::int64_t kWorth = 1 << 23;

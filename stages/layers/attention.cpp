@@ -175,7 +175,7 @@ class CausalAttention final : public Layer {
                 is_narrow(precision()) ? narrowed(context, input, precision()) : std::move(input));
     if (context.training) stash.share(context, kSums, sums_for(context, dims));
   }
-  /// The slices before the one at hand, then that.
+  /// The slices before the current one, then that.
   void collect(const PassContext& context, Stash& stash, detail::SliceRows own) {
     std::int64_t first = 0;
     for (int s = 0; s < context.slice.value; ++s) {
@@ -197,7 +197,7 @@ class CausalAttention final : public Layer {
   }
 
   Settings settings_;
-  std::vector<detail::SliceRows> slices_;  // of the pass at hand, in order; empty between passes
+  std::vector<detail::SliceRows> slices_;  // of the current pass, in order; empty between passes
 };
 
 }  // namespace

@@ -112,7 +112,7 @@ void turn(const Tensor& table, std::int64_t from, std::int64_t positions, T sign
 template <class T>
 class Heads {
  public:
-  /// `slices`: those before, in order, and the one at hand. `table`: the angles of its positions.
+  /// `slices`: those before, in order, and the current one. `table`: the angles of its positions.
   Heads(const PassContext& context,
         const AttentionSettings& settings,
         std::span<SliceRows> slices,
@@ -261,7 +261,7 @@ class Heads {
   Tensor blocks_;
 };
 
-/// body(heads, first, last) over ranges that cover all groups of the slice at hand, the last one.
+/// body(heads, first, last) over ranges that cover all groups of the current slice, the last one.
 template <class T, class Body>
 void for_groups(const PassContext& context,
                 const AttentionSettings& settings,

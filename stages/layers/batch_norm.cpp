@@ -123,7 +123,7 @@ RunningStatistics running_statistics(std::string_view name) {
 /// y = h g + b with h = (x - mean) / sqrt(var + epsilon) per column; x, y [rows, columns], weight g
 /// and bias b [columns] (initialised to 1 and 0, not decayed). Ioffe and Szegedy, "Batch
 /// Normalization", arXiv 1502.03167, algorithm 1. Mean and var (divided by the number of rows) are
-/// those of the unit at hand, a micro-batch, whatever else the mini-batch has: its results depend
+/// those of the current unit, a micro-batch, whatever else the mini-batch has: its results depend
 /// on the number of micro-batches. In evaluation they are the running ones.
 ///
 /// Running statistics r <- (1 - momentum) r + momentum s, with s the mean or the variance (divided

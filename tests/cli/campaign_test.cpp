@@ -207,7 +207,7 @@ void stop_ranks(std::uint32_t number, const Job& job) {
       const bool told =
           has(log, "lost a rank before all had met: rank " + victim + " was stopped (signal 19)");
       EXPECT_TRUE(told || !action.empty()) << "does not name rank " << victim;
-      // Before all have met there is no stage yet, and another deadline: patience begins anew with
+      // Before all have met there is no stage yet, and another deadline: patience begins again with
       // every rank that comes.
       const bool meeting = told || action == "its welcome" || action == "its hello";
       EXPECT_LT(end, (meeting ? 2 * kPatience : kSilence) + 2s);

@@ -52,7 +52,7 @@ TEST_F(LengthsOption, TellsTokensAndTheShareOfPaddingAndJudgesEveryLine) {
   EXPECT_GT(padding, 0);
   EXPECT_LT(padding, 0.3);
   EXPECT_GT(document["text"]["tokens_per_second"].get<double>(), 0);
-  // Bytes from the last line end in nine tenths of 1450: all are judged but that one itself.
+  // Bytes from the last newline in nine tenths of 1450: all are judged but that one itself.
   const std::string bytes = read("lines.txt");
   const auto judged = bytes.size() - 1 - bytes.rfind('\n', bytes.size() * 9 / 10);
   EXPECT_THAT(text.text, HasSubstr("), " + std::to_string(judged) + " characters\n"));

@@ -1,4 +1,4 @@
-// Saves that cannot be: a full disk, a folder that another run saves in, a training that learnt
+// Saves that cannot be: a full disk, a folder that another run saves in, a training that trained
 // nothing. Each ends with a sentence and a code.
 #include <cstdio>
 #include <filesystem>

@@ -223,11 +223,11 @@ TEST(Rooms, NameABackendOnlyWhereItIsChosen) {
     }
 }
 
-TEST(Rooms, OfTransportAreThreeStoreysThatKnowOnlyWhatIsAboveThem) {
-  const std::vector<std::string> storeys = {
+TEST(Rooms, TransportLayers_IncludeUpwardOnly) {
+  const std::vector<std::string> layers = {
       "mailbox", "liveness", "wire", "rendezvous", "shared_memory"};
   const auto level_of = [&](const std::string& folder) {
-    return std::find(storeys.begin(), storeys.end(), folder) - storeys.begin();  // last: a backend
+    return std::find(layers.begin(), layers.end(), folder) - layers.begin();  // last: a backend
   };
   for (const fs::path& file : sources_under(kSource / "transport"))
     for (const std::string& include : includes_of(file)) {

@@ -135,11 +135,11 @@ TEST(Csv, Divisor_IsKeptThroughTheSplitAndMayBeGiven) {
   const Folder folder("csv_divisor");
   const std::string small = folder.write("small.csv", "4,2,0\n1,1,1\n");
   const std::string large = folder.write("large.csv", "4,2,0\n1,1,1\n8,1,1\n");
-  const TrainTest learnt = load_data("csv:" + small, 1);
-  EXPECT_EQ(learnt.train.divisor, 4.0F);
-  EXPECT_EQ(learnt.test.divisor, 4.0F);
+  const TrainTest first = load_data("csv:" + small, 1);
+  EXPECT_EQ(first.train.divisor, 4.0F);
+  EXPECT_EQ(first.test.divisor, 4.0F);
   EXPECT_EQ(read_samples_csv(large).inputs[0].values.as<float>()[0], 0.5F);
-  const Dataset same = read_samples_csv(large, learnt.train.divisor);
+  const Dataset same = read_samples_csv(large, first.train.divisor);
   EXPECT_EQ(same.inputs[0].values.as<float>()[0], 1.0F);
   EXPECT_EQ(same.inputs[0].values.as<float>()[4], 2.0F);
   EXPECT_EQ(same.divisor, 4.0F);

@@ -81,7 +81,7 @@ TEST(SharedMemoryWaiting, ARankThatWaitsForSecondsWakesUpSeldom) {
   const Usage use = use_of_waiting(shared_memory_mesh(options), watch);
   std::cout << "shared memory: a waiting rank uses " << 100 * use.seconds
             << " % of a core and wakes " << use.changes << " times a second\n";
-  EXPECT_LT(use.changes, 20);  // its own sign of life once, its second thread ten times
+  EXPECT_LT(use.changes, 20);  // its own heartbeat once, its progress thread ten times
 }
 
 }  // namespace

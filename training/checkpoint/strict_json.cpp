@@ -77,7 +77,7 @@ class Watch final : public nlohmann::json_sax<json> {
 };
 
 constexpr std::string_view kHex = "0123456789abcdef";
-// What follows the digits: quote, line end, brace, line end.
+// What follows the digits: quote, newline, brace, newline.
 constexpr std::string_view kEnd = "\"\n}\n";
 
 std::string_view digits_in(std::string_view text) {

@@ -29,7 +29,7 @@ class StepWatch {
   /// After every run of the executor.
   void add_pass();
 
-  /// A collective; the group's first process gets the record. `times` begins anew.
+  /// A collective; the group's first process gets the record. `times` begins again.
   [[nodiscard]] std::optional<StepRecord> record(const StepReport& report,
                                                  std::int64_t step,
                                                  StepTimes& times);
@@ -57,7 +57,7 @@ class StepWatch {
   Graph graph_;
   std::vector<bool> on_first_machine_;  // by process
   std::chrono::steady_clock::time_point since_;
-  std::size_t passes_ = 0;  // of the step at hand
+  std::size_t passes_ = 0;  // of the current step
   std::vector<double> started_;
   std::vector<Timeline> timelines_;  // reused: the first passes_ count
 };

@@ -16,7 +16,7 @@ using namespace std::chrono_literals;
 /// Between two turns of the second thread; where MPI still sends, it may need us to go on.
 constexpr auto kServiceRest = 2ms;
 constexpr std::chrono::microseconds kServiceRestWhileSending{200};
-/// At the end: for last words to leave.
+/// At the end: for the exit report to leave.
 constexpr auto kFailureNotice = 200ms;
 
 }  // namespace

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Optimizer:
-    """A rule of descent of the library, its learning rate and the settings that are not its paper's."""
+    """An optimizer of the library, its learning rate and the settings that are not its paper's."""
 
     kind: str
     learning_rate: float = 1e-3

@@ -392,7 +392,8 @@ void bind_training(py::module_& module) {
           py::kw_only(),
           "on_step"_a = py::none(),
           "on_epoch"_a = py::none(),
-          "Trains over arrays with a row per sample, shuffled anew in every epoch by the seed, and "
+          "Trains over arrays with a row per sample, shuffled again in every epoch by the seed, "
+          "and "
           "saves checkpoints where there is a `save_folder`. What is called back is given a "
           "StepReport or an EpochReport. After `resume` it goes on where that was saved. The "
           "losses' weights of a mini-batch add up to its samples.")

@@ -128,7 +128,7 @@ class Checkpoint {
   Manifest manifest_;
   std::map<std::string, std::string> run_;
   std::vector<Tensor> files_;
-  std::map<std::string, SafetensorsEntry> entries_;  // by part, a line end, and name
+  std::map<std::string, SafetensorsEntry> entries_;  // by part, a newline, and name
 };
 
 }  // namespace millrace

@@ -78,7 +78,7 @@ struct Dataset {
   std::vector<SampleTensor> targets = {};
   std::int64_t classes = 0;  ///< labels are below this; 0 when the targets are not labels
   Windows windows = {};
-  /// What the features of a CSV file were divided by; a model that learnt from them needs those of
+  /// What the features of a CSV file were divided by; a model that trained from them needs those of
   /// other files divided by the same.
   float divisor = 1;
 

@@ -28,7 +28,7 @@ struct Sampling {
 /// The samples are the micro-batches of a forward-only program, the prompt its first slice and
 /// every token that follows a slice of its own: what layers share with later slices, keys and
 /// values, is kept, so that a token costs one position. Several samples fill the stages at once.
-/// Where a sequence reaches the model's context it is begun anew with its last half. The tokens
+/// Where a sequence reaches the model's context it is begun again with its last half. The tokens
 /// are a pure function of the weights, the prompt and the settings: of no cut and no thread.
 /// Thread-safety: externally synchronised.
 class Generator {

@@ -51,7 +51,7 @@ class Loader final : public BatchSource {
   /// Waits for a worker when none is ready; rethrows what a worker threw.
   Batch& next() override;
   [[nodiscard]] DataPosition position() const override;
-  /// Starts the workers anew. Throws InvalidArgument unless 0 <= batch < batches_per_epoch() and
+  /// Starts the workers again. Throws InvalidArgument unless 0 <= batch < batches_per_epoch() and
   /// epoch >= 0.
   void seek(const DataPosition& position) override;
   [[nodiscard]] std::int64_t batches_per_epoch() const override;

@@ -15,7 +15,7 @@ enum class LossScaleKind : std::uint8_t { None, Static, Dynamic };
 /// How the loss is scaled (Micikevicius et al., "Mixed Precision Training", ICLR 2018,
 /// section 3.2). Dynamic follows PyTorch's GradScaler: after `interval` steps in a row whose
 /// gradient was finite the scale is multiplied by `growth`; after one whose gradient was not, which
-/// is skipped, by `backoff`, and the count begins anew. It stays between `floor` and `ceiling`. A
+/// is skipped, by `backoff`, and the count begins again. It stays between `floor` and `ceiling`. A
 /// power of two changes no bit of a gradient that neither overflows nor underflows.
 struct LossScaleOptions {
   LossScaleKind kind = LossScaleKind::None;

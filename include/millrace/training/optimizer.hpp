@@ -25,7 +25,7 @@ struct UpdateSettings {
   std::span<const double> sums = {};
 };
 
-/// One rule of descent. Derive to write another one: the trainer asks only for this.
+/// An optimizer; derive to write your own.
 ///
 /// An element's new value depends on that element's value, gradient and state alone, and on the
 /// sums over its parameter, so results do not depend on how the model is cut into stages.

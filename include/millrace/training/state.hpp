@@ -48,7 +48,7 @@ struct TrainingCounters {
   std::uint64_t seed = 1;      ///< of shuffling and dropout
   std::int64_t skipped_in_a_row = 0;
   LossScale loss_scale = {};  ///< of the next step
-  // Where the fit at hand began, which is at the beginning of the data: its steps and a learning
+  // Where the current fit began, which is at the beginning of the data: its steps and a learning
   // rate without total_updates count from here.
   std::int64_t fit_global_step = 0;
   std::int64_t fit_mini_batches = 0;
@@ -91,7 +91,7 @@ struct StateEntry {
 /// "value" and "gradient" and those that the optimizer keeps ("momentum"; "first_moment",
 /// "second_moment"). In a model of f16 or bf16 "value" is the f32 master value; what layers see is
 /// made of it by rounding, after every update and `write`. Running statistics have "value" and, for
-/// what the step at hand adds to them, "gradient".
+/// what the current step adds to them, "gradient".
 ///
 ///     TrainingState& state = trainer.state();
 ///     for (const std::string& name : state.names()) averages[name].add(state.read(name));

@@ -91,7 +91,7 @@ struct StepRecord {
 /// finite is null in JSON and empty in CSV. Both have the same fields in the same order: in CSV
 /// those of a rank are columns of their own, "rank0.compute" ("copy1.rank0.compute").
 /// Cost: O(ranks).
-[[nodiscard]] std::string json_line(const StepRecord& record);    ///< one object, without line end
+[[nodiscard]] std::string json_line(const StepRecord& record);    ///< one object, without newline
 [[nodiscard]] std::string csv_columns(const StepRecord& record);  ///< the first line of a CSV file
 [[nodiscard]] std::string csv_line(const StepRecord& record);
 

@@ -61,10 +61,10 @@ struct TextOptions {
 /// target once but for a rest shorter than a window.
 ///
 /// With lengths in buckets the samples are documents: a document is a line, its inputs begin with
-/// the line end before it and its targets end with its own, so every character has one prediction
+/// the newline before it and its targets end with its own, so every character has one prediction
 /// (the first of the text has none, nor have blank lines). A line of more targets than `positions`
 /// is cut into pieces of so many; each begins with the character that the one before ended with.
-/// The first part then ends with the last line end of the first nine tenths, if there is one, and
+/// The first part then ends with the last newline of the first nine tenths, if there is one, and
 /// an epoch has every document once.
 ///
 /// Throws InvalidArgument when either part has no sample, or the text is 2 GiB or more.

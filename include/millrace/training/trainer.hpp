@@ -44,8 +44,8 @@ struct TrainerParts {
   std::int64_t norm_values = 0;
 };
 
-/// The gradient was not finite in TrainerOptions::max_skipped steps in a row: nothing is learnt any
-/// more. All processes of a training throw it after the same step.
+/// The gradient was not finite in TrainerOptions::max_skipped steps in a row: nothing is trained
+/// any more. All processes of a training throw it after the same step.
 class Diverged : public Error, public NamesParameters {
  public:
   explicit Diverged(const Sentence& sentence) : Error(sentence.text()), NamesParameters(sentence) {}
@@ -122,7 +122,7 @@ class Trainer {
   /// Trains for options().epochs (or steps) over `data`, and tells on_step and on_epoch. Ends
   /// early, between two steps or two passes of one, when `stop` asks for it. Changes no options: a
   /// second call goes on from the weights of the first, and a learning rate without total_updates
-  /// starts anew.
+  /// starts again.
   FitReport fit(const Dataset& data, const std::stop_token& stop = {});
 
   /// Trains over mini-batches of yours, from their position until it has passed options().epochs

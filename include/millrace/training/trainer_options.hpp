@@ -111,7 +111,7 @@ struct TrainerOptions {
   bool shard_optimizer = false;
   /// An optimizer of your own instead. Shared, because programs keep a handle to read it back.
   std::shared_ptr<const Optimizer> custom_optimizer = {};
-  /// With total_updates 0, curves that need it begin anew with every fit() and end with it; a loop
+  /// With total_updates 0, curves that need it begin again with every fit() and end with it; a loop
   /// of your own has to say their number.
   LearningRate learning_rate = {};
   /// Global names of parameters that stay as they are, `*` for any run of characters

@@ -32,7 +32,7 @@ struct SharedMemoryOptions {
   /// Between two signs of life; once a second, or eight times in `silence`, while a rank that waits
   /// has done so for longer than a second.
   std::chrono::milliseconds heartbeat{100};
-  /// A rank that gives no sign of life this long is stopped.
+  /// A rank that sends no heartbeat for this long is stopped.
   std::chrono::milliseconds silence{10'000};
   /// The least that one action may take before its rank hangs; a slow stage stretches its own
   /// limit, as transport/README.md says.

@@ -77,7 +77,7 @@ bool put_every(TimetableRow& line, int column, int step, Symbol symbol, int numb
 enum class Pull : std::uint8_t {
   Whole,   ///< every pass, a backward together with the weight half behind it
   Ends,    ///< passes and weight halves before rank 0's first b and after its last F
-  Passes,  ///< passes after rank 0's last F; weight halves kOwed make way and are given anew
+  Passes,  ///< passes after rank 0's last F; weight halves kOwed make way and are given again
 };
 
 /// Columns left to right: moves each of these to the first column after its data that is free and

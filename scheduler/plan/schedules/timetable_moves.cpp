@@ -87,7 +87,7 @@ class Sweep {
   }
 
   /// Moves an op to the first column where it may stand, if there is one before its own. Where
-  /// `gives_weights`, weight halves make way and are given anew.
+  /// `gives_weights`, weight halves make way and are given again.
   void pull(const PlacedPass& op, bool gives_weights) {
     const int ready = earliest(op);
     Held before = held(op.rank);

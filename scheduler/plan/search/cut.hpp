@@ -114,11 +114,11 @@ class CutRules {
   std::vector<CutClass> classes_;
   std::vector<std::size_t> class_of_;  // by node
   std::vector<std::size_t> index_of_;  // by node, in its class
-  std::vector<double> memory_;         // by rank, of the state at hand
+  std::vector<double> memory_;         // by rank, of the current state
   std::vector<double> tail_;           // by node and lane
   std::vector<double> leads_;          // by two lanes: from the start of one to that of the other
-  std::vector<double> head_;           // by node and lane, of the state at hand
-  std::vector<double> ahead_;          // as leads_, as far as the state at hand says
+  std::vector<double> head_;           // by node and lane, of the current state
+  std::vector<double> ahead_;          // as leads_, as far as the current state says
   std::vector<double> end_tail_;       // by node and lane: tail_ raised by ahead_
   std::vector<double> first_;          // by rank and lane: earliest start of what is left
   std::vector<Option> options_, earliest_;

@@ -125,7 +125,7 @@ void sweep(const std::vector<SweepPoint>& points,
 /// there.
 [[nodiscard]] std::string sweep_json(const SweepRow& row);
 
-/// Cells as a line of CSV: joined by commas, quoted where they hold a comma, quote or line end.
+/// Cells as a line of CSV: joined by commas, quoted where they hold a comma, quote or newline.
 [[nodiscard]] std::string csv_line(const std::vector<std::string>& cells);
 
 }  // namespace millrace
