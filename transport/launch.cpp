@@ -26,9 +26,9 @@ constexpr std::array kPlaceVariables = {"MILLRACE_RANK",
                                         "MILLRACE_KEYS_FD",
                                         "MILLRACE_INSECURE",
                                         "MILLRACE_CORE_DUMPS",
-                                        "MILLRACE_SILENCE",
-                                        "MILLRACE_PATIENCE",
-                                        "MILLRACE_HANG",
+                                        "MILLRACE_HEARTBEAT_TIMEOUT",
+                                        "MILLRACE_JOIN_TIMEOUT",
+                                        "MILLRACE_ACTION_TIMEOUT",
                                         "MILLRACE_LAUNCH",
                                         "MILLRACE_LOG_DIR"};
 
@@ -142,15 +142,16 @@ Variables launch_variables(const LaunchConfig& place) {
                          {"MILLRACE_ENDPOINT", place.endpoint},
                          {"MILLRACE_INTERFACE", place.interface},
                          {"MILLRACE_KEYS", place.keys},
-                         {"MILLRACE_SILENCE", seconds_text(place.silence)},
-                         {"MILLRACE_PATIENCE", seconds_text(place.patience)},
+                         {"MILLRACE_HEARTBEAT_TIMEOUT", seconds_text(place.heartbeat_timeout)},
+                         {"MILLRACE_JOIN_TIMEOUT", seconds_text(place.join_timeout)},
                          {"MILLRACE_LAUNCH", place.directory},
                          {"MILLRACE_LOG_DIR", place.log_directory}};
   if (place.keys_descriptor >= 0)
     variables["MILLRACE_KEYS_FD"] = std::to_string(place.keys_descriptor);
   if (place.insecure) variables["MILLRACE_INSECURE"] = "1";
   if (place.core_dumps) variables["MILLRACE_CORE_DUMPS"] = "1";
-  if (place.hang) variables["MILLRACE_HANG"] = seconds_text(*place.hang);
+  if (place.action_timeout)
+    variables["MILLRACE_ACTION_TIMEOUT"] = seconds_text(*place.action_timeout);
   std::erase_if(variables, [](const auto& variable) { return variable.second.empty(); });
   return variables;
 }
@@ -167,11 +168,11 @@ LaunchConfig launch_config(const Variables& variables) {
   reader.read("MILLRACE_KEYS", place.keys);
   reader.read("MILLRACE_INSECURE", place.insecure);
   reader.read("MILLRACE_CORE_DUMPS", place.core_dumps);
-  reader.read("MILLRACE_SILENCE", place.silence);
-  reader.read("MILLRACE_PATIENCE", place.patience);
+  reader.read("MILLRACE_HEARTBEAT_TIMEOUT", place.heartbeat_timeout);
+  reader.read("MILLRACE_JOIN_TIMEOUT", place.join_timeout);
   std::chrono::milliseconds hang{0};
-  reader.read("MILLRACE_HANG", hang);
-  if (hang.count() > 0) place.hang = hang;
+  reader.read("MILLRACE_ACTION_TIMEOUT", hang);
+  if (hang.count() > 0) place.action_timeout = hang;
   reader.read("MILLRACE_LAUNCH", place.directory);
   reader.read("MILLRACE_LOG_DIR", place.log_directory);
   return place;

@@ -160,7 +160,7 @@ std::string rendezvous_at(const std::string& url, ZeroMqOptions options) {
   const CurveKeys own = make_curve_keys();
   options.keys = {own, {own.public_key, make_curve_keys().public_key}};
   try {
-    static_cast<void>(meet({.url = url, .patience = std::chrono::milliseconds(1)},
+    static_cast<void>(meet({.url = url, .join_timeout = std::chrono::milliseconds(1)},
                            ZeroMqListener(options, std::make_shared<ZeroMqContext>())));
   } catch (const PeerHangs&) {
     return "rank 0 can listen there";
@@ -179,8 +179,10 @@ int examine(const DoctorFlags& flags) {
   examination.check("shared memory", [] {
     if (const auto problem = shared_memory_problem()) return "not to be had, " + *problem;
     const PrivateDirectory directory(std::filesystem::temp_directory_path());
-    return speed<SharedMemoryOptions>({.world = 2, .directory = directory.path()},
-                                      shared_memory_mesh);
+    SharedMemoryOptions options;
+    options.world = 2;
+    options.directory = directory.path();
+    return speed(options, shared_memory_mesh);
   });
   ZeroMqOptions options;
   options.world = 2;

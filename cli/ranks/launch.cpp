@@ -259,9 +259,9 @@ int launch(const LaunchFlags& flags) {
                          .places = places,
                          .bind_cores = flags.bind_cores,
                          .obituary = place.obituary(),
-                         .silence = place.silence,
+                         .heartbeat_timeout = place.heartbeat_timeout,
                          .grace = milliseconds(flags.grace),
-                         .patience = place.patience});
+                         .join_timeout = place.join_timeout});
   for (int number = 0; number < flags.processes; ++number)
     cleanup.watch(start_process(supervisor, flags, place, {number, flags.processes}, places));
   return supervisor.wait();
@@ -294,7 +294,7 @@ void add_launch(CLI::App& app, const std::vector<std::string>& words) {
       "the "
       "meeting and the keys in variables MILLRACE_*; what is typed behind it is passed on "
       "untouched. "
-      "Who has not joined --patience seconds after its start is named.");
+      "Who has not joined --join-timeout seconds after its start is named.");
   verb->allow_extras();  // refuse_surplus knows better what to say of them
   verb->callback([verb, flags, words] {
     refuse_surplus(*verb, *flags);

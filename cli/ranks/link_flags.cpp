@@ -16,17 +16,19 @@ void add_link_flags(CLI::App& verb, LinkFlags& flags) {
       ->capture_default_str();
   verb.add_option("--interface", flags.interface, "Address to listen on, for tcp")
       ->capture_default_str();
-  verb.add_option("--silence", flags.silence, "Seconds without a word until a rank counts as hung")
+  verb.add_option("--heartbeat-timeout",
+                  flags.heartbeat_timeout,
+                  "Seconds without a heartbeat until a rank counts as hung")
       ->capture_default_str();
   verb.add_option(
-      "--hang",
-      flags.hang,
-      "Least seconds of one action until its rank counts as hung; without it 10, and 1.2 "
-      "when a hundred of its kind have ended; stretches to what is usual of its kind");
-  verb.add_option("--patience",
-                  flags.patience,
-                  "Seconds until all ranks must have met, and until the next file of another must "
-                  "come that saves after a step that failed")
+      "--action-timeout",
+      flags.action_timeout,
+      "Minimum timeout of one action in seconds (default 10; 1.2 after 100 of its kind); slow "
+      "actions stretch it");
+  verb.add_option("--join-timeout",
+                  flags.join_timeout,
+                  "Seconds to wait for the next rank to join, or for a peer's file after a failed "
+                  "step")
       ->capture_default_str();
   verb.add_flag("--insecure", flags.insecure, "tcp without keys");
   verb.add_flag("--core-dumps",
@@ -41,9 +43,9 @@ void check(const LinkFlags& flags) {
   require(speaks_tcp(flags.link) || flags.interface == LinkFlags().interface,
           "--interface " + flags.interface + ": only tcp listens at addresses; --endpoint is " +
               flags.link);
-  for (const auto& [name, value] : {std::pair{"--silence", flags.silence},
-                                    std::pair{"--hang", flags.hang.value_or(1)},
-                                    std::pair{"--patience", flags.patience}})
+  for (const auto& [name, value] : {std::pair{"--heartbeat-timeout", flags.heartbeat_timeout},
+                                    std::pair{"--action-timeout", flags.action_timeout.value_or(1)},
+                                    std::pair{"--join-timeout", flags.join_timeout}})
     require(value >= 0.001 && value <= 1e6,
             std::string(name) + " " + plain(value) + ": must be from 0.001 to 1000000 seconds");
 }
@@ -54,9 +56,9 @@ LaunchConfig place_of(const LinkFlags& flags) {
   place.interface = flags.interface;
   place.insecure = flags.insecure;
   place.core_dumps = flags.core_dumps;
-  place.silence = milliseconds(flags.silence);
-  place.patience = milliseconds(flags.patience);
-  if (flags.hang) place.hang = milliseconds(*flags.hang);
+  place.heartbeat_timeout = milliseconds(flags.heartbeat_timeout);
+  place.join_timeout = milliseconds(flags.join_timeout);
+  if (flags.action_timeout) place.action_timeout = milliseconds(*flags.action_timeout);
   return place;
 }
 

@@ -15,9 +15,9 @@ namespace millrace::cli {
 struct LinkFlags {
   std::string link;  ///< "shm", "ipc", "tcp", "mixed", "mpi", or "auto" before it is settled
   std::string interface = "127.0.0.1";
-  double silence = 10;
-  std::optional<double> hang = {};
-  double patience = 60;
+  double heartbeat_timeout = 10;
+  std::optional<double> action_timeout = {};
+  double join_timeout = 60;
   bool insecure = false;
   bool core_dumps = false;
 };

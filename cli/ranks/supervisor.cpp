@@ -317,7 +317,7 @@ void Supervisor::look_for_joined(Worker& worker) {
 }
 
 std::string Supervisor::absence_of(const Worker& worker) const {
-  if (worker.killed_by_us) return "did not join within " + seconds_of(options_.patience);
+  if (worker.killed_by_us) return "did not join within " + seconds_of(options_.join_timeout);
   return end_of(*worker.status) + " and had not joined";
 }
 
@@ -342,7 +342,8 @@ void Supervisor::end_absent(bool late) {
 void Supervisor::end_stopped() {
   for (Worker& worker : workers_) {
     if (worker.status || worker.killed_by_us || !worker.stopped) continue;
-    if (Clock::now() - worker.stopped->since < options_.silence + options_.grace) continue;
+    if (Clock::now() - worker.stopped->since < options_.heartbeat_timeout + options_.grace)
+      continue;
     worker.killed_by_us = true;
     ::kill(-worker.process, SIGKILL);
   }
@@ -368,7 +369,7 @@ void Supervisor::poll_once() {
     if (reap(worker)) ended.push_back(&worker);
   for (const Worker* worker : ended) heed_end(*worker);
   end_stopped();
-  if (!kill_at_) end_absent(Clock::now() - last_joined_ > options_.patience);
+  if (!kill_at_) end_absent(Clock::now() - last_joined_ > options_.join_timeout);
   if (kill_at_ && Clock::now() > *kill_at_) signal_all(SIGKILL);
 }
 

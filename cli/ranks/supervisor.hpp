@@ -35,12 +35,12 @@ struct SupervisorOptions {
   /// Gets the sentence about the first worker that fails, for those that still wait for it.
   std::string obituary;
   /// A worker that was stopped this long ago is ended, should no other rank have found it silent.
-  std::chrono::milliseconds silence{10'000};
+  std::chrono::milliseconds heartbeat_timeout{10'000};
   /// After a failure or a signal, the others have this long before they are killed. After the end
   /// of rank 0, processes that it left behind may write to its standard error for so long.
   std::chrono::milliseconds grace{5000};
   /// A rank with a mark must join so soon after its start, or after the last other one that joined.
-  std::chrono::milliseconds patience{60'000};
+  std::chrono::milliseconds join_timeout{60'000};
 };
 
 /// Thread-safety: thread-affine; the process must have one thread and no network context yet.

@@ -122,7 +122,7 @@ void run(const LaunchConfig& process,
   warn(process);
   open_as_many_files_as_allowed();
   const auto& [self, processes, job, epoch] = process.member;
-  const RankWork work = rank_work(command, {self.value, processes}, process.patience);
+  const RankWork work = rank_work(command, {self.value, processes}, process.join_timeout);
   const auto joined = joined_at(process, work, join_others);
   std::vector<const Endpoint*> endpoints;
   for (const auto& rank : joined) {

@@ -225,7 +225,7 @@ void stop_ranks(std::uint32_t number, const Job& job) {
   std::cout << before << " of them before all had met\n";
 }
 
-const std::string kStopFlags = "--silence 1 --patience 2 --grace 2.5";
+const std::string kStopFlags = "--heartbeat-timeout 1 --join-timeout 2 --grace 2.5";
 
 TEST(Campaign, AStoppedRankIsNamedByEverySurvivorWithOneActionWithinTwoSecondsOfTheDeadline) {
   for (const char* link : {" --endpoint shm", " --endpoint ipc"})
@@ -273,7 +273,7 @@ TEST(Campaign, ARankThatIsTenTimesSlowerIsNoFalseAlarm) {
   const std::string job = " -- train --json --batch-size 64 --model mlp:64-8-8-10 --steps " +
                           std::to_string(100 * rounds(1));
   const Outcome alone = test::run("launch -n 3" + job);
-  Command command("launch -n 3 --silence 1 --hang 1" + job);
+  Command command("launch -n 3 --heartbeat-timeout 1 --action-timeout 1" + job);
   const auto workers = command.workers(3);
   ASSERT_EQ(workers.size(), 3U);
   std::jthread brake([&](const std::stop_token& stop) {

@@ -34,13 +34,13 @@ std::string variables_of(pid_t process) {
 
 TEST(ExactNumbers, TimesOfALaunchReachEveryWorker) {
   Command command(
-      "launch -n 2 --silence 12.345 --hang 99.001 --patience 33.333 "
+      "launch -n 2 --heartbeat-timeout 12.345 --action-timeout 99.001 --join-timeout 33.333 "
       "-- train --steps 1000000 --model mlp:64-8-8-10");
   for (const pid_t process : command.workers(2)) {
     const std::string variables = variables_of(process);
-    EXPECT_THAT(variables, HasSubstr("MILLRACE_SILENCE=12.345\n"));
-    EXPECT_THAT(variables, HasSubstr("MILLRACE_HANG=99.001\n"));
-    EXPECT_THAT(variables, HasSubstr("MILLRACE_PATIENCE=33.333\n"));
+    EXPECT_THAT(variables, HasSubstr("MILLRACE_HEARTBEAT_TIMEOUT=12.345\n"));
+    EXPECT_THAT(variables, HasSubstr("MILLRACE_ACTION_TIMEOUT=99.001\n"));
+    EXPECT_THAT(variables, HasSubstr("MILLRACE_JOIN_TIMEOUT=33.333\n"));
   }
   command.signal(SIGTERM);
   EXPECT_EQ(command.end().code, 143);

@@ -33,9 +33,10 @@ std::string host_says(const PrivateDirectory& place,
   options.world = 2;
   options.directory = place.path();
   try {
-    (void)meet(
-        {.url = "ipc://" + place.path() + "/rendezvous", .fields = fields, .patience = patience},
-        ZeroMqListener(options, std::make_shared<ZeroMqContext>()));
+    (void)meet({.url = "ipc://" + place.path() + "/rendezvous",
+                .fields = fields,
+                .join_timeout = patience},
+               ZeroMqListener(options, std::make_shared<ZeroMqContext>()));
   } catch (const Mismatch& error) {
     return error.what();
   }
@@ -163,7 +164,7 @@ TEST(HandShake, TwoSourcesOfIdentityThatDisagreeAreRefusedWithCode78) {
 }
 
 TEST(HandShake, TwoWorkersWithOneRank_AreBothNamedWithCode78) {
-  const std::string common = "worker --world 3 --insecure --patience 3600 --rendezvous " +
+  const std::string common = "worker --world 3 --insecure --join-timeout 3600 --rendezvous " +
                              test::free_address() + " --rank ";
   Command first(common + "1 -- doctor"), second(common + "1 -- doctor");
   const Outcome host = run(common + "0 -- doctor");

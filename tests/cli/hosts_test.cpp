@@ -27,8 +27,8 @@ using testing::StartsWith;
 std::vector<Outcome> outcomes_of_workers(int world,
                                          const std::string& keys,
                                          const std::string& work) {
-  const std::string common =
-      " --world " + std::to_string(world) + " --rendezvous " + free_address() + " --patience 20 ";
+  const std::string common = " --world " + std::to_string(world) + " --rendezvous " +
+                             free_address() + " --join-timeout 20 ";
   std::vector<std::unique_ptr<Command>> commands;
   for (int i = 0; i < world; ++i) {
     const std::string rank = std::to_string(i);

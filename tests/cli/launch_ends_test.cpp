@@ -45,7 +45,7 @@ TEST(Launch, AKilledRankIsNamedByTheSurvivorsAndEverybodyEndsSoon) {
 }
 
 TEST(Launch, AStoppedRankIsNamedAsHangingWithWhatItDid) {
-  Command command(std::string("launch -n 3 --silence 1.5 --grace 1 ") + kLong);
+  Command command(std::string("launch -n 3 --heartbeat-timeout 1.5 --grace 1 ") + kLong);
   const auto workers = command.workers(3);
   ASSERT_EQ(workers.size(), 3U);
   command.await_training();

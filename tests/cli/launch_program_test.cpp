@@ -64,7 +64,7 @@ TEST(LaunchProgram, MeetsWithoutALaunchWhereAnEngineSaysTheSame) {
   const PrivateDirectory place(temporary());
   ASSERT_EQ(run("keys -n 2 --out " + place.path() + "/keys").code, 0);
   const std::string job = "MILLRACE_WORLD=2 MILLRACE_RENDEZVOUS=" + free_address() +
-                          " MILLRACE_PATIENCE=20 MILLRACE_KEYS=" + place.path() + "/keys ";
+                          " MILLRACE_JOIN_TIMEOUT=20 MILLRACE_KEYS=" + place.path() + "/keys ";
   auto other = std::async(std::launch::async, [job] { return alone(job + "MILLRACE_RANK=1"); });
   const Outcome first = alone(job + "MILLRACE_RANK=0");
 
@@ -138,7 +138,7 @@ TEST(LaunchProgram, WhoseOptionsComeWithoutTheDashesIsRefused) {
 }
 
 TEST(LaunchProgram, ThatNeverJoinsIsNamedWhoeverWaitsForIt) {
-  const std::string flags = "--patience 3 --grace 3";  // for the other one, on a busy machine
+  const std::string flags = "--join-timeout 3 --grace 3";  // for the other one, on a busy machine
   std::array commands = {Command(launched(2, "0 sleeps", flags)),
                          Command(launched(2, "1 sleeps", flags))};
   for (std::size_t absent = 0; absent < commands.size(); ++absent) {
@@ -173,7 +173,7 @@ TEST(LaunchProgram, ThatDiesAfterWhoGaveUpOnItIsNamedToThoseThatStillWait) {
 }
 
 TEST(LaunchProgram, ThatNeverJoinsAtAllIsNamedOnEveryRank) {
-  const Outcome outcome = run("launch -n 2 --patience 0.5 --grace 1 -- sleep 100");
+  const Outcome outcome = run("launch -n 2 --join-timeout 0.5 --grace 1 -- sleep 100");
 
   EXPECT_EQ(outcome.code, 75);
   EXPECT_EQ(outcome.errors,
@@ -242,8 +242,10 @@ TEST(LaunchProgram, EndsAsOurVerbsEndAndLeavesNothing) {
         End{"stops", 75, "rank 1 was stopped (signal 19) and did not go on\n"},
         End{"differs", 78, "ended with exit code 78\n"}})
     for (const char* link : {"shm", "tcp"}) {
-      Command command(launched(
-          2, "1 " + std::string(deed), std::string("--silence 1.5 --grace 3 --endpoint ") + link));
+      Command command(
+          launched(2,
+                   "1 " + std::string(deed),
+                   std::string("--heartbeat-timeout 1.5 --grace 3 --endpoint ") + link));
       const auto processes = command.workers(2);
       const Outcome outcome = command.end();
 
@@ -255,7 +257,7 @@ TEST(LaunchProgram, EndsAsOurVerbsEndAndLeavesNothing) {
 
 TEST(LaunchProgram, ThatLetsAHangEscapeItsMainEndsAsAHang) {
   const Outcome outcome =
-      run(launched(2, "0 escapes 1 stops", "--endpoint tcp --silence 1.5 --grace 3"));
+      run(launched(2, "0 escapes 1 stops", "--endpoint tcp --heartbeat-timeout 1.5 --grace 3"));
 
   EXPECT_EQ(outcome.code, 75) << outcome.errors;
   EXPECT_THAT(outcome.errors, HasSubstr("rank 0 was ended by signal 6 (Aborted)\n"));

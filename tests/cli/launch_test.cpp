@@ -237,7 +237,8 @@ TEST(Launch, RefusesWhatCannotBeMeantWithCodeTwoAndOneSentence) {
            {"-n 2 -- plan", "'plan': there is no such program; ranks train, doctor, or run a prog"},
            {"-n 2 -- train --stpes 3", "--stpes is no option of train; did you mean --steps?"},
            {"-n 2 -- train --steps x", "--steps is 'x'; expected a whole number"},
-           {"-n 2 --silence 0 -- train", "--silence 0: must be from 0.001 to 1000000 seconds"},
+           {"-n 2 --heartbeat-timeout 0 -- train",
+            "--heartbeat-timeout 0: must be from 0.001 to 1000000 seconds"},
            {"-n 2 --log-dir /proc/x -- train", "--log-dir /proc/x: cannot be made"},
            {"-n 2 -- train --partition time", "--partition time: every process would"},
            {"-n 4 -- train -p 1", "-p 1: 4 processes for 1 place; 1 would have as many each"},
@@ -245,7 +246,8 @@ TEST(Launch, RefusesWhatCannotBeMeantWithCodeTwoAndOneSentence) {
            {"-n 9 -- train --schedule interleaved", "-n 9 with 2 chunks each: the model has 8"},
            {"-n 100 -- train -p 100", "-p 100: the model has 8 layers, so at most 8"},
            {"-n 2 -- train --executor sequential", "--executor sequential: ranks in processes "},
-           {"-n 2 --silense 3 -- train", "--silense is no option of launch; did you mean --sil"},
+           {"-n 2 --hartbeat-timeout 3 -- train",
+            "--hartbeat-timeout is no option of launch; did you mean --heart"},
            {"-n 2 train --insecur", "--insecur is no option of launch; did you mean --insecure?"},
            {"-n 4 train --epochs 1",
             "--epochs is no option of launch; options of train come behind --: "
@@ -285,8 +287,9 @@ TEST(Launch, EveryFlagAtOnceStillPrintsJsonAloneAndKeepsALogPerRank) {
   const PrivateDirectory place(temporary());
   const std::string logs = place.path() + "/logs";
   const Outcome outcome =
-      run("launch -n 3 --endpoint tcp --interface 127.0.0.1 --bind-cores --grace 3 --silence 8 "
-          "--hang 8 --patience 30 --log-dir " +
+      run("launch -n 3 --endpoint tcp --interface 127.0.0.1 --bind-cores --grace 3 "
+          "--heartbeat-timeout 8 "
+          "--action-timeout 8 --join-timeout 30 --log-dir " +
           logs + " -- " + test::kThreeSteps);
 
   ASSERT_EQ(outcome.code, 0) << outcome.errors;

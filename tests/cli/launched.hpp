@@ -162,8 +162,8 @@ inline std::string worker(const PrivateDirectory& place,
                           int world,
                           const std::string& work) {
   return "worker --rank " + std::to_string(rank) + " --world " + std::to_string(world) +
-         " --endpoint ipc --patience 20 --rendezvous ipc://" + place.path() + "/rendezvous -- " +
-         work;
+         " --endpoint ipc --join-timeout 20 --rendezvous ipc://" + place.path() +
+         "/rendezvous -- " + work;
 }
 
 /// Watches processes that are not this one's children. Thread-safety: externally synchronised.

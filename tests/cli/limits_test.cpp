@@ -125,7 +125,7 @@ TEST_F(Limits, TooLittleMemoryIsASentence) {
 }
 
 TEST_F(Limits, ARankThatIsStoppedBeforeTheMeetingIsNotCalledKilled) {
-  Command stopped(std::string("launch -n 2 --silence 0.5 --grace 0.2 ") + kLong);
+  Command stopped(std::string("launch -n 2 --heartbeat-timeout 0.5 --grace 0.2 ") + kLong);
   const auto workers = stopped.workers(2);
   ASSERT_EQ(workers.size(), 2U);
   ::kill(workers[1], SIGSTOP);

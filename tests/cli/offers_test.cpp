@@ -221,9 +221,9 @@ class Offers : public VerbTest {
   static void add_links(Lines& lines, const std::string& before, const std::string& work) {
     for (const std::string more : {"--endpoint tcp",
                                    "--endpoint tcp --interface 127.0.0.1",
-                                   "--silence 5",
-                                   "--hang 5",
-                                   "--patience 20",
+                                   "--heartbeat-timeout 5",
+                                   "--action-timeout 5",
+                                   "--join-timeout 20",
                                    "--endpoint tcp --insecure",
                                    "--core-dumps"}) {
       const std::size_t last = more.find("--", 3);

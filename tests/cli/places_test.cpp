@@ -65,7 +65,7 @@ TEST(Places, OfProcessesWithKeysOutOfAFolderMeetAllOthers) {
   const std::string rendezvous = test::free_address();
   const auto words = [&](int process, const std::string& at) {
     return "worker --rank " + std::to_string(process) + " --world 2 --rendezvous " + rendezvous +
-           " --patience 20 --keys " + at + " -- " + kPlacesJob + "-p 4";
+           " --join-timeout 20 --keys " + at + " -- " + kPlacesJob + "-p 4";
   };
   EXPECT_THAT(run(words(0, keys + "/keys-0")).errors,
               HasSubstr("/keys-0: a process with 2 places has as many files of keys; give the "

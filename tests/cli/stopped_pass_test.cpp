@@ -85,7 +85,7 @@ class Zeros final : public StepData {
     options.world = kRanks;
     options.directory = directory;
     options.depths = channel_depths(program);
-    options.silence = std::chrono::milliseconds(1000);
+    options.heartbeat_timeout = std::chrono::milliseconds(1000);
     const auto endpoint = meet({.url = "ipc://" + directory + "/rendezvous"},
                                ZeroMqListener(options, std::make_shared<ZeroMqContext>()));
     Stopper body(rank, place);

@@ -137,7 +137,7 @@ reported=(75) killed=(137)
 [ "$mpi" = openmpi ] || reported=(75 9 1) killed=(137 9 1)
 
 claim "$mpi: a rank that is stopped is named by all others, with what every rank did"
-export MILLRACE_SILENCE=1.5
+export MILLRACE_HEARTBEAT_TIMEOUT=1.5
 begin 51 4
 kill -STOP "$(process_of 2 '--seed 51')"
 ended "${reported[@]}"
@@ -146,7 +146,7 @@ ended "${reported[@]}"
 for rank in 0 1 2 3; do says job "  rank $rank "; done
 
 claim "$mpi: asked to end, a rank says what it waits for"
-export MILLRACE_SILENCE=3
+export MILLRACE_HEARTBEAT_TIMEOUT=3
 begin 52 4
 kill -STOP "$(process_of 2 '--seed 52')"
 kill -TERM "$(process_of 1 '--seed 52')"
@@ -163,7 +163,7 @@ says job "is silent; everyone waits for rank "
 for rank in 0 1 2 3; do says job "  rank $rank "; done
 
 claim "$mpi: a rank that is killed ends the job"
-export MILLRACE_SILENCE=10
+export MILLRACE_HEARTBEAT_TIMEOUT=10
 begin 53 4
 kill -KILL "$(process_of 2 '--seed 53')"
 ended "${killed[@]}"

@@ -35,7 +35,7 @@ std::uint32_t epoch_of(std::uint32_t number) {
 
 MpiOptions options_of(int world) {
   MpiOptions options;
-  options.rank = this_process().number;
+  options.rank = Rank{this_process().number};
   options.world = world;
   options.epoch = epoch_of(0);
   return options;
@@ -49,7 +49,7 @@ TransportUnderTest mpi_of(const std::string& name, int places) {
                              const std::string& /*directory*/,
                              std::uint32_t number) {
     MpiOptions options;
-    options.rank = rank.value;
+    options.rank = rank;
     options.world = world;
     options.epoch = epoch_of(number);
     options.places = places;
@@ -104,7 +104,7 @@ TEST_F(MpiRanks, WaitInATwentiethOfACore) {
 
 TEST_F(MpiRanks, AreToldWhoIsStoppedAndWhatEveryRankDid) {
   MpiOptions options = options_of(all());
-  options.silence = 600ms;
+  options.heartbeat_timeout = 600ms;
   on_every_rank(options, [](Endpoint& end) {
     const auto pids = ProcessGroup(end).gather(std::to_string(::getpid()), Label::Values);
     if (end.rank() == Rank{2}) {
@@ -144,18 +144,18 @@ TEST_F(MpiRanks, RefuseAWorldThatMpiDoesNotSee) {
   MpiOptions options = options_of(all() + 1);
   EXPECT_THROW(MpiListener{options}, Mismatch);
   options = options_of(all());
-  options.rank = (options.rank + 1) % options.world;
+  options.rank = Rank{(options.rank.value + 1) % options.world};
   EXPECT_THROW(MpiListener{options}, Mismatch);
   options = options_of(2 * all());
   EXPECT_THROW(MpiListener{options}, Mismatch);
   options.places = 2;
-  options.rank = 2 * ((options.rank + 1) % all());
+  options.rank = Rank{2 * ((options.rank.value + 1) % all())};
   EXPECT_THROW(MpiListener{options}, Mismatch);
 }
 
 TEST_F(MpiRanks, RefuseMoreOfAProcessThanTagsTellApart) {
   MpiOptions options = options_of(2);
-  options.rank = 0;
+  options.rank = Rank{0};
   options.places = 1'000'000;
   EXPECT_THAT([&] { MpiListener{options}; },
               testing::ThrowsMessage<InvalidArgument>(
@@ -176,7 +176,7 @@ TEST_F(MpiRanks, AreToldOnAllThatAProcessCountsItsRanksOtherwise) {
                                                         "', rank 2 has '" + larger + "'");
   const auto visit = [&](int place) {
     MpiOptions own = options;
-    own.rank = options.rank * options.places + place;
+    own.rank = Rank{options.rank.value * options.places + place};
     EXPECT_THAT([&] { static_cast<void>(meet({}, MpiListener(own))); }, differs);
   };
   std::vector<std::jthread> threads;

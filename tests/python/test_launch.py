@@ -117,7 +117,7 @@ def test_ends_with_the_code_and_the_name_of_what_went_wrong(launches, deed):
     code, sentences = ENDS[deed]
     grace = 1 if deed in ("hangs", "stops", "never joins") else 20  # where rank 1 ends by itself it may take its time
     flags = ["-n", 2, "--grace", grace]
-    flags += {"never joins": ["--patience", 1], "hangs": ["--hang", 1], "stops": ["--silence", 1.5]}.get(deed, [])
+    flags += {"never joins": ["--join-timeout", 1], "hangs": ["--action-timeout", 1], "stops": ["--heartbeat-timeout", 1.5]}.get(deed, [])
     ran = launches.run(flags, ["--deed", 1, deed])
     assert ran.returncode == code, ran.stderr
     assert "Aborted" not in ran.stderr

@@ -327,7 +327,7 @@ TEST(ZeroMqHangReport, ARankThatDoesNotEndItsPassIsNamedOnEveryRank) {
   options.world = 3;
   options.directory = directory.path();
   options.heartbeat = 5ms;
-  options.hang = 100ms;
+  options.action_timeout = 100ms;
   const Endpoints ends = zeromq_mesh(options);
   std::vector<std::string> reports(3);
   const auto wait_for = [&](int self, int from) {

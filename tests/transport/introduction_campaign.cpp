@@ -86,7 +86,7 @@ class Visit {
     options.directory = directory_.path();
     options.job = kVisitedJob;
     options.heartbeat = std::chrono::hours(1);  // nobody but the input takes a turn
-    options.silence = std::chrono::hours(1);
+    options.heartbeat_timeout = std::chrono::hours(1);
     loop_.emplace(options,
                   ListeningSocket(socket_of(0), 64),
                   std::vector{socket_of(0), socket_of(1), socket_of(2)},

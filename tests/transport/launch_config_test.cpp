@@ -26,9 +26,9 @@ LaunchConfig some_place() {
   place.keys_descriptor = 9;
   place.insecure = true;
   place.core_dumps = true;
-  place.silence = 1500ms;
-  place.patience = 7001ms;
-  place.hang = 20ms;
+  place.heartbeat_timeout = 1500ms;
+  place.join_timeout = 7001ms;
+  place.action_timeout = 20ms;
   place.directory = "/tmp/place";
   place.log_directory = "/tmp/logs";
   return place;
@@ -47,9 +47,9 @@ TEST(LaunchConfig, ComesBackOutOfItsVariables) {
   EXPECT_EQ(read.keys_descriptor, place.keys_descriptor);
   EXPECT_EQ(read.insecure, place.insecure);
   EXPECT_EQ(read.core_dumps, place.core_dumps);
-  EXPECT_EQ(read.silence, place.silence);
-  EXPECT_EQ(read.patience, place.patience);
-  EXPECT_EQ(read.hang, place.hang);
+  EXPECT_EQ(read.heartbeat_timeout, place.heartbeat_timeout);
+  EXPECT_EQ(read.join_timeout, place.join_timeout);
+  EXPECT_EQ(read.action_timeout, place.action_timeout);
   EXPECT_EQ(read.directory, place.directory);
   EXPECT_EQ(read.log_directory, place.log_directory);
   EXPECT_EQ(read.obituary(), "/tmp/place/obituary");
@@ -62,8 +62,9 @@ TEST(LaunchConfig, NamesEveryVariableThatItWrites) {
   for (const auto& [name, value] : launch_variables(some_place()))
     EXPECT_THAT(names, Contains(name));
   EXPECT_EQ(launch_variables(some_place()).size(), names.size());
-  EXPECT_THAT(launch_variables({}),
-              AllOf(Not(Contains(Key("MILLRACE_KEYS_FD"))), Not(Contains(Key("MILLRACE_HANG")))));
+  EXPECT_THAT(
+      launch_variables({}),
+      AllOf(Not(Contains(Key("MILLRACE_KEYS_FD"))), Not(Contains(Key("MILLRACE_ACTION_TIMEOUT")))));
 }
 
 TEST(LaunchConfig, OfAProcessThatNobodyStartedIsAlone) {
@@ -105,10 +106,12 @@ TEST(LaunchConfig, ThatIsSaidInPartOrWronglyIsRefusedWithTheVariable) {
                   "must meet; those of mpirun meet by MPI in a build with the component mpi")));
   for (const auto& [name, value, sentence] :
        {std::tuple{"MILLRACE_INSECURE", "yes", "MILLRACE_INSECURE is 'yes'; it is 0 or 1"},
-        std::tuple{"MILLRACE_PATIENCE",
+        std::tuple{"MILLRACE_JOIN_TIMEOUT",
                    "0",
-                   "MILLRACE_PATIENCE is '0'; it is from 0.001 to 1000000 seconds"},
-        std::tuple{"MILLRACE_HANG", "soon", "MILLRACE_HANG is 'soon', which is no number"},
+                   "MILLRACE_JOIN_TIMEOUT is '0'; it is from 0.001 to 1000000 seconds"},
+        std::tuple{"MILLRACE_ACTION_TIMEOUT",
+                   "soon",
+                   "MILLRACE_ACTION_TIMEOUT is 'soon', which is no number"},
         std::tuple{"MILLRACE_KEYS_FD", "3x", "MILLRACE_KEYS_FD is '3x', which is no number"}})
     EXPECT_THAT(refusal({{name, value}}), ThrowsMessage<InvalidArgument>(StrEq(sentence)));
 }

@@ -30,8 +30,8 @@ std::vector<std::string> MeetingConformance::meet_all(Gathering& all,
     if (!listener) continue;
     ranks.emplace_back([&, i] {
       try {
-        const auto end =
-            meet({.url = all.url, .fields = fields(i), .patience = patience}, std::move(*listener));
+        const auto end = meet({.url = all.url, .fields = fields(i), .join_timeout = patience},
+                              std::move(*listener));
         end->send(Rank{(i + 1) % size}, {}, TensorList());
         (void)end->receive(Rank{(i + size - 1) % size}, {}, soon());
         end->goodbye(soon());

@@ -51,7 +51,7 @@ std::vector<std::string> outcome_of_meeting(int world, const HelloFields& last) 
         options.directory = directory.path();
         const RendezvousOptions rendezvous{.url = "ipc://" + directory.path() + "/rendezvous",
                                            .fields = i + 1 == world ? last : common,
-                                           .patience = std::chrono::seconds(20)};
+                                           .join_timeout = std::chrono::seconds(20)};
         try {
           const auto end = meet(rendezvous, ZeroMqListener(options, context));
           end->send(Rank{(i + 1) % world}, {}, TensorList());
@@ -92,7 +92,7 @@ std::string refusal_of(const std::string& directory,
   options.world = world;
   options.directory = directory;
   try {
-    (void)meet({.url = "ipc://" + directory + "/rendezvous", .patience = patience},
+    (void)meet({.url = "ipc://" + directory + "/rendezvous", .join_timeout = patience},
                ZeroMqListener(options, std::make_shared<ZeroMqContext>()));
   } catch (const Mismatch& error) {
     return error.what();
@@ -169,7 +169,7 @@ std::vector<std::string> refusals_of_two(const std::string& url,
       options.insecure = !keyed;
       if (keyed) options.keys = {keys[options.rank.index()], public_keys};
       try {
-        (void)meet({.url = url, .patience = std::chrono::hours(1)},
+        (void)meet({.url = url, .join_timeout = std::chrono::hours(1)},
                    ZeroMqListener(options, std::make_shared<ZeroMqContext>()));
       } catch (const Mismatch& error) {
         refusals[i] = error.what();
@@ -236,7 +236,7 @@ TEST(Rendezvous, RankThatEndedAndCameAgain_IsMet) {
     options.world = 3;
     options.link = ZeroMqLink::Tcp;
     options.insecure = true;
-    return meet({.url = url, .patience = std::chrono::hours(1)},
+    return meet({.url = url, .join_timeout = std::chrono::hours(1)},
                 ZeroMqListener(options, std::make_shared<ZeroMqContext>()));
   };
   std::unique_ptr<Endpoint> host;
@@ -323,7 +323,7 @@ std::string complaint_of_rank_zero(const std::string& directory) {
   options.directory = directory;
   try {
     (void)meet(
-        {.url = "ipc://" + directory + "/rendezvous", .patience = std::chrono::milliseconds(1)},
+        {.url = "ipc://" + directory + "/rendezvous", .join_timeout = std::chrono::milliseconds(1)},
         ZeroMqListener(options, std::make_shared<ZeroMqContext>()));
   } catch (const TransportError& error) {
     return error.what();

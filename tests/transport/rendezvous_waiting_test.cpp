@@ -63,7 +63,7 @@ TEST(Rendezvous, ARankWithoutKeysAndOneWithKeysGiveUpWhenPatienceEnds) {
           options.insecure = i != keyed;
           if (i == keyed) options.keys = {keys[static_cast<std::size_t>(i)], public_keys};
           reports[static_cast<std::size_t>(i)] =
-              hang_of({.url = url, .patience = std::chrono::milliseconds(800)}, options);
+              hang_of({.url = url, .join_timeout = std::chrono::milliseconds(800)}, options);
         });
     }
     EXPECT_THAT(reports[0], HasSubstr("missing rank 1"));
@@ -82,10 +82,10 @@ TEST(Rendezvous, VisitorsThatGreetOnDoNotKeepRankZeroFromGivingUp) {
         options.rank = Rank{i};
         options.world = 4;
         options.directory = directory.path();
-        reports[static_cast<std::size_t>(i)] =
-            hang_of({.url = "ipc://" + directory.path() + "/rendezvous",
-                     .patience = i == 0 ? std::chrono::milliseconds(900) : std::chrono::hours(1)},
-                    options);
+        reports[static_cast<std::size_t>(i)] = hang_of(
+            {.url = "ipc://" + directory.path() + "/rendezvous",
+             .join_timeout = i == 0 ? std::chrono::milliseconds(900) : std::chrono::hours(1)},
+            options);
       });
       std::this_thread::sleep_for(std::chrono::milliseconds(100));  // out of step
     }
@@ -136,8 +136,8 @@ TEST(Rendezvous, ARankZeroThatFallsSilentIsNamedBeforePatienceEnds) {
     options.world = 3;
     options.directory = directory.path();
     report = hang_of({.url = "ipc://" + directory.path() + "/rendezvous",
-                      .patience = std::chrono::hours(1),
-                      .silence = std::chrono::milliseconds(100)},
+                      .join_timeout = std::chrono::hours(1),
+                      .heartbeat_timeout = std::chrono::milliseconds(100)},
                      options);
   });
   std::vector<zmq::message_t> hello;
@@ -158,7 +158,7 @@ TEST(Rendezvous, AMeetingLastsAsLongAsOneAfterTheOtherComesAndTellsHowManyAreThe
     options.world = 3;
     options.directory = directory.path();
     return meet({.url = "ipc://" + directory.path() + "/rendezvous",
-                 .patience = std::chrono::seconds(2),
+                 .join_timeout = std::chrono::seconds(2),
                  .progress = [&](int came) { told.push_back(came); }},
                 ZeroMqListener(options, std::make_shared<ZeroMqContext>()));
   };
@@ -181,7 +181,7 @@ TEST(Rendezvous, MissingRanksAreNamedAtTheDeadline) {
   options.directory = directory.path();
   const RendezvousOptions rendezvous{.url = "ipc://" + directory.path() + "/rendezvous",
                                      .fields = {},
-                                     .patience = std::chrono::milliseconds(50)};
+                                     .join_timeout = std::chrono::milliseconds(50)};
   try {
     (void)meet(rendezvous, ZeroMqListener(options, std::make_shared<ZeroMqContext>()));
     FAIL() << "nobody came";

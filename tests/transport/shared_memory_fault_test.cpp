@@ -41,7 +41,7 @@ struct ThreeRanks {
     options.world = 3;
     options.directory = directory.path();
     options.heartbeat = 5ms;
-    options.hang = hang;
+    options.action_timeout = hang;
     ends = shared_memory_mesh(options);
   }
 
@@ -103,7 +103,7 @@ TEST(SharedMemoryLiveness, ARankThatDoesNotEndItsPassIsNamedOnEveryRank) {
 
 TEST(SharedMemoryListening, ALivingRankKeepsItsPlaceAndADeadOnesIsTakenOver) {
   const PrivateDirectory directory(std::filesystem::temp_directory_path());
-  const SharedMemoryOptions options{.world = 2, .directory = directory.path()};
+  const SharedMemoryOptions options{{{.world = 2}}, directory.path()};
   const std::string path = directory.path() + "/r0.0.shm";
   {
     const SharedMemoryListener living(options);
@@ -120,15 +120,15 @@ TEST(SharedMemoryListening, ALivingRankKeepsItsPlaceAndADeadOnesIsTakenOver) {
 }
 
 TEST(SharedMemoryListening, RefusesWhatDoesNotFit) {
-  EXPECT_THROW(SharedMemoryListener({.world = 0}), InvalidArgument);
-  EXPECT_THROW(SharedMemoryListener({.rank = Rank{2}, .world = 2}), InvalidArgument);
-  EXPECT_THROW(SharedMemoryListener({.world = 2, .directory = "/"}), TransportError);
+  EXPECT_THROW(SharedMemoryListener({{{.world = 0}}}), InvalidArgument);
+  EXPECT_THROW(SharedMemoryListener({{{.rank = Rank{2}, .world = 2}}}), InvalidArgument);
+  EXPECT_THROW(SharedMemoryListener({{{.world = 2}}, "/"}), TransportError);
   const PrivateDirectory directory(std::filesystem::temp_directory_path());
   const std::string deep = directory.path() + "/" + std::string(100, 'd');
   std::filesystem::create_directory(deep);
   std::filesystem::permissions(deep, std::filesystem::perms::owner_all);
-  EXPECT_THROW(SharedMemoryListener({.world = 2, .directory = deep}), InvalidArgument);
-  SharedMemoryListener listener({.world = 2, .directory = directory.path()});
+  EXPECT_THROW(SharedMemoryListener({{{.world = 2}}, deep}), InvalidArgument);
+  SharedMemoryListener listener({{{.world = 2}}, directory.path()});
   EXPECT_THROW((void)listener.rendezvous_channel("tcp://127.0.0.1:1", 100), InvalidArgument);
 }
 
@@ -143,8 +143,8 @@ void in_processes(int world,
     options.rank = peer->rank();
     options.world = world;
     options.directory = peer->directory();
-    options.silence = 2s;
-    options.hang = hang;
+    options.heartbeat_timeout = 2s;
+    options.action_timeout = hang;
     const auto end =
         meet({.url = "ipc://" + peer->directory() + "/rendezvous"}, SharedMemoryListener(options));
     work(*end, peer->directory());

@@ -43,7 +43,7 @@ class Impostor {
     SharedMemoryOptions options;
     options.world = 2;
     options.directory = directory;
-    options.silence = silence;
+    options.heartbeat_timeout = silence;
     SharedMemoryListener listener(options);
     end = listener.open({listener.address(), {"shm:" + directory + "/r1.0.shm"}});
     to_ = connect_to(directory + "/r0.0.shm");

@@ -98,7 +98,7 @@ Tensor bytes_of(std::int64_t size, int value) {
 }
 
 TEST(SharedMemoryPayloads, LargeTensorsAreUsedWhereTheyWereWrittenAndSmallOnesCopied) {
-  const Mesh mesh({.world = 2});
+  const Mesh mesh({{{.world = 2}}});
   for (const std::int64_t size : {100, 4096, 1 << 14, 1 << 20, (1 << 20) + 36}) {
     mesh.ends[0]->send(Rank{1}, forward_tag(0), TensorList(bytes_of(size, 5)));
     TensorList got = mesh.ends[1]->receive(Rank{0}, forward_tag(0), soon());
@@ -111,7 +111,7 @@ TEST(SharedMemoryPayloads, LargeTensorsAreUsedWhereTheyWereWrittenAndSmallOnesCo
 }
 
 TEST(SharedMemoryPayloads, MemoryIsUsedAgainWhateverTheOrderInWhichItBecomesFree) {
-  const Mesh mesh({.world = 2});
+  const Mesh mesh({{{.world = 2}}});
   std::vector<Tensor> held;
   int regions = 0;
   for (int i = 0; i < 200; ++i) {
@@ -138,7 +138,7 @@ SharedBytes shared_by(const Mesh& mesh) {
 TEST(SharedMemoryPayloads, MemoryThatWasPlannedIsThereFromTheFirstMessageOn) {
   const std::size_t size = 1 << 18;
   const auto depths = planned(size);
-  const Mesh mesh({.world = 2, .depths = depths});
+  const Mesh mesh({{{.world = 2}, depths}});
   std::vector<Tensor> held;
   int regions = 0;
   for (int i = 0; i < 20; ++i) {
@@ -156,7 +156,7 @@ TEST(SharedMemoryPayloads, MemoryThatWasPlannedIsThereFromTheFirstMessageOn) {
 }
 
 TEST(SharedMemoryPayloads, WhatWasNotPlannedMakesMemoryAsItComes) {
-  const Mesh mesh({.world = 2, .depths = planned(1 << 18)});
+  const Mesh mesh({{{.world = 2}, planned(1 << 18)}});
   MessageTag sum;
   sum.direction = Direction::Collective;
   mesh.ends[0]->send(Rank{1}, sum, TensorList(bytes_of(1 << 20, 7)));
@@ -173,7 +173,7 @@ TEST(SharedMemoryPayloads, WhatWasNotPlannedMakesMemoryAsItComes) {
 TEST(SharedMemoryPayloads, ATensorOutlivesTheEndpointItCameFromAndThatOfItsSender) {
   TensorList received;
   {
-    const Mesh mesh({.world = 2});
+    const Mesh mesh({{{.world = 2}}});
     mesh.ends[0]->send(Rank{1}, forward_tag(0), TensorList(bytes_of(1 << 20, 3)));
     received = mesh.ends[1]->receive(Rank{0}, forward_tag(0), soon());
   }
@@ -184,7 +184,7 @@ TEST(SharedMemoryPayloads, ATensorOutlivesTheEndpointItCameFromAndThatOfItsSende
 }
 
 TEST(SharedMemoryPayloads, MoreThanARingHoldsWaitsForRoom) {
-  const Mesh mesh({.world = 2});
+  const Mesh mesh({{{.world = 2}}});
   constexpr int kMessages = 1000;
   for (int i = 0; i < kMessages; ++i)
     mesh.ends[0]->send(Rank{1}, forward_tag(i), TensorList(bytes_of(8, i)));
@@ -193,7 +193,7 @@ TEST(SharedMemoryPayloads, MoreThanARingHoldsWaitsForRoom) {
 }
 
 TEST(SharedMemoryPayloads, AMessageOfMoreTensorsThanThereAreSlotsArrives) {
-  const Mesh mesh({.world = 2});
+  const Mesh mesh({{{.world = 2}}});
   constexpr int kTensors = 5000;
   TensorList list;
   for (int i = 0; i < kTensors; ++i) list.push_back(bytes_of(1 << 14, i));

@@ -76,7 +76,7 @@ TEST(ZeroMqWaiting, ARankThatWaitsForSecondsWakesUpSeldom) {
 
 TEST(SharedMemoryWaiting, ARankThatWaitsForSecondsWakesUpSeldom) {
   const PrivateDirectory directory(std::filesystem::temp_directory_path());
-  const SharedMemoryOptions options{.world = kWorld, .directory = directory.path()};
+  const SharedMemoryOptions options{{{.world = kWorld}}, directory.path()};
   const auto watch = std::chrono::seconds(2 * testing_transport::times(1));
   const Usage use = use_of_waiting(shared_memory_mesh(options), watch);
   std::cout << "shared memory: a waiting rank uses " << 100 * use.seconds

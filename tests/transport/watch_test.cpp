@@ -93,14 +93,14 @@ TEST(HeartbeatInterval, EverybodyIsToldSeveralTimesBeforeItCountsAsSilence) {
           std::max(1, (world + HeartbeatInterval::kTogether - 2) / HeartbeatInterval::kTogether);
       for (const auto unchanged :
            {HeartbeatInterval::Duration(0s), HeartbeatInterval::Duration(1h)})
-        EXPECT_LE(4 * groups * heartbeat_interval.interval(unchanged), heartbeat_interval.silence())
+        EXPECT_LE(4 * groups * heartbeat_interval.interval(unchanged), heartbeat_interval.timeout())
             << world;
-      EXPECT_GE(heartbeat_interval.silence(), silence);
+      EXPECT_GE(heartbeat_interval.timeout(), silence);
     }
   const HeartbeatInterval few(4, 100ms, 10s);
   EXPECT_EQ(few.interval(HeartbeatInterval::kSettled), 100ms);
   EXPECT_EQ(few.interval(1001ms), 1s);
-  EXPECT_EQ(few.silence(), 10s);
+  EXPECT_EQ(few.timeout(), 10s);
 }
 
 TEST(Durations, TellWhatNinetyNineOfAHundredDidNotExceed) {

@@ -17,19 +17,19 @@ class HeartbeatInterval {
   /// After so long in one action its rank tells of it less often.
   static constexpr std::chrono::seconds kSettled{1};
 
-  HeartbeatInterval(int world, Duration heartbeat, Duration silence)
+  HeartbeatInterval(int world, Duration heartbeat, Duration timeout)
       : groups_(std::max(1, (world - 1 + kTogether - 1) / kTogether)),
         quick_(heartbeat),
-        slow_(std::max<Duration>(heartbeat, std::min<Duration>(kSlowRound, silence / 8) / groups_)),
-        silence_(std::max<Duration>(silence, 4 * groups_ * slow_)) {}
+        slow_(std::max<Duration>(heartbeat, std::min<Duration>(kSlowRound, timeout / 8) / groups_)),
+        timeout_(std::max<Duration>(timeout, 4 * groups_ * slow_)) {}
 
   /// Time between two groups of peers, for a rank that has done the same for `unchanged`.
   [[nodiscard]] Duration interval(Duration unchanged) const {
     return unchanged > kSettled ? slow_ : quick_;
   }
 
-  /// What counts as silence: what was asked for, or four rounds through all peers.
-  [[nodiscard]] Duration silence() const { return silence_; }
+  /// The heartbeat timeout: as asked for, at least four rounds through all peers.
+  [[nodiscard]] Duration timeout() const { return timeout_; }
 
  private:
   static constexpr std::chrono::seconds kSlowRound{1};
@@ -37,7 +37,7 @@ class HeartbeatInterval {
   int groups_;
   Duration quick_;
   Duration slow_;
-  Duration silence_;
+  Duration timeout_;
 };
 
 }  // namespace millrace

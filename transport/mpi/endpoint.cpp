@@ -16,11 +16,11 @@ class MpiEndpoint final : public Endpoint {
  public:
   explicit MpiEndpoint(const MpiOptions& options)
       : options_(options),
-        mailbox_(Rank{options.rank}, options.world, options.depths),
+        mailbox_(options.rank, options.world, options.depths),
         slot_(std::string()),
         loop_(options, mailbox_, slot_) {}
 
-  [[nodiscard]] Rank rank() const override { return Rank{options_.rank}; }
+  [[nodiscard]] Rank rank() const override { return options_.rank; }
   [[nodiscard]] int world() const override { return options_.world; }
 
   void send(Rank to, const MessageTag& tag, TensorList payload) override {

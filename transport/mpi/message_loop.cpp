@@ -29,7 +29,7 @@ MessageLoop::MessageLoop(const MpiOptions& options, Mailbox& mailbox, const Prog
       world_(World::started()),
       seat_(seat_of(self_, options.places)),
       monitor_(self_, options.world, Clock::now()),
-      heartbeat_interval_(options.world, options.heartbeat, options.silence),
+      heartbeat_interval_(options.world, options.heartbeat, options.heartbeat_timeout),
       last_turn_(Clock::now()),
       next_beat_(last_turn_),
       next_look_(last_turn_) {

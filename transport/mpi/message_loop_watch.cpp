@@ -46,10 +46,10 @@ std::string MessageLoop::report(Rank culprit, Clock::time_point now) {
 
 void MessageLoop::watch(Clock::time_point now) {
   monitor_.note(self_, slot_.now(), now);
-  if (const auto silent = monitor_.silent(now, heartbeat_interval_.silence()))
+  if (const auto silent = monitor_.silent(now, heartbeat_interval_.timeout()))
     return fail(FailureCause::Hang,
                 "rank " + std::to_string(silent->value) + " is silent; " + report(*silent, now));
-  if (const auto hanging = monitor_.hanging(now, options_.hang))
+  if (const auto hanging = monitor_.hanging(now, options_.action_timeout))
     fail(FailureCause::Hang,
          "rank " + std::to_string(hanging->value) + " is alive but makes no progress; " +
              report(*hanging, now));

@@ -91,7 +91,7 @@ class Meeting {
     // Of two that say to be the same rank the one who differs counts.
     if (is_new || differs || (counts && difference(fields_, said[from.value], from).empty()))
       said[from.value] = std::move(theirs);
-    if (is_new && !differs_) deadline_ = Clock::now() + rendezvous_.patience;
+    if (is_new && !differs_) deadline_ = Clock::now() + rendezvous_.join_timeout;
     if (differs && !std::exchange(differs_, true))
       deadline_ = std::min(deadline_, Clock::now() + kLastCall);
     speak(from, Missing{missing_text(missing(said), claims_.question(from))});
@@ -143,7 +143,7 @@ class Meeting {
       heed_obituary();
       const auto took = Clock::now() - std::exchange(turn, Clock::now());
       if (took > kLongestTurn) host.suspended(took);
-      if (Clock::now() > deadline_ || host.silent_for(rendezvous_.silence))
+      if (Clock::now() > deadline_ || host.silent_for(rendezvous_.heartbeat_timeout))
         throw PeerHangs(host.complaint(rendezvous_.url, channel_->keyed()));
       if (Clock::now() < next_hello_) continue;
       next_hello_ = Clock::now() + interval;
@@ -160,7 +160,7 @@ class Meeting {
     const auto* missing = std::get_if<Missing>(&note.control);
     const auto now = Clock::now();
     if (missing != nullptr && host.heard(list_of(missing->text), now))
-      deadline_ = now + rendezvous_.patience;
+      deadline_ = now + rendezvous_.join_timeout;
     if (missing != nullptr) heed_question(question_of(missing->text), now);
     return !std::holds_alternative<Abort>(note.control) &&
            !std::holds_alternative<Refused>(note.control) &&
@@ -228,7 +228,7 @@ class Meeting {
   HelloFields fields_;
   std::string hello_;
   Clock::time_point start_ = Clock::now();
-  Clock::time_point deadline_ = start_ + rendezvous_.patience;
+  Clock::time_point deadline_ = start_ + rendezvous_.join_timeout;
   Clock::time_point next_tell_ = start_ + kTellInterval;
   Clock::time_point next_hello_ = start_;
   bool differs_ = false;

@@ -10,6 +10,7 @@
 #include "transport/shared_memory/address.hpp"
 #include "transport/shared_memory/endpoint.hpp"
 #include "transport/shared_memory/rendezvous_channel.hpp"
+#include "transport/wire/request.hpp"
 
 namespace millrace {
 
@@ -37,10 +38,7 @@ void check_open_files(int world) {
 }
 
 void check(const SharedMemoryOptions& options) {
-  require(options.world >= 1, "world is " + std::to_string(options.world) + ", but at least 1");
-  require(options.rank.value >= 0 && options.rank.value < options.world,
-          "rank " + std::to_string(options.rank.value) + " is outside a world of " +
-              std::to_string(options.world));
+  check_member(options);
   if (options.world == 1 && options.directory.empty()) return;
   PrivateDirectory::check(options.directory);
   if (const auto problem = shared_memory_problem())
@@ -52,7 +50,6 @@ void check(const SharedMemoryOptions& options) {
 
 struct SharedMemoryListener::Parts {
   SharedMemoryOptions options;
-  Membership member;
   std::unique_ptr<ProgressSlot> slot;
   shared_memory::ListeningSocket socket;
   PeerAddress address;
@@ -63,7 +60,6 @@ SharedMemoryListener::SharedMemoryListener(const SharedMemoryOptions& options)
     : parts_(std::make_unique<Parts>()) {
   check(options);
   parts_->options = options;
-  parts_->member = {options.rank, options.world, options.job, options.epoch};
   if (options.directory.empty()) {
     parts_->slot = std::make_unique<ProgressSlot>("");
     parts_->address = shared_memory::peer_address("");
@@ -79,7 +75,7 @@ SharedMemoryListener::SharedMemoryListener(const SharedMemoryOptions& options)
 SharedMemoryListener::~SharedMemoryListener() = default;
 
 const Membership& SharedMemoryListener::member() const {
-  return parts_->member;
+  return parts_->options;
 }
 
 PeerAddress SharedMemoryListener::address() const {
@@ -93,9 +89,9 @@ std::unique_ptr<RendezvousChannel> SharedMemoryListener::rendezvous_channel(
 
 std::unique_ptr<Endpoint> SharedMemoryListener::open(const std::vector<PeerAddress>& addresses) {
   require(!std::exchange(parts_->open, true), "this listener was opened before");
-  require(addresses.size() == static_cast<std::size_t>(parts_->member.world),
+  require(addresses.size() == static_cast<std::size_t>(parts_->options.world),
           "there are " + std::to_string(addresses.size()) + " addresses for " +
-              std::to_string(parts_->member.world) + " ranks");
+              std::to_string(parts_->options.world) + " ranks");
   std::vector<std::string> sockets;
   for (const PeerAddress& address : addresses)
     sockets.push_back(shared_memory::socket_path(address));

@@ -185,8 +185,10 @@ std::chrono::milliseconds RegionLoop::patience() const {
     return std::min<std::chrono::milliseconds>(kImpatience, options_.heartbeat);
   const auto now = Clock::now();
   if (now - slot_.now().since <= HeartbeatInterval::kSettled) return options_.heartbeat;
-  const Clock::duration longest = std::min<Clock::duration>(
-      {1s, options_.silence / 8, monitor_.until_next_limit(now, options_.hang)});
+  const Clock::duration longest =
+      std::min<Clock::duration>({1s,
+                                 options_.heartbeat_timeout / 8,
+                                 monitor_.until_next_limit(now, options_.action_timeout)});
   return std::max(options_.heartbeat, std::chrono::ceil<std::chrono::milliseconds>(longest));
 }
 

@@ -44,14 +44,14 @@ void RegionLoop::watch(Clock::time_point now) {
     const Neighbour& each = *known_[next_confirmed_++ % known_.size()];
     if (!each.left && !each.gone) confirm(each.rank, now);
   }
-  if (monitor_.silent(now, options_.silence)) {
+  if (monitor_.silent(now, options_.heartbeat_timeout)) {
     look_around(now);  // of several silent ranks, news may tell who waits for whom
-    const Rank silent = *monitor_.silent(now, options_.silence);
+    const Rank silent = *monitor_.silent(now, options_.heartbeat_timeout);
     return fail(FailureCause::Hang,
                 "rank " + std::to_string(silent.value) + " is silent; " + report(silent, now));
   }
-  for (const Rank rank : monitor_.overdue(now, options_.hang)) confirm(rank, now);
-  if (const auto hanging = monitor_.hanging(now, options_.hang))
+  for (const Rank rank : monitor_.overdue(now, options_.action_timeout)) confirm(rank, now);
+  if (const auto hanging = monitor_.hanging(now, options_.action_timeout))
     fail(FailureCause::Hang,
          "rank " + std::to_string(hanging->value) + " is alive but makes no progress; " +
              report(*hanging, now));

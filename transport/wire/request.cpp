@@ -14,6 +14,13 @@ void check_peer(Rank self, int world, Rank peer) {
   });
 }
 
+void check_member(const Membership& member) {
+  require(member.world >= 1, "world is " + std::to_string(member.world) + ", but at least 1");
+  require(member.rank.value >= 0 && member.rank.value < member.world,
+          "rank " + std::to_string(member.rank.value) + " is outside a world of " +
+              std::to_string(member.world));
+}
+
 void check_message(Rank to,
                    const MessageTag& tag,
                    const TensorList& payload,

@@ -6,12 +6,15 @@
 #include <vector>
 
 #include "millrace/core/tensor.hpp"
-#include "millrace/transport/endpoint.hpp"
+#include "millrace/transport/listener.hpp"
 
 namespace millrace {
 
 /// Throws InvalidArgument unless `peer` is another rank of the world than `self`.
 void check_peer(Rank self, int world, Rank peer);
+
+/// Throws InvalidArgument unless the rank is one of its world.
+void check_member(const Membership& member);
 
 /// Throws InvalidArgument for a tag, or a number of tensors, that a header has no room for, and for
 /// a tensor of more bytes than agreed.

@@ -25,15 +25,7 @@ using zeromq::SocketLoop;
 
 SharedMemoryOptions memory_options(const ZeroMqOptions& options) {
   SharedMemoryOptions memory;
-  memory.rank = options.rank;
-  memory.world = options.world;
-  memory.job = options.job;
-  memory.epoch = options.epoch;
-  memory.depths = options.depths;
-  memory.largest_payload = options.largest_payload;
-  memory.hash_payloads = options.hash_payloads;
-  memory.heartbeat = options.heartbeat;
-  memory.silence = options.silence;
+  static_cast<LinkOptions&>(memory) = options;
   return memory;
 }
 

@@ -88,7 +88,7 @@ void FolderRendezvous::make() {
 }
 
 void FolderRendezvous::await() {
-  const auto end = std::chrono::steady_clock::now() + place_.patience;
+  const auto end = std::chrono::steady_clock::now() + place_.join_timeout;
   for (;;) {
     std::ifstream file(meeting_file(place_.shared));
     if (std::getline(file, place_.rendezvous)) return;

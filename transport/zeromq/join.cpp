@@ -31,7 +31,7 @@ std::string interface_of(const LaunchConfig& place, ZeroMqLink link) {
   const bool tcp = place.rendezvous.starts_with("tcp://");
   if (link != ZeroMqLink::Tcp || !tcp) return "127.0.0.1";
   const std::string host = zeromq::meeting_place(place.rendezvous).host;
-  const auto end = std::chrono::steady_clock::now() + place.patience;
+  const auto end = std::chrono::steady_clock::now() + place.join_timeout;
   for (;;) {
     try {
       return zeromq::address_towards(host);
@@ -42,19 +42,22 @@ std::string interface_of(const LaunchConfig& place, ZeroMqLink link) {
   }
 }
 
+template <class Options>
+Options options_at(const LaunchConfig& place, const std::vector<ChannelDepth>& depths) {
+  Options options;
+  static_cast<Membership&>(options) = place.member;
+  options.depths = depths;
+  options.heartbeat_timeout = place.heartbeat_timeout;
+  options.action_timeout = place.action_timeout;
+  return options;
+}
+
 ZeroMqOptions link_options_of(const LaunchConfig& place, const std::vector<ChannelDepth>& depths) {
-  ZeroMqOptions options;
+  auto options = options_at<ZeroMqOptions>(place, depths);
   options.link = zeromq_link(place.endpoint);
   options.interface = interface_of(place, options.link);
   if (place.endpoint == "mixed") options.neighbourhood = shared_memory::neighbourhood();
   options.insecure = place.insecure;
-  options.silence = place.silence;
-  options.hang = place.hang;
-  options.rank = place.member.rank;
-  options.world = place.member.world;
-  options.job = place.member.job;
-  options.epoch = place.member.epoch;
-  options.depths = depths;
   return options;
 }
 
@@ -107,15 +110,8 @@ SharedMemoryOptions shared_memory_options(const LaunchConfig& place,
   require(place.member.world == 1 || ipc,
           named("endpoint") + " shm: ranks of one machine meet at ipc://directory/name, but " +
               named("rendezvous") + " is " + place.rendezvous);
-  SharedMemoryOptions options;
-  options.rank = place.member.rank;
-  options.world = place.member.world;
+  auto options = options_at<SharedMemoryOptions>(place, depths);
   if (ipc) options.directory = place.rendezvous.substr(6, place.rendezvous.rfind('/') - 6);
-  options.job = place.member.job;
-  options.epoch = place.member.epoch;
-  options.depths = depths;
-  options.silence = place.silence;
-  options.hang = place.hang;
   return options;
 }
 
@@ -128,15 +124,8 @@ void begin_mpi() {
 
 std::unique_ptr<Listener> mpi_listener(const LaunchConfig& place,
                                        const std::vector<ChannelDepth>& depths) {
-  MpiOptions options;
-  options.rank = place.member.rank.value;
-  options.world = place.member.world;
+  auto options = options_at<MpiOptions>(place, depths);
   options.places = place.places;
-  options.job = place.member.job;
-  options.epoch = place.member.epoch;
-  options.depths = depths;
-  options.silence = place.silence;
-  options.hang = place.hang;
   return std::make_unique<MpiListener>(options);
 }
 
@@ -242,8 +231,8 @@ JoinedRank join(const LaunchConfig& asked, const JoinOptions& options) {
   if (mpi) add_library(fields);
   auto endpoint = meet({.url = mpi ? "MPI" : place.rendezvous,
                         .fields = fields,
-                        .patience = place.patience,
-                        .silence = place.silence,
+                        .join_timeout = place.join_timeout,
+                        .heartbeat_timeout = place.heartbeat_timeout,
                         .progress = options.progress,
                         .obituary = place.obituary()},
                        std::move(*listener));

@@ -19,7 +19,6 @@ constexpr int kLeastBacklog = 128;
 
 struct ZeroMqListener::Parts {
   ZeroMqOptions options;
-  Membership member;
   std::unique_ptr<ProgressSlot> slot;
   zeromq::Listeners listeners;
   PeerAddress address;
@@ -33,7 +32,6 @@ ZeroMqListener::ZeroMqListener(const ZeroMqOptions& options, std::shared_ptr<Zer
     : parts_(std::make_unique<Parts>()) {
   zeromq::check(options);
   parts_->options = options;
-  parts_->member = {options.rank, options.world, options.job, options.epoch};
   parts_->slot = std::make_unique<ProgressSlot>(zeromq::slot_path(options, options.rank));
   auto& inside = context->parts();
   const std::string domain = inside.new_domain();
@@ -61,7 +59,7 @@ ZeroMqListener::ZeroMqListener(const ZeroMqOptions& options, std::shared_ptr<Zer
 ZeroMqListener::~ZeroMqListener() = default;
 
 const Membership& ZeroMqListener::member() const {
-  return parts_->member;
+  return parts_->options;
 }
 
 PeerAddress ZeroMqListener::address() const {

@@ -45,7 +45,7 @@ SocketLoop::SocketLoop(const ZeroMqOptions& options,
       slot_(slot),
       listeners_(std::move(listeners)),
       monitor_(options.rank, options.world, Clock::now()),
-      heartbeat_interval_(options.world, options.heartbeat, options.silence),
+      heartbeat_interval_(options.world, options.heartbeat, options.heartbeat_timeout),
       watched_(watched_by(options.rank, options.world)),
       last_tick_(Clock::now()),
       next_beat_(last_tick_),
@@ -233,7 +233,7 @@ std::chrono::milliseconds SocketLoop::patience() const {
   if (busy)
     interval = std::min({options_.heartbeat / 2, options_.probe_after / 2});
   else if (rests(now))
-    interval = std::min(next_beat_ - now, monitor_.until_next_limit(now, options_.hang));
+    interval = std::min(next_beat_ - now, monitor_.until_next_limit(now, options_.action_timeout));
   if (tell_at != Clock::time_point::max()) interval = std::min(interval, tell_at - now);
   return std::max(std::chrono::ceil<std::chrono::milliseconds>(interval),
                   std::chrono::milliseconds(1));

@@ -106,14 +106,14 @@ void SocketLoop::watch(Clock::time_point now) {
     return fail(FailureCause::PeerLost,
                 "lost rank " + std::to_string(lost->value) + ": its connection ended; " +
                     report(*lost, now));
-  if (monitor_.silent(now, heartbeat_interval_.silence())) {
+  if (monitor_.silent(now, heartbeat_interval_.timeout())) {
     look_around(now);  // of several silent ranks, news may tell who waits for whom
-    const Rank silent = *monitor_.silent(now, heartbeat_interval_.silence());
+    const Rank silent = *monitor_.silent(now, heartbeat_interval_.timeout());
     return fail(FailureCause::Hang,
                 "rank " + std::to_string(silent.value) + " is silent; " + report(silent, now));
   }
-  for (const Rank rank : monitor_.overdue(now, options_.hang)) confirm(rank, now);
-  if (const auto hanging = monitor_.hanging(now, options_.hang))
+  for (const Rank rank : monitor_.overdue(now, options_.action_timeout)) confirm(rank, now);
+  if (const auto hanging = monitor_.hanging(now, options_.action_timeout))
     fail(FailureCause::Hang,
          "rank " + std::to_string(hanging->value) + " is alive but makes no progress; " +
              report(*hanging, now));

@@ -14,6 +14,7 @@
 
 #include "millrace/transport/private_directory.hpp"
 #include "transport/wire/frame.hpp"
+#include "transport/wire/request.hpp"
 #include "transport/zeromq/address.hpp"
 
 namespace millrace::zeromq {
@@ -114,10 +115,7 @@ void check_descriptors(int world, bool shares_memory) {
 }
 
 void check(const ZeroMqOptions& options) {
-  require(options.world >= 1, "world is " + std::to_string(options.world) + ", but at least 1");
-  require(options.rank.value >= 0 && options.rank.value < options.world,
-          "rank " + std::to_string(options.rank.value) + " is outside a world of " +
-              std::to_string(options.world));
+  check_member(options);
   check_descriptors(options.world, !options.neighbourhood.empty());
   if (options.link == ZeroMqLink::Ipc || !options.directory.empty())
     PrivateDirectory::check(options.directory);

@@ -19,8 +19,8 @@
 namespace millrace {
 
 /// What whoever started a process says of its place. As variables, each MILLRACE_ and: RANK, WORLD,
-/// RENDEZVOUS, JOB, ENDPOINT, INTERFACE, KEYS or KEYS_FD, INSECURE, CORE_DUMPS, SILENCE, PATIENCE
-/// and HANG (seconds), LAUNCH (the directory), LOG_DIR.
+/// RENDEZVOUS, JOB, ENDPOINT, INTERFACE, KEYS or KEYS_FD, INSECURE, CORE_DUMPS, HEARTBEAT_TIMEOUT,
+/// JOIN_TIMEOUT and ACTION_TIMEOUT (seconds), LAUNCH (the directory), LOG_DIR.
 struct LaunchConfig {
   Membership member;
   std::string rendezvous = {};  ///< "ipc://path", "tcp://host:port"; empty: one rank, or mpi
@@ -35,9 +35,9 @@ struct LaunchConfig {
   int keys_descriptor = -1;  ///< tcp: that file, open; -1: none
   bool insecure = false;     ///< tcp without keys
   bool core_dumps = false;   ///< leave them though there are keys, which they would hold
-  std::chrono::milliseconds silence{10'000};   ///< see RendezvousOptions
-  std::chrono::milliseconds patience{60'000};  ///< until all ranks must have met
-  std::optional<std::chrono::milliseconds> hang = {};
+  std::chrono::milliseconds heartbeat_timeout{10'000};  ///< see RendezvousOptions
+  std::chrono::milliseconds join_timeout{60'000};       ///< until all ranks must have met
+  std::optional<std::chrono::milliseconds> action_timeout = {};
   int places = 1;                  ///< mpi: ranks of every process, as MpiOptions::places
   std::string directory = {};      ///< private, of the launcher; empty: there is none
   std::string log_directory = {};  ///< for what a rank writes beside its log; empty: none is kept

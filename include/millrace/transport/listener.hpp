@@ -11,6 +11,7 @@
 #include <string_view>
 #include <vector>
 
+#include "millrace/core/channel.hpp"
 #include "millrace/core/ids.hpp"
 #include "millrace/transport/endpoint.hpp"
 
@@ -26,10 +27,30 @@ struct PeerAddress {
 
 /// Who a rank is among those that it is to be connected with.
 struct Membership {
-  Rank rank;
+  Rank rank = {};
   int world = 1;
   std::uint64_t job = 0;    ///< one run of one job; what others say is dropped
   std::uint32_t epoch = 0;  ///< one incarnation of the set of endpoints
+};
+
+/// What endpoints between processes have in common, whatever connects them.
+struct LinkOptions : Membership {
+  std::vector<ChannelDepth> depths = {};  ///< channels not named here are unbounded
+  std::uint64_t largest_payload = std::uint64_t{1} << 30U;  ///< bytes of one tensor
+  bool hash_payloads = true;  ///< detect damage of tensors, about 50 us per MiB and side
+
+  /// Between two heartbeats (over sockets and MPI: to eight peers); once a second, or eight times
+  /// in `heartbeat_timeout`, while a rank does the same for longer than a second.
+  std::chrono::milliseconds heartbeat{100};
+  /// A rank without a heartbeat for this long is stopped or cut off. Over sockets and MPI at least
+  /// four rounds of heartbeats, which take longer in a world of hundreds of ranks.
+  std::chrono::milliseconds heartbeat_timeout{10'000};
+  /// The least that one action may take before its rank hangs. Without it, and when a hundred of
+  /// its kind (op and stage) have ended on that rank: eight times what 99 of 100 of them took, at
+  /// least a second, and 0.2 s. Before: 10 s (or this), or sixteen times the longest of its kind if
+  /// that is more; the first of a kind may take twelve times as much. So a slow stage stretches its
+  /// own limit. Work outside the program (data, hooks, saving) has none.
+  std::optional<std::chrono::milliseconds> action_timeout = {};
 };
 
 /// A note of a meeting, as bytes.

@@ -19,20 +19,11 @@ namespace millrace {
 /// The MPI that this was built with: "Open MPI 4.1.4", "MPICH 4.0.2". Starts nothing.
 [[nodiscard]] std::string mpi_library();
 
-struct MpiOptions {
-  int rank = 0;    ///< one of process rank / places; MPI must say that this is it
-  int world = 1;   ///< ranks; they are of the first world / places processes of mpirun, rounded up
+/// The rank is one of those of process rank / places, which MPI must confirm; the ranks are of the
+/// first world / places processes of mpirun, rounded up. Every listener of a rank has an epoch of
+/// its own. The largest payload is at most 2^31 - 1 bytes.
+struct MpiOptions : LinkOptions {
   int places = 1;  ///< ranks of every process, one after the other: equal in all of them
-  std::uint64_t job = 0;             ///< frames of other jobs are refused
-  std::uint32_t epoch = 0;           ///< another one for every listener of this rank
-  std::vector<ChannelDepth> depths;  ///< channels not named here are unbounded
-  std::uint64_t largest_payload = std::uint64_t{1}
-                                  << 30U;  ///< bytes of one tensor, at most 2^31 - 1
-  bool hash_payloads = true;  ///< detect damage of tensors, about 50 us per MiB and side
-  /// As in ZeroMQ's options.
-  std::chrono::milliseconds heartbeat{100};
-  std::chrono::milliseconds silence{10'000};
-  std::optional<std::chrono::milliseconds> hang = {};
 };
 
 /// Starts MPI, which waits until all processes of mpirun have done so, unless it runs. The first

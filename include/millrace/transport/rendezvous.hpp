@@ -20,9 +20,9 @@ struct RendezvousOptions {
   HelloFields fields = {};
   /// How long rank 0 waits for the next rank to come, and every other one for news of that; so a
   /// meeting of many ranks on few cores lasts as long as it makes progress.
-  std::chrono::milliseconds patience{60'000};
+  std::chrono::milliseconds join_timeout{60'000};
   /// How long a rank 0 that has answered may then say nothing, though not less than 1 s.
-  std::chrono::milliseconds silence{10'000};
+  std::chrono::milliseconds heartbeat_timeout{10'000};
   /// On rank 0, about once a second while it waits: how many ranks, itself included, are there.
   std::function<void(int came)> progress = {};
   /// A file that whoever started the ranks writes when one of them ends too soon, with the sentence

@@ -17,26 +17,10 @@
 
 namespace millrace {
 
-struct SharedMemoryOptions {
-  Rank rank = {};
-  int world = 1;
+struct SharedMemoryOptions : LinkOptions {
   /// Where the ranks' sockets lie, over which they hand each other their memory; checked to be
   /// private. A world of one needs none.
   std::string directory = {};
-  std::uint64_t job = 0;                  ///< who is of another job is sent away
-  std::uint32_t epoch = 0;                ///< who is of another incarnation is sent away
-  std::vector<ChannelDepth> depths = {};  ///< channels not named here are unbounded
-  std::uint64_t largest_payload = std::uint64_t{1} << 30U;  ///< bytes of one tensor
-  bool hash_payloads = true;  ///< detect damage of tensors, about 50 us per MiB and side
-
-  /// Between two signs of life; once a second, or eight times in `silence`, while a rank that waits
-  /// has done so for longer than a second.
-  std::chrono::milliseconds heartbeat{100};
-  /// A rank that sends no heartbeat for this long is stopped.
-  std::chrono::milliseconds silence{10'000};
-  /// The least that one action may take before its rank hangs; a slow stage stretches its own
-  /// limit, as transport/README.md says.
-  std::optional<std::chrono::milliseconds> hang = {};
   /// How long a wait looks for its message before it sleeps. Without it 200 us where this process
   /// may use as many cores as there are ranks, and as long as that finds something; else not at
   /// all.

@@ -96,9 +96,7 @@ enum class ZeroMqLink : std::uint8_t { Ipc, Tcp };
 /// Of "ipc", "tcp" and "mixed". Throws InvalidParameter for any other name.
 [[nodiscard]] ZeroMqLink zeromq_link(const std::string& endpoint);
 
-struct ZeroMqOptions {
-  Rank rank;
-  int world = 1;
+struct ZeroMqOptions : LinkOptions {
   ZeroMqLink link = ZeroMqLink::Ipc;
   /// Ipc: where the sockets lie; checked to be private. With either link ranks of one machine that
   /// name the same directory also see there what each of them does at this very moment.
@@ -109,28 +107,11 @@ struct ZeroMqOptions {
   /// soon as a socket of one answers the other, and over tcp before that, and where none does.
   /// Empty: this one does not.
   std::string neighbourhood = {};
-  bool insecure = false;             ///< Tcp without authentication: anybody may speak and listen
-  std::uint64_t job = 0;             ///< frames of other jobs are dropped
-  std::uint32_t epoch = 0;           ///< frames of other incarnations are dropped
-  std::vector<ChannelDepth> depths;  ///< channels not named here are unbounded
-  std::uint64_t largest_payload = std::uint64_t{1} << 30U;  ///< bytes of one tensor
-  bool hash_payloads = true;  ///< detect damage of tensors, about 50 us per MiB and side
+  bool insecure = false;  ///< Tcp without authentication: anybody may speak and listen
 
-  /// Between two rounds of telling eight peers what this rank does; once a second, or eight times
-  /// in `silence`, while it does the same for longer than a second.
-  std::chrono::milliseconds heartbeat{100};
   /// A rank whose connection ended has this long to come back, and four times the longest that a
   /// first hand-shake took where somebody still listens.
   std::chrono::milliseconds reconnect_grace{300};
-  /// A rank from which nothing at all is heard this long is stopped or cut off. At least four
-  /// rounds of heartbeats, which take longer in a world of hundreds of ranks.
-  std::chrono::milliseconds silence{10'000};
-  /// The least that one action may take before its rank hangs. Without it, and when a hundred of
-  /// its kind (op and stage) have ended on that rank: eight times what 99 of 100 of them took, at
-  /// least a second, and 0.2 s. Before: 10 s (or this), or sixteen times the longest of its kind if
-  /// that is more; the first of a kind may take twelve times as much. So a slow stage stretches its
-  /// own limit. Work outside the program (data, hooks, saving) has none.
-  std::optional<std::chrono::milliseconds> hang = {};
   /// First interval after which a sender asks whether everything arrived; doubles up to a second.
   std::chrono::milliseconds probe_after{50};
   int attempts = 8;  ///< how often the same frame may be asked for again
