@@ -219,6 +219,32 @@ TEST(Documents, CodeInTextNamesWhatExists) {
   }
 }
 
+/// Every `path/file.ext` of the prose ends the path of a file of the project.
+TEST(Documents, FilesInTextExist) {
+  const std::regex file_name("`([\\w./-]+\\.(?:cpp|hpp|py|sh|md|svg))`");
+  std::set<std::string> endings;
+  for (const auto& entry : fs::recursive_directory_iterator(kSources))
+    if (entry.is_regular_file() && !entry.path().string().starts_with(MILLRACE_BINARY_DIR))
+      for (fs::path rest = fs::relative(entry.path(), kSources); !rest.empty();) {
+        endings.insert(rest.string());
+        const fs::path first = *rest.begin();
+        rest = rest == first ? fs::path() : rest.lexically_relative(first);
+      }
+  for (const fs::path& file : all_documents()) {
+    if (file == "CHANGELOG.md") continue;
+    Lines prose;
+    (void)blocks_of(file, &prose);
+    for (const std::string& line : prose)
+      for (std::sregex_iterator it(line.begin(), line.end(), file_name), end; it != end; ++it) {
+        const std::string name = (*it)[1];
+        const bool is_example =
+            name.find("NAME") != std::string::npos || name.find("train.py") != std::string::npos;
+        EXPECT_TRUE(is_example || endings.contains(fs::path(name).lexically_normal().string()))
+            << file.string() << ": " << name;
+      }
+  }
+}
+
 std::string anchor_of(const std::string& heading) {
   std::string anchor;
   for (const char c : trimmed(heading.substr(heading.find_first_not_of('#'))))

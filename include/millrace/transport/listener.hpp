@@ -33,7 +33,7 @@ struct Membership {
   std::uint32_t epoch = 0;  ///< one incarnation of the set of endpoints
 };
 
-/// What endpoints between processes have in common, whatever connects them.
+/// Options of every endpoint between processes.
 struct LinkOptions : Membership {
   std::vector<ChannelDepth> depths = {};  ///< channels not named here are unbounded
   std::uint64_t largest_payload = std::uint64_t{1} << 30U;  ///< bytes of one tensor
