@@ -191,7 +191,7 @@ TEST(Documents, BlocksAreRun) {
   EXPECT_GT(blocks, 20);
 }
 
-/// Every `code` of the prose that names a command or an option.
+/// Every `code` of the prose, which a line may break, that names a command or an option.
 TEST(Documents, CodeInTextNamesWhatExists) {
   const std::regex span("`([^`]+)`"), option("(^|[ \\[])(--[a-z][a-z0-9-]*)");
   std::set<std::string> any;
@@ -203,19 +203,28 @@ TEST(Documents, CodeInTextNamesWhatExists) {
     if (file == "CHANGELOG.md") continue;  // names what is gone
     Lines prose;
     (void)blocks_of(file, &prose);
-    for (std::size_t i = 0; i < prose.size(); ++i)
-      for (std::sregex_iterator it(prose[i].begin(), prose[i].end(), span), end; it != end; ++it) {
+    std::string paragraph;
+    prose.emplace_back();
+    for (const std::string& line : prose) {
+      if (!line.empty() && line.front() != '|') {
+        paragraph += trimmed(line) + " ";
+        continue;
+      }
+      const std::string text = paragraph + line;
+      paragraph.clear();
+      for (std::sregex_iterator it(text.begin(), text.end(), span), end; it != end; ++it) {
         const std::string code = (*it)[1], start = code.substr(0, code.find(' '));
         const bool of_ours = subcommands().contains(start) && start.size() < code.size();
         EXPECT_EQ(faults_of(of_ours ? "millrace " + code : code), "")
-            << file.string() << ":" << i + 1 << ": " << code;
+            << file.string() << ": " << code;
         if (of_ours || !code.starts_with("-") || code.ends_with("*")) continue;
         std::smatch found;
         if (std::regex_search(code, found, option)) {
           EXPECT_TRUE(any.contains(found[2]) || contents("run").find(found[2]) != std::string::npos)
-              << file.string() << ":" << i + 1 << ": " << code;
+              << file.string() << ": " << code;
         }
       }
+    }
   }
 }
 
