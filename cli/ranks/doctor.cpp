@@ -3,9 +3,9 @@
 #include <array>
 #include <chrono>
 #include <filesystem>
+#include <fmt/format.h>
 #include <functional>
 #include <ifaddrs.h>
-#include <iomanip>
 #include <iostream>
 #include <memory>
 #include <netdb.h>
@@ -17,15 +17,14 @@
 
 #include "cli/ranks/core_dumps.hpp"
 #include "cli/ranks/launch.hpp"
+#include "cli/ranks/sockets.hpp"
 #include "cli/verbs.hpp"
 #include "millrace/core/error.hpp"
 #include "millrace/stages/compiled.hpp"
 #include "millrace/transport/failure.hpp"
 #include "millrace/transport/hello.hpp"
 #include "millrace/transport/private_directory.hpp"
-#include "millrace/transport/rendezvous.hpp"
 #include "millrace/transport/shared_memory.hpp"
-#include "millrace/transport/zeromq.hpp"
 
 namespace millrace::cli {
 
@@ -115,24 +114,6 @@ class Examination {
   nlohmann::ordered_json all_;
 };
 
-std::vector<std::unique_ptr<Endpoint>> over_sockets(const ZeroMqOptions& options) {
-  return zeromq_mesh(options);
-}
-
-/// Of two new endpoints for each size; those of shared memory or of sockets.
-template <class Options>
-std::string speed(Options options, std::vector<std::unique_ptr<Endpoint>> (*mesh)(const Options&)) {
-  constexpr std::int64_t kBlock = 1 << 20;
-  const double small = round_trip(mesh(options), 4096);
-  ++options.epoch;  // new endpoints in the same directory
-  const double large = round_trip(mesh(options), kBlock);
-  std::ostringstream text;
-  text << std::fixed << std::setprecision(0) << "round trip " << 1e6 * small << " us for 4 KiB, "
-       << 1e6 * large << " us for 1 MiB, " << std::setprecision(2)
-       << 2 * static_cast<double>(kBlock) / large / 1e9 << " GB/s";
-  return text.str();
-}
-
 /// "lo 127.0.0.1, eth0 10.0.0.3": what --interface can name.
 std::string interfaces() {
   ifaddrs* first = nullptr;
@@ -155,24 +136,9 @@ std::string interfaces() {
   return text;
 }
 
-/// Could rank 0 listen there? It does, for a moment in which nobody comes.
-std::string rendezvous_at(const std::string& url, ZeroMqOptions options) {
-  const CurveKeys own = make_curve_keys();
-  options.keys = {own, {own.public_key, make_curve_keys().public_key}};
-  try {
-    static_cast<void>(meet({.url = url, .join_timeout = std::chrono::milliseconds(1)},
-                           ZeroMqListener(options, std::make_shared<ZeroMqContext>())));
-  } catch (const PeerHangs&) {
-    return "rank 0 can listen there";
-  }
-  return "somebody else answers";
-}
-
 int examine(const DoctorFlags& flags) {
   keep_out_of_dumps(flags.ranks.link.core_dumps);
   Examination examination(flags.json);
-  examination.check("keys",
-                    [] { return make_curve_keys().public_key.size() == 40 ? "CURVE" : ""; });
   examination.check("private directory",
                     [] { return PrivateDirectory(std::filesystem::temp_directory_path()).path(); });
   examination.check("interfaces", interfaces);
@@ -182,22 +148,13 @@ int examine(const DoctorFlags& flags) {
     SharedMemoryOptions options;
     options.world = 2;
     options.directory = directory.path();
-    return speed(options, shared_memory_mesh);
+    return speed_of([&](std::uint32_t epoch) {
+      options.epoch = epoch;
+      return shared_memory_mesh(options);
+    });
   });
-  ZeroMqOptions options;
-  options.world = 2;
-  options.interface = flags.ranks.link.interface;
-  examination.check("ipc", [&] {
-    const PrivateDirectory directory(std::filesystem::temp_directory_path());
-    options.directory = directory.path();
-    return speed(options, over_sockets);
-  });
-  options.directory.clear();
-  options.link = ZeroMqLink::Tcp;
-  examination.check("tcp on " + options.interface + " with keys",
-                    [&] { return speed(options, over_sockets); });
-  if (!flags.rendezvous.empty())
-    examination.check(flags.rendezvous, [&] { return rendezvous_at(flags.rendezvous, options); });
+  for (const Check& check : socket_checks(flags.ranks.link.interface, flags.rendezvous))
+    examination.check(check.what, check.body);
   return examination.end();
 }
 
@@ -214,6 +171,16 @@ int diagnose(DoctorFlags flags) {
 }
 
 }  // namespace
+
+std::string speed_of(const MakeMesh& mesh) {
+  constexpr std::int64_t kBlock = 1 << 20;
+  const double small = round_trip(mesh(0), 4096);
+  const double large = round_trip(mesh(1), kBlock);
+  return fmt::format("round trip {:.0f} us for 4 KiB, {:.0f} us for 1 MiB, {:.2f} GB/s",
+                     1e6 * small,
+                     1e6 * large,
+                     2 * static_cast<double>(kBlock) / large / 1e9);
+}
 
 void add_doctor(CLI::App& app) {
   CLI::App* verb = app.add_subcommand(

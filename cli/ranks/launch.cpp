@@ -21,6 +21,7 @@
 #include "cli/ranks/environment.hpp"
 #include "cli/ranks/program.hpp"
 #include "cli/ranks/rank_work.hpp"
+#include "cli/ranks/sockets.hpp"
 #include "cli/ranks/supervisor.hpp"
 #include "cli/train/options.hpp"
 #include "cli/verbs.hpp"
@@ -28,7 +29,6 @@
 #include "millrace/core/error.hpp"
 #include "millrace/transport/launch.hpp"
 #include "millrace/transport/shared_memory.hpp"
-#include "millrace/transport/zeromq.hpp"
 
 namespace millrace::cli {
 
@@ -138,15 +138,6 @@ std::string temporary_directory() {
   throw Error(place + ": the job has no place for its files: " + error.message());
 }
 
-/// Nobody typed where they go: that they cannot be written there is no usage.
-void make_keys(const std::string& directory, int ranks) {
-  try {
-    static_cast<void>(write_key_files(directory, ranks));
-  } catch (const InvalidArgument& refusal) {
-    throw Error(refusal.what());
-  }
-}
-
 void make_log_directory(const std::string& path) {
   if (path.empty()) return;
   std::error_code error;
@@ -158,7 +149,7 @@ void make_log_directory(const std::string& path) {
 void check_descriptors(int processes, int places) {
   constexpr std::size_t kInherited = 32;
   const std::size_t of_places =
-      descriptors_of_rank(processes * places) * static_cast<std::size_t>(places);
+      most_descriptors(processes * places) * static_cast<std::size_t>(places);
   require_descriptors(std::max(of_places, static_cast<std::size_t>(processes)) + kInherited,
                       "a job of " + std::to_string(processes) + " processes");
 }

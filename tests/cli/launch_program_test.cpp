@@ -81,7 +81,7 @@ TEST(LaunchProgram, ThatIsToldHalfOfItsPlaceNamesTheVariable) {
          "MILLRACE_ENDPOINT tcp: give MILLRACE_KEYS FILE (millrace keys makes them), or "
          "MILLRACE_INSECURE\n"},
         {pair + " MILLRACE_ENDPOINT=smoke",
-         "MILLRACE_ENDPOINT smoke: known are auto, shm, ipc, tcp, mixed, mpi\n"},
+         "MILLRACE_ENDPOINT smoke: must be one of auto, shm, ipc, tcp, mixed, mpi\n"},
         {pair + " MILLRACE_KEYS_FD=33", "MILLRACE_KEYS by descriptor 33: cannot be read\n"}}) {
     const Outcome outcome = alone(variables);
     EXPECT_EQ(outcome.code, 2) << variables;

@@ -233,7 +233,8 @@ TEST(Launch, RefusesWhatCannotBeMeantWithCodeTwoAndOneSentence) {
   for (const auto& [arguments, sentence] : std::vector<std::pair<std::string, std::string>>{
            {"-n 2 -- train -p 3", "-p 3: 2 processes for 3 places; 1 or 3 would have as many each"},
            {"-n 0 -- train", "-n 0: must be from 1 to 4096"},
-           {"-n 2 --endpoint smoke -- train", "--endpoint smoke: known are auto, shm, ipc, tcp"},
+           {"-n 2 --endpoint smoke -- train",
+            "--endpoint smoke: must be one of auto, shm, ipc, tcp"},
            {"-n 2 -- plan", "'plan': there is no such program; ranks train, doctor, or run a prog"},
            {"-n 2 -- train --stpes 3", "--stpes is no option of train; did you mean --steps?"},
            {"-n 2 -- train --steps x", "--steps is 'x'; expected a whole number"},

@@ -1,5 +1,5 @@
 // A program's part in `millrace launch -n 4 -- ./program`: one call that finds out who this process
-// is, where the others are and how they talk, and meets them. Of the component zeromq.
+// is, where the others are and how they talk, and meets them. Of the component launch.
 #pragma once
 
 #include <chrono>

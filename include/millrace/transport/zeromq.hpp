@@ -93,9 +93,6 @@ class ZeroMqContext {
 
 enum class ZeroMqLink : std::uint8_t { Ipc, Tcp };
 
-/// Of "ipc", "tcp" and "mixed". Throws InvalidParameter for any other name.
-[[nodiscard]] ZeroMqLink zeromq_link(const std::string& endpoint);
-
 struct ZeroMqOptions : LinkOptions {
   ZeroMqLink link = ZeroMqLink::Ipc;
   /// Ipc: where the sockets lie; checked to be private. With either link ranks of one machine that

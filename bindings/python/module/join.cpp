@@ -1,4 +1,4 @@
-// Meeting the other ranks, in a build with ZeroMQ.
+// Meeting the other ranks.
 #include "module/launched.hpp"
 
 namespace millrace::python {
