@@ -1,5 +1,5 @@
-// A schedule of your own, written down as a picture of what each rank does: proved or refuted
-// before it runs, drawn, and trained with, to the same bits as a published one.
+// A custom schedule, written as a diagram of each rank's actions. It is verified before it runs,
+// drawn, and trained with, to the same bits as a published one.
 #include <iostream>
 #include <millrace/millrace.hpp>
 #include <variant>
@@ -8,12 +8,14 @@ namespace {
 
 using namespace millrace;
 
-// One row per rank, one cell per action: stage, F or B, micro-batch. Empty cells only keep columns.
+// One row per rank, one cell per action: stage, F or B, micro-batch. Empty cells only align
+// columns.
 constexpr const char* kMine =
     "0F0, 0F1, 0F2, 0B0, 0F3, 0B1, 0B2, 0B3\n"
     "   , 1F0, 1B0, 1F1, 1B1, 1F2, 1B2, 1F3, 1B3\n";
 
-// Rank 1 begins with micro-batch 1, which rank 0 forwards only after the backward of micro-batch 0.
+// Rank 1 begins with micro-batch 1, whose forward pass rank 0 runs only after the backward pass of
+// micro-batch 0.
 constexpr const char* kHangs =
     "0F0, 0B0, 0F1, 0B1\n"
     "1F1, 1F0, 1B0, 1B1\n";

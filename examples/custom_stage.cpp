@@ -1,6 +1,5 @@
-// Stages of your own and a training loop of your own, without touching the library: a chain of two
-// scalar multiplications y = w1 (w0 x) learns y = 6 x by plain gradient descent, under any
-// schedule.
+// Custom stages and a custom training loop, without a change to the library: a chain of two scalar
+// multiplications y = w1 (w0 x) learns y = 6 x by plain gradient descent, with any schedule.
 #include <iomanip>
 #include <iostream>
 #include <map>

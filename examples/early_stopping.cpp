@@ -1,5 +1,6 @@
-// Early stopping and an average of the weights by name: a loop of your own over mini-batches, a
-// judgement after every epoch, and an exponential moving average that is put in place at the end.
+// Early stopping and an average of the weights by name: a custom loop over mini-batches, an
+// evaluation after every epoch, and an exponential moving average that replaces the weights at the
+// end.
 #include <iostream>
 #include <map>
 #include <millrace/millrace.hpp>
@@ -8,7 +9,7 @@ namespace {
 
 using namespace millrace;
 
-/// The moving average of every parameter, kept under its global name: the same names in any cut.
+/// The moving average of every parameter, by global name: the same names in any partition.
 class WeightAverage {
  public:
   explicit WeightAverage(float decay) : decay_(decay) {}
@@ -33,7 +34,7 @@ class WeightAverage {
   std::map<std::string, std::vector<float>> average_;
 };
 
-/// Says when the loss has not fallen for `patience` judgements.
+/// Whether the loss has not fallen for `patience` evaluations.
 class EarlyStopping {
  public:
   explicit EarlyStopping(int patience) : patience_(patience) {}
@@ -50,7 +51,7 @@ class EarlyStopping {
   double best_ = 1e300;
 };
 
-/// Accuracy of the average over the held-out digits, from a model cut into `ranks` stages.
+/// Accuracy of the average over the held-out digits, from a model of `ranks` stages.
 double averaged_accuracy(int ranks, int* epochs) {
   const TrainTest data = load_data("digits", /*seed=*/1);
   Trainer trainer(parse_model("mlp:64-48-48-48-10"), {.ranks = ranks, .micro_batches = 8});

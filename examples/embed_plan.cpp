@@ -1,6 +1,6 @@
-// For framework builders: take the plan room alone (target millrace::plan), and drive stages of
-// your own. A schedule is generated, proved not to hang, timed, lowered to sends and receives, and
-// then executed by the forty lines below, which know nothing about schedules.
+// For framework builders: uses the component plan alone (target millrace::plan) with custom stages.
+// A schedule is generated, verified, simulated and lowered to sends and receives; the forty lines
+// below execute it without any knowledge of schedules.
 #include <iostream>
 #include <map>
 #include <millrace/scheduler/plan.hpp>

@@ -1,6 +1,5 @@
-// A stage made of three functions, for a model that somebody else wrote; and what a training loop
-// of your own may do to an update: a learning rate by formula, a frozen weight, a look at the
-// gradients.
+// A stage made of three functions, for an existing model; and three changes that a custom loop may
+// make to an update: a learning rate by formula, a frozen weight, an inspection of gradients.
 #include <iomanip>
 #include <iostream>
 #include <memory>

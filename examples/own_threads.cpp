@@ -1,6 +1,6 @@
-// The plan room alone (target millrace::plan) under threads of your own: one std::thread per rank
-// walks its list, a message is a number in a mailbox that blocks the receiver. verify has proved
-// beforehand that this cannot hang, because a mailbox never makes a sender wait.
+// The component plan alone (target millrace::plan) with custom threads: one std::thread per rank
+// runs its list, and a message is a number in a mailbox that blocks the receiver. `verify` has
+// proved that this cannot deadlock, because a mailbox never blocks a sender.
 #include <condition_variable>
 #include <iostream>
 #include <map>
@@ -15,7 +15,7 @@ namespace {
 
 using namespace millrace;
 
-/// What names a message on both sides: the direction, the stage that receives, the micro-batch.
+/// Key of a message on both sides: direction, receiving stage, micro-batch.
 using Key = std::tuple<bool, int, int>;
 
 Key key_of(const Action& action) {

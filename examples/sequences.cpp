@@ -1,6 +1,6 @@
 // A model of sequences: token ids in, a class per position out, a branch that joins again, and a
-// schedule that cuts the sequences into slices. The causal layer sees the slices before its own, so
-// pipeline and plain loop end with the same weights.
+// schedule with slices. The causal layer sees the slices before its own, so the pipeline and the
+// plain loop end with the same weights.
 #include <iomanip>
 #include <iostream>
 #include <millrace/millrace.hpp>
@@ -35,7 +35,7 @@ Dataset echoes() {
   return data;
 }
 
-/// {7}: output 0 of layer 7. Without a list a layer takes what the one before it gives.
+/// {7}: output 0 of layer 7. Without a list, a layer's input is the output of the layer before it.
 ModelSpec model() {
   ModelSpec model;
   model.inputs = {{DType::I32, {kSamples, kPositions}, false}};

@@ -1,5 +1,5 @@
-// A skip edge: what stage 0 gives goes to stage 1 and straight to stage 2, which adds both, as a
-// residual connection does. The edges are data of the plan; stages know nothing of them.
+// A skip edge: the output of stage 0 goes to stage 1 and directly to stage 2, which adds both, as a
+// residual connection does. The edges are data of the plan; the stages do not know them.
 #include <iomanip>
 #include <iostream>
 #include <memory>

@@ -1,5 +1,5 @@
-// A stage with two outputs, one of which has no gradient: the first stage gives a hidden value and
-// passes the raw input on, the second learns y = b (a x) + x. Targets are y = 7 x, so a b
+// A stage with two outputs, one of which has no gradient: the first stage returns a hidden value
+// and passes the raw input on, the second learns y = b (a x) + x. Targets are y = 7 x, so a b
 // becomes 6.
 #include <iostream>
 #include <map>
@@ -28,7 +28,7 @@ Tensor scaled(const Tensor& tensor, float factor) {
   return product;
 }
 
-/// (x) -> (a x, x). The second output is data, not something to learn through: its gradient stays
+/// (x) -> (a x, x). The second output is data: its gradient stays
 /// empty.
 class Fork final : public StageBody {
  public:

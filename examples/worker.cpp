@@ -1,6 +1,6 @@
-// One process per rank with stages of your own. Nothing in it starts processes or asks which rank
-// it is: `millrace launch -n 2 -- ./worker` does and tells. At its end it trains the same in one
-// process, to show that the weights have the same bits.
+// One process per rank, with custom stages. `millrace launch -n 2 -- ./worker` starts the processes
+// and sets their ranks. At the end, each rank trains the same in one process, to show that the
+// weights have the same bits.
 #include <iostream>
 #include <map>
 #include <millrace/millrace.hpp>
@@ -85,7 +85,7 @@ TrainerOptions options() {
   return options;
 }
 
-/// What two ranks must have in common beyond what a trainer compares.
+/// Settings that the ranks compare in addition to those of a trainer.
 HelloFields fields() {
   HelloFields fields = build_fields();
   fields.emplace_back("samples", "8 of y = 6 x");
@@ -122,8 +122,7 @@ std::string one_process(int stages) {
 
 }  // namespace
 
-// The exit codes are those by which the launcher tells the rank that failed from those that lost
-// it.
+// By the exit code, the launcher separates the rank that failed from those that lost it.
 int main() {
   try {
     JoinedRank rank = join_launch({.fields = fields()});

@@ -1,5 +1,5 @@
-// Weights and gradients that another engine owns: tensors wrap its raw pointers, the pipeline
-// accumulates straight into the engine's flat gradient buffer, and the engine's own optimizer reads
+// Weights and gradients in the memory of another engine: tensors wrap its raw pointers, the
+// pipeline accumulates into the engine's flat gradient buffer, and the engine's optimizer reads
 // that buffer. Nothing is copied.
 #include <array>
 #include <iostream>
@@ -23,7 +23,7 @@ struct Engine {
   }
 };
 
-/// Borrows one number: a null release leaves the memory with its owner.
+/// Borrows one number: with a null release, the owner keeps the memory.
 Tensor wrap(float* number) {
   return {DType::F32, {1}, number, nullptr, nullptr};
 }

@@ -1,6 +1,6 @@
 #!/bin/sh
-# Makes the keys of a job of kubernetes.yaml, gives them to the cluster as a secret, and starts the job. The keys leave
-# this machine again.
+# Makes the keys of the job in kubernetes.yaml, stores them in the cluster as a secret, and starts the job. It removes
+# the keys from this machine.
 set -eu
 here=$(dirname "$0")
 ranks=$(sed -n 's/^ *completions: *//p' "$here/kubernetes.yaml")

@@ -1,6 +1,6 @@
 #!/bin/sh
-# Two ranks on each of two machines under torchrun, which tells them by RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT.
-# Its own store listens at that port of the first machine, so the ranks meet at another one. Keys lie in a folder that
+# Two ranks on each of two machines under torchrun, which sets RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT.
+# Its own store listens at that port of the first machine, so the rendezvous has another one. Keys are in a folder that
 # both machines see (millrace keys -n 4 --out keys). torchrun.sh FIRST_MACHINE NUMBER_OF_THIS_MACHINE
 set -eu
 export MILLRACE_KEYS=keys MILLRACE_RENDEZVOUS="tcp://$1:29400"

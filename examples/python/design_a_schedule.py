@@ -1,5 +1,5 @@
 #!/usr/bin/python3
-# A schedule of one's own in Python: a generator of thirty lines, proved, timed, drawn, compared with
+# A custom schedule in Python: a generator of thirty lines, verified, simulated, drawn, compared with
 # the catalogue, and trained with.
 import sys
 

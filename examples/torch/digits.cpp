@@ -1,4 +1,4 @@
-// A model of PyTorch's layers learns the digits through a pipeline of two ranks.
+// A model of PyTorch's layers trains on the digits with a pipeline of two ranks.
 #include <iostream>
 #include <millrace/millrace.hpp>
 #include <millrace/torch/pipeline.hpp>

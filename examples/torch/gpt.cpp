@@ -1,5 +1,5 @@
-// A GPT of PyTorch's layers learns a text through one rank and through two, under a schedule that
-// splits the backward: the same weights, bit for bit.
+// A GPT of PyTorch's layers trains on a text with one rank and with two, by a schedule that splits
+// the backward pass: the same weights, bit for bit.
 #include <iostream>
 #include <millrace/millrace.hpp>
 #include <millrace/torch/dropout.hpp>
@@ -16,7 +16,7 @@ constexpr int kContext = 32;
 constexpr int kWidth = 32;
 constexpr int kHeads = 4;
 
-/// Characters and where they stand.
+/// Characters and their positions.
 struct EmbedImpl : torch::nn::Module {
   explicit EmbedImpl(int characters)
       : characters_(register_module("characters", torch::nn::Embedding(characters, kWidth))),
@@ -80,7 +80,7 @@ TorchLossSum next_character(const std::vector<torch::Tensor>& outputs,
   return {sum, static_cast<double>(next.numel())};
 }
 
-/// Trains by a schedule on so many ranks: the weights' hash. Tells whether the loss fell.
+/// Trains by a schedule on `ranks` ranks and prints whether the loss fell; returns the hash.
 std::string train(const Dataset& text, const std::string& schedule, int ranks) {
   torch::manual_seed(1);
   const auto characters = static_cast<int>(text.classes);

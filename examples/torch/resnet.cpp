@@ -1,6 +1,6 @@
-// A small residual network of PyTorch's layers in three stages: skips inside a stage, as any module
-// may have them, and one across a stage, which is an edge of the plan. Whatever the schedule, the
-// weights are the same, bit for bit, running means included.
+// A small residual network of PyTorch's layers in three stages: skips inside a stage, and one
+// across a stage, which is an edge of the plan. The weights, running means included, have the same
+// bits for every schedule.
 #include <iostream>
 #include <memory>
 #include <millrace/millrace.hpp>
@@ -57,7 +57,7 @@ struct BeginImpl : torch::nn::Module {
 };
 TORCH_MODULE(Begin);
 
-/// Of what stage 1 gives and of what stage 0 gave it: the skip across a stage.
+/// From the outputs of stages 1 and 0: the skip across a stage.
 struct EndImpl : torch::nn::Module {
   EndImpl()
       : block_(register_module("block", Block())),
@@ -85,7 +85,7 @@ TorchLossSum cross_entropy(const std::vector<torch::Tensor>& outputs,
 std::string train(const TrainTest& data, const std::string& schedule, bool recompute) {
   torch::manual_seed(1);
   std::vector<std::unique_ptr<StageBody>> stages;
-  // Two later stages use what this one gives.
+  // Two later stages use the output of this one.
   stages.push_back(
       make_torch_stage(Begin(), {.first = true, .prefix = "begin.", .output_uses = {2}}));
   stages.push_back(make_torch_stage(Block(), {.prefix = "middle."}));
