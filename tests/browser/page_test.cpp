@@ -25,7 +25,7 @@ std::string shell(const std::string& line) {
   return text;
 }
 
-TEST(PageInTheBrowser, HoverTellsActionTimesWaitAndMemoryAndItPhotographs) {
+TEST(PageInTheBrowser, Hover_ShowsTimesWaitAndMemory) {
   const auto folder =
       std::filesystem::temp_directory_path() / ("millrace_page_" + std::to_string(::getpid()));
   std::filesystem::create_directories(folder);

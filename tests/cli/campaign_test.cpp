@@ -227,12 +227,12 @@ void stop_ranks(std::uint32_t number, const Job& job) {
 
 const std::string kStopFlags = "--heartbeat-timeout 1 --join-timeout 2 --grace 2.5";
 
-TEST(Campaign, AStoppedRankIsNamedByEverySurvivorWithOneActionWithinTwoSecondsOfTheDeadline) {
+TEST(Campaign, StoppedRank_IsNamedByAllWithinTwoSeconds) {
   for (const char* link : {" --endpoint shm", " --endpoint ipc"})
     stop_ranks(rounds(1), {.flags = kStopFlags + link});
 }
 
-TEST(Campaign, AStoppedRankOfAGridIsNamedWithItsCopyAndOneActionWithinTwoSecondsOfTheDeadline) {
+TEST(Campaign, StoppedGridRank_IsNamedWithItsReplica) {
   for (const char* link : {" --endpoint shm", " --endpoint tcp", " --endpoint mixed"})
     stop_ranks(rounds(1), {.flags = kStopFlags + link, .copies = 2});
 }

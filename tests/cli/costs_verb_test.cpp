@@ -17,7 +17,7 @@ using testing::HasSubstr;
 
 class CostsVerb : public VerbTest {};
 
-TEST_F(CostsVerb, CostsOfAChunkGiveTheOrderThatCostsOfAFullStageGive) {
+TEST_F(CostsVerb, ChunkCosts_GiveTheOrderOfStageCosts) {
   for (const ScheduleEntry& entry : schedules()) {
     const int v = chunks_of(entry, {});
     if (!entry.timed || v == 1) continue;
@@ -130,7 +130,7 @@ TEST_F(CostsVerb, CompareGoesOnBesideARefusalAndSaysWhatIsInvalid) {
   EXPECT_EQ(command("compare 1f1b,gpipe -p 4 -m 6").code, 0);
 }
 
-TEST_F(CostsVerb, TrainTakesAPlanWithTheEdgesOfTheModelAndRefusesOthers) {
+TEST_F(CostsVerb, PlanWithOtherEdges_IsRejected) {
   const auto plan_with = [&](const std::string& edges) {
     std::ofstream(path("skip.json")) << R"({"millrace_plan": 1, "name": "a skip edge",
              "shape": {"ranks": 3, "micro_batches": 1, "placement": [[0, 1, 2]],

@@ -81,7 +81,7 @@ TEST(TrainUnderAnEngine, IsOneRankByTheVariablesOfTorchrun) {
   }
 }
 
-TEST(TrainUnderAnEngine, TorchrunInsideAStep_TrainsAndSaysWhoCanReadIt) {
+TEST(TrainUnderAnEngine, TorchrunInStep_WarnsOfReadableTraffic) {
   const std::string address = free_address();
   const std::string common =
       "SLURM_PROCID=0 SLURM_NTASKS=1 SLURM_STEP_ID=0 SLURM_JOB_ID=7 "
@@ -99,7 +99,7 @@ TEST(TrainUnderAnEngine, TorchrunInsideAStep_TrainsAndSaysWhoCanReadIt) {
                         "machine can read and change this training\n"));
 }
 
-TEST(TrainUnderAnEngine, IsOneRankByTheManifestOfAnIndexedJob) {
+TEST(TrainUnderAnEngine, IndexedJobManifest_SetsTheRank) {
   const PrivateDirectory place(temporary());
   ASSERT_EQ(run("keys -n 4 --out " + place.path() + "/keys").code, 0);
   std::string manifest = test::text_of(kManifest);
@@ -117,7 +117,7 @@ TEST(TrainUnderAnEngine, IsOneRankByTheManifestOfAnIndexedJob) {
   EXPECT_THAT(manifest, HasSubstr("completions: 4"));
 }
 
-TEST(TrainUnderAnEngine, SaysByItsVariableWhatTheEngineHasNotSaid) {
+TEST(TrainUnderAnEngine, MissingValue_IsNamedByItsVariable) {
   const auto refused = [](const std::string& variables) {
     return outcomes_of("train --steps 1", {variables})[0];
   };

@@ -65,7 +65,7 @@ TEST(ExactNumbers, WhatWorkersCompareHasEveryDigit) {
   EXPECT_THAT(difference("--clip-norm", "1.000000000000001"), HasSubstr("'1.000000000000001'"));
 }
 
-TEST(ExactNumbers, OfDropoutGiveTheSameBitsInTheModelsTextAndInEveryProcess) {
+TEST(ExactNumbers, Dropout_SameBitsInEveryProcess) {
   const std::string job =
       "train --json --steps 3 -m 4 -p 2 --batch-size 64 --lr 0.00123456789 --model mlp:64-96-10";
   const auto hash = [](const std::string& line) {

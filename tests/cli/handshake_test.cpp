@@ -177,7 +177,7 @@ TEST(HandShake, TwoWorkersWithOneRank_AreBothNamedWithCode78) {
   }
 }
 
-TEST(HandShake, ALaunchInABatchScriptTellsItsRanksWhoTheyAreAndOneOfManyIsRefused) {
+TEST(HandShake, LaunchInBatchScript_NumbersItsRanks) {
   const std::string job = "launch -n 2 -- train --steps 1";
   ::setenv("SLURM_PROCID", "0", 1);  // NOLINT(concurrency-mt-unsafe)
   ::setenv("SLURM_NTASKS", "4", 1);  // NOLINT(concurrency-mt-unsafe)

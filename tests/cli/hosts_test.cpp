@@ -42,7 +42,7 @@ std::vector<Outcome> outcomes_of_workers(int world,
   return outcomes;
 }
 
-TEST(Hosts, WorkersWithKeysOutOfFilesTrainToTheBitsOfOneProcess) {
+TEST(Hosts, WorkersWithKeyFiles_TrainToTheSameBits) {
   const PrivateDirectory place(temporary());
   const Outcome made = run("keys -n 3 --out " + place.path() + "/keys");
   ASSERT_EQ(made.code, 0) << made.errors;

@@ -146,7 +146,7 @@ TEST_F(SplitVerb, CutsByTimeAndSaysHowGoodTheCutIs) {
             "first layers  3,5\n");
 }
 
-TEST_F(SplitVerb, IsAsGoodAsAnyCutAndItsCostsAreThoseOfTheStages) {
+TEST_F(SplitVerb, Partition_IsOptimalWithStageCosts) {
   write_layers();
   const json cut = json::parse(command("split " + path("layers.json") + " -p 2 -v 2 --json").text);
 

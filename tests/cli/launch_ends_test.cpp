@@ -159,7 +159,7 @@ TEST(Launch, ALaunchThatIsKilledAtAnyMomentOfItsStartLeavesNothing) {
   ::prctl(PR_SET_CHILD_SUBREAPER, 0);
 }
 
-TEST(Launch, AnInterruptedLaunchEndsItsWorkersWithCode130AndPrintsNoHalfResult) {
+TEST(Launch, Interrupted_EndsWith130WithoutResult) {
   Command command(std::string("launch -n 2 ") + kLong);
   const auto workers = command.workers(2);
   ASSERT_EQ(workers.size(), 2U);

@@ -154,7 +154,7 @@ TEST(LaunchProgram, ThatNeverJoinsIsNamedWhoeverWaitsForIt) {
 }
 
 /// Rank 0 gives up on rank 1, and the launch has seen its end before that one dies.
-TEST(LaunchProgram, ThatDiesAfterWhoGaveUpOnItIsNamedToThoseThatStillWait) {
+TEST(LaunchProgram, RankKilledAfterPeerGaveUp_IsNamed) {
   const std::string script =
       "cd $MILLRACE_LAUNCH; touch joined-$MILLRACE_RANK; case $MILLRACE_RANK in "
       "0) echo $$ >first; until [ -e joined-1 -a -e joined-2 ]; do sleep 0.02; done; exit 69;; "
@@ -181,7 +181,7 @@ TEST(LaunchProgram, ThatNeverJoinsAtAllIsNamedOnEveryRank) {
             "millrace launch: rank 1 did not join within 0.5 s (join_launch)\n");
 }
 
-TEST(LaunchProgram, ThatEndsWellBeforeItJoinsIsLostToThoseThatWait) {
+TEST(LaunchProgram, EndBeforeJoin_IsLostToWaitingRanks) {
   const Outcome outcome = run(launched(3, "1 ends"));
 
   EXPECT_EQ(outcome.code, 69);

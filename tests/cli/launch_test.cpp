@@ -32,7 +32,7 @@ std::string hash_of(const Outcome& outcome) {
   return nlohmann::json::parse(outcome.output).at("weights_hash");
 }
 
-TEST(Launch, GivesTheBitsOfOneProcessForEveryScheduleNumberOfRanksAndEndpoint) {
+TEST(Launch, EveryScheduleAndEndpoint_SameBits) {
   const std::string one = hash_of(run(test::kThreeSteps));
   ASSERT_EQ(one.size(), 32U) << one;
   for (const char* schedule : {"gpipe", "1f1b", "interleaved", "zb-h1"})
@@ -70,7 +70,7 @@ TEST(Launch, RefusesCopiesThatTheProcessesAreNotSharedOutTo) {
               HasSubstr("-d 2: 3 processes are not shared out evenly by so many copies"));
 }
 
-TEST(Launch, GivesTheBitsOfOneProcessForTensorsThatAreUsedWhereTheyArrive) {
+TEST(Launch, TensorsUsedInPlace_SameBits) {
   const std::string large =
       "train --json --steps 8 --batch-size 512 -m 4 --model mlp:64-301-301-301-10";
   const std::string one = hash_of(run(large + " -p 1"));
@@ -110,7 +110,7 @@ TEST(Launch, GivesTheBitsOfOneProcessForAModelWithBranches) {
           << schedule << " over " << link;
 }
 
-TEST(Launch, FallsBackToIpcWhereThereIsNoSharedMemoryAndSaysSo) {
+TEST(Launch, NoSharedMemory_FallsBackToIpc) {
   const std::string job = "launch -n 2 -- train --json --steps 2 --batch-size 64";
   const Outcome usual = run(job);
   // The shell that the program starts gets the command as its words.
@@ -284,7 +284,7 @@ TEST(Launch, AnAddressOfAnotherMachineIsNamed) {
   EXPECT_THAT(outcome.errors, HasSubstr("is it an address of this machine?"));
 }
 
-TEST(Launch, EveryFlagAtOnceStillPrintsJsonAloneAndKeepsALogPerRank) {
+TEST(Launch, AllFlags_PrintJsonAndKeepLogs) {
   const PrivateDirectory place(temporary());
   const std::string logs = place.path() + "/logs";
   const Outcome outcome =
@@ -305,7 +305,7 @@ TEST(Launch, EveryFlagAtOnceStillPrintsJsonAloneAndKeepsALogPerRank) {
 
 const std::string kAttempt = "=== attempt 1, [-0-9]+ [:0-9]+ UTC ===\n";
 
-TEST(Launch, EveryLogSaysWhoseItIsAndHowItEndedAndTheTerminalHearsNothingOfIt) {
+TEST(Launch, RankLogs_RecordExit_StderrStaysEmpty) {
   Command command("launch -n 2 --log-dir LOGS -- train --steps 1 --schedule interleaved -m 4");
   const auto workers = command.workers(2);
   ASSERT_EQ(workers.size(), 2U);

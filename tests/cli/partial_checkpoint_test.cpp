@@ -84,7 +84,7 @@ TEST_F(PartialCheckpoint, IsShownVerifiedAndCompared) {
       0);
 }
 
-TEST_F(PartialCheckpoint, GoesOnToTheWeightsOfTheRunThatWasNotStopped) {
+TEST_F(PartialCheckpoint, Resumed_EndsWithTheSameWeights) {
   for (const std::string verb : {"train -p 3 --executor sequential",
                                  "train -p 1 -m 2",
                                  "train -p 2 --accumulate 6 --schedule gpipe",
@@ -96,7 +96,7 @@ TEST_F(PartialCheckpoint, GoesOnToTheWeightsOfTheRunThatWasNotStopped) {
   }
 }
 
-TEST_F(PartialCheckpoint, IsRefusedInOneSentenceWhereNoPassBeginsWhereItEnds) {
+TEST_F(PartialCheckpoint, OtherPassBoundary_IsRejected) {
   const Ran refused = command("train -m 6 --resume " + place_);
   EXPECT_EQ(refused.code, 78);
   EXPECT_THAT(refused.text,

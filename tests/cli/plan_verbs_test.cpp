@@ -300,7 +300,7 @@ TEST_F(PlanVerbs, RanksThatShareProcessorsAreSimulatedDrawnAndComparedSo) {
   EXPECT_THAT(command("show 1f1b -p 2 -m 2 --cores 1").text, HasSubstr("makespan 12"));
 }
 
-TEST_F(PlanVerbs, WhatTheParserRefusesNamesTheOptionAsTypedAndTheNearestName) {
+TEST_F(PlanVerbs, UnknownOption_NamesTheNearest) {
   const std::vector<std::pair<std::string, std::string>> cases = {
       {"",
        "a verb is missing; known are list train checkpoint generate show verify simulate compare "

@@ -112,7 +112,7 @@ TEST_F(Watch, GoesOnWithTheLogOfARunThatIsResumed) {
   }
 }
 
-TEST_F(Watch, ReportAfterResume_HasTheStepsOfTheLogOrSaysWhereItBegins) {
+TEST_F(Watch, ReportAfterResume_HasLoggedSteps) {
   for (const std::string log : {"log.jsonl", "log.csv"}) {
     const std::string saved = path("saved_" + log);
     ASSERT_EQ(command(kJob + "-p 2 --save " + saved + " --save-every 4 --log " + path(log)).code,

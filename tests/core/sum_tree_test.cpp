@@ -53,7 +53,7 @@ std::vector<int> numbers(LeafRange node) {
   return order;
 }
 
-TEST(SumTree, AddsInTheOrderOfItsDefinitionInWhateverOrderLeavesCome) {
+TEST(SumTree, AnyLeafOrder_SameSum) {
   std::mt19937 random(3);
   int differs = 0;
   for (int count = 1; count <= 40; ++count)
@@ -70,7 +70,7 @@ TEST(SumTree, AddsInTheOrderOfItsDefinitionInWhateverOrderLeavesCome) {
   EXPECT_GT(differs, 100);  // or the numbers could not tell
 }
 
-TEST(SumTree, GivesTheSameBitsWhereverItIsCutIntoPowersOfTwo) {
+TEST(SumTree, CutInPowersOfTwo_SameBits) {
   std::mt19937 random(4);
   for (const int count : {8, 16, 24, 40})
     for (int copies = 1; copies <= 8; copies *= 2) {

@@ -154,7 +154,7 @@ TEST(ClosedForms, LoopedAndForwardSchedulesDivideTheBubbleByTheirChunks) {
   });
 }
 
-TEST(ClosedForms, ZbH1HasItsBubbleWhereNoHalfIsShorterThanTheWeightHalf) {
+TEST(ClosedForms, ZbH1_HasItsBubble) {
   on_grid([](int p, int m) {
     for (const StageTimes& t : kTimes) {
       const Report report = timed("zb-h1", sized(p, m), t);
@@ -167,7 +167,7 @@ TEST(ClosedForms, ZbH1HasItsBubbleWhereNoHalfIsShorterThanTheWeightHalf) {
   });
 }
 
-TEST(ClosedForms, ZbH2HasItsSpanAndPeakWhereItsLagIsFilled) {
+TEST(ClosedForms, ZbH2WithFilledLag_HasSpanAndPeak) {
   on_grid([](int p, int m) {
     const bool filled = m >= 2 * p - 1;
     for (const StageTimes& t : kTimes) {

@@ -133,7 +133,7 @@ TEST(CostFile, OfOneSliceIsSharedByTheSlices) {
       whole.cost.forward[0]);
 }
 
-TEST(CostFile, MemoryInsideTheInputHalfOfJoinedStagesIsThatOfTheLaterFirst) {
+TEST(CostFile, JoinedStages_AddInputPeaksLaterFirst) {
   CostFile file = two_stages();
   file.ranks = 1;
   file.cost.memory_input_peak = {5, 7};

@@ -338,7 +338,7 @@ Drawn with_skips(int micro_batches) {
   return drawn(std::move(program));
 }
 
-TEST(DrawSvg, AThinArrowPerSkipEdgeAndMicroBatchGoesFromForwardToForward) {
+TEST(DrawSvg, SkipEdges_HaveAThinArrowEach) {
   const Drawn it = with_skips(5), chain = drawn("1f1b", 4, 5);
 
   const std::string svg = draw_svg(it.program, it.timeline, it.cost);

@@ -35,7 +35,7 @@ std::string escaped(std::string text) {
   return text;
 }
 
-TEST(Gallery, HoldsEveryScheduleWithItsFormsItsSourceItsActionsAndItsMemory) {
+TEST(Gallery, EverySchedule_HasFormsSourceAndMemory) {
   const std::string page = draw_gallery();
 
   EXPECT_EQ(count(page, "<section "), schedules().size());

@@ -36,7 +36,7 @@ TEST(WavePipeline, HasTheBubbleRatiosOfItsListSchedule) {
     }
 }
 
-TEST(GroupedSchedules, TakeTheSmallestGroupWhoseWorkCoversTheFlightAndThenADivisor) {
+TEST(GroupedSchedules, DefaultGroup_CoversTheFlight) {
   struct Row {
     int micro_batches;
     double forward, input, weight;
@@ -211,7 +211,7 @@ ScheduleOptions profiled(const Setting& of, int limit_in_ranks) {
   return options;
 }
 
-TEST(ZeroBubblePaper, BubbleRatesOfTheFixedSchedulesComeOutToFourDigits) {
+TEST(ZeroBubblePaper, BubbleRates_AgreeToFourDigits) {
   for (const Setting& of : kSettings) {
     ScheduleOptions options = sized(of.ranks, of.micro_batches);
     EXPECT_NEAR(rate(of, timed("1f1b", of, options).makespan), of.rates[0], 5.01e-5);

@@ -95,7 +95,7 @@ void expect_mirrors(const std::vector<Action>& two, const std::vector<Action>& o
   }
 }
 
-TEST(Agreement, DualPipeIsDualPipeVOfHalfThePipePlayedFromBothEnds) {
+TEST(Agreement, DualPipe_IsDualPipeVFromBothEnds) {
   int compared = 0;
   for (const int p : kRanks)
     for (const int m : telling_micro_batches(p)) {
@@ -111,7 +111,7 @@ TEST(Agreement, DualPipeIsDualPipeVOfHalfThePipePlayedFromBothEnds) {
   EXPECT_GE(compared, 18);
 }
 
-TEST(Agreement, InterleavedWithOneGroupIsBreadthFirstWhereItsWarmUpTakesAllForwards) {
+TEST(Agreement, InterleavedWithOneGroup_IsBreadthFirst) {
   int compared = 0;
   for (const int p : kRanks)
     for (const int m : telling_micro_batches(p))

@@ -71,7 +71,7 @@ TEST(InsertedMessages, OfRandomOrdersAreJudgedAsWhenWritten) {
     }
 }
 
-TEST(InsertedMessages, AreNeverProvedForAnOrderWithACycleWhateverTheRunSays) {
+TEST(InsertedMessages, OrderWithCycle_IsNeverProved) {
   RandomKey key;
   key.seed = 9;
   std::uint32_t draw = 0;
@@ -102,7 +102,7 @@ TEST(InsertedMessages, AreNeverProvedForAnOrderWithACycleWhateverTheRunSays) {
   EXPECT_GT(runs, 100);
 }
 
-TEST(InsertedMessages, AreNotProvedByARunInWhichAnythingComesTooEarlyOrTakesNoTime) {
+TEST(InsertedMessages, EarlyOrInstantRun_ProvesNothing) {
   const Program program = generate("1f1b", {.ranks = 2, .micro_batches = 2});
   const Graph graph(program);
   const Timeline run = run_of(graph, Cost::unit(program.shape));
@@ -122,7 +122,7 @@ TEST(InsertedMessages, AreNotProvedByARunInWhichAnythingComesTooEarlyOrTakesNoTi
   EXPECT_THROW(static_cast<void>(inserted_messages_cannot_hang(graph, shorter)), InvalidArgument);
 }
 
-TEST(InsertedMessages, AreLeftToVerifyWhereTheyAreWrittenOrGradientsAreReduced) {
+TEST(InsertedMessages, WrittenMessages_AreLeftToVerify) {
   const Program compute = generate("1f1b", {.ranks = 3, .micro_batches = 4});
   Program tied = compute;
   tied.shape.ties = {{{{Stage{0}, "first"}, {Stage{2}, "last"}}}};

@@ -52,7 +52,7 @@ TEST(MergedStages, WithoutInputPeaks_HoldWhatTheirPartsLeave) {
   EXPECT_TRUE(merged_stages(file, {0, 1, 2, 3, 4, 5}, 5).cost.memory_input_peak.empty());
 }
 
-TEST(MergedStages, OnOneRankHaveThePeakOfTheLayersRunOneByOne) {
+TEST(MergedStages, OnOneRank_HavePeakOfLayers) {
   const CostFile file = layers(), merged = merged_stages(file, {0, 5}, 1);
   const auto peak = [](const Shape& shape, const Cost& cost, const char* schedule, int chunks) {
     ScheduleOptions options{.ranks = 1, .micro_batches = 3};

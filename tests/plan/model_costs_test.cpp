@@ -107,7 +107,7 @@ TEST(ModelCosts, TakeGradientsFromAFileOrBesideOne) {
   EXPECT_THROW((void)cost_of(kTwoChunks, twice), InvalidArgument);
 }
 
-TEST(ModelCosts, OfOneCutLeaveTwoCopiesOfTheModelOutOfASearch) {
+TEST(ModelCosts, OfOnePartition_ExcludeBidirectionalSchedules) {
   SearchOptions full{.ranks = 2}, cut{.ranks = 2};
   set_costs(full, {.forward = {1, 2}});
   set_costs(cut, {.forward = {1, 2, 1, 2}});

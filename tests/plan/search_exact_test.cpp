@@ -133,7 +133,7 @@ TEST(Exact, ProvesEveryCommittedCaseWithinTenSeconds) {
   }
 }
 
-TEST(Exact, EqualsBruteForceWherePassesOfChunksAndFullBackwardsHoldMoreInside) {
+TEST(Exact, PeaksInsidePasses_EqualBruteForce) {
   int none = 0;
   for (int number = 0; number < 32; ++number) {
     SmallCase of = number % 2 == 0 ? test::small_case(number, 2, 1, Placement::vee(2))

@@ -81,7 +81,7 @@ TEST(ListSchedule, StaysWithinEveryLimitItAccepts) {
 
 // At tick 4 rank 0 owes a W of three ticks and knows of nothing else; rank 1 starts the I that it
 // will wait for. The lower rank decides first, so its W runs, although that I ends in W's middle.
-TEST(ListSchedule, LetsTheLowerRankDecideFirstOfTwoThatStartAtTheSameTick) {
+TEST(ListSchedule, EqualStart_LowerRankDecidesFirst) {
   const Program program = split_backward(generate("1f1b", {.ranks = 2, .micro_batches = 2}));
   Cost cost = Cost::unit(program.shape);
   cost.backward_weight.front() = 3;

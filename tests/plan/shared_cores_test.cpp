@@ -169,7 +169,7 @@ TEST(SharedCores, TheMakespanLiesWithinGrahamsBounds) {
   });
 }
 
-TEST(SharedCores, TheCausesOfIdleTimeSumToItAndTheCriticalPathIsTheMakespan) {
+TEST(SharedCores, IdleCauses_SumToIdleTime) {
   for_each_program([](const Program& program) {
     for (const double latency : {0.0, 3.0}) {
       Cost cost = uneven(program.shape, latency);
@@ -187,7 +187,7 @@ TEST(SharedCores, TheCausesOfIdleTimeSumToItAndTheCriticalPathIsTheMakespan) {
   });
 }
 
-TEST(SharedCores, TheSpanIsThatOfFreeRanksOrTheWorkByProcessors) {
+TEST(SharedCores, Span_IsBoundByWorkPerCore) {
   for_each_program([](const Program& program) {
     Cost cost = uneven(program.shape, 0);
     const double free = report_of(program, cost).span * cost.ticks_per_unit;

@@ -46,7 +46,7 @@ double slope(const Program& program, const Cost& cost) {
   return (run.ends[steps - 1] - run.ends[steps - 1 - round]) / round;
 }
 
-TEST(Span, OfARankThatMayStartLateIsShorterThanAsSoonAsPossible) {
+TEST(Span, LateStart_ShortensTheSpan) {
   // Rank 1 runs from 10 to 94, but its forwards may wait for 0F2, which ends at 30: from 28 on
   // nothing holds it up. Rank 0 needs 38.
   const Program two =

@@ -70,7 +70,7 @@ TEST(StageGraph, AChainLinksNeighboursUnderNumberZero) {
   EXPECT_EQ(numbers(graph, Stage{2}, false), "1@0 ");
 }
 
-TEST(StageGraph, ZeroIsTheNeighbourAndTheOthersCountFromOneOnEitherSide) {
+TEST(StageGraph, LinkNumbers_ZeroIsTheNeighbour) {
   const StageGraph graph(with_skips());
 
   EXPECT_EQ(graph.links(), 6U);

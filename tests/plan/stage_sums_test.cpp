@@ -74,7 +74,7 @@ Program reduced_at_once(Program program) {
   return program;
 }
 
-TEST(StageSums, RunFromTheLastPassOfTheirStageAndEndTheStep) {
+TEST(StageSums, StartAfterLastPass_EndTheStep) {
   const Program two = insert_reductions(one_f_one_b(2, 2), 2);
   EXPECT_THAT(lines(two),
               ElementsAre("0F0 0F1 0B0 0B1 0REDUCE_GRAD", "1F0 1B0 1F1 1B1 1REDUCE_GRAD"));

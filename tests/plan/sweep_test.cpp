@@ -76,7 +76,7 @@ TEST(Sweep, AgreesWithTheClosedFormsOfItsPoints) {
   }
 }
 
-TEST(Sweep, GivesTheSameRowsInTheSameOrderOnAnyNumberOfThreads) {
+TEST(Sweep, AnyThreadCount_SameRows) {
   SweepSpace space;
   for (const ScheduleEntry& entry : schedules()) space.schedules.emplace_back(entry.name);
   space.ranks = {1, 3, 4};

@@ -110,7 +110,7 @@ TEST(TraceCosts, ReadNamesByTheirPatterns) {
   EXPECT_THAT(file.cost.backward, IsEmpty());
 }
 
-TEST(TraceCosts, TakeTheStageFromProcessThreadOrFileWhereTheNameHasNone) {
+TEST(TraceCosts, StageFromProcessThreadOrFile) {
   TraceCostOptions options;
   options.patterns = {.forward = "Forward*", .backward = "Backward*", .input = "", .weight = ""};
   const auto rank = [](const std::string& id, double seconds) {

@@ -68,7 +68,7 @@ TEST_P(ExecutorTest, GivesThePlainLoopsBitsForEverySchedule) {
   });
 }
 
-TEST_P(ExecutorTest, GivesTheBitsOfTheSequentialExecutorWhateverTheOrderOfAccumulation) {
+TEST_P(ExecutorTest, AnyAccumulationOrder_SequentialBits) {
   for_each_schedule([](const Program& program) {
     ToyPipeline reference(program.shape);
     ToyPipeline pipeline(program.shape);

@@ -148,7 +148,7 @@ TEST_P(FailureTest, OfTheOptimizerNamesTheLowestRankAfterAllHaveEnded) {
   }
 }
 
-TEST_P(FailureTest, OfTheDataIsAFailureOfTheForwardThatAskedForIt) {
+TEST_P(FailureTest, DataFailure_FailsTheForwardPass) {
   class NoData final : public StepData {
    public:
     TensorList inputs(const Unit&) override { throw 42; }
@@ -168,7 +168,7 @@ TEST_P(FailureTest, OfTheDataIsAFailureOfTheForwardThatAskedForIt) {
   }
 }
 
-TEST_P(FailureTest, AStashThatIsLeftIsFoundAtTheEndOfTheStep) {
+TEST_P(FailureTest, LeftStash_IsFoundAtStepEnd) {
   // Stage 1 forgets a release: its body still counts a stashed unit.
   class Hoarder final : public StageBody {
    public:

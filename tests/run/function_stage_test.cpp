@@ -145,7 +145,7 @@ TEST_P(FunctionStageTest, HasTheGradientsOfItsFormulaUnderEverySchedule) {
       }
 }
 
-TEST_P(FunctionStageTest, WithoutTheThirdFunctionIsWarnedOfWhereASplitIsPlanned) {
+TEST_P(FunctionStageTest, NoWeightFunction_WarnsIfSplit) {
   (void)step(generate("zb-h1", {.ranks = 3, .micro_batches = 4}), false);
   ASSERT_EQ(warnings.size(), 3U);
   EXPECT_THAT(warnings[1], HasSubstr("splits the backward of stage 1, which cannot be split"));
@@ -186,7 +186,7 @@ class Whole final : public StageBody {
   int backwards = 0;
 };
 
-TEST_P(FunctionStageTest, AStageThatDoesNotSplitRunsAllOfItsBackwardInI) {
+TEST_P(FunctionStageTest, UnsplitStage_RunsBackwardInI) {
   std::vector<Whole> whole(3);
   std::vector<HostedStage> hosted;
   for (int s = 0; s < 3; ++s)

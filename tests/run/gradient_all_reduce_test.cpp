@@ -94,7 +94,7 @@ TEST(GradientAllReduce, OfSharesIsOneRoundAndLeavesTheRest) {
   EXPECT_EQ(other.gradient(), of_other);
 }
 
-TEST(GradientAllReduce, OfThreeHasTheSameBitsInWhateverOrderTheyGoOn) {
+TEST(GradientAllReduce, ThreeReplicas_AnyOrderSameBits) {
   std::vector<float> expected;
   for (int order = 0; order < 6; ++order) {
     InProcessHub hub(3);

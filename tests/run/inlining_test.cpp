@@ -17,7 +17,7 @@ namespace {
 
 using std::chrono::nanoseconds;
 
-TEST(Inlining, IsTriedWhenTwoThreadsTookLittleAndKeptWhileStepsAreShort) {
+TEST(Inlining, ShortSteps_AreInlined) {
   run::Inlining inlining(nanoseconds(250), 100, 2);
   EXPECT_FALSE(inlining.now()) << "the first step uses all threads";
   inlining.took(nanoseconds(100 * 500));

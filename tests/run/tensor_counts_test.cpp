@@ -101,7 +101,7 @@ INSTANTIATE_TEST_SUITE_P(All,
                          testing::ValuesIn(executors_under_test()),
                          name_of_executor);
 
-TEST_P(TensorCountsTest, EveryPassThatGivesAnotherNumberIsNamedAndTheNextStepWorks) {
+TEST_P(TensorCountsTest, WrongCount_NamesThePass) {
   ASSERT_EQ(fault(), "");
   for (const Op op : {Op::Forward, Op::BackwardInput})
     for (int s = 0; s < 3; ++s)

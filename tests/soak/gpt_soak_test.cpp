@@ -14,7 +14,7 @@
 namespace millrace::testing_training {
 namespace {
 
-TEST(GptMatrixSoak, HasTheBitsOfThePlainLoopInEveryCaseDrawn) {
+TEST(GptMatrixSoak, RandomCases_HaveBitsOfPlainLoop) {
   constexpr std::uint64_t kSeed = 15;
   constexpr std::size_t kCases = 3'000;
   std::cout << kCases << " of " << gpt_matrix().cases() << " cases, seed " << kSeed << "\n";

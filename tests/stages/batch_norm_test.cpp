@@ -86,7 +86,7 @@ constexpr std::size_t kMean = 2;
 constexpr std::size_t kVariance = 3;
 constexpr std::size_t kBatches = 4;
 
-TEST(BatchNormalisation, DeferredStatisticsAreThoseOfTheWholeMiniBatchHoweverItIsSplit) {
+TEST(BatchNormalisation, DeferredStatistics_DoNotDependOnSplit) {
   for (const std::vector<std::int64_t>& sizes :
        {std::vector<std::int64_t>{12}, {6, 6}, {5, 0, 4, 1, 2}, std::vector<std::int64_t>(12, 1)})
     for (const DType dtype : {DType::F64, DType::F32}) {
@@ -157,7 +157,7 @@ TEST(BatchNormalisation, EvaluationIsByTheRunningStatistics) {
     }
 }
 
-TEST(BatchNormalisation, MovesItsStatisticsAtTheEndOfAStepOnlyAndNotWhenFrozen) {
+TEST(BatchNormalisation, Statistics_ChangeAtStepEndUnlessFrozen) {
   for (const auto statistics : {"deferred", "immediate"}) {
     const auto owner = norm_of(statistics);
     Layer& layer = *owner;

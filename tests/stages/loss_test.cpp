@@ -107,7 +107,7 @@ TEST(EveryLoss, WeightIsKnownBeforeTheForward) {
   EXPECT_EQ(squared.weight(numbers), squared.measure(training_context(), y, numbers).sum.weight);
 }
 
-TEST(EveryLoss, OfATargetWithWeightNIsThatOfNTargetsAndOneOfWeightZeroIsNotLookedAt) {
+TEST(EveryLoss, WeightN_EqualsNTargets) {
   const Tensor y = holding<double>({3, 2}, {0.5, -1, 2, 0.25, 9, 9});
   const Tensor twice = holding<double>({3, 2}, {0.5, -1, 0.5, -1, 2, 0.25});
   const SoftmaxCrossEntropy loss;

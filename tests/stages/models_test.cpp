@@ -196,7 +196,7 @@ TEST(BuildStages, ParametersHaveGlobalNamesAndTheSameBitsForEveryCut) {
   EXPECT_EQ(expected[0]->name, "layers.0.weight");
 }
 
-TEST(BuildStages, FirstValuesFillTheHeOrGlorotIntervalAndFollowTheSeed) {
+TEST(BuildStages, InitialValues_FillIntervalBySeed) {
   const ModelSpec model = parse_model("mlp:96-200-100");
   const auto one = build_stages(model, std::vector<int>{0, 2}, 1);
   const auto two = build_stages(model, std::vector<int>{0, 2}, 2);

@@ -67,7 +67,7 @@ TEST(BalancedBoundaries, EvenOutWhatTheSlowestStageLeavesOpen) {
   EXPECT_THAT(balanced_boundaries(std::vector<double>{8, 1, 1, 1, 1}, 3), ElementsAre(0, 1, 3, 5));
 }
 
-TEST(EvenBoundaries, HoldEveryLayerOnceInSizesThatDifferByAtMostOne) {
+TEST(EvenBoundaries, Sizes_DifferByAtMostOne) {
   for (int layers = 1; layers <= 24; ++layers)
     for (int stages = 1; stages <= layers; ++stages) {
       const auto boundaries = even_boundaries(layers, stages);

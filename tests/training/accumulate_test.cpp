@@ -139,7 +139,7 @@ TEST(AccumulateOnProcesses, GivesTheBitsOfOnePass) {
     }
 }
 
-TEST(AccumulateInHalfPrecision, GivesTheBitsOfOnePassWithStepsThatOverflow) {
+TEST(AccumulateInHalfPrecision, OverflowingSteps_HaveBitsOfOnePass) {
   const auto run = [](int passes) {
     ModelSpec model = parse_model(kModel);
     model.precision = DType::F16;

@@ -169,7 +169,7 @@ TEST_P(AnyShapeOn, SlicedSchedulesGiveTheGradientsOfThePlainLoop) {
     }
 }
 
-TEST_P(AnyShapeOn, BranchesGiveTheGradientsOfThePlainLoopForEveryScheduleAndCut) {
+TEST_P(AnyShapeOn, Branches_HaveGradientsOfPlainLoop) {
   const auto expected = plain_gradients(1);
   for (const char* schedule : {"gpipe", "1f1b", "zb-h1", "interleaved", "zb-v"}) {
     SCOPED_TRACE(schedule);

@@ -47,7 +47,7 @@ using Job = std::tuple<std::string, std::string, std::string>;
 
 class BatchNormBits : public testing::TestWithParam<Job> {};
 
-TEST_P(BatchNormBits, AreThoseOfOneRankForEveryScheduleAndWithRecompute) {
+TEST_P(BatchNormBits, EverySchedule_HasBitsOfOneRank) {
   const auto& [executor, statistics, precision] = GetParam();
   ModelSpec model = small_network(statistics.c_str());
   model.precision = precision == "f32" ? DType::F32 : DType::F16;
@@ -153,7 +153,7 @@ TrainerOptions in_micro_batches(std::int64_t batch_size, int micro_batches) {
   return options;
 }
 
-TEST(BatchNormOverOneValue, InEveryMicroBatch_IsRefusedBeforeTheFirstStep) {
+TEST(BatchNormOverOneValue, InEveryMicroBatch_IsRejected) {
   const ModelSpec model = parse_model("mlp:64-32-10,norm=batch");
   const Dataset data = first_digits(60);
   for (const std::int64_t size : {2, 8}) {

@@ -150,7 +150,7 @@ TEST(ChannelDepths, DoNotDependOnWhereTheReceivesArePosted) {
   }
 }
 
-TEST(ChannelDepths, OfBackwardChannelsOfOneFOneBAreBoundedByTheRanksNotTheMicroBatches) {
+TEST(ChannelDepths, BackwardOf1f1b_BoundedByRanks) {
   // Rank r+1 can only be ahead of r by what r has sent and not yet backed: p - 1 - r micro-batches.
   for (const ChannelDepth& channel :
        channel_depths(generate("1f1b", {.ranks = 4, .micro_batches = 32})))
@@ -220,7 +220,7 @@ TEST(ChannelTensors, AreTheMostThatTheSlowestReceiverKeepsAndNeverMore) {
       }
 }
 
-TEST(ChannelTensors, HaveTheSizeOfTheLargestMicroBatchOfACopyInTheModelsPrecision) {
+TEST(ChannelTensors, HaveSizeOfLargestMicroBatch) {
   ModelSpec model = parse_model("gpt:layers=2,d=16,heads=2,context=8,vocabulary=32");
   const Program program = generate("gpipe", {.ranks = 2, .micro_batches = 2});
   TrainerOptions options;

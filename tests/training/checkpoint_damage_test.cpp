@@ -88,7 +88,7 @@ TEST_F(Damaged, TensorsAreNamed) {
   EXPECT_THAT(refusal(), HasSubstr("tensor 'layers.1.weight/second_moment' is damaged"));
 }
 
-TEST_F(Damaged, FilesThatAreCutLongerSwappedMissingOrOfAnotherStepAreFound) {
+TEST_F(Damaged, DamagedFiles_AreFound) {
   for (const auto& [file, bytes] : files_) {
     for (const std::size_t length : {std::size_t{0}, bytes.size() / 2, bytes.size() - 1}) {
       write(file, bytes.substr(0, length));

@@ -71,7 +71,7 @@ TEST(Checkpoint, IsTheSameBytesForEveryNumberOfStagesAndProcesses) {
   }
 }
 
-TEST(Checkpoint, IsReadByTenLinesAndItsHashesAreThoseOfTheState) {
+TEST(Checkpoint, TenLineReader_FindsEqualHashes) {
   const Folder folder("checkpoint_ten_lines");
   Trainer trainer(parse_model(kSavedModel), saved_options(folder.path()));
   fit_steps(trainer, first_digits(60), 3);
@@ -129,7 +129,7 @@ TEST(Checkpoint, IsSavedEverySoManyStepsAndTheNewestStay) {
   EXPECT_EQ(find_checkpoints(folder.path()).front().step, 11);
 }
 
-TEST(Checkpoint, OfARunWhoseMatricesSomethingElseMultipliedWarnsThatItsBitsEndHere) {
+TEST(Checkpoint, OtherGemmLibrary_ResumeWarns) {
   const Folder folder("checkpoint_products");
   Trainer trainer(parse_model(kSavedModel), saved_options(folder.path()));
   fit_steps(trainer, first_digits(60), 1);

@@ -84,14 +84,14 @@ Unpadded row_of(Batch& batch, const Vocabulary& vocabulary, int micro_batch, std
   return own;
 }
 
-TEST(Documents, AreLinesFromOneLineEndToTheNextInPiecesOfTheContext) {
+TEST(Documents, AreLinesInPiecesOfTheContext) {
   const TrainTest data = documents_of("ab\n\n\ncdefghi\nj\nkl\nmn", 4);
   EXPECT_THAT(told(data.train),
               ElementsAre("ab > b|", "|cde > cdef", "fghi > ghi|", "|j > j|", "|kl > kl|"));
   EXPECT_THAT(told(data.test), ElementsAre("|m > mn"));
 }
 
-TEST(Documents, HaveEveryCharacterButBlankLinesAndTheFirstOneAsATargetOnce) {
+TEST(Documents, EveryCharacter_IsATargetOnce) {
   for (const std::int64_t positions : {1, 5, 100}) {
     const std::string text = uneven_lines();
     const TrainTest data = documents_of(text + "\n\n" + text, positions);
@@ -107,7 +107,7 @@ TEST(Documents, OfOneLineAreCutWhereWindowsAre) {
   EXPECT_EQ(text_of_targets(data.test), "xxxxabcde");
 }
 
-TEST(Documents, LieLongestFirstInMicroBatchesThatArePaddedToTheirOwnLongest) {
+TEST(Documents, LongestFirst_PaddedPerMicroBatch) {
   const TrainTest data = documents_of(uneven_lines(), 20);
   const Dataset& train = data.train;
   std::vector<std::int32_t> rows(22);

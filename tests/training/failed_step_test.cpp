@@ -173,7 +173,7 @@ class Unreadable final : public BatchSource {
   bool is_torn_;
 };
 
-TEST(FailedStepOfMany, IsPrecededByTheCheckpointWhenTheDataCannotBeRead) {
+TEST(FailedStepOfMany, UnreadableData_SavesFirst) {
   const Folder folder("failed_step_data");
   const Reference reference(folder.path() + "/reference");
   const std::string place = folder.path() + "/saved";
@@ -258,7 +258,7 @@ struct Passes {
   std::string folder;
 };
 
-TEST(FailedStepOfMany, OfSeveralPassesIsPrecededByTheCheckpointOfItsBeginning) {
+TEST(FailedStepOfMany, SeveralPasses_SaveTheirStart) {
   const Folder folder("failed_step_passes");
   const Passes passes(folder.path());
   const auto ends =
@@ -269,7 +269,7 @@ TEST(FailedStepOfMany, OfSeveralPassesIsPrecededByTheCheckpointOfItsBeginning) {
 }
 
 /// What was resumed in mid-update has its sums in the checkpoint that it was resumed from alone.
-TEST(FailedStepOfMany, OfAnUpdateThatWasResumedIsNotSavedAnew) {
+TEST(FailedStepOfMany, ResumedUpdate_IsNotSavedAgain) {
   const Folder folder("failed_step_resumed_update");
   const Passes passes(folder.path());
   const std::string first = folder.path() + "/first", place = "/step-0000000004-plus-0000000002";
@@ -338,7 +338,7 @@ TEST(FailedStepOfMany, LetsTheSaveBeforeItComeToItsEnd) {
 }
 
 /// Else some would stand before an update that others have made when the next step fails.
-TEST(FailedStepOfMany, HasBeenBegunByNobodyBeforeAllWereBehindTheLastOne) {
+TEST(FailedStepOfMany, NoRankStarts_BeforeAllFinished) {
   const Folder folder("failed_step_in_order");
   std::array<std::atomic<std::int64_t>, kSavedRanks> behind{};
   const auto ends = fail_on_ranks(kSavedRanks, [&](int rank) {

@@ -83,7 +83,7 @@ TEST_P(GptBits, AreThoseOfOneStageForEverySchedule) {
   EXPECT_EQ(hash_of(model, {"1f1b", executor, 2, {}, "all"}), alone);
 }
 
-TEST_P(GptBits, InSlicesAreThoseOfTheSequentialExecutorWithTheSameSlices) {
+TEST_P(GptBits, Slices_HaveSequentialBits) {
   const auto& [executor, form, precision] = GetParam();
   const ModelSpec model = gpt(form, precision);
   const std::string alone = hash_of(model, {"seq-1f1b", "sequential", 1, 3});

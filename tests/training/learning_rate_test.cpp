@@ -148,7 +148,7 @@ TEST(LearningRate, FollowsTheMiniBatchByOneOfTwoLaws) {
   EXPECT_THROW((void)batch_scaling("root"), InvalidArgument);
 }
 
-TEST(LearningRate, OfYourOwnIsTakenAsItIsBehindItsWarmUp) {
+TEST(LearningRate, CustomFunction_AppliesAfterWarmUp) {
   const LearningRate rate{.warm_up = 4, .function = [](std::int64_t update) {
                             return 1 / (1 + static_cast<double>(update));
                           }};

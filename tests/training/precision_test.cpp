@@ -55,7 +55,7 @@ using Job = std::tuple<DType, std::string>;
 
 class PrecisionBits : public testing::TestWithParam<Job> {};
 
-TEST_P(PrecisionBits, AreThoseOfOneRankForEveryScheduleAndWithRecompute) {
+TEST_P(PrecisionBits, EverySchedule_HasBitsOfOneRank) {
   const auto& [precision, executor] = GetParam();
   const ModelSpec model =
       model_in(precision, "mlp:64-24-24-24-24-24-16-10,norm,residual,dropout=0.1");

@@ -54,7 +54,7 @@ TEST(RunHistory, HasAPointPerStepWhileThereIsRoom) {
 }
 
 /// Steps 1 to 4, 5 to 8, ... , and 17 alone.
-TEST(RunHistory, JoinsNeighboursSoThatEveryPointIsTheMeanOfItsSteps) {
+TEST(RunHistory, Points_AreMeansOfNeighbours) {
   for (int steps = 1; steps <= 100; ++steps) {
     const RunHistory history = history_of(steps, 8);
     const auto points = history.points();

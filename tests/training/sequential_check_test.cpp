@@ -36,7 +36,7 @@ TrainerOptions options_for(const std::string& schedule, int ranks) {
   return options;
 }
 
-TEST(VerifyAgainstSequential, FindsTheSameBitsInEveryScheduleThatAccumulatesInOrder) {
+TEST(VerifyAgainstSequential, AscendingSchedules_HaveSameBits) {
   const ModelSpec model = parse_model("mlp:64-20-16-16-16-10,norm,dropout=0.1");
   for (const char* executor : {"sequential", "ranks"})
     for (const char* schedule : {"gpipe", "1f1b", "zb-h1", "zb-v", "interleaved"}) {
@@ -137,7 +137,7 @@ class OneBitOff final : public StageBody {
   bool crowded_ = false;
 };
 
-TEST(VerifyAgainstSequential, NamesTheTensorTheStepAndTheElementOfOneWrongBit) {
+TEST(VerifyAgainstSequential, WrongBit_NamesTensorAndElement) {
   const MakeStages make = [] {
     std::vector<std::unique_ptr<StageBody>> bodies;
     const std::vector<int> boundaries = {0, 2, 3};

@@ -217,7 +217,7 @@ std::array<double, 8> simulated_bytes(const Trainer& trainer, const Grid& grid, 
   return bytes;
 }
 
-TEST(GradientsOfCopies, AreSentToWhomAndAsManyAsTheSimulatorSays) {
+TEST(GradientsOfCopies, Messages_AreThoseOfTheSimulator) {
   const Grid grid(2, 2);
   for (const char* const schedule : {"interleaved", "chimera", "dualpipe"}) {
     const bool both_ways = std::string(schedule) != "interleaved";

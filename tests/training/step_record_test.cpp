@@ -46,7 +46,7 @@ PassUse use_of(const char* csv, const Timeline& timeline) {
 
 /// Simulated with these times (F 1 and 2, B 2 and 4) the pass takes 9: rank 0 is idle for 6 in its
 /// gap, of which 1.5 vanish with equal stages (F 1.5, B 3); rank 1 waits 1 before and 2 after.
-TEST(PassUse, NamesTheCausesOfIdleTimeAndWhatTheOrderDoesNotExplain) {
+TEST(PassUse, IdleTime_HasCausesAndRest) {
   const PassUse use = use_of("0F0,0B0\n1F0,1B0\n", {{{{0, 1}, {8, 10}}, {{1, 3}, {3, 7}}}});
 
   EXPECT_EQ(use.makespan, 10);

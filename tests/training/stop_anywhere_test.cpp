@@ -173,7 +173,7 @@ class Draw {
   std::uint32_t next_ = 0;
 };
 
-TEST(StopAnywhere, EveryStepAndEveryPairOfValuesGoesOnAsIfNothingHadHappened) {
+TEST(StopAnywhere, EveryStep_ResumesToTheSameBits) {
   const Dataset data = first_digits(60);
   const std::vector<int> ranks = {1, 2, 3, kMostRanks};
   Draw draw;

@@ -68,7 +68,7 @@ TEST(TextSamples, JudgeEveryTargetOfTheLastTenthOnceUpToARest) {
   EXPECT_EQ(text_of_targets(data.test), text.substr(train + 1, judged));
 }
 
-TEST(TextSamples, OfTrainingAreWindowsFromAnyPlaceWithTheNextTokensAsTargets) {
+TEST(TextSamples, TrainingSamples_AreRandomWindows) {
   const std::string text = long_text();
   const TrainTest data = text_samples("text", text, {.positions = 16});
   const auto last = static_cast<std::int32_t>(data.train.size() - 1);
@@ -89,7 +89,7 @@ TEST(TextSamples, OfTrainingAreWindowsFromAnyPlaceWithTheNextTokensAsTargets) {
   }
 }
 
-TEST(TextSamples, AreDrawnByTheSeedAndTheNumberOfTheMiniBatchAlone) {
+TEST(TextSamples, DependOnSeedAndMiniBatchOnly) {
   const TrainTest data = text_samples("text", long_text(), {.positions = 16});
   const auto rows = drawn_windows(data.train, 100, 3, 5);
   EXPECT_EQ(rows, drawn_windows(data.train, 100, 3, 5));

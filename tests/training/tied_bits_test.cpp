@@ -178,7 +178,7 @@ TEST_P(TiedBits, AreThoseOfThePlainLoopUnderEveryCut) {
     }
 }
 
-TEST_P(TiedBits, AreThoseOfThePlainLoopWithSeveralTiedStagesOnARank) {
+TEST_P(TiedBits, TiedStagesOnOneRank_PlainLoopBits) {
   const std::string expected = PlainLoop().learn();
   for (const char* schedule : {"interleaved", "zb-v"}) {
     TrainerOptions options = options_of(GetParam());
@@ -296,7 +296,7 @@ std::vector<float> gradient_of(std::span<Parameter* const> parameters, const std
   return {};
 }
 
-TEST(TiedGradient, IsTheSumOverTheLayersOfTheSumsOverTheReplicas) {
+TEST(TiedGradient, SumsReplicasThenLayers) {
   TrainerOptions options = options_of("sequential");
   options.schedule = "chimera";
   options.ranks = 2;

@@ -57,7 +57,7 @@ std::vector<float> value_of(Trainer& trainer, const std::string& name) {
   return {values.begin(), values.end()};
 }
 
-TEST(TiedWeights, MoveByTheSumOfTheGradientsOfAnUntiedModelThatStartsAlike) {
+TEST(TiedWeights, MoveByTheSumOfUntiedGradients) {
   const auto names = square_weights();
   ASSERT_EQ(names.size(), 3U);
   TrainerOptions options = options_of(3);

@@ -36,7 +36,7 @@ std::vector<float> weights_of(Trainer& trainer) {
   return all;
 }
 
-TEST(Step, WithUnequalAndEmptyMicroBatchesIsTheStepOfOneBigBatch) {
+TEST(Step, UnequalMicroBatches_EqualOneBatch) {
   for (const int n : {1, 3, 7, 10, 29}) {
     const Dataset data = first_digits(n);
     Trainer whole(parse_model(kModel), plain_options(1, 1));

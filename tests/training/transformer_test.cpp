@@ -91,7 +91,7 @@ using Job = std::tuple<std::string, DType>;
 
 class TransformerBits : public testing::TestWithParam<Job> {};
 
-TEST_P(TransformerBits, AreThoseOfOneRankForEveryScheduleAndWithRecompute) {
+TEST_P(TransformerBits, EverySchedule_HasBitsOfOneRank) {
   const auto& [executor, precision] = GetParam();
   const ModelSpec model = transformer(precision);
   const std::string alone = hash_after(model, job("gpipe", "sequential", 1));

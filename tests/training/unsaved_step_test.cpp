@@ -161,7 +161,7 @@ struct SmallRun {
 };
 
 /// At every call of the last save, behind a checkpoint that is whole.
-TEST_P(UnsavedStepAndStorage, LeavesWhatIsOlderWholeAndNothingUnfinishedBehindTheNextStart) {
+TEST_P(UnsavedStepAndStorage, OlderCheckpoints_StayWhole) {
   const auto& [name, faulty, fault] = GetParam();
   const Folder folder("failed_step_storage_" + name);
   const SmallRun run(folder.path());

@@ -81,7 +81,7 @@ TEST(ZeroMqFiles, FilesOfSocketsGoWithTheirEndpoints) {
   EXPECT_THAT(names_in(directory.path()), testing::IsEmpty());
 }
 
-TEST(ZeroMqFiles, ASocketThatADeadProcessLeftIsReplacedAndAnythingElseIsNot) {
+TEST(ZeroMqFiles, DeadSocket_IsReplaced) {
   const PrivateDirectory directory(std::filesystem::temp_directory_path());
   ZeroMqOptions options;
   options.directory = directory.path();

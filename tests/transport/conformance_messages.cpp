@@ -107,7 +107,7 @@ TEST_P(TransportConformance, ASenderNeverWaitsForItsReceiver) {
   });
 }
 
-TEST_P(TransportConformance, OneMessageMoreThanTheDepthIsAnErrorThatNamesTheChannel) {
+TEST_P(TransportConformance, ExceededDepth_NamesTheChannel) {
   auto ends = connect(2, {{Rank{0}, Rank{1}, Direction::Forward, 2}});
 
   on_rank(ends, Rank{0}, [](Endpoint& end) {

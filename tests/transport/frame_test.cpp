@@ -184,7 +184,7 @@ TEST(Message, EveryRefusalHasAnAnswerAndAName) {
   }
 }
 
-TEST(ReceiveLink, AsksOnceForAGapAndAgainWhenAProbeShowsThatItStayed) {
+TEST(ReceiveLink, Gap_IsRequestedAgainAfterProbe) {
   ReceiveLink link(kExpected, 4);
   DataHeader header = sample_header();
   header.tensor_count = 1;
@@ -204,7 +204,7 @@ TEST(ReceiveLink, AsksOnceForAGapAndAgainWhenAProbeShowsThatItStayed) {
   EXPECT_EQ(link.expected(), 2U);
 }
 
-TEST(ReceiveLink, ProbesThatLeftBeforeItsQuestionWasObeyedAreNoNewAttempt) {
+TEST(ReceiveLink, EarlyProbes_AreNoAttempts) {
   constexpr int kAttempts = 2;
   ReceiveLink link(kExpected, kAttempts);
   const auto arrive = [&](std::int32_t obeyed) {

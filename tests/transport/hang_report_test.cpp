@@ -98,7 +98,7 @@ TEST(HangReport, EndsWhereWaitsGoInACircle) {
   EXPECT_FALSE(monitor.hanging(kStart + 1h, 1s));
 }
 
-TEST(HangReport, OfSeveralSilentRanksTheOneThatIsWaitedForIsToBlame) {
+TEST(HangReport, SeveralSilentRanks_NameTheAwaitedOne) {
   LivenessMonitor monitor = four_ranks();
   monitor.heard(Rank{3}, kStart + 5s);
 
@@ -109,7 +109,7 @@ TEST(HangReport, OfSeveralSilentRanksTheOneThatIsWaitedForIsToBlame) {
   EXPECT_FALSE(monitor.silent(kStart + 5s, 2s));
 }
 
-TEST(HangReport, WhoHearsNobodyLeavesItToTheOthersToNameWhomTheyMiss) {
+TEST(HangReport, IsolatedRank_WaitsTwiceAsLong) {
   LivenessMonitor monitor = four_ranks();
   for (const int rank : {1, 2, 3}) monitor.heard(Rank{rank}, kStart);
 
@@ -127,7 +127,7 @@ TEST(HangReport, OfTwoRanksEachNamesTheOtherAtOnce) {
   EXPECT_EQ(monitor.silent(kStart + 3s, 2s), Rank{1});
 }
 
-TEST(HangReport, ARankThatWasNeverHeardIsNotSilentWhileConnectingGetsOn) {
+TEST(HangReport, ConnectingRank_IsNotSilent) {
   LivenessMonitor monitor(Rank{0}, 3, kStart);
   monitor.excuse(Rank{2});
   EXPECT_EQ(monitor.silent(kStart + 3s, 2s), Rank{1});
@@ -145,7 +145,7 @@ TEST(HangReport, ARankThatWasNeverHeardIsNotSilentWhileConnectingGetsOn) {
   EXPECT_EQ(monitor.silent(kStart + 12s, 2s), Rank{2});
 }
 
-TEST(HangReport, ARankThatWaitedItselfIsNamedWithTheActionThatTakesTheMessage) {
+TEST(HangReport, WaitingRank_IsNamedWithItsAction) {
   EXPECT_EQ(action_of(waits(0, Direction::Forward, 2, 5)),
             "RECV_F of stage 2, micro-batch 5 of step 7");
   EXPECT_EQ(action_of(waits(3, Direction::Backward, 2, 5)),
@@ -163,7 +163,7 @@ void expect_limit(const Activity& activity,
   EXPECT_EQ(monitor.hanging(kStart + limit + 1ns, floor), Rank{1});
 }
 
-TEST(HangLimit, IsTheFloorForWhatIsKnownAndTwelveTimesThatForTheFirst) {
+TEST(HangLimit, FirstOfAKind_HasTwelveTimesTheFloor) {
   expect_limit(works(0, 0, 1ms), 10s, 10s);
   expect_limit(works(0, 0), 10s, 120s);
   expect_limit(works(0, 0, 1ms), {}, 10s);
@@ -198,7 +198,7 @@ TEST(HangLimit, IsNoneForWhatIsNoAction) {
   }
 }
 
-TEST(HangLimit, CountsUntilTheRankWasLastKnownToBeInTheAction) {
+TEST(HangLimit, CountsUntilTheLastReport) {
   LivenessMonitor monitor(Rank{0}, 2, kStart);
   monitor.note(Rank{1}, usually(1ms), kStart + 1s);
 
@@ -259,7 +259,7 @@ TEST(ProgressSlot, KnowsHowLongTheKindTookBefore) {
   EXPECT_GT(slot.now().longest, 0ns);
 }
 
-TEST(ProgressSlot, KnowsWhatIsUsualAfterAHundredOfItsKindAndNeverInEvaluations) {
+TEST(ProgressSlot, UsualTime_NeedsAHundredActions) {
   const auto usual_after = [](int count, std::uint64_t step) {
     ProgressSlot slot("");
     Activity work = works(1, 0);
@@ -291,7 +291,7 @@ TEST(ProgressSlot, TrainingAndEvaluationLearnApart) {
   EXPECT_GT(known(kEvaluation, kEvaluation + 1), 0ns);
 }
 
-TEST(ProgressSlot, IsReadByOtherProcessesWhileItIsWrittenAndIsGoneAfterwards) {
+TEST(ProgressSlot, OtherProcess_ReadsItWhileWritten) {
   const PrivateDirectory directory(std::filesystem::temp_directory_path());
   const std::string path = directory.path() + "/r0.0.progress";
   EXPECT_FALSE(ProgressSlot::of(path));
@@ -321,7 +321,7 @@ TEST(ProgressSlot, IsReadByOtherProcessesWhileItIsWrittenAndIsGoneAfterwards) {
   EXPECT_FALSE(std::filesystem::exists(directory.path() + "/elsewhere"));
 }
 
-TEST(ZeroMqHangReport, ARankThatDoesNotEndItsPassIsNamedOnEveryRank) {
+TEST(ZeroMqHangReport, HangingRank_IsNamedOnEveryRank) {
   const PrivateDirectory directory(std::filesystem::temp_directory_path());
   ZeroMqOptions options;
   options.world = 3;

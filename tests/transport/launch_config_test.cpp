@@ -86,7 +86,7 @@ TEST(LaunchConfig, IsSaidByEnginesToo) {
   EXPECT_EQ(place.rendezvous, "tcp://10.0.0.1:4000");
 }
 
-TEST(LaunchConfig, ThatIsSaidInPartOrWronglyIsRefusedWithTheVariable) {
+TEST(LaunchConfig, PartialOrWrong_NamesTheVariable) {
   const auto refusal = [](Variables variables) {
     return [variables = std::move(variables)] { static_cast<void>(launch_config(variables)); };
   };
@@ -126,7 +126,7 @@ TEST(LaunchConfig, NeedsNoMeetingPlaceWhereMpiHasIntroducedTheRanks) {
   EXPECT_EQ(place.member.world, 4);
 }
 
-TEST(LaunchConfig, IsConnectedByWhatWasAskedForElseByWhatTheEngineOffers) {
+TEST(LaunchConfig, Endpoint_IsThatAskedForElseTheLaunchers) {
   EXPECT_EQ(chosen_endpoint("auto", {{"RANK", "1"}, {"WORLD_SIZE", "2"}}), "mixed");
   EXPECT_EQ(chosen_endpoint("tcp", {{"PMI_RANK", "1"}, {"PMI_SIZE", "2"}}), "tcp");
   EXPECT_EQ(chosen_endpoint("auto", {{"MILLRACE_RENDEZVOUS", "ipc:///a/b"}}), "shm");

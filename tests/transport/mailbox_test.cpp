@@ -46,7 +46,7 @@ TEST(Mailbox, ASenderThatIsAnsweredAnywayAndOneWithoutLimitsAreOwedNothing) {
   EXPECT_FALSE(unbounded.owes_credit(kOther, Direction::Forward));
 }
 
-TEST(Mailbox, AFullChannelHasRoomAgainAfterCreditAndBreaksAfterAnAnswerWithoutIt) {
+TEST(Mailbox, FullChannel_ReopensOnCredit) {
   const ChannelDepth channel{Rank{0}, kOther, Direction::Forward, 2};
   Mailbox mailbox(Rank{0}, 2, std::span(&channel, 1));
   EXPECT_TRUE(mailbox.try_room(kOther, Direction::Forward));

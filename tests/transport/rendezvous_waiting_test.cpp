@@ -149,7 +149,7 @@ TEST(Rendezvous, ARankZeroThatFallsSilentIsNamedBeforePatienceEnds) {
   EXPECT_THAT(report, HasSubstr("everyone waits for rank 0: its welcome, since "));
 }
 
-TEST(Rendezvous, AMeetingLastsAsLongAsOneAfterTheOtherComesAndTellsHowManyAreThere) {
+TEST(Rendezvous, LateRank_RestartsTimeout) {
   const PrivateDirectory directory(std::filesystem::temp_directory_path());
   std::vector<int> told;
   const auto come = [&](int rank) {

@@ -82,7 +82,7 @@ TEST(SharedMemoryLiveness, AWaitForARankThatSaidGoodbyeEndsAtOnce) {
   EXPECT_THROW(ranks.ends[1]->send(Rank{0}, forward_tag(0), TensorList()), PeerLost);
 }
 
-TEST(SharedMemoryLiveness, ARankThatDoesNotEndItsPassIsNamedOnEveryRank) {
+TEST(SharedMemoryLiveness, HangingRank_IsNamedOnEveryRank) {
   const ThreeRanks ranks(100ms);
   std::array<std::string, 3> reports;
   std::jthread one([&] { reports[1] = ranks.heard(1, 0); });
@@ -101,7 +101,7 @@ TEST(SharedMemoryLiveness, ARankThatDoesNotEndItsPassIsNamedOnEveryRank) {
   }
 }
 
-TEST(SharedMemoryListening, ALivingRankKeepsItsPlaceAndADeadOnesIsTakenOver) {
+TEST(SharedMemoryListening, DeadRank_IsReplacedALivingOneNot) {
   const PrivateDirectory directory(std::filesystem::temp_directory_path());
   const SharedMemoryOptions options{{{.world = 2}}, directory.path()};
   const std::string path = directory.path() + "/r0.0.shm";
@@ -171,7 +171,7 @@ std::string told(Endpoint& end, const MessageTag& tag) {
   return "it came";
 }
 
-TEST(SharedMemoryProcessFaults, AKilledRankIsNamedAndWhatItHadWrittenStays) {
+TEST(SharedMemoryProcessFaults, KilledRank_IsNamedItsMessagesStay) {
   in_processes(
       3,
       [](Endpoint& end, const std::string&) {
@@ -219,7 +219,7 @@ TEST(SharedMemoryProcessFaults, AStoppedRankIsNamedWithItsVeryAction) {
 }
 
 /// A child of the dead rank holds copies of all its descriptors, so no connection ends.
-TEST(SharedMemoryProcessFaults, ARankWhoseChildLivesOnIsLostAllTheSame) {
+TEST(SharedMemoryProcessFaults, RankWithLivingChild_IsLost) {
   in_processes(
       2,
       [](Endpoint& end, const std::string& directory) {

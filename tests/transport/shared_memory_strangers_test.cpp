@@ -152,7 +152,7 @@ TEST_F(SharedMemoryFaults, AReaderThatCountsBackwardsEndsTheEpoch) {
                          "has read 99 frames"));
 }
 
-TEST_F(SharedMemoryFaults, AMessageThatWasHalfWrittenAtItsWritersEndIsNeverRead) {
+TEST_F(SharedMemoryFaults, HalfWrittenMessage_IsNeverRead) {
   Impostor peer(directory.path());
   const Region segment = make_region(4096, Sharing::Write);
   peer.give_segment(4096, segment.file.number());
@@ -189,7 +189,7 @@ TEST_F(SharedMemoryFaults, ReasonsAreCutAndCausesHeldToThoseThereAre) {
   EXPECT_EQ(peer.heard(), std::string(kLongestText, 'x'));
 }
 
-TEST_F(SharedMemoryFaults, ABellThatMayEndWhoRingsItEndsTheEpochInstead) {
+TEST_F(SharedMemoryFaults, DangerousDoorbell_EndsTheEpoch) {
   std::array<int, 2> pipe{};
   ASSERT_EQ(::pipe2(pipe.data(), O_CLOEXEC), 0);
   ::close(pipe[0]);  // a write raises SIGPIPE
@@ -198,7 +198,7 @@ TEST_F(SharedMemoryFaults, ABellThatMayEndWhoRingsItEndsTheEpochInstead) {
   EXPECT_EQ(peer.heard(), "rank 0 refuses the memory of rank 1: what was given as a bell is none");
 }
 
-TEST_F(SharedMemoryFaults, WhoIsOfAnotherJobOrEpochOrNobodyIsNotLetIn) {
+TEST_F(SharedMemoryFaults, OtherJobOrEpoch_IsRejected) {
   DescriptorMessage job = Impostor::honest(), epoch = job, version = job, self = job, outside = job,
                     kind = job;
   job.job = 1;

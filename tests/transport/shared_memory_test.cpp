@@ -97,7 +97,7 @@ Tensor bytes_of(std::int64_t size, int value) {
   return tensor;
 }
 
-TEST(SharedMemoryPayloads, LargeTensorsAreUsedWhereTheyWereWrittenAndSmallOnesCopied) {
+TEST(SharedMemoryPayloads, LargeTensors_AreUsedInPlace) {
   const Mesh mesh({{{.world = 2}}});
   for (const std::int64_t size : {100, 4096, 1 << 14, 1 << 20, (1 << 20) + 36}) {
     mesh.ends[0]->send(Rank{1}, forward_tag(0), TensorList(bytes_of(size, 5)));
@@ -110,7 +110,7 @@ TEST(SharedMemoryPayloads, LargeTensorsAreUsedWhereTheyWereWrittenAndSmallOnesCo
   }
 }
 
-TEST(SharedMemoryPayloads, MemoryIsUsedAgainWhateverTheOrderInWhichItBecomesFree) {
+TEST(SharedMemoryPayloads, Memory_IsReusedInAnyOrder) {
   const Mesh mesh({{{.world = 2}}});
   std::vector<Tensor> held;
   int regions = 0;
@@ -135,7 +135,7 @@ SharedBytes shared_by(const Mesh& mesh) {
   return mesh.ends[0]->shared_bytes().at(0);
 }
 
-TEST(SharedMemoryPayloads, MemoryThatWasPlannedIsThereFromTheFirstMessageOn) {
+TEST(SharedMemoryPayloads, PlannedMemory_ExistsFromTheFirstMessage) {
   const std::size_t size = 1 << 18;
   const auto depths = planned(size);
   const Mesh mesh({{{.world = 2}, depths}});
@@ -170,7 +170,7 @@ TEST(SharedMemoryPayloads, WhatWasNotPlannedMakesMemoryAsItComes) {
   EXPECT_EQ(planned_shared_bytes(planned(1), Rank{1}, Rank{0}), 0U);
 }
 
-TEST(SharedMemoryPayloads, ATensorOutlivesTheEndpointItCameFromAndThatOfItsSender) {
+TEST(SharedMemoryPayloads, Tensor_OutlivesBothEndpoints) {
   TensorList received;
   {
     const Mesh mesh({{{.world = 2}}});

@@ -152,7 +152,7 @@ TEST(ZeroMqFaults, ACutConnectionFullOfDataLosesNothing) {
   });
 }
 
-TEST(ZeroMqFaults, AFrameThatIsDamagedEveryTimeEndsTheEpochWithItsReason) {
+TEST(ZeroMqFaults, AlwaysDamagedFrame_EndsTheEpoch) {
   const ProxiedMesh mesh(
       [](bool data, std::uint64_t) { return data ? Fault::Damage : Fault::None; },
       [](ZeroMqOptions& options) { options.attempts = 3; });

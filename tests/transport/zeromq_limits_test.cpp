@@ -55,7 +55,7 @@ int shake_hands(const std::string& address,
   return HandShakeWatch().outcome(socket, address);
 }
 
-TEST(ZeroMqGatekeeper, AKeyOfNoRankIsRefusedInTheHandShakeWhateverItsName) {
+TEST(ZeroMqGatekeeper, UnknownKey_IsRejectedInTheHandshake) {
   const std::vector<CurveKeys> keys = {make_curve_keys(), make_curve_keys()};
   ZeroMqOptions options;
   options.rank = Rank{1};
@@ -75,7 +75,7 @@ TEST(ZeroMqGatekeeper, AKeyOfNoRankIsRefusedInTheHandShakeWhateverItsName) {
   }
 }
 
-TEST(ZeroMqDepth, ASenderThatKnowsNoDepthIsHeldToItByTheReceiver) {
+TEST(ZeroMqDepth, Receiver_EnforcesTheDepth) {
   const PrivateDirectory directory(std::filesystem::temp_directory_path());
   const auto context = std::make_shared<ZeroMqContext>();
   ZeroMqOptions options;

@@ -139,7 +139,7 @@ TEST(ZeroMqNeighbours, ShareMemoryAndSayWithWhom) {
   EXPECT_EQ(mesh.listeners[2]->connections(), "rank 2 shares its host with no other: all over tcp");
 }
 
-TEST(ZeroMqNeighbours, WhoDoesNotAnswerIsSpokenToOverTcpWhichIsSaid) {
+TEST(ZeroMqNeighbours, SilentNeighbour_IsReachedOverTcp) {
   const auto elsewhere = [](Rank rank, std::vector<PeerAddress>& addresses) {
     if (rank != Rank{1}) return;
     std::string& text = addresses[0].text;
@@ -155,7 +155,7 @@ TEST(ZeroMqNeighbours, WhoDoesNotAnswerIsSpokenToOverTcpWhichIsSaid) {
             "rank 1 does not reach rank 0 of its host there, and talks with it over tcp");
 }
 
-TEST(ZeroMqNeighbours, AreLostWithTheReportOfAllRanksWhereverOneWaits) {
+TEST(ZeroMqNeighbours, Lost_WithTheReportOfAllRanks) {
   Endpoints ends = connected_mixed(4, {});
   std::array<std::string, 4> told;
   {
@@ -178,7 +178,7 @@ TEST(ZeroMqNeighbours, AreLostWithTheReportOfAllRanksWhereverOneWaits) {
 }
 
 /// Nothing but news ends a rest of an hour.
-TEST(ZeroMqNeighbours, HearOfTheOthersOverTcpWhileTheyWaitAtMemory) {
+TEST(ZeroMqNeighbours, WaitingAtMemory_ReceiveTcpToo) {
   const MixedMesh mesh(3, {}, {}, std::chrono::hours(1));
   ASSERT_TRUE(come_to_share(*mesh.ends[0], *mesh.ends[1]));
   std::string told;

@@ -57,7 +57,7 @@ void knock(zmq::context_t& context,
   EXPECT_FALSE(socket.recv(answer)) << "a stranger was answered with " << answer.size() << " bytes";
 }
 
-TEST(ZeroMqStrangers, NeitherWithoutKeyNorWithAWrongOneNorWithAStolenName) {
+TEST(ZeroMqStrangers, MissingOrWrongKey_IsRejected) {
   const auto context = std::make_shared<ZeroMqContext>();
   std::vector<CurveKeys> keys;
   std::vector<std::string> public_keys;

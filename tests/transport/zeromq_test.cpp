@@ -143,7 +143,7 @@ int sent_in_place(Endpoint& from, Endpoint& to, std::int64_t bytes, int count) {
   return in_place;
 }
 
-TEST(ZeroMqMemory, LargeTensorsAreUsedWhereTheyArriveAndSmallOnesCopied) {
+TEST(ZeroMqMemory, LargeTensors_AreUsedWhereTheyArrive) {
   for (const auto& connect : {over_ipc, over_tcp}) {
     const Endpoints ends = connect(2, {});
     int in_place = 0;
