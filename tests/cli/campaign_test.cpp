@@ -177,7 +177,7 @@ TEST(Campaign, AKilledRankIsNamedByEverySurvivorWithinTwoSeconds) {
     kill_ranks(rounds(2), {.flags = std::string("--grace 20 ") + link});
 }
 
-TEST(Campaign, AKilledRankOfAGridIsNamedByEverySurvivorWithinTwoSeconds) {
+TEST(Campaign, KilledGridRank_IsNamedWithinTwoSeconds) {
   for (const char* link : {"--endpoint shm", "--endpoint tcp", "--endpoint mixed"})
     kill_ranks(rounds(2), {.flags = std::string("--grace 20 ") + link, .copies = 2});
 }

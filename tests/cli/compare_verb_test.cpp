@@ -75,7 +75,7 @@ TEST_F(CompareVerb, TakesSchedulesAsAList) {
               StartsWith("millrace: compare takes schedules as a list, 1f1b,gpipe, or a plan"));
 }
 
-TEST_F(CompareVerb, WritesItsTableAsCsvAndItsSchedulesAsOnePicture) {
+TEST_F(CompareVerb, WritesCsvAndOneDiagram) {
   const std::string verb = "compare 1f1b,zb-h1,interleaved -p 4 -m 8 ";
 
   const Ran csv = command(verb + "--csv --svg " + path("c.svg"));

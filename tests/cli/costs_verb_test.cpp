@@ -66,7 +66,7 @@ TEST_F(CostsVerb, AScheduleWithItsOwnChunksMayBeToldThem) {
   EXPECT_EQ(command("compare zb-v,v-half -v 2").text.find("left out"), std::string::npos);
 }
 
-TEST_F(CostsVerb, MessagesTakeNoTimeOfTheRanksWhereverTheReceivesStand) {
+TEST_F(CostsVerb, Messages_TakeNoRankTime) {
   for (const std::string comms : {"", " --comms", " --comms=early", " --comms=before-use"}) {
     const Ran ran = command("simulate interleaved -p 4 -m 9 --latency .3 --json" + comms);
     ASSERT_EQ(ran.code, 0) << ran.text;

@@ -132,7 +132,7 @@ TEST(TrainUnderAnEngine, MissingValue_IsNamedByItsVariable) {
   EXPECT_THAT(outcome.errors, HasSubstr("the rank is 1 by OMPI_COMM_WORLD_RANK, but 0 by RANK"));
 }
 
-TEST(TrainUnderAnEngine, IsAloneWhereTheEngineHasStartedOneProcess) {
+TEST(TrainUnderAnEngine, OneProcess_IsAlone) {
   const Outcome one = outcomes_of("train --steps 3", {"RANK=0 WORLD_SIZE=1"})[0];
   const Outcome batch = outcomes_of("train --steps 3",
                                     {"SLURM_PROCID=0 SLURM_NTASKS=4 SLURM_JOB_ID=7 "

@@ -43,7 +43,7 @@ std::string host_says(const PrivateDirectory& place,
   return "they agree";
 }
 
-TEST(HandShake, EveryFieldThatDiffersIsRefusedWithCode78AndItsName) {
+TEST(HandShake, DifferentField_ExitsWith78AndItsName) {
   for (const char* field : {"library version",
                             "processor",
                             "compiled code",

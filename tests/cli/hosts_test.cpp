@@ -112,7 +112,7 @@ TEST(Hosts, TcpWithoutKeysIsRefusedAndInsecureWarns) {
               HasSubstr("tcp without keys: every process that can connect to 127.0.0.1 can read"));
 }
 
-TEST(Hosts, FlagsThatCannotBeMeantTogetherAreRefusedWithWhatIsMissing) {
+TEST(Hosts, IncompatibleFlags_AreRejected) {
   struct Case {
     const char* flags;
     const char* sentence;

@@ -51,7 +51,7 @@ bool killed_after(std::uint32_t lines, const std::string& arguments) {
   return WIFSIGNALED(status);
 }
 
-TEST(KilledTrain, GoesOnToTheWeightsOfTheRunThatNobodyKilled) {
+TEST(KilledTrain, Restarted_EndsWithTheSameWeights) {
   const Ran whole = command(kJob);
   ASSERT_EQ(whole.code, 0) << whole.text;
   const std::string weights = whole.text.substr(whole.text.find("weights "), 40);

@@ -121,7 +121,7 @@ TEST(Launch, WhatWasIgnoredBeforeStillEndsItsWorkersAtOnce) {
   }
 }
 
-TEST(Launch, SeesItsWorkersEndEvenWhereTheEndsOfChildrenWereIgnored) {
+TEST(Launch, IgnoredSigchld_StillSeesWorkersEnd) {
   const Outcome outcome = run("launch -n 2 -- train --steps 1", "trap '' CHLD; ");
 
   EXPECT_EQ(outcome.code, 0) << outcome.errors;
@@ -141,7 +141,7 @@ TEST(Launch, AKilledLaunchLeavesNeitherWorkersNorFiles) {
   EXPECT_EQ(command.end().code, 128 + SIGKILL);  // looks again for files
 }
 
-TEST(Launch, ALaunchThatIsKilledAtAnyMomentOfItsStartLeavesNothing) {
+TEST(Launch, KilledDuringStart_LeavesNothing) {
   // Whoever loses its parent becomes a child of this process, which so sees all of them end.
   ASSERT_EQ(::prctl(PR_SET_CHILD_SUBREAPER, 1), 0);
   constexpr int kRounds = 60;

@@ -110,7 +110,7 @@ TEST(LaunchProgram, IsFoundWhereTheShellWouldFindIt) {
   EXPECT_THAT(outcome.output, StartsWith("weights "));
 }
 
-TEST(LaunchProgram, ThatIsNoneIsRefusedWithCodeTwoAndOneSentence) {
+TEST(LaunchProgram, MissingProgram_ExitsWith2) {
   const PrivateDirectory place(temporary());
   const std::string text = place.path() + "/text";
   std::ofstream(text) << "no program\n";

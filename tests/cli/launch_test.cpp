@@ -44,7 +44,7 @@ TEST(Launch, EveryScheduleAndEndpoint_SameBits) {
       }
 }
 
-TEST(Launch, GivesTheBitsOfOneProcessForAMiniBatchInSeveralPasses) {
+TEST(Launch, SeveralPasses_SameBits) {
   const std::string job = "train --json --steps 3 --batch-size 64 ";
   const std::string passes = job + "-m 4 --accumulate 3";
   const std::string one = hash_of(run(job + "-m 12"));
@@ -178,7 +178,7 @@ TEST(Launch, MeasuresEveryRankAsOneProcessDoes) {
   EXPECT_THAT(test::text_of(place.path() + "/steps.svg"), HasSubstr("<svg"));
 }
 
-TEST(Launch, OnlyRanksWithTheFirstOrTheLastStageOpenTheData) {
+TEST(Launch, OnlyEndStages_OpenTheData) {
   const PrivateDirectory there(temporary());
   const PrivateDirectory empty(temporary());
   std::ofstream samples(there.path() + "/samples.csv");

@@ -41,7 +41,7 @@ class LengthsOption : public VerbTest {
   }
 };
 
-TEST_F(LengthsOption, TellsTokensAndTheShareOfPaddingAndJudgesEveryLine) {
+TEST_F(LengthsOption, ReportsTokensAndPadding) {
   const Ran text = command(train("-p 2"));
   ASSERT_EQ(text.code, 0) << text.text;
   EXPECT_THAT(text.text, HasSubstr(" tokens/s  padding "));

@@ -32,7 +32,7 @@ constexpr const char* kLong = "-- train --json --epochs 100000 --batch-size 64";
 
 using Limits = test::VerbTest;
 
-TEST_F(Limits, DamagedFilesAreCode65InEveryVerbAndMissingOnesAreUsage) {
+TEST_F(Limits, DamagedFiles_ExitWith65) {
   write("cut.json", R"({"format": "millrace plan", "ranks": )");
   for (const std::string verb : {"verify ", "show ", "simulate ", "train --plan "}) {
     const Ran damaged = command(verb + path("cut.json"));
@@ -56,7 +56,7 @@ TEST_F(Limits, DamagedFilesAreCode65InEveryVerbAndMissingOnesAreUsage) {
   EXPECT_EQ(command("train --data idx:" + path("none")).code, 2);
 }
 
-TEST_F(Limits, AConfigurationThatCannotBeReadIsNotTakenForAnEmptyOne) {
+TEST_F(Limits, UnreadableConfiguration_IsRejected) {
   for (const std::string verb : {"train ", "launch -n 2 -- train "}) {
     const Ran folder = command(verb + "--steps 1 --config " + path(""));
     EXPECT_EQ(folder.code, 2) << verb;
@@ -190,7 +190,7 @@ TEST_F(Limits, NoAddressesForAThread_AreNotALackOfThreads) {
   EXPECT_GT(named, 0);
 }
 
-TEST_F(Limits, AProcessWithASecretLeavesNoCoreDumpUnlessItIsToldTo) {
+TEST_F(Limits, ProcessWithSecret_LeavesNoCoreDump) {
   ASSERT_EQ(run("keys -n 1 --out " + path("keys")).code, 0);
   for (const bool wanted : {false, true}) {
     Command worker("worker --rank 0 --world 1 --keys " + path("keys") +

@@ -332,7 +332,7 @@ TEST_F(Offers, NoChoiceOfTheSearchAndNoJsonOfAPicture) {
   EXPECT_THAT(names_of("show"), Not(Contains("--json")));
 }
 
-TEST_F(Offers, NoPlanAndNoTraceOfAComparisonAndAPageOfARunAlone) {
+TEST_F(Offers, Comparison_HasNoPlanAndNoTrace) {
   for (const std::string option : {"--plan", "--trace"})
     EXPECT_THAT(names_of("compare"), Not(Contains(option)));
   const Ran page = command("compare 1f1b,gpipe --html " + path("page.html"));

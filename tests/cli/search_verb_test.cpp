@@ -81,7 +81,7 @@ TEST_F(SearchVerb, PrintsTheFiguresAndTheParetoTable) {
                     HasSubstr("orders timed\n")));
 }
 
-TEST_F(SearchVerb, TheWinnerIsAPlanThatOtherVerbsReadAndTrainRuns) {
+TEST_F(SearchVerb, Winner_IsAPlanThatTrainRuns) {
   const std::string plan = path("w.json");
   const json found = best("-p 2 -m 4 -v 1 --f 2 --one-copy --out " + plan + " --svg " +
                           path("w.svg") + " --pareto " + path("front.svg"));

@@ -19,7 +19,7 @@ using testing::StartsWith;
 
 class StepsOfCopies : public VerbTest {};
 
-TEST_F(StepsOfCopies, CopiesOfThePipelineAddTheirGradientsBesideThePasses) {
+TEST_F(StepsOfCopies, AllReduce_OverlapsWithPasses) {
   const std::string job = "1f1b -p 2 -m 2 -d 2 --gradient-bytes 4 --bandwidth 1";
   const json figures = json::parse(command("simulate " + job + " --json").text);
   // The last B ends at 9; of 4 bytes 2 go to the other copy and 2 come back.

@@ -139,7 +139,7 @@ std::vector<std::string> reports_of(const Place& place) {
   return reports;
 }
 
-TEST(Campaign, TheVeryPassInWhichARankStoppedIsNamedByEverySurvivor) {
+TEST(Campaign, StoppedRank_IsNamedWithItsPass) {
   const char* said = std::getenv("MILLRACE_ROUNDS");  // NOLINT(concurrency-mt-unsafe)
   const std::uint32_t rounds = said == nullptr ? 2 : static_cast<std::uint32_t>(std::stoul(said));
   for (std::uint32_t i = 0; i < rounds; ++i) {

@@ -72,7 +72,7 @@ TEST_F(TrainCopies, SayTheBytesThatSpreadingTheOptimizerSaves) {
       HasSubstr("moments and master weights: at most 65536 bytes a rank (predicted 65536)\n"));
 }
 
-TEST_F(TrainCopies, GoOnInAnotherNumberInTheOrderOfTheCheckpoint) {
+TEST_F(TrainCopies, OtherReplicaCount_ResumesInSavedOrder) {
   const std::string job = kCopiesJob + "--steps 6 ";
   const auto saved_by = [&](const std::string& order, const std::string& where) {
     const Ran whole = command(job + "-d 2 -p 2 -m 4 --save-every 4 --save " + path(where) + order);

@@ -97,7 +97,7 @@ TEST(Train, ShowsTheRateOfItsProductsBesideTheMachines) {
                             "(1 core multiplies|2 cores multiply) at here\n"));
 }
 
-TEST(Train, SimulatesTheBubbleForTheProcessorsThereAreWhereRanksShareThem) {
+TEST(Train, SharedCores_SimulateTheBubble) {
   // One thread runs all passes: on one processor either of two ranks waits for the other.
   const std::string flags = kSmall + "--executor sequential";
 

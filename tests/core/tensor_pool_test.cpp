@@ -31,7 +31,7 @@ TEST(TensorPool, TakesBackFromAnotherThread) {
   EXPECT_EQ(pool.blocks_allocated(), 1U);
 }
 
-TEST(TensorPool, ServesASmallerTensorFromABlockOfUpToTwiceItsSize) {
+TEST(TensorPool, Block_ServesTensorsOfHalfItsSize) {
   TensorPool pool;
   for (const std::int64_t rows : {100, 99, 80, 64, 49})
     EXPECT_TRUE(pool.make(DType::F32, {rows, 64}));
@@ -40,7 +40,7 @@ TEST(TensorPool, ServesASmallerTensorFromABlockOfUpToTwiceItsSize) {
   EXPECT_EQ(pool.blocks_allocated(), 2U);
 }
 
-TEST(TensorPool, KeepsTheWholeBlockForTheNextTensorOfItsSize) {
+TEST(TensorPool, WholeBlock_IsKept) {
   TensorPool pool;
   EXPECT_TRUE(pool.make(DType::F32, {100, 64}));
   EXPECT_TRUE(pool.make(DType::F32, {60, 64}));

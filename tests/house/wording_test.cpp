@@ -99,7 +99,7 @@ TEST(Wording, TestNamesOfMoreThanTenWords_OnlyFall) {
     for (std::sregex_iterator it(text.begin(), text.end(), name), end; it != end; ++it)
       if (words_in((*it)[1].str() + '_' + (*it)[2].str()) > 10) ++longer;
   }
-  EXPECT_LE(longer, 514) << "name them Subject.Condition_Outcome";
+  EXPECT_LE(longer, 420) << "name them Subject.Condition_Outcome";
 }
 
 }  // namespace

@@ -83,7 +83,7 @@ std::vector<std::string> messages(const Bad& bad) {
   return result;
 }
 
-TEST(BadFiles, AreEachNamedByExactlyOneMessageAndCoverEveryRule) {
+TEST(BadFiles, EachHasOneMessage_AllRulesCovered) {
   std::set<int> rules;
   const std::filesystem::path folder = MILLRACE_SOURCE_DIR "/tests/bad";
   for (const auto& file : std::filesystem::directory_iterator(folder)) {

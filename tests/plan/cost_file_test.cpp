@@ -103,7 +103,7 @@ TEST(CostFile, RefusesToWriteWhatTheFormatHasNoWordFor) {
   EXPECT_THROW((void)write_costs(file), InvalidArgument);
 }
 
-TEST(CostFile, CutIntoChunksAndAddedUpAgainIsWhatItWas) {
+TEST(CostFile, SplitAndJoined_IsUnchanged) {
   const CostFile whole = two_stages();
   for (const int chunks : {1, 2, 3}) {
     CostFile parts = whole;

@@ -89,7 +89,7 @@ TEST(GroupedZeroBubble, HasItsPublishedBubblesAndPeaksAtEightRanks) {
   }
 }
 
-TEST(VZb, MeetsTheEnvelopeOfItsAuthorsAtEveryLimitThatHoldsABlock) {
+TEST(VZb, EveryLimit_ReachesTheAuthorsEnvelope) {
   // Span bubble in chunk passes with k chunks held: 3p-1-3k + max(3p, p+1+2 ceil(k/2)), from the
   // memory of V-Min's block on; below it no order is found.
   for (int p = 2; p <= 8; ++p)

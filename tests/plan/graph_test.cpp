@@ -65,7 +65,7 @@ TEST(Graph, LeavesOutWhatProgramOrderImpliesUnlessTheListsAreOpen) {
   EXPECT_EQ(edges_of(Graph(program, ListOrder::Open)), needs_of(program, false));
 }
 
-TEST(Graph, OfOpenListsHasTheSameEdgesInWhateverOrderTheyAre) {
+TEST(Graph, OpenLists_AnyOrderSameEdges) {
   Program program = generate("zb-v", {.ranks = 3, .micro_batches = 6});
   const auto edges = edges_of(Graph(program, ListOrder::Open));
   for (auto& list : program.ranks) std::ranges::reverse(list);

@@ -173,7 +173,7 @@ TEST(Heuristics, TheListSaysTheLeastLimitOfZbAuto) {
     }
 }
 
-TEST(Heuristics, ZbAutoNamesTheStageThatTheLimitHasNoRoomFor) {
+TEST(Heuristics, TightLimit_NamesTheStage) {
   ScheduleOptions options{.ranks = 3, .micro_batches = 4, .memory_limit = 5};
   options.stage_costs = Cost::unit({.ranks = 3, .placement = Placement::straight(3)});
   options.stage_costs->memory_forward = {4, 4, 4};

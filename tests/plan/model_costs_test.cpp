@@ -31,7 +31,7 @@ TEST(ModelCosts, AreWholeTicksOfTheDecimalsThatWereGiven) {
   EXPECT_EQ(cost.latency, 10);
 }
 
-TEST(ModelCosts, RefuseWhatCannotBeSaidInTheNamesOfTheirMembers) {
+TEST(ModelCosts, InvalidMember_IsNamed) {
   const auto refusal = [](const ModelCosts& costs) -> std::string {
     try {
       return std::to_string(cost_of(kTwoChunks, costs).forward.size());

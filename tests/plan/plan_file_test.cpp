@@ -45,7 +45,7 @@ TEST(PlanFile, ReadsBackEqual) {
   EXPECT_EQ(*read.plan, rich_plan());
 }
 
-TEST(PlanFile, HashDependsOnEveryPartOfTheProgramButItsName) {
+TEST(PlanFile, Hash_CoversAllExceptTheName) {
   const Program original = rich_plan().program;
   std::vector<Program> changed(10, original);
   changed[0].shape.ranks = 3;

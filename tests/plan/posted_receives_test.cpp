@@ -102,7 +102,7 @@ TEST(PostedReceives, EqualTheNaiveReplay) {
   }
 }
 
-TEST(PostedReceives, MovedBeforeTheirUseTheEarlyOnesAreTheLateOnes) {
+TEST(PostedReceives, EarlyMovedBeforeUse_EqualLate) {
   for (const Program& compute : catalogue(4, 8)) {
     const Program late = insert_messages_before_use(compute);
     EXPECT_EQ(receive_before_use(insert_messages(compute)), late) << compute.name;

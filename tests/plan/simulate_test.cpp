@@ -190,7 +190,7 @@ TEST(SimulateAsMeasured, OfASimulatedTimelineIsThatTimeline) {
     }
 }
 
-TEST(SimulateAsMeasured, TakesOutWhatLiesBetweenPassesAndScalesTheUnits) {
+TEST(SimulateAsMeasured, RemovesGapsAndScalesUnits) {
   const Program two = one_f_one_b(2, 1);
   Cost cost = Cost::unit(two.shape);
   cost.ticks_per_unit = 10;

@@ -80,7 +80,7 @@ TEST(Span, IsAFractionWhereTwoRanksDecideItTogether) {
   EXPECT_EQ(slope(two, cost), 8.5);
 }
 
-TEST(Span, IsTheSmallestOverAllStartsAndTheSlopeOfManySteps) {
+TEST(Span, IsSmallestAndSlopeOfManySteps) {
   int below = 0;
   for (int number = 0; number < 400; ++number) {
     const RandomCase of = random_case(number);

@@ -207,7 +207,7 @@ std::vector<StageEdge> random_edges(int stages, std::uint32_t number) {
   return edges;
 }
 
-TEST(StageGraph, SimulateAndVerifyAgreeWithTheNaiveReplayOnRandomGraphs) {
+TEST(StageGraph, RandomGraphs_AgreeWithNaiveReplay) {
   int ended = 0, skipping = 0;
   for (std::uint32_t number = 0; number < 600; ++number) {
     SCOPED_TRACE(number);

@@ -107,7 +107,7 @@ TEST(StageSums, TakeTheBytesOfARingAndTwoLatencies) {
   }
 }
 
-TEST(StageSums, OfARankShareItsLinkInTheOrderOfTheirStarts) {
+TEST(StageSums, ShareTheLinkInStartOrder) {
   const Shape shape{1, 1, 1, Placement::loop(1, 2), {}, false};
   const Program both = insert_reductions(program(shape, {"0F0 1F0 1B0 0B0"}), 2);
   EXPECT_THAT(lines(both), ElementsAre("0F0 1F0 1B0 0B0 1REDUCE_GRAD 0REDUCE_GRAD"));

@@ -77,7 +77,7 @@ TEST(TraceCosts, OfOurOwnTraceAreTheCostsThatWereSimulated) {
   }
 }
 
-TEST(TraceCosts, AreMediansPerStageSoThatOneSlowStepChangesNothing) {
+TEST(TraceCosts, OneSlowStep_ChangesNothing) {
   const CostFile file = costs_of(trace_of(
       {{"0F0", 0, 9e6}, {"0F1", 0, 2e6}, {"0F2", 0, 1e6}, {"0B0", 0, 4e6}, {"0B1", 0, 2e6}}));
 

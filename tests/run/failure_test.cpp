@@ -122,7 +122,7 @@ TEST_P(FailureTest, InACopyOfAStageIsNamedAndForgotten) {
   fail_everywhere(program, pipeline, *make(program, pipeline));
 }
 
-TEST_P(FailureTest, OfTheOptimizerNamesTheLowestRankAfterAllHaveEnded) {
+TEST_P(FailureTest, Optimizer_NamesTheLowestRank) {
   const Program program = generate("1f1b", {.ranks = 4, .micro_batches = 4});
   ToyPipeline pipeline(program.shape);
   const auto executor = make(program, pipeline);

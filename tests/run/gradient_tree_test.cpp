@@ -44,7 +44,7 @@ bool slices_descend(const Program& program) {
   return program.shape.slices == 1 || accumulation(program).ascending;
 }
 
-TEST_P(GradientTreeTest, AddsGradientsInTheOrderOfATreeForEverySchedule) {
+TEST_P(GradientTreeTest, EverySchedule_AddsInTreeOrder) {
   int differs = 0;
   for_each_schedule([&](const Program& program) {
     if (program.shape.replicas() > 1 || !slices_descend(program)) return;

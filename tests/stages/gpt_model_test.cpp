@@ -58,7 +58,7 @@ TEST(GptModel, TakesEveryOption) {
   EXPECT_THAT(model.tied, ElementsAre(ElementsAre("layers.0.weight", head)));
 }
 
-TEST(GptModel, IsCutWhereOneTensorCrossesWhileThereAreSuchPlaces) {
+TEST(GptModel, IsSplitWhereOneTensorCrosses) {
   const ModelSpec model = parse_model("gpt:layers=3,d=8,heads=2,context=5");
   for (int stages = 1; stages <= 8; ++stages)
     for (const CutEdge& edge : cut_edges(model, even_boundaries(model, stages))) {

@@ -108,7 +108,7 @@ TEST(EveryLayer, GivesNoInputGradientWhereNobodyWantsOne) {
   }
 }
 
-TEST(EveryLayer, RefusesAnotherDtypeNothingAndWhatDoesNotLieOnABoundary) {
+TEST(EveryLayer, WrongInputs_AreRejected) {
   for (const LayerProbe& probe : every_layer(DType::F32)) {
     Stash stash;
     const PassContext context = training_context();
@@ -170,7 +170,7 @@ double loss_of(const Loss& loss,
   return loss.measure(training_context(), predictions, targets).sum.sum * scale;
 }
 
-TEST(EveryLoss, GradientIsTheCentralDifferenceOfTheSumTimesTheScale) {
+TEST(EveryLoss, Gradient_IsTheCentralDifference) {
   Tensor labels(DType::I32, {4});
   for (std::size_t i = 0; i < 4; ++i) labels.as<std::int32_t>()[i] = static_cast<int>(3 - i);
   TensorList classes(std::move(labels));

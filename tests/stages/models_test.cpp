@@ -178,7 +178,7 @@ TEST(ParseModel, OfImagesSaysWhatIsWrong) {
                                              HasSubstr("the form is conv:HEIGHTxWIDTH"))));
 }
 
-TEST(BuildStages, ParametersHaveGlobalNamesAndTheSameBitsForEveryCut) {
+TEST(BuildStages, EveryPartition_SameNamesAndBits) {
   const ModelSpec model = parse_model("mlp:9-8-7-6-5,norm");
   const auto whole = build_stages(model, std::vector<int>{0, 7}, 5);
   const auto expected = whole[0]->parameters();
@@ -219,7 +219,7 @@ TEST(BuildStages, InitialValues_FillIntervalBySeed) {
   }
 }
 
-TEST(BuildStages, OnlyTheLastStageHasALossAndWrongCutsAreRefused) {
+TEST(BuildStages, WrongPartitions_AreRejected) {
   const ModelSpec model = parse_model("mlp:4-4-4");
   const auto stages = build_stages(model, std::vector<int>{0, 1, 2}, 1);
   EXPECT_EQ(stages[0]->loss(), nullptr);

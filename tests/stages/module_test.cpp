@@ -98,7 +98,7 @@ void expect_same_parameters(const Stages& one, const Stages& other) {
 
 constexpr const char* kEveryKind = "mlp:20-33-17-24-10,gelu,norm,dropout=0.3";
 
-TEST(StageModule, GradientsHaveTheSameBitsForEveryCutSplitAndRecompute) {
+TEST(StageModule, EveryPartition_SameGradientBits) {
   for (const char* text : {kEveryKind, "mlp:20-33-17-24-10", "mlp:20-33-17-24-10,tanh"})
     for (const DType dtype : {DType::F32, DType::F64}) {
       const ModelSpec model = model_of(text, dtype);

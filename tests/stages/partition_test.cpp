@@ -85,7 +85,7 @@ TEST(Boundaries, MoreStagesThanLayersAreRefusedInASentence) {
   EXPECT_THAT([] { (void)balanced_boundaries(std::vector<double>{1, 1, 1}, 4); }, message);
 }
 
-TEST(Boundaries, CutsByHandMustRunUpwardsFromZeroToTheLastLayer) {
+TEST(Boundaries, ManualBoundaries_MustAscend) {
   const auto check = [](const std::vector<int>& boundaries) {
     return [boundaries] { check_boundaries(boundaries, 4); };
   };

@@ -167,7 +167,7 @@ TEST_P(Precision, StagesLetOutNarrowTensorsAndTakeThem) {
   EXPECT_EQ(predicted[0].dtype(), DType::F32);
 }
 
-TEST_P(Precision, HalvesWhatAStageKeepsButForMasksAndLayersThatKeepF32) {
+TEST_P(Precision, LowPrecision_HalvesTheStash) {
   const auto kept = [](const char* text, DType precision) {
     ModelSpec model = parse_model(text);
     model.precision = precision;

@@ -119,7 +119,7 @@ TEST(BatchNormTraining, IsNoMatterOfOptimizerNormOrLossScale) {
   EXPECT_EQ(trainer.state().parts("layers.2.weight").size(), 4U);
 }
 
-TEST(BatchNormTraining, CopiesOfAStageShareDeferredStatisticsAndRefuseImmediateOnes) {
+TEST(BatchNormTraining, Replicas_ShareDeferredStatistics) {
   TrainerOptions options = job("1f1b", "sequential", 2);
   options.epochs = 1;
   Trainer alone(small_network(), options);

@@ -192,7 +192,7 @@ TEST(ChannelDepths, OfAModelHoldTheMessagesOfAllItsLinks) {
 }
 
 /// A layer a stage, all of one width: a tensor a message, all of one size.
-TEST(ChannelTensors, AreTheMostThatTheSlowestReceiverKeepsAndNeverMore) {
+TEST(ChannelTensors, AreTheMaximumOfTheSlowestReceiver) {
   for (const char* schedule : {"gpipe", "1f1b", "interleaved", "zb-h1", "zb-v", "dualpipe-v"})
     for (const int ranks : {2, 4})
       for (const std::size_t passes : {1U, 3U}) {

@@ -148,12 +148,12 @@ int steps_until_failed(TrainerOptions options) {
   return steps;
 }
 
-TEST(Save, ToAFolderThatCannotBeMadeIsRejectedBeforeTheFirstStep) {
+TEST(Save, ImpossibleFolder_IsRejectedFirst) {
   const Folder folder("faults_no_folder");
   EXPECT_EQ(steps_until_failed(small_options(folder.write("file", ""), nullptr)), 0);
 }
 
-TEST(Save, ToAFullOrReadOnlyDiskIsRejectedBeforeTheFirstStep) {
+TEST(Save, FullDisk_IsRejectedBeforeFirstStep) {
   const Folder folder("faults_probe");
   for (const Fault fault : {Fault::NoSpace, Fault::ReadOnly})
     for (int at = 0; at < kTried; ++at) {

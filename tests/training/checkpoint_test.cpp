@@ -47,7 +47,7 @@ std::string message_of(const auto& call) {
   return "no exception";
 }
 
-TEST(Checkpoint, IsTheSameBytesForEveryNumberOfStagesAndProcesses) {
+TEST(Checkpoint, AnySplit_SameBytes) {
   const Dataset data = first_digits(60);
   const Folder folder("checkpoint_same_bytes");
   const std::string reference = folder.path() + "/1";

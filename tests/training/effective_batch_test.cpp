@@ -68,7 +68,7 @@ TEST(EffectiveBatch, FitsExactlyWhenItIsTheProduct) {
           }
 }
 
-TEST(EffectiveBatch, ThatDoesNotFitIsRefusedWithTheNearestThatDo) {
+TEST(EffectiveBatch, Indivisible_NamesTheNearest) {
   EXPECT_EQ(refusal({.samples = 100, .micro_batches = 8}, 16),
             "100 samples per update are not 8 micro-batches of 16, which are 128; the nearest that "
             "fit are 96 with micro_batches 6 and 112 with micro_batches 7");

@@ -200,7 +200,7 @@ void spoil_gradients(Trainer& trainer) {
 }
 
 /// All processes throw it behind the same step, and can talk.
-TEST(FailedStepOfMany, OfATrainingThatDivergesTheLastStateIsSaved) {
+TEST(FailedStepOfMany, Divergence_SavesTheLastState) {
   const Folder folder("failed_step_diverged");
   const auto options = [&](const std::string& name, int ranks) {
     TrainerOptions made = saved_options(folder.path() + name, ranks);
@@ -222,7 +222,7 @@ TEST(FailedStepOfMany, OfATrainingThatDivergesTheLastStateIsSaved) {
 }
 
 /// Both hold all of the model, and the first one writes it.
-TEST(FailedStepOfMany, IsPrecededByTheCheckpointOfAScheduleWithCopies) {
+TEST(FailedStepOfMany, BidirectionalSchedule_SavesFirst) {
   const Folder folder("failed_step_copies");
   const auto options = [&](const std::string& name) {
     TrainerOptions made = saved_options(folder.path() + name, 2);
@@ -323,7 +323,7 @@ class SlowCommit final : public Hasty {
   std::string root_;
 };
 
-TEST(FailedStepOfMany, LetsTheSaveBeforeItComeToItsEnd) {
+TEST(FailedStepOfMany, EarlierSave_Finishes) {
   const Folder folder("failed_step_slow");
   const std::string place = folder.path();
   const auto ends = fail_on_ranks(kSavedRanks, [&](int rank) {

@@ -42,7 +42,7 @@ Outcome step_with(TrainerOptions options, const std::vector<std::string>& groups
   return outcome;
 }
 
-TEST(ParameterGroup, GivesItsParametersTheSettingsThatItSaysAndNoOthers) {
+TEST(ParameterGroup, SetsOnlyItsSettings) {
   TrainerOptions options = plain_options(3, 4);
   options.optimizer.weight_decay = 0.25;
   const Outcome mixed = step_with(

@@ -58,7 +58,7 @@ std::string message_of(const auto& call) {
   return "no exception";
 }
 
-TEST(PartialUpdate, IsTheSameBytesForEveryNumberOfStagesAndProcesses) {
+TEST(PartialUpdate, AnySplit_SameBytes) {
   const Dataset data = first_digits(60);
   const Folder folder("partial_same_bytes");
   const std::string reference = folder.path() + "/1";
@@ -229,7 +229,7 @@ TEST(PartialUpdate, LeavesCheckpointsBetweenTwoUpdatesAsTheyWere) {
   EXPECT_THAT(message_of([&] { other.resume(folder.path() + "/1"); }), Not(HasSubstr("update")));
 }
 
-TEST(PartialUpdate, IsNewerThanTheStepBeforeItAndStaysBesideIt) {
+TEST(PartialUpdate, IsNewerThanItsStep) {
   const Dataset data = first_digits(60);
   const Folder folder("partial_retention");
   TrainerOptions options = options_of(folder.path());
@@ -250,7 +250,7 @@ TEST(PartialUpdate, IsNewerThanTheStepBeforeItAndStaysBesideIt) {
 }
 
 /// What comes after belongs to the other place.
-TEST(PartialUpdate, IsDroppedByAFitThatBeginsElsewhereAndByAnotherCheckpoint) {
+TEST(PartialUpdate, OtherStart_DropsIt) {
   const Dataset data = first_digits(60);
   const Folder folder("partial_dropped");
   TrainerOptions options = options_of(folder.path());

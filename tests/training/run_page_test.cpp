@@ -118,7 +118,7 @@ TEST(RunPage, NeedsNothingElseAndRunsNothing) {
   EXPECT_THAT(page, AllOf(Not(HasSubstr("src=")), Not(HasSubstr("href="))));
 }
 
-TEST(RunPage, BreaksALineWhereAValueIsNotFiniteAndMarksSkippedSteps) {
+TEST(RunPage, NonFiniteValue_BreaksTheLine) {
   RunHistory history;
   for (const int step : {1, 2}) history.add(record_of(step));
   StepRecord record = record_of(3);

@@ -252,7 +252,7 @@ TEST(GradientsOfCopies, Messages_AreThoseOfTheSimulator) {
   }
 }
 
-TEST(ShardedGradients, OfTiedWeightsAreWholeForThoseTheyAreTiedTo) {
+TEST(ShardedGradients, TiedWeights_HaveWholeGradients) {
   const std::vector<std::vector<std::string>> tied = {{"layers.1.weight", "layers.3.weight"}};
   CopiesJob job{.copies = 1,
                 .places = 2,

@@ -224,7 +224,7 @@ TrainerParts parts_of(TrainerOptions options, Endpoint& endpoint, ProcessGroup& 
   return rank_parts(parse_model(kDeepModel), program, options, endpoint, group);
 }
 
-TEST(Resumed, RunOverAnotherNumberOfProcessesHasTheBitsOfTheWhole) {
+TEST(Resumed, OtherProcessCount_SameBits) {
   const Dataset data = first_digits(60);
   for (const auto kind : {OptimizerKind::AdamW, OptimizerKind::Momentum}) {
     const TrainerOptions options = options_of_a_run(kind, 1);

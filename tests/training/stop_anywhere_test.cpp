@@ -336,7 +336,7 @@ TEST(StopAnywhere, NoticesEveryItemThatIsNotRestored) {
 }
 
 /// The same for what an unfinished update leaves behind.
-TEST(StopAnywhere, NoticesEveryItemOfAnUnfinishedUpdateThatIsNotRestored) {
+TEST(StopAnywhere, MissingItem_IsNoticed) {
   const Dataset data = first_digits(60);
   const Folder folder("stop_anywhere_partial_controls");
   const Course& whole = whole_run(OptimizerKind::Adam, DType::F32, data);

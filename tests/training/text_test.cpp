@@ -52,7 +52,7 @@ TEST(Vocabulary, NumbersTheBytesThatOccurInTheirOrder) {
               ThrowsMessage<InvalidArgument>(HasSubstr("token 4 is outside 0..3")));
 }
 
-TEST(TextSamples, JudgeEveryTargetOfTheLastTenthOnceUpToARest) {
+TEST(TextSamples, Evaluation_HasEveryTargetOnce) {
   const std::string text = long_text();
   const TrainTest data = text_samples("text", text, {.positions = 16});
   const std::size_t train = text.size() * 9 / 10;

@@ -165,7 +165,7 @@ std::vector<std::vector<int>> all_cuts() {
 
 class TiedBits : public testing::TestWithParam<std::string> {};
 
-TEST_P(TiedBits, AreThoseOfThePlainLoopUnderEveryCut) {
+TEST_P(TiedBits, EveryPartition_PlainLoopBits) {
   const std::string expected = PlainLoop().learn();
   for (const char* schedule : {"1f1b", "gpipe", "zb-h1"})
     for (const std::vector<int>& cut : all_cuts()) {
@@ -244,7 +244,7 @@ std::vector<std::string> learn_on_ranks(const std::vector<int>& cut,
   return hashes;
 }
 
-TEST(TiedBitsOfProcesses, AreThoseOfThePlainLoopUnderEveryCut) {
+TEST(TiedBitsOfProcesses, EveryPartition_PlainLoopBits) {
   const std::string expected = PlainLoop().learn();
   for (const std::vector<int>& cut : all_cuts()) {
     InProcessHub hub(static_cast<int>(cut.size()) - 1);
@@ -269,7 +269,7 @@ TEST(TiedBitsOfProcesses, OfABidirectionalScheduleAreThoseOfOneProcess) {
   }
 }
 
-TEST(TiedBitsOfProcesses, OverZeroMqAreThoseOfThePlainLoop) {
+TEST(TiedBitsOfProcesses, OverZeroMq_PlainLoopBits) {
   const std::string expected = PlainLoop().learn();
   for (const std::vector<int>& cut : all_cuts()) {
     if (cut.size() == 2) continue;  // one rank meets nobody

@@ -48,7 +48,7 @@ class Told final : public Endpoint {
   Endpoint& endpoint_;
 };
 
-TEST(ToldWork, IsNoActionInHooksAndAnEvaluationsOwnInEvaluations) {
+TEST(ToldWork, Hooks_AreNoAction) {
   const ModelSpec model = parse_model("mlp:64-8-10");
   TrainerOptions options;
   options.ranks = 1;

@@ -198,7 +198,7 @@ class Failing final : public Optimizer {
   mutable std::atomic<int> calls_ = 0;
 };
 
-TEST(Failure, InTheOptimizerNamesRankAndStageAndTheNextStepWorks) {
+TEST(Failure, InOptimizer_NamesRankAndStage) {
   const Dataset data = first_digits(16);
   for (const char* executor : {"sequential", "flow-graph", "ranks"})
     for (int at = 0; at < 6; ++at) {

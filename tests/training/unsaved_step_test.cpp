@@ -40,7 +40,7 @@ using testing_training::saved_options;
 using testing_training::weights_resumed;
 
 /// Rank 2 hears the norm too late: the others have updated with it.
-TEST(UnsavedStep, IsNotSavedWhereItWasDoneInSomeProcessesOnly) {
+TEST(UnsavedStep, PartlyDoneStep_IsNotSaved) {
   const Folder folder("failed_step_votes");
   std::latch updated(2);
   const auto ends = fail_on_ranks(kSavedRanks, [&](int rank) {

@@ -42,7 +42,7 @@ double norm_of(std::span<Parameter* const> parameters) {
   return gradient_norm(sums, std::nullopt).norm;
 }
 
-TEST(BeforeUpdate, SeesTheWholeGradientOnTheCallingThreadBeforeTheNorm) {
+TEST(BeforeUpdate, SeesWholeGradientBeforeTheNorm) {
   for (const char* executor : {"sequential", "flow-graph", "ranks"}) {
     TrainerOptions options = plain_options(3, 4);
     options.executor = executor;

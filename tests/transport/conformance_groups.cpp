@@ -39,7 +39,7 @@ Tensor sum_in_rank_order(int world, std::size_t count) {
   return sum;
 }
 
-TEST_P(TransportConformance, AllReduceAddsInRankOrderWithTheSameBitsEverywhere) {
+TEST_P(TransportConformance, AllReduce_AddsInRankOrder) {
   for (const int world : {1, 2, 3, 8})
     for (const std::size_t count : {std::size_t{0},
                                     std::size_t{1},

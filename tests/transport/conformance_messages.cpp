@@ -20,7 +20,7 @@ TensorList numbered(int number) {
   return TensorList(filled(DType::F32, {4, 3}, number));
 }
 
-TEST_P(TransportConformance, ReceivesAreByTagInWhateverOrderTheMessagesWereSent) {
+TEST_P(TransportConformance, Receives_AreByTagInAnyOrder) {
   auto ends = connect(2);
   constexpr int kMessages = 40;
   std::vector<int> order(kMessages);

@@ -25,7 +25,7 @@ TEST(Environment, EveryEngineIsUnderstood) {
   }
 }
 
-TEST(Environment, TwoSourcesThatAgreeAreFineAndTwoThatDisagreeAreRefused) {
+TEST(Environment, DisagreeingSources_AreRejected) {
   Variables variables = {
       {"RANK", "1"}, {"WORLD_SIZE", "2"}, {"SLURM_PROCID", "1"}, {"SLURM_STEP_ID", "7"}};
   EXPECT_EQ(find_identity({}, variables).rank, 1);

@@ -233,7 +233,7 @@ TEST(ReceiveLink, AbortsWhenTheSameFrameStaysDamaged) {
   EXPECT_EQ(link.take(encode(header), payload).answer, Answer::Abort);
 }
 
-TEST(ReceiveLink, ATensorOfNoMessageAndAShapeBeyondAllNumbersAreRefused) {
+TEST(ReceiveLink, StrayTensorOrHugeShape_IsRejected) {
   ReceiveLink link(kExpected, 2);
   DataHeader header = sample_header();
   header.tensor_count = 0;

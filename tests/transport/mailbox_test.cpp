@@ -36,7 +36,7 @@ TEST(Mailbox, ASenderIsToldOfRoomWhenHalfOfItWasTaken) {
   EXPECT_FALSE(mailbox.owes_credit(kOther, Direction::Forward));
 }
 
-TEST(Mailbox, ASenderThatIsAnsweredAnywayAndOneWithoutLimitsAreOwedNothing) {
+TEST(Mailbox, AnsweredSender_NeedsNoCredit) {
   Mailbox answered = receiver_of({kOther, Rank{0}, Direction::Forward, 1, true});
   pass_through(answered, 0, 10);
   EXPECT_FALSE(answered.owes_credit(kOther, Direction::Forward));

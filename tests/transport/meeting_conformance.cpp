@@ -57,7 +57,7 @@ TEST_P(MeetingConformance, ADifferenceIsNamedOnEveryRank) {
   EXPECT_THAT(meet_all(all, plan), Each("plan differs: rank 0 has 'abc', rank 2 has 'def'"));
 }
 
-TEST_P(MeetingConformance, AFieldThatOneRankAloneHasIsNamedOnEveryRank) {
+TEST_P(MeetingConformance, FieldOfOneRank_IsNamedEverywhere) {
   for (const int owner : {0, 2}) {
     Gathering all = listen(3);
     const auto fields = [owner](int rank) {

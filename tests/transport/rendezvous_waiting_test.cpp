@@ -42,7 +42,7 @@ std::string hang_of(const RendezvousOptions& rendezvous, const ZeroMqOptions& op
   return {};
 }
 
-TEST(Rendezvous, ARankWithoutKeysAndOneWithKeysGiveUpWhenPatienceEnds) {
+TEST(Rendezvous, MixedKeys_EndAtTheTimeout) {
   std::vector<CurveKeys> keys;
   std::vector<std::string> public_keys;
   for (int i = 0; i < 2; ++i) {
@@ -71,7 +71,7 @@ TEST(Rendezvous, ARankWithoutKeysAndOneWithKeysGiveUpWhenPatienceEnds) {
   }
 }
 
-TEST(Rendezvous, VisitorsThatGreetOnDoNotKeepRankZeroFromGivingUp) {
+TEST(Rendezvous, RepeatedHellos_DoNotExtendTheTimeout) {
   const PrivateDirectory directory(std::filesystem::temp_directory_path());
   std::array<std::string, 3> reports;
   {

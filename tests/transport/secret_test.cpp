@@ -104,7 +104,7 @@ TEST(Secret, OfAnotherFormIsNoKey) {
   EXPECT_FALSE(is_curve_key(std::string(40, '#')));  // five of them make more than 32 bits
 }
 
-TEST(ZeroMqListener, OfMoreRanksThanThereAreDescriptorsForIsRefused) {
+TEST(ZeroMqListener, TooFewDescriptors_IsRejected) {
   rlimit before{};
   ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &before), 0);
   const rlimit few{100, before.rlim_max};

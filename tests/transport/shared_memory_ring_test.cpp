@@ -78,7 +78,7 @@ TEST(SharedMemoryRing, WhatIsNotCountedWasNeverWritten) {
   EXPECT_FALSE(RingReader(*memory).take());
 }
 
-TEST(SharedMemoryRing, ACounterThatNoWriterCanHaveCountedToIsRefused) {
+TEST(SharedMemoryRing, ImpossibleCounter_IsRejected) {
   for (const std::uint64_t claimed :
        {kRingEntries + 1, std::uint64_t{1} << 63U, ~std::uint64_t{0}}) {
     const auto memory = std::make_unique<RingMemory>();
@@ -94,7 +94,7 @@ TEST(SharedMemoryRing, ACounterThatNoWriterCanHaveCountedToIsRefused) {
   EXPECT_THAT(failure_of([&] { (void)reader.take(); }), HasSubstr("claims to hold"));
 }
 
-TEST(SharedMemoryRing, AReaderThatHasReadWhatWasNotWrittenIsRefused) {
+TEST(SharedMemoryRing, ReaderAheadOfWriter_IsRejected) {
   const auto memory = std::make_unique<RingMemory>();
   RingWriter writer(*memory);
   for (std::uint64_t i = 0; i < 3; ++i) writer.put(entry_of(i));
@@ -161,7 +161,7 @@ TEST(SharedMemoryFrames, AFrameIsTakenOnceAndInItsTurn) {
   EXPECT_EQ(reader.read(damaged).refusal, Refusal::Checksum);
 }
 
-TEST(SharedMemoryFrames, NothingThatAHostileWriterDoesIsTakenButLegalFrames) {
+TEST(SharedMemoryFrames, HostileWriter_OnlyLegalFramesPass) {
   const RingResult result = run_ring_campaign(31, 4'000);
 
   EXPECT_EQ(result.wrong, "");
@@ -215,7 +215,7 @@ TEST(SharedMemorySlots, BecomeFreeInAnyOrderAndAreUsedAgain) {
   EXPECT_EQ(lent.slots.segments(), 6U);
 }
 
-TEST(SharedMemorySlots, ThatWerePlannedAreThoseOfPassesWhateverTheirSize) {
+TEST(SharedMemorySlots, PlannedSlots_ServePassesOfAnySize) {
   Lent lent;
   const ChannelTensors tensors{1'000'000, 3};
   const std::size_t bytes = Slots::planned_bytes(tensors);
@@ -243,7 +243,7 @@ TEST(SharedMemorySlots, ThatWerePlannedAreNotTakenByCollectives) {
   EXPECT_EQ(lent.take(1'000'000, Payloads::OfCollectives).place.segment, 1U);
 }
 
-TEST(SharedMemorySlots, ArePlannedAsLongAsEnoughAreLeftForOthers) {
+TEST(SharedMemorySlots, PlannedSlots_LeaveEnoughForOthers) {
   Slots slots;
   const int most = static_cast<int>(kMostPlanned);
   EXPECT_FALSE(slots.can_plan({1, most + 1}));

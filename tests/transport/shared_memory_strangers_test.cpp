@@ -134,7 +134,7 @@ TEST_F(SharedMemoryFaults, APlaceOutsideOfWhatWasGivenEndsTheEpoch) {
   EXPECT_EQ(peer.heard(), "rank 0 refuses the memory of rank 1: a frame lies in segment 0 of 0");
 }
 
-TEST_F(SharedMemoryFaults, ASegmentThatIsSmallerThanItClaimsEndsTheEpoch) {
+TEST_F(SharedMemoryFaults, SmallSegment_EndsTheEpoch) {
   Impostor peer(directory.path());
   const Region segment = make_region(4096, Sharing::Write);
   peer.give_segment(1U << 20U, segment.file.number());
@@ -180,7 +180,7 @@ TEST_F(SharedMemoryFaults, WhoGivesNoSignOfLifeIsNamed) {
   EXPECT_THAT(peer.heard(), StartsWith("rank 1 is silent; everyone waits for rank 1"));
 }
 
-TEST_F(SharedMemoryFaults, ReasonsAreCutAndCausesHeldToThoseThereAre) {
+TEST_F(SharedMemoryFaults, LongReasons_AreCut) {
   Impostor peer(directory.path());
   peer.board->text_bytes = 4'000'000'000;
   peer.board->text.fill('x');

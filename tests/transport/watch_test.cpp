@@ -37,7 +37,7 @@ TEST(ConnectionMonitor, AConnectionThatNeverWasIsNotOneThatEnded) {
   EXPECT_EQ(line.took(), 25s);
 }
 
-TEST(ConnectionMonitor, WhereNobodyListensTheOtherSideIsLostAfterTheGrace) {
+TEST(ConnectionMonitor, NoListener_IsLostAfterTheGrace) {
   for (const bool was_up : {false, true}) {
     ConnectionMonitor line(kStart);
     if (was_up) line.shaken(kStart);

@@ -91,7 +91,7 @@ TEST(ZeroMqFaults, ManyRandomFaultsOnBothConnectionsChangeNothing) {
       12);
 }
 
-TEST(ZeroMqFaults, TensorsThatAreAnsweredByTensorsNeedNoControlMessages) {
+TEST(ZeroMqFaults, AnsweredTensors_NeedNoControlMessages) {
   // Room for one message each way: the second is sent because the answer said that the first was
   // taken. Nothing else could say it, all control messages are lost.
   std::atomic<bool> deaf = true;

@@ -196,7 +196,7 @@ TEST(ZeroMqNeighbours, WaitingAtMemory_ReceiveTcpToo) {
 }
 
 /// Somebody who comes in the place of rank 1, which is not there, with memory that is none.
-TEST(ZeroMqNeighbours, AreRefusedOnAllRanksForMemoryThatIsNone) {
+TEST(ZeroMqNeighbours, InvalidMemory_IsRejectedOnAllRanks) {
   using namespace shared_memory;
   const auto context = std::make_shared<ZeroMqContext>();
   std::vector<std::unique_ptr<ZeroMqListener>> listeners;

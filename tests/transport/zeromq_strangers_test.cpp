@@ -161,7 +161,7 @@ TEST(ZeroMqStrangers, GarbageConnectionsWhileRanksTrainDisturbNobody) {
   });
 }
 
-TEST(ZeroMqListener, RefusesASquattedPathADirectoryForAllAndTcpWithoutKeys) {
+TEST(ZeroMqListener, UnsafeAddresses_AreRejected) {
   const PrivateDirectory directory(std::filesystem::temp_directory_path());
   const auto context = std::make_shared<ZeroMqContext>();
   ZeroMqOptions options = quick(directory);
