@@ -34,6 +34,7 @@ class LivenessMonitor {
   /// One more connection stands.
   void progressed(Clock::time_point now) { progressed_ = now; }
   void left(Rank rank);
+  [[nodiscard]] bool has_left(Rank rank) const { return line(rank).left; }
   /// This process itself did not run for `pause` until now: timeouts restart.
   void suspended(Clock::duration pause);
 

@@ -18,6 +18,12 @@
 
 namespace millrace {
 
+/// What ends an epoch.
+struct Failure {
+  FailureCause cause = FailureCause::Cancelled;
+  std::string text;
+};
+
 /// Thread-safety: internally synchronised; "rank" marks calls of the rank's thread, "loop" those
 /// of the thread that has the turn with the sockets.
 class Mailbox {
@@ -64,11 +70,6 @@ class Mailbox {
   bool owes_credit(Rank from, Direction direction);
 
  private:
-  struct Failure {
-    FailureCause cause;
-    std::string text;
-  };
-
   struct Outbound {
     int depth = 0;  // 0: unbounded
     std::uint64_t sent = 0;

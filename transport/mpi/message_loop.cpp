@@ -28,8 +28,8 @@ MessageLoop::MessageLoop(const MpiOptions& options, Mailbox& mailbox, const Prog
       slot_(slot),
       world_(World::started()),
       seat_(seat_of(self_, options.places)),
-      monitor_(self_, options.world, Clock::now()),
       heartbeat_interval_(options.world, options.heartbeat, options.heartbeat_timeout),
+      watch_(options, heartbeat_interval_.timeout(), slot, {}),
       last_turn_(Clock::now()),
       next_beat_(last_turn_),
       next_look_(last_turn_) {
@@ -65,11 +65,7 @@ MessageLoop::~MessageLoop() {
   const std::lock_guard lock(world_.turn());
   if (!settled_) {
     // Nobody is to wait for a rank that goes without a word.
-    guarded([&] {
-      fail(FailureCause::PeerLost,
-           "lost rank " + std::to_string(self_.value) + ": it gave up; " +
-               report(self_, Clock::now()));
-    });
+    guarded([&] { fail(watch_.lost(self_, "it gave up", Clock::now())); });
     world_.abandon();
   }
   for (Pause pause(Clock::now() + kFailureNotice); world_.sending() && pause.sleep();)

@@ -17,8 +17,7 @@
 #include "millrace/core/tensor_pool.hpp"
 #include "millrace/transport/mpi.hpp"
 #include "transport/liveness/heartbeat_interval.hpp"
-#include "transport/liveness/monitor.hpp"
-#include "transport/liveness/progress_slot.hpp"
+#include "transport/liveness/watch.hpp"
 #include "transport/mailbox/mailbox.hpp"
 #include "transport/mpi/pause.hpp"
 #include "transport/mpi/world.hpp"
@@ -111,6 +110,7 @@ class MessageLoop {
   void say(Peer& peer, const Control& control);
   [[nodiscard]] Envelope envelope_to(const Peer& peer);
   void fail(FailureCause cause, const std::string& text);
+  void fail(const Failure& failure) { fail(failure.cause, failure.text); }
   void shout(FailureCause cause, const std::string& text);
 
   // message_loop_frames.cpp: what comes in
@@ -131,9 +131,7 @@ class MessageLoop {
   // message_loop_watch.cpp: time passes
   void tick(Clock::time_point now);
   void beat(Clock::time_point now);
-  void watch(Clock::time_point now);
   void leave_when_settled();
-  [[nodiscard]] std::string report(Rank culprit, Clock::time_point now);
 
   const MpiOptions options_;
   const Rank self_;
@@ -143,8 +141,9 @@ class MessageLoop {
   const Seat seat_;
   std::deque<Peer> peers_;  // by rank; our own is not used
   TensorPool pool_;         // of received tensors
-  LivenessMonitor monitor_;
   const HeartbeatInterval heartbeat_interval_;
+  Watch watch_;
+  LivenessMonitor& monitor_ = watch_.monitor();
   Clock::time_point last_turn_;
   Clock::time_point next_beat_;
   Clock::time_point next_look_;

@@ -23,7 +23,7 @@ void MessageLoop::tick(Clock::time_point now) {
   if (now >= next_beat_) beat(now);
   if (now < next_look_) return;
   next_look_ = now + kLookInterval;
-  watch(now);
+  if (const auto failure = watch_.judge(now)) fail(*failure);
 }
 
 void MessageLoop::beat(Clock::time_point now) {
@@ -37,22 +37,6 @@ void MessageLoop::beat(Clock::time_point now) {
     say(peer, Progress{activity, age});
     ++told;
   }
-}
-
-std::string MessageLoop::report(Rank culprit, Clock::time_point now) {
-  monitor_.note(self_, slot_.now(), now);
-  return monitor_.report(culprit, now);
-}
-
-void MessageLoop::watch(Clock::time_point now) {
-  monitor_.note(self_, slot_.now(), now);
-  if (const auto silent = monitor_.silent(now, heartbeat_interval_.timeout()))
-    return fail(FailureCause::Hang,
-                "rank " + std::to_string(silent->value) + " is silent; " + report(*silent, now));
-  if (const auto hanging = monitor_.hanging(now, options_.action_timeout))
-    fail(FailureCause::Hang,
-         "rank " + std::to_string(hanging->value) + " is alive but makes no progress; " +
-             report(*hanging, now));
 }
 
 /// A goodbye follows everything that was sent, so its answer says that all has come.
