@@ -84,7 +84,10 @@ RegionLoop::RegionLoop(const SharedMemoryOptions& options,
       carrying_(std::move(carrying)),
       bell_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
       events_(::epoll_create1(EPOLL_CLOEXEC)),
-      monitor_(options.rank, options.world, Clock::now()),
+      watch_(options,
+             options.heartbeat_timeout,
+             slot,
+             [this](Rank rank, Clock::time_point) { return news_of(rank); }),
       spin_(spin_of(options)),
       due_(Clock::now() + options.heartbeat),
       next_look_(Clock::now()) {
@@ -135,7 +138,7 @@ void RegionLoop::watch_descriptor(int descriptor, EventKind kind, Rank rank) {
 void RegionLoop::cancel(const std::string& reason) noexcept {
   {
     const std::lock_guard lock(mutex_);
-    cancelled_ = Stop{FailureCause::Cancelled, reason};
+    cancelled_ = Failure{FailureCause::Cancelled, reason};
   }
   called_ = true;
   woken_.notify_all();

@@ -22,8 +22,7 @@
 
 #include "millrace/core/tensor_pool.hpp"
 #include "millrace/transport/shared_memory.hpp"
-#include "transport/liveness/monitor.hpp"
-#include "transport/liveness/progress_slot.hpp"
+#include "transport/liveness/watch.hpp"
 #include "transport/mailbox/mailbox.hpp"
 #include "transport/shared_memory/descriptor_message.hpp"
 #include "transport/shared_memory/events.hpp"
@@ -204,11 +203,6 @@ class RegionLoop {
     bool gone = false;
   };
 
-  struct Stop {
-    FailureCause cause;
-    std::string text;
-  };
-
   // region_loop.cpp: life and turns
   Neighbour& dialled(Rank rank);
   void watch_descriptor(int descriptor, EventKind kind, Rank rank);
@@ -260,13 +254,12 @@ class RegionLoop {
 
   // region_loop_watch.cpp: time passes
   void watch(Clock::time_point now);
-  void confirm(Rank rank, Clock::time_point now);
-  void look_around(Clock::time_point now);
-  std::string report(Rank culprit, Clock::time_point now);
+  std::optional<Watch::News> news_of(Rank rank) const;
   bool is_settled(const Neighbour& peer) const;
   void leave_when_settled();
   void fail(FailureCause cause, const std::string& text);
-  void shout(const Stop& stop);
+  void fail(const Failure& failure) { fail(failure.cause, failure.text); }
+  void shout(const Failure& failure);
 
   const SharedMemoryOptions options_;
   Mailbox& mailbox_;
@@ -280,21 +273,22 @@ class RegionLoop {
   std::vector<Neighbour*> known_;                       // dialled, or introduced to us
   std::vector<Descriptor> guests_;                      // who have not said yet who they are
   TensorPool pool_;                                     // of small received tensors
-  LivenessMonitor monitor_;
+  Watch watch_;
+  LivenessMonitor& monitor_ = watch_.monitor();
   const Clock::duration spin_;
   int spun_in_vain_ = 0;
   Clock::time_point due_;         // the latest moment of the next turn, unless we do not run
   Clock::time_point next_look_;   // at events
   Clock::time_point next_watch_;  // at who is silent or hangs
   std::size_t next_confirmed_ = 0;
-  std::optional<Stop> stopped_;
+  std::optional<Failure> stopped_;
   bool leaving_ = false;
   bool settled_ = false;     // of Carrying
   mutable std::mutex turn_;  // guards everything above; locked before mutex_
 
   std::mutex mutex_;  // guards cancelled_ and end_
   std::condition_variable woken_;
-  std::optional<Stop> cancelled_;
+  std::optional<Failure> cancelled_;
   bool end_ = false;
   std::atomic<bool> called_{false};  // cancelled_ is news
   std::atomic<int> introductions_{0};

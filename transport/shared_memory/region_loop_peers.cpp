@@ -114,9 +114,7 @@ void RegionLoop::hung_up(Neighbour& peer) {
   const bool owes = !peer.left && !(leaving_ && is_settled(peer));
   close(peer);
   if (owes && !stopped_ && !carrying_)
-    fail(FailureCause::PeerLost,
-         "lost rank " + std::to_string(peer.rank.value) + ": its connection ended; " +
-             report(peer.rank, Clock::now()));
+    fail(watch_.lost(peer.rank, "its connection ended", Clock::now()));
 }
 
 bool RegionLoop::may_share(Rank rank) const {

@@ -13,26 +13,15 @@ constexpr std::size_t kFilesAtOnce = 8;
 
 }  // namespace
 
-void RegionLoop::confirm(Rank rank, Clock::time_point now) {
-  if (rank == options_.rank) return monitor_.note(rank, slot_.now(), now);
-  const auto activity = ProgressSlot::of(neighbours_[rank.index()]->progress_file);
-  // Who is stopped says nothing, whatever its file holds: it is silent, and does not hang.
-  if (activity) monitor_.note(rank, *activity, neighbours_[rank.index()]->alive_at);
-}
-
-void RegionLoop::look_around(Clock::time_point now) {
-  for (int i = 0; i < options_.world; ++i)
-    if (Rank{i} == options_.rank || !neighbours_[static_cast<std::size_t>(i)]->left)
-      confirm(Rank{i}, now);
-}
-
-std::string RegionLoop::report(Rank culprit, Clock::time_point now) {
-  look_around(now);
-  return monitor_.report(culprit, now);
+/// A stopped rank writes nothing, whatever its file holds: it is silent, and does not hang.
+std::optional<Watch::News> RegionLoop::news_of(Rank rank) const {
+  const Neighbour& peer = *neighbours_[rank.index()];
+  const auto activity = ProgressSlot::of(peer.progress_file);
+  if (!activity) return std::nullopt;
+  return Watch::News{*activity, peer.alive_at};
 }
 
 void RegionLoop::watch(Clock::time_point now) {
-  confirm(options_.rank, now);
   for (Neighbour* each : known_) {
     if (!each->reader || each->gone) continue;
     const std::uint64_t beat = each->board.content->beat.load(std::memory_order_relaxed);
@@ -42,19 +31,9 @@ void RegionLoop::watch(Clock::time_point now) {
   }
   for (std::size_t i = 0; i < std::min(kFilesAtOnce, known_.size()); ++i) {
     const Neighbour& each = *known_[next_confirmed_++ % known_.size()];
-    if (!each.left && !each.gone) confirm(each.rank, now);
+    if (!each.left && !each.gone) watch_.confirm(each.rank, now);
   }
-  if (monitor_.silent(now, options_.heartbeat_timeout)) {
-    look_around(now);  // of several silent ranks, news may tell who waits for whom
-    const Rank silent = *monitor_.silent(now, options_.heartbeat_timeout);
-    return fail(FailureCause::Hang,
-                "rank " + std::to_string(silent.value) + " is silent; " + report(silent, now));
-  }
-  for (const Rank rank : monitor_.overdue(now, options_.action_timeout)) confirm(rank, now);
-  if (const auto hanging = monitor_.hanging(now, options_.action_timeout))
-    fail(FailureCause::Hang,
-         "rank " + std::to_string(hanging->value) + " is alive but makes no progress; " +
-             report(*hanging, now));
+  if (const auto failure = watch_.judge(now)) fail(*failure);
 }
 
 /// Everything that we sent it was read, and it knows us: our goodbye lies before it.
@@ -79,19 +58,19 @@ void RegionLoop::leave_when_settled() {
 
 void RegionLoop::fail(FailureCause cause, const std::string& text) {
   if (!mailbox_.fail(cause, text)) return;
-  stopped_ = Stop{cause, text};
+  stopped_ = Failure{cause, text};
   if (carrying_) return carrying_->failed(cause, text);
   shout(*stopped_);
 }
 
 /// Passed on by everybody: not all know the one who found out.
-void RegionLoop::shout(const Stop& stop) {
+void RegionLoop::shout(const Failure& failure) {
   Board& board = *board_.content;
   if (board.stop != 0) return;
-  const std::size_t bytes = std::min(stop.text.size(), board.text.size());
-  stop.text.copy(board.text.data(), bytes);
+  const std::size_t bytes = std::min(failure.text.size(), board.text.size());
+  failure.text.copy(board.text.data(), bytes);
   board.text_bytes = static_cast<std::uint32_t>(bytes);
-  board.stop.store(1 + static_cast<std::uint32_t>(stop.cause));
+  board.stop.store(1 + static_cast<std::uint32_t>(failure.cause));
   ring_all_bells();
 }
 
