@@ -70,7 +70,7 @@ class ZeroMqEndpoint final : public Endpoint {
     std::vector<std::string> sockets;
     for (const SocketAddresses& each : addresses) sockets.push_back(each.memory);
     const auto stop = [this](FailureCause cause, const std::string& text) {
-      loop_.post(zeromq::Stop{cause, text});
+      loop_.post(Failure{cause, text});
     };
     try {
       memory_.emplace(memory_options(options_),
@@ -131,7 +131,7 @@ class ZeroMqEndpoint final : public Endpoint {
 
   void cancel(const std::string& reason) noexcept override {
     if (mailbox_.fail(FailureCause::Cancelled, reason))
-      loop_.post(zeromq::Stop{FailureCause::Cancelled, reason});
+      loop_.post(Failure{FailureCause::Cancelled, reason});
   }
 
   void goodbye(Deadline deadline) override {

@@ -44,8 +44,11 @@ SocketLoop::SocketLoop(const ZeroMqOptions& options,
       mailbox_(mailbox),
       slot_(slot),
       listeners_(std::move(listeners)),
-      monitor_(options.rank, options.world, Clock::now()),
       heartbeat_interval_(options.world, options.heartbeat, options.heartbeat_timeout),
+      watch_(options,
+             heartbeat_interval_.timeout(),
+             slot,
+             [this](Rank rank, Clock::time_point now) { return news_of(rank, now); }),
       watched_(watched_by(options.rank, options.world)),
       last_tick_(Clock::now()),
       next_beat_(last_tick_),
@@ -319,10 +322,10 @@ void SocketLoop::handle(const Credit& credit) {
   acknowledge(*peers_[credit.to.index()]);
 }
 
-void SocketLoop::handle(const Stop& stop) {
+void SocketLoop::handle(const Failure& failure) {
   if (stopped_) return;
-  stopped_ = stop;
-  shout(stop);
+  stopped_ = failure;
+  shout(failure);
 }
 
 void SocketLoop::handle(const Leave&) {

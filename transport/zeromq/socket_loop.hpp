@@ -26,8 +26,7 @@
 #include "millrace/core/tensor_pool.hpp"
 #include "transport/liveness/circle.hpp"
 #include "transport/liveness/heartbeat_interval.hpp"
-#include "transport/liveness/monitor.hpp"
-#include "transport/liveness/progress_slot.hpp"
+#include "transport/liveness/watch.hpp"
 #include "transport/mailbox/mailbox.hpp"
 #include "transport/shared_memory/region.hpp"
 #include "transport/wire/control.hpp"
@@ -70,16 +69,10 @@ struct Credit {
   Rank to;
 };
 
-/// Tell everybody to stop.
-struct Stop {
-  FailureCause cause = FailureCause::Cancelled;
-  std::string text;
-};
-
 /// Say goodbye when everything has landed.
 struct Leave {};
 
-using Command = std::variant<Outgoing, Question, Credit, Stop, Leave>;
+using Command = std::variant<Outgoing, Question, Credit, Failure, Leave>;
 
 /// The listening sockets of a rank and the room they belong to.
 struct Listeners {
@@ -192,7 +185,7 @@ class SocketLoop {
   void handle(Outgoing& message);
   void handle(const Question& question);
   void handle(const Credit& credit);
-  void handle(const Stop& stop);
+  void handle(const Failure& failure);
   void handle(const Leave& leave);
 
   // socket_loop_frames.cpp: frames in and out
@@ -221,14 +214,13 @@ class SocketLoop {
   void look_at_lines(Clock::time_point now);
   void tick(Clock::time_point now);
   void beat(Clock::time_point now);
-  void watch(Clock::time_point now);
   std::optional<Rank> cut_off(Clock::time_point now) const;
-  void confirm(Rank rank, Clock::time_point now);
-  void look_around(Clock::time_point now);
-  std::string report(Rank culprit, Clock::time_point now);
+  std::optional<Watch::News> news_of(Rank rank, Clock::time_point now) const;
+  std::optional<Failure> judge(Clock::time_point now);
   void leave_when_settled(Clock::time_point now);
   void fail(FailureCause cause, const std::string& text);
-  void shout(const Stop& stop);
+  void fail(const Failure& failure) { fail(failure.cause, failure.text); }
+  void shout(const Failure& failure);
 
   const ZeroMqOptions options_;
   Mailbox& mailbox_;
@@ -236,8 +228,9 @@ class SocketLoop {
   Listeners listeners_;
   std::vector<std::unique_ptr<Peer>> peers_;  // by rank; null at our own
   TensorPool pool_;                           // of received tensors
-  LivenessMonitor monitor_;
   const HeartbeatInterval heartbeat_interval_;
+  Watch watch_;
+  LivenessMonitor& monitor_ = watch_.monitor();
   std::vector<Line*> lines_;  // as in polled_, from kLines on; where they lie in peers_
   const std::vector<Rank> watched_;
   std::size_t next_dialled_ = 0;  // of watched_
@@ -249,7 +242,7 @@ class SocketLoop {
   Clock::time_point next_look_;  // at the events of connections, and at who is silent or hangs
   Clock::time_point next_bye_;
   Clock::duration bye_interval_{};
-  std::optional<Stop> stopped_;  // what we tell everybody again and again
+  std::optional<Failure> stopped_;  // what we tell everybody again and again
   bool leaving_ = false;
   std::uint64_t strangers_ = 0;
 

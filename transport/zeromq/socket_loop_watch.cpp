@@ -48,7 +48,8 @@ void SocketLoop::tick(Clock::time_point now) {
   next_look_ = now + std::min<Clock::duration>(options_.heartbeat / 4, kLookInterval);
   look_at_lines(now);
   // What has come and was not read may be news.
-  if (polled_[0].revents == 0 && polled_[1].revents == 0) watch(now);
+  if (polled_[0].revents != 0 || polled_[1].revents != 0) return;
+  if (const auto failure = judge(now)) fail(*failure);
 }
 
 void SocketLoop::beat(Clock::time_point now) {
@@ -67,23 +68,12 @@ void SocketLoop::beat(Clock::time_point now) {
   }
 }
 
-/// Newer than heartbeats: what a rank on this machine did at the very last.
-void SocketLoop::confirm(Rank rank, Clock::time_point now) {
-  if (rank == options_.rank) return monitor_.note(rank, slot_.now(), now);
+/// Newer than heartbeats: the last action of a rank on this host.
+std::optional<Watch::News> SocketLoop::news_of(Rank rank, Clock::time_point now) const {
   const std::string path = slot_path(options_, rank);
-  if (path.empty()) return;
-  if (const auto activity = ProgressSlot::of(path)) monitor_.note(rank, *activity, now);
-}
-
-void SocketLoop::look_around(Clock::time_point now) {
-  for (int i = 0; i < options_.world; ++i)
-    if (Rank{i} == options_.rank || !peers_[static_cast<std::size_t>(i)]->left)
-      confirm(Rank{i}, now);
-}
-
-std::string SocketLoop::report(Rank culprit, Clock::time_point now) {
-  look_around(now);
-  return monitor_.report(culprit, now);
+  const auto activity = path.empty() ? std::nullopt : ProgressSlot::of(path);
+  if (!activity) return std::nullopt;
+  return Watch::News{*activity, now};
 }
 
 /// A rank whose connection ended and did not come back. Who has acknowledged our goodbye may go: it
@@ -100,23 +90,9 @@ std::optional<Rank> SocketLoop::cut_off(Clock::time_point now) const {
   return std::nullopt;
 }
 
-void SocketLoop::watch(Clock::time_point now) {
-  confirm(options_.rank, now);
-  if (const auto lost = cut_off(now))
-    return fail(FailureCause::PeerLost,
-                "lost rank " + std::to_string(lost->value) + ": its connection ended; " +
-                    report(*lost, now));
-  if (monitor_.silent(now, heartbeat_interval_.timeout())) {
-    look_around(now);  // of several silent ranks, news may tell who waits for whom
-    const Rank silent = *monitor_.silent(now, heartbeat_interval_.timeout());
-    return fail(FailureCause::Hang,
-                "rank " + std::to_string(silent.value) + " is silent; " + report(silent, now));
-  }
-  for (const Rank rank : monitor_.overdue(now, options_.action_timeout)) confirm(rank, now);
-  if (const auto hanging = monitor_.hanging(now, options_.action_timeout))
-    fail(FailureCause::Hang,
-         "rank " + std::to_string(hanging->value) + " is alive but makes no progress; " +
-             report(*hanging, now));
+std::optional<Failure> SocketLoop::judge(Clock::time_point now) {
+  if (const auto rank = cut_off(now)) return watch_.lost(*rank, "its connection ended", now);
+  return watch_.judge(now);
 }
 
 void SocketLoop::leave_when_settled(Clock::time_point now) {
@@ -134,14 +110,14 @@ void SocketLoop::leave_when_settled(Clock::time_point now) {
 
 void SocketLoop::fail(FailureCause cause, const std::string& text) {
   if (!mailbox_.fail(cause, text)) return;
-  stopped_ = Stop{cause, text};
+  stopped_ = Failure{cause, text};
   shout(*stopped_);
 }
 
-void SocketLoop::shout(const Stop& stop) {
+void SocketLoop::shout(const Failure& failure) {
   for (const auto& peer : peers_) {
     if (!peer || peer->left || !knows(*peer)) continue;
-    say(*peer, Abort{stop.cause, stop.text.substr(0, kLongestText)});
+    say(*peer, Abort{failure.cause, failure.text.substr(0, kLongestText)});
   }
 }
 
