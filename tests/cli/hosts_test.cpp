@@ -75,7 +75,7 @@ TEST(Hosts, KeyFilesAreSecretAndNeverWrittenOver) {
   EXPECT_FALSE(std::filesystem::exists(keys + "/keys-0"));  // half a set is no use
 }
 
-TEST(Hosts, AKeyFileThatCannotBeMeantIsRefusedBeforeAnythingListens) {
+TEST(Hosts, WrongKeyFile_IsRejectedBeforeListening) {
   const PrivateDirectory place(temporary());
   const std::string keys = place.path() + "/keys";
   ASSERT_EQ(run("keys -n 3 --out " + keys).code, 0);
@@ -214,7 +214,7 @@ TEST(Doctor, TellsWhereRankZeroCouldListen) {
   EXPECT_THAT(bad.output, HasSubstr("FAIL  tcp://203.0.113.77:4000"));
 }
 
-TEST(Doctor, TellsOfOneMachineInJsonWhatItTellsInWords) {
+TEST(Doctor, Json_HasTheFieldsOfTheText) {
   const Outcome words = run("doctor");
   const auto found = nlohmann::json::parse(run("doctor --json").output);
 

@@ -24,7 +24,7 @@ using testing::Not;
 
 constexpr const char* kLong = "-- train --json --epochs 100000 --batch-size 64";
 
-TEST(Launch, AKilledRankIsNamedByTheSurvivorsAndEverybodyEndsSoon) {
+TEST(Launch, KilledRank_IsNamedAndAllEndSoon) {
   for (std::uint32_t round = 0; round < 3; ++round) {
     const std::uint32_t victim = random_below({.seed = 3}, round, 3);
     Command command(std::string("launch -n 3 ") + kLong);

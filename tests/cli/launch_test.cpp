@@ -55,7 +55,7 @@ TEST(Launch, SeveralPasses_SameBits) {
             hash_of(run(job + "-m 12 -p 2 --schedule chimera")));
 }
 
-TEST(Launch, GivesTheBitsOfOneProcessForCopiesOfThePipeline) {
+TEST(Launch, DataParallelReplicas_SameBits) {
   const std::string job = "train --json --steps 3 --batch-size 72 ";
   const std::string one = hash_of(run(job + "-p 1 -m 8 --accumulate-order tree"));
   ASSERT_EQ(one.size(), 32U) << one;
@@ -124,7 +124,7 @@ TEST(Launch, NoSharedMemory_FallsBackToIpc) {
   EXPECT_THAT(usual.errors, Not(HasSubstr("ipc")));
 }
 
-TEST(Launch, GivesTheBitsOfOneProcessForAModelInTwoCopies) {
+TEST(Launch, BidirectionalSchedule_SameBits) {
   const std::string copies = std::string(test::kThreeSteps) + " --schedule chimera -p 2";
 
   EXPECT_EQ(hash_of(run("launch -n 2 -- " + copies)), hash_of(run(copies)));
@@ -211,7 +211,7 @@ TEST(Launch, WhatRankZeroSaysIsSaidOnce) {
   EXPECT_THAT(outcome.errors, HasSubstr("millrace launch: rank 0 ended with exit code 2"));
 }
 
-TEST(Launch, WorkersThatDifferAreRefusedWithTheNameOfTheField) {
+TEST(Launch, DifferentWorkers_NameTheField) {
   // Two workers by hand, as an engine would start them, with different seeds.
   const PrivateDirectory place(temporary());
   Command other(worker(place, 1, 2, "train --steps 1 --seed 2"));
@@ -229,7 +229,7 @@ TEST(Doctor, FindsThatRanksCanTalk) {
   EXPECT_THAT(outcome.output, HasSubstr("ok    tcp on 127.0.0.1 with keys"));
 }
 
-TEST(Launch, RefusesWhatCannotBeMeantWithCodeTwoAndOneSentence) {
+TEST(Launch, InvalidOptions_ExitWith2) {
   for (const auto& [arguments, sentence] : std::vector<std::pair<std::string, std::string>>{
            {"-n 2 -- train -p 3", "-p 3: 2 processes for 3 places; 1 or 3 would have as many each"},
            {"-n 0 -- train", "-n 0: must be from 1 to 4096"},

@@ -124,7 +124,7 @@ TEST_F(Limits, TooLittleMemoryIsASentence) {
   EXPECT_THAT(outcome.errors, Not(HasSubstr("std::")));
 }
 
-TEST_F(Limits, ARankThatIsStoppedBeforeTheMeetingIsNotCalledKilled) {
+TEST_F(Limits, StoppedBeforeRendezvous_IsNotCalledKilled) {
   Command stopped(std::string("launch -n 2 --heartbeat-timeout 0.5 --grace 0.2 ") + kLong);
   const auto workers = stopped.workers(2);
   ASSERT_EQ(workers.size(), 2U);
@@ -136,7 +136,7 @@ TEST_F(Limits, ARankThatIsStoppedBeforeTheMeetingIsNotCalledKilled) {
   EXPECT_THAT(outcome.errors, EndsWith("rank 1 was stopped (signal 19) and did not go on\n"));
 }
 
-TEST_F(Limits, FewDescriptorsAreCountedBeforehandAndTheNumberNamedIsEnough) {
+TEST_F(Limits, FewDescriptors_NameASufficientNumber) {
   const std::string job = "launch -n 5 -- train --json --steps 2";
   const Outcome refused = run(job, "ulimit -n 48; ");
   EXPECT_EQ(refused.code, 1);

@@ -162,7 +162,7 @@ TEST_F(Streams, ResultsWaitForTheirReader) {
   EXPECT_THAT(read("err"), Not(HasSubstr("rank 0")));
 }
 
-TEST_F(Streams, ResultsComeBeforeFilesAndEveryFileThatFailsIsNamed) {
+TEST_F(Streams, Results_ComeBeforeFiles) {
   for (const std::string verb : {"", "launch -n 2 -- "}) {
     EXPECT_EQ(shell("$M " + verb + kSmall +
                     "--trace /dev/full --svg a.svg --profile /dev/full"

@@ -142,7 +142,7 @@ TEST(Train, RanksThatAreNotTyped_AreThoseOfTheMachine) {
   EXPECT_EQ(json::parse(chosen.out)["weights_hash"], json::parse(typed.out)["weights_hash"]);
 }
 
-TEST(Train, GivesOneHashForEverySettingThatMayNotChangeBits) {
+TEST(Train, NeutralSettings_GiveOneHash) {
   std::string expected;
   for (const char* flags : {"-p 1 --executor sequential",
                             "-p 3 --schedule gpipe --executor ranks",

@@ -65,7 +65,7 @@ TEST(Vocabulary, RefusalsUseTheLetterWhicheverNameWasTyped) {
   }
 }
 
-TEST(Vocabulary, NumbersOfProcessesAreCalledByTheFlagThatGaveThem) {
+TEST(Vocabulary, ProcessCount_IsNamedByItsFlag) {
   EXPECT_THAT(command("launch -n 9 -- train").text, StartsWith("millrace: -n 9: the model has 8"));
   EXPECT_THAT(command("launch -n 3 -- train --schedule chimera").text,
               AllOf(HasSubstr("-n is 3; a bidirectional pipeline works"), Not(HasSubstr("-p "))));

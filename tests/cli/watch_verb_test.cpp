@@ -174,7 +174,7 @@ TEST_F(Watch, RefusesToGoOnWithALogThatIsNone) {
   EXPECT_EQ(lines_of("foreign.jsonl").size(), 2U);
 }
 
-TEST_F(Watch, TrainsOnWhenTheLogCannotBeWrittenAndSaysSo) {
+TEST_F(Watch, UnwritableLog_TrainsOnWithAWarning) {
   std::filesystem::create_symlink("/dev/full", path("full.jsonl"));
   const Ran ran = command(kJob + "-p 2 --log " + path("full.jsonl"));
 
@@ -233,7 +233,7 @@ std::map<std::string, double> samples_of(const std::string& text) {
   return samples;
 }
 
-TEST_F(Watch, MetricsAreTheSumsOfTheLogAndItsLastRecord) {
+TEST_F(Watch, Metrics_AreSumsOfTheLog) {
   const Ran ran =
       command(kJob + "-p 2 --log " + path("log.jsonl") + " --metrics " + path("run.prom"));
   ASSERT_EQ(ran.code, 0) << ran.text;

@@ -129,7 +129,7 @@ TEST(Tensor, MemoryOfOurOwnHasMarginsThatMayBeRead) {
   EXPECT_EQ(moved.margins(), Margins::Whole);
 }
 
-TEST(Tensor, MovedFromHasNeitherRowsNorElementsAndTakesNoShape) {
+TEST(Tensor, MovedFrom_IsEmpty) {
   for (const Dims& dims : {Dims{}, Dims{1}, Dims{3, 2}}) {
     Tensor whole(DType::F32, dims);
     const Tensor moved(std::move(whole));

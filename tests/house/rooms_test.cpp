@@ -90,7 +90,7 @@ TEST(Rooms, PublicHeadersNameNoForeignLibrary) {
           << fs::relative(file, kSource) << " includes " << include;
 }
 
-TEST(Rooms, PlanAndCoreNeedOnlyTheStandardLibraryInTheirHeaders) {
+TEST(Rooms, PlanAndCoreHeaders_UseStandardLibraryOnly) {
   for (const char* room : {"core", "scheduler/plan"})
     for (const fs::path& file : sources_under(kSource / "include/millrace" / room))
       for (const std::string& include : includes_of(file))

@@ -58,7 +58,7 @@ std::multiset<std::string> needs_of(const Program& program, bool across_ranks_al
   return found;
 }
 
-TEST(Graph, LeavesOutWhatProgramOrderImpliesUnlessTheListsAreOpen) {
+TEST(Graph, ImpliedEdges_AreLeftOut) {
   const Program program = generate("zb-v", {.ranks = 3, .micro_batches = 6});
 
   EXPECT_EQ(edges_of(Graph(program)), needs_of(program, true));

@@ -98,7 +98,7 @@ double least_limit(const Cost& cost) {
 
 // From one micro-batch of the most demanding stage on an order is found, and no rank of it ever
 // holds more than the limit under the costs of its own stage.
-TEST(Heuristics, ZbAutoKeepsTheLimitOfEveryStageOfItsOwn) {
+TEST(Heuristics, ZbAuto_KeepsTheLimitPerStage) {
   for (std::uint64_t number = 0; number < 400; ++number) {
     ScheduleOptions options;
     options.ranks = 1 + static_cast<int>(number % 7);

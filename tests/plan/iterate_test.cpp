@@ -34,7 +34,7 @@ TEST(Iterations, WithoutABarrierZeroBubbleH2ReachesItsSpan) {
   EXPECT_EQ(simulate_iterations(Graph(schedule), cost, 4, Barrier::Yes).per_step, 27);
 }
 
-TEST(Jitter, IsAPureFunctionOfTheSeedAndBoundedByItsAmount) {
+TEST(Jitter, DependsOnSeed_BoundedByAmount) {
   const Program schedule = one_f_one_b(3, 6);
   const Graph graph(schedule);
   const Cost cost = Cost::unit(schedule.shape);

@@ -69,7 +69,7 @@ bool breaks_a_unit(const Program& program) {
   return false;
 }
 
-TEST(Mutation, SwappingTwoComputeActionsIsNamedExactlyWhenTheReplayHangs) {
+TEST(Mutation, SwappedActions_FailExactlyWhenReplayHangs) {
   RandomKey key;
   key.seed = 5;
   std::uint32_t draw = 0;
@@ -147,7 +147,7 @@ void judge_shuffled(const Program& program, RandomKey key, Outcomes& outcomes) {
   }
 }
 
-TEST(Mutation, ShuffledMessagesEndUnderATransportExactlyWhenItsProofSaysSo) {
+TEST(Mutation, ShuffledMessages_EndExactlyWhenProved) {
   Outcomes outcomes;
   for (const ScheduleEntry& entry : schedules())
     for (const int micro_batches : {4, 8}) {

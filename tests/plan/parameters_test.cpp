@@ -87,7 +87,7 @@ TEST(Parameters, AreRefusedByEveryScheduleThatDoesNotTakeThem) {
     }
 }
 
-TEST(Parameters, BelowTheirRangeAreRefusedByEveryScheduleThatTakesThem) {
+TEST(Parameters, BelowRange_AreRejectedByEverySchedule) {
   for (const ScheduleEntry& entry : schedules())
     for (const ScheduleParameter& parameter : kScheduleParameters) {
       if (!entry.takes(parameter.name) || !is_count(parameter)) continue;

@@ -38,7 +38,7 @@ std::vector<std::vector<double>> starts(const Program& program, const Cost& cost
   return priority;
 }
 
-TEST(Relist, KeepsTheActionsAndIsNeverWorseForAnyCatalogueEntry) {
+TEST(Relist, CatalogueEntries_NeverGetWorse) {
   int improved = 0;
   for (const ScheduleEntry& entry : schedules()) {
     Program program = generate(entry.name, {.ranks = 4, .micro_batches = 8});

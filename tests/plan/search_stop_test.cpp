@@ -131,7 +131,7 @@ TEST(Stop, EndsTheBoundAndTheExactSolver) {
   EXPECT_EQ(asked, 1);
 }
 
-TEST(VZb, HasNoBubbleAtSixtyFourRanksWithoutTryingEveryBlock) {
+TEST(VZb, SixtyFourRanks_HasNoBubble) {
   int asked = 0;
   ScheduleOptions options{.ranks = 64, .micro_batches = 512};
   options.stop = after(1'000'000, asked);

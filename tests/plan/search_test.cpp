@@ -75,7 +75,7 @@ double rate(const SearchOptions& options, const Times& times) {
   return (result.best->span - work) / result.best->span;
 }
 
-TEST(Search, IsNotWorseThanTheZeroBubblePaperUnderItsLimits) {
+TEST(Search, PaperLimits_IsNotWorse) {
   const Times times{.forward = 18.522,
                     .input = 18.086,
                     .weight = 9.337,

@@ -118,7 +118,7 @@ TEST(Span, IsTheSlopeOfManyStepsOfEverySchedule) {
   }
 }
 
-TEST(Span, CausesOfTheIdleTimeOfOverlappingStepsSumToIt) {
+TEST(Span, OverlappingSteps_IdleCausesSumUp) {
   for (int number = 0; number < 120; ++number) {
     const RandomCase of = random_case(number);
     const Report all = span_report(of.program, of.cost);

@@ -121,7 +121,7 @@ TEST(Allocation, RanksAllocateTheVectorsOfTheirResultsHoweverManyMessages) {
   }
 }
 
-TEST(Allocation, AStepAllocatesTheTwoVectorsOfItsResultHoweverManyActions) {
+TEST(Allocation, Step_AllocatesTwoVectors) {
   for (const char* kind : {"sequential", "flow-graph"})
     for (const char* schedule : {"1f1b", "zb-h1", "gpipe"})
       for (const int micro_batches : {4, 8, 40})

@@ -182,7 +182,7 @@ TEST(Branches, GradientsAreAddedInTheOrderOfTheUsingLayers) {
 }
 
 /// In bf16 1 + 2^-7 follows 1, and what lies half way between them becomes 1.
-TEST(Branches, GradientsOfNarrowModelsAreAddedInF32AndRoundedOnce) {
+TEST(Branches, LowPrecisionGradients_AreAddedInF32) {
   constexpr float kHalf = 1.0F / 256;
   EXPECT_EQ(gradient_before_fan_out({1.0F, kHalf, kHalf}, DType::BF16), 1.0F + 2 * kHalf);
   // 1.25 (1 + 2^-8) would become the number of bf16 behind 1.25.

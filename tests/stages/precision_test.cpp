@@ -114,7 +114,7 @@ TEST_P(Precision, WidensEveryNumberToWhatItMeansAndBack) {
   }
 }
 
-TEST_P(Precision, RoundsToTheNearestAndOfTwoToTheEvenOne) {
+TEST_P(Precision, RoundsToNearestEven) {
   const SearchedRounding expected(GetParam());
   std::vector<float> numbers = telling_numbers(GetParam());
   const std::vector<float> before = numbers;

@@ -162,7 +162,7 @@ TEST(Products, OfNothingLeaveNothingAndSumToNothing) {
   EXPECT_EQ(c, (std::vector<float>{0, 0}));
 }
 
-TEST(Products, OfFactorsInBf16RoundThemWhereTheProcessorMultipliesThem) {
+TEST(Products, Bf16Operands_AreRounded) {
   const Product product{.rows = 64, .columns = 128, .depth = 256, .factors = DType::BF16};
   const std::vector<float> a(64 * 256, 1 + 1.0F / 512), b(256 * 128, 1);
   std::vector<float> c(64 * 128, 0);

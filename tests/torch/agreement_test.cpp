@@ -53,7 +53,7 @@ void expect_near(const std::string& what, const torch::Tensor& theirs, const tor
       << what;
 }
 
-TEST(TorchAgreement, ATransformerOfTheSameWeightsInOurOwnLayersLearnsTheSame) {
+TEST(TorchAgreement, OwnTransformer_TrainsTheSame) {
   const Dataset text = load_data("text", 1, kLength).train;
   TrainerOptions options{.ranks = 2, .micro_batches = 4, .executor = "sequential"};
   options.optimizer.kind = OptimizerKind::Momentum;

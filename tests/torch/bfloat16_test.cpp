@@ -101,7 +101,7 @@ std::string our_name(std::string theirs) {
   return "layers." + theirs;
 }
 
-TEST(TorchAgreement, AModelOfTheSameWeightsInOurOwnLayersLearnsTheSame) {
+TEST(TorchAgreement, OwnLayers_TrainTheSame) {
   const Program program = generate("1f1b", {.ranks = 2, .micro_batches = 4});
   TrainerOptions options{.ranks = 2, .micro_batches = 4, .executor = "sequential"};
   options.optimizer.kind = OptimizerKind::Momentum;

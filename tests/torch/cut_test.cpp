@@ -69,7 +69,7 @@ TEST(TorchCut, ByTimeCountsTheLossWhereThereAreTargets) {
       ElementsAre(0, 3, 4));
 }
 
-TEST(TorchCut, ByTimeLeavesBuffersGradientsAndTheGeneratorAsTheyWere) {
+TEST(TorchCut, ByTime_LeavesTheModelUnchanged) {
   const torch::nn::Sequential model(
       narrow(), torch::nn::BatchNorm1d(kColumns), torch::nn::Dropout(0.5));
   const torch::Tensor mean = model->ptr(1)->named_buffers()["running_mean"];

@@ -100,7 +100,7 @@ std::string failure_with(const TorchLossWeight& weight) {
   return "no failure";
 }
 
-TEST(TorchLossWeight, DividesByTheTokensOfARaggedMiniBatchAsPlainAutogradDoes) {
+TEST(TorchLossWeight, RaggedMiniBatch_DividesByTokens) {
   const Dataset text = lines().train;
   Batch batch;
   batch.fill(text, first_rows(kDocuments), kRaggedParts);

@@ -116,7 +116,7 @@ Program recomputing(const std::string& schedule, int ranks) {
   return insert_recompute(generate(schedule, {.ranks = ranks, .micro_batches = kParts}));
 }
 
-TEST(TorchRecompute, GivesTheBitsOfPlainAutogradAndTakesRunningMeansOnce) {
+TEST(TorchRecompute, PlainAutogradBits_RunningMeansOnce) {
   torch::nn::Sequential plain = dropping(0.4);
   train_plainly(plain, Numbers());
 
@@ -141,7 +141,7 @@ TEST(TorchDropout, IsTheIdentityInEvaluationAndRefusesARateOfOne) {
   EXPECT_THROW(TorchDropout(1.0, 1), InvalidArgument);
 }
 
-TEST(TorchDropout, DrawsForEachSampleStepAndLayerAndNotForEachMicroBatch) {
+TEST(TorchDropout, MasksDependOnSampleStepAndLayer) {
   const auto mask = [](std::uint64_t step, std::int64_t first, std::uint32_t layer, int rows) {
     const TorchPass pass(context_of(step, first));
     return TorchDropout(0.5, layer)->forward(torch::ones({rows, 64}));
@@ -171,7 +171,7 @@ TEST(TorchRandom, RefusesAModuleThatDrawsFromTheGeneratorOfTheProcess) {
   }
 }
 
-TEST(TorchRandom, SeededForEachUnitItDoesNotDependOnTheScheduleNorOnRecompute) {
+TEST(TorchRandom, SeededPerUnit_IgnoresScheduleAndRecompute) {
   const torch::nn::Sequential model = drawing();
   const TorchPipelineOptions seeded{.random = TorchRandom::SeedEachUnit};
   train(generate("gpipe", {.ranks = 2, .micro_batches = kParts}), model, "sequential", seeded);
@@ -254,7 +254,7 @@ struct JoinImpl : torch::nn::Module {
 };
 TORCH_MODULE(Join);
 
-TEST(TorchStage, AddsTheGradientsOfAnOutputThatSkipsStagesAsOneGraphDoes) {
+TEST(TorchStage, SkippingOutput_AddsGradientsAsOneGraph) {
   const auto layers = [] {
     torch::manual_seed(8);
     return std::tuple(torch::nn::Linear(3, 4), torch::nn::Linear(4, 4), Join());

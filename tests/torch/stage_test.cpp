@@ -220,7 +220,7 @@ struct FragileImpl : torch::nn::Module {
 };
 TORCH_MODULE(Fragile);
 
-TEST(TorchStage, MakesOneLineOfAnExceptionAndTheNextStepWorks) {
+TEST(TorchStage, Exception_IsOneLine) {
   torch::nn::Sequential model(torch::nn::Linear(2, 1), Fragile());
   Trainer trainer = trainer_of(model);
 
@@ -273,7 +273,7 @@ struct DoublerImpl : torch::nn::Module {
 };
 TORCH_MODULE(Doubler);
 
-TEST(TorchStage, CallsAHookInsideTheModelOncePerUnitWhenTheBackwardIsSplit) {
+TEST(TorchStage, SplitBackward_CallsHooksOncePerUnit) {
   std::vector<torch::Tensor> gradients;
   for (const char* schedule : {"1f1b", "zb-h1"}) {
     torch::manual_seed(2);

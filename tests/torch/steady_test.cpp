@@ -177,7 +177,7 @@ constexpr std::array kFaults = {
 
 class TorchSteady : public testing::TestWithParam<std::string> {};
 
-TEST_P(TorchSteady, FailingStepsLeaveNoTensorBehindAndAPipelineThatTrainsOn) {
+TEST_P(TorchSteady, FailingSteps_LeaveNoTensor) {
   const Counting counting;
   Fragile3 training(GetParam()), unharmed(GetParam());
   training.step();

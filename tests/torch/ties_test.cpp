@@ -92,7 +92,7 @@ torch::nn::Sequential train_tied(Sentences& data, const std::string& schedule, i
   return model;
 }
 
-TEST(TorchTies, OfAnEmbeddingAndAHeadHaveTheBitsOfAModuleThatSharesTheTensor) {
+TEST(TorchTies, EmbeddingAndHead_HaveSharedTensorBits) {
   Sentences data(1);
   const torch::nn::Sequential shared = train_shared(data);
   const torch::nn::Sequential tied = train_tied(data, "1f1b", 2);
@@ -102,7 +102,7 @@ TEST(TorchTies, OfAnEmbeddingAndAHeadHaveTheBitsOfAModuleThatSharesTheTensor) {
   EXPECT_TRUE(torch::equal(parameter(tied, 7, "weight"), parameter(tied, 0, "words.weight")));
 }
 
-TEST(TorchTies, AccumulateApartAndAreAddedOnceWhateverTheScheduleAndTheCut) {
+TEST(TorchTies, AccumulateApart_AddedOnce) {
   Sentences data(kTiedParts);
   const torch::nn::Sequential apart = train_apart(data);
   for (const char* schedule : {"1f1b", "gpipe", "zb-h1", "zb-v"})
@@ -116,7 +116,7 @@ TEST(TorchTies, AccumulateApartAndAreAddedOnceWhateverTheScheduleAndTheCut) {
                               1e-5));
 }
 
-TEST(TorchTies, OfATensorThatTwoStagesShareAreRefusedWithWhatToWrite) {
+TEST(TorchTies, SharedTensor_IsRejectedWithAdvice) {
   const torch::nn::Sequential model = tied_gpt(Vectors::SharedOwn);
   try {
     (void)torch_pipeline(model, next_word_loss, 2);

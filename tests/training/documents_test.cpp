@@ -140,7 +140,7 @@ TEST(Documents, LongestFirst_PaddedPerMicroBatch) {
   EXPECT_LT(batch.positions(MicroBatch{3}), batch.positions(MicroBatch{0}));
 }
 
-TEST(Documents, OfOneLengthKeepTheOrderThatTheyWereDrawnIn) {
+TEST(Documents, EqualLengths_KeepTheirOrder) {
   const TrainTest data = documents_of("aa\nbbbb\ncc\ndd\neeee\nff\ngg\nhh\nii\njj\nkk\nll\n", 8);
   EXPECT_THAT(longest_first(data.train, std::vector<std::int32_t>{5, 4, 3, 1, 2}),
               ElementsAre(4, 1, 5, 3, 2));

@@ -131,7 +131,7 @@ TEST(Lengths, TrainAlikeInProcesses) {
   });
 }
 
-TEST(Lengths, GoOnInTheMiddleOfAnEpochInAnotherCut) {
+TEST(Lengths, MidEpoch_ResumesInAnotherPartition) {
   const TrainTest data = lines();
   const ModelSpec model = gpt(data, ",dropout=0.1");
   const Course whole = course_of(model, data, options_of("gpipe", "sequential", 1));

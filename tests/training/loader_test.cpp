@@ -56,7 +56,7 @@ Dataset of_dims(const Dims& dims) {
   return data;
 }
 
-TEST(Batch, FilledAgainHasTheExtentsOfWhatItWasFilledWith) {
+TEST(Batch, FilledAgain_HasTheNewExtents) {
   // All have 64 columns.
   const std::vector<Dims> all = {{6, 64}, {6, 8, 8}, {6, 4, 16}, {6, 16, 4}, {6, 2, 4, 8}};
   Batch batch;

@@ -60,7 +60,7 @@ TEST(Predict, GivesARowPerSampleWhateverTheBatchesAndTheCut) {
   EXPECT_EQ(numbers_of(whole.predict(data, 61)), numbers_of(expected));
 }
 
-TEST(Evaluate, OfDataOfYourOwnIsTheScoreOfThatPass) {
+TEST(Evaluate, CustomData_IsTheScoreOfThePass) {
   Trainer trainer(parse_model(kModel), plain_options(2, 4));
   Batch batch(first_digits(23), 4);
   const Score expected = trainer.evaluate(first_digits(23), 23);

@@ -74,7 +74,7 @@ std::string entry(const std::string& name,
          R"(],"data_offsets":[)" + offsets + "]}";
 }
 
-TEST(Safetensors, WrittenFilesAreReadByTenLinesAndByTheReader) {
+TEST(Safetensors, TenLineReader_ReadsWrittenFiles) {
   const Tensor matrix = counting(DType::F32, {3, 5}, 1), wide = counting(DType::F64, {2}, 50),
                half = counting(DType::BF16, {7}, 90), scalar = counting(DType::I64, {}, 7),
                empty = counting(DType::F32, {0, 4}, 0);
@@ -163,7 +163,7 @@ TEST(Safetensors, AcceptsWhatTheFormatAllows) {
   EXPECT_EQ(refusal_of(file_with("{" + entry("a", "0,7", "0,0") + "}", 0)), "accepted");
 }
 
-TEST(Safetensors, HoldsNoTensorOfATypeThatTheLibraryDoesNotHave) {
+TEST(Safetensors, UnknownType_IsRejected) {
   const std::string file = file_with("{" + entry("a", "2,3", "0,6", "BOOL") + "}", 6);
   const Safetensors read = read_safetensors(std::as_bytes(std::span(file)), "file");
   EXPECT_EQ(read.entries[0].dtype(), std::nullopt);

@@ -117,7 +117,7 @@ TEST(State, WeightsSetInAnotherCutAreTheSameModel) {
   EXPECT_EQ(two.weights_hash(), three.weights_hash());
 }
 
-TEST(State, TheAverageOfTwoModelsHasTheBitsOfTheAverage) {
+TEST(State, AverageOfTwoModels_HasExactBits) {
   TrainerOptions options = plain_options(3, 2);
   Trainer one(parse_model(kModel), options);
   options.seed = 2;

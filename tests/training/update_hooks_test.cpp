@@ -182,7 +182,7 @@ std::vector<double> rates_of_fit(Trainer& trainer, const Dataset& data) {
   return rates;
 }
 
-TEST(Fit, LearnsTheSecondTimeAsTheFirstAndChangesNoOptions) {
+TEST(Fit, SecondFit_TrainsAsTheFirst) {
   const Dataset data = first_digits(40);
   for (const auto kind : {LearningRateKind::Linear, LearningRateKind::Cosine}) {
     TrainerOptions options = plain_options(2, 2);

@@ -122,7 +122,7 @@ TEST(Control, NumbersThatNoFieldHoldsAreRefusedAtTheSender) {
   EXPECT_THROW((void)encode({}, Probe{0, 0, -1}), InvalidArgument);
 }
 
-TEST(Control, WhatARankDoesIsSaidWhateverItsNameTimeAndPlace) {
+TEST(Control, AnyActivity_IsReadBack) {
   Progress sent;
   sent.activity.what = {'F', '\n', '\x01'};
   sent.age = std::chrono::nanoseconds(-5);

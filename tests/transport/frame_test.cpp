@@ -41,7 +41,7 @@ Refusal decode_changed(const DataHeader& header, std::size_t part = 128) {
   return decode(encode(header), part, kExpected, out);
 }
 
-TEST(Message, AHashThatIsTakenWhileCopyingIsThatOfTheWhole) {
+TEST(Message, HashWhileCopying_IsThatOfTheWhole) {
   for (const std::size_t size : {0U, 1U, 240U, 16'384U, 16'385U, 100'000U}) {
     std::vector<std::byte> from(size), to(size);
     for (std::size_t i = 0; i < size; ++i) from[i] = static_cast<std::byte>(i * i);

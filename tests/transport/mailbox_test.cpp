@@ -26,7 +26,7 @@ Mailbox receiver_of(const ChannelDepth& channel) {
   return {Rank{0}, 2, std::span(&channel, 1)};
 }
 
-TEST(Mailbox, ASenderIsToldOfRoomWhenHalfOfItWasTaken) {
+TEST(Mailbox, HalfTaken_NotifiesTheSender) {
   Mailbox mailbox = receiver_of({kOther, Rank{0}, Direction::Forward, 4});
   pass_through(mailbox, 0, 1);
   EXPECT_FALSE(mailbox.owes_credit(kOther, Direction::Forward));

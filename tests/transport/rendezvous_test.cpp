@@ -179,7 +179,7 @@ std::vector<std::string> refusals_of_two(const std::string& url,
   return refusals;
 }
 
-TEST(Rendezvous, TwoProcessesWithOneRank_AreBothNamedOnEveryRank) {
+TEST(Rendezvous, TwoProcessesWithOneRank_AreBothNamed) {
   const std::string process = "process " + std::to_string(::getpid()) + " on ";
   for (const bool keyed : {false, true}) {
     const std::string url = test::free_address();

@@ -62,7 +62,7 @@ TEST(ConnectionMonitor, WhatEndedHasPatienceToComeBackWhereSomebodyListens) {
   EXPECT_FALSE(line.lost(kStart + 1h, kGrace, kPatience));
 }
 
-TEST(Circle, WhoIsWatchedWatchesBackAndNobodyIsFarFromAnybody) {
+TEST(Circle, WatchedRank_WatchesBack) {
   for (int world = 1; world <= 300; ++world) {
     std::set<std::pair<int, int>> pairs;
     for (int i = 0; i < world; ++i)
