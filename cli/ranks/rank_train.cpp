@@ -1,16 +1,18 @@
 // What a worker does when it trains: one rank's stages, the data where they need it, and on rank 0
 // the words and files of the whole.
 #include <algorithm>
-#include <iomanip>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <iostream>
 #include <memory>
 #include <mutex>
 #include <optional>
 #include <set>
-#include <sstream>
 #include <unistd.h>
 #include <utility>
 #include <vector>
+
+#include <nlohmann/json.hpp>
 
 #include "cli/numbers.hpp"
 #include "cli/ranks/rank_work.hpp"
@@ -30,12 +32,6 @@ namespace millrace::cli {
 
 namespace {
 
-std::string joined(const std::vector<int>& numbers) {
-  std::string text;
-  for (const int number : numbers) text += (text.empty() ? "" : ",") + std::to_string(number);
-  return text;
-}
-
 /// Everything that decides bits, or whether two ranks understand each other.
 HelloFields hello_of(const TrainJob& job) {
   const TrainerOptions& options = job.options;
@@ -45,7 +41,7 @@ HelloFields hello_of(const TrainJob& job) {
       {"schedule", job.program.name},
       {"plan", plan_hash(job.program)},
       {"model", job.model.text},
-      {"cut", joined(options.boundaries)},
+      {"cut", fmt::format("{}", fmt::join(options.boundaries, ","))},
       {"data", job.flags.data},
       {"lengths", job.flags.lengths},
       {"copies of the pipeline", std::to_string(job.flags.data_parallel)},
@@ -82,20 +78,23 @@ void note_begin(const TrainJob& job, const JobProcess& process, Rank rank) {
   for (int i = 0; i < shape.replicas(); ++i)
     for (int stage = 0; stage < shape.stages(); ++stage)
       if (shape.rank(Replica{i}, Stage{stage}) == grid.place_of(rank)) mine.insert(stage);
-  const std::string copy =
-      grid.data() == 1 ? std::string() : "copy " + std::to_string(grid.copy_of(rank)) + ", ";
   note(process,
        rank,
-       " of " + std::to_string(grid.processes()) + ": " + copy +
-           (mine.size() == 1 ? "stage " : "stages ") + joined({mine.begin(), mine.end()}) +
-           ", process " + std::to_string(::getpid()));
+       fmt::format(" of {}: {}{} {}, process {}",
+                   grid.processes(),
+                   grid.data() == 1 ? "" : fmt::format("copy {}, ", grid.copy_of(rank)),
+                   mine.size() == 1 ? "stage" : "stages",
+                   fmt::join(mine, ","),
+                   ::getpid()));
 }
 
 void note_end(const TrainOutcome& outcome, const JobProcess& process, Rank rank) {
-  std::ostringstream text;
-  text << ": done after " << outcome.updates << (outcome.updates == 1 ? " update" : " updates")
-       << " in " << std::fixed << std::setprecision(1) << outcome.fit.seconds << " s";
-  note(process, rank, text.str());
+  note(process,
+       rank,
+       fmt::format(": done after {} {} in {:.1f} s",
+                   outcome.updates,
+                   outcome.updates == 1 ? "update" : "updates",
+                   outcome.fit.seconds));
 }
 
 /// Where nobody said how long the pipeline is: as its copies have processes, and 1 where a process
@@ -115,10 +114,9 @@ std::string divisors_of(int number) {
   std::vector<std::string> texts;
   for (int i = 1; i <= number; ++i)
     if (number % i == 0) texts.push_back(std::to_string(i));
-  std::string text = texts.front();
-  for (std::size_t i = 1; i < texts.size(); ++i)
-    text += (i + 1 == texts.size() ? " or " : ", ") + texts[i];
-  return text;
+  const std::string last = texts.back();
+  texts.pop_back();
+  return texts.empty() ? last : fmt::format("{} or {}", fmt::join(texts, ", "), last);
 }
 
 void check_processes(const Grid& grid, int world) {
@@ -183,37 +181,47 @@ Dataset of_size(const std::string& name, std::int64_t samples, std::int64_t clas
       name, Tensor(DType::F32, {samples, 0}), Tensor(DType::I32, {samples, 0}), classes);
 }
 
-/// How much data there is and which, for whoever read it; machines may have files of one name.
+/// The amount and the digest of the data, from a process that has read it; empty without data. The
+/// digest matters because machines may have different files of one name.
 std::string account_of(const TrainTest& data) {
   if (data.train.size() == 0) return {};
-  const std::string contents =
-      combine_digests({{"1", contents_digest(data.train)}, {"2", contents_digest(data.test)}});
-  return std::to_string(data.train.epoch_size()) + " training samples, " +
-         std::to_string(data.test.size()) + " test samples, " + std::to_string(data.train.classes) +
-         " classes, contents " + contents;
+  return nlohmann::ordered_json{
+      {"train", data.train.epoch_size()},
+      {"test", data.test.size()},
+      {"classes", data.train.classes},
+      {"contents",
+       combine_digests({{"1", contents_digest(data.train)}, {"2", contents_digest(data.test)}})}}
+      .dump();
 }
 
-/// What the processes with the first or the last stage have read, by their accounts; the others
-/// have none and hear it.
+std::string described(const std::string& account) {
+  const auto data = nlohmann::json::parse(account);
+  return fmt::format("{} training samples, {} test samples, {} classes, contents {}",
+                     data["train"].get<std::int64_t>(),
+                     data["test"].get<std::int64_t>(),
+                     data["classes"].get<std::int64_t>(),
+                     data["contents"].get<std::string>());
+}
+
+/// The account of the processes with the first or the last stage; the others receive it.
 std::string agreed_account(const std::string& mine, ProcessGroup& group) {
-  std::string said;
+  std::string agreed;
   for (const std::string& theirs : group.gather(mine, Label::Data)) {
-    if (!said.empty() && !theirs.empty() && said != theirs)
-      throw Mismatch("data differs: " + said + " here, " + theirs + " there");
-    if (said.empty()) said = theirs;
+    if (!agreed.empty() && !theirs.empty() && agreed != theirs)
+      throw Mismatch("data differs: " + described(agreed) + " here, " + described(theirs) +
+                     " there");
+    if (agreed.empty()) agreed = theirs;
   }
-  return said;
+  return agreed;
 }
 
 /// As much data, which is elsewhere.
 TrainTest data_of(const std::string& account, const std::string& name) {
-  std::istringstream words(account);
-  std::int64_t train = 0;
-  std::int64_t test = 0;
-  std::int64_t classes = 0;
-  std::string word;
-  words >> train >> word >> word >> test >> word >> word >> classes;
-  return {of_size(name, train, classes), of_size(name, test, classes)};
+  const auto data = nlohmann::json::parse(account);
+  const auto part = [&](const char* size) {
+    return of_size(name, data[size].get<std::int64_t>(), data["classes"].get<std::int64_t>());
+  };
+  return {part("train"), part("test")};
 }
 
 /// What the places of a process have in common.
