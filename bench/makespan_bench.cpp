@@ -190,7 +190,8 @@ void be_rank_in_shared_memory(Rank rank, const std::string& directory, int out) 
       rank, directory, out, SharedMemoryListener(place_of<SharedMemoryOptions>(rank, directory)));
 }
 
-/// The rival: a pair of sockets between neighbours, on which messages come in the program's order.
+/// The baseline: a pair of sockets between neighbours, on which messages come in the program's
+/// order.
 class BareRank {
  public:
   BareRank(Rank rank, const std::string& directory) {

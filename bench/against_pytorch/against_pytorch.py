@@ -38,10 +38,10 @@ def ran(words, **environment):
     return done.stdout
 
 
-def rival(folder, job, threads, blas):
+def baseline(folder, job, threads, blas):
     path = folder / "job.json"
     path.write_text(json.dumps(job), encoding="utf-8")
-    return json.loads(ran(["/usr/bin/python3", HERE / "rival.py", path, str(threads)],
+    return json.loads(ran(["/usr/bin/python3", HERE / "baseline.py", path, str(threads)],
                           OPENBLAS_NUM_THREADS=str(blas), OMP_NUM_THREADS=str(threads)))
 
 
@@ -76,13 +76,13 @@ def compare(folder, job, rounds):
     """Medians of seconds per step, the first step of each run left out."""
     job = prepared(folder, job)
     theirs_name = "PyTorch's Pipe" if job.get("partitions") else "PyTorch"
-    probe = {s: statistics.median(rival(folder, {**job, "steps": job["probed"]}, *s)["seconds"][1:])
+    probe = {s: statistics.median(baseline(folder, {**job, "steps": job["probed"]}, *s)["seconds"][1:])
              for s in SETTINGS}
     best = min(probe, key=probe.get)
     seconds = {theirs_name: [], **{way: [] for way in job["ways"]}}
     alone = []
     for _ in range(rounds):
-        theirs = rival(folder, job, *best)
+        theirs = baseline(folder, job, *best)
         seconds[theirs_name] += theirs["seconds"][1:]
         for way, cut in job["ways"].items():
             mine = ours(folder, job, cut)

@@ -30,7 +30,7 @@ MOST_OF_OTHERS = 0.05
 
 def pipe_seconds(job):
     """Of its steps, without the first."""
-    done = subprocess.run(["/usr/bin/python3", HERE / "rival.py", job, "1"], env=ONE_THREAD, check=True,
+    done = subprocess.run(["/usr/bin/python3", HERE / "baseline.py", job, "1"], env=ONE_THREAD, check=True,
                           capture_output=True, text=True)
     return json.loads(done.stdout)["seconds"][1:]
 

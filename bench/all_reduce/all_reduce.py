@@ -3,7 +3,7 @@
 
 all_reduce of 1 and 64 MiB over 2 and 4 processes by ProcessGroup over shared memory, beside Open MPI's
 MPI_Allreduce over its own shared memory and Gloo's two algorithms over TCP on the loopback, in turns, round
-after round: what else runs on the machine hits all alike. Every program checks its sums first. A rival whose
+after round: what else runs on the machine hits all alike. Every program checks its sums first. A baseline whose
 library is not there is named and left out. Writes bench/results/all_reduce.json.
 """
 
@@ -49,20 +49,20 @@ def seconds_of(folder, name, processes):
 
 
 def print_case(row, names):
-    """GB/s of every name: median of the rounds' medians, and the best run; and both by the better rival's."""
+    """GB/s of every name: median of the rounds' medians, and the best run; and both by the better baseline's."""
     size = row["bytes"]
     print(f"{size >> 20} MiB over {row['processes']} processes, GB/s in the median and at best")
     for which, choose in enumerate((statistics.median, min)):
         for name in names:
             row["gigabytes_per_second"].setdefault(name, []).append(
                 size / choose(taken[which] for taken in row["seconds"][name]) / 1e9)
-    of_rivals = [rates for name, rates in row["gigabytes_per_second"].items() if not name.startswith("millrace")]
+    of_baselines = [rates for name, rates in row["gigabytes_per_second"].items() if not name.startswith("millrace")]
     for name, rates in row["gigabytes_per_second"].items():
         line = f"  {name:20}" + "".join(f"{rate:8.2f}" for rate in rates)
-        if name.startswith("millrace") and of_rivals:
-            ratios = [rate / max(of_rival) for rate, of_rival in zip(rates, zip(*of_rivals, strict=True), strict=True)]
+        if name.startswith("millrace") and of_baselines:
+            ratios = [rate / max(of_baseline) for rate, of_baseline in zip(rates, zip(*of_baselines, strict=True), strict=True)]
             row["by_better_rival"][name] = ratios
-            line += f"   {ratios[0]:.2f} and {ratios[1]:.2f} of the better rival"
+            line += f"   {ratios[0]:.2f} and {ratios[1]:.2f} of the better baseline"
         print(line, flush=True)
 
 

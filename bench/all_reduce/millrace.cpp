@@ -1,5 +1,5 @@
 // Sums over processes by ProcessGroup over shared memory: NAME is "millrace", or with a word more
-// "millrace unchecked", without checksums of payloads, which the rivals do not have either.
+// "millrace unchecked", without checksums of payloads, which the baselines do not have either.
 #include <chrono>
 #include <filesystem>
 #include <memory>

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Sums over processes: the programs of `./run bench --all-reduce`, ours and its rivals', add up right. How fast they do is
+# Sums over processes: the programs of `./run bench --all-reduce`, ours and the baselines', add up right. How fast they do is
 # the benchmark's. sums.sh BUILD, where BUILD holds bench/all_reduce_*.
 here=$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")
 source "$here/claims.sh"

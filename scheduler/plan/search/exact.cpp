@@ -46,15 +46,15 @@ class Layer {
 
   /// Adds a state unless one with the same cut dominates it; returns whether it was added.
   bool add(State state, std::span<const double> times) {
-    std::vector<std::uint32_t>& rivals = by_cut_[state.counts];
-    for (const std::uint32_t rival : rivals)
-      if (at_most(this->times(states_[rival]), times)) return false;
-    std::erase_if(rivals, [&](std::uint32_t rival) {
-      const bool worse = at_most(times, this->times(states_[rival]));
-      if (worse) states_[rival].dropped = true;
+    std::vector<std::uint32_t>& peers = by_cut_[state.counts];
+    for (const std::uint32_t peer : peers)
+      if (at_most(this->times(states_[peer]), times)) return false;
+    std::erase_if(peers, [&](std::uint32_t peer) {
+      const bool worse = at_most(times, this->times(states_[peer]));
+      if (worse) states_[peer].dropped = true;
       return worse;
     });
-    rivals.push_back(static_cast<std::uint32_t>(states_.size()));
+    peers.push_back(static_cast<std::uint32_t>(states_.size()));
     state.times = times_.size();
     times_.insert(times_.end(), times.begin(), times.end());
     states_.push_back(std::move(state));
