@@ -152,7 +152,8 @@ void expect_excerpt(const Block& block, const fs::path& folder, const std::strin
         if (!entry.path().string().ends_with(suffix)) return false;
         const Lines source = dense(lines_of(contents(fs::relative(entry.path(), kSources))));
         return std::ranges::all_of(parts, [&](const Lines& part) {
-          return !std::ranges::search(source, part).empty() || part.empty();
+          return std::search(source.begin(), source.end(), part.begin(), part.end()) !=
+                 source.end();
         });
       });
   EXPECT_TRUE(found) << place(block) << " is no excerpt of a " << suffix << " below " << folder

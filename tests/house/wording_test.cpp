@@ -34,7 +34,7 @@ std::vector<fs::path> written_files() {
     if (std::ranges::count(kSuffixes, path.extension().string()) != 0 &&
         std::ranges::none_of(kLeftOut,
                              [&](const std::string& folder) { return name.starts_with(folder); }))
-      files.push_back(name);
+      files.emplace_back(name);
   }
   return files;
 }
