@@ -24,7 +24,7 @@
 
 #include "millrace/scheduler/plan/generators.hpp"
 #include "millrace/scheduler/plan/graph.hpp"
-#include "millrace/scheduler/run/executors.hpp"
+#include "millrace/scheduler/run/executor.hpp"
 
 namespace {
 

@@ -22,11 +22,11 @@
 #include "millrace/scheduler/plan/generators.hpp"
 #include "millrace/scheduler/plan/graph.hpp"
 #include "millrace/scheduler/plan/passes.hpp"
-#include "millrace/scheduler/run/executors.hpp"
+#include "millrace/scheduler/run/executor.hpp"
 #include "millrace/training/measurement.hpp"
 #include "millrace/training/rank_parts.hpp"
+#include "millrace/transport/listener.hpp"
 #include "millrace/transport/private_directory.hpp"
-#include "millrace/transport/rendezvous.hpp"
 #include "millrace/transport/shared_memory.hpp"
 #include "millrace/transport/zeromq.hpp"
 

@@ -19,7 +19,7 @@
 #include "millrace/scheduler/plan/generators.hpp"
 #include "millrace/scheduler/plan/graph.hpp"
 #include "millrace/scheduler/plan/passes.hpp"
-#include "millrace/scheduler/run/executors.hpp"
+#include "millrace/scheduler/run/executor.hpp"
 #include "millrace/scheduler/run/grid.hpp"
 #include "millrace/transport/in_process.hpp"
 

@@ -25,8 +25,8 @@
 
 #include "millrace/core/error.hpp"
 #include "millrace/core/tensor_pool.hpp"
+#include "millrace/transport/listener.hpp"
 #include "millrace/transport/private_directory.hpp"
-#include "millrace/transport/rendezvous.hpp"
 #include "millrace/transport/shared_memory.hpp"
 #include "millrace/transport/zeromq.hpp"
 #include "transport/wire/envelope.hpp"

@@ -1,7 +1,7 @@
 // The exit codes of the command, in one table: those of every process of a job, and its own.
 #pragma once
 
-#include "millrace/transport/failure.hpp"
+#include "millrace/transport/endpoint.hpp"
 
 namespace millrace::cli {
 

@@ -20,7 +20,7 @@
 #include "cli/vocabulary.hpp"
 #include "millrace/core/error.hpp"
 #include "millrace/stages/compiled.hpp"
-#include "millrace/transport/failure.hpp"
+#include "millrace/transport/endpoint.hpp"
 #ifdef MILLRACE_MPI
 #include "millrace/transport/mpi.hpp"
 #endif

@@ -13,7 +13,7 @@
 
 #include "millrace/core/error.hpp"
 #include "millrace/core/random.hpp"
-#include "millrace/scheduler/run/executors.hpp"
+#include "millrace/scheduler/run/executor.hpp"
 #include "millrace/stages/precision.hpp"
 
 namespace millrace {

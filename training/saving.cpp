@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "millrace/core/error.hpp"
-#include "millrace/transport/failure.hpp"
+#include "millrace/transport/endpoint.hpp"
 #include "training/checkpoint/resume.hpp"
 #include "training/checkpoint/run_facts.hpp"
 #include "training/checkpoint/settings.hpp"

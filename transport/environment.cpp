@@ -1,7 +1,5 @@
 // One row per launcher. Of launchers inside each other the innermost counts; all others that speak
 // must agree.
-#include "millrace/transport/environment.hpp"
-
 #include <algorithm>
 #include <array>
 #include <charconv>
@@ -9,6 +7,7 @@
 #include <string_view>
 
 #include "millrace/core/error.hpp"
+#include "millrace/transport/launch.hpp"
 #include "transport/slurm.hpp"
 
 namespace millrace {

@@ -1,5 +1,5 @@
 // Exit codes by the kind of an exception.
-#include "millrace/transport/failure.hpp"
+#include "millrace/transport/endpoint.hpp"
 
 namespace millrace {
 

@@ -6,7 +6,7 @@
 #include <optional>
 #include <string>
 
-#include "millrace/transport/environment.hpp"
+#include "millrace/transport/launch.hpp"
 
 namespace millrace {
 

@@ -6,9 +6,9 @@
 
 #include "bench/all_reduce/processes.hpp"
 #include "bench/all_reduce/sums.hpp"
+#include "millrace/transport/listener.hpp"
 #include "millrace/transport/private_directory.hpp"
 #include "millrace/transport/process_group.hpp"
-#include "millrace/transport/rendezvous.hpp"
 #include "millrace/transport/shared_memory.hpp"
 
 namespace {

@@ -21,8 +21,8 @@
 #include "cli/verbs.hpp"
 #include "millrace/core/error.hpp"
 #include "millrace/stages/compiled.hpp"
-#include "millrace/transport/failure.hpp"
-#include "millrace/transport/hello.hpp"
+#include "millrace/transport/endpoint.hpp"
+#include "millrace/transport/listener.hpp"
 #include "millrace/transport/private_directory.hpp"
 #include "millrace/transport/shared_memory.hpp"
 

@@ -5,7 +5,7 @@
 #include <string>
 #include <unistd.h>
 
-#include "millrace/transport/environment.hpp"
+#include "millrace/transport/launch.hpp"
 
 namespace millrace::cli {
 

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "cli/train/side_by_side.hpp"
-#include "millrace/transport/rendezvous.hpp"
+#include "millrace/transport/listener.hpp"
 
 namespace millrace::cli {
 

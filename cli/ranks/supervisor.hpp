@@ -12,7 +12,7 @@
 
 #include "cli/ranks/rank_logs.hpp"
 #include "cli/standard_streams.hpp"
-#include "millrace/transport/environment.hpp"
+#include "millrace/transport/launch.hpp"
 
 namespace millrace::cli {
 

@@ -18,7 +18,6 @@
 #include "cli/verbs.hpp"
 #include "cli/vocabulary.hpp"
 #include "millrace/core/error.hpp"
-#include "millrace/transport/environment.hpp"
 #include "millrace/transport/launch.hpp"
 
 namespace millrace::cli {

@@ -9,9 +9,9 @@
 #include "cli/ranks/sockets.hpp"
 #include "cli/verbs.hpp"
 #include "millrace/core/error.hpp"
-#include "millrace/transport/failure.hpp"
+#include "millrace/transport/endpoint.hpp"
+#include "millrace/transport/listener.hpp"
 #include "millrace/transport/private_directory.hpp"
-#include "millrace/transport/rendezvous.hpp"
 #include "millrace/transport/zeromq.hpp"
 
 namespace millrace::cli {

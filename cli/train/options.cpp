@@ -15,7 +15,7 @@
 #include "millrace/core/error.hpp"
 #include "millrace/scheduler/plan/generators.hpp"
 #include "millrace/scheduler/plan/text.hpp"
-#include "millrace/scheduler/run/executors.hpp"
+#include "millrace/scheduler/run/executor.hpp"
 #include "millrace/stages/partition.hpp"
 #include "millrace/stages/precision.hpp"
 #include "millrace/training/rank_parts.hpp"

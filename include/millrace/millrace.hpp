@@ -4,7 +4,6 @@
 
 #include "millrace/scheduler/plan.hpp"
 #include "millrace/scheduler/run/executor.hpp"
-#include "millrace/scheduler/run/executors.hpp"
 #include "millrace/scheduler/run/grid.hpp"
 #include "millrace/stages/compiled.hpp"
 #include "millrace/stages/function_stage.hpp"
@@ -19,7 +18,6 @@
 #include "millrace/training/sequential_check.hpp"
 #include "millrace/training/trainer.hpp"
 #include "millrace/transport/endpoint.hpp"
-#include "millrace/transport/failure.hpp"
 #include "millrace/transport/in_process.hpp"
 #include "millrace/transport/launch.hpp"
 #include "millrace/transport/process_group.hpp"

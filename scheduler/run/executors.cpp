@@ -1,6 +1,4 @@
 // make_executor: completes and checks a program, then picks the executor by name.
-#include "millrace/scheduler/run/executors.hpp"
-
 #include <algorithm>
 #include <array>
 #include <set>
@@ -12,6 +10,7 @@
 #include "millrace/core/error.hpp"
 #include "millrace/scheduler/plan/passes.hpp"
 #include "millrace/scheduler/plan/verify.hpp"
+#include "millrace/scheduler/run/executor.hpp"
 #include "run/kinds.hpp"
 
 namespace millrace {

@@ -30,8 +30,8 @@
 
 #include "millrace/core/error.hpp"
 #include "millrace/scheduler/plan/graph.hpp"
-#include "millrace/scheduler/run/interpreter.hpp"
 #include "run/inlining.hpp"
+#include "run/interpreter.hpp"
 #include "run/interpreter_state.hpp"
 #include "run/kinds.hpp"
 #include "run/rank_work.hpp"

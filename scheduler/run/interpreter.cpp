@@ -1,5 +1,5 @@
 // The effects of the actions, one function each, and the frame of a step around them.
-#include "millrace/scheduler/run/interpreter.hpp"
+#include "run/interpreter.hpp"
 
 #include <string>
 #include <utility>

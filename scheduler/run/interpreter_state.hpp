@@ -6,10 +6,10 @@
 #include <span>
 #include <vector>
 
-#include "millrace/scheduler/run/interpreter.hpp"
 #include "run/arena_workers.hpp"
 #include "run/gradient_all_reduce.hpp"
 #include "run/gradient_tree.hpp"
+#include "run/interpreter.hpp"
 #include "run/reduction.hpp"
 #include "run/tensor_counts.hpp"
 #include "run/value_slots.hpp"

@@ -5,7 +5,7 @@
 #include <memory>
 #include <span>
 
-#include "millrace/scheduler/run/executors.hpp"
+#include "millrace/scheduler/run/executor.hpp"
 
 namespace millrace::run {
 

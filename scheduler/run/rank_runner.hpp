@@ -4,8 +4,8 @@
 
 #include <span>
 
-#include "millrace/scheduler/run/executors.hpp"
-#include "millrace/scheduler/run/interpreter.hpp"
+#include "millrace/scheduler/run/executor.hpp"
+#include "run/interpreter.hpp"
 #include "run/step_clock.hpp"
 
 namespace millrace::run {

@@ -3,7 +3,7 @@
 #include <vector>
 
 #include "millrace/scheduler/plan/graph.hpp"
-#include "millrace/scheduler/run/interpreter.hpp"
+#include "run/interpreter.hpp"
 #include "run/kinds.hpp"
 #include "run/rank_work.hpp"
 #include "run/step_clock.hpp"

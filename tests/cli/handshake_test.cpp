@@ -7,8 +7,8 @@
 #include "cli/launched.hpp"
 #include "millrace/core/error.hpp"
 #include "millrace/stages/compiled.hpp"
+#include "millrace/transport/listener.hpp"
 #include "millrace/transport/private_directory.hpp"
-#include "millrace/transport/rendezvous.hpp"
 #include "millrace/transport/zeromq.hpp"
 #include "support/free_address.hpp"
 

@@ -11,7 +11,7 @@
 #include "cli/train/side_by_side.hpp"
 #include "cli/verbs.hpp"
 #include "millrace/core/error.hpp"
-#include "millrace/transport/failure.hpp"
+#include "millrace/transport/endpoint.hpp"
 #include "millrace/transport/in_process.hpp"
 #include "millrace/transport/private_directory.hpp"
 #include "support/free_address.hpp"

@@ -11,10 +11,10 @@
 
 #include "millrace/core/random.hpp"
 #include "millrace/scheduler/plan/generators.hpp"
-#include "millrace/scheduler/run/executors.hpp"
+#include "millrace/scheduler/run/executor.hpp"
 #include "millrace/training/rank_parts.hpp"
+#include "millrace/transport/listener.hpp"
 #include "millrace/transport/private_directory.hpp"
-#include "millrace/transport/rendezvous.hpp"
 #include "millrace/transport/zeromq.hpp"
 
 namespace millrace {

@@ -11,9 +11,9 @@
 
 #include <gmock/gmock.h>
 
-#include "millrace/transport/failure.hpp"
+#include "millrace/transport/endpoint.hpp"
+#include "millrace/transport/listener.hpp"
 #include "millrace/transport/process_group.hpp"
-#include "millrace/transport/rendezvous.hpp"
 #include "mpi/processes.hpp"
 
 namespace millrace {

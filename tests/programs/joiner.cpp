@@ -18,7 +18,7 @@
 #include "millrace/training/build_fields.hpp"
 #include "millrace/training/rank_parts.hpp"
 #include "millrace/training/trainer.hpp"
-#include "millrace/transport/failure.hpp"
+#include "millrace/transport/endpoint.hpp"
 #include "millrace/transport/launch.hpp"
 
 namespace {

@@ -13,7 +13,7 @@
 #include "millrace/scheduler/plan/generators.hpp"
 #include "millrace/training/build_fields.hpp"
 #include "millrace/training/rank_parts.hpp"
-#include "millrace/transport/failure.hpp"
+#include "millrace/transport/endpoint.hpp"
 #include "millrace/transport/launch.hpp"
 
 namespace {

@@ -9,7 +9,7 @@
 
 #include <gtest/gtest.h>
 
-#include "millrace/scheduler/run/executors.hpp"
+#include "millrace/scheduler/run/executor.hpp"
 #include "millrace/transport/in_process.hpp"
 
 namespace millrace::testing_run {

@@ -15,7 +15,7 @@
 #include <gtest/gtest.h>
 
 #include "millrace/scheduler/plan/generators.hpp"
-#include "millrace/scheduler/run/executors.hpp"
+#include "millrace/scheduler/run/executor.hpp"
 #include "millrace/transport/in_process.hpp"
 #include "millrace/transport/private_directory.hpp"
 #include "millrace/transport/shared_memory.hpp"

@@ -13,7 +13,7 @@
 #include "millrace/core/error.hpp"
 #include "millrace/scheduler/plan/generators.hpp"
 #include "millrace/scheduler/plan/passes.hpp"
-#include "millrace/scheduler/run/executors.hpp"
+#include "millrace/scheduler/run/executor.hpp"
 #include "run/all_ranks.hpp"
 #include "run/toy_pipeline.hpp"
 

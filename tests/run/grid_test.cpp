@@ -15,7 +15,7 @@
 
 #include "millrace/core/error.hpp"
 #include "millrace/scheduler/plan/generators.hpp"
-#include "millrace/scheduler/run/executors.hpp"
+#include "millrace/scheduler/run/executor.hpp"
 #include "millrace/transport/in_process.hpp"
 #include "run/toy_pipeline.hpp"
 #include "transport/liveness/monitor.hpp"

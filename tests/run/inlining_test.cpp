@@ -8,7 +8,7 @@
 #include <gtest/gtest.h>
 
 #include "millrace/scheduler/plan/generators.hpp"
-#include "millrace/scheduler/run/executors.hpp"
+#include "millrace/scheduler/run/executor.hpp"
 #include "run/toy_pipeline.hpp"
 
 namespace millrace::testing_run {

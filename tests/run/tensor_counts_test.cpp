@@ -5,8 +5,8 @@
 
 #include <gmock/gmock.h>
 
-#include "millrace/scheduler/run/interpreter.hpp"
 #include "run/executor_conformance.hpp"
+#include "scheduler/run/interpreter.hpp"
 
 namespace millrace::testing_run {
 

@@ -12,7 +12,7 @@
 
 #include "millrace/core/error.hpp"
 #include "millrace/scheduler/plan/verify.hpp"
-#include "millrace/scheduler/run/executors.hpp"
+#include "millrace/scheduler/run/executor.hpp"
 #include "torch/matrix_runs.hpp"
 
 namespace millrace::testing_torch {

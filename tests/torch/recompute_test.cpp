@@ -7,7 +7,7 @@
 
 #include "millrace/scheduler/plan/generators.hpp"
 #include "millrace/scheduler/plan/passes.hpp"
-#include "millrace/scheduler/run/executors.hpp"
+#include "millrace/scheduler/run/executor.hpp"
 #include "millrace/torch/dropout.hpp"
 #include "millrace/torch/forward.hpp"
 #include "millrace/torch/pass.hpp"

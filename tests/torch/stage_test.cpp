@@ -10,7 +10,7 @@
 #include <gtest/gtest.h>
 
 #include "millrace/scheduler/plan/generators.hpp"
-#include "millrace/scheduler/run/executors.hpp"
+#include "millrace/scheduler/run/executor.hpp"
 #include "millrace/torch/forward.hpp"
 #include "millrace/torch/pipeline.hpp"
 #include "millrace/training/trainer.hpp"

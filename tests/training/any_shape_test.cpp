@@ -11,7 +11,7 @@
 #include <gtest/gtest.h>
 
 #include "millrace/scheduler/plan/generators.hpp"
-#include "millrace/scheduler/run/executors.hpp"
+#include "millrace/scheduler/run/executor.hpp"
 #include "millrace/stages/partition.hpp"
 #include "millrace/training/measurement.hpp"
 #include "millrace/training/trainer.hpp"

@@ -12,7 +12,7 @@
 #include <gtest/gtest.h>
 
 #include "millrace/core/error.hpp"
-#include "millrace/scheduler/run/executors.hpp"
+#include "millrace/scheduler/run/executor.hpp"
 #include "millrace/training/generator.hpp"
 #include "millrace/training/measurement.hpp"
 #include "millrace/training/text.hpp"

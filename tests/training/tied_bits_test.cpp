@@ -21,9 +21,9 @@
 #include "millrace/training/trainer.hpp"
 #include "millrace/training/weights_hash.hpp"
 #include "millrace/transport/in_process.hpp"
+#include "millrace/transport/listener.hpp"
 #include "millrace/transport/private_directory.hpp"
 #include "millrace/transport/process_group.hpp"
-#include "millrace/transport/rendezvous.hpp"
 #include "millrace/transport/zeromq.hpp"
 
 namespace millrace {

@@ -7,7 +7,7 @@
 #include <gtest/gtest.h>
 
 #include "millrace/core/random.hpp"
-#include "millrace/scheduler/run/executors.hpp"
+#include "millrace/scheduler/run/executor.hpp"
 #include "millrace/training/trainer.hpp"
 #include "training/first_digits.hpp"
 

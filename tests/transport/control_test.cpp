@@ -5,7 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "millrace/core/error.hpp"
-#include "millrace/transport/hello.hpp"
+#include "millrace/transport/listener.hpp"
 #include "transport/control_campaign.hpp"
 #include "transport/repetitions.hpp"
 #include "transport/wire/frame.hpp"

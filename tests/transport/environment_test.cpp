@@ -1,11 +1,10 @@
 // Identity: what engines say in their variables, and that two sources which disagree are refused.
-#include "millrace/transport/environment.hpp"
-
 #include <vector>
 
 #include <gtest/gtest.h>
 
 #include "millrace/core/error.hpp"
+#include "millrace/transport/launch.hpp"
 
 namespace millrace {
 namespace {

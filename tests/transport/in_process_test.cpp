@@ -5,7 +5,7 @@
 
 #include <gmock/gmock.h>
 
-#include "millrace/transport/failure.hpp"
+#include "millrace/transport/endpoint.hpp"
 #include "transport/conformance.hpp"
 #include "transport/meeting_conformance.hpp"
 

@@ -12,8 +12,8 @@
 #include <vector>
 
 #include "millrace/core/random.hpp"
-#include "millrace/transport/failure.hpp"
-#include "millrace/transport/hello.hpp"
+#include "millrace/transport/endpoint.hpp"
+#include "millrace/transport/listener.hpp"
 #include "millrace/transport/private_directory.hpp"
 #include "transport/shared_memory/region_loop.hpp"
 

@@ -8,7 +8,7 @@
 
 #include "millrace/core/error.hpp"
 #include "millrace/core/random.hpp"
-#include "millrace/transport/rendezvous.hpp"
+#include "millrace/transport/listener.hpp"
 #include "transport/rendezvous/hello.hpp"
 #include "transport/wire/control.hpp"
 

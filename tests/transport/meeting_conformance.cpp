@@ -7,7 +7,7 @@
 #include <gmock/gmock.h>
 
 #include "millrace/core/error.hpp"
-#include "millrace/transport/rendezvous.hpp"
+#include "millrace/transport/listener.hpp"
 #include "transport/conformance.hpp"
 
 namespace millrace::testing_transport {

@@ -15,7 +15,6 @@
 
 #include <gtest/gtest.h>
 
-#include "millrace/transport/hello.hpp"
 #include "millrace/transport/listener.hpp"
 #include "millrace/transport/private_directory.hpp"
 

@@ -1,6 +1,4 @@
 // Meeting: every difference between ranks is named on every rank, and nobody's place is taken.
-#include "millrace/transport/rendezvous.hpp"
-
 #include <array>
 #include <filesystem>
 #include <fstream>
@@ -15,7 +13,8 @@
 #include <zmq_addon.hpp>
 
 #include "millrace/core/error.hpp"
-#include "millrace/transport/failure.hpp"
+#include "millrace/transport/endpoint.hpp"
+#include "millrace/transport/listener.hpp"
 #include "millrace/transport/private_directory.hpp"
 #include "millrace/transport/zeromq.hpp"
 #include "support/free_address.hpp"

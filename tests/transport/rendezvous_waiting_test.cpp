@@ -8,9 +8,9 @@
 #include <zmq.hpp>
 #include <zmq_addon.hpp>
 
-#include "millrace/transport/failure.hpp"
+#include "millrace/transport/endpoint.hpp"
+#include "millrace/transport/listener.hpp"
 #include "millrace/transport/private_directory.hpp"
-#include "millrace/transport/rendezvous.hpp"
 #include "millrace/transport/zeromq.hpp"
 #include "support/free_address.hpp"
 #include "transport/wire/control.hpp"

@@ -11,9 +11,9 @@
 
 #include <gmock/gmock.h>
 
-#include "millrace/transport/failure.hpp"
+#include "millrace/transport/endpoint.hpp"
+#include "millrace/transport/listener.hpp"
 #include "millrace/transport/private_directory.hpp"
-#include "millrace/transport/rendezvous.hpp"
 #include "millrace/transport/shared_memory.hpp"
 #include "transport/conformance.hpp"
 #include "transport/shared_memory/descriptor_message.hpp"

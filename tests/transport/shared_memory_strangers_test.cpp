@@ -11,7 +11,7 @@
 
 #include <gmock/gmock.h>
 
-#include "millrace/transport/hello.hpp"
+#include "millrace/transport/listener.hpp"
 #include "millrace/transport/private_directory.hpp"
 #include "millrace/transport/shared_memory.hpp"
 #include "transport/conformance.hpp"

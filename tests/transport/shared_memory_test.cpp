@@ -9,8 +9,8 @@
 
 #include <gmock/gmock.h>
 
+#include "millrace/transport/listener.hpp"
 #include "millrace/transport/private_directory.hpp"
-#include "millrace/transport/rendezvous.hpp"
 #include "transport/conformance.hpp"
 #include "transport/meeting_conformance.hpp"
 

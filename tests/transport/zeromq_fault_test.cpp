@@ -8,7 +8,7 @@
 #include <gmock/gmock.h>
 
 #include "millrace/core/random.hpp"
-#include "millrace/transport/failure.hpp"
+#include "millrace/transport/endpoint.hpp"
 #include "millrace/transport/private_directory.hpp"
 #include "millrace/transport/zeromq.hpp"
 #include "transport/conformance.hpp"

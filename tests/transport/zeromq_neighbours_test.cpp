@@ -8,9 +8,8 @@
 
 #include <gmock/gmock.h>
 
-#include "millrace/transport/failure.hpp"
-#include "millrace/transport/hello.hpp"
-#include "millrace/transport/rendezvous.hpp"
+#include "millrace/transport/endpoint.hpp"
+#include "millrace/transport/listener.hpp"
 #include "millrace/transport/zeromq.hpp"
 #include "transport/conformance.hpp"
 #include "transport/meeting_conformance.hpp"

@@ -10,7 +10,7 @@
 #include <zmq.hpp>
 
 #include "millrace/core/random.hpp"
-#include "millrace/transport/failure.hpp"
+#include "millrace/transport/endpoint.hpp"
 #include "millrace/transport/private_directory.hpp"
 #include "transport/repetitions.hpp"
 #include "transport/three_ranks.hpp"

@@ -12,9 +12,9 @@
 #include <gmock/gmock.h>
 
 #include "millrace/core/tensor_pool.hpp"
-#include "millrace/transport/failure.hpp"
+#include "millrace/transport/endpoint.hpp"
+#include "millrace/transport/listener.hpp"
 #include "millrace/transport/private_directory.hpp"
-#include "millrace/transport/rendezvous.hpp"
 #include "support/free_address.hpp"
 #include "transport/conformance.hpp"
 #include "transport/meeting_conformance.hpp"

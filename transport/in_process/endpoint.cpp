@@ -5,7 +5,7 @@
 #include <string>
 #include <utility>
 
-#include "millrace/transport/failure.hpp"
+#include "millrace/transport/endpoint.hpp"
 
 namespace millrace::in_process {
 

@@ -12,7 +12,7 @@
 #include "millrace/core/sentence.hpp"
 #include "millrace/transport/in_process.hpp"
 #include "millrace/transport/launch.hpp"
-#include "millrace/transport/rendezvous.hpp"
+#include "millrace/transport/listener.hpp"
 #include "millrace/transport/shared_memory.hpp"
 #include "transport/shared_memory/launched.hpp"
 #ifdef MILLRACE_ZEROMQ

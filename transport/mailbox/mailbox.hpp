@@ -12,7 +12,6 @@
 #include <vector>
 
 #include "millrace/transport/endpoint.hpp"
-#include "millrace/transport/failure.hpp"
 #include "transport/mailbox/message_queue.hpp"
 #include "transport/mailbox/taken_counts.hpp"
 

@@ -7,7 +7,7 @@
 #include <string>
 
 #include "millrace/core/ids.hpp"
-#include "millrace/transport/hello.hpp"
+#include "millrace/transport/listener.hpp"
 
 namespace millrace {
 

@@ -9,7 +9,6 @@
 #include <vector>
 
 #include "millrace/core/ids.hpp"
-#include "millrace/transport/hello.hpp"
 #include "millrace/transport/listener.hpp"
 
 namespace millrace {

@@ -5,7 +5,6 @@
 #include <string>
 #include <vector>
 
-#include "millrace/transport/hello.hpp"
 #include "millrace/transport/launch.hpp"
 #include "millrace/transport/listener.hpp"
 

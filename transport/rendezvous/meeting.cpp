@@ -7,8 +7,8 @@
 #include <utility>
 #include <variant>
 
-#include "millrace/transport/failure.hpp"
-#include "millrace/transport/rendezvous.hpp"
+#include "millrace/transport/endpoint.hpp"
+#include "millrace/transport/listener.hpp"
 #include "transport/rendezvous/claims.hpp"
 #include "transport/rendezvous/hello.hpp"
 #include "transport/wire/control.hpp"

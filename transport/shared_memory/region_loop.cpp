@@ -9,7 +9,7 @@
 #include <unistd.h>
 #include <utility>
 
-#include "millrace/transport/hello.hpp"
+#include "millrace/transport/listener.hpp"
 #include "transport/liveness/circle.hpp"
 #include "transport/liveness/heartbeat_interval.hpp"
 #include "transport/shared_memory/address.hpp"

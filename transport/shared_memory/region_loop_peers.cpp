@@ -6,7 +6,7 @@
 #include <unistd.h>
 #include <utility>
 
-#include "millrace/transport/hello.hpp"
+#include "millrace/transport/listener.hpp"
 #include "transport/shared_memory/events.hpp"
 #include "transport/shared_memory/region_loop.hpp"
 

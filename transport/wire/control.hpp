@@ -9,7 +9,7 @@
 #include <string>
 #include <variant>
 
-#include "millrace/transport/failure.hpp"
+#include "millrace/transport/endpoint.hpp"
 #include "transport/liveness/activity.hpp"
 #include "transport/wire/envelope.hpp"
 

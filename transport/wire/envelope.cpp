@@ -5,7 +5,7 @@
 #include <cstring>
 
 #include "millrace/core/tensor.hpp"
-#include "millrace/transport/hello.hpp"
+#include "millrace/transport/listener.hpp"
 #include "transport/wire/numbers.hpp"
 
 #define XXH_INLINE_ALL

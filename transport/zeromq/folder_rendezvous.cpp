@@ -10,7 +10,7 @@
 #include <thread>
 #include <unistd.h>
 
-#include "millrace/transport/failure.hpp"
+#include "millrace/transport/endpoint.hpp"
 #include "millrace/transport/zeromq.hpp"
 #include "transport/zeromq/address.hpp"
 

@@ -2,7 +2,7 @@
 #include "millrace/core/error.hpp"
 #include "millrace/scheduler/plan/stop.hpp"
 #include "millrace/scheduler/run/executor.hpp"
-#include "millrace/transport/failure.hpp"
+#include "millrace/transport/endpoint.hpp"
 #include "module/bindings.hpp"
 #include "module/python_failure.hpp"
 

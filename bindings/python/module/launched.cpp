@@ -6,7 +6,7 @@
 #include "millrace/core/error.hpp"
 #include "millrace/training/build_fields.hpp"
 #include "millrace/training/rank_parts.hpp"
-#include "millrace/transport/failure.hpp"
+#include "millrace/transport/endpoint.hpp"
 #include "millrace/transport/in_process.hpp"
 #include "module/bindings.hpp"
 

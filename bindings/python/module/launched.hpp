@@ -10,8 +10,8 @@
 #include <string>
 
 #include "millrace/training/trainer.hpp"
-#include "millrace/transport/hello.hpp"
 #include "millrace/transport/launch.hpp"
+#include "millrace/transport/listener.hpp"
 
 namespace millrace::python {
 

@@ -1,7 +1,7 @@
 // What a process was built as and computes with: where two differ, their bits may.
 #pragma once
 
-#include "millrace/transport/hello.hpp"
+#include "millrace/transport/listener.hpp"
 
 namespace millrace {
 

@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include "millrace/scheduler/run/executors.hpp"
+#include "millrace/scheduler/run/executor.hpp"
 #include "millrace/training/file_system.hpp"
 #include "millrace/training/learning_rate.hpp"
 #include "millrace/training/loader.hpp"

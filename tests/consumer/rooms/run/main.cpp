@@ -1,5 +1,5 @@
 // Takes the component run alone.
-#include <millrace/scheduler/run/executors.hpp>
+#include <millrace/scheduler/run/executor.hpp>
 
 int main() {
   using namespace millrace;

@@ -1,7 +1,7 @@
 // What PyTorch computes with: where two processes differ in it, their bits may.
 #pragma once
 
-#include "millrace/transport/hello.hpp"
+#include "millrace/transport/listener.hpp"
 
 namespace millrace {
 
