@@ -95,7 +95,7 @@ TEST_F(CompareVerb, WritesCsvAndOneDiagram) {
   EXPECT_EQ(command(verb + "--svg").text, read("c.svg"));
 }
 
-TEST_F(CompareVerb, PredictsWithTheMeasuredMeansWhenNoCostsAreGiven) {
+TEST_F(CompareVerb, NoCosts_PredictsWithMeasuredMeans) {
   write_pair();
 
   const Ran ran = with_trace("");
@@ -130,7 +130,7 @@ TEST_F(CompareVerb, NamesWhatATraceOfAnotherPlanHas) {
   EXPECT_THAT(ran.text, HasSubstr("the trace has 0F2 on rank 0, the program has not"));
 }
 
-TEST_F(CompareVerb, PredictsWithTheCostsThatAreGivenAndSaysWhich) {
+TEST_F(CompareVerb, Costs_PredictAndAreNamed) {
   write_pair();
 
   const Ran typed = with_trace("--f 3 --latency 1");

@@ -117,7 +117,7 @@ TEST_F(CostsVerb, ALimitNeedsAMemoryToLimit) {
   EXPECT_EQ(command(verb + " --f 1").code, 2);
 }
 
-TEST_F(CostsVerb, CompareGoesOnBesideARefusalAndSaysWhatIsInvalid) {
+TEST_F(CostsVerb, Compare_ContinuesAfterAnInvalidSchedule) {
   const Ran limited = command("compare gpipe,1f1b -p 4 -m 8 --memory-limit 1p");
   EXPECT_EQ(limited.code, 1);
   EXPECT_THAT(limited.text, HasSubstr("gpipe is not valid: rule 9 (memory)"));

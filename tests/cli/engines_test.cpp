@@ -63,7 +63,7 @@ std::string command_in(const std::string& manifest) {
   return replaced(replaced(found[1].str(), ",", ""), "\"", "");
 }
 
-TEST(TrainUnderAnEngine, IsOneRankByTheVariablesOfTorchrun) {
+TEST(TrainUnderAnEngine, TorchrunVariables_SetTheRank) {
   const std::string train = "train --steps 6";
   const std::string address = free_address();
   const std::size_t colon = address.rfind(':');

@@ -121,7 +121,7 @@ std::string weights_of_the_whole(const std::string& place) {
   return trainer.weights_hash();
 }
 
-TEST(FailedStep, IsPrecededByTheCheckpointOfAllProcessesThatLive) {
+TEST(FailedStep, LiveProcesses_SaveFirst) {
   const Folder folder("cli_failed_step");
   const std::string place = folder.path() + "/saved";
   const auto said = train(place, Way::Throws);

@@ -49,7 +49,7 @@ class FullFolder : public VerbTest {
   }
 };
 
-TEST_F(FullFolder, IsNamedWithTheFirstFileThatHasNoRoom) {
+TEST_F(FullFolder, FirstFileWithoutSpace_IsNamed) {
   const Ran probe = run_within("size=16m", "ipc");
   if (probe.text.find("unshare: ") != std::string::npos ||
       probe.text.find("mount: ") != std::string::npos) {

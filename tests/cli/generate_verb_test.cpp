@@ -33,7 +33,7 @@ class GenerateVerb : public VerbTest {
   }
 };
 
-TEST_F(GenerateVerb, TrainsOnTextAndTellsNatsBitsTokensAndASample) {
+TEST_F(GenerateVerb, TrainsOnTextAndPrintsASample) {
   const Ran text = command(train("-p 2"));
   ASSERT_EQ(text.code, 0) << text.text;
   EXPECT_THAT(text.text, HasSubstr("nats per character"));

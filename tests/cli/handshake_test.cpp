@@ -99,7 +99,7 @@ TEST(HandShake, AnotherSizeOfTheWorldIsRefusedWithCode78) {
   EXPECT_THAT(outcome.errors, HasSubstr("world differs: rank 0 has '2', rank 2 has '3'"));
 }
 
-TEST(HandShake, WhatTheCommandLinesOfTwoWorkersSayIsCompared) {
+TEST(HandShake, CommandLines_AreCompared) {
   struct Pair {
     const char* mine;
     const char* theirs;
@@ -131,7 +131,7 @@ TEST(HandShake, WhatTheCommandLinesOfTwoWorkersSayIsCompared) {
   }
 }
 
-TEST(HandShake, RanksWhoseMatricesAreMultipliedByOtherInstructionsAreRefused) {
+TEST(HandShake, OtherGemmInstructions_AreRejected) {
   const bool follows_the_variable = product_libraries().starts_with("oneDNN");
   const PrivateDirectory place(temporary());
   Command other(worker(place, 1, 2, "train --steps 9"));
@@ -146,7 +146,7 @@ TEST(HandShake, RanksWhoseMatricesAreMultipliedByOtherInstructionsAreRefused) {
               AllOf(HasSubstr("products differs: rank 0 has 'oneDNN "), HasSubstr(" sse41 (")));
 }
 
-TEST(HandShake, TwoSourcesOfIdentityThatDisagreeAreRefusedWithCode78) {
+TEST(HandShake, DisagreeingIdentities_ExitWith78) {
   ::setenv("SLURM_PROCID", "1", 1);   // NOLINT(concurrency-mt-unsafe)
   ::setenv("SLURM_STEP_ID", "0", 1);  // NOLINT(concurrency-mt-unsafe)
   ::setenv("MILLRACE_RANK", "0", 1);  // NOLINT(concurrency-mt-unsafe)
@@ -163,7 +163,7 @@ TEST(HandShake, TwoSourcesOfIdentityThatDisagreeAreRefusedWithCode78) {
   EXPECT_EQ(typed.code, 0) << typed.errors;
 }
 
-TEST(HandShake, TwoWorkersWithOneRank_AreBothNamedWithCode78) {
+TEST(HandShake, TwoWorkersWithOneRank_ExitWith78) {
   const std::string common = "worker --world 3 --insecure --join-timeout 3600 --rendezvous " +
                              test::free_address() + " --rank ";
   Command first(common + "1 -- doctor"), second(common + "1 -- doctor");

@@ -39,7 +39,7 @@ class ImportVerb : public VerbTest {
   }
 };
 
-TEST_F(ImportVerb, OfOurOwnTraceGivesTheCostsThatMadeIt) {
+TEST_F(ImportVerb, OwnTrace_ReturnsItsCosts) {
   ASSERT_EQ(command("show zb-h1 -p 3 -m 6 --f 3,1,2 --i 2 --w 1.5 --trace " + path("t.json")).code,
             0);
 
@@ -131,7 +131,7 @@ class SplitVerb : public VerbTest {
   }
 };
 
-TEST_F(SplitVerb, CutsByTimeAndSaysHowGoodTheCutIs) {
+TEST_F(SplitVerb, SplitsByTimeAndPrintsTheBalance) {
   write_layers();
 
   const Ran ran = command("split " + path("layers.json") + " -p 3");

@@ -73,7 +73,7 @@ TEST(LaunchProgram, MeetsWithoutALaunchWhereAnEngineSaysTheSame) {
   EXPECT_EQ(first.output, alone().output);
 }
 
-TEST(LaunchProgram, ThatIsToldHalfOfItsPlaceNamesTheVariable) {
+TEST(LaunchProgram, HalfSetIdentity_NamesTheVariable) {
   const std::string pair = "MILLRACE_RANK=0 MILLRACE_WORLD=2 MILLRACE_RENDEZVOUS=tcp://127.0.0.1:9";
   for (const auto& [variables, sentence] :
        {std::pair{std::string("MILLRACE_RANK=1"), "MILLRACE_WORLD is not set, but this is rank 1"},
@@ -172,7 +172,7 @@ TEST(LaunchProgram, RankKilledAfterPeerGaveUp_IsNamed) {
   EXPECT_THAT(outcome.errors, EndsWith("rank 1 was ended by signal 9 (Killed)\n"));
 }
 
-TEST(LaunchProgram, ThatNeverJoinsAtAllIsNamedOnEveryRank) {
+TEST(LaunchProgram, NeverJoining_IsNamedOnEveryRank) {
   const Outcome outcome = run("launch -n 2 --join-timeout 0.5 --grace 1 -- sleep 100");
 
   EXPECT_EQ(outcome.code, 75);
@@ -304,7 +304,7 @@ TEST(LaunchProgram, IsEndedWithTheSignalOfTheLaunch) {
   }
 }
 
-TEST(LaunchProgram, WhatAKilledLaunchHadStartedThroughAShellEndsWithIt) {
+TEST(LaunchProgram, ProgramInAShell_EndsWithKilledLaunch) {
   Command command("launch -n 2 -- sh -c '" + kJoiner + " all goes-on; true'");
   const auto shells = command.workers(2);
   ASSERT_EQ(shells.size(), 2U);

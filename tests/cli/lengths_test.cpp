@@ -63,7 +63,7 @@ TEST_F(LengthsOption, ReportsTokensAndPadding) {
   EXPECT_THAT(fixed.text, AllOf(HasSubstr(" tokens/s"), Not(HasSubstr("padding"))));
 }
 
-TEST_F(LengthsOption, HasTheSameWeightsInEveryCutAndInProcesses) {
+TEST_F(LengthsOption, EverySplit_SameWeights) {
   const std::string alone = hash_in(command(train("-p 1 --executor sequential --json")));
   EXPECT_EQ(hash_in(command(train("-p 3 --executor ranks --recompute --json"))), alone);
   EXPECT_EQ(hash_in(command(train("-p 2 --accumulate 2 --schedule zb-v --json", "bucket", 2))),
@@ -79,7 +79,7 @@ TEST_F(LengthsOption, HasTheSameWeightsInEveryCutAndInProcesses) {
             hash_in(command(train("-p 1 --precision bf16 --json"))));
 }
 
-TEST_F(LengthsOption, GoesOnFromACheckpointInAnotherCutWithoutBeingTyped) {
+TEST_F(LengthsOption, Checkpoint_RestoresTheOption) {
   const std::string alone = hash_in(command(train("-p 1 --json")));
   ASSERT_EQ(command(train("-p 2 --save-every 9 --save " + path("saved"))).code, 0);
   const std::string resume = "--resume " + path("saved/step-0000000009") + " --json";

@@ -160,7 +160,7 @@ TEST(SideBySide, ThrowsACauseRatherThanWhoOnlyLostAnother) {
   EXPECT_EQ(sum, 5);
 }
 
-TEST(SideBySide, APlaceThatFailsLeavesNoneOfItsProcessWaiting) {
+TEST(SideBySide, FailingRank_EndsItsProcess) {
   InProcessHub hub(2);
   std::vector<std::unique_ptr<Endpoint>> endpoints;
   endpoints.push_back(hub.endpoint(Rank{0}));

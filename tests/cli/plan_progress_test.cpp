@@ -29,7 +29,7 @@ TEST(PlanProgress, SaysNothingInTheFirstSecond) {
   EXPECT_EQ(written(false, {0, 0.5, 0.99}), "");
 }
 
-TEST(PlanProgress, WritesLessAndLessOftenWhereNoLineCanMove) {
+TEST(PlanProgress, NoTerminal_WritesLessAndLess) {
   EXPECT_EQ(written(false, {1, 1.5, 1.99, 2, 3, 3.9, 4.5, 8, 9, 17}),
             "millrace: simulate v-zb, 1 s: making the schedule\n"
             "millrace: simulate v-zb, 2 s: making the schedule\n"

@@ -283,7 +283,7 @@ TEST_F(PlanVerbs, BadInputIsOneSentenceAndExitCodeTwo) {
   }
 }
 
-TEST_F(PlanVerbs, RanksThatShareProcessorsAreSimulatedDrawnAndComparedSo) {
+TEST_F(PlanVerbs, SharedCores_AreSimulatedAndDrawn) {
   const Ran shared = command("simulate 1f1b -p 2 -m 2 --cores 1");
   const json enough = json::parse(command("simulate 1f1b -p 2 -m 2 --cores 2 --json").text);
   const json table = json::parse(command("compare 1f1b,gpipe -p 2 -m 2 --cores 1 --json").text);

@@ -48,7 +48,7 @@ TEST_F(SearchVerb, CountsGradientsOfReplicasInOnePipeline) {
   expect_refused("search --one-copy" + bytes, 2, "--gradient-bytes is given without -d");
 }
 
-TEST_F(SearchVerb, JsonHasTheFieldsOfSimulateAndWhatWasFound) {
+TEST_F(SearchVerb, Json_HasTheFieldsOfSimulate) {
   const json found = best("-p 2 -m 4 --f 3 --i 2 --w 1 --latency 1");
   const json simulated = json::parse(command("simulate 1f1b --json").text);
 
@@ -144,7 +144,7 @@ TEST_F(SearchVerb, ChoosesWhatRecomputesWhereOnlyThatFits) {
               HasSubstr("the plan recomputes " + chosen + " by itself; leave it out"));
 }
 
-TEST_F(SearchVerb, SaysWhatOtherVerbsTakeToRecomputeLikeTheWinner) {
+TEST_F(SearchVerb, PrintsTheRecomputeOptionOfTheWinner) {
   const std::string limit = " --memory-limit 3.5 --mem-boundary 0.5 ";
   for (const json& entry : best("-p 3 -m 9 -v 1 --one-copy --recompute choose" + limit)["front"]) {
     if (entry["refinement"] != "" || entry["generator"] == "exact") continue;
@@ -278,7 +278,7 @@ TEST_F(SearchVerb, GivesTheSameAnswerForTheSameSeed) {
   EXPECT_EQ(best(options), best(options));
 }
 
-TEST_F(SearchVerb, RefusesBadInputInOneSentenceWithExitCodeTwo) {
+TEST_F(SearchVerb, BadInput_ExitsWith2) {
   const std::vector<std::pair<std::string, std::string>> cases = {
       {"--memory-limit 2q", "--memory-limit is '2q'; expected a number, or a number with suffix p"},
       {"--memory-limit -1p", "--memory-limit is '-1'; expected a number from 0"},

@@ -78,7 +78,7 @@ TEST_F(StepsOfCopies, OfSeveralPassesAreSearchedFor) {
   EXPECT_THAT(span.text, HasSubstr("--accumulate is 3: between the passes of a step"));
 }
 
-TEST_F(StepsOfCopies, PartialSumsOfATreeAreCountedAndAreMemory) {
+TEST_F(StepsOfCopies, PartialSums_AreMemory) {
   const std::string job = "simulate 1f1b -p 2 -m 8 --accumulate-order tree ";
   EXPECT_THAT(command(job).text, HasSubstr("partial sums of each stage at most: 4 4\n"));
   const json plain = json::parse(command("simulate 1f1b -p 2 -m 8 --json").text);
@@ -94,7 +94,7 @@ TEST_F(StepsOfCopies, PartialSumsOfATreeAreCountedAndAreMemory) {
               HasSubstr("--accumulate-order is 'any'; known are ascending and tree"));
 }
 
-TEST_F(StepsOfCopies, OfSeveralPassesHaveSumsAfterTheLastAlone) {
+TEST_F(StepsOfCopies, SeveralPasses_ReduceAfterTheLast) {
   const std::string job = "1f1b -p 2 -m 2 -d 2 --gradient-bytes 4 --bandwidth 1 --accumulate 3";
   const json figures = json::parse(command("simulate " + job + " --json").text);
   // Two passes of 9, then one of 9 and the sums' 4.
@@ -112,7 +112,7 @@ TEST_F(StepsOfCopies, OfSeveralPassesHaveSumsAfterTheLastAlone) {
   EXPECT_FALSE(json::parse(command("simulate 1f1b --json").text).contains("accumulate"));
 }
 
-TEST_F(StepsOfCopies, OfSeveralPassesKeepTheSumsOfOneTree) {
+TEST_F(StepsOfCopies, SeveralPasses_KeepOneTree) {
   const std::string tree = " --accumulate-order tree --gradient-bytes 10 --json";
   const json four = json::parse(command("simulate 1f1b -p 2 -m 8 --accumulate 4" + tree).text);
   const json one = json::parse(command("simulate 1f1b -p 2 -m 32" + tree).text);

@@ -16,7 +16,7 @@ using testing::StartsWith;
 
 class SweepVerb : public VerbTest {};
 
-TEST_F(SweepVerb, CombinesListsAndRangesAndCountsWhatHasNoMeaning) {
+TEST_F(SweepVerb, CombinesListsAndRanges) {
   const Ran ran = command(
       "sweep 1f1b,dualpipe -p 2,4 -m 4..8 --times 1:1:1,2:2:1 --latency 0,0.5 "
       "--memory-limit none,1p --out " +
@@ -49,7 +49,7 @@ TEST_F(SweepVerb, HasTheStepOfSeveralPassesThatSimulateSays) {
   }
 }
 
-TEST_F(SweepVerb, PrintsTheSameJsonLinesOnAnyNumberOfThreads) {
+TEST_F(SweepVerb, AnyThreadCount_SameJsonLines) {
   const std::string verb = "sweep all -p 4 -m 8 --json --threads ";
   const Ran one = command(verb + "1"), many = command(verb + "5");
 
@@ -103,7 +103,7 @@ TEST_F(SweepVerb, TakesCostFilesAsSimulateDoes) {
   EXPECT_EQ(rows_of("--mem-f 3 --costs " + path("a.json"))[1]["peak_memory"], 2 * 3);
 }
 
-TEST_F(SweepVerb, TakesPlanFilesAndSaysWhyARowIsNotValid) {
+TEST_F(SweepVerb, PlanFiles_InvalidRowsHaveAReason) {
   ASSERT_EQ(command("show zb-h1 -p 3 -m 5 --plan " + path("mine.plan")).code, 0);
   std::istringstream rows(
       command("sweep " + path("mine.plan") + ",1f1b -p 2,4 -m 6 --memory-limit 2 --json").text);

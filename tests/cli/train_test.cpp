@@ -299,7 +299,7 @@ TEST(Train, AccumulatesOverPassesToTheSameBits) {
   EXPECT_EQ(four["peak_stash_bytes"]["counted"], four["peak_stash_bytes"]["predicted"]);
 }
 
-TEST(Train, RefusesBadInputInOneSentenceWithExitCodeTwo) {
+TEST(Train, BadInput_ExitsWith2) {
   const Folder folder("cli_bad");
   const std::string narrow = folder.write("narrow.csv", "1,2,0\n3,4,1\n");
   struct Case {

@@ -30,7 +30,7 @@ TEST_F(VerifyVerb, ProvesAScheduleAndSaysItsRoomMemoryAndBits) {
       "same bits as sequential: yes\n");
 }
 
-TEST_F(VerifyVerb, PrintsTheGridWithTheFaultyActionsUnderTheSentence) {
+TEST_F(VerifyVerb, Fault_PrintsGridWithFaultyActions) {
   write("bad.csv", "0F0,0B0,0F1,0B1\n1F0,1F1,1B0,1B1\n");
 
   const Ran ran = command("verify " + path("bad.csv"));

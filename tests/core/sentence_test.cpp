@@ -44,7 +44,7 @@ TEST(InvalidParameter, IsTheOnlyRefusalThatNamesParameters) {
   EXPECT_EQ(sentence_of(error).text(capitals), error.what());
 }
 
-TEST(NamesParameters, MakesTheSentenceOfAnyExceptionOneThatNamesThem) {
+TEST(NamesParameters, AnyException_NamesTheParameters) {
   class Failed : public Error, public NamesParameters {
    public:
     explicit Failed(const Sentence& sentence) : Error(sentence.text()), NamesParameters(sentence) {}

@@ -102,7 +102,7 @@ TEST_F(MpiRanks, WaitInATwentiethOfACore) {
   });
 }
 
-TEST_F(MpiRanks, AreToldWhoIsStoppedAndWhatEveryRankDid) {
+TEST_F(MpiRanks, StoppedRank_IsReportedToAll) {
   MpiOptions options = options_of(all());
   options.heartbeat_timeout = 600ms;
   on_every_rank(options, [](Endpoint& end) {
@@ -119,7 +119,7 @@ TEST_F(MpiRanks, AreToldWhoIsStoppedAndWhatEveryRankDid) {
   });
 }
 
-TEST_F(MpiRanks, AreLostToTheOthersWhenTheyGoWithoutAGoodbye) {
+TEST_F(MpiRanks, EndWithoutShutdown_IsLost) {
   const auto process = this_process();
   auto endpoint = meet({}, MpiListener(options_of(all())));
   if (process.number == 1)
@@ -166,7 +166,7 @@ TEST_F(MpiRanks, RefuseMoreOfAProcessThanTagsTellApart) {
 }
 
 /// Process 1 is ranks 2 and 3 of a world of 4, to the others a process is one rank.
-TEST_F(MpiRanks, AreToldOnAllThatAProcessCountsItsRanksOtherwise) {
+TEST_F(MpiRanks, DifferentRanksPerProcess_FailOnEveryRank) {
   const bool odd = this_process().number == 1;
   MpiOptions options = options_of(odd ? 2 * all() : all());
   options.places = odd ? 2 : 1;

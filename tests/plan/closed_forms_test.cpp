@@ -68,7 +68,7 @@ void expect_form(double figure, double form, bool exact, const std::string& what
     EXPECT_GE(figure, form) << what;
 }
 
-TEST(ClosedForms, FusedOneChunkSchedulesHaveTheirBubbleForEveryCount) {
+TEST(ClosedForms, FusedOneChunk_HasItsBubble) {
   for (const char* name : {"gpipe", "gpipe-lifo", "1f1b", "eager-1f1b"})
     on_grid([&](int p, int m) {
       const Report report = figures(generate(name, sized(p, m)), 5, 3, 4);
@@ -122,7 +122,7 @@ void expect_interleaved(const ScheduleOptions& options, int g) {
   }
 }
 
-TEST(ClosedForms, InterleavedSchedulesHaveTheirBubbleAndPeaksForEveryGroup) {
+TEST(ClosedForms, Interleaved_HasBubbleAndPeaks) {
   on_grid([](int p, int m) {
     for (int v = 1; v <= 4; ++v)
       for (const auto& [asked, group] : groups(p, m)) {
@@ -134,7 +134,7 @@ TEST(ClosedForms, InterleavedSchedulesHaveTheirBubbleAndPeaksForEveryGroup) {
   });
 }
 
-TEST(ClosedForms, LoopedAndForwardSchedulesDivideTheBubbleByTheirChunks) {
+TEST(ClosedForms, LoopedAndForward_DivideBubbleByChunks) {
   on_grid([](int p, int m) {
     for (int v = 1; v <= 4; ++v) {
       ScheduleOptions options = sized(p, m);
@@ -232,7 +232,7 @@ TEST(ClosedForms, GroupedSchedulesTradeTheirBubbleForMemory) {
   });
 }
 
-TEST(ClosedForms, ChimeraHasItsBubbleAndItsPeakOnEveryRank) {
+TEST(ClosedForms, Chimera_HasBubbleAndPeaks) {
   on_grid([](int p, int m) {
     if (p % 2 != 0 || m % p != 0) return;
     const Report report = timed("chimera", sized(p, m), {2, 2, 2});
@@ -244,7 +244,7 @@ TEST(ClosedForms, ChimeraHasItsBubbleAndItsPeakOnEveryRank) {
   });
 }
 
-TEST(ClosedForms, DualPipesHaveTheirBubblesWithPairsTogetherAndApart) {
+TEST(ClosedForms, DualPipes_HaveBubblesWithPairsOrNot) {
   on_grid([](int p, int m) {
     if (m < 2 * p) return;
     const bool both_ways = p % 2 == 0 && m % 2 == 0;
@@ -337,7 +337,7 @@ TEST(ClosedForms, SlicedLoopsDivideTheBubbleByChunksAndSlices) {
   });
 }
 
-TEST(ClosedForms, SlicedOneChunkSchedulesDivideTheBubbleByTheirSlices) {
+TEST(ClosedForms, SlicedOneChunk_DividesBubbleBySlices) {
   on_grid([](int p, int m) {
     for (int q = 1; q <= 4; ++q) {
       ScheduleOptions options = sized(p, m);

@@ -88,7 +88,7 @@ TEST(CostFile, OfBracketsAlone_IsRefusedBeforeItIsBuilt) {
   EXPECT_THAT(complaint("[\"" + std::string(65, '[') + "\\\"[\"]"), HasSubstr("JSON object"));
 }
 
-TEST(CostFile, RefusesToWriteWhatTheFormatHasNoWordFor) {
+TEST(CostFile, InexpressibleCosts_AreRejected) {
   CostFile file = two_stages();
   file.cost.rank_speed = {1, 2};
   EXPECT_THROW((void)write_costs(file), InvalidArgument);

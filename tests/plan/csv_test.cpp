@@ -47,7 +47,7 @@ TEST(ScheduleCsv, ShapeIsDerivedFromTheRows) {
   EXPECT_EQ(program.ranks[1].size(), 2U);
 }
 
-TEST(ScheduleCsv, EveryTypeOfTheGrammarIsReadAndWrittenBack) {
+TEST(ScheduleCsv, EveryActionType_RoundTrips) {
   const std::string text =
       "0F0,0SEND_F0,0RECV_B0,0I0,0W0,0REDUCE_GRAD\n"
       "1RECV_F0,(1F0;2B0)OVERLAP_F_B,2F0,1B0,1SEND_B0\n";

@@ -148,7 +148,7 @@ TEST(DrawOrder, ShowsWhatSurroundsTheMarksOfALongProgram) {
             "...\n");
 }
 
-TEST(DrawOrder, StaysShortForAnyProgramAndSurvivesMarksOutsideIt) {
+TEST(DrawOrder, AnyProgram_StaysShort) {
   const Program program = millrace::testing_plan::one_f_one_b(100, 1000);
 
   EXPECT_LT(draw_order(program, {}).size(), 4000U);
@@ -312,7 +312,7 @@ TEST(DrawTrace, OfOtherRanksThanTheProgram_SaysBothNumbers) {
             "1:1: the trace is of 4 ranks, the program of 2");
 }
 
-TEST(DrawHtml, IsOnePageWithoutOutsideResourcesAndWithAllActions) {
+TEST(DrawHtml, OnePage_HasAllActions) {
   const Drawn it = drawn("zb-h1", 4, 8);
 
   const std::string page = draw_html(it.program, it.timeline, it.cost, "<zb>");
@@ -359,7 +359,7 @@ TEST(DrawHtml, NamesTheTwoForwardsOfEverySkipArrow) {
   EXPECT_THAT(draw_html(chain.program, chain.timeline, chain.cost), HasSubstr("\"skips\":[[]]"));
 }
 
-TEST(DrawHtml, HoldsTheScheduleAtEveryNumberOfMicroBatchesOnce) {
+TEST(DrawHtml, EveryMicroBatchCount_IsHeldOnce) {
   const Drawn it = drawn("1f1b", 2, 4), small = drawn("1f1b", 2, 1), same = drawn("1f1b", 2, 4);
 
   const std::string page =

@@ -224,7 +224,7 @@ TEST(ZeroBubblePaper, BubbleRates_AgreeToFourDigits) {
   }
 }
 
-TEST(ZeroBubblePaper, TheHeuristicHasItsPublishedRatesUnderBothLimits) {
+TEST(ZeroBubblePaper, Heuristic_HasPublishedRates) {
   for (const Setting& of : kSettings) {
     EXPECT_NEAR(rate(of, timed("zb-auto", of, profiled(of, 1)).span_asap), of.rates[4], 5.01e-5);
     EXPECT_NEAR(rate(of, timed("zb-auto", of, profiled(of, 2)).span_asap), of.rates[5], 5.01e-5);

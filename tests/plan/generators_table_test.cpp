@@ -70,7 +70,7 @@ TEST(PublishedTable, HasTheFiguresOfEverySchedule) {
   }
 }
 
-TEST(GroupedZeroBubble, HasItsPublishedBubblesAndPeaksAtEightRanks) {
+TEST(GroupedZeroBubble, EightRanks_HasPublishedFigures) {
   // v, g, bubble at F=I=W, bubble at 1, 1.2, .8, peak.
   const std::vector<std::array<double, 5>> rows = {{4, 4, 5.5, 7.45, 5},
                                                    {3, 4, 6, 8.07, 16 / 3.0},

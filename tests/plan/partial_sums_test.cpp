@@ -90,7 +90,7 @@ TEST(PartialSums, OutOfOrderAreThoseOfTheDefinition) {
   EXPECT_GT(largest, 8);  // far more than a stack
 }
 
-TEST(PartialSums, OfARankAreThoseThatItsStagesHoldAtATime) {
+TEST(PartialSums, SumsOfARank_AreThoseOfItsStages) {
   const Shape shape{1, 2, 1, Placement::loop(1, 2), {}, false};
   // The sum of 1B0 waits while 0B0 and 0B1 are added.
   const Program two = program(shape, {"0F0 1F0 0F1 1F1 1B0 0B0 0B1 1B1"});
@@ -148,7 +148,7 @@ TEST(PartialSums, CountAsMemoryOfTheirRank) {
   EXPECT_EQ(report(graph, cost, run).ranks[0].peak_bytes, 350);
 }
 
-TEST(PartialSums, AreTheMemoryThatTheCostsSayForEverySchedule) {
+TEST(PartialSums, EverySchedule_CountsThemAsMemory) {
   for (const char* name : {"1f1b", "gpipe-lifo", "zb-h1", "interleaved", "zb-v", "seq-1f1b"}) {
     const Program schedule = generate(name, {.ranks = 3, .micro_batches = 9});
     Cost cost = Cost::unit(schedule.shape);

@@ -45,7 +45,7 @@ int proven_and_met(const std::vector<SmallCase>& cases, int& total) {
   return proven;
 }
 
-TEST(SearchOptimum, IsMetOnEveryLargerCaseThatTheSolverProves) {
+TEST(SearchOptimum, IsReachedOnLargerProvenCases) {
   int total = 0;
   const int proven = proven_and_met(test::larger_cases(Placement::straight, 6), total);
   std::cout << "larger cases, one chunk: " << proven << " of " << total << " proven\n";
@@ -53,7 +53,7 @@ TEST(SearchOptimum, IsMetOnEveryLargerCaseThatTheSolverProves) {
   EXPECT_EQ(proven, total);
 }
 
-TEST(SearchOptimum, IsMetWithTwoChunksWhereTheSolverProvesIt) {
+TEST(SearchOptimum, IsReachedWithTwoChunks) {
   int total = 0;
   std::vector<SmallCase> cases;
   for (const SmallCase& of : test::committed_cases())

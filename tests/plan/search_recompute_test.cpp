@@ -157,7 +157,7 @@ Cost uneven(const Shape& shape) {
   return cost;
 }
 
-TEST(SearchRecompute, IsNotWorseThanAnyCatalogueEntryWithAnyChoice) {
+TEST(SearchRecompute, IsNotWorseThanTheCatalogue) {
   for (const double limit : {1.5, 2.5, 3.5}) {
     SearchOptions options{
         .ranks = 3, .micro_batches = 7, .memory_limit = limit, .cost = uneven, .budget = 100};

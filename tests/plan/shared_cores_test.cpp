@@ -94,7 +94,7 @@ void expect_equal(const Report& left, const Report& right) {
   }
 }
 
-TEST(SharedCores, TwoRanksOnOneProcessorTakeTurnsAsOnPaper) {
+TEST(SharedCores, TwoRanksOnOneCore_Alternate) {
   const Program two = one_f_one_b(2, 2);
   Cost cost = Cost::unit(two.shape);
   cost.cores = 1;

@@ -182,7 +182,7 @@ TEST(StageSums, HoldUpNoPassWhereInsertReductionsPutsThem) {
   }
 }
 
-TEST(StageSums, StandBeforeAnOptimizerStepAndLeaveWhatIsThere) {
+TEST(StageSums, PrecedeTheOptimizerStep) {
   const Program with_step =
       program(straight(2, 1), {"0F0 0B0 0STEP", "1F0 1B0 1REDUCE_GRAD 1STEP"});
   EXPECT_THAT(lines(insert_reductions(with_step, 2)),
@@ -209,7 +209,7 @@ TEST(StageSums, OfTiedStagesWaitForEachOther) {
 }
 
 /// In both directions: stage 0 of the second replica and stage 1 of the first are on rank 1.
-TEST(StageSums, OfReplicasAreGivenToEachOtherByTheirRanks) {
+TEST(StageSums, Replicas_ExchangeThem) {
   const Shape shape{2, 2, 1, Placement::mirrored(2), {Replica{0}, Replica{1}}, false};
   const Program both =
       insert_reductions(program(shape, {"0F0 1'F1 1'B1 0B0", "0'F1 1F0 1B0 0'B1"}), 2);
@@ -246,7 +246,7 @@ TEST(StageSums, OfReplicasAreGivenToEachOtherByTheirRanks) {
   EXPECT_EQ(cost.replica_transfer(Stage{1}, Rank{1}, Rank{1}, 2), 0);
 }
 
-TEST(StageSums, LengthenTheStepsThatOverlapAsManyOfThemShow) {
+TEST(StageSums, LengthenOverlappingSteps) {
   for (const Program& compute : summed_programs()) {
     const Program schedule = insert_reductions(compute, 2);
     const Cost cost = cost_of_copies(schedule.shape, 2, 9, 1);

@@ -50,7 +50,7 @@ std::string refusal(const std::string& trace, const TraceCostOptions& options = 
   return "";
 }
 
-TEST(TraceCosts, OfOurOwnTraceAreTheCostsThatWereSimulated) {
+TEST(TraceCosts, OwnTrace_ReturnsSimulatedCosts) {
   for (const char* name : {"1f1b", "zb-h1", "interleaved", "seq-1f1b"}) {
     ScheduleOptions options{.ranks = 3, .micro_batches = 6};
     const Program program = generate(name, options);
@@ -181,7 +181,7 @@ TEST(TraceCosts, SayWhichBackwardsTheyHalve) {
   EXPECT_EQ(costs_of(trace_of({forward}), {.forward_only = true}).assumed, "");
 }
 
-TEST(TraceCosts, OfATraceWithoutEndAreThoseOfItsWholeEvents) {
+TEST(TraceCosts, CutTrace_UsesItsWholeEvents) {
   const std::string whole = trace_of({{"0F0", 0, 2e6}, {"0B0", 0, 4e6}, {"0F1", 0, 8e6}});
   const std::size_t last = whole.rfind("{");
   for (const std::string& head : {std::string(), std::string(R"({"unit":"ms","traceEvents":)")})

@@ -188,7 +188,7 @@ TEST_P(ExecutorTest, RecordsATimelineThatKeepsProgramOrderAndDependencies) {
   }
 }
 
-TEST_P(ExecutorTest, AsksForEveryUnitOnceAndTellsItsFirstSample) {
+TEST_P(ExecutorTest, AsksForEachUnitOnce) {
   const Program program = generate("gpipe", {.ranks = 2, .micro_batches = 5});
   ToyPipeline pipeline(program.shape);
   std::mutex mutex;

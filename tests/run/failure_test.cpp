@@ -96,13 +96,13 @@ void fail_everywhere(const Program& program, ToyPipeline& pipeline, Executor& ex
   EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(30));
 }
 
-TEST_P(FailureTest, InAnyPassOfASplitBackwardIsNamedAndForgotten) {
+TEST_P(FailureTest, SplitBackward_IsNamedAndDropped) {
   const Program program = insert_recompute(generate("zb-h1", {.ranks = 3, .micro_batches = 4}));
   ToyPipeline pipeline(program.shape);
   fail_everywhere(program, pipeline, *make(program, pipeline));
 }
 
-TEST_P(FailureTest, InAnyPassOfAFullBackwardIsNamedAndForgotten) {
+TEST_P(FailureTest, FullBackward_IsNamedAndDropped) {
   const Program program =
       insert_recompute(generate("interleaved", {.ranks = 2, .micro_batches = 3}));
   ToyPipeline pipeline(program.shape);
@@ -200,7 +200,7 @@ TEST_P(FailureTest, LeftStash_IsFoundAtStepEnd) {
   EXPECT_EQ(hoarder.stashed_units(), 0U);
 }
 
-TEST(RankExecutor, AMessageThatNeverComesEndsTheStepAtItsDeadline) {
+TEST(RankExecutor, MissingMessage_EndsAtTheDeadline) {
   const Program program = generate("1f1b", {.ranks = 2, .micro_batches = 2});
   ToyPipeline pipeline(program.shape);
   InProcessHub hub(2);

@@ -126,7 +126,7 @@ INSTANTIATE_TEST_SUITE_P(All,
                          testing::ValuesIn(executors_under_test()),
                          name_of_executor);
 
-TEST_P(FunctionStageTest, HasTheGradientsOfItsFormulaUnderEverySchedule) {
+TEST_P(FunctionStageTest, EverySchedule_HasFormulaGradients) {
   for (const char* schedule : {"gpipe", "1f1b", "zb-h1", "seq-1f1b"})
     for (const bool recompute : {false, true})
       for (const bool splits : {true, false}) {
@@ -198,7 +198,7 @@ TEST_P(FunctionStageTest, UnsplitStage_RunsBackwardInI) {
   for (const Whole& stage : whole) EXPECT_EQ(stage.backwards, 6);
 }
 
-TEST(FunctionStage, RefusesWhatIsNoStageAndPassesOutOfTurn) {
+TEST(FunctionStage, InvalidStage_IsRejected) {
   EXPECT_THROW((void)make_stage({}), InvalidArgument);
   Parameter weight = scalar("w", 2);
   const auto stage = multiply(weight, true);

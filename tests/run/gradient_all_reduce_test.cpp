@@ -73,7 +73,7 @@ TEST(GradientAllReduce, GoesOnWithTheMessagesThatAreThere) {
   EXPECT_EQ(one.gradient(), expected);
 }
 
-TEST(GradientAllReduce, OfSharesIsOneRoundAndLeavesTheRest) {
+TEST(GradientAllReduce, Shares_TakeOneRound) {
   InProcessHub hub(2);
   const std::size_t count =
       ToyStage(Stage{0}, true, true).parameters()[0]->gradient.as<float>().size();

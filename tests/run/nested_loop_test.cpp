@@ -55,7 +55,7 @@ TEST(FlowGraph, StartsNoPassInsideAnotherOnTheSameThread) {
   EXPECT_EQ(nested, 0) << "of " << passes;
 }
 
-TEST(FlowGraph, StartsNoRanksWorkInsideAnothersOnTheSameThread) {
+TEST(FlowGraph, KeepsRanksApartOnOneThread) {
   const Program program = generate("zb-h1", {.ranks = 16, .micro_batches = 2});
   ToyPipeline pipeline(program.shape);
   const auto executor = make_executor("flow-graph", program, pipeline.hosted, {.threads = 4});

@@ -145,7 +145,7 @@ TEST_P(TensorCountsTest, TheSentenceSaysWhatWasWantedAndWhy) {
             "2: a gradient for each input of its forward");
 }
 
-TEST_P(TensorCountsTest, AStepWithoutTargetsHasItsLossAllTheSame) {
+TEST_P(TensorCountsTest, NoTargets_StillHasALoss) {
   // CountedStage writes to context.loss, and the data have no targets.
   const StepResult result = run();
   EXPECT_EQ(result.loss.weight, 4);

@@ -123,7 +123,7 @@ std::vector<std::vector<int>> every_cut(int layers) {
 /// A stage that only looks up what the model's inputs name has nothing to give a gradient to.
 class BranchesIn : public testing::TestWithParam<DType> {};
 
-TEST_P(BranchesIn, EveryCutGivesTheSameBitsWithAndWithoutRecompute) {
+TEST_P(BranchesIn, EveryPartition_SameBits) {
   const ModelSpec model = branchy(DType::F32, GetParam());
   CutModel whole(model, {0, model.layer_count()});
   const double loss = whole.run();

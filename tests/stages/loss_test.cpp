@@ -75,7 +75,7 @@ TEST(SoftmaxCrossEntropy, TargetsThatAreNoClassesAreNamed) {
               ThrowsMessage<InvalidArgument>(HasSubstr("got f32")));
 }
 
-TEST(MeanSquaredError, SumOverElementsAndItsWeightGiveTheMean) {
+TEST(MeanSquaredError, SumAndWeight_GiveTheMean) {
   const Tensor predictions = holding<double>({2, 2}, {1, 2, 3, 4});
   const TensorList targets = only(holding<double>({2, 2}, {0, 2, 5, 4}));
   PassContext context = training_context();

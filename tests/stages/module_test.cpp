@@ -184,7 +184,7 @@ TEST(StageModule, EvaluationReturnsPredictionsAndStashesNothing) {
   EXPECT_EQ(stages[0]->stashed_units(), 0U);
 }
 
-TEST(StageModule, BitsDoNotDependOnWhereTheCallersRowsLie) {
+TEST(StageModule, Bits_IgnoreAlignmentOfRows) {
   const ModelSpec model = model_of("mlp:7-6-3");
   const Stages stages = cut(model, 1);
   PassContext context;

@@ -35,7 +35,7 @@ TEST(TrainingOperations, OfAttentionAreThoseBelowTheDiagonal) {
             3 * 5 * (2 * forward_of_block + forward_of_head));
 }
 
-TEST(ProductRate, IsMeasuredInEveryPrecisionByAnyNumberOfThreads) {
+TEST(ProductRate, EveryPrecision_IsMeasured) {
   for (const DType precision : {DType::F32, DType::F16, DType::BF16})
     for (const int threads : {1, 3}) {
       const double rate = product_rate(precision, threads);

@@ -235,7 +235,7 @@ TEST(ProductBits, DoNotDependOnAlignment) {
   }
 }
 
-TEST(ProductBits, AreTheSameInEveryThreadAtTheSameTime) {
+TEST(ProductBits, AreTheSameInConcurrentThreads) {
   const std::uint64_t here = bits_of_all();
   std::array<std::uint64_t, 4> there{};
   {
@@ -263,7 +263,7 @@ std::string digest_with(const std::string& environment) {
   return {};
 }
 
-TEST(ProductBits, AreTheSameInFreshProcessesWithOtherThreadSettings) {
+TEST(ProductBits, AreTheSameInOtherProcesses) {
   const std::string plain = digest_with("");
   EXPECT_NE(plain, "");
   for (const char* environment : {"OMP_NUM_THREADS=1",

@@ -23,14 +23,14 @@ void finds_it_in_every_place(T others, T largest) {
     }
 }
 
-TEST(RowMax, IsFoundInEveryPlaceOfRowsOfEveryLength) {
+TEST(RowMax, IsFoundAtEveryIndex) {
   finds_it_in_every_place<float>(-3.25F, -2.5F);
   finds_it_in_every_place<float>(-1e-30F, 2.5F);
   finds_it_in_every_place<double>(1.5, 2.5);
   finds_it_in_every_place<double>(-std::numeric_limits<double>::infinity(), -1e300);
 }
 
-TEST(RowMax, OfARowWithNaNIsNaNOrTheLargestOther) {
+TEST(RowMax, RowWithNaN_IsNaNOrMaximum) {
   const float nan = std::numeric_limits<float>::quiet_NaN();
   EXPECT_TRUE(std::isnan(row_max(std::array{1.0F, nan, 2.0F}.data(), 3)));
   EXPECT_EQ(row_max(std::array{1.0F, -nan, 2.0F}.data(), 3), 2);

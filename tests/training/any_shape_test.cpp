@@ -148,7 +148,7 @@ std::string executor_named(std::string name) {
   return name;
 }
 
-TEST_P(AnyShapeOn, SlicedSchedulesGiveTheGradientsOfThePlainLoop) {
+TEST_P(AnyShapeOn, Slices_HaveGradientsOfPlainLoop) {
   struct Case {
     const char* schedule;
     int ranks, slices;

@@ -76,7 +76,7 @@ std::vector<float> numbers(const Trainer& trainer, const std::string& name) {
   return {values.begin(), values.end()};
 }
 
-TEST(BatchNormTraining, MovesStatisticsOnceAStepAndInNoSkippedOne) {
+TEST(BatchNormTraining, Statistics_ChangeOncePerStep) {
   for (const char* statistics : {"deferred", "immediate"}) {
     TrainerOptions options = job("1f1b", "sequential", 2);
     options.max_skipped = 2;
@@ -106,7 +106,7 @@ TEST(BatchNormTraining, MovesStatisticsOnceAStepAndInNoSkippedOne) {
   }
 }
 
-TEST(BatchNormTraining, IsNoMatterOfOptimizerNormOrLossScale) {
+TEST(BatchNormTraining, Statistics_IgnoreOptimizerAndLossScale) {
   TrainerOptions options = job("1f1b", "sequential", 2);
   options.optimizer.weight_decay = 0.1;
   const std::string plain = hash_after(small_network(), options);

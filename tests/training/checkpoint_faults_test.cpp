@@ -187,7 +187,7 @@ std::string what_was_thrown(const auto& call) {
   return "no exception";
 }
 
-TEST(SaveLock, SecondTrainingInTheFolder_IsRejectedNamingTheFirst) {
+TEST(SaveLock, SecondTraining_IsRejectedNamingTheFirst) {
   const Folder folder("lock_second");
   Trainer first(parse_model(kSmall), small_options(folder.path(), nullptr));
   std::string second_told;

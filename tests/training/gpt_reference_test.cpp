@@ -85,7 +85,7 @@ struct Difference {
   double difference = 0;  // from it
 };
 
-TEST_P(GptReference, OfPyTorchIsMetInEachOfTenSteps) {
+TEST_P(GptReference, PyTorch_AgreesInTenSteps) {
   std::map<std::string, double> worst;
   for (std::size_t step = 0; step < kSteps; ++step) {
     double loss = 0;

@@ -106,7 +106,7 @@ GridCourse course_alone(const GridJob& job) {
   return grid_course_of(trainer);
 }
 
-TEST(GridBits, AreThoseOfOneProcessForEveryGridWithATree) {
+TEST(GridBits, EveryGridWithTree_SameBits) {
   const GridCourse expected = course_alone({});
   EXPECT_THAT(expected.losses, SizeIs(6));
   const std::vector<GridJob> jobs = {{.data = 2},

@@ -96,7 +96,7 @@ TEST(LearningRate, FollowsItsClosedFormulaBehindTheWarmUp) {
   }
 }
 
-TEST(LearningRate, ByTheInverseRootBeginsAtOnceWithoutAWarmUp) {
+TEST(LearningRate, InverseRoot_NeedsNoWarmUp) {
   const LearningRate rate{.kind = LearningRateKind::InverseSquareRoot, .base = 1};
   EXPECT_EQ(rate.at(0), 1);
   EXPECT_EQ(rate.at(3), 0.5);

@@ -63,7 +63,7 @@ INSTANTIATE_TEST_SUITE_P(Executors,
                          testing::Values("sequential", "flow_graph", "ranks"),
                          [](const auto& tested) { return tested.param; });
 
-TEST_P(LengthsOn, GiveTheBitsOfThePlainLoopForEveryCut) {
+TEST_P(LengthsOn, EveryPartition_HasPlainLoopBits) {
   const TrainTest data = lines();
   for (const char* form : {",dropout=0.1", ",pos=rotary,norm=rms,mlp=swiglu,kv=2"})
     for (const DType precision : {DType::F32, DType::BF16}) {

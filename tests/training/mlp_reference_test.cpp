@@ -147,7 +147,7 @@ class MlpReference : public testing::Test {
   std::map<std::string, std::string> recorded_;
 };
 
-TEST_F(MlpReference, OfPyTorchIsMetInEachOfTenSteps) {
+TEST_F(MlpReference, PyTorch_AgreesInTenSteps) {
   const ModelSpec model = parse_model("mlp:784-512-512-10");
   const auto whole = build_stage(model, std::vector<int>{0, model.layer_count()}, 0, 1);
   whole->reserve(1, 1);

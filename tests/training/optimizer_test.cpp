@@ -209,7 +209,7 @@ TEST_P(EachOptimizer, GivesTheSameBitsHoweverAParameterIsCut) {
   EXPECT_EQ(cut.slots, whole.slots);
 }
 
-TEST_P(EachOptimizer, TakesTheDecayOfItsGroupInsteadOfItsOwn) {
+TEST_P(EachOptimizer, GroupDecay_ReplacesItsOwn) {
   OptimizerOptions options = decaying(GetParam());
   const auto own = make_optimizer(options);
   options.weight_decay = 0.3;

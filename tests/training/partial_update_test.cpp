@@ -81,7 +81,7 @@ TEST(PartialUpdate, AnySplit_SameBytes) {
   }
 }
 
-TEST(PartialUpdate, ThatAnotherNumberOfPassesCannotFinishKeepsItsSums) {
+TEST(PartialUpdate, OtherPassCount_KeepsItsSums) {
   const Folder folder("partial_refused");
   const Dataset data = first_digits(60);
   Trainer first(parse_model(kSavedModel), options_of(folder.path(), 1));
@@ -176,7 +176,7 @@ TEST(PartialUpdate, HoldsTheSumsOfRunningStatistics) {
         << name;
 }
 
-TEST(PartialUpdate, IsFinishedAsItWasBegunOrNotAtAll) {
+TEST(PartialUpdate, OtherSettings_AreRejected) {
   const Dataset data = first_digits(60);
   const Folder folder("partial_refusals");
   Trainer first(parse_model(kSavedModel), options_of(folder.path()));

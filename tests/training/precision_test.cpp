@@ -110,7 +110,7 @@ INSTANTIATE_TEST_SUITE_P(All,
                            return name;
                          });
 
-TEST(MasterValues, AreMovedByUpdatesTooSmallForTheRoundedOnes) {
+TEST(MasterValues, TinyUpdates_ChangeThem) {
   const ModelSpec model = model_in(DType::BF16, "mlp:64-8-10");
   TrainerOptions options = plain_options(1, 2);
   options.learning_rate.base = 1e-4;

@@ -107,7 +107,7 @@ Knowledge learn_as_rank(const ModelSpec& model, const Program& program, Endpoint
   return known;
 }
 
-TEST(ProcessGroup, OfOneProcessPerRankKnowsWhatASingleProcessKnows) {
+TEST(ProcessGroup, OneProcessPerRank_EqualsOneProcess) {
   const ModelSpec model = parse_model("mlp:64-16-16-16-10,dropout=0.1");
   const Program program =
       generate("1f1b", {.ranks = kSavedRanks, .micro_batches = *options_of_all().micro_batches});

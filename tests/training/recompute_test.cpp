@@ -172,7 +172,7 @@ TEST(RecomputeAuto, ChoosesFewLayers) {
 
 class RecomputeBits : public testing::TestWithParam<std::string> {};
 
-TEST_P(RecomputeBits, AreThoseWithoutAndTheStashIsThePredictedOne) {
+TEST_P(RecomputeBits, SameBits_StashAsPredicted) {
   const ModelSpec model = parse_model(kNormed);
   TrainerOptions options = plain_options(3, 4);
   options.optimizer.kind = OptimizerKind::Adam;

@@ -135,7 +135,7 @@ std::vector<Variant> variants() {
 
 class SameBits : public testing::TestWithParam<std::string> {};
 
-TEST_P(SameBits, AsThePlainLoopForEveryCutScheduleAndRecompute) {
+TEST_P(SameBits, EqualThePlainLoop) {
   const std::string expected = plain_loop_hash();
   const Dataset data = small_data();
   for (const Variant& variant : variants())

@@ -9,7 +9,7 @@
 namespace millrace::testing_training {
 namespace {
 
-TEST(SteadyMemory, OfTheSequentialExecutorIsTheSameAfterEveryStep) {
+TEST(SteadyMemory, SequentialExecutor_KeepsItsMemory) {
   (void)expect_steady("sequential", 1'000);
 }
 

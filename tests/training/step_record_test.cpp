@@ -80,7 +80,7 @@ TEST(PassUse, CountsAMessageFromWhenItWasSent) {
 }
 
 /// Also where one action took so long that the order with mean times is idle for longer.
-TEST(PassUse, AddsUpToTheIdleTimeWhateverTheTimesAre) {
+TEST(PassUse, AnyTimes_AddUpToIdleTime) {
   std::mt19937 random(7);  // NOLINT(cert-msc51-cpp): the same numbers in every run
   std::uniform_real_distribution<double> between(0, 1);
   for (const char* schedule : {"gpipe", "1f1b", "interleaved", "zb-h1", "zb-v", "chimera"}) {
@@ -169,7 +169,7 @@ void expect_a_record_of_every_step(const Recorded& all) {
   }
 }
 
-TEST(StepRecord, IsMadeOfEveryStepOfFitAndAddsUp) {
+TEST(StepRecord, EveryStep_HasOneThatAddsUp) {
   for (const char* executor : {"sequential", "ranks"})
     expect_a_record_of_every_step(recorded(recorded_options(2, executor)));
 }

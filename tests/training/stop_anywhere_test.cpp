@@ -209,7 +209,7 @@ TEST(StopAnywhere, GoesOnWithTheFlowGraph) {
 
 /// Where passes of one and of two micro-batches end, in every one of the 40 steps; what goes on has
 /// passes that begin there.
-TEST(StopAnywhere, BetweenTwoPassesGoesOnAsIfNothingHadHappened) {
+TEST(StopAnywhere, BetweenPasses_ResumesToTheSameBits) {
   const Dataset data = first_digits(60);
   const std::vector<int> ranks = {1, 2, 3, kMostRanks};
   Draw draw;

@@ -163,7 +163,7 @@ TEST_F(TextFile, GivesTheMiniBatchesOfTheTextInMemory) {
   }
 }
 
-TEST_F(TextFile, ThatIsCutShortWhileItIsUsedIsDamaged) {
+TEST_F(TextFile, ShortenedDuringUse_IsDamaged) {
   const TrainTest data = read_text_samples(path_, {.positions = 16});
   std::filesystem::resize_file(path_, 100);
   Batch batch;

@@ -254,7 +254,7 @@ TEST(TiedBitsOfProcesses, EveryPartition_PlainLoopBits) {
   }
 }
 
-TEST(TiedBitsOfProcesses, OfABidirectionalScheduleAreThoseOfOneProcess) {
+TEST(TiedBitsOfProcesses, BidirectionalSchedule_SameBits) {
   for (const int cut : {1, 3}) {
     TrainerOptions options = options_of("sequential");
     options.schedule = "chimera";

@@ -93,7 +93,7 @@ TEST(TiedWeights, MoveByTheSumOfUntiedGradients) {
               1e-5 * apart.gradient_norm * apart.gradient_norm);
 }
 
-TEST(TiedWeights, HaveTheSameBitsForEveryCutScheduleAndExecutor) {
+TEST(TiedWeights, EverySplit_SameBits) {
   const auto names = square_weights();
   const Dataset data = leading_digits(100);
   std::string expected;
@@ -161,7 +161,7 @@ TEST(TiedWeights, AreRefusedWhenTheyCannotBeOneWeight) {
                 "' has 16x16, 'layers.0.weight' has 64x16");
 }
 
-TEST(TiedWeights, OfPartsWhoseProgramDoesNotTieThemAreRefused) {
+TEST(TiedWeights, UntiedProgram_IsRejected) {
   const auto names = square_weights();
   TrainerOptions options = options_of(1);
   const Program program = generate("1f1b", {.ranks = 1, .micro_batches = 4});

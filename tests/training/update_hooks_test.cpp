@@ -88,7 +88,7 @@ TEST(BeforeUpdate, MayChangeGradientsAndCopiesFollow) {
   EXPECT_EQ(trainer.weights_hash(), slower.weights_hash());
 }
 
-TEST(BeforeUpdate, ThatThrowsEndsTheStepAndTheNextOneWorks) {
+TEST(BeforeUpdate, Throwing_EndsTheStepOnly) {
   Trainer trainer(parse_model(kModel), plain_options(2, 2));
   Batch batch(first_digits(8), 2);
   const std::string before = trainer.weights_hash();
@@ -215,7 +215,7 @@ TEST(Fit, WhoseCurveHasItsOwnLengthGoesOnAlongIt) {
     EXPECT_EQ(second[i], options.learning_rate.at(4 + static_cast<std::int64_t>(i)));
 }
 
-TEST(OwnLoop, WithACurveWithoutAnEndIsRefusedBeforeAnythingRuns) {
+TEST(OwnLoop, CurveWithoutEnd_IsRejected) {
   for (const auto kind : {LearningRateKind::Linear, LearningRateKind::Cosine}) {
     TrainerOptions options = plain_options(2, 2);
     options.learning_rate = {.kind = kind};

@@ -96,7 +96,7 @@ PlaceCourse course_of_place(Endpoint& endpoint,
   return course;
 }
 
-TEST(GridVerdict, OfOneInfiniteNumberIsTheSameAtEveryPlace) {
+TEST(GridVerdict, OneInfinity_SameResultOnEveryRank) {
   for (const bool is_sharded : {false, true})
     for (const std::size_t index : {0U, 9215U}) {  // in the first and in the last block of it
       SCOPED_TRACE(std::to_string(index) + (is_sharded ? " sharded" : ""));

@@ -58,7 +58,7 @@ TEST_P(TransportConformance, AllReduce_AddsInRankOrder) {
 }
 
 /// Several pieces a block, none of them of the same length.
-TEST_P(TransportConformance, ReduceScatterLeavesEveryRankTheSumOfItsBlock) {
+TEST_P(TransportConformance, ReduceScatter_LeavesTheOwnBlock) {
   constexpr int kElements = 1'500'001;
   auto ends = connect(3);
 
@@ -157,7 +157,7 @@ TEST_P(TransportConformance, NobodyLeavesABarrierBeforeTheLastHasCome) {
   });
 }
 
-TEST_P(TransportConformance, ACancelledGroupEndsTheWaitsOfAllWithItsReason) {
+TEST_P(TransportConformance, CancelledGroup_EndsAllWaits) {
   auto ends = connect(3);
 
   on_every_rank(ends, [&](Endpoint& end) {

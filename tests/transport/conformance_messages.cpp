@@ -166,7 +166,7 @@ TEST_P(TransportConformance, AWaitEndsAtItsDeadlineNamingMessageAndSender) {
   });
 }
 
-TEST_P(TransportConformance, CancelEndsTheWaitsOfAllRanksWithItsReason) {
+TEST_P(TransportConformance, Cancel_EndsAllWaits) {
   auto ends = connect(4);
 
   on_every_rank(ends, [&](Endpoint& end) {

@@ -80,7 +80,7 @@ TEST(InProcess, AWaitForALostRankEndsAtOnce) {
   EXPECT_THROW(ends[1]->send(Rank{0}, forward_tag(0), TensorList()), PeerLost);
 }
 
-TEST(InProcess, AWaitForARankThatSaidGoodbyeEndsAtOnce) {
+TEST(InProcess, WaitAfterShutdown_EndsAtOnce) {
   Endpoints ends = connect(2, {});
   ends[0]->goodbye(soon());
 
@@ -91,7 +91,7 @@ TEST(InProcess, AWaitForARankThatSaidGoodbyeEndsAtOnce) {
               testing::HasSubstr("said goodbye; its endpoint is closed"));
 }
 
-TEST(InProcess, AMessageThatIsThereIsTakenEvenAfterTheDeadline) {
+TEST(InProcess, ArrivedMessage_IsTakenAfterDeadline) {
   Endpoints ends = connect(2, {});
   ends[0]->send(Rank{1}, forward_tag(0), TensorList());
 

@@ -116,7 +116,7 @@ TEST(LaunchConfig, PartialOrWrong_NamesTheVariable) {
     EXPECT_THAT(refusal({{name, value}}), ThrowsMessage<InvalidArgument>(StrEq(sentence)));
 }
 
-TEST(LaunchConfig, NeedsNoMeetingPlaceWhereMpiHasIntroducedTheRanks) {
+TEST(LaunchConfig, Mpi_NeedsNoRendezvousAddress) {
   Variables variables = {{"OMPI_COMM_WORLD_RANK", "1"}, {"OMPI_COMM_WORLD_SIZE", "4"}};
   EXPECT_THROW((void)launch_config(variables), InvalidArgument);
   variables["MILLRACE_ENDPOINT"] = "mpi";

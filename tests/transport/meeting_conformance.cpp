@@ -69,7 +69,7 @@ TEST_P(MeetingConformance, FieldOfOneRank_IsNamedEverywhere) {
   }
 }
 
-TEST_P(MeetingConformance, WhoDoesNotComeIsNamedOnAllThatCame) {
+TEST_P(MeetingConformance, MissingRank_IsNamedOnAll) {
   Gathering all = listen(3);
   all.listeners[1].reset();
   const auto outcomes = meet_all(

@@ -59,7 +59,7 @@ struct ThreeRanks {
   Endpoints ends;
 };
 
-TEST(SharedMemoryLiveness, ALostPeerIsNamedWithWhatEveryRankDid) {
+TEST(SharedMemoryLiveness, LostPeer_IsNamedWithAllActions) {
   ThreeRanks ranks;
   std::string message;
   std::jthread waiting([&] { message = ranks.heard(1, 0); });
@@ -73,7 +73,7 @@ TEST(SharedMemoryLiveness, ALostPeerIsNamedWithWhatEveryRankDid) {
   EXPECT_THAT(ranks.heard(2, 1), StartsWith("lost rank 0: its connection ended; everyone waits"));
 }
 
-TEST(SharedMemoryLiveness, AWaitForARankThatSaidGoodbyeEndsAtOnce) {
+TEST(SharedMemoryLiveness, WaitAfterShutdown_EndsAtOnce) {
   ThreeRanks ranks;
   {
     std::jthread leaving([&] { ranks.ends[0]->goodbye(soon()); });
@@ -197,7 +197,7 @@ TEST(SharedMemoryProcessFaults, KilledRank_IsNamedItsMessagesStay) {
       "rank 1 was ended by signal 9");
 }
 
-TEST(SharedMemoryProcessFaults, AStoppedRankIsNamedWithItsVeryAction) {
+TEST(SharedMemoryProcessFaults, StoppedRank_IsNamedWithItsAction) {
   in_processes(
       3,
       [](Endpoint& end, const std::string& directory) {

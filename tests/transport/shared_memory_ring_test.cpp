@@ -41,7 +41,7 @@ RingEntry entry_of(std::uint64_t number) {
   return entry;
 }
 
-TEST(SharedMemoryRing, CarriesEveryEntryWholeAndInOrderBetweenThreads) {
+TEST(SharedMemoryRing, Entries_ArriveWholeAndInOrder) {
   constexpr std::uint64_t kEntries = 20'000;
   const auto memory = std::make_unique<RingMemory>();
   std::atomic<std::uint64_t> consumed{0};
@@ -200,7 +200,7 @@ struct Lent {
   }
 };
 
-TEST(SharedMemorySlots, BecomeFreeInAnyOrderAndAreUsedAgain) {
+TEST(SharedMemorySlots, AreReusedInAnyOrder) {
   Lent lent;
   std::vector<Slots::Taken> held;
   for (int i = 0; i < 5; ++i) held.push_back(lent.take(std::size_t{1} << 20U));

@@ -120,14 +120,14 @@ TEST_F(SharedMemoryFaults, ADamagedRingEndsTheEpochWithItsReason) {
             "rank 0 refuses the memory of rank 1: a ring of 256 frames claims to hold 1000000");
 }
 
-TEST_F(SharedMemoryFaults, AnEntryThatWasNotWrittenIsNoFrame) {
+TEST_F(SharedMemoryFaults, UnwrittenEntry_IsNotAFrame) {
   Impostor peer(directory.path());
   RingWriter(peer.outbox->ring).put({});
 
   EXPECT_EQ(peer.heard(), "rank 0 refuses a frame of rank 1: magic");
 }
 
-TEST_F(SharedMemoryFaults, APlaceOutsideOfWhatWasGivenEndsTheEpoch) {
+TEST_F(SharedMemoryFaults, OutsidePosition_EndsTheEpoch) {
   Impostor peer(directory.path());
   RingWriter(peer.outbox->ring).put(Impostor::frame(0, 0));
 
@@ -215,7 +215,7 @@ TEST_F(SharedMemoryFaults, OtherJobOrEpoch_IsRejected) {
   }
 }
 
-TEST(SharedMemoryStrangers, AreRefusedWhateverTheySayAndLeaveNothingBehind) {
+TEST(SharedMemoryStrangers, AnyMessage_IsRejected) {
   const IntroductionResult all =
       run_introduction_campaign(1, static_cast<int>(testing_transport::times(200)));
 

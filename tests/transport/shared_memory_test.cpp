@@ -155,7 +155,7 @@ TEST(SharedMemoryPayloads, PlannedMemory_ExistsFromTheFirstMessage) {
   EXPECT_EQ(shared_by(mesh).of_collectives, 0U);
 }
 
-TEST(SharedMemoryPayloads, WhatWasNotPlannedMakesMemoryAsItComes) {
+TEST(SharedMemoryPayloads, UnplannedMessage_AllocatesMemory) {
   const Mesh mesh({{{.world = 2}, planned(1 << 18)}});
   MessageTag sum;
   sum.direction = Direction::Collective;
@@ -192,7 +192,7 @@ TEST(SharedMemoryPayloads, MoreThanARingHoldsWaitsForRoom) {
     EXPECT_TRUE(same(mesh.ends[1]->receive(Rank{0}, forward_tag(i), soon())[0], bytes_of(8, i)));
 }
 
-TEST(SharedMemoryPayloads, AMessageOfMoreTensorsThanThereAreSlotsArrives) {
+TEST(SharedMemoryPayloads, MoreTensorsThanSlots_Arrive) {
   const Mesh mesh({{{.world = 2}}});
   constexpr int kTensors = 5000;
   TensorList list;

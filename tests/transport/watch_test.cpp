@@ -50,7 +50,7 @@ TEST(ConnectionMonitor, NoListener_IsLostAfterTheGrace) {
   }
 }
 
-TEST(ConnectionMonitor, WhatEndedHasPatienceToComeBackWhereSomebodyListens) {
+TEST(ConnectionMonitor, EndedConnection_MayReturnWhereListened) {
   ConnectionMonitor line(kStart);
   line.shaken(kStart);
   line.ended(kStart);
@@ -85,7 +85,7 @@ TEST(Circle, WatchedRank_WatchesBack) {
   }
 }
 
-TEST(HeartbeatInterval, EverybodyIsToldSeveralTimesBeforeItCountsAsSilence) {
+TEST(HeartbeatInterval, SeveralHeartbeats_FitTheTimeout) {
   for (const int world : {1, 2, 9, 10, 48, 128, 4096})
     for (const auto silence : {HeartbeatInterval::Duration(1s), HeartbeatInterval::Duration(10s)}) {
       const HeartbeatInterval heartbeat_interval(world, 100ms, silence);

@@ -170,7 +170,7 @@ TEST(ZeroMqFaults, AlwaysDamagedFrame_EndsTheEpoch) {
   EXPECT_THROW((void)ends[2]->receive(Rank{0}, forward_tag(0), soon()), TransportError);
 }
 
-TEST(ZeroMqFaults, ALostPeerIsNamedWithWhatEveryRankDid) {
+TEST(ZeroMqFaults, LostPeer_IsNamedWithAllActions) {
   const PrivateDirectory directory(std::filesystem::temp_directory_path());
   Endpoints ends = zeromq_mesh(quick(directory));
   std::string message;
