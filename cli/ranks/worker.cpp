@@ -1,9 +1,14 @@
 // millrace worker: one rank of a job. Started by launch, or by an engine on any machine.
+#include <chrono>
+#include <condition_variable>
+#include <csignal>
 #include <filesystem>
 #include <functional>
 #include <iostream>
 #include <memory>
+#include <mutex>
 #include <optional>
+#include <thread>
 #include <unistd.h>
 #include <utility>
 #include <vector>
@@ -11,10 +16,12 @@
 #include "cli/ranks/core_dumps.hpp"
 #include "cli/ranks/descriptors.hpp"
 #include "cli/ranks/environment.hpp"
-#include "cli/ranks/exit_report.hpp"
 #include "cli/ranks/link_flags.hpp"
 #include "cli/ranks/rank_work.hpp"
+#include "cli/signal_thread.hpp"
 #include "cli/standard_streams.hpp"
+#include "cli/train/stop_signals.hpp"
+#include "cli/train/wish.hpp"
 #include "cli/verbs.hpp"
 #include "cli/vocabulary.hpp"
 #include "millrace/core/error.hpp"
@@ -113,6 +120,75 @@ std::vector<std::unique_ptr<JoinedRank>> joined_at(const LaunchConfig& process,
         std::make_unique<JoinedRank>(join_others(place, options));
   });
   return joined;
+}
+
+using namespace std::chrono_literals;
+using Clock = std::chrono::steady_clock;
+
+constexpr auto kLook = 50ms;
+/// Of the second that some launchers leave between asking and killing.
+constexpr auto kStepMayTake = 500ms;
+
+Wish asked;
+
+/// What a rank writes when its launcher asks it to end while it waits for another one: launchers
+/// kill soon after they have asked, and a job whose rank is stopped or gone would end without a
+/// reason.
+///
+/// From its construction on, a SIGTERM has what the ranks of this process do printed on standard
+/// error. A process that does not stop when asked (StopSignals) ends by the signal then; one that
+/// does says it half a second later, if its step has not ended by then. Thread-safety: one at a
+/// time. Cost: 20 looks at a number per second.
+class ExitReport {
+ public:
+  /// Of its ranks; they must outlive this. Without any nothing is done.
+  explicit ExitReport(std::vector<const Endpoint*> endpoints);
+  ExitReport(const ExitReport&) = delete;
+  ExitReport& operator=(const ExitReport&) = delete;
+  ~ExitReport();
+
+ private:
+  void say() const;
+  void watch(const std::stop_token& stop) const;
+
+  std::vector<const Endpoint*> endpoints_;
+  std::jthread thread_;
+};
+
+ExitReport::ExitReport(std::vector<const Endpoint*> endpoints) : endpoints_(std::move(endpoints)) {
+  if (endpoints_.empty()) return;
+  asked.forget();
+  SignalThread::listen(asked, {SIGTERM});
+  thread_ = std::jthread([this](const std::stop_token& stop) { watch(stop); });
+}
+
+ExitReport::~ExitReport() {
+  SignalThread::stop_listening(asked);
+}
+
+void ExitReport::say() const {
+  for (const Endpoint* endpoint : endpoints_)
+    std::cerr << "millrace: rank " + std::to_string(endpoint->rank().value) +
+                     " was asked to end; it " + endpoint->doing() + "\n"
+              << std::flush;
+}
+
+void ExitReport::watch(const std::stop_token& stop) const {
+  std::mutex mutex;
+  std::condition_variable_any never;
+  std::unique_lock lock(mutex);
+  for (std::optional<Clock::time_point> since; !stop.stop_requested();) {
+    never.wait_for(lock, stop, kLook, [] { return false; });
+    if (asked.signal() != 0) {
+      say();
+      end_by(SIGTERM);
+    }
+    if (StopSignals::received() == 0) continue;
+    if (!since) since = Clock::now();
+    if (Clock::now() - *since < kStepMayTake) continue;
+    say();
+    return;
+  }
 }
 
 void run(const LaunchConfig& process,

@@ -1,8 +1,13 @@
 // A thread per rank over in-process mailboxes: the same code that runs in worker processes, and
 // what ThreadSanitizer can prove.
+#include <condition_variable>
+#include <cstdint>
 #include <exception>
+#include <functional>
 #include <memory>
 #include <mutex>
+#include <stop_token>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -10,7 +15,6 @@
 #include "millrace/transport/in_process.hpp"
 #include "run/kinds.hpp"
 #include "run/rank_runner.hpp"
-#include "run/rank_threads.hpp"
 #include "run/rank_work.hpp"
 
 namespace millrace::run {
@@ -57,6 +61,66 @@ class StepFailure {
   std::exception_ptr cause_;
   std::exception_ptr consequence_;
 };
+
+/// Calls a function once on every thread and waits for all of them.
+/// Thread-safety: externally synchronised.
+class RankThreads {
+ public:
+  explicit RankThreads(int ranks);
+  RankThreads(const RankThreads&) = delete;
+  RankThreads& operator=(const RankThreads&) = delete;
+  /// Stops and joins the threads.
+  ~RankThreads();
+
+  /// Runs work(r) on the thread of every rank r; returns when all have returned. Whatever the
+  /// caller did before is visible to the work, and its effects to the caller afterwards. `work`
+  /// must not throw.
+  void run(const std::function<void(Rank)>& work);
+
+ private:
+  void serve(const std::stop_token& stop, Rank rank);
+
+  std::mutex mutex_;  // guards what follows; taken alone
+  std::condition_variable_any changed_;
+  const std::function<void(Rank)>* work_ = nullptr;
+  std::uint64_t round_ = 0;
+  int working_ = 0;
+  std::vector<std::jthread> threads_;  // last: stopped and joined before the rest goes
+};
+
+RankThreads::RankThreads(int ranks) {
+  threads_.reserve(static_cast<std::size_t>(ranks));
+  for (int i = 0; i < ranks; ++i)
+    threads_.emplace_back([this, i](const std::stop_token& stop) { serve(stop, Rank{i}); });
+}
+
+RankThreads::~RankThreads() {
+  for (std::jthread& thread : threads_) thread.request_stop();
+}
+
+void RankThreads::run(const std::function<void(Rank)>& work) {
+  std::unique_lock lock(mutex_);
+  work_ = &work;
+  ++round_;
+  working_ = static_cast<int>(threads_.size());
+  changed_.notify_all();
+  // Ends when the work ends: every wait inside it has a deadline of its own.
+  changed_.wait(lock, [&] { return working_ == 0; });
+  work_ = nullptr;
+}
+
+void RankThreads::serve(const std::stop_token& stop, Rank rank) {
+  std::uint64_t served = 0;
+  std::unique_lock lock(mutex_);
+  while (changed_.wait(lock, stop, [&] { return round_ != served; })) {
+    served = round_;
+    const std::function<void(Rank)>& work = *work_;
+    lock.unlock();
+    work(rank);
+    lock.lock();
+    if (--working_ == 0) changed_.notify_all();
+  }
+}
 
 class RanksExecutor final : public Executor {
  public:

@@ -1,15 +1,18 @@
 #include "transport/liveness/progress_slot.hpp"
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <fcntl.h>
 #include <new>
+#include <sys/file.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <system_error>
 #include <unistd.h>
 
-#include "transport/liveness/rank_file.hpp"
+#include "millrace/core/error.hpp"
+#include "transport/mailbox/rank_words.hpp"
 
 namespace millrace {
 
@@ -19,6 +22,66 @@ using Clock = std::chrono::steady_clock;
 
 constexpr std::size_t kMostKinds = 256;
 constexpr std::uint64_t kFirstEvaluation = std::uint64_t{1} << 63U;
+
+constexpr off_t kHolderAt = 1024;  // behind what the holder keeps in the file
+
+void note_holder(int file) {
+  const std::string holder = words_of_this_process();
+  static_cast<void>(::pwrite(file, holder.data(), holder.size(), kHolderAt));
+}
+
+std::string holder_of(int file) {
+  std::array<char, 320> text{};
+  static_cast<void>(::pread(file, text.data(), text.size() - 1, kHolderAt));
+  return text.front() == 0 ? "another process" : text.data();
+}
+
+[[noreturn]] void refuse(const std::string& path, int file, const std::string& why) {
+  if (file >= 0) ::close(file);
+  throw TransportError("cannot make " + path + ": " + why);
+}
+
+/// Its last holder may have removed it between our opening and our locking.
+bool is_still_there(const std::string& path, const struct stat& held) {
+  struct stat named {};
+  return ::lstat(path.c_str(), &named) == 0 && named.st_ino == held.st_ino &&
+         named.st_dev == held.st_dev;
+}
+
+/// Opens a file of this user alone and locks it until the descriptor is closed or the process ends:
+/// the lock separates the living, who must not be disturbed, from the dead, whose place may be
+/// taken. What a dead process left there is taken over, emptied; the first 1024 bytes are the
+/// caller's. Throws TransportError while a living process holds it, naming both processes, when it
+/// is not a file, and when it cannot be made.
+int hold_file(const std::string& path) {
+  for (;;) {
+    const int file = ::open(path.c_str(), O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0600);
+    struct stat facts {};
+    if (file < 0 || ::fstat(file, &facts) != 0)
+      refuse(path, file, std::generic_category().message(errno));
+    if (!S_ISREG(facts.st_mode)) refuse(path, file, "something that is no file lies there");
+    if (::flock(file, LOCK_EX | LOCK_NB) != 0)
+      refuse(path,
+             file,
+             errno == EWOULDBLOCK ? "two processes have this rank: " + holder_of(file) + " and " +
+                                        words_of_this_process()
+                                  : std::generic_category().message(errno));
+    if (is_still_there(path, facts)) {
+      if (::ftruncate(file, 0) == 0) {
+        note_holder(file);
+        return file;
+      }
+      refuse(path, file, std::generic_category().message(errno));
+    }
+    ::close(file);
+  }
+}
+
+/// Removes the file and lets go of it, in this order: no process can take it over between.
+void let_go(const std::string& path, int file) noexcept {
+  ::unlink(path.c_str());
+  ::close(file);
+}
 
 }  // namespace
 

@@ -20,7 +20,8 @@ namespace millrace {
 class ProgressSlot {
  public:
   /// With a path the slot is a file of this user alone that lasts as long as this object, or until
-  /// the rank starts again if the process is killed. Throws TransportError as hold_file.
+  /// the rank starts again if the process is killed. Throws TransportError while a living
+  /// process holds the file, naming both processes, and when it cannot be made.
   explicit ProgressSlot(std::string path);
   ProgressSlot(const ProgressSlot&) = delete;
   ProgressSlot& operator=(const ProgressSlot&) = delete;
