@@ -11,8 +11,8 @@
 #include "millrace/core/error.hpp"
 #include "millrace/scheduler/plan/text.hpp"
 #include "millrace/training/build_fields.hpp"
+#include "millrace/training/settings.hpp"
 #include "millrace/training/weights_hash.hpp"
-#include "training/named_settings.hpp"
 
 namespace millrace {
 
@@ -88,25 +88,6 @@ std::string joined(const std::vector<int>& numbers) {
   return text;
 }
 
-std::string joined(const std::vector<std::vector<std::string>>& groups) {
-  std::string text;
-  for (const auto& group : groups)
-    for (const std::string& name : group) text += name + (&name == &group.back() ? "; " : " = ");
-  return text.empty() ? "none" : text;
-}
-
-std::string joined(const std::vector<ParameterGroup>& groups) {
-  std::string text;
-  for (const ParameterGroup& group : groups) text += (text.empty() ? "" : " ") + to_string(group);
-  return text.empty() ? "none" : text;
-}
-
-std::string description_of(const OptimizerOptions& options) {
-  return std::string(name_of(options.kind)) + ", momentum " + exact_text(options.momentum) +
-         ", beta " + exact_text(options.beta1) + " and " + exact_text(options.beta2) +
-         ", epsilon " + exact_text(options.epsilon);
-}
-
 /// Who has no data does not know.
 std::string lengths_of(const Dataset& data) {
   if (data.width() == 0) return {};
@@ -132,33 +113,15 @@ std::string checkpoints_of(const SaveOptions& save) {
 Fields settings_of(const TrainerParts& parts, const TrainerOptions& options) {
   const Program& program = parts.executor->program();
   Fields fields = build_fields();
-  const Fields own = {
-      {"schedule", program.name},
-      {"tied weights", joined(options.tied)},
-      {"plan", plan_hash(program)},
-      {"cut", options.boundaries.empty() ? "even" : joined(options.boundaries)},
-      {"order of accumulation", std::string(name_of(options.accumulate_order))},
-      {"copies of the pipeline", std::to_string(parts.seat.grid().data())},
-      {"accumulated passes", std::to_string(options.accumulate)},
-      {"seed", std::to_string(options.seed)},
-      {"precision", name_of(parts.precision)},
-      {"loss scale", to_string(options.loss_scale.value_or(loss_scale_for(parts.precision)))},
-      {"optimizer",
-       options.custom_optimizer ? "one of its own" : description_of(options.optimizer)},
-      {"optimizer's state", options.shard_optimizer ? "spread over copies" : "whole"},
-      {"weight decay", exact_text(options.optimizer.weight_decay)},
-      {"learning rate", exact_text(options.learning_rate.base)},
-      {"learning-rate schedule", to_string(options.learning_rate)},
-      {"warm-up", std::to_string(options.learning_rate.warm_up)},
-      {"updates in all", std::to_string(options.learning_rate.total_updates)},
-      {"clip norm", options.clip_norm ? exact_text(*options.clip_norm) : "none"},
-      {"skipped steps in a row", std::to_string(options.max_skipped)},
-      {"frozen parameters", options.frozen.empty() ? "none" : joined({options.frozen})},
-      {"parameter groups", joined(options.parameters)},
-      {"checkpoints", checkpoints_of(options.save)},
-      {"records", options.records ? "made" : "not made"},
-      {"inspected steps", std::to_string(options.inspect_gradients)}};
+  const Fields own = {{"schedule", program.name},
+                      {"plan", plan_hash(program)},
+                      {"cut", options.boundaries.empty() ? "even" : joined(options.boundaries)},
+                      {"copies of the pipeline", std::to_string(parts.seat.grid().data())},
+                      {"precision", name_of(parts.precision)},
+                      {"checkpoints", checkpoints_of(options.save)}};
   fields.insert(fields.end(), own.begin(), own.end());
+  const Fields table = agreed_settings(with_loss_scale(options, parts.precision));
+  fields.insert(fields.end(), table.begin(), table.end());
   return fields;
 }
 
@@ -169,16 +132,12 @@ TrainerParts agreed(TrainerParts parts, const TrainerOptions& options) {
   return parts;
 }
 
-void agree_on_data(ProcessGroup& group,
-                   const Dataset& data,
-                   std::int64_t batch_size,
-                   const TrainerOptions& options) {
+void agree_on_data(ProcessGroup& group, const Dataset& data, std::int64_t batch_size) {
   if (group.size() == 1) return;
   compare(group,
           {{"lengths", lengths_of(data)},
            {"number of samples", std::to_string(data.epoch_size())},
            {"batch size", std::to_string(batch_size)},
-           {"last batch", std::string(name_of(options.last_batch))},
            {"data", contents_digest(data)}},
           Label::Data);
 }
@@ -198,12 +157,9 @@ void refuse_batches(ProcessGroup& group, const BatchDigest& mine) {
 
 void agree_on_place(ProcessGroup& group,
                     const TrainingCounters& counters,
-                    const TrainerOptions& options,
                     const BatchSource& batches) {
   compare(group,
-          {{"epochs", std::to_string(options.epochs)},
-           {"steps", std::to_string(options.steps)},
-           {"mini-batches of an epoch", std::to_string(batches.batches_per_epoch())},
+          {{"mini-batches of an epoch", std::to_string(batches.batches_per_epoch())},
            {"epoch to begin with", std::to_string(counters.position.epoch)},
            {"mini-batch to begin with", std::to_string(counters.position.batch)},
            {"updates done", std::to_string(counters.global_step)},

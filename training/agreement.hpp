@@ -17,10 +17,7 @@ namespace millrace {
 /// Compares how much data the members go through and in which portions and, where they hold it, its
 /// bytes: members between the first and the last stage need to know only how much it is. Throws as
 /// `agreed`. Cost: one pass over the data.
-void agree_on_data(ProcessGroup& group,
-                   const Dataset& data,
-                   std::int64_t batch_size,
-                   const TrainerOptions& options);
+void agree_on_data(ProcessGroup& group, const Dataset& data, std::int64_t batch_size);
 
 /// Throws Mismatch on every member: names two that were given different mini-batches, and the
 /// likely cause. A collective.
@@ -29,7 +26,6 @@ void agree_on_data(ProcessGroup& group,
 /// Compares how far the members have come and how far they will go. Throws as `agreed`.
 void agree_on_place(ProcessGroup& group,
                     const TrainingCounters& counters,
-                    const TrainerOptions& options,
                     const BatchSource& batches);
 
 }  // namespace millrace

@@ -115,7 +115,7 @@ void Trainer::State::evaluate(const Dataset& data,
   // As many samples in a micro-batch as in training, whose passes have a part of a mini-batch each.
   const std::int64_t passes = micro_batches() / shape.micro_batches;
   if (batch_size == 0) batch_size = (options.batch_size + passes - 1) / passes;
-  agree_on_data(group, data, batch_size, options);
+  agree_on_data(group, data, batch_size);
   Batch batch;
   std::vector<std::int32_t> rows;
   for (std::int64_t first = 0; first < data.size(); first += batch_size) {

@@ -136,7 +136,7 @@ LoaderOptions Trainer::loader_options() const {
 }
 
 FitReport Trainer::fit(const Dataset& data, const std::stop_token& stop) {
-  agree_on_data(state_->group, data, options().batch_size, options());
+  agree_on_data(state_->group, data, options().batch_size);
   state_->know_data(data);
   refuse_lone_values(state_->parts.norm_values,
                      std::min(options().batch_size, data.epoch_size()),
@@ -166,7 +166,7 @@ void Trainer::State::begin_fit(const BatchSource& batches) {
 FitReport Trainer::run(BatchSource& batches, const std::stop_token& stop) {
   TrainingState& store = state_->store;
   state_->begin_fit(batches);
-  agree_on_place(state_->group, store.counters(), options(), batches);
+  agree_on_place(state_->group, store.counters(), batches);
   Fit fit(options(), store.counters(), batches);
   state_->begin_records();
   Saving saving(*state_, on_save);

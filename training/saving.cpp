@@ -1,26 +1,31 @@
 // What a trainer saves and resumes: the manifest of its state, and the checkpoints of fit().
 #include "training/saving.hpp"
 
+#include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <utility>
 
 #include "millrace/core/error.hpp"
+#include "millrace/scheduler/plan/passes.hpp"
+#include "millrace/scheduler/plan/text.hpp"
+#include "millrace/scheduler/plan/verify.hpp"
+#include "millrace/training/settings.hpp"
 #include "millrace/transport/endpoint.hpp"
 #include "training/checkpoint/resume.hpp"
 #include "training/checkpoint/run_facts.hpp"
-#include "training/checkpoint/settings.hpp"
 #include "training/trainer_state.hpp"
 
 namespace millrace {
 namespace {
 
 /// Also as the cause of a step's failure.
-bool tells_of_a_loss(const std::exception& error) {
+bool caused_by_lost_peer(const std::exception& error) {
   if (dynamic_cast<const PeerLost*>(&error) != nullptr) return true;
   if (dynamic_cast<const PeerHangs*>(&error) != nullptr) return true;
   try {
     std::rethrow_if_nested(error);
   } catch (const std::exception& cause) {
-    return tells_of_a_loss(cause);
+    return caused_by_lost_peer(cause);
   } catch (...) {
     return false;
   }
@@ -61,6 +66,25 @@ std::unique_ptr<CheckpointFolder> awaited(const SaveOptions& options,
   return folder;
 }
 
+std::string tied_in(const Shape& shape) {
+  std::vector<std::string> ties;
+  for (const StageTie& tie : shape.ties) {
+    std::vector<std::string> names;
+    for (const StageWeight& weight : tie.weights) names.push_back(weight.name);
+    ties.push_back(fmt::format("{}", fmt::join(names, " = ")));
+  }
+  return fmt::format("{}", fmt::join(ties, "; "));
+}
+
+/// Every schedule that accumulates in ascending order gives the same bits, and all do by the tree;
+/// any other has its own, with messages or without.
+std::string order_of(const Program& program, AccumulateOrder order, int copies) {
+  if (order == AccumulateOrder::Tree) return "tree";
+  if (copies > 1) return fmt::format("of {} copies, {}", copies, order_of(program, order, 1));
+  if (accumulation(program).ascending) return "ascending";
+  return "as in plan " + plan_hash(compute_only(program));
+}
+
 }  // namespace
 
 /// Without shards, which those who write them know.
@@ -68,11 +92,18 @@ Manifest Trainer::State::manifest() const {
   Manifest manifest;
   manifest.model = parts.model;
   manifest.precision = name_of(parts.precision);
-  manifest.optimizer = optimizer_name(options);
+  manifest.optimizer =
+      options.custom_optimizer ? "custom" : std::string(name_of(options.optimizer.kind));
   manifest.data = data_digest;
   manifest.counters = store.counters();
-  manifest.settings =
-      settings_of(parts.executor->program(), options, loss_scale, parts.seat.grid().data());
+  manifest.settings = saved_settings(with_loss_scale(options, parts.precision));
+  const Program& program = parts.executor->program();
+  const int replicas = parts.seat.grid().data();
+  manifest.settings["accumulation"] = order_of(program, options.accumulate_order, replicas);
+  manifest.settings["micro_batches"] =
+      std::to_string(replicas * options.accumulate * program.shape.micro_batches);
+  manifest.settings["slices"] = std::to_string(program.shape.slices);
+  manifest.settings["tied"] = tied_in(program.shape);
   return manifest;
 }
 
@@ -201,7 +232,7 @@ void Trainer::Saving::failed_among_others(const std::exception& error) {
   trainer_.group.cancel(error.what());
   const std::string refusal = trainer_.is_updating ? "its update had begun" : "";
   const SaveReport report =
-      trainer_.checkpoints().save_apart(head_, refusal, !tells_of_a_loss(error));
+      trainer_.checkpoints().save_apart(head_, refusal, !caused_by_lost_peer(error));
   if (tell_) tell_(report);
 }
 

@@ -7,6 +7,7 @@
 
 #include "millrace/core/error.hpp"
 #include "millrace/training/rank_parts.hpp"
+#include "millrace/training/settings.hpp"
 #include "training/agreement.hpp"
 #include "training/lone_values.hpp"
 #include "training/parts.hpp"
@@ -32,21 +33,9 @@ void check(const TrainerOptions& options, const TrainerParts& parts) {
   const Shape& shape = parts.executor->program().shape;
   check_passes(options, shape);
   check_copies(options, parts.seat.grid());
-  require(!options.clip_norm || *options.clip_norm > 0,
-          "the clip norm must be above 0, got " + std::to_string(options.clip_norm.value_or(0)));
-  require(options.batch_size >= 1,
-          "the mini-batch must have at least 1 sample, got " + std::to_string(options.batch_size));
+  check_settings(options);
   require(options.epochs >= 1 || options.steps >= 1,
-          "training needs at least 1 epoch or 1 step, got " + std::to_string(options.epochs) +
-              " epochs and " + std::to_string(options.steps) + " steps");
-  require(options.steps >= 0,
-          "the number of steps must be at least 0, got " + std::to_string(options.steps));
-  require(options.max_skipped >= 1,
-          named("max_skipped") + " must be at least 1 step, got " +
-              std::to_string(options.max_skipped));
-  require(options.inspect_gradients >= 0,
-          "gradients are inspected in 0 steps or more, got " +
-              std::to_string(options.inspect_gradients));
+          "training needs at least 1 epoch or 1 step, got 0 of both");
   require(
       options.shard_optimizer || !shares_gradients(parts),
       "the parts were made with " + named("shard_optimizer") +
@@ -139,21 +128,21 @@ StepReport Trainer::step(Batch& batch) {
 }
 
 std::vector<std::string> Trainer::warnings(std::int64_t epoch_size) const {
-  std::vector<std::string> sentences = plan_warnings(executor().program(), stages());
+  std::vector<std::string> warnings = plan_warnings(executor().program(), stages());
   const auto names = state().names();
   const bool has_statistics = std::ranges::any_of(
       names, [&](const std::string& name) { return !state().is_trained(name); });
   if (has_statistics && state_->micro_batches() > 1)
-    sentences.push_back("batch norm normalises each of the " +
-                        std::to_string(state_->micro_batches()) +
-                        " micro-batches by its own mean and variance, which differ from those of "
-                        "the whole mini-batch: results depend on the number of micro-batches");
+    warnings.push_back("batch norm normalises each of the " +
+                       std::to_string(state_->micro_batches()) +
+                       " micro-batches by its own mean and variance, which differ from those of "
+                       "the whole mini-batch: results depend on the number of micro-batches");
   for (const std::int64_t samples : mini_batches_of(options(), epoch_size)) {
     const int micro_batches = state_->micro_batches();
     const std::string lone = lone_values_warning(state_->parts.norm_values, samples, micro_batches);
-    if (!lone.empty()) sentences.push_back(lone);
+    if (!lone.empty()) warnings.push_back(lone);
   }
-  return sentences;
+  return warnings;
 }
 
 std::string Trainer::weights_hash() {

@@ -93,8 +93,9 @@ TEST(Agreement, EveryRankHearsWhichPlanOrSettingDiffers) {
   expect_complaint([](Job& job) { job.options.seed = 7; },
                    "seed differs: rank 0 has '1', rank 1 has '7'");
   expect_complaint([](Job& job) { job.options.optimizer.kind = OptimizerKind::Sgd; },
-                   "optimizer differs: rank 0 has 'adamw, ");
-  expect_complaint([](Job& job) { job.options.optimizer.beta2 = 0.9999; }, "optimizer differs: ");
+                   "optimizer differs: rank 0 has 'adamw', rank 1 has 'sgd'");
+  expect_complaint([](Job& job) { job.options.optimizer.beta2 = 0.9999; },
+                   "beta2 differs: rank 0 has '0.999', rank 1 has '0.9999'");
   expect_complaint([](Job& job) { job.options.optimizer.weight_decay = 1e-9; },
                    "weight decay differs: rank 0 has '0', rank 1 has '1e-09'");
   expect_complaint([](Job& job) { job.options.learning_rate.base *= 1 + 1e-15; },

@@ -308,7 +308,7 @@ TEST(StepRecord, NeedsTheTimelineAndIsWantedByAllProcesses) {
     options.records = group.rank() == 1;
     EXPECT_THAT([&] { Trainer(rank_parts(model, program, options, endpoint, group), options); },
                 ThrowsMessage<Mismatch>(
-                    HasSubstr("records differs: rank 0 has 'not made', rank 1 has 'made'")));
+                    HasSubstr("records differs: rank 0 has 'false', rank 1 has 'true'")));
   });
 }
 
