@@ -78,14 +78,12 @@ int run(CLI::App& app, const std::vector<std::string>& words) {
   try {
     std::optional<SignalThread> signals;
     if (verb == "train" || verb == "worker") signals.emplace();
-    std::vector<std::string> now = renamed(verb, words);
-    if (verb == "train" && train_as_rank(now)) return 0;
-    std::reverse(now.begin(), now.end());  // as CLI11 wants them
-    app.parse(std::move(now));
+    if (verb == "train" && train_as_rank(words)) return 0;
+    app.parse(std::vector(words.rbegin(), words.rend()));  // CLI11 takes them from the last
     return 0;
   } catch (const CLI::ParseError& error) {
     if (error.get_exit_code() == 0) return app.exit(error);  // --help
-    return complain(usage_sentence(app, error, verb), kUsage);
+    return complain(usage_message(app, error, verb), kUsage);
   } catch (const ExitCode& exit) {
     return exit.code;
   } catch (const InvalidArgument& error) {

@@ -16,7 +16,7 @@ namespace {
 [[noreturn]] void refuse(const std::string& option,
                          const std::string& text,
                          const std::string& allowed) {
-  throw InvalidArgument(option + " is '" + text + "'; expected " + allowed);
+  throw InvalidArgument(option + " " + text + ": must be " + allowed);
 }
 
 }  // namespace
@@ -31,7 +31,7 @@ std::int64_t whole_number(const std::string& option,
   if (error != std::errc() || stop != end || value < least || value > most)
     refuse(option,
            text,
-           "a whole number from " + std::to_string(least) + " to " + std::to_string(most));
+           "an integer from " + std::to_string(least) + " to " + std::to_string(most));
   return value;
 }
 

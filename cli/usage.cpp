@@ -1,9 +1,12 @@
-// The parser's errors in our words. It tells its kinds apart by class, and says the rest in what().
+// The parser's errors in our words. The kind of an error is its class; what was typed is read from
+// the parser's state.
 #include "cli/usage.hpp"
 
 #include <algorithm>
 #include <charconv>
 #include <cstdint>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <system_error>
 
 #include "millrace/core/edit_distance.hpp"
@@ -12,29 +15,30 @@ namespace millrace::cli {
 
 namespace {
 
-const CLI::App& verb_of(const CLI::App& app) {
-  const auto verbs = app.get_subcommands();
-  return verbs.empty() ? app : *verbs.front();
+const CLI::App& subcommand_of(const CLI::App& app) {
+  const auto parsed = app.get_subcommands();
+  return parsed.empty() ? app : *parsed.front();
 }
 
-/// Options of the verb as typed: "-p", "--latency".
-std::vector<std::string> option_names(const CLI::App& verb) {
+/// Options of the subcommand as typed: "-p", "--latency".
+std::vector<std::string> option_names(const CLI::App& app) {
   std::vector<std::string> names;
-  for (const CLI::Option* option : verb.get_options()) {
+  for (const CLI::Option* option : app.get_options()) {
     for (const std::string& name : option->get_lnames()) names.push_back("--" + name);
     for (const std::string& name : option->get_snames()) names.push_back("-" + name);
   }
   return names;
 }
 
-/// The name that sentences use, the letter where there is one: "-p", "--latency".
-std::string told(const CLI::Option& option) {
+/// The name in messages, the letter where there is one: "-p", "--latency".
+std::string name_of(const CLI::Option& option) {
   return option.get_snames().empty() ? option.get_name() : "-" + option.get_snames().front();
 }
 
-std::vector<std::string> verb_names(const CLI::App& app) {
+std::vector<std::string> subcommand_names(const CLI::App& app) {
   std::vector<std::string> names;
-  for (const CLI::App* verb : app.get_subcommands({})) names.push_back(verb->get_name());
+  for (const CLI::App* subcommand : app.get_subcommands({}))
+    names.push_back(subcommand->get_name());
   return names;
 }
 
@@ -51,7 +55,7 @@ bool is_option(const std::string& word) {
   return word.size() > 1 && word[0] == '-' && word.find_first_of("0123456789.") != 1;
 }
 
-/// What no option or verb took: the option among it, else the first word.
+/// What no option and no subcommand took: the option among it, else the first word.
 std::string surplus_of(const CLI::App& app) {
   const std::vector<std::string> words = app.remaining(true);
   const auto option = std::find_if(words.begin(), words.end(), is_option);
@@ -59,58 +63,72 @@ std::string surplus_of(const CLI::App& app) {
   return words.empty() ? "" : words.front();
 }
 
-std::string surplus_sentence(const CLI::App& app, const std::string& word) {
-  const CLI::App& verb = verb_of(app);
-  if (is_option(word))
-    return word + " is no option of " + verb.get_name() + suggestion(word, option_names(verb));
-  return "'" + word + "' is one argument too many for " + verb.get_name();
+std::string surplus_message(const CLI::App& app, const std::string& word) {
+  const CLI::App& subcommand = subcommand_of(app);
+  if (!is_option(word))
+    return fmt::format("{}: one argument too many for {}", word, subcommand.get_name());
+  return fmt::format("{}: not an option of {}{}",
+                     word,
+                     subcommand.get_name(),
+                     suggestion(word, option_names(subcommand)));
 }
 
-std::string missing_verb(const CLI::App& app, const std::string& first) {
-  if (is_option(first)) return surplus_sentence(app, first);
-  std::string known = "; known are";
-  for (const std::string& name : verb_names(app)) known += " " + name;
-  if (first.empty()) return "a verb is missing" + known;
-  const std::string nearest = suggestion(first, verb_names(app));
-  return "'" + first + "' is no verb" + (nearest.empty() ? known : nearest);
+std::string missing_subcommand(const CLI::App& app, const std::string& first) {
+  if (is_option(first)) return surplus_message(app, first);
+  const std::vector<std::string> names = subcommand_names(app);
+  const std::string nearest = first.empty() ? "" : suggestion(first, names);
+  const std::string known = "; use " + fmt::format("{}", fmt::join(names, ", "));
+  if (first.empty()) return "a subcommand is missing" + known;
+  return first + ": not a subcommand" + (nearest.empty() ? known : nearest);
 }
 
-/// The text between two marks of the parser's sentence; empty when they are not there.
-std::string between(const std::string& text, const std::string& from, const std::string& to) {
-  const std::size_t start = text.find(from);
-  if (start == std::string::npos) return "";
-  const std::size_t first = start + from.size();
-  const std::size_t end = to.empty() ? text.size() : text.find(to, first);
-  return end == std::string::npos ? "" : text.substr(first, end - first);
+/// An option that takes one value and was given another number of them. `what` begins with the name
+/// of one that has none.
+std::string wrong_count(const CLI::App& subcommand, const std::string& what) {
+  for (const CLI::Option* option : subcommand.get_options()) {
+    const auto given = option->results().size();
+    if (given <= static_cast<std::size_t>(option->get_items_expected_max())) continue;
+    const std::string name = name_of(*option);
+    return option->get_positional()
+               ? fmt::format("{} {}: too many", given, name)
+               : fmt::format("{} is given {} times; give it once", name, given);
+  }
+  const CLI::Option* option = subcommand.get_option_no_throw(what.substr(0, what.find(':')));
+  return (option == nullptr ? what : name_of(*option)) + " needs a value";
 }
 
-/// "Could not convert: --lr = abc".
-std::string wrong_value(const CLI::App& verb, const std::string& what) {
-  const std::string name = between(what, ": ", " = "), value = between(what, " = ", "");
-  const CLI::Option* option = name.empty() ? nullptr : verb.get_option_no_throw(name);
-  if (option == nullptr) return what;
-  const std::string type = option->get_type_name();
-  const std::string wanted = type == "INT" || type == "UINT"   ? "a whole number"
-                             : type == "FLOAT"                 ? "a number"
-                             : option->get_expected_min() == 0 ? "nothing, true or false"
-                                                               : type;
-  return told(*option) + " is '" + value + "'; expected " + wanted;
+/// A flag whose value is neither true nor false: the only values that are not checked when read.
+std::string wrong_flag(const CLI::App& subcommand) {
+  for (const CLI::Option* option : subcommand.get_options())
+    for (const std::string& value : option->results())
+      if (option->get_expected_min() == 0 && value != "true" && value != "false")
+        return fmt::format("{} {}: must be true or false", name_of(*option), value);
+  return "an option has a value that it does not take";
 }
 
-/// "--lr: 1 required FLOAT missing", "--ranks: At Most 1 required but received 2".
-std::string wrong_count(const CLI::App& verb, const std::string& what) {
-  const std::string typed = what.substr(0, what.find(':'));
-  const CLI::Option* option = is_option(typed) ? verb.get_option_no_throw(typed) : nullptr;
-  const std::string name = option == nullptr ? typed : told(*option);
-  const std::string given = between(what, "but received ", "");
-  if (given.empty()) return name + " needs a value";
-  if (!is_option(name)) return given + " " + name + " are too many";
-  return name + " is given " + given + " times; give it once";
+/// The positional that was not given: "a schedule", but "schedules".
+std::string missing_positional(const CLI::App& subcommand) {
+  for (const CLI::Option* option : subcommand.get_options())
+    if (option->get_required() && option->results().empty())
+      return fmt::format("{} needs {}{}",
+                         subcommand.get_name(),
+                         option->get_name().ends_with('s') ? "" : "a ",
+                         option->get_name());
+  return subcommand.get_name() + " needs an argument";
 }
 
-/// "a schedule", but "schedules".
-std::string with_article(const std::string& noun) {
-  return (noun.ends_with('s') ? "" : "a ") + noun;
+template <class Number>
+void check_number(const CLI::Option& option, const std::string& text, const char* kind) {
+  Number value{};
+  const char* first = text.data() + (text.starts_with('+') ? 1 : 0);
+  const char* last = text.data() + text.size();
+  const auto [end, error] = std::from_chars(first, last, value);
+  if (error == std::errc::result_out_of_range)
+    throw CLI::ParseError(fmt::format("{} {}: is out of range", name_of(option), text),
+                          CLI::ExitCodes::ConversionError);
+  if (error != std::errc() || end != last)
+    throw CLI::ParseError(fmt::format("{} {}: must be {}", name_of(option), text, kind),
+                          CLI::ExitCodes::ConversionError);
 }
 
 }  // namespace
@@ -128,42 +146,41 @@ std::string nearest_name(const std::string& typed, const std::vector<std::string
   return nearest;
 }
 
-std::string suggested_option(const std::string& typed, const CLI::App& verb) {
-  return suggestion(typed, option_names(verb));
+std::string suggested_option(const std::string& typed, const CLI::App& subcommand) {
+  return suggestion(typed, option_names(subcommand));
 }
 
-void refuse_overlong_numbers(CLI::App& verb) {
-  const auto check = [](const std::string& text) -> std::string {
-    const char* first = text.data() + (text.starts_with('+') ? 1 : 0);
-    std::int64_t value = 0;
-    if (std::from_chars(first, text.data() + text.size(), value).ec !=
-        std::errc::result_out_of_range)
+void check_numbers(CLI::App& subcommand) {
+  for (CLI::Option* option : subcommand.get_options()) {
+    const std::string type = option->get_type_name();
+    if (type != "INT" && type != "FLOAT") continue;
+    const auto check = [option, whole = type == "INT"](const std::string& text) -> std::string {
+      if (whole)
+        check_number<std::int64_t>(*option, text, "an integer");
+      else
+        check_number<double>(*option, text, "a number");
       return "";
-    return text + " has more digits than a number can have here (at most 9223372036854775807)";
-  };
-  for (CLI::Option* option : verb.get_options())
-    if (option->get_type_name() == "INT") option->check(CLI::Validator(check, ""));
+    };
+    option->check(CLI::Validator(check, ""));
+  }
 }
 
-std::string usage_sentence(const CLI::App& app,
-                           const CLI::ParseError& error,
-                           const std::string& first) {
-  const CLI::App& verb = verb_of(app);
-  const std::string what = error.what();
-  std::string sentence = what;
+std::string usage_message(const CLI::App& app,
+                          const CLI::ParseError& error,
+                          const std::string& first) {
+  const CLI::App& subcommand = subcommand_of(app);
+  std::string message = error.what();
   if (dynamic_cast<const CLI::ExtrasError*>(&error) != nullptr)
-    sentence = surplus_sentence(app, surplus_of(app));
+    message = surplus_message(app, surplus_of(app));
   else if (dynamic_cast<const CLI::ConversionError*>(&error) != nullptr)
-    sentence = wrong_value(verb, what);
+    message = wrong_flag(subcommand);
   else if (dynamic_cast<const CLI::ArgumentMismatch*>(&error) != nullptr)
-    sentence = wrong_count(verb, what);
-  else if (dynamic_cast<const CLI::RequiredError*>(&error) != nullptr && &verb == &app)
-    sentence = missing_verb(app, first);
+    message = wrong_count(subcommand, message);
   else if (dynamic_cast<const CLI::RequiredError*>(&error) != nullptr)
-    sentence =
-        verb.get_name() + " needs " + with_article(what.substr(0, what.find(" is required")));
-  const std::string of = &verb == &app ? "" : " " + verb.get_name();
-  return sentence + (sentence.back() == '?' ? " See " : "; see ") + app.get_name() + of + " --help";
+    message = &subcommand == &app ? missing_subcommand(app, first) : missing_positional(subcommand);
+  const std::string of = &subcommand == &app ? "" : " " + subcommand.get_name();
+  return fmt::format(
+      "{}{}{}{} --help", message, message.back() == '?' ? " See " : "; see ", app.get_name(), of);
 }
 
 }  // namespace millrace::cli

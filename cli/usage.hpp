@@ -1,4 +1,4 @@
-// What is wrong with a command line, in one sentence that names what was typed.
+// Messages for wrong command lines: what was typed, what is allowed, the nearest name.
 #pragma once
 
 #include <string>
@@ -8,24 +8,24 @@
 
 namespace millrace::cli {
 
-/// The sentence for what the parser of `app` refused: a mistyped verb or option with the nearest
-/// name, an option with its missing or wrong value; last, which --help to read. `first` is the
-/// first argument, where the verb stands.
-[[nodiscard]] std::string usage_sentence(const CLI::App& app,
-                                         const CLI::ParseError& error,
-                                         const std::string& first);
+/// The message for an error of the parser of `app`: a mistyped subcommand or option with the
+/// nearest name, an option with its missing or wrong value; last, which --help to read. `first` is
+/// the first argument, the subcommand.
+[[nodiscard]] std::string usage_message(const CLI::App& app,
+                                        const CLI::ParseError& error,
+                                        const std::string& first);
 
 /// The name that takes the fewest insertions, deletions and substitutions to become `typed`; empty
 /// when that is more than half of its letters.
 [[nodiscard]] std::string nearest_name(const std::string& typed,
                                        const std::vector<std::string>& names);
 
-/// "; did you mean --ranks?" for the option of the verb that is nearest to `typed` (with its
+/// "; did you mean --ranks?" for the option of the subcommand that is nearest to `typed` (with its
 /// dashes); empty when none is near.
-[[nodiscard]] std::string suggested_option(const std::string& typed, const CLI::App& verb);
+[[nodiscard]] std::string suggested_option(const std::string& typed, const CLI::App& subcommand);
 
-/// Makes the verb's whole-number options refuse what the parser would cut to its largest number.
-/// Call it when the verb has all its options.
-void refuse_overlong_numbers(CLI::App& verb);
+/// Has the subcommand's numbers checked, an integer beyond 64 bits too, which the parser would cut.
+/// Call it when the subcommand has all its options.
+void check_numbers(CLI::App& subcommand);
 
 }  // namespace millrace::cli

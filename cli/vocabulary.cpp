@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <array>
-#include <iostream>
 #include <utility>
 
 namespace millrace::cli {
@@ -29,16 +28,6 @@ constexpr std::array<Names, 9> kShort = {{{"forward", "--f"},
                                           {"recompute_time", "--r"},
                                           {"tree_of_sums", "--accumulate-order tree"}}};
 
-/// What some verbs called an option before all called it the same.
-struct OldName {
-  std::string_view verb, name, now;
-};
-
-constexpr std::array<OldName, 4> kOldNames = {{{"train", "stages", "ranks"},
-                                               {"launch", "ranks", "processes"},
-                                               {"keys", "ranks", "processes"},
-                                               {"doctor", "ranks", "processes"}}};
-
 template <std::size_t size>
 std::string_view found_in(const std::array<Names, size>& names, std::string_view parameter) {
   for (const auto& [name, flag] : names)
@@ -63,26 +52,6 @@ std::string flag(std::string_view parameter) {
 std::string flags(std::string_view parameter) {
   const auto letter = found_in(kLetters, parameter);
   return letter.empty() ? long_flag(parameter) : std::string(letter) + "," + long_flag(parameter);
-}
-
-std::string renamed_key(const std::string& verb, const std::string& key) {
-  for (const OldName& old : kOldNames)
-    if (old.verb == verb && old.name == key) {
-      std::cerr << "millrace: --" << old.name << " of " << verb << " is called --" << old.now
-                << " now\n";
-      return std::string(old.now);
-    }
-  return key;
-}
-
-std::vector<std::string> renamed(const std::string& verb, std::vector<std::string> words) {
-  for (std::string& word : words) {
-    if (word == "--") break;
-    if (!word.starts_with("--")) continue;
-    const std::size_t end = std::min(word.find('='), word.size());
-    word = "--" + renamed_key(verb, word.substr(2, end - 2)) + word.substr(end);
-  }
-  return words;
 }
 
 std::string spelled(const std::exception& error) {

@@ -5,7 +5,6 @@
 #include <exception>
 #include <string>
 #include <string_view>
-#include <vector>
 
 #include "millrace/core/sentence.hpp"
 #include "millrace/scheduler/plan/shape.hpp"
@@ -17,14 +16,6 @@ namespace millrace::cli {
 
 /// All names of its option, as a verb registers them: "-p,--ranks", "--group".
 [[nodiscard]] std::string flags(std::string_view parameter);
-
-/// The words of a verb with options under their present names. Says on standard error which old
-/// name was typed. Words behind "--" are another verb's.
-[[nodiscard]] std::vector<std::string> renamed(const std::string& verb,
-                                               std::vector<std::string> words);
-
-/// The present name of an option of the verb, without dashes: "ranks" for "stages" of train.
-[[nodiscard]] std::string renamed_key(const std::string& verb, const std::string& key);
 
 /// What went wrong, with parameters called by their flags.
 [[nodiscard]] std::string spelled(const std::exception& error);

@@ -70,7 +70,7 @@ std::optional<double> NamedSettings::number(std::string_view name) const {
   if (text == nullptr) return {};
   const auto value = read<double>(*text);
   require(value && std::isfinite(*value),
-          [&] { return std::string(name) + " is '" + *text + "'; expected a number"; });
+          [&] { return std::string(name) + " " + *text + ": must be a number"; });
   return value;
 }
 
@@ -79,7 +79,7 @@ std::optional<std::int64_t> NamedSettings::count(std::string_view name) const {
   if (text == nullptr) return {};
   const auto value = read<std::int64_t>(*text);
   require(value && *value >= 1, [&] {
-    return std::string(name) + " is '" + *text + "'; expected a whole number from 1";
+    return std::string(name) + " " + *text + ": must be an integer from 1";
   });
   return value;
 }
@@ -88,7 +88,7 @@ std::optional<bool> NamedSettings::choice(std::string_view name) const {
   const std::string* text = find(name);
   if (text == nullptr) return {};
   require(*text == "yes" || *text == "no",
-          [&] { return std::string(name) + " is '" + *text + "'; expected yes or no"; });
+          [&] { return std::string(name) + " " + *text + ": must be yes or no"; });
   return *text == "yes";
 }
 

@@ -34,7 +34,7 @@ StageOf stage_of(Text word) {
                                     {"tid", StageOf::Thread},
                                     {"file", StageOf::File}})
     if (word == name) return value;
-  throw InvalidArgument("--stage-from is '" + word + "'; known are name, pid, tid and file");
+  throw InvalidArgument("--stage-from " + word + ": must be name, pid, tid or file");
 }
 
 /// What was found, on standard error: the costs may go to standard output.

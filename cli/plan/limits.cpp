@@ -13,8 +13,8 @@ namespace {
 double plain_limit(const std::string& text) {
   const bool number = text.find_first_not_of("0123456789.+-e") == std::string::npos;
   require(number || text.empty(),
-          "--memory-limit is '" + text +
-              "'; expected a number, or a number with suffix p (times p x mem-f)");
+          "--memory-limit " + text +
+              ": must be a number, or a number with suffix p (times p x mem-f)");
   return decimal("--memory-limit", text, 0);
 }
 
@@ -24,7 +24,7 @@ double limit_in(std::string text, const PlanOptions& options, int ranks, int sta
   require_memory(costs);
   if (text.empty() || text.back() != 'p') return plain_limit(text);
   text.pop_back();
-  require(!text.empty(), "--memory-limit is 'p'; expected a number before the p, such as 1p");
+  require(!text.empty(), "--memory-limit p: must be a number before the p, such as 1p");
   return decimal("--memory-limit", text, 0) * memory_of_all(costs, ranks, stages);
 }
 

@@ -52,7 +52,7 @@ void add_path(CLI::App& verb,
 
 Comms comms_named(Text text) {
   require(text == "early" || text == "before-use",
-          "--comms is '" + text + "'; known are early and before-use");
+          "--comms " + text + ": must be early or before-use");
   return text == "early" ? Comms::Early : Comms::BeforeUse;
 }
 
@@ -191,7 +191,7 @@ void add_order_option(CLI::App& verb, PlanOptions& options) {
       "--accumulate-order",
       [&options](Text text) {
         require(text == "ascending" || text == "tree",
-                "--accumulate-order is '" + text + "'; known are ascending and tree");
+                "--accumulate-order " + text + ": must be ascending or tree");
         options.costs.tree_of_sums = text == "tree";
       },
       "How gradients of micro-batches are added: ascending (default), or tree, whose partial sums "

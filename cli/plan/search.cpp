@@ -236,7 +236,7 @@ void add_search_options(CLI::App& verb, SearchArguments& arguments) {
       "--objective",
       [&arguments](Text text) {
         require(text == "makespan" || text == "span",
-                "--objective is '" + text + "'; known are makespan and span");
+                "--objective " + text + ": must be makespan or span");
         arguments.objective = text;
       },
       "What to make small: makespan (default) or span");
@@ -269,7 +269,7 @@ void add_search_options(CLI::App& verb, SearchArguments& arguments) {
           "--recompute",
           [&arguments](Text text) {
             require(text == "choose" || text == "none",
-                    "--recompute is '" + text + "'; known are choose and none: the search finds " +
+                    "--recompute " + text + ": must be choose or none: the search finds " +
                         "the stages, simulate and train take them");
             arguments.recompute = text;
           },

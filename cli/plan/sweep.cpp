@@ -71,7 +71,7 @@ std::vector<SweepCosts> times_of(Text list) {
   std::vector<SweepCosts> all;
   for (const std::string& part : parts_of("--times", list, ',')) {
     const std::vector<std::string> times = parts_of("--times", part, ':');
-    require(times.size() == 3, "--times has '" + part + "'; expected F:I:W, such as 1:1:1");
+    require(times.size() == 3, "--times " + part + ": must be F:I:W, such as 1:1:1");
     SweepCosts costs;
     costs.forward = decimal("--times", times[0], 0);
     costs.input = decimal("--times", times[1], 0);

@@ -104,8 +104,8 @@ void refuse_surplus(const CLI::App& verb, const LaunchFlags& flags) {
   const bool program = !flags.command.empty() && !is_ours(flags.command);
   if (!program && !knows_train(option)) throw CLI::ExtrasError(verb.get_name(), verb.remaining());
   const std::string work = flags.command.empty() ? "train" : flags.command.front();
-  throw InvalidArgument(option + " is no option of launch; options of " + work +
-                        " come behind --: launch -n " + std::to_string(flags.processes) + " -- " +
+  throw InvalidArgument(option + ": not an option of launch; options of " + work +
+                        " come after --: launch -n " + std::to_string(flags.processes) + " -- " +
                         work + " " + option + " ...");
 }
 
@@ -290,8 +290,6 @@ void add_launch(CLI::App& app, const std::vector<std::string>& words) {
   verb->callback([verb, flags, words] {
     refuse_surplus(*verb, *flags);
     flags->command = command_as_typed(flags->command, words);
-    const std::string work = flags->command.front();
-    if (is_ours(flags->command)) flags->command = renamed(work, std::move(flags->command));
     if (const int code = launch(*flags); code != 0) throw ExitCode{code};
   });
 }

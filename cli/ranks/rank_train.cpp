@@ -131,21 +131,20 @@ void check_processes(const Grid& grid, int world) {
 
 /// The train verb's own options, typed after "--".
 TrainJob train_job(std::vector<std::string> words, int world) {
-  words = renamed("train", std::move(words));
   words.insert(words.begin(), "train");
   std::reverse(words.begin(), words.end());  // as CLI11 wants them
   CLI::App app("Train", "millrace");
   CLI::App& verb = *app.add_subcommand("train");
   TrainFlags train;
   add_train_flags(verb, train);
-  refuse_overlong_numbers(verb);
+  check_numbers(verb);
   CLI::Option& executor = *verb.get_option("--executor");
   executor.group("");  // not in the help of what does not take it
   try {
     app.parse(words);
   } catch (const CLI::ParseError& error) {
     if (error.get_exit_code() == 0) throw ExitCode{app.exit(error)};  // --help
-    throw InvalidArgument(usage_sentence(app, error, "train"));
+    throw InvalidArgument(usage_message(app, error, "train"));
   }
   if (!train.config.empty()) read_config(verb, train.config);
   take_settings(verb, train.checkpoints, world);

@@ -86,7 +86,7 @@ void add_train_flags(CLI::App& verb, TrainFlags& flags) {
   verb.add_option("--profile", flags.profile, "Write measured costs, for simulate --costs");
   verb.add_flag("--json", flags.json, "Print one JSON object at the end, progress to stderr");
   verb.add_option("--config", flags.config, "Read options from a TOML or INI file");
-  refuse_overlong_numbers(verb);
+  check_numbers(verb);
 }
 
 namespace {
@@ -119,10 +119,9 @@ void read_config(CLI::App& verb, const std::string& file) {
     if (item.name == "++" || item.name == "--") continue;  // begin and end of a section
     const bool in_place =
         item.parents.empty() || (item.parents.size() == 1 && item.parents[0] == verb.get_name());
-    const std::string name = renamed_key(verb.get_name(), item.name);
-    CLI::Option* option = verb.get_option_no_throw("--" + name);
+    CLI::Option* option = verb.get_option_no_throw("--" + item.name);
     require(in_place && option != nullptr && item.name != "config" && item.name != "help",
-            "--config " + file + ": '" + item.fullname() + "' is no option of " + verb.get_name() +
+            "--config " + file + ": " + item.fullname() + ": not an option of " + verb.get_name() +
                 suggested_option("--" + item.name, verb));
     if (option->count() > 0) continue;  // the command line wins
     try {

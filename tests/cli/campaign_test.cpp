@@ -325,7 +325,7 @@ class Load {
 TEST(Campaign, ALoadOfSixteenIsNoFalseAlarm) {
   const std::string job = " train --json --batch-size 64 --steps " +
                           std::to_string(200 * rounds(1)) + " --model mlp:64-8-8-10";
-  const Outcome alone = test::run(job + " --stages 3");
+  const Outcome alone = test::run(job + " --ranks 3");
   const Load load(16);
   const Outcome loaded = test::run("launch -n 3 --" + job);
 

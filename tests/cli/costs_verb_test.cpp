@@ -77,7 +77,7 @@ TEST_F(CostsVerb, Messages_TakeNoRankTime) {
 
   const Ran wrong = command("simulate 1f1b --comms=late");
   EXPECT_EQ(wrong.code, 2);
-  EXPECT_THAT(wrong.text, HasSubstr("--comms is 'late'; known are early and before-use"));
+  EXPECT_THAT(wrong.text, HasSubstr("--comms late: must be early or before-use"));
 }
 
 /// Four full stages, in the words of a cost file and in those of the flags.
@@ -161,7 +161,7 @@ TEST_F(CostsVerb, TrainRunsAScheduleCsv) {
     const Ran ran = command(model + "--plan " + path("plan.csv"));
     ASSERT_EQ(ran.code, 0) << ran.text;
     EXPECT_EQ(hash(ran.text),
-              hash(command(model + "--schedule 1f1b --stages 2 --micro-batches 4").text));
+              hash(command(model + "--schedule 1f1b --ranks 2 --micro-batches 4").text));
   }
   write("old.csv", "0F0,0BW0\n1F0,1BW0\n");
   EXPECT_THAT(command(model + "--plan " + path("old.csv")).text, HasSubstr("--old-letters --plan"));

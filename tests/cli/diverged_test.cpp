@@ -20,7 +20,7 @@ constexpr const char* kSentence =
     " steps in a row, each of them skipped, after 1 update; --max-skipped allows no more\n";
 
 TEST(Diverged, EndsTrainingWithASentenceAndCodeOne) {
-  const Outcome outcome = run(std::string(kDiverging) + "--stages 2");
+  const Outcome outcome = run(std::string(kDiverging) + "--ranks 2");
 
   EXPECT_EQ(outcome.code, 1) << outcome.errors;
   EXPECT_THAT(outcome.errors,
@@ -31,12 +31,12 @@ TEST(Diverged, EndsTrainingWithASentenceAndCodeOne) {
 }
 
 TEST(Diverged, TrainingGoesOnAsLongAsItIsAllowedTo) {
-  const Outcome enough = run(std::string(kDiverging) + "--stages 2 --max-skipped 60");
+  const Outcome enough = run(std::string(kDiverging) + "--ranks 2 --max-skipped 60");
   EXPECT_EQ(enough.code, 0) << enough.errors;
-  const Outcome few = run(std::string(kDiverging) + "--stages 2 --max-skipped 7");
+  const Outcome few = run(std::string(kDiverging) + "--ranks 2 --max-skipped 7");
   EXPECT_EQ(few.code, 1);
   EXPECT_THAT(few.errors, HasSubstr(std::string("7") + kSentence));
-  const Outcome none = run(std::string(kDiverging) + "--stages 2 --max-skipped 0");
+  const Outcome none = run(std::string(kDiverging) + "--ranks 2 --max-skipped 0");
   EXPECT_EQ(none.code, 2);
   EXPECT_THAT(none.errors, HasSubstr("--max-skipped 0: must be from 1 to"));
 }

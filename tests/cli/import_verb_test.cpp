@@ -107,7 +107,7 @@ TEST_F(ImportVerb, RefusesInOneSentence) {
   const std::vector<std::tuple<std::string, int, std::string>> cases = {
       {path("empty.json"), 2, "no event of the trace is an F"},
       {path("broken.json"), 65, path("broken.json") + ":1:3: this is not JSON"},
-      {path("empty.json") + " --stage-from rank", 2, "--stage-from is 'rank'; known are name, pid"},
+      {path("empty.json") + " --stage-from rank", 2, "--stage-from rank: must be name, pid"},
       {path("empty.json") + " --forward 'F{mb}'", 2, "a pattern has {mb}; known are {stage}"},
       {path("empty.json") + " --out /nowhere/c.json", 2, "--out /nowhere/c.json cannot be written"},
   };

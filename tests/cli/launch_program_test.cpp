@@ -133,7 +133,7 @@ TEST(LaunchProgram, WhoseOptionsComeWithoutTheDashesIsRefused) {
 
   EXPECT_EQ(outcome.code, 2);
   EXPECT_THAT(outcome.errors,
-              HasSubstr("--lr is no option of launch; options of ./train.py come behind --: "
+              HasSubstr("--lr: not an option of launch; options of ./train.py come after --: "
                         "launch -n 2 -- ./train.py --lr ..."));
 }
 

@@ -236,8 +236,8 @@ TEST(Launch, InvalidOptions_ExitWith2) {
            {"-n 2 --endpoint smoke -- train",
             "--endpoint smoke: must be one of auto, shm, ipc, tcp"},
            {"-n 2 -- plan", "'plan': there is no such program; ranks train, doctor, or run a prog"},
-           {"-n 2 -- train --stpes 3", "--stpes is no option of train; did you mean --steps?"},
-           {"-n 2 -- train --steps x", "--steps is 'x'; expected a whole number"},
+           {"-n 2 -- train --stpes 3", "--stpes: not an option of train; did you mean --steps?"},
+           {"-n 2 -- train --steps x", "--steps x: must be an integer"},
            {"-n 2 --heartbeat-timeout 0 -- train",
             "--heartbeat-timeout 0: must be from 0.001 to 1000000 seconds"},
            {"-n 2 --log-dir /proc/x -- train", "--log-dir /proc/x: cannot be made"},
@@ -248,14 +248,14 @@ TEST(Launch, InvalidOptions_ExitWith2) {
            {"-n 100 -- train -p 100", "-p 100: the model has 8 layers, so at most 8"},
            {"-n 2 -- train --executor sequential", "--executor sequential: ranks in processes "},
            {"-n 2 --hartbeat-timeout 3 -- train",
-            "--hartbeat-timeout is no option of launch; did you mean --heart"},
-           {"-n 2 train --insecur", "--insecur is no option of launch; did you mean --insecure?"},
+            "--hartbeat-timeout: not an option of launch; did you mean --heart"},
+           {"-n 2 train --insecur", "--insecur: not an option of launch; did you mean --insecure?"},
            {"-n 4 train --epochs 1",
-            "--epochs is no option of launch; options of train come behind --: "
+            "--epochs: not an option of launch; options of train come after --: "
             "launch -n 4 -- train --epochs ..."},
-           {"--batch-size=8 -n 3 -- train", "--batch-size is no option of launch; options of tr"},
+           {"--batch-size=8 -n 3 -- train", "--batch-size: not an option of launch; options of tr"},
            {"-n 2 doctor --json",
-            "--json is no option of launch; options of doctor come behind --: "
+            "--json: not an option of launch; options of doctor come after --: "
             "launch -n 2 -- doctor --json ..."}}) {
     const Outcome outcome = run("launch " + arguments);
     EXPECT_EQ(outcome.code, 2) << arguments;

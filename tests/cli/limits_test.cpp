@@ -118,7 +118,7 @@ TEST_F(Limits, ARankAloneNeedsNoDirectory) {
 
 TEST_F(Limits, TooLittleMemoryIsASentence) {
   const Outcome outcome =
-      run("train --stages 1 --steps 1 --model mlp:64-1-16777216-16777216-10 --executor sequential");
+      run("train --ranks 1 --steps 1 --model mlp:64-1-16777216-16777216-10 --executor sequential");
   EXPECT_EQ(outcome.code, 1);
   EXPECT_THAT(outcome.errors, HasSubstr("there is not enough memory"));
   EXPECT_THAT(outcome.errors, Not(HasSubstr("std::")));

@@ -30,7 +30,7 @@ std::string weights_of(const Outcome& outcome) {
 }
 
 TEST(ManyRanks, MeetAndTrainOnFewCoresOverEveryLink) {
-  const std::string alone = weights_of(test::run(work() + " --stages " + ranks()));
+  const std::string alone = weights_of(test::run(work() + " --ranks " + ranks()));
   for (const std::string link : {"shm", "ipc", "tcp"})
     EXPECT_EQ(
         weights_of(test::run("launch -n " + ranks() + " --endpoint " + link + " -- " + work())),

@@ -280,18 +280,18 @@ TEST_F(SearchVerb, GivesTheSameAnswerForTheSameSeed) {
 
 TEST_F(SearchVerb, BadInput_ExitsWith2) {
   const std::vector<std::pair<std::string, std::string>> cases = {
-      {"--memory-limit 2q", "--memory-limit is '2q'; expected a number, or a number with suffix p"},
-      {"--memory-limit -1p", "--memory-limit is '-1'; expected a number from 0"},
-      {"--objective best", "--objective is 'best'; known are makespan and span"},
-      {"--budget -1", "--budget is '-1'; expected a whole number from 0"},
-      {"--recompute all", "--recompute is 'all'; known are choose and none"},
-      {"--r -1", "--r is '-1'; expected a number from 0"},
+      {"--memory-limit 2q", "--memory-limit 2q: must be a number, or a number with suffix p"},
+      {"--memory-limit -1p", "--memory-limit -1: must be a number from 0"},
+      {"--objective best", "--objective best: must be makespan or span"},
+      {"--budget -1", "--budget -1: must be an integer from 0"},
+      {"--recompute all", "--recompute all: must be choose or none"},
+      {"--r -1", "--r -1: must be a number from 0"},
       {"--mem-boundary 1,2,3", "--mem-boundary has 3 values"},
-      {"--group 2", "--group is no option of search"},
+      {"--group 2", "--group: not an option of search"},
       {"--f 1,2,3", "--f has 3 values"},
       {"--out /nowhere/w.json", "--out /nowhere/w.json cannot be written"},
       {"--pareto /nowhere/f.svg", "--pareto /nowhere/f.svg cannot be written"},
-      {"--jitter 0.1", "--jitter is no option of search"},
+      {"--jitter 0.1", "--jitter: not an option of search"},
   };
   for (const auto& [arguments, sentence] : cases) {
     const Ran ran = command("search -p 2 -m 2 " + arguments);

@@ -24,7 +24,7 @@ using testing::EndsWith;
 using testing::HasSubstr;
 using testing::Not;
 
-constexpr const char* kSmall = "train --stages 2 --steps 3 --batch-size 32 --micro-batches 4 ";
+constexpr const char* kSmall = "train --ranks 2 --steps 3 --batch-size 32 --micro-batches 4 ";
 constexpr const char* kMany = "train --json --steps 200 --batch-size 16 --micro-batches 4";
 
 /// Runs the shell's line, in which $M is the command, in a folder of its own.
@@ -87,7 +87,7 @@ TEST_F(Streams, OutputThatCannotBeWrittenIsAFailureOfEveryVerb) {
                                  "search -p 2 -m 2",
                                  "keys -n 1 --out keys",
                                  "--help",
-                                 "train --json --stages 2 --steps 2",
+                                 "train --json --ranks 2 --steps 2",
                                  "launch -n 2 -- train --json --steps 2"}) {
     for (const auto& [where, why] : {std::pair(">/dev/full", "No space left on device"),
                                      std::pair(">&-", "Bad file descriptor")}) {

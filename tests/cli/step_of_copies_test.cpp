@@ -36,7 +36,7 @@ TEST_F(StepsOfCopies, AllReduce_OverlapsWithPasses) {
   EXPECT_THAT(command("show " + job + " --comms").text, HasSubstr("0B1 0REDUCE_GRAD"));
   const Ran none = command("simulate 1f1b -d 0");
   EXPECT_EQ(none.code, 2);
-  EXPECT_THAT(none.text, HasSubstr("-d is '0'; expected a whole number from 1"));
+  EXPECT_THAT(none.text, HasSubstr("-d 0: must be an integer from 1"));
   EXPECT_THAT(
       command("simulate 1f1b --gradient-bytes 1 --bandwidth 1").text,
       HasSubstr(
@@ -91,7 +91,7 @@ TEST_F(StepsOfCopies, PartialSums_AreMemory) {
   }
   EXPECT_EQ(command(job + "--gradient-bytes 10 --memory-limit 29").code, 1);
   EXPECT_THAT(command("simulate 1f1b --accumulate-order any").text,
-              HasSubstr("--accumulate-order is 'any'; known are ascending and tree"));
+              HasSubstr("--accumulate-order any: must be ascending or tree"));
 }
 
 TEST_F(StepsOfCopies, SeveralPasses_ReduceAfterTheLast) {
@@ -133,7 +133,7 @@ TEST_F(StepsOfCopies, RefuseWhatIsOfOnePassAlone) {
   EXPECT_THAT(command("simulate 1f1b --accumulate 2 --iterations 3").text,
               StartsWith("millrace: --iterations runs steps of one pass; leave it or"));
   EXPECT_THAT(command("simulate 1f1b --accumulate 0").text,
-              StartsWith("millrace: --accumulate is '0'; expected a whole number from 1"));
+              StartsWith("millrace: --accumulate 0: must be an integer from 1"));
   EXPECT_THAT(
       command("simulate 1f1b -m 1001 --accumulate 1000000").text,
       StartsWith("millrace: --accumulate is 1000000; a step has 1 to 999000 passes of 1001"));

@@ -125,10 +125,10 @@ TEST_F(SweepVerb, RefusesBadInputInOneSentence) {
   const std::vector<std::pair<std::string, std::string>> cases = {
       {"1f2b", "unknown schedule '1f2b'; did you mean '1f1b'?"},
       {"1f1b, -p 2", "the list of schedules is '1f1b,'; expected entries with one ',' between"},
-      {"1f1b -p 4..2", "-p is '2'; expected a whole number from 4 to"},
-      {"1f1b -m 1,x", "-m is 'x'; expected a whole number from 1"},
-      {"1f1b --times 1:1", "--times has '1:1'; expected F:I:W, such as 1:1:1"},
-      {"1f1b --memory-limit 2q", "--memory-limit is '2q'"},
+      {"1f1b -p 4..2", "-p 2: must be an integer from 4 to"},
+      {"1f1b -m 1,x", "-m x: must be an integer from 1"},
+      {"1f1b --times 1:1", "--times 1:1: must be F:I:W, such as 1:1:1"},
+      {"1f1b --memory-limit 2q", "--memory-limit 2q: must be"},
       {"1f1b -v 2", "-v was given, but none of the schedules takes it"},
       {"1f1b --out /nowhere/t.csv", "--out /nowhere/t.csv cannot be written"},
   };

@@ -1,5 +1,5 @@
 // One vocabulary: what the verbs' own --help says, read as a person reads it. A letter means the
-// same in every verb, old names still work and say the new one.
+// same in every subcommand.
 #include <map>
 #include <string>
 #include <vector>
@@ -60,7 +60,7 @@ TEST(Vocabulary, RefusalsUseTheLetterWhicheverNameWasTyped) {
     EXPECT_EQ(command("show chimera " + name + " 7").text,
               "millrace: -m is 7 with -p 4; chimera works with multiples of p: 4 or 8\n");
     EXPECT_THAT(command("show 1f1b " + name).text, StartsWith("millrace: -m needs a value;"));
-    EXPECT_THAT(command("train " + name + " x").text, StartsWith("millrace: -m is 'x'; expected"));
+    EXPECT_THAT(command("train " + name + " x").text, StartsWith("millrace: -m x: must be"));
     EXPECT_THAT(command("train " + name + " 0").text, StartsWith("millrace: -m 0: must be from 1"));
   }
 }
@@ -72,42 +72,6 @@ TEST(Vocabulary, ProcessCount_IsNamedByItsFlag) {
   EXPECT_THAT(
       command("launch -n 3 -- train -p 2").text,
       StartsWith("millrace: -p 2: 3 processes for 2 places; 1 or 2 would have as many each"));
-}
-
-class OldNames : public VerbTest {};
-
-TEST_F(OldNames, WorkAndSayTheNewOne) {
-  const std::string trained = "train --model mlp:64-8-10 -m 2 --steps 1 --json ";
-  const std::string said = "millrace: --stages of train is called --ranks now\n";
-
-  const Ran train = command(trained + "--stages=2");
-  EXPECT_EQ(train.code, 0);
-  EXPECT_THAT(train.text, StartsWith(said));
-  EXPECT_THAT(train.text, HasSubstr("\"ranks\": 2"));
-
-  write("old.toml", "stages = 2\n");
-  EXPECT_THAT(command(trained + "--config " + path("old.toml")).text,
-              AllOf(StartsWith(said), HasSubstr("\"ranks\": 2")));
-
-  const Ran launch = command("launch --ranks 2 -- " + trained + "--stages 2");
-  EXPECT_EQ(launch.code, 0) << launch.text;
-  EXPECT_THAT(launch.text,
-              AllOf(StartsWith("millrace: --ranks of launch is called --processes now\n" + said),
-                    HasSubstr("\"ranks\": 2")));
-  EXPECT_EQ(launch.text.find(said), launch.text.rfind(said)) << "said once, not by every rank";
-
-  const Ran keys = command("keys --ranks 2 --out " + path("keys"));
-  EXPECT_EQ(keys.code, 0);
-  EXPECT_THAT(keys.text, StartsWith("millrace: --ranks of keys is called --processes now\n"));
-  EXPECT_THAT(command("doctor --ranks 1").text,
-              AllOf(StartsWith("millrace: --ranks of doctor is called --processes now\n"),
-                    HasSubstr("\nmillrace: -n 1: it takes at least 2")));
-}
-
-TEST_F(OldNames, AreNotInTheHelp) {
-  EXPECT_THAT(names_of("train"), Not(Contains("--stages")));
-  for (const std::string verb : {"launch", "keys", "doctor"})
-    EXPECT_THAT(names_of(verb), Not(Contains("--ranks")));
 }
 
 }  // namespace

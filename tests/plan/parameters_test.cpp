@@ -65,7 +65,7 @@ TEST(Parameters, RefuseTextOutOfTheirRangeAndKeepTheirValue) {
         ADD_FAILURE() << parameter.name << " took " << text;
       } catch (const InvalidArgument& error) {
         EXPECT_EQ(std::string(error.what()),
-                  std::string(parameter.name) + " is '" + text + "'; expected " +
+                  std::string(parameter.name) + " " + text + ": must be " +
                       allowed_values(parameter));
       }
       EXPECT_EQ(value_of(options, parameter), before);

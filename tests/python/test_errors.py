@@ -17,7 +17,7 @@ def test_errors_are_value_errors_and_runtime_errors():
 
 REFUSED = {
     "unknown schedule": (lambda: millrace.generate("zbv"), "'zbv'.*zb-v"),
-    "count": (lambda: millrace.generate("1f1b", ranks=0), "^ranks is '0'; expected a whole number from 1"),
+    "count": (lambda: millrace.generate("1f1b", ranks=0), "^ranks 0: must be an integer from 1"),
     "meaning": (lambda: millrace.generate("1f1b", chunks=2), "chunks"),
     "parameter": (lambda: millrace.generate("1f1b", chunk=2), "no parameter of schedules is called 'chunk'"),
     "order": (lambda: millrace.generate("gpipe", order="middle"), "fifo or lifo"),

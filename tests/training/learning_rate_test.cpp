@@ -128,10 +128,10 @@ TEST(LearningRate, RefusesTextsInOneSentence) {
             "unknown setting 'evry'; the nearest of every, factor, floor is 'every'");
   EXPECT_EQ(refusal("constant:floor=0.1"), "unknown setting 'floor'; there is none here");
   EXPECT_EQ(refusal("step:every=3,every=4"), "setting 'every' is given twice");
-  EXPECT_EQ(refusal("step:every=0"), "every is '0'; expected a whole number from 1");
-  EXPECT_EQ(refusal("step:every"), "every is 'yes'; expected a whole number from 1");
-  EXPECT_EQ(refusal("wsd:floor=low"), "floor is 'low'; expected a number");
-  EXPECT_EQ(refusal("wsd:floor=nan"), "floor is 'nan'; expected a number");
+  EXPECT_EQ(refusal("step:every=0"), "every 0: must be an integer from 1");
+  EXPECT_EQ(refusal("step:every"), "every yes: must be an integer from 1");
+  EXPECT_EQ(refusal("wsd:floor=low"), "floor low: must be a number");
+  EXPECT_EQ(refusal("wsd:floor=nan"), "floor nan: must be a number");
   EXPECT_THAT(refusal("wsd:floor=2"), testing::HasSubstr("floor must be between 0 and 1"));
   EXPECT_THAT(refusal("step:factor=0"), testing::HasSubstr("factor must be above 0"));
   EXPECT_THAT(refusal("linear:"),

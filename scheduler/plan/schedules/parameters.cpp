@@ -85,7 +85,7 @@ std::string allowed_values(const ScheduleParameter& parameter) {
                              return "a number from " + least;
                            },
                            [&](auto /*field*/) {
-                             return "a whole number from " + least + " to " +
+                             return "an integer from " + least + " to " +
                                     std::to_string(std::numeric_limits<int>::max());
                            }},
                     parameter.field);
@@ -111,7 +111,7 @@ void set_value(ScheduleOptions& options,
                const ScheduleParameter& parameter,
                std::string_view text) {
   if (!read_into(options, parameter, text))
-    throw InvalidParameter(named(parameter.name) + " is '" + std::string(text) + "'; expected " +
+    throw InvalidParameter(named(parameter.name) + " " + std::string(text) + ": must be " +
                            allowed_values(parameter));
 }
 
