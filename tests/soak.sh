@@ -17,6 +17,7 @@ for target in build/fuzz/tests/fuzz/fuzz_*; do
   echo "== fuzz $name for $seconds s"
   "$target" -max_total_time="$seconds" -print_final_stats=1 "$grown" tests/fuzz/"$name"_corpus
 done
+tests/house/sanitize.sh asan all
 # One model's weights, whatever runs it; the hashes are for a comparison of two builds.
 tests/house/hashes.sh "$build" >"$build/hashes.txt"
 MILLRACE_ROUNDS=${SOAK_ROUNDS:-100} "$build"/tests/test_cli --gtest_filter='Campaign.*'

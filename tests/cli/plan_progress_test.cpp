@@ -72,7 +72,7 @@ TEST(PlanProgress, EveryPlanVerbSaysWhatItIsAt) {
 
 TEST(PlanProgress, RefusesANumberOfSecondsThatIsNone) {
   EXPECT_THAT(with_progress("soon", "simulate 1f1b"),
-              testing::HasSubstr("MILLRACE_PROGRESS is 'soon'"));
+              testing::HasSubstr("MILLRACE_PROGRESS soon: must be a number"));
 }
 
 }  // namespace

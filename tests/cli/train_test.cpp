@@ -367,7 +367,7 @@ TEST(Train, BadInput_ExitsWith2) {
                "--parameters layer.0.bias:lr=1: no parameter is called 'layer.0.bias'; the nearest "
                "of 16 is 'layers.0.bias'"},
            Case{"--lr -1", "--lr -1: must be at least 0"},
-           Case{"--lr 1e999", "--lr inf: must be at least 0 and finite"},
+           Case{"--lr 1e999", "--lr 1e999: is out of range"},
            Case{"--dropout 1", "--dropout 1: must be at least 0 and below 1"},
            Case{"--momentum 1", "--momentum 1: must be at least 0 and below 1"},
            Case{"--momentum 0.5",

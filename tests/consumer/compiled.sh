@@ -10,6 +10,8 @@ for i in "${!words[@]}"; do
   [ "${words[$i]}" = -o ] || continue
   object=${words[$((i + 1))]}
   [[ $object == *CMakeFiles/millrace_* ]] || break
+  # The component launch is compiled for the backends that are built.
+  [[ $object != *CMakeFiles/millrace_launch.dir/* ]] || break
   # What knows whether there is MPI is compiled alone, and the libraries here are without it.
   [[ $object == */Unity/* ]] || ! grep -q '^MILLRACE_COMPONENTS:.*mpi' "$build/CMakeCache.txt" || break
   for have in "$build/CMakeFiles/${object##*CMakeFiles/}" "$build/cli/CMakeFiles/${object##*CMakeFiles/}"; do

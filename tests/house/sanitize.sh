@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# sanitize.sh asan|tsan: builds the test programs under a sanitizer preset and runs them.
+# sanitize.sh asan|tsan [all]: builds the test programs under a sanitizer preset and runs them.
+# AddressSanitizer covers the components that work on raw memory; with `all`, as in soak, core and plan too.
 # ThreadSanitizer covers what is built from instrumented parts only: core, in-process mailboxes and the
 # rank executor. Debian's TBB and ZeroMQ are not instrumented, so their tests are left out of it, and no
 # suppression file is used. Nor is its oneDNN: the preset multiplies by Eigen.
@@ -16,7 +17,8 @@ folder=build/$preset
 [ -f "$folder/build.ninja" ] || cmake --preset "$preset" >&2
 case "$preset" in
   asan)
-    programs=(test_core test_plan test_stages test_transport test_run test_training)
+    programs=(test_stages test_transport test_run test_training)
+    [ "${2:-}" != all ] || programs+=(test_core test_plan)
     zeromq='*Zmq*:*ZeroMq*:Rendezvous*'
     filter="-$zeromq:$walks_memory:$takes_long"
     ;;
