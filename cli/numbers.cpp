@@ -29,9 +29,8 @@ std::int64_t whole_number(const std::string& option,
   const char* end = text.data() + text.size();
   const auto [stop, error] = std::from_chars(text.data(), end, value);
   if (error != std::errc() || stop != end || value < least || value > most)
-    refuse(option,
-           text,
-           "an integer from " + std::to_string(least) + " to " + std::to_string(most));
+    refuse(
+        option, text, "an integer from " + std::to_string(least) + " to " + std::to_string(most));
   return value;
 }
 

@@ -78,9 +78,8 @@ std::optional<std::int64_t> NamedSettings::count(std::string_view name) const {
   const std::string* text = find(name);
   if (text == nullptr) return {};
   const auto value = read<std::int64_t>(*text);
-  require(value && *value >= 1, [&] {
-    return std::string(name) + " " + *text + ": must be an integer from 1";
-  });
+  require(value && *value >= 1,
+          [&] { return std::string(name) + " " + *text + ": must be an integer from 1"; });
   return value;
 }
 

@@ -12,9 +12,9 @@ namespace {
 // "2q" was meant to end in p.
 double plain_limit(const std::string& text) {
   const bool number = text.find_first_not_of("0123456789.+-e") == std::string::npos;
-  require(number || text.empty(),
-          "--memory-limit " + text +
-              ": must be a number, or a number with suffix p (times p x mem-f)");
+  require(
+      number || text.empty(),
+      "--memory-limit " + text + ": must be a number, or a number with suffix p (times p x mem-f)");
   return decimal("--memory-limit", text, 0);
 }
 

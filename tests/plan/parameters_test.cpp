@@ -64,9 +64,9 @@ TEST(Parameters, RefuseTextOutOfTheirRangeAndKeepTheirValue) {
         set_value(options, parameter, text);
         ADD_FAILURE() << parameter.name << " took " << text;
       } catch (const InvalidArgument& error) {
-        EXPECT_EQ(std::string(error.what()),
-                  std::string(parameter.name) + " " + text + ": must be " +
-                      allowed_values(parameter));
+        EXPECT_EQ(
+            std::string(error.what()),
+            std::string(parameter.name) + " " + text + ": must be " + allowed_values(parameter));
       }
       EXPECT_EQ(value_of(options, parameter), before);
     }
