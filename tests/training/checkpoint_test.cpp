@@ -362,9 +362,11 @@ TEST(Resume, StoredCheckpoint_ReachesStateOfUninterruptedRun) {
   const Manifest expected = read_manifest(bytes_in(stored + "/final.json"), "final.json");
   EXPECT_EQ(whole.state().counters(), expected.counters);
   EXPECT_EQ(Checkpoint(folder.path() + "/step-0000000006").manifest().settings, expected.settings);
-  if (report.warnings.empty()) {  // the processor and GEMM library of the run that was stored
+#ifdef NDEBUG  // the stored run was a Release build; other optimizations round otherwise
+  if (report.warnings.empty()) {  // the processor and GEMM library of the stored run
     EXPECT_EQ(whole.weights_hash(), weights_hash_of(expected));
   }
+#endif
 }
 
 }  // namespace
