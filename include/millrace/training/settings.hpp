@@ -1,6 +1,5 @@
-// One table of the settings of a training. Flags, configuration files, Python keywords, the
-// comparison between ranks, manifests and reports read it: a new setting is its member of
-// TrainerOptions, its row here, and the code that uses it.
+// One table of the settings of a training. The comparison between ranks, manifests and the checks
+// of ranges read it; flags, Python keywords and reports do not yet.
 #pragma once
 
 #include <cstdint>
