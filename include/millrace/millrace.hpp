@@ -1,5 +1,5 @@
 // Everything in one include: plan, stages, transport, executors, training. Needs
-// millrace::millrace; join_launch also the component zeromq.
+// millrace::millrace; join_launch also the component launch.
 #pragma once
 
 #include "millrace/scheduler/plan.hpp"
