@@ -122,7 +122,7 @@ std::string one_process(int stages) {
 
 }  // namespace
 
-// By the exit code, the launcher separates the rank that failed from those that lost it.
+// The launcher uses the exit code to name the rank that failed.
 int main() {
   try {
     JoinedRank rank = join_launch({.fields = fields()});

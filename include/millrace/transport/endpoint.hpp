@@ -41,8 +41,8 @@ class PeerHangs : public TransportError {
   using TransportError::TransportError;
 };
 
-/// What a process of a job ends with. Engines decide by it whether to start again; the launcher
-/// tells by it the rank that failed from those that lost it.
+/// Exit codes of a job's processes. Launchers use them to decide on a restart and to name the rank
+/// that failed.
 namespace exit_code {
 inline constexpr int kDone = 0;
 inline constexpr int kFailed = 1;        ///< a pass or the optimizer threw, or the system refused

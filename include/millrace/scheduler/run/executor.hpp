@@ -199,8 +199,8 @@ struct ExecutorOptions {
 [[nodiscard]] std::vector<std::string> plan_warnings(const Program& program,
                                                      std::span<const HostedStage> stages);
 
-/// Builds the executor of one place, the position's: it executes that rank's list in order on the
-/// calling thread, against the ranks of its own copy. `stages` holds the bodies of that rank
+/// Builds the executor of the rank at this position. It executes the rank's list in order on the
+/// calling thread, against the ranks of its data-parallel replica. `stages` holds the bodies of that rank
 /// (others are ignored); the endpoint must outlive the executor. A failure cancels the endpoint
 /// with the message, so that the other ranks' waits end too; a rank whose wait was ended so throws
 /// Cancelled with that message. Throws InvalidArgument as make_executor.
