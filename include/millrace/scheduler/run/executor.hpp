@@ -200,10 +200,10 @@ struct ExecutorOptions {
                                                      std::span<const HostedStage> stages);
 
 /// Builds the executor of the rank at this position. It executes the rank's list in order on the
-/// calling thread, against the ranks of its data-parallel replica. `stages` holds the bodies of that rank
-/// (others are ignored); the endpoint must outlive the executor. A failure cancels the endpoint
-/// with the message, so that the other ranks' waits end too; a rank whose wait was ended so throws
-/// Cancelled with that message. Throws InvalidArgument as make_executor.
+/// calling thread, against the ranks of its data-parallel replica. `stages` holds the bodies of
+/// that rank (others are ignored); the endpoint must outlive the executor. A failure cancels the
+/// endpoint with the message, so that the other ranks' waits end too; a rank whose wait was ended
+/// so throws Cancelled with that message. Throws InvalidArgument as make_executor.
 [[nodiscard]] std::unique_ptr<Executor> make_rank_executor(Program program,
                                                            std::span<const HostedStage> stages,
                                                            const GridPosition& position,
