@@ -131,6 +131,7 @@ int run_command(int argc, char** argv) {
   add_worker(app);
   add_keys(app);
   add_doctor(app);
+  check_values(app);
   return run_and_print(app, words);
 }
 

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
+#include <stdexcept>
 #include <system_error>
 
 #include "millrace/core/edit_distance.hpp"
@@ -97,15 +98,6 @@ std::string wrong_count(const CLI::App& subcommand, const std::string& what) {
   return (option == nullptr ? what : name_of(*option)) + " needs a value";
 }
 
-/// A flag whose value is neither true nor false: the only values that are not checked when read.
-std::string wrong_flag(const CLI::App& subcommand) {
-  for (const CLI::Option* option : subcommand.get_options())
-    for (const std::string& value : option->results())
-      if (option->get_expected_min() == 0 && value != "true" && value != "false")
-        return fmt::format("{} {}: must be true or false", name_of(*option), value);
-  return "an option has a value that it does not take";
-}
-
 /// The positional that was not given: "a schedule", but "schedules".
 std::string missing_positional(const CLI::App& subcommand) {
   for (const CLI::Option* option : subcommand.get_options())
@@ -115,6 +107,23 @@ std::string missing_positional(const CLI::App& subcommand) {
                          option->get_name().ends_with('s') ? "" : "a ",
                          option->get_name());
   return subcommand.get_name() + " needs an argument";
+}
+
+/// A flag that is on or off, not one with a value of its own, as --recompute=all.
+bool is_switch(const CLI::Option& option) {
+  const auto& names = option.get_lnames();
+  return option.get_expected_min() == 0 && !names.empty() &&
+         option.get_flag_value(names.front(), "") == "true";
+}
+
+/// Takes the texts that the parser takes: true, on, yes, 1 and their opposites.
+void check_switch(const CLI::Option& option, const std::string& text) {
+  try {
+    (void)CLI::detail::to_flag_value(text);
+  } catch (const std::invalid_argument&) {
+    throw CLI::ParseError(fmt::format("{} {}: must be true or false", name_of(option), text),
+                          CLI::ExitCodes::ConversionError);
+  }
 }
 
 template <class Number>
@@ -150,19 +159,27 @@ std::string suggested_option(const std::string& typed, const CLI::App& subcomman
   return suggestion(typed, option_names(subcommand));
 }
 
-void check_numbers(CLI::App& subcommand) {
-  for (CLI::Option* option : subcommand.get_options()) {
+void check_values(CLI::App& app) {
+  for (CLI::Option* option : app.get_options()) {
     const std::string type = option->get_type_name();
-    if (type != "INT" && type != "FLOAT") continue;
-    const auto check = [option, whole = type == "INT"](const std::string& text) -> std::string {
-      if (whole)
-        check_number<std::int64_t>(*option, text, "an integer");
-      else
-        check_number<double>(*option, text, "a number");
-      return "";
+    const auto checked = [&](auto check) {
+      option->check(CLI::Validator(
+          [option, check](const std::string& text) {
+            check(*option, text);
+            return std::string();
+          },
+          ""));
     };
-    option->check(CLI::Validator(check, ""));
+    if (type == "INT")
+      checked([](auto& of, auto& text) { check_number<std::int64_t>(of, text, "an integer"); });
+    if (type == "UINT")
+      checked(
+          [](auto& of, auto& text) { check_number<std::uint64_t>(of, text, "an integer from 0"); });
+    if (type == "FLOAT")
+      checked([](auto& of, auto& text) { check_number<double>(of, text, "a number"); });
+    if (is_switch(*option)) checked(check_switch);
   }
+  for (CLI::App* subcommand : app.get_subcommands({})) check_values(*subcommand);
 }
 
 std::string usage_message(const CLI::App& app,
@@ -172,8 +189,6 @@ std::string usage_message(const CLI::App& app,
   std::string message = error.what();
   if (dynamic_cast<const CLI::ExtrasError*>(&error) != nullptr)
     message = surplus_message(app, surplus_of(app));
-  else if (dynamic_cast<const CLI::ConversionError*>(&error) != nullptr)
-    message = wrong_flag(subcommand);
   else if (dynamic_cast<const CLI::ArgumentMismatch*>(&error) != nullptr)
     message = wrong_count(subcommand, message);
   else if (dynamic_cast<const CLI::RequiredError*>(&error) != nullptr)

@@ -24,8 +24,8 @@ namespace millrace::cli {
 /// dashes); empty when none is near.
 [[nodiscard]] std::string suggested_option(const std::string& typed, const CLI::App& subcommand);
 
-/// Has the subcommand's numbers checked, an integer beyond 64 bits too, which the parser would cut.
-/// Call it when the subcommand has all its options.
-void check_numbers(CLI::App& subcommand);
+/// Has values of integers, numbers and switches checked, of the application and its subcommands,
+/// also an integer beyond 64 bits, which the parser would cut. Call it when all have their options.
+void check_values(CLI::App& app);
 
 }  // namespace millrace::cli

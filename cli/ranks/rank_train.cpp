@@ -137,7 +137,7 @@ TrainJob train_job(std::vector<std::string> words, int world) {
   CLI::App& verb = *app.add_subcommand("train");
   TrainFlags train;
   add_train_flags(verb, train);
-  check_numbers(verb);
+  check_values(verb);
   CLI::Option& executor = *verb.get_option("--executor");
   executor.group("");  // not in the help of what does not take it
   try {

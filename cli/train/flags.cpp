@@ -86,7 +86,6 @@ void add_train_flags(CLI::App& verb, TrainFlags& flags) {
   verb.add_option("--profile", flags.profile, "Write measured costs, for simulate --costs");
   verb.add_flag("--json", flags.json, "Print one JSON object at the end, progress to stderr");
   verb.add_option("--config", flags.config, "Read options from a TOML or INI file");
-  check_numbers(verb);
 }
 
 namespace {

@@ -321,6 +321,11 @@ TEST_F(PlanVerbs, UnknownOption_NamesTheNearest) {
       {"simulate 1f1b -p 3 -p 4", "-p is given 2 times; give it once; see millrace simulate"},
       {"train --lr abc", "--lr abc: must be a number; see millrace train --help"},
       {"train --ranks 3.5", "-p 3.5: must be an integer; see millrace train"},
+      {"train --seed 1x", "--seed 1x: must be an integer; see millrace train --help"},
+      {"worker --job -1", "--job -1: must be an integer from 0; see millrace worker --help"},
+      {"launch -n x -- train", "-n x: must be an integer; see millrace launch --help"},
+      {"launch --grace x -- train", "--grace x: must be a number; see millrace launch --help"},
+      {"train --recompute=all --json=maybe", "--json maybe: must be true or false; see millrace"},
       {"show 1f1b --comms=maybe", "--comms maybe: must be early or before-use"},
       {"compare 1f1b gpipe zb-h1", "3 schedules: too many; see millrace compare --help"},
   };

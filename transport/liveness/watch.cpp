@@ -37,9 +37,9 @@ std::optional<Failure> Watch::judge(Clock::time_point now) {
   confirm(self_, now);
   if (monitor_.silent(now, heartbeat_timeout_)) {
     look_around(now);  // of several silent ranks, the news show which one the others wait for
-    const Rank silent = *monitor_.silent(now, heartbeat_timeout_);
-    return Failure{FailureCause::Hang,
-                   fmt::format("rank {} is silent; {}", silent.value, report(silent, now))};
+    if (const auto silent = monitor_.silent(now, heartbeat_timeout_))
+      return Failure{FailureCause::Hang,
+                     fmt::format("rank {} is silent; {}", silent->value, report(*silent, now))};
   }
   for (const Rank rank : monitor_.overdue(now, action_timeout_)) confirm(rank, now);
   const auto hanging = monitor_.hanging(now, action_timeout_);
