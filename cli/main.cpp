@@ -19,7 +19,7 @@
 #include "cli/verbs.hpp"
 #include "cli/vocabulary.hpp"
 #include "millrace/core/error.hpp"
-#include "millrace/stages/compiled.hpp"
+#include "millrace/stages/products.hpp"
 #include "millrace/transport/endpoint.hpp"
 #ifdef MILLRACE_MPI
 #include "millrace/transport/mpi.hpp"

@@ -10,7 +10,7 @@
 #include <stdexcept>
 #include <system_error>
 
-#include "millrace/core/edit_distance.hpp"
+#include "core/edit_distance.hpp"
 
 namespace millrace::cli {
 

@@ -55,7 +55,7 @@ std::string flags(std::string_view parameter) {
 }
 
 std::string spelled(const std::exception& error) {
-  return sentence_of(error).text(flag);
+  return parameter_text(error).text(flag);
 }
 
 std::string filling_hint(const Shape& shape) {

@@ -6,7 +6,7 @@
 #include <string>
 #include <string_view>
 
-#include "millrace/core/sentence.hpp"
+#include "millrace/core/error.hpp"
 #include "millrace/scheduler/plan/shape.hpp"
 
 namespace millrace::cli {

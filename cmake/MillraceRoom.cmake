@@ -12,6 +12,8 @@ target_compile_options(millrace_flags INTERFACE
   # operand of its own AVX-512 intrinsics (105593).
   $<$<CXX_COMPILER_ID:GNU>:-Wno-restrict -Wno-stringop-overflow -Wno-array-bounds
                             -Wno-maybe-uninitialized -Wno-uninitialized>)
+# Private headers of the core, which has no source: "core/sum_tree.hpp".
+target_include_directories(millrace_flags INTERFACE ${PROJECT_SOURCE_DIR})
 if(MILLRACE_WERROR)
   target_compile_options(millrace_flags INTERFACE -Werror)
 endif()

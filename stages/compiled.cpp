@@ -1,5 +1,5 @@
 // Of this room, because it is compiled with the options of all that compute.
-#include "millrace/stages/compiled.hpp"
+#include "millrace/stages/products.hpp"
 
 namespace millrace {
 

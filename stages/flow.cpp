@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "millrace/core/error.hpp"
-#include "millrace/stages/precision.hpp"
+#include "millrace/stages/layer.hpp"
 #include "stages/copy.hpp"
 #include "stages/kernels/blocks.hpp"
 #include "stages/kernels/precision.hpp"

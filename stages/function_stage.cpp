@@ -1,12 +1,11 @@
 // Functions behind the stage contract: memory by unit, counted, and recompute.
-#include "millrace/stages/function_stage.hpp"
-
 #include <algorithm>
 #include <cstring>
 #include <string>
 #include <utility>
 
 #include "millrace/core/error.hpp"
+#include "millrace/stages/stage.hpp"
 
 namespace millrace {
 namespace {

@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "millrace/core/error.hpp"
-#include "millrace/stages/precision.hpp"
+#include "millrace/stages/layer.hpp"
 #include "stages/copy.hpp"
 #include "stages/flow.hpp"
 #include "stages/kernels/blocked_signals.hpp"

@@ -1,5 +1,4 @@
-#include "millrace/stages/product_rate.hpp"
-
+// GEMM operations of a training, and the GEMM rate of this machine.
 #include <algorithm>
 #include <chrono>
 #include <future>
@@ -7,6 +6,7 @@
 #include <vector>
 
 #include "millrace/core/error.hpp"
+#include "millrace/stages/products.hpp"
 #include "stages/kernels/precision.hpp"
 #include "stages/kernels/product.hpp"
 #include "stages/kernels/sampled.hpp"

@@ -1,5 +1,5 @@
 // Extents put in, and types in words.
-#include "millrace/stages/tensor_type.hpp"
+#include "millrace/stages/stage.hpp"
 
 namespace millrace {
 

@@ -2,7 +2,7 @@
 
 #include <string>
 
-#include "millrace/stages/compiled.hpp"
+#include "millrace/stages/products.hpp"
 
 namespace millrace {
 

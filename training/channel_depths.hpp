@@ -7,11 +7,11 @@
 #include <tuple>
 #include <vector>
 
-#include "millrace/core/channel.hpp"
+#include "millrace/core/ids.hpp"
 #include "millrace/scheduler/plan/program.hpp"
 #include "millrace/scheduler/plan/stage_graph.hpp"
 #include "millrace/stages/models.hpp"
-#include "millrace/stages/tensor_type.hpp"
+#include "millrace/stages/stage.hpp"
 
 namespace millrace::detail {
 

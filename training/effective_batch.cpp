@@ -1,7 +1,6 @@
 #include "millrace/training/effective_batch.hpp"
 
 #include "millrace/core/error.hpp"
-#include "millrace/core/sentence.hpp"
 
 namespace millrace {
 namespace {
@@ -60,9 +59,9 @@ std::int64_t samples_of(const EffectiveBatch& batch, std::int64_t micro_batch_si
 void require_exact(const EffectiveBatch& batch, std::int64_t micro_batch_size) {
   const std::int64_t fits = samples_of(batch, micro_batch_size);
   if (batch.samples == fits) return;
-  Sentence sentence = counted(batch.samples, "sample", "samples") + " per update are not " +
-                      factors_of(batch) + " of " + std::to_string(micro_batch_size) +
-                      ", which are " + std::to_string(fits);
+  ParameterText sentence = counted(batch.samples, "sample", "samples") + " per update are not " +
+                           factors_of(batch) + " of " + std::to_string(micro_batch_size) +
+                           ", which are " + std::to_string(fits);
   const std::int64_t of_one = fits / batch.micro_batches;
   const std::int64_t below = batch.samples / of_one;
   const auto with = [&](std::int64_t micro_batches) {

@@ -14,7 +14,7 @@
 #include "millrace/core/error.hpp"
 #include "millrace/core/random.hpp"
 #include "millrace/scheduler/run/executor.hpp"
-#include "millrace/stages/precision.hpp"
+#include "millrace/stages/layer.hpp"
 
 namespace millrace {
 namespace {

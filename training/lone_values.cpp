@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <vector>
 
-#include "millrace/core/sentence.hpp"
+#include "millrace/core/error.hpp"
 #include "millrace/training/batch.hpp"
 
 namespace millrace {

@@ -8,7 +8,7 @@
 #include <tuple>
 
 #include "millrace/core/error.hpp"
-#include "millrace/stages/precision.hpp"
+#include "millrace/stages/layer.hpp"
 #include "training/optimizer_shards.hpp"
 
 namespace millrace {

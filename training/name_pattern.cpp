@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-#include "millrace/core/edit_distance.hpp"
+#include "core/edit_distance.hpp"
 #include "millrace/core/error.hpp"
 
 namespace millrace {

@@ -5,7 +5,7 @@
 #include <charconv>
 #include <cmath>
 
-#include "millrace/core/edit_distance.hpp"
+#include "core/edit_distance.hpp"
 #include "millrace/core/error.hpp"
 
 namespace millrace {

@@ -12,7 +12,6 @@
 #include <string_view>
 
 #include "millrace/core/error.hpp"
-#include "millrace/core/sentence.hpp"
 #include "training/named_settings.hpp"
 
 namespace millrace {

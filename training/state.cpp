@@ -7,7 +7,7 @@
 #include <set>
 
 #include "millrace/core/error.hpp"
-#include "millrace/stages/precision.hpp"
+#include "millrace/stages/layer.hpp"
 #include "training/name_pattern.hpp"
 #include "training/optimizer_shards.hpp"
 #include "training/state_contents.hpp"

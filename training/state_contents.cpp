@@ -8,7 +8,7 @@
 #include <sstream>
 
 #include "millrace/core/error.hpp"
-#include "millrace/stages/precision.hpp"
+#include "millrace/stages/layer.hpp"
 
 namespace millrace {
 namespace {

@@ -7,7 +7,7 @@
 #include <string>
 #include <tuple>
 
-#include "millrace/core/edit_distance.hpp"
+#include "core/edit_distance.hpp"
 #include "millrace/core/error.hpp"
 
 namespace millrace {

@@ -11,8 +11,7 @@
 #include <nlohmann/json.hpp>
 
 #include "millrace/core/error.hpp"
-#include "millrace/core/sentence.hpp"
-#include "millrace/stages/precision.hpp"
+#include "millrace/stages/layer.hpp"
 #include "millrace/training/file_system.hpp"
 #include "millrace/training/safetensors.hpp"
 #include "training/checkpoint/strict_json.hpp"

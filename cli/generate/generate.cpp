@@ -11,7 +11,7 @@
 #include "cli/verbs.hpp"
 #include "cli/vocabulary.hpp"
 #include "millrace/core/error.hpp"
-#include "millrace/stages/precision.hpp"
+#include "millrace/stages/layer.hpp"
 #include "millrace/training/checkpoint.hpp"
 
 namespace millrace::cli {

@@ -181,7 +181,7 @@ class Comparison {
     const Graph graph(program);
     auto run = simulate(graph, cost);
     if (const auto* stuck = std::get_if<Deadlock>(&run))
-      throw InvalidArgument("the schedule cannot proceed: " + stuck->sentence());
+      throw InvalidArgument("the schedule cannot proceed: " + stuck->message());
     Timeline& timeline = std::get<Timeline>(run);
     const Figures figures = figures_of(graph, cost, timeline, options_);
     rows_.push_back(row_of(program.name, figures));

@@ -35,7 +35,7 @@ Cost cost_of(const Shape& shape, const PlanOptions& options) {
 Timeline timeline_of(const Graph& graph, const Cost& cost) {
   auto result = simulate(graph, cost);
   if (auto* timeline = std::get_if<Timeline>(&result)) return std::move(*timeline);
-  std::cerr << "millrace: the schedule cannot proceed: " << std::get<Deadlock>(result).sentence()
+  std::cerr << "millrace: the schedule cannot proceed: " << std::get<Deadlock>(result).message()
             << '\n';
   throw ExitCode{1};
 }

@@ -20,7 +20,7 @@
 #include "cli/ranks/sockets.hpp"
 #include "cli/verbs.hpp"
 #include "millrace/core/error.hpp"
-#include "millrace/stages/compiled.hpp"
+#include "millrace/stages/products.hpp"
 #include "millrace/transport/endpoint.hpp"
 #include "millrace/transport/listener.hpp"
 #include "millrace/transport/private_directory.hpp"

@@ -75,7 +75,7 @@ int checked_command(const LaunchFlags& flags) {
     return check_work(flags.command, flags.processes);
   } catch (const InvalidArgument& error) {
     if (std::any_of(flags.command.begin(), flags.command.end(), says_ranks)) throw;
-    throw InvalidArgument(sentence_of(error).text(
+    throw InvalidArgument(parameter_text(error).text(
         [](std::string_view name) { return name == "ranks" ? std::string("-n") : flag(name); }));
   }
 }

@@ -121,10 +121,10 @@ std::string divisors_of(int number) {
 
 void check_processes(const Grid& grid, int world) {
   const int places = grid.processes();
-  const Sentence copies = named("data_parallel") + " " + std::to_string(grid.data());
+  const ParameterText copies = named("data_parallel") + " " + std::to_string(grid.data());
   require(places % world == 0,
           named("ranks") + " " + std::to_string(grid.pipeline()) +
-              (grid.data() == 1 ? Sentence("") : " x " + copies) + ": " + processes(world) +
+              (grid.data() == 1 ? ParameterText("") : " x " + copies) + ": " + processes(world) +
               " for " + std::to_string(places) + (places == 1 ? " place" : " places") + "; " +
               divisors_of(places) + " would have as many each");
 }

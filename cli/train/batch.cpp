@@ -45,14 +45,14 @@ std::string typed(const BatchFlags& flags) {
 }
 
 /// " in each of 2 passes (--accumulate)", where there are several.
-Sentence in_each_of(std::int64_t count, const std::string& things, const char* parameter) {
+ParameterText in_each_of(std::int64_t count, const std::string& things, const char* parameter) {
   if (count == 1) return "";
   return " in each of " + (std::to_string(count) + " " + things + " (") + named(parameter) + ")";
 }
 
 /// Of a whole mini-batch, at least one for every micro-batch.
 void require_samples(const BatchFlags& flags,
-                     const Sentence& micro_batches,
+                     const ParameterText& micro_batches,
                      std::int64_t copies,
                      const TrainerOptions& options) {
   const std::string samples = std::to_string(options.batch_size);
@@ -63,7 +63,7 @@ void require_samples(const BatchFlags& flags,
   require(copies <= options.batch_size,
           named("data_parallel") + " " + std::to_string(copies) + has + samples);
   const std::int64_t of_copy = options.batch_size / copies;
-  const Sentence of_copies = in_each_of(copies, "copies", "data_parallel");
+  const ParameterText of_copies = in_each_of(copies, "copies", "data_parallel");
   require(passes <= of_copy,
           named("accumulate") + " " + std::to_string(passes) + of_copies + has +
               std::to_string(of_copy));
@@ -118,7 +118,7 @@ void check_batch(const BatchFlags& flags) {
 }
 
 void set_batch(const BatchFlags& flags,
-               const Sentence& micro_batches,
+               const ParameterText& micro_batches,
                std::int64_t copies,
                TrainerOptions& options) {
   constexpr std::int64_t kUsual = 128;
@@ -132,7 +132,7 @@ void set_batch(const BatchFlags& flags,
       if (!given) batch.samples = samples_of(batch, size);
       require_exact(batch, size);
     } catch (const InvalidArgument& error) {
-      throw InvalidParameter(typed(flags) + ": " + sentence_of(error));
+      throw InvalidParameter(typed(flags) + ": " + parameter_text(error));
     }
   }
   options.batch_size = batch.samples;

@@ -7,7 +7,7 @@
 
 #include <CLI/CLI.hpp>
 
-#include "millrace/core/sentence.hpp"
+#include "millrace/core/error.hpp"
 #include "millrace/training/trainer_options.hpp"
 
 namespace millrace::cli {
@@ -28,7 +28,7 @@ void check_batch(const BatchFlags& flags);
 /// Sets the mini-batch and its passes; the options know their micro-batches. `micro_batches` is the
 /// option that says them, or the plan; `copies` share them out. Throws InvalidArgument.
 void set_batch(const BatchFlags& flags,
-               const Sentence& micro_batches,
+               const ParameterText& micro_batches,
                std::int64_t copies,
                TrainerOptions& options);
 

@@ -16,8 +16,8 @@
 #include "millrace/scheduler/plan/generators.hpp"
 #include "millrace/scheduler/plan/text.hpp"
 #include "millrace/scheduler/run/executor.hpp"
+#include "millrace/stages/layer.hpp"
 #include "millrace/stages/partition.hpp"
-#include "millrace/stages/precision.hpp"
 #include "millrace/training/rank_parts.hpp"
 
 namespace millrace::cli {
@@ -296,7 +296,7 @@ void add_program(const CLI::App& verb, const TrainFlags& flags, bool alone, Trai
   options.micro_batches = job.program.shape.micro_batches;
   set_batch(flags.batch,
             flags.plan.empty() ? named("micro_batches")
-                               : Sentence("--plan " + flags.plan + ": micro-batches"),
+                               : ParameterText("--plan " + flags.plan + ": micro-batches"),
             flags.data_parallel,
             options);
   check_copies(options, job.grid());

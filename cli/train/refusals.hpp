@@ -7,7 +7,6 @@
 
 #include "cli/numbers.hpp"
 #include "millrace/core/error.hpp"
-#include "millrace/core/sentence.hpp"
 
 namespace millrace::cli {
 
@@ -19,13 +18,13 @@ auto about(const std::string& option, const std::string& value, Work work) {
   try {
     return work();
   } catch (const InvalidArgument& error) {
-    throw InvalidParameter(option + " " + value + ": " + sentence_of(error));
+    throw InvalidParameter(option + " " + value + ": " + parameter_text(error));
   } catch (const DataError& error) {
     throw DataError(option + " " + value + ": " + error.what());
   }
 }
 
-inline void require_count(const Sentence& option,
+inline void require_count(const ParameterText& option,
                           std::int64_t value,
                           std::int64_t most = 1'000'000'000) {
   require(value >= 1 && value <= most,

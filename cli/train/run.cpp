@@ -17,7 +17,7 @@
 #include "cli/train/stop_signals.hpp"
 #include "cli/train/watching.hpp"
 #include "cli/vocabulary.hpp"
-#include "millrace/stages/product_rate.hpp"
+#include "millrace/stages/products.hpp"
 #include "millrace/training/file_bytes.hpp"
 #include "millrace/training/rank_parts.hpp"
 

@@ -3,7 +3,7 @@
 
 #include <memory>
 
-#include "millrace/core/workers.hpp"
+#include "millrace/stages/stage.hpp"
 
 namespace millrace::run {
 

@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-#include "millrace/core/edit_distance.hpp"
+#include "core/edit_distance.hpp"
 #include "millrace/core/error.hpp"
 #include "millrace/scheduler/plan/passes.hpp"
 #include "millrace/scheduler/plan/verify.hpp"

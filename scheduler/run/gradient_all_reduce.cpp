@@ -7,7 +7,7 @@
 #include <string>
 #include <utility>
 
-#include "millrace/core/sum_tree.hpp"
+#include "core/sum_tree.hpp"
 #include "run/gradient_sum.hpp"
 
 namespace millrace::run {

@@ -5,7 +5,7 @@
 #include <optional>
 #include <vector>
 
-#include "millrace/core/sum_tree.hpp"
+#include "core/sum_tree.hpp"
 #include "millrace/core/tensor_list.hpp"
 #include "millrace/core/tensor_pool.hpp"
 #include "millrace/scheduler/run/executor.hpp"

@@ -8,7 +8,7 @@
 
 namespace millrace::detail {
 
-/// Whether this build has oneDNN (MILLRACE_PRODUCTS).
+/// Whether this build has oneDNN (MILLRACE_GEMM).
 inline constexpr bool kOneDnn = MILLRACE_ONEDNN != 0;
 
 namespace eigen {

@@ -6,7 +6,7 @@
 #include <string>
 #include <type_traits>
 
-#include "millrace/stages/compiled.hpp"
+#include "millrace/stages/products.hpp"
 #include "stages/kernels/backends.hpp"
 #include "stages/kernels/blocks.hpp"
 

@@ -11,7 +11,7 @@
 #include <Eigen/Core>
 
 #include "millrace/core/error.hpp"
-#include "millrace/stages/precision.hpp"
+#include "millrace/stages/layer.hpp"
 #include "stages/kernels/blocks.hpp"
 
 namespace millrace {

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <cstdint>
 
-#include "millrace/stages/window.hpp"
+#include "millrace/stages/layer.hpp"
 
 namespace millrace::detail {
 

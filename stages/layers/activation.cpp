@@ -1,7 +1,7 @@
 // Applying activations, and the layer that does nothing else.
 #include <utility>
 
-#include "millrace/stages/row_layer.hpp"
+#include "millrace/stages/layer.hpp"
 #include "stages/kernels/blocks.hpp"
 #include "stages/kernels/exponential.hpp"
 #include "stages/kernels/precision.hpp"

@@ -7,7 +7,7 @@
 #include <string_view>
 #include <utility>
 
-#include "millrace/stages/row_layer.hpp"
+#include "millrace/stages/layer.hpp"
 #include "stages/kernels/column_moments.hpp"
 #include "stages/kernels/precision.hpp"
 #include "stages/layers/kinds.hpp"

@@ -8,7 +8,7 @@
 
 #include "millrace/core/error.hpp"
 #include "millrace/core/tensor.hpp"
-#include "millrace/stages/row_layer.hpp"
+#include "millrace/stages/layer.hpp"
 
 namespace millrace::detail {
 

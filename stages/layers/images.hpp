@@ -1,8 +1,8 @@
 // Settings that layers of images share.
 #pragma once
 
+#include "millrace/stages/layer.hpp"
 #include "millrace/stages/layer_kinds.hpp"
-#include "millrace/stages/window.hpp"
 #include "stages/layers/check.hpp"
 
 namespace millrace::detail {

@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "millrace/core/edit_distance.hpp"
+#include "core/edit_distance.hpp"
 #include "millrace/core/error.hpp"
 
 namespace millrace {

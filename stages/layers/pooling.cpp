@@ -5,8 +5,7 @@
 #include <string>
 #include <utility>
 
-#include "millrace/stages/row_layer.hpp"
-#include "millrace/stages/window.hpp"
+#include "millrace/stages/layer.hpp"
 #include "stages/kernels/precision.hpp"
 #include "stages/kernels/windows.hpp"
 #include "stages/layers/images.hpp"

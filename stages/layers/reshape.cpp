@@ -6,7 +6,7 @@
 #include <string_view>
 #include <vector>
 
-#include "millrace/stages/row_layer.hpp"
+#include "millrace/stages/layer.hpp"
 #include "stages/kernels/precision.hpp"
 #include "stages/layers/kinds.hpp"
 

@@ -1,12 +1,11 @@
 // Rows made of all extents but those of a row, and given their extents back.
-#include "millrace/stages/row_layer.hpp"
-
 #include <algorithm>
 #include <array>
 #include <span>
 #include <string>
 #include <utility>
 
+#include "millrace/stages/layer.hpp"
 #include "stages/layers/check.hpp"
 
 namespace millrace {

@@ -3,7 +3,7 @@
 #include <string>
 #include <utility>
 
-#include "millrace/stages/row_layer.hpp"
+#include "millrace/stages/layer.hpp"
 #include "stages/kernels/blocks.hpp"
 #include "stages/kernels/exponential.hpp"
 #include "stages/kernels/precision.hpp"

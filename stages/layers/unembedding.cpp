@@ -4,7 +4,7 @@
 #include <string>
 #include <utility>
 
-#include "millrace/stages/row_layer.hpp"
+#include "millrace/stages/layer.hpp"
 #include "stages/kernels/precision.hpp"
 #include "stages/kernels/product.hpp"
 #include "stages/layers/check.hpp"

@@ -1,9 +1,8 @@
 // The output shape of windows, and sentences for windows that do not fit.
-#include "millrace/stages/window.hpp"
-
 #include <algorithm>
 
 #include "millrace/core/error.hpp"
+#include "millrace/stages/layer.hpp"
 
 namespace millrace {
 

@@ -2,7 +2,7 @@
 #include <numeric>
 #include <utility>
 
-#include "millrace/stages/window.hpp"
+#include "millrace/stages/layer.hpp"
 #include "stages/models/text.hpp"
 
 namespace millrace::detail {

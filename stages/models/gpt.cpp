@@ -2,7 +2,7 @@
 #include <array>
 #include <utility>
 
-#include "millrace/core/edit_distance.hpp"
+#include "core/edit_distance.hpp"
 #include "stages/models/text.hpp"
 
 namespace millrace::detail {

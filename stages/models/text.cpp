@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <array>
 
-#include "millrace/core/edit_distance.hpp"
+#include "core/edit_distance.hpp"
 #include "millrace/core/error.hpp"
 
 namespace millrace {

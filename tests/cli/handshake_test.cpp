@@ -6,7 +6,7 @@
 
 #include "cli/launched.hpp"
 #include "millrace/core/error.hpp"
-#include "millrace/stages/compiled.hpp"
+#include "millrace/stages/products.hpp"
 #include "millrace/transport/listener.hpp"
 #include "millrace/transport/private_directory.hpp"
 #include "millrace/transport/zeromq.hpp"

@@ -1,5 +1,5 @@
 // The distance of names against its definition, on every pair of short words.
-#include "millrace/core/edit_distance.hpp"
+#include "core/edit_distance.hpp"
 
 #include <algorithm>
 #include <string>

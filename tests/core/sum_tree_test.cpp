@@ -1,6 +1,6 @@
 // The tree of sums against its definition, in numbers whose sums show in which order they were
 // added.
-#include "millrace/core/sum_tree.hpp"
+#include "core/sum_tree.hpp"
 
 #include <algorithm>
 #include <cmath>

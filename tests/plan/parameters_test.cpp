@@ -139,7 +139,7 @@ TEST(Parameters, KeepTheirIdentityInRefusals) {
     static_cast<void>(generate("chimera", {.ranks = 4, .micro_batches = 7}));
     FAIL();
   } catch (const InvalidParameter& error) {
-    EXPECT_EQ(error.sentence().text(brackets),
+    EXPECT_EQ(error.message().text(brackets),
               "<micro_batches> is 7 with <ranks> 4; chimera works with multiples of p: 4 or 8");
   }
 }

@@ -118,7 +118,7 @@ TEST(Simulate, AtomicPairsCanDeadlockWhereDecoupledOnesRun) {
   const auto result = simulate(Graph(two), cost);
 
   ASSERT_TRUE(std::holds_alternative<Deadlock>(result));
-  EXPECT_EQ(std::get<Deadlock>(result).sentence(),
+  EXPECT_EQ(std::get<Deadlock>(result).message(),
             "rank 0 waits in 0F1 for 1B0 of rank 1; rank 1 waits in 1F1 for 0F1 of rank 0");
 }
 
@@ -130,7 +130,7 @@ TEST(Simulate, ReportsTheShortestCycle) {
   const auto result = simulate(Graph(three), Cost::unit(three.shape));
 
   ASSERT_TRUE(std::holds_alternative<Deadlock>(result));
-  EXPECT_EQ(std::get<Deadlock>(result).sentence(),
+  EXPECT_EQ(std::get<Deadlock>(result).message(),
             "rank 0 waits in 0B0 for 1B0 of rank 1; rank 1 waits in 1F1 for 0F1 of rank 0");
 }
 

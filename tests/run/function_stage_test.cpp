@@ -1,10 +1,9 @@
 // A stage made of three functions trains like any other: whole numbers, so that every sum is exact
 // and known beforehand.
-#include "millrace/stages/function_stage.hpp"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "millrace/stages/stage.hpp"
 #include "run/executor_conformance.hpp"
 
 namespace millrace::testing_run {

@@ -8,7 +8,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "millrace/stages/precision.hpp"
+#include "millrace/stages/layer.hpp"
 #include "stages/layer_probe.hpp"
 
 namespace millrace::test {

@@ -7,7 +7,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "millrace/stages/window.hpp"
+#include "millrace/stages/layer.hpp"
 #include "stages/layer_probe.hpp"
 
 namespace millrace::test {

@@ -1,7 +1,5 @@
 // Rounding to f16 and bf16 against the list of all such numbers, and what a stage of such numbers
 // lets out and keeps.
-#include "millrace/stages/precision.hpp"
-
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -13,6 +11,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "millrace/stages/layer.hpp"
 #include "millrace/stages/models.hpp"
 #include "stages/layer_probe.hpp"
 

@@ -1,11 +1,10 @@
 // Operations counted by hand, and a measured rate.
-#include "millrace/stages/product_rate.hpp"
-
 #include <cmath>
 
 #include <gtest/gtest.h>
 
 #include "millrace/core/error.hpp"
+#include "millrace/stages/products.hpp"
 #include "stages/kernels/sampled.hpp"
 
 namespace millrace {

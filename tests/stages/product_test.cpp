@@ -17,7 +17,7 @@
 #include <gtest/gtest.h>
 
 #include "millrace/core/random.hpp"
-#include "millrace/stages/compiled.hpp"
+#include "millrace/stages/products.hpp"
 #include "stages/kernels/backends.hpp"
 
 namespace millrace::detail {

@@ -1,7 +1,5 @@
 // Passes that several threads share give the bits of one thread, whatever the order of their
 // blocks.
-#include "millrace/core/workers.hpp"
-
 #include <algorithm>
 #include <atomic>
 #include <cstdint>
@@ -16,6 +14,7 @@
 
 #include "millrace/stages/models.hpp"
 #include "millrace/stages/partition.hpp"
+#include "millrace/stages/stage.hpp"
 #include "stages/kernels/blocks.hpp"
 #include "stages/kernels/product.hpp"
 #include "stages/layer_probe.hpp"

@@ -20,7 +20,7 @@ inline Report figures(
   const Cost cost = Cost::of_full_stage(program.shape, forward, input, weight, latency);
   const auto result = simulate(graph, cost);
   if (!std::holds_alternative<Timeline>(result)) {
-    ADD_FAILURE() << program.name << ": " << std::get<Deadlock>(result).sentence();
+    ADD_FAILURE() << program.name << ": " << std::get<Deadlock>(result).message();
     return {};
   }
   return report(graph, cost, std::get<Timeline>(result));

@@ -11,7 +11,7 @@
 #include <nlohmann/json.hpp>
 
 #include "millrace/core/error.hpp"
-#include "millrace/stages/compiled.hpp"
+#include "millrace/stages/products.hpp"
 #include "millrace/training/weights_hash.hpp"
 #include "tests/training/sample_files.hpp"
 #include "tests/training/saved_runs.hpp"

@@ -23,7 +23,7 @@ using testing_files::idx_images;
 using testing_files::idx_labels;
 
 template <class Failure = DataError>
-std::string sentence_of(const std::function<void()>& work) {
+std::string message_from(const std::function<void()>& work) {
   try {
     work();
   } catch (const Failure& error) {
@@ -70,7 +70,7 @@ TEST(Csv, NamesFileLineAndExpectation) {
   const Folder folder("csv_bad");
   const auto complaint = [&](const std::string& text) {
     const std::string file = folder.write("bad.csv", text);
-    return sentence_of([&] { (void)read_samples_csv(file); });
+    return message_from([&] { (void)read_samples_csv(file); });
   };
 
   EXPECT_THAT(
@@ -86,9 +86,9 @@ TEST(Csv, NamesFileLineAndExpectation) {
   EXPECT_THAT(complaint("1,2,\n"), HasSubstr("found ''"));
   EXPECT_THAT(complaint(""), HasSubstr("holds no sample"));
   EXPECT_THAT(
-      sentence_of<InvalidArgument>([&] { (void)read_samples_csv(folder.path() + "/none.csv"); }),
+      message_from<InvalidArgument>([&] { (void)read_samples_csv(folder.path() + "/none.csv"); }),
       HasSubstr("cannot be read"));
-  EXPECT_THAT(sentence_of<InvalidArgument>([&] { (void)read_samples_csv(folder.path()); }),
+  EXPECT_THAT(message_from<InvalidArgument>([&] { (void)read_samples_csv(folder.path()); }),
               HasSubstr("cannot be read: Is a directory"));
 }
 
@@ -102,7 +102,7 @@ TEST(Csv, Header_IsSkipped) {
   }
   const auto complaint = [&](const std::string& text) {
     const std::string file = folder.write("b.csv", text);
-    return sentence_of([&] { (void)read_samples_csv(file); });
+    return message_from([&] { (void)read_samples_csv(file); });
   };
   EXPECT_THAT(complaint("width,2,class\n1,2,0\n"), HasSubstr("line 1: expected a finite number"));
   EXPECT_THAT(complaint("1,2,0\nwidth,height,class\n"), HasSubstr("line 2: expected a finite"));
@@ -118,7 +118,7 @@ TEST(Csv, SemicolonsAndTabs_SeparateWhereNoCommaDoes) {
   }
   const auto complaint = [&](const std::string& text) {
     const std::string file = folder.write("b.csv", text);
-    return sentence_of([&] { (void)read_samples_csv(file); });
+    return message_from([&] { (void)read_samples_csv(file); });
   };
   EXPECT_THAT(complaint("1,5;2,5;0\n"), HasSubstr("decimal commas are not read"));
   EXPECT_THAT(complaint("1 2 0\n"), HasSubstr("separated by commas, semicolons or tabs, found 1"));
@@ -127,7 +127,7 @@ TEST(Csv, SemicolonsAndTabs_SeparateWhereNoCommaDoes) {
 TEST(Csv, NumbersToRegress_AreRefusedByName) {
   const Folder folder("csv_regression");
   const std::string file = folder.write("a.csv", "1,2,0.5\n");
-  EXPECT_THAT(sentence_of([&] { (void)read_samples_csv(file); }),
+  EXPECT_THAT(message_from([&] { (void)read_samples_csv(file); }),
               HasSubstr("found '0.5': numbers to regress are not read from a CSV file"));
 }
 
@@ -143,7 +143,7 @@ TEST(Csv, Divisor_IsKeptThroughTheSplitAndMayBeGiven) {
   EXPECT_EQ(same.inputs[0].values.as<float>()[0], 1.0F);
   EXPECT_EQ(same.inputs[0].values.as<float>()[4], 2.0F);
   EXPECT_EQ(same.divisor, 4.0F);
-  EXPECT_THAT(sentence_of<InvalidArgument>([&] { (void)read_samples_csv(large, -1); }),
+  EXPECT_THAT(message_from<InvalidArgument>([&] { (void)read_samples_csv(large, -1); }),
               HasSubstr("the divisor of features must be at least 0"));
 }
 
@@ -156,12 +156,12 @@ TEST(Gzip, IsRefusedWhenCutOrDamagedAtAnyByte) {
   const std::string bytes((std::istreambuf_iterator<char>(stream)), {});
   for (std::size_t cut = 2; cut < bytes.size(); ++cut) {
     const std::string file = folder.write("cut.csv.gz", bytes.substr(0, cut));
-    EXPECT_THAT(sentence_of([&] { (void)read_samples_csv(file); }), HasSubstr("cut off")) << cut;
+    EXPECT_THAT(message_from([&] { (void)read_samples_csv(file); }), HasSubstr("cut off")) << cut;
   }
   std::string damaged = bytes;
   damaged[bytes.size() - 6] = static_cast<char>(damaged[bytes.size() - 6] ^ 1);  // its checksum
   const std::string file = folder.write("damaged.csv.gz", damaged);
-  EXPECT_THAT(sentence_of([&] { (void)read_samples_csv(file); }), HasSubstr("damaged"));
+  EXPECT_THAT(message_from([&] { (void)read_samples_csv(file); }), HasSubstr("damaged"));
 }
 
 TEST(Idx, ReadsPlainAndGzippedFilesWithATestSet) {
@@ -196,7 +196,7 @@ TEST(Idx, NamesFileOffsetAndExpectation) {
   const auto complaint = [&](const std::string& image_bytes, const std::string& label_bytes) {
     const std::string image_file = folder.write("images", image_bytes);
     const std::string label_file = folder.write("labels", label_bytes);
-    return sentence_of([&] { (void)read_samples_idx(image_file, label_file); });
+    return message_from([&] { (void)read_samples_idx(image_file, label_file); });
   };
 
   EXPECT_THAT(
@@ -253,7 +253,7 @@ TEST(Shuffle, IsAPermutationOfItsOwnForEverySeedAndEpoch) {
 }
 
 TEST(LoadData, ListsTheKnownNames) {
-  EXPECT_THAT(sentence_of<InvalidArgument>([] { (void)load_data("mnist", 1); }),
+  EXPECT_THAT(message_from<InvalidArgument>([] { (void)load_data("mnist", 1); }),
               HasSubstr("unknown data 'mnist'; known are digits, csv:FILE, idx:FOLDER"));
 }
 

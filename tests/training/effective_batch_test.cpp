@@ -8,7 +8,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "millrace/core/sentence.hpp"
+#include "millrace/core/error.hpp"
 #include "millrace/training/batch.hpp"
 
 namespace millrace {
@@ -50,7 +50,7 @@ std::string refusal(const EffectiveBatch& batch, std::int64_t size) {
   try {
     require_exact(batch, size);
   } catch (const InvalidParameter& error) {
-    return sentence_of(error).text();
+    return parameter_text(error).text();
   }
   return "";
 }

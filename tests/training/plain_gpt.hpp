@@ -14,8 +14,8 @@
 #include <utility>
 #include <vector>
 
+#include "millrace/stages/layer.hpp"
 #include "millrace/stages/models.hpp"
-#include "millrace/stages/precision.hpp"
 #include "millrace/training/batch.hpp"
 #include "millrace/training/gradient_norm.hpp"
 #include "millrace/training/optimizer.hpp"

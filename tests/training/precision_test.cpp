@@ -1,7 +1,5 @@
 // Training in bf16 and f16: one set of bits for every cut, schedule and executor, f32 master values
 // that updates move, and a loss scale that is seen nowhere but in what does not overflow.
-#include "millrace/stages/precision.hpp"
-
 #include <cmath>
 #include <limits>
 #include <string>
@@ -11,6 +9,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "millrace/stages/layer.hpp"
 #include "millrace/training/trainer.hpp"
 #include "training/first_digits.hpp"
 

@@ -16,7 +16,7 @@
 #include <nlohmann/json.hpp>
 
 #include "millrace/core/error.hpp"
-#include "millrace/stages/precision.hpp"
+#include "millrace/stages/layer.hpp"
 #include "millrace/training/trainer.hpp"
 #include "millrace/training/weights_file.hpp"
 #include "tests/training/first_digits.hpp"

@@ -19,7 +19,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "millrace/core/channel.hpp"
+#include "millrace/core/ids.hpp"
 #include "millrace/scheduler/plan/generators.hpp"
 #include "millrace/scheduler/plan/graph.hpp"
 #include "millrace/scheduler/plan/simulate.hpp"

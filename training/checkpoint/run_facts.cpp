@@ -4,7 +4,7 @@
 
 #include "millrace/core/error.hpp"
 #include "millrace/scheduler/plan/text.hpp"
-#include "millrace/stages/compiled.hpp"
+#include "millrace/stages/products.hpp"
 #include "millrace/training/checkpoint.hpp"
 #include "training/checkpoint/names.hpp"
 #include "training/checkpoint/strict_json.hpp"

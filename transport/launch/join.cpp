@@ -9,7 +9,7 @@
 #include <unistd.h>
 #include <utility>
 
-#include "millrace/core/sentence.hpp"
+#include "millrace/core/error.hpp"
 #include "millrace/transport/in_process.hpp"
 #include "millrace/transport/launch.hpp"
 #include "millrace/transport/listener.hpp"
@@ -112,7 +112,7 @@ auto in_variables(const Body& body) {
   try {
     return body();
   } catch (const InvalidParameter& error) {
-    throw InvalidArgument(error.sentence().text(variable_of));
+    throw InvalidArgument(error.message().text(variable_of));
   }
 }
 

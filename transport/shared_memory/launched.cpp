@@ -1,6 +1,6 @@
 #include "transport/shared_memory/launched.hpp"
 
-#include "millrace/core/sentence.hpp"
+#include "millrace/core/error.hpp"
 #include "millrace/transport/shared_memory.hpp"
 
 namespace millrace::shared_memory {

@@ -9,7 +9,7 @@
 #include <optional>
 #include <vector>
 
-#include "millrace/core/channel.hpp"
+#include "millrace/core/ids.hpp"
 #include "transport/shared_memory/outbox.hpp"
 #include "transport/shared_memory/region.hpp"
 

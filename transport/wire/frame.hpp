@@ -5,8 +5,6 @@
 #include <cstdint>
 #include <span>
 
-#include "millrace/core/dims.hpp"
-#include "millrace/core/dtype.hpp"
 #include "millrace/core/tensor.hpp"
 #include "millrace/transport/endpoint.hpp"
 #include "transport/wire/envelope.hpp"

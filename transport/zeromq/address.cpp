@@ -11,7 +11,7 @@
 #include <unistd.h>
 #include <vector>
 
-#include "millrace/core/sentence.hpp"
+#include "millrace/core/error.hpp"
 #include "transport/shared_memory/descriptor_message.hpp"
 
 namespace millrace::zeromq {

@@ -8,7 +8,7 @@
 #include <system_error>
 #include <unistd.h>
 
-#include "millrace/core/sentence.hpp"
+#include "millrace/core/error.hpp"
 #include "millrace/transport/zeromq.hpp"
 #include "transport/shared_memory/region.hpp"
 
@@ -84,7 +84,7 @@ SecretText file_of(const CurveKeys& own, const std::string& public_keys) {
 
 /// `name` is the file's for sentences.
 CurveRing ring_of(SecretFile& file, const std::string& name) {
-  const Sentence keys_of = named("keys") + " " + name + ": ";
+  const ParameterText keys_of = named("keys") + " " + name + ": ";
   require(file.good(), keys_of + "cannot be read");
   require(file.of_the_owner_alone(),
           keys_of + "others may read this secret; give it mode 0600 (chmod 600)");
@@ -100,7 +100,7 @@ CurveRing ring_of(SecretFile& file, const std::string& name) {
 }
 
 CurveRing checked(CurveRing ring, const std::string& name, Rank rank, int world) {
-  const Sentence keys_of = named("keys") + " " + name + ": ";
+  const ParameterText keys_of = named("keys") + " " + name + ": ";
   require(ring.public_keys.size() == static_cast<std::size_t>(world),
           keys_of + "made for " + std::to_string(ring.public_keys.size()) +
               " ranks, but there are " + std::to_string(world));

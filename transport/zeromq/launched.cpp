@@ -3,7 +3,7 @@
 #include <sys/prctl.h>
 #include <thread>
 
-#include "millrace/core/sentence.hpp"
+#include "millrace/core/error.hpp"
 #include "millrace/transport/zeromq.hpp"
 #include "transport/shared_memory/neighbourhood.hpp"
 #include "transport/zeromq/address.hpp"

@@ -5,7 +5,7 @@
 #include <cmath>
 #include <pybind11/numpy.h>
 
-#include "millrace/core/edit_distance.hpp"
+#include "core/edit_distance.hpp"
 #include "millrace/core/error.hpp"
 #include "millrace/core/whole_file.hpp"
 #include "millrace/scheduler/plan/cost_members.hpp"

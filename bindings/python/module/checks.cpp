@@ -130,7 +130,7 @@ Simulated simulated(const Graph& graph, const ModelCosts& costs) {
   const py::gil_scoped_release unlocked;
   auto run = simulate(graph, cost);
   if (const auto* stuck = std::get_if<Deadlock>(&run))
-    throw InvalidArgument("the schedule cannot proceed: " + stuck->sentence());
+    throw InvalidArgument("the schedule cannot proceed: " + stuck->message());
   return {std::move(cost), std::get<Timeline>(std::move(run))};
 }
 

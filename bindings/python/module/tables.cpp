@@ -4,7 +4,6 @@
 #include <thread>
 
 #include "millrace/core/error.hpp"
-#include "millrace/core/sentence.hpp"
 #include "millrace/scheduler/plan/sweep.hpp"
 #include "module/arguments.hpp"
 #include "module/bindings.hpp"

@@ -4,15 +4,16 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <initializer_list>
 #include <new>
 #include <span>
+#include <string>
 #include <utility>
 
-#include "millrace/core/dims.hpp"
-#include "millrace/core/dtype.hpp"
 #include "millrace/core/error.hpp"
 
 // Lets AddressSanitizer find who reaches beyond a tensor, although there is a margin. Set by the
@@ -26,8 +27,118 @@ extern "C" void __asan_unpoison_memory_region(const void* data, std::size_t byte
 #define MILLRACE_FORBID(data, bytes)
 #define MILLRACE_ALLOW(data, bytes)
 #endif
-
 namespace millrace {
+
+enum class DType : std::uint8_t { F32, F16, BF16, F64, I32, I64, U8 };
+
+[[nodiscard]] constexpr std::size_t size_of(DType dtype) {
+  switch (dtype) {
+    case DType::F64:
+    case DType::I64:
+      return 8;
+    case DType::F32:
+    case DType::I32:
+      return 4;
+    case DType::F16:
+    case DType::BF16:
+      return 2;
+    case DType::U8:
+      return 1;
+  }
+  return 0;
+}
+
+[[nodiscard]] constexpr const char* name_of(DType dtype) {
+  switch (dtype) {
+    case DType::F32:
+      return "f32";
+    case DType::F16:
+      return "f16";
+    case DType::BF16:
+      return "bf16";
+    case DType::F64:
+      return "f64";
+    case DType::I32:
+      return "i32";
+    case DType::I64:
+      return "i64";
+    case DType::U8:
+      return "u8";
+  }
+  return "?";
+}
+
+/// The dtype of a C++ type; only the types that have arithmetic in C++ have one.
+template <class T>
+constexpr DType dtype_of();
+template <>
+constexpr DType dtype_of<float>() {
+  return DType::F32;
+}
+template <>
+constexpr DType dtype_of<double>() {
+  return DType::F64;
+}
+template <>
+constexpr DType dtype_of<std::int32_t>() {
+  return DType::I32;
+}
+template <>
+constexpr DType dtype_of<std::int64_t>() {
+  return DType::I64;
+}
+template <>
+constexpr DType dtype_of<std::uint8_t>() {
+  return DType::U8;
+}
+
+/// Up to six extents, row-major. A shape without extents is a scalar (one element).
+class Dims {
+ public:
+  static constexpr std::size_t kMax = 6;
+
+  constexpr Dims() = default;
+
+  Dims(std::initializer_list<std::int64_t> extents)
+      : Dims(std::span(extents.begin(), extents.size())) {}
+
+  explicit Dims(std::span<const std::int64_t> extents) : size_(extents.size()) {
+    require(size_ <= kMax, "a tensor has at most 6 extents");
+    std::copy(extents.begin(), extents.end(), extents_.begin());
+  }
+
+  [[nodiscard]] constexpr std::size_t size() const { return size_; }
+  [[nodiscard]] constexpr std::int64_t operator[](std::size_t i) const { return extents_[i]; }
+  [[nodiscard]] constexpr std::int64_t* begin() { return extents_.data(); }
+  [[nodiscard]] constexpr std::int64_t* end() { return extents_.data() + size_; }
+  [[nodiscard]] constexpr const std::int64_t* begin() const { return extents_.data(); }
+  [[nodiscard]] constexpr const std::int64_t* end() const { return extents_.data() + size_; }
+
+  /// Product of the extents, unchecked; 1 for a scalar. For memory ask bytes_of (tensor.hpp).
+  [[nodiscard]] constexpr std::int64_t elements() const {
+    std::int64_t product = 1;
+    for (const std::int64_t extent : *this) product *= extent;
+    return product;
+  }
+
+  friend constexpr bool operator==(const Dims& a, const Dims& b) {
+    return std::equal(a.begin(), a.end(), b.begin(), b.end());
+  }
+
+ private:
+  std::array<std::int64_t, kMax> extents_{};
+  std::size_t size_ = 0;
+};
+
+/// "8x64" for messages.
+[[nodiscard]] inline std::string to_string(const Dims& dims) {
+  std::string text;
+  for (const std::int64_t extent : dims) {
+    if (!text.empty()) text += 'x';
+    text += std::to_string(extent);
+  }
+  return text.empty() ? "scalar" : text;
+}
 
 inline constexpr std::size_t kAlignment = 64;
 
@@ -225,6 +336,5 @@ class Tensor {
 };
 
 }  // namespace millrace
-
 #undef MILLRACE_FORBID
 #undef MILLRACE_ALLOW

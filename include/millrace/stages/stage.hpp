@@ -5,18 +5,72 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "millrace/core/ids.hpp"
 #include "millrace/core/random.hpp"
+#include "millrace/core/tensor.hpp"
 #include "millrace/core/tensor_list.hpp"
 #include "millrace/core/tensor_pool.hpp"
-#include "millrace/core/workers.hpp"
-#include "millrace/stages/tensor_type.hpp"
 
 namespace millrace {
+
+/// Extents that follow from the unit that a layer works on.
+inline constexpr std::int64_t kSamples = -1;  ///< the first extent: samples of the micro-batch
+inline constexpr std::int64_t kPositions =
+    -2;  ///< the second, of sequences: positions of the slice
+
+/// How much of the data a unit is.
+struct UnitSize {
+  std::int64_t samples = 0;
+  std::int64_t positions = 1;
+
+  friend bool operator==(const UnitSize&, const UnitSize&) = default;
+};
+
+/// "f32 [samples, positions, 64]". Thread-safety: a value.
+struct TensorType {
+  DType dtype = DType::F32;
+  Dims dims;
+  /// False: nobody wants the derivative by it, as of token ids and of what the data give.
+  bool has_gradient = true;
+
+  /// Numbers in the last extent; 1 for a scalar.
+  [[nodiscard]] std::int64_t columns() const {
+    return dims.size() == 0 ? 1 : dims[dims.size() - 1];
+  }
+
+  friend bool operator==(const TensorType&, const TensorType&) = default;
+};
+
+/// The type with the unit's extents put in.
+[[nodiscard]] TensorType sized(TensorType type, const UnitSize& size);
+
+/// Bytes of a tensor of this type in a unit of that size.
+[[nodiscard]] std::size_t bytes_of(const TensorType& type, const UnitSize& size);
+
+/// "f32 [samples, positions, 64]".
+[[nodiscard]] std::string to_string(const TensorType& type);
+
+/// Threads among which a pass divides blocks of its work. How the work is cut into blocks decides
+/// bits, so a kernel cuts it by its shape alone; who does which block decides nothing.
+/// Thread-safety: `run` is called by one thread at a time.
+class Workers {
+ public:
+  Workers() = default;
+  Workers(const Workers&) = delete;
+  Workers& operator=(const Workers&) = delete;
+  virtual ~Workers() = default;
+
+  /// Calls body(0), ..., body(blocks - 1), each once, some of them at the same time, and returns
+  /// behind all of them. What one of them throws is thrown here; blocks that had not begun by then
+  /// may be left out.
+  virtual void run(std::int64_t blocks, const std::function<void(std::int64_t)>& body) = 0;
+};
 
 namespace detail {
 class BlockedSignals;
@@ -209,5 +263,30 @@ class StageBody {
   /// Forgets all stashed units after a failed step.
   virtual void abandon_step() noexcept {}
 };
+
+/// The passes of a stage as functions, with the meaning that StageBody gives them. `kept` belongs
+/// to the unit: what the forward puts there, the backward passes find (and may exchange); it is
+/// counted as stash, and empty again after the unit's last pass. In evaluation it is thrown away.
+struct StageFunctions {
+  std::function<TensorList(const PassContext& context, TensorList inputs, TensorList& kept)>
+      forward;
+  std::function<TensorList(const PassContext& context, TensorList gradients, TensorList& kept)>
+      backward_input;
+  /// Absent: backward_input does all of it, and the stage does not split its backward.
+  std::function<void(const PassContext& context, TensorList& kept)> backward_weight = {};
+};
+
+/// A stage of those functions with the given parameters, which must outlive it. With recompute it
+/// keeps a copy of its inputs and calls `forward` a second time. Throws InvalidArgument when one of
+/// the first two functions is absent.
+///
+///     Parameter w{.name = "w", .value = ..., .gradient = ...};
+///     auto scale = make_stage(
+///         {.forward = [&](const PassContext&, TensorList inputs, TensorList& kept) { ... },
+///          .backward_input = [&](const PassContext&, TensorList gradients, TensorList& kept) { ...
+///          }, .backward_weight = [&](const PassContext&, TensorList& kept) { ... }},
+///         {&w});
+[[nodiscard]] std::unique_ptr<StageBody> make_stage(StageFunctions functions,
+                                                    std::vector<Parameter*> parameters = {});
 
 }  // namespace millrace

@@ -6,7 +6,7 @@
 #include <string>
 #include <string_view>
 
-#include "millrace/core/dtype.hpp"
+#include "millrace/core/tensor.hpp"
 
 namespace millrace {
 

@@ -5,7 +5,7 @@
 #include <utility>
 #include <vector>
 
-#include "millrace/core/channel.hpp"
+#include "millrace/core/ids.hpp"
 #include "millrace/training/trainer.hpp"
 #include "millrace/transport/endpoint.hpp"
 

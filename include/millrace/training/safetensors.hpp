@@ -12,7 +12,6 @@
 #include <string_view>
 #include <vector>
 
-#include "millrace/core/dtype.hpp"
 #include "millrace/core/tensor.hpp"
 
 namespace millrace {

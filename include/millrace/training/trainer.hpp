@@ -13,7 +13,6 @@
 #include <vector>
 
 #include "millrace/core/error.hpp"
-#include "millrace/core/sentence.hpp"
 #include "millrace/scheduler/run/executor.hpp"
 #include "millrace/scheduler/run/grid.hpp"
 #include "millrace/stages/models.hpp"
@@ -48,7 +47,8 @@ struct TrainerParts {
 /// any more. All processes of a training throw it after the same step.
 class Diverged : public Error, public NamesParameters {
  public:
-  explicit Diverged(const Sentence& sentence) : Error(sentence.text()), NamesParameters(sentence) {}
+  explicit Diverged(const ParameterText& sentence)
+      : Error(sentence.text()), NamesParameters(sentence) {}
 };
 
 /// A checkpoint could not be saved, and SaveErrors::Throw ends the training there. All processes of

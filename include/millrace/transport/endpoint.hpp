@@ -11,7 +11,6 @@
 #include <string_view>
 #include <vector>
 
-#include "millrace/core/channel.hpp"
 #include "millrace/core/error.hpp"
 #include "millrace/core/ids.hpp"
 #include "millrace/core/tensor_list.hpp"

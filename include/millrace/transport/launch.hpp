@@ -10,7 +10,6 @@
 #include <string>
 #include <vector>
 
-#include "millrace/core/channel.hpp"
 #include "millrace/core/ids.hpp"
 #include "millrace/transport/endpoint.hpp"
 #include "millrace/transport/listener.hpp"

@@ -13,7 +13,6 @@
 #include <utility>
 #include <vector>
 
-#include "millrace/core/channel.hpp"
 #include "millrace/core/ids.hpp"
 #include "millrace/transport/endpoint.hpp"
 

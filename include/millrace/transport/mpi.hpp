@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "millrace/core/channel.hpp"
+#include "millrace/core/ids.hpp"
 #include "millrace/transport/endpoint.hpp"
 #include "millrace/transport/listener.hpp"
 

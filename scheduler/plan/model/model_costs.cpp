@@ -8,7 +8,6 @@
 #include <numeric>
 
 #include "millrace/core/error.hpp"
-#include "millrace/core/sentence.hpp"
 #include "millrace/scheduler/plan/cost_members.hpp"
 #include "plan/model/model_links.hpp"
 #include "plan/text/number_text.hpp"
@@ -243,7 +242,7 @@ Cost filed_cost(const Shape& shape, const ModelCosts& costs) {
   try {
     cost = costs_for(*costs.file, shape);
   } catch (const InvalidArgument& error) {
-    throw InvalidParameter(named("costs") + (" " + costs.file_name + ": ") + sentence_of(error));
+    throw InvalidParameter(named("costs") + (" " + costs.file_name + ": ") + parameter_text(error));
   }
   if (cost.memory_forward.empty()) set_memory(cost, costs, portion_of(shape, false));
   plan::set_links(cost, costs, shape.ranks);

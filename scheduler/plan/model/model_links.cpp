@@ -5,7 +5,6 @@
 #include <cmath>
 
 #include "millrace/core/error.hpp"
-#include "millrace/core/sentence.hpp"
 
 namespace millrace::plan {
 

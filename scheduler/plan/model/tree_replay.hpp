@@ -6,7 +6,7 @@
 #include <optional>
 #include <vector>
 
-#include "millrace/core/sum_tree.hpp"
+#include "core/sum_tree.hpp"
 
 namespace millrace::plan {
 

@@ -64,7 +64,7 @@ Timeline unit_run(const Graph& graph) {
   const plan::Waits waits{&graph, {}, true};
   const Deadlock deadlock = plan::deadlock(graph, plan::shortest_cycle(waits, clock.next()));
   throw InvalidArgument("messages cannot be inserted: the order of the program has a cycle: " +
-                        deadlock.sentence());
+                        deadlock.message());
 }
 
 /// A message of a rank: what makes it, where it goes, and along which link of its stage.

@@ -26,7 +26,7 @@ Timeline run_for_reductions(const Graph& graph) {
   const Deadlock deadlock =
       plan::deadlock(graph, plan::shortest_cycle({&graph, {}, false}, clock.next()));
   throw InvalidArgument("reductions cannot be inserted: the order of the program has a cycle: " +
-                        deadlock.sentence());
+                        deadlock.message());
 }
 
 bool reduces(const Program& program) {

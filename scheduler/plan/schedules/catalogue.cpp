@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "millrace/core/edit_distance.hpp"
+#include "core/edit_distance.hpp"
 #include "millrace/core/error.hpp"
 #include "millrace/scheduler/plan/generators.hpp"
 #include "plan/schedules/options.hpp"

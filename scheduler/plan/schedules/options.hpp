@@ -6,13 +6,13 @@
 #include <string>
 #include <string_view>
 
-#include "millrace/core/sentence.hpp"
+#include "millrace/core/error.hpp"
 #include "millrace/scheduler/plan/generators.hpp"
 
 namespace millrace::generators {
 
 /// "micro_batches is 6 with ranks 4": how a refusal opens.
-inline Sentence given(std::string_view name, int value, const ScheduleOptions& options) {
+inline ParameterText given(std::string_view name, int value, const ScheduleOptions& options) {
   return named(name) + " is " + std::to_string(value) + " with " + named("ranks") + " " +
          std::to_string(options.ranks);
 }

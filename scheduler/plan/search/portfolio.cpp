@@ -9,7 +9,6 @@
 #include <utility>
 
 #include "millrace/core/error.hpp"
-#include "millrace/core/sentence.hpp"
 #include "millrace/scheduler/plan/generators.hpp"
 #include "millrace/scheduler/plan/passes.hpp"
 #include "millrace/scheduler/plan/recompute.hpp"
@@ -215,7 +214,7 @@ void require_counts(const SearchOptions& options) {
                              std::pair("chunks", options.chunks.value_or(1)),
                              std::pair("slices", options.slices)};
   std::int64_t forwards = 1;  // a factor is below 2^31: nothing overflows
-  Sentence given = "";
+  ParameterText given = "";
   for (const auto& [name, count] : counts) {
     if (count > 1)
       given += (given.text().empty() ? "" : ", ") + named(name) + " " + std::to_string(count);

@@ -1,7 +1,7 @@
 // A search's options from the costs of a model.
 #include <algorithm>
 
-#include "millrace/core/sentence.hpp"
+#include "millrace/core/error.hpp"
 #include "millrace/scheduler/plan/model_costs.hpp"
 #include "millrace/scheduler/plan/search.hpp"
 #include "plan/search/portfolio.hpp"

@@ -11,7 +11,6 @@
 #include <utility>
 
 #include "millrace/core/error.hpp"
-#include "millrace/core/sentence.hpp"
 #include "millrace/scheduler/plan/generators.hpp"
 #include "millrace/scheduler/plan/list_schedule.hpp"
 #include "millrace/scheduler/plan/passes.hpp"

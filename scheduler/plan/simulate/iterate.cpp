@@ -19,7 +19,7 @@ Timeline completed_run(const Graph& graph, const Cost& cost, const plan::ClockOp
   const auto stuck = simulate(graph, cost);
   const auto* deadlock = std::get_if<Deadlock>(&stuck);
   throw InvalidArgument("the program deadlocks: " +
-                        (deadlock == nullptr ? std::string() : deadlock->sentence()));
+                        (deadlock == nullptr ? std::string() : deadlock->message()));
 }
 
 /// When each rank has ended its list; a rank without actions ends when it may begin.

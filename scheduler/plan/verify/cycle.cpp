@@ -139,7 +139,7 @@ Deadlock deadlock(const Graph& graph, const std::vector<Wait>& cycle) {
 
 namespace millrace {
 
-std::string Deadlock::sentence() const {
+std::string Deadlock::message() const {
   std::string text;
   for (const Wait& wait : cycle) {
     text += text.empty() ? "rank " : "; rank ";

@@ -66,7 +66,7 @@ class OrderCheck {
     const auto next = plan::where_ranks_stand(waits);
     if (plan::finished(graph_, next)) return {};
     auto found = plan::shortest_cycle(waits, next);
-    report(rule, found.front().node, opening + plan::deadlock(graph_, found).sentence());
+    report(rule, found.front().node, opening + plan::deadlock(graph_, found).message());
     for (std::size_t i = 1; i < found.size(); ++i) also(found[i].node);
     return found;
   }

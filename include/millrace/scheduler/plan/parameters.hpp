@@ -14,7 +14,7 @@
 #include <variant>
 #include <vector>
 
-#include "millrace/core/sentence.hpp"
+#include "millrace/core/error.hpp"
 #include "millrace/scheduler/plan/cost.hpp"
 #include "millrace/scheduler/plan/stop.hpp"
 

@@ -45,7 +45,7 @@ struct Deadlock {
   std::vector<Wait> cycle;
 
   /// "rank 0 waits in 0B0 for 1B0 of rank 1; rank 1 waits in 1F3 for 0F3 of rank 0".
-  [[nodiscard]] std::string sentence() const;
+  [[nodiscard]] std::string message() const;
 };
 
 /// Runs the program's actions as early as their rank and producers allow.

@@ -9,7 +9,6 @@
 #include <span>
 #include <vector>
 
-#include "millrace/core/channel.hpp"
 #include "millrace/core/ids.hpp"
 #include "millrace/scheduler/plan/action.hpp"
 #include "millrace/scheduler/plan/shape.hpp"

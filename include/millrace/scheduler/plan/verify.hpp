@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "millrace/core/channel.hpp"
+#include "millrace/core/ids.hpp"
 #include "millrace/scheduler/plan/cost.hpp"
 #include "millrace/scheduler/plan/dependencies.hpp"
 #include "millrace/scheduler/plan/program.hpp"

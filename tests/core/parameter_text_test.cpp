@@ -1,7 +1,7 @@
 // Sentences keep the identity of the parameters they name; what() has the library's own names.
-#include "millrace/core/sentence.hpp"
-
 #include <gtest/gtest.h>
+
+#include "millrace/core/error.hpp"
 
 namespace millrace {
 namespace {
@@ -12,15 +12,16 @@ std::string capitals(std::string_view name) {
   return text;
 }
 
-TEST(Sentence, CallsItsParametersAsTheReaderDoes) {
-  const Sentence sentence = named("ranks") + " is " + std::to_string(3) + ", not " + named("group");
+TEST(ParameterText, Parameters_TakeTheReadersNames) {
+  const ParameterText sentence =
+      named("ranks") + " is " + std::to_string(3) + ", not " + named("group");
 
   EXPECT_EQ(sentence.text(), "ranks is 3, not group");
   EXPECT_EQ(sentence.text(capitals), "RANKS is 3, not GROUP");
 }
 
-TEST(Sentence, LeavesAPlainTextAsItIsWhateverItHolds) {
-  const Sentence sentence = "the file {ranks} names ranks";
+TEST(ParameterText, PlainText_StaysAsItIs) {
+  const ParameterText sentence = "the file {ranks} names ranks";
 
   EXPECT_EQ(sentence.text(capitals), "the file {ranks} names ranks");
 }
@@ -30,29 +31,30 @@ TEST(InvalidParameter, KeepsTheIdentityWhenItIsCopiedAndWrapped) {
     try {
       require(false, named("chunks") + " is 0");
     } catch (const InvalidArgument& error) {
-      throw InvalidParameter("plan.json: " + sentence_of(error));
+      throw InvalidParameter("plan.json: " + parameter_text(error));
     }
   } catch (const InvalidParameter& thrown) {
     const InvalidParameter error(thrown);  // NOLINT: a copy
     EXPECT_STREQ(error.what(), "plan.json: chunks is 0");
-    EXPECT_EQ(error.sentence().text(capitals), "plan.json: CHUNKS is 0");
+    EXPECT_EQ(error.message().text(capitals), "plan.json: CHUNKS is 0");
   }
 }
 
 TEST(InvalidParameter, IsTheOnlyRefusalThatNamesParameters) {
   const InvalidArgument error("ranks are people");
-  EXPECT_EQ(sentence_of(error).text(capitals), error.what());
+  EXPECT_EQ(parameter_text(error).text(capitals), error.what());
 }
 
 TEST(NamesParameters, AnyException_NamesTheParameters) {
   class Failed : public Error, public NamesParameters {
    public:
-    explicit Failed(const Sentence& sentence) : Error(sentence.text()), NamesParameters(sentence) {}
+    explicit Failed(const ParameterText& sentence)
+        : Error(sentence.text()), NamesParameters(sentence) {}
   };
   try {
     throw Failed(named("steps") + " ran out");
   } catch (const std::exception& error) {
-    EXPECT_EQ(sentence_of(error).text(capitals), "STEPS ran out");
+    EXPECT_EQ(parameter_text(error).text(capitals), "STEPS ran out");
     EXPECT_STREQ(error.what(), "steps ran out");
   }
 }
