@@ -1,6 +1,6 @@
 // What does saving cost the training? Steps of mlp:784-1024-1024-10 (Adam, mini-batches of 4,096)
-// that save after every step, each save written and none skipped, beside the same steps that save
-// nothing; and the pause of a save beside one memcpy of the state. On a tmpfs, so that no disk is
+// that save after every step, each save written and none skipped, next to the same steps that save
+// nothing; and the pause of a save next to one memcpy of the state. On a tmpfs, so that no disk is
 // measured.
 #include <algorithm>
 #include <chrono>
@@ -68,7 +68,7 @@ TrainerOptions options_in(const std::string& folder) {
 }
 
 /// Copies all that a checkpoint holds into memory of its own, at the moment at which a save would:
-/// behind a step, which has left the caches as it has.
+/// after a step, with the caches as the step left them.
 class PlainCopy {
  public:
   explicit PlainCopy(const TrainingState& state) : state_(state) {
@@ -131,7 +131,7 @@ void StepsThatSave(benchmark::State& state) {
   if (saves != trainer.state().counters().mini_batches) state.SkipWithError("a save was skipped");
 }
 
-/// Behind every second step a save, behind the others a plain copy.
+/// A save after every second step, a plain copy after the others.
 void PauseOfASave(benchmark::State& state) {
   const Dataset data = noise();
   const Place place;

@@ -1,7 +1,7 @@
 // What does an action cost beyond its body, and how well do executors fill the threads?
 //
 // EmptyBodies: a 1F1B step whose passes do nothing, in the flow-graph executor (with and without
-// its timeline), beside a plain graph of continue_nodes with the same edges and beside a loop of
+// its timeline), next to a plain graph of continue_nodes with the same edges and next to a loop of
 // calls. Counter: nanoseconds per action.
 // BeyondBody: the same in turn, a step each, in one loop, so that the load of the machine meets all
 // of them; the executor as it comes, which soon runs such short actions inline, and one that never

@@ -1,8 +1,8 @@
 // Does a step of one process per rank, or of one thread per rank, take what its plan says? Eight
 // ranks whose passes sleep for a millisecond (no processor time), 1F1B, 64 micro-batches: the
-// makespan beside a replay of the same program with the times that the passes really took, in which
-// messages and threads cost nothing. What bare ZeroMQ sockets between eight processes take for the
-// same passes and messages, without anything of ours, is the floor.
+// makespan next to a replay of the same program with the times that the passes really took, in
+// which messages and threads cost nothing. What bare ZeroMQ sockets between eight processes take
+// for the same passes and messages, without anything of ours, is the floor.
 #include <algorithm>
 #include <array>
 #include <chrono>
@@ -243,7 +243,7 @@ void read_all(int file, void* to, std::size_t bytes) {
   }
 }
 
-/// Forks the ranks; gives the pipes on which they tell their intervals.
+/// Forks the ranks; returns the pipes on which they report their intervals.
 std::array<int, kRanks> start_ranks(BeRank be, const std::string& directory) {
   std::array<int, kRanks> results{};
   for (int i = 0; i < kRanks; ++i) {

@@ -1,5 +1,5 @@
 // What does a pipeline's rank keep, and for which layers? Peaks of 1F1B in 4 stages over a
-// transformer of 1024 positions: what the meters counted in a step beside what the plan and the
+// transformer of 1024 positions: what the meters counted in a step next to what the plan and the
 // layers predict, split by kind of layer, and what a forward that keeps [positions, positions] of
 // every head would keep beyond it. A line per rank, in bytes; one that does not add up is an error.
 #include <cstdint>

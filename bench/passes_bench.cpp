@@ -37,7 +37,7 @@ constexpr std::int64_t kSamples = 32, kContext = 128, kWords = 96, kBlocks = 8, 
 constexpr int kMicroBatches = 8;
 constexpr int kSteps = 7;
 
-// Passes that no layer has: beside them, and two that are in those of attention.
+// Passes that no layer has: next to them, and two that are in those of attention.
 constexpr const char* kLoss = "F loss and its gradient";
 constexpr const char* kNorm = "update: norm of the gradient";
 constexpr const char* kUpdate = "update: AdamW";
@@ -125,7 +125,7 @@ double rate_of_products(DType precision) {
   return 2.0 * kCount * kExtent / seconds;
 }
 
-/// What the step does beside the passes of layers, each alone: the loss, the norm, the update.
+/// What the step does next to the passes of layers, each alone: the loss, the norm, the update.
 void add_others(Passes& passes, std::int64_t parameters) {
   const std::int64_t rows = kSamples / kMicroBatches * kContext;
   Tensor logits(DType::F32, {rows, kWords});

@@ -1,4 +1,4 @@
-// How much of the sums over copies of a pipeline runs beside passes, and does the simulation know?
+// How much of the gradient all-reduce overlaps with passes, and does the simulation agree?
 // Two copies of four places, a thread each, whose passes sleep and whose gradients travel over
 // links as slow as a network's: the part of the step that is not hidden, measured and simulated,
 // and how far they are apart as a share of the step.

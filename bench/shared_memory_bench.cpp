@@ -1,5 +1,5 @@
 // What does a message cost between two processes of one host? There and back over shared memory,
-// also where the ranks are connected over tcp, and over ZeroMQ's ipc, beside the copies and
+// also where the ranks are connected over tcp, and over ZeroMQ's ipc, next to the copies and
 // checksums that the way needs, made by one process alone, and by the two between which the bytes
 // go, with nothing but a number that says whose turn it is: what one core wrote, the other fetches.
 // An empty message costs what one costs whose payload lies in its region already: no byte of it is

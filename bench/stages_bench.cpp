@@ -1,5 +1,5 @@
 // How much of the matrix-product time do stages reach? One micro-batch of 784-512-512-10 through
-// forward and backward of a stage module, beside the same products called back to back in Eigen
+// forward and backward of a stage module, next to the same products called back to back in Eigen
 // (the floor: no bias, no activation, no loss, no stash).
 #include <array>
 #include <cmath>

@@ -191,7 +191,7 @@ class StageProducts {
   }
 
   Multiplier linear_by_;
-  Multiplier attention_by_{DType::F32};  // which computes in f32 whatever the precision
+  Multiplier attention_by_{DType::F32};  // which computes in f32 for every precision
   std::vector<LinearMap> maps_;
   AttentionHead head_;
   std::int64_t heads_ = 0;

@@ -1,6 +1,6 @@
 // What a pipeline of PyTorch's modules costs beyond PyTorch: a split backward against a whole one,
-// an action against the pass that it runs, and what two ranks make of it, beside one thread and
-// beside the simulator's ideal. Times of one thread are processor times, so that neighbours on the
+// an action against the pass that it runs, and what two ranks make of it, next to one thread and
+// next to the simulator's ideal. Times of one thread are processor times, so that neighbours on the
 // machine do not count; each pair is taken in turns.
 #include <chrono>
 #include <ctime>
@@ -39,7 +39,7 @@ double seconds() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
-/// Attention of one head and a perceptron, behind norms.
+/// Attention of one head and a perceptron, after norms.
 struct WideBlockImpl : torch::nn::Module {
   WideBlockImpl()
       : before(register_module("before", norm())),

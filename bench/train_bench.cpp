@@ -1,5 +1,5 @@
 // What does a training step cost beyond its matrix products, and what does a second stage bring?
-// Steps of 784-512-512-10 (SGD, flow graph) beside the same products called back to back in Eigen,
+// Steps of 784-512-512-10 (SGD, flow graph) next to the same products called back to back in Eigen,
 // micro-batch by micro-batch, in one thread (the floor).
 #include <array>
 #include <cmath>

@@ -1,5 +1,5 @@
 // What does a message cost? Round trip and one-way stream of one tensor between two threads of one
-// process over every transport, beside what bounds them: memcpy, a raw UNIX socket, and two bare
+// process over every transport, next to what bounds them: memcpy, a raw UNIX socket, and two bare
 // ZeroMQ sockets that lend their memory on sending, with and without what every endpoint must add
 // (header, names, aligned memory). Run in one process, so that all see the same machine at the same
 // time.
@@ -134,7 +134,7 @@ class BarePipe final : public Pipe {
   std::vector<zmq::socket_t> sockets_;
 };
 
-/// What an endpoint of ours cannot do without: a header, two sockets per rank that know who speaks,
+/// What an endpoint of ours cannot do without: a header, two sockets per rank that know the sender,
 /// and payloads in aligned memory.
 class FramedPipe final : public Pipe {
  public:

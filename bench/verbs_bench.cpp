@@ -1,6 +1,6 @@
-// What does a plan verb cost beside the library calls that it makes? Both run as processes of their
-// own, so that the system says for each what it took; the parent stays small, because a child
-// starts with its parent's memory.
+// What does a subcommand of plans cost, against the library calls that it makes? Both run as
+// processes of their own, so that the system says for each what it took; the parent stays small,
+// because a child starts with its parent's memory.
 #include <fcntl.h>
 #include <string>
 #include <sys/resource.h>
@@ -53,7 +53,7 @@ int library_calls(int ranks, int micro_batches) {
   return report(graph, cost, *timeline).makespan == closed ? 0 : 1;
 }
 
-/// Becomes `millrace VERB 1f1b -p RANKS -m MICRO_BATCHES`, whose text nobody reads.
+/// Executes `millrace SUBCOMMAND 1f1b -p RANKS -m MICRO_BATCHES` and discards its output.
 int become(const char* verb, int ranks, int micro_batches) {
   const std::string p = std::to_string(ranks), m = std::to_string(micro_batches);
   const int nowhere = ::open("/dev/null", O_WRONLY | O_CLOEXEC);
@@ -64,7 +64,7 @@ int become(const char* verb, int ranks, int micro_batches) {
   return 127;
 }
 
-/// The time is the verb's; `by_library` is its ratio to the calls' of the same iteration.
+/// The time is the subcommand's; `by_library` is its ratio to the calls' of the same iteration.
 void one_f_one_b(benchmark::State& state, const char* verb) {
   const int ranks = static_cast<int>(state.range(0));
   const int micro_batches = static_cast<int>(state.range(1));
@@ -74,7 +74,7 @@ void one_f_one_b(benchmark::State& state, const char* verb) {
     library = spent_by([&] { return library_calls(ranks, micro_batches); });
     whole = spent_by([&] { return become(verb, ranks, micro_batches); });
     if (!library.right || !whole.right)
-      return state.SkipWithError("the verb or the library calls failed");
+      return state.SkipWithError("the subcommand or the library calls failed");
     library_seconds += library.seconds;
     seconds += whole.seconds;
     state.SetIterationTime(whole.seconds);

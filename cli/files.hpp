@@ -14,7 +14,7 @@ namespace millrace::cli {
                                     const FileLimit& limit);
 
 /// Throws InvalidArgument naming `option` and the path when write_file could not write it. Leaves
-/// nothing behind: for work that takes long before its file is written.
+/// nothing: for work that takes long before its file is written.
 void require_writable(const std::string& option, const std::string& path);
 
 /// A file that the user asked for with `option`. An empty path or "-" is standard output.
@@ -22,9 +22,9 @@ struct OutputFile {
   std::string option, path, text;
 };
 
-/// Writes each under a temporary name beside its path, then renames. What is no plain file, such as
-/// a pipe or /dev/stdout, is written in place. Throws Error naming option and path of every file
-/// that cannot be written, when all others are; of those nothing is left.
+/// Writes each under a temporary name next to its path, then renames. What is not a plain file,
+/// such as a pipe or /dev/stdout, is written in place. Throws Error naming option and path of every
+/// file that cannot be written, when all others are; of those nothing is left.
 void write_files(const std::vector<OutputFile>& files);
 
 }  // namespace millrace::cli

@@ -1,5 +1,5 @@
-// The millrace command: registers the verbs, runs the one that was asked for, turns what it throws
-// into one sentence on standard error and an exit code (README, exit codes).
+// The millrace command: registers the subcommands, runs the given one, and turns what it throws
+// into one message on standard error and an exit code (README, exit codes).
 #include <algorithm>
 #include <exception>
 #include <fstream>
@@ -29,8 +29,8 @@ namespace millrace::cli {
 
 namespace {
 
-int complain(const std::string& sentence, int code) {
-  std::cerr << "millrace: " << sentence << '\n';
+int complain(const std::string& message, int code) {
+  std::cerr << "millrace: " << message << '\n';
   return code;
 }
 
@@ -93,7 +93,7 @@ int run(CLI::App& app, const std::vector<std::string>& words) {
   }
 }
 
-/// What was to be printed and could not be is a failure of whatever else went well.
+/// Output that cannot be written makes the command fail, even where its work succeeded.
 int run_and_print(CLI::App& app, const std::vector<std::string>& words) {
   StandardOutput output;
   const int code = run(app, words);

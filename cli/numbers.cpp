@@ -58,7 +58,7 @@ std::vector<double> number_list(const std::string& option, const std::string& te
 
 std::string plain(double value) {
   std::array<char, 40> text{};
-  // Whole numbers are told to the last digit, as long as neighbours differ.
+  // Integers have all digits, as long as neighbours differ.
   const bool whole = value == std::round(value) && std::abs(value) < 9e15;
   const char* format = whole && std::abs(value) >= 1e12 ? "%.0f" : "%.12g";
   const int length = std::snprintf(text.data(), text.size(), format, value);

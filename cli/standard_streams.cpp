@@ -12,7 +12,7 @@ namespace millrace::cli {
 
 namespace {
 
-/// Waits for room, also where somebody else made the descriptor one that does not.
+/// Waits until it can write, also if another process made the descriptor non-blocking.
 ssize_t write_some(int descriptor, const char* bytes, std::size_t count) {
   for (;;) {
     const ssize_t written = ::write(descriptor, bytes, count);

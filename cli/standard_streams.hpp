@@ -1,4 +1,4 @@
-// Standard input, output and error of the command: numbers 0 to 2 are theirs whatever the caller
+// Standard input, output and error of the command: descriptors 0 to 2 are theirs even if the caller
 // closed, results that could not be printed are noticed, and progress waits for no reader.
 #pragma once
 
@@ -15,7 +15,7 @@ namespace millrace::cli {
 void occupy_standard_streams();
 
 /// A closed pipe and a file that may not grow become errors of the write, not signals that end the
-/// process with half a file behind it.
+/// process with half a file written.
 void take_failed_writes_as_errors();
 
 /// What std::cout writes to as long as this lives. Waits for the reader, and keeps the first reason
@@ -50,8 +50,8 @@ class UnwaitingWriter {
   UnwaitingWriter& operator=(const UnwaitingWriter&) = delete;
   ~UnwaitingWriter();
 
-  /// Returns how many bytes went out: 0 when there is no room, all of them when nobody will ever
-  /// read them.
+  /// Returns how many bytes went out: 0 if none can be written now, all of them if no process will
+  /// ever read them.
   std::size_t write(std::string_view bytes);
 
  private:
@@ -66,7 +66,7 @@ class ProgressBuffer : public std::streambuf {
  public:
   explicit ProgressBuffer(int descriptor) : writer_(descriptor) {}
 
-  /// The end of a line that went out in part, for whoever writes to the descriptor next.
+  /// The end of a line that went out in part, for the next writer to the descriptor.
   [[nodiscard]] const std::string& rest() const { return rest_; }
 
  private:

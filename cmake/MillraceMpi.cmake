@@ -1,6 +1,6 @@
 # Which MPI the component mpi links (MILLRACE_MPI): openmpi, mpich, or auto, which is what mpicxx stands for.
 # millrace_mpi(LIBRARY INCLUDES) asks the compiler wrapper of that MPI and sets both names. Not CMake's own search, which
-# remembers the first MPI that it met; a path, because whoever links the installed room needs the MPI of its headers.
+# remembers the first MPI that it found; a path, because a program that links the installed component needs the MPI of its headers.
 set(MILLRACE_MPI auto CACHE STRING "The MPI of the component mpi: openmpi, mpich, or auto, which is mpicxx's")
 function(millrace_mpi library includes)
   if(NOT MILLRACE_MPI MATCHES "^(auto|openmpi|mpich)$")
@@ -21,7 +21,7 @@ function(millrace_mpi library includes)
     list(FILTER of_${kind} INCLUDE REGEX "^-${kind}")
     list(TRANSFORM of_${kind} REPLACE "^-${kind}" "")
   endforeach()
-  # The last library is MPI's own; those before it are for its old classes, which nobody calls.
+  # The last library is MPI's own; those before it hold deprecated classes, which millrace does not call.
   list(POP_BACK of_l name)
   find_library(path ${name} HINTS ${of_L} NO_CACHE REQUIRED)
   set(${library} ${path} PARENT_SCOPE)

@@ -64,7 +64,7 @@ function(millrace_core)
   set_target_properties(millrace_core PROPERTIES EXPORT_NAME core)
 endfunction()
 
-# What is installed finds the rooms beside it, wherever the prefix is.
+# Installed libraries find each other under any prefix.
 function(millrace_finds_libraries target)
   get_target_property(kind ${target} TYPE)
   set(from ${CMAKE_INSTALL_FULL_LIBDIR})

@@ -25,7 +25,7 @@ struct LeafRange {
 ///
 ///     sum(n leaves) = sum(the first ceil(n / 2)) + sum(the rest)
 ///
-/// Who adds a node of it by itself, whatever the others do, adds the same numbers in the same way.
+/// A node's sum does not depend on the process that computes it.
 /// Thread-safety: a value. Cost of a call: O(log n).
 class SumTree {
  public:
@@ -80,11 +80,11 @@ class SumTree {
 template <class Sum>
 class PartialSums {
  public:
-  /// The sum of `node`'s leaves. Throws InvalidArgument when it is no node of the tree.
+  /// The sum of `node`'s leaves. Throws InvalidArgument if it is not a node of the tree.
   PartialSums(const SumTree& tree, LeafRange node) : tree_(tree), node_(node) {
     require(tree.has(node), [&] {
       return "leaves " + std::to_string(node.first) + " to " + std::to_string(node.last - 1) +
-             " of " + std::to_string(tree.root().last) + " are no node of their tree of sums";
+             " of " + std::to_string(tree.root().last) + " are not a node of their tree of sums";
     });
   }
 

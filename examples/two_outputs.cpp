@@ -41,7 +41,7 @@ class Fork final : public StageBody {
 
   TensorList backward_input(const PassContext& context, TensorList gradients) override {
     kept_[context.unit()].gradient = std::move(gradients[0]);
-    return {};  // the first stage has nobody to give a gradient to
+    return {};  // the first stage sends no gradient
   }
 
   void backward_weight(const PassContext& context) override {

@@ -7,7 +7,6 @@
 
 #include "millrace/core/error.hpp"
 #include "millrace/stages/layer.hpp"
-#include "stages/copy.hpp"
 #include "stages/kernels/blocks.hpp"
 #include "stages/kernels/precision.hpp"
 
@@ -41,7 +40,7 @@ StageModule::Flow::Flow(const std::vector<std::unique_ptr<Layer>>& layers,
           "the wiring is for " + std::to_string(wiring_.layer_inputs.size()) +
               " layers, the stage has " + std::to_string(layers.size()));
   require(wiring_.output_uses.size() == wiring_.outputs.size(),
-          "the wiring must tell the uses of every output");
+          "the wiring must list the uses of every output");
   infer(layers);
   for (const StageWiring::Source& output : wiring_.outputs)
     require(exists(output), "an output of the stage is a tensor that nothing in it gives");
@@ -50,9 +49,9 @@ StageModule::Flow::Flow(const std::vector<std::unique_ptr<Layer>>& layers,
     for (std::size_t v = first_value_[i]; v < first_value_[i + 1]; ++v)
       require(values_[v].uses > 0, [&] {
         return "output " + std::to_string(v - first_value_[i]) + " of \"" + layers[i]->describe() +
-               "\" is used by nobody";
+               "\" is not used by any layer";
       });
-  tensors_ = std::vector<detail::SharedTensor>(values_.size());
+  tensors_ = std::vector<SharedTensor>(values_.size());
 }
 
 std::size_t StageModule::Flow::value_of(const StageWiring::Source& source) const {
@@ -237,7 +236,7 @@ void StageModule::Flow::put(const PassContext& context, std::size_t value, Tenso
 }
 
 void StageModule::Flow::drop_values() noexcept {
-  for (detail::SharedTensor& tensor : tensors_) tensor.drop();
+  for (SharedTensor& tensor : tensors_) tensor.drop();
 }
 
 void StageModule::Flow::drop() noexcept {

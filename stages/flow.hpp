@@ -2,16 +2,86 @@
 // every use of a value with its gradient on the way back.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
+#include <new>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "millrace/stages/module.hpp"
-#include "stages/shared_tensor.hpp"
+#include "millrace/stages/stage.hpp"
 
 namespace millrace {
+
+/// Holds one tensor until its readers have taken it. One reader takes the tensor itself; of several
+/// none may write into it. The tensors that were taken may be dropped by any thread.
+/// Thread-safety: externally synchronised.
+class SharedTensor {
+ public:
+  SharedTensor() = default;
+  SharedTensor(const SharedTensor&) = delete;
+  SharedTensor& operator=(const SharedTensor&) = delete;
+  SharedTensor(SharedTensor&& other) noexcept
+      : tensor_(std::move(other.tensor_)),
+        memory_(std::exchange(other.memory_, nullptr)),
+        readers_(std::exchange(other.readers_, 0)) {}
+  SharedTensor& operator=(SharedTensor&&) = delete;
+  ~SharedTensor() { drop(); }
+
+  /// For `readers` calls of `take`. Memory for the count comes from the context.
+  void set(const PassContext& context, Tensor tensor, int readers) {
+    drop();
+    tensor_ = std::move(tensor);
+    readers_ = readers;
+    if (readers < 2 || !tensor_) return;
+    Tensor block = context.make(DType::U8, {static_cast<std::int64_t>(sizeof(Memory))});
+    void* at = block.data();
+    memory_ = ::new (at) Memory{{}, std::move(tensor_), std::move(block)};
+    memory_->users.store(1, std::memory_order_relaxed);
+  }
+
+  [[nodiscard]] Tensor take() {
+    --readers_;
+    if (memory_ == nullptr) return std::move(tensor_);
+    Memory* memory = memory_;
+    if (readers_ > 0)
+      memory->users.fetch_add(1, std::memory_order_relaxed);
+    else
+      memory_ = nullptr;  // the last reader takes over what was held here
+    Tensor& whole = memory->whole;
+    return {whole.dtype(), whole.dims(), whole.data(), &release, memory, whole.margins()};
+  }
+
+  /// Not taken; empty when nothing is held.
+  [[nodiscard]] const Tensor& look() const { return memory_ != nullptr ? memory_->whole : tensor_; }
+
+  void drop() noexcept {
+    if (memory_ != nullptr) release(nullptr, 0, std::exchange(memory_, nullptr));
+    tensor_ = Tensor();
+    readers_ = 0;
+  }
+
+ private:
+  struct Memory {
+    std::atomic<int> users;
+    Tensor whole;
+    Tensor block;  // where this lies
+  };
+
+  static void release(void*, std::size_t, void* owner) noexcept {
+    auto* memory = static_cast<Memory*>(owner);
+    if (memory->users.fetch_sub(1, std::memory_order_acq_rel) > 1) return;
+    const Tensor block = std::move(memory->block);  // outlives the object that lies in it
+    memory->~Memory();
+  }
+
+  Tensor tensor_;
+  Memory* memory_ = nullptr;
+  int readers_ = 0;
+};
 
 /// Inside a stage all are of the dtype that layers compute in; with a precision of f16 or bf16
 /// their numbers are rounded to such as soon as they come in or a layer has given them.
@@ -85,8 +155,8 @@ class StageModule::Flow {
   std::vector<std::vector<std::size_t>> layer_uses_;  // by layer and input: its place in gradients_
   std::vector<std::size_t> later_uses_;               // places in gradients_
   std::vector<bool> wanted_;
-  std::vector<detail::SharedTensor> tensors_;  // by value
-  std::vector<Tensor> gradients_;              // by use
+  std::vector<SharedTensor> tensors_;  // by value
+  std::vector<Tensor> gradients_;      // by use
 };
 
 }  // namespace millrace

@@ -7,9 +7,9 @@
 
 #include "millrace/core/error.hpp"
 #include "millrace/stages/layer.hpp"
-#include "stages/copy.hpp"
 #include "stages/flow.hpp"
 #include "stages/kernels/blocked_signals.hpp"
+#include "stages/kernels/precision.hpp"
 #include "stages/layers/check.hpp"
 
 namespace millrace {

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# soak.sh BUILD_FOLDER: the long campaigns that CI has no time for. Every fuzz target for SOAK_FUZZ_SECONDS
+# soak.sh BUILD_FOLDER: the long tests that CI has no time for. Every fuzz target for SOAK_FUZZ_SECONDS
 # (default 600), then SOAK_ROUNDS (default 100) kills, stops and hundreds of slowed steps, 128 ranks, then every ctest case
 # labelled soak.
 set -euo pipefail
@@ -18,7 +18,7 @@ for target in build/fuzz/tests/fuzz/fuzz_*; do
   "$target" -max_total_time="$seconds" -print_final_stats=1 "$grown" tests/fuzz/"$name"_corpus
 done
 tests/house/sanitize.sh asan all
-# One model's weights, whatever runs it; the hashes are for a comparison of two builds.
+# One model's weights, for every way to run it; the hashes are for a comparison of two builds.
 tests/house/hashes.sh "$build" >"$build/hashes.txt"
 MILLRACE_ROUNDS=${SOAK_ROUNDS:-100} "$build"/tests/test_cli --gtest_filter='Campaign.*'
 # 501 terminations of trainings, in one process and in two.

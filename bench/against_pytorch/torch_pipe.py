@@ -36,7 +36,7 @@ def pipe_seconds(job):
 
 
 def our_steps(schedule, steps):
-    """Mean seconds of so many steps, and their share of the simulator's ideal."""
+    """Mean seconds of N steps, and their share of the simulator's ideal."""
     done = subprocess.run([TOP / "build/release/bench/torch_bench", f"--benchmark_filter=gpt_step/{schedule}/",
                            "--benchmark_format=json", f"--benchmark_min_time={steps / 10}"],
                           env=ONE_THREAD, check=True, capture_output=True, text=True)

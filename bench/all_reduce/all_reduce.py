@@ -1,7 +1,7 @@
 #!/usr/bin/python3
 """How fast are sums over the processes of one host? `./run bench --all-reduce [--rounds N]`.
 
-all_reduce of 1 and 64 MiB over 2 and 4 processes by ProcessGroup over shared memory, beside Open MPI's
+all_reduce of 1 and 64 MiB over 2 and 4 processes by ProcessGroup over shared memory, next to Open MPI's
 MPI_Allreduce over its own shared memory and Gloo's two algorithms over TCP on the loopback, in turns, round
 after round: what else runs on the machine hits all alike. Every program checks its sums first. A baseline whose
 library is not there is named and left out. Writes bench/results/all_reduce.json.

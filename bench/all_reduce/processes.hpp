@@ -11,7 +11,7 @@
 
 namespace all_reduce {
 
-/// Runs work(rank) in so many processes, the first of which is this one. True when all ended well.
+/// Runs work(rank) in that many processes; this one is the first. True if all succeed.
 inline bool in_processes(int count, const std::function<void(int rank)>& work) {
   std::vector<pid_t> others;
   for (int rank = 1; rank < count; ++rank) {

@@ -1,5 +1,5 @@
 // The job that every library gets: sums of f32 numbers over processes, in place, checked and then
-// timed. So only how a sum is asked for differs between the programs beside this file.
+// timed. The programs in this folder differ only in how they request a sum.
 #pragma once
 
 #include <algorithm>
@@ -50,7 +50,7 @@ bool adds_up(int rank, int processes, std::span<float> numbers, const Sum& sum) 
 }
 
 /// Runs the job as one of its ranks. Rank 0 prints a line for every size: name, processes, bytes
-/// and the seconds of a sum, the median and the best of some short runs. The best tells what there
+/// and the seconds of a sum, the median and the best of some short runs. The best shows what there
 /// is where others leave the processors alone for so long.
 template <class Sum, class Barrier>
 void run(const Job& job, int rank, const Sum& sum, const Barrier& barrier) {

@@ -3,7 +3,7 @@
 
 For every schedule, in turns: `train --profile` of a transformer, `simulate --costs` of what it wrote, then
 the same training again, whose median step is what was predicted. Two ranks on two cores, and four ranks on
-the cores there are, with the simulator told so (`--cores`). And two stages beside one: the speed-up by the
+the cores there are, with that number given to the simulator (`--cores`). And two stages next to one: the speed-up by the
 one that the simulation has. Writes bench/results/truth.json.
 """
 
@@ -20,7 +20,7 @@ import tempfile
 TOP = pathlib.Path(__file__).resolve().parent.parent.parent
 SCHEDULES = ("1f1b", "zb-h1", "interleaved", "zb-v", "gpipe")
 PROFILED = 4  # steps; the first one pays for memory and is not counted
-MEASURED = 7  # steps behind the first one
+MEASURED = 7  # steps after the first one
 
 
 def ran(*words):
@@ -31,7 +31,7 @@ def ran(*words):
 
 
 class Job:
-    """One way to train: a schedule, so many ranks and micro-batches."""
+    """One way to train: a schedule, ranks and micro-batches."""
 
     def __init__(self, command, folder, model, schedule, ranks, micro_batches):
         self.command, self.folder = command, folder
@@ -52,7 +52,7 @@ class Job:
         return json.loads(ran(self.command, "simulate", self.schedule, *self.shape, *self.with_costs(cores)))
 
     def measured(self):
-        """Seconds of the steps behind the first one."""
+        """Seconds of the steps after the first one."""
         log = self.folder / "log.jsonl"
         log.unlink(missing_ok=True)
         ran(*self.train, "--steps", 1 + MEASURED, "--log", log, "--trace", self.folder / "trace.json")
@@ -104,7 +104,7 @@ def print_case(result):
 
 
 def speed_up(one, two):
-    """Of two stages over one, beside what the simulations of both have."""
+    """Two stages over one, next to the ratio of their simulations."""
     measured = one["measured"] / two["measured"]
     ideal = one["predicted"] / two["predicted"]
     print(f"two stages by one, m={one['micro_batches']}: {measured:.3f}x, simulated {ideal:.3f}x: "
@@ -127,7 +127,7 @@ def main():
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
         text = gzip.decompress((TOP / "data/king_james.txt.gz").read_bytes())
-        (folder / "text").write_bytes(text[:60_000])  # what is judged at the end of a run is a tenth of it
+        (folder / "text").write_bytes(text[:60_000])  # a tenth of it is evaluated at the end of a run
         cases = [Case(Job(flags.command, folder, model, schedule, ranks, 8), cores)
                  for ranks in (2, 4) for schedule in flags.schedules.split(",")]
         pair = [Case(Job(flags.command, folder, model, "1f1b", ranks, 16), cores) for ranks in (1, 2)]

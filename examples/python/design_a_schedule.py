@@ -9,7 +9,7 @@ import millrace
 
 
 def staircase(ranks, micro_batches, ahead):
-    """Rank r runs `ahead` forwards more than the ranks behind it need, then one forward and one
+    """Rank r runs `ahead` forwards more than the ranks after it need, then one forward and one
     backward in turns, weight gradients where it would wait otherwise, and at last what is left."""
     lists = []
     for rank in range(ranks):
@@ -60,7 +60,7 @@ class Layer(millrace.Stage):
 
 
 def trained(program):
-    """The losses of thirty steps, and a name for the weights behind them."""
+    """The losses of thirty steps, and a hash of the weights after them."""
     x = np.random.default_rng(0).normal(0, 1, (64, 8)).astype(np.float32)
     trainer = millrace.Trainer(program, [Layer(number) for number in range(4)], optimizer=millrace.AdamW(0.02))
     losses = [trainer.step(x, np.tanh(x[:, ::-1])).mean_loss for _ in range(30)]

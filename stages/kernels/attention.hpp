@@ -8,8 +8,7 @@
 #include "stages/kernels/exponential.hpp"
 #include "stages/kernels/precision.hpp"
 #include "stages/kernels/product.hpp"
-#include "stages/kernels/row_max.hpp"
-#include "stages/kernels/row_sum.hpp"
+#include "stages/kernels/reductions.hpp"
 
 namespace millrace::detail {
 
@@ -43,7 +42,7 @@ void for_each_block(const Head<T>& head, const Body& body) {
   }
 }
 
-/// row[0, seen) to its softmax, in place; 0 behind.
+/// row[0, seen) to its softmax, in place; 0 after.
 template <class T>
 void soften(T* row, std::int64_t seen, std::int64_t keys) {
   const T largest = row_max(row, seen);

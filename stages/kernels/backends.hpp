@@ -1,4 +1,4 @@
-// The libraries behind the seam of products, each in a folder of its own. Only product.cpp chooses
+// The GEMM libraries, each in a folder of its own. Only product.cpp chooses
 // between them; the benchmark of products and its tests call both.
 #pragma once
 
@@ -45,7 +45,7 @@ namespace onednn {
   return lies && product.rows < 128 ? 12 : product.rows;
 }
 
-/// In the calling thread alone, whatever the OpenMP settings, with its signals blocked
+/// In the calling thread alone, for any OpenMP settings, with its signals blocked
 /// (blocked_signals.hpp). Throws std::bad_alloc without memory for packing.
 void multiply(
     const PassContext& context, const Product& product, const float* a, const float* b, float* c);

@@ -51,7 +51,8 @@ class BlockedSignals {
 };
 
 /// Restores the signals that the context's pass has blocked, and blocks them again at the end. For
-/// a pass that hands blocks to other threads: a thread that starts meanwhile inherits the mask.
+/// a pass that hands blocks to other threads: a thread that starts in the meantime inherits the
+/// mask.
 class UnblockedSignals {
  public:
   explicit UnblockedSignals(const PassContext& context) : pass_(context.blocked_signals) {

@@ -13,7 +13,7 @@
 
 namespace millrace::detail {
 
-/// Whether the rank's threads share so many blocks; else the calling one does them alone.
+/// Whether the rank's threads share this number of blocks; else the calling one does them alone.
 [[nodiscard]] inline bool is_shared(const PassContext& context, std::int64_t blocks) {
   return context.workers != nullptr && blocks > 1;
 }
@@ -31,7 +31,7 @@ void for_blocks(const PassContext& context, std::int64_t blocks, const Body& bod
 /// Numbers that are worth handing to another thread, which takes some 10 microseconds.
 inline constexpr std::int64_t kNumbersTogether = 1 << 15;
 
-/// body(first, last) over ranges that cover rows [0, rows), for rows of so many numbers that know
+/// body(first, last) over ranges that cover rows [0, rows), for rows of `columns` numbers that know
 /// nothing of one another. One range where the rank has one thread.
 template <class Body>
 void for_rows(const PassContext& context,

@@ -1,4 +1,4 @@
-// The seam behind which matrices are multiplied: what a product is, and the three of a linear map.
+// Matrix multiplication: what a product is, and the three of a linear map.
 //
 // Which library does the work is a choice of the build and of the product's shape, never of the
 // caller (see product.cpp). Equal calls give equal bits, on every thread and in every run of one
@@ -23,7 +23,7 @@ struct Product {
   /// BF16: a and b, held in f32, may be rounded to bf16 where such products are faster on this
   /// processor; the sums stay f32. For T = float.
   DType factors = DType::F32;
-  /// Numbers between the beginnings of two rows of a as it lies; 0: they lie one behind another.
+  /// Numbers between the beginnings of two rows of a as it lies; 0: they are contiguous.
   std::int64_t a_stride = 0;
 
   [[nodiscard]] std::int64_t stride_of_a() const {

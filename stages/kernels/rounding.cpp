@@ -1,6 +1,4 @@
 // Narrow numbers: conversions that give the same bits on every processor.
-#include "stages/kernels/rounding.hpp"
-
 #include <algorithm>
 #include <array>
 #include <bit>
@@ -13,6 +11,7 @@
 #include "millrace/core/error.hpp"
 #include "millrace/stages/layer.hpp"
 #include "stages/kernels/blocks.hpp"
+#include "stages/kernels/precision.hpp"
 
 namespace millrace {
 namespace {

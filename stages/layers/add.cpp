@@ -5,7 +5,6 @@
 #include <vector>
 
 #include "millrace/stages/layer.hpp"
-#include "stages/copy.hpp"
 #include "stages/kernels/blocks.hpp"
 #include "stages/kernels/precision.hpp"
 #include "stages/layers/check.hpp"

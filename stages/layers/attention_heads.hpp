@@ -213,7 +213,7 @@ class Heads {
     for (std::int64_t head = group * heads; head < (group + 1) * heads; ++head) body(head);
   }
 
-  /// Keys and values of all slices, one behind the other.
+  /// Keys and values of all slices, one after the other.
   void take_keys(std::int64_t sample, std::int64_t group) {
     for (const SliceRows& slice : slices_) {
       const Place place = rows_of(slice);

@@ -8,8 +8,8 @@
 #include <utility>
 
 #include "millrace/stages/layer.hpp"
-#include "stages/kernels/column_moments.hpp"
 #include "stages/kernels/precision.hpp"
+#include "stages/kernels/reductions.hpp"
 #include "stages/layers/kinds.hpp"
 #include "stages/layers/parameters.hpp"
 
@@ -67,7 +67,7 @@ void scale_and_shift(const T* h, const T* weight, const T* bias, Tensor& output)
       y[i * columns + j] = h[i * columns + j] * weight[j] + bias[j];
 }
 
-/// Column sums of dy, and behind them of dy h: f64 [2, columns].
+/// Column sums of dy, and after them of dy h: f64 [2, columns].
 template <class T>
 Tensor gradient_sums(const PassContext& context, const Tensor& gradient, const Tensor& normalised) {
   const std::int64_t columns = gradient.dims()[1];
@@ -123,7 +123,7 @@ RunningStatistics running_statistics(std::string_view name) {
 /// y = h g + b with h = (x - mean) / sqrt(var + epsilon) per column; x, y [rows, columns], weight g
 /// and bias b [columns] (initialised to 1 and 0, not decayed). Ioffe and Szegedy, "Batch
 /// Normalization", arXiv 1502.03167, algorithm 1. Mean and var (divided by the number of rows) are
-/// those of the current unit, a micro-batch, whatever else the mini-batch has: its results depend
+/// those of the current unit, a micro-batch: its results depend
 /// on the number of micro-batches. In evaluation they are the running ones.
 ///
 /// Running statistics r <- (1 - momentum) r + momentum s, with s the mean or the variance (divided

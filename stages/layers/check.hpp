@@ -9,6 +9,7 @@
 #include "millrace/core/error.hpp"
 #include "millrace/core/tensor.hpp"
 #include "millrace/stages/layer.hpp"
+#include "millrace/stages/layer_kinds.hpp"
 
 namespace millrace::detail {
 
@@ -17,7 +18,7 @@ namespace millrace::detail {
 }
 
 /// Throws InvalidArgument unless `tensor` is `wanted` ("f32 rows of 64") on a 64-byte boundary
-/// (bits depend on alignment, so it is a condition and not a wish).
+/// (bits depend on alignment, so it is a condition).
 template <class Wanted>
 void check_tensor(
     const Layer& layer, const char* what, const Tensor& tensor, bool fits, const Wanted& wanted) {
@@ -60,6 +61,16 @@ inline Tensor only(const Layer& layer, const char* what, TensorList list) {
   for (const TensorType& type : inputs) given += (given.empty() ? "" : ", ") + to_string(type);
   throw InvalidArgument(layer.describe() + " takes " + wanted + ", got " +
                         (given.empty() ? "nothing" : given));
+}
+
+/// The image in [samples, height, width, channels]. Throws InvalidArgument for other types.
+[[nodiscard]] inline ImageShape image_of(const TensorType& type) {
+  require(
+      type.dims.size() == 4 && std::all_of(type.dims.begin() + 1,
+                                           type.dims.end(),
+                                           [](std::int64_t extent) { return extent >= 1; }),
+      [&] { return "takes images [samples, height, width, channels], got " + to_string(type); });
+  return {.height = type.dims[1], .width = type.dims[2], .channels = type.dims[3]};
 }
 
 }  // namespace millrace::detail

@@ -6,11 +6,11 @@
 #include <utility>
 
 #include "millrace/stages/layer.hpp"
-#include "stages/kernels/column_sum.hpp"
 #include "stages/kernels/precision.hpp"
 #include "stages/kernels/product.hpp"
+#include "stages/kernels/reductions.hpp"
 #include "stages/kernels/windows.hpp"
-#include "stages/layers/images.hpp"
+#include "stages/layers/check.hpp"
 #include "stages/layers/kinds.hpp"
 #include "stages/layers/parameters.hpp"
 

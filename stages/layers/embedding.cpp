@@ -26,7 +26,7 @@ Dims with_last(const Dims& dims, std::int64_t columns) {
 
 /// y[..., :] = W[x[...], :] with x i32 ids in [0, rows), W [rows, columns], y [..., columns].
 ///
-/// F keeps x; I keeps dy beside it, and gives no gradient: ids have none; W: dW[x[i], :] += dy[i,
+/// F keeps x; I keeps dy too, and returns no gradient: ids have none; W: dW[x[i], :] += dy[i,
 /// :] in the order of i. Cost: one row copied or added per id. Thread-safety: externally
 /// synchronised.
 class Embedding final : public Layer {

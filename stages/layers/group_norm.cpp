@@ -7,9 +7,8 @@
 #include <utility>
 
 #include "millrace/stages/layer.hpp"
-#include "stages/kernels/column_moments.hpp"
-#include "stages/kernels/column_sum.hpp"
 #include "stages/kernels/precision.hpp"
+#include "stages/kernels/reductions.hpp"
 #include "stages/layers/kinds.hpp"
 #include "stages/layers/parameters.hpp"
 

@@ -1,4 +1,4 @@
-// Layers made by name, with sentences for names and settings that nobody knows.
+// Layers made by name, with messages for unknown names and settings.
 #include "stages/layers/kinds.hpp"
 
 #include <algorithm>

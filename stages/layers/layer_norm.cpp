@@ -7,9 +7,8 @@
 
 #include "millrace/stages/layer.hpp"
 #include "stages/kernels/blocks.hpp"
-#include "stages/kernels/column_sum.hpp"
 #include "stages/kernels/precision.hpp"
-#include "stages/kernels/row_sum.hpp"
+#include "stages/kernels/reductions.hpp"
 #include "stages/layers/kinds.hpp"
 #include "stages/layers/parameters.hpp"
 
@@ -67,10 +66,10 @@ void row_gradient(
 /// I: dx = (dh - mean(dh) - h mean(dh h)) / sqrt(var + epsilon), keeps h and dy instead;
 /// W: dg += column sums of dy h, db += column sums of dy, in row order.
 ///
-/// Not centred it is RMS norm: means of x and dh count as 0, and there is no bias, so that y =
+/// Not centred, it is RMS norm: the means of x and dh are 0, and no bias exists, so that y =
 /// x g / sqrt(mean(x^2) + epsilon). Zhang and Sennrich, "Root Mean Square Layer Normalization",
 /// arXiv 1910.07467, equation 4.
-/// Row sums run in a fixed order whatever the vector width.
+/// Row sums run in a fixed order for every vector width.
 /// Thread-safety: externally synchronised.
 class LayerNorm final : public RowLayer {
  public:

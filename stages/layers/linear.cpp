@@ -7,9 +7,9 @@
 
 #include "millrace/stages/layer.hpp"
 #include "stages/kernels/blocks.hpp"
-#include "stages/kernels/column_sum.hpp"
 #include "stages/kernels/precision.hpp"
 #include "stages/kernels/product.hpp"
+#include "stages/kernels/reductions.hpp"
 #include "stages/layers/activate.hpp"
 #include "stages/layers/kinds.hpp"
 #include "stages/layers/parameters.hpp"

@@ -8,7 +8,7 @@
 #include "millrace/stages/layer.hpp"
 #include "stages/kernels/precision.hpp"
 #include "stages/kernels/windows.hpp"
-#include "stages/layers/images.hpp"
+#include "stages/layers/check.hpp"
 #include "stages/layers/kinds.hpp"
 
 namespace millrace {

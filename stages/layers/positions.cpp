@@ -6,7 +6,6 @@
 #include <vector>
 
 #include "millrace/stages/layer.hpp"
-#include "stages/copy.hpp"
 #include "stages/kernels/precision.hpp"
 #include "stages/layers/check.hpp"
 #include "stages/layers/kinds.hpp"

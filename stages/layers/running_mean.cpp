@@ -35,7 +35,7 @@ void walk(const Dims& dims, T* carry, const Step& step) {
 /// y[n, t, :] = (x[n, 0, :] + ... + x[n, t, :]) / (t + 1); x, y [samples, positions, columns], t
 /// counted over all slices of the sequence.
 ///
-/// F shares the sum up to the slice's end, from which the next slice goes on; I adds dy[t] / (t +
+/// F shares the sum up to the slice's end, from which the next slice continues; I adds dy[t] / (t +
 /// 1) from the last position to the first, dx[n, t, :] = sum over u >= t of dy[n, u, :] / (u + 1),
 /// and leaves the sum to the slice before, in the place of what that one shared. So bits do not
 /// depend on the slices. No weights. Cost: one pass over the data each way. Thread-safety:

@@ -30,7 +30,7 @@ std::int64_t classes_of(const Tensor& predictions) {
 std::size_t class_of(std::int32_t target, std::int64_t row, std::int64_t classes) {
   if (target >= 0 && target < classes) return static_cast<std::size_t>(target);
   throw InvalidArgument("the target of row " + std::to_string(row) + " is class " +
-                        std::to_string(target) + ", but the model tells classes 0 to " +
+                        std::to_string(target) + ", but the model has classes 0 to " +
                         std::to_string(classes - 1));
 }
 

@@ -70,12 +70,12 @@ void ModelCut::find_outputs() {
     for (const LayerValue& value : inputs_of(model_, layer))
       if (stage_of(value.layer) < stage_of(layer))
         used[static_cast<std::size_t>(stage_of(value.layer))].insert(value);
-  const LayerValue judged = output_of(model_);
+  const LayerValue read = output_of(model_);
   const int last = static_cast<int>(wirings_.size()) - 1;
-  require(stage_of(judged.layer) == last,
-          "the loss judges what layers." + std::to_string(judged.layer) +
+  require(stage_of(read.layer) == last,
+          "the loss reads layers." + std::to_string(read.layer) +
               " gives; that must be a layer of the last stage");
-  used.back() = {judged};
+  used.back() = {read};
   for (int stage = 0; stage <= last; ++stage) {
     StageWiring& wiring = wirings_[static_cast<std::size_t>(stage)];
     for (const LayerValue& value : used[static_cast<std::size_t>(stage)])

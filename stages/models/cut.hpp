@@ -42,7 +42,7 @@ class ModelCut {
 /// What layer N takes, the default put in.
 [[nodiscard]] std::vector<LayerValue> inputs_of(const ModelSpec& model, int layer);
 
-/// What the loss judges.
+/// The input of the loss.
 [[nodiscard]] LayerValue output_of(const ModelSpec& model);
 
 }  // namespace millrace::detail

@@ -146,7 +146,7 @@ class GptLayers {
   /// Here one tensor alone crosses.
   void mark_cut() { model_.cut_points.push_back(model_.layer_count()); }
 
-  /// A norm and what `body` adds behind it, added to what came in.
+  /// A norm and what `body` adds after it, added to the input.
   template <class Body>
   void add_branch(const Body& body) {
     mark_cut();

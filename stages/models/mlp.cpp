@@ -45,7 +45,7 @@ void read_option(const ModelText& text, std::string_view option, MlpOptions& opt
   }
 }
 
-/// One linear layer of the perceptron with what goes before and behind it.
+/// One linear layer of the perceptron with the layers before and after it.
 void add_block(std::vector<LayerSpec>& layers,
                const std::vector<std::int64_t>& widths,
                std::size_t i,

@@ -76,9 +76,9 @@ std::int64_t ModelSpec::input_columns() const {
 }
 
 std::int64_t ModelSpec::output_columns() const {
-  const LayerValue judged = detail::output_of(*this);
+  const LayerValue read = detail::output_of(*this);
   return infer_types(
-             *this)[static_cast<std::size_t>(judged.layer)][static_cast<std::size_t>(judged.index)]
+             *this)[static_cast<std::size_t>(read.layer)][static_cast<std::size_t>(read.index)]
       .columns();
 }
 

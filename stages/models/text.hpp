@@ -1,4 +1,4 @@
-// Reading models by their text: "kind:" with widths and options behind it.
+// Reading models by their text: "kind:" with widths and options after it.
 #pragma once
 
 #include <charconv>
@@ -12,7 +12,7 @@
 
 namespace millrace::detail {
 
-/// The text of a model, of which a sentence about a fault tells the whole and the form allowed.
+/// The text of a model; an error message quotes all of it and the allowed form.
 struct ModelText {
   std::string_view whole;
   const char* form;
@@ -39,7 +39,7 @@ bool read_number(std::string_view text, Number& number) {
 /// X of "dropout=X" from 0 to below 1.
 [[nodiscard]] std::optional<double> read_dropout(const ModelText& text, std::string_view option);
 
-// The kinds: parts of the text behind "kind:", cut at commas, to the layers.
+// The kinds: parts of the text after "kind:", cut at commas, to the layers.
 [[nodiscard]] ModelSpec read_mlp(const ModelText& text, std::span<const std::string_view> parts);
 [[nodiscard]] ModelSpec read_conv(const ModelText& text, std::span<const std::string_view> parts);
 [[nodiscard]] ModelSpec read_gpt(const ModelText& text, std::span<const std::string_view> parts);

@@ -1,4 +1,4 @@
-# Sourced by the scripts beside it, which get the build folder as their argument: how an outside project is
+# Sourced by the scripts next to it, which get the build folder as their argument: how an outside project is
 # configured and built in a temporary place.
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 source=$(cd "$here/../.." && pwd)

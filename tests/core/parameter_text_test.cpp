@@ -1,4 +1,4 @@
-// Sentences keep the identity of the parameters they name; what() has the library's own names.
+// Messages mark the parameters they name; what() has the library's names.
 #include <gtest/gtest.h>
 
 #include "millrace/core/error.hpp"
@@ -13,17 +13,17 @@ std::string capitals(std::string_view name) {
 }
 
 TEST(ParameterText, Parameters_TakeTheReadersNames) {
-  const ParameterText sentence =
+  const ParameterText message =
       named("ranks") + " is " + std::to_string(3) + ", not " + named("group");
 
-  EXPECT_EQ(sentence.text(), "ranks is 3, not group");
-  EXPECT_EQ(sentence.text(capitals), "RANKS is 3, not GROUP");
+  EXPECT_EQ(message.text(), "ranks is 3, not group");
+  EXPECT_EQ(message.text(capitals), "RANKS is 3, not GROUP");
 }
 
 TEST(ParameterText, PlainText_StaysAsItIs) {
-  const ParameterText sentence = "the file {ranks} names ranks";
+  const ParameterText message = "the file {ranks} names ranks";
 
-  EXPECT_EQ(sentence.text(capitals), "the file {ranks} names ranks");
+  EXPECT_EQ(message.text(capitals), "the file {ranks} names ranks");
 }
 
 TEST(InvalidParameter, KeepsTheIdentityWhenItIsCopiedAndWrapped) {
@@ -48,8 +48,8 @@ TEST(InvalidParameter, IsTheOnlyRefusalThatNamesParameters) {
 TEST(NamesParameters, AnyException_NamesTheParameters) {
   class Failed : public Error, public NamesParameters {
    public:
-    explicit Failed(const ParameterText& sentence)
-        : Error(sentence.text()), NamesParameters(sentence) {}
+    explicit Failed(const ParameterText& message)
+        : Error(message.text()), NamesParameters(message) {}
   };
   try {
     throw Failed(named("steps") + " ran out");

@@ -67,7 +67,7 @@ TEST(SumTree, AnyLeafOrder_SameSum) {
       for (const auto& leaf : leaves) ascending += leaf.value_or(0.0F);
       differs += sum.value_or(0.0F) == ascending ? 0 : 1;
     }
-  EXPECT_GT(differs, 100);  // or the numbers could not tell
+  EXPECT_GT(differs, 100);  // or the numbers could not show it
 }
 
 TEST(SumTree, CutInPowersOfTwo_SameBits) {

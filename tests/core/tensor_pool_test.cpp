@@ -1,4 +1,4 @@
-// TensorPool: blocks go round, from whatever thread they come back.
+// TensorPool: blocks are reused, from any thread that returns them.
 #include "millrace/core/tensor_pool.hpp"
 
 #include <cstdint>

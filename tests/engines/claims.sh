@@ -1,12 +1,12 @@
 # shellcheck shell=bash
-# What the tests of engines share, sourced by each: claims with names, a folder of their own, and how a job is judged.
+# What the tests of engines share, sourced by each: claims with names, a folder of their own, and how a job is checked.
 # A script ends with 1 at the first claim that does not hold, and says what it saw.
 set -euo pipefail
 
 place=$(mktemp -d)
 trap 'rm -rf "$place"' EXIT
 
-# claim SENTENCE: what the lines that follow hold to.
+# claim TEXT: what the lines that follow check.
 claim() {
   said=$1
   printf '%4ss  %s\n' "$SECONDS" "$said"

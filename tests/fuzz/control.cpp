@@ -1,5 +1,5 @@
-// Control frames from a hostile peer: whatever is taken must be what somebody could have sent. The
-// input says which honest frame is changed where, and whether its checksum is repaired.
+// Control frames from a hostile peer: every accepted frame must be one that a peer could have sent.
+// The input says which honest frame is changed where, and whether its checksum is repaired.
 #include <cstdint>
 #include <cstdlib>
 #include <span>

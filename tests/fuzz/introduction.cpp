@@ -1,5 +1,5 @@
-// A stranger at the socket where a rank is given memory: words, descriptors and memory as the input
-// says end in a refusal, leave no descriptor behind and keep no rank from being let in.
+// An unknown peer at the socket where a rank is given memory: words, descriptors and memory as the
+// input says are rejected, leak no descriptor and keep no rank from joining.
 #include <algorithm>
 #include <cstdint>
 #include <cstdlib>

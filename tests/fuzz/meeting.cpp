@@ -1,4 +1,4 @@
-// A meeting that hears what the input says: hellos, welcomes and refusals, honest and changed, as
+// A rendezvous that receives the input: hellos, welcomes and refusals, honest and changed, as
 // rank 0 and as a rank that comes to it.
 #include <cstdint>
 #include <cstdlib>

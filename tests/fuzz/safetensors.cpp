@@ -1,4 +1,4 @@
-// Safetensors: bytes are refused or hold exactly the tensors that they tell of.
+// Safetensors: bytes are refused or hold exactly the tensors that their header lists.
 #include "millrace/training/safetensors.hpp"
 
 #include <cstddef>

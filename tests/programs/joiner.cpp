@@ -1,7 +1,7 @@
 // A program under `millrace launch`: trains a rank of a perceptron and prints the hash of its
-// weights, or does first what the words behind it say.
+// weights, or does first what the words after it say.
 //
-//     joiner [RANK WORD]... [WORDS THAT NOBODY READS]
+//     joiner [RANK WORD]... [IGNORED WORDS]
 //
 // Rank RANK (or every one, with "all") does WORD: see deed_of.
 #include <csignal>

@@ -1,5 +1,5 @@
 // torch_steps SCHEDULE STEPS SAVES [RESUMES]: the Sequential of examples/torch/digits takes STEPS
-// steps over made-up data, goes on from the checkpoint in the folder RESUMES where one is named,
+// steps over made-up data, continues from the checkpoint in the folder RESUMES if it is given,
 // leaves one in SAVES, and prints the hash of its weights: what a Python program does with the same
 // model.
 #include <iostream>

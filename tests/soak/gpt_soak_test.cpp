@@ -1,5 +1,5 @@
 // The transformer's matrix in thousands of its cases, and ten thousand steps that leave nothing
-// behind.
+// after.
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>

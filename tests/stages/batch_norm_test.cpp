@@ -20,7 +20,7 @@ std::unique_ptr<Layer> norm_of(const std::string& statistics, DType dtype = DTyp
       "batch_norm", {{"momentum", 0.3}, {"statistics", statistics}}, {1, kColumns}, dtype, 2);
 }
 
-/// Number 37 * row + column of a stream, so that a split is no other data; column j lies about 10
+/// Number 37 * row + column of a stream, so that a split has the same data; column j lies about 10
 /// j.
 Tensor rows_of(DType dtype, std::int64_t first, std::int64_t count) {
   Tensor rows(dtype, {count, kColumns});

@@ -141,7 +141,7 @@ TEST_P(BranchesIn, EveryPartition_SameBits) {
 }
 
 /// Layer 1 has weight `factor`, and its output as many users as there are weights, each multiplying
-/// it by its own. The gradient of layer 0's weight, 1, behind a loss whose gradient is 1: that of
+/// it by its own. The gradient of layer 0's weight, 1, after a loss whose gradient is 1: that of
 /// the output of layer 1, times the factor.
 float gradient_before_fan_out(const std::vector<float>& weights,
                               DType precision,
@@ -185,7 +185,7 @@ TEST(Branches, GradientsAreAddedInTheOrderOfTheUsingLayers) {
 TEST(Branches, LowPrecisionGradients_AreAddedInF32) {
   constexpr float kHalf = 1.0F / 256;
   EXPECT_EQ(gradient_before_fan_out({1.0F, kHalf, kHalf}, DType::BF16), 1.0F + 2 * kHalf);
-  // 1.25 (1 + 2^-8) would become the number of bf16 behind 1.25.
+  // 1.25 (1 + 2^-8) would become the number of bf16 after 1.25.
   EXPECT_EQ(gradient_before_fan_out({1.0F, kHalf}, DType::BF16, 1.25F), 1.25F);
   EXPECT_EQ(gradient_before_fan_out({1.0F, kHalf}, DType::F32, 1.25F), 1.25F * (1.0F + kHalf));
 }
@@ -194,12 +194,13 @@ TEST(Branches, GradientsAreTheCentralDifferences) {
   const ModelSpec model = branchy(DType::F64);
   CutModel parts(model, {0, 2, 5, 7, 9});
   parts.run();
-  std::vector<Tensor> told;
-  for (const Parameter* parameter : parts.parameters()) told.push_back(parameter->gradient.clone());
-  for (std::size_t i = 0; i < told.size(); ++i)
+  std::vector<Tensor> actual;
+  for (const Parameter* parameter : parts.parameters())
+    actual.push_back(parameter->gradient.clone());
+  for (std::size_t i = 0; i < actual.size(); ++i)
     expect_central_differences(
         parts.parameters()[i]->value,
-        told[i],
+        actual[i],
         [&] { return parts.run(); },
         parts.parameters()[i]->name);
 }
@@ -326,7 +327,7 @@ TEST(Branches, AnOutputThatNobodyUsesIsNamed) {
         (void)build_stages(model, std::vector<int>{0, 9}, 1);
       },
       testing::ThrowsMessage<InvalidArgument>(
-          "output 0 of \"layers.6: linear 4->4\" is used by nobody"));
+          "output 0 of \"layers.6: linear 4->4\" is not used by any layer"));
 }
 
 }  // namespace

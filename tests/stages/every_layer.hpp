@@ -9,7 +9,7 @@
 
 namespace millrace::test {
 
-/// Layers of images, with windows that lie beside each other, overlap, leave pixels out and go
+/// Layers of images, with windows that touch, overlap, leave pixels out and go
 /// beyond the border.
 template <class Add>
 void add_images(const Add& add, DType dtype) {

@@ -19,7 +19,7 @@ using testing::ThrowsMessage;
 constexpr ImageShape kImage{.height = 5, .width = 7, .channels = 3};
 constexpr std::int64_t kSamplesGiven = 2;
 
-/// Windows that lie beside each other, overlap, leave pixels out and go beyond the border.
+/// Windows that touch, overlap, leave pixels out and go beyond the border.
 std::vector<Window> windows() {
   return {{1, 1, 1, 0},
           {1, 1, 2, 0},

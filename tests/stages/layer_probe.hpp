@@ -19,7 +19,7 @@
 
 namespace millrace::test {
 
-/// Uniform in [-1, 1), of either dtype, or ids from 0 to 4; `stream` tells tensors apart.
+/// Uniform in [-1, 1), of either dtype, or ids from 0 to 4; `stream` distinguishes tensors.
 inline Tensor drawn(DType dtype, const Dims& dims, std::uint32_t stream) {
   Tensor tensor(dtype, dims);
   const RandomKey key{.seed = 7, .purpose = Purpose::Test, .sample = stream};
@@ -125,14 +125,14 @@ class LayerProbe {
   std::unique_ptr<Layer> layer_;
 };
 
-/// Compares `told` with (f(v + h) - f(v - h)) / 2h at every element v of `variable`.
+/// Compares `actual` with (f(v + h) - f(v - h)) / 2h at every element v of `variable`.
 inline void expect_central_differences(Tensor& variable,
-                                       const Tensor& told,
+                                       const Tensor& actual,
                                        const std::function<double()>& function,
                                        const std::string& what) {
   constexpr double kStep = 1e-5;
   constexpr double kTolerance = 1e-8;
-  ASSERT_EQ(variable.dims(), told.dims()) << what;
+  ASSERT_EQ(variable.dims(), actual.dims()) << what;
   for (std::size_t i = 0; i < variable.as<double>().size(); ++i) {
     double& value = variable.as<double>()[i];
     const double before = value;
@@ -142,7 +142,7 @@ inline void expect_central_differences(Tensor& variable,
     const double below = function();
     value = before;
     const double expected = (above - below) / (2 * kStep);
-    EXPECT_NEAR(told.as<double>()[i], expected, kTolerance * std::max(1.0, std::abs(expected)))
+    EXPECT_NEAR(actual.as<double>()[i], expected, kTolerance * std::max(1.0, std::abs(expected)))
         << what << ", element " << i;
   }
 }
@@ -157,7 +157,7 @@ inline void expect_right_gradients(const LayerProbe& probe, const UnitSize& size
   const PassContext context = training_context();
   Stash stash;
   (void)layer.forward(context, copies_of(inputs), stash);
-  const TensorList told = layer.backward_input(context, copies_of(gradients), stash, true);
+  const TensorList actual = layer.backward_input(context, copies_of(gradients), stash, true);
   layer.backward_weight(context, stash);
 
   const auto weighted_outputs = [&] {
@@ -169,12 +169,12 @@ inline void expect_right_gradients(const LayerProbe& probe, const UnitSize& size
         sum += outputs[k].as<double>()[i] * gradients[k].as<double>()[i];
     return sum;
   };
-  ASSERT_EQ(told.size(), inputs.size()) << probe.name();
+  ASSERT_EQ(actual.size(), inputs.size()) << probe.name();
   for (std::size_t k = 0; k < inputs.size(); ++k) {
-    EXPECT_EQ(static_cast<bool>(told[k]), inputs[k].dtype() != DType::I32) << probe.name();
-    if (told[k])
+    EXPECT_EQ(static_cast<bool>(actual[k]), inputs[k].dtype() != DType::I32) << probe.name();
+    if (actual[k])
       expect_central_differences(
-          inputs[k], told[k], weighted_outputs, probe.name() + " input " + std::to_string(k));
+          inputs[k], actual[k], weighted_outputs, probe.name() + " input " + std::to_string(k));
   }
   for (Parameter* parameter : layer.parameters())
     if (parameter->role == ParameterRole::Trained)

@@ -66,7 +66,7 @@ TEST(SoftmaxCrossEntropy, TargetsThatAreNoClassesAreNamed) {
   };
   EXPECT_THAT(measure(holding<std::int32_t>({2}, {0, 3})),
               ThrowsMessage<InvalidArgument>(
-                  "the target of row 1 is class 3, but the model tells classes 0 to 2"));
+                  "the target of row 1 is class 3, but the model has classes 0 to 2"));
   EXPECT_THAT(measure(holding<std::int32_t>({2}, {-1, 0})),
               ThrowsMessage<InvalidArgument>(HasSubstr("class -1")));
   EXPECT_THAT(measure(holding<std::int32_t>({3}, {0, 0, 0})),

@@ -121,11 +121,11 @@ TEST(StageModule, WholeModelGradientIsTheCentralDifference) {
   const Stages stages = cut(model, 2);
   run_step(stages, model, Way::Split);
   const auto parameters = all_parameters(stages);
-  std::vector<Tensor> told;  // the probes below go on accumulating
-  for (const Parameter* parameter : parameters) told.push_back(parameter->gradient.clone());
+  std::vector<Tensor> actual;  // the probes below continue to accumulate
+  for (const Parameter* parameter : parameters) actual.push_back(parameter->gradient.clone());
   const auto mean = [&] { return run_step(stages, model, Way::Split).sum / (kUnits * kRows); };
   for (std::size_t i = 0; i < parameters.size(); ++i)
-    expect_central_differences(parameters[i]->value, told[i], mean, parameters[i]->name);
+    expect_central_differences(parameters[i]->value, actual[i], mean, parameters[i]->name);
 }
 
 TEST(StageModule, CountedStashIsThePredictedOne) {
@@ -175,10 +175,10 @@ TEST(StageModule, EvaluationReturnsPredictionsAndStashesNothing) {
   const TensorList quiet = stages[0]->forward(context, TensorList(drawn(DType::F32, {2, 4}, 1)));
   EXPECT_EQ(loss.weight, 0);
   context.targets = &targets;
-  const TensorList told = stages[0]->forward(context, TensorList(drawn(DType::F32, {2, 4}, 1)));
+  const TensorList actual = stages[0]->forward(context, TensorList(drawn(DType::F32, {2, 4}, 1)));
 
   EXPECT_EQ(quiet[0].dims(), (Dims{2, 3}));
-  EXPECT_TRUE(same_bits(quiet[0], told[0]));
+  EXPECT_TRUE(same_bits(quiet[0], actual[0]));
   EXPECT_EQ(loss.weight, 2);
   EXPECT_EQ(meter.peak, 0U);
   EXPECT_EQ(stages[0]->stashed_units(), 0U);

@@ -63,7 +63,7 @@ TEST(BalancedBoundaries, AreTheBestOfAllCuts) {
 }
 
 TEST(BalancedBoundaries, EvenOutWhatTheSlowestStageLeavesOpen) {
-  // Any cut behind the 8 has a slowest stage of 8; 1 1 1 | 1 1 is the most even rest.
+  // Any split after the 8 has a slowest stage of 8; 1 1 1 | 1 1 is the most even rest.
   EXPECT_THAT(balanced_boundaries(std::vector<double>{8, 1, 1, 1, 1}, 3), ElementsAre(0, 1, 3, 5));
 }
 
@@ -78,7 +78,7 @@ TEST(EvenBoundaries, Sizes_DifferByAtMostOne) {
     }
 }
 
-TEST(Boundaries, MoreStagesThanLayersAreRefusedInASentence) {
+TEST(Boundaries, MoreStagesThanLayers_AreRejected) {
   const auto message = ThrowsMessage<InvalidArgument>(
       "cannot cut 3 layers into 4 stages: every stage needs at least one layer");
   EXPECT_THAT([] { (void)even_boundaries(3, 4); }, message);

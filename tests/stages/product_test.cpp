@@ -1,5 +1,5 @@
-// Products: what they say, exactly, by every library behind the seam; and the same bits from every
-// call, wherever the operands lie, in whichever thread, process and OpenMP setting.
+// Matrix products are exact by every GEMM library; and the same bits from every
+// call, for any place of the operands, in any thread, process and OpenMP setting.
 #include <array>
 #include <cstdint>
 #include <cstdio>
@@ -201,7 +201,7 @@ class Operand {
   std::span<float> values_;
 };
 
-/// Where a, b and c begin, in elements behind a boundary.
+/// Where a, b and c begin, in elements after a boundary.
 using Offsets = std::array<std::size_t, 3>;
 
 /// FNV over the bits of c.

@@ -1,6 +1,4 @@
-// The largest of a row, whatever its length and wherever it lies.
-#include "stages/kernels/row_max.hpp"
-
+// The largest number of a row, for any length and place.
 #include <array>
 #include <cmath>
 #include <cstdint>
@@ -8,6 +6,8 @@
 #include <vector>
 
 #include <gtest/gtest.h>
+
+#include "stages/kernels/reductions.hpp"
 
 namespace millrace::detail {
 namespace {
@@ -18,7 +18,7 @@ void finds_it_in_every_place(T others, T largest) {
     for (std::int64_t place = 0; place < count; ++place) {
       std::vector<T> row(static_cast<std::size_t>(count) + 1, others);
       row[static_cast<std::size_t>(place)] = largest;
-      row.back() = 100;  // behind the row
+      row.back() = 100;  // after the row
       EXPECT_EQ(row_max(row.data(), count), largest) << place << " of " << count;
     }
 }

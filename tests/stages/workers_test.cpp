@@ -1,4 +1,4 @@
-// Passes that several threads share give the bits of one thread, whatever the order of their
+// Passes that several threads share give the bits of one thread, for any order of their
 // blocks.
 #include <algorithm>
 #include <atomic>

@@ -19,7 +19,7 @@ class Formula {
  public:
   Formula(std::string text, const Values& values) : text_(std::move(text)), values_(values) {}
 
-  /// Throws std::runtime_error for what is no formula.
+  /// Throws std::runtime_error for text that is not a formula.
   double value() {
     const double result = sum();
     if (at_ != text_.size()) fail();
@@ -28,7 +28,7 @@ class Formula {
 
  private:
   [[noreturn]] void fail() const {
-    throw std::runtime_error("'" + text_ + "' is no formula at character " + std::to_string(at_));
+    throw std::runtime_error("'" + text_ + "' is not a formula: character " + std::to_string(at_));
   }
 
   char next() {
@@ -153,7 +153,7 @@ inline bool holds(const std::string& condition, const Values& values) {
     before = condition.substr(end, length);
     from = end + length;
   }
-  if (before.empty()) throw std::runtime_error("'" + condition + "' is no condition");
+  if (before.empty()) throw std::runtime_error("'" + condition + "' is not a condition");
   return all;
 }
 

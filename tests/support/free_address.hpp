@@ -12,7 +12,7 @@
 
 namespace millrace::test {
 
-/// Whether nobody listens at this port.
+/// Whether the port is free.
 inline bool is_free(std::uint16_t port) {
   const int socket = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
   sockaddr_in address{};
@@ -26,7 +26,7 @@ inline bool is_free(std::uint16_t port) {
 }
 
 /// "tcp://127.0.0.1:P" with a port that was free a moment ago. It is none of those that the system
-/// gives to connections (from 32768 on), which tests beside this one make all the time, and each
+/// gives to connections (from 32768 on), which concurrent tests make all the time, and each
 /// process begins to look at another place.
 inline std::string free_address() {
   constexpr unsigned kFirst = 10'000;

@@ -15,7 +15,7 @@
 
 namespace millrace::testing_plan {
 
-/// Slow, obvious replay of programs without reductions but those of several copies of the pipeline,
+/// Slow, obvious replay of programs without reductions except those over data-parallel replicas,
 /// in which replicas of a stage live on ranks of their own; pairs run one half after the other
 /// unless the cost gives them a time of their own.
 class NaiveReplay {

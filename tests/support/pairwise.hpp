@@ -97,7 +97,7 @@ class Matrix {
     return chosen;
   }
 
-  /// So many allowed cases, each drawn from all, by the seed.
+  /// `count` allowed cases, each drawn from all, by the seed.
   [[nodiscard]] std::vector<Choice> sample(std::uint64_t seed, std::size_t count) const {
     std::vector<Choice> chosen;
     for (std::uint32_t drawn = 0; chosen.size() < count;) {
@@ -136,8 +136,8 @@ class Matrix {
 
   /// Gives the factor of a value, numbered over all factors, that value.
   void set(Choice& choice, std::size_t value) const {
-    const auto behind = std::ranges::upper_bound(first_, value);
-    const auto factor = static_cast<std::size_t>(behind - first_.begin()) - 1;
+    const auto after = std::ranges::upper_bound(first_, value);
+    const auto factor = static_cast<std::size_t>(after - first_.begin()) - 1;
     choice[factor] = value - first_[factor];
   }
 
@@ -178,7 +178,7 @@ class Matrix {
           }
   }
 
-  /// The next of all choices, allowed or not; empty behind the last.
+  /// The next of all choices, allowed or not; empty after the last.
   void next(Choice& choice) const {
     for (std::size_t i = 0; i < choice.size(); ++i) {
       if (++choice[i] < factors_[i].values.size()) return;

@@ -51,7 +51,7 @@ enum class Direction : std::uint8_t { Forward, Backward, Collective };
 
 /// What processes agree on by a collective; reports name it.
 enum class Label : std::uint8_t {
-  Values,  ///< whatever a user's program agrees on
+  Values,  ///< values of a user's program
   Model,
   Data,
   Loss,
@@ -78,9 +78,9 @@ struct ChannelDepth {
   Direction direction = Direction::Forward;
   int depth = 1;
   /// The depth was counted with what the sender learns from the receiver's own messages: it need
-  /// not be told of room in another way.
+  /// no credit message.
   bool answered = false;
-  /// What its messages bring, by size, ascending; empty where nobody knows.
+  /// Tensors of its messages, by size, ascending; empty if unknown.
   std::vector<ChannelTensors> tensors = {};
 };
 

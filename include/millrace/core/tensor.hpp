@@ -142,7 +142,7 @@ class Dims {
 
 inline constexpr std::size_t kAlignment = 64;
 
-/// Memory on a 64-byte boundary with 64 bytes of zeros before and behind it: a frame on the wire
+/// Memory on a 64-byte boundary with 64 bytes of zeros before and after it: a frame on the wire
 /// can begin a little before its tensor. Throws std::bad_alloc.
 [[nodiscard]] inline void* allocate_with_margins(std::size_t bytes) {
   auto* block = static_cast<std::byte*>(
@@ -177,7 +177,7 @@ inline void free_with_margins(void* data) noexcept {
 /// Whether there is memory around a tensor's bytes that may be read.
 enum class Margins : bool {
   None,  ///< foreign memory, or the middle of another tensor
-  Whole  ///< kAlignment bytes before the first and behind the last, see allocate_with_margins
+  Whole  ///< kAlignment bytes before the first and after the last, see allocate_with_margins
 };
 
 /// A typed, shaped block of memory on a 64-byte boundary (borrowed memory: wherever it lies).

@@ -16,7 +16,7 @@ namespace millrace {
 /// block that fits it best, of at most twice its size, so that shapes that change from step to step
 /// share blocks; else a new one (its size rounded up by at most an eighth).
 /// Tensors made here may outlive the pool (a message under way, a prediction in the user's hands):
-/// the last of them frees what the pool left behind.
+/// the last of them frees the pool's memory.
 /// Thread-safety: internally synchronised, any thread.
 class TensorPool {
  public:

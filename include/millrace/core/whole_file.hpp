@@ -35,7 +35,7 @@ inline constexpr FileLimit kDataLimit{"a file of data", 4096 * kMebibyte};
 }
 
 /// The bytes of the file at `path`, at most `limit`. Files and pipes are read; a pipe until its
-/// writer closes it. Throws InvalidArgument, which begins with `name`, where there is no such file,
+/// writer closes it. Throws InvalidArgument, which begins with `name`, if the file does not exist,
 /// or it is a folder, device or socket; DataError where it has more bytes, which are not read, or
 /// reading fails. Cost: O(bytes). Thread-safety: any thread.
 template <class Bytes>

@@ -91,7 +91,7 @@ class Stash {
   [[nodiscard]] std::size_t shared_size() const { return shared_.size(); }
 
   /// The stash of the same layer for another slice of the micro-batch. Throws InvalidArgument when
-  /// there is no such slice.
+  /// the slice does not exist.
   [[nodiscard]] Stash& of_slice(Slice slice) const {
     require(slice.value >= 0 && slice.index() < slices_.size(), [&] {
       return "slice " + std::to_string(slice.value) + " is none of the micro-batch's " +
@@ -153,7 +153,7 @@ struct LayerBytes {
 
 /// One layer of a built-in model: a list of tensors to a list of tensors, each with its own dtype
 /// and shape, on 64-byte boundaries; some without gradient. In a model of f16 or bf16 it is given
-/// f32 tensors of such numbers and what it gives is rounded behind it, so that a layer need not
+/// f32 tensors of such numbers and its outputs are rounded after it, so that a layer need not
 /// know.
 ///
 /// `forward` keeps in `stash` what the other passes need (in evaluation nothing but what it shares
@@ -176,7 +176,7 @@ class Layer {
 
   virtual TensorList forward(const PassContext& context, TensorList inputs, Stash& stash) = 0;
 
-  /// Gradients of the outputs to gradients of the inputs. An output that nobody asks a gradient of
+  /// Gradients of the outputs to gradients of the inputs. An output without a requested gradient
   /// has an empty tensor, never all of them; an input without gradient is given an empty one. With
   /// `wanted` false (no input wants one) the list is empty.
   virtual TensorList backward_input(const PassContext& context,
@@ -262,7 +262,7 @@ struct Window {
 };
 
 /// A layer of one tensor [..., input extents] to one [..., output extents], both of one dtype (f32
-/// or f64): whatever lies before these extents (samples, or samples and positions) is rows to it.
+/// or f64): extents before these (samples, or samples and positions) are its rows.
 /// Its passes see [rows, columns]. The extents are the columns alone, unless a layer of rows that
 /// are images says otherwise. Keeps to the contract of Layer.
 /// Thread-safety: externally synchronised.

@@ -29,7 +29,7 @@ enum class Activation : std::uint8_t { None, Relu, Gelu, Tanh };
 /// The activation called `name`. Throws InvalidArgument that lists the known names.
 [[nodiscard]] Activation activation(std::string_view name);
 
-/// What a layer is told besides its inputs: {{"out", 96}, {"activation", "relu"}}.
+/// Settings of a layer: {{"out", 96}, {"activation", "relu"}}.
 /// Thread-safety: a value.
 class LayerSettings {
  public:

@@ -20,9 +20,9 @@ struct LossResult {
 };
 
 /// A loss L(predictions, targets) = (weighted sum over the targets) / (sum of their weights).
-/// The gradient is that of the *sum*, times `context.loss_scale`; whoever runs the step sets that
-/// to 1 / (total weight of the step), known beforehand by `weight`. Thread-safety: immutable, share
-/// freely.
+/// The gradient is that of the *sum*, times `context.loss_scale`: the code that runs the step sets
+/// that to 1 / (total weight of the step), known beforehand by `weight`. Thread-safety: immutable,
+/// share freely.
 class Loss {
  public:
   Loss() = default;

@@ -30,7 +30,7 @@ struct ModelSpec {
   std::string text = {};                  ///< what it was parsed from, for messages and manifests
   std::vector<TensorType> inputs = {};    ///< what every sample gives; none has a gradient
   std::vector<LayerSpec> layers = {};     ///< each takes what lies before it
-  std::optional<LayerValue> output = {};  ///< what the loss judges; output 0 of the last layer
+  std::optional<LayerValue> output = {};  ///< read by the loss; output 0 of the last layer
   LossKind loss = LossKind::SoftmaxCrossEntropy;
   DType dtype = DType::F32;
   /// f32, or f16 or bf16 in a model of f32: every tensor between two layers, its gradient, what
@@ -38,7 +38,7 @@ struct ModelSpec {
   /// half the memory); what happens inside a layer or a loss, and the sum of gradients, stays f32.
   /// Since the rounding is at every layer, no cut changes bits.
   DType precision = DType::F32;
-  std::vector<LayerKind> kinds = {};  ///< of your own, beside the built-in ones
+  std::vector<LayerKind> kinds = {};  ///< custom kinds, added to the built-in ones
   /// Positions of the sequences that it is made for; 0: it takes no sequences, or of any length.
   std::int64_t context = 0;
   /// Parameters that are one weight, as TrainerOptions::tied.
@@ -56,7 +56,7 @@ struct ModelSpec {
 /// Reads "mlp:64-96-10[,relu|gelu|tanh][,norm[=layer|rms|batch]][,residual][,dropout=0.1]": linear
 /// layers 64->96->10, each but the last with the activation (relu unless given). `norm` puts a norm
 /// (layer norm unless given) before every linear layer but the first; `dropout` puts a dropout
-/// layer behind every linear layer but the last; `residual` adds to what a linear layer between
+/// layer after every linear layer but the last; `residual` adds to what a linear layer between
 /// equal widths gives (dropped out, if so) what came in before its norm, but for the first and the
 /// last linear layer. Norms keep f32.
 ///
@@ -64,7 +64,7 @@ struct ModelSpec {
 /// network over images of 8x8 pixels and 1 channel, channels last: a convolution to 16 channels, a
 /// block of two convolutions of 16 channels and one of 32 (from the second block on with stride 2),
 /// the mean over all pixels, and a linear layer to 10. Convolutions are 3x3, each with a norm
-/// behind it (batch norm with deferred statistics unless given); a block adds what came in, through
+/// after it (batch norm with deferred statistics unless given); a block adds what came in, through
 /// a 1x1 convolution where the shape changes, before its last activation. `dropout` is before the
 /// linear layer.
 ///
@@ -72,7 +72,7 @@ struct ModelSpec {
 /// [,pos=learned|rotary][,tied=no|yes][,dropout=0.1][,vocabulary=N]": a decoder-only transformer
 /// over sequences of up to 128 tokens below N (256 unless given): an embedding with positions, 8
 /// blocks of causal attention (kv heads of keys and values, as many as heads unless given) and a
-/// perceptron of width 4 d (swiglu: of 8 d / 3, rounded up to a multiple of 64), each behind a norm
+/// perceptron of width 4 d (swiglu: of 8 d / 3, rounded up to a multiple of 64), each after a norm
 /// and added to what came in (pre-norm, Radford et al., 2019), a last norm and a head without bias,
 /// tied to the embedding or not. Norms, embedding and positions keep f32.
 /// Throws InvalidArgument naming what was given and the form allowed.
@@ -107,7 +107,7 @@ struct CutEdge {
 [[nodiscard]] std::vector<std::vector<TensorType>> stage_inputs(const ModelSpec& model,
                                                                 std::span<const int> boundaries);
 
-/// The cuts of partition.hpp, made at `model.cut_points` alone where those are enough for so many
+/// The cuts of partition.hpp, made at `model.cut_points` alone where those are enough for that many
 /// stages. `seconds`: one for every layer.
 [[nodiscard]] std::vector<int> even_boundaries(const ModelSpec& model, int stages);
 [[nodiscard]] std::vector<int> balanced_boundaries(const ModelSpec& model,

@@ -56,7 +56,7 @@ struct StageWiring {
 class StageModule final : public StageBody {
  public:
   struct Settings {
-    bool first = false;          ///< stage 0: nobody wants the gradient of its inputs
+    bool first = false;          ///< stage 0: its inputs need no gradient
     std::unique_ptr<Loss> loss;  ///< of the last stage, over its one output; null elsewhere
     /// f32, or f16 or bf16: what every tensor between layers is rounded to, those that come in
     /// included; what leaves the stage, but for the last one, and what it keeps has this dtype.
@@ -64,7 +64,7 @@ class StageModule final : public StageBody {
   };
 
   /// Throws InvalidArgument when there are no layers, a layer does not take what the wiring gives
-  /// it, or an output of a layer is used by nobody.
+  /// it, or no layer uses an output of a layer.
   StageModule(std::vector<std::unique_ptr<Layer>> layers, StageWiring wiring, Settings settings);
   StageModule(const StageModule&) = delete;
   StageModule& operator=(const StageModule&) = delete;
@@ -108,14 +108,14 @@ class StageModule final : public StageBody {
     State state = State::Empty;
     std::int64_t rows = 0;          // of the first output
     std::vector<TensorList> given;  // by segment: what its layers will be run on again
-    std::size_t to_rebuild = 0;     // so many segments, the first ones, are not rebuilt yet
+    std::size_t to_rebuild = 0;     // segments, from the first, not yet rebuilt
     Tensor loss_gradient;           // of the last stage
   };
 
   /// Consecutive layers that are run again together.
   struct Segment {
     std::size_t first = 0;
-    std::size_t last = 0;             // behind the last one
+    std::size_t last = 0;             // after the last one
     std::vector<std::size_t> values;  // what they take from others, ascending
   };
 

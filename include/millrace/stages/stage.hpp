@@ -36,7 +36,7 @@ struct UnitSize {
 struct TensorType {
   DType dtype = DType::F32;
   Dims dims;
-  /// False: nobody wants the derivative by it, as of token ids and of what the data give.
+  /// False: it needs no gradient, as token ids and data.
   bool has_gradient = true;
 
   /// Numbers in the last extent; 1 for a scalar.
@@ -67,7 +67,7 @@ class Workers {
   virtual ~Workers() = default;
 
   /// Calls body(0), ..., body(blocks - 1), each once, some of them at the same time, and returns
-  /// behind all of them. What one of them throws is thrown here; blocks that had not begun by then
+  /// after all of them. What one of them throws is thrown here; blocks that had not begun by then
   /// may be left out.
   virtual void run(std::int64_t blocks, const std::function<void(std::int64_t)>& body) = 0;
 };
@@ -114,7 +114,7 @@ struct Parameter {
   /// Stays as it is: neither in the norm nor updated. Trainer::freeze sets it for every copy.
   bool frozen = false;
   /// f16 or bf16: the value is rounded to such numbers, although it is held in f32, and training
-  /// moves an f32 master value beside it (TrainingState), of which this one is made.
+  /// moves an f32 master value next to it (TrainingState), of which this one is made.
   DType precision = DType::F32;
 };
 
@@ -200,7 +200,7 @@ struct StashBytes {
 ///   `splits_backward`.
 ///
 /// What a stage keeps between the passes of a unit it keeps by `context.unit()`. Tensors are
-/// counted at every pass; another number than said here ends the step with a sentence. Exceptions
+/// counted at every pass; another number than declared here ends the step with an error. Exceptions
 /// thrown by a pass end the step; `abandon_step` then drops everything that is stashed.
 /// Thread-safety: externally synchronised.
 class StageBody {
@@ -237,7 +237,7 @@ class StageBody {
 
   /// What the loss of a unit with these targets will weigh (LossSum::weight), of a last stage that
   /// knows it before it runs; nothing: the number of its samples. The gradients of a step are
-  /// divided by the sum over all units, so that another weight reported ends it with a sentence.
+  /// divided by the sum over all units, so that another reported weight ends it with an error.
   [[nodiscard]] virtual std::optional<double> loss_weight(const TensorList& targets) const {
     (void)targets;
     return std::nullopt;
@@ -251,7 +251,7 @@ class StageBody {
   /// first step.
   virtual void reserve(int micro_batches, int slices) { (void)micro_batches, (void)slices; }
 
-  /// What a unit of that size stashes; all zeros when the stage does not tell.
+  /// What a unit of that size stashes; all zeros if the stage does not know.
   [[nodiscard]] virtual StashBytes stash_bytes(const UnitSize& size, bool recompute) const {
     (void)size, (void)recompute;
     return {};

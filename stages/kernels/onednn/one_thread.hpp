@@ -4,7 +4,7 @@
 
 #include "stages/kernels/blocked_signals.hpp"
 
-// Of OpenMP's own header, which clang does not have beside gcc's library.
+// Of OpenMP's own header, which clang does not have with gcc's library.
 extern "C" int omp_get_max_threads();
 extern "C" void omp_set_num_threads(int);
 

@@ -18,14 +18,14 @@
 #include "millrace/core/error.hpp"
 #include "stages/kernels/backends.hpp"
 #include "stages/kernels/onednn/one_thread.hpp"
-#include "stages/kernels/rounding.hpp"
+#include "stages/kernels/precision.hpp"
 
 namespace millrace::detail::onednn {
 namespace {
 
 using dnnl::memory;
 
-/// A matrix whose rows lie so many numbers apart, or, turned, its columns.
+/// A matrix with a leading dimension: the distance of its rows or, transposed, of its columns.
 memory::desc matrix(memory::dims extents,
                     memory::data_type type,
                     std::int64_t stride,
