@@ -267,20 +267,83 @@ TEST(Rooms, LeaveTheNeighboursOfAStageToTheStageGraph) {
     }
 }
 
+/// Private headers of the production code, by the path from the source root.
+std::vector<fs::path> private_headers() {
+  std::vector<fs::path> headers;
+  for (const char* folder :
+       {"core", "scheduler", "stages", "transport", "training", "cli", "bindings"})
+    for (const fs::path& file : sources_under(kSource / folder))
+      if (file.extension() == ".hpp" && file.string().find("/include/") == std::string::npos)
+        headers.push_back(fs::relative(file, kSource));
+  return headers;
+}
+
+/// Public headers, and private ones that no source of the same name opens with.
 TEST(Headers, CompileAlone) {
   const fs::path folder = kBinary / "headers_alone";
   fs::remove_all(folder);
   fs::create_directories(folder);
-  for (const fs::path& file : sources_under(kSource / "include")) {
-    const std::string name = fs::relative(file, kSource / "include").string();
-    const std::string stub = std::regex_replace(name, std::regex("[/.]"), "_") + ".cpp";
-    std::ofstream(folder / stub) << "#include \"" << name << "\"\n";
-  }
+  const auto stub = [&](const std::string& name) {
+    const std::string file = std::regex_replace(name, std::regex("[/.]"), "_") + ".cpp";
+    std::ofstream(folder / file) << "#include \"" << name << "\"\n";
+  };
+  for (const fs::path& file : sources_under(kSource / "include"))
+    stub(fs::relative(file, kSource / "include"));
+  for (const fs::path& file : private_headers())
+    if (!file.string().starts_with("bindings/") &&
+        !fs::exists((kSource / file).replace_extension(".cpp")))
+      stub(file);
+  const std::string root = kSource.string();
   const std::string compile =
-      "xargs -P 2 -n 1 c++ -std=c++20 -fsyntax-only -Wall -Wextra -Werror -I'" +
-      (kSource / "include").string() + "'";
+      "xargs -P 2 -n 1 c++ -std=c++20 -fsyntax-only -Wall -Wextra -Werror -DMILLRACE_ONEDNN=0 -I'" +
+      root + "/include' -I'" + root + "' -I'" + root + "/scheduler'";
   // NOLINTNEXTLINE(concurrency-mt-unsafe): the test has one thread
   EXPECT_EQ(std::system(("ls '" + folder.string() + "'/*.cpp | " + compile).c_str()), 0);
+}
+
+std::size_t lines_of(const fs::path& file) {
+  std::ifstream stream(file);
+  return static_cast<std::size_t>(
+      std::count(std::istreambuf_iterator<char>(stream), std::istreambuf_iterator<char>(), '\n'));
+}
+
+/// The files that include each header, by the last two parts of its path.
+std::map<std::string, std::set<fs::path>> users_by_header() {
+  std::map<std::string, std::set<fs::path>> users;
+  for (const char* folder : {"core",
+                             "scheduler",
+                             "stages",
+                             "transport",
+                             "training",
+                             "cli",
+                             "bindings",
+                             "tests",
+                             "bench"})
+    for (const fs::path& file : sources_under(kSource / folder))
+      for (const std::string& include : includes_of(file)) {
+        const fs::path header(include);
+        users[(header.parent_path().filename() / header.filename()).string()].insert(
+            fs::relative(file, kSource));
+      }
+  return users;
+}
+
+/// A private header has two users or a test. One with a single user is folded into it, where the
+/// header, its source and the user together have at most 350 lines.
+TEST(Headers, PrivateOnes_HaveTwoUsers) {
+  const auto users = users_by_header();
+  std::vector<std::string> lonely;
+  for (const fs::path& header : private_headers()) {
+    const fs::path source = fs::path(header).replace_extension(".cpp");
+    const auto found = users.find((header.parent_path().filename() / header.filename()).string());
+    std::set<fs::path> others = found == users.end() ? std::set<fs::path>{} : found->second;
+    others.erase(source);
+    if (others.size() != 1 || others.begin()->string().starts_with("tests/")) continue;
+    std::size_t lines = lines_of(kSource / header) + lines_of(kSource / *others.begin());
+    if (fs::exists(kSource / source)) lines += lines_of(kSource / source);
+    if (lines <= 350) lonely.push_back(header.string() + ", of " + others.begin()->string());
+  }
+  EXPECT_LE(lonely.size(), 46U) << testing::PrintToString(lonely);
 }
 
 }  // namespace
