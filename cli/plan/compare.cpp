@@ -23,58 +23,52 @@ namespace millrace::cli {
 
 namespace {
 
-std::vector<std::string> row_of(const std::string& name, const Figures& figures) {
-  const Report& report = figures.report;
-  const auto of_pass = [&](const std::string& figure) {
-    return figures.passes == 1 ? figure : std::string("-");
-  };
-  return {name,
-          plain(report.makespan),
-          plain(report.bubble_makespan),
-          percent(report.bubble_makespan_ratio()),
-          of_pass(plain(report.span)),
-          of_pass(plain(report.bubble_span)),
-          of_pass(percent(report.bubble_span_ratio())),
-          plain(largest(report, &RankReport::peak_activation)),
-          plain(largest(report, &RankReport::peak_bytes)),
-          figures.order.ascending ? "yes" : "no",
-          figures.violations.empty() ? "yes" : "no",
-          plain(report.step)};
+using Field = ResultField<Report>;
+
+/// The columns of a comparison; `step`: too where it is one of several passes.
+std::vector<Field> columns(bool step) {
+  std::vector<Field> fields;
+  for (const Field& field : result_fields<Report>())
+    if (field.is_in(Field::Compare) || (step && field.name == "step")) fields.push_back(field);
+  return fields;
 }
 
-/// One line of --csv: the counts and figures, or their names.
+std::string yes_no(bool holds) {
+  return holds ? "yes" : "no";
+}
+
+std::vector<std::string> head_of(int passes) {
+  std::vector<std::string> cells = {"schedule"};
+  for (const Field& field : columns(passes > 1)) cells.emplace_back(field.title);
+  cells.insert(cells.end(), {"same bits", "valid"});
+  return cells;
+}
+
+std::vector<std::string> row_of(const std::string& name, const Figures& figures) {
+  std::vector<std::string> cells = {name};
+  for (const Field& field : columns(figures.passes > 1))
+    cells.push_back(
+        field.is_in(Field::PerPass) && figures.passes > 1 ? "-" : shown(field, figures.report));
+  cells.insert(cells.end(), {yes_no(figures.order.ascending), yes_no(figures.violations.empty())});
+  return cells;
+}
+
+/// One line of --csv: the counts and metrics, or their names.
 std::vector<std::string> csv_cells(const Program& program, const Figures& figures) {
-  const Report& report = figures.report;
   const Shape& shape = program.shape;
   std::vector<std::string> cells = {program.name};
   for (const int count : {shape.ranks, shape.micro_batches, shape.chunks(), shape.slices})
     cells.push_back(std::to_string(count));
-  for (const double figure : {report.makespan,
-                              report.bubble_makespan_ratio(),
-                              report.span,
-                              report.bubble_span_ratio(),
-                              largest(report, &RankReport::peak_activation),
-                              largest(report, &RankReport::peak_bytes)})
-    cells.push_back(plain(figure));
-  for (const bool holds : {figures.order.ascending, figures.violations.empty()})
-    cells.emplace_back(holds ? "yes" : "no");
+  for (const Field& field : columns(false)) cells.push_back(plain(field.of(figures.report)));
+  cells.insert(cells.end(), {yes_no(figures.order.ascending), yes_no(figures.violations.empty())});
   return cells;
 }
 
 std::string csv_head() {
-  return csv_line({"name",
-                   "p",
-                   "m",
-                   "v",
-                   "q",
-                   "makespan",
-                   "bubble_makespan_ratio",
-                   "span",
-                   "bubble_span_ratio",
-                   "peak_activation",
-                   "peak_memory",
-                   "same_bits",
-                   "valid"});
+  std::vector<std::string> cells = {"name", "p", "m", "v", "q"};
+  for (const Field& field : columns(false)) cells.emplace_back(field.name);
+  cells.insert(cells.end(), {"same_bits", "valid"});
+  return csv_line(cells);
 }
 
 /// What stands over a schedule in the picture: "1f1b p=4 m=8: makespan 33, bubble 27.27 %".
@@ -82,7 +76,7 @@ std::string panel_title(const Program& program, const Figures& figures) {
   const Report& report = figures.report;
   return program.name + ": makespan " + plain(report.makespan) + ", bubble " +
          percent(report.bubble_makespan_ratio()) + ", peak memory " +
-         plain(largest(report, &RankReport::peak_bytes));
+         plain(report.largest(&RankReport::peak_bytes));
 }
 
 std::vector<std::string> split(const std::string& list) {
@@ -158,18 +152,10 @@ class Comparison {
     if (options_.json)
       std::cout << all_.dump() << '\n';
     else if (!prints_file(options_))
-      std::cout << table(shown_rows()) << (notes.empty() ? "" : "\n") << notes;
+      std::cout << table(rows_) << (notes.empty() ? "" : "\n") << notes;
   }
 
  private:
-  /// A step of one pass is the makespan.
-  [[nodiscard]] std::vector<std::vector<std::string>> shown_rows() const {
-    std::vector<std::vector<std::string>> rows = rows_;
-    if (options_.costs.accumulate == 1)
-      for (std::vector<std::string>& row : rows) row.pop_back();
-    return rows;
-  }
-
   /// Whether the schedule has a use for --gradient-bytes, where that was given.
   bool compare(const std::string& subject) {
     const Program program = comparable_program_of(subject, options_);
@@ -197,18 +183,7 @@ class Comparison {
   }
 
   const PlanOptions& options_;
-  std::vector<std::vector<std::string>> rows_ = {{"schedule",
-                                                  "makespan",
-                                                  "bubble",
-                                                  "",
-                                                  "span",
-                                                  "bubble",
-                                                  "",
-                                                  "peak activation",
-                                                  "peak memory",
-                                                  "same bits",
-                                                  "valid",
-                                                  "step"}};
+  std::vector<std::vector<std::string>> rows_ = {head_of(options_.costs.accumulate)};
   nlohmann::json all_ = nlohmann::json::object();
   std::string csv_ = csv_head();
   std::vector<Panel> panels_;  // only where a picture is wanted

@@ -1,31 +1,17 @@
 // Figures of a schedule; see figures.hpp.
 #include "cli/plan/figures.hpp"
 
-#include <algorithm>
-
-#include <nlohmann/json.hpp>
-
 #include "millrace/scheduler/plan/recompute.hpp"
 
 namespace millrace::cli {
 
 namespace {
 
-nlohmann::json to_json(const Idle& idle) {
-  return {{"warm_up", idle.warm_up},
-          {"drain", idle.drain},
-          {"transfer", idle.transfer},
-          {"imbalance", idle.imbalance},
-          {"processor", idle.processor},
-          {"dependency", idle.dependency}};
-}
-
 nlohmann::json to_json(const RankReport& rank) {
-  return {{"busy", rank.busy},
-          {"idle", to_json(rank.idle)},
-          {"idle_overlapped", to_json(rank.idle_overlapped)},
-          {"peak_activation", rank.peak_activation},
-          {"peak_bytes", rank.peak_bytes}};
+  nlohmann::json all = record_json(rank);
+  all["idle"] = record_json(rank.idle);
+  all["idle_overlapped"] = record_json(rank.idle_overlapped);
+  return all;
 }
 
 }  // namespace
@@ -89,28 +75,15 @@ Figures figures_of(const Graph& graph,
 }
 
 nlohmann::json to_json(const Figures& figures) {
+  using Field = ResultField<Report>;
   const Report& report = figures.report;
-  const auto of_pass = [&](double figure) {
-    return figures.passes == 1 ? nlohmann::json(figure) : nlohmann::json();
-  };
-  nlohmann::json ranks = nlohmann::json::array();
-  for (const RankReport& rank : report.ranks) ranks.push_back(to_json(rank));
-  nlohmann::json all = {{"makespan", report.makespan},
-                        {"step", report.step},
-                        {"span", of_pass(report.span)},
-                        {"span_asap", of_pass(report.span_asap)},
-                        {"bubble_makespan", report.bubble_makespan},
-                        {"bubble_makespan_ratio", report.bubble_makespan_ratio()},
-                        {"bubble_span", of_pass(report.bubble_span)},
-                        {"bubble_span_ratio", of_pass(report.bubble_span_ratio())},
-                        {"per_rank", std::move(ranks)},
-                        {"capacity", to_json(figures.channels)},
-                        {"valid", figures.violations.empty()},
-                        {"critical_path", report.critical_path}};
-  if (report.sums.longest > 0)
-    all["sums"] = {{"longest", report.sums.longest},
-                   {"hidden", report.sums.hidden()},
-                   {"exposed", report.sums.exposed}};
+  nlohmann::json all = record_json(report);
+  for (const Field& field : result_fields<Report>())
+    if (field.is_in(Field::PerPass) && figures.passes > 1) all[field.name] = nullptr;
+  for (const RankReport& rank : report.ranks) all["per_rank"].push_back(to_json(rank));
+  all["capacity"] = to_json(figures.channels);
+  all["valid"] = figures.violations.empty();
+  if (report.sums.longest > 0) all["sums"] = record_json(report.sums);
   return all;
 }
 
@@ -122,12 +95,6 @@ nlohmann::json identity_json(const Program& program) {
           {"v", shape.chunks()},
           {"q", shape.slices},
           {"recompute", recompute_text(recomputed_stages(program))}};
-}
-
-double largest(const Report& report, double RankReport::*member) {
-  double most = 0;
-  for (const RankReport& rank : report.ranks) most = std::max(most, rank.*member);
-  return most;
 }
 
 std::string to_string(const Violation& violation, const Program& program) {

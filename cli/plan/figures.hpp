@@ -1,11 +1,11 @@
 // The figures of one schedule, gathered once for simulate and compare, as text and as JSON.
 #pragma once
 
-#include <optional>
 #include <vector>
 
-#include <nlohmann/json_fwd.hpp>
+#include <nlohmann/json.hpp>
 
+#include "cli/numbers.hpp"
 #include "cli/plan/options.hpp"
 #include "millrace/scheduler/plan/simulate.hpp"
 #include "millrace/scheduler/plan/verify.hpp"
@@ -32,8 +32,21 @@ struct Figures {
 /// name, p, m, v, q and which stages recompute: what schedule the figures beside it are of.
 [[nodiscard]] nlohmann::json identity_json(const Program& program);
 
-/// Largest of a member over the ranks.
-[[nodiscard]] double largest(const Report& report, double RankReport::*member);
+/// The numbers that a result lists, by name.
+template <class Result>
+[[nodiscard]] nlohmann::json record_json(const Result& result) {
+  nlohmann::json all = nlohmann::json::object();
+  for (const ResultField<Result>& field : result_fields<Result>())
+    if (field.is_in(ResultField<Result>::Record)) all[field.name] = field.of(result);
+  return all;
+}
+
+/// A number as tables have it: "4.5", shares as "27.27 %".
+template <class Result>
+[[nodiscard]] std::string shown(const ResultField<Result>& field, const Result& result) {
+  const double value = field.of(result);
+  return field.unit == ResultField<Result>::Unit::Share ? percent(value) : plain(value);
+}
 
 /// "order", "weight after input".
 [[nodiscard]] std::string name_of(Rule rule);

@@ -80,18 +80,17 @@ std::string typed(const std::vector<ParameterValue>& parameters) {
 
 nlohmann::json front_json(const std::vector<Found>& front) {
   nlohmann::json list = nlohmann::json::array();
-  for (const Found& found : front)
-    list.push_back({{"generator", found.generator},
-                    {"parameters", typed(found.parameters)},
-                    {"refinement", found.refinement},
-                    {"recompute", recompute_text(found.recomputed)},
-                    {"v", found.program.shape.chunks()},
-                    {"q", found.program.shape.slices},
-                    {"model_copies", found.program.shape.replicas()},
-                    {"makespan", found.makespan},
-                    {"step", found.step},
-                    {"span", found.span},
-                    {"peak_memory", found.peak_memory}});
+  for (const Found& found : front) {
+    nlohmann::json one = record_json(found);
+    one.update({{"generator", found.generator},
+                {"parameters", typed(found.parameters)},
+                {"refinement", found.refinement},
+                {"recompute", recompute_text(found.recomputed)},
+                {"v", found.program.shape.chunks()},
+                {"q", found.program.shape.slices},
+                {"model_copies", found.program.shape.replicas()}});
+    list.push_back(std::move(one));
+  }
   return list;
 }
 

@@ -21,26 +21,23 @@ namespace millrace::cli {
 
 namespace {
 
-/// `shared`: ranks wait for processors.
+/// `shared`: ranks wait for cores.
 void print_ranks(const Report& report, bool shared) {
-  std::vector<std::vector<std::string>> rows = {
-      {"rank", "busy", "idle", "warm-up", "drain", "transfer", "imbalance"}};
-  if (shared) rows.front().emplace_back("processor");
-  for (const char* name : {"dependency", "peak activation", "peak memory"})
-    rows.front().emplace_back(name);
-  for (std::size_t rank = 0; rank < report.ranks.size(); ++rank) {
-    const RankReport& it = report.ranks[rank];
-    rows.push_back({std::to_string(rank),
-                    plain(it.busy),
-                    plain(it.idle.total()),
-                    plain(it.idle.warm_up),
-                    plain(it.idle.drain),
-                    plain(it.idle.transfer),
-                    plain(it.idle.imbalance)});
-    if (shared) rows.back().push_back(plain(it.idle.processor));
-    for (const double figure : {it.idle.dependency, it.peak_activation, it.peak_bytes})
-      rows.back().push_back(plain(figure));
-  }
+  std::vector<std::vector<std::string>> rows(report.ranks.size() + 1);
+  rows.front() = {"rank"};
+  for (std::size_t rank = 0; rank < report.ranks.size(); ++rank)
+    rows[rank + 1] = {std::to_string(rank)};
+  const auto add = [&](std::string_view title, auto&& text_of) {
+    rows.front().emplace_back(title);
+    for (std::size_t rank = 0; rank < report.ranks.size(); ++rank)
+      rows[rank + 1].push_back(text_of(report.ranks[rank]));
+  };
+  for (const auto& field : result_fields<RankReport>())
+    add(field.title, [&](const RankReport& rank) { return shown(field, rank); });
+  add("idle =", [](const RankReport& rank) { return plain(rank.idle.total()); });
+  for (const auto& field : result_fields<Idle>())
+    if (shared || field.name != "processor")
+      add(field.title, [&](const RankReport& rank) { return shown(field, rank.idle); });
   std::cout << table(rows);
 }
 
@@ -152,14 +149,8 @@ nlohmann::json more_runs(const Graph& graph, const Cost& cost, const PlanOptions
   if (options.jitter > 0) {
     const Jitter jitter{.amount = options.jitter, .runs = 100, .seed = options.seed};
     const Spread spread = simulate_jitter(graph, cost, jitter);
-    more["jitter"] = {{"runs", jitter.runs},
-                      {"mean", spread.mean},
-                      {"least", spread.least},
-                      {"p05", spread.p05},
-                      {"median", spread.median},
-                      {"p95", spread.p95},
-                      {"p99", spread.p99},
-                      {"most", spread.most}};
+    more["jitter"] = record_json(spread);
+    more["jitter"]["runs"] = jitter.runs;
   }
   return more;
 }
@@ -188,15 +179,12 @@ void print_more(const nlohmann::json& more) {
   }
   if (more.contains("jitter")) {
     const auto& it = more["jitter"];
-    std::cout << "\nmakespan of " << text(it, "runs") << " jittered runs\n"
-              << table({{"mean", "least", "5 %", "median", "95 %", "99 %", "most"},
-                        {text(it, "mean"),
-                         text(it, "least"),
-                         text(it, "p05"),
-                         text(it, "median"),
-                         text(it, "p95"),
-                         text(it, "p99"),
-                         text(it, "most")}});
+    std::vector<std::vector<std::string>> rows(2);
+    for (const auto& field : result_fields<Spread>()) {
+      rows[0].emplace_back(field.title);
+      rows[1].push_back(plain(it[field.name].get<double>()));
+    }
+    std::cout << "\nmakespan of " << text(it, "runs") << " jittered runs\n" << table(rows);
   }
 }
 

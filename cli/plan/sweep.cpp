@@ -182,7 +182,7 @@ void run(const SweepArguments& arguments) {
   std::set<std::string> told_of;  // files whose assumptions were printed
   sweep(points, arguments.threads, [&](const SweepRow& row) {
     text += arguments.json ? sweep_json(row) : sweep_csv(row);
-    meaningless += row.figures ? 0U : 1U;
+    meaningless += row.report ? 0U : 1U;
     if (progress) progress->at(std::to_string(++done) + " of " + rows + " rows");
     if (arguments.out) return;
     std::cout << text << std::flush;

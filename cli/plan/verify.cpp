@@ -125,6 +125,16 @@ nlohmann::json violation_json(const Violation& violation, const Program& program
           {"sentence", violation.sentence}};
 }
 
+using RankField = ResultField<RankReport>;
+
+/// What depends on no times.
+nlohmann::json peaks_json(const RankReport& rank) {
+  nlohmann::json peaks = nlohmann::json::object();
+  for (const RankField& field : result_fields<RankReport>())
+    if (field.unit != RankField::Unit::Time) peaks[field.name] = field.of(rank);
+  return peaks;
+}
+
 void print_json(const Program& program, const Verdict& verdict, std::ostream& out) {
   nlohmann::json all = {{"schedule", program.name},
                         {"actions", program.size()},
@@ -148,9 +158,7 @@ void print_json(const Program& program, const Verdict& verdict, std::ostream& ou
     if (!proof.cycle.empty()) all["cycles"][proof.transport] = proof.cycle.front().sentence;
   }
   if (verdict.violations.empty()) all["capacity"] = to_json(verdict.channels);
-  for (const RankReport& rank : verdict.ranks)
-    all["per_rank"].push_back(
-        {{"peak_activation", rank.peak_activation}, {"peak_bytes", rank.peak_bytes}});
+  for (const RankReport& rank : verdict.ranks) all["per_rank"].push_back(peaks_json(rank));
   out << all.dump() << '\n';
 }
 
@@ -203,9 +211,10 @@ void print(const Program& program, const Verdict& verdict, std::ostream& out) {
   for (const Proof& proof : verdict.proofs)
     print_violations(verdict.lowered ? *verdict.lowered : program, proof.cycle, out);
   print_capacities(verdict.channels, out);
-  out << "peak activation by rank: "
-      << joined(verdict.ranks, [](const RankReport& rank) { return rank.peak_activation; }) << '\n'
-      << "same bits as sequential: "
+  for (const RankField& field : result_fields<RankReport>())
+    if (field.unit == RankField::Unit::MicroBatches)
+      out << field.title << " by rank: " << joined(verdict.ranks, field.of) << '\n';
+  out << "same bits as sequential: "
       << (verdict.order->ascending ? std::string("yes") : "no, " + verdict.order->sentence) << '\n';
 }
 

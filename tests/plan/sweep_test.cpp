@@ -66,13 +66,13 @@ TEST(Sweep, AgreesWithTheClosedFormsOfItsPoints) {
   space.costs = {{.forward = 1.25, .input = 2, .weight = 0.5}, {.forward = 3, .input = 1}};
 
   for (const SweepRow& row : rows_of(space)) {
-    ASSERT_TRUE(row.figures) << row.reason;
+    ASSERT_TRUE(row.report) << row.reason;
     const SweepCosts& costs = row.point.costs;
     const double work = row.point.micro_batches * (costs.forward + costs.input + costs.weight);
     const double bubble = closed_forms::fused_bubble(
         row.point.ranks, row.point.chunks, 1, {costs.forward, costs.input, costs.weight});
-    EXPECT_DOUBLE_EQ(row.figures->makespan, work + bubble) << sweep_csv(row);
-    EXPECT_TRUE(row.figures->valid);
+    EXPECT_DOUBLE_EQ(row.report->makespan, work + bubble) << sweep_csv(row);
+    EXPECT_TRUE(row.valid);
   }
 }
 
@@ -96,9 +96,9 @@ TEST(Sweep, KeepsACombinationWithoutMeaningAsARowWithItsReason) {
   const std::vector<SweepRow> rows = rows_of(space);
 
   ASSERT_EQ(rows.size(), 2U);
-  EXPECT_FALSE(rows[0].figures);
+  EXPECT_FALSE(rows[0].report);
   EXPECT_THAT(rows[0].reason, HasSubstr("chimera"));
-  EXPECT_TRUE(rows[1].figures);
+  EXPECT_TRUE(rows[1].report);
   EXPECT_EQ(rows[1].reason, "");
 }
 
@@ -112,7 +112,7 @@ TEST(Sweep, SaysWhetherALimitIsKept) {
 
   // GPipe holds m = 8, 1F1B p = 4; ZB-auto orders itself by the limit.
   std::vector<bool> valid;
-  for (const SweepRow& row : rows) valid.push_back(row.figures && row.figures->valid);
+  for (const SweepRow& row : rows) valid.push_back(row.valid);
   EXPECT_THAT(valid, ElementsAre(true, false, false, true, true, false, true, true, true));
   EXPECT_EQ(rows[1].point.memory_limit, 4 * 3);
 }
@@ -139,9 +139,9 @@ TEST(Sweep, TimesWhatACostFileSaysOfEveryStage) {
   const std::vector<SweepRow> rows = rows_of(space);
 
   for (const SweepRow& row : rows) {
-    ASSERT_EQ(row.figures.has_value(), row.point.ranks == 2) << row.reason;
+    ASSERT_EQ(row.report.has_value(), row.point.ranks == 2) << row.reason;
     EXPECT_THAT(sweep_csv(row), HasSubstr(",c.json,"));
-    if (!row.figures) {
+    if (!row.report) {
       EXPECT_THAT(row.reason, HasSubstr("the costs are of p = 2"));
       continue;
     }
@@ -152,8 +152,8 @@ TEST(Sweep, TimesWhatACostFileSaysOfEveryStage) {
     const Graph graph(program);
     const Cost cost = costs_for(four_stages(), program.shape);
     const Report expected = report(graph, cost, std::get<Timeline>(simulate(graph, cost)));
-    EXPECT_EQ(row.figures->makespan, expected.makespan) << row.point.schedule;
-    EXPECT_EQ(row.figures->span, expected.span);
+    EXPECT_EQ(row.report->makespan, expected.makespan) << row.point.schedule;
+    EXPECT_EQ(row.report->span, expected.span);
   }
 }
 
@@ -166,7 +166,7 @@ TEST(Sweep, GivesAFileWithoutMemoryThatOfTheCosts) {
   space.costs.front().memory_forward = 5;
   space.costs.front().memory_weight = -5;
 
-  EXPECT_EQ(rows_of(space).front().figures->peak_memory, 6 * 5);
+  EXPECT_EQ(rows_of(space).front().report->largest(&RankReport::peak_bytes), 6 * 5);
 }
 
 TEST(Sweep, CountsTheSumsOverCopiesOfThePipeline) {
@@ -184,13 +184,13 @@ TEST(Sweep, CountsTheSumsOverCopiesOfThePipeline) {
   const Graph graph(copies);
   const Cost cost = cost_of(copies.shape, costs);
   const Report expected = report(graph, cost, std::get<Timeline>(simulate(graph, cost)));
-  EXPECT_EQ(rows[1].figures->makespan, expected.makespan);
-  EXPECT_EQ(rows[1].figures->sums_exposed, expected.sums.exposed);
-  EXPECT_EQ(rows[0].figures->makespan, expected.makespan - expected.sums.exposed);
-  ASSERT_TRUE(rows[2].figures && rows[3].figures);
+  EXPECT_EQ(rows[1].report->makespan, expected.makespan);
+  EXPECT_EQ(rows[1].report->sums.exposed, expected.sums.exposed);
+  EXPECT_EQ(rows[0].report->makespan, expected.makespan - expected.sums.exposed);
+  ASSERT_TRUE(rows[2].report && rows[3].report);
   // The two replicas of a stage exchange gradients in one copy of the pipeline too.
-  EXPECT_GT(rows[2].figures->sums_exposed, 0);
-  EXPECT_LT(rows[2].figures->makespan, rows[3].figures->makespan);
+  EXPECT_GT(rows[2].report->sums.exposed, 0);
+  EXPECT_LT(rows[2].report->makespan, rows[3].report->makespan);
 }
 
 TEST(Sweep, OverALimit_SaysWhichRankHoldsTooMuch) {
@@ -199,8 +199,8 @@ TEST(Sweep, OverALimit_SaysWhichRankHoldsTooMuch) {
   space.limits = {SweepLimit{2}};
   const SweepRow row = rows_of(space).front();
 
-  ASSERT_TRUE(row.figures);
-  EXPECT_FALSE(row.figures->valid);
+  ASSERT_TRUE(row.report);
+  EXPECT_FALSE(row.valid);
   EXPECT_THAT(row.reason, HasSubstr("limit"));
   EXPECT_THAT(sweep_csv(row), HasSubstr("limit"));
 }
@@ -224,7 +224,7 @@ TEST(Sweep, TakesProgramsWithTheirOwnCounts) {
   for (const std::size_t i : {0U, 1U}) {
     EXPECT_EQ(rows[i].point.schedule, "mine.plan");
     EXPECT_EQ(rows[i].point.micro_batches, 7);
-    EXPECT_EQ(rows[i].figures, named[i].figures);
+    EXPECT_EQ(rows[i].report, named[i].report);
   }
 }
 
@@ -238,9 +238,10 @@ TEST(Sweep, BeginsWithTheRelistedOrderOfAPublishedOne) {
   ASSERT_EQ(rows.size(), 10U);
   for (std::size_t i = 0; i < 8; i += 2) {
     EXPECT_EQ(rows[i].point.schedule, rows[i + 1].point.schedule + " + relist");
-    EXPECT_LT(rows[i].figures->makespan, rows[i + 1].figures->makespan);
-    EXPECT_LE(rows[i].figures->peak_memory, rows[i + 1].figures->peak_memory);
-    EXPECT_TRUE(rows[i].figures->valid);
+    EXPECT_LT(rows[i].report->makespan, rows[i + 1].report->makespan);
+    EXPECT_LE(rows[i].report->largest(&RankReport::peak_bytes),
+              rows[i + 1].report->largest(&RankReport::peak_bytes));
+    EXPECT_TRUE(rows[i].valid);
   }
   EXPECT_EQ(rows[8].point.schedule, "zb-v");
 }
@@ -253,7 +254,7 @@ TEST(Sweep, CountsThePassesOfAStep) {
   space.costs.back().accumulate = 3;
   const auto rows = rows_of(space);
   ASSERT_EQ(rows.size(), 2U);
-  const SweepFigures &one = *rows[0].figures, &three = *rows[1].figures;
+  const Report &one = *rows[0].report, &three = *rows[1].report;
   EXPECT_GT(one.sums_exposed, 0);
   EXPECT_EQ(one.step, one.makespan);
   EXPECT_EQ(three.makespan, one.makespan);

@@ -31,10 +31,20 @@ void bind_dlpack(py::module_& module);
 void bind_launched(py::module_& module);
 void bind_training(py::module_& module);
 
-/// A dataclass of millrace.results, made from its fields.
+/// A dataclass of millrace.results, made from its fields by name.
 template <class... Fields>
 py::object made(const char* name, Fields&&... fields) {
   return py::module_::import("millrace.results").attr(name)(std::forward<Fields>(fields)...);
+}
+
+/// The numbers of a result by name: keywords of its dataclass.
+template <class Result>
+py::dict fields_of(const Result& result) {
+  py::dict fields;
+  for (const ResultField<Result>& field : result_fields<Result>())
+    if (field.is_in(ResultField<Result>::Record))
+      fields[py::str(std::string(field.name))] = field.of(result);
+  return fields;
 }
 
 /// A run of a program: what a picture and a report are made of.

@@ -54,25 +54,13 @@ py::list verified(const Program& program,
   return violation_objects(violations, program);
 }
 
-py::object idle_object(const Idle& idle) {
-  return made("Idle",
-              idle.warm_up,
-              idle.drain,
-              idle.transfer,
-              idle.imbalance,
-              idle.processor,
-              idle.dependency);
-}
-
 py::tuple rank_objects(const Report& report) {
   py::list ranks;
   for (const RankReport& rank : report.ranks)
     ranks.append(made("RankReport",
-                      rank.busy,
-                      idle_object(rank.idle),
-                      idle_object(rank.idle_overlapped),
-                      rank.peak_activation,
-                      rank.peak_bytes));
+                      "idle"_a = made("Idle", **fields_of(rank.idle)),
+                      "idle_overlapped"_a = made("Idle", **fields_of(rank.idle_overlapped)),
+                      **fields_of(rank)));
   return py::tuple(ranks);
 }
 
@@ -93,7 +81,8 @@ py::object iterations_of(const Program& program, const py::object& costs, int st
   const Cost cost = cost_of(program.shape, costs_of(costs));
   const Iterations runs =
       simulate_iterations(Graph(program), cost, steps, barrier ? Barrier::Yes : Barrier::No);
-  return made("Iterations", py::tuple(py::cast(runs.ends)), runs.per_step);
+  return made(
+      "Iterations", "ends"_a = py::tuple(py::cast(runs.ends)), "per_step"_a = runs.per_step);
 }
 
 py::object jitter_of(
@@ -101,25 +90,18 @@ py::object jitter_of(
   const Cost cost = cost_of(program.shape, costs_of(costs));
   const Spread spread =
       simulate_jitter(Graph(program), cost, {.amount = amount, .runs = runs, .seed = seed});
-  return made("Spread",
-              spread.mean,
-              spread.least,
-              spread.p05,
-              spread.median,
-              spread.p95,
-              spread.p99,
-              spread.most);
+  return made("Spread", **fields_of(spread));
 }
 
 py::list capacities_of(const Program& program) {
   py::list channels;
   for (const ChannelCapacity& channel : channel_capacities(program))
     channels.append(made("ChannelCapacity",
-                         channel.source.value,
-                         channel.destination.value,
-                         channel.direction == Direction::Forward ? "F" : "B",
-                         channel.minimal,
-                         channel.sufficient));
+                         "source"_a = channel.source.value,
+                         "destination"_a = channel.destination.value,
+                         "direction"_a = channel.direction == Direction::Forward ? "F" : "B",
+                         "minimal"_a = channel.minimal,
+                         "sufficient"_a = channel.sufficient));
   return channels;
 }
 
@@ -145,20 +127,12 @@ py::object report_object(const Graph& graph, const Simulated& run) {
     memory = memory_over_time(graph, run.cost, run.timeline);
   }
   return made("Report",
-              figures.makespan,
-              figures.step,
-              figures.span,
-              figures.span_asap,
-              figures.bubble_makespan,
-              figures.bubble_makespan_ratio(),
-              figures.bubble_span,
-              figures.bubble_span_ratio(),
-              figures.critical_path,
-              made("Sums", figures.sums.longest, figures.sums.hidden(), figures.sums.exposed),
-              rank_objects(figures),
-              to_arrays(run.timeline),
-              to_arrays(memory),
-              places_of(graph, chain));
+              "sums"_a = made("Sums", **fields_of(figures.sums)),
+              "ranks"_a = rank_objects(figures),
+              "timeline"_a = to_arrays(run.timeline),
+              "memory"_a = to_arrays(memory),
+              "critical_chain"_a = places_of(graph, chain),
+              **fields_of(figures));
 }
 
 py::list violation_objects(const std::vector<Violation>& violations, const Program& program) {
@@ -171,13 +145,14 @@ py::list violation_objects(const std::vector<Violation>& violations, const Progr
     const std::size_t rank = violation.rank.index();
     const bool there =
         rank < program.ranks.size() && violation.position < program.ranks[rank].size();
-    objects.append(made("Violation",
-                        rule(static_cast<int>(violation.rule)),
-                        violation.rank.value,
-                        violation.position,
-                        there ? to_string(program.ranks[rank][violation.position]) : "",
-                        violation.sentence,
-                        py::tuple(others)));
+    objects.append(
+        made("Violation",
+             "rule"_a = rule(static_cast<int>(violation.rule)),
+             "rank"_a = violation.rank.value,
+             "position"_a = violation.position,
+             "action"_a = there ? to_string(program.ranks[rank][violation.position]) : "",
+             "sentence"_a = violation.sentence,
+             "others"_a = py::tuple(others)));
   }
   return objects;
 }
@@ -185,9 +160,9 @@ py::list violation_objects(const std::vector<Violation>& violations, const Progr
 py::object accumulation_object(const Program& program) {
   const Accumulation order = accumulation(program);
   return made("Accumulation",
-              order.ascending,
-              order.broken ? py::cast(order.broken->value) : py::object(py::none()),
-              order.sentence);
+              "ascending"_a = order.ascending,
+              "broken"_a = order.broken ? py::cast(order.broken->value) : py::object(py::none()),
+              "sentence"_a = order.sentence);
 }
 
 void bind_checks(ProgramClass& program) {

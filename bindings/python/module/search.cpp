@@ -30,28 +30,25 @@ py::object found_object(const Found& found) {
   for (const auto& [name, value] : found.parameters)
     parameters[py::str(std::string(name))] = typed(value);
   return made("Found",
-              std::make_shared<Program>(found.program),
-              found.generator,
-              parameters,
-              found.refinement,
-              recompute_text(found.recomputed),
-              found.makespan,
-              found.span,
-              found.peak_memory,
-              found.step);
+              "program"_a = std::make_shared<Program>(found.program),
+              "generator"_a = found.generator,
+              "parameters"_a = parameters,
+              "refinement"_a = found.refinement,
+              "recomputed_stages"_a = recompute_text(found.recomputed),
+              **fields_of(found));
 }
 
 py::object result_object(const SearchResult& result) {
   py::list front;
   for (const Found& found : result.front) front.append(found_object(found));
   return made("SearchResult",
-              result.best ? found_object(*result.best) : py::object(py::none()),
-              py::tuple(front),
-              result.lower_bound,
-              result.gap,
-              result.proven,
-              result.evaluations,
-              result.cut_by_time);
+              "best"_a = result.best ? found_object(*result.best) : py::object(py::none()),
+              "front"_a = py::tuple(front),
+              "lower_bound"_a = result.lower_bound,
+              "gap"_a = result.gap,
+              "proven"_a = result.proven,
+              "evaluations"_a = result.evaluations,
+              "cut_by_time"_a = result.cut_by_time);
 }
 
 Objective objective_of(const std::string& text) {
@@ -103,7 +100,11 @@ std::function<void(const SearchProgress&)> progress_of(const py::object& told) {
   if (told.is_none()) return {};
   return [told](const SearchProgress& at) {
     const py::gil_scoped_acquire locked;
-    told(made("SearchProgress", at.at, at.candidates, at.timed, at.best));
+    told(made("SearchProgress",
+              "at"_a = at.at,
+              "candidates"_a = at.candidates,
+              "timed"_a = at.timed,
+              "best"_a = at.best));
   };
 }
 

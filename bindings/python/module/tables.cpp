@@ -78,22 +78,22 @@ py::object compared(const Contender& contender,
     const Graph graph(*program);
     const Simulated run = simulated(graph, costs);
     return made("Compared",
-                program->name,
-                program,
-                report_object(graph, run),
-                py::tuple(violation_objects(verify(graph), *program)),
-                accumulation_object(*program),
-                left_out,
-                "");
+                "name"_a = program->name,
+                "program"_a = program,
+                "report"_a = report_object(graph, run),
+                "violations"_a = py::tuple(violation_objects(verify(graph), *program)),
+                "accumulation"_a = accumulation_object(*program),
+                "left_out"_a = left_out,
+                "refused"_a = "");
   } catch (const InvalidArgument& refusal) {
     return made("Compared",
-                contender.name,
-                py::none(),
-                py::none(),
-                py::tuple(),
-                py::none(),
-                left_out,
-                refusal.what());
+                "name"_a = contender.name,
+                "program"_a = py::none(),
+                "report"_a = py::none(),
+                "violations"_a = py::tuple(),
+                "accumulation"_a = py::none(),
+                "left_out"_a = left_out,
+                "refused"_a = refusal.what());
   }
 }
 
@@ -211,40 +211,39 @@ std::vector<std::string> names_of(const py::object& said) {
   return names;
 }
 
-template <class Figure>
-py::object figure(const SweepRow& row, Figure SweepFigures::*member) {
-  return row.figures ? py::cast((*row.figures).*member) : py::object(py::none());
+/// The metrics of a row, or None where it has none.
+py::dict metrics_of(const SweepRow& row) {
+  using Field = ResultField<Report>;
+  py::dict metrics;
+  for (const Field& field : result_fields<Report>())
+    if (field.is_in(Field::Sweep))
+      metrics[py::str(std::string(field.name))] =
+          row.report ? py::cast(field.of(*row.report)) : py::object(py::none());
+  for (const auto& [name, holds] : {std::pair("same_bits", row.same_bits), {"valid", row.valid}})
+    metrics[name] = row.report ? py::object(py::bool_(holds)) : py::object(py::none());
+  return metrics;
 }
 
 py::object row_object(const SweepRow& row) {
   const SweepPoint& point = row.point;
   return made("SweepRow",
-              point.schedule,
-              point.ranks,
-              point.micro_batches,
-              point.chunks,
-              point.slices,
-              point.data_parallel,
-              point.costs.accumulate,
-              point.costs.forward,
-              point.costs.input,
-              point.costs.weight,
-              point.costs.latency,
-              point.costs.bandwidth,
-              point.costs.gradient_bytes,
-              point.costs.file_name,
-              point.memory_limit,
-              figure(row, &SweepFigures::makespan),
-              figure(row, &SweepFigures::bubble_makespan_ratio),
-              figure(row, &SweepFigures::step),
-              figure(row, &SweepFigures::span),
-              figure(row, &SweepFigures::bubble_span_ratio),
-              figure(row, &SweepFigures::sums_exposed),
-              figure(row, &SweepFigures::peak_activation),
-              figure(row, &SweepFigures::peak_memory),
-              figure(row, &SweepFigures::same_bits),
-              figure(row, &SweepFigures::valid),
-              row.reason);
+              "schedule"_a = point.schedule,
+              "ranks"_a = point.ranks,
+              "micro_batches"_a = point.micro_batches,
+              "chunks"_a = point.chunks,
+              "slices"_a = point.slices,
+              "data_parallel"_a = point.data_parallel,
+              "accumulate"_a = point.costs.accumulate,
+              "forward"_a = point.costs.forward,
+              "input"_a = point.costs.input,
+              "weight"_a = point.costs.weight,
+              "latency"_a = point.costs.latency,
+              "bandwidth"_a = point.costs.bandwidth,
+              "gradient_bytes"_a = point.costs.gradient_bytes,
+              "costs"_a = point.costs.file_name,
+              "memory_limit"_a = point.memory_limit,
+              "reason"_a = row.reason,
+              **metrics_of(row));
 }
 
 int threads_of(std::optional<int> threads) {

@@ -44,13 +44,12 @@ std::string share(double ratio) {
 }
 
 std::string figures(const Program& program, const Report& report) {
-  double peak = 0;
-  for (const RankReport& rank : report.ranks) peak = std::max(peak, rank.peak_activation);
   return "makespan " + picture::number(report.makespan) + ", bubble " +
          picture::number(report.bubble_makespan) + " (" + share(report.bubble_makespan_ratio()) +
          "); span " + picture::number(report.span) + ", bubble " +
          picture::number(report.bubble_span) + " (" + share(report.bubble_span_ratio()) +
-         "); peak activation " + picture::number(peak) + "; " +
+         "); peak activation " + picture::number(report.largest(&RankReport::peak_activation)) +
+         "; " +
          (accumulation(program).ascending ? "same bits as sequential"
                                           : "deterministic in an order of its own");
 }

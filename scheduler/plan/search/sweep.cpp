@@ -109,31 +109,20 @@ ScheduleOptions options_of(const SweepPoint& point) {
   return options;
 }
 
-/// Sets `reason` when the program is not valid.
-SweepFigures figures_of(const Program& program, const SweepPoint& point, std::string& reason) {
+/// Simulates and verifies the program of a row.
+void fill(SweepRow& row, const Program& program, const SweepPoint& point) {
   const Graph graph(program);
   const Cost cost = cost_of(program.shape, point);
-  const Report report = millrace::report(graph, cost, std::get<Timeline>(simulate(graph, cost)));
-  SweepFigures figures{.makespan = report.makespan,
-                       .bubble_makespan_ratio = report.bubble_makespan_ratio(),
-                       .step = report.step,
-                       .span = report.span,
-                       .bubble_span_ratio = report.bubble_span_ratio(),
-                       .sums_exposed = report.sums.exposed};
-  for (const RankReport& rank : report.ranks) {
-    figures.peak_activation = std::max(figures.peak_activation, rank.peak_activation);
-    figures.peak_memory = std::max(figures.peak_memory, rank.peak_bytes);
-  }
+  row.report = report(graph, cost, std::get<Timeline>(simulate(graph, cost)));
   VerifyOptions checks;
   if (point.memory_limit) {
     checks.memory_limit = {*point.memory_limit};
     checks.cost = cost;
   }
   const std::vector<Violation> violations = verify(graph, checks);
-  figures.valid = violations.empty();
-  if (!figures.valid) reason = violations.front().sentence;
-  figures.same_bits = accumulation(program).ascending;
-  return figures;
+  row.valid = violations.empty();
+  if (!row.valid) row.reason = violations.front().sentence;
+  row.same_bits = accumulation(program).ascending;
 }
 
 void require_counts(const char* name, const std::vector<int>& counts, bool may_be_empty) {
@@ -300,12 +289,12 @@ std::vector<SweepPoint> sweep_points(const SweepSpace& space) {
 
 SweepRow evaluate(const SweepPoint& point, const Stop& stop) {
   if (stop && stop()) throw Stopped("the sweep was stopped");
-  SweepRow row{.point = point, .figures = {}, .reason = {}};
+  SweepRow row{.point = point};
   try {
     Program order = program_of(point, stop);
     if (point.relisted) order = relist_within_own_memory(order, cost_of(order.shape, point));
     const Program program = insert_reductions(std::move(order), point.data_parallel);
-    row.figures = figures_of(program, point, row.reason);
+    fill(row, program, point);
     if (point.relisted) row.point.schedule += " + relist";
     row.point.chunks = program.shape.chunks();
     row.point.slices = program.shape.slices;

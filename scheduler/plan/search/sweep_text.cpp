@@ -14,42 +14,37 @@ using nlohmann::ordered_json;
 ordered_json columns_of(const SweepRow& row) {
   const SweepPoint& point = row.point;
   const SweepCosts& costs = point.costs;
-  const auto figure = [&](auto member) {
-    return row.figures ? ordered_json((*row.figures).*member) : ordered_json();
-  };
-  const auto of_pass = [&](auto member) {  // what a step of several passes has not
-    return costs.accumulate == 1 ? figure(member) : ordered_json();
-  };
   const auto count = [](int value) { return value > 0 ? ordered_json(value) : ordered_json(); };
-  return {{"schedule", point.schedule},
-          {"p", point.ranks},
-          {"m", point.micro_batches},
-          {"v", count(point.chunks)},
-          {"q", count(point.slices)},
-          {"d", point.data_parallel},
-          {"accumulate", costs.accumulate},
-          {"f", costs.forward},
-          {"i", costs.input},
-          {"w", costs.weight},
-          {"latency", costs.latency},
-          {"bandwidth", costs.bandwidth},
-          {"gradient_bytes", costs.gradient_bytes},
-          {"mem_f", costs.memory_forward},
-          {"mem_i", costs.memory_input},
-          {"mem_w", costs.memory_weight},
-          {"costs", costs.file ? ordered_json(costs.file_name) : ordered_json()},
-          {"memory_limit", point.memory_limit ? ordered_json(*point.memory_limit) : ordered_json()},
-          {"makespan", figure(&SweepFigures::makespan)},
-          {"bubble_makespan_ratio", figure(&SweepFigures::bubble_makespan_ratio)},
-          {"step", figure(&SweepFigures::step)},
-          {"span", of_pass(&SweepFigures::span)},
-          {"bubble_span_ratio", of_pass(&SweepFigures::bubble_span_ratio)},
-          {"sums_exposed", figure(&SweepFigures::sums_exposed)},
-          {"peak_activation", figure(&SweepFigures::peak_activation)},
-          {"peak_memory", figure(&SweepFigures::peak_memory)},
-          {"same_bits", figure(&SweepFigures::same_bits)},
-          {"valid", figure(&SweepFigures::valid)},
-          {"reason", row.reason}};
+  ordered_json columns = {
+      {"schedule", point.schedule},
+      {"p", point.ranks},
+      {"m", point.micro_batches},
+      {"v", count(point.chunks)},
+      {"q", count(point.slices)},
+      {"d", point.data_parallel},
+      {"accumulate", costs.accumulate},
+      {"f", costs.forward},
+      {"i", costs.input},
+      {"w", costs.weight},
+      {"latency", costs.latency},
+      {"bandwidth", costs.bandwidth},
+      {"gradient_bytes", costs.gradient_bytes},
+      {"mem_f", costs.memory_forward},
+      {"mem_i", costs.memory_input},
+      {"mem_w", costs.memory_weight},
+      {"costs", costs.file ? ordered_json(costs.file_name) : ordered_json()},
+      {"memory_limit", point.memory_limit ? ordered_json(*point.memory_limit) : ordered_json()},
+  };
+  using Field = ResultField<Report>;
+  for (const Field& field : result_fields<Report>()) {
+    if (!field.is_in(Field::Sweep)) continue;
+    const bool none = !row.report || (field.is_in(Field::PerPass) && costs.accumulate > 1);
+    columns[std::string(field.name)] = none ? ordered_json() : ordered_json(field.of(*row.report));
+  }
+  for (const auto& [name, holds] : {std::pair("same_bits", row.same_bits), {"valid", row.valid}})
+    columns[name] = row.report ? ordered_json(holds) : ordered_json();
+  columns["reason"] = row.reason;
+  return columns;
 }
 
 std::string cell(const ordered_json& value) {

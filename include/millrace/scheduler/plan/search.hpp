@@ -16,6 +16,7 @@
 #include "millrace/scheduler/plan/objective.hpp"
 #include "millrace/scheduler/plan/parameters.hpp"
 #include "millrace/scheduler/plan/program.hpp"
+#include "millrace/scheduler/plan/simulate.hpp"
 #include "millrace/scheduler/plan/stop.hpp"
 
 namespace millrace {
@@ -84,6 +85,9 @@ struct Found {
     return objective == Objective::Makespan ? step : span;
   }
 };
+
+template <>
+std::span<const ResultField<Found>> result_fields();
 
 struct SearchResult {
   std::optional<Found> best;  ///< none: nothing fits under the limit

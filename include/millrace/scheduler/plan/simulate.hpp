@@ -4,7 +4,9 @@
 
 #include <array>
 #include <cstdint>
+#include <span>
 #include <string>
+#include <string_view>
 #include <variant>
 #include <vector>
 
@@ -13,6 +15,29 @@
 #include "millrace/scheduler/plan/program.hpp"
 
 namespace millrace {
+
+/// One number of a result. JSON members, table columns, CSV columns and Python attributes are made
+/// from the lists of these, so a new number needs its member, its computation and its row.
+template <class Result>
+struct ResultField {
+  enum class Unit : std::uint8_t { Time, Share, MicroBatches, Memory };
+  /// Where it is: in the result's own JSON and Python record, in a row of sweep, in a row of
+  /// compare. PerPass: has no value for a step of several passes.
+  enum In : std::uint8_t { Record = 1, Sweep = 2, Compare = 4, PerPass = 8 };
+
+  std::string_view name;   ///< in JSON, CSV and Python
+  std::string_view title;  ///< in tables
+  Unit unit;
+  std::uint8_t in;
+  std::string_view help;
+  double (*of)(const Result&);
+
+  [[nodiscard]] bool is_in(In place) const { return (in & place) != 0; }
+};
+
+/// The numbers of Report, RankReport, Idle, SumReport, Spread and Found (search.hpp).
+template <class Result>
+[[nodiscard]] std::span<const ResultField<Result>> result_fields();
 
 struct Interval {
   double start = 0;
@@ -113,6 +138,7 @@ struct Idle {
   [[nodiscard]] double total() const {
     return warm_up + drain + transfer + imbalance + processor + dependency;
   }
+  friend bool operator==(const Idle&, const Idle&) = default;
 };
 
 struct RankReport {
@@ -126,6 +152,8 @@ struct RankReport {
   /// gradients kept for W, over all passes of the step. Weights, gradient sums, optimizer state and
   /// messages under way are not in it.
   double peak_bytes = 0;
+
+  friend bool operator==(const RankReport&, const RankReport&) = default;
 };
 
 /// What sums over copies of the pipeline take of a step.
@@ -139,6 +167,7 @@ struct SumReport {
   [[nodiscard]] double hidden() const {
     return longest - exposed > 1e-9 * longest ? longest - exposed : 0;
   }
+  friend bool operator==(const SumReport&, const SumReport&) = default;
 };
 
 /// Figures of one timeline, in the user's units (ticks / ticks_per_unit).
@@ -172,6 +201,11 @@ struct Report {
     return makespan == 0 ? 0 : bubble_makespan / makespan;
   }
   [[nodiscard]] double bubble_span_ratio() const { return span == 0 ? 0 : bubble_span / span; }
+
+  /// The largest of a member over the ranks.
+  [[nodiscard]] double largest(double RankReport::*member) const;
+
+  friend bool operator==(const Report&, const Report&) = default;
 };
 
 /// Evaluates a timeline (simulated or measured) of `graph.program()`.
@@ -252,5 +286,16 @@ struct Spread {
 /// Cost: `runs` simulations. Throws InvalidArgument when runs is below 1, amount is outside [0, 1],
 /// the cost does not fit or the program deadlocks.
 [[nodiscard]] Spread simulate_jitter(const Graph& graph, const Cost& cost, const Jitter& jitter);
+
+template <>
+std::span<const ResultField<Report>> result_fields();
+template <>
+std::span<const ResultField<RankReport>> result_fields();
+template <>
+std::span<const ResultField<Idle>> result_fields();
+template <>
+std::span<const ResultField<SumReport>> result_fields();
+template <>
+std::span<const ResultField<Spread>> result_fields();
 
 }  // namespace millrace

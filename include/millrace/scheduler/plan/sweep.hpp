@@ -11,6 +11,7 @@
 
 #include "millrace/scheduler/plan/cost_file.hpp"
 #include "millrace/scheduler/plan/program.hpp"
+#include "millrace/scheduler/plan/simulate.hpp"
 #include "millrace/scheduler/plan/stop.hpp"
 
 namespace millrace {
@@ -73,25 +74,13 @@ struct SweepPoint {
   bool relisted = false;
 };
 
-/// Figures of a point, in the units of its costs.
-struct SweepFigures {
-  double makespan = 0, bubble_makespan_ratio = 0;
-  double step = 0;                         ///< of all passes: see Report
-  double span = 0, bubble_span_ratio = 0;  ///< of one pass: a step of several has no span
-  double sums_exposed = 0;                 ///< of the makespan: see SumReport
-  double peak_activation = 0;  ///< of the rank that holds most, in micro-batches of a full stage
-  double peak_memory = 0;      ///< likewise, under the costs' memory
-  bool same_bits = false;      ///< the accumulation order is ascending
-  bool valid = false;          ///< verify has nothing to say, the memory limit included
-
-  friend bool operator==(const SweepFigures&, const SweepFigures&) = default;
-};
-
-/// A point and its figures, or why it has none.
+/// A point and its metrics in the units of its costs, or why it has none.
 struct SweepRow {
-  SweepPoint point;  ///< v and q as they are, where there are figures
-  std::optional<SweepFigures> figures;
-  std::string reason;  ///< why the combination has no meaning or is not valid; else empty
+  SweepPoint point = {};              ///< v and q as they are, where there is a report
+  std::optional<Report> report = {};  ///< none: the combination has no meaning
+  bool same_bits = false;             ///< the accumulation order is ascending
+  bool valid = false;                 ///< no rule is broken, and the memory limit is kept
+  std::string reason = {};  ///< why there is no report or the row is not valid; else empty
 };
 
 /// The combinations, schedules outermost, then p, m, v, q, copies, costs, limits. A schedule that
