@@ -26,7 +26,7 @@ TEST_F(VerifyVerb, ProvesAScheduleAndSaysItsRoomMemoryAndBits) {
       "yes\n"
       "messages in a channel: at most 2 when nothing waits for room, 1 suffices (per channel: "
       "--json)\n"
-      "peak activation by rank: 2.5 1.5\n"
+      "peak activations by rank: 2.5 1.5\n"
       "same bits as sequential: yes\n");
 }
 

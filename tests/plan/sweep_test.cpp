@@ -255,10 +255,10 @@ TEST(Sweep, CountsThePassesOfAStep) {
   const auto rows = rows_of(space);
   ASSERT_EQ(rows.size(), 2U);
   const Report &one = *rows[0].report, &three = *rows[1].report;
-  EXPECT_GT(one.sums_exposed, 0);
+  EXPECT_GT(one.sums.exposed, 0);
   EXPECT_EQ(one.step, one.makespan);
   EXPECT_EQ(three.makespan, one.makespan);
-  EXPECT_EQ(three.step, 3 * one.makespan - 2 * one.sums_exposed);
+  EXPECT_EQ(three.step, 3 * one.makespan - 2 * one.sums.exposed);
   EXPECT_FALSE(nlohmann::json::parse(sweep_json(rows[0]))["span"].is_null());
   EXPECT_TRUE(nlohmann::json::parse(sweep_json(rows[1]))["span"].is_null());
   space.costs.back().accumulate = 0;
