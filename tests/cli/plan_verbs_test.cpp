@@ -289,7 +289,7 @@ TEST_F(PlanVerbs, SharedCores_AreSimulatedAndDrawn) {
   EXPECT_THAT(shared.text,
               StartsWith("1f1b p=2 m=2, whose 2 ranks share 1 processor\n"
                          "makespan                 12"));
-  EXPECT_THAT(shared.text, HasSubstr("imbalance  processor  dependency"));
+  EXPECT_THAT(shared.text, HasSubstr("imbalance  core  dependency"));
   EXPECT_EQ(enough["makespan"], 9);
   EXPECT_EQ(enough["per_rank"][0]["idle"]["processor"], 0);
   EXPECT_EQ(table["1f1b"]["makespan"], 12);
