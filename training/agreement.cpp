@@ -11,8 +11,8 @@
 #include "millrace/core/error.hpp"
 #include "millrace/scheduler/plan/text.hpp"
 #include "millrace/training/build_fields.hpp"
+#include "millrace/training/settings.hpp"
 #include "millrace/training/weights_hash.hpp"
-#include "training/settings.hpp"
 
 namespace millrace {
 

@@ -9,10 +9,10 @@
 #include "millrace/scheduler/plan/passes.hpp"
 #include "millrace/scheduler/plan/text.hpp"
 #include "millrace/scheduler/plan/verify.hpp"
+#include "millrace/training/settings.hpp"
 #include "millrace/transport/endpoint.hpp"
 #include "training/checkpoint/resume.hpp"
 #include "training/checkpoint/run_facts.hpp"
-#include "training/settings.hpp"
 #include "training/trainer_state.hpp"
 
 namespace millrace {

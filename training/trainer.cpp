@@ -7,10 +7,10 @@
 
 #include "millrace/core/error.hpp"
 #include "millrace/training/rank_parts.hpp"
+#include "millrace/training/settings.hpp"
 #include "training/agreement.hpp"
 #include "training/lone_values.hpp"
 #include "training/parts.hpp"
-#include "training/settings.hpp"
 #include "training/ties.hpp"
 #include "training/trainer_state.hpp"
 #include "training/update.hpp"
