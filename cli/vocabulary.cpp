@@ -4,6 +4,8 @@
 #include <array>
 #include <utility>
 
+#include "millrace/training/settings.hpp"
+
 namespace millrace::cli {
 
 namespace {
@@ -37,6 +39,8 @@ std::string_view found_in(const std::array<Names, size>& names, std::string_view
 
 std::string long_flag(std::string_view parameter) {
   if (const auto flag = found_in(kShort, parameter); !flag.empty()) return std::string(flag);
+  const auto row = std::ranges::find(settings(), parameter, &Setting::name);
+  if (row != settings().end()) return "--" + row->flag_name();
   std::string text = "--" + std::string(parameter);
   std::replace(text.begin(), text.end(), '_', '-');
   return text;

@@ -165,7 +165,7 @@ std::span<const Setting> settings() {  // NOLINT(readability-function-size): a t
        .flag = "warmup",
        .title = "warm-up",
        .saved = "learning_rate.warm_up",
-       .help = "Updates of the linear warm-up",
+       .help = "Updates of the linear warm-up (the command: a twentieth of all)",
        .value = integer(MILLRACE_MEMBER(learning_rate.warm_up), 0)},
       {.name = "total_updates",
        .title = "updates in all",

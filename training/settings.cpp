@@ -61,7 +61,9 @@ std::string_view Setting::preset(OptimizerKind kind) const {
   return found == presets.end() ? std::string_view() : found->value;
 }
 
-void apply(TrainerOptions& options, const SettingValues& values, std::span<const Setting> rows) {
+void apply_settings(TrainerOptions& options,
+                    const SettingValues& values,
+                    std::span<const Setting> rows) {
   for (const auto& [name, value] : values)
     if (std::ranges::find(rows, name, &Setting::name) == rows.end())
       throw InvalidArgument(fmt::format("{}: unknown setting; did you mean {}?",

@@ -12,7 +12,7 @@
 #include "cli/checkpoint/newest.hpp"
 #include "cli/files.hpp"
 #include "cli/numbers.hpp"
-#include "cli/train/feature_divisor.hpp"
+#include "cli/train/options.hpp"
 #include "cli/verbs.hpp"
 #include "millrace/core/error.hpp"
 #include "millrace/training/weights_hash.hpp"

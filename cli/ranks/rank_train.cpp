@@ -34,30 +34,20 @@ namespace {
 
 /// Everything that decides bits, or whether two ranks understand each other.
 HelloFields hello_of(const TrainJob& job) {
-  const TrainerOptions& options = job.options;
   HelloFields fields = build_fields();
-  const HelloFields own = {
-      {"work", "train"},
-      {"schedule", job.program.name},
-      {"plan", plan_hash(job.program)},
-      {"model", job.model.text},
-      {"cut", fmt::format("{}", fmt::join(options.boundaries, ","))},
-      {"data", job.flags.data},
-      {"lengths", job.flags.lengths},
-      {"copies of the pipeline", std::to_string(job.flags.data_parallel)},
-      {"optimizer's state", options.shard_optimizer ? "spread over copies" : "whole"},
-      {"seed", std::to_string(options.seed)},
-      {"batch size", std::to_string(options.batch_size)},
-      {"accumulated passes", std::to_string(options.accumulate)},
-      {"order of accumulation", std::string(name_of(options.accumulate_order))},
-      {"last batch", job.flags.last_batch},
-      {"epochs", std::to_string(options.epochs)},
-      {"steps", std::to_string(options.steps)},
-      {"recompute", to_string(options.recompute)},
-      {"precision", name_of(job.model.precision)},
-      {"checkpoint step", std::to_string(job.flags.checkpoints.from_step)}};
+  const HelloFields own = {{"work", "train"},
+                           {"schedule", job.program.name},
+                           {"plan", plan_hash(job.program)},
+                           {"model", job.model.text},
+                           {"cut", fmt::format("{}", fmt::join(job.options.boundaries, ","))},
+                           {"data", job.flags.data},
+                           {"lengths", job.flags.lengths},
+                           {"data-parallel replicas", std::to_string(job.flags.data_parallel)},
+                           {"precision", name_of(job.model.precision)},
+                           {"checkpoint step", std::to_string(job.flags.start.from_step)}};
+  const HelloFields table = agreed_settings(with_loss_scale(job.options, job.model.precision));
   fields.insert(fields.end(), own.begin(), own.end());
-  for (const auto& field : rule_fields(job.flags.rule, options)) fields.push_back(field);
+  fields.insert(fields.end(), table.begin(), table.end());
   return fields;
 }
 
@@ -147,11 +137,11 @@ TrainJob train_job(std::vector<std::string> words, int world) {
     throw InvalidArgument(usage_message(app, error, "train"));
   }
   if (!train.config.empty()) read_config(verb, train.config);
-  take_settings(verb, train.checkpoints, world);
-  require(executor.count() == 0 || train.executor == "ranks",
-          "--executor " + train.executor +
-              ": ranks in processes of their own always run the rank executor; the option is for "
-              "millrace train, in one process");
+  take_settings(verb, train.start, world);
+  if (executor.count() > 0 && executor.results().back() != "ranks")
+    throw InvalidArgument("--executor " + executor.results().back() +
+                          ": ranks in processes of their own always run the rank executor; the "
+                          "option is for millrace train, in one process");
   share_out(verb, train, world);
   TrainJob job = plan_job(verb, train);
   check_processes(job.grid(), world);

@@ -1,8 +1,8 @@
-#include "cli/train/batch.hpp"
-
-#include <algorithm>
+// Samples of an update and of its micro-batches.
+#include <fmt/format.h>
 
 #include "cli/numbers.hpp"
+#include "cli/train/options.hpp"
 #include "cli/train/refusals.hpp"
 #include "cli/vocabulary.hpp"
 #include "millrace/core/error.hpp"
@@ -19,7 +19,6 @@ struct Scaling {
 };
 
 constexpr const char* kScaleFlag = "--scale-lr-with-batch";
-constexpr std::int64_t kMostPasses = 1'000'000;
 
 Scaling scaling_of(const std::string& text) {
   const std::size_t colon = std::min(text.find(':'), text.size());
@@ -30,131 +29,93 @@ Scaling scaling_of(const std::string& text) {
   return scaling;
 }
 
-EffectiveBatch batch_of(const TrainerOptions& options, std::int64_t copies, std::int64_t samples) {
+EffectiveBatch batch_of(const TrainJob& job, std::int64_t samples) {
   return {.samples = samples,
-          .copies = copies,
-          .passes = options.accumulate,
-          .micro_batches = *options.micro_batches};
+          .copies = job.flags.data_parallel,
+          .passes = job.options.accumulate,
+          .micro_batches = *job.options.micro_batches};
 }
 
-/// The option that says how many samples an update sees, as typed.
-std::string typed(const BatchFlags& flags) {
-  if (flags.effective_batch) return "--effective-batch " + std::to_string(*flags.effective_batch);
-  if (flags.batch_size) return "--batch-size " + std::to_string(*flags.batch_size);
-  return "--micro-batch-size " + std::to_string(flags.micro_batch_size.value_or(0));
+/// The given option that sets the samples of an update.
+std::string given_option(const TrainJob& job) {
+  if (job.flags.effective_batch)
+    return fmt::format("--effective-batch {}", *job.flags.effective_batch);
+  if (job.given.contains("batch_size"))
+    return fmt::format("--batch-size {}", job.options.batch_size);
+  return fmt::format("--micro-batch-size {}", *job.flags.micro_batch_size);
 }
 
-/// " in each of 2 passes (--accumulate)", where there are several.
-ParameterText in_each_of(std::int64_t count, const std::string& things, const char* parameter) {
+/// " in each of 2 passes (--accumulate)"; empty for one.
+ParameterText in_each_of(std::int64_t count, const char* things, const char* parameter) {
   if (count == 1) return "";
-  return " in each of " + (std::to_string(count) + " " + things + " (") + named(parameter) + ")";
+  return fmt::format(" in each of {} {} (", count, things) + named(parameter) + ")";
 }
 
-/// Of a whole mini-batch, at least one for every micro-batch.
-void require_samples(const BatchFlags& flags,
-                     const ParameterText& micro_batches,
-                     std::int64_t copies,
-                     const TrainerOptions& options) {
-  const std::string samples = std::to_string(options.batch_size);
-  const std::string has = ": a mini-batch has " + samples + " samples (" +
-                          (flags.effective_batch ? "--effective-batch" : "--batch-size") +
-                          "), so at most ";
-  const std::int64_t passes = options.accumulate;
-  require(copies <= options.batch_size,
-          named("data_parallel") + " " + std::to_string(copies) + has + samples);
-  const std::int64_t of_copy = options.batch_size / copies;
+/// A whole mini-batch has a sample for every micro-batch.
+void require_samples(const ParameterText& micro_batches, const TrainJob& job) {
+  const std::int64_t samples = job.options.batch_size, passes = job.options.accumulate;
+  const std::int64_t copies = job.flags.data_parallel;
+  const auto require_at_most = [&](const ParameterText& option,
+                                   std::int64_t value,
+                                   const ParameterText& shared,
+                                   std::int64_t most) {
+    require(value <= most,
+            option + fmt::format(" {}", value) + shared +
+                fmt::format(": a mini-batch has {} samples ({}), so at most {}",
+                            samples,
+                            job.flags.effective_batch ? "--effective-batch" : "--batch-size",
+                            most));
+  };
   const ParameterText of_copies = in_each_of(copies, "copies", "data_parallel");
-  require(passes <= of_copy,
-          named("accumulate") + " " + std::to_string(passes) + of_copies + has +
-              std::to_string(of_copy));
-  require(*options.micro_batches <= of_copy / passes,
-          micro_batches + " " + std::to_string(*options.micro_batches) +
-              in_each_of(passes, "passes", "accumulate") + of_copies + has +
-              std::to_string(of_copy / passes));
-}
-
-/// Copies add up as one process does unless another order is asked for.
-AccumulateOrder order_of(const BatchFlags& flags, std::int64_t copies) {
-  if (flags.accumulate_order.empty())
-    return copies > 1 ? AccumulateOrder::Tree : AccumulateOrder::Ascending;
-  return about(flag("accumulate_order"), flags.accumulate_order, [&] {
-    return accumulate_order(flags.accumulate_order);
-  });
+  require_at_most(named("data_parallel"), copies, "", samples);
+  require_at_most(named("accumulate"), passes, of_copies, samples / copies);
+  require_at_most(micro_batches,
+                  *job.options.micro_batches,
+                  in_each_of(passes, "passes", "accumulate") + of_copies,
+                  samples / copies / passes);
 }
 
 }  // namespace
 
-void add_batch_flags(CLI::App& verb, BatchFlags& flags) {
-  verb.add_option("--batch-size", flags.batch_size, "Samples of a mini-batch, one update (128)");
-  verb.add_option("--effective-batch",
-                  flags.effective_batch,
-                  "The same number; exactly as many micro-batches of --micro-batch-size");
-  verb.add_option("--micro-batch-size",
-                  flags.micro_batch_size,
-                  "Samples of a micro-batch, exactly (mini-batches are shared out)");
-  verb.add_option(cli::flag("accumulate"),
-                  flags.accumulate,
-                  "Passes of the pipeline per update, each over -m micro-batches")
-      ->capture_default_str();
-  verb.add_option(cli::flag("accumulate_order"),
-                  flags.accumulate_order,
-                  "ascending (for one copy of the pipeline) or tree (for several): how the "
-                  "micro-batches' gradients are added; tree: the same bits from every schedule and "
-                  "number of copies");
-  verb.add_option(kScaleFlag,
-                  flags.scale_lr,
-                  "BASE[:linear|:sqrt]: --lr is right for mini-batches of BASE samples");
-}
-
-void check_batch(const BatchFlags& flags) {
-  require(!flags.batch_size || !flags.effective_batch,
-          "--batch-size and --effective-batch: give one of them");
-  if (flags.batch_size) require_count("--batch-size", *flags.batch_size);
+void check_batch(const TrainFlags& flags) {
   if (flags.effective_batch) require_count("--effective-batch", *flags.effective_batch);
   if (flags.micro_batch_size) require_count("--micro-batch-size", *flags.micro_batch_size);
-  require_count(named("accumulate"), flags.accumulate, kMostPasses);
-  static_cast<void>(order_of(flags, 1));
   if (!flags.scale_lr.empty()) scaling_of(flags.scale_lr);
 }
 
-void set_batch(const BatchFlags& flags,
-               const ParameterText& micro_batches,
-               std::int64_t copies,
-               TrainerOptions& options) {
-  constexpr std::int64_t kUsual = 128;
-  options.accumulate = static_cast<int>(flags.accumulate);
-  options.accumulate_order = order_of(flags, copies);
-  const auto given = flags.effective_batch ? flags.effective_batch : flags.batch_size;
-  EffectiveBatch batch = batch_of(options, copies, given.value_or(kUsual));
+void set_batch(const ParameterText& micro_batches, TrainJob& job) {
+  const TrainFlags& flags = job.flags;
+  EffectiveBatch batch = batch_of(job, flags.effective_batch.value_or(job.options.batch_size));
   if (flags.micro_batch_size) {
     const std::int64_t size = *flags.micro_batch_size;
     try {
-      if (!given) batch.samples = samples_of(batch, size);
+      if (!flags.effective_batch && !job.given.contains("batch_size"))
+        batch.samples = samples_of(batch, size);
       require_exact(batch, size);
     } catch (const InvalidArgument& error) {
-      throw InvalidParameter(typed(flags) + ": " + parameter_text(error));
+      throw InvalidParameter(given_option(job) + ": " + parameter_text(error));
     }
   }
-  options.batch_size = batch.samples;
-  require_samples(flags, micro_batches, copies, options);
+  job.options.batch_size = batch.samples;
+  require_samples(micro_batches, job);
 }
 
-void scale_rate(const BatchFlags& flags, TrainerOptions& options) {
+void scale_rate(const TrainFlags& flags, TrainerOptions& options) {
   if (flags.scale_lr.empty()) return;
   const Scaling scaling = scaling_of(flags.scale_lr);
   double& rate = options.learning_rate.base;
   rate = scaled_with_batch(rate, options.batch_size, scaling.base, scaling.law);
 }
 
-std::string batch_line(const BatchFlags& flags,
-                       const TrainerOptions& options,
-                       std::int64_t copies,
-                       std::int64_t samples) {
-  const std::string line = to_string(batch_of(options, copies, samples));
-  if (flags.scale_lr.empty()) return line;
-  const Scaling scaling = scaling_of(flags.scale_lr);
-  return line + "; learning rate " + plain(options.learning_rate.base) + ", scaled from " +
-         std::to_string(scaling.base) + " samples (" + std::string(name_of(scaling.law)) + ")";
+std::string batch_line(const TrainJob& job) {
+  const std::string line = to_string(batch_of(job, job.full_batch()));
+  if (job.flags.scale_lr.empty()) return line;
+  const Scaling scaling = scaling_of(job.flags.scale_lr);
+  return fmt::format("{}; learning rate {}, scaled from {} samples ({})",
+                     line,
+                     plain(job.options.learning_rate.base),
+                     scaling.base,
+                     name_of(scaling.law));
 }
 
 }  // namespace millrace::cli

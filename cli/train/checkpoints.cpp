@@ -23,7 +23,7 @@ std::string tensors(std::int64_t count) {
 }
 
 /// Rank 0 (`speaks`) says which were of another precision.
-void take_weights(Trainer& trainer, const CheckpointFlags& flags, bool speaks) {
+void take_weights(Trainer& trainer, const StartFlags& flags, bool speaks) {
   WeightsReport report;
   try {
     report = load_weights(trainer.state(), flags.weights, flags.narrow_weights);
@@ -47,7 +47,7 @@ std::string begun_update(const PartialUpdate& partial) {
 
 }  // namespace
 
-void begin_from(Trainer& trainer, const CheckpointFlags& flags, bool speaks) {
+void begin_from(Trainer& trainer, const StartFlags& flags, bool speaks) {
   if (!flags.weights.empty()) take_weights(trainer, flags, speaks);
   if (flags.from.empty()) return;
   const ResumeReport report = trainer.resume(flags.from);

@@ -11,7 +11,7 @@ namespace millrace::cli {
 
 /// Resumes, or takes over weights, as the flags say; rank 0 (`speaks`) tells what is not as it was,
 /// on standard error. Throws what Trainer::resume does.
-void begin_from(Trainer& trainer, const CheckpointFlags& flags, bool speaks);
+void begin_from(Trainer& trainer, const StartFlags& flags, bool speaks);
 
 /// What became of the saves of a run.
 struct SavedCheckpoints {

@@ -1,9 +1,7 @@
-// The flags of `millrace train` and their configuration file.
-#include <sstream>
+// The flags of `millrace train` that are not in the table of settings.
+#include <fmt/format.h>
 
-#include "cli/files.hpp"
 #include "cli/train/options.hpp"
-#include "cli/usage.hpp"
 #include "cli/vocabulary.hpp"
 #include "millrace/core/error.hpp"
 
@@ -11,46 +9,95 @@ namespace millrace::cli {
 
 namespace {
 
-/// What the pipeline is, and how a mini-batch goes through it.
-void add_pipeline_flags(CLI::App& verb, TrainFlags& flags) {
-  verb.add_option(
+void add_pipeline_flags(CLI::App& subcommand, TrainFlags& flags) {
+  subcommand.add_option(
       cli::flags("ranks"), flags.ranks, "Ranks p of the pipeline (this machine's cores, 2 to 4)");
-  verb.add_option(
-          cli::flags("micro_batches"), flags.micro_batches, "Micro-batches m per mini-batch")
+  subcommand
+      .add_option(cli::flags("micro_batches"), flags.micro_batches, "Micro-batches m of a pass")
       ->capture_default_str();
-  verb.add_option(cli::flags("data_parallel"),
+  subcommand
+      .add_option(cli::flags("data_parallel"),
                   flags.data_parallel,
-                  "Copies d of the pipeline, which share the mini-batches out; each runs -m "
-                  "micro-batches a pass")
+                  "Data-parallel replicas d; each runs -m micro-batches per pass")
       ->capture_default_str();
-  verb.add_flag("--shard-optimizer",
-                flags.shard_optimizer,
-                "Spread what the optimizer keeps over the copies (-d); the same bits");
-  add_batch_flags(verb, flags.batch);
-  verb.add_option("--schedule", flags.schedule, "A name of millrace list")->capture_default_str();
-  verb.add_option(cli::flags("chunks"), flags.chunks, "Stages per rank, for chunked schedules");
-  verb.add_option(
-      cli::flags("slices"), flags.slices, "Slices per sequence, for schedules that cut them");
-  verb.add_option(
+  subcommand.add_option("--schedule", flags.schedule, "A name of millrace list")
+      ->capture_default_str();
+  subcommand.add_option(
+      cli::flags("chunks"), flags.chunks, "Stages per rank, for chunked schedules");
+  subcommand.add_option(
+      cli::flags("slices"), flags.slices, "Slices per sequence, for schedules with slices");
+  subcommand.add_option(
       "--plan", flags.plan, "Run this plan file or schedule CSV instead of a named schedule");
-  verb.add_option("--partition", flags.partition, "even, time, or first layers B1,B2,...")
+  subcommand.add_option("--partition", flags.partition, "even, time, or first layers B1,B2,...")
       ->capture_default_str();
-  verb.add_option("--executor", flags.executor, "flow-graph, ranks or sequential")
-      ->capture_default_str();
-  verb.add_option("--threads-per-rank",
-                  flags.threads_per_rank,
-                  "Threads that share each pass of a rank; the bits are the same for any number")
-      ->capture_default_str();
-  verb.add_flag("--recompute{all}",
-                flags.recompute,
-                "Run layers again instead of keeping their stash: =all, =stages:LIST, =every-K, "
-                "=selective:LAYERS, =auto:BYTES");
+}
+
+void add_batch_flags(CLI::App& subcommand, TrainFlags& flags) {
+  subcommand.add_option(
+      "--effective-batch",
+      flags.effective_batch,
+      "As --batch-size, of micro-batches with exactly --micro-batch-size samples");
+  subcommand.add_option("--micro-batch-size",
+                        flags.micro_batch_size,
+                        "Samples of each micro-batch; without it they share the mini-batch");
+  subcommand.add_option("--scale-lr-with-batch",
+                        flags.scale_lr,
+                        "BASE[:linear|:sqrt]: --lr is for mini-batches of BASE samples");
+}
+
+void add_start_flags(CLI::App& subcommand, StartFlags& flags) {
+  subcommand.add_option(
+      "--resume",
+      flags.resume,
+      "Continue from a checkpoint, the newest of a folder, or auto: the newest of --save, if any; "
+      "options that are not given come from it. Waits up to 30 s for a run that still saves there");
+  subcommand.add_option("--weights",
+                        flags.weights,
+                        "Begin with the weights of this safetensors file, *.safetensors.index.json "
+                        "or folder; bf16 and f16 become f32, exactly");
+  subcommand.add_flag("--narrow-weights", flags.narrow_weights, "Round f64 of --weights to f32");
+}
+
+void add_output_flags(CLI::App& subcommand, TrainFlags& flags) {
+  subcommand.add_option(
+      "--log",
+      flags.watch.log,
+      "Write a record of every step to FILE.jsonl or FILE.csv: loss, norm, rates, "
+      "and every rank's time by cause; --resume continues it");
+  subcommand.add_option("--metrics",
+                        flags.watch.metrics,
+                        "Keep FILE.prom up to date in Prometheus' text format, replaced whole");
+  subcommand.add_option("--report",
+                        flags.watch.report,
+                        "Write the run as a page, FILE.html: curves, every rank's time by cause, "
+                        "the last step's timeline and the bottleneck");
+  subcommand.add_flag("--inspect-gradients",
+                      flags.watch.inspect_gradients,
+                      "Show the first step's gradients by layer: norm, zeros, not finite");
+  subcommand.add_option(
+      "--trace", flags.trace, "Write the last step for Perfetto and Chrome (JSON)");
+  subcommand.add_option("--svg", flags.svg, "Write the last step as a diagram");
+  subcommand.add_option("--profile", flags.profile, "Write measured costs, for simulate --costs");
+  subcommand.add_flag("--json", flags.json, "Print one JSON object at the end, progress to stderr");
+  subcommand.add_option("--config", flags.config, "Read options from a TOML or INI file");
+}
+
+void require_ending(const char* option,
+                    const std::string& path,
+                    const std::vector<std::string>& endings,
+                    const char* allowed) {
+  const auto has = [&](const std::string& ending) {
+    return path.size() > ending.size() && path.ends_with(ending);
+  };
+  require(path.empty() || std::ranges::any_of(endings, has),
+          fmt::format("{} {}: must end in {}", option, path, allowed));
 }
 
 }  // namespace
 
-void add_train_flags(CLI::App& verb, TrainFlags& flags) {
-  verb.add_option(
+void add_train_flags(CLI::App& subcommand, TrainFlags& flags) {
+  subcommand
+      .add_option(
           "--model",
           flags.model,
           "mlp:IN-...-OUT[,relu|gelu|tanh][,norm[=layer|rms|batch]][,residual][,dropout=X] or "
@@ -58,78 +105,38 @@ void add_train_flags(CLI::App& verb, TrainFlags& flags) {
           "gpt:layers=N,d=N,heads=N,context=N[,kv=N][,mlp=gelu|swiglu][,norm=layer|rms]"
           "[,pos=learned|rotary][,tied=no|yes][,dropout=X][,vocabulary=N]")
       ->capture_default_str();
-  verb.add_option("--data",
+  subcommand
+      .add_option("--data",
                   flags.data,
                   "digits, csv:FILE (numbers, label last), idx:FOLDER, text or text:FILE[,bytes]")
       ->capture_default_str();
-  verb.add_option("--lengths",
+  subcommand
+      .add_option("--lengths",
                   flags.lengths,
-                  "Of samples of a text: fixed (windows of the model's context) or bucket (lines; "
-                  "micro-batches of similar length, each padded to its own longest)")
+                  "Samples of a text: fixed (windows of the model's context) or bucket (lines; "
+                  "micro-batches of similar length, each padded to its longest)")
       ->capture_default_str();
-  add_pipeline_flags(verb, flags);
-  verb.add_option("--epochs", flags.epochs, "Passes over the data (60)");
-  verb.add_option("--steps", flags.steps, "Mini-batches in all, instead of --epochs");
-  add_rule_flags(verb, flags.rule);
-  verb.add_option("--precision",
+  add_pipeline_flags(subcommand, flags);
+  add_batch_flags(subcommand, flags);
+  add_setting_flags(subcommand);
+  subcommand
+      .add_option("--precision",
                   flags.precision,
-                  "f32, bf16 or f16: of activations, their gradients and the weights layers use")
+                  "f32, bf16 or f16: of activations, their gradients and the layers' weights")
       ->capture_default_str();
-  verb.add_option("--dropout", flags.dropout, "Dropout behind every linear layer but the last");
-  verb.add_option("--seed", flags.seed, "Of initial weights, split, shuffling, dropout")
-      ->capture_default_str();
-  verb.add_option("--last-batch", flags.last_batch, "update or drop")->capture_default_str();
-  add_checkpoint_flags(verb, flags.checkpoints);
-  add_watch_flags(verb, flags.watch);
-  verb.add_option("--trace", flags.trace, "Write the last step for Perfetto and Chrome (JSON)");
-  verb.add_option("--svg", flags.svg, "Write the last step as a picture");
-  verb.add_option("--profile", flags.profile, "Write measured costs, for simulate --costs");
-  verb.add_flag("--json", flags.json, "Print one JSON object at the end, progress to stderr");
-  verb.add_option("--config", flags.config, "Read options from a TOML or INI file");
+  subcommand.add_option(
+      "--dropout", flags.dropout, "Dropout after every linear layer except the last");
+  add_start_flags(subcommand, flags.start);
+  add_output_flags(subcommand, flags);
 }
 
-namespace {
-
-/// An option that may be given often takes every value of a list; of another, such as a partition,
-/// the list is one value with commas.
-void add_values(CLI::Option& option, const std::vector<std::string>& values) {
-  if (option.get_items_expected_max() > 1) {
-    for (const std::string& value : values) option.add_result(value);
-    return;
-  }
-  std::string joined;
-  for (const std::string& value : values) joined += (joined.empty() ? "" : ",") + value;
-  option.add_result(joined);
-}
-
-std::vector<CLI::ConfigItem> items_of(const std::string& file) {
-  std::istringstream stream(read_file("--config", file, kConfigLimit));
-  try {
-    return CLI::ConfigTOML().from_config(stream);
-  } catch (const CLI::Error& error) {
-    throw InvalidArgument("--config " + file + ": " + error.what());
-  }
-}
-
-}  // namespace
-
-void read_config(CLI::App& verb, const std::string& file) {
-  for (const CLI::ConfigItem& item : items_of(file)) {
-    if (item.name == "++" || item.name == "--") continue;  // begin and end of a section
-    const bool in_place =
-        item.parents.empty() || (item.parents.size() == 1 && item.parents[0] == verb.get_name());
-    CLI::Option* option = verb.get_option_no_throw("--" + item.name);
-    require(in_place && option != nullptr && item.name != "config" && item.name != "help",
-            "--config " + file + ": " + item.fullname() + ": not an option of " + verb.get_name() +
-                suggested_option("--" + item.name, verb));
-    if (option->count() > 0) continue;  // the command line wins
-    try {
-      add_values(*option, item.inputs);
-      option->run_callback();
-    } catch (const CLI::Error& error) {
-      throw InvalidArgument("--config " + file + ": " + error.what());
-    }
-  }
+void check_watch(const WatchFlags& flags) {
+  require_ending("--log", flags.log, {".jsonl", ".csv"}, ".jsonl (a JSON object per line) or .csv");
+  require_ending("--metrics",
+                 flags.metrics,
+                 {".prom"},
+                 ".prom, as the files that Prometheus' node exporter collects do");
+  require_ending("--report", flags.report, {".html"}, ".html");
 }
 
 }  // namespace millrace::cli

@@ -1,9 +1,8 @@
-#include "cli/train/outputs.hpp"
-
 #include <utility>
 #include <vector>
 
 #include "cli/files.hpp"
+#include "cli/train/records.hpp"
 #include "millrace/scheduler/plan/cost_file.hpp"
 #include "millrace/scheduler/plan/draw.hpp"
 #include "millrace/scheduler/plan/graph.hpp"

@@ -38,37 +38,13 @@ ordered_json settings_of(const TrainJob& job, const TrainOutcome& outcome) {
   settings["ranks"] = job.program.shape.ranks;
   settings["chunks"] = job.program.shape.chunks();
   settings["micro_batches"] = job.program.shape.micro_batches;
-  if (options.accumulate > 1) settings["accumulate"] = options.accumulate;
-  settings["accumulate_order"] = std::string(name_of(options.accumulate_order));
-  settings["batch_size"] = options.batch_size;
-  if (!job.flags.batch.scale_lr.empty()) settings["scale_lr_with_batch"] = job.flags.batch.scale_lr;
+  if (!job.flags.scale_lr.empty()) settings["scale_lr_with_batch"] = job.flags.scale_lr;
   settings["schedule"] = *options.schedule;
   settings["executor"] = outcome.processes > 0 ? "processes" : options.executor;
-  if (const int threads = options.executor_options.threads_per_rank; threads > 1)
-    settings["threads_per_rank"] = threads;
   settings["boundaries"] = options.boundaries;
-  settings["recompute"] = to_string(options.recompute);
-  if (options.steps > 0) {
-    settings["steps"] = options.steps;
-  } else {
-    settings["epochs"] = options.epochs;
-  }
-  settings["optimizer"] = std::string(name_of(options.optimizer.kind));
-  if (options.shard_optimizer) settings["shard_optimizer"] = true;
-  settings["lr"] = options.learning_rate.base;
-  settings["warmup"] = options.learning_rate.warm_up;
-  settings["lr_schedule"] = to_string(options.learning_rate);
-  settings["weight_decay"] = options.optimizer.weight_decay;
-  settings["clip_norm"] = options.clip_norm ? ordered_json(*options.clip_norm) : ordered_json();
-  settings["parameters"] = ordered_json::array();
-  for (const ParameterGroup& group : options.parameters)
-    settings["parameters"].push_back(to_string(group));
   settings["precision"] = name_of(job.model.precision);
-  settings["loss_scale"] =
-      to_string(options.loss_scale.value_or(loss_scale_for(job.model.precision)));
-  settings["max_skipped"] = options.max_skipped;
-  settings["seed"] = options.seed;
-  settings["last_batch"] = std::string(name_of(options.last_batch));
+  settings.update(settings_json(with_loss_scale(options, job.model.precision)));
+  settings.erase(options.steps > 0 ? "epochs" : "steps");
   return settings;
 }
 

@@ -11,11 +11,9 @@
 #include "cli/generate/sample.hpp"
 #include "cli/standard_streams.hpp"
 #include "cli/train/checkpoints.hpp"
-#include "cli/train/outputs.hpp"
 #include "cli/train/progress.hpp"
-#include "cli/train/run_measurement.hpp"
+#include "cli/train/records.hpp"
 #include "cli/train/stop_signals.hpp"
-#include "cli/train/watching.hpp"
 #include "cli/vocabulary.hpp"
 #include "millrace/stages/products.hpp"
 #include "millrace/training/file_bytes.hpp"
@@ -37,7 +35,7 @@ class Speaker {
   Speaker(const TrainJob& job, bool is_alone)
       : job_(job),
         outputs_(job.flags),
-        watching_(job.flags),
+        watching_(job),
         place_(job.flags.json ? STDERR_FILENO : STDOUT_FILENO),
         buffer_(place_),
         stream_(&buffer_),
@@ -50,16 +48,13 @@ class Speaker {
 
   /// Before the first step.
   void begin(const Trainer& trainer) {
-    const bool resumes = !job_.flags.checkpoints.from.empty();
+    const bool resumes = !job_.flags.start.from.empty();
     watching_.begin(resumes,
                     trainer.state().counters().mini_batches,
                     trainer.executor().program(),
                     job_.grid().data());
     if (!job_.ranks_line.empty()) stream_ << job_.ranks_line << std::endl;
-    stream_ << batch_line(
-                   job_.flags.batch, job_.options, job_.flags.data_parallel, job_.full_batch())
-            << std::endl
-            << filling_hint(job_.program.shape);
+    stream_ << batch_line(job_) << std::endl << filling_hint(job_.program.shape);
     for (const std::string& warning : trainer.warnings(job_.data.train.epoch_size()))
       stream_ << "warning: " << warning << std::endl;
   }
@@ -204,7 +199,7 @@ TrainOutcome run_training(const TrainJob& job, const TrainSeat& seat) {
   std::optional<Speaker> speaker;
   if (rank == Rank{0}) speaker.emplace(job, seat.endpoint == nullptr);
   Trainer trainer = trainer_of(job, seat);
-  begin_from(trainer, job.flags.checkpoints, speaker.has_value());
+  begin_from(trainer, job.flags.start, speaker.has_value());
   if (trainer.is_finished()) return judge_finished(job, trainer, seat, speaker);
   RunMeasurement measurement(job, trainer, group, rank);
   std::optional<StopSignals> signals;  // of a process; threads share them

@@ -1,8 +1,16 @@
 // One training from the job to its report: all ranks in this process, or one of them.
 #pragma once
 
+#include <cstdint>
+#include <deque>
+#include <string>
+#include <vector>
+
 #include "cli/train/options.hpp"
 #include "cli/train/report.hpp"
+#include "millrace/scheduler/plan/cost.hpp"
+#include "millrace/training/measurement.hpp"
+#include "millrace/training/trainer.hpp"
 #include "millrace/transport/endpoint.hpp"
 #include "millrace/transport/process_group.hpp"
 
@@ -23,5 +31,66 @@ struct TrainSeat {
 /// Trains and judges. In all places alike; the one of rank 0 tells progress and results, and
 /// writes the files that the flags name, which it tries before anything else.
 TrainOutcome run_training(const TrainJob& job, const TrainSeat& seat = {});
+
+/// Measures the actions of a run; rank 0 gathers those of all processes after the last step.
+/// Where all ranks live in this process, every full mini-batch counts. Else each process keeps its
+/// rows of the last full mini-batches, at most 32 of them and 4 MiB.
+/// Thread-safety: externally synchronised.
+class RunMeasurement {
+ public:
+  /// All must outlive this. `rank` is this process's, where there are several; of several copies of
+  /// the pipeline the first is what is drawn and told.
+  RunMeasurement(const TrainJob& job, const Trainer& trainer, ProcessGroup& group, Rank rank);
+
+  void after_step(const StepReport& report);
+
+  /// The idle share of the last step: over all ranks, or the process's own, from its first action
+  /// to its last.
+  [[nodiscard]] double bubble() const;
+
+  /// The whole: every rank's rows of the last step on one clock, and the costs.
+  struct Whole {
+    Timeline last;
+    Cost cost;
+  };
+
+  /// Fills the outcome's measured and simulated use, its stash peaks, the optimizer's bytes and
+  /// those of shared memory, in all processes alike. Every process calls this, once. Rows of ranks
+  /// on one machine lie on one clock; those of other machines begin with the step. `endpoint`:
+  /// null, or the process's own.
+  Whole gather(TrainOutcome& outcome, const Endpoint* endpoint);
+
+ private:
+  struct Step {
+    double started = 0;  ///< seconds on this machine's steady clock
+    double seconds = 0;  ///< of the step, update included
+    std::vector<Interval> row;
+  };
+
+  [[nodiscard]] bool is_alone() const { return group_.size() == 1; }
+  [[nodiscard]] std::vector<UnitSize> sizes() const;
+  [[nodiscard]] double outside_passes(double seconds) const;
+  void keep_row(double seconds);
+  [[nodiscard]] std::string pack() const;
+  static std::vector<Step> unpack(const std::string& text, std::string& machine);
+  void add_rows_of_all();
+  void add_memory(Cost& cost) const;
+  [[nodiscard]] std::vector<std::size_t> most_of_copies(std::vector<double> mine) const;
+  void add_optimizer(TrainOutcome& outcome) const;
+  void add_shared(TrainOutcome& outcome, const Endpoint* endpoint) const;
+  [[nodiscard]] std::vector<std::size_t> sums_predicted(const Cost& cost) const;
+
+  const TrainJob& job_;
+  const Trainer& trainer_;
+  ProcessGroup& group_;
+  const Rank rank_;  ///< in the copy
+  const bool of_first_copy_;
+  Profile profile_;
+  Timeline last_;
+  std::size_t most_ = 0;
+  std::deque<Step> steps_;
+  std::int64_t seen_ = 0;
+  std::vector<std::size_t> peaks_, sum_peaks_;
+};
 
 }  // namespace millrace::cli

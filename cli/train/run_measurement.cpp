@@ -1,5 +1,3 @@
-#include "cli/train/run_measurement.hpp"
-
 #include <algorithm>
 #include <array>
 #include <cstring>
@@ -8,6 +6,7 @@
 #include <thread>
 #include <variant>
 
+#include "cli/train/run.hpp"
 #include "millrace/core/error.hpp"
 #include "millrace/scheduler/plan/graph.hpp"
 #include "millrace/scheduler/plan/partial_sums.hpp"

@@ -1,5 +1,3 @@
-#include "cli/train/step_log.hpp"
-
 #include <cerrno>
 #include <charconv>
 #include <fcntl.h>
@@ -12,6 +10,7 @@
 #include <unistd.h>
 #include <utility>
 
+#include "cli/train/records.hpp"
 #include "millrace/core/error.hpp"
 
 namespace millrace::cli {

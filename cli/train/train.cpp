@@ -1,42 +1,67 @@
-// millrace train: trains a model through a pipeline in one process, and says what it measured
-// beside what the plan predicted.
+// millrace train: trains a model through a pipeline in one process.
+#include <fmt/format.h>
 #include <memory>
+#include <optional>
+#include <vector>
 
-#include "cli/train/copies.hpp"
 #include "cli/train/options.hpp"
 #include "cli/train/run.hpp"
+#include "cli/train/side_by_side.hpp"
+#include "cli/train/stop_signals.hpp"
 #include "cli/verbs.hpp"
 #include "cli/vocabulary.hpp"
 #include "millrace/core/error.hpp"
+#include "millrace/training/rank_parts.hpp"
+#include "millrace/transport/in_process.hpp"
 
 namespace millrace::cli {
 
 namespace {
 
-void refuse_other_executors(const CLI::App& verb, const TrainFlags& flags) {
-  require(verb.get_option("--executor")->count() == 0 || flags.executor == "ranks",
-          "--executor " + flags.executor + ": with " + flag("data_parallel") + " " +
-              std::to_string(flags.data_parallel) +
-              " every place of every copy has a thread of its own, as with --executor ranks");
+/// As run_training, with a thread for every rank of the grid. Throws the error of the rank that
+/// failed first.
+void run_replicas(const TrainJob& job) {
+  const auto executor = job.given.find("executor");
+  if (executor != job.given.end() && executor->second != "ranks")
+    throw InvalidArgument(fmt::format(
+        "--executor {}: with {} {} every place of every copy has a thread of its own, as with "
+        "--executor ranks",
+        executor->second,
+        flag("data_parallel"),
+        job.flags.data_parallel));
+  const Grid grid = job.grid();
+  std::optional<StopSignals> signals;
+  if (stops_when_asked(job)) signals.emplace();
+  InProcessHub hub(grid.processes(),
+                   on_grid(channel_depths(job.model, job.program, job.options), grid));
+  std::vector<std::unique_ptr<Endpoint>> endpoints;
+  for (int rank = 0; rank < grid.processes(); ++rank) endpoints.push_back(hub.endpoint(Rank{rank}));
+  const PlaceWork train = [&](Endpoint& endpoint, ProcessGroup& group) {
+    run_training(job, {.endpoint = &endpoint, .group = &group, .is_thread = true});
+  };
+  side_by_side(grid.processes(), [&](int rank) {
+    Endpoint& endpoint = *endpoints[static_cast<std::size_t>(rank)];
+    ProcessGroup group(endpoint);
+    work_and_leave(endpoint, group, train, true);
+  });
 }
 
 }  // namespace
 
 void add_train(CLI::App& app) {
-  CLI::App* verb = app.add_subcommand("train", "Train a model through a pipeline in one process");
+  CLI::App* subcommand =
+      app.add_subcommand("train", "Train a model through a pipeline in one process");
   // Shared with the callback, which runs after this function has returned.
   auto flags = std::make_shared<TrainFlags>();
-  add_train_flags(*verb, *flags);
-  verb->callback([verb, flags] {
-    if (!flags->config.empty()) read_config(*verb, flags->config);
-    take_settings(*verb, flags->checkpoints);
-    const TrainJob job = make_job(*verb, *flags);
-    if (job.grid().data() == 1) {
+  add_train_flags(*subcommand, *flags);
+  subcommand->callback([subcommand, flags] {
+    if (!flags->config.empty()) read_config(*subcommand, flags->config);
+    take_settings(*subcommand, flags->start);
+    const TrainJob job = make_job(*subcommand, *flags);
+    if (job.grid().data() == 1)
       run_training(job);
-      return;
-    }
-    refuse_other_executors(*verb, *flags);
-    run_copies(job);
+    else
+      run_replicas(job);
   });
 }
 

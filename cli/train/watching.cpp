@@ -1,8 +1,8 @@
-#include "cli/train/watching.hpp"
-
+#include <fmt/format.h>
 #include <iostream>
 
 #include "cli/files.hpp"
+#include "cli/train/records.hpp"
 #include "millrace/core/error.hpp"
 
 namespace millrace::cli {
@@ -14,8 +14,8 @@ constexpr std::chrono::seconds kMetricsAge{1};
 
 }  // namespace
 
-Watching::Watching(const TrainFlags& flags) : flags_(flags) {
-  const WatchFlags& watch = flags.watch;
+Watching::Watching(const TrainJob& job) : job_(job) {
+  const WatchFlags& watch = job.flags.watch;
   if (!watch.metrics.empty()) require_writable("--metrics", watch.metrics);
   if (!watch.report.empty()) require_writable("--report", watch.report);
   if (!watch.log.empty()) log_.emplace(watch.log);
@@ -28,7 +28,7 @@ void Watching::begin(bool resumes, std::int64_t step, const Program& program, in
   for (int copy = 0; copy < copies; ++copy)
     for (int rank = 0; rank < program.shape.ranks; ++rank)
       form.ranks.push_back({Rank{rank}, copy, {}, {}});
-  const bool draws = !flags_.watch.report.empty() || !flags_.watch.metrics.empty();
+  const bool draws = !job_.flags.watch.report.empty() || !job_.flags.watch.metrics.empty();
   const auto restore = [this](const StepRecord& record) { count(record); };
   log_->begin(
       resumes, step, form, draws ? std::function<void(const StepRecord&)>(restore) : nullptr);
@@ -44,7 +44,7 @@ void Watching::add(const StepRecord& record) {
   if (log_) log_->add(record);
   count(record);
   last_ = record;
-  if (flags_.watch.metrics.empty()) return;
+  if (job_.flags.watch.metrics.empty()) return;
   const auto now = std::chrono::steady_clock::now();
   if (totals_.steps() > 1 && now - metrics_written_ < kMetricsAge) return;
   metrics_written_ = now;
@@ -54,25 +54,31 @@ void Watching::add(const StepRecord& record) {
 /// What fails now may work the next time.
 void Watching::write_metrics() {
   try {
-    write_files({{"--metrics", flags_.watch.metrics, prometheus_text(totals_, last_)}});
+    write_files({{"--metrics", job_.flags.watch.metrics, prometheus_text(totals_, last_)}});
     fault_.clear();
   } catch (const Error& error) {
-    if (fault_.empty()) std::cerr << std::string("millrace: ") + error.what() + "\n";
+    if (fault_.empty()) std::cerr << fmt::format("millrace: {}\n", error.what());
     fault_ = error.what();
   }
 }
 
 /// The run as it was asked for, and what became of it.
 std::string Watching::page() const {
+  const TrainFlags& flags = job_.flags;
   return draw_page({"millrace train: " + program_->name,
-                    "model " + flags_.model + ", data " + flags_.data + ", " +
-                        std::to_string(program_->shape.ranks) + " ranks, " +
-                        std::to_string(program_->shape.micro_batches) +
-                        " micro-batches, optimizer " + flags_.rule.optimizer + ", " +
-                        flags_.precision + ", seed " + std::to_string(flags_.seed) +
-                        (first_step_ > 1 ? "; begins at step " + std::to_string(first_step_) +
-                                               ", the steps before it are in no --log"
-                                         : ""),
+                    fmt::format("model {}, data {}, {} ranks, {} micro-batches, optimizer {}, {}, "
+                                "seed {}{}",
+                                flags.model,
+                                flags.data,
+                                program_->shape.ranks,
+                                program_->shape.micro_batches,
+                                name_of(job_.options.optimizer.kind),
+                                flags.precision,
+                                job_.options.seed,
+                                first_step_ > 1 ? fmt::format("; begins at step {}, the steps "
+                                                              "before it are in no --log",
+                                                              first_step_)
+                                                : ""),
                     history_,
                     totals_,
                     *program_,
@@ -81,8 +87,9 @@ std::string Watching::page() const {
 
 void Watching::finish() {
   if (totals_.steps() > 0) {
-    if (!flags_.watch.metrics.empty()) write_metrics();
-    if (!flags_.watch.report.empty()) write_files({{"--report", flags_.watch.report, page()}});
+    if (!job_.flags.watch.metrics.empty()) write_metrics();
+    if (!job_.flags.watch.report.empty())
+      write_files({{"--report", job_.flags.watch.report, page()}});
   }
   if (log_) log_->finish();
   if (!fault_.empty()) throw Error(fault_);

@@ -142,7 +142,7 @@ TEST_F(CheckpointVerb, RefusesWhatMakesNoSense) {
   for (const auto& [flags, sentence] :
        {std::pair("--resume auto", "--resume auto: needs --save"),
         {"--save-every 5", "--save-every 5: needs --save"},
-        {"--save x --save-every 5m", "expected mini-batches, as 50, or seconds, as 30s"},
+        {"--save x --save-every 5m", "must be mini-batches, as 50, or seconds, as 30s"},
         {"--save x --keep 0", "--keep 0: must be from 1"}}) {
     const Ran ran = command(kCheckpointJob + flags);
     EXPECT_EQ(ran.code, 2) << flags;

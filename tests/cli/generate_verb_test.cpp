@@ -129,9 +129,9 @@ TEST_F(GenerateVerb, RefusesInOneSentence) {
   expect_refused("generate --resume " + path("mlp"), 2, "which takes no text; gpt: does");
   expect_refused("generate --resume " + path("nothing"), 65, "nothing");
   expect_refused("train --data text", 2, "a model of sequences names");
-  expect_refused(std::string("train ") + kModel, 2, "takes text, but --data digits is none");
+  expect_refused(std::string("train ") + kModel, 2, "takes text, but --data digits is not text");
   expect_refused(train("-p 2 --schedule seq-1f1b -q 17"), 2, "must be from 1 to 16");
-  expect_refused(train("-p 2 --schedule 1f1b -q 2"), 2, "schedule 1f1b cuts nothing");
+  expect_refused(train("-p 2 --schedule 1f1b -q 2"), 2, "schedule 1f1b has no slices");
 }
 
 }  // namespace

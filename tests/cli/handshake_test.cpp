@@ -7,6 +7,7 @@
 #include "cli/launched.hpp"
 #include "millrace/core/error.hpp"
 #include "millrace/stages/products.hpp"
+#include "millrace/training/settings.hpp"
 #include "millrace/transport/listener.hpp"
 #include "millrace/transport/private_directory.hpp"
 #include "millrace/transport/zeromq.hpp"
@@ -44,44 +45,29 @@ std::string host_says(const PrivateDirectory& place,
 }
 
 TEST(HandShake, DifferentField_ExitsWith78AndItsName) {
-  for (const char* field : {"library version",
-                            "processor",
-                            "compiled code",
-                            "products",
-                            "work",
-                            "schedule",
-                            "plan",
-                            "model",
-                            "cut",
-                            "data",
-                            "lengths",
-                            "precision",
-                            "seed",
-                            "batch size",
-                            "last batch",
-                            "epochs",
-                            "steps",
-                            "optimizer",
-                            "momentum",
-                            "beta1",
-                            "beta2",
-                            "epsilon",
-                            "learning rate",
-                            "learning-rate schedule",
-                            "warm-up",
-                            "weight decay",
-                            "clip norm",
-                            "parameter groups",
-                            "recompute",
-                            "checkpoint step"}) {
+  std::vector<std::string> fields = {"library version",
+                                     "processor",
+                                     "compiled code",
+                                     "products",
+                                     "work",
+                                     "schedule",
+                                     "plan",
+                                     "model",
+                                     "cut",
+                                     "data",
+                                     "lengths",
+                                     "data-parallel replicas",
+                                     "precision",
+                                     "checkpoint step"};
+  for (const auto& setting : agreed_settings({})) fields.push_back(setting.first);
+  for (const std::string& field : fields) {
     const PrivateDirectory place(temporary());
     Command command(worker(place, 1, 2, "train --steps 1"));
     const std::string said = host_says(place, {{field, "another value"}});
     const Outcome outcome = command.end();
 
     EXPECT_EQ(outcome.code, 78) << field << ": " << outcome.errors;
-    const std::string sentence =
-        std::string(field) + " differs: rank 0 has 'another value', rank 1 has '";
+    const std::string sentence = field + " differs: rank 0 has 'another value', rank 1 has '";
     EXPECT_THAT(outcome.errors, HasSubstr("millrace: " + sentence));
     EXPECT_THAT(said, HasSubstr(sentence));
     // It said something of its own: the field is really in its hello.

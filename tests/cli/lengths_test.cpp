@@ -102,8 +102,8 @@ TEST_F(LengthsOption, RefusesWhatCannotGoWithIt) {
   expect_refused(train("-p 2", "long"), 2, "--lengths long: unknown lengths 'long'; known");
   expect_refused(train("-p 2 --schedule seq-1f1b -q 4"),
                  2,
-                 "--lengths bucket: --schedule seq-1f1b cuts samples into 4 slices, which goes "
-                 "with samples of one length");
+                 "--lengths bucket: --schedule seq-1f1b cuts samples into 4 slices, which need "
+                 "samples of one length");
   expect_refused("launch -n 2 -- " + train("--schedule seq-1f1b -q 2"), 2, "--lengths bucket");
   expect_refused("launch -n 2 -- train --lengths bucket", 2, "--data digits is none");
 }

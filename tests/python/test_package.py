@@ -31,6 +31,13 @@ def test_without_numpy_the_import_says_what_is_missing():
     assert "initialization failed" not in ran.stderr
 
 
+def test_the_stub_of_the_trainer_has_the_keywords_of_the_settings():
+    trainer = next(node for node in stubs().body if getattr(node, "name", "") == "Trainer")
+    init = next(member for member in trainer.body if getattr(member, "name", "") == "__init__")
+    keywords = re.findall(r"^(\w+): ", millrace.Trainer.__init__.__doc__.split("Keywords:")[1], re.MULTILINE)
+    assert [argument.arg for argument in init.args.kwonlyargs] == keywords
+
+
 def test_the_stubs_name_everything_there_is():
     functions = {node.name for node in stubs().body if isinstance(node, ast.FunctionDef)}
     classes = {node.name: node for node in stubs().body if isinstance(node, ast.ClassDef)}

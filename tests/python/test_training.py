@@ -2,6 +2,7 @@
 import gc
 import os
 import pathlib
+import re
 import subprocess
 import sys
 import weakref
@@ -274,6 +275,24 @@ def test_ctrl_c_in_a_stage_is_ctrl_c():
         trainer.step(*data())
 
 
+def test_every_keyword_reaches_the_trainer(tmp_path):
+    (inputs, targets), hashes = data(16), []
+    every = dict(
+        accumulate=1, accumulate_order="ascending", optimizer=millrace.Sgd(0.125), shard_optimizer=False, learning_rate="constant",
+        warm_up=0, total_updates=0, clip_norm=None, loss_scale="none", max_skipped=3, parameters=[], frozen=[], tied=[], seed=1,
+        batch_size=16, last_batch="drop", epochs=2, steps=0, recompute=False, executor="sequential", threads_per_rank=1,
+        save_folder=str(tmp_path), save_every="30s", save_errors="stop", keep=1, keep_every=0)
+    documented = re.findall(r"^(\w+): ", millrace.Trainer.__init__.__doc__.split("Keywords:")[1], re.MULTILINE)
+    assert set(every) == set(documented)
+    for more in ({}, {"loss_scale": "static:4"}, {"parameters": ["*:lr=0.5"]}, {"batch_size": 9}):
+        trainer = millrace.Trainer(millrace.generate("1f1b", 2, 4), model(2), **{**every, **more, "save_folder": str(tmp_path / str(len(hashes)))})
+        trainer.fit(inputs, targets)
+        assert len(list((tmp_path / str(len(hashes))).glob("step-*"))) == 1  # keep
+        hashes.append((trainer.weights_hash(), trainer.global_step))
+    assert hashes[1] == hashes[0] and hashes[2][0] != hashes[0][0]
+    assert [steps for _, steps in hashes] == [2, 2, 2, 2]  # last_batch
+
+
 def test_what_does_not_fit_is_refused():
     program, (inputs, targets) = millrace.generate("1f1b", 2, 4), data()
 
@@ -290,7 +309,11 @@ def test_what_does_not_fit_is_refused():
     refused("known are|did you mean", lambda: trainer(optimizer="adamv"))
     refused(r"^Trainer has no argument 'learning_rte'; did you mean 'learning_rate'\?$", lambda: trainer(learning_rte="cosine"))
     refused("^Trainer has no argument 'lr': the optimizer has it, optimizer=millrace.AdamW", lambda: trainer(lr=1e-3))
-    refused("^Trainer: epochs is 'many', a str; expected int$", lambda: trainer(epochs="many"))
+    refused("^Trainer: frozen is 'layers.0', a str; expected a list of str$", lambda: trainer(frozen="layers.0"))
+    refused("^Trainer: shard_optimizer is 1, a int; expected a bool$", lambda: trainer(shard_optimizer=1))
+    refused("^keep 0: must be from 1 to 1000000$", lambda: trainer(keep=0))
+    refused("^recompute every-4: must be true or false$", lambda: trainer(recompute="every-4"))
+    refused("^Trainer: epochs is 'many', a str; expected an int$", lambda: trainer(epochs="many"))
     refused(r"^Trainer.step has no argument 'wieght'; did you mean 'weight'\?$", lambda: trainer().step(inputs, wieght=1))
     refused("^save_every 5: there is no folder to save in; give save_folder, too$", lambda: trainer(save_every=5))
     refused("^save\\(\\) has no folder; make the trainer with save_folder=", lambda: trainer().save())

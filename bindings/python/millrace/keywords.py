@@ -16,7 +16,6 @@ _ELSEWHERE = {
     "lr": "learning_rate",
     "eps": "epsilon",
     "betas": "beta1 and beta2",
-    "max_norm": "clip_norm",
     "accumulation_steps": "accumulate",
     "num_microbatches": "micro_batches",
     "n_microbatches": "micro_batches",
@@ -57,7 +56,7 @@ def _explain(what: str, signature: str, arguments: tuple[Any, ...], keywords: Ma
     parameters = _parameters(next((line for line in signature.splitlines() if ") -> " in line), "() -> "))
     names = [name for name, _, _ in parameters]
     for name in keywords:
-        if name not in names:
+        if name not in names and "**" not in signature:
             refuse_unknown(what, name, [known for known in names if known not in ("self", "arg0")])
     given = {**dict(zip(names, arguments)), **keywords}
     for name, kind, has_default in parameters:

@@ -87,7 +87,7 @@ class Pipeline:
       number of samples: `lambda targets: targets.numel()` for a loss per token.
     - `precision`: "bf16" runs modules and loss under autocast; parameters stay float32.
     - `recompute`: forwards keep their inputs alone, and run again before their backward.
-    - `options` are those of millrace.Trainer: executor, clip_norm, learning_rate, save_folder, ...
+    - `options` are those of millrace.Trainer: executor, learning_rate, save_folder, ...
 
     Weights and gradients are those of one thread that runs backward() for the same micro-batches in
     ascending order, bit for bit. A traceback in a module, the loss, a hook or an autograd.Function

@@ -9,6 +9,7 @@
 #include "millrace/scheduler/plan/search.hpp"
 #include "millrace/scheduler/plan/simulate.hpp"
 #include "millrace/scheduler/plan/verify.hpp"
+#include "millrace/training/trainer_options.hpp"
 
 namespace millrace::python {
 
@@ -61,6 +62,9 @@ struct Simulated {
 
 /// millrace.results.Accumulation.
 [[nodiscard]] py::object accumulation_object(const Program& program);
+
+/// The keywords of a Trainer. None stands for the default. Throws InvalidArgument.
+[[nodiscard]] TrainerOptions options_of(const py::dict& keywords);
 
 /// A list of millrace.results.Violation.
 [[nodiscard]] py::list violation_objects(const std::vector<Violation>& violations,

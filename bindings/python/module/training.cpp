@@ -1,9 +1,11 @@
 // Training stages that are Python objects: all of them in this process, or those of its rank.
 #include <algorithm>
 #include <pybind11/stl.h>
+#include <utility>
 
 #include "millrace/core/error.hpp"
 #include "millrace/scheduler/plan/passes.hpp"
+#include "millrace/training/settings.hpp"
 #include "millrace/training/trainer.hpp"
 #include "module/arguments.hpp"
 #include "module/array_data.hpp"
@@ -20,33 +22,6 @@ namespace millrace::python {
 namespace {
 
 using namespace py::literals;
-
-/// "adamw" or a millrace.Optimizer: its kind, and the settings that it names.
-void set_optimizer(TrainerOptions& options, const py::object& said) {
-  if (py::isinstance<py::str>(said)) {
-    options.optimizer = optimizer_defaults(optimizer_kind(said.cast<std::string>()));
-    return;
-  }
-  require(py::hasattr(said, "kind") && py::hasattr(said, "settings"),
-          "optimizer is a name, or what millrace.AdamW(...) and its like make");
-  OptimizerOptions& optimizer = options.optimizer;
-  optimizer = optimizer_defaults(optimizer_kind(said.attr("kind").cast<std::string>()));
-  options.learning_rate.base = said.attr("learning_rate").cast<double>();
-  for (const auto& [key, value] : py::dict(said.attr("settings"))) {
-    const std::string name = py::str(key);
-    double OptimizerOptions::*member = nullptr;
-    for (const auto& [known, where] : {std::pair{"momentum", &OptimizerOptions::momentum},
-                                       {"beta1", &OptimizerOptions::beta1},
-                                       {"beta2", &OptimizerOptions::beta2},
-                                       {"epsilon", &OptimizerOptions::epsilon},
-                                       {"weight_decay", &OptimizerOptions::weight_decay}})
-      if (name == known) member = where;
-    require(member != nullptr,
-            "an optimizer has no setting '" + name +
-                "'; known are momentum, beta1, beta2, epsilon and weight_decay");
-    optimizer.*member = value.cast<double>();
-  }
-}
 
 py::object report_of(const StepReport& report) {
   return made("StepReport",
@@ -235,45 +210,19 @@ class PythonTrainer {
   Shape shape_;
 };
 
+/// Python's stages have no layers to choose from.
+Program recomputed(const Program& program, TrainerOptions& options) {
+  const Recompute recompute = std::exchange(options.recompute, {});
+  require(recompute.kind == RecomputeKind::None || recompute.kind == RecomputeKind::All,
+          "recompute " + to_string(recompute) + ": must be true or false");
+  return recompute.kind == RecomputeKind::All ? insert_recompute(program) : program;
+}
+
 std::unique_ptr<PythonTrainer> made_trainer(const Program& program,
                                             const py::object& stages,
-                                            const py::object& optimizer,
-                                            const std::string& learning_rate,
-                                            std::int64_t warm_up,
-                                            std::int64_t total_updates,
-                                            std::optional<double> clip_norm,
-                                            int accumulate,
-                                            const std::vector<std::string>& frozen,
-                                            const std::vector<std::vector<std::string>>& tied,
-                                            bool recompute,
-                                            const std::string& executor,
-                                            std::uint64_t seed,
-                                            const std::string& save_folder,
-                                            std::int64_t save_every,
-                                            std::int64_t batch_size,
-                                            std::int64_t epochs,
-                                            std::int64_t steps) {
-  TrainerOptions options;
-  options.learning_rate = parse_learning_rate(learning_rate);
-  set_optimizer(options, optimizer);
-  options.learning_rate.warm_up = warm_up;
-  options.learning_rate.total_updates = total_updates;
-  options.clip_norm = clip_norm;
-  options.accumulate = accumulate;
-  options.frozen = frozen;
-  options.tied = tied;
-  options.executor = executor;
-  options.seed = seed;
-  require(save_every == 0 || !save_folder.empty(), [&] {
-    return "save_every " + std::to_string(save_every) +
-           ": there is no folder to save in; give save_folder, too";
-  });
-  options.save.folder = save_folder;
-  options.save.every_steps = save_every;
-  options.batch_size = batch_size;
-  options.epochs = epochs;
-  options.steps = steps;
-  const Program run = recompute ? insert_recompute(program) : program;
+                                            const py::kwargs& keywords) {
+  TrainerOptions options = options_of(keywords);
+  const Program run = recomputed(program, options);
   return std::make_unique<PythonTrainer>(run, stages, std::move(options));
 }
 
@@ -338,31 +287,13 @@ void bind_training(py::module_& module) {
       .def(py::init(&made_trainer),
            "program"_a,
            "stages"_a,
-           py::kw_only(),
-           "optimizer"_a = "adamw",
-           "learning_rate"_a = "constant",
-           "warm_up"_a = 0,
-           "total_updates"_a = 0,
-           "clip_norm"_a = py::none(),
-           "accumulate"_a = 1,
-           "frozen"_a = std::vector<std::string>{},
-           "tied"_a = std::vector<std::vector<std::string>>{},
-           "recompute"_a = false,
-           "executor"_a = "sequential",
-           "seed"_a = 1,
-           "save_folder"_a = "",
-           "save_every"_a = 0,
-           "batch_size"_a = 128,
-           "epochs"_a = 10,
-           "steps"_a = 0,
-           "`stages`: one object per stage of the program, replica after replica (see "
-           "millrace.Stage), of which a process of `millrace launch` keeps its own; or a callable "
-           "stage(number), which makes no more than those. `executor` is for one process. "
-           "`learning_rate`: the curve, \"cosine:floor=0.1\"; the optimizer has "
-           "its height. `tied`: groups of names that are one weight. The last four are for fit: "
-           "mini-batches between two checkpoints (0: one at "
-           "the end), samples of a mini-batch, and how long it trains; `steps` above 0 replaces "
-           "`epochs`.")
+           ("`stages`: one object per stage of the program, replica after replica (see "
+            "millrace.Stage), of which a process of `millrace launch` keeps its own; or a callable "
+            "stage(number), which makes no more than those. `executor` (sequential) is for one "
+            "process. The optimizer, a name or millrace.AdamW(...), has the largest learning rate. "
+            "None stands for the default.\n\nKeywords:\n" +
+            keyword_help())
+               .c_str())
       .def(
           "step",
           [](PythonTrainer& self,

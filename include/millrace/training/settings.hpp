@@ -76,9 +76,9 @@ using SettingValues = std::map<std::string, std::string, std::less<>>;
 /// Sets the values in the order of the rows. Throws InvalidParameter with the name, the value and
 /// what is allowed: for an unknown name, a value out of range, and a setting that the optimizer
 /// does not have.
-void apply(TrainerOptions& options,
-           const SettingValues& values,
-           std::span<const Setting> rows = settings());
+void apply_settings(TrainerOptions& options,
+                    const SettingValues& values,
+                    std::span<const Setting> rows = settings());
 
 /// The values, and the presets of those that are not given. Throws InvalidParameter for an unknown
 /// optimizer.

@@ -1,0 +1,245 @@
+// The options that a resumed run takes from its checkpoint: all that are not given.
+#include <fmt/format.h>
+#include <map>
+#include <sstream>
+
+#include "cli/numbers.hpp"
+#include "cli/train/options.hpp"
+#include "cli/vocabulary.hpp"
+#include "millrace/core/error.hpp"
+#include "millrace/scheduler/plan/generators.hpp"
+#include "millrace/training/checkpoint.hpp"
+#include "millrace/training/file_system.hpp"
+#include "millrace/training/safetensors.hpp"
+
+namespace millrace::cli {
+
+namespace {
+
+using Facts = std::map<std::string, std::string>;
+
+constexpr std::int64_t kMost = 1'000'000'000;
+
+bool is_given(const CLI::App& subcommand, const std::string& name) {
+  return subcommand.get_option(name)->count() > 0;
+}
+
+void set(CLI::App& subcommand, const std::string& name, const std::string& value) {
+  CLI::Option* option = subcommand.get_option_no_throw(name);
+  if (option == nullptr || value.empty()) return;
+  std::istringstream words(option->get_items_expected_max() > 1 ? value : "");
+  std::vector<std::string> values;
+  for (std::string word; words >> word;) values.push_back(word);
+  set_option(*option, values.empty() ? std::vector{value} : values);
+}
+
+std::string value_in(const Facts& facts, const std::string& name) {
+  const auto found = facts.find(name);
+  return found == facts.end() ? std::string() : found->second;
+}
+
+bool is_schedule(const std::string& name) {
+  return std::ranges::any_of(schedules(),
+                             [&](const ScheduleEntry& entry) { return entry.name == name; });
+}
+
+/// `--save ""` would save nothing without a message.
+void require_values(const CLI::App& subcommand) {
+  for (const CLI::Option* option : subcommand.get_options())
+    for (const std::string& value : option->results())
+      require(!value.empty(), option->get_name() + " \"\": must not be empty");
+}
+
+struct Found {
+  std::string folder;
+  Manifest manifest;
+  Facts facts;
+};
+
+/// The newest checkpoint whose manifest and run.json can be read; the trainer compares the rest.
+Found readable_at(const std::string& source) {
+  const auto read = [](const std::string& folder) -> Found {
+    return {folder, read_manifest_of(folder), run_facts_of(folder)};
+  };
+  const auto places = find_checkpoints(source);
+  for (const CheckpointPlace& place : places) {
+    try {
+      return read(place.folder);
+    } catch (const DataError&) {
+      if (&place == &places.back()) throw;
+    }
+  }
+  return read(source);
+}
+
+/// Other samples are other data, which the trainer would only find by their contents.
+void take_lengths(CLI::App& subcommand, const std::string& saved) {
+  const CLI::Option& given = *subcommand.get_option("--lengths");
+  if (given.count() > 0 && !saved.empty() && given.as<std::string>() != saved)
+    throw Mismatch(fmt::format(
+        "--lengths {}: the checkpoint was trained with {}", given.as<std::string>(), saved));
+  set(subcommand, "--lengths", saved);
+}
+
+/// The micro-batches of an update in passes: as given, else as in the run that saved.
+void share_out(CLI::App& subcommand, std::int64_t micro_batches, const std::string& passes) {
+  const auto value = [&](const std::string& name) {
+    return std::max<std::int64_t>(subcommand.get_option(name)->as<std::int64_t>(), 1);
+  };
+  micro_batches /= value(flag("data_parallel"));
+  const auto rest = [&](const std::string& name) {
+    return std::to_string(std::max<std::int64_t>(micro_batches / value(name), 1));
+  };
+  const std::string of_pass = flag("micro_batches"), accumulate = flag("accumulate");
+  const bool has_plan = is_given(subcommand, "--plan");
+  if (!has_plan && is_given(subcommand, of_pass)) return set(subcommand, accumulate, rest(of_pass));
+  set(subcommand, accumulate, passes);
+  if (has_plan) return;
+  set(subcommand, of_pass, rest(accumulate));
+}
+
+/// The options of the pipeline, which affect no bits. A given option may ask for another shape, for
+/// which some of them make no sense.
+class Pipeline {
+ public:
+  Pipeline(CLI::App& subcommand, const Facts& facts, int world)
+      : subcommand_(subcommand),
+        facts_(facts),
+        shares_(world == 0 || (places() > 0 && places() % world == 0)),
+        has_plan_(given("--plan")),
+        has_schedule_(has_plan_ || given("--schedule")),
+        has_shape_(has_schedule_ || given(flag("ranks")) || given(flag("chunks")) ||
+                   given(flag("slices"))),
+        alone_(world == 0) {}
+
+  /// The options that were set and are not defaults, as a user would type them.
+  std::string take() {
+    if (shares_) take(flag("data_parallel"), "data_parallel", "1");
+    if (!has_shape_ && !given(flag("micro_batches")) && shares_ && !fact("plan_file").empty())
+      take("--plan", "plan_file");
+    else if (!has_plan_)
+      take_schedule();
+    const bool keeps_stages = !has_shape_ && shares_;
+    if (keeps_stages && !given("--plan")) take("--partition", "partition", "even");
+    if (!has_plan_ && (keeps_stages || !fact("recompute").starts_with("stages:")))
+      take("--recompute", "recompute", "none");
+    take("--threads-per-rank", "threads_per_rank", "1");
+    const bool has_replicas = subcommand_.get_option(flag("data_parallel"))->as<std::int64_t>() > 1;
+    if (alone_ && !has_replicas) take("--executor", "executor", "flow-graph");
+    if (has_replicas) take("--shard-optimizer", "shard_optimizer");
+    return taken_;
+  }
+
+ private:
+  [[nodiscard]] bool given(const std::string& name) const { return is_given(subcommand_, name); }
+  [[nodiscard]] std::string fact(const char* name) const { return value_in(facts_, name); }
+
+  /// Ranks of all data-parallel replicas; 0: not known.
+  [[nodiscard]] std::int64_t places() const {
+    const auto number = [&](const char* name, std::int64_t otherwise) {
+      const std::string text = fact(name);
+      return text.empty() ? otherwise
+                          : whole_number(std::string("run.json: ") + name, text, 1, kMost);
+    };
+    return number("ranks", 0) * number("data_parallel", 1);
+  }
+
+  void take_schedule() {
+    const std::string program = fact("schedule");  // "zb-h1 p=2 m=4"
+    const std::string name = program.substr(0, program.find(' '));
+    if (!has_schedule_ && is_schedule(name)) {
+      take_value("--schedule", name, "1f1b");
+      take(flag("chunks"), "chunks");
+      take(flag("slices"), "slices");
+    }
+    if (shares_) take(flag("ranks"), "ranks");
+  }
+
+  void take(const std::string& option, const char* name, const char* preset = "") {
+    take_value(option, fact(name), preset);
+  }
+
+  void take_value(const std::string& option, const std::string& value, const char* preset) {
+    if (value.empty() || given(option) || value == preset) return;
+    set(subcommand_, option, value);
+    taken_ += (taken_.empty() ? "" : ", ") + option + (value == "true" ? "" : " " + value);
+  }
+
+  CLI::App& subcommand_;
+  const Facts& facts_;
+  bool shares_, has_plan_, has_schedule_, has_shape_, alone_;
+  std::string taken_;
+};
+
+/// The settings of the manifest, by the rules between options.
+void take_rows(CLI::App& subcommand, const Manifest& manifest) {
+  const auto given = [&](const char* option) { return is_given(subcommand, option); };
+  set(subcommand, "--optimizer", manifest.optimizer);
+  const auto optimizer = subcommand.get_option("--optimizer")->as<std::string>();
+  SettingValues saved = settings_in(manifest.settings, optimizer_kind(optimizer));
+  saved["seed"] = std::to_string(manifest.counters.seed);
+  const std::string order = value_in(manifest.settings, "accumulation");
+  if (!order.empty()) saved["accumulate_order"] = order == "tree" ? order : "ascending";
+  saved.erase(saved["steps"] == "0" ? "steps" : "epochs");
+  if (given("--effective-batch")) saved.erase("batch_size");
+  if (given("--epochs") || given("--steps")) {
+    saved.erase("steps");
+    saved.erase("epochs");
+  }
+  for (const Setting& row : settings())
+    if (const auto value = saved.find(row.name); value != saved.end() && row.is_in(kInFlags))
+      set(subcommand, "--" + row.flag_name(), value->second);
+}
+
+std::string take(CLI::App& subcommand, const Found& found, int world) {
+  const Manifest& manifest = found.manifest;
+  std::string taken = Pipeline(subcommand, found.facts, world).take();
+  if (!is_given(subcommand, "--dropout")) set(subcommand, "--model", manifest.model);
+  set(subcommand, "--data", value_in(found.facts, "data"));
+  take_lengths(subcommand, value_in(found.facts, "lengths"));
+  set(subcommand, "--precision", manifest.precision);
+  share_out(
+      subcommand,
+      whole_number(
+          "the checkpoint's micro_batches", value_in(manifest.settings, "micro_batches"), 1, kMost),
+      value_in(found.facts, "accumulate"));
+  take_rows(subcommand, manifest);
+  return taken;
+}
+
+/// Of a weights file; empty if it cannot be read: what loads all of it reports the fault.
+std::string divisor_in(const std::string& weights) {
+  try {
+    FileSystem files;
+    const Tensor contents = files.read(weights, ~std::uint64_t{0});
+    const Safetensors read = read_safetensors(
+        {static_cast<const std::byte*>(contents.data()), contents.bytes()}, weights);
+    return value_in(read.metadata, kFeatureDivisor);
+  } catch (const Error&) {
+    return {};
+  }
+}
+
+}  // namespace
+
+float divisor_of(const StartFlags& flags) {
+  const std::string text = flags.weights.empty() ? flags.divisor : divisor_in(flags.weights);
+  return text.empty() ? 0.0F : static_cast<float>(decimal(kFeatureDivisor, text, 0));
+}
+
+void take_settings(CLI::App& subcommand, StartFlags& flags, int world) {
+  require_values(subcommand);
+  SettingValues given = given_settings(subcommand);
+  const std::string& save = given["save_folder"];
+  require(flags.resume != "auto" || !save.empty(),
+          "--resume auto: needs --save, whose folder it looks in");
+  flags.from = flags.resume == "auto" ? save : flags.resume;
+  if (flags.resume == "auto" && find_checkpoints(save).empty()) flags.from.clear();
+  if (flags.from.empty()) return;
+  const Found found = readable_at(flags.from);
+  flags.from_step = found.manifest.counters.mini_batches;
+  flags.taken = take(subcommand, found, world);
+  flags.divisor = value_in(found.facts, kFeatureDivisor);
+}
+
+}  // namespace millrace::cli
