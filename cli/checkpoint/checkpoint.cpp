@@ -1,18 +1,16 @@
-// millrace checkpoint: looks at checkpoints, compares them, and takes the weights out of one.
+// millrace checkpoint: lists, verifies, shows, compares and exports checkpoints.
 #include "millrace/training/checkpoint.hpp"
 
 #include <cmath>
-#include <filesystem>
-#include <fstream>
+#include <fmt/format.h>
 #include <iostream>
 #include <memory>
 #include <string>
 #include <vector>
 
-#include "cli/checkpoint/newest.hpp"
 #include "cli/files.hpp"
 #include "cli/numbers.hpp"
-#include "cli/train/options.hpp"
+#include "cli/train/checkpoints.hpp"
 #include "cli/verbs.hpp"
 #include "millrace/core/error.hpp"
 #include "millrace/training/weights_hash.hpp"
@@ -31,8 +29,7 @@ std::uint64_t bytes_in(const Manifest& manifest) {
 std::string begun_in(const TrainingCounters& counters) {
   const std::int64_t count = counters.partial.micro_batches;
   if (count == 0) return {};
-  return ", " + std::to_string(count) + (count == 1 ? " micro-batch" : " micro-batches") +
-         " of the next update";
+  return fmt::format(", {} micro-batch{} of the next update", count, count == 1 ? "" : "es");
 }
 
 std::string weights_hash_of(const Manifest& manifest) {
@@ -43,7 +40,7 @@ std::string weights_hash_of(const Manifest& manifest) {
   return combine_digests(digests);
 }
 
-/// One line each; a damaged one is told, and does not hide the others.
+/// One line each, damaged ones included.
 void list(const std::string& root) {
   const auto places = find_checkpoints(root);
   if (places.empty()) throw DataError(root + ": has no checkpoint");
@@ -82,7 +79,7 @@ void show(const std::string& path) {
             << "seed        " << counters.seed << '\n'
             << "updates     " << counters.global_step << " of " << counters.mini_batches
             << " mini-batches\n"
-            << "goes on at  epoch " << counters.position.epoch + 1 << ", mini-batch "
+            << "continues   epoch " << counters.position.epoch + 1 << ", mini-batch "
             << counters.position.batch + 1 << begun_in(counters) << '\n'
             << "loss scale  " << exact(counters.loss_scale.value) << '\n'
             << "weights     " << weights_hash_of(manifest) << '\n';
@@ -123,11 +120,11 @@ std::map<std::string, std::string> facts_of(const Manifest& manifest) {
   return facts;
 }
 
-/// Tells whether anything differs.
+/// Prints the differences; true if there are any.
 bool differ(const std::string& left, const std::string& right) {
   const Checkpoint one(newest_at(left)), other(newest_at(right));
   bool any = false;
-  const auto tell = [&](const std::string& line) {
+  const auto print = [&](const std::string& line) {
     std::cout << line << '\n';
     any = true;
   };
@@ -135,7 +132,7 @@ bool differ(const std::string& left, const std::string& right) {
   for (const auto& [name, value] : facts_of(one.manifest())) {
     const auto found = theirs.find(name);
     const std::string second = found == theirs.end() ? "nothing" : found->second;
-    if (second != value) tell(name + ": " + value + ", " + second);
+    if (second != value) print(fmt::format("{}: {}, {}", name, value, second));
   }
   for (const auto& [here, there, missing] : {std::tuple(&one, &other, " is only in the first"),
                                              std::tuple(&other, &one, " is only in the second")})
@@ -144,9 +141,9 @@ bool differ(const std::string& left, const std::string& right) {
         const SafetensorsEntry* mine = here->find(tensor.name, tensor.part);
         const SafetensorsEntry* second = there->find(tensor.name, tensor.part);
         if (second == nullptr)
-          tell(tensor_key(tensor) + missing);
+          print(tensor_key(tensor) + missing);
         else if (here == &one && !std::ranges::equal(mine->bytes, second->bytes))
-          tell(tensor_key(tensor) + ": " + distance(*mine, *second));
+          print(tensor_key(tensor) + ": " + distance(*mine, *second));
       }
   return any;
 }
@@ -175,12 +172,12 @@ struct CheckpointPaths {
 }  // namespace
 
 void add_checkpoint(CLI::App& app) {
-  CLI::App* verb =
+  CLI::App* subcommand =
       app.add_subcommand("checkpoint", "List, verify, show, compare and export checkpoints");
-  verb->require_subcommand(1);
+  subcommand->require_subcommand(1);
   auto paths = std::make_shared<CheckpointPaths>();
   const auto add = [&](const char* name, const char* what, auto work) {
-    CLI::App* part = verb->add_subcommand(name, what);
+    CLI::App* part = subcommand->add_subcommand(name, what);
     part->add_option("folder", paths->one, "A checkpoint, or the folder of --save: its newest")
         ->required();
     part->callback([paths, work] { work(*paths); });
@@ -188,9 +185,9 @@ void add_checkpoint(CLI::App& app) {
   };
   add("ls", "The checkpoints of a folder, newest first", [](const auto& p) { list(p.one); });
   add("verify", "Compare every byte with its hash", [](const auto& p) { verify(p.one); });
-  add("show", "What the manifest says", [](const auto& p) { show(p.one); });
+  add("show", "The contents of the manifest", [](const auto& p) { show(p.one); });
   add("diff",
-      "What differs between two; exit code 1 where anything does",
+      "The differences between two; exit code 1 if there are any",
       [](const auto& p) {
         if (differ(p.one, p.other)) throw ExitCode{1};
       })

@@ -1,12 +1,13 @@
 // millrace generate: text from a checkpoint of a model that was trained on text.
+#include <fmt/format.h>
 #include <iostream>
 #include <memory>
 #include <string>
 
 #include <nlohmann/json.hpp>
 
-#include "cli/checkpoint/newest.hpp"
 #include "cli/generate/sample.hpp"
+#include "cli/train/checkpoints.hpp"
 #include "cli/train/refusals.hpp"
 #include "cli/verbs.hpp"
 #include "cli/vocabulary.hpp"
@@ -34,33 +35,33 @@ void check(const GenerateFlags& flags) {
   require_count("--tokens", flags.tokens, kMost);
   require_count("--samples", flags.samples, kMost);
   require_between("--temperature", flags.temperature, 0, kUnbounded);
-  require(flags.seed >= 0, "--seed " + std::to_string(flags.seed) + ": must be at least 0");
+  require(flags.seed >= 0, fmt::format("--seed {}: must be at least 0", flags.seed));
 }
 
 ModelSpec model_of(const Manifest& manifest, const std::string& folder) {
-  require(!manifest.model.empty(), folder + ": does not say what model it is of");
+  require(!manifest.model.empty(), folder + ": names no model");
   ModelSpec model = parse_model(manifest.model);
   require(model.context > 0,
-          folder + ": is of " + manifest.model + ", which takes no text; gpt: does");
+          fmt::format("{}: {} cannot generate text; use a gpt: model", folder, manifest.model));
   model.precision = precision_of(manifest.precision);
   return model;
 }
 
-/// As the checkpoint's run.json holds it, which no digest guards.
+/// In the checkpoint's run.json, which has no digest.
 Vocabulary saved_vocabulary(const std::string& digits,
                             const ModelSpec& model,
                             const std::string& folder) {
   return about(folder + "/run.json", "vocabulary", [&] {
     Vocabulary vocabulary = vocabulary_of_digits(digits);
     if (vocabulary.size() > model.output_columns())
-      throw DataError("has " + std::to_string(vocabulary.size()) + " bytes, the model tells " +
-                      std::to_string(model.output_columns()) + " apart");
+      throw DataError(fmt::format(
+          "has {} bytes, the model has {} classes", vocabulary.size(), model.output_columns()));
     return vocabulary;
   });
 }
 
-/// What the checkpoint says of the data that the model was trained on; of data that is named, its
-/// own, if it is that data.
+/// Of the data that the model was trained on: from the checkpoint, or from --data if its contents
+/// are the same.
 Vocabulary vocabulary_of(const GenerateFlags& flags,
                          const Manifest& manifest,
                          const ModelSpec& model,
@@ -74,13 +75,13 @@ Vocabulary vocabulary_of(const GenerateFlags& flags,
   }
   const std::string& saved = facts["lengths"];
   const Lengths lengths = saved.empty() ? Lengths::Fixed : lengths_called(saved);
-  require(!name.empty(), folder + ": does not say what data it was trained on; give --data");
+  require(!name.empty(), folder + ": names no data; give --data");
   const Dataset train = about("--data", name, [&] {
                           return load_data(name, manifest.counters.seed, model.context, lengths);
                         }).train;
-  require(train.windows.positions > 0, "--data " + name + ": is no text");
+  require(train.windows.positions > 0, "--data " + name + ": is not text");
   if (!manifest.data.empty() && contents_digest(train) != manifest.data)
-    throw Mismatch("--data " + name + ": is not the text that " + folder + " was trained on");
+    throw Mismatch(fmt::format("--data {}: is not the text that {} was trained on", name, folder));
   return *train.windows.vocabulary;
 }
 
@@ -91,7 +92,7 @@ void print(const GenerateFlags& flags,
     nlohmann::ordered_json document;
     document["prompt"] = prompt;
     document["samples"] = texts;
-    // Bytes that are no UTF-8 stay readable for whoever parses it.
+    // Bytes that are not UTF-8 are replaced, so that a parser can read it.
     std::cout << document.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace)
               << '\n';
     return;
@@ -128,27 +129,31 @@ void generate(const GenerateFlags& flags) {
 }  // namespace
 
 void add_generate(CLI::App& app) {
-  CLI::App* verb =
-      app.add_subcommand("generate", "Continue a text by a model of a checkpoint, stage by stage");
+  CLI::App* subcommand =
+      app.add_subcommand("generate", "Continue a text with the model of a checkpoint");
   // Shared with the callback, which runs after this function has returned.
   auto flags = std::make_shared<GenerateFlags>();
-  verb->add_option("--resume", flags->from, "A checkpoint, or a folder of them: the newest")
+  subcommand->add_option("--resume", flags->from, "A checkpoint, or a folder of them: the newest")
       ->required();
-  verb->add_option("--prompt", flags->prompt, "What to continue (a newline)");
-  verb->add_option("--tokens", flags->tokens, "Tokens to add to each sample")
+  subcommand->add_option("--prompt", flags->prompt, "What to continue (a newline)");
+  subcommand->add_option("--tokens", flags->tokens, "Tokens to add to each sample")
       ->capture_default_str();
-  verb->add_option("--samples", flags->samples, "Continuations, with draws of their own")
+  subcommand
+      ->add_option("--samples", flags->samples, "Continuations, each with its own random numbers")
       ->capture_default_str();
-  verb->add_option("--temperature",
+  subcommand
+      ->add_option("--temperature",
                    flags->temperature,
                    "Above 1 more varied, below 1 less; 0: always the likeliest")
       ->capture_default_str();
-  verb->add_option("--seed", flags->seed, "Of the draws")->capture_default_str();
-  verb->add_option(cli::flags("ranks"), flags->ranks, "Stages, a thread each; the text is the same")
+  subcommand->add_option("--seed", flags->seed, "Seed of the random numbers")
       ->capture_default_str();
-  verb->add_option("--data", flags->data, "The text that it was trained on, if it has moved");
-  verb->add_flag("--json", flags->json, "Print one JSON object");
-  verb->callback([flags] { generate(*flags); });
+  subcommand
+      ->add_option(cli::flags("ranks"), flags->ranks, "Stages, a thread each; the text is the same")
+      ->capture_default_str();
+  subcommand->add_option("--data", flags->data, "The text of the training, if it has moved");
+  subcommand->add_flag("--json", flags->json, "Print one JSON object");
+  subcommand->callback([flags] { generate(*flags); });
 }
 
 }  // namespace millrace::cli

@@ -1,6 +1,7 @@
 #include "cli/generate/sample.hpp"
 
 #include <charconv>
+#include <fmt/format.h>
 #include <system_error>
 
 #include "millrace/core/error.hpp"
@@ -40,8 +41,7 @@ Vocabulary vocabulary_of_digits(std::string_view digits) {
     unsigned number = 0;
     const auto [end, fault] = std::from_chars(pair.data(), pair.data() + pair.size(), number, 16);
     if (pair.size() != 2 || fault != std::errc() || end != pair.data() + 2)
-      throw DataError("a vocabulary is pairs of hexadecimal digits, not '" + std::string(pair) +
-                      "'");
+      throw DataError(fmt::format("{}: must be two hexadecimal digits of a byte", pair));
     bytes += static_cast<char>(number);
   }
   return Vocabulary(bytes);

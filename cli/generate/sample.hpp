@@ -1,4 +1,4 @@
-// Text that a model gives: the sample at the end of a training, and the verb that asks for more.
+// Text from a model: the sample at the end of a training, and the subcommand generate.
 #pragma once
 
 #include <string>
@@ -16,13 +16,13 @@ namespace millrace::cli {
                                                  std::string_view prompt,
                                                  Sampling sampling);
 
-/// A prompt for who gives none: a newline, or the first byte that the vocabulary knows.
+/// The default prompt: a newline, or the first byte that the vocabulary knows.
 [[nodiscard]] std::string plain_prompt(const Vocabulary& vocabulary);
 
 /// The bytes that a vocabulary knows in hexadecimal digits, as a checkpoint's run.json holds them.
 [[nodiscard]] std::string digits_of(const Vocabulary& vocabulary);
 
-/// The other way. Throws DataError for a text that is no such digits.
+/// The reverse. Throws DataError for other text.
 [[nodiscard]] Vocabulary vocabulary_of_digits(std::string_view digits);
 
 }  // namespace millrace::cli

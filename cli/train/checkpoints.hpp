@@ -1,4 +1,4 @@
-// What a run tells of its checkpoints, and what it begins with.
+// Where a run begins, and the results of its saves.
 #pragma once
 
 #include <cstdint>
@@ -9,31 +9,34 @@
 
 namespace millrace::cli {
 
-/// Resumes, or takes over weights, as the flags say; rank 0 (`speaks`) tells what is not as it was,
-/// on standard error. Throws what Trainer::resume does.
-void begin_from(Trainer& trainer, const StartFlags& flags, bool speaks);
+/// Resumes a checkpoint or loads weights, by the flags. Rank 0 (`prints`) reports differences on
+/// standard error. Throws as Trainer::resume.
+void begin_from(Trainer& trainer, const StartFlags& flags, bool prints);
 
-/// What became of the saves of a run.
+/// The saves of a run.
 struct SavedCheckpoints {
   std::string newest;
   std::int64_t saved = 0;
   std::int64_t failed = 0;
   std::string fault;  ///< of the last one that failed
 
-  /// Counts one, and gives the alarm on standard error if it failed.
-  void add(const SaveReport& report, bool speaks);
+  /// Counts one; reports a failure on standard error.
+  void add(const SaveReport& report, bool prints);
 };
 
-/// Ends the command with 1, and says why, where a checkpoint was not saved.
-void require_saved(const SavedCheckpoints& checkpoints, bool speaks);
+/// Ends the command with 1 and a message if a checkpoint was not saved.
+void require_saved(const SavedCheckpoints& checkpoints, bool prints);
 
-/// The same where the run had steps, and none of them updated the weights.
-void require_update(const FitReport& fit, bool speaks);
+/// The same if the run had steps, but no update.
+void require_update(const FitReport& fit, bool prints);
 
-/// Says that the run was stopped, and where it goes on, and ends the command with the code of the
-/// signal.
+/// Reports that the run was stopped and its newest checkpoint; ends the command with the code of
+/// the signal.
 [[noreturn]] void end_stopped(const TrainingCounters& counters,
                               const SavedCheckpoints& checkpoints,
-                              bool speaks);
+                              bool prints);
+
+/// The newest of a folder of checkpoints, else the path itself. Throws StorageError.
+[[nodiscard]] std::string newest_at(const std::string& path);
 
 }  // namespace millrace::cli

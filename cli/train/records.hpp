@@ -16,32 +16,30 @@
 
 namespace millrace::cli {
 
-/// Lines of JSON or of CSV, by the file's ending. A line is handed to the system whole, and cut off
-/// again where that takes only a part of it. Training goes on when it cannot be written.
+/// Lines of JSON or of CSV, by the file's ending. A line is written whole or removed. Training
+/// continues if it cannot be written.
 /// Thread-safety: externally synchronised.
 class StepLog {
  public:
-  /// Opens the file, and changes nothing in it yet. Throws InvalidArgument naming the option when
-  /// that is not possible.
+  /// Opens the file without a change. Throws InvalidArgument that names the option.
   explicit StepLog(std::string path);
   StepLog(const StepLog&) = delete;
   StepLog& operator=(const StepLog&) = delete;
   ~StepLog();
 
-  /// Begins again, or, where the run `resumes`, behind the record of `step`: what later steps have
-  /// left, or half a line, is cut off. `form` has the ranks of the records to come. Throws
-  /// DataError naming the line when the file is no such log, InvalidArgument when it has other
-  /// columns.
-  /// `each`: is given every record that stays, unless it is null.
+  /// Empties the file or, if the run `resumes`, removes the records after `step` and an incomplete
+  /// line. `form` has the ranks of the new records. `each`, unless null, is called with every
+  /// record that stays. Throws DataError that names the line if the file is not such a log,
+  /// InvalidArgument if it has other columns.
   void begin(bool resumes,
              std::int64_t step,
              const StepRecord& form,
              const std::function<void(const StepRecord&)>& each = {});
 
-  /// Gives the alarm on standard error once, when the system refuses.
+  /// The first failure is reported on standard error.
   void add(const StepRecord& record);
 
-  /// Throws Error when steps are missing in it.
+  /// Throws Error if the log lacks steps.
   void finish() const;
 
  private:
@@ -62,24 +60,24 @@ class StepLog {
   std::string fault_;
 };
 
-/// Thread-safety: externally synchronised.
+/// Log, metrics and page of a run. Thread-safety: externally synchronised.
 class Watching {
  public:
-  /// Tries the files, and leaves them as they are. Throws InvalidArgument naming the option whose
-  /// file cannot be written.
+  /// Opens the files without a change. Throws InvalidArgument that names the option whose file
+  /// cannot be written.
   explicit Watching(const TrainJob& job);
 
-  /// Before the first step: `step` mini-batches have been run, by another process where the run
-  /// `resumes`, whose records metrics and page take from the log; `program` is what is executed, in
-  /// so many copies, and must outlive this. Throws as StepLog::begin.
-  void begin(bool resumes, std::int64_t step, const Program& program, int copies);
+  /// Call it before the first step, after `step` mini-batches. If the run `resumes`, metrics and
+  /// page begin with the records of the log. `program` is executed by `replicas` data-parallel
+  /// replicas, and must outlive this. Throws as StepLog::begin.
+  void begin(bool resumes, std::int64_t step, const Program& program, int replicas);
 
   void add(const StepRecord& record);
 
-  /// Writes what is to be there when the run has ended, or was stopped. Throws Error naming what
-  /// could not be written.
+  /// Writes metrics and page when the run ends or is stopped. Throws Error that names the files
+  /// that could not be written.
   void finish();
-  /// The same where the run has failed, which is told and this is not.
+  /// The same after a failure of the run, which is reported instead of one here.
   void finish_failed() noexcept;
 
  private:
@@ -99,16 +97,15 @@ class Watching {
   std::string fault_;
 };
 
-/// Tried before training, so that a wrong path is not found out after it; written whole at its end,
-/// so that a run that fails leaves what was there.
+/// Timeline, diagram and measured costs: opened before training, so that a wrong path is found at
+/// once, and written whole at its end, so that a failed run leaves the old files.
 /// Thread-safety: externally synchronised.
 class TrainOutputs {
  public:
-  /// Throws InvalidArgument naming the option whose file cannot be written.
+  /// Throws InvalidArgument that names the option whose file cannot be written.
   explicit TrainOutputs(const TrainFlags& flags);
 
-  /// Writes what was asked for; the rest of the run has been told then. Throws Error naming every
-  /// file that could not be written.
+  /// Writes the files. Throws Error that names every file that could not be written.
   void write(const Program& program, const Timeline& last, const Cost& cost) const;
 
  private:

@@ -1,7 +1,8 @@
-// How the flags of train refuse: the option as typed, the value and the bound, in one sentence.
+// Errors of options: the option, the value and the bound.
 #pragma once
 
 #include <cstdint>
+#include <fmt/format.h>
 #include <limits>
 #include <string>
 
@@ -12,7 +13,7 @@ namespace millrace::cli {
 
 inline constexpr double kUnbounded = std::numeric_limits<double>::infinity();
 
-/// Runs `work`; what it refuses is said about the option as typed.
+/// Runs `work`; its errors begin with the option and the value.
 template <class Work>
 auto about(const std::string& option, const std::string& value, Work work) {
   try {
@@ -28,7 +29,7 @@ inline void require_count(const ParameterText& option,
                           std::int64_t value,
                           std::int64_t most = 1'000'000'000) {
   require(value >= 1 && value <= most,
-          option + " " + std::to_string(value) + ": must be from 1 to " + std::to_string(most));
+          option + fmt::format(" {}: must be from 1 to {}", value, most));
 }
 
 inline void require_between(const std::string& option, double value, double least, double below) {

@@ -23,23 +23,22 @@ namespace millrace::cli {
 
 namespace {
 
-Trainer trainer_of(const TrainJob& job, const TrainSeat& seat) {
-  if (seat.endpoint == nullptr) return {job.model, job.program, job.options};
-  const GridPosition place(*seat.endpoint, job.grid());
-  return {rank_parts(job.model, job.program, job.options, place, *seat.group), job.options};
+Trainer trainer_of(const TrainJob& job, const TrainPlace& place) {
+  if (place.endpoint == nullptr) return {job.model, job.program, job.options};
+  const GridPosition position(*place.endpoint, job.grid());
+  return {rank_parts(job.model, job.program, job.options, position, *place.group), job.options};
 }
 
-/// What rank 0 says while the run goes on and at its end.
-class Speaker {
+/// Progress and results, printed by rank 0.
+class Printer {
  public:
-  Speaker(const TrainJob& job, bool is_alone)
+  Printer(const TrainJob& job, bool is_alone)
       : job_(job),
         outputs_(job.flags),
         watching_(job),
         place_(job.flags.json ? STDERR_FILENO : STDOUT_FILENO),
         buffer_(place_),
         stream_(&buffer_),
-        // The first rank's; the idle share is its own.
         progress_(stream_,
                   isatty(place_) == 1,
                   job.epochs(),
@@ -117,16 +116,16 @@ std::optional<TextOutcome> text_outcome(const TrainJob& job,
                                         bool has_all_weights) {
   const Dataset& data = job.data.test;
   if (data.windows.positions == 0) return std::nullopt;
-  const std::string judged = text_of_targets(data);
+  const std::string text = text_of_targets(data);
   TextOutcome outcome;
   outcome.padded = data.has_documents();
   outcome.gzip_bits =
-      8.0 * static_cast<double>(gzipped_size(judged)) / static_cast<double>(judged.size());
+      8.0 * static_cast<double>(gzipped_size(text)) / static_cast<double>(text.size());
   if (has_all_weights) outcome.sample = sample_of(job, trainer, *data.windows.vocabulary);
   return outcome;
 }
 
-/// What the products of a sample need; of documents the mean, which padding is no part of.
+/// Operations of the matrix multiplications of a sample; of documents the mean, without padding.
 double operations_per_sample(const TrainJob& job) {
   const auto operations = [&](std::int64_t positions) {
     return training_operations(job.model, {.samples = 1, .positions = positions});
@@ -141,7 +140,7 @@ double operations_per_sample(const TrainJob& job) {
   return sum / static_cast<double>(data.size());
 }
 
-/// Measured when the ranks have nothing left to do.
+/// Measured after the ranks have ended.
 ProductUse product_use(const TrainJob& job) {
   ProductUse use;
   use.operations_per_sample = operations_per_sample(job);
@@ -151,38 +150,38 @@ ProductUse product_use(const TrainJob& job) {
   return use;
 }
 
-/// What the trainer tells goes to the measurement, and on rank 0 to whoever looks.
+/// Passes the reports of the trainer to the measurement and, on rank 0, to the printer.
 void listen(Trainer& trainer,
             RunMeasurement& measurement,
-            std::optional<Speaker>& speaker,
+            std::optional<Printer>& printer,
             std::stop_source& stop) {
   trainer.on_step = [&](const StepReport& report) {
     measurement.after_step(report);
     if (StopSignals::received() != 0) stop.request_stop();
-    if (speaker) speaker->progress().step(report, measurement.bubble());
+    if (printer) printer->progress().step(report, measurement.bubble());
   };
   trainer.on_pass = [&] {
     if (StopSignals::received() != 0) stop.request_stop();
   };
-  if (!speaker) return;
-  trainer.on_gradients = [&](const GradientInspection& found) { speaker->show(found); };
-  trainer.on_epoch = [&](const EpochReport& epoch) { speaker->progress().epoch(epoch); };
-  trainer.on_record = [&](const StepRecord& record) { speaker->watching().add(record); };
+  if (!printer) return;
+  trainer.on_gradients = [&](const GradientInspection& found) { printer->show(found); };
+  trainer.on_epoch = [&](const EpochReport& epoch) { printer->progress().epoch(epoch); };
+  trainer.on_record = [&](const StepRecord& record) { printer->watching().add(record); };
 }
 
-/// Of a training that had run all its steps when it was saved.
-TrainOutcome judge_finished(const TrainJob& job,
-                            Trainer& trainer,
-                            const TrainSeat& seat,
-                            std::optional<Speaker>& speaker) {
+/// For a checkpoint without steps left.
+TrainOutcome evaluate_finished(const TrainJob& job,
+                               Trainer& trainer,
+                               const TrainPlace& place,
+                               std::optional<Printer>& printer) {
   TrainOutcome outcome;
-  outcome.processes = seat.processes;
+  outcome.processes = place.processes;
   outcome.updates = trainer.global_step();
   outcome.score = trainer.evaluate(job.data.test);
   outcome.weights_hash = trainer.weights_hash();
-  if (!speaker) return outcome;
-  outcome.text = text_outcome(job, trainer, seat.endpoint == nullptr);
-  speaker->report_finished(outcome, trainer.state().counters().mini_batches);
+  if (!printer) return outcome;
+  outcome.text = text_outcome(job, trainer, place.endpoint == nullptr);
+  printer->report_finished(outcome, trainer.state().counters().mini_batches);
   return outcome;
 }
 
@@ -192,49 +191,49 @@ bool stops_when_asked(const TrainJob& job) {
   return !job.options.save.folder.empty() || job.options.records;
 }
 
-TrainOutcome run_training(const TrainJob& job, const TrainSeat& seat) {
-  const Rank rank = seat.endpoint == nullptr ? Rank{0} : seat.endpoint->rank();
+TrainOutcome run_training(const TrainJob& job, const TrainPlace& place) {
+  const Rank rank = place.endpoint == nullptr ? Rank{0} : place.endpoint->rank();
   ProcessGroup alone;
-  ProcessGroup& group = seat.group == nullptr ? alone : *seat.group;
-  std::optional<Speaker> speaker;
-  if (rank == Rank{0}) speaker.emplace(job, seat.endpoint == nullptr);
-  Trainer trainer = trainer_of(job, seat);
-  begin_from(trainer, job.flags.start, speaker.has_value());
-  if (trainer.is_finished()) return judge_finished(job, trainer, seat, speaker);
+  ProcessGroup& group = place.group == nullptr ? alone : *place.group;
+  std::optional<Printer> printer;
+  if (rank == Rank{0}) printer.emplace(job, place.endpoint == nullptr);
+  Trainer trainer = trainer_of(job, place);
+  begin_from(trainer, job.flags.start, printer.has_value());
+  if (trainer.is_finished()) return evaluate_finished(job, trainer, place, printer);
   RunMeasurement measurement(job, trainer, group, rank);
   std::optional<StopSignals> signals;  // of a process; threads share them
   std::stop_source stop(std::nostopstate);
   if (stops_when_asked(job)) stop = std::stop_source();
-  if (stops_when_asked(job) && !seat.is_thread) signals.emplace();
-  listen(trainer, measurement, speaker, stop);
+  if (stops_when_asked(job) && !place.is_thread) signals.emplace();
+  listen(trainer, measurement, printer, stop);
   TrainOutcome outcome;
   trainer.on_save = [&](const SaveReport& report) {
-    // Else the exception that follows says it.
-    const bool goes_on = report.after_failure || job.options.save.errors == SaveErrors::Continue;
-    outcome.checkpoints.add(report, speaker && (goes_on || report.fault.empty()));
+    // Else the exception that follows reports it.
+    const bool continues = report.after_failure || job.options.save.errors == SaveErrors::Continue;
+    outcome.checkpoints.add(report, printer && (continues || report.fault.empty()));
   };
-  outcome.processes = seat.processes;
-  if (seat.processes > 0) outcome.places = seat.endpoint->world() / seat.processes;
-  if (speaker) speaker->begin(trainer);
+  outcome.processes = place.processes;
+  if (place.processes > 0) outcome.places = place.endpoint->world() / place.processes;
+  if (printer) printer->begin(trainer);
   try {
     outcome.fit = trainer.fit(job.data.train, stop.get_token());
   } catch (...) {
-    if (speaker) speaker->watching().finish_failed();
+    if (printer) printer->watching().finish_failed();
     throw;
   }
   if (outcome.fit.stopped) {
-    if (speaker) speaker->watching().finish();
-    end_stopped(trainer.state().counters(), outcome.checkpoints, speaker.has_value());
+    if (printer) printer->watching().finish();
+    end_stopped(trainer.state().counters(), outcome.checkpoints, printer.has_value());
   }
   outcome.updates = trainer.global_step();
   outcome.score = trainer.evaluate(job.data.test);
   outcome.weights_hash = trainer.weights_hash();
-  const RunMeasurement::Whole whole = measurement.gather(outcome, seat.endpoint);
-  if (speaker) outcome.text = text_outcome(job, trainer, seat.endpoint == nullptr);
-  if (speaker) outcome.products = product_use(job);
-  if (speaker) speaker->report(outcome, trainer.executor().program(), whole);
-  require_update(outcome.fit, speaker.has_value());
-  require_saved(outcome.checkpoints, speaker.has_value());
+  const RunMeasurement::Whole whole = measurement.gather(outcome, place.endpoint);
+  if (printer) outcome.text = text_outcome(job, trainer, place.endpoint == nullptr);
+  if (printer) outcome.products = product_use(job);
+  if (printer) printer->report(outcome, trainer.executor().program(), whole);
+  require_update(outcome.fit, printer.has_value());
+  require_saved(outcome.checkpoints, printer.has_value());
   return outcome;
 }
 

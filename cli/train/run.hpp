@@ -16,30 +16,30 @@
 
 namespace millrace::cli {
 
-/// Which part of the run this is: with an endpoint, one place of the job's grid, in a process or a
-/// thread of its own; else all.
-struct TrainSeat {
+/// The part of a run in a process or thread: one rank of the job's grid if there is an endpoint,
+/// else all.
+struct TrainPlace {
   Endpoint* endpoint = nullptr;
   ProcessGroup* group = nullptr;
-  bool is_thread = false;  ///< one of several places in this process
-  int processes = 0;       ///< that have the places; 0: this one has all
+  bool is_thread = false;  ///< one of several ranks in this process
+  int processes = 0;       ///< that share the ranks; 0: this one has all
 };
 
-/// Whether a signal that asks the run to stop lets it finish what it is at.
+/// Whether SIGTERM and SIGINT end the run after the current step instead of at once.
 [[nodiscard]] bool stops_when_asked(const TrainJob& job);
 
-/// Trains and judges. In all places alike; the one of rank 0 tells progress and results, and
-/// writes the files that the flags name, which it tries before anything else.
-TrainOutcome run_training(const TrainJob& job, const TrainSeat& seat = {});
+/// Trains and evaluates. Rank 0 prints progress and results, and writes the files that the flags
+/// name, which it opens first.
+TrainOutcome run_training(const TrainJob& job, const TrainPlace& place = {});
 
 /// Measures the actions of a run; rank 0 gathers those of all processes after the last step.
-/// Where all ranks live in this process, every full mini-batch counts. Else each process keeps its
-/// rows of the last full mini-batches, at most 32 of them and 4 MiB.
+/// With all ranks in this process, every full mini-batch counts. Else each process keeps its rows
+/// of the last full mini-batches, at most 32 of them and 4 MiB.
 /// Thread-safety: externally synchronised.
 class RunMeasurement {
  public:
-  /// All must outlive this. `rank` is this process's, where there are several; of several copies of
-  /// the pipeline the first is what is drawn and told.
+  /// All must outlive this. `rank` is that of this process, if there are several. Of data-parallel
+  /// replicas the first is drawn and reported.
   RunMeasurement(const TrainJob& job, const Trainer& trainer, ProcessGroup& group, Rank rank);
 
   void after_step(const StepReport& report);

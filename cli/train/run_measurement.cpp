@@ -21,7 +21,7 @@ namespace {
 constexpr std::size_t kMostSteps = 32;
 constexpr std::size_t kMostBytes = std::size_t{4} << 20U;
 
-/// Names the machine since its last start: whoever has the same has the same clock.
+/// Names the machine since its last start: processes with the same name have the same clock.
 std::string this_machine() {
   std::ifstream file("/proc/sys/kernel/random/boot_id");
   std::string id;

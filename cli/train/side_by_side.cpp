@@ -28,7 +28,7 @@ bool blames_another(const std::exception_ptr& failure) {
   }
 }
 
-/// Of one that fails the others learn quickly, and may say first that they lost it.
+/// A rank that fails is soon lost to the others, which may report that first.
 class FirstFailure {
  public:
   void note(const std::exception_ptr& failure) {
@@ -53,12 +53,12 @@ void leave(Endpoint& endpoint, std::chrono::seconds longest) {
   endpoint.goodbye(std::chrono::steady_clock::now() + longest);
 }
 
-/// The others find the same difference, once they have what this rank has said.
+/// The others find the same difference, once they have the message of this rank.
 void leave_disagreeing(Endpoint& endpoint) {
   try {
     leave(endpoint, 5s);
   } catch (const TransportError&) {
-    return;  // they have left, or found another fault: the difference is told here all the same
+    return;  // they have left, or found another fault
   }
 }
 
@@ -85,10 +85,10 @@ void work_and_leave(Endpoint& endpoint, ProcessGroup& group, const PlaceWork& wo
   try {
     work(endpoint, group);
   } catch (const Diverged&) {
-    leave(endpoint, 30s);  // every rank ends so, after the same step: nobody is lost
+    leave(endpoint, 30s);  // every rank ends so, after the same step: none is lost
     throw;
   } catch (const SaveFailed&) {
-    leave(endpoint, 30s);  // likewise
+    leave(endpoint, 30s);  // as above
     throw;
   } catch (const ExitCode&) {
     leave(endpoint, 30s);  // all were asked to stop, and did so after the same step

@@ -1,6 +1,7 @@
 #include <cerrno>
 #include <charconv>
 #include <fcntl.h>
+#include <fmt/format.h>
 #include <fstream>
 #include <iostream>
 #include <optional>
@@ -23,7 +24,7 @@ std::string reason() {
   return std::generic_category().message(errno);
 }
 
-/// The step that a line is the record of.
+/// The step of a record.
 std::optional<std::int64_t> step_in(std::string_view line, bool csv) {
   if (!csv) {
     if (line.substr(0, kFirstField.size()) != kFirstField || line.back() != '}') return {};
@@ -44,7 +45,7 @@ bool is_plain_file(int file) {
 
 StepLog::StepLog(std::string path)
     : path_(std::move(path)),
-      csv_(path_.size() > 4 && path_.compare(path_.size() - 4, 4, ".csv") == 0),
+      csv_(path_.size() > 4 && path_.ends_with(".csv")),
       made_(::access(path_.c_str(), F_OK) != 0),
       file_(::open(path_.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666)) {
   require(file_ >= 0, [&] { return "--log " + path_ + " cannot be written: " + reason(); });
@@ -61,12 +62,12 @@ StepRecord StepLog::record_in(const std::string& line,
   try {
     return read_record(line, columns);
   } catch (const DataError&) {
-    throw DataError("--log " + path_ + ": line " + std::to_string(number) +
-                    " is no whole record of a step, and --report needs all of them");
+    throw DataError(fmt::format(
+        "--log {}: line {} is not a whole record of a step; --report needs all", path_, number));
   }
 }
 
-/// How many bytes of the file are records up to `step`.
+/// Bytes of the records up to `step`.
 std::int64_t StepLog::end_of(std::int64_t step,
                              const StepRecord& form,
                              const std::function<void(const StepRecord&)>& each) const {
@@ -83,8 +84,10 @@ std::int64_t StepLog::end_of(std::int64_t step,
     } else {
       const auto found = line.empty() ? std::nullopt : step_in(line, csv_);
       if (!found)
-        throw DataError("--log " + path_ + ": line " + std::to_string(number) +
-                        " is no record of a step; --resume goes on with the log of the run");
+        throw DataError(fmt::format(
+            "--log {}: line {} is not a record of a step; --resume continues the log of the run",
+            path_,
+            number));
       if (*found > step) break;
       if (each) each(record_in(line, csv_ ? csv_columns(form) : "", number));
     }
@@ -121,7 +124,7 @@ void StepLog::write(const std::string& line) {
     return;
   }
   fault_ = "--log " + path_ + " cannot be written: " + reason();
-  std::cerr << "millrace: " + fault_ + "; training goes on, the log ends here\n";
+  std::cerr << fmt::format("millrace: {}; training continues, the log ends here\n", fault_);
   if (is_plain_file(file_) && ::ftruncate(file_, size_) != 0)
     fault_ += "; its last line is not whole";
 }

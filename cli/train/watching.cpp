@@ -9,7 +9,7 @@ namespace millrace::cli {
 
 namespace {
 
-/// Who reads metrics does so every few seconds.
+/// Prometheus reads metrics every few seconds.
 constexpr std::chrono::seconds kMetricsAge{1};
 
 }  // namespace
@@ -21,11 +21,11 @@ Watching::Watching(const TrainJob& job) : job_(job) {
   if (!watch.log.empty()) log_.emplace(watch.log);
 }
 
-void Watching::begin(bool resumes, std::int64_t step, const Program& program, int copies) {
+void Watching::begin(bool resumes, std::int64_t step, const Program& program, int replicas) {
   program_ = &program;
   if (!log_) return;
   StepRecord form;
-  for (int copy = 0; copy < copies; ++copy)
+  for (int copy = 0; copy < replicas; ++copy)
     for (int rank = 0; rank < program.shape.ranks; ++rank)
       form.ranks.push_back({Rank{rank}, copy, {}, {}});
   const bool draws = !job_.flags.watch.report.empty() || !job_.flags.watch.metrics.empty();
@@ -62,7 +62,6 @@ void Watching::write_metrics() {
   }
 }
 
-/// The run as it was asked for, and what became of it.
 std::string Watching::page() const {
   const TrainFlags& flags = job_.flags;
   return draw_page({"millrace train: " + program_->name,

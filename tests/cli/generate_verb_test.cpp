@@ -126,7 +126,7 @@ TEST_F(GenerateVerb, RefusesInOneSentence) {
   expect_refused(resume + " -p 99", 2, "every stage needs at least one layer");
   expect_refused(resume + " --tokens 0", 2, "--tokens 0: must be from 1 to");
   expect_refused(resume + " --data text", 78, "is not the text that");
-  expect_refused("generate --resume " + path("mlp"), 2, "which takes no text; gpt: does");
+  expect_refused("generate --resume " + path("mlp"), 2, "cannot generate text; use a gpt: model");
   expect_refused("generate --resume " + path("nothing"), 65, "nothing");
   expect_refused("train --data text", 2, "a model of sequences names");
   expect_refused(std::string("train ") + kModel, 2, "takes text, but --data digits is not text");

@@ -67,7 +67,7 @@ TEST_F(PartialCheckpoint, IsShownVerifiedAndCompared) {
                       "of the next update, "),
             HasSubstr("step-0000000004  4 updates")));
   EXPECT_THAT(command("checkpoint show " + place_).text,
-              AllOf(HasSubstr("goes on at  epoch 1, mini-batch 6, 8 micro-batches of the next "
+              AllOf(HasSubstr("continues   epoch 1, mini-batch 6, 8 micro-batches of the next "
                               "update"),
                     HasSubstr("layers.0.weight/gradient  f32"),
                     HasSubstr("run, accumulate: 3")));

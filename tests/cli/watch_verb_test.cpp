@@ -170,7 +170,7 @@ TEST_F(Watch, RefusesToGoOnWithALogThatIsNone) {
   write("foreign.jsonl", "{\"step\":1,\"loss\":1}\nsomething else\n");
   const Ran foreign = command(kJob + "-p 2" + from + path("foreign.jsonl"));
   EXPECT_EQ(foreign.code, 65);
-  EXPECT_THAT(foreign.text, HasSubstr("line 2 is no record of a step"));
+  EXPECT_THAT(foreign.text, HasSubstr("line 2 is not a record of a step"));
   EXPECT_EQ(lines_of("foreign.jsonl").size(), 2U);
 }
 
