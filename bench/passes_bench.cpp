@@ -116,11 +116,11 @@ double rate_of_products(DType precision) {
   PassContext context;
   context.pool = &pool;
   const double seconds = timed(20, [&] {
-    detail::add_forward<float>(context,
-                               {kExtent, kExtent, kExtent, precision},
-                               a.as<float>().data(),
-                               b.as<float>().data(),
-                               c.as<float>().data());
+    add_forward<float>(context,
+                       {kExtent, kExtent, kExtent, precision},
+                       a.as<float>().data(),
+                       b.as<float>().data(),
+                       c.as<float>().data());
   });
   return 2.0 * kCount * kExtent / seconds;
 }
@@ -155,23 +155,22 @@ void add_others(Passes& passes, std::int64_t parameters) {
 
 /// The softmax inside attention's passes, and the gradients of its scores, alone.
 void add_softmax(Passes& passes) {
-  const std::int64_t rows = detail::kQueryBlock;
+  const std::int64_t rows = kQueryBlock;
   std::vector<float> shares(static_cast<std::size_t>(rows * kContext), 0.5F);
   std::vector<float> scores(shares);
   const double heads = static_cast<double>(kSamples * kHeads * kBlocks);
   Pass forward, backward;
   for (std::int64_t keys = rows; keys <= kContext; keys += rows) {
     const double bytes = heads * sizeof(float) * static_cast<double>(rows * keys);
-    forward +=
-        {0, 2 * bytes, heads * timed(50, [&] {
-                         for (std::int64_t i = 0; i < rows; ++i)
-                           detail::soften(shares.data() + i * keys, keys - rows + i + 1, keys);
-                       })};
-    backward +=
-        {0, 3 * bytes, heads * timed(50, [&] {
-                         detail::score_gradients(
-                             detail::QueryBlock{0, rows, keys}, 32, shares.data(), scores.data());
-                       })};
+    forward += {0, 2 * bytes, heads * timed(50, [&] {
+                                for (std::int64_t i = 0; i < rows; ++i)
+                                  soften(shares.data() + i * keys, keys - rows + i + 1, keys);
+                              })};
+    backward += {0,
+                 3 * bytes,
+                 heads * timed(50, [&] {
+                   score_gradients(QueryBlock{0, rows, keys}, 32, shares.data(), scores.data());
+                 })};
   }
   passes[kSoftmax] = forward;
   passes[kScores] = backward;

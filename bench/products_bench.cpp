@@ -15,8 +15,8 @@ namespace {
 
 using millrace::DType;
 using millrace::PassContext;
+using millrace::Product;
 using millrace::Tensor;
-using millrace::detail::Product;
 
 /// Of a linear map: x [rows, in], W [in, out].
 struct Map {
@@ -69,7 +69,7 @@ void add(const std::string& name, const Product& product, const Multiply& multip
 
 /// All that this build has for one product.
 void add_all(const std::string& name, Product product) {
-  using namespace millrace::detail;
+  using namespace millrace;
   add(name + "/eigen", product, eigen::multiply<float>);
   if constexpr (kOneDnn) add(name + "/onednn", product, onednn::multiply);
   add(name + "/chosen", product, multiply<float>);

@@ -23,9 +23,9 @@ namespace {
 
 using millrace::DType;
 using millrace::PassContext;
+using millrace::Product;
+using millrace::ProductShape;
 using millrace::Tensor;
-using millrace::detail::Product;
-using millrace::detail::ProductShape;
 
 constexpr int kBlocks = 8;
 constexpr std::int64_t kWidth = 256, kHeads = 8, kContext = 128, kWords = 96;
@@ -39,7 +39,7 @@ using Multiply = void (*)(const PassContext&, const Product&, const float*, cons
 
 /// What multiplies in f32, and in bf16 with the rounding of the factors.
 std::map<std::string, Multiply> libraries(DType precision) {
-  using namespace millrace::detail;
+  using namespace millrace;
   if (precision == DType::BF16) return {{"chosen", multiply<float>}};
   std::map<std::string, Multiply> all{{"eigen", eigen::multiply<float>}};
   if constexpr (kOneDnn) all["onednn"] = onednn::multiply;

@@ -19,12 +19,11 @@ void add(const PassContext& context, Tensor& sum, const Tensor& term) {
     throw InvalidArgument(std::string("gradients of one tensor must be alike, got ") +
                           name_of(sum.dtype()) + " " + to_string(sum.dims()) + " and " +
                           name_of(term.dtype()) + " " + to_string(term.dims()));
-  detail::require_float(sum.dtype(), "a sum of gradients");
-  detail::with_precision(sum.dtype(), [&](auto zero) {
-    using T = decltype(zero);
-    T* to = detail::values<T>(sum);
-    const T* from = detail::values<T>(term);
-    detail::for_numbers(context, sum.elements(), [&](std::int64_t first, std::int64_t last) {
+  require_float(sum.dtype(), "a sum of gradients");
+  with_precision(sum.dtype(), [&]<class T>(T) {
+    T* to = values<T>(sum);
+    const T* from = values<T>(term);
+    for_numbers(context, sum.elements(), [&](std::int64_t first, std::int64_t last) {
       for (std::int64_t i = first; i < last; ++i) to[i] += from[i];
     });
   });
@@ -129,7 +128,7 @@ void StageModule::Flow::begin(const PassContext& context, TensorList inputs) {
 Tensor StageModule::Flow::entering(const PassContext& context, Tensor tensor) const {
   if (tensor && is_narrow(tensor.dtype())) return widened(context, tensor);
   if (precision_ == DType::F32 || !tensor || tensor.dtype() != DType::F32) return tensor;
-  Tensor rounded = detail::copy_of(context, tensor);
+  Tensor rounded = copy_of(context, tensor);
   round(context, rounded);
   return rounded;
 }
@@ -137,7 +136,7 @@ Tensor StageModule::Flow::entering(const PassContext& context, Tensor tensor) co
 void StageModule::Flow::round(const PassContext& context, Tensor& tensor) const {
   if (precision_ == DType::F32 || !tensor || tensor.dtype() != DType::F32) return;
   const std::span<float> numbers = tensor.as<float>();
-  detail::for_numbers(context, tensor.elements(), [&](std::int64_t first, std::int64_t last) {
+  for_numbers(context, tensor.elements(), [&](std::int64_t first, std::int64_t last) {
     round_to(
         precision_,
         numbers.subspan(static_cast<std::size_t>(first), static_cast<std::size_t>(last - first)));

@@ -29,8 +29,7 @@ Kept uncount(const PassContext& context, Kept& kept) {
 /// Copies what does not lie on 64-byte boundaries to where it does.
 TensorList aligned(const PassContext& context, TensorList tensors) {
   for (std::size_t i = 0; i < tensors.size(); ++i)
-    if (tensors[i] && !detail::is_aligned(tensors[i]))
-      tensors[i] = detail::copy_of(context, tensors[i]);
+    if (tensors[i] && !is_aligned(tensors[i])) tensors[i] = copy_of(context, tensors[i]);
   return tensors;
 }
 
@@ -147,7 +146,7 @@ void StageModule::keep_given(const PassContext& context,
   for (std::size_t s = 0; s < segments_.size(); ++s)
     for (const std::size_t value : segments_[s].values) {
       if (value < from || value >= to) continue;
-      unit.given[s].push_back(kept(context, detail::copy_of(context, flow_->look(value))));
+      unit.given[s].push_back(kept(context, copy_of(context, flow_->look(value))));
       count(context, unit.given[s][unit.given[s].size() - 1].bytes());
     }
 }
@@ -201,7 +200,7 @@ TensorList StageModule::evaluate(const PassContext& context, TensorList inputs) 
 }
 
 TensorList StageModule::forward(const PassContext& given, TensorList inputs) {
-  const detail::BlockedPass pass(given);
+  const BlockedPass pass(given);
   const PassContext& context = pass.context();
   inputs = aligned(context, std::move(inputs));
   if (!context.training) return evaluate(context, std::move(inputs));
@@ -219,7 +218,7 @@ TensorList StageModule::forward(const PassContext& given, TensorList inputs) {
 }
 
 void StageModule::recompute(const PassContext& given) {
-  const detail::BlockedPass pass(given);
+  const BlockedPass pass(given);
   const PassContext& context = pass.context();
   const std::size_t place = place_of(context, State::InputKept, "recompute");
   if (units_[place].to_rebuild > 0) rebuild(context, place);
@@ -247,7 +246,7 @@ void StageModule::take_gradients(const PassContext& context,
 }
 
 TensorList StageModule::backward_input(const PassContext& given, TensorList output_gradients) {
-  const detail::BlockedPass pass(given);
+  const BlockedPass pass(given);
   const PassContext& context = pass.context();
   const std::size_t place = place_of(context, State::Forwarded, "backward-input");
   take_gradients(context, place, std::move(output_gradients));
@@ -267,7 +266,7 @@ TensorList StageModule::backward_input(const PassContext& given, TensorList outp
 }
 
 void StageModule::backward_weight(const PassContext& given) {
-  const detail::BlockedPass pass(given);
+  const BlockedPass pass(given);
   const PassContext& context = pass.context();
   const std::size_t place = place_of(context, State::WeightOwed, "backward-weight");
   for (std::size_t i = layers_.size(); i-- > 0;)
@@ -276,7 +275,7 @@ void StageModule::backward_weight(const PassContext& given) {
 }
 
 TensorList StageModule::backward(const PassContext& context, TensorList output_gradients) {
-  const detail::BlockedPass pass(context);
+  const BlockedPass pass(context);
   return StageBody::backward(pass.context(), std::move(output_gradients));
 }
 

@@ -91,13 +91,13 @@ double rate_of_thread(DType precision) {
   const Tensor b = filled(kDepth, kMeasuredRows);
   Tensor c = filled(kMeasuredRows, kMeasuredRows);
   const auto multiply = [&] {
-    detail::add_forward<float>(context,
-                               {kMeasuredRows, kDepth, kMeasuredRows, precision},
-                               detail::values<float>(a),
-                               detail::values<float>(b),
-                               detail::values<float>(c));
+    add_forward<float>(context,
+                       {kMeasuredRows, kDepth, kMeasuredRows, precision},
+                       values<float>(a),
+                       values<float>(b),
+                       values<float>(c));
   };
-  std::vector<double> seconds = detail::sampled(multiply, now, kMeasured);
+  std::vector<double> seconds = sampled(multiply, now, kMeasured);
   const auto middle = seconds.begin() + std::ssize(seconds) / 2;
   std::ranges::nth_element(seconds, middle);
   return 2.0 * kMeasuredRows * kDepth * kMeasuredRows / *middle;
@@ -113,7 +113,7 @@ double passes_of(const std::vector<TensorType>& inputs) {
 double training_operations(const ModelSpec& model, const UnitSize& size) {
   const std::vector<int> boundaries{0, model.layer_count()};
   const auto whole = stage_without_parameters(model, boundaries, 0);
-  const detail::ModelCut cut(model, boundaries);
+  const ModelCut cut(model, boundaries);
   double operations = 0;
   for (int layer = 0; layer < model.layer_count(); ++layer) {
     std::vector<TensorType> inputs = cut.input_types(layer);

@@ -10,7 +10,7 @@
 #include "stages/kernels/product.hpp"
 #include "stages/kernels/reductions.hpp"
 
-namespace millrace::detail {
+namespace millrace {
 
 /// Queries that are handled together.
 inline constexpr std::int64_t kQueryBlock = 64;
@@ -120,4 +120,4 @@ void add_head_gradients(const PassContext& context,
   });
 }
 
-}  // namespace millrace::detail
+}  // namespace millrace

@@ -6,7 +6,7 @@
 
 #include "stages/kernels/product.hpp"
 
-namespace millrace::detail {
+namespace millrace {
 
 /// Whether this build has oneDNN (MILLRACE_GEMM).
 inline constexpr bool kOneDnn = MILLRACE_ONEDNN != 0;
@@ -72,4 +72,4 @@ void multiply_in_bf16(const PassContext& context,
 [[nodiscard]] std::string name();
 
 }  // namespace onednn
-}  // namespace millrace::detail
+}  // namespace millrace

@@ -10,7 +10,7 @@
 #include "millrace/stages/stage.hpp"
 #include "stages/kernels/backends.hpp"
 
-namespace millrace::detail {
+namespace millrace {
 
 /// As the kernel has it: the bit of signal n is n - 1.
 using SignalMask = std::uint64_t;
@@ -86,4 +86,4 @@ class BlockedPass {
   PassContext context_;
 };
 
-}  // namespace millrace::detail
+}  // namespace millrace

@@ -11,7 +11,7 @@
 #include "millrace/stages/stage.hpp"
 #include "stages/kernels/blocked_signals.hpp"
 
-namespace millrace::detail {
+namespace millrace {
 
 /// Whether the rank's threads share this number of blocks; else the calling one does them alone.
 [[nodiscard]] inline bool is_shared(const PassContext& context, std::int64_t blocks) {
@@ -65,4 +65,4 @@ void for_numbers(const PassContext& context, std::int64_t count, const Body& bod
   return alone;
 }
 
-}  // namespace millrace::detail
+}  // namespace millrace

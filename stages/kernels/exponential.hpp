@@ -7,7 +7,7 @@
 #include <cmath>
 #include <cstdint>
 
-namespace millrace::detail {
+namespace millrace {
 
 /// e^x within 2 units in the last place; x is clamped to [-87, 88], NaN stays NaN.
 /// e^x = 2^n e^r with n = round(x / ln 2) and |r| <= ln 2 / 2; e^r is its Taylor polynomial of
@@ -54,4 +54,4 @@ inline double hyperbolic_tangent(double x) {
   return std::tanh(x);
 }
 
-}  // namespace millrace::detail
+}  // namespace millrace

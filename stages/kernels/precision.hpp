@@ -11,7 +11,7 @@
 #include "millrace/core/tensor.hpp"
 #include "millrace/stages/stage.hpp"
 
-namespace millrace::detail {
+namespace millrace {
 
 inline void require_float(DType dtype, std::string_view who) {
   require(dtype == DType::F32 || dtype == DType::F64,
@@ -47,4 +47,4 @@ void narrow(DType precision, const float* from, std::int64_t count, void* to);
   return copy;
 }
 
-}  // namespace millrace::detail
+}  // namespace millrace

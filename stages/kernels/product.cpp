@@ -11,7 +11,6 @@
 #include "stages/kernels/blocks.hpp"
 
 namespace millrace {
-namespace detail {
 namespace {
 
 /// Rows of a product that one thread multiplies in one call, so that several may share it. Cut so,
@@ -98,11 +97,9 @@ template void multiply<float>(
 template void multiply<double>(
     const PassContext&, const Product&, const double*, const double*, double*);
 
-}  // namespace detail
-
 std::string product_libraries() {
-  if constexpr (detail::kOneDnn) return detail::onednn::name() + ", " + detail::eigen::name();
-  return detail::eigen::name();
+  if constexpr (kOneDnn) return onednn::name() + ", " + eigen::name();
+  return eigen::name();
 }
 
 }  // namespace millrace

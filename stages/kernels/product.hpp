@@ -9,7 +9,7 @@
 
 #include "millrace/stages/stage.hpp"
 
-namespace millrace::detail {
+namespace millrace {
 
 /// c = op(a) op(b), or c += op(a) op(b): dense row-major matrices, op(a) [rows, depth],
 /// op(b) [depth, columns], c [rows, columns].
@@ -98,4 +98,4 @@ void add_weight_gradient(
               dw);
 }
 
-}  // namespace millrace::detail
+}  // namespace millrace

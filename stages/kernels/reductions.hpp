@@ -12,7 +12,7 @@
 
 #include "stages/kernels/blocks.hpp"
 
-namespace millrace::detail {
+namespace millrace {
 
 /// term(0) + ... + term(count - 1), in the order described above.
 template <class T, class Term>
@@ -96,4 +96,4 @@ void add_column_sums(
   });
 }
 
-}  // namespace millrace::detail
+}  // namespace millrace

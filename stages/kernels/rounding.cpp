@@ -85,21 +85,21 @@ void round_to(DType precision, std::span<float> values) {
   });
 }
 
-void detail::narrow(DType precision, const float* from, std::int64_t count, void* to) {
+void narrow(DType precision, const float* from, std::int64_t count, void* to) {
   with_narrow(precision, [&](auto kind) {
     kind.narrow(from, count, static_cast<typename decltype(kind)::Number*>(to));
   });
 }
 
 Tensor narrowed(const PassContext& context, const Tensor& wide, DType precision) {
-  Tensor narrow = context.make(precision, wide.dims());
+  Tensor result = context.make(precision, wide.dims());
   const auto size = static_cast<std::int64_t>(size_of(precision));
-  auto* to = static_cast<std::byte*>(narrow.data());
+  auto* to = static_cast<std::byte*>(result.data());
   const float* from = wide.as<float>().data();
-  detail::for_numbers(context, wide.elements(), [&](std::int64_t first, std::int64_t last) {
-    detail::narrow(precision, from + first, last - first, to + first * size);
+  for_numbers(context, wide.elements(), [&](std::int64_t first, std::int64_t last) {
+    narrow(precision, from + first, last - first, to + first * size);
   });
-  return narrow;
+  return result;
 }
 
 Tensor widened(const PassContext& context, const Tensor& narrow) {
@@ -107,7 +107,7 @@ Tensor widened(const PassContext& context, const Tensor& narrow) {
   with_narrow(narrow.dtype(), [&](auto kind) {
     const auto* from = static_cast<const typename decltype(kind)::Number*>(narrow.data());
     float* to = wide.as<float>().data();
-    detail::for_numbers(context, narrow.elements(), [&](std::int64_t first, std::int64_t last) {
+    for_numbers(context, narrow.elements(), [&](std::int64_t first, std::int64_t last) {
       kind.widen(from + first, last - first, to + first);
     });
   });

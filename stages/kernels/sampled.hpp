@@ -4,7 +4,7 @@
 #include <cstddef>
 #include <vector>
 
-namespace millrace::detail {
+namespace millrace {
 
 /// Seconds of each of several calls of `run`: the first call is not timed (it plans, makes code and
 /// fills caches), then calls are, until `budget` seconds are over, but at least three. `now` gives
@@ -24,4 +24,4 @@ std::vector<double> sampled(Run&& run, Now&& now, double budget) {
   return seconds;
 }
 
-}  // namespace millrace::detail
+}  // namespace millrace

@@ -7,7 +7,7 @@
 
 #include "millrace/stages/layer.hpp"
 
-namespace millrace::detail {
+namespace millrace {
 
 /// A range of pixels [first, last) of a window that lie inside the image, and where they begin.
 struct WindowSpan {
@@ -85,4 +85,4 @@ void add_from_windows(const ImageShape& image,
   });
 }
 
-}  // namespace millrace::detail
+}  // namespace millrace

@@ -5,7 +5,7 @@
 #include "millrace/stages/layer_kinds.hpp"
 #include "millrace/stages/stage.hpp"
 
-namespace millrace::detail {
+namespace millrace {
 
 /// Bytes of the slopes f'(z) of `elements` numbers: one byte each for Relu (0 or 1), none for None,
 /// the dtype's size otherwise.
@@ -28,4 +28,4 @@ void chain(const PassContext& context,
            Tensor& gradient,
            const Tensor& slopes);
 
-}  // namespace millrace::detail
+}  // namespace millrace

@@ -9,7 +9,6 @@
 #include "stages/layers/kinds.hpp"
 
 namespace millrace {
-namespace detail {
 namespace {
 
 /// ReLU: f(z) = max(z, 0), f'(z) = 1 for z > 0 and 0 elsewhere. The slope is kept as a byte.
@@ -163,8 +162,6 @@ std::size_t slope_bytes(Activation activation, DType dtype, std::int64_t element
   return size_of(slope_dtype(activation, dtype)) * static_cast<std::size_t>(elements);
 }
 
-}  // namespace detail
-
 const char* name_of(Activation activation) {
   switch (activation) {
     case Activation::None:
@@ -198,7 +195,7 @@ class ActivationLayer final : public RowLayer {
   /// neither f32 nor f64.
   ActivationLayer(std::string name, Activation activation, std::int64_t columns, DType dtype)
       : name_(std::move(name)), activation_(activation), columns_(columns), dtype_(dtype) {
-    detail::require_float(dtype, describe());
+    require_float(dtype, describe());
     require(columns >= 1,
             name_ + ": an activation needs at least 1 column, got " + std::to_string(columns));
   }
@@ -207,11 +204,11 @@ class ActivationLayer final : public RowLayer {
     if (activation_ == Activation::None) return input;
     Tensor output = context.make(dtype_, input.dims());
     if (!context.training) {
-      detail::activate(context, activation_, input, output, nullptr);
+      activate(context, activation_, input, output, nullptr);
       return output;
     }
-    Tensor slopes = context.make(detail::slope_dtype(activation_, dtype_), input.dims());
-    detail::activate(context, activation_, input, output, &slopes);
+    Tensor slopes = context.make(slope_dtype(activation_, dtype_), input.dims());
+    activate(context, activation_, input, output, &slopes);
     stash.keep(context, std::move(slopes));
     return output;
   }
@@ -220,7 +217,7 @@ class ActivationLayer final : public RowLayer {
                        Stash& stash,
                        bool wanted) override {
     if (wanted && activation_ != Activation::None)
-      detail::chain(context, activation_, output_gradient, stash.read(context, 0));
+      chain(context, activation_, output_gradient, stash.read(context, 0));
     stash.clear(context);
     return wanted ? std::move(output_gradient) : Tensor();
   }
@@ -229,7 +226,7 @@ class ActivationLayer final : public RowLayer {
   [[nodiscard]] std::int64_t input_columns() const override { return columns_; }
   [[nodiscard]] std::int64_t output_columns() const override { return columns_; }
   [[nodiscard]] std::size_t bytes_after_forward(std::int64_t rows) const override {
-    return detail::slope_bytes(activation_, kept_dtype(dtype_), rows * columns_);
+    return slope_bytes(activation_, kept_dtype(dtype_), rows * columns_);
   }
   [[nodiscard]] std::size_t bytes_after_input(std::int64_t) const override { return 0; }
   [[nodiscard]] std::string describe() const override {

@@ -15,7 +15,7 @@ namespace {
 
 template <class T>
 void add(const PassContext& context, const T* a, const T* b, std::int64_t elements, T* sum) {
-  detail::for_numbers(context, elements, [&](std::int64_t first, std::int64_t last) {
+  for_numbers(context, elements, [&](std::int64_t first, std::int64_t last) {
     for (std::int64_t i = first; i < last; ++i) sum[i] = a[i] + b[i];
   });
 }
@@ -33,7 +33,7 @@ class Add final : public Layer {
 
   /// Throws InvalidArgument with fewer than 2 inputs and for a dtype other than f32 and f64.
   explicit Add(const Settings& settings) : settings_(settings) {
-    detail::require_float(settings.dtype, describe());
+    require_float(settings.dtype, describe());
     require(
         settings.inputs >= 2,
         describe() + ": a sum takes at least 2 tensors, got " + std::to_string(settings.inputs));
@@ -44,7 +44,7 @@ class Add final : public Layer {
     for (const TensorType& input : inputs)
       fits = fits && input.dtype == inputs[0].dtype && input.dims == inputs[0].dims;
     if (!fits)
-      detail::refuse_inputs(
+      refuse_inputs(
           *this,
           std::to_string(settings_.inputs) + " tensors of one shape in " + name_of(settings_.dtype),
           inputs);
@@ -54,19 +54,18 @@ class Add final : public Layer {
     require(inputs.size() == settings_.inputs,
             [&] { return describe() + " got " + std::to_string(inputs.size()) + " tensors"; });
     for (std::size_t i = 0; i < inputs.size(); ++i)
-      detail::check_tensor(
+      check_tensor(
           *this,
           "input",
           inputs[i],
           inputs[i] && inputs[i].dtype() == settings_.dtype && inputs[i].dims() == inputs[0].dims(),
           [&] { return name_of(settings_.dtype) + (" " + to_string(inputs[0].dims())); });
     Tensor sum = context.make(settings_.dtype, inputs[0].dims());
-    detail::with_precision(settings_.dtype, [&](auto zero) {
-      using T = decltype(zero);
-      T* to = detail::values<T>(sum);
-      const T* so_far = detail::values<T>(std::as_const(inputs[0]));
+    with_precision(settings_.dtype, [&]<class T>(T) {
+      T* to = values<T>(sum);
+      const T* so_far = values<T>(std::as_const(inputs[0]));
       for (std::size_t i = 1; i < inputs.size(); ++i, so_far = to)
-        add<T>(context, so_far, detail::values<T>(std::as_const(inputs[i])), sum.elements(), to);
+        add<T>(context, so_far, values<T>(std::as_const(inputs[i])), sum.elements(), to);
     });
     return TensorList(std::move(sum));
   }
@@ -74,11 +73,11 @@ class Add final : public Layer {
                             TensorList output_gradients,
                             Stash&,
                             bool wanted) override {
-    Tensor gradient = detail::only(*this, "output gradient", std::move(output_gradients));
+    Tensor gradient = only(*this, "output gradient", std::move(output_gradients));
     TensorList gradients;
     if (!wanted) return gradients;
     for (std::size_t i = 1; i < settings_.inputs; ++i)
-      gradients.push_back(detail::copy_of(context, gradient));
+      gradients.push_back(copy_of(context, gradient));
     gradients.push_back(std::move(gradient));
     return gradients;
   }

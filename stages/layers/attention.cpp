@@ -21,7 +21,7 @@ constexpr std::size_t kSums = 1;
 
 /// Empties the list at the end of a pass, however it ends; its memory stays.
 struct Emptied {
-  std::vector<detail::SliceRows>& list;
+  std::vector<SliceRows>& list;
   ~Emptied() { list.clear(); }
 };
 
@@ -46,14 +46,14 @@ struct Emptied {
 /// are those of the same slices in any schedule. Thread-safety: externally synchronised.
 class CausalAttention final : public Layer {
  public:
-  using Settings = detail::AttentionSettings;
+  using Settings = AttentionSettings;
 
   /// Throws InvalidArgument when kv_heads do not divide heads, heads + 2 kv_heads do not divide the
   /// columns, a head to be turned has an odd number of columns, or the dtype is neither f32 nor
   /// f64.
   explicit CausalAttention(const Settings& settings) : settings_(settings) {
     const std::string who = "layers." + std::to_string(settings.layer) + ": attention";
-    detail::require_float(settings.dtype, who);
+    require_float(settings.dtype, who);
     require(
         settings.heads >= 1 && settings.kv_heads >= 1 && settings.heads % settings.kv_heads == 0,
         who + ": heads must be at least 1 and a multiple of the key and value heads, got " +
@@ -76,25 +76,24 @@ class CausalAttention final : public Layer {
   [[nodiscard]] std::vector<TensorType> infer(std::span<const TensorType> inputs) const override {
     if (inputs.size() != 1 || inputs[0].dtype != settings_.dtype || inputs[0].dims.size() != 3 ||
         inputs[0].columns() != settings_.columns)
-      detail::refuse_inputs(*this,
-                            name_of(settings_.dtype) + std::string(" [samples, positions, ") +
-                                std::to_string(settings_.columns) + "]",
-                            inputs);
+      refuse_inputs(*this,
+                    name_of(settings_.dtype) + std::string(" [samples, positions, ") +
+                        std::to_string(settings_.columns) + "]",
+                    inputs);
     const Dims& dims = inputs[0].dims;
     return {{settings_.dtype, {dims[0], dims[1], settings_.heads * head_columns()}}};
   }
   TensorList forward(const PassContext& context, TensorList inputs, Stash& stash) override {
-    Tensor input = detail::only(*this, "input", std::move(inputs));
+    Tensor input = only(*this, "input", std::move(inputs));
     check("input", input, settings_.columns);
     const Dims dims = input.dims();
     Tensor output =
         context.make(settings_.dtype, {dims[0], dims[1], settings_.heads * head_columns()});
     const Emptied emptied{slices_};
     collect(context, stash, {std::move(input), nullptr, context.first_position});
-    detail::with_precision(settings_.dtype, [&](auto zero) {
-      using T = decltype(zero);
-      T* y = detail::values<T>(output);
-      detail::for_groups<T>(
+    with_precision(settings_.dtype, [&]<class T>(T) {
+      T* y = values<T>(output);
+      for_groups<T>(
           context, settings_, slices_, [&](auto& heads, std::int64_t first, std::int64_t last) {
             heads.forward(first, last, y);
           });
@@ -106,7 +105,7 @@ class CausalAttention final : public Layer {
                             TensorList output_gradients,
                             Stash& stash,
                             bool wanted) override {
-    const Tensor gradient = detail::only(*this, "output gradient", std::move(output_gradients));
+    const Tensor gradient = only(*this, "output gradient", std::move(output_gradients));
     check("output gradient", gradient, settings_.heads * head_columns());
     TensorList gradients;
     if (wanted) {
@@ -118,11 +117,10 @@ class CausalAttention final : public Layer {
                sliced ? &stash.shared(kSums) : nullptr,
                context.first_position});
       Tensor input_gradient = context.make(settings_.dtype, slices_.back().x.dims());
-      detail::with_precision(settings_.dtype, [&](auto zero) {
-        using T = decltype(zero);
-        const T* dy = detail::values<T>(gradient);
-        T* dx = detail::values<T>(input_gradient);
-        detail::for_groups<T>(
+      with_precision(settings_.dtype, [&]<class T>(T) {
+        const T* dy = values<T>(gradient);
+        T* dx = values<T>(input_gradient);
+        for_groups<T>(
             context, settings_, slices_, [&](auto& heads, std::int64_t first, std::int64_t last) {
               heads.backward(first, last, dy, dx);
             });
@@ -176,7 +174,7 @@ class CausalAttention final : public Layer {
     if (context.training) stash.share(context, kSums, sums_for(context, dims));
   }
   /// The slices before the current one, then that.
-  void collect(const PassContext& context, Stash& stash, detail::SliceRows own) {
+  void collect(const PassContext& context, Stash& stash, SliceRows own) {
     std::int64_t first = 0;
     for (int s = 0; s < context.slice.value; ++s) {
       Stash& earlier = stash.of_slice(Slice{s});
@@ -190,14 +188,14 @@ class CausalAttention final : public Layer {
   void check(const char* what, const Tensor& tensor, std::int64_t columns) const {
     const bool fits = tensor && tensor.dtype() == settings_.dtype && tensor.dims().size() == 3 &&
                       tensor.dims()[2] == columns;
-    detail::check_tensor(*this, what, tensor, fits, [&] {
+    check_tensor(*this, what, tensor, fits, [&] {
       return name_of(settings_.dtype) + std::string(" [samples, positions, ") +
              std::to_string(columns) + "]";
     });
   }
 
   Settings settings_;
-  std::vector<detail::SliceRows> slices_;  // of the current pass, in order; empty between passes
+  std::vector<SliceRows> slices_;  // of the current pass, in order; empty between passes
 };
 
 }  // namespace

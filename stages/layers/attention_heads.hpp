@@ -13,7 +13,7 @@
 #include "stages/kernels/blocks.hpp"
 #include "stages/kernels/precision.hpp"
 
-namespace millrace::detail {
+namespace millrace {
 
 struct AttentionSettings {
   std::int64_t columns = 0;  ///< of x
@@ -279,4 +279,4 @@ void for_groups(const PassContext& context,
       });
 }
 
-}  // namespace millrace::detail
+}  // namespace millrace

@@ -39,10 +39,10 @@ T scale_of(T variance, double epsilon) {
 template <class T>
 void measure(const PassContext& context, const Tensor& input, Tensor& moments) {
   Tensor exact = context.make(DType::F64, moments.dims());
-  double* means = detail::values<double>(exact);
+  double* means = values<double>(exact);
   const std::int64_t columns = input.columns();
-  detail::column_moments(detail::values<T>(input), input.rows(), columns, means, means + columns);
-  std::transform(means, means + 2 * columns, detail::values<T>(moments), [](double moment) {
+  column_moments(values<T>(input), input.rows(), columns, means, means + columns);
+  std::transform(means, means + 2 * columns, values<T>(moments), [](double moment) {
     return static_cast<T>(moment);
   });
 }
@@ -51,7 +51,7 @@ void measure(const PassContext& context, const Tensor& input, Tensor& moments) {
 template <class T>
 void normalise(const Tensor& input, const T* scales, const T* means, T* h) {
   const std::int64_t columns = input.columns();
-  const T* x = detail::values<T>(input);
+  const T* x = values<T>(input);
   for (std::int64_t i = 0; i < input.rows(); ++i)
     for (std::int64_t j = 0; j < columns; ++j)
       h[i * columns + j] = (x[i * columns + j] - means[j]) * scales[j];
@@ -61,7 +61,7 @@ void normalise(const Tensor& input, const T* scales, const T* means, T* h) {
 template <class T>
 void scale_and_shift(const T* h, const T* weight, const T* bias, Tensor& output) {
   const std::int64_t columns = output.columns();
-  T* y = detail::values<T>(output);
+  T* y = values<T>(output);
   for (std::int64_t i = 0; i < output.rows(); ++i)
     for (std::int64_t j = 0; j < columns; ++j)
       y[i * columns + j] = h[i * columns + j] * weight[j] + bias[j];
@@ -71,13 +71,12 @@ void scale_and_shift(const T* h, const T* weight, const T* bias, Tensor& output)
 template <class T>
 Tensor gradient_sums(const PassContext& context, const Tensor& gradient, const Tensor& normalised) {
   const std::int64_t columns = gradient.dims()[1];
-  const T* dy = detail::values<T>(gradient);
-  const T* h = detail::values<T>(normalised);
+  const T* dy = values<T>(gradient);
+  const T* h = values<T>(normalised);
   Tensor sums = context.make(DType::F64, {2, columns});
-  double* plain = detail::values<double>(sums);
-  detail::column_sums(
-      gradient.rows(), columns, plain, [&](auto i, auto j) { return dy[i * columns + j]; });
-  detail::column_sums(gradient.rows(), columns, plain + columns, [&](auto i, auto j) {
+  double* plain = values<double>(sums);
+  column_sums(gradient.rows(), columns, plain, [&](auto i, auto j) { return dy[i * columns + j]; });
+  column_sums(gradient.rows(), columns, plain + columns, [&](auto i, auto j) {
     return static_cast<double>(dy[i * columns + j]) * static_cast<double>(h[i * columns + j]);
   });
   return sums;
@@ -93,9 +92,9 @@ void input_gradient(const Tensor& gradient,
   const T* plain = numbers;
   const T* along = plain + columns;
   const T* factor = along + columns;
-  const T* dy = detail::values<T>(gradient);
-  const T* h = detail::values<T>(normalised);
-  T* dx = detail::values<T>(result);
+  const T* dy = values<T>(gradient);
+  const T* h = values<T>(normalised);
+  T* dx = values<T>(result);
   for (std::int64_t i = 0; i < gradient.rows(); ++i)
     for (std::int64_t j = 0; j < columns; ++j) {
       const std::int64_t at = i * columns + j;
@@ -151,17 +150,17 @@ class BatchNorm final : public RowLayer {
   /// Throws InvalidArgument when columns < 1, epsilon <= 0, momentum is not above 0 and at most 1,
   /// or the dtype is neither f32 nor f64.
   explicit BatchNorm(const Settings& settings) : settings_(settings) {
-    detail::require_float(settings.dtype, describe());
+    require_float(settings.dtype, describe());
     require(settings.columns >= 1, describe() + ": a norm needs at least 1 column");
     require(settings.epsilon > 0, describe() + ": epsilon must be above 0");
     require(settings.momentum > 0 && settings.momentum <= 1,
             describe() + ": momentum must be above 0 and at most 1, got " +
                 std::to_string(settings.momentum));
-    weight_ = detail::parameter_of(settings.layer, "weight", false);
-    bias_ = detail::parameter_of(settings.layer, "bias", false);
-    mean_ = detail::parameter_of(settings.layer, "running_mean", false);
-    variance_ = detail::parameter_of(settings.layer, "running_var", false);
-    batches_ = detail::parameter_of(settings.layer, "batches_tracked", false);
+    weight_ = parameter_of(settings.layer, "weight", false);
+    bias_ = parameter_of(settings.layer, "bias", false);
+    mean_ = parameter_of(settings.layer, "running_mean", false);
+    variance_ = parameter_of(settings.layer, "running_var", false);
+    batches_ = parameter_of(settings.layer, "batches_tracked", false);
     for (Parameter* statistic : {&mean_, &variance_, &batches_})
       statistic->role = settings.statistics == RunningStatistics::Deferred
                             ? ParameterRole::Statistic
@@ -175,16 +174,14 @@ class BatchNorm final : public RowLayer {
     Tensor normalised;
     if (context.training) normalised = context.make(settings_.dtype, input.dims());
     Tensor moments;
-    detail::with_precision(settings_.dtype, [&](auto zero) {
-      using T = decltype(zero);
+    with_precision(settings_.dtype, [&]<class T>(T) {
       moments = moments_of<T>(context, input);
-      const T* means = detail::values<T>(moments);
+      const T* means = values<T>(moments);
       for (std::int64_t j = 0; j < columns; ++j)
-        detail::values<T>(scales)[j] = scale_of(means[columns + j], settings_.epsilon);
-      T* h = detail::values<T>(context.training ? normalised : output);
-      normalise<T>(input, detail::values<T>(scales), means, h);
-      scale_and_shift<T>(
-          h, detail::values<T>(weight_.value), detail::values<T>(bias_.value), output);
+        values<T>(scales)[j] = scale_of(means[columns + j], settings_.epsilon);
+      T* h = values<T>(context.training ? normalised : output);
+      normalise<T>(input, values<T>(scales), means, h);
+      scale_and_shift<T>(h, values<T>(weight_.value), values<T>(bias_.value), output);
     });
     if (!context.training) return output;
     stash.keep(context, std::move(normalised));
@@ -203,16 +200,15 @@ class BatchNorm final : public RowLayer {
       const Tensor moments = stash.read(context, kMoments);
       Tensor numbers = context.make(settings_.dtype, {3, columns});
       result = context.make(settings_.dtype, output_gradient.dims());
-      detail::with_precision(settings_.dtype, [&](auto zero) {
-        using T = decltype(zero);
+      with_precision(settings_.dtype, [&]<class T>(T) {
         const Tensor sums = gradient_sums<T>(context, output_gradient, normalised);
-        const T* variances = detail::values<T>(moments) + columns;
-        T* number = detail::values<T>(numbers);
+        const T* variances = values<T>(moments) + columns;
+        T* number = values<T>(numbers);
         for (std::int64_t j = 0; j < 2 * columns; ++j)
-          number[j] = static_cast<T>(detail::values<double>(sums)[j] / rows);
+          number[j] = static_cast<T>(values<double>(sums)[j] / rows);
         for (std::int64_t j = 0; j < columns; ++j)
           number[2 * columns + j] =
-              detail::values<T>(weight_.value)[j] * scale_of(variances[j], settings_.epsilon);
+              values<T>(weight_.value)[j] * scale_of(variances[j], settings_.epsilon);
         input_gradient<T>(output_gradient, normalised, number, result);
       });
     }
@@ -224,15 +220,14 @@ class BatchNorm final : public RowLayer {
     const Tensor moments = stash.read(context, kMoments);
     const Tensor gradient = stash.read(context, kGradient);
     const std::int64_t columns = settings_.columns;
-    detail::with_precision(settings_.dtype, [&](auto zero) {
-      using T = decltype(zero);
+    with_precision(settings_.dtype, [&]<class T>(T) {
       const Tensor sums = gradient_sums<T>(context, gradient, normalised);
-      const double* plain = detail::values<double>(sums);
+      const double* plain = values<double>(sums);
       for (std::int64_t j = 0; j < columns; ++j) {
-        detail::values<T>(bias_.gradient)[j] += static_cast<T>(plain[j]);
-        detail::values<T>(weight_.gradient)[j] += static_cast<T>(plain[columns + j]);
+        values<T>(bias_.gradient)[j] += static_cast<T>(plain[j]);
+        values<T>(weight_.gradient)[j] += static_cast<T>(plain[columns + j]);
       }
-      if (gradient.rows() > 0) note(detail::values<T>(moments), gradient.rows());
+      if (gradient.rows() > 0) note(values<T>(moments), gradient.rows());
     });
     stash.clear(context);
   }
@@ -242,14 +237,13 @@ class BatchNorm final : public RowLayer {
   }
   void update_statistics() override {
     if (mean_.frozen || variance_.frozen) return;
-    detail::with_precision(settings_.dtype, [&](auto zero) { take_up<decltype(zero)>(); });
+    with_precision(settings_.dtype, [&](auto zero) { take_up<decltype(zero)>(); });
   }
   void initialize(std::uint64_t) override {
     for (Parameter* parameter : {&weight_, &bias_, &mean_, &variance_})
-      detail::allocate(*parameter, settings_.dtype, {settings_.columns});
-    detail::allocate(batches_, settings_.dtype, {1});
-    detail::with_precision(settings_.dtype, [&](auto zero) {
-      using T = decltype(zero);
+      allocate(*parameter, settings_.dtype, {settings_.columns});
+    allocate(batches_, settings_.dtype, {1});
+    with_precision(settings_.dtype, [&]<class T>(T) {
       std::ranges::fill(weight_.value.as<T>(), T(1));
       std::ranges::fill(variance_.value.as<T>(), T(1));
     });
@@ -280,8 +274,8 @@ class BatchNorm final : public RowLayer {
       measure<T>(context, input, moments);
       return moments;
     }
-    std::copy_n(detail::values<T>(mean_.value), columns, detail::values<T>(moments));
-    std::copy_n(detail::values<T>(variance_.value), columns, detail::values<T>(moments) + columns);
+    std::copy_n(values<T>(mean_.value), columns, values<T>(moments));
+    std::copy_n(values<T>(variance_.value), columns, values<T>(moments) + columns);
     return moments;
   }
   /// Adds what a unit saw to the sums of the step: distances from the running mean times rows, or
@@ -296,30 +290,30 @@ class BatchNorm final : public RowLayer {
       auto mean = static_cast<double>(moments[j]);
       auto variance = static_cast<double>(moments[settings_.columns + j]);
       if (deferred) {
-        mean -= static_cast<double>(detail::values<T>(mean_.value)[j]);
+        mean -= static_cast<double>(values<T>(mean_.value)[j]);
         variance += mean * mean;
       } else {
         variance *= unbiased(count);
       }
-      T& mean_sum = detail::values<T>(mean_.gradient)[j];
-      T& variance_sum = detail::values<T>(variance_.gradient)[j];
+      T& mean_sum = values<T>(mean_.gradient)[j];
+      T& variance_sum = values<T>(variance_.gradient)[j];
       mean_sum = static_cast<T>(kept * static_cast<double>(mean_sum) + weight * mean);
       variance_sum = static_cast<T>(kept * static_cast<double>(variance_sum) + weight * variance);
     }
-    *detail::values<T>(batches_.gradient) += deferred ? static_cast<T>(rows) : T(1);
+    *values<T>(batches_.gradient) += deferred ? static_cast<T>(rows) : T(1);
   }
   /// The running statistics from the sums of the step.
   template <class T>
   void take_up() {
     const bool deferred = settings_.statistics == RunningStatistics::Deferred;
-    const auto seen = static_cast<double>(*detail::values<T>(batches_.gradient));
+    const auto seen = static_cast<double>(*values<T>(batches_.gradient));
     if (!(seen > 0)) return;
     const double kept = std::pow(1 - settings_.momentum, deferred ? 1.0 : seen);
     for (std::int64_t j = 0; j < settings_.columns; ++j) {
-      double mean = static_cast<double>(detail::values<T>(mean_.gradient)[j]);
-      double variance = static_cast<double>(detail::values<T>(variance_.gradient)[j]);
-      T& running_mean = detail::values<T>(mean_.value)[j];
-      T& running_variance = detail::values<T>(variance_.value)[j];
+      double mean = static_cast<double>(values<T>(mean_.gradient)[j]);
+      double variance = static_cast<double>(values<T>(variance_.gradient)[j]);
+      T& running_mean = values<T>(mean_.value)[j];
+      T& running_variance = values<T>(variance_.value)[j];
       if (deferred) {
         mean /= seen;
         variance = std::max(variance / seen - mean * mean, 0.0) * unbiased(seen);
@@ -329,7 +323,7 @@ class BatchNorm final : public RowLayer {
       running_mean = static_cast<T>(kept * static_cast<double>(running_mean) + mean);
       running_variance = static_cast<T>(kept * static_cast<double>(running_variance) + variance);
     }
-    *detail::values<T>(batches_.value) += deferred ? T(1) : static_cast<T>(seen);
+    *values<T>(batches_.value) += deferred ? T(1) : static_cast<T>(seen);
   }
 
   Settings settings_;

@@ -11,7 +11,7 @@
 #include "millrace/stages/layer.hpp"
 #include "millrace/stages/layer_kinds.hpp"
 
-namespace millrace::detail {
+namespace millrace {
 
 [[nodiscard]] inline bool is_aligned(const Tensor& tensor) {
   return reinterpret_cast<std::uintptr_t>(tensor.data()) % kAlignment == 0;
@@ -73,4 +73,4 @@ inline Tensor only(const Layer& layer, const char* what, TensorList list) {
   return {.height = type.dims[1], .width = type.dims[2], .channels = type.dims[3]};
 }
 
-}  // namespace millrace::detail
+}  // namespace millrace

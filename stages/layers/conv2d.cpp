@@ -47,11 +47,11 @@ void lay_out(const Conv2dSettings& settings,
              std::int64_t depth,
              T* rows) {
   for (std::int64_t n = 0; n < count; ++n)
-    detail::to_windows(settings.image,
-                       settings.window,
-                       output,
-                       x + n * settings.image.elements(),
-                       rows + n * output.pixels() * depth);
+    to_windows(settings.image,
+               settings.window,
+               output,
+               x + n * settings.image.elements(),
+               rows + n * output.pixels() * depth);
 }
 
 /// y[n, i, j, :] = b + sum over (u, v, c) of x[n, i stride - padding + u, j stride - padding + v,
@@ -74,33 +74,32 @@ class Conv2d final : public RowLayer {
   /// or the dtype is neither f32 nor f64.
   explicit Conv2d(const Settings& settings) : settings_(settings) {
     const std::string who = "layers." + std::to_string(settings.layer) + ": convolution";
-    detail::require_float(settings.dtype, who);
+    require_float(settings.dtype, who);
     require(settings.out >= 1,
             who + " needs at least 1 output channel, got " + std::to_string(settings.out));
     output_ = settings.window.over(settings.image, who);
     output_.channels = settings.out;
-    weight_ = detail::parameter_of(settings.layer, "weight", true);
-    bias_ = detail::parameter_of(settings.layer, "bias", false);
+    weight_ = parameter_of(settings.layer, "weight", true);
+    bias_ = parameter_of(settings.layer, "bias", false);
   }
 
   Tensor forward_rows(const PassContext& context, Tensor input, Stash& stash) override {
     const std::int64_t at_once = std::min(samples_at_once(), input.rows());
     Tensor output = context.make(settings_.dtype, {input.rows(), output_columns()});
     Tensor rows = context.make(settings_.dtype, {at_once * output_.pixels(), depth()});
-    detail::with_precision(settings_.dtype, [&](auto zero) {
-      using T = decltype(zero);
-      const T* bias = detail::values<T>(std::as_const(bias_.value));
-      T* y = detail::values<T>(output);
+    with_precision(settings_.dtype, [&]<class T>(T) {
+      const T* bias = values<T>(std::as_const(bias_.value));
+      T* y = values<T>(output);
       for (std::int64_t i = 0; i < input.rows() * output_.pixels(); ++i)
         std::copy_n(bias, settings_.out, y + i * settings_.out);
       for_each_run(input.rows(), at_once, [&](std::int64_t first, std::int64_t count) {
-        const T* x = detail::values<T>(std::as_const(input)) + first * input_columns();
-        lay_out(settings_, output_, x, count, depth(), detail::values<T>(rows));
-        detail::add_forward<T>(context,
-                               {count * output_.pixels(), depth(), settings_.out},
-                               detail::values<T>(rows),
-                               detail::values<T>(weight_.value),
-                               y + first * output_columns());
+        const T* x = values<T>(std::as_const(input)) + first * input_columns();
+        lay_out(settings_, output_, x, count, depth(), values<T>(rows));
+        add_forward<T>(context,
+                       {count * output_.pixels(), depth(), settings_.out},
+                       values<T>(rows),
+                       values<T>(weight_.value),
+                       y + first * output_columns());
       });
     });
     if (context.training) stash.keep(context, std::move(input));
@@ -117,22 +116,21 @@ class Conv2d final : public RowLayer {
       input_gradient = context.make(settings_.dtype, {samples, input_columns()});
       input_gradient.fill_zero();
       Tensor rows = context.make(settings_.dtype, {at_once * output_.pixels(), depth()});
-      detail::with_precision(settings_.dtype, [&](auto zero) {
-        using T = decltype(zero);
-        const T* dz = detail::values<T>(std::as_const(output_gradient));
-        T* dx = detail::values<T>(input_gradient);
+      with_precision(settings_.dtype, [&]<class T>(T) {
+        const T* dz = values<T>(std::as_const(output_gradient));
+        T* dx = values<T>(input_gradient);
         for_each_run(samples, at_once, [&](std::int64_t first, std::int64_t count) {
-          detail::make_input_gradient<T>(context,
-                                         {count * output_.pixels(), depth(), settings_.out},
-                                         dz + first * output_columns(),
-                                         detail::values<T>(weight_.value),
-                                         detail::values<T>(rows));
+          make_input_gradient<T>(context,
+                                 {count * output_.pixels(), depth(), settings_.out},
+                                 dz + first * output_columns(),
+                                 values<T>(weight_.value),
+                                 values<T>(rows));
           for (std::int64_t n = 0; n < count; ++n)
-            detail::add_from_windows(settings_.image,
-                                     settings_.window,
-                                     output_,
-                                     detail::values<T>(rows) + n * output_.pixels() * depth(),
-                                     dx + (first + n) * input_columns());
+            add_from_windows(settings_.image,
+                             settings_.window,
+                             output_,
+                             values<T>(rows) + n * output_.pixels() * depth(),
+                             dx + (first + n) * input_columns());
         });
       });
     }
@@ -144,23 +142,22 @@ class Conv2d final : public RowLayer {
     const Tensor gradient = stash.read(context, kOutputGradient);
     const std::int64_t at_once = std::min(samples_at_once(), input.rows());
     Tensor rows = context.make(settings_.dtype, {at_once * output_.pixels(), depth()});
-    detail::with_precision(settings_.dtype, [&](auto zero) {
-      using T = decltype(zero);
-      const T* dz = detail::values<T>(gradient);
+    with_precision(settings_.dtype, [&]<class T>(T) {
+      const T* dz = values<T>(gradient);
       for_each_run(input.rows(), at_once, [&](std::int64_t first, std::int64_t count) {
-        const T* x = detail::values<T>(input) + first * input_columns();
-        lay_out(settings_, output_, x, count, depth(), detail::values<T>(rows));
-        detail::add_weight_gradient<T>(context,
-                                       {count * output_.pixels(), depth(), settings_.out},
-                                       detail::values<T>(rows),
-                                       dz + first * output_columns(),
-                                       detail::values<T>(weight_.gradient));
+        const T* x = values<T>(input) + first * input_columns();
+        lay_out(settings_, output_, x, count, depth(), values<T>(rows));
+        add_weight_gradient<T>(context,
+                               {count * output_.pixels(), depth(), settings_.out},
+                               values<T>(rows),
+                               dz + first * output_columns(),
+                               values<T>(weight_.gradient));
       });
-      detail::add_column_sums(context,
-                              dz,
-                              gradient.rows() * output_.pixels(),
-                              settings_.out,
-                              detail::values<T>(bias_.gradient));
+      add_column_sums(context,
+                      dz,
+                      gradient.rows() * output_.pixels(),
+                      settings_.out,
+                      values<T>(bias_.gradient));
     });
     stash.clear(context);
   }
@@ -170,13 +167,12 @@ class Conv2d final : public RowLayer {
   /// 1502.01852, section 2.2). Bias zero.
   void initialize(std::uint64_t seed) override {
     const Window& window = settings_.window;
-    detail::allocate(
-        weight_,
-        settings_.dtype,
-        {window.kernel_height, window.kernel_width, settings_.image.channels, settings_.out});
-    detail::allocate(bias_, settings_.dtype, {settings_.out});
+    allocate(weight_,
+             settings_.dtype,
+             {window.kernel_height, window.kernel_width, settings_.image.channels, settings_.out});
+    allocate(bias_, settings_.dtype, {settings_.out});
     const RandomKey key{.seed = seed, .purpose = Purpose::Initialize, .layer = settings_.layer};
-    detail::fill_uniform(weight_.value, key, std::sqrt(6.0 / static_cast<double>(depth())));
+    fill_uniform(weight_.value, key, std::sqrt(6.0 / static_cast<double>(depth())));
   }
 
   [[nodiscard]] DType dtype() const override { return settings_.dtype; }
@@ -226,7 +222,7 @@ LayerKind conv2d_kind() {
              const LayerPlace& place) {
             const std::int64_t kernel = settings.integer("kernel");
             return std::make_unique<Conv2d>(
-                Conv2d::Settings{.image = detail::image_of(inputs[0]),
+                Conv2d::Settings{.image = image_of(inputs[0]),
                                  .out = settings.integer("out"),
                                  .window = {.kernel_height = kernel,
                                             .kernel_width = kernel,

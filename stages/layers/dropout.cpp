@@ -37,8 +37,7 @@ void apply(const T* from, const std::uint8_t* mask, T scale, std::int64_t elemen
 
 void check(const Layer& layer, DType dtype, const char* what, const Tensor& tensor) {
   const bool fits = tensor && tensor.dtype() == dtype && tensor.dims().size() >= 2;
-  detail::check_tensor(
-      layer, what, tensor, fits, [&] { return std::string(name_of(dtype)) + " samples"; });
+  check_tensor(layer, what, tensor, fits, [&] { return std::string(name_of(dtype)) + " samples"; });
 }
 
 /// y = x k / (1 - rate) with k = 0 for a share `rate` of the elements and 1 elsewhere; x, y
@@ -61,29 +60,28 @@ class Dropout final : public Layer {
 
   /// Throws InvalidArgument unless 0 <= rate < 1 and the dtype is f32 or f64.
   explicit Dropout(const Settings& settings) : settings_(settings) {
-    detail::require_float(settings.dtype, describe());
+    require_float(settings.dtype, describe());
     require(settings.rate >= 0 && settings.rate < 1,
             describe() + ": the rate must be from 0 to below 1");
   }
 
   [[nodiscard]] std::vector<TensorType> infer(std::span<const TensorType> inputs) const override {
     if (inputs.size() != 1 || inputs[0].dtype != settings_.dtype || inputs[0].dims.size() < 2)
-      detail::refuse_inputs(*this, std::string(name_of(settings_.dtype)) + " samples", inputs);
+      refuse_inputs(*this, std::string(name_of(settings_.dtype)) + " samples", inputs);
     return {{inputs[0].dtype, inputs[0].dims}};
   }
   TensorList forward(const PassContext& context, TensorList inputs, Stash& stash) override {
-    Tensor input = detail::only(*this, "input", std::move(inputs));
+    Tensor input = only(*this, "input", std::move(inputs));
     check(*this, settings_.dtype, "input", input);
     if (!context.training) return TensorList(std::move(input));
     Tensor mask = mask_for(context, input);
     Tensor output = context.make(settings_.dtype, input.dims());
-    detail::with_precision(settings_.dtype, [&](auto zero) {
-      using T = decltype(zero);
-      apply<T>(detail::values<T>(std::as_const(input)),
-               detail::values<std::uint8_t>(mask),
+    with_precision(settings_.dtype, [&]<class T>(T) {
+      apply<T>(values<T>(std::as_const(input)),
+               values<std::uint8_t>(mask),
                T(1 / (1 - settings_.rate)),
                input.elements(),
-               detail::values<T>(output));
+               values<T>(output));
     });
     stash.keep(context, std::move(mask));
     return TensorList(std::move(output));
@@ -92,18 +90,14 @@ class Dropout final : public Layer {
                             TensorList output_gradients,
                             Stash& stash,
                             bool wanted) override {
-    Tensor gradient = detail::only(*this, "output gradient", std::move(output_gradients));
+    Tensor gradient = only(*this, "output gradient", std::move(output_gradients));
     check(*this, settings_.dtype, "output gradient", gradient);
     if (wanted) {
       const Tensor mask = stash.read(context, 0);
-      detail::with_precision(settings_.dtype, [&](auto zero) {
-        using T = decltype(zero);
-        T* values = detail::values<T>(gradient);
-        apply<T>(values,
-                 detail::values<std::uint8_t>(mask),
-                 T(1 / (1 - settings_.rate)),
-                 gradient.elements(),
-                 values);
+      with_precision(settings_.dtype, [&]<class T>(T) {
+        T* dy = values<T>(gradient);
+        apply<T>(
+            dy, values<std::uint8_t>(mask), T(1 / (1 - settings_.rate)), gradient.elements(), dy);
       });
     }
     stash.clear(context);
@@ -133,7 +127,7 @@ class Dropout final : public Layer {
            threshold,
            first,
            places,
-           detail::values<std::uint8_t>(mask) + i * places);
+           values<std::uint8_t>(mask) + i * places);
     return mask;
   }
 

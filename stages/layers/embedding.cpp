@@ -41,8 +41,8 @@ class Embedding final : public Layer {
   /// Parameter "layers.N.weight", without memory until `initialize`. Throws InvalidArgument when
   /// rows or columns < 1 or the dtype is neither f32 nor f64.
   explicit Embedding(const Settings& settings)
-      : settings_(settings), weight_(detail::parameter_of(settings.layer, "weight", true)) {
-    detail::require_float(settings.dtype, describe());
+      : settings_(settings), weight_(parameter_of(settings.layer, "weight", true)) {
+    require_float(settings.dtype, describe());
     require(settings.rows >= 1 && settings.columns >= 1,
             describe() + ": a table needs at least 1 row and 1 column");
   }
@@ -50,19 +50,18 @@ class Embedding final : public Layer {
   [[nodiscard]] std::vector<TensorType> infer(std::span<const TensorType> inputs) const override {
     if (inputs.size() != 1 || inputs[0].dtype != DType::I32 || inputs[0].dims.size() < 1 ||
         inputs[0].dims.size() >= Dims::kMax)
-      detail::refuse_inputs(*this, "i32 ids", inputs);
+      refuse_inputs(*this, "i32 ids", inputs);
     return {{settings_.dtype, with_last(inputs[0].dims, settings_.columns)}};
   }
   TensorList forward(const PassContext& context, TensorList inputs, Stash& stash) override {
-    Tensor ids = detail::only(*this, "input", std::move(inputs));
-    detail::check_tensor(*this, "input", ids, ids && ids.dtype() == DType::I32, [] {
+    Tensor ids = only(*this, "input", std::move(inputs));
+    check_tensor(*this, "input", ids, ids && ids.dtype() == DType::I32, [] {
       return std::string("i32 ids");
     });
     Tensor output = context.make(settings_.dtype, with_last(ids.dims(), settings_.columns));
-    detail::with_precision(settings_.dtype, [&](auto zero) {
-      using T = decltype(zero);
-      const T* table = detail::values<T>(std::as_const(weight_.value));
-      T* to = detail::values<T>(output);
+    with_precision(settings_.dtype, [&]<class T>(T) {
+      const T* table = values<T>(std::as_const(weight_.value));
+      T* to = values<T>(output);
       for (const std::int32_t id : std::as_const(ids).as<std::int32_t>()) {
         if (id < 0 || id >= settings_.rows)
           throw InvalidArgument(describe() + ": id " + std::to_string(id) + " is outside 0.." +
@@ -77,11 +76,11 @@ class Embedding final : public Layer {
                             TensorList output_gradients,
                             Stash& stash,
                             bool wanted) override {
-    Tensor gradient = detail::only(*this, "output gradient", std::move(output_gradients));
+    Tensor gradient = only(*this, "output gradient", std::move(output_gradients));
     const std::int64_t ids = stash.read(context, 0).elements();
     const bool fits = gradient && gradient.dtype() == settings_.dtype &&
                       gradient.elements() == ids * settings_.columns;
-    detail::check_tensor(*this, "output gradient", gradient, fits, [&] {
+    check_tensor(*this, "output gradient", gradient, fits, [&] {
       return std::to_string(ids) + " rows of " + std::to_string(settings_.columns);
     });
     stash.keep(context, std::move(gradient));
@@ -90,10 +89,9 @@ class Embedding final : public Layer {
   void backward_weight(const PassContext& context, Stash& stash) override {
     const Tensor ids = stash.read(context, 0);
     const Tensor gradient = stash.read(context, 1);
-    detail::with_precision(settings_.dtype, [&](auto zero) {
-      using T = decltype(zero);
-      const T* from = detail::values<T>(gradient);
-      T* table = detail::values<T>(weight_.gradient);
+    with_precision(settings_.dtype, [&]<class T>(T) {
+      const T* from = values<T>(gradient);
+      T* table = values<T>(weight_.gradient);
       for (const std::int32_t id : ids.as<std::int32_t>()) {
         T* row = table + id * settings_.columns;
         for (std::int64_t j = 0; j < settings_.columns; ++j) row[j] += from[j];
@@ -106,10 +104,9 @@ class Embedding final : public Layer {
   [[nodiscard]] std::vector<Parameter*> parameters() override { return {&weight_}; }
   /// Uniform in [-a, a] with a = sqrt(3 / columns): a row has an expected square length of 1.
   void initialize(std::uint64_t seed) override {
-    detail::allocate(weight_, settings_.dtype, {settings_.rows, settings_.columns});
+    allocate(weight_, settings_.dtype, {settings_.rows, settings_.columns});
     const RandomKey key{.seed = seed, .purpose = Purpose::Initialize, .layer = settings_.layer};
-    detail::fill_uniform(
-        weight_.value, key, std::sqrt(3.0 / static_cast<double>(settings_.columns)));
+    fill_uniform(weight_.value, key, std::sqrt(3.0 / static_cast<double>(settings_.columns)));
   }
   [[nodiscard]] LayerBytes bytes(std::span<const TensorType> inputs) const override {
     const auto ids = static_cast<std::size_t>(inputs[0].dims.elements());

@@ -52,7 +52,7 @@ template <class T>
 void normalise(const Sample& sample, const T* x, double epsilon, double* moments, T* h, T* scales) {
   double* means = moments;
   double* variances = moments + sample.channels;
-  detail::column_moments(x, sample.positions, sample.channels, means, variances);
+  column_moments(x, sample.positions, sample.channels, means, variances);
   for (std::int64_t group = 0; group < sample.groups; ++group) {
     const double mean = mean_of_group(sample, group, means);
     const std::int64_t first = group * sample.in_group();
@@ -79,10 +79,10 @@ void sample_gradient(const Sample& sample,
   const std::int64_t channels = sample.channels;
   double* plain = sums;
   double* along = sums + channels;
-  detail::column_sums(sample.positions, channels, plain, [&](auto i, auto c) {
+  column_sums(sample.positions, channels, plain, [&](auto i, auto c) {
     return dy[i * channels + c] * weight[c];
   });
-  detail::column_sums(sample.positions, channels, along, [&](auto i, auto c) {
+  column_sums(sample.positions, channels, along, [&](auto i, auto c) {
     return dy[i * channels + c] * weight[c] * h[i * channels + c];
   });
   const auto positions = static_cast<double>(sample.positions);
@@ -123,7 +123,7 @@ class GroupNorm final : public RowLayer {
   /// not divide the channels, epsilon <= 0 or the dtype is neither f32 nor f64.
   explicit GroupNorm(const Settings& settings) : settings_(settings) {
     const std::string who = "layers." + std::to_string(settings.layer) + ": group norm";
-    detail::require_float(settings.dtype, who);
+    require_float(settings.dtype, who);
     require(settings.extents.size() >= 1 &&
                 std::ranges::all_of(settings.extents, [](std::int64_t e) { return e >= 1; }),
             who + ": the extents of a sample must be known and at least 1");
@@ -132,8 +132,8 @@ class GroupNorm final : public RowLayer {
              std::to_string(settings.groups);
     });
     require(settings.epsilon > 0, who + ": epsilon must be above 0");
-    weight_ = detail::parameter_of(settings.layer, "weight", false);
-    bias_ = detail::parameter_of(settings.layer, "bias", false);
+    weight_ = parameter_of(settings.layer, "weight", false);
+    bias_ = parameter_of(settings.layer, "bias", false);
   }
 
   Tensor forward_rows(const PassContext& context, Tensor input, Stash& stash) override {
@@ -142,19 +142,18 @@ class GroupNorm final : public RowLayer {
     Tensor normalised = context.make(settings_.dtype, input.dims());
     Tensor scales = context.make(settings_.dtype, {input.rows(), sample.groups});
     Tensor moments = context.make(DType::F64, {2, sample.channels});
-    detail::with_precision(settings_.dtype, [&](auto zero) {
-      using T = decltype(zero);
-      const T* weight = detail::values<T>(std::as_const(weight_.value));
-      const T* bias = detail::values<T>(std::as_const(bias_.value));
+    with_precision(settings_.dtype, [&]<class T>(T) {
+      const T* weight = values<T>(std::as_const(weight_.value));
+      const T* bias = values<T>(std::as_const(bias_.value));
       for (std::int64_t n = 0; n < input.rows(); ++n) {
-        T* h = detail::values<T>(normalised) + n * sample.elements();
+        T* h = values<T>(normalised) + n * sample.elements();
         normalise(sample,
-                  detail::values<T>(std::as_const(input)) + n * sample.elements(),
+                  values<T>(std::as_const(input)) + n * sample.elements(),
                   settings_.epsilon,
-                  detail::values<double>(moments),
+                  values<double>(moments),
                   h,
-                  detail::values<T>(scales) + n * sample.groups);
-        T* y = detail::values<T>(output) + n * sample.elements();
+                  values<T>(scales) + n * sample.groups);
+        T* y = values<T>(output) + n * sample.elements();
         for (std::int64_t i = 0; i < sample.positions; ++i, h += sample.channels)
           for (std::int64_t c = 0; c < sample.channels; ++c) *y++ = h[c] * weight[c] + bias[c];
       }
@@ -175,16 +174,15 @@ class GroupNorm final : public RowLayer {
       const Tensor normalised = stash.read(context, kNormalisedGroups);
       input_gradient = context.make(settings_.dtype, output_gradient.dims());
       Tensor sums = context.make(DType::F64, {2, sample.channels});
-      detail::with_precision(settings_.dtype, [&](auto zero) {
-        using T = decltype(zero);
+      with_precision(settings_.dtype, [&]<class T>(T) {
         for (std::int64_t n = 0; n < output_gradient.rows(); ++n)
           sample_gradient(sample,
-                          detail::values<T>(std::as_const(output_gradient)) + n * sample.elements(),
-                          detail::values<T>(normalised) + n * sample.elements(),
-                          detail::values<T>(std::as_const(weight_.value)),
-                          detail::values<T>(scales) + n * sample.groups,
-                          detail::values<double>(sums),
-                          detail::values<T>(input_gradient) + n * sample.elements());
+                          values<T>(std::as_const(output_gradient)) + n * sample.elements(),
+                          values<T>(normalised) + n * sample.elements(),
+                          values<T>(std::as_const(weight_.value)),
+                          values<T>(scales) + n * sample.groups,
+                          values<double>(sums),
+                          values<T>(input_gradient) + n * sample.elements());
       });
     }
     stash.keep(context, std::move(output_gradient));
@@ -196,28 +194,24 @@ class GroupNorm final : public RowLayer {
     const std::int64_t width = channels();
     const std::int64_t positions = gradient.elements() / width;
     Tensor sums = context.make(DType::F64, {width});
-    detail::with_precision(settings_.dtype, [&](auto zero) {
-      using T = decltype(zero);
-      const T* dy = detail::values<T>(gradient);
-      const T* h = detail::values<T>(normalised);
-      detail::column_sums(positions, width, detail::values<double>(sums), [&](auto i, auto c) {
+    with_precision(settings_.dtype, [&]<class T>(T) {
+      const T* dy = values<T>(gradient);
+      const T* h = values<T>(normalised);
+      column_sums(positions, width, values<double>(sums), [&](auto i, auto c) {
         return dy[i * width + c] * h[i * width + c];
       });
       for (std::int64_t c = 0; c < width; ++c)
-        detail::values<T>(weight_.gradient)[c] += static_cast<T>(detail::values<double>(sums)[c]);
-      detail::add_column_sums(context, dy, positions, width, detail::values<T>(bias_.gradient));
+        values<T>(weight_.gradient)[c] += static_cast<T>(values<double>(sums)[c]);
+      add_column_sums(context, dy, positions, width, values<T>(bias_.gradient));
     });
     stash.clear(context);
   }
 
   [[nodiscard]] std::vector<Parameter*> parameters() override { return {&weight_, &bias_}; }
   void initialize(std::uint64_t) override {
-    for (Parameter* parameter : parameters())
-      detail::allocate(*parameter, settings_.dtype, {channels()});
-    detail::with_precision(settings_.dtype, [&](auto zero) {
-      using T = decltype(zero);
-      std::ranges::fill(weight_.value.as<T>(), T(1));
-    });
+    for (Parameter* parameter : parameters()) allocate(*parameter, settings_.dtype, {channels()});
+    with_precision(settings_.dtype,
+                   [&]<class T>(T) { std::ranges::fill(weight_.value.as<T>(), T(1)); });
   }
   [[nodiscard]] DType dtype() const override { return settings_.dtype; }
   [[nodiscard]] std::int64_t input_columns() const override { return settings_.extents.elements(); }

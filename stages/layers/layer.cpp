@@ -57,9 +57,8 @@ std::int64_t rows_in(const Dims& dims, const Dims& extents) {
 std::vector<TensorType> RowLayer::infer(std::span<const TensorType> inputs) const {
   const Dims extents = input_extents();
   if (inputs.size() != 1 || inputs[0].dtype != dtype() || inputs[0].dims.size() <= extents.size() ||
-      !detail::ends_in(inputs[0].dims, extents))
-    detail::refuse_inputs(
-        *this, std::string(name_of(dtype())) + " rows of " + to_string(extents), inputs);
+      !ends_in(inputs[0].dims, extents))
+    refuse_inputs(*this, std::string(name_of(dtype())) + " rows of " + to_string(extents), inputs);
   TensorType output = inputs[0];
   output.dims = exchanged(output.dims, extents, output_extents());
   output.has_gradient = true;
@@ -67,9 +66,9 @@ std::vector<TensorType> RowLayer::infer(std::span<const TensorType> inputs) cons
 }
 
 TensorList RowLayer::forward(const PassContext& context, TensorList inputs, Stash& stash) {
-  Tensor input = detail::only(*this, "input", std::move(inputs));
+  Tensor input = only(*this, "input", std::move(inputs));
   const Dims extents = input_extents();
-  detail::check_rows(*this, "input", input, extents);
+  check_rows(*this, "input", input, extents);
   const Dims dims = exchanged(input.dims(), extents, output_extents());
   input.reshape({rows_in(input.dims(), extents), input_columns()});
   Tensor output = forward_rows(context, std::move(input), stash);
@@ -81,9 +80,9 @@ TensorList RowLayer::backward_input(const PassContext& context,
                                     TensorList output_gradients,
                                     Stash& stash,
                                     bool wanted) {
-  Tensor gradient = detail::only(*this, "output gradient", std::move(output_gradients));
+  Tensor gradient = only(*this, "output gradient", std::move(output_gradients));
   const Dims extents = output_extents();
-  detail::check_rows(*this, "output gradient", gradient, extents);
+  check_rows(*this, "output gradient", gradient, extents);
   const Dims dims = exchanged(gradient.dims(), extents, input_extents());
   gradient.reshape({rows_in(gradient.dims(), extents), output_columns()});
   Tensor input_gradient = backward_rows(context, std::move(gradient), stash, wanted);

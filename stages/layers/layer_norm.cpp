@@ -33,12 +33,10 @@ template <class T>
 T normalise_row(const T* x, const LayerNormSettings& settings, T* h) {
   const std::int64_t columns = settings.columns;
   const T count = static_cast<T>(columns);
-  const T mean = settings.centred
-                     ? detail::row_sum<T>(columns, [&](std::int64_t j) { return x[j]; }) / count
-                     : T(0);
+  const T mean =
+      settings.centred ? row_sum<T>(columns, [&](std::int64_t j) { return x[j]; }) / count : T(0);
   for (std::int64_t j = 0; j < columns; ++j) h[j] = x[j] - mean;
-  const T variance =
-      detail::row_sum<T>(columns, [&](std::int64_t j) { return h[j] * h[j]; }) / count;
+  const T variance = row_sum<T>(columns, [&](std::int64_t j) { return h[j] * h[j]; }) / count;
   const T scale = T(1) / std::sqrt(variance + static_cast<T>(settings.epsilon));
   for (std::int64_t j = 0; j < columns; ++j) h[j] *= scale;
   return scale;
@@ -51,10 +49,9 @@ void row_gradient(
   const std::int64_t columns = settings.columns;
   const T count = static_cast<T>(columns);
   for (std::int64_t j = 0; j < columns; ++j) dx[j] = dy[j] * weight[j];
-  const T mean = settings.centred
-                     ? detail::row_sum<T>(columns, [&](std::int64_t j) { return dx[j]; }) / count
-                     : T(0);
-  const T along = detail::row_sum<T>(columns, [&](std::int64_t j) { return dx[j] * h[j]; }) / count;
+  const T mean =
+      settings.centred ? row_sum<T>(columns, [&](std::int64_t j) { return dx[j]; }) / count : T(0);
+  const T along = row_sum<T>(columns, [&](std::int64_t j) { return dx[j] * h[j]; }) / count;
   for (std::int64_t j = 0; j < columns; ++j) dx[j] = (dx[j] - mean - h[j] * along) * scale;
 }
 
@@ -77,11 +74,11 @@ class LayerNorm final : public RowLayer {
 
   /// Throws InvalidArgument when columns < 1, epsilon <= 0 or the dtype is neither f32 nor f64.
   explicit LayerNorm(const Settings& settings) : settings_(settings) {
-    detail::require_float(settings.dtype, describe());
+    require_float(settings.dtype, describe());
     require(settings.columns >= 1, describe() + ": a norm needs at least 1 column");
     require(settings.epsilon > 0, describe() + ": epsilon must be above 0");
-    weight_ = detail::parameter_of(settings.layer, "weight", false);
-    bias_ = detail::parameter_of(settings.layer, "bias", false);
+    weight_ = parameter_of(settings.layer, "weight", false);
+    bias_ = parameter_of(settings.layer, "bias", false);
   }
 
   Tensor forward_rows(const PassContext& context, Tensor input, Stash& stash) override {
@@ -89,22 +86,21 @@ class LayerNorm final : public RowLayer {
     Tensor output = context.make(settings_.dtype, input.dims());
     Tensor normalised = context.make(settings_.dtype, {input.rows(), columns});
     Tensor scales = context.make(settings_.dtype, {input.rows()});
-    detail::with_precision(settings_.dtype, [&](auto zero) {
-      using T = decltype(zero);
-      const T* weight = detail::values<T>(weight_.value);
-      const T* bias = detail::values<T>(bias_.value);
+    with_precision(settings_.dtype, [&]<class T>(T) {
+      const T* weight = values<T>(weight_.value);
+      const T* bias = values<T>(bias_.value);
       const auto norm_row = [&](std::int64_t i) {
-        T* h = detail::values<T>(normalised) + i * columns;
-        detail::values<T>(scales)[i] =
-            normalise_row<T>(detail::values<T>(std::as_const(input)) + i * columns, settings_, h);
-        T* y = detail::values<T>(output) + i * columns;
+        T* h = values<T>(normalised) + i * columns;
+        values<T>(scales)[i] =
+            normalise_row<T>(values<T>(std::as_const(input)) + i * columns, settings_, h);
+        T* y = values<T>(output) + i * columns;
         if (settings_.centred) {
           for (std::int64_t j = 0; j < columns; ++j) y[j] = h[j] * weight[j] + bias[j];
         } else {
           for (std::int64_t j = 0; j < columns; ++j) y[j] = h[j] * weight[j];
         }
       };
-      detail::for_rows(context, input.rows(), columns, [&](std::int64_t first, std::int64_t last) {
+      for_rows(context, input.rows(), columns, [&](std::int64_t first, std::int64_t last) {
         for (std::int64_t i = first; i < last; ++i) norm_row(i);
       });
     });
@@ -123,17 +119,16 @@ class LayerNorm final : public RowLayer {
       const std::int64_t columns = settings_.columns;
       const Tensor normalised = stash.read(context, kNormalisedRows);
       input_gradient = context.make(settings_.dtype, output_gradient.dims());
-      detail::with_precision(settings_.dtype, [&](auto zero) {
-        using T = decltype(zero);
+      with_precision(settings_.dtype, [&]<class T>(T) {
         const std::int64_t rows = output_gradient.rows();
-        detail::for_rows(context, rows, columns, [&](std::int64_t first, std::int64_t last) {
+        for_rows(context, rows, columns, [&](std::int64_t first, std::int64_t last) {
           for (std::int64_t i = first; i < last; ++i)
-            row_gradient<T>(detail::values<T>(std::as_const(output_gradient)) + i * columns,
-                            detail::values<T>(normalised) + i * columns,
-                            detail::values<T>(std::as_const(weight_.value)),
-                            detail::values<T>(scales)[i],
+            row_gradient<T>(values<T>(std::as_const(output_gradient)) + i * columns,
+                            values<T>(normalised) + i * columns,
+                            values<T>(std::as_const(weight_.value)),
+                            values<T>(scales)[i],
                             settings_,
-                            detail::values<T>(input_gradient) + i * columns);
+                            values<T>(input_gradient) + i * columns);
         });
       });
     }
@@ -144,19 +139,17 @@ class LayerNorm final : public RowLayer {
     const Tensor normalised = stash.read(context, kNormalisedRows);
     const Tensor gradient = stash.read(context, stash.size() - 1);
     const std::int64_t columns = settings_.columns;
-    detail::with_precision(settings_.dtype, [&](auto zero) {
-      using T = decltype(zero);
-      const T* dy = detail::values<T>(gradient);
-      T* dg = detail::values<T>(weight_.gradient);
+    with_precision(settings_.dtype, [&]<class T>(T) {
+      const T* dy = values<T>(gradient);
+      T* dg = values<T>(weight_.gradient);
       const std::int64_t rows = gradient.rows();
-      detail::for_columns(context, rows, columns, [&](std::int64_t first, std::int64_t last) {
+      for_columns(context, rows, columns, [&](std::int64_t first, std::int64_t last) {
         for (std::int64_t i = 0; i < rows; ++i) {
-          const T* h = detail::values<T>(normalised) + i * columns;
+          const T* h = values<T>(normalised) + i * columns;
           for (std::int64_t j = first; j < last; ++j) dg[j] += dy[i * columns + j] * h[j];
         }
       });
-      if (settings_.centred)
-        detail::add_column_sums(context, dy, rows, columns, detail::values<T>(bias_.gradient));
+      if (settings_.centred) add_column_sums(context, dy, rows, columns, values<T>(bias_.gradient));
     });
     stash.clear(context);
   }
@@ -167,11 +160,9 @@ class LayerNorm final : public RowLayer {
   }
   void initialize(std::uint64_t) override {
     for (Parameter* parameter : parameters())
-      detail::allocate(*parameter, settings_.dtype, {settings_.columns});
-    detail::with_precision(settings_.dtype, [&](auto zero) {
-      using T = decltype(zero);
-      std::ranges::fill(weight_.value.as<T>(), T(1));
-    });
+      allocate(*parameter, settings_.dtype, {settings_.columns});
+    with_precision(settings_.dtype,
+                   [&]<class T>(T) { std::ranges::fill(weight_.value.as<T>(), T(1)); });
   }
   [[nodiscard]] DType dtype() const override { return settings_.dtype; }
   [[nodiscard]] std::int64_t input_columns() const override { return settings_.columns; }

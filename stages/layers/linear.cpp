@@ -23,13 +23,12 @@ constexpr std::size_t kSlopes = 1;
 
 template <class T>
 void fill_rows(const PassContext& context, Tensor& rows, const Tensor& row) {
-  const T* from = detail::values<T>(row);
-  T* to = detail::values<T>(rows);
-  detail::for_rows(
-      context, rows.rows(), row.elements(), [&](std::int64_t first, std::int64_t last) {
-        for (std::int64_t i = first; i < last; ++i)
-          std::copy_n(from, row.elements(), to + i * row.elements());
-      });
+  const T* from = values<T>(row);
+  T* to = values<T>(rows);
+  for_rows(context, rows.rows(), row.elements(), [&](std::int64_t first, std::int64_t last) {
+    for (std::int64_t i = first; i < last; ++i)
+      std::copy_n(from, row.elements(), to + i * row.elements());
+  });
 }
 
 /// y = f(x W + b) with x [rows, in], W [in, out], b [out], y [rows, out].
@@ -52,33 +51,32 @@ class Linear final : public RowLayer {
   /// Parameters "layers.N.weight" and "layers.N.bias", without memory until `initialize`.
   /// Throws InvalidArgument when in or out < 1 or the dtype is neither f32 nor f64.
   explicit Linear(const Settings& settings) : settings_(settings) {
-    detail::require_float(settings.dtype, describe());
+    require_float(settings.dtype, describe());
     require(settings.in >= 1 && settings.out >= 1,
             describe() + ": a linear layer needs at least 1 input and 1 output column");
-    weight_ = detail::parameter_of(settings.layer, "weight", true);
-    bias_ = detail::parameter_of(settings.layer, "bias", false);
+    weight_ = parameter_of(settings.layer, "weight", true);
+    bias_ = parameter_of(settings.layer, "bias", false);
   }
 
   Tensor forward_rows(const PassContext& context, Tensor input, Stash& stash) override {
     const Dims dims{input.rows(), settings_.out};
     Tensor output = context.make(settings_.dtype, dims);
-    detail::with_precision(settings_.dtype, [&](auto zero) {
-      using T = decltype(zero);
+    with_precision(settings_.dtype, [&]<class T>(T) {
       fill_rows<T>(context, output, bias_.value);
-      detail::add_forward<T>(context,
-                             {input.rows(), settings_.in, settings_.out, precision()},
-                             detail::values<T>(input),
-                             detail::values<T>(weight_.value),
-                             detail::values<T>(output));
+      add_forward<T>(context,
+                     {input.rows(), settings_.in, settings_.out, precision()},
+                     values<T>(input),
+                     values<T>(weight_.value),
+                     values<T>(output));
     });
     if (!context.training) {
-      detail::activate(context, settings_.activation, output, output, nullptr);
+      activate(context, settings_.activation, output, output, nullptr);
       return output;
     }
     stash.keep(context, std::move(input));
     if (settings_.activation == Activation::None) return output;
-    Tensor slopes = context.make(detail::slope_dtype(settings_.activation, settings_.dtype), dims);
-    detail::activate(context, settings_.activation, output, output, &slopes);
+    Tensor slopes = context.make(slope_dtype(settings_.activation, settings_.dtype), dims);
+    activate(context, settings_.activation, output, output, &slopes);
     stash.keep(context, std::move(slopes));
     return output;
   }
@@ -88,19 +86,18 @@ class Linear final : public RowLayer {
                        bool wanted) override {
     if (settings_.activation != Activation::None) {
       const Tensor slopes = stash.take(context, kSlopes);
-      detail::chain(context, settings_.activation, output_gradient, slopes);
+      chain(context, settings_.activation, output_gradient, slopes);
     }
     Tensor input_gradient;
     if (wanted) {
       const std::int64_t rows = output_gradient.rows();
       input_gradient = context.make(settings_.dtype, {rows, settings_.in});
-      detail::with_precision(settings_.dtype, [&](auto zero) {
-        using T = decltype(zero);
-        detail::make_input_gradient<T>(context,
-                                       {rows, settings_.in, settings_.out, precision()},
-                                       detail::values<T>(output_gradient),
-                                       detail::values<T>(weight_.value),
-                                       detail::values<T>(input_gradient));
+      with_precision(settings_.dtype, [&]<class T>(T) {
+        make_input_gradient<T>(context,
+                               {rows, settings_.in, settings_.out, precision()},
+                               values<T>(output_gradient),
+                               values<T>(weight_.value),
+                               values<T>(input_gradient));
       });
     }
     stash.keep(context, std::move(output_gradient));
@@ -109,16 +106,14 @@ class Linear final : public RowLayer {
   void backward_weight(const PassContext& context, Stash& stash) override {
     const Tensor input = stash.read(context, kInput);
     const Tensor gradient = stash.read(context, stash.size() - 1);
-    detail::with_precision(settings_.dtype, [&](auto zero) {
-      using T = decltype(zero);
-      const T* dz = detail::values<T>(gradient);
-      detail::add_weight_gradient<T>(context,
-                                     {gradient.rows(), settings_.in, settings_.out, precision()},
-                                     detail::values<T>(input),
-                                     dz,
-                                     detail::values<T>(weight_.gradient));
-      detail::add_column_sums(
-          context, dz, gradient.rows(), settings_.out, detail::values<T>(bias_.gradient));
+    with_precision(settings_.dtype, [&]<class T>(T) {
+      const T* dz = values<T>(gradient);
+      add_weight_gradient<T>(context,
+                             {gradient.rows(), settings_.in, settings_.out, precision()},
+                             values<T>(input),
+                             dz,
+                             values<T>(weight_.gradient));
+      add_column_sums(context, dz, gradient.rows(), settings_.out, values<T>(bias_.gradient));
     });
     stash.clear(context);
   }
@@ -128,13 +123,13 @@ class Linear final : public RowLayer {
   /// arXiv 1502.01852, section 2.2), a = sqrt(6 / (in + out)) otherwise (Glorot and Bengio, AISTATS
   /// 2010, equation 16). Bias zero.
   void initialize(std::uint64_t seed) override {
-    detail::allocate(weight_, settings_.dtype, {settings_.in, settings_.out});
-    detail::allocate(bias_, settings_.dtype, {settings_.out});
+    allocate(weight_, settings_.dtype, {settings_.in, settings_.out});
+    allocate(bias_, settings_.dtype, {settings_.out});
     const bool half =
         settings_.activation == Activation::Relu || settings_.activation == Activation::Gelu;
     const double fan = static_cast<double>(half ? settings_.in : settings_.in + settings_.out);
     const RandomKey key{.seed = seed, .purpose = Purpose::Initialize, .layer = settings_.layer};
-    detail::fill_uniform(weight_.value, key, std::sqrt(6.0 / fan));
+    fill_uniform(weight_.value, key, std::sqrt(6.0 / fan));
   }
 
   [[nodiscard]] DType dtype() const override { return settings_.dtype; }
@@ -143,8 +138,8 @@ class Linear final : public RowLayer {
   [[nodiscard]] std::size_t bytes_after_forward(std::int64_t rows) const override {
     const std::size_t input =
         size_of(kept_dtype(settings_.dtype)) * static_cast<std::size_t>(rows * settings_.in);
-    return input + detail::slope_bytes(
-                       settings_.activation, kept_dtype(settings_.dtype), rows * settings_.out);
+    return input +
+           slope_bytes(settings_.activation, kept_dtype(settings_.dtype), rows * settings_.out);
   }
   [[nodiscard]] std::size_t bytes_after_input(std::int64_t rows) const override {
     return size_of(kept_dtype(settings_.dtype)) *

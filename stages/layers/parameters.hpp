@@ -8,7 +8,7 @@
 #include "millrace/stages/stage.hpp"
 #include "stages/kernels/precision.hpp"
 
-namespace millrace::detail {
+namespace millrace {
 
 [[nodiscard]] inline Parameter parameter_of(std::uint32_t layer, const char* name, bool decays) {
   Parameter parameter;
@@ -27,8 +27,7 @@ inline void allocate(Parameter& parameter, DType dtype, const Dims& dims) {
 
 /// Values uniform in [-bound, bound), 24 bits each: word i of the key's stream for element i.
 inline void fill_uniform(Tensor& tensor, const RandomKey& key, double bound) {
-  with_precision(tensor.dtype(), [&](auto zero) {
-    using T = decltype(zero);
+  with_precision(tensor.dtype(), [&]<class T>(T) {
     const auto values = tensor.as<T>();
     for (std::size_t i = 0; i < values.size(); i += 4) {
       const auto words = random_block(key, static_cast<std::uint32_t>(i / 4));
@@ -40,4 +39,4 @@ inline void fill_uniform(Tensor& tensor, const RandomKey& key, double bound) {
   });
 }
 
-}  // namespace millrace::detail
+}  // namespace millrace

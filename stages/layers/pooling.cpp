@@ -24,7 +24,6 @@ struct PoolingSettings {
   std::uint32_t layer = 0;  ///< global number, for messages
 };
 
-using detail::WindowSpan;
 
 /// body(place of channel 0 in the image) for every pixel of a window.
 template <class Body>
@@ -56,7 +55,7 @@ void take_maxima(
     y += channels;
     places += channels;
   };
-  detail::for_each_window(of.image, of.window, output, window);
+  for_each_window(of.image, of.window, output, window);
 }
 
 template <class T>
@@ -71,7 +70,7 @@ void take_means(const PoolingSettings& of, const ImageShape& output, const T* x,
     for (std::int64_t c = 0; c < channels; ++c) y[c] *= share;
     y += channels;
   };
-  detail::for_each_window(of.image, of.window, output, window);
+  for_each_window(of.image, of.window, output, window);
 }
 
 template <class T>
@@ -84,7 +83,7 @@ void add_mean_gradients(const PoolingSettings& of, const ImageShape& output, con
     });
     dy += channels;
   };
-  detail::for_each_window(of.image, of.window, output, window);
+  for_each_window(of.image, of.window, output, window);
 }
 
 /// Without a kernel: one window over the whole image.
@@ -118,7 +117,7 @@ class Pooling final : public RowLayer {
   /// image has more than 2^31 numbers, or the dtype is neither f32 nor f64.
   explicit Pooling(const Settings& settings) : settings_(settings) {
     const std::string who = "layers." + std::to_string(settings.layer) + ": pooling";
-    detail::require_float(settings.dtype, who);
+    require_float(settings.dtype, who);
     output_ = settings.window.over(settings.image, who);
     require(settings.image.elements() <= std::numeric_limits<std::int32_t>::max(),
             who + ": an image of " + to_string(settings.image.dims()) + " is too large");
@@ -129,13 +128,12 @@ class Pooling final : public RowLayer {
     Tensor output = context.make(settings_.dtype, {samples, output_columns()});
     Tensor places;
     if (settings_.pool == Pool::Max) places = context.make(DType::I32, output.dims());
-    detail::with_precision(settings_.dtype, [&](auto zero) {
-      using T = decltype(zero);
+    with_precision(settings_.dtype, [&]<class T>(T) {
       for (std::int64_t n = 0; n < samples; ++n) {
-        const T* x = detail::values<T>(std::as_const(input)) + n * input_columns();
-        T* y = detail::values<T>(output) + n * output_columns();
+        const T* x = values<T>(std::as_const(input)) + n * input_columns();
+        T* y = values<T>(output) + n * output_columns();
         if (places) {
-          auto* at = detail::values<std::int32_t>(places) + n * output_columns();
+          auto* at = values<std::int32_t>(places) + n * output_columns();
           take_maxima(settings_, output_, x, y, at);
         } else {
           take_means(settings_, output_, x, y);
@@ -156,13 +154,12 @@ class Pooling final : public RowLayer {
       input_gradient.fill_zero();
       Tensor places;
       if (settings_.pool == Pool::Max) places = stash.take(context, 0);
-      detail::with_precision(settings_.dtype, [&](auto zero) {
-        using T = decltype(zero);
+      with_precision(settings_.dtype, [&]<class T>(T) {
         for (std::int64_t n = 0; n < samples; ++n) {
-          const T* dy = detail::values<T>(std::as_const(output_gradient)) + n * output_columns();
-          T* dx = detail::values<T>(input_gradient) + n * input_columns();
+          const T* dy = values<T>(std::as_const(output_gradient)) + n * output_columns();
+          T* dx = values<T>(input_gradient) + n * input_columns();
           if (places) {
-            const auto* at = detail::values<std::int32_t>(places) + n * output_columns();
+            const auto* at = values<std::int32_t>(places) + n * output_columns();
             for (std::int64_t i = 0; i < output_columns(); ++i) dx[at[i]] += dy[i];
           } else {
             add_mean_gradients(settings_, output_, dy, dx);
@@ -201,7 +198,7 @@ LayerKind pooling_kind(const char* name, Pool pool) {
           [pool](const LayerSettings& settings,
                  std::span<const TensorType> inputs,
                  const LayerPlace& place) {
-            const ImageShape image = detail::image_of(inputs[0]);
+            const ImageShape image = image_of(inputs[0]);
             return std::make_unique<Pooling>(Pooling::Settings{.pool = pool,
                                                                .image = image,
                                                                .window = window_of(settings, image),

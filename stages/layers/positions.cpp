@@ -36,24 +36,24 @@ class Positions final : public Layer {
   /// Throws InvalidArgument when context or columns < 1 or the dtype is neither f32 nor f64.
   explicit Positions(const Settings& settings) : settings_(settings) {
     const std::string who = "layers." + std::to_string(settings.layer) + ": positions";
-    detail::require_float(settings.dtype, who);
+    require_float(settings.dtype, who);
     require(settings.context >= 1 && settings.columns >= 1,
             who + " need a context and columns of at least 1");
-    weight_ = detail::parameter_of(settings.layer, "weight", true);
+    weight_ = parameter_of(settings.layer, "weight", true);
   }
 
   [[nodiscard]] std::vector<TensorType> infer(std::span<const TensorType> inputs) const override {
     if (inputs.size() != 1 || inputs[0].dtype != settings_.dtype || inputs[0].dims.size() != 3 ||
         inputs[0].columns() != settings_.columns)
-      detail::refuse_inputs(*this,
-                            name_of(settings_.dtype) + std::string(" [samples, positions, ") +
-                                std::to_string(settings_.columns) + "]",
-                            inputs);
+      refuse_inputs(*this,
+                    name_of(settings_.dtype) + std::string(" [samples, positions, ") +
+                        std::to_string(settings_.columns) + "]",
+                    inputs);
     return {{inputs[0].dtype, inputs[0].dims}};
   }
   /// Throws InvalidArgument for a sequence longer than the context.
   TensorList forward(const PassContext& context, TensorList inputs, Stash&) override {
-    const Tensor input = detail::only(*this, "input", std::move(inputs));
+    const Tensor input = only(*this, "input", std::move(inputs));
     check("input", input);
     const Dims& dims = input.dims();
     if (context.first_position + dims[1] > settings_.context)
@@ -61,15 +61,10 @@ class Positions final : public Layer {
                             std::to_string(context.first_position + dims[1]) + " positions");
     Tensor output = context.make(settings_.dtype, dims);
     const std::int64_t count = dims[1] * dims[2];
-    detail::with_precision(settings_.dtype, [&](auto zero) {
-      using T = decltype(zero);
-      const T* table =
-          detail::values<T>(std::as_const(weight_.value)) + context.first_position * dims[2];
+    with_precision(settings_.dtype, [&]<class T>(T) {
+      const T* table = values<T>(std::as_const(weight_.value)) + context.first_position * dims[2];
       for (std::int64_t n = 0; n < dims[0]; ++n)
-        add_row(detail::values<T>(input) + n * count,
-                table,
-                count,
-                detail::values<T>(output) + n * count);
+        add_row(values<T>(input) + n * count, table, count, values<T>(output) + n * count);
     });
     return TensorList(std::move(output));
   }
@@ -77,10 +72,10 @@ class Positions final : public Layer {
                             TensorList output_gradients,
                             Stash& stash,
                             bool wanted) override {
-    Tensor gradient = detail::only(*this, "output gradient", std::move(output_gradients));
+    Tensor gradient = only(*this, "output gradient", std::move(output_gradients));
     check("output gradient", gradient);
     TensorList gradients;
-    if (wanted) gradients.push_back(detail::copy_of(context, gradient));
+    if (wanted) gradients.push_back(copy_of(context, gradient));
     stash.keep(context, std::move(gradient));
     return gradients;
   }
@@ -88,11 +83,10 @@ class Positions final : public Layer {
     const Tensor gradient = stash.read(context, 0);
     const Dims& dims = gradient.dims();
     const std::int64_t count = dims[1] * dims[2];
-    detail::with_precision(settings_.dtype, [&](auto zero) {
-      using T = decltype(zero);
-      T* table = detail::values<T>(weight_.gradient) + context.first_position * dims[2];
+    with_precision(settings_.dtype, [&]<class T>(T) {
+      T* table = values<T>(weight_.gradient) + context.first_position * dims[2];
       for (std::int64_t n = 0; n < dims[0]; ++n)
-        add_row(table, detail::values<T>(gradient) + n * count, count, table);
+        add_row(table, values<T>(gradient) + n * count, count, table);
     });
     stash.clear(context);
   }
@@ -100,9 +94,9 @@ class Positions final : public Layer {
   [[nodiscard]] std::vector<Parameter*> parameters() override { return {&weight_}; }
   /// Uniform in [-a, a] with a = 0.02 sqrt(3): a standard deviation of 0.02.
   void initialize(std::uint64_t seed) override {
-    detail::allocate(weight_, settings_.dtype, {settings_.context, settings_.columns});
+    allocate(weight_, settings_.dtype, {settings_.context, settings_.columns});
     const RandomKey key{.seed = seed, .purpose = Purpose::Initialize, .layer = settings_.layer};
-    detail::fill_uniform(weight_.value, key, 0.02 * std::sqrt(3.0));
+    fill_uniform(weight_.value, key, 0.02 * std::sqrt(3.0));
   }
   [[nodiscard]] LayerBytes bytes(std::span<const TensorType> inputs) const override {
     return {.after_input = size_of(kept_dtype(settings_.dtype)) *
@@ -117,7 +111,7 @@ class Positions final : public Layer {
   void check(const char* what, const Tensor& tensor) const {
     const bool fits = tensor && tensor.dtype() == settings_.dtype && tensor.dims().size() == 3 &&
                       tensor.dims()[2] == settings_.columns;
-    detail::check_tensor(*this, what, tensor, fits, [&] {
+    check_tensor(*this, what, tensor, fits, [&] {
       return name_of(settings_.dtype) + std::string(" [samples, positions, ") +
              std::to_string(settings_.columns) + "]";
     });

@@ -45,7 +45,7 @@ class Reshape final : public RowLayer {
 
   /// Throws InvalidArgument when an extent is below 1, or the numbers are not as many.
   explicit Reshape(const Settings& settings) : settings_(settings) {
-    detail::require_float(settings.dtype, describe());
+    require_float(settings.dtype, describe());
     require(all_known(settings.from) && all_known(settings.to) &&
                 settings.from.elements() == settings.to.elements(),
             describe() + ": rows must have as many numbers before and after");

@@ -49,17 +49,17 @@ class RunningMean final : public Layer {
 
   /// Throws InvalidArgument for a dtype other than f32 and f64.
   explicit RunningMean(const Settings& settings) : settings_(settings) {
-    detail::require_float(settings.dtype, describe());
+    require_float(settings.dtype, describe());
   }
 
   [[nodiscard]] std::vector<TensorType> infer(std::span<const TensorType> inputs) const override {
     if (inputs.size() != 1 || inputs[0].dtype != settings_.dtype || inputs[0].dims.size() != 3)
-      detail::refuse_inputs(
+      refuse_inputs(
           *this, name_of(settings_.dtype) + std::string(" [samples, positions, columns]"), inputs);
     return {{inputs[0].dtype, inputs[0].dims}};
   }
   TensorList forward(const PassContext& context, TensorList inputs, Stash& stash) override {
-    const Tensor input = detail::only(*this, "input", std::move(inputs));
+    const Tensor input = only(*this, "input", std::move(inputs));
     check("input", input);
     const Dims& dims = input.dims();
     const bool first = context.slice.value == 0;
@@ -67,11 +67,10 @@ class RunningMean final : public Layer {
         first ? nullptr : &stash.of_slice(Slice{context.slice.value - 1}).shared(0);
     Tensor carry = carry_from(context, before, settings_.dtype, dims);
     Tensor output = context.make(settings_.dtype, dims);
-    detail::with_precision(settings_.dtype, [&](auto zero) {
-      using T = decltype(zero);
-      const T* x = detail::values<T>(input);
-      T* y = detail::values<T>(output);
-      walk(dims, detail::values<T>(carry), [&](std::int64_t n, std::int64_t t, T* sum) {
+    with_precision(settings_.dtype, [&]<class T>(T) {
+      const T* x = values<T>(input);
+      T* y = values<T>(output);
+      walk(dims, values<T>(carry), [&](std::int64_t n, std::int64_t t, T* sum) {
         const std::int64_t at = (n * dims[1] + t) * dims[2];
         const T count = static_cast<T>(context.first_position + t + 1);
         for (std::int64_t j = 0; j < dims[2]; ++j) {
@@ -87,15 +86,14 @@ class RunningMean final : public Layer {
                             TensorList output_gradients,
                             Stash& stash,
                             bool wanted) override {
-    Tensor gradient = detail::only(*this, "output gradient", std::move(output_gradients));
+    Tensor gradient = only(*this, "output gradient", std::move(output_gradients));
     check("output gradient", gradient);
     const Dims& dims = gradient.dims();
     const bool last = context.slice.value + 1 == context.slices;
     Tensor carry = carry_from(context, last ? nullptr : &stash.shared(0), settings_.dtype, dims);
-    detail::with_precision(settings_.dtype, [&](auto zero) {
-      using T = decltype(zero);
-      T* d = detail::values<T>(gradient);
-      walk(dims, detail::values<T>(carry), [&](std::int64_t n, std::int64_t backwards, T* sum) {
+    with_precision(settings_.dtype, [&]<class T>(T) {
+      T* d = values<T>(gradient);
+      walk(dims, values<T>(carry), [&](std::int64_t n, std::int64_t backwards, T* sum) {
         const std::int64_t t = dims[1] - 1 - backwards;
         const std::int64_t at = (n * dims[1] + t) * dims[2];
         const T count = static_cast<T>(context.first_position + t + 1);
@@ -124,7 +122,7 @@ class RunningMean final : public Layer {
  private:
   void check(const char* what, const Tensor& tensor) const {
     const bool fits = tensor && tensor.dtype() == settings_.dtype && tensor.dims().size() == 3;
-    detail::check_tensor(*this, what, tensor, fits, [&] {
+    check_tensor(*this, what, tensor, fits, [&] {
       return name_of(settings_.dtype) + std::string(" [samples, positions, columns]");
     });
   }

@@ -14,7 +14,7 @@ namespace {
 
 template <class T>
 T gate(T a) {
-  return T(1) / (T(1) + detail::exponential(-a));
+  return T(1) / (T(1) + exponential(-a));
 }
 
 template <class T>
@@ -43,19 +43,18 @@ class SwiGlu final : public RowLayer {
   /// columns < 1 or the dtype is neither f32 nor f64.
   SwiGlu(std::string name, std::int64_t columns, DType dtype)
       : name_(std::move(name)), columns_(columns), dtype_(dtype) {
-    detail::require_float(dtype, describe());
+    require_float(dtype, describe());
     require(columns >= 1, name_ + ": swiglu needs rows of two halves with at least 1 column each");
   }
 
   Tensor forward_rows(const PassContext& context, Tensor input, Stash& stash) override {
     Tensor output = context.make(dtype_, {input.rows(), columns_});
-    detail::with_precision(dtype_, [&](auto zero) {
-      using T = decltype(zero);
-      detail::for_rows(context, input.rows(), columns_, [&](std::int64_t first, std::int64_t last) {
+    with_precision(dtype_, [&]<class T>(T) {
+      for_rows(context, input.rows(), columns_, [&](std::int64_t first, std::int64_t last) {
         for (std::int64_t i = first; i < last; ++i)
-          gate_row(detail::values<T>(std::as_const(input)) + i * 2 * columns_,
+          gate_row(values<T>(std::as_const(input)) + i * 2 * columns_,
                    columns_,
-                   detail::values<T>(output) + i * columns_);
+                   values<T>(output) + i * columns_);
       });
     });
     if (context.training) stash.keep(context, std::move(input));
@@ -69,16 +68,14 @@ class SwiGlu final : public RowLayer {
     if (wanted) {
       const Tensor input = stash.read(context, 0);
       input_gradient = context.make(dtype_, input.dims());
-      detail::with_precision(dtype_, [&](auto zero) {
-        using T = decltype(zero);
-        detail::for_rows(
-            context, input.rows(), columns_, [&](std::int64_t first, std::int64_t last) {
-              for (std::int64_t i = first; i < last; ++i)
-                row_gradient(detail::values<T>(std::as_const(output_gradient)) + i * columns_,
-                             detail::values<T>(input) + i * 2 * columns_,
-                             columns_,
-                             detail::values<T>(input_gradient) + i * 2 * columns_);
-            });
+      with_precision(dtype_, [&]<class T>(T) {
+        for_rows(context, input.rows(), columns_, [&](std::int64_t first, std::int64_t last) {
+          for (std::int64_t i = first; i < last; ++i)
+            row_gradient(values<T>(std::as_const(output_gradient)) + i * columns_,
+                         values<T>(input) + i * 2 * columns_,
+                         columns_,
+                         values<T>(input_gradient) + i * 2 * columns_);
+        });
       });
     }
     stash.clear(context);

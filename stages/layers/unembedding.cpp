@@ -33,26 +33,25 @@ class Unembedding final : public RowLayer {
   /// Parameter "layers.N.weight", without memory until `initialize`. Throws InvalidArgument when
   /// words or columns are below 1 or the dtype is neither f32 nor f64.
   explicit Unembedding(const Settings& settings)
-      : settings_(settings), weight_(detail::parameter_of(settings.layer, "weight", true)) {
-    detail::require_float(settings.dtype, describe());
+      : settings_(settings), weight_(parameter_of(settings.layer, "weight", true)) {
+    require_float(settings.dtype, describe());
     require(settings.words >= 1 && settings.columns >= 1,
             describe() + ": a table needs at least 1 row and 1 column");
   }
 
   Tensor forward_rows(const PassContext& context, Tensor input, Stash& stash) override {
     Tensor output = context.make(settings_.dtype, {input.rows(), settings_.words});
-    detail::with_precision(settings_.dtype, [&](auto zero) {
-      using T = decltype(zero);
-      detail::multiply<T>(context,
-                          {.rows = input.rows(),
-                           .columns = settings_.words,
-                           .depth = settings_.columns,
-                           .b_transposed = true,
-                           .accumulate = false,
-                           .factors = precision()},
-                          detail::values<T>(std::as_const(input)),
-                          detail::values<T>(std::as_const(weight_.value)),
-                          detail::values<T>(output));
+    with_precision(settings_.dtype, [&]<class T>(T) {
+      multiply<T>(context,
+                  {.rows = input.rows(),
+                   .columns = settings_.words,
+                   .depth = settings_.columns,
+                   .b_transposed = true,
+                   .accumulate = false,
+                   .factors = precision()},
+                  values<T>(std::as_const(input)),
+                  values<T>(std::as_const(weight_.value)),
+                  values<T>(output));
     });
     if (context.training) stash.keep(context, std::move(input));
     return output;
@@ -65,17 +64,16 @@ class Unembedding final : public RowLayer {
     if (wanted) {
       const std::int64_t rows = output_gradient.rows();
       input_gradient = context.make(settings_.dtype, {rows, settings_.columns});
-      detail::with_precision(settings_.dtype, [&](auto zero) {
-        using T = decltype(zero);
-        detail::multiply<T>(context,
-                            {.rows = rows,
-                             .columns = settings_.columns,
-                             .depth = settings_.words,
-                             .accumulate = false,
-                             .factors = precision()},
-                            detail::values<T>(std::as_const(output_gradient)),
-                            detail::values<T>(std::as_const(weight_.value)),
-                            detail::values<T>(input_gradient));
+      with_precision(settings_.dtype, [&]<class T>(T) {
+        multiply<T>(context,
+                    {.rows = rows,
+                     .columns = settings_.columns,
+                     .depth = settings_.words,
+                     .accumulate = false,
+                     .factors = precision()},
+                    values<T>(std::as_const(output_gradient)),
+                    values<T>(std::as_const(weight_.value)),
+                    values<T>(input_gradient));
       });
     }
     stash.keep(context, std::move(output_gradient));
@@ -84,17 +82,16 @@ class Unembedding final : public RowLayer {
   void backward_weight(const PassContext& context, Stash& stash) override {
     const Tensor input = stash.read(context, 0);
     const Tensor gradient = stash.read(context, 1);
-    detail::with_precision(settings_.dtype, [&](auto zero) {
-      using T = decltype(zero);
-      detail::multiply<T>(context,
-                          {.rows = settings_.words,
-                           .columns = settings_.columns,
-                           .depth = gradient.rows(),
-                           .a_transposed = true,
-                           .factors = precision()},
-                          detail::values<T>(gradient),
-                          detail::values<T>(input),
-                          detail::values<T>(weight_.gradient));
+    with_precision(settings_.dtype, [&]<class T>(T) {
+      multiply<T>(context,
+                  {.rows = settings_.words,
+                   .columns = settings_.columns,
+                   .depth = gradient.rows(),
+                   .a_transposed = true,
+                   .factors = precision()},
+                  values<T>(gradient),
+                  values<T>(input),
+                  values<T>(weight_.gradient));
     });
     stash.clear(context);
   }
@@ -102,10 +99,9 @@ class Unembedding final : public RowLayer {
   [[nodiscard]] std::vector<Parameter*> parameters() override { return {&weight_}; }
   /// Uniform in [-a, a] with a = sqrt(3 / columns), as an Embedding's.
   void initialize(std::uint64_t seed) override {
-    detail::allocate(weight_, settings_.dtype, {settings_.words, settings_.columns});
+    allocate(weight_, settings_.dtype, {settings_.words, settings_.columns});
     const RandomKey key{.seed = seed, .purpose = Purpose::Initialize, .layer = settings_.layer};
-    detail::fill_uniform(
-        weight_.value, key, std::sqrt(3.0 / static_cast<double>(settings_.columns)));
+    fill_uniform(weight_.value, key, std::sqrt(3.0 / static_cast<double>(settings_.columns)));
   }
 
   [[nodiscard]] DType dtype() const override { return settings_.dtype; }

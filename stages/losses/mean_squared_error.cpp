@@ -11,24 +11,23 @@ namespace {
 template <class T>
 double measure_all(const Tensor& predictions,
                    const Tensor& targets,
-                   const detail::TargetWeights& weights,
+                   const TargetWeights& weights,
                    Tensor& gradient,
                    double scale) {
-  const T* y = detail::values<T>(predictions);
-  const T* t = detail::values<T>(targets);
+  const T* y = values<T>(predictions);
+  const T* t = values<T>(targets);
   double sum = 0;
   for (std::int64_t i = 0; i < predictions.elements(); ++i) {
     const double weight = weights[i];
     const T difference = weight == 0 ? T(0) : y[i] - t[i];
     sum += weight * (static_cast<double>(difference) * static_cast<double>(difference));
-    if (gradient)
-      detail::values<T>(gradient)[i] = T(2) * difference * static_cast<T>(weight * scale);
+    if (gradient) values<T>(gradient)[i] = T(2) * difference * static_cast<T>(weight * scale);
   }
   return sum;
 }
 
-detail::TargetWeights checked_values(const TensorList& targets) {
-  detail::TargetWeights weights("mean squared error", targets);
+TargetWeights checked_values(const TensorList& targets) {
+  TargetWeights weights("mean squared error", targets);
   const Tensor& values = targets[0];
   if (values && (values.dtype() == DType::F32 || values.dtype() == DType::F64)) return weights;
   throw InvalidArgument(std::string("mean squared error needs f32 or f64 targets, got ") +
@@ -44,7 +43,7 @@ double MeanSquaredError::weight(const TensorList& targets) const {
 LossResult MeanSquaredError::measure(const PassContext& context,
                                      const Tensor& predictions,
                                      const TensorList& targets) const {
-  const detail::TargetWeights weights = checked_values(targets);
+  const TargetWeights weights = checked_values(targets);
   const Tensor& wanted = targets[0];
   if (wanted.dtype() != predictions.dtype() || wanted.elements() != predictions.elements())
     throw InvalidArgument(std::string("mean squared error got targets ") + name_of(wanted.dtype()) +
@@ -52,8 +51,7 @@ LossResult MeanSquaredError::measure(const PassContext& context,
                           name_of(predictions.dtype()) + " " + to_string(predictions.dims()));
   LossResult result;
   if (context.training) result.gradient = context.make(predictions.dtype(), predictions.dims());
-  detail::with_precision(predictions.dtype(), [&](auto zero) {
-    using T = decltype(zero);
+  with_precision(predictions.dtype(), [&]<class T>(T) {
     result.sum.sum =
         measure_all<T>(predictions, wanted, weights, result.gradient, context.loss_scale);
   });

@@ -14,8 +14,8 @@ namespace {
 constexpr const char* kName = "softmax cross entropy";
 
 /// The classes and their weights.
-detail::TargetWeights checked_classes(const TensorList& targets) {
-  detail::TargetWeights weights(kName, targets);
+TargetWeights checked_classes(const TensorList& targets) {
+  TargetWeights weights(kName, targets);
   if (targets[0] && targets[0].dtype() == DType::I32) return weights;
   throw InvalidArgument(std::string(kName) + " needs i32 class indices as targets, got " +
                         (targets[0] ? name_of(targets[0].dtype()) : "nothing"));
@@ -47,8 +47,7 @@ class Row {
 
   /// Writes e^(z_j - max) and returns their sum, added in column order.
   T exponentials(T* to) const {
-    for (std::size_t j = 0; j < classes_; ++j)
-      to[j] = detail::exponential(logits_[j] - logits_[best_]);
+    for (std::size_t j = 0; j < classes_; ++j) to[j] = exponential(logits_[j] - logits_[best_]);
     T total = 0;
     for (std::size_t j = 0; j < classes_; ++j) total += to[j];
     return total;
@@ -76,20 +75,20 @@ template <class T>
 LossSum measure_rows(const PassContext& context,
                      const Tensor& predictions,
                      const std::int32_t* targets,
-                     const detail::TargetWeights& weights,
+                     const TargetWeights& weights,
                      Tensor& gradient) {
   LossSum sum;
   const std::int64_t columns = classes_of(predictions);
   const auto classes = static_cast<std::size_t>(columns);
   const std::int64_t rows = columns == 0 ? 0 : predictions.elements() / columns;
   for (std::int64_t i = 0; i < rows; ++i) {
-    T* out = detail::values<T>(gradient) + i * columns;
+    T* out = values<T>(gradient) + i * columns;
     const double weight = weights[i];
     if (weight == 0) {
       std::fill_n(out, columns, T(0));
       continue;
     }
-    const Row<T> row(detail::values<T>(predictions) + i * columns, classes);
+    const Row<T> row(values<T>(predictions) + i * columns, classes);
     const std::size_t target = class_of(targets[i], i, columns);
     const T total = row.exponentials(out);
     sum += {weight * row.loss(total, target), weight, row.best() == target ? 1 : 0, 1};
@@ -107,7 +106,7 @@ double SoftmaxCrossEntropy::weight(const TensorList& targets) const {
 LossResult SoftmaxCrossEntropy::measure(const PassContext& context,
                                         const Tensor& predictions,
                                         const TensorList& targets) const {
-  const detail::TargetWeights weights = checked_classes(targets);
+  const TargetWeights weights = checked_classes(targets);
   const std::int64_t rows =
       predictions.elements() / std::max<std::int64_t>(classes_of(predictions), 1);
   if (targets[0].elements() != rows)
@@ -115,9 +114,9 @@ LossResult SoftmaxCrossEntropy::measure(const PassContext& context,
                           " targets for " + std::to_string(rows) + " rows of predictions");
   LossResult result;
   Tensor gradient = context.make(predictions.dtype(), predictions.dims());
-  detail::with_precision(predictions.dtype(), [&](auto zero) {
+  with_precision(predictions.dtype(), [&](auto zero) {
     result.sum = measure_rows<decltype(zero)>(
-        context, predictions, detail::values<std::int32_t>(targets[0]), weights, gradient);
+        context, predictions, values<std::int32_t>(targets[0]), weights, gradient);
   });
   if (context.training) result.gradient = std::move(gradient);
   return result;

@@ -7,7 +7,7 @@
 #include "millrace/core/error.hpp"
 #include "millrace/core/tensor_list.hpp"
 
-namespace millrace::detail {
+namespace millrace {
 
 /// Reads the second tensor of a loss's targets. Thread-safety: immutable.
 class TargetWeights {
@@ -50,4 +50,4 @@ class TargetWeights {
   const float* values_ = nullptr;
 };
 
-}  // namespace millrace::detail
+}  // namespace millrace

@@ -5,7 +5,7 @@
 #include "millrace/stages/layer.hpp"
 #include "stages/models/text.hpp"
 
-namespace millrace::detail {
+namespace millrace {
 namespace {
 
 struct ConvOptions {
@@ -132,4 +132,4 @@ ModelSpec read_conv(const ModelText& text, std::span<const std::string_view> par
           .layers = layers.take()};
 }
 
-}  // namespace millrace::detail
+}  // namespace millrace

@@ -9,8 +9,6 @@
 #include "millrace/stages/partition.hpp"
 
 namespace millrace {
-namespace detail {
-
 std::vector<LayerValue> inputs_of(const ModelSpec& model, int layer) {
   const LayerSpec& spec = model.layers[static_cast<std::size_t>(layer)];
   if (!spec.inputs.empty()) return spec.inputs;
@@ -116,16 +114,14 @@ bool ModelCut::is_chain() const {
   return true;
 }
 
-}  // namespace detail
-
 std::vector<CutEdge> cut_edges(const ModelSpec& model, std::span<const int> boundaries) {
-  const detail::ModelCut cut(model, boundaries);
+  const ModelCut cut(model, boundaries);
   return cut.is_chain() ? std::vector<CutEdge>() : cut.edges();
 }
 
 std::vector<std::vector<TensorType>> stage_inputs(const ModelSpec& model,
                                                   std::span<const int> boundaries) {
-  const detail::ModelCut cut(model, boundaries);
+  const ModelCut cut(model, boundaries);
   std::vector<std::vector<TensorType>> inputs;
   for (int stage = 0; stage + 1 < std::ssize(boundaries); ++stage) {
     inputs.push_back(cut.wiring(stage).inputs);

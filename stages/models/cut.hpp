@@ -6,7 +6,7 @@
 
 #include "millrace/stages/models.hpp"
 
-namespace millrace::detail {
+namespace millrace {
 
 /// The wiring of every stage, and the edges between them.
 /// Thread-safety: immutable once made.
@@ -45,4 +45,4 @@ class ModelCut {
 /// The input of the loss.
 [[nodiscard]] LayerValue output_of(const ModelSpec& model);
 
-}  // namespace millrace::detail
+}  // namespace millrace

@@ -5,7 +5,7 @@
 #include "core/edit_distance.hpp"
 #include "stages/models/text.hpp"
 
-namespace millrace::detail {
+namespace millrace {
 namespace {
 
 struct GptOptions {
@@ -192,4 +192,4 @@ ModelSpec read_gpt(const ModelText& text, std::span<const std::string_view> part
   return GptLayers(options).build();
 }
 
-}  // namespace millrace::detail
+}  // namespace millrace

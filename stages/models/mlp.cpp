@@ -3,7 +3,7 @@
 
 #include "stages/models/text.hpp"
 
-namespace millrace::detail {
+namespace millrace {
 namespace {
 
 struct MlpOptions {
@@ -73,4 +73,4 @@ ModelSpec read_mlp(const ModelText& text, std::span<const std::string_view> part
   return model;
 }
 
-}  // namespace millrace::detail
+}  // namespace millrace

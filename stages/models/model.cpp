@@ -61,12 +61,12 @@ std::vector<std::vector<TensorType>> infer_types(const ModelSpec& model) {
   for (int layer = 0; layer < model.layer_count(); ++layer) {
     const std::string who = "layers." + std::to_string(layer);
     std::vector<TensorType> given;
-    for (const LayerValue& value : detail::inputs_of(model, layer))
+    for (const LayerValue& value : inputs_of(model, layer))
       given.push_back(type_of(model, types, value, who));
     const auto& spec = model.layers[static_cast<std::size_t>(layer)];
     types.push_back(build_layer(spec, given, place_of(model, layer), model.kinds)->infer(given));
   }
-  static_cast<void>(type_of(model, types, detail::output_of(model), "the loss"));
+  static_cast<void>(type_of(model, types, output_of(model), "the loss"));
   return types;
 }
 
@@ -76,7 +76,7 @@ std::int64_t ModelSpec::input_columns() const {
 }
 
 std::int64_t ModelSpec::output_columns() const {
-  const LayerValue read = detail::output_of(*this);
+  const LayerValue read = output_of(*this);
   return infer_types(
              *this)[static_cast<std::size_t>(read.layer)][static_cast<std::size_t>(read.index)]
       .columns();
@@ -90,7 +90,7 @@ std::unique_ptr<Loss> build_loss(LossKind kind) {
 std::unique_ptr<StageModule> stage_without_parameters(const ModelSpec& model,
                                                       std::span<const int> boundaries,
                                                       int stage) {
-  const detail::ModelCut cut(model, boundaries);
+  const ModelCut cut(model, boundaries);
   const int stages = static_cast<int>(boundaries.size()) - 1;
   require(stage >= 0 && stage < stages,
           "stage " + std::to_string(stage) + " of " + std::to_string(stages) + " does not exist");

@@ -8,8 +8,6 @@
 #include "millrace/core/error.hpp"
 
 namespace millrace {
-namespace detail {
-
 void ModelText::refuse(const std::string& why) const {
   throw InvalidArgument("model \"" + std::string(whole) + "\": " + why + "; the form is " + form);
 }
@@ -48,19 +46,17 @@ std::optional<double> read_dropout(const ModelText& text, std::string_view optio
   return rate;
 }
 
-}  // namespace detail
-
 namespace {
 
 struct Kind {
   std::string_view name;
   const char* form;
-  ModelSpec (*read)(const detail::ModelText&, std::span<const std::string_view>);
+  ModelSpec (*read)(const ModelText&, std::span<const std::string_view>);
 };
 
-constexpr std::array kKinds{Kind{"mlp", detail::kMlpForm, detail::read_mlp},
-                            Kind{"conv", detail::kConvForm, detail::read_conv},
-                            Kind{"gpt", detail::kGptForm, detail::read_gpt}};
+constexpr std::array kKinds{Kind{"mlp", kMlpForm, read_mlp},
+                            Kind{"conv", kConvForm, read_conv},
+                            Kind{"gpt", kGptForm, read_gpt}};
 
 }  // namespace
 
@@ -70,10 +66,9 @@ ModelSpec parse_model(std::string_view text) {
   if (kind == kKinds.end() || name.size() == text.size()) {
     const auto nearest = std::ranges::min_element(
         kKinds, {}, [&](const Kind& known) { return edit_distance(name, known.name); });
-    detail::ModelText{text, nearest->form}.refuse(
-        "unknown kind of model; known are mlp, conv, gpt");
+    ModelText{text, nearest->form}.refuse("unknown kind of model; known are mlp, conv, gpt");
   }
-  const auto parts = detail::split(text.substr(name.size() + 1), ',');
+  const auto parts = split(text.substr(name.size() + 1), ',');
   ModelSpec model = kind->read({text, kind->form}, parts);
   model.text = std::string(text);
   return model;

@@ -10,7 +10,7 @@
 
 #include "millrace/stages/models.hpp"
 
-namespace millrace::detail {
+namespace millrace {
 
 /// The text of a model; an error message quotes all of it and the allowed form.
 struct ModelText {
@@ -55,4 +55,4 @@ inline constexpr const char* kGptForm =
     "[,pos=learned|rotary][,tied=no|yes][,dropout=RATE][,vocabulary=N], for example "
     "gpt:layers=4,d=128,heads=4,context=128";
 
-}  // namespace millrace::detail
+}  // namespace millrace

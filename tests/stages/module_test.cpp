@@ -275,7 +275,7 @@ TEST(StageModule, Passes_BlockAllSignalsButThoseOfFaults) {
   // Nothing blocks SIGKILL and SIGSTOP.
   const std::set<int> left = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGSYS, SIGKILL, SIGSTOP};
   EXPECT_THAT(seen, testing::SizeIs(7));
-  EXPECT_THAT(seen, testing::Each(detail::kOneDnn ? left : before));
+  EXPECT_THAT(seen, testing::Each(kOneDnn ? left : before));
   EXPECT_EQ(unblocked_signals(), before);
 }
 

@@ -48,7 +48,7 @@ struct RunClock {
   int runs = 0;
 
   std::vector<double> sampled(double first, double later, double budget) {
-    return detail::sampled(
+    return millrace::sampled(
         [&] { seconds += runs++ == 0 ? first : later; }, [&] { return seconds; }, budget);
   }
 };

@@ -20,7 +20,7 @@
 #include "millrace/stages/products.hpp"
 #include "stages/kernels/backends.hpp"
 
-namespace millrace::detail {
+namespace millrace {
 namespace {
 
 template <class T>
@@ -274,4 +274,4 @@ TEST(ProductBits, AreTheSameInOtherProcesses) {
 }
 
 }  // namespace
-}  // namespace millrace::detail
+}  // namespace millrace

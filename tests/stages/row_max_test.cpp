@@ -9,7 +9,7 @@
 
 #include "stages/kernels/reductions.hpp"
 
-namespace millrace::detail {
+namespace millrace {
 namespace {
 
 template <class T>
@@ -37,4 +37,4 @@ TEST(RowMax, RowWithNaN_IsNaNOrMaximum) {
 }
 
 }  // namespace
-}  // namespace millrace::detail
+}  // namespace millrace

@@ -131,7 +131,6 @@ INSTANTIATE_TEST_SUITE_P(Workers,
                          [](const auto& of) { return "Case" + std::to_string(of.index); });
 
 TEST(Workers, ShareProductsInBlocksThatGiveWhatOneThreadGives) {
-  using detail::Product;
   TensorPool pool;
   for (const DType factors : {DType::F32, DType::BF16})
     for (const bool a_turned : {false, true})
@@ -151,7 +150,7 @@ TEST(Workers, ShareProductsInBlocksThatGiveWhatOneThreadGives) {
         PassContext context;
         context.pool = &pool;
         const auto multiply_to = [&](Tensor& c) {
-          detail::multiply<float>(
+          multiply<float>(
               context, product, a.as<float>().data(), b.as<float>().data(), c.as<float>().data());
         };
         multiply_to(alone);
@@ -169,7 +168,7 @@ TEST(Workers, CoverEveryRowOnceInRangesThatFollow) {
     for (const std::int64_t rows : {0, 1, 7, 4096, 100'001}) {
       context.workers = several ? &workers : nullptr;
       std::vector<std::atomic<int>> seen(static_cast<std::size_t>(rows));
-      detail::for_rows(context, rows, 40, [&](std::int64_t first, std::int64_t last) {
+      for_rows(context, rows, 40, [&](std::int64_t first, std::int64_t last) {
         for (std::int64_t i = first; i < last; ++i) ++seen[static_cast<std::size_t>(i)];
       });
       EXPECT_TRUE(std::all_of(seen.begin(), seen.end(), [](const auto& n) { return n == 1; }));

@@ -72,9 +72,7 @@ class Workers {
   virtual void run(std::int64_t blocks, const std::function<void(std::int64_t)>& body) = 0;
 };
 
-namespace detail {
 class BlockedSignals;
-}  // namespace detail
 
 /// Sum of a loss over samples and the weight (usually the number of samples) it was summed over.
 struct LossSum {
@@ -160,7 +158,7 @@ struct PassContext {
   /// Threads that share the pass; null: the calling one does it alone. Not owned.
   Workers* workers = nullptr;
   /// Set by StageModule: the calling thread's signals are blocked until the pass ends. Not owned.
-  const detail::BlockedSignals* blocked_signals = nullptr;
+  const BlockedSignals* blocked_signals = nullptr;
 
   /// What a stage keys its memory by: slices of one micro-batch are units of their own.
   [[nodiscard]] Unit unit() const { return {micro_batch, slice}; }

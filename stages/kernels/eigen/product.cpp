@@ -10,7 +10,7 @@
 
 #include "stages/kernels/backends.hpp"
 
-namespace millrace::detail::eigen {
+namespace millrace::eigen {
 namespace {
 
 using Eigen::Index;
@@ -112,4 +112,4 @@ std::string name() {
          std::to_string(EIGEN_MAJOR_VERSION) + "." + std::to_string(EIGEN_MINOR_VERSION);
 }
 
-}  // namespace millrace::detail::eigen
+}  // namespace millrace::eigen

@@ -8,7 +8,7 @@
 extern "C" int omp_get_max_threads();
 extern "C" void omp_set_num_threads(int);
 
-namespace millrace::detail::onednn {
+namespace millrace::onednn {
 
 /// The calling thread's own number of OpenMP threads is 1, and its signals are blocked, while this
 /// lives.
@@ -29,4 +29,4 @@ class OneThread {
   int before_;
 };
 
-}  // namespace millrace::detail::onednn
+}  // namespace millrace::onednn

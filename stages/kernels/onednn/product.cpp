@@ -16,7 +16,7 @@
 #include "stages/kernels/backends.hpp"
 #include "stages/kernels/onednn/one_thread.hpp"
 
-namespace millrace::detail::onednn {
+namespace millrace::onednn {
 namespace {
 
 /// The library's words for its instruction sets. One that is newer than this list is a number.
@@ -91,4 +91,4 @@ std::string name() {
          kibibytes(_SC_LEVEL2_CACHE_SIZE) + " KiB)";
 }
 
-}  // namespace millrace::detail::onednn
+}  // namespace millrace::onednn

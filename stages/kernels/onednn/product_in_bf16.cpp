@@ -20,7 +20,7 @@
 #include "stages/kernels/onednn/one_thread.hpp"
 #include "stages/kernels/precision.hpp"
 
-namespace millrace::detail::onednn {
+namespace millrace::onednn {
 namespace {
 
 using dnnl::memory;
@@ -106,4 +106,4 @@ void multiply_in_bf16(const PassContext& context,
   }
 }
 
-}  // namespace millrace::detail::onednn
+}  // namespace millrace::onednn
