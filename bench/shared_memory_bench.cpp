@@ -83,7 +83,7 @@ Join zeromq(bool hashed, bool mixed) {
     if (mixed) {
       options.link = ZeroMqLink::Tcp;
       options.insecure = true;
-      options.neighbourhood = "here";
+      options.local_group = "here";
     }
     options.rank = rank;
     options.world = 2;

@@ -226,7 +226,7 @@ TEST(Rooms, NameABackendOnlyWhereItIsChosen) {
 
 TEST(Rooms, TransportLayers_IncludeUpwardOnly) {
   const std::vector<std::string> layers = {
-      "mailbox", "liveness", "wire", "rendezvous", "shared_memory"};
+      "mailbox", "liveness", "wire", "link", "rendezvous", "shared_memory"};
   const auto level_of = [&](const std::string& folder) {
     const auto level = std::find(layers.begin(), layers.end(), folder) - layers.begin();
     return folder == "launch" ? level + 1 : level;  // last but for it: a backend
@@ -245,9 +245,9 @@ TEST(Rooms, TransportLayers_IncludeUpwardOnly) {
 TEST(Rooms, GiveEveryBackendTheSameFiles) {
   int backends = 0;
   for (const auto& folder : fs::directory_iterator(kSource / "transport")) {
-    if (!fs::exists(folder.path() / "endpoint.cpp")) continue;
+    if (!fs::exists(folder.path() / "listener.cpp")) continue;
     ++backends;
-    for (const char* file : {"address.cpp", "rendezvous_channel.cpp", "listener.cpp"})
+    for (const char* file : {"backend.hpp", "rendezvous_channel.cpp"})
       EXPECT_TRUE(fs::exists(folder.path() / file))
           << folder.path().filename() << " has no " << file;
   }

@@ -70,7 +70,7 @@ class Duel {
   /// Sends the next legal frame with `mutate(header bytes, payload)` applied.
   template <class Mutate>
   Refusal send(const Mutate& mutate) {
-    DataHeader header = sender_.next(link_.expected());
+    DataHeader header = sender_.next(judge_.expected());
     std::vector<std::byte> payload(padded_bytes(header.lead, header.payload_bytes),
                                    std::byte{0x5A});
     if (header.hashed) header.payload_hash = payload_hash(tensor_bytes(header, payload));
@@ -78,21 +78,22 @@ class Duel {
     std::vector<std::byte> bytes(encoded.begin(), encoded.end());
     mutate(bytes, payload);
 
-    const auto verdict = link_.take(bytes, payload);
-    const bool accepted = verdict.answer == Answer::Accept;
+    DataHeader taken;
+    const Refusal refusal = judge_.take(bytes, payload, taken);
+    const bool accepted = refusal == Refusal::None;
     const bool model = model_.takes(bytes, payload);
-    if (accepted != model || link_.expected() != model_.next()) {
-      disagreement_ = std::string("receiver says ") + name_of(verdict.refusal) +
+    if (accepted != model || judge_.expected() != model_.next()) {
+      disagreement_ = std::string("receiver says ") + name_of(refusal) +
                       (model ? ", the model takes the frame" : ", the model refuses the frame");
     }
-    if (accepted) sender_.taken(verdict.header);
-    return verdict.refusal;
+    if (accepted) sender_.taken(taken);
+    return refusal;
   }
 
   [[nodiscard]] const std::string& disagreement() const { return disagreement_; }
 
  private:
-  ReceiveLink link_{kExpectation, 1 << 30};
+  FrameJudge judge_{kExpectation};
   NaiveReceiver model_{kExpectation};
   HonestSender sender_;
   std::string disagreement_;

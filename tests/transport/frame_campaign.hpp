@@ -8,7 +8,7 @@
 #include <span>
 #include <string>
 
-#include "transport/wire/link.hpp"
+#include "transport/wire/judge.hpp"
 
 namespace millrace {
 

@@ -10,10 +10,14 @@
 #include "millrace/core/random.hpp"
 #include "transport/frame_campaign.hpp"
 #include "transport/repetitions.hpp"
-#include "transport/wire/link.hpp"
+#include "transport/zeromq/link.hpp"
 
 namespace millrace {
 namespace {
+
+using zeromq::ReceiveLink;
+using zeromq::RetainedFrame;
+using zeromq::SendLink;
 
 DataHeader sample_header() {
   DataHeader header;

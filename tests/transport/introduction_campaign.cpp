@@ -88,10 +88,10 @@ class Visit {
     options.heartbeat = std::chrono::hours(1);  // nobody but the input takes a turn
     options.heartbeat_timeout = std::chrono::hours(1);
     loop_.emplace(options,
-                  ListeningSocket(socket_of(0), 64),
-                  std::vector{socket_of(0), socket_of(1), socket_of(2)},
                   mailbox_,
-                  slot_);
+                  slot_,
+                  ListeningSocket(socket_of(0), 64),
+                  std::vector{socket_of(0), socket_of(1), socket_of(2)});
   }
 
   void act(Deed words) {
@@ -141,7 +141,7 @@ class Visit {
           }
           return true;
         }));
-        loop_->tell_taken(Rank{rank});
+        loop_->acknowledge_taken(Rank{rank}, Direction::Forward);
       }
       ++turns_;
     } catch (const TransportError& error) {

@@ -38,7 +38,7 @@ ZeroMqOptions mixed_options(Rank rank, int world, const std::vector<ChannelDepth
   options.link = ZeroMqLink::Tcp;
   options.insecure = true;
   options.depths = depths;
-  options.neighbourhood = "host " + std::to_string(rank.value / 2);
+  options.local_group = "host " + std::to_string(rank.value / 2);
   return options;
 }
 
@@ -151,7 +151,7 @@ TEST(ZeroMqNeighbours, SilentNeighbour_IsReachedOverTcp) {
   }
 
   EXPECT_EQ(mesh.listeners[1]->connections(),
-            "rank 1 does not reach rank 0 of its host there, and talks with it over tcp");
+            "rank 1 does not reach rank 0 of its host there, and sends to it over tcp");
 }
 
 TEST(ZeroMqNeighbours, Lost_WithTheReportOfAllRanks) {

@@ -1,11 +1,11 @@
 // The endpoint of a rank among the threads of one process: messages are handed over in mailboxes.
-#include "transport/in_process/endpoint.hpp"
+#include "millrace/transport/endpoint.hpp"
 
 #include <mutex>
 #include <string>
 #include <utility>
 
-#include "millrace/transport/endpoint.hpp"
+#include "transport/in_process/backend.hpp"
 
 namespace millrace::in_process {
 
@@ -43,10 +43,10 @@ class InProcessEndpoint final : public Endpoint {
     shared_->require_rank(to, "the receiver");
     require_usable();
     throw_if_gone(to, tag);
-    Mailbox& mailbox = shared_->mailboxes[to.index()];
+    Arrivals& arrivals = shared_->arrivals[to.index()];
     {
-      const std::lock_guard lock(mailbox.mutex);
-      MessageQueue& channel = mailbox.channels[rank_.index()][index_of(tag.direction)];
+      const std::lock_guard lock(arrivals.mutex);
+      MessageQueue& channel = arrivals.channels[rank_.index()][index_of(tag.direction)];
       if (channel.is_full())
         throw TransportError("the " + std::string(noun(tag.direction)) + " channel from rank " +
                              std::to_string(rank_.value) + " to rank " + std::to_string(to.value) +
@@ -54,20 +54,20 @@ class InProcessEndpoint final : public Endpoint {
                              " deep and is full; it cannot take the " + to_string(tag));
       channel.put(tag, std::move(payload));
     }
-    mailbox.changed.notify_all();
+    arrivals.changed.notify_all();
   }
 
   [[nodiscard]] TensorList receive(Rank from, const MessageTag& tag, Deadline deadline) override {
     shared_->require_rank(from, "the sender");
     require_usable();
-    Mailbox& mailbox = shared_->mailboxes[rank_.index()];
-    std::unique_lock lock(mailbox.mutex);
-    MessageQueue& channel = mailbox.channels[from.index()][index_of(tag.direction)];
+    Arrivals& arrivals = shared_->arrivals[rank_.index()];
+    std::unique_lock lock(arrivals.mutex);
+    MessageQueue& channel = arrivals.channels[from.index()][index_of(tag.direction)];
     while (true) {
       throw_if_cancelled();
       if (auto payload = channel.take(tag)) return std::move(*payload);
       throw_if_gone(from, tag);
-      if (mailbox.changed.wait_until(lock, deadline) == std::cv_status::timeout) {
+      if (arrivals.changed.wait_until(lock, deadline) == std::cv_status::timeout) {
         throw_if_cancelled();
         if (auto payload = channel.take(tag)) return std::move(*payload);
         throw TransportError("the " + to_string(tag) + " did not arrive from rank " +
@@ -79,9 +79,9 @@ class InProcessEndpoint final : public Endpoint {
   [[nodiscard]] std::optional<TensorList> try_receive(Rank from, const MessageTag& tag) override {
     shared_->require_rank(from, "the sender");
     require_usable();
-    Mailbox& mailbox = shared_->mailboxes[rank_.index()];
-    const std::lock_guard lock(mailbox.mutex);
-    return mailbox.channels[from.index()][index_of(tag.direction)].take(tag);
+    Arrivals& arrivals = shared_->arrivals[rank_.index()];
+    const std::lock_guard lock(arrivals.mutex);
+    return arrivals.channels[from.index()][index_of(tag.direction)].take(tag);
   }
 
   void cancel(const std::string& reason) noexcept override { shared_->cancel(reason); }

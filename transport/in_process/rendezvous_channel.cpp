@@ -1,6 +1,6 @@
-#include "transport/in_process/rendezvous_channel.hpp"
-
 #include <utility>
+
+#include "transport/in_process/backend.hpp"
 
 namespace millrace::in_process {
 

@@ -14,13 +14,13 @@
 #include "millrace/transport/launch.hpp"
 #include "millrace/transport/listener.hpp"
 #include "millrace/transport/shared_memory.hpp"
-#include "transport/shared_memory/launched.hpp"
+#include "transport/shared_memory/backend.hpp"
 #ifdef MILLRACE_ZEROMQ
-#include "transport/zeromq/launched.hpp"
+#include "transport/zeromq/backend.hpp"
 #endif
 #ifdef MILLRACE_MPI
 #include "millrace/transport/mpi.hpp"
-#include "transport/mpi/launched.hpp"
+#include "transport/mpi/backend.hpp"
 #endif
 
 namespace millrace {

@@ -1,13 +1,12 @@
 // A rank among those of mpirun, before it knows what the others were built for.
+#include <fmt/format.h>
 #include <limits>
 #include <utility>
 
 #include "millrace/core/error.hpp"
-#include "transport/mpi/address.hpp"
-#include "transport/mpi/endpoint.hpp"
-#include "transport/mpi/rendezvous_channel.hpp"
-#include "transport/mpi/world.hpp"
-#include "transport/wire/request.hpp"
+#include "transport/link/endpoint.hpp"
+#include "transport/mpi/backend.hpp"
+#include "transport/mpi/message_loop.hpp"
 
 namespace millrace {
 
@@ -16,26 +15,36 @@ namespace {
 void check_options(const MpiOptions& options) {
   check_member(options);
   require(options.places >= 1,
-          std::to_string(options.places) + " ranks to a process; there is at least one");
+          fmt::format("{} ranks to a process; there is at least one", options.places));
   require(options.largest_payload <= std::numeric_limits<int>::max(),
-          "the largest payload is " + std::to_string(options.largest_payload) +
-              " bytes; MPI sends at most 2147483647 at once");
+          fmt::format("the largest payload is {} bytes; MPI sends at most 2147483647 at once",
+                      options.largest_payload));
 }
 
 void check_world(const MpiOptions& options, const mpi::World& world) {
   require(options.places <= world.most_places(),
-          std::to_string(options.places) + " ranks to a process; tags of " + mpi_library() +
-              " tell " + std::to_string(world.most_places()) + " apart: start more processes");
-  const int process = mpi::seat_of(options.rank, options.places).process;
-  const int processes = mpi::seat_of(Rank{options.world - 1}, options.places).process + 1;
+          fmt::format("{} ranks to a process; tags of {} tell {} apart: start more processes",
+                      options.places,
+                      mpi_library(),
+                      world.most_places()));
+  const int process = mpi::position_of(options.rank, options.places).process;
+  const int processes = mpi::position_of(Rank{options.world - 1}, options.places).process + 1;
   if (world.processes() >= processes && world.process() == process) return;
-  const std::string each =
-      options.places == 1 ? "" : ", " + std::to_string(options.places) + " to a process";
-  throw Mismatch("this is rank " + std::to_string(options.rank.value) + " of " +
-                 std::to_string(options.world) + each + ", but " + mpi_library() + " says " +
-                 (each.empty() ? "rank " : "process ") + std::to_string(world.process()) + " of " +
-                 std::to_string(world.processes()) +
-                 "; start the processes with the mpirun of the MPI that they were built with");
+  const bool one = options.places == 1;
+  throw Mismatch(
+      fmt::format("this is rank {} of {}{}, but {} says {} {} of {}; start the processes with the "
+                  "mpirun of the MPI that they were built with",
+                  options.rank.value,
+                  options.world,
+                  one ? "" : fmt::format(", {} to a process", options.places),
+                  mpi_library(),
+                  one ? "rank" : "process",
+                  world.process(),
+                  world.processes()));
+}
+
+PeerAddress address_of(Rank rank) {
+  return {fmt::format("mpi:{}", rank.value)};
 }
 
 }  // namespace
@@ -56,7 +65,7 @@ MpiListener::MpiListener(const MpiOptions& options) : parts_(std::make_unique<Pa
   parts_->options = options;
 }
 
-/// Who has not met the others may leave one of them waiting.
+/// A rank that has not met the others may leave one of them waiting.
 MpiListener::~MpiListener() {
   if (!parts_->done) mpi::World::started().abandon();
 }
@@ -66,7 +75,7 @@ const Membership& MpiListener::member() const {
 }
 
 PeerAddress MpiListener::address() const {
-  return mpi::peer_address(parts_->options.rank);
+  return address_of(parts_->options.rank);
 }
 
 std::unique_ptr<RendezvousChannel> MpiListener::rendezvous_channel(const std::string& /*url*/,
@@ -76,15 +85,25 @@ std::unique_ptr<RendezvousChannel> MpiListener::rendezvous_channel(const std::st
 
 std::unique_ptr<Endpoint> MpiListener::open(const std::vector<PeerAddress>& addresses) {
   require(!std::exchange(parts_->open, true), "this listener was opened before");
-  const auto world = static_cast<std::size_t>(parts_->options.world);
-  require(addresses.size() == world,
-          "there are " + std::to_string(addresses.size()) + " addresses for " +
-              std::to_string(world) + " ranks");
-  for (std::size_t i = 0; i < world; ++i)
-    mpi::check_address(addresses[i], Rank{static_cast<int>(i)});
-  auto endpoint = mpi::make_endpoint(parts_->options);
+  const MpiOptions& options = parts_->options;
+  check_addresses(addresses, options.world);
+  for (int i = 0; i < options.world; ++i)
+    if (const PeerAddress& given = addresses[static_cast<std::size_t>(i)];
+        given != address_of(Rank{i}))
+      throw TransportError(fmt::format("'{}' is no address of rank {} over MPI", given.text, i));
+  auto endpoint = std::make_unique<LinkedEndpoint<mpi::MessageLoop>>(
+      options, std::make_unique<ProgressSlot>(std::string()));
   parts_->done = true;
   return endpoint;
+}
+
+/// Ranks built with different libraries could not even say so; versions of one library could.
+Launched mpi::launched(const LaunchConfig& config, const std::vector<ChannelDepth>& depths) {
+  auto options = link_options<MpiOptions>(config, depths);
+  options.places = config.places;
+  return {.listener = std::make_unique<MpiListener>(options),
+          .url = "MPI",
+          .fields = {{"MPI", mpi_library()}}};
 }
 
 }  // namespace millrace

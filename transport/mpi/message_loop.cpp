@@ -2,10 +2,11 @@
 #include "transport/mpi/message_loop.hpp"
 
 #include <algorithm>
+#include <fmt/format.h>
 #include <utility>
 
+#include "transport/link/endpoint.hpp"
 #include "transport/liveness/circle.hpp"
-#include "transport/mpi/frame_sizes.hpp"
 
 namespace millrace::mpi {
 
@@ -16,8 +17,11 @@ using namespace std::chrono_literals;
 /// Between two turns of the second thread; where MPI still sends, it may need us to go on.
 constexpr auto kServiceRest = 2ms;
 constexpr std::chrono::microseconds kServiceRestWhileSending{200};
-/// At the end: for the exit report to leave.
+/// At the end: for the failure notice to leave.
 constexpr auto kFailureNotice = 200ms;
+constexpr auto kLookInterval = 25ms;
+/// Turns follow each other within this time, unless this process was not running.
+constexpr auto kLate = 100ms;
 
 }  // namespace
 
@@ -27,7 +31,7 @@ MessageLoop::MessageLoop(const MpiOptions& options, Mailbox& mailbox, const Prog
       mailbox_(mailbox),
       slot_(slot),
       world_(World::started()),
-      seat_(seat_of(self_, options.places)),
+      position_(position_of(self_, options.places)),
       heartbeat_interval_(options.world, options.heartbeat, options.heartbeat_timeout),
       watch_(options, heartbeat_interval_.timeout(), slot, {}),
       last_turn_(Clock::now()),
@@ -42,8 +46,8 @@ void MessageLoop::add_peers() {
     const FrameExpectation expected{
         options_.job, options_.epoch, Rank{i}, self_, options_.largest_payload};
     peers_.push_back({.rank = Rank{i},
-                      .seat = seat_of(Rank{i}, options_.places),
-                      .in = {expected, 1},
+                      .position = position_of(Rank{i}, options_.places),
+                      .in = FrameJudge(expected),
                       .arrivals = {},
                       .assembling = {}});
     if (Rank{i} != self_) monitor_.excuse(Rank{i});
@@ -86,7 +90,7 @@ bool MessageLoop::guarded(const Body& body) noexcept {
   } catch (const std::exception& error) {
     if (mailbox_.fail(
             FailureCause::Protocol,
-            "the transport of rank " + std::to_string(self_.value) + " failed: " + error.what()))
+            fmt::format("the transport of rank {} failed: {}", self_.value, error.what())))
       stopped_ = true;
     return false;
   }
@@ -129,10 +133,9 @@ bool MessageLoop::take_turn() noexcept {
   return moved;
 }
 
-void MessageLoop::send(Rank to,
-                       const MessageTag& tag,
-                       TensorList tensors,
-                       const std::vector<std::uint64_t>& hashes) noexcept {
+/// Hashes before its turn.
+void MessageLoop::send(Rank to, const MessageTag& tag, TensorList tensors) {
+  const auto hashes = hashes_of(options_, tensors);
   const std::lock_guard lock(world_.turn());
   guarded([&] {
     Peer& peer = peers_[to.index()];
@@ -164,7 +167,7 @@ void MessageLoop::send_tensor(Peer& peer, DataHeader header, Tensor tensor) {
     bytes.insert(bytes.end(), data, data + header.payload_bytes);
     tensor = Tensor();
   }
-  world_.send(peer.seat.process,
+  world_.send(peer.position.process,
               tag_to(peer, Purpose::Frame),
               std::move(bytes),
               tag_to(peer, Purpose::Payload),
@@ -172,7 +175,7 @@ void MessageLoop::send_tensor(Peer& peer, DataHeader header, Tensor tensor) {
 }
 
 int MessageLoop::tag_to(const Peer& peer, Purpose purpose) const {
-  return world_.tag_of(options_.epoch, purpose, seat_.place, peer.seat.place);
+  return world_.tag_of(options_.epoch, purpose, position_.place, peer.position.place);
 }
 
 void MessageLoop::ask(Rank to, std::uint64_t question) noexcept {
@@ -180,28 +183,30 @@ void MessageLoop::ask(Rank to, std::uint64_t question) noexcept {
   guarded([&] { say(peers_[to.index()], Probe{peers_[to.index()].sent, question, 0}); });
 }
 
-void MessageLoop::tell_taken(Rank to) noexcept {
+void MessageLoop::acknowledge_taken(Rank from, Direction direction) noexcept {
+  if (!mailbox_.owes_credit(from, direction)) return;
   const std::lock_guard lock(world_.turn());
-  guarded([&] { say(peers_[to.index()], Ack{peers_[to.index()].question}); });
+  guarded([&] { say(peers_[from.index()], Ack{peers_[from.index()].question}); });
 }
 
-void MessageLoop::leave() noexcept {
+bool MessageLoop::leave(Deadline /*deadline*/) noexcept {
   const std::lock_guard lock(world_.turn());
   leaving_ = true;
   guarded([&] { leave_when_settled(); });
+  return true;
 }
 
-void MessageLoop::stop(FailureCause cause, const std::string& text) noexcept {
+void MessageLoop::stop(const Failure& failure) noexcept {
   const std::lock_guard lock(world_.turn());
-  guarded([&] { shout(cause, text); });
+  guarded([&] { abort_all(failure.cause, failure.text); });
 }
 
 void MessageLoop::fail(FailureCause cause, const std::string& text) {
-  if (mailbox_.fail(cause, text)) shout(cause, text);
+  if (mailbox_.fail(cause, text)) abort_all(cause, text);
 }
 
 /// To every rank: no one is left to hear it from another.
-void MessageLoop::shout(FailureCause cause, const std::string& text) {
+void MessageLoop::abort_all(FailureCause cause, const std::string& text) {
   if (std::exchange(stopped_, true)) return;
   for (Peer& peer : peers_)
     if (peer.rank != self_ && !peer.left) say(peer, Abort{cause, text.substr(0, kLongestText)});
@@ -212,7 +217,7 @@ void MessageLoop::say(Peer& peer, const Control& control) {
   std::vector<std::byte> bytes(words.header.begin(), words.header.end());
   const auto text = std::as_bytes(std::span(words.text));
   bytes.insert(bytes.end(), text.begin(), text.end());
-  world_.send(peer.seat.process, tag_to(peer, Purpose::Frame), std::move(bytes));
+  world_.send(peer.position.process, tag_to(peer, Purpose::Frame), std::move(bytes));
 }
 
 Envelope MessageLoop::envelope_to(const Peer& peer) {
@@ -224,6 +229,42 @@ Envelope MessageLoop::envelope_to(const Peer& peer) {
   envelope.acknowledged = peer.in.expected();
   envelope.taken = mailbox_.taken(peer.rank);
   return envelope;
+}
+
+void MessageLoop::tick(Clock::time_point now) {
+  if (const auto gap = now - std::exchange(last_turn_, now); gap > kLate) monitor_.suspended(gap);
+  if (leaving_) leave_when_settled();
+  if (stopped_) return;
+  if (now >= next_beat_) beat(now);
+  if (now < next_look_) return;
+  next_look_ = now + kLookInterval;
+  if (const auto failure = watch_.judge(now)) fail(*failure);
+}
+
+void MessageLoop::beat(Clock::time_point now) {
+  const Activity activity = slot_.now();
+  const auto age = now - activity.since;
+  next_beat_ = now + heartbeat_interval_.interval(age);
+  int told = 0;
+  for (std::size_t i = 0; i < peers_.size() && told < HeartbeatInterval::kTogether; ++i) {
+    Peer& peer = peers_[next_told_++ % peers_.size()];
+    if (peer.rank == self_ || peer.left || !peer.watched) continue;
+    say(peer, Progress{activity, age});
+    ++told;
+  }
+}
+
+/// A goodbye follows everything that was sent, so its answer says that all has come.
+void MessageLoop::leave_when_settled() {
+  bool done = true;
+  for (Peer& peer : peers_) {
+    if (peer.rank == self_ || peer.left || peer.bye_acknowledged) continue;
+    done = false;
+    if (!std::exchange(peer.said_goodbye, true)) say(peer, Bye{});
+  }
+  if (!done) return;
+  settled_ = true;
+  mailbox_.settle();
 }
 
 }  // namespace millrace::mpi

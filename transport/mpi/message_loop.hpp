@@ -22,9 +22,21 @@
 #include "transport/mpi/pause.hpp"
 #include "transport/mpi/world.hpp"
 #include "transport/wire/control.hpp"
-#include "transport/wire/link.hpp"
+#include "transport/wire/judge.hpp"
 
 namespace millrace::mpi {
+
+/// Below 4 KiB every MPI hands a message over without asking the receiver, so that a receive of one
+/// that has come never waits for its sender.
+inline constexpr std::size_t kLargestFrame = 3840;
+
+/// Of what ends an epoch; the rest is cut.
+inline constexpr std::size_t kLongestText = kLargestFrame - kHeaderBytes;
+
+/// Larger payloads are messages of their own, received where they stay.
+[[nodiscard]] constexpr bool travels_apart(std::uint64_t payload_bytes) {
+  return payload_bytes > 2048;
+}
 
 /// Thread-safety: `stop` from any thread; everything else from the rank's thread.
 class MessageLoop {
@@ -36,21 +48,18 @@ class MessageLoop {
   /// Who has not left tells the others that it is lost.
   ~MessageLoop();
 
-  /// Each takes a turn; what goes wrong becomes the mailbox's failure. `hashes` has one number per
-  /// tensor, or is empty.
-  void send(Rank to,
-            const MessageTag& tag,
-            TensorList tensors,
-            const std::vector<std::uint64_t>& hashes) noexcept;
+  /// See RankLink. Each takes a turn.
+  void send(Rank to, const MessageTag& tag, TensorList tensors);
+  void learn_room(Rank /*to*/) const {}
   void ask(Rank to, std::uint64_t question) noexcept;
-  void tell_taken(Rank to) noexcept;
-  void leave() noexcept;
-  /// Tells everybody to stop.
-  void stop(FailureCause cause, const std::string& text) noexcept;
+  void acknowledge_taken(Rank from, Direction direction) noexcept;
+  bool leave(Deadline deadline) noexcept;
+  void stop(const Failure& failure) noexcept;
+  [[nodiscard]] std::vector<SharedBytes> shared_bytes() const { return {}; }
 
   /// Takes turns until `done()`, which may throw, or the deadline. Returns its answer.
   template <class Done>
-  bool wait(Deadline deadline, const Done& done) {
+  bool wait(Deadline deadline, const Done& done, std::optional<Rank> /*from*/ = {}) {
     if (done()) return true;
     const Attendance attendance(attended_);
     Pause pause(deadline);
@@ -86,8 +95,8 @@ class MessageLoop {
 
   struct Peer {
     Rank rank;
-    Seat seat;
-    ReceiveLink in;
+    Position position;
+    FrameJudge in;
     std::uint64_t sent = 0;        // frames with tensors
     std::deque<Arrival> arrivals;  // in the order in which they were sent
     TensorList assembling;
@@ -111,7 +120,7 @@ class MessageLoop {
   [[nodiscard]] Envelope envelope_to(const Peer& peer);
   void fail(FailureCause cause, const std::string& text);
   void fail(const Failure& failure) { fail(failure.cause, failure.text); }
-  void shout(FailureCause cause, const std::string& text);
+  void abort_all(FailureCause cause, const std::string& text);
 
   // message_loop_frames.cpp: what comes in
   bool read();
@@ -128,7 +137,7 @@ class MessageLoop {
   void obey(Peer& peer, const Bye& bye);
   void obey(Peer& peer, const ByeAck& ack);
 
-  // message_loop_watch.cpp: time passes
+  // message_loop.cpp: time passes
   void tick(Clock::time_point now);
   void beat(Clock::time_point now);
   void leave_when_settled();
@@ -138,7 +147,7 @@ class MessageLoop {
   Mailbox& mailbox_;
   const ProgressSlot& slot_;
   World& world_;  // its turn guards everything below
-  const Seat seat_;
+  const Position position_;
   std::deque<Peer> peers_;  // by rank; our own is not used
   TensorPool pool_;         // of received tensors
   const HeartbeatInterval heartbeat_interval_;

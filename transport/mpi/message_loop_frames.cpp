@@ -1,10 +1,10 @@
 // What comes in. A frame with a large tensor announces it, and the tensor is received where it will
 // stay; frames are judged in the order in which they were sent, each when all of it is there.
 #include <cstring>
+#include <fmt/format.h>
 #include <utility>
 #include <variant>
 
-#include "transport/mpi/frame_sizes.hpp"
 #include "transport/mpi/message_loop.hpp"
 
 namespace millrace::mpi {
@@ -40,13 +40,13 @@ bool MessageLoop::read() {
 
 /// From the ranks that have this place in their processes.
 bool MessageLoop::read_from(int place) {
-  const int tag = world_.tag_of(options_.epoch, Purpose::Frame, place, seat_.place);
+  const int tag = world_.tag_of(options_.epoch, Purpose::Frame, place, position_.place);
   int frames = 0;
   for (Waiting found; frames < kFramesPerTurn && world_.waits(tag, found); ++frames) {
     const Rank from{found.from * options_.places + place};
     if (from.index() >= peers_.size() || found.bytes > static_cast<int>(kLargestFrame))
-      throw TransportError("rank " + std::to_string(from.value) + " sent a frame of " +
-                           std::to_string(found.bytes) + " bytes");
+      throw TransportError(
+          fmt::format("rank {} sent a frame of {} bytes", from.value, found.bytes));
     std::vector<std::byte> bytes(static_cast<std::size_t>(found.bytes));
     MPI_Request request = world_.receive(found, bytes.data());
     check(MPI_Wait(&request, MPI_STATUS_IGNORE), "receive");
@@ -76,8 +76,8 @@ void MessageLoop::begin_payload(Peer& peer, Arrival& arrival) {
   if (decode(head, payload_of(head).bytes, expected, header) != Refusal::None) return;
   arrival.tensor = pool_.make(header.dtype, header.dims);
   arrival.request = world_.receive_payload(
-      peer.seat.process,
-      world_.tag_of(options_.epoch, Purpose::Payload, peer.seat.place, seat_.place),
+      peer.position.process,
+      world_.tag_of(options_.epoch, Purpose::Payload, peer.position.place, position_.place),
       static_cast<std::byte*>(arrival.tensor.data()),
       arrival.tensor.bytes());
 }
@@ -98,14 +98,16 @@ bool MessageLoop::land(Peer& peer) {
 void MessageLoop::take_data(Peer& peer, Arrival arrival) {
   if (stopped_) return;
   const auto payload = arrival.tensor ? contents(arrival.tensor) : behind_header(arrival.bytes);
-  const auto verdict = peer.in.take(header_of(arrival.bytes), payload);
-  if (verdict.answer == Answer::Drop) return;
-  if (verdict.answer != Answer::Accept)
+  DataHeader header;
+  const Refusal wrong = peer.in.take(header_of(arrival.bytes), payload, header);
+  if (answer_to(wrong) == Answer::Drop) return;
+  if (wrong != Refusal::None)
     return fail(FailureCause::Protocol,
-                "rank " + std::to_string(self_.value) + " refuses a frame of rank " +
-                    std::to_string(peer.rank.value) + ": " + name_of(verdict.refusal));
-  mailbox_.credit(peer.rank, verdict.header.taken);
-  const DataHeader& header = verdict.header;
+                fmt::format("rank {} refuses a frame of rank {}: {}",
+                            self_.value,
+                            peer.rank.value,
+                            name_of(wrong)));
+  mailbox_.credit(peer.rank, header.taken);
   if (header.tensor_count > 0 && !arrival.tensor && !header.absent) {
     arrival.tensor = pool_.make(header.dtype, header.dims);
     if (!payload.empty()) std::memcpy(arrival.tensor.data(), payload.data(), payload.size());
@@ -114,8 +116,10 @@ void MessageLoop::take_data(Peer& peer, Arrival arrival) {
   if (peer.in.inside_message()) return;
   if (!mailbox_.deliver(peer.rank, header.tag, std::exchange(peer.assembling, {})))
     fail(FailureCause::Protocol,
-         "rank " + std::to_string(peer.rank.value) + " sent the " + to_string(header.tag) +
-             " twice, or more than its channel to rank " + std::to_string(self_.value) + " holds");
+         fmt::format("rank {} sent the {} twice, or more than its channel to rank {} holds",
+                     peer.rank.value,
+                     to_string(header.tag),
+                     self_.value));
 }
 
 void MessageLoop::take_control(Peer& peer, std::span<const std::byte> bytes) {
@@ -126,8 +130,10 @@ void MessageLoop::take_control(Peer& peer, std::span<const std::byte> bytes) {
   if (answer_to(wrong) == Answer::Drop) return;
   if (wrong != Refusal::None)
     return fail(FailureCause::Protocol,
-                "rank " + std::to_string(self_.value) + " does not understand rank " +
-                    std::to_string(peer.rank.value) + ": " + name_of(wrong));
+                fmt::format("rank {} does not understand rank {}: {}",
+                            self_.value,
+                            peer.rank.value,
+                            name_of(wrong)));
   mailbox_.credit(peer.rank, envelope.taken);
   std::visit(
       [&](const auto& kind) {

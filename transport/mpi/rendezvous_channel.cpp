@@ -1,8 +1,6 @@
 // A note is one message: a header of fixed size, a text, and the sender's index among the ranks of
 // its process. A sender that counts these ranks differently is answered at the receiving process,
 // so that it learns the difference.
-#include "transport/mpi/rendezvous_channel.hpp"
-
 #include <cstdint>
 #include <cstring>
 #include <map>
@@ -11,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "transport/mpi/backend.hpp"
 #include "transport/mpi/pause.hpp"
 #include "transport/mpi/world.hpp"
 #include "transport/wire/envelope.hpp"
@@ -25,7 +24,7 @@ class MpiChannel final : public RendezvousChannel {
       : world_(World::started()),
         longest_(kHeaderBytes + longest_note + sizeof(Place)),
         epoch_(member.epoch),
-        place_(seat_of(member.rank, places).place) {}
+        place_(position_of(member.rank, places).place) {}
 
   ~MpiChannel() override {
     // MPI writes into the note until it has come; who left half of it has left MPI too.
@@ -42,7 +41,8 @@ class MpiChannel final : public RendezvousChannel {
     // Rank 0 is the first of the first process, however others count; it speaks to whom it heard.
     const std::lock_guard lock(world_.turn());
     if (to == Rank{0}) return world_.send(0, tag_at(0), std::move(bytes));
-    for (const Seat& seat : heard_[to.value]) world_.send(seat.process, tag_at(seat.place), bytes);
+    for (const Position& position : heard_[to.value])
+      world_.send(position.process, tag_at(position.place), bytes);
   }
 
   std::optional<RendezvousMessage> receive(std::chrono::milliseconds longest) override {
@@ -95,8 +95,8 @@ class MpiChannel final : public RendezvousChannel {
   const std::size_t longest_;
   const std::uint32_t epoch_;
   const int place_;
-  std::map<int, std::set<Seat>> heard_;  // by rank: where those are that say to be it
-  int from_ = 0;                         // the process that sent `note_`
+  std::map<int, std::set<Position>> heard_;  // by rank: where those are that say to be it
+  int from_ = 0;                             // the process that sent `note_`
   std::vector<std::byte> note_;
   MPI_Request request_ = MPI_REQUEST_NULL;
 };

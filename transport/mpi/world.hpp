@@ -31,15 +31,15 @@ enum class Purpose : int { Frame = 0, Note = 1, Payload = 2, Farewell = 3 };
 void check(int code, const char* what);
 
 /// Where a rank is: the process of mpirun, and its place among the ranks of that process.
-struct Seat {
+struct Position {
   int process = 0;
   int place = 0;
 
-  friend auto operator<=>(const Seat&, const Seat&) = default;
+  friend auto operator<=>(const Position&, const Position&) = default;
 };
 
 /// Of a rank where every process has `places`, which follow one another.
-[[nodiscard]] constexpr Seat seat_of(Rank rank, int places) {
+[[nodiscard]] constexpr Position position_of(Rank rank, int places) {
   return {rank.value / places, rank.value % places};
 }
 

@@ -23,14 +23,10 @@ std::span<std::byte> FrameReader::bytes_at(const Place& place) const {
 }
 
 FrameReader::Frame FrameReader::read(const RingEntry& entry) {
-  const std::span<std::byte> bytes = bytes_at(entry.place);
-  const auto verdict = link_.take(entry.header, bytes);
-  const bool taken = verdict.answer == Answer::Accept;
-  return {.refusal = taken ? Refusal::None : verdict.refusal,
-          .header = verdict.header,
-          .place = entry.place,
-          .bytes = bytes,
-          .ends_message = taken && !link_.inside_message()};
+  Frame frame{.header = {}, .place = entry.place, .bytes = bytes_at(entry.place)};
+  frame.refusal = judge_.take(entry.header, frame.bytes, frame.header);
+  frame.ends_message = frame.refusal == Refusal::None && !judge_.inside_message();
+  return frame;
 }
 
 }  // namespace millrace::shared_memory

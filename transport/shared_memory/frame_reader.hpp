@@ -12,7 +12,7 @@
 
 #include "transport/shared_memory/region.hpp"
 #include "transport/shared_memory/ring.hpp"
-#include "transport/wire/link.hpp"
+#include "transport/wire/judge.hpp"
 
 namespace millrace::shared_memory {
 
@@ -29,7 +29,7 @@ class FrameReader {
 
   /// `memory` must outlive this.
   FrameReader(const RingMemory& memory, const FrameExpectation& expected)
-      : ring_(memory), link_(expected, 0) {}
+      : ring_(memory), judge_(expected) {}
 
   [[nodiscard]] bool has_news() const { return ring_.has_news(); }
   [[nodiscard]] std::uint64_t consumed() const { return ring_.consumed(); }
@@ -59,7 +59,7 @@ class FrameReader {
   [[nodiscard]] std::span<std::byte> bytes_at(const Place& place) const;
 
   RingReader ring_;
-  ReceiveLink link_;
+  FrameJudge judge_;
   std::vector<std::shared_ptr<Mapping>> segments_;
 };
 

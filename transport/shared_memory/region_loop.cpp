@@ -12,7 +12,7 @@
 #include "millrace/transport/listener.hpp"
 #include "transport/liveness/circle.hpp"
 #include "transport/liveness/heartbeat_interval.hpp"
-#include "transport/shared_memory/address.hpp"
+#include "transport/shared_memory/backend.hpp"
 #include "transport/shared_memory/events.hpp"
 
 namespace millrace::shared_memory {
@@ -72,10 +72,10 @@ ListeningSocket::~ListeningSocket() {
 }
 
 RegionLoop::RegionLoop(const SharedMemoryOptions& options,
-                       ListeningSocket socket,
-                       std::vector<std::string> sockets,
                        Mailbox& mailbox,
                        const ProgressSlot& slot,
+                       ListeningSocket socket,
+                       std::vector<std::string> sockets,
                        std::optional<Carrying> carrying)
     : options_(options),
       mailbox_(mailbox),
@@ -135,10 +135,10 @@ void RegionLoop::watch_descriptor(int descriptor, EventKind kind, Rank rank) {
     refuse("wait for shared memory");
 }
 
-void RegionLoop::cancel(const std::string& reason) noexcept {
+void RegionLoop::stop(const Failure& failure) noexcept {
   {
     const std::lock_guard lock(mutex_);
-    cancelled_ = Failure{FailureCause::Cancelled, reason};
+    asked_to_stop_ = failure;
   }
   called_ = true;
   woken_.notify_all();
@@ -168,8 +168,8 @@ void RegionLoop::take_turn() noexcept {
   guarded([&] {
     if (called_.exchange(false)) {
       const std::lock_guard lock(mutex_);
-      if (cancelled_ && !stopped_) {
-        stopped_ = cancelled_;
+      if (asked_to_stop_ && !stopped_) {
+        stopped_ = asked_to_stop_;
         shout(*stopped_);
       }
     }
@@ -358,7 +358,7 @@ void RegionLoop::learn_room(Rank to) noexcept {
   });
 }
 
-void RegionLoop::tell_taken(Rank from) noexcept {
+void RegionLoop::acknowledge_taken(Rank from, Direction /*direction*/) noexcept {
   const TakenCounts taken = mailbox_.taken(from);
   Outbox& outbox = *neighbours_[from.index()]->outbox->content;
   for (std::size_t way = 0; way < taken.size(); ++way)
@@ -375,12 +375,13 @@ std::vector<SharedBytes> RegionLoop::shared_bytes() const {
   return bytes;
 }
 
-void RegionLoop::leave() noexcept {
+bool RegionLoop::leave(Deadline /*deadline*/) noexcept {
   const std::lock_guard lock(turn_);
   guarded([&] {
     leaving_ = true;
     leave_when_settled();
   });
+  return true;
 }
 
 }  // namespace millrace::shared_memory

@@ -113,29 +113,28 @@ struct Carrying {
   std::function<void()> introduced;
 };
 
-/// Thread-safety: `cancel` and `wake_up` from any thread; everything else from the rank's thread.
+/// Thread-safety: `stop` and `wake_up` from any thread; everything else from the rank's thread.
 class RegionLoop {
  public:
   /// `mailbox` and `slot` must outlive this. `sockets` by rank.
   RegionLoop(const SharedMemoryOptions& options,
-             ListeningSocket socket,
-             std::vector<std::string> sockets,
              Mailbox& mailbox,
              const ProgressSlot& slot,
+             ListeningSocket socket,
+             std::vector<std::string> sockets,
              std::optional<Carrying> carrying = {});
   RegionLoop(const RegionLoop&) = delete;
   RegionLoop& operator=(const RegionLoop&) = delete;
   ~RegionLoop();
 
-  /// What goes wrong becomes the mailbox's failure.
+  /// See RankLink. What a receiver has taken is read by `learn_room`, so that `ask` need not ask.
   void send(Rank to, const MessageTag& tag, TensorList payload) noexcept;
-  /// Reads what `to` has taken.
   void learn_room(Rank to) noexcept;
-  /// Says what was taken of `from`'s, which is introduced.
-  void tell_taken(Rank from) noexcept;
-  /// Says goodbye when everything has been read; the mailbox is told when that is so.
-  void leave() noexcept;
-  void cancel(const std::string& reason) noexcept;
+  void ask(Rank to, std::uint64_t question) { mailbox_.answer(to, question); }
+  /// `from` is introduced.
+  void acknowledge_taken(Rank from, Direction direction) noexcept;
+  bool leave(Deadline deadline) noexcept;
+  void stop(const Failure& failure) noexcept;
 
   /// Ends the rest of who waits.
   void wake_up() const noexcept { wake(bell_.number()); }
@@ -144,7 +143,7 @@ class RegionLoop {
   /// introduction; whether it hears what is sent to it, which it does only where it is heard; how
   /// many were introduced; and whether all that was sent has been read, for `wait` after `leave`.
   [[nodiscard]] std::vector<Rank> reached();
-  [[nodiscard]] bool hears(Rank from) noexcept;
+  [[nodiscard]] bool receives_from(Rank from) noexcept;
   [[nodiscard]] bool carries_to(Rank to) noexcept;
   [[nodiscard]] int introductions() const { return introductions_; }
   [[nodiscard]] bool settled() const { return settled_; }
@@ -155,7 +154,7 @@ class RegionLoop {
   /// Takes turns, in which messages arrive and time passes, until `done()` or the deadline. What
   /// `done` throws is passed on. Returns its answer.
   template <class Done>
-  bool wait(Deadline deadline, const Done& done) {
+  bool wait(Deadline deadline, const Done& done, std::optional<Rank> /*from*/ = {}) {
     for (;;) {
       const std::lock_guard lock(turn_);
       take_turn();
@@ -286,11 +285,11 @@ class RegionLoop {
   bool settled_ = false;     // of Carrying
   mutable std::mutex turn_;  // guards everything above; locked before mutex_
 
-  std::mutex mutex_;  // guards cancelled_ and end_
+  std::mutex mutex_;  // guards asked_to_stop_ and end_
   std::condition_variable woken_;
-  std::optional<Failure> cancelled_;
+  std::optional<Failure> asked_to_stop_;
   bool end_ = false;
-  std::atomic<bool> called_{false};  // cancelled_ is news
+  std::atomic<bool> called_{false};  // asked_to_stop_ is news
   std::atomic<int> introductions_{0};
   std::jthread thread_;
 };

@@ -133,7 +133,7 @@ void RegionLoop::meet(Rank rank) {
   });
 }
 
-bool RegionLoop::hears(Rank from) noexcept {
+bool RegionLoop::receives_from(Rank from) noexcept {
   if (!may_share(from)) return false;
   const std::lock_guard lock(turn_);
   const Neighbour& peer = *neighbours_[from.index()];

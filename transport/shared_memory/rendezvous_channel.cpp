@@ -1,14 +1,13 @@
-#include "transport/shared_memory/rendezvous_channel.hpp"
-
 #include <algorithm>
 #include <cerrno>
+#include <charconv>
 #include <poll.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <unistd.h>
 
 #include "millrace/transport/private_directory.hpp"
-#include "transport/shared_memory/address.hpp"
+#include "transport/shared_memory/backend.hpp"
 #include "transport/shared_memory/descriptor_message.hpp"
 #include "transport/wire/envelope.hpp"
 
@@ -19,11 +18,24 @@ namespace {
 /// So often a visitor tries whether rank 0 has come.
 constexpr std::chrono::milliseconds kAgain{10};
 
+constexpr int kMostRanks = 1 << 16;
+
 sockaddr_un name_of(const std::string& path) {
   sockaddr_un name{};
   name.sun_family = AF_UNIX;
   path.copy(name.sun_path, sizeof name.sun_path - 1);
   return name;
+}
+
+/// The rank whose file has that path, or -1.
+int rank_of_file(const std::string& path) {
+  const std::size_t begin = path.rfind("/r");
+  if (begin == std::string::npos) return -1;
+  int rank = -1;
+  const char* end = path.data() + path.size();
+  const auto read = std::from_chars(path.data() + begin + 2, end, rank);
+  const bool good = read.ec == std::errc() && read.ptr != end && *read.ptr == '.';
+  return good && rank >= 0 && rank < kMostRanks ? rank : -1;
 }
 
 /// Rank 0 is bound to the place of the meeting, every other rank to a file of its own, by which
@@ -34,7 +46,7 @@ class SharedMemoryChannel final : public RendezvousChannel {
                       std::size_t longest_note,
                       const SharedMemoryOptions& options)
       : options_(options),
-        place_(meeting_path(url)),
+        place_(rendezvous_path(url)),
         path_(is_host() ? place_ : file_of_rank(options, options.rank, "notes")),
         socket_(bind_socket(path_, SOCK_DGRAM)),
         room_(longest_note + kHeaderBytes) {

@@ -139,21 +139,28 @@ std::uint8_t flags_of(const DataHeader& header) {
 
 }  // namespace
 
+void check_fields(const MessageTag& tag, std::size_t tensors) {
+  require(tag.micro_batch.value >= 0,
+          [&] { return "micro-batch " + std::to_string(tag.micro_batch.value) + " is below 0"; });
+  static_cast<void>(narrow(tag.stage.value, "stage"));
+  static_cast<void>(narrow(tag.slice.value, "slice"));
+  static_cast<void>(narrow(static_cast<std::int64_t>(tensors), "tensor count"));
+  static_cast<void>(narrow<std::uint8_t>(tag.replica.value, "replica"));
+}
+
 FrameBytes encode(const DataHeader& header) {
   FrameBytes bytes = begin_frame(
       kind_of(header.tag.direction), header, {header.payload_bytes, header.payload_hash});
   for (std::size_t i = 0; i < header.dims.size(); ++i) put(bytes, kDims + 8 * i, header.dims[i]);
   put(bytes, kSequence, header.sequence);
   put(bytes, kStep, header.tag.step);
-  require(header.tag.micro_batch.value >= 0, [&] {
-    return "micro-batch " + std::to_string(header.tag.micro_batch.value) + " is below 0";
-  });
+  check_fields(header.tag, static_cast<std::size_t>(header.tensor_count));
   put(bytes, kMicroBatch, header.tag.micro_batch.value);
-  put(bytes, kStage, narrow(header.tag.stage.value, "stage"));
-  put(bytes, kSlice, narrow(header.tag.slice.value, "slice"));
+  put(bytes, kStage, static_cast<std::uint16_t>(header.tag.stage.value));
+  put(bytes, kSlice, static_cast<std::uint16_t>(header.tag.slice.value));
   put(bytes, kTensorIndex, narrow(header.tensor_index, "tensor index"));
-  put(bytes, kTensorCount, narrow(header.tensor_count, "tensor count"));
-  put(bytes, kReplica, narrow<std::uint8_t>(header.tag.replica.value, "replica"));
+  put(bytes, kTensorCount, static_cast<std::uint16_t>(header.tensor_count));
+  put(bytes, kReplica, static_cast<std::uint8_t>(header.tag.replica.value));
   put(bytes, kEdge, header.tag.edge);
   put(bytes, kDType, static_cast<std::uint8_t>(header.dtype));
   put(bytes, kDimCount, static_cast<std::uint8_t>(header.dims.size()));

@@ -54,6 +54,9 @@ struct DataHeader : Envelope {
   return part.subspan(static_cast<std::size_t>(header.lead), header.payload_bytes);
 }
 
+/// Throws InvalidArgument when a number does not fit its field; see encode.
+void check_fields(const MessageTag& tag, std::size_t tensors);
+
 /// The 160 bytes of a header. Throws InvalidArgument when a number does not fit its field: step and
 /// sequence 64 bit, micro-batch 31, ranks, stage, slice and tensor counts 16, replica and edge 8,
 /// leads 0 to 63. Cost: one hash over 156 bytes.

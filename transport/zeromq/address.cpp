@@ -93,7 +93,7 @@ PeerAddress peer_address(const SocketAddresses& sockets) {
       "the path of " + sockets.data + " has a tab or line break in it, which an address cannot");
   const std::string both = sockets.data + '\t' + sockets.control;
   if (sockets.memory.empty()) return {both};
-  return {both + '\t' + sockets.neighbourhood + '\t' + sockets.memory};
+  return {both + '\t' + sockets.local_group + '\t' + sockets.memory};
 }
 
 SocketAddresses socket_addresses(const PeerAddress& address) {

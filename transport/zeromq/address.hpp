@@ -13,7 +13,7 @@ struct SocketAddresses {
   std::string data;     ///< tensors
   std::string control;  ///< acknowledgements, liveness, cancels
   /// Where ranks of one host share memory: who may be one, and the socket of that. Both or none.
-  std::string neighbourhood = {};
+  std::string local_group = {};
   std::string memory = {};
 };
 

@@ -1,19 +1,130 @@
-#include "transport/zeromq/launched.hpp"
-
+#include <cerrno>
+#include <chrono>
+#include <fcntl.h>
+#include <filesystem>
+#include <fmt/format.h>
+#include <fstream>
 #include <sys/prctl.h>
+#include <sys/stat.h>
+#include <system_error>
 #include <thread>
+#include <unistd.h>
 
 #include "millrace/core/error.hpp"
-#include "millrace/transport/zeromq.hpp"
-#include "transport/shared_memory/neighbourhood.hpp"
+#include "transport/shared_memory/backend.hpp"
 #include "transport/zeromq/address.hpp"
-#include "transport/zeromq/folder_rendezvous.hpp"
+#include "transport/zeromq/backend.hpp"
 
 namespace millrace::zeromq {
 
 namespace {
 
-/// An engine may give rank 0's machine its name later than it starts this one.
+using namespace std::chrono_literals;
+
+constexpr auto kLook = 50ms;  // also on file systems between machines
+constexpr int kPortsTried = 100;
+
+std::string meeting_file(const std::string& folder) {
+  return folder + "/meeting";
+}
+
+/// Complete from the moment at which it has its name.
+void leave_address(const std::string& folder, const std::string& url) {
+  const std::string aside = meeting_file(folder) + ".new";
+  {
+    std::ofstream file(aside);
+    file << url << std::flush;
+    if (!file) throw TransportError("cannot write " + aside);
+  }
+  std::filesystem::rename(aside, meeting_file(folder));
+}
+
+/// The node's own, where its name is one of this machine; else this machine's.
+std::string address_of_first(const MeetingPlace& wish) {
+  if (const std::string number = resolve_ipv4(wish.host); is_own_address(number)) return number;
+  std::string name(256, '\0');
+  if (::gethostname(name.data(), name.size() - 1) == 0)
+    if (const std::string number = resolve_ipv4(name.c_str()); is_own_address(number))
+      return number;
+  throw TransportError("rank 0 finds no address of its own: neither the first node, " + wish.host +
+                       ", nor this machine's name is one");
+}
+
+/// A rendezvous in a folder that all ranks see, where the launcher has prepared nothing else: rank
+/// 0 makes keys and leaves them there with the address at which it listens, readable by this user
+/// alone, until all have met. Thread-safety: thread-affine.
+class FolderRendezvous {
+ public:
+  /// Without LaunchConfig::shared, `asked` as it is. Else rank 0 makes the folder, the others wait
+  /// for it. Throws TransportError when it cannot be made or there is no address, PeerHangs when it
+  /// does not come within the join timeout.
+  explicit FolderRendezvous(const LaunchConfig& asked);
+  FolderRendezvous(const FolderRendezvous&) = delete;
+  FolderRendezvous& operator=(const FolderRendezvous&) = delete;
+  /// Rank 0 removes the folder.
+  ~FolderRendezvous();
+
+  [[nodiscard]] const LaunchConfig& place() const { return place_; }
+
+ private:
+  void make();
+  void await();
+
+  LaunchConfig place_;
+  bool made_ = false;
+};
+
+FolderRendezvous::FolderRendezvous(const LaunchConfig& asked) : place_(asked) {
+  if (place_.shared.empty() || place_.member.world == 1) return;
+  if (place_.member.rank == Rank{0})
+    make();
+  else
+    await();
+  place_.keys = place_.shared;
+}
+
+FolderRendezvous::~FolderRendezvous() {
+  std::error_code ignored;
+  if (made_) std::filesystem::remove_all(place_.shared, ignored);
+}
+
+void FolderRendezvous::make() {
+  const MeetingPlace wish = meeting_place(place_.rendezvous);
+  const std::string host = address_of_first(wish);
+  int port = wish.port;
+  while (!is_free(host, port))
+    if (++port == wish.port + kPortsTried)
+      throw TransportError(
+          fmt::format("rank 0 cannot listen at {}: none of {} ports from {} on is free",
+                      host,
+                      kPortsTried,
+                      wish.port));
+  // What lies there was left by a run of the same number that was killed.
+  std::error_code ignored;
+  std::filesystem::remove_all(place_.shared, ignored);
+  if (::mkdir(place_.shared.c_str(), 0700) != 0)
+    throw TransportError(
+        "rank 0 cannot make " + place_.shared +
+        ", where the ranks find their keys: " + std::generic_category().message(errno));
+  made_ = true;
+  static_cast<void>(write_key_files(place_.shared, place_.member.world));
+  place_.rendezvous = fmt::format("tcp://{}:{}", host, port);
+  leave_address(place_.shared, place_.rendezvous);
+}
+
+void FolderRendezvous::await() {
+  const auto end = std::chrono::steady_clock::now() + place_.join_timeout;
+  for (;;) {
+    std::ifstream file(meeting_file(place_.shared));
+    if (std::getline(file, place_.rendezvous)) return;
+    if (std::chrono::steady_clock::now() > end)
+      throw PeerHangs("rank 0 has left no keys and address in " + place_.shared +
+                      "; is that folder the same on all nodes?");
+    std::this_thread::sleep_for(kLook);
+  }
+}
+
+/// A launcher may name rank 0's machine later than it starts this rank.
 std::string interface_of(const LaunchConfig& place, ZeroMqLink link) {
   if (place.interface != "auto") return place.interface;
   const bool tcp = place.rendezvous.starts_with("tcp://");
@@ -34,13 +145,13 @@ ZeroMqOptions socket_options(const LaunchConfig& place, const std::vector<Channe
   auto options = link_options<ZeroMqOptions>(place, depths);
   options.link = place.endpoint == "ipc" ? ZeroMqLink::Ipc : ZeroMqLink::Tcp;
   options.interface = interface_of(place, options.link);
-  if (place.endpoint == "mixed") options.neighbourhood = shared_memory::neighbourhood();
+  if (place.endpoint == "mixed") options.local_group = shared_memory::local_group();
   options.insecure = place.insecure;
   return options;
 }
 
-/// Where the others of this machine are, or keys that nobody else has where there are none.
-void find_neighbours(ZeroMqOptions& options, const std::string& rendezvous) {
+/// The folder of the other ranks of this machine; new keys without other ranks.
+void find_local_ranks(ZeroMqOptions& options, const std::string& rendezvous) {
   const bool ipc = rendezvous.starts_with("ipc://");
   if (options.world == 1 && options.link == ZeroMqLink::Ipc) {
     options.link = ZeroMqLink::Tcp;
@@ -54,7 +165,7 @@ void find_neighbours(ZeroMqOptions& options, const std::string& rendezvous) {
               named("rendezvous") + " is " + rendezvous);
 }
 
-/// Before the first secret is read; the network library's copies of it can be wiped by nobody.
+/// Before the first secret is read: nothing can wipe the network library's copies of it.
 void keep_secrets_in(const LaunchConfig& place) {
   if (!place.core_dumps) ::prctl(PR_SET_DUMPABLE, 0, 0, 0, 0);
 }
@@ -72,9 +183,9 @@ ZeroMqOptions zeromq_options(const LaunchConfig& place, const std::vector<Channe
   const bool tcp = options.link == ZeroMqLink::Tcp;
   require(!keyed || !options.insecure,
           named("keys") + " and " + named("insecure") +
-              ": with keys nobody else can read or change the training, without them everybody "
-              "can; give one of the two");
-  find_neighbours(options, place.rendezvous);
+              ": with keys no other process can read or change the training, without them any can; "
+              "give one of the two");
+  find_local_ranks(options, place.rendezvous);
   if (keyed) options.keys = keys_of(place);
   require(!tcp || options.insecure || keyed,
           named("endpoint") + " tcp: give " + named("keys") +

@@ -1,5 +1,3 @@
-#include "transport/zeromq/rendezvous_channel.hpp"
-
 #include <algorithm>
 #include <cerrno>
 #include <deque>
@@ -8,6 +6,7 @@
 
 #include "transport/rendezvous/hello.hpp"
 #include "transport/zeromq/address.hpp"
+#include "transport/zeromq/backend.hpp"
 #include "transport/zeromq/context.hpp"
 #include "transport/zeromq/sockets.hpp"
 

@@ -54,9 +54,6 @@ SocketLoop::SocketLoop(const ZeroMqOptions& options,
       next_beat_(last_tick_),
       next_look_(last_tick_),
       bye_interval_(options.probe_after / 2) {
-  require(addresses.size() == static_cast<std::size_t>(options.world),
-          "there are " + std::to_string(addresses.size()) + " addresses for " +
-              std::to_string(options.world) + " ranks");
   wake_ = shared_memory::Descriptor(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   if (!wake_) throw TransportError("cannot make an eventfd");
   polled_ = {{listeners_.data.get(zmq::sockopt::fd), POLLIN, POLLIN},

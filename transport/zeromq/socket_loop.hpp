@@ -30,10 +30,10 @@
 #include "transport/mailbox/mailbox.hpp"
 #include "transport/shared_memory/region.hpp"
 #include "transport/wire/control.hpp"
-#include "transport/wire/link.hpp"
 #include "transport/zeromq/address.hpp"
 #include "transport/zeromq/context.hpp"
 #include "transport/zeromq/line.hpp"
+#include "transport/zeromq/link.hpp"
 #include "transport/zeromq/sockets.hpp"
 
 namespace millrace::zeromq {

@@ -3,9 +3,6 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <filesystem>
-#include <iterator>
-#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
@@ -13,8 +10,8 @@
 #include <unistd.h>
 
 #include "millrace/transport/private_directory.hpp"
+#include "transport/link/endpoint.hpp"
 #include "transport/wire/frame.hpp"
-#include "transport/wire/request.hpp"
 #include "transport/zeromq/address.hpp"
 
 namespace millrace::zeromq {
@@ -98,25 +95,13 @@ bool receive_part(zmq::socket_t& socket, zmq::message_t& part) {
   return uninterrupted([&] { return socket.recv(part, zmq::recv_flags::dontwait); });
 }
 
-/// The network library ends the whole process when it gets no descriptor.
-void check_descriptors(int world, bool shares_memory) {
-  std::error_code unknown;
-  const std::filesystem::directory_iterator open("/proc/self/fd", unknown);
-  rlimit limit{};
-  if (unknown || world == 1 || ::getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
-  const auto of_memory =
-      shares_memory ? kDescriptorsOfMemory * static_cast<std::size_t>(world) : std::size_t{0};
-  const auto needed = descriptors_of_rank(world) + of_memory +
-                      static_cast<std::size_t>(std::distance(begin(open), end(open)));
-  if (needed > limit.rlim_cur)
-    throw TransportError("a rank of " + std::to_string(world) + " needs " + std::to_string(needed) +
-                         " descriptors, but this process may open only " +
-                         std::to_string(limit.rlim_cur));
-}
-
 void check(const ZeroMqOptions& options) {
   check_member(options);
-  check_descriptors(options.world, !options.neighbourhood.empty());
+  // The network library ends the whole process when it gets no descriptor.
+  const auto of_memory = options.local_group.empty()
+                             ? std::size_t{0}
+                             : kDescriptorsOfMemory * static_cast<std::size_t>(options.world);
+  check_descriptors(options.world, descriptors_of_rank(options.world) + of_memory);
   if (options.link == ZeroMqLink::Ipc || !options.directory.empty())
     PrivateDirectory::check(options.directory);
   if (options.link == ZeroMqLink::Ipc) return;

@@ -103,7 +103,7 @@ struct ZeroMqOptions : LinkOptions {
   /// Ranks that say the same word may share memory: what two of them send each other goes there as
   /// soon as a socket of one answers the other, and over tcp before that, and where none does.
   /// Empty: this one does not.
-  std::string neighbourhood = {};
+  std::string local_group = {};
   bool insecure = false;  ///< Tcp without authentication: anybody may speak and listen
 
   /// A rank whose connection ended has this long to come back, and four times the longest that a
@@ -150,7 +150,7 @@ class ZeroMqListener final : public Listener {
 
 /// Connected endpoints of `world` ranks in this process, by rank; for tests and benchmarks. With
 /// tcp and not insecure, keys are made here. With `neighbours`, so many ranks after each other have
-/// a neighbourhood of their own.
+/// a local_group of their own.
 [[nodiscard]] std::vector<std::unique_ptr<Endpoint>> zeromq_mesh(const ZeroMqOptions& options,
                                                                  int neighbours = 0);
 

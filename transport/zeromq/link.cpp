@@ -3,11 +3,11 @@
 // its data proves that the data is lost: nothing is ever sent twice because a link is slow. A probe
 // says which question its sender had obeyed, so those that left earlier prove nothing about what
 // was repeated.
-#include "transport/wire/link.hpp"
+#include "transport/zeromq/link.hpp"
 
-namespace millrace {
+namespace millrace::zeromq {
 
-ReceiveLink::Verdict ReceiveLink::judge(Verdict verdict, bool repeat) {
+ReceiveLink::Verdict ReceiveLink::answered(Verdict verdict, bool repeat) {
   ++counts_[static_cast<std::size_t>(verdict.refusal)];
   verdict.answer = answer_to(verdict.refusal);
   if (verdict.answer != Answer::AskAgain) return verdict;
@@ -20,10 +20,10 @@ ReceiveLink::Verdict ReceiveLink::judge(Verdict verdict, bool repeat) {
   return verdict;
 }
 
-ReceiveLink::Verdict ReceiveLink::judge_gap(Verdict verdict) {
+ReceiveLink::Verdict ReceiveLink::answer_gap(Verdict verdict) {
   verdict.refusal = Refusal::Gap;
   if (!verdict.probe || asked_ == 0 || verdict.probe->obeyed >= asks_)
-    return judge(verdict, verdict.probe.has_value());
+    return answered(verdict, verdict.probe.has_value());
   // The question is on its way, or lost: the same again.
   ++counts_[static_cast<std::size_t>(verdict.refusal)];
   verdict.answer = Answer::AskAgain;
@@ -31,56 +31,30 @@ ReceiveLink::Verdict ReceiveLink::judge_gap(Verdict verdict) {
 }
 
 ReceiveLink::Verdict ReceiveLink::refuse(Refusal refusal) {
-  return judge({.refusal = refusal, .header = {}, .probe = {}}, false);
-}
-
-bool ReceiveLink::legal(const DataHeader& header) const {
-  if (header.tensor_index != next_tensor_) return false;
-  return next_tensor_ == 0 || (header.tag == tag_ && header.tensor_count == tensors_);
-}
-
-void ReceiveLink::accept(const DataHeader& header) {
-  ++next_;
-  asked_ = 0;
-  tag_ = header.tag;
-  tensors_ = header.tensor_count;
-  next_tensor_ = header.tensor_index + 1 < header.tensor_count ? header.tensor_index + 1 : 0;
+  return answered({.refusal = refusal, .header = {}, .probe = {}}, false);
 }
 
 ReceiveLink::Verdict ReceiveLink::take_probe(std::span<const std::byte> header,
                                              std::span<const std::byte> payload) {
   Verdict verdict;
   Control control;
-  verdict.refusal = decode(header, payload, expectation_, verdict.header, control);
-  if (verdict.refusal != Refusal::None) return judge(verdict, false);
+  verdict.refusal = decode(header, payload, judge_.expectation(), verdict.header, control);
+  if (verdict.refusal != Refusal::None) return answered(verdict, false);
   verdict.probe = std::get<Probe>(control);
-  if (verdict.probe->sequence > next_) return judge_gap(verdict);
+  if (verdict.probe->sequence > expected()) return answer_gap(verdict);
   verdict.refusal = Refusal::Duplicate;
-  return judge(verdict, false);
+  return answered(verdict, false);
 }
 
 ReceiveLink::Verdict ReceiveLink::take(std::span<const std::byte> header,
                                        std::span<const std::byte> payload) {
   if (claimed_kind(header) == FrameKind::Probe) return take_probe(header, payload);
   Verdict verdict;
-  verdict.refusal = decode(header, payload.size(), expectation_, verdict.header);
-  if (verdict.refusal != Refusal::None) return judge(verdict, false);
-
-  if (verdict.header.sequence > next_) return judge_gap(verdict);
-  if (verdict.header.sequence < next_) {
-    verdict.refusal = Refusal::Duplicate;
-    return judge(verdict, false);
-  }
-  if (!legal(verdict.header)) {
-    verdict.refusal = Refusal::State;
-    return judge(verdict, false);
-  }
-  if (verdict.header.hashed &&
-      payload_hash(tensor_bytes(verdict.header, payload)) != verdict.header.payload_hash) {
-    verdict.refusal = Refusal::Payload;
-    return judge(verdict, true);
-  }
-  accept(verdict.header);
+  verdict.refusal = judge_.take(header, payload, verdict.header);
+  if (verdict.refusal == Refusal::Gap) return answer_gap(verdict);
+  if (verdict.refusal != Refusal::None)
+    return answered(verdict, verdict.refusal == Refusal::Payload);
+  asked_ = 0;
   return verdict;
 }
 
@@ -112,4 +86,4 @@ void SendLink::sweep() {
   }
 }
 
-}  // namespace millrace
+}  // namespace millrace::zeromq

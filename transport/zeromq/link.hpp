@@ -1,5 +1,5 @@
-// The two ends of one connection as state machines without sockets: what a receiver does with every
-// frame (fuzzed, and compared with a model), and what a sender keeps until it is acknowledged.
+// The two ends of one connection without sockets: how a receiver answers every frame (fuzzed, and
+// compared with a model), and the frames that a sender keeps until they are acknowledged.
 #pragma once
 
 #include <array>
@@ -11,9 +11,9 @@
 #include <span>
 
 #include "transport/wire/control.hpp"
-#include "transport/wire/frame.hpp"
+#include "transport/wire/judge.hpp"
 
-namespace millrace {
+namespace millrace::zeromq {
 
 /// Judges the frames of one source in the order of arrival.
 /// Thread-safety: externally synchronised.
@@ -30,7 +30,7 @@ class ReceiveLink {
 
   /// `attempts`: how often the same sequence number is asked for before the answer is Abort.
   ReceiveLink(const FrameExpectation& expected, int attempts)
-      : expectation_(expected), attempts_(attempts) {}
+      : judge_(expected), attempts_(attempts) {}
 
   /// Judges one frame of the data connection (a tensor or a probe). Accept means: hand it over;
   /// `expected()` has moved on. AskAgain means: send a NACK for `expected()`.
@@ -43,30 +43,24 @@ class ReceiveLink {
   [[nodiscard]] std::int32_t asks() const { return asks_; }
 
   /// The next sequence number; everything below has arrived.
-  [[nodiscard]] std::uint64_t expected() const { return next_; }
+  [[nodiscard]] std::uint64_t expected() const { return judge_.expected(); }
 
   [[nodiscard]] std::uint64_t count(Refusal refusal) const {
     return counts_[static_cast<std::size_t>(refusal)];
   }
 
   /// True between the first and the last tensor of a message.
-  [[nodiscard]] bool inside_message() const { return next_tensor_ != 0; }
+  [[nodiscard]] bool inside_message() const { return judge_.inside_message(); }
 
  private:
-  Verdict judge(Verdict verdict, bool repeat);
-  Verdict judge_gap(Verdict verdict);
+  Verdict answered(Verdict verdict, bool repeat);
+  Verdict answer_gap(Verdict verdict);
   Verdict take_probe(std::span<const std::byte> header, std::span<const std::byte> payload);
-  [[nodiscard]] bool legal(const DataHeader& header) const;
-  void accept(const DataHeader& header);
 
-  FrameExpectation expectation_;
+  FrameJudge judge_;
   int attempts_;
-  std::uint64_t next_ = 0;
-  int asked_ = 0;          // how often next_ was asked for
+  int asked_ = 0;          // how often expected() was asked for
   std::int32_t asks_ = 0;  // questions in all
-  int next_tensor_ = 0;
-  int tensors_ = 0;
-  MessageTag tag_;
   std::array<std::uint64_t, kRefusals> counts_{};
 };
 
@@ -114,4 +108,4 @@ class SendLink {
   std::list<RetainedFrame> spare_;  // for the next ones
 };
 
-}  // namespace millrace
+}  // namespace millrace::zeromq

@@ -1,5 +1,5 @@
-// What the endpoints of one process share: a mailbox per receiving rank, with a mutex, a condition
-// and one queue per channel; who is there; and the notes of their meetings.
+// What the endpoints of one process share: per receiving rank a mutex, a condition and one queue
+// per channel; which ranks are there; and the messages of their rendezvous.
 #pragma once
 
 #include <array>
@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <deque>
 #include <map>
+#include <memory>
 #include <mutex>
 #include <string>
 #include <utility>
@@ -20,7 +21,7 @@
 namespace millrace::in_process {
 
 /// What is on its way to one rank.
-struct Mailbox {
+struct Arrivals {
   std::mutex mutex;  // guards channels; taken alone, never with another mutex
   std::condition_variable_any changed;
   std::vector<std::array<MessageQueue, 3>> channels;  // [source rank][direction]
@@ -36,10 +37,10 @@ inline std::size_t index_of(Direction direction) {
 struct Hub {
   explicit Hub(int size)
       : world(size),
-        mailboxes(static_cast<std::size_t>(size)),
+        arrivals(static_cast<std::size_t>(size)),
         presence(static_cast<std::size_t>(size)),
         taken(static_cast<std::size_t>(size), false) {
-    for (Mailbox& mailbox : mailboxes) mailbox.channels.resize(static_cast<std::size_t>(size));
+    for (Arrivals& each : arrivals) each.channels.resize(static_cast<std::size_t>(size));
   }
 
   void require_rank(Rank rank, const char* what) const {
@@ -51,9 +52,9 @@ struct Hub {
 
   /// Wakes every wait. The lock makes sure that a waiter is either asleep or has yet to look.
   void wake_all() noexcept {
-    for (Mailbox& mailbox : mailboxes) {
-      { const std::lock_guard lock(mailbox.mutex); }
-      mailbox.changed.notify_all();
+    for (Arrivals& each : arrivals) {
+      { const std::lock_guard lock(each.mutex); }
+      each.changed.notify_all();
     }
   }
 
@@ -82,7 +83,7 @@ struct Hub {
   }
 
   const int world;
-  std::vector<Mailbox> mailboxes;               // by receiving rank
+  std::vector<Arrivals> arrivals;               // by receiving rank
   std::vector<std::atomic<Presence>> presence;  // by rank
   std::vector<bool> taken;                      // by rank
   std::atomic<bool> cancelled = false;
@@ -93,5 +94,12 @@ struct Hub {
   std::map<std::pair<std::string, Rank>, std::deque<RendezvousMessage>>
       notes;  // by place and receiver
 };
+
+[[nodiscard]] std::unique_ptr<Endpoint> make_endpoint(std::shared_ptr<Hub> hub, Rank rank);
+
+/// See Listener::rendezvous_channel: a queue per url and receiver; any text is a url.
+[[nodiscard]] std::unique_ptr<RendezvousChannel> make_rendezvous_channel(std::shared_ptr<Hub> hub,
+                                                                         Rank rank,
+                                                                         const std::string& url);
 
 }  // namespace millrace::in_process
