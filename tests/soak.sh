@@ -7,6 +7,9 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 build=$1
 seconds=${SOAK_FUZZ_SECONDS:-600}
 
+# Without precompiled headers and unity builds: every file includes what it uses.
+cmake --preset dev
+cmake --build --preset dev
 [ -f build/fuzz/build.ninja ] || cmake --preset fuzz
 cmake --build --preset fuzz
 for target in build/fuzz/tests/fuzz/fuzz_*; do
