@@ -27,7 +27,7 @@ constexpr std::array<Names, 9> kShort = {{{"forward", "--f"},
                                           {"memory_input", "--mem-i"},
                                           {"memory_weight", "--mem-w"},
                                           {"memory_boundary", "--mem-boundary"},
-                                          {"recompute_time", "--r"},
+                                          {"recompute", "--r"},
                                           {"tree_of_sums", "--accumulate-order tree"}}};
 
 template <std::size_t size>

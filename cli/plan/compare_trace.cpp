@@ -277,16 +277,16 @@ std::string listed(const std::vector<double>& list) {
 std::string source_of(const PlanOptions& options) {
   std::string text = "the measured mean time of every op and stage";
   if (!options.costs_file.empty()) text = "the costs of " + options.costs_file;
-  const ModelCosts& costs = options.costs;
-  if (costs.says_times_or_memory())
+  const Costs& costs = options.costs;
+  if (states_times_or_memory(costs))
     text = "the given times: F " + listed(costs.forward) + ", I " + listed(costs.input) + ", W " +
            listed(costs.weight);
   if (!costs.latency.empty()) text += ", latency " + listed(costs.latency);
   if (!costs.bandwidth.empty())
     text += ", bandwidth " + listed(costs.bandwidth) + (costs.contention ? " shared" : "");
   if (!costs.rank_speed.empty()) text += ", rank speed " + listed(costs.rank_speed);
-  if (costs.cores > 0)
-    text += ", " + std::to_string(costs.cores) + (costs.cores == 1 ? " processor" : " processors");
+  if (costs.cores)
+    text += ", " + std::to_string(*costs.cores) + (costs.cores == 1 ? " processor" : " processors");
   return text;
 }
 
@@ -295,7 +295,7 @@ std::string source_of(const PlanOptions& options) {
 void compare_with_trace(const std::string& plan,
                         const std::string& trace,
                         const PlanOptions& options) {
-  const bool by_means = !options.costs.says_times_or_memory() && options.costs_file.empty();
+  const bool by_means = !states_times_or_memory(options.costs) && options.costs_file.empty();
   require(!by_means || options.costs.rank_speed.empty(),
           "--rank-speed goes with --f, --i, --w or --costs; measured times are of the rank itself");
   PlanProgress progress("compare");

@@ -1,4 +1,5 @@
-// Costs as typed, with the file of --costs.
+// Costs as typed, with the file of --costs, and what each rank may hold.
+#include <algorithm>
 #include <iostream>
 #include <utility>
 
@@ -9,19 +10,18 @@
 
 namespace millrace::cli {
 
-ModelCosts model_costs(const PlanOptions& options) {
-  ModelCosts costs = options.costs;
-  const std::string& path = options.costs_file;
-  if (path.empty()) return costs;
-  ParsedCosts read = read_costs(read_file("--costs", path, kCostLimit));
+Costs costs_in(const std::string& option, const std::string& path) {
+  ParsedCosts read = read_costs(read_file(option, path, kCostLimit));
   if (!read.costs) throw DataError(path + ":" + to_string(read.diagnostics.front()));
-  costs.file = std::make_shared<const CostFile>(std::move(*read.costs));
-  costs.file_name = path;
-  require_said_once(costs);
-  return costs;
+  return std::move(*read.costs);
 }
 
-std::string told_costs(const ModelCosts& costs) {
+Costs model_costs(const PlanOptions& options) {
+  const std::string& path = options.costs_file;
+  return path.empty() ? options.costs : over(costs_in("--costs", path), path, options.costs);
+}
+
+std::string told_costs(const Costs& costs) {
   if (!costs.file) return "";
   const std::string& assumed = costs.file->assumed;
   return "Times in " + costs.file->unit + ", from " + costs.file_name + ".\n" +
@@ -30,6 +30,16 @@ std::string told_costs(const ModelCosts& costs) {
 
 Cost cost_of(const Shape& shape, const PlanOptions& options) {
   return millrace::cost_of(shape, model_costs(options));
+}
+
+std::vector<double> memory_limits_of(const PlanOptions& options, int ranks, int stages) {
+  return memory_limits(options.memory_limit, model_costs(options), ranks, stages);
+}
+
+std::optional<double> memory_limit_of(const PlanOptions& options, int ranks, int stages) {
+  const std::vector<double> limits = memory_limits_of(options, ranks, stages);
+  if (limits.empty()) return std::nullopt;
+  return *std::min_element(limits.begin(), limits.end());
 }
 
 Timeline timeline_of(const Graph& graph, const Cost& cost) {

@@ -38,7 +38,7 @@ StageOf stage_of(Text word) {
 }
 
 /// What was found, on standard error: the costs may go to standard output.
-void print(const TraceCosts::Seen& seen, const CostFile& file) {
+void print(const TraceCosts::Seen& seen, const Costs& file) {
   constexpr std::array<const char*, 4> ops = {"F", "B", "I", "W"};
   std::cerr << "millrace: medians of";
   for (std::size_t op = 0; op < ops.size(); ++op)
@@ -63,7 +63,7 @@ void run(const ImportArguments& arguments) {
       cut += "millrace: " + path + " ends within its list of events: read to the last whole one, " +
              std::to_string(*events) + " in all\n";
   }
-  const CostFile file = costs.costs();
+  const Costs file = costs.costs();
   const std::string text = write_costs(file);
   progress.end();
   std::cerr << cut;

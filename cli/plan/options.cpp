@@ -1,5 +1,5 @@
 // The shared options of the plan verbs: their registration. What they mean is in programs.cpp
-// (which schedule), costs.cpp, links.cpp, limits.cpp (memory) and outputs.cpp (files).
+// (which schedule), costs.cpp (costs and memory limits) and outputs.cpp (files).
 #include "cli/plan/options.hpp"
 
 #include "cli/vocabulary.hpp"
@@ -8,8 +8,6 @@
 namespace millrace::cli {
 
 namespace {
-
-constexpr double kAny = -1e15;
 
 using Text = const std::string&;
 
@@ -33,13 +31,6 @@ void add_parameter(CLI::App& verb, PlanOptions& options, const ScheduleParameter
       help_of(parameter));
 }
 
-using Numbers = std::vector<double>;
-
-void add_list(CLI::App& verb, const char* name, Numbers& value, double least, const char* what) {
-  verb.add_option_function<std::string>(
-      name, [name, &value, least](Text text) { value = number_list(name, text, least); }, what);
-}
-
 void add_path(CLI::App& verb,
               const char* name,
               std::optional<std::string>& path,
@@ -58,7 +49,7 @@ Comms comms_named(Text text) {
 
 void add_parameters(CLI::App& verb, PlanOptions& options, bool searched) {
   for (const ScheduleParameter& parameter : kScheduleParameters)
-    if (parameter.name != "memory_limit" &&  // add_memory_options knows more of it
+    if (parameter.name != "memory_limit" &&  // add_memory_limit knows more of it
         !(searched && parameter.searched))
       add_parameter(verb, options, parameter);
   const std::string comms =
@@ -76,150 +67,60 @@ void add_reading_options(CLI::App& verb, PlanOptions& options) {
   verb.add_flag("--skip-sharding", options.skip_sharding, "Leave UNSHARD and RESHARD of a CSV out");
 }
 
-/// Ways to time a schedule that a search does not have.
-void add_timing_options(CLI::App& verb, PlanOptions& options) {
-  verb.add_flag(
-      "--atomic-pairs", options.costs.atomic_pairs, "Run overlapped pairs as one op of F + B");
-  verb.add_option_function<std::string>(
-      "--pair-cost",
-      [&options](Text text) {
-        const Numbers times = number_list("--pair-cost", text, 0);
-        require(times.size() == 1,
-                "--pair-cost has " + value_count(times.size()) + "; a pair has one time");
-        options.costs.pair_cost = times.front();
-      },
-      "Run overlapped pairs as one op of this time, of a full stage (default: one half after the "
-      "other)");
-  verb.add_flag("--contention",
-                options.costs.contention,
-                "Messages of one directed link follow one another; needs --bandwidth");
-  verb.add_option_function<std::string>(
-          "--cores",
-          [&options](Text text) {
-            options.costs.cores = static_cast<int>(whole_number("--cores", text, 1, 1'000'000));
-          },
-          "Processors that the ranks share, where they are fewer: at most so many passes run at a "
-          "time, first come first served (default: one per rank)")
-      ->type_name("N");
+/// The help of a row, with costs by their flags.
+std::string help_of(const CostMember& row) {
+  std::string help;
+  std::size_t from = 0;
+  for (std::size_t tick = row.help.find('`'); tick != std::string_view::npos;
+       tick = row.help.find('`', from)) {
+    const std::size_t end = row.help.find('`', tick + 1);
+    help += row.help.substr(from, tick - from);
+    help += flag(row.help.substr(tick + 1, end - tick - 1));
+    from = end + 1;
+  }
+  return help.append(row.help.substr(from));
 }
 
-void add_time_options(CLI::App& verb, PlanOptions& options) {
-  add_list(verb,
-           "--f",
-           options.costs.forward,
-           0,
-           "Time of F of a full stage: 1 value; p values, of p consecutive full stages; or p v "
-           "values, of every stage as if it were a full one (default 1)");
-  add_list(verb, "--i", options.costs.input, 0, "Time of I, likewise (default 1)");
-  add_list(verb, "--w", options.costs.weight, 0, "Time of W, likewise; B takes I + W (default 1)");
-  add_list(verb,
-           "--r",
-           options.costs.recompute_time,
-           0,
-           "Time of a recompute, likewise (default: as --f)");
-  add_list(verb,
-           "--slice-costs",
-           options.costs.slice_costs,
-           0,
-           "Shares of the slices in a stage's times, q numbers: 1,1.2,1.4 (default: equal)");
-  verb.add_flag("--chunk-costs", options.costs.chunk_costs, "--f --i --w --mem-* are of a chunk");
+void set_cost(Costs& costs, const CostMember& row, Text text) {
+  const std::string name = flag(row.name);
+  const auto count = [&] {
+    return static_cast<int>(
+        whole_number(name, text, static_cast<std::int64_t>(row.least), 1'000'000));
+  };
+  if (const auto* list = std::get_if<std::vector<double> Costs::*>(&row.member))
+    costs.** list = number_list(name, text, row.least);
+  else if (const auto* number = std::get_if<std::optional<double> Costs::*>(&row.member))
+    costs.** number = decimal(name, text, row.least);
+  else if (const auto* some = std::get_if<std::optional<int> Costs::*>(&row.member))
+    costs.** some = count();
+  else
+    costs.*std::get<int Costs::*>(row.member) = count();
+}
+
+/// --accumulate-order tree is the one flag with a word.
+void add_order_option(CLI::App& verb, Costs& costs, const CostMember& row) {
+  verb.add_option_function<std::string>(
+      "--accumulate-order",
+      [&costs](Text text) {
+        require(text == "ascending" || text == "tree",
+                "--accumulate-order " + text + ": must be ascending or tree");
+        costs.tree_of_sums = text == "tree";
+      },
+      "ascending (default), or tree: " + help_of(row));
+}
+
+void add_cost_file(CLI::App& verb, PlanOptions& options) {
   verb.add_option("--costs", options.costs_file, "Costs from a file that train --profile wrote")
       ->type_name("FILE");
 }
 
-void add_link_options(CLI::App& verb, PlanOptions& options) {
-  add_list(verb,
-           "--latency",
-           options.costs.latency,
-           0,
-           "Time of a message between ranks: 1 value, or p x p, from rank 0 to each rank first "
-           "(default 0)");
-  add_list(verb,
-           "--bandwidth",
-           options.costs.bandwidth,
-           0,
-           "Bytes per unit of time of a link: 1 or p x p values, 0 is unlimited, from a rank to "
-           "itself for its copies; needs --message-bytes or --gradient-bytes");
+void add_memory_limit(CLI::App& verb, PlanOptions& options, const std::string& limits) {
   verb.add_option_function<std::string>(
-      "--message-bytes",
-      [&options](Text text) { options.costs.message_bytes = decimal("--message-bytes", text, 0); },
-      "Bytes of the message of one micro-batch");
-  add_list(verb,
-           "--rank-speed",
-           options.costs.rank_speed,
-           1e-9,
-           "Speed of every rank, one value each: an op takes its time / speed (default 1)");
-}
-
-void add_copies_options(CLI::App& verb, PlanOptions& options) {
-  const std::string name = flags("data_parallel");
-  verb.add_option_function<std::string>(
-          name,
-          [&options](Text text) {
-            options.costs.data_parallel =
-                static_cast<int>(whole_number(flag("data_parallel"), text, 1, 1'000'000));
-          },
-          "Copies of the pipeline that are trained side by side: the gradients of a stage are "
-          "added "
-          "over them after its last B or W, beside the passes that follow (default 1)")
-      ->type_name("D");
-  add_list(verb,
-           "--gradient-bytes",
-           options.costs.gradient_bytes,
-           0,
-           "Bytes of the gradients of a full stage, as --f: of what -d or a schedule in both "
-           "directions adds over links, or "
-           "--accumulate-order tree keeps (default 0)");
-}
-
-void add_accumulate_option(CLI::App& verb, PlanOptions& options) {
-  const std::string name = flag("accumulate");
-  verb.add_option_function<std::string>(
-          name,
-          [&options, name](Text text) {
-            options.costs.accumulate = static_cast<int>(whole_number(name, text, 1, 1'000'000));
-          },
-          "Passes of m micro-batches in one step, whose gradients are added up: a pass begins when "
-          "all ranks have ended the one before, and sums over copies follow the last one alone, "
-          "which is drawn (default 1)")
-      ->type_name("K");
-}
-
-/// Which a search does not order by.
-void add_order_option(CLI::App& verb, PlanOptions& options) {
-  verb.add_option_function<std::string>(
-      "--accumulate-order",
-      [&options](Text text) {
-        require(text == "ascending" || text == "tree",
-                "--accumulate-order " + text + ": must be ascending or tree");
-        options.costs.tree_of_sums = text == "tree";
-      },
-      "How gradients of micro-batches are added: ascending (default), or tree, whose partial sums "
-      "are counted, as memory where --gradient-bytes or --costs say their size");
-}
-
-void add_memory_options(CLI::App& verb, PlanOptions& options, const std::string& limits) {
-  add_list(verb,
-           "--mem-f",
-           options.costs.memory_forward,
-           kAny,
-           "Change of memory at F of a full stage (default 1)");
-  add_list(verb, "--mem-i", options.costs.memory_input, kAny, "Change at the end of I (default 0)");
-  add_list(verb,
-           "--mem-w",
-           options.costs.memory_weight,
-           kAny,
-           "Change at the end of W (default: gives back all of --mem-f and --mem-i)");
-  add_list(verb,
-           "--mem-boundary",
-           options.costs.memory_boundary,
-           0,
-           "What F keeps of a stage of any size that recomputes: its input (default 0)");
-  verb.add_option("--memory-limit",
-                  options.memory_limit,
-                  "Most that a rank may hold at any moment, inside passes too: " + limits +
-                      ", in the unit of --mem-* (bytes with --costs); with suffix p: x p x mem-f "
-                      "of a full stage")
+          "--memory-limit",
+          [&options](Text text) { options.memory_limit = parse_memory_limit(text); },
+          "Most that a rank may hold at any moment, inside passes too: " + limits +
+              ", in the unit of --mem-* (bytes with --costs); with suffix p: x p x mem-f of a full "
+              "stage")
       ->type_name("LIMIT");
 }
 
@@ -243,16 +144,32 @@ void add_generated_options(CLI::App& verb, PlanOptions& options) {
   add_parameters(verb, options, false);
   add_recompute_option(verb, options);
   add_reading_options(verb, options);
-  add_time_options(verb, options);
-  add_link_options(verb, options);
-  add_copies_options(verb, options);
-  add_accumulate_option(verb, options);
-  add_order_option(verb, options);
-  add_timing_options(verb, options);
-  add_memory_options(verb, options, "1 value or one per rank");
+  add_cost_options(verb, options.costs, [](const CostMember&) { return true; });
+  add_cost_file(verb, options);
+  add_memory_limit(verb, options, "1 value or one per rank");
 }
 
 }  // namespace
+
+void add_cost_options(CLI::App& verb,
+                      Costs& costs,
+                      const std::function<bool(const CostMember&)>& wanted,
+                      std::span<const CostMember> members) {
+  for (const CostMember& row : members) {
+    if (row.help.empty() || !wanted(row)) continue;
+    if (row.name == "tree_of_sums") {
+      add_order_option(verb, costs, row);
+    } else if (const auto* on = std::get_if<bool Costs::*>(&row.member)) {
+      verb.add_flag(flags(row.name), costs.**on, help_of(row));
+    } else {
+      CLI::Option* option = verb.add_option_function<std::string>(
+          flags(row.name), [&costs, &row](Text text) { set_cost(costs, row, text); }, help_of(row));
+      if (!std::holds_alternative<std::vector<double> Costs::*>(row.member))
+        option->type_name(
+            std::holds_alternative<std::optional<double> Costs::*>(row.member) ? "NUMBER" : "N");
+    }
+  }
+}
 
 void add_plan_options(CLI::App& verb, PlanOptions& options) {
   add_generated_options(verb, options);
@@ -273,11 +190,9 @@ void add_compared_options(CLI::App& verb, PlanOptions& options) {
 
 void add_searched_options(CLI::App& verb, PlanOptions& options) {
   add_parameters(verb, options, true);
-  add_time_options(verb, options);
-  add_link_options(verb, options);
-  add_copies_options(verb, options);
-  add_accumulate_option(verb, options);
-  add_memory_options(verb, options, "the same on all ranks");
+  add_cost_options(verb, options.costs, [](const CostMember& row) { return row.in_search; });
+  add_cost_file(verb, options);
+  add_memory_limit(verb, options, "the same on all ranks");
   add_output_options(verb, options);
 }
 

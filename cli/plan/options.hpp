@@ -3,7 +3,9 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -11,7 +13,8 @@
 
 #include "cli/files.hpp"
 #include "cli/numbers.hpp"
-#include "millrace/scheduler/plan/model_costs.hpp"
+#include "millrace/scheduler/plan/costs.hpp"
+#include "millrace/scheduler/plan/generators.hpp"
 #include "millrace/scheduler/plan/simulate.hpp"
 
 namespace millrace::cli {
@@ -20,10 +23,10 @@ namespace millrace::cli {
 enum class Comms : std::uint8_t { None, Early, BeforeUse };
 
 struct PlanOptions {
-  ScheduleOptions schedule;  ///< counts as typed; costs and limit are filled in by schedule_options
-  ModelCosts costs;          ///< as typed; without the file of --costs
+  ScheduleOptions schedule;  ///< counts as typed; the limit is filled in by schedule_options
+  Costs costs;               ///< as typed; without the file of --costs
   std::string costs_file;
-  std::string memory_limit;               ///< as typed; empty = none
+  MemoryLimit memory_limit;
   std::vector<std::string> typed_counts;  ///< "-p 8", "-m 24" where given
 
   std::string recompute;  ///< as typed: which stages; empty: as the schedule says
@@ -50,6 +53,12 @@ void add_compared_options(CLI::App& verb, PlanOptions& options);
 /// not read.
 void add_searched_options(CLI::App& verb, PlanOptions& options);
 
+/// Registers the flags of the costs that are `wanted`. `costs` must outlive the parsing.
+void add_cost_options(CLI::App& verb,
+                      Costs& costs,
+                      const std::function<bool(const CostMember&)>& wanted,
+                      std::span<const CostMember> members = cost_members());
+
 /// Registers --json.
 void add_json_option(CLI::App& verb, PlanOptions& options);
 
@@ -59,7 +68,7 @@ void add_run_options(CLI::App& verb, PlanOptions& options);
 /// Registers --seed.
 void add_seed_option(CLI::App& verb, PlanOptions& options, const char* what);
 
-/// The options of one generator, with costs and memory limit.
+/// The options of one generator, with the memory limit.
 [[nodiscard]] ScheduleOptions schedule_options(const ScheduleEntry& entry,
                                                const PlanOptions& options);
 
@@ -97,12 +106,15 @@ void add_seed_option(CLI::App& verb, PlanOptions& options, const char* what);
                                                     int ranks,
                                                     int stages);
 
+/// The costs of a file. Throws DataError with the place of a fault.
+[[nodiscard]] Costs costs_in(const std::string& option, const std::string& path);
+
 /// The costs as typed, with the file of --costs. Throws InvalidArgument or DataError.
-[[nodiscard]] ModelCosts model_costs(const PlanOptions& options);
+[[nodiscard]] Costs model_costs(const PlanOptions& options);
 
 /// What to say of costs that are from a file: their unit, and what they take for granted. A line
 /// each; empty without a file.
-[[nodiscard]] std::string told_costs(const ModelCosts& costs);
+[[nodiscard]] std::string told_costs(const Costs& costs);
 
 /// Costs for a shape, as millrace::cost_of has them.
 [[nodiscard]] Cost cost_of(const Shape& shape, const PlanOptions& options);

@@ -99,7 +99,7 @@ ScheduleOptions schedule_options(const ScheduleEntry& entry, const PlanOptions& 
   ScheduleOptions schedule = options.schedule;
   const int stages = schedule.ranks * chunks_of(entry, schedule);
   schedule.memory_limit = memory_limit_of(options, schedule.ranks, stages);
-  return with_costs(entry, schedule, model_costs(options));
+  return schedule;
 }
 
 std::vector<std::string> untaken_options(const std::string& subject, const PlanOptions& options) {
@@ -135,7 +135,8 @@ Program program_of(const std::string& subject, const PlanOptions& options) {
   if (!entry.takes("memory_limit")) schedule.memory_limit.reset();
   require(options.costs.slice_costs.empty() || entry.takes("slices"),
           "--slice-costs was given, but schedule '" + subject + "' has no slices");
-  return lowered(recomputing(generate(subject, schedule), subject, options), options);
+  return lowered(recomputing(generate(subject, schedule, model_costs(options)), subject, options),
+                 options);
 }
 
 Program comparable_program_of(const std::string& subject, const PlanOptions& options) {

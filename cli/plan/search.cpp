@@ -23,6 +23,8 @@ namespace millrace::cli {
 
 namespace {
 
+using Text = const std::string&;
+
 struct SearchArguments {
   PlanOptions plan;
   std::string objective = "makespan";
@@ -230,7 +232,6 @@ void run(const SearchArguments& arguments) {
 }
 
 void add_search_options(CLI::App& verb, SearchArguments& arguments) {
-  using Text = const std::string&;
   verb.add_option_function<std::string>(
       "--objective",
       [&arguments](Text text) {

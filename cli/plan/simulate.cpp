@@ -86,9 +86,9 @@ std::string rows_text(bool has_more, int passes) {
          (has_more ? " A step is the makespan and the time beside its passes." : "");
 }
 
-void print(const Program& program, const Figures& figures, const ModelCosts& costs) {
+void print(const Program& program, const Figures& figures, const Costs& costs) {
   const Report& report = figures.report;
-  const int cores = costs.cores;  // that the ranks share; 0: one per rank
+  const int cores = costs.cores.value_or(0);  // that the ranks share; 0: one per rank
   const bool shared = cores > 0 && cores < program.shape.ranks;
   std::cout << program.name;
   if (shared)
@@ -137,7 +137,7 @@ nlohmann::json more_runs(const Graph& graph, const Cost& cost, const PlanOptions
     require(!cost.shares_cores(graph.program().shape.ranks),
             "--iterations overlaps steps, which are simulated with a processor per rank; leave "
             "--cores " +
-                std::to_string(options.costs.cores) + " or --iterations out");
+                std::to_string(options.costs.cores.value_or(0)) + " or --iterations out");
     const auto with = simulate_iterations(graph, cost, options.iterations, Barrier::Yes);
     const auto without = simulate_iterations(graph, cost, options.iterations, Barrier::No);
     more["iterations"] = {{"steps", options.iterations},
@@ -156,7 +156,7 @@ nlohmann::json more_runs(const Graph& graph, const Cost& cost, const PlanOptions
 }
 
 /// Unit and assumptions of a cost file.
-nlohmann::json file_json(const ModelCosts& costs) {
+nlohmann::json file_json(const Costs& costs) {
   nlohmann::json said = nlohmann::json::object();
   if (!costs.file) return said;
   said["unit"] = costs.file->unit;

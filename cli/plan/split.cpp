@@ -9,10 +9,10 @@
 
 #include "cli/files.hpp"
 #include "cli/numbers.hpp"
+#include "cli/plan/options.hpp"
 #include "cli/verbs.hpp"
 #include "cli/vocabulary.hpp"
 #include "millrace/core/error.hpp"
-#include "millrace/scheduler/plan/cost_file.hpp"
 #include "millrace/stages/partition.hpp"
 
 namespace millrace::cli {
@@ -30,9 +30,9 @@ struct SplitArguments {
 };
 
 /// Time of the slowest of the stages.
-double slowest(const Cost& cost) {
+double slowest(const Costs& costs) {
   double most = 0;
-  for (const double seconds : stage_times(cost)) most = std::max(most, seconds);
+  for (const double seconds : stage_times(costs)) most = std::max(most, seconds);
   return most;
 }
 
@@ -44,29 +44,28 @@ std::string first_layers(const std::vector<int>& boundaries) {
   return text;
 }
 
-void print(const CostFile& layers, const std::vector<int>& boundaries, const CostFile& cut) {
-  const std::vector<double> times = stage_times(cut.cost);
-  const double most = slowest(cut.cost);
+void print(const Costs& layers, const std::vector<int>& boundaries, const Costs& cut) {
+  const std::vector<double> times = stage_times(cut);
+  const double most = slowest(cut);
   std::vector<std::vector<std::string>> rows = {{"stage", "layers", "time", "of the slowest"}};
   for (std::size_t s = 0; s < times.size(); ++s)
     rows.push_back({std::to_string(s),
                     std::to_string(boundaries[s]) + " to " + std::to_string(boundaries[s + 1] - 1),
                     plain(times[s]),
                     percent(most > 0 ? times[s] / most : 1)});
-  const CostFile even =
-      merged_stages(layers, even_boundaries(layers.stages, cut.stages), cut.ranks);
+  const Costs even = merged_stages(layers, even_boundaries(layers.stages, cut.stages), cut.ranks);
   std::cout << table(rows) << "\nslowest stage " << plain(most) << " " << layers.unit
-            << "; cut evenly " << plain(slowest(even.cost)) << " " << layers.unit << '\n';
+            << "; cut evenly " << plain(slowest(even)) << " " << layers.unit << '\n';
   if (cut.stages > 1) std::cout << "first layers  " << first_layers(boundaries) << '\n';
 }
 
-void print_json(const std::vector<int>& boundaries, const CostFile& cut) {
+void print_json(const std::vector<int>& boundaries, const Costs& cut) {
   const nlohmann::json all = {{"p", cut.ranks},
                               {"v", cut.stages / cut.ranks},
                               {"layers", boundaries.back()},
                               {"boundaries", boundaries},
-                              {"stage_times", stage_times(cut.cost)},
-                              {"slowest", slowest(cut.cost)},
+                              {"stage_times", stage_times(cut)},
+                              {"slowest", slowest(cut)},
                               {"unit", cut.unit}};
   std::cout << all.dump() << '\n';
 }
@@ -76,12 +75,10 @@ void run(const SplitArguments& arguments) {
   require(!printed || !arguments.json,
           "--json and --out would both go to standard output; give --out a file");
   if (arguments.out) require_writable("--out", *arguments.out);
-  const ParsedCosts read = read_costs(read_file("the profile", arguments.profile, kCostLimit));
-  if (!read.costs) throw DataError(arguments.profile + ":" + to_string(read.diagnostics.front()));
-  const CostFile& layers = *read.costs;
+  const Costs layers = costs_in("the profile", arguments.profile);
   const std::vector<int> boundaries =
-      balanced_boundaries(stage_times(layers.cost), arguments.ranks * arguments.chunks);
-  const CostFile cut = merged_stages(layers, boundaries, arguments.ranks);
+      balanced_boundaries(stage_times(layers), arguments.ranks * arguments.chunks);
+  const Costs cut = merged_stages(layers, boundaries, arguments.ranks);
   std::vector<OutputFile> files;
   if (arguments.out) files.push_back({"--out", *arguments.out, write_costs(cut)});
   if (arguments.json)

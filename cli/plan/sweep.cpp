@@ -2,6 +2,7 @@
 #include "millrace/scheduler/plan/sweep.hpp"
 
 #include <algorithm>
+#include <array>
 #include <iostream>
 #include <memory>
 #include <set>
@@ -27,12 +28,11 @@ using Text = const std::string&;
 struct SweepArguments {
   std::string schedules;
   SweepSpace space;
-  std::optional<std::vector<SweepCosts>> times;
+  std::optional<std::vector<Costs>> times;
   std::vector<std::string> files;  // of costs
   std::optional<std::vector<double>> latencies;
   std::vector<int> passes = {1};
-  std::optional<double> memory_forward, memory_input, memory_weight;
-  std::optional<double> bandwidth, gradient_bytes;
+  Costs costs;  // all others
   int threads = static_cast<int>(std::max(1U, std::thread::hardware_concurrency()));
   bool json = false;
   std::optional<std::string> out;
@@ -67,32 +67,23 @@ std::vector<int> counts_of(Text option, Text list) {
 }
 
 /// "1:1:1,2:2:1": F, I and W.
-std::vector<SweepCosts> times_of(Text list) {
-  std::vector<SweepCosts> all;
+std::vector<Costs> times_of(Text list) {
+  std::vector<Costs> all;
   for (const std::string& part : parts_of("--times", list, ',')) {
     const std::vector<std::string> times = parts_of("--times", part, ':');
     require(times.size() == 3, "--times " + part + ": must be F:I:W, such as 1:1:1");
-    SweepCosts costs;
-    costs.forward = decimal("--times", times[0], 0);
-    costs.input = decimal("--times", times[1], 0);
-    costs.weight = decimal("--times", times[2], 0);
-    all.push_back(costs);
+    all.push_back({.forward = {decimal("--times", times[0], 0)},
+                   .input = {decimal("--times", times[1], 0)},
+                   .weight = {decimal("--times", times[2], 0)}});
   }
   return all;
 }
 
 /// "none,1p,6".
-std::vector<std::optional<SweepLimit>> limits_of(Text list) {
-  std::vector<std::optional<SweepLimit>> limits;
-  for (std::string part : parts_of("--memory-limit", list, ',')) {
-    if (part == "none") {
-      limits.emplace_back();
-      continue;
-    }
-    const bool times_ranks = part.back() == 'p';
-    if (times_ranks) part.pop_back();
-    limits.push_back(SweepLimit{decimal("--memory-limit", part, 0), times_ranks});
-  }
+std::vector<std::optional<MemoryLimit>> limits_of(Text list) {
+  std::vector<std::optional<MemoryLimit>> limits;
+  for (const std::string& part : parts_of("--memory-limit", list, ','))
+    limits.push_back(part == "none" ? std::nullopt : std::optional(parse_memory_limit(part)));
   return limits;
 }
 
@@ -104,41 +95,22 @@ std::vector<std::string> names_of(Text list) {
   return names;
 }
 
-SweepCosts filed_costs(const std::string& path, const SweepArguments& arguments) {
-  require(!arguments.times,
-          "--times was given, but --costs " + path + " says it; leave one of them out");
-  PlanOptions options;
-  options.costs_file = path;
-  const auto set = [](std::vector<double>& list, const std::optional<double>& value) {
-    if (value) list = {*value};
-  };
-  set(options.costs.memory_forward, arguments.memory_forward);
-  set(options.costs.memory_input, arguments.memory_input);
-  set(options.costs.memory_weight, arguments.memory_weight);
-  const ModelCosts costs = model_costs(options);
-  const auto& limits = arguments.space.limits;
-  if (std::any_of(limits.begin(), limits.end(), [](const auto& limit) { return limit; }))
-    require_memory(costs);
-  return sweep_costs(*costs.file, path);
-}
-
-/// Memory as typed, where no file says it.
-void set_memory(SweepCosts& costs, const SweepArguments& arguments) {
-  if (costs.file && !costs.file->cost.memory_forward.empty()) return;
-  costs.memory_forward = arguments.memory_forward.value_or(1);
-  costs.memory_input = arguments.memory_input.value_or(0);
-  costs.memory_weight =
-      arguments.memory_weight.value_or(-costs.memory_forward - costs.memory_input);
-}
-
-/// What copies of the pipeline add over which links, as typed.
-void set_sums(SweepCosts& costs, const SweepArguments& arguments) {
-  const bool filed = costs.file && !costs.file->cost.gradient_bytes.empty();
-  require(!filed || !arguments.gradient_bytes,
-          "--gradient-bytes was given, but --costs " + costs.file_name +
-              " says it; leave one of them out");
-  if (arguments.gradient_bytes) costs.gradient_bytes = *arguments.gradient_bytes;
-  if (arguments.bandwidth) costs.bandwidth = *arguments.bandwidth;
+/// One set of costs per file, or per entry of --times.
+std::vector<Costs> sets_of(const SweepArguments& arguments) {
+  std::vector<Costs> all;
+  for (const std::string& path : arguments.files) {
+    require(!arguments.times,
+            "--times was given, but --costs " + path + " has them too; leave one of them out");
+    all.push_back(over(costs_in("--costs", path), path, arguments.costs));
+  }
+  if (!all.empty()) return all;
+  for (const Costs& times : arguments.times.value_or(std::vector<Costs>(1))) {
+    all.push_back(arguments.costs);
+    all.back().forward = times.forward;
+    all.back().input = times.input;
+    all.back().weight = times.weight;
+  }
+  return all;
 }
 
 /// The space with the costs: those typed or of each file, with every latency and the memory.
@@ -148,20 +120,14 @@ SweepSpace space_of(const SweepArguments& arguments) {
   for (const std::string& name : space.schedules)
     if (is_path(name))
       space.plans[name] = std::make_shared<const Program>(program_of(name, PlanOptions{}));
-  std::vector<SweepCosts> all;
-  for (const std::string& path : arguments.files) all.push_back(filed_costs(path, arguments));
-  if (all.empty()) all = arguments.times.value_or(std::vector<SweepCosts>(1));
   space.costs.clear();
-  for (SweepCosts& costs : all) {
-    set_memory(costs, arguments);
-    set_sums(costs, arguments);
-    for (const double latency : arguments.latencies.value_or(std::vector{costs.latency}))
+  for (Costs& costs : sets_of(arguments))
+    for (const double latency : arguments.latencies.value_or(std::vector{-1.0}))
       for (const int passes : arguments.passes) {
-        costs.latency = latency;
+        if (arguments.latencies) costs.latency = {latency};
         costs.accumulate = passes;
         space.costs.push_back(costs);
       }
-  }
   return space;
 }
 
@@ -189,7 +155,7 @@ void run(const SweepArguments& arguments) {
     text.clear();
   });
   if (progress) progress->end();
-  for (const SweepCosts& costs : space.costs)
+  for (const Costs& costs : space.costs)
     if (costs.file && !costs.file->assumed.empty() && told_of.insert(costs.file_name).second)
       std::cerr << "millrace: " << costs.file_name << " assumes: " << costs.file->assumed << '\n';
   if (meaningless > 0)
@@ -211,35 +177,7 @@ void add_counts(CLI::App& verb,
       ->type_name("LIST");
 }
 
-void add_number(CLI::App& verb,
-                const char* name,
-                const char* what,
-                std::function<void(double)> set,
-                double least = -1e15) {
-  verb.add_option_function<std::string>(
-          name,
-          [name, least, set = std::move(set)](Text text) { set(decimal(name, text, least)); },
-          what)
-      ->type_name("NUMBER");
-}
-
-void add_copies_options(CLI::App& verb, SweepArguments& arguments) {
-  add_number(
-      verb,
-      "--gradient-bytes",
-      "Bytes of the gradients of a full stage, which copies of the pipeline and of its stages add "
-      "(default 0)",
-      [&arguments](double value) { arguments.gradient_bytes = value; },
-      0);
-  add_number(
-      verb,
-      "--bandwidth",
-      "Bytes per unit of time of the links that they go over (default 0: unlimited)",
-      [&arguments](double value) { arguments.bandwidth = value; },
-      0);
-}
-
-void add_cost_options(CLI::App& verb, SweepArguments& arguments) {
+void add_varied_costs(CLI::App& verb, SweepArguments& arguments) {
   verb.add_option_function<std::string>(
           "--times",
           [&arguments](Text text) { arguments.times = times_of(text); },
@@ -255,17 +193,6 @@ void add_cost_options(CLI::App& verb, SweepArguments& arguments) {
           [&arguments](Text text) { arguments.latencies = number_list("--latency", text, 0); },
           "Times of a message between ranks: 0,0.1,0.5 (default 0, or what --costs says)")
       ->type_name("LIST");
-  add_number(
-      verb, "--mem-f", "Change of memory at F of a full stage (default 1)", [&](double value) {
-        arguments.memory_forward = value;
-      });
-  add_number(verb, "--mem-i", "Change at the end of I (default 0)", [&](double value) {
-    arguments.memory_input = value;
-  });
-  add_number(verb,
-             "--mem-w",
-             "Change at the end of W (default: gives back all of --mem-f and --mem-i)",
-             [&](double value) { arguments.memory_weight = value; });
   verb.add_option_function<std::string>(
           "--memory-limit",
           [&arguments](Text text) { arguments.space.limits = limits_of(text); },
@@ -305,8 +232,12 @@ void add_sweep(CLI::App& app) {
       flag("accumulate"),
       arguments->passes,
       "Passes of m micro-batches in one step; copies add gradients after the last (default 1)");
-  add_cost_options(*verb, *arguments);
-  add_copies_options(*verb, *arguments);
+  add_varied_costs(*verb, *arguments);
+  constexpr std::array varied = {
+      "forward", "input", "weight", "latency", "data_parallel", "accumulate"};
+  add_cost_options(*verb, arguments->costs, [&varied](const CostMember& row) {
+    return std::ranges::find(varied, row.name) == varied.end();
+  });
   verb->add_option_function<std::string>(
       "--threads",
       [arguments](Text text) {

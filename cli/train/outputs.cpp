@@ -3,7 +3,7 @@
 
 #include "cli/files.hpp"
 #include "cli/train/records.hpp"
-#include "millrace/scheduler/plan/cost_file.hpp"
+#include "millrace/scheduler/plan/costs.hpp"
 #include "millrace/scheduler/plan/draw.hpp"
 #include "millrace/scheduler/plan/graph.hpp"
 
@@ -22,11 +22,7 @@ void TrainOutputs::write(const Program& program, const Timeline& last, const Cos
   if (!svg_.empty())
     files.push_back({"--svg", svg_, draw_svg(program, last, cost, program.name + ", measured")});
   if (!costs_.empty()) {
-    CostFile file;
-    file.ranks = program.shape.ranks;
-    file.stages = program.shape.stages();
-    file.cost = cost;
-    files.push_back({"--profile", costs_, write_costs(file)});
+    files.push_back({"--profile", costs_, write_costs(costs_of_stages(program.shape, cost))});
   }
   write_files(files);
 }

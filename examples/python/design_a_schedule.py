@@ -68,7 +68,7 @@ def trained(program):
 
 
 def main(picture):
-    costs = millrace.ModelCosts(forward=1, input=1, weight=1, latency=0.25)
+    costs = millrace.Costs(forward=1, input=1, weight=1, latency=0.25)
     mine = [staircase(ranks=4, micro_batches=8, ahead=ahead) for ahead in (0, 1, 2)]
     for program in mine:
         assert program.verify(transport="unbounded") == []

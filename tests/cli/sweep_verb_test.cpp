@@ -99,8 +99,20 @@ TEST_F(SweepVerb, TakesCostFilesAsSimulateDoes) {
                          " says nothing about memory; give --mem-f"));
   EXPECT_EQ(command("sweep 1f1b -p 2 --times 1:1:1 --costs " + both).text,
             "millrace: --times was given, but --costs " + path("a.json") +
-                " says it; leave one of them out\n");
+                " has them too; leave one of them out\n");
   EXPECT_EQ(rows_of("--mem-f 3 --costs " + path("a.json"))[1]["peak_memory"], 2 * 3);
+}
+
+/// A sweep takes every cost that simulate does.
+TEST_F(SweepVerb, SimulateCosts_SameMakespan) {
+  for (const std::string costs : {"--rank-speed 1,2,1,0.5",
+                                  "--cores 2",
+                                  "--bandwidth 4 --message-bytes 2 --contention",
+                                  "--chunk-costs --mem-f 3"}) {
+    const json row = json::parse(command("sweep interleaved --json " + costs).text);
+    const json one = json::parse(command("simulate interleaved --json " + costs).text);
+    EXPECT_EQ(row["makespan"], one["makespan"]) << costs;
+  }
 }
 
 TEST_F(SweepVerb, PlanFiles_InvalidRowsHaveAReason) {

@@ -1,32 +1,31 @@
 // Cost files: round trip, and every fault with its place.
-#include "millrace/scheduler/plan/cost_file.hpp"
-
 #include <string>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "millrace/core/error.hpp"
+#include "millrace/scheduler/plan/costs.hpp"
 
 namespace millrace {
 namespace {
 
 using testing::HasSubstr;
 
-CostFile two_stages() {
-  CostFile file;
+Costs two_stages() {
+  Costs file;
   file.ranks = 2;
   file.stages = 2;
-  file.cost.forward = {1.5, 0.1};
-  file.cost.backward_input = {1, 2};
-  file.cost.backward_weight = {3, 1.0 / 3};
-  file.cost.backward = {4, 2.25};
-  file.cost.latency = 0.6;
-  file.cost.after_passes = 0.25;
-  file.cost.memory_forward = {100, 200};
-  file.cost.memory_input = {-10, -20};
-  file.cost.memory_weight = {-90, -180};
-  file.cost.gradient_bytes = {1000, 3000};
+  file.forward = {1.5, 0.1};
+  file.input = {1, 2};
+  file.weight = {3, 1.0 / 3};
+  file.backward = {4, 2.25};
+  file.latency = {0.6};
+  file.after_passes = 0.25;
+  file.memory_forward = {100, 200};
+  file.memory_input = {-10, -20};
+  file.memory_weight = {-90, -180};
+  file.gradient_bytes = {1000, 3000};
   return file;
 }
 
@@ -37,22 +36,22 @@ std::string complaint(const std::string& text) {
 }
 
 TEST(CostFile, ComesBackAsItWasWritten) {
-  const CostFile file = two_stages();
+  const Costs file = two_stages();
   const ParsedCosts parsed = read_costs(write_costs(file));
 
   ASSERT_TRUE(parsed.costs.has_value()) << to_string(parsed.diagnostics.front());
   EXPECT_EQ(parsed.costs->ranks, 2);
   EXPECT_EQ(parsed.costs->stages, 2);
   EXPECT_EQ(parsed.costs->unit, "s");
-  EXPECT_EQ(parsed.costs->cost.forward, file.cost.forward);
-  EXPECT_EQ(parsed.costs->cost.backward_input, file.cost.backward_input);
-  EXPECT_EQ(parsed.costs->cost.backward_weight, file.cost.backward_weight);
-  EXPECT_EQ(parsed.costs->cost.backward, file.cost.backward);
-  EXPECT_EQ(parsed.costs->cost.latency, 0.6);
-  EXPECT_EQ(parsed.costs->cost.after_passes, 0.25);
-  EXPECT_EQ(parsed.costs->cost.memory_input, file.cost.memory_input);
-  EXPECT_EQ(parsed.costs->cost.gradient_bytes, file.cost.gradient_bytes);
-  EXPECT_TRUE(parsed.costs->cost.recompute.empty());
+  EXPECT_EQ(parsed.costs->forward, file.forward);
+  EXPECT_EQ(parsed.costs->input, file.input);
+  EXPECT_EQ(parsed.costs->weight, file.weight);
+  EXPECT_EQ(parsed.costs->backward, file.backward);
+  EXPECT_EQ(parsed.costs->latency, std::vector{0.6});
+  EXPECT_EQ(parsed.costs->after_passes, 0.25);
+  EXPECT_EQ(parsed.costs->memory_input, file.memory_input);
+  EXPECT_EQ(parsed.costs->gradient_bytes, file.gradient_bytes);
+  EXPECT_TRUE(parsed.costs->recompute.empty());
 }
 
 TEST(CostFile, SaysWhereAndWhatIsWrong) {
@@ -81,6 +80,24 @@ TEST(CostFile, SaysWhereAndWhatIsWrong) {
   EXPECT_THAT(complaint(with("3000", "-3000")), HasSubstr("a number of at least 0, found -3000"));
 }
 
+/// A row that the library does not have, as a new cost would add one.
+constexpr CostMember kDummy{
+    "dummy", &Costs::pair_cost, "A cost of tests", 0, CostMember::InFile::Number};
+
+TEST(CostFile, NewRow_IsReadAndWritten) {
+  std::vector<CostMember> members(cost_members().begin(), cost_members().end());
+  std::erase_if(members, [](const CostMember& row) { return row.name == "pair_cost"; });
+  members.push_back(kDummy);
+  Costs file = two_stages();
+  file.pair_cost = 2.5;
+
+  const std::string text = write_costs(file, members);
+
+  EXPECT_THAT(text, HasSubstr("\"dummy\": 2.5"));
+  EXPECT_EQ(read_costs(text, members).costs->pair_cost, 2.5);
+  EXPECT_THAT(complaint(text), HasSubstr("'dummy' is unknown"));
+}
+
 TEST(CostFile, OfBracketsAlone_IsRefusedBeforeItIsBuilt) {
   EXPECT_EQ(complaint(std::string(1U << 20U, '[')),
             "1:65: lists and objects are nested more than 64 deep");
@@ -89,14 +106,14 @@ TEST(CostFile, OfBracketsAlone_IsRefusedBeforeItIsBuilt) {
 }
 
 TEST(CostFile, InexpressibleCosts_AreRejected) {
-  CostFile file = two_stages();
-  file.cost.rank_speed = {1, 2};
+  Costs file = two_stages();
+  file.rank_speed = {1, 2};
   EXPECT_THROW((void)write_costs(file), InvalidArgument);
   file = two_stages();
-  file.cost.forward.pop_back();
+  file.forward.pop_back();
   EXPECT_THROW((void)write_costs(file), InvalidArgument);
   file = two_stages();
-  file.cost.cores = 2;
+  file.cores = 2;
   EXPECT_THROW((void)write_costs(file), InvalidArgument);
   file = two_stages();
   file.stages = 3;
@@ -104,41 +121,42 @@ TEST(CostFile, InexpressibleCosts_AreRejected) {
 }
 
 TEST(CostFile, SplitAndJoined_IsUnchanged) {
-  const CostFile whole = two_stages();
+  const Costs whole = two_stages();
+  const Cost given = cost_of({.ranks = 2, .placement = Placement::straight(2)}, whole);
   for (const int chunks : {1, 2, 3}) {
-    CostFile parts = whole;
-    parts.cost = costs_for(whole, {.ranks = 2, .placement = Placement::loop(2, chunks)});
-    parts.stages = 2 * chunks;
-    const Cost again = costs_for(parts, {.ranks = 2, .placement = Placement::straight(2)});
+    const Shape shape{.ranks = 2, .placement = Placement::loop(2, chunks)};
+    const Cost cut = cost_of(shape, whole);
+    const Cost again =
+        cost_of({.ranks = 2, .placement = Placement::straight(2)}, costs_of_stages(shape, cut));
+    const double units = cut.ticks_per_unit;
     for (const auto list : {&Cost::forward, &Cost::backward_input, &Cost::backward}) {
-      ASSERT_EQ((parts.cost.*list).size(), 2U * static_cast<unsigned>(chunks));
+      ASSERT_EQ((cut.*list).size(), 2U * static_cast<unsigned>(chunks));
       for (std::size_t stage = 0; stage < 2; ++stage)
-        EXPECT_DOUBLE_EQ((again.*list)[stage] / again.ticks_per_unit,
-                         (whole.cost.*list)[stage] / whole.cost.ticks_per_unit);
+        EXPECT_DOUBLE_EQ((again.*list)[stage] / units, (given.*list)[stage]);
     }
     for (std::size_t stage = 0; stage < 2; ++stage)
-      EXPECT_DOUBLE_EQ(again.memory_forward[stage], whole.cost.memory_forward[stage]);
-    EXPECT_DOUBLE_EQ(again.latency / again.ticks_per_unit, whole.cost.latency);
-    EXPECT_DOUBLE_EQ(again.after_passes / again.ticks_per_unit, whole.cost.after_passes);
+      EXPECT_DOUBLE_EQ(again.memory_forward[stage], whole.memory_forward[stage]);
+    EXPECT_DOUBLE_EQ(again.latency / units, 0.6);
+    EXPECT_DOUBLE_EQ(again.after_passes / units, 0.25);
   }
 }
 
 TEST(CostFile, OfOneSliceIsSharedByTheSlices) {
-  const CostFile whole = two_stages();
-  const Cost cut = costs_for(whole, {.ranks = 2, .slices = 4, .placement = Placement::straight(2)});
+  const Costs whole = two_stages();
+  const Cost cut = cost_of({.ranks = 2, .slices = 4, .placement = Placement::straight(2)}, whole);
 
   EXPECT_NO_THROW(cut.require_fits({.ranks = 2, .slices = 4, .placement = Placement::straight(2)}));
   EXPECT_DOUBLE_EQ(
       (cut.forward[0] + cut.forward[1] + cut.forward[2] + cut.forward[3]) / cut.ticks_per_unit,
-      whole.cost.forward[0]);
+      whole.forward[0]);
 }
 
 TEST(CostFile, JoinedStages_AddInputPeaksLaterFirst) {
-  CostFile file = two_stages();
+  Costs file = two_stages();
   file.ranks = 1;
-  file.cost.memory_input_peak = {5, 7};
+  file.memory_input_peak = {5, 7};
 
-  const Cost one = costs_for(file, {.ranks = 1, .placement = Placement::straight(1)});
+  const Cost one = cost_of({.ranks = 1, .placement = Placement::straight(1)}, file);
 
   EXPECT_EQ(one.memory_input_peak.at(0), std::max(7, -20 + 5));
   EXPECT_EQ(one.memory_input.at(0), -30);
@@ -147,7 +165,7 @@ TEST(CostFile, JoinedStages_AddInputPeaksLaterFirst) {
 
 TEST(CostFile, IsOfItsRanks) {
   const Shape other{.ranks = 4, .placement = Placement::straight(4)};
-  EXPECT_THROW((void)costs_for(two_stages(), other), InvalidArgument);
+  EXPECT_THROW((void)cost_of(other, two_stages()), InvalidArgument);
 }
 
 }  // namespace

@@ -47,13 +47,12 @@ TEST(GroupedSchedules, DefaultGroup_CoversTheFlight) {
                          Row{24, 1, 2, 0, 6},     // 5 x 3 < 8 x 2 <= 6 x 3
                          Row{21, 1, 1, 1, 7}}) {  // 4 covers, 7 divides
     ScheduleOptions options = sized(8, row.micro_batches);
-    options.forward = row.forward;
-    options.input = row.input;
-    options.weight = row.weight;
+    const Costs costs{.forward = {row.forward}, .input = {row.input}, .weight = {row.weight}};
     ScheduleOptions grouped = options;
     grouped.group = row.group;
     for (const char* name : {"group-interleaved", "grouped-zb"})
-      EXPECT_EQ(generate(name, options).ranks, generate(name, grouped).ranks) << row.group;
+      EXPECT_EQ(generate(name, options, costs).ranks, generate(name, grouped, costs).ranks)
+          << row.group;
   }
 }
 
@@ -193,22 +192,28 @@ double rate(const Setting& of, double cost) {
   return (cost - of.micro_batches * (of.forward + of.input + of.weight)) / cost;
 }
 
-Report timed(const char* name, const Setting& of, const ScheduleOptions& options) {
-  return figures(generate(name, options), of.forward, of.input, of.weight, of.latency);
+Report timed(const char* name,
+             const Setting& of,
+             const ScheduleOptions& options,
+             const Costs& costs = {}) {
+  return figures(generate(name, options, costs), of.forward, of.input, of.weight, of.latency);
 }
 
 /// Times, and memory per token and layer: 34h + 5as, of which W frees 32h; 1024 tokens.
-ScheduleOptions profiled(const Setting& of, int limit_in_ranks) {
+Report profiled(const Setting& of, int limit_in_ranks) {
+  const double forward = 34.0 * of.hidden + 5.0 * of.heads * 1024, weight = -32.0 * of.hidden;
   ScheduleOptions options = sized(of.ranks, of.micro_batches);
-  options.forward = of.forward;
-  options.input = of.input;
-  options.weight = of.weight;
-  options.latency = of.latency;
-  options.memory_forward = 34.0 * of.hidden + 5.0 * of.heads * 1024;
-  options.memory_weight = -32.0 * of.hidden;
-  options.memory_input = -options.memory_forward - options.memory_weight;
-  options.memory_limit = limit_in_ranks * of.ranks * options.memory_forward;
-  return options;
+  options.memory_limit = limit_in_ranks * of.ranks * forward;
+  return timed("zb-auto",
+               of,
+               options,
+               {.forward = {of.forward},
+                .input = {of.input},
+                .weight = {of.weight},
+                .memory_forward = {forward},
+                .memory_input = {-forward - weight},
+                .memory_weight = {weight},
+                .latency = {of.latency}});
 }
 
 TEST(ZeroBubblePaper, BubbleRates_AgreeToFourDigits) {
@@ -226,8 +231,8 @@ TEST(ZeroBubblePaper, BubbleRates_AgreeToFourDigits) {
 
 TEST(ZeroBubblePaper, Heuristic_HasPublishedRates) {
   for (const Setting& of : kSettings) {
-    EXPECT_NEAR(rate(of, timed("zb-auto", of, profiled(of, 1)).span_asap), of.rates[4], 5.01e-5);
-    EXPECT_NEAR(rate(of, timed("zb-auto", of, profiled(of, 2)).span_asap), of.rates[5], 5.01e-5);
+    EXPECT_NEAR(rate(of, profiled(of, 1).span_asap), of.rates[4], 5.01e-5);
+    EXPECT_NEAR(rate(of, profiled(of, 2).span_asap), of.rates[5], 5.01e-5);
   }
 }
 

@@ -84,10 +84,8 @@ TEST(Golden, ZbAutoIsThePublishedHeuristicUnderThreeLimits) {
        {std::pair{"zb-auto_1p", 8.0}, {"zb-auto_1.5p", 12.0}, {"zb-auto_2p", 16.0}}) {
     ScheduleOptions options;
     options.memory_limit = limit;
-    options.memory_forward = 2;
-    options.memory_input = -1;
-    options.memory_weight = -1;
-    EXPECT_EQ(grid(generate("zb-auto", options)), golden(file)) << file;
+    const Costs costs{.memory_forward = {2}, .memory_input = {-1}, .memory_weight = {-1}};
+    EXPECT_EQ(grid(generate("zb-auto", options, costs)), golden(file)) << file;
   }
 }
 

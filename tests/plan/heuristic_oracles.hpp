@@ -16,10 +16,26 @@ namespace millrace::testing_plan {
 
 using Orders = std::vector<std::vector<Action>>;
 
+/// What the heuristics are asked for, of equal stages.
+struct TimedOptions : ScheduleOptions {
+  double forward = 1, input = 1, weight = 1, latency = 0;
+  double memory_forward = 1, memory_input = 0, memory_weight = -1;
+
+  [[nodiscard]] Costs costs() const {
+    return {.forward = {forward},
+            .input = {input},
+            .weight = {weight},
+            .memory_forward = {memory_forward},
+            .memory_input = {memory_input},
+            .memory_weight = {memory_weight},
+            .latency = {latency}};
+  }
+};
+
 /// ZB auto (Qi et al. 2023), one run with the three flags.
 class ZbAutoOracle {
  public:
-  ZbAutoOracle(const ScheduleOptions& o, double limit, bool a, bool pb, bool g)
+  ZbAutoOracle(const TimedOptions& o, double limit, bool a, bool pb, bool g)
       : p(o.ranks),
         m(o.micro_batches),
         comm(o.latency),
@@ -164,7 +180,7 @@ class ZbAutoOracle {
 };
 
 /// The best of the eight runs, the first of equals; nothing when no run fits.
-inline std::optional<Orders> zb_auto_oracle(const ScheduleOptions& options) {
+inline std::optional<Orders> zb_auto_oracle(const TimedOptions& options) {
   const double cap = options.memory_limit.value_or(options.ranks * options.memory_forward);
   std::optional<ZbAutoOracle> best;
   for (const bool a : {true, false})
@@ -180,11 +196,8 @@ inline std::optional<Orders> zb_auto_oracle(const ScheduleOptions& options) {
 /// are F0, F1, B1, B0; a chunk costs half a stage.
 class ZbVAutoOracle {
  public:
-  ZbVAutoOracle(const ScheduleOptions& o,
-                double limit,
-                bool fill_b,
-                bool fill_f,
-                std::vector<double> approved)
+  ZbVAutoOracle(
+      const TimedOptions& o, double limit, bool fill_b, bool fill_f, std::vector<double> approved)
       : p(o.ranks),
         m(o.micro_batches),
         fF(o.forward / 2),
@@ -362,7 +375,7 @@ class ZbVAutoOracle {
 };
 
 /// Best over both flags; each is run again with its own bubbles approved while that helps.
-inline std::optional<Orders> zb_v_auto_oracle(const ScheduleOptions& options) {
+inline std::optional<Orders> zb_v_auto_oracle(const TimedOptions& options) {
   const double cap = options.memory_limit.value_or(options.ranks * options.memory_forward);
   std::optional<ZbVAutoOracle> best;
   for (const bool fill_b : {true, false})

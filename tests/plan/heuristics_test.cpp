@@ -13,14 +13,14 @@ namespace millrace {
 namespace {
 
 /// Integer times (several coincide, so that ties are decided too), limits from half of p to 3p.
-ScheduleOptions random_case(std::uint64_t number) {
+testing_plan::TimedOptions random_case(std::uint64_t number) {
   RandomKey key{.seed = 411, .purpose = Purpose::Test, .step = number};
   std::uint32_t drawn = 0;
   const auto draw = [&](int low, int high) {
     return low +
            static_cast<int>(random_below(key, drawn++, static_cast<std::uint32_t>(high - low + 1)));
   };
-  ScheduleOptions options;
+  testing_plan::TimedOptions options;
   options.ranks = draw(1, 7);
   options.micro_batches = draw(1, 3 * options.ranks + 2);
   options.forward = 2 * draw(1, 9);
@@ -39,10 +39,10 @@ template <class Oracle>
 int agreed(const char* name, int cases, Oracle&& oracle) {
   int found = 0;
   for (int number = 0; number < cases; ++number) {
-    const ScheduleOptions options = random_case(static_cast<std::uint64_t>(number));
+    const testing_plan::TimedOptions options = random_case(static_cast<std::uint64_t>(number));
     const std::optional<testing_plan::Orders> expected = oracle(options);
     try {
-      const Program program = generate(name, options);
+      const Program program = generate(name, options, options.costs());
       EXPECT_TRUE(expected.has_value()) << number;
       if (!expected) continue;
       EXPECT_EQ(program.ranks, *expected) << number;
@@ -104,41 +104,58 @@ TEST(Heuristics, ZbAuto_KeepsTheLimitPerStage) {
     options.ranks = 1 + static_cast<int>(number % 7);
     options.micro_batches = 1 + static_cast<int>(number % 17);
     const Cost cost = unequal_stages(number, options.ranks);
-    options.stage_costs = cost;
+    const Shape shape{.ranks = options.ranks, .placement = Placement::straight(options.ranks)};
+    const Costs costs = costs_of_stages(shape, cost);
     const double least = least_limit(cost);
     for (const double limit : {least, least + 3, 1.5 * least, 3 * least, 40 * least}) {
       options.memory_limit = limit;
       VerifyOptions checks;
       checks.memory_limit = {limit};
       checks.cost = cost;
-      const auto faults = verify(generate("zb-auto", options), checks);
+      const auto faults = verify(generate("zb-auto", options, costs), checks);
       EXPECT_TRUE(faults.empty()) << number << " " << limit << ": " << faults.front().sentence;
     }
     options.memory_limit = least - 0.5;
-    EXPECT_THROW((void)generate("zb-auto", options), InvalidArgument) << number;
+    EXPECT_THROW((void)generate("zb-auto", options, costs), InvalidArgument) << number;
   }
+}
+
+/// The costs of every stage.
+Costs equal_stages(const testing_plan::TimedOptions& options, double input_peak) {
+  Costs costs = options.costs();
+  costs.ranks = costs.stages = options.ranks;
+  costs.memory_input_peak = {input_peak};
+  for (const auto list : {&Costs::forward,
+                          &Costs::input,
+                          &Costs::weight,
+                          &Costs::memory_forward,
+                          &Costs::memory_input,
+                          &Costs::memory_input_peak,
+                          &Costs::memory_weight})
+    (costs.*list).assign(static_cast<std::size_t>(options.ranks), (costs.*list).front());
+  return costs;
 }
 
 TEST(Heuristics, KeepTheLimitInsideTheirPasses) {
   int found = 0;
   for (std::uint64_t number = 0; number < 200; ++number) {
-    ScheduleOptions options = random_case(number);
+    testing_plan::TimedOptions options = random_case(number);
     const double input = static_cast<double>(number % 7) - 4;
+    const double input_peak = 4 * static_cast<double>(number % 5);
     options.memory_input = 2 * input;
-    options.memory_input_peak = 4 * static_cast<double>(number % 5);
     options.memory_weight = -8 - options.memory_input;
+    const Costs costs = equal_stages(options, input_peak);
     options.memory_limit = options.memory_limit.value_or(12 * options.ranks);
-    const double needed =
-        8 * options.ranks + std::max(options.memory_input, *options.memory_input_peak);
+    const double needed = 8 * options.ranks + std::max(options.memory_input, input_peak);
     for (const std::string name : {"zb-auto", "zb-v-auto", "v-zb"}) try {
         if (name == "zb-v-auto" && *options.memory_limit < needed) continue;  // as its row says
-        const Program program = generate(name, options);
+        const Program program = generate(name, options, costs);
         const auto stages = static_cast<std::size_t>(program.shape.stages());
         const double share = 1.0 / program.shape.chunks();
         Cost cost = Cost::unit(program.shape);
         cost.memory_forward.assign(stages, 8 * share);
         cost.memory_input.assign(stages, options.memory_input * share);
-        cost.memory_input_peak.assign(stages, *options.memory_input_peak * share);
+        cost.memory_input_peak.assign(stages, input_peak * share);
         cost.memory_weight.assign(stages, options.memory_weight * share);
         const VerifyOptions checks{.memory_limit = {*options.memory_limit}, .cost = cost};
         const auto faults = verify(program, checks);
@@ -157,11 +174,9 @@ TEST(Heuristics, TheListSaysTheLeastLimitOfZbAuto) {
   for (int p = 1; p <= 6; ++p)
     for (const double input : {-1.0, 0.0, 2.0}) {
       ScheduleOptions options{.ranks = p, .micro_batches = 3 * p};
-      options.memory_forward = 3;
-      options.memory_input = input;
-      options.memory_weight = -3 - input;
+      const Costs costs{.memory_forward = {3}, .memory_input = {input}};
       options.memory_limit = 3 + std::max(0.0, input);
-      const Program program = generate("zb-auto", options);
+      const Program program = generate("zb-auto", options, costs);
       Cost cost = Cost::unit(program.shape);
       const auto stages = static_cast<std::size_t>(p);
       cost.memory_forward.assign(stages, 3);
@@ -169,18 +184,16 @@ TEST(Heuristics, TheListSaysTheLeastLimitOfZbAuto) {
       cost.memory_weight.assign(stages, -3 - input);
       EXPECT_TRUE(verify(program, {.memory_limit = {*options.memory_limit}, .cost = cost}).empty());
       *options.memory_limit -= 0.5;
-      EXPECT_THROW((void)generate("zb-auto", options), InvalidArgument);
+      EXPECT_THROW((void)generate("zb-auto", options, costs), InvalidArgument);
     }
 }
 
 TEST(Heuristics, TightLimit_NamesTheStage) {
   ScheduleOptions options{.ranks = 3, .micro_batches = 4, .memory_limit = 5};
-  options.stage_costs = Cost::unit({.ranks = 3, .placement = Placement::straight(3)});
-  options.stage_costs->memory_forward = {4, 4, 4};
-  options.stage_costs->memory_input = {0, 2, -2};
-  options.stage_costs->memory_weight = {-4, -6, -2};
+  const Costs costs{
+      .memory_forward = {4}, .memory_input = {0, 2, -2}, .memory_weight = {-4, -6, -2}};
   try {
-    (void)generate("zb-auto", options);
+    (void)generate("zb-auto", options, costs);
     FAIL() << "the limit was taken";
   } catch (const InvalidArgument& error) {
     EXPECT_STREQ(error.what(),

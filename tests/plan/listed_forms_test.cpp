@@ -105,10 +105,20 @@ int smallest_group(int p, int m) {
   return m;
 }
 
+struct Times {
+  double forward, input, weight;
+};
+
 class Listed {
  public:
-  Listed(const ScheduleEntry& entry, const ScheduleOptions& options, double chunks_held)
-      : entry_(entry), program_(generate(entry.name, options)) {
+  Listed(const ScheduleEntry& entry,
+         const ScheduleOptions& options,
+         double chunks_held,
+         const Times& t = {1, 1, 1})
+      : entry_(entry),
+        program_(generate(entry.name,
+                          options,
+                          {.forward = {t.forward}, .input = {t.input}, .weight = {t.weight}})) {
     const Shape& shape = program_.shape;
     values_ = {{"p", shape.ranks},
                {"m", shape.micro_batches},
@@ -116,11 +126,11 @@ class Listed {
                {"q", shape.slices},
                {"k", chunks_held},
                {"g", options.group.value_or(0)},
-               {"F", options.forward},
-               {"I", options.input},
-               {"W", options.weight},
-               {"B", options.input + options.weight},
-               {"FB", options.forward + options.input + options.weight}};
+               {"F", t.forward},
+               {"I", t.input},
+               {"W", t.weight},
+               {"B", t.input + t.weight},
+               {"FB", t.forward + t.input + t.weight}};
     if (has_smallest_group(entry) && !options.group)
       values_["g"] = smallest_group(shape.ranks, shape.micro_batches);
   }
@@ -220,10 +230,6 @@ std::vector<ScheduleOptions> variants(const ScheduleEntry& entry, int p, int m) 
   return all;
 }
 
-struct Times {
-  double forward, input, weight;
-};
-
 /// The limits to ask for, in chunks: those of v-zb's form, else none.
 std::vector<int> limits(const ScheduleEntry& entry, int p) {
   if (entry.name != "v-zb") return {0};
@@ -238,11 +244,8 @@ int check(const ScheduleEntry& entry, int p, int m) {
   for (ScheduleOptions options : variants(entry, p, m))
     for (const Times& t : {Times{1, 1, 1}, {4, 6, 2}, {3, 3, 2}, {4, 1, 3}, {2, 4, 4}})
       for (const int k : limits(entry, p)) try {
-          options.forward = t.forward;
-          options.input = t.input;
-          options.weight = t.weight;
           if (k > 0) options.memory_limit = k / 2.0;
-          checked += Listed(entry, options, k).check();
+          checked += Listed(entry, options, k, t).check();
         } catch (const InvalidArgument&) {
           continue;  // no meaning with these counts
         }

@@ -4,7 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "millrace/core/error.hpp"
-#include "millrace/scheduler/plan/cost_file.hpp"
+#include "millrace/scheduler/plan/costs.hpp"
 #include "millrace/scheduler/plan/generators.hpp"
 #include "millrace/scheduler/plan/simulate.hpp"
 
@@ -14,46 +14,46 @@ namespace {
 using ::testing::ElementsAre;
 
 /// Five layers of different sizes.
-CostFile layers() {
-  CostFile file;
+Costs layers() {
+  Costs file;
   file.ranks = file.stages = 5;
-  file.cost.forward = {1, 2, 3, 4, 5};
-  file.cost.backward_input = {2, 1, 2, 1, 2};
-  file.cost.backward_weight = {1, 1, 4, 1, 1};
-  file.cost.memory_forward = {10, 20, 30, 40, 50};
-  file.cost.memory_input_peak = {3, 9, 4, 6, 8};
-  file.cost.memory_input = {-1, -7, 2, -9, 5};
-  file.cost.memory_weight = {-9, -13, -32, -31, -55};
-  file.cost.memory_boundary = {1, 2, 3, 4, 5};
+  file.forward = {1, 2, 3, 4, 5};
+  file.input = {2, 1, 2, 1, 2};
+  file.weight = {1, 1, 4, 1, 1};
+  file.memory_forward = {10, 20, 30, 40, 50};
+  file.memory_input_peak = {3, 9, 4, 6, 8};
+  file.memory_input = {-1, -7, 2, -9, 5};
+  file.memory_weight = {-9, -13, -32, -31, -55};
+  file.memory_boundary = {1, 2, 3, 4, 5};
   return file;
 }
 
 TEST(MergedStages, TakeAndHoldWhatTheirPartsDo) {
-  const CostFile merged = merged_stages(layers(), {0, 2, 5}, 2);
+  const Costs merged = merged_stages(layers(), {0, 2, 5}, 2);
 
   EXPECT_EQ(merged.ranks, 2);
   EXPECT_EQ(merged.stages, 2);
-  EXPECT_THAT(merged.cost.forward, ElementsAre(3, 12));
-  EXPECT_THAT(merged.cost.backward_input, ElementsAre(3, 5));
-  EXPECT_THAT(merged.cost.backward_weight, ElementsAre(2, 6));
-  EXPECT_THAT(merged.cost.memory_forward, ElementsAre(30, 120));
-  EXPECT_THAT(merged.cost.memory_input, ElementsAre(-8, -2));
-  EXPECT_THAT(merged.cost.memory_boundary, ElementsAre(1, 3));
+  EXPECT_THAT(merged.forward, ElementsAre(3, 12));
+  EXPECT_THAT(merged.input, ElementsAre(3, 5));
+  EXPECT_THAT(merged.weight, ElementsAre(2, 6));
+  EXPECT_THAT(merged.memory_forward, ElementsAre(30, 120));
+  EXPECT_THAT(merged.memory_input, ElementsAre(-8, -2));
+  EXPECT_THAT(merged.memory_boundary, ElementsAre(1, 3));
   // Last one first: 9 of stage 1, then -7 + 3; 8 of stage 4, then 5 + 6, then 5 - 9 + 4.
-  EXPECT_THAT(merged.cost.memory_input_peak, ElementsAre(9, 11));
-  EXPECT_THAT(stage_times(merged.cost), ElementsAre(3 + 5, 12 + 11));
+  EXPECT_THAT(merged.memory_input_peak, ElementsAre(9, 11));
+  EXPECT_THAT(stage_times(merged), ElementsAre(3 + 5, 12 + 11));
 }
 
 TEST(MergedStages, WithoutInputPeaks_HoldWhatTheirPartsLeave) {
-  CostFile file = layers();
-  file.cost.memory_input_peak.clear();
+  Costs file = layers();
+  file.memory_input_peak.clear();
   // 5 of stage 4, then 5 - 9, then 5 - 9 + 2; together they leave -2.
-  EXPECT_THAT(merged_stages(file, {0, 2, 5}, 2).cost.memory_input_peak, ElementsAre(0, 5));
-  EXPECT_TRUE(merged_stages(file, {0, 1, 2, 3, 4, 5}, 5).cost.memory_input_peak.empty());
+  EXPECT_THAT(merged_stages(file, {0, 2, 5}, 2).memory_input_peak, ElementsAre(0, 5));
+  EXPECT_TRUE(merged_stages(file, {0, 1, 2, 3, 4, 5}, 5).memory_input_peak.empty());
 }
 
 TEST(MergedStages, OnOneRank_HavePeakOfLayers) {
-  const CostFile file = layers(), merged = merged_stages(file, {0, 5}, 1);
+  const Costs file = layers(), merged = merged_stages(file, {0, 5}, 1);
   const auto peak = [](const Shape& shape, const Cost& cost, const char* schedule, int chunks) {
     ScheduleOptions options{.ranks = 1, .micro_batches = 3};
     if (chunks > 1) options.chunks = chunks;
@@ -67,9 +67,8 @@ TEST(MergedStages, OnOneRank_HavePeakOfLayers) {
 
   // GPipe of one rank: all forwards, then the backwards of a micro-batch layer by layer. I and W of
   // a layer run together there, so the merged peak, which keeps every W for the end, is not lower.
-  EXPECT_GE(peak(one, merged.cost, "gpipe", 1), peak(five, file.cost, "bfs", 5));
-  EXPECT_EQ(merged_stages(file, {0, 1, 2, 3, 4, 5}, 5).cost.memory_input_peak,
-            file.cost.memory_input_peak);
+  EXPECT_GE(peak(one, cost_of(one, merged), "gpipe", 1), peak(five, cost_of(five, file), "bfs", 5));
+  EXPECT_EQ(merged_stages(file, {0, 1, 2, 3, 4, 5}, 5).memory_input_peak, file.memory_input_peak);
 }
 
 TEST(MergedStages, RefuseBoundariesThatAreNoCut) {

@@ -7,7 +7,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "millrace/scheduler/plan/cost_file.hpp"
+#include "millrace/scheduler/plan/costs.hpp"
 #include "millrace/scheduler/plan/text.hpp"
 #include "millrace/scheduler/plan/verify.hpp"
 
@@ -58,7 +58,7 @@ TEST(ReadmeFiles, ThePlansAreValidSchedules) {
 TEST(ReadmeFiles, TheCostsGiveBackAllMemory) {
   const ParsedCosts read = read_costs(examples().back());
   ASSERT_TRUE(read.costs) << to_string(read.diagnostics.front());
-  const Cost& cost = read.costs->cost;
+  const Costs& cost = *read.costs;
   for (std::size_t stage = 0; stage < 2; ++stage)
     EXPECT_EQ(cost.memory_forward[stage] + cost.memory_input[stage] + cost.memory_weight[stage], 0);
 }

@@ -19,12 +19,14 @@ struct PassTimes {
   double forward, input, weight, latency;  // whole numbers: no rounding decides
 };
 
+using Priced = std::pair<ScheduleOptions, Costs>;
+
 /// FNV-1a, 64 bits, of the hashes of all programs; a refusal counts as such.
 class Digest {
  public:
-  void add(std::string_view name, const ScheduleOptions& options) {
+  void add(std::string_view name, const Priced& of) {
     try {
-      add(plan_hash(generate(name, options)));
+      add(plan_hash(generate(name, of.first, of.second)));
     } catch (const InvalidArgument&) {
       add("refused");
     }
@@ -51,28 +53,28 @@ ScheduleOptions shaped(const ScheduleEntry& entry, int ranks, int micro_batches)
 }
 
 /// With unequal times and with limits, where they matter.
-std::vector<ScheduleOptions> priced(const ScheduleEntry& entry, ScheduleOptions options) {
+std::vector<Priced> priced(const ScheduleEntry& entry, ScheduleOptions options) {
   const std::vector<PassTimes> times = {{1, 1, 1, 0}, {2, 3, 1, 0}, {1, 2, 2, 1}};
   const std::vector<double> limits = {0.0, 0.5, 0.625, 1.5};
-  std::vector<ScheduleOptions> all;
+  std::vector<Priced> all;
   for (std::size_t t = 0; t < (entry.timed ? times.size() : 1); ++t)
     for (std::size_t l = 0; l < (entry.takes("memory_limit") ? limits.size() : 1); ++l) {
       if (l > 0) options.memory_limit = limits[l] * options.ranks;
       if (l == 0) options.memory_limit.reset();
-      options.forward = times[t].forward;
-      options.input = times[t].input;
-      options.weight = times[t].weight;
-      options.latency = times[t].latency;
-      all.push_back(options);
+      all.push_back({options,
+                     {.forward = {times[t].forward},
+                      .input = {times[t].input},
+                      .weight = {times[t].weight},
+                      .latency = {times[t].latency}}});
     }
   return all;
 }
 
-std::vector<ScheduleOptions> variants(const ScheduleEntry& entry) {
-  std::vector<ScheduleOptions> all;
+std::vector<Priced> variants(const ScheduleEntry& entry) {
+  std::vector<Priced> all;
   for (const int ranks : {1, 2, 3, 4, 5, 8})
     for (const int micro_batches : {1, 2, 3, 5, 8, 13, 24})
-      for (const ScheduleOptions& options : priced(entry, shaped(entry, ranks, micro_batches)))
+      for (const Priced& options : priced(entry, shaped(entry, ranks, micro_batches)))
         all.push_back(options);
   return all;
 }
@@ -112,7 +114,7 @@ const std::map<std::string_view, std::uint64_t> kDigests = {
 TEST(Catalogue, MakesTheProgramsThatItAlwaysMade) {
   for (const ScheduleEntry& entry : schedules()) {
     Digest digest;
-    for (const ScheduleOptions& options : variants(entry)) digest.add(entry.name, options);
+    for (const Priced& options : variants(entry)) digest.add(entry.name, options);
     const auto recorded = kDigests.find(entry.name);
     ASSERT_NE(recorded, kDigests.end()) << entry.name << " needs " << digest.value() << "U";
     EXPECT_EQ(digest.value(), recorded->second) << entry.name;

@@ -105,9 +105,9 @@ TEST(Stop, IsAskedInProportionToTheWork) {
   const auto questions = [](const char* name, int micro_batches) {
     int asked = 0;
     ScheduleOptions options{.ranks = 16, .micro_batches = micro_batches, .memory_limit = 10};
-    options.input = 1.5;  // with equal passes v-zb knows when to end
     options.stop = after(1'000'000, asked);
-    static_cast<void>(generate(name, options));
+    // With equal passes v-zb knows when to end.
+    static_cast<void>(generate(name, options, {.input = {1.5}}));
     return asked;
   };
 
@@ -158,14 +158,13 @@ TEST(VZb, FindsAtTheEnvelopeWhatTheWholeSearchFinds) {
     for (const int m : {2 * p, 2 * p + 3, 4 * p})
       for (int k = 1; k <= 2 * p; ++k) {
         ScheduleOptions options{.ranks = p, .micro_batches = m, .memory_limit = k / 2.0};
-        ScheduleOptions whole = options;
-        whole.input =
-            std::nextafter(whole.input, 2.0);  // no envelope is known: every block is tried
+        // No envelope is known: every block is tried.
+        const Costs whole{.input = {std::nextafter(1.0, 2.0)}};
         try {
-          ASSERT_EQ(generate("v-zb", options), generate("v-zb", whole))
+          ASSERT_EQ(generate("v-zb", options), generate("v-zb", options, whole))
               << p << " " << m << " " << k;
         } catch (const InvalidArgument&) {
-          EXPECT_THROW(static_cast<void>(generate("v-zb", whole)), InvalidArgument);
+          EXPECT_THROW(static_cast<void>(generate("v-zb", options, whole)), InvalidArgument);
         }
       }
 }

@@ -9,9 +9,9 @@
 #include <gtest/gtest.h>
 
 #include "millrace/core/error.hpp"
+#include "millrace/scheduler/plan/costs.hpp"
 #include "millrace/scheduler/plan/exact.hpp"
 #include "millrace/scheduler/plan/generators.hpp"
-#include "millrace/scheduler/plan/model_costs.hpp"
 #include "millrace/scheduler/plan/passes.hpp"
 #include "millrace/scheduler/plan/verify.hpp"
 #include "plan/search_cases.hpp"
@@ -108,12 +108,12 @@ TEST(Search, IsNotWorseThanAnyCatalogueEntryWithinTheLimit) {
         if (entry.takes("slices") || entry.name == "forward") continue;
         ScheduleOptions asked{.ranks = 4, .micro_batches = 9};
         if (entry.takes("memory_limit")) asked.memory_limit = limit;
-        asked.forward = times.forward;
-        asked.input = times.input;
-        asked.weight = times.weight;
-        asked.latency = times.latency;
+        const Costs costs{.forward = {times.forward},
+                          .input = {times.input},
+                          .weight = {times.weight},
+                          .latency = {times.latency}};
         try {
-          const Program program = decouple_pairs(generate(entry.name, asked));
+          const Program program = decouple_pairs(generate(entry.name, asked, costs));
           const Cost cost = times(program.shape);
           if (test::most_held(program, cost) > limit) continue;
           ++compared;
@@ -291,7 +291,7 @@ TEST(ParetoFront, OneScheduleOrNoneIsStillAPicture) {
 }
 
 /// What a search says of a schedule is what the simulation of its reduced program says.
-void expect_simulated(const SearchOptions& options, const ModelCosts& costs) {
+void expect_simulated(const SearchOptions& options, const Costs& costs) {
   const SearchResult result = search(options);
   ASSERT_TRUE(result.best);
   for (const Found& found : result.front) {
@@ -308,7 +308,7 @@ void expect_simulated(const SearchOptions& options, const ModelCosts& costs) {
   EXPECT_LE(result.lower_bound, result.best->value(options.objective) * (1 + 1e-12));
 }
 
-ModelCosts costs_of_sums(double bytes, int passes = 1) {
+Costs costs_of_sums(double bytes, int passes = 1) {
   return {.latency = {0.5},
           .bandwidth = {1},
           .data_parallel = 4,
@@ -321,7 +321,7 @@ void expect_simulated_in_all_ways(SearchOptions options) {
   for (const double bytes : {3.0, 40.0})
     for (const int passes : {0, 1, 3}) {
       options.objective = passes == 0 ? Objective::Span : Objective::Makespan;
-      const ModelCosts costs = costs_of_sums(bytes, std::max(1, passes));
+      const Costs costs = costs_of_sums(bytes, std::max(1, passes));
       set_costs(options, costs);
       expect_simulated(options, costs);
     }
@@ -341,7 +341,7 @@ TEST(Search, CountsWhatReplicasOfOnePipelineGiveEachOther) {
       .ranks = 4, .micro_batches = 8, .placement = Placement::mirrored(4), .budget = 500};
   for (const double bytes : {3.0, 40.0})
     for (const Objective objective : {Objective::Makespan, Objective::Span}) {
-      ModelCosts costs = costs_of_sums(bytes);
+      Costs costs = costs_of_sums(bytes);
       costs.data_parallel = 1;
       options.objective = objective;
       set_costs(options, costs);
@@ -367,17 +367,17 @@ TEST(Search, BoundsTheSpanOfReplicasOnRanksOfDifferentSpeed) {
   EXPECT_LE(result.lower_bound, result.best->span * (1 + 1e-12));
 }
 
-ModelCosts costs_of_two(double bytes, int passes = 1) {
+Costs costs_of_two(double bytes, int passes = 1) {
   return {.bandwidth = {1}, .data_parallel = 2, .gradient_bytes = {bytes}, .accumulate = passes};
 }
 
-Found best_of_two(const ModelCosts& costs) {
+Found best_of_two(const Costs& costs) {
   SearchOptions options{.ranks = 2, .micro_batches = 4, .budget = 4000};
   set_costs(options, costs);
   return *search(options).best;
 }
 
-Report report_of_two(const Program& program, const ModelCosts& costs) {
+Report report_of_two(const Program& program, const Costs& costs) {
   const Program whole = insert_reductions(program, 2);
   const Graph graph(whole);
   const Cost cost = cost_of(whole.shape, costs);
@@ -394,7 +394,7 @@ TEST(Search, ChoosesAnotherScheduleWhereSumsAreLong) {
 
 /// The sums follow one pass of many: what they cost is little beside what each pass takes.
 TEST(Search, MakesTheStepOfAllPassesSmall) {
-  const ModelCosts once = costs_of_two(24), often = costs_of_two(24, 1000);
+  const Costs once = costs_of_two(24), often = costs_of_two(24, 1000);
   const Found one = best_of_two(once), many = best_of_two(often);
   EXPECT_EQ(one.step, one.makespan);
   EXPECT_LT(many.step, report_of_two(one.program, often).step);

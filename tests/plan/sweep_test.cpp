@@ -10,8 +10,8 @@
 
 #include "millrace/core/error.hpp"
 #include "millrace/scheduler/plan/closed_forms.hpp"
+#include "millrace/scheduler/plan/costs.hpp"
 #include "millrace/scheduler/plan/generators.hpp"
-#include "millrace/scheduler/plan/model_costs.hpp"
 #include "millrace/scheduler/plan/passes.hpp"
 #include "millrace/scheduler/plan/simulate.hpp"
 
@@ -39,12 +39,13 @@ TEST(Sweep, HasARowPerCombinationInTheOrderOfTheLists) {
   space.schedules = {"1f1b", "interleaved"};
   space.ranks = {2, 4};
   space.chunks = {1, 2, 4};
-  space.costs = {{.latency = 0}, {.latency = 1}};
+  space.costs = {{.latency = {0}}, {.latency = {1}}};
 
   std::vector<std::string> seen;
   for (const SweepPoint& point : sweep_points(space))
     seen.push_back(point.schedule + " " + std::to_string(point.ranks) + " " +
-                   std::to_string(point.chunks) + " " + std::to_string(int(point.costs.latency)));
+                   std::to_string(point.chunks.value_or(0)) + " " +
+                   std::to_string(int(point.costs.latency.front())));
 
   // 1f1b takes no v: one point for all of them.
   EXPECT_EQ(seen.size(), 2U * 2 + 2U * 3 * 2);
@@ -63,14 +64,16 @@ TEST(Sweep, AgreesWithTheClosedFormsOfItsPoints) {
   space.ranks = {2, 3, 5};
   space.micro_batches = {5, 10, 15};
   space.chunks = {1, 2, 3};
-  space.costs = {{.forward = 1.25, .input = 2, .weight = 0.5}, {.forward = 3, .input = 1}};
+  space.costs = {{.forward = {1.25}, .input = {2}, .weight = {0.5}},
+                 {.forward = {3}, .input = {1}, .weight = {1}}};
 
   for (const SweepRow& row : rows_of(space)) {
     ASSERT_TRUE(row.report) << row.reason;
-    const SweepCosts& costs = row.point.costs;
-    const double work = row.point.micro_batches * (costs.forward + costs.input + costs.weight);
-    const double bubble = closed_forms::fused_bubble(
-        row.point.ranks, row.point.chunks, 1, {costs.forward, costs.input, costs.weight});
+    const Costs& costs = row.point.costs;
+    const double f = costs.forward.front(), i = costs.input.front(), w = costs.weight.front();
+    const double work = row.point.micro_batches * (f + i + w);
+    const double bubble =
+        closed_forms::fused_bubble(row.point.ranks, row.point.chunks.value_or(1), 1, {f, i, w});
     EXPECT_DOUBLE_EQ(row.report->makespan, work + bubble) << sweep_csv(row);
     EXPECT_TRUE(row.valid);
   }
@@ -105,8 +108,8 @@ TEST(Sweep, KeepsACombinationWithoutMeaningAsARowWithItsReason) {
 TEST(Sweep, SaysWhetherALimitIsKept) {
   SweepSpace space;
   space.schedules = {"gpipe", "1f1b", "zb-auto"};
-  space.costs = {{.memory_forward = 3, .memory_weight = -3}};
-  space.limits = {std::nullopt, SweepLimit{1, true}, SweepLimit{3, false}};
+  space.costs = {{.memory_forward = {3}}};
+  space.limits = {std::nullopt, MemoryLimit{{1}, true}, MemoryLimit{{3}, false}};
 
   const std::vector<SweepRow> rows = rows_of(space);
 
@@ -118,23 +121,23 @@ TEST(Sweep, SaysWhetherALimitIsKept) {
 }
 
 /// p = 2 in four stages, the second of them slow.
-CostFile four_stages() {
-  CostFile file;
+Costs four_stages() {
+  Costs file;
   file.ranks = 2;
   file.stages = 4;
-  file.cost.forward = {1, 3, 1, 1};
-  file.cost.backward_input = {1, 1, 1, 2};
-  file.cost.backward_weight = {1, 1, 1, 1};
-  file.cost.latency = 0.5;
+  file.forward = {1, 3, 1, 1};
+  file.input = {1, 1, 1, 2};
+  file.weight = {1, 1, 1, 1};
+  file.latency = {0.5};
   return file;
 }
 
-TEST(Sweep, TimesWhatACostFileSaysOfEveryStage) {
+TEST(Sweep, CostFile_TimesEachStage) {
   SweepSpace space;
   space.schedules = {"1f1b", "interleaved", "zb-v"};
   space.ranks = {2, 3};
   space.micro_batches = {6};
-  space.costs = {sweep_costs(four_stages(), "c.json")};
+  space.costs = {over(four_stages(), "c.json", {})};
 
   const std::vector<SweepRow> rows = rows_of(space);
 
@@ -146,11 +149,12 @@ TEST(Sweep, TimesWhatACostFileSaysOfEveryStage) {
       continue;
     }
     // What simulate says with those costs; the generator hears the mean full stage, F = 6 / 2.
-    const Program program = generate(
-        row.point.schedule,
-        {.ranks = 2, .micro_batches = 6, .forward = 3, .input = 2.5, .weight = 2, .latency = 0.5});
+    const Program program =
+        generate(row.point.schedule,
+                 {.ranks = 2, .micro_batches = 6},
+                 {.forward = {3}, .input = {2.5}, .weight = {2}, .latency = {0.5}});
     const Graph graph(program);
-    const Cost cost = costs_for(four_stages(), program.shape);
+    const Cost cost = cost_of(program.shape, four_stages());
     const Report expected = report(graph, cost, std::get<Timeline>(simulate(graph, cost)));
     EXPECT_EQ(row.report->makespan, expected.makespan) << row.point.schedule;
     EXPECT_EQ(row.report->span, expected.span);
@@ -162,9 +166,8 @@ TEST(Sweep, GivesAFileWithoutMemoryThatOfTheCosts) {
   space.schedules = {"gpipe"};
   space.ranks = {2};
   space.micro_batches = {6};
-  space.costs = {sweep_costs(four_stages(), "c.json")};
-  space.costs.front().memory_forward = 5;
-  space.costs.front().memory_weight = -5;
+  space.costs = {over(four_stages(), "c.json", {})};
+  space.costs.front().memory_forward = {5};
 
   EXPECT_EQ(rows_of(space).front().report->largest(&RankReport::peak_bytes), 6 * 5);
 }
@@ -173,13 +176,10 @@ TEST(Sweep, CountsTheSumsOverCopiesOfThePipeline) {
   SweepSpace space;
   space.schedules = {"interleaved", "chimera"};
   space.data_parallel = {1, 4};
-  space.costs.front().latency = 0.5;
-  space.costs.front().bandwidth = 2;
-  space.costs.front().gradient_bytes = 12;
+  space.costs = {{.latency = {0.5}, .bandwidth = {2}, .gradient_bytes = {12}}};
   const auto rows = rows_of(space);
   ASSERT_EQ(rows.size(), 4U);
-  const ModelCosts costs{
-      .latency = {0.5}, .bandwidth = {2}, .data_parallel = 4, .gradient_bytes = {12}};
+  const Costs costs{.latency = {0.5}, .bandwidth = {2}, .data_parallel = 4, .gradient_bytes = {12}};
   const Program copies = insert_reductions(generate("interleaved", {}, costs), 4);
   const Graph graph(copies);
   const Cost cost = cost_of(copies.shape, costs);
@@ -196,7 +196,7 @@ TEST(Sweep, CountsTheSumsOverCopiesOfThePipeline) {
 TEST(Sweep, OverALimit_SaysWhichRankHoldsTooMuch) {
   SweepSpace space;
   space.schedules = {"gpipe"};
-  space.limits = {SweepLimit{2}};
+  space.limits = {MemoryLimit{{2}}};
   const SweepRow row = rows_of(space).front();
 
   ASSERT_TRUE(row.report);
@@ -212,7 +212,7 @@ TEST(Sweep, TakesProgramsWithTheirOwnCounts) {
       std::make_shared<const Program>(generate("zb-h1", {.ranks = 3, .micro_batches = 7}));
   space.ranks = {2, 4};
   space.micro_batches = {5, 6};
-  space.costs = {{.latency = 0}, {.latency = 1}};
+  space.costs = {{.latency = {0}}, {.latency = {1}}};
   const auto rows = rows_of(space);
 
   ASSERT_EQ(rows.size(), 2U + 2 * 2 * 2);
@@ -233,7 +233,7 @@ TEST(Sweep, BeginsWithTheRelistedOrderOfAPublishedOne) {
   space.schedules = {"v-min", "v-half", "zb-v"};
   space.ranks = {4, 6};
   space.micro_batches = {12};
-  space.costs = {{.forward = 2, .input = 3, .weight = 1}};
+  space.costs = {{.forward = {2}, .input = {3}, .weight = {1}}};
   const auto rows = rows_of(space);
   ASSERT_EQ(rows.size(), 10U);
   for (std::size_t i = 0; i < 8; i += 2) {
@@ -250,7 +250,7 @@ TEST(Sweep, CountsThePassesOfAStep) {
   SweepSpace space;
   space.schedules = {"zb-v"};
   space.data_parallel = {2};
-  space.costs.assign(2, {.bandwidth = 1, .gradient_bytes = 8});
+  space.costs.assign(2, {.bandwidth = {1}, .gradient_bytes = {8}});
   space.costs.back().accumulate = 3;
   const auto rows = rows_of(space);
   ASSERT_EQ(rows.size(), 2U);

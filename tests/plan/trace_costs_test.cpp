@@ -34,7 +34,7 @@ std::string trace_of(const std::vector<Event>& events) {
   return text + "]";
 }
 
-CostFile costs_of(const std::string& trace, const TraceCostOptions& options = {}) {
+Costs costs_of(const std::string& trace, const TraceCostOptions& options = {}) {
   TraceCosts costs(options);
   const auto fault = costs.add(trace);
   EXPECT_FALSE(fault) << to_string(*fault);
@@ -62,29 +62,29 @@ TEST(TraceCosts, OwnTrace_ReturnsSimulatedCosts) {
     }
     const auto timeline = std::get<Timeline>(simulate(Graph(program), cost));
 
-    const CostFile file = costs_of(draw_trace(program, timeline), {.ranks = 3});
+    const Costs file = costs_of(draw_trace(program, timeline), {.ranks = 3});
 
     EXPECT_EQ(file.stages, program.shape.stages());
-    EXPECT_EQ(file.cost.slices, program.shape.slices);
+    EXPECT_EQ(file.slices, program.shape.slices);
     for (std::size_t i = 0; i < cost.forward.size(); ++i) {
       const double tick = cost.ticks_per_unit;
-      EXPECT_NEAR(file.cost.forward[i], cost.forward[i] / tick, 1e-9) << name << i;
-      EXPECT_NEAR(file.cost.backward_input[i] + file.cost.backward_weight[i],
+      EXPECT_NEAR(file.forward[i], cost.forward[i] / tick, 1e-9) << name << i;
+      EXPECT_NEAR(file.input[i] + file.weight[i],
                   (cost.backward_input[i] + cost.backward_weight[i]) / tick,
                   1e-9);
     }
-    EXPECT_EQ(read_costs(write_costs(file)).costs->cost.forward, file.cost.forward);
+    EXPECT_EQ(read_costs(write_costs(file)).costs->forward, file.forward);
   }
 }
 
 TEST(TraceCosts, OneSlowStep_ChangesNothing) {
-  const CostFile file = costs_of(trace_of(
+  const Costs file = costs_of(trace_of(
       {{"0F0", 0, 9e6}, {"0F1", 0, 2e6}, {"0F2", 0, 1e6}, {"0B0", 0, 4e6}, {"0B1", 0, 2e6}}));
 
-  EXPECT_THAT(file.cost.forward, ElementsAre(2));
-  EXPECT_THAT(file.cost.backward, ElementsAre(3));
-  EXPECT_THAT(file.cost.backward_input, ElementsAre(1.5));
-  EXPECT_THAT(file.cost.backward_weight, ElementsAre(1.5));
+  EXPECT_THAT(file.forward, ElementsAre(2));
+  EXPECT_THAT(file.backward, ElementsAre(3));
+  EXPECT_THAT(file.input, ElementsAre(1.5));
+  EXPECT_THAT(file.weight, ElementsAre(1.5));
 }
 
 TEST(TraceCosts, ReadNamesByTheirPatterns) {
@@ -102,12 +102,12 @@ TEST(TraceCosts, ReadNamesByTheirPatterns) {
                                       {"wgrad 1 and more", 0, 7e6},
                                       {"fwd stage=x mb=1", 0, 7e6}});
 
-  const CostFile file = costs_of(trace, options);
+  const Costs file = costs_of(trace, options);
 
-  EXPECT_THAT(file.cost.forward, ElementsAre(4, 5));
-  EXPECT_THAT(file.cost.backward_input, ElementsAre(3, 2));
-  EXPECT_THAT(file.cost.backward_weight, ElementsAre(1, 1));
-  EXPECT_THAT(file.cost.backward, IsEmpty());
+  EXPECT_THAT(file.forward, ElementsAre(4, 5));
+  EXPECT_THAT(file.input, ElementsAre(3, 2));
+  EXPECT_THAT(file.weight, ElementsAre(1, 1));
+  EXPECT_THAT(file.backward, IsEmpty());
 }
 
 TEST(TraceCosts, StageFromProcessThreadOrFile) {
@@ -124,7 +124,7 @@ TEST(TraceCosts, StageFromProcessThreadOrFile) {
     // Ascending ids: 7 is stage 0. By file the first is.
     ASSERT_FALSE(costs.add(rank("4711", 2)));
     ASSERT_FALSE(costs.add(rank("7", 3)));
-    EXPECT_THAT(costs.costs().cost.forward,
+    EXPECT_THAT(costs.costs().forward,
                 source == StageOf::File ? ElementsAre(2, 3) : ElementsAre(3, 2));
   }
 }
@@ -137,8 +137,8 @@ TEST(TraceCosts, PreferTheDevicesTimesAndKeepToACategory) {
                                       {"0B0", 0, 2e6, host},
                                       {"0B0", 0, 6e6, device}});
 
-  EXPECT_THAT(costs_of(trace).cost.forward, ElementsAre(5));
-  EXPECT_THAT(costs_of(trace, {.category = "user_annotation"}).cost.forward, ElementsAre(1));
+  EXPECT_THAT(costs_of(trace).forward, ElementsAre(5));
+  EXPECT_THAT(costs_of(trace, {.category = "user_annotation"}).forward, ElementsAre(1));
 }
 
 TEST(TraceCosts, PairBeginAndEndOfOneThread) {
@@ -151,7 +151,7 @@ TEST(TraceCosts, PairBeginAndEndOfOneThread) {
     {"ph":"E","pid":0,"tid":0,"ts":3000000},
     {"ph":"E","pid":0,"tid":0,"ts":3000000}])";
 
-  EXPECT_THAT(costs_of(trace, {.forward_only = true}).cost.forward, ElementsAre(3));
+  EXPECT_THAT(costs_of(trace, {.forward_only = true}).forward, ElementsAre(3));
 }
 
 TEST(TraceCosts, SayWhatATraceLacks) {
@@ -169,7 +169,7 @@ TEST(TraceCosts, SayWhatATraceLacks) {
 
 TEST(TraceCosts, SayWhichBackwardsTheyHalve) {
   const Event forward{"0F0", 0, 1}, backward{"0B0", 0, 1}, input{"1I0", 0, 1}, weight{"1W0", 0, 1};
-  const CostFile halved = costs_of(trace_of({forward, backward}));
+  const Costs halved = costs_of(trace_of({forward, backward}));
   const std::string assumed = "I and W are half of B each, which the trace does not split";
 
   EXPECT_EQ(halved.assumed, assumed);
@@ -189,7 +189,7 @@ TEST(TraceCosts, CutTrace_UsesItsWholeEvents) {
       TraceCosts costs({});
       ASSERT_FALSE(costs.add(head + whole.substr(0, kept))) << kept;
       EXPECT_EQ(costs.cut_after(), 2U) << kept;
-      EXPECT_THAT(costs.costs().cost.forward, ElementsAre(2));
+      EXPECT_THAT(costs.costs().forward, ElementsAre(2));
     }
   TraceCosts costs({});
   ASSERT_FALSE(costs.add(whole.substr(0, whole.size() - 1)));

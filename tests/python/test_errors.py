@@ -21,17 +21,17 @@ REFUSED = {
     "meaning": (lambda: millrace.generate("1f1b", chunks=2), "chunks"),
     "parameter": (lambda: millrace.generate("1f1b", chunk=2), "no parameter of schedules is called 'chunk'"),
     "order": (lambda: millrace.generate("gpipe", order="middle"), "fifo or lifo"),
-    "cost member": (lambda: millrace.ModelCosts(forwrd=1), "no member called 'forwrd'; did you mean 'forward'"),
+    "cost member": (lambda: millrace.Costs(forwrd=1), "no member called 'forwrd'; did you mean 'forward'"),
     "cost list": (
         lambda: millrace.generate("1f1b").simulate({"forward": [1, 2, 3]}),
         "^forward has 3 values; allowed are 1, p = 4 or one per stage, 4$"),
     "negative": (lambda: millrace.generate("1f1b").simulate({"forward": -1}), "^forward holds -1; expected"),
-    "not finite": (lambda: millrace.ModelCosts(forward=float("nan")), "not finite"),
-    "text for a number": (lambda: millrace.ModelCosts(weight="1"), "^weight holds a str; expected a number"),
+    "not finite": (lambda: millrace.Costs(forward=float("nan")), "not finite"),
+    "text for a number": (lambda: millrace.Costs(weight="1"), "^weight holds a str; expected a number"),
     "together": (
         lambda: millrace.generate("1f1b").simulate({"bandwidth": 1}),
         "^bandwidth is given without message_bytes; they go together$"),
-    "cores": (lambda: millrace.ModelCosts(cores=-1), "^cores is a whole number"),
+    "cores": (lambda: millrace.Costs(cores=-1), "^cores is a whole number"),
     "no costs": (lambda: millrace.generate("1f1b").simulate(3), "^costs are a int"),
     "no file": (lambda: millrace.generate("1f1b").simulate("none.json"), "^none.json cannot be read: No such file"),
     "action": (lambda: Program([["0F0", "0X0"]]), "^rank 0: action 1, '0X0': unknown action 'X'; known are"),
@@ -129,11 +129,11 @@ def test_a_file_and_a_list_do_not_say_the_same_thing(tmp_path):
     path = tmp_path / "costs.json"
     path.write_text('{"millrace_costs": 1, "unit": "s", "ranks": 1, "chunks": 1, '
                     '"forward": [1], "input": [1], "weight": [1]}')
-    with pytest.raises(InvalidArgument, match="^forward was given, but costs .* says it"):
-        millrace.ModelCosts(file=path, forward=1)
+    with pytest.raises(InvalidArgument, match="^forward was given, but costs .* has it too"):
+        millrace.Costs(file=path, forward=1)
 
 
 def test_nothing_is_pickled():
-    for thing in (millrace.generate("1f1b"), millrace.ModelCosts(), millrace.Shape(1, 1)):
+    for thing in (millrace.generate("1f1b"), millrace.Costs(), millrace.Shape(1, 1)):
         with pytest.raises(TypeError):
             pickle.dumps(thing)

@@ -124,7 +124,7 @@ def test_the_stubs_name_every_option_of_a_search():
 
 def test_the_stubs_name_every_member_of_the_costs():
     node = next(node for node, _ in functions_with_stubs() if any(a.arg == "memory_boundary" for a in node.args.kwonlyargs))
-    assert {name for name, _, _ in said_by_the_stub(node)} - {"self"} == public(millrace.ModelCosts)
+    assert {name for name, _, _ in said_by_the_stub(node)} - {"self"} == public(millrace.Costs)
 
 
 def test_everything_says_what_it_is():

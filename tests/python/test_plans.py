@@ -124,7 +124,7 @@ def test_a_cost_file_says_the_costs(command, tmp_path):
     figures = command.json("simulate", "zb-auto", "-p", 2, "-m", 6, "--costs", path)
     same(figures, program.simulate(path))
     same(figures, program.simulate({"file": str(path)}))
-    assert program.simulate(millrace.ModelCosts(file=path, cores=1)).makespan == command.json(
+    assert program.simulate(millrace.Costs(file=path, cores=1)).makespan == command.json(
         "simulate", "zb-auto", "-p", 2, "-m", 6, "--costs", path, "--cores", 1)["makespan"]
     assert program.verify(memory_limit=15, costs=path)[0].rule is millrace.Rule.MEMORY
 

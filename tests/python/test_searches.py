@@ -29,7 +29,7 @@ def test_a_search_for_steps_of_several_passes_finds_what_the_command_finds(comma
     assert (result.best.step, result.lower_bound) == (said["step"], said["lower_bound"])
     reduced = result.best.program.insert_reductions(2)
     assert reduced.simulate(costs).step == pytest.approx(result.best.step) and result.best.step > result.best.makespan
-    assert millrace.ModelCosts(**costs).accumulate == 3 and millrace.ModelCosts().accumulate == 1
+    assert millrace.Costs(**costs).accumulate == 3 and millrace.Costs().accumulate == 1
 
 
 @pytest.mark.parametrize("accumulate", [0, 1.5, [1, 2]])
@@ -46,7 +46,7 @@ def test_a_sweep_takes_passes_and_copies(command):
     assert [(row.data_parallel, row.accumulate) for row in table] == [(1, 1), (1, 3), (2, 1), (2, 3)]
     one, three = table[2:]
     assert three.step == 3 * one.makespan - 2 * one.sums_exposed and one.sums_exposed > 0
-    with pytest.raises(millrace.InvalidArgument, match="data_parallel is 2 in the costs; a sweep takes it beside them"):
+    with pytest.raises(millrace.InvalidArgument, match="data_parallel is 2 in the costs; a sweep takes it next to them"):
         millrace.sweep(["1f1b"], 2, [4], costs={"data_parallel": 2})
 
 
@@ -159,7 +159,7 @@ def test_a_program_of_ones_own_is_compared_with_the_catalogue():
 def test_a_sweep_is_the_table_of_the_command(command):
     words = ["sweep", "1f1b,zb-h1,interleaved", "-p", "2,4", "-m", "4..6", "-v", "2,3",
              "--times", "1:1:1,1:2:0.5", "--latency", "0.5", "--memory-limit", "none,1p,2"]
-    costs = [millrace.ModelCosts(latency=0.5),
+    costs = [millrace.Costs(latency=0.5),
              {"forward": 1, "input": 2, "weight": 0.5, "latency": 0.5}]
     tables = [millrace.sweep(["1f1b", "zb-h1", "interleaved"], [2, 4], range(4, 7), chunks=[2, 3], costs=costs,
                              memory_limits=[None, "1p", 2], threads=threads) for threads in (1, 2, None)]

@@ -57,7 +57,8 @@ TEST(TreeOrder, GivesOneHashForEverySchedule) {
       if (schedule.takes("slices")) continue;  // of sequences
       const TrainerOptions options = tree_options(std::string(schedule.name), ranks);
       try {
-        const Program program = schedule.generate({.ranks = ranks, .micro_batches = kOfUpdate});
+        const Program program =
+            generate(schedule.name, {.ranks = ranks, .micro_batches = kOfUpdate});
         const Shape& shape = program.shape;
         if (shape.replicas() > 1 || shape.forward_only) continue;
         others += accumulation(program).ascending ? 0 : 1;

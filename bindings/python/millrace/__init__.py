@@ -17,8 +17,8 @@ except ImportError as _missing:
     raise ImportError("millrace needs numpy (Debian: python3-numpy; pip install numpy)") from _missing
 
 from ._millrace import (
+    Costs,
     Launched,
-    ModelCosts,
     Program,
     Shape,
     Tensor,
@@ -74,6 +74,7 @@ __all__ = [
     "AdamW",
     "ChannelCapacity",
     "Compared",
+    "Costs",
     "DataError",
     "EpochReport",
     "Error",
@@ -84,7 +85,6 @@ __all__ = [
     "Iterations",
     "Launched",
     "Mismatch",
-    "ModelCosts",
     "Momentum",
     "Op",
     "Optimizer",

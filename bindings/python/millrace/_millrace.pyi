@@ -33,14 +33,14 @@ Actions = str | Sequence[str] | npt.NDArray[np.void]
 action_dtype: np.dtype[np.void]
 """An action: op, with_next, replica, edge, stage, micro_batch, slice; 16 bytes."""
 
-class ModelCosts:
+class Costs:
     def __init__(
         self,
         *,
         forward: Numbers | None = None,
         input: Numbers | None = None,
         weight: Numbers | None = None,
-        recompute_time: Numbers | None = None,
+        recompute: Numbers | None = None,
         slice_costs: Numbers | None = None,
         chunk_costs: bool | None = None,
         memory_forward: Numbers | None = None,
@@ -68,7 +68,7 @@ class ModelCosts:
     @property
     def weight(self) -> list[float] | None: ...
     @property
-    def recompute_time(self) -> list[float] | None: ...
+    def recompute(self) -> list[float] | None: ...
     @property
     def slice_costs(self) -> list[float] | None: ...
     @property
@@ -92,7 +92,7 @@ class ModelCosts:
     @property
     def rank_speed(self) -> list[float] | None: ...
     @property
-    def cores(self) -> int: ...
+    def cores(self) -> int | None: ...
     @property
     def data_parallel(self) -> int: ...
     @property
@@ -108,7 +108,7 @@ class ModelCosts:
     @property
     def file(self) -> str | None: ...
 
-Costs = ModelCosts | Mapping[str, Any] | Path | None
+CostsLike = Costs | Mapping[str, Any] | Path | None
 
 class Shape:
     def __init__(
@@ -182,28 +182,28 @@ class Program:
         *,
         transport: Literal["unbounded", "rendezvous"] | int = "unbounded",
         memory_limit: Numbers | None = None,
-        costs: Costs = None,
+        costs: CostsLike = None,
         loss_weights: Sequence[float] | None = None,
     ) -> list[Violation]: ...
-    def simulate(self, costs: Costs = None) -> Report: ...
+    def simulate(self, costs: CostsLike = None) -> Report: ...
     def simulate_iterations(
-        self, costs: Costs = None, *, steps: int, barrier: bool = False
+        self, costs: CostsLike = None, *, steps: int, barrier: bool = False
     ) -> Iterations: ...
     def simulate_jitter(
-        self, costs: Costs = None, *, amount: float = 0.1, runs: int = 100, seed: int = 1
+        self, costs: CostsLike = None, *, amount: float = 0.1, runs: int = 100, seed: int = 1
     ) -> Spread: ...
     def accumulation(self) -> Accumulation: ...
     def channel_capacities(self) -> list[ChannelCapacity]: ...
-    def svg(self, costs: Costs = None, *, title: str | None = None) -> str: ...
+    def svg(self, costs: CostsLike = None, *, title: str | None = None) -> str: ...
     def _repr_svg_(self) -> str: ...
     def html(
-        self, costs: Costs = None, *, title: str | None = None, others: Sequence[Program] = ...
+        self, costs: CostsLike = None, *, title: str | None = None, others: Sequence[Program] = ...
     ) -> str: ...
-    def ascii(self, costs: Costs = None, *, columns: int = 0, colour: bool = False) -> str: ...
-    def trace(self, costs: Costs = None) -> str: ...
+    def ascii(self, costs: CostsLike = None, *, columns: int = 0, colour: bool = False) -> str: ...
+    def trace(self, costs: CostsLike = None) -> str: ...
     def search(
         self,
-        costs: Costs = None,
+        costs: CostsLike = None,
         *,
         progress: Callable[[SearchProgress], object] | None = None,
         objective: Literal["makespan", "span"] = "makespan",
@@ -222,7 +222,7 @@ def generate(
     ranks: int = 4,
     micro_batches: int = 8,
     *,
-    costs: Costs = None,
+    costs: CostsLike = None,
     chunks: int | None = None,
     slices: int | None = None,
     group: int | None = None,
@@ -235,7 +235,7 @@ def search(
     ranks: int = 4,
     micro_batches: int = 8,
     *,
-    costs: Costs = None,
+    costs: CostsLike = None,
     progress: Callable[[SearchProgress], object] | None = None,
     chunks: int | None = None,
     slices: int | None = None,
@@ -252,7 +252,7 @@ def compare(
     ranks: int = 4,
     micro_batches: int = 8,
     *,
-    costs: Costs = None,
+    costs: CostsLike = None,
     chunks: int | None = None,
     slices: int | None = None,
     group: int | None = None,
@@ -268,7 +268,7 @@ def sweep(
     chunks: int | Sequence[int] | None = None,
     slices: int | Sequence[int] | None = None,
     data_parallel: int | Sequence[int] = 1,
-    costs: Costs | tuple[float, float, float] | list[Costs | tuple[float, float, float]] = None,
+    costs: CostsLike | tuple[float, float, float] | list[CostsLike | tuple[float, float, float]] = None,
     memory_limits: float | str | None | Sequence[float | str | None] = None,
     threads: int | None = None,
 ) -> SweepTable: ...

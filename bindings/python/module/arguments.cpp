@@ -1,6 +1,7 @@
 // What Python hands over, as the library's options; see arguments.hpp.
 #include "module/arguments.hpp"
 
+#include <algorithm>
 #include <array>
 #include <cmath>
 #include <pybind11/numpy.h>
@@ -8,7 +9,7 @@
 #include "core/edit_distance.hpp"
 #include "millrace/core/error.hpp"
 #include "millrace/core/whole_file.hpp"
-#include "millrace/scheduler/plan/cost_members.hpp"
+#include "millrace/scheduler/plan/costs.hpp"
 
 namespace millrace::python {
 
@@ -35,64 +36,47 @@ bool is_sequence(const py::handle& value) {
          py::hasattr(value, "__iter__");
 }
 
-/// The member called `name` of a table; null: none.
-template <class Table>
-auto member_called(const Table& table, std::string_view name) -> decltype(table.front().member) {
-  for (const auto& [known, member] : table)
-    if (name == known) return member;
-  return nullptr;
-}
-
-[[noreturn]] void refuse_member(const std::string& name) {
-  std::vector<std::string> known = {"accumulate", "cores", "data_parallel", "file"};
-  const auto add = [&known](const auto& table) {
-    for (const auto& [member, where] : table) known.emplace_back(member);
+/// The row of that name. Throws InvalidArgument with the nearest name.
+const CostMember& member_called(const std::string& name) {
+  const auto rows = cost_members();
+  const auto distance = [&](const CostMember& row) {
+    return row.help.empty() ? std::size_t{1000} : edit_distance(name, std::string(row.name));
   };
-  add(kCostLists), add(kMachineLists), add(kCostNumbers), add(kCostFlags);
-  const std::string* nearest = &known.front();
-  for (const std::string& candidate : known)
-    if (edit_distance(name, candidate) < edit_distance(name, *nearest)) nearest = &candidate;
-  throw InvalidArgument("costs have no member called '" + name + "'; did you mean '" + *nearest +
-                        "'?");
+  const auto nearest = std::ranges::min_element(rows, {}, distance);
+  require(distance(*nearest) == 0, [&] {
+    return "costs have no member called '" + name + "'; did you mean '" +
+           std::string(nearest->name) + "'?";
+  });
+  return *nearest;
 }
 
-void set_file(ModelCosts& costs, const std::string& path) {
+Costs costs_in(const std::string& path) {
   ParsedCosts read = read_costs(text_of_file(path));
   if (!read.costs) throw DataError(path + ":" + to_string(read.diagnostics.front()));
-  costs.file = std::make_shared<const CostFile>(std::move(*read.costs));
-  costs.file_name = path;
+  return std::move(*read.costs);
 }
 
-void set_member(ModelCosts& costs, const std::string& name, const py::handle& value) {
-  const auto object = py::reinterpret_borrow<py::object>(value);
-  if (auto list = member_called(kCostLists, name)) {
-    costs.*list = numbers_of(object, name.c_str());
-  } else if (auto machine = member_called(kMachineLists, name)) {
-    costs.*machine = numbers_of(object, name.c_str());
-  } else if (auto flag = member_called(kCostFlags, name)) {
-    require(py::isinstance<py::bool_>(value), name + " is a " + type_of(value) + "; it is a bool");
-    costs.*flag = value.cast<bool>();
-  } else if (auto number = member_called(kCostNumbers, name)) {
-    costs.*number = number_of(value, name.c_str());
-  } else if (name == "cores") {
-    const std::vector<int> cores = counts_of(object, "cores");
-    require(cores.size() == 1 && cores.front() >= 0,
-            "cores is a whole number: 0, a processor per rank, or how many the ranks share");
-    costs.cores = cores.front();
-  } else if (name == "data_parallel") {
-    const std::vector<int> copies = counts_of(object, "data_parallel");
-    require(copies.size() == 1 && copies.front() >= 1,
-            "data_parallel is a whole number from 1: how many copies of the pipeline are trained");
-    costs.data_parallel = copies.front();
-  } else if (name == "accumulate") {
-    const std::vector<int> passes = counts_of(object, "accumulate");
-    require(passes.size() == 1 && passes.front() >= 1,
-            "accumulate is a whole number from 1: how many passes of the micro-batches a step has");
-    costs.accumulate = passes.front();
-  } else if (name == "file") {
-    set_file(costs, path_of(value));
+int count_of(const CostMember& row, const py::object& value) {
+  const std::string name(row.name);
+  const std::vector<int> counts = counts_of(value, name.c_str());
+  require(counts.size() == 1 && counts.front() >= row.least,
+          name + " is a whole number from " + std::to_string(static_cast<int>(row.least)));
+  return counts.front();
+}
+
+void set_member(Costs& costs, const CostMember& row, const py::object& value) {
+  const std::string name(row.name);
+  if (const auto* list = std::get_if<std::vector<double> Costs::*>(&row.member)) {
+    costs.** list = numbers_of(value, name.c_str());
+  } else if (const auto* number = std::get_if<std::optional<double> Costs::*>(&row.member)) {
+    costs.** number = number_of(value, name.c_str());
+  } else if (const auto* some = std::get_if<std::optional<int> Costs::*>(&row.member)) {
+    costs.** some = count_of(row, value);
+  } else if (const auto* count = std::get_if<int Costs::*>(&row.member)) {
+    costs.** count = count_of(row, value);
   } else {
-    refuse_member(name);
+    require(py::isinstance<py::bool_>(value), name + " is a " + type_of(value) + "; it is a bool");
+    costs.*std::get<bool Costs::*>(row.member) = value.cast<bool>();
   }
 }
 
@@ -137,24 +121,31 @@ std::vector<int> counts_of(const py::object& value, const char* what) {
   return counts;
 }
 
-ModelCosts costs_of_members(const py::dict& members) {
-  ModelCosts costs;
-  for (const auto& [name, value] : members)
-    if (!value.is_none()) set_member(costs, py::str(name), value);
-  require_said_once(costs);
+Costs costs_of_members(const py::dict& members) {
+  Costs costs;
+  std::string file;
+  for (const auto& [key, value] : members) {
+    if (value.is_none()) continue;
+    const std::string name = py::str(key);
+    if (name == "file")
+      file = path_of(value);
+    else
+      set_member(costs, member_called(name), py::reinterpret_borrow<py::object>(value));
+  }
+  if (!file.empty()) return over(costs_in(file), file, std::move(costs));
+  require_consistent(costs);
   return costs;
 }
 
-ModelCosts costs_of(const py::object& value) {
+Costs costs_of(const py::object& value) {
   if (value.is_none()) return {};
-  if (py::isinstance<ModelCosts>(value)) return value.cast<ModelCosts>();
+  if (py::isinstance<Costs>(value)) return value.cast<Costs>();
   if (py::isinstance<py::dict>(value)) return costs_of_members(value);
   require(py::isinstance<py::str>(value) || py::hasattr(value, "__fspath__"),
           "costs are a " + type_of(value) +
-              "; expected millrace.ModelCosts, a dict of its members or the path of a cost file");
-  ModelCosts costs;
-  set_file(costs, path_of(value));
-  return costs;
+              "; expected millrace.Costs, a dict of its members or the path of a cost file");
+  const std::string path = path_of(value);
+  return over(costs_in(path), path, {});
 }
 
 ScheduleOptions options_of(int ranks, int micro_batches, const py::kwargs& members) {

@@ -7,7 +7,8 @@
 #include <string>
 #include <vector>
 
-#include "millrace/scheduler/plan/model_costs.hpp"
+#include "millrace/scheduler/plan/costs.hpp"
+#include "millrace/scheduler/plan/generators.hpp"
 
 namespace millrace::python {
 
@@ -20,11 +21,11 @@ namespace py = pybind11;
 /// As above of whole numbers.
 [[nodiscard]] std::vector<int> counts_of(const py::object& value, const char* what);
 
-/// None: the default; ModelCosts; a mapping of its members; or the path of a cost file.
-[[nodiscard]] ModelCosts costs_of(const py::object& value);
+/// None: the default; Costs; a mapping of its members; or the path of a cost file.
+[[nodiscard]] Costs costs_of(const py::object& value);
 
-/// The members of ModelCosts by keyword; `file` is a path.
-[[nodiscard]] ModelCosts costs_of_members(const py::dict& members);
+/// The members of Costs by keyword; `file` is a path.
+[[nodiscard]] Costs costs_of_members(const py::dict& members);
 
 /// Parameters of a schedule by the names of millrace.parameters(). None leaves one unset.
 [[nodiscard]] ScheduleOptions options_of(int ranks, int micro_batches, const py::kwargs& members);

@@ -5,7 +5,7 @@
 #include <pybind11/pybind11.h>
 #include <string>
 
-#include "millrace/scheduler/plan/model_costs.hpp"
+#include "millrace/scheduler/plan/costs.hpp"
 #include "millrace/scheduler/plan/search.hpp"
 #include "millrace/scheduler/plan/simulate.hpp"
 #include "millrace/scheduler/plan/verify.hpp"
@@ -55,7 +55,7 @@ struct Simulated {
 };
 
 /// Throws InvalidArgument, with the cycle, when the program cannot proceed.
-[[nodiscard]] Simulated simulated(const Graph& graph, const ModelCosts& costs);
+[[nodiscard]] Simulated simulated(const Graph& graph, const Costs& costs);
 
 /// millrace.results.Report.
 [[nodiscard]] py::object report_object(const Graph& graph, const Simulated& run);

@@ -1,6 +1,5 @@
 // The catalogue of schedules and what generates them.
 #include "millrace/scheduler/plan/gallery.hpp"
-#include "millrace/scheduler/plan/model_costs.hpp"
 #include "module/arguments.hpp"
 #include "module/bindings.hpp"
 #include "module/interruptible.hpp"
@@ -50,7 +49,7 @@ SharedProgram generated(const std::string& name,
                         const py::object& costs,
                         const py::kwargs& members) {
   ScheduleOptions options = options_of(ranks, micro_batches, members);
-  const ModelCosts given = costs_of(costs);
+  const Costs given = costs_of(costs);
   return interruptible([&](const Stop& stop) {
     options.stop = stop;
     return std::make_shared<Program>(generate(name, options, given));

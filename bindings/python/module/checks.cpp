@@ -41,7 +41,7 @@ py::list verified(const Program& program,
   checks.transport = transport_of(transport);
   checks.memory_limit = limits_of(memory_limit, program.shape.ranks);
   checks.loss_weights = numbers_of(loss_weights, "loss_weights");
-  const ModelCosts given = costs_of(costs);
+  const Costs given = costs_of(costs);
   if (!checks.memory_limit.empty()) {
     require_memory(given);
     checks.cost = cost_of(program.shape, given);
@@ -72,7 +72,7 @@ py::tuple places_of(const Graph& graph, const std::vector<Node>& nodes) {
 }
 
 py::object simulate_program(const Program& program, const py::object& costs) {
-  const ModelCosts given = costs_of(costs);
+  const Costs given = costs_of(costs);
   const Graph graph(program);
   return report_object(graph, simulated(graph, given));
 }
@@ -107,7 +107,7 @@ py::list capacities_of(const Program& program) {
 
 }  // namespace
 
-Simulated simulated(const Graph& graph, const ModelCosts& costs) {
+Simulated simulated(const Graph& graph, const Costs& costs) {
   Cost cost = cost_of(graph.program().shape, costs);
   const py::gil_scoped_release unlocked;
   auto run = simulate(graph, cost);

@@ -1,8 +1,8 @@
-// ModelCosts: times and memory of a model, said once for every cut of it.
+// Costs: one property per row of the table.
+#include "millrace/scheduler/plan/costs.hpp"
+
 #include <pybind11/stl.h>
 
-#include "millrace/scheduler/plan/cost_file.hpp"
-#include "millrace/scheduler/plan/cost_members.hpp"
 #include "module/arguments.hpp"
 #include "module/bindings.hpp"
 
@@ -15,30 +15,33 @@ constexpr const char* kAbout =
     "the command say. Lists hold 1 value; p values, of p consecutive full stages; or one per "
     "stage, as if each were a full one.";
 
-/// An empty list is the default: None in Python.
-template <class Class>
-void bind_list(Class& costs, const char* name, std::vector<double> ModelCosts::*list) {
-  costs.def_property_readonly(name, [list](const ModelCosts& self) -> py::object {
-    if ((self.*list).empty()) return py::none();
-    return py::cast(self.*list);
-  });
+/// A member as Python has it; None for the default.
+py::object value_of(const std::vector<double>& list) {
+  return list.empty() ? py::object(py::none()) : py::cast(list);
+}
+
+template <class Value>
+py::object value_of(const Value& value) {
+  return py::cast(value);
 }
 
 }  // namespace
 
 void bind_costs(py::module_& module) {
-  py::class_<ModelCosts> costs(module, "ModelCosts", kAbout);
+  py::class_<Costs> costs(module, "Costs", kAbout);
   costs.def(py::init([](const py::kwargs& members) { return costs_of_members(members); }));
-  for (const auto& [name, list] : kCostLists) bind_list(costs, name, list);
-  for (const auto& [name, list] : kMachineLists) bind_list(costs, name, list);
-  for (const auto& [name, number] : kCostNumbers) costs.def_readonly(name, number);
-  for (const auto& [name, flag] : kCostFlags) costs.def_readonly(name, flag);
-  costs.def_readonly("cores", &ModelCosts::cores)
-      .def_readonly("data_parallel", &ModelCosts::data_parallel)
-      .def_readonly("accumulate", &ModelCosts::accumulate)
-      .def_property_readonly("file", [](const ModelCosts& self) -> py::object {
-        return self.file ? py::cast(self.file_name) : py::none();
-      });
+  for (const CostMember& row : cost_members()) {
+    if (row.help.empty()) continue;
+    costs.def_property_readonly(
+        std::string(row.name).c_str(),
+        [&row](const Costs& self) {
+          return std::visit([&](auto member) { return value_of(self.*member); }, row.member);
+        },
+        std::string(row.help).c_str());
+  }
+  costs.def_property_readonly("file", [](const Costs& self) -> py::object {
+    return self.file ? py::cast(self.file_name) : py::none();
+  });
 }
 
 }  // namespace millrace::python

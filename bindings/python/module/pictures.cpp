@@ -13,7 +13,7 @@ namespace {
 using namespace py::literals;
 
 Simulated run_of(const Program& program, const py::object& costs) {
-  const ModelCosts given = costs_of(costs);
+  const Costs given = costs_of(costs);
   return simulated(Graph(program), given);
 }
 

@@ -112,7 +112,7 @@ py::object searched(SearchOptions options,
                     const py::object& costs,
                     const py::object& progress,
                     const py::kwargs& members) {
-  const ModelCosts given = costs_of(costs);
+  const Costs given = costs_of(costs);
   set_costs(options, given);
   set_members(options, members);
   if (options.memory_limit < std::numeric_limits<double>::infinity()) require_memory(given);

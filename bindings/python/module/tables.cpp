@@ -57,9 +57,7 @@ void require_taken(const std::vector<Contender>& contenders, const ScheduleOptio
   }
 }
 
-SharedProgram program_of(const Contender& contender,
-                         ScheduleOptions options,
-                         const ModelCosts& costs) {
+SharedProgram program_of(const Contender& contender, ScheduleOptions options, const Costs& costs) {
   if (contender.entry == nullptr) return contender.program;
   for (const ScheduleParameter& parameter : kScheduleParameters)
     if (!contender.entry->takes(parameter.name)) clear_value(options, parameter);
@@ -71,7 +69,7 @@ SharedProgram program_of(const Contender& contender,
 
 py::object compared(const Contender& contender,
                     const ScheduleOptions& options,
-                    const ModelCosts& costs) {
+                    const Costs& costs) {
   const py::tuple left_out = py::tuple(py::cast(untaken(contender, options)));
   try {
     const SharedProgram program = program_of(contender, options, costs);
@@ -103,7 +101,7 @@ py::list compare(const py::object& schedules,
                  const py::object& costs,
                  const py::kwargs& members) {
   const ScheduleOptions options = options_of(ranks, micro_batches, members);
-  const ModelCosts given = costs_of(costs);
+  const Costs given = costs_of(costs);
   std::vector<Contender> contenders;
   for (const py::handle said : py::iter(schedules)) contenders.push_back(contender_of(said));
   require_taken(contenders, options);
@@ -115,71 +113,38 @@ py::list compare(const py::object& schedules,
   return rows;
 }
 
-double single(const std::vector<double>& list, const char* name, double otherwise) {
-  require(list.size() <= 1,
-          named(name) + (" has " + std::to_string(list.size()) +
-                         " values; a sweep takes one, of a full stage, or a cost file"));
-  return list.empty() ? otherwise : list.front();
-}
-
-SweepCosts sweep_costs_of(const ModelCosts& costs) {
+Costs of_sweep(Costs costs) {
   require(costs.data_parallel == 1,
           "data_parallel is " + std::to_string(costs.data_parallel) +
-              " in the costs; a sweep takes it beside them, sweep(..., data_parallel=" +
+              " in the costs; a sweep takes it next to them, sweep(..., data_parallel=" +
               std::to_string(costs.data_parallel) + ", costs=...)");
-  SweepCosts swept;
-  if (costs.file)
-    swept = sweep_costs(*costs.file, costs.file_name);
-  else {
-    swept.forward = single(costs.forward, "forward", 1);
-    swept.input = single(costs.input, "input", 1);
-    swept.weight = single(costs.weight, "weight", 1);
-  }
-  swept.latency = single(costs.latency, "latency", swept.latency);
-  swept.bandwidth = single(costs.bandwidth, "bandwidth", swept.bandwidth);
-  swept.gradient_bytes = single(costs.gradient_bytes, "gradient_bytes", swept.gradient_bytes);
-  swept.accumulate = costs.accumulate;
-  if (costs.file && !costs.file->cost.memory_forward.empty()) return swept;
-  swept.memory_forward = single(costs.memory_forward, "memory_forward", 1);
-  swept.memory_input = single(costs.memory_input, "memory_input", 0);
-  swept.memory_weight =
-      single(costs.memory_weight, "memory_weight", -swept.memory_forward - swept.memory_input);
-  return swept;
+  return costs;
 }
 
 /// One set of costs, or a list of them; (F, I, W) is a set too.
-std::vector<SweepCosts> swept_costs(const py::object& said) {
+std::vector<Costs> swept_costs(const py::object& said) {
   const auto one = [](const py::handle& item) {
     auto object = py::reinterpret_borrow<py::object>(item);
-    if (!py::isinstance<py::tuple>(item)) return sweep_costs_of(costs_of(object));
+    if (!py::isinstance<py::tuple>(item)) return of_sweep(costs_of(object));
     const std::vector<double> times = numbers_of(object, "costs");
     require(times.size() == 3, "costs hold a tuple; expected the times (F, I, W)");
-    ModelCosts costs;
-    costs.forward = {times[0]};
-    costs.input = {times[1]};
-    costs.weight = {times[2]};
-    return sweep_costs_of(costs);
+    return Costs{.forward = {times[0]}, .input = {times[1]}, .weight = {times[2]}};
   };
   if (!py::isinstance<py::list>(said)) return {one(said)};
-  std::vector<SweepCosts> all;
+  std::vector<Costs> all;
   for (const py::handle item : said) all.push_back(one(item));
   return all;
 }
 
 /// None: no limit; a number; or "2p", times p x memory_forward.
-std::optional<SweepLimit> limit_of(const py::handle& said) {
+std::optional<MemoryLimit> limit_of(const py::handle& said) {
   if (said.is_none()) return std::nullopt;
-  std::string text = py::str(said);
-  const bool times_ranks = !text.empty() && text.back() == 'p';
-  if (times_ranks) text.pop_back();
-  ScheduleOptions limited;
-  set_value(limited, kScheduleParameters[parameter_index("memory_limit")], text);
-  return SweepLimit{limited.memory_limit.value_or(0), times_ranks};
+  return parse_memory_limit(std::string(py::str(said)));
 }
 
-std::vector<std::optional<SweepLimit>> limits_of(const py::object& said) {
+std::vector<std::optional<MemoryLimit>> limits_of(const py::object& said) {
   if (!py::isinstance<py::list>(said) && !py::isinstance<py::tuple>(said)) return {limit_of(said)};
-  std::vector<std::optional<SweepLimit>> limits;
+  std::vector<std::optional<MemoryLimit>> limits;
   for (const py::handle item : said) limits.push_back(limit_of(item));
   return limits;
 }
@@ -226,20 +191,21 @@ py::dict metrics_of(const SweepRow& row) {
 
 py::object row_object(const SweepRow& row) {
   const SweepPoint& point = row.point;
+  const MeanStage mean = mean_stage(point.costs);
   return made("SweepRow",
               "schedule"_a = point.schedule,
               "ranks"_a = point.ranks,
               "micro_batches"_a = point.micro_batches,
-              "chunks"_a = point.chunks,
-              "slices"_a = point.slices,
-              "data_parallel"_a = point.data_parallel,
+              "chunks"_a = point.chunks.value_or(0),
+              "slices"_a = point.slices.value_or(0),
+              "data_parallel"_a = point.costs.data_parallel,
               "accumulate"_a = point.costs.accumulate,
-              "forward"_a = point.costs.forward,
-              "input"_a = point.costs.input,
-              "weight"_a = point.costs.weight,
-              "latency"_a = point.costs.latency,
-              "bandwidth"_a = point.costs.bandwidth,
-              "gradient_bytes"_a = point.costs.gradient_bytes,
+              "forward"_a = mean.forward,
+              "input"_a = mean.input,
+              "weight"_a = mean.weight,
+              "latency"_a = mean.latency,
+              "bandwidth"_a = mean.bandwidth,
+              "gradient_bytes"_a = mean.gradient_bytes,
               "costs"_a = point.costs.file_name,
               "memory_limit"_a = point.memory_limit,
               "reason"_a = row.reason,
@@ -310,7 +276,7 @@ void bind_tables(py::module_& module) {
              "memory_limits"_a = py::none(),
              "threads"_a = py::none(),
              "A table of schedules ('all', a name or a list) by counts, costs and limits; every "
-             "argument may be a list. `costs` hold (F, I, W), ModelCosts, dicts or cost files; "
+             "argument may be a list. `costs` hold (F, I, W), Costs, dicts or cost files; "
              "`memory_limits` numbers, None or '2p', times p x memory_forward. On all processors "
              "unless `threads` says less. Ctrl-C ends it.");
 }

@@ -12,7 +12,7 @@
 #include "millrace/scheduler/plan/graph.hpp"
 #include "millrace/scheduler/plan/list_schedule.hpp"
 #include "millrace/scheduler/plan/lower_bound.hpp"
-#include "millrace/scheduler/plan/model_costs.hpp"
+#include "millrace/scheduler/plan/costs.hpp"
 #include "millrace/scheduler/plan/objective.hpp"
 #include "millrace/scheduler/plan/partial_sums.hpp"
 #include "millrace/scheduler/plan/passes.hpp"

@@ -182,17 +182,6 @@ std::vector<MemoryPeak> memory_peaks(const Program& program, const Cost& cost) {
   return peaks;
 }
 
-double merged_input_peak(const Cost& cost, std::size_t first, std::size_t last) {
-  double level = 0, peak = 0;
-  for (std::size_t stage = last; stage-- > first;) {
-    if (!cost.memory_input_peak.empty())
-      peak = std::max(peak, level + cost.memory_input_peak[stage]);
-    if (!cost.memory_input.empty()) level += cost.memory_input[stage];
-    peak = std::max(peak, level);
-  }
-  return peak;
-}
-
 }  // namespace millrace::plan
 
 namespace millrace {

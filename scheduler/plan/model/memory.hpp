@@ -66,8 +66,4 @@ struct MemoryPeak {
 /// By rank, over all passes of a step. Cost: O(actions), with a tree of sums for each pass.
 [[nodiscard]] std::vector<MemoryPeak> memory_peaks(const Program& program, const Cost& cost);
 
-/// The most that the I of stages [first, last) add to their rank's memory at any moment, when they
-/// run one after the other, the last stage first.
-[[nodiscard]] double merged_input_peak(const Cost& cost, std::size_t first, std::size_t last);
-
 }  // namespace millrace::plan

@@ -43,17 +43,17 @@ constexpr PhaseRow kSeqVpp{Grouping::FullCycles, 2, kFused, false};
 constexpr PhaseRow kSeqSmartVpp{Grouping::CyclesOfPq, 1, kFused, false};
 
 template <const PhaseRow& row>
-Program phase(const ScheduleOptions& options) {
+Program phase(const generators::Request& options) {
   return phase_program(row, options);
 }
 
-Program lifo(const ScheduleOptions& options) {
-  ScheduleOptions reversed = options;
+Program lifo(const generators::Request& options) {
+  generators::Request reversed = options;
   reversed.order = BackwardOrder::Lifo;
   return phase_program(kForwardsFirst, reversed);
 }
 
-Program seqpipe(const ScheduleOptions& options) {
+Program seqpipe(const generators::Request& options) {
   return phase_program(options.chunks == 1 ? kSeqPipeOneChunk : kSeqPipe, options);
 }
 
@@ -359,16 +359,19 @@ bool agrees(const ScheduleEntry& entry,
   return parameter == "slices" && options.slices == 1;
 }
 
-Program generate(std::string_view name, const ScheduleOptions& options) {
-  const ScheduleEntry& entry = find_schedule(name);
-  generators::require_known_options(entry, options);
-  const ScheduleOptions filled = generators::with_defaults(entry, options);
-  generators::require_counts(filled);
-
+Program generators::generate(const ScheduleEntry& entry, const Request& request) {
+  require_known_options(entry, request);
+  const Request filled = with_defaults(entry, request);
+  require_counts(filled);
   if (filled.stop && filled.stop()) throw Stopped("stopped before the first action");
   Program program = entry.generate(filled);
   program.name = title_of(entry, filled);
   return program;
+}
+
+Program generate(std::string_view name, const ScheduleOptions& options, const Costs& costs) {
+  const ScheduleEntry& entry = find_schedule(name);
+  return generators::generate(entry, generators::request_of(entry, options, costs));
 }
 
 }  // namespace millrace

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <fmt/format.h>
 
 #include "plan/text/number_text.hpp"
 
@@ -35,6 +36,26 @@ std::int64_t forwards_of(const ScheduleParameter& parameter, const ScheduleOptio
   return std::int64_t{parameter.forwards} * count_of(parameter, options).value_or(1);
 }
 
+/// Whether the stages or ranks may differ.
+bool may_differ(const Costs& costs) {
+  const auto several = [&](auto list) { return (costs.*list).size() > 1; };
+  return costs.file || costs.stages > 0 || !costs.rank_speed.empty() || several(&Costs::forward) ||
+         several(&Costs::input) || several(&Costs::weight) || several(&Costs::memory_forward) ||
+         several(&Costs::memory_input) || several(&Costs::memory_weight);
+}
+
+/// A generator orders the stages for a core per rank, for one replica and one accumulation step.
+Cost costs_of_ranks(const ScheduleOptions& options, const Costs& costs) {
+  Cost cost = cost_of({.ranks = options.ranks,
+                       .micro_batches = options.micro_batches,
+                       .placement = Placement::straight(options.ranks)},
+                      costs);
+  cost.cores = 0;
+  cost.data_parallel = cost.passes = 1;
+  cost.gradient_bytes.clear();
+  return cost;
+}
+
 /// What the schedule has instead of the parameter.
 std::string instead(const ScheduleParameter& parameter,
                     const ScheduleEntry& entry,
@@ -45,8 +66,19 @@ std::string instead(const ScheduleParameter& parameter,
 
 }  // namespace
 
-ScheduleOptions with_defaults(const ScheduleEntry& entry, const ScheduleOptions& options) {
-  ScheduleOptions filled = options;
+Request request_of(const ScheduleEntry& entry, const ScheduleOptions& options, const Costs& costs) {
+  require_consistent(costs);
+  require(costs.slice_costs.empty() || entry.takes("slices"),
+          named("slice_costs") +
+              fmt::format(" was given, but schedule '{}' has no slices", entry.name));
+  Request request{options};
+  request.mean = mean_stage(costs, costs.chunk_costs ? chunks_of(entry, options) : 1);
+  if (entry.staged && may_differ(costs)) request.stages = costs_of_ranks(options, costs);
+  return request;
+}
+
+Request with_defaults(const ScheduleEntry& entry, const Request& options) {
+  Request filled = options;
   for (const ScheduleParameter& parameter : kScheduleParameters)
     if (!entry.takes(parameter.name)) clear_value(filled, parameter);  // said although it is so
   if (entry.takes("chunks")) filled.chunks = chunks_of(entry, options);
@@ -57,11 +89,11 @@ ScheduleOptions with_defaults(const ScheduleEntry& entry, const ScheduleOptions&
   return filled;
 }
 
-void require_order_found(bool found, const ScheduleOptions& options) {
+void require_order_found(bool found, const Request& options) {
   require(found,
           named("memory_limit") + " is " + plan::number_text(memory_limit_of(options)) +
               "; no order was found under it, " + named("ranks") + " x " + named("memory_forward") +
-              " = " + plan::number_text(options.ranks * options.memory_forward) + " works");
+              " = " + plan::number_text(options.ranks * options.mean.memory_forward) + " works");
 }
 
 void require_counts(const ScheduleOptions& options) {

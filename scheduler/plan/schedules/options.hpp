@@ -3,6 +3,7 @@
 #pragma once
 
 #include <algorithm>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -11,6 +12,23 @@
 
 namespace millrace::generators {
 
+/// The options of one call of a generator, with the costs as it reads them.
+struct Request : ScheduleOptions {
+  MeanStage mean = {};
+  /// Costs of each stage, where stages or ranks may differ, for the entries with `staged`, which
+  /// then keep the limit on every rank.
+  std::optional<Cost> stages = {};
+};
+
+/// The options with the means of the costs, and with those of each stage where the entry takes
+/// them.
+[[nodiscard]] Request request_of(const ScheduleEntry& entry,
+                                 const ScheduleOptions& options,
+                                 const Costs& costs);
+
+/// As millrace::generate.
+[[nodiscard]] Program generate(const ScheduleEntry& entry, const Request& request);
+
 /// "micro_batches is 6 with ranks 4": how a refusal opens.
 inline ParameterText given(std::string_view name, int value, const ScheduleOptions& options) {
   return named(name) + " is " + std::to_string(value) + " with " + named("ranks") + " " +
@@ -18,12 +36,11 @@ inline ParameterText given(std::string_view name, int value, const ScheduleOptio
 }
 
 /// The options with the counts that the schedule takes filled in.
-[[nodiscard]] ScheduleOptions with_defaults(const ScheduleEntry& entry,
-                                            const ScheduleOptions& options);
+[[nodiscard]] Request with_defaults(const ScheduleEntry& entry, const Request& request);
 
 /// What a rank may hold: the limit that was given, else p forwards, as many as 1F1B holds.
-inline double memory_limit_of(const ScheduleOptions& options) {
-  return options.memory_limit.value_or(options.ranks * options.memory_forward);
+inline double memory_limit_of(const Request& options) {
+  return options.memory_limit.value_or(options.ranks * options.mean.memory_forward);
 }
 
 /// What an I takes only while it runs, beyond what it leaves: under a limit, room for it stays
@@ -31,12 +48,12 @@ inline double memory_limit_of(const ScheduleOptions& options) {
 inline double passing_memory(double input_peak, double input) {
   return std::max(0.0, input_peak - std::max(0.0, input));
 }
-inline double passing_memory(const ScheduleOptions& options) {
-  return passing_memory(options.memory_input_peak.value_or(0), options.memory_input);
+inline double passing_memory(const Request& options) {
+  return passing_memory(options.mean.memory_input_peak.value_or(0), options.mean.memory_input);
 }
 
 /// Throws when a search under that limit found no order.
-void require_order_found(bool found, const ScheduleOptions& options);
+void require_order_found(bool found, const Request& options);
 
 /// Throws unless the counts are in their range and the program is of a size that can be held.
 void require_counts(const ScheduleOptions& options);

@@ -115,7 +115,7 @@ bool fits_rounds(int group, int ranks, int micro_batches) {
   return group >= ranks && group <= micro_batches && (rest == 0 || rest >= ranks);
 }
 
-int group_of_rounds(const ScheduleOptions& options) {
+int group_of_rounds(const Request& options) {
   const int ranks = options.ranks, micro_batches = options.micro_batches;
   int smallest = std::min(ranks, micro_batches);
   while (!fits_rounds(smallest, ranks, micro_batches)) ++smallest;
@@ -131,7 +131,7 @@ int group_of_rounds(const ScheduleOptions& options) {
 
 /// Raised from ceil(p/2) until a group's work covers the flight of a micro-batch through the ranks,
 /// then, where one exists up to p, to a divisor of m.
-int group_of_half(const ScheduleOptions& options) {
+int group_of_half(const Request& options) {
   const int ranks = options.ranks, half = (ranks + 1) / 2;
   if (options.group) {
     require(*options.group >= half && *options.group <= ranks,
@@ -139,8 +139,8 @@ int group_of_half(const ScheduleOptions& options) {
                 " (p/2 rounded up) to " + std::to_string(ranks) + " (p) work");
     return *options.group;
   }
-  const double work = options.forward + options.input + options.weight;
-  const double flight = ranks * std::max(options.forward, options.input);
+  const double work = options.mean.forward + options.mean.input + options.mean.weight;
+  const double flight = ranks * std::max(options.mean.forward, options.mean.input);
   int group = half;
   while (group < ranks && group * work < flight) ++group;
   for (int divisor = group; divisor <= ranks; ++divisor)
@@ -149,7 +149,7 @@ int group_of_half(const ScheduleOptions& options) {
 }
 
 /// m / (p / q) cycles. With `full`, a cycle must have p slices, one for every rank.
-std::vector<int> short_cycles(const ScheduleOptions& options, bool full) {
+std::vector<int> short_cycles(const Request& options, bool full) {
   const int ranks = options.ranks, micro_batches = options.micro_batches;
   const int slices = options.slices.value_or(1);
   require(slices <= ranks,
@@ -170,7 +170,7 @@ std::vector<int> short_cycles(const ScheduleOptions& options, bool full) {
 
 }  // namespace
 
-std::vector<int> group_sizes(Grouping grouping, const ScheduleOptions& options) {
+std::vector<int> group_sizes(Grouping grouping, const Request& options) {
   const int micro_batches = options.micro_batches;
   switch (grouping) {
     case Grouping::Whole:
@@ -190,7 +190,7 @@ std::vector<int> group_sizes(Grouping grouping, const ScheduleOptions& options) 
   return {micro_batches};
 }
 
-Program phase_program(const PhaseRow& row, const ScheduleOptions& options) {
+Program phase_program(const PhaseRow& row, const Request& options) {
   const int ranks = options.ranks;
   const int chunks = options.chunks.value_or(1), slices = options.slices.value_or(1);
   const std::vector<int> groups = group_sizes(row.grouping, options);

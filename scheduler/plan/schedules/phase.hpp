@@ -34,10 +34,10 @@ struct PhaseRow {
 
 /// Group sizes of m micro-batches under `grouping`; they sum to m. Throws InvalidArgument for a
 /// --group with which the schedule would stall.
-[[nodiscard]] std::vector<int> group_sizes(Grouping grouping, const ScheduleOptions& options);
+[[nodiscard]] std::vector<int> group_sizes(Grouping grouping, const Request& options);
 
 /// The phase program of `row`: warm-up forwards, then forward, backward (and, when split, a weight
 /// half once more than `lag` are owed), then what is left. Cost: O(actions).
-[[nodiscard]] Program phase_program(const PhaseRow& row, const ScheduleOptions& options);
+[[nodiscard]] Program phase_program(const PhaseRow& row, const Request& options);
 
 }  // namespace millrace::generators

@@ -46,7 +46,7 @@ std::vector<Action> by_slot(std::vector<Slotted> list) {
 
 }  // namespace
 
-Program chimera(const ScheduleOptions& options) {
+Program chimera(const Request& options) {
   const int ranks = options.ranks, half = ranks / 2;
   require(ranks % 2 == 0,
           named("ranks") + " is " + std::to_string(ranks) +

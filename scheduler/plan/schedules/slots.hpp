@@ -6,6 +6,6 @@
 namespace millrace::generators {
 
 /// Chimera: two replicas, down and up, units of p micro-batches; p even, m a multiple of p.
-[[nodiscard]] Program chimera(const ScheduleOptions& options);
+[[nodiscard]] Program chimera(const Request& options);
 
 }  // namespace millrace::generators

@@ -85,7 +85,7 @@ bool visit_shifts(int ranks,
 /// Repeats a block without weight halves: gives them the cells between, pulls the warm-up and the
 /// cool-down forward as long as no rank holds more than the repeated pattern did, then the
 /// cool-down's passes alone.
-Program from_passes(const ScheduleOptions& options, const VBlock& block) {
+Program from_passes(const Request& options, const VBlock& block) {
   plan::Work work(options.stop);
   Timetable timetable = repeat(block, options.micro_batches);
   for (const Pull what : {Pull::Ends, Pull::Passes}) {
@@ -138,7 +138,7 @@ Timetable repeat(const VBlock& block, int micro_batches) {
 
 // The gaps keep the four columns of a rank apart modulo the period.
 
-Program v_half(const ScheduleOptions& options) {
+Program v_half(const Request& options) {
   const int p = options.ranks, gap = p % 2 == 0 ? 3 : 0;
   VBlock block;
   for (int r = 0; r < p; ++r)
@@ -147,7 +147,7 @@ Program v_half(const ScheduleOptions& options) {
   return from_passes(options, block);
 }
 
-Program v_min(const ScheduleOptions& options) {
+Program v_min(const Request& options) {
   const int p = options.ranks, gap = p % 3 == 0 ? 2 : 0;
   VBlock block;
   for (int r = 0; r < p; ++r)
@@ -155,7 +155,7 @@ Program v_min(const ScheduleOptions& options) {
   return from_passes(options, block);
 }
 
-Program one_f_one_b_v(const ScheduleOptions& options) {
+Program one_f_one_b_v(const Request& options) {
   Timetable timetable = repeat(fused_block(options.ranks), options.micro_batches);
   plan::Work work(options.stop);
   pull_in(timetable, peak(timetable), Pull::Whole, work);

@@ -23,7 +23,7 @@ constexpr Token paired(Token first) {
   return first;
 }
 
-Shape vee_shape(const ScheduleOptions& options) {
+Shape vee_shape(const Request& options) {
   return {.ranks = options.ranks,
           .micro_batches = options.micro_batches,
           .placement = Placement::vee(options.ranks),
@@ -60,7 +60,7 @@ std::vector<Step> dualpipe_v_steps(int p, int r, int m) {
           {r + 1, {kOldestW}}};
 }
 
-void require_full_pipe(const ScheduleOptions& options) {
+void require_full_pipe(const Request& options) {
   require(options.micro_batches >= 2 * options.ranks,
           given("micro_batches", options.micro_batches, options) +
               "; this schedule works from m = 2p: at least " + std::to_string(2 * options.ranks));
@@ -68,7 +68,7 @@ void require_full_pipe(const ScheduleOptions& options) {
 
 }  // namespace
 
-Program zb_v(const ScheduleOptions& options) {
+Program zb_v(const Request& options) {
   const int ranks = options.ranks;
   const int long_enough = std::max(2 * ranks - 1, options.micro_batches);
   Program program{.shape = vee_shape(options), .ranks = {}, .name = {}};
@@ -82,7 +82,7 @@ Program zb_v(const ScheduleOptions& options) {
   return program;
 }
 
-Program dualpipe_v(const ScheduleOptions& options) {
+Program dualpipe_v(const Request& options) {
   require_full_pipe(options);
   const int ranks = options.ranks;
   Program program{.shape = vee_shape(options), .ranks = {}, .name = {}};
@@ -96,7 +96,7 @@ Program dualpipe_v(const ScheduleOptions& options) {
   return program;
 }
 
-Program dualpipe(const ScheduleOptions& options) {
+Program dualpipe(const Request& options) {
   const int ranks = options.ranks, half = options.micro_batches / 2;
   require(ranks % 2 == 0,
           named("ranks") + " is " + std::to_string(ranks) +

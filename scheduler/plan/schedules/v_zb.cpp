@@ -117,16 +117,16 @@ bool end(Timetable& timetable, int cap, int micro_batches, plan::Work& work) {
 }
 
 /// Chunk activations that fit under the limit, at most 2p.
-int chunk_cap(const ScheduleOptions& options) {
+int chunk_cap(const Request& options) {
   const double limit = memory_limit_of(options);
-  const double chunks = std::floor(2 * limit / options.memory_forward * (1 + 1e-12));
+  const double chunks = std::floor(2 * limit / options.mean.memory_forward * (1 + 1e-12));
   return static_cast<int>(std::min(chunks, 2.0 * options.ranks));
 }
 
 /// The most that a rank holds at any moment.
-double most_held(const Timetable& timetable, const ScheduleOptions& options) {
-  const double forward = options.memory_forward / 2, input = options.memory_input / 2;
-  const double inside = std::max(0.0, options.memory_input_peak.value_or(0) / 2);
+double most_held(const Timetable& timetable, const Request& options) {
+  const double forward = options.mean.memory_forward / 2, input = options.mean.memory_input / 2;
+  const double inside = std::max(0.0, options.mean.memory_input_peak.value_or(0) / 2);
   double most = 0;
   for (const TimetableRow& line : timetable) {
     double level = 0;
@@ -135,7 +135,7 @@ double most_held(const Timetable& timetable, const ScheduleOptions& options) {
       if (symbol == kF || symbol == kf) level += forward;
       if (is_input) most = std::max(most, level + inside);
       if (is_input) level += input;
-      if (symbol == kOwed) level += options.memory_weight / 2;
+      if (symbol == kOwed) level += options.mean.memory_weight / 2;
       most = std::max(most, level);
     }
   }
@@ -145,7 +145,7 @@ double most_held(const Timetable& timetable, const ScheduleOptions& options) {
 /// The span that no block goes below, in the costs' ticks: with equal passes, free links and at
 /// least 2p micro-batches the envelope of the paper's authors, with k chunks held
 /// 3p-1-3k + max(3p, p+1+2 ceil(k/2)) passes beyond the work; else the work alone.
-double least_span(const ScheduleOptions& options, int cap, const TimetableCosts& costs) {
+double least_span(const Request& options, int cap, const TimetableCosts& costs) {
   const double work = 2 * options.micro_batches * (costs.forward + costs.input + costs.weight);
   const int p = options.ranks;
   const bool has_envelope = costs.forward == costs.input && costs.input == costs.weight &&
@@ -157,10 +157,11 @@ double least_span(const ScheduleOptions& options, int cap, const TimetableCosts&
 
 }  // namespace
 
-Program v_zb(const ScheduleOptions& options) {
+Program v_zb(const Request& options) {
   const int cap = chunk_cap(options);
   // A chunk is half a stage; doubling the latency instead keeps integers whole.
-  const TimetableCosts costs{options.forward, options.input, options.weight, 2 * options.latency};
+  const TimetableCosts costs{
+      options.mean.forward, options.mean.input, options.mean.weight, 2 * options.mean.latency};
   plan::Work work(options.stop);
   // Blocks are built for at least 2p micro-batches.
   const int p = options.ranks, m = options.micro_batches, repeated = std::max(m, 2 * p);
@@ -190,7 +191,7 @@ Program v_zb(const ScheduleOptions& options) {
               " and " + named("micro_batches") + " " + std::to_string(options.micro_batches) +
               " holds at most " + std::to_string(cap) + " chunk activations; " +
               named("memory_limit") + " " +
-              plan::number_text(options.ranks * options.memory_forward) + " works");
+              plan::number_text(options.ranks * options.mean.memory_forward) + " works");
   return timetable_program(best, options.micro_batches, Placement::vee(options.ranks));
 }
 

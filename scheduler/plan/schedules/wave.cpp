@@ -53,7 +53,7 @@ class WaveBoard : PassBoard {
 
 }  // namespace
 
-Program wave(const ScheduleOptions& options) {
+Program wave(const Request& options) {
   const int chunks = 2 * options.waves.value_or(1);
   Program program{.shape = {.ranks = options.ranks,
                             .micro_batches = options.micro_batches,
@@ -64,10 +64,10 @@ Program wave(const ScheduleOptions& options) {
   for (auto& list : program.ranks) list.reserve(ops);
   // Ticks of a chunk times the chunks, which keeps integers whole.
   const std::vector<RankCosts> costs(program.ranks.size(),
-                                     {.forward = {options.forward, 1},
-                                      .input = {options.input + options.weight, -1},
+                                     {.forward = {options.mean.forward, 1},
+                                      .input = {options.mean.input + options.mean.weight, -1},
                                       .weight = {}});
-  WaveBoard board(program, costs, options.latency * chunks);
+  WaveBoard board(program, costs, options.mean.latency * chunks);
   plan::Work work(options.stop);
   const bool complete =
       plan::ListByStart(board, options.ranks)

@@ -6,6 +6,6 @@
 namespace millrace::generators {
 
 /// Hanayo's wave pipeline with `waves` waves, v = 2 waves chunks. Cost: O(m p v (v + log)) time.
-[[nodiscard]] Program wave(const ScheduleOptions& options);
+[[nodiscard]] Program wave(const Request& options);
 
 }  // namespace millrace::generators

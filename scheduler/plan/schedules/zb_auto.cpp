@@ -138,25 +138,25 @@ class Heuristic : PassBoard {
 };
 
 /// The costs of the stages; all the same unless they are given.
-Cost stage_costs(const ScheduleOptions& options) {
+Cost stage_costs(const Request& options) {
   const Shape shape{.ranks = options.ranks,
                     .micro_batches = options.micro_batches,
                     .placement = Placement::straight(options.ranks)};
-  if (options.stage_costs) {
-    options.stage_costs->require_fits(shape);
-    return *options.stage_costs;
+  if (options.stages) {
+    options.stages->require_fits(shape);
+    return *options.stages;
   }
-  Cost cost =
-      Cost::of_full_stage(shape, options.forward, options.input, options.weight, options.latency);
-  cost.memory_forward.assign(cost.forward.size(), options.memory_forward);
-  cost.memory_input.assign(cost.forward.size(), options.memory_input);
-  cost.memory_weight.assign(cost.forward.size(), options.memory_weight);
-  cost.memory_input_peak.assign(cost.forward.size(), options.memory_input_peak.value_or(0));
+  Cost cost = Cost::of_full_stage(
+      shape, options.mean.forward, options.mean.input, options.mean.weight, options.mean.latency);
+  cost.memory_forward.assign(cost.forward.size(), options.mean.memory_forward);
+  cost.memory_input.assign(cost.forward.size(), options.mean.memory_input);
+  cost.memory_weight.assign(cost.forward.size(), options.mean.memory_weight);
+  cost.memory_input_peak.assign(cost.forward.size(), options.mean.memory_input_peak.value_or(0));
   return cost;
 }
 
 /// The same by rank. Without a limit a rank may hold p micro-batches of its own stage.
-std::vector<RankCosts> rank_costs(const ScheduleOptions& options, const Cost& cost) {
+std::vector<RankCosts> rank_costs(const Request& options, const Cost& cost) {
   std::vector<RankCosts> costs(cost.forward.size());
   const auto value = [](const std::vector<double>& list, std::size_t at) {
     return list.empty() ? 0 : list[at];
@@ -188,11 +188,11 @@ void require_room(const std::vector<RankCosts>& costs) {
 
 }  // namespace
 
-Program zb_auto(const ScheduleOptions& options) {
+Program zb_auto(const Request& options) {
   const Cost cost = stage_costs(options);
   const std::vector<RankCosts> costs = rank_costs(options, cost);
   require_room(costs);
-  const double latency = options.latency * cost.ticks_per_unit;
+  const double latency = options.mean.latency * cost.ticks_per_unit;
   plan::Work work(options.stop);
   std::optional<Heuristic> best;
   double best_span = std::numeric_limits<double>::infinity();

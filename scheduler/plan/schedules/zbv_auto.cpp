@@ -15,11 +15,11 @@ namespace millrace::generators {
 namespace {
 
 /// The costs of a rank. A chunk is half a stage; doubling the latency instead keeps integers whole.
-RankCosts chunk_costs(const ScheduleOptions& options) {
+RankCosts chunk_costs(const Request& options) {
   const double passing = options.memory_limit ? passing_memory(options) / 2 : 0;
-  return {.forward = {options.forward, options.memory_forward / 2},
-          .input = {options.input, options.memory_input / 2},
-          .weight = {options.weight, options.memory_weight / 2},
+  return {.forward = {options.mean.forward, options.mean.memory_forward / 2},
+          .input = {options.mean.input, options.mean.memory_input / 2},
+          .weight = {options.mean.weight, options.mean.memory_weight / 2},
           .limit = memory_limit_of(options) - passing,
           .passing = passing};
 }
@@ -32,10 +32,8 @@ struct VRules {
 
 class VHeuristic : PassBoard {
  public:
-  VHeuristic(const ScheduleOptions& options,
-             const std::vector<RankCosts>& costs,
-             const VRules& rules)
-      : PassBoard(costs, 2 * options.latency, options.micro_batches, 2),
+  VHeuristic(const Request& options, const std::vector<RankCosts>& costs, const VRules& rules)
+      : PassBoard(costs, 2 * options.mean.latency, options.micro_batches, 2),
         rules_(rules),
         most_approved_(*std::ranges::max_element(rules.approved)) {}
 
@@ -130,7 +128,7 @@ class VHeuristic : PassBoard {
 
 }  // namespace
 
-Program zb_v_auto(const ScheduleOptions& options) {
+Program zb_v_auto(const Request& options) {
   const std::vector<RankCosts> costs(static_cast<std::size_t>(options.ranks), chunk_costs(options));
   plan::Work work(options.stop);
   std::optional<VHeuristic> best;

@@ -59,7 +59,7 @@ std::optional<int> own_chunks(const ScheduleEntry& entry) {
 }
 
 /// What the generators that look at times are told: the mean stage, scaled to a full one.
-ScheduleOptions base_options(const SearchOptions& options) {
+generators::Request base_options(const SearchOptions& options) {
   const int chunks = options.chunks.value_or(1);
   const Shape shape{.ranks = options.ranks,
                     .micro_batches = options.micro_batches,
@@ -70,19 +70,19 @@ ScheduleOptions base_options(const SearchOptions& options) {
   const Cost cost = search_cost(options, shape);
   // Ticks are of a slice, micro-batches are told.
   const double per_unit = chunks * options.slices / cost.ticks_per_unit;
-  ScheduleOptions base;
+  generators::Request base;
   base.ranks = options.ranks;
   base.micro_batches = options.micro_batches;
   if (options.slices > 1) base.slices = options.slices;
-  base.forward = mean(cost.forward, 1) * per_unit;
-  base.input = mean(cost.backward_input, 1) * per_unit;
-  base.weight = mean(cost.backward_weight, 1) * per_unit;
-  base.latency = mean(cost.link_latency, cost.latency) / cost.ticks_per_unit;
-  base.memory_forward = mean(cost.memory_forward, 1.0 / chunks) * chunks;
-  base.memory_input = mean(cost.memory_input, 0) * chunks;
-  base.memory_weight = mean(cost.memory_weight, -1.0 / chunks) * chunks;
+  base.mean.forward = mean(cost.forward, 1) * per_unit;
+  base.mean.input = mean(cost.backward_input, 1) * per_unit;
+  base.mean.weight = mean(cost.backward_weight, 1) * per_unit;
+  base.mean.latency = mean(cost.link_latency, cost.latency) / cost.ticks_per_unit;
+  base.mean.memory_forward = mean(cost.memory_forward, 1.0 / chunks) * chunks;
+  base.mean.memory_input = mean(cost.memory_input, 0) * chunks;
+  base.mean.memory_weight = mean(cost.memory_weight, -1.0 / chunks) * chunks;
   if (!cost.memory_input_peak.empty())
-    base.memory_input_peak = mean(cost.memory_input_peak, 0) * chunks;
+    base.mean.memory_input_peak = mean(cost.memory_input_peak, 0) * chunks;
   return base;
 }
 
@@ -109,53 +109,53 @@ class Collector {
     }
     for (int v = 1; v <= std::max(kMostChunks, options_.chunks.value_or(1)); ++v) {
       if (options_.chunks && v != *options_.chunks) continue;
-      ScheduleOptions with = base_;
+      generators::Request with = base_;
       with.chunks = v;
       by_group(entry, with);
     }
   }
 
-  void by_group(const ScheduleEntry& entry, const ScheduleOptions& with) {
+  void by_group(const ScheduleEntry& entry, const generators::Request& with) {
     by_waves(entry, with);
     if (!entry.takes("group") || with.chunks == 1) return;
     const int p = options_.ranks, m = options_.micro_batches;
     std::set<int> groups{2 * p, m};
     for (int g = (p + 1) / 2; g <= p; g += std::max(1, p / 8)) groups.insert(g);
     for (const int group : groups) {
-      ScheduleOptions grouped = with;
+      generators::Request grouped = with;
       grouped.group = group;
       by_waves(entry, grouped);
     }
   }
 
-  void by_waves(const ScheduleEntry& entry, const ScheduleOptions& with) {
+  void by_waves(const ScheduleEntry& entry, const generators::Request& with) {
     by_limit(entry, with);
     for (int waves = 2; entry.takes("waves") && waves <= kMostWaves; ++waves) {
-      ScheduleOptions waved = with;
+      generators::Request waved = with;
       waved.waves = waves;
       by_limit(entry, waved);
     }
   }
 
   /// Without a limit, several: the front shall show what memory buys.
-  void by_limit(const ScheduleEntry& entry, const ScheduleOptions& with) {
+  void by_limit(const ScheduleEntry& entry, const generators::Request& with) {
     const bool limited = options_.memory_limit < std::numeric_limits<double>::infinity();
     if (!entry.takes("memory_limit") || !limited) add(entry, with);
     if (!entry.takes("memory_limit")) return;
     std::vector<double> limits{options_.memory_limit};
     if (!limited && options_.ranks * options_.micro_batches > kSeveralLimits) return;
     if (!limited) {
-      const double one = options_.ranks * base_.memory_forward;
+      const double one = options_.ranks * base_.mean.memory_forward;
       limits = {0.5 * one, 0.75 * one, one, 1.5 * one, 2 * one};
     }
     for (const double limit : limits) {
-      ScheduleOptions capped = with;
+      generators::Request capped = with;
       capped.memory_limit = limit;
       add(entry, capped);
     }
   }
 
-  void add(const ScheduleEntry& entry, const ScheduleOptions& with) {
+  void add(const ScheduleEntry& entry, const generators::Request& with) {
     const std::int64_t chunks =
         with.chunks.value_or(entry.takes("waves") ? 2 * with.waves.value_or(1) : 1);
     const std::int64_t forwards =
@@ -164,7 +164,7 @@ class Collector {
   }
 
   const SearchOptions& options_;
-  ScheduleOptions base_;
+  generators::Request base_;
   std::vector<Candidate> candidates_;
 };
 
@@ -234,14 +234,14 @@ std::vector<Candidate> portfolio(const SearchOptions& options) {
   std::vector<Candidate> candidates = Collector(options).run();
   if (options.from == nullptr) return candidates;
   require_asked_for(*options.from, options);
-  candidates.insert(candidates.begin(), {.given = options.from.get()});
+  candidates.insert(candidates.begin(), {.options = {}, .given = options.from.get()});
   return candidates;
 }
 
 std::optional<Program> make(const Candidate& candidate, const SearchOptions& options) {
   if (candidate.given != nullptr) return passes_of(*candidate.given);
   try {
-    Program program = decouple_pairs(generate(candidate.entry->name, candidate.options));
+    Program program = decouple_pairs(generators::generate(*candidate.entry, candidate.options));
     if (options.chunks && program.shape.chunks() != *options.chunks) return std::nullopt;
     if (!options.bidirectional && program.shape.replicas() > 1) return std::nullopt;
     if (options.placement && program.shape.placement != *options.placement) return std::nullopt;

@@ -9,13 +9,14 @@
 
 #include "millrace/scheduler/plan/generators.hpp"
 #include "millrace/scheduler/plan/search.hpp"
+#include "plan/schedules/options.hpp"
 
 namespace millrace::plan {
 
 /// A program of the catalogue to be made, or one that is there, and what making it costs.
 struct Candidate {
   const ScheduleEntry* entry = nullptr;
-  ScheduleOptions options;
+  generators::Request options;
   std::int64_t cost = 0;   ///< forwards, times what one costs to make and time by this generator
   std::size_t number = 0;  ///< in the order of the catalogue
   const Program* given = nullptr;  ///< instead of an entry

@@ -2,7 +2,7 @@
 #include <algorithm>
 
 #include "millrace/core/error.hpp"
-#include "millrace/scheduler/plan/model_costs.hpp"
+#include "millrace/scheduler/plan/costs.hpp"
 #include "millrace/scheduler/plan/search.hpp"
 #include "plan/search/portfolio.hpp"
 
@@ -12,20 +12,20 @@ namespace {
 
 /// Whether the costs are those of one placement's stages only: then a model in two copies, whose
 /// stages are full ones, cannot be costed.
-bool of_one_cut(const ModelCosts& costs, int ranks) {
+bool of_one_cut(const Costs& costs, int ranks) {
   const auto per_stage = [p = static_cast<std::size_t>(ranks)](const std::vector<double>& list) {
     return list.size() > 1 && list.size() != p;
   };
   return costs.chunk_costs || (costs.file && costs.file->stages != ranks) ||
          per_stage(costs.forward) || per_stage(costs.input) || per_stage(costs.weight) ||
          per_stage(costs.memory_forward) || per_stage(costs.memory_input) ||
-         per_stage(costs.memory_boundary) || per_stage(costs.recompute_time) ||
+         per_stage(costs.memory_boundary) || per_stage(costs.recompute) ||
          per_stage(costs.memory_weight);
 }
 
 }  // namespace
 
-void set_costs(SearchOptions& options, const ModelCosts& costs) {
+void set_costs(SearchOptions& options, const Costs& costs) {
   plan::require_counts(options);
   require(costs.slice_costs.empty() || options.slices > 1,
           named("slice_costs") + " needs " + named("slices") +

@@ -3,10 +3,8 @@
 
 #include <algorithm>
 #include <atomic>
-#include <cmath>
 #include <exception>
 #include <mutex>
-#include <numeric>
 #include <thread>
 #include <utility>
 
@@ -21,98 +19,14 @@ namespace millrace {
 
 namespace {
 
-constexpr int kMostDecimals = 9;
-
-/// Whole times are exact in the simulator: the power of ten that makes these whole, if any does.
-double scale_of(const SweepCosts& costs) {
-  double scale = 1;
-  const auto whole = [&](double time) {
-    return std::abs(time * scale - std::round(time * scale)) < 1e-6;
-  };
-  for (int decimals = 0; decimals <= kMostDecimals; ++decimals, scale *= 10)
-    if (whole(costs.forward) && whole(costs.input) && whole(costs.weight) && whole(costs.latency))
-      return scale;
-  return 1;
-}
-
-void set_memory(Cost& cost, const Shape& shape, const SweepCosts& costs) {
-  const double share = static_cast<double>(shape.ranks) / shape.stages();
-  const std::vector<double> ones(static_cast<std::size_t>(shape.stages()), share);
-  cost.memory_forward = cost.memory_input = cost.memory_input_peak = cost.memory_weight = ones;
-  for (std::size_t s = 0; s < ones.size(); ++s) {
-    cost.memory_forward[s] *= costs.memory_forward;
-    cost.memory_input[s] *= costs.memory_input;
-    cost.memory_input_peak[s] *= std::max(0.0, costs.memory_input);
-    cost.memory_weight[s] *= costs.memory_weight;
-  }
-}
-
-/// What the file says, but the latency that the sweep varies.
-Cost filed_cost(const Shape& shape, const SweepCosts& costs) {
-  Cost cost = costs_for(*costs.file, shape);
-  cost.latency = costs.latency * cost.ticks_per_unit;
-  if (cost.memory_forward.empty()) set_memory(cost, shape, costs);
-  return cost;
-}
-
-Cost timed_cost(const Shape& shape, const SweepCosts& costs) {
-  const double scale = scale_of(costs);
-  const auto ticks = [&](double time) { return scale == 1 ? time : std::round(time * scale); };
-  Cost cost = Cost::of_full_stage(
-      shape, ticks(costs.forward), ticks(costs.input), ticks(costs.weight), ticks(costs.latency));
-  cost.ticks_per_unit *= scale;
-  set_memory(cost, shape, costs);
-  return cost;
-}
-
-Cost cost_of(const Shape& shape, const SweepCosts& costs) {
-  return costs.file ? filed_cost(shape, costs) : timed_cost(shape, costs);
-}
-
-/// With the sums over copies of the pipeline, where the file does not say what they add.
-Cost cost_of(const Shape& shape, const SweepPoint& point) {
-  const SweepCosts& costs = point.costs;
-  Cost cost = cost_of(shape, costs);
-  cost.data_parallel = point.data_parallel;
-  cost.passes = costs.accumulate;
-  if (cost.gradient_bytes.empty()) {
-    const double share = static_cast<double>(shape.ranks) / shape.stages();
-    cost.gradient_bytes.assign(static_cast<std::size_t>(shape.stages()),
-                               costs.gradient_bytes * share);
-  }
-  if (costs.bandwidth > 0) cost.bytes_per_tick = costs.bandwidth / cost.ticks_per_unit;
-  return cost;
-}
-
-ScheduleOptions options_of(const SweepPoint& point) {
-  const SweepCosts& costs = point.costs;
-  ScheduleOptions options;
-  options.ranks = point.ranks;
-  options.micro_batches = point.micro_batches;
-  if (point.chunks > 0) options.chunks = point.chunks;
-  if (point.slices > 0) options.slices = point.slices;
-  const ScheduleEntry& entry = find_schedule(point.schedule);
-  if (entry.takes("memory_limit")) options.memory_limit = point.memory_limit;
-  if (entry.staged && costs.file)
-    options.stage_costs = cost_of({.ranks = point.ranks,
-                                   .micro_batches = point.micro_batches,
-                                   .placement = Placement::straight(point.ranks)},
-                                  costs);
-  options.forward = costs.forward;
-  options.input = costs.input;
-  options.weight = costs.weight;
-  options.latency = costs.latency;
-  options.memory_forward = costs.memory_forward;
-  options.memory_input = costs.memory_input;
-  options.memory_weight = costs.memory_weight;
-  options.memory_input_peak = costs.memory_input_peak;
-  return options;
+Cost cost_at(const SweepPoint& point, const Shape& shape) {
+  return cost_of(shape, costs_that_apply(point.costs, shape));
 }
 
 /// Simulates and verifies the program of a row.
 void fill(SweepRow& row, const Program& program, const SweepPoint& point) {
   const Graph graph(program);
-  const Cost cost = cost_of(program.shape, point);
+  const Cost cost = cost_at(point, program.shape);
   row.report = report(graph, cost, std::get<Timeline>(simulate(graph, cost)));
   VerifyOptions checks;
   if (point.memory_limit) {
@@ -142,24 +56,22 @@ void require_taken(const SweepSpace& space, const char* parameter, const std::ve
           named(parameter) + " was given, but none of the schedules takes it");
 }
 
-double limit_of(const SweepLimit& limit, int ranks, const SweepCosts& costs) {
-  return limit.times_ranks ? limit.value * ranks * costs.memory_forward : limit.value;
-}
-
-/// The counts for an entry: those asked for when it takes them, else one that says nothing.
-std::vector<int> counts_for(bool takes, const std::vector<int>& counts) {
-  return takes && !counts.empty() ? counts : std::vector<int>{0};
+/// The counts for an entry: those asked for when it takes them, else one that is unset.
+std::vector<std::optional<int>> counts_for(bool takes, const std::vector<int>& counts) {
+  if (!takes || counts.empty()) return {std::nullopt};
+  return {counts.begin(), counts.end()};
 }
 
 /// The points of one schedule and its counts: copies, costs and limits.
 void add_points(SweepPoint point, const SweepSpace& space, std::vector<SweepPoint>& points) {
-  for (const int copies : space.data_parallel)
-    for (const SweepCosts& costs : space.costs)
-      for (const std::optional<SweepLimit>& limit : space.limits) {
-        point.data_parallel = copies;
+  for (const int replicas : space.data_parallel)
+    for (const Costs& costs : space.costs)
+      for (const std::optional<MemoryLimit>& limit : space.limits) {
         point.costs = costs;
+        point.costs.data_parallel = replicas;
         point.memory_limit.reset();
-        if (limit) point.memory_limit = limit_of(*limit, point.ranks, costs);
+        if (limit)
+          point.memory_limit = memory_limits(*limit, costs, point.ranks, point.ranks).front();
         point.relisted = !point.program && find_schedule(point.schedule).relisted;
         if (point.relisted) points.push_back(point);
         point.relisted = false;
@@ -180,9 +92,14 @@ SweepPoint point_of(const std::string& name, std::shared_ptr<const Program> prog
 
 Program program_of(const SweepPoint& point, const Stop& stop) {
   if (point.program) return *point.program;
-  ScheduleOptions options = options_of(point);
-  options.stop = stop;
-  return generate(point.schedule, options);
+  ScheduleOptions options{.ranks = point.ranks,
+                          .micro_batches = point.micro_batches,
+                          .chunks = point.chunks,
+                          .slices = point.slices,
+                          .stop = stop};
+  if (find_schedule(point.schedule).takes("memory_limit"))
+    options.memory_limit = point.memory_limit;
+  return generate(point.schedule, options, point.costs);
 }
 
 /// Hands out points and gives the rows on in order.
@@ -235,29 +152,6 @@ class Rows {
 
 }  // namespace
 
-SweepCosts sweep_costs(CostFile file, std::string name) {
-  const Cost& cost = file.cost;
-  const auto mean = [&](const std::vector<double>& list) {
-    return std::accumulate(list.begin(), list.end(), 0.0) / file.ranks;
-  };
-  SweepCosts costs;
-  costs.forward = mean(cost.forward) / cost.ticks_per_unit;
-  costs.input = mean(cost.backward_input) / cost.ticks_per_unit;
-  costs.weight = mean(cost.backward_weight) / cost.ticks_per_unit;
-  costs.latency = cost.latency / cost.ticks_per_unit;
-  costs.bandwidth = cost.bytes_per_tick * cost.ticks_per_unit;
-  costs.gradient_bytes = mean(cost.gradient_bytes);
-  if (!cost.memory_forward.empty()) {
-    costs.memory_forward = mean(cost.memory_forward);
-    costs.memory_input = mean(cost.memory_input);
-    costs.memory_weight = mean(cost.memory_weight);
-    if (!cost.memory_input_peak.empty()) costs.memory_input_peak = mean(cost.memory_input_peak);
-  }
-  costs.file = std::make_shared<const CostFile>(std::move(file));
-  costs.file_name = std::move(name);
-  return costs;
-}
-
 std::vector<SweepPoint> sweep_points(const SweepSpace& space) {
   require(!space.schedules.empty(), "a sweep needs at least one schedule");
   require(!space.costs.empty() && !space.limits.empty(),
@@ -267,8 +161,10 @@ std::vector<SweepPoint> sweep_points(const SweepSpace& space) {
   require_counts("chunks", space.chunks, true);
   require_counts("slices", space.slices, true);
   require_counts("data_parallel", space.data_parallel, false);
-  for (const SweepCosts& costs : space.costs)
+  for (const Costs& costs : space.costs) {
     require_counts("accumulate", {costs.accumulate}, false);
+    require_consistent(costs);
+  }
   require_taken(space, "chunks", space.chunks);
   require_taken(space, "slices", space.slices);
   std::vector<SweepPoint> points;
@@ -280,8 +176,8 @@ std::vector<SweepPoint> sweep_points(const SweepSpace& space) {
     const ScheduleEntry& entry = find_schedule(schedule);
     for (const int ranks : space.ranks)
       for (const int micro_batches : space.micro_batches)
-        for (const int chunks : counts_for(entry.takes("chunks"), space.chunks))
-          for (const int slices : counts_for(entry.takes("slices"), space.slices))
+        for (const auto chunks : counts_for(entry.takes("chunks"), space.chunks))
+          for (const auto slices : counts_for(entry.takes("slices"), space.slices))
             add_points({schedule, ranks, micro_batches, chunks, slices}, space, points);
   }
   return points;
@@ -292,8 +188,8 @@ SweepRow evaluate(const SweepPoint& point, const Stop& stop) {
   SweepRow row{.point = point};
   try {
     Program order = program_of(point, stop);
-    if (point.relisted) order = relist_within_own_memory(order, cost_of(order.shape, point));
-    const Program program = insert_reductions(std::move(order), point.data_parallel);
+    if (point.relisted) order = relist_within_own_memory(order, cost_at(point, order.shape));
+    const Program program = insert_reductions(std::move(order), point.costs.data_parallel);
     fill(row, program, point);
     if (point.relisted) row.point.schedule += " + relist";
     row.point.chunks = program.shape.chunks();

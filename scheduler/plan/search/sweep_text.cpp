@@ -13,25 +13,28 @@ using nlohmann::ordered_json;
 /// The columns with their values; null where there is none.
 ordered_json columns_of(const SweepRow& row) {
   const SweepPoint& point = row.point;
-  const SweepCosts& costs = point.costs;
-  const auto count = [](int value) { return value > 0 ? ordered_json(value) : ordered_json(); };
+  const Costs& costs = point.costs;
+  const MeanStage mean = mean_stage(costs);
+  const auto count = [](std::optional<int> value) {
+    return value ? ordered_json(*value) : ordered_json();
+  };
   ordered_json columns = {
       {"schedule", point.schedule},
       {"p", point.ranks},
       {"m", point.micro_batches},
       {"v", count(point.chunks)},
       {"q", count(point.slices)},
-      {"d", point.data_parallel},
+      {"d", costs.data_parallel},
       {"accumulate", costs.accumulate},
-      {"f", costs.forward},
-      {"i", costs.input},
-      {"w", costs.weight},
-      {"latency", costs.latency},
-      {"bandwidth", costs.bandwidth},
-      {"gradient_bytes", costs.gradient_bytes},
-      {"mem_f", costs.memory_forward},
-      {"mem_i", costs.memory_input},
-      {"mem_w", costs.memory_weight},
+      {"f", mean.forward},
+      {"i", mean.input},
+      {"w", mean.weight},
+      {"latency", mean.latency},
+      {"bandwidth", mean.bandwidth},
+      {"gradient_bytes", mean.gradient_bytes},
+      {"mem_f", mean.memory_forward},
+      {"mem_i", mean.memory_input},
+      {"mem_w", mean.memory_weight},
       {"costs", costs.file ? ordered_json(costs.file_name) : ordered_json()},
       {"memory_limit", point.memory_limit ? ordered_json(*point.memory_limit) : ordered_json()},
   };

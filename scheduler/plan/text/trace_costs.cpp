@@ -217,21 +217,20 @@ std::string TraceCosts::assumption(const std::set<std::int64_t>& stages) const {
          (every ? "" : " in stage " + halved);
 }
 
-void TraceCosts::add_backward(Cost& cost, std::int64_t stage, std::int64_t slice) const {
+void TraceCosts::add_backward(Costs& costs, std::int64_t stage, std::int64_t slice) const {
   const double whole = median({kBackward, stage, slice});
   const bool split = median({kInput, stage, slice}) >= 0 || median({kWeight, stage, slice}) >= 0;
   const auto half = [&](OpIndex op) {
     if (options_.forward_only) return 0.0;
     return split ? needed({op, stage, slice}) : needed({kBackward, stage, slice}) / 2;
   };
-  cost.backward_input.push_back(half(kInput));
-  cost.backward_weight.push_back(half(kWeight));
-  cost.backward.push_back(whole >= 0 && !options_.forward_only
-                              ? whole
-                              : cost.backward_input.back() + cost.backward_weight.back());
+  costs.input.push_back(half(kInput));
+  costs.weight.push_back(half(kWeight));
+  costs.backward.push_back(
+      whole >= 0 && !options_.forward_only ? whole : costs.input.back() + costs.weight.back());
 }
 
-CostFile TraceCosts::costs() const {
+Costs TraceCosts::costs() const {
   require(seen().events[kForward] > 0,
           "no event of the trace is an F" + (unread_[kForward].empty()
                                                  ? "; look at the pattern of its name"
@@ -248,19 +247,19 @@ CostFile TraceCosts::costs() const {
     require(stages.contains(stage),
             "no event of the trace is of stage " + std::to_string(stage) + "; the last is " +
                 std::to_string(*stages.rbegin()));
-  CostFile file;
+  Costs file;
   file.stages = static_cast<int>(stages.size());
   file.ranks = options_.ranks == 0 ? file.stages : options_.ranks;
   require(file.stages % file.ranks == 0,
           std::to_string(file.ranks) + " ranks cannot hold the " + std::to_string(file.stages) +
               " stages of the trace evenly");
-  file.cost.slices = static_cast<int>(slices);
+  file.slices = static_cast<int>(slices);
   for (const std::int64_t stage : stages)
     for (std::int64_t slice = 0; slice < slices; ++slice) {
-      file.cost.forward.push_back(needed({kForward, stage, slice}));
-      add_backward(file.cost, stage, slice);
+      file.forward.push_back(needed({kForward, stage, slice}));
+      add_backward(file, stage, slice);
     }
-  if (options_.forward_only || seen().events[kBackward] == 0) file.cost.backward.clear();
+  if (options_.forward_only || seen().events[kBackward] == 0) file.backward.clear();
   file.assumed = assumption(stages);
   return file;
 }

@@ -5,10 +5,15 @@
 #include <string>
 #include <string_view>
 
+#include "millrace/scheduler/plan/costs.hpp"
 #include "millrace/scheduler/plan/parameters.hpp"
 #include "millrace/scheduler/plan/program.hpp"
 
 namespace millrace {
+
+namespace generators {
+struct Request;
+}
 
 /// One row of `millrace list`.
 struct ScheduleEntry {
@@ -19,7 +24,7 @@ struct ScheduleEntry {
   std::string_view peak;    ///< peak activation, closed form
   std::string_view source;  ///< paper or project
   ParameterSet own = {};    ///< parameters that it takes besides ranks and micro-batches
-  bool timed = false;       ///< the order depends on the costs in the options
+  bool timed = false;       ///< the order depends on the costs
   bool staged = false;      ///< takes the costs of each stage
   /// List scheduling within its own memory makes it shorter at many times: search and sweep begin
   /// with that order.
@@ -27,7 +32,7 @@ struct ScheduleEntry {
   int default_chunks = 2;  ///< where it takes chunks
   int own_chunks = 1;      ///< v of an entry that takes none, of one wave
   /// Makes the program; `millrace::generate` checks the options against `own` first.
-  Program (*generate)(const ScheduleOptions&) = nullptr;
+  Program (*generate)(const generators::Request&) = nullptr;
 
   /// Whether the parameter of that name has a meaning. Throws InvalidArgument for an unknown name.
   [[nodiscard]] constexpr bool takes(std::string_view parameter) const {
@@ -50,10 +55,13 @@ struct ScheduleEntry {
                           const ScheduleOptions& options,
                           std::string_view parameter);
 
-/// Generates the compute-only program of a schedule. A number of chunks, or one slice, may be said
-/// of a schedule that takes none where it is true. Throws InvalidArgument, with the option, its
-/// value and what works, where the schedule has no meaning; Stopped when
-/// `options.stop` says so.
-[[nodiscard]] Program generate(std::string_view name, const ScheduleOptions& options);
+/// Generates the compute-only program of a schedule, for a model with these costs: entries with
+/// `timed` read the mean stage, those with `staged` each stage. A number of chunks, or one slice,
+/// may be given to a schedule that takes none where it is true. Throws InvalidArgument, with the
+/// option, its value and what works, where the schedule has no meaning, and as cost_of does;
+/// Stopped when `options.stop` returns true.
+[[nodiscard]] Program generate(std::string_view name,
+                               const ScheduleOptions& options,
+                               const Costs& costs = {});
 
 }  // namespace millrace

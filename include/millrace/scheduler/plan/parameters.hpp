@@ -15,7 +15,6 @@
 #include <vector>
 
 #include "millrace/core/error.hpp"
-#include "millrace/scheduler/plan/cost.hpp"
 #include "millrace/scheduler/plan/stop.hpp"
 
 namespace millrace {
@@ -35,15 +34,6 @@ struct ScheduleOptions {
   std::optional<BackwardOrder> order =
       {};  ///< of gpipe and bfs; fifo accumulates in ascending order
   std::optional<double> memory_limit = {};  ///< in the units of memory_forward
-  /// Costs of one full stage of a p-stage model, for the schedules that are searched with times.
-  double forward = 1, input = 1, weight = 1, latency = 0;
-  double memory_forward = 1, memory_input = 0, memory_weight = -1;
-  /// The most that I adds while it runs; unset: what it leaves for W, memory_input.
-  std::optional<double> memory_input_peak = {};
-  /// Costs of each stage, where they differ; for the entries with `staged`, which then keep the
-  /// limit on every rank, in the units of these costs. The others take the means above, and
-  /// `latency` stays in units.
-  std::optional<Cost> stage_costs = {};
   Stop stop = {};  ///< asked while an order is made; `generate` throws Stopped when it says so
 };
 

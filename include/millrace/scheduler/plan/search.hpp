@@ -21,7 +21,7 @@
 
 namespace millrace {
 
-struct ModelCosts;
+struct Costs;
 
 /// How far a search is.
 struct SearchProgress {
@@ -134,7 +134,7 @@ struct SearchResult {
 /// ones also the chunks, where they are unset; and leaves schedules with two copies of the model
 /// out where the costs are of one cut only. Set the other options first. Throws InvalidArgument for
 /// costs of slices or chunks whose number is not set, and for counts that `search` does not take.
-void set_costs(SearchOptions& options, const ModelCosts& costs);
+void set_costs(SearchOptions& options, const Costs& costs);
 
 /// What no other of `found` beats or equals in all of makespan, step, span and peak memory;
 /// smallest peak first, then smallest makespan. Of equals the first stays.

@@ -9,38 +9,13 @@
 #include <string>
 #include <vector>
 
-#include "millrace/scheduler/plan/cost_file.hpp"
+#include "millrace/scheduler/plan/costs.hpp"
+#include "millrace/scheduler/plan/parameters.hpp"
 #include "millrace/scheduler/plan/program.hpp"
 #include "millrace/scheduler/plan/simulate.hpp"
 #include "millrace/scheduler/plan/stop.hpp"
 
 namespace millrace {
-
-/// Times and memory of one full stage of a p-stage model; a chunk has 1/v of each. With a `file`,
-/// what it says of every stage instead; the numbers are then what a generator hears, of the mean
-/// full stage, and memory where the file says nothing about it.
-/// Thread-safety: immutable, share freely.
-struct SweepCosts {
-  double forward = 1, input = 1, weight = 1;  ///< F, I, W; B takes I + W
-  double latency = 0;                         ///< of a message between ranks
-  double bandwidth = 0;       ///< bytes per unit of time of the sums' links; 0: unlimited
-  double gradient_bytes = 0;  ///< what several copies of the pipeline add
-  int accumulate = 1;         ///< passes of a step; copies add after the last one
-  double memory_forward = 1, memory_input = 0, memory_weight = -1;  ///< change at F, after I, W
-  std::optional<double> memory_input_peak = {};  ///< the most inside I, of a file that says it
-  std::shared_ptr<const CostFile> file = {};     ///< shared by the points that combine it
-  std::string file_name = {};                    ///< for the column `costs`
-};
-
-/// The costs of a file, under a name. Cost: O(stages). Thread-safety: pure function.
-[[nodiscard]] SweepCosts sweep_costs(CostFile file, std::string name);
-
-/// Memory of a rank at any moment, at most.
-/// Thread-safety: immutable, share freely.
-struct SweepLimit {
-  double value = 0;
-  bool times_ranks = false;  ///< of p x memory_forward, instead of the unit of memory_forward
-};
 
 /// What is combined with what: every schedule with every p, m, v, q, number of copies, costs and
 /// limit.
@@ -52,22 +27,21 @@ struct SweepSpace {
   std::vector<int> chunks = {};          ///< v of those that take it; empty: their default
   std::vector<int> slices = {};          ///< q, likewise
   std::vector<int> data_parallel = {1};  ///< copies of the pipeline
-  std::vector<SweepCosts> costs = {{}};
-  std::vector<std::optional<SweepLimit>> limits = {std::nullopt};  ///< none: not limited
+  std::vector<Costs> costs = {{}};       ///< data_parallel is that above
+  std::vector<std::optional<MemoryLimit>> limits = {std::nullopt};  ///< none: not limited
   /// Programs that the list may name too. Each has its own p, m, v and q, not those above.
   std::map<std::string, std::shared_ptr<const Program>> plans = {};
 };
 
-/// One combination; p, m, v, q as asked for (0: the schedule does not take it or has a default).
+/// One combination; p, m, v, q as given.
 /// Thread-safety: immutable, share freely.
 struct SweepPoint {
   std::string schedule;
   int ranks = 4;
   int micro_batches = 8;
-  int chunks = 0;
-  int slices = 0;
-  int data_parallel = 1;
-  SweepCosts costs = {};
+  std::optional<int> chunks = {};  ///< unset: the schedule does not take it, or its default
+  std::optional<int> slices = {};  ///< likewise
+  Costs costs = {};
   std::optional<double> memory_limit = {};      ///< in the unit of memory_forward
   std::shared_ptr<const Program> program = {};  ///< instead of one that `schedule` generates
   /// The order that relist_within_own_memory makes of the schedule: its row says "v-min + relist".

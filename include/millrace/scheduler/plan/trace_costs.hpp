@@ -13,7 +13,7 @@
 #include <string_view>
 #include <vector>
 
-#include "millrace/scheduler/plan/cost_file.hpp"
+#include "millrace/scheduler/plan/costs.hpp"
 #include "millrace/scheduler/plan/text.hpp"
 
 namespace millrace {
@@ -62,11 +62,11 @@ class TraceCosts {
   [[nodiscard]] std::optional<std::size_t> cut_after() const { return cut_after_; }
 
   /// The medians per op, stage and slice, in seconds. Where only full backwards were seen, I and W
-  /// take half of one each, which CostFile::assumed then says; where some stage has both,
+  /// take half of one each, which Costs::assumed then says; where some stage has both,
   /// `backward` is its own median. Memory, latency and bandwidth are not in a trace: they are left
   /// out. Throws InvalidArgument naming the op and stage that has no event, with the phases that
   /// events of its name have, or when ranks do not divide the stages.
-  [[nodiscard]] CostFile costs() const;
+  [[nodiscard]] Costs costs() const;
 
   /// Events that costs() uses, by op (F, B, I, W), and the micro-batches that they name.
   struct Seen {
@@ -96,7 +96,7 @@ class TraceCosts {
   [[nodiscard]] double needed(const Place& place) const;
   [[nodiscard]] std::string unread_phases(std::size_t op) const;
   [[nodiscard]] std::string assumption(const std::set<std::int64_t>& stages) const;
-  void add_backward(Cost& cost, std::int64_t stage, std::int64_t slice) const;
+  void add_backward(Costs& costs, std::int64_t stage, std::int64_t slice) const;
 
   TraceCostOptions options_;
   std::int64_t files_ = 0;

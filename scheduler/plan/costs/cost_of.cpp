@@ -1,15 +1,11 @@
-// Costs of a shape from those of a model: every time a whole number of ticks where the given
-// decimals allow it.
-#include "millrace/scheduler/plan/model_costs.hpp"
-
+// Costs of a shape: every time a whole number of ticks where the given decimals allow it.
 #include <algorithm>
-#include <array>
 #include <cmath>
+#include <fmt/format.h>
 #include <numeric>
 
 #include "millrace/core/error.hpp"
-#include "millrace/scheduler/plan/cost_members.hpp"
-#include "plan/model/model_links.hpp"
+#include "plan/costs/costs.hpp"
 #include "plan/text/number_text.hpp"
 
 namespace millrace {
@@ -26,17 +22,8 @@ NamedList named_list(const char* name, const std::vector<double>& values, double
   return {name, values.empty() ? std::vector<double>{otherwise} : values};
 }
 
-void require_values(const ModelCosts& costs) {
-  constexpr double most = 1e15;  // beyond it ticks would not be whole numbers any more
-  for (const auto& [name, list] : kCostLists)
-    for (const double value : costs.*list) {
-      const bool may_be_negative =
-          std::string_view(name).starts_with("memory_") && list != &ModelCosts::memory_boundary;
-      const double least = may_be_negative ? -most : 0;
-      require(value >= least && value <= most,
-              named(name) + (" holds " + plan::number_text(value) + "; expected numbers from " +
-                             plan::number_text(least) + " to " + plan::number_text(most)));
-    }
+std::string value_count(std::size_t values) {
+  return fmt::format("{} value{}", values, values == 1 ? "" : "s");
 }
 
 // How one stage of the shape relates to a full stage of a p-stage model: share / parts of it.
@@ -88,9 +75,10 @@ void require_stages(const NamedList& list, const Portion& portion) {
   const std::size_t size = list.values.size();
   require(size == 1 || size == static_cast<std::size_t>(portion.ranks) ||
               size == static_cast<std::size_t>(portion.stages),
-          named(list.name) + (" has " + plan::value_count(size) +
-                              "; allowed are 1, p = " + std::to_string(portion.ranks) +
-                              " or one per stage, " + std::to_string(portion.stages)));
+          named(list.name) + fmt::format(" has {}; allowed are 1, p = {} or one per stage, {}",
+                                         value_count(size),
+                                         portion.ranks,
+                                         portion.stages));
 }
 
 // How the slices share a stage's times: whole numbers with their sum, which the ticks divide by.
@@ -99,13 +87,14 @@ struct SliceShares {
   double sum = 0;
 };
 
-SliceShares slice_shares(const ModelCosts& costs, int slices) {
+SliceShares slice_shares(const Costs& costs, int slices) {
   const std::vector<double>& list = costs.slice_costs;
   if (list.empty() || slices == 1)
     return {std::vector<double>(static_cast<std::size_t>(slices), 1), static_cast<double>(slices)};
-  require(list.size() == static_cast<std::size_t>(slices),
-          named("slice_costs") + (" has " + plan::value_count(list.size()) +
-                                  "; the schedule has q = " + std::to_string(slices) + " slices"));
+  require(
+      list.size() == static_cast<std::size_t>(slices),
+      named("slice_costs") +
+          fmt::format(" has {}; the schedule has q = {} slices", value_count(list.size()), slices));
   SliceShares result;
   const double scale = std::pow(10, decimals_of(list));
   for (const double value : list) {
@@ -138,7 +127,7 @@ std::vector<double> memory(const NamedList& list, const Portion& portion, double
   return values;
 }
 
-void set_memory(Cost& cost, const ModelCosts& costs, const Portion& portion) {
+void set_memory(Cost& cost, const Costs& costs, const Portion& portion) {
   const auto changes = [&](const char* name, const std::vector<double>& given, double otherwise) {
     const NamedList list = named_list(name, given, otherwise);
     std::vector<double> values = memory(list, portion, portion.share);
@@ -159,35 +148,35 @@ void set_memory(Cost& cost, const ModelCosts& costs, const Portion& portion) {
 }
 
 /// Of a step, which has up to a billion micro-batches in all.
-void set_passes(Cost& cost, const ModelCosts& costs, const Shape& shape) {
+void set_passes(Cost& cost, const Costs& costs, const Shape& shape) {
   const int most = std::max(1, 1'000'000'000 / std::max(1, shape.micro_batches));
   require(costs.accumulate >= 1 && costs.accumulate <= most,
-          named("accumulate") + (" is " + std::to_string(costs.accumulate) + "; a step has 1 to " +
-                                 std::to_string(most) + " passes of " +
-                                 std::to_string(shape.micro_batches) + " micro-batches"));
+          named("accumulate") + fmt::format(" is {}; a step has 1 to {} passes of {} micro-batches",
+                                            costs.accumulate,
+                                            most,
+                                            shape.micro_batches));
   cost.passes = costs.accumulate;
 }
 
-bool uses_gradients(const ModelCosts& costs, const Shape& shape) {
+bool uses_gradients(const Costs& costs, const Shape& shape) {
   return costs.data_parallel > 1 || costs.tree_of_sums || shape.replicas() > 1;
 }
 
 /// Of the sums over copies of the pipeline.
-void set_gradients(Cost& cost, const ModelCosts& costs, const Shape& shape) {
+void set_gradients(Cost& cost, const Costs& costs, const Shape& shape) {
   require(costs.data_parallel >= 1,
-          named("data_parallel") + (" is " + std::to_string(costs.data_parallel) +
-                                    "; a pipeline is trained in 1 copy or more"));
-  require(!costs.tree_of_sums || shape.replicas() == 1,
-          named("tree_of_sums") + " is of pipelines with one copy of every stage; this one has " +
-              std::to_string(shape.replicas()));
+          named("data_parallel") + fmt::format(" is {}; it is at least 1", costs.data_parallel));
+  require(
+      !costs.tree_of_sums || shape.replicas() == 1,
+      named("tree_of_sums") +
+          fmt::format(" needs one replica of every stage; this pipeline has {}", shape.replicas()));
   cost.data_parallel = costs.data_parallel;
   cost.tree_of_sums = costs.tree_of_sums;
-  if (costs.gradient_bytes.empty()) return;
+  if (costs.gradient_bytes.empty() || costs.stages > 0) return;
   if (!uses_gradients(costs, shape))
     throw InvalidParameter(named("gradient_bytes") + " is given without " + named("data_parallel") +
                            " and without " + named("tree_of_sums") +
-                           "; copies of the pipeline and of its stages add gradients over links, "
-                           "and a tree of sums keeps some");
+                           "; only these add gradients of several replicas, or keep sums");
   const Portion portion = portion_of(shape, costs.chunk_costs);
   cost.gradient_bytes = memory({"gradient_bytes", costs.gradient_bytes}, portion, portion.share);
   for (double& bytes : cost.gradient_bytes) bytes /= portion.parts;
@@ -202,117 +191,113 @@ void set_atomic_pairs(Cost& cost) {
   cost.pair = cost.forward.front() + cost.backward_input.front() + cost.backward_weight.front();
 }
 
-void set_pair_cost(Cost& cost, const ModelCosts& costs, const Shape& shape) {
-  require(!costs.atomic_pairs,
-          named("atomic_pairs") + " and " + named("pair_cost") +
-              " both say how long a pair takes; leave one of them out");
+void set_pair_cost(Cost& cost, const Costs& costs, const Shape& shape) {
   const Portion portion = portion_of(shape, costs.chunk_costs);
   cost.pair = whole_if_near(*costs.pair_cost * portion.share / portion.parts * cost.ticks_per_unit /
                             cost.slices);
 }
 
-Cost said_cost(const Shape& shape, const ModelCosts& costs) {
+void require_links(const char* name, const std::vector<double>& list, std::size_t ranks) {
+  require(list.size() == 1 || list.size() == ranks * ranks,
+          named(name) +
+              fmt::format(" has {}; allowed are 1 or one per ordered pair of ranks, p x p = {}",
+                          value_count(list.size()),
+                          ranks * ranks));
+}
+
+/// Whole ticks where the decimals allow it: the scale of given times holds those of latencies.
+double latency_ticks(double exact) {
+  return std::abs(exact - std::round(exact)) < 1e-6 ? std::round(exact) : exact;
+}
+
+void set_latency(Cost& cost, const Costs& costs, std::size_t ranks) {
+  require_links("latency", costs.latency, ranks);
+  cost.link_latency.clear();
+  for (const double value : costs.latency) {
+    const double exact = value * cost.ticks_per_unit;
+    cost.link_latency.push_back(costs.file || costs.stages > 0 ? exact : latency_ticks(exact));
+  }
+  cost.latency = cost.link_latency.front();
+  if (costs.latency.size() == 1) cost.link_latency.clear();
+}
+
+void set_bandwidth(Cost& cost, const std::vector<double>& list, std::size_t ranks) {
+  require_links("bandwidth", list, ranks);
+  cost.bytes_per_tick = list.front() / cost.ticks_per_unit;
+  cost.link_bytes_per_tick.clear();
+  if (list.size() == 1) return;
+  for (const double value : list) cost.link_bytes_per_tick.push_back(value / cost.ticks_per_unit);
+}
+
+/// Of links and ranks, what is given.
+void set_machine(Cost& cost, const Costs& costs, int ranks) {
+  const auto p = static_cast<std::size_t>(ranks);
+  if (!costs.latency.empty()) set_latency(cost, costs, p);
+  if (!costs.bandwidth.empty()) set_bandwidth(cost, costs.bandwidth, p);
+  if (costs.message_bytes) cost.message_bytes = *costs.message_bytes;
+  cost.contention = costs.contention;
+  cost.cores = costs.cores.value_or(0);
+  require(costs.rank_speed.empty() || costs.rank_speed.size() == p,
+          named("rank_speed") +
+              fmt::format(" has {}; allowed are p = {}", value_count(costs.rank_speed.size()), p));
+  cost.rank_speed = costs.rank_speed;
+}
+
+int decimals_of(const Costs& costs) {
+  int most = costs.pair_cost ? decimals_of(*costs.pair_cost) : 0;
+  for (const auto list :
+       {&Costs::forward, &Costs::input, &Costs::weight, &Costs::recompute, &Costs::latency})
+    most = std::max(most, decimals_of(costs.*list));
+  return most;
+}
+
+Cost cost_of_full_stages(const Shape& shape, const Costs& costs) {
   const Portion portion = portion_of(shape, costs.chunk_costs);
-  const int decimals = std::max({decimals_of(costs.forward),
-                                 decimals_of(costs.input),
-                                 decimals_of(costs.weight),
-                                 decimals_of(costs.recompute_time),
-                                 decimals_of(costs.latency),
-                                 costs.pair_cost ? decimals_of(*costs.pair_cost) : 0});
-  const double scale = std::pow(10, decimals);
-  const auto ticks = [&, slices = slice_shares(costs, shape.slices)](
-                         const char* name, const std::vector<double>& list) {
+  const double scale = std::pow(10, decimals_of(costs));
+  const SliceShares slices = slice_shares(costs, shape.slices);
+  const auto ticks = [&](const char* name, const std::vector<double>& list) {
     return times(named_list(name, list, 1), portion, scale, slices);
   };
   Cost cost;
   cost.slices = shape.slices;
-  cost.ticks_per_unit = scale * portion.parts * slice_shares(costs, shape.slices).sum;
+  cost.ticks_per_unit = scale * portion.parts * slices.sum;
   cost.forward = ticks("forward", costs.forward);
   cost.backward_input = ticks("input", costs.input);
   cost.backward_weight = ticks("weight", costs.weight);
-  if (!costs.recompute_time.empty()) cost.recompute = ticks("recompute_time", costs.recompute_time);
-  plan::set_links(cost, costs, shape.ranks);
+  if (!costs.recompute.empty()) cost.recompute = ticks("recompute", costs.recompute);
   set_memory(cost, costs, portion);
   return cost;
 }
 
-Cost filed_cost(const Shape& shape, const ModelCosts& costs) {
-  require_said_once(costs);
+Cost cost_of_file(const Shape& shape, const Costs& costs) {
   Cost cost;
   try {
-    cost = costs_for(*costs.file, shape);
+    cost = plan::cost_of_stages(shape, *costs.file);
   } catch (const InvalidArgument& error) {
     throw InvalidParameter(named("costs") + (" " + costs.file_name + ": ") + parameter_text(error));
   }
   if (cost.memory_forward.empty()) set_memory(cost, costs, portion_of(shape, false));
-  plan::set_links(cost, costs, shape.ranks);
   return cost;
+}
+
+Cost stages_of(const Shape& shape, const Costs& costs) {
+  if (costs.file) return cost_of_file(shape, costs);
+  return costs.stages > 0 ? plan::cost_of_stages(shape, costs) : cost_of_full_stages(shape, costs);
 }
 
 }  // namespace
 
-bool ModelCosts::says_times_or_memory() const {
-  return std::any_of(kCostLists.begin(), kCostLists.end(), [this](const auto& it) {
-    return it.member != &ModelCosts::gradient_bytes && !(this->*it.member).empty();
-  });
-}
-
-void require_said_once(const ModelCosts& costs) {
-  if (!costs.file) return;
-  const auto refuse = [&](const char* name) {
-    throw InvalidParameter(named(name) + " was given, but " + named("costs") + " " +
-                           costs.file_name + " says it; leave one of them out");
-  };
-  for (const auto& [name, list] : kCostLists) {
-    const bool of_memory = std::string_view(name).starts_with("memory_");
-    const Cost& said = costs.file->cost;
-    const bool missing = of_memory
-                             ? said.memory_forward.empty()
-                             : list == &ModelCosts::gradient_bytes && said.gradient_bytes.empty();
-    if (!(costs.*list).empty() && !missing) refuse(name);
-  }
-  if (costs.chunk_costs) refuse("chunk_costs");
-}
-
-void require_memory(const ModelCosts& costs) {
-  if (!costs.file || !costs.file->cost.memory_forward.empty()) return;
-  require(!costs.memory_forward.empty() || !costs.memory_input.empty() ||
-              !costs.memory_weight.empty() || !costs.memory_boundary.empty(),
-          named("memory_limit") + " was given, but " + named("costs") + " " + costs.file_name +
-              " says nothing about memory; give " + named("memory_forward") + ", " +
-              named("memory_input") + " and " + named("memory_weight") +
-              " with it, or memory_forward, memory_input and memory_weight in the file");
-}
-
-ModelCosts costs_that_apply(const ModelCosts& costs, const Shape& shape) {
-  ModelCosts applying = costs;
-  if (costs.gradient_bytes.empty() || uses_gradients(costs, shape)) return applying;
-  applying.gradient_bytes.clear();
-  if (!costs.message_bytes) applying.bandwidth.clear();
-  return applying;
-}
-
-Cost cost_of(const Shape& shape, const ModelCosts& costs) {
-  require_values(costs);
-  Cost cost = costs.file ? filed_cost(shape, costs) : said_cost(shape, costs);
+Cost cost_of(const Shape& shape, const Costs& costs) {
+  require_consistent(costs);
+  Cost cost = stages_of(shape, costs);
+  set_machine(cost, costs, shape.ranks);
   if (costs.pair_cost)
     set_pair_cost(cost, costs, shape);
   else if (costs.atomic_pairs)
     set_atomic_pairs(cost);
-  cost.cores = costs.cores;
   set_gradients(cost, costs, shape);
   set_passes(cost, costs, shape);
   return cost;
-}
-
-double memory_of_all(const ModelCosts& costs, int ranks, int stages) {
-  if (costs.file && !costs.file->cost.memory_forward.empty()) {
-    const std::vector<double>& memory = costs.file->cost.memory_forward;
-    return std::accumulate(memory.begin(), memory.end(), 0.0);
-  }
-  const NamedList memory = named_list("memory_forward", costs.memory_forward, 1);
-  const double sum = std::accumulate(memory.values.begin(), memory.values.end(), 0.0);
-  return sum / static_cast<double>(memory.values.size()) * (costs.chunk_costs ? stages : ranks);
 }
 
 }  // namespace millrace

@@ -1,0 +1,182 @@
+// Costs: what a model and a machine cost, stated once for every partition of the model; the table
+// of its members, which flags, JSON, Python, sweeps and --help read; and cost files.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+#include "millrace/scheduler/plan/cost.hpp"
+#include "millrace/scheduler/plan/text.hpp"
+
+namespace millrace {
+
+/// Costs of full stages (`stages` is 0) or of given stages. Of full stages, lists of times, memory
+/// and gradients hold 1 value; p values, of p consecutive full stages; or S values, of each stage
+/// as if it were a full one. Of given stages they hold one value per stage; times one per stage and
+/// slice, stage after stage. An empty list is the default.
+/// Thread-safety: immutable, share freely.
+struct Costs {
+  std::vector<double> forward = {}, input = {}, weight = {};  ///< F, I, W; default 1; B takes I + W
+  std::vector<double> backward = {};                          ///< B of given stages; default: I + W
+  std::vector<double> recompute = {};                         ///< default: as forward
+  std::vector<double> slice_costs = {};  ///< q shares in a stage's times; default: equal
+  bool chunk_costs = false;              ///< the times and memory are of a chunk
+
+  std::vector<double> memory_forward = {};     ///< change at F; default 1
+  std::vector<double> memory_input_peak = {};  ///< most inside I, of given stages
+  std::vector<double> memory_input = {};       ///< after I; default 0
+  std::vector<double> memory_weight = {};      ///< after W; default: frees the other two
+  std::vector<double> memory_boundary = {};  ///< of a stage of any size that recomputes; default 0
+
+  std::vector<double> latency = {};    ///< of a message: 1 value or p x p; default 0
+  std::vector<double> bandwidth = {};  ///< bytes per unit of time, 1 value or p x p; 0: unlimited;
+                                       ///< needs message_bytes or gradient_bytes
+  std::optional<double> message_bytes = {};  ///< of one micro-batch; needs bandwidth
+  bool contention = false;                   ///< messages of a directed link follow one another
+  std::vector<double> rank_speed = {};       ///< p factors; default 1
+  std::optional<int> cores = {};             ///< that the ranks share; default: one per rank
+  int data_parallel = 1;                     ///< data-parallel replicas; their gradients are added
+  bool tree_of_sums = false;                 ///< partial sums of gradients count as memory
+  std::vector<double> gradient_bytes = {};   ///< default 0; needs data_parallel or tree_of_sums
+  int accumulate = 1;                        ///< accumulation steps: passes of one step
+  bool atomic_pairs = false;                 ///< overlapped pairs are one op of F + B
+  std::optional<double> pair_cost = {};      ///< they are one op of this time, of a full stage
+  std::optional<double> optimizer = {};      ///< time of a rank's optimizer step, of given stages
+  std::optional<double> after_passes = {};   ///< time of a step outside its passes, likewise
+
+  int ranks = 0, stages = 0, slices = 1;  ///< of given stages: p, S of one replica, q
+  std::string unit = "s";                 ///< of time, for titles
+  std::string assumed = {};               ///< what an import assumed; empty: nothing
+
+  /// Costs of given stages, which hold for all that they state; the lists here add to them.
+  std::shared_ptr<const Costs> file = {};
+  std::string file_name = {};  ///< for messages
+};
+
+/// One row of the table: a cost by its name, for all that read or write costs by names. A new cost
+/// is its member, its row and what it does in cost_of.
+struct CostMember {
+  /// Where a cost file has it.
+  enum class InFile : std::uint8_t { No, Number, Stages, StagesAndSlices };
+
+  std::string_view name;
+  std::variant<std::vector<double> Costs::*,
+               std::optional<double> Costs::*,
+               std::optional<int> Costs::*,
+               int Costs::*,
+               bool Costs::*>
+      member;
+  std::string_view help;  ///< one line, other costs in backquotes; empty: of cost files alone
+  double least = 0;       ///< smallest value
+  InFile in_file = InFile::No;
+  bool in_search = true;  ///< a search takes it
+};
+
+/// All members, in the order of flags and of the fields of a cost file.
+[[nodiscard]] std::span<const CostMember> cost_members();
+
+/// The given costs, completed by `said`. Throws InvalidArgument where both state the same.
+[[nodiscard]] Costs over(Costs file, std::string file_name, Costs said);
+
+/// Throws InvalidArgument where members contradict each other or lack each other: a list that
+/// `file` has, a bandwidth without bytes, two times of a pair, a value out of its range.
+void require_consistent(const Costs& costs);
+
+/// A limit needs something to limit: throws InvalidArgument when there is a file, and neither it
+/// nor a list states memory.
+void require_memory(const Costs& costs);
+
+/// Whether a list of times or memory was given: what a file may state too.
+[[nodiscard]] bool states_times_or_memory(const Costs& costs);
+
+/// The same without gradients, and the bandwidth that is for them alone, where a pipeline of this
+/// shape adds none: for comparisons of shapes, some of which cost_of would reject.
+[[nodiscard]] Costs costs_that_apply(const Costs& costs, const Shape& shape);
+
+/// Costs of a shape. Of full stages, a stage takes p / S of a full stage's time and a slice its
+/// share of that; every time is a whole number of ticks when the given times have at most nine
+/// decimals. Of given stages, k stages of the file that are one of the shape add up, and k stages
+/// of the shape that are one of the file take the k-th part each, a slice the q-th part of its
+/// stage's times. Throws InvalidArgument, with the names of the members, for a list of another
+/// length, where the ranks differ, where neither number of stages divides the other, or where the
+/// file has slices and the shape another number of them. Cost: O(stages slices). Thread-safety:
+/// pure function.
+[[nodiscard]] Cost cost_of(const Shape& shape, const Costs& costs);
+
+/// The costs of the shape's stages as `cost` has them, one tick per unit. Pairs, passes, copies and
+/// cores are left out.
+[[nodiscard]] Costs costs_of_stages(const Shape& shape, const Cost& cost);
+
+/// The most that a rank may hold at any moment, inside passes too: one value for all ranks, or one
+/// per rank; in the units of memory_forward, or of what p full stages keep at F.
+struct MemoryLimit {
+  std::vector<double> of_rank = {};  ///< empty: no limit
+  bool of_all = false;               ///< "2p": times what p full stages keep
+};
+
+/// Reads "6", "2p" or "3,4,5,6". Throws InvalidArgument for another text or a value below 0.
+[[nodiscard]] MemoryLimit parse_memory_limit(std::string_view text);
+
+/// The limit by rank, in the units of memory_forward; empty without a limit. `stages` are those of
+/// one replica of the model. Throws InvalidArgument unless there is one value or one per rank.
+[[nodiscard]] std::vector<double> memory_limits(const MemoryLimit& limit,
+                                                const Costs& costs,
+                                                int ranks,
+                                                int stages);
+
+/// The mean full stage: what generators read, and rows of a sweep state.
+struct MeanStage {
+  double forward = 1, input = 1, weight = 1, latency = 0, bandwidth = 0, gradient_bytes = 0;
+  double memory_forward = 1, memory_input = 0, memory_weight = -1;
+  std::optional<double> memory_input_peak = {};  ///< unset: what I leaves for W, memory_input
+};
+
+/// `chunks`: of a rank, where the costs are of chunks.
+[[nodiscard]] MeanStage mean_stage(const Costs& costs, int chunks = 1);
+
+/// F and a full backward of a whole micro-batch, per given stage: the time that decides a
+/// partition.
+[[nodiscard]] std::vector<double> stage_times(const Costs& costs);
+
+/// The costs of a model whose stages hold several given stages each: stage s those in
+/// [boundaries[s], boundaries[s + 1]). Times and memory add up; the peak inside I is that of the
+/// stages one after the other, the last one first; of boundaries the first stage's counts. Throws
+/// InvalidArgument unless the boundaries run strictly upwards from 0 to the number of stages and
+/// `ranks` divides their number. Cost: O(stages slices).
+[[nodiscard]] Costs merged_stages(const Costs& costs,
+                                  const std::vector<int>& boundaries,
+                                  int ranks);
+
+/// The costs, or why there are none: exactly one of the two members is filled.
+/// Thread-safety: immutable, share freely.
+struct ParsedCosts {
+  std::optional<Costs> costs;
+  std::vector<Diagnostic> diagnostics;
+};
+
+/// Reads a cost file: a JSON object with the fields
+///   millrace_costs     format version, 1
+///   unit               of all times: a word, usually "s"
+///   assumed            optional, a text: what an import assumed
+///   ranks, chunks      p and v; the file is of S = p v stages
+///   slices             optional, 1 unless given
+/// and the members of the table that are in files: forward, input and weight, and what else is
+/// given, lists of S or S x slices numbers, and numbers; memory and bytes in bytes.
+/// Unknown fields, lists of another length, negative or infinite times are faults.
+/// Cost: O(length of the text). Thread-safety: pure function.
+[[nodiscard]] ParsedCosts read_costs(std::string_view text,
+                                     std::span<const CostMember> members = cost_members());
+
+/// Writes a cost file; read_costs returns an equal one. Throws InvalidArgument when the lists do
+/// not fit the stages, when stages is not a multiple of ranks, or for a member that is not in
+/// files, such as rank_speed.
+[[nodiscard]] std::string write_costs(const Costs& costs,
+                                      std::span<const CostMember> members = cost_members());
+
+}  // namespace millrace
