@@ -2,10 +2,8 @@
 // solver on a small pipeline. One core; peers have no search to compare with.
 #include <benchmark/benchmark.h>
 
-#include "millrace/scheduler/plan/exact.hpp"
 #include "millrace/scheduler/plan/generators.hpp"
-#include "millrace/scheduler/plan/list_schedule.hpp"
-#include "millrace/scheduler/plan/lower_bound.hpp"
+#include "millrace/scheduler/plan/optimum.hpp"
 #include "millrace/scheduler/plan/search.hpp"
 
 namespace {

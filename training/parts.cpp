@@ -9,7 +9,6 @@
 #include "millrace/core/error.hpp"
 #include "millrace/scheduler/plan/generators.hpp"
 #include "millrace/scheduler/plan/passes.hpp"
-#include "millrace/scheduler/plan/recompute.hpp"
 #include "millrace/stages/partition.hpp"
 #include "millrace/training/rank_parts.hpp"
 #include "millrace/training/recompute.hpp"

@@ -10,7 +10,6 @@
 
 #include "millrace/core/error.hpp"
 #include "millrace/scheduler/plan/passes.hpp"
-#include "millrace/scheduler/plan/recompute.hpp"
 #include "millrace/stages/partition.hpp"
 #include "millrace/training/measurement.hpp"
 

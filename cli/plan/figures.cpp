@@ -1,7 +1,7 @@
 // Figures of a schedule; see figures.hpp.
 #include "cli/plan/figures.hpp"
 
-#include "millrace/scheduler/plan/recompute.hpp"
+#include "millrace/scheduler/plan/passes.hpp"
 
 namespace millrace::cli {
 

@@ -13,7 +13,7 @@
 #include "cli/verbs.hpp"
 #include "cli/vocabulary.hpp"
 #include "millrace/core/error.hpp"
-#include "millrace/scheduler/plan/trace_costs.hpp"
+#include "millrace/scheduler/plan/costs.hpp"
 #include "millrace/training/file_bytes.hpp"
 
 namespace millrace::cli {

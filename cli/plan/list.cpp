@@ -12,7 +12,7 @@
 #include "cli/verbs.hpp"
 #include "cli/vocabulary.hpp"
 #include "millrace/core/error.hpp"
-#include "millrace/scheduler/plan/gallery.hpp"
+#include "millrace/scheduler/plan/draw.hpp"
 #include "millrace/scheduler/plan/generators.hpp"
 
 namespace millrace::cli {

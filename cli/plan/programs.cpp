@@ -7,7 +7,6 @@
 #include "cli/vocabulary.hpp"
 #include "millrace/core/error.hpp"
 #include "millrace/scheduler/plan/passes.hpp"
-#include "millrace/scheduler/plan/recompute.hpp"
 #include "millrace/scheduler/plan/text.hpp"
 
 namespace millrace::cli {

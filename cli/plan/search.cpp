@@ -16,7 +16,7 @@
 #include "cli/verbs.hpp"
 #include "cli/vocabulary.hpp"
 #include "millrace/core/error.hpp"
-#include "millrace/scheduler/plan/recompute.hpp"
+#include "millrace/scheduler/plan/passes.hpp"
 #include "millrace/scheduler/plan/text.hpp"
 
 namespace millrace::cli {
@@ -42,7 +42,7 @@ SearchOptions search_options(const SearchArguments& arguments) {
   options.ranks = plan.schedule.ranks;
   options.micro_batches = plan.schedule.micro_batches;
   options.chunks = plan.schedule.chunks;
-  options.slices = plan.schedule.slices.value_or(1);
+  options.slices = plan.schedule.slices;
   if (arguments.from) {
     options.from = std::make_shared<const Program>(program_of(*arguments.from, plan));
     options.ranks = options.from->shape.ranks;
@@ -64,7 +64,7 @@ SearchOptions search_options(const SearchArguments& arguments) {
   options.seed = plan.seed;
   if (arguments.v_placement) {
     if (!options.chunks) options.chunks = 2;
-    require(*options.chunks >= 2 && options.slices == 1,
+    require(*options.chunks >= 2 && options.slices.value_or(1) == 1,
             "--v-placement is of schedules with at least 2 chunks per rank and without slices");
     options.placement = Placement::zigzag(options.ranks, *options.chunks);
   }
@@ -80,9 +80,9 @@ std::string typed(const std::vector<ParameterValue>& parameters) {
   return text;
 }
 
-nlohmann::json front_json(const std::vector<Found>& front) {
+nlohmann::json front_json(const std::vector<FoundSchedule>& front) {
   nlohmann::json list = nlohmann::json::array();
-  for (const Found& found : front) {
+  for (const FoundSchedule& found : front) {
     nlohmann::json one = record_json(found);
     one.update({{"generator", found.generator},
                 {"parameters", typed(found.parameters)},
@@ -105,7 +105,7 @@ nlohmann::json result_json(const SearchArguments& arguments,
                            const SearchResult& result,
                            const Figures& figures) {
   nlohmann::json all = to_json(figures);
-  const Found& best = *result.best;
+  const FoundSchedule& best = *result.best;
   all.update(identity_json(best.program));
   all["objective"] = arguments.objective;
   all["generator"] = best.generator;
@@ -145,7 +145,7 @@ std::string proof(const SearchArguments& arguments, const SearchResult& result) 
 }
 
 void print(const SearchArguments& arguments, const SearchResult& result, const Report& report) {
-  const Found& best = *result.best;
+  const FoundSchedule& best = *result.best;
   const int passes = arguments.plan.costs.accumulate;
   std::vector<std::vector<std::string>> rows = {
       {"makespan", plain(report.makespan), "bubble", percent(report.bubble_makespan_ratio())},
@@ -181,7 +181,7 @@ std::string sentence(const SearchProgress& progress) {
   return text;
 }
 
-std::string title(const Found& best) {
+std::string title(const FoundSchedule& best) {
   std::string name = best.generator;
   if (!best.parameters.empty()) name += " " + to_string(best.parameters);
   if (!best.refinement.empty()) name += " + " + best.refinement;

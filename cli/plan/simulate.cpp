@@ -13,9 +13,9 @@
 #include "cli/vocabulary.hpp"
 #include "millrace/core/error.hpp"
 #include "millrace/scheduler/plan/generators.hpp"
-#include "millrace/scheduler/plan/list_schedule.hpp"
-#include "millrace/scheduler/plan/partial_sums.hpp"
+#include "millrace/scheduler/plan/optimum.hpp"
 #include "millrace/scheduler/plan/passes.hpp"
+#include "millrace/scheduler/plan/verify.hpp"
 
 namespace millrace::cli {
 

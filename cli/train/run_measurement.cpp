@@ -9,8 +9,8 @@
 #include "cli/train/run.hpp"
 #include "millrace/core/error.hpp"
 #include "millrace/scheduler/plan/graph.hpp"
-#include "millrace/scheduler/plan/partial_sums.hpp"
 #include "millrace/scheduler/plan/simulate.hpp"
+#include "millrace/scheduler/plan/verify.hpp"
 #include "millrace/training/rank_parts.hpp"
 #include "millrace/transport/shared_memory.hpp"
 

@@ -1,7 +1,7 @@
 // The published closed forms on the grid p = 1 to 8, 12, 16 and m = 1, p-1, p, p+1, 2p-1, 2p, 3p,
 // 8p: equal to the simulation, in integers, inside the domain that closed_forms.hpp states, and the
 // bound that it states outside. F, I and W are multiples of v q where chunks or slices divide them.
-#include "millrace/scheduler/plan/closed_forms.hpp"
+#include "plan/closed_forms.hpp"
 
 #include <array>
 #include <utility>

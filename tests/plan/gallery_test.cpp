@@ -1,10 +1,9 @@
 // The gallery: every schedule is on the page, whole and without outside resources.
-#include "millrace/scheduler/plan/gallery.hpp"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "millrace/core/error.hpp"
+#include "millrace/scheduler/plan/draw.hpp"
 #include "millrace/scheduler/plan/generators.hpp"
 
 namespace millrace {

@@ -8,9 +8,9 @@
 #include <gtest/gtest.h>
 
 #include "millrace/core/error.hpp"
-#include "millrace/scheduler/plan/closed_forms.hpp"
+#include "millrace/scheduler/plan/generators.hpp"
 #include "millrace/scheduler/plan/passes.hpp"
-#include "millrace/scheduler/plan/slicing.hpp"
+#include "plan/closed_forms.hpp"
 #include "support/figures.hpp"
 
 namespace millrace {

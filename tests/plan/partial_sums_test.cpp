@@ -1,7 +1,5 @@
 // What waits while gradients are added by a tree: counted from the plan, against the definition of
 // the tree, and as part of a rank's memory.
-#include "millrace/scheduler/plan/partial_sums.hpp"
-
 #include <algorithm>
 #include <numeric>
 #include <set>
@@ -14,6 +12,7 @@
 #include "millrace/core/random.hpp"
 #include "millrace/scheduler/plan/generators.hpp"
 #include "millrace/scheduler/plan/simulate.hpp"
+#include "millrace/scheduler/plan/verify.hpp"
 #include "support/small_programs.hpp"
 
 namespace millrace {

@@ -8,8 +8,8 @@
 
 #include "millrace/core/random.hpp"
 #include "millrace/scheduler/plan/graph.hpp"
-#include "millrace/scheduler/plan/objective.hpp"
-#include "millrace/scheduler/plan/recompute.hpp"
+#include "millrace/scheduler/plan/optimum.hpp"
+#include "millrace/scheduler/plan/passes.hpp"
 #include "millrace/scheduler/plan/search.hpp"
 #include "millrace/scheduler/plan/simulate.hpp"
 

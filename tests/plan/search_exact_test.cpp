@@ -5,8 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "millrace/core/error.hpp"
-#include "millrace/scheduler/plan/exact.hpp"
-#include "millrace/scheduler/plan/lower_bound.hpp"
+#include "millrace/scheduler/plan/optimum.hpp"
 #include "millrace/scheduler/plan/verify.hpp"
 #include "plan/byte_oracle.hpp"
 #include "plan/every_order.hpp"

@@ -6,8 +6,8 @@
 #include <gtest/gtest.h>
 
 #include "millrace/core/error.hpp"
-#include "millrace/scheduler/plan/exact.hpp"
 #include "millrace/scheduler/plan/generators.hpp"
+#include "millrace/scheduler/plan/optimum.hpp"
 #include "millrace/scheduler/plan/passes.hpp"
 #include "millrace/scheduler/plan/simulate.hpp"
 #include "plan/search_cases.hpp"

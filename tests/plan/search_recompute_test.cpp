@@ -8,12 +8,9 @@
 #include <gtest/gtest.h>
 
 #include "millrace/core/error.hpp"
-#include "millrace/scheduler/plan/exact.hpp"
 #include "millrace/scheduler/plan/generators.hpp"
-#include "millrace/scheduler/plan/list_schedule.hpp"
-#include "millrace/scheduler/plan/lower_bound.hpp"
+#include "millrace/scheduler/plan/optimum.hpp"
 #include "millrace/scheduler/plan/passes.hpp"
-#include "millrace/scheduler/plan/recompute.hpp"
 #include "millrace/scheduler/plan/text.hpp"
 #include "millrace/scheduler/plan/verify.hpp"
 #include "plan/every_order.hpp"
@@ -99,7 +96,7 @@ SearchOptions asked(const SmallCase& of, std::int64_t budget) {
 }
 
 /// The program is right, within the limit and as fast as simulate says.
-void expect_sound(const SearchOptions& options, const Found& found) {
+void expect_sound(const SearchOptions& options, const FoundSchedule& found) {
   const Cost cost = options.cost(found.program.shape);
   VerifyOptions checks;
   checks.cost = cost;
@@ -129,7 +126,7 @@ TEST(SearchRecompute, EqualsBruteForceOverAllChoicesOfStages) {
     if (!result.best) continue;
     EXPECT_EQ(result.best->value(of.objective), best);
     EXPECT_TRUE(result.proven);
-    for (const Found& found : result.front) expect_sound(asked(of, 0), found);
+    for (const FoundSchedule& found : result.front) expect_sound(asked(of, 0), found);
     if (!plain.best) {
       ++found_only_so;
     } else if (plain.best->value(of.objective) > best) {
@@ -218,7 +215,7 @@ TEST(SearchRecompute, RecomputesNothingWhereThereIsRoom) {
     options.recompute = true;
     const SearchResult result = search(options);
     EXPECT_EQ(result.best->program, plain.best->program);
-    for (const Found& found : result.front)
+    for (const FoundSchedule& found : result.front)
       EXPECT_EQ(recompute_text(found.recomputed), "none") << found.generator;
   }
 }

@@ -7,9 +7,8 @@
 
 #include <gtest/gtest.h>
 
-#include "millrace/scheduler/plan/exact.hpp"
 #include "millrace/scheduler/plan/generators.hpp"
-#include "millrace/scheduler/plan/lower_bound.hpp"
+#include "millrace/scheduler/plan/optimum.hpp"
 #include "millrace/scheduler/plan/search.hpp"
 
 namespace millrace {

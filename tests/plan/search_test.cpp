@@ -10,8 +10,8 @@
 
 #include "millrace/core/error.hpp"
 #include "millrace/scheduler/plan/costs.hpp"
-#include "millrace/scheduler/plan/exact.hpp"
 #include "millrace/scheduler/plan/generators.hpp"
+#include "millrace/scheduler/plan/optimum.hpp"
 #include "millrace/scheduler/plan/passes.hpp"
 #include "millrace/scheduler/plan/verify.hpp"
 #include "plan/search_cases.hpp"
@@ -39,7 +39,7 @@ struct Times {
 /// Holds for every result: verified, the figures are the simulation's, the memory within the limit.
 void expect_sound(const SearchOptions& options, const SearchResult& result) {
   ASSERT_TRUE(result.best.has_value());
-  const Found& best = *result.best;
+  const FoundSchedule& best = *result.best;
   const Cost cost =
       options.cost ? options.cost(best.program.shape) : Cost::unit(best.program.shape);
   EXPECT_THAT(verify(best.program), testing::IsEmpty());
@@ -49,7 +49,7 @@ void expect_sound(const SearchOptions& options, const SearchResult& result) {
   EXPECT_NEAR(test::simulated(best.program, cost, Objective::Span), best.span, 1e-9 * best.span);
   EXPECT_LE(test::most_held(best.program, cost), options.memory_limit * (1 + 1e-9));
   EXPECT_LE(result.lower_bound, best.value(options.objective) * (1 + 1e-12));
-  for (const Found& found : result.front)
+  for (const FoundSchedule& found : result.front)
     EXPECT_TRUE(found.value(options.objective) >= best.value(options.objective));
 }
 
@@ -216,7 +216,7 @@ TEST(Search, FixesTheChunksThatAreAskedFor) {
     SearchOptions options{.ranks = 3, .micro_batches = 6, .chunks = chunks, .budget = 100};
     const SearchResult result = search(options);
     expect_sound(options, result);
-    for (const Found& found : result.front) EXPECT_EQ(found.program.shape.chunks(), chunks);
+    for (const FoundSchedule& found : result.front) EXPECT_EQ(found.program.shape.chunks(), chunks);
   }
 }
 
@@ -238,8 +238,8 @@ TEST(Search, RefusesWhatHasNoMeaning) {
   EXPECT_THROW(static_cast<void>(search({.budget = -1})), InvalidArgument);
 }
 
-Found found(const char* name, double makespan, double span, double peak) {
-  Found result;
+FoundSchedule found(const char* name, double makespan, double span, double peak) {
+  FoundSchedule result;
   result.generator = name;
   result.makespan = makespan;
   result.span = span;
@@ -266,7 +266,7 @@ TEST(ParetoFront, KeepsWhatNothingBeatsAndSortsByMemory) {
 }
 
 TEST(ParetoFront, SaysTheStepOfSeveralPasses) {
-  Found slow = found("slow", 12, 12, 4), wide = found("wide", 8, 8, 8);
+  FoundSchedule slow = found("slow", 12, 12, 4), wide = found("wide", 8, 8, 8);
   slow.step = 24;
   wide.step = 15.5;
   EXPECT_EQ(front_table({slow, wide}),
@@ -294,7 +294,7 @@ TEST(ParetoFront, OneScheduleOrNoneIsStillAPicture) {
 void expect_simulated(const SearchOptions& options, const Costs& costs) {
   const SearchResult result = search(options);
   ASSERT_TRUE(result.best);
-  for (const Found& found : result.front) {
+  for (const FoundSchedule& found : result.front) {
     const Program whole = costs.data_parallel > 1
                               ? insert_reductions(found.program, costs.data_parallel)
                               : insert_late_reductions(found.program);
@@ -371,7 +371,7 @@ Costs costs_of_two(double bytes, int passes = 1) {
   return {.bandwidth = {1}, .data_parallel = 2, .gradient_bytes = {bytes}, .accumulate = passes};
 }
 
-Found best_of_two(const Costs& costs) {
+FoundSchedule best_of_two(const Costs& costs) {
   SearchOptions options{.ranks = 2, .micro_batches = 4, .budget = 4000};
   set_costs(options, costs);
   return *search(options).best;
@@ -386,7 +386,7 @@ Report report_of_two(const Program& program, const Costs& costs) {
 
 /// With long sums it pays to be done with one chunk early; without them it costs nothing.
 TEST(Search, ChoosesAnotherScheduleWhereSumsAreLong) {
-  const Found with = best_of_two(costs_of_two(24)), without = best_of_two(costs_of_two(0));
+  const FoundSchedule with = best_of_two(costs_of_two(24)), without = best_of_two(costs_of_two(0));
   EXPECT_NE(compute_only(with.program), compute_only(without.program));
   EXPECT_LT(report_of_two(with.program, costs_of_two(24)).makespan,
             report_of_two(without.program, costs_of_two(24)).makespan);
@@ -395,7 +395,7 @@ TEST(Search, ChoosesAnotherScheduleWhereSumsAreLong) {
 /// The sums follow one pass of many: what they cost is little beside what each pass takes.
 TEST(Search, MakesTheStepOfAllPassesSmall) {
   const Costs once = costs_of_two(24), often = costs_of_two(24, 1000);
-  const Found one = best_of_two(once), many = best_of_two(often);
+  const FoundSchedule one = best_of_two(once), many = best_of_two(often);
   EXPECT_EQ(one.step, one.makespan);
   EXPECT_LT(many.step, report_of_two(one.program, often).step);
   EXPECT_GT(many.makespan, one.makespan);

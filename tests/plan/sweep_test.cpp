@@ -9,11 +9,11 @@
 #include <nlohmann/json.hpp>
 
 #include "millrace/core/error.hpp"
-#include "millrace/scheduler/plan/closed_forms.hpp"
 #include "millrace/scheduler/plan/costs.hpp"
 #include "millrace/scheduler/plan/generators.hpp"
 #include "millrace/scheduler/plan/passes.hpp"
 #include "millrace/scheduler/plan/simulate.hpp"
+#include "plan/closed_forms.hpp"
 
 namespace millrace {
 namespace {

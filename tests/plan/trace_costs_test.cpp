@@ -1,11 +1,10 @@
 // Costs from traces: our own come back as they were simulated, others by the patterns of their
 // names, and a trace that lacks something is told so.
-#include "millrace/scheduler/plan/trace_costs.hpp"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "millrace/core/error.hpp"
+#include "millrace/scheduler/plan/costs.hpp"
 #include "millrace/scheduler/plan/draw.hpp"
 #include "millrace/scheduler/plan/generators.hpp"
 #include "millrace/scheduler/plan/simulate.hpp"

@@ -5,7 +5,6 @@
 
 #include <gmock/gmock.h>
 
-#include "millrace/scheduler/plan/partial_sums.hpp"
 #include "millrace/scheduler/plan/verify.hpp"
 #include "run/executor_conformance.hpp"
 

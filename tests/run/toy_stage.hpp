@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "millrace/core/random.hpp"
-#include "millrace/scheduler/plan/action.hpp"
+#include "millrace/scheduler/plan/program.hpp"
 #include "millrace/stages/stage.hpp"
 
 namespace millrace::testing_run {

@@ -5,7 +5,7 @@
 
 #include <gtest/gtest.h>
 
-#include "millrace/scheduler/plan/exact.hpp"
+#include "millrace/scheduler/plan/optimum.hpp"
 #include "plan/search_cases.hpp"
 
 namespace millrace {

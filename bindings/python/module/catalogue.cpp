@@ -1,5 +1,5 @@
 // The catalogue of schedules and what generates them.
-#include "millrace/scheduler/plan/gallery.hpp"
+#include "millrace/scheduler/plan/draw.hpp"
 #include "module/arguments.hpp"
 #include "module/bindings.hpp"
 #include "module/interruptible.hpp"

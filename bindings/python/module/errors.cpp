@@ -1,6 +1,6 @@
 // The library's exceptions as those of millrace.errors, with the same sentence.
 #include "millrace/core/error.hpp"
-#include "millrace/scheduler/plan/stop.hpp"
+#include "millrace/scheduler/plan/parameters.hpp"
 #include "millrace/scheduler/run/executor.hpp"
 #include "millrace/transport/endpoint.hpp"
 #include "module/bindings.hpp"

@@ -8,7 +8,7 @@
 #include <optional>
 #include <pybind11/pybind11.h>
 
-#include "millrace/scheduler/plan/stop.hpp"
+#include "millrace/scheduler/plan/parameters.hpp"
 
 namespace millrace::python {
 

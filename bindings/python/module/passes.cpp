@@ -3,7 +3,6 @@
 
 #include <pybind11/stl.h>
 
-#include "millrace/scheduler/plan/recompute.hpp"
 #include "module/bindings.hpp"
 
 namespace millrace::python {

@@ -5,7 +5,7 @@
 
 #include "millrace/core/error.hpp"
 #include "millrace/scheduler/plan/draw.hpp"
-#include "millrace/scheduler/plan/recompute.hpp"
+#include "millrace/scheduler/plan/passes.hpp"
 #include "millrace/scheduler/plan/text.hpp"
 #include "module/arguments.hpp"
 #include "module/arrays.hpp"

@@ -4,7 +4,7 @@
 #include <pybind11/stl.h>
 
 #include "millrace/core/error.hpp"
-#include "millrace/scheduler/plan/recompute.hpp"
+#include "millrace/scheduler/plan/passes.hpp"
 #include "module/arguments.hpp"
 #include "module/bindings.hpp"
 #include "module/interruptible.hpp"
@@ -25,7 +25,7 @@ py::object typed(const std::string& text) {
   return py::str(text);
 }
 
-py::object found_object(const Found& found) {
+py::object found_object(const FoundSchedule& found) {
   py::dict parameters;
   for (const auto& [name, value] : found.parameters)
     parameters[py::str(std::string(name))] = typed(value);
@@ -40,7 +40,7 @@ py::object found_object(const Found& found) {
 
 py::object result_object(const SearchResult& result) {
   py::list front;
-  for (const Found& found : result.front) front.append(found_object(found));
+  for (const FoundSchedule& found : result.front) front.append(found_object(found));
   return made("SearchResult",
               "best"_a = result.best ? found_object(*result.best) : py::object(py::none()),
               "front"_a = py::tuple(front),

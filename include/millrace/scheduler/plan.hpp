@@ -1,28 +1,20 @@
-// The whole plan room in one include: generate, verify, lower, simulate, search, draw. Needs the
-// target millrace::plan alone, whose only dependencies are the standard libraries.
+// The whole of plan in one include: generate, verify, lower, simulate, search, draw. Needs the
+// target millrace::plan alone.
 #pragma once
 
-#include "millrace/scheduler/plan/action.hpp"
-#include "millrace/scheduler/plan/closed_forms.hpp"
 #include "millrace/scheduler/plan/cost.hpp"
+#include "millrace/scheduler/plan/costs.hpp"
 #include "millrace/scheduler/plan/draw.hpp"
-#include "millrace/scheduler/plan/exact.hpp"
-#include "millrace/scheduler/plan/gallery.hpp"
 #include "millrace/scheduler/plan/generators.hpp"
 #include "millrace/scheduler/plan/graph.hpp"
-#include "millrace/scheduler/plan/list_schedule.hpp"
-#include "millrace/scheduler/plan/lower_bound.hpp"
-#include "millrace/scheduler/plan/costs.hpp"
-#include "millrace/scheduler/plan/objective.hpp"
-#include "millrace/scheduler/plan/partial_sums.hpp"
+#include "millrace/scheduler/plan/optimum.hpp"
+#include "millrace/scheduler/plan/parameters.hpp"
 #include "millrace/scheduler/plan/passes.hpp"
 #include "millrace/scheduler/plan/program.hpp"
-#include "millrace/scheduler/plan/recompute.hpp"
 #include "millrace/scheduler/plan/search.hpp"
 #include "millrace/scheduler/plan/shape.hpp"
 #include "millrace/scheduler/plan/simulate.hpp"
-#include "millrace/scheduler/plan/slicing.hpp"
+#include "millrace/scheduler/plan/stage_graph.hpp"
 #include "millrace/scheduler/plan/sweep.hpp"
 #include "millrace/scheduler/plan/text.hpp"
-#include "millrace/scheduler/plan/trace_costs.hpp"
 #include "millrace/scheduler/plan/verify.hpp"

@@ -3,7 +3,6 @@
 
 #include "millrace/core/error.hpp"
 #include "millrace/scheduler/plan/draw.hpp"
-#include "millrace/scheduler/plan/gallery.hpp"
 #include "millrace/scheduler/plan/generators.hpp"
 #include "millrace/scheduler/plan/verify.hpp"
 #include "plan/draw/picture.hpp"

@@ -4,7 +4,7 @@
 
 #include <string>
 
-#include "millrace/scheduler/plan/action.hpp"
+#include "millrace/scheduler/plan/program.hpp"
 
 namespace millrace::picture {
 

@@ -1,5 +1,5 @@
 // The text of actions: PyTorch's letters, and sentences for reports.
-#include "millrace/scheduler/plan/action.hpp"
+#include "millrace/scheduler/plan/program.hpp"
 
 namespace millrace {
 

@@ -12,7 +12,7 @@
 
 #include "millrace/scheduler/plan/cost.hpp"
 #include "millrace/scheduler/plan/graph.hpp"
-#include "millrace/scheduler/plan/objective.hpp"
+#include "millrace/scheduler/plan/optimum.hpp"
 #include "millrace/scheduler/plan/program.hpp"
 #include "plan/model/work.hpp"
 

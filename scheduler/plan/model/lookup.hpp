@@ -6,7 +6,6 @@
 #include <limits>
 #include <vector>
 
-#include "millrace/scheduler/plan/dependencies.hpp"
 #include "millrace/scheduler/plan/graph.hpp"
 
 namespace millrace::plan {

@@ -1,11 +1,10 @@
 // Replays the trees of sums of every rank's stages along its list.
-#include "millrace/scheduler/plan/partial_sums.hpp"
-
 #include <algorithm>
 #include <limits>
 #include <string>
 
 #include "millrace/core/error.hpp"
+#include "millrace/scheduler/plan/verify.hpp"
 #include "plan/model/tree_replay.hpp"
 #include "plan/model/validate.hpp"
 

@@ -4,7 +4,6 @@
 
 #include <vector>
 
-#include "millrace/scheduler/plan/dependencies.hpp"
 #include "millrace/scheduler/plan/graph.hpp"
 
 namespace millrace::plan {

@@ -8,7 +8,7 @@
 
 #include "millrace/scheduler/plan/cost.hpp"
 #include "millrace/scheduler/plan/graph.hpp"
-#include "millrace/scheduler/plan/objective.hpp"
+#include "millrace/scheduler/plan/optimum.hpp"
 #include "millrace/scheduler/plan/simulate.hpp"
 #include "plan/model/reductions.hpp"
 

@@ -4,7 +4,7 @@
 #include <cstddef>
 #include <utility>
 
-#include "millrace/scheduler/plan/stop.hpp"
+#include "millrace/scheduler/plan/parameters.hpp"
 
 namespace millrace::plan {
 

@@ -213,7 +213,7 @@ bool has_messages(const Program& program) {
 
 }  // namespace
 
-Program insert_messages(const Program& program) {
+Program insert_messages(Program program) {
   if (has_messages(program)) return program;
   const Graph graph(program);
   const Timeline run = unit_run(graph);
@@ -225,7 +225,7 @@ Program insert_messages(const Program& program) {
   return result;
 }
 
-Program insert_messages_before_use(const Program& program) {
+Program insert_messages_before_use(Program program) {
   plan::validate(program);
   if (has_messages(program)) return program;
   const Shape& shape = program.shape;
@@ -247,7 +247,7 @@ Program insert_messages_before_use(const Program& program) {
   return result;
 }
 
-Program receive_before_use(const Program& program) {
+Program receive_before_use(Program program) {
   plan::validate(program);
   if (!has_messages(program)) return program;
   const StageGraph graph(program.shape);

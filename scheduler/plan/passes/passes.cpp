@@ -13,11 +13,9 @@ namespace {
 
 /// The program with every rank's list replaced by rewrite(list).
 template <class Rewrite>
-Program rewritten(const Program& program, Rewrite&& rewrite) {
-  Program result{program.shape, {}, program.name};
-  result.ranks.reserve(program.ranks.size());
-  for (const auto& list : program.ranks) result.ranks.push_back(rewrite(list));
-  return result;
+Program rewritten(Program program, Rewrite&& rewrite) {
+  for (auto& list : program.ranks) list = rewrite(std::move(list));
+  return program;
 }
 
 Action with_op(Action action, Op op) {
@@ -60,23 +58,23 @@ std::vector<Action> merge_list(const std::vector<Action>& list) {
 
 }  // namespace
 
-Program split_backward(const Program& program) {
-  return rewritten(program, split_list);
+Program split_backward(Program program) {
+  return rewritten(std::move(program), split_list);
 }
 
-Program merge_backward(const Program& program) {
-  return rewritten(program, merge_list);
+Program merge_backward(Program program) {
+  return rewritten(std::move(program), merge_list);
 }
 
-Program decouple_pairs(const Program& program) {
-  return rewritten(program, [](std::vector<Action> list) {
+Program decouple_pairs(Program program) {
+  return rewritten(std::move(program), [](std::vector<Action> list) {
     for (Action& action : list) action.with_next = false;
     return list;
   });
 }
 
-Program compute_only(const Program& program) {
-  return rewritten(program, [](const std::vector<Action>& list) {
+Program compute_only(Program program) {
+  return rewritten(std::move(program), [](const std::vector<Action>& list) {
     std::vector<Action> result;
     std::copy_if(list.begin(), list.end(), std::back_inserter(result), [](const Action& action) {
       return is_compute(action.op) && action.op != Op::Recompute;
@@ -89,7 +87,7 @@ namespace {
 
 /// `wanted(stage)` says which stages are recomputed.
 template <class Wanted>
-Program with_recompute(const Program& program, Wanted&& wanted) {
+Program with_recompute(Program program, Wanted&& wanted) {
   const bool has_recompute =
       std::any_of(program.ranks.begin(), program.ranks.end(), [](const std::vector<Action>& list) {
         return std::any_of(list.begin(), list.end(), [](const Action& action) {
@@ -97,7 +95,7 @@ Program with_recompute(const Program& program, Wanted&& wanted) {
         });
       });
   if (has_recompute) return program;
-  return rewritten(program, [&](const std::vector<Action>& list) {
+  return rewritten(std::move(program), [&](const std::vector<Action>& list) {
     std::vector<Action> result;
     for (std::size_t i = 0; i < list.size(); ++i) {
       // A pair stays together: what its second half recomputes comes before the pair.
@@ -117,16 +115,16 @@ Program with_recompute(const Program& program, Wanted&& wanted) {
 
 }  // namespace
 
-Program insert_recompute(const Program& program) {
-  return with_recompute(program, [](Stage) { return true; });
+Program insert_recompute(Program program) {
+  return with_recompute(std::move(program), [](Stage) { return true; });
 }
 
-Program insert_recompute(const Program& program, const std::vector<bool>& of_stage) {
+Program insert_recompute(Program program, const std::vector<bool>& of_stage) {
   require(static_cast<int>(of_stage.size()) == program.shape.stages(), [&] {
     return "recompute is said of " + std::to_string(of_stage.size()) + " stages; the program has " +
            std::to_string(program.shape.stages());
   });
-  return with_recompute(program, [&](Stage stage) {
+  return with_recompute(std::move(program), [&](Stage stage) {
     return stage.index() < of_stage.size() && of_stage[stage.index()];
   });
 }

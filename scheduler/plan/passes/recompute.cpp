@@ -1,12 +1,11 @@
 // The stages that recompute: from a program, to text and back.
-#include "millrace/scheduler/plan/recompute.hpp"
-
 #include <algorithm>
 #include <charconv>
 #include <optional>
 #include <utility>
 
 #include "millrace/core/error.hpp"
+#include "millrace/scheduler/plan/passes.hpp"
 #include "plan/model/validate.hpp"
 
 namespace millrace {

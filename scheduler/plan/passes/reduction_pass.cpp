@@ -157,7 +157,7 @@ Program reduced_at_the_end(const Program& program, bool every_stage) {
 
 }  // namespace
 
-Program insert_reductions(const Program& program) {
+Program insert_reductions(Program program) {
   if (program.shape.forward_only || reduces(program)) return program;
   const Graph graph(program);
   const Timeline run = run_for_reductions(graph);
@@ -168,15 +168,15 @@ Program insert_reductions(const Program& program) {
   return copier.finish();
 }
 
-Program insert_late_reductions(const Program& program) {
+Program insert_late_reductions(Program program) {
   if (program.shape.forward_only || reduces(program)) return program;
   return reduced_at_the_end(program, false);
 }
 
-Program insert_reductions(const Program& program, int pipelines) {
+Program insert_reductions(Program program, int pipelines) {
   require(pipelines >= 1,
           "a pipeline is trained in 1 copy or more, got " + std::to_string(pipelines));
-  if (pipelines == 1) return insert_reductions(program);
+  if (pipelines == 1) return insert_reductions(std::move(program));
   return program.shape.forward_only ? program : reduced_at_the_end(program, true);
 }
 

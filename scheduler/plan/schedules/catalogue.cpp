@@ -7,15 +7,7 @@
 #include "core/edit_distance.hpp"
 #include "millrace/core/error.hpp"
 #include "millrace/scheduler/plan/generators.hpp"
-#include "plan/schedules/options.hpp"
-#include "plan/schedules/phase.hpp"
-#include "plan/schedules/slots.hpp"
-#include "plan/schedules/v_blocks.hpp"
-#include "plan/schedules/v_lists.hpp"
-#include "plan/schedules/v_zb.hpp"
-#include "plan/schedules/wave.hpp"
-#include "plan/schedules/zb_auto.hpp"
-#include "plan/schedules/zbv_auto.hpp"
+#include "plan/schedules/families.hpp"
 
 namespace millrace {
 

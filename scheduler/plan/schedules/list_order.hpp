@@ -5,7 +5,7 @@
 #include <optional>
 #include <span>
 
-#include "millrace/scheduler/plan/list_schedule.hpp"
+#include "millrace/scheduler/plan/optimum.hpp"
 #include "plan/model/job.hpp"
 
 namespace millrace::plan {

@@ -1,12 +1,11 @@
 // List scheduling of a job: one queue per class and rank.
-#include "millrace/scheduler/plan/list_schedule.hpp"
-
 #include <algorithm>
 #include <map>
 #include <string>
 #include <tuple>
 
 #include "millrace/core/error.hpp"
+#include "millrace/scheduler/plan/optimum.hpp"
 #include "plan/model/lookup.hpp"
 #include "plan/schedules/list_by_start.hpp"
 #include "plan/schedules/list_order.hpp"

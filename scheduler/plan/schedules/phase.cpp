@@ -1,11 +1,9 @@
 // The phase program: queues over groups, and the loop that merges them into one list per rank.
-#include "plan/schedules/phase.hpp"
-
 #include <algorithm>
 #include <string>
 
 #include "plan/model/work.hpp"
-#include "plan/schedules/options.hpp"
+#include "plan/schedules/families.hpp"
 
 namespace millrace::generators {
 
@@ -168,8 +166,8 @@ std::vector<int> short_cycles(const Request& options, bool full) {
   return balanced(micro_batches, cycles);
 }
 
-}  // namespace
-
+/// Group sizes of m micro-batches under `grouping`; they sum to m. Throws InvalidArgument for a
+/// group with which the schedule would stall.
 std::vector<int> group_sizes(Grouping grouping, const Request& options) {
   const int micro_batches = options.micro_batches;
   switch (grouping) {
@@ -189,6 +187,8 @@ std::vector<int> group_sizes(Grouping grouping, const Request& options) {
   }
   return {micro_batches};
 }
+
+}  // namespace
 
 Program phase_program(const PhaseRow& row, const Request& options) {
   const int ranks = options.ranks;

@@ -5,7 +5,7 @@
 #include <string>
 
 #include "millrace/core/error.hpp"
-#include "millrace/scheduler/plan/slicing.hpp"
+#include "millrace/scheduler/plan/generators.hpp"
 
 namespace millrace {
 

@@ -1,13 +1,11 @@
 // Chimera by its slot formula. No two ops of a rank share a slot: forwards and backwards of the two
 // directions differ in parity or in order, so there is no tie to break.
-#include "plan/schedules/slots.hpp"
-
 #include <algorithm>
 #include <string>
 #include <utility>
 
 #include "plan/model/work.hpp"
-#include "plan/schedules/options.hpp"
+#include "plan/schedules/families.hpp"
 
 namespace millrace::generators {
 

@@ -6,6 +6,8 @@
 #include <optional>
 #include <utility>
 
+#include "plan/schedules/families.hpp"
+
 namespace millrace::generators {
 
 namespace {

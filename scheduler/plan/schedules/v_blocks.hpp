@@ -31,14 +31,4 @@ enum class Verdict : std::uint8_t { GoOn, TooMuchMemory, Best };
 /// `near_ranks`, which would hold more; after Best nothing is tried.
 void for_each_block(int ranks, const std::function<Verdict(const VBlock&)>& visit);
 
-/// About half of 1F1B's activation memory: peak (p+2)/2, rounded down.
-[[nodiscard]] Program v_half(const Request& options);
-
-/// About a third of 1F1B's activation memory: peak (p+4)/3, rounded down.
-[[nodiscard]] Program v_min(const Request& options);
-
-/// 1F1B over the V placement, its backwards whole: about two thirds of 1F1B's memory, the same on
-/// every rank.
-[[nodiscard]] Program one_f_one_b_v(const Request& options);
-
 }  // namespace millrace::generators

@@ -1,16 +1,100 @@
-// ZBV and DualPipeV as tables of counts, and DualPipe as the mirror of DualPipeV.
-#include "plan/schedules/v_lists.hpp"
-
+// ZBV and DualPipeV as tables of counts, and DualPipe as the mirror of DualPipeV. A rank's list is
+// written as "count times these ops", as the schedules were published. Micro-batches are not
+// written: each chunk's forwards, backwards and weights count up on their own.
 #include <algorithm>
+#include <deque>
 #include <string>
 
 #include "plan/model/work.hpp"
-#include "plan/schedules/options.hpp"
-#include "plan/schedules/run_length.hpp"
+#include "plan/schedules/families.hpp"
 
 namespace millrace::generators {
 
 namespace {
+
+constexpr int kOldest = -1;  ///< chunk of a weight half that takes the oldest one owed
+
+/// One op of a step. `with_next` marks the first half of an overlapped pair.
+struct Token {
+  Op op;
+  int chunk;
+  bool with_next = false;
+};
+
+/// `count` times `tokens`, in order. A count of 0 or less is an empty step.
+struct Step {
+  int count;
+  std::vector<Token> tokens;
+};
+
+class Expansion {
+ public:
+  Expansion(const std::vector<Stage>& stages, int micro_batches)
+      : stages_(stages),
+        micro_batches_(micro_batches),
+        forwards_(stages.size()),
+        backwards_(stages.size()),
+        weights_(stages.size()) {}
+
+  void add(const Token& token) {
+    switch (token.op) {
+      case Op::Forward:
+        return emit(token, token.chunk, forwards_[at(token.chunk)]++);
+      case Op::BackwardWeight:
+        return weight(token);
+      default:
+        break;
+    }
+    const int micro_batch = backwards_[at(token.chunk)]++;
+    if (token.op == Op::BackwardInput) owed_.push_back({token.chunk, micro_batch});
+    emit(token, token.chunk, micro_batch);
+  }
+
+  std::vector<Action> take() { return std::move(actions_); }
+
+ private:
+  struct Owed {
+    int chunk;
+    int micro_batch;
+  };
+
+  static std::size_t at(int chunk) { return static_cast<std::size_t>(chunk); }
+
+  void weight(const Token& token) {
+    if (token.chunk != kOldest) return emit(token, token.chunk, weights_[at(token.chunk)]++);
+    const Owed oldest = owed_.front();
+    owed_.pop_front();
+    emit(token, oldest.chunk, oldest.micro_batch);
+  }
+
+  void emit(const Token& token, int chunk, int micro_batch) {
+    if (micro_batch >= micro_batches_) return;
+    actions_.push_back({.op = token.op,
+                        .with_next = token.with_next,
+                        .stage = stages_[at(chunk)],
+                        .micro_batch = MicroBatch{micro_batch},
+                        .slice = {}});
+  }
+
+  const std::vector<Stage>& stages_;
+  int micro_batches_;
+  std::vector<int> forwards_, backwards_, weights_;
+  std::deque<Owed> owed_;
+  std::vector<Action> actions_;
+};
+
+/// Expands the steps of one rank that holds `stages` (chunk 0 first). Full backwards and input
+/// halves of a chunk share one count. Actions of micro-batches at or past `micro_batches` are left
+/// out. Cost: O(actions).
+std::vector<Action> expand(const std::vector<Step>& steps,
+                           const std::vector<Stage>& stages,
+                           int micro_batches) {
+  Expansion expansion(stages, micro_batches);
+  for (const Step& step : steps)
+    for (int repeat = 0; repeat < step.count; ++repeat)
+      for (const Token& token : step.tokens) expansion.add(token);
+  return expansion.take();
+}
 
 constexpr Token kF0{Op::Forward, 0}, kF1{Op::Forward, 1};
 constexpr Token kB0{Op::Backward, 0}, kB1{Op::Backward, 1};

@@ -1,14 +1,12 @@
 // V-ZB (Qi et al. 2024, "Pipeline Parallelism with Controllable Memory"): every building block is
 // repeated, its warm-up and cool-down rewritten, its holes filled; the shortest span wins.
-#include "plan/schedules/v_zb.hpp"
-
 #include <algorithm>
 #include <cmath>
 #include <limits>
 #include <string>
 #include <vector>
 
-#include "plan/schedules/options.hpp"
+#include "plan/schedules/families.hpp"
 #include "plan/schedules/v_blocks.hpp"
 #include "plan/text/number_text.hpp"
 

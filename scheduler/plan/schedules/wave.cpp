@@ -1,9 +1,8 @@
 // The wave pipeline: list scheduling with backwards first, then the lowest micro-batch and stage; a
 // forward starts only when the rank also has room for the deeper chunks of its micro-batch, which
 // keeps the peak at p micro-batches and cannot get stuck.
-#include "plan/schedules/wave.hpp"
-
 #include "millrace/core/error.hpp"
+#include "plan/schedules/families.hpp"
 #include "plan/schedules/pass_board.hpp"
 
 namespace millrace::generators {

@@ -1,14 +1,12 @@
 // ZB auto (Qi et al. 2023, section 3 and the zero-bubble project): decide forward by forward and
 // backward by backward, fill every wait with owed weight halves, keep within the memory limit.
-#include "plan/schedules/zb_auto.hpp"
-
 #include <algorithm>
 #include <array>
 #include <limits>
 #include <optional>
 #include <vector>
 
-#include "plan/schedules/options.hpp"
+#include "plan/schedules/families.hpp"
 #include "plan/schedules/pass_board.hpp"
 #include "plan/text/number_text.hpp"
 

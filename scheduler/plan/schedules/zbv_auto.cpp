@@ -1,13 +1,11 @@
 // ZBV auto (Qi et al. 2024 and the zero-bubble project): warm-up, fill of the V, then rounds of one
 // backward and one forward per rank, with owed weight halves in the waits.
-#include "plan/schedules/zbv_auto.hpp"
-
 #include <algorithm>
 #include <limits>
 #include <optional>
 #include <vector>
 
-#include "plan/schedules/options.hpp"
+#include "plan/schedules/families.hpp"
 #include "plan/schedules/pass_board.hpp"
 
 namespace millrace::generators {

@@ -1,11 +1,10 @@
 // The layered search over cuts: a narrow run for a good value, then the full run for the proof.
-#include "millrace/scheduler/plan/exact.hpp"
-
 #include <algorithm>
 #include <unordered_map>
 #include <utility>
 
 #include "millrace/core/error.hpp"
+#include "millrace/scheduler/plan/optimum.hpp"
 #include "millrace/scheduler/plan/passes.hpp"
 #include "plan/schedules/list_order.hpp"
 #include "plan/search/cut.hpp"

@@ -5,7 +5,7 @@
 #include <tuple>
 #include <utility>
 
-#include "millrace/scheduler/plan/recompute.hpp"
+#include "millrace/scheduler/plan/passes.hpp"
 #include "plan/schedules/list_order.hpp"
 
 namespace millrace::plan {
@@ -16,14 +16,14 @@ constexpr std::size_t kRelisted = 8;  // seeds, besides the best per shape
 constexpr std::size_t kKept = 16;     // finds that are kept, besides those and the front
 
 /// Whether `other` is as good in everything.
-bool is_beaten(const Found& found, const Found& other) {
+bool is_beaten(const FoundSchedule& found, const FoundSchedule& other) {
   return other.makespan <= found.makespan && other.step <= found.step && other.span <= found.span &&
          other.peak_memory <= found.peak_memory;
 }
 
 }  // namespace
 
-void Finds::keep(Found found, const Figures& figures, double ticks_per_unit) {
+void Finds::keep(FoundSchedule found, const Figures& figures, double ticks_per_unit) {
   if (!figures.feasible) return;
   found.makespan = figures.makespan / ticks_per_unit;
   found.step = figures.step / ticks_per_unit;
@@ -36,26 +36,26 @@ void Finds::keep(Found found, const Figures& figures, double ticks_per_unit) {
 
 void Finds::forget_hopeless() {
   for (auto* finds : {&within_, &above_}) {
-    std::vector<const Found*> kept;
+    std::vector<const FoundSchedule*> kept;
     std::vector<Shape> seen;
-    for (const Found* found : by_value(*finds)) {
+    for (const FoundSchedule* found : by_value(*finds)) {
       const Shape& shape = found->program.shape;
       const bool new_shape = std::ranges::find(seen, shape) == seen.end();
-      const auto beats = [&](const Found* other) { return is_beaten(*found, *other); };
+      const auto beats = [&](const FoundSchedule* other) { return is_beaten(*found, *other); };
       const bool in_front = finds == &within_ && std::ranges::none_of(kept, beats);
       if (kept.size() < kKept || new_shape || in_front) kept.push_back(found);
       if (new_shape) seen.push_back(shape);
     }
     if (kept.size() == finds->size()) continue;
-    const std::set<const Found*> stays(kept.begin(), kept.end());
-    std::erase_if(*finds, [&](const Found& found) { return !stays.contains(&found); });
+    const std::set<const FoundSchedule*> stays(kept.begin(), kept.end());
+    std::erase_if(*finds, [&](const FoundSchedule& found) { return !stays.contains(&found); });
   }
 }
 
-std::vector<const Found*> Finds::by_value(const std::vector<Found>& finds) const {
-  std::vector<const Found*> sorted;
-  for (const Found& found : finds) sorted.push_back(&found);
-  std::ranges::stable_sort(sorted, {}, [&](const Found* found) {
+std::vector<const FoundSchedule*> Finds::by_value(const std::vector<FoundSchedule>& finds) const {
+  std::vector<const FoundSchedule*> sorted;
+  for (const FoundSchedule& found : finds) sorted.push_back(&found);
+  std::ranges::stable_sort(sorted, {}, [&](const FoundSchedule* found) {
     return std::tuple(value(*found),
                       std::ranges::count(found->recomputed, true),
                       found->peak_memory,
@@ -64,16 +64,16 @@ std::vector<const Found*> Finds::by_value(const std::vector<Found>& finds) const
   return sorted;
 }
 
-const Found* Finds::best() const {
+const FoundSchedule* Finds::best() const {
   const auto sorted = by_value(within_);
   return sorted.empty() ? nullptr : sorted.front();
 }
 
-std::vector<Found> Finds::seeds() const {
-  std::vector<Found> seeds;
+std::vector<FoundSchedule> Finds::seeds() const {
+  std::vector<FoundSchedule> seeds;
   for (const auto* finds : {&within_, &above_}) {
     std::vector<Shape> seen;
-    for (const Found* found : by_value(*finds)) {
+    for (const FoundSchedule* found : by_value(*finds)) {
       const bool new_shape = std::ranges::find(seen, found->program.shape) == seen.end();
       if (!new_shape && seen.size() >= kRelisted) continue;
       seen.push_back(found->program.shape);
@@ -83,10 +83,10 @@ std::vector<Found> Finds::seeds() const {
   return seeds;
 }
 
-std::vector<Found> Finds::best_programs(std::size_t count) const {
-  std::vector<Found> programs;
-  for (const Found* found : by_value(within_)) {
-    const auto same = [&](const Found& other) { return other.program == found->program; };
+std::vector<FoundSchedule> Finds::best_programs(std::size_t count) const {
+  std::vector<FoundSchedule> programs;
+  for (const FoundSchedule* found : by_value(within_)) {
+    const auto same = [&](const FoundSchedule& other) { return other.program == found->program; };
     if (programs.size() < count && std::ranges::none_of(programs, same)) programs.push_back(*found);
   }
   return programs;

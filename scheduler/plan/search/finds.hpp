@@ -18,27 +18,30 @@ class Finds {
   explicit Finds(const SearchOptions& options) : options_(options) {}
 
   /// Takes in what can run, with its figures in the user's units.
-  void keep(Found found, const Figures& figures, double ticks_per_unit);
+  void keep(FoundSchedule found, const Figures& figures, double ticks_per_unit);
 
   /// Drops finds that can be neither best nor seed nor in the front: large programs take room.
   void forget_hopeless();
 
   /// Those within the limit.
-  [[nodiscard]] const std::vector<Found>& within() const { return within_; }
-  [[nodiscard]] double value(const Found& found) const { return found.value(options_.objective); }
+  [[nodiscard]] const std::vector<FoundSchedule>& within() const { return within_; }
+  [[nodiscard]] double value(const FoundSchedule& found) const {
+    return found.value(options_.objective);
+  }
   /// None: nothing is within the limit.
-  [[nodiscard]] const Found* best() const;
+  [[nodiscard]] const FoundSchedule* best() const;
   /// The best and the best of every shape, inside the limit and above it.
-  [[nodiscard]] std::vector<Found> seeds() const;
+  [[nodiscard]] std::vector<FoundSchedule> seeds() const;
   /// The best `count` programs within the limit, no two alike.
-  [[nodiscard]] std::vector<Found> best_programs(std::size_t count) const;
+  [[nodiscard]] std::vector<FoundSchedule> best_programs(std::size_t count) const;
 
  private:
-  [[nodiscard]] std::vector<const Found*> by_value(const std::vector<Found>& finds) const;
+  [[nodiscard]] std::vector<const FoundSchedule*> by_value(
+      const std::vector<FoundSchedule>& finds) const;
 
   const SearchOptions& options_;
-  std::vector<Found> within_;
-  std::vector<Found> above_;
+  std::vector<FoundSchedule> within_;
+  std::vector<FoundSchedule> above_;
 };
 
 }  // namespace millrace::plan

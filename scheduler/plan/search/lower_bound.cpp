@@ -1,10 +1,9 @@
 // The public bound: relaxed times, then the relaxation.
-#include "millrace/scheduler/plan/lower_bound.hpp"
-
 #include <algorithm>
 #include <utility>
 
 #include "millrace/core/error.hpp"
+#include "millrace/scheduler/plan/optimum.hpp"
 #include "millrace/scheduler/plan/passes.hpp"
 #include "plan/model/stage_sums.hpp"
 #include "plan/search/relaxation.hpp"

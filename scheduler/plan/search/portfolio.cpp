@@ -11,7 +11,6 @@
 #include "millrace/core/error.hpp"
 #include "millrace/scheduler/plan/generators.hpp"
 #include "millrace/scheduler/plan/passes.hpp"
-#include "millrace/scheduler/plan/recompute.hpp"
 
 namespace millrace::plan {
 
@@ -63,17 +62,17 @@ generators::Request base_options(const SearchOptions& options) {
   const int chunks = options.chunks.value_or(1);
   const Shape shape{.ranks = options.ranks,
                     .micro_batches = options.micro_batches,
-                    .slices = options.slices,
+                    .slices = options.slices.value_or(1),
                     .placement = Placement::loop(options.ranks, chunks),
                     .replica_of = {},
                     .forward_only = false};
   const Cost cost = search_cost(options, shape);
   // Ticks are of a slice, micro-batches are told.
-  const double per_unit = chunks * options.slices / cost.ticks_per_unit;
+  const double per_unit = chunks * options.slices.value_or(1) / cost.ticks_per_unit;
   generators::Request base;
   base.ranks = options.ranks;
   base.micro_batches = options.micro_batches;
-  if (options.slices > 1) base.slices = options.slices;
+  if (options.slices.value_or(1) > 1) base.slices = options.slices;
   base.mean.forward = mean(cost.forward, 1) * per_unit;
   base.mean.input = mean(cost.backward_input, 1) * per_unit;
   base.mean.weight = mean(cost.backward_weight, 1) * per_unit;
@@ -93,7 +92,7 @@ class Collector {
 
   std::vector<Candidate> run() {
     for (const ScheduleEntry& entry : schedules())
-      if (entry.takes("slices") == (options_.slices > 1) && entry.name != "forward")
+      if (entry.takes("slices") == (options_.slices.value_or(1) > 1) && entry.name != "forward")
         by_chunks(entry);
     std::ranges::stable_sort(candidates_, {}, &Candidate::cost);
     return std::move(candidates_);
@@ -175,7 +174,7 @@ namespace {
 void require_asked_for(const Program& from, const SearchOptions& options) {
   const Shape& shape = from.shape;
   require(shape.ranks == options.ranks && shape.micro_batches == options.micro_batches &&
-              shape.slices == options.slices &&
+              shape.slices == options.slices.value_or(1) &&
               shape.chunks() == options.chunks.value_or(shape.chunks()),
           "the search begins with " + from.name + ", which has other counts");
   require(!shape.forward_only && (options.bidirectional || shape.replicas() == 1),
@@ -207,12 +206,12 @@ void require_counts(const SearchOptions& options) {
               " and " + std::to_string(options.micro_batches));
   require(!options.chunks || *options.chunks >= 1,
           "search needs at least 1 chunk; got " + std::to_string(options.chunks.value_or(1)));
-  require(options.slices >= 1,
-          "search needs at least 1 slice; got " + std::to_string(options.slices));
+  require(options.slices.value_or(1) >= 1,
+          "search needs at least 1 slice; got " + std::to_string(options.slices.value_or(1)));
   const std::array counts = {std::pair("ranks", options.ranks),
                              std::pair("micro_batches", options.micro_batches),
                              std::pair("chunks", options.chunks.value_or(1)),
-                             std::pair("slices", options.slices)};
+                             std::pair("slices", options.slices.value_or(1))};
   std::int64_t forwards = 1;  // a factor is below 2^31: nothing overflows
   ParameterText given = "";
   for (const auto& [name, count] : counts) {

@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <optional>
 
-#include "millrace/scheduler/plan/list_schedule.hpp"
+#include "millrace/scheduler/plan/optimum.hpp"
 #include "plan/model/job.hpp"
 #include "plan/search/evaluator.hpp"
 

@@ -9,8 +9,7 @@
 #include <utility>
 
 #include "millrace/core/error.hpp"
-#include "millrace/scheduler/plan/exact.hpp"
-#include "millrace/scheduler/plan/list_schedule.hpp"
+#include "millrace/scheduler/plan/optimum.hpp"
 #include "millrace/scheduler/plan/passes.hpp"
 #include "plan/model/stage_sums.hpp"
 #include "plan/schedules/list_order.hpp"
@@ -46,15 +45,15 @@ class Search {
   void go();
   void time_portfolio();
   void time_one(const Candidate& candidate, Work* work);
-  double time_program(Found found, const Cost& cost, Work* work);
-  double keep(Found found, const Figures& figures, const Cost& cost);
+  double time_program(FoundSchedule found, const Cost& cost, Work* work);
+  double keep(FoundSchedule found, const Figures& figures, const Cost& cost);
   void tell(std::string at, std::size_t timed = 0, std::size_t candidates = 0) const;
   void relist_seeds();
-  void relist_one(const Found& seed, const Program& program);
-  void relist_recomputing(const Found& seed);
+  void relist_one(const FoundSchedule& seed, const Program& program);
+  void relist_recomputing(const FoundSchedule& seed);
   void vary_recompute();
   void search_locally();
-  void search_from(const Found& start, std::int64_t budget, std::uint32_t stream);
+  void search_from(const FoundSchedule& start, std::int64_t budget, std::uint32_t stream);
   void solve_small();
   std::int64_t solve_one(BoundedShape& shape, std::int64_t states);
   double solve_choice(const Shape& shape,
@@ -84,7 +83,7 @@ bool Search::out_of_time() {
 void Search::tell(std::string at, std::size_t timed, std::size_t candidates) const {
   if (!options_.progress) return;
   SearchProgress progress{.at = std::move(at), .candidates = candidates, .timed = timed};
-  for (const Found& found : finds_.within())
+  for (const FoundSchedule& found : finds_.within())
     progress.best = std::min(progress.best, finds_.value(found));
   options_.progress(progress);
 }
@@ -117,19 +116,19 @@ void Search::time_one(const Candidate& candidate, Work* work) {
            ": between the passes of a step all ranks wait for each other, so steps have no span "
            "to make small; search for the makespan"));
   shapes_.note(program->shape);
-  Found found{.program = std::move(*program),
-              .generator = generator_of(candidate),
-              .parameters = set_values(candidate.options),
-              .refinement = {}};
+  FoundSchedule found{.program = std::move(*program),
+                      .generator = generator_of(candidate),
+                      .parameters = set_values(candidate.options),
+                      .refinement = {}};
   if (options_.recompute)
     for (const RecomputeChoice& choice :
          fitting_choices(found.program, cost, options_.memory_limit, work)) {
-      Found again = found;
+      FoundSchedule again = found;
       again.program = insert_recompute(found.program, choice);
       if (again.program != found.program) time_program(std::move(again), cost, work);
     }
   if (candidate.entry != nullptr && candidate.entry->relisted) {
-    Found shorter = found;
+    FoundSchedule shorter = found;
     shorter.program = relist_within_own_memory(found.program, cost);
     shorter.refinement = "relist";
     if (shorter.program.ranks != found.program.ranks) time_program(std::move(shorter), cost, work);
@@ -138,7 +137,7 @@ void Search::time_one(const Candidate& candidate, Work* work) {
 }
 
 /// Its objective, in ticks.
-double Search::time_program(Found found, const Cost& cost, Work* work) {
+double Search::time_program(FoundSchedule found, const Cost& cost, Work* work) {
   const Job job(found.program, cost, work);
   Evaluator evaluator(job, options_.objective);
   const JobOrder order = job.own_order();
@@ -148,18 +147,18 @@ double Search::time_program(Found found, const Cost& cost, Work* work) {
 }
 
 /// Its objective, in ticks.
-double Search::keep(Found found, const Figures& figures, const Cost& cost) {
+double Search::keep(FoundSchedule found, const Figures& figures, const Cost& cost) {
   finds_.keep(std::move(found), figures, cost.ticks_per_unit);
   return figures.value(options_.objective);
 }
 
 bool Search::finished() const {
-  const Found* found = finds_.best();
+  const FoundSchedule* found = finds_.best();
   return found != nullptr && finds_.value(*found) <= shapes_.bound() * (1 + 1e-12);
 }
 
 void Search::relist_seeds() {
-  for (const Found& seed : finds_.seeds()) {
+  for (const FoundSchedule& seed : finds_.seeds()) {
     tell("relisting " + seed.generator);
     work_.ask();
     relist_one(seed, seed.program);
@@ -170,7 +169,7 @@ void Search::relist_seeds() {
 }
 
 /// All stages of the seed recompute, and then no more of them than the order that this gives needs.
-void Search::relist_recomputing(const Found& seed) {
+void Search::relist_recomputing(const FoundSchedule& seed) {
   const Program plain = compute_only(seed.program);
   const Cost cost = search_cost(options_, plain.shape);
   const Job job(insert_recompute(plain), cost, &work_);
@@ -182,7 +181,7 @@ void Search::relist_recomputing(const Found& seed) {
   double least = std::numeric_limits<double>::infinity();
   for (const RecomputeChoice& choice :
        fitting_choices(order, cost, options_.memory_limit, &work_)) {
-    Found again = seed;
+    FoundSchedule again = seed;
     again.program = insert_recompute(order, choice);
     again.refinement = "relist";
     const double value = time_program(again, cost, &work_);
@@ -198,9 +197,9 @@ void Search::relist_recomputing(const Found& seed) {
 void Search::vary_recompute() {
   const std::int64_t end = evaluations_ + options_.budget / kVaryShare;
   for (bool better = true; better && !finished();) {
-    const Found* const best = finds_.best();
+    const FoundSchedule* const best = finds_.best();
     if (best == nullptr) return;
-    const Found start = *best;
+    const FoundSchedule start = *best;
     const Program plain = compute_only(start.program);
     tell("recompute of other stages than " + start.generator + "'s");
     for (std::size_t stage = 0; stage < start.recomputed.size(); ++stage) {
@@ -213,7 +212,7 @@ void Search::vary_recompute() {
   }
 }
 
-void Search::relist_one(const Found& seed, const Program& program) {
+void Search::relist_one(const FoundSchedule& seed, const Program& program) {
   const Cost cost = search_cost(options_, program.shape);
   const Job job(program, cost, &work_);
   const auto listed = relist_order(
@@ -231,7 +230,7 @@ void Search::relist_one(const Found& seed, const Program& program) {
 
 /// Splits what is left of the budget over the best finds, the best one first with half of it.
 void Search::search_locally() {
-  const std::vector<Found> starts = finds_.best_programs(kLocalStarts);
+  const std::vector<FoundSchedule> starts = finds_.best_programs(kLocalStarts);
   std::int64_t left = options_.budget;
   for (std::uint32_t i = 0; i < starts.size() && !finished() && !out_of_time(); ++i) {
     tell("local search from " + starts[i].generator);
@@ -241,7 +240,7 @@ void Search::search_locally() {
   }
 }
 
-void Search::search_from(const Found& start, std::int64_t budget, std::uint32_t stream) {
+void Search::search_from(const FoundSchedule& start, std::int64_t budget, std::uint32_t stream) {
   const Cost cost = search_cost(options_, start.program.shape);
   const Job job(start.program, cost, &work_);
   LocalSearchOptions local;
@@ -275,7 +274,7 @@ void Search::solve_small() {
     if (finished()) return;
     tell("the exact solver");
     work_.ask();
-    if (const Found* found = finds_.best();
+    if (const FoundSchedule* found = finds_.best();
         found != nullptr && small[i]->bound >= finds_.value(*found))
       continue;
     states -= solve_one(*small[i], states / static_cast<std::int64_t>(small.size() - i));
@@ -289,7 +288,7 @@ std::int64_t Search::solve_one(BoundedShape& shape, std::int64_t states) {
   std::int64_t left = states;
   double bound = std::numeric_limits<double>::infinity();
   for (std::size_t i = 0; i < choices.size(); ++i) {
-    const Found* const found = finds_.best();
+    const FoundSchedule* const found = finds_.best();
     const bool open = found == nullptr || choices[i].bound < finds_.value(*found);
     const std::int64_t share = left / static_cast<std::int64_t>(choices.size() - i);
     bound = std::min(
@@ -345,7 +344,7 @@ SearchResult Search::run() {
     cut_by_time_ = true;
   }
   SearchResult result;
-  if (const Found* found = finds_.best()) result.best = *found;
+  if (const FoundSchedule* found = finds_.best()) result.best = *found;
   result.front = pareto_front(finds_.within());
   result.lower_bound = shapes_.bound();
   result.evaluations = evaluations_;

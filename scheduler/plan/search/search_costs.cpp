@@ -27,7 +27,7 @@ bool of_one_cut(const Costs& costs, int ranks) {
 
 void set_costs(SearchOptions& options, const Costs& costs) {
   plan::require_counts(options);
-  require(costs.slice_costs.empty() || options.slices > 1,
+  require(costs.slice_costs.empty() || options.slices.value_or(1) > 1,
           named("slice_costs") + " needs " + named("slices") +
               ": the search cuts no slices of its own");
   require(!costs.chunk_costs || options.chunks,

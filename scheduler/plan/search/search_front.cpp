@@ -3,7 +3,7 @@
 #include <cmath>
 #include <tuple>
 
-#include "millrace/scheduler/plan/recompute.hpp"
+#include "millrace/scheduler/plan/passes.hpp"
 #include "millrace/scheduler/plan/search.hpp"
 #include "plan/draw/picture.hpp"
 
@@ -15,12 +15,12 @@ using picture::number;
 
 constexpr std::size_t kListRow = 18;
 
-bool beats(const Found& a, const Found& b) {
+bool beats(const FoundSchedule& a, const FoundSchedule& b) {
   return a.makespan <= b.makespan && a.step <= b.step && a.span <= b.span &&
          a.peak_memory <= b.peak_memory;
 }
 
-std::string label(const Found& found) {
+std::string label(const FoundSchedule& found) {
   std::string text = found.generator;
   if (!found.parameters.empty()) text += " " + to_string(found.parameters);
   if (!found.refinement.empty()) text += " + " + found.refinement;
@@ -30,7 +30,7 @@ std::string label(const Found& found) {
 }
 
 /// Whether its step is one of several passes.
-bool has_passes(const Found& found) {
+bool has_passes(const FoundSchedule& found) {
   return found.step > found.makespan;
 }
 
@@ -93,7 +93,7 @@ std::string legend(double x, double y) {
 }
 
 /// A schedule: its two times over its memory.
-std::string point(const Axis& x, const Axis& y, const Found& found) {
+std::string point(const Axis& x, const Axis& y, const FoundSchedule& found) {
   const double column = x.at(found.peak_memory);
   const double makespan = y.at(found.makespan), span = y.at(found.span);
   return "<g><title>" + picture::escaped(label(found)) + ": makespan " + number(found.makespan) +
@@ -104,7 +104,7 @@ std::string point(const Axis& x, const Axis& y, const Found& found) {
 }
 
 /// Whether a point stands over or under its neighbour in the front.
-bool shares_column(const std::vector<Found>& front, std::size_t i, const Axis& x) {
+bool shares_column(const std::vector<FoundSchedule>& front, std::size_t i, const Axis& x) {
   const auto near = [&](std::size_t j) {
     return j < front.size() &&
            std::abs(x.at(front[j].peak_memory) - x.at(front[i].peak_memory)) < 8;
@@ -113,7 +113,8 @@ bool shares_column(const std::vector<Found>& front, std::size_t i, const Axis& x
 }
 
 /// The number that the list gives a schedule: above its point, or beside it in a shared column.
-std::string numeral(const Axis& x, const Axis& y, const Found& found, bool beside, std::size_t n) {
+std::string numeral(
+    const Axis& x, const Axis& y, const FoundSchedule& found, bool beside, std::size_t n) {
   const double column = x.at(found.peak_memory), row = y.at(found.makespan);
   return beside ? text_at(column + 10, row + 4, "start", std::to_string(n))
                 : text_at(column, row - 10, "middle", std::to_string(n));
@@ -121,37 +122,39 @@ std::string numeral(const Axis& x, const Axis& y, const Found& found, bool besid
 
 }  // namespace
 
-std::vector<Found> pareto_front(std::vector<Found> found) {
-  std::ranges::stable_sort(found, {}, [](const Found& one) {
+std::vector<FoundSchedule> pareto_front(std::vector<FoundSchedule> found) {
+  std::ranges::stable_sort(found, {}, [](const FoundSchedule& one) {
     return std::tuple(one.peak_memory, one.makespan, one.span);
   });
-  std::vector<Found> front;
-  for (Found& candidate : found) {
-    const auto beaten = [&](const Found& kept) { return beats(kept, candidate); };
+  std::vector<FoundSchedule> front;
+  for (FoundSchedule& candidate : found) {
+    const auto beaten = [&](const FoundSchedule& kept) { return beats(kept, candidate); };
     if (std::ranges::none_of(front, beaten)) front.push_back(std::move(candidate));
   }
   return front;
 }
 
-std::string front_table(const std::vector<Found>& front) {
+std::string front_table(const std::vector<FoundSchedule>& front) {
   const bool passes = std::ranges::any_of(front, has_passes);
   const auto step = [&](const std::string& text) { return passes ? padded(text, 14) : ""; };
   std::string table = padded("peak memory", 12) + padded("makespan", 14) + step("step") +
                       padded("span", 14) + "  schedule\n";
-  for (const Found& found : front)
+  for (const FoundSchedule& found : front)
     table += padded(number(found.peak_memory), 12) + padded(number(found.makespan), 14) +
              step(number(found.step)) + padded(number(found.span), 14) + "  " + label(found) + "\n";
   return table;
 }
 
-std::string front_svg(const std::vector<Found>& front) {
+std::string front_svg(const std::vector<FoundSchedule>& front) {
   Axis x{.from = 70, .to = 600};
   Axis y{.from = 340, .to = 44};
   if (!front.empty()) {
     x.cover(front.front().peak_memory, front.back().peak_memory);
-    const auto span = [](const Found& found) { return std::min(found.span, found.makespan); };
+    const auto span = [](const FoundSchedule& found) {
+      return std::min(found.span, found.makespan);
+    };
     y.cover(span(*std::ranges::min_element(front, {}, span)),
-            std::ranges::max_element(front, {}, &Found::makespan)->makespan);
+            std::ranges::max_element(front, {}, &FoundSchedule::makespan)->makespan);
   }
   const std::string height =
       std::to_string(std::max<std::size_t>(400, 70 + kListRow * front.size()));

@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <limits>
 
-#include "millrace/scheduler/plan/lower_bound.hpp"
+#include "millrace/scheduler/plan/optimum.hpp"
 #include "plan/search/portfolio.hpp"
 
 namespace millrace::plan {

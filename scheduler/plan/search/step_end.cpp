@@ -1,10 +1,9 @@
 // Follows a rank's list back to where its sums begin, and the stages' meetings forward from there.
-#include "plan/search/step_end.hpp"
-
 #include <algorithm>
 #include <numeric>
 
 #include "plan/model/stage_sums.hpp"
+#include "plan/search/evaluator.hpp"
 
 namespace millrace::plan {
 

@@ -1,12 +1,11 @@
 // Runs the clock from the period's starts and reads from its timeline where each rank's end came
 // from.
-#include "plan/simulate/order_span.hpp"
-
 #include <algorithm>
 #include <cmath>
 #include <limits>
 
 #include "plan/simulate/clock.hpp"
+#include "plan/simulate/period.hpp"
 #include "plan/simulate/walk.hpp"
 
 namespace millrace::plan {

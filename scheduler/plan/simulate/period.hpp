@@ -8,6 +8,8 @@
 #include <utility>
 #include <vector>
 
+#include "millrace/scheduler/plan/simulate.hpp"
+
 namespace millrace::plan {
 
 /// What one run of an order says of a rank: when its last op ends, and the rank whose start a
@@ -62,5 +64,11 @@ class Period {
   CycleRatio ratio_;
   double tolerance_ = 0;
 };
+
+/// The period of the order, in the cost's ticks. `timeline` is where it starts from: of a simulated
+/// one whose longest rank is held up from its own first op to its last, nothing has to be run.
+/// Infinite when the program cannot run to its end. Cost: O(actions) per run of the clock, mostly
+/// none to three, at most ranks for every ratio met.
+[[nodiscard]] CycleRatio order_span(const Graph& graph, const Cost& cost, const Timeline& timeline);
 
 }  // namespace millrace::plan

@@ -9,7 +9,7 @@
 #include "plan/model/stage_sums.hpp"
 #include "plan/model/validate.hpp"
 #include "plan/simulate/clock.hpp"
-#include "plan/simulate/order_span.hpp"
+#include "plan/simulate/period.hpp"
 
 namespace millrace {
 

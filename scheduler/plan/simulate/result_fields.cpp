@@ -205,19 +205,34 @@ std::span<const ResultField<Spread>> result_fields() {
 }
 
 template <>
-std::span<const ResultField<Found>> result_fields() {
-  using enum ResultField<Found>::Unit;
-  using enum ResultField<Found>::In;
-  static constexpr auto fields = std::to_array<ResultField<Found>>({
-      {"makespan", "makespan", Time, Record, "Of the last pass", get<Found, &Found::makespan>},
-      {"step", "step", Time, Record, "All passes of a step", get<Found, &Found::step>},
-      {"span", "span", Time, Record, "Time per step when steps overlap", get<Found, &Found::span>},
+std::span<const ResultField<FoundSchedule>> result_fields() {
+  using enum ResultField<FoundSchedule>::Unit;
+  using enum ResultField<FoundSchedule>::In;
+  static constexpr auto fields = std::to_array<ResultField<FoundSchedule>>({
+      {"makespan",
+       "makespan",
+       Time,
+       Record,
+       "Of the last pass",
+       get<FoundSchedule, &FoundSchedule::makespan>},
+      {"step",
+       "step",
+       Time,
+       Record,
+       "All passes of a step",
+       get<FoundSchedule, &FoundSchedule::step>},
+      {"span",
+       "span",
+       Time,
+       Record,
+       "Time per step when steps overlap",
+       get<FoundSchedule, &FoundSchedule::span>},
       {"peak_memory",
        "peak memory",
        Memory,
        Record,
        "Memory of the fullest rank at any moment",
-       get<Found, &Found::peak_memory>},
+       get<FoundSchedule, &FoundSchedule::peak_memory>},
   });
   return fields;
 }

@@ -7,7 +7,7 @@
 #include <string>
 #include <string_view>
 
-#include "millrace/scheduler/plan/action.hpp"
+#include "millrace/scheduler/plan/program.hpp"
 
 namespace millrace {
 

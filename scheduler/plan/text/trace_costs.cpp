@@ -1,6 +1,4 @@
 // From trace events to medians; see trace_costs.hpp.
-#include "millrace/scheduler/plan/trace_costs.hpp"
-
 #include <algorithm>
 #include <cmath>
 #include <iterator>
@@ -10,6 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "millrace/core/error.hpp"
+#include "millrace/scheduler/plan/costs.hpp"
 #include "plan/text/name_pattern.hpp"
 #include "plan/text/trace_events.hpp"
 

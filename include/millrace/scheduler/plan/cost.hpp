@@ -5,7 +5,7 @@
 #include <optional>
 #include <vector>
 
-#include "millrace/scheduler/plan/action.hpp"
+#include "millrace/scheduler/plan/program.hpp"
 #include "millrace/scheduler/plan/shape.hpp"
 
 namespace millrace {

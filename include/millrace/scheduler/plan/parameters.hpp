@@ -7,6 +7,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <initializer_list>
 #include <optional>
 #include <string>
@@ -15,9 +16,18 @@
 #include <vector>
 
 #include "millrace/core/error.hpp"
-#include "millrace/scheduler/plan/stop.hpp"
 
 namespace millrace {
+
+/// Asked again and again during the work, about once per 65,536 actions looked at (below a
+/// millisecond); true ends it. Empty: never.
+using Stop = std::function<bool()>;
+
+/// Thrown by what was stopped and has nothing to give back.
+class Stopped : public Error {
+ public:
+  using Error::Error;
+};
 
 /// Order of the micro-batches in a backward phase that runs after all forwards.
 enum class BackwardOrder : std::uint8_t { Fifo, Lifo };

@@ -13,11 +13,10 @@
 #include <vector>
 
 #include "millrace/scheduler/plan/cost.hpp"
-#include "millrace/scheduler/plan/objective.hpp"
+#include "millrace/scheduler/plan/optimum.hpp"
 #include "millrace/scheduler/plan/parameters.hpp"
 #include "millrace/scheduler/plan/program.hpp"
 #include "millrace/scheduler/plan/simulate.hpp"
-#include "millrace/scheduler/plan/stop.hpp"
 
 namespace millrace {
 
@@ -36,7 +35,8 @@ struct SearchOptions {
   int micro_batches = 8;           ///< m
   std::optional<int> chunks = {};  ///< v; unset: every v that the catalogue has, up to 4
   Objective objective = Objective::Makespan;
-  int slices = 1;  ///< q; above 1 the schedules of causal slices are searched, and only they
+  /// q; above 1 the schedules of causal slices are searched, and only they; unset: 1.
+  std::optional<int> slices = {};
   /// Largest memory of a rank at any moment, in the units of Cost::memory_*.
   double memory_limit = std::numeric_limits<double>::infinity();
   /// Only schedules whose stages lie on the ranks like this; unset: any.
@@ -68,7 +68,7 @@ struct SearchOptions {
 };
 
 /// A schedule that was found, its figures in the user's units.
-struct Found {
+struct FoundSchedule {
   Program program = {};
   std::string generator;  ///< catalogue name it came from; "exact" or "list" otherwise
   std::vector<ParameterValue> parameters;  ///< what to ask the generator for
@@ -87,12 +87,12 @@ struct Found {
 };
 
 template <>
-std::span<const ResultField<Found>> result_fields();
+std::span<const ResultField<FoundSchedule>> result_fields();
 
 struct SearchResult {
-  std::optional<Found> best;  ///< none: nothing fits under the limit
+  std::optional<FoundSchedule> best;  ///< none: nothing fits under the limit
   /// What is not beaten in makespan, span and peak memory together, smallest peak first.
-  std::vector<Found> front;
+  std::vector<FoundSchedule> front;
   double lower_bound = 0;        ///< of all shapes that were considered, in the user's units
   double gap = 0;                ///< (best - lower_bound) / best; 0 without a best
   bool proven = false;           ///< best equals the bound, or the exact solver proved it
@@ -138,13 +138,13 @@ void set_costs(SearchOptions& options, const Costs& costs);
 
 /// What no other of `found` beats or equals in all of makespan, step, span and peak memory;
 /// smallest peak first, then smallest makespan. Of equals the first stays.
-[[nodiscard]] std::vector<Found> pareto_front(std::vector<Found> found);
+[[nodiscard]] std::vector<FoundSchedule> pareto_front(std::vector<FoundSchedule> found);
 
 /// The front as an aligned table, one line per schedule, a header line first; with a column for the
 /// step where that is one of several passes.
-[[nodiscard]] std::string front_table(const std::vector<Found>& front);
+[[nodiscard]] std::string front_table(const std::vector<FoundSchedule>& front);
 
 /// The front as an SVG picture: peak memory to the right, makespan and span upwards.
-[[nodiscard]] std::string front_svg(const std::vector<Found>& front);
+[[nodiscard]] std::string front_svg(const std::vector<FoundSchedule>& front);
 
 }  // namespace millrace

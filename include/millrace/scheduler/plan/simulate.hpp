@@ -35,7 +35,7 @@ struct ResultField {
   [[nodiscard]] bool is_in(In place) const { return (in & place) != 0; }
 };
 
-/// The numbers of Report, RankReport, Idle, SumReport, Spread and Found (search.hpp).
+/// The numbers of Report, RankReport, Idle, SumReport, Spread and FoundSchedule (search.hpp).
 template <class Result>
 [[nodiscard]] std::span<const ResultField<Result>> result_fields();
 

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "millrace/core/ids.hpp"
-#include "millrace/scheduler/plan/action.hpp"
+#include "millrace/scheduler/plan/program.hpp"
 #include "millrace/scheduler/plan/shape.hpp"
 
 namespace millrace {

@@ -13,7 +13,6 @@
 #include "millrace/scheduler/plan/parameters.hpp"
 #include "millrace/scheduler/plan/program.hpp"
 #include "millrace/scheduler/plan/simulate.hpp"
-#include "millrace/scheduler/plan/stop.hpp"
 
 namespace millrace {
 
