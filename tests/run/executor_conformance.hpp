@@ -75,8 +75,9 @@ inline std::unique_ptr<Program> try_generate(const ScheduleEntry& schedule,
   options.ranks = ranks;
   options.micro_batches = micro_batches;
   if (schedule.takes("slices")) options.slices = 2;
+  if (schedule.takes("chunks")) options.chunks = 1;
   try {
-    return std::make_unique<Program>(schedule.generate(options));
+    return std::make_unique<Program>(generate(schedule.name, options));
   } catch (const InvalidArgument&) {
     return nullptr;
   }
