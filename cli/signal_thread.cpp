@@ -12,7 +12,7 @@ namespace millrace::cli {
 namespace {
 
 struct Listener {
-  Wish* wish;
+  StopRequest* request;
   std::vector<int> signals;
 };
 
@@ -36,7 +36,7 @@ void take(int signal) {
   const std::lock_guard lock(listening);
   for (const Listener& listener : std::views::reverse(listeners))
     if (std::ranges::find(listener.signals, signal) != listener.signals.end())
-      return listener.wish->note(signal);
+      return listener.request->note(signal);
   if (!is_ignored(signal)) end_by(signal);
 }
 
@@ -58,14 +58,14 @@ SignalThread::~SignalThread() {
   ::pthread_kill(thread_.native_handle(), SIGTERM);  // ends its wait
 }
 
-void SignalThread::listen(Wish& wish, std::initializer_list<int> signals) {
+void SignalThread::listen(StopRequest& request, std::initializer_list<int> signals) {
   const std::lock_guard lock(listening);
-  listeners.push_back({&wish, signals});
+  listeners.push_back({&request, signals});
 }
 
-void SignalThread::stop_listening(const Wish& wish) {
+void SignalThread::stop_listening(const StopRequest& request) {
   const std::lock_guard lock(listening);
-  std::erase_if(listeners, [&](const Listener& listener) { return listener.wish == &wish; });
+  std::erase_if(listeners, [&](const Listener& listener) { return listener.request == &request; });
 }
 
 }  // namespace millrace::cli

@@ -5,7 +5,7 @@
 #include <initializer_list>
 #include <thread>
 
-#include "cli/train/wish.hpp"
+#include "cli/train/stop_signals.hpp"
 
 namespace millrace::cli {
 
@@ -21,10 +21,10 @@ class SignalThread {
   SignalThread& operator=(const SignalThread&) = delete;
   ~SignalThread();
 
-  /// Notes `signals` in `wish` from now on; of several listeners the newest. Any thread.
-  static void listen(Wish& wish, std::initializer_list<int> signals);
-  /// Ends that; the wish must outlive it.
-  static void stop_listening(const Wish& wish);
+  /// Notes `signals` in `request` from now on; of several listeners the newest. Any thread.
+  static void listen(StopRequest& request, std::initializer_list<int> signals);
+  /// Ends that; the request must outlive it.
+  static void stop_listening(const StopRequest& request);
 
  private:
   std::jthread thread_;

@@ -176,7 +176,7 @@ std::span<const Setting> settings() {  // NOLINT(readability-function-size): a t
       {.name = "clip_norm",
        .saved = "clip_norm",
        .help = "Largest gradient norm over all stages, or none",
-       .value = real_or_none(MILLRACE_MEMBER(clip_norm), kAboveZero),
+       .value = real(MILLRACE_MEMBER(clip_norm), kAboveZero),
        .presets = {{"1", {AdamW}}, {"none"}}},
       {.name = "loss_scale",
        .saved = "loss_scale",

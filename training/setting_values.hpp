@@ -55,30 +55,25 @@ std::optional<Number> number_in(std::string_view text) {
   return number;
 }
 
-/// A number. `member` returns a reference to it.
+/// A number, or one that may be unset. `member` returns a reference to it.
 template <class Member>
 SettingValue real(Member member, Range range = {}) {
+  using Number = std::remove_cvref_t<decltype(member(std::declval<TrainerOptions&>()))>;
+  constexpr bool kMayBeUnset = !std::is_same_v<Number, double>;
   return {SettingKind::Real,
-          [member](Options options) { return exact_text(member(options)); },
+          [member](Options options) {
+            const std::optional<double> number = member(options);
+            return number ? exact_text(*number) : "none";
+          },
           [member, range](TrainerOptions& options, std::string_view text) {
             const auto number = number_in<double>(text);
-            require(number && range.has(*number), "must be " + range.text());
-            member(options) = *number;
+            require((kMayBeUnset && text == "none") || (number && range.has(*number)),
+                    fmt::format("must be {}{}", range.text(), kMayBeUnset ? ", or none" : ""));
+            if constexpr (kMayBeUnset)
+              member(options) = number;
+            else
+              member(options) = *number;
           }};
-}
-
-/// A number that may be unset.
-template <class Member>
-SettingValue real_or_none(Member member, Range range) {
-  return {
-      SettingKind::Real,
-      [member](Options options) { return member(options) ? exact_text(*member(options)) : "none"; },
-      [member, range](TrainerOptions& options, std::string_view text) {
-        const auto number = number_in<double>(text);
-        require(text == "none" || (number && range.has(*number)),
-                fmt::format("must be {}, or none", range.text()));
-        member(options) = number;
-      }};
 }
 
 /// An integer from `least` to `most`.

@@ -21,7 +21,6 @@
 #include "cli/signal_thread.hpp"
 #include "cli/standard_streams.hpp"
 #include "cli/train/stop_signals.hpp"
-#include "cli/train/wish.hpp"
 #include "cli/verbs.hpp"
 #include "cli/vocabulary.hpp"
 #include "millrace/core/error.hpp"
@@ -129,7 +128,7 @@ constexpr auto kLook = 50ms;
 /// Of the second that some launchers leave between asking and killing.
 constexpr auto kStepMayTake = 500ms;
 
-Wish asked;
+StopRequest asked;
 
 /// What a rank writes when its launcher asks it to end while it waits for another one: launchers
 /// kill soon after they have asked, and a job whose rank is stopped or gone would end without a

@@ -103,33 +103,17 @@ void take_vocabulary(TrainJob& job) {
 void check_fit(const TrainFlags& flags, const ModelSpec& model, const TrainTest& data) {
   const bool is_text = data.train.windows.positions > 0;
   const std::int64_t classes = data.train.classes, outputs = model.output_columns();
-  require(is_text == (model.context > 0),
-          fmt::format("--model {}: takes {}, but --data {} is {}",
-                      flags.model,
-                      is_text ? "features" : "text",
-                      flags.data,
-                      is_text ? "text; use gpt:" : "not text; use text or text:FILE"));
-  if (is_text) {
-    require(outputs >= classes,
-            fmt::format("--model {}: has a vocabulary of {}, but --data {} of {}",
-                        flags.model,
-                        outputs,
-                        flags.data,
-                        classes));
-    return;
-  }
-  require(model.input_columns() == data.train.width(),
-          fmt::format("--model {}: takes {} features, but --data {} has {}",
-                      flags.model,
-                      model.input_columns(),
-                      flags.data,
-                      data.train.width()));
+  const std::string option = fmt::format("--model {}: ", flags.model), of = "--data " + flags.data;
+  require(!is_text || model.context > 0,
+          option + "takes features, but " + of + " is text; use gpt:");
+  require(is_text || model.context == 0,
+          option + "takes text, but " + of + " is not text; use text or text:FILE");
+  const std::int64_t inputs = model.input_columns(), width = data.train.width();
+  require(is_text || inputs == width,
+          fmt::format("{}takes {} features, but {} has {}", option, inputs, of, width));
+  const char* what = is_text ? "bytes in its vocabulary" : "classes";
   require(outputs >= classes,
-          fmt::format("--model {}: has {} classes, but --data {} has {}",
-                      flags.model,
-                      outputs,
-                      flags.data,
-                      classes));
+          fmt::format("{}has {} {}, but {} has {}", option, outputs, what, of, classes));
 }
 
 /// Sets what follows from the size of the data.

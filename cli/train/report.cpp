@@ -1,6 +1,4 @@
 // The end of a training run, told twice.
-#include "cli/train/report.hpp"
-
 #include <algorithm>
 #include <array>
 #include <cstdio>
@@ -11,6 +9,7 @@
 #include <nlohmann/json.hpp>
 
 #include "cli/train/progress.hpp"
+#include "cli/train/run.hpp"
 
 namespace millrace::cli {
 

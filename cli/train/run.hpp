@@ -3,11 +3,13 @@
 
 #include <cstdint>
 #include <deque>
+#include <iosfwd>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "cli/train/checkpoints.hpp"
 #include "cli/train/options.hpp"
-#include "cli/train/report.hpp"
 #include "millrace/scheduler/plan/cost.hpp"
 #include "millrace/training/measurement.hpp"
 #include "millrace/training/trainer.hpp"
@@ -15,6 +17,55 @@
 #include "millrace/transport/process_group.hpp"
 
 namespace millrace::cli {
+
+/// Of a model of text.
+struct TextOutcome {
+  bool padded = false;   ///< samples had lengths of their own
+  double gzip_bits = 0;  ///< that `gzip -9` needs for a byte of the text that was evaluated
+  std::string sample;    ///< text that the model continues from its default prompt; may be empty
+};
+
+/// The matrix multiplications of a run, and the machine's rate of them (product_rate).
+struct ProductUse {
+  double operations_per_sample = 0;  ///< 0: the model has none
+  double machine = 0;                ///< operations per second of the cores that the run can use
+  int cores = 0;
+};
+
+/// The metrics of a finished run.
+struct TrainOutcome {
+  FitReport fit;
+  Score score;
+  std::string weights_hash;
+  StepUse measured;   ///< mean over the steps of full mini-batches
+  StepUse simulated;  ///< the program with the measured costs, a core per rank
+  int cores = 0;      ///< that the ranks share; 0: one each, or ranks on several machines
+  std::optional<StepUse> on_cores = {};  ///< the same with those, where the passes' times allow it
+  std::vector<std::size_t> peak_counted, peak_predicted;  ///< stash bytes per rank
+  /// Optimizer state per rank: the largest of its data-parallel replicas.
+  std::vector<std::size_t> optimizer_counted, optimizer_predicted;
+  std::vector<std::size_t> sums_counted, sums_predicted;  ///< bytes of partial sums per rank
+  /// Of memory shared with other processes, per rank, the largest of its replicas: for
+  /// activations and gradients, and for sums and agreements. Zeros, or empty, if none is shared.
+  std::vector<std::size_t> shared_counted, shared_predicted, shared_by_collectives;
+  std::int64_t updates = 0;
+  SavedCheckpoints checkpoints;
+  int processes = 0;  ///< that share the ranks; 0: one process
+  int places = 1;     ///< ranks of each process
+  ProductUse products;
+  std::optional<TextOutcome> text = {};
+};
+
+void print_outcome(std::ostream& stream, const TrainOutcome& outcome);
+
+/// For a run that was resumed after its last step.
+void print_finished(std::ostream& stream, const TrainOutcome& outcome, std::int64_t step);
+std::string finished_json(const TrainJob& job, const TrainOutcome& outcome, std::int64_t step);
+
+/// The files that the run has written.
+void print_files(std::ostream& stream, const TrainFlags& flags);
+
+std::string outcome_json(const TrainJob& job, const TrainOutcome& outcome);
 
 /// The part of a run in a process or thread: one rank of the job's grid if there is an endpoint,
 /// else all.

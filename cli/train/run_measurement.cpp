@@ -1,3 +1,4 @@
+// The measurements of a run. Rank 0 gathers those of all processes after the last step.
 #include <algorithm>
 #include <array>
 #include <cstring>

@@ -1,3 +1,4 @@
+// The log of a run: one line per step, every line whole whenever the process ends.
 #include <cerrno>
 #include <charconv>
 #include <fcntl.h>

@@ -45,7 +45,7 @@ struct SettingPreset {
 
 /// A row of the table.
 struct Setting {
-  std::string_view name;        ///< keyword in Python: "clip_norm"
+  std::string_view name;        ///< keyword in Python: "batch_size"
   std::string_view flag = {};   ///< without dashes, where it is not the name: "warmup"
   std::string_view title = {};  ///< in messages, where it is not the name: "warm-up"
   std::string_view saved = {};  ///< key in a manifest; empty: not saved
@@ -57,9 +57,9 @@ struct Setting {
   std::string_view bare = {};  ///< value of a flag without one; empty: it needs one
 
   [[nodiscard]] bool is_in(SettingPlaces place) const { return (places & place) != 0; }
-  /// "clip-norm".
+  /// "batch-size".
   [[nodiscard]] std::string flag_name() const;
-  /// "clip norm".
+  /// "batch size".
   [[nodiscard]] std::string title_text() const;
   /// Whether an optimizer of this kind has it.
   [[nodiscard]] bool belongs_to(OptimizerKind kind) const;
