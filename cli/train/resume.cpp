@@ -1,5 +1,6 @@
 // The options that a resumed run takes from its checkpoint: all that are not given.
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <map>
 #include <sstream>
 
@@ -98,78 +99,56 @@ void share_out(CLI::App& subcommand, std::int64_t micro_batches, const std::stri
   set(subcommand, of_pass, rest(accumulate));
 }
 
+/// Ranks of all data-parallel replicas; 0: not known.
+std::int64_t ranks_in(const Facts& facts) {
+  const auto number = [&](const std::string& name, std::int64_t otherwise) {
+    const std::string text = value_in(facts, name);
+    return text.empty() ? otherwise : whole_number("run.json: " + name, text, 1, kMost);
+  };
+  return number("ranks", 0) * number("data_parallel", 1);
+}
+
 /// The options of the pipeline, which affect no bits. A given option may ask for another shape, for
-/// which some of them make no sense.
-class Pipeline {
- public:
-  Pipeline(CLI::App& subcommand, const Facts& facts, int world)
-      : subcommand_(subcommand),
-        facts_(facts),
-        shares_(world == 0 || (places() > 0 && places() % world == 0)),
-        has_plan_(given("--plan")),
-        has_schedule_(has_plan_ || given("--schedule")),
-        has_shape_(has_schedule_ || given(flag("ranks")) || given(flag("chunks")) ||
-                   given(flag("slices"))),
-        alone_(world == 0) {}
-
-  /// The options that were set and are not defaults, as a user would type them.
-  std::string take() {
-    if (shares_) take(flag("data_parallel"), "data_parallel", "1");
-    if (!has_shape_ && !given(flag("micro_batches")) && shares_ && !fact("plan_file").empty())
-      take("--plan", "plan_file");
-    else if (!has_plan_)
-      take_schedule();
-    const bool keeps_stages = !has_shape_ && shares_;
-    if (keeps_stages && !given("--plan")) take("--partition", "partition", "even");
-    if (!has_plan_ && (keeps_stages || !fact("recompute").starts_with("stages:")))
-      take("--recompute", "recompute", "none");
-    take("--threads-per-rank", "threads_per_rank", "1");
-    const bool has_replicas = subcommand_.get_option(flag("data_parallel"))->as<std::int64_t>() > 1;
-    if (alone_ && !has_replicas) take("--executor", "executor", "flow-graph");
-    if (has_replicas) take("--shard-optimizer", "shard_optimizer");
-    return taken_;
-  }
-
- private:
-  [[nodiscard]] bool given(const std::string& name) const { return is_given(subcommand_, name); }
-  [[nodiscard]] std::string fact(const char* name) const { return value_in(facts_, name); }
-
-  /// Ranks of all data-parallel replicas; 0: not known.
-  [[nodiscard]] std::int64_t places() const {
-    const auto number = [&](const char* name, std::int64_t otherwise) {
-      const std::string text = fact(name);
-      return text.empty() ? otherwise
-                          : whole_number(std::string("run.json: ") + name, text, 1, kMost);
-    };
-    return number("ranks", 0) * number("data_parallel", 1);
-  }
-
-  void take_schedule() {
-    const std::string program = fact("schedule");  // "zb-h1 p=2 m=4"
-    const std::string name = program.substr(0, program.find(' '));
-    if (!has_schedule_ && is_schedule(name)) {
-      take_value("--schedule", name, "1f1b");
-      take(flag("chunks"), "chunks");
-      take(flag("slices"), "slices");
+/// which some of them make no sense. Returns those that were set and are not defaults, as a user
+/// would type them.
+std::string take_pipeline(CLI::App& subcommand, const Facts& facts, int world) {
+  std::vector<std::string> taken;
+  const auto given = [&](const std::string& option) { return is_given(subcommand, option); };
+  const auto fact = [&](const char* name) { return value_in(facts, name); };
+  const auto take = [&](const std::string& option, const std::string& value, const char* preset) {
+    if (value.empty() || value == preset || given(option)) return;
+    set(subcommand, option, value);
+    taken.push_back(value == "true" ? option : option + " " + value);
+  };
+  const std::int64_t ranks = ranks_in(facts);
+  const bool shares = world == 0 || (ranks > 0 && ranks % world == 0);
+  const bool has_plan = given("--plan"), has_schedule = has_plan || given("--schedule");
+  const bool has_shape =
+      has_schedule || given(flag("ranks")) || given(flag("chunks")) || given(flag("slices"));
+  const bool keeps_stages = !has_shape && shares;
+  const std::string program = fact("schedule");  // "zb-h1 p=2 m=4"
+  const std::string name = program.substr(0, program.find(' '));
+  if (shares) take(flag("data_parallel"), fact("data_parallel"), "1");
+  if (keeps_stages && !given(flag("micro_batches"))) take("--plan", fact("plan_file"), "");
+  if (!given("--plan")) {
+    if (!has_schedule && is_schedule(name)) {
+      take("--schedule", name, "1f1b");
+      take(flag("chunks"), fact("chunks"), "");
+      take(flag("slices"), fact("slices"), "");
     }
-    if (shares_) take(flag("ranks"), "ranks");
+    if (shares) take(flag("ranks"), fact("ranks"), "");
+    if (keeps_stages) take("--partition", fact("partition"), "even");
   }
-
-  void take(const std::string& option, const char* name, const char* preset = "") {
-    take_value(option, fact(name), preset);
-  }
-
-  void take_value(const std::string& option, const std::string& value, const char* preset) {
-    if (value.empty() || given(option) || value == preset) return;
-    set(subcommand_, option, value);
-    taken_ += (taken_.empty() ? "" : ", ") + option + (value == "true" ? "" : " " + value);
-  }
-
-  CLI::App& subcommand_;
-  const Facts& facts_;
-  bool shares_, has_plan_, has_schedule_, has_shape_, alone_;
-  std::string taken_;
-};
+  if (!has_plan && (keeps_stages || !fact("recompute").starts_with("stages:")))
+    take("--recompute", fact("recompute"), "none");
+  take("--threads-per-rank", fact("threads_per_rank"), "1");
+  const bool has_replicas = subcommand.get_option(flag("data_parallel"))->as<std::int64_t>() > 1;
+  if (has_replicas)
+    take("--shard-optimizer", fact("shard_optimizer"), "");
+  else if (world == 0)
+    take("--executor", fact("executor"), "flow-graph");
+  return fmt::format("{}", fmt::join(taken, ", "));
+}
 
 /// The settings of the manifest, by the rules between options.
 void take_rows(CLI::App& subcommand, const Manifest& manifest) {
@@ -193,7 +172,7 @@ void take_rows(CLI::App& subcommand, const Manifest& manifest) {
 
 std::string take(CLI::App& subcommand, const Found& found, int world) {
   const Manifest& manifest = found.manifest;
-  std::string taken = Pipeline(subcommand, found.facts, world).take();
+  std::string taken = take_pipeline(subcommand, found.facts, world);
   if (!is_given(subcommand, "--dropout")) set(subcommand, "--model", manifest.model);
   set(subcommand, "--data", value_in(found.facts, "data"));
   take_lengths(subcommand, value_in(found.facts, "lengths"));
