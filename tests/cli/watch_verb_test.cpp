@@ -181,7 +181,7 @@ TEST_F(Watch, UnwritableLog_TrainsOnWithAWarning) {
   EXPECT_EQ(ran.code, 1);
   EXPECT_THAT(ran.text,
               AllOf(HasSubstr("full.jsonl cannot be written: No space left on device; training "
-                              "goes on, the log ends here"),
+                              "continues, the log ends here"),
                     HasSubstr("test accuracy")));
 }
 
