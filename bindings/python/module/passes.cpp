@@ -14,7 +14,7 @@ SharedProgram recomputing(const Program& program, const std::string& stages) {
   return std::make_shared<Program>(insert_recompute(program, chosen));
 }
 
-template <Program (*pass)(const Program&)>
+template <Program (*pass)(Program)>
 SharedProgram passed(const Program& program) {
   const py::gil_scoped_release unlocked;
   return std::make_shared<Program>(pass(program));
