@@ -59,7 +59,6 @@ REFUSED = {
     "search option": (lambda: millrace.search(2, 2, speed=1), "^search has no option 'speed'; known are"),
     "search value": (lambda: millrace.search(2, 2, budget="many"), "^budget is 'many'"),
     "recompute": (lambda: millrace.generate("1f1b").insert_recompute("some"), "some"),
-    "sweep list": (lambda: millrace.sweep(["1f1b"], costs={"forward": [1, 2]}), "^forward has 2 values; a sweep"),
     "sweep count": (lambda: millrace.sweep(["1f1b"], ranks=[2, 0]), "ranks"),
     "sweep whole": (lambda: millrace.sweep(["1f1b"], ranks=[2.5]), "^ranks holds a float; expected whole numbers"),
     "compare option": (
