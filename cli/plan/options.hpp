@@ -81,7 +81,7 @@ void add_seed_option(CLI::App& verb, PlanOptions& options, const char* what);
 [[nodiscard]] Program program_of(const std::string& subject, const PlanOptions& options);
 
 /// The program with reductions and messages where --comms asks for them, and the reductions of
-/// several copies of the pipeline, or of replicas whose gradients have bytes.
+/// several data-parallel replicas, or of replicas whose gradients have bytes.
 [[nodiscard]] Program lowered(Program program, const PlanOptions& options);
 
 /// The same for an order that a search found: reductions stand behind all passes.

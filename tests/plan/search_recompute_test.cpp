@@ -278,9 +278,9 @@ TEST(RecomputeText, IsRefusedWithWhatIsAllowed) {
   };
   const std::string allowed = "; allowed is none, all or stages:LIST (numbers and ranges A-B)";
   EXPECT_EQ(refusal("some"), "recompute 'some': unknown choice" + allowed);
-  EXPECT_EQ(refusal("stages:"), "recompute 'stages:': '' is no stage" + allowed);
-  EXPECT_EQ(refusal("stages:1,x"), "recompute 'stages:1,x': 'x' is no stage" + allowed);
-  EXPECT_EQ(refusal("stages:-1"), "recompute 'stages:-1': '-1' is no stage" + allowed);
+  EXPECT_EQ(refusal("stages:"), "recompute 'stages:': '' is not a stage" + allowed);
+  EXPECT_EQ(refusal("stages:1,x"), "recompute 'stages:1,x': 'x' is not a stage" + allowed);
+  EXPECT_EQ(refusal("stages:-1"), "recompute 'stages:-1': '-1' is not a stage" + allowed);
   EXPECT_EQ(refusal("stages:3-1"),
             "recompute 'stages:3-1': the range '3-1' runs downwards" + allowed);
   EXPECT_EQ(refusal("stages:1-4"),

@@ -12,7 +12,7 @@ namespace millrace {
 
 namespace {
 
-/// A list under its name, for sentences.
+/// A list under its name, for messages.
 struct NamedList {
   const char* name;
   std::vector<double> values;
@@ -162,7 +162,7 @@ bool uses_gradients(const Costs& costs, const Shape& shape) {
   return costs.data_parallel > 1 || costs.tree_of_sums || shape.replicas() > 1;
 }
 
-/// Of the sums over copies of the pipeline.
+/// Of the gradient all-reduces.
 void set_gradients(Cost& cost, const Costs& costs, const Shape& shape) {
   require(costs.data_parallel >= 1,
           named("data_parallel") + fmt::format(" is {}; it is at least 1", costs.data_parallel));

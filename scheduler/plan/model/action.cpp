@@ -1,4 +1,4 @@
-// The text of actions: PyTorch's letters, and sentences for reports.
+// The text of actions: PyTorch's letters, and descriptions for reports.
 #include "millrace/scheduler/plan/program.hpp"
 
 namespace millrace {

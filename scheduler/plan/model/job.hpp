@@ -1,6 +1,6 @@
 // Job: what a search orders: an open graph and what its nodes and edges cost. Ticks and memory lie
 // in arrays by node, because list scheduling, the local search, the bound and the exact solver ask
-// for them in every evaluation. A recompute is no node of its own: it stays right before its
+// for them in every evaluation. A recompute is not a node: it stays right before its
 // backward, whose node takes the ticks of both and needs the gradient that much after its start.
 #pragma once
 
@@ -56,7 +56,7 @@ class Job {
   /// The most that it adds to the rank's memory at any moment: that change, or more while it runs,
   /// such as what a recompute brings back before its backward frees some of it.
   [[nodiscard]] double room(Node node) const { return room_[node]; }
-  /// Ticks of the sum of a stage's gradients over the copies of the pipeline, on the link of its
+  /// Ticks of the sum of a stage's gradients over the data-parallel replicas, on the link of its
   /// rank and behind that.
   struct Sum {
     double transfer = 0, delay = 0;

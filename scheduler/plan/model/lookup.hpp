@@ -13,7 +13,7 @@ namespace millrace::plan {
 inline constexpr Node kNoNode = std::numeric_limits<Node>::max();
 
 /// Node by (product, row, micro-batch, slice): the row is the stage, for messages the link. A
-/// micro-batch belongs to one replica, so the replica is no part of the key. Requires actions
+/// micro-batch belongs to one replica, so the replica is not part of the key. Requires actions
 /// inside the shape.
 class Lookup {
  public:

@@ -23,7 +23,7 @@ class MemoryModel {
   /// Of the first pass.
   MemoryModel(const Program& program, const Cost& cost);
 
-  /// Goes on to the next pass. Only a tree of sums knows one from another. Cost: O(actions).
+  /// Moves to the next pass. Only a tree of sums knows one from another. Cost: O(actions).
   void next_pass();
   /// Passes that may differ.
   [[nodiscard]] int passes() const { return sums_.empty() ? 1 : cost_->passes; }

@@ -227,7 +227,7 @@ Message message_of(const Shape& shape,
                    const Action& action,
                    std::uint64_t step) {
   require(is_send(action.op) || is_receive(action.op),
-          [&] { return describe(action) + " is no message; a send or receive is"; });
+          [&] { return describe(action) + " is not a message; a send or receive is"; });
   const auto link = graph.link(action);
   require(link.has_value(), [&] {
     return to_string(action) + " has no partner: no such link leaves or enters its stage";

@@ -1,4 +1,4 @@
-// Sums over the copies of a pipeline: which a program has, and how they follow one another on the
+// Gradient all-reduces: which a program has, and how they follow one another on the
 // link of their rank. Under the clock, the paths that it took, the search and the pictures.
 #pragma once
 
@@ -80,12 +80,12 @@ class PlannedSums {
   std::vector<std::vector<AwaitedSum>> awaited_;  // by place
 };
 
-/// The least ticks by which sums over copies of the pipeline make any schedule of the shape longer:
+/// The least ticks by which gradient all-reduces make any schedule of the shape longer:
 /// the pass that ends last is some stage's last B or W, and behind it its rank meets the replicas
 /// of all its stages. What those get then is none of its own span. 0 where nothing is added.
 [[nodiscard]] double least_sum(const Shape& shape, const Cost& cost, Objective objective);
 
-/// The link of one rank to the other copies of the pipeline.
+/// The link of one rank to the other data-parallel replicas.
 class SumLink {
  public:
   /// Start and end of the next sum, which could start at `ready`.

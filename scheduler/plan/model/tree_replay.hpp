@@ -24,7 +24,7 @@ struct SumsHeld {
 /// Thread-safety: externally synchronised. Cost of a pass: O(log m x sums that wait).
 class TreeReplay {
  public:
-  /// So many micro-batches of so many passes each.
+  /// Of `leaves` micro-batches in `passes_per_leaf` passes each.
   TreeReplay(int leaves, int passes_per_leaf)
       : sums_(SumTree(leaves), {0, leaves}), passes_per_leaf_(passes_per_leaf) {}
 

@@ -12,7 +12,7 @@ struct Timeline;
 
 namespace millrace::plan {
 
-/// Whether the shape owes at most so many forwards; no product overflows.
+/// Whether the shape owes at most this many forwards; no product overflows.
 [[nodiscard]] bool owes_at_most(const Shape& shape, std::int64_t most);
 
 /// Throws InvalidArgument when a count is below 1, the placement names a rank that does not exist

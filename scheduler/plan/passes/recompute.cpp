@@ -32,7 +32,7 @@ std::pair<int, int> range_in(std::string_view text, std::string_view word) {
   const std::size_t dash = word.find('-');
   const auto first = whole_number(word.substr(0, dash));
   const auto last = dash == std::string_view::npos ? first : whole_number(word.substr(dash + 1));
-  if (!first || !last) refuse(text, "'" + std::string(word) + "' is no stage");
+  if (!first || !last) refuse(text, "'" + std::string(word) + "' is not a stage");
   if (*first > *last) refuse(text, "the range '" + std::string(word) + "' runs downwards");
   return {*first, *last};
 }

@@ -306,11 +306,11 @@ std::string unknown_name(std::string_view name) {
         return edit_distance(name, a.name) < edit_distance(name, b.name);
       });
   const bool near = edit_distance(name, nearest->name) <= name.size() / 2;
-  std::string sentence = "unknown schedule '" + std::string(name) + "'; " +
-                         (near ? "did you mean '" + std::string(nearest->name) + "'? " : "") +
-                         "known:";
-  for (const ScheduleEntry& entry : kEntries) sentence += " " + std::string(entry.name);
-  return sentence;
+  std::string message = "unknown schedule '" + std::string(name) + "'; " +
+                        (near ? "did you mean '" + std::string(nearest->name) + "'? " : "") +
+                        "known:";
+  for (const ScheduleEntry& entry : kEntries) message += " " + std::string(entry.name);
+  return message;
 }
 
 /// "interleaved p=4 m=8 v=2".

@@ -15,7 +15,7 @@ inline constexpr double kNever = std::numeric_limits<double>::infinity();
 inline constexpr int kNoLane = -1;
 
 /// Weight rule: whether a rank that is free at `clock` and has nothing else to start before `due`
-/// runs a weight half of so many ticks. It does where that ends in time, and where it would leave
+/// runs a weight half of that many ticks. It does where that ends in time, and where it would leave
 /// more than `allowance` of the wait empty.
 [[nodiscard]] inline bool takes_wait(double clock, double ticks, double due, double allowance) {
   return clock + ticks <= due || due - clock > allowance;

@@ -1,5 +1,5 @@
-// Checks of ScheduleOptions that several families share. Every refusal is one sentence that names
-// the parameter, the value that was given, and what works.
+// Checks of ScheduleOptions that several families share. Every message names the parameter,
+// the value that was given, and what works.
 #pragma once
 
 #include <algorithm>

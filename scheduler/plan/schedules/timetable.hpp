@@ -5,6 +5,7 @@
 
 #include <array>
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <span>
 #include <vector>
@@ -90,5 +91,25 @@ void pull_in(Timetable& timetable, int cap, Pull what, plan::Work& work);
                                         int micro_batches,
                                         Placement placement,
                                         bool fused = false);
+
+inline constexpr int kPeriod = 6;  ///< unit ops that a rank owes per micro-batch
+
+/// By rank the column of every symbol up to kw; kNowhere: it is left out.
+using VBlock = std::vector<std::array<int, kPeriod>>;
+
+inline constexpr int kNowhere = -1;
+
+/// `micro_batches` repetitions, one every period.
+[[nodiscard]] Timetable repeat(const VBlock& block, int micro_batches);
+
+/// What the visitor of the enumeration makes of a block.
+enum class Verdict : std::uint8_t { GoOn, TooMuchMemory, Best };
+
+/// Visits the blocks whose rank 0 has F, f, B, b at any residues modulo the period, and rank r+1
+/// those of rank r shifted by (delta, -1, delta, -1): delta is `near` for the first `near_ranks`
+/// steps, `far` after. Weight halves take the first free residues, and all symbols follow one
+/// another down and up the V. After TooMuchMemory the same shifts are not tried with a larger
+/// `near_ranks`, which would hold more; after Best nothing is tried.
+void for_each_block(int ranks, const std::function<Verdict(const VBlock&)>& visit);
 
 }  // namespace millrace::generators

@@ -1,6 +1,6 @@
 // Building blocks of the V pipelines: enumerated, repeated, and the three schedules that are one
 // block each, its columns a formula.
-#include "plan/schedules/v_blocks.hpp"
+#include "plan/schedules/timetable.hpp"
 
 #include <algorithm>
 #include <optional>

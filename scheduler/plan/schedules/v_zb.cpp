@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "plan/schedules/families.hpp"
-#include "plan/schedules/v_blocks.hpp"
+#include "plan/schedules/timetable.hpp"
 #include "plan/text/number_text.hpp"
 
 namespace millrace::generators {

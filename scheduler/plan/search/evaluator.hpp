@@ -98,7 +98,7 @@ class Evaluator {
   [[nodiscard]] double start(Node node) const { return end_[node] - job_.ticks(node); }
   /// When the rank may begin.
   [[nodiscard]] double start_of_rank(std::size_t rank) const { return starts_[rank]; }
-  /// When a rank is done in the current order, sums over copies of the pipeline included, and what
+  /// When a rank is done in the current order, gradient all-reduces included, and what
   /// that follows from.
   [[nodiscard]] const RankEnd& end_of_rank(std::size_t rank) const { return rank_ends_[rank]; }
   /// For the span: a rank of the cycle that decides it.

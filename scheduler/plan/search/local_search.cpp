@@ -226,7 +226,7 @@ JobOrder local_search(const Job& job,
   try {
     search.run(evaluations);
   } catch (const Stopped&) {
-    // Who asked is asked again by whoever goes on.
+    // The caller asks again.
   }
   return search.best();
 }

@@ -27,7 +27,7 @@ using RecomputeChoice = std::vector<bool>;
 
 inline constexpr std::size_t kMostChosenStages = 8;  ///< whose choices are all looked at
 
-/// Every choice for so many stages, at most that many, those of the first stages first.
+/// Every choice for `stages` stages, those of the first stages first.
 [[nodiscard]] std::vector<RecomputeChoice> all_choices(std::size_t stages);
 
 /// The cost with the memory of a schedule that recomputes whatever it likes, at no time: no

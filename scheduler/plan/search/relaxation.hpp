@@ -23,7 +23,7 @@ struct HeadTail {
 /// `jobs` is reordered. Cost: O(n log n).
 [[nodiscard]] double one_rank_bound(std::vector<HeadTail>& jobs);
 
-/// What an objective counts from: a lane is a start and an end, and the objective is no less than
+/// What an objective counts from: a lane is a start and an end, and the objective is at least
 /// any lane's length. The makespan has one lane, which every rank begins and ends; the span has a
 /// lane per rank, from that rank's first op to its last.
 class Lanes {

@@ -150,7 +150,7 @@ void Clock::start_sum(Node node, const Action& action, double end) {
   sum_end_[place] = sum_links_[sum.rank.index()].take(end, sum.transfer, sum.delay).end;
 }
 
-/// When everything that a REDUCE_GRAD adds over the copies of the pipeline is on its rank.
+/// When everything that a REDUCE_GRAD adds over the data-parallel replicas is on its rank.
 double Clock::end_of_sums(Rank rank, const Action& action) const {
   double end = 0;
   for (const AwaitedSum& awaited : sums_.awaited_by(action))

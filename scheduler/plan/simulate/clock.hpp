@@ -22,13 +22,13 @@ struct ClockOptions {
   std::span<const double> ticks =
       {};  ///< by node: the action takes these; empty: what the cost says
   /// Whether a rank stands in a receive until the message is there, as the proofs have it. Else it
-  /// posts the receive and goes on.
+  /// posts the receive and continues.
   bool stands_in_receives = false;
 };
 
 /// Longest path through a graph. Sends, receives and reductions take no time of their own; a
 /// receive ends when its message has arrived, which only those who use the message wait for, a
-/// reduction when sums over the copies of the pipeline have ended.
+/// reduction when gradient all-reduces have ended.
 class Clock {
  public:
   /// Requires a cost that fits the graph's shape.

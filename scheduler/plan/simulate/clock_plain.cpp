@@ -9,7 +9,7 @@ namespace millrace::plan {
 
 namespace {
 
-/// With many lists the caches need a hint of what comes next: so many actions ahead.
+/// With many lists the caches need a hint of what comes next, this many actions ahead.
 constexpr int kAhead = 16;
 
 }  // namespace

@@ -13,7 +13,7 @@
 namespace millrace::plan {
 
 /// Walks a timeline backwards. With contention a message may have stood behind others of its link,
-/// as a sum over copies of the pipeline may behind others of its rank; then the first of that queue
+/// as a gradient all-reduce may behind others of its rank; then the first of that queue
 /// is what released. Thread-safety: immutable, share freely.
 class Walk {
  public:

@@ -37,8 +37,9 @@ struct Cost {
   bool contention = false;         ///< messages of one directed link follow one another
   std::vector<double> rank_speed;  ///< p factors: an op takes ticks / speed; empty = all 1
   /// Processors that the ranks share, where they are fewer than the ranks; 0: one per rank. Then at
-  /// most so many passes (and optimizer steps) run at a time: one that has begun runs to its end, a
-  /// free processor takes the one that could have begun first, of several that of the lowest rank.
+  /// most that many passes (and optimizer steps) run at a time: one that has begun runs to its end,
+  /// a free processor takes the one that could have begun first, of several that of the lowest
+  /// rank.
   int cores = 0;
   /// Copies of the whole pipeline that are trained side by side, d. Of several, each stage's
   /// gradients are added over the copies: the sum starts when the stage's last B or W has ended,
@@ -94,7 +95,7 @@ struct Cost {
   /// other copy, which gives back the sum. They keep no link busy.
   [[nodiscard]] double sum_delay(Rank rank, int ranks) const;
 
-  /// Whether gradients of several ranks are added behind passes: over copies of the pipeline, or
+  /// Whether gradients of several ranks are added behind passes: over data-parallel replicas, or
   /// between replicas of a stage. Cost: O(stages).
   [[nodiscard]] bool adds_gradients(const Shape& shape) const;
   /// Ticks that the gradients of a stage need from one of its replicas to another, d copies having

@@ -22,7 +22,7 @@ struct AsciiOptions {
 /// Draws one line per rank: a slot is as long as the shortest op, a forward shows its micro-batch,
 /// a backward B and the micro-batch (I, W and R likewise), = fills longer ops, a dot is an idle
 /// slot. With chunks or replicas a letter per chunk stands before the micro-batch. A rank that
-/// waits for a sum over copies of the pipeline shows +.
+/// waits for a gradient all-reduce shows +.
 /// Precondition of all pictures: the timeline has the program's actions, else InvalidArgument.
 /// Cost: O(actions + characters).
 ///
@@ -48,7 +48,7 @@ struct AsciiOptions {
 /// replica, micro-batch number inside), idle time as grey ground, legend, time axis, and the memory
 /// held by each rank under it when `cost` has a memory model. Where a model has skip edges, a thin
 /// arrow per edge and unit goes from the forward that makes a tensor to the one that uses it, here
-/// and in the page. Sums over copies of the pipeline are bars of their own under the row of their
+/// and in the page. Gradient all-reduces are bars of their own under the row of their
 /// rank. Text in a generic sans-serif font.
 /// Throws InvalidArgument above 400,000 actions. Cost: O(actions).
 [[nodiscard]] std::string draw_svg(const Program& program,

@@ -123,7 +123,7 @@ using Node = std::uint32_t;
 
 /// Whether the lists of a graph stand.
 enum class ListOrder : std::uint8_t {
-  Fixed,  ///< they do: what a rank's order implies is no edge
+  Fixed,  ///< they do: what a rank's order implies is not an edge
   Open,   ///< their order is still to be found: every need is an edge
 };
 

@@ -50,7 +50,7 @@ enum class Objective : std::uint8_t { Makespan, Span };
 ///    actions with these heads and tails (Jackson's rule: of what is ready, the longest tail) is a
 ///    lower bound; so is the largest over ranks. It is at least head + all work + smallest tail.
 ///
-/// With several copies of the pipeline the smallest of the stages' sums is added: what ends last on
+/// With several data-parallel replicas the smallest of the stages' sums is added: what ends last on
 /// a rank is the last B or W of one of its stages. Of several passes (Cost::passes) the makespan is
 /// that of all of them, each of which is bounded like this, with a sum after the last.
 ///
@@ -167,9 +167,9 @@ struct RelistOptions {
 };
 
 /// List-schedules `program` again with its own start times as priorities, each weight rule in turn,
-/// and goes on from the better result. Never worse than `program` if that is within the limit; none
-/// if neither the program nor any list schedule is. Throws as list_schedule does.
-/// Cost: at most 3 rounds list schedules.
+/// and continues from the better result. Never worse than `program` if that is within the limit;
+/// none if neither the program nor any list schedule is. Throws as list_schedule does. Cost: at
+/// most 3 rounds list schedules.
 [[nodiscard]] std::optional<Program> relist(const Program& program,
                                             const Cost& cost,
                                             const RelistOptions& options = {});

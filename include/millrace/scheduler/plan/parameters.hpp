@@ -33,7 +33,7 @@ class Stopped : public Error {
 enum class BackwardOrder : std::uint8_t { Fifo, Lifo };
 
 /// What a generator may be asked for. Unset options take the schedule's own default; an option that
-/// a schedule does not have is refused in one sentence.
+/// a schedule does not have is rejected.
 struct ScheduleOptions {
   int ranks = 4;                   ///< p
   int micro_batches = 8;           ///< m

@@ -83,7 +83,7 @@ struct Timeline;
 /// "none", "all" or "stages:0,2-4". Cost: O(stages).
 [[nodiscard]] std::string recompute_text(const std::vector<bool>& of_stage);
 
-/// Reads that form for so many stages. Throws InvalidArgument that says what is allowed for another
+/// Reads that form for `stages` stages. Throws InvalidArgument, with what is allowed, for another
 /// word, a number that is none, a range that runs downwards and a stage that there is not.
 [[nodiscard]] std::vector<bool> parse_recompute_stages(std::string_view text, int stages);
 

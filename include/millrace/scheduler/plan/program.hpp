@@ -88,7 +88,7 @@ static_assert(sizeof(Action) == 16);
 /// 2 of its stage "3SEND_F7@2".
 [[nodiscard]] std::string to_string(const Action& action);
 
-/// "F of stage 3, micro-batch 7" for sentences; slice and replica are named when not 0.
+/// "F of stage 3, micro-batch 7" for messages; slice and replica are named when not 0.
 [[nodiscard]] std::string describe(const Action& action);
 
 /// A schedule: shape and program, nothing else.

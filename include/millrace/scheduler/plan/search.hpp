@@ -60,7 +60,7 @@ struct SearchOptions {
   /// Also schedules with two copies of the model (weights count twice; the limit does not see it).
   bool bidirectional = true;
   /// Wall-clock limit; the result is deterministic only where it does not cut. The first candidate
-  /// is finished whatever it takes, nothing else is begun or goes on after the cap: generators and
+  /// is finished whatever it takes, nothing else begins or continues after the cap: generators and
   /// evaluations look at the clock too.
   std::optional<double> time_cap_seconds = {};
   Stop stop = {};  ///< as the cap, by the caller's own measure
@@ -77,7 +77,7 @@ struct FoundSchedule {
   double makespan = 0;                     ///< of the last pass
   double span = 0;
   double peak_memory = 0;  ///< largest memory of any rank at any moment
-  /// All passes of a step, of which the last one has the sums over copies of the pipeline. Of one
+  /// All passes of a step, of which the last one has the gradient all-reduces. Of one
   /// pass the makespan. Without what comes beside passes (Cost::after_passes).
   double step = 0;
 

@@ -76,12 +76,12 @@ struct Deadlock {
 /// Runs the program's actions as early as their rank and producers allow.
 ///
 /// Sends and receives take no time of their own, and reductions neither but where Cost has several
-/// copies of the pipeline: then a REDUCE_GRAD lasts from when its rank reaches it until the sum
+/// data-parallel replicas: then a REDUCE_GRAD lasts from when its rank reaches it until the sum
 /// over the copies, which runs beside the passes (stage_sums), has ended, and those of other
 /// replicas of the stage have come from their ranks; the rank stands in it. A
 /// message leaves when its producer (its SEND, if the program has messages) has ended and arrives
 /// after transfer and latency. A RECV only posts: it ends when the message is there, while its rank
-/// goes on until the action that uses the message. With Cost::pair an overlapped pair starts when
+/// continues until the action that uses the message. With Cost::pair an overlapped pair starts when
 /// both halves can and takes that long; without it the halves run one after the other.
 ///
 /// With Cost::cores below the number of ranks, passes wait for processors, first come first served,
@@ -104,7 +104,7 @@ struct Deadlock {
                                                                     const Cost& cost,
                                                                     const Timeline& measured);
 
-/// The sum of one stage's gradients over the copies of the pipeline, in ticks of a timeline.
+/// The sum of one stage's gradients over the data-parallel replicas, in ticks of a timeline.
 /// Thread-safety: a value.
 struct StageSum {
   Replica replica;
@@ -156,7 +156,7 @@ struct RankReport {
   friend bool operator==(const RankReport&, const RankReport&) = default;
 };
 
-/// What sums over copies of the pipeline take of a step.
+/// What gradient all-reduces take of a step.
 struct SumReport {
   /// Sums of the rank that they keep busy longest, with latencies and what it gives other replicas.
   double longest = 0;
@@ -173,7 +173,7 @@ struct SumReport {
 /// Figures of one timeline, in the user's units (ticks / ticks_per_unit).
 struct Report {
   /// First op of any rank to last op of any rank: one step with a barrier; of Cost::passes the last
-  /// one. Sums over copies of the pipeline, whose REDUCE_GRAD stands in a rank's list, are over by
+  /// one. Gradient all-reduces, whose REDUCE_GRAD stands in a rank's list, are over by
   /// then.
   double makespan = 0;
   /// Makespan, of all passes, and what Cost::after_passes says comes beside them. The passes before

@@ -25,7 +25,7 @@ struct SweepSpace {
   std::vector<int> micro_batches = {8};  ///< m
   std::vector<int> chunks = {};          ///< v of those that take it; empty: their default
   std::vector<int> slices = {};          ///< q, likewise
-  std::vector<int> data_parallel = {1};  ///< copies of the pipeline
+  std::vector<int> data_parallel = {1};  ///< data-parallel replicas
   std::vector<Costs> costs = {{}};       ///< data_parallel is that above
   std::vector<std::optional<MemoryLimit>> limits = {std::nullopt};  ///< none: not limited
   /// Programs that the list may name too. Each has its own p, m, v and q, not those above.

@@ -137,7 +137,7 @@ struct PartialSumCount {
 /// a micro-batch has just made. Each has the `gradient_bytes` of its stage. Where a stage's
 /// micro-batches come in ascending order they are at most log2(m) + 1, rounded up; what comes out
 /// of order waits besides. Holds for the sums over `passes` runs of the program, in each of any
-/// number of copies of the pipeline, where every micro-batch has samples and every stage can split
+/// number of data-parallel replicas, where every micro-batch has samples and every stage can split
 /// its backward as the program does. Zeros for a program without backwards.
 /// Throws InvalidArgument for a program with copies of stages, actions outside its shape, another
 /// number of stages and gradients, or fewer passes than 1. Cost: O(actions x log m x sums that
