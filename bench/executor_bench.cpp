@@ -94,7 +94,7 @@ void count_actions(benchmark::State& state, std::size_t actions) {
       benchmark::Counter::kIsRate | benchmark::Counter::kInvert);
 }
 
-void run_executor(benchmark::State& state, const std::string& kind, bool records) {
+void run_executor(benchmark::State& state, ExecutorKind kind, bool records) {
   Pipeline pipeline("1f1b", static_cast<int>(state.range(0)), static_cast<int>(state.range(1)), 0);
   const auto executor = make_executor(
       kind, pipeline.program, pipeline.hosted, {.threads = kThreads, .record_timeline = records});
@@ -103,15 +103,15 @@ void run_executor(benchmark::State& state, const std::string& kind, bool records
 }
 
 void flow_graph(benchmark::State& state) {
-  run_executor(state, "flow-graph", false);
+  run_executor(state, ExecutorKind::FlowGraph, false);
 }
 
 void flow_graph_with_timeline(benchmark::State& state) {
-  run_executor(state, "flow-graph", true);
+  run_executor(state, ExecutorKind::FlowGraph, true);
 }
 
 void sequential(benchmark::State& state) {
-  run_executor(state, "sequential", false);
+  run_executor(state, ExecutorKind::Sequential, false);
 }
 
 /// The graph alone: the same nodes and edges, bodies that return at once.
@@ -205,9 +205,11 @@ class StepTimes {
 void beyond_body(benchmark::State& state) {
   Pipeline pipeline("1f1b", static_cast<int>(state.range(0)), static_cast<int>(state.range(1)), 0);
   ExecutorOptions options{.threads = kThreads, .record_timeline = false};
-  const auto executor = make_executor("flow-graph", pipeline.program, pipeline.hosted, options);
+  const auto executor =
+      make_executor(ExecutorKind::FlowGraph, pipeline.program, pipeline.hosted, options);
   options.inline_below = std::chrono::nanoseconds(0);
-  const auto tasks = make_executor("flow-graph", pipeline.program, pipeline.hosted, options);
+  const auto tasks =
+      make_executor(ExecutorKind::FlowGraph, pipeline.program, pipeline.hosted, options);
   PlainGraph graph_alone(pipeline.program);
   StepTimes flow_graph_steps, tasks_steps, plain_steps, body_steps;
   for ([[maybe_unused]] auto _ : state) {
@@ -252,7 +254,7 @@ double seconds_of_passes(const Timeline& timeline, double& makespan) {
 
 void fill_threads(benchmark::State& state, bool priorities) {
   Pipeline pipeline("zb-h1", 4, static_cast<int>(state.range(0)), rounds_of_a_pass());
-  const auto executor = make_executor("flow-graph",
+  const auto executor = make_executor(ExecutorKind::FlowGraph,
                                       pipeline.program,
                                       pipeline.hosted,
                                       {.threads = kThreads, .priorities = priorities});

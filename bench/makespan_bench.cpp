@@ -131,7 +131,7 @@ void in_one_process(benchmark::State& state) {
   std::vector<HostedStage> stages;
   for (int i = 0; i < kRanks; ++i)
     stages.push_back({Replica{}, Stage{i}, &bodies[static_cast<std::size_t>(i)]});
-  const auto executor = make_executor("ranks", program_of(), stages);
+  const auto executor = make_executor(ExecutorKind::Ranks, program_of(), stages);
   Numbers data;
   std::vector<Timeline> timelines;
   for ([[maybe_unused]] auto _ : state)
@@ -174,7 +174,7 @@ void be_rank(Rank rank, const std::string& directory, int out, Listener&& listen
     (void)executor->run(data, {.step = step});
     write_step(out, executor->started(), executor->timeline().ranks[rank.index()]);
   }
-  endpoint->goodbye(std::chrono::steady_clock::now() + std::chrono::seconds(10));
+  endpoint->leave(std::chrono::steady_clock::now() + std::chrono::seconds(10));
 }
 
 void be_rank_on_sockets(Rank rank, const std::string& directory, int out) {

@@ -85,7 +85,7 @@ class SlowEndpoint final : public Endpoint {
     return inner_->try_receive(from, tag);
   }
   void cancel(const std::string& reason) noexcept override { inner_->cancel(reason); }
-  void goodbye(Deadline deadline) override { inner_->goodbye(deadline); }
+  void leave(Deadline deadline) override { inner_->leave(deadline); }
 
  private:
   std::unique_ptr<Endpoint> inner_;

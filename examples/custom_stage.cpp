@@ -92,8 +92,8 @@ void train(const std::string& schedule) {
   Multiply first("first", 1, false), second("second", 2, true);
   const std::vector<HostedStage> stages = {{Replica{0}, Stage{0}, &first},
                                            {Replica{0}, Stage{1}, &second}};
-  const auto executor =
-      make_executor("flow-graph", generate(schedule, {.ranks = 2, .micro_batches = 4}), stages);
+  const auto executor = make_executor(
+      ExecutorKind::FlowGraph, generate(schedule, {.ranks = 2, .micro_batches = 4}), stages);
 
   Samples samples;
   double loss = 0;

@@ -112,8 +112,8 @@ int main() {
   Multiply first(engine, 0), second(engine, 1);
   const std::vector<HostedStage> stages = {{Replica{0}, Stage{0}, &first},
                                            {Replica{0}, Stage{1}, &second}};
-  const auto executor =
-      make_executor("flow-graph", generate("1f1b", {.ranks = 2, .micro_batches = 2}), stages);
+  const auto executor = make_executor(
+      ExecutorKind::FlowGraph, generate("1f1b", {.ranks = 2, .micro_batches = 2}), stages);
   double loss = 0;
   for (std::uint64_t step = 0; step < 60; ++step) {
     const StepResult result = executor->run(data, {.step = step, .loss_scale = 1.0 / 4});

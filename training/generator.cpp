@@ -166,8 +166,8 @@ struct Generator::State {
     const auto slices = static_cast<int>(std::min(wanted, context - prompt + 1));
     Program program = program_of(static_cast<int>(bodies.size()), sampling.samples, slices);
     program.shape.edges = edges;
-    const auto executor =
-        make_executor(bodies.size() == 1 ? "sequential" : "ranks", program, hosted, {});
+    const auto executor = make_executor(
+        bodies.size() == 1 ? ExecutorKind::Sequential : ExecutorKind::Ranks, program, hosted, {});
     Continuation data(sequences, length - prompt, prompt, sampling);
     StepSettings settings;
     settings.training = false;

@@ -40,7 +40,8 @@ std::unique_ptr<Executor> executor_at(const Seat& seat,
                                       std::span<const HostedStage> stages,
                                       const TrainerOptions& options) {
   if (seat.of_grid.endpoint() == nullptr)
-    return make_executor(options.executor, program, stages, options.executor_options);
+    return make_executor(
+        executor_kind(options.executor), program, stages, options.executor_options);
   return make_rank_executor(program, stages, seat.of_grid, options.executor_options);
 }
 

@@ -41,9 +41,10 @@ void set_curve(TrainerOptions& options, std::string_view text) {
 }
 
 std::string executor_in(std::string_view text) {
-  const auto kinds = executor_kinds();
-  require(std::ranges::find(kinds, text) != kinds.end(),
-          fmt::format("must be one of {}", fmt::join(kinds, ", ")));
+  std::vector<std::string_view> names;
+  for (const ExecutorKind kind : executor_kinds()) names.push_back(name_of(kind));
+  require(std::ranges::find(names, text) != names.end(),
+          fmt::format("must be one of {}", fmt::join(names, ", ")));
   return std::string(text);
 }
 

@@ -21,7 +21,7 @@ constexpr std::array kLabels = {"values",
                                 "a checkpoint",
                                 "what the optimizer moved"};
 
-/// Of the sums that copies of a pipeline make of a stage's gradients; no other collective has a
+/// Of a stage's gradient all-reduce over data-parallel replicas; no other collective has a
 /// replica and a round.
 bool is_of_copies(const MessageTag& tag) {
   return tag.replica.value > 0 && tag.micro_batch.value > 0;
@@ -59,6 +59,23 @@ std::string to_string(const MessageTag& tag) {
   if (tag.slice.value != 0) text += ", slice " + std::to_string(tag.slice.value);
   if (tag.edge != 0) text += ", link " + std::to_string(tag.edge);
   return text + step;
+}
+
+int exit_code_of(const std::exception& error) {
+  if (dynamic_cast<const InvalidArgument*>(&error) != nullptr) return exit_code::kUsage;
+  if (dynamic_cast<const DataError*>(&error) != nullptr) return exit_code::kCorruptData;
+  if (dynamic_cast<const Mismatch*>(&error) != nullptr) return exit_code::kMismatch;
+  if (dynamic_cast<const PeerHangs*>(&error) != nullptr) return exit_code::kHang;
+  if (dynamic_cast<const PeerLost*>(&error) != nullptr) return exit_code::kLostPeer;
+  if (dynamic_cast<const Cancelled*>(&error) != nullptr) return exit_code::kLostPeer;
+  try {
+    std::rethrow_if_nested(error);
+  } catch (const std::exception& cause) {
+    // What a pass was given wrongly is not the fault of the command line.
+    const int code = exit_code_of(cause);
+    return code == exit_code::kUsage ? exit_code::kFailed : code;
+  }
+  return exit_code::kFailed;
 }
 
 }  // namespace millrace

@@ -1,5 +1,5 @@
-// One row per launcher. Of launchers inside each other the innermost counts; all others that speak
-// must agree.
+// One row per launcher. Of launchers inside each other the innermost counts; all others that set a
+// rank must agree.
 #include <algorithm>
 #include <array>
 #include <charconv>
@@ -19,17 +19,17 @@ enum class Inside : std::uint8_t {
   Cluster,  // starts tasks and pods, in which the others may run
   Mpi,
   Torchrun,
-  Nobody  // words that a person or a manifest sets: they count always
+  None  // set by a person or a manifest: always valid
 };
 
 struct Launcher {
   const char* rank;
-  const char* world;  // empty: this launcher does not tell
+  const char* world;  // empty: this launcher sets none
   Inside inside;
 };
 
 constexpr std::array kLaunchers = {
-    Launcher{"MILLRACE_RANK", "MILLRACE_WORLD", Inside::Nobody},
+    Launcher{"MILLRACE_RANK", "MILLRACE_WORLD", Inside::None},
     Launcher{"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", Inside::Mpi},
     Launcher{"PMI_RANK", "PMI_SIZE", Inside::Mpi},
     Launcher{"SLURM_PROCID", "SLURM_NTASKS", Inside::Cluster},
@@ -49,7 +49,7 @@ std::optional<Inside> place_of(const Launcher& launcher, const Variables& variab
   if (!variables.contains(launcher.rank) && !variables.contains(launcher.world))
     return std::nullopt;
   if (rank == "SLURM_PROCID" && !in_slurm_step(variables)) return std::nullopt;
-  if (rank == "RANK" && !is_torchrun(variables)) return Inside::Nobody;
+  if (rank == "RANK" && !is_torchrun(variables)) return Inside::None;
   return launcher.inside;
 }
 
@@ -57,7 +57,7 @@ std::optional<Inside> place_of(const Launcher& launcher, const Variables& variab
 std::vector<Launcher> innermost(const Variables& variables) {
   Inside deepest = Inside::Cluster;
   for (const Launcher& launcher : kLaunchers)
-    if (const auto inside = place_of(launcher, variables); inside && *inside != Inside::Nobody)
+    if (const auto inside = place_of(launcher, variables); inside && *inside != Inside::None)
       deepest = std::max(deepest, *inside);
   std::vector<Launcher> found;
   for (const Launcher& launcher : kLaunchers)
@@ -77,7 +77,7 @@ std::optional<int> number_of(const Variables& variables, const std::string& name
   int number = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
   require(error == std::errc() && end == text.data() + text.size() && number >= 0,
-          name + " is '" + text + "', which is no count");
+          name + " is '" + text + "', not a count");
   return number;
 }
 

@@ -9,12 +9,20 @@
 #include <string_view>
 #include <utility>
 
+#include "core/names.hpp"
 #include "millrace/core/error.hpp"
 #include "transport/slurm.hpp"
 
 namespace millrace {
 
 namespace {
+
+constexpr Names<Backend, 5> kBackends = {"endpoint",
+                                         {{{"shm", Backend::SharedMemory},
+                                           {"ipc", Backend::Ipc},
+                                           {"tcp", Backend::Tcp},
+                                           {"mixed", Backend::Mixed},
+                                           {"mpi", Backend::Mpi}}}};
 
 constexpr std::array kPlaceVariables = {"MILLRACE_RANK",
                                         "MILLRACE_WORLD",
@@ -68,7 +76,7 @@ class PlaceReader {
     if (text == nullptr) return false;
     const auto [end, error] = std::from_chars(text->data(), text->data() + text->size(), value);
     require(error == std::errc() && end == text->data() + text->size(),
-            std::string(name) + " is '" + *text + "', which is no number");
+            std::string(name) + " is '" + *text + "', not a number");
     return true;
   }
 
@@ -107,13 +115,13 @@ void place_identity(LaunchConfig& place, const Variables& variables) {
            identity.world_source + ", but no rank is set; unset " + identity.world_source +
            ", or set MILLRACE_RANK";
   });
-  require(identity.rank.has_value(), "MILLRACE_RANK is not set, but this is no process alone");
+  require(identity.rank.has_value(), "MILLRACE_RANK is not set, but this process is not alone");
   require(identity.world.has_value(),
           "MILLRACE_WORLD is not set, but this is rank " + std::to_string(*identity.rank) + " by " +
               identity.source);
   place.rendezvous = identity.rendezvous;
-  if (place.rendezvous.empty() && speaks_tcp(place.endpoint)) place_step(place, variables);
-  require(!place.rendezvous.empty() || *identity.world == 1 || place.endpoint == "mpi",
+  if (place.rendezvous.empty() && uses_tcp(place.backend)) place_step(place, variables);
+  require(!place.rendezvous.empty() || *identity.world == 1 || place.backend == Backend::Mpi,
           [&] { return why_no_meeting(*identity.world, variables); });
   place.member.rank = Rank{*identity.rank};
   place.member.world = *identity.world;
@@ -121,8 +129,8 @@ void place_identity(LaunchConfig& place, const Variables& variables) {
 
 }  // namespace
 
-std::string LaunchConfig::obituary() const {
-  return directory.empty() ? std::string() : directory + "/obituary";
+std::string LaunchConfig::failure_notice() const {
+  return directory.empty() ? std::string() : directory + "/failure_notice";
 }
 
 std::string LaunchConfig::joined_mark() const {
@@ -139,7 +147,7 @@ Variables launch_variables(const LaunchConfig& place) {
                          {"MILLRACE_WORLD", std::to_string(place.member.world)},
                          {"MILLRACE_RENDEZVOUS", place.rendezvous},
                          {"MILLRACE_JOB", std::to_string(place.member.job)},
-                         {"MILLRACE_ENDPOINT", place.endpoint},
+                         {"MILLRACE_ENDPOINT", std::string(name_of(place.backend))},
                          {"MILLRACE_INTERFACE", place.interface},
                          {"MILLRACE_KEYS", place.keys},
                          {"MILLRACE_HEARTBEAT_TIMEOUT", seconds_text(place.heartbeat_timeout)},
@@ -159,7 +167,9 @@ Variables launch_variables(const LaunchConfig& place) {
 LaunchConfig launch_config(const Variables& variables) {
   LaunchConfig place;
   const PlaceReader reader(variables);
-  reader.read("MILLRACE_ENDPOINT", place.endpoint);
+  std::string backend(name_of(place.backend));
+  reader.read("MILLRACE_ENDPOINT", backend);
+  place.backend = backend_of(backend);
   place.interface = "auto";
   place_identity(place, variables);
   reader.number("MILLRACE_JOB", place.member.job);
@@ -178,8 +188,16 @@ LaunchConfig launch_config(const Variables& variables) {
   return place;
 }
 
-bool speaks_tcp(const std::string& endpoint) {
-  return endpoint == "tcp" || endpoint == "mixed";
+Backend backend_of(std::string_view name) {
+  return kBackends.value(name);
+}
+
+std::string_view name_of(Backend backend) {
+  return kBackends.of(backend);
+}
+
+bool uses_tcp(Backend backend) {
+  return backend == Backend::Tcp || backend == Backend::Mixed;
 }
 
 JoinedRank::JoinedRank(std::unique_ptr<Endpoint> endpoint,
@@ -191,7 +209,7 @@ JoinedRank::JoinedRank(std::unique_ptr<Endpoint> endpoint,
       connections_(std::move(connections)) {}
 
 void JoinedRank::leave(std::chrono::milliseconds longest) {
-  endpoint_->goodbye(std::chrono::steady_clock::now() + longest);
+  endpoint_->leave(std::chrono::steady_clock::now() + longest);
 }
 
 }  // namespace millrace

@@ -1,4 +1,4 @@
-// Binding an ipc path replaces whatever lies there, and whoever may enter the directory may speak:
+// Binding an ipc path replaces the file there, and any user of the directory may connect:
 // so sockets live in a directory that is ours alone, and that is checked before every bind.
 #include "millrace/transport/private_directory.hpp"
 

@@ -86,17 +86,17 @@ std::vector<Rank> all_ranks(int world) {
 
 }  // namespace
 
-ProcessGroup::ProcessGroup(Endpoint& endpoint, std::chrono::milliseconds patience)
-    : ProcessGroup(endpoint, all_ranks(endpoint.world()), 0, patience) {}
+ProcessGroup::ProcessGroup(Endpoint& endpoint, std::chrono::milliseconds timeout)
+    : ProcessGroup(endpoint, all_ranks(endpoint.world()), 0, timeout) {}
 
 ProcessGroup::ProcessGroup(Endpoint& endpoint,
                            std::span<const Rank> processes,
                            int number,
-                           std::chrono::milliseconds patience)
+                           std::chrono::milliseconds timeout)
     : endpoint_(&endpoint),
       processes_(processes.begin(), processes.end()),
       group_(number),
-      patience_(patience) {
+      timeout_(timeout) {
   require(std::is_sorted(processes.begin(), processes.end()) &&
               std::adjacent_find(processes.begin(), processes.end()) == processes.end(),
           "the processes of a group are different ones in ascending order");
@@ -112,7 +112,7 @@ void ProcessGroup::begin_step(std::uint64_t step) {
 }
 
 Deadline ProcessGroup::deadline() const {
-  return std::chrono::steady_clock::now() + patience_;
+  return std::chrono::steady_clock::now() + timeout_;
 }
 
 MessageTag ProcessGroup::next_tag(Label label) {

@@ -1,4 +1,4 @@
-// What a step of srun tells its tasks, who have no meeting place of their own: enough to agree on
+// What a step of srun sets for its tasks, which have no rendezvous of their own: enough to agree on
 // one. Pure functions over variables.
 #pragma once
 
@@ -14,14 +14,15 @@ namespace millrace {
 struct SlurmStep {
   std::uint64_t job = 0;  ///< another one for every run of every step
   std::string first_node;
-  int port = 0;        ///< of the job's own; the next ones may be tried
-  std::string folder;  ///< of this step alone, beside where the job was submitted; nobody made it
+  int port = 0;  ///< of the job's own; the next ones may be tried
+  std::string
+      folder;  ///< of this step alone, in the folder from which the job was submitted; not made yet
 };
 
-/// Whether a process is a task of srun. A batch script is told that it is task 0, too.
+/// Whether a process is a task of srun. A batch script has the variables of task 0, too.
 [[nodiscard]] bool in_slurm_step(const Variables& variables);
 
-/// Nothing in a process that is no task of srun, or that is told too little.
+/// Nothing in a process that is not a task of srun, or has too few variables.
 [[nodiscard]] std::optional<SlurmStep> slurm_step(const Variables& variables);
 
 /// The first of a list of nodes: "n1" of "n[1-2,7]", "rack1n08" of "rack[1-2]n[08-11],login".

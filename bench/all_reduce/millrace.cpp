@@ -30,7 +30,7 @@ void work(const all_reduce::Job& job, int rank, const std::string& directory) {
     group.all_reduce(tensor, ReduceOp::Sum, Label::Measurement);
   };
   all_reduce::run(job, rank, sum, [&] { group.barrier(Label::Measurement); });
-  endpoint->goodbye(std::chrono::steady_clock::now() + std::chrono::minutes(1));
+  endpoint->leave(std::chrono::steady_clock::now() + std::chrono::minutes(1));
 }
 
 }  // namespace

@@ -34,11 +34,11 @@ std::vector<Check> socket_checks(const std::string& /*interface*/, const std::st
 }
 
 void add_keys(CLI::App& app) {
-  CLI::App* verb = app.add_subcommand(
+  CLI::App* subcommand = app.add_subcommand(
       "keys", "Make keys for ranks on several machines (not in this build: needs ZeroMQ)");
-  verb->allow_extras();
-  verb->prefix_command();  // every option is taken, and none is judged
-  verb->callback([] {
+  subcommand->allow_extras();
+  subcommand->prefix_command();  // every option is accepted
+  subcommand->callback([] {
     std::cerr << "millrace: keys: " << kMissing << '\n';
     throw ExitCode{kNotBuilt};
   });

@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "cli/numbers.hpp"
-#include "cli/ranks/environment.hpp"
+#include "cli/ranks/process.hpp"
 
 namespace millrace::cli {
 

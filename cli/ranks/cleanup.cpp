@@ -1,5 +1,3 @@
-#include "cli/ranks/cleanup.hpp"
-
 #include <array>
 #include <cerrno>
 #include <csignal>
@@ -15,6 +13,7 @@
 #include <unistd.h>
 #include <vector>
 
+#include "cli/ranks/launch.hpp"
 #include "millrace/core/error.hpp"
 #include "millrace/transport/private_directory.hpp"
 
@@ -69,7 +68,7 @@ bool is_of_a_job(const std::filesystem::directory_entry& entry) {
 }
 
 /// Says where the directory is, or why there is none.
-bool tell(int out, char what, const std::string& text) {
+bool report(int out, char what, const std::string& text) {
   const std::string word = what + text + '\n';
   return ::write(out, word.data(), word.size()) == static_cast<ssize_t>(word.size());
 }
@@ -99,11 +98,11 @@ std::vector<pid_t> groups_at_the_end(int alive) {
   try {
     const PrivateDirectory directory(parent);
     own(directory.path());
-    static_cast<void>(tell(out, kMade, directory.path()));
+    static_cast<void>(report(out, kMade, directory.path()));
     for (const pid_t group : groups_at_the_end(alive)) ::kill(-group, SIGKILL);
     remove(directory.path());
   } catch (const std::exception& error) {
-    static_cast<void>(tell(out, kFailed, error.what()));
+    static_cast<void>(report(out, kFailed, error.what()));
   }
   ::_exit(0);
 }

@@ -1,4 +1,4 @@
-// millrace doctor: can ranks talk to each other, and how fast? Alone, it connects two ranks over
+// millrace doctor: can ranks reach each other, and how fast? Alone, it connects two ranks over
 // every endpoint of this machine; with -n it starts ranks that measure between each other.
 #include <array>
 #include <chrono>
@@ -15,8 +15,8 @@
 
 #include <nlohmann/json.hpp>
 
-#include "cli/ranks/core_dumps.hpp"
 #include "cli/ranks/launch.hpp"
+#include "cli/ranks/process.hpp"
 #include "cli/ranks/sockets.hpp"
 #include "cli/verbs.hpp"
 #include "millrace/core/error.hpp"
@@ -68,7 +68,7 @@ double round_trip(std::vector<std::unique_ptr<Endpoint>> ends, std::int64_t byte
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count() / kRounds;
 }
 
-/// Checks one after another, each told as soon as it is done; with --json all at the end.
+/// Checks one after another, each reported as soon as it is done; with --json all at the end.
 class Examination {
  public:
   explicit Examination(bool json) : json_(json) {
@@ -88,9 +88,9 @@ class Examination {
 
   void check(const std::string& what, const std::function<std::string()>& body) {
     try {
-      tell(what, true, body());
+      report(what, true, body());
     } catch (const std::exception& error) {
-      tell(what, false, error.what());
+      report(what, false, error.what());
     }
   }
 
@@ -101,7 +101,7 @@ class Examination {
   }
 
  private:
-  void tell(const std::string& what, bool passed, const std::string& found) {
+  void report(const std::string& what, bool passed, const std::string& found) {
     healthy_ = healthy_ && passed;
     if (json_)
       all_["checks"].push_back({{"check", what}, {"ok", passed}, {"found", found}});
@@ -117,7 +117,7 @@ class Examination {
 /// "lo 127.0.0.1, eth0 10.0.0.3": what --interface can name.
 std::string interfaces() {
   ifaddrs* first = nullptr;
-  if (::getifaddrs(&first) != 0) throw Error("the system does not tell");
+  if (::getifaddrs(&first) != 0) throw Error("the operating system lists no interfaces");
   const std::unique_ptr<ifaddrs, void (*)(ifaddrs*)> owner(first, ::freeifaddrs);
   std::string text;
   for (const ifaddrs* at = first; at != nullptr; at = at->ifa_next) {
@@ -183,25 +183,26 @@ std::string speed_of(const MakeMesh& mesh) {
 }
 
 void add_doctor(CLI::App& app) {
-  CLI::App* verb = app.add_subcommand(
-      "doctor",
-      "Check that ranks can talk, and how fast: on this machine, or between -n of its processes");
+  CLI::App* subcommand =
+      app.add_subcommand("doctor",
+                         "Check that ranks reach each other, and how fast: on this "
+                         "machine, or between -n of its processes");
   auto flags = std::make_shared<DoctorFlags>();
   flags->ranks.processes = 0;
-  verb->add_option("-n,--processes",
-                   flags->ranks.processes,
-                   "Start so many, one rank each, and measure between them");
-  verb->add_option("--rendezvous",
-                   flags->rendezvous,
-                   "Check that rank 0 could listen there: tcp://address:port");
-  verb->add_flag(
+  subcommand->add_option("-n,--processes",
+                         flags->ranks.processes,
+                         "Number of processes to start, one rank each; measures between them");
+  subcommand->add_option("--rendezvous",
+                         flags->rendezvous,
+                         "Check that rank 0 could listen there: tcp://address:port");
+  subcommand->add_flag(
       "--json", flags->json, "What was found, or what the ranks measured, as one JSON object");
-  add_link_flags(*verb, flags->ranks.link);
-  verb->footer(
+  add_link_flags(*subcommand, flags->ranks.link);
+  subcommand->footer(
       "Between machines: millrace worker --rank R --world N --rendezvous URL --keys FILE -- "
       "doctor");
-  verb->callback([flags, verb] {
-    require(flags->ranks.processes != 0 || verb->count("--processes") == 0,
+  subcommand->callback([flags, subcommand] {
+    require(flags->ranks.processes != 0 || subcommand->count("--processes") == 0,
             "-n 0: it takes at least 2 ranks to measure");
     if (const int code = diagnose(*flags); code != 0) throw ExitCode{code};
   });

@@ -1,6 +1,6 @@
 // millrace launch: a process for each rank, or for several, on this machine, over shared memory or
 // ipc in a private directory, or over tcp with keys made for this job. A rank is a worker of ours
-// or any program; both are told their place by their environment.
+// or any program; both get their rank from the environment.
 #include "cli/ranks/launch.hpp"
 
 #include <algorithm>
@@ -15,11 +15,7 @@
 #include <utility>
 
 #include "cli/numbers.hpp"
-#include "cli/ranks/cleanup.hpp"
-#include "cli/ranks/core_dumps.hpp"
-#include "cli/ranks/descriptors.hpp"
-#include "cli/ranks/environment.hpp"
-#include "cli/ranks/program.hpp"
+#include "cli/ranks/process.hpp"
 #include "cli/ranks/rank_work.hpp"
 #include "cli/ranks/sockets.hpp"
 #include "cli/ranks/supervisor.hpp"
@@ -50,8 +46,8 @@ bool is_ours(const std::vector<std::string>& command) {
 std::vector<std::string> command_as_typed(const std::vector<std::string>& parsed,
                                           const std::vector<std::string>& words) {
   const auto dashes = std::find(words.begin(), words.end(), "--");
-  const bool behind = words.end() - dashes > 1 && dashes[1] == parsed.front();
-  return behind ? std::vector<std::string>(std::next(dashes), words.end()) : parsed;
+  const bool after = words.end() - dashes > 1 && dashes[1] == parsed.front();
+  return after ? std::vector<std::string>(std::next(dashes), words.end()) : parsed;
 }
 
 std::string search_path() {
@@ -97,12 +93,13 @@ bool knows_train(const std::string& option) {
   return train.get_option_no_throw(option) != nullptr;
 }
 
-/// An option that launch does not have: of the work, typed without the -- before it, or of nobody.
-void refuse_surplus(const CLI::App& verb, const LaunchFlags& flags) {
-  if (verb.remaining_size() == 0) return;
-  const std::string word = verb.remaining().front(), option = word.substr(0, word.find('='));
+/// An option that launch does not have: of the work, typed without the -- before it, or unknown.
+void refuse_surplus(const CLI::App& subcommand, const LaunchFlags& flags) {
+  if (subcommand.remaining_size() == 0) return;
+  const std::string word = subcommand.remaining().front(), option = word.substr(0, word.find('='));
   const bool program = !flags.command.empty() && !is_ours(flags.command);
-  if (!program && !knows_train(option)) throw CLI::ExtrasError(verb.get_name(), verb.remaining());
+  if (!program && !knows_train(option))
+    throw CLI::ExtrasError(subcommand.get_name(), subcommand.remaining());
   const std::string work = flags.command.empty() ? "train" : flags.command.front();
   throw InvalidArgument(option + ": not an option of launch; options of " + work +
                         " come after --: launch -n " + std::to_string(flags.processes) + " -- " +
@@ -110,10 +107,10 @@ void refuse_surplus(const CLI::App& verb, const LaunchFlags& flags) {
 }
 
 bool keyed(const LaunchFlags& flags) {
-  return speaks_tcp(flags.link.link) && !flags.link.insecure;
+  return uses_tcp(flags.link) && !flags.link.insecure;
 }
 
-/// A batch script is its engine's rank 0; any other was started beside launchers like this one.
+/// A batch script is its engine's rank 0; any other was started next to launchers like this one.
 void take_over_from_engine() {
   const Identity identity = find_identity({}, environment());
   if (identity.rank.value_or(0) != 0)
@@ -174,18 +171,18 @@ class KeyFile {
 };
 
 /// All ranks are on this host. Old systems, and containers that forbid it, leave the next best.
-std::string endpoint_of_job(const LinkFlags& link) {
-  if (link.link != "shm" && link.link != "auto") return link.link;
+Backend backend_of_job(const LinkFlags& link) {
+  if (link.link != "shm" && link.link != "auto") return backend_of(link.link);
   const auto problem = shared_memory_problem();
-  if (!problem) return "shm";
-  std::cerr << "millrace launch: the ranks talk over ipc: " << *problem << '\n';
-  return "ipc";
+  if (!problem) return Backend::SharedMemory;
+  std::cerr << "millrace launch: the ranks use ipc: " << *problem << '\n';
+  return Backend::Ipc;
 }
 
 /// What is equal for all ranks.
 LaunchConfig place_of_job(const LaunchFlags& flags, const std::string& directory) {
   LaunchConfig place = place_of(flags.link);
-  place.endpoint = endpoint_of_job(flags.link);
+  place.backend = backend_of_job(flags.link);
   place.member.world = flags.processes;
   place.member.job = random_number();
   place.rendezvous = "ipc://" + directory + "/rendezvous";
@@ -249,7 +246,7 @@ int launch(const LaunchFlags& flags) {
   Supervisor supervisor({.log_directory = flags.log_directory.empty() ? path : flags.log_directory,
                          .places = places,
                          .bind_cores = flags.bind_cores,
-                         .obituary = place.obituary(),
+                         .failure_notice = place.failure_notice(),
                          .heartbeat_timeout = place.heartbeat_timeout,
                          .grace = milliseconds(flags.grace),
                          .join_timeout = place.join_timeout});
@@ -259,36 +256,39 @@ int launch(const LaunchFlags& flags) {
 }
 
 void add_launch(CLI::App& app, const std::vector<std::string>& words) {
-  CLI::App* verb = app.add_subcommand("launch",
-                                      "Train, or run a program, with one process per rank: "
-                                      "launch -n 4 -- train ... or -- ./program ...");
+  CLI::App* subcommand = app.add_subcommand("launch",
+                                            "Train, or run a program, with one process per rank: "
+                                            "launch -n 4 -- train ... or -- ./program ...");
   auto flags = std::make_shared<LaunchFlags>();
-  verb->add_option(
+  subcommand
+      ->add_option(
           "-n,--processes",
           flags->processes,
           "Processes, one for each place of the pipelines, or fewer with as many places each")
       ->capture_default_str();
-  verb->add_option(
+  subcommand->add_option(
       "--log-dir", flags->log_directory, "Keep a log per rank here; a restart appends to it");
-  verb->add_option("--grace",
+  subcommand
+      ->add_option("--grace",
                    flags->grace,
                    "Seconds from a signal or failure to the kill, and from the end of rank 0 until "
                    "processes that it started are no longer read")
       ->capture_default_str();
-  verb->add_flag("--bind-cores", flags->bind_cores, "Bind rank r to core r");
-  add_link_flags(*verb, flags->link);
-  verb->add_option(
+  subcommand->add_flag("--bind-cores", flags->bind_cores, "Bind rank r to core r");
+  add_link_flags(*subcommand, flags->link);
+  subcommand
+      ->add_option(
           "command", flags->command, "-- train or doctor and its options, or a program and its own")
       ->required();
-  verb->footer(
+  subcommand->footer(
       "A program calls join_launch() (C++: millrace/transport/launch.hpp), which finds its rank, "
       "the "
-      "meeting and the keys in variables MILLRACE_*; what is typed behind it is passed on "
+      "meeting and the keys in variables MILLRACE_*; what is typed after it is passed on "
       "untouched. "
       "Who has not joined --join-timeout seconds after its start is named.");
-  verb->allow_extras();  // refuse_surplus knows better what to say of them
-  verb->callback([verb, flags, words] {
-    refuse_surplus(*verb, *flags);
+  subcommand->allow_extras();  // refuse_surplus knows better what to say of them
+  subcommand->callback([subcommand, flags, words] {
+    refuse_surplus(*subcommand, *flags);
     flags->command = command_as_typed(flags->command, words);
     if (const int code = launch(*flags); code != 0) throw ExitCode{code};
   });

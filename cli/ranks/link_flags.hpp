@@ -1,4 +1,4 @@
-// The flags about how ranks talk that launch, worker and doctor share, and what they become.
+// Flags of the transport that launch, worker and doctor share.
 #pragma once
 
 #include <chrono>
@@ -11,7 +11,7 @@
 
 namespace millrace::cli {
 
-/// How the ranks of one job talk to each other. Times in seconds.
+/// Transport between the ranks of one job. Times in seconds.
 struct LinkFlags {
   std::string link;  ///< "shm", "ipc", "tcp", "mixed", "mpi", or "auto" before it is settled
   std::string interface = "127.0.0.1";
@@ -22,13 +22,16 @@ struct LinkFlags {
   bool core_dumps = false;
 };
 
-/// Adds them to the verb with the values of `flags` as defaults; `flags` must outlive it.
-void add_link_flags(CLI::App& verb, LinkFlags& flags);
+/// Adds them to the subcommand with the values of `flags` as defaults; `flags` must outlive it.
+void add_link_flags(CLI::App& subcommand, LinkFlags& flags);
 
 /// Throws InvalidArgument on an unknown endpoint and on times that are not above 0.
 void check(const LinkFlags& flags);
 
-/// A place of which only that is known yet how its ranks talk.
+/// False for "auto", which is not settled.
+[[nodiscard]] bool uses_tcp(const LinkFlags& flags);
+
+/// A configuration of which only the transport is known yet.
 [[nodiscard]] LaunchConfig place_of(const LinkFlags& flags);
 
 [[nodiscard]] std::chrono::milliseconds milliseconds(double seconds);

@@ -1,10 +1,9 @@
-#include "cli/ranks/program.hpp"
-
 #include <filesystem>
 #include <sstream>
 #include <system_error>
 #include <unistd.h>
 
+#include "cli/ranks/launch.hpp"
 #include "cli/usage.hpp"
 #include "millrace/core/error.hpp"
 

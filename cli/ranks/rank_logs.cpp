@@ -1,5 +1,3 @@
-#include "cli/ranks/rank_logs.hpp"
-
 #include <algorithm>
 #include <cerrno>
 #include <charconv>
@@ -13,6 +11,7 @@
 #include <unistd.h>
 #include <utility>
 
+#include "cli/ranks/supervisor.hpp"
 #include "millrace/core/error.hpp"
 
 namespace millrace::cli {
@@ -43,7 +42,7 @@ std::vector<std::string> logs_in(const std::string& directory) {
   return paths;
 }
 
-/// The last attempt that a log tells of: 0 for an empty one, and at least 1 for any other.
+/// The last attempt in a log: 0 for an empty one, and at least 1 for any other.
 int last_attempt(const std::string& path) {
   std::ifstream log(path);
   int last = 0;

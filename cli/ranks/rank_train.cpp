@@ -87,14 +87,14 @@ void note_end(const TrainOutcome& outcome, const JobProcess& process, Rank rank)
                    outcome.fit.seconds));
 }
 
-/// Where nobody said how long the pipeline is: as its copies have processes, and 1 where a process
+/// Without a given length of the pipeline: as its replicas have processes, and 1 where a process
 /// has several copies.
-void share_out(const CLI::App& verb, TrainFlags& train, int world) {
-  if (verb.get_option(flag("ranks"))->count() > 0 || !train.plan.empty()) return;
+void share_out(const CLI::App& subcommand, TrainFlags& train, int world) {
+  if (subcommand.get_option(flag("ranks"))->count() > 0 || !train.plan.empty()) return;
   const std::int64_t copies = train.data_parallel;
   require(copies >= 1 && (world % copies == 0 || copies % world == 0),
           named("data_parallel") + " " + std::to_string(copies) + ": " + processes(world) +
-              (world == 1 ? " is" : " are") + " not shared out evenly by so many copies of a " +
+              (world == 1 ? " is" : " are") + " not shared evenly by the replicas of a " +
               "pipeline");
   train.ranks = std::max<std::int64_t>(1, world / copies);
 }
@@ -119,16 +119,16 @@ void check_processes(const Grid& grid, int world) {
               divisors_of(places) + " would have as many each");
 }
 
-/// The train verb's own options, typed after "--".
+/// The train subcommand's own options, typed after "--".
 TrainJob train_job(std::vector<std::string> words, int world) {
   words.insert(words.begin(), "train");
   std::reverse(words.begin(), words.end());  // as CLI11 wants them
   CLI::App app("Train", "millrace");
-  CLI::App& verb = *app.add_subcommand("train");
+  CLI::App& subcommand = *app.add_subcommand("train");
   TrainFlags train;
-  add_train_flags(verb, train);
-  check_values(verb);
-  CLI::Option& executor = *verb.get_option("--executor");
+  add_train_flags(subcommand, train);
+  check_values(subcommand);
+  CLI::Option& executor = *subcommand.get_option("--executor");
   executor.group("");  // not in the help of what does not take it
   try {
     app.parse(words);
@@ -136,14 +136,14 @@ TrainJob train_job(std::vector<std::string> words, int world) {
     if (error.get_exit_code() == 0) throw ExitCode{app.exit(error)};  // --help
     throw InvalidArgument(usage_message(app, error, "train"));
   }
-  if (!train.config.empty()) read_config(verb, train.config);
-  take_settings(verb, train.start, world);
+  if (!train.config.empty()) read_config(subcommand, train.config);
+  take_settings(subcommand, train.start, world);
   if (executor.count() > 0 && executor.results().back() != "ranks")
     throw InvalidArgument("--executor " + executor.results().back() +
                           ": ranks in processes of their own always run the rank executor; the "
                           "option is for millrace train, in one process");
-  share_out(verb, train, world);
-  TrainJob job = plan_job(verb, train);
+  share_out(subcommand, train, world);
+  TrainJob job = plan_job(subcommand, train);
   check_processes(job.grid(), world);
   return job;
 }
@@ -227,7 +227,7 @@ struct ProcessShare {
   std::optional<StopSignals> signals;  ///< of several places; one alone has its own
 };
 
-/// Every place asks the others; they all hear the same.
+/// Every rank asks the others; all get the same answers.
 void train_place(ProcessShare& share, Endpoint& endpoint, ProcessGroup& group) {
   const std::string account = agreed_account(share.account, group);
   const bool several = share.ranks.size() > 1;
@@ -252,12 +252,12 @@ int check_train(const std::vector<std::string>& options, int processes) {
 
 RankWork train_work(const std::vector<std::string>& options,
                     const JobProcess& process,
-                    std::chrono::milliseconds patience) {
+                    std::chrono::milliseconds timeout) {
   const auto share = std::make_shared<ProcessShare>(process, train_job(options, process.processes));
   TrainJob& job = share->job;
-  job.options.save.patience = patience;
+  job.options.save.patience = timeout;
   for (const Rank rank : share->ranks) note_begin(job, process, rank);
-  // Before the ranks meet, so that a file that is missing is told by whom it concerns.
+  // Before the ranks meet, so that the rank that misses a file reports it.
   const auto needs = [&](Rank rank) { return needs_data(job, rank); };
   if (std::ranges::any_of(share->ranks, needs)) share->data = read_data(job);
   share->account = account_of(share->data);

@@ -1,4 +1,4 @@
-// What a worker does between meeting the other ranks and saying goodbye: train, or measure the
+// What a worker does between the rendezvous and its end: train, or measure the
 // connections. Typed after "--".
 #pragma once
 
@@ -27,20 +27,20 @@ struct JobProcess {
 };
 
 /// The work that `words` name, for one process: "train" or "doctor", each with its options.
-/// `patience` as SaveOptions::patience. Throws InvalidArgument, and what the parser throws.
+/// `timeout` as SaveOptions::patience. Throws InvalidArgument, and what the parser throws.
 [[nodiscard]] RankWork rank_work(std::vector<std::string> words,
                                  const JobProcess& process,
-                                 std::chrono::milliseconds patience);
+                                 std::chrono::milliseconds timeout);
 
 /// Refuses what no rank could do, before any is started; looks at no data. Returns how many places
-/// each of so many processes has.
+/// each of the processes has.
 [[nodiscard]] int check_work(std::vector<std::string> words, int processes);
 [[nodiscard]] int check_train(const std::vector<std::string>& options, int processes);
 
 /// A process's share of a training.
 [[nodiscard]] RankWork train_work(const std::vector<std::string>& options,
                                   const JobProcess& process,
-                                  std::chrono::milliseconds patience);
+                                  std::chrono::milliseconds timeout);
 
 /// A rank's share of measuring all connections between neighbours.
 [[nodiscard]] RankWork doctor_work(const std::vector<std::string>& options, int world);

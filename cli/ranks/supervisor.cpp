@@ -23,7 +23,6 @@
 
 #include "cli/exit_codes.hpp"
 #include "cli/numbers.hpp"
-#include "cli/ranks/exit_status.hpp"
 #include "millrace/core/error.hpp"
 
 namespace millrace::cli {
@@ -33,7 +32,7 @@ namespace {
 constexpr std::size_t kAtOnce = 4096;  // bytes
 constexpr std::size_t kMostUnread = std::size_t{1} << 16U;
 
-/// A hang-up that is ignored stays so, here and in the workers: under nohup the work goes on when
+/// A hang-up that is ignored stays so, here and in the workers: under nohup the work continues when
 /// its user has gone. Otherwise it counts as a termination. SIGINT and SIGTERM are taken even where
 /// they are ignored: scripts ignore SIGINT for what they start with `&`, and it is sent on purpose.
 sigset_t signals_to_watch() {
@@ -98,7 +97,7 @@ class ProgramWords {
 };
 
 /// What a worker needs between fork and exec, where nothing may take memory: another thread of the
-/// launcher may hold the allocator's lock, which nobody releases in the child.
+/// launcher may hold the allocator's lock, which the child cannot release.
 struct ExecWords {
   ProgramWords arguments, variables;
   cpu_set_t cores;
@@ -113,7 +112,7 @@ Supervisor::Supervisor(SupervisorOptions options)
   if (signals_ < 0)
     throw Error(std::string("cannot watch signals: ") + std::generic_category().message(errno));
   ::pthread_sigmask(SIG_BLOCK, &watched_, nullptr);
-  ::signal(SIGCHLD, SIG_DFL);  // were it ignored, nobody would tell us how a worker ended
+  ::signal(SIGCHLD, SIG_DFL);  // were it ignored, the status of an ended worker would be lost
 }
 
 Supervisor::~Supervisor() {
@@ -200,7 +199,7 @@ void Supervisor::signal_all(int signal) {
     if (worker.status || worker.process <= 0) continue;
     worker.killed_by_us = true;
     ::kill(-worker.process, signal);
-    ::kill(-worker.process, SIGCONT);  // a stopped process would never hear it
+    ::kill(-worker.process, SIGCONT);  // a stopped process would never receive it
   }
 }
 
@@ -227,7 +226,7 @@ void Supervisor::copy_errors() {
   errors_ = -1;
 }
 
-/// What rank 0 has written is in the pipe when it ends. A process that it left behind may hold the
+/// What rank 0 has written is in the pipe when it ends. A process that it started may hold the
 /// pipe open for ever, and write to it: that is read for the grace, or until a signal comes.
 void Supervisor::read_rest() {
   const auto end = workers_.empty() ? Clock::now() : workers_.front().ended + options_.grace;
@@ -249,8 +248,8 @@ void Supervisor::read_rest() {
   std::cerr << "millrace launch: " << note;
 }
 
-/// Nobody need read what rank 0 says: what has no room waits here, and of too much the oldest lines
-/// go. The log has all.
+/// The output of rank 0 need not be read: what has no room waits here, and of too much the oldest
+/// lines go. The log has all.
 void Supervisor::pass_on() {
   unread_.erase(0, terminal_.write(unread_));
   if (unread_.size() <= kMostUnread) return;
@@ -278,11 +277,11 @@ bool Supervisor::reap(Worker& worker) {
   return true;
 }
 
-/// Who gave up on another one may be seen to end before that one: the cause is told all the same.
+/// A rank that gave up on another may end before it: the cause is reported all the same.
 void Supervisor::heed_end(const Worker& worker) {
   if (weight_of(*worker.status) == 0) return;
   if (!kill_at_) {
-    if (blames_another(*worker.status)) end_absent(true);  // its own patience has passed
+    if (blames_another(*worker.status)) end_absent(true);  // its own timeout has passed
     kill_at_ = worker.ended + options_.grace;
   }
   announce(worker);
@@ -293,7 +292,7 @@ std::string Supervisor::stop_of(const Worker& worker) {
 }
 
 /// Only causes: a rank that gave up on another one is not to blame, and ranks that were built for
-/// different things tell each other.
+/// different things report it to each other.
 void Supervisor::announce(const Worker& worker) {
   if (weight_of(*worker.status) < 3 || code_of(*worker.status) == kMismatch) return;
   const bool stood_still = worker.killed_by_us && worker.stopped;
@@ -301,12 +300,12 @@ void Supervisor::announce(const Worker& worker) {
   publish(name_of(worker) + " " + (stood_still ? stop_of(worker) : end_of(*worker.status)));
 }
 
-/// The first one; written aside and moved, so that nobody reads half a sentence.
-void Supervisor::publish(const std::string& sentence) {
-  if (options_.obituary.empty() || std::exchange(published_, true)) return;
-  const std::string aside = options_.obituary + ".new";
-  std::ofstream(aside) << sentence << '\n';
-  std::rename(aside.c_str(), options_.obituary.c_str());
+/// The first one; written aside and moved, so that no half message is read.
+void Supervisor::publish(const std::string& message) {
+  if (options_.failure_notice.empty() || std::exchange(published_, true)) return;
+  const std::string aside = options_.failure_notice + ".new";
+  std::ofstream(aside) << message << '\n';
+  std::rename(aside.c_str(), options_.failure_notice.c_str());
 }
 
 void Supervisor::look_for_joined(Worker& worker) {
@@ -364,7 +363,7 @@ void Supervisor::poll_once() {
   if (items[1].revents != 0) copy_errors();
   if (items[2].revents != 0) pass_on();
   for (Worker& worker : workers_) look_for_joined(worker);
-  std::vector<const Worker*> ended;  // all of them are known before one is judged
+  std::vector<const Worker*> ended;  // all of them are known before one is handled
   for (Worker& worker : workers_)
     if (reap(worker)) ended.push_back(&worker);
   for (const Worker* worker : ended) heed_end(*worker);
@@ -383,7 +382,7 @@ int Supervisor::wait() {
   while (!all_ended()) poll_once();
   read_rest();
   if (!workers_.empty()) note_of_first("rank 0 " + end_of(*workers_.front().status) + "\n");
-  // Of a job that went well these are lines of progress, for which nobody waits.
+  // Of a job that went well these are lines of progress, which may be lost.
   const auto well = [](const Worker& worker) { return weight_of(*worker.status) == 0; };
   if (!std::all_of(workers_.begin(), workers_.end(), well)) std::cerr << unread_ << std::flush;
   if (received_ != 0) return received_ == SIGINT ? kInterrupted : kTerminated;

@@ -1,5 +1,5 @@
 // Starts the processes of a job and sees every one of them to its end: output to logs, signals
-// passed on with a grace period, no orphan, and the cause of a failure told last.
+// passed on with a grace period, no orphan, and the cause of a failure reported last.
 #pragma once
 
 #include <chrono>
@@ -10,11 +10,31 @@
 #include <sys/types.h>
 #include <vector>
 
-#include "cli/ranks/rank_logs.hpp"
 #include "cli/standard_streams.hpp"
 #include "millrace/transport/launch.hpp"
 
 namespace millrace::cli {
+
+/// Thread-safety: externally synchronised.
+class RankLogs {
+ public:
+  /// `directory` exists. Reads the logs of earlier attempts in it, to number this one.
+  explicit RankLogs(std::string directory);
+
+  [[nodiscard]] std::string path(int rank) const;
+
+  /// Opens the log of a rank, appends the line that begins this attempt, and returns the
+  /// descriptor, which is the caller's. Throws Error when the log cannot be written.
+  [[nodiscard]] int open(int rank);
+
+  /// Renames the logs of ranks that this attempt has not opened: "rank-2.before-attempt-3.log".
+  void set_aside_others() const;
+
+ private:
+  std::string directory_;
+  std::vector<std::string> opened_;
+  int attempt_ = 1;
+};
 
 struct ExecWords;
 
@@ -24,7 +44,7 @@ struct RankStart {
   Variables variables;               ///< its whole environment
   int keys = -1;                     ///< a descriptor that it inherits; -1: none
   /// A file that the rank makes when it joins. A rank that ends or lets others wait without having
-  /// made it counts as failed. Empty: nobody looks.
+  /// made it counts as failed. Empty: not checked.
   std::string joined_mark;
 };
 
@@ -32,12 +52,12 @@ struct SupervisorOptions {
   std::string log_directory;  ///< gets rank-R.log, by the first rank of a process
   int places = 1;             ///< ranks that each process is
   bool bind_cores = false;
-  /// Gets the sentence about the first worker that fails, for those that still wait for it.
-  std::string obituary;
+  /// Gets the message about the first worker that fails, for those that still wait for it.
+  std::string failure_notice;
   /// A worker that was stopped this long ago is ended, should no other rank have found it silent.
   std::chrono::milliseconds heartbeat_timeout{10'000};
   /// After a failure or a signal, the others have this long before they are killed. After the end
-  /// of rank 0, processes that it left behind may write to its standard error for so long.
+  /// of rank 0, processes that it started may write to its standard error for so long.
   std::chrono::milliseconds grace{5000};
   /// A rank with a mark must join so soon after its start, or after the last other one that joined.
   std::chrono::milliseconds join_timeout{60'000};
@@ -78,7 +98,7 @@ class Supervisor {
     Clock::time_point ended;
     bool killed_by_us = false;
     std::optional<Stop> stopped;  // and not continued since
-    std::string mark;             // empty: joined, or nobody looks
+    std::string mark;             // empty: joined, or not checked
     bool absent = false;          // the others waited for it in vain
   };
 
@@ -107,8 +127,8 @@ class Supervisor {
   [[nodiscard]] static std::string stop_of(const Worker& worker);
   [[nodiscard]] std::string absence_of(const Worker& worker) const;
   void announce(const Worker& worker);
-  void publish(const std::string& sentence);
-  void tell_tail(const Worker& worker) const;
+  void publish(const std::string& message);
+  void print_tail(const Worker& worker) const;
   void explain(const Worker& worker) const;
   bool name_stopped() const;
   [[nodiscard]] int name_absent() const;
@@ -130,5 +150,20 @@ class Supervisor {
   Clock::time_point last_joined_ = Clock::now();  // or started
   int joined_ = 0;                                // of those with a mark
 };
+
+/// 0 for a good end; higher ones explain lower ones.
+[[nodiscard]] int weight_of(int status);
+
+/// It failed because another rank did, and says which.
+[[nodiscard]] bool blames_another(int status);
+
+/// It aborted itself: a program that lets what it found of another rank escape its main does.
+[[nodiscard]] bool is_aborted(int status);
+
+/// Exit code of the launch that this is the cause of.
+[[nodiscard]] int code_of(int status);
+
+/// "ended with exit code 1", "was ended by signal 9 (Killed)".
+[[nodiscard]] std::string end_of(int status);
 
 }  // namespace millrace::cli

@@ -1,6 +1,8 @@
 // How a launch ended, when all its ranks have: who caused it, what is said of that, and the exit
 // code.
 #include <algorithm>
+#include <csignal>
+#include <cstring>
 #include <deque>
 #include <fstream>
 #include <iostream>
@@ -8,7 +10,6 @@
 #include <sys/wait.h>
 
 #include "cli/exit_codes.hpp"
-#include "cli/ranks/exit_status.hpp"
 #include "cli/ranks/supervisor.hpp"
 
 namespace millrace::cli {
@@ -30,8 +31,8 @@ const Supervisor::Worker* Supervisor::culprit() const {
   return worst;
 }
 
-/// Whose report tells of a rank that was ended by a signal and so says nothing itself. One that had
-/// finished before has nothing to tell.
+/// The rank that reports one that was ended by a signal and so reports nothing itself. One that had
+/// finished before has no report.
 const Supervisor::Worker* Supervisor::witness() const {
   for (const Worker& worker : workers_)
     if (!worker.killed_by_us && blames_another(*worker.status)) return &worker;
@@ -49,7 +50,7 @@ std::string Supervisor::name_of(const Worker& worker) const {
 }
 
 /// The last lines of its log, of this attempt. What rank 0 said was passed on at once.
-void Supervisor::tell_tail(const Worker& worker) const {
+void Supervisor::print_tail(const Worker& worker) const {
   std::deque<std::string> tail;
   std::ifstream log;
   if (&worker != workers_.data()) log.open(worker.log);
@@ -62,7 +63,7 @@ void Supervisor::tell_tail(const Worker& worker) const {
 }
 
 void Supervisor::explain(const Worker& worker) const {
-  tell_tail(worker);
+  print_tail(worker);
   std::cerr << "millrace launch: " << name_of(worker) << " " << end_of(*worker.status) << '\n';
 }
 
@@ -71,7 +72,7 @@ int Supervisor::name_absent() const {
   int code = kDone;
   for (const Worker& worker : workers_) {
     if (!worker.absent) continue;
-    if (code == kDone) tell_tail(worker);
+    if (code == kDone) print_tail(worker);
     if (code != kLostPeer) code = worker.killed_by_us ? kHang : kLostPeer;
     std::cerr << "millrace launch: " << name_of(worker) << " " << absence_of(worker)
               << " (join_launch)\n";
@@ -79,7 +80,7 @@ int Supervisor::name_absent() const {
   return code;
 }
 
-/// Those that stood still until we killed them. Tells whether there were any.
+/// Those that stood still until we killed them. Returns whether there were any.
 bool Supervisor::name_stopped() const {
   bool any = false;
   for (const Worker& worker : workers_) {
@@ -92,8 +93,8 @@ bool Supervisor::name_stopped() const {
 
 /// They may be right: a program prints its help without meeting anybody.
 int Supervisor::note_strangers() const {
-  const auto stranger = [](const Worker& worker) { return !worker.mark.empty(); };
-  if (received_ == 0 && std::any_of(workers_.begin(), workers_.end(), stranger))
+  const auto not_joined = [](const Worker& worker) { return !worker.mark.empty(); };
+  if (received_ == 0 && std::any_of(workers_.begin(), workers_.end(), not_joined))
     std::cerr << "millrace launch: no rank has joined, each worked alone (join_launch)\n";
   return kDone;
 }
@@ -110,6 +111,33 @@ int Supervisor::verdict() const {
   const bool gave_up = blames_another(*worst->status) || is_aborted(*worst->status);
   if (gave_up && name_stopped()) return kHang;
   return code_of(*worst->status);
+}
+
+int weight_of(int status) {
+  if (WIFSIGNALED(status)) return 3;
+  const int code = WEXITSTATUS(status);
+  if (code == kDone) return 0;
+  if (code == kLostPeer) return 1;  // another rank was lost: find it
+  return code == kHang ? 2 : 3;
+}
+
+bool blames_another(int status) {
+  return weight_of(status) == 1 || weight_of(status) == 2;
+}
+
+bool is_aborted(int status) {
+  return WIFSIGNALED(status) && WTERMSIG(status) == SIGABRT;
+}
+
+int code_of(int status) {
+  return WIFSIGNALED(status) ? kLostPeer : WEXITSTATUS(status);
+}
+
+std::string end_of(int status) {
+  if (WIFSIGNALED(status))
+    return std::string("was ended by signal ") + std::to_string(WTERMSIG(status)) + " (" +
+           ::sigdescr_np(WTERMSIG(status)) + ")";
+  return "ended with exit code " + std::to_string(WEXITSTATUS(status));
 }
 
 }  // namespace millrace::cli

@@ -13,10 +13,8 @@
 #include <utility>
 #include <vector>
 
-#include "cli/ranks/core_dumps.hpp"
-#include "cli/ranks/descriptors.hpp"
-#include "cli/ranks/environment.hpp"
 #include "cli/ranks/link_flags.hpp"
+#include "cli/ranks/process.hpp"
 #include "cli/ranks/rank_work.hpp"
 #include "cli/signal_thread.hpp"
 #include "cli/standard_streams.hpp"
@@ -55,7 +53,7 @@ LaunchConfig place_of(WorkerFlags flags) {
   if (variables.contains("MILLRACE_LAUNCH")) return launch_config(variables);
   Variables known = variables;
   if (!flags.rendezvous.empty()) known["MILLRACE_RENDEZVOUS"] = flags.rendezvous;
-  flags.link.link = chosen_endpoint(flags.link.link, known);
+  flags.link.link = name_of(chosen_backend(flags.link.link, known));
   const Identity identity = identity_of(flags, variables);
   check(flags.link);
   LaunchConfig place = place_of(flags.link);
@@ -66,7 +64,7 @@ LaunchConfig place_of(WorkerFlags flags) {
 }
 
 void warn(const LaunchConfig& place) {
-  if (place.insecure && speaks_tcp(place.endpoint))
+  if (place.insecure && uses_tcp(place.backend))
     std::cerr << "millrace: tcp without keys: every process that can connect to "
               << (place.interface == "auto" ? "this machine" : place.interface)
               << " can read and change this training\n";
@@ -96,7 +94,7 @@ LaunchConfig place_in(const LaunchConfig& process, int places, int number) {
 
 /// Where every rank needs what a process has once.
 void check_places(const LaunchConfig& process, int places) {
-  if (places == 1 || process.endpoint == "mpi") return;
+  if (places == 1 || process.backend == Backend::Mpi) return;
   require(process.keys_descriptor < 0 && !std::filesystem::is_regular_file(process.keys),
           flag("keys") + " " + process.keys + ": a process with " + std::to_string(places) +
               " places has as many files of keys; give the folder of all");
@@ -225,9 +223,9 @@ bool takes_train(std::vector<std::string>& words) {
 
 RankWork rank_work(std::vector<std::string> words,
                    const JobProcess& process,
-                   std::chrono::milliseconds patience) {
+                   std::chrono::milliseconds timeout) {
   const bool trains = takes_train(words);
-  return trains ? train_work(words, process, patience) : doctor_work(words, process.processes);
+  return trains ? train_work(words, process, timeout) : doctor_work(words, process.processes);
 }
 
 int check_work(std::vector<std::string> words, int processes) {
@@ -236,20 +234,22 @@ int check_work(std::vector<std::string> words, int processes) {
 }
 
 void add_worker(CLI::App& app) {
-  CLI::App* verb = app.add_subcommand(
+  CLI::App* subcommand = app.add_subcommand(
       "worker", "One rank of a job, started by an engine: worker [options] -- train ...");
   auto flags = std::make_shared<WorkerFlags>();
-  verb->add_option("--rank", flags->rank, "This process's rank; else the engine's variables");
-  verb->add_option("--world", flags->world, "Number of processes; else the engine's variables");
-  verb->add_option(
+  subcommand->add_option("--rank", flags->rank, "This process's rank; else the engine's variables");
+  subcommand->add_option(
+      "--world", flags->world, "Number of processes; else the engine's variables");
+  subcommand->add_option(
       "--rendezvous", flags->rendezvous, "Where rank 0 listens: tcp://host:port, or ipc://path");
-  verb->add_option(
+  subcommand->add_option(
       "--keys", flags->keys, "Folder that millrace keys made, or this rank's file of it");
-  verb->add_option("--job", flags->job, "Number of the job; equal on all ranks")
+  subcommand->add_option("--job", flags->job, "Number of the job; equal on all ranks")
       ->capture_default_str();
-  add_link_flags(*verb, flags->link);
-  verb->add_option("command", flags->command, "-- train or doctor, and its options")->required();
-  verb->callback([flags] { run(place_of(*flags), flags->command, &join); });
+  add_link_flags(*subcommand, flags->link);
+  subcommand->add_option("command", flags->command, "-- train or doctor, and its options")
+      ->required();
+  subcommand->callback([flags] { run(place_of(*flags), flags->command, &join); });
 }
 
 bool train_as_rank(const std::vector<std::string>& words) {

@@ -5,7 +5,7 @@
 #include <string>
 #include <system_error>
 
-#include "cli/ranks/core_dumps.hpp"
+#include "cli/ranks/process.hpp"
 #include "cli/ranks/sockets.hpp"
 #include "cli/verbs.hpp"
 #include "millrace/core/error.hpp"
@@ -89,14 +89,15 @@ std::vector<Check> socket_checks(const std::string& interface, const std::string
 }
 
 void add_keys(CLI::App& app) {
-  CLI::App* verb = app.add_subcommand(
+  CLI::App* subcommand = app.add_subcommand(
       "keys", "Make keys for ranks on several machines, a file for each: keys -n 4 --out DIR");
   auto ranks = std::make_shared<int>(0);
   auto directory = std::make_shared<std::string>();
-  verb->add_option("-n,--processes", *ranks, "Number of processes, one per rank")->required();
-  verb->add_option("--out", *directory, "Folder that gets keys-0, keys-1, ...; made if missing")
+  subcommand->add_option("-n,--processes", *ranks, "Number of processes, one per rank")->required();
+  subcommand
+      ->add_option("--out", *directory, "Folder that gets keys-0, keys-1, ...; made if missing")
       ->required();
-  verb->callback([ranks, directory] { print_keys(*ranks, *directory); });
+  subcommand->callback([ranks, directory] { print_keys(*ranks, *directory); });
 }
 
 }  // namespace millrace::cli

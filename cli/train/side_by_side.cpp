@@ -50,7 +50,7 @@ class FirstFailure {
 };
 
 void leave(Endpoint& endpoint, std::chrono::seconds longest) {
-  endpoint.goodbye(std::chrono::steady_clock::now() + longest);
+  endpoint.leave(std::chrono::steady_clock::now() + longest);
 }
 
 /// The others find the same difference, once they have the message of this rank.

@@ -1,7 +1,5 @@
 // A rank's threads are an arena of oneTBB: a thread that waits in it for the blocks of its pass can
 // take up no work but these.
-#include "run/arena_workers.hpp"
-
 #include <algorithm>
 #include <string>
 
@@ -10,6 +8,7 @@
 #include <oneapi/tbb/task_arena.h>
 
 #include "millrace/core/error.hpp"
+#include "run/executors.hpp"
 
 namespace millrace::run {
 namespace {

@@ -1,76 +1,81 @@
 // make_executor: completes and checks a program, then picks the executor by name.
-#include <algorithm>
+#include "run/executors.hpp"
+
 #include <array>
 #include <set>
 #include <string>
 #include <utility>
 #include <vector>
 
-#include "core/edit_distance.hpp"
+#include "core/names.hpp"
 #include "millrace/core/error.hpp"
 #include "millrace/scheduler/plan/passes.hpp"
 #include "millrace/scheduler/plan/verify.hpp"
 #include "millrace/scheduler/run/executor.hpp"
-#include "run/kinds.hpp"
 
 namespace millrace {
 
 namespace {
 
-constexpr std::array<std::string_view, 3> kKinds = {"flow-graph", "ranks", "sequential"};
+constexpr Names<ExecutorKind, 3> kKinds = {"executor",
+                                           {{{"flow-graph", ExecutorKind::FlowGraph},
+                                             {"ranks", ExecutorKind::Ranks},
+                                             {"sequential", ExecutorKind::Sequential}}}};
 
-[[noreturn]] void throw_unknown(std::string_view kind) {
-  const auto* nearest =
-      std::min_element(kKinds.begin(), kKinds.end(), [&](std::string_view a, std::string_view b) {
-        return edit_distance(kind, a) < edit_distance(kind, b);
-      });
-  std::string text = "there is no executor '" + std::string(kind) + "'; the nearest is '" +
-                     std::string(*nearest) + "' of";
-  for (const std::string_view known : kKinds)
-    text += (known == kKinds.front() ? " " : ", ") + std::string(known);
-  throw InvalidArgument(text);
-}
+constexpr Names<AccumulateOrder, 2> kOrders = {
+    "order of accumulation",
+    {{{"ascending", AccumulateOrder::Ascending}, {"tree", AccumulateOrder::Tree}}}};
 
 /// The program with everything its executor needs, checked. A receive is posted where it stands,
 /// which takes nothing here, and waited for by what uses the message.
-Program complete(Program whole, bool messages, int pipelines = 1) {
-  if (pipelines > 1 || whole.shape.replicas() > 1 || !whole.shape.ties.empty())
-    whole = insert_reductions(whole, pipelines);
-  if (messages) whole = insert_messages_before_use(whole);
+Program complete(Program whole, bool messages, int replicas = 1) {
+  if (replicas > 1 || whole.shape.replicas() > 1 || !whole.shape.ties.empty())
+    whole = insert_reductions(std::move(whole), replicas);
+  if (messages) whole = insert_messages_before_use(std::move(whole));
   const auto violations = verify(whole);
   require(violations.empty(),
-          "the program cannot be executed: " +
-              (violations.empty() ? std::string() : violations.front().sentence));
-  return receive_before_use(whole);
+          [&] { return "the program cannot be executed: " + violations.front().sentence; });
+  return receive_before_use(std::move(whole));
 }
 
 }  // namespace
 
 AccumulateOrder accumulate_order(std::string_view name) {
-  if (name == "ascending") return AccumulateOrder::Ascending;
-  if (name == "tree") return AccumulateOrder::Tree;
-  throw InvalidArgument("unknown order of accumulation '" + std::string(name) +
-                        "'; known are ascending, tree");
+  return kOrders.value(name);
 }
 
 std::string_view name_of(AccumulateOrder order) {
-  return order == AccumulateOrder::Ascending ? "ascending" : "tree";
+  return kOrders.of(order);
 }
 
-std::span<const std::string_view> executor_kinds() {
-  return kKinds;
+ExecutorKind executor_kind(std::string_view name) {
+  return kKinds.value(name);
 }
 
-std::unique_ptr<Executor> make_executor(std::string_view kind,
+std::string_view name_of(ExecutorKind kind) {
+  return kKinds.of(kind);
+}
+
+std::span<const ExecutorKind> executor_kinds() {
+  static constexpr std::array kAll = {
+      ExecutorKind::FlowGraph, ExecutorKind::Ranks, ExecutorKind::Sequential};
+  return kAll;
+}
+
+std::unique_ptr<Executor> make_executor(ExecutorKind kind,
                                         Program program,
                                         std::span<const HostedStage> stages,
                                         const ExecutorOptions& options) {
-  if (kind == "flow-graph")
-    return run::make_flow_graph(complete(std::move(program), false), stages, options);
-  if (kind == "ranks") return run::make_ranks(complete(std::move(program), true), stages, options);
-  if (kind == "sequential")
-    return run::make_sequential(complete(std::move(program), false), stages, options);
-  throw_unknown(kind);
+  Program whole = complete(std::move(program), kind == ExecutorKind::Ranks);
+  switch (kind) {
+    case ExecutorKind::FlowGraph:
+      return run::make_flow_graph(std::move(whole), stages, options);
+    case ExecutorKind::Ranks:
+      return run::make_ranks(std::move(whole), stages, options);
+    case ExecutorKind::Sequential:
+      break;
+  }
+  return run::make_sequential(std::move(whole), stages, options);
 }
 
 std::vector<std::string> plan_warnings(const Program& program,
@@ -82,13 +87,13 @@ std::vector<std::string> plan_warnings(const Program& program,
   std::set<Stage> whole;
   for (const HostedStage& hosted : stages)
     if (!hosted.body->splits_backward() && split.contains(hosted.stage)) whole.insert(hosted.stage);
-  std::vector<std::string> sentences;
+  std::vector<std::string> messages;
   for (const Stage stage : whole)
-    sentences.push_back(program.name + " splits the backward of stage " +
-                        std::to_string(stage.value) +
-                        ", which cannot be split: I runs all of it and W nothing, so that W fills "
-                        "no bubble; a schedule with whole backwards (1f1b) promises what it gives");
-  return sentences;
+    messages.push_back(program.name + " splits the backward of stage " +
+                       std::to_string(stage.value) +
+                       ", which cannot be split: I runs all of it and W nothing, so that W fills "
+                       "no bubble; a schedule with whole backwards (1f1b) promises what it gives");
+  return messages;
 }
 
 std::unique_ptr<Executor> make_rank_executor(Program program,
@@ -109,6 +114,25 @@ std::unique_ptr<Executor> make_rank_executor(Program program,
                                              Endpoint& endpoint,
                                              const ExecutorOptions& options) {
   return make_rank_executor(std::move(program), stages, GridPosition(endpoint), options);
+}
+
+void run::RankWork::rethrow() const {
+  for (std::size_t i = 0; i < failures_.size(); ++i) {
+    if (failures_[i] == nullptr) continue;
+    const Rank rank{static_cast<int>(i)};
+    const std::string where = "optimizer step failed on rank " + std::to_string(i) + ": ";
+    Action action;
+    action.op = Op::OptimizerStep;
+    try {
+      std::rethrow_exception(failures_[i]);
+    } catch (const StepError&) {
+      throw;
+    } catch (const std::exception& cause) {
+      throw StepError(where + cause.what(), rank, action);
+    } catch (...) {
+      throw StepError(where + "an unknown exception", rank, action);
+    }
+  }
 }
 
 }  // namespace millrace

@@ -16,6 +16,7 @@
 #include <chrono>
 #include <deque>
 #include <exception>
+#include <fmt/format.h>
 #include <memory>
 #include <optional>
 #include <string>
@@ -30,13 +31,11 @@
 
 #include "millrace/core/error.hpp"
 #include "millrace/scheduler/plan/graph.hpp"
+#include "run/executors.hpp"
 #include "run/inlining.hpp"
 #include "run/interpreter.hpp"
 #include "run/interpreter_state.hpp"
-#include "run/kinds.hpp"
-#include "run/rank_work.hpp"
 #include "run/step_clock.hpp"
-#include "run/valid_order.hpp"
 
 namespace millrace::run {
 
@@ -93,20 +92,19 @@ class FirstFailure {
   std::exception_ptr failure_;
 };
 
-class FlowGraphExecutor final : public Executor {
+class FlowGraphExecutor final : public ClockedExecutor {
  public:
   FlowGraphExecutor(Program program,
                     std::span<const HostedStage> stages,
                     const ExecutorOptions& options)
-      : program_(std::move(program)),
-        interpreter_(program_, stages, {}, options.threads_per_rank),
-        clock_(program_, options.record_timeline, [](Rank) { return true; }) {
+      : ClockedExecutor(std::move(program), options.record_timeline, [](Rank) { return true; }),
+        interpreter_(program_, stages, {}, options.threads_per_rank) {
     const int cores = oneapi::tbb::info::default_concurrency();
     require(options.threads >= 0,
-            "threads is " + std::to_string(options.threads) + "; it is 0 (one per core) or more");
+            fmt::format("threads is {}; it is 0 (one per core) or more", options.threads));
     require(options.inline_below.count() >= 0,
-            "inline_below is " + std::to_string(options.inline_below.count()) +
-                " ns; it is 0 (never) or more");
+            fmt::format("inline_below is {} ns; it is 0 (never) or more",
+                        options.inline_below.count()));
     const int threads = options.threads == 0 ? cores : options.threads;
     inlining_.emplace(
         options.inline_below, program_.size(), std::min(threads, program_.shape.ranks));
@@ -142,9 +140,6 @@ class FlowGraphExecutor final : public Executor {
     }
     return interpreter_.end_step();
   }
-
-  [[nodiscard]] const Timeline& timeline() const override { return clock_.timeline(); }
-  [[nodiscard]] const Program& program() const override { return program_; }
 
   void for_each_rank(const std::function<void(Rank)>& body) override {
     RankWork work(body, program_.shape.ranks);
@@ -265,9 +260,7 @@ class FlowGraphExecutor final : public Executor {
     }
   }
 
-  const Program program_;
   Interpreter interpreter_;
-  StepClock clock_;
   FirstFailure failure_;
   std::optional<oneapi::tbb::global_control> more_threads_;
   std::optional<oneapi::tbb::task_arena> arena_;

@@ -1,6 +1,4 @@
 // Blocks on their way to who adds them, and sums on their way back.
-#include "run/gradient_all_reduce.hpp"
-
 #include <algorithm>
 #include <optional>
 #include <span>
@@ -8,7 +6,7 @@
 #include <utility>
 
 #include "core/sum_tree.hpp"
-#include "run/gradient_sum.hpp"
+#include "run/gradients.hpp"
 
 namespace millrace::run {
 
@@ -54,7 +52,7 @@ GradientAllReduce::GradientAllReduce(const HostedStage& hosted,
   cut_shares(is_whole);
 }
 
-/// One behind the other, into as many blocks as there are copies.
+/// One after the other, into one block per data-parallel replica.
 void GradientAllReduce::cut_whole(const std::vector<bool>& is_whole) {
   const auto size = [&](std::size_t i) {
     return is_whole[i] ? static_cast<std::size_t>(parameters_[i]->gradient.elements()) : 0;
@@ -139,15 +137,15 @@ void GradientAllReduce::start(const StepSettings& settings, bool has_sum, Tensor
   }
 }
 
-/// One message of a round; nothing where it has not come and nobody waits.
+/// One message of a round; nothing where it has not come and without a deadline.
 std::optional<TensorList> GradientAllReduce::received(const StepSettings& settings,
                                                       int round,
                                                       int from,
-                                                      Patience patience) const {
+                                                      OptionalDeadline timeout) const {
   const MessageTag wanted = tag(settings, round, from);
   std::optional<TensorList> message;
-  if (patience)
-    message = position_->endpoint()->receive(process(from), wanted, *patience);
+  if (timeout)
+    message = position_->endpoint()->receive(process(from), wanted, *timeout);
   else
     message = position_->endpoint()->try_receive(process(from), wanted);
   if (!message) return message;
@@ -163,12 +161,14 @@ std::optional<TensorList> GradientAllReduce::received(const StepSettings& settin
 }
 
 /// Whether those of all other copies are here.
-bool GradientAllReduce::take_messages(const StepSettings& settings, int round, Patience patience) {
+bool GradientAllReduce::take_messages(const StepSettings& settings,
+                                      int round,
+                                      OptionalDeadline timeout) {
   bool all = true;
   for (int copy = 0; copy < position_->grid().data(); ++copy) {
     std::optional<TensorList>& message = messages_[static_cast<std::size_t>(copy)];
     if (copy == position_->copy() || message) continue;
-    message = received(settings, round, copy, patience);
+    message = received(settings, round, copy, timeout);
     all = all && message.has_value();
   }
   return all;
@@ -225,13 +225,15 @@ void GradientAllReduce::put_sums() {
       put(pieces(kSums, copy), (*message)[0]);
 }
 
-void GradientAllReduce::go_on(const StepSettings& settings, TensorPool& pool, Patience patience) {
-  if (progress_ == Progress::Started && take_messages(settings, kParts, patience)) {
+void GradientAllReduce::go_on(const StepSettings& settings,
+                              TensorPool& pool,
+                              OptionalDeadline timeout) {
+  if (progress_ == Progress::Started && take_messages(settings, kParts, timeout)) {
     add_parts(settings, pool);
     progress_ = gives_sums_ ? Progress::Added : Progress::Done;
     begin_round();
   }
-  if (progress_ == Progress::Added && take_messages(settings, kSums, patience)) {
+  if (progress_ == Progress::Added && take_messages(settings, kSums, timeout)) {
     put_sums();
     progress_ = Progress::Done;
     messages_.clear();

@@ -21,9 +21,9 @@ bool adds_gradients(const Instruction& instruction) {
 
 }  // namespace
 
-std::string Interpreter::State::sentence(const Action& action,
-                                         Rank rank,
-                                         const std::string& cause) const {
+std::string Interpreter::State::failure_text(const Action& action,
+                                             Rank rank,
+                                             const std::string& cause) const {
   std::string text = describe(action);
   if (settings.passes > 1)
     text +=
@@ -267,7 +267,8 @@ void Interpreter::execute(const Instruction& instruction) {
   State& state = *state_;
   const auto failed = [&](const std::string& cause) {
     const Rank rank = instruction.at->rank;
-    return StepError(state.sentence(*instruction.action, rank, cause), rank, *instruction.action);
+    return StepError(
+        state.failure_text(*instruction.action, rank, cause), rank, *instruction.action);
   };
   try {
     state.perform(instruction);

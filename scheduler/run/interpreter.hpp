@@ -37,7 +37,7 @@ struct Instruction;
 ///   and every tied weight the same sum. Over an endpoint a copy's gradients leave right after its
 ///   last B or W, so that a rank waits for exactly what the graph says it waits for. Of a step of
 ///   several passes only the last one does this: until then every copy keeps its own sum. Where
-///   the position's grid has several copies of the pipeline, theirs are added first, in the order
+///   the position's grid has several data-parallel replicas, theirs are added first, in the order
 ///   that the settings say: from a stage's last B or W to its REDUCE_GRAD, and right there where it
 ///   has none or other places wait for it. With HostedStage::shares a copy gets the sums of its
 ///   share.

@@ -277,7 +277,7 @@ bool Interpreter::State::takes_all_it_gives() const {
 }
 
 /// By parameter: whether a sum over the pipeline's own copies or tied weights waits for that over
-/// the copies of the pipeline.
+/// the data-parallel replicas.
 std::vector<bool> Interpreter::State::needed_whole(const HostedStage& hosted) const {
   std::vector<bool> needed;
   for (const Parameter* parameter : hosted.body->parameters())

@@ -48,7 +48,7 @@ void Interpreter::State::compile_messages(RankState& at) const {
   }
 }
 
-/// Leaves are the step's micro-batches, over all passes, copy behind copy.
+/// Leaves are the step's micro-batches, over all passes, replica after replica.
 void Interpreter::State::begin_sums() {
   if (settings.order == AccumulateOrder::Ascending) return trees.clear();
   require(program.shape.replicas() == 1,
@@ -97,7 +97,7 @@ void Interpreter::State::add_copies(const Instruction& instruction) {
   if (ends && sum.is_under_way()) sum.finish(settings, deadline(), pool);
 }
 
-/// Between two actions: what has come for sums over the copies of the pipeline.
+/// Between two actions: what has come for sums over the data-parallel replicas.
 void Interpreter::State::go_on_with_sums(TensorPool& pool) {
   for (const auto& sum : all_reduces)
     if (sum != nullptr && sum->is_under_way()) sum->go_on(settings, pool);

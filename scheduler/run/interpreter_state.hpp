@@ -6,14 +6,10 @@
 #include <span>
 #include <vector>
 
-#include "run/arena_workers.hpp"
-#include "run/gradient_all_reduce.hpp"
-#include "run/gradient_tree.hpp"
+#include "run/executors.hpp"
+#include "run/gradients.hpp"
 #include "run/interpreter.hpp"
-#include "run/reduction.hpp"
-#include "run/tensor_counts.hpp"
-#include "run/value_slots.hpp"
-#include "run/wiring.hpp"
+#include "run/values.hpp"
 
 namespace millrace::run {
 
@@ -104,9 +100,9 @@ struct Interpreter::State {
 
   void compile_messages(run::RankState& at) const;
   [[nodiscard]] MessageTag tag_of(const run::PeerMessage& message) const;
-  [[nodiscard]] std::string sentence(const Action& action,
-                                     Rank rank,
-                                     const std::string& cause) const;
+  [[nodiscard]] std::string failure_text(const Action& action,
+                                         Rank rank,
+                                         const std::string& cause) const;
 
   /// Whether the gradients are complete when this pass has ended.
   [[nodiscard]] bool is_last_pass() const { return settings.pass + 1 == settings.passes; }

@@ -3,19 +3,18 @@
 #include <string>
 #include <utility>
 
-#include "run/kinds.hpp"
+#include "run/executors.hpp"
 #include "run/rank_runner.hpp"
-#include "run/rank_work.hpp"
 
 namespace millrace::run {
 
 namespace {
 
-/// Messages speak for themselves: the endpoint knows what it waits for.
-void tell(Endpoint& endpoint,
-          const Action& action,
-          const StepSettings& settings,
-          const Shape& shape) {
+/// Not for messages: the endpoint knows what it waits for.
+void report(Endpoint& endpoint,
+            const Action& action,
+            const StepSettings& settings,
+            const Shape& shape) {
   if (is_send(action.op) || is_receive(action.op)) return;
   endpoint.working({.what = letters(action.op),
                     .of_unit = has_unit(action.op),
@@ -32,7 +31,7 @@ void RankRunner::execute(StepClock& clock, const StepSettings& settings) {
   const std::span<const Action> actions = program_.on(place_);
   auto start = StepClock::now();
   for (std::size_t position = 0; position < actions.size(); ++position) {
-    tell(*endpoint_, actions[position], settings, program_.shape);
+    report(*endpoint_, actions[position], settings, program_.shape);
     interpreter_.execute(place_, position);
     if (!clock.records()) continue;
     const auto end = StepClock::now();
@@ -57,29 +56,24 @@ StepResult RankRunner::run(StepData& data, const StepSettings& settings, StepClo
 
 namespace {
 
-class RankExecutor final : public Executor {
+class RankExecutor final : public ClockedExecutor {
  public:
   RankExecutor(Program program,
                std::span<const HostedStage> stages,
                const GridPosition& position,
                const ExecutorOptions& options)
-      : program_(std::move(program)),
+      : ClockedExecutor(std::move(program),
+                        options.record_timeline,
+                        [&](Rank rank) { return rank == position.place(); }),
         endpoint_(*position.endpoint()),
         rank_(position.place()),
-        runner_(program_, stages, position, options),
-        clock_(program_, options.record_timeline, [&](Rank rank) { return rank == rank_; }) {}
+        runner_(program_, stages, position, options) {}
 
   StepResult run(StepData& data, const StepSettings& settings) override {
     clock_.begin();
     step_ = settings.step;
     return runner_.run(data, settings, clock_);
   }
-
-  [[nodiscard]] const Timeline& timeline() const override { return clock_.timeline(); }
-  [[nodiscard]] std::chrono::steady_clock::time_point started() const override {
-    return clock_.started();
-  }
-  [[nodiscard]] const Program& program() const override { return program_; }
 
   void for_each_rank(const std::function<void(Rank)>& body) override {
     RankWork work(body, program_.shape.ranks);
@@ -90,12 +84,10 @@ class RankExecutor final : public Executor {
   }
 
  private:
-  const Program program_;
   Endpoint& endpoint_;
   const Rank rank_;
   std::uint64_t step_ = 0;
   RankRunner runner_;
-  StepClock clock_;
 };
 
 }  // namespace

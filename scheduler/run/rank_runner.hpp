@@ -30,7 +30,7 @@ class RankRunner {
     interpreter_.use(endpoint);
   }
 
-  /// One step; tells the endpoint what it works at. On failure everything is dropped and the
+  /// One step; reports to the endpoint what it works at. On failure everything is dropped and the
   /// endpoint cancelled with the message.
   StepResult run(StepData& data, const StepSettings& settings, StepClock& clock);
 

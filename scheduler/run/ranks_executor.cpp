@@ -13,9 +13,8 @@
 
 #include "millrace/scheduler/plan/stage_graph.hpp"
 #include "millrace/transport/in_process.hpp"
-#include "run/kinds.hpp"
+#include "run/executors.hpp"
 #include "run/rank_runner.hpp"
-#include "run/rank_work.hpp"
 
 namespace millrace::run {
 
@@ -122,15 +121,14 @@ void RankThreads::serve(const std::stop_token& stop, Rank rank) {
   }
 }
 
-class RanksExecutor final : public Executor {
+class RanksExecutor final : public ClockedExecutor {
  public:
   RanksExecutor(Program program,
                 std::span<const HostedStage> stages,
                 const ExecutorOptions& options)
-      : program_(std::move(program)),
+      : ClockedExecutor(std::move(program), options.record_timeline, [](Rank) { return true; }),
         stages_(stages.begin(), stages.end()),
         options_(options),
-        clock_(program_, options.record_timeline, [](Rank) { return true; }),
         parts_(static_cast<std::size_t>(program_.shape.ranks)),
         threads_(program_.shape.ranks) {
     connect();
@@ -154,9 +152,6 @@ class RanksExecutor final : public Executor {
     }
     return merge();
   }
-
-  [[nodiscard]] const Timeline& timeline() const override { return clock_.timeline(); }
-  [[nodiscard]] const Program& program() const override { return program_; }
 
   void for_each_rank(const std::function<void(Rank)>& body) override {
     RankWork work(body, program_.shape.ranks);
@@ -198,10 +193,8 @@ class RanksExecutor final : public Executor {
     return whole;
   }
 
-  const Program program_;
   const std::vector<HostedStage> stages_;
   const ExecutorOptions options_;
-  StepClock clock_;
   std::vector<std::unique_ptr<Endpoint>> endpoints_;  // by rank
   std::vector<std::unique_ptr<RankRunner>> runners_;  // by rank
   std::vector<StepResult> parts_;                     // by rank

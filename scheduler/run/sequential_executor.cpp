@@ -3,11 +3,9 @@
 #include <vector>
 
 #include "millrace/scheduler/plan/graph.hpp"
+#include "run/executors.hpp"
 #include "run/interpreter.hpp"
-#include "run/kinds.hpp"
-#include "run/rank_work.hpp"
 #include "run/step_clock.hpp"
-#include "run/valid_order.hpp"
 
 namespace millrace::run {
 
@@ -29,15 +27,14 @@ std::vector<Place> places_in_order(const Program& program) {
   return places;
 }
 
-class SequentialExecutor final : public Executor {
+class SequentialExecutor final : public ClockedExecutor {
  public:
   SequentialExecutor(Program program,
                      std::span<const HostedStage> stages,
                      const ExecutorOptions& options)
-      : program_(std::move(program)),
+      : ClockedExecutor(std::move(program), options.record_timeline, [](Rank) { return true; }),
         order_(places_in_order(program_)),
-        interpreter_(program_, stages, {}, options.threads_per_rank),
-        clock_(program_, options.record_timeline, [](Rank) { return true; }) {}
+        interpreter_(program_, stages, {}, options.threads_per_rank) {}
 
   StepResult run(StepData& data, const StepSettings& settings) override {
     interpreter_.begin_step(data, settings);
@@ -58,9 +55,6 @@ class SequentialExecutor final : public Executor {
     return interpreter_.end_step();
   }
 
-  [[nodiscard]] const Timeline& timeline() const override { return clock_.timeline(); }
-  [[nodiscard]] const Program& program() const override { return program_; }
-
   void for_each_rank(const std::function<void(Rank)>& body) override {
     RankWork work(body, program_.shape.ranks);
     for (int i = 0; i < program_.shape.ranks; ++i) work.run(Rank{i});
@@ -68,10 +62,8 @@ class SequentialExecutor final : public Executor {
   }
 
  private:
-  const Program program_;
   const std::vector<Place> order_;
   Interpreter interpreter_;
-  StepClock clock_;
 };
 
 }  // namespace

@@ -1,10 +1,9 @@
 // Topological order and longest remaining path.
-#include "run/valid_order.hpp"
-
 #include <algorithm>
 #include <string>
 
 #include "millrace/core/error.hpp"
+#include "run/executors.hpp"
 
 namespace millrace::run {
 

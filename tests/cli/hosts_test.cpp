@@ -91,11 +91,11 @@ TEST(Hosts, WrongKeyFile_IsRejectedBeforeListening) {
   EXPECT_THAT(refusal(1, 4, "keys-1"), HasSubstr("made for 3 ranks, but there are 4"));
   EXPECT_THAT(refusal(1, 3, "keys-7"), HasSubstr("cannot be read"));
   std::ofstream(keys + "/keys-2", std::ios::app) << "short\n";
-  EXPECT_THAT(refusal(2, 3, "keys-2", 65), HasSubstr("this is no file of keys"));
+  EXPECT_THAT(refusal(2, 3, "keys-2", 65), HasSubstr("not a file of keys"));
   std::string damaged = test::text_of(keys + "/keys-0");
   damaged[50] = '~';  // in the secret key, and no letter of one
   std::ofstream(keys + "/keys-0") << damaged;
-  EXPECT_THAT(refusal(0, 3, "keys-0", 65), HasSubstr("keys-0: this is no file of keys"));
+  EXPECT_THAT(refusal(0, 3, "keys-0", 65), HasSubstr("keys-0: not a file of keys"));
   ::chmod((keys + "/keys-1").c_str(), 0640);
   EXPECT_THAT(refusal(1, 3, "keys-1"), HasSubstr("others may read this secret"));
 }

@@ -102,7 +102,7 @@ ENDS = {
     "throws": (1, ["[rank 1] RuntimeError: so be it", "rank 1 ended with exit code 1"]),
     "exits": (3, ["rank 1 ended with exit code 3"]),
     "dies": (69, ["rank 1 was ended by signal 9"]),
-    "ends": (69, ["rank 1 said goodbye"]),
+    "ends": (69, ["rank 1 left"]),
     "is refused": (2, ["[rank 1] millrace: unknown schedule 'zbv'", "rank 1 ended with exit code 2"]),
     "has another seed": (78, ["seed differs: rank 0 has '1', rank 1 has '7'"]),
     "shuffles": (78, ["inputs of the mini-batch differs: rank 0 has '", "The likely cause is a shuffle"]),

@@ -48,6 +48,10 @@ class AllRanks final : public Executor {
     return timeline_;
   }
 
+  [[nodiscard]] std::chrono::steady_clock::time_point started() const override {
+    return ranks_.front()->started();
+  }
+
   [[nodiscard]] const Program& program() const override { return ranks_.front()->program(); }
 
   void for_each_rank(const std::function<void(Rank)>& body) override {

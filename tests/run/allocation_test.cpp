@@ -54,7 +54,7 @@ class BorrowedData final : public StepData {
   [[nodiscard]] std::int64_t first_sample(const Unit&) const override { return 0; }
 };
 
-std::size_t allocations_of_a_step(const char* kind, const char* schedule, int micro_batches) {
+std::size_t allocations_of_a_step(ExecutorKind kind, const char* schedule, int micro_batches) {
   const Program program = generate(schedule, {.ranks = 4, .micro_batches = micro_batches});
   std::vector<std::unique_ptr<PassingStage>> bodies;
   std::vector<HostedStage> hosted;
@@ -122,11 +122,11 @@ TEST(Allocation, RanksAllocateTheVectorsOfTheirResultsHoweverManyMessages) {
 }
 
 TEST(Allocation, Step_AllocatesTwoVectors) {
-  for (const char* kind : {"sequential", "flow-graph"})
+  for (const ExecutorKind kind : {ExecutorKind::Sequential, ExecutorKind::FlowGraph})
     for (const char* schedule : {"1f1b", "zb-h1", "gpipe"})
       for (const int micro_batches : {4, 8, 40})
         EXPECT_EQ(allocations_of_a_step(kind, schedule, micro_batches), 2U)
-            << kind << ", " << schedule << ", " << micro_batches << " micro-batches";
+            << name_of(kind) << ", " << schedule << ", " << micro_batches << " micro-batches";
 }
 
 }  // namespace

@@ -31,24 +31,28 @@ struct ExecutorUnderTest {
 inline std::vector<ExecutorUnderTest> executors_under_test() {
   using Stages = std::span<const HostedStage>;
   return {
-      {"Sequential", [](const Program& p, Stages s) { return make_executor("sequential", p, s); }},
+      {"Sequential",
+       [](const Program& p, Stages s) { return make_executor(ExecutorKind::Sequential, p, s); }},
       {"FlowGraph",
        [](const Program& p, Stages s) {
-         return make_executor("flow-graph", p, s, {.inline_below = std::chrono::seconds(0)});
+         return make_executor(
+             ExecutorKind::FlowGraph, p, s, {.inline_below = std::chrono::seconds(0)});
        }},
       {"FlowGraphInline",  // from the second step on
        [](const Program& p, Stages s) {
-         return make_executor("flow-graph", p, s, {.inline_below = std::chrono::hours(1)});
+         return make_executor(
+             ExecutorKind::FlowGraph, p, s, {.inline_below = std::chrono::hours(1)});
        }},
       {"FlowGraphWithPriorities",
        [](const Program& p, Stages s) {
          return make_executor(
-             "flow-graph",
+             ExecutorKind::FlowGraph,
              p,
              s,
              {.threads = 3, .priorities = true, .inline_below = std::chrono::seconds(0)});
        }},
-      {"Ranks", [](const Program& p, Stages s) { return make_executor("ranks", p, s); }},
+      {"Ranks",
+       [](const Program& p, Stages s) { return make_executor(ExecutorKind::Ranks, p, s); }},
       {"RankExecutors",
        [](const Program& p, Stages s) -> std::unique_ptr<Executor> {
          return std::make_unique<AllRanks>(p, s);

@@ -76,7 +76,7 @@ TEST_P(ExecutorTest, AnyAccumulationOrder_SequentialBits) {
     const auto executor = make(program, pipeline);
 
     EXPECT_EQ(pipeline.step(*executor),
-              reference.step(*make_executor("sequential", program, reference.hosted)));
+              reference.step(*make_executor(ExecutorKind::Sequential, program, reference.hosted)));
   });
 }
 
@@ -244,16 +244,21 @@ TEST_P(ExecutorTest, RefusesProgramsAndBodiesThatDoNotFit) {
 TEST(Executors, AreFoundByNameOrTheNearestIsNamed) {
   const Program program = generate("1f1b", {.ranks = 2, .micro_batches = 2});
   ToyPipeline pipeline(program.shape);
-  for (const std::string_view kind : executor_kinds())
-    EXPECT_NE(make_executor(kind, program, pipeline.hosted), nullptr);
+  for (const ExecutorKind kind : executor_kinds()) {
+    EXPECT_EQ(executor_kind(name_of(kind)), kind);
+    const auto executor = make_executor(kind, program, pipeline.hosted);
+    const auto before = std::chrono::steady_clock::now();
+    pipeline.step(*executor);
+    EXPECT_GE(executor->started(), before);
+  }
 
   try {
-    (void)make_executor("flowgraph", program, pipeline.hosted);
+    (void)executor_kind("flowgraph");
     ADD_FAILURE() << "no exception";
   } catch (const InvalidArgument& error) {
     EXPECT_STREQ(error.what(),
-                 "there is no executor 'flowgraph'; the nearest is 'flow-graph' of flow-graph, "
-                 "ranks, sequential");
+                 "unknown executor 'flowgraph'; known are flow-graph, ranks, sequential; did you "
+                 "mean flow-graph?");
   }
 }
 

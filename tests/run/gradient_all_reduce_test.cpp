@@ -1,7 +1,5 @@
 // Sums over copies of a pipeline go on with whatever messages are there, and end with the same bits
 // whoever comes first.
-#include "scheduler/run/gradient_all_reduce.hpp"
-
 #include <memory>
 #include <vector>
 
@@ -10,6 +8,7 @@
 
 #include "millrace/transport/in_process.hpp"
 #include "run/toy_stage.hpp"
+#include "scheduler/run/gradients.hpp"
 
 namespace millrace::testing_run {
 namespace {

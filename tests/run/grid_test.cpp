@@ -48,7 +48,7 @@ std::vector<std::vector<float>> gradients_of(const ToyPipeline& pipeline, const 
 /// The gradients of one copy by itself.
 std::vector<std::vector<float>> alone(const Program& program, int copy) {
   ToyPipeline pipeline(program.shape);
-  const auto executor = make_executor("sequential", program, pipeline.hosted);
+  const auto executor = make_executor(ExecutorKind::Sequential, program, pipeline.hosted);
   pipeline.zero_gradients();
   (void)executor->run(pipeline.data, settings_of(copy));
   return gradients_of(pipeline, program.shape);
@@ -170,7 +170,7 @@ class RankOfLastReplica final : public Endpoint {
   }
 
   void cancel(const std::string& reason) noexcept override { inside_->cancel(reason); }
-  void goodbye(Deadline deadline) override { inside_->goodbye(deadline); }
+  void leave(Deadline deadline) override { inside_->leave(deadline); }
 
   std::string report;
 

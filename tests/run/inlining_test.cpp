@@ -49,7 +49,7 @@ TEST(Inlining, NeverHappensBelowALimitOfZero) {
 TEST(FlowGraphInlining, RunsEveryPassOnTheCallingThread) {
   const Program program = generate("zb-h1", {.ranks = 4, .micro_batches = 8});
   ToyPipeline pipeline(program.shape);
-  const auto executor = make_executor("flow-graph",
+  const auto executor = make_executor(ExecutorKind::FlowGraph,
                                       program,
                                       pipeline.hosted,
                                       {.threads = 4, .inline_below = std::chrono::hours(1)});

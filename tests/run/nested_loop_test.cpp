@@ -43,7 +43,7 @@ TEST(FlowGraph, StartsNoPassInsideAnotherOnTheSameThread) {
     run_nested_loop();
     --passes_inside;
   });
-  const auto executor = make_executor("flow-graph",
+  const auto executor = make_executor(ExecutorKind::FlowGraph,
                                       program,
                                       pipeline.hosted,
                                       {.threads = 4, .inline_below = std::chrono::seconds(0)});
@@ -58,7 +58,8 @@ TEST(FlowGraph, StartsNoPassInsideAnotherOnTheSameThread) {
 TEST(FlowGraph, KeepsRanksApartOnOneThread) {
   const Program program = generate("zb-h1", {.ranks = 16, .micro_batches = 2});
   ToyPipeline pipeline(program.shape);
-  const auto executor = make_executor("flow-graph", program, pipeline.hosted, {.threads = 4});
+  const auto executor =
+      make_executor(ExecutorKind::FlowGraph, program, pipeline.hosted, {.threads = 4});
   std::atomic<int> nested = 0;
   for (int round = 0; round < 20; ++round)
     executor->for_each_rank([&](Rank) {

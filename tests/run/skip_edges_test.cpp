@@ -332,7 +332,7 @@ TEST_P(SkipEdgesOn, EveryExecutorGivesTheBitsOfTheLoop) {
 TEST(SkipEdges, GradientsAreThoseOfCentralDifferences) {
   BranchModel model(4, branches());
   const auto program = with_branches("1f1b", 4, 1);
-  const auto executor = make_executor("ranks", program, model.hosted);
+  const auto executor = make_executor(ExecutorKind::Ranks, program, model.hosted);
   const auto gradients = model.step(*executor);
   for (int stage = 0; stage < 4; ++stage)
     for (std::size_t i = 0; i < gradients[static_cast<std::size_t>(stage)].size(); ++i) {
@@ -356,7 +356,7 @@ TEST(SkipEdges, AStageThatGivesTooManyTensorsIsNamed) {
   BranchModel model(4, branches());
   Program program = with_branches("1f1b", 4, 1);
   program.shape.edges.pop_back();  // the only user of output 1 of stage 2
-  const auto executor = make_executor("sequential", program, model.hosted);
+  const auto executor = make_executor(ExecutorKind::Sequential, program, model.hosted);
   BranchData data;
   try {
     static_cast<void>(executor->run(data, BranchModel::settings()));
@@ -375,7 +375,7 @@ TEST(SkipEdges, AStageThatGivesTooFewTensorsIsNamed) {
   more.push_back(edge(1, 3, 2, 2));
   Program program = with_branches("1f1b", 4, 1);
   program.shape.edges = more;
-  const auto executor = make_executor("sequential", program, model.hosted);
+  const auto executor = make_executor(ExecutorKind::Sequential, program, model.hosted);
   BranchData data;
   try {
     static_cast<void>(executor->run(data, BranchModel::settings()));

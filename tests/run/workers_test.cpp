@@ -10,7 +10,7 @@
 #include <gtest/gtest.h>
 
 #include "run/executor_conformance.hpp"
-#include "scheduler/run/arena_workers.hpp"
+#include "scheduler/run/executors.hpp"
 
 namespace millrace::testing_run {
 namespace {
@@ -44,7 +44,7 @@ TEST(WorkersFlowGraph, AreNoneForOneThreadAndRefuseFewer) {
 
 TEST(WorkersFlowGraph, ReachThePassesOfEveryExecutor) {
   const Program program = generate("1f1b", {.ranks = 3, .micro_batches = 4});
-  for (const std::string_view kind : executor_kinds()) {
+  for (const ExecutorKind kind : executor_kinds()) {
     ToyPipeline pipeline(program.shape);
     std::atomic<int> blocks = 0;
     pipeline.disturb([&](Op, Stage, const PassContext& context) {
@@ -53,7 +53,7 @@ TEST(WorkersFlowGraph, ReachThePassesOfEveryExecutor) {
     });
     const auto executor = make_executor(kind, program, pipeline.hosted, {.threads_per_rank = 2});
     pipeline.step(*executor);
-    EXPECT_EQ(blocks, 3 * 4 * 3 * 5) << kind;  // F, I and W
+    EXPECT_EQ(blocks, 3 * 4 * 3 * 5) << name_of(kind);  // F, I and W
   }
 }
 

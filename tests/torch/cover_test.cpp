@@ -88,7 +88,7 @@ TEST(TorchMatrix, TheForwardScheduleGivesThePlainLoss) {
     const auto outputs = plain.model->forward(plain.inputs[i][0]);
     sum += plain.loss({outputs}, plain.targets[i]).sum.item<double>();
   }
-  for (const std::string_view executor : executor_kinds()) {
+  for (const ExecutorKind executor : executor_kinds()) {
     const Program program = generate("forward", {.ranks = 4, .micro_batches = kMatrixMicroBatches});
     const TorchTask task = task_of("resnet");
     const auto bodies = torch_pipeline(task.model, task.loss, program.shape.stages());
@@ -98,7 +98,7 @@ TEST(TorchMatrix, TheForwardScheduleGivesThePlainLoss) {
     TorchUnits data = task.units();
     const StepResult result =
         make_executor(executor, program, stages)->run(data, {.training = false});
-    EXPECT_EQ(result.loss.sum, sum) << executor;
+    EXPECT_EQ(result.loss.sum, sum) << name_of(executor);
   }
 }
 

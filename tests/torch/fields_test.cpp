@@ -42,7 +42,7 @@ std::vector<std::string> outcome_of_joining(const HelloFields& last) {
     ranks.emplace_back([&, i] {
       const LaunchConfig place{.member = {.rank = Rank{i}, .world = 2},
                                .rendezvous = "ipc://" + directory.path() + "/meet",
-                               .endpoint = "ipc",
+                               .backend = Backend::Ipc,
                                .directory = directory.path()};
       try {
         JoinedRank rank = join(place, {.fields = i == 1 ? last : torch_fields()});

@@ -288,7 +288,7 @@ TEST(TorchStage, SkippingOutput_AddsGradientsAsOneGraph) {
                                           {Replica{0}, Stage{1}, goes_on.get()},
                                           {Replica{0}, Stage{2}, ends.get()}};
     TorchUnits units = data.units();
-    (void)make_executor("ranks", program, stages)->run(units, {});
+    (void)make_executor(ExecutorKind::Ranks, program, stages)->run(units, {});
     EXPECT_TRUE(torch::equal(a->weight.grad(), first->weight.grad())) << schedule;
     EXPECT_TRUE(torch::equal(b->weight.grad(), middle->weight.grad())) << schedule;
     EXPECT_TRUE(torch::equal(c->layer->weight.grad(), join->layer->weight.grad())) << schedule;

@@ -83,8 +83,8 @@ std::vector<torch::Tensor> gradients_by(const std::string& schedule) {
   const auto last = make_torch_stage(write, {.loss = squares, .prefix = "write."});
   const std::vector<HostedStage> stages{{Replica{0}, Stage{0}, first.get()},
                                         {Replica{0}, Stage{1}, last.get()}};
-  const auto executor =
-      make_executor("ranks", generate(schedule, {.ranks = 2, .micro_batches = kUnits}), stages);
+  const auto executor = make_executor(
+      ExecutorKind::Ranks, generate(schedule, {.ranks = 2, .micro_batches = kUnits}), stages);
   TorchUnits data = words_and_numbers();
   const StepResult result = executor->run(data, {.loss_scale = 1 / kWeight});
   EXPECT_EQ(result.loss.weight, kWeight);

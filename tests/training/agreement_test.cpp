@@ -60,7 +60,7 @@ std::vector<std::string> complaints(const std::function<void(Job&)>& change) {
       if (rank == 1) change(job);
       try {
         train(job, *endpoint);
-        endpoint->goodbye(std::chrono::steady_clock::now() + std::chrono::seconds(30));
+        endpoint->leave(std::chrono::steady_clock::now() + std::chrono::seconds(30));
       } catch (const Mismatch& error) {
         said[static_cast<std::size_t>(rank)] = error.what();
       }
@@ -153,7 +153,7 @@ std::string complaint_of_step(const std::function<StepData&(int rank, Batch& bat
         said[static_cast<std::size_t>(rank)] = error.what();
       }
       EXPECT_EQ(trainer.weights_hash() == before, !said[static_cast<std::size_t>(rank)].empty());
-      endpoint->goodbye(std::chrono::steady_clock::now() + std::chrono::seconds(30));
+      endpoint->leave(std::chrono::steady_clock::now() + std::chrono::seconds(30));
     });
   ranks.clear();
   EXPECT_EQ(said[0], said[1]);
@@ -247,7 +247,7 @@ TEST(Agreement, OfStopsIsSoughtWhereAnyRankCanStop) {
       try {
         reports[static_cast<std::size_t>(rank)] =
             trainer.fit(digits_from(0, 40), rank == 1 ? stop.get_token() : std::stop_token());
-        endpoint->goodbye(std::chrono::steady_clock::now() + std::chrono::seconds(30));
+        endpoint->leave(std::chrono::steady_clock::now() + std::chrono::seconds(30));
       } catch (const std::exception& error) {
         ADD_FAILURE() << error.what();
         endpoint->cancel(error.what());

@@ -46,7 +46,7 @@ class Spoiled final : public Endpoint {
     return endpoint_.receive(from, tag, deadline);
   }
   void cancel(const std::string& reason) noexcept override { endpoint_.cancel(reason); }
-  void goodbye(Deadline deadline) override { endpoint_.goodbye(deadline); }
+  void leave(Deadline deadline) override { endpoint_.leave(deadline); }
 
  private:
   Endpoint& endpoint_;

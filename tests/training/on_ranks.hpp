@@ -28,7 +28,7 @@ inline void on_ranks(std::vector<std::unique_ptr<Endpoint>> endpoints, const Ran
       try {
         ProcessGroup group(*endpoint, kPatience);
         work(*endpoint, group);
-        endpoint->goodbye(std::chrono::steady_clock::now() + kPatience);
+        endpoint->leave(std::chrono::steady_clock::now() + kPatience);
       } catch (const std::exception& error) {
         ADD_FAILURE() << error.what();
         endpoint->cancel(error.what());

@@ -53,7 +53,7 @@ class Overheard final : public Endpoint {
     return endpoint_.receive(from, tag, deadline);
   }
   void cancel(const std::string& reason) noexcept override { endpoint_.cancel(reason); }
-  void goodbye(Deadline deadline) override { endpoint_.goodbye(deadline); }
+  void leave(Deadline deadline) override { endpoint_.leave(deadline); }
 
  private:
   Endpoint& endpoint_;
@@ -122,7 +122,7 @@ TEST(ProcessGroup, OneProcessPerRank_EqualsOneProcess) {
       Knowledge& mine = known[static_cast<std::size_t>(rank)];
       try {
         mine = learn_as_rank(model, program, *endpoint);
-        endpoint->goodbye(std::chrono::steady_clock::now() + std::chrono::seconds(30));
+        endpoint->leave(std::chrono::steady_clock::now() + std::chrono::seconds(30));
       } catch (const std::exception& error) {
         mine.failure = error.what();
         endpoint->cancel(error.what());

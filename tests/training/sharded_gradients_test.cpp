@@ -78,7 +78,7 @@ class Counted final : public Endpoint {
     return endpoint_->try_receive(from, tag);
   }
   void cancel(const std::string& reason) noexcept override { endpoint_->cancel(reason); }
-  void goodbye(Deadline deadline) override { endpoint_->goodbye(deadline); }
+  void leave(Deadline deadline) override { endpoint_->leave(deadline); }
 
  private:
   std::unique_ptr<Endpoint> endpoint_;

@@ -234,7 +234,7 @@ std::vector<std::string> learn_on_ranks(const std::vector<int>& cut,
         Trainer trainer(rank_parts(parse_model(kTiedModel), program, options, *endpoint, group),
                         options);
         hashes[static_cast<std::size_t>(rank)] = learn(trainer);
-        endpoint->goodbye(std::chrono::steady_clock::now() + std::chrono::seconds(60));
+        endpoint->leave(std::chrono::steady_clock::now() + std::chrono::seconds(60));
       } catch (const std::exception& error) {
         ADD_FAILURE() << error.what();
         endpoint->cancel(error.what());

@@ -169,7 +169,7 @@ TEST(TiedWeights, UntiedProgram_IsRejected) {
   TrainerParts parts;
   parts.bodies.push_back(build_stage(model, {{0, model.layer_count()}}, 0, options.seed));
   parts.stages = {{Replica{0}, Stage{0}, parts.bodies.front().get()}};
-  parts.executor = make_executor("sequential", program, parts.stages);
+  parts.executor = make_executor(ExecutorKind::Sequential, program, parts.stages);
   options.tied = {{names[0], names[1]}};
   try {
     Trainer trainer(std::move(parts), options);

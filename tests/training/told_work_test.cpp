@@ -39,7 +39,7 @@ class Told final : public Endpoint {
     if (!now.empty()) (work.step < kFirstEvaluation ? trained : evaluated).insert(now);
   }
   void cancel(const std::string& reason) noexcept override { endpoint_.cancel(reason); }
-  void goodbye(Deadline deadline) override { endpoint_.goodbye(deadline); }
+  void leave(Deadline deadline) override { endpoint_.leave(deadline); }
 
   std::string now;  ///< empty: no action
   std::set<std::string> trained, evaluated;

@@ -76,7 +76,7 @@ TEST(ZeroMqFiles, FilesOfSocketsGoWithTheirEndpoints) {
   auto ends = zeromq_mesh(options);
   EXPECT_GE(names_in(directory.path()).size(), 4U);
   testing_transport::on_every_rank(ends,
-                                   [](Endpoint& end) { end.goodbye(testing_transport::soon()); });
+                                   [](Endpoint& end) { end.leave(testing_transport::soon()); });
   ends.clear();
   EXPECT_THAT(names_in(directory.path()), testing::IsEmpty());
 }

@@ -201,13 +201,13 @@ TEST_P(TransportConformance, WhatWasSentBeforeAGoodbyeArrives) {
   on_every_rank(ends, [&](Endpoint& end) {
     if (end.rank() == Rank{0}) {
       for (int i = 0; i < 10; ++i) end.send(Rank{1}, forward_tag(i), numbered(i));
-      end.goodbye(soon());
+      end.leave(soon());
       ends[0].reset();
       return;
     }
     for (int i = 9; i >= 0; --i)
       EXPECT_TRUE(same(end.receive(Rank{0}, forward_tag(i), soon())[0], numbered(i)[0]));
-    end.goodbye(soon());
+    end.leave(soon());
   });
 }
 
@@ -286,7 +286,7 @@ TEST_P(TransportConformance, EightRanksTalkToEachOtherForManySteps) {
                          numbered(number(step, from, end.rank()))[0]));
       }
     }
-    end.goodbye(soon());
+    end.leave(soon());
   });
 }
 

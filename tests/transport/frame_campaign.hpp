@@ -8,7 +8,7 @@
 #include <span>
 #include <string>
 
-#include "transport/wire/judge.hpp"
+#include "transport/wire/frame.hpp"
 
 namespace millrace {
 

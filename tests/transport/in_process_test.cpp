@@ -82,13 +82,13 @@ TEST(InProcess, AWaitForALostRankEndsAtOnce) {
 
 TEST(InProcess, WaitAfterShutdown_EndsAtOnce) {
   Endpoints ends = connect(2, {});
-  ends[0]->goodbye(soon());
+  ends[0]->leave(soon());
 
   EXPECT_THAT(failure_of([&] { (void)ends[1]->receive(Rank{0}, forward_tag(3), soon()); }),
-              testing::HasSubstr("rank 0 said goodbye"));
+              testing::HasSubstr("rank 0 left"));
   EXPECT_THROW((void)ends[1]->receive(Rank{0}, forward_tag(3), soon()), PeerLost);
   EXPECT_THAT(failure_of([&] { ends[0]->send(Rank{1}, forward_tag(0), TensorList()); }),
-              testing::HasSubstr("said goodbye; its endpoint is closed"));
+              testing::HasSubstr("has left; its endpoint is closed"));
 }
 
 TEST(InProcess, ArrivedMessage_IsTakenAfterDeadline) {

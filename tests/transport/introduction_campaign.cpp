@@ -29,7 +29,7 @@ constexpr std::size_t kGivenBytes = std::size_t{64} << 10U;
 constexpr std::size_t kLentBytes = std::size_t{16} << 10U;  // used where they lie
 
 Descriptor memory_file(std::size_t bytes, int seals) {
-  Descriptor file(::memfd_create("stranger", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  Descriptor file(::memfd_create("unknown peer", MFD_CLOEXEC | MFD_ALLOW_SEALING));
   static_cast<void>(::ftruncate(file.number(), static_cast<off_t>(bytes)));
   static_cast<void>(::fcntl(file.number(), F_ADD_SEALS, seals));
   return file;
@@ -48,11 +48,11 @@ Descriptor broken(bool pipe) {
 std::vector<Descriptor> files_to_give() {
   std::vector<Descriptor> files;
   files.push_back(memory_file(sizeof(Board), F_SEAL_SHRINK));
-  files.push_back(memory_file(sizeof(Outbox), F_SEAL_SHRINK));
+  files.push_back(memory_file(sizeof(SendQueue), F_SEAL_SHRINK));
   files.emplace_back(::eventfd(0, EFD_CLOEXEC));
   files.push_back(memory_file(kGivenBytes, F_SEAL_SHRINK));
   files.push_back(memory_file(sizeof(Board), 0));
-  files.push_back(memory_file(sizeof(Outbox), 0));
+  files.push_back(memory_file(sizeof(SendQueue), 0));
   files.push_back(memory_file(kGivenBytes, F_SEAL_GROW));
   files.push_back(memory_file(kGivenBytes, F_SEAL_SHRINK | F_SEAL_WRITE));
   files.push_back(memory_file(0, F_SEAL_SHRINK | F_SEAL_GROW));
@@ -79,8 +79,8 @@ class Visit {
   Visit() {
     for (const int rank : {1, 2}) homes_.push_back(listen_at(socket_of(rank), 64));
     board_ = map_region(files_[0], sizeof(Board), Sharing::Write);
-    outbox_ = map_region(files_[1], sizeof(Outbox), Sharing::Write);
-    writer_.emplace(reinterpret_cast<Outbox*>(outbox_.data())->ring);
+    outbox_ = map_region(files_[1], sizeof(SendQueue), Sharing::Write);
+    writer_.emplace(reinterpret_cast<SendQueue*>(outbox_.data())->ring);
     SharedMemoryOptions options;
     options.world = 3;
     options.directory = directory_.path();

@@ -20,7 +20,7 @@ LaunchConfig some_place() {
   LaunchConfig place;
   place.member = {.rank = Rank{2}, .world = 5, .job = 18'000'000'000'000'000'000U};
   place.rendezvous = "ipc:///tmp/place/rendezvous";
-  place.endpoint = "ipc";
+  place.backend = Backend::Ipc;
   place.interface = "10.0.0.1";
   place.keys = "/tmp/keys";
   place.keys_descriptor = 9;
@@ -41,7 +41,7 @@ TEST(LaunchConfig, ComesBackOutOfItsVariables) {
   EXPECT_EQ(read.member.world, place.member.world);
   EXPECT_EQ(read.member.job, place.member.job);
   EXPECT_EQ(read.rendezvous, place.rendezvous);
-  EXPECT_EQ(read.endpoint, place.endpoint);
+  EXPECT_EQ(read.backend, place.backend);
   EXPECT_EQ(read.interface, place.interface);
   EXPECT_EQ(read.keys, place.keys);
   EXPECT_EQ(read.keys_descriptor, place.keys_descriptor);
@@ -52,7 +52,7 @@ TEST(LaunchConfig, ComesBackOutOfItsVariables) {
   EXPECT_EQ(read.action_timeout, place.action_timeout);
   EXPECT_EQ(read.directory, place.directory);
   EXPECT_EQ(read.log_directory, place.log_directory);
-  EXPECT_EQ(read.obituary(), "/tmp/place/obituary");
+  EXPECT_EQ(read.failure_notice(), "/tmp/place/failure_notice");
   EXPECT_EQ(read.joined_mark(), "/tmp/place/joined-2");
 }
 
@@ -109,10 +109,9 @@ TEST(LaunchConfig, PartialOrWrong_NamesTheVariable) {
         std::tuple{"MILLRACE_JOIN_TIMEOUT",
                    "0",
                    "MILLRACE_JOIN_TIMEOUT is '0'; it is from 0.001 to 1000000 seconds"},
-        std::tuple{"MILLRACE_ACTION_TIMEOUT",
-                   "soon",
-                   "MILLRACE_ACTION_TIMEOUT is 'soon', which is no number"},
-        std::tuple{"MILLRACE_KEYS_FD", "3x", "MILLRACE_KEYS_FD is '3x', which is no number"}})
+        std::tuple{
+            "MILLRACE_ACTION_TIMEOUT", "soon", "MILLRACE_ACTION_TIMEOUT is 'soon', not a number"},
+        std::tuple{"MILLRACE_KEYS_FD", "3x", "MILLRACE_KEYS_FD is '3x', not a number"}})
     EXPECT_THAT(refusal({{name, value}}), ThrowsMessage<InvalidArgument>(StrEq(sentence)));
 }
 
@@ -121,18 +120,18 @@ TEST(LaunchConfig, Mpi_NeedsNoRendezvousAddress) {
   EXPECT_THROW((void)launch_config(variables), InvalidArgument);
   variables["MILLRACE_ENDPOINT"] = "mpi";
   const LaunchConfig place = launch_config(variables);
-  EXPECT_EQ(place.endpoint, "mpi");
+  EXPECT_EQ(place.backend, Backend::Mpi);
   EXPECT_EQ(place.member.rank, Rank{1});
   EXPECT_EQ(place.member.world, 4);
 }
 
 TEST(LaunchConfig, Endpoint_IsThatAskedForElseTheLaunchers) {
-  EXPECT_EQ(chosen_endpoint("auto", {{"RANK", "1"}, {"WORLD_SIZE", "2"}}), "mixed");
-  EXPECT_EQ(chosen_endpoint("tcp", {{"PMI_RANK", "1"}, {"PMI_SIZE", "2"}}), "tcp");
-  EXPECT_EQ(chosen_endpoint("auto", {{"MILLRACE_RENDEZVOUS", "ipc:///a/b"}}), "shm");
-  EXPECT_EQ(chosen_endpoint("auto", {{"MILLRACE_RENDEZVOUS", "tcp://a:1"}}), "mixed");
-  EXPECT_EQ(chosen_endpoint("ipc", {{"MILLRACE_RENDEZVOUS", "ipc:///a/b"}}), "ipc");
-  EXPECT_THROW((void)chosen_endpoint("smoke", {}), InvalidArgument);
+  EXPECT_EQ(chosen_backend("auto", {{"RANK", "1"}, {"WORLD_SIZE", "2"}}), Backend::Mixed);
+  EXPECT_EQ(chosen_backend("tcp", {{"PMI_RANK", "1"}, {"PMI_SIZE", "2"}}), Backend::Tcp);
+  EXPECT_EQ(chosen_backend("auto", {{"MILLRACE_RENDEZVOUS", "ipc:///a/b"}}), Backend::SharedMemory);
+  EXPECT_EQ(chosen_backend("auto", {{"MILLRACE_RENDEZVOUS", "tcp://a:1"}}), Backend::Mixed);
+  EXPECT_EQ(chosen_backend("ipc", {{"MILLRACE_RENDEZVOUS", "ipc:///a/b"}}), Backend::Ipc);
+  EXPECT_THROW((void)chosen_backend("smoke", {}), InvalidArgument);
 }
 
 }  // namespace

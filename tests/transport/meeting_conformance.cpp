@@ -34,7 +34,7 @@ std::vector<std::string> MeetingConformance::meet_all(Gathering& all,
                               std::move(*listener));
         end->send(Rank{(i + 1) % size}, {}, TensorList());
         (void)end->receive(Rank{(i + size - 1) % size}, {}, soon());
-        end->goodbye(soon());
+        end->leave(soon());
       } catch (const Error& error) {
         outcomes[static_cast<std::size_t>(i)] = error.what();
       }

@@ -55,7 +55,7 @@ std::vector<std::string> outcome_of_meeting(int world, const HelloFields& last) 
           const auto end = meet(rendezvous, ZeroMqListener(options, context));
           end->send(Rank{(i + 1) % world}, {}, TensorList());
           (void)end->receive(Rank{(i + world - 1) % world}, {}, soon());
-          end->goodbye(soon());
+          end->leave(soon());
         } catch (const Mismatch& error) {
           outcomes[static_cast<std::size_t>(i)] = error.what();
         }
@@ -346,7 +346,8 @@ TEST(Rendezvous, APlaceWhereSomebodyListensOrSomethingLiesIsLeftAlone) {
   EXPECT_THAT(complaint_of_rank_zero(directory.path()), HasSubstr("missing rank 1"));
 
   std::ofstream(path) << "precious";
-  EXPECT_EQ(complaint_of_rank_zero(directory.path()), path + " exists already, and is no socket");
+  EXPECT_EQ(complaint_of_rank_zero(directory.path()),
+            path + " exists already, and is not a socket");
   EXPECT_EQ(std::filesystem::file_size(path), 8U);
 }
 

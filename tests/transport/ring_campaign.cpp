@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "millrace/core/random.hpp"
-#include "transport/shared_memory/frame_reader.hpp"
+#include "transport/shared_memory/ring.hpp"
 
 namespace millrace {
 

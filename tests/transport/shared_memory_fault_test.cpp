@@ -64,7 +64,7 @@ TEST(SharedMemoryLiveness, LostPeer_IsNamedWithAllActions) {
   std::string message;
   std::jthread waiting([&] { message = ranks.heard(1, 0); });
   await_wait(*ranks.ends[1]);
-  ranks.ends[0].reset();  // no goodbye
+  ranks.ends[0].reset();  // no shutdown message
   waiting.join();
 
   EXPECT_THAT(message, HasSubstr("lost rank 0: its connection ended; everyone waits for rank 0"));
@@ -76,8 +76,8 @@ TEST(SharedMemoryLiveness, LostPeer_IsNamedWithAllActions) {
 TEST(SharedMemoryLiveness, WaitAfterShutdown_EndsAtOnce) {
   ThreeRanks ranks;
   {
-    std::jthread leaving([&] { ranks.ends[0]->goodbye(soon()); });
-    EXPECT_THAT(ranks.heard(1, 0), StartsWith("rank 0 said goodbye before the activation for"));
+    std::jthread leaving([&] { ranks.ends[0]->leave(soon()); });
+    EXPECT_THAT(ranks.heard(1, 0), StartsWith("rank 0 left before the activation for"));
   }
   EXPECT_THROW(ranks.ends[1]->send(Rank{0}, forward_tag(0), TensorList()), PeerLost);
 }

@@ -14,7 +14,7 @@
 
 #include "transport/conformance.hpp"
 #include "transport/ring_campaign.hpp"
-#include "transport/shared_memory/frame_reader.hpp"
+#include "transport/shared_memory/ring.hpp"
 #include "transport/shared_memory/slots.hpp"
 
 namespace millrace::shared_memory {
@@ -184,7 +184,7 @@ TEST(SharedMemoryFrames, LegalOnesAreAllTaken) {
 /// Slots with a segment for such sizes, and what the receiver says of them.
 struct Lent {
   Slots slots;
-  std::unique_ptr<Outbox> receivers = std::make_unique<Outbox>();
+  std::unique_ptr<SendQueue> receivers = std::make_unique<SendQueue>();
 
   Slots::Taken take(std::size_t bytes, Payloads whose = Payloads::OfPasses) {
     slots.reclaim(*receivers);

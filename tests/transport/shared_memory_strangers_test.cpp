@@ -18,7 +18,7 @@
 #include "transport/introduction_campaign.hpp"
 #include "transport/repetitions.hpp"
 #include "transport/shared_memory/descriptor_message.hpp"
-#include "transport/shared_memory/outbox.hpp"
+#include "transport/shared_memory/send_queue.hpp"
 #include "transport/wire/frame.hpp"
 
 namespace millrace {
@@ -48,7 +48,7 @@ class Impostor {
     end = listener.open({listener.address(), {"shm:" + directory + "/r1.0.shm"}});
     to_ = connect_to(directory + "/r0.0.shm");
     board = new (board_.memory.data()) Board{};
-    outbox = new (outbox_.memory.data()) Outbox{};
+    send_queue = new (outbox_.memory.data()) SendQueue{};
     EXPECT_TRUE(send_message(
         to_.number(), introduction, {board_.file.number(), outbox_.file.number(), bell_.number()}));
   }
@@ -91,11 +91,11 @@ class Impostor {
  private:
   Descriptor listener_, to_, bell_;
   Region board_ = make_region(sizeof(Board), Sharing::Read);
-  Region outbox_ = make_region(sizeof(Outbox), Sharing::Read);
+  Region outbox_ = make_region(sizeof(SendQueue), Sharing::Read);
 
  public:
   Board* board = nullptr;
-  Outbox* outbox = nullptr;
+  SendQueue* send_queue = nullptr;
   std::unique_ptr<Endpoint> end;
 };
 
@@ -107,14 +107,14 @@ TEST_F(SharedMemoryFaults, AFrameWrittenByHandArrives) {
   Impostor peer(directory.path());
   const Region segment = make_region(4096, Sharing::Write);
   peer.give_segment(4096, segment.file.number());
-  RingWriter(peer.outbox->ring).put(Impostor::frame(0, 0));
+  RingWriter(peer.send_queue->ring).put(Impostor::frame(0, 0));
 
   EXPECT_EQ(peer.heard(), "it came");
 }
 
 TEST_F(SharedMemoryFaults, ADamagedRingEndsTheEpochWithItsReason) {
   Impostor peer(directory.path());
-  peer.outbox->ring.published = 1'000'000;
+  peer.send_queue->ring.published = 1'000'000;
 
   EXPECT_EQ(peer.heard(),
             "rank 0 refuses the memory of rank 1: a ring of 256 frames claims to hold 1000000");
@@ -122,14 +122,14 @@ TEST_F(SharedMemoryFaults, ADamagedRingEndsTheEpochWithItsReason) {
 
 TEST_F(SharedMemoryFaults, UnwrittenEntry_IsNotAFrame) {
   Impostor peer(directory.path());
-  RingWriter(peer.outbox->ring).put({});
+  RingWriter(peer.send_queue->ring).put({});
 
   EXPECT_EQ(peer.heard(), "rank 0 refuses a frame of rank 1: magic");
 }
 
 TEST_F(SharedMemoryFaults, OutsidePosition_EndsTheEpoch) {
   Impostor peer(directory.path());
-  RingWriter(peer.outbox->ring).put(Impostor::frame(0, 0));
+  RingWriter(peer.send_queue->ring).put(Impostor::frame(0, 0));
 
   EXPECT_EQ(peer.heard(), "rank 0 refuses the memory of rank 1: a frame lies in segment 0 of 0");
 }
@@ -144,7 +144,7 @@ TEST_F(SharedMemoryFaults, SmallSegment_EndsTheEpoch) {
 
 TEST_F(SharedMemoryFaults, AReaderThatCountsBackwardsEndsTheEpoch) {
   Impostor peer(directory.path());
-  peer.outbox->consumed = 99;
+  peer.send_queue->consumed = 99;
   peer.end->send(Rank{1}, forward_tag(0), TensorList());
 
   EXPECT_THAT(peer.heard(),
@@ -156,7 +156,7 @@ TEST_F(SharedMemoryFaults, HalfWrittenMessage_IsNeverRead) {
   Impostor peer(directory.path());
   const Region segment = make_region(4096, Sharing::Write);
   peer.give_segment(4096, segment.file.number());
-  RingWriter writer(peer.outbox->ring);
+  RingWriter writer(peer.send_queue->ring);
   writer.put(Impostor::frame(0, 0));
   RingEntry second = Impostor::frame(1, 1);
   DataHeader header;  // the first of two tensors; the other never comes
@@ -210,7 +210,7 @@ TEST_F(SharedMemoryFaults, OtherJobOrEpoch_IsRejected) {
   for (const DescriptorMessage& message : {job, epoch, version, self, outside, kind}) {
     const PrivateDirectory own(std::filesystem::temp_directory_path());
     Impostor peer(own.path(), message, 200ms);
-    RingWriter(peer.outbox->ring).put(Impostor::frame(0, 0));
+    RingWriter(peer.send_queue->ring).put(Impostor::frame(0, 0));
     EXPECT_THAT(peer.heard(), StartsWith("rank 1 is silent"));
   }
 }

@@ -7,9 +7,8 @@
 #include <gmock/gmock.h>
 
 #include "millrace/core/random.hpp"
-#include "transport/liveness/circle.hpp"
-#include "transport/liveness/durations.hpp"
 #include "transport/liveness/heartbeat_interval.hpp"
+#include "transport/liveness/progress_slot.hpp"
 #include "transport/zeromq/line.hpp"
 
 namespace millrace {

@@ -54,7 +54,7 @@ void run_steps(std::uint64_t steps, const FaultPlan& plan, int attempts = 8) {
   ProxiedMesh mesh(plan, [&](ZeroMqOptions& options) { options.attempts = attempts; });
   on_every_rank(mesh.ends, [&](Endpoint& end) {
     for (std::uint64_t step = 0; step < steps; ++step) one_step(end, step);
-    end.goodbye(soon());
+    end.leave(soon());
   });
 }
 
@@ -79,7 +79,7 @@ TEST(ZeroMqFaults, EveryFrameOfAStepMayMeetEveryFault) {
 }
 
 TEST(ZeroMqFaults, ManyRandomFaultsOnBothConnectionsChangeNothing) {
-  // 3 of 100 frames meet a fault, acknowledgements and goodbyes too.
+  // 3 of 100 frames meet a fault, acknowledgements and shutdown messages too.
   run_steps(
       150,
       [](bool data, std::uint64_t number) {
@@ -114,7 +114,7 @@ TEST(ZeroMqFaults, AnsweredTensors_NeedNoControlMessages) {
       if (other == Rank{1}) (void)end.receive(other, back, soon());
     }
     deaf = false;
-    end.goodbye(soon());
+    end.leave(soon());
   });
 }
 
@@ -148,7 +148,7 @@ TEST(ZeroMqFaults, ACutConnectionFullOfDataLosesNothing) {
         EXPECT_TRUE(same(end.receive(Rank{0}, tag, soon())[0], sample));
       if (end.rank() == Rank{1} && tag.step == 3) proxy.cut();
     }
-    end.goodbye(soon());
+    end.leave(soon());
   });
 }
 
@@ -183,7 +183,7 @@ TEST(ZeroMqFaults, LostPeer_IsNamedWithAllActions) {
     }
   });
   await_wait(*ends[1]);
-  ends[0].reset();  // no goodbye
+  ends[0].reset();  // no shutdown message
   waiting.join();
 
   EXPECT_THAT(message, testing::HasSubstr("lost rank 0: its connection ended; everyone waits"));

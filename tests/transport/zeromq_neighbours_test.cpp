@@ -167,7 +167,7 @@ TEST(ZeroMqNeighbours, Lost_WithTheReportOfAllRanks) {
           told[i] = error.what();
         }
       });
-    ends[0].reset();  // no goodbye
+    ends[0].reset();  // no shutdown message
   }
 
   for (const std::size_t i : {1U, 2U, 3U}) {

@@ -109,7 +109,7 @@ TEST(ZeroMqStrangers, GarbageOnEverySocketDisturbsNobody) {
 
   on_every_rank(ends, [&](Endpoint& end) {
     for (std::uint64_t step = 0; step < 10; ++step) one_step(end, step);
-    end.goodbye(soon());
+    end.leave(soon());
   });
 }
 
@@ -157,7 +157,7 @@ TEST(ZeroMqStrangers, GarbageConnectionsWhileRanksTrainDisturbNobody) {
       together.all_reduce(std::span<double>(&last, 1), ReduceOp::Max, Label::Values);
       if (last != 0) break;
     }
-    end.goodbye(soon());
+    end.leave(soon());
   });
 }
 

@@ -43,7 +43,7 @@ class InDirectory final : public Endpoint {
     return inside_->receive(from, tag, deadline);
   }
   void cancel(const std::string& reason) noexcept override { inside_->cancel(reason); }
-  void goodbye(Deadline deadline) override { inside_->goodbye(deadline); }
+  void leave(Deadline deadline) override { inside_->leave(deadline); }
 
  private:
   std::shared_ptr<PrivateDirectory> directory_;

@@ -33,7 +33,7 @@ class InProcessEndpoint final : public Endpoint {
   InProcessEndpoint& operator=(const InProcessEndpoint&) = delete;
 
   ~InProcessEndpoint() override {
-    if (!said_goodbye_) shared_->set_presence(rank_, Presence::Lost);
+    if (!left_) shared_->set_presence(rank_, Presence::Lost);
   }
 
   [[nodiscard]] Rank rank() const override { return rank_; }
@@ -86,18 +86,18 @@ class InProcessEndpoint final : public Endpoint {
 
   void cancel(const std::string& reason) noexcept override { shared_->cancel(reason); }
 
-  void goodbye(Deadline) override {
+  void leave(Deadline) override {
     // What was sent lies in the receivers' mailboxes already: nothing to wait for.
     throw_if_cancelled();
-    said_goodbye_ = true;
+    left_ = true;
     shared_->set_presence(rank_, Presence::Left);
   }
 
  private:
   void require_usable() {
-    if (said_goodbye_)
+    if (left_)
       throw TransportError("rank " + std::to_string(rank_.value) +
-                           " said goodbye; its endpoint is closed");
+                           " has left; its endpoint is closed");
     throw_if_cancelled();
   }
 
@@ -109,13 +109,13 @@ class InProcessEndpoint final : public Endpoint {
     const Presence presence = shared_->presence[peer.index()].load();
     if (presence == Presence::Here) return;
     throw PeerLost("rank " + std::to_string(peer.value) +
-                   (presence == Presence::Left ? " said goodbye" : " was lost") + " before the " +
+                   (presence == Presence::Left ? " left" : " was lost") + " before the " +
                    to_string(tag) + " was handed over");
   }
 
   std::shared_ptr<Hub> shared_;  // with the hub and the other endpoints
   Rank rank_;
-  bool said_goodbye_ = false;
+  bool left_ = false;
 };
 
 }  // namespace

@@ -27,7 +27,7 @@ Rank rank_at(const PeerAddress& address) {
   const auto read =
       std::from_chars(ours ? address.text.data() + kScheme.size() : end, end, rank.value);
   if (read.ec != std::errc() || read.ptr != end)
-    throw TransportError("'" + address.text + "' is no address of an in-process endpoint");
+    throw TransportError("'" + address.text + "' is not the address of an in-process endpoint");
   return rank;
 }
 

@@ -27,9 +27,10 @@ namespace millrace {
 
 namespace {
 
-struct Backend {
-  std::string_view endpoint;   ///< as --endpoint names it
-  std::string_view component;  ///< that it is of
+/// How ranks join over a backend.
+struct Joining {
+  Backend backend;
+  std::string_view component;                                                   ///< that it is of
   Launched (*launched)(const LaunchConfig&, const std::vector<ChannelDepth>&);  ///< null: not built
   void (*start)() = nullptr;  ///< on the thread that the process ends with
 };
@@ -37,39 +38,45 @@ struct Backend {
 #ifdef MILLRACE_ZEROMQ
 constexpr auto kOverZeroMq = zeromq::launched;
 #else
-constexpr decltype(Backend::launched) kOverZeroMq = nullptr;
+constexpr decltype(Joining::launched) kOverZeroMq = nullptr;
 #endif
 #ifdef MILLRACE_MPI
-constexpr Backend kMpi{"mpi", "mpi", mpi::launched, start_mpi};
+constexpr Joining kMpi{Backend::Mpi, "mpi", mpi::launched, start_mpi};
 #else
-constexpr Backend kMpi{"mpi", "mpi", nullptr};
+constexpr Joining kMpi{Backend::Mpi, "mpi", nullptr};
 #endif
 
 /// One more backend has its line here.
-constexpr std::array kBackends = {Backend{"shm", "transport", shared_memory::launched},
-                                  Backend{"ipc", "zeromq", kOverZeroMq},
-                                  Backend{"tcp", "zeromq", kOverZeroMq},
-                                  Backend{"mixed", "zeromq", kOverZeroMq},
-                                  kMpi};
+constexpr std::array kBackends = {
+    Joining{Backend::SharedMemory, "transport", shared_memory::launched},
+    Joining{Backend::Ipc, "zeromq", kOverZeroMq},
+    Joining{Backend::Tcp, "zeromq", kOverZeroMq},
+    Joining{Backend::Mixed, "zeromq", kOverZeroMq},
+    kMpi};
 
-bool is_built(std::string_view endpoint) {
-  return std::ranges::any_of(kBackends, [&](const Backend& backend) {
-    return backend.endpoint == endpoint && backend.launched != nullptr;
-  });
+const Joining& joining(Backend backend) {
+  return *std::ranges::find(kBackends, backend, &Joining::backend);
 }
 
-const Backend& backend_of(const std::string& endpoint) {
+bool is_built(Backend backend) {
+  return joining(backend).launched != nullptr;
+}
+
+/// Throws InvalidParameter unless it is built.
+const Joining& built(Backend backend) {
+  require(is_built(backend),
+          named("endpoint") + " " + std::string(name_of(backend)) +
+              ": this build is without its component " + std::string(joining(backend).component));
+  return joining(backend);
+}
+
+Backend named_backend(std::string_view name) {
   std::string known = "auto";
-  for (const Backend& backend : kBackends) {
-    if (backend.endpoint == endpoint) {
-      require(is_built(endpoint),
-              named("endpoint") + " " + endpoint + ": this build is without its component " +
-                  std::string(backend.component));
-      return backend;
-    }
-    known += ", " + std::string(backend.endpoint);
+  for (const Joining& each : kBackends) {
+    if (name_of(each.backend) == name) return each.backend;
+    known += ", " + std::string(name_of(each.backend));
   }
-  throw InvalidParameter(named("endpoint") + " " + endpoint + ": must be one of " + known);
+  throw InvalidParameter(named("endpoint") + " " + std::string(name) + ": must be one of " + known);
 }
 
 bool meets_on_this_host(const Variables& variables) {
@@ -78,12 +85,12 @@ bool meets_on_this_host(const Variables& variables) {
          !shared_memory_problem();
 }
 
-/// For the launcher, who waits for it.
+/// For the launcher, which waits for it.
 void leave_mark(const std::string& path) {
   if (path.empty()) return;
   const int file = ::open(path.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
   if (file < 0)
-    throw TransportError("the launcher cannot be told at " + path + ": " +
+    throw TransportError("the mark for the launcher cannot be made at " + path + ": " +
                          std::generic_category().message(errno));
   ::close(file);
 }
@@ -118,20 +125,20 @@ auto in_variables(const Body& body) {
 
 }  // namespace
 
-std::string chosen_endpoint(const std::string& asked, const Variables& variables) {
-  if (asked != "auto") return std::string(backend_of(asked).endpoint);
-  if (is_built("mpi") && started_by_mpirun(variables)) return "mpi";
-  return !is_built("mixed") || meets_on_this_host(variables) ? "shm" : "mixed";
+Backend chosen_backend(std::string_view asked, const Variables& variables) {
+  if (asked != "auto") return built(named_backend(asked)).backend;
+  if (is_built(Backend::Mpi) && started_by_mpirun(variables)) return Backend::Mpi;
+  return !is_built(Backend::Mixed) || meets_on_this_host(variables) ? Backend::SharedMemory
+                                                                    : Backend::Mixed;
 }
 
 void begin_ranks(const LaunchConfig& place) {
-  if (const Backend& backend = backend_of(place.endpoint); backend.start != nullptr)
-    backend.start();
+  if (const Joining& backend = built(place.backend); backend.start != nullptr) backend.start();
 }
 
 JoinedRank join(const LaunchConfig& config, const JoinOptions& options) {
   leave_mark(config.joined_mark());
-  const Launched own = backend_of(config.endpoint).launched(config, options.depths);
+  const Launched own = built(config.backend).launched(config, options.depths);
   HelloFields fields = options.fields;
   fields.insert(fields.end(), own.fields.begin(), own.fields.end());
   auto endpoint = meet({.url = own.url,
@@ -139,7 +146,7 @@ JoinedRank join(const LaunchConfig& config, const JoinOptions& options) {
                         .join_timeout = config.join_timeout,
                         .heartbeat_timeout = config.heartbeat_timeout,
                         .progress = options.progress,
-                        .obituary = config.obituary()},
+                        .failure_notice = config.failure_notice()},
                        std::move(*own.listener));
   return {std::move(endpoint), config.log_directory, own.listener->connections()};
 }
@@ -148,7 +155,7 @@ LaunchConfig own_launch_config() {
   Variables variables = own_environment();
   std::string& endpoint = variables["MILLRACE_ENDPOINT"];
   return in_variables([&] {
-    endpoint = chosen_endpoint(endpoint.empty() ? "auto" : endpoint, variables);
+    endpoint = name_of(chosen_backend(endpoint.empty() ? "auto" : endpoint, variables));
     return launch_config(variables);
   });
 }

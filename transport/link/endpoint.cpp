@@ -63,6 +63,22 @@ std::vector<std::uint64_t> hashes_of(const LinkOptions& options, const TensorLis
   return hashes;
 }
 
+std::string refused_frame(Rank self, Rank from, Refusal refusal) {
+  return fmt::format(
+      "rank {} refuses a frame of rank {}: {}", self.value, from.value, name_of(refusal));
+}
+
+std::string surplus_message(Rank self, Rank from, const MessageTag& tag) {
+  return fmt::format("rank {} sent the {} twice, or more than the channel to rank {} holds",
+                     from.value,
+                     to_string(tag),
+                     self.value);
+}
+
+std::string broken_link(Rank self, const std::exception& error) {
+  return fmt::format("the transport of rank {} failed: {}", self.value, error.what());
+}
+
 void refuse_late_message(Rank self, Rank from, const MessageTag& tag) {
   throw TransportError(fmt::format("deadline passed: rank {} waits for the {} from rank {}",
                                    self.value,

@@ -4,6 +4,7 @@
 
 #include <concepts>
 #include <cstdint>
+#include <exception>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -15,6 +16,7 @@
 #include "millrace/transport/listener.hpp"
 #include "transport/liveness/progress_slot.hpp"
 #include "transport/mailbox/mailbox.hpp"
+#include "transport/wire/envelope.hpp"
 
 namespace millrace {
 
@@ -38,6 +40,11 @@ void check_message(const LinkOptions& options, const MessageTag& tag, const Tens
 /// MiB.
 [[nodiscard]] std::vector<std::uint64_t> hashes_of(const LinkOptions& options,
                                                    const TensorList& payload);
+
+/// Texts of protocol failures, the same for all links.
+[[nodiscard]] std::string refused_frame(Rank self, Rank from, Refusal refusal);
+[[nodiscard]] std::string surplus_message(Rank self, Rank from, const MessageTag& tag);
+[[nodiscard]] std::string broken_link(Rank self, const std::exception& error);
 
 /// Throw TransportError: the deadline passed.
 [[noreturn]] void refuse_late_message(Rank self, Rank from, const MessageTag& tag);
@@ -125,7 +132,7 @@ class LinkedEndpoint final : public Endpoint {
       link_.stop(Failure{FailureCause::Cancelled, reason});
   }
 
-  void goodbye(Deadline deadline) override {
+  void leave(Deadline deadline) override {
     mailbox_.throw_if_failed();
     slot_->begin({.doing = Doing::Departs});
     const auto done = [&] { return mailbox_.settled(); };

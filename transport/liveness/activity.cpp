@@ -56,9 +56,9 @@ std::string to_string(const Activity& activity) {
     case Doing::Waits:
       return "waits for " + to_string(activity.tag) + " from " + words_of(activity.peer);
     case Doing::Departs:
-      return "says goodbye";
+      return "leaves";
     case Doing::Left:
-      return "has said goodbye";
+      return "has left";
   }
   return "?";
 }

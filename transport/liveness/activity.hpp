@@ -16,7 +16,7 @@ enum class Doing : std::uint8_t {
   Works,    ///< inside the action `what`
   Pauses,   ///< between actions; with a peer: after the message `tag`
   Waits,    ///< for the message `tag` from `peer`
-  Departs,  ///< says goodbye
+  Departs,  ///< leaves
   Left      ///< has said it
 };
 
@@ -35,7 +35,7 @@ struct Activity {
   /// none has ended yet.
   std::chrono::nanoseconds longest{};
   /// Works: what 99 of 100 of its kind did not exceed; zero before a hundred have ended, and in
-  /// evaluations, whose batches have any size. Where it is known, `longest` is not told.
+  /// evaluations, whose batches have any size. Where it is known, `longest` is not sent.
   std::chrono::nanoseconds usual{};
 };
 

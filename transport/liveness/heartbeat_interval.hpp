@@ -1,9 +1,12 @@
-// How often ranks tell each other what they do. Everybody watches everybody, so in a large world
-// each is told more seldom, and where nothing changes there is little to tell: the cost stays.
+// How often ranks send heartbeats, and to which. Every rank watches every other, so in a large
+// world intervals are longer, and longer still where nothing changes: the cost stays.
 #pragma once
 
 #include <algorithm>
 #include <chrono>
+#include <vector>
+
+#include "millrace/core/ids.hpp"
 
 namespace millrace {
 
@@ -12,9 +15,9 @@ class HeartbeatInterval {
  public:
   using Duration = std::chrono::steady_clock::duration;
 
-  /// Peers that are told at once.
+  /// Peers that get a heartbeat at once.
   static constexpr int kTogether = 8;
-  /// After so long in one action its rank tells of it less often.
+  /// After this time in one action its rank sends fewer heartbeats.
   static constexpr std::chrono::seconds kSettled{1};
 
   HeartbeatInterval(int world, Duration heartbeat, Duration timeout)
@@ -39,5 +42,23 @@ class HeartbeatInterval {
   Duration slow_;
   Duration timeout_;
 };
+
+inline constexpr int kSmallWorld = 17;
+
+/// The ranks that `self` watches from the beginning, nearest first. Whoever is watched watches
+/// back.
+[[nodiscard]] inline std::vector<Rank> watched_by(Rank self, int world) {
+  std::vector<Rank> ranks;
+  const auto add = [&](int distance) {
+    const Rank rank{(self.value + distance) % world};
+    if (std::find(ranks.begin(), ranks.end(), rank) == ranks.end()) ranks.push_back(rank);
+  };
+  const auto next = [&](int distance) { return world > kSmallWorld ? 2 * distance : distance + 1; };
+  for (int distance = 1; distance < world; distance = next(distance)) {
+    add(distance);
+    add(world - distance);
+  }
+  return ranks;
+}
 
 }  // namespace millrace

@@ -91,7 +91,7 @@ std::optional<Rank> LivenessMonitor::silent(Clock::time_point now, Clock::durati
   return is_silent(end) ? end : found;
 }
 
-/// The last moment at which what the rank does is no hang.
+/// The last moment at which the rank's action does not hang.
 LivenessMonitor::Clock::time_point LivenessMonitor::limit(Rank rank, const Floor& floor) const {
   const Line& at = line(rank);
   const auto allowed = limit_of(at.activity, floor);

@@ -27,7 +27,7 @@ class LivenessMonitor {
   /// Something was heard from `rank`.
   void heard(Rank rank, Clock::time_point now);
   /// Nothing need be heard from `rank` for it to be well, until something was; or it need, which is
-  /// so for everybody from the start.
+  /// so for every rank from the start.
   void excuse(Rank rank) { lines_[rank.index()].expected = false; }
   void expect(Rank rank) { lines_[rank.index()].expected = true; }
   [[nodiscard]] bool expects(Rank rank) const { return line(rank).expected; }
@@ -40,8 +40,8 @@ class LivenessMonitor {
 
   /// A rank from which nothing was heard for longer than `limit`; of several, the one that the
   /// others wait for. As long as connections come to stand, ranks that were not heard yet are not
-  /// silent. Who hears none of several any more is likely cut off itself, and gives the others as
-  /// long again to name whom they miss.
+  /// silent. A rank that receives from none of several is likely isolated itself, and gives the
+  /// others as long again to name whom they miss.
   [[nodiscard]] std::optional<Rank> silent(Clock::time_point now, Clock::duration limit) const;
 
   /// A rank that was in an action, when it last said so, for longer than the action may take.
@@ -58,14 +58,14 @@ class LivenessMonitor {
   /// seconds, or sixteen times the longest of its kind, if that is more, and twelve times ten
   /// seconds where none has ended yet. `floor` replaces the ten seconds and is the least of all.
   /// Only what ended teaches what is long: a slow rank stretches its own limit. What a rank does
-  /// outside the program (data, hooks, measuring, saving) is no action and has no limit.
+  /// outside the program (data, hooks, measuring, saving) has no limit.
   [[nodiscard]] static Clock::duration limit_of(const Activity& activity, const Floor& floor);
 
   /// Where the chain of waits that begins at `rank` ends: a rank that does not wait, or does not
   /// answer, or the first to be met again.
   [[nodiscard]] Rank end_of_chain(Rank rank) const;
 
-  /// The block of a report: what everybody waits for and since when, then one line per rank with
+  /// The block of a report: what all ranks wait for and since when, then one line per rank with
   /// its chain of waits.
   [[nodiscard]] std::string report(Rank culprit, Clock::time_point now) const;
 

@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <cerrno>
 #include <fcntl.h>
+#include <limits>
 #include <new>
 #include <sys/file.h>
 #include <sys/mman.h>
@@ -23,7 +25,7 @@ using Clock = std::chrono::steady_clock;
 constexpr std::size_t kMostKinds = 256;
 constexpr std::uint64_t kFirstEvaluation = std::uint64_t{1} << 63U;
 
-constexpr off_t kHolderAt = 1024;  // behind what the holder keeps in the file
+constexpr off_t kHolderAt = 1024;  // after what the holder keeps in the file
 
 void note_holder(int file) {
   const std::string holder = words_of_this_process();
@@ -59,7 +61,7 @@ int hold_file(const std::string& path) {
     struct stat facts {};
     if (file < 0 || ::fstat(file, &facts) != 0)
       refuse(path, file, std::generic_category().message(errno));
-    if (!S_ISREG(facts.st_mode)) refuse(path, file, "something that is no file lies there");
+    if (!S_ISREG(facts.st_mode)) refuse(path, file, "what lies there is not a file");
     if (::flock(file, LOCK_EX | LOCK_NB) != 0)
       refuse(path,
              file,
@@ -168,7 +170,7 @@ std::optional<Activity> ProgressSlot::of(const std::string& path) noexcept {
   constexpr auto kWhole = static_cast<ssize_t>((1 + 2 * kActivityWords) * sizeof(std::uint64_t));
   static_assert(sizeof(Page) == kWhole);
   std::optional<Activity> found;
-  // Read, not mapped: a file that somebody cuts short must not end this process.
+  // Read, not mapped: a file that is cut short must not end this process.
   for (int attempt = 0; attempt < 100 && !found; ++attempt) {
     std::array<std::uint64_t, 1 + 2 * kActivityWords> bytes{};
     std::uint64_t after = 0;
@@ -183,6 +185,39 @@ std::optional<Activity> ProgressSlot::of(const std::string& path) noexcept {
   }
   ::close(file);
   return found;
+}
+
+namespace {
+
+constexpr unsigned kFirstOctave = 10;  // 2^10 ns
+constexpr unsigned kBinBits = 3;       // of a number after its first bit
+constexpr std::uint32_t kEnough = 100;
+
+}  // namespace
+
+void Durations::add(std::chrono::nanoseconds took) noexcept {
+  longest_ = std::max(longest_, took);
+  if (count_ == std::numeric_limits<std::uint32_t>::max()) return;
+  const auto number = std::max(static_cast<std::uint64_t>(std::max<std::int64_t>(took.count(), 0)),
+                               std::uint64_t{1} << kFirstOctave);
+  const auto octave = static_cast<unsigned>(std::bit_width(number)) - 1;
+  const auto inside = (number >> (octave - kBinBits)) % kPerOctave;
+  const std::size_t bin =
+      std::min<std::size_t>(std::size_t{octave - kFirstOctave} * kPerOctave + inside, kBins - 1);
+  ++bins_[bin];
+  ++count_;
+  if (bin > at_) ++above_;
+  // The 99th percentile moves by few bins at a time.
+  while (above_ > count_ / kEnough) above_ -= bins_[++at_];
+  while (at_ > 0 && above_ + bins_[at_] <= count_ / kEnough) above_ += bins_[at_--];
+}
+
+std::chrono::nanoseconds Durations::p99() const noexcept {
+  if (count_ < kEnough) return {};
+  if (at_ + 1 == kBins) return longest_;
+  const std::size_t octave = (at_ + 1) / kPerOctave + kFirstOctave;
+  const std::uint64_t edge = (kPerOctave + (at_ + 1) % kPerOctave) << (octave - kBinBits);
+  return std::min(longest_, std::chrono::nanoseconds(edge));
 }
 
 }  // namespace millrace

@@ -64,7 +64,7 @@ bool Mailbox::fail(FailureCause cause, const std::string& text) noexcept {
     if (failure_) return false;
     failure_ = Failure{cause, text};
   }
-  tell();
+  notify();
   return true;
 }
 
@@ -77,14 +77,14 @@ std::optional<TensorList> Mailbox::take(Rank from, const MessageTag& tag) {
   if (message)
     ++channel.taken;
   else if (source.left)
-    throw PeerLost(words_of(from) + " said goodbye before the " + to_string(tag) + " came");
+    throw PeerLost(words_of(from) + " left before the " + to_string(tag) + " came");
   return message;
 }
 
 bool Mailbox::try_room(Rank to, Direction direction) {
   const std::lock_guard lock(mutex_);
   if (failure_) throw_failure();
-  if (peer(to).left) throw PeerLost(words_of(to) + " said goodbye; nothing can be sent to it");
+  if (peer(to).left) throw PeerLost(words_of(to) + " has left; nothing can be sent to it");
   Outbound& channel = peer(to).out[index_of(direction)];
   const bool room =
       channel.depth == 0 || channel.sent - channel.taken < static_cast<unsigned>(channel.depth);
@@ -127,7 +127,7 @@ bool Mailbox::deliver(Rank from, const MessageTag& tag, TensorList message) {
     if (arrived.is_full() || arrived.contains(tag)) return false;
     arrived.put(tag, std::move(message));
   }
-  tell();
+  notify();
   return true;
 }
 
@@ -136,7 +136,7 @@ TakenCounts Mailbox::taken(Rank from) {
   TakenCounts counts{};
   for (std::size_t way = 0; way < counts.size(); ++way) {
     Inbound& channel = peer(from).in[way];
-    channel.told = counts[way] = channel.taken;
+    channel.reported = counts[way] = channel.taken;
   }
   return counts;
 }
@@ -146,7 +146,7 @@ bool Mailbox::owes_credit(Rank from, Direction direction) {
   const Inbound& channel = peer(from).in[index_of(direction)];
   const int depth = channel.arrived.depth();
   return depth != MessageQueue::kUnbounded && !channel.answered &&
-         2 * (channel.taken - channel.told) >= static_cast<unsigned>(depth);
+         2 * (channel.taken - channel.reported) >= static_cast<unsigned>(depth);
 }
 
 void Mailbox::credit(Rank from, const TakenCounts& taken) {
@@ -164,7 +164,7 @@ void Mailbox::answer(Rank from, std::uint64_t question) {
     Peer& sender = peer(from);
     if (question > sender.answered && question <= sender.asked) sender.answered = question;
   }
-  tell();
+  notify();
 }
 
 void Mailbox::leave(Rank rank) {
@@ -172,7 +172,7 @@ void Mailbox::leave(Rank rank) {
     const std::lock_guard lock(mutex_);
     peer(rank).left = true;
   }
-  tell();
+  notify();
 }
 
 void Mailbox::settle() {
@@ -180,7 +180,7 @@ void Mailbox::settle() {
     const std::lock_guard lock(mutex_);
     settled_ = true;
   }
-  tell();
+  notify();
 }
 
 }  // namespace millrace

@@ -13,7 +13,6 @@
 
 #include "millrace/transport/endpoint.hpp"
 #include "transport/mailbox/message_queue.hpp"
-#include "transport/mailbox/taken_counts.hpp"
 
 namespace millrace {
 
@@ -53,7 +52,7 @@ class Mailbox {
   bool deliver(Rank from, const MessageTag& tag, TensorList message);
   /// SocketLoop: what was taken of `from`'s messages.
   TakenCounts taken(Rank from);
-  /// SocketLoop: `from` has taken so many of ours.
+  /// SocketLoop: what `from` has taken of ours.
   void credit(Rank from, const TakenCounts& taken);
   /// SocketLoop: what `from` said last was said after `question` came.
   void answer(Rank from, std::uint64_t question);
@@ -64,7 +63,7 @@ class Mailbox {
   bool fail(FailureCause cause, const std::string& text) noexcept;
   void throw_if_failed();
 
-  /// True when enough was taken from `from` that its sender should hear of it, and does not learn
+  /// True when enough was taken from `from` that its sender needs a credit, and does not learn
   /// it from the frames that it gets anyway.
   bool owes_credit(Rank from, Direction direction);
 
@@ -79,7 +78,7 @@ class Mailbox {
     MessageQueue arrived;
     bool answered = false;
     std::uint64_t taken = 0;
-    std::uint64_t told = 0;
+    std::uint64_t reported = 0;
   };
 
   struct Peer {
@@ -93,7 +92,7 @@ class Mailbox {
   Peer& peer(Rank rank) { return peers_[rank.index()]; }
   void set_depth(const ChannelDepth& channel);
   void throw_failure() const;
-  void tell() const {
+  void notify() const {
     if (news_) news_();
   }
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
@@ -62,5 +63,8 @@ class MessageQueue {
   std::vector<std::uint32_t> arrivals_;  // indices of messages_, oldest first
   std::vector<std::uint32_t> free_;
 };
+
+/// Of one sender, per Direction.
+using TakenCounts = std::array<std::uint64_t, 3>;
 
 }  // namespace millrace

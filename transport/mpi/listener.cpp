@@ -23,7 +23,7 @@ void check_options(const MpiOptions& options) {
 
 void check_world(const MpiOptions& options, const mpi::World& world) {
   require(options.places <= world.most_places(),
-          fmt::format("{} ranks to a process; tags of {} tell {} apart: start more processes",
+          fmt::format("{} ranks to a process; tags of {} distinguish {}: start more processes",
                       options.places,
                       mpi_library(),
                       world.most_places()));
@@ -90,7 +90,8 @@ std::unique_ptr<Endpoint> MpiListener::open(const std::vector<PeerAddress>& addr
   for (int i = 0; i < options.world; ++i)
     if (const PeerAddress& given = addresses[static_cast<std::size_t>(i)];
         given != address_of(Rank{i}))
-      throw TransportError(fmt::format("'{}' is no address of rank {} over MPI", given.text, i));
+      throw TransportError(
+          fmt::format("'{}' is not the address of rank {} over MPI", given.text, i));
   auto endpoint = std::make_unique<LinkedEndpoint<mpi::MessageLoop>>(
       options, std::make_unique<ProgressSlot>(std::string()));
   parts_->done = true;

@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "transport/link/endpoint.hpp"
-#include "transport/liveness/circle.hpp"
+#include "transport/liveness/heartbeat_interval.hpp"
 
 namespace millrace::mpi {
 
@@ -14,7 +14,7 @@ namespace {
 
 using namespace std::chrono_literals;
 
-/// Between two turns of the second thread; where MPI still sends, it may need us to go on.
+/// Between two turns of the progress thread; where MPI still sends, it may need us to go on.
 constexpr auto kServiceRest = 2ms;
 constexpr std::chrono::microseconds kServiceRestWhileSending{200};
 /// At the end: for the failure notice to leave.
@@ -56,7 +56,7 @@ void MessageLoop::add_peers() {
     peers_[rank.index()].watched = true;
     monitor_.expect(rank);
   }
-  next_told_ = self_.index();  // not everybody begins with rank 0
+  next_heartbeat_ = self_.index();  // ranks begin with different peers
 }
 
 MessageLoop::~MessageLoop() {
@@ -68,7 +68,7 @@ MessageLoop::~MessageLoop() {
   thread_.join();
   const std::lock_guard lock(world_.turn());
   if (!settled_) {
-    // Nobody is to wait for a rank that goes without a word.
+    // No rank is to wait for one that leaves without a message.
     guarded([&] { fail(watch_.lost(self_, "it gave up", Clock::now())); });
     world_.abandon();
   }
@@ -88,10 +88,7 @@ bool MessageLoop::guarded(const Body& body) noexcept {
     body();
     return true;
   } catch (const std::exception& error) {
-    if (mailbox_.fail(
-            FailureCause::Protocol,
-            fmt::format("the transport of rank {} failed: {}", self_.value, error.what())))
-      stopped_ = true;
+    if (mailbox_.fail(FailureCause::Protocol, broken_link(self_, error))) stopped_ = true;
     return false;
   }
 }
@@ -143,23 +140,15 @@ void MessageLoop::send(Rank to, const MessageTag& tag, TensorList tensors) {
     DataHeader header;
     static_cast<Envelope&>(header) = envelope_to(peer);
     header.tag = tag;
-    header.tensor_count = static_cast<int>(tensors.size());
-    for (std::size_t i = 0; i < std::max<std::size_t>(tensors.size(), 1); ++i) {
-      header.tensor_index = static_cast<int>(i);
-      header.hashed = i < hashes.size();
-      header.payload_hash = header.hashed ? hashes[i] : 0;
-      send_tensor(peer, header, tensors.empty() ? Tensor() : std::move(tensors[i]));
-    }
+    for_each_frame(header, tensors, hashes, [&](const DataHeader& each, Tensor tensor) {
+      send_tensor(peer, each, std::move(tensor));
+    });
     if (world_.sending()) hurry();
   });
 }
 
 void MessageLoop::send_tensor(Peer& peer, DataHeader header, Tensor tensor) {
   header.sequence = peer.sent++;
-  header.absent = !tensor;
-  header.dtype = tensor.dtype();
-  header.dims = tensor ? tensor.dims() : Dims();
-  header.payload_bytes = tensor ? tensor.bytes() : 0;
   const FrameBytes head = encode(header);
   std::vector<std::byte> bytes(head.begin(), head.end());
   if (!travels_apart(header.payload_bytes)) {
@@ -205,7 +194,7 @@ void MessageLoop::fail(FailureCause cause, const std::string& text) {
   if (mailbox_.fail(cause, text)) abort_all(cause, text);
 }
 
-/// To every rank: no one is left to hear it from another.
+/// To every rank: no rank passes it on.
 void MessageLoop::abort_all(FailureCause cause, const std::string& text) {
   if (std::exchange(stopped_, true)) return;
   for (Peer& peer : peers_)
@@ -245,22 +234,22 @@ void MessageLoop::beat(Clock::time_point now) {
   const Activity activity = slot_.now();
   const auto age = now - activity.since;
   next_beat_ = now + heartbeat_interval_.interval(age);
-  int told = 0;
-  for (std::size_t i = 0; i < peers_.size() && told < HeartbeatInterval::kTogether; ++i) {
-    Peer& peer = peers_[next_told_++ % peers_.size()];
+  int reported = 0;
+  for (std::size_t i = 0; i < peers_.size() && reported < HeartbeatInterval::kTogether; ++i) {
+    Peer& peer = peers_[next_heartbeat_++ % peers_.size()];
     if (peer.rank == self_ || peer.left || !peer.watched) continue;
     say(peer, Progress{activity, age});
-    ++told;
+    ++reported;
   }
 }
 
-/// A goodbye follows everything that was sent, so its answer says that all has come.
+/// A shutdown message follows everything that was sent, so its answer says that all has come.
 void MessageLoop::leave_when_settled() {
   bool done = true;
   for (Peer& peer : peers_) {
     if (peer.rank == self_ || peer.left || peer.bye_acknowledged) continue;
     done = false;
-    if (!std::exchange(peer.said_goodbye, true)) say(peer, Bye{});
+    if (!std::exchange(peer.said_bye, true)) say(peer, Bye{});
   }
   if (!done) return;
   settled_ = true;

@@ -1,5 +1,5 @@
 // A rank's messages over MPI and whose turn it is with them: the rank's own thread sends and, while
-// it waits, receives; a second thread takes a short turn whenever the rank is busy elsewhere, so
+// it waits, receives; a progress thread takes a short turn whenever the rank is busy elsewhere, so
 // that MPI moves what was sent, and heartbeats, credit and the watch go on. MPI loses nothing and
 // keeps the order, so nothing is acknowledged or sent again.
 #pragma once
@@ -22,7 +22,7 @@
 #include "transport/mpi/pause.hpp"
 #include "transport/mpi/world.hpp"
 #include "transport/wire/control.hpp"
-#include "transport/wire/judge.hpp"
+#include "transport/wire/frame.hpp"
 
 namespace millrace::mpi {
 
@@ -45,7 +45,7 @@ class MessageLoop {
   MessageLoop(const MpiOptions& options, Mailbox& mailbox, const ProgressSlot& slot);
   MessageLoop(const MessageLoop&) = delete;
   MessageLoop& operator=(const MessageLoop&) = delete;
-  /// Who has not left tells the others that it is lost.
+  /// Without `leave`, the others learn that this rank is lost.
   ~MessageLoop();
 
   /// See RankLink. Each takes a turn.
@@ -74,7 +74,7 @@ class MessageLoop {
  private:
   using Clock = std::chrono::steady_clock;
 
-  /// As long as the rank itself takes turns, the second thread need not.
+  /// As long as the rank itself takes turns, the progress thread need not.
   class Attendance {
    public:
     explicit Attendance(std::atomic<bool>& attended) : attended_(attended) { attended_ = true; }
@@ -101,7 +101,7 @@ class MessageLoop {
     std::deque<Arrival> arrivals;  // in the order in which they were sent
     TensorList assembling;
     std::uint64_t question = 0;
-    bool said_goodbye = false;
+    bool said_bye = false;
     bool bye_acknowledged = false;
     bool left = false;
     bool watched = false;
@@ -156,10 +156,10 @@ class MessageLoop {
   Clock::time_point last_turn_;
   Clock::time_point next_beat_;
   Clock::time_point next_look_;
-  std::size_t next_told_ = 0;  // of peers_, by the next beat
+  std::size_t next_heartbeat_ = 0;  // of peers_, by the next beat
   bool stopped_ = false;
   bool leaving_ = false;
-  bool settled_ = false;  // and everybody has let us go
+  bool settled_ = false;  // and all ranks know that we leave
   std::atomic<bool> attended_{false};
   std::mutex rest_;  // guards what follows
   std::condition_variable rested_;

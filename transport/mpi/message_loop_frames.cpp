@@ -1,10 +1,11 @@
 // What comes in. A frame with a large tensor announces it, and the tensor is received where it will
-// stay; frames are judged in the order in which they were sent, each when all of it is there.
+// stay; frames are checked in the order in which they were sent, each when all of it is there.
 #include <cstring>
 #include <fmt/format.h>
 #include <utility>
 #include <variant>
 
+#include "transport/link/endpoint.hpp"
 #include "transport/mpi/message_loop.hpp"
 
 namespace millrace::mpi {
@@ -56,7 +57,7 @@ bool MessageLoop::read_from(int place) {
   return frames > 0;
 }
 
-/// What is said behind a tensor that is still on its way waits for it.
+/// A frame after a tensor that is still on its way waits for it.
 void MessageLoop::take_word(Peer& peer, std::vector<std::byte> bytes) {
   peer.watched = true;
   const bool tensor = has_tensor(bytes);
@@ -102,11 +103,7 @@ void MessageLoop::take_data(Peer& peer, Arrival arrival) {
   const Refusal wrong = peer.in.take(header_of(arrival.bytes), payload, header);
   if (answer_to(wrong) == Answer::Drop) return;
   if (wrong != Refusal::None)
-    return fail(FailureCause::Protocol,
-                fmt::format("rank {} refuses a frame of rank {}: {}",
-                            self_.value,
-                            peer.rank.value,
-                            name_of(wrong)));
+    return fail(FailureCause::Protocol, refused_frame(self_, peer.rank, wrong));
   mailbox_.credit(peer.rank, header.taken);
   if (header.tensor_count > 0 && !arrival.tensor && !header.absent) {
     arrival.tensor = pool_.make(header.dtype, header.dims);
@@ -115,11 +112,7 @@ void MessageLoop::take_data(Peer& peer, Arrival arrival) {
   if (header.tensor_count > 0) peer.assembling.push_back(std::move(arrival.tensor));
   if (peer.in.inside_message()) return;
   if (!mailbox_.deliver(peer.rank, header.tag, std::exchange(peer.assembling, {})))
-    fail(FailureCause::Protocol,
-         fmt::format("rank {} sent the {} twice, or more than its channel to rank {} holds",
-                     peer.rank.value,
-                     to_string(header.tag),
-                     self_.value));
+    fail(FailureCause::Protocol, surplus_message(self_, peer.rank, header.tag));
 }
 
 void MessageLoop::take_control(Peer& peer, std::span<const std::byte> bytes) {

@@ -1,4 +1,4 @@
-// How a rank waits for MPI, which tells nobody that a message has come: it looks, sleeps, and looks
+// How a rank waits for MPI, which does not signal that a message has come: it looks, sleeps, looks
 // again, the longer it has waited the more seldom. So a wait costs little of a core however long it
 // is, and adds an eighth to itself at most.
 #pragma once

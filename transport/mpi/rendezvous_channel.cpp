@@ -38,7 +38,7 @@ class MpiChannel final : public RendezvousChannel {
     std::memcpy(bytes.data(), header.data(), header.size());
     if (!text.empty()) std::memcpy(bytes.data() + header.size(), text.data(), text.size());
     std::memcpy(bytes.data() + header.size() + text.size(), &place_, sizeof(Place));
-    // Rank 0 is the first of the first process, however others count; it speaks to whom it heard.
+    // Rank 0 is the first of the first process, however others count; it answers the sender.
     const std::lock_guard lock(world_.turn());
     if (to == Rank{0}) return world_.send(0, tag_at(0), std::move(bytes));
     for (const Position& position : heard_[to.value])

@@ -98,7 +98,7 @@ World::~World() {
 
 /// mpirun ends all others as soon as one process of a job ends without MPI's blessing. So whoever
 /// has said what it knows waits for the others to have said it, too, and takes what they said last:
-/// MPI complains of messages that nobody wanted. True when all others have come as far.
+/// MPI complains of messages that were not received. True when all others have come as far.
 bool World::part() {
   const std::lock_guard lock(turn_);
   const int tag = tag_of(0, Purpose::Farewell, 0, 0);

@@ -64,7 +64,7 @@ class World {
   [[nodiscard]] int process() const { return process_; }
   [[nodiscard]] int processes() const { return processes_; }
 
-  /// How many ranks of a process tags can tell apart.
+  /// How many ranks of a process tags can distinguish.
   [[nodiscard]] int most_places() const;
 
   /// The MPI tag of an epoch's messages from one place to another. Where all processes are one rank
@@ -91,7 +91,7 @@ class World {
   /// Whether that has ended; `bytes` must have come.
   [[nodiscard]] static bool arrived(MPI_Request& request, std::size_t bytes);
 
-  /// An endpoint was left without a goodbye: others may be gone, and MPI, which would wait for
+  /// An endpoint was left without `leave`: others may be gone, and MPI, which would wait for
   /// them, does not end in order.
   void abandon() { abandoned_ = true; }
 
@@ -113,7 +113,7 @@ class World {
   int process_ = 0;
   int processes_ = 1;
   int tags_ = 1;    // from 0 on
-  int epochs_ = 1;  // that tags can tell apart
+  int epochs_ = 1;  // that tags can distinguish
   bool ours_ = false;
   std::atomic<bool> abandoned_{false};
   std::list<PendingSend> sends_;

@@ -25,7 +25,7 @@ class Claims {
   /// Ends the questions that one process alone has answered in time.
   void settle(Clock::time_point now);
 
-  /// What a hello of this rank has to answer; empty where nobody asks.
+  /// What a hello of this rank has to answer; empty without a question.
   [[nodiscard]] std::string question(Rank rank) const;
 
   /// "two processes have rank 1: process 7 on a and process 9 on b"; empty where none do.
@@ -34,7 +34,7 @@ class Claims {
  private:
   struct Claim {
     std::string owner;     // its word
-    std::string question;  // empty: nobody asks
+    std::string question;  // empty: none
     Clock::time_point asked;
     std::map<std::string, std::string> answered;  // word to process
   };

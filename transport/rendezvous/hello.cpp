@@ -120,7 +120,7 @@ std::string difference(const HelloFields& mine, const HelloFields& theirs, Rank 
   };
   for (const HelloFields* fields : {&mine, &theirs})
     for (const auto& [name, value] : *fields)
-      if (std::string sentence = compared(name); !sentence.empty()) return sentence;
+      if (std::string text = compared(name); !text.empty()) return text;
   return {};
 }
 

@@ -1,5 +1,5 @@
 // The words of a meeting: what a rank says in its hello, how two differ, who is missing, and what a
-// visitor knows of the rank that answers. No sockets.
+// peer knows of the rank that answers. No sockets.
 #pragma once
 
 #include <algorithm>
@@ -13,7 +13,7 @@
 
 namespace millrace {
 
-/// A hello as text: the fields, and the address, which nobody compares. Throws InvalidArgument for
+/// A hello as text: the fields, and the address, which is not compared. Throws InvalidArgument for
 /// a name, value or address that the text cannot hold.
 [[nodiscard]] std::string hello_text(const HelloFields& fields, const PeerAddress& address);
 
@@ -54,12 +54,12 @@ struct Claimant {
 /// field that one of them does not have is empty there.
 [[nodiscard]] std::string difference(const HelloFields& mine, const HelloFields& theirs, Rank rank);
 
-/// The sentence for a meeting that not all came to. `missing` begins with the first who did not.
+/// The message for a rendezvous that not all came to. `missing` begins with the first that did not.
 [[nodiscard]] std::string not_all_came(const std::string& url,
                                        const std::string& missing,
                                        std::chrono::steady_clock::time_point since);
 
-/// What a visitor knows of rank 0, which answers every hello with the list of those who have not
+/// What a peer knows of rank 0, which answers every hello with the list of those who have not
 /// come. Thread-safety: externally synchronised.
 class HostAnswers {
  public:

@@ -25,10 +25,10 @@ constexpr std::uint64_t kLongestNote = 1U << 20U;
 /// A turn of a loop that took longer than this was spent stopped.
 constexpr auto kLongestTurn = 1s;
 constexpr auto kHelloInterval = 200ms;
-/// Rank 0 answers so many hellos per interval; in a larger world each says his more seldom.
+/// Hellos that rank 0 answers per interval; in a larger world each rank sends fewer.
 constexpr int kHellosAtOnce = 16;
 constexpr auto kTellInterval = 1s;
-/// Once two ranks are known to differ, the others have this long to come and hear of it.
+/// Once two ranks are known to differ, the others have this long to come and to learn of it.
 constexpr auto kLastCall = 5s;
 constexpr auto kLastChance = 400ms;
 constexpr auto kListenInterval = 200ms;
@@ -38,7 +38,7 @@ struct Note {
   Control control;
 };
 
-/// What the visitors said, by rank; also of ranks that believe in a larger world.
+/// What the peers said, by rank; also of ranks that believe in a larger world.
 using Hellos = std::map<int, HelloFields>;
 
 class Meeting {
@@ -67,7 +67,7 @@ class Meeting {
     while (!missing(said).empty()) {
       Note note;
       const bool came = receive(note);
-      heed_obituary();
+      check_failure_notice();
       tell_progress(1 + static_cast<int>(said.size()));
       claims_.settle(Clock::now());
       if (Clock::now() > deadline_) {
@@ -84,7 +84,7 @@ class Meeting {
   void take(Rank from, HelloFields theirs, Hellos& said) {
     const bool differs = !difference(fields_, theirs, from).empty();
     if (!differs && from.value >= self_.world) return;  // a liar
-    // Once ranks differ, that is what they are told.
+    // Once ranks differ, that is what they get.
     const bool counts = differs || differs_ || claims_.heard(from, theirs, Clock::now());
     if (!claims_.conflict().empty()) return tell_conflict(from, said);
     const bool is_new = counts && !said.contains(from.value);
@@ -94,18 +94,18 @@ class Meeting {
     if (is_new && !differs_) deadline_ = Clock::now() + rendezvous_.join_timeout;
     if (differs && !std::exchange(differs_, true))
       deadline_ = std::min(deadline_, Clock::now() + kLastCall);
-    speak(from, Missing{missing_text(missing(said), claims_.question(from))});
+    send(from, Missing{missing_text(missing(said), claims_.question(from))});
   }
 
-  /// All that have come hear of two processes with one rank at once, and those that come a moment
+  /// All that have come learn of two processes with one rank at once, and those that come a moment
   /// later.
   void tell_conflict(Rank from, const Hellos& said) {
     const Refused refusal{claims_.conflict()};
-    speak(from, refusal);
+    send(from, refusal);
     if (std::exchange(conflict_told_, true)) return;
     deadline_ = std::min(deadline_, Clock::now() + kLastChance);
     for (const auto& [rank, theirs] : said)
-      if (rank != from.value) speak(Rank{rank}, refusal);
+      if (rank != from.value) send(Rank{rank}, refusal);
   }
 
   void tell_progress(int came) {
@@ -116,7 +116,7 @@ class Meeting {
 
   [[noreturn]] void give_up(const Hellos& said) {
     const std::string text = not_all_came(rendezvous_.url, missing(said), start_);
-    for (const auto& [rank, theirs] : said) speak(Rank{rank}, Abort{FailureCause::Hang, text});
+    for (const auto& [rank, theirs] : said) send(Rank{rank}, Abort{FailureCause::Hang, text});
     throw PeerHangs(text);
   }
 
@@ -129,7 +129,7 @@ class Meeting {
     }
     const Control verdict =
         refusal.empty() ? Control(Welcome{welcome_text(addresses)}) : Control(Refused{refusal});
-    for (const auto& [rank, theirs] : said) speak(Rank{rank}, verdict);
+    for (const auto& [rank, theirs] : said) send(Rank{rank}, verdict);
     if (!refusal.empty()) throw Mismatch(refusal);
     return addresses;
   }
@@ -140,14 +140,14 @@ class Meeting {
     HostAnswers host(interval);
     auto turn = Clock::now();
     do {
-      heed_obituary();
+      check_failure_notice();
       const auto took = Clock::now() - std::exchange(turn, Clock::now());
       if (took > kLongestTurn) host.suspended(took);
       if (Clock::now() > deadline_ || host.silent_for(rendezvous_.heartbeat_timeout))
         throw PeerHangs(host.complaint(rendezvous_.url, channel_->keyed()));
       if (Clock::now() < next_hello_) continue;
       next_hello_ = Clock::now() + interval;
-      speak(Rank{0}, Hello{hello_ + claimant_text(claimant_)});
+      send(Rank{0}, Hello{hello_ + claimant_text(claimant_)});
     } while (!receive(note) || only_listens(host, note));
     if (const auto* abort = std::get_if<Abort>(&note.control)) throw PeerHangs(abort->text);
     if (const auto* refused = std::get_if<Refused>(&note.control)) throw Mismatch(refused->text);
@@ -155,7 +155,7 @@ class Meeting {
   }
 
   /// True unless the note decides the meeting: it may be a list of those who have not come, and
-  /// another one than before extends the patience.
+  /// another one than before extends the timeout.
   bool only_listens(HostAnswers& host, const Note& note) {
     const auto* missing = std::get_if<Missing>(&note.control);
     const auto now = Clock::now();
@@ -167,7 +167,7 @@ class Meeting {
            !std::holds_alternative<Welcome>(note.control);
   }
 
-  /// Rank 0 asks whether this process is still there; it hears so at once.
+  /// Rank 0 asks whether this process is still there; it answers at once.
   void heed_question(const std::string& question, Clock::time_point now) {
     if (question.empty() || std::exchange(claimant_.answers, question) == question) return;
     next_hello_ = now;
@@ -175,17 +175,17 @@ class Meeting {
 
   /// The others may have met already: then a welcome is on its way, and the endpoints find the same
   /// rank lost. Who left at once would be taken for the lost one.
-  void heed_obituary() {
-    if (rendezvous_.obituary.empty()) return;
-    std::ifstream file(rendezvous_.obituary);
-    std::string sentence;
-    if (!std::getline(file, sentence)) return;
+  void check_failure_notice() {
+    if (rendezvous_.failure_notice.empty()) return;
+    std::ifstream file(rendezvous_.failure_notice);
+    std::string message;
+    if (!std::getline(file, message)) return;
     if (!last_chance_) last_chance_ = Clock::now() + kLastChance;
     if (is_host() || Clock::now() > *last_chance_)
-      throw PeerLost("lost a rank before all had met: " + sentence);
+      throw PeerLost("lost a rank before all had met: " + message);
   }
 
-  void speak(Rank to, const Control& control) {
+  void send(Rank to, const Control& control) {
     Envelope envelope;
     envelope.job = self_.job;
     envelope.epoch = self_.epoch;

@@ -17,7 +17,7 @@ namespace millrace::shared_memory {
 namespace {
 
 constexpr std::size_t kLongestPath = 107;
-/// Somebody who listens, and does not let in who comes, keeps nobody longer.
+/// Longest wait for a process that listens and does not accept.
 constexpr timeval kLongestKnock{0, 500'000};
 constexpr std::size_t kControlBytes = CMSG_SPACE(kMostDescriptors * sizeof(int));
 /// No message brings more of them: that is as many numbers as there are bytes for.
@@ -119,7 +119,7 @@ Descriptor bind_socket(const std::string& path, int type) {
   struct stat facts {};
   const bool there = !path.starts_with(kNameless) && ::lstat(path.c_str(), &facts) == 0;
   if (there && !S_ISSOCK(facts.st_mode))
-    throw TransportError(path + " exists already, and is no socket");
+    throw TransportError(path + " exists already, and is not a socket");
   if (there) ::unlink(path.c_str());
   Descriptor socket(::socket(AF_UNIX, type | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   if (!socket || ::bind(socket.number(), name.general(), name.bytes) != 0)

@@ -1,6 +1,6 @@
 // How descriptors go from one process to another: over a socket of the private directory, with a
-// few words about what they are. Nothing is ever said there but who somebody is and what memory he
-// has.
+// few words about what they are. Nothing else is sent there than a rank's identity and the memory
+// it has.
 #pragma once
 
 #include <array>
@@ -15,7 +15,7 @@
 namespace millrace::shared_memory {
 
 enum class DescriptorMessageKind : std::uint32_t {
-  Introduction = 1,  ///< board, outbox, bell
+  Introduction = 1,  ///< board, send_queue, bell
   Segment = 2        ///< the next one of the sender's
 };
 
@@ -33,7 +33,7 @@ struct DescriptorMessage {
 
 inline constexpr std::size_t kMostDescriptors = 3;
 
-/// False when it cannot be sent now; whether it ever can, the end of the connection tells.
+/// False when it cannot be sent now; after the end of the connection it never can.
 [[nodiscard]] bool send_message(int socket,
                                 const DescriptorMessage& message,
                                 std::vector<int> descriptors);
@@ -56,17 +56,17 @@ inline constexpr char kNameless = '@';
 /// TransportError where something else lies, InvalidArgument for a path above 107 bytes.
 [[nodiscard]] Descriptor bind_socket(const std::string& path, int type);
 
-/// Listens there, for at most so many at once.
+/// Listens there, for at most `backlog` at once.
 [[nodiscard]] Descriptor listen_at(const std::string& path, int backlog);
 
-/// A connection to who listens there; none when nobody does, when who does lets nobody in, or is
-/// another user. Throws InvalidArgument as above.
+/// A connection to the process that listens there; none when none does, or it does not accept, or
+/// is another user. Throws InvalidArgument as above.
 [[nodiscard]] Descriptor connect_to(const std::string& path);
 
 /// Whether this user is at the other end.
 [[nodiscard]] bool is_ours(int socket);
 
-/// The next who has come; none when nobody has.
+/// The next connection; none when there is none.
 [[nodiscard]] Descriptor accept_from(int listener);
 
 /// Becomes readable at the end of the process at the other end; none where that is this process, or

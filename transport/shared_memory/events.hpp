@@ -1,4 +1,4 @@
-// What ends a rank's sleep: its bell, which others ring, somebody who comes, and somebody who goes.
+// What ends a rank's sleep: its doorbell, which others ring, and ranks that connect or leave.
 #pragma once
 
 #include <cstdint>
@@ -35,9 +35,9 @@ struct Event {
           Rank{static_cast<std::int32_t>(static_cast<std::uint32_t>(number))}};
 }
 
-/// Makes a bell that somebody gave one that keeps nobody waiting. False for what has the type of a
-/// file, as an eventfd has none: a write to it may end this process, as one to a pipe that nobody
-/// reads does.
+/// Makes a received doorbell one that never blocks. False for what has the type of a
+/// file, as an eventfd has none: a write to it may end this process, as one to a pipe that no
+/// process reads does.
 [[nodiscard]] inline bool hang_up_bell(int file) {
   struct stat facts {};
   return ::fstat(file, &facts) == 0 && (facts.st_mode & S_IFMT) == 0 &&

@@ -46,7 +46,7 @@ PeerAddress address_of(const std::string& socket) {
 
 std::string socket_at(const PeerAddress& address) {
   if (!address.text.starts_with(kScheme))
-    throw TransportError("'" + address.text + "' is no address of a shared-memory endpoint");
+    throw TransportError("'" + address.text + "' is not the address of a shared-memory endpoint");
   return address.text.substr(kScheme.size());
 }
 
@@ -118,7 +118,7 @@ namespace shared_memory {
 
 std::string rendezvous_path(const std::string& url) {
   require(url.starts_with(kIpc) && url.size() > kIpc.size(),
-          "'" + url + "' is no place where ranks that share memory meet: ipc://path");
+          "'" + url + "' is not a rendezvous of ranks that share memory: ipc://path");
   return url.substr(kIpc.size());
 }
 

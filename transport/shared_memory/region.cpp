@@ -98,7 +98,7 @@ std::optional<std::string> shared_memory_problem() {
   const auto why = [] { return ": " + std::generic_category().message(errno); };
   if (!Descriptor(shared_memory::anonymous_file())) return "the system has no memory files" + why();
   const auto self = static_cast<int>(::syscall(SYS_pidfd_open, ::getpid(), 0));
-  if (!Descriptor(self)) return "the system does not tell of the end of a process" + why();
+  if (!Descriptor(self)) return "the operating system does not signal the end of a process" + why();
   ::rlimit length{};
   if (::getrlimit(RLIMIT_FSIZE, &length) == 0 && length.rlim_cur != RLIM_INFINITY)
     return "the length of files is limited, and with it that of memory files";

@@ -51,7 +51,7 @@ class Mapping {
 
 /// What whoever it is given to may do with it.
 enum class Sharing : bool {
-  Read,  ///< the owner's word, which nobody else can change
+  Read,  ///< written by the owner alone
   Write  ///< payloads: a received tensor is the receiver's to change, as stages do
 };
 

@@ -10,7 +10,7 @@
 #include <utility>
 
 #include "millrace/transport/listener.hpp"
-#include "transport/liveness/circle.hpp"
+#include "transport/link/endpoint.hpp"
 #include "transport/liveness/heartbeat_interval.hpp"
 #include "transport/shared_memory/backend.hpp"
 #include "transport/shared_memory/events.hpp"
@@ -22,9 +22,9 @@ using namespace std::chrono_literals;
 namespace {
 
 constexpr auto kSpin = 200us;  // 1 MiB is written, summed and read in so long
-/// After so many looks that found nothing, one of as many is tried.
+/// After this number of looks that found nothing, one in as many is tried.
 constexpr int kMostInVain = 16;
-/// With something to write for which there is no room, or a goodbye to say.
+/// With something to write for which there is no room, or a shutdown message to send.
 constexpr auto kImpatience = 10ms;
 constexpr auto kLookInterval = 25ms;
 /// Turns that come later than planned by more than this: this process was not running.
@@ -145,7 +145,7 @@ void RegionLoop::stop(const Failure& failure) noexcept {
   wake(bell_.number());
 }
 
-/// The second thread: a turn whenever the rank takes none itself.
+/// The progress thread: a turn whenever the rank takes none itself.
 void RegionLoop::run() noexcept {
   auto pause = options_.heartbeat;
   std::unique_lock lock(mutex_);
@@ -157,7 +157,7 @@ void RegionLoop::run() noexcept {
     // A rank that has the turn does all this itself.
     if (turn.owns_lock() || turn.try_lock()) {
       take_turn();
-      pause = std::min(options_.heartbeat, patience());
+      pause = std::min(options_.heartbeat, longest_rest());
       turn.unlock();
     }
     lock.lock();
@@ -181,7 +181,7 @@ void RegionLoop::take_turn() noexcept {
 }
 
 /// How long nothing needs to be done unless something happens.
-std::chrono::milliseconds RegionLoop::patience() const {
+std::chrono::milliseconds RegionLoop::longest_rest() const {
   const bool waits = std::any_of(
       known_.begin(), known_.end(), [](const Neighbour* each) { return !each->waiting.empty(); });
   if (leaving_ || waits)
@@ -199,7 +199,7 @@ std::chrono::milliseconds RegionLoop::patience() const {
 void RegionLoop::rest(Clock::duration longest) noexcept {
   guarded([&] {
     if (look_for_news(longest)) return;
-    const auto pause = patience();
+    const auto pause = longest_rest();
     const auto most = std::min(pause, std::chrono::ceil<std::chrono::milliseconds>(longest));
     due_ = Clock::now() + most;
     const bool needs_room = pause < options_.heartbeat || leaving_;
@@ -271,17 +271,16 @@ void RegionLoop::ring_all_bells() const {
 }
 
 void RegionLoop::broke(const std::exception& error) {
-  fail(FailureCause::Protocol,
-       "the transport of rank " + std::to_string(options_.rank.value) + " failed: " + error.what());
+  fail(FailureCause::Protocol, broken_link(options_.rank, error));
 }
 
 /// Makes sure that the rank knows us; it will introduce itself in its turn.
 RegionLoop::Neighbour& RegionLoop::dialled(Rank rank) {
   Neighbour& to = *neighbours_[rank.index()];
-  if (to.outbox || to.gone) return to;
-  to.outbox = std::make_shared<OwnOutbox>();
-  make_own(*to.outbox);
-  to.writer.emplace(to.outbox->content->ring);
+  if (to.send_queue || to.gone) return to;
+  to.send_queue = std::make_shared<OwnSendQueue>();
+  make_own(*to.send_queue);
+  to.writer.emplace(to.send_queue->content->ring);
   known_.push_back(&to);
   to.to = connect_to(to.socket_path);
   const DescriptorMessage message{DescriptorMessageKind::Introduction,
@@ -292,16 +291,17 @@ RegionLoop::Neighbour& RegionLoop::dialled(Rank rank) {
                                   0,
                                   0,
                                   kProtocolVersion};
-  if (!to.to || !send_message(to.to.number(),
-                              message,
-                              {board_.file.number(), to.outbox->file.number(), bell_.number()})) {
+  if (!to.to ||
+      !send_message(to.to.number(),
+                    message,
+                    {board_.file.number(), to.send_queue->file.number(), bell_.number()})) {
     hung_up(to);
     return to;
   }
-  to.outbox->file = {};
+  to.send_queue->file = {};
   watch_descriptor(to.to.number(), EventKind::To, rank);
   const std::size_t all = carrying_ ? carrying_->between.size() : neighbours_.size() - 1;
-  if (known_.size() == all) board_.file = {};  // everybody has it
+  if (known_.size() == all) board_.file = {};  // every rank has it
   return to;
 }
 
@@ -329,18 +329,11 @@ void RegionLoop::send(Rank to, const MessageTag& tag, TensorList payload) noexce
     header.source = options_.rank;
     header.destination = to;
     header.tag = tag;
-    header.tensor_count = static_cast<int>(payload.size());
-    for (std::size_t i = 0; i < std::max<std::size_t>(payload.size(), 1); ++i) {
-      Tensor tensor = payload.empty() ? Tensor() : std::move(payload[i]);
-      header.tensor_index = static_cast<int>(i);
-      header.absent = !tensor;
-      header.dtype = tensor.dtype();
-      header.dims = tensor ? tensor.dims() : Dims();
-      header.payload_bytes = tensor ? tensor.bytes() : 0;
+    for_each_frame(header, payload, {}, [&](const DataHeader& each, Tensor tensor) {
       if (peer.spare.empty()) peer.spare.emplace_back();
       peer.waiting.splice(peer.waiting.end(), peer.spare, peer.spare.begin());
-      peer.waiting.back() = {header, std::move(tensor)};
-    }
+      peer.waiting.back() = {each, std::move(tensor)};
+    });
     flush(peer);
   });
 }
@@ -360,9 +353,9 @@ void RegionLoop::learn_room(Rank to) noexcept {
 
 void RegionLoop::acknowledge_taken(Rank from, Direction /*direction*/) noexcept {
   const TakenCounts taken = mailbox_.taken(from);
-  Outbox& outbox = *neighbours_[from.index()]->outbox->content;
+  SendQueue& send_queue = *neighbours_[from.index()]->send_queue->content;
   for (std::size_t way = 0; way < taken.size(); ++way)
-    outbox.taken[way].store(taken[way], std::memory_order_release);
+    send_queue.taken[way].store(taken[way], std::memory_order_release);
 }
 
 std::vector<SharedBytes> RegionLoop::shared_bytes() const {

@@ -1,7 +1,7 @@
 // A rank's memory, that of the others, and whose turn it is with it. The rank's own thread takes
-// the turn to send and, while it waits, to receive; a second thread takes one ten times a second
-// while the rank computes, so that others see that it lives and take what waited for room. Nobody
-// waits for anybody: what has no room is kept until there is some.
+// the turn to send and, while it waits, to receive; a progress thread takes one ten times a second
+// while the rank computes, so that others see that it lives and take what waited for room. No rank
+// waits for another: what has no room is kept until there is some.
 #pragma once
 
 #include <algorithm>
@@ -26,9 +26,9 @@
 #include "transport/mailbox/mailbox.hpp"
 #include "transport/shared_memory/descriptor_message.hpp"
 #include "transport/shared_memory/events.hpp"
-#include "transport/shared_memory/frame_reader.hpp"
-#include "transport/shared_memory/outbox.hpp"
 #include "transport/shared_memory/region.hpp"
+#include "transport/shared_memory/ring.hpp"
+#include "transport/shared_memory/send_queue.hpp"
 #include "transport/shared_memory/slots.hpp"
 #include "transport/wire/frame.hpp"
 
@@ -58,12 +58,12 @@ struct Own {
   Content* content = nullptr;
 };
 
-struct OwnOutbox;
+struct OwnSendQueue;
 
 /// What a tensor in a sender's memory needs to return it.
 struct Loan {
   std::shared_ptr<Mapping> segment;
-  std::shared_ptr<OwnOutbox> outbox;
+  std::shared_ptr<OwnSendQueue> send_queue;
   Place place;
 };
 
@@ -91,8 +91,8 @@ class SpareLoans {
   std::size_t made_ = 0;
 };
 
-/// Our outbox for one other, which lives as long as tensors that are returned through it.
-struct OwnOutbox : Own<Outbox> {
+/// Our send_queue for one other, which lives as long as tensors that are returned through it.
+struct OwnSendQueue : Own<SendQueue> {
   SpareLoans loans;                    ///< of tensors of the other's
   std::atomic<std::uint32_t> held{0};  ///< slots of the other's that tensors lie in
 };
@@ -181,7 +181,7 @@ class RegionLoop {
     const std::string socket_path;
     std::string progress_file;
     Descriptor to;  // from dialling on
-    std::shared_ptr<OwnOutbox> outbox;
+    std::shared_ptr<OwnSendQueue> send_queue;
     std::optional<RingWriter> writer;
     Slots slots;
     std::vector<ChannelTensors> planned;  // for which no slots have been made
@@ -193,7 +193,7 @@ class RegionLoop {
     Descriptor process;
     Descriptor bell;
     Foreign<Board> board;
-    Foreign<Outbox> inbox;  // its outbox for us
+    Foreign<SendQueue> inbox;  // its send_queue for us
     std::optional<FrameReader> reader;
     TensorList assembling;
     std::uint64_t beat = 0;
@@ -220,7 +220,7 @@ class RegionLoop {
   void tick();
   bool look_for_news(Clock::duration longest);
   bool has_news() const;
-  std::chrono::milliseconds patience() const;
+  std::chrono::milliseconds longest_rest() const;
   void take_events(int timeout_ms);
   void take_event(const Event& event);
   void ring_bell(const Neighbour& to, Sleep least) const;
@@ -228,7 +228,7 @@ class RegionLoop {
 
   // region_loop_frames.cpp: frames in and out
   template <class Body>
-  void judged(const Neighbour& neighbour, const Body& body);
+  void checked(const Neighbour& neighbour, const Body& body);
   void refuse_memory(const Neighbour& neighbour, const TransportError& reason);
   void flush(Neighbour& to);
   bool post(Neighbour& to, Waiting& waiting);

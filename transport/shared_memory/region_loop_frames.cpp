@@ -4,6 +4,7 @@
 #include <cstring>
 #include <utility>
 
+#include "transport/link/endpoint.hpp"
 #include "transport/shared_memory/region_loop.hpp"
 
 namespace millrace::shared_memory {
@@ -17,25 +18,25 @@ constexpr std::size_t kInPlaceBytes = std::size_t{16} << 10U;
 /// out of them.
 constexpr std::uint32_t kMostHeld = kSlots / 2;
 
-void give_back(OwnOutbox& outbox, const Place& place) noexcept {
+void give_back(OwnSendQueue& send_queue, const Place& place) noexcept {
   // Our reads are over before the sender may write there again.
-  outbox.content->released[place.slot].store(place.use, std::memory_order_release);
+  send_queue.content->released[place.slot].store(place.use, std::memory_order_release);
 }
 
 void end_loan(void* /*data*/, std::size_t /*bytes*/, void* owner) noexcept {
   std::unique_ptr<Loan> loan(static_cast<Loan*>(owner));
-  const auto outbox = std::move(loan->outbox);
+  const auto send_queue = std::move(loan->send_queue);
   loan->segment.reset();
-  give_back(*outbox, loan->place);
-  outbox->loans.put(std::move(loan));
-  outbox->held.fetch_sub(1, std::memory_order_relaxed);
+  give_back(*send_queue, loan->place);
+  send_queue->loans.put(std::move(loan));
+  send_queue->held.fetch_sub(1, std::memory_order_relaxed);
 }
 
 }  // namespace
 
 /// What a rank says of itself in a way that no rank does ends the epoch.
 template <class Body>
-void RegionLoop::judged(const Neighbour& neighbour, const Body& body) {
+void RegionLoop::checked(const Neighbour& neighbour, const Body& body) {
   try {
     body();
   } catch (const TransportError& error) {
@@ -53,7 +54,7 @@ void RegionLoop::refuse_memory(const Neighbour& neighbour, const TransportError&
 void RegionLoop::flush(Neighbour& to) {
   if (to.waiting.empty() || stopped_) return;
   if (to.reader) {
-    judged(to, [&] { to.writer->heed(to.inbox.content->consumed); });
+    checked(to, [&] { to.writer->heed(to.inbox.content->consumed); });
     to.slots.reclaim(*to.inbox.content);
   }
   bool posted = false;
@@ -87,7 +88,7 @@ bool RegionLoop::post(Neighbour& to, Waiting& waiting) {
   return true;
 }
 
-/// The receiver is given a new segment before it can hear of a slot in it.
+/// The receiver is given a new segment before a frame names a slot in it.
 std::optional<Slots::Taken> RegionLoop::slot_for(Neighbour& to, const DataHeader& header) {
   const Payloads whose =
       header.tag.direction == Direction::Collective ? Payloads::OfCollectives : Payloads::OfPasses;
@@ -150,14 +151,14 @@ void RegionLoop::sweep(Neighbour& from) {
 
 void RegionLoop::drain(Neighbour& from) {
   const std::uint64_t before = from.reader->consumed();
-  judged(from, [&] {
+  checked(from, [&] {
     while (const auto entry = from.reader->next()) {
       take_frame(from, *entry);
       if (stopped_) return;
     }
   });
   if (stopped_ || from.reader->consumed() == before) return;
-  from.outbox->content->consumed.store(from.reader->consumed());
+  from.send_queue->content->consumed.store(from.reader->consumed());
   ring_bell(from, Sleep::ForRoom);
 }
 
@@ -165,33 +166,28 @@ void RegionLoop::take_frame(Neighbour& from, const RingEntry& entry) {
   if (from.reader->lacks(entry)) static_cast<void>(read_segments(from));
   const FrameReader::Frame frame = from.reader->read(entry);
   if (frame.refusal != Refusal::None)
-    return fail(FailureCause::Protocol,
-                "rank " + std::to_string(options_.rank.value) + " refuses a frame of rank " +
-                    std::to_string(from.rank.value) + ": " + name_of(frame.refusal));
+    return fail(FailureCause::Protocol, refused_frame(options_.rank, from.rank, frame.refusal));
   if (frame.header.tensor_count > 0) from.assembling.push_back(tensor_of(from, frame));
   if (!frame.ends_message) return;
   if (!mailbox_.deliver(from.rank, frame.header.tag, std::exchange(from.assembling, {})))
-    fail(FailureCause::Protocol,
-         "rank " + std::to_string(from.rank.value) + " sent the " + to_string(frame.header.tag) +
-             " twice, or more than the channel to rank " + std::to_string(options_.rank.value) +
-             " holds");
+    fail(FailureCause::Protocol, surplus_message(options_.rank, from.rank, frame.header.tag));
 }
 
 Tensor RegionLoop::tensor_of(Neighbour& from, const FrameReader::Frame& frame) {
   const DataHeader& header = frame.header;
   if (header.absent) return {};
-  if (frame.bytes.size() >= kInPlaceBytes && from.outbox->held < kMostHeld) {
-    auto loan = from.outbox->loans.take();
-    *loan = {from.reader->segment(frame.place), from.outbox, frame.place};
+  if (frame.bytes.size() >= kInPlaceBytes && from.send_queue->held < kMostHeld) {
+    auto loan = from.send_queue->loans.take();
+    *loan = {from.reader->segment(frame.place), from.send_queue, frame.place};
     Tensor tensor(header.dtype, header.dims, frame.bytes.data(), end_loan, loan.get());
     static_cast<void>(loan.release());  // the tensor's, from now on
-    from.outbox->held.fetch_add(1, std::memory_order_relaxed);
+    from.send_queue->held.fetch_add(1, std::memory_order_relaxed);
     return tensor;
   }
   Tensor tensor = pool_.make(header.dtype, header.dims);
   if (frame.bytes.empty()) return tensor;
   std::memcpy(tensor.data(), frame.bytes.data(), frame.bytes.size());
-  give_back(*from.outbox, frame.place);
+  give_back(*from.send_queue, frame.place);
   return tensor;
 }
 

@@ -1,5 +1,5 @@
-// Who comes and who goes. A connection carries descriptors only, and its end is the end of who
-// stands at the other: nobody connects again.
+// Ranks that connect and leave. A connection carries descriptors only, and its end is the end of
+// the peer: no rank connects again.
 #include <algorithm>
 #include <fcntl.h>
 #include <sys/epoll.h>
@@ -15,7 +15,7 @@ namespace millrace::shared_memory {
 namespace {
 
 constexpr std::size_t kMostSegments = kSlots;
-constexpr std::size_t kMostStrangers = 16;  // who have come and not said who they are
+constexpr std::size_t kMostUnknown = 16;  // who have come and not said who they are
 
 template <class Content>
 void map_foreign(Foreign<Content>& foreign, const Descriptor& file) {
@@ -36,7 +36,7 @@ void RegionLoop::accept_guests() {
   for (Descriptor& guest : guests)
     if (!read_guest(guest)) guests_.push_back(std::move(guest));
   // A rank says who it is as it comes: who has long said nothing is none.
-  const std::size_t most = neighbours_.size() + kMostStrangers;
+  const std::size_t most = neighbours_.size() + kMostUnknown;
   if (guests_.size() > most)
     guests_.erase(guests_.begin(), guests_.end() - static_cast<std::ptrdiff_t>(most));
 }
@@ -79,7 +79,7 @@ void RegionLoop::take_introduction(Descriptor socket, ReceivedMessage introducti
   peer.process = process_of(peer.from.number());
   const auto now = Clock::now();
   monitor_.heard(rank, now);
-  dialled(rank).outbox->content->met.store(1, std::memory_order_release);
+  dialled(rank).send_queue->content->met.store(1, std::memory_order_release);
   wake(peer.bell.number());
   if (peer.gone) return;
   watch_descriptor(peer.from.number(), EventKind::From, rank);
@@ -99,13 +99,13 @@ bool RegionLoop::read_segments(Neighbour& from) {
         message.number != from.reader->segments() || message.number >= kMostSegments ||
         received.descriptors.size() != 1)
       throw TransportError("a descriptor message of rank " + std::to_string(from.rank.value) +
-                           " is no segment of shared memory");
+                           " is not a segment of shared memory");
     from.reader->add(map_region(received.descriptors.front(), message.bytes, Sharing::Write));
   }
 }
 
 /// The process has ended, or has given its endpoint up. Whoever has read all that we sent, and
-/// heard our goodbye, owes us nothing.
+/// received our shutdown message, has nothing left to send.
 void RegionLoop::hung_up(Neighbour& peer) {
   if (peer.gone) return;
   if (!peer.reader) accept_guests();  // it may have said something before

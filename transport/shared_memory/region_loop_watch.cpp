@@ -1,5 +1,5 @@
-// Time: signs of life, hanging peers, and the goodbye. Reports say the same as those of ranks that
-// talk over sockets; what a rank does is read from its file.
+// Time: signs of life, hanging peers, and the shutdown message. Reports say the same as those of
+// ranks that use sockets; what a rank does is read from its file.
 #include <algorithm>
 
 #include "transport/shared_memory/region_loop.hpp"
@@ -36,7 +36,7 @@ void RegionLoop::watch(Clock::time_point now) {
   if (const auto failure = watch_.judge(now)) fail(*failure);
 }
 
-/// Everything that we sent it was read, and it knows us: our goodbye lies before it.
+/// Everything that we sent it was read, and it knows us: our shutdown message lies before it.
 bool RegionLoop::is_settled(const Neighbour& peer) const {
   if (peer.left || peer.gone || (carrying_ && !carries(peer))) return true;
   return peer.reader && peer.waiting.empty() &&
@@ -63,7 +63,7 @@ void RegionLoop::fail(FailureCause cause, const std::string& text) {
   shout(*stopped_);
 }
 
-/// Passed on by everybody: not all know the one who found out.
+/// Passed on by every rank: not all know the one that failed first.
 void RegionLoop::shout(const Failure& failure) {
   Board& board = *board_.content;
   if (board.stop != 0) return;

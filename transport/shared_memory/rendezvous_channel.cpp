@@ -15,7 +15,7 @@ namespace millrace::shared_memory {
 
 namespace {
 
-/// So often a visitor tries whether rank 0 has come.
+/// Interval at which a rank tries whether rank 0 has come.
 constexpr std::chrono::milliseconds kAgain{10};
 
 constexpr int kMostRanks = 1 << 16;
@@ -78,7 +78,7 @@ class SharedMemoryChannel final : public RendezvousChannel {
  private:
   [[nodiscard]] bool is_host() const { return options_.rank == Rank{0}; }
 
-  /// False where nobody is, or takes no more now.
+  /// False where no rank is, or it takes no more now.
   bool post(Rank to, std::span<const std::byte> note) {
     const sockaddr_un name = name_of(is_host() ? file_of_rank(options_, to, "notes") : place_);
     const ssize_t sent = ::sendto(socket_.number(),

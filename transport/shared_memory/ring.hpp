@@ -1,15 +1,21 @@
 // Frames from one rank to another: a ring that its writer alone can write, of which the reader
 // believes nothing. It copies an entry out before it looks at it, and holds the counter to what a
-// ring can be. A writer that dies inside an entry has not counted it: nobody reads it.
+// ring can be. A writer that dies inside an entry has not counted it, so it is not read.
 #pragma once
 
 #include <array>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <optional>
+#include <span>
+#include <utility>
+#include <vector>
 
+#include "transport/shared_memory/region.hpp"
 #include "transport/wire/envelope.hpp"
+#include "transport/wire/frame.hpp"
 
 namespace millrace::shared_memory {
 
@@ -56,7 +62,7 @@ class RingWriter {
 
   [[nodiscard]] bool full() const { return published_ - consumed_ == kRingEntries; }
   [[nodiscard]] std::uint64_t consumed() const { return consumed_; }
-  /// Whether so many read would be all.
+  /// Whether all is read when `consumed` are.
   [[nodiscard]] bool settled_at(std::uint64_t consumed) const { return consumed == published_; }
 
   /// Into a ring that is not full.
@@ -84,6 +90,53 @@ class RingReader {
  private:
   const RingMemory* memory_;
   std::uint64_t consumed_ = 0;
+};
+
+/// Thread-safety: externally synchronised, except `has_news`.
+class FrameReader {
+ public:
+  struct Frame {
+    Refusal refusal = Refusal::None;  ///< the rest is meant when there is none
+    DataHeader header;
+    Place place;
+    std::span<std::byte> bytes;
+    bool ends_message = false;
+  };
+
+  /// `memory` must outlive this.
+  FrameReader(const RingMemory& memory, const FrameExpectation& expected)
+      : ring_(memory), judge_(expected) {}
+
+  [[nodiscard]] bool has_news() const { return ring_.has_news(); }
+  [[nodiscard]] std::uint64_t consumed() const { return ring_.consumed(); }
+
+  [[nodiscard]] std::size_t segments() const { return segments_.size(); }
+  [[nodiscard]] const std::shared_ptr<Mapping>& segment(const Place& place) const {
+    return segments_[place.segment];
+  }
+  void add(Mapping segment) { segments_.push_back(std::make_shared<Mapping>(std::move(segment))); }
+
+  /// Whether a frame lies in a segment that is not here, though it was given before the frame.
+  [[nodiscard]] bool lacks(const RingEntry& entry) const {
+    return has_bytes(entry.place) && entry.place.segment >= segments_.size();
+  }
+
+  /// The next entry of the ring, not checked yet. Throws TransportError as RingReader::take.
+  [[nodiscard]] std::optional<RingEntry> next() { return ring_.take(); }
+
+  /// Judges it. Nothing is retried: memory loses nothing on the way, so whatever is wrong was
+  /// written so. Throws TransportError for a place outside of all segments.
+  [[nodiscard]] Frame read(const RingEntry& entry);
+
+ private:
+  static bool has_bytes(const Place& place) {
+    return place.slot != Place::kNowhere || place.bytes != 0;
+  }
+  [[nodiscard]] std::span<std::byte> bytes_at(const Place& place) const;
+
+  RingReader ring_;
+  FrameJudge judge_;
+  std::vector<std::shared_ptr<Mapping>> segments_;
 };
 
 }  // namespace millrace::shared_memory

@@ -44,7 +44,7 @@ Slots::Taken Slots::use(Free& free, Free::iterator found, std::size_t bytes) {
           segments_[slot.segment].data() + slot.offset};
 }
 
-void Slots::reclaim(const Outbox& receivers) {
+void Slots::reclaim(const SendQueue& receivers) {
   std::erase_if(busy_, [&](Free::node_type& number) {
     const Slot& slot = slots_[number.mapped()];
     const auto released = receivers.released[number.mapped()].load(std::memory_order_acquire);

@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "millrace/core/ids.hpp"
-#include "transport/shared_memory/outbox.hpp"
 #include "transport/shared_memory/region.hpp"
+#include "transport/shared_memory/send_queue.hpp"
 
 namespace millrace::shared_memory {
 
@@ -19,7 +19,7 @@ namespace millrace::shared_memory {
 /// to a power of two.
 [[nodiscard]] std::size_t slot_bytes(std::size_t bytes);
 
-/// Of planned slots at most, so that there are others for what no plan tells of.
+/// Of planned slots at most, so that there are others for what no plan has.
 inline constexpr std::size_t kMostPlanned = kSlots / 4;
 
 /// Whose payloads: those of passes have slots that were planned.
@@ -38,10 +38,10 @@ class Slots {
   [[nodiscard]] std::optional<Taken> take(std::size_t bytes, Payloads whose);
 
   /// What was released lies free again.
-  void reclaim(const Outbox& receivers);
+  void reclaim(const SendQueue& receivers);
 
   /// Whether there may be more slots, and memory for more slots of such a size. The receiver must
-  /// have it before it hears of a slot in it.
+  /// have it before a frame names a slot in it.
   [[nodiscard]] bool can_grow() const { return slots_.size() < kSlots; }
   [[nodiscard]] static Region segment_for(std::size_t bytes);
   void add(Mapping segment, std::size_t bytes, Payloads whose);

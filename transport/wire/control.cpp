@@ -23,7 +23,7 @@ bool is_shown(char letter) {
   return letter == 0 || (letter >= ' ' && letter <= '~');
 }
 
-/// Writes fields one behind the other.
+/// Writes fields one after the other.
 class Writer {
  public:
   explicit Writer(FrameBytes& bytes) : bytes_(bytes) {}

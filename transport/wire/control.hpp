@@ -15,7 +15,7 @@
 
 namespace millrace {
 
-/// Did everything below `sequence` arrive? Travels behind the data, on its connection.
+/// Did everything below `sequence` arrive? Travels after the data, on its connection.
 struct Probe {
   static constexpr FrameKind kKind = FrameKind::Probe;
   std::uint64_t sequence = 0;
@@ -50,7 +50,7 @@ struct Progress {
   std::chrono::nanoseconds age{};
 };
 
-/// Everybody must stop.
+/// Every rank must stop.
 struct Abort {
   static constexpr FrameKind kKind = FrameKind::Abort;
   FailureCause cause = FailureCause::Cancelled;
@@ -87,7 +87,7 @@ struct Missing {
   friend bool operator==(const Missing&, const Missing&) = default;
 };
 
-/// Everybody agrees; the addresses of all ranks.
+/// All ranks agree; their addresses.
 struct Welcome {
   static constexpr FrameKind kKind = FrameKind::Welcome;
   std::string text;
@@ -95,7 +95,7 @@ struct Welcome {
   friend bool operator==(const Welcome&, const Welcome&) = default;
 };
 
-/// Somebody disagrees; the difference.
+/// A rank disagrees; the difference.
 struct Refused {
   static constexpr FrameKind kKind = FrameKind::Refused;
   std::string text;
@@ -106,7 +106,7 @@ struct Refused {
 using Control =
     std::variant<Probe, Ack, Nack, Progress, Abort, Bye, ByeAck, Hello, Missing, Welcome, Refused>;
 
-/// A control frame as it travels: the fields in the header, the text behind it.
+/// A control frame as it travels: the fields in the header, the text after it.
 struct ControlBytes {
   FrameBytes header{};
   std::string text;

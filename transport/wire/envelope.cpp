@@ -139,8 +139,8 @@ const char* name_of(Refusal refusal) {
   switch (refusal) {
     case Refusal::None:
       return "none";
-    case Refusal::Stranger:
-      return "stranger";
+    case Refusal::UnknownPeer:
+      return "unknown peer";
     case Refusal::PartCount:
       return "part count";
     case Refusal::HeaderSize:

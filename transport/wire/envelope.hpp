@@ -11,7 +11,7 @@
 #include <span>
 
 #include "millrace/core/ids.hpp"
-#include "transport/mailbox/taken_counts.hpp"
+#include "transport/mailbox/message_queue.hpp"
 
 namespace millrace {
 
@@ -52,7 +52,7 @@ struct Envelope {
   Rank source;
   Rank destination;
   std::uint64_t acknowledged = 0;  ///< everything below has arrived here
-  TakenCounts taken{};             ///< so many messages were taken
+  TakenCounts taken{};             ///< messages taken
   int wished_lead = 0;             ///< what would put large tensors on a boundary here
 
   friend bool operator==(const Envelope&, const Envelope&) = default;
@@ -61,7 +61,7 @@ struct Envelope {
 /// Why a frame is not taken.
 enum class Refusal : std::uint8_t {
   None,
-  Stranger,     ///< the connection is not that of a rank of this job
+  UnknownPeer,  ///< the connection is not that of a rank of this job
   PartCount,    ///< not exactly header and payload
   HeaderSize,   ///< not 160 bytes
   Magic,        ///< not ours
@@ -97,7 +97,7 @@ enum class Answer : std::uint8_t {
   switch (refusal) {
     case Refusal::None:
       return Answer::Accept;
-    case Refusal::Stranger:
+    case Refusal::UnknownPeer:
     case Refusal::Job:
     case Refusal::Epoch:
       return Answer::Drop;

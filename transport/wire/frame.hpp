@@ -1,9 +1,11 @@
 // Data frames: one tensor per frame, a header in front of its bytes.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <utility>
 
 #include "millrace/core/tensor.hpp"
 #include "millrace/transport/endpoint.hpp"
@@ -32,6 +34,27 @@ struct DataHeader : Envelope {
 
   friend bool operator==(const DataHeader&, const DataHeader&) = default;
 };
+
+/// Calls send(header, tensor) for each tensor of a message, once without one for an empty list:
+/// `header` with what describes the tensor. `hashes` has one number per tensor, or is empty.
+template <class Send>
+void for_each_frame(DataHeader header,
+                    TensorList& tensors,
+                    std::span<const std::uint64_t> hashes,
+                    const Send& send) {
+  header.tensor_count = static_cast<int>(tensors.size());
+  for (std::size_t i = 0; i < std::max<std::size_t>(tensors.size(), 1); ++i) {
+    Tensor tensor = tensors.empty() ? Tensor() : std::move(tensors[i]);
+    header.tensor_index = static_cast<int>(i);
+    header.absent = !tensor;
+    header.dtype = tensor.dtype();
+    header.dims = tensor ? tensor.dims() : Dims();
+    header.payload_bytes = tensor ? tensor.bytes() : 0;
+    header.hashed = i < hashes.size();
+    header.payload_hash = header.hashed ? hashes[i] : 0;
+    send(header, std::move(tensor));
+  }
+}
 
 /// True for frames that carry a tensor of a message.
 [[nodiscard]] constexpr bool carries_tensor(FrameKind kind) {
@@ -69,5 +92,35 @@ void check_fields(const MessageTag& tag, std::size_t tensors);
                              std::size_t payload_part_bytes,
                              const FrameExpectation& expected,
                              DataHeader& out) noexcept;
+
+/// Checks the data frames of one source, which have sequence numbers without holes.
+/// Thread-safety: externally synchronised.
+class FrameJudge {
+ public:
+  explicit FrameJudge(const FrameExpectation& expected) : expectation_(expected) {}
+
+  /// None accepts the frame: `expected()` has moved on. `out` is filled then, and for Duplicate,
+  /// Gap, State and Payload. Cost: decode, and payload_hash of a hashed frame.
+  [[nodiscard]] Refusal take(std::span<const std::byte> header,
+                             std::span<const std::byte> payload,
+                             DataHeader& out);
+
+  /// The next sequence number; everything below has arrived.
+  [[nodiscard]] std::uint64_t expected() const { return next_; }
+
+  /// True between the first and the last tensor of a message.
+  [[nodiscard]] bool inside_message() const { return next_tensor_ != 0; }
+
+  [[nodiscard]] const FrameExpectation& expectation() const { return expectation_; }
+
+ private:
+  [[nodiscard]] bool legal(const DataHeader& header) const;
+
+  FrameExpectation expectation_;
+  std::uint64_t next_ = 0;
+  int next_tensor_ = 0;
+  int tensors_ = 0;
+  MessageTag tag_;
+};
 
 }  // namespace millrace

@@ -83,7 +83,7 @@ std::string address_towards(const std::string& host) {
   const bool found = !number.empty() && ::connect(socket.number(), general, size) == 0 &&
                      ::getsockname(socket.number(), general, &size) == 0;
   if (!found)
-    throw TransportError("cannot tell from which address " + host + " is reached: " + problem);
+    throw TransportError("cannot find from which address " + host + " is reached: " + problem);
   return number_in(address);
 }
 
@@ -105,7 +105,7 @@ SocketAddresses socket_addresses(const PeerAddress& address) {
   };
   if ((words.size() != 2 && words.size() != 4) || !reached(words[0]) || !reached(words[1]) ||
       (words.size() == 4 && !words[3].starts_with(shared_memory::kNameless)))
-    throw TransportError("'" + address.text + "' is no address of a ZeroMQ endpoint");
+    throw TransportError("'" + address.text + "' is not the address of a ZeroMQ endpoint");
   words.resize(4);
   return {words[0], words[1], words[2], words[3]};
 }
@@ -128,7 +128,7 @@ MeetingPlace meeting_place(const std::string& url) {
   }
   require(good,
           "'" + url +
-              "' is no place to meet: tcp://host:port with a port from 1 to 65535, or "
+              "' is not a rendezvous: tcp://host:port with a port from 1 to 65535, or "
               "ipc://path");
   return place;
 }

@@ -1,5 +1,5 @@
-// Where ranks meet and listen, taken apart: what is no address is refused before anything waits for
-// it, and nothing listens on more than the one address that was named.
+// Addresses of the rendezvous and of ranks: an invalid address is rejected before anything waits
+// for it, and nothing listens on more than the one address that was named.
 #pragma once
 
 #include <string>
@@ -34,10 +34,10 @@ struct MeetingPlace {
 /// Throws InvalidArgument for any other text.
 MeetingPlace meeting_place(const std::string& url);
 
-/// The first IPv4 number of a name; empty for one that nobody knows (yet), and why.
+/// The first IPv4 number of a name; empty for an unknown one, and why.
 std::string resolve_ipv4(const std::string& host, std::string* problem = nullptr);
 
-/// Whether this machine can listen at a number; at a port of it, whether nobody does.
+/// Whether this machine can listen at a number; at a port of it, whether it is free.
 bool is_own_address(const std::string& number);
 bool is_free(const std::string& number, int port);
 

@@ -1,7 +1,7 @@
-// CURVE alone lets in everybody who knows the server's key; the ZAP handler makes it a list.
+// CURVE alone accepts any peer with the server's key; the ZAP handler accepts a list of keys.
 // Sockets without CURVE ask it too, and are let in: a socket that asks refuses the protocol's
-// versions 1 and 2, in which a stranger who says his name at the wrong moment aborts the whole
-// process.
+// versions 1 and 2, in which an unknown peer that sends its name at the wrong moment aborts the
+// whole process.
 #include "transport/zeromq/context.hpp"
 
 #include <array>
@@ -52,12 +52,12 @@ ZeroMqContext::Parts::Parts() {
   gate = zmq::socket_t(context, zmq::socket_type::rep);
   gate.set(zmq::sockopt::linger, 0);
   gate.bind("inproc://zeromq.zap.01");
-  gatekeeper = std::jthread([this] { keep_gate(); });
+  zap_handler = std::jthread([this] { keep_gate(); });
 }
 
 ZeroMqContext::Parts::~Parts() {
-  context.shutdown();  // ends the gatekeeper's wait
-  gatekeeper.join();
+  context.shutdown();  // ends the zap_handler's wait
+  zap_handler.join();
 }
 
 void ZeroMqContext::Parts::admit(const std::string& domain,

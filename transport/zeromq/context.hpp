@@ -1,4 +1,4 @@
-// The context's inside: the gatekeeper answers every handshake, those of CURVE from a list of keys
+// The context's inside: the zap_handler answers every handshake, those of CURVE from a list of keys
 // per domain.
 #pragma once
 
@@ -31,7 +31,7 @@ struct ZeroMqContext::Parts {
   std::map<std::string, std::map<std::string, std::string>> user_of;  // domain -> key -> user
   int domains = 0;
   zmq::socket_t gate;
-  std::jthread gatekeeper;  // owns `gate`
+  std::jthread zap_handler;  // owns `gate`
 
  private:
   void keep_gate() noexcept;

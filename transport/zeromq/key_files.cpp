@@ -71,7 +71,7 @@ void write_private(const std::string& path, std::string_view text) {
   throw InvalidArgument(refusal);
 }
 
-/// Own public and secret key, then everybody's public ones.
+/// Own public and secret key, then the public keys of all ranks.
 SecretText file_of(const CurveKeys& own, const std::string& public_keys) {
   std::string text;
   text.reserve(2 * own.public_key.size() + public_keys.size() + 8);  // never moves
@@ -82,7 +82,7 @@ SecretText file_of(const CurveKeys& own, const std::string& public_keys) {
   return secret;
 }
 
-/// `name` is the file's for sentences.
+/// `name` is the file's for messages.
 CurveRing ring_of(SecretFile& file, const std::string& name) {
   const ParameterText keys_of = named("keys") + " " + name + ": ";
   require(file.good(), keys_of + "cannot be read");
@@ -95,7 +95,7 @@ CurveRing ring_of(SecretFile& file, const std::string& name) {
     ring.public_keys.push_back(key);
   if (!is_curve_key(ring.own.public_key) || !is_curve_key(ring.own.secret_key.text()) ||
       !std::all_of(ring.public_keys.begin(), ring.public_keys.end(), is_curve_key))
-    throw DataError(name + ": this is no file of keys (millrace keys makes them)");
+    throw DataError(name + ": not a file of keys (millrace keys makes them)");
   return ring;
 }
 

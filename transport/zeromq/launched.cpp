@@ -40,13 +40,13 @@ void leave_address(const std::string& folder, const std::string& url) {
 }
 
 /// The node's own, where its name is one of this machine; else this machine's.
-std::string address_of_first(const MeetingPlace& wish) {
-  if (const std::string number = resolve_ipv4(wish.host); is_own_address(number)) return number;
+std::string address_of_first(const MeetingPlace& asked) {
+  if (const std::string number = resolve_ipv4(asked.host); is_own_address(number)) return number;
   std::string name(256, '\0');
   if (::gethostname(name.data(), name.size() - 1) == 0)
     if (const std::string number = resolve_ipv4(name.c_str()); is_own_address(number))
       return number;
-  throw TransportError("rank 0 finds no address of its own: neither the first node, " + wish.host +
+  throw TransportError("rank 0 finds no address of its own: neither the first node, " + asked.host +
                        ", nor this machine's name is one");
 }
 
@@ -89,16 +89,16 @@ FolderRendezvous::~FolderRendezvous() {
 }
 
 void FolderRendezvous::make() {
-  const MeetingPlace wish = meeting_place(place_.rendezvous);
-  const std::string host = address_of_first(wish);
-  int port = wish.port;
+  const MeetingPlace asked = meeting_place(place_.rendezvous);
+  const std::string host = address_of_first(asked);
+  int port = asked.port;
   while (!is_free(host, port))
-    if (++port == wish.port + kPortsTried)
+    if (++port == asked.port + kPortsTried)
       throw TransportError(
           fmt::format("rank 0 cannot listen at {}: none of {} ports from {} on is free",
                       host,
                       kPortsTried,
-                      wish.port));
+                      asked.port));
   // What lies there was left by a run of the same number that was killed.
   std::error_code ignored;
   std::filesystem::remove_all(place_.shared, ignored);
@@ -143,9 +143,9 @@ std::string interface_of(const LaunchConfig& place, ZeroMqLink link) {
 
 ZeroMqOptions socket_options(const LaunchConfig& place, const std::vector<ChannelDepth>& depths) {
   auto options = link_options<ZeroMqOptions>(place, depths);
-  options.link = place.endpoint == "ipc" ? ZeroMqLink::Ipc : ZeroMqLink::Tcp;
+  options.link = place.backend == Backend::Ipc ? ZeroMqLink::Ipc : ZeroMqLink::Tcp;
   options.interface = interface_of(place, options.link);
-  if (place.endpoint == "mixed") options.local_group = shared_memory::local_group();
+  if (place.backend == Backend::Mixed) options.local_group = shared_memory::local_group();
   options.insecure = place.insecure;
   return options;
 }

@@ -45,8 +45,8 @@ void ConnectionMonitor::retried(Clock::time_point now) {
 
 bool ConnectionMonitor::lost(Clock::time_point now,
                              Clock::duration grace,
-                             Clock::duration patience) const {
-  return down_since_ && now - *down_since_ > (refused_ ? grace : patience);
+                             Clock::duration timeout) const {
+  return down_since_ && now - *down_since_ > (refused_ ? grace : timeout);
 }
 
 Line::Line(zmq::context_t& context,
@@ -58,7 +58,7 @@ Line::Line(zmq::context_t& context,
       socket(make_dialer(context, options, peer, linger_ms)),
       monitor(context, ZMQ_PAIR),
       watch(ConnectionMonitor::Clock::now()) {
-  // Before the connection, which is what it tells of.
+  // Before the connection, whose events it reports.
   const std::string name =
       "inproc://monitor-" + std::to_string(reinterpret_cast<std::uintptr_t>(socket.handle()));
   if (zmq_socket_monitor(socket.handle(), name.c_str(), kMonitored) != 0)

@@ -20,11 +20,12 @@ class ConnectionMonitor {
 
   explicit ConnectionMonitor(Clock::time_point dialled) : dialled_(dialled) {}
 
-  /// Somebody listens there; the hand-shake begins.
+  /// A process listens there; the handshake begins.
   void connected();
   void shaken(Clock::time_point now);
   void ended(Clock::time_point now);
-  /// Another attempt will be made: after an end as a matter of course, else because nobody listens.
+  /// Another attempt will be made: after an end as a matter of course, else because no process
+  /// listens.
   void retried(Clock::time_point now);
 
   [[nodiscard]] bool up() const { return up_; }
@@ -32,11 +33,11 @@ class ConnectionMonitor {
   /// From dialling to the end of the first hand-shake; zero before.
   [[nodiscard]] Clock::duration took() const { return took_; }
 
-  /// Where nobody listens any more for `grace`, or what had been up has not come back for
-  /// `patience`, the other side is gone.
+  /// Where no process listens any more for `grace`, or what had been up has not come back for
+  /// `timeout`, the other side is gone.
   [[nodiscard]] bool lost(Clock::time_point now,
                           Clock::duration grace,
-                          Clock::duration patience) const;
+                          Clock::duration timeout) const;
 
  private:
   Clock::time_point dialled_;
@@ -48,7 +49,7 @@ class ConnectionMonitor {
   std::optional<Clock::time_point> down_since_;
 };
 
-/// The sockets of one connection: a dialler and what tells of it.
+/// The sockets of one connection: a dialler and the monitor of its events.
 struct Line {
   Rank to;
   zmq::socket_t socket;

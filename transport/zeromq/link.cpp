@@ -1,5 +1,5 @@
 // Go-back-N: a receiver takes frames in sequence only and asks once for what is missing; a sender
-// repeats from there. The sender's probe travels behind its data, so a probe that arrives before
+// repeats from there. The sender's probe travels after its data, so a probe that arrives before
 // its data proves that the data is lost: nothing is ever sent twice because a link is slow. A probe
 // says which question its sender had obeyed, so those that left earlier prove nothing about what
 // was repeated.

@@ -11,7 +11,7 @@
 #include <span>
 
 #include "transport/wire/control.hpp"
-#include "transport/wire/judge.hpp"
+#include "transport/wire/frame.hpp"
 
 namespace millrace::zeromq {
 
@@ -71,7 +71,7 @@ struct RetainedFrame {
   int lead = 0;
   std::uint64_t sequence = 0;
   /// Copies of the frame that the network layer still reads. The release decrement there pairs with
-  /// the acquire load in sweep(): whoever frees the tensor sees that nobody reads it any more.
+  /// the acquire load in sweep(): when the tensor is freed, no reads are left.
   std::atomic<int> flights{0};
 };
 

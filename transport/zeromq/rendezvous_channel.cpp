@@ -16,15 +16,15 @@ namespace {
 
 constexpr int kLastNoteMs = 2000;
 constexpr int kMostRanks = 1 << 16;
-constexpr std::size_t kMostVisitors = 4;  // with one rank
+constexpr std::size_t kMostPeers = 4;  // with one rank
 
-/// "r1" of "r1-5e0c": every visitor has a word of its own, since a socket drops the second of two
-/// visitors with one name and tells nobody.
+/// "r1" of "r1-5e0c": every peer has a word of its own, since a socket drops the second of two
+/// peers with one name without an error.
 std::string_view name_of_rank(std::string_view identity) {
   return identity.substr(0, identity.find('-'));
 }
 
-/// Rank 0 hears all others; every other rank hears rank 0.
+/// Rank 0 receives from all others; every other rank from rank 0.
 class ZeroMqChannel final : public RendezvousChannel {
  public:
   ZeroMqChannel(const std::string& url,
@@ -42,7 +42,7 @@ class ZeroMqChannel final : public RendezvousChannel {
   /// Rank 0 sends to all that say to be the rank.
   void send(Rank to, std::span<const std::byte> header, std::string_view text) override {
     if (!is_host()) return send_to({}, header, text);
-    for (const std::string& visitor : visitors_[to.value]) send_to(visitor, header, text);
+    for (const std::string& peer : peers_[to.value]) send_to(peer, header, text);
   }
 
   std::optional<RendezvousMessage> receive(std::chrono::milliseconds longest) override {
@@ -58,7 +58,7 @@ class ZeroMqChannel final : public RendezvousChannel {
     const std::string_view name = parts.front().to_string_view();
     const int from = is_host() ? rank_of(name_of_rank(name), kMostRanks) : 0;
     if (from < 0 || (is_host() && !speaks_for_itself(parts))) return std::nullopt;
-    if (is_host()) remember(visitors_[from], std::string(name));
+    if (is_host()) remember(peers_[from], std::string(name));
     const zmq::message_t& header = parts[parts.size() - 2];
     const auto* bytes = header.data<std::byte>();
     return RendezvousMessage{Rank{from}, {bytes, bytes + header.size()}, parts.back().to_string()};
@@ -71,17 +71,15 @@ class ZeroMqChannel final : public RendezvousChannel {
  private:
   [[nodiscard]] bool is_host() const { return options_.rank == Rank{0}; }
 
-  static void remember(std::deque<std::string>& visitors, std::string name) {
-    std::erase(visitors, name);
-    visitors.push_back(std::move(name));
-    if (visitors.size() > kMostVisitors) visitors.pop_front();
+  static void remember(std::deque<std::string>& peers, std::string name) {
+    std::erase(peers, name);
+    peers.push_back(std::move(name));
+    if (peers.size() > kMostPeers) peers.pop_front();
   }
 
-  void send_to(const std::string& visitor,
-               std::span<const std::byte> header,
-               std::string_view text) {
+  void send_to(const std::string& peer, std::span<const std::byte> header, std::string_view text) {
     try {
-      zmq::message_t name(visitor);
+      zmq::message_t name(peer);
       if (is_host() && !send_part(socket_, name, true)) return;
       zmq::message_t head(header.data(), header.size());
       zmq::message_t body(text);
@@ -128,7 +126,7 @@ class ZeroMqChannel final : public RendezvousChannel {
   std::shared_ptr<ZeroMqContext> context_;
   SocketFile file_;
   zmq::socket_t socket_;
-  std::map<int, std::deque<std::string>> visitors_;  // rank 0: by rank, the last heard last
+  std::map<int, std::deque<std::string>> peers_;  // rank 0: by rank, the last heard last
 };
 
 }  // namespace

@@ -8,6 +8,8 @@
 #include <unistd.h>
 #include <utility>
 
+#include "transport/link/endpoint.hpp"
+
 namespace millrace::zeromq {
 
 namespace {
@@ -24,7 +26,7 @@ bool can_lead(const Tensor& tensor) {
   return tensor.margins() == Margins::Whole && tensor.bytes() >= kInPlaceBytes;
 }
 
-/// After so many rests in which the rank took all turns itself, the second thread sleeps.
+/// After this number of rests in which the rank took all turns itself, the progress thread sleeps.
 constexpr int kIdleRests = 10;
 constexpr std::chrono::milliseconds kSleep{2000};
 
@@ -63,7 +65,7 @@ SocketLoop::SocketLoop(const ZeroMqOptions& options,
   for (const auto& peer : peers_)
     if (peer) monitor_.excuse(peer->rank);
   for (const Rank rank : watched_) monitor_.expect(rank);
-  next_told_ = options.rank.index();  // not everybody begins with rank 0
+  next_heartbeat_ = options.rank.index();  // ranks begin with different peers
   dial_next();
   thread_ = std::jthread([this] { run(); });
 }
@@ -79,11 +81,11 @@ SocketLoop::~SocketLoop() {
     peer->data.reset();
     peer->control.reset();
   }
-  const auto patience = Clock::now() + std::chrono::seconds(5);
+  const auto timeout = Clock::now() + std::chrono::seconds(5);
   for (auto& peer : peers_) {
     if (!peer) continue;
     peer->out.acknowledge(peer->out.next());
-    for (peer->out.sweep(); !peer->out.landed() && Clock::now() < patience; peer->out.sweep())
+    for (peer->out.sweep(); !peer->out.landed() && Clock::now() < timeout; peer->out.sweep())
       std::this_thread::yield();
     // Memory that the network layer never gave back is not freed under its hands.
     if (!peer->out.landed()) static_cast<void>(peer.release());
@@ -160,7 +162,7 @@ void SocketLoop::now(Command command) noexcept {
   guarded([&] { std::visit([&](auto& order) { handle(order); }, command); });
 }
 
-/// The second thread: short turns whenever the rank takes none itself.
+/// The progress thread: short turns whenever the rank takes none itself.
 void SocketLoop::run() noexcept {
   auto pause = kRest;
   int idle = 0;
@@ -177,7 +179,7 @@ void SocketLoop::run() noexcept {
     }
     idle = 0;
     take_turn(std::chrono::milliseconds(0));
-    pause = std::min(patience(), kRest);
+    pause = std::min(longest_rest(), kRest);
   }
 }
 
@@ -198,9 +200,7 @@ void SocketLoop::guarded(const Body& body) noexcept {
   try {
     body();
   } catch (const std::exception& error) {
-    fail(FailureCause::Protocol,
-         std::string("the transport of rank ") + std::to_string(options_.rank.value) +
-             " failed: " + error.what());
+    fail(FailureCause::Protocol, broken_link(options_.rank, error));
   }
 }
 
@@ -220,7 +220,7 @@ bool SocketLoop::rests(Clock::time_point now) const {
 }
 
 /// How long nothing needs to be done unless something happens.
-std::chrono::milliseconds SocketLoop::patience() const {
+std::chrono::milliseconds SocketLoop::longest_rest() const {
   const auto now = Clock::now();
   auto tell_at = Clock::time_point::max();
   bool busy = leaving_;
@@ -256,7 +256,7 @@ void SocketLoop::poll_once(std::chrono::milliseconds longest) {
   polled_[1].revents = (polled_[1].revents | left[1]) != 0 && read_control() ? POLLIN : 0;
   const auto now = Clock::now();
   acknowledge(now);
-  // A process that was stopped, or waited for a core, finds everybody silent: that proves nothing.
+  // To a process that was stopped, or waited for a core, every rank is silent: that proves nothing.
   const auto late = std::max(began - last_tick_, now - began - longest);
   if (late > kLate) monitor_.suspended(late);
   tick(now);
@@ -293,19 +293,10 @@ void SocketLoop::handle(Outgoing& message) {
   DataHeader header;
   static_cast<Envelope&>(header) = envelope_to(peer);
   header.tag = message.tag;
-  header.tensor_count = static_cast<int>(message.tensors.size());
-  for (std::size_t i = 0; i < std::max<std::size_t>(message.tensors.size(), 1); ++i) {
-    Tensor tensor = message.tensors.empty() ? Tensor() : std::move(message.tensors[i]);
-    header.tensor_index = static_cast<int>(i);
-    header.absent = !tensor;
-    header.dtype = tensor.dtype();
-    header.dims = tensor ? tensor.dims() : Dims();
-    header.payload_bytes = tensor ? tensor.bytes() : 0;
-    header.hashed = i < message.hashes.size();
-    header.payload_hash = header.hashed ? message.hashes[i] : 0;
-    header.lead = can_lead(tensor) ? peer.lead : 0;
-    transmit(peer, peer.out.add(header, std::move(tensor)));
-  }
+  for_each_frame(header, message.tensors, message.hashes, [&](DataHeader each, Tensor tensor) {
+    each.lead = can_lead(tensor) ? peer.lead : 0;
+    transmit(peer, peer.out.add(each, std::move(tensor)));
+  });
 }
 
 void SocketLoop::handle(const Question& question) {

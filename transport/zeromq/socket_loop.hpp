@@ -1,9 +1,9 @@
 // A rank's sockets and whose turn it is with them. It listens on two (data, control) and dials one
 // to every peer that it watches or answers (control), and one to those that it has tensors for
 // (data). The rank's own
-// thread sends and, while it waits, receives; a second thread takes a short turn whenever the rank
-// is busy elsewhere. One lock, handed from thread to thread, is what the network library asks of
-// sockets that move.
+// thread sends and, while it waits, receives; a progress thread takes a short turn whenever the
+// rank is busy elsewhere. One lock, handed from thread to thread, is what the network library asks
+// of sockets that move.
 #pragma once
 
 #include <algorithm>
@@ -24,7 +24,6 @@
 #include <zmq.hpp>
 
 #include "millrace/core/tensor_pool.hpp"
-#include "transport/liveness/circle.hpp"
 #include "transport/liveness/heartbeat_interval.hpp"
 #include "transport/liveness/watch.hpp"
 #include "transport/mailbox/mailbox.hpp"
@@ -64,12 +63,12 @@ struct Question {
   std::uint64_t number = 0;
 };
 
-/// Tell `to` how much was taken.
+/// Report to `to` how much was taken.
 struct Credit {
   Rank to;
 };
 
-/// Say goodbye when everything has landed.
+/// Leave when everything has arrived.
 struct Leave {};
 
 using Command = std::variant<Outgoing, Question, Credit, Failure, Leave>;
@@ -113,14 +112,14 @@ class SocketLoop {
       if (left <= Clock::duration::zero()) return false;
       const std::lock_guard lock(turn_);
       if (done()) return true;  // the other thread's turn brought it
-      take_turn(std::min(patience(), std::chrono::ceil<std::chrono::milliseconds>(left)));
+      take_turn(std::min(longest_rest(), std::chrono::ceil<std::chrono::milliseconds>(left)));
     }
   }
 
  private:
   using Clock = std::chrono::steady_clock;
 
-  /// As long as the rank itself takes turns, the second thread may sleep.
+  /// As long as the rank itself takes turns, the progress thread may sleep.
   class Attendance {
    public:
     explicit Attendance(SocketLoop& loop) : loop_(loop) { loop_.attended_ = true; }
@@ -142,7 +141,7 @@ class SocketLoop {
     TensorList assembling;
     int lead = kFirstLead;         // of tensors to it
     int wished_lead = kFirstLead;  // of tensors from it
-    int unacknowledged = 0;        // frames taken since we last told
+    int unacknowledged = 0;        // frames taken since the last acknowledgement
     std::uint64_t unacknowledged_bytes = 0;
     Clock::time_point tell_at = Clock::time_point::max();  // unless a frame goes there before
     std::uint64_t question = 0;                            // ours, until answered
@@ -180,7 +179,7 @@ class SocketLoop {
   void poll_once(std::chrono::milliseconds longest);
   void acknowledge(Clock::time_point now);
   bool rests(Clock::time_point now) const;
-  std::chrono::milliseconds patience() const;
+  std::chrono::milliseconds longest_rest() const;
   void take_commands();
   void handle(Outgoing& message);
   void handle(const Question& question);
@@ -238,13 +237,13 @@ class SocketLoop {
   Clock::duration slowest_{};     // of the first hand-shakes
   Clock::time_point last_tick_;
   Clock::time_point next_beat_;
-  std::size_t next_told_ = 0;    // of peers_, by the next beat
-  Clock::time_point next_look_;  // at the events of connections, and at who is silent or hangs
+  std::size_t next_heartbeat_ = 0;  // of peers_, by the next beat
+  Clock::time_point next_look_;     // at the events of connections, and at who is silent or hangs
   Clock::time_point next_bye_;
   Clock::duration bye_interval_{};
-  std::optional<Failure> stopped_;  // what we tell everybody again and again
+  std::optional<Failure> stopped_;  // sent to every rank again and again
   bool leaving_ = false;
-  std::uint64_t strangers_ = 0;
+  std::uint64_t unknown_peers_ = 0;
 
   static constexpr std::size_t kLines = 3;
   std::vector<pollfd> polled_;      // where something comes in: data, control, wake_, then lines

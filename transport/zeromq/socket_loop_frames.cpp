@@ -1,11 +1,12 @@
 // Frames in and out. Whoever is not a rank of this job is dropped before a byte is looked at; what
-// a known rank sends is judged by its link and answered by the table.
+// a known rank sends is checked by its link and answered by the table.
 #include <algorithm>
 #include <cstring>
 #include <memory>
 #include <utility>
 #include <variant>
 
+#include "transport/link/endpoint.hpp"
 #include "transport/zeromq/socket_loop.hpp"
 
 namespace millrace::zeromq {
@@ -20,7 +21,7 @@ std::span<const std::byte> bytes_of(const zmq::message_t& message) {
   return {message.data<std::byte>(), message.size()};
 }
 
-/// What is sent behind the header.
+/// What is sent after the header.
 std::span<const std::byte> part_of(const RetainedFrame& frame) {
   if (!frame.tensor) return {};
   if (frame.lead == 0)
@@ -55,7 +56,7 @@ SocketLoop::Peer* SocketLoop::sender_of(Arrival& arrival) {
   const int rank = rank_of(arrival.identity.to_string_view(), options_.world);
   Peer* peer = rank < 0 ? nullptr : peers_[static_cast<std::size_t>(rank)].get();
   if (peer != nullptr && options_.link == ZeroMqLink::Tcp && !options_.insecure) {
-    // The name must be that of the key: a known rank may not speak for another.
+    // The name must be that of the key: a known rank may not send as another.
     try {
       const char* user = arrival.header.gets("User-Id");
       if (user == nullptr || arrival.identity.to_string_view() != user) peer = nullptr;
@@ -63,7 +64,7 @@ SocketLoop::Peer* SocketLoop::sender_of(Arrival& arrival) {
       peer = nullptr;
     }
   }
-  if (peer == nullptr) ++strangers_;
+  if (peer == nullptr) ++unknown_peers_;
   return peer;
 }
 
@@ -94,9 +95,7 @@ void SocketLoop::take_data(Peer& peer, Arrival& arrival) {
       ask_again(peer);
       return;
     case Answer::Abort:
-      fail(FailureCause::Protocol,
-           "rank " + std::to_string(options_.rank.value) + " refuses a frame of rank " +
-               std::to_string(peer.rank.value) + ": " + name_of(verdict.refusal));
+      fail(FailureCause::Protocol, refused_frame(options_.rank, peer.rank, verdict.refusal));
       return;
     case Answer::Accept:
       break;
@@ -112,9 +111,7 @@ void SocketLoop::take_data(Peer& peer, Arrival& arrival) {
   if (peer.in.inside_message()) return;
   if (!mailbox_.deliver(peer.rank, verdict.header.tag, std::exchange(peer.assembling, {})))
     return fail(FailureCause::Protocol,
-                "rank " + std::to_string(peer.rank.value) + " sent the " +
-                    to_string(verdict.header.tag) + " twice, or more than the channel to rank " +
-                    std::to_string(options_.rank.value) + " holds");
+                surplus_message(options_.rank, peer.rank, verdict.header.tag));
 }
 
 /// In place when the memory lies right, else copied: bits of results depend on alignment. At once
@@ -201,7 +198,7 @@ void SocketLoop::obey(Peer& peer, const Progress& progress) {
   monitor_.note(peer.rank, activity, now);
 }
 
-/// Passed on: not everybody is connected with the one who found out.
+/// Passed on: not every rank is connected with the one that failed first.
 void SocketLoop::obey(Peer& /*peer*/, const Abort& abort) {
   fail(abort.cause, abort.text);
 }
@@ -262,7 +259,7 @@ void SocketLoop::say(Peer& peer, const Control& control) {
   send_part(socket, body, false);
 }
 
-/// What every frame says; whatever waited to be told is told with it.
+/// What every frame says; acknowledgements that waited travel with it.
 Envelope SocketLoop::envelope_to(Peer& peer) {
   peer.tell_at = Clock::time_point::max();
   peer.unacknowledged = 0;

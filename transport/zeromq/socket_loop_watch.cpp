@@ -1,6 +1,6 @@
-// Time: heartbeats, probes, lost and hanging peers, and the goodbye. Liveness is judged on the
-// control connection by what the peer says, never by the library's own heartbeats, which tear down
-// healthy links and are answered by a process whose rank hangs.
+// Time: heartbeats, probes, lost and hanging peers, and the shutdown message. Liveness is checked
+// on the control connection by what the peer says, never by the library's own heartbeats, which
+// tear down healthy links and are answered by a process whose rank hangs.
 #include <algorithm>
 #include <poll.h>
 
@@ -61,7 +61,7 @@ void SocketLoop::beat(Clock::time_point now) {
   const std::size_t together =
       std::min<std::size_t>(peers_.size(), HeartbeatInterval::kTogether + 1);
   for (std::size_t i = 0; i < together; ++i) {
-    const auto& peer = peers_[next_told_++ % peers_.size()];
+    const auto& peer = peers_[next_heartbeat_++ % peers_.size()];
     // A connection that is not there yet would hand all of it over at once.
     if (!peer || peer->left || !peer->control || !peer->control->watch.up()) continue;
     say(*peer, progress);
@@ -76,15 +76,15 @@ std::optional<Watch::News> SocketLoop::news_of(Rank rank, Clock::time_point now)
   return Watch::News{*activity, now};
 }
 
-/// A rank whose connection ended and did not come back. Who has acknowledged our goodbye may go: it
-/// owes us nothing more.
+/// A rank whose connection ended and did not come back. A rank that has acknowledged our shutdown
+/// message may go: it owes us nothing more.
 std::optional<Rank> SocketLoop::cut_off(Clock::time_point now) const {
   // Where hand-shakes took long, those of connections that come back will.
-  const auto patience = std::max<Clock::duration>(options_.reconnect_grace, kStretch * slowest_);
+  const auto timeout = std::max<Clock::duration>(options_.reconnect_grace, kStretch * slowest_);
   for (const auto& peer : peers_) {
     if (!peer || peer->left || peer->bye_acknowledged) continue;
     for (const Line* line : {peer->control.get(), peer->data.get()})
-      if (line != nullptr && line->watch.lost(now, options_.reconnect_grace, patience))
+      if (line != nullptr && line->watch.lost(now, options_.reconnect_grace, timeout))
         return peer->rank;
   }
   return std::nullopt;

@@ -31,7 +31,7 @@ bool authenticated(const ZeroMqOptions& options) {
   return options.link == ZeroMqLink::Tcp && !options.keys.own.secret_key.text().empty();
 }
 
-/// Whether somebody listens at the socket; a file that a dead process left behind is nobody.
+/// Whether a process listens at the socket; a dead process may have left the file.
 bool answers(const std::string& path) {
   sockaddr_un address{};
   address.sun_family = AF_UNIX;
@@ -68,7 +68,7 @@ void bind_ipc(zmq::socket_t& socket, const std::string& path) {
   struct stat facts {};
   const bool there = ::lstat(path.c_str(), &facts) == 0;
   if (there && !S_ISSOCK(facts.st_mode))
-    throw TransportError(path + " exists already, and is no socket");
+    throw TransportError(path + " exists already, and is not a socket");
   if (there && answers(path))
     throw TransportError(path + " exists already: another process listens there");
   socket.bind("ipc://" + path);

@@ -17,13 +17,13 @@ inline constexpr int kLastWordMs = 100;
 /// Throws InvalidArgument for options that do not fit together.
 void check(const ZeroMqOptions& options);
 
-/// Removes the file of an ipc socket, which the network library leaves behind.
+/// Removes the file of an ipc socket, which the network library does not remove.
 struct RemoveFile {
   void operator()(const std::string* path) const noexcept;
 };
 using SocketFile = std::unique_ptr<const std::string, RemoveFile>;
 
-/// Binds in place of a socket that a dead process left. Throws TransportError where somebody
+/// Binds in place of a socket that a dead process left. Throws TransportError where a process
 /// listens and where something else lies, InvalidArgument for a path above 107 bytes.
 void bind_ipc(zmq::socket_t& socket, const std::string& path);
 
@@ -31,7 +31,7 @@ void bind_ipc(zmq::socket_t& socket, const std::string& path);
 SocketFile file_of(const std::string& address);
 
 /// Sends or receives one part without waiting. False when it cannot be done now; a signal's
-/// handler in between is no reason. Throws zmq::error_t.
+/// handler in between is retried. Throws zmq::error_t.
 bool send_part(zmq::socket_t& socket, zmq::message_t& part, bool more);
 bool receive_part(zmq::socket_t& socket, zmq::message_t& part);
 
@@ -49,8 +49,8 @@ zmq::socket_t make_listener(zmq::context_t& context,
                             const ZeroMqOptions& options,
                             const std::string& domain);
 
-/// A bound ROUTER that refuses unknown and oversize things. `name` tells ipc paths apart; `address`
-/// gets where it listens.
+/// A bound ROUTER that refuses unknown and oversize things. `name` makes ipc paths unique;
+/// `address` gets where it listens.
 zmq::socket_t listen(zmq::context_t& context,
                      const ZeroMqOptions& options,
                      const std::string& domain,

@@ -24,7 +24,7 @@ std::shared_ptr<Launched> meet_all(const std::vector<std::pair<std::string, std:
   return std::make_shared<Launched>(joined(fields));
 }
 
-/// Who has said goodbye is done: a failure of another is no failure of its own.
+/// A rank that has left is done: the failure of another is not its own.
 std::string leave(Launched& self, double seconds) {
   const py::gil_scoped_release unlocked;
   try {
@@ -87,7 +87,7 @@ void bind_launched(py::module_& module) {
       .def("leave",
            &leave,
            "seconds"_a = 30.0,
-           "Says goodbye and waits until the others have all that was sent; the end of a program "
+           "Leaves and waits until the others have all that was sent; the end of a program "
            "does it by itself. Gives what another rank failed of meanwhile, which ends with a code "
            "of its own; empty where all is well.");
   module.def(

@@ -19,14 +19,14 @@ namespace millrace {
 
 /// The cause that travels to all ranks when one of them gives up.
 enum class FailureCause : std::uint8_t {
-  Cancelled,  ///< somebody called cancel
+  Cancelled,  ///< a rank called cancel
   PeerLost,   ///< a process ended or its machine cannot be reached
   Hang,       ///< a process is alive but makes no progress
   Protocol    ///< a peer sent what it must not send
 };
 
-/// A rank's process ended without a goodbye, or cannot be reached, or said goodbye while others
-/// still needed it. The message names the rank and, unless it said goodbye, what every rank was
+/// A rank's process ended without `leave`, or cannot be reached, or left while others
+/// still needed it. The message names the rank and, unless it left, what every rank was
 /// doing.
 class PeerLost : public TransportError {
  public:
@@ -53,7 +53,7 @@ inline constexpr int kMismatch = 78;     ///< the ranks were built for different
 }  // namespace exit_code
 
 /// By the kind of failure. A step's failure has its cause nested inside, where an InvalidArgument
-/// is no fault of the user: that counts as kFailed.
+/// is not the user's fault: that counts as kFailed.
 [[nodiscard]] int exit_code_of(const std::exception& error);
 
 /// Names one message of one step. Receives are by tag, never by order. `stage` is the **receiving**
@@ -127,8 +127,8 @@ class Endpoint {
   /// Waits for the message. Throws TransportError at the deadline, Cancelled after `cancel`.
   [[nodiscard]] virtual TensorList receive(Rank from, const MessageTag& tag, Deadline deadline) = 0;
 
-  /// The message, if it has come; never waits. An endpoint that cannot tell gives nothing, and the
-  /// message to the receive that waits for it. Throws as receive.
+  /// The message, if it has come; never waits. An endpoint that does not know returns nothing, and
+  /// the message to the receive that waits for it. Throws as receive.
   [[nodiscard]] virtual std::optional<TensorList> try_receive(Rank /*from*/,
                                                               const MessageTag& /*tag*/) {
     return std::nullopt;
@@ -139,7 +139,7 @@ class Endpoint {
   virtual void working(const Work& /*work*/) noexcept {}
 
   /// What the rank does at this moment: "waits for gradient for stage 0, micro-batch 2 of step 7
-  /// from rank 1"; empty where nobody watches. From any thread.
+  /// from rank 1"; empty where ranks do not watch each other. From any thread.
   [[nodiscard]] virtual std::string doing() const { return {}; }
 
   /// What it has made so far of memory that its receivers see too, by receiver; nothing where the
@@ -151,7 +151,7 @@ class Endpoint {
 
   /// Says that nothing more will be sent; afterwards only destruction is allowed. Waits, up to the
   /// deadline, until all sent messages were taken over by the peers.
-  virtual void goodbye(Deadline deadline) = 0;
+  virtual void leave(Deadline deadline) = 0;
 };
 
 }  // namespace millrace

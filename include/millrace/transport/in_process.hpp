@@ -13,7 +13,7 @@ namespace millrace {
 /// Connects `world` endpoints in this process. Tensors are handed over, never copied.
 ///
 /// Order: any; receives are by tag. Delivery: certain while both ends live. A rank whose endpoint
-/// is destroyed without a goodbye counts as lost: waits for it end with TransportError at once.
+/// is destroyed without `leave` counts as lost: waits for it end with TransportError at once.
 /// Channels without a declared depth are unbounded. No allocation once mailboxes have grown.
 /// Thread-safety: externally synchronised (the endpoints: see Endpoint). The endpoints keep what
 /// they share alive; the hub may go first.

@@ -1,13 +1,15 @@
 // A program's part in `millrace launch -n 4 -- ./program`: one call that finds out who this process
-// is, where the others are and how they talk, and meets them. Of the component launch.
+// is, where the others are and which transport they use, and meets them. Of the component launch.
 #pragma once
 
 #include <chrono>
+#include <cstdint>
 #include <functional>
 #include <map>
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "millrace/core/ids.hpp"
@@ -19,7 +21,7 @@ namespace millrace {
 
 using Variables = std::map<std::string, std::string>;
 
-/// What is known about this process's place; parts that nobody said are empty.
+/// What is known about this process's place; unknown parts are empty.
 struct Identity {
   std::optional<int> rank = {};
   std::optional<int> world = {};
@@ -30,21 +32,37 @@ struct Identity {
 
 /// What was said explicitly counts before all variables. The variables are those of millrace
 /// (MILLRACE_RANK, MILLRACE_WORLD, MILLRACE_RENDEZVOUS), Open MPI, MPICH, SLURM, torchrun and
-/// Kubernetes indexed jobs (which tell no world). Of launchers inside each other the innermost
+/// Kubernetes indexed jobs (which set no world). Of launchers inside each other the innermost
 /// counts: torchrun (RANK with TORCHELASTIC_RUN_ID or LOCAL_RANK) before mpirun, and both before
 /// the step of srun or the pod around them. What SLURM says counts inside a step of srun alone
-/// (SLURM_STEP_ID): a batch script is told a rank as well.
+/// (SLURM_STEP_ID): a batch script has a rank as well.
 ///
 /// Throws Mismatch when two sources that count disagree about rank or world, with both sources and
-/// the way out; InvalidArgument when a variable is no number or the rank is outside the world.
+/// the way out; InvalidArgument when a variable is not a number or the rank is outside the world.
 [[nodiscard]] Identity find_identity(const Identity& explicitly, const Variables& variables);
 
 /// Whether mpirun of some MPI started this process, and not torchrun inside it. An engine that
-/// speaks as MPICH's does (srun) is none.
+/// sets the variables of MPICH's (srun) is none.
 [[nodiscard]] bool started_by_mpirun(const Variables& variables);
 
 /// The variables in which engines say a rank or a number of ranks.
 [[nodiscard]] std::vector<std::string> identity_variables();
+
+/// What connects the ranks of a job.
+enum class Backend : std::uint8_t {
+  SharedMemory,  ///< "shm"
+  Ipc,           ///< "ipc"
+  Tcp,           ///< "tcp"
+  Mixed,         ///< "mixed": tcp, and shared memory between ranks of one host
+  Mpi            ///< "mpi"
+};
+
+/// The backend with this name, built or not; throws InvalidArgument for another name.
+[[nodiscard]] Backend backend_of(std::string_view name);
+[[nodiscard]] std::string_view name_of(Backend backend);
+
+/// Whether its ranks listen at addresses, and need keys.
+[[nodiscard]] bool uses_tcp(Backend backend);
 
 /// What whoever started a process says of its place. As variables, each MILLRACE_ and: RANK, WORLD,
 /// RENDEZVOUS, JOB, ENDPOINT, INTERFACE, KEYS or KEYS_FD, INSECURE, CORE_DUMPS, HEARTBEAT_TIMEOUT,
@@ -52,9 +70,7 @@ struct Identity {
 struct LaunchConfig {
   Membership member;
   std::string rendezvous = {};  ///< "ipc://path", "tcp://host:port"; empty: one rank, or mpi
-  /// What connects the ranks: shm, ipc, tcp, mixed (tcp, and shared memory between ranks of one
-  /// host), or mpi where built.
-  std::string endpoint = "tcp";
+  Backend backend = Backend::Tcp;
   std::string interface = "127.0.0.1";  ///< tcp: the one address to listen on; "auto": see join
   /// tcp: a folder that all ranks see, not made yet, in which rank 0 leaves keys for all and where
   /// it really listens: at the first free port from that of `rendezvous` on. Empty: there is none.
@@ -68,22 +84,18 @@ struct LaunchConfig {
   std::optional<std::chrono::milliseconds> action_timeout = {};
   int places = 1;                  ///< mpi: ranks of every process, as MpiOptions::places
   std::string directory = {};      ///< private, of the launcher; empty: there is none
-  std::string log_directory = {};  ///< for what a rank writes beside its log; empty: none is kept
+  std::string log_directory = {};  ///< for what a rank writes next to its log; empty: none is kept
 
   /// The file that says which rank ended too soon, and the one that says that this rank has joined;
   /// empty without a launcher.
-  [[nodiscard]] std::string obituary() const;
+  [[nodiscard]] std::string failure_notice() const;
   [[nodiscard]] std::string joined_mark() const;
 };
 
-/// What connects ranks of which `asked` says auto, shm, ipc, tcp, mixed or mpi: auto is mpi under
-/// mpirun where that is built in, shm where MILLRACE_RENDEZVOUS is a path of this host and its
-/// processes can share memory, else mixed. Throws InvalidParameter for any other name and for what
-/// is not built in.
-[[nodiscard]] std::string chosen_endpoint(const std::string& asked, const Variables& variables);
-
-/// Whether ranks connected so listen at addresses, and need keys.
-[[nodiscard]] bool speaks_tcp(const std::string& endpoint);
+/// The backend named `asked`. "auto" is Mpi under mpirun where that is built in, SharedMemory where
+/// MILLRACE_RENDEZVOUS is a path of this host and its processes can share memory, else Mixed.
+/// Throws InvalidParameter for an unknown name and for a backend that is not built in.
+[[nodiscard]] Backend chosen_backend(std::string_view asked, const Variables& variables);
 
 /// The variables that say `place`, and the names of all that may.
 [[nodiscard]] Variables launch_variables(const LaunchConfig& place);
@@ -91,10 +103,10 @@ struct LaunchConfig {
 
 /// The place that `variables` say, where the engines of find_identity count too; rank 0 of a world
 /// of one where they say nothing. What srun says is enough for a meeting. Throws Mismatch when they
-/// contradict each other, InvalidArgument when one is no number or one that is needed is missing.
+/// contradict each other, InvalidArgument when one is not a number or is missing.
 [[nodiscard]] LaunchConfig launch_config(const Variables& variables);
 
-/// The same with this process's environment; nothing else in the library reads that. Sentences call
+/// The same with this process's environment; nothing else in the library reads that. Messages name
 /// parameters by their variables.
 [[nodiscard]] LaunchConfig own_launch_config();
 
@@ -128,7 +140,7 @@ class JoinedRank {
   /// As Listener::connections.
   [[nodiscard]] const std::string& connections() const { return connections_; }
 
-  /// Says goodbye when nothing is left to do, and waits until the others have all that was sent.
+  /// Leaves when nothing is left to do, and waits until the others have all that was sent.
   /// Throws TransportError when they do not take it in time.
   void leave(std::chrono::milliseconds longest = std::chrono::seconds(30));
 
@@ -149,7 +161,7 @@ void begin_ranks(const LaunchConfig& place);
 /// InvalidParameter on a place that makes no sense, what read_key_file and meet throw.
 [[nodiscard]] JoinedRank join(const LaunchConfig& place, const JoinOptions& options = {});
 
-/// The same at own_launch_config(). A program that nobody launched is rank 0 of a world of one.
+/// The same at own_launch_config(). A program without a launcher is rank 0 of a world of one.
 ///
 ///     JoinedRank rank = join_launch({.fields = {{"corpus", digest}}});
 ///     const Program program = generate("1f1b", {.ranks = rank.world(), .micro_batches = 8});

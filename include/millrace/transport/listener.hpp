@@ -18,7 +18,7 @@
 
 namespace millrace {
 
-/// Where a rank is reached: one line of text that its backend makes and reads. To everybody else it
+/// Where a rank is reached: one line of text that its backend makes and reads. To all others it
 /// is opaque.
 struct PeerAddress {
   std::string text;
@@ -74,8 +74,8 @@ class RendezvousChannel {
   /// are sent again.
   virtual void send(Rank to, std::span<const std::byte> header, std::string_view text) = 0;
 
-  /// Waits so long for a note; nothing when none came, or one from somebody who is not the rank
-  /// that he claims to be.
+  /// Waits so long for a note; nothing when none came, or one from a process that is not the
+  /// rank that it claims to be.
   [[nodiscard]] virtual std::optional<RendezvousMessage> receive(
       std::chrono::milliseconds longest) = 0;
 
@@ -83,7 +83,7 @@ class RendezvousChannel {
   [[nodiscard]] virtual bool keyed() const { return false; }
 };
 
-/// A rank that listens but does not speak yet: its address must first reach the others.
+/// A rank that listens but does not send yet: its address must first reach the others.
 /// Thread-safety: externally synchronised.
 class Listener {
  public:
@@ -96,18 +96,18 @@ class Listener {
   [[nodiscard]] virtual PeerAddress address() const = 0;
 
   /// The way to the meeting at `url`, whose notes are at most `longest_note` bytes: rank 0 listens
-  /// there. Throws InvalidArgument for a text that is no such place, TransportError when rank 0
+  /// there. Throws InvalidArgument for another text, TransportError when rank 0
   /// cannot listen there.
   [[nodiscard]] virtual std::unique_ptr<RendezvousChannel> rendezvous_channel(
       const std::string& url, std::size_t longest_note) = 0;
 
-  /// Connects to everybody; `addresses` by rank, its own among them. Throws TransportError for an
+  /// Connects to all ranks; `addresses` by rank, its own among them. Throws TransportError for an
   /// address that its backend did not make, InvalidArgument when there are not as many as ranks or
   /// when it was called before.
   [[nodiscard]] virtual std::unique_ptr<Endpoint> open(
       const std::vector<PeerAddress>& addresses) = 0;
 
-  /// After `open`, where not all ranks need be connected in the same way: how, as a sentence.
+  /// After `open`, where not all ranks need be connected in the same way: how, as a message.
   [[nodiscard]] virtual std::string connections() const { return {}; }
 };
 
@@ -132,16 +132,16 @@ struct RendezvousOptions {
   std::chrono::milliseconds heartbeat_timeout{10'000};
   /// On rank 0, about once a second while it waits: how many ranks, itself included, are there.
   std::function<void(int came)> progress = {};
-  /// A file that whoever started the ranks writes when one of them ends too soon, with the sentence
-  /// that says so; its appearance ends the wait. Empty: nobody will.
-  std::string obituary = {};
+  /// A file that the launcher writes when a rank ends too soon, with the message that reports it;
+  /// its appearance ends the wait. Empty: none.
+  std::string failure_notice = {};
 };
 
 /// Blocks until all ranks have said the same, and opens `listener`, which says who this is. Throws
 /// Mismatch on every rank, naming field, rank and both values, when a rank differs; PeerLost with
-/// the obituary; PeerHangs when not all ranks come in time, naming the missing ones on all that
-/// came, and when rank 0 falls silent; and what Listener::rendezvous_channel and Listener::open
-/// throw. A world of one rank meets nobody and looks at no url.
+/// the failure_notice; PeerHangs when not all ranks come in time, naming the missing ones on all
+/// that came, and when rank 0 falls silent; and what Listener::rendezvous_channel and
+/// Listener::open throw. A world of one rank has no rendezvous and no url.
 [[nodiscard]] std::unique_ptr<Endpoint> meet(const RendezvousOptions& rendezvous,
                                              Listener&& listener);
 

@@ -37,7 +37,7 @@ void start_mpi();
 class MpiListener final : public Listener {
  public:
   /// Throws InvalidArgument on options that make no sense and for more places than tags of this MPI
-  /// tell apart (127 of MPICH 4.0, 362 of Open MPI 4.1), Mismatch when MPI counts the processes
+  /// distinguish (127 of MPICH 4.0, 362 of Open MPI 4.1), Mismatch when MPI counts the processes
   /// otherwise (mpirun is of another MPI, or started them for something else), TransportError when
   /// MPI does not start.
   explicit MpiListener(const MpiOptions& options);

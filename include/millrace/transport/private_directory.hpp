@@ -6,7 +6,7 @@
 namespace millrace {
 
 /// A directory that only this user may enter (0700), with a random name, removed with its content
-/// at the end. Sockets of ipc endpoints live in one, because whoever can connect may speak.
+/// at the end. Sockets of ipc endpoints live in one, because any process that can connect may send.
 /// Thread-safety: externally synchronised.
 class PrivateDirectory {
  public:
@@ -18,7 +18,7 @@ class PrivateDirectory {
 
   [[nodiscard]] const std::string& path() const { return path_; }
 
-  /// Throws TransportError unless `path` is a real directory of this user that nobody else may
+  /// Throws TransportError unless `path` is a real directory of this user that no other may
   /// enter.
   static void check(const std::string& path);
 

@@ -19,7 +19,7 @@ enum class ReduceOp : std::uint8_t { Sum, Max };
 /// Processes that work together, and operations that every one of them calls in the same order,
 /// each with a label that reports name.
 ///
-/// Every call throws TransportError when a process is lost or the group's patience passes,
+/// Every call throws TransportError when a process is lost or the group's timeout passes,
 /// Cancelled after a cancel, and Mismatch when the processes disagree about sizes or types. With n
 /// processes and a value of N bytes, all_reduce and broadcast move at most 2 N bytes through each
 /// endpoint when N is large (every process owns a block, which travels in pieces: one is added
@@ -30,16 +30,16 @@ class ProcessGroup {
   /// This process alone, without an endpoint.
   ProcessGroup() = default;
 
-  /// All processes of the endpoint, which must outlive this. No call waits longer than `patience`.
+  /// All processes of the endpoint, which must outlive this. No call waits longer than `timeout`.
   explicit ProcessGroup(Endpoint& endpoint,
-                        std::chrono::milliseconds patience = std::chrono::minutes(10));
+                        std::chrono::milliseconds timeout = std::chrono::minutes(10));
 
-  /// Some processes (ascending, with the endpoint's own). `number` tells groups apart that share
+  /// Some processes (ascending, with the endpoint's own). `number` distinguishes groups that share
   /// two processes; all of them give the same. Throws InvalidArgument otherwise.
   ProcessGroup(Endpoint& endpoint,
                std::span<const Rank> processes,
                int number,
-               std::chrono::milliseconds patience = std::chrono::minutes(10));
+               std::chrono::milliseconds timeout = std::chrono::minutes(10));
 
   [[nodiscard]] int size() const { return static_cast<int>(processes_.size()); }
   /// This process's place in the group, from 0.
@@ -67,18 +67,19 @@ class ProcessGroup {
   /// on who says what.
   void sum(std::span<double> values, Label label) { all_reduce(values, ReduceOp::Sum, label); }
 
-  /// Everybody gets the tensors of the process at place `root`; those of the others are replaced.
+  /// Every process gets the tensors of the process at place `root`; those of the others are
+  /// replaced.
   void broadcast(int root, TensorList& tensors, Label label);
 
-  /// Everybody gets everybody's tensors, in the group's order; each process sends its own n - 1
+  /// Every process gets the tensors of all, in the group's order; each process sends its own n - 1
   /// times.
   [[nodiscard]] std::vector<TensorList> all_gather(TensorList mine, Label label);
 
-  /// The process at place `root` gets everybody's tensors in the group's order, the others an empty
+  /// The process at place `root` gets the tensors of all in the group's order, the others an empty
   /// vector.
   [[nodiscard]] std::vector<TensorList> gather(int root, TensorList mine, Label label);
 
-  /// Everybody gets what every process gave, in the group's order.
+  /// Every process gets what each gave, in the group's order.
   [[nodiscard]] std::vector<std::string> gather(const std::string& mine, Label label);
 
   /// Returns after every process has called it.
@@ -106,7 +107,7 @@ class ProcessGroup {
   std::vector<Rank> processes_{Rank{0}};
   int rank_ = 0;
   int group_ = 0;
-  std::chrono::milliseconds patience_{0};
+  std::chrono::milliseconds timeout_{0};
   std::uint64_t step_ = 0;
   std::int32_t number_ = 0;  // modulo 2^16
 };

@@ -27,14 +27,14 @@ struct SharedMemoryOptions : LinkOptions {
   std::optional<std::chrono::microseconds> spin = {};
 };
 
-/// Why processes of this host cannot share memory, as the end of a sentence: the system has no
-/// sealed memory files or tells nobody of the end of a process, or the length of files is limited
+/// Why processes of this host cannot share memory, as the end of a message: the system has no
+/// sealed memory files or does not signal the end of a process, or the length of files is limited
 /// (RLIMIT_FSIZE). Nothing where they can.
 [[nodiscard]] std::optional<std::string> shared_memory_problem();
 
 /// Bytes of the memory that `source` makes for what it sends `receiver` in passes, which is there
-/// before the first of it: by the tensors that `depths` tell of, each size rounded up by at most an
-/// eighth (up to 64 KiB: to a power of two, at least 4 KiB). What nobody tells of makes memory as
+/// before the first of it: by the tensors that `depths` have, each size rounded up by at most an
+/// eighth (up to 64 KiB: to a power of two, at least 4 KiB). Other tensors make memory as
 /// it comes.
 [[nodiscard]] std::size_t planned_shared_bytes(std::span<const ChannelDepth> depths,
                                                Rank source,
@@ -46,7 +46,7 @@ class SharedMemoryListener final : public Listener {
  public:
   /// Throws InvalidArgument on options that do not fit (a directory that others may enter, a path
   /// above 107 bytes or with a line break in it), TransportError where there is a
-  /// shared_memory_problem, when the process may open fewer descriptors than so many ranks take, or
+  /// shared_memory_problem, when the process may open fewer descriptors than the ranks take, or
   /// when a living process has this rank of this epoch; what a dead one left is taken over.
   explicit SharedMemoryListener(const SharedMemoryOptions& options);
   ~SharedMemoryListener() override;

@@ -74,7 +74,7 @@ std::vector<std::string> write_key_files(const std::string& directory, int ranks
 /// whatever happens.
 [[nodiscard]] CurveRing read_keys(int descriptor, Rank rank, int world);
 
-/// The network library's context: one per process, created once, ended last. Holds the gatekeeper
+/// The network library's context: one per process, created once, ended last. Holds the zap_handler
 /// that admits known keys only.
 /// Thread-safety: internally synchronised, any thread.
 class ZeroMqContext {
@@ -104,10 +104,10 @@ struct ZeroMqOptions : LinkOptions {
   /// soon as a socket of one answers the other, and over tcp before that, and where none does.
   /// Empty: this one does not.
   std::string local_group = {};
-  bool insecure = false;  ///< Tcp without authentication: anybody may speak and listen
+  bool insecure = false;  ///< Tcp without authentication or encryption
 
   /// A rank whose connection ended has this long to come back, and four times the longest that a
-  /// first hand-shake took where somebody still listens.
+  /// first hand-shake took where a process still listens.
   std::chrono::milliseconds reconnect_grace{300};
   /// First interval after which a sender asks whether everything arrived; doubles up to a second.
   std::chrono::milliseconds probe_after{50};
@@ -123,7 +123,7 @@ class ZeroMqListener final : public Listener {
  public:
   /// Binds. Throws InvalidArgument on options that do not fit (tcp without keys, a directory that
   /// others may enter, a path above 107 bytes or with a line break or tab in it), TransportError
-  /// when binding fails, when the process may open fewer descriptors than so many ranks take, or
+  /// when binding fails, when the process may open fewer descriptors than the ranks take, or
   /// when a living process has this rank of this epoch; the files that a dead one left are taken
   /// over.
   ZeroMqListener(const ZeroMqOptions& options, std::shared_ptr<ZeroMqContext> context);
@@ -149,8 +149,8 @@ class ZeroMqListener final : public Listener {
 };
 
 /// Connected endpoints of `world` ranks in this process, by rank; for tests and benchmarks. With
-/// tcp and not insecure, keys are made here. With `neighbours`, so many ranks after each other have
-/// a local_group of their own.
+/// tcp and not insecure, keys are made here. With `neighbours`, each group of as many ranks has a
+/// local_group of its own.
 [[nodiscard]] std::vector<std::unique_ptr<Endpoint>> zeromq_mesh(const ZeroMqOptions& options,
                                                                  int neighbours = 0);
 

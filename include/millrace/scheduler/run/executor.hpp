@@ -105,7 +105,7 @@ struct StepResult {
   std::vector<TensorList> outputs;            ///< evaluation only: predictions per unit
   std::vector<std::size_t> peak_stash_bytes;  ///< per rank, counted
   /// Per rank, counted over the passes of the step so far: sums of gradients that a tree of sums
-  /// holds beside them. What partial_sums predicts; empty for the ascending order.
+  /// holds besides them. What partial_sums predicts; empty for the ascending order.
   std::vector<std::size_t> peak_sum_bytes;
 };
 
@@ -142,9 +142,8 @@ class Executor {
   /// `program()`; rows of ranks that this process does not run are empty.
   [[nodiscard]] virtual const Timeline& timeline() const = 0;
 
-  /// When the last run began, what `timeline()` counts from; the clock's epoch where an executor
-  /// does not say.
-  [[nodiscard]] virtual std::chrono::steady_clock::time_point started() const { return {}; }
+  /// Start of the last run, from which `timeline()` counts.
+  [[nodiscard]] virtual std::chrono::steady_clock::time_point started() const = 0;
 
   /// The program as executed (for ranks: with sends and receives).
   [[nodiscard]] virtual const Program& program() const = 0;
@@ -174,26 +173,35 @@ struct ExecutorOptions {
   bool record_timeline = true;
 };
 
-/// The names that make_executor knows: "flow-graph", "ranks", "sequential".
-[[nodiscard]] std::span<const std::string_view> executor_kinds();
+/// The executors of one process.
+enum class ExecutorKind : std::uint8_t {
+  /// "flow-graph": oneTBB, one node per chain of actions that only program order joins; the fastest
+  /// in one process.
+  FlowGraph,
+  /// "ranks": one thread per rank, values through in-process mailboxes.
+  Ranks,
+  /// "sequential": the calling thread, one valid order. The reference.
+  Sequential
+};
+
+/// The kind with this name; throws InvalidArgument for another name.
+[[nodiscard]] ExecutorKind executor_kind(std::string_view name);
+[[nodiscard]] std::string_view name_of(ExecutorKind kind);
+[[nodiscard]] std::span<const ExecutorKind> executor_kinds();
 
 /// Builds an executor for all ranks of `program` in this process.
 ///
 /// `program` is compute only or already has messages, reductions or recompute; what is missing is
-/// added: reductions where a stage has copies, messages for "ranks". `stages` holds a body for
-/// every (replica, stage); the bodies must outlive the executor.
-/// - "sequential": the calling thread, one valid order. The reference.
-/// - "flow-graph": oneTBB, one node per chain of actions that only program order joins; the fastest
-///   in one process.
-/// - "ranks": one thread per rank, values through in-process mailboxes.
-/// Throws InvalidArgument for another name (with the nearest), for a program that verify() objects
-/// to (with its first sentence), for a missing body. Cost: O(actions).
-[[nodiscard]] std::unique_ptr<Executor> make_executor(std::string_view kind,
+/// added: reductions where a stage has replicas, messages for Ranks. `stages` holds a body for
+/// every (replica, stage); the bodies must outlive the executor. Throws InvalidArgument for a
+/// program that verify() objects to (with its first message), and for a missing body. Cost:
+/// O(actions).
+[[nodiscard]] std::unique_ptr<Executor> make_executor(ExecutorKind kind,
                                                       Program program,
                                                       std::span<const HostedStage> stages,
                                                       const ExecutorOptions& options = {});
 
-/// What will be right but not as good as the plan promises: a sentence for each stage whose
+/// What will be right but not as good as the plan promises: a message for each stage whose
 /// backward the program splits and the body does not. Worth a look before the first step. Cost:
 /// O(actions).
 [[nodiscard]] std::vector<std::string> plan_warnings(const Program& program,

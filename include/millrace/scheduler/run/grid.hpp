@@ -1,5 +1,4 @@
-// Grid: copies of a pipeline over processes. A rank of a program is a place in a pipeline; which
-// process has that place in which copy is said here and nowhere else.
+// Grid maps (data-parallel rank, pipeline rank) to a process; nothing else does.
 #pragma once
 
 #include <string>
@@ -10,7 +9,7 @@
 
 namespace millrace {
 
-/// `data` copies of a pipeline of `pipeline` places, a process for each (copy, place). Processes
+/// `data` data-parallel replicas of a pipeline of `pipeline` ranks, a process for each. Processes
 /// are numbered copy by copy, so that neighbours in a pipeline are neighbours among the processes:
 ///
 ///     process = copy * pipeline + place

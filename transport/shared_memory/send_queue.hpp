@@ -1,5 +1,5 @@
 // What a rank says in its own memory, which the others map for reading: a board for all of them and
-// an outbox for each. Memory of zeros is an empty one. Layouts are those of this version, which
+// an send_queue for each. Memory of zeros is an empty one. Layouts are those of this version, which
 // ranks compare when they meet.
 #pragma once
 
@@ -25,19 +25,19 @@ enum class Sleep : std::uint32_t {
   ForRoom     ///< also that something was read
 };
 
-/// What a rank says to everybody.
+/// A rank's status, for every other rank.
 struct Board {
   std::atomic<std::uint64_t> beat;  ///< changes as long as the rank's process runs
   std::atomic<Sleep> asleep;        ///< sequentially consistent, see RingMemory
   std::atomic<std::uint32_t> left;  ///< 1: nothing more will be published anywhere
-  /// 0, or 1 + FailureCause: everybody must stop. Release: publishes the text.
+  /// 0, or 1 + FailureCause: every rank must stop. Release: publishes the text.
   std::atomic<std::uint32_t> stop;
   std::uint32_t text_bytes;
   std::array<char, kLongestText> text;
 };
 
 /// What a rank says to one other.
-struct Outbox {
+struct SendQueue {
   std::atomic<std::uint32_t> met;                   ///< 1: the other's introduction was read
   std::atomic<std::uint64_t> consumed;              ///< entries of the other's ring
   std::array<std::atomic<std::uint64_t>, 3> taken;  ///< messages of the other's, per Direction

@@ -1,13 +1,111 @@
-// Sums over replicas and ties, in fixed order.
-#include "run/reduction.hpp"
+// Fixed-order sums of gradients.
+#include "run/gradients.hpp"
 
 #include <algorithm>
 #include <cstring>
 #include <string>
-
-#include "run/gradient_sum.hpp"
+#include <utility>
 
 namespace millrace::run {
+
+namespace {
+
+template <class T>
+void add(Tensor& sum, const Tensor& term) {
+  const auto to = sum.as<T>();
+  const auto from = term.as<T>();
+  for (std::size_t i = 0; i < to.size(); ++i) to[i] += from[i];
+}
+
+void require_alike(const Tensor& a, const Tensor& b, Stage stage) {
+  if (a.dtype() == b.dtype() && a.dims() == b.dims()) return;
+  throw Mismatch("gradients of stage " + std::to_string(stage.value) +
+                 " that are to be added are of " + name_of(a.dtype()) + " " + to_string(a.dims()) +
+                 " and " + name_of(b.dtype()) + " " + to_string(b.dims()));
+}
+
+}  // namespace
+
+void add_gradient(Tensor& sum, const Tensor& term, Stage stage) {
+  require_alike(sum, term, stage);
+  require(sum.dtype() == DType::F32 || sum.dtype() == DType::F64,
+          [&] { return std::string("a gradient is f32 or f64, not ") + name_of(sum.dtype()); });
+  if (sum.dtype() == DType::F32)
+    add<float>(sum, term);
+  else
+    add<double>(sum, term);
+}
+
+Tensor copy_into(TensorPool& pool, const Tensor& from) {
+  Tensor copy = pool.make(from.dtype(), from.dims());
+  if (from.bytes() != 0) std::memcpy(copy.data(), from.data(), from.bytes());
+  return copy;
+}
+
+void GradientTree::begin_step(const SumTree& tree, LeafRange node, int passes_per_leaf) {
+  clear();
+  sums_.emplace(tree, node);
+  passes_per_leaf_ = passes_per_leaf;
+}
+
+/// A copy of the gradients, which are 0 afterwards.
+TensorList GradientTree::take_gradients(TensorPool& pool, StashMeter& meter) const {
+  TensorList taken;
+  for (Parameter* parameter : parameters_) {
+    Tensor& gradient = parameter->gradient;
+    taken.push_back(copy_into(pool, gradient));
+    if (gradient.bytes() != 0) std::memset(gradient.data(), 0, gradient.bytes());
+  }
+  meter.add(taken.bytes());
+  return taken;
+}
+
+/// Of a sum that is dropped then.
+void GradientTree::put_gradients(const TensorList& sum, StashMeter& meter) const {
+  meter.remove(sum.bytes());
+  for (std::size_t i = 0; i < parameters_.size(); ++i)
+    if (sum[i].bytes() != 0)
+      std::memcpy(parameters_[i]->gradient.data(), sum[i].data(), sum[i].bytes());
+}
+
+void GradientTree::open(int leaf, TensorPool& pool, StashMeter& meter) {
+  if (open_ && open_->number == leaf) return;
+  if (open_) {
+    open_->sum = take_gradients(pool, meter);
+    interrupted_.push_back(*std::exchange(open_, std::nullopt));
+  }
+  const auto begun = std::ranges::find(interrupted_, leaf, &Leaf::number);
+  if (begun == interrupted_.end()) {
+    open_.emplace(Leaf{leaf});
+    return;
+  }
+  put_gradients(begun->sum, meter);
+  open_.emplace(Leaf{leaf, begun->passes});
+  interrupted_.erase(begun);
+}
+
+void GradientTree::close(bool is_empty, TensorPool& pool, StashMeter& meter) {
+  if (++open_->passes < passes_per_leaf_) return;
+  std::optional<TensorList> sum;
+  if (!is_empty) sum = take_gradients(pool, meter);
+  sums_->give(open_->number, std::move(sum), [&](TensorList& to, const TensorList& term) {
+    for (std::size_t i = 0; i < to.size(); ++i) add_gradient(to[i], term[i], stage_);
+    meter.remove(term.bytes());
+  });
+  open_.reset();
+  if (!sums_->is_complete()) return;
+  const auto whole = sums_->take();
+  if (whole) put_gradients(*whole, meter);
+  has_sum_ = whole.has_value();
+  given_ = true;
+}
+
+void GradientTree::clear() noexcept {
+  if (sums_) sums_->clear();
+  open_.reset();
+  interrupted_.clear();
+  given_ = has_sum_ = false;
+}
 
 namespace {
 
@@ -141,7 +239,7 @@ void Reduction::add_tie(const std::vector<TiedGradient>& tie,
     const std::size_t place = here ? tied.parameter : tied.sent;
     if (place >= all.size())
       throw Mismatch("stage " + std::to_string(tied.stage.value) + " sent " +
-                     std::to_string(all.size()) + " tied gradients, not so many as it has");
+                     std::to_string(all.size()) + " tied gradients, not as many as it has");
     return *all[place];
   };
   const auto for_each_copy = [&](const TiedGradient& tied, bool all, const auto& use) {

@@ -1,10 +1,10 @@
-#include "run/wiring.hpp"
+#include "run/values.hpp"
 
 #include <algorithm>
 #include <string>
 
 #include "millrace/core/error.hpp"
-#include "run/gradient_sum.hpp"
+#include "run/gradients.hpp"
 
 namespace millrace::run {
 
@@ -151,6 +151,77 @@ void Wiring::give_gradients(ValueSlots& slots,
       dealt.push_back(std::move(gradients[static_cast<std::size_t>(edge.input)]));
     slots.put(map_.gradient(link, unit), std::move(dealt));
   });
+}
+
+SlotMap::SlotMap(const StageGraph& graph, const std::vector<bool>& touched, std::uint32_t units)
+    : row_(touched.size(), 0), units_(units) {
+  for (int stage = 0; stage < graph.stages(); ++stage)
+    graph.for_each_leaving(Stage{stage}, [&](const StageLink& link) {
+      if (!touched[link.index]) return;
+      row_[link.index] = static_cast<std::uint32_t>(links_.size());
+      links_.push_back(link);
+    });
+}
+
+std::string SlotMap::name(std::size_t slot, int slices) const {
+  const std::size_t activations = links_.size() * units_;
+  const bool gradient = slot >= activations;
+  const std::size_t at = gradient ? slot - activations : slot;
+  const StageLink& link = links_[at / units_];
+  const auto unit = static_cast<int>(at % units_);
+  std::string text = gradient ? "the gradient for stage " : "the activation for stage ";
+  text += std::to_string(gradient ? link.from.value : link.to.value) + ", micro-batch " +
+          std::to_string(unit / slices);
+  if (slices > 1) text += ", slice " + std::to_string(unit % slices);
+  return text;
+}
+
+namespace {
+
+[[noreturn]] void refuse(const char* what,
+                         std::size_t given,
+                         std::size_t wanted,
+                         const char* because) {
+  throw InvalidArgument(std::string(what) + " " + std::to_string(given) +
+                        (given == 1 ? " tensor" : " tensors") + ", wanted " +
+                        std::to_string(wanted) + ": " + because);
+}
+
+}  // namespace
+
+void TensorCounts::forward_takes(const TensorList& inputs) {
+  if (inputs_ == kUnknown) inputs_ = inputs.size();
+  if (inputs.size() != inputs_)
+    refuse("its inputs are", inputs.size(), inputs_, "as many as for the first unit of the step");
+}
+
+void TensorCounts::forward_gives(const TensorList& outputs) {
+  if (outputs.empty()) refuse("it gave", 0, 1, "the next stage lives on its outputs");
+  if (outputs_ == kUnknown) outputs_ = outputs.size();
+  if (outputs.size() != outputs_)
+    refuse("it gave", outputs.size(), outputs_, "as many as for the first unit of the step");
+}
+
+void TensorCounts::last_forward_gives(const TensorList& outputs) {
+  if (!outputs.empty())
+    refuse("it gave", outputs.size(), 0, "the last stage gives its loss alone in training");
+}
+
+void TensorCounts::backward_takes(const TensorList& output_gradients) const {
+  if (output_gradients.size() != outputs_)
+    refuse("its output gradients are",
+           output_gradients.size(),
+           outputs_,
+           "one for each output of its forward");
+}
+
+void TensorCounts::backward_gives(const TensorList& input_gradients) const {
+  if (input_gradients.size() != inputs_)
+    refuse("it gave", input_gradients.size(), inputs_, "a gradient for each input of its forward");
+}
+
+void TensorCounts::first_backward_gives(const TensorList& input_gradients) const {
+  if (!input_gradients.empty()) backward_gives(input_gradients);
 }
 
 }  // namespace millrace::run
