@@ -1,5 +1,6 @@
-# Embeds a file of data/ into the training room as a byte array, at configure time.
-function(millrace_embed target file function)
+# Embeds a file as a byte array, at configure time: the definition of a function that a header declares.
+function(millrace_embed target header file function)
+  set(file ${PROJECT_SOURCE_DIR}/${file})
   file(READ ${file} hex HEX)
   string(REGEX REPLACE "(................................)" "\\1\n" hex "${hex}")
   string(REGEX REPLACE "([0-9a-f][0-9a-f])" "0x\\1," bytes "${hex}")
@@ -8,7 +9,7 @@ function(millrace_embed target file function)
   file(CONFIGURE OUTPUT ${source} @ONLY CONTENT
 "// Bytes of @name@, written by cmake/MillraceEmbed.cmake.
 #include <array>
-#include \"training/@function@.hpp\"
+#include \"@header@\"
 
 namespace millrace {
 namespace {

@@ -7,7 +7,7 @@
 #include "millrace/core/error.hpp"
 #include "millrace/training/dataset.hpp"
 #include "millrace/training/file_bytes.hpp"
-#include "training/embedded_digits.hpp"
+#include "training/embedded.hpp"
 
 namespace millrace {
 namespace {

@@ -11,7 +11,7 @@
 
 #include "millrace/core/error.hpp"
 #include "millrace/training/file_bytes.hpp"
-#include "training/embedded_text.hpp"
+#include "training/embedded.hpp"
 #include "training/readable_file.hpp"
 
 namespace millrace {

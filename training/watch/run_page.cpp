@@ -1,48 +1,133 @@
-// The page of a run; see run_page.hpp.
+// The page of a run: curves, where the time of each rank went, the last step.
 #include "millrace/training/run_page.hpp"
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <cstdio>
+#include <limits>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "millrace/scheduler/plan/draw.hpp"
 #include "millrace/training/measurement.hpp"
-#include "training/watch/curve.hpp"
+#include "training/embedded.hpp"
 
 namespace millrace {
 namespace {
 
 constexpr std::size_t kMostActions = 20'000;
 
-const char* const kHead = R"page(
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<style>
-:root { color-scheme: light; font: 14px/1.45 system-ui, "Helvetica Neue", Arial, sans-serif; color: #1d1d22; }
-body { margin: 0 auto; padding: 18px 24px; max-width: 1340px; }
-h1 { font-size: 19px; margin: 0 0 2px; }
-h2 { font-size: 15px; margin: 22px 0 6px; }
-.quiet { color: #666; }
-#bottleneck { font-size: 16px; margin: 12px 0; padding: 8px 12px; border-left: 4px solid #c2185b; background: #faf4f7; }
-#curves { display: grid; grid-template-columns: repeat(auto-fill, minmax(390px, 1fr)); gap: 10px; }
-svg.curve { width: 100%; border: 1px solid #e2e2e6; border-radius: 6px; font-size: 11px; fill: #555; }
-svg.curve rect { fill: #f7f7f9; }
-svg.curve polyline { fill: none; stroke: #1565c0; stroke-width: 1.4; stroke-linejoin: round; }
-svg.curve .name { font-size: 13px; font-weight: 600; fill: #1d1d22; }
-svg.curve .skipped { fill: #c2185b; }
-table { border-collapse: collapse; font-variant-numeric: tabular-nums; }
-table { font-size: 13px; }
-th, td { text-align: right; padding: 2px 5px; border-bottom: 1px solid #eee; white-space: nowrap; }
-th:first-child, td:first-child { text-align: left; }
-td:nth-child(2) { width: 100%; }
-.bar { display: flex; height: 18px; min-width: 120px; border-radius: 3px; overflow: hidden; background: #eee; }
-.bar span { height: 100%; }
-.key span { display: inline-block; width: 12px; height: 12px; border-radius: 2px; margin: 0 4px 0 0; vertical-align: -1px; }
-.wide { overflow-x: auto; }
-</style></head><body>
-)page";
+struct Curve {
+  std::string name;
+  double HistoryPoint::*value;
+  double factor = 1;      ///< what is drawn is the value times this
+  std::string unit = {};  ///< behind numbers
+};
+
+/// A number for people: at most 4 digits, "1.50e-05" where that is shorter.
+std::string short_number(double number) {
+  std::array<char, 32> text{};
+  const double size = std::abs(number);
+  const bool plain = number == 0 || (size >= 0.001 && size < 1e7);
+  const int digits = size >= 1000 ? 0 : size >= 100 ? 1 : size >= 10 ? 2 : size >= 1 ? 3 : 4;
+  std::snprintf(text.data(), text.size(), plain ? "%.*f" : "%.*e", plain ? digits : 2, number);
+  return text.data();
+}
+
+constexpr double kWidth = 400, kHeight = 170;
+constexpr double kLeft = 62, kRight = 12, kTop = 30, kBottom = 28;
+
+std::string point_text(double x, double y) {
+  std::array<char, 64> text{};
+  std::snprintf(text.data(), text.size(), "%.1f,%.1f", x, y);
+  return text.data();
+}
+
+std::string words(double x, double y, const char* anchor, const std::string& text) {
+  std::array<char, 96> head{};
+  std::snprintf(
+      head.data(), head.size(), R"(<text x="%.1f" y="%.1f" text-anchor="%s")", x, y, anchor);
+  return head.data() + std::string(">") + text + "</text>\n";
+}
+
+/// Steps and values to pixels.
+struct Frame {
+  double first = 0, last = 0;  // steps
+  double low = 0, high = 0;    // values
+
+  [[nodiscard]] double x(double step) const {
+    const double share = last > first ? (step - first) / (last - first) : 0.5;
+    return kLeft + share * (kWidth - kLeft - kRight);
+  }
+
+  [[nodiscard]] double y(double value) const {
+    const double share = high > low ? (value - low) / (high - low) : 0.5;
+    return kHeight - kBottom - share * (kHeight - kTop - kBottom);
+  }
+};
+
+Frame frame_of(const Curve& curve, const std::vector<HistoryPoint>& points) {
+  Frame frame;
+  frame.first = static_cast<double>(points.front().step);
+  frame.last = static_cast<double>(points.back().step);
+  frame.low = std::numeric_limits<double>::infinity();
+  frame.high = -frame.low;
+  for (const HistoryPoint& point : points) {
+    const double value = point.*curve.value * curve.factor;
+    if (!std::isfinite(value)) continue;
+    frame.low = std::min(frame.low, value);
+    frame.high = std::max(frame.high, value);
+  }
+  if (frame.high < frame.low) frame.low = frame.high = 0;
+  return frame;
+}
+
+std::string line_of(const Curve& curve,
+                    const std::vector<HistoryPoint>& points,
+                    const Frame& frame) {
+  std::string lines, marks, places;
+  const auto end_line = [&] {
+    if (!places.empty()) lines += "<polyline points=\"" + places + "\"/>\n";
+    places.clear();
+  };
+  for (const HistoryPoint& point : points) {
+    const double x = frame.x(static_cast<double>(point.step));
+    if (point.skipped > 0)
+      marks += "<circle class=\"skipped\" r=\"3\" cx=\"" + short_number(x) + "\" cy=\"" +
+               short_number(kHeight - kBottom) + "\"/>\n";
+    const double value = point.*curve.value * curve.factor;
+    if (!std::isfinite(value)) {
+      end_line();
+      continue;
+    }
+    places += (places.empty() ? "" : " ") + point_text(x, frame.y(value));
+  }
+  end_line();
+  return lines + marks;
+}
+
+/// Line over steps, with its smallest, largest and last value; broken where a value is not finite,
+/// and marked below where steps were skipped. Cost: O(points).
+std::string draw_curve(const Curve& curve, const std::vector<HistoryPoint>& points) {
+  if (points.empty()) return {};
+  const Frame frame = frame_of(curve, points);
+  const double last = points.back().*curve.value * curve.factor;
+  std::string text = "<svg class=\"curve\" viewBox=\"0 0 " + short_number(kWidth) + " " +
+                     short_number(kHeight) + "\" role=\"img\" aria-label=\"" + curve.name + "\">\n";
+  text += "<rect x=\"" + short_number(kLeft) + "\" y=\"" + short_number(kTop) + "\" width=\"" +
+          short_number(kWidth - kLeft - kRight) + "\" height=\"" +
+          short_number(kHeight - kTop - kBottom) + "\"/>\n";
+  text += "<g class=\"name\">" + words(kLeft, 19, "start", curve.name) + "</g>";
+  text += words(kWidth - kRight, 19, "end", "last " + short_number(last) + curve.unit);
+  text += words(kLeft - 6, kTop + 10, "end", short_number(frame.high));
+  if (frame.high > frame.low)
+    text += words(kLeft - 6, kHeight - kBottom, "end", short_number(frame.low));
+  text += words(kLeft, kHeight - 10, "start", "step " + std::to_string(points.front().step));
+  text += words(kWidth - kRight, kHeight - 10, "end", std::to_string(points.back().step));
+  return text + line_of(curve, points, frame) + "</svg>\n";
+}
 
 /// Text of a user inside the page.
 std::string escaped(const std::string& text) {
@@ -190,10 +275,14 @@ std::string summary_of(const StepTotals& totals) {
 
 std::string draw_page(const RunPage& page) {
   const std::string title = escaped(page.title);
+  const auto style = run_page_style();
   return "<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><title>" + title +
-         "</title>" + kHead + "<h1>" + title + "</h1>\n<p class=\"quiet\">" +
-         escaped(page.subtitle) + "</p>\n" + summary_of(page.totals) + curves_of(page.history) +
-         table_of(page.totals) + timeline_of(page) + "</body></html>\n";
+         "</title>\n<meta name=\"viewport\" content=\"width=device-width, "
+         "initial-scale=1\">\n<style>\n" +
+         std::string(style.begin(), style.end()) + "</style></head><body>\n<h1>" + title +
+         "</h1>\n<p class=\"quiet\">" + escaped(page.subtitle) + "</p>\n" +
+         summary_of(page.totals) + curves_of(page.history) + table_of(page.totals) +
+         timeline_of(page) + "</body></html>\n";
 }
 
 }  // namespace millrace

@@ -5,30 +5,12 @@
 #include "millrace/scheduler/plan/draw.hpp"
 #include "millrace/scheduler/plan/generators.hpp"
 #include "millrace/scheduler/plan/verify.hpp"
+#include "plan/draw/pages.hpp"
 #include "plan/draw/picture.hpp"
 
 namespace millrace {
 
 namespace {
-
-constexpr const char* kHead = R"page(
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<style>
-:root { color-scheme: light; font: 14px/1.45 system-ui, "Helvetica Neue", Arial, sans-serif; color: #1d1d22; }
-body { margin: 0 auto; padding: 18px 24px; max-width: 1300px; }
-h1 { font-size: 21px; margin: 0 0 4px; }
-h2 { font-size: 17px; margin: 0 0 4px; }
-h2 code { font-size: 16px; background: #f0f0f4; padding: 1px 7px; border-radius: 5px; margin-right: 8px; }
-p { margin: 0 0 10px; color: #555; }
-nav { margin: 10px 0 22px; line-height: 2; }
-nav a { text-decoration: none; color: #1d1d22; background: #f0f0f4; padding: 2px 8px; border-radius: 5px; margin-right: 4px; white-space: nowrap; }
-section { border-top: 1px solid #dcdce2; padding: 16px 0 20px; }
-dl { display: grid; grid-template-columns: max-content 1fr; gap: 2px 16px; margin: 0 0 10px; }
-dt { color: #777; }
-dd { margin: 0; }
-section > svg { max-width: 100%; height: auto; display: block; }
-</style></head><body>
-)page";
 
 std::string term(const char* name, const std::string& words) {
   return std::string("<dt>") + name + "</dt><dd>" + words + "</dd>\n";
@@ -84,16 +66,13 @@ std::string draw_gallery(int ranks, int micro_batches) {
               " and " + std::to_string(micro_batches));
   const std::string counts =
       "p = " + std::to_string(ranks) + ", m = " + std::to_string(micro_batches);
-  std::string page =
-      "<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">"
-      "<title>Pipeline schedules</title>" +
-      std::string(kHead) + "<h1>" + std::to_string(schedules().size()) + " pipeline schedules at " +
-      counts +
-      "</h1>\n"
-      "<p>p ranks, m micro-batches, v chunks per rank, q slices, g group, r a rank; "
-      "F, I, W and B = I + W are the times of a full stage, here 1 each for F, I "
-      "and W. Formulas hold for equal stages without latency; peaks count "
-      "micro-batches of a full stage.</p>\n<nav>";
+  std::string page = picture::page_head("Pipeline schedules", gallery_style()) + "<h1>" +
+                     std::to_string(schedules().size()) + " pipeline schedules at " + counts +
+                     "</h1>\n"
+                     "<p>p ranks, m micro-batches, v chunks per rank, q slices, g group, r a rank; "
+                     "F, I, W and B = I + W are the times of a full stage, here 1 each for F, I "
+                     "and W. Formulas hold for equal stages without latency; peaks count "
+                     "micro-batches of a full stage.</p>\n<nav>";
   for (const ScheduleEntry& entry : schedules())
     page += "<a href=\"#" + escaped(entry.name) + "\">" + escaped(entry.name) + "</a> ";
   page += "</nav>\n";

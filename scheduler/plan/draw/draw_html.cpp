@@ -1,12 +1,11 @@
-// The page: the schedule as data for the fixed script of html_page.hpp.
+// The page: the schedule as data for the fixed script of pages.hpp.
 #include <algorithm>
 #include <map>
 
 #include <nlohmann/json.hpp>
 
 #include "millrace/scheduler/plan/graph.hpp"
-#include "plan/draw/html_page.hpp"
-#include "plan/draw/palette.hpp"
+#include "plan/draw/pages.hpp"
 #include "plan/draw/picture.hpp"
 #include "plan/model/stage_sums.hpp"
 #include "plan/model/validate.hpp"
@@ -172,10 +171,10 @@ std::string draw_html(const Program& program,
                      {"sums", std::move(sums_of_all)}};
   const std::string name = picture::escaped(title.empty() ? "schedule" : title);
   // The data are numbers and fixed words, so no text of a user can end the script element.
-  return "<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><title>" + name +
-         "</title>" + picture::kPageHead + "<h1>" + name +
-         "</h1>\n<script type=\"application/json\" id=\"data\">" + data.dump() + "</script>" +
-         picture::kPageTimes + picture::kPageDrawing + picture::kPageControls;
+  return picture::page_head(name, schedule_page_style()) + "<h1>" + name +
+         "</h1>\n<script type=\"application/json\" id=\"data\">" + data.dump() + "</script>\n" +
+         picture::text_of(schedule_page_body()) + "<script>\n" +
+         picture::text_of(schedule_page_script()) + "</script></body></html>\n";
 }
 
 }  // namespace millrace

@@ -5,7 +5,6 @@
 #include <utility>
 
 #include "millrace/core/error.hpp"
-#include "plan/draw/palette.hpp"
 #include "plan/draw/picture.hpp"
 #include "plan/draw/svg_panel.hpp"
 

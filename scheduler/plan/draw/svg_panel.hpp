@@ -6,9 +6,40 @@
 #include <vector>
 
 #include "plan/draw/picture.hpp"
-#include "plan/draw/svg_canvas.hpp"
 
 namespace millrace::picture {
+
+/// Thread-safety: externally synchronised.
+class SvgCanvas {
+ public:
+  void text(double x, double y, const std::string& words, const std::string& attributes = "");
+  void rect(double x, double y, double width, double height, const std::string& attributes);
+  void line(double x1, double y1, double x2, double y2, const std::string& colour);
+  /// An open line through `steps`, the commands of a path.
+  void path(const std::string& steps, const std::string& colour, double width);
+  /// A thin arrow of a class of its own; `bend` pixels above the straight line in its middle.
+  void arrow(double x1, double y1, double x2, double y2, double bend, const std::string& kind);
+
+  /// The picture, `width` by `height` pixels on white.
+  [[nodiscard]] std::string finished(double width, double height) const;
+
+ private:
+  std::string body_;
+};
+
+/// Where the next entry of a legend goes: beside the last one, or below where it would stick out.
+struct LegendFlow {
+  double left = 0;
+  double right = 0;
+  double y = 0;
+  double x = left;
+
+  /// Takes the room of an entry; its left edge is returned.
+  double take(double width);
+};
+
+/// Pixels of a legend's words, in the canvas's font.
+[[nodiscard]] double width_of(const std::string& words);
 
 inline constexpr double kLeft = 66;   // of every plot
 inline constexpr double kRight = 26;  // beside it

@@ -2,9 +2,111 @@
 #include "plan/text/json_fault.hpp"
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 
 namespace millrace {
+
+namespace {
+
+class Skipper {
+ public:
+  explicit Skipper(std::string_view text) : text_(text) {}
+
+  // Offset of the value that `step` leads to from the container at `from`.
+  std::optional<std::size_t> enter(std::size_t from, const JsonStep& step) {
+    at_ = from;
+    blanks();
+    if (done() || (text_[at_] != '{' && text_[at_] != '[')) return std::nullopt;
+    const bool object = text_[at_++] == '{';
+    std::optional<std::size_t> found;
+    for (std::size_t index = 0; !closes(); ++index) {
+      std::string_view name;
+      if (object) {
+        name = string();
+        blanks();
+        ++at_;  // the colon
+      }
+      blanks();
+      const bool match = object ? matches(step, name) : matches(step, index);
+      if (match) found = at_;
+      value();
+      blanks();
+      if (!done() && text_[at_] == ',') ++at_;
+    }
+    return found;
+  }
+
+ private:
+  [[nodiscard]] bool done() const { return at_ >= text_.size(); }
+
+  static bool matches(const JsonStep& step, std::string_view name) {
+    const auto* wanted = std::get_if<std::string_view>(&step);
+    return wanted != nullptr && *wanted == name;
+  }
+  static bool matches(const JsonStep& step, std::size_t index) {
+    const auto* wanted = std::get_if<std::size_t>(&step);
+    return wanted != nullptr && *wanted == index;
+  }
+
+  void blanks() {
+    while (!done() && std::string_view(" \t\r\n").find(text_[at_]) != std::string_view::npos) ++at_;
+  }
+
+  bool closes() {
+    blanks();
+    return done() || text_[at_] == '}' || text_[at_] == ']';
+  }
+
+  // The raw content between the quotes.
+  std::string_view string() {
+    const std::size_t from = ++at_;
+    while (!done() && text_[at_] != '"') at_ += text_[at_] == '\\' ? 2U : 1U;
+    const std::size_t length = (done() ? text_.size() : at_) - from;
+    ++at_;
+    return text_.substr(from, length);
+  }
+
+  // One value of any kind, without recursion: nesting is only counted.
+  void value() {
+    std::size_t depth = 0;
+    while (!done()) {
+      const char byte = text_[at_];
+      if (byte == '"') {
+        string();
+      } else if (byte == '{' || byte == '[') {
+        ++depth;
+        ++at_;
+      } else if (byte == '}' || byte == ']') {
+        if (depth == 0) return;
+        --depth;
+        ++at_;
+      } else if (byte == ',' && depth == 0) {
+        return;
+      } else {
+        ++at_;
+        continue;
+      }
+      if (depth == 0) return;
+    }
+  }
+
+  std::string_view text_;
+  std::size_t at_ = 0;
+};
+
+std::size_t json_place(std::string_view text, const std::vector<JsonStep>& path) {
+  const std::size_t start = text.find_first_not_of(" \t\r\n");
+  std::size_t at = start == std::string_view::npos ? 0 : start;
+  for (const JsonStep& step : path) {
+    const auto inside = Skipper(text).enter(at, step);
+    if (!inside) return at;
+    at = *inside;
+  }
+  return at;
+}
+
+}  // namespace
 
 Diagnostic at_offset(std::string_view text, std::size_t offset, std::string sentence) {
   const std::string_view before = text.substr(0, std::min(offset, text.size()));

@@ -6,14 +6,17 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <variant>
 #include <vector>
 
 #include <nlohmann/json.hpp>
 
 #include "millrace/scheduler/plan/text.hpp"
-#include "plan/text/json_place.hpp"
 
 namespace millrace {
+
+/// A step into a document: the name of a member or the index of an element.
+using JsonStep = std::variant<std::string_view, std::size_t>;
 
 /// Ends the reading of a document at its first fault of structure. The path may name members of the
 /// document, which must outlive it.
