@@ -5,7 +5,7 @@
 #include <array>
 #include <charconv>
 #include <cmath>
-#include <cstdio>
+#include <fmt/format.h>
 
 #include "millrace/core/error.hpp"
 
@@ -57,12 +57,14 @@ std::vector<double> number_list(const std::string& option, const std::string& te
 }
 
 std::string plain(double value) {
-  std::array<char, 40> text{};
-  // Integers have all digits, as long as neighbours differ.
+  // Whole numbers are exact as long as neighbours differ.
   const bool whole = value == std::round(value) && std::abs(value) < 9e15;
-  const char* format = whole && std::abs(value) >= 1e12 ? "%.0f" : "%.12g";
-  const int length = std::snprintf(text.data(), text.size(), format, value);
-  return {text.data(), static_cast<std::size_t>(length)};
+  return whole && std::abs(value) >= 1e12 ? fmt::format("{:.0f}", value)
+                                          : fmt::format("{:.12g}", value);
+}
+
+std::string brief(double value) {
+  return value == std::round(value) ? plain(value) : fmt::format("{:.6g}", value);
 }
 
 std::string exact(double value) {
@@ -75,9 +77,7 @@ std::string value_count(std::size_t values) {
 }
 
 std::string percent(double share) {
-  std::array<char, 40> text{};
-  const int length = std::snprintf(text.data(), text.size(), "%.2f %%", 100 * share);
-  return {text.data(), static_cast<std::size_t>(length)};
+  return fmt::format("{:.2f} %", 100 * share);
 }
 
 std::string table(const std::vector<std::vector<std::string>>& rows) {

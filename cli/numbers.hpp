@@ -28,6 +28,9 @@ namespace millrace::cli {
 /// Shortest text with at most 12 significant digits, whole numbers with all: "4.5".
 [[nodiscard]] std::string plain(double value);
 
+/// At most 6 significant digits, whole numbers with all: "4.5". For tables.
+[[nodiscard]] std::string brief(double value);
+
 /// The shortest text that is read as exactly this number again: for numbers that travel.
 [[nodiscard]] std::string exact(double value);
 

@@ -10,7 +10,6 @@
 #include <nlohmann/json.hpp>
 
 #include "cli/files.hpp"
-#include "cli/plan/compare_trace.hpp"
 #include "cli/plan/figures.hpp"
 #include "cli/plan/progress.hpp"
 #include "cli/verbs.hpp"
@@ -40,7 +39,7 @@ std::string yes_no(bool holds) {
 std::vector<std::string> head_of(int passes) {
   std::vector<std::string> cells = {"schedule"};
   for (const Field& field : columns(passes > 1)) cells.emplace_back(field.title);
-  cells.insert(cells.end(), {"same bits", "valid"});
+  cells.emplace_back("same bits");
   return cells;
 }
 
@@ -49,7 +48,7 @@ std::vector<std::string> row_of(const std::string& name, const Figures& figures)
   for (const Field& field : columns(figures.passes > 1))
     cells.push_back(
         field.is_in(Field::PerPass) && figures.passes > 1 ? "-" : shown(field, figures.report));
-  cells.insert(cells.end(), {yes_no(figures.order.ascending), yes_no(figures.violations.empty())});
+  cells.push_back(yes_no(figures.order.ascending));
   return cells;
 }
 
@@ -148,11 +147,15 @@ class Comparison {
   }
 
   void print() const {
-    const std::string notes = told_costs(model_costs(options_)) + notes_;
     if (options_.json)
       std::cout << all_.dump() << '\n';
     else if (!prints_file(options_))
-      std::cout << table(rows_) << (notes.empty() ? "" : "\n") << notes;
+      std::cout
+          << table(rows_) << '\n'
+          << units_text(model_costs(options_))
+          << "Activations: micro-batches of a full stage. They and memory are of the rank that "
+             "holds most.\n"
+          << notes_;
   }
 
  private:

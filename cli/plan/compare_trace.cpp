@@ -1,6 +1,4 @@
 // Prediction beside measurement: which costs the prediction was made with is always said.
-#include "cli/plan/compare_trace.hpp"
-
 #include <algorithm>
 #include <cmath>
 #include <iostream>
@@ -166,11 +164,11 @@ std::vector<std::string> residual_row(const std::string& name, const Residual& i
   const double n = std::max(divisor, 1);
   return {name,
           std::to_string(it.count),
-          plain(it.simulated / n),
-          plain(it.measured / n),
-          plain(residual_of(it) / n),
-          plain(it.start / std::max(it.count, 1)),
-          plain(it.worst_start)};
+          brief(it.simulated / n),
+          brief(it.measured / n),
+          brief(residual_of(it) / n),
+          brief(it.start / std::max(it.count, 1)),
+          brief(it.worst_start)};
 }
 
 nlohmann::json to_json(const Residual& it) {
@@ -209,10 +207,10 @@ std::string times_as_long(double seen, double predicted) {
 void print_causes(const Causes& causes) {
   std::cout << '\n'
             << table(
-                   {{"measured - simulated", plain(causes.passes + causes.spread + causes.between)},
-                    {"  passes longer than the costs say", plain(causes.passes)},
-                    {"  passes of one kind that differ", plain(causes.spread)},
-                    {"  between passes: dispatch, messages, waiting", plain(causes.between)}});
+                   {{"measured - simulated", brief(causes.passes + causes.spread + causes.between)},
+                    {"  passes longer than the costs say", brief(causes.passes)},
+                    {"  passes of one kind that differ", brief(causes.spread)},
+                    {"  between passes: dispatch, messages, waiting", brief(causes.between)}});
 }
 
 void print_comparison(const TraceComparison& result,
@@ -221,15 +219,15 @@ void print_comparison(const TraceComparison& result,
                       const Causes& causes) {
   std::cout << table({{"", "simulated", "measured", "measured / simulated"},
                       {"makespan",
-                       plain(predicted.makespan),
-                       plain(seen.makespan),
+                       brief(predicted.makespan),
+                       brief(seen.makespan),
                        times_as_long(seen.makespan, predicted.makespan)},
                       {"bubble",
                        percent(predicted.bubble_makespan_ratio()),
                        percent(seen.bubble_makespan_ratio())}});
   print_causes(causes);
   const std::vector<std::string> head = {
-      "count", "simulated", "measured", "residual", "mean start residual", "worst start residual"};
+      "count", "simulated", "measured", "residual", "mean late", "worst late"};
   std::vector<std::vector<std::string>> ops = {{"op (mean time)"}},
                                         stages = {{"op of stage (mean time)"}},
                                         ranks = {{"rank (busy time)"}};
@@ -241,7 +239,12 @@ void print_comparison(const TraceComparison& result,
     stages.push_back(residual_row(name_of(key), it, it.count));
   for (std::size_t rank = 0; rank < result.ranks.size(); ++rank)
     ranks.push_back(residual_row(std::to_string(rank), result.ranks[rank], 1));
-  std::cout << '\n' << table(ops) << '\n' << table(stages) << '\n' << table(ranks);
+  std::cout << "\nTimes in seconds. Residual: measured - simulated; late: measured start - "
+               "simulated start.\n"
+            << '\n'
+            << table(ops) << '\n'
+            << table(stages) << '\n'
+            << table(ranks);
 }
 
 void print_json(const Program& program,

@@ -21,8 +21,10 @@ Costs model_costs(const PlanOptions& options) {
   return path.empty() ? options.costs : over(costs_in("--costs", path), path, options.costs);
 }
 
-std::string told_costs(const Costs& costs) {
-  if (!costs.file) return "";
+std::string units_text(const Costs& costs) {
+  if (!costs.file)
+    return "Times in units of --f --i --w, memory in units of --mem-f; without them F = I = W = "
+           "1.\n";
   const std::string& assumed = costs.file->assumed;
   return "Times in " + costs.file->unit + ", from " + costs.file_name + ".\n" +
          (assumed.empty() ? "" : "Assumed: " + assumed + ".\n");

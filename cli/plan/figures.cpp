@@ -1,5 +1,9 @@
-// Figures of a schedule; see figures.hpp.
+// The metrics of one schedule as text and JSON.
 #include "cli/plan/figures.hpp"
+
+#include <algorithm>
+
+#include <fmt/format.h>
 
 #include "millrace/scheduler/plan/passes.hpp"
 
@@ -42,6 +46,25 @@ std::string name_of(Rule rule) {
       return "loss weight";
   }
   return "?";
+}
+
+std::string metric_line(std::string_view title, const std::string& value, std::string_view help) {
+  return fmt::format("{:<23}{:>11}  {}\n", title, value, help);
+}
+
+std::string depths_text(const std::vector<ChannelCapacity>& channels) {
+  if (channels.empty()) return "";
+  int minimal = 1, sufficient = 1;
+  for (const ChannelCapacity& channel : channels) {
+    minimal = std::max(minimal, channel.minimal);
+    sufficient = std::max(sufficient, channel.sufficient);
+  }
+  return fmt::format(
+      "messages in a channel: at most {} when nothing waits for room, {} suffice{} (per channel: "
+      "--json)\n",
+      sufficient,
+      minimal,
+      minimal == 1 ? "s" : "");
 }
 
 nlohmann::json to_json(const std::vector<ChannelCapacity>& channels) {

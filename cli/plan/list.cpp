@@ -1,9 +1,12 @@
 // millrace list: the catalogue of schedules as a table.
 #include <algorithm>
+#include <fmt/format.h>
 #include <iostream>
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
+#include <utility>
 #include <vector>
 
 #include <nlohmann/json.hpp>
@@ -19,41 +22,49 @@ namespace millrace::cli {
 
 namespace {
 
-std::string options_of(const ScheduleEntry& entry) {
+constexpr const char* kSymbols =
+    "p ranks, m micro-batches, v chunks per rank, q slices, g group, r a rank; F, I, W, B = I + W "
+    "are "
+    "the\ncosts of a full stage. Bubbles hold for equal stages without latency; peaks count "
+    "micro-batches of a\nfull stage.";
+
+std::string options_of(const ScheduleEntry& entry, bool with_counts) {
   std::string text;
   for (const ScheduleParameter& parameter : kScheduleParameters)
-    if (entry.takes(parameter.name)) text += (text.empty() ? "" : " ") + flag(parameter.name);
+    if (entry.takes(parameter.name) &&
+        (with_counts || (parameter.name != "ranks" && parameter.name != "micro_batches")))
+      text += (text.empty() ? "" : " ") + flag(parameter.name);
   return text;
 }
 
-std::vector<std::string> row_of(const ScheduleEntry& entry) {
-  return {std::string(entry.name),
-          options_of(entry),
-          std::string(entry.needs),
-          std::string(entry.bubble),
-          std::string(entry.peak),
-          std::string(entry.source)};
+void print_table() {
+  const auto print = [](std::string_view name, std::string_view title, std::string_view options) {
+    std::string line = fmt::format("{:<19}{:<61} {}", name, title, options);
+    line.resize(line.find_last_not_of(' ') + 1);
+    std::cout << line << '\n';
+  };
+  print("name", "schedule (formulas: millrace list NAME)", "more options");
+  for (const ScheduleEntry& entry : schedules())
+    print(entry.name, entry.title, options_of(entry, false));
 }
 
-void print_table() {
-  std::vector<std::vector<std::string>> rows = {{"name",
-                                                 "options",
-                                                 "needs",
-                                                 "bubble (equal stages, no latency)",
-                                                 "peak activation",
-                                                 "source"}};
-  for (const ScheduleEntry& entry : schedules()) rows.push_back(row_of(entry));
-  std::vector<std::size_t> widths(rows.front().size());
-  for (const auto& row : rows)
-    for (std::size_t i = 0; i < row.size(); ++i) widths[i] = std::max(widths[i], row[i].size());
-  for (const auto& row : rows) {
-    std::string line;
-    for (std::size_t i = 0; i < row.size(); ++i) {
-      line += row[i];
-      if (i + 1 < row.size()) line += std::string(widths[i] - row[i].size() + 2, ' ');
+/// "bubble  (p-1)(F+B)": a line per case.
+void print_entry(const ScheduleEntry& entry) {
+  std::cout << entry.name << ": " << entry.title << '\n';
+  const std::string options = options_of(entry, true);
+  for (const auto& [name, text] : {std::pair("options", std::string_view(options)),
+                                   {"needs", entry.needs},
+                                   {"bubble", entry.bubble},
+                                   {"peak activations", entry.peak},
+                                   {"source", entry.source}}) {
+    std::string_view rest = text;
+    for (std::string_view title = name; !rest.empty(); title = "") {
+      const std::size_t end = std::min(rest.find("; "), rest.size());
+      std::cout << fmt::format("{:<18}{}\n", title, rest.substr(0, end));
+      rest.remove_prefix(std::min(end + 2, rest.size()));
     }
-    std::cout << line << '\n';
   }
+  std::cout << '\n' << kSymbols << '\n';
 }
 
 void print_json() {
@@ -61,7 +72,7 @@ void print_json() {
   for (const ScheduleEntry& entry : schedules())
     rows.push_back({{"name", entry.name},
                     {"title", entry.title},
-                    {"options", options_of(entry)},
+                    {"options", options_of(entry, true)},
                     {"needs", entry.needs},
                     {"bubble", entry.bubble},
                     {"peak", entry.peak},
@@ -69,13 +80,24 @@ void print_json() {
   std::cout << rows.dump(2) << '\n';
 }
 
-void run(bool json, const std::optional<std::string>& html) {
+struct ListArguments {
+  std::string schedule;  ///< empty: all
+  bool json = false;
+  std::optional<std::string> html;
+};
+
+void run(const ListArguments& arguments) {
+  const auto& [schedule, json, html] = arguments;
   const bool printed = html && (html->empty() || *html == "-");
   require(!printed || !json,
           "--json and --html would both go to standard output; give --html a file");
+  require(schedule.empty() || (!json && !html),
+          "--json and --html are of all schedules; leave " + schedule + " out");
   std::vector<OutputFile> files;
   if (html) files.push_back({"--html", *html, draw_gallery()});
-  if (json)
+  if (!schedule.empty())
+    print_entry(find_schedule(schedule));
+  else if (json)
     print_json();
   else if (!html)
     print_table();
@@ -86,20 +108,17 @@ void run(bool json, const std::optional<std::string>& html) {
 
 void add_list(CLI::App& app) {
   CLI::App* verb = app.add_subcommand("list", "Print the schedules: names, options, closed forms");
-  verb->footer(
-      "p ranks, m micro-batches, v chunks per rank, q slices, g group, r a rank; F, I, W, B = I + "
-      "W\n"
-      "are the costs of a full stage; peak in micro-batches of a full stage.");
-  auto json = std::make_shared<bool>(false);
-  auto html = std::make_shared<std::optional<std::string>>();
-  verb->add_flag("--json", *json, "Print one JSON array");
+  verb->footer(kSymbols);
+  auto arguments = std::make_shared<ListArguments>();
+  verb->add_option("schedule", arguments->schedule, "Only this one, with its formulas and source");
+  verb->add_flag("--json", arguments->json, "Print one JSON array");
   verb->add_option_function<std::string>(
           "--html",
-          [html](const std::string& path) { *html = path; },
+          [arguments](const std::string& path) { arguments->html = path; },
           "Write a page with every schedule drawn at p = 4, m = 8 (no FILE: standard output)")
       ->expected(0, 1)
       ->type_name("FILE");
-  verb->callback([json, html] { run(*json, *html); });
+  verb->callback([arguments] { run(*arguments); });
 }
 
 }  // namespace millrace::cli

@@ -61,7 +61,7 @@ void add_parameters(CLI::App& verb, PlanOptions& options, bool searched) {
 }
 
 void add_reading_options(CLI::App& verb, PlanOptions& options) {
-  verb.add_flag("--old-letters",
+  verb.add_flag("--legacy-csv",
                 options.old_letters,
                 "A CSV that is read has PyTorch's old letters: B input gradient, BW full backward");
   verb.add_flag("--skip-sharding", options.skip_sharding, "Leave UNSHARD and RESHARD of a CSV out");

@@ -112,9 +112,8 @@ void add_seed_option(CLI::App& verb, PlanOptions& options, const char* what);
 /// The costs as typed, with the file of --costs. Throws InvalidArgument or DataError.
 [[nodiscard]] Costs model_costs(const PlanOptions& options);
 
-/// What to say of costs that are from a file: their unit, and what they take for granted. A line
-/// each; empty without a file.
-[[nodiscard]] std::string told_costs(const Costs& costs);
+/// The units of times and memory; of costs from a file their source and assumptions too. Lines.
+[[nodiscard]] std::string units_text(const Costs& costs);
 
 /// Costs for a shape, as millrace::cost_of has them.
 [[nodiscard]] Cost cost_of(const Shape& shape, const PlanOptions& options);

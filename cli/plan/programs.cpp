@@ -16,7 +16,7 @@ namespace {
 /// The flag that reads what the file has.
 std::string cure_of(const Diagnostic& diagnostic) {
   if (diagnostic.cure == CsvCure::None) return "";
-  return diagnostic.cure == CsvCure::OldLetters ? " (--old-letters)" : " (--skip-sharding)";
+  return diagnostic.cure == CsvCure::OldLetters ? " (--legacy-csv)" : " (--skip-sharding)";
 }
 
 std::string faults(const std::string& path, const std::vector<Diagnostic>& diagnostics) {
@@ -65,7 +65,7 @@ bool adds_gradients(const Program& program, const PlanOptions& options) {
 /// Throws InvalidArgument when an option says how to read a CSV.
 void require_generated(const std::string& subject, const PlanOptions& options) {
   require(!options.old_letters && !options.skip_sharding,
-          std::string(options.old_letters ? "--old-letters" : "--skip-sharding") +
+          std::string(options.old_letters ? "--legacy-csv" : "--skip-sharding") +
               " says how to read a CSV file; schedule '" + subject + "' is generated");
 }
 

@@ -31,7 +31,7 @@ struct SearchArguments {
   std::int64_t budget = SearchOptions{}.budget;
   std::optional<double> time_cap;
   std::optional<std::string> out, pareto, from;
-  bool one_copy = false;
+  bool no_bidirectional = false;
   std::string recompute = "none";
   bool v_placement = false;
 };
@@ -49,7 +49,7 @@ SearchOptions search_options(const SearchArguments& arguments) {
     options.micro_batches = options.from->shape.micro_batches;
     options.slices = options.from->shape.slices;
   }
-  options.bidirectional = !arguments.one_copy;
+  options.bidirectional = !arguments.no_bidirectional;
   set_costs(options, model_costs(plan));
   options.objective = arguments.objective == "span" ? Objective::Span : Objective::Makespan;
   const std::vector<double> limits =
@@ -161,12 +161,11 @@ void print(const SearchArguments& arguments, const SearchResult& result, const R
   std::cout << best.program.name << '\n'
             << table(rows) << repeating(best.recomputed) << proof(arguments, result)
             << (best.program.shape.replicas() > 1
-                    ? "Holds two copies of the model, which the memory limit does not count.\n"
+                    ? "Holds two replicas of the model, which the memory limit does not count.\n"
                     : "")
-            << "The span is what a step costs when steps overlap: a prediction as long as a step\n"
-               "ends with a barrier.\n\n"
-            << told_costs(model_costs(arguments.plan))
-            << "Not beaten in makespan, span and memory together:\n"
+            << units_text(model_costs(arguments.plan))
+            << "Span: time per step when steps overlap; trained steps do not.\n\n"
+            << "Pareto front of makespan, span and memory:\n"
             << front_table(result.front) << '\n'
             << result.evaluations << " orders timed\n";
 }
@@ -276,8 +275,9 @@ void add_search_options(CLI::App& verb, SearchArguments& arguments) {
           "choose: let stages run their forward again where memory is short, in the time of --r, "
           "and say which (default none)")
       ->type_name("WHICH");
-  verb.add_flag(
-      "--one-copy", arguments.one_copy, "Leave out schedules that hold two copies of the model");
+  verb.add_flag("--no-bidirectional",
+                arguments.no_bidirectional,
+                "Leave out schedules that hold two replicas of the model");
   verb.add_flag("--v-placement",
                 arguments.v_placement,
                 "Only schedules whose stages run over the ranks and back (v = 2 unless given), so "

@@ -7,6 +7,7 @@
 
 #include "cli/plan/options.hpp"
 #include "cli/plan/progress.hpp"
+#include "cli/ranks/environment.hpp"
 #include "cli/verbs.hpp"
 #include "millrace/core/error.hpp"
 #include "millrace/scheduler/plan/draw.hpp"
@@ -15,12 +16,16 @@ namespace millrace::cli {
 
 namespace {
 
-// A terminal gets colours and a picture of its width; a file or pipe the plain, full one.
+// A terminal gets colours, unless NO_COLOR is set, and a picture of its width; a file or pipe the
+// plain, full one.
 AsciiOptions terminal() {
   if (::isatty(STDOUT_FILENO) == 0) return {};
+  const Variables variables = environment();
+  const auto found = variables.find("NO_COLOR");
   winsize size{};
   const bool known = ::ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0;
-  return {.colour = true, .columns = known ? size.ws_col : 0};
+  return {.colour = found == variables.end() || found->second.empty(),
+          .columns = known ? size.ws_col : 0};
 }
 
 void print_messages(const Program& program) {
@@ -67,6 +72,12 @@ void show(const std::string& subject, const PlanOptions& options) {
 
 void add_show(CLI::App& app) {
   CLI::App* verb = app.add_subcommand("show", "Draw a schedule, or write it to a file");
+  verb->footer(
+      "A row per rank, time to the right: 0 is the forward of micro-batch 0, B0== its backward, I "
+      "and "
+      "W its\nhalves, R a recompute, + a gradient all-reduce, a dot idle time; a and b are chunks "
+      "of "
+      "the rank, 0.1\nis slice 1 of micro-batch 0.");
   auto subject = std::make_shared<std::string>();
   auto options = std::make_shared<PlanOptions>();
   verb->add_option("schedule", *subject, "Name (millrace list), plan file or CSV file")->required();

@@ -1,5 +1,6 @@
 // millrace simulate: what a schedule costs in time and memory.
 #include <algorithm>
+#include <fmt/format.h>
 #include <iostream>
 #include <memory>
 #include <string>
@@ -34,23 +35,11 @@ void print_ranks(const Report& report, bool shared) {
   };
   for (const auto& field : result_fields<RankReport>())
     add(field.title, [&](const RankReport& rank) { return shown(field, rank); });
-  add("idle =", [](const RankReport& rank) { return plain(rank.idle.total()); });
+  add("idle", [](const RankReport& rank) { return brief(rank.idle.total()); });
   for (const auto& field : result_fields<Idle>())
     if (shared || field.name != "processor")
       add(field.title, [&](const RankReport& rank) { return shown(field, rank.idle); });
   std::cout << table(rows);
-}
-
-void print_channels(const std::vector<ChannelCapacity>& channels) {
-  if (channels.empty()) return;
-  std::vector<std::vector<std::string>> rows = {{"channel", "minimal", "sufficient"}};
-  for (const ChannelCapacity& channel : channels)
-    rows.push_back({std::to_string(channel.source.value) + " -> " +
-                        std::to_string(channel.destination.value) +
-                        (channel.direction == Direction::Forward ? " F" : " B"),
-                    std::to_string(channel.minimal),
-                    std::to_string(channel.sufficient)});
-  std::cout << '\n' << table(rows);
 }
 
 /// By stage: what a tree of sums holds at most.
@@ -65,64 +54,33 @@ void print_tree(const Program& program, int passes) {
   std::cout << '\n';
 }
 
-/// What -d, or replicas of stages, add to a step.
-void print_sums(const SumReport& sums, int copies) {
-  if (sums.longest == 0) return;
-  std::cout << (copies > 1 ? "sums over the copies: " : "gradients between replicas: ")
-            << plain(sums.longest) << " on one rank, " << plain(sums.hidden())
-            << " of it hidden; they make the step " << plain(sums.exposed) << " longer\n";
-}
-
-/// What the rows of the span and of the step say.
-std::string rows_text(bool has_more, int passes) {
-  if (passes > 1)
-    return "A step is " + std::to_string(passes) +
-           " such passes, of which the makespan is that of the last, and the time beside\nthem. "
-           "Ranks wait for each other between passes, so steps do not overlap: no span.";
-  return std::string(
-             "The span is what a step costs when steps overlap: a prediction as long as a step\n"
-             "ends with a barrier. Papers print that of the longest rank with every op as soon as\n"
-             "possible.") +
-         (has_more ? " A step is the makespan and the time beside its passes." : "");
-}
-
 void print(const Program& program, const Figures& figures, const Costs& costs) {
   const Report& report = figures.report;
   const int cores = costs.cores.value_or(0);  // that the ranks share; 0: one per rank
   const bool shared = cores > 0 && cores < program.shape.ranks;
-  std::cout << program.name;
-  if (shared)
-    std::cout << ", whose " << program.shape.ranks << " ranks share " << cores
-              << (cores == 1 ? " processor" : " processors");
-  std::vector<std::vector<std::string>> rows = {{"makespan",
-                                                 plain(report.makespan),
-                                                 "bubble",
-                                                 plain(report.bubble_makespan),
-                                                 percent(report.bubble_makespan_ratio())}};
-  if (figures.passes == 1) {
-    rows.push_back({"span",
-                    plain(report.span),
-                    "bubble",
-                    plain(report.bubble_span),
-                    percent(report.bubble_span_ratio())});
-    rows.push_back({"span as papers print it", plain(report.span_asap)});
-  }
-  rows.push_back({"critical path", plain(report.critical_path)});
-  const bool has_more = report.step > report.makespan;
-  if (has_more) rows.push_back({"step", plain(report.step)});
-  std::cout << '\n'
-            << table(rows) << rows_text(has_more, figures.passes) << '\n'
-            << told_costs(costs) << filling_hint(program.shape) << '\n';
-  print_ranks(report, shared);
-  print_channels(figures.channels);
-  std::cout << '\n';
-  print_sums(report.sums, costs.data_parallel);
-  if (costs.tree_of_sums) print_tree(program, costs.accumulate);
-  std::cout << "valid: " << (figures.violations.empty() ? "yes" : "no") << '\n'
-            << "same bits as sequential: " << (figures.order.ascending ? "yes" : "no")
-            << (figures.order.ascending ? "" : ", " + figures.order.sentence) << '\n';
+  std::cout << program.name << ": " << (figures.violations.empty() ? "valid" : "not valid")
+            << (figures.order.ascending ? ", same bits as sequential"
+                                        : ", not the bits of sequential: " + figures.order.sentence)
+            << '\n';
   for (const Violation& violation : figures.violations)
     std::cout << "  " << to_string(violation, program) << '\n';
+  if (shared)
+    std::cout << fmt::format("{} ranks share {} core{}\n",
+                             program.shape.ranks,
+                             cores,
+                             cores == 1 ? "" : "s");
+  std::cout << units_text(costs) << filling_hint(program.shape) << '\n'
+            << lines_of(report, figures.passes);
+  if (figures.passes > 1)
+    std::cout
+        << "A step is " << figures.passes
+        << " passes; the makespan is of the last. All ranks end a pass before the next begins,\n"
+           "so steps do not overlap: no span.\n";
+  if (report.sums.longest > 0) std::cout << '\n' << lines_of(report.sums);
+  if (costs.tree_of_sums) print_tree(program, costs.accumulate);
+  std::cout << '\n';
+  print_ranks(report, shared);
+  std::cout << '\n' << depths_text(figures.channels);
 }
 
 // Steps in a row and jittered runs, when asked for.
@@ -166,7 +124,7 @@ nlohmann::json file_json(const Costs& costs) {
 
 void print_more(const nlohmann::json& more) {
   const auto text = [](const nlohmann::json& numbers, const char* name) {
-    return plain(numbers[name].get<double>());
+    return brief(numbers[name].get<double>());
   };
   if (more.contains("iterations")) {
     const auto& it = more["iterations"];
@@ -182,7 +140,7 @@ void print_more(const nlohmann::json& more) {
     std::vector<std::vector<std::string>> rows(2);
     for (const auto& field : result_fields<Spread>()) {
       rows[0].emplace_back(field.title);
-      rows[1].push_back(plain(it[field.name].get<double>()));
+      rows[1].push_back(brief(it[field.name].get<double>()));
     }
     std::cout << "\nmakespan of " << text(it, "runs") << " jittered runs\n" << table(rows);
   }

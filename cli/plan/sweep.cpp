@@ -10,8 +10,11 @@
 #include <thread>
 #include <unistd.h>
 
+#include <fmt/format.h>
+
 #include "cli/files.hpp"
 #include "cli/numbers.hpp"
+#include "cli/plan/figures.hpp"
 #include "cli/plan/options.hpp"
 #include "cli/plan/progress.hpp"
 #include "cli/verbs.hpp"
@@ -131,9 +134,36 @@ SweepSpace space_of(const SweepArguments& arguments) {
   return space;
 }
 
-/// Rows that scroll by on a terminal say themselves how far the sweep is.
+/// Whether rows scroll by on a terminal. They are a table there; files and pipes get CSV.
 bool scrolls(const SweepArguments& arguments) {
   return !arguments.out && ::isatty(STDOUT_FILENO) != 0;
+}
+
+template <class Count, class Cell>
+std::string shown_line(std::string_view name, const std::array<Count, 5>& counts, Cell&& cell) {
+  const auto& [p, m, v, q, d] = counts;
+  std::string line = fmt::format("{:<20}{:>4}{:>5}{:>3}{:>3}{:>4}", name, p, m, v, q, d);
+  for (const auto& field : result_fields<Report>())
+    if (field.is_in(ResultField<Report>::Compare))
+      line += fmt::format(" {:>{}}", cell(field), std::max<std::size_t>(field.title.size(), 8));
+  return line + '\n';
+}
+
+std::string shown_head() {
+  return shown_line("schedule", std::array{"p", "m", "v", "q", "d"}, [](const auto& field) {
+    return std::string(field.title);
+  });
+}
+
+std::string shown_row(const SweepRow& row) {
+  const SweepPoint& point = row.point;
+  if (!row.report) return fmt::format("{}: {}\n", point.schedule, row.reason);
+  const std::array counts = {
+      point.ranks, point.micro_batches, point.chunks, point.slices, point.data_parallel};
+  return shown_line(point.schedule, counts, [&](const auto& field) {
+    const bool none = field.is_in(ResultField<Report>::PerPass) && point.costs.accumulate > 1;
+    return none ? "-" : shown(field, *row.report);
+  });
 }
 
 void run(const SweepArguments& arguments) {
@@ -142,12 +172,13 @@ void run(const SweepArguments& arguments) {
   const std::vector<SweepPoint> points = sweep_points(space);
   const std::string rows = std::to_string(points.size());
   std::optional<PlanProgress> progress;
+  const bool table = scrolls(arguments) && !arguments.json;
   if (!scrolls(arguments)) progress.emplace("sweep");
-  std::string text = arguments.json ? "" : sweep_csv_head();
+  std::string text = arguments.json ? "" : table ? shown_head() : sweep_csv_head();
   std::size_t done = 0, meaningless = 0;
   std::set<std::string> told_of;  // files whose assumptions were printed
   sweep(points, arguments.threads, [&](const SweepRow& row) {
-    text += arguments.json ? sweep_json(row) : sweep_csv(row);
+    text += arguments.json ? sweep_json(row) : table ? shown_row(row) : sweep_csv(row);
     meaningless += row.report ? 0U : 1U;
     if (progress) progress->at(std::to_string(++done) + " of " + rows + " rows");
     if (arguments.out) return;

@@ -188,17 +188,6 @@ std::string joined(const std::vector<Item>& items, Value&& value) {
   return text;
 }
 
-void print_capacities(const std::vector<ChannelCapacity>& channels, std::ostream& out) {
-  if (channels.empty()) return;
-  int minimal = 1, sufficient = 1;
-  for (const ChannelCapacity& channel : channels) {
-    minimal = std::max(minimal, channel.minimal);
-    sufficient = std::max(sufficient, channel.sufficient);
-  }
-  out << "messages in a channel: at most " << sufficient << " when nothing waits for room, "
-      << minimal << " suffice" << (minimal == 1 ? "s" : "") << " (per channel: --json)\n";
-}
-
 void print(const Program& program, const Verdict& verdict, std::ostream& out) {
   print_violations(program, verdict.violations, out);
   if (!verdict.violations.empty()) return;
@@ -210,10 +199,10 @@ void print(const Program& program, const Verdict& verdict, std::ostream& out) {
   out << '\n';
   for (const Proof& proof : verdict.proofs)
     print_violations(verdict.lowered ? *verdict.lowered : program, proof.cycle, out);
-  print_capacities(verdict.channels, out);
+  out << depths_text(verdict.channels);
   for (const RankField& field : result_fields<RankReport>())
     if (field.unit == RankField::Unit::MicroBatches)
-      out << field.title << " by rank: " << joined(verdict.ranks, field.of) << '\n';
+      out << "peak " << field.title << " by rank: " << joined(verdict.ranks, field.of) << '\n';
   out << "same bits as sequential: "
       << (verdict.order->ascending ? std::string("yes") : "no, " + verdict.order->sentence) << '\n';
 }

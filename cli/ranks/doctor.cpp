@@ -82,8 +82,8 @@ class Examination {
               {"checks", nlohmann::ordered_json::array()}};
     else
       std::cout << "millrace " << MILLRACE_VERSION << ", frame protocol " << kProtocolVersion
-                << ", " << cores << " cores, code by " << compiled_code() << ", products by "
-                << product_libraries() << std::endl;
+                << ", " << cores << " cores\ncode by " << compiled_code()
+                << "\nmatrix multiplication by " << product_libraries() << std::endl;
   }
 
   void check(const std::string& what, const std::function<std::string()>& body) {
@@ -106,7 +106,7 @@ class Examination {
     if (json_)
       all_["checks"].push_back({{"check", what}, {"ok", passed}, {"found", found}});
     else
-      std::cout << (passed ? "ok    " : "FAIL  ") << what << "  " << found << std::endl;
+      std::cout << fmt::format("{:<6}{:<28}{}", passed ? "ok" : "FAIL", what, found) << std::endl;
   }
 
   bool json_;

@@ -43,7 +43,7 @@ Plan plan_in(const std::string& path) {
       message +=
           fmt::format("; millrace show {} {} --plan FILE writes a plan file of it",
                       path,
-                      fault.cure == CsvCure::OldLetters ? "--old-letters" : "--skip-sharding");
+                      fault.cure == CsvCure::OldLetters ? "--legacy-csv" : "--skip-sharding");
     throw DataError(message);
   };
   const std::size_t first = text.find_first_not_of(" \t\r\n");

@@ -111,13 +111,18 @@ ordered_json products_of(const TrainOutcome& outcome) {
   return products;
 }
 
+std::string cores_text(int count) {
+  return std::to_string(count) + (count == 1 ? " core" : " cores");
+}
+
 void print_products(std::ostream& stream, const TrainOutcome& outcome) {
   if (outcome.products.operations_per_sample == 0) return;
   constexpr double kGiga = 1e9;
-  stream << std::setprecision(1) << "products: " << product_operations_per_second(outcome) / kGiga
-         << " GFLOP/s, " << 100 * product_share(outcome) << " % of the "
-         << outcome.products.machine / kGiga << " that " << outcome.products.cores
-         << (outcome.products.cores == 1 ? " core multiplies" : " cores multiply") << " at here\n";
+  stream << std::setprecision(1)
+         << "matrix multiplication: " << product_operations_per_second(outcome) / kGiga
+         << " GFLOP/s, " << 100 * product_share(outcome) << " % of "
+         << outcome.products.machine / kGiga << " GFLOP/s measured on "
+         << cores_text(outcome.products.cores) << '\n';
 }
 
 void print_score(std::ostream& stream, const TrainOutcome& outcome) {
@@ -161,10 +166,6 @@ void print_shares(std::ostream& stream, const TrainOutcome& outcome, Share&& sha
   if (outcome.on_cores) stream << std::setw(10) << 100 * share(*outcome.on_cores) << " %";
 }
 
-std::string cores_text(int count) {
-  return std::to_string(count) + (count == 1 ? " core" : " cores");
-}
-
 /// The whole pipeline's, beside what the plan predicted with the measured times of the passes.
 void print_bubble(std::ostream& stream, const TrainOutcome& outcome) {
   stream << std::setprecision(1) << "bubble " << 100 * outcome.measured.bubble() << " %, simulated "
@@ -190,8 +191,9 @@ void print_bubbles(std::ostream& stream, const TrainOutcome& outcome) {
 void print_optimizer(std::ostream& stream, const TrainOutcome& outcome) {
   const std::size_t counted = std::ranges::max(outcome.optimizer_counted);
   if (counted > 0)
-    stream << "moments and master weights: at most " << counted << " bytes a rank (predicted "
-           << std::ranges::max(outcome.optimizer_predicted) << ")\n";
+    stream << "optimizer state and master weights: at most " << counted
+           << " bytes per rank (predicted " << std::ranges::max(outcome.optimizer_predicted)
+           << ")\n";
 }
 
 /// Of the first copy's ranks, where gradients are added by a tree.

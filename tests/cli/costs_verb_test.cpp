@@ -164,15 +164,15 @@ TEST_F(CostsVerb, TrainRunsAScheduleCsv) {
               hash(command(model + "--schedule 1f1b --ranks 2 --micro-batches 4").text));
   }
   write("old.csv", "0F0,0BW0\n1F0,1BW0\n");
-  EXPECT_THAT(command(model + "--plan " + path("old.csv")).text, HasSubstr("--old-letters --plan"));
+  EXPECT_THAT(command(model + "--plan " + path("old.csv")).text, HasSubstr("--legacy-csv --plan"));
 }
 
 TEST_F(CostsVerb, ACsvOfOthersNamesTheFlagThatReadsIt) {
   write("old.csv", "0F0,0BW0\n1F0,1BW0\n");
   write("sharded.csv", "0UNSHARD,0F0,0B0\n1F0,1B0\n");
-  EXPECT_THAT(command("verify " + path("old.csv")).text, HasSubstr("(--old-letters)"));
+  EXPECT_THAT(command("verify " + path("old.csv")).text, HasSubstr("(--legacy-csv)"));
   EXPECT_THAT(command("verify " + path("sharded.csv")).text, HasSubstr("(--skip-sharding)"));
-  EXPECT_EQ(command("verify --old-letters " + path("old.csv")).code, 0);
+  EXPECT_EQ(command("verify --legacy-csv " + path("old.csv")).code, 0);
   EXPECT_EQ(command("verify --skip-sharding " + path("sharded.csv")).code, 0);
 }
 

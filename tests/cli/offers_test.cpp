@@ -61,7 +61,7 @@ class Offers : public VerbTest {
             {"--recompute", "1f1b --recompute=stages:0,2-3"},
             {"--r", "1f1b --r 2 --recompute"},
             {"--mem-boundary", "1f1b --mem-boundary 0.1 --recompute"},
-            {"--old-letters", path("old.csv") + " --old-letters"},
+            {"--legacy-csv", path("old.csv") + " --legacy-csv"},
             {"--skip-sharding", path("s.csv") + " --skip-sharding"},
             {"--f", "1f1b --f 2"},
             {"--i", "1f1b --i 2"},
@@ -117,7 +117,7 @@ class Offers : public VerbTest {
     lines["--budget"] = "-m 2 --budget 10";
     for (const std::string more : {"--objective span",
                                    "--time-cap 60",
-                                   "--one-copy",
+                                   "--no-bidirectional",
                                    "--v-placement",
                                    "--recompute choose",
                                    "--from zb-h1"})
@@ -335,7 +335,7 @@ TEST_F(Offers, NoChoiceOfTheSearchAndNoJsonOfAPicture) {
                                    "--order",
                                    "--contention",
                                    "--cores",
-                                   "--old-letters",
+                                   "--legacy-csv",
                                    "--accumulate-order"}) {
     EXPECT_THAT(names_of("simulate"), Contains(option));
     EXPECT_THAT(names_of("search"), Not(Contains(option)));

@@ -14,6 +14,7 @@ using nlohmann::json;
 using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::StartsWith;
+using namespace std::string_literals;
 
 class PlanVerbs : public VerbTest {};
 
@@ -248,8 +249,8 @@ TEST_F(PlanVerbs, BadInputIsOneSentenceAndExitCodeTwo) {
       {"simulate 1f1b --memory-limit p",
        "millrace: --memory-limit p: must be a number before the p, such as 1p\n"},
       {"simulate 1f1b --rank-speed 1", "millrace: --rank-speed has 1 value; allowed are p = 4\n"},
-      {"show 1f1b --old-letters",
-       "millrace: --old-letters says how to read a CSV file; schedule '1f1b' is generated\n"},
+      {"show 1f1b --legacy-csv",
+       "millrace: --legacy-csv says how to read a CSV file; schedule '1f1b' is generated\n"},
       {"show xyz", "millrace: unknown schedule 'xyz'; known: gpipe"},
       {"show chimera -m 3", "millrace: -m is 3 with -p 4; chimera works with multiples of p: 4\n"},
       {"show chimera -m 7",
@@ -350,6 +351,46 @@ TEST_F(PlanVerbs, EveryScheduleOfTheListIsShown) {
 
   for (const auto& entry : list)
     EXPECT_EQ(command("show " + entry["name"].get<std::string>()).code, 0) << entry["name"];
+}
+
+/// The widest line of an output; a byte of a character after its first does not count.
+std::size_t width_of(const std::string& text) {
+  std::size_t widest = 0, width = 0;
+  for (const char byte : text) {
+    if (byte == '\n') width = 0;
+    if (byte != '\n' && (static_cast<unsigned char>(byte) & 0xC0U) != 0x80U) ++width;
+    widest = std::max(widest, width);
+  }
+  return widest;
+}
+
+TEST_F(PlanVerbs, UsualShapes_FitInto100Columns) {
+  ASSERT_EQ(command("show 1f1b -p 2 -m 8 --plan " + path("p.json")).code, 0);
+  ASSERT_EQ(command("train -p 2 -m 8 --steps 4 --trace " + path("t.json") + " --profile " +
+                    path("c.json"))
+                .code,
+            0);
+  const std::string counts = " -p 8 -m 16";
+  for (const std::string& typed :
+       {"list"s,
+        "list v-min"s,
+        "show 1f1b"s,
+        "verify interleaved" + counts,
+        "simulate zb-v -d 2 --gradient-bytes 6 --bandwidth 1 --cores 4" + counts,
+        "simulate 1f1b --accumulate 3" + counts,
+        "simulate 1f1b --jitter 0.1 --iterations 3 --latency 0.1" + counts,
+        "simulate 1f1b -p 2 --costs " + path("c.json"),
+        "compare 1f1b,zb-h2,group-interleaved,chimera" + counts,
+        "compare " + path("p.json") + " " + path("t.json"),
+        "search --budget 100 -p 4 -m 8"s,
+        "search --budget 100 -p 2 -m 8 --costs " + path("c.json"),
+        "train -p 2 -m 4 --epochs 2"s,
+        "launch -n 2 -- train -m 4 --epochs 2"s,
+        "doctor"s}) {
+    const Ran ran = command(typed);
+    EXPECT_EQ(ran.code, 0) << ran.text;
+    EXPECT_LE(width_of(ran.text), 100U) << ran.text;
+  }
 }
 
 TEST_F(PlanVerbs, SliceCostsShareAStageOutInTheirProportion) {

@@ -44,8 +44,8 @@ TEST_F(SearchVerb, CountsGradientsOfReplicasInOnePipeline) {
   const std::string bytes = " -p 4 -m 8 --gradient-bytes 12 --bandwidth 2";
   const json both = best(bytes);
 
-  EXPECT_EQ(both["makespan"], best("-p 4 -m 8 --one-copy")["makespan"]);
-  expect_refused("search --one-copy" + bytes, 2, "--gradient-bytes is given without -d");
+  EXPECT_EQ(both["makespan"], best("-p 4 -m 8 --no-bidirectional")["makespan"]);
+  expect_refused("search --no-bidirectional" + bytes, 2, "--gradient-bytes is given without -d");
 }
 
 TEST_F(SearchVerb, Json_HasTheFieldsOfSimulate) {
@@ -65,12 +65,12 @@ TEST_F(SearchVerb, Json_HasTheFieldsOfSimulate) {
   ASSERT_FALSE(found["front"].empty());
   for (const char* field : {"generator", "parameters", "makespan", "span", "peak_memory"})
     EXPECT_TRUE(found["front"][0].contains(field)) << field;
-  EXPECT_EQ(best("-p 2 -m 4 --one-copy -v 2")["front"][0]["v"], 2);
+  EXPECT_EQ(best("-p 2 -m 4 --no-bidirectional -v 2")["front"][0]["v"], 2);
   EXPECT_EQ(best("-p 2 -m 4 -q 3")["front"][0]["q"], 3);
 }
 
 TEST_F(SearchVerb, PrintsTheFiguresAndTheParetoTable) {
-  const Ran ran = command("search -p 2 -m 4 --budget 200 --one-copy");
+  const Ran ran = command("search -p 2 -m 4 --budget 200 --no-bidirectional");
 
   EXPECT_EQ(ran.code, 0);
   EXPECT_THAT(ran.text,
@@ -83,7 +83,7 @@ TEST_F(SearchVerb, PrintsTheFiguresAndTheParetoTable) {
 
 TEST_F(SearchVerb, Winner_IsAPlanThatTrainRuns) {
   const std::string plan = path("w.json");
-  const json found = best("-p 2 -m 4 -v 1 --f 2 --one-copy --out " + plan + " --svg " +
+  const json found = best("-p 2 -m 4 -v 1 --f 2 --no-bidirectional --out " + plan + " --svg " +
                           path("w.svg") + " --pareto " + path("front.svg"));
 
   EXPECT_EQ(files(), 3U);
@@ -113,7 +113,7 @@ TEST_F(SearchVerb, KeepsTheMemoryLimitThatIsGivenTimesP) {
 }
 
 TEST_F(SearchVerb, ChoosesWhatRecomputesWhereOnlyThatFits) {
-  const std::string counts = "-p 2 -m 4 -v 2 --f 3 --one-copy ";
+  const std::string counts = "-p 2 -m 4 -v 2 --f 3 --no-bidirectional ";
   const std::string costs = "--f 3 --r 2 --mem-boundary 0.125 ";
   const std::string asked = counts + "--r 2 --mem-boundary 0.125 --memory-limit 0.9";
   EXPECT_EQ(command("search --budget 200 " + asked).code, 1);
@@ -146,7 +146,7 @@ TEST_F(SearchVerb, ChoosesWhatRecomputesWhereOnlyThatFits) {
 
 TEST_F(SearchVerb, PrintsTheRecomputeOptionOfTheWinner) {
   const std::string limit = " --memory-limit 3.5 --mem-boundary 0.5 ";
-  for (const json& entry : best("-p 3 -m 9 -v 1 --one-copy --recompute choose" + limit)["front"]) {
+  for (const json& entry : best("-p 3 -m 9 -v 1 --no-bidirectional --recompute choose" + limit)["front"]) {
     if (entry["refinement"] != "" || entry["generator"] == "exact") continue;
     const Ran ran = command("simulate " + entry["generator"].get<std::string>() + " -p 3 -m 9 " +
                             entry["parameters"].get<std::string>() + " --mem-boundary 0.5 --json" +
@@ -160,7 +160,7 @@ TEST_F(SearchVerb, PrintsTheRecomputeOptionOfTheWinner) {
 
 TEST_F(SearchVerb, RecomputeByStage_IsWhatTheBoundCovers) {
   // A plan in which micro-batch 0 of rank 0 does not recompute takes 15.
-  const std::string asked = "-p 2 -m 4 -v 1 --one-copy --memory-limit 1 --recompute ";
+  const std::string asked = "-p 2 -m 4 -v 1 --no-bidirectional --memory-limit 1 --recompute ";
   const Ran chosen = command("search --budget 200 " + asked + "choose");
   EXPECT_THAT(chosen.text,
               AllOf(HasSubstr("Proven: no schedule of the shapes considered, with recompute by "
@@ -221,7 +221,7 @@ TEST_F(SearchVerb, ShorterThanAPublishedOrder_IsToldBySimulate) {
     const json found = best(counts + " -v 2 --memory-limit " + std::to_string(peak));
     EXPECT_LT(told["relisted_makespan"], told["makespan"]);
     EXPECT_LE(found["makespan"], told["relisted_makespan"]);
-    EXPECT_THAT(command("list").text, ContainsRegex(name + " .*search finds shorter orders"));
+    EXPECT_THAT(command("list " + name).text, HasSubstr(" search finds shorter orders\n"));
   }
   EXPECT_FALSE(json::parse(command("simulate zb-v --json").text).contains("relisted_makespan"));
 }
@@ -243,7 +243,7 @@ TEST_F(SearchVerb, KeepsToTheVThatIsAskedFor) {
 }
 
 TEST_F(SearchVerb, MakesTheObjectiveThatIsAskedForSmall) {
-  const std::string options = "-p 3 -m 6 --f 3 --i 3 --w 2 --one-copy";
+  const std::string options = "-p 3 -m 6 --f 3 --i 3 --w 2 --no-bidirectional";
   const json makespan = best(options), span = best(options + " --objective span");
 
   EXPECT_EQ(span["objective"], "span");
@@ -254,21 +254,21 @@ TEST_F(SearchVerb, MakesTheObjectiveThatIsAskedForSmall) {
 TEST_F(SearchVerb, FixesTheChunks) {
   for (const unsigned chunks : {1U, 2U}) {
     const std::string plan = path("v.json");
-    (void)best("-p 2 -m 4 --one-copy -v " + std::to_string(chunks) + " --out " + plan);
+    (void)best("-p 2 -m 4 --no-bidirectional -v " + std::to_string(chunks) + " --out " + plan);
     EXPECT_EQ(json::parse(read("v.json"))["shape"]["placement"][0].size(), 2 * chunks);
   }
 }
 
 TEST_F(SearchVerb, TakesUnequalStagesRanksAndLinks) {
-  const json stages = best("-p 2 -m 4 -v 1 --f 1,3 --one-copy");
+  const json stages = best("-p 2 -m 4 -v 1 --f 1,3 --no-bidirectional");
   EXPECT_EQ(stages["per_rank"][0]["busy"], 4 * (1 + 1 + 1));
   EXPECT_EQ(stages["per_rank"][1]["busy"], 4 * (3 + 1 + 1));
   EXPECT_GE(stages["lower_bound"], 1 + 4 * (3 + 1 + 1));
 
-  const json ranks = best("-p 2 -m 4 -v 1 --rank-speed 1,2 --one-copy");
+  const json ranks = best("-p 2 -m 4 -v 1 --rank-speed 1,2 --no-bidirectional");
   EXPECT_EQ(ranks["per_rank"][1]["busy"], 4 * 3 / 2);
 
-  const json links = best("-p 2 -m 1 -v 1 --latency 0,2,5,0 --one-copy");
+  const json links = best("-p 2 -m 1 -v 1 --latency 0,2,5,0 --no-bidirectional");
   EXPECT_EQ(links["makespan"], 1 + 2 + 2 + 5 + 2);  // F, over, F and I, back, I and W
 }
 

@@ -144,6 +144,32 @@ TEST_F(Streams, AStoppedTerminalDelaysNoResult) {
   ::close(terminal);
 }
 
+TEST_F(Streams, Terminal_GetsColoursAndTables) {
+  int master = -1, terminal = -1;
+  ASSERT_EQ(::openpty(&master, &terminal, nullptr, nullptr, nullptr), 0);
+  ::fcntl(master, F_SETFL, O_NONBLOCK);
+  const auto shown = [&](const std::string& line) {
+    EXPECT_EQ(shell(line + " >&" + std::to_string(terminal)), 0);
+    std::string text;
+    std::array<char, 4096> bytes{};
+    for (ssize_t read = 0; (read = ::read(master, bytes.data(), bytes.size())) > 0;)
+      text.append(bytes.data(), static_cast<std::size_t>(read));
+    return text;
+  };
+
+  EXPECT_THAT(shown("$M show 1f1b -p 2 -m 2"), HasSubstr("\x1b["));
+  EXPECT_THAT(shown("NO_COLOR=1 $M show 1f1b -p 2 -m 2"), Not(HasSubstr("\x1b[")));
+  const std::string table = shown("$M sweep 1f1b,chimera -m 3,4");
+  EXPECT_THAT(table, HasSubstr("\nchimera: "));
+  EXPECT_THAT(table, HasSubstr("\n1f1b                   4    4"));
+  for (std::size_t from = 0, end = 0; end != std::string::npos; from = end + 1) {
+    end = table.find('\n', from);
+    EXPECT_LE(std::min(end, table.size()) - from, 101U) << table;  // with the carriage return
+  }
+  ::close(master);
+  ::close(terminal);
+}
+
 TEST_F(Streams, ResultsWaitForTheirReader) {
   FullPipe pipe;
   ASSERT_EQ(shell("($M launch -n 2 --log-dir logs -- train --epochs 5 >&" + pipe.writer() +

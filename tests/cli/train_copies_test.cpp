@@ -69,7 +69,7 @@ TEST_F(TrainCopies, SayTheBytesThatSpreadingTheOptimizerSaves) {
   EXPECT_EQ(spread["weights_hash"], whole["weights_hash"]);
   EXPECT_THAT(
       command(job + "--shard-optimizer").text,
-      HasSubstr("moments and master weights: at most 65536 bytes a rank (predicted 65536)\n"));
+      HasSubstr("optimizer state and master weights: at most 65536 bytes per rank (predicted 65536)\n"));
 }
 
 TEST_F(TrainCopies, OtherReplicaCount_ResumesInSavedOrder) {

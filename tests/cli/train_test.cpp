@@ -93,8 +93,8 @@ TEST(Train, ShowsTheRateOfItsProductsBesideTheMachines) {
   EXPECT_GE(products["cores"], 1);
   EXPECT_LE(products["cores"], 2);  // a rank each
   EXPECT_THAT(train(kSmall).out,
-              ContainsRegex("\nproducts: [0-9.]+ GFLOP/s, [0-9.]+ % of the [0-9.]+ that "
-                            "(1 core multiplies|2 cores multiply) at here\n"));
+              ContainsRegex("\nmatrix multiplication: [0-9.]+ GFLOP/s, [0-9.]+ % of [0-9.]+ "
+                            "GFLOP/s measured on (1 core|2 cores)\n"));
 }
 
 TEST(Train, SharedCores_SimulateTheBubble) {
