@@ -63,8 +63,10 @@ std::string plain(double value) {
                                           : fmt::format("{:.12g}", value);
 }
 
-std::string brief(double value) {
-  return value == std::round(value) ? plain(value) : fmt::format("{:.6g}", value);
+std::string brief(double value, int digits) {
+  if (value == std::round(value)) return plain(value);
+  return std::abs(value) >= std::pow(10, digits) ? fmt::format("{:.0f}", value)
+                                                 : fmt::format("{:.{}g}", value, digits);
 }
 
 std::string exact(double value) {

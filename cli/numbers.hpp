@@ -28,8 +28,8 @@ namespace millrace::cli {
 /// Shortest text with at most 12 significant digits, whole numbers with all: "4.5".
 [[nodiscard]] std::string plain(double value);
 
-/// At most 6 significant digits, whole numbers with all: "4.5". For tables.
-[[nodiscard]] std::string brief(double value);
+/// At most `digits` significant digits, but all before the point: "4.5", "1234". For tables.
+[[nodiscard]] std::string brief(double value, int digits = 6);
 
 /// The shortest text that is read as exactly this number again: for numbers that travel.
 [[nodiscard]] std::string exact(double value);

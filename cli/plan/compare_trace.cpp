@@ -1,4 +1,4 @@
-// Prediction beside measurement: which costs the prediction was made with is always said.
+// A prediction next to a measurement. The output names the costs of the prediction.
 #include <algorithm>
 #include <cmath>
 #include <iostream>
@@ -131,7 +131,7 @@ TraceComparison compared(const Program& program,
   return result;
 }
 
-/// Measured less simulated; 0 where only the order of additions tells them apart.
+/// Measured less simulated; 0 where they differ only by the order of additions.
 double residual_of(const Residual& it) {
   const double residual = it.measured - it.simulated;
   return std::abs(residual) <= 1e-12 * std::abs(it.measured) ? 0 : residual;

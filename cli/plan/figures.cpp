@@ -49,7 +49,7 @@ std::string name_of(Rule rule) {
 }
 
 std::string metric_line(std::string_view title, const std::string& value, std::string_view help) {
-  return fmt::format("{:<23}{:>11}  {}\n", title, value, help);
+  return fmt::format("{:<23} {:>12}  {}\n", title, value, help);
 }
 
 std::string depths_text(const std::vector<ChannelCapacity>& channels) {

@@ -31,7 +31,7 @@ struct Figures {
 /// capacity, valid, critical_path.
 [[nodiscard]] nlohmann::json to_json(const Figures& figures);
 
-/// name, p, m, v, q and which stages recompute: what schedule the figures beside it are of.
+/// name, p, m, v, q and which stages recompute: of the schedule whose metrics follow.
 [[nodiscard]] nlohmann::json identity_json(const Program& program);
 
 /// One number in a list of them: title, value, help.
@@ -50,9 +50,11 @@ template <class Result>
 
 /// A number as tables have it: "4.5", shares as "27.27 %". See units_text for units.
 template <class Result>
-[[nodiscard]] std::string shown(const ResultField<Result>& field, const Result& result) {
+[[nodiscard]] std::string shown(const ResultField<Result>& field,
+                                const Result& result,
+                                int digits = 6) {
   const double value = field.of(result);
-  return field.unit == ResultField<Result>::Unit::Share ? percent(value) : brief(value);
+  return field.unit == ResultField<Result>::Unit::Share ? percent(value) : brief(value, digits);
 }
 
 /// "order", "weight after input".

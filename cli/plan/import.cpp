@@ -99,7 +99,7 @@ void add_import(CLI::App& app) {
   verb->add_option_function<std::string>(
           "--stage-from",
           [arguments](Text text) { arguments->options.stage = stage_of(text); },
-          "Where the stage is told that a name does not tell: pid, tid (in ascending order) or "
+          "Source of a stage that is not in the name: pid, tid (in ascending order) or "
           "file (the first trace is stage 0); default name")
       ->type_name("WHERE");
   verb->add_option("--category", arguments->options.category, "Only events of this category (cat)")

@@ -84,7 +84,7 @@ void add_seed_option(CLI::App& verb, PlanOptions& options, const char* what);
 /// several data-parallel replicas, or of replicas whose gradients have bytes.
 [[nodiscard]] Program lowered(Program program, const PlanOptions& options);
 
-/// The same for an order that a search found: reductions stand behind all passes.
+/// The same for an order that a search found: reductions come after all passes.
 [[nodiscard]] Program lowered_order(const Program& order, const PlanOptions& options);
 
 /// The options that the schedule does not take, as typed: "-v 2", "--order lifo".

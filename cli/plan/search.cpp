@@ -171,7 +171,7 @@ void print(const SearchArguments& arguments, const SearchResult& result, const R
 }
 
 /// "candidate 12 of 88, wave w=2; best so far 345".
-std::string sentence(const SearchProgress& progress) {
+std::string text_of(const SearchProgress& progress) {
   std::string text = progress.at;
   if (progress.candidates > 0)
     text = "candidate " + std::to_string(progress.timed + 1) + " of " +
@@ -194,9 +194,9 @@ void run(const SearchArguments& arguments) {
   if (arguments.pareto) require_writable("--pareto", *arguments.pareto);
   const SearchOptions options = search_options(arguments);
   PlanProgress progress("search");
-  SearchOptions told = options;
-  told.progress = [&progress](const SearchProgress& at) { progress.at(sentence(at)); };
-  SearchResult result = search(told);
+  SearchOptions reporting = options;
+  reporting.progress = [&progress](const SearchProgress& at) { progress.at(text_of(at)); };
+  SearchResult result = search(reporting);
   progress.end();
   if (result.cut_by_time)
     std::cerr << "millrace: the time cap of " << plain(*arguments.time_cap)

@@ -22,6 +22,8 @@ namespace millrace::cli {
 
 namespace {
 
+constexpr int kDigits = 3;  // of a number in the table of ranks, which has ten of them in a row
+
 /// `shared`: ranks wait for cores.
 void print_ranks(const Report& report, bool shared) {
   std::vector<std::vector<std::string>> rows(report.ranks.size() + 1);
@@ -34,11 +36,11 @@ void print_ranks(const Report& report, bool shared) {
       rows[rank + 1].push_back(text_of(report.ranks[rank]));
   };
   for (const auto& field : result_fields<RankReport>())
-    add(field.title, [&](const RankReport& rank) { return shown(field, rank); });
-  add("idle", [](const RankReport& rank) { return brief(rank.idle.total()); });
+    add(field.title, [&](const RankReport& rank) { return shown(field, rank, kDigits); });
+  add("idle", [](const RankReport& rank) { return brief(rank.idle.total(), kDigits); });
   for (const auto& field : result_fields<Idle>())
     if (shared || field.name != "processor")
-      add(field.title, [&](const RankReport& rank) { return shown(field, rank.idle); });
+      add(field.title, [&](const RankReport& rank) { return shown(field, rank.idle, kDigits); });
   std::cout << table(rows);
 }
 
@@ -59,9 +61,9 @@ void print(const Program& program, const Figures& figures, const Costs& costs) {
   const int cores = costs.cores.value_or(0);  // that the ranks share; 0: one per rank
   const bool shared = cores > 0 && cores < program.shape.ranks;
   std::cout << program.name << ": " << (figures.violations.empty() ? "valid" : "not valid")
-            << (figures.order.ascending ? ", same bits as sequential"
-                                        : ", not the bits of sequential: " + figures.order.sentence)
-            << '\n';
+            << (figures.order.ascending ? ", same bits as sequential\n" : "\n");
+  if (!figures.order.ascending)
+    std::cout << "not the bits of sequential: " << figures.order.sentence << '\n';
   for (const Violation& violation : figures.violations)
     std::cout << "  " << to_string(violation, program) << '\n';
   if (shared)

@@ -240,7 +240,7 @@ void add_sweep(CLI::App& app) {
   verb->footer(
       "Counts are lists and ranges: -p 4,8 -m 4..16. A combination without meaning is a row with\n"
       "its reason. A plan file has its own counts and is one row for all of these. The rows stand "
-      "in the same order whatever the number of threads.");
+      "in the same order for any number of threads.");
   verb->add_option("schedules",
                    arguments->schedules,
                    "S1,S2,... (names or plan files), or all (millrace list)")
@@ -257,7 +257,7 @@ void add_sweep(CLI::App& app) {
   add_counts(*verb,
              flags("data_parallel"),
              arguments->space.data_parallel,
-             "Copies of the pipeline (default 1)");
+             "Data-parallel replicas (default 1)");
   add_counts(
       *verb,
       flag("accumulate"),

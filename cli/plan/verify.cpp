@@ -66,7 +66,7 @@ bool reduces_nothing(const Program& program) {
   return program.shape.replicas() == 1;
 }
 
-/// The messages are written out only where a program without them is no proof.
+/// The messages are written out only where a program without them proves nothing.
 void prove(const Graph& graph, const Timeline& timeline, int capacity, Verdict& verdict) {
   const Program& program = graph.program();
   const std::vector<Transport> transports = {

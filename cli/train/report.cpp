@@ -216,8 +216,8 @@ void print_shared(std::ostream& stream, const TrainOutcome& outcome) {
   for (std::size_t rank = 0; rank < outcome.shared_counted.size(); ++rank)
     stream << (rank == 0 ? " " : ", ") << outcome.shared_counted[rank] << " ("
            << outcome.shared_predicted[rank] << ")";
-  stream << "; for sums and agreements at most " << std::ranges::max(outcome.shared_by_collectives)
-         << '\n';
+  stream << "\nbytes of shared memory for collectives: at most "
+         << std::ranges::max(outcome.shared_by_collectives) << '\n';
 }
 
 }  // namespace

@@ -59,7 +59,7 @@ TEST_F(CompareVerb, GradientsOfReplicasTakeTimeInOnePipeline) {
   EXPECT_EQ(all["1f1b"]["left_out"], json::array({"--gradient-bytes"}));
   EXPECT_EQ(json::parse(command("sweep chimera --json" + bytes).text)["makespan"], 42);
   EXPECT_THAT(command("simulate chimera" + bytes).text,
-              HasSubstr("\ngradients between replicas: 12"));
+              HasSubstr("\ngradient all-reduces              12  "));
   expect_refused("compare 1f1b,gpipe" + bytes, 2, "without -d none of these schedules adds");
 }
 

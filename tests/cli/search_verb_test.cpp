@@ -76,7 +76,7 @@ TEST_F(SearchVerb, PrintsTheFiguresAndTheParetoTable) {
   EXPECT_THAT(ran.text,
               AllOf(ContainsRegex("makespan +[0-9.]+ +bubble"),
                     ContainsRegex("lower bound of the makespan +[0-9.]+ +gap"),
-                    HasSubstr("Not beaten in makespan, span and memory together:\n"),
+                    HasSubstr("Pareto front of makespan, span and memory:\n"),
                     ContainsRegex("peak memory +makespan +span +schedule"),
                     HasSubstr("orders timed\n")));
 }
@@ -146,7 +146,8 @@ TEST_F(SearchVerb, ChoosesWhatRecomputesWhereOnlyThatFits) {
 
 TEST_F(SearchVerb, PrintsTheRecomputeOptionOfTheWinner) {
   const std::string limit = " --memory-limit 3.5 --mem-boundary 0.5 ";
-  for (const json& entry : best("-p 3 -m 9 -v 1 --no-bidirectional --recompute choose" + limit)["front"]) {
+  for (const json& entry :
+       best("-p 3 -m 9 -v 1 --no-bidirectional --recompute choose" + limit)["front"]) {
     if (entry["refinement"] != "" || entry["generator"] == "exact") continue;
     const Ran ran = command("simulate " + entry["generator"].get<std::string>() + " -p 3 -m 9 " +
                             entry["parameters"].get<std::string>() + " --mem-boundary 0.5 --json" +

@@ -26,8 +26,7 @@ TEST_F(StepsOfCopies, AllReduce_OverlapsWithPasses) {
   EXPECT_EQ(figures["makespan"], 13);
   EXPECT_EQ(figures["sums"], (json{{"longest", 4}, {"hidden", 0}, {"exposed", 4}}));
   EXPECT_THAT(command("simulate " + job).text,
-              HasSubstr("sums over the copies: 4 on one rank, 0 of it hidden; they make the step 4 "
-                        "longer"));
+              HasSubstr("\ngradient all-reduces               4  "));
   const Ran shown = command("show " + job);
   EXPECT_THAT(shown.text, StartsWith("1f1b p=2 m=2, 2 copies: makespan 13, bubble 7 (53.85 %)"));
   EXPECT_THAT(shown.text, HasSubstr("rank 0 | 0 1 . .B0== .B1==+======="));

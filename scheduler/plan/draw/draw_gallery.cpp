@@ -71,7 +71,8 @@ std::string draw_gallery(int ranks, int micro_batches) {
                      "</h1>\n"
                      "<p>p ranks, m micro-batches, v chunks per rank, q slices, g group, r a rank; "
                      "F, I, W and B = I + W are the times of a full stage, here 1 each for F, I "
-                     "and W. Formulas hold for equal stages without latency; peaks count "
+                     "and W. A box is a pass; its number is the micro-batch. Formulas hold for "
+                     "equal stages without latency; peaks and memory count "
                      "micro-batches of a full stage.</p>\n<nav>";
   for (const ScheduleEntry& entry : schedules())
     page += "<a href=\"#" + escaped(entry.name) + "\">" + escaped(entry.name) + "</a> ";

@@ -37,7 +37,7 @@ std::span<const ResultField<Report>> result_fields() {
        "makespan",
        Time,
        Record | Sweep | Compare,
-       "From the first op of any rank to the last: a step with a barrier",
+       "From the first op to the last: one step with a barrier",
        get<Report, &Report::makespan>},
       {"bubble_makespan_ratio",
        "bubble",
