@@ -158,8 +158,11 @@ std::string shown_head() {
 std::string shown_row(const SweepRow& row) {
   const SweepPoint& point = row.point;
   if (!row.report) return fmt::format("{}: {}\n", point.schedule, row.reason);
-  const std::array counts = {
-      point.ranks, point.micro_batches, point.chunks, point.slices, point.data_parallel};
+  const std::array counts = {point.ranks,
+                             point.micro_batches,
+                             point.chunks.value_or(1),
+                             point.slices.value_or(1),
+                             point.costs.data_parallel};
   return shown_line(point.schedule, counts, [&](const auto& field) {
     const bool none = field.is_in(ResultField<Report>::PerPass) && point.costs.accumulate > 1;
     return none ? "-" : shown(field, *row.report);
