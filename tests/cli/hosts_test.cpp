@@ -208,7 +208,8 @@ TEST(Doctor, TellsWhereRankZeroCouldListen) {
   const Outcome bad = run("doctor --rendezvous tcp://203.0.113.77:4000");
 
   EXPECT_EQ(good.code, 0);
-  EXPECT_THAT(good.output, HasSubstr("ok    " + address + "  rank 0 can listen there"));
+  EXPECT_THAT(good.output, HasSubstr("ok    " + address));
+  EXPECT_THAT(good.output, HasSubstr("  rank 0 can listen there"));
   EXPECT_THAT(good.output, HasSubstr("lo 127.0.0.1"));
   EXPECT_EQ(bad.code, 1);
   EXPECT_THAT(bad.output, HasSubstr("FAIL  tcp://203.0.113.77:4000"));
