@@ -39,7 +39,7 @@ TEST_F(StepsOfCopies, AllReduce_OverlapsWithPasses) {
   EXPECT_THAT(
       command("simulate 1f1b --gradient-bytes 1 --bandwidth 1").text,
       HasSubstr(
-          "--gradient-bytes is given without -d and without --accumulate-order tree; copies"));
+          "--gradient-bytes is given without -d and without --accumulate-order tree; only these"));
 }
 
 /// Each of the two ranks adds 4 bytes of either stage over the copies of the pipeline, one behind
