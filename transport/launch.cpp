@@ -105,7 +105,7 @@ std::string why_no_meeting(int ranks, const Variables& variables) {
   return why + "; those of mpirun meet by MPI in a build with the component mpi";
 }
 
-/// Whoever says a rank or a meeting says all; who says nothing is alone.
+/// A rank or a rendezvous needs all of them; a process without any is alone.
 void place_identity(LaunchConfig& place, const Variables& variables) {
   const Identity identity = find_identity({}, variables);
   const bool alone = !identity.rank && !identity.world && identity.rendezvous.empty();

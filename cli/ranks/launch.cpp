@@ -151,7 +151,8 @@ void check_descriptors(int processes, int places) {
                       "a job of " + std::to_string(processes) + " processes");
 }
 
-/// A file of keys that is open and has no name any more: whoever inherits it can read it, once.
+/// A file of keys that is open and has no name any more: a process that inherits it can read it,
+/// once.
 class KeyFile {
  public:
   explicit KeyFile(const std::string& path) : file_(::open(path.c_str(), O_RDONLY | O_CLOEXEC)) {

@@ -31,7 +31,7 @@ struct LaunchFlags {
 /// Thread-safety: thread-affine; the process must have one thread and no network context yet.
 class Cleanup {
  public:
-  /// Starts the process, which makes a PrivateDirectory in `parent`: whoever makes it is there to
+  /// Starts the process, which makes a PrivateDirectory in `parent`: its maker is there to
   /// remove it, whenever this process may be killed. Throws Error when either fails.
   explicit Cleanup(const std::string& parent);
   Cleanup(const Cleanup&) = delete;

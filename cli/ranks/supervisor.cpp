@@ -187,7 +187,7 @@ pid_t Supervisor::start(const RankStart& start) {
   ::close(errors);
   if (worker.process < 0)
     throw Error(std::string("cannot start a process: ") + std::generic_category().message(reason));
-  ::setpgid(worker.process, worker.process);  // both sides set it, whoever comes first
+  ::setpgid(worker.process, worker.process);  // both sides set it, in any order
   worker.pidfd = static_cast<int>(::syscall(SYS_pidfd_open, worker.process, 0));
   last_joined_ = Clock::now();
   workers_.push_back(std::move(worker));
@@ -273,7 +273,7 @@ bool Supervisor::reap(Worker& worker) {
   if (WIFCONTINUED(status) || WIFSTOPPED(status)) return false;
   worker.status = status;
   worker.ended = Clock::now();
-  ::kill(-worker.process, SIGKILL);  // whatever it started itself
+  ::kill(-worker.process, SIGKILL);  // and all that it started
   return true;
 }
 

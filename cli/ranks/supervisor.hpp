@@ -143,7 +143,7 @@ class Supervisor {
   int errors_ = -1;     // rank 0's standard error
   int first_log_ = -1;  // and its log
   UnwaitingWriter terminal_{2};
-  std::string unread_;  // of what rank 0 said, by whoever reads our standard error
+  std::string unread_;  // of what rank 0 printed, by the reader of our standard error
   int received_ = 0;    // the signal that ends us
   bool published_ = false;
   std::optional<Clock::time_point> kill_at_;

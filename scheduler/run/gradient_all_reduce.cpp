@@ -174,7 +174,7 @@ bool GradientAllReduce::take_messages(const StepSettings& settings,
   return all;
 }
 
-/// In the order of the copies, whichever came first.
+/// In the order of the data-parallel replicas, in any order of arrival.
 std::optional<Tensor> GradientAllReduce::added(std::vector<std::optional<Tensor>> parts,
                                                AccumulateOrder order) const {
   const auto add = [&](Tensor& sum, const Tensor& term) { add_gradient(sum, term, hosted_.stage); };

@@ -25,7 +25,7 @@ void add_gradient(Tensor& sum, const Tensor& term, Stage stage);
 
 [[nodiscard]] Tensor copy_into(TensorPool& pool, const Tensor& from);
 
-/// Stages add to the gradients of their parameters whatever pass they run; this keeps those
+/// Stages add to the gradients of their parameters in every pass; this keeps those
 /// gradients to one micro-batch (a leaf) at a time. The slices of a leaf add up inside it, in the
 /// order of their passes. What waits for its partner in the tree waits in tensors of the pool, and
 /// so does a leaf that another one interrupts. When all leaves are there, the gradients hold their
@@ -153,7 +153,7 @@ class Reduction {
 /// Thread-safety: externally synchronised, on the endpoint's thread.
 class GradientAllReduce {
  public:
-  /// The position has an endpoint, and must outlive this. `at_once`: whoever starts also waits.
+  /// The position has an endpoint, and must outlive this. `at_once`: `start` also waits.
   /// `needed_whole`, by parameter: in spite of the shares; empty: none. Throws InvalidArgument for
   /// a gradient that is not f32.
   GradientAllReduce(const HostedStage& hosted,

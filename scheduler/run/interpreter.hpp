@@ -76,7 +76,7 @@ class Interpreter {
   /// the settings and the program disagree about training.
   void begin_step(StepData& data, const StepSettings& settings);
 
-  /// Gives action `position` of `rank` its effect. Throws StepError for whatever goes wrong inside,
+  /// Gives action `position` of `rank` its effect. Throws StepError for any failure inside,
   /// the cause nested; Cancelled as it is when another rank ended a wait.
   void execute(Rank rank, std::size_t position);
 

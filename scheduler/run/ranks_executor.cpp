@@ -71,7 +71,7 @@ class RankThreads {
   /// Stops and joins the threads.
   ~RankThreads();
 
-  /// Runs work(r) on the thread of every rank r; returns when all have returned. Whatever the
+  /// Runs work(r) on the thread of every rank r; returns when all have returned. All that the
   /// caller did before is visible to the work, and its effects to the caller afterwards. `work`
   /// must not throw.
   void run(const std::function<void(Rank)>& work);

@@ -67,7 +67,7 @@ TEST(Launch, DataParallelReplicas_SameBits) {
 
 TEST(Launch, RefusesCopiesThatTheProcessesAreNotSharedOutTo) {
   EXPECT_THAT(run("launch -n 3 -- train -d 2").errors,
-              HasSubstr("-d 2: 3 processes are not shared out evenly by so many copies"));
+              HasSubstr("-d 2: 3 processes are not shared evenly by the replicas"));
 }
 
 TEST(Launch, TensorsUsedInPlace_SameBits) {
@@ -119,7 +119,7 @@ TEST(Launch, NoSharedMemory_FallsBackToIpc) {
 
   EXPECT_EQ(hash_of(without), hash_of(usual));
   EXPECT_THAT(without.errors,
-              HasSubstr("millrace launch: the ranks talk over ipc: the system has no memory files: "
+              HasSubstr("millrace launch: the ranks use ipc: the system has no memory files: "
                         "Function not implemented\n"));
   EXPECT_THAT(usual.errors, Not(HasSubstr("ipc")));
 }

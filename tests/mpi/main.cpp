@@ -1,4 +1,4 @@
-// Runs the tests of MPI in a process of mpirun. The first one alone tells of what goes well.
+// Runs the tests of MPI in a process of mpirun. The first one alone prints successes.
 #include <gtest/gtest.h>
 
 #include "mpi/processes.hpp"

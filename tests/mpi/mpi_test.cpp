@@ -59,7 +59,7 @@ TransportUnderTest mpi_of(const std::string& name, int places) {
   return {.name = name, .make = {}, .join = join, .process = this_process, .places = places};
 }
 
-/// What each of all processes does with its endpoint, which goes only when all have done it.
+/// What each of all processes does with its endpoint, which ends only when all have done it.
 class MpiRanks : public testing::Test {
  protected:
   MpiRanks() { static_cast<void>(this_process()); }

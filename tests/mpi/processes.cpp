@@ -20,7 +20,7 @@ namespace {
 using Word = std::atomic<std::uint32_t>;
 
 std::string variable(const char* name) {
-  // NOLINTNEXTLINE(concurrency-mt-unsafe): nobody changes the environment
+  // NOLINTNEXTLINE(concurrency-mt-unsafe): no thread changes the environment
   const char* text = std::getenv(name);
   return text == nullptr ? std::string() : text;
 }

@@ -1,4 +1,4 @@
-// When a pass throws: one StepError that names everything, nothing left behind, and a next step
+// When a pass throws: one StepError that names everything, nothing left over, and a next step
 // that works. For every executor, every pass, every stage and every micro-batch.
 #include <chrono>
 #include <limits>

@@ -155,7 +155,7 @@ TEST_P(FunctionStageTest, NoWeightFunction_WarnsIfSplit) {
 }
 
 TEST_P(FunctionStageTest, CountsWhatItKeeps) {
-  // gpipe keeps x of all four micro-batches, 8 bytes each; the first B has its gradient beside it.
+  // gpipe keeps x of all four micro-batches, 8 bytes each; the first B has its gradient too.
   const StepResult result = step(generate("gpipe", {.ranks = 3, .micro_batches = 4}), true);
   EXPECT_THAT(result.peak_stash_bytes, ElementsAre(40U, 40U, 40U));
 }

@@ -1,5 +1,5 @@
-// Sums over copies of a pipeline go on with whatever messages are there, and end with the same bits
-// whoever comes first.
+// The gradient all-reduce continues with any messages that are there, and end with the same bits
+// in any order of arrival.
 #include <memory>
 #include <vector>
 

@@ -62,7 +62,7 @@ TEST_P(GradientTreeTest, EverySchedule_AddsInTreeOrder) {
       EXPECT_EQ(got, expected);
     }
   });
-  EXPECT_GT(differs, 20);  // or the numbers could not tell
+  EXPECT_GT(differs, 20);  // or the numbers prove nothing
 }
 
 /// Bytes of the one parameter of every stage of a toy pipeline.

@@ -1,4 +1,4 @@
-// Grids: places of a program mapped to processes. Copies of a pipeline share an endpoint's world
+// Grids: ranks of a program mapped to processes. Data-parallel replicas share an endpoint's world
 // and touch each other only where gradients are added; positions and grids that do not fit are
 // refused.
 #include "millrace/scheduler/run/grid.hpp"
@@ -108,7 +108,7 @@ TEST(Grid, EveryCopyHasTheSumOfWhatEachHasAlone) {
       EXPECT_EQ(copies[0], expected);
       continue;
     }
-    // Copies of the pipeline are added first, then those of a stage.
+    // Data-parallel replicas are added first, then those of a stage.
     for (std::size_t stage = 0; stage < expected.size(); ++stage)
       for (std::size_t i = 0; i < expected[stage].size(); ++i)
         EXPECT_FLOAT_EQ(copies[0][stage][i], expected[stage][i]) << stage;
@@ -248,7 +248,7 @@ std::string refusal(Make make) {
   return "nothing was refused";
 }
 
-TEST(Grid, WhatDoesNotFitIsRefusedInASentence) {
+TEST(Grid, BadNumbers_AreRejectedWithAMessage) {
   EXPECT_THAT(refusal([] { (void)Grid(0, 4); }), HasSubstr("got 0 of 4"));
   EXPECT_THAT(refusal([] { (void)Grid(1 << 20, 1 << 20); }), HasSubstr("more processes"));
   InProcessHub hub(4);

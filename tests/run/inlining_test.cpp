@@ -1,4 +1,4 @@
-// When the flow graph runs its steps inline, told from made-up times, and that it then does.
+// When the flow graph runs its steps inline, found from made-up times, and that it then does.
 #include "scheduler/run/inlining.hpp"
 
 #include <atomic>

@@ -276,7 +276,7 @@ StageEdge edge(int from, int output, int to, int input) {
 }
 
 /// To a neighbour's neighbour, inside a rank (two chunks on two ranks: 0 and 2), one output with
-/// three users, an output that nobody uses, two edges between the same stages.
+/// three users, an unused output, two edges between the same stages.
 std::vector<StageEdge> branches() {
   return {edge(0, 0, 1, 0),
           edge(0, 2, 1, 1),

@@ -1,4 +1,4 @@
-// A list of tensors that is too short or too long is one sentence, at the pass that gave it, and
+// A list of tensors that is too short or too long is one message, at the pass that gave it, and
 // never trained on.
 #include <functional>
 #include <map>
@@ -109,9 +109,9 @@ TEST_P(TensorCountsTest, WrongCount_NamesThePass) {
         for (const std::size_t given : {0U, 1U, 2U, 3U}) {
           const std::size_t right = s == (op == Op::Forward ? 2 : 0) ? 0 : 2;
           if (given == right) continue;
-          // Nobody takes the gradients of the data: there may be one for each.
+          // No stage takes the gradients of the data: there may be one for each.
           if (op == Op::BackwardInput && s == 0 && given == 1) continue;
-          // The first unit says how many outputs there are; the second is told from it.
+          // The first unit says how many outputs there are; the second is checked by it.
           if (op == Op::Forward && s < 2 && i == 0 && given > 0) continue;
           count = [&](Op now, Stage stage, const Unit& unit, std::size_t otherwise) {
             const bool here = now == op && stage.value == s && unit.micro_batch.value == i;
@@ -136,7 +136,7 @@ TEST_P(TensorCountsTest, DataThatGiveOneUnitLessAreNamed) {
   EXPECT_THAT(fault(), HasSubstr("its inputs are 0 tensors, wanted 1"));
 }
 
-TEST_P(TensorCountsTest, TheSentenceSaysWhatWasWantedAndWhy) {
+TEST_P(TensorCountsTest, Message_StatesWhatWasWantedAndWhy) {
   count = [](Op op, Stage stage, const Unit&, std::size_t right) {
     return op == Op::BackwardInput && stage.value == 1 ? std::size_t{1} : right;
   };

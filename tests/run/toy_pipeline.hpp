@@ -1,5 +1,5 @@
 // A pipeline of toy stages with its data, the plain loop that it must equal, and what a step leaves
-// behind for comparison.
+// back for comparison.
 #pragma once
 
 #include <atomic>

@@ -170,7 +170,7 @@ TEST_P(TransportConformance, CancelledGroup_EndsAllWaits) {
       EXPECT_STREQ(cancelled.what(), "rank 1 has no data");
     }
   });
-  ProcessGroup().cancel("nobody hears it");
+  ProcessGroup().cancel("no rank receives it");
 }
 
 TEST_P(TransportConformance, GroupsThatShareTwoRanksDoNotMix) {

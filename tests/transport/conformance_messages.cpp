@@ -39,7 +39,7 @@ TEST_P(TransportConformance, Receives_AreByTagInAnyOrder) {
   });
 }
 
-/// An endpoint that cannot tell leaves the message to receive.
+/// An endpoint that does not know leaves the message to receive.
 TEST_P(TransportConformance, ATriedReceiveNeverWaitsAndGivesAMessageOnce) {
   auto ends = connect(2);
   on_every_rank(ends, [&](Endpoint& end) {
@@ -57,7 +57,7 @@ TEST_P(TransportConformance, ATriedReceiveNeverWaitsAndGivesAMessageOnce) {
     if (!message) message = end.receive(Rank{0}, forward_tag(0), soon());
     EXPECT_TRUE(same((*message)[0], numbered(0)[0]));
     EXPECT_FALSE(end.try_receive(Rank{0}, forward_tag(0)));
-    end.send(Rank{0}, forward_tag(1), numbered(1));  // behind what rank 0 sent after its try
+    end.send(Rank{0}, forward_tag(1), numbered(1));  // after what rank 0 sent after its try
   });
 }
 
@@ -97,7 +97,7 @@ TEST_P(TransportConformance, SameTagsOfDifferentSendersAreDifferentMessages) {
 TEST_P(TransportConformance, ASenderNeverWaitsForItsReceiver) {
   auto ends = connect(2);
 
-  // One after the other: nobody receives while rank 0 sends.
+  // One after the other: no rank receives while rank 0 sends.
   on_rank(ends, Rank{0}, [](Endpoint& end) {
     for (int i = 0; i < 64; ++i) end.send(Rank{1}, forward_tag(i), numbered(i));
   });
@@ -155,7 +155,7 @@ TEST_P(TransportConformance, AWaitEndsAtItsDeadlineNamingMessageAndSender) {
     try {
       (void)end.receive(Rank{0}, forward_tag(5, 1, 12), start + 50ms);
     } catch (const Cancelled&) {
-      ADD_FAILURE() << "nobody cancelled";
+      ADD_FAILURE() << "no rank cancelled";
     } catch (const TransportError& error) {
       message = error.what();
     }

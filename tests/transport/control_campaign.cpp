@@ -41,7 +41,7 @@ Progress honest_progress(Numbers& numbers) {
   activity.of_unit = numbers.next() % 2 == 0;
   activity.sent = numbers.next() % 2 == 0;
   activity.peer = Rank{numbers.from(-1, kMost)};
-  std::string("SEND_F of somebody").copy(activity.what.data(), numbers.next() % 17);
+  std::string("SEND_F of a rank").copy(activity.what.data(), numbers.next() % 17);
   activity.count = numbers.from<std::uint64_t>(0, ~std::uint64_t{0});
   activity.longest = std::chrono::nanoseconds(numbers.from<std::int64_t>(0, std::int64_t{1} << 55));
   activity.usual = std::chrono::nanoseconds(numbers.from<std::int64_t>(0, std::int64_t{1} << 55));
@@ -85,7 +85,7 @@ void mutate(ControlBytes& bytes, Numbers& numbers) {
     case 4:  // a longer text, maybe too long, maybe where none belongs
       bytes.text.append(numbers.next() % 80, 'x');
       break;
-    case 5:  // a text changed on the way, behind its hash
+    case 5:  // a text changed on the way, after its hash
       if (!bytes.text.empty()) bytes.text.front() ^= 1;
       repair_checksum(bytes.header);
       return;
@@ -142,11 +142,11 @@ std::string fault_of(std::span<const std::byte> header,
   try {
     const ControlBytes again = encode(envelope, control);
     if (!std::ranges::equal(again.header, header))
-      return kind + " was taken with something in its header that nobody read";
+      return kind + " was taken with something in its header that was not read";
     if (!std::ranges::equal(std::as_bytes(std::span(again.text)), text))
       return kind + " was taken with another text";
   } catch (const std::exception& error) {
-    return kind + " was taken that nobody could send: " + error.what();
+    return kind + " was taken that no rank could send: " + error.what();
   }
   return {};
 }

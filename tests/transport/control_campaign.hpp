@@ -25,7 +25,7 @@ std::vector<Control> honest_controls(std::uint64_t seed);
 FrameExpectation expectation_of_controls();
 Envelope envelope_of_controls();
 
-/// Whoever takes a frame must be able to say it again, byte for byte: then nothing in it was
+/// A frame that is taken can be encoded again, byte for byte: then nothing in it was
 /// unchecked. Empty, or what does not hold.
 std::string fault_of(std::span<const std::byte> header,
                      std::span<const std::byte> text,

@@ -1,4 +1,4 @@
-// Control frames: every kind goes there and back, every field has its bounds, and whatever of a
+// Control frames: every kind goes there and back, every field has its bounds, and any part of a
 // frame is changed on the way is noticed.
 #include <vector>
 
@@ -84,7 +84,7 @@ TEST(Control, EachFieldIsHeldToItsBounds) {
   EXPECT_EQ(with_byte(progress, 83, 2), Refusal::Enumeration);  // of a unit
   EXPECT_EQ(with_byte(progress, 88, 0x80), Refusal::Bounds);    // peer below -1
   EXPECT_EQ(with_byte(progress, 89, 7), Refusal::Bounds);       // a bell in the action's name
-  EXPECT_EQ(with_byte(progress, 90, 'F'), Refusal::Bounds);     // a letter behind its end
+  EXPECT_EQ(with_byte(progress, 90, 'F'), Refusal::Bounds);     // a letter after its end
 }
 
 TEST(Control, WhatAKindDoesNotUseIsZero) {
@@ -133,12 +133,12 @@ TEST(Control, AnyActivity_IsReadBack) {
 
   ASSERT_EQ(decoded(encode(envelope_of_controls(), sent), received), Refusal::None);
 
-  const Activity& told = std::get<Progress>(received).activity;
-  EXPECT_STREQ(told.what.data(), "F??");
+  const Activity& reported = std::get<Progress>(received).activity;
+  EXPECT_STREQ(reported.what.data(), "F??");
   EXPECT_EQ(std::get<Progress>(received).age.count(), 0);
-  EXPECT_EQ(told.longest.count(), std::int64_t{1} << 55);
-  EXPECT_EQ(told.tag.stage, Stage{65'535});
-  EXPECT_EQ(told.tag.micro_batch, MicroBatch{0});
+  EXPECT_EQ(reported.longest.count(), std::int64_t{1} << 55);
+  EXPECT_EQ(reported.tag.stage, Stage{65'535});
+  EXPECT_EQ(reported.tag.micro_batch, MicroBatch{0});
 }
 
 TEST(ControlCampaign, NothingIsTakenThatNobodyCouldHaveSent) {

@@ -1,5 +1,5 @@
 // A relay of bytes in front of one tcp address, whose connections can be cut and are no faster than
-// told: what a switch that restarts does to a connection that is full of data.
+// reported: what a switch that restarts does to a connection that is full of data.
 #pragma once
 
 #include <atomic>

@@ -1,4 +1,4 @@
-// A man in the middle of every connection of a mesh: forwards frames and, when told, loses,
+// A man in the middle of every connection of a mesh: forwards frames and, on request, loses,
 // duplicates, reorders, delays or damages one.
 #pragma once
 

@@ -172,7 +172,7 @@ bool of_this_link(Bytes header, const FrameExpectation& expected) {
               field<std::uint16_t>(header, 22) == expected.destination.value});
 }
 
-/// Where the tensor begins and what stands behind it, counted out byte by byte: with a lead, parts
+/// Where the tensor begins and what comes after it, counted out byte by byte: with a lead, parts
 /// end 48 bytes before a multiple of 64.
 bool part_holds(Bytes header, std::size_t tensor, std::size_t part) {
   const std::size_t lead = field<std::uint8_t>(header, 155);

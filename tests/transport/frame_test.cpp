@@ -166,7 +166,7 @@ TEST(Message, TheHashIsThatOfTheTensorBehindItsLead) {
   part[8] ^= std::byte{1};
   EXPECT_EQ(link.take(encode(header), part).refusal, Refusal::Payload);
   part[8] ^= std::byte{1};
-  part[7] ^= std::byte{1};  // before the tensor: nobody reads it
+  part[7] ^= std::byte{1};  // before the tensor: not read
   EXPECT_EQ(link.take(encode(header), part).refusal, Refusal::None);
 }
 
@@ -216,11 +216,11 @@ TEST(ReceiveLink, EarlyProbes_AreNoAttempts) {
     return link.take(encode(sample_header(), probe).header, {}).answer;
   };
 
-  for (int i = 0; i < 10; ++i) {  // all that waited behind the data that was lost
+  for (int i = 0; i < 10; ++i) {  // all that waited after the data that was lost
     EXPECT_EQ(arrive(0), Answer::AskAgain);
     EXPECT_EQ(link.asks(), 1);
   }
-  EXPECT_EQ(arrive(1), Answer::AskAgain);  // behind what was repeated, which is lost too
+  EXPECT_EQ(arrive(1), Answer::AskAgain);  // after what was repeated, which is lost too
   EXPECT_EQ(link.asks(), 2);
   EXPECT_EQ(arrive(2), Answer::Abort);
 }

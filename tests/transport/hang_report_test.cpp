@@ -114,7 +114,7 @@ TEST(HangReport, IsolatedRank_WaitsTwiceAsLong) {
   for (const int rank : {1, 2, 3}) monitor.heard(Rank{rank}, kStart);
 
   EXPECT_FALSE(monitor.silent(kStart + 3s, 2s));
-  EXPECT_EQ(monitor.silent(kStart + 5s, 2s), Rank{1});  // nobody did
+  EXPECT_EQ(monitor.silent(kStart + 5s, 2s), Rank{1});  // no rank did
   monitor.heard(Rank{2}, kStart + 3s);
   EXPECT_EQ(monitor.silent(kStart + 3s, 2s), Rank{1});
 }
@@ -244,7 +244,7 @@ TEST(ProgressSlot, EveryFieldSurvivesTheWay) {
   EXPECT_EQ(back.tag, activity.tag);
   EXPECT_EQ(back.pipeline, 40'000);
   EXPECT_EQ(back.longest, 12345ns);
-  activity.usual = 999ns;  // then the longest is not told
+  activity.usual = 999ns;  // then the longest is not sent
   EXPECT_EQ(decode(encode(activity)).usual, 999ns);
   EXPECT_EQ(decode(encode(activity)).longest, 0ns);
 }
@@ -314,7 +314,7 @@ TEST(ProgressSlot, OtherProcess_ReadsItWhileWritten) {
   EXPECT_FALSE(ProgressSlot::of(path));
   std::ofstream(path) << "short";
   EXPECT_FALSE(ProgressSlot::of(path));
-  // What nobody holds is taken over, what is no file is left alone.
+  // An unlocked file is taken over, what is not a file is left alone.
   EXPECT_TRUE(ProgressSlot(path).of(path));
   std::filesystem::create_symlink("elsewhere", path);
   EXPECT_THROW(ProgressSlot{path}, TransportError);

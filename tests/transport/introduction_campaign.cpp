@@ -79,13 +79,13 @@ class Visit {
   Visit() {
     for (const int rank : {1, 2}) homes_.push_back(listen_at(socket_of(rank), 64));
     board_ = map_region(files_[0], sizeof(Board), Sharing::Write);
-    outbox_ = map_region(files_[1], sizeof(SendQueue), Sharing::Write);
-    writer_.emplace(reinterpret_cast<SendQueue*>(outbox_.data())->ring);
+    send_queue_ = map_region(files_[1], sizeof(SendQueue), Sharing::Write);
+    writer_.emplace(reinterpret_cast<SendQueue*>(send_queue_.data())->ring);
     SharedMemoryOptions options;
     options.world = 3;
     options.directory = directory_.path();
     options.job = kVisitedJob;
-    options.heartbeat = std::chrono::hours(1);  // nobody but the input takes a turn
+    options.heartbeat = std::chrono::hours(1);  // only the input takes a turn
     options.heartbeat_timeout = std::chrono::hours(1);
     loop_.emplace(options,
                   mailbox_,
@@ -146,7 +146,7 @@ class Visit {
       ++turns_;
     } catch (const TransportError& error) {
       result.ended = 1;
-      if (std::strlen(error.what()) == 0) result.wrong = "an epoch ended without a sentence";
+      if (std::strlen(error.what()) == 0) result.wrong = "an epoch ended without a message";
     }
   }
 
@@ -178,7 +178,7 @@ class Visit {
     return {DescriptorMessageKind::Introduction, 0, kVisitedJob, rank, 0, 0, 0, kProtocolVersion};
   }
 
-  /// By whoever let its owner in.
+  /// By the rank that accepted its owner.
   static bool was_rung(const Descriptor& bell) {
     static_cast<void>(::fcntl(bell.number(), F_SETFL, O_NONBLOCK));
     std::uint64_t count = 0;
@@ -233,7 +233,7 @@ class Visit {
   }
 
   void write_words(bool board, std::size_t where, std::uint8_t value) {
-    const Mapping& memory = board ? board_ : outbox_;
+    const Mapping& memory = board ? board_ : send_queue_;
     std::memset(memory.data() + where % (memory.bytes() - 8), value, value % 9);
   }
 
@@ -255,7 +255,7 @@ class Visit {
   PrivateDirectory directory_{std::filesystem::temp_directory_path()};
   std::vector<Descriptor> files_ = files_to_give();
   std::vector<Descriptor> homes_;  // where rank 0 introduces itself
-  Mapping board_, outbox_;
+  Mapping board_, send_queue_;
   std::optional<RingWriter> writer_;
   std::array<Descriptor, 4> lines_;
   bool claimed_two_ = false;

@@ -1,5 +1,5 @@
 // A stranger at the socket where a rank is given memory: what it says, and what descriptors it
-// gives, are as bytes say. Whatever it is, the rank refuses it or ends the epoch with a sentence,
+// gives, are as bytes say. For any input, the rank refuses it or ends the epoch with a message,
 // keeps no descriptor and reads no memory that may shrink. Shared by the unit suite (seeded) and
 // the fuzz target (bytes from the fuzzer).
 #pragma once
@@ -22,7 +22,7 @@ struct IntroductionResult {
 /// say something without sense, hang up, let the rank take a turn), and with what.
 IntroductionResult run_introduction_input(std::span<const std::uint8_t> input);
 
-/// So many inputs that follow from the seed, their results added up; stops at what is wrong.
+/// `inputs` inputs that follow from the seed, their results added up; stops at what is wrong.
 IntroductionResult run_introduction_campaign(std::uint64_t seed, int inputs);
 
 }  // namespace millrace

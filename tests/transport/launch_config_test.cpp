@@ -104,7 +104,7 @@ TEST(LaunchConfig, PartialOrWrong_NamesTheVariable) {
   EXPECT_THAT(refusal({{"OMPI_COMM_WORLD_RANK", "0"}, {"OMPI_COMM_WORLD_SIZE", "2"}}),
               ThrowsMessage<InvalidArgument>(HasSubstr(
                   "must meet; those of mpirun meet by MPI in a build with the component mpi")));
-  for (const auto& [name, value, sentence] :
+  for (const auto& [name, value, message] :
        {std::tuple{"MILLRACE_INSECURE", "yes", "MILLRACE_INSECURE is 'yes'; it is 0 or 1"},
         std::tuple{"MILLRACE_JOIN_TIMEOUT",
                    "0",
@@ -112,7 +112,7 @@ TEST(LaunchConfig, PartialOrWrong_NamesTheVariable) {
         std::tuple{
             "MILLRACE_ACTION_TIMEOUT", "soon", "MILLRACE_ACTION_TIMEOUT is 'soon', not a number"},
         std::tuple{"MILLRACE_KEYS_FD", "3x", "MILLRACE_KEYS_FD is '3x', not a number"}})
-    EXPECT_THAT(refusal({{name, value}}), ThrowsMessage<InvalidArgument>(StrEq(sentence)));
+    EXPECT_THAT(refusal({{name, value}}), ThrowsMessage<InvalidArgument>(StrEq(message)));
 }
 
 TEST(LaunchConfig, Mpi_NeedsNoRendezvousAddress) {

@@ -1,4 +1,4 @@
-// Room in the channels: when a sender has to be told of it, and when it counts as full.
+// Room in the channels: when a sender needs a credit, and when it counts as full.
 #include "transport/mailbox/mailbox.hpp"
 
 #include <gtest/gtest.h>
@@ -32,7 +32,7 @@ TEST(Mailbox, HalfTaken_NotifiesTheSender) {
   EXPECT_FALSE(mailbox.owes_credit(kOther, Direction::Forward));
   pass_through(mailbox, 1, 1);
   EXPECT_TRUE(mailbox.owes_credit(kOther, Direction::Forward));
-  EXPECT_EQ(mailbox.taken(kOther)[0], 2U);  // now it is told
+  EXPECT_EQ(mailbox.taken(kOther)[0], 2U);  // now it is reported
   EXPECT_FALSE(mailbox.owes_credit(kOther, Direction::Forward));
 }
 

@@ -29,7 +29,7 @@ class Notes {
   Notes(Spoken input, Rank self) : input_(input), self_(self) {}
 
   RendezvousMessage next() {
-    if (input_.size() < 4) throw TransportError("nobody comes any more");
+    if (input_.size() < 4) throw TransportError("no rank comes any more");
     const Spoken words = input_.first(4);
     const Spoken text = input_.subspan(4, std::min<std::size_t>(words[3], input_.size() - 4));
     input_ = input_.subspan(4 + text.size());
@@ -77,10 +77,10 @@ class Notes {
   const Rank self_;
 };
 
-/// What the meeting did, and whom it told what.
+/// What the rendezvous did, and what it sent to each rank.
 struct Record {
   std::vector<PeerAddress> opened;
-  std::map<int, Control> told;
+  std::map<int, Control> reported;
   std::string wrong;
 };
 
@@ -95,8 +95,8 @@ class HostileChannel final : public RendezvousChannel {
     const FrameExpectation expected{kMeetingJob, 0, self_, to, kLongestAnswer};
     if (decode(header, std::as_bytes(std::span(text)), expected, envelope, control) !=
         Refusal::None)
-      record_.wrong = "the meeting said what nobody understands";
-    record_.told.insert_or_assign(to.value, std::move(control));
+      record_.wrong = "the rendezvous sent what no rank understands";
+    record_.reported.insert_or_assign(to.value, std::move(control));
   }
 
   std::optional<RendezvousMessage> receive(std::chrono::milliseconds /*longest*/) override {
@@ -133,16 +133,16 @@ class RecordingListener final : public Listener {
   Notes notes_;
 };
 
-/// Rank 0 has told everybody the addresses that it opens.
+/// Rank 0 has sent all ranks the addresses that it opens.
 std::string fault_of_host(const Record& record) {
   if (record.opened.size() != kMeetingWorld || record.opened.front().text != kOwnAddress)
     return "rank 0 opened other addresses than one for each rank";
   for (int rank = 1; rank < kMeetingWorld; ++rank) {
-    const auto told = record.told.find(rank);
-    const auto* welcome = told == record.told.end() ? nullptr : std::get_if<Welcome>(&told->second);
+    const auto reported = record.reported.find(rank);
+    const auto* welcome =
+        reported == record.reported.end() ? nullptr : std::get_if<Welcome>(&reported->second);
     if (welcome == nullptr) return "a rank that was met was not welcomed";
-    if (welcome_addresses(welcome->text) != record.opened)
-      return "a rank was told of other addresses";
+    if (welcome_addresses(welcome->text) != record.opened) return "a rank got other addresses";
   }
   return {};
 }
@@ -160,7 +160,7 @@ MeetingResult run_meeting_input(std::span<const std::uint8_t> input) {
     if (host) result.wrong = fault_of_host(record);
   } catch (const Mismatch& error) {
     result.differed = 1;
-    // What rank 1 is told is rank 0's word.
+    // Rank 1 gets what rank 0 sent.
     if (host && std::string(error.what()).find("differs: rank 0 has") == std::string::npos)
       result.wrong = "a difference was not named";
   } catch (const TransportError&) {

@@ -1,4 +1,4 @@
-// What every backend's listener owes a meeting, whatever it listens at: instantiate it with a
+// What every backend's listener must do for a rendezvous: instantiate it with a
 // function that makes the listeners of all ranks of a world,
 //   INSTANTIATE_TEST_SUITE_P(InProcess, MeetingConformance,
 //   testing::Values(ListenersUnderTest{...}));
@@ -26,7 +26,7 @@ struct Gathering {
   std::string url;
 };
 
-/// `listen` may use the directory for whatever the ranks share.
+/// `listen` may use the directory for what the ranks share.
 struct ListenersUnderTest {
   std::string name;
   std::function<Gathering(int world, const std::string& directory)> listen;

@@ -58,7 +58,7 @@ class Start {
 
   pid_t operator()(std::vector<std::string> words, const std::string& variable) {
     std::vector<std::string> environment = {variable};
-    // It is told the one test that it runs, so that it has no share of all.
+    // It gets the name of the one test that it runs, so that it has no share of all.
     const auto shares = [](std::string_view text) {
       return text.starts_with("GTEST_TOTAL_SHARDS=") || text.starts_with("GTEST_SHARD_INDEX=");
     };
@@ -158,7 +158,7 @@ std::string Supervisor::finish(std::chrono::milliseconds patience) {
 }
 
 std::optional<Peer> Peer::self() {
-  // NOLINTNEXTLINE(concurrency-mt-unsafe): nobody changes the environment
+  // NOLINTNEXTLINE(concurrency-mt-unsafe): no thread changes the environment
   const char* text = std::getenv(kVariable);
   if (text == nullptr) return std::nullopt;
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);

@@ -55,7 +55,7 @@ class Supervisor {
 /// In a rank's process. Thread-safety: thread-affine.
 class Peer {
  public:
-  /// Who this process was started as; nothing in one that nobody supervises.
+  /// Who this process was started as; nothing in one without a supervisor.
   [[nodiscard]] static std::optional<Peer> self();
 
   [[nodiscard]] Rank rank() const { return rank_; }

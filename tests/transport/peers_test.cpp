@@ -1,4 +1,4 @@
-// The supervisor of ranks in processes of their own: whoever dies, hangs or fails is named with
+// The supervisor of ranks in processes of their own: a rank that dies, hangs or fails is named with
 // what it said, and nothing is left.
 #include "transport/peers.hpp"
 

@@ -1,4 +1,4 @@
-// Meeting: every difference between ranks is named on every rank, and nobody's place is taken.
+// Meeting: every difference between ranks is named on every rank, and no rank loses its place.
 #include <array>
 #include <filesystem>
 #include <fstream>
@@ -145,8 +145,8 @@ class Visitor {
   zmq::socket_t socket_{context_, zmq::socket_type::dealer};
 };
 
-/// What rank 0 and two processes that are rank 1 hear, of a world of four over tcp, where all have
-/// an hour. The latter come when `ready`.
+/// What rank 0 and two processes that are rank 1 receive, of a world of four over tcp, where all
+/// have an hour. The latter come when `ready`.
 std::vector<std::string> refusals_of_two(const std::string& url,
                                          bool keyed,
                                          const std::shared_future<void>& ready) {
@@ -260,16 +260,17 @@ TEST(Rendezvous, AnotherSizeOfTheWorldIsNamedOnBothSides) {
   // which rank 0 would wait for rank 2 for ever.
   for (const auto& [ours, rank, theirs] : {std::tuple{2, 3, 4}, std::tuple{3, 1, 2}}) {
     const PrivateDirectory directory(std::filesystem::temp_directory_path());
-    std::string told;
-    std::jthread visitor(
-        [&, rank = rank, theirs = theirs] { told = refusal_of(directory.path(), rank, theirs); });
+    std::string reported;
+    std::jthread visitor([&, rank = rank, theirs = theirs] {
+      reported = refusal_of(directory.path(), rank, theirs);
+    });
     const std::string found = refusal_of(directory.path(), 0, ours, std::chrono::seconds(1));
     visitor.join();
 
     EXPECT_EQ(found,
               "world differs: rank 0 has '" + std::to_string(ours) + "', rank " +
                   std::to_string(rank) + " has '" + std::to_string(theirs) + "'");
-    EXPECT_EQ(told, found);
+    EXPECT_EQ(reported, found);
   }
 }
 
@@ -341,7 +342,7 @@ TEST(Rendezvous, APlaceWhereSomebodyListensOrSomethingLiesIsLeftAlone) {
               path + " exists already: another process listens there");
     EXPECT_TRUE(std::filesystem::exists(path));
   }
-  // The network library left the file: nobody listens there.
+  // The network library left the file: no process listens there.
   EXPECT_TRUE(std::filesystem::exists(path));
   EXPECT_THAT(complaint_of_rank_zero(directory.path()), HasSubstr("missing rank 1"));
 
@@ -351,7 +352,7 @@ TEST(Rendezvous, APlaceWhereSomebodyListensOrSomethingLiesIsLeftAlone) {
   EXPECT_EQ(std::filesystem::file_size(path), 8U);
 }
 
-TEST(Rendezvous, EndsWithAddressesOrASentenceWhateverIsSaidThere) {
+TEST(Rendezvous, AnyInput_EndsWithAddressesOrAMessage) {
   const MeetingResult all =
       run_meeting_campaign(1, static_cast<int>(testing_transport::times(2000)));
 

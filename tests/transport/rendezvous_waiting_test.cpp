@@ -151,7 +151,7 @@ TEST(Rendezvous, ARankZeroThatFallsSilentIsNamedBeforePatienceEnds) {
 
 TEST(Rendezvous, LateRank_RestartsTimeout) {
   const PrivateDirectory directory(std::filesystem::temp_directory_path());
-  std::vector<int> told;
+  std::vector<int> reported;
   const auto come = [&](int rank) {
     ZeroMqOptions options;
     options.rank = Rank{rank};
@@ -159,7 +159,7 @@ TEST(Rendezvous, LateRank_RestartsTimeout) {
     options.directory = directory.path();
     return meet({.url = "ipc://" + directory.path() + "/rendezvous",
                  .join_timeout = std::chrono::seconds(2),
-                 .progress = [&](int came) { told.push_back(came); }},
+                 .progress = [&](int came) { reported.push_back(came); }},
                 ZeroMqListener(options, std::make_shared<ZeroMqContext>()));
   };
   std::vector<std::jthread> ranks;
@@ -169,9 +169,9 @@ TEST(Rendezvous, LateRank_RestartsTimeout) {
   }
   ranks.clear();
 
-  ASSERT_FALSE(told.empty());  // by rank 0, once a second
-  EXPECT_EQ(told.front(), 1);
-  EXPECT_TRUE(std::is_sorted(told.begin(), told.end()));
+  ASSERT_FALSE(reported.empty());  // by rank 0, once a second
+  EXPECT_EQ(reported.front(), 1);
+  EXPECT_TRUE(std::is_sorted(reported.begin(), reported.end()));
 }
 
 TEST(Rendezvous, MissingRanksAreNamedAtTheDeadline) {
@@ -184,7 +184,7 @@ TEST(Rendezvous, MissingRanksAreNamedAtTheDeadline) {
                                      .join_timeout = std::chrono::milliseconds(50)};
   try {
     (void)meet(rendezvous, ZeroMqListener(options, std::make_shared<ZeroMqContext>()));
-    FAIL() << "nobody came";
+    FAIL() << "no rank came";
   } catch (const TransportError& error) {
     EXPECT_THAT(error.what(),
                 HasSubstr("missing rank 1 rank 2; everyone waits for rank 1: its hello, since 0."));

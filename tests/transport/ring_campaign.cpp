@@ -101,7 +101,7 @@ class HostileRing {
     ++result.taken;
     const DataHeader& header = frame.header;
     if (header.source != kExpected.source || header.job != kExpected.job)
-      result.wrong = "a frame of somebody else was taken";
+      result.wrong = "a frame of another rank was taken";
     if (header.sequence != next_++) result.wrong = "a frame was taken out of its turn";
     if (frame.bytes.size() != header.payload_bytes) result.wrong = "sizes differ";
     const auto elements = static_cast<std::uint64_t>(header.dims.elements());

@@ -1,5 +1,5 @@
 // A hostile writer of a ring against its reader: entries, counters and places are changed as bytes
-// say, and whatever is taken must lie where it may and be what its header says. Shared by the unit
+// say, and all that is taken must lie where it may and be what its header says. Shared by the unit
 // suite (seeded) and the fuzz target (bytes from the fuzzer).
 #pragma once
 
@@ -21,7 +21,7 @@ struct RingResult {
 /// checksum repaired, count, read), where, and with which two bytes.
 RingResult run_ring_input(std::span<const std::uint8_t> input);
 
-/// So many inputs that follow from the seed, their results added up; stops at what is wrong.
+/// `inputs` inputs that follow from the seed, their results added up; stops at what is wrong.
 RingResult run_ring_campaign(std::uint64_t seed, int inputs);
 
 }  // namespace millrace

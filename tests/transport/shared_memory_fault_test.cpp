@@ -132,7 +132,7 @@ TEST(SharedMemoryListening, RefusesWhatDoesNotFit) {
   EXPECT_THROW((void)listener.rendezvous_channel("tcp://127.0.0.1:1", 100), InvalidArgument);
 }
 
-/// Ranks in processes of their own; this one supervises, and holds what it is told at the end
+/// Ranks in processes of their own; this one supervises, and holds what it gets at the end
 /// against `expected`, or is the rank that `work` runs.
 void in_processes(int world,
                   const std::function<void(Endpoint&, const std::string& directory)>& work,
@@ -159,8 +159,8 @@ void in_processes(int world,
   EXPECT_THAT(supervisor.finish(60s), StartsWith(expected));
 }
 
-/// What the rank is told, which must not take long.
-std::string told(Endpoint& end, const MessageTag& tag) {
+/// The error that the rank gets, which must not take long.
+std::string reported(Endpoint& end, const MessageTag& tag) {
   const auto start = std::chrono::steady_clock::now();
   try {
     (void)end.receive(Rank{1}, tag, soon());
@@ -187,7 +187,7 @@ TEST(SharedMemoryProcessFaults, KilledRank_IsNamedItsMessagesStay) {
         if (end.rank() == Rank{0}) end.send(Rank{2}, forward_tag(0), TensorList());
         if (end.rank() == Rank{2}) (void)end.receive(Rank{0}, forward_tag(0), soon());
         if (end.rank() == Rank{2}) end.send(Rank{1}, forward_tag(0), TensorList());
-        EXPECT_THAT(told(end, forward_tag(9)),
+        EXPECT_THAT(reported(end, forward_tag(9)),
                     StartsWith("lost rank 1: its connection ended; everyone waits for rank 1: F of "
                                "stage 1, micro-batch 6 of step 2"));
         if (end.rank() == Rank{0}) {
@@ -207,7 +207,7 @@ TEST(SharedMemoryProcessFaults, StoppedRank_IsNamedWithItsAction) {
           end.working({.what = "F", .step = 2, .stage = Stage{1}, .micro_batch = MicroBatch{6}});
           ::raise(SIGSTOP);
         }
-        EXPECT_THAT(told(end, forward_tag(9)),
+        EXPECT_THAT(reported(end, forward_tag(9)),
                     StartsWith("rank 1 is silent; everyone waits for rank 1: F of stage 1, "
                                "micro-batch 6 of step 2"));
         pid_t stopped = 0;
@@ -228,7 +228,7 @@ TEST(SharedMemoryProcessFaults, RankWithLivingChild_IsLost) {
           (void)end.receive(Rank{0}, forward_tag(0), soon());
           const pid_t child = ::fork();
           if (child == 0) {
-            ::alarm(30);  // whatever becomes of the test
+            ::alarm(30);  // in any case
             ::pause();
             ::_exit(0);
           }
@@ -237,7 +237,7 @@ TEST(SharedMemoryProcessFaults, RankWithLivingChild_IsLost) {
         }
         end.send(Rank{1}, forward_tag(0), TensorList());
         const auto start = std::chrono::steady_clock::now();
-        EXPECT_THAT(told(end, forward_tag(9)), StartsWith("lost rank 1: its connection ended"));
+        EXPECT_THAT(reported(end, forward_tag(9)), StartsWith("lost rank 1: its connection ended"));
         EXPECT_LT(std::chrono::steady_clock::now() - start, 1900ms);  // before it counts as silent
         pid_t child = 0;
         std::ifstream(file) >> child;

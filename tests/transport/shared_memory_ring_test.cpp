@@ -271,7 +271,7 @@ TEST(SharedMemoryRegions, AreWhatTheyWereGivenAsOrRefused) {
   EXPECT_EQ(map_region(good.file, 8192, Sharing::Read).bytes(), 8192U);
   EXPECT_THAT(failure_of([&] { (void)map_region(good.file, 4096, Sharing::Read); }),
               HasSubstr("what was given as shared memory of 4096 bytes is none"));
-  // Nobody but its owner writes to it.
+  // Only its owner writes to it.
   EXPECT_THAT(failure_of([&] { (void)map_region(good.file, 8192, Sharing::Write); }),
               HasSubstr("cannot map 8192 bytes"));
   EXPECT_EQ(::ftruncate(good.file.number(), 4096), -1);

@@ -48,9 +48,10 @@ class Impostor {
     end = listener.open({listener.address(), {"shm:" + directory + "/r1.0.shm"}});
     to_ = connect_to(directory + "/r0.0.shm");
     board = new (board_.memory.data()) Board{};
-    send_queue = new (outbox_.memory.data()) SendQueue{};
-    EXPECT_TRUE(send_message(
-        to_.number(), introduction, {board_.file.number(), outbox_.file.number(), bell_.number()}));
+    send_queue = new (send_queue_.memory.data()) SendQueue{};
+    EXPECT_TRUE(send_message(to_.number(),
+                             introduction,
+                             {board_.file.number(), send_queue_.file.number(), bell_.number()}));
   }
 
   static DescriptorMessage honest() {
@@ -91,7 +92,7 @@ class Impostor {
  private:
   Descriptor listener_, to_, bell_;
   Region board_ = make_region(sizeof(Board), Sharing::Read);
-  Region outbox_ = make_region(sizeof(SendQueue), Sharing::Read);
+  Region send_queue_ = make_region(sizeof(SendQueue), Sharing::Read);
 
  public:
   Board* board = nullptr;

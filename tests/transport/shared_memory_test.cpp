@@ -125,7 +125,7 @@ TEST(SharedMemoryPayloads, Memory_IsReusedInAnyOrder) {
   EXPECT_EQ(mapped_regions(), regions);
 }
 
-/// Of so many bytes, at most three at once.
+/// Of `bytes` bytes, at most three at once.
 std::vector<ChannelDepth> planned(std::size_t bytes) {
   return {{Rank{0}, Rank{1}, Direction::Forward, 8, false, {{bytes, 3}}}};
 }

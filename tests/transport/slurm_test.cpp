@@ -1,4 +1,4 @@
-// What srun tells its tasks: the first of its nodes, a port and a folder that no other step has.
+// What srun sets for its tasks: the first of its nodes, a port and a folder that no other step has.
 #include "transport/slurm.hpp"
 
 #include <gtest/gtest.h>

@@ -1,5 +1,5 @@
-// What it costs to wait: a rank that waits for seconds wakes up to be told and to tell that
-// everybody lives, and for nothing else. Counted in changes of context, not in time; the share of a
+// What it costs to wait: a rank that waits for seconds wakes up to receive and to send
+// heartbeats, and for nothing else. Counted in changes of context, not in time; the share of a
 // core is printed. MILLRACE_TIMES says how often it is watched for two seconds.
 #include <filesystem>
 #include <iostream>

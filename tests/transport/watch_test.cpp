@@ -1,5 +1,5 @@
 // What watching is made of: connections that never were and those that ended, who watches whom and
-// how often it is told, and what is usual.
+// how often it sends heartbeats, and what is usual.
 #include <algorithm>
 #include <cmath>
 #include <set>
@@ -76,11 +76,11 @@ TEST(Circle, WatchedRank_WatchesBack) {
     if (world <= kSmallWorld) {
       ASSERT_EQ(watched_by(Rank{0}, world).size(), most);
     }
-    std::set<int> told = {0};  // what one finds out, passed on
+    std::set<int> reported = {0};  // what one finds out, passed on
     for (int round = 0; round < 9; ++round)
-      for (const int rank : std::set<int>(told))
-        for (const Rank peer : watched_by(Rank{rank}, world)) told.insert(peer.value);
-    ASSERT_EQ(told.size(), static_cast<std::size_t>(world));
+      for (const int rank : std::set<int>(reported))
+        for (const Rank peer : watched_by(Rank{rank}, world)) reported.insert(peer.value);
+    ASSERT_EQ(reported.size(), static_cast<std::size_t>(world));
   }
 }
 

@@ -125,7 +125,7 @@ TEST(ZeroMqFaults, ACutConnectionFullOfDataLosesNothing) {
   options.world = 2;
   options.link = ZeroMqLink::Tcp;
   options.insecure = true;
-  options.probe_after = 4ms;  // so that many probes wait behind the data
+  options.probe_after = 4ms;  // so that many probes wait after the data
   const auto context = std::make_shared<ZeroMqContext>();
   ZeroMqListener sender_listener(options, context);
   options.rank = Rank{1};

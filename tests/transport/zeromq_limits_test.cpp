@@ -1,4 +1,4 @@
-// What an endpoint over ZeroMQ refuses by itself: whoever has no key of the job, already in the
+// What an endpoint over ZeroMQ refuses by itself: peers without a key of the job, already in the
 // hand-shake, and a known rank that sends more than was agreed.
 #include <filesystem>
 
@@ -16,7 +16,7 @@ namespace {
 
 using testing_transport::soon;
 
-/// Tells how the library's hand-shake ended.
+/// Reports how the library's handshake ended.
 class HandShakeWatch final : public zmq::monitor_t {
  public:
   /// ZMQ_EVENT_HANDSHAKE_...; 0 when none ended within five seconds.
@@ -55,7 +55,7 @@ int shake_hands(const std::string& address,
   return HandShakeWatch().outcome(socket, address);
 }
 
-TEST(ZeroMqGatekeeper, UnknownKey_IsRejectedInTheHandshake) {
+TEST(ZeroMqZapHandler, UnknownKey_IsRejectedInTheHandshake) {
   const std::vector<CurveKeys> keys = {make_curve_keys(), make_curve_keys()};
   ZeroMqOptions options;
   options.rank = Rank{1};

@@ -72,7 +72,7 @@ struct MixedMesh {
   std::vector<std::unique_ptr<ZeroMqListener>> listeners;
   Endpoints ends;
 
-  /// `change` may change what a rank is told of the others.
+  /// `change` may change what a rank learns of the others.
   explicit MixedMesh(int world,
                      const std::vector<ChannelDepth>& depths = {},
                      const std::function<void(Rank, std::vector<PeerAddress>&)>& change = {},
@@ -86,9 +86,9 @@ struct MixedMesh {
       addresses.push_back(listeners.back()->address());
     }
     for (int i = 0; i < world; ++i) {
-      std::vector<PeerAddress> told = addresses;
-      if (change) change(Rank{i}, told);
-      ends.push_back(listeners[static_cast<std::size_t>(i)]->open(told));
+      std::vector<PeerAddress> reported = addresses;
+      if (change) change(Rank{i}, reported);
+      ends.push_back(listeners[static_cast<std::size_t>(i)]->open(reported));
     }
   }
 };
@@ -142,7 +142,7 @@ TEST(ZeroMqNeighbours, SilentNeighbour_IsReachedOverTcp) {
   const auto elsewhere = [](Rank rank, std::vector<PeerAddress>& addresses) {
     if (rank != Rank{1}) return;
     std::string& text = addresses[0].text;
-    text = text.substr(0, text.rfind('\t') + 1) + "@millrace-nobody";
+    text = text.substr(0, text.rfind('\t') + 1) + "@millrace-nothing";
   };
   const MixedMesh mesh(2, {}, elsewhere);
   for (std::uint64_t step = 0; step < 50; ++step) {
@@ -156,7 +156,7 @@ TEST(ZeroMqNeighbours, SilentNeighbour_IsReachedOverTcp) {
 
 TEST(ZeroMqNeighbours, Lost_WithTheReportOfAllRanks) {
   Endpoints ends = connected_mixed(4, {});
-  std::array<std::string, 4> told;
+  std::array<std::string, 4> reported;
   {
     std::vector<std::jthread> waiting;
     for (const std::size_t i : {1U, 2U, 3U})
@@ -164,15 +164,15 @@ TEST(ZeroMqNeighbours, Lost_WithTheReportOfAllRanks) {
         try {
           (void)ends[i]->receive(Rank{static_cast<int>(i ^ 1U)}, forward_tag(3), soon());
         } catch (const PeerLost& error) {
-          told[i] = error.what();
+          reported[i] = error.what();
         }
       });
     ends[0].reset();  // no shutdown message
   }
 
   for (const std::size_t i : {1U, 2U, 3U}) {
-    EXPECT_THAT(told[i], StartsWith("lost rank 0: its connection ended; everyone waits")) << i;
-    EXPECT_THAT(told[i], HasSubstr("\n  rank 3 ")) << i;
+    EXPECT_THAT(reported[i], StartsWith("lost rank 0: its connection ended; everyone waits")) << i;
+    EXPECT_THAT(reported[i], HasSubstr("\n  rank 3 ")) << i;
   }
 }
 
@@ -180,21 +180,21 @@ TEST(ZeroMqNeighbours, Lost_WithTheReportOfAllRanks) {
 TEST(ZeroMqNeighbours, WaitingAtMemory_ReceiveTcpToo) {
   const MixedMesh mesh(3, {}, {}, std::chrono::hours(1));
   ASSERT_TRUE(come_to_share(*mesh.ends[0], *mesh.ends[1]));
-  std::string told;
+  std::string reported;
   std::jthread waiting([&] {
     try {
       (void)mesh.ends[1]->receive(Rank{0}, forward_tag(0), soon());
     } catch (const TransportError& error) {
-      told = error.what();
+      reported = error.what();
     }
   });
   mesh.ends[2]->cancel("enough");
   waiting.join();
 
-  EXPECT_EQ(told, "enough");
+  EXPECT_EQ(reported, "enough");
 }
 
-/// Somebody who comes in the place of rank 1, which is not there, with memory that is none.
+/// A process that comes in the place of rank 1, which is not there, with invalid memory.
 TEST(ZeroMqNeighbours, InvalidMemory_IsRejectedOnAllRanks) {
   using namespace shared_memory;
   const auto context = std::make_shared<ZeroMqContext>();
@@ -214,13 +214,14 @@ TEST(ZeroMqNeighbours, InvalidMemory_IsRejectedOnAllRanks) {
   ASSERT_TRUE(send_message(line.number(), message, {file, file, file}));
 
   for (Endpoint* end : {zero.get(), two.get()}) {
-    std::string told;
+    std::string reported;
     try {
       (void)end->receive(Rank{1}, forward_tag(0), soon());
     } catch (const TransportError& error) {
-      told = error.what();
+      reported = error.what();
     }
-    EXPECT_THAT(told, StartsWith("rank 0 refuses the memory of rank 1: what was given as shared"));
+    EXPECT_THAT(reported,
+                StartsWith("rank 0 refuses the memory of rank 1: what was given as shared"));
   }
 }
 

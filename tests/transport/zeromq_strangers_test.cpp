@@ -1,5 +1,5 @@
 // Strangers at the door: without the key, with a wrong one, with a stolen name, with garbage. No
-// byte of a tensor goes out, no frame comes in, and training goes on.
+// byte of a tensor goes out, no frame comes in, and training continues.
 #include <filesystem>
 #include <sys/socket.h>
 #include <sys/un.h>
@@ -23,7 +23,7 @@ namespace {
 using namespace std::chrono_literals;
 using namespace testing_transport;
 
-/// Speaks to a listener as `identity`, with the client keys given, and returns what it was
+/// Sends to a listener as `identity`, with the client keys given, and returns what it was
 /// answered.
 void knock(zmq::context_t& context,
            const std::string& address,
@@ -84,7 +84,7 @@ TEST(ZeroMqStrangers, MissingOrWrongKey_IsRejected) {
   Endpoints ends;
   ends.push_back(listeners[1]->open(addresses));
   knock(outside, listener, "r0", {}, "");                             // no key
-  knock(outside, listener, "r0", make_curve_keys(), public_keys[1]);  // a key nobody knows
+  knock(outside, listener, "r0", make_curve_keys(), public_keys[1]);  // an unknown key
   knock(outside, listener, "r0", keys[2], public_keys[1]);            // rank 2 as rank 0
   knock(outside, listener, "x", keys[2], public_keys[1]);             // a name of no rank
   EXPECT_THROW((void)ends[0]->receive(Rank{0}, forward_tag(0), std::chrono::steady_clock::now()),

@@ -116,7 +116,7 @@ testing_transport::ListenersUnderTest listeners(const std::string& name, ZeroMqL
   return {name, std::bind(listening, link, _1, _2)};
 }
 
-/// Sends tensors of so many bytes, of which the receiver holds some and answers each, as stages do;
+/// Sends tensors of `bytes` bytes, of which the receiver holds some and answers each, as stages do;
 /// how many came in place.
 int sent_in_place(Endpoint& from, Endpoint& to, std::int64_t bytes, int count) {
   TensorPool pool;

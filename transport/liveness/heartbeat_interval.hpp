@@ -45,7 +45,7 @@ class HeartbeatInterval {
 
 inline constexpr int kSmallWorld = 17;
 
-/// The ranks that `self` watches from the beginning, nearest first. Whoever is watched watches
+/// The ranks that `self` watches from the beginning, nearest first. A watched rank watches
 /// back.
 [[nodiscard]] inline std::vector<Rank> watched_by(Rank self, int world) {
   std::vector<Rank> ranks;

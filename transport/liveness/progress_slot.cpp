@@ -143,8 +143,8 @@ void ProgressSlot::begin(Activity activity) noexcept {
 
   const ActivityWords words = encode(activity);
   const std::uint64_t next = page_->published.load(std::memory_order_relaxed) + 1;
-  // Pairs with the fence in now(): whoever sees a word of this copy also sees that the other one
-  // was published before.
+  // Pairs with the fence in now(): a reader that sees a word of this copy also sees that the other
+  // one was published before.
   std::atomic_thread_fence(std::memory_order_release);
   for (std::size_t i = 0; i < words.size(); ++i)
     page_->copies[next % 2][i].store(words[i], std::memory_order_relaxed);

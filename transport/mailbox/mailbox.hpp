@@ -1,5 +1,5 @@
-// What the rank's calls and whoever has the turn with the sockets share: arrived messages, room in
-// the channels, and the failure that ends everything. Nothing here waits.
+// What the rank's calls and the thread that has the turn with the sockets share: arrived messages,
+// room in the channels, and the failure that ends everything. Nothing here waits.
 #pragma once
 
 #include <array>
@@ -26,7 +26,7 @@ struct Failure {
 /// of the thread that has the turn with the sockets.
 class Mailbox {
  public:
-  /// `news`, where there is one, is called by whoever brings something that may end a wait.
+  /// `news`, where there is one, is called with anything that may end a wait.
   Mailbox(Rank self,
           int world,
           std::span<const ChannelDepth> depths,

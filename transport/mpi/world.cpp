@@ -65,7 +65,7 @@ World::World() {
   } else {
     check(MPI_Query_thread(&level), "say what threads may do");
   }
-  // Whoever has started it before us calls it without our turn.
+  // A program that has started it before us calls it without our turn.
   const int needed = ours_ ? MPI_THREAD_SERIALIZED : MPI_THREAD_MULTIPLE;
   if (level < needed)
     throw TransportError(mpi_library() + " was started for fewer threads than ranks need" +
@@ -96,8 +96,8 @@ World::~World() {
   }
 }
 
-/// mpirun ends all others as soon as one process of a job ends without MPI's blessing. So whoever
-/// has said what it knows waits for the others to have said it, too, and takes what they said last:
+/// mpirun ends all others as soon as one process of a job ends without MPI_Finalize. So a process
+/// that has sent all waits for the others to have done so, too, and takes what they sent last:
 /// MPI complains of messages that were not received. True when all others have come as far.
 bool World::part() {
   const std::lock_guard lock(turn_);
@@ -121,7 +121,7 @@ bool World::part() {
   return true;
 }
 
-/// Pairs of n places are the numbers below n n, whatever n is.
+/// Pairs of n places are the numbers below n n, for any n.
 int World::most_places() const {
   const int pairs = tags_ / (kPurposes * epochs_);
   int places = 1;

@@ -1,7 +1,7 @@
-// MPI in this process: started once, for whoever asks first, and ended with the process. One lock,
+// MPI in this process: started once, at the first use, and ended with the process. One lock,
 // the turn, is around every call, so that any MPI that lets calls move between threads will do. It
 // knows processes; which rank of a process a message is from and to is in its tag.
-// What is sent is kept here until MPI has let go of it, whatever becomes of the endpoint.
+// What is sent is kept here until MPI has let go of it, with or without the endpoint.
 #pragma once
 
 #include <array>

@@ -49,7 +49,7 @@ class Mapping {
   std::size_t bytes_ = 0;
 };
 
-/// What whoever it is given to may do with it.
+/// What its receivers may do with it.
 enum class Sharing : bool {
   Read,  ///< written by the owner alone
   Write  ///< payloads: a received tensor is the receiver's to change, as stages do

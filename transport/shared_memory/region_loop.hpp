@@ -139,9 +139,9 @@ class RegionLoop {
   /// Ends the rest of who waits.
   void wake_up() const noexcept { wake(bell_.number()); }
 
-  /// For Carrying: the ranks that were reached; whether a rank is heard, which begins with its
-  /// introduction; whether it hears what is sent to it, which it does only where it is heard; how
-  /// many were introduced; and whether all that was sent has been read, for `wait` after `leave`.
+  /// For Carrying: the ranks that were reached; whether we receive from a rank, which begins with
+  /// its introduction; whether it receives, which it does only where we receive from it; how many
+  /// were introduced; and whether all that was sent has been read, for `wait` after `leave`.
   [[nodiscard]] std::vector<Rank> reached();
   [[nodiscard]] bool receives_from(Rank from) noexcept;
   [[nodiscard]] bool carries_to(Rank to) noexcept;

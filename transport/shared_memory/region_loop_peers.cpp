@@ -104,7 +104,7 @@ bool RegionLoop::read_segments(Neighbour& from) {
   }
 }
 
-/// The process has ended, or has given its endpoint up. Whoever has read all that we sent, and
+/// The process has ended, or has given its endpoint up. A rank that has read all that we sent, and
 /// received our shutdown message, has nothing left to send.
 void RegionLoop::hung_up(Neighbour& peer) {
   if (peer.gone) return;

@@ -13,7 +13,7 @@ constexpr std::size_t kFilesAtOnce = 8;
 
 }  // namespace
 
-/// A stopped rank writes nothing, whatever its file holds: it is silent, and does not hang.
+/// A stopped rank writes nothing, and its file may hold anything: it is silent, and does not hang.
 std::optional<Watch::News> RegionLoop::news_of(Rank rank) const {
   const Neighbour& peer = *neighbours_[rank.index()];
   const auto activity = ProgressSlot::of(peer.progress_file);

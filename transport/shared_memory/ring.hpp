@@ -83,7 +83,7 @@ class RingReader {
   [[nodiscard]] bool has_news() const { return memory_->published.load() != consumed_; }
   [[nodiscard]] std::uint64_t consumed() const { return consumed_; }
 
-  /// The next entry, as it was written or as whoever damaged it left it. Throws TransportError when
+  /// The next entry, as it was written or damaged. Throws TransportError when
   /// the counter is none that a writer can have counted to.
   [[nodiscard]] std::optional<RingEntry> take();
 
@@ -124,7 +124,7 @@ class FrameReader {
   /// The next entry of the ring, not checked yet. Throws TransportError as RingReader::take.
   [[nodiscard]] std::optional<RingEntry> next() { return ring_.take(); }
 
-  /// Judges it. Nothing is retried: memory loses nothing on the way, so whatever is wrong was
+  /// Checks it. Nothing is retried: memory loses nothing on the way, so what is wrong was
   /// written so. Throws TransportError for a place outside of all segments.
   [[nodiscard]] Frame read(const RingEntry& entry);
 

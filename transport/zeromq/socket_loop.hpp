@@ -97,7 +97,7 @@ class SocketLoop {
   /// Takes a turn and does it at once. What goes wrong becomes the mailbox's failure.
   void now(Command command) noexcept;
 
-  /// Has it done by whoever has the next turn.
+  /// Has it done in the next turn of any thread.
   void post(Command command) noexcept;
 
   /// Takes turns, in which messages arrive and time passes, until `done()` or the deadline. `done`

@@ -1,4 +1,4 @@
-// Frames in and out. Whoever is not a rank of this job is dropped before a byte is looked at; what
+// Frames in and out. Frames of unknown peers are dropped before a byte is looked at; what
 // a known rank sends is checked by its link and answered by the table.
 #include <algorithm>
 #include <cstring>
@@ -174,7 +174,7 @@ bool SocketLoop::read_control() {
 void SocketLoop::heed(Peer& peer, const Control& control) {
   std::visit(
       [&](const auto& kind) {
-        // A probe travels with the data, and whoever met says no hello any more.
+        // A probe travels with the data, and no hello comes after the rendezvous.
         if constexpr (requires { obey(peer, kind); }) obey(peer, kind);
       },
       control);

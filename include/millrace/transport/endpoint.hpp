@@ -106,7 +106,7 @@ using Deadline = std::chrono::steady_clock::time_point;
 /// One rank's connection to the others.
 ///
 /// `send` never waits for the receiver: it takes the tensors and returns. `receive` waits for the
-/// message with exactly this tag from that rank. Whatever the sender did before `send` is visible
+/// message with exactly this tag from that rank. All that the sender did before `send` is visible
 /// after the matching `receive` returns. A channel (from, to, direction) holds at most the declared
 /// depth of messages that were sent and not yet received; one more is a TransportError that names
 /// the channel. After any TransportError the endpoint is unusable: recreate it. Thread-safety:

@@ -64,9 +64,9 @@ enum class Backend : std::uint8_t {
 /// Whether its ranks listen at addresses, and need keys.
 [[nodiscard]] bool uses_tcp(Backend backend);
 
-/// What whoever started a process says of its place. As variables, each MILLRACE_ and: RANK, WORLD,
-/// RENDEZVOUS, JOB, ENDPOINT, INTERFACE, KEYS or KEYS_FD, INSECURE, CORE_DUMPS, HEARTBEAT_TIMEOUT,
-/// JOIN_TIMEOUT and ACTION_TIMEOUT (seconds), LAUNCH (the directory), LOG_DIR.
+/// Where a process is in its job, set by what started it. As variables, each MILLRACE_ and: RANK,
+/// WORLD, RENDEZVOUS, JOB, ENDPOINT, INTERFACE, KEYS or KEYS_FD, INSECURE, CORE_DUMPS,
+/// HEARTBEAT_TIMEOUT, JOIN_TIMEOUT and ACTION_TIMEOUT (seconds), LAUNCH (the directory), LOG_DIR.
 struct LaunchConfig {
   Membership member;
   std::string rendezvous = {};  ///< "ipc://path", "tcp://host:port"; empty: one rank, or mpi

@@ -1,4 +1,4 @@
-// How ranks become connected, whatever they are connected by: a backend's listener says where its
+// How ranks become connected over any backend: a backend's listener says where its
 // rank is reached, carries the notes of the meeting at which all learn it, and opens the endpoint.
 #pragma once
 

@@ -70,8 +70,8 @@ std::vector<std::string> write_key_files(const std::string& directory, int ranks
 /// another rank or world; DataError when it holds no keys.
 [[nodiscard]] CurveRing read_key_file(const std::string& path, Rank rank, int world);
 
-/// The same out of a file that whoever started this process has opened. Closes the descriptor,
-/// whatever happens.
+/// The same out of a file that the launcher has opened. Closes the descriptor in
+/// any case.
 [[nodiscard]] CurveRing read_keys(int descriptor, Rank rank, int world);
 
 /// The network library's context: one per process, created once, ended last. Holds the zap_handler

@@ -69,7 +69,7 @@ class StepData {
 enum class AccumulateOrder : std::uint8_t {
   /// One after the other, ((g0 + g1) + g2)..., in the order in which the program has them.
   Ascending,
-  /// By SumTree over all micro-batches of the step, in whatever order they come.
+  /// By SumTree over all micro-batches of the step, in any order.
   Tree
 };
 
