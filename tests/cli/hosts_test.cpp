@@ -125,7 +125,7 @@ TEST(Hosts, IncompatibleFlags_AreRejected) {
         Case{"--rank 0 --world 2 --endpoint ipc --rendezvous tcp://127.0.0.1:9",
              "meet at ipc://directory/name"},
         Case{"--rank 0 --world 2 --insecure --rendezvous 127.0.0.1:9",
-             "no place to meet: tcp://host:port"},
+             "not a rendezvous: tcp://host:port"},
         Case{"--rank 0 --world 2 --insecure --rendezvous tcp://192.0.2.7:9", "(--interface)"},
         Case{"--rank 0 --world 2 --insecure --rendezvous tcp://*:4567", "on all addresses"},
         Case{"--rank 0 --world 2 --insecure --interface 0.0.0.0 --rendezvous tcp://127.0.0.1:9",
