@@ -49,21 +49,6 @@ struct Unit {
 /// collective's part.
 enum class Direction : std::uint8_t { Forward, Backward, Collective };
 
-/// What processes agree on by a collective; reports name it.
-enum class Label : std::uint8_t {
-  Values,  ///< values of a user's program
-  Model,
-  Data,
-  Loss,
-  TiedWeights,
-  GradientNorm,
-  WeightsHash,
-  Measurement,
-  Settings,
-  Checkpoint,
-  OptimizerShards
-};
-
 /// Tensors of a channel that have one size.
 struct ChannelTensors {
   std::size_t bytes = 0;  ///< of the largest of them

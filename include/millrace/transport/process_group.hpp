@@ -13,6 +13,21 @@
 
 namespace millrace {
 
+/// What processes agree on by a collective; reports name it.
+enum class Label : std::uint8_t {
+  Values,  ///< values of a user's program
+  Model,
+  Data,
+  Loss,
+  TiedWeights,
+  GradientNorm,
+  WeightsHash,
+  Measurement,
+  Settings,
+  Checkpoint,
+  OptimizerShards
+};
+
 /// How all_reduce joins the values of the processes.
 enum class ReduceOp : std::uint8_t { Sum, Max };
 
