@@ -54,16 +54,16 @@ class Place {
   std::filesystem::path path_;
 };
 
+const PipelineOptions kPipeline = {.shape = {.ranks = 2, .micro_batches = 4}};
+
 TrainerOptions options_in(const std::string& folder) {
   TrainerOptions options;
-  options.ranks = 2;
-  options.micro_batches = 4;
-  options.optimizer.kind = OptimizerKind::Adam;
-  options.learning_rate.base = 1e-4;
-  options.batch_size = kBatch;
-  options.steps = kSteps;
+  options.step.optimizer.kind = OptimizerKind::Adam;
+  options.step.learning_rate.base = 1e-4;
+  options.fit.batch_size = kBatch;
+  options.fit.steps = kSteps;
   options.save.folder = folder;
-  options.save.every_steps = folder.empty() ? 0 : 1;
+  if (!folder.empty()) options.save.every_steps = 1;
   return options;
 }
 
@@ -112,7 +112,7 @@ void count_samples(benchmark::State& state) {
 
 void StepsAlone(benchmark::State& state) {
   const Dataset data = noise();
-  Trainer trainer(parse_model("mlp:784-1024-1024-10"), options_in(""));
+  Trainer trainer(parse_model("mlp:784-1024-1024-10"), kPipeline, options_in(""));
   for (auto _ : state) trainer.fit(data);
   count_samples(state);
 }
@@ -120,7 +120,7 @@ void StepsAlone(benchmark::State& state) {
 void StepsThatSave(benchmark::State& state) {
   const Dataset data = noise();
   const Place place;
-  Trainer trainer(parse_model("mlp:784-1024-1024-10"), options_in(place.path()));
+  Trainer trainer(parse_model("mlp:784-1024-1024-10"), kPipeline, options_in(place.path()));
   std::int64_t saves = 0;
   trainer.on_save = [&](const SaveReport& report) {
     if (!report.fault.empty()) state.SkipWithError(report.fault.c_str());
@@ -137,7 +137,7 @@ void PauseOfASave(benchmark::State& state) {
   const Place place;
   TrainerOptions options = options_in(place.path());
   options.save.every_steps = 2;
-  Trainer trainer(parse_model("mlp:784-1024-1024-10"), options);
+  Trainer trainer(parse_model("mlp:784-1024-1024-10"), kPipeline, options);
   PlainCopy copy(trainer.state());
   std::vector<double> pauses;
   std::vector<double> copies;

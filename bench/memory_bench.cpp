@@ -37,18 +37,13 @@ Dataset tokens() {
 /// A trained step, and what was predicted of it.
 struct Step {
   explicit Step(DType precision)
-      : model(parse_model(kModel)), trainer((model.precision = precision, model), options()) {
+      : model(parse_model(kModel)),
+        trainer((model.precision = precision, model),
+                {.shape = {.ranks = kRanks, .micro_batches = kMicroBatches}}) {
     Batch batch(tokens(), kMicroBatches);
     counted = trainer.step(batch).peak_stash_bytes;
     const std::vector<UnitSize> sizes(kMicroBatches, kUnit);
     predicted = predict_stash_peaks(trainer.executor().program(), trainer.stages(), sizes);
-  }
-
-  static TrainerOptions options() {
-    TrainerOptions options;
-    options.ranks = kRanks;
-    options.micro_batches = kMicroBatches;
-    return options;
   }
 
   ModelSpec model;

@@ -205,12 +205,12 @@ Passes medians(const std::vector<Passes>& steps) {
 Measured measure(DType precision) {
   Passes passes;
   TrainerOptions options;
-  options.ranks = 1;
-  options.micro_batches = kMicroBatches;
-  options.executor = "sequential";
-  options.optimizer.weight_decay = 0.1;
-  options.clip_norm = 1;
-  Trainer trainer(timed_model(precision, passes), options);
+  options.run.executor = "sequential";
+  options.step.optimizer.weight_decay = 0.1;
+  options.step.clip_norm = 1;
+  Trainer trainer(timed_model(precision, passes),
+                  {.shape = {.ranks = 1, .micro_batches = kMicroBatches}},
+                  options);
   const Dataset data = windows();
   Batch batch(data, kMicroBatches);
   std::vector<Passes> steps;

@@ -183,7 +183,7 @@ void two_ranks(benchmark::State& state) {
   }
   const char* schedule = state.range(0) == 0 ? "1f1b" : "zb-h1";
   state.SetLabel(schedule);
-  Trainer trainer(generate(schedule, {.ranks = 2, .micro_batches = kMicroBatches}),
+  Trainer trainer({generate(schedule, {.ranks = 2, .micro_batches = kMicroBatches})},
                   torch_pipeline(model, squares, 2));
   testing_torch::PlainUpdates updates(*plain);
   Ideal ideal(trainer);
@@ -218,10 +218,10 @@ void gpt_step(benchmark::State& state) {
       {.words = text.classes, .columns = kModel, .heads = 4, .length = 64, .blocks = 4});
   const char* schedule = state.range(0) == 0 ? "1f1b" : "zb-h1";
   state.SetLabel(schedule);
-  TrainerOptions options{.clip_norm = 1, .batch_size = kSequences};
-  options.optimizer = optimizer_defaults(OptimizerKind::AdamW);
+  TrainerOptions options{.step = {.clip_norm = 1}, .fit = {.batch_size = kSequences}};
+  options.step.optimizer = optimizer_defaults(OptimizerKind::AdamW);
   Trainer trainer(
-      generate(schedule, {.ranks = 2, .micro_batches = kMicroBatches}),
+      {generate(schedule, {.ranks = 2, .micro_batches = kMicroBatches})},
       torch_pipeline(model, testing_torch::loss_of_words, 2, {.cut = std::vector<int>{0, 3, 7}}),
       options);
   Loader loader(text, trainer.loader_options());

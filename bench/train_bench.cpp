@@ -72,15 +72,16 @@ void floor_of_products(benchmark::State& state) {
 /// is two products of 784 x 512 against three of 512 x 512, as even as whole layers allow.
 void training_step(benchmark::State& state) {
   TrainerOptions options;
-  options.micro_batches = static_cast<int>(state.range(1));
-  options.ranks = static_cast<int>(state.range(2));
-  options.optimizer.kind = OptimizerKind::Sgd;
-  options.learning_rate.base = 1e-3;
-  if (options.ranks == 2) options.boundaries = {0, 1, 3};
-  if (options.ranks == 1) options.executor = "sequential";
-  Trainer trainer(parse_model("mlp:784-512-512-10"), options);
+  PipelineOptions pipeline;
+  pipeline.shape.micro_batches = static_cast<int>(state.range(1));
+  pipeline.shape.ranks = static_cast<int>(state.range(2));
+  options.step.optimizer.kind = OptimizerKind::Sgd;
+  options.step.learning_rate.base = 1e-3;
+  if (pipeline.shape.ranks == 2) pipeline.boundaries = {1};
+  if (pipeline.shape.ranks == 1) options.run.executor = "sequential";
+  Trainer trainer(parse_model("mlp:784-512-512-10"), pipeline, options);
   const Dataset data = noise(state.range(0));
-  Batch batch(data, *options.micro_batches);
+  Batch batch(data, pipeline.shape.micro_batches);
   Profile profile(trainer.executor().program());
   if (!std::isfinite(trainer.step(batch).mean_loss()))
     state.SkipWithError("the loss is not finite");

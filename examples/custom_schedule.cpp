@@ -35,9 +35,7 @@ void draw(const Program& program) {
 }
 
 std::string trained_with(const Program& program) {
-  TrainerOptions options;
-  options.epochs = 2;
-  Trainer trainer(parse_model("mlp:64-32-10"), program, options);
+  Trainer trainer(parse_model("mlp:64-32-10"), {program}, {.fit = {.epochs = 2}});
   trainer.fit(digits());
   return trainer.weights_hash();
 }

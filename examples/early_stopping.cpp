@@ -54,7 +54,8 @@ class EarlyStopping {
 /// Accuracy of the average over the held-out digits, from a model of `ranks` stages.
 double averaged_accuracy(int ranks, int* epochs) {
   const TrainTest data = load_data("digits", /*seed=*/1);
-  Trainer trainer(parse_model("mlp:64-48-48-48-10"), {.ranks = ranks, .micro_batches = 8});
+  Trainer trainer(parse_model("mlp:64-48-48-48-10"),
+                  {.shape = {.ranks = ranks, .micro_batches = 8}});
   Loader loader(data.train, {.batch_size = 128, .micro_batches = 8, .seed = 1});
   WeightAverage average(0.98F);
   EarlyStopping stopping(/*patience=*/3);

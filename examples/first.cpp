@@ -3,7 +3,8 @@
 #include <millrace/millrace.hpp>
 
 std::string weights(int ranks) {
-  millrace::Trainer trainer(millrace::parse_model("mlp:64-96-10"), {.ranks = ranks, .epochs = 20});
+  millrace::Trainer trainer(
+      millrace::parse_model("mlp:64-96-10"), {.shape = {.ranks = ranks}}, {.fit = {.epochs = 20}});
   trainer.fit(millrace::load_data("digits", /*seed=*/1).train);
   return trainer.weights_hash();
 }

@@ -80,10 +80,11 @@ void train(const std::string& schedule) {
   bodies.push_back(multiply(first, false));
   bodies.push_back(multiply(second, true));
   TrainerOptions options;
-  options.optimizer.kind = OptimizerKind::Sgd;
-  options.learning_rate.function = [](std::int64_t update) { return update < 60 ? 0.4 : 0.1; };
-  options.frozen = {"first"};
-  Trainer trainer(generate(schedule, {.ranks = 2, .micro_batches = 4}), std::move(bodies), options);
+  options.step.optimizer.kind = OptimizerKind::Sgd;
+  options.step.learning_rate.function = [](std::int64_t update) { return update < 60 ? 0.4 : 0.1; };
+  options.step.parameters = {{.pattern = "first", .frozen = true}};
+  Trainer trainer(
+      {generate(schedule, {.ranks = 2, .micro_batches = 4})}, std::move(bodies), options);
   int seen = 0;
   trainer.before_update = [&](std::span<Parameter* const> parameters) {
     seen += static_cast<int>(parameters.size());

@@ -51,15 +51,12 @@ ModelSpec model() {
 }
 
 std::string train(const Dataset& data, const std::string& executor, int ranks) {
-  Trainer trainer(model(),
-                  {.schedule = "seq-1f1b",
-                   .ranks = ranks,
-                   .micro_batches = 4,
-                   .slices = 3,
-                   .executor = executor,
-                   .learning_rate = {.base = 1e-2},
-                   .batch_size = 32,
-                   .epochs = 10});
+  Trainer trainer(
+      model(),
+      {.schedule = "seq-1f1b", .shape = {.ranks = ranks, .micro_batches = 4, .slices = 3}},
+      {.step = {.learning_rate = {.base = 1e-2}},
+       .run = {.executor = executor},
+       .fit = {.batch_size = 32, .epochs = 10}});
   const FitReport report = trainer.fit(data);
   if (ranks > 1)
     std::cout << "loss " << std::fixed << std::setprecision(1) << report.epochs.front().mean_loss()

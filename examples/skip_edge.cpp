@@ -86,9 +86,9 @@ void train(const std::string& schedule) {
   bodies.push_back(multiply_sum(weights[1], 1, false));
   bodies.push_back(multiply_sum(weights[2], 2, true));
   TrainerOptions options;
-  options.optimizer.kind = OptimizerKind::Sgd;
-  options.learning_rate.base = 0.05;
-  Trainer trainer(program, std::move(bodies), options);
+  options.step.optimizer.kind = OptimizerKind::Sgd;
+  options.step.learning_rate.base = 0.05;
+  Trainer trainer({program}, std::move(bodies), options);
   Batch batch(samples(), 4);
   for (int step = 0; step < 40; ++step) (void)trainer.step(batch);
 

@@ -17,7 +17,9 @@ namespace {
 double job() {
   const ModelSpec model = parse_model("mlp:64-96-96-96-10");
   const TrainTest data = load_data("digits", /*seed=*/1);
-  Trainer trainer(model, {.ranks = 3, .learning_rate = {.base = 3e-3}, .epochs = 20});
+  Trainer trainer(model,
+                  {.shape = {.ranks = 3}},
+                  {.step = {.learning_rate = {.base = 3e-3}}, .fit = {.epochs = 20}});
   std::vector<double> losses;
   trainer.on_epoch = [&](const EpochReport& epoch) { losses.push_back(epoch.mean_loss()); };
   trainer.fit(data.train);
@@ -28,7 +30,8 @@ using Saved = std::vector<std::tuple<std::string, std::string, Tensor>>;
 
 /// Trains on two stages, copies the state and continues on four.
 std::string moved(const ModelSpec& model, const Dataset& data) {
-  Trainer first(model, {.ranks = 2, .learning_rate = {.total_updates = 24}, .epochs = 1});
+  const StepOptions step = {.learning_rate = {.total_updates = 24}};
+  Trainer first(model, {.shape = {.ranks = 2}}, {.step = step, .fit = {.epochs = 1}});
   first.fit(data);
   Saved saved;
   for (const std::string& name : first.state().names())
@@ -36,7 +39,7 @@ std::string moved(const ModelSpec& model, const Dataset& data) {
       saved.emplace_back(name, part, first.state().read(name, part).clone());
   const TrainingCounters saved_counters = first.state().counters();
 
-  Trainer trainer(model, {.ranks = 4, .learning_rate = {.total_updates = 24}, .epochs = 2});
+  Trainer trainer(model, {.shape = {.ranks = 4}}, {.step = step, .fit = {.epochs = 2}});
   for (const auto& [name, part, values] : saved)  // in every process, for the names that it hosts
     if (trainer.state().hosts(name)) trainer.state().write(name, values, part);
   trainer.state().set_counters(saved_counters);
@@ -47,14 +50,17 @@ std::string moved(const ModelSpec& model, const Dataset& data) {
 }
 
 std::string resumed(const ModelSpec& model, const Dataset& data, const std::string& folder) {
-  Trainer trainer(model, {.epochs = 2, .save = {.folder = folder, .every_steps = 10}});
+  Trainer trainer(model,
+                  PipelineOptions(),
+                  {.fit = {.epochs = 2}, .save = {.folder = folder, .every_steps = 10}});
   if (!find_checkpoints(folder).empty()) trainer.resume(folder);
   trainer.fit(data);
   return trainer.weights_hash();
 }
 
 int records(const ModelSpec& model, const Dataset& data) {
-  Trainer trainer(model, {.ranks = 3, .epochs = 1, .records = true});
+  Trainer trainer(
+      model, {.shape = {.ranks = 3}}, {.fit = {.epochs = 1}, .watch = {.records = true}});
   std::string lines;
   trainer.on_record = [&](const StepRecord& record) { lines += json_line(record) + '\n'; };
   return static_cast<int>(trainer.fit(data).epochs.size());
@@ -69,13 +75,15 @@ int main() {
   std::filesystem::remove_all(folder);
 
   std::cout << (job() > 0.95 ? "trained" : "not trained") << '\n';
-  Trainer straight(model, {.ranks = 1, .learning_rate = {.total_updates = 24}, .epochs = 2});
+  Trainer straight(model,
+                   {.shape = {.ranks = 1}},
+                   {.step = {.learning_rate = {.total_updates = 24}}, .fit = {.epochs = 2}});
   straight.fit(data);
   std::cout << (moved(model, data) == straight.weights_hash() ? "same" : "other") << " weights\n";
   const std::string saved = resumed(model, data, folder.string());
   std::cout << (resumed(model, data, folder.string()) == saved ? "resumed" : "lost") << '\n';
   std::cout << records(model, data) << " epoch\n";
-  const auto comparison = verify_against_sequential(model, data, {.schedule = "zb-h1", .ranks = 2});
+  const auto comparison = verify_against_sequential(model, {.schedule = "zb-h1"}, data);
   std::cout << to_string(comparison) << '\n';
   std::filesystem::remove_all(folder);
 }

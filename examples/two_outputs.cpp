@@ -118,10 +118,11 @@ void train(const std::string& schedule, const std::string& executor) {
   bodies.push_back(std::make_unique<Fork>());
   bodies.push_back(std::make_unique<Join>());
   TrainerOptions options;
-  options.executor = executor;
-  options.optimizer.kind = OptimizerKind::Sgd;
-  options.learning_rate.base = 0.1;
-  Trainer trainer(generate(schedule, {.ranks = 2, .micro_batches = 4}), std::move(bodies), options);
+  options.run.executor = executor;
+  options.step.optimizer.kind = OptimizerKind::Sgd;
+  options.step.learning_rate.base = 0.1;
+  Trainer trainer(
+      {generate(schedule, {.ranks = 2, .micro_batches = 4})}, std::move(bodies), options);
   Batch batch(samples(), 4);
   double loss = 0;
   for (int step = 0; step < 60; ++step) loss = trainer.step(batch).mean_loss();

@@ -80,8 +80,8 @@ Dataset samples() {
 
 TrainerOptions options() {
   TrainerOptions options;
-  options.learning_rate.base = 0.1;
-  options.optimizer.kind = OptimizerKind::Sgd;
+  options.step.learning_rate.base = 0.1;
+  options.step.optimizer.kind = OptimizerKind::Sgd;
   return options;
 }
 
@@ -95,9 +95,9 @@ HelloFields fields() {
 // The worker: 15 lines from the launch to trained weights.
 std::string worker(JoinedRank& rank) {
   const Program program = generate("1f1b", {.ranks = rank.world(), .micro_batches = 4});
-  std::vector<std::unique_ptr<StageBody>> mine;
+  Bodies mine;
   mine.push_back(std::make_unique<Scale>(rank.rank().value, rank.world()));
-  Trainer trainer(rank_parts(program, std::move(mine), options(), rank.endpoint(), rank.group()),
+  Trainer trainer(rank_parts({program}, std::move(mine), options(), rank.endpoint(), rank.group()),
                   options());
   Batch batch(samples(), 4);
   StepReport report;
@@ -110,11 +110,11 @@ std::string worker(JoinedRank& rank) {
 }
 
 std::string one_process(int stages) {
-  std::vector<std::unique_ptr<StageBody>> all;
+  Bodies all;
   for (int stage = 0; stage < stages; ++stage)
     all.push_back(std::make_unique<Scale>(stage, stages));
   Trainer trainer(
-      generate("1f1b", {.ranks = stages, .micro_batches = 4}), std::move(all), options());
+      {generate("1f1b", {.ranks = stages, .micro_batches = 4})}, std::move(all), options());
   Batch batch(samples(), 4);
   for (int step = 0; step < 30; ++step) (void)trainer.step(batch);
   return trainer.weights_hash();

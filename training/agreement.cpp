@@ -105,7 +105,7 @@ std::string digits_of(std::optional<std::uint64_t> digest) {
 /// Savers talk to each other, so all save, at the same steps and in the same way.
 std::string checkpoints_of(const SaveOptions& save) {
   if (save.folder.empty()) return "not saved";
-  return "saved every " + std::to_string(save.every_steps) + " steps" +
+  return "saved every " + std::to_string(save.every_steps.value_or(0)) + " steps" +
          (save.background ? "" : ", each before the next step");
 }
 
@@ -115,7 +115,7 @@ Fields settings_of(const TrainerParts& parts, const TrainerOptions& options) {
   Fields fields = build_fields();
   const Fields own = {{"schedule", program.name},
                       {"plan", plan_hash(program)},
-                      {"cut", options.boundaries.empty() ? "even" : joined(options.boundaries)},
+                      {"cut", parts.boundaries.empty() ? "even" : joined(parts.boundaries)},
                       {"copies of the pipeline", std::to_string(parts.seat.grid().data())},
                       {"precision", name_of(parts.precision)},
                       {"checkpoints", checkpoints_of(options.save)}};

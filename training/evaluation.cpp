@@ -98,7 +98,7 @@ StepResult Trainer::State::evaluate(StepData& data, bool compares_batch) {
   settings.seed = store.counters().seed;
   settings.step = kEvaluation | evaluations++;
   settings.training = false;
-  settings.deadline = options.deadline;
+  settings.deadline = options.run.deadline;
   group.begin_step(settings.step);
   StepData& batch = compares_batch ? watched(data, shape.micro_batches) : data;
   StepResult result = parts.evaluator->run(batch, settings);
@@ -114,7 +114,7 @@ void Trainer::State::evaluate(const Dataset& data,
           "the batch size must be at least 0 (as in training), got " + std::to_string(batch_size));
   // As many samples in a micro-batch as in training, whose passes have a part of a mini-batch each.
   const std::int64_t passes = micro_batches() / shape.micro_batches;
-  if (batch_size == 0) batch_size = (options.batch_size + passes - 1) / passes;
+  if (batch_size == 0) batch_size = (options.fit.batch_size + passes - 1) / passes;
   agree_on_data(group, data, batch_size);
   Batch batch;
   std::vector<std::int32_t> rows;

@@ -27,9 +27,9 @@ double seconds_since(Clock::time_point start) {
 class Fit {
  public:
   Fit(const TrainerOptions& options, const TrainingCounters& counters, BatchSource& batches)
-      : options_(options), batches_(batches), curve_(options.learning_rate) {
+      : options_(options), batches_(batches), curve_(options.step.learning_rate) {
     const std::int64_t total =
-        options.steps > 0 ? options.steps : options.epochs * batches.batches_per_epoch();
+        options.fit.steps.value_or(options.fit.epochs * batches.batches_per_epoch());
     if (!curve_.needs_total()) return;
     require(total > 0,
             "a learning rate that falls needs to know its end: give total_updates, steps, or "
@@ -41,9 +41,9 @@ class Fit {
   [[nodiscard]] const Rates& rates() const { return rates_; }
 
   [[nodiscard]] bool done(const TrainingCounters& counters) const {
-    if (options_.steps > 0)
-      return counters.mini_batches - counters.fit_mini_batches >= options_.steps;
-    return batches_.position().epoch >= options_.epochs;
+    if (options_.fit.steps)
+      return counters.mini_batches - counters.fit_mini_batches >= *options_.fit.steps;
+    return batches_.position().epoch >= options_.fit.epochs;
   }
 
   /// The epoch that the coming mini-batch belongs to.
@@ -127,19 +127,19 @@ Batch& Trainer::State::next_batch(BatchSource& batches) {
 
 LoaderOptions Trainer::loader_options() const {
   LoaderOptions loading;
-  loading.batch_size = options().batch_size;
+  loading.batch_size = options().fit.batch_size;
   loading.micro_batches = state_->micro_batches();
   loading.slices = state_->shape.slices;
   loading.seed = state().counters().seed;
-  loading.last_batch = options().last_batch;
+  loading.last_batch = options().fit.last_batch;
   return loading;
 }
 
 FitReport Trainer::fit(const Dataset& data, const std::stop_token& stop) {
-  agree_on_data(state_->group, data, options().batch_size);
+  agree_on_data(state_->group, data, options().fit.batch_size);
   state_->know_data(data);
   refuse_lone_values(state_->parts.norm_values,
-                     std::min(options().batch_size, data.epoch_size()),
+                     std::min(options().fit.batch_size, data.epoch_size()),
                      state_->micro_batches());
   Loader loader(data, loader_options());
   if (std::exchange(state_->goes_on, false)) loader.seek(state().counters().position);

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <fmt/format.h>
 #include <string>
 #include <utility>
 
@@ -38,22 +39,26 @@ std::string owner_of(const Seat& seat) {
 std::unique_ptr<Executor> executor_at(const Seat& seat,
                                       const Program& program,
                                       std::span<const HostedStage> stages,
-                                      const TrainerOptions& options) {
+                                      const RunOptions& options) {
   if (seat.of_grid.endpoint() == nullptr)
     return make_executor(
         executor_kind(options.executor), program, stages, options.executor_options);
   return make_rank_executor(program, stages, seat.of_grid, options.executor_options);
 }
 
-std::vector<int> boundaries_of(const ModelSpec& model,
-                               const Shape& shape,
-                               const TrainerOptions& options) {
-  const std::vector<int> boundaries =
-      options.boundaries.empty() ? even_boundaries(model, shape.stages()) : options.boundaries;
-  require(static_cast<int>(boundaries.size()) == shape.stages() + 1,
-          "the schedule has " + std::to_string(shape.stages()) + " stages, so the cut needs " +
-              std::to_string(shape.stages() + 1) + " boundaries, got " +
-              std::to_string(boundaries.size()));
+/// From 0 to the number of layers.
+std::vector<int> boundaries_of(const ModelSpec& model, const Plan& plan) {
+  const int stages = plan.program.shape.stages();
+  if (plan.boundaries.empty()) return even_boundaries(model, stages);
+  require(std::ssize(plan.boundaries) + 1 == stages, [&] {
+    return fmt::format("the schedule has {} stages, so the partition needs {} boundaries, got {}",
+                       stages,
+                       stages - 1,
+                       plan.boundaries.size());
+  });
+  std::vector<int> boundaries = {0};
+  boundaries.insert(boundaries.end(), plan.boundaries.begin(), plan.boundaries.end());
+  boundaries.push_back(model.layer_count());
   return boundaries;
 }
 
@@ -75,28 +80,6 @@ Program with_recompute(const Program& program, const Recompute& recompute) {
                           parse_recompute_stages(to_string(recompute), program.shape.stages()));
 }
 
-constexpr const char* kLeaveOut = "; leave it out, or generate the program with it";
-
-void check_count(const char* option, const std::optional<int>& given, int has) {
-  if (given && *given != has)
-    throw InvalidParameter(named(option) + " " + std::to_string(*given) + ": the program has " +
-                           std::to_string(has) + kLeaveOut);
-}
-
-/// No option may ask for another program. A generated one is called by its schedule and its counts:
-/// "1f1b p=4 m=8".
-void check_options(const TrainerOptions& options, const Program& program) {
-  const Shape& shape = program.shape;
-  const std::string schedule = options.schedule.value_or(program.name);
-  if (program.name != schedule && !program.name.starts_with(schedule + " "))
-    throw InvalidParameter(named("schedule") + " " + schedule + ": the program is '" +
-                           program.name + "'" + kLeaveOut);
-  check_count("ranks", options.ranks, shape.ranks);
-  check_count("chunks", options.chunks, shape.chunks());
-  check_count("micro_batches", options.micro_batches, shape.micro_batches);
-  check_count("slices", options.slices, shape.slices);
-}
-
 /// Whether the longest sequence is known, where there are sequences.
 bool knows_positions(const ModelSpec& model) {
   return model.context > 0 || std::ranges::none_of(model.inputs, [](const TensorType& input) {
@@ -109,12 +92,12 @@ UnitSize micro_batch_of(const ModelSpec& model,
                         const Shape& shape,
                         const TrainerOptions& options,
                         int copies) {
-  require(options.recompute.kind != RecomputeKind::Auto || knows_positions(model),
+  require(options.run.recompute.kind != RecomputeKind::Auto || knows_positions(model),
           "recompute auto cannot know the length of the sequences that the model takes; choose "
           "all, every-K or selective:LAYERS");
-  const std::int64_t count = std::int64_t{copies} * options.accumulate * shape.micro_batches;
+  const std::int64_t count = std::int64_t{copies} * options.step.accumulate * shape.micro_batches;
   return {
-      .samples = (options.batch_size + count - 1) / count,
+      .samples = (options.fit.batch_size + count - 1) / count,
       .positions = (std::max<std::int64_t>(1, model.context) + shape.slices - 1) / shape.slices};
 }
 
@@ -152,16 +135,11 @@ Program forward_program(const Shape& shape) {
   return program;
 }
 
-Program training_program(const TrainerOptions& options) {
-  ScheduleOptions wanted;
-  wanted.ranks = options.ranks.value_or(4);
-  wanted.micro_batches = options.micro_batches.value_or(8);
-  wanted.chunks = options.chunks;
-  wanted.slices = options.slices;
-  return generate(options.schedule.value_or("1f1b"), wanted);
+Plan plan_of(const PipelineOptions& pipeline) {
+  return {generate(pipeline.schedule, pipeline.shape), pipeline.boundaries};
 }
 
-void check_passes(const TrainerOptions& options, const Shape& shape) {
+void check_passes(const StepOptions& options, const Shape& shape) {
   constexpr int kMostMicroBatches = 1'000'000'000;
   const int most = kMostMicroBatches / shape.micro_batches;
   require(options.accumulate >= 1 && options.accumulate <= most,
@@ -174,7 +152,7 @@ void check_passes(const TrainerOptions& options, const Shape& shape) {
           " copies of each stage adds up what each copy has; take ascending, or another schedule");
 }
 
-void check_copies(const TrainerOptions& options, const Grid& grid) {
+void check_copies(const StepOptions& options, const Grid& grid) {
   const auto copies = static_cast<unsigned>(grid.data());
   require(options.accumulate_order == AccumulateOrder::Ascending || std::has_single_bit(copies),
           named("accumulate_order") + " tree: " + std::to_string(copies) +
@@ -183,100 +161,103 @@ void check_copies(const TrainerOptions& options, const Grid& grid) {
               std::to_string(std::bit_ceil(copies)) + " would be; or take ascending");
 }
 
-TrainerParts assemble(const Program& compute,
-                      std::vector<std::unique_ptr<StageBody>> bodies,
+TrainerParts assemble(const Plan& plan,
+                      Bodies bodies,
                       const TrainerOptions& options,
                       const Seat& seat) {
-  const Shape& shape = compute.shape;
+  const Shape& shape = plan.program.shape;
   require(!shape.forward_only, "a forward-only program cannot train");
-  check_options(options, compute);
-  require(options.boundaries.empty(),
-          "boundaries cut the layers of a model; a trainer of stages has its cut by them");
-  require(seat.of_grid.endpoint() == nullptr || shape.ranks == seat.of_grid.grid().pipeline(), [&] {
-    return "the program has " + std::to_string(shape.ranks) + " ranks, but there are " +
-           std::to_string(seat.of_grid.grid().pipeline()) + " processes";
+  require(plan.boundaries.empty(),
+          "boundaries partition the layers of a model; a trainer of stages has its partition by "
+          "them");
+  const int processes = seat.of_grid.grid().pipeline();
+  require(seat.of_grid.endpoint() == nullptr || shape.ranks == processes, [&] {
+    return fmt::format(
+        "the program has {} ranks, but there are {} processes", shape.ranks, processes);
   });
   TrainerParts parts;
   parts.stages = places_at(seat, shape);
-  require(bodies.size() == parts.stages.size(),
-          owner_of(seat) + " needs " + std::to_string(parts.stages.size()) + " stage bodies, got " +
-              std::to_string(bodies.size()));
+  require(bodies.size() == parts.stages.size(), [&] {
+    return fmt::format(
+        "{} needs {} stage bodies, got {}", owner_of(seat), parts.stages.size(), bodies.size());
+  });
   for (std::size_t i = 0; i < bodies.size(); ++i) parts.stages[i].body = bodies[i].get();
-  const int copies = seat.of_grid.grid().data();
-  if (options.shard_optimizer && copies > 1) share_out(parts.stages, copies);
+  const int replicas = seat.of_grid.grid().data();
+  if (options.step.shard_optimizer && replicas > 1) share_out(parts.stages, replicas);
   parts.bodies = std::move(bodies);
   parts.group = seat.group;
   parts.seat = seat.of_grid;
   ProcessGroup alone;
   ProcessGroup& group = seat.group != nullptr ? *seat.group : alone;
-  const Program program =
-      with_recompute(with_ties(compute, parts.stages, options, group), options.recompute);
-  parts.executor = executor_at(seat, program, parts.stages, options);
-  parts.evaluator = executor_at(seat, forward_program(shape), parts.stages, options);
+  const Program program = with_recompute(
+      with_ties(plan.program, parts.stages, options.step.tied, group), options.run.recompute);
+  parts.executor = executor_at(seat, program, parts.stages, options.run);
+  parts.evaluator = executor_at(seat, forward_program(shape), parts.stages, options.run);
   return parts;
 }
 
 TrainerParts assemble(const ModelSpec& model,
-                      const Program& compute,
+                      const Plan& plan,
                       const TrainerOptions& options,
                       const Seat& seat) {
-  const Shape& shape = compute.shape;
-  check_options(options, compute);
-  check_passes(options, shape);
-  const std::vector<int> boundaries = boundaries_of(model, shape, options);
-  const Program program = with_edges(compute, model, boundaries);
+  const Shape& shape = plan.program.shape;
+  check_passes(options.step, shape);
+  const std::vector<int> boundaries = boundaries_of(model, plan);
+  const Program program = with_edges(plan.program, model, boundaries);
   const std::vector<int> segments =
-      recompute_segments(options.recompute,
+      recompute_segments(options.run.recompute,
                          model,
                          boundaries,
                          program,
                          micro_batch_of(model, shape, options, seat.of_grid.grid().data()));
-  std::vector<std::unique_ptr<StageBody>> bodies;
+  Bodies bodies;
   for (const HostedStage& place : places_at(seat, shape)) {
-    auto module = build_stage(model, boundaries, place.stage.value, options.seed);
+    auto module = build_stage(model, boundaries, place.stage.value, options.step.seed);
     module->recompute_in(segments_of_stage(segments, boundaries, place.stage.index()));
     bodies.push_back(std::move(module));
   }
   TrainerOptions rest = options;
-  rest.recompute = {};
-  rest.boundaries = {};
-  rest.tied.insert(rest.tied.end(), model.tied.begin(), model.tied.end());
-  TrainerParts parts = assemble(insert_recompute(program, recomputed_stages(segments, boundaries)),
-                                std::move(bodies),
-                                rest,
-                                seat);
+  rest.run.recompute = {};
+  rest.step.tied.insert(rest.step.tied.end(), model.tied.begin(), model.tied.end());
+  TrainerParts parts =
+      assemble({.program = insert_recompute(program, recomputed_stages(segments, boundaries))},
+               std::move(bodies),
+               rest,
+               seat);
   parts.precision = model.precision;
   parts.model = model.text;
+  parts.boundaries = plan.boundaries.empty() ? plan.boundaries : boundaries;
   parts.norm_values = norm_values(model, shape.slices);
   return parts;
 }
 
 std::vector<ChannelDepth> channel_depths(const ModelSpec& model,
-                                         const Program& program,
+                                         const Plan& plan,
                                          const TrainerOptions& options,
-                                         int copies) {
-  const std::vector<int> boundaries = boundaries_of(model, program.shape, options);
-  const Program cut = with_edges(program, model, boundaries);
-  if (!knows_positions(model)) return channel_depths(cut);
-  const UnitSize unit = micro_batch_of(model, cut.shape, options, copies);
-  return detail::depths_with_tensors(
-      cut, detail::TensorSizes(model, boundaries, cut.shape, unit), options.accumulate);
+                                         int replicas) {
+  const std::vector<int> boundaries = boundaries_of(model, plan);
+  const Program program = with_edges(plan.program, model, boundaries);
+  if (!knows_positions(model)) return channel_depths(program);
+  const UnitSize unit = micro_batch_of(model, program.shape, options, replicas);
+  return detail::depths_with_tensors(program,
+                                     detail::TensorSizes(model, boundaries, program.shape, unit),
+                                     options.step.accumulate);
 }
 
-TrainerParts rank_parts(const Program& program,
-                        std::vector<std::unique_ptr<StageBody>> bodies,
+TrainerParts rank_parts(const Plan& plan,
+                        Bodies bodies,
                         const TrainerOptions& options,
-                        const GridPosition& seat,
+                        const GridPosition& position,
                         ProcessGroup& group) {
-  return assemble(program, std::move(bodies), options, {seat, &group});
+  return assemble(plan, std::move(bodies), options, {position, &group});
 }
 
 TrainerParts rank_parts(const ModelSpec& model,
-                        const Program& program,
+                        const Plan& plan,
                         const TrainerOptions& options,
-                        const GridPosition& seat,
+                        const GridPosition& position,
                         ProcessGroup& group) {
-  return assemble(model, program, options, {seat, &group});
+  return assemble(model, plan, options, {position, &group});
 }
 
 }  // namespace millrace

@@ -21,24 +21,24 @@ struct Seat {
 };
 
 /// The compute-only program that the options ask for.
-Program training_program(const TrainerOptions& options);
+Plan plan_of(const PipelineOptions& pipeline);
 
-/// Throws InvalidArgument unless the program can run as many passes a step as the options say.
-void check_passes(const TrainerOptions& options, const Shape& shape);
+/// Throws InvalidArgument unless the program can run as many passes a step as the options state.
+void check_passes(const StepOptions& options, const Shape& shape);
 
 /// Executors over the stages at the seat: `bodies` has one for each, replica after replica, in
-/// ascending stage order. Throws InvalidArgument for another number of bodies, and for a program
-/// that cannot train or has another number of ranks than the grid's pipelines have places.
-TrainerParts assemble(const Program& compute,
-                      std::vector<std::unique_ptr<StageBody>> bodies,
+/// ascending stage order. Throws InvalidArgument for another number of bodies, for boundaries, and
+/// for a program that cannot train or has another number of ranks than the grid's pipelines.
+TrainerParts assemble(const Plan& plan,
+                      Bodies bodies,
                       const TrainerOptions& options,
                       const Seat& seat);
 
-/// As above with the model's stages, cut by the options, and the edges that the cut makes; copies
-/// start equal. Throws InvalidArgument for another number of boundaries than the program has
-/// stages, and for a program with edges of its own that are others.
+/// As above with the model's stages and the edges between them; data-parallel replicas start equal.
+/// Throws InvalidArgument for another number of boundaries than the program has stages, and for a
+/// program whose own edges differ.
 TrainerParts assemble(const ModelSpec& model,
-                      const Program& compute,
+                      const Plan& plan,
                       const TrainerOptions& options,
                       const Seat& seat);
 

@@ -93,15 +93,15 @@ Manifest Trainer::State::manifest() const {
   manifest.model = parts.model;
   manifest.precision = name_of(parts.precision);
   manifest.optimizer =
-      options.custom_optimizer ? "custom" : std::string(name_of(options.optimizer.kind));
+      options.step.custom_optimizer ? "custom" : std::string(name_of(options.step.optimizer.kind));
   manifest.data = data_digest;
   manifest.counters = store.counters();
   manifest.settings = saved_settings(with_loss_scale(options, parts.precision));
   const Program& program = parts.executor->program();
   const int replicas = parts.seat.grid().data();
-  manifest.settings["accumulation"] = order_of(program, options.accumulate_order, replicas);
+  manifest.settings["accumulation"] = order_of(program, options.step.accumulate_order, replicas);
   manifest.settings["micro_batches"] =
-      std::to_string(replicas * options.accumulate * program.shape.micro_batches);
+      std::to_string(replicas * options.step.accumulate * program.shape.micro_batches);
   manifest.settings["slices"] = std::to_string(program.shape.slices);
   manifest.settings["tied"] = tied_in(program.shape);
   return manifest;
@@ -110,7 +110,7 @@ Manifest Trainer::State::manifest() const {
 /// The user's, and how the micro-batches of an update are shared out.
 std::map<std::string, std::string> Trainer::State::run_facts() const {
   std::map<std::string, std::string> facts = options.save.run;
-  if (options.accumulate > 1) facts["accumulate"] = std::to_string(options.accumulate);
+  if (options.step.accumulate > 1) facts["accumulate"] = std::to_string(options.step.accumulate);
   return facts;
 }
 
@@ -161,15 +161,15 @@ void Trainer::Saving::after_step(bool is_time) {
   if (options_.folder.empty()) return;
   advance(false);
   const std::int64_t step = trainer_.store.counters().mini_batches;
-  if (is_time || (options_.every_steps > 0 && step % options_.every_steps == 0)) {
+  if (is_time || (options_.every_steps && step % *options_.every_steps == 0)) {
     note_boundary();
     begin();
   }
 }
 
 bool Trainer::Saving::is_time() const {
-  return !options_.folder.empty() && options_.every_time.count() > 0 &&
-         trainer_.group.rank() == 0 && Clock::now() - last_ >= options_.every_time;
+  return !options_.folder.empty() && options_.every_time && trainer_.group.rank() == 0 &&
+         Clock::now() - last_ >= *options_.every_time;
 }
 
 void Trainer::Saving::begin() {
@@ -249,9 +249,9 @@ SaveReport Trainer::save() {
 bool Trainer::is_finished() const {
   const TrainingCounters& counters = state_->store.counters();
   if (!state_->goes_on) return false;
-  if (options().steps > 0)
-    return counters.mini_batches - counters.fit_mini_batches >= options().steps;
-  return counters.position.epoch >= options().epochs;
+  if (const auto steps = options().fit.steps)
+    return counters.mini_batches - counters.fit_mini_batches >= *steps;
+  return counters.position.epoch >= options().fit.epochs;
 }
 
 ResumeReport Trainer::resume(const std::string& path) {

@@ -91,6 +91,19 @@ SettingValue integer(Member member, std::int64_t least, std::uint64_t most = kMo
           }};
 }
 
+/// An integer up to `most` that may be unset, written 0.
+template <class Member>
+SettingValue count_or_unset(Member member, std::int64_t most = kMost) {
+  return {SettingKind::Integer,
+          [member](Options options) { return fmt::format("{}", member(options).value_or(0)); },
+          [member, most](TrainerOptions& options, std::string_view text) {
+            const auto number = number_in<std::int64_t>(text);
+            require(number && *number >= 0 && *number <= most,
+                    fmt::format("must be from 0 to {}", most));
+            member(options) = *number > 0 ? number : std::nullopt;
+          }};
+}
+
 /// true or false.
 template <class Member>
 SettingValue yes_or_no(Member member) {

@@ -76,7 +76,7 @@ void apply_settings(TrainerOptions& options,
     if (given == values.end()) continue;
     about(row, given->second, [&] {
       row.value.set(options, given->second);
-      require_owned(row, options.optimizer.kind);
+      require_owned(row, options.step.optimizer.kind);
     });
   }
 }
@@ -84,7 +84,7 @@ void apply_settings(TrainerOptions& options,
 SettingValues with_presets(SettingValues values, std::span<const Setting> rows) {
   TrainerOptions chosen;
   for (const Setting& row : rows) {
-    const std::string_view preset = row.preset(chosen.optimizer.kind);
+    const std::string_view preset = row.preset(chosen.step.optimizer.kind);
     if (!preset.empty()) values.try_emplace(std::string(row.name), preset);
     const auto value = values.find(row.name);
     if (row.name == "optimizer" && value != values.end())
@@ -101,7 +101,7 @@ std::string keyword_help(std::span<const Setting> rows) {
 }
 
 TrainerOptions with_loss_scale(TrainerOptions options, DType precision) {
-  if (!options.loss_scale) options.loss_scale = loss_scale_for(precision);
+  if (!options.step.loss_scale) options.step.loss_scale = loss_scale_for(precision);
   return options;
 }
 

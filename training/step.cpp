@@ -108,9 +108,9 @@ bool Trainer::State::run(StepReport& report,
   report.loss_scale = store.counters().loss_scale.value;
   // Of a mini-batch without weight nothing is trained; every process hears so with the losses.
   settings.loss_scale = total_weight > 0 ? report.loss_scale / total_weight : 0;
-  settings.deadline = options.deadline;
-  settings.passes = options.accumulate;
-  settings.order = options.accumulate_order;
+  settings.deadline = options.run.deadline;
+  settings.passes = options.step.accumulate;
+  settings.order = options.step.accumulate_order;
   take_partial(report, settings);
   count([](TrainingCounters& counters) { ++counters.mini_batches; });
   group.begin_step(settings.step);
@@ -141,7 +141,7 @@ void Trainer::State::check_partial() const {
   require(begun.micro_batches % shape.micro_batches == 0 && begun.micro_batches < micro_batches(),
           [&] {
             return "the unfinished update ends behind " + std::to_string(begun.micro_batches) +
-                   " micro-batches, where none of " + std::to_string(options.accumulate) +
+                   " micro-batches, where none of " + std::to_string(options.step.accumulate) +
                    " passes of " + std::to_string(shape.micro_batches) + " begins";
           });
 }
@@ -174,7 +174,7 @@ void Trainer::State::drop_partial() {
 
 /// Layer by layer, in the first steps, where that is asked for.
 void Trainer::State::inspect(double scale) {
-  if (inspections == options.inspect_gradients) return;
+  if (inspections == options.watch.inspect_gradients) return;
   ++inspections;
   const GradientInspection found = inspected(store, group, scale);
   if (on_gradients != nullptr && *on_gradients) (*on_gradients)(found);
@@ -184,7 +184,7 @@ void Trainer::State::inspect(double scale) {
 /// update of every stage.
 void Trainer::State::update(StepReport& report) {
   if (shards) shards->begin_step(static_cast<std::uint64_t>(store.counters().mini_batches));
-  if (shards && (gradients_wanted || inspections < options.inspect_gradients))
+  if (shards && (gradients_wanted || inspections < options.watch.inspect_gradients))
     shards->share_gradients();
   inspect(report.loss_scale);
   const Timed timed(times.update);
@@ -193,8 +193,13 @@ void Trainer::State::update(StepReport& report) {
     if (scale != 1) unscale_gradients(store, std::exchange(scale, 1));
     visit_gradients(store, *before_update);
   }
-  const GradientNorm norm = norm_of(
-      store, *parts.executor, group, options.clip_norm, scale, times.optimizer, optimizer_shards());
+  const GradientNorm norm = norm_of(store,
+                                    *parts.executor,
+                                    group,
+                                    options.step.clip_norm,
+                                    scale,
+                                    times.optimizer,
+                                    optimizer_shards());
   report.gradient_norm = norm.norm;
   report.clip_factor = norm.factor;
   report.skipped = norm.overflow;
@@ -261,7 +266,7 @@ std::optional<StepReport> Trainer::State::step(Batch& batch,
                                                const Pause& pause) {
   require(batch.micro_batches() == micro_batches(), [&] {
     const std::string passes =
-        options.accumulate == 1 ? "" : std::to_string(options.accumulate) + " passes of ";
+        options.step.accumulate == 1 ? "" : std::to_string(options.step.accumulate) + " passes of ";
     return "the program runs " + passes + std::to_string(shape.micro_batches) +
            " micro-batches, the mini-batch has " + std::to_string(batch.micro_batches());
   });
@@ -295,7 +300,7 @@ void Trainer::State::record(const StepReport& report, const Tell& tell) {
 /// Ends a training that only skips steps; another step would be the first of a new count.
 void Trainer::State::require_progress() {
   const std::int64_t skipped = store.counters().skipped_in_a_row;
-  if (skipped < options.max_skipped) return;
+  if (skipped < options.step.max_skipped) return;
   count([](TrainingCounters& counters) { counters.skipped_in_a_row = 0; });
   const std::int64_t global_step = store.counters().global_step;
   throw Diverged("training diverged: the gradient was not finite in " + std::to_string(skipped) +

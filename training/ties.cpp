@@ -87,24 +87,23 @@ void require_tied_once(const std::vector<StageTie>& ties) {
 
 Program with_ties(const Program& program,
                   std::span<const HostedStage> stages,
-                  const TrainerOptions& options,
+                  const TiedNames& groups,
                   ProcessGroup& group) {
   // Also without ties: another process may have some, and hears of the difference later.
   const auto known = parameters_of(stages, group);
   Program tied = program;
-  for (const auto& names : options.tied) tied.shape.ties.push_back(tie_of(names, known));
+  for (const auto& names : groups) tied.shape.ties.push_back(tie_of(names, known));
   require_tied_once(tied.shape.ties);
   return tied;
 }
 
-std::vector<std::vector<std::string>> tied_names(const Shape& shape,
-                                                 const TrainerOptions& options) {
+std::vector<std::vector<std::string>> tied_names(const Shape& shape, const TiedNames& groups) {
   std::vector<std::vector<std::string>> names;
   for (const StageTie& tie : shape.ties) {
     names.emplace_back();
     for (const StageWeight& weight : tie.weights) names.back().push_back(weight.name);
   }
-  for (const auto& group : options.tied)
+  for (const auto& group : groups)
     require(std::ranges::any_of(names,
                                 [&](const std::vector<std::string>& tie) {
                                   return std::ranges::is_permutation(tie, group);
@@ -119,10 +118,10 @@ std::vector<std::vector<std::string>> tied_names(const Shape& shape,
 
 void share_tied_values(TrainingState& state,
                        const std::vector<std::vector<std::string>>& tied,
-                       const TrainerOptions& options,
+                       const TiedNames& groups,
                        ProcessGroup& group) {
   std::set<std::string> named_first;
-  for (const auto& names : options.tied) named_first.insert(names.front());
+  for (const auto& names : groups) named_first.insert(names.front());
   for (const auto& names : tied) {
     const auto chosen = std::ranges::find_if(
         names, [&](const std::string& name) { return named_first.contains(name); });

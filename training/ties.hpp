@@ -9,25 +9,28 @@
 
 namespace millrace {
 
-/// The program with the groups of `options.tied` among the ties of its shape, each in the order of
+/// Groups of parameters that are one weight: StepOptions::tied.
+using TiedNames = std::vector<std::vector<std::string>>;
+
+/// The program with the groups among the ties of its shape, each in the order of
 /// the layers: by stage, and in a stage in the order of its parameters. A collective of the group.
 /// Throws InvalidArgument when a group has fewer than two names, a name does not exist or is tied
 /// twice, or shapes differ.
 [[nodiscard]] Program with_ties(const Program& program,
                                 std::span<const HostedStage> stages,
-                                const TrainerOptions& options,
+                                const TiedNames& groups,
                                 ProcessGroup& group);
 
-/// The names of every tie of a shape. Throws InvalidArgument when `options.tied` has a group that
-/// is none of them: parts of your own whose program does not declare it.
+/// The names of every tie of a shape. Throws InvalidArgument when a group
+/// is not one of them: parts of your own whose program does not declare it.
 [[nodiscard]] std::vector<std::vector<std::string>> tied_names(const Shape& shape,
-                                                               const TrainerOptions& options);
+                                                               const TiedNames& groups);
 
-/// Gives all weights of a tie the value of the one that `options.tied` names first, else of that of
+/// Gives all weights of a tie the value of the one that its group names first, else of that of
 /// the first layer. A collective of the group.
 void share_tied_values(TrainingState& state,
                        const std::vector<std::vector<std::string>>& tied,
-                       const TrainerOptions& options,
+                       const TiedNames& groups,
                        ProcessGroup& group);
 
 }  // namespace millrace

@@ -20,8 +20,8 @@ namespace millrace {
 namespace {
 
 std::shared_ptr<const Optimizer> optimizer_of(const TrainerOptions& options) {
-  if (options.custom_optimizer) return options.custom_optimizer;
-  return make_optimizer(options.optimizer);
+  if (options.step.custom_optimizer) return options.step.custom_optimizer;
+  return make_optimizer(options.step.optimizer);
 }
 
 bool shares_gradients(const TrainerParts& parts) {
@@ -31,25 +31,25 @@ bool shares_gradients(const TrainerParts& parts) {
 
 void check(const TrainerOptions& options, const TrainerParts& parts) {
   const Shape& shape = parts.executor->program().shape;
-  check_passes(options, shape);
-  check_copies(options, parts.seat.grid());
+  check_passes(options.step, shape);
+  check_copies(options.step, parts.seat.grid());
   check_settings(options);
-  require(options.epochs >= 1 || options.steps >= 1,
+  require(options.fit.steps.value_or(options.fit.epochs) >= 1,
           "training needs at least 1 epoch or 1 step, got 0 of both");
   require(
-      options.shard_optimizer || !shares_gradients(parts),
+      options.step.shard_optimizer || !shares_gradients(parts),
       "the parts were made with " + named("shard_optimizer") +
           ", so that each copy of the pipeline gets the sums of its share of the gradients; the "
           "trainer is made without it");
-  options.learning_rate.check();
+  options.step.learning_rate.check();
 }
 
 /// The sizes of mini-batches: the full one and, where that is known, a smaller last one.
 std::vector<std::int64_t> mini_batches_of(const TrainerOptions& options, std::int64_t epoch_size) {
-  if (epoch_size == 0) return {options.batch_size};
-  std::vector<std::int64_t> sizes = {std::min(options.batch_size, epoch_size)};
+  if (epoch_size == 0) return {options.fit.batch_size};
+  std::vector<std::int64_t> sizes = {std::min(options.fit.batch_size, epoch_size)};
   const std::int64_t last = epoch_size % sizes.front();
-  if (last > 0 && options.last_batch == LastBatch::Update) sizes.push_back(last);
+  if (last > 0 && options.fit.last_batch == LastBatch::Update) sizes.push_back(last);
   return sizes;
 }
 
@@ -70,28 +70,28 @@ Trainer::State::State(TrainerParts given, const TrainerOptions& trainer_options)
       parts(agreed(std::move(given), options)),
       group(parts.group != nullptr ? *parts.group : alone),
       shape(parts.executor->program().shape),
-      loss_scale(options.loss_scale.value_or(loss_scale_for(parts.precision))),
+      loss_scale(options.step.loss_scale.value_or(loss_scale_for(parts.precision))),
       store(shape,
             parts.stages,
             *optimizer,
-            tied_names(shape, options),
+            tied_names(shape, options.step.tied),
             group,
             parts.seat,
-            options.shard_optimizer && parts.seat.grid().data() > 1) {
+            options.step.shard_optimizer && parts.seat.grid().data() > 1) {
   check(options, parts);
-  if (options.shard_optimizer && parts.seat.grid().data() > 1) shards.emplace(store, parts.seat);
-  share_tied_values(store, tied_names(shape, options), options, group);
+  if (options.step.shard_optimizer && parts.seat.grid().data() > 1)
+    shards.emplace(store, parts.seat);
+  share_tied_values(store, tied_names(shape, options.step.tied), options.step.tied, group);
   count([&](TrainingCounters& counters) {
-    counters.seed = options.seed;
+    counters.seed = options.step.seed;
     counters.loss_scale = first_scale(loss_scale);
   });
   for (const HostedStage& hosted : parts.stages)
     if (hosted.stage.value == shape.stages() - 1) last_stage = hosted.body;
-  for (const std::string& pattern : options.frozen) store.freeze(pattern);
-  for (const ParameterGroup& settings : options.parameters) set(store, settings);
+  for (const ParameterGroup& settings : options.step.parameters) set(store, settings);
   zero_gradients(store);
   times.optimizer.resize(static_cast<std::size_t>(shape.ranks));
-  if (options.records) watch = std::make_unique<StepWatch>(*parts.executor, group);
+  if (options.watch.records) watch = std::make_unique<StepWatch>(*parts.executor, group);
 }
 
 Trainer::Trainer(TrainerParts parts, const TrainerOptions& options)
@@ -100,16 +100,16 @@ Trainer::Trainer(TrainerParts parts, const TrainerOptions& options)
   state_->on_gradients = &on_gradients;
 }
 
-Trainer::Trainer(const Program& program,
-                 std::vector<std::unique_ptr<StageBody>> bodies,
+Trainer::Trainer(const Plan& plan, Bodies bodies, const TrainerOptions& options)
+    : Trainer(assemble(plan, std::move(bodies), options, {}), options) {}
+
+Trainer::Trainer(const ModelSpec& model, const Plan& plan, const TrainerOptions& options)
+    : Trainer(assemble(model, plan, options, {}), options) {}
+
+Trainer::Trainer(const ModelSpec& model,
+                 const PipelineOptions& pipeline,
                  const TrainerOptions& options)
-    : Trainer(assemble(program, std::move(bodies), options, {}), options) {}
-
-Trainer::Trainer(const ModelSpec& model, const Program& program, const TrainerOptions& options)
-    : Trainer(assemble(model, program, options, {}), options) {}
-
-Trainer::Trainer(const ModelSpec& model, const TrainerOptions& options)
-    : Trainer(model, training_program(options), options) {}
+    : Trainer(model, plan_of(pipeline), options) {}
 
 Trainer::~Trainer() = default;
 

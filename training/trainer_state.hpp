@@ -34,7 +34,7 @@ struct Trainer::State {
   [[nodiscard]] bool hosts_loss() const;
   /// Of a mini-batch, over all passes; of one copy of the pipeline, and of all.
   [[nodiscard]] int micro_batches_of_copy() const {
-    return options.accumulate * shape.micro_batches;
+    return options.step.accumulate * shape.micro_batches;
   }
   [[nodiscard]] int micro_batches() const {
     return parts.seat.grid().data() * micro_batches_of_copy();
@@ -45,7 +45,8 @@ struct Trainer::State {
   using Pause = std::function<bool()>;
   /// Sums that wait for others in the tree are in no checkpoint.
   [[nodiscard]] bool may_pause() const {
-    return options.accumulate_order == AccumulateOrder::Ascending && parts.seat.grid().data() == 1;
+    return options.step.accumulate_order == AccumulateOrder::Ascending &&
+           parts.seat.grid().data() == 1;
   }
   /// Nothing where the step was paused.
   std::optional<StepReport> step(StepData& data,
@@ -71,7 +72,7 @@ struct Trainer::State {
   void begin_records();
   void record(const StepReport& report, const Tell& tell);
   void require_progress();
-  [[nodiscard]] Rates rates() const { return {&options.learning_rate}; }
+  [[nodiscard]] Rates rates() const { return {&options.step.learning_rate}; }
   /// Changes the counters.
   template <class Change>
   void count(Change change) {

@@ -39,7 +39,7 @@ HelloFields hello_of(const TrainJob& job) {
                            {"schedule", job.program.name},
                            {"plan", plan_hash(job.program)},
                            {"model", job.model.text},
-                           {"cut", fmt::format("{}", fmt::join(job.options.boundaries, ","))},
+                           {"cut", fmt::format("{}", fmt::join(job.boundaries, ","))},
                            {"data", job.flags.data},
                            {"lengths", job.flags.lengths},
                            {"data-parallel replicas", std::to_string(job.flags.data_parallel)},
@@ -263,7 +263,7 @@ RankWork train_work(const std::vector<std::string>& options,
   share->account = account_of(share->data);
   return {.places = static_cast<int>(share->ranks.size()),
           .fields = hello_of(job),
-          .depths = on_grid(channel_depths(job.model, job.program, job.options, job.grid().data()),
+          .depths = on_grid(channel_depths(job.model, job.plan(), job.options, job.grid().data()),
                             job.grid()),
           .run = [share](Endpoint& endpoint, ProcessGroup& group) {
             train_place(*share, endpoint, group);

@@ -32,8 +32,8 @@ Scaling scaling_of(const std::string& text) {
 EffectiveBatch batch_of(const TrainJob& job, std::int64_t samples) {
   return {.samples = samples,
           .copies = job.flags.data_parallel,
-          .passes = job.options.accumulate,
-          .micro_batches = *job.options.micro_batches};
+          .passes = job.options.step.accumulate,
+          .micro_batches = job.program.shape.micro_batches};
 }
 
 /// The given option that sets the samples of an update.
@@ -41,7 +41,7 @@ std::string given_option(const TrainJob& job) {
   if (job.flags.effective_batch)
     return fmt::format("--effective-batch {}", *job.flags.effective_batch);
   if (job.given.contains("batch_size"))
-    return fmt::format("--batch-size {}", job.options.batch_size);
+    return fmt::format("--batch-size {}", job.options.fit.batch_size);
   return fmt::format("--micro-batch-size {}", *job.flags.micro_batch_size);
 }
 
@@ -53,7 +53,7 @@ ParameterText in_each_of(std::int64_t count, const char* things, const char* par
 
 /// A whole mini-batch has a sample for every micro-batch.
 void require_samples(const ParameterText& micro_batches, const TrainJob& job) {
-  const std::int64_t samples = job.options.batch_size, passes = job.options.accumulate;
+  const std::int64_t samples = job.options.fit.batch_size, passes = job.options.step.accumulate;
   const std::int64_t copies = job.flags.data_parallel;
   const auto require_at_most = [&](const ParameterText& option,
                                    std::int64_t value,
@@ -70,7 +70,7 @@ void require_samples(const ParameterText& micro_batches, const TrainJob& job) {
   require_at_most(named("data_parallel"), copies, "", samples);
   require_at_most(named("accumulate"), passes, of_copies, samples / copies);
   require_at_most(micro_batches,
-                  *job.options.micro_batches,
+                  job.program.shape.micro_batches,
                   in_each_of(passes, "passes", "accumulate") + of_copies,
                   samples / copies / passes);
 }
@@ -85,7 +85,7 @@ void check_batch(const TrainFlags& flags) {
 
 void set_batch(const ParameterText& micro_batches, TrainJob& job) {
   const TrainFlags& flags = job.flags;
-  EffectiveBatch batch = batch_of(job, flags.effective_batch.value_or(job.options.batch_size));
+  EffectiveBatch batch = batch_of(job, flags.effective_batch.value_or(job.options.fit.batch_size));
   if (flags.micro_batch_size) {
     const std::int64_t size = *flags.micro_batch_size;
     try {
@@ -96,15 +96,15 @@ void set_batch(const ParameterText& micro_batches, TrainJob& job) {
       throw InvalidParameter(given_option(job) + ": " + parameter_text(error));
     }
   }
-  job.options.batch_size = batch.samples;
+  job.options.fit.batch_size = batch.samples;
   require_samples(micro_batches, job);
 }
 
 void scale_rate(const TrainFlags& flags, TrainerOptions& options) {
   if (flags.scale_lr.empty()) return;
   const Scaling scaling = scaling_of(flags.scale_lr);
-  double& rate = options.learning_rate.base;
-  rate = scaled_with_batch(rate, options.batch_size, scaling.base, scaling.law);
+  double& rate = options.step.learning_rate.base;
+  rate = scaled_with_batch(rate, options.fit.batch_size, scaling.base, scaling.law);
 }
 
 std::string batch_line(const TrainJob& job) {
@@ -113,7 +113,7 @@ std::string batch_line(const TrainJob& job) {
   const Scaling scaling = scaling_of(job.flags.scale_lr);
   return fmt::format("{}; learning rate {}, scaled from {} samples ({})",
                      line,
-                     plain(job.options.learning_rate.base),
+                     plain(job.options.step.learning_rate.base),
                      scaling.base,
                      name_of(scaling.law));
 }

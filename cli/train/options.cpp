@@ -78,9 +78,9 @@ ModelSpec model_of(const TrainFlags& flags) {
 }
 
 void check_groups(const TrainJob& job) {
-  if (job.options.parameters.empty()) return;
+  if (job.options.step.parameters.empty()) return;
   const std::vector<std::string> names = parameter_names(job.model);
-  for (const ParameterGroup& group : job.options.parameters)
+  for (const ParameterGroup& group : job.options.step.parameters)
     about("--parameters", to_string(group), [&] { check_names(group, names); });
 }
 
@@ -122,12 +122,12 @@ void set_length(TrainJob& job) {
   require(job.batches_per_epoch() >= 1,
           fmt::format("--batch-size {}: with --last-batch drop it must be at most the {} training "
                       "samples",
-                      options.batch_size,
+                      options.fit.batch_size,
                       job.data.train.epoch_size()));
   const std::int64_t updates =
-      options.steps > 0 ? options.steps : options.epochs * job.batches_per_epoch();
-  options.learning_rate.total_updates = updates;
-  if (!job.given.contains("warm_up")) options.learning_rate.warm_up = updates / 20;
+      options.fit.steps.value_or(options.fit.epochs * job.batches_per_epoch());
+  options.step.learning_rate.total_updates = updates;
+  if (!job.given.contains("warm_up")) options.step.learning_rate.warm_up = updates / 20;
 }
 
 /// Numbers, settings and the model, without data or a program.
@@ -140,19 +140,19 @@ TrainJob start_job(const CLI::App& subcommand, const TrainFlags& flags) {
   TrainerOptions& options = job.options;
   apply_settings(options, with_presets(job.given));
   if (flags.data_parallel > 1 && !job.given.contains("accumulate_order"))
-    options.accumulate_order = AccumulateOrder::Tree;
+    options.step.accumulate_order = AccumulateOrder::Tree;
   static_cast<void>(lengths_of(flags));
   options.save.run = {
       {"data", flags.data}, {"lengths", flags.lengths}, {"host", host_name()}, {"began", now()}};
-  options.records = flags.watch.records();
-  options.inspect_gradients = flags.watch.inspect_gradients ? 1 : 0;
+  options.watch.records = flags.watch.records();
+  options.watch.inspect_gradients = flags.watch.inspect_gradients ? 1 : 0;
   job.model = model_of(flags);
   return job;
 }
 
 /// Where the machine sets the number of ranks.
 std::string ranks_line(const CLI::App& subcommand, const TrainJob& job) {
-  const int ranks = *job.options.ranks;
+  const int ranks = job.program.shape.ranks;
   if (subcommand.get_option(flag("ranks"))->count() > 0 || ranks != ranks_of_machine()) return {};
   const unsigned cores = std::max(1U, std::thread::hardware_concurrency());
   return fmt::format("{} ranks, as this machine has {} {} (2 to 4; -p sets another number)",
@@ -175,14 +175,14 @@ Lengths lengths_of(const TrainFlags& flags) {
 }
 
 std::int64_t TrainJob::batches_per_epoch() const {
-  const std::int64_t samples = data.train.epoch_size(), size = options.batch_size;
-  return (options.last_batch == LastBatch::Update ? samples + size - 1 : samples) / size;
+  const std::int64_t samples = data.train.epoch_size(), size = options.fit.batch_size;
+  return (options.fit.last_batch == LastBatch::Update ? samples + size - 1 : samples) / size;
 }
 
 std::int64_t TrainJob::epochs() const {
-  if (options.steps == 0) return options.epochs;
+  if (!options.fit.steps) return options.fit.epochs;
   const std::int64_t per_epoch = std::max<std::int64_t>(1, batches_per_epoch());
-  return (options.steps + per_epoch - 1) / per_epoch;
+  return (*options.fit.steps + per_epoch - 1) / per_epoch;
 }
 
 TrainJob plan_job(const CLI::App& subcommand, const TrainFlags& flags) {
@@ -220,7 +220,7 @@ TrainTest read_data(const TrainJob& job) {
   return about("--data", job.flags.data, [&] {
     const float divisor = job.flags.data.starts_with("csv:") ? divisor_of(job.flags.start) : 0.0F;
     return load_data(
-        job.flags.data, job.options.seed, job.model.context, lengths_of(job.flags), divisor);
+        job.flags.data, job.options.step.seed, job.model.context, lengths_of(job.flags), divisor);
   });
 }
 

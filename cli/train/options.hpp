@@ -11,7 +11,7 @@
 #include <CLI/CLI.hpp>
 
 #include "cli/train/settings.hpp"
-#include "millrace/scheduler/plan/program.hpp"
+#include "millrace/scheduler/plan/text.hpp"
 #include "millrace/scheduler/run/grid.hpp"
 #include "millrace/stages/models.hpp"
 #include "millrace/training/dataset.hpp"
@@ -72,6 +72,7 @@ struct TrainJob {
   ModelSpec model;
   TrainTest data;
   Program program;
+  std::vector<int> boundaries;  ///< of its stages, from 0 to the number of layers
   TrainerOptions options;
   std::string ranks_line;  ///< how the number of ranks was chosen, if it was not given
 
@@ -80,9 +81,13 @@ struct TrainJob {
     return {static_cast<int>(flags.data_parallel), program.shape.ranks};
   }
 
+  [[nodiscard]] Plan plan() const {
+    return {program, {boundaries.begin() + 1, boundaries.end() - 1}};
+  }
+
   /// Samples of a mini-batch that is not shortened by the end of the data.
   [[nodiscard]] std::int64_t full_batch() const {
-    return std::min(options.batch_size, data.train.epoch_size());
+    return std::min(options.fit.batch_size, data.train.epoch_size());
   }
 
   /// Of a sample; 1 if samples are not sequences.

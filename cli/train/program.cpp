@@ -137,12 +137,10 @@ std::vector<double> layer_seconds(const ModelSpec& model,
                                   const Dataset& data,
                                   std::int64_t micro_batch_size) {
   constexpr int kSteps = 12;
-  TrainerOptions options;
-  options.ranks = model.layer_count();
-  options.schedule = "gpipe";
-  options.executor = "sequential";
-  options.micro_batches = 1;
-  Trainer trainer(model, options);
+  Trainer trainer(
+      model,
+      {.schedule = "gpipe", .shape = {.ranks = model.layer_count(), .micro_batches = 1}},
+      {.run = {.executor = "sequential"}});
   const std::int64_t rows = std::min(data.size(), micro_batch_size);
   std::vector<std::int32_t> first_rows(static_cast<std::size_t>(rows));
   std::iota(first_rows.begin(), first_rows.end(), 0);
@@ -196,8 +194,8 @@ std::vector<int> boundaries_of(const TrainJob& job) {
                       job.model.layer_count()));
   if (flags.partition == "even") return even_boundaries(job.model, stages);
   if (flags.partition != "time") return given_boundaries(flags, job.model, stages);
-  const std::int64_t rows = job.options.batch_size / *job.options.micro_batches /
-                            job.options.accumulate / flags.data_parallel;
+  const std::int64_t rows = job.options.fit.batch_size / job.program.shape.micro_batches /
+                            job.options.step.accumulate / flags.data_parallel;
   return balanced_boundaries(job.model, layer_seconds(job.model, job.data.train, rows), stages);
 }
 
@@ -205,17 +203,17 @@ std::vector<int> boundaries_of(const TrainJob& job) {
 void store_pipeline(bool alone, TrainJob& job) {
   const TrainFlags& flags = job.flags;
   const TrainerOptions& options = job.options;
-  const std::vector<int>& bounds = options.boundaries;
+  const std::vector<int>& bounds = job.boundaries;
   std::string inner;
   for (std::size_t i = 1; i + 1 < bounds.size(); ++i)
     inner += fmt::format("{}{}", i == 1 ? "" : ",", bounds[i]);
   auto& run = job.options.save.run;
   run["data_parallel"] = std::to_string(flags.data_parallel);
   run["partition"] = flags.partition == "even" || inner.empty() ? "even" : inner;
-  run["recompute"] = to_string(options.recompute);
-  run["threads_per_rank"] = std::to_string(options.executor_options.threads_per_rank);
-  if (alone) run["executor"] = options.executor;
-  if (options.shard_optimizer) run["shard_optimizer"] = "true";
+  run["recompute"] = to_string(options.run.recompute);
+  run["threads_per_rank"] = std::to_string(options.run.executor_options.threads_per_rank);
+  if (alone) run["executor"] = options.run.executor;
+  if (options.step.shard_optimizer) run["shard_optimizer"] = "true";
   if (flags.chunks) run["chunks"] = std::to_string(*flags.chunks);
   if (flags.slices) run["slices"] = std::to_string(*flags.slices);
   if (!flags.plan.empty()) run["plan_file"] = flags.plan;
@@ -225,28 +223,22 @@ void store_pipeline(bool alone, TrainJob& job) {
 
 void add_program(const CLI::App& subcommand, bool alone, TrainJob& job) {
   const TrainFlags& flags = job.flags;
-  TrainerOptions& options = job.options;
   Plan plan;
   if (!flags.plan.empty()) plan = read_plan_file(subcommand, flags, job.model);
   const bool may_clamp = alone && subcommand.get_option(flag("ranks"))->count() == 0;
   job.program =
       flags.plan.empty() ? scheduled_program(flags, job.model, may_clamp) : std::move(plan.program);
   check_slices(flags, job.program.shape);
-  options.schedule = flags.plan.empty() ? flags.schedule : job.program.name;
-  options.ranks = job.program.shape.ranks;
-  options.micro_batches = job.program.shape.micro_batches;
   set_batch(flags.plan.empty() ? named("micro_batches")
                                : ParameterText("--plan " + flags.plan + ": micro-batches"),
             job);
-  check_copies(options, job.grid());
-  options.boundaries = boundaries_of(job);
+  check_copies(job.options.step, job.grid());
+  job.boundaries = boundaries_of(job);
   if (!plan.boundaries.empty() && subcommand.get_option("--partition")->count() == 0) {
-    options.boundaries = std::move(plan.boundaries);
-    options.boundaries.insert(options.boundaries.begin(), 0);
-    options.boundaries.push_back(job.model.layer_count());
-    about("--plan", flags.plan, [&] {
-      check_boundaries(options.boundaries, job.model.layer_count());
-    });
+    job.boundaries = std::move(plan.boundaries);
+    job.boundaries.insert(job.boundaries.begin(), 0);
+    job.boundaries.push_back(job.model.layer_count());
+    about("--plan", flags.plan, [&] { check_boundaries(job.boundaries, job.model.layer_count()); });
   }
   store_pipeline(alone, job);
 }

@@ -5,7 +5,7 @@
 #include <iosfwd>
 #include <string>
 
-#include "millrace/training/trainer_options.hpp"
+#include "millrace/training/reports.hpp"
 
 namespace millrace::cli {
 

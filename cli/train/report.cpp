@@ -38,12 +38,12 @@ ordered_json settings_of(const TrainJob& job, const TrainOutcome& outcome) {
   settings["chunks"] = job.program.shape.chunks();
   settings["micro_batches"] = job.program.shape.micro_batches;
   if (!job.flags.scale_lr.empty()) settings["scale_lr_with_batch"] = job.flags.scale_lr;
-  settings["schedule"] = *options.schedule;
-  settings["executor"] = outcome.processes > 0 ? "processes" : options.executor;
-  settings["boundaries"] = options.boundaries;
+  settings["schedule"] = job.flags.plan.empty() ? job.flags.schedule : job.program.name;
+  settings["executor"] = outcome.processes > 0 ? "processes" : options.run.executor;
+  settings["boundaries"] = job.boundaries;
   settings["precision"] = name_of(job.model.precision);
   settings.update(settings_json(with_loss_scale(options, job.model.precision)));
-  settings.erase(options.steps > 0 ? "epochs" : "steps");
+  settings.erase(options.fit.steps ? "epochs" : "steps");
   return settings;
 }
 

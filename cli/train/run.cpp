@@ -24,9 +24,10 @@ namespace millrace::cli {
 namespace {
 
 Trainer trainer_of(const TrainJob& job, const TrainPlace& place) {
-  if (place.endpoint == nullptr) return {job.model, job.program, job.options};
+  if (place.endpoint == nullptr) return Trainer(job.model, job.plan(), job.options);
   const GridPosition position(*place.endpoint, job.grid());
-  return {rank_parts(job.model, job.program, job.options, position, *place.group), job.options};
+  return Trainer(rank_parts(job.model, job.plan(), job.options, position, *place.group),
+                 job.options);
 }
 
 /// Progress and results, printed by rank 0.
@@ -106,7 +107,7 @@ std::string sample_of(const TrainJob& job, const Trainer& trainer, const Vocabul
          continued(generator,
                    vocabulary,
                    prompt,
-                   {.tokens = kTokens, .temperature = kTemperature, .seed = job.options.seed})
+                   {.tokens = kTokens, .temperature = kTemperature, .seed = job.options.step.seed})
              .front();
 }
 
@@ -144,7 +145,7 @@ double operations_per_sample(const TrainJob& job) {
 ProductUse product_use(const TrainJob& job) {
   ProductUse use;
   use.operations_per_sample = operations_per_sample(job);
-  const int threads = job.grid().processes() * job.options.executor_options.threads_per_rank;
+  const int threads = job.grid().processes() * job.options.run.executor_options.threads_per_rank;
   use.cores = std::min(threads, std::max(1, static_cast<int>(std::thread::hardware_concurrency())));
   if (use.operations_per_sample > 0) use.machine = product_rate(job.model.precision, use.cores);
   return use;
@@ -188,7 +189,7 @@ TrainOutcome evaluate_finished(const TrainJob& job,
 }  // namespace
 
 bool stops_when_asked(const TrainJob& job) {
-  return !job.options.save.folder.empty() || job.options.records;
+  return !job.options.save.folder.empty() || job.options.watch.records;
 }
 
 TrainOutcome run_training(const TrainJob& job, const TrainPlace& place) {

@@ -66,7 +66,7 @@ void keep_larger(std::vector<std::size_t>& peaks, const std::vector<std::size_t>
 /// Processors for the ranks of a pipeline that lives in this process, where they are fewer.
 int shared_cores(const TrainJob& job) {
   const int ranks = job.program.shape.ranks;
-  if (job.options.executor == "sequential") return ranks > 1 ? 1 : 0;
+  if (job.options.run.executor == "sequential") return ranks > 1 ? 1 : 0;
   const auto cores = static_cast<int>(std::thread::hardware_concurrency());
   return cores < ranks ? cores : 0;
 }
@@ -92,7 +92,7 @@ RunMeasurement::RunMeasurement(const TrainJob& job,
 
 std::vector<UnitSize> RunMeasurement::sizes() const {
   const Shape& shape = job_.program.shape;
-  const int passes = job_.grid().data() * job_.options.accumulate;
+  const int passes = job_.grid().data() * job_.options.step.accumulate;
   std::vector<UnitSize> sizes =
       unit_sizes(job_.full_batch(), job_.positions(), passes * shape.micro_batches, shape.slices);
   // The first pass of the first copy has the largest.
@@ -118,7 +118,7 @@ void RunMeasurement::after_step(const StepReport& report) {
 /// Of a step that took so long. Of several passes the last one stands for all.
 double RunMeasurement::outside_passes(double seconds) const {
   const StepUse use = step_use(trainer_.executor().program(), last_);
-  return seconds - use.makespan * static_cast<double>(job_.options.accumulate);
+  return seconds - use.makespan * static_cast<double>(job_.options.step.accumulate);
 }
 
 void RunMeasurement::keep_row(double seconds) {
@@ -223,8 +223,8 @@ void RunMeasurement::add_optimizer(TrainOutcome& outcome) const {
   const auto predicted =
       predict_optimizer_bytes(job_.program.shape,
                               trainer_.stages(),
-                              make_optimizer(job_.options.optimizer)->slots(),
-                              job_.options.shard_optimizer ? job_.grid().data() : 1);
+                              make_optimizer(job_.options.step.optimizer)->slots(),
+                              job_.options.step.shard_optimizer ? job_.grid().data() : 1);
   outcome.optimizer_counted = most_of_copies(std::move(counted));
   outcome.optimizer_predicted = most_of_copies({predicted.begin(), predicted.end()});
 }
@@ -235,7 +235,7 @@ void RunMeasurement::add_shared(TrainOutcome& outcome, const Endpoint* endpoint)
   const auto shared = endpoint->shared_bytes();
   std::vector<ChannelDepth> depths;
   if (!shared.empty())
-    depths = on_grid(channel_depths(job_.model, job_.program, job_.options, job_.grid().data()),
+    depths = on_grid(channel_depths(job_.model, job_.plan(), job_.options, job_.grid().data()),
                      job_.grid());
   std::vector<double> counted(peaks_.size()), predicted = counted, collectives = counted;
   for (const SharedBytes& of : shared) {
@@ -252,7 +252,8 @@ void RunMeasurement::add_shared(TrainOutcome& outcome, const Endpoint* endpoint)
 /// Of the tree over all passes.
 std::vector<std::size_t> RunMeasurement::sums_predicted(const Cost& cost) const {
   const std::vector<std::size_t> bytes(cost.gradient_bytes.begin(), cost.gradient_bytes.end());
-  return partial_sums(trainer_.executor().program(), bytes, job_.options.accumulate).rank_bytes;
+  return partial_sums(trainer_.executor().program(), bytes, job_.options.step.accumulate)
+      .rank_bytes;
 }
 
 RunMeasurement::Whole RunMeasurement::gather(TrainOutcome& outcome, const Endpoint* endpoint) {
@@ -270,13 +271,13 @@ RunMeasurement::Whole RunMeasurement::gather(TrainOutcome& outcome, const Endpoi
   Whole whole{std::move(last_), profile_.cost(trainer_.stages(), sizes().front())};
   if (!is_alone()) add_memory(whole.cost);
   outcome.sums_counted = sum_peaks_;
-  if (job_.options.accumulate_order == AccumulateOrder::Tree)
+  if (job_.options.step.accumulate_order == AccumulateOrder::Tree)
     outcome.sums_predicted = sums_predicted(whole.cost);
   outcome.measured = profile_.use();
   const Graph graph(program);
   outcome.simulated = simulated_use(graph, whole.cost);
   // Where the system takes turns between the threads of ranks, a pass's time has waits in it.
-  if (!is_alone() || job_.options.executor == "ranks") return whole;
+  if (!is_alone() || job_.options.run.executor == "ranks") return whole;
   Cost shared = whole.cost;
   outcome.cores = shared.cores = shared_cores(job_);
   if (outcome.cores > 0) outcome.on_cores = simulated_use(graph, shared);

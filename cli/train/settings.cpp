@@ -135,7 +135,7 @@ void read_config(CLI::App& subcommand, const std::string& file) {
 ordered_json settings_json(const TrainerOptions& options, std::span<const Setting> rows) {
   ordered_json report;
   for (const Setting& row : rows) {
-    if (!row.is_in(kReported) || !row.belongs_to(options.optimizer.kind)) continue;
+    if (!row.is_in(kReported) || !row.belongs_to(options.step.optimizer.kind)) continue;
     std::string key = row.flag_name();
     std::ranges::replace(key, '-', '_');
     report[key] = json_of(row, row.value.get(options));

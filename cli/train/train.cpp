@@ -33,7 +33,7 @@ void run_replicas(const TrainJob& job) {
   std::optional<StopSignals> signals;
   if (stops_when_asked(job)) signals.emplace();
   InProcessHub hub(grid.processes(),
-                   on_grid(channel_depths(job.model, job.program, job.options), grid));
+                   on_grid(channel_depths(job.model, job.plan(), job.options), grid));
   std::vector<std::unique_ptr<Endpoint>> endpoints;
   for (int rank = 0; rank < grid.processes(); ++rank) endpoints.push_back(hub.endpoint(Rank{rank}));
   const PlaceWork train = [&](Endpoint& endpoint, ProcessGroup& group) {

@@ -75,9 +75,9 @@ std::string Watching::page() const {
                                 flags.data,
                                 program_->shape.ranks,
                                 program_->shape.micro_batches,
-                                name_of(job_.options.optimizer.kind),
+                                name_of(job_.options.step.optimizer.kind),
                                 flags.precision,
-                                job_.options.seed,
+                                job_.options.step.seed,
                                 first_step_ > 1 ? fmt::format("; begins at step {}, the steps "
                                                               "before it are in no --log",
                                                               first_step_)

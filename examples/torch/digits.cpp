@@ -20,7 +20,7 @@ int main() {
       torch::nn::Linear(64, 96), torch::nn::ReLU(), torch::nn::Linear(96, 10));
   const TrainTest data = load_data("digits", 1);
   const Program program = generate("zb-h1", {.ranks = 2, .micro_batches = 8});
-  Trainer trainer(program, torch_pipeline(model, cross_entropy, 2), {.epochs = 40});
+  Trainer trainer({program}, torch_pipeline(model, cross_entropy, 2), {.fit = {.epochs = 40}});
   trainer.fit(data.train);  // model holds the trained weights
   std::cout << (trainer.evaluate(data.test).accuracy() > 0.95 ? "trained\n" : "not trained\n");
 }

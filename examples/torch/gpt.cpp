@@ -86,9 +86,9 @@ std::string train(const Dataset& text, const std::string& schedule, int ranks) {
   const auto characters = static_cast<int>(text.classes);
   const torch::nn::Sequential model(
       Embed(characters), Block(1), Block(2), torch::nn::Linear(kWidth, characters));
-  Trainer trainer(generate(schedule, {.ranks = ranks, .micro_batches = 4}),
+  Trainer trainer({generate(schedule, {.ranks = ranks, .micro_batches = 4})},
                   torch_pipeline(model, next_character, ranks),
-                  {.learning_rate = {.base = 3e-3}, .batch_size = 16});
+                  {.step = {.learning_rate = {.base = 3e-3}}, .fit = {.batch_size = 16}});
   Loader loader(text, trainer.loader_options());
   double first = 0, last = 0;
   for (int step = 0; step < 60; ++step) {

@@ -97,7 +97,9 @@ std::string train(const TrainTest& data, const std::string& schedule, bool recom
       {Stage{0}, 0, Stage{1}, 0}, {Stage{1}, 0, Stage{2}, 0}, {Stage{0}, 0, Stage{2}, 1}};
   if (recompute) program = insert_recompute(program);
   Trainer trainer(
-      program, std::move(stages), {.learning_rate = {.base = 3e-3}, .batch_size = 64, .epochs = 4});
+      {program},
+      std::move(stages),
+      {.step = {.learning_rate = {.base = 3e-3}}, .fit = {.batch_size = 64, .epochs = 4}});
   trainer.fit(data.train);
   const double accuracy = trainer.evaluate(data.test).accuracy();
   std::cout << schedule << (recompute ? " with recompute: " : ": ")

@@ -55,14 +55,14 @@ std::string words_of_rank(int rank,
                           Way way) {
   std::string said;
   try {
-    const TrainerOptions options = saved_options(place, kThreeRanks);
+    const TestOptions options = saved_options(place, kThreeRanks);
     ZeroMqOptions link;
     link.rank = Rank{rank};
     link.world = kThreeRanks;
     link.directory = directory;
-    link.depths =
-        channel_depths(generate(options.schedule.value_or("1f1b"),
-                                {.ranks = kThreeRanks, .micro_batches = *options.micro_batches}));
+    link.depths = channel_depths(
+        generate(options.pipeline.schedule,
+                 {.ranks = kThreeRanks, .micro_batches = options.pipeline.shape.micro_batches}));
     const auto endpoint = meet({.url = "ipc://" + directory + "/rendezvous"},
                                ZeroMqListener(link, std::make_shared<ZeroMqContext>()));
     ProcessGroup group(*endpoint);
@@ -116,7 +116,7 @@ std::vector<std::string> train(const std::string& place, Way way) {
 }
 
 std::string weights_of_the_whole(const std::string& place) {
-  Trainer trainer(parse_model(kSavedModel), saved_options(place, 1));
+  Trainer trainer = trainer_of(parse_model(kSavedModel), saved_options(place, 1));
   trainer.fit(first_digits(60));
   return trainer.weights_hash();
 }
@@ -130,7 +130,7 @@ TEST(FailedStep, LiveProcesses_SaveFirst) {
                 AllOf(HasSubstr("folder " + place + "/" + kPlace + ", fault \n"),
                       HasSubstr("the floor gave way")));
   ASSERT_THAT(names_in(place), ElementsAre(kPlace));
-  Trainer next(parse_model(kSavedModel), saved_options(place, 2));
+  Trainer next = trainer_of(parse_model(kSavedModel), saved_options(place, 2));
   next.resume(place);
   next.fit(first_digits(60));
   EXPECT_EQ(next.weights_hash(), weights_of_the_whole(folder.path() + "/whole"));

@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include "millrace/training/trainer.hpp"
+#include "support/test_options.hpp"
 #include "tests/cli/command.hpp"
 #include "tests/training/sample_files.hpp"
 
@@ -20,15 +21,15 @@ using testing_files::Folder;
 const char* const kModel = "mlp:64-16-16-10,dropout=0.1";
 
 /// Eight steps of 100 samples, in three passes of four micro-batches.
-TrainerOptions options_of(const std::string& folder) {
-  TrainerOptions options;
-  options.ranks = 2;
-  options.micro_batches = 4;
-  options.accumulate = 3;
-  options.executor = "sequential";
-  options.batch_size = 100;
-  options.steps = 8;
-  options.learning_rate = {.base = 3e-3, .total_updates = 8};
+TestOptions options_of(const std::string& folder) {
+  TestOptions options;
+  options.pipeline.shape.ranks = 2;
+  options.pipeline.shape.micro_batches = 4;
+  options.step.accumulate = 3;
+  options.run.executor = "sequential";
+  options.fit.batch_size = 100;
+  options.fit.steps = 8;
+  options.step.learning_rate = {.base = 3e-3, .total_updates = 8};
   options.save.folder = folder;
   options.save.every_steps = 2;
   options.save.run = {{"data", "digits"}};
@@ -43,10 +44,10 @@ class PartialCheckpoint : public testing::Test {
                 testing::UnitTest::GetInstance()->current_test_info()->name()),
         place_(folder_.path() + "/saved") {
     const TrainTest data = load_data("digits", 1);
-    Trainer whole(parse_model(kModel), options_of(""));
+    Trainer whole = trainer_of(parse_model(kModel), options_of(""));
     whole.fit(data.train);
     weights_ = whole.weights_hash();
-    Trainer stopped(parse_model(kModel), options_of(place_));
+    Trainer stopped = trainer_of(parse_model(kModel), options_of(place_));
     std::stop_source stop;
     int passes = 0;
     stopped.on_pass = [&] {

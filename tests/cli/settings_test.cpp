@@ -71,10 +71,10 @@ TEST(Settings, AnotherRow_IsFlagKeyAndKeyword) {
 
 TEST(Settings, Text_IsReadAsWritten) {
   TrainerOptions options;
-  options.clip_norm = 0.1 + 0.2;
-  options.tied = {{"a", "b"}, {"c", "d"}};
+  options.step.clip_norm = 0.1 + 0.2;
+  options.step.tied = {{"a", "b"}, {"c", "d"}};
   options.save.every_time = std::chrono::seconds(30);
-  options.recompute = {.kind = RecomputeKind::Every, .every = 4};
+  options.run.recompute = {.kind = RecomputeKind::Every, .every = 4};
   TrainerOptions read;
   for (const Setting& row : settings()) {
     const std::string text = row.value.get(options);
@@ -82,8 +82,8 @@ TEST(Settings, Text_IsReadAsWritten) {
     row.value.set(read, text);
     EXPECT_EQ(row.value.get(read), text) << row.name;
   }
-  EXPECT_EQ(read.clip_norm, options.clip_norm);
-  EXPECT_EQ(read.tied, options.tied);
+  EXPECT_EQ(read.step.clip_norm, options.step.clip_norm);
+  EXPECT_EQ(read.step.tied, options.step.tied);
 }
 
 TEST(Settings, WrongNameOrValue_IsRejected) {

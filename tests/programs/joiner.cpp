@@ -69,10 +69,10 @@ int train(const std::string& deed) {
     std::cout << inherited << " nameless files, then " << nameless_files() << '\n';
   if (deed == "writes") std::ofstream(rank.log_directory() + "/note") << "a note\n";
   TrainerOptions options;
-  options.seed = 5;
+  options.step.seed = 5;
   const Program program = generate("1f1b", {.ranks = rank.world(), .micro_batches = 4});
   const ModelSpec model = parse_model("mlp:64-16-16-16-10");
-  Trainer trainer(rank_parts(model, program, options, rank.endpoint(), rank.group()), options);
+  Trainer trainer(rank_parts(model, {program}, options, rank.endpoint(), rank.group()), options);
   Batch batch(select_rows(digits(), {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11}), 4);
   for (int step = 0; step < (deed == "goes-on" ? 1'000'000 : 5); ++step) {
     (void)trainer.step(batch);

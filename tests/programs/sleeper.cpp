@@ -68,11 +68,11 @@ class Sleeping final : public StageBody {
 
 double median_step(JoinedRank& rank, std::chrono::milliseconds pass, std::int64_t bytes) {
   TrainerOptions options;
-  options.optimizer.kind = OptimizerKind::Sgd;
+  options.step.optimizer.kind = OptimizerKind::Sgd;
   const Program program = generate("1f1b", {.ranks = rank.world(), .micro_batches = kMicroBatches});
   std::vector<std::unique_ptr<StageBody>> mine;
   mine.push_back(std::make_unique<Sleeping>(pass, bytes, rank));
-  Trainer trainer(rank_parts(program, std::move(mine), options, rank.endpoint(), rank.group()),
+  Trainer trainer(rank_parts({program}, std::move(mine), options, rank.endpoint(), rank.group()),
                   options);
   Batch batch(make_dataset("nothing",
                            Tensor(DType::F32, {kMicroBatches, 1}),

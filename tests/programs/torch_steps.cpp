@@ -51,10 +51,10 @@ int main(int count, char** words) {
       torch::nn::Linear(64, 96), torch::nn::ReLU(), torch::nn::Linear(96, 10));
   fill(model);
   const Program program = generate(arguments.at(0), {.ranks = 2, .micro_batches = kMicroBatches});
-  TrainerOptions options{.executor = "sequential"};
-  options.learning_rate.base = 0.01;
+  TrainerOptions options{.run = {.executor = "sequential"}};
+  options.step.learning_rate.base = 0.01;
   options.save.folder = arguments.at(2);
-  Trainer trainer(program, torch_pipeline(model, cross_entropy, 2), options);
+  Trainer trainer({program}, torch_pipeline(model, cross_entropy, 2), options);
   if (arguments.size() > 3) (void)trainer.resume(arguments[3]);
   testing_torch::TorchUnits data = made_up();
   for (int step = 0; step < std::stoi(arguments.at(1)); ++step) trainer.step(data, 13);

@@ -55,15 +55,16 @@ void expect_near(const std::string& what, const torch::Tensor& theirs, const tor
 
 TEST(TorchAgreement, OwnTransformer_TrainsTheSame) {
   const Dataset text = load_data("text", 1, kLength).train;
-  TrainerOptions options{.ranks = 2, .micro_batches = 4, .executor = "sequential"};
-  options.optimizer.kind = OptimizerKind::Momentum;
-  options.learning_rate.base = 0.05;
+  TrainerOptions options{.run = {.executor = "sequential"}};
+  options.step.optimizer.kind = OptimizerKind::Momentum;
+  options.step.learning_rate.base = 0.05;
   Trainer ours(parse_model("gpt:layers=2,d=32,heads=4,context=16,vocabulary=" +
                            std::to_string(text.classes)),
+               {.shape = {.ranks = 2, .micro_batches = 4}},
                options);
   const torch::nn::Sequential model = usual_gpt(
       {.words = text.classes, .columns = 32, .heads = 4, .length = kLength, .blocks = kBlocks});
-  Trainer theirs(generate("zb-h1", {.ranks = 2, .micro_batches = 4}),
+  Trainer theirs({generate("zb-h1", {.ranks = 2, .micro_batches = 4})},
                  torch_pipeline(model, loss_of_words, 2),
                  options);
   {

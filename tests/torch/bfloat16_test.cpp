@@ -53,10 +53,10 @@ torch::nn::Sequential plain_bfloat16_weights() {
 torch::nn::Sequential trained(const Program& program, DType precision) {
   const torch::nn::Sequential model = small_gpt();
   Sentences data(kPieces);
-  TrainerOptions options{.executor = "ranks"};
-  options.learning_rate.base = kLearningRate;
+  TrainerOptions options{.run = {.executor = "ranks"}};
+  options.step.learning_rate.base = kLearningRate;
   Trainer trainer(
-      program,
+      {program},
       torch_pipeline(model, next_word_loss, program.shape.stages(), {.precision = precision}),
       options);
   for (int step = 0; step < kRuns; ++step) trainer.step(data, data.total_weight());
@@ -103,9 +103,9 @@ std::string our_name(std::string theirs) {
 
 TEST(TorchAgreement, OwnLayers_TrainTheSame) {
   const Program program = generate("1f1b", {.ranks = 2, .micro_batches = 4});
-  TrainerOptions options{.ranks = 2, .micro_batches = 4, .executor = "sequential"};
-  options.optimizer.kind = OptimizerKind::Momentum;
-  Trainer ours(parse_model("mlp:64-32-10"), options);
+  TrainerOptions options{.run = {.executor = "sequential"}};
+  options.step.optimizer.kind = OptimizerKind::Momentum;
+  Trainer ours(parse_model("mlp:64-32-10"), {.shape = {.ranks = 2, .micro_batches = 4}}, options);
   const torch::nn::Sequential model(
       torch::nn::Linear(64, 32), torch::nn::ReLU(), torch::nn::Linear(32, 10));
   const TorchLoss loss = [](const std::vector<torch::Tensor>& outputs,
@@ -114,7 +114,7 @@ TEST(TorchAgreement, OwnLayers_TrainTheSame) {
         torch::cross_entropy_loss(outputs[0], targets[0].to(torch::kLong), {}, at::Reduction::Sum),
         static_cast<double>(targets[0].size(0))};
   };
-  Trainer theirs(program, torch_pipeline(model, loss, 2), options);
+  Trainer theirs({program}, torch_pipeline(model, loss, 2), options);
   {
     const torch::NoGradGuard plain;
     for (auto& each : model->named_parameters())

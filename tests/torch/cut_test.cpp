@@ -112,9 +112,9 @@ TEST(TorchThreads, AreAsManyAsARankIsGiven) {
   for (const int count : {1, 2}) {
     const Threads threads;
     const torch::nn::Sequential model(narrow(), threads);
-    Trainer trainer(generate("1f1b", {.ranks = 2, .micro_batches = 2}),
+    Trainer trainer({generate("1f1b", {.ranks = 2, .micro_batches = 2})},
                     torch_pipeline(model, light_loss, 2, {.threads_per_rank = count}),
-                    {.executor = "ranks"});
+                    {.run = {.executor = "ranks"}});
     const TorchUnits::Tensors rows{torch::ones({2, kColumns})};
     TorchUnits data({rows, rows}, {rows, rows});
     (void)trainer.step(data, 4);

@@ -80,8 +80,8 @@ double tokens_of(Batch& batch) {
 Trainer ragged_trainer(const torch::nn::Sequential& model,
                        const std::string& schedule,
                        const TorchLossWeight& weight) {
-  TrainerOptions options{.executor = "ranks"};
-  options.learning_rate.base = kLearningRate;
+  TrainerOptions options{.run = {.executor = "ranks"}};
+  options.step.learning_rate.base = kLearningRate;
   return {generate(schedule, {.ranks = 2, .micro_batches = kRaggedParts}),
           torch_pipeline(model, token_loss, 2, {.loss_weight = weight}),
           options};
@@ -121,9 +121,9 @@ TEST(TorchLossWeight, RaggedMiniBatch_DividesByTokens) {
 TEST(TorchLossWeight, LetsFitTrainOnRaggedLines) {
   const Dataset text = lines().train;
   const torch::nn::Sequential model = reader(text.classes);
-  TrainerOptions options{.batch_size = 16, .epochs = 4};
-  options.learning_rate.base = kLearningRate;
-  Trainer trainer(generate("1f1b", {.ranks = 2, .micro_batches = kRaggedParts}),
+  TrainerOptions options{.fit = {.batch_size = 16, .epochs = 4}};
+  options.step.learning_rate.base = kLearningRate;
+  Trainer trainer({generate("1f1b", {.ranks = 2, .micro_batches = kRaggedParts})},
                   torch_pipeline(model, token_loss, 2, {.loss_weight = tokens_in}),
                   options);
   const FitReport report = trainer.fit(text);

@@ -244,8 +244,8 @@ class TorchCopies {
 
 inline TrainerOptions matrix_options(const TorchCase& of) {
   TrainerOptions options;
-  if (of.place != "ipc" && of.place != "tcp") options.executor = of.place;
-  options.learning_rate.base = kLearningRate;
+  if (of.place != "ipc" && of.place != "tcp") options.run.executor = of.place;
+  options.step.learning_rate.base = kLearningRate;
   return options;
 }
 
@@ -270,7 +270,7 @@ inline Bits train_case(Trainer& trainer, const TorchCase& of, const TorchCopies&
 inline Bits run(const TorchCase& of) {
   const Program program = program_of(of);
   TorchCopies copies(of, program, {});
-  Trainer trainer(program, copies.take(), matrix_options(of));
+  Trainer trainer({program}, copies.take(), matrix_options(of));
   return train_case(trainer, of, copies);
 }
 
@@ -279,7 +279,7 @@ inline Bits run(const TorchCase& of, Endpoint& endpoint, ProcessGroup& group) {
   const Program program = program_of(of);
   const TrainerOptions options = matrix_options(of);
   TorchCopies copies(of, program, endpoint.rank());
-  Trainer trainer(rank_parts(program, copies.take(), options, endpoint, group), options);
+  Trainer trainer(rank_parts({program}, copies.take(), options, endpoint, group), options);
   return train_case(trainer, of, copies);
 }
 

@@ -35,7 +35,8 @@ TEST(TorchStash, IsPredictedOnceUnitsOfEverySizeHaveRun) {
       const Program program = recompute ? insert_recompute(plain) : plain;
       const torch::nn::Sequential model = small_gpt();
       Sentences data(kKeptParts);
-      Trainer trainer(program, torch_pipeline(model, next_word_loss, 2), {.executor = "ranks"});
+      Trainer trainer(
+          {program}, torch_pipeline(model, next_word_loss, 2), {.run = {.executor = "ranks"}});
       const auto predicted = [&] {
         return predict_stash_peaks(trainer.executor().program(), trainer.stages(), sizes_of(data));
       };
@@ -48,9 +49,9 @@ TEST(TorchStash, IsPredictedOnceUnitsOfEverySizeHaveRun) {
 TEST(TorchStash, OfASizeThatNeverRanGrowsWithSamplesAndPositions) {
   const torch::nn::Sequential model = small_gpt();
   Sentences data(1);  // of three samples
-  Trainer trainer(generate("1f1b", {.ranks = 1, .micro_batches = 1}),
+  Trainer trainer({generate("1f1b", {.ranks = 1, .micro_batches = 1})},
                   torch_pipeline(model, next_word_loss, 1),
-                  {.executor = "sequential"});
+                  {.run = {.executor = "sequential"}});
   (void)trainer.step(data, data.total_weight());
   const auto kept = [&](std::int64_t samples, std::int64_t positions) {
     return trainer.stages()[0]

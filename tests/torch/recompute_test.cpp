@@ -95,8 +95,8 @@ void train_plainly(torch::nn::Sequential& model, const Numbers& data) {
 }
 
 TrainerOptions options_of(const std::string& executor) {
-  TrainerOptions options{.executor = executor};
-  options.learning_rate.base = kLearningRate;
+  TrainerOptions options{.run = {.executor = executor}};
+  options.step.learning_rate.base = kLearningRate;
   return options;
 }
 
@@ -105,7 +105,7 @@ void train(const Program& program,
            const std::string& executor,
            const TorchPipelineOptions& pipeline = {}) {
   const Numbers data;
-  Trainer trainer(program,
+  Trainer trainer({program},
                   torch_pipeline(model, distance, program.shape.stages(), pipeline),
                   options_of(executor));
   TorchUnits units = data.units();
@@ -192,7 +192,7 @@ std::size_t peak_of(const Program& program, int width, std::size_t rank) {
                                     torch::nn::Linear(width, width),
                                     torch::nn::Linear(width, 2));
   Trainer trainer(
-      program, torch_pipeline(model, distance, program.shape.stages()), options_of("sequential"));
+      {program}, torch_pipeline(model, distance, program.shape.stages()), options_of("sequential"));
   const Numbers data;
   TorchUnits units = data.units();
   return trainer.step(units, data.weight).peak_stash_bytes.at(rank);

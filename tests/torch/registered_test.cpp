@@ -40,7 +40,7 @@ TorchUnits rows() {
 }
 
 Trainer registered_trainer(const torch::nn::Sequential& model, const TrainerOptions& options) {
-  return {generate("zb-h1", {.ranks = 2, .micro_batches = kRegisteredParts}),
+  return {{generate("zb-h1", {.ranks = 2, .micro_batches = kRegisteredParts})},
           torch_pipeline(model, square_sum, 2),
           options};
 }
@@ -60,7 +60,7 @@ std::string failure_after(const std::function<void(torch::nn::LinearImpl&)>& cha
   torch::manual_seed(2);
   torch::nn::Linear last(4, 4);
   Trainer trainer = registered_trainer(torch::nn::Sequential(torch::nn::Linear(2, 4), last),
-                                       {.executor = "ranks"});
+                                       {.run = {.executor = "ranks"}});
   EXPECT_EQ(failure_of_step(trainer), "no failure");
   change(*last);
   return failure_of_step(trainer);
@@ -112,7 +112,8 @@ std::int64_t batches_seen(const torch::nn::Sequential& model) {
 
 TEST(TorchRegistered, CountOfBatchesGoesThroughACheckpoint) {
   const PrivateDirectory folder(std::filesystem::temp_directory_path());
-  const TrainerOptions options{.executor = "sequential", .save = {.folder = folder.path()}};
+  const TrainerOptions options{.run = {.executor = "sequential"},
+                               .save = {.folder = folder.path()}};
   const torch::nn::Sequential model = normed();
   Trainer trainer = registered_trainer(model, options);
   EXPECT_EQ(failure_of_step(trainer), "no failure");
@@ -120,7 +121,7 @@ TEST(TorchRegistered, CountOfBatchesGoesThroughACheckpoint) {
   EXPECT_EQ(failure_of_step(trainer), "no failure");
 
   const torch::nn::Sequential later = normed();
-  Trainer resumed = registered_trainer(later, {.executor = "sequential"});
+  Trainer resumed = registered_trainer(later, {.run = {.executor = "sequential"}});
   EXPECT_EQ(batches_seen(later), 0);
   (void)resumed.resume(folder.path());
   EXPECT_EQ(batches_seen(later), kRegisteredParts);

@@ -143,9 +143,9 @@ TorchUnits two_numbers() {
 
 /// Two stages in two ranks.
 Trainer trainer_of(const torch::nn::Sequential& model, const std::string& schedule = "zb-h1") {
-  return {generate(schedule, {.ranks = 2, .micro_batches = kUnits}),
+  return {{generate(schedule, {.ranks = 2, .micro_batches = kUnits})},
           torch_pipeline(model, squares, 2),
-          {.executor = "ranks"}};
+          {.run = {.executor = "ranks"}}};
 }
 
 std::string failure_of(Trainer& trainer) {
@@ -279,9 +279,9 @@ TEST(TorchStage, SplitBackward_CallsHooksOncePerUnit) {
     torch::manual_seed(2);
     const Doubler doubler;
     const torch::nn::Sequential model(torch::nn::Linear(2, 4), doubler, torch::nn::Linear(4, 1));
-    Trainer trainer(generate(schedule, {.ranks = 3, .micro_batches = kUnits}),
+    Trainer trainer({generate(schedule, {.ranks = 3, .micro_batches = kUnits})},
                     torch_pipeline(model, squares, 3),
-                    {.executor = "sequential"});
+                    {.run = {.executor = "sequential"}});
     trainer.before_update = [&](std::span<Parameter* const>) {
       gradients.push_back(doubler->layer->weight.grad().clone());
     };

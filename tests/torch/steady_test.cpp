@@ -154,8 +154,8 @@ class Fragile3 {
     return torch::nn::Sequential(Embed(), Block(), Faulty(plan), torch::nn::Linear(kWidth, kWords));
   }
   static TrainerOptions options(const std::string& executor) {
-    TrainerOptions options{.executor = executor};
-    options.learning_rate.base = 1e-4;
+    TrainerOptions options{.run = {.executor = executor}};
+    options.step.learning_rate.base = 1e-4;
     return options;
   }
   TorchLoss loss() {

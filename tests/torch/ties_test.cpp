@@ -85,9 +85,10 @@ torch::nn::Sequential train_tied(Sentences& data, const std::string& schedule, i
   const torch::nn::Sequential model = tied_gpt(Vectors::Apart);
   const auto parts = static_cast<int>(data.tokens().size());
   const Program program = generate(schedule, {.ranks = ranks, .micro_batches = parts});
-  TrainerOptions options{.executor = "ranks", .tied = {{kEmbedding, kHead}}};
-  options.learning_rate.base = kLearningRate;
-  Trainer trainer(program, torch_pipeline(model, next_word_loss, program.shape.stages()), options);
+  TrainerOptions options{.step = {.tied = {{kEmbedding, kHead}}}, .run = {.executor = "ranks"}};
+  options.step.learning_rate.base = kLearningRate;
+  Trainer trainer(
+      {program}, torch_pipeline(model, next_word_loss, program.shape.stages()), options);
   for (int step = 0; step < kTiedSteps; ++step) trainer.step(data, data.total_weight());
   return model;
 }

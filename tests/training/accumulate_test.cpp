@@ -28,15 +28,15 @@ constexpr int kMicroBatches = 8;  // of a mini-batch
 const char* const kModel = "mlp:64-16-16-16-16-10,dropout=0.2";
 
 /// 60 samples in mini-batches of 25, 25 and 10; the last has 8 micro-batches of 2 and 1 samples.
-TrainerOptions options_of(const std::string& schedule, int ranks, int passes) {
-  TrainerOptions options = plain_options(ranks, kMicroBatches / passes);
-  options.schedule = schedule;
-  options.accumulate = passes;
-  options.optimizer.kind = OptimizerKind::AdamW;
-  options.clip_norm = 0.5;
-  options.learning_rate.base = 0.01;
-  options.batch_size = 25;
-  options.epochs = 2;
+TestOptions options_of(const std::string& schedule, int ranks, int passes) {
+  TestOptions options = plain_options(ranks, kMicroBatches / passes);
+  options.pipeline.schedule = schedule;
+  options.step.accumulate = passes;
+  options.step.optimizer.kind = OptimizerKind::AdamW;
+  options.step.clip_norm = 0.5;
+  options.step.learning_rate.base = 0.01;
+  options.fit.batch_size = 25;
+  options.fit.epochs = 2;
   return options;
 }
 
@@ -61,19 +61,20 @@ Course course_of(Trainer& trainer) {
   return course;
 }
 
-Course course_of(const TrainerOptions& options, const std::string& model = kModel) {
-  Trainer trainer(parse_model(model), options);
+Course course_of(const TestOptions& options, const std::string& model = kModel) {
+  Trainer trainer(parse_model(model), options.pipeline, options);
   return course_of(trainer);
 }
 
 /// The same with a process' means for every rank.
-Course course_on_ranks(const TrainerOptions& options) {
+Course course_on_ranks(const TestOptions& options) {
   std::mutex mutex;
   std::vector<Course> courses;
-  on_ranks(*options.ranks, [&](Endpoint& endpoint, ProcessGroup& group) {
-    const Program program = generate(
-        *options.schedule, {.ranks = *options.ranks, .micro_batches = *options.micro_batches});
-    Trainer trainer(rank_parts(parse_model(kModel), program, options, endpoint, group), options);
+  on_ranks(options.pipeline.shape.ranks, [&](Endpoint& endpoint, ProcessGroup& group) {
+    const Program program = generate(options.pipeline.schedule,
+                                     {.ranks = options.pipeline.shape.ranks,
+                                      .micro_batches = options.pipeline.shape.micro_batches});
+    Trainer trainer(rank_parts(parse_model(kModel), {program}, options, endpoint, group), options);
     Course course = course_of(trainer);
     const std::lock_guard lock(mutex);
     courses.push_back(std::move(course));
@@ -91,30 +92,30 @@ TEST_P(Accumulate, GivesTheBitsOfOnePassForEverySchedule) {
   for (const auto& [schedule, ranks] : variants)
     for (const int passes : {2, 4, 8}) {
       if (schedule == "interleaved" && passes == 8) continue;  // needs 2 micro-batches
-      TrainerOptions options = options_of(schedule, ranks, passes);
-      options.executor = GetParam();
-      if (schedule == "interleaved") options.chunks = 2;
+      TestOptions options = options_of(schedule, ranks, passes);
+      options.run.executor = GetParam();
+      if (schedule == "interleaved") options.pipeline.shape.chunks = 2;
       EXPECT_EQ(course_of(options), expected) << schedule << " on " << ranks << ", " << passes;
     }
 }
 
 /// The copies of a stage add up apart, each over all passes, and are added to one another once.
 TEST_P(Accumulate, GivesTheBitsOfOnePassOfABidirectionalPipeline) {
-  TrainerOptions whole = options_of("chimera", 2, 1);
-  whole.executor = GetParam();
+  TestOptions whole = options_of("chimera", 2, 1);
+  whole.run.executor = GetParam();
   const Course expected = course_of(whole);
   for (const int passes : {2, 4}) {
-    TrainerOptions options = options_of("chimera", 2, passes);
-    options.executor = GetParam();
+    TestOptions options = options_of("chimera", 2, passes);
+    options.run.executor = GetParam();
     EXPECT_EQ(course_of(options), expected) << passes;
   }
 }
 
 TEST_P(Accumulate, GivesTheBitsOfOnePassOfTiedWeights) {
   const auto tied = [&](int ranks, int passes) {
-    TrainerOptions options = options_of("1f1b", ranks, passes);
-    options.executor = GetParam();
-    options.tied = {{"layers.2.weight", "layers.4.weight", "layers.6.weight"}};
+    TestOptions options = options_of("1f1b", ranks, passes);
+    options.run.executor = GetParam();
+    options.step.tied = {{"layers.2.weight", "layers.4.weight", "layers.6.weight"}};
     return options;
   };
   const Course expected = course_of(tied(1, 1));
@@ -143,9 +144,9 @@ TEST(AccumulateInHalfPrecision, OverflowingSteps_HaveBitsOfOnePass) {
   const auto run = [](int passes) {
     ModelSpec model = parse_model(kModel);
     model.precision = DType::F16;
-    TrainerOptions options = options_of("1f1b", 2, passes);
-    options.loss_scale = parse_loss_scale("dynamic:initial=16777216,interval=2");
-    Trainer trainer(model, options);
+    TestOptions options = options_of("1f1b", 2, passes);
+    options.step.loss_scale = parse_loss_scale("dynamic:initial=16777216,interval=2");
+    Trainer trainer(model, options.pipeline, options);
     const FitReport report = trainer.fit(first_digits(60));
     EXPECT_GT(report.skipped(), 0);
     return std::pair(trainer.weights_hash(), trainer.state().counters());
@@ -155,10 +156,10 @@ TEST(AccumulateInHalfPrecision, OverflowingSteps_HaveBitsOfOnePass) {
 
 TEST(AccumulateStep, KeepsNoMoreThanItsLargestPass) {
   const auto peaks = [](const std::string& schedule, int micro_batches, int passes) {
-    TrainerOptions options = plain_options(2, micro_batches);
-    options.schedule = schedule;
-    options.accumulate = passes;
-    Trainer trainer(parse_model("mlp:64-16-16-10"), options);
+    TestOptions options = plain_options(2, micro_batches);
+    options.pipeline.schedule = schedule;
+    options.step.accumulate = passes;
+    Trainer trainer(parse_model("mlp:64-16-16-10"), options.pipeline, options);
     Batch batch(first_digits(30), micro_batches * passes);
     const StepReport report = trainer.step(batch);
     std::vector<UnitSize> sizes = unit_sizes(30, 1, micro_batches * passes, 1);
@@ -194,10 +195,10 @@ class Missing final : public StepData {
 };
 
 TEST(AccumulateStep, ThatFailsInALaterPassLeavesNothingBehind) {
-  TrainerOptions options = plain_options(2, 2);
-  options.accumulate = 3;
-  Trainer trainer(parse_model("mlp:64-16-10"), options);
-  Trainer other(parse_model("mlp:64-16-10"), options);
+  TestOptions options = plain_options(2, 2);
+  options.step.accumulate = 3;
+  Trainer trainer(parse_model("mlp:64-16-10"), options.pipeline, options);
+  Trainer other(parse_model("mlp:64-16-10"), options.pipeline, options);
   Batch batch(first_digits(30), 6);
   Missing data(batch, 5);
   try {
@@ -214,9 +215,9 @@ TEST(AccumulateStep, ThatFailsInALaterPassLeavesNothingBehind) {
 }
 
 TEST(AccumulateStep, WantsAMiniBatchWithAllItsMicroBatches) {
-  TrainerOptions options = plain_options(2, 4);
-  options.accumulate = 2;
-  Trainer trainer(parse_model("mlp:64-16-10"), options);
+  TestOptions options = plain_options(2, 4);
+  options.step.accumulate = 2;
+  Trainer trainer(parse_model("mlp:64-16-10"), options.pipeline, options);
   Batch batch(first_digits(30), 4);
   try {
     trainer.step(batch);
@@ -229,10 +230,10 @@ TEST(AccumulateStep, WantsAMiniBatchWithAllItsMicroBatches) {
 
 TEST(AccumulateOptions, AreAtLeastOnePass) {
   for (const int passes : {0, -3, 2'000'000'000}) {
-    TrainerOptions options = plain_options(2, 4);
-    options.accumulate = passes;
+    TestOptions options = plain_options(2, 4);
+    options.step.accumulate = passes;
     try {
-      Trainer trainer(parse_model("mlp:64-16-10"), options);
+      Trainer trainer(parse_model("mlp:64-16-10"), options.pipeline, options);
       ADD_FAILURE() << passes << " passes";
     } catch (const InvalidArgument& error) {
       EXPECT_EQ(std::string(error.what()),
@@ -244,11 +245,13 @@ TEST(AccumulateOptions, AreAtLeastOnePass) {
 
 TEST(AccumulateOptions, AreTheSameInAllProcesses) {
   on_ranks(2, [](Endpoint& endpoint, ProcessGroup& group) {
-    TrainerOptions options = options_of("1f1b", 2, 2);
-    options.accumulate = 2 + endpoint.rank().value;
-    const Program program = generate("1f1b", {.ranks = 2, .micro_batches = *options.micro_batches});
+    TestOptions options = options_of("1f1b", 2, 2);
+    options.step.accumulate = 2 + endpoint.rank().value;
+    const Program program =
+        generate("1f1b", {.ranks = 2, .micro_batches = options.pipeline.shape.micro_batches});
     try {
-      Trainer trainer(rank_parts(parse_model(kModel), program, options, endpoint, group), options);
+      Trainer trainer(rank_parts(parse_model(kModel), {program}, options, endpoint, group),
+                      options);
       ADD_FAILURE() << "the ranks differ";
     } catch (const Mismatch& error) {
       EXPECT_THAT(error.what(),

@@ -23,7 +23,9 @@ using testing::HasSubstr;
 struct Job {
   std::string schedule = "1f1b";
   int micro_batches = 4;
-  TrainerOptions options = {.learning_rate = {.base = 0.1}, .batch_size = 20, .epochs = 1};
+  std::vector<int> boundaries = {};
+  TrainerOptions options = {.step = {.learning_rate = {.base = 0.1}},
+                            .fit = {.batch_size = 20, .epochs = 1}};
   Dataset data;
   std::int64_t evaluated_at_once = 0;
 };
@@ -43,8 +45,10 @@ Job usual_job() {
 void train(const Job& job, Endpoint& endpoint) {
   ProcessGroup group(endpoint);
   const Program program = generate(job.schedule, {.ranks = 2, .micro_batches = job.micro_batches});
-  Trainer trainer(rank_parts(parse_model("mlp:64-8-10"), program, job.options, endpoint, group),
-                  job.options);
+  Trainer trainer(
+      rank_parts(
+          parse_model("mlp:64-8-10"), {program, job.boundaries}, job.options, endpoint, group),
+      job.options);
   trainer.fit(job.data);
   (void)trainer.evaluate(job.data, job.evaluated_at_once);
 }
@@ -83,38 +87,35 @@ TEST(Agreement, EveryRankHearsWhichPlanOrSettingDiffers) {
   expect_complaint([](Job& job) { job.schedule = "gpipe"; },
                    "schedule differs: rank 0 has '1f1b p=2 m=4', rank 1 has 'gpipe p=2 m=4'");
   expect_complaint([](Job& job) { job.micro_batches = 5; }, "schedule differs: rank 0 has '1f1b");
-  expect_complaint([](Job& job) { job.options.recompute = {.kind = RecomputeKind::All}; },
+  expect_complaint([](Job& job) { job.options.run.recompute = {.kind = RecomputeKind::All}; },
                    "plan differs: rank 0 has '");
-  expect_complaint(
-      [](Job& job) {
-        job.options.boundaries = {0, 1, 2};
-      },
-      "cut differs: rank 0 has 'even', rank 1 has '0,1,2'");
-  expect_complaint([](Job& job) { job.options.seed = 7; },
+  expect_complaint([](Job& job) { job.boundaries = {1}; },
+                   "cut differs: rank 0 has 'even', rank 1 has '0,1,2'");
+  expect_complaint([](Job& job) { job.options.step.seed = 7; },
                    "seed differs: rank 0 has '1', rank 1 has '7'");
-  expect_complaint([](Job& job) { job.options.optimizer.kind = OptimizerKind::Sgd; },
+  expect_complaint([](Job& job) { job.options.step.optimizer.kind = OptimizerKind::Sgd; },
                    "optimizer differs: rank 0 has 'adamw', rank 1 has 'sgd'");
-  expect_complaint([](Job& job) { job.options.optimizer.beta2 = 0.9999; },
+  expect_complaint([](Job& job) { job.options.step.optimizer.beta2 = 0.9999; },
                    "beta2 differs: rank 0 has '0.999', rank 1 has '0.9999'");
-  expect_complaint([](Job& job) { job.options.optimizer.weight_decay = 1e-9; },
+  expect_complaint([](Job& job) { job.options.step.optimizer.weight_decay = 1e-9; },
                    "weight decay differs: rank 0 has '0', rank 1 has '1e-09'");
-  expect_complaint([](Job& job) { job.options.learning_rate.base *= 1 + 1e-15; },
+  expect_complaint([](Job& job) { job.options.step.learning_rate.base *= 1 + 1e-15; },
                    "learning rate differs: rank 0 has '0.1");
-  expect_complaint([](Job& job) { job.options.learning_rate.warm_up = 2; }, "warm-up differs");
+  expect_complaint([](Job& job) { job.options.step.learning_rate.warm_up = 2; }, "warm-up differs");
   expect_complaint(
-      [](Job& job) { job.options.learning_rate.function = [](std::int64_t) { return 0.1; }; },
+      [](Job& job) { job.options.step.learning_rate.function = [](std::int64_t) { return 0.1; }; },
       "learning-rate schedule differs: rank 0 has 'constant', rank 1 has 'one of its own'");
   expect_complaint(
       [](Job& job) {
-        job.options.learning_rate = {.kind = LearningRateKind::Step, .base = 0.1, .every = 3};
+        job.options.step.learning_rate = {.kind = LearningRateKind::Step, .base = 0.1, .every = 3};
       },
       "learning-rate schedule differs: rank 0 has 'constant', rank 1 has 'step:every=3'");
-  expect_complaint([](Job& job) { job.options.frozen = {"layers.0.*"}; },
-                   "frozen parameters differs: rank 0 has 'none', rank 1 has 'layers.0.*");
   expect_complaint(
-      [](Job& job) { job.options.parameters = {parse_parameter_group("*.bias:lr=0.1,frozen")}; },
+      [](Job& job) {
+        job.options.step.parameters = {parse_parameter_group("*.bias:lr=0.1,frozen")};
+      },
       "parameter groups differs: rank 0 has 'none', rank 1 has '*.bias:lr=0.1,frozen=yes'");
-  expect_complaint([](Job& job) { job.options.clip_norm = 1; },
+  expect_complaint([](Job& job) { job.options.step.clip_norm = 1; },
                    "clip norm differs: rank 0 has 'none', rank 1 has '1'");
   expect_complaint([](Job& job) { job.options.save.folder = "/nowhere"; },
                    "checkpoints differs: rank 0 has 'not saved', rank 1 has 'saved every 0 steps'");
@@ -124,9 +125,9 @@ TEST(Agreement, EveryRankHearsWhatDiffersInTheData) {
   expect_complaint([](Job& job) { job.data = digits_from(0, 39); },
                    "number of samples differs: rank 0 has '40', rank 1 has '39'");
   expect_complaint([](Job& job) { job.data = digits_from(1, 40); }, "data differs: rank 0 has '");
-  expect_complaint([](Job& job) { job.options.batch_size = 10; },
+  expect_complaint([](Job& job) { job.options.fit.batch_size = 10; },
                    "batch size differs: rank 0 has '20', rank 1 has '10'");
-  expect_complaint([](Job& job) { job.options.steps = 1; }, "steps differs: rank 0 has '0'");
+  expect_complaint([](Job& job) { job.options.fit.steps = 1; }, "steps differs: rank 0 has '0'");
   expect_complaint([](Job& job) { job.evaluated_at_once = 7; },
                    "batch size differs: rank 0 has '20', rank 1 has '7'");
 }
@@ -141,9 +142,9 @@ std::string complaint_of_step(const std::function<StepData&(int rank, Batch& bat
   for (int rank = 0; rank < 2; ++rank)
     ranks.emplace_back([&, rank, endpoint = hub.endpoint(Rank{rank})] {
       ProcessGroup group(*endpoint);
-      const TrainerOptions options{.accumulate = accumulate};
+      const TrainerOptions options{.step = {.accumulate = accumulate}};
       const Program program = generate("1f1b", {.ranks = 2, .micro_batches = 2});
-      Trainer trainer(rank_parts(parse_model("mlp:64-8-10"), program, options, *endpoint, group),
+      Trainer trainer(rank_parts(parse_model("mlp:64-8-10"), {program}, options, *endpoint, group),
                       options);
       Batch batch(digits_from(first(rank), 7), 2 * accumulate);
       const std::string before = trainer.weights_hash();
@@ -236,9 +237,9 @@ TEST(Agreement, OfStopsIsSoughtWhereAnyRankCanStop) {
   for (int rank = 0; rank < 2; ++rank)
     ranks.emplace_back([&, rank, endpoint = hub.endpoint(Rank{rank})] {
       ProcessGroup group(*endpoint, std::chrono::seconds(60));
-      const TrainerOptions options{.batch_size = 10, .epochs = 2};
+      const TrainerOptions options{.fit = {.batch_size = 10, .epochs = 2}};
       const Program program = generate("1f1b", {.ranks = 2, .micro_batches = 2});
-      Trainer trainer(rank_parts(parse_model("mlp:64-8-10"), program, options, *endpoint, group),
+      Trainer trainer(rank_parts(parse_model("mlp:64-8-10"), {program}, options, *endpoint, group),
                       options);
       std::stop_source stop;
       trainer.on_step = [&](const StepReport& step) {

@@ -66,16 +66,16 @@ ModelSpec causal_model() {
   return model;
 }
 
-TrainerOptions options_for(const std::string& schedule, int ranks, int slices) {
-  TrainerOptions options;
-  options.schedule = schedule;
-  options.ranks = ranks;
-  if (slices > 1) options.slices = slices;
-  options.micro_batches = kFourMicroBatches;
-  options.batch_size = kSamplesInAll;
-  options.learning_rate = {.base = 1e-2};
-  options.clip_norm = 0.4;
-  options.deadline = std::chrono::seconds(60);
+TestOptions options_for(const std::string& schedule, int ranks, int slices) {
+  TestOptions options;
+  options.pipeline.schedule = schedule;
+  options.pipeline.shape.ranks = ranks;
+  if (slices > 1) options.pipeline.shape.slices = slices;
+  options.pipeline.shape.micro_batches = kFourMicroBatches;
+  options.fit.batch_size = kSamplesInAll;
+  options.step.learning_rate = {.base = 1e-2};
+  options.step.clip_norm = 0.4;
+  options.run.deadline = std::chrono::seconds(60);
   return options;
 }
 
@@ -120,8 +120,8 @@ std::vector<std::vector<float>> plain_gradients(int slices) {
   return gradients;
 }
 
-std::vector<std::vector<float>> first_gradients(const TrainerOptions& options) {
-  Trainer trainer(causal_model(), options);
+std::vector<std::vector<float>> first_gradients(const TestOptions& options) {
+  Trainer trainer(causal_model(), options.pipeline, options);
   std::vector<std::vector<float>> gradients;
   trainer.before_update = [&](std::span<Parameter* const> parameters) {
     for (const Parameter* parameter : parameters) {
@@ -130,7 +130,7 @@ std::vector<std::vector<float>> first_gradients(const TrainerOptions& options) {
     }
   };
   const Dataset data = sequences();
-  Batch batch(data, kFourMicroBatches, options.slices.value_or(1));
+  Batch batch(data, kFourMicroBatches, options.pipeline.shape.slices.value_or(1));
   static_cast<void>(trainer.step(batch));
   return gradients;
 }
@@ -161,10 +161,10 @@ TEST_P(AnyShapeOn, Slices_HaveGradientsOfPlainLoop) {
                          Case{"seq-smart-vpp", 2, 2, 2}})
     for (const bool recompute : {false, true}) {
       SCOPED_TRACE(std::string(of.schedule) + (recompute ? ", recompute" : ""));
-      TrainerOptions options = options_for(of.schedule, of.ranks, of.slices);
-      options.chunks = of.chunks;
-      options.executor = executor_named(GetParam());
-      if (recompute) options.recompute = {.kind = RecomputeKind::All};
+      TestOptions options = options_for(of.schedule, of.ranks, of.slices);
+      options.pipeline.shape.chunks = of.chunks;
+      options.run.executor = executor_named(GetParam());
+      if (recompute) options.run.recompute = {.kind = RecomputeKind::All};
       EXPECT_EQ(first_gradients(options), plain_gradients(of.slices));
     }
 }
@@ -173,47 +173,47 @@ TEST_P(AnyShapeOn, Branches_HaveGradientsOfPlainLoop) {
   const auto expected = plain_gradients(1);
   for (const char* schedule : {"gpipe", "1f1b", "zb-h1", "interleaved", "zb-v"}) {
     SCOPED_TRACE(schedule);
-    TrainerOptions options = options_for(schedule, 3, 1);
-    options.executor = executor_named(GetParam());
-    if (options.schedule == "interleaved") options.chunks = 2;
-    if (options.schedule == "interleaved" || options.schedule == "zb-v") options.ranks = 2;
+    TestOptions options = options_for(schedule, 3, 1);
+    options.run.executor = executor_named(GetParam());
+    if (options.pipeline.schedule == "interleaved") options.pipeline.shape.chunks = 2;
+    if (options.pipeline.schedule == "interleaved" || options.pipeline.schedule == "zb-v")
+      options.pipeline.shape.ranks = 2;
     EXPECT_EQ(first_gradients(options), expected);
   }
-  for (const std::vector<int>& cut :
-       {std::vector<int>{0, 1, 5, 10}, {0, 4, 6, 10}, {0, 8, 9, 10}}) {
-    TrainerOptions options = options_for("1f1b", 3, 1);
-    options.executor = executor_named(GetParam());
-    options.boundaries = cut;
+  for (const std::vector<int>& cut : {std::vector<int>{1, 5}, {4, 6}, {8, 9}}) {
+    TestOptions options = options_for("1f1b", 3, 1);
+    options.run.executor = executor_named(GetParam());
+    options.pipeline.boundaries = cut;
     EXPECT_EQ(first_gradients(options), expected) << testing::PrintToString(cut);
   }
 }
 
 TEST_P(AnyShapeOn, TrainingEndsWithTheWeightsOfOneRank) {
   const Dataset data = sequences();
-  const auto trained = [&](TrainerOptions options) {
-    options.batch_size = 10;  // the last mini-batch has 2 samples for 4 micro-batches
-    options.epochs = 3;
-    Trainer trainer(causal_model(), options);
+  const auto trained = [&](TestOptions options) {
+    options.fit.batch_size = 10;  // the last mini-batch has 2 samples for 4 micro-batches
+    options.fit.epochs = 3;
+    Trainer trainer(causal_model(), options.pipeline, options);
     trainer.fit(data);
     const Score score = trainer.evaluate(data, 7);
     EXPECT_EQ(score.loss.judged, 158);  // of 198 positions the 40 of weight 0 are not looked at
     return trainer.weights_hash() + " " + std::to_string(score.mean_loss());
   };
-  TrainerOptions alone = options_for("seq-1f1b", 1, 3);
-  alone.executor = "sequential";
-  TrainerOptions cut = options_for("seq-1f1b", 4, 3);
-  cut.executor = executor_named(GetParam());
+  TestOptions alone = options_for("seq-1f1b", 1, 3);
+  alone.run.executor = "sequential";
+  TestOptions cut = options_for("seq-1f1b", 4, 3);
+  cut.run.executor = executor_named(GetParam());
   EXPECT_EQ(trained(cut), trained(alone));
 }
 
 TEST_P(AnyShapeOn, CountsTheStashBytesThatThePlanPredicts) {
   for (const bool recompute : {false, true})
     for (const int slices : {1, 3}) {
-      TrainerOptions options = options_for("seq-1f1b", 3, slices);
-      options.executor = executor_named(GetParam());
-      if (recompute) options.recompute = {.kind = RecomputeKind::All};
-      if (slices == 1) options.schedule = "1f1b";
-      Trainer trainer(causal_model(), options);
+      TestOptions options = options_for("seq-1f1b", 3, slices);
+      options.run.executor = executor_named(GetParam());
+      if (recompute) options.run.recompute = {.kind = RecomputeKind::All};
+      if (slices == 1) options.pipeline.schedule = "1f1b";
+      Trainer trainer(causal_model(), options.pipeline, options);
       const Dataset data = sequences();
       Batch batch(data, kFourMicroBatches, slices);
       EXPECT_EQ(trainer.step(batch).peak_stash_bytes,
@@ -226,8 +226,8 @@ TEST_P(AnyShapeOn, CountsTheStashBytesThatThePlanPredicts) {
 
 TEST(AnyShape, PredictionsOfSlicesAreJoined) {
   const Dataset data = sequences();
-  Trainer sliced(causal_model(), options_for("seq-1f1b", 2, 3));
-  Trainer whole(causal_model(), options_for("1f1b", 2, 1));
+  Trainer sliced = trainer_of(causal_model(), options_for("seq-1f1b", 2, 3));
+  Trainer whole = trainer_of(causal_model(), options_for("1f1b", 2, 1));
   const Tensor parts = sliced.predict(data, 10);
   const Tensor all = whole.predict(data, 10);
   ASSERT_EQ(parts.dims(), (Dims{kSamplesInAll, kLength, kTokens}));
@@ -254,7 +254,7 @@ TEST(AnyShape, SamplesWithoutASequenceCannotBeSliced) {
 TEST(AnyShape, AProgramWithOtherEdgesIsRefused) {
   Program program = generate("1f1b", {.ranks = 2, .micro_batches = 2});
   program.shape.edges = {{Stage{0}, 0, Stage{1}, 0}, {Stage{0}, 1, Stage{1}, 1}};
-  EXPECT_THAT([&] { Trainer(parse_model("mlp:64-8-10"), program); },
+  EXPECT_THAT([&] { Trainer(parse_model("mlp:64-8-10"), {program}); },
               testing::ThrowsMessage<InvalidArgument>(
                   testing::HasSubstr("not those of the model at this cut")));
 }

@@ -25,20 +25,20 @@ ModelSpec small_network(const char* statistics = "deferred") {
   return model;
 }
 
-TrainerOptions job(const std::string& schedule, const std::string& executor, int ranks) {
-  TrainerOptions options = plain_options(ranks, 4);
-  options.optimizer.kind = OptimizerKind::Adam;
-  options.learning_rate.base = 0.01;
-  options.clip_norm = 0.5;
-  options.batch_size = 22;
-  options.epochs = 2;
-  options.schedule = schedule;
-  options.executor = executor;
+TestOptions job(const std::string& schedule, const std::string& executor, int ranks) {
+  TestOptions options = plain_options(ranks, 4);
+  options.step.optimizer.kind = OptimizerKind::Adam;
+  options.step.learning_rate.base = 0.01;
+  options.step.clip_norm = 0.5;
+  options.fit.batch_size = 22;
+  options.fit.epochs = 2;
+  options.pipeline.schedule = schedule;
+  options.run.executor = executor;
   return options;
 }
 
-std::string hash_after(const ModelSpec& model, const TrainerOptions& options) {
-  Trainer trainer(model, options);
+std::string hash_after(const ModelSpec& model, const TestOptions& options) {
+  Trainer trainer(model, options.pipeline, options);
   trainer.fit(first_digits(50));
   return trainer.weights_hash();
 }
@@ -54,8 +54,8 @@ TEST_P(BatchNormBits, EverySchedule_HasBitsOfOneRank) {
   const std::string alone = hash_after(model, job("gpipe", "sequential", 1));
   for (const char* schedule : {"gpipe", "1f1b", "zb-h1"})
     EXPECT_EQ(hash_after(model, job(schedule, executor, 3)), alone) << schedule;
-  TrainerOptions recomputing = job("1f1b", executor, 4);
-  recomputing.recompute = parse_recompute("all");
+  TestOptions recomputing = job("1f1b", executor, 4);
+  recomputing.run.recompute = parse_recompute("all");
   EXPECT_EQ(hash_after(model, recomputing), alone);
 }
 
@@ -78,9 +78,9 @@ std::vector<float> numbers(const Trainer& trainer, const std::string& name) {
 
 TEST(BatchNormTraining, Statistics_ChangeOncePerStep) {
   for (const char* statistics : {"deferred", "immediate"}) {
-    TrainerOptions options = job("1f1b", "sequential", 2);
-    options.max_skipped = 2;
-    Trainer trainer(small_network(statistics), options);
+    TestOptions options = job("1f1b", "sequential", 2);
+    options.step.max_skipped = 2;
+    Trainer trainer(small_network(statistics), options.pipeline, options);
     bool overflow = false;
     std::vector<std::string> seen;
     trainer.before_update = [&](std::span<Parameter* const> parameters) {
@@ -107,12 +107,12 @@ TEST(BatchNormTraining, Statistics_ChangeOncePerStep) {
 }
 
 TEST(BatchNormTraining, Statistics_IgnoreOptimizerAndLossScale) {
-  TrainerOptions options = job("1f1b", "sequential", 2);
-  options.optimizer.weight_decay = 0.1;
+  TestOptions options = job("1f1b", "sequential", 2);
+  options.step.optimizer.weight_decay = 0.1;
   const std::string plain = hash_after(small_network(), options);
-  options.loss_scale = parse_loss_scale("static:1024");
+  options.step.loss_scale = parse_loss_scale("static:1024");
   EXPECT_EQ(hash_after(small_network(), options), plain);
-  Trainer trainer(small_network(), options);
+  Trainer trainer(small_network(), options.pipeline, options);
   EXPECT_FALSE(trainer.state().is_trained("layers.2.running_mean"));
   EXPECT_THAT(trainer.state().parts("layers.2.running_mean"),
               testing::ElementsAre("value", "gradient"));
@@ -120,11 +120,11 @@ TEST(BatchNormTraining, Statistics_IgnoreOptimizerAndLossScale) {
 }
 
 TEST(BatchNormTraining, Replicas_ShareDeferredStatistics) {
-  TrainerOptions options = job("1f1b", "sequential", 2);
-  options.epochs = 1;
-  Trainer alone(small_network(), options);
-  options.schedule = "chimera";
-  Trainer trainer(small_network(), options);
+  TestOptions options = job("1f1b", "sequential", 2);
+  options.fit.epochs = 1;
+  Trainer alone(small_network(), options.pipeline, options);
+  options.pipeline.schedule = "chimera";
+  Trainer trainer(small_network(), options.pipeline, options);
   trainer.fit(first_digits(22));
   alone.fit(first_digits(22));
   for (const char* name : {"layers.2.running_mean", "layers.2.running_var"}) {
@@ -133,23 +133,24 @@ TEST(BatchNormTraining, Replicas_ShareDeferredStatistics) {
     for (std::size_t i = 0; i < shared.size(); ++i) EXPECT_NEAR(shared[i], expected[i], 1e-6);
   }
   EXPECT_EQ(numbers(trainer, "layers.2.batches_tracked")[0], 1);
-  EXPECT_THAT([&] { const Trainer refused(small_network("immediate"), options); },
+  EXPECT_THAT([&] { const Trainer refused(small_network("immediate"), options.pipeline, options); },
               ThrowsMessage<InvalidArgument>(HasSubstr("can have no copies")));
 }
 
 TEST(BatchNormTraining, WarnsThatMicroBatchesDecide) {
-  EXPECT_THAT(Trainer(small_network(), job("1f1b", "sequential", 2)).warnings(),
+  EXPECT_THAT(trainer_of(small_network(), job("1f1b", "sequential", 2)).warnings(),
               testing::ElementsAre(HasSubstr("each of the 4 micro-batches")));
-  TrainerOptions whole = job("1f1b", "sequential", 1);
-  whole.micro_batches = 1;
-  EXPECT_TRUE(Trainer(small_network(), whole).warnings().empty());
-  EXPECT_TRUE(Trainer(parse_model("mlp:64-8-10"), job("1f1b", "sequential", 2)).warnings().empty());
+  TestOptions whole = job("1f1b", "sequential", 1);
+  whole.pipeline.shape.micro_batches = 1;
+  EXPECT_TRUE(Trainer(small_network(), whole.pipeline, whole).warnings().empty());
+  EXPECT_TRUE(
+      trainer_of(parse_model("mlp:64-8-10"), job("1f1b", "sequential", 2)).warnings().empty());
 }
 
-TrainerOptions in_micro_batches(std::int64_t batch_size, int micro_batches) {
-  TrainerOptions options = plain_options(2, micro_batches);
-  options.batch_size = batch_size;
-  options.epochs = 1;
+TestOptions in_micro_batches(std::int64_t batch_size, int micro_batches) {
+  TestOptions options = plain_options(2, micro_batches);
+  options.fit.batch_size = batch_size;
+  options.fit.epochs = 1;
   return options;
 }
 
@@ -157,7 +158,7 @@ TEST(BatchNormOverOneValue, InEveryMicroBatch_IsRejected) {
   const ModelSpec model = parse_model("mlp:64-32-10,norm=batch");
   const Dataset data = first_digits(60);
   for (const std::int64_t size : {2, 8}) {
-    Trainer trainer(model, in_micro_batches(size, 8));
+    Trainer trainer = trainer_of(model, in_micro_batches(size, 8));
     EXPECT_THAT([&] { trainer.fit(data); },
                 ThrowsMessage<InvalidArgument>(
                     HasSubstr("micro_batches: " + std::to_string(size) +
@@ -167,22 +168,22 @@ TEST(BatchNormOverOneValue, InEveryMicroBatch_IsRejected) {
     EXPECT_EQ(trainer.state().counters().mini_batches, 0);
   }
   // As few samples in all; a channel of images has a value per pixel; layer norm needs no others.
-  Trainer few(model, in_micro_batches(128, 8));
+  Trainer few = trainer_of(model, in_micro_batches(128, 8));
   EXPECT_THROW(few.fit(first_digits(8)), InvalidArgument);
-  Trainer images(small_network(), in_micro_batches(8, 8));
+  Trainer images = trainer_of(small_network(), in_micro_batches(8, 8));
   EXPECT_NO_THROW(images.fit(data));
-  Trainer rows(parse_model("mlp:64-32-10,norm"), in_micro_batches(8, 8));
+  Trainer rows = trainer_of(parse_model("mlp:64-32-10,norm"), in_micro_batches(8, 8));
   EXPECT_NO_THROW(rows.fit(data));
 }
 
 TEST(BatchNormOverOneValue, InSomeMicroBatches_IsAWarning) {
   const ModelSpec model = parse_model("mlp:64-32-10,norm=batch");
-  Trainer trainer(model, in_micro_batches(12, 8));
+  Trainer trainer = trainer_of(model, in_micro_batches(12, 8));
   EXPECT_THAT(trainer.warnings(),
               testing::Contains(HasSubstr(
                   "one value a channel in 4 of the 8 micro-batches of a mini-batch of 12")));
   EXPECT_NO_THROW(trainer.fit(first_digits(24)));
-  const Trainer last(model, in_micro_batches(16, 8));
+  const Trainer last = trainer_of(model, in_micro_batches(16, 8));
   EXPECT_THAT(last.warnings(19),
               testing::Contains(HasSubstr("in 3 of the 8 micro-batches of a mini-batch of 3")));
   EXPECT_THAT(last.warnings(16), testing::Not(testing::Contains(HasSubstr("one value"))));

@@ -9,6 +9,7 @@
 #include "millrace/scheduler/plan/generators.hpp"
 #include "millrace/scheduler/plan/passes.hpp"
 #include "millrace/training/rank_parts.hpp"
+#include "support/test_options.hpp"
 
 namespace millrace {
 namespace {
@@ -173,19 +174,19 @@ TEST(ChannelDepths, AreAnsweredBetweenNeighboursAndNotAroundARing) {
 TEST(ChannelDepths, OfAModelHoldTheMessagesOfAllItsLinks) {
   const ModelSpec model = parse_model("mlp:8-8-8-8-8-8,residual");
   const Program program = generate("gpipe", {.ranks = 3, .micro_batches = 4});
-  TrainerOptions options;
-  options.ranks = 3;
-  options.micro_batches = 4;
-  options.boundaries = {0, 3, 4, model.layer_count()};
+  TestOptions options;
+  options.pipeline.shape.ranks = 3;
+  options.pipeline.shape.micro_batches = 4;
+  options.pipeline.boundaries = {3, 4};
   const auto by_channel = [](const std::vector<ChannelDepth>& channels) {
     std::map<Name, int> depths;
     for (const ChannelDepth& channel : channels)
       depths[{channel.source.value, channel.destination.value, channel.direction}] = channel.depth;
     return depths;
   };
-  options.schedule = "gpipe";
-  const Trainer trainer(model, options);
-  const auto depths = by_channel(channel_depths(model, program, options));
+  options.pipeline.schedule = "gpipe";
+  const Trainer trainer(model, options.pipeline, options);
+  const auto depths = by_channel(channel_depths(model, {program}, options));
   EXPECT_EQ(depths, by_channel(channel_depths(trainer.executor().program())));
   EXPECT_TRUE(depths.contains({0, 2, Direction::Forward}));
   EXPECT_FALSE(by_channel(channel_depths(program)).contains({0, 2, Direction::Forward}));
@@ -201,13 +202,12 @@ TEST(ChannelTensors, AreTheMaximumOfTheSlowestReceiver) {
         std::string widths = "mlp:8";
         for (int stage = 0; stage < stages; ++stage) widths += "-8";
         const ModelSpec model = parse_model(widths);
-        TrainerOptions options;
-        options.accumulate = static_cast<int>(passes);
-        options.batch_size = std::int64_t{16} * options.accumulate;
-        options.boundaries = even_boundaries(model, stages);
+        TestOptions options;
+        options.step.accumulate = static_cast<int>(passes);
+        options.fit.batch_size = std::int64_t{16} * options.step.accumulate;
         const Program training = receive_before_use(insert_messages_before_use(program));
         const Program evaluation = insert_messages_before_use(forward_program(program.shape));
-        for (const ChannelDepth& channel : channel_depths(model, program, options)) {
+        for (const ChannelDepth& channel : channel_depths(model, {program}, options)) {
           const Name name{channel.source.value, channel.destination.value, channel.direction};
           ASSERT_EQ(channel.tensors.size(), 1U);
           EXPECT_EQ(channel.tensors[0].bytes, 2U * 8 * sizeof(float));
@@ -223,11 +223,11 @@ TEST(ChannelTensors, AreTheMaximumOfTheSlowestReceiver) {
 TEST(ChannelTensors, HaveSizeOfLargestMicroBatch) {
   ModelSpec model = parse_model("gpt:layers=2,d=16,heads=2,context=8,vocabulary=32");
   const Program program = generate("gpipe", {.ranks = 2, .micro_batches = 2});
-  TrainerOptions options;
-  options.ranks = options.micro_batches = 2;
-  options.batch_size = 13;
+  TestOptions options;
+  options.pipeline.shape.ranks = options.pipeline.shape.micro_batches = 2;
+  options.fit.batch_size = 13;
   const auto of = [&](int copies) {
-    const auto depths = channel_depths(model, program, options, copies);
+    const auto depths = channel_depths(model, {program}, options, copies);
     return depths.at(0).tensors.at(0).bytes;
   };
   EXPECT_EQ(of(1), 7U * 8 * 16 * sizeof(float));
@@ -235,7 +235,7 @@ TEST(ChannelTensors, HaveSizeOfLargestMicroBatch) {
   model.precision = DType::BF16;
   EXPECT_EQ(of(2), 4U * 8 * 16 * 2);
   model.context = 0;  // whatever comes
-  EXPECT_TRUE(channel_depths(model, program, options).at(0).tensors.empty());
+  EXPECT_TRUE(channel_depths(model, {program}, options).at(0).tensors.empty());
 }
 
 TEST(ChannelDepths, OfAProgramThatDeadlocksAreRefused) {

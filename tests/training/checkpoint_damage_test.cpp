@@ -33,9 +33,9 @@ class Damaged : public testing::Test {
   Damaged()
       : folder_(std::string("damage_") +
                 testing::UnitTest::GetInstance()->current_test_info()->name()) {
-    TrainerOptions options = saved_options(folder_.path());
+    TestOptions options = saved_options(folder_.path());
     options.save.every_steps = 1;
-    Trainer trainer(parse_model("mlp:64-6-10"), options);
+    Trainer trainer(parse_model("mlp:64-6-10"), options.pipeline, options);
     fit_steps(trainer, first_digits(60), 2);
     place_ = folder_.path() + "/step-0000000002";
     files_ = files_in(place_);
@@ -116,7 +116,7 @@ TEST_F(Damaged, FilesThatAreNotRegularAreRejectedAndPassedOver) {
     fs::remove(place_ + "/" + file);
     ASSERT_EQ(::mkfifo((place_ + "/" + file).c_str(), 0600), 0);
     EXPECT_THAT(refusal(), HasSubstr(file + ": is not a regular file"));
-    Trainer next(parse_model("mlp:64-6-10"), saved_options(folder_.path()));
+    Trainer next = trainer_of(parse_model("mlp:64-6-10"), saved_options(folder_.path()));
     EXPECT_EQ(next.resume(folder_.path()).folder, folder_.path() + "/step-0000000001") << file;
     fs::remove(place_ + "/" + file);
     write(file, bytes);
@@ -128,7 +128,7 @@ TEST_F(Damaged, RunFileMakesResumeTakeTheNextOlderCheckpoint) {
   other[other.find("\"ranks\"") + 1] = 'R';
   write("run.json", other);
 
-  Trainer next(parse_model("mlp:64-6-10"), saved_options(folder_.path()));
+  Trainer next = trainer_of(parse_model("mlp:64-6-10"), saved_options(folder_.path()));
   const ResumeReport report = next.resume(folder_.path());
   EXPECT_EQ(report.folder, folder_.path() + "/step-0000000001");
   ASSERT_EQ(report.damaged.size(), 1U);

@@ -40,11 +40,11 @@ constexpr int kKept = 2;
 /// Calls before the first step: the folder is made, and a checkpoint's room tried.
 constexpr int kTried = testing_training::kCallsOfFolder + testing_training::kCallsOfProbe;
 
-TrainerOptions small_options(const std::string& folder, std::shared_ptr<FileSystem> files) {
-  TrainerOptions options = plain_options(1, 2);
-  options.optimizer.kind = OptimizerKind::Momentum;
-  options.batch_size = 10;
-  options.steps = 4;
+TestOptions small_options(const std::string& folder, std::shared_ptr<FileSystem> files) {
+  TestOptions options = plain_options(1, 2);
+  options.step.optimizer.kind = OptimizerKind::Momentum;
+  options.fit.batch_size = 10;
+  options.fit.steps = 4;
   options.save.folder = folder;
   options.save.every_steps = 1;
   options.save.keep = kKept;
@@ -64,7 +64,7 @@ struct Outcome {
 /// Four steps and as many saves, over a folder that has none.
 Outcome train(const std::string& folder, const std::shared_ptr<FileSystem>& files) {
   Outcome outcome;
-  Trainer trainer(parse_model(kSmall), small_options(folder, files));
+  Trainer trainer = trainer_of(parse_model(kSmall), small_options(folder, files));
   trainer.on_save = [&](const SaveReport& report) {
     outcome.faults += report.fault.empty() ? 0 : 1;
     outcome.warnings += report.warning.empty() ? 0 : 1;
@@ -90,7 +90,7 @@ void expect_whole(const std::string& folder, const Outcome& outcome, const std::
     EXPECT_GE(places.front().step, outcome.last_durable);
     EXPECT_GE(places.size(), outcome.last_durable >= kKept ? 2U : 1U);
   }
-  Trainer next(parse_model(kSmall), small_options(folder, std::make_shared<Hasty>()));
+  Trainer next = trainer_of(parse_model(kSmall), small_options(folder, std::make_shared<Hasty>()));
   if (!places.empty()) next.resume(folder);
   next.fit(first_digits(20));
   EXPECT_EQ(next.weights_hash(), weights);
@@ -139,9 +139,9 @@ INSTANTIATE_TEST_SUITE_P(OfTheDisk,
                                          Fault::ShortWrite));
 
 /// A training that a checkpoint that cannot be saved ends; the steps that it ran.
-int steps_until_failed(TrainerOptions options) {
+int steps_until_failed(TestOptions options) {
   options.save.errors = SaveErrors::Throw;
-  Trainer trainer(parse_model(kSmall), options);
+  Trainer trainer(parse_model(kSmall), options.pipeline, options);
   int steps = 0;
   trainer.on_step = [&](const StepReport&) { ++steps; };
   EXPECT_THROW(trainer.fit(first_digits(20)), SaveFailed);
@@ -164,7 +164,7 @@ TEST(Save, FullDisk_IsRejectedBeforeFirstStep) {
 
 TEST(Save, ThatFailsLaterEndsTheTrainingThere) {
   const Folder folder("faults_stop");
-  TrainerOptions options =
+  TestOptions options =
       small_options(folder.path(), std::make_shared<FaultyFiles>(Fault::NoSpace, kTried));
   options.save.background = false;
   EXPECT_EQ(steps_until_failed(options), 1);
@@ -189,10 +189,10 @@ std::string what_was_thrown(const auto& call) {
 
 TEST(SaveLock, SecondTraining_IsRejectedNamingTheFirst) {
   const Folder folder("lock_second");
-  Trainer first(parse_model(kSmall), small_options(folder.path(), nullptr));
+  Trainer first = trainer_of(parse_model(kSmall), small_options(folder.path(), nullptr));
   std::string second_told;
   first.on_step = [&](const StepReport&) {
-    Trainer second(parse_model(kSmall), small_options(folder.path(), nullptr));
+    Trainer second = trainer_of(parse_model(kSmall), small_options(folder.path(), nullptr));
     second_told = what_was_thrown([&] { second.fit(first_digits(20)); });
   };
   first.fit(first_digits(20));
@@ -222,17 +222,17 @@ class Leaving : public Hasty {
 
 TEST(SaveLock, ResumedTraining_WaitsForARunThatEnds) {
   const Folder folder("lock_wait");
-  Trainer(parse_model(kSmall), small_options(folder.path(), nullptr)).fit(first_digits(20));
+  trainer_of(parse_model(kSmall), small_options(folder.path(), nullptr)).fit(first_digits(20));
   const auto files = std::make_shared<Leaving>(folder.path() + "/.lock");
-  Trainer next(parse_model(kSmall), small_options(folder.path(), files));
+  Trainer next = trainer_of(parse_model(kSmall), small_options(folder.path(), files));
   next.resume(folder.path());
   EXPECT_EQ(files->attempts_, 3);
   EXPECT_TRUE(next.is_finished());
 
-  TrainerOptions hasty =
+  TestOptions hasty =
       small_options(folder.path(), std::make_shared<Leaving>(folder.path() + "/.lock"));
   hasty.save.lock_wait = std::chrono::milliseconds(0);
-  Trainer other(parse_model(kSmall), hasty);
+  Trainer other(parse_model(kSmall), hasty.pipeline, hasty);
   EXPECT_THROW(other.resume(folder.path()), SaveFailed);
 }
 
@@ -250,7 +250,7 @@ TEST(SaveLock, LeftoversOfDeadRuns_AreCleaned) {
     fs::create_directory(folder.path() + "/" + name);
     std::ofstream(folder.path() + "/" + name + "/file") << "left";
   }
-  Trainer(parse_model(kSmall), small_options(folder.path(), nullptr)).fit(first_digits(20));
+  trainer_of(parse_model(kSmall), small_options(folder.path(), nullptr)).fit(first_digits(20));
   EXPECT_THAT(names_in(folder.path()), Each(StartsWith("step-")));
 }
 
@@ -266,7 +266,7 @@ TEST(SaveLock, OnlyTheFirstProcessOfAJobLocks) {
   };
   const auto files = std::make_shared<Counting>();
   testing_training::on_ranks(3, [&](Endpoint& endpoint, ProcessGroup& group) {
-    TrainerOptions options = testing_training::saved_options(folder.path(), 3);
+    TestOptions options = testing_training::saved_options(folder.path(), 3);
     options.save.files = files;
     Trainer rank(testing_training::parts_on(options, endpoint, group), options);
     fit_steps(rank, first_digits(60), 2);
@@ -277,7 +277,7 @@ TEST(SaveLock, OnlyTheFirstProcessOfAJobLocks) {
 
 TEST(Save, OnARealDiskIsDurableAndWhole) {
   const Folder folder("faults_real_disk");
-  Trainer trainer(parse_model(kSmall), small_options(folder.path(), nullptr));
+  Trainer trainer = trainer_of(parse_model(kSmall), small_options(folder.path(), nullptr));
   fit_steps(trainer, first_digits(20), 2);
   const SaveReport again = trainer.save();  // the same state: it stands already
   EXPECT_THAT(again.fault, IsEmpty());
@@ -290,11 +290,11 @@ TEST(Save, OnARealDiskIsDurableAndWhole) {
 TEST(Save, FollowsAStepThatFailedWhileTheStateIsWhole) {
   const Dataset data = first_digits(20);
   const Folder folder("faults_failed_step");
-  TrainerOptions options = small_options(folder.path(), std::make_shared<Hasty>());
+  TestOptions options = small_options(folder.path(), std::make_shared<Hasty>());
   options.save.every_steps = 0;
-  Trainer whole(parse_model(kSmall), small_options(folder.path() + "/whole", nullptr));
+  Trainer whole = trainer_of(parse_model(kSmall), small_options(folder.path() + "/whole", nullptr));
   whole.fit(data);
-  Trainer trainer(parse_model(kSmall), options);
+  Trainer trainer(parse_model(kSmall), options.pipeline, options);
   int steps = 0;
   trainer.before_update = [&](std::span<Parameter* const>) {
     if (++steps == 3) throw Error("this step fails");
@@ -302,7 +302,7 @@ TEST(Save, FollowsAStepThatFailedWhileTheStateIsWhole) {
   EXPECT_THROW(trainer.fit(data), Error);
   ASSERT_EQ(find_checkpoints(folder.path()).size(), 1U);
   EXPECT_EQ(find_checkpoints(folder.path()).front().step, 2);
-  Trainer next(parse_model(kSmall), options);
+  Trainer next(parse_model(kSmall), options.pipeline, options);
   next.resume(folder.path());
   next.fit(data);
   EXPECT_EQ(next.weights_hash(), whole.weights_hash());

@@ -51,18 +51,18 @@ TEST(Checkpoint, AnySplit_SameBytes) {
   const Dataset data = first_digits(60);
   const Folder folder("checkpoint_same_bytes");
   const std::string reference = folder.path() + "/1";
-  Trainer one(parse_model(kSavedModel), saved_options(reference, 1));
+  Trainer one = trainer_of(parse_model(kSavedModel), saved_options(reference, 1));
   fit_steps(one, data, 4);
   const auto expected = files_in(reference + "/step-0000000004");
   EXPECT_EQ(expected.size(), 15U);  // seven layers with parameters, twice, and the manifest
   for (const int ranks : {2, 3, 4}) {
     const std::string inside = folder.path() + "/stages-" + std::to_string(ranks);
-    Trainer trainer(parse_model(kSavedModel), saved_options(inside, ranks));
+    Trainer trainer = trainer_of(parse_model(kSavedModel), saved_options(inside, ranks));
     fit_steps(trainer, data, 4);
     EXPECT_EQ(files_in(inside + "/step-0000000004"), expected) << ranks << " stages";
     const std::string outside = folder.path() + "/processes-" + std::to_string(ranks);
     on_ranks(ranks, [&](Endpoint& endpoint, ProcessGroup& group) {
-      const TrainerOptions options = saved_options(outside, ranks);
+      const TestOptions options = saved_options(outside, ranks);
       Trainer rank(parts_on(options, endpoint, group), options);
       fit_steps(rank, data, 4);
     });
@@ -73,7 +73,7 @@ TEST(Checkpoint, AnySplit_SameBytes) {
 
 TEST(Checkpoint, TenLineReader_FindsEqualHashes) {
   const Folder folder("checkpoint_ten_lines");
-  Trainer trainer(parse_model(kSavedModel), saved_options(folder.path()));
+  Trainer trainer = trainer_of(parse_model(kSavedModel), saved_options(folder.path()));
   fit_steps(trainer, first_digits(60), 3);
   const std::string place = folder.path() + "/step-0000000003";
   const Checkpoint checkpoint(place);
@@ -98,9 +98,9 @@ TEST(Checkpoint, TenLineReader_FindsEqualHashes) {
 
 TEST(Checkpoint, OfAnOptimizerWithoutStateHasWeightsAlone) {
   const Folder folder("checkpoint_sgd");
-  TrainerOptions options = saved_options(folder.path());
-  options.optimizer.kind = OptimizerKind::Sgd;
-  Trainer trainer(parse_model("mlp:64-12-10"), options);
+  TestOptions options = saved_options(folder.path());
+  options.step.optimizer.kind = OptimizerKind::Sgd;
+  Trainer trainer(parse_model("mlp:64-12-10"), options.pipeline, options);
   fit_steps(trainer, first_digits(60), 1);
   EXPECT_THAT(names_in(folder.path() + "/step-0000000001"),
               ElementsAre("layers.0.weights.safetensors",
@@ -111,11 +111,11 @@ TEST(Checkpoint, OfAnOptimizerWithoutStateHasWeightsAlone) {
 
 TEST(Checkpoint, IsSavedEverySoManyStepsAndTheNewestStay) {
   const Folder folder("checkpoint_retention");
-  TrainerOptions options = saved_options(folder.path());
+  TestOptions options = saved_options(folder.path());
   options.save.every_steps = 2;
   options.save.keep = 2;
   options.save.keep_every = 4;
-  Trainer trainer(parse_model(kSavedModel), options);
+  Trainer trainer(parse_model(kSavedModel), options.pipeline, options);
   std::vector<std::int64_t> saved;
   trainer.on_save = [&](const SaveReport& report) {
     EXPECT_THAT(report.fault, IsEmpty());
@@ -131,7 +131,7 @@ TEST(Checkpoint, IsSavedEverySoManyStepsAndTheNewestStay) {
 
 TEST(Checkpoint, OtherGemmLibrary_ResumeWarns) {
   const Folder folder("checkpoint_products");
-  Trainer trainer(parse_model(kSavedModel), saved_options(folder.path()));
+  Trainer trainer = trainer_of(parse_model(kSavedModel), saved_options(folder.path()));
   fit_steps(trainer, first_digits(60), 1);
   const std::string file = folder.path() + "/step-0000000001/run.json";
   const std::string ours = product_libraries();
@@ -141,7 +141,7 @@ TEST(Checkpoint, OtherGemmLibrary_ResumeWarns) {
   facts.erase("run_xxh3_128");  // as versions wrote it that had no seal
   std::ofstream(file) << facts.dump(1) << "\n";
 
-  Trainer other(parse_model(kSavedModel), saved_options(folder.path()));
+  Trainer other = trainer_of(parse_model(kSavedModel), saved_options(folder.path()));
   EXPECT_THAT(other.resume(folder.path()).warnings,
               ElementsAre("bits may differ from those of an uninterrupted run from here on: "
                           "products: " +
@@ -159,10 +159,10 @@ std::string weights_hash_of(const Manifest& manifest) {
 
 TEST(Checkpoint, WrittenWhileTrainingRunsHoldsTheStateOfItsBoundary) {
   const Folder folder("checkpoint_torn");
-  TrainerOptions options = saved_options(folder.path());
+  TestOptions options = saved_options(folder.path());
   options.save.every_steps = 2;
-  options.steps = static_cast<std::int64_t>(testing_transport::times(60));
-  Trainer trainer(parse_model("mlp:64-200-200-10"), options);
+  options.fit.steps = static_cast<std::int64_t>(testing_transport::times(60));
+  Trainer trainer(parse_model("mlp:64-200-200-10"), options.pipeline, options);
   std::map<std::int64_t, std::string> at_boundary;
   trainer.on_step = [&](const StepReport&) {
     at_boundary[trainer.state().counters().mini_batches] = trainer.weights_hash();
@@ -180,13 +180,13 @@ TEST(Checkpoint, WrittenWhileTrainingRunsHoldsTheStateOfItsBoundary) {
 TEST(Resume, GoesOnAsIfItHadNotStopped) {
   const Dataset data = first_digits(60);
   const Folder folder("checkpoint_resume");
-  Trainer whole(parse_model(kSavedModel), saved_options(""));
+  Trainer whole = trainer_of(parse_model(kSavedModel), saved_options(""));
   whole.fit(data);
   for (const int steps : {1, 3, 7, 11}) {
     const std::string place = folder.path() + "/" + std::to_string(steps);
-    Trainer first(parse_model(kSavedModel), saved_options(place, 4));
+    Trainer first = trainer_of(parse_model(kSavedModel), saved_options(place, 4));
     fit_steps(first, data, steps);
-    Trainer second(parse_model(kSavedModel), saved_options(place, 3));
+    Trainer second = trainer_of(parse_model(kSavedModel), saved_options(place, 3));
     const ResumeReport report = second.resume(place);
     EXPECT_EQ(fs::path(report.folder), fs::path(find_checkpoints(place).front().folder));
     EXPECT_THAT(report.changed, IsEmpty());
@@ -200,12 +200,12 @@ TEST(Resume, GoesOnAsIfItHadNotStopped) {
 TEST(Resume, OverProcessesGoesOnFromAnyNumberOfThem) {
   const Dataset data = first_digits(60);
   const Folder folder("checkpoint_processes");
-  Trainer whole(parse_model(kSavedModel), saved_options(""));
+  Trainer whole = trainer_of(parse_model(kSavedModel), saved_options(""));
   whole.fit(data);
   int stop = 2;
   for (const int ranks : {3, 1, 4, 2}) {
     on_ranks(ranks, [&](Endpoint& endpoint, ProcessGroup& group) {
-      TrainerOptions options = saved_options(folder.path());
+      TestOptions options = saved_options(folder.path());
       options.save.every_steps = 1;
       Trainer trainer(parts_on(options, endpoint, group), options);
       if (stop > 2) trainer.resume(folder.path());
@@ -214,7 +214,7 @@ TEST(Resume, OverProcessesGoesOnFromAnyNumberOfThem) {
     });
     stop += 2;
   }
-  Trainer last(parse_model(kSavedModel), saved_options(folder.path(), 2));
+  Trainer last = trainer_of(parse_model(kSavedModel), saved_options(folder.path(), 2));
   last.resume(folder.path());
   last.fit(data);
   EXPECT_EQ(last.weights_hash(), whole.weights_hash());
@@ -223,11 +223,11 @@ TEST(Resume, OverProcessesGoesOnFromAnyNumberOfThem) {
 TEST(Resume, PassesOverWhatIsDamaged) {
   const Dataset data = first_digits(60);
   const Folder folder("checkpoint_fallback");
-  TrainerOptions options = saved_options(folder.path());
+  TestOptions options = saved_options(folder.path());
   options.save.every_steps = 1;
   options.save.keep = 3;
   {
-    Trainer trainer(parse_model(kSavedModel), options);
+    Trainer trainer(parse_model(kSavedModel), options.pipeline, options);
     fit_steps(trainer, data, 5);
   }
   fs::resize_file(folder.path() + "/step-0000000005/layers.0.weights.safetensors", 5000);
@@ -241,13 +241,13 @@ TEST(Resume, PassesOverWhatIsDamaged) {
       EXPECT_THAT(report.damaged[0].fault, HasSubstr("step-0000000005/layers.0.weights"));
       EXPECT_THAT(report.damaged[1].fault, HasSubstr("step-0000000004/layers.0.optimizer"));
     });
-  EXPECT_THAT(
-      message_of([&] {
-        Trainer(parse_model(kSavedModel), options).resume(folder.path() + "/step-0000000005");
-      }),
-      HasSubstr("layers.0.weights.safetensors"));
+  EXPECT_THAT(message_of([&] {
+                Trainer(parse_model(kSavedModel), options.pipeline, options)
+                    .resume(folder.path() + "/step-0000000005");
+              }),
+              HasSubstr("layers.0.weights.safetensors"));
   // Where training goes on, the damaged ones are put aside, and no longer count.
-  Trainer trainer(parse_model(kSavedModel), options);
+  Trainer trainer(parse_model(kSavedModel), options.pipeline, options);
   trainer.resume(folder.path());
   fit_steps(trainer, data, 1);
   EXPECT_THAT(names_in(folder.path()),
@@ -259,12 +259,12 @@ TEST(Resume, PassesOverWhatIsDamaged) {
 
 TEST(Resume, RefusesAnotherTrainingAndNamesEveryDifference) {
   const Folder folder("checkpoint_mismatch");
-  Trainer trainer(parse_model(kSavedModel), saved_options(folder.path()));
+  Trainer trainer = trainer_of(parse_model(kSavedModel), saved_options(folder.path()));
   fit_steps(trainer, first_digits(60), 1);
-  TrainerOptions options = saved_options("");
-  options.optimizer.kind = OptimizerKind::Adam;
-  options.seed = 5;
-  Trainer other(parse_model("mlp:64-12-10-10-10"), options);
+  TestOptions options = saved_options("");
+  options.step.optimizer.kind = OptimizerKind::Adam;
+  options.step.seed = 5;
+  Trainer other(parse_model("mlp:64-12-10-10-10"), options.pipeline, options);
   const std::string before = other.weights_hash();
   EXPECT_THAT(message_of([&] { other.resume(folder.path()); }),
               AllOf(HasSubstr("model differs: the checkpoint has "
@@ -274,7 +274,7 @@ TEST(Resume, RefusesAnotherTrainingAndNamesEveryDifference) {
                     HasSubstr("seed differs: the checkpoint has 1, this training 5")));
   EXPECT_EQ(other.weights_hash(), before);
 
-  Trainer data(parse_model(kSavedModel), saved_options(""));
+  Trainer data = trainer_of(parse_model(kSavedModel), saved_options(""));
   data.resume(folder.path());
   EXPECT_THAT(message_of([&] { data.fit(first_digits(60, 100)); }), HasSubstr("data differs"));
   EXPECT_THAT(message_of([&] { data.resume(folder.path() + "/nowhere"); }),
@@ -283,58 +283,60 @@ TEST(Resume, RefusesAnotherTrainingAndNamesEveryDifference) {
 
 TEST(Resume, TellsWhichSettingsWereOthers) {
   const Folder folder("checkpoint_changed");
-  Trainer trainer(parse_model(kSavedModel), saved_options(folder.path()));
+  Trainer trainer = trainer_of(parse_model(kSavedModel), saved_options(folder.path()));
   fit_steps(trainer, first_digits(60), 2);
-  TrainerOptions options = saved_options("");
-  options.learning_rate.base = 0.01;
-  options.clip_norm = {};
-  options.batch_size = 50;
-  Trainer other(parse_model(kSavedModel), options);
+  TestOptions options = saved_options("");
+  options.step.learning_rate.base = 0.01;
+  options.step.clip_norm = {};
+  options.fit.batch_size = 50;
+  Trainer other(parse_model(kSavedModel), options.pipeline, options);
   EXPECT_THAT(other.resume(folder.path()).changed,
               ElementsAre("batch_size: 50, was 25",
                           "clip_norm: none, was 0.5",
                           "learning_rate.base: 0.01, was 0.02"));
   EXPECT_EQ(other.state().counters().position, (DataPosition{0, 1}));
-  options.batch_size = 30;
-  EXPECT_THAT(message_of([&] { Trainer(parse_model(kSavedModel), options).resume(folder.path()); }),
+  options.fit.batch_size = 30;
+  EXPECT_THAT(message_of([&] {
+                Trainer(parse_model(kSavedModel), options.pipeline, options).resume(folder.path());
+              }),
               HasSubstr("batch_size 30 does not fit: the checkpoint was saved after 50 samples"));
 }
 
 TEST(Resume, KeepsTwoTrainingsOutOfOneFolder) {
   const Dataset data = first_digits(60);
   const Folder folder("checkpoint_own_folder");
-  TrainerOptions options = saved_options(folder.path());
+  TestOptions options = saved_options(folder.path());
   options.save.every_steps = 1;
-  Trainer first(parse_model(kSavedModel), options);
+  Trainer first(parse_model(kSavedModel), options.pipeline, options);
   fit_steps(first, data, 3);
-  Trainer fresh(parse_model(kSavedModel), options);
+  Trainer fresh(parse_model(kSavedModel), options.pipeline, options);
   EXPECT_THAT(message_of([&] { fresh.fit(data); }),
               HasSubstr("has checkpoints of another run, the newest of step 3; resume it"));
-  Trainer back(parse_model(kSavedModel), options);
+  Trainer back(parse_model(kSavedModel), options.pipeline, options);
   back.resume(folder.path() + "/step-0000000002");
   EXPECT_THAT(message_of([&] { back.fit(data); }), HasSubstr("this one goes on from step 2"));
   EXPECT_EQ(find_checkpoints(folder.path()).size(), 2U);
 }
 
 /// The options of the run that wrote tests/training/data/adamw.
-TrainerOptions stored_options(const std::string& folder, int ranks) {
-  TrainerOptions options = testing_training::plain_options(ranks, 4);
-  options.accumulate = 2;
-  options.accumulate_order = AccumulateOrder::Tree;
-  options.optimizer = {.kind = OptimizerKind::AdamW, .beta2 = 0.98, .weight_decay = 0.05};
-  options.learning_rate = {.kind = LearningRateKind::Cosine,
-                           .base = 0.02,
-                           .warm_up = 3,
-                           .total_updates = 6,
-                           .floor = 0.1};
-  options.parameters = {parse_parameter_group("*.bias:lr=0.5")};
-  options.clip_norm = 0.5;
-  options.max_skipped = 7;
-  options.seed = 3;
-  options.batch_size = 48;
-  options.epochs = 60;
-  options.steps = 6;
-  options.last_batch = LastBatch::Drop;
+TestOptions stored_options(const std::string& folder, int ranks) {
+  TestOptions options = testing_training::plain_options(ranks, 4);
+  options.step.accumulate = 2;
+  options.step.accumulate_order = AccumulateOrder::Tree;
+  options.step.optimizer = {.kind = OptimizerKind::AdamW, .beta2 = 0.98, .weight_decay = 0.05};
+  options.step.learning_rate = {.kind = LearningRateKind::Cosine,
+                                .base = 0.02,
+                                .warm_up = 3,
+                                .total_updates = 6,
+                                .floor = 0.1};
+  options.step.parameters = {parse_parameter_group("*.bias:lr=0.5")};
+  options.step.clip_norm = 0.5;
+  options.step.max_skipped = 7;
+  options.step.seed = 3;
+  options.fit.batch_size = 48;
+  options.fit.epochs = 60;
+  options.fit.steps = 6;
+  options.fit.last_batch = LastBatch::Drop;
   options.save.folder = folder;
   return options;
 }
@@ -343,17 +345,17 @@ TEST(Resume, StoredCheckpoint_ReachesStateOfUninterruptedRun) {
   const std::string stored = MILLRACE_SOURCE_DIR "/tests/training/data/adamw";
   const ModelSpec model = parse_model("mlp:64-10-10,norm=batch");
   const Dataset data = load_data("digits", 3).train;
-  Trainer whole(model, stored_options("", 2));
+  Trainer whole = trainer_of(model, stored_options("", 2));
   const ResumeReport report = whole.resume(stored);
   EXPECT_THAT(report.changed, IsEmpty());
   EXPECT_EQ(whole.weights_hash(), "692fa8c7e32dc7d6a7f331b53756582f");
   whole.fit(data);
 
   const Folder folder("checkpoint_stored");
-  Trainer first(model, stored_options(folder.path(), 3));
+  Trainer first = trainer_of(model, stored_options(folder.path(), 3));
   first.resume(stored + "/step-0000000004");
   fit_steps(first, data, 1);
-  Trainer second(model, stored_options(folder.path(), 1));
+  Trainer second = trainer_of(model, stored_options(folder.path(), 1));
   EXPECT_THAT(second.resume(folder.path()).changed, IsEmpty());
   second.fit(data);
   EXPECT_EQ(second.weights_hash(), whole.weights_hash());

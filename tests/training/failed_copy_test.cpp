@@ -86,22 +86,22 @@ class FailingOptimizer final : public Optimizer {
 constexpr Rank kFailingPlace{3};
 
 std::string end_of_place(Endpoint& endpoint, ProcessGroup& group, FailingPass pass) {
-  TrainerOptions options = plain_options(2, 2);
-  options.schedule = "zb-h1";
-  options.accumulate_order = AccumulateOrder::Tree;
-  options.batch_size = 40;
+  TestOptions options = plain_options(2, 2);
+  options.pipeline.schedule = "zb-h1";
+  options.step.accumulate_order = AccumulateOrder::Tree;
+  options.fit.batch_size = 40;
   if (pass == FailingPass::Update)
-    options.custom_optimizer = std::make_shared<FailingOptimizer>(endpoint.rank() == kFailingPlace);
+    options.step.custom_optimizer =
+        std::make_shared<FailingOptimizer>(endpoint.rank() == kFailingPlace);
   const std::vector<int> boundaries = {0, 1, 2};
   const int stage = endpoint.rank().value % 2;
   std::vector<std::unique_ptr<StageBody>> bodies;
-  bodies.push_back(build_stage(parse_model("mlp:64-16-10"), boundaries, stage, options.seed));
+  bodies.push_back(build_stage(parse_model("mlp:64-16-10"), boundaries, stage, options.step.seed));
   if (endpoint.rank() == kFailingPlace)
     bodies[0] = std::make_unique<Failing>(std::move(bodies[0]), pass);
-  const Program program =
-      generate(options.schedule.value_or("1f1b"), {.ranks = 2, .micro_batches = 2});
+  const Program program = generate(options.pipeline.schedule, {.ranks = 2, .micro_batches = 2});
   Trainer trainer(
-      rank_parts(program, std::move(bodies), options, GridPosition(endpoint, Grid(2, 2)), group),
+      rank_parts({program}, std::move(bodies), options, GridPosition(endpoint, Grid(2, 2)), group),
       options);
   trainer.fit(first_digits(89));
   return "nothing";

@@ -8,6 +8,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "support/test_options.hpp"
 #include "tests/training/failing_ranks.hpp"
 #include "tests/training/sample_files.hpp"
 
@@ -42,11 +43,11 @@ ModelSpec spread_model(DType precision) {
 }
 constexpr int kSpreadCopies = 2, kSpreadPlaces = 2;
 
-TrainerOptions spread_options(const std::string& folder, int copies, int places) {
-  TrainerOptions options = saved_options(folder, places);
-  options.micro_batches = 4 / copies;
-  options.accumulate_order = AccumulateOrder::Tree;
-  options.shard_optimizer = copies > 1;
+TestOptions spread_options(const std::string& folder, int copies, int places) {
+  TestOptions options = saved_options(folder, places);
+  options.pipeline.shape.micro_batches = 4 / copies;
+  options.step.accumulate_order = AccumulateOrder::Tree;
+  options.step.shard_optimizer = copies > 1;
   return options;
 }
 
@@ -65,7 +66,7 @@ TEST(FailedShards, ComeTogetherInTheFilesThatOneProcessWrites) {
   for (const DType precision : {DType::F32, DType::BF16}) {
     const Folder folder("failed_shards");
     const std::string alone = folder.path() + "/alone", saved = folder.path() + "/saved";
-    Trainer trainer(spread_model(precision), spread_options(alone, 1, 1));
+    Trainer trainer = trainer_of(spread_model(precision), spread_options(alone, 1, 1));
     fit_steps(trainer, first_digits(60), kStep);
     const auto ends = fail_on_ranks(kSpreadCopies * kSpreadPlaces,
                                     [&](int rank) { return spread_part(saved, precision, rank); });

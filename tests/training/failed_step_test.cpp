@@ -17,6 +17,7 @@
 
 #include "millrace/core/error.hpp"
 #include "millrace/training/checkpoint.hpp"
+#include "support/test_options.hpp"
 #include "tests/training/failing_ranks.hpp"
 #include "tests/training/sample_files.hpp"
 
@@ -203,11 +204,11 @@ void spoil_gradients(Trainer& trainer) {
 TEST(FailedStepOfMany, Divergence_SavesTheLastState) {
   const Folder folder("failed_step_diverged");
   const auto options = [&](const std::string& name, int ranks) {
-    TrainerOptions made = saved_options(folder.path() + name, ranks);
-    made.max_skipped = kStep;
+    TestOptions made = saved_options(folder.path() + name, ranks);
+    made.step.max_skipped = kStep;
     return made;
   };
-  Trainer one(parse_model(kSavedModel), options("/1", 1));
+  Trainer one = trainer_of(parse_model(kSavedModel), options("/1", 1));
   spoil_gradients(one);
   EXPECT_THROW(one.fit(first_digits(60)), Diverged);
   const auto ends = fail_on_ranks(kSavedRanks, [&](int) {
@@ -225,8 +226,8 @@ TEST(FailedStepOfMany, Divergence_SavesTheLastState) {
 TEST(FailedStepOfMany, BidirectionalSchedule_SavesFirst) {
   const Folder folder("failed_step_copies");
   const auto options = [&](const std::string& name) {
-    TrainerOptions made = saved_options(folder.path() + name, 2);
-    made.schedule = "chimera";
+    TestOptions made = saved_options(folder.path() + name, 2);
+    made.pipeline.schedule = "chimera";
     return made;
   };
   const auto ends = fail_on_ranks(2, [&](int rank) {
@@ -235,7 +236,7 @@ TEST(FailedStepOfMany, BidirectionalSchedule_SavesFirst) {
     return part;
   });
   for (const End& end : ends) EXPECT_EQ(end.last().folder, folder.path() + "/saved" + kSavedPlace);
-  Trainer whole(parse_model(kSavedModel), options("/whole"));
+  Trainer whole = trainer_of(parse_model(kSavedModel), options("/whole"));
   whole.fit(first_digits(60));
   EXPECT_EQ(weights_resumed(options("/saved")), whole.weights_hash());
 }
@@ -246,8 +247,8 @@ struct Passes {
 
   [[nodiscard]] Part part(const std::string& name, int rank) const {
     Part part = failing_part(folder + name, rank, -1);
-    part.options.accumulate = 2;
-    part.options.micro_batches = 2;
+    part.options.step.accumulate = 2;
+    part.options.pipeline.shape.micro_batches = 2;
     if (rank == 1)
       part.spoil = spoil_where([](const Message& m) {
         return m.is_sent && is_pass(m, Direction::Backward) && m.tag.micro_batch.value >= 2;
@@ -274,7 +275,7 @@ TEST(FailedStepOfMany, ResumedUpdate_IsNotSavedAgain) {
   const Passes passes(folder.path());
   const std::string first = folder.path() + "/first", place = "/step-0000000004-plus-0000000002";
   on_ranks(kSavedRanks, [&](Endpoint& endpoint, ProcessGroup& group) {
-    const TrainerOptions options = passes.part("/first", 0).options;
+    const TestOptions options = passes.part("/first", 0).options;
     Trainer trainer(parts_on(options, endpoint, group), options);
     std::stop_source stop;
     trainer.on_pass = [&] {

@@ -55,7 +55,7 @@ class Spoiled final : public Endpoint {
 
 /// How a rank takes part.
 struct Part {
-  TrainerOptions options;
+  TestOptions options;
   Spoil spoil = {};
   std::function<void(Trainer&)> prepare = {};  // hooks of its trainer
   ModelSpec model = parse_model(kSavedModel);
@@ -118,18 +118,18 @@ struct Reference {
 
   explicit Reference(const std::string& folder) {
     const Dataset data = first_digits(60);
-    Trainer trainer(parse_model(kSavedModel), saved_options(folder, 1));
+    Trainer trainer = trainer_of(parse_model(kSavedModel), saved_options(folder, 1));
     fit_steps(trainer, data, kStep);
     files = files_in(folder + kSavedPlace);
-    Trainer whole(parse_model(kSavedModel), saved_options(folder + "/whole", 1));
+    Trainer whole = trainer_of(parse_model(kSavedModel), saved_options(folder + "/whole", 1));
     whole.fit(data);
     weights = whole.weights_hash();
   }
 };
 
-inline std::string weights_resumed(const TrainerOptions& options,
+inline std::string weights_resumed(const TestOptions& options,
                                    const ModelSpec& model = parse_model(kSavedModel)) {
-  Trainer trainer(model, options);
+  Trainer trainer(model, options.pipeline, options);
   trainer.resume(options.save.folder);
   trainer.fit(first_digits(60));
   return trainer.weights_hash();

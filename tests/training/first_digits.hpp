@@ -6,6 +6,7 @@
 
 #include "millrace/training/dataset.hpp"
 #include "millrace/training/trainer.hpp"
+#include "support/test_options.hpp"
 
 namespace millrace::testing_training {
 
@@ -17,13 +18,13 @@ inline Dataset first_digits(int n, int from = 0) {
 }
 
 /// Plain gradient descent, one update a step.
-inline TrainerOptions plain_options(int ranks, int micro_batches) {
-  TrainerOptions options;
-  options.ranks = ranks;
-  options.micro_batches = micro_batches;
-  options.executor = "sequential";
-  options.optimizer.kind = OptimizerKind::Sgd;
-  options.learning_rate.base = 0.5;
+inline TestOptions plain_options(int ranks, int micro_batches) {
+  TestOptions options;
+  options.pipeline.shape.ranks = ranks;
+  options.pipeline.shape.micro_batches = micro_batches;
+  options.run.executor = "sequential";
+  options.step.optimizer.kind = OptimizerKind::Sgd;
+  options.step.learning_rate.base = 0.5;
   return options;
 }
 

@@ -18,10 +18,10 @@ using testing_training::first_digits;
 using testing_training::kModel;
 using testing_training::plain_options;
 
-TrainerOptions options_of_epochs(std::int64_t epochs) {
-  TrainerOptions options = plain_options(2, 2);
-  options.batch_size = 10;
-  options.epochs = epochs;
+TestOptions options_of_epochs(std::int64_t epochs) {
+  TestOptions options = plain_options(2, 2);
+  options.fit.batch_size = 10;
+  options.fit.epochs = epochs;
   return options;
 }
 
@@ -36,7 +36,7 @@ struct Heard {
 
 TEST(Fit, BeginsWhereItsMiniBatchesDo) {
   const Dataset data = first_digits(35);  // mini-batches 0 to 3
-  Trainer trainer(parse_model(kModel), options_of_epochs(3));
+  Trainer trainer = trainer_of(parse_model(kModel), options_of_epochs(3));
   Heard heard(trainer);
   Loader loader(data, trainer.loader_options());
   loader.seek({.epoch = 1, .batch = 2});
@@ -47,7 +47,7 @@ TEST(Fit, BeginsWhereItsMiniBatchesDo) {
   EXPECT_EQ(report.samples, 15 + 35);
   EXPECT_EQ(trainer.state().counters().position, (DataPosition{3, 0}));
 
-  Trainer by_hand(parse_model(kModel), options_of_epochs(3));
+  Trainer by_hand = trainer_of(parse_model(kModel), options_of_epochs(3));
   loader.seek({.epoch = 1, .batch = 2});
   for (int step = 0; step < 6; ++step) by_hand.step(loader.next());
   EXPECT_EQ(trainer.weights_hash(), by_hand.weights_hash());
@@ -55,9 +55,9 @@ TEST(Fit, BeginsWhereItsMiniBatchesDo) {
 
 TEST(Fit, StopsAfterItsStepsWhereverItBegan) {
   const Dataset data = first_digits(35);
-  TrainerOptions options = options_of_epochs(0);
-  options.steps = 5;
-  Trainer trainer(parse_model(kModel), options);
+  TestOptions options = options_of_epochs(0);
+  options.fit.steps = 5;
+  Trainer trainer(parse_model(kModel), options.pipeline, options);
   Heard heard(trainer);
   Loader loader(data, trainer.loader_options());
   loader.seek({.epoch = 0, .batch = 3});
@@ -98,14 +98,14 @@ class InOrder final : public BatchSource {
 
 TEST(Fit, TakesMiniBatchesOfTheUsers) {
   const Dataset data = first_digits(35);
-  Trainer trainer(parse_model(kModel), options_of_epochs(2));
+  Trainer trainer = trainer_of(parse_model(kModel), options_of_epochs(2));
   Heard heard(trainer);
   InOrder batches(data, 20);
   trainer.fit(batches);
   EXPECT_THAT(heard.batches, ElementsAre(0, 1, 0, 1));
   EXPECT_THAT(heard.epochs, ElementsAre(0, 1));
 
-  Trainer by_hand(parse_model(kModel), options_of_epochs(2));
+  Trainer by_hand = trainer_of(parse_model(kModel), options_of_epochs(2));
   batches.seek({});
   for (int step = 0; step < 4; ++step) by_hand.step(batches.next());
   EXPECT_EQ(trainer.weights_hash(), by_hand.weights_hash());
@@ -113,9 +113,9 @@ TEST(Fit, TakesMiniBatchesOfTheUsers) {
 
 TEST(Fit, WithARateThatFallsHasToKnowHowManySteps) {
   const Dataset data = first_digits(35);
-  TrainerOptions options = options_of_epochs(2);
-  options.learning_rate = {.kind = LearningRateKind::Linear, .base = 0.8};
-  Trainer trainer(parse_model(kModel), options);
+  TestOptions options = options_of_epochs(2);
+  options.step.learning_rate = {.kind = LearningRateKind::Linear, .base = 0.8};
+  Trainer trainer(parse_model(kModel), options.pipeline, options);
   InOrder batches(data, 20);
   try {
     trainer.fit(batches);
@@ -123,8 +123,8 @@ TEST(Fit, WithARateThatFallsHasToKnowHowManySteps) {
   } catch (const InvalidArgument& error) {
     EXPECT_THAT(error.what(), HasSubstr("give total_updates, steps, or"));
   }
-  options.steps = 4;
-  Trainer told(parse_model(kModel), options);
+  options.fit.steps = 4;
+  Trainer told(parse_model(kModel), options.pipeline, options);
   std::vector<double> rates;
   told.on_step = [&](const StepReport& report) { rates.push_back(report.learning_rate); };
   told.fit(batches);

@@ -14,6 +14,7 @@
 #include "millrace/training/text.hpp"
 #include "millrace/training/trainer.hpp"
 #include "support/pairwise.hpp"
+#include "support/test_options.hpp"
 
 namespace millrace::testing_training {
 
@@ -156,10 +157,10 @@ inline ModelSpec gpt_of(const GptCase& of) {
   return model;
 }
 
-/// So many stages of so many layers, none of them alike.
+/// The first layers of every stage but the first: stages of different sizes.
 inline std::vector<int> ragged_boundaries(int layers, int stages) {
-  std::set<int> cuts = {0, layers};
-  for (std::uint32_t i = 0; static_cast<int>(cuts.size()) <= stages; ++i)
+  std::set<int> cuts;
+  for (std::uint32_t i = 0; static_cast<int>(cuts.size()) < stages - 1; ++i)
     cuts.insert(1 + static_cast<int>(random_below({.seed = static_cast<std::uint64_t>(stages)},
                                                   i,
                                                   static_cast<std::uint32_t>(layers) - 1)));
@@ -174,25 +175,26 @@ inline Program program_of(const GptCase& of) {
 }
 
 /// Mini-batches of 14: micro-batches of 2, and 1 for the last two.
-inline TrainerOptions options_of(const GptCase& of) {
-  TrainerOptions options;
-  options.schedule = of.schedule;
-  options.ranks = of.ranks;
-  options.micro_batches = kGptMicroBatches;
-  if (find_schedule(of.schedule).takes("slices")) options.slices = of.slices;
-  if (of.place != "ipc" && of.place != "tcp") options.executor = of.place;
-  options.executor_options.threads_per_rank = of.threads;
-  options.recompute = parse_recompute(of.recompute);
+inline TestOptions options_of(const GptCase& of) {
+  TestOptions options;
+  options.pipeline.schedule = of.schedule;
+  options.pipeline.shape.ranks = of.ranks;
+  options.pipeline.shape.micro_batches = kGptMicroBatches;
+  if (find_schedule(of.schedule).takes("slices")) options.pipeline.shape.slices = of.slices;
+  if (of.place != "ipc" && of.place != "tcp") options.run.executor = of.place;
+  options.run.executor_options.threads_per_rank = of.threads;
+  options.run.recompute = parse_recompute(of.recompute);
   if (of.is_ragged)
-    options.boundaries = ragged_boundaries(gpt_of(of).layer_count(), program_of(of).shape.stages());
-  options.optimizer = optimizer_defaults(OptimizerKind::AdamW);
-  options.optimizer.weight_decay = 0.05;
-  options.learning_rate = {
+    options.pipeline.boundaries =
+        ragged_boundaries(gpt_of(of).layer_count(), program_of(of).shape.stages());
+  options.step.optimizer = optimizer_defaults(OptimizerKind::AdamW);
+  options.step.optimizer.weight_decay = 0.05;
+  options.step.learning_rate = {
       .kind = LearningRateKind::Cosine, .base = 0.01, .warm_up = 2, .total_updates = 4};
-  options.clip_norm = 0.25;
-  options.seed = 11;
-  options.batch_size = 14;
-  options.steps = 4;
+  options.step.clip_norm = 0.25;
+  options.step.seed = 11;
+  options.fit.batch_size = 14;
+  options.fit.steps = 4;
   return options;
 }
 

@@ -51,10 +51,10 @@ inline GptCase elsewhere(const GptCase& of) {
 }
 
 inline void save_half(const GptCase& of, const std::string& folder, GptRun& run) {
-  TrainerOptions options = options_of(of);
+  TestOptions options = options_of(of);
   options.save.folder = folder;
   options.save.files = std::make_shared<Hasty>();
-  Trainer trainer(gpt_of(of), options);
+  Trainer trainer(gpt_of(of), options.pipeline, options);
   go_on(trainer, of, run, 2);
 }
 
@@ -64,7 +64,8 @@ inline std::vector<std::unique_ptr<Endpoint>> sockets(const GptCase& of,
   ZeroMqOptions options;
   options.world = of.ranks;
   options.link = of.place == "tcp" ? ZeroMqLink::Tcp : ZeroMqLink::Ipc;
-  options.depths = channel_depths(gpt_of(of), program, options_of(of));
+  options.depths =
+      channel_depths(gpt_of(of), {program, options_of(of).pipeline.boundaries}, options_of(of));
   options.directory = directory.path();
   return zeromq_mesh(options);
 }
@@ -72,12 +73,14 @@ inline std::vector<std::unique_ptr<Endpoint>> sockets(const GptCase& of,
 /// Every rank with a process' means; all of them have to give the same.
 inline GptRun run_on_sockets(const GptCase& of, const std::string& folder, const GptRun& before) {
   const Program program = program_of(of);
-  const TrainerOptions options = options_of(of);
+  const TestOptions options = options_of(of);
   std::mutex mutex;
   std::vector<GptRun> runs;
   const PrivateDirectory directory(std::filesystem::temp_directory_path());
   on_ranks(sockets(of, program, directory), [&](Endpoint& endpoint, ProcessGroup& group) {
-    Trainer trainer(rank_parts(gpt_of(of), program, options, endpoint, group), options);
+    Trainer trainer(
+        rank_parts(gpt_of(of), {program, options.pipeline.boundaries}, options, endpoint, group),
+        options);
     if (!folder.empty()) trainer.resume(folder);
     GptRun run = before;
     go_on(trainer, of, run);
@@ -99,7 +102,7 @@ inline GptRun run(const GptCase& of) {
   }
   const std::string from = folder ? folder->path() : std::string();
   if (of.place == "ipc" || of.place == "tcp") return run_on_sockets(of, from, run);
-  Trainer trainer(gpt_of(of), options_of(of));
+  Trainer trainer = trainer_of(gpt_of(of), options_of(of));
   if (!from.empty()) {
     EXPECT_TRUE(trainer.resume(from).changed.empty());
   }
@@ -120,8 +123,8 @@ inline GptRun wanted(const GptCase& of) {
   static std::map<std::tuple<int, bool, DType, std::string, Lengths>, GptRun> known;
   GptRun& plain = known[{of.slices, of.is_tied, of.precision, of.form, of.lengths}];
   if (plain.weights.empty()) {
-    TrainerOptions options = options_of({});
-    options.slices = of.slices;
+    TestOptions options = options_of({});
+    options.pipeline.shape.slices = of.slices;
     plain = PlainGpt(gpt_of(of), options).learn(gpt_verses(of.lengths));
   }
   return plain;

@@ -17,6 +17,7 @@
 #include "millrace/training/measurement.hpp"
 #include "millrace/training/text.hpp"
 #include "millrace/training/trainer.hpp"
+#include "support/test_options.hpp"
 
 namespace millrace {
 namespace {
@@ -46,19 +47,19 @@ struct Job {
 };
 
 std::unique_ptr<Trainer> trained(const ModelSpec& model, const Job& job) {
-  TrainerOptions options;
-  options.schedule = job.schedule;
-  options.executor = job.executor;
-  options.ranks = job.ranks;
-  options.slices = job.slices;
-  options.micro_batches = 4;
-  options.recompute = parse_recompute(job.recompute);
-  options.optimizer = optimizer_defaults(OptimizerKind::AdamW);
-  options.learning_rate.base = 0.01;
-  options.clip_norm = 1;
-  options.batch_size = 10;
-  options.steps = 3;
-  auto trainer = std::make_unique<Trainer>(model, options);
+  TestOptions options;
+  options.pipeline.schedule = job.schedule;
+  options.run.executor = job.executor;
+  options.pipeline.shape.ranks = job.ranks;
+  options.pipeline.shape.slices = job.slices;
+  options.pipeline.shape.micro_batches = 4;
+  options.run.recompute = parse_recompute(job.recompute);
+  options.step.optimizer = optimizer_defaults(OptimizerKind::AdamW);
+  options.step.learning_rate.base = 0.01;
+  options.step.clip_norm = 1;
+  options.fit.batch_size = 10;
+  options.fit.steps = 3;
+  auto trainer = std::make_unique<Trainer>(model, options.pipeline, options);
   trainer->fit(verses().train);
   return trainer;
 }
@@ -141,15 +142,15 @@ TEST(Gpt, KeepsTheBytesThatArePredicted) {
 }
 
 TEST(Gpt, LearnsTheTextBetterThanItsLetters) {
-  TrainerOptions options;
-  options.ranks = 2;
-  options.micro_batches = 2;
-  options.executor = "sequential";
-  options.optimizer = optimizer_defaults(OptimizerKind::AdamW);
-  options.learning_rate.base = 0.01;
-  options.batch_size = 32;
-  options.steps = 150;
-  Trainer trainer(gpt(",tied=yes"), options);
+  TestOptions options;
+  options.pipeline.shape.ranks = 2;
+  options.pipeline.shape.micro_batches = 2;
+  options.run.executor = "sequential";
+  options.step.optimizer = optimizer_defaults(OptimizerKind::AdamW);
+  options.step.learning_rate.base = 0.01;
+  options.fit.batch_size = 32;
+  options.fit.steps = 150;
+  Trainer trainer(gpt(",tied=yes"), options.pipeline, options);
   const double before = trainer.evaluate(verses().test).mean_loss();
   trainer.fit(verses().train);
   const double after = trainer.evaluate(verses().test).mean_loss();

@@ -81,11 +81,11 @@ TEST(GradientInspection, SaysWhichLayersLearnNothingOrAreNotFinite) {
                     Not(HasSubstr("layers.3: "))));
 }
 
-TrainerOptions inspecting(int ranks) {
-  TrainerOptions options = plain_options(ranks, 4);
-  options.batch_size = 10;
-  options.epochs = 1;
-  options.inspect_gradients = 1;
+TestOptions inspecting(int ranks) {
+  TestOptions options = plain_options(ranks, 4);
+  options.fit.batch_size = 10;
+  options.fit.epochs = 1;
+  options.watch.inspect_gradients = 1;
   return options;
 }
 
@@ -94,9 +94,9 @@ struct Seen {
   double norm = 0;  // of the first step
 };
 
-Seen seen(const TrainerOptions& options) {
+Seen seen(const TestOptions& options) {
   Seen all;
-  Trainer trainer(parse_model(kModel), options);
+  Trainer trainer(parse_model(kModel), options.pipeline, options);
   trainer.on_gradients = [&](const GradientInspection& found) { all.inspections.push_back(found); };
   trainer.on_step = [&](const StepReport& report) {
     if (all.norm == 0) all.norm = report.gradient_norm;
@@ -113,8 +113,8 @@ double norm_of(const GradientInspection& inspection) {
 
 TEST(GradientInspection, SeesTheFirstStepOnceAndItsNorm) {
   for (const double scale : {1.0, 8.0}) {
-    TrainerOptions options = inspecting(2);
-    options.loss_scale = parse_loss_scale("static:" + std::to_string(scale));
+    TestOptions options = inspecting(2);
+    options.step.loss_scale = parse_loss_scale("static:" + std::to_string(scale));
     const Seen found = seen(options);
 
     ASSERT_EQ(found.inspections.size(), 1U);
@@ -127,11 +127,11 @@ TEST(GradientInspection, IsTheSameWhereverTheLayersLive) {
   const std::string expected = to_string(seen(inspecting(1)).inspections.at(0));
   EXPECT_EQ(to_string(seen(inspecting(3)).inspections.at(0)), expected);
   const ModelSpec model = parse_model(kModel);
-  const TrainerOptions options = inspecting(3);
+  const TestOptions options = inspecting(3);
   const Program program = generate("1f1b", {.ranks = 3, .micro_batches = 4});
   const Dataset data = first_digits(35);
   on_ranks(3, [&](Endpoint& endpoint, ProcessGroup& group) {
-    Trainer trainer(rank_parts(model, program, options, endpoint, group), options);
+    Trainer trainer(rank_parts(model, {program}, options, endpoint, group), options);
     int count = 0;
     trainer.on_gradients = [&](const GradientInspection& found) {
       ++count;

@@ -39,17 +39,17 @@ struct GridJob {
 
 /// Mini-batches of 40, 40 and 9 samples: of the last, the second half of the micro-batches is
 /// empty.
-TrainerOptions options_of(const GridJob& job) {
-  TrainerOptions options = plain_options(job.places, kMicroBatchesInAll / job.data / job.passes);
-  options.schedule = job.schedule;
-  options.accumulate = job.passes;
-  options.accumulate_order = job.order;
-  options.optimizer.kind = OptimizerKind::AdamW;
-  options.clip_norm = 0.5;
-  options.learning_rate.base = 0.01;
-  options.batch_size = 40;
-  options.epochs = 2;
-  options.tied = job.tied;
+TestOptions options_of(const GridJob& job) {
+  TestOptions options = plain_options(job.places, kMicroBatchesInAll / job.data / job.passes);
+  options.pipeline.schedule = job.schedule;
+  options.step.accumulate = job.passes;
+  options.step.accumulate_order = job.order;
+  options.step.optimizer.kind = OptimizerKind::AdamW;
+  options.step.clip_norm = 0.5;
+  options.step.learning_rate.base = 0.01;
+  options.fit.batch_size = 40;
+  options.fit.epochs = 2;
+  options.step.tied = job.tied;
   return options;
 }
 
@@ -83,14 +83,14 @@ GridCourse grid_course_of(Trainer& trainer) {
 }
 
 GridCourse course_on_grid(const GridJob& job) {
-  const TrainerOptions options = options_of(job);
+  const TestOptions options = options_of(job);
   std::mutex mutex;
   std::vector<GridCourse> courses;
   on_ranks(job.data * job.places, [&](Endpoint& endpoint, ProcessGroup& group) {
-    const Program program =
-        generate(job.schedule, {.ranks = job.places, .micro_batches = *options.micro_batches});
+    const Program program = generate(
+        job.schedule, {.ranks = job.places, .micro_batches = options.pipeline.shape.micro_batches});
     const GridPosition seat(endpoint, Grid(job.data, job.places));
-    Trainer trainer(rank_parts(parse_model(kGridModel), program, options, seat, group), options);
+    Trainer trainer(rank_parts(parse_model(kGridModel), {program}, options, seat, group), options);
     GridCourse course = grid_course_of(trainer);
     const std::lock_guard lock(mutex);
     courses.push_back(std::move(course));
@@ -102,7 +102,7 @@ GridCourse course_on_grid(const GridJob& job) {
 }
 
 GridCourse course_alone(const GridJob& job) {
-  Trainer trainer(parse_model(kGridModel), options_of(job));
+  Trainer trainer = trainer_of(parse_model(kGridModel), options_of(job));
   return grid_course_of(trainer);
 }
 
@@ -155,13 +155,16 @@ TEST(GridBits, OfBidirectionalPipelinesAreTheSameEveryTime) {
 
 TEST(GridBits, NeedAPowerOfTwo) {
   on_ranks(3, [&](Endpoint& endpoint, ProcessGroup& group) {
-    TrainerOptions options = options_of({});
-    const Program program = generate("1f1b", {.ranks = 1, .micro_batches = *options.micro_batches});
+    TestOptions options = options_of({});
+    const Program program =
+        generate("1f1b", {.ranks = 1, .micro_batches = options.pipeline.shape.micro_batches});
     try {
-      Trainer trainer(
-          rank_parts(
-              parse_model(kGridModel), program, options, GridPosition(endpoint, Grid(3, 1)), group),
-          options);
+      Trainer trainer(rank_parts(parse_model(kGridModel),
+                                 {program},
+                                 options,
+                                 GridPosition(endpoint, Grid(3, 1)),
+                                 group),
+                      options);
       ADD_FAILURE() << "not refused";
     } catch (const InvalidArgument& error) {
       EXPECT_THAT(error.what(),

@@ -124,21 +124,21 @@ inline ModelSpec grid_model(const GridCase& of) {
 
 /// Mini-batches of 32; of 23, so that some micro-batches have two samples and some one; or of 7,
 /// which leave most of them empty.
-inline TrainerOptions grid_options(const GridCase& of) {
-  TrainerOptions options = plain_options(of.places, kGridLeaves / of.copies / of.passes);
-  options.schedule = of.schedule;
-  options.accumulate = of.passes;
-  options.accumulate_order = AccumulateOrder::Tree;
-  options.recompute = parse_recompute(of.recompute);
-  options.optimizer =
+inline TestOptions grid_options(const GridCase& of) {
+  TestOptions options = plain_options(of.places, kGridLeaves / of.copies / of.passes);
+  options.pipeline.schedule = of.schedule;
+  options.step.accumulate = of.passes;
+  options.step.accumulate_order = AccumulateOrder::Tree;
+  options.run.recompute = parse_recompute(of.recompute);
+  options.step.optimizer =
       optimizer_defaults(of.rule == "lamb" ? OptimizerKind::Lamb : OptimizerKind::AdamW);
-  options.optimizer.weight_decay = 0.05;
-  options.shard_optimizer = of.is_sharded;
-  options.clip_norm = 0.25;
-  options.learning_rate.base = 0.01;
-  options.seed = 5;
-  options.batch_size = of.batch == "even" ? 32 : of.batch == "ragged" ? 23 : 7;
-  options.steps = kGridSteps;
+  options.step.optimizer.weight_decay = 0.05;
+  options.step.shard_optimizer = of.is_sharded;
+  options.step.clip_norm = 0.25;
+  options.step.learning_rate.base = 0.01;
+  options.step.seed = 5;
+  options.fit.batch_size = of.batch == "even" ? 32 : of.batch == "ragged" ? 23 : 7;
+  options.fit.steps = kGridSteps;
   return options;
 }
 
@@ -163,7 +163,7 @@ inline void go_on(Trainer& trainer, const GridCase& of, GridRun& run, int steps)
 }
 
 inline std::vector<ChannelDepth> grid_depths(const GridCase& of, const Program& program) {
-  return on_grid(channel_depths(grid_model(of), program, grid_options(of), of.copies), of.grid());
+  return on_grid(channel_depths(grid_model(of), {program}, grid_options(of), of.copies), of.grid());
 }
 
 /// What is shared for passes is what the plan foretells, made once; and nothing before it is
@@ -208,9 +208,10 @@ inline GridRun run_places(const GridCase& of,
                           const std::string& from,
                           const std::string& into,
                           int steps) {
-  const Program program =
-      generate(of.schedule, {.ranks = of.places, .micro_batches = *grid_options(of).micro_batches});
-  TrainerOptions options = grid_options(of);
+  const Program program = generate(
+      of.schedule,
+      {.ranks = of.places, .micro_batches = grid_options(of).pipeline.shape.micro_batches});
+  TestOptions options = grid_options(of);
   options.save.folder = into;
   options.save.files = std::make_shared<Hasty>();
   std::mutex mutex;
@@ -219,7 +220,7 @@ inline GridRun run_places(const GridCase& of,
   const PrivateDirectory directory(std::filesystem::temp_directory_path());
   on_ranks(grid_endpoints(of, program, directory), [&](Endpoint& endpoint, ProcessGroup& group) {
     const GridPosition seat(endpoint, of.grid());
-    Trainer trainer(rank_parts(grid_model(of), program, options, seat, group), options);
+    Trainer trainer(rank_parts(grid_model(of), {program}, options, seat, group), options);
     if (!from.empty()) {
       EXPECT_TRUE(trainer.resume(from).changed.empty());
     }
@@ -264,7 +265,7 @@ inline const GridRun& wanted(const GridCase& of) {
   if (run.weights.empty()) {
     const GridCase alone{
         .batch = of.batch, .model = of.model, .precision = of.precision, .rule = of.rule};
-    Trainer trainer(grid_model(alone), grid_options(alone));
+    Trainer trainer = trainer_of(grid_model(alone), grid_options(alone));
     go_on(trainer, alone, run, 0);
   }
   return run;

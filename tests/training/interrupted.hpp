@@ -15,6 +15,7 @@
 
 #include "millrace/training/text.hpp"
 #include "millrace/training/trainer.hpp"
+#include "support/test_options.hpp"
 
 namespace millrace::testing_training {
 
@@ -76,14 +77,14 @@ inline std::string hash_of(const InterruptedCase& of) {
   ModelSpec model = parse_model(
       of.model + (reads ? ",vocabulary=" + std::to_string(text.classes) : std::string()));
   model.precision = of.precision;
-  TrainerOptions options;
-  options.ranks = 2;
-  options.micro_batches = 2;
-  options.batch_size = reads ? 32 : 512;
-  options.executor = of.executor;
-  options.executor_options.threads_per_rank = of.threads;
-  options.steps = of.steps;
-  Trainer trainer(model, options);
+  TestOptions options;
+  options.pipeline.shape.ranks = 2;
+  options.pipeline.shape.micro_batches = 2;
+  options.fit.batch_size = reads ? 32 : 512;
+  options.run.executor = of.executor;
+  options.run.executor_options.threads_per_rank = of.threads;
+  options.fit.steps = of.steps;
+  Trainer trainer(model, options.pipeline, options);
   if (reads)
     trainer.fit(text);
   else

@@ -34,17 +34,17 @@ using testing_training::on_ranks;
 constexpr std::int64_t kBatch = 10;
 constexpr int kMicroBatches = 4;
 
-TrainerOptions options_of(const std::string& schedule, const std::string& executor, int ranks) {
-  TrainerOptions options;
-  options.schedule = schedule;
-  options.executor = executor;
-  options.ranks = ranks;
-  options.micro_batches = kMicroBatches;
-  options.optimizer = optimizer_defaults(OptimizerKind::AdamW);
-  options.learning_rate.base = 0.01;
-  options.clip_norm = 1;
-  options.batch_size = kBatch;
-  options.epochs = 2;
+TestOptions options_of(const std::string& schedule, const std::string& executor, int ranks) {
+  TestOptions options;
+  options.pipeline.schedule = schedule;
+  options.run.executor = executor;
+  options.pipeline.shape.ranks = ranks;
+  options.pipeline.shape.micro_batches = kMicroBatches;
+  options.step.optimizer = optimizer_defaults(OptimizerKind::AdamW);
+  options.step.learning_rate.base = 0.01;
+  options.step.clip_norm = 1;
+  options.fit.batch_size = kBatch;
+  options.fit.epochs = 2;
   return options;
 }
 
@@ -70,9 +70,10 @@ TEST_P(LengthsOn, EveryPartition_HasPlainLoopBits) {
       const ModelSpec model = gpt(data, form, precision);
       for (const auto& [schedule, ranks] : std::vector<std::pair<std::string, int>>{
                {"gpipe", 1}, {"1f1b", 2}, {"1f1b", 3}, {"zb-h1", 4}, {"zb-v", 2}}) {
-        TrainerOptions options = options_of(schedule, executor(), ranks);
-        if (ranks == 3) options.recompute = {.kind = RecomputeKind::All};
-        const SequentialComparison found = verify_against_sequential(model, data.train, options, 2);
+        TestOptions options = options_of(schedule, executor(), ranks);
+        if (ranks == 3) options.run.recompute = {.kind = RecomputeKind::All};
+        const SequentialComparison found =
+            verify_against_sequential(model, options.pipeline, data.train, options, 2);
         EXPECT_TRUE(found.same()) << schedule << ranks << form << name_of(precision) << ": "
                                   << to_string(found);
       }
@@ -97,8 +98,8 @@ Course course_of(Trainer& trainer, const TrainTest& data) {
   return course;
 }
 
-Course course_of(const ModelSpec& model, const TrainTest& data, const TrainerOptions& options) {
-  Trainer trainer(model, options);
+Course course_of(const ModelSpec& model, const TrainTest& data, const TestOptions& options) {
+  Trainer trainer(model, options.pipeline, options);
   return course_of(trainer, data);
 }
 
@@ -109,10 +110,10 @@ TEST_P(LengthsOn, TrainAlikeInStagesPassesAndWithRecompute) {
     const Course alone = course_of(model, data, options_of("gpipe", "sequential", 1));
     for (const int ranks : {2, 4})
       EXPECT_EQ(course_of(model, data, options_of("1f1b", executor(), ranks)), alone) << ranks;
-    TrainerOptions passes = options_of("zb-h1", executor(), 3);
-    passes.micro_batches = kMicroBatches / 2;
-    passes.accumulate = 2;
-    passes.recompute = {.kind = RecomputeKind::Every, .every = 3};
+    TestOptions passes = options_of("zb-h1", executor(), 3);
+    passes.pipeline.shape.micro_batches = kMicroBatches / 2;
+    passes.step.accumulate = 2;
+    passes.run.recompute = {.kind = RecomputeKind::Every, .every = 3};
     Course course = course_of(model, data, passes);
     EXPECT_EQ(course.losses, alone.losses);
     EXPECT_EQ(course.weights, alone.weights);
@@ -124,9 +125,9 @@ TEST(Lengths, TrainAlikeInProcesses) {
   const ModelSpec model = gpt(data, ",dropout=0.1,tied=yes");
   const Course alone = course_of(model, data, options_of("gpipe", "sequential", 1));
   on_ranks(3, [&](Endpoint& endpoint, ProcessGroup& group) {
-    const TrainerOptions options = options_of("1f1b", "ranks", 3);
+    const TestOptions options = options_of("1f1b", "ranks", 3);
     const Program program = generate("1f1b", {.ranks = 3, .micro_batches = kMicroBatches});
-    Trainer trainer(rank_parts(model, program, options, endpoint, group), options);
+    Trainer trainer(rank_parts(model, {program}, options, endpoint, group), options);
     EXPECT_EQ(course_of(trainer, data), alone);
   });
 }
@@ -136,22 +137,22 @@ TEST(Lengths, MidEpoch_ResumesInAnotherPartition) {
   const ModelSpec model = gpt(data, ",dropout=0.1");
   const Course whole = course_of(model, data, options_of("gpipe", "sequential", 1));
   const Folder folder("lengths_resume");
-  TrainerOptions options = options_of("1f1b", "sequential", 2);
+  TestOptions options = options_of("1f1b", "sequential", 2);
   options.save.folder = folder.path();
   options.save.files = std::make_shared<Hasty>();
   {
-    Trainer trainer(model, options);
+    Trainer trainer(model, options.pipeline, options);
     fit_steps(trainer, data.train, 7);
     EXPECT_GT(trainer.state().counters().position.batch, 0);
   }
-  TrainerOptions elsewhere = options_of("zb-v", "ranks", 2);
+  TestOptions elsewhere = options_of("zb-v", "ranks", 2);
   elsewhere.save = options.save;
-  Trainer trainer(model, elsewhere);
+  Trainer trainer(model, elsewhere.pipeline, elsewhere);
   static_cast<void>(trainer.resume(folder.path()));
   const Course rest = course_of(trainer, data);
   EXPECT_EQ(rest.weights, whole.weights);
   EXPECT_EQ(rest.losses, std::vector<double>(whole.losses.begin() + 7, whole.losses.end()));
-  Trainer of_windows(model, elsewhere);
+  Trainer of_windows(model, elsewhere.pipeline, elsewhere);
   static_cast<void>(of_windows.resume(folder.path()));
   Dataset windows = lines().train;
   windows.windows.documents = nullptr;
@@ -162,7 +163,7 @@ TEST(Lengths, KeepTheBytesThatTheirLongestMicroBatchesPredict) {
   const TrainTest data = lines();
   const ModelSpec model = gpt(data);
   for (const char* schedule : {"1f1b", "zb-h1"}) {
-    Trainer trainer(model, options_of(schedule, "sequential", 3));
+    Trainer trainer = trainer_of(model, options_of(schedule, "sequential", 3));
     const auto predicted = [&](const std::vector<UnitSize>& sizes) {
       return predict_stash_peaks(trainer.executor().program(), trainer.stages(), sizes);
     };
@@ -191,7 +192,7 @@ TEST(Lengths, KeepTheBytesThatTheirLongestMicroBatchesPredict) {
 TEST(Lengths, AreJudgedDocumentByDocumentWithExactWeights) {
   const TrainTest data = lines(200);
   const ModelSpec model = gpt(data);
-  Trainer trainer(model, options_of("1f1b", "sequential", 2));
+  Trainer trainer = trainer_of(model, options_of("1f1b", "sequential", 2));
   const Score score = trainer.evaluate(data.test);
   EXPECT_EQ(score.samples, data.test.size());
   EXPECT_EQ(score.loss.judged, static_cast<std::int64_t>(text_of_targets(data.test).size()));
@@ -206,9 +207,9 @@ TEST(Lengths, ThatDifferBetweenRanksAreRefused) {
   const TrainTest data = lines();
   const ModelSpec model = gpt(data);
   on_ranks(2, [&](Endpoint& endpoint, ProcessGroup& group) {
-    const TrainerOptions options = options_of("1f1b", "ranks", 2);
+    const TestOptions options = options_of("1f1b", "ranks", 2);
     const Program program = generate("1f1b", {.ranks = 2, .micro_batches = kMicroBatches});
-    Trainer trainer(rank_parts(model, program, options, endpoint, group), options);
+    Trainer trainer(rank_parts(model, {program}, options, endpoint, group), options);
     Dataset mine = lines().train;
     if (endpoint.rank() == Rank{1}) mine.windows.documents = nullptr;
     EXPECT_THAT([&] { trainer.fit(mine); },

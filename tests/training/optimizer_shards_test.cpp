@@ -16,6 +16,7 @@
 #include <gtest/gtest.h>
 
 #include "millrace/training/measurement.hpp"
+#include "support/test_options.hpp"
 #include "training/grid_matrix.hpp"
 
 namespace millrace::testing_training {
@@ -33,15 +34,15 @@ struct ShardedJob {
   bool is_sharded = true;
 };
 
-TrainerOptions sharded_options(const ShardedJob& job) {
-  TrainerOptions options = plain_options(1, 8 / job.copies);
-  options.accumulate_order = AccumulateOrder::Tree;
-  options.optimizer = optimizer_defaults(job.rule);
-  options.learning_rate.base = 0.01;
-  options.clip_norm = 0.5;
-  options.batch_size = 24;
-  options.steps = 3;
-  options.shard_optimizer = job.is_sharded;
+TestOptions sharded_options(const ShardedJob& job) {
+  TestOptions options = plain_options(1, 8 / job.copies);
+  options.step.accumulate_order = AccumulateOrder::Tree;
+  options.step.optimizer = optimizer_defaults(job.rule);
+  options.step.learning_rate.base = 0.01;
+  options.step.clip_norm = 0.5;
+  options.fit.batch_size = 24;
+  options.fit.steps = 3;
+  options.step.shard_optimizer = job.is_sharded;
   return options;
 }
 
@@ -56,25 +57,26 @@ using Look = std::function<void(Trainer&, int copy)>;
 ShardedRun run_copies(const ShardedJob& job,
                       const std::string& folder = {},
                       const Look& look = {}) {
-  TrainerOptions options = sharded_options(job);
+  TestOptions options = sharded_options(job);
   options.save.folder = folder;
   options.save.files = std::make_shared<Hasty>();
   ModelSpec model = parse_model(kWideModel);
   model.precision = job.precision;
-  const Program program = generate("1f1b", {.ranks = 1, .micro_batches = *options.micro_batches});
+  const Program program =
+      generate("1f1b", {.ranks = 1, .micro_batches = options.pipeline.shape.micro_batches});
   ShardedRun run{std::vector<std::string>(static_cast<std::size_t>(job.copies)),
                  std::vector<std::size_t>(static_cast<std::size_t>(job.copies)),
                  std::vector<std::size_t>(static_cast<std::size_t>(job.copies))};
   on_ranks(job.copies, [&](Endpoint& endpoint, ProcessGroup& group) {
     const GridPosition seat(endpoint, Grid(job.copies, 1));
-    Trainer trainer(rank_parts(model, program, options, seat, group), options);
+    Trainer trainer(rank_parts(model, {program}, options, seat, group), options);
     trainer.fit(first_digits(60));
     const auto copy = endpoint.rank().index();
     run.weights[copy] = trainer.weights_hash();
     run.bytes[copy] = trainer.state().optimizer_bytes();
     run.predicted[copy] = predict_optimizer_bytes(program.shape,
                                                   trainer.stages(),
-                                                  make_optimizer(options.optimizer)->slots(),
+                                                  make_optimizer(options.step.optimizer)->slots(),
                                                   job.is_sharded ? job.copies : 1)[0];
     if (look) look(trainer, static_cast<int>(copy));
   });

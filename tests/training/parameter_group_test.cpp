@@ -32,9 +32,10 @@ struct Outcome {
   NamedValues before, after;
 };
 
-Outcome step_with(TrainerOptions options, const std::vector<std::string>& groups) {
-  for (const std::string& text : groups) options.parameters.push_back(parse_parameter_group(text));
-  Trainer trainer(parse_model(kModel), options);
+Outcome step_with(TestOptions options, const std::vector<std::string>& groups) {
+  for (const std::string& text : groups)
+    options.step.parameters.push_back(parse_parameter_group(text));
+  Trainer trainer(parse_model(kModel), options.pipeline, options);
   Outcome outcome{.before = values_of(trainer), .after = {}};
   Batch batch(first_digits(20), 4);
   trainer.step(batch);
@@ -43,15 +44,15 @@ Outcome step_with(TrainerOptions options, const std::vector<std::string>& groups
 }
 
 TEST(ParameterGroup, SetsOnlyItsSettings) {
-  TrainerOptions options = plain_options(3, 4);
-  options.optimizer.weight_decay = 0.25;
+  TestOptions options = plain_options(3, 4);
+  options.step.optimizer.weight_decay = 0.25;
   const Outcome mixed = step_with(
       options, {"layers.0.*:lr=0.25", "layers.1.*:weight-decay=0", "layers.2.bias:frozen"});
   const Outcome plain = step_with(options, {});
-  options.learning_rate.base /= 4;
+  options.step.learning_rate.base /= 4;
   const Outcome slower = step_with(options, {});
-  options.learning_rate.base *= 4;
-  options.optimizer.weight_decay = 0;
+  options.step.learning_rate.base *= 4;
+  options.step.optimizer.weight_decay = 0;
   const Outcome undecayed = step_with(options, {});
 
   for (const char* name : {"layers.0.weight", "layers.0.bias"})
@@ -65,7 +66,7 @@ TEST(ParameterGroup, SetsOnlyItsSettings) {
 }
 
 TEST(ParameterGroup, OfAWeightDecayLeavesBiasesWithoutOne) {
-  TrainerOptions options = plain_options(3, 4);
+  TestOptions options = plain_options(3, 4);
   const Outcome plain = step_with(options, {});
   const Outcome decayed = step_with(options, {"*:weight-decay=0.5"});
   EXPECT_EQ(decayed.after.at("layers.1.bias"), plain.after.at("layers.1.bias"));
@@ -73,7 +74,7 @@ TEST(ParameterGroup, OfAWeightDecayLeavesBiasesWithoutOne) {
 }
 
 TEST(ParameterGroup, ThatComesLastDecidesWhatItSays) {
-  TrainerOptions options = plain_options(3, 4);
+  TestOptions options = plain_options(3, 4);
   const Outcome both =
       step_with(options, {"*:lr=0.5,frozen", "layers.0.*:frozen=no", "layers.0.bias:lr=0.25"});
   const Outcome alone = step_with(options, {"layers.0.weight:lr=0.5", "layers.0.bias:lr=0.25"});
@@ -81,8 +82,7 @@ TEST(ParameterGroup, ThatComesLastDecidesWhatItSays) {
     EXPECT_EQ(both.after.at(name), alone.after.at(name)) << name;
   for (const char* name : {"layers.1.weight", "layers.2.bias"})
     EXPECT_EQ(both.after.at(name), both.before.at(name)) << name;
-  options.frozen = {"*"};
-  EXPECT_EQ(step_with(options, {"layers.0.*:frozen=no"}).after.at("layers.0.bias"),
+  EXPECT_EQ(step_with(options, {"*:frozen", "layers.0.*:frozen=no"}).after.at("layers.0.bias"),
             step_with(plain_options(3, 4), {}).after.at("layers.0.bias"));
 }
 
@@ -90,15 +90,15 @@ TEST(ParameterGroup, GivesTheSameBitsForEveryCutAndOptimizer) {
   for (const OptimizerKind kind : optimizer_kinds()) {
     std::string expected;
     for (const int ranks : {1, 2, 3}) {
-      TrainerOptions options = plain_options(ranks, 4);
-      options.optimizer = optimizer_defaults(kind);
-      options.optimizer.weight_decay = 0.1;
-      options.clip_norm = 0.5;
-      options.learning_rate.base = 1e-2;
-      options.parameters = {parse_parameter_group("*.bias:lr=0.3"),
-                            parse_parameter_group("layers.1.*:weight-decay=0.01,lr=2"),
-                            parse_parameter_group("layers.2.bias:frozen")};
-      Trainer trainer(parse_model(kModel), options);
+      TestOptions options = plain_options(ranks, 4);
+      options.step.optimizer = optimizer_defaults(kind);
+      options.step.optimizer.weight_decay = 0.1;
+      options.step.clip_norm = 0.5;
+      options.step.learning_rate.base = 1e-2;
+      options.step.parameters = {parse_parameter_group("*.bias:lr=0.3"),
+                                 parse_parameter_group("layers.1.*:weight-decay=0.01,lr=2"),
+                                 parse_parameter_group("layers.2.bias:frozen")};
+      Trainer trainer(parse_model(kModel), options.pipeline, options);
       Batch batch(first_digits(20), 4);
       for (int step = 0; step < 3; ++step) trainer.step(batch);
       if (expected.empty()) expected = trainer.weights_hash();
@@ -108,11 +108,11 @@ TEST(ParameterGroup, GivesTheSameBitsForEveryCutAndOptimizer) {
 }
 
 TEST(ParameterGroup, OfOneTiedWeightIsThatOfAll) {
-  TrainerOptions options = plain_options(2, 4);
-  options.schedule = "chimera";
-  options.tied = {{"layers.1.weight", "layers.3.weight"}};
-  options.parameters = {parse_parameter_group("layers.3.weight:lr=0.5")};
-  Trainer trainer(parse_model("mlp:64-16-16-16-16-10"), options);
+  TestOptions options = plain_options(2, 4);
+  options.pipeline.schedule = "chimera";
+  options.step.tied = {{"layers.1.weight", "layers.3.weight"}};
+  options.step.parameters = {parse_parameter_group("layers.3.weight:lr=0.5")};
+  Trainer trainer(parse_model("mlp:64-16-16-16-16-10"), options.pipeline, options);
   Batch batch(first_digits(20), 4);
   trainer.step(batch);
   const NamedValues after = values_of(trainer);
@@ -147,18 +147,18 @@ TEST(ParameterGroup, RefusesWhatItCannotMean) {
                            "*:frozen=perhaps",
                            "*:weight-decay=inf"})
     EXPECT_THROW((void)parse_parameter_group(text), InvalidArgument) << text;
-  TrainerOptions options = plain_options(3, 4);
-  options.parameters = {{.pattern = "layers.2.wieght", .frozen = true}};
+  TestOptions options = plain_options(3, 4);
+  options.step.parameters = {{.pattern = "layers.2.wieght", .frozen = true}};
   try {
-    const Trainer trainer(parse_model(kModel), options);
+    const Trainer trainer(parse_model(kModel), options.pipeline, options);
     ADD_FAILURE() << "a group that names nothing is taken";
   } catch (const InvalidArgument& error) {
     EXPECT_THAT(error.what(),
                 HasSubstr("parameters layers.2.wieght:frozen=yes: no parameter is called "
                           "'layers.2.wieght'; the nearest of 6 is 'layers.2.weight'"));
   }
-  options.parameters = {{.pattern = "*", .learning_rate_factor = -1}};
-  EXPECT_THROW(Trainer(parse_model(kModel), options), InvalidArgument);
+  options.step.parameters = {{.pattern = "*", .learning_rate_factor = -1}};
+  EXPECT_THROW(Trainer(parse_model(kModel), options.pipeline, options), InvalidArgument);
 }
 
 }  // namespace

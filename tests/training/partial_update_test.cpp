@@ -31,10 +31,10 @@ using testing_training::saved_options;
 constexpr const char* kSavedPlace = "/step-0000000004-plus-0000000002";
 
 /// Mini-batches of four micro-batches in two passes.
-TrainerOptions options_of(const std::string& folder, int ranks = 2, int passes = 2) {
-  TrainerOptions options = saved_options(folder, ranks);
-  options.accumulate = passes;
-  options.micro_batches = 4 / passes;
+TestOptions options_of(const std::string& folder, int ranks = 2, int passes = 2) {
+  TestOptions options = saved_options(folder, ranks);
+  options.step.accumulate = passes;
+  options.pipeline.shape.micro_batches = 4 / passes;
   return options;
 }
 
@@ -62,7 +62,7 @@ TEST(PartialUpdate, AnySplit_SameBytes) {
   const Dataset data = first_digits(60);
   const Folder folder("partial_same_bytes");
   const std::string reference = folder.path() + "/1";
-  Trainer one(parse_model(kSavedModel), options_of(reference, 1));
+  Trainer one = trainer_of(parse_model(kSavedModel), options_of(reference, 1));
   fit_half(one, data);
   const auto expected = files_in(reference + kSavedPlace);
   EXPECT_EQ(expected.size(), 22U);  // seven layers with parameters, thrice, and the manifest
@@ -73,7 +73,7 @@ TEST(PartialUpdate, AnySplit_SameBytes) {
   for (const int ranks : {2, 3}) {
     const std::string place = folder.path() + "/" + std::to_string(ranks);
     on_ranks(ranks, [&](Endpoint& endpoint, ProcessGroup& group) {
-      const TrainerOptions options = options_of(place, ranks);
+      const TestOptions options = options_of(place, ranks);
       Trainer rank(parts_on(options, endpoint, group), options);
       fit_half(rank, data);
     });
@@ -84,12 +84,12 @@ TEST(PartialUpdate, AnySplit_SameBytes) {
 TEST(PartialUpdate, OtherPassCount_KeepsItsSums) {
   const Folder folder("partial_refused");
   const Dataset data = first_digits(60);
-  Trainer first(parse_model(kSavedModel), options_of(folder.path(), 1));
+  Trainer first = trainer_of(parse_model(kSavedModel), options_of(folder.path(), 1));
   fit_half(first, data);
-  TrainerOptions options = options_of("", 1);
-  options.micro_batches = 4;
-  options.accumulate = 1;
-  Trainer other(parse_model(kSavedModel), options);
+  TestOptions options = options_of("", 1);
+  options.pipeline.shape.micro_batches = 4;
+  options.step.accumulate = 1;
+  Trainer other(parse_model(kSavedModel), options.pipeline, options);
   other.state().set_counters(first.state().counters());
   const Tensor& sums = first.state().read("layers.0.weight", "gradient");
   other.state().write("layers.0.weight", sums, "gradient");
@@ -105,16 +105,16 @@ TEST(PartialUpdate, HoldsTheSumsOfEveryCopy) {
   const Dataset data = first_digits(60);
   const Folder folder("partial_copies");
   const auto options_in = [](const std::string& place) {
-    TrainerOptions options = options_of(place);
-    options.schedule = "chimera";
+    TestOptions options = options_of(place);
+    options.pipeline.schedule = "chimera";
     return options;
   };
-  Trainer whole(parse_model(kSavedModel), options_in(""));
+  Trainer whole = trainer_of(parse_model(kSavedModel), options_in(""));
   whole.fit(data);
-  Trainer first(parse_model(kSavedModel), options_in(folder.path() + "/one"));
+  Trainer first = trainer_of(parse_model(kSavedModel), options_in(folder.path() + "/one"));
   fit_half(first, data);
   on_ranks(2, [&](Endpoint& endpoint, ProcessGroup& group) {
-    const TrainerOptions options = options_in(folder.path() + "/two");
+    const TestOptions options = options_in(folder.path() + "/two");
     Trainer rank(parts_on(options, endpoint, group), options);
     fit_half(rank, data);
   });
@@ -124,12 +124,12 @@ TEST(PartialUpdate, HoldsTheSumsOfEveryCopy) {
   EXPECT_EQ(checkpoint.manifest().counters.partial.copies, 2);
   EXPECT_NE(tensor_digest(checkpoint.read("layers.0.weight", "gradient")),
             tensor_digest(checkpoint.read("layers.0.weight", "gradient.1")));
-  Trainer second(parse_model(kSavedModel), options_in(""));
+  Trainer second = trainer_of(parse_model(kSavedModel), options_in(""));
   second.resume(folder.path() + "/two");
   second.fit(data);
   EXPECT_EQ(second.weights_hash(), whole.weights_hash());
   on_ranks(2, [&](Endpoint& endpoint, ProcessGroup& group) {
-    const TrainerOptions options = options_in("");
+    const TestOptions options = options_in("");
     Trainer rank(parts_on(options, endpoint, group), options);
     rank.resume(folder.path() + "/one");
     rank.fit(data);
@@ -142,17 +142,17 @@ TEST(PartialUpdate, HoldsTheSumsOfEveryTiedWeight) {
   const Folder folder("partial_ties");
   const char* const model = "mlp:64-10-10-10";
   const auto options_in = [](const std::string& place, int ranks) {
-    TrainerOptions options = options_of(place, ranks);
-    options.tied = {{"layers.1.weight", "layers.2.weight"}};
+    TestOptions options = options_of(place, ranks);
+    options.step.tied = {{"layers.1.weight", "layers.2.weight"}};
     return options;
   };
-  Trainer whole(parse_model(model), options_in("", 1));
+  Trainer whole = trainer_of(parse_model(model), options_in("", 1));
   whole.fit(data);
-  Trainer first(parse_model(model), options_in(folder.path(), 3));
+  Trainer first = trainer_of(parse_model(model), options_in(folder.path(), 3));
   fit_half(first, data);
   EXPECT_NE(tensor_digest(first.state().read("layers.1.weight", "gradient")),
             tensor_digest(first.state().read("layers.2.weight", "gradient")));
-  Trainer second(parse_model(model), options_in("", 2));
+  Trainer second = trainer_of(parse_model(model), options_in("", 2));
   second.resume(folder.path());
   second.fit(data);
   EXPECT_EQ(second.weights_hash(), whole.weights_hash());
@@ -163,11 +163,11 @@ TEST(PartialUpdate, HoldsTheSumsOfRunningStatistics) {
   const Dataset data = first_digits(60);
   const Folder folder("partial_statistics");
   const char* const model = "mlp:64-12-10,norm=batch";
-  Trainer whole(parse_model(model), options_of("", 1, 1));
+  Trainer whole = trainer_of(parse_model(model), options_of("", 1, 1));
   whole.fit(data);
-  Trainer first(parse_model(model), options_of(folder.path(), 2));
+  Trainer first = trainer_of(parse_model(model), options_of(folder.path(), 2));
   fit_half(first, data);
-  Trainer second(parse_model(model), options_of("", 3, 4));
+  Trainer second = trainer_of(parse_model(model), options_of("", 3, 4));
   second.resume(folder.path());
   second.fit(data);
   EXPECT_EQ(second.weights_hash(), whole.weights_hash());
@@ -179,10 +179,12 @@ TEST(PartialUpdate, HoldsTheSumsOfRunningStatistics) {
 TEST(PartialUpdate, OtherSettings_AreRejected) {
   const Dataset data = first_digits(60);
   const Folder folder("partial_refusals");
-  Trainer first(parse_model(kSavedModel), options_of(folder.path()));
+  Trainer first = trainer_of(parse_model(kSavedModel), options_of(folder.path()));
   fit_half(first, data);
-  const auto refusal = [&](const TrainerOptions& options) {
-    return message_of([&] { Trainer(parse_model(kSavedModel), options).resume(folder.path()); });
+  const auto refusal = [&](const TestOptions& options) {
+    return message_of([&] {
+      Trainer(parse_model(kSavedModel), options.pipeline, options).resume(folder.path());
+    });
   };
   EXPECT_THAT(
       refusal(options_of("", 2, 1)),
@@ -191,23 +193,23 @@ TEST(PartialUpdate, OtherSettings_AreRejected) {
                       "micro-batch 2, this training passes of 4"),
             HasSubstr("finish that update as it was begun, or go on from a checkpoint "
                       "between two updates")));
-  TrainerOptions others = options_of("", 2, 1);
-  others.accumulate = 2;
+  TestOptions others = options_of("", 2, 1);
+  others.step.accumulate = 2;
   EXPECT_THAT(refusal(others),
               HasSubstr("number of micro-batches of an update differs: the checkpoint has 4, this "
                         "training 8"));
-  TrainerOptions batch = options_of("");
-  batch.batch_size = 50;
+  TestOptions batch = options_of("");
+  batch.fit.batch_size = 50;
   EXPECT_THAT(refusal(batch),
               HasSubstr("batch_size differs: the checkpoint has 25, this training"));
-  TrainerOptions copies = options_of("");
-  copies.schedule = "chimera";
+  TestOptions copies = options_of("");
+  copies.pipeline.schedule = "chimera";
   EXPECT_THAT(refusal(copies),
               AllOf(HasSubstr("order of accumulation differs: the checkpoint has ascending, this "
                               "training as in plan"),
                     HasSubstr("number of copies differs: the checkpoint has 1, this training 2")));
-  TrainerOptions order = options_of("");
-  order.schedule = "gpipe-lifo";
+  TestOptions order = options_of("");
+  order.pipeline.schedule = "gpipe-lifo";
   EXPECT_THAT(refusal(order),
               AllOf(HasSubstr("order of accumulation differs"), Not(HasSubstr("copies"))));
   EXPECT_EQ(refusal(options_of("", 4, 4)), "no exception");
@@ -219,30 +221,30 @@ TEST(PartialUpdate, LeavesCheckpointsBetweenTwoUpdatesAsTheyWere) {
   const Folder folder("partial_boundary");
   for (const int passes : {1, 2, 4}) {
     const std::string place = folder.path() + "/" + std::to_string(passes);
-    Trainer trainer(parse_model(kSavedModel), options_of(place, 2, passes));
+    Trainer trainer = trainer_of(parse_model(kSavedModel), options_of(place, 2, passes));
     testing_training::fit_steps(trainer, data, 3);
     EXPECT_EQ(files_in(place + "/step-0000000003"), files_in(folder.path() + "/1/step-0000000003"));
   }
-  TrainerOptions options = options_of("");
-  options.schedule = "chimera";
-  Trainer other(parse_model(kSavedModel), options);
+  TestOptions options = options_of("");
+  options.pipeline.schedule = "chimera";
+  Trainer other(parse_model(kSavedModel), options.pipeline, options);
   EXPECT_THAT(message_of([&] { other.resume(folder.path() + "/1"); }), Not(HasSubstr("update")));
 }
 
 TEST(PartialUpdate, IsNewerThanItsStep) {
   const Dataset data = first_digits(60);
   const Folder folder("partial_retention");
-  TrainerOptions options = options_of(folder.path());
+  TestOptions options = options_of(folder.path());
   options.save.every_steps = 2;
   {
-    Trainer trainer(parse_model(kSavedModel), options);
+    Trainer trainer(parse_model(kSavedModel), options.pipeline, options);
     fit_half(trainer, data);
   }
   EXPECT_THAT(names_in(folder.path()),
               ElementsAre("step-0000000004", std::string(kSavedPlace + 1)));
   const CheckpointPlace newest = find_checkpoints(folder.path()).front();
   EXPECT_EQ(newest, (CheckpointPlace{folder.path() + kSavedPlace, 4, 2}));
-  Trainer trainer(parse_model(kSavedModel), options);
+  Trainer trainer(parse_model(kSavedModel), options.pipeline, options);
   EXPECT_EQ(trainer.resume(folder.path()).folder, folder.path() + kSavedPlace);
   testing_training::fit_steps(trainer, data, 2);
   EXPECT_THAT(names_in(folder.path()),
@@ -253,15 +255,15 @@ TEST(PartialUpdate, IsNewerThanItsStep) {
 TEST(PartialUpdate, OtherStart_DropsIt) {
   const Dataset data = first_digits(60);
   const Folder folder("partial_dropped");
-  TrainerOptions options = options_of(folder.path());
+  TestOptions options = options_of(folder.path());
   options.save.every_steps = 4;
   {
-    Trainer saved(parse_model(kSavedModel), options);
+    Trainer saved(parse_model(kSavedModel), options.pipeline, options);
     fit_half(saved, data);
   }
-  Trainer stopped(parse_model(kSavedModel), options_of(""));
+  Trainer stopped = trainer_of(parse_model(kSavedModel), options_of(""));
   fit_half(stopped, data);
-  Trainer reference(parse_model(kSavedModel), options_of(""));
+  Trainer reference = trainer_of(parse_model(kSavedModel), options_of(""));
   reference.resume(folder.path() + "/step-0000000004");
   reference.fit(data);
   stopped.resume(folder.path() + "/step-0000000004");
@@ -271,7 +273,7 @@ TEST(PartialUpdate, OtherStart_DropsIt) {
   EXPECT_EQ(stopped.weights_hash(), reference.weights_hash());
 
   const auto fit_anew = [&](bool half) {
-    Trainer trainer(parse_model(kSavedModel), options_of(""));
+    Trainer trainer = trainer_of(parse_model(kSavedModel), options_of(""));
     trainer.resume(folder.path() + (half ? kSavedPlace : "/step-0000000004"));
     Loader loader(data, trainer.loader_options());
     loader.seek({2, 0});

@@ -21,6 +21,7 @@
 #include "millrace/training/optimizer.hpp"
 #include "millrace/training/trainer_options.hpp"
 #include "millrace/training/weights_hash.hpp"
+#include "support/test_options.hpp"
 
 namespace millrace::testing_training {
 
@@ -34,14 +35,15 @@ struct GptRun {
 
 class PlainGpt {
  public:
-  PlainGpt(const ModelSpec& model, const TrainerOptions& options)
+  PlainGpt(const ModelSpec& model, const TestOptions& options)
       : spec_(model),
         options_(options),
-        slices_(options.slices.value_or(1)),
+        slices_(options.pipeline.shape.slices.value_or(1)),
         whole_(std::move(
-            build_stages(model, std::vector<int>{0, model.layer_count()}, options.seed).front())),
-        optimizer_(make_optimizer(options.optimizer)) {
-    whole_->reserve(options.micro_batches.value_or(8), slices_);
+            build_stages(model, std::vector<int>{0, model.layer_count()}, options.step.seed)
+                .front())),
+        optimizer_(make_optimizer(options.step.optimizer)) {
+    whole_->reserve(options.pipeline.shape.micro_batches, slices_);
     std::map<std::string, Parameter*> by_name;
     for (Parameter* parameter : whole_->parameters()) by_name[parameter->name] = parameter;
     for (const auto& [name, parameter] : by_name)
@@ -53,9 +55,9 @@ class PlainGpt {
 
   GptRun learn(const Dataset& data) {
     GptRun run;
-    for (std::int64_t step = 0; step < options_.steps; ++step) {
+    for (std::int64_t step = 0; step < options_.fit.steps; ++step) {
       Batch batch;
-      batch.fill(data, rows_of(data, step), options_.micro_batches.value_or(8), slices_);
+      batch.fill(data, rows_of(data, step), options_.pipeline.shape.micro_batches, slices_);
       for (Weight& weight : weights_) weight.parameter->gradient.fill_zero();
       run.losses[step + 1] = accumulate(batch, step);
       add_tied();
@@ -98,22 +100,22 @@ class PlainGpt {
   /// Of lines every one once in an epoch, of which there is one here.
   [[nodiscard]] std::vector<std::int32_t> rows_of(const Dataset& data, std::int64_t step) const {
     if (data.has_documents()) {
-      const auto order = shuffled_order(data.size(), options_.seed, 0);
-      const auto first = order.begin() + step * options_.batch_size;
-      return {first, first + options_.batch_size};
+      const auto order = shuffled_order(data.size(), options_.step.seed, 0);
+      const auto first = order.begin() + step * options_.fit.batch_size;
+      return {first, first + options_.fit.batch_size};
     }
     return drawn_windows(
-        data, options_.batch_size, options_.seed, static_cast<std::uint64_t>(step));
+        data, options_.fit.batch_size, options_.step.seed, static_cast<std::uint64_t>(step));
   }
 
   /// Gradients of the mean loss; the loss is given.
   double accumulate(Batch& batch, std::int64_t step) {
     double weight = 0;
-    for (int i = 0; i < options_.micro_batches.value_or(8); ++i)
+    for (int i = 0; i < options_.pipeline.shape.micro_batches; ++i)
       for (int slice = 0; slice < slices_; ++slice)
         weight += weight_of(batch.targets({MicroBatch{i}, Slice{slice}}));
     LossSum loss;
-    for (int i = 0; i < options_.micro_batches.value_or(8); ++i) {
+    for (int i = 0; i < options_.pipeline.shape.micro_batches; ++i) {
       for (int slice = 0; slice < slices_; ++slice)
         loss += pass(batch, {MicroBatch{i}, Slice{slice}}, step, weight, true);
       for (int slice = slices_ - 1; slice >= 0; --slice)
@@ -134,7 +136,7 @@ class PlainGpt {
     const TensorList targets = batch.targets(unit);
     LossSum loss;
     PassContext context;
-    context.seed = options_.seed;
+    context.seed = options_.step.seed;
     context.step = static_cast<std::uint64_t>(step);
     context.micro_batch = unit.micro_batch;
     context.slice = unit.slice;
@@ -180,8 +182,8 @@ class PlainGpt {
         squares.push_back(sum_of_squares(weight.parameter->gradient.as<float>()));
     UpdateSettings settings;
     settings.number = step + 1;
-    settings.learning_rate = options_.learning_rate.at(step);
-    settings.gradient_factor = gradient_norm(squares, options_.clip_norm).factor;
+    settings.learning_rate = options_.step.learning_rate.at(step);
+    settings.gradient_factor = gradient_norm(squares, options_.step.clip_norm).factor;
     for (Weight& weight : weights_) {
       settings.decays = weight.parameter->decays;
       const std::vector<std::span<float>> slots(weight.slots.begin(), weight.slots.end());
@@ -192,7 +194,7 @@ class PlainGpt {
   }
 
   ModelSpec spec_;
-  TrainerOptions options_;
+  TestOptions options_;
   int slices_;
   std::unique_ptr<StageModule> whole_;
   std::unique_ptr<Optimizer> optimizer_;

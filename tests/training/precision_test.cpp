@@ -22,19 +22,19 @@ ModelSpec model_in(DType precision, const char* text = "mlp:64-24-24-16-10,norm,
   return model;
 }
 
-TrainerOptions job_options() {
-  TrainerOptions options = plain_options(1, 4);
-  options.optimizer.kind = OptimizerKind::AdamW;
-  options.optimizer.weight_decay = 0.01;
-  options.learning_rate.base = 3e-3;
-  options.clip_norm = 0.5;
-  options.batch_size = 30;
-  options.epochs = 3;
+TestOptions job_options() {
+  TestOptions options = plain_options(1, 4);
+  options.step.optimizer.kind = OptimizerKind::AdamW;
+  options.step.optimizer.weight_decay = 0.01;
+  options.step.learning_rate.base = 3e-3;
+  options.step.clip_norm = 0.5;
+  options.fit.batch_size = 30;
+  options.fit.epochs = 3;
   return options;
 }
 
-std::string hash_after(const ModelSpec& model, const TrainerOptions& options) {
-  Trainer trainer(model, options);
+std::string hash_after(const ModelSpec& model, const TestOptions& options) {
+  Trainer trainer(model, options.pipeline, options);
   trainer.fit(first_digits(100));
   return trainer.weights_hash();
 }
@@ -63,12 +63,12 @@ TEST_P(PrecisionBits, EverySchedule_HasBitsOfOneRank) {
     for (const int ranks : {2, 3})
       for (const bool recompute : {false, true}) {
         if (recompute && std::string(schedule) == "v-half") continue;
-        TrainerOptions options = job_options();
-        options.ranks = ranks;
-        options.schedule = schedule;
-        options.executor = executor;
-        if (recompute) options.recompute = {.kind = RecomputeKind::All};
-        if (std::string(schedule) == "interleaved") options.micro_batches = 4;
+        TestOptions options = job_options();
+        options.pipeline.shape.ranks = ranks;
+        options.pipeline.schedule = schedule;
+        options.run.executor = executor;
+        if (recompute) options.run.recompute = {.kind = RecomputeKind::All};
+        if (std::string(schedule) == "interleaved") options.pipeline.shape.micro_batches = 4;
         if (std::string(schedule) == "interleaved" && ranks == 3) continue;
         EXPECT_EQ(hash_after(model, options), expected) << schedule << " on " << ranks;
       }
@@ -78,22 +78,22 @@ TEST_P(PrecisionBits, EverySchedule_HasBitsOfOneRank) {
 TEST_P(PrecisionBits, AreThoseOfOneRankWhereFactorsAreNarrow) {
   const auto& [precision, executor] = GetParam();
   const ModelSpec model = model_in(precision, "mlp:64-256-256-256-10");
-  TrainerOptions options = job_options();
-  options.micro_batches = 2;
-  options.batch_size = 128;
-  options.epochs = 2;
+  TestOptions options = job_options();
+  options.pipeline.shape.micro_batches = 2;
+  options.fit.batch_size = 128;
+  options.fit.epochs = 2;
   const auto hash_with = [&] {
-    Trainer trainer(model, options);
+    Trainer trainer(model, options.pipeline, options);
     trainer.fit(first_digits(256));
     return trainer.weights_hash();
   };
   const std::string expected = hash_with();
-  options.executor = executor;
+  options.run.executor = executor;
   for (const char* schedule : {"1f1b", "zb-h1"})
     for (const RecomputeKind kind : {RecomputeKind::None, RecomputeKind::All}) {
-      options.ranks = 3;
-      options.schedule = schedule;
-      options.recompute = {.kind = kind};
+      options.pipeline.shape.ranks = 3;
+      options.pipeline.schedule = schedule;
+      options.run.recompute = {.kind = kind};
       EXPECT_EQ(hash_with(), expected) << schedule;
     }
 }
@@ -111,10 +111,10 @@ INSTANTIATE_TEST_SUITE_P(All,
 
 TEST(MasterValues, TinyUpdates_ChangeThem) {
   const ModelSpec model = model_in(DType::BF16, "mlp:64-8-10");
-  TrainerOptions options = plain_options(1, 2);
-  options.learning_rate.base = 1e-4;
-  options.batch_size = 20;
-  Trainer trainer(model, options);
+  TestOptions options = plain_options(1, 2);
+  options.step.learning_rate.base = 1e-4;
+  options.fit.batch_size = 20;
+  Trainer trainer(model, options.pipeline, options);
   Parameter* weight = nullptr;
   for (Parameter* parameter : trainer.state().parameters())
     if (parameter->name == "layers.0.weight") weight = parameter;
@@ -125,7 +125,7 @@ TEST(MasterValues, TinyUpdates_ChangeThem) {
   EXPECT_NE(before, rounded_before);
   const std::string hash = trainer.weights_hash();
 
-  options.steps = 1;
+  options.fit.steps = 1;
   trainer.fit(first_digits(20));
   const std::vector<float> after = copy_of(trainer.state().read("layers.0.weight"));
   std::size_t moved = 0;
@@ -141,7 +141,7 @@ TEST(MasterValues, TinyUpdates_ChangeThem) {
 }
 
 TEST(MasterValues, AreWhatIsReadAndWritten) {
-  Trainer trainer(model_in(DType::F16, "mlp:64-8-10"), plain_options(1, 2));
+  Trainer trainer = trainer_of(model_in(DType::F16, "mlp:64-8-10"), plain_options(1, 2));
   std::vector<float> wanted(10, 0.1F);
   trainer.state().write("layers.1.bias", wanted);
   EXPECT_EQ(copy_of(trainer.state().read("layers.1.bias")), wanted);
@@ -154,7 +154,7 @@ TEST(MasterValues, AreWhatIsReadAndWritten) {
 }
 
 TEST(MasterValues, OfLayersThatKeepF32AreTheirValues) {
-  Trainer trainer(model_in(DType::BF16, "mlp:64-8-8-10,norm"), plain_options(1, 2));
+  Trainer trainer = trainer_of(model_in(DType::BF16, "mlp:64-8-8-10,norm"), plain_options(1, 2));
   for (const StateEntry& entry : trainer.state().entries(Rank{0}))
     EXPECT_EQ(static_cast<bool>(entry.master),
               entry.parameter->name.find("layers.1.") != 0 &&
@@ -234,21 +234,21 @@ TEST(LossScaleText, IsReadAndRefusedInASentence) {
 
 TEST(LossScaling, ByAPowerOfTwoChangesNoBitInF32) {
   const ModelSpec model = model_in(DType::F32);
-  TrainerOptions options = job_options();
+  TestOptions options = job_options();
   const std::string expected = hash_after(model, options);
-  options.loss_scale = parse_loss_scale("static:4096");
+  options.step.loss_scale = parse_loss_scale("static:4096");
   EXPECT_EQ(hash_after(model, options), expected);
-  options.loss_scale = parse_loss_scale("dynamic:interval=3,initial=64");
+  options.step.loss_scale = parse_loss_scale("dynamic:interval=3,initial=64");
   EXPECT_EQ(hash_after(model, options), expected);
 }
 
 TEST(LossScaling, IsTakenOutBeforeAnybodyLooks) {
   const ModelSpec model = model_in(DType::F32);
   const auto seen = [&](const char* scale) {
-    TrainerOptions options = job_options();
-    options.loss_scale = parse_loss_scale(scale);
-    options.steps = 1;
-    Trainer trainer(model, options);
+    TestOptions options = job_options();
+    options.step.loss_scale = parse_loss_scale(scale);
+    options.fit.steps = 1;
+    Trainer trainer(model, options.pipeline, options);
     std::vector<float> gradient;
     double norm = 0;
     trainer.before_update = [&](std::span<Parameter* const> parameters) {
@@ -264,12 +264,12 @@ TEST(LossScaling, IsTakenOutBeforeAnybodyLooks) {
 TEST(LossScaling, ThatOverflowsSkipsTheStepEverywhereAndBacksOff) {
   for (const char* executor : {"sequential", "ranks"}) {
     const ModelSpec model = model_in(DType::F16);
-    TrainerOptions options = job_options();
-    options.ranks = 3;
-    options.executor = executor;
-    options.loss_scale = parse_loss_scale("dynamic:initial=1e7,ceiling=1e7,interval=1000");
-    options.steps = 12;
-    Trainer trainer(model, options);
+    TestOptions options = job_options();
+    options.pipeline.shape.ranks = 3;
+    options.run.executor = executor;
+    options.step.loss_scale = parse_loss_scale("dynamic:initial=1e7,ceiling=1e7,interval=1000");
+    options.fit.steps = 12;
+    Trainer trainer(model, options.pipeline, options);
     std::vector<StepReport> steps;
     const std::string first = trainer.weights_hash();
     std::string after_first_skip;
@@ -297,7 +297,7 @@ TEST(LossScaling, ThatOverflowsSkipsTheStepEverywhereAndBacksOff) {
 TEST(LossScaling, IsDynamicForF16AndNoneElse) {
   for (const auto& [precision, scale] :
        {std::pair{DType::F32, 1.0}, {DType::BF16, 1.0}, {DType::F16, 65536.0}})
-    EXPECT_EQ(Trainer(model_in(precision), job_options()).state().counters().loss_scale.value,
+    EXPECT_EQ(trainer_of(model_in(precision), job_options()).state().counters().loss_scale.value,
               scale);
 }
 
@@ -307,11 +307,11 @@ double accuracy_in(DType precision) {
   double sum = 0;
   for (std::uint64_t seed = 1; seed <= 5; ++seed) {
     const TrainTest data = load_data("digits", seed);
-    TrainerOptions options = job_options();
-    options.batch_size = 64;
-    options.epochs = 20;
-    options.seed = seed;
-    Trainer trainer(model, options);
+    TestOptions options = job_options();
+    options.fit.batch_size = 64;
+    options.fit.epochs = 20;
+    options.step.seed = seed;
+    Trainer trainer(model, options.pipeline, options);
     trainer.fit(data.train);
     sum += trainer.evaluate(data.test).accuracy();
   }

@@ -37,8 +37,8 @@ std::int64_t right_rows(const Tensor& predictions, const Tensor& labels) {
 
 TEST(Predict, GivesARowPerSampleWhateverTheBatchesAndTheCut) {
   Dataset data = first_digits(61);
-  TrainerOptions options = plain_options(1, 1);
-  Trainer whole(parse_model(kModel), options);
+  TestOptions options = plain_options(1, 1);
+  Trainer whole(parse_model(kModel), options.pipeline, options);
   const Tensor expected = whole.predict(data, 61);
   EXPECT_EQ(expected.dims(), (Dims{61, 10}));
 
@@ -46,8 +46,8 @@ TEST(Predict, GivesARowPerSampleWhateverTheBatchesAndTheCut) {
   for (const char* executor : {"sequential", "flow-graph", "ranks"})
     for (const std::int64_t batch_size : {1, 16, 0}) {
       options = plain_options(3, 4);
-      options.executor = executor;
-      Trainer trainer(parse_model(kModel), options);
+      options.run.executor = executor;
+      Trainer trainer(parse_model(kModel), options.pipeline, options);
       const std::string hash = trainer.weights_hash();
       const Tensor predicted = trainer.predict(data, batch_size);
       ASSERT_EQ(predicted.dims(), expected.dims());
@@ -61,7 +61,7 @@ TEST(Predict, GivesARowPerSampleWhateverTheBatchesAndTheCut) {
 }
 
 TEST(Evaluate, CustomData_IsTheScoreOfThePass) {
-  Trainer trainer(parse_model(kModel), plain_options(2, 4));
+  Trainer trainer = trainer_of(parse_model(kModel), plain_options(2, 4));
   Batch batch(first_digits(23), 4);
   const Score expected = trainer.evaluate(first_digits(23), 23);
   const Score score = trainer.evaluate(batch);
@@ -77,7 +77,7 @@ TEST(Evaluate, CustomData_IsTheScoreOfThePass) {
 }
 
 TEST(Evaluate, OfNothingIsNothing) {
-  Trainer trainer(parse_model(kModel), plain_options(2, 4));
+  Trainer trainer = trainer_of(parse_model(kModel), plain_options(2, 4));
   const Dataset nothing = first_digits(0);
   EXPECT_EQ(trainer.evaluate(nothing).accuracy(), 0);
   EXPECT_FALSE(trainer.predict(nothing));
@@ -117,7 +117,7 @@ TEST(Accuracy, IsAShareOfWhatTheLossJudged) {
   for (const bool judges : {true, false}) {
     std::vector<std::unique_ptr<StageBody>> bodies;
     bodies.push_back(std::make_unique<TokenStage>(judges));
-    Trainer trainer(generate("gpipe", {.ranks = 1, .micro_batches = 3}),
+    Trainer trainer({generate("gpipe", {.ranks = 1, .micro_batches = 3})},
                     std::move(bodies),
                     plain_options(1, 3));
     Growing data;

@@ -17,6 +17,7 @@
 #include "millrace/training/rank_parts.hpp"
 #include "millrace/training/trainer.hpp"
 #include "millrace/transport/in_process.hpp"
+#include "support/test_options.hpp"
 
 namespace millrace {
 namespace {
@@ -66,16 +67,16 @@ Dataset sixty_digits() {
   return select_rows(digits(), rows);
 }
 
-TrainerOptions options_of_all() {
-  TrainerOptions options;
-  options.ranks = kSavedRanks;
-  options.micro_batches = 4;
-  options.batch_size = 25;
-  options.epochs = 2;
-  options.clip_norm = 0.5;
-  options.executor = "sequential";
-  options.deadline = std::chrono::seconds(30);
-  options.tied = {{"layers.2.weight", "layers.4.weight"}};  // on two ranks
+TestOptions options_of_all() {
+  TestOptions options;
+  options.pipeline.shape.ranks = kSavedRanks;
+  options.pipeline.shape.micro_batches = 4;
+  options.fit.batch_size = 25;
+  options.fit.epochs = 2;
+  options.step.clip_norm = 0.5;
+  options.run.executor = "sequential";
+  options.run.deadline = std::chrono::seconds(30);
+  options.step.tied = {{"layers.2.weight", "layers.4.weight"}};  // on two ranks
   return options;
 }
 
@@ -101,7 +102,8 @@ Knowledge learn_as_rank(const ModelSpec& model, const Program& program, Endpoint
   std::set<std::string> agreements;
   Overheard endpoint(door, agreements);
   ProcessGroup group(endpoint, std::chrono::seconds(30));
-  Trainer trainer(rank_parts(model, program, options_of_all(), endpoint, group), options_of_all());
+  Trainer trainer(rank_parts(model, {program}, options_of_all(), endpoint, group),
+                  options_of_all());
   Knowledge known = learn(trainer);
   known.agreements = std::move(agreements);
   return known;
@@ -109,9 +111,10 @@ Knowledge learn_as_rank(const ModelSpec& model, const Program& program, Endpoint
 
 TEST(ProcessGroup, OneProcessPerRank_EqualsOneProcess) {
   const ModelSpec model = parse_model("mlp:64-16-16-16-10,dropout=0.1");
-  const Program program =
-      generate("1f1b", {.ranks = kSavedRanks, .micro_batches = *options_of_all().micro_batches});
-  Trainer single(model, program, options_of_all());
+  const Program program = generate(
+      "1f1b",
+      {.ranks = kSavedRanks, .micro_batches = options_of_all().pipeline.shape.micro_batches});
+  Trainer single(model, {program}, options_of_all());
   const Knowledge expected = learn(single);
 
   InProcessHub hub(kSavedRanks);

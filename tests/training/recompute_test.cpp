@@ -108,23 +108,23 @@ std::vector<std::size_t> peaks_of(const Trainer& trainer, int samples) {
 
 TEST(RecomputeAuto, FitsAndSaysWhenItCannot) {
   const ModelSpec model = parse_model(kNormed);
-  TrainerOptions options = plain_options(3, 4);
-  options.batch_size = 32;
-  const auto whole = peaks_of(Trainer(model, options), 8);
+  TestOptions options = plain_options(3, 4);
+  options.fit.batch_size = 32;
+  const auto whole = peaks_of(Trainer(model, options.pipeline, options), 8);
   const std::size_t most = *std::ranges::max_element(whole);
-  options.recompute = {.kind = RecomputeKind::All};
-  const auto least = peaks_of(Trainer(model, options), 8);
+  options.run.recompute = {.kind = RecomputeKind::All};
+  const auto least = peaks_of(Trainer(model, options.pipeline, options), 8);
   const std::size_t bound = (most + *std::ranges::max_element(least)) / 2;
 
-  options.recompute = {.kind = RecomputeKind::Auto, .bytes = most};
-  EXPECT_EQ(peaks_of(Trainer(model, options), 8), whole);
-  options.recompute.bytes = bound;
-  const auto fitted = peaks_of(Trainer(model, options), 8);
+  options.run.recompute = {.kind = RecomputeKind::Auto, .bytes = most};
+  EXPECT_EQ(peaks_of(Trainer(model, options.pipeline, options), 8), whole);
+  options.run.recompute.bytes = bound;
+  const auto fitted = peaks_of(Trainer(model, options.pipeline, options), 8);
   EXPECT_LE(*std::ranges::max_element(fitted), bound);
   for (std::size_t rank = 0; rank < whole.size(); ++rank)  // who fits keeps all
     EXPECT_EQ(fitted[rank] == whole[rank], whole[rank] <= bound) << rank;
-  options.recompute.bytes = 100;
-  EXPECT_THAT([&] { Trainer trainer(model, options); },
+  options.run.recompute.bytes = 100;
+  EXPECT_THAT([&] { Trainer trainer(model, options.pipeline, options); },
               ThrowsMessage<InvalidArgument>(HasSubstr("bytes, whatever is recomputed")));
 }
 
@@ -174,22 +174,22 @@ class RecomputeBits : public testing::TestWithParam<std::string> {};
 
 TEST_P(RecomputeBits, SameBits_StashAsPredicted) {
   const ModelSpec model = parse_model(kNormed);
-  TrainerOptions options = plain_options(3, 4);
-  options.optimizer.kind = OptimizerKind::Adam;
-  options.learning_rate.base = 3e-3;
-  options.batch_size = 32;
-  options.epochs = 2;
+  TestOptions options = plain_options(3, 4);
+  options.step.optimizer.kind = OptimizerKind::Adam;
+  options.step.learning_rate.base = 3e-3;
+  options.fit.batch_size = 32;
+  options.fit.epochs = 2;
   const Dataset data = first_digits(64);
-  Trainer plain(model, options);
+  Trainer plain(model, options.pipeline, options);
   plain.fit(data);
-  options.executor = GetParam();
+  options.run.executor = GetParam();
   for (const char* schedule : {"1f1b", "zb-h1", "gpipe"})
     for (const char* choice :
          {"all", "stages:0,2", "every-1", "every-2", "selective:layer_norm,dropout", "auto:20K"}) {
       SCOPED_TRACE(std::string(schedule) + " " + choice);
-      options.schedule = schedule;
-      options.recompute = parse_recompute(choice);
-      Trainer trainer(model, options);
+      options.pipeline.schedule = schedule;
+      options.run.recompute = parse_recompute(choice);
+      Trainer trainer(model, options.pipeline, options);
       std::vector<std::size_t> counted;
       trainer.on_step = [&](const StepReport& report) { counted = report.peak_stash_bytes; };
       trainer.fit(data);

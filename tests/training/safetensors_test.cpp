@@ -290,7 +290,8 @@ class WeightsFile : public testing::Test {
   [[nodiscard]] static std::string loaded(const std::string& path,
                                           WeightsReport* report = nullptr,
                                           bool narrow = false) {
-    Trainer trainer(parse_model(testing_training::kModel), testing_training::plain_options(1, 2));
+    Trainer trainer =
+        trainer_of(parse_model(testing_training::kModel), testing_training::plain_options(1, 2));
     try {
       const WeightsReport found = load_weights(trainer.state(), path, narrow);
       if (report != nullptr) *report = found;
@@ -301,7 +302,8 @@ class WeightsFile : public testing::Test {
   }
 
   testing_files::Folder folder_{"weights_file"};
-  Trainer model_{parse_model(testing_training::kModel), testing_training::plain_options(1, 2)};
+  Trainer model_ =
+      trainer_of(parse_model(testing_training::kModel), testing_training::plain_options(1, 2));
 };
 
 TEST_F(WeightsFile, OfAnotherPrecision_IsWidenedExactly) {

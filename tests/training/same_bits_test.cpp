@@ -16,6 +16,7 @@
 #include "millrace/training/gradient_norm.hpp"
 #include "millrace/training/trainer.hpp"
 #include "millrace/training/weights_hash.hpp"
+#include "support/test_options.hpp"
 
 namespace millrace {
 namespace {
@@ -37,15 +38,15 @@ Dataset small_data() {
   return select_rows(digits(), rows);
 }
 
-TrainerOptions small_options() {
-  TrainerOptions options;
-  options.micro_batches = kMicroBatches;
-  options.batch_size = kBatch;
-  options.epochs = kEpochs;
-  options.seed = kSeed;
-  options.clip_norm = kClip;
-  options.optimizer.weight_decay = 0.01;
-  options.learning_rate = {.kind = LearningRateKind::Cosine, .base = 3e-3, .warm_up = 3};
+TestOptions small_options() {
+  TestOptions options;
+  options.pipeline.shape.micro_batches = kMicroBatches;
+  options.fit.batch_size = kBatch;
+  options.fit.epochs = kEpochs;
+  options.step.seed = kSeed;
+  options.step.clip_norm = kClip;
+  options.step.optimizer.weight_decay = 0.01;
+  options.step.learning_rate = {.kind = LearningRateKind::Cosine, .base = 3e-3, .warm_up = 3};
   return options;
 }
 
@@ -76,9 +77,9 @@ std::string plain_loop_hash() {
   auto model = std::move(build_stages(spec, whole, kSeed).front());
   model->reserve(kMicroBatches, 1);
   const Dataset data = small_data();
-  const TrainerOptions options = small_options();
-  const auto optimizer = make_optimizer(options.optimizer);
-  LearningRate rate = options.learning_rate;
+  const TestOptions options = small_options();
+  const auto optimizer = make_optimizer(options.step.optimizer);
+  LearningRate rate = options.step.learning_rate;
   rate.total_updates = kEpochs * 4;
 
   std::vector<Parameter*> parameters = model->parameters();
@@ -140,13 +141,13 @@ TEST_P(SameBits, EqualThePlainLoop) {
   const Dataset data = small_data();
   for (const Variant& variant : variants())
     for (const bool recompute : {false, true}) {
-      TrainerOptions options = small_options();
-      options.executor = GetParam();
-      options.schedule = variant.schedule;
-      options.ranks = variant.ranks;
-      options.chunks = variant.chunks;
-      if (recompute) options.recompute = {.kind = RecomputeKind::All};
-      Trainer trainer(small_model(), options);
+      TestOptions options = small_options();
+      options.run.executor = GetParam();
+      options.pipeline.schedule = variant.schedule;
+      options.pipeline.shape.ranks = variant.ranks;
+      options.pipeline.shape.chunks = variant.chunks;
+      if (recompute) options.run.recompute = {.kind = RecomputeKind::All};
+      Trainer trainer(small_model(), options.pipeline, options);
       trainer.fit(data);
 
       EXPECT_EQ(trainer.weights_hash(), expected)
@@ -158,16 +159,15 @@ TEST_P(SameBits, EqualThePlainLoop) {
 TEST_P(SameBits, DoNotDependOnWhereTheLayersAreCut) {
   const std::string expected = plain_loop_hash();
   const Dataset data = small_data();
-  for (const std::vector<int>& boundaries :
-       {std::vector<int>{0, 1, 13}, std::vector<int>{0, 12, 13}, std::vector<int>{0, 6, 13}}) {
-    TrainerOptions options = small_options();
-    options.executor = GetParam();
-    options.ranks = 2;
-    options.boundaries = boundaries;
-    Trainer trainer(small_model(), options);
+  for (const int boundary : {1, 12, 6}) {
+    TestOptions options = small_options();
+    options.run.executor = GetParam();
+    options.pipeline.shape.ranks = 2;
+    options.pipeline.boundaries = {boundary};
+    Trainer trainer(small_model(), options.pipeline, options);
     trainer.fit(data);
 
-    EXPECT_EQ(trainer.weights_hash(), expected) << "cut at " << boundaries[1];
+    EXPECT_EQ(trainer.weights_hash(), expected) << "cut at " << boundary;
   }
 }
 
@@ -183,24 +183,24 @@ INSTANTIATE_TEST_SUITE_P(Executors,
 TEST(SameBitsOracle, ChangesWithSeedDropoutAndMicroBatches) {
   const Dataset data = small_data();
   const auto hash_with = [&](auto change) {
-    TrainerOptions options = small_options();
-    options.executor = "sequential";
+    TestOptions options = small_options();
+    options.run.executor = "sequential";
     std::string model = "mlp:64-24-10,dropout=0.1";
-    options.ranks = 1;
+    options.pipeline.shape.ranks = 1;
     change(options, model);
-    Trainer trainer(parse_model(model), options);
+    Trainer trainer(parse_model(model), options.pipeline, options);
     trainer.fit(data);
     return trainer.weights_hash();
   };
-  const std::string base = hash_with([](TrainerOptions&, std::string&) {});
+  const std::string base = hash_with([](TestOptions&, std::string&) {});
 
-  EXPECT_EQ(hash_with([](TrainerOptions&, std::string&) {}), base);
-  EXPECT_NE(hash_with([](TrainerOptions& options, std::string&) { options.seed = 8; }), base);
-  EXPECT_NE(hash_with([](TrainerOptions& options, std::string&) { options.clip_norm = 0.4; }),
+  EXPECT_EQ(hash_with([](TestOptions&, std::string&) {}), base);
+  EXPECT_NE(hash_with([](TestOptions& options, std::string&) { options.step.seed = 8; }), base);
+  EXPECT_NE(hash_with([](TestOptions& options, std::string&) { options.step.clip_norm = 0.4; }),
             base);
-  EXPECT_NE(hash_with([](TrainerOptions&, std::string& model) { model = "mlp:64-24-10"; }), base);
-  EXPECT_NE(hash_with([](TrainerOptions& options, std::string&) {
-              options.last_batch = LastBatch::Drop;
+  EXPECT_NE(hash_with([](TestOptions&, std::string& model) { model = "mlp:64-24-10"; }), base);
+  EXPECT_NE(hash_with([](TestOptions& options, std::string&) {
+              options.fit.last_batch = LastBatch::Drop;
             }),
             base);
 }

@@ -28,14 +28,14 @@ class Hasty : public FileSystem {
 };
 
 /// 25, 25 and 10 samples of 60; the learning rate moves in every update.
-inline TrainerOptions saved_options(const std::string& folder, int ranks = 2) {
-  TrainerOptions options = plain_options(ranks, 4);
-  options.optimizer.kind = OptimizerKind::AdamW;
-  options.optimizer.weight_decay = 0.05;
-  options.clip_norm = 0.5;
-  options.learning_rate = {.kind = LearningRateKind::Cosine, .base = 0.02, .warm_up = 3};
-  options.batch_size = 25;
-  options.epochs = 4;
+inline TestOptions saved_options(const std::string& folder, int ranks = 2) {
+  TestOptions options = plain_options(ranks, 4);
+  options.step.optimizer.kind = OptimizerKind::AdamW;
+  options.step.optimizer.weight_decay = 0.05;
+  options.step.clip_norm = 0.5;
+  options.step.learning_rate = {.kind = LearningRateKind::Cosine, .base = 0.02, .warm_up = 3};
+  options.fit.batch_size = 25;
+  options.fit.epochs = 4;
   options.save.folder = folder;
   options.save.files = std::make_shared<Hasty>();
   return options;
@@ -50,18 +50,18 @@ inline FitReport fit_steps(Trainer& trainer, const Dataset& data, int steps) {
   return trainer.fit(data, stop.get_token());
 }
 
-inline TrainerParts parts_on(const TrainerOptions& options,
+inline TrainerParts parts_on(const TestOptions& options,
                              Endpoint& endpoint,
                              ProcessGroup& group,
                              const ModelSpec& model = parse_model(kSavedModel),
                              int copies = 1) {
   const GridPosition seat(endpoint, Grid(copies, endpoint.world() / copies));
-  const Program program =
-      generate(options.schedule.value_or("1f1b"),
-               {.ranks = seat.grid().pipeline(), .micro_batches = *options.micro_batches});
-  TrainerOptions own = options;
-  own.ranks = program.shape.ranks;
-  return rank_parts(model, program, own, seat, group);
+  const Program program = generate(
+      options.pipeline.schedule,
+      {.ranks = seat.grid().pipeline(), .micro_batches = options.pipeline.shape.micro_batches});
+  TestOptions own = options;
+  own.pipeline.shape.ranks = program.shape.ranks;
+  return rank_parts(model, {program}, own, seat, group);
 }
 
 inline std::string bytes_in(const std::filesystem::path& file) {

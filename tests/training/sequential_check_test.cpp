@@ -26,13 +26,20 @@ using testing_training::first_digits;
 using testing_training::kModel;
 using testing_training::plain_options;
 
-TrainerOptions options_for(const std::string& schedule, int ranks) {
-  TrainerOptions options = plain_options(ranks, 4);
-  options.schedule = schedule;
-  options.optimizer.kind = OptimizerKind::AdamW;
-  options.optimizer.weight_decay = 0.1;
-  options.learning_rate.base = 0.01;
-  options.clip_norm = 0.5;
+SequentialComparison compared(const ModelSpec& model,
+                              const Dataset& batch,
+                              const TestOptions& options,
+                              int steps = 3) {
+  return verify_against_sequential(model, options.pipeline, batch, options, steps);
+}
+
+TestOptions options_for(const std::string& schedule, int ranks) {
+  TestOptions options = plain_options(ranks, 4);
+  options.pipeline.schedule = schedule;
+  options.step.optimizer.kind = OptimizerKind::AdamW;
+  options.step.optimizer.weight_decay = 0.1;
+  options.step.learning_rate.base = 0.01;
+  options.step.clip_norm = 0.5;
   return options;
 }
 
@@ -40,43 +47,41 @@ TEST(VerifyAgainstSequential, AscendingSchedules_HaveSameBits) {
   const ModelSpec model = parse_model("mlp:64-20-16-16-16-10,norm,dropout=0.1");
   for (const char* executor : {"sequential", "ranks"})
     for (const char* schedule : {"gpipe", "1f1b", "zb-h1", "zb-v", "interleaved"}) {
-      TrainerOptions options = options_for(schedule, 2);
-      options.executor = executor;
-      const SequentialComparison found =
-          verify_against_sequential(model, first_digits(18), options);
+      TestOptions options = options_for(schedule, 2);
+      options.run.executor = executor;
+      const SequentialComparison found = compared(model, first_digits(18), options);
       EXPECT_TRUE(found.same()) << schedule << ": " << to_string(found);
       EXPECT_EQ(to_string(found), "the same bits after 3 steps");
     }
 }
 
 TEST(VerifyAgainstSequential, FindsTheSameBitsOnTheFlowGraph_flow_graph) {
-  TrainerOptions options = options_for("1f1b", 3);
-  options.executor = "flow-graph";
-  EXPECT_TRUE(verify_against_sequential(parse_model(kModel), first_digits(18), options).same());
+  TestOptions options = options_for("1f1b", 3);
+  options.run.executor = "flow-graph";
+  EXPECT_TRUE(compared(parse_model(kModel), first_digits(18), options).same());
 }
 
 TEST(VerifyAgainstSequential, KnowsWhatElseDecidesBits) {
   const Dataset batch = first_digits(19);
-  TrainerOptions options = options_for("1f1b", 3);
-  options.frozen = {"layers.0.*"};
-  options.parameters = {parse_parameter_group("layers.2.*:lr=0.5,weight-decay=0.3")};
-  EXPECT_TRUE(verify_against_sequential(parse_model(kModel), batch, options).same());
-  TrainerOptions passes = options_for("gpipe", 2);
-  passes.accumulate = 2;
-  passes.learning_rate.kind = LearningRateKind::Cosine;
-  EXPECT_TRUE(verify_against_sequential(parse_model(kModel), batch, passes).same());
+  TestOptions options = options_for("1f1b", 3);
+  options.step.parameters = {parse_parameter_group("layers.0.*:frozen"),
+                             parse_parameter_group("layers.2.*:lr=0.5,weight-decay=0.3")};
+  EXPECT_TRUE(compared(parse_model(kModel), batch, options).same());
+  TestOptions passes = options_for("gpipe", 2);
+  passes.step.accumulate = 2;
+  passes.step.learning_rate.kind = LearningRateKind::Cosine;
+  EXPECT_TRUE(compared(parse_model(kModel), batch, passes).same());
   for (const DType precision : {DType::F16, DType::BF16}) {
     ModelSpec model = parse_model(kModel);
     model.precision = precision;
-    const SequentialComparison found =
-        verify_against_sequential(model, batch, options_for("1f1b", 2));
+    const SequentialComparison found = compared(model, batch, options_for("1f1b", 2));
     EXPECT_TRUE(found.same()) << to_string(found);
   }
 }
 
 /// Running statistics are values too.
 TEST(VerifyAgainstSequential, KnowsBatchNormAndSkipEdges) {
-  const SequentialComparison found = verify_against_sequential(
+  const SequentialComparison found = compared(
       parse_model("conv:8x8x1-8-8-10,norm=batch"), first_digits(18), options_for("1f1b", 3));
   EXPECT_TRUE(found.same()) << to_string(found);
 }
@@ -164,15 +169,13 @@ TEST(VerifyAgainstSequential, WrongBit_NamesTensorAndElement) {
 }
 
 TEST(VerifyAgainstSequential, RefusesWhatItDoesNotKnow) {
-  TrainerOptions tied = options_for("1f1b", 2);
-  tied.tied = {{"layers.0.weight", "layers.2.weight"}};
-  EXPECT_THAT(
-      [&] { std::ignore = verify_against_sequential(parse_model(kModel), first_digits(8), tied); },
-      ThrowsMessage<InvalidArgument>(HasSubstr("tied weights")));
+  TestOptions tied = options_for("1f1b", 2);
+  tied.step.tied = {{"layers.0.weight", "layers.2.weight"}};
+  EXPECT_THAT([&] { std::ignore = compared(parse_model(kModel), first_digits(8), tied); },
+              ThrowsMessage<InvalidArgument>(HasSubstr("tied weights")));
   EXPECT_THAT(
       [&] {
-        std::ignore = verify_against_sequential(
-            parse_model(kModel), first_digits(8), options_for("1f1b", 2), 0);
+        std::ignore = compared(parse_model(kModel), first_digits(8), options_for("1f1b", 2), 0);
       },
       ThrowsMessage<InvalidArgument>(HasSubstr("at least 1 step, got 0")));
   const Program copies = generate("chimera", {.ranks = 2, .micro_batches = 2});

@@ -98,19 +98,20 @@ struct CopiesJob {
   std::vector<std::string> frozen = {};
 };
 
-TrainerOptions copies_options(const CopiesJob& job) {
-  TrainerOptions options = plain_options(job.places, kUpdateLeaves / job.copies);
-  options.accumulate_order = job.order;
-  options.optimizer = optimizer_defaults(OptimizerKind::AdamW);
-  options.learning_rate.base = 0.01;
-  options.clip_norm = 0.5;
-  options.loss_scale = parse_loss_scale(job.loss_scale);
-  options.inspect_gradients = job.inspected;
-  options.batch_size = 22;
-  options.steps = job.steps;
-  options.shard_optimizer = job.is_sharded;
-  options.tied = job.tied;
-  options.frozen = job.frozen;
+TestOptions copies_options(const CopiesJob& job) {
+  TestOptions options = plain_options(job.places, kUpdateLeaves / job.copies);
+  options.step.accumulate_order = job.order;
+  options.step.optimizer = optimizer_defaults(OptimizerKind::AdamW);
+  options.step.learning_rate.base = 0.01;
+  options.step.clip_norm = 0.5;
+  options.step.loss_scale = parse_loss_scale(job.loss_scale);
+  options.watch.inspect_gradients = job.inspected;
+  options.fit.batch_size = 22;
+  options.fit.steps = job.steps;
+  options.step.shard_optimizer = job.is_sharded;
+  options.step.tied = job.tied;
+  for (const std::string& name : job.frozen)
+    options.step.parameters.push_back({.pattern = name, .frozen = true});
   return options;
 }
 
@@ -127,9 +128,9 @@ struct CopiesCourse {
 using Prepare = std::function<void(Trainer&, Rank process)>;
 
 CopiesCourse course_of(const CopiesJob& job, const Prepare& prepare = {}, SentBytes* sent = {}) {
-  const TrainerOptions options = copies_options(job);
-  const Program program =
-      generate(job.schedule, {.ranks = job.places, .micro_batches = *options.micro_batches});
+  const TestOptions options = copies_options(job);
+  const Program program = generate(
+      job.schedule, {.ranks = job.places, .micro_batches = options.pipeline.shape.micro_batches});
   const Grid grid(job.copies, job.places);
   SentBytes unheard;
   InProcessHub hub(grid.processes());
@@ -141,7 +142,7 @@ CopiesCourse course_of(const CopiesJob& job, const Prepare& prepare = {}, SentBy
   std::vector<CopiesCourse> all;
   on_ranks(std::move(endpoints), [&](Endpoint& endpoint, ProcessGroup& group) {
     const ModelSpec model = parse_model(job.model);
-    Trainer trainer(rank_parts(model, program, options, GridPosition(endpoint, grid), group),
+    Trainer trainer(rank_parts(model, {program}, options, GridPosition(endpoint, grid), group),
                     options);
     CopiesCourse course;
     trainer.on_step = [&](const StepReport& step) {
@@ -354,13 +355,14 @@ TEST(ShardedGradients, AreWholeWhereOneProcessAloneLooks) {
 }
 
 TEST(ShardedGradients, AreNoUseToATrainerThatMovesWholeWeights) {
-  const TrainerOptions sharded = copies_options({});
-  const TrainerOptions whole = copies_options({.is_sharded = false});
-  const Program program = generate("1f1b", {.ranks = 1, .micro_batches = *sharded.micro_batches});
+  const TestOptions sharded = copies_options({});
+  const TestOptions whole = copies_options({.is_sharded = false});
+  const Program program =
+      generate("1f1b", {.ranks = 1, .micro_batches = sharded.pipeline.shape.micro_batches});
   on_ranks(2, [&](Endpoint& endpoint, ProcessGroup& group) {
     const ModelSpec model = parse_model(kLargeModel);
     try {
-      Trainer trainer(rank_parts(model, program, sharded, {endpoint, Grid(2, 1)}, group), whole);
+      Trainer trainer(rank_parts(model, {program}, sharded, {endpoint, Grid(2, 1)}, group), whole);
       ADD_FAILURE() << "not refused";
     } catch (const InvalidArgument& error) {
       EXPECT_THAT(error.what(), HasSubstr("the parts were made with shard_optimizer"));

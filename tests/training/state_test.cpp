@@ -68,28 +68,28 @@ std::string message_of(const auto& call) {
 }
 
 TEST(State, NamesAllParametersAndTheirParts) {
-  TrainerOptions options = plain_options(3, 2);
-  EXPECT_THAT(Trainer(parse_model(kModel), options).state().names(),
+  TestOptions options = plain_options(3, 2);
+  EXPECT_THAT(Trainer(parse_model(kModel), options.pipeline, options).state().names(),
               ElementsAre("layers.0.bias",
                           "layers.0.weight",
                           "layers.1.bias",
                           "layers.1.weight",
                           "layers.2.bias",
                           "layers.2.weight"));
-  EXPECT_THAT(Trainer(parse_model(kModel), options).state().parts(),
+  EXPECT_THAT(Trainer(parse_model(kModel), options.pipeline, options).state().parts(),
               ElementsAre("value", "gradient"));
-  options.optimizer.kind = OptimizerKind::Momentum;
-  EXPECT_THAT(Trainer(parse_model(kModel), options).state().parts(),
+  options.step.optimizer.kind = OptimizerKind::Momentum;
+  EXPECT_THAT(Trainer(parse_model(kModel), options.pipeline, options).state().parts(),
               ElementsAre("value", "gradient", "momentum"));
-  options.optimizer.kind = OptimizerKind::AdamW;
-  EXPECT_THAT(Trainer(parse_model(kModel), options).state().parts(),
+  options.step.optimizer.kind = OptimizerKind::AdamW;
+  EXPECT_THAT(Trainer(parse_model(kModel), options.pipeline, options).state().parts(),
               ElementsAre("value", "gradient", "first_moment", "second_moment"));
 }
 
 TEST(State, RefusesWhatItHasNotAndNamesTheNearest) {
-  TrainerOptions options = plain_options(3, 2);
-  options.optimizer.kind = OptimizerKind::Momentum;
-  Trainer trainer(parse_model(kModel), options);
+  TestOptions options = plain_options(3, 2);
+  options.step.optimizer.kind = OptimizerKind::Momentum;
+  Trainer trainer(parse_model(kModel), options.pipeline, options);
   TrainingState& state = trainer.state();
   EXPECT_EQ(message_of([&] { (void)state.read("layer.2.weight"); }),
             "no parameter is called 'layer.2.weight'; the nearest of 6 is 'layers.2.weight'");
@@ -107,10 +107,10 @@ TEST(State, RefusesWhatItHasNotAndNamesTheNearest) {
 }
 
 TEST(State, WeightsSetInAnotherCutAreTheSameModel) {
-  Trainer three(parse_model(kModel), plain_options(3, 2));
-  TrainerOptions options = plain_options(2, 4);
-  options.seed = 99;
-  Trainer two(parse_model(kModel), options);
+  Trainer three = trainer_of(parse_model(kModel), plain_options(3, 2));
+  TestOptions options = plain_options(2, 4);
+  options.step.seed = 99;
+  Trainer two(parse_model(kModel), options.pipeline, options);
   ASSERT_NE(two.weights_hash(), three.weights_hash());
   for (const std::string& name : three.state().names())
     two.state().write(name, three.state().read(name));
@@ -118,10 +118,10 @@ TEST(State, WeightsSetInAnotherCutAreTheSameModel) {
 }
 
 TEST(State, AverageOfTwoModels_HasExactBits) {
-  TrainerOptions options = plain_options(3, 2);
-  Trainer one(parse_model(kModel), options);
-  options.seed = 2;
-  Trainer other(parse_model(kModel), options);
+  TestOptions options = plain_options(3, 2);
+  Trainer one(parse_model(kModel), options.pipeline, options);
+  options.step.seed = 2;
+  Trainer other(parse_model(kModel), options.pipeline, options);
   for (const std::string& name : one.state().names()) {
     std::vector<float> values = read(one, name);
     const std::vector<float> more = read(other, name);
@@ -132,12 +132,12 @@ TEST(State, AverageOfTwoModels_HasExactBits) {
 }
 
 TEST(State, MomentaSetToZeroAreForgotten) {
-  TrainerOptions options = plain_options(3, 2);
-  options.optimizer.kind = OptimizerKind::Momentum;
-  Trainer trainer(parse_model(kModel), options);
+  TestOptions options = plain_options(3, 2);
+  options.step.optimizer.kind = OptimizerKind::Momentum;
+  Trainer trainer(parse_model(kModel), options.pipeline, options);
   Batch batch(first_digits(12), 2);
   trainer.step(batch);
-  Trainer fresh(parse_model(kModel), options);
+  Trainer fresh(parse_model(kModel), options.pipeline, options);
   for (const std::string& name : trainer.state().names()) {
     fresh.state().write(name, trainer.state().read(name));
     EXPECT_THAT(read(trainer, name, "gradient"), testing::Each(0.0F));
@@ -152,10 +152,10 @@ TEST(State, MomentaSetToZeroAreForgotten) {
 }
 
 TEST(State, WritesReachAllCopiesAndWhatIsTiedToThem) {
-  TrainerOptions options = plain_options(2, 4);
-  options.schedule = "chimera";
-  options.tied = {{"layers.1.weight", "layers.3.weight"}};
-  Trainer trainer(parse_model("mlp:64-16-16-16-16-10"), options);
+  TestOptions options = plain_options(2, 4);
+  options.pipeline.schedule = "chimera";
+  options.step.tied = {{"layers.1.weight", "layers.3.weight"}};
+  Trainer trainer(parse_model("mlp:64-16-16-16-16-10"), options.pipeline, options);
   const std::vector<float> values(16 * 16, 0.25F);
   trainer.state().write("layers.3.weight", values);
   trainer.state().freeze("layers.1.weight");
@@ -173,13 +173,13 @@ TEST(State, WritesReachAllCopiesAndWhatIsTiedToThem) {
   EXPECT_EQ(copies, 4);
 }
 
-TrainerOptions options_of_a_run(OptimizerKind kind, int ranks) {
-  TrainerOptions options = plain_options(ranks, 4);
-  options.optimizer.kind = kind;
-  options.clip_norm = 0.5;
-  options.learning_rate = {.kind = LearningRateKind::Cosine, .base = 0.02, .warm_up = 3};
-  options.batch_size = 25;  // 60 samples: 25, 25, 10
-  options.epochs = 4;
+TestOptions options_of_a_run(OptimizerKind kind, int ranks) {
+  TestOptions options = plain_options(ranks, 4);
+  options.step.optimizer.kind = kind;
+  options.step.clip_norm = 0.5;
+  options.step.learning_rate = {.kind = LearningRateKind::Cosine, .base = 0.02, .warm_up = 3};
+  options.fit.batch_size = 25;  // 60 samples: 25, 25, 10
+  options.fit.epochs = 4;
   return options;
 }
 
@@ -195,18 +195,18 @@ void fit_until(Trainer& trainer, BatchSource& batches, int steps) {
 TEST(Resumed, RunHasTheBitsOfTheWholeInAnyCut) {
   const Dataset data = first_digits(60);
   for (const auto kind : {OptimizerKind::AdamW, OptimizerKind::Momentum}) {
-    Trainer whole(parse_model(kDeepModel), options_of_a_run(kind, 2));
+    Trainer whole = trainer_of(parse_model(kDeepModel), options_of_a_run(kind, 2));
     whole.fit(data);
     for (const int steps : {1, 3, 7, 11}) {
-      Trainer first(parse_model(kDeepModel), options_of_a_run(kind, 4));
+      Trainer first = trainer_of(parse_model(kDeepModel), options_of_a_run(kind, 4));
       Loader loader(data, first.loader_options());
       fit_until(first, loader, steps);
       Saved saved;
       save(first, saved);
       EXPECT_EQ(saved.counters.position, (DataPosition{steps / 3, steps % 3}));
 
-      TrainerOptions options = options_of_a_run(kind, 3);
-      Trainer second(parse_model(kDeepModel), options);
+      TestOptions options = options_of_a_run(kind, 3);
+      Trainer second(parse_model(kDeepModel), options.pipeline, options);
       load(second, saved);
       Loader rest(data, second.loader_options());
       rest.seek(second.state().counters().position);
@@ -217,18 +217,18 @@ TEST(Resumed, RunHasTheBitsOfTheWholeInAnyCut) {
   }
 }
 
-TrainerParts parts_of(TrainerOptions options, Endpoint& endpoint, ProcessGroup& group) {
-  options.ranks = endpoint.world();
-  const Program program =
-      generate("1f1b", {.ranks = endpoint.world(), .micro_batches = *options.micro_batches});
-  return rank_parts(parse_model(kDeepModel), program, options, endpoint, group);
+TrainerParts parts_of(TestOptions options, Endpoint& endpoint, ProcessGroup& group) {
+  options.pipeline.shape.ranks = endpoint.world();
+  const Program program = generate(
+      "1f1b", {.ranks = endpoint.world(), .micro_batches = options.pipeline.shape.micro_batches});
+  return rank_parts(parse_model(kDeepModel), {program}, options, endpoint, group);
 }
 
 TEST(Resumed, OtherProcessCount_SameBits) {
   const Dataset data = first_digits(60);
   for (const auto kind : {OptimizerKind::AdamW, OptimizerKind::Momentum}) {
-    const TrainerOptions options = options_of_a_run(kind, 1);
-    Trainer whole(parse_model(kDeepModel), options);
+    const TestOptions options = options_of_a_run(kind, 1);
+    Trainer whole(parse_model(kDeepModel), options.pipeline, options);
     whole.fit(data);
     std::mutex mutex;
     Saved saved;
@@ -251,7 +251,7 @@ TEST(Resumed, OtherProcessCount_SameBits) {
 }
 
 TEST(State, OfOneProcessOfManyKnowsWhatItHostsNot) {
-  const TrainerOptions options = options_of_a_run(OptimizerKind::AdamW, 1);
+  const TestOptions options = options_of_a_run(OptimizerKind::AdamW, 1);
   on_ranks(3, [&](Endpoint& endpoint, ProcessGroup& group) {
     Trainer trainer(parts_of(options, endpoint, group), options);
     const bool first = endpoint.rank() == Rank{0};
@@ -266,7 +266,7 @@ TEST(State, OfOneProcessOfManyKnowsWhatItHostsNot) {
 
 TEST(Fit, OfProcessesThatHaveComeUnequallyFarIsRefused) {
   const Dataset data = first_digits(60);
-  const TrainerOptions options = options_of_a_run(OptimizerKind::AdamW, 1);
+  const TestOptions options = options_of_a_run(OptimizerKind::AdamW, 1);
   on_ranks(2, [&](Endpoint& endpoint, ProcessGroup& group) {
     Trainer trainer(parts_of(options, endpoint, group), options);
     trainer.state().set_counters({.global_step = endpoint.rank().value});

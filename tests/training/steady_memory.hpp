@@ -15,6 +15,7 @@
 #include "millrace/scheduler/run/executor.hpp"
 #include "support/allocation_counter.hpp"
 #include "support/resident_bytes.hpp"
+#include "support/test_options.hpp"
 #include "training/gpt_matrix.hpp"
 
 namespace millrace::testing_training {
@@ -55,7 +56,7 @@ class SteadyTraining {
           return batch;
         }()),
         data_(batch_of_),
-        trainer_(model(), options(executor)) {}
+        trainer_(trainer_of(model(), options(executor))) {}
 
   static ModelSpec model() {
     ModelSpec model =
@@ -101,15 +102,15 @@ class SteadyTraining {
  private:
   static constexpr double kWeight = kSequences * 16;
 
-  static TrainerOptions options(const std::string& executor) {
-    TrainerOptions options;
-    options.schedule = "zb-h1";
-    options.ranks = 2;
-    options.micro_batches = kMicroBatches;
-    options.executor = executor;
-    options.executor_options.inline_below = std::chrono::seconds(0);
-    options.clip_norm = 1;
-    options.learning_rate.base = 1e-4;
+  static TestOptions options(const std::string& executor) {
+    TestOptions options;
+    options.pipeline.schedule = "zb-h1";
+    options.pipeline.shape.ranks = 2;
+    options.pipeline.shape.micro_batches = kMicroBatches;
+    options.run.executor = executor;
+    options.run.executor_options.inline_below = std::chrono::seconds(0);
+    options.step.clip_norm = 1;
+    options.step.learning_rate.base = 1e-4;
     return options;
   }
 

@@ -126,12 +126,12 @@ void expect_to_add_up(const StepRecord& record) {
   EXPECT_LT(record.bubble(), 1);
 }
 
-TrainerOptions recorded_options(int ranks, const std::string& executor = "sequential") {
-  TrainerOptions options = plain_options(ranks, 4);
-  options.executor = executor;
-  options.batch_size = 10;
-  options.epochs = 2;
-  options.records = true;
+TestOptions recorded_options(int ranks, const std::string& executor = "sequential") {
+  TestOptions options = plain_options(ranks, 4);
+  options.run.executor = executor;
+  options.fit.batch_size = 10;
+  options.fit.epochs = 2;
+  options.watch.records = true;
   return options;
 }
 
@@ -141,9 +141,9 @@ struct Recorded {
   std::string hash;
 };
 
-Recorded recorded(const TrainerOptions& options) {
+Recorded recorded(const TestOptions& options) {
   Recorded all;
-  Trainer trainer(parse_model(kModel), options);
+  Trainer trainer(parse_model(kModel), options.pipeline, options);
   trainer.on_step = [&](const StepReport& report) { all.reports.push_back(report); };
   trainer.on_record = [&](const StepRecord& record) {
     EXPECT_EQ(record.timeline, trainer.executor().timeline());
@@ -194,7 +194,7 @@ class SlowLoader final : public BatchSource {
 /// Whoever takes long finds at least that time in its own clock, and in no other.
 TEST(StepRecord, HasTheTimeOfDataUpdateAndCallbacksApart) {
   const Dataset data = first_digits(35);
-  Trainer trainer(parse_model(kModel), recorded_options(2));
+  Trainer trainer = trainer_of(parse_model(kModel), recorded_options(2));
   SlowLoader loader(data, trainer.loader_options());
   trainer.before_update = [](std::span<Parameter* const>) {
     std::this_thread::sleep_for(std::chrono::milliseconds(5));
@@ -223,8 +223,8 @@ TEST(StepRecord, IsMadeOfEveryStepOnTheFlowGraph_flow_graph) {
 }
 
 TEST(StepRecord, ChangesNoBits) {
-  TrainerOptions without = recorded_options(2);
-  without.records = false;
+  TestOptions without = recorded_options(2);
+  without.watch.records = false;
 
   EXPECT_EQ(recorded(recorded_options(2)).hash, recorded(without).hash);
   EXPECT_THAT(recorded(without).records, testing::IsEmpty());
@@ -232,7 +232,7 @@ TEST(StepRecord, ChangesNoBits) {
 
 TEST(StepRecord, IsMadeInALoopOfTheUsersToo) {
   const Dataset data = first_digits(10);
-  Trainer trainer(parse_model(kModel), recorded_options(2));
+  Trainer trainer = trainer_of(parse_model(kModel), recorded_options(2));
   std::vector<StepRecord> records;
   trainer.on_record = [&](const StepRecord& record) { records.push_back(record); };
   Batch batch(data, 4);
@@ -246,8 +246,8 @@ TEST(StepRecord, IsMadeInALoopOfTheUsersToo) {
 
 /// The last pass' timeline is there; times and makespan are those of both.
 TEST(StepRecord, AddsUpOverThePassesOfAStep) {
-  TrainerOptions options = recorded_options(2);
-  options.accumulate = 2;
+  TestOptions options = recorded_options(2);
+  options.step.accumulate = 2;
   const Recorded all = recorded(options);
 
   expect_a_record_of_every_step(all);
@@ -266,13 +266,13 @@ TEST(StepRecord, AddsUpOverThePassesOfAStep) {
 /// The first process has the record of all; its own times are the step's.
 TEST(StepRecord, OfSeveralProcessesIsWithTheFirst) {
   const ModelSpec model = parse_model(kModel);
-  const TrainerOptions options = recorded_options(3, "ranks");
+  const TestOptions options = recorded_options(3, "ranks");
   const Program program = generate("1f1b", {.ranks = 3, .micro_batches = 4});
   const Dataset data = first_digits(35);
   std::vector<StepRecord> records;
   std::string hash;
   on_ranks(3, [&](Endpoint& endpoint, ProcessGroup& group) {
-    Trainer trainer(rank_parts(model, program, options, endpoint, group), options);
+    Trainer trainer(rank_parts(model, {program}, options, endpoint, group), options);
     trainer.on_record = [&](const StepRecord& record) {
       EXPECT_EQ(group.rank(), 0);
       records.push_back(record);
@@ -296,17 +296,17 @@ TEST(StepRecord, OfSeveralProcessesIsWithTheFirst) {
 }
 
 TEST(StepRecord, NeedsTheTimelineAndIsWantedByAllProcesses) {
-  TrainerOptions blind = recorded_options(2);
-  blind.executor_options.record_timeline = false;
-  EXPECT_THAT([&] { Trainer(parse_model(kModel), blind); },
+  TestOptions blind = recorded_options(2);
+  blind.run.executor_options.record_timeline = false;
+  EXPECT_THAT([&] { Trainer(parse_model(kModel), blind.pipeline, blind); },
               ThrowsMessage<InvalidArgument>(HasSubstr("record_timeline")));
 
   const ModelSpec model = parse_model(kModel);
   const Program program = generate("1f1b", {.ranks = 2, .micro_batches = 4});
   on_ranks(2, [&](Endpoint& endpoint, ProcessGroup& group) {
-    TrainerOptions options = recorded_options(2, "ranks");
-    options.records = group.rank() == 1;
-    EXPECT_THAT([&] { Trainer(rank_parts(model, program, options, endpoint, group), options); },
+    TestOptions options = recorded_options(2, "ranks");
+    options.watch.records = group.rank() == 1;
+    EXPECT_THAT([&] { Trainer(rank_parts(model, {program}, options, endpoint, group), options); },
                 ThrowsMessage<Mismatch>(
                     HasSubstr("records differs: rank 0 has 'false', rank 1 has 'true'")));
   });

@@ -46,12 +46,12 @@ ModelSpec model_of(DType precision) {
 
 /// Mini-batches of 25, 25 and 10; in f16 the scale begins so high, and grows so fast, that steps
 /// overflow now and then.
-TrainerOptions options_of(OptimizerKind kind, DType precision, const std::string& folder) {
-  TrainerOptions options = saved_options(folder);
-  options.optimizer = optimizer_defaults(kind);
-  options.steps = kSteps;
+TestOptions options_of(OptimizerKind kind, DType precision, const std::string& folder) {
+  TestOptions options = saved_options(folder);
+  options.step.optimizer = optimizer_defaults(kind);
+  options.fit.steps = kSteps;
   if (precision == DType::F16)
-    options.loss_scale = parse_loss_scale("dynamic:initial=16777216,interval=3");
+    options.step.loss_scale = parse_loss_scale("dynamic:initial=16777216,interval=3");
   return options;
 }
 
@@ -90,7 +90,7 @@ const Course& whole_run(OptimizerKind kind, DType precision, const Dataset& data
   static std::map<std::pair<OptimizerKind, DType>, Course> runs;
   Course& run = runs[{kind, precision}];
   if (run.weights.empty()) {
-    Trainer trainer(model_of(precision), options_of(kind, precision, ""));
+    Trainer trainer = trainer_of(model_of(precision), options_of(kind, precision, ""));
     record(trainer, data, run);
     EXPECT_EQ(run.losses.size(), static_cast<std::size_t>(kSteps));
   }
@@ -106,30 +106,30 @@ struct Case {
   int passes = 1;  // of a mini-batch
 };
 
-TrainerOptions in_passes(TrainerOptions options, int passes) {
-  options.accumulate = passes;
-  options.micro_batches = kStoppedMicroBatches / passes;
+TestOptions in_passes(TestOptions options, int passes) {
+  options.step.accumulate = passes;
+  options.pipeline.shape.micro_batches = kStoppedMicroBatches / passes;
   return options;
 }
 
 /// From the checkpoint to the end, as the case says.
 Course go_on(const Case& how, const std::string& folder, const Dataset& data) {
-  TrainerOptions options = in_passes(options_of(how.kind, how.precision, ""), how.passes);
-  options.ranks = how.ranks;
-  options.schedule = how.schedule;
+  TestOptions options = in_passes(options_of(how.kind, how.precision, ""), how.passes);
+  options.pipeline.shape.ranks = how.ranks;
+  options.pipeline.schedule = how.schedule;
   Course run;
   if (how.place != "processes") {
-    options.executor = how.place;
-    Trainer trainer(model_of(how.precision), options);
+    options.run.executor = how.place;
+    Trainer trainer(model_of(how.precision), options.pipeline, options);
     EXPECT_TRUE(trainer.resume(folder).changed.empty());
     record(trainer, data, run);
     return run;
   }
   std::mutex mutex;
   on_ranks(how.ranks, [&](Endpoint& endpoint, ProcessGroup& group) {
-    const Program program =
-        generate(how.schedule, {.ranks = how.ranks, .micro_batches = *options.micro_batches});
-    Trainer trainer(rank_parts(model_of(how.precision), program, options, endpoint, group),
+    const Program program = generate(
+        how.schedule, {.ranks = how.ranks, .micro_batches = options.pipeline.shape.micro_batches});
+    Trainer trainer(rank_parts(model_of(how.precision), {program}, options, endpoint, group),
                     options);
     trainer.resume(folder);
     Course mine;
@@ -149,8 +149,8 @@ void stop_and_go_on(const Stop& stop, int passes, const Case& how, const Dataset
                std::to_string(how.passes) + " passes");
   const Course& whole = whole_run(how.kind, how.precision, data);
   const Folder folder("stop_anywhere_" + how.place + "_" + at);
-  Trainer first(model_of(how.precision),
-                in_passes(options_of(how.kind, how.precision, folder.path()), passes));
+  Trainer first = trainer_of(model_of(how.precision),
+                             in_passes(options_of(how.kind, how.precision, folder.path()), passes));
   Course before;
   record(first, data, before, stop);
   EXPECT_EQ(first.state().counters().mini_batches, stop.steps);
@@ -242,8 +242,8 @@ TEST(StopAnywhere, BetweenTwoPassesGoesOnWithTheFlowGraph) {
 TEST(StopAnywhere, BetweenAllPassesGoesOnInTheSameTrainer) {
   const Dataset data = first_digits(60);
   const Course& whole = whole_run(OptimizerKind::Adam, DType::F32, data);
-  const TrainerOptions options = in_passes(options_of(OptimizerKind::Adam, DType::F32, ""), 4);
-  Trainer trainer(model_of(DType::F32), options);
+  const TestOptions options = in_passes(options_of(OptimizerKind::Adam, DType::F32, ""), 4);
+  Trainer trainer(model_of(DType::F32), options.pipeline, options);
   Loader loader(data, trainer.loader_options());
   std::map<std::int64_t, double> losses;
   trainer.on_step = [&](const StepReport& report) {
@@ -287,15 +287,15 @@ TEST(StopAnywhere, NoticesEveryItemThatIsNotRestored) {
   const Dataset data = first_digits(60);
   const Folder folder("stop_anywhere_controls");
   const auto options_in = [](const std::string& place) {
-    TrainerOptions options = options_of(OptimizerKind::Adam, DType::F16, place);
+    TestOptions options = options_of(OptimizerKind::Adam, DType::F16, place);
     // So that the number of updates moves Adam alone.
-    options.learning_rate = {.base = 0.01};
+    options.step.learning_rate = {.base = 0.01};
     return options;
   };
   Course whole;
-  Trainer uninterrupted(model_of(DType::F16), options_in(""));
+  Trainer uninterrupted = trainer_of(model_of(DType::F16), options_in(""));
   record(uninterrupted, data, whole);
-  Trainer first(model_of(DType::F16), options_in(folder.path()));
+  Trainer first = trainer_of(model_of(DType::F16), options_in(folder.path()));
   Course before;
   record(first, data, before, {20});
   const std::vector<Control> controls = {
@@ -323,7 +323,7 @@ TEST(StopAnywhere, NoticesEveryItemThatIsNotRestored) {
        counter([](auto& now, const auto& fresh) { now.mini_batches = fresh.mini_batches + 1; })},
       {"the seed", counter([](auto& now, const auto& fresh) { now.seed = fresh.seed + 1; })}};
   for (const Control& control : controls) {
-    Trainer trainer(model_of(DType::F16), options_in(""));
+    Trainer trainer = trainer_of(model_of(DType::F16), options_in(""));
     const TrainingCounters fresh = trainer.state().counters();
     trainer.resume(folder.path());
     control.omit(trainer.state(), fresh);
@@ -343,7 +343,7 @@ TEST(StopAnywhere, MissingItem_IsNoticed) {
   const auto options_in = [](const std::string& place) {
     return in_passes(options_of(OptimizerKind::Adam, DType::F32, place), 4);
   };
-  Trainer first(model_of(DType::F32), options_in(folder.path()));
+  Trainer first = trainer_of(model_of(DType::F32), options_in(folder.path()));
   Course before;
   record(first, data, before, {20, 2});
   const std::vector<Control> controls = {
@@ -360,7 +360,7 @@ TEST(StopAnywhere, MissingItem_IsNoticed) {
          state.set_counters(counters);
        }}};
   for (const Control& control : controls) {
-    Trainer trainer(model_of(DType::F32), options_in(""));
+    Trainer trainer = trainer_of(model_of(DType::F32), options_in(""));
     const TrainingCounters fresh = trainer.state().counters();
     trainer.resume(folder.path());
     control.omit(trainer.state(), fresh);

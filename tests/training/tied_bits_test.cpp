@@ -25,6 +25,7 @@
 #include "millrace/transport/private_directory.hpp"
 #include "millrace/transport/process_group.hpp"
 #include "millrace/transport/zeromq.hpp"
+#include "support/test_options.hpp"
 
 namespace millrace {
 namespace {
@@ -49,15 +50,15 @@ Dataset noise() {
   return make_dataset("noise", std::move(features), std::move(targets), 8);
 }
 
-TrainerOptions options_of(const std::string& executor) {
-  TrainerOptions options;
-  options.micro_batches = kTiedMicroBatches;
-  options.executor = executor;
-  options.seed = kSeed;
-  options.clip_norm = 0.3;
-  options.learning_rate.base = 0.05;
-  options.tied = {kTied};
-  options.deadline = std::chrono::seconds(60);
+TestOptions options_of(const std::string& executor) {
+  TestOptions options;
+  options.pipeline.shape.micro_batches = kTiedMicroBatches;
+  options.run.executor = executor;
+  options.step.seed = kSeed;
+  options.step.clip_norm = 0.3;
+  options.step.learning_rate.base = 0.05;
+  options.step.tied = {kTied};
+  options.run.deadline = std::chrono::seconds(60);
   return options;
 }
 
@@ -120,8 +121,8 @@ class PlainLoop {
   }
 
   std::string learn() {
-    const TrainerOptions options = options_of("sequential");
-    const auto optimizer = make_optimizer(options.optimizer);
+    const TestOptions options = options_of("sequential");
+    const auto optimizer = make_optimizer(options.step.optimizer);
     std::vector<std::vector<std::vector<float>>> state;
     for (const Parameter* parameter : parameters_)
       state.emplace_back(2, std::vector<float>(parameter->value.as<float>().size()));
@@ -132,8 +133,8 @@ class PlainLoop {
       for (const Parameter* parameter : parameters_)  // a tied weight counts once
         if (parameter->name != kInOrder[1] && parameter->name != kInOrder[2])
           squares.push_back(sum_of_squares(parameter->gradient.as<float>()));
-      UpdateSettings settings{.number = step + 1, .learning_rate = options.learning_rate.base};
-      settings.gradient_factor = gradient_norm(squares, options.clip_norm).factor;
+      UpdateSettings settings{.number = step + 1, .learning_rate = options.step.learning_rate.base};
+      settings.gradient_factor = gradient_norm(squares, options.step.clip_norm).factor;
       for (std::size_t i = 0; i < parameters_.size(); ++i) {
         Parameter& parameter = *parameters_[i];
         settings.decays = parameter.decays;
@@ -169,11 +170,11 @@ TEST_P(TiedBits, EveryPartition_PlainLoopBits) {
   const std::string expected = PlainLoop().learn();
   for (const char* schedule : {"1f1b", "gpipe", "zb-h1"})
     for (const std::vector<int>& cut : all_cuts()) {
-      TrainerOptions options = options_of(GetParam());
-      options.schedule = schedule;
-      options.ranks = static_cast<int>(cut.size()) - 1;
-      options.boundaries = cut;
-      Trainer trainer(parse_model(kTiedModel), options);
+      TestOptions options = options_of(GetParam());
+      options.pipeline.schedule = schedule;
+      options.pipeline.shape.ranks = static_cast<int>(cut.size()) - 1;
+      options.pipeline.boundaries = {cut.begin() + 1, cut.end() - 1};
+      Trainer trainer(parse_model(kTiedModel), options.pipeline, options);
       EXPECT_EQ(learn(trainer), expected) << schedule << ' ' << testing::PrintToString(cut);
     }
 }
@@ -181,11 +182,11 @@ TEST_P(TiedBits, EveryPartition_PlainLoopBits) {
 TEST_P(TiedBits, TiedStagesOnOneRank_PlainLoopBits) {
   const std::string expected = PlainLoop().learn();
   for (const char* schedule : {"interleaved", "zb-v"}) {
-    TrainerOptions options = options_of(GetParam());
-    options.schedule = schedule;
-    options.ranks = 2;
-    options.chunks = 2;
-    Trainer trainer(parse_model(kTiedModel), options);
+    TestOptions options = options_of(GetParam());
+    options.pipeline.schedule = schedule;
+    options.pipeline.shape.ranks = 2;
+    options.pipeline.shape.chunks = 2;
+    Trainer trainer(parse_model(kTiedModel), options.pipeline, options);
     EXPECT_EQ(learn(trainer), expected) << schedule;
   }
 }
@@ -193,11 +194,11 @@ TEST_P(TiedBits, TiedStagesOnOneRank_PlainLoopBits) {
 TEST_P(TiedBits, OfABidirectionalScheduleAddReplicasBeforeTies) {
   std::string expected;
   for (const int cut : {1, 2, 3}) {
-    TrainerOptions options = options_of(GetParam());
-    options.schedule = "chimera";
-    options.ranks = 2;
-    options.boundaries = {0, cut, 4};
-    Trainer trainer(parse_model(kTiedModel), options);
+    TestOptions options = options_of(GetParam());
+    options.pipeline.schedule = "chimera";
+    options.pipeline.shape.ranks = 2;
+    options.pipeline.boundaries = {cut};
+    Trainer trainer(parse_model(kTiedModel), options.pipeline, options);
     const std::string hash = learn(trainer);
     if (expected.empty()) expected = hash;
     EXPECT_EQ(hash, expected) << cut;
@@ -221,8 +222,8 @@ std::vector<std::string> learn_on_ranks(const std::vector<int>& cut,
                                         const std::string& schedule,
                                         const MakeEndpoint& endpoint_of) {
   const int ranks = static_cast<int>(cut.size()) - 1;
-  TrainerOptions options = options_of("ranks");
-  options.boundaries = cut;
+  TestOptions options = options_of("ranks");
+  options.pipeline.boundaries = {cut.begin() + 1, cut.end() - 1};
   const Program program = generate(schedule, {.ranks = ranks, .micro_batches = kTiedMicroBatches});
   std::vector<std::string> hashes(static_cast<std::size_t>(ranks));
   std::vector<std::jthread> threads;
@@ -231,7 +232,11 @@ std::vector<std::string> learn_on_ranks(const std::vector<int>& cut,
       const auto endpoint = endpoint_of(Rank{rank}, program);
       try {
         ProcessGroup group(*endpoint, std::chrono::seconds(60));
-        Trainer trainer(rank_parts(parse_model(kTiedModel), program, options, *endpoint, group),
+        Trainer trainer(rank_parts(parse_model(kTiedModel),
+                                   {program, options.pipeline.boundaries},
+                                   options,
+                                   *endpoint,
+                                   group),
                         options);
         hashes[static_cast<std::size_t>(rank)] = learn(trainer);
         endpoint->leave(std::chrono::steady_clock::now() + std::chrono::seconds(60));
@@ -256,11 +261,11 @@ TEST(TiedBitsOfProcesses, EveryPartition_PlainLoopBits) {
 
 TEST(TiedBitsOfProcesses, BidirectionalSchedule_SameBits) {
   for (const int cut : {1, 3}) {
-    TrainerOptions options = options_of("sequential");
-    options.schedule = "chimera";
-    options.ranks = 2;
-    options.boundaries = {0, cut, 4};
-    Trainer trainer(parse_model(kTiedModel), options);
+    TestOptions options = options_of("sequential");
+    options.pipeline.schedule = "chimera";
+    options.pipeline.shape.ranks = 2;
+    options.pipeline.boundaries = {cut};
+    Trainer trainer(parse_model(kTiedModel), options.pipeline, options);
     const std::string expected = learn(trainer);
     InProcessHub hub(2);
     for (const std::string& hash : learn_on_ranks(
@@ -297,10 +302,10 @@ std::vector<float> gradient_of(std::span<Parameter* const> parameters, const std
 }
 
 TEST(TiedGradient, SumsReplicasThenLayers) {
-  TrainerOptions options = options_of("sequential");
-  options.schedule = "chimera";
-  options.ranks = 2;
-  Trainer trainer(parse_model(kTiedModel), options);
+  TestOptions options = options_of("sequential");
+  options.pipeline.schedule = "chimera";
+  options.pipeline.shape.ranks = 2;
+  Trainer trainer(parse_model(kTiedModel), options.pipeline, options);
   std::vector<std::vector<int>> of_replica(2);
   for (int i = 0; i < kTiedMicroBatches; ++i)
     of_replica[trainer.executor().program().shape.replica(MicroBatch{i}).index()].push_back(i);
@@ -331,9 +336,9 @@ TEST(TiedGradient, SumsReplicasThenLayers) {
 
 TEST(TiedGradient, IsTheSlopeOfTheLossAlongTheWeight) {
   PlainLoop loop;
-  TrainerOptions options = options_of("sequential");
-  options.ranks = 4;
-  Trainer trainer(parse_model(kTiedModel), options);
+  TestOptions options = options_of("sequential");
+  options.pipeline.shape.ranks = 4;
+  Trainer trainer(parse_model(kTiedModel), options.pipeline, options);
   std::vector<float> gradient;
   trainer.before_update = [&](std::span<Parameter* const> parameters) {
     gradient = gradient_of(parameters, kInOrder[0]);

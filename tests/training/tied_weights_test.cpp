@@ -13,6 +13,7 @@
 #include "millrace/scheduler/plan/generators.hpp"
 #include "millrace/stages/models.hpp"
 #include "millrace/training/trainer.hpp"
+#include "support/test_options.hpp"
 
 namespace millrace {
 namespace {
@@ -25,22 +26,22 @@ Dataset leading_digits(int n) {
   return select_rows(digits(), rows);
 }
 
-TrainerOptions options_of(int ranks) {
-  TrainerOptions options;
-  options.ranks = ranks;
-  options.micro_batches = 4;
-  options.executor = "sequential";
-  options.optimizer.kind = OptimizerKind::Sgd;
-  options.learning_rate.base = 0.5;
-  options.batch_size = 30;
-  options.epochs = 3;
+TestOptions options_of(int ranks) {
+  TestOptions options;
+  options.pipeline.shape.ranks = ranks;
+  options.pipeline.shape.micro_batches = 4;
+  options.run.executor = "sequential";
+  options.step.optimizer.kind = OptimizerKind::Sgd;
+  options.step.learning_rate.base = 0.5;
+  options.fit.batch_size = 30;
+  options.fit.epochs = 3;
   return options;
 }
 
 /// The 16 by 16 weights, in the order of the layers.
 std::vector<std::string> square_weights() {
   std::vector<std::string> names;
-  Trainer trainer(parse_model(kSquareModel), options_of(1));
+  Trainer trainer = trainer_of(parse_model(kSquareModel), options_of(1));
   for (const Parameter* parameter : trainer.state().parameters())
     if (parameter->value.dims() == Dims{16, 16}) names.push_back(parameter->name);
   return names;
@@ -60,10 +61,10 @@ std::vector<float> value_of(Trainer& trainer, const std::string& name) {
 TEST(TiedWeights, MoveByTheSumOfUntiedGradients) {
   const auto names = square_weights();
   ASSERT_EQ(names.size(), 3U);
-  TrainerOptions options = options_of(3);
-  Trainer untied(parse_model(kSquareModel), options);
-  options.tied = {{names[0], names[2]}};
-  Trainer tied(parse_model(kSquareModel), options);
+  TestOptions options = options_of(3);
+  Trainer untied(parse_model(kSquareModel), options.pipeline, options);
+  options.step.tied = {{names[0], names[2]}};
+  Trainer tied(parse_model(kSquareModel), options.pipeline, options);
   const std::vector<float> start = value_of(untied, names[0]);
   EXPECT_EQ(value_of(tied, names[0]), start);
   EXPECT_EQ(value_of(tied, names[2]), start);
@@ -97,35 +98,35 @@ TEST(TiedWeights, EverySplit_SameBits) {
   const auto names = square_weights();
   const Dataset data = leading_digits(100);
   std::string expected;
-  const auto learn = [&](TrainerOptions options) {
-    options.tied = {{names[0], names[1], names[2]}};
-    options.clip_norm = 0.3;
-    options.optimizer.kind = OptimizerKind::AdamW;
-    options.learning_rate.base = 3e-3;
-    Trainer trainer(parse_model(kSquareModel), options);
+  const auto learn = [&](TestOptions options) {
+    options.step.tied = {{names[0], names[1], names[2]}};
+    options.step.clip_norm = 0.3;
+    options.step.optimizer.kind = OptimizerKind::AdamW;
+    options.step.learning_rate.base = 3e-3;
+    Trainer trainer(parse_model(kSquareModel), options.pipeline, options);
     trainer.fit(data);
     EXPECT_EQ(value_of(trainer, names[0]), value_of(trainer, names[2]));
     if (expected.empty()) expected = trainer.weights_hash();
     EXPECT_EQ(trainer.weights_hash(), expected)
-        << options.ranks.value_or(0) << ' ' << options.schedule.value_or("1f1b") << ' '
-        << options.executor;
+        << options.pipeline.shape.ranks << ' ' << options.pipeline.schedule << ' '
+        << options.run.executor;
   };
   for (const int ranks : {1, 2, 3, 4}) learn(options_of(ranks));
   for (const char* executor : {"flow-graph", "ranks"})
     for (const char* schedule : {"gpipe", "zb-h1", "interleaved"}) {
-      TrainerOptions options = options_of(2);
-      options.executor = executor;
-      options.schedule = schedule;
+      TestOptions options = options_of(2);
+      options.run.executor = executor;
+      options.pipeline.schedule = schedule;
       learn(options);
     }
 }
 
 TEST(TiedWeights, StayEqualInAllCopiesOfABidirectionalSchedule) {
   const auto names = square_weights();
-  TrainerOptions options = options_of(2);
-  options.schedule = "chimera";
-  options.tied = {{names[1], names[0]}};
-  Trainer trainer(parse_model(kSquareModel), options);
+  TestOptions options = options_of(2);
+  options.pipeline.schedule = "chimera";
+  options.step.tied = {{names[1], names[0]}};
+  Trainer trainer(parse_model(kSquareModel), options.pipeline, options);
   trainer.fit(leading_digits(60));
   const std::vector<float> expected = value_of(trainer, names[0]);
   int copies = 0;
@@ -142,10 +143,10 @@ TEST(TiedWeights, StayEqualInAllCopiesOfABidirectionalSchedule) {
 TEST(TiedWeights, AreRefusedWhenTheyCannotBeOneWeight) {
   const auto names = square_weights();
   const auto refusal = [&](std::vector<std::vector<std::string>> groups) -> std::string {
-    TrainerOptions options = options_of(2);
-    options.tied = std::move(groups);
+    TestOptions options = options_of(2);
+    options.step.tied = std::move(groups);
     try {
-      Trainer trainer(parse_model(kSquareModel), options);
+      Trainer trainer(parse_model(kSquareModel), options.pipeline, options);
     } catch (const InvalidArgument& error) {
       return error.what();
     }
@@ -163,14 +164,14 @@ TEST(TiedWeights, AreRefusedWhenTheyCannotBeOneWeight) {
 
 TEST(TiedWeights, UntiedProgram_IsRejected) {
   const auto names = square_weights();
-  TrainerOptions options = options_of(1);
+  TestOptions options = options_of(1);
   const Program program = generate("1f1b", {.ranks = 1, .micro_batches = 4});
   const ModelSpec model = parse_model(kSquareModel);
   TrainerParts parts;
-  parts.bodies.push_back(build_stage(model, {{0, model.layer_count()}}, 0, options.seed));
+  parts.bodies.push_back(build_stage(model, {{0, model.layer_count()}}, 0, options.step.seed));
   parts.stages = {{Replica{0}, Stage{0}, parts.bodies.front().get()}};
   parts.executor = make_executor(ExecutorKind::Sequential, program, parts.stages);
-  options.tied = {{names[0], names[1]}};
+  options.step.tied = {{names[0], names[1]}};
   try {
     Trainer trainer(std::move(parts), options);
     ADD_FAILURE() << "accepted";
@@ -183,20 +184,20 @@ TEST(TiedWeights, UntiedProgram_IsRejected) {
 
 TEST(TiedWeights, OfAPlanAreAddedWithoutASettingOfTheTrainer) {
   const auto names = square_weights();
-  TrainerOptions options = options_of(2);
-  options.boundaries = {0, 2, parse_model(kSquareModel).layer_count()};
+  TestOptions options = options_of(2);
+  options.pipeline.boundaries = {2};
   Program program = generate("1f1b", {.ranks = 2, .micro_batches = 4});
   program.shape.ties = {{{{Stage{0}, names[0]}, {Stage{1}, names[2]}}}};
-  Trainer of_plan(parse_model(kSquareModel), program, options);
-  options.tied = {{names[0], names[2]}};
-  Trainer of_options(parse_model(kSquareModel), options);
+  Trainer of_plan(parse_model(kSquareModel), {program}, options);
+  options.step.tied = {{names[0], names[2]}};
+  Trainer of_options(parse_model(kSquareModel), options.pipeline, options);
   const Dataset data = leading_digits(60);
   of_plan.fit(data);
   of_options.fit(data);
   EXPECT_EQ(of_plan.weights_hash(), of_options.weights_hash());
 
   program.shape.ties.front().weights.back().name = "layers.99.weight";
-  EXPECT_THROW(Trainer(parse_model(kSquareModel), program, options_of(2)), InvalidArgument);
+  EXPECT_THROW(Trainer(parse_model(kSquareModel), {program}, options_of(2)), InvalidArgument);
 }
 
 }  // namespace

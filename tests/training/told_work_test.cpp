@@ -13,6 +13,7 @@
 #include "millrace/training/rank_parts.hpp"
 #include "millrace/transport/in_process.hpp"
 #include "millrace/transport/process_group.hpp"
+#include "support/test_options.hpp"
 
 namespace millrace {
 namespace {
@@ -50,11 +51,11 @@ class Told final : public Endpoint {
 
 TEST(ToldWork, Hooks_AreNoAction) {
   const ModelSpec model = parse_model("mlp:64-8-10");
-  TrainerOptions options;
-  options.ranks = 1;
-  options.micro_batches = 2;
-  options.batch_size = 30;
-  options.epochs = 2;
+  TestOptions options;
+  options.pipeline.shape.ranks = 1;
+  options.pipeline.shape.micro_batches = 2;
+  options.fit.batch_size = 30;
+  options.fit.epochs = 2;
   std::vector<std::int32_t> rows(60);
   std::iota(rows.begin(), rows.end(), 0);
   const Dataset data = select_rows(digits(), rows);
@@ -63,7 +64,7 @@ TEST(ToldWork, Hooks_AreNoAction) {
   const auto door = hub.endpoint(Rank{0});
   Told endpoint(*door);
   ProcessGroup group(endpoint, std::chrono::seconds(30));
-  Trainer trainer(rank_parts(model, program, options, endpoint, group), options);
+  Trainer trainer(rank_parts(model, {program}, options, endpoint, group), options);
 
   int hooks = 0;
   const auto expect_idle = [&] {

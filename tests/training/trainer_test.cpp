@@ -39,12 +39,12 @@ std::vector<float> weights_of(Trainer& trainer) {
 TEST(Step, UnequalMicroBatches_EqualOneBatch) {
   for (const int n : {1, 3, 7, 10, 29}) {
     const Dataset data = first_digits(n);
-    Trainer whole(parse_model(kModel), plain_options(1, 1));
+    Trainer whole = trainer_of(parse_model(kModel), plain_options(1, 1));
     Batch one(data, 1);
     const StepReport expected = whole.step(one);
     for (const int m : {2, 4, 8})
       for (const int ranks : {1, 3}) {
-        Trainer trainer(parse_model(kModel), plain_options(ranks, m));
+        Trainer trainer = trainer_of(parse_model(kModel), plain_options(ranks, m));
         Batch batch(data, m);
         const StepReport report = trainer.step(batch);
 
@@ -60,13 +60,13 @@ TEST(Step, UnequalMicroBatches_EqualOneBatch) {
 
 TEST(Step, ClipsTheNormOfAllStagesTogether) {
   const Dataset data = first_digits(32);
-  TrainerOptions options = plain_options(3, 4);
-  Trainer free(parse_model(kModel), options);
+  TestOptions options = plain_options(3, 4);
+  Trainer free(parse_model(kModel), options.pipeline, options);
   const auto before = weights_of(free);
   Batch batch(data, 4);
   const StepReport report = free.step(batch);
-  options.clip_norm = report.gradient_norm / 4;
-  Trainer clipped(parse_model(kModel), options);
+  options.step.clip_norm = report.gradient_norm / 4;
+  Trainer clipped(parse_model(kModel), options.pipeline, options);
   const StepReport clipped_report = clipped.step(batch);
 
   EXPECT_EQ(report.clip_factor, 1);
@@ -80,7 +80,7 @@ TEST(Step, ClipsTheNormOfAllStagesTogether) {
 
 TEST(Step, IsSkippedEverywhereWhenAGradientIsNotFinite) {
   Dataset data = first_digits(8);
-  Trainer trainer(parse_model(kModel), plain_options(3, 4));
+  Trainer trainer = trainer_of(parse_model(kModel), plain_options(3, 4));
   const auto before = weights_of(trainer);
   Batch good(data, 4);
   data.inputs[0].values.as<float>()[70] = std::numeric_limits<float>::infinity();
@@ -94,14 +94,14 @@ TEST(Step, IsSkippedEverywhereWhenAGradientIsNotFinite) {
   const StepReport report = trainer.step(good);
   EXPECT_FALSE(report.skipped);
   EXPECT_EQ(report.global_step, 1);
-  Trainer untouched(parse_model(kModel), plain_options(3, 4));
+  Trainer untouched = trainer_of(parse_model(kModel), plain_options(3, 4));
   untouched.step(good);
   EXPECT_EQ(trainer.weights_hash(), untouched.weights_hash());
 }
 
 TEST(Step, RefusesALossThatWeighsOtherwiseThanSaid) {
   const Dataset data = first_digits(8);
-  Trainer trainer(parse_model(kModel), plain_options(1, 2));
+  Trainer trainer = trainer_of(parse_model(kModel), plain_options(1, 2));
   const std::string before = trainer.weights_hash();
   Batch batch(data, 2);
   StepData& raw = batch;
@@ -116,11 +116,11 @@ TEST(Step, CountsTheStashBytesThatThePlanPredicts) {
   for (const char* schedule : {"gpipe", "1f1b", "zb-h1", "interleaved"})
     for (const bool recompute : {false, true})
       for (const char* executor : {"sequential", "flow-graph", "ranks"}) {
-        TrainerOptions options = plain_options(3, 6);
-        options.schedule = schedule;
-        options.executor = executor;
-        if (recompute) options.recompute = {.kind = RecomputeKind::All};
-        Trainer trainer(parse_model("mlp:64-20-16-24-18-12-10"), options);
+        TestOptions options = plain_options(3, 6);
+        options.pipeline.schedule = schedule;
+        options.run.executor = executor;
+        if (recompute) options.run.recompute = {.kind = RecomputeKind::All};
+        Trainer trainer(parse_model("mlp:64-20-16-24-18-12-10"), options.pipeline, options);
         Batch batch(data, 6);
         const StepReport report = trainer.step(batch);
 
@@ -134,11 +134,11 @@ TEST(Step, CountsTheStashBytesThatThePlanPredicts) {
 
 TEST(Fit, CountsUpdatesAndTellsEveryStepAndEpoch) {
   const Dataset data = first_digits(50);
-  TrainerOptions options = plain_options(2, 2);
-  options.batch_size = 20;
-  options.epochs = 2;
-  options.learning_rate = {.kind = LearningRateKind::Linear, .base = 0.6};
-  Trainer trainer(parse_model(kModel), options);
+  TestOptions options = plain_options(2, 2);
+  options.fit.batch_size = 20;
+  options.fit.epochs = 2;
+  options.step.learning_rate = {.kind = LearningRateKind::Linear, .base = 0.6};
+  Trainer trainer(parse_model(kModel), options.pipeline, options);
   std::vector<std::int64_t> sizes;
   std::vector<double> rates;
   std::vector<std::int64_t> epochs;
@@ -159,11 +159,11 @@ TEST(Fit, CountsUpdatesAndTellsEveryStepAndEpoch) {
 
 TEST(Evaluate, DoesNotDependOnTheBatchSizeNorChangeTraining) {
   const Dataset data = first_digits(101);
-  TrainerOptions options = plain_options(2, 4);
-  options.epochs = 1;
-  options.batch_size = 32;
+  TestOptions options = plain_options(2, 4);
+  options.fit.epochs = 1;
+  options.fit.batch_size = 32;
   const ModelSpec model = parse_model("mlp:64-20-16-10,dropout=0.2");
-  Trainer trainer(model, options);
+  Trainer trainer(model, options.pipeline, options);
   trainer.fit(data);
   const std::string hash = trainer.weights_hash();
   const Score expected = trainer.evaluate(data, 101);
@@ -202,10 +202,10 @@ TEST(Failure, InOptimizer_NamesRankAndStage) {
   const Dataset data = first_digits(16);
   for (const char* executor : {"sequential", "flow-graph", "ranks"})
     for (int at = 0; at < 6; ++at) {
-      TrainerOptions options = plain_options(3, 4);
-      options.executor = executor;
-      options.custom_optimizer = std::make_shared<Failing>(at);
-      Trainer trainer(parse_model(kModel), options);
+      TestOptions options = plain_options(3, 4);
+      options.run.executor = executor;
+      options.step.custom_optimizer = std::make_shared<Failing>(at);
+      Trainer trainer(parse_model(kModel), options.pipeline, options);
       Batch batch(data, 4);
       try {
         trainer.step(batch);
@@ -248,10 +248,10 @@ TEST(Failure, OfAPassLeavesNoTraceInTheNextStep) {
   const Dataset data = first_digits(16);
   for (const char* executor : {"sequential", "flow-graph", "ranks"})
     for (int at = 0; at < 4; ++at) {
-      TrainerOptions options = plain_options(3, 4);
-      options.executor = executor;
-      Trainer trainer(parse_model(kModel), options);
-      Trainer untouched(parse_model(kModel), options);
+      TestOptions options = plain_options(3, 4);
+      options.run.executor = executor;
+      Trainer trainer(parse_model(kModel), options.pipeline, options);
+      Trainer untouched(parse_model(kModel), options.pipeline, options);
       Batch batch(data, 4);
       FailingData failing(batch, at);
       EXPECT_THROW(trainer.step(failing, 16), StepError);
@@ -262,47 +262,26 @@ TEST(Failure, OfAPassLeavesNoTraceInTheNextStep) {
     }
 }
 
-TEST(Trainer, RefusesOptionsThatItsProgramDoesNotFollow) {
-  const ModelSpec model = parse_model(kModel);
-  const Program program = generate("1f1b", {.ranks = 2, .micro_batches = 4});
-  const auto refusal = [&](const TrainerOptions& options) -> std::string {
-    try {
-      Trainer(model, program, options);
-    } catch (const InvalidArgument& error) {
-      return error.what();
-    }
-    return "none";
-  };
-  const std::string leave_out = "; leave it out, or generate the program with it";
-  EXPECT_EQ(refusal({}), "none");
-  EXPECT_EQ(refusal({.schedule = "1f1b", .ranks = 2, .chunks = 1, .micro_batches = 4, .slices = 1}),
-            "none");
-  EXPECT_EQ(refusal({.schedule = "1f1b p=2 m=4"}), "none");
-  EXPECT_EQ(refusal({.schedule = "1f1"}),
-            "schedule 1f1: the program is '1f1b p=2 m=4'" + leave_out);
-  EXPECT_EQ(refusal({.ranks = 4}), "ranks 4: the program has 2" + leave_out);
-  EXPECT_EQ(refusal({.micro_batches = 8}), "micro_batches 8: the program has 4" + leave_out);
-  EXPECT_EQ(refusal({.chunks = 2}), "chunks 2: the program has 1" + leave_out);
-  EXPECT_EQ(refusal({.slices = 2}), "slices 2: the program has 1" + leave_out);
-
-  std::vector<std::unique_ptr<StageBody>> bodies;
-  for (auto& stage : build_stages(model, std::vector<int>{0, 1, 3}, 1))
+TEST(Trainer, BoundariesOfCustomStages_AreRejected) {
+  Bodies bodies;
+  for (auto& stage : build_stages(parse_model(kModel), std::vector<int>{0, 1, 3}, 1))
     bodies.push_back(std::move(stage));
-  EXPECT_THROW(Trainer(program, std::move(bodies), {.boundaries = {0, 1, 3}}), InvalidArgument);
+  const Plan plan = {generate("1f1b", {.ranks = 2, .micro_batches = 4}), {1}};
+  EXPECT_THROW(Trainer(plan, std::move(bodies)), InvalidArgument);
 }
 
 TEST(Trainer, RefusesWhatDoesNotFit) {
   const ModelSpec model = parse_model(kModel);
 
-  EXPECT_THROW(Trainer(model, plain_options(4, 2)), InvalidArgument);  // 3 layers
-  EXPECT_THROW(Trainer(model, plain_options(2, 0)), InvalidArgument);
-  TrainerOptions options = plain_options(2, 2);
-  options.boundaries = {0, 3};
-  EXPECT_THROW(Trainer(model, options), InvalidArgument);
+  EXPECT_THROW(trainer_of(model, plain_options(4, 2)), InvalidArgument);  // 3 layers
+  EXPECT_THROW(trainer_of(model, plain_options(2, 0)), InvalidArgument);
+  TestOptions options = plain_options(2, 2);
+  options.pipeline.boundaries = {1, 2};
+  EXPECT_THROW(Trainer(model, options.pipeline, options), InvalidArgument);
   options = plain_options(2, 2);
-  options.clip_norm = 0;
-  EXPECT_THROW(Trainer(model, options), InvalidArgument);
-  Trainer trainer(model, plain_options(2, 2));
+  options.step.clip_norm = 0;
+  EXPECT_THROW(Trainer(model, options.pipeline, options), InvalidArgument);
+  Trainer trainer = trainer_of(model, plain_options(2, 2));
   Batch batch(first_digits(8), 3);
   EXPECT_THROW(trainer.step(batch), InvalidArgument);
 }
@@ -311,12 +290,12 @@ TEST(Trainer, KeepsTheCopiesOfABidirectionalScheduleEqual) {
   const Dataset data = first_digits(64);
   std::string expected;
   for (const char* executor : {"sequential", "flow-graph", "ranks"}) {
-    TrainerOptions options = plain_options(2, 4);
-    options.schedule = "chimera";
-    options.executor = executor;
-    options.batch_size = 32;
-    options.epochs = 2;
-    Trainer trainer(parse_model(kModel), options);
+    TestOptions options = plain_options(2, 4);
+    options.pipeline.schedule = "chimera";
+    options.run.executor = executor;
+    options.fit.batch_size = 32;
+    options.fit.epochs = 2;
+    Trainer trainer(parse_model(kModel), options.pipeline, options);
     trainer.fit(data);
 
     std::vector<std::vector<Parameter*>> copies(2);

@@ -69,20 +69,20 @@ ModelSpec transformer(DType precision, int blocks = 2) {
   return model;
 }
 
-TrainerOptions job(const std::string& schedule, const std::string& executor, int ranks) {
-  TrainerOptions options = plain_options(ranks, 4);
-  options.optimizer = optimizer_defaults(OptimizerKind::AdamW);
-  options.learning_rate.base = 0.01;
-  options.clip_norm = 0.5;
-  options.batch_size = 9;  // the last mini-batch has 4
-  options.epochs = 1;
-  options.schedule = schedule;
-  options.executor = executor;
+TestOptions job(const std::string& schedule, const std::string& executor, int ranks) {
+  TestOptions options = plain_options(ranks, 4);
+  options.step.optimizer = optimizer_defaults(OptimizerKind::AdamW);
+  options.step.learning_rate.base = 0.01;
+  options.step.clip_norm = 0.5;
+  options.fit.batch_size = 9;  // the last mini-batch has 4
+  options.fit.epochs = 1;
+  options.pipeline.schedule = schedule;
+  options.run.executor = executor;
   return options;
 }
 
-std::string hash_after(const ModelSpec& model, const TrainerOptions& options) {
-  Trainer trainer(model, options);
+std::string hash_after(const ModelSpec& model, const TestOptions& options) {
+  Trainer trainer(model, options.pipeline, options);
   trainer.fit(echoes());
   return trainer.weights_hash();
 }
@@ -98,8 +98,8 @@ TEST_P(TransformerBits, EverySchedule_HasBitsOfOneRank) {
   for (const int ranks : {2, 3, 4})
     for (const char* schedule : {"gpipe", "1f1b", "zb-h1"})
       EXPECT_EQ(hash_after(model, job(schedule, executor, ranks)), alone) << schedule << ranks;
-  TrainerOptions recomputing = job("zb-v", executor, 2);
-  recomputing.recompute = parse_recompute("every-3");
+  TestOptions recomputing = job("zb-v", executor, 2);
+  recomputing.run.recompute = parse_recompute("every-3");
   EXPECT_EQ(hash_after(model, recomputing), alone);
 }
 
@@ -115,9 +115,9 @@ INSTANTIATE_TEST_SUITE_P(Jobs,
                          });
 
 TEST(Transformer, LearnsToLookThreeTokensBack) {
-  TrainerOptions options = job("1f1b", "sequential", 2);
-  options.epochs = 150;
-  Trainer trainer(transformer(DType::F32, 1), options);
+  TestOptions options = job("1f1b", "sequential", 2);
+  options.fit.epochs = 150;
+  Trainer trainer(transformer(DType::F32, 1), options.pipeline, options);
   const Dataset data = echoes();
   const double before = trainer.evaluate(data).accuracy();
   trainer.fit(data);

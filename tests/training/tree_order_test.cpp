@@ -26,21 +26,21 @@ constexpr int kOfUpdate = 8;  // micro-batches
 const char* const kDeepModel = "mlp:64-16-16-16-16-16-16-16-10,dropout=0.2";
 
 /// Mini-batches of 25, 25 and 5 samples: unequal micro-batches, and some of the last are empty.
-TrainerOptions tree_options(const std::string& schedule, int ranks, int passes = 1) {
-  TrainerOptions options = plain_options(ranks, kOfUpdate / passes);
-  options.schedule = schedule;
-  options.accumulate = passes;
-  options.accumulate_order = AccumulateOrder::Tree;
-  options.optimizer.kind = OptimizerKind::AdamW;
-  options.clip_norm = 0.5;
-  options.learning_rate.base = 0.01;
-  options.batch_size = 25;
-  options.epochs = 2;
+TestOptions tree_options(const std::string& schedule, int ranks, int passes = 1) {
+  TestOptions options = plain_options(ranks, kOfUpdate / passes);
+  options.pipeline.schedule = schedule;
+  options.step.accumulate = passes;
+  options.step.accumulate_order = AccumulateOrder::Tree;
+  options.step.optimizer.kind = OptimizerKind::AdamW;
+  options.step.clip_norm = 0.5;
+  options.step.learning_rate.base = 0.01;
+  options.fit.batch_size = 25;
+  options.fit.epochs = 2;
   return options;
 }
 
-std::string hash_of(const TrainerOptions& options) {
-  Trainer trainer(parse_model(kDeepModel), options);
+std::string hash_of(const TestOptions& options) {
+  Trainer trainer(parse_model(kDeepModel), options.pipeline, options);
   trainer.fit(first_digits(55));
   EXPECT_EQ(trainer.global_step(), 6);
   return trainer.weights_hash();
@@ -48,14 +48,14 @@ std::string hash_of(const TrainerOptions& options) {
 
 TEST(TreeOrder, GivesOneHashForEverySchedule) {
   const std::string expected = hash_of(tree_options("1f1b", 1));
-  TrainerOptions ascending = tree_options("1f1b", 1);
-  ascending.accumulate_order = AccumulateOrder::Ascending;
+  TestOptions ascending = tree_options("1f1b", 1);
+  ascending.step.accumulate_order = AccumulateOrder::Ascending;
   EXPECT_NE(hash_of(ascending), expected);
   int tried = 0, others = 0;
   for (const ScheduleEntry& schedule : schedules())
     for (const int ranks : {2, 4}) {
       if (schedule.takes("slices")) continue;  // of sequences
-      const TrainerOptions options = tree_options(std::string(schedule.name), ranks);
+      const TestOptions options = tree_options(std::string(schedule.name), ranks);
       try {
         const Program program =
             generate(schedule.name, {.ranks = ranks, .micro_batches = kOfUpdate});
@@ -76,20 +76,21 @@ TEST(TreeOrder, GivesOneHashForPassesAndFlowGraphExecutors) {
   const std::string expected = hash_of(tree_options("1f1b", 1));
   for (const int passes : {2, 4, 8})
     for (const char* const executor : {"sequential", "flow-graph", "ranks"}) {
-      TrainerOptions options = tree_options("zb-h1", 2, passes);
-      options.executor = executor;
+      TestOptions options = tree_options("zb-h1", 2, passes);
+      options.run.executor = executor;
       EXPECT_EQ(hash_of(options), expected) << passes << " passes, " << executor;
     }
 }
 
 TEST(TreeOrder, GivesOneHashWithAProcessForEachRank) {
   const std::string expected = hash_of(tree_options("1f1b", 1));
-  const TrainerOptions options = tree_options("zb-v", 2, 2);
+  const TestOptions options = tree_options("zb-v", 2, 2);
   std::mutex mutex;
   std::vector<std::string> hashes;
   on_ranks(2, [&](Endpoint& endpoint, ProcessGroup& group) {
-    const Program program = generate("zb-v", {.ranks = 2, .micro_batches = *options.micro_batches});
-    Trainer trainer(rank_parts(parse_model(kDeepModel), program, options, endpoint, group),
+    const Program program =
+        generate("zb-v", {.ranks = 2, .micro_batches = options.pipeline.shape.micro_batches});
+    Trainer trainer(rank_parts(parse_model(kDeepModel), {program}, options, endpoint, group),
                     options);
     trainer.fit(first_digits(55));
     const std::string hash = trainer.weights_hash();
@@ -101,7 +102,7 @@ TEST(TreeOrder, GivesOneHashWithAProcessForEachRank) {
 
 TEST(TreeOrder, IsRefusedForCopiesOfStages) {
   try {
-    Trainer trainer(parse_model(kDeepModel), tree_options("chimera", 2));
+    Trainer trainer = trainer_of(parse_model(kDeepModel), tree_options("chimera", 2));
     ADD_FAILURE() << "not refused";
   } catch (const InvalidArgument& error) {
     EXPECT_THAT(error.what(), HasSubstr("accumulate_order tree: a pipeline with 2 copies"));
@@ -109,8 +110,8 @@ TEST(TreeOrder, IsRefusedForCopiesOfStages) {
 }
 
 TEST(TreeOrder, StopsOnlyBetweenUpdates) {
-  TrainerOptions options = tree_options("1f1b", 2, 4);
-  Trainer trainer(parse_model(kDeepModel), options);
+  TestOptions options = tree_options("1f1b", 2, 4);
+  Trainer trainer(parse_model(kDeepModel), options.pipeline, options);
   std::stop_source stop;
   trainer.on_pass = [&] { stop.request_stop(); };
   EXPECT_TRUE(trainer.fit(first_digits(55), stop.get_token()).stopped);

@@ -10,6 +10,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "support/test_options.hpp"
 #include "tests/training/failing_ranks.hpp"
 #include "tests/training/sample_files.hpp"
 
@@ -104,7 +105,7 @@ TEST(UnsavedStep, IsNotSavedWhereAnUpdateHadBegun) {
   const Folder folder("failed_step_torn");
   const auto ends = fail_on_ranks(kSavedRanks, [&](int rank) {
     Part part = failing_part(folder.path(), rank, -1);
-    part.options.custom_optimizer = std::make_shared<FailsInUpdate>(rank == 1);
+    part.options.step.custom_optimizer = std::make_shared<FailsInUpdate>(rank == 1);
     return part;
   });
   EXPECT_EQ(ends[0].last().fault, "rank 1: its update had begun");
@@ -127,16 +128,16 @@ struct SmallRun {
 
   explicit SmallRun(const std::string& folder) : before(folder + "/before") {
     const Dataset data = first_digits(60);
-    Trainer first(parse_model(kModel), options(before));
+    Trainer first = trainer_of(parse_model(kModel), options(before));
     fit_steps(first, data, kStep - 2);
-    Trainer whole(parse_model(kModel), options(folder + "/whole"));
+    Trainer whole = trainer_of(parse_model(kModel), options(folder + "/whole"));
     whole.fit(data);
     weights = whole.weights_hash();
   }
 
-  static TrainerOptions options(const std::string& place) {
-    TrainerOptions options = saved_options(place, 2);
-    options.optimizer.kind = OptimizerKind::Sgd;
+  static TestOptions options(const std::string& place) {
+    TestOptions options = saved_options(place, 2);
+    options.step.optimizer.kind = OptimizerKind::Sgd;
     return options;
   }
 

@@ -44,9 +44,9 @@ double norm_of(std::span<Parameter* const> parameters) {
 
 TEST(BeforeUpdate, SeesWholeGradientBeforeTheNorm) {
   for (const char* executor : {"sequential", "flow-graph", "ranks"}) {
-    TrainerOptions options = plain_options(3, 4);
-    options.executor = executor;
-    Trainer trainer(parse_model(kModel), options);
+    TestOptions options = plain_options(3, 4);
+    options.run.executor = executor;
+    Trainer trainer(parse_model(kModel), options.pipeline, options);
     const auto thread_of_test = std::this_thread::get_id();
     std::vector<std::string> names;
     double norm = 0;
@@ -70,15 +70,15 @@ TEST(BeforeUpdate, SeesWholeGradientBeforeTheNorm) {
 }
 
 TEST(BeforeUpdate, MayChangeGradientsAndCopiesFollow) {
-  TrainerOptions options = plain_options(2, 4);
-  options.schedule = "chimera";
-  Trainer trainer(parse_model("mlp:64-16-10"), options);
+  TestOptions options = plain_options(2, 4);
+  options.pipeline.schedule = "chimera";
+  Trainer trainer(parse_model("mlp:64-16-10"), options.pipeline, options);
   trainer.before_update = [](std::span<Parameter* const> parameters) {
     for (Parameter* parameter : parameters)
       for (float& value : parameter->gradient.as<float>()) value *= 0.25F;
   };
-  options.learning_rate.base /= 4;
-  Trainer slower(parse_model("mlp:64-16-10"), options);
+  options.step.learning_rate.base /= 4;
+  Trainer slower(parse_model("mlp:64-16-10"), options.pipeline, options);
   Batch batch(first_digits(20), 4);
   for (int step = 0; step < 3; ++step) {
     const StepReport report = trainer.step(batch);
@@ -89,24 +89,25 @@ TEST(BeforeUpdate, MayChangeGradientsAndCopiesFollow) {
 }
 
 TEST(BeforeUpdate, Throwing_EndsTheStepOnly) {
-  Trainer trainer(parse_model(kModel), plain_options(2, 2));
+  Trainer trainer = trainer_of(parse_model(kModel), plain_options(2, 2));
   Batch batch(first_digits(8), 2);
   const std::string before = trainer.weights_hash();
   trainer.before_update = [](std::span<Parameter* const>) { throw Error("I do not like it"); };
   EXPECT_THROW(trainer.step(batch), Error);
   EXPECT_EQ(trainer.weights_hash(), before);
   trainer.before_update = nullptr;
-  Trainer untouched(parse_model(kModel), plain_options(2, 2));
+  Trainer untouched = trainer_of(parse_model(kModel), plain_options(2, 2));
   trainer.step(batch);
   untouched.step(batch);
   EXPECT_EQ(trainer.weights_hash(), untouched.weights_hash());
 }
 
 TEST(Frozen, ParametersStayAndAreOutsideTheNorm) {
-  TrainerOptions options = plain_options(3, 4);
-  options.optimizer = {.kind = OptimizerKind::AdamW, .weight_decay = 0.1};
-  options.frozen = {"layers.0.*", "*.bias"};
-  Trainer trainer(parse_model(kModel), options);
+  TestOptions options = plain_options(3, 4);
+  options.step.optimizer = {.kind = OptimizerKind::AdamW, .weight_decay = 0.1};
+  options.step.parameters = {{.pattern = "layers.0.*", .frozen = true},
+                             {.pattern = "*.bias", .frozen = true}};
+  Trainer trainer(parse_model(kModel), options.pipeline, options);
   double others = 0;
   trainer.before_update = [&](std::span<Parameter* const> parameters) {
     std::vector<Parameter*> free;
@@ -129,7 +130,7 @@ TEST(Frozen, ParametersStayAndAreOutsideTheNorm) {
 }
 
 TEST(Frozen, OneWithAGradientThatIsNotFiniteSkipsNoStep) {
-  Trainer trainer(parse_model(kModel), plain_options(2, 2));
+  Trainer trainer = trainer_of(parse_model(kModel), plain_options(2, 2));
   trainer.before_update = [](std::span<Parameter* const> parameters) {
     parameters.front()->gradient.as<float>()[0] = std::numeric_limits<float>::quiet_NaN();
   };
@@ -142,11 +143,11 @@ TEST(Frozen, OneWithAGradientThatIsNotFiniteSkipsNoStep) {
 }
 
 TEST(Frozen, TiedWeightsAndCopiesStayTogether) {
-  TrainerOptions options = plain_options(2, 4);
-  options.schedule = "chimera";
-  options.tied = {{"layers.1.weight", "layers.3.weight"}};
-  options.frozen = {"layers.3.weight"};
-  Trainer trainer(parse_model("mlp:64-16-16-16-16-10"), options);
+  TestOptions options = plain_options(2, 4);
+  options.pipeline.schedule = "chimera";
+  options.step.tied = {{"layers.1.weight", "layers.3.weight"}};
+  options.step.parameters = {{.pattern = "layers.3.weight", .frozen = true}};
+  Trainer trainer(parse_model("mlp:64-16-16-16-16-10"), options.pipeline, options);
   const auto before = values_of(trainer);
   Batch batch(first_digits(20), 4);
   trainer.step(batch);
@@ -163,7 +164,7 @@ TEST(Frozen, TiedWeightsAndCopiesStayTogether) {
 }
 
 TEST(Frozen, PatternsThatMeanNothingAreRefusedWithTheNearest) {
-  Trainer trainer(parse_model(kModel), plain_options(3, 4));
+  Trainer trainer = trainer_of(parse_model(kModel), plain_options(3, 4));
   EXPECT_NO_THROW(trainer.state().freeze("*"));
   EXPECT_NO_THROW(trainer.state().freeze("l*2*t"));
   for (const char* nothing : {"", "layers.0", "layers.0.weights", "*.gain", "layers.*.bia"})
@@ -185,15 +186,15 @@ std::vector<double> rates_of_fit(Trainer& trainer, const Dataset& data) {
 TEST(Fit, SecondFit_TrainsAsTheFirst) {
   const Dataset data = first_digits(40);
   for (const auto kind : {LearningRateKind::Linear, LearningRateKind::Cosine}) {
-    TrainerOptions options = plain_options(2, 2);
-    options.batch_size = 10;
-    options.epochs = 2;
-    options.learning_rate = {.kind = kind, .base = 0.1, .warm_up = 2};
-    Trainer trainer(parse_model(kModel), options);
+    TestOptions options = plain_options(2, 2);
+    options.fit.batch_size = 10;
+    options.fit.epochs = 2;
+    options.step.learning_rate = {.kind = kind, .base = 0.1, .warm_up = 2};
+    Trainer trainer(parse_model(kModel), options.pipeline, options);
     const auto first = rates_of_fit(trainer, data);
     const std::string hash = trainer.weights_hash();
 
-    EXPECT_EQ(trainer.options().learning_rate.total_updates, 0);
+    EXPECT_EQ(trainer.options().step.learning_rate.total_updates, 0);
     EXPECT_EQ(first.size(), 8U);
     EXPECT_THAT(first, Each(testing::Gt(0)));
     EXPECT_EQ(rates_of_fit(trainer, data), first);
@@ -204,22 +205,22 @@ TEST(Fit, SecondFit_TrainsAsTheFirst) {
 
 TEST(Fit, WhoseCurveHasItsOwnLengthGoesOnAlongIt) {
   const Dataset data = first_digits(40);
-  TrainerOptions options = plain_options(2, 2);
-  options.batch_size = 10;
-  options.epochs = 1;
-  options.learning_rate = {.kind = LearningRateKind::Linear, .base = 0.1, .total_updates = 8};
-  Trainer trainer(parse_model(kModel), options);
+  TestOptions options = plain_options(2, 2);
+  options.fit.batch_size = 10;
+  options.fit.epochs = 1;
+  options.step.learning_rate = {.kind = LearningRateKind::Linear, .base = 0.1, .total_updates = 8};
+  Trainer trainer(parse_model(kModel), options.pipeline, options);
   rates_of_fit(trainer, data);
   const auto second = rates_of_fit(trainer, data);
   for (std::size_t i = 0; i < second.size(); ++i)
-    EXPECT_EQ(second[i], options.learning_rate.at(4 + static_cast<std::int64_t>(i)));
+    EXPECT_EQ(second[i], options.step.learning_rate.at(4 + static_cast<std::int64_t>(i)));
 }
 
 TEST(OwnLoop, CurveWithoutEnd_IsRejected) {
   for (const auto kind : {LearningRateKind::Linear, LearningRateKind::Cosine}) {
-    TrainerOptions options = plain_options(2, 2);
-    options.learning_rate = {.kind = kind};
-    Trainer trainer(parse_model(kModel), options);
+    TestOptions options = plain_options(2, 2);
+    options.step.learning_rate = {.kind = kind};
+    Trainer trainer(parse_model(kModel), options.pipeline, options);
     const std::string before = trainer.weights_hash();
     Batch batch(first_digits(8), 2);
     try {
@@ -234,11 +235,11 @@ TEST(OwnLoop, CurveWithoutEnd_IsRejected) {
 }
 
 TEST(OwnLoop, TakesTheRateFromAFunction) {
-  TrainerOptions options = plain_options(2, 2);
-  options.learning_rate.function = [](std::int64_t update) {
+  TestOptions options = plain_options(2, 2);
+  options.step.learning_rate.function = [](std::int64_t update) {
     return 0.5 / static_cast<double>(1 + update);
   };
-  Trainer trainer(parse_model(kModel), options);
+  Trainer trainer(parse_model(kModel), options.pipeline, options);
   Batch batch(first_digits(8), 2);
   for (int update = 0; update < 4; ++update)
     EXPECT_EQ(trainer.step(batch).learning_rate, 0.5 / (1 + update));
@@ -256,9 +257,9 @@ struct GoodAndBad {
 
 TEST(Diverged, EndsALoopAfterSoManySkippedStepsInARow) {
   GoodAndBad batches;
-  TrainerOptions options = plain_options(2, 2);
-  options.max_skipped = 3;
-  Trainer trainer(parse_model(kModel), options);
+  TestOptions options = plain_options(2, 2);
+  options.step.max_skipped = 3;
+  Trainer trainer(parse_model(kModel), options.pipeline, options);
   for (int round = 0; round < 2; ++round) {
     EXPECT_TRUE(trainer.step(batches.bad).skipped);
     EXPECT_TRUE(trainer.step(batches.bad).skipped);
@@ -288,10 +289,11 @@ Batch weighing(float weight, int micro_batches) {
 
 TEST(WithoutWeight, MiniBatch_IsSkippedAndChangesNothing) {
   for (const char* executor : {"sequential", "flow-graph", "ranks"}) {
-    TrainerOptions options = plain_options(2, 2);
-    options.executor = executor;
+    TestOptions options = plain_options(2, 2);
+    options.run.executor = executor;
     Batch good = weighing(1, 2), none = weighing(0, 2);
-    Trainer plain(parse_model(kModel), options), trainer(parse_model(kModel), options);
+    Trainer plain(parse_model(kModel), options.pipeline, options),
+        trainer(parse_model(kModel), options.pipeline, options);
     for (int round = 0; round < 2; ++round) {
       plain.step(good);
       trainer.step(good);
@@ -308,9 +310,9 @@ TEST(WithoutWeight, MiniBatch_IsSkippedAndChangesNothing) {
 TEST(WithoutWeight, MiniBatch_IsOutsideTheCountOfSkippedSteps) {
   GoodAndBad batches;
   Batch none = weighing(0, 2);
-  TrainerOptions options = plain_options(2, 2);
-  options.max_skipped = 2;
-  Trainer trainer(parse_model(kModel), options);
+  TestOptions options = plain_options(2, 2);
+  options.step.max_skipped = 2;
+  Trainer trainer(parse_model(kModel), options.pipeline, options);
   trainer.step(batches.bad);
   for (int i = 0; i < 3; ++i) EXPECT_NO_THROW(trainer.step(none));
   EXPECT_EQ(trainer.state().counters().skipped_in_a_row, 1);
@@ -318,10 +320,10 @@ TEST(WithoutWeight, MiniBatch_IsOutsideTheCountOfSkippedSteps) {
 }
 
 TEST(WithoutWeight, MiniBatch_IsSkippedByEveryProcess) {
-  TrainerOptions options = plain_options(2, 2);
+  TestOptions options = plain_options(2, 2);
   const Program program = generate("1f1b", {.ranks = 2, .micro_batches = 2});
   testing_training::on_ranks(2, [&](Endpoint& endpoint, ProcessGroup& group) {
-    Trainer trainer(rank_parts(parse_model(kModel), program, options, endpoint, group), options);
+    Trainer trainer(rank_parts(parse_model(kModel), {program}, options, endpoint, group), options);
     Batch good = weighing(1, 2), none = weighing(0, 2);
     EXPECT_FALSE(trainer.step(good).skipped);
     EXPECT_TRUE(trainer.step(none).has_no_weight());
@@ -350,9 +352,9 @@ class OneWithout final : public BatchSource {
 };
 
 TEST(WithoutWeight, MiniBatches_AreCountedByFit) {
-  TrainerOptions options = plain_options(2, 2);
-  options.epochs = 2;
-  Trainer trainer(parse_model(kModel), options);
+  TestOptions options = plain_options(2, 2);
+  options.fit.epochs = 2;
+  Trainer trainer(parse_model(kModel), options.pipeline, options);
   OneWithout batches;
   const FitReport report = trainer.fit(batches);
   EXPECT_EQ(report.skipped(), 2);
@@ -364,16 +366,16 @@ TEST(Diverged, EndsAFitAndTellsTheLastStepBefore) {
   Dataset data = first_digits(40);
   for (float& value : data.inputs[0].values.as<float>())
     value = std::numeric_limits<float>::infinity();
-  TrainerOptions options = plain_options(2, 2);
-  options.batch_size = 10;
-  Trainer trainer(parse_model(kModel), options);
+  TestOptions options = plain_options(2, 2);
+  options.fit.batch_size = 10;
+  Trainer trainer(parse_model(kModel), options.pipeline, options);
   int told = 0;
   trainer.on_step = [&](const StepReport&) { ++told; };
   EXPECT_THROW(trainer.fit(data), Diverged);
   EXPECT_EQ(told, 25);
 
-  options.max_skipped = 0;
-  EXPECT_THROW(Trainer(parse_model(kModel), options), InvalidArgument);
+  options.step.max_skipped = 0;
+  EXPECT_THROW(Trainer(parse_model(kModel), options.pipeline, options), InvalidArgument);
 }
 
 }  // namespace

@@ -71,19 +71,19 @@ PlaceCourse course_of_place(Endpoint& endpoint,
                             ProcessGroup& group,
                             bool is_sharded,
                             std::size_t index) {
-  TrainerOptions options = plain_options(2, 2);
-  options.accumulate_order = AccumulateOrder::Tree;
-  options.shard_optimizer = is_sharded;
-  options.optimizer.kind = OptimizerKind::AdamW;
-  options.batch_size = 32;
-  options.steps = 3;
+  TestOptions options = plain_options(2, 2);
+  options.step.accumulate_order = AccumulateOrder::Tree;
+  options.step.shard_optimizer = is_sharded;
+  options.step.optimizer.kind = OptimizerKind::AdamW;
+  options.fit.batch_size = 32;
+  options.fit.steps = 3;
   const std::vector<int> boundaries = {0, 1, 3};
   std::vector<std::unique_ptr<StageBody>> bodies;
   bodies.push_back(build_stage(
-      parse_model("mlp:64-96-96-10"), boundaries, endpoint.rank().value % 2, options.seed));
+      parse_model("mlp:64-96-96-10"), boundaries, endpoint.rank().value % 2, options.step.seed));
   if (endpoint.rank() == Rank{3})
     bodies[0] = std::make_unique<OneInfinity>(std::move(bodies[0]), index);
-  Trainer trainer(rank_parts(generate("1f1b", {.ranks = 2, .micro_batches = 2}),
+  Trainer trainer(rank_parts({generate("1f1b", {.ranks = 2, .micro_batches = 2})},
                              std::move(bodies),
                              options,
                              GridPosition(endpoint, Grid(2, 2)),

@@ -69,8 +69,8 @@ std::optional<SequentialDifference> difference_of(const TrainingState& sequentia
 /// What both sides train with; a curve that needs its end ends with the comparison.
 TrainerOptions options_for(TrainerOptions options, int steps) {
   require(steps >= 1, "a comparison needs at least 1 step, got " + std::to_string(steps));
-  require(options.tied.empty(), "tied weights cannot be compared with the sequential loop");
-  if (options.learning_rate.needs_total()) options.learning_rate.total_updates = steps;
+  require(options.step.tied.empty(), "tied weights cannot be compared with the sequential loop");
+  if (options.step.learning_rate.needs_total()) options.step.learning_rate.total_updates = steps;
   options.save = {};
   return options;
 }
@@ -100,18 +100,19 @@ SequentialComparison compared(Trainer& trainer, SequentialLoop& loop, Batch& bat
 }  // namespace
 
 SequentialComparison verify_against_sequential(const ModelSpec& model,
+                                               const PipelineOptions& pipeline,
                                                const Dataset& batch,
                                                const TrainerOptions& options,
                                                int steps) {
   const TrainerOptions both = options_for(options, steps);
-  Trainer trainer(model, both);
+  Trainer trainer(model, pipeline, both);
   const LoaderOptions loading = trainer.loader_options();
   Batch samples(batch, loading.micro_batches, loading.slices);
   std::vector<std::unique_ptr<StageBody>> whole;
   const std::array<int, 2> boundaries = {0, model.layer_count()};
-  for (auto& module : build_stages(model, boundaries, both.seed))
+  for (auto& module : build_stages(model, boundaries, both.step.seed))
     whole.push_back(std::move(module));
-  SequentialLoop loop(std::move(whole), both, model.precision, samples);
+  SequentialLoop loop(std::move(whole), both.step, model.precision, samples);
   return compared(trainer, loop, samples, steps);
 }
 
@@ -125,10 +126,10 @@ SequentialComparison verify_against_sequential(const Program& program,
       program.shape.replicas() == 1 && program.shape.edges.empty() && program.shape.ties.empty(),
       "stages of your own can be compared where they are a chain and every stage is hosted "
       "once; this program has copies, other edges or ties");
-  Trainer trainer(program, make(), both);
+  Trainer trainer({program}, make(), both);
   const LoaderOptions loading = trainer.loader_options();
   Batch samples(batch, loading.micro_batches, loading.slices);
-  SequentialLoop loop(make(), both, DType::F32, samples);
+  SequentialLoop loop(make(), both.step, DType::F32, samples);
   return compared(trainer, loop, samples, steps);
 }
 

@@ -29,7 +29,7 @@ std::vector<HostedStage> hosted(const std::vector<std::unique_ptr<StageBody>>& b
 }  // namespace
 
 SequentialLoop::SequentialLoop(std::vector<std::unique_ptr<StageBody>> bodies,
-                               const TrainerOptions& options,
+                               const StepOptions& options,
                                DType precision,
                                const Batch& batch)
     : options_(options),
@@ -39,7 +39,6 @@ SequentialLoop::SequentialLoop(std::vector<std::unique_ptr<StageBody>> bodies,
       loss_scale_(options.loss_scale.value_or(loss_scale_for(precision))),
       state_(shape_of(bodies_.size(), batch), hosted(bodies_), optimizer_, {}, alone_) {
   for (const auto& body : bodies_) body->reserve(batch.micro_batches(), batch.slices());
-  for (const std::string& pattern : options.frozen) state_.freeze(pattern);
   for (const ParameterGroup& group : options.parameters) state_.set(group);
   TrainingCounters counters = state_.counters();
   counters.seed = options.seed;

@@ -29,7 +29,7 @@ class SequentialLoop {
  public:
   /// `bodies` are the stages of a chain.
   SequentialLoop(std::vector<std::unique_ptr<StageBody>> bodies,
-                 const TrainerOptions& options,
+                 const StepOptions& options,
                  DType precision,
                  const Batch& batch);
 
@@ -45,7 +45,7 @@ class SequentialLoop {
   void unscale(double scale);
   void update();
 
-  TrainerOptions options_;
+  StepOptions options_;
   std::vector<std::unique_ptr<StageBody>> bodies_;
   std::unique_ptr<Optimizer> made_;
   const Optimizer& optimizer_;

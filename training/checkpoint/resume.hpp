@@ -4,7 +4,8 @@
 #include <string>
 
 #include "millrace/training/checkpoint.hpp"
-#include "millrace/training/trainer_options.hpp"
+#include "millrace/training/file_system.hpp"
+#include "millrace/training/reports.hpp"
 #include "millrace/transport/process_group.hpp"
 
 namespace millrace {

@@ -48,14 +48,16 @@ Saver::Saver(const TrainingState& state,
       options_(options),
       files_(options.files ? options.files : std::make_shared<FileSystem>()),
       folder_(whole_path(options.folder), *files_),
-      retention_{options.keep, options.keep_every, loaded.folder},
+      retention_{options.keep, options.keep_every.value_or(0), loaded.folder},
       loaded_(loaded),
       run_(std::move(run)) {
   require(!options.folder.empty(), "there is no folder to save checkpoints in");
   require(options.keep >= 1,
           "at least 1 checkpoint has to stay, got " + std::to_string(options.keep));
-  require(options.every_steps >= 0 && options.keep_every >= 0 && options.every_time.count() >= 0,
-          "checkpoints are saved and kept every 0 steps (never) or more");
+  require(
+      options.every_steps.value_or(1) >= 1 && options.keep_every.value_or(1) >= 1 &&
+          options.every_time.value_or(std::chrono::milliseconds(1)) > std::chrono::milliseconds(0),
+      "checkpoints are saved and kept every 1 step or more");
   snapshot_ = snapshot_of(state, group);
 }
 

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "millrace/training/checkpoint.hpp"
+#include "millrace/training/reports.hpp"
 #include "millrace/training/trainer_options.hpp"
 #include "millrace/transport/process_group.hpp"
 #include "training/checkpoint/folder.hpp"

@@ -67,12 +67,13 @@ std::unique_ptr<Trainer> trainer_of(Launched& self,
            std::to_string(self.world()) +
            " processes were launched; give generate(ranks=...) and launch -n the same number";
   });
-  std::vector<std::unique_ptr<StageBody>> bodies;
+  Bodies bodies;
   for (const Place& place : places_of(self, program.shape)) bodies.push_back(body_of(place));
-  if (self.world() == 1) return std::make_unique<Trainer>(program, std::move(bodies), options);
+  if (self.world() == 1)
+    return std::make_unique<Trainer>(Plan{program}, std::move(bodies), options);
   JoinedRank& rank = self.joined();
   return std::make_unique<Trainer>(
-      rank_parts(program, std::move(bodies), options, rank.endpoint(), rank.group()), options);
+      rank_parts({program}, std::move(bodies), options, rank.endpoint(), rank.group()), options);
 }
 
 void bind_launched(py::module_& module) {

@@ -110,7 +110,7 @@ class PythonTrainer {
                   const py::object& targets,
                   std::optional<double> weight) {
     require_same_arrays();
-    ArrayData data(inputs, targets, shape_.micro_batches * options_.accumulate, shape_.slices);
+    ArrayData data(inputs, targets, shape_.micro_batches * options_.step.accumulate, shape_.slices);
     const double total = weight ? *weight : static_cast<double>(data.samples());
     return unlocked([&] { return trainer_->step(data, total); });
   }
@@ -212,7 +212,7 @@ class PythonTrainer {
 
 /// Python's stages have no layers to choose from.
 Program recomputed(const Program& program, TrainerOptions& options) {
-  const Recompute recompute = std::exchange(options.recompute, {});
+  const Recompute recompute = std::exchange(options.run.recompute, {});
   require(recompute.kind == RecomputeKind::None || recompute.kind == RecomputeKind::All,
           "recompute " + to_string(recompute) + ": must be true or false");
   return recompute.kind == RecomputeKind::All ? insert_recompute(program) : program;

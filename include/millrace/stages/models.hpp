@@ -41,7 +41,7 @@ struct ModelSpec {
   std::vector<LayerKind> kinds = {};  ///< custom kinds, added to the built-in ones
   /// Positions of the sequences that it is made for; 0: it takes no sequences, or of any length.
   std::int64_t context = 0;
-  /// Parameters that are one weight, as TrainerOptions::tied.
+  /// Parameters that are one weight, as StepOptions::tied.
   std::vector<std::vector<std::string>> tied = {};
   /// First layers of stages where even cuts are made, ascending: where little crosses. Empty:
   /// anywhere.

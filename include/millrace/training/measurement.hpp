@@ -86,7 +86,7 @@ class Profile {
 
 /// The bytes that a process of each rank has of the optimizer's arrays and of master values: so
 /// many f32 arrays (Optimizer::slots) of its trained parameters, and one more of those that are
-/// rounded. Spread over several copies (TrainerOptions::shard_optimizer) the largest share. What
+/// rounded. Spread over several copies (StepOptions::shard_optimizer) the largest share. What
 /// TrainingState::optimizer_bytes counts, exactly; 0 for ranks that host none of `stages`. Cost:
 /// O(parameters x copies).
 [[nodiscard]] std::vector<std::size_t> predict_optimizer_bytes(const Shape& shape,

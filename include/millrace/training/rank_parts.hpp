@@ -19,47 +19,47 @@ namespace millrace {
 /// and the data in fit() and evaluate(): what differs is a Mismatch on every rank, which names it.
 ///
 ///     ProcessGroup group(*endpoint);
-///     Trainer trainer(rank_parts(model, program, options, GridPosition(*endpoint), group),
-///     options);
+///     Trainer trainer(rank_parts(model, plan, options, *endpoint, group), options);
 ///
 /// With several copies of the pipeline (data parallelism) every process is given the same
 /// mini-batches, of grid.data() * accumulate * m micro-batches: each copy runs its part of them,
 /// the first copy the first, and REDUCE_GRAD adds their gradients up. Losses, norm, verdict and
 /// update are those of all copies.
 [[nodiscard]] TrainerParts rank_parts(const ModelSpec& model,
-                                      const Program& program,
+                                      const Plan& plan,
                                       const TrainerOptions& options,
                                       const GridPosition& position,
                                       ProcessGroup& group);
 
-/// As above with stages of your own: `bodies` are those that the program places on this rank,
-/// replica after replica, in ascending stage order.
-[[nodiscard]] TrainerParts rank_parts(const Program& program,
-                                      std::vector<std::unique_ptr<StageBody>> bodies,
+/// As above with custom stages: `bodies` are those that the program places on this rank, replica
+/// after replica, in ascending stage order.
+[[nodiscard]] TrainerParts rank_parts(const Plan& plan,
+                                      Bodies bodies,
                                       const TrainerOptions& options,
                                       const GridPosition& position,
                                       ProcessGroup& group);
 
-/// The same of one copy: every process of the endpoint's world is a place.
+/// The same for one data-parallel replica: every process of the endpoint's world is a pipeline
+/// rank.
 [[nodiscard]] inline TrainerParts rank_parts(const ModelSpec& model,
-                                             const Program& program,
+                                             const Plan& plan,
                                              const TrainerOptions& options,
                                              Endpoint& endpoint,
                                              ProcessGroup& group) {
-  return rank_parts(model, program, options, GridPosition(endpoint), group);
+  return rank_parts(model, plan, options, GridPosition(endpoint), group);
 }
 
-[[nodiscard]] inline TrainerParts rank_parts(const Program& program,
-                                             std::vector<std::unique_ptr<StageBody>> bodies,
+[[nodiscard]] inline TrainerParts rank_parts(const Plan& plan,
+                                             Bodies bodies,
                                              const TrainerOptions& options,
                                              Endpoint& endpoint,
                                              ProcessGroup& group) {
-  return rank_parts(program, std::move(bodies), options, GridPosition(endpoint), group);
+  return rank_parts(plan, std::move(bodies), options, GridPosition(endpoint), group);
 }
 
 /// Throws InvalidParameter unless so many copies of the pipeline can add up in the options' order,
 /// naming the numbers of copies next to it that can.
-void check_copies(const TrainerOptions& options, const Grid& grid);
+void check_copies(const StepOptions& options, const Grid& grid);
 
 /// The depth that each channel of `program` needs, in training and in evaluation, so that no send
 /// ever finds it full, however fast or slow the ranks are: the most messages that can lie there,
@@ -76,9 +76,9 @@ void check_copies(const TrainerOptions& options, const Grid& grid);
 /// any length; a receiver keeps a tensor until the unit's last pass there at the latest. Throws
 /// what rank_parts throws of a cut that does not fit.
 [[nodiscard]] std::vector<ChannelDepth> channel_depths(const ModelSpec& model,
-                                                       const Program& program,
+                                                       const Plan& plan,
                                                        const TrainerOptions& options,
-                                                       int copies = 1);
+                                                       int replicas = 1);
 
 /// Those of every copy of a pipeline on the grid, whose places one copy's depths are told by.
 [[nodiscard]] std::vector<ChannelDepth> on_grid(const std::vector<ChannelDepth>& of_one_copy,

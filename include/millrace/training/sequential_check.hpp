@@ -37,16 +37,17 @@ struct SequentialComparison {
 };
 
 /// Trains `steps` steps over `batch`, all of it a mini-batch, twice: through the pipeline that
-/// `options` ask for, and by a loop that runs one micro-batch after the other forwards and
+/// `pipeline` asks for, and by a loop that runs one micro-batch after the other forwards and
 /// backwards through the whole model, and shares no code with plans and executors. Compares the
 /// loss, every gradient and every value after each step, until something differs.
 ///
-///     const auto found = verify_against_sequential(model, first_samples, {.schedule = "zb-v"});
+///     const auto found = verify_against_sequential(model, {.schedule = "zb-v"}, first_samples);
 ///     if (!found.same()) std::cout << to_string(found) << '\n';
 ///
 /// Throws InvalidArgument for tied weights, which this loop does not know, and what a Trainer
 /// throws. Cost: that of 2 x `steps` steps.
 [[nodiscard]] SequentialComparison verify_against_sequential(const ModelSpec& model,
+                                                             const PipelineOptions& pipeline,
                                                              const Dataset& batch,
                                                              const TrainerOptions& options = {},
                                                              int steps = 3);

@@ -22,7 +22,7 @@
 
 namespace millrace {
 
-/// An update that was stopped between two passes of the pipeline (TrainerOptions::accumulate): the
+/// An update that was stopped between two passes of the pipeline (StepOptions::accumulate): the
 /// gradients hold sums over the first micro-batches of the mini-batch at
 /// TrainingCounters::position.
 struct PartialUpdate {

@@ -9,7 +9,7 @@
 
 #include "millrace/scheduler/plan/program.hpp"
 #include "millrace/scheduler/plan/simulate.hpp"
-#include "millrace/training/trainer_options.hpp"
+#include "millrace/training/reports.hpp"
 
 namespace millrace {
 

@@ -13,18 +13,23 @@
 #include <vector>
 
 #include "millrace/core/error.hpp"
+#include "millrace/scheduler/plan/text.hpp"
 #include "millrace/scheduler/run/executor.hpp"
 #include "millrace/scheduler/run/grid.hpp"
 #include "millrace/stages/models.hpp"
 #include "millrace/training/batch.hpp"
 #include "millrace/training/dataset.hpp"
 #include "millrace/training/gradient_inspection.hpp"
+#include "millrace/training/reports.hpp"
 #include "millrace/training/state.hpp"
 #include "millrace/training/step_record.hpp"
 #include "millrace/training/trainer_options.hpp"
 #include "millrace/transport/process_group.hpp"
 
 namespace millrace {
+
+/// Custom stages, which a trainer owns.
+using Bodies = std::vector<std::unique_ptr<StageBody>>;
 
 /// A trainer's parts when they are made elsewhere: a worker process hosts some of the stages, runs
 /// one rank's executor, and agrees with the others through its group.
@@ -33,17 +38,18 @@ struct TrainerParts {
   /// Runs the forward-only program of the same shape (see forward_program); may be null when
   /// evaluate() is not called.
   std::unique_ptr<Executor> evaluator;
-  std::vector<HostedStage> stages;                 ///< those of this process
-  std::vector<std::unique_ptr<StageBody>> bodies;  ///< what `stages` points to, if owned here
-  ProcessGroup* group = nullptr;                   ///< not owned; null: this process is alone
-  GridPosition seat = {};                          ///< this process's copy and place, of several
-  DType precision = DType::F32;                    ///< of the model
-  std::string model = {};                          ///< ModelSpec::text, if known: see resume
+  std::vector<HostedStage> stages;   ///< those of this process
+  Bodies bodies;                     ///< what `stages` points to, if owned here
+  ProcessGroup* group = nullptr;     ///< not owned; null: this process is alone
+  GridPosition seat = {};            ///< this process's copy and place, of several
+  DType precision = DType::F32;      ///< of the model
+  std::string model = {};            ///< ModelSpec::text, if known: see resume
+  std::vector<int> boundaries = {};  ///< as in Plan, of a model's stages
   /// Values a channel that a batch norm sees of one sample, the fewest; 0: none, or not known.
   std::int64_t norm_values = 0;
 };
 
-/// The gradient was not finite in TrainerOptions::max_skipped steps in a row: nothing is trained
+/// The gradient was not finite in StepOptions::max_skipped steps in a row: nothing is trained
 /// any more. All processes of a training throw it after the same step.
 class Diverged : public Error, public NamesParameters {
  public:
@@ -67,7 +73,7 @@ class SaveFailed : public StorageError {
 ///
 ///     const ModelSpec model = parse_model("mlp:64-96-96-10");
 ///     const TrainTest data = load_data("digits", 1);
-///     Trainer trainer(model, {.ranks = 3, .learning_rate = {.base = 1e-3}, .epochs = 20});
+///     Trainer trainer(model, {.shape = {.ranks = 3}}, {.fit = {.epochs = 20}});
 ///     trainer.fit(data.train);
 ///     const double accuracy = trainer.evaluate(data.test).accuracy();
 ///
@@ -82,23 +88,24 @@ class SaveFailed : public StorageError {
 /// Thread-safety: externally synchronised; callbacks run on the calling thread.
 class Trainer {
  public:
-  /// Generates the schedule, cuts the model, initialises it by the seed and builds the executor.
-  /// Throws InvalidArgument for everything that does not fit, with the value and the bound.
-  explicit Trainer(const ModelSpec& model, const TrainerOptions& options = {});
+  /// Generates the schedule, partitions the model into stages and initialises them by the seed.
+  /// Throws InvalidArgument for options that do not fit, with the value and the bound.
+  explicit Trainer(const ModelSpec& model,
+                   const PipelineOptions& pipeline = {},
+                   const TrainerOptions& options = {});
 
-  /// As above, running `program` instead of a generated schedule. Throws InvalidArgument for
-  /// options that ask for another schedule or other counts than the program's.
-  Trainer(const ModelSpec& model, const Program& program, const TrainerOptions& options = {});
+  /// As above with the program and the boundaries of a plan; without boundaries the partition is
+  /// as even as possible.
+  Trainer(const ModelSpec& model, const Plan& plan, const TrainerOptions& options = {});
 
-  /// Stages of your own: one body per stage of the program, replica after replica. Throws as
-  /// above, and for boundaries, which cut a model.
-  Trainer(const Program& program,
-          std::vector<std::unique_ptr<StageBody>> bodies,
-          const TrainerOptions& options = {});
+  /// Custom stages: one body per stage of the program, replica after replica. Throws as above, and
+  /// for boundaries, which partition a model.
+  Trainer(const Plan& plan, Bodies bodies, const TrainerOptions& options = {});
 
-  /// Parts of your own, for one process of many. Throws Mismatch on every member of the group when
-  /// their programs or settings differ, as fit() and evaluate() do when their data differs.
-  Trainer(TrainerParts parts, const TrainerOptions& options);
+  /// The parts of one process of several; see rank_parts. Throws Mismatch on every member of the
+  /// group when their programs or settings differ, as fit() and evaluate() do when their data
+  /// differs.
+  explicit Trainer(TrainerParts parts, const TrainerOptions& options = {});
 
   Trainer(const Trainer&) = delete;
   Trainer& operator=(const Trainer&) = delete;
@@ -119,15 +126,16 @@ class Trainer {
   /// micro-batches as a mini-batch has.
   StepReport step(StepData& data, double total_weight);
 
-  /// Trains for options().epochs (or steps) over `data`, and tells on_step and on_epoch. Ends
+  /// Trains for options().fit over `data`, and tells on_step and on_epoch. Ends
   /// early, between two steps or two passes of one, when `stop` asks for it. Changes no options: a
   /// second call goes on from the weights of the first, and a learning rate without total_updates
   /// starts again.
   FitReport fit(const Dataset& data, const std::stop_token& stop = {});
 
-  /// Trains over mini-batches of yours, from their position until it has passed options().epochs
-  /// epochs, or as many steps as options().steps have run since the fit began. A source at its very
-  /// beginning begins a fit; anywhere else it goes on with the one that state().counters() tell of:
+  /// Trains over mini-batches of yours, from their position until it has passed
+  /// options().fit.epochs epochs, or as many steps as options().fit.steps have run since the fit
+  /// began. A source at its very beginning begins a fit; anywhere else it goes on with the one that
+  /// state().counters() tell of:
   ///
   ///     Loader loader(data, trainer.loader_options());
   ///     loader.seek(trainer.state().counters().position);
@@ -211,12 +219,12 @@ class Trainer {
   /// Copies and ties in other processes see their own call, so it has to be a function of what is
   /// the same there: name, value, gradient.
   std::function<void(std::span<Parameter* const>)> before_update;
-  /// In the first TrainerOptions::inspect_gradients steps, before `before_update`: the complete
+  /// In the first WatchOptions::inspect_gradients steps, before `before_update`: the complete
   /// gradients of all processes, in each of them.
   std::function<void(const GradientInspection&)> on_gradients;
   std::function<void(const StepReport&)> on_step;  ///< after every step of fit()
   std::function<void()> on_pass;  ///< between two passes of a step of fit(), before `stop` is asked
-  /// After every step, and on_step, with TrainerOptions::records; in the first process alone.
+  /// After every step, and on_step, with WatchOptions::records; in the first process alone.
   std::function<void(const StepRecord&)> on_record;
   std::function<void(const EpochReport&)> on_epoch;  ///< after every epoch of fit()
   /// When a save of fit() is durable or has failed: at the next boundary of steps.

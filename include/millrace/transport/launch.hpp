@@ -164,8 +164,8 @@ void begin_ranks(const LaunchConfig& place);
 /// The same at own_launch_config(). A program without a launcher is rank 0 of a world of one.
 ///
 ///     JoinedRank rank = join_launch({.fields = {{"corpus", digest}}});
-///     const Program program = generate("1f1b", {.ranks = rank.world(), .micro_batches = 8});
-///     Trainer trainer(rank_parts(model, program, options, rank.endpoint(), rank.group()),
+///     const Plan plan = {generate("1f1b", {.ranks = rank.world(), .micro_batches = 8})};
+///     Trainer trainer(rank_parts(model, plan, options, rank.endpoint(), rank.group()),
 ///     options); (void)trainer.fit(data); rank.leave();
 [[nodiscard]] JoinedRank join_launch(const JoinOptions& options = {});
 

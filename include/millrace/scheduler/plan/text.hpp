@@ -81,7 +81,7 @@ struct Plan {
   Program program;
   /// First layer of every stage but the first: stages - 1 ascending numbers from 1; empty when the
   /// plan leaves the partition of the layers open.
-  std::vector<int> boundaries;
+  std::vector<int> boundaries = {};
 
   friend bool operator==(const Plan&, const Plan&) = default;
 };

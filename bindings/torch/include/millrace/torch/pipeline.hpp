@@ -48,7 +48,7 @@ struct TorchPipelineOptions {
 ///     torch::nn::Sequential model(torch::nn::Linear(64, 96), torch::nn::ReLU(),
 ///                                 torch::nn::Linear(96, 10));
 ///     const Program program = generate("zb-h1", {.ranks = 2, .micro_batches = 8});
-///     Trainer trainer(program, torch_pipeline(model, cross_entropy, 2));
+///     Trainer trainer({program}, torch_pipeline(model, cross_entropy, 2));
 ///
 /// The first module takes what the data give, up to four tensors; between modules travels a tensor
 /// or a std::vector of tensors. Throws InvalidArgument when there are fewer modules than stages,

@@ -1,0 +1,118 @@
+// What fit(), step(), evaluate(), save() and resume() report.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "millrace/stages/stage.hpp"
+
+namespace millrace {
+
+/// One step, as told to on_step.
+struct StepReport {
+  std::int64_t global_step = 0;  ///< updates done, this one included
+  std::int64_t epoch = 0;        ///< from 0
+  std::int64_t batch = 0;        ///< of the mini-batch inside its epoch, from 0
+  std::int64_t samples = 0;      ///< rows of the first stage's inputs
+  /// Of the samples of a Batch, padding included, where this process has data; loss.judged are
+  /// those of them that count.
+  std::int64_t positions = 0;
+  LossSum loss;              ///< over the mini-batch; its mean is sum / weight
+  double gradient_norm = 0;  ///< before clipping
+  double clip_factor = 1;    ///< what the gradient was multiplied by
+  double learning_rate = 0;
+  double loss_scale = 1;  ///< that the step ran with
+  /// Nothing was updated: the gradient was not finite, or the mini-batch has no weight.
+  bool skipped = false;
+  double seconds = 0;                         ///< wall time of the step, optimizer included
+  std::vector<std::size_t> peak_stash_bytes;  ///< per rank, counted in this step: of any pass
+  /// Likewise, of the sums that a tree holds beside the gradients; empty for the ascending order.
+  std::vector<std::size_t> peak_sum_bytes;
+
+  /// Whether all targets of the mini-batch weigh 0.
+  [[nodiscard]] bool has_no_weight() const { return loss.weight == 0; }
+  [[nodiscard]] double mean_loss() const { return loss.weight > 0 ? loss.sum / loss.weight : 0; }
+};
+
+/// One epoch, as told to on_epoch.
+struct EpochReport {
+  std::int64_t epoch = 0;  ///< from 0
+  LossSum loss;            ///< over all its mini-batches, each with the weights before its update
+  std::int64_t updates = 0;
+  std::int64_t skipped = 0;
+  std::int64_t without_weight = 0;  ///< of the skipped steps: see StepReport::has_no_weight
+  std::int64_t samples = 0;
+  std::int64_t positions = 0;  ///< as of a step
+  double seconds = 0;          ///< wall time of its steps and of waiting for data
+
+  [[nodiscard]] double mean_loss() const { return loss.weight > 0 ? loss.sum / loss.weight : 0; }
+};
+
+/// What fit() did.
+struct FitReport {
+  std::vector<EpochReport> epochs;
+  std::int64_t samples = 0;
+  double seconds = 0;
+  bool stopped = false;  ///< it was asked to end before all steps had run
+
+  /// Steps that did not update.
+  [[nodiscard]] std::int64_t skipped() const { return sum(&EpochReport::skipped); }
+  /// Of those: steps whose targets all weighed 0.
+  [[nodiscard]] std::int64_t without_weight() const { return sum(&EpochReport::without_weight); }
+
+  [[nodiscard]] double samples_per_second() const {
+    return seconds > 0 ? static_cast<double>(samples) / seconds : 0;
+  }
+
+ private:
+  [[nodiscard]] std::int64_t sum(std::int64_t EpochReport::*member) const {
+    std::int64_t total = 0;
+    for (const EpochReport& epoch : epochs) total += epoch.*member;
+    return total;
+  }
+};
+
+/// What evaluate() found.
+struct Score {
+  LossSum loss;
+  std::int64_t samples = 0;  ///< rows of the first stage's inputs
+
+  [[nodiscard]] double mean_loss() const { return loss.weight > 0 ? loss.sum / loss.weight : 0; }
+  /// Share of right predictions among those that the loss judged, one per target; of a loss that
+  /// does not count them, among its weight.
+  [[nodiscard]] double accuracy() const {
+    const double of = loss.judged > 0 ? static_cast<double>(loss.judged) : loss.weight;
+    return of > 0 ? static_cast<double>(loss.correct) / of : 0;
+  }
+};
+
+/// What became of a save. The same in all processes, but for the times.
+struct SaveReport {
+  std::int64_t step = 0;     ///< mini-batches run before it
+  std::string folder;        ///< of the checkpoint, durable now; empty when there is a fault
+  std::string fault;         ///< a sentence; SaveErrors says whether the training goes on
+  std::string warning;       ///< older checkpoints could not be removed
+  double pause_seconds = 0;  ///< for which steps waited
+  double seconds = 0;        ///< from the copy until it was durable and that was known
+  /// The last one, of the state before a step that failed: fit() throws behind it. What was wrong
+  /// with it, of several processes, only the first knows in words.
+  bool after_failure = false;
+};
+
+/// A checkpoint that cannot be loaded, and why, in a sentence.
+struct DamagedCheckpoint {
+  std::string folder;
+  std::string fault;
+};
+
+/// Where a training goes on, and what is not as it was.
+struct ResumeReport {
+  std::string folder;                           ///< of the checkpoint
+  std::vector<DamagedCheckpoint> damaged = {};  ///< newer ones that were passed over
+  std::vector<std::string> changed = {};   ///< settings that decide bits: "clip_norm: 1, was none"
+  std::vector<std::string> warnings = {};  ///< why bits may differ from here on
+};
+
+}  // namespace millrace
