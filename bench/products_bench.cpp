@@ -14,8 +14,8 @@
 namespace {
 
 using millrace::DType;
+using millrace::Gemm;
 using millrace::PassContext;
-using millrace::Product;
 using millrace::Tensor;
 
 /// Of a linear map: x [rows, in], W [in, out].
@@ -35,7 +35,7 @@ const std::vector<Map> kMaps = {{16, 96, 96},
                                 {64, 128, 32}};
 
 using Multiply =
-    std::function<void(const PassContext&, const Product&, const float*, const float*, float*)>;
+    std::function<void(const PassContext&, const Gemm&, const float*, const float*, float*)>;
 
 Tensor drawn(std::int64_t count, std::uint64_t seed) {
   Tensor tensor(DType::F32, {count});
@@ -46,7 +46,7 @@ Tensor drawn(std::int64_t count, std::uint64_t seed) {
   return tensor;
 }
 
-void run(benchmark::State& state, const Product& product, const Multiply& multiply) {
+void run(benchmark::State& state, const Gemm& product, const Multiply& multiply) {
   millrace::TensorPool pool;
   PassContext context;
   context.pool = &pool;
@@ -62,13 +62,13 @@ void run(benchmark::State& state, const Product& product, const Multiply& multip
       benchmark::Counter(operations, benchmark::Counter::kIsIterationInvariantRate);
 }
 
-void add(const std::string& name, const Product& product, const Multiply& multiply) {
+void add(const std::string& name, const Gemm& product, const Multiply& multiply) {
   benchmark::RegisterBenchmark(name.c_str(),
                                [=](benchmark::State& state) { run(state, product, multiply); });
 }
 
 /// All that this build has for one product.
-void add_all(const std::string& name, Product product) {
+void add_all(const std::string& name, Gemm product) {
   using namespace millrace;
   add(name + "/eigen", product, eigen::multiply<float>);
   if constexpr (kOneDnn) add(name + "/onednn", product, onednn::multiply);

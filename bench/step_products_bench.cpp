@@ -22,8 +22,8 @@
 namespace {
 
 using millrace::DType;
+using millrace::Gemm;
 using millrace::PassContext;
-using millrace::Product;
 using millrace::ProductShape;
 using millrace::Tensor;
 
@@ -35,7 +35,7 @@ constexpr std::int64_t kQueryBlock = 64;  // queries that attention handles toge
 constexpr std::int64_t kRows = kSamples * kContext;
 constexpr std::int64_t kHeadColumns = kWidth / kHeads;
 
-using Multiply = void (*)(const PassContext&, const Product&, const float*, const float*, float*);
+using Multiply = void (*)(const PassContext&, const Gemm&, const float*, const float*, float*);
 
 /// What multiplies in f32, and in bf16 with the rounding of the factors.
 std::map<std::string, Multiply> libraries(DType precision) {
@@ -55,7 +55,7 @@ Tensor filled(std::int64_t count) {
 
 /// Factors and sum of a product.
 struct Operands {
-  explicit Operands(const Product& product)
+  explicit Operands(const Gemm& product)
       : a(filled(product.rows * product.depth)),
         b(filled(product.depth * product.columns)),
         c(filled(product.rows * product.columns)) {}
@@ -69,7 +69,7 @@ class Multiplier {
   explicit Multiplier(DType precision) : precision_(precision) { context_.pool = &pool_; }
 
   /// By the library that is fastest at the shape.
-  void multiply(Product product, Operands& operands) {
+  void multiply(Gemm product, Operands& operands) {
     product.factors = precision_;
     fastest(product)(context_,
                      product,
@@ -79,7 +79,7 @@ class Multiplier {
   }
 
  private:
-  Multiply fastest(const Product& product) {
+  Multiply fastest(const Gemm& product) {
     const auto key = std::tuple(
         product.rows, product.columns, product.depth, product.a_transposed, product.b_transposed);
     const auto known = fastest_.find(key);
@@ -94,7 +94,7 @@ class Multiplier {
     return fastest_[key] = best;
   }
 
-  double seconds_of(const Product& product, Multiply library) {
+  double seconds_of(const Gemm& product, Multiply library) {
     Operands operands(product);
     double least = std::numeric_limits<double>::infinity();
     for (int i = 0; i < 10; ++i) {
@@ -135,7 +135,7 @@ class LinearMap {
   }
 
  private:
-  Product forward_, input_, weight_;
+  Gemm forward_, input_, weight_;
   Operands of_forward_, of_input_, of_weight_;
 };
 
@@ -144,15 +144,15 @@ class AttentionHead {
  public:
   AttentionHead() {
     for (std::int64_t keys = kQueryBlock; keys <= kContext; keys += kQueryBlock) {
-      const Product of_scores{.rows = kQueryBlock,
-                              .columns = keys,
-                              .depth = kHeadColumns,
-                              .b_transposed = true,
-                              .accumulate = false};
-      const Product of_values{.rows = kQueryBlock, .columns = kHeadColumns, .depth = keys};
-      const Product of_keys{
+      const Gemm of_scores{.rows = kQueryBlock,
+                           .columns = keys,
+                           .depth = kHeadColumns,
+                           .b_transposed = true,
+                           .accumulate = false};
+      const Gemm of_values{.rows = kQueryBlock, .columns = kHeadColumns, .depth = keys};
+      const Gemm of_keys{
           .rows = keys, .columns = kHeadColumns, .depth = kQueryBlock, .a_transposed = true};
-      for (const Product& product : {of_scores, of_values, of_keys})
+      for (const Gemm& product : {of_scores, of_values, of_keys})
         for (int i = 0; i < 2; ++i) products_.emplace_back(product, Operands(product));
     }
   }
@@ -162,7 +162,7 @@ class AttentionHead {
   }
 
  private:
-  std::vector<std::pair<Product, Operands>> products_;
+  std::vector<std::pair<Gemm, Operands>> products_;
 };
 
 /// The blocks of one stage of two, or of all.
@@ -220,7 +220,7 @@ void products_of_step(benchmark::State& state, DType precision) {
 void rate(benchmark::State& state, DType precision, Multiply multiply) {
   constexpr int kTimes = 20;
   const auto cores = static_cast<int>(state.range(0));
-  const Product product{.rows = 512, .columns = 512, .depth = 512, .factors = precision};
+  const Gemm product{.rows = 512, .columns = 512, .depth = 512, .factors = precision};
   std::vector<Operands> operands;
   for (int core = 0; core < cores; ++core) operands.emplace_back(product);
   const auto run = [&](int core) {

@@ -7,7 +7,7 @@
 
 #include "cli/plan/options.hpp"
 #include "cli/plan/progress.hpp"
-#include "cli/ranks/environment.hpp"
+#include "cli/ranks/process.hpp"
 #include "cli/verbs.hpp"
 #include "millrace/core/error.hpp"
 #include "millrace/scheduler/plan/draw.hpp"

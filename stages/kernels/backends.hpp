@@ -15,7 +15,7 @@ namespace eigen {
 
 /// Every product, in f32 and f64.
 template <class T>
-void multiply(const PassContext& context, const Product& product, const T* a, const T* b, T* c);
+void multiply(const PassContext& context, const Gemm& product, const T* a, const T* b, T* c);
 
 /// "Eigen 3.4.0". The instructions are those that the library was compiled for.
 [[nodiscard]] std::string name();
@@ -27,7 +27,7 @@ namespace onednn {
 /// Whether a product in f32 is worth the call; Eigen has the others. Depends on the extents alone.
 /// The limits are where the two met on an AVX-512 processor (see bench/README.md): oneDNN's tiles
 /// take 32 columns, and its packing must be paid for, most of all that of a transposed b.
-[[nodiscard]] constexpr bool pays(const Product& product) {
+[[nodiscard]] constexpr bool pays(const Gemm& product) {
   const auto& [rows, columns, depth, a_transposed, b_transposed, accumulate, factors, a_stride] =
       product;
   if (columns < 32) return false;
@@ -40,7 +40,7 @@ namespace onednn {
 
 /// Rows of a product that are given to one call. With fewer than 16 rows oneDNN reads a transposed
 /// b where it lies, which is faster than packing it until there are 128.
-[[nodiscard]] constexpr std::int64_t rows_at_once(const Product& product) {
+[[nodiscard]] constexpr std::int64_t rows_at_once(const Gemm& product) {
   const bool lies = product.b_transposed && !product.a_transposed && product.depth >= 96;
   return lies && product.rows < 128 ? 12 : product.rows;
 }
@@ -48,11 +48,11 @@ namespace onednn {
 /// In the calling thread alone, for any OpenMP settings, with its signals blocked
 /// (blocked_signals.hpp). Throws std::bad_alloc without memory for packing.
 void multiply(
-    const PassContext& context, const Product& product, const float* a, const float* b, float* c);
+    const PassContext& context, const Gemm& product, const float* a, const float* b, float* c);
 
 /// Whether this processor, as the library may use it, multiplies bf16, and the product is large
 /// enough to pay for the rounding of its factors and the look-up of the library's code for it.
-[[nodiscard]] bool pays_in_bf16(const Product& product);
+[[nodiscard]] bool pays_in_bf16(const Gemm& product);
 
 /// Numbers of f32 rounded to bf16 as round_to does it.
 void round_factors(const float* from, std::int64_t count, std::uint16_t* to);
@@ -61,7 +61,7 @@ void round_factors(const float* from, std::int64_t count, std::uint16_t* to);
 /// processor's caches, which is why the name has them. Memory comes from the context's pool but for
 /// the library's own objects of the call.
 void multiply_in_bf16(const PassContext& context,
-                      const Product& product,
+                      const Gemm& product,
                       const std::uint16_t* a,
                       const std::uint16_t* b,
                       float* c);

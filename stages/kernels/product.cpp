@@ -16,7 +16,7 @@ namespace {
 /// Rows of a product that one thread multiplies in one call, so that several may share it. Cut so,
 /// the products of a transformer take at most a fiftieth longer in one thread: each block packs b
 /// again, which weighs more where the product itself is faster.
-std::int64_t rows_together(const Product& product) {
+std::int64_t rows_together(const Gemm& product) {
   const std::int64_t least = product.factors == DType::BF16 ? 256 : 128;
   constexpr std::int64_t kWorth = 1 << 23;
   const std::int64_t row = std::max<std::int64_t>(product.columns * product.depth, 1);
@@ -26,13 +26,13 @@ std::int64_t rows_together(const Product& product) {
 
 /// call(context, part, first number of a, first number of c) for each block of rows.
 template <class Call>
-void for_parts(const PassContext& context, const Product& product, const Call& call) {
+void for_parts(const PassContext& context, const Gemm& product, const Call& call) {
   const std::int64_t together = rows_together(product);
   const std::int64_t blocks = (product.rows + together - 1) / together;
   const PassContext of_part = is_shared(context, blocks) ? of_one_thread(context) : context;
   for_blocks(context, blocks, [&](std::int64_t block) {
     const std::int64_t first = block * together;
-    Product part = product;
+    Gemm part = product;
     part.rows = std::min(together, product.rows - first);
     part.a_stride = product.stride_of_a();
     call(of_part,
@@ -45,13 +45,13 @@ void for_parts(const PassContext& context, const Product& product, const Call& c
 /// The product by a library, block by block.
 template <class T, class Library>
 void by_parts(const PassContext& context,
-              const Product& product,
+              const Gemm& product,
               const T* a,
               const T* b,
               T* c,
               const Library& library) {
   const auto multiply_part =
-      [&](const PassContext& of_part, const Product& part, std::int64_t of_a, std::int64_t of_c) {
+      [&](const PassContext& of_part, const Gemm& part, std::int64_t of_a, std::int64_t of_c) {
         library(of_part, part, a + of_a, b, c + of_c);
       };
   for_parts(context, product, multiply_part);
@@ -67,13 +67,13 @@ Tensor in_bf16(const PassContext& context, const float* values, std::int64_t cou
 }
 
 void multiply_in_bf16(
-    const PassContext& context, const Product& product, const float* a, const float* b, float* c) {
+    const PassContext& context, const Gemm& product, const float* a, const float* b, float* c) {
   const Tensor left = in_bf16(context, a, product.rows * product.depth);
   const Tensor right = in_bf16(context, b, product.depth * product.columns);
   const auto* narrow_a = static_cast<const std::uint16_t*>(left.data());
   const auto* narrow_b = static_cast<const std::uint16_t*>(right.data());
   const auto multiply_part =
-      [&](const PassContext& of_part, const Product& part, std::int64_t of_a, std::int64_t of_c) {
+      [&](const PassContext& of_part, const Gemm& part, std::int64_t of_a, std::int64_t of_c) {
         onednn::multiply_in_bf16(of_part, part, narrow_a + of_a, narrow_b, c + of_c);
       };
   for_parts(context, product, multiply_part);
@@ -82,7 +82,7 @@ void multiply_in_bf16(
 }  // namespace
 
 template <class T>
-void multiply(const PassContext& context, const Product& product, const T* a, const T* b, T* c) {
+void multiply(const PassContext& context, const Gemm& product, const T* a, const T* b, T* c) {
   if (product.rows == 0 || product.columns == 0) return;
   if constexpr (kOneDnn && std::is_same_v<T, float>) {
     if (product.factors == DType::BF16 && onednn::pays_in_bf16(product))
@@ -92,10 +92,9 @@ void multiply(const PassContext& context, const Product& product, const T* a, co
   by_parts<T>(context, product, a, b, c, eigen::multiply<T>);
 }
 
-template void multiply<float>(
-    const PassContext&, const Product&, const float*, const float*, float*);
+template void multiply<float>(const PassContext&, const Gemm&, const float*, const float*, float*);
 template void multiply<double>(
-    const PassContext&, const Product&, const double*, const double*, double*);
+    const PassContext&, const Gemm&, const double*, const double*, double*);
 
 std::string product_libraries() {
   if constexpr (kOneDnn) return onednn::name() + ", " + eigen::name();

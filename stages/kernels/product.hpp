@@ -13,7 +13,7 @@ namespace millrace {
 
 /// c = op(a) op(b), or c += op(a) op(b): dense row-major matrices, op(a) [rows, depth],
 /// op(b) [depth, columns], c [rows, columns].
-struct Product {
+struct Gemm {
   std::int64_t rows = 0;
   std::int64_t columns = 0;
   std::int64_t depth = 0;     ///< what is summed over; 0 of it sum to 0
@@ -36,14 +36,14 @@ struct Product {
 /// product is cut into blocks of rows, by its extents alone, which the context's workers share.
 /// Thread-safety: any number of calls at the same time.
 template <class T>
-void multiply(const PassContext& context, const Product& product, const T* a, const T* b, T* c);
+void multiply(const PassContext& context, const Gemm& product, const T* a, const T* b, T* c);
 
 /// Extents of a linear map: x [rows, in], W [in, out], y [rows, out].
 struct ProductShape {
   std::int64_t rows = 0;
   std::int64_t in = 0;
   std::int64_t out = 0;
-  DType factors = DType::F32;  ///< see Product
+  DType factors = DType::F32;  ///< see Gemm
 };
 
 /// y += x W
@@ -59,7 +59,7 @@ void add_forward(
 }
 
 /// The product dz W^T of a linear map.
-inline Product input_gradient_of(const ProductShape& shape) {
+inline Gemm input_gradient_of(const ProductShape& shape) {
   return {.rows = shape.rows,
           .columns = shape.in,
           .depth = shape.out,
@@ -78,7 +78,7 @@ void add_input_gradient(
 template <class T>
 void make_input_gradient(
     const PassContext& context, const ProductShape& shape, const T* dz, const T* w, T* dx) {
-  Product product = input_gradient_of(shape);
+  Gemm product = input_gradient_of(shape);
   product.accumulate = false;
   multiply<T>(context, product, dz, w, dx);
 }

@@ -33,32 +33,32 @@ struct SliceRows {
 };
 
 /// The numbers of one head in rows [positions, row columns]: from column `first` on.
-struct Place {
+struct HeadPlace {
   std::int64_t positions = 0;
   std::int64_t row = 0;      // columns of a row
   std::int64_t columns = 0;  // of the head
   std::int64_t first = 0;
 
-  [[nodiscard]] Place at(std::int64_t slot) const {
+  [[nodiscard]] HeadPlace at(std::int64_t slot) const {
     return {positions, row, columns, slot * columns};
   }
   [[nodiscard]] std::int64_t sample() const { return positions * row; }
 };
 
 template <class T>
-void take_out(const T* rows, const Place& place, T* head) {
+void take_out(const T* rows, const HeadPlace& place, T* head) {
   for (std::int64_t t = 0; t < place.positions; ++t)
     std::copy_n(rows + t * place.row + place.first, place.columns, head + t * place.columns);
 }
 
 template <class T>
-void put_back(const T* head, const Place& place, T* rows) {
+void put_back(const T* head, const HeadPlace& place, T* rows) {
   for (std::int64_t t = 0; t < place.positions; ++t)
     std::copy_n(head + t * place.columns, place.columns, rows + t * place.row + place.first);
 }
 
 template <class T>
-void add_back(const T* head, const Place& place, T* rows) {
+void add_back(const T* head, const HeadPlace& place, T* rows) {
   for (std::int64_t t = 0; t < place.positions; ++t)
     for (std::int64_t i = 0; i < place.columns; ++i)
       rows[t * place.row + place.first + i] += head[t * place.columns + i];
@@ -178,14 +178,14 @@ class Heads {
     kBuffers
   };
 
-  [[nodiscard]] Place rows_of(const SliceRows& slice) const {
+  [[nodiscard]] HeadPlace rows_of(const SliceRows& slice) const {
     return {slice.x.dims()[1],
             settings_.columns,
             settings_.columns / (settings_.heads + 2 * settings_.kv_heads),
             0};
   }
-  [[nodiscard]] Place sums_of(const SliceRows& slice) const {
-    const Place rows = rows_of(slice);
+  [[nodiscard]] HeadPlace sums_of(const SliceRows& slice) const {
+    const HeadPlace rows = rows_of(slice);
     return {rows.positions, 2 * settings_.kv_heads * rows.columns, rows.columns, 0};
   }
   [[nodiscard]] std::int64_t key_slot(std::int64_t group) const { return settings_.heads + group; }
@@ -216,7 +216,7 @@ class Heads {
   /// Keys and values of all slices, one after the other.
   void take_keys(std::int64_t sample, std::int64_t group) {
     for (const SliceRows& slice : slices_) {
-      const Place place = rows_of(slice);
+      const HeadPlace place = rows_of(slice);
       const T* rows = values<T>(slice.x) + sample * place.sample();
       take_out(rows, place.at(key_slot(group)), buffer(kKey) + slice.first * place.columns);
       take_out(rows, place.at(value_slot(group)), buffer(kValue) + slice.first * place.columns);
@@ -234,7 +234,7 @@ class Heads {
   /// Gradients of keys and values to the sums of earlier slices, and with its own sums to dx.
   void give(std::int64_t sample, std::int64_t group, T* dx) {
     for (const SliceRows& slice : slices_) {
-      const Place sums = sums_of(slice);
+      const HeadPlace sums = sums_of(slice);
       const std::int64_t from = slice.first * sums.columns;
       if (slice.sums == nullptr) continue;
       T* rows = values<T>(*slice.sums) + sample * sums.sample();
@@ -254,8 +254,8 @@ class Heads {
   std::span<SliceRows> slices_;
   std::int64_t before_;  // positions of earlier slices
   Dims own_;
-  Place in_;
-  Place out_;
+  HeadPlace in_;
+  HeadPlace out_;
   const Tensor& table_;
   Tensor buffers_;
   Tensor blocks_;

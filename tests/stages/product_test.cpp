@@ -24,13 +24,13 @@ namespace millrace {
 namespace {
 
 template <class T>
-using Multiply = std::function<void(const Product&, const T*, const T*, T*)>;
+using Multiply = std::function<void(const Gemm&, const T*, const T*, T*)>;
 
 /// Extents on both sides of every limit: of vectors, of tiles, of blocks, of the choice by shape.
 constexpr std::array<std::int64_t, 9> kExtents{1, 2, 7, 8, 31, 32, 33, 96, 300};
 
-std::vector<Product> products() {
-  std::vector<Product> all;
+std::vector<Gemm> products() {
+  std::vector<Gemm> all;
   std::uint32_t form = 0;
   for (const std::int64_t rows : kExtents)
     for (const std::int64_t columns : kExtents)
@@ -47,8 +47,8 @@ std::vector<Product> products() {
 }
 
 /// Large enough for bf16, and for a library to share its work among threads; whole tiles and not.
-std::vector<Product> large_products() {
-  std::vector<Product> all;
+std::vector<Gemm> large_products() {
+  std::vector<Gemm> all;
   for (const DType factors : {DType::F32, DType::BF16})
     for (const bool a_transposed : {false, true})
       for (const bool b_transposed : {false, true}) {
@@ -59,9 +59,9 @@ std::vector<Product> large_products() {
   return all;
 }
 
-std::vector<Product> all_products() {
-  std::vector<Product> all = products();
-  for (const Product& product : large_products()) all.push_back(product);
+std::vector<Gemm> all_products() {
+  std::vector<Gemm> all = products();
+  for (const Gemm& product : large_products()) all.push_back(product);
   return all;
 }
 
@@ -77,7 +77,7 @@ std::vector<T> whole_numbers(std::int64_t count, std::uint64_t seed) {
 }
 
 template <class T>
-std::vector<T> by_definition(const Product& product,
+std::vector<T> by_definition(const Gemm& product,
                              const std::vector<T>& a,
                              const std::vector<T>& b,
                              std::vector<T> c) {
@@ -97,7 +97,7 @@ std::vector<T> by_definition(const Product& product,
   return c;
 }
 
-std::string to_string(const Product& product) {
+std::string to_string(const Gemm& product) {
   return std::to_string(product.rows) + "x" + std::to_string(product.depth) +
          (product.a_transposed ? " (turned) by " : " by ") + std::to_string(product.depth) + "x" +
          std::to_string(product.columns) + (product.b_transposed ? " (turned)" : "") +
@@ -107,7 +107,7 @@ std::string to_string(const Product& product) {
 
 template <class T>
 void expect_the_definition(const Multiply<T>& multiply) {
-  for (const Product& product : all_products()) {
+  for (const Gemm& product : all_products()) {
     const auto a = whole_numbers<T>(product.rows * product.depth, 1);
     const auto b = whole_numbers<T>(product.depth * product.columns, 2);
     auto c = whole_numbers<T>(product.rows * product.columns, 3);
@@ -123,25 +123,23 @@ TEST(Products, AreWhatTheDefinitionSays) {
   TensorPool pool;
   PassContext context;
   context.pool = &pool;
-  expect_the_definition<float>(
-      [&](const Product& product, const float* a, const float* b, float* c) {
-        multiply<float>(context, product, a, b, c);
-      });
+  expect_the_definition<float>([&](const Gemm& product, const float* a, const float* b, float* c) {
+    multiply<float>(context, product, a, b, c);
+  });
   expect_the_definition<double>(
-      [&](const Product& product, const double* a, const double* b, double* c) {
+      [&](const Gemm& product, const double* a, const double* b, double* c) {
         multiply<double>(context, product, a, b, c);
       });
 }
 
 TEST(Products, AreWhatTheDefinitionSaysByEveryLibraryAlone) {
   const PassContext context;
-  expect_the_definition<float>(
-      [&](const Product& product, const float* a, const float* b, float* c) {
-        eigen::multiply<float>(context, product, a, b, c);
-      });
+  expect_the_definition<float>([&](const Gemm& product, const float* a, const float* b, float* c) {
+    eigen::multiply<float>(context, product, a, b, c);
+  });
   if constexpr (kOneDnn)
     expect_the_definition<float>(
-        [&](const Product& product, const float* a, const float* b, float* c) {
+        [&](const Gemm& product, const float* a, const float* b, float* c) {
           onednn::multiply(context, product, a, b, c);
         });
 }
@@ -163,7 +161,7 @@ TEST(Products, OfNothingLeaveNothingAndSumToNothing) {
 }
 
 TEST(Products, Bf16Operands_AreRounded) {
-  const Product product{.rows = 64, .columns = 128, .depth = 256, .factors = DType::BF16};
+  const Gemm product{.rows = 64, .columns = 128, .depth = 256, .factors = DType::BF16};
   const std::vector<float> a(64 * 256, 1 + 1.0F / 512), b(256 * 128, 1);
   std::vector<float> c(64 * 128, 0);
 
@@ -205,7 +203,7 @@ class Operand {
 using Offsets = std::array<std::size_t, 3>;
 
 /// FNV over the bits of c.
-std::uint64_t bits_of(const Product& product, const Offsets& offsets) {
+std::uint64_t bits_of(const Gemm& product, const Offsets& offsets) {
   Operand a(product.rows * product.depth, 1, offsets[0]);
   Operand b(product.depth * product.columns, 2, offsets[1]);
   Operand c(product.rows * product.columns, 3, offsets[2]);
@@ -221,13 +219,13 @@ std::uint64_t bits_of(const Product& product, const Offsets& offsets) {
 
 std::uint64_t bits_of_all() {
   std::uint64_t digest = 0;
-  for (const Product& product : all_products())
+  for (const Gemm& product : all_products())
     digest = digest * 1099511628211ULL ^ bits_of(product, {0, 0, 0});
   return digest;
 }
 
 TEST(ProductBits, DoNotDependOnAlignment) {
-  for (const Product& product : all_products()) {
+  for (const Gemm& product : all_products()) {
     const std::uint64_t aligned = bits_of(product, {0, 0, 0});
     for (const Offsets& offsets :
          {Offsets{1, 0, 0}, Offsets{0, 3, 0}, Offsets{0, 0, 5}, Offsets{15, 8, 2}})

@@ -135,12 +135,12 @@ TEST(Workers, ShareProductsInBlocksThatGiveWhatOneThreadGives) {
   for (const DType factors : {DType::F32, DType::BF16})
     for (const bool a_turned : {false, true})
       for (const bool b_turned : {false, true}) {
-        const Product product{.rows = 600,
-                              .columns = 200,
-                              .depth = 300,
-                              .a_transposed = a_turned,
-                              .b_transposed = b_turned,
-                              .factors = factors};
+        const Gemm product{.rows = 600,
+                           .columns = 200,
+                           .depth = 300,
+                           .a_transposed = a_turned,
+                           .b_transposed = b_turned,
+                           .factors = factors};
         const Tensor a = drawn(DType::F32, {600 * 300}, 1);
         const Tensor b = drawn(DType::F32, {300 * 200}, 2);
         Tensor alone(DType::F32, {600, 200});

@@ -83,7 +83,7 @@ void add_product(
 
 // Row-major c = a b is column-major c^T = b^T a^T on the same memory.
 template <class T>
-void multiply(const PassContext& context, const Product& product, const T* a, const T* b, T* c) {
+void multiply(const PassContext& context, const Gemm& product, const T* a, const T* b, T* c) {
   const auto [rows, columns, depth, a_transposed, b_transposed, accumulate, factors, a_stride] =
       product;
   if (!accumulate) std::fill_n(c, rows * columns, T(0));
@@ -102,10 +102,9 @@ void multiply(const PassContext& context, const Product& product, const T* a, co
     add_product<T, kPlain, kPlain>(context, extents, left, right, c);
 }
 
-template void multiply<float>(
-    const PassContext&, const Product&, const float*, const float*, float*);
+template void multiply<float>(const PassContext&, const Gemm&, const float*, const float*, float*);
 template void multiply<double>(
-    const PassContext&, const Product&, const double*, const double*, double*);
+    const PassContext&, const Gemm&, const double*, const double*, double*);
 
 std::string name() {
   return "Eigen " + std::to_string(EIGEN_WORLD_VERSION) + "." +

@@ -47,7 +47,7 @@ std::string kibibytes(int cache) {
   return std::to_string(std::max(0L, ::sysconf(cache)) / 1024);
 }
 
-void multiply_at_once(const Product& product, const float* a, const float* b, float* c) {
+void multiply_at_once(const Gemm& product, const float* a, const float* b, float* c) {
   const auto [rows, columns, depth, a_transposed, b_transposed, accumulate, factors, a_stride] =
       product;
   const dnnl_status_t status = dnnl_sgemm(a_transposed ? 'T' : 'N',
@@ -73,10 +73,10 @@ void multiply_at_once(const Product& product, const float* a, const float* b, fl
 }  // namespace
 
 void multiply(
-    const PassContext& context, const Product& product, const float* a, const float* b, float* c) {
+    const PassContext& context, const Gemm& product, const float* a, const float* b, float* c) {
   const OneThread one_thread(context);
   const std::int64_t at_once = rows_at_once(product);
-  Product part = product;
+  Gemm part = product;
   for (std::int64_t first = 0; first < product.rows; first += at_once) {
     part.rows = std::min(at_once, product.rows - first);
     multiply_at_once(part, a + first * product.stride_of_a(), b, c + first * product.columns);

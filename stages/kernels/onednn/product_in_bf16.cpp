@@ -38,7 +38,7 @@ memory on(const memory::desc& what, const dnnl::engine& engine, const std::uint1
   return {what, engine, const_cast<std::uint16_t*>(factors)};
 }
 
-dnnl::matmul::primitive_desc described(const Product& product, const dnnl::engine& engine) {
+dnnl::matmul::primitive_desc described(const Gemm& product, const dnnl::engine& engine) {
   dnnl::primitive_attr attributes;
   attributes.set_scratchpad_mode(dnnl::scratchpad_mode::user);
   if (product.accumulate) {
@@ -71,7 +71,7 @@ void round_factors(const float* from, std::int64_t count, std::uint16_t* to) {
   narrow(DType::BF16, from + i, count - i, to + i);
 }
 
-bool pays_in_bf16(const Product& product) {
+bool pays_in_bf16(const Gemm& product) {
   const auto& [rows, columns, depth, a_transposed, b_transposed, accumulate, factors, a_stride] =
       product;
   return std::min({rows, columns, depth}) >= 32 && rows * columns * depth >= 1 << 21 &&
@@ -80,7 +80,7 @@ bool pays_in_bf16(const Product& product) {
 }
 
 void multiply_in_bf16(const PassContext& context,
-                      const Product& product,
+                      const Gemm& product,
                       const std::uint16_t* a,
                       const std::uint16_t* b,
                       float* c) {
