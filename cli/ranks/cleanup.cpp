@@ -1,3 +1,4 @@
+// Removes what a killed job leaves on the host.
 #include <array>
 #include <cerrno>
 #include <csignal>

@@ -1,3 +1,4 @@
+// The program that launch runs in each process.
 #include <filesystem>
 #include <sstream>
 #include <system_error>

@@ -1,3 +1,4 @@
+// A log file for each rank.
 #include <algorithm>
 #include <cerrno>
 #include <charconv>

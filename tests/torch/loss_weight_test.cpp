@@ -82,7 +82,7 @@ Trainer ragged_trainer(const torch::nn::Sequential& model,
                        const TorchLossWeight& weight) {
   TrainerOptions options{.run = {.executor = "ranks"}};
   options.step.learning_rate.base = kLearningRate;
-  return {generate(schedule, {.ranks = 2, .micro_batches = kRaggedParts}),
+  return {Plan{generate(schedule, {.ranks = 2, .micro_batches = kRaggedParts})},
           torch_pipeline(model, token_loss, 2, {.loss_weight = weight}),
           options};
 }

@@ -144,7 +144,7 @@ class PlainTraining {
 
   torch::Tensor loss_of(std::size_t micro_batch, int step) {
     PassContext context;
-    context.seed = TrainerOptions{}.seed;
+    context.seed = StepOptions{}.seed;
     context.step = static_cast<std::uint64_t>(step - 1);
     for (std::size_t i = 0; i < micro_batch; ++i)
       context.first_sample += task_.inputs[i][0].size(0);

@@ -217,7 +217,7 @@ TEST(TorchStash, CountsWhatTheGraphHoldsAndLessWithRecompute) {
 TEST(TorchStash, DoesNotCountWhatOnlyTheNextStageHolds) {
   const Program two = generate("gpipe", {.ranks = 2, .micro_batches = kParts});
   const torch::nn::Sequential model(torch::nn::Linear(3, 1000), torch::nn::Linear(1000, 2));
-  Trainer trainer(two, torch_pipeline(model, distance, 2), options_of("sequential"));
+  Trainer trainer({two}, torch_pipeline(model, distance, 2), options_of("sequential"));
   const Numbers data;
   TorchUnits units = data.units();
 

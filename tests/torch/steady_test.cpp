@@ -128,7 +128,7 @@ class Fragile3 {
   explicit Fragile3(const std::string& executor, const std::string& schedule = "zb-h1")
       : model_(made(plan_)),
         data_(kFewUnits),
-        trainer_(generate(schedule, {.ranks = 3, .micro_batches = kFewUnits}),
+        trainer_({generate(schedule, {.ranks = 3, .micro_batches = kFewUnits})},
                  torch_pipeline(model_, loss(), 3),
                  options(executor)) {}
 

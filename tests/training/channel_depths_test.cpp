@@ -186,7 +186,7 @@ TEST(ChannelDepths, OfAModelHoldTheMessagesOfAllItsLinks) {
   };
   options.pipeline.schedule = "gpipe";
   const Trainer trainer(model, options.pipeline, options);
-  const auto depths = by_channel(channel_depths(model, {program}, options));
+  const auto depths = by_channel(channel_depths(model, {program, {3, 4}}, options));
   EXPECT_EQ(depths, by_channel(channel_depths(trainer.executor().program())));
   EXPECT_TRUE(depths.contains({0, 2, Direction::Forward}));
   EXPECT_FALSE(by_channel(channel_depths(program)).contains({0, 2, Direction::Forward}));

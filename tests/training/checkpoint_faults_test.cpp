@@ -291,7 +291,7 @@ TEST(Save, FollowsAStepThatFailedWhileTheStateIsWhole) {
   const Dataset data = first_digits(20);
   const Folder folder("faults_failed_step");
   TestOptions options = small_options(folder.path(), std::make_shared<Hasty>());
-  options.save.every_steps = 0;
+  options.save.every_steps.reset();
   Trainer whole = trainer_of(parse_model(kSmall), small_options(folder.path() + "/whole", nullptr));
   whole.fit(data);
   Trainer trainer(parse_model(kSmall), options.pipeline, options);

@@ -1,3 +1,4 @@
+// The rendezvous channel between threads of one process.
 #include <utility>
 
 #include "transport/in_process/backend.hpp"

@@ -1,3 +1,4 @@
+// The rendezvous channel over sockets of one host.
 #include <algorithm>
 #include <cerrno>
 #include <charconv>

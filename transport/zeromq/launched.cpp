@@ -1,3 +1,4 @@
+// Addresses and keys of ranks that a launcher started on several hosts.
 #include <cerrno>
 #include <chrono>
 #include <fcntl.h>

@@ -1,3 +1,4 @@
+// The rendezvous channel over ZeroMQ sockets.
 #include <algorithm>
 #include <cerrno>
 #include <deque>

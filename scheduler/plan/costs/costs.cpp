@@ -278,12 +278,13 @@ Costs costs_that_apply(const Costs& costs, const Shape& shape) {
 }
 
 MemoryLimit parse_memory_limit(std::string_view text) {
-  MemoryLimit limit{.of_all = text.ends_with('p')};
-  require(text != "p", named("memory_limit") + " p: must be a number before the p, such as 1p");
+  MemoryLimit limit;
   for (std::size_t from = 0; from <= text.size();) {
     const std::size_t comma = std::min(text.find(',', from), text.size());
     std::string_view one = text.substr(from, comma - from);
-    if (limit.of_all && one.ends_with('p')) one.remove_suffix(1);
+    require(one != "p", named("memory_limit") + " p: must be a number before the p, such as 1p");
+    limit.of_all.push_back(one.ends_with('p'));
+    if (limit.of_all.back()) one.remove_suffix(1);
     limit.of_rank.push_back(limit_in(one));
     from = comma + 1;
   }
@@ -300,8 +301,8 @@ std::vector<double> memory_limits(const MemoryLimit& limit,
       limits.size() <= 1 || limits.size() == static_cast<std::size_t>(ranks),
       named("memory_limit") +
           fmt::format(" has {} values; allowed are 1 or one per rank, {}", limits.size(), ranks));
-  if (limit.of_all)
-    for (double& value : limits) value *= memory_of_all(costs, ranks, stages);
+  for (std::size_t i = 0; i < limits.size(); ++i)
+    if (i < limit.of_all.size() && limit.of_all[i]) limits[i] *= memory_of_all(costs, ranks, stages);
   return limits;
 }
 

@@ -8,7 +8,7 @@ int main() {
   const TrainTest data = load_data("digits", 1);
   const ModelSpec model = parse_model("mlp:64-32-32-10");
   const auto hash_with = [&](int ranks) {
-    Trainer trainer(model, {.ranks = ranks, .micro_batches = 4, .epochs = 2});
+    Trainer trainer(model, {.shape = {.ranks = ranks, .micro_batches = 4}}, {.fit = {.epochs = 2}});
     trainer.fit(data.train);
     return trainer.weights_hash();
   };

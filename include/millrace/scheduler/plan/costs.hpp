@@ -118,13 +118,13 @@ void require_memory(const Costs& costs);
 [[nodiscard]] Costs costs_of_stages(const Shape& shape, const Cost& cost);
 
 /// The most that a rank may hold at any moment, inside passes too: one value for all ranks, or one
-/// per rank; in the units of memory_forward, or of what p full stages keep at F.
+/// per rank; each in the units of memory_forward, or of what p full stages keep at F.
 struct MemoryLimit {
   std::vector<double> of_rank = {};  ///< empty: no limit
-  bool of_all = false;               ///< "2p": times what p full stages keep
+  std::vector<bool> of_all = {};     ///< by value; "2p": times what p full stages keep
 };
 
-/// Reads "6", "2p" or "3,4,5,6". Throws InvalidArgument for another text or a value below 0.
+/// Reads "6", "2p", "3,4,5,6" or "1p,4,4,4". Throws InvalidArgument for another text or a value below 0.
 [[nodiscard]] MemoryLimit parse_memory_limit(std::string_view text);
 
 /// The limit by rank, in the units of memory_forward; empty without a limit. `stages` are those of
