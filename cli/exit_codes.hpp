@@ -13,7 +13,7 @@ using exit_code::kLostPeer;
 using exit_code::kMismatch;
 using exit_code::kUsage;
 
-inline constexpr int kNotBuilt = 78;  ///< this build lacks the component that the verb needs
+inline constexpr int kNotBuilt = 78;  ///< this build lacks the component that the subcommand needs
 inline constexpr int kInterrupted = 130;
 inline constexpr int kTerminated = 143;
 

@@ -15,8 +15,8 @@
 #include "cli/exit_codes.hpp"
 #include "cli/signal_thread.hpp"
 #include "cli/standard_streams.hpp"
+#include "cli/subcommands.hpp"
 #include "cli/usage.hpp"
-#include "cli/verbs.hpp"
 #include "cli/vocabulary.hpp"
 #include "millrace/core/error.hpp"
 #include "millrace/stages/products.hpp"
@@ -74,16 +74,16 @@ std::string libraries_of_engines() {
 }
 
 int run(CLI::App& app, const std::vector<std::string>& words) {
-  const std::string verb = words.empty() ? "" : words.front();
+  const std::string subcommand = words.empty() ? "" : words.front();
   try {
     std::optional<SignalThread> signals;
-    if (verb == "train" || verb == "worker") signals.emplace();
-    if (verb == "train" && train_as_rank(words)) return 0;
+    if (subcommand == "train" || subcommand == "worker") signals.emplace();
+    if (subcommand == "train" && train_as_rank(words)) return 0;
     app.parse(std::vector(words.rbegin(), words.rend()));  // CLI11 takes them from the last
     return 0;
   } catch (const CLI::ParseError& error) {
     if (error.get_exit_code() == 0) return app.exit(error);  // --help
-    return complain(usage_message(app, error, verb), kUsage);
+    return complain(usage_message(app, error, subcommand), kUsage);
   } catch (const ExitCode& exit) {
     return exit.code;
   } catch (const InvalidArgument& error) {

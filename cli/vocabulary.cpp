@@ -12,7 +12,8 @@ namespace {
 
 using Names = std::pair<std::string_view, std::string_view>;
 
-/// The counts of a schedule's shape, and of its copies, have a letter, the same in every verb.
+/// The counts of a schedule's shape, and of its copies, have a letter, the same in every
+/// subcommand.
 constexpr std::array<Names, 5> kLetters = {{{"ranks", "-p"},
                                             {"micro_batches", "-m"},
                                             {"chunks", "-v"},

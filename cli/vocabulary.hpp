@@ -1,5 +1,5 @@
 // One vocabulary: what the command line calls the parameters that the library names. Only here does
-// a parameter get its flag, and every verb takes its flags from here.
+// a parameter get its flag, and every subcommand takes its flags from here.
 #pragma once
 
 #include <exception>
@@ -14,7 +14,7 @@ namespace millrace::cli {
 /// What a sentence calls the parameter: "-p" for ranks, "--group" for group.
 [[nodiscard]] std::string flag(std::string_view parameter);
 
-/// All names of its option, as a verb registers them: "-p,--ranks", "--group".
+/// All names of its option, as a subcommand registers them: "-p,--ranks", "--group".
 [[nodiscard]] std::string flags(std::string_view parameter);
 
 /// What went wrong, with parameters called by their flags.

@@ -84,7 +84,7 @@ class Fit {
 };
 
 /// What a process wants between two steps.
-struct Wishes {
+struct Requests {
   bool stop = false;
   bool save = false;
 };
@@ -99,7 +99,7 @@ bool any_can_want(const std::stop_token& stop, const TrainerOptions& options, Pr
 
 /// What any process wants, all of them do. It also makes sure that no process begins a step before
 /// all have ended the last one: should that step fail, all stand where it began.
-Wishes agreed(Wishes mine, ProcessGroup& group) {
+Requests agreed(Requests mine, ProcessGroup& group) {
   std::array<double, 2> wanted = {mine.stop ? 1.0 : 0.0, mine.save ? 1.0 : 0.0};
   group.sum(wanted, Label::Checkpoint);
   return {wanted[0] > 0, wanted[1] > 0};
@@ -171,7 +171,7 @@ FitReport Trainer::run(BatchSource& batches, const std::stop_token& stop) {
   state_->begin_records();
   Saving saving(*state_, on_save);
   const bool can_want = any_can_want(stop, options(), state_->group);
-  const auto agree = [&]() -> Wishes {
+  const auto agree = [&]() -> Requests {
     if (!can_want) return {};
     return agreed({stop.stop_requested(), saving.is_time()}, state_->group);
   };
@@ -199,11 +199,11 @@ FitReport Trainer::run(BatchSource& batches, const std::stop_token& stop) {
     return true;
   };
   saving.guard([&] {
-    for (Wishes wishes = agree(); !fit.done(store.counters()) && !wishes.stop;) {
+    for (Requests requests = agree(); !fit.done(store.counters()) && !requests.stop;) {
       if (!step()) break;
-      wishes = agree();
+      requests = agree();
       const Timed timed(state_->times.save);
-      saving.after_step(wishes.save);
+      saving.after_step(requests.save);
     }
     saving.finish();
   });

@@ -10,8 +10,8 @@
 
 #include "cli/files.hpp"
 #include "cli/numbers.hpp"
+#include "cli/subcommands.hpp"
 #include "cli/train/checkpoints.hpp"
-#include "cli/verbs.hpp"
 #include "millrace/core/error.hpp"
 #include "millrace/training/weights_hash.hpp"
 

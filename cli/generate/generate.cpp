@@ -7,9 +7,9 @@
 #include <nlohmann/json.hpp>
 
 #include "cli/generate/sample.hpp"
+#include "cli/subcommands.hpp"
 #include "cli/train/checkpoints.hpp"
 #include "cli/train/refusals.hpp"
-#include "cli/verbs.hpp"
 #include "cli/vocabulary.hpp"
 #include "millrace/core/error.hpp"
 #include "millrace/stages/layer.hpp"

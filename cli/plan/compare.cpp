@@ -12,7 +12,7 @@
 #include "cli/files.hpp"
 #include "cli/plan/figures.hpp"
 #include "cli/plan/progress.hpp"
-#include "cli/verbs.hpp"
+#include "cli/subcommands.hpp"
 #include "cli/vocabulary.hpp"
 #include "millrace/core/error.hpp"
 #include "millrace/scheduler/plan/draw.hpp"
@@ -237,16 +237,16 @@ void run(const std::vector<std::string>& subjects, const PlanOptions& options) {
 }  // namespace
 
 void add_compare(CLI::App& app) {
-  CLI::App* verb = app.add_subcommand(
+  CLI::App* subcommand = app.add_subcommand(
       "compare", "Schedules side by side, or a plan's simulation and a measured trace");
   auto subjects = std::make_shared<std::vector<std::string>>();
   auto options = std::make_shared<PlanOptions>();
-  verb->add_option("schedules", *subjects, "S1,S2,... or PLAN TRACE.json")
+  subcommand->add_option("schedules", *subjects, "S1,S2,... or PLAN TRACE.json")
       ->required()
       ->expected(1, 2);
-  add_compared_options(*verb, *options);
-  add_json_option(*verb, *options);
-  verb->callback([subjects, options] { run(*subjects, *options); });
+  add_compared_options(*subcommand, *options);
+  add_json_option(*subcommand, *options);
+  subcommand->callback([subjects, options] { run(*subjects, *options); });
 }
 
 }  // namespace millrace::cli

@@ -10,7 +10,7 @@
 #include "cli/files.hpp"
 #include "cli/plan/figures.hpp"
 #include "cli/plan/progress.hpp"
-#include "cli/verbs.hpp"
+#include "cli/subcommands.hpp"
 #include "millrace/core/error.hpp"
 #include "millrace/scheduler/plan/draw.hpp"
 #include "millrace/scheduler/plan/passes.hpp"

@@ -5,7 +5,7 @@
 
 #include "cli/files.hpp"
 #include "cli/plan/options.hpp"
-#include "cli/verbs.hpp"
+#include "cli/subcommands.hpp"
 #include "millrace/core/error.hpp"
 
 namespace millrace::cli {

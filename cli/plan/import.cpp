@@ -10,7 +10,7 @@
 #include "cli/files.hpp"
 #include "cli/numbers.hpp"
 #include "cli/plan/progress.hpp"
-#include "cli/verbs.hpp"
+#include "cli/subcommands.hpp"
 #include "cli/vocabulary.hpp"
 #include "millrace/core/error.hpp"
 #include "millrace/scheduler/plan/costs.hpp"
@@ -71,13 +71,14 @@ void run(const ImportArguments& arguments) {
   write_files({{"--out", arguments.out, text}});
 }
 
-void add_patterns(CLI::App& verb, TracePatterns& patterns) {
+void add_patterns(CLI::App& subcommand, TracePatterns& patterns) {
   for (const auto& [option, pattern, what] :
        {std::tuple{"--forward", &patterns.forward, "Names of the events that are an F"},
         {"--backward", &patterns.backward, "Names of the events that are a full backward B"},
         {"--input", &patterns.input, "Names of the events that are an I"},
         {"--weight", &patterns.weight, "Names of the events that are a W"}})
-    verb.add_option_function<std::string>(
+    subcommand
+        .add_option_function<std::string>(
             option, [target = pattern](Text text) { *target = text; }, what)
         ->type_name("PATTERN");
 }
@@ -85,36 +86,40 @@ void add_patterns(CLI::App& verb, TracePatterns& patterns) {
 }  // namespace
 
 void add_import(CLI::App& app) {
-  CLI::App* verb = app.add_subcommand(
+  CLI::App* subcommand = app.add_subcommand(
       "import", "Make a cost file from a Chrome, Perfetto or PyTorch (Kineto) trace");
   auto arguments = std::make_shared<ImportArguments>();
-  verb->footer(
+  subcommand->footer(
       "A pattern is the name of an event, with {stage}, {micro_batch} and {slice} where a number\n"
       "stands, * for anything, | between alternatives: --forward 'Forward {micro_batch}'. Left "
       "out,\n"
       "they are the names of millrace's own traces, '{stage}F{micro_batch}'. A time is the median\n"
       "per op and stage; of names that Kineto gives for host and device, the device's count.");
-  verb->add_option("traces", arguments->traces, "Trace files, JSON or gzipped JSON")->required();
-  add_patterns(*verb, arguments->options.patterns);
-  verb->add_option_function<std::string>(
+  subcommand->add_option("traces", arguments->traces, "Trace files, JSON or gzipped JSON")
+      ->required();
+  add_patterns(*subcommand, arguments->options.patterns);
+  subcommand
+      ->add_option_function<std::string>(
           "--stage-from",
           [arguments](Text text) { arguments->options.stage = stage_of(text); },
           "Source of a stage that is not in the name: pid, tid (in ascending order) or "
           "file (the first trace is stage 0); default name")
       ->type_name("WHERE");
-  verb->add_option("--category", arguments->options.category, "Only events of this category (cat)")
+  subcommand
+      ->add_option("--category", arguments->options.category, "Only events of this category (cat)")
       ->type_name("CAT");
-  verb->add_option_function<std::string>(
+  subcommand->add_option_function<std::string>(
       flags("ranks"),
       [arguments](Text text) {
         arguments->options.ranks = static_cast<int>(whole_number(flag("ranks"), text, 1, 1 << 20));
       },
       "Ranks that share the stages (default: as many as stages)");
-  verb->add_flag(
+  subcommand->add_flag(
       "--forward-only", arguments->options.forward_only, "Want no backward; its times are 0");
-  verb->add_option("--out", arguments->out, "Write the cost file there (default: standard output)")
+  subcommand
+      ->add_option("--out", arguments->out, "Write the cost file there (default: standard output)")
       ->type_name("FILE");
-  verb->callback([arguments] { run(*arguments); });
+  subcommand->callback([arguments] { run(*arguments); });
 }
 
 }  // namespace millrace::cli

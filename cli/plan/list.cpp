@@ -12,7 +12,7 @@
 #include <nlohmann/json.hpp>
 
 #include "cli/files.hpp"
-#include "cli/verbs.hpp"
+#include "cli/subcommands.hpp"
 #include "cli/vocabulary.hpp"
 #include "millrace/core/error.hpp"
 #include "millrace/scheduler/plan/draw.hpp"
@@ -107,18 +107,21 @@ void run(const ListArguments& arguments) {
 }  // namespace
 
 void add_list(CLI::App& app) {
-  CLI::App* verb = app.add_subcommand("list", "Print the schedules: names, options, closed forms");
-  verb->footer(kSymbols);
+  CLI::App* subcommand =
+      app.add_subcommand("list", "Print the schedules: names, options, closed forms");
+  subcommand->footer(kSymbols);
   auto arguments = std::make_shared<ListArguments>();
-  verb->add_option("schedule", arguments->schedule, "Only this one, with its formulas and source");
-  verb->add_flag("--json", arguments->json, "Print one JSON array");
-  verb->add_option_function<std::string>(
+  subcommand->add_option(
+      "schedule", arguments->schedule, "Only this one, with its formulas and source");
+  subcommand->add_flag("--json", arguments->json, "Print one JSON array");
+  subcommand
+      ->add_option_function<std::string>(
           "--html",
           [arguments](const std::string& path) { arguments->html = path; },
           "Write a page with every schedule drawn at p = 4, m = 8 (no FILE: standard output)")
       ->expected(0, 1)
       ->type_name("FILE");
-  verb->callback([arguments] { run(*arguments); });
+  subcommand->callback([arguments] { run(*arguments); });
 }
 
 }  // namespace millrace::cli

@@ -1,5 +1,5 @@
-// The options that all plan verbs share, and what they mean: which program, which costs, which
-// files to write.
+// The options that all plan subcommands share, and what they mean: which program, which costs,
+// which files to write.
 #pragma once
 
 #include <cstdint>
@@ -43,30 +43,30 @@ struct PlanOptions {
 
 /// Registers what says which schedule, at which costs, into which files. `options` must outlive the
 /// parsing.
-void add_plan_options(CLI::App& verb, PlanOptions& options);
+void add_plan_options(CLI::App& subcommand, PlanOptions& options);
 
 /// As add_plan_options, for schedules side by side, or a plan and a trace of it: without the files
 /// that are of one schedule and of no run.
-void add_compared_options(CLI::App& verb, PlanOptions& options);
+void add_compared_options(CLI::App& subcommand, PlanOptions& options);
 
 /// As add_plan_options, for a schedule that is searched: without what the search chooses or does
 /// not read.
-void add_searched_options(CLI::App& verb, PlanOptions& options);
+void add_searched_options(CLI::App& subcommand, PlanOptions& options);
 
 /// Registers the flags of the costs that are `wanted`. `costs` must outlive the parsing.
-void add_cost_options(CLI::App& verb,
+void add_cost_options(CLI::App& subcommand,
                       Costs& costs,
                       const std::function<bool(const CostMember&)>& wanted,
                       std::span<const CostMember> members = cost_members());
 
 /// Registers --json.
-void add_json_option(CLI::App& verb, PlanOptions& options);
+void add_json_option(CLI::App& subcommand, PlanOptions& options);
 
 /// Registers --iterations and --jitter.
-void add_run_options(CLI::App& verb, PlanOptions& options);
+void add_run_options(CLI::App& subcommand, PlanOptions& options);
 
 /// Registers --seed.
-void add_seed_option(CLI::App& verb, PlanOptions& options, const char* what);
+void add_seed_option(CLI::App& subcommand, PlanOptions& options, const char* what);
 
 /// The options of one generator, with the memory limit.
 [[nodiscard]] ScheduleOptions schedule_options(const ScheduleEntry& entry,
@@ -125,7 +125,8 @@ void add_seed_option(CLI::App& verb, PlanOptions& options, const char* what);
 [[nodiscard]] bool prints_file(const PlanOptions& options);
 
 /// Throws InvalidArgument when a file cannot be written, or when standard output would get two
-/// things: two files, or one and --json. For the start of a verb: nothing has been written then.
+/// things: two files, or one and --json. For the start of a subcommand: nothing has been written
+/// then.
 void check_outputs(const PlanOptions& options);
 
 /// The files that were asked for, to be written when everything else has been printed. With the

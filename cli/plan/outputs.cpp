@@ -1,4 +1,4 @@
-// The files that plan verbs write.
+// The files that plan subcommands write.
 #include <algorithm>
 #include <vector>
 

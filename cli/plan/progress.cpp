@@ -1,4 +1,4 @@
-// Progress of the plan verbs; see progress.hpp.
+// Progress of the plan subcommands; see progress.hpp.
 #include "cli/plan/progress.hpp"
 
 #include <algorithm>
@@ -30,10 +30,11 @@ double silent_seconds() {
 PlanLine::PlanLine(std::ostream& stream, bool moves, double after)
     : stream_(stream), moves_(moves), due_(after) {}
 
-void PlanLine::show(double seconds, const std::string& verb, const std::string& what) {
+void PlanLine::show(double seconds, const std::string& subcommand, const std::string& what) {
   if (seconds < due_) return;
   due_ = moves_ ? seconds + kBetweenMoves : std::max(kSilent, 2 * seconds);
-  draw("millrace: " + verb + ", " + std::to_string(static_cast<long>(seconds)) + " s: " + what);
+  draw("millrace: " + subcommand + ", " + std::to_string(static_cast<long>(seconds)) +
+       " s: " + what);
 }
 
 void PlanLine::draw(const std::string& text) {
@@ -52,8 +53,8 @@ void PlanLine::clear() {
   width_ = 0;
 }
 
-PlanProgress::PlanProgress(std::string verb)
-    : verb_(std::move(verb)),
+PlanProgress::PlanProgress(std::string subcommand)
+    : subcommand_(std::move(subcommand)),
       after_(silent_seconds()),
       line_(std::cerr, ::isatty(STDERR_FILENO) == 1, after_) {
   if (after_ != kNever)
@@ -67,7 +68,7 @@ double PlanProgress::seconds() const {
 void PlanProgress::at(std::string what) {
   const std::lock_guard lock(mutex_);
   what_ = std::move(what);
-  line_.show(seconds(), verb_, what_);
+  line_.show(seconds(), subcommand_, what_);
 }
 
 void PlanProgress::end() {
@@ -83,7 +84,7 @@ void PlanProgress::keep_drawing(const std::stop_token& stop) {
   const auto never = [] { return false; };
   while (!stop.stop_requested()) {
     changed_.wait_for(lock, stop, std::chrono::duration<double>(kBetweenMoves), never);
-    if (!stop.stop_requested() && !what_.empty()) line_.show(seconds(), verb_, what_);
+    if (!stop.stop_requested() && !what_.empty()) line_.show(seconds(), subcommand_, what_);
   }
 }
 

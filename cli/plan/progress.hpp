@@ -1,5 +1,6 @@
-// What a person sees while a plan verb works: nothing for the first second, then what it is at and
-// for how long: one line that moves on a terminal, few lines elsewhere, all on standard error.
+// What a person sees while a plan subcommand works: nothing for the first second, then what it is
+// at and for how long: one line that moves on a terminal, few lines elsewhere, all on standard
+// error.
 #pragma once
 
 #include <chrono>
@@ -11,17 +12,17 @@
 
 namespace millrace::cli {
 
-/// The lines without clock and thread: the caller says how long the verb has lasted.
+/// The lines without clock and thread: the caller says how long the subcommand has lasted.
 /// Thread-safety: externally synchronised.
 class PlanLine {
  public:
   /// `moves`: the stream is a terminal, and a line may be written over. Nothing is written before
-  /// the verb has lasted `after` seconds.
+  /// the subcommand has lasted `after` seconds.
   PlanLine(std::ostream& stream, bool moves, double after);
 
-  /// Writes "millrace: VERB, 12 s: WHAT" where it is time to: on a terminal four times a second,
-  /// elsewhere when twice as long has passed as at the line before.
-  void show(double seconds, const std::string& verb, const std::string& what);
+  /// Writes "millrace: SUBCOMMAND, 12 s: WHAT" where it is time to: on a terminal four times a
+  /// second, elsewhere when twice as long has passed as at the line before.
+  void show(double seconds, const std::string& subcommand, const std::string& what);
 
   /// Takes the line that moves away: what follows has the terminal to itself.
   void clear();
@@ -40,22 +41,22 @@ class PlanLine {
 /// Thread-safety: internally synchronised, any thread.
 class PlanProgress {
  public:
-  explicit PlanProgress(std::string verb);
+  explicit PlanProgress(std::string subcommand);
   ~PlanProgress() { end(); }
   PlanProgress(const PlanProgress&) = delete;
   PlanProgress& operator=(const PlanProgress&) = delete;
 
-  /// What the verb is at from now on: "generating v-zb".
+  /// What the subcommand is at from now on: "generating v-zb".
   void at(std::string what);
 
-  /// No line any more; the verb prints its result. Nothing the second time.
+  /// No line any more; the subcommand prints its result. Nothing the second time.
   void end();
 
  private:
   [[nodiscard]] double seconds() const;
   void keep_drawing(const std::stop_token& stop);
 
-  std::string verb_;
+  std::string subcommand_;
   double after_;
   std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
   std::mutex mutex_;  // guards line_ and what_

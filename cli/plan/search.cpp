@@ -13,7 +13,7 @@
 #include "cli/plan/figures.hpp"
 #include "cli/plan/options.hpp"
 #include "cli/plan/progress.hpp"
-#include "cli/verbs.hpp"
+#include "cli/subcommands.hpp"
 #include "cli/vocabulary.hpp"
 #include "millrace/core/error.hpp"
 #include "millrace/scheduler/plan/passes.hpp"
@@ -123,7 +123,7 @@ nlohmann::json result_json(const SearchArguments& arguments,
   return all;
 }
 
-/// How other verbs repeat the choice of stages.
+/// How other subcommands repeat the choice of stages.
 std::string repeating(const std::vector<bool>& recomputed) {
   const std::string text = recompute_text(recomputed);
   if (text == "none") return "";
@@ -230,8 +230,8 @@ void run(const SearchArguments& arguments) {
   write_files(files);
 }
 
-void add_search_options(CLI::App& verb, SearchArguments& arguments) {
-  verb.add_option_function<std::string>(
+void add_search_options(CLI::App& subcommand, SearchArguments& arguments) {
+  subcommand.add_option_function<std::string>(
       "--objective",
       [&arguments](Text text) {
         require(text == "makespan" || text == "span",
@@ -239,32 +239,36 @@ void add_search_options(CLI::App& verb, SearchArguments& arguments) {
         arguments.objective = text;
       },
       "What to make small: makespan (default) or span");
-  verb.add_option_function<std::string>(
+  subcommand.add_option_function<std::string>(
       "--budget",
       [&arguments](Text text) {
         arguments.budget = whole_number("--budget", text, 0, 1'000'000'000);
       },
       "Orders that the local search may time (default 20000)");
-  verb.add_option_function<std::string>(
+  subcommand.add_option_function<std::string>(
       "--time-cap",
       [&arguments](Text text) { arguments.time_cap = decimal("--time-cap", text, 0); },
       "Seconds after which the search stops where it is, and says so");
-  verb.add_option_function<std::string>(
+  subcommand
+      .add_option_function<std::string>(
           "--from",
           [&arguments](Text text) { arguments.from = text; },
           "Begin with this plan or CSV file too, at its counts; the result is not worse")
       ->type_name("PLAN");
-  verb.add_option_function<std::string>(
+  subcommand
+      .add_option_function<std::string>(
           "--out",
           [&arguments](Text text) { arguments.out = text; },
           "Write the winner as a plan file (as --plan)")
       ->type_name("FILE");
-  verb.add_option_function<std::string>(
+  subcommand
+      .add_option_function<std::string>(
           "--pareto",
           [&arguments](Text text) { arguments.pareto = text; },
           "Write the front of makespan, span and memory as an SVG picture")
       ->type_name("FILE");
-  verb.add_option_function<std::string>(
+  subcommand
+      .add_option_function<std::string>(
           "--recompute",
           [&arguments](Text text) {
             require(text == "choose" || text == "none",
@@ -275,26 +279,27 @@ void add_search_options(CLI::App& verb, SearchArguments& arguments) {
           "choose: let stages run their forward again where memory is short, in the time of --r, "
           "and say which (default none)")
       ->type_name("WHICH");
-  verb.add_flag("--no-bidirectional",
-                arguments.no_bidirectional,
-                "Leave out schedules that hold two replicas of the model");
-  verb.add_flag("--v-placement",
-                arguments.v_placement,
-                "Only schedules whose stages run over the ranks and back (v = 2 unless given), so "
-                "that the first and the last share rank 0");
+  subcommand.add_flag("--no-bidirectional",
+                      arguments.no_bidirectional,
+                      "Leave out schedules that hold two replicas of the model");
+  subcommand.add_flag(
+      "--v-placement",
+      arguments.v_placement,
+      "Only schedules whose stages run over the ranks and back (v = 2 unless given), so "
+      "that the first and the last share rank 0");
 }
 
 }  // namespace
 
 void add_search(CLI::App& app) {
-  CLI::App* verb = app.add_subcommand(
+  CLI::App* subcommand = app.add_subcommand(
       "search", "Find the best schedule for counts, costs and a memory limit, and how good it is");
   auto arguments = std::make_shared<SearchArguments>();
-  add_searched_options(*verb, arguments->plan);
-  add_json_option(*verb, arguments->plan);
-  add_seed_option(*verb, arguments->plan, "Seed of the local search (default 1)");
-  add_search_options(*verb, *arguments);
-  verb->callback([arguments] { run(*arguments); });
+  add_searched_options(*subcommand, arguments->plan);
+  add_json_option(*subcommand, arguments->plan);
+  add_seed_option(*subcommand, arguments->plan, "Seed of the local search (default 1)");
+  add_search_options(*subcommand, *arguments);
+  subcommand->callback([arguments] { run(*arguments); });
 }
 
 }  // namespace millrace::cli

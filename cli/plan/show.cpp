@@ -8,7 +8,7 @@
 #include "cli/plan/options.hpp"
 #include "cli/plan/progress.hpp"
 #include "cli/ranks/process.hpp"
-#include "cli/verbs.hpp"
+#include "cli/subcommands.hpp"
 #include "millrace/core/error.hpp"
 #include "millrace/scheduler/plan/draw.hpp"
 
@@ -71,8 +71,8 @@ void show(const std::string& subject, const PlanOptions& options) {
 }  // namespace
 
 void add_show(CLI::App& app) {
-  CLI::App* verb = app.add_subcommand("show", "Draw a schedule, or write it to a file");
-  verb->footer(
+  CLI::App* subcommand = app.add_subcommand("show", "Draw a schedule, or write it to a file");
+  subcommand->footer(
       "A row per rank, time to the right: 0 is the forward of micro-batch 0, B0== its backward, I "
       "and "
       "W its\nhalves, R a recompute, + a gradient all-reduce, a dot idle time; a and b are chunks "
@@ -80,9 +80,10 @@ void add_show(CLI::App& app) {
       "the rank, 0.1\nis slice 1 of micro-batch 0.");
   auto subject = std::make_shared<std::string>();
   auto options = std::make_shared<PlanOptions>();
-  verb->add_option("schedule", *subject, "Name (millrace list), plan file or CSV file")->required();
-  add_plan_options(*verb, *options);
-  verb->callback([subject, options] { show(*subject, *options); });
+  subcommand->add_option("schedule", *subject, "Name (millrace list), plan file or CSV file")
+      ->required();
+  add_plan_options(*subcommand, *options);
+  subcommand->callback([subject, options] { show(*subject, *options); });
 }
 
 }  // namespace millrace::cli

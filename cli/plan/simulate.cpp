@@ -10,7 +10,7 @@
 #include "cli/plan/figures.hpp"
 #include "cli/plan/options.hpp"
 #include "cli/plan/progress.hpp"
-#include "cli/verbs.hpp"
+#include "cli/subcommands.hpp"
 #include "cli/vocabulary.hpp"
 #include "millrace/core/error.hpp"
 #include "millrace/scheduler/plan/generators.hpp"
@@ -67,10 +67,8 @@ void print(const Program& program, const Figures& figures, const Costs& costs) {
   for (const Violation& violation : figures.violations)
     std::cout << "  " << to_string(violation, program) << '\n';
   if (shared)
-    std::cout << fmt::format("{} ranks share {} core{}\n",
-                             program.shape.ranks,
-                             cores,
-                             cores == 1 ? "" : "s");
+    std::cout << fmt::format(
+        "{} ranks share {} core{}\n", program.shape.ranks, cores, cores == 1 ? "" : "s");
   std::cout << units_text(costs) << filling_hint(program.shape) << '\n'
             << lines_of(report, figures.passes);
   if (figures.passes > 1)
@@ -213,16 +211,17 @@ void run(const std::string& subject, const PlanOptions& options) {
 }  // namespace
 
 void add_simulate(CLI::App& app) {
-  CLI::App* verb =
+  CLI::App* subcommand =
       app.add_subcommand("simulate", "Times, bubbles, memory and channels of a schedule");
   auto subject = std::make_shared<std::string>();
   auto options = std::make_shared<PlanOptions>();
-  verb->add_option("schedule", *subject, "Name (millrace list), plan file or CSV file")->required();
-  add_plan_options(*verb, *options);
-  add_json_option(*verb, *options);
-  add_run_options(*verb, *options);
-  add_seed_option(*verb, *options, "Seed of the jitter (default 1)");
-  verb->callback([subject, options] { run(*subject, *options); });
+  subcommand->add_option("schedule", *subject, "Name (millrace list), plan file or CSV file")
+      ->required();
+  add_plan_options(*subcommand, *options);
+  add_json_option(*subcommand, *options);
+  add_run_options(*subcommand, *options);
+  add_seed_option(*subcommand, *options, "Seed of the jitter (default 1)");
+  subcommand->callback([subject, options] { run(*subject, *options); });
 }
 
 }  // namespace millrace::cli

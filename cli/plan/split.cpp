@@ -10,7 +10,7 @@
 #include "cli/files.hpp"
 #include "cli/numbers.hpp"
 #include "cli/plan/options.hpp"
-#include "cli/verbs.hpp"
+#include "cli/subcommands.hpp"
 #include "cli/vocabulary.hpp"
 #include "millrace/core/error.hpp"
 #include "millrace/stages/partition.hpp"
@@ -88,8 +88,8 @@ void run(const SplitArguments& arguments) {
   write_files(files);
 }
 
-void add_count(CLI::App& verb, const std::string& name, int& count, const char* what) {
-  verb.add_option_function<std::string>(
+void add_count(CLI::App& subcommand, const std::string& name, int& count, const char* what) {
+  subcommand.add_option_function<std::string>(
       name,
       [option = name.substr(0, 2), &count](Text text) {
         count = static_cast<int>(whole_number(option, text, 1, 1 << 15));
@@ -100,24 +100,26 @@ void add_count(CLI::App& verb, const std::string& name, int& count, const char* 
 }  // namespace
 
 void add_split(CLI::App& app) {
-  CLI::App* verb = app.add_subcommand("split", "Cut layers into stages by their measured times");
+  CLI::App* subcommand =
+      app.add_subcommand("split", "Cut layers into stages by their measured times");
   auto arguments = std::make_shared<SplitArguments>();
-  verb->footer(
+  subcommand->footer(
       "PROFILE is a cost file with a layer where others have a stage: train --ranks L --profile F\n"
       "of a model with L layers writes one, import makes one from a trace. The slowest stage is "
       "as\n"
       "fast as any cut allows. --out writes the costs of the stages, for simulate and search.");
-  verb->add_option("profile", arguments->profile, "Cost file of the layers")->required();
-  add_count(*verb, flags("ranks"), arguments->ranks, "Ranks");
-  verb->get_option(flag("ranks"))->required();
-  add_count(*verb, flags("chunks"), arguments->chunks, "Chunks per rank (default 1)");
-  verb->add_flag("--json", arguments->json, "Print one JSON object");
-  verb->add_option_function<std::string>(
+  subcommand->add_option("profile", arguments->profile, "Cost file of the layers")->required();
+  add_count(*subcommand, flags("ranks"), arguments->ranks, "Ranks");
+  subcommand->get_option(flag("ranks"))->required();
+  add_count(*subcommand, flags("chunks"), arguments->chunks, "Chunks per rank (default 1)");
+  subcommand->add_flag("--json", arguments->json, "Print one JSON object");
+  subcommand
+      ->add_option_function<std::string>(
           "--out",
           [arguments](Text text) { arguments->out = text; },
           "Write the costs of the stages as a cost file")
       ->type_name("FILE");
-  verb->callback([arguments] { run(*arguments); });
+  subcommand->callback([arguments] { run(*arguments); });
 }
 
 }  // namespace millrace::cli

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <array>
+#include <fmt/format.h>
 #include <iostream>
 #include <memory>
 #include <set>
@@ -10,14 +11,12 @@
 #include <thread>
 #include <unistd.h>
 
-#include <fmt/format.h>
-
 #include "cli/files.hpp"
 #include "cli/numbers.hpp"
 #include "cli/plan/figures.hpp"
 #include "cli/plan/options.hpp"
 #include "cli/plan/progress.hpp"
-#include "cli/verbs.hpp"
+#include "cli/subcommands.hpp"
 #include "cli/vocabulary.hpp"
 #include "millrace/core/error.hpp"
 #include "millrace/scheduler/plan/generators.hpp"
@@ -198,11 +197,12 @@ void run(const SweepArguments& arguments) {
   write_files({{"--out", arguments.out.value_or("-"), text}});
 }
 
-void add_counts(CLI::App& verb,
+void add_counts(CLI::App& subcommand,
                 const std::string& name,
                 std::vector<int>& counts,
                 const char* what) {
-  verb.add_option_function<std::string>(
+  subcommand
+      .add_option_function<std::string>(
           name,
           [option = name.substr(0, name.find(',')), &counts](Text text) {
             counts = counts_of(option, text);
@@ -211,23 +211,27 @@ void add_counts(CLI::App& verb,
       ->type_name("LIST");
 }
 
-void add_varied_costs(CLI::App& verb, SweepArguments& arguments) {
-  verb.add_option_function<std::string>(
+void add_varied_costs(CLI::App& subcommand, SweepArguments& arguments) {
+  subcommand
+      .add_option_function<std::string>(
           "--times",
           [&arguments](Text text) { arguments.times = times_of(text); },
           "Times of F, I and W of a full stage, several: 1:1:1,2:2:1 (default 1:1:1)")
       ->type_name("F:I:W,...");
-  verb.add_option_function<std::string>(
+  subcommand
+      .add_option_function<std::string>(
           "--costs",
           [&arguments](Text text) { arguments.files = parts_of("--costs", text, ','); },
           "Costs from files that train --profile wrote, several: a.json,b.json")
       ->type_name("FILE,...");
-  verb.add_option_function<std::string>(
+  subcommand
+      .add_option_function<std::string>(
           "--latency",
           [&arguments](Text text) { arguments.latencies = number_list("--latency", text, 0); },
           "Times of a message between ranks: 0,0.1,0.5 (default 0, or what --costs says)")
       ->type_name("LIST");
-  verb.add_option_function<std::string>(
+  subcommand
+      .add_option_function<std::string>(
           "--memory-limit",
           [&arguments](Text text) { arguments.space.limits = limits_of(text); },
           "Limits per rank: numbers, with suffix p: x p x mem-f, or none: none,1p,6 (default none)")
@@ -237,52 +241,58 @@ void add_varied_costs(CLI::App& verb, SweepArguments& arguments) {
 }  // namespace
 
 void add_sweep(CLI::App& app) {
-  CLI::App* verb = app.add_subcommand(
+  CLI::App* subcommand = app.add_subcommand(
       "sweep", "A table of schedules by counts, costs and limits, as CSV or JSON lines");
   auto arguments = std::make_shared<SweepArguments>();
-  verb->footer(
+  subcommand->footer(
       "Counts are lists and ranges: -p 4,8 -m 4..16. A combination without meaning is a row with\n"
       "its reason. A plan file has its own counts and is one row for all of these. The rows stand "
       "in the same order for any number of threads.");
-  verb->add_option("schedules",
+  subcommand
+      ->add_option("schedules",
                    arguments->schedules,
                    "S1,S2,... (names or plan files), or all (millrace list)")
       ->required();
-  add_counts(*verb, flags("ranks"), arguments->space.ranks, "Ranks (default 4)");
-  add_counts(
-      *verb, flags("micro_batches"), arguments->space.micro_batches, "Micro-batches (default 8)");
-  add_counts(
-      *verb, flags("chunks"), arguments->space.chunks, "Chunks per rank, of chunked schedules");
-  add_counts(*verb,
+  add_counts(*subcommand, flags("ranks"), arguments->space.ranks, "Ranks (default 4)");
+  add_counts(*subcommand,
+             flags("micro_batches"),
+             arguments->space.micro_batches,
+             "Micro-batches (default 8)");
+  add_counts(*subcommand,
+             flags("chunks"),
+             arguments->space.chunks,
+             "Chunks per rank, of chunked schedules");
+  add_counts(*subcommand,
              flags("slices"),
              arguments->space.slices,
              "Slices per micro-batch, of sliced schedules");
-  add_counts(*verb,
+  add_counts(*subcommand,
              flags("data_parallel"),
              arguments->space.data_parallel,
              "Data-parallel replicas (default 1)");
   add_counts(
-      *verb,
+      *subcommand,
       flag("accumulate"),
       arguments->passes,
       "Passes of m micro-batches in one step; copies add gradients after the last (default 1)");
-  add_varied_costs(*verb, *arguments);
+  add_varied_costs(*subcommand, *arguments);
   constexpr std::array varied = {
       "forward", "input", "weight", "latency", "data_parallel", "accumulate"};
-  add_cost_options(*verb, arguments->costs, [&varied](const CostMember& row) {
+  add_cost_options(*subcommand, arguments->costs, [&varied](const CostMember& row) {
     return std::ranges::find(varied, row.name) == varied.end();
   });
-  verb->add_option_function<std::string>(
+  subcommand->add_option_function<std::string>(
       "--threads",
       [arguments](Text text) {
         arguments->threads = static_cast<int>(whole_number("--threads", text, 1, 1024));
       },
       "Threads (default: one per core)");
-  verb->add_flag("--json", arguments->json, "JSON lines instead of CSV");
-  verb->add_option_function<std::string>(
+  subcommand->add_flag("--json", arguments->json, "JSON lines instead of CSV");
+  subcommand
+      ->add_option_function<std::string>(
           "--out", [arguments](Text text) { arguments->out = text; }, "Write the table to a file")
       ->type_name("FILE");
-  verb->callback([arguments] { run(*arguments); });
+  subcommand->callback([arguments] { run(*arguments); });
 }
 
 }  // namespace millrace::cli

@@ -9,7 +9,7 @@
 #include "cli/plan/figures.hpp"
 #include "cli/plan/options.hpp"
 #include "cli/plan/progress.hpp"
-#include "cli/verbs.hpp"
+#include "cli/subcommands.hpp"
 #include "millrace/core/error.hpp"
 #include "millrace/scheduler/plan/draw.hpp"
 #include "millrace/scheduler/plan/passes.hpp"
@@ -258,19 +258,21 @@ void run(const std::string& subject, const VerifyArguments& arguments) {
 }  // namespace
 
 void add_verify(CLI::App& app) {
-  CLI::App* verb = app.add_subcommand("verify", "Prove a schedule correct, or name what is wrong");
+  CLI::App* subcommand =
+      app.add_subcommand("verify", "Prove a schedule correct, or name what is wrong");
   auto subject = std::make_shared<std::string>();
   auto arguments = std::make_shared<VerifyArguments>();
-  verb->add_option("schedule", *subject, "Name (millrace list), plan file or CSV file")->required();
-  add_plan_options(*verb, arguments->plan);
-  add_json_option(*verb, arguments->plan);
-  verb->add_option_function<std::string>(
+  subcommand->add_option("schedule", *subject, "Name (millrace list), plan file or CSV file")
+      ->required();
+  add_plan_options(*subcommand, arguments->plan);
+  add_json_option(*subcommand, arguments->plan);
+  subcommand->add_option_function<std::string>(
       "--capacity",
       [arguments](const std::string& text) {
         arguments->capacity = static_cast<int>(whole_number("--capacity", text, 1));
       },
       "Messages that a bounded channel holds, for the second proof (default 1)");
-  verb->callback([subject, arguments] { run(*subject, *arguments); });
+  subcommand->callback([subject, arguments] { run(*subject, *arguments); });
 }
 
 }  // namespace millrace::cli

@@ -18,7 +18,7 @@
 #include "cli/ranks/launch.hpp"
 #include "cli/ranks/process.hpp"
 #include "cli/ranks/sockets.hpp"
-#include "cli/verbs.hpp"
+#include "cli/subcommands.hpp"
 #include "millrace/core/error.hpp"
 #include "millrace/stages/products.hpp"
 #include "millrace/transport/endpoint.hpp"

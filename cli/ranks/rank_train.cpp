@@ -16,11 +16,11 @@
 
 #include "cli/numbers.hpp"
 #include "cli/ranks/rank_work.hpp"
+#include "cli/subcommands.hpp"
 #include "cli/train/options.hpp"
 #include "cli/train/run.hpp"
 #include "cli/train/stop_signals.hpp"
 #include "cli/usage.hpp"
-#include "cli/verbs.hpp"
 #include "cli/vocabulary.hpp"
 #include "millrace/core/error.hpp"
 #include "millrace/scheduler/plan/text.hpp"

@@ -7,7 +7,7 @@
 
 #include "cli/ranks/process.hpp"
 #include "cli/ranks/sockets.hpp"
-#include "cli/verbs.hpp"
+#include "cli/subcommands.hpp"
 #include "millrace/core/error.hpp"
 #include "millrace/transport/endpoint.hpp"
 #include "millrace/transport/listener.hpp"

@@ -5,8 +5,8 @@
 #include <iostream>
 
 #include "cli/exit_codes.hpp"
+#include "cli/subcommands.hpp"
 #include "cli/train/stop_signals.hpp"
-#include "cli/verbs.hpp"
 #include "millrace/core/error.hpp"
 #include "millrace/training/checkpoint.hpp"
 #include "millrace/training/file_system.hpp"

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "cli/exit_codes.hpp"
-#include "cli/verbs.hpp"
+#include "cli/subcommands.hpp"
 #include "millrace/core/error.hpp"
 #include "millrace/training/trainer.hpp"
 

@@ -4,11 +4,11 @@
 #include <optional>
 #include <vector>
 
+#include "cli/subcommands.hpp"
 #include "cli/train/options.hpp"
 #include "cli/train/run.hpp"
 #include "cli/train/side_by_side.hpp"
 #include "cli/train/stop_signals.hpp"
-#include "cli/verbs.hpp"
 #include "cli/vocabulary.hpp"
 #include "millrace/core/error.hpp"
 #include "millrace/training/rank_parts.hpp"

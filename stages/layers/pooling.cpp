@@ -24,7 +24,6 @@ struct PoolingSettings {
   std::uint32_t layer = 0;  ///< global number, for messages
 };
 
-
 /// body(place of channel 0 in the image) for every pixel of a window.
 template <class Body>
 void for_each_pixel(const ImageShape& image,

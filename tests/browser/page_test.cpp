@@ -62,7 +62,7 @@ TEST(PageInTheBrowser, Hover_ShowsTimesWaitAndMemory) {
   std::filesystem::remove_all(folder);
 }
 
-TEST(PageOfARunInTheBrowser, ShowsCurvesTimesTimelineAndBottleneck) {
+TEST(PageOfARunInTheBrowser, HasCurvesAndTimeline) {
   const auto folder =
       std::filesystem::temp_directory_path() / ("millrace_run_" + std::to_string(::getpid()));
   std::filesystem::create_directories(folder);

@@ -172,7 +172,7 @@ void kill_ranks(std::uint32_t number, const Job& job) {
   });
 }
 
-TEST(Campaign, AKilledRankIsNamedByEverySurvivorWithinTwoSeconds) {
+TEST(Campaign, KilledRank_SurvivorsNameItInTwoSeconds) {
   for (const char* link : {"--endpoint shm", "--endpoint ipc"})
     kill_ranks(rounds(2), {.flags = std::string("--grace 20 ") + link});
 }
@@ -268,7 +268,7 @@ TEST(Terminations, EndWith143AndACheckpointThatResumes) {
     terminate_at_random(train, rounds(2));
 }
 
-TEST(Campaign, ARankThatIsTenTimesSlowerIsNoFalseAlarm) {
+TEST(Campaign, RankTenTimesSlower_NoFalseAlarm) {
   // Stopped for nine tenths of the time.
   const std::string job = " -- train --json --batch-size 64 --model mlp:64-8-8-10 --steps " +
                           std::to_string(100 * rounds(1));

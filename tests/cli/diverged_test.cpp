@@ -30,7 +30,7 @@ TEST(Diverged, EndsTrainingWithASentenceAndCodeOne) {
   EXPECT_THAT(outcome.output, Not(HasSubstr("weights")));
 }
 
-TEST(Diverged, TrainingGoesOnAsLongAsItIsAllowedTo) {
+TEST(Diverged, Training_ContinuesUntilTheLimit) {
   const Outcome enough = run(std::string(kDiverging) + "--ranks 2 --max-skipped 60");
   EXPECT_EQ(enough.code, 0) << enough.errors;
   const Outcome few = run(std::string(kDiverging) + "--ranks 2 --max-skipped 7");
@@ -49,7 +49,7 @@ TEST(Diverged, LaunchedRanksAllEndSoAndNobodyIsLost) {
   EXPECT_THAT(outcome.errors, Not(HasSubstr("lost")));
 }
 
-TEST(BatchNormOverOneValue, OfTrain_IsRefusedOrWarnedOf) {
+TEST(BatchNormOverOneValue, Train_RejectsOrWarns) {
   const std::string model =
       "train --model mlp:64-32-10,norm=batch -p 2 -m 32 --steps 2 --batch-size ";
   const Outcome all = run(model + "32");

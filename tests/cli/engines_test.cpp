@@ -81,7 +81,7 @@ TEST(TrainUnderAnEngine, TorchrunVariables_SetTheRank) {
   }
 }
 
-TEST(TrainUnderAnEngine, TorchrunInStep_WarnsOfReadableTraffic) {
+TEST(TrainUnderAnEngine, Torchrun_WarnsOfReadableTraffic) {
   const std::string address = free_address();
   const std::string common =
       "SLURM_PROCID=0 SLURM_NTASKS=1 SLURM_STEP_ID=0 SLURM_JOB_ID=7 "
@@ -117,7 +117,7 @@ TEST(TrainUnderAnEngine, IndexedJobManifest_SetsTheRank) {
   EXPECT_THAT(manifest, HasSubstr("completions: 4"));
 }
 
-TEST(TrainUnderAnEngine, MissingValue_IsNamedByItsVariable) {
+TEST(TrainUnderAnEngine, MissingValue_NamesItsVariable) {
   const auto refused = [](const std::string& variables) {
     return outcomes_of("train --steps 1", {variables})[0];
   };

@@ -150,7 +150,7 @@ TEST(FailedStep, IsNotSavedWithoutARankThatWasKilled) {
 
 constexpr const char* kLong = "train --json --epochs 100000 --batch-size 64";
 
-TEST(FailedStep, OfALaunchThatLosesARankLeavesTheOlderCheckpoints) {
+TEST(FailedStep, LostRank_KeepsOlderCheckpoints) {
   const Folder folder("cli_lost_step");
   const std::string place = folder.path() + "/saved";
   const std::string job = std::string("launch -n 3 -- ") + kLong + " --save " + place;
@@ -167,7 +167,7 @@ TEST(FailedStep, OfALaunchThatLosesARankLeavesTheOlderCheckpoints) {
 }
 
 /// The first update throws the weights so far that no later gradient is finite.
-TEST(FailedStep, OfALaunchThatDivergesIsPrecededByItsCheckpoint) {
+TEST(FailedStep, DivergedLaunch_SavesBefore) {
   const Folder folder("cli_diverged_step");
   const std::string place = folder.path() + "/saved";
   const std::string job =

@@ -6,7 +6,7 @@
 
 #include <gmock/gmock.h>
 
-#include "cli/verb_test.hpp"
+#include "cli/command_test.hpp"
 
 namespace millrace::test {
 namespace {
@@ -16,7 +16,7 @@ using testing::ContainsRegex;
 using testing::EndsWith;
 using testing::HasSubstr;
 
-class FullFolder : public VerbTest {
+class FullFolder : public CommandTest {
  protected:
   /// What the shell prints, with the exit code of its last command.
   static Ran shell(const std::string& script) {
@@ -44,7 +44,7 @@ class FullFolder : public VerbTest {
   }
 
   void SetUp() override {
-    VerbTest::SetUp();
+    CommandTest::SetUp();
     std::filesystem::create_directory(path("full"));
   }
 };

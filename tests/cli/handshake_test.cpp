@@ -75,7 +75,7 @@ TEST(HandShake, DifferentField_ExitsWith78AndItsName) {
   }
 }
 
-TEST(HandShake, AnotherSizeOfTheWorldIsRefusedWithCode78) {
+TEST(HandShake, OtherWorldSize_ExitsWith78) {
   const PrivateDirectory place(temporary());
   Command command(worker(place, 2, 3, "train --steps 1"));
   const std::string said = host_says(place, {}, std::chrono::seconds(2));

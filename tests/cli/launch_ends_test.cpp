@@ -44,7 +44,7 @@ TEST(Launch, KilledRank_IsNamedAndAllEndSoon) {
   }
 }
 
-TEST(Launch, AStoppedRankIsNamedAsHangingWithWhatItDid) {
+TEST(Launch, StoppedRank_IsNamedWithItsAction) {
   Command command(std::string("launch -n 3 --heartbeat-timeout 1.5 --grace 1 ") + kLong);
   const auto workers = command.workers(3);
   ASSERT_EQ(workers.size(), 3U);
@@ -105,7 +105,7 @@ TEST(Launch, AHangUpTerminatesItUnlessItWasIgnoredBefore) {
   }
 }
 
-TEST(Launch, WhatWasIgnoredBeforeStillEndsItsWorkersAtOnce) {
+TEST(Launch, IgnoredSignal_StillEndsWorkers) {
   for (const auto& [signal, code] : {std::pair{SIGINT, 130}, std::pair{SIGTERM, 143}}) {
     Command command(std::string("launch -n 2 --grace 20 ") + kLong, "trap '' INT TERM; ");
     const auto workers = command.workers(2);

@@ -1,5 +1,5 @@
-// Any program under launch: told its place by its environment, supervised as our own verbs are, and
-// named when it never joins.
+// Any program under launch: told its place by its environment, supervised as our own subcommands
+// are, and named when it never joins.
 #include <filesystem>
 #include <future>
 #include <string>
@@ -60,7 +60,7 @@ TEST(LaunchProgram, TrainsToTheWeightsOfOneProcess) {
   }
 }
 
-TEST(LaunchProgram, MeetsWithoutALaunchWhereAnEngineSaysTheSame) {
+TEST(LaunchProgram, LauncherVariables_JoinWithoutLaunch) {
   const PrivateDirectory place(temporary());
   ASSERT_EQ(run("keys -n 2 --out " + place.path() + "/keys").code, 0);
   const std::string job = "MILLRACE_WORLD=2 MILLRACE_RENDEZVOUS=" + free_address() +
@@ -137,7 +137,7 @@ TEST(LaunchProgram, WhoseOptionsComeWithoutTheDashesIsRefused) {
                         "launch -n 2 -- ./train.py --lr ..."));
 }
 
-TEST(LaunchProgram, ThatNeverJoinsIsNamedWhoeverWaitsForIt) {
+TEST(LaunchProgram, MissingRank_IsNamedByEachWaitingRank) {
   const std::string flags = "--join-timeout 3 --grace 3";  // for the other one, on a busy machine
   std::array commands = {Command(launched(2, "0 sleeps", flags)),
                          Command(launched(2, "1 sleeps", flags))};
@@ -231,7 +231,7 @@ struct End {
   const char* last;
 };
 
-TEST(LaunchProgram, EndsAsOurVerbsEndAndLeavesNothing) {
+TEST(LaunchProgram, EndsLikeSubcommandsAndLeavesNothing) {
   for (const auto& [deed, code, last] :
        {End{"fails", 3, "rank 1 ended with exit code 3\n"},
         End{"throws",
@@ -255,7 +255,7 @@ TEST(LaunchProgram, EndsAsOurVerbsEndAndLeavesNothing) {
     }
 }
 
-TEST(LaunchProgram, ThatLetsAHangEscapeItsMainEndsAsAHang) {
+TEST(LaunchProgram, UncaughtHang_ExitsAsAHang) {
   const Outcome outcome =
       run(launched(2, "0 escapes 1 stops", "--endpoint tcp --heartbeat-timeout 1.5 --grace 3"));
 
@@ -264,7 +264,7 @@ TEST(LaunchProgram, ThatLetsAHangEscapeItsMainEndsAsAHang) {
   EXPECT_THAT(outcome.errors, EndsWith("rank 1 was stopped (signal 19) and did not go on\n"));
 }
 
-TEST(LaunchProgram, WhoseOwnFieldDiffersIsRefusedWithItsName) {
+TEST(LaunchProgram, CustomFieldDiffers_IsRejectedByName) {
   const Outcome outcome = run(launched(2, "1 differs"));
 
   EXPECT_EQ(outcome.code, 78);

@@ -65,7 +65,7 @@ TEST(Launch, DataParallelReplicas_SameBits) {
   EXPECT_EQ(hash_of(run("launch -n 4 --endpoint mixed -- " + job + "-d 4 -m 2")), one);
 }
 
-TEST(Launch, RefusesCopiesThatTheProcessesAreNotSharedOutTo) {
+TEST(Launch, UnevenReplicas_AreRejected) {
   EXPECT_THAT(run("launch -n 3 -- train -d 2").errors,
               HasSubstr("-d 2: 3 processes are not shared evenly by the replicas"));
 }
@@ -96,7 +96,7 @@ TEST(Launch, SharesTheMemoryThatThePlanForetells) {
 }
 
 /// Five stages of nine layers: edges to neighbours' neighbours, and tensors with several users.
-TEST(Launch, GivesTheBitsOfOneProcessForAModelWithBranches) {
+TEST(Launch, BranchedModel_HasBitsOfOneProcess) {
   const std::string branches =
       std::string(test::kThreeSteps) + " --model mlp:64-24-24-24-24-10,residual,dropout=0.1";
   const std::string one = hash_of(run(branches + " -p 1 --executor sequential"));

@@ -7,7 +7,7 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
-#include "cli/verb_test.hpp"
+#include "cli/command_test.hpp"
 
 namespace millrace::test {
 namespace {
@@ -21,11 +21,11 @@ std::string hash_in(const Ran& ran) {
   return ran.code == 0 ? json_in(ran.text)["weights_hash"].get<std::string>() : ran.text;
 }
 
-class LengthsOption : public VerbTest {
+class LengthsOption : public CommandTest {
  protected:
   /// 100 lines of 5 to 24 characters.
   void SetUp() override {
-    VerbTest::SetUp();
+    CommandTest::SetUp();
     std::string text;
     for (std::size_t i = 0; i < 100; ++i)
       text += std::to_string(10 + i % 90) + std::string(3 + i * 7 % 20, 'x') + "\n";

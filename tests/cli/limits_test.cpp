@@ -8,8 +8,8 @@
 #include <gmock/gmock.h>
 #include <nlohmann/json.hpp>
 
+#include "cli/command_test.hpp"
 #include "cli/launched.hpp"
-#include "cli/verb_test.hpp"
 
 namespace millrace {
 namespace {
@@ -30,15 +30,15 @@ using testing::Not;
 
 constexpr const char* kLong = "-- train --json --epochs 100000 --batch-size 64";
 
-using Limits = test::VerbTest;
+using Limits = test::CommandTest;
 
 TEST_F(Limits, DamagedFiles_ExitWith65) {
   write("cut.json", R"({"format": "millrace plan", "ranks": )");
-  for (const std::string verb : {"verify ", "show ", "simulate ", "train --plan "}) {
-    const Ran damaged = command(verb + path("cut.json"));
-    EXPECT_EQ(damaged.code, 65) << verb << damaged.text;
-    EXPECT_THAT(damaged.text, HasSubstr("cut.json:")) << verb;
-    EXPECT_EQ(command(verb + path("none.json")).code, 2) << verb;
+  for (const std::string subcommand : {"verify ", "show ", "simulate ", "train --plan "}) {
+    const Ran damaged = command(subcommand + path("cut.json"));
+    EXPECT_EQ(damaged.code, 65) << subcommand << damaged.text;
+    EXPECT_THAT(damaged.text, HasSubstr("cut.json:")) << subcommand;
+    EXPECT_EQ(command(subcommand + path("none.json")).code, 2) << subcommand;
   }
   write("ragged.csv", "1,2,0\n1,2,3,1\n");
   write("cut.csv.gz", std::string("\x1f\x8b\x08\x00", 4));
@@ -46,10 +46,10 @@ TEST_F(Limits, DamagedFiles_ExitWith65) {
   write("train-labels-idx1-ubyte", std::string("\0\0\x08\x01\0\0\0\x01\x07", 9));
   for (const std::string& data :
        {"csv:" + path("ragged.csv"), "csv:" + path("cut.csv.gz"), "idx:" + path("")}) {
-    for (const std::string verb : {"train --data ", "launch -n 2 -- train --data "}) {
-      const Ran damaged = command(verb + data);
-      EXPECT_EQ(damaged.code, 65) << verb << damaged.text;
-      EXPECT_THAT(damaged.text, HasSubstr("--data " + data + ": ")) << verb;
+    for (const std::string subcommand : {"train --data ", "launch -n 2 -- train --data "}) {
+      const Ran damaged = command(subcommand + data);
+      EXPECT_EQ(damaged.code, 65) << subcommand << damaged.text;
+      EXPECT_THAT(damaged.text, HasSubstr("--data " + data + ": ")) << subcommand;
     }
   }
   EXPECT_EQ(command("train --data csv:" + path("none.csv")).code, 2);
@@ -57,14 +57,14 @@ TEST_F(Limits, DamagedFiles_ExitWith65) {
 }
 
 TEST_F(Limits, UnreadableConfiguration_IsRejected) {
-  for (const std::string verb : {"train ", "launch -n 2 -- train "}) {
-    const Ran folder = command(verb + "--steps 1 --config " + path(""));
-    EXPECT_EQ(folder.code, 2) << verb;
-    EXPECT_THAT(folder.text, HasSubstr("--config " + path("") + " cannot be read")) << verb;
+  for (const std::string subcommand : {"train ", "launch -n 2 -- train "}) {
+    const Ran folder = command(subcommand + "--steps 1 --config " + path(""));
+    EXPECT_EQ(folder.code, 2) << subcommand;
+    EXPECT_THAT(folder.text, HasSubstr("--config " + path("") + " cannot be read")) << subcommand;
   }
 }
 
-/// Every verb with each file that it reads, which FILE stands for.
+/// Every subcommand with each file that it reads, which FILE stands for.
 const std::vector<std::string> kReaders = {"import FILE",
                                            "verify ./FILE",
                                            "split FILE -p 2",
@@ -87,7 +87,7 @@ TEST_F(Limits, OfADeviceNothingIsRead) {
   }
 }
 
-TEST_F(Limits, OfAFileOnlyTheBytesOfItsKindAreRead) {
+TEST_F(Limits, LargeFile_ReadsOnlyItsKindsLimit) {
   std::ofstream(path("large")).close();
   std::filesystem::resize_file(path("large"), (std::uintmax_t{256} << 20U) + 1);
   EXPECT_THAT(command("simulate 1f1b --costs " + path("large")).text,

@@ -29,7 +29,7 @@ std::string weights_of(const Outcome& outcome) {
   return outcome.code == 0 ? nlohmann::json::parse(outcome.output).at("weights_hash") : "";
 }
 
-TEST(ManyRanks, MeetAndTrainOnFewCoresOverEveryLink) {
+TEST(ManyRanks, TrainOnFewCores_OverEveryBackend) {
   const std::string alone = weights_of(test::run(work() + " --ranks " + ranks()));
   for (const std::string link : {"shm", "ipc", "tcp"})
     EXPECT_EQ(

@@ -1,10 +1,11 @@
-// From a run to a prediction: what train --profile writes is what the plan verbs compute with.
+// From a run to a prediction: what train --profile writes is what the plan subcommands compute
+// with.
 #include <cmath>
 
 #include <gmock/gmock.h>
 #include <nlohmann/json.hpp>
 
-#include "cli/verb_test.hpp"
+#include "cli/command_test.hpp"
 
 namespace millrace::test {
 namespace {
@@ -13,7 +14,7 @@ using nlohmann::json;
 using testing::HasSubstr;
 using testing::StartsWith;
 
-class MeasuredCosts : public VerbTest {
+class MeasuredCosts : public CommandTest {
  protected:
   /// Trains shortly on two ranks; leaves the costs, the last step's trace and the plan.
   json train() const {

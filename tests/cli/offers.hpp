@@ -1,4 +1,4 @@
-// What the verbs offer, read from their own --help as a person reads it.
+// What the subcommands offer, read from their own --help as a person reads it.
 #pragma once
 
 #include <regex>
@@ -17,9 +17,9 @@ struct Offer {
   std::string name;    ///< "--ranks"
 };
 
-inline std::vector<Offer> offers_of(const std::string& verb) {
+inline std::vector<Offer> offers_of(const std::string& subcommand) {
   static const std::regex kOption("^  (-[A-Za-z])?,?(--[a-z][a-z0-9-]*)?.*$");
-  std::istringstream help(command(verb + " --help").text);
+  std::istringstream help(command(subcommand + " --help").text);
   std::vector<Offer> offers;
   std::smatch found;
   for (std::string line; std::getline(help, line);)
@@ -28,7 +28,7 @@ inline std::vector<Offer> offers_of(const std::string& verb) {
   return offers;
 }
 
-inline std::vector<std::string> verbs() {
+inline std::vector<std::string> subcommands() {
   std::istringstream help(command("--help").text);
   std::vector<std::string> names;
   bool listed = false;
@@ -39,9 +39,9 @@ inline std::vector<std::string> verbs() {
   return names;
 }
 
-inline std::set<std::string> names_of(const std::string& verb) {
+inline std::set<std::string> names_of(const std::string& subcommand) {
   std::set<std::string> names;
-  for (const Offer& offer : offers_of(verb)) names.insert(offer.name);
+  for (const Offer& offer : offers_of(subcommand)) names.insert(offer.name);
   return names;
 }
 

@@ -1,5 +1,5 @@
-// No verb offers what it refuses: every option of every verb's --help is typed once where it makes
-// sense, and is taken.
+// No subcommand offers what it refuses: every option of every subcommand's --help is typed once
+// where it makes sense, and is taken.
 #include "cli/offers.hpp"
 
 #include <map>
@@ -7,7 +7,7 @@
 
 #include <gmock/gmock.h>
 
-#include "cli/verb_test.hpp"
+#include "cli/command_test.hpp"
 #include "support/free_address.hpp"
 
 namespace millrace::test {
@@ -20,13 +20,13 @@ using testing::Not;
 constexpr const char* kText =
     "--model gpt:layers=1,d=8,heads=2,context=8 --data text --batch-size 4 --steps 1 ";
 
-/// What is typed behind a verb, by option.
+/// What is typed behind a subcommand, by option.
 using Lines = std::map<std::string, std::string>;
 
-class Offers : public VerbTest {
+class Offers : public CommandTest {
  protected:
   void SetUp() override {
-    VerbTest::SetUp();
+    CommandTest::SetUp();
     ASSERT_EQ(command("show 1f1b -p 2 -m 2 --csv " + path("s.csv")).code, 0);
     ASSERT_EQ(command("show 1f1b -p 2 -m 2 --plan " + path("plan.json")).code, 0);
     ASSERT_EQ(command("show 1f1b -p 2 -m 2 --trace " + path("trace.json")).code, 0);
@@ -276,7 +276,7 @@ class Offers : public VerbTest {
     return lines;
   }
 
-  [[nodiscard]] std::map<std::string, Lines> lines_by_verb() const {
+  [[nodiscard]] std::map<std::string, Lines> lines_by_subcommand() const {
     const std::string trace = path("trace.json") + " ", costs = path("costs.json") + " --ranks 2 ";
     return {{"list", {{"--json", "--json"}, {"--html", file("--html")}}},
             {"train", train_lines()},
@@ -313,23 +313,25 @@ class Offers : public VerbTest {
 };
 
 TEST_F(Offers, NothingThatIsRefused) {
-  const std::map<std::string, Lines> all = lines_by_verb();
-  for (const std::string& verb : verbs()) {
-    ASSERT_THAT(all, Contains(testing::Key(verb))) << "a verb that this test does not know";
-    const Lines& lines = all.at(verb);
-    for (const Offer& offer : offers_of(verb)) {
+  const std::map<std::string, Lines> all = lines_by_subcommand();
+  for (const std::string& subcommand : subcommands()) {
+    ASSERT_THAT(all, Contains(testing::Key(subcommand)))
+        << "a subcommand that this test does not know";
+    const Lines& lines = all.at(subcommand);
+    for (const Offer& offer : offers_of(subcommand)) {
       if (offer.name == "--help") continue;
       const auto line = lines.find(offer.name);
-      EXPECT_NE(line, lines.end()) << verb << " " << offer.name << ": where does it make sense?";
+      EXPECT_NE(line, lines.end())
+          << subcommand << " " << offer.name << ": where does it make sense?";
       if (line == lines.end()) continue;
       EXPECT_THAT(line->second, HasSubstr(offer.name));
-      const Ran ran = command(verb + " " + line->second);
-      EXPECT_EQ(ran.code, 0) << verb << " " << line->second << ": " << ran.text;
+      const Ran ran = command(subcommand + " " + line->second);
+      EXPECT_EQ(ran.code, 0) << subcommand << " " << line->second << ": " << ran.text;
     }
   }
 }
 
-TEST_F(Offers, NoChoiceOfTheSearchAndNoJsonOfAPicture) {
+TEST_F(Offers, OmitSearchChoicesAndJsonOfDiagrams) {
   for (const std::string option : {"--group",
                                    "--waves",
                                    "--order",

@@ -86,14 +86,14 @@ TEST_F(PartialCheckpoint, IsShownVerifiedAndCompared) {
 }
 
 TEST_F(PartialCheckpoint, Resumed_EndsWithTheSameWeights) {
-  for (const std::string verb : {"train -p 3 --executor sequential",
-                                 "train -p 1 -m 2",
-                                 "train -p 2 --accumulate 6 --schedule gpipe",
-                                 "launch -n 3 -- train"}) {
-    const Ran resumed = command(verb + " --resume " + place_);
+  for (const std::string subcommand : {"train -p 3 --executor sequential",
+                                       "train -p 1 -m 2",
+                                       "train -p 2 --accumulate 6 --schedule gpipe",
+                                       "launch -n 3 -- train"}) {
+    const Ran resumed = command(subcommand + " --resume " + place_);
     EXPECT_EQ(resumed.code, 0) << resumed.text;
-    EXPECT_THAT(resumed.text, Not(HasSubstr("changed micro_batches"))) << verb;
-    EXPECT_THAT(resumed.text, HasSubstr("weights " + weights_)) << verb;
+    EXPECT_THAT(resumed.text, Not(HasSubstr("changed micro_batches"))) << subcommand;
+    EXPECT_THAT(resumed.text, HasSubstr("weights " + weights_)) << subcommand;
   }
 }
 

@@ -8,8 +8,8 @@
 #include <nlohmann/json.hpp>
 
 #include "cli/launched.hpp"
+#include "cli/subcommands.hpp"
 #include "cli/train/side_by_side.hpp"
-#include "cli/verbs.hpp"
 #include "millrace/core/error.hpp"
 #include "millrace/transport/endpoint.hpp"
 #include "millrace/transport/in_process.hpp"
@@ -58,7 +58,7 @@ TEST(Places, OfOneProcessGiveTheBitsOfOneEach) {
   }
 }
 
-TEST(Places, OfProcessesWithKeysOutOfAFolderMeetAllOthers) {
+TEST(Places, KeysFromFolder_EveryRankJoins) {
   const PrivateDirectory place(temporary());
   const std::string keys = place.path() + "/keys";
   ASSERT_EQ(run("keys -n 4 --out " + keys).code, 0);
@@ -141,7 +141,7 @@ std::string told_of(const One& one, const Other& other) {
   return "nothing";
 }
 
-TEST(SideBySide, ThrowsACauseRatherThanWhoOnlyLostAnother) {
+TEST(SideBySide, TwoFailures_ThrowsTheCause) {
   const Error cause("the floor gave way");
   const PeerLost lost("rank 0 was lost");
   const PeerHangs hangs("rank 0 hangs");

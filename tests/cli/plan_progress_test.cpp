@@ -1,4 +1,4 @@
-// What a plan verb that takes long writes while it works, second by second.
+// What a plan subcommand that takes long writes while it works, second by second.
 #include <cstdlib>
 #include <sstream>
 #include <string>
@@ -7,8 +7,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "cli/command_test.hpp"
 #include "cli/plan/progress.hpp"
-#include "cli/verb_test.hpp"
 
 namespace millrace::test {
 
@@ -37,7 +37,7 @@ TEST(PlanProgress, NoTerminal_WritesLessAndLess) {
             "millrace: simulate v-zb, 9 s: making the schedule\n");
 }
 
-TEST(PlanProgress, MovesOneLineOnATerminalAndTakesItAway) {
+TEST(PlanProgress, Terminal_HasOneLineThatIsErased) {
   std::ostringstream stream;
   PlanLine line(stream, true, 1);
 
@@ -60,13 +60,14 @@ std::string with_progress(const std::string& seconds, const std::string& argumen
   return ran.text;
 }
 
-TEST(PlanProgress, EveryPlanVerbSaysWhatItIsAt) {
-  for (const std::string verb :
+TEST(PlanProgress, EverySubcommand_ReportsProgress) {
+  for (const std::string subcommand :
        {"simulate 1f1b", "verify 1f1b", "show 1f1b", "compare 1f1b,gpipe", "search -p 2 -m 2"}) {
-    const std::string opening = "millrace: " + verb.substr(0, verb.find(' '));
+    const std::string opening = "millrace: " + subcommand.substr(0, subcommand.find(' '));
 
-    EXPECT_EQ(with_progress("0", verb).rfind(opening, 0), 0U) << verb;
-    EXPECT_EQ(with_progress("never", verb).find("millrace: "), std::string::npos) << verb;
+    EXPECT_EQ(with_progress("0", subcommand).rfind(opening, 0), 0U) << subcommand;
+    EXPECT_EQ(with_progress("never", subcommand).find("millrace: "), std::string::npos)
+        << subcommand;
   }
 }
 

@@ -51,7 +51,7 @@ std::string weights_of_job() {
   return ran.text.substr(at, 41);
 }
 
-TEST(SaveErrors, FullDisk_EndsTheRunBeforeItsFirstStep) {
+TEST(SaveErrors, FullDisk_EndsBeforeTheFirstStep) {
   const Folder folder("cli_full");
   const std::string place = folder.path() + "/full";
   const Ran stopped = within_no_room(kSavingJob + "-p 2 --save " + place);
@@ -71,7 +71,7 @@ TEST(SaveErrors, FullDisk_EndsTheRunBeforeItsFirstStep) {
   EXPECT_THAT(keys.text, HasSubstr("the keys cannot be written to "));
 }
 
-TEST(SaveErrors, FolderThatCannotBeMade_EndsAllRanksWithOne) {
+TEST(SaveErrors, ReadOnlyFolder_EndsAllRanks) {
   const Folder folder("cli_no_folder");
   const std::string flag = " --save " + folder.write("file", "") + "/saved";
   const Ran ranks = command("launch -n 2 -- " + kSavingJob + flag);

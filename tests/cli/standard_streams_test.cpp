@@ -10,8 +10,8 @@
 #include <gmock/gmock.h>
 #include <nlohmann/json.hpp>
 
+#include "cli/command_test.hpp"
 #include "cli/launched.hpp"
-#include "cli/verb_test.hpp"
 
 namespace millrace {
 namespace {
@@ -28,7 +28,7 @@ constexpr const char* kSmall = "train --ranks 2 --steps 3 --batch-size 32 --micr
 constexpr const char* kMany = "train --json --steps 200 --batch-size 16 --micro-batches 4";
 
 /// Runs the shell's line, in which $M is the command, in a folder of its own.
-class Streams : public test::VerbTest {
+class Streams : public test::CommandTest {
  protected:
   int shell(const std::string& line) const {
     const std::string all =
@@ -76,26 +76,26 @@ class FullPipe {
   std::size_t stuffing_ = 0;
 };
 
-TEST_F(Streams, OutputThatCannotBeWrittenIsAFailureOfEveryVerb) {
-  for (const std::string verb : {"list",
-                                 "list --json",
-                                 "show 1f1b -p 2 -m 2",
-                                 "show 1f1b -p 2 -m 2 --csv -",
-                                 "verify 1f1b -p 2 -m 2",
-                                 "simulate 1f1b -p 2 -m 2",
-                                 "compare 1f1b,gpipe -p 2 -m 2",
-                                 "search -p 2 -m 2",
-                                 "keys -n 1 --out keys",
-                                 "--help",
-                                 "train --json --ranks 2 --steps 2",
-                                 "launch -n 2 -- train --json --steps 2"}) {
+TEST_F(Streams, UnwritableOutput_FailsEverySubcommand) {
+  for (const std::string subcommand : {"list",
+                                       "list --json",
+                                       "show 1f1b -p 2 -m 2",
+                                       "show 1f1b -p 2 -m 2 --csv -",
+                                       "verify 1f1b -p 2 -m 2",
+                                       "simulate 1f1b -p 2 -m 2",
+                                       "compare 1f1b,gpipe -p 2 -m 2",
+                                       "search -p 2 -m 2",
+                                       "keys -n 1 --out keys",
+                                       "--help",
+                                       "train --json --ranks 2 --steps 2",
+                                       "launch -n 2 -- train --json --steps 2"}) {
     for (const auto& [where, why] : {std::pair(">/dev/full", "No space left on device"),
                                      std::pair(">&-", "Bad file descriptor")}) {
-      EXPECT_EQ(shell("$M " + verb + " 2>err " + where), 1) << verb << where;
+      EXPECT_EQ(shell("$M " + subcommand + " 2>err " + where), 1) << subcommand << where;
       EXPECT_THAT(
           read("err"),
           HasSubstr(std::string("millrace: standard output cannot be written: ") + why + "\n"))
-          << verb << where;
+          << subcommand << where;
       shell("rm -rf keys");
     }
   }
@@ -125,11 +125,11 @@ TEST_F(Streams, ALaunchTrainsWhicheverStreamsAreClosed) {
     EXPECT_EQ(shell(job + closed), 1) << closed;
 }
 
-TEST_F(Streams, AReaderOfProgressThatDoesNotReadDelaysNoResult) {
+TEST_F(Streams, BlockedProgressReader_DelaysNoResult) {
   const FullPipe pipe;
-  for (const std::string verb : {"", "launch -n 2 -- "}) {
-    ASSERT_EQ(shell("$M " + verb + kMany + " >out 2>&" + pipe.writer()), 0) << verb;
-    EXPECT_EQ(json::parse(read("out"))["updates"], 200) << verb;
+  for (const std::string subcommand : {"", "launch -n 2 -- "}) {
+    ASSERT_EQ(shell("$M " + subcommand + kMany + " >out 2>&" + pipe.writer()), 0) << subcommand;
+    EXPECT_EQ(json::parse(read("out"))["updates"], 200) << subcommand;
   }
 }
 
@@ -189,27 +189,27 @@ TEST_F(Streams, ResultsWaitForTheirReader) {
 }
 
 TEST_F(Streams, Results_ComeBeforeFiles) {
-  for (const std::string verb : {"", "launch -n 2 -- "}) {
-    EXPECT_EQ(shell("$M " + verb + kSmall +
+  for (const std::string subcommand : {"", "launch -n 2 -- "}) {
+    EXPECT_EQ(shell("$M " + subcommand + kSmall +
                     "--trace /dev/full --svg a.svg --profile /dev/full"
                     " >out 2>err"),
               1);
 
-    EXPECT_THAT(read("out"), HasSubstr("test accuracy ")) << verb;
+    EXPECT_THAT(read("out"), HasSubstr("test accuracy ")) << subcommand;
     EXPECT_THAT(read("err"),
                 HasSubstr("millrace: --trace /dev/full cannot be written: No space left on device; "
                           "--profile /dev/full cannot be written: No space left on device\n"))
-        << verb;
-    EXPECT_THAT(read("a.svg"), HasSubstr("</svg>")) << verb;
+        << subcommand;
+    EXPECT_THAT(read("a.svg"), HasSubstr("</svg>")) << subcommand;
   }
   EXPECT_EQ(shell("$M simulate 1f1b -p 2 -m 2 --svg /dev/full --csv a.csv >out 2>err"), 1);
   EXPECT_THAT(read("out"), HasSubstr("makespan"));
   EXPECT_THAT(read("a.csv"), HasSubstr("0F0"));
 }
 
-TEST_F(Streams, AFileThatMayNotGrowIsNamedAndLeavesNothing) {
-  for (const std::string verb : {"", "launch -n 2 -- "}) {
-    shell("ulimit -f 8; $M " + verb + kSmall + "--trace t.json 2>err | cat >out");
+TEST_F(Streams, FileSizeLimit_NamesFileLeavesNone) {
+  for (const std::string subcommand : {"", "launch -n 2 -- "}) {
+    shell("ulimit -f 8; $M " + subcommand + kSmall + "--trace t.json 2>err | cat >out");
 
     EXPECT_THAT(read("out"), HasSubstr("test accuracy "));
     EXPECT_THAT(read("err"), HasSubstr("millrace: --trace t.json cannot be written: "));

@@ -1,12 +1,12 @@
-// What the plan verbs say of a step with several copies of the pipeline, several passes and a tree
-// of sums.
+// What the plan subcommands say of a step with several copies of the pipeline, several passes and a
+// tree of sums.
 #include <algorithm>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
-#include "cli/verb_test.hpp"
+#include "cli/command_test.hpp"
 
 namespace millrace::test {
 namespace {
@@ -17,7 +17,7 @@ using testing::HasSubstr;
 using testing::Not;
 using testing::StartsWith;
 
-class StepsOfCopies : public VerbTest {};
+class StepsOfCopies : public CommandTest {};
 
 TEST_F(StepsOfCopies, AllReduce_OverlapsWithPasses) {
   const std::string job = "1f1b -p 2 -m 2 -d 2 --gradient-bytes 4 --bandwidth 1";
@@ -107,7 +107,8 @@ TEST_F(StepsOfCopies, SeveralPasses_ReduceAfterTheLast) {
                     Not(HasSubstr("\nspan"))));
   EXPECT_TRUE(figures["span"].is_null());
   EXPECT_THAT(command("show " + job).text, HasSubstr("the last of 3 passes; step 31\n"));
-  EXPECT_THAT(command("compare 1f1b,gpipe -p 2 -m 2 --accumulate 3").text, HasSubstr("  27     -  "));
+  EXPECT_THAT(command("compare 1f1b,gpipe -p 2 -m 2 --accumulate 3").text,
+              HasSubstr("  27     -  "));
   EXPECT_FALSE(json::parse(command("simulate 1f1b --json").text).contains("accumulate"));
 }
 

@@ -10,7 +10,7 @@
 namespace millrace::cli {
 namespace {
 
-TEST(StopRequest, IsTheFirstSignalHoweverOftenOneComesAtOnce) {
+TEST(StopRequest, SignalsAtOnce_KeepTheFirst) {
   StopRequest request;
   EXPECT_EQ(request.signal(), 0);
   request.note(SIGTERM);
@@ -21,7 +21,7 @@ TEST(StopRequest, IsTheFirstSignalHoweverOftenOneComesAtOnce) {
   EXPECT_EQ(request.signal(), 0);
 }
 
-TEST(StopRequest, EndsTheProcessWhereItComesAgainASecondLater) {
+TEST(StopRequest, SecondSignal_EndsTheProcess) {
   const auto insist = [] {
     StopRequest request;
     request.note(SIGTERM);

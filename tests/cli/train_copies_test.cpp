@@ -5,7 +5,7 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
-#include "cli/verb_test.hpp"
+#include "cli/command_test.hpp"
 
 namespace millrace::test {
 namespace {
@@ -18,7 +18,7 @@ using testing::Not;
 const std::string kCopiesJob =
     "train --model mlp:64-24-20-16-10,dropout=0.1 --batch-size 100 --json ";
 
-class TrainCopies : public VerbTest {};
+class TrainCopies : public CommandTest {};
 
 TEST_F(TrainCopies, ShareMiniBatchesWithTheSameBits) {
   const std::string job = kCopiesJob + "--steps 15 ";
@@ -69,7 +69,8 @@ TEST_F(TrainCopies, SayTheBytesThatSpreadingTheOptimizerSaves) {
   EXPECT_EQ(spread["weights_hash"], whole["weights_hash"]);
   EXPECT_THAT(
       command(job + "--shard-optimizer").text,
-      HasSubstr("optimizer state and master weights: at most 65536 bytes per rank (predicted 65536)\n"));
+      HasSubstr(
+          "optimizer state and master weights: at most 65536 bytes per rank (predicted 65536)\n"));
 }
 
 TEST_F(TrainCopies, OtherReplicaCount_ResumesInSavedOrder) {

@@ -1,4 +1,5 @@
-// The verb train as a user meets it: the program is run, and what it prints and returns is read.
+// The subcommand train as a user meets it: the program is run, and what it prints and returns is
+// read.
 #include <algorithm>
 #include <array>
 #include <cstdio>
@@ -125,7 +126,7 @@ TEST(Train, Results_BeginWithAccuracySpeedAndBubble) {
                             "bubble [0-9.]+ %, simulated [0-9.]+ % with a core per rank.*\n"));
 }
 
-TEST(Train, RanksThatAreNotTyped_AreThoseOfTheMachine) {
+TEST(Train, UntypedRanks_DependOnTheMachine) {
   const auto cores = static_cast<int>(std::thread::hardware_concurrency());
   const int ranks = std::clamp(cores, 2, 4);
   const std::string flags = "--model mlp:64-24-20-16-10 --steps 3 ";
@@ -354,7 +355,8 @@ TEST(Train, BadInput_ExitsWith2) {
            Case{"--model mlp:64-32-5", "has 5 classes, but --data digits has 10"},
            Case{"--schedule 1f1bb", "1f1b"},
            Case{"-v 2", "-v 2: schedule 1f1b has one stage per rank"},
-           Case{"--executor ranksx", "--executor ranksx: must be one of flow-graph, ranks, sequential"},
+           Case{"--executor ranksx",
+                "--executor ranksx: must be one of flow-graph, ranks, sequential"},
            Case{"--optimizer adm", "known are sgd, momentum, nesterov, adam, adamw, lamb, lion"},
            Case{"--lr-schedule step:evry=1", "--lr-schedule step:evry=1: unknown setting 'evry'"},
            Case{"--parameters layers.0.*",

@@ -1,13 +1,13 @@
-// One vocabulary: what the verbs' own --help says, read as a person reads it. A letter means the
-// same in every subcommand.
+// One vocabulary: what the subcommands' own --help says, read as a person reads it. A letter means
+// the same in every subcommand.
 #include <map>
 #include <string>
 #include <vector>
 
 #include <gmock/gmock.h>
 
+#include "cli/command_test.hpp"
 #include "cli/offers.hpp"
-#include "cli/verb_test.hpp"
 
 namespace millrace::test {
 namespace {
@@ -19,19 +19,19 @@ using testing::IsSupersetOf;
 using testing::Not;
 using testing::StartsWith;
 
-TEST(Vocabulary, ALetterMeansTheSameInEveryVerb) {
+TEST(Vocabulary, Letter_HasOneMeaning) {
   std::map<std::string, std::string> meaning, letter;
-  std::vector<std::string> all = verbs();
+  std::vector<std::string> all = subcommands();
   ASSERT_THAT(all, IsSupersetOf({"list", "show", "simulate", "train", "launch", "keys", "doctor"}));
   all.emplace_back("launch -- train");
-  for (const std::string& verb : all)
-    for (const Offer& offer : offers_of(verb)) {
-      EXPECT_FALSE(offer.name.empty()) << verb << " " << offer.letter << " has no long name";
+  for (const std::string& subcommand : all)
+    for (const Offer& offer : offers_of(subcommand)) {
+      EXPECT_FALSE(offer.name.empty()) << subcommand << " " << offer.letter << " has no long name";
       EXPECT_EQ(letter.emplace(offer.name, offer.letter).first->second, offer.letter)
-          << verb << " " << offer.name;
+          << subcommand << " " << offer.name;
       if (offer.letter.empty()) continue;
       EXPECT_EQ(meaning.emplace(offer.letter, offer.name).first->second, offer.name)
-          << verb << " " << offer.letter;
+          << subcommand << " " << offer.letter;
     }
   const std::map<std::string, std::string> words = {{"-d", "--data-parallel"},
                                                     {"-p", "--ranks"},
@@ -44,9 +44,10 @@ TEST(Vocabulary, ALetterMeansTheSameInEveryVerb) {
 }
 
 TEST(Vocabulary, LettersAndNamesAskForTheSame) {
-  for (const std::string verb : {"simulate", "verify", "show"})
-    EXPECT_EQ(command(verb + " seq-vpp -p 4 -m 6 -v 3 -q 2").text,
-              command(verb + " seq-vpp --ranks 4 --micro-batches=6 --chunks 3 --slices 2").text);
+  for (const std::string subcommand : {"simulate", "verify", "show"})
+    EXPECT_EQ(
+        command(subcommand + " seq-vpp -p 4 -m 6 -v 3 -q 2").text,
+        command(subcommand + " seq-vpp --ranks 4 --micro-batches=6 --chunks 3 --slices 2").text);
   const std::string job = "train --model mlp:64-8-8-8-10 --steps 2 --schedule interleaved --json ";
   const auto hash = [](const std::string& text) {
     return text.substr(text.find("weights_hash"), 50);

@@ -30,7 +30,7 @@ std::vector<std::string> words(std::size_t longest) {
   return all;
 }
 
-TEST(EditDistance, IsItsDefinitionOnEveryPairOfShortWords) {
+TEST(EditDistance, ShortWords_MatchTheDefinition) {
   const std::vector<std::string> all = words(4);
   for (const std::string& a : all)
     for (const std::string& b : all) ASSERT_EQ(edit_distance(a, b), naive(a, b)) << a << ' ' << b;

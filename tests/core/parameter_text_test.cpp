@@ -26,7 +26,7 @@ TEST(ParameterText, PlainText_StaysAsItIs) {
   EXPECT_EQ(message.text(capitals), "the file {ranks} names ranks");
 }
 
-TEST(InvalidParameter, KeepsTheIdentityWhenItIsCopiedAndWrapped) {
+TEST(InvalidParameter, CopiedAndWrapped_KeepsItsParameters) {
   try {
     try {
       require(false, named("chunks") + " is 0");

@@ -39,7 +39,7 @@ TEST(Random, EveryFieldOfTheKeyChangesTheStream) {
   EXPECT_EQ(blocks.size(), keys.size());
 }
 
-TEST(Random, UniformHasTheMeanAndVarianceOfTheUniformDistribution) {
+TEST(Random, Uniform_HasItsMeanAndVariance) {
   const RandomKey key{.seed = 42};
   constexpr std::uint32_t kDraws = 1U << 16U;
   double sum = 0, squares = 0;

@@ -112,7 +112,7 @@ TEST(Tensor, RefusesTheWrongTypeAndNegativeOrHugeShapes) {
   EXPECT_THROW(Dims({1, 1, 1, 1, 1, 1, 1}), InvalidArgument);
 }
 
-TEST(Tensor, MemoryOfOurOwnHasMarginsThatMayBeRead) {
+TEST(Tensor, OwnMemory_HasReadableMargins) {
   TensorPool pool;
   for (const Tensor& tensor : {Tensor(DType::U8, {77}), pool.make(DType::U8, {77})}) {
     ASSERT_EQ(tensor.margins(), Margins::Whole);

@@ -91,14 +91,14 @@ std::string build_files() {
 std::string faults_of(const std::string& command) {
   std::smatch found;
   const std::regex variable("-D(MILLRACE_[A-Z_]+)"), preset("--preset ([a-z-]+)"),
-      run_verb("^\\./run ([a-z-]+)");
+      run_subcommand("^\\./run ([a-z-]+)");
   for (std::sregex_iterator it(command.begin(), command.end(), variable), end; it != end; ++it)
     if (build_files().find((*it)[1]) == std::string::npos)
       return (*it)[1].str() + ": no CMake option";
   if (std::regex_search(command, found, preset) &&
       contents("CMakePresets.json").find("\"" + found[1].str() + "\"") == std::string::npos)
     return found[1].str() + ": not a preset";
-  if (std::regex_search(command, found, run_verb)) {
+  if (std::regex_search(command, found, run_subcommand)) {
     if (contents("run").find("\n  " + found[1].str() + ")") == std::string::npos)
       return found[1].str() + ": not a command of ./run";
     return found[1] == "train" ? faults_in(words_of(command.substr(6))) : "";

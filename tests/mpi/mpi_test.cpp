@@ -129,7 +129,7 @@ TEST_F(MpiRanks, EndWithoutShutdown_IsLost) {
   process.together();
 }
 
-TEST_F(MpiRanks, AreToldOnAllHowTwoOfThemDiffer) {
+TEST_F(MpiRanks, DifferentSettings_FailOnEveryRank) {
   const bool odd = this_process().number == 1;
   try {
     static_cast<void>(

@@ -167,7 +167,7 @@ TEST(ClosedForms, ZbH1_HasItsBubble) {
   });
 }
 
-TEST(ClosedForms, ZbH2WithFilledLag_HasSpanAndPeak) {
+TEST(ClosedForms, ZbH2FilledLag_HasSpanAndPeak) {
   on_grid([](int p, int m) {
     const bool filled = m >= 2 * p - 1;
     for (const StageTimes& t : kTimes) {
@@ -323,7 +323,7 @@ void expect_sliced(const SlicedEntry& entry, const ScheduleOptions& options) {
         << what << " rank " << r;
 }
 
-TEST(ClosedForms, SlicedLoopsDivideTheBubbleByChunksAndSlices) {
+TEST(ClosedForms, SlicedLoops_DivideTheBubble) {
   on_grid([](int p, int m) {
     for (int v = 1; v <= 4; ++v)
       for (int q = 1; q <= 4; ++q) {

@@ -98,7 +98,7 @@ TEST(CostFile, NewRow_IsReadAndWritten) {
   EXPECT_THAT(complaint(text), HasSubstr("'dummy' is unknown"));
 }
 
-TEST(CostFile, OfBracketsAlone_IsRefusedBeforeItIsBuilt) {
+TEST(CostFile, NestedBrackets_AreRejectedEarly) {
   EXPECT_EQ(complaint(std::string(1U << 20U, '[')),
             "1:65: lists and objects are nested more than 64 deep");
   EXPECT_THAT(complaint(std::string(64, '[') + std::string(64, ']')), HasSubstr("JSON object"));

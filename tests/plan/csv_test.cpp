@@ -162,7 +162,7 @@ TEST(ScheduleCsv, RefusesWhatTheGrammarCannotSay) {
   EXPECT_EQ(message(one(action, 1)), "the pair at 0F0 on rank 0 does not have exactly two halves");
 }
 
-TEST(ScheduleCsv, MutatedIsReadOrRefusedButNeverHalfRead) {
+TEST(ScheduleCsv, Mutated_IsReadOrRejected) {
   mutate(kOneFOneB, "0123456789FIWBSENDRCV_(;),\n ", [](const std::string& text) {
     const ParsedProgram read = read_csv(text);
     ASSERT_NE(read.program.has_value(), !read.diagnostics.empty()) << text;

@@ -76,7 +76,7 @@ TEST(DrawAscii, ColourChangesNoCharacterAndColumnsAreKept) {
   for (std::string row; std::getline(rows, row);) EXPECT_EQ(row.size(), 40U);
 }
 
-TEST(Draw, AForwardOnlyScheduleKeepsNothingForABackwardInAnyPicture) {
+TEST(Draw, ForwardOnly_DrawsNoSavedActivations) {
   const Drawn it = drawn("forward", 3, 4);
 
   const Graph graph(it.program);
@@ -217,7 +217,7 @@ std::vector<std::array<double, 4>> grounds(const std::string& svg) {
   return all;
 }
 
-TEST(DrawSvg, SeveralSchedulesStandUnderOneAnotherOnOneScale) {
+TEST(DrawSvg, SeveralSchedules_ShareOneScale) {
   std::vector<Panel> panels;
   std::vector<double> makespans;
   std::size_t actions = 0;
@@ -263,7 +263,7 @@ TEST(DrawTrace, ReadsBackTheSameTimeline) {
   }
 }
 
-TEST(DrawTrace, HasAThreadPerRankAndAnArrowPerMessage) {
+TEST(DrawTrace, HasThreadPerRankArrowPerMessage) {
   const Drawn it = drawn("1f1b", 4, 8);
 
   const auto events = nlohmann::json::parse(draw_trace(it.program, it.timeline))["traceEvents"];
@@ -303,7 +303,7 @@ TEST(DrawTrace, FaultsOfATraceAreNamed) {
       "1:1: the trace is of 1 rank, the program of 2; the file ends within its list of events");
 }
 
-TEST(DrawTrace, OfOtherRanksThanTheProgram_SaysBothNumbers) {
+TEST(DrawTrace, OtherRankCount_NamesBothNumbers) {
   const Drawn two = drawn("1f1b", 2, 4), four = drawn("1f1b", 4, 4);
 
   EXPECT_EQ(trace_fault(draw_trace(two.program, two.timeline), four.program),

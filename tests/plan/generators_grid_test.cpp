@@ -72,7 +72,7 @@ TEST(Agreement, ZeroBubbleGeneratorsMeetWhereTheirParametersDo) {
     }
 }
 
-TEST(Agreement, SeqPipeWithOneChunkIsSeqOneFOneB) {
+TEST(Agreement, SeqPipeOneChunk_IsSeq1F1B) {
   for (const int p : kRanks)
     for (const int m : telling_micro_batches(p))
       for (int q = 1; q <= 4; ++q) {

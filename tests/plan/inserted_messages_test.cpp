@@ -34,7 +34,7 @@ std::vector<Violation> found_when_written(const Program& program) {
   return all;
 }
 
-TEST(InsertedMessages, AreProvedForEveryScheduleWithoutPairsOrCopies) {
+TEST(InsertedMessages, ScheduleWithoutPairs_IsProven) {
   int proved = 0;
   for (const ScheduleEntry& entry : schedules())
     for (const int p : {1, 2, 3, 4, 6})

@@ -285,7 +285,7 @@ TEST(ListedForms, TheDefaultGroupIsTheListedOne) {
   EXPECT_GT(compared, 200);
 }
 
-TEST(ListedForms, TheLeastLimitOfVZbIsTheListedOne) {
+TEST(ListedForms, VZbLeastLimit_IsListed) {
   const std::string text = "limit >= 2 floor((p+4)/3) chunks for p <= 12";
   ASSERT_NE(find_schedule("v-zb").needs.find(text), std::string_view::npos);
   for (int p = 2; p <= 12; ++p) {

@@ -266,7 +266,7 @@ std::string refusal(const std::function<void()>& call) {
   return "no refusal";
 }
 
-TEST(MalformedPrograms, AreRefusedWithWhatLiesOutsideAndTheBounds) {
+TEST(MalformedPrograms, AreRejectedWithValueAndBounds) {
   Program program = generate("1f1b", {.ranks = 2, .micro_batches = 3});
   program.ranks[1][0].stage = Stage{5};
   const std::string outside =

@@ -19,7 +19,7 @@ Costs two_unit_stages() {
   return costs_of_stages(shape, Cost::unit(shape));
 }
 
-TEST(Costs, OfNothingAreThoseOfFullStagesOfOne) {
+TEST(Costs, Default_IsFullStagesOfOne) {
   const Cost ours = cost_of(kTwoChunks, {}), unit = Cost::unit(kTwoChunks);
   EXPECT_EQ(ours.ticks_per_unit, unit.ticks_per_unit);
   EXPECT_EQ(ours.forward, unit.forward);
@@ -28,7 +28,7 @@ TEST(Costs, OfNothingAreThoseOfFullStagesOfOne) {
   EXPECT_EQ(ours.memory_weight, unit.memory_weight);
 }
 
-TEST(Costs, AreWholeTicksOfTheDecimalsThatWereGiven) {
+TEST(Costs, Decimals_BecomeWholeTicks) {
   const Cost cost = cost_of(kTwoChunks, {.forward = {0.1, 0.25}, .latency = {0.005}});
   EXPECT_EQ(cost.ticks_per_unit, 2000);  // thousandths, of two chunks
   EXPECT_EQ(cost.forward, (std::vector<double>{100, 100, 250, 250}));
@@ -53,7 +53,7 @@ TEST(Costs, InvalidMember_IsNamed) {
             "weight was given, but costs a.json has it too; leave one of them out");
 }
 
-TEST(Costs, ShareTheGradientsOfAFullStageAmongItsChunks) {
+TEST(Costs, FullStageGradients_AreSplitByChunk) {
   const Costs costs{.bandwidth = {4}, .data_parallel = 4, .gradient_bytes = {8, 12}};
   const Cost cost = cost_of(kTwoChunks, costs);
   EXPECT_EQ(cost.data_parallel, 4);

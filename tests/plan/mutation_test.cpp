@@ -40,7 +40,7 @@ bool names(const Program& program, Rule rule) {
   return !violations.empty() && violations.front().rule == rule;
 }
 
-TEST(Mutation, DroppingOrRepeatingAnyActionIsNamedByItsRule) {
+TEST(Mutation, DroppedOrRepeatedAction_NamesItsRule) {
   for (const Program& program : valid_programs())
     for (std::size_t r = 0; r < program.ranks.size(); ++r)
       for (std::size_t i = 0; i < program.ranks[r].size(); i += 3) {
@@ -209,7 +209,7 @@ TEST(Capacity, OfLoopedBreadthFirstIsMicroBatchesPerRank) {
     }
 }
 
-TEST(RandomPrograms, AreJudgedAlikeByVerifySimulateAndTheOracles) {
+TEST(RandomPrograms, VerifySimulateOracles_Agree) {
   int silent = 0;
   for (std::uint64_t seed = 0; seed < 20000; ++seed) {
     RandomKey key;

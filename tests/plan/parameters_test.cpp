@@ -54,7 +54,7 @@ TEST(Parameters, ReadWhatTheyTellAndForgetIt) {
   }
 }
 
-TEST(Parameters, RefuseTextOutOfTheirRangeAndKeepTheirValue) {
+TEST(Parameters, TextOutOfRange_KeepsTheValue) {
   for (const ScheduleParameter& parameter : kScheduleParameters)
     for (const std::string text :
          {"x", "", "1 ", "nan", "2x", "-1", "99999999999999999999999e999"}) {
@@ -72,7 +72,7 @@ TEST(Parameters, RefuseTextOutOfTheirRangeAndKeepTheirValue) {
     }
 }
 
-TEST(Parameters, AreRefusedByEveryScheduleThatDoesNotTakeThem) {
+TEST(Parameters, UnusedParameter_IsRejectedByEverySchedule) {
   for (const ScheduleEntry& entry : schedules())
     for (const ScheduleParameter& parameter : kScheduleParameters) {
       ScheduleOptions options;

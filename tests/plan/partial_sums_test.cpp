@@ -59,7 +59,7 @@ int sums_of(const Program& program) {
   return partial_sums(program, {1}).of_stage.front();
 }
 
-TEST(PartialSums, OfAscendingMicroBatchesAreAStackOfTheLogarithm) {
+TEST(PartialSums, Ascending_HoldLogarithmicStack) {
   for (int m = 1; m <= 130; ++m) {
     std::vector<int> order(static_cast<std::size_t>(m));
     std::iota(order.begin(), order.end(), 0);

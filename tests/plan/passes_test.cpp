@@ -17,7 +17,7 @@ using testing_plan::one_f_one_b;
 using testing_plan::program;
 using testing_plan::straight;
 
-TEST(InsertMessages, PutsBothEndsAtThePointOfTheSender) {
+TEST(InsertMessages, BothEnds_AreAtTheSender) {
   EXPECT_THAT(lines(insert_messages(one_f_one_b(2, 2))),
               ElementsAre("0F0 0SEND_F0 0F1 0SEND_F1 0RECV_B0 0B0 0RECV_B1 0B1",
                           "1RECV_F0 1F0 1RECV_F1 1B0 1SEND_B0 1F1 1B1 1SEND_B1"));

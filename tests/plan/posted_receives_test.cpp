@@ -60,7 +60,7 @@ std::vector<Cost> costs(const Shape& shape) {
   return all;
 }
 
-TEST(PostedReceives, EveryScheduleTakesAsLongWithMessagesAsWithout) {
+TEST(PostedReceives, EverySchedule_TakesTheSameTime) {
   for (const int m : {8, 9})
     for (const Program& compute : catalogue(4, m))
       for (const Cost& cost : costs(compute.shape)) {
@@ -70,7 +70,7 @@ TEST(PostedReceives, EveryScheduleTakesAsLongWithMessagesAsWithout) {
       }
 }
 
-TEST(PostedReceives, TheRankGoesOnUntilTheMessageIsUsed) {
+TEST(PostedReceives, Rank_ContinuesUntilTheMessageIsUsed) {
   // F1 of stage 0 ends at 12 and arrives at 17; meanwhile rank 1 runs B0.
   const Program two = program(straight(2, 2),
                               {"0F0 0SEND_F0 0F1 0SEND_F1 0RECV_B0 0B0 0RECV_B1 0B1",
@@ -168,7 +168,7 @@ Program as_pytorch_lowers(const Program& compute) {
   return result;
 }
 
-TEST(PostedReceives, AFileAsPyTorchLowersItPredictsItsRun) {
+TEST(PostedReceives, PyTorchLoweredFile_PredictsItsRun) {
   for (const Program& compute : catalogue(4, 8)) {
     if (compute.shape.replicas() > 1 || compute.shape.slices > 1) continue;
     const Program written = as_pytorch_lowers(compute);

@@ -45,7 +45,7 @@ TEST(Report, OneFOneBHasTheClosedForms) {
     }
 }
 
-TEST(Report, AStepIsTheMakespanAndWhatComesBesideThePasses) {
+TEST(Report, Step_IsMakespanAndOptimizer) {
   const Program two = one_f_one_b(2, 2);
   Cost cost = Cost::unit(two.shape);
   EXPECT_EQ(report_of(two, cost).step, 9);
@@ -89,7 +89,7 @@ TEST(Report, IdleCausesSumToTheIdleTimeExactly) {
       }
 }
 
-TEST(Report, AtomicPairCountsItsTimeOnceAndItsMemoryTogether) {
+TEST(Report, AtomicPair_CountsTimeOnceMemoryTogether) {
   const Program one = program(straight(1, 2), {"0F0 0B0+ 0F1 0B1"});
   Cost cost = Cost::unit(one.shape);
 
@@ -147,7 +147,7 @@ TEST(CriticalPath, FollowsMessagesBetweenRanks) {
   EXPECT_THAT(path, ElementsAre(0, 2, 3, 1));
 }
 
-TEST(CriticalPath, FollowsTheQueueOfABusyLinkToItsHead) {
+TEST(CriticalPath, BusyLink_IsFollowedToItsHead) {
   // Messages leave at 1, 4, 7 and 10 and take 3 each: 1F3 waits for 0F0 and the whole queue.
   const Program forwards = program(straight(2, 4), {"0F0 0F1 0F2 0F3", "1F0 1F1 1F2 1F3"});
   const Graph graph(forwards);

@@ -20,7 +20,7 @@ Stop after(int last, int& asked) {
   return [last, &asked] { return ++asked > last; };
 }
 
-TEST(StoppedSearch, IsAsGoodAsEveryCandidateThatWasFinished) {
+TEST(StoppedSearch, IsNotWorseThanAFinishedCandidate) {
   double before = std::numeric_limits<double>::infinity();
   for (const int questions : {0, 1, 2, 3, 5, 9, 20, 60, 100, 101, 110, 140}) {
     int asked = 0;
@@ -67,7 +67,7 @@ TEST(StoppedSearch, KeepsWhatTheLocalSearchMetUntilThen) {
   EXPECT_LT(result.best->makespan, seed);
 }
 
-TEST(StoppedSearch, TakesTheCandidatesInTheOrderOfTheirCost) {
+TEST(StoppedSearch, TakesCandidatesByCost) {
   std::vector<std::string> order;
   SearchOptions options{.ranks = 4, .micro_batches = 8, .budget = 0};
   options.progress = [&](const SearchProgress& progress) {
@@ -141,7 +141,7 @@ TEST(VZb, SixtyFourRanks_HasNoBubble) {
   EXPECT_LT(asked, 100);  // a few passes over its 196,608 actions, not thousands
 }
 
-TEST(VZb, EndsAtTheEnvelopeUnderALimitWithoutTryingEveryBlock) {
+TEST(VZb, Limit_EndsAtTheEnvelope) {
   int asked = 0;
   ScheduleOptions options{.ranks = 64, .micro_batches = 512, .memory_limit = 32};
   options.stop = after(1'000'000, asked);

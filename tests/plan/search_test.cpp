@@ -95,7 +95,7 @@ TEST(Search, PaperLimits_IsNotWorse) {
   EXPECT_LE(std::round(rate(options, times) * 1e4), 433);
 }
 
-TEST(Search, IsNotWorseThanAnyCatalogueEntryWithinTheLimit) {
+TEST(Search, IsNotWorseThanTheCatalogue) {
   const Times cases[] = {{}, {.forward = 10, .input = 12, .weight = 8, .latency = 1}};
   for (const Times& times : cases)
     for (const double limit : {3.0, 6.0}) {
@@ -276,7 +276,7 @@ TEST(ParetoFront, SaysTheStepOfSeveralPasses) {
   EXPECT_THAT(front_svg({slow}), testing::HasSubstr("<title>slow: makespan 12, step 24, span 12"));
 }
 
-TEST(ParetoFront, ThePictureHasRoundMarksAndNamesItsPoints) {
+TEST(ParetoFront, Diagram_NamesItsPoints) {
   const std::string svg =
       front_svg({found("slow", 1657.35, 1657.35, 4), found("wide", 1138.2, 1128, 12)});
 
@@ -350,7 +350,7 @@ TEST(Search, CountsWhatReplicasOfOnePipelineGiveEachOther) {
 }
 
 /// Where ranks are unlike, what one of them has to give lies in no step of its own.
-TEST(Search, BoundsTheSpanOfReplicasOnRanksOfDifferentSpeed) {
+TEST(Search, UnequalSpeeds_BoundTheReplicasSpan) {
   SearchOptions options{.ranks = 2, .micro_batches = 4, .objective = Objective::Span};
   options.placement = Placement::mirrored(2);
   options.budget = 500;
@@ -428,7 +428,7 @@ TEST(Search, ProvesTheStepOfAllPasses) {
   EXPECT_EQ(result.lower_bound, result.best->step);
 }
 
-TEST(Search, HasNoSpanOfPassesThatWaitForEachOther) {
+TEST(Search, CyclicPasses_HaveNoSpan) {
   SearchOptions options{.ranks = 2, .micro_batches = 2, .objective = Objective::Span};
   set_costs(options, {.accumulate = 2});
   EXPECT_THAT([&] { (void)search(options); },

@@ -109,7 +109,7 @@ TEST(SharedCores, TwoRanksOnOneCore_Alternate) {
               ElementsAre(Interval{2, 3}, Interval{3, 5}, Interval{7, 8}, Interval{8, 10}));
 }
 
-TEST(SharedCores, AsManyAsRanksOrMoreChangeNoBit) {
+TEST(SharedCores, CoresForAllRanks_ChangeNoBit) {
   for_each_program([](const Program& program) {
     for (const double latency : {0.0, 0.7}) {
       Cost cost = uneven(program.shape, latency);

@@ -84,7 +84,7 @@ TEST(StageGraph, LinkNumbers_ZeroIsTheNeighbour) {
   EXPECT_THAT(indices, ElementsAre(0, 1, 2, 3, 4, 5));
 }
 
-TEST(StageGraph, ALinkHoldsItsEdgesByInputOfTheConsumer) {
+TEST(StageGraph, Link_OrdersEdgesByInput) {
   const StageGraph graph(shape_of(2, {edge(0, 3, 1, 1), edge(0, 0, 1, 2), edge(0, 1, 1, 0)}));
   const auto link =
       graph.link({.op = Op::SendForward, .stage = Stage{0}, .micro_batch = {}, .slice = {}});

@@ -132,7 +132,7 @@ TEST(StageSums, ShareTheLinkInStartOrder) {
   EXPECT_EQ(summed_report(both, cost).sums.exposed, 5);
 }
 
-TEST(StageSums, AreThoseOfTheNaiveReplayForEverySchedule) {
+TEST(StageSums, EverySchedule_EqualsNaiveReplay) {
   int exposed = 0, hidden = 0, replicas = 0;
   for (const Program& compute : summed_programs())
     for (const int copies : {2, 4})
@@ -161,7 +161,7 @@ TEST(StageSums, AreThoseOfTheNaiveReplayForEverySchedule) {
   EXPECT_GT(replicas, 50);
 }
 
-TEST(StageSums, HoldUpNoPassWhereInsertReductionsPutsThem) {
+TEST(StageSums, InsertedReductions_DelayNoPass) {
   for (const Program& compute : summed_programs()) {
     const Program schedule = insert_reductions(compute, 4);
     EXPECT_EQ(insert_reductions(schedule, 4), schedule) << compute.name;

@@ -34,7 +34,7 @@ std::string table_of(const SweepSpace& space, int threads) {
   return text;
 }
 
-TEST(Sweep, HasARowPerCombinationInTheOrderOfTheLists) {
+TEST(Sweep, HasRowPerCombinationInOrder) {
   SweepSpace space;
   space.schedules = {"1f1b", "interleaved"};
   space.ranks = {2, 4};
@@ -109,7 +109,7 @@ TEST(Sweep, SaysWhetherALimitIsKept) {
   SweepSpace space;
   space.schedules = {"gpipe", "1f1b", "zb-auto"};
   space.costs = {{.memory_forward = {3}}};
-  space.limits = {std::nullopt, MemoryLimit{{1}, true}, MemoryLimit{{3}, false}};
+  space.limits = {std::nullopt, MemoryLimit{{1}, {true}}, MemoryLimit{{3}, {false}}};
 
   const std::vector<SweepRow> rows = rows_of(space);
 

@@ -106,7 +106,7 @@ std::size_t least_allocations(const std::vector<std::unique_ptr<Endpoint>>& endp
   return least;
 }
 
-TEST(Allocation, RanksAllocateTheVectorsOfTheirResultsHoweverManyMessages) {
+TEST(Allocation, Ranks_AllocateResultsOnly) {
   for (const int micro_batches : {4, 40}) {
     InProcessHub hub(3);
     std::vector<std::unique_ptr<Endpoint>> endpoints;

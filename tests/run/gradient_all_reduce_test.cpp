@@ -49,7 +49,7 @@ struct SummedCopy {
   GradientAllReduce sum;
 };
 
-TEST(GradientAllReduce, GoesOnWithTheMessagesThatAreThere) {
+TEST(GradientAllReduce, UsesTheMessagesThatArrived) {
   InProcessHub hub(2);
   SummedCopy one(hub, 2, 0), other(hub, 2, 1);
   std::vector<float> expected = one.gradient();

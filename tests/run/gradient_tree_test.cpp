@@ -76,7 +76,7 @@ std::vector<std::size_t> gradient_bytes_of(const ToyPipeline& pipeline) {
   return bytes;
 }
 
-TEST_P(GradientTreeTest, HoldsThePartialSumsThatThePlanSays) {
+TEST_P(GradientTreeTest, HoldsPlannedPartialSums) {
   std::size_t largest = 0;
   for_each_schedule([&](const Program& program) {
     if (program.shape.replicas() > 1 || program.shape.forward_only) return;

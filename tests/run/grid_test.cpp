@@ -95,7 +95,7 @@ std::vector<std::vector<float>> sum_of_copies(const Program& program, int copies
   return sum;
 }
 
-TEST(Grid, EveryCopyHasTheSumOfWhatEachHasAlone) {
+TEST(Grid, EveryReplica_HasTheWholeSum) {
   for (const char* schedule : {"1f1b", "zb-h1", "interleaved", "chimera", "dualpipe"}) {
     SCOPED_TRACE(schedule);
     const Program program = generate(schedule, {.ranks = 2, .micro_batches = 4});

@@ -31,7 +31,7 @@ void run_nested_loop() {
       oneapi::tbb::simple_partitioner());
 }
 
-TEST(FlowGraph, StartsNoPassInsideAnotherOnTheSameThread) {
+TEST(FlowGraph, StartsNoNestedPass) {
   const Program program = generate("zb-h1", {.ranks = 8, .micro_batches = 16});
   ToyPipeline pipeline(program.shape);
   std::atomic<int> passes = 0;

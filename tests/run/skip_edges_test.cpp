@@ -315,7 +315,7 @@ INSTANTIATE_TEST_SUITE_P(All,
                          ::testing::ValuesIn(executors_under_test()),
                          name_of_executor);
 
-TEST_P(SkipEdgesOn, EveryExecutorGivesTheBitsOfTheLoop) {
+TEST_P(SkipEdgesOn, EveryExecutor_HasBitsOfTheLoop) {
   for (const Program& program : programs()) {
     SCOPED_TRACE(program.name);
     ASSERT_TRUE(verify(program).empty());

@@ -130,7 +130,7 @@ TEST_P(TensorCountsTest, WrongCount_NamesThePass) {
         }
 }
 
-TEST_P(TensorCountsTest, DataThatGiveOneUnitLessAreNamed) {
+TEST_P(TensorCountsTest, MissingUnitOfData_IsNamed) {
   data.short_of = MicroBatch{2};
   EXPECT_THAT(fault(), HasSubstr("forward of stage 0, micro-batch 2"));
   EXPECT_THAT(fault(), HasSubstr("its inputs are 0 tensors, wanted 1"));

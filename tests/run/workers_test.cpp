@@ -24,7 +24,7 @@ TEST(WorkersFlowGraph, DoEveryBlockOnce) {
   }
 }
 
-TEST(WorkersFlowGraph, ThrowWhatABlockThrowsAndGoOnWorking) {
+TEST(WorkersFlowGraph, ThrowingBlock_LeavesThemUsable) {
   const auto workers = run::make_workers(2);
   EXPECT_THROW(workers->run(100,
                             [](std::int64_t block) {
@@ -36,7 +36,7 @@ TEST(WorkersFlowGraph, ThrowWhatABlockThrowsAndGoOnWorking) {
   EXPECT_EQ(done, 10);
 }
 
-TEST(WorkersFlowGraph, AreNoneForOneThreadAndRefuseFewer) {
+TEST(WorkersFlowGraph, OneThread_HasNone) {
   EXPECT_EQ(run::make_workers(1), nullptr);
   for (const int threads : {0, -1, 1025})
     EXPECT_THROW((void)run::make_workers(threads), InvalidArgument) << threads;

@@ -10,7 +10,7 @@
 namespace millrace::testing_training {
 namespace {
 
-TEST(GridMatrixSoak, HasTheBitsOfOneProcessInEveryCaseDrawn) {
+TEST(GridMatrixSoak, DrawnCases_HaveBitsOfOneProcess) {
   constexpr std::uint64_t kSeed = 17;
   constexpr std::size_t kCases = 1'000;
   std::cout << kCases << " of " << grid_matrix().cases() << " cases, seed " << kSeed << "\n";

@@ -6,7 +6,7 @@
 namespace millrace {
 namespace {
 
-TEST(GridSoak, TheSearchOverBlocksIsRightForManyRanks) {
+TEST(GridSoak, BlockSearch_IsRightForManyRanks) {
   testing_plan::expect_right_everywhere(find_schedule("v-zb"), 9, 16);
 }
 

@@ -48,7 +48,7 @@ void report(const char* name, const Tally& tally) {
             << tally.longest << " s, missed by the search: " << tally.missed << "\n";
 }
 
-TEST(SearchSoak, MeetsWhatTheSolverProvesWithItsOwnStates) {
+TEST(SearchSoak, MeetsTheSolversProof) {
   for (const auto& [name, placement] :
        {std::pair{"V, 60,000 states", &Placement::vee}, {"loop, 60,000 states", &loop_of_two}}) {
     const Tally tally = solve_all(placement, 12, 60'000);

@@ -6,7 +6,7 @@
 namespace millrace::testing_training {
 namespace {
 
-TEST(UnderSignalsSoak, EveryTrainingHasTheBitsOfAQuietOne) {
+TEST(UnderSignalsSoak, EveryTraining_HasQuietBits) {
   for (const std::string& model : interrupted_models())
     for (const DType precision : {DType::F32, DType::BF16, DType::F16})
       for (const char* executor : {"sequential", "flow-graph", "ranks"})

@@ -224,7 +224,7 @@ Sliced run_slices(Layer& layer,
   return sliced;
 }
 
-TEST(Attention, OfSlicesIsThatOfTheWholeForwardsAndBackwards) {
+TEST(Attention, Slices_EqualTheWhole) {
   constexpr std::int64_t kLength = 150;
   for (const Form& form : kForms) {
     const auto layer = attention_of(form);

@@ -111,7 +111,7 @@ TEST(BatchNormalisation, DeferredStatistics_DoNotDependOnSplit) {
     }
 }
 
-TEST(BatchNormalisation, ImmediateStatisticsTakeOneMicroBatchAfterTheOther) {
+TEST(BatchNormalisation, ImmediateStatistics_FollowMicroBatches) {
   const std::vector<std::int64_t> sizes = {5, 0, 4, 1, 2};
   const auto owner = norm_of("immediate");
   Layer& layer = *owner;

@@ -176,7 +176,7 @@ float gradient_before_fan_out(const std::vector<float>& weights,
 }
 
 /// (1 + 1e8) - 1e8 is 0 in f32, and in the other direction 1.
-TEST(Branches, GradientsAreAddedInTheOrderOfTheUsingLayers) {
+TEST(Branches, Gradients_AreAddedByLayerOrder) {
   EXPECT_EQ(gradient_before_fan_out({1.0F, 1e8F, -1e8F}, DType::F32), 0.0F);
   EXPECT_EQ(gradient_before_fan_out({-1e8F, 1e8F, 1.0F}, DType::F32), 1.0F);
 }
@@ -205,7 +205,7 @@ TEST(Branches, GradientsAreTheCentralDifferences) {
         parts.parameters()[i]->name);
 }
 
-TEST(Branches, EdgesAreNumberedByTheLayersThatUseAndGive) {
+TEST(Branches, Edges_AreNumberedByTheirLayers) {
   const ModelSpec model = branchy(DType::F32);
   EXPECT_THAT(cut_edges(model, std::vector<int>{0, 2, 5, 9}),
               testing::ElementsAre(CutEdge{0, 0, 1, 2},    // the ids, to layer 3
@@ -256,7 +256,7 @@ std::vector<int> segments_of(unsigned chosen, int first, int last) {
   return segments;
 }
 
-TEST_P(BranchesIn, AnyLayersMayRunAgainWithTheSameBits) {
+TEST_P(BranchesIn, RecomputeOfAnyLayers_HasSameBits) {
   const ModelSpec model = branchy(DType::F32, GetParam());
   CutModel whole(model, {0, model.layer_count()});
   const double loss = whole.run();
@@ -275,7 +275,7 @@ TEST_P(BranchesIn, AnyLayersMayRunAgainWithTheSameBits) {
   }
 }
 
-TEST_P(BranchesIn, CountedStashOfAnySegmentsIsThePredictedOne) {
+TEST_P(BranchesIn, CountedStash_IsPredicted) {
   const ModelSpec model = branchy(DType::F32, GetParam());
   CutModel whole(model, {0, model.layer_count()});
   StageModule& stage = whole.stage(0);

@@ -26,7 +26,7 @@ Tensor dropped(std::int64_t first_sample,
   return std::move(dropout->forward(context, TensorList(ones(rows, 33)), stash)[0]);
 }
 
-TEST(Dropout, MaskDoesNotDependOnTheCutIntoMicroBatches) {
+TEST(Dropout, Mask_IsIndependentOfMicroBatches) {
   Tensor whole = dropped(0, 12, 4, 1);
   for (const std::int64_t first : {0, 5, 11})
     EXPECT_TRUE(same_bits(whole.borrow_rows(first, 1), dropped(first, 1, 4, 1)));

@@ -22,7 +22,7 @@ std::vector<std::string> kinds_of(const ModelSpec& model) {
   return kinds;
 }
 
-TEST(GptModel, HasBlocksOfAttentionAndOfAPerceptronBehindNorms) {
+TEST(GptModel, HasAttentionAndPerceptronAfterNorms) {
   const ModelSpec model = parse_model("gpt:layers=1,d=8,heads=2,context=5");
   EXPECT_THAT(kinds_of(model),
               ElementsAre("embedding",

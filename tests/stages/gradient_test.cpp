@@ -10,7 +10,7 @@ namespace {
 
 constexpr UnitSize kSize{.samples = 3, .positions = 4};
 
-TEST(EveryLayer, BackwardInputAndBackwardWeightAreTheCentralDifferences) {
+TEST(EveryLayer, BackwardPasses_AreCentralDifferences) {
   for (const LayerProbe& probe : every_layer(DType::F64))
     for (const UnitSize size : {UnitSize{1, 3}, UnitSize{4, 2}})
       expect_right_gradients(probe, size);

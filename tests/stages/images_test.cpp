@@ -154,7 +154,7 @@ TEST(MaxPooling, IsTheLargestOfItsWindow) {
   }
 }
 
-TEST(MaxPooling, GivesTheGradientToTheFirstOfEqualNumbers) {
+TEST(MaxPooling, EqualNumbers_FirstTakesTheGradient) {
   const auto layer =
       pooling("max_pool", {.height = 2, .width = 2, .channels = 1}, {2, 2, 1, 0}, DType::F32);
   Tensor image(DType::F32, {1, 2, 2, 1});
@@ -182,7 +182,7 @@ TEST(MaxPooling, LetsWhatIsNoNumberWin) {
   }
 }
 
-TEST(AveragePooling, IsTheMeanOfItsWindowWithZerosAround) {
+TEST(AveragePooling, IsTheMeanOfThePaddedWindow) {
   const Tensor images = drawn_images();
   for (const Window& window : pooling_windows()) {
     const auto layer = pooling("average_pool", kImage, window);

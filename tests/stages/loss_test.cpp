@@ -31,7 +31,7 @@ TensorList weighted(Tensor targets, Tensor weights) {
   return list;
 }
 
-TEST(SoftmaxCrossEntropy, EqualLogitsCostTheLogarithmOfTheClasses) {
+TEST(SoftmaxCrossEntropy, EqualLogits_CostLogOfClasses) {
   const Tensor logits = holding<double>({2, 4}, {5, 5, 5, 5, -3, -3, -3, -3});
   const LossResult result = SoftmaxCrossEntropy().measure(
       training_context(), logits, only(holding<std::int32_t>({2}, {0, 3})));
@@ -40,7 +40,7 @@ TEST(SoftmaxCrossEntropy, EqualLogitsCostTheLogarithmOfTheClasses) {
   EXPECT_EQ(result.sum.correct, 1);  // of equal logits the first counts as the prediction
 }
 
-TEST(SoftmaxCrossEntropy, HugeLogitsNeitherOverflowNorLoseTheGradient) {
+TEST(SoftmaxCrossEntropy, HugeLogits_KeepTheGradient) {
   const Tensor logits = holding<float>({2, 2}, {3e38F, -3e38F, 1e4F, 0.0F});
   const LossResult result = SoftmaxCrossEntropy().measure(
       training_context(), logits, only(holding<std::int32_t>({2}, {0, 1})));

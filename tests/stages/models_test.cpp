@@ -21,7 +21,7 @@ std::string described(const char* text) {
   return build_stage(model, whole, 0, 1)->describe();
 }
 
-TEST(ParseModel, EveryLinearMapButTheLastHasItsActivation) {
+TEST(ParseModel, HiddenLinearLayers_HaveActivations) {
   EXPECT_EQ(described("mlp:64-96-10"),
             "layers.0: linear 64->96 with relu\n"
             "layers.1: linear 96->10\n"
@@ -40,7 +40,7 @@ TEST(ParseModel, OptionsAddNormBeforeAndDropoutBehind) {
             "softmax cross entropy\n");
 }
 
-TEST(ParseModel, ResidualAddsWhatCameInWhereWidthsAreEqual) {
+TEST(ParseModel, EqualWidths_ResidualAddsTheInput) {
   EXPECT_EQ(described("mlp:8-6-6-6-2,norm,residual"),
             "layers.0: linear 8->6 with relu\n"
             "layers.1: layer norm of 6\n"
@@ -81,7 +81,7 @@ TEST(ModelSpec, FaultsAreNamed) {
   refused({{"embedding", {{"rows", 3}, {"columns", 2}}}}, "takes i32 ids, got f32 [samples, 4]");
 }
 
-TEST(ModelSpec, KindsOfYourOwnStandBesideTheBuiltIn) {
+TEST(ModelSpec, CustomKinds_JoinTheBuiltIn) {
   ModelSpec model{.inputs = {{DType::F32, {kSamples, 4}, false}}, .layers = {{"twice"}}};
   model.kinds.push_back(
       {"twice",
@@ -94,7 +94,7 @@ TEST(ModelSpec, KindsOfYourOwnStandBesideTheBuiltIn) {
             "layers.0: linear 4->8\nsoftmax cross entropy\n");
 }
 
-TEST(ParseModel, ErrorsNameWhatWasGivenAndTheFormAllowed) {
+TEST(ParseModel, Errors_NameTextAndAllowedForm) {
   const struct {
     const char* text;
     const char* why;

@@ -290,7 +290,7 @@ TEST(StageModule, LayersThatDoNotFitAreNamed) {
                   "layers.1: linear 5->3 takes f32 rows of 5, got f32 [samples, 6]")));
 }
 
-TEST(StageModule, AWiringThatNamesATensorThatIsNoneIsRefused) {
+TEST(StageModule, WiringOfUnknownTensor_IsRejected) {
   const TensorType rows{DType::F32, {kSamples, 4}, false};
   using Source = StageWiring::Source;
   for (const Source& wrong : {Source{.layer = 1},

@@ -10,7 +10,7 @@
 namespace millrace {
 namespace {
 
-TEST(TrainingOperations, CountNoGradientByTheInputsOfTheModel) {
+TEST(TrainingOperations, OmitGradientsOfModelInputs) {
   const double first = 2.0 * 784 * 512, second = 2.0 * 512 * 512, last = 2.0 * 512 * 10;
   EXPECT_EQ(training_operations(parse_model("mlp:784-512-512-10"), {.samples = 1}),
             2 * first + 3 * (second + last));

@@ -173,7 +173,7 @@ TEST(Products, Bf16Operands_AreRounded) {
   EXPECT_EQ(c, std::vector<float>(c.size(), rounds ? 256.0F : 256.5F));
 }
 
-TEST(Products, TheLibrariesOfTheBuildAreNamedWithTheirVersions) {
+TEST(Products, Libraries_AreNamedWithVersions) {
   const std::string names = product_libraries();
   EXPECT_NE(names.find("Eigen 3.4."), std::string::npos) << names;
   EXPECT_EQ(names.find("oneDNN ") == 0, kOneDnn) << names;

@@ -120,7 +120,7 @@ TEST(Slices, OfASequenceGiveTheBitsOfTheWhole) {
     }
 }
 
-TEST(Slices, OfAnEvaluationSeeTheEarlierOnesAndLeaveNothing) {
+TEST(Slices, Evaluation_SeesEarlierOnesKeepsNothing) {
   const Flow whole = run({kLength}, false, false);
   EXPECT_TRUE(same_bits(run({2, 3, 2}, false, false).outputs, whole.outputs));
 }

@@ -130,7 +130,7 @@ INSTANTIATE_TEST_SUITE_P(Workers,
                                          Case{"mlp:784-512-256-10", 512, DType::BF16}),
                          [](const auto& of) { return "Case" + std::to_string(of.index); });
 
-TEST(Workers, ShareProductsInBlocksThatGiveWhatOneThreadGives) {
+TEST(Workers, SharedProducts_HaveBitsOfOneThread) {
   TensorPool pool;
   for (const DType factors : {DType::F32, DType::BF16})
     for (const bool a_turned : {false, true})

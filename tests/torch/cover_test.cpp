@@ -56,7 +56,7 @@ TEST(TorchMatrix, CountsWhatIsLeftOut) {
   EXPECT_EQ(torch_matrix().all().size(), torch_matrix().cases());
 }
 
-TEST(TorchMatrix, KnowsWhichSchedulesAddInAnOrderOfTheirOwn) {
+TEST(TorchMatrix, KnowsSchedulesWithCustomOrder) {
   for (const std::string& schedule : schedules_that_train()) {
     const Program program = program_of({.schedule = schedule, .ranks = 4});
     EXPECT_EQ(accumulation(program).ascending, !has_own_order(schedule)) << schedule;
@@ -73,7 +73,7 @@ TEST(TorchMatrix, AnOrderOfItsOwnHasOtherBits) {
     }
 }
 
-TEST(TorchMatrix, LeavesOutRunningMeansOfCopiesBecauseTheyAreRefused) {
+TEST(TorchMatrix, OmitsRunningMeansOfReplicas) {
   EXPECT_THAT([] { (void)run({.model = "resnet", .schedule = "chimera", .ranks = 2}); },
               testing::ThrowsMessage<InvalidArgument>(testing::HasSubstr("running_mean")));
 }

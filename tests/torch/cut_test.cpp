@@ -60,7 +60,7 @@ TEST(TorchCut, ByTimeLeavesASlowModuleAlone) {
   EXPECT_THAT(cut_by_time(early, light_loss, false), ElementsAre(0, 1, 4));
 }
 
-TEST(TorchCut, ByTimeCountsTheLossWhereThereAreTargets) {
+TEST(TorchCut, ByTime_CountsTheLoss) {
   const torch::nn::Sequential model(Labour(), narrow(), narrow(), narrow());
 
   EXPECT_THAT(cut_by_time(model, heavy_loss, false), ElementsAre(0, 1, 4));

@@ -131,14 +131,14 @@ TEST(TorchLossWeight, LetsFitTrainOnRaggedLines) {
   EXPECT_LT(report.epochs.back().mean_loss(), report.epochs.front().mean_loss());
 }
 
-TEST(TorchLossWeight, OfAUnitMustBeWhatTheLossReports) {
+TEST(TorchLossWeight, MustEqualTheReportedWeight) {
   EXPECT_EQ(failure_with(tokens_in), "no failure");
   EXPECT_THAT(failure_with(
                   [](const std::vector<torch::Tensor>& targets) { return tokens_in(targets) + 1; }),
               HasSubstr("the loss of the unit weighed"));
 }
 
-TEST(TorchLossWeight, IsAskedForWhereALossIsNotWeighedBySamples) {
+TEST(TorchLossWeight, IsNeededForOtherWeights) {
   EXPECT_THAT(failure_with({}), HasSubstr("StageBody::loss_weight"));
 }
 

@@ -28,7 +28,7 @@ std::vector<UnitSize> sizes_of(const Sentences& data) {
   return sizes;
 }
 
-TEST(TorchStash, IsPredictedOnceUnitsOfEverySizeHaveRun) {
+TEST(TorchStash, IsPredictedAfterEveryUnitSize) {
   for (const char* schedule : {"1f1b", "gpipe", "zb-h1"})
     for (const bool recompute : {false, true}) {
       const Program plain = generate(schedule, {.ranks = 2, .micro_batches = kKeptParts});
@@ -46,7 +46,7 @@ TEST(TorchStash, IsPredictedOnceUnitsOfEverySizeHaveRun) {
     }
 }
 
-TEST(TorchStash, OfASizeThatNeverRanGrowsWithSamplesAndPositions) {
+TEST(TorchStash, UnseenSize_ScalesWithSamplesAndPositions) {
   const torch::nn::Sequential model = small_gpt();
   Sentences data(1);  // of three samples
   Trainer trainer({generate("1f1b", {.ranks = 1, .micro_batches = 1})},

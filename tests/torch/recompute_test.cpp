@@ -132,7 +132,7 @@ TEST(TorchRecompute, PlainAutogradBits_RunningMeansOnce) {
       }
 }
 
-TEST(TorchDropout, IsTheIdentityInEvaluationAndRefusesARateOfOne) {
+TEST(TorchDropout, Evaluation_IsTheIdentity) {
   TorchDropout dropout(0.5, 1);
   dropout->eval();
   const auto x = torch::randn({2, 3});
@@ -161,7 +161,7 @@ torch::nn::Sequential drawing() {
       torch::nn::Linear(3, 8), torch::nn::Dropout(0.5), torch::nn::Linear(8, 2));
 }
 
-TEST(TorchRandom, RefusesAModuleThatDrawsFromTheGeneratorOfTheProcess) {
+TEST(TorchRandom, GlobalGenerator_IsRejected) {
   const torch::nn::Sequential model = drawing();
   try {
     train(generate("1f1b", {.ranks = 2, .micro_batches = kParts}), model, "ranks");
@@ -198,7 +198,7 @@ std::size_t peak_of(const Program& program, int width, std::size_t rank) {
   return trainer.step(units, data.weight).peak_stash_bytes.at(rank);
 }
 
-TEST(TorchStash, CountsWhatTheGraphHoldsAndLessWithRecompute) {
+TEST(TorchStash, CountsTheGraphLessWithRecompute) {
   constexpr int kWide = 1000;
   constexpr std::size_t kRows = 2 + 3 + 4 + 2;
   constexpr std::size_t kHidden = kRows * kWide * sizeof(float);
@@ -214,7 +214,7 @@ TEST(TorchStash, CountsWhatTheGraphHoldsAndLessWithRecompute) {
   EXPECT_LE(peak_of(two, kWide, 1), 2 * kHidden + kRows * 64);
 }
 
-TEST(TorchStash, DoesNotCountWhatOnlyTheNextStageHolds) {
+TEST(TorchStash, OmitsWhatTheNextStageHolds) {
   const Program two = generate("gpipe", {.ranks = 2, .micro_batches = kParts});
   const torch::nn::Sequential model(torch::nn::Linear(3, 1000), torch::nn::Linear(1000, 2));
   Trainer trainer({two}, torch_pipeline(model, distance, 2), options_of("sequential"));

@@ -145,7 +145,7 @@ struct PlacedImpl : torch::nn::Module {
 };
 TORCH_MODULE(Placed);
 
-TEST(TorchRegistered, WholeNumbersWithoutRunningMeansStayTheModulesOwn) {
+TEST(TorchRegistered, IntegerBuffers_StayTheModules) {
   for (const bool has_means : {false, true}) {
     const torch::nn::Sequential model(torch::nn::Linear(2, 4), Placed(has_means));
     Trainer trainer = registered_trainer(model, {});

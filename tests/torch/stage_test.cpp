@@ -179,7 +179,7 @@ TEST(TorchStage, GivesEveryInputAGradientOfItsOwn) {
   EXPECT_THAT(given[1].as<float>(), testing::Each(1.0F));
 }
 
-TEST(TorchStage, NamesParametersGloballyAndLetsTheStateBeTheModule) {
+TEST(TorchStage, GlobalNames_StateIsTheModule) {
   const torch::nn::Sequential model = two_layers();
   Trainer trainer = trainer_of(model);
 
@@ -201,7 +201,7 @@ TEST(TorchStage, NamesTheParameterThatAModuleMovedElsewhere) {
       AllOf(HasSubstr("stage 1"), HasSubstr("'layers.1.weight' is no longer in the memory")));
 }
 
-TEST(TorchStage, NamesTheParameterWhoseGradientWasSetToNone) {
+TEST(TorchStage, GradientSetToNone_NamesTheParameter) {
   const torch::nn::Sequential model = two_layers();
   Trainer trainer = trainer_of(model);
 
@@ -229,7 +229,7 @@ TEST(TorchStage, Exception_IsOneLine) {
   EXPECT_EQ(failure_of(trainer), "no failure");
 }
 
-TEST(TorchStage, MakesOneLineOfShapesThatDoNotFit) {
+TEST(TorchStage, UnfitShapes_AreOneLine) {
   torch::nn::Sequential model(torch::nn::Linear(2, 3), torch::nn::Linear(4, 1));
   Trainer trainer = trainer_of(model);
 
@@ -312,7 +312,7 @@ TEST(TorchStage, RunsEveryPassWithOneThread) {
   EXPECT_EQ(counts->most, 1);
 }
 
-TEST(TorchStage, KeepsRunningMeansAsStatisticsThatTakeUnitAfterUnit) {
+TEST(TorchStage, RunningMeans_AreStatisticsInOrder) {
   const auto model_of = [] {
     torch::manual_seed(2);
     return torch::nn::Sequential(
@@ -380,7 +380,7 @@ TEST(TorchPipeline, RefusesParametersThatCannotBeTrained) {
   EXPECT_THAT(refusal(model, 2), HasSubstr("parameter 'layers.1.weight' must be f32"));
 }
 
-TEST(TorchPipeline, CutsEvenlyByParametersOrWhereItIsTold) {
+TEST(TorchPipeline, SplitsEvenlyOrAsGiven) {
   const torch::nn::Sequential model(torch::nn::Linear(2, 2),
                                     torch::nn::Linear(2, 2),
                                     torch::nn::Linear(2, 2),

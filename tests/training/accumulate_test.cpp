@@ -140,7 +140,7 @@ TEST(AccumulateOnProcesses, GivesTheBitsOfOnePass) {
     }
 }
 
-TEST(AccumulateInHalfPrecision, OverflowingSteps_HaveBitsOfOnePass) {
+TEST(AccumulateInHalfPrecision, Overflow_HasBitsOfOnePass) {
   const auto run = [](int passes) {
     ModelSpec model = parse_model(kModel);
     model.precision = DType::F16;

@@ -188,7 +188,7 @@ TEST_P(AnyShapeOn, Branches_HaveGradientsOfPlainLoop) {
   }
 }
 
-TEST_P(AnyShapeOn, TrainingEndsWithTheWeightsOfOneRank) {
+TEST_P(AnyShapeOn, Training_HasWeightsOfOneRank) {
   const Dataset data = sequences();
   const auto trained = [&](TestOptions options) {
     options.fit.batch_size = 10;  // the last mini-batch has 2 samples for 4 micro-batches
@@ -206,7 +206,7 @@ TEST_P(AnyShapeOn, TrainingEndsWithTheWeightsOfOneRank) {
   EXPECT_EQ(trained(cut), trained(alone));
 }
 
-TEST_P(AnyShapeOn, CountsTheStashBytesThatThePlanPredicts) {
+TEST_P(AnyShapeOn, CountedStashBytes_ArePredicted) {
   for (const bool recompute : {false, true})
     for (const int slices : {1, 3}) {
       TestOptions options = options_for("seq-1f1b", 3, slices);

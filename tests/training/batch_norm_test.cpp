@@ -154,7 +154,7 @@ TestOptions in_micro_batches(std::int64_t batch_size, int micro_batches) {
   return options;
 }
 
-TEST(BatchNormOverOneValue, InEveryMicroBatch_IsRejected) {
+TEST(BatchNormOverOneValue, EveryMicroBatch_IsRejected) {
   const ModelSpec model = parse_model("mlp:64-32-10,norm=batch");
   const Dataset data = first_digits(60);
   for (const std::int64_t size : {2, 8}) {
@@ -176,7 +176,7 @@ TEST(BatchNormOverOneValue, InEveryMicroBatch_IsRejected) {
   EXPECT_NO_THROW(rows.fit(data));
 }
 
-TEST(BatchNormOverOneValue, InSomeMicroBatches_IsAWarning) {
+TEST(BatchNormOverOneValue, SomeMicroBatches_Warn) {
   const ModelSpec model = parse_model("mlp:64-32-10,norm=batch");
   Trainer trainer = trainer_of(model, in_micro_batches(12, 8));
   EXPECT_THAT(trainer.warnings(),

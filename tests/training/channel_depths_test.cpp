@@ -122,7 +122,7 @@ int fullest(const Program& program,
   return LazyReceiver(program, channel, until, passes).fullest();
 }
 
-TEST(ChannelDepths, AreReachedByTheSlowestReceiverAndNeverExceeded) {
+TEST(ChannelDepths, SlowestReceiver_ReachesThem) {
   for (const char* schedule : {"gpipe", "1f1b", "interleaved", "zb-h1", "chimera", "zb-v"})
     for (const int ranks : {2, 4})
       for (const int micro_batches : {4, 8}) {
@@ -141,7 +141,7 @@ TEST(ChannelDepths, AreReachedByTheSlowestReceiverAndNeverExceeded) {
       }
 }
 
-TEST(ChannelDepths, DoNotDependOnWhereTheReceivesArePosted) {
+TEST(ChannelDepths, IgnoreWhereReceivesArePosted) {
   for (const char* schedule : {"1f1b", "interleaved", "zb-v"}) {
     const Program program = generate(schedule, {.ranks = 4, .micro_batches = 8});
     const auto depths = channel_depths(program), posted = channel_depths(insert_messages(program));
@@ -171,7 +171,7 @@ TEST(ChannelDepths, AreAnsweredBetweenNeighboursAndNotAroundARing) {
 }
 
 /// What stage 0 gives goes to stage 1 twice over, and past it to stage 2: a message for each link.
-TEST(ChannelDepths, OfAModelHoldTheMessagesOfAllItsLinks) {
+TEST(ChannelDepths, HoldTheMessagesOfAllLinks) {
   const ModelSpec model = parse_model("mlp:8-8-8-8-8-8,residual");
   const Program program = generate("gpipe", {.ranks = 3, .micro_batches = 4});
   TestOptions options;

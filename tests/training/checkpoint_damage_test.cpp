@@ -111,7 +111,7 @@ TEST_F(Damaged, DamagedFiles_AreFound) {
 }
 
 /// Opening a FIFO waits for a writer.
-TEST_F(Damaged, FilesThatAreNotRegularAreRejectedAndPassedOver) {
+TEST_F(Damaged, IrregularFiles_AreSkipped) {
   for (const auto& [file, bytes] : files_) {
     fs::remove(place_ + "/" + file);
     ASSERT_EQ(::mkfifo((place_ + "/" + file).c_str(), 0600), 0);

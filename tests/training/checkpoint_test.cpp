@@ -109,7 +109,7 @@ TEST(Checkpoint, OfAnOptimizerWithoutStateHasWeightsAlone) {
                           "run.json"));
 }
 
-TEST(Checkpoint, IsSavedEverySoManyStepsAndTheNewestStay) {
+TEST(Checkpoint, SaveEvery_KeepsTheNewest) {
   const Folder folder("checkpoint_retention");
   TestOptions options = saved_options(folder.path());
   options.save.every_steps = 2;
@@ -157,7 +157,7 @@ std::string weights_hash_of(const Manifest& manifest) {
   return combine_digests(digests);
 }
 
-TEST(Checkpoint, WrittenWhileTrainingRunsHoldsTheStateOfItsBoundary) {
+TEST(Checkpoint, BackgroundSave_HoldsItsStep) {
   const Folder folder("checkpoint_torn");
   TestOptions options = saved_options(folder.path());
   options.save.every_steps = 2;

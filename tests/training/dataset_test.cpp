@@ -131,7 +131,7 @@ TEST(Csv, NumbersToRegress_AreRefusedByName) {
               HasSubstr("found '0.5': numbers to regress are not read from a CSV file"));
 }
 
-TEST(Csv, Divisor_IsKeptThroughTheSplitAndMayBeGiven) {
+TEST(Csv, Divisor_SurvivesTheSplit) {
   const Folder folder("csv_divisor");
   const std::string small = folder.write("small.csv", "4,2,0\n1,1,1\n");
   const std::string large = folder.write("large.csv", "4,2,0\n1,1,1\n8,1,1\n");
@@ -238,7 +238,7 @@ TEST(Split, IsAPartitionThatDependsOnTheSeedAlone) {
   EXPECT_EQ(sum, whole);
 }
 
-TEST(Shuffle, IsAPermutationOfItsOwnForEverySeedAndEpoch) {
+TEST(Shuffle, EverySeedAndEpoch_HasItsPermutation) {
   std::set<std::vector<std::int32_t>> seen;
   for (std::uint64_t seed = 0; seed < 3; ++seed)
     for (std::uint64_t epoch = 0; epoch < 5; ++epoch) {

@@ -170,7 +170,7 @@ std::multiset<std::string> drawn(Loader& loader, const Vocabulary& vocabulary) {
   return texts;
 }
 
-TEST(Documents, ComeOnceInEveryEpochFromWhereverALoaderGoesOn) {
+TEST(Documents, ComeOncePerEpochFromAnyStart) {
   const TrainTest data = documents_of(uneven_lines(), 20);
   const Vocabulary& vocabulary = *data.train.windows.vocabulary;
   std::multiset<std::string> all;

@@ -16,7 +16,7 @@ namespace {
 
 using testing::HasSubstr;
 
-TEST(EffectiveBatch, IsToldWithTheSizesOfItsMicroBatches) {
+TEST(EffectiveBatch, IsReportedWithMicroBatchSizes) {
   EXPECT_EQ(to_string(EffectiveBatch{.samples = 128, .micro_batches = 8}),
             "128 samples per update: 8 micro-batches of 16");
   EXPECT_EQ(to_string(EffectiveBatch{.samples = 1}), "1 sample per update: 1 micro-batch of 1");

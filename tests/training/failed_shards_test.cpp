@@ -62,7 +62,7 @@ Part spread_part(const std::string& folder, DType precision, int rank) {
   return part;
 }
 
-TEST(FailedShards, ComeTogetherInTheFilesThatOneProcessWrites) {
+TEST(FailedShards, GatherInOneProcessesFiles) {
   for (const DType precision : {DType::F32, DType::BF16}) {
     const Folder folder("failed_shards");
     const std::string alone = folder.path() + "/alone", saved = folder.path() + "/saved";

@@ -134,7 +134,7 @@ INSTANTIATE_TEST_SUITE_P(Anywhere, FailedStep, testing::ValuesIn(failures()), []
   return test.param.name;
 });
 
-TEST(FailedStepOfMany, LeavesACheckpointThatStandsAsItIs) {
+TEST(FailedStepOfMany, LeavesAWholeCheckpoint) {
   for (const bool background : {false, true}) {
     const Folder folder("failed_step_stands");
     const std::string place = folder.path();

@@ -111,7 +111,7 @@ TEST(Fit, TakesMiniBatchesOfTheUsers) {
   EXPECT_EQ(trainer.weights_hash(), by_hand.weights_hash());
 }
 
-TEST(Fit, WithARateThatFallsHasToKnowHowManySteps) {
+TEST(Fit, DecayingRate_NeedsTheNumberOfSteps) {
   const Dataset data = first_digits(35);
   TestOptions options = options_of_epochs(2);
   options.step.learning_rate = {.kind = LearningRateKind::Linear, .base = 0.8};

@@ -90,7 +90,7 @@ bool is_generated(const GptCase& of) {
   }
 }
 
-TEST(GptMatrix, LeavesOutWhatTheCatalogueRefusesAndNothingElse) {
+TEST(GptMatrix, OmitsOnlyWhatTheCatalogueRejects) {
   const auto exclusions = gpt_exclusions();
   const std::size_t schedules = schedules_that_train().size();
   for (std::size_t schedule = 0; schedule < schedules; ++schedule)

@@ -182,7 +182,7 @@ std::vector<std::int32_t> plain_continuation(Trainer& trainer,
   return {tokens.begin() + static_cast<std::ptrdiff_t>(prompt), tokens.end()};
 }
 
-TEST(Generator, GivesWhatWholeForwardsGiveWithKeysAndValuesKept) {
+TEST(Generator, KeptKeysAndValues_EqualWholeForwards) {
   for (const char* form : {",tied=yes", ",pos=rotary,kv=2,mlp=swiglu,norm=rms"}) {
     const ModelSpec model = gpt(form);
     const auto trainer = trained(model, {});

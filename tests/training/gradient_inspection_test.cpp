@@ -43,7 +43,7 @@ std::vector<LayerGradients> inspect(std::vector<Parameter>& parameters) {
   return inspect_gradients(pointers);
 }
 
-TEST(GradientInspection, CountsByLayerInTheOrderOfTheNumbers) {
+TEST(GradientInspection, CountsByLayerNumber) {
   std::vector<Parameter> parameters;
   parameters.push_back(with_gradient("layers.10.weight", {0, 0}));
   parameters.push_back(with_gradient("layers.2.weight", {3, 0, -4}));
@@ -63,7 +63,7 @@ TEST(GradientInspection, CountsByLayerInTheOrderOfTheNumbers) {
   EXPECT_EQ(layers[2].zeros, 2);
 }
 
-TEST(GradientInspection, SaysWhichLayersLearnNothingOrAreNotFinite) {
+TEST(GradientInspection, NamesLayersWithoutOrInfiniteGradient) {
   std::vector<Parameter> parameters;
   parameters.push_back(with_gradient("layers.0.weight", {0, 0}));
   parameters.push_back(with_gradient("layers.1.weight", {1, kInfinite}));

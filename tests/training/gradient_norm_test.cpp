@@ -46,7 +46,7 @@ double sum_in_blocks(const std::vector<float>& values) {
   return sum;
 }
 
-TEST(GradientNorm, HasTheBitsOfItsBlocksAddedInOrder) {
+TEST(GradientNorm, HasBitsOfOrderedBlocks) {
   std::vector<float> values(3 * 4096 + 17);
   for (std::size_t i = 0; i < values.size(); ++i)
     values[i] = static_cast<float>(

@@ -138,7 +138,7 @@ TEST(LearningRate, RefusesTextsInOneSentence) {
               testing::HasSubstr("has a setting without a name; known are floor"));
 }
 
-TEST(LearningRate, FollowsTheMiniBatchByOneOfTwoLaws) {
+TEST(LearningRate, FollowsTheMiniBatchSize) {
   EXPECT_EQ(scaled_with_batch(0.1, 1024, 256, BatchScaling::Linear), 0.4);
   EXPECT_EQ(scaled_with_batch(0.1, 1024, 256, BatchScaling::SquareRoot), 0.2);
   EXPECT_EQ(scaled_with_batch(0.1, 64, 256, BatchScaling::Linear), 0.025);

@@ -108,7 +108,7 @@ TEST(MicroBatches, DifferByAtMostOneAndAddUp) {
   EXPECT_THROW((void)micro_batch_sizes(4, 0), InvalidArgument);
 }
 
-TEST(Loader, GivesEveryEpochItsPermutationForAnyNumberOfWorkers) {
+TEST(Loader, AnyWorkers_SamePermutations) {
   const Dataset data = numbered(23);
   for (const int workers : {1, 2, 5})
     for (const int ahead : {1, 3}) {

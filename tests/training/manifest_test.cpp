@@ -88,7 +88,7 @@ std::string unfinished_with(const std::string& from, const std::string& to) {
   return hashed(text.replace(place, from.size(), to));
 }
 
-TEST(Manifest, TellsOfAnUnfinishedUpdateInAVersionOfItsOwn) {
+TEST(Manifest, UnfinishedUpdate_HasItsOwnVersion) {
   const std::string text = write_manifest(unfinished());
   EXPECT_EQ(read_manifest(text, "m.json"), unfinished());
   EXPECT_THAT(text, HasSubstr("\"version\": 2"));
@@ -120,7 +120,7 @@ TEST(Manifest, RefusesEveryByteThatIsAnother) {
   EXPECT_NE(refusal_of(text + "\n"), "accepted");
 }
 
-TEST(Manifest, RefusesWhatItDoesNotKnowEvenWithARightHash) {
+TEST(Manifest, UnknownField_IsRejectedDespiteRightHash) {
   EXPECT_THAT(refusal_of(with("\"version\": 1", "\"version\": 3")),
               HasSubstr("m.json: is of version 3 of the format; this program reads up to 2"));
   EXPECT_THAT(refusal_of(with("millrace checkpoint", "another checkpoint")),

@@ -242,7 +242,7 @@ TEST(Optimizer, RefusesUnknownNamesAndWhatIsOutOfRange) {
   EXPECT_THROW((void)make_optimizer({.weight_decay = -1}), InvalidArgument);
 }
 
-TEST(Lamb, StepsAsFarAsTheNormOfTheParameterTells) {
+TEST(Lamb, StepLength_FollowsTheParametersNorm) {
   const auto optimizer = make_optimizer(optimizer_defaults(OptimizerKind::Lamb));
   Moved parameter(*optimizer, noise(kLong, 0));
   const std::vector<float> before = parameter.value;
@@ -282,7 +282,7 @@ class Counting final : public Optimizer {
   }
 };
 
-TEST(Optimizer, OfYourOwnKnowsItsSumsOverTheWholeParameter) {
+TEST(Optimizer, CustomOptimizer_HasSumsOfWholeParameters) {
   const Counting optimizer;
   for (const std::size_t n : {std::size_t{0}, kShort, std::size_t{4096}, 9 * kLong}) {
     Moved parameter(optimizer, std::vector<float>(n));

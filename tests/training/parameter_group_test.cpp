@@ -86,7 +86,7 @@ TEST(ParameterGroup, ThatComesLastDecidesWhatItSays) {
             step_with(plain_options(3, 4), {}).after.at("layers.0.bias"));
 }
 
-TEST(ParameterGroup, GivesTheSameBitsForEveryCutAndOptimizer) {
+TEST(ParameterGroup, EveryPartitionAndOptimizer_SameBits) {
   for (const OptimizerKind kind : optimizer_kinds()) {
     std::string expected;
     for (const int ranks : {1, 2, 3}) {

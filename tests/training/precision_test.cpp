@@ -75,7 +75,7 @@ TEST_P(PrecisionBits, EverySchedule_HasBitsOfOneRank) {
 }
 
 /// 64 rows by 256 columns by 256: products that a library may make of narrow factors.
-TEST_P(PrecisionBits, AreThoseOfOneRankWhereFactorsAreNarrow) {
+TEST_P(PrecisionBits, LowPrecisionFactors_HaveBitsOfOneRank) {
   const auto& [precision, executor] = GetParam();
   const ModelSpec model = model_in(precision, "mlp:64-256-256-256-10");
   TestOptions options = job_options();
@@ -232,7 +232,7 @@ TEST(LossScaleText, IsReadAndRefusedInASentence) {
     EXPECT_THROW((void)parse_loss_scale(wrong), InvalidArgument) << wrong;
 }
 
-TEST(LossScaling, ByAPowerOfTwoChangesNoBitInF32) {
+TEST(LossScaling, PowerOfTwo_ChangesNoF32Bit) {
   const ModelSpec model = model_in(DType::F32);
   TestOptions options = job_options();
   const std::string expected = hash_after(model, options);
@@ -261,7 +261,7 @@ TEST(LossScaling, IsTakenOutBeforeAnybodyLooks) {
   EXPECT_EQ(seen("static:1024"), seen("none"));
 }
 
-TEST(LossScaling, ThatOverflowsSkipsTheStepEverywhereAndBacksOff) {
+TEST(LossScaling, Overflow_SkipsEverywhereAndHalves) {
   for (const char* executor : {"sequential", "ranks"}) {
     const ModelSpec model = model_in(DType::F16);
     TestOptions options = job_options();

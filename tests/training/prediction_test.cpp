@@ -35,7 +35,7 @@ std::int64_t right_rows(const Tensor& predictions, const Tensor& labels) {
   return right;
 }
 
-TEST(Predict, GivesARowPerSampleWhateverTheBatchesAndTheCut) {
+TEST(Predict, AnyBatchesAndPartition_OneRowPerSample) {
   Dataset data = first_digits(61);
   TestOptions options = plain_options(1, 1);
   Trainer whole(parse_model(kModel), options.pipeline, options);

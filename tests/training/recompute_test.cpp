@@ -52,7 +52,7 @@ std::vector<int> segments(const char* text, std::vector<int> boundaries) {
       parse_recompute(text), model, boundaries, generate("1f1b", options), {.samples = 8});
 }
 
-TEST(RecomputeSegments, BeginAtBoundariesBehindKeptLayersAndEveryK) {
+TEST(RecomputeSegments, BeginAfterBoundariesKeptLayersEveryK) {
   constexpr int k = StageModule::kKept;
   EXPECT_THAT(segments("none", {0, 6, 13}), ElementsAre(k, k, k, k, k, k, k, k, k, k, k, k, k));
   EXPECT_THAT(segments("all", {0, 6, 13}), ElementsAre(0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0));

@@ -100,7 +100,7 @@ void replay(const Optimizer& optimizer,
 
 class Reference : public testing::TestWithParam<const char*> {};
 
-TEST_P(Reference, OfPyTorchIsMetInEachOfAHundredSteps) {
+TEST_P(Reference, PyTorch_IsMetInHundredSteps) {
   const Recording recording(GetParam());
   OptimizerOptions options = optimizer_defaults(optimizer_kind(GetParam()));
   options.weight_decay = 0.1;

@@ -98,7 +98,7 @@ std::string page_of(const RunHistory& history) {
   return draw_page({"a <b> & \"c\"", "model </p><script>", history, totals, *parsed.program, last});
 }
 
-TEST(RunPage, ShowsCurvesTimesTimelineAndBottleneck) {
+TEST(RunPage, HasCurvesAndTimeline) {
   const std::string page = page_of(history_of(5, 8));
 
   EXPECT_THAT(page,

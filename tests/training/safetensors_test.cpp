@@ -322,7 +322,7 @@ TEST_F(WeightsFile, OfAnotherPrecision_IsWidenedExactly) {
               HasSubstr("is I32; expected F32, BF16, F16 or F64"));
 }
 
-TEST_F(WeightsFile, WithAValueThatIsNotFinite_NamesItsTensor) {
+TEST_F(WeightsFile, InfiniteValue_NamesItsTensor) {
   for (const float bad : {std::nanf(""), -std::numeric_limits<float>::infinity()})
     for (const DType type : {DType::F32, DType::BF16}) {
       const std::string file = file_of(type, [&](const std::string& name, Tensor& values) {

@@ -156,7 +156,7 @@ TEST_P(SameBits, EqualThePlainLoop) {
     }
 }
 
-TEST_P(SameBits, DoNotDependOnWhereTheLayersAreCut) {
+TEST_P(SameBits, AnyPartition_SameWeights) {
   const std::string expected = plain_loop_hash();
   const Dataset data = small_data();
   for (const int boundary : {1, 12, 6}) {

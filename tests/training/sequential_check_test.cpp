@@ -55,7 +55,7 @@ TEST(VerifyAgainstSequential, AscendingSchedules_HaveSameBits) {
     }
 }
 
-TEST(VerifyAgainstSequential, FindsTheSameBitsOnTheFlowGraph_flow_graph) {
+TEST(VerifyAgainstSequential, FlowGraph_SameBits_flow_graph) {
   TestOptions options = options_for("1f1b", 3);
   options.run.executor = "flow-graph";
   EXPECT_TRUE(compared(parse_model(kModel), first_digits(18), options).same());

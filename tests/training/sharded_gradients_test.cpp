@@ -170,7 +170,7 @@ CopiesCourse course_of(const CopiesJob& job, const Prepare& prepare = {}, SentBy
 constexpr std::size_t kElements = 65 * 200 + 201 * 200 + 201 * 40 + 41 * 10;
 constexpr std::size_t kBlocks = (4 + 1) + (10 + 1) + (2 + 1) + (1 + 1);
 
-TEST(ShardedGradients, MoveTheBytesOfReduceScatterAndAllGather) {
+TEST(ShardedGradients, MoveBytesOfReduceScatterAllGather) {
   for (const std::size_t copies : {2U, 4U, 8U}) {
     const std::size_t once = (copies - 1) * kElements * sizeof(float);
     CopiesJob job{.copies = static_cast<int>(copies), .steps = 1};
@@ -268,7 +268,7 @@ TEST(ShardedGradients, TiedWeights_HaveWholeGradients) {
   }
 }
 
-TEST(ShardedGradients, GiveNormFactorVerdictAndScaleOfTheWhole) {
+TEST(ShardedGradients, HaveNormFactorAndScaleOfWhole) {
   CopiesJob job{.copies = 4, .frozen = {"layers.2.weight"}};
   for (const char* const scale :
        {"static:1024", "dynamic:initial=1e300,ceiling=1e300,backoff=1e-297"}) {
@@ -294,7 +294,7 @@ TEST(ShardedGradients, AddTheNormBlockByBlock) {
         << copies;
 }
 
-TEST(ShardedGradients, AddUpInTheOrderOfTheCopiesToo) {
+TEST(ShardedGradients, ReplicaOrder_AddsUpToo) {
   CopiesJob job{.copies = 3, .places = 2, .is_sharded = false, .order = AccumulateOrder::Ascending};
   const CopiesCourse expected = course_of(job);
   job.is_sharded = true;
@@ -354,7 +354,7 @@ TEST(ShardedGradients, AreWholeWhereOneProcessAloneLooks) {
     EXPECT_EQ(std::sqrt(squares[step]), course.norms[step]);
 }
 
-TEST(ShardedGradients, AreNoUseToATrainerThatMovesWholeWeights) {
+TEST(ShardedGradients, WholeWeights_RejectThem) {
   const TestOptions sharded = copies_options({});
   const TestOptions whole = copies_options({.is_sharded = false});
   const Program program =

@@ -151,7 +151,7 @@ TEST(State, MomentaSetToZeroAreForgotten) {
   EXPECT_EQ(trainer.weights_hash(), fresh.weights_hash());
 }
 
-TEST(State, WritesReachAllCopiesAndWhatIsTiedToThem) {
+TEST(State, Writes_ReachReplicasAndTiedWeights) {
   TestOptions options = plain_options(2, 4);
   options.pipeline.schedule = "chimera";
   options.step.tied = {{"layers.1.weight", "layers.3.weight"}};
@@ -192,7 +192,7 @@ void fit_until(Trainer& trainer, BatchSource& batches, int steps) {
   trainer.fit(batches, stop.get_token());
 }
 
-TEST(Resumed, RunHasTheBitsOfTheWholeInAnyCut) {
+TEST(Resumed, AnyPartition_BitsOfTheWholeRun) {
   const Dataset data = first_digits(60);
   for (const auto kind : {OptimizerKind::AdamW, OptimizerKind::Momentum}) {
     Trainer whole = trainer_of(parse_model(kDeepModel), options_of_a_run(kind, 2));
@@ -250,7 +250,7 @@ TEST(Resumed, OtherProcessCount_SameBits) {
   }
 }
 
-TEST(State, OfOneProcessOfManyKnowsWhatItHostsNot) {
+TEST(State, OneProcess_NamesWhatOthersHost) {
   const TestOptions options = options_of_a_run(OptimizerKind::AdamW, 1);
   on_ranks(3, [&](Endpoint& endpoint, ProcessGroup& group) {
     Trainer trainer(parts_of(options, endpoint, group), options);

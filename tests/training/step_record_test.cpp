@@ -192,7 +192,7 @@ class SlowLoader final : public BatchSource {
 };
 
 /// Whoever takes long finds at least that time in its own clock, and in no other.
-TEST(StepRecord, HasTheTimeOfDataUpdateAndCallbacksApart) {
+TEST(StepRecord, SeparatesDataUpdateAndCallbacks) {
   const Dataset data = first_digits(35);
   Trainer trainer = trainer_of(parse_model(kModel), recorded_options(2));
   SlowLoader loader(data, trainer.loader_options());
@@ -218,7 +218,7 @@ TEST(StepRecord, HasTheTimeOfDataUpdateAndCallbacksApart) {
   EXPECT_EQ(records, 8);
 }
 
-TEST(StepRecord, IsMadeOfEveryStepOnTheFlowGraph_flow_graph) {
+TEST(StepRecord, FlowGraph_RecordsEveryStep_flow_graph) {
   expect_a_record_of_every_step(recorded(recorded_options(2, "flow-graph")));
 }
 
@@ -295,7 +295,7 @@ TEST(StepRecord, OfSeveralProcessesIsWithTheFirst) {
   }
 }
 
-TEST(StepRecord, NeedsTheTimelineAndIsWantedByAllProcesses) {
+TEST(StepRecord, NeedsTimelineInAllProcesses) {
   TestOptions blind = recorded_options(2);
   blind.run.executor_options.record_timeline = false;
   EXPECT_THAT([&] { Trainer(parse_model(kModel), blind.pipeline, blind); },
@@ -349,7 +349,7 @@ void flatten(const json& object, const std::string& prefix, std::map<std::string
   }
 }
 
-TEST(StepRecordText, HoldsTheSameNumbersInJsonAndCsv) {
+TEST(StepRecordText, JsonAndCsv_SameNumbers) {
   const StepRecord record = record_of_numbers();
   const json object = json::parse(json_line(record));
   std::map<std::string, json> of_json;

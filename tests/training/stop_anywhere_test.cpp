@@ -229,7 +229,7 @@ TEST(StopAnywhere, BetweenPasses_ResumesToTheSameBits) {
   EXPECT_GT(seen.size(), 12U);
 }
 
-TEST(StopAnywhere, BetweenTwoPassesGoesOnWithTheFlowGraph) {
+TEST(StopAnywhere, BetweenPasses_FlowGraphContinues) {
   const Dataset data = first_digits(60);
   for (const int passes : {2, 4})
     stop_and_go_on({11, 2},
@@ -239,7 +239,7 @@ TEST(StopAnywhere, BetweenTwoPassesGoesOnWithTheFlowGraph) {
 }
 
 /// More often than once, and by the trainer that was stopped.
-TEST(StopAnywhere, BetweenAllPassesGoesOnInTheSameTrainer) {
+TEST(StopAnywhere, BetweenPasses_SameTrainerContinues) {
   const Dataset data = first_digits(60);
   const Course& whole = whole_run(OptimizerKind::Adam, DType::F32, data);
   const TestOptions options = in_passes(options_of(OptimizerKind::Adam, DType::F32, ""), 4);

@@ -127,7 +127,7 @@ class TextFile : public testing::Test {
       testing::TempDir() + "millrace_text_file_" + std::to_string(::getpid()) + ".txt";
 };
 
-TEST_F(TextFile, IsTheSameDataAsTheTextInMemory) {
+TEST_F(TextFile, EqualsTheTextInMemory) {
   const TextOptions options{.positions = 16};
   const TrainTest mapped = read_text_samples(path_, options);
   const TrainTest kept = text_samples("text", long_text(), options);
@@ -151,7 +151,7 @@ std::string drawn_from(const Dataset& data, const Vocabulary& vocabulary) {
   return text;
 }
 
-TEST_F(TextFile, GivesTheMiniBatchesOfTheTextInMemory) {
+TEST_F(TextFile, MiniBatches_EqualThoseInMemory) {
   for (const Lengths lengths : {Lengths::Fixed, Lengths::Bucket}) {
     const TextOptions options{.positions = 16, .lengths = lengths};
     const TrainTest file = read_text_samples(path_, options);

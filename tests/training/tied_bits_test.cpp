@@ -334,7 +334,7 @@ TEST(TiedGradient, SumsReplicasThenLayers) {
   for (const auto& gradient : gradients) EXPECT_EQ(gradient, expected);
 }
 
-TEST(TiedGradient, IsTheSlopeOfTheLossAlongTheWeight) {
+TEST(TiedGradient, IsTheLossDerivative) {
   PlainLoop loop;
   TestOptions options = options_of("sequential");
   options.pipeline.shape.ranks = 4;

@@ -182,7 +182,7 @@ TEST(TiedWeights, UntiedProgram_IsRejected) {
   }
 }
 
-TEST(TiedWeights, OfAPlanAreAddedWithoutASettingOfTheTrainer) {
+TEST(TiedWeights, PlansTies_NeedNoTrainerSetting) {
   const auto names = square_weights();
   TestOptions options = options_of(2);
   options.pipeline.boundaries = {2};

@@ -111,7 +111,7 @@ TEST(Step, RefusesALossThatWeighsOtherwiseThanSaid) {
   EXPECT_NO_THROW(trainer.step(raw, 8));
 }
 
-TEST(Step, CountsTheStashBytesThatThePlanPredicts) {
+TEST(Step, CountedStashBytes_ArePredicted) {
   const Dataset data = first_digits(29);
   for (const char* schedule : {"gpipe", "1f1b", "zb-h1", "interleaved"})
     for (const bool recompute : {false, true})
@@ -157,7 +157,7 @@ TEST(Fit, CountsUpdatesAndTellsEveryStepAndEpoch) {
     EXPECT_NEAR(rates[i], 0.6 * (1 - static_cast<double>(i) / 6), 1e-12);
 }
 
-TEST(Evaluate, DoesNotDependOnTheBatchSizeNorChangeTraining) {
+TEST(Evaluate, AnyBatchSize_TrainingUnchanged) {
   const Dataset data = first_digits(101);
   TestOptions options = plain_options(2, 4);
   options.fit.epochs = 1;

@@ -72,7 +72,7 @@ TEST(TreeOrder, GivesOneHashForEverySchedule) {
   EXPECT_GT(others, 0) << "no schedule with an order of its own";
 }
 
-TEST(TreeOrder, GivesOneHashForPassesAndFlowGraphExecutors) {
+TEST(TreeOrder, PassesAndFlowGraph_OneHash) {
   const std::string expected = hash_of(tree_options("1f1b", 1));
   for (const int passes : {2, 4, 8})
     for (const char* const executor : {"sequential", "flow-graph", "ranks"}) {

@@ -7,7 +7,7 @@
 namespace millrace::testing_training {
 namespace {
 
-TEST(UnderSignals, EveryFamilyAndPrecision_TrainsToTheSameBits) {
+TEST(UnderSignals, EveryFamilyAndPrecision_SameBits) {
   const std::vector<std::string> executors = {"flow-graph", "ranks", "sequential"};
   std::size_t number = 0;
   for (const std::string& model : interrupted_models())

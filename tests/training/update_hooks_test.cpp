@@ -129,7 +129,7 @@ TEST(Frozen, ParametersStayAndAreOutsideTheNorm) {
     EXPECT_THAT(parameter->gradient.as<float>(), Each(0.0F)) << parameter->name;
 }
 
-TEST(Frozen, OneWithAGradientThatIsNotFiniteSkipsNoStep) {
+TEST(Frozen, InfiniteGradient_SkipsNoStep) {
   Trainer trainer = trainer_of(parse_model(kModel), plain_options(2, 2));
   trainer.before_update = [](std::span<Parameter* const> parameters) {
     parameters.front()->gradient.as<float>()[0] = std::numeric_limits<float>::quiet_NaN();
@@ -203,7 +203,7 @@ TEST(Fit, SecondFit_TrainsAsTheFirst) {
   }
 }
 
-TEST(Fit, WhoseCurveHasItsOwnLengthGoesOnAlongIt) {
+TEST(Fit, CurveWithFixedLength_Continues) {
   const Dataset data = first_digits(40);
   TestOptions options = plain_options(2, 2);
   options.fit.batch_size = 10;
@@ -307,7 +307,7 @@ TEST(WithoutWeight, MiniBatch_IsSkippedAndChangesNothing) {
   }
 }
 
-TEST(WithoutWeight, MiniBatch_IsOutsideTheCountOfSkippedSteps) {
+TEST(WithoutWeight, MiniBatch_CountsAsNoSkippedStep) {
   GoodAndBad batches;
   Batch none = weighing(0, 2);
   TestOptions options = plain_options(2, 2);

@@ -146,7 +146,7 @@ TEST_P(TransportConformance, AReceiveMakesRoomInItsChannel) {
   });
 }
 
-TEST_P(TransportConformance, AWaitEndsAtItsDeadlineNamingMessageAndSender) {
+TEST_P(TransportConformance, Deadline_NamesMessageAndSender) {
   auto ends = connect(2);
 
   on_rank(ends, Rank{1}, [](Endpoint& end) {
@@ -267,7 +267,7 @@ TEST_P(TransportConformance, BigTensorsArriveWholeAndAligned) {
   });
 }
 
-TEST_P(TransportConformance, EightRanksTalkToEachOtherForManySteps) {
+TEST_P(TransportConformance, EightRanks_ManySteps) {
   constexpr int kRanks = 8;
   auto ends = connect(kRanks);
   const auto number = [](std::uint64_t step, Rank from, Rank to) {

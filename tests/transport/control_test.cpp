@@ -117,7 +117,7 @@ TEST(Control, AFrameThatCarriesATensorIsNone) {
   EXPECT_EQ(with_byte(Bye{}, 72, 15), Refusal::Enumeration);
 }
 
-TEST(Control, NumbersThatNoFieldHoldsAreRefusedAtTheSender) {
+TEST(Control, NumberOutOfRange_SenderRejects) {
   EXPECT_THROW((void)encode({}, Nack{0, 0}), InvalidArgument);
   EXPECT_THROW((void)encode({}, Probe{0, 0, -1}), InvalidArgument);
 }

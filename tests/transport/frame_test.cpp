@@ -108,7 +108,7 @@ TEST(Message, EachFieldHasItsOwnRefusal) {
   EXPECT_EQ(decode_changed(sample_header(), 127), Refusal::Size);
 }
 
-TEST(Message, ShapesWhoseProductOverflowsAreRefusedBeforeMemoryIsTaken) {
+TEST(Message, OverflowingShape_IsRejectedBeforeAllocation) {
   DataHeader header = sample_header();
   header.dims = Dims{std::int64_t{1} << 40, std::int64_t{1} << 40};
   header.payload_bytes = 0;
@@ -124,7 +124,7 @@ TEST(Message, APayloadAboveTheAgreedSizeIsRefused) {
   EXPECT_EQ(decode_changed(header, (1U << 20U) + 4), Refusal::Size);
 }
 
-TEST(Message, ATensorBehindALeadFillsItsPartToTheLastBlock) {
+TEST(Message, TensorAfterLead_FillsItsPart) {
   for (int lead = 1; lead < 64; ++lead)
     for (std::uint64_t bytes = 0; bytes < 200; ++bytes) {
       const std::uint64_t part = padded_bytes(lead, bytes);
@@ -154,7 +154,7 @@ TEST(Message, AHeaderWithALeadIsHeldToItsPart) {
   EXPECT_EQ(decode_changed(header, padded_bytes(24, 0)), Refusal::Shape);
 }
 
-TEST(Message, TheHashIsThatOfTheTensorBehindItsLead) {
+TEST(Message, Hash_IsOfTheTensorAfterItsLead) {
   ReceiveLink link(kExpected, 4);
   DataHeader header = sample_header();
   header.lead = 8;
@@ -170,7 +170,7 @@ TEST(Message, TheHashIsThatOfTheTensorBehindItsLead) {
   EXPECT_EQ(link.take(encode(header), part).refusal, Refusal::None);
 }
 
-TEST(Message, NumbersThatDoNotFitAreRefusedAtTheSender) {
+TEST(Message, NumberTooLarge_SenderRejects) {
   DataHeader header = sample_header();
   header.tag.stage = Stage{65536};
   EXPECT_THROW((void)encode(header), InvalidArgument);
@@ -267,7 +267,7 @@ TEST(ReceiveLink, TensorsOfTwoMessagesNeverMix) {
   EXPECT_EQ(link.take(encode(header), payload).refusal, Refusal::State);
 }
 
-TEST(ReceiveLink, OfControlFramesOnlyProbesTravelWithTheData) {
+TEST(ReceiveLink, ControlFrames_OnlyProbesFollowData) {
   ReceiveLink link(kExpected, 2);
   const auto probed = link.take(encode(sample_header(), Probe{0, 7, 0}).header, {});
   EXPECT_EQ(probed.answer, Answer::DropAcknowledge);

@@ -119,7 +119,7 @@ TEST(HangReport, IsolatedRank_WaitsTwiceAsLong) {
   EXPECT_EQ(monitor.silent(kStart + 3s, 2s), Rank{1});
 }
 
-TEST(HangReport, OfTwoRanksEachNamesTheOtherAtOnce) {
+TEST(HangReport, TwoRanks_NameEachOther) {
   LivenessMonitor monitor(Rank{0}, 3, kStart);
   for (const int rank : {1, 2}) monitor.heard(Rank{rank}, kStart);
   monitor.left(Rank{2});
@@ -170,7 +170,7 @@ TEST(HangLimit, FirstOfAKind_HasTwelveTimesTheFloor) {
   expect_limit(works(0, 0), {}, 120s);
 }
 
-TEST(HangLimit, StretchesToSixteenTimesTheLongestOfItsKind) {
+TEST(HangLimit, IsSixteenTimesTheLongestAction) {
   expect_limit(works(0, 0, 3s), 10s, 48s);
 }
 
@@ -321,7 +321,7 @@ TEST(ProgressSlot, OtherProcess_ReadsItWhileWritten) {
   EXPECT_FALSE(std::filesystem::exists(directory.path() + "/elsewhere"));
 }
 
-TEST(ZeroMqHangReport, HangingRank_IsNamedOnEveryRank) {
+TEST(ZeroMqHangReport, HangingRank_NamedEverywhere) {
   const PrivateDirectory directory(std::filesystem::temp_directory_path());
   ZeroMqOptions options;
   options.world = 3;

@@ -88,7 +88,7 @@ TEST_P(MeetingConformance, AWorldOfOneMeetsNobody) {
   EXPECT_EQ(meet({.url = all.url}, std::move(*all.listeners[0]))->world(), 1);
 }
 
-TEST_P(MeetingConformance, AnAddressIsALineThatOnlyItsBackendReads) {
+TEST_P(MeetingConformance, Address_IsAnOpaqueLine) {
   Gathering all = listen(2);
   std::vector<PeerAddress> addresses;
   for (const auto& listener : all.listeners) {

@@ -36,7 +36,7 @@ TEST(Peers, WhoDiesIsNamedWithWhatItSaid) {
             "rank 1 did not come together with all, and said:\nno way\n");
 }
 
-TEST(Peers, WhoFailsInTheEndIsNamedWithItsCode) {
+TEST(Peers, FailureAtTheEnd_NamesRankAndCode) {
   Supervisor supervisor(shell("case $MILLRACE_TEST_PEER in 1:*) echo no way; exit 3;; esac"));
   supervisor.start(3);
   EXPECT_EQ(supervisor.finish(60s), "rank 1 ended with exit code 3, and said:\nno way\n");

@@ -255,7 +255,7 @@ TEST(Rendezvous, RankThatEndedAndCameAgain_IsMet) {
             "tcp://127.0.0.2:1\ttcp://127.0.0.2:2");
 }
 
-TEST(Rendezvous, AnotherSizeOfTheWorldIsNamedOnBothSides) {
+TEST(Rendezvous, OtherWorldSize_IsNamedOnBothSides) {
   // {rank 0's world, visitor, visitor's world}: one for which rank 0 has no place, and one after
   // which rank 0 would wait for rank 2 for ever.
   for (const auto& [ours, rank, theirs] : {std::tuple{2, 3, 4}, std::tuple{3, 1, 2}}) {
@@ -331,7 +331,7 @@ std::string complaint_of_rank_zero(const std::string& directory) {
   return {};
 }
 
-TEST(Rendezvous, APlaceWhereSomebodyListensOrSomethingLiesIsLeftAlone) {
+TEST(Rendezvous, UsedAddress_IsLeftAlone) {
   const PrivateDirectory directory(std::filesystem::temp_directory_path());
   const std::string path = directory.path() + "/rendezvous";
   {

@@ -123,7 +123,7 @@ TEST(Rendezvous, TheWelcomeOfAWorldOfAHundredRanksIsRead) {
   EXPECT_EQ(endpoint->world(), kWorld);
 }
 
-TEST(Rendezvous, ARankZeroThatFallsSilentIsNamedBeforePatienceEnds) {
+TEST(Rendezvous, SilentRankZero_IsNamedBeforeTheTimeout) {
   const PrivateDirectory directory(std::filesystem::temp_directory_path());
   zmq::context_t context;
   zmq::socket_t host(context, zmq::socket_type::router);

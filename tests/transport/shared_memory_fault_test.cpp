@@ -82,7 +82,7 @@ TEST(SharedMemoryLiveness, WaitAfterShutdown_EndsAtOnce) {
   EXPECT_THROW(ranks.ends[1]->send(Rank{0}, forward_tag(0), TensorList()), PeerLost);
 }
 
-TEST(SharedMemoryLiveness, HangingRank_IsNamedOnEveryRank) {
+TEST(SharedMemoryLiveness, HangingRank_NamedEverywhere) {
   const ThreeRanks ranks(100ms);
   std::array<std::string, 3> reports;
   std::jthread one([&] { reports[1] = ranks.heard(1, 0); });
@@ -171,7 +171,7 @@ std::string reported(Endpoint& end, const MessageTag& tag) {
   return "it came";
 }
 
-TEST(SharedMemoryProcessFaults, KilledRank_IsNamedItsMessagesStay) {
+TEST(SharedMemoryProcessFaults, KilledRank_NamedMessagesStay) {
   in_processes(
       3,
       [](Endpoint& end, const std::string&) {
@@ -197,7 +197,7 @@ TEST(SharedMemoryProcessFaults, KilledRank_IsNamedItsMessagesStay) {
       "rank 1 was ended by signal 9");
 }
 
-TEST(SharedMemoryProcessFaults, StoppedRank_IsNamedWithItsAction) {
+TEST(SharedMemoryProcessFaults, StoppedRank_NamedWithAction) {
   in_processes(
       3,
       [](Endpoint& end, const std::string& directory) {

@@ -104,7 +104,7 @@ TEST(SharedMemoryRing, ReaderAheadOfWriter_IsRejected) {
   EXPECT_THAT(failure_of([&] { writer.heed(1); }), HasSubstr("has read 1 frames"));
 }
 
-TEST(SharedMemoryRing, AFullRingHasRoomWhenItIsRead) {
+TEST(SharedMemoryRing, FullRing_ReopensOnRead) {
   const auto memory = std::make_unique<RingMemory>();
   RingWriter writer(*memory);
   for (std::uint64_t i = 0; i < kRingEntries; ++i) {
@@ -148,7 +148,7 @@ TEST(SharedMemoryFrames, APlaceOutsideOfTheSegmentsIsRefused) {
   EXPECT_EQ(reader.read(frame_at({4032, 64, 0, kSlots - 1, 1})).refusal, Refusal::None);
 }
 
-TEST(SharedMemoryFrames, AFrameIsTakenOnceAndInItsTurn) {
+TEST(SharedMemoryFrames, Frame_IsTakenOnceInOrder) {
   const auto memory = std::make_unique<RingMemory>();
   FrameReader reader(*memory, {0, 0, Rank{0}, Rank{1}, 1 << 20});
   reader.add(make_region(4096, Sharing::Write).memory);
@@ -228,7 +228,7 @@ TEST(SharedMemorySlots, PlannedSlots_ServePassesOfAnySize) {
   EXPECT_EQ(lent.slots.bytes(Payloads::OfPasses), bytes + slot_bytes(1'000'000));
 }
 
-TEST(SharedMemorySlots, ThatWerePlannedAreNotTakenByCollectives) {
+TEST(SharedMemorySlots, Planned_StayFreeOfCollectives) {
   Lent lent;
   const ChannelTensors tensors{1'000'000, 1};
   lent.slots.plan(make_region(Slots::planned_bytes(tensors), Sharing::Write).memory, tensors);
@@ -266,7 +266,7 @@ TEST(SharedMemorySlots, LieOnBoundariesAndDoNotTouch) {
     }
 }
 
-TEST(SharedMemoryRegions, AreWhatTheyWereGivenAsOrRefused) {
+TEST(SharedMemoryRegions, OtherKind_IsRejected) {
   const Region good = make_region(8192, Sharing::Read);
   EXPECT_EQ(map_region(good.file, 8192, Sharing::Read).bytes(), 8192U);
   EXPECT_THAT(failure_of([&] { (void)map_region(good.file, 4096, Sharing::Read); }),

@@ -113,7 +113,7 @@ TEST_F(SharedMemoryFaults, AFrameWrittenByHandArrives) {
   EXPECT_EQ(peer.heard(), "it came");
 }
 
-TEST_F(SharedMemoryFaults, ADamagedRingEndsTheEpochWithItsReason) {
+TEST_F(SharedMemoryFaults, DamagedRing_EndsTheEpoch) {
   Impostor peer(directory.path());
   peer.send_queue->ring.published = 1'000'000;
 
@@ -175,7 +175,7 @@ TEST_F(SharedMemoryFaults, HalfWrittenMessage_IsNeverRead) {
   EXPECT_THAT(peer.heard(1), StartsWith("lost rank 1: its connection ended; everyone waits"));
 }
 
-TEST_F(SharedMemoryFaults, WhoGivesNoSignOfLifeIsNamed) {
+TEST_F(SharedMemoryFaults, MissingHeartbeat_NamesTheRank) {
   Impostor peer(directory.path(), Impostor::honest(), 200ms);
 
   EXPECT_THAT(peer.heard(), StartsWith("rank 1 is silent; everyone waits for rank 1"));

@@ -17,7 +17,7 @@ Variables task() {
           {"SLURM_SUBMIT_DIR", "/home/someone"}};
 }
 
-TEST(Slurm, NamesItsFirstNodeInEveryWayToWriteAList) {
+TEST(Slurm, EveryListForm_NamesTheFirstNode) {
   EXPECT_EQ(first_node("n1"), "n1");
   EXPECT_EQ(first_node("n1,n2"), "n1");
   EXPECT_EQ(first_node("n[1-2,7]"), "n1");
@@ -37,7 +37,7 @@ TEST(Slurm, TellsATaskEnoughToMeet) {
   EXPECT_EQ(place.interface, "auto");
 }
 
-TEST(Slurm, HasAnotherFolderAndJobForEveryStepAndRestart) {
+TEST(Slurm, EveryStepAndRestart_HasOwnFolder) {
   const LaunchConfig first = launch_config(task());
   for (const auto& [name, value] :
        {std::pair{"SLURM_STEP_ID", "4"}, {"SLURM_JOB_ID", "1235"}, {"SLURM_RESTART_COUNT", "1"}}) {

@@ -57,7 +57,7 @@ Usage use_of_waiting(const Endpoints& ends, std::chrono::seconds watch) {
   return {(after.seconds - before.seconds) / share, (after.changes - before.changes) / share};
 }
 
-TEST(ZeroMqWaiting, ARankThatWaitsForSecondsWakesUpSeldom) {
+TEST(ZeroMqWaiting, LongWait_FewWakeups) {
   const PrivateDirectory directory(std::filesystem::temp_directory_path());
   for (const ZeroMqLink link : {ZeroMqLink::Ipc, ZeroMqLink::Tcp}) {
     ZeroMqOptions options;
@@ -74,7 +74,7 @@ TEST(ZeroMqWaiting, ARankThatWaitsForSecondsWakesUpSeldom) {
   }
 }
 
-TEST(SharedMemoryWaiting, ARankThatWaitsForSecondsWakesUpSeldom) {
+TEST(SharedMemoryWaiting, LongWait_FewWakeups) {
   const PrivateDirectory directory(std::filesystem::temp_directory_path());
   const SharedMemoryOptions options{{{.world = kWorld}}, directory.path()};
   const auto watch = std::chrono::seconds(2 * testing_transport::times(1));

@@ -21,7 +21,7 @@ constexpr ConnectionMonitor::Clock::time_point kStart{1000s};
 constexpr auto kGrace = 300ms;
 constexpr auto kPatience = 20s;
 
-TEST(ConnectionMonitor, AConnectionThatNeverWasIsNotOneThatEnded) {
+TEST(ConnectionMonitor, UnopenedConnection_HasNotEnded) {
   ConnectionMonitor line(kStart);
   EXPECT_FALSE(line.lost(kStart + 1h, kGrace, kPatience));
   for (int i = 0; i < 5; ++i) {  // hand-shakes that took too long for the other side

@@ -58,7 +58,7 @@ void run_steps(std::uint64_t steps, const FaultPlan& plan, int attempts = 8) {
   });
 }
 
-TEST(ZeroMqFaults, EveryFrameOfAStepMayMeetEveryFault) {
+TEST(ZeroMqFaults, EveryFrame_SurvivesEveryFault) {
   std::uint64_t frames = 0;
   run_steps(1, [&](bool data, std::uint64_t number) {
     if (data) frames = std::max(frames, number + 1);
@@ -78,7 +78,7 @@ TEST(ZeroMqFaults, EveryFrameOfAStepMayMeetEveryFault) {
     }
 }
 
-TEST(ZeroMqFaults, ManyRandomFaultsOnBothConnectionsChangeNothing) {
+TEST(ZeroMqFaults, RandomFaults_ChangeNothing) {
   // 3 of 100 frames meet a fault, acknowledgements and shutdown messages too.
   run_steps(
       150,

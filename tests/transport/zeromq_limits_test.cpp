@@ -55,7 +55,7 @@ int shake_hands(const std::string& address,
   return HandShakeWatch().outcome(socket, address);
 }
 
-TEST(ZeroMqZapHandler, UnknownKey_IsRejectedInTheHandshake) {
+TEST(ZeroMqZapHandler, UnknownKey_IsRejected) {
   const std::vector<CurveKeys> keys = {make_curve_keys(), make_curve_keys()};
   ZeroMqOptions options;
   options.rank = Rank{1};

@@ -42,7 +42,7 @@ inline constexpr std::size_t kChecksumAt = 156;
 /// A header as bytes, little-endian:
 /// 0 magic u32 | 4 version u16 | 6 header bytes u16 | 8 job u64 | 16 epoch u32 | 20 source u16 |
 /// 22 destination u16 | 24 acknowledged u64 | 32 taken u64[3] | 56 payload bytes u64 | 64 payload
-/// xxh3 u64 | 72 kind u8 | 73 wished lead u8 | 74 of the kind's own | 156 checksum u32
+/// xxh3 u64 | 72 kind u8 | 73 wanted lead u8 | 74 of the kind's own | 156 checksum u32
 using FrameBytes = std::array<std::byte, kHeaderBytes>;
 
 /// What every frame says. Thread-safety: externally synchronised.

@@ -1,6 +1,6 @@
-// The verbs of the millrace command, one file each. A verb registers itself with the application
-// and runs in its callback; what goes wrong is thrown and becomes one sentence and an exit code in
-// main.
+// The subcommands of the millrace command, one file each. A subcommand registers itself with the
+// application and runs in its callback; what goes wrong is thrown and becomes one sentence and an
+// exit code in main.
 #pragma once
 
 #include <string>
@@ -10,7 +10,7 @@
 
 namespace millrace::cli {
 
-/// Thrown by a verb whose work is done and printed, to end with another exit code than 0.
+/// Thrown by a subcommand whose work is done and printed, to end with another exit code than 0.
 struct ExitCode {
   int code = 1;
 };

@@ -1,4 +1,4 @@
-// The fixture of tests that run verbs with files.
+// The fixture of tests that run subcommands with files.
 #pragma once
 
 #include <algorithm>
@@ -29,7 +29,7 @@ inline void expect_refused(const std::string& line, int code, const char* why) {
 }
 
 /// A folder of this test's own, removed at its end.
-class VerbTest : public testing::Test {
+class CommandTest : public testing::Test {
  protected:
   void SetUp() override { std::filesystem::create_directories(folder_); }
   void TearDown() override { std::filesystem::remove_all(folder_); }

@@ -1,11 +1,11 @@
-// The plan verbs as typed: figures, files, and one sentence with exit code 2 for bad input.
+// The plan subcommands as typed: figures, files, and one sentence with exit code 2 for bad input.
 #include <algorithm>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
-#include "cli/verb_test.hpp"
+#include "cli/command_test.hpp"
 
 namespace millrace::test {
 namespace {
@@ -16,9 +16,9 @@ using testing::HasSubstr;
 using testing::StartsWith;
 using namespace std::string_literals;
 
-class PlanVerbs : public VerbTest {};
+class PlanCommands : public CommandTest {};
 
-TEST_F(PlanVerbs, ShowDrawsTheStaircase) {
+TEST_F(PlanCommands, ShowDrawsTheStaircase) {
   const Ran ran = command("show 1f1b -p 2 -m 2");
 
   EXPECT_EQ(ran.code, 0);
@@ -28,7 +28,7 @@ TEST_F(PlanVerbs, ShowDrawsTheStaircase) {
             "rank 1 | . 0B0== 1B1== . .\n");
 }
 
-TEST_F(PlanVerbs, SimulateHintsAtTooFewMicroBatches) {
+TEST_F(PlanCommands, SimulateHintsAtTooFewMicroBatches) {
   const std::string hint =
       "4 ranks share 2 micro-batches, too few to keep all busy: try -m 4 or more.\n";
 
@@ -36,14 +36,14 @@ TEST_F(PlanVerbs, SimulateHintsAtTooFewMicroBatches) {
   EXPECT_THAT(command("simulate 1f1b -p 4 -m 4").text, testing::Not(HasSubstr("too few")));
 }
 
-TEST_F(PlanVerbs, TrainHintsAtTooFewMicroBatches) {
+TEST_F(PlanCommands, TrainHintsAtTooFewMicroBatches) {
   const std::string train = "train --model mlp:64-24-20-16-10 --steps 1 -p 4 -m ";
 
   EXPECT_THAT(command(train + "2").text, HasSubstr("try -m 4 or more.\n"));
   EXPECT_THAT(command(train + "4").text, testing::Not(HasSubstr("too few")));
 }
 
-TEST_F(PlanVerbs, SimulateGivesThePublishedRateOfZbH1) {
+TEST_F(PlanCommands, SimulateGivesThePublishedRateOfZbH1) {
   const Ran ran =
       command("simulate zb-h1 -p 8 -m 24 --f 18.522 --i 18.086 --w 9.337 --latency 0.601 --json");
   ASSERT_EQ(ran.code, 0) << ran.text;
@@ -69,7 +69,7 @@ std::vector<std::string> keys(const json& object) {
   return names;
 }
 
-TEST_F(PlanVerbs, SimulateJsonHasTheseFieldsAndNoOthers) {
+TEST_F(PlanCommands, SimulateJsonHasTheseFieldsAndNoOthers) {
   const json all = json::parse(command("simulate 1f1b -p 2 -m 2 --json").text);
 
   EXPECT_THAT(keys(all),
@@ -99,7 +99,7 @@ TEST_F(PlanVerbs, SimulateJsonHasTheseFieldsAndNoOthers) {
               ElementsAre("destination", "direction", "minimal", "source", "sufficient"));
 }
 
-TEST_F(PlanVerbs, EveryJsonObjectSaysWhichScheduleItIsOf) {
+TEST_F(PlanCommands, EveryJsonObject_NamesItsSchedule) {
   ASSERT_EQ(command("show seq-vpp -p 2 -m 3 -q 2 -v 2 --plan " + path("p.json")).code, 0);
   ASSERT_EQ(command("show " + path("p.json") + " --trace " + path("t.json")).code, 0);
   const auto of = [](const json& all) {
@@ -122,7 +122,7 @@ TEST_F(PlanVerbs, EveryJsonObjectSaysWhichScheduleItIsOf) {
   EXPECT_THAT(found["name"].get<std::string>(), HasSubstr(found["generator"].get<std::string>()));
 }
 
-TEST_F(PlanVerbs, PairCostIsTheTimeOfAnOverlappedPair) {
+TEST_F(PlanCommands, PairCost_IsTheTimeOfAPair) {
   const auto makespan = [](const std::string& options) {
     return json::parse(command("simulate dualpipe -p 4 -m 8 --json " + options).text)["makespan"]
         .get<double>();
@@ -135,13 +135,13 @@ TEST_F(PlanVerbs, PairCostIsTheTimeOfAnOverlappedPair) {
             "them out\n");
 }
 
-TEST_F(PlanVerbs, SimulatePrintsWholeTimesToTheLastDigit) {
+TEST_F(PlanCommands, SimulatePrintsWholeTimesToTheLastDigit) {
   // (m + p - 1)(F + I + W) with F = 10^12 + 1, I = W = 1.
   EXPECT_THAT(command("simulate 1f1b -p 2 -m 2 --f 1000000000001").text,
               HasSubstr("makespan                3000000000009  From"));
 }
 
-TEST_F(PlanVerbs, SimulateRepeatsStepsWithAndWithoutABarrier) {
+TEST_F(PlanCommands, SimulateRepeatsStepsWithAndWithoutABarrier) {
   const json all = json::parse(command("simulate zb-h2 -p 4 -m 12 --iterations 6 --json").text);
 
   EXPECT_EQ(all["span"], 3 * 12);  // ZB-H2 without a bubble in the span
@@ -151,7 +151,7 @@ TEST_F(PlanVerbs, SimulateRepeatsStepsWithAndWithoutABarrier) {
   EXPECT_EQ(all["iterations"]["per_step_overlap"], all["span"]);
 }
 
-TEST_F(PlanVerbs, SimulatePrintsStepsInARowAndJitterAsTables) {
+TEST_F(PlanCommands, Simulate_PrintsStepsAndJitterAsTables) {
   const std::string text = command("simulate zb-h2 --iterations 4 --jitter 0.1").text;
 
   EXPECT_THAT(text,
@@ -161,12 +161,12 @@ TEST_F(PlanVerbs, SimulatePrintsStepsInARowAndJitterAsTables) {
                     HasSubstr("\nmakespan of 100 jittered runs\nmean")));
 }
 
-TEST_F(PlanVerbs, SimulateJittersBySeedWithPercentiles) {
-  const std::string verb = "simulate 1f1b --jitter 0.2 --json --seed ";
-  const json one = json::parse(command(verb + "1").text)["jitter"];
+TEST_F(PlanCommands, SimulateJittersBySeedWithPercentiles) {
+  const std::string subcommand = "simulate 1f1b --jitter 0.2 --json --seed ";
+  const json one = json::parse(command(subcommand + "1").text)["jitter"];
 
-  EXPECT_EQ(one, json::parse(command(verb + "1").text)["jitter"]);
-  EXPECT_NE(one, json::parse(command(verb + "2").text)["jitter"]);
+  EXPECT_EQ(one, json::parse(command(subcommand + "1").text)["jitter"]);
+  EXPECT_NE(one, json::parse(command(subcommand + "2").text)["jitter"]);
   double last = 0;
   for (const char* field : {"least", "p05", "median", "p95", "p99", "most"}) {
     EXPECT_GE(one[field], last) << field;
@@ -176,14 +176,15 @@ TEST_F(PlanVerbs, SimulateJittersBySeedWithPercentiles) {
   EXPECT_LT(one["mean"], 33.0 * 1.2);
 }
 
-TEST_F(PlanVerbs, SimulateLetsMessagesOfABusyLinkFollowOneAnother) {
-  const std::string verb = "simulate forward -p 2 -m 4 -v 1 --json --bandwidth 1 --message-bytes 3";
+TEST_F(PlanCommands, Simulate_QueuesMessagesOfABusyLink) {
+  const std::string subcommand =
+      "simulate forward -p 2 -m 4 -v 1 --json --bandwidth 1 --message-bytes 3";
 
-  EXPECT_EQ(json::parse(command(verb).text)["makespan"], 4 + 3 + 1);
-  EXPECT_EQ(json::parse(command(verb + " --contention").text)["makespan"], 1 + 4 * 3 + 1);
+  EXPECT_EQ(json::parse(command(subcommand).text)["makespan"], 4 + 3 + 1);
+  EXPECT_EQ(json::parse(command(subcommand + " --contention").text)["makespan"], 1 + 4 * 3 + 1);
 }
 
-TEST_F(PlanVerbs, FilesAreWrittenWholeAndReadBack) {
+TEST_F(PlanCommands, FilesAreWrittenWholeAndReadBack) {
   const Ran ran =
       command("show zb-h1 --csv " + path("a.csv") + " --svg " + path("a.svg") + " --html " +
               path("a.html") + " --trace " + path("a.json") + " --plan " + path("plan.json"));
@@ -197,7 +198,7 @@ TEST_F(PlanVerbs, FilesAreWrittenWholeAndReadBack) {
               HasSubstr("measured / simulated\nmakespan         27        27"));
 }
 
-TEST_F(PlanVerbs, VerifyNamesTheFaultWithExitCodeOne) {
+TEST_F(PlanCommands, VerifyNamesTheFaultWithExitCodeOne) {
   write("bad.csv", "0F0,0B0\n1B0,1F0\n");
 
   const Ran ran = command("verify " + path("bad.csv"));
@@ -206,7 +207,7 @@ TEST_F(PlanVerbs, VerifyNamesTheFaultWithExitCodeOne) {
   EXPECT_THAT(ran.text, HasSubstr("rule 5 (order)"));
 }
 
-TEST_F(PlanVerbs, ADamagedFileIsNamedWithLineAndColumn) {
+TEST_F(PlanCommands, ADamagedFileIsNamedWithLineAndColumn) {
   write("bad.csv", "0F0,0B0\n1F0,oops\n");
 
   const Ran ran = command("show " + path("bad.csv"));
@@ -216,7 +217,7 @@ TEST_F(PlanVerbs, ADamagedFileIsNamedWithLineAndColumn) {
             "millrace: " + path("bad.csv") + ":2:5: expected a stage number, found 'o'\n");
 }
 
-TEST_F(PlanVerbs, AnEmptyFileIsSaidToHaveNoRow) {
+TEST_F(PlanCommands, EmptyFile_HasNoRow) {
   write("empty.csv", "");
 
   const Ran ran = command("verify " + path("empty.csv"));
@@ -229,7 +230,7 @@ TEST_F(PlanVerbs, AnEmptyFileIsSaidToHaveNoRow) {
             "millrace: the schedule " + path(".") + " cannot be read: Is a directory\n");
 }
 
-TEST_F(PlanVerbs, BadInputIsOneSentenceAndExitCodeTwo) {
+TEST_F(PlanCommands, BadInput_OneMessageAndExitCodeTwo) {
   const std::vector<std::pair<std::string, std::string>> cases = {
       {"simulate 1f2b", "millrace: unknown schedule '1f2b'; did you mean '1f1b'?"},
       {"simulate 1f1b -m abc", "millrace: -m abc: must be an integer from 1 to 2147483647\n"},
@@ -280,7 +281,7 @@ TEST_F(PlanVerbs, BadInputIsOneSentenceAndExitCodeTwo) {
   }
 }
 
-TEST_F(PlanVerbs, SharedCores_AreSimulatedAndDrawn) {
+TEST_F(PlanCommands, SharedCores_AreSimulatedAndDrawn) {
   const Ran shared = command("simulate 1f1b -p 2 -m 2 --cores 1");
   const json enough = json::parse(command("simulate 1f1b -p 2 -m 2 --cores 2 --json").text);
   const json table = json::parse(command("compare 1f1b,gpipe -p 2 -m 2 --cores 1 --json").text);
@@ -297,7 +298,7 @@ TEST_F(PlanVerbs, SharedCores_AreSimulatedAndDrawn) {
   EXPECT_THAT(command("show 1f1b -p 2 -m 2 --cores 1").text, HasSubstr("makespan 12"));
 }
 
-TEST_F(PlanVerbs, UnknownOption_NamesTheNearest) {
+TEST_F(PlanCommands, UnknownOption_NamesTheNearest) {
   const std::vector<std::pair<std::string, std::string>> cases = {
       {"",
        "a subcommand is missing; use list, train, checkpoint, generate, show, verify, simulate, "
@@ -337,7 +338,7 @@ TEST_F(PlanVerbs, UnknownOption_NamesTheNearest) {
   }
 }
 
-TEST_F(PlanVerbs, AFileSaysItsOwnCounts) {
+TEST_F(PlanCommands, AFileSaysItsOwnCounts) {
   ASSERT_EQ(command("show 1f1b -p 2 -m 2 --plan " + path("p.json")).code, 0);
 
   EXPECT_EQ(command("verify " + path("p.json") + " -p 3").text,
@@ -345,7 +346,7 @@ TEST_F(PlanVerbs, AFileSaysItsOwnCounts) {
                 " is a file that says its own counts; leave it out\n");
 }
 
-TEST_F(PlanVerbs, EveryScheduleOfTheListIsShown) {
+TEST_F(PlanCommands, EveryScheduleOfTheListIsShown) {
   const json list = json::parse(command("list --json").text);
 
   for (const auto& entry : list)
@@ -363,7 +364,7 @@ std::size_t width_of(const std::string& text) {
   return widest;
 }
 
-TEST_F(PlanVerbs, UsualShapes_FitInto100Columns) {
+TEST_F(PlanCommands, UsualShapes_FitInto100Columns) {
   ASSERT_EQ(command("show 1f1b -p 2 -m 8 --plan " + path("p.json")).code, 0);
   ASSERT_EQ(command("train -p 2 -m 8 --steps 4 --trace " + path("t.json") + " --profile " +
                     path("c.json"))
@@ -392,7 +393,7 @@ TEST_F(PlanVerbs, UsualShapes_FitInto100Columns) {
   }
 }
 
-TEST_F(PlanVerbs, SliceCostsShareAStageOutInTheirProportion) {
+TEST_F(PlanCommands, SliceCostsShareAStageOutInTheirProportion) {
   const std::string one = "simulate seq-1f1b -p 2 -m 1 -q 2 --f 4 --i 0 --w 0 --json ";
   EXPECT_EQ(json::parse(command(one).text)["makespan"], 6);  // 2 + 2, then the last 2
   EXPECT_EQ(json::parse(command(one + "--slice-costs 1,3").text)["makespan"], 7);  // 1 + 3 + 3
@@ -400,7 +401,7 @@ TEST_F(PlanVerbs, SliceCostsShareAStageOutInTheirProportion) {
   EXPECT_EQ(json::parse(command(one + "--slice-costs 5,5").text)["makespan"], 6);
 }
 
-TEST_F(PlanVerbs, SliceCostsWithoutTheirSlicesAreRefused) {
+TEST_F(PlanCommands, SliceCostsWithoutTheirSlicesAreRefused) {
   for (const auto& [arguments, sentence] :
        {std::pair{"simulate seq-1f1b -q 3 --slice-costs 1,2",
                   "--slice-costs has 2 values; the schedule has q = 3 slices"},
@@ -416,7 +417,7 @@ TEST_F(PlanVerbs, SliceCostsWithoutTheirSlicesAreRefused) {
   }
 }
 
-TEST_F(PlanVerbs, ZbAutoKeepsTheLimitOfUnequalStages) {
+TEST_F(PlanCommands, ZbAutoKeepsTheLimitOfUnequalStages) {
   const std::string unequal = "simulate zb-auto -p 3 -m 9 --mem-f 1,3,1 --mem-i 0,1,0 --json ";
   for (const char* limit : {"4", "5", "9"}) {
     const Ran ran = command(unequal + "--memory-limit " + limit);

@@ -8,7 +8,7 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
-#include "cli/verb_test.hpp"
+#include "cli/command_test.hpp"
 
 namespace millrace::test {
 namespace {
@@ -17,11 +17,11 @@ using testing::HasSubstr;
 
 constexpr const char* kModel = "--model gpt:layers=1,d=16,heads=2,context=16";
 
-class GenerateVerb : public VerbTest {
+class GenerateCommand : public CommandTest {
  protected:
   /// A few lines of text that a small model can take.
   void SetUp() override {
-    VerbTest::SetUp();
+    CommandTest::SetUp();
     std::string text;
     for (int i = 0; i < 60; ++i) text += "line " + std::to_string(i) + " of the text\n";
     write("lines.txt", text);
@@ -33,7 +33,7 @@ class GenerateVerb : public VerbTest {
   }
 };
 
-TEST_F(GenerateVerb, TrainsOnTextAndPrintsASample) {
+TEST_F(GenerateCommand, TrainsOnTextAndPrintsASample) {
   const Ran text = command(train("-p 2"));
   ASSERT_EQ(text.code, 0) << text.text;
   EXPECT_THAT(text.text, HasSubstr("nats per character"));
@@ -49,7 +49,7 @@ TEST_F(GenerateVerb, TrainsOnTextAndPrintsASample) {
   EXPECT_EQ(document["text"]["sample"].get<std::string>().size(), 201U);
 }
 
-TEST_F(GenerateVerb, DrawsNothingThatTheTextDoesNotKnow) {
+TEST_F(GenerateCommand, DrawsNothingThatTheTextDoesNotKnow) {
   const Ran ran = command(
       "train --model gpt:layers=1,d=16,heads=2,context=16,vocabulary=5000 "
       "--data text --batch-size 4 -m 2 -p 1 --steps 1");
@@ -57,7 +57,7 @@ TEST_F(GenerateVerb, DrawsNothingThatTheTextDoesNotKnow) {
   EXPECT_THAT(ran.text, HasSubstr("sample:\n"));
 }
 
-TEST_F(GenerateVerb, HasTheSameWeightsInProcesses) {
+TEST_F(GenerateCommand, HasTheSameWeightsInProcesses) {
   const auto hash_in = [](const std::string& output) {
     return json_in(output)["weights_hash"].get<std::string>();
   };
@@ -73,7 +73,7 @@ TEST_F(GenerateVerb, HasTheSameWeightsInProcesses) {
   EXPECT_EQ(hash_in(in_two.text), hash_in(sliced.text));
 }
 
-TEST_F(GenerateVerb, ContinuesAPromptAlikeInEveryNumberOfStages) {
+TEST_F(GenerateCommand, ContinuesAPromptAlikeInEveryNumberOfStages) {
   ASSERT_EQ(command(train("-p 2 --save " + path("saved"))).code, 0);
   const std::string ask =
       "generate --resume " + path("saved") + " --prompt 'line 7' --tokens 40 --samples 2 --seed 3";
@@ -87,7 +87,7 @@ TEST_F(GenerateVerb, ContinuesAPromptAlikeInEveryNumberOfStages) {
   EXPECT_NE(command(ask + " --temperature 0").text, one.text);
 }
 
-TEST_F(GenerateVerb, NeedsNothingButTheCheckpoint) {
+TEST_F(GenerateCommand, NeedsNothingButTheCheckpoint) {
   ASSERT_EQ(command(train("-p 2 --save " + path("alone"))).code, 0);
   const std::string ask = "generate --resume " + path("alone") + " --prompt 'text' --tokens 20";
   const Ran with_data = command(ask + " --data text:" + path("lines.txt"));
@@ -97,7 +97,7 @@ TEST_F(GenerateVerb, NeedsNothingButTheCheckpoint) {
   EXPECT_NE(command(ask + " --data text:" + path("lines.txt")).code, 0);
 }
 
-TEST_F(GenerateVerb, RefusesADamagedVocabulary) {
+TEST_F(GenerateCommand, RefusesADamagedVocabulary) {
   ASSERT_EQ(command(train("-p 2 --save " + path("saved"))).code, 0);
   std::string run;
   for (const auto& file : std::filesystem::recursive_directory_iterator(path("saved")))
@@ -118,7 +118,7 @@ TEST_F(GenerateVerb, RefusesADamagedVocabulary) {
   }
 }
 
-TEST_F(GenerateVerb, RefusesInOneSentence) {
+TEST_F(GenerateCommand, RefusesInOneSentence) {
   ASSERT_EQ(command(train("-p 2 --save " + path("saved"))).code, 0);
   ASSERT_EQ(command("train --model mlp:64-8-10 --steps 1 -p 1 -m 2 --save " + path("mlp")).code, 0);
   const std::string resume = "generate --resume " + path("saved");

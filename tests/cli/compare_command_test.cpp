@@ -2,7 +2,7 @@
 #include <gmock/gmock.h>
 #include <nlohmann/json.hpp>
 
-#include "cli/verb_test.hpp"
+#include "cli/command_test.hpp"
 
 namespace millrace::test {
 namespace {
@@ -13,7 +13,7 @@ using testing::HasSubstr;
 using testing::Not;
 using testing::StartsWith;
 
-class CompareVerb : public VerbTest {
+class CompareCommand : public CommandTest {
  protected:
   /// A plan and a trace of it that took F = 1, I = W = 1 without latency.
   void write_pair() const {
@@ -26,7 +26,7 @@ class CompareVerb : public VerbTest {
   }
 };
 
-TEST_F(CompareVerb, SaysPerScheduleWhichOptionsAreLeftOut) {
+TEST_F(CompareCommand, SaysPerScheduleWhichOptionsAreLeftOut) {
   const Ran ran = command("compare 1f1b,interleaved,gpipe -v 2 --order lifo");
   const json all = json::parse(command("compare 1f1b,interleaved -v 2 --json").text);
 
@@ -40,14 +40,14 @@ TEST_F(CompareVerb, SaysPerScheduleWhichOptionsAreLeftOut) {
   EXPECT_EQ(all["interleaved"]["makespan"], 28.5);
 }
 
-TEST_F(CompareVerb, RefusesAnOptionThatNoScheduleTakes) {
+TEST_F(CompareCommand, RefusesAnOptionThatNoScheduleTakes) {
   const Ran ran = command("compare 1f1b,zb-h1 -v 2");
 
   EXPECT_EQ(ran.code, 2);
   EXPECT_EQ(ran.text, "millrace: -v 2 was given, but none of 1f1b, zb-h1 takes it\n");
 }
 
-TEST_F(CompareVerb, GradientsOfReplicasTakeTimeInOnePipeline) {
+TEST_F(CompareCommand, GradientsOfReplicasTakeTimeInOnePipeline) {
   const std::string bytes = " -p 4 -m 8 --gradient-bytes 12 --bandwidth 2";
   const Ran ran = command("compare chimera,1f1b --json" + bytes);
   const json all = json::parse(ran.text);
@@ -63,22 +63,22 @@ TEST_F(CompareVerb, GradientsOfReplicasTakeTimeInOnePipeline) {
   expect_refused("compare 1f1b,gpipe" + bytes, 2, "without -d none of these schedules adds");
 }
 
-TEST_F(CompareVerb, OfATraceOfOtherRanks_SaysBothNumbers) {
+TEST_F(CompareCommand, OfATraceOfOtherRanks_SaysBothNumbers) {
   write_pair();
   expect_refused("compare 1f1b " + path("t.json") + " -p 4 -m 2",
                  65,
                  "the trace is of 2 ranks, the program of 4");
 }
 
-TEST_F(CompareVerb, TakesSchedulesAsAList) {
+TEST_F(CompareCommand, TakesSchedulesAsAList) {
   EXPECT_THAT(command("compare 1f1b gpipe").text,
               StartsWith("millrace: compare takes schedules as a list, 1f1b,gpipe, or a plan"));
 }
 
-TEST_F(CompareVerb, WritesCsvAndOneDiagram) {
-  const std::string verb = "compare 1f1b,zb-h1,interleaved -p 4 -m 8 ";
+TEST_F(CompareCommand, WritesCsvAndOneDiagram) {
+  const std::string subcommand = "compare 1f1b,zb-h1,interleaved -p 4 -m 8 ";
 
-  const Ran csv = command(verb + "--csv --svg " + path("c.svg"));
+  const Ran csv = command(subcommand + "--csv --svg " + path("c.svg"));
 
   EXPECT_EQ(csv.code, 0);
   EXPECT_EQ(csv.text,
@@ -92,10 +92,10 @@ TEST_F(CompareVerb, WritesCsvAndOneDiagram) {
               AllOf(StartsWith("<svg"),
                     HasSubstr(">1f1b p=4 m=8: makespan 33, bubble 27.27 %, peak memory 4<"),
                     HasSubstr(">interleaved p=4 m=8 v=2: makespan 28.5")));
-  EXPECT_EQ(command(verb + "--svg").text, read("c.svg"));
+  EXPECT_EQ(command(subcommand + "--svg").text, read("c.svg"));
 }
 
-TEST_F(CompareVerb, NoCosts_PredictsWithMeasuredMeans) {
+TEST_F(CompareCommand, NoCosts_PredictsWithMeasuredMeans) {
   write_pair();
 
   const Ran ran = with_trace("");
@@ -110,7 +110,7 @@ TEST_F(CompareVerb, NoCosts_PredictsWithMeasuredMeans) {
                         "rank 0 |"));
 }
 
-TEST_F(CompareVerb, LowersThePlanWhenItsRunExchangedMessages) {
+TEST_F(CompareCommand, LowersThePlanWhenItsRunExchangedMessages) {
   write_pair();
   ASSERT_EQ(command("show 1f1b -p 2 -m 2 --comms --latency 1 --trace " + path("t.json")).code, 0);
 
@@ -120,7 +120,7 @@ TEST_F(CompareVerb, LowersThePlanWhenItsRunExchangedMessages) {
   EXPECT_EQ(all["per_op"]["F"]["count"], 4);
 }
 
-TEST_F(CompareVerb, NamesWhatATraceOfAnotherPlanHas) {
+TEST_F(CompareCommand, NamesWhatATraceOfAnotherPlanHas) {
   write_pair();
   ASSERT_EQ(command("show 1f1b -p 2 -m 3 --trace " + path("t.json")).code, 0);
 
@@ -130,7 +130,7 @@ TEST_F(CompareVerb, NamesWhatATraceOfAnotherPlanHas) {
   EXPECT_THAT(ran.text, HasSubstr("the trace has 0F2 on rank 0, the program has not"));
 }
 
-TEST_F(CompareVerb, Costs_PredictAndAreNamed) {
+TEST_F(CompareCommand, Costs_PredictAndAreNamed) {
   write_pair();
 
   const Ran typed = with_trace("--f 3 --latency 1");
@@ -151,7 +151,7 @@ TEST_F(CompareVerb, Costs_PredictAndAreNamed) {
   EXPECT_EQ(means["makespan"]["simulated"], 2 + 2 * 3 + 1 + 2);
 }
 
-TEST_F(CompareVerb, GivesResidualsPerOpStageAndRank) {
+TEST_F(CompareCommand, GivesResidualsPerOpStageAndRank) {
   write_pair();
 
   const json all = json::parse(with_trace("--f 3 --json").text);
@@ -165,7 +165,7 @@ TEST_F(CompareVerb, GivesResidualsPerOpStageAndRank) {
   EXPECT_EQ(all["per_rank"][0]["worst_start_residual"], 7 - 13);
 }
 
-TEST_F(CompareVerb, SaysWhereTheResidualComesFrom) {
+TEST_F(CompareCommand, SaysWhereTheResidualComesFrom) {
   write_pair();
   // Micro-batch 1 takes 1 more in F of rank 0 and the run 2 more between its passes: rank 1 waits.
   //   rank 0: F0 0-1, F1 1-3, B0 6-8, B1 9-11     rank 1: F0 1-2, B0 4-6, F1 6-7, B1 7-9
@@ -198,7 +198,7 @@ TEST_F(CompareVerb, SaysWhereTheResidualComesFrom) {
   EXPECT_THAT(text.text, HasSubstr("  between passes: dispatch, messages, waiting     2\n"));
 }
 
-TEST_F(CompareVerb, TakesTheCostsOfAFile) {
+TEST_F(CompareCommand, TakesTheCostsOfAFile) {
   write_pair();
   write("c.json",
         R"({"millrace_costs": 1, "unit": "s", "ranks": 2, "chunks": 1, "forward": [2, 2],

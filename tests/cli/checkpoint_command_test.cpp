@@ -10,8 +10,8 @@
 #include <nlohmann/json.hpp>
 
 #include "tests/cli/command.hpp"
+#include "tests/cli/command_test.hpp"
 #include "tests/cli/launched.hpp"
-#include "tests/cli/verb_test.hpp"
 #include "tests/training/sample_files.hpp"
 
 namespace millrace::test {
@@ -33,9 +33,9 @@ std::string weights_in(const std::string& text) {
 }
 
 /// A run of eight steps that saved after steps 3, 6 and 8.
-class CheckpointVerb : public testing::Test {
+class CheckpointCommand : public testing::Test {
  protected:
-  CheckpointVerb()
+  CheckpointCommand()
       : folder_(std::string("cli_checkpoint_") +
                 testing::UnitTest::GetInstance()->current_test_info()->name()),
         place_(folder_.path() + "/saved"),
@@ -46,7 +46,7 @@ class CheckpointVerb : public testing::Test {
   Ran whole_;
 };
 
-TEST_F(CheckpointVerb, GoesOnInAnotherCutWithTheSameWeights) {
+TEST_F(CheckpointCommand, OtherPartition_SameWeights) {
   ASSERT_EQ(whole_.code, 0) << whole_.text;
   EXPECT_THAT(whole_.text, HasSubstr("3 checkpoints saved, the newest " + place_));
   const std::string weights = weights_in(whole_.text);
@@ -66,7 +66,7 @@ TEST_F(CheckpointVerb, GoesOnInAnotherCutWithTheSameWeights) {
   EXPECT_THAT(refused.text, HasSubstr("seed differs: the checkpoint has 3, this training 4"));
 }
 
-TEST_F(CheckpointVerb, SavesTheSameInProcesses) {
+TEST_F(CheckpointCommand, SavesTheSameInProcesses) {
   const std::string other = folder_.path() + "/launched";
   const Ran launched =
       command("launch -n 3 -- " + kLaunched + "--save " + other + " --save-every 3 --keep 5");
@@ -82,7 +82,7 @@ TEST_F(CheckpointVerb, SavesTheSameInProcesses) {
               AllOf(HasSubstr("updates: 3, 8"), HasSubstr("layers.0.weight: largest difference")));
 }
 
-TEST_F(CheckpointVerb, ListsShowsVerifiesAndExports) {
+TEST_F(CheckpointCommand, ListsShowsVerifiesAndExports) {
   const Ran list = command("checkpoint ls " + place_);
   EXPECT_EQ(list.code, 0);
   EXPECT_THAT(list.text, HasSubstr(place_ + "/step-0000000008  8 updates"));
@@ -101,7 +101,7 @@ TEST_F(CheckpointVerb, ListsShowsVerifiesAndExports) {
   EXPECT_THAT(refused.text, HasSubstr("--weights " + file + ": has '"));
 }
 
-TEST_F(CheckpointVerb, NamesWhatIsDamagedAndPassesItOver) {
+TEST_F(CheckpointCommand, NamesWhatIsDamagedAndPassesItOver) {
   const std::string shard = place_ + "/step-0000000008/layers.0.optimizer.safetensors";
   {
     std::fstream file(shard, std::ios::in | std::ios::out | std::ios::binary);
@@ -138,7 +138,7 @@ TEST(Checkpoint, DivisorOfACsvFile_StaysWithTheWeights) {
   EXPECT_THAT(command("train --steps 41 -p 2 --json --resume " + saved).text, by(4));
 }
 
-TEST_F(CheckpointVerb, RefusesWhatMakesNoSense) {
+TEST_F(CheckpointCommand, RefusesWhatMakesNoSense) {
   for (const auto& [flags, sentence] :
        {std::pair("--resume auto", "--resume auto: needs --save"),
         {"--save-every 5", "--save-every 5: needs --save"},
@@ -154,7 +154,7 @@ TEST_F(CheckpointVerb, RefusesWhatMakesNoSense) {
   EXPECT_THAT(again.text, HasSubstr("has checkpoints of another run, the newest of step 8"));
 }
 
-TEST_F(CheckpointVerb, FinishedTraining_ResumeEndsWithoutTraining) {
+TEST_F(CheckpointCommand, FinishedTraining_ResumeEndsWithoutTraining) {
   const std::string files = folder_.path() + "/of-finished";
   fs::create_directory(files);
   const std::string flags = " --profile " + files + "/costs --trace " + files + "/trace --report " +
@@ -179,7 +179,7 @@ TEST_F(CheckpointVerb, FinishedTraining_ResumeEndsWithoutTraining) {
               HasSubstr("samples/s, 9 updates"));
 }
 
-TEST_F(CheckpointVerb, DamagedRunFile_IsNoticedAndPassedOver) {
+TEST_F(CheckpointCommand, DamagedRunFile_IsNoticedAndPassedOver) {
   const std::string file = place_ + "/step-0000000008/run.json";
   {
     std::fstream run(file, std::ios::in | std::ios::out | std::ios::binary);
@@ -196,7 +196,7 @@ TEST_F(CheckpointVerb, DamagedRunFile_IsNoticedAndPassedOver) {
   EXPECT_EQ(weights_in(resumed.text), weights_in(whole_.text));
 }
 
-TEST_F(CheckpointVerb, UntypedOptions_AreThoseOfTheCheckpointAndTold) {
+TEST_F(CheckpointCommand, UntypedOptions_ComeFromTheCheckpoint) {
   const std::string other = folder_.path() + "/other";
   const std::string job =
       "train --model mlp:64-16-10 -m 4 --seed 3 -p 2 --schedule zb-h1 --recompute=all --executor "
@@ -222,7 +222,7 @@ TEST_F(CheckpointVerb, UntypedOptions_AreThoseOfTheCheckpointAndTold) {
   EXPECT_EQ(alone.code, 0) << alone.text;
 }
 
-TEST_F(CheckpointVerb, DefaultRanks_AreAtMostTheLayers) {
+TEST_F(CheckpointCommand, DefaultRanks_AreAtMostTheLayers) {
   const Ran ran = command("train --model mlp:64-16-10 --steps 1");
   EXPECT_EQ(ran.code, 0) << ran.text;
   EXPECT_EQ(command("train --model mlp:64-16-10 --steps 1 -p 3").code, 2);
@@ -235,13 +235,13 @@ void await_checkpoint(const std::string& place) {
 }
 
 /// Waits until the run has saved once, tells it to stop, and looks where it did.
-void expect_saved_by_signal(const std::string& verb,
+void expect_saved_by_signal(const std::string& subcommand,
                             const std::string& name,
                             int signal,
                             int times = 1) {
   const Folder folder(name);
   const std::string place = folder.path() + "/saved";
-  Command run(verb +
+  Command run(subcommand +
               "train --model mlp:64-16-16-10 -p 2 -m 4 --steps 1000000 --lr-schedule constant "
               "--warmup 0 --save " +
               place + " --save-every 1");
@@ -286,11 +286,11 @@ TEST(CheckpointSignals, NoThreadThatComputes_RunsAHandler) {
   const std::string train =
       "train --model mlp:64-16-16-10 -p 2 -m 4 --steps 1000000 --threads-per-rank 2 --save-every 1 "
       "--save ";
-  for (const std::string verb : {"", "launch -n 2 -- "}) {
+  for (const std::string subcommand : {"", "launch -n 2 -- "}) {
     const Folder folder("cli_signal_handlers");
-    Command run(verb + train + folder.path() + "/saved");
+    Command run(subcommand + train + folder.path() + "/saved");
     await_checkpoint(folder.path() + "/saved");
-    const auto ranks = verb.empty() ? std::vector{run.process()} : run.workers(2);
+    const auto ranks = subcommand.empty() ? std::vector{run.process()} : run.workers(2);
     for (const pid_t rank : ranks) expect_no_handler(rank);
     run.signal(SIGTERM);
     EXPECT_EQ(run.end().code, 143);

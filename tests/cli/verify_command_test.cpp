@@ -4,7 +4,7 @@
 #include <gmock/gmock.h>
 #include <nlohmann/json.hpp>
 
-#include "cli/verb_test.hpp"
+#include "cli/command_test.hpp"
 
 namespace millrace::test {
 namespace {
@@ -13,9 +13,9 @@ using nlohmann::json;
 using testing::HasSubstr;
 using testing::StartsWith;
 
-class VerifyVerb : public VerbTest {};
+class VerifyCommand : public CommandTest {};
 
-TEST_F(VerifyVerb, ProvesAScheduleAndSaysItsRoomMemoryAndBits) {
+TEST_F(VerifyCommand, ProvesScheduleCapacityMemoryAndBits) {
   const Ran ran = command("verify interleaved -p 2 -m 4 -v 2 --capacity 3");
 
   EXPECT_EQ(ran.code, 0);
@@ -30,7 +30,7 @@ TEST_F(VerifyVerb, ProvesAScheduleAndSaysItsRoomMemoryAndBits) {
       "same bits as sequential: yes\n");
 }
 
-TEST_F(VerifyVerb, Fault_PrintsGridWithFaultyActions) {
+TEST_F(VerifyCommand, Fault_PrintsGridWithFaultyActions) {
   write("bad.csv", "0F0,0B0,0F1,0B1\n1F0,1F1,1B0,1B1\n");
 
   const Ran ran = command("verify " + path("bad.csv"));
@@ -44,7 +44,7 @@ TEST_F(VerifyVerb, Fault_PrintsGridWithFaultyActions) {
             "rank 1 |  1F0  [1F1]  1B0   1B1\n");
 }
 
-TEST_F(VerifyVerb, ShowsTheCycleOfATransportThatHangs) {
+TEST_F(VerifyCommand, ShowsTheCycleOfATransportThatHangs) {
   write("late.csv",
         "0F0,0SEND_F0,0F1,0SEND_F1,0RECV_B0,0B0,0RECV_B1,0B1\n"
         "1RECV_F0,1F0,1B0,1SEND_B0,1RECV_F1,1F1,1B1,1SEND_B1\n");
@@ -69,7 +69,7 @@ double most_memory() {
   return static_cast<double>(usage.ru_maxrss);
 }
 
-TEST_F(VerifyVerb, ProvesWithoutASecondProgram) {
+TEST_F(VerifyCommand, ProvesWithoutASecondProgram) {
   const std::string schedule = " 1f1b -p 256 -m 2048";  // a million actions
   ASSERT_EQ(command("simulate" + schedule).code, 0);
   const double simulated = most_memory();
@@ -80,7 +80,7 @@ TEST_F(VerifyVerb, ProvesWithoutASecondProgram) {
   EXPECT_LT(most_memory(), 1.3 * simulated);
 }
 
-TEST_F(VerifyVerb, WritesTheMessagesOutWhereTheirProofNeedsThem) {
+TEST_F(VerifyCommand, InsertsMessages_WhereTheProofNeedsThem) {
   // Pairs, copies that reduce their gradients, and ops that take no time.
   for (const std::string schedule :
        {"dualpipe-v -p 2 -m 4", "chimera -p 2 -m 4", "1f1b --w 0 --i 0 --f 0"})
@@ -90,7 +90,7 @@ TEST_F(VerifyVerb, WritesTheMessagesOutWhereTheirProofNeedsThem) {
         << schedule;
 }
 
-TEST_F(VerifyVerb, JsonHasTheVerdictForAProgram) {
+TEST_F(VerifyCommand, JsonHasTheVerdictForAProgram) {
   const json good = json::parse(command("verify gpipe-lifo -p 2 -m 2 --json").text);
   EXPECT_EQ(good["valid"], true);
   EXPECT_EQ(good["actions"], 8);
@@ -118,7 +118,7 @@ TEST_F(VerifyVerb, JsonHasTheVerdictForAProgram) {
   EXPECT_EQ(bad["violations"], json::array({violation}));
 }
 
-TEST_F(VerifyVerb, WritesTheFilesOfAScheduleThatRuns) {
+TEST_F(VerifyCommand, WritesTheFilesOfAScheduleThatRuns) {
   const Ran ran =
       command("verify 1f1b --csv " + path("a.csv") + " --svg " + path("a.svg") + " --html " +
               path("a.html") + " --trace " + path("a.json") + " --plan " + path("plan.json"));
@@ -129,7 +129,7 @@ TEST_F(VerifyVerb, WritesTheFilesOfAScheduleThatRuns) {
   EXPECT_EQ(read("a.svg"), command("show 1f1b --svg").text);
 }
 
-TEST_F(VerifyVerb, DrawsNoPictureOfAScheduleThatCannotRun) {
+TEST_F(VerifyCommand, DrawsNoPictureOfAScheduleThatCannotRun) {
   write("bad.csv", "0B0,0F0\n");
 
   const Ran ran = command("verify " + path("bad.csv") + " --svg " + path("a.svg") + " --plan " +
@@ -141,7 +141,7 @@ TEST_F(VerifyVerb, DrawsNoPictureOfAScheduleThatCannotRun) {
   EXPECT_EQ(files(), 2U);  // bad.csv and the plan
 }
 
-TEST_F(VerifyVerb, ReportsTheMemoryLimitAndStillDraws) {
+TEST_F(VerifyCommand, ReportsTheMemoryLimitAndStillDraws) {
   const Ran ran = command("verify 1f1b --memory-limit 0.5p --svg " + path("a.svg"));
 
   EXPECT_EQ(ran.code, 1);
@@ -151,7 +151,7 @@ TEST_F(VerifyVerb, ReportsTheMemoryLimitAndStillDraws) {
   EXPECT_EQ(files(), 1U);
 }
 
-TEST_F(VerifyVerb, ChecksALimitPerRank) {
+TEST_F(VerifyCommand, ChecksALimitPerRank) {
   // 1F1B holds 3, 2 and 1 micro-batches.
   EXPECT_EQ(command("verify 1f1b -p 3 -m 6 --memory-limit 3,2,1").code, 0);
   const Ran ran = command("verify 1f1b -p 3 -m 6 --memory-limit 1p,1,1");

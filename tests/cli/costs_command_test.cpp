@@ -6,7 +6,7 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
-#include "cli/verb_test.hpp"
+#include "cli/command_test.hpp"
 #include "millrace/scheduler/plan/generators.hpp"
 
 namespace millrace::test {
@@ -15,9 +15,9 @@ namespace {
 using nlohmann::json;
 using testing::HasSubstr;
 
-class CostsVerb : public VerbTest {};
+class CostsCommand : public CommandTest {};
 
-TEST_F(CostsVerb, ChunkCosts_GiveTheOrderOfStageCosts) {
+TEST_F(CostsCommand, ChunkCosts_GiveTheOrderOfStageCosts) {
   for (const ScheduleEntry& entry : schedules()) {
     const int v = chunks_of(entry, {});
     if (!entry.timed || v == 1) continue;
@@ -37,7 +37,7 @@ TEST_F(CostsVerb, ChunkCosts_GiveTheOrderOfStageCosts) {
   }
 }
 
-TEST_F(CostsVerb, ALimitInChunksIsKeptInChunks) {
+TEST_F(CostsCommand, ALimitInChunksIsKeptInChunks) {
   const Ran ran =
       command("simulate zb-v-auto --chunk-costs -p 4 -m 12 --mem-f 1 --memory-limit 8 --json");
 
@@ -45,7 +45,7 @@ TEST_F(CostsVerb, ALimitInChunksIsKeptInChunks) {
   for (const json& rank : json::parse(ran.text)["per_rank"]) EXPECT_LE(rank["peak_bytes"], 8);
 }
 
-TEST_F(CostsVerb, AScheduleWithItsOwnChunksMayBeToldThem) {
+TEST_F(CostsCommand, ScheduleWithFixedChunks_AcceptsThem) {
   for (const ScheduleEntry& entry : schedules()) {
     const std::string name(entry.name);
     const std::string show = "show " + name + " -p 4 -m 8 --plan";
@@ -66,7 +66,7 @@ TEST_F(CostsVerb, AScheduleWithItsOwnChunksMayBeToldThem) {
   EXPECT_EQ(command("compare zb-v,v-half -v 2").text.find("left out"), std::string::npos);
 }
 
-TEST_F(CostsVerb, Messages_TakeNoRankTime) {
+TEST_F(CostsCommand, Messages_TakeNoRankTime) {
   for (const std::string comms : {"", " --comms", " --comms=early", " --comms=before-use"}) {
     const Ran ran = command("simulate interleaved -p 4 -m 9 --latency .3 --json" + comms);
     ASSERT_EQ(ran.code, 0) << ran.text;
@@ -86,38 +86,38 @@ constexpr const char* kFile =
         "input": [4, 4, 6, 6], "weight": [2, 2, 2, 4]})";
 constexpr const char* kFlags = " --f 2,4,6,8 --i 4,4,6,6 --w 2,2,2,4";
 
-TEST_F(CostsVerb, AFileOfFullStagesSaysWhatTheFlagsSay) {
+TEST_F(CostsCommand, FileOfFullStages_EqualsFlags) {
   write("costs.json", kFile);
   for (const char* schedule :
        {"1f1b", "zb-v", "zb-v-auto", "interleaved -v 4", "seqpipe -q 2", "dualpipe", "zb-auto"}) {
-    const std::string verb = "simulate " + std::string(schedule) + " -p 4 -m 8 --json";
-    json filed = json::parse(command(verb + " --costs " + path("costs.json")).text);
+    const std::string subcommand = "simulate " + std::string(schedule) + " -p 4 -m 8 --json";
+    json filed = json::parse(command(subcommand + " --costs " + path("costs.json")).text);
     filed.erase("unit");
-    EXPECT_EQ(filed, json::parse(command(verb + kFlags).text)) << schedule;
+    EXPECT_EQ(filed, json::parse(command(subcommand + kFlags).text)) << schedule;
   }
   const Ran compared =
       command("compare 1f1b,zb-v,interleaved -p 4 -m 8 --costs " + path("costs.json"));
   EXPECT_EQ(compared.code, 0) << compared.text;
 }
 
-TEST_F(CostsVerb, ALimitNeedsAMemoryToLimit) {
+TEST_F(CostsCommand, ALimitNeedsAMemoryToLimit) {
   write("costs.json", kFile);
-  const std::string verb = "simulate zb-v-auto -p 4 -m 8 --costs " + path("costs.json");
+  const std::string subcommand = "simulate zb-v-auto -p 4 -m 8 --costs " + path("costs.json");
   for (const char* limit : {" --memory-limit 1p", " --memory-limit 1000"}) {
-    const Ran ran = command(verb + limit);
+    const Ran ran = command(subcommand + limit);
     EXPECT_EQ(ran.code, 2);
     EXPECT_THAT(ran.text, HasSubstr("says nothing about memory; give --mem-f"));
   }
-  const json without = json::parse(command(verb + " --json").text);
+  const json without = json::parse(command(subcommand + " --json").text);
   EXPECT_EQ(without["per_rank"][0]["peak_bytes"], without["per_rank"][0]["peak_activation"]);
 
-  const Ran typed = command(verb + " --mem-f 10 --memory-limit 1p --json");
+  const Ran typed = command(subcommand + " --mem-f 10 --memory-limit 1p --json");
   ASSERT_EQ(typed.code, 0) << typed.text;
   for (const json& rank : json::parse(typed.text)["per_rank"]) EXPECT_LE(rank["peak_bytes"], 40);
-  EXPECT_EQ(command(verb + " --f 1").code, 2);
+  EXPECT_EQ(command(subcommand + " --f 1").code, 2);
 }
 
-TEST_F(CostsVerb, Compare_ContinuesAfterAnInvalidSchedule) {
+TEST_F(CostsCommand, Compare_ContinuesAfterAnInvalidSchedule) {
   const Ran limited = command("compare gpipe,1f1b -p 4 -m 8 --memory-limit 1p");
   EXPECT_EQ(limited.code, 1);
   EXPECT_THAT(limited.text, HasSubstr("gpipe is not valid: rule 9 (memory)"));
@@ -130,7 +130,7 @@ TEST_F(CostsVerb, Compare_ContinuesAfterAnInvalidSchedule) {
   EXPECT_EQ(command("compare 1f1b,gpipe -p 4 -m 6").code, 0);
 }
 
-TEST_F(CostsVerb, PlanWithOtherEdges_IsRejected) {
+TEST_F(CostsCommand, PlanWithOtherEdges_IsRejected) {
   const auto plan_with = [&](const std::string& edges) {
     std::ofstream(path("skip.json")) << R"({"millrace_plan": 1, "name": "a skip edge",
              "shape": {"ranks": 3, "micro_batches": 1, "placement": [[0, 1, 2]],
@@ -151,7 +151,7 @@ TEST_F(CostsVerb, PlanWithOtherEdges_IsRejected) {
   }
 }
 
-TEST_F(CostsVerb, TrainRunsAScheduleCsv) {
+TEST_F(CostsCommand, TrainRunsAScheduleCsv) {
   const std::string model = "train --model mlp:64-24-20-16-10 --steps 2 --batch-size 32 --json ";
   const auto hash = [](const std::string& text) {
     return json::parse(text.substr(text.find('{')))["weights_hash"];
@@ -167,7 +167,7 @@ TEST_F(CostsVerb, TrainRunsAScheduleCsv) {
   EXPECT_THAT(command(model + "--plan " + path("old.csv")).text, HasSubstr("--legacy-csv --plan"));
 }
 
-TEST_F(CostsVerb, ACsvOfOthersNamesTheFlagThatReadsIt) {
+TEST_F(CostsCommand, ForeignCsv_NamesTheFlag) {
   write("old.csv", "0F0,0BW0\n1F0,1BW0\n");
   write("sharded.csv", "0UNSHARD,0F0,0B0\n1F0,1B0\n");
   EXPECT_THAT(command("verify " + path("old.csv")).text, HasSubstr("(--legacy-csv)"));

@@ -5,7 +5,7 @@
 #include <gmock/gmock.h>
 #include <nlohmann/json.hpp>
 
-#include "cli/verb_test.hpp"
+#include "cli/command_test.hpp"
 
 namespace millrace::test {
 namespace {
@@ -14,7 +14,7 @@ using nlohmann::json;
 using testing::HasSubstr;
 using testing::StartsWith;
 
-class ImportVerb : public VerbTest {
+class ImportCommand : public CommandTest {
  protected:
   /// A trace as PyTorch's profiler exports one for a rank, made by hand: the members of its events
   /// and the doubling of named regions for host and device are Kineto's, the times are ours.
@@ -39,7 +39,7 @@ class ImportVerb : public VerbTest {
   }
 };
 
-TEST_F(ImportVerb, OwnTrace_ReturnsItsCosts) {
+TEST_F(ImportCommand, OwnTrace_ReturnsItsCosts) {
   ASSERT_EQ(command("show zb-h1 -p 3 -m 6 --f 3,1,2 --i 2 --w 1.5 --trace " + path("t.json")).code,
             0);
 
@@ -54,7 +54,7 @@ TEST_F(ImportVerb, OwnTrace_ReturnsItsCosts) {
   EXPECT_NEAR(makespan("--costs " + path("c.json")), makespan("--f 3,1,2 --i 2 --w 1.5"), 1e-9);
 }
 
-TEST_F(ImportVerb, ReadsOneKinetoTracePerRankGzippedOrNot) {
+TEST_F(ImportCommand, KinetoTracePerRank_IsRead) {
   write_kineto("rank0.json", 4711, 20, 40);
   write_kineto("rank1.json", 4700, 30, 50);
   ASSERT_EQ(std::system(("gzip " + path("rank1.json")).c_str()), 0);
@@ -71,8 +71,9 @@ TEST_F(ImportVerb, ReadsOneKinetoTracePerRankGzippedOrNot) {
             "millrace: assumed: " +
                 assumed + "\n");
   EXPECT_EQ(costs["assumed"], assumed);
-  for (const std::string verb : {"simulate 1f1b", "search --budget 0", "compare 1f1b,gpipe"}) {
-    const Ran used = command(verb + " -p 2 -m 4 --costs " + path("c.json"));
+  for (const std::string subcommand :
+       {"simulate 1f1b", "search --budget 0", "compare 1f1b,gpipe"}) {
+    const Ran used = command(subcommand + " -p 2 -m 4 --costs " + path("c.json"));
     EXPECT_THAT(used.text,
                 HasSubstr("Times in s, from " + path("c.json") + ".\nAssumed: " + assumed + ".\n"));
   }
@@ -87,7 +88,7 @@ TEST_F(ImportVerb, ReadsOneKinetoTracePerRankGzippedOrNot) {
   EXPECT_NEAR(costs["backward"][1], 51e-6, 1e-15);
 }
 
-TEST_F(ImportVerb, ReadsATraceThatAKilledRecorderLeft) {
+TEST_F(ImportCommand, ReadsATraceThatAKilledRecorderLeft) {
   write("cut.json",
         R"([{"ph":"X","name":"0F0","ts":0,"dur":2},{"ph":"X","name":"0B0","ts":2,"dur":4},{"ph":)");
 
@@ -100,7 +101,7 @@ TEST_F(ImportVerb, ReadsATraceThatAKilledRecorderLeft) {
                  " ends within its list of events: read to the last whole one, 2 in all\n"));
 }
 
-TEST_F(ImportVerb, RefusesInOneSentence) {
+TEST_F(ImportCommand, RefusesInOneSentence) {
   write("empty.json", "[]");
   write("broken.json", "[{]");
   write("broken.json.gz", "\x1f\x8b garbage");
@@ -120,7 +121,7 @@ TEST_F(ImportVerb, RefusesInOneSentence) {
   EXPECT_NE(command("import " + path("broken.json.gz")).code, 0);
 }
 
-class SplitVerb : public VerbTest {
+class SplitCommand : public CommandTest {
  protected:
   /// Six layers; cut evenly the last stage would take 9 + 9, cut by time none more than 12.
   void write_layers() const {
@@ -131,7 +132,7 @@ class SplitVerb : public VerbTest {
   }
 };
 
-TEST_F(SplitVerb, SplitsByTimeAndPrintsTheBalance) {
+TEST_F(SplitCommand, SplitsByTimeAndPrintsTheBalance) {
   write_layers();
 
   const Ran ran = command("split " + path("layers.json") + " -p 3");
@@ -146,7 +147,7 @@ TEST_F(SplitVerb, SplitsByTimeAndPrintsTheBalance) {
             "first layers  3,5\n");
 }
 
-TEST_F(SplitVerb, Partition_IsOptimalWithStageCosts) {
+TEST_F(SplitCommand, Partition_IsOptimalWithStageCosts) {
   write_layers();
   const json cut = json::parse(command("split " + path("layers.json") + " -p 2 -v 2 --json").text);
 
@@ -173,7 +174,7 @@ TEST_F(SplitVerb, Partition_IsOptimalWithStageCosts) {
   EXPECT_EQ(simulated["per_rank"][1]["busy"], 4 * 15);
 }
 
-TEST_F(SplitVerb, RefusesInOneSentence) {
+TEST_F(SplitCommand, RefusesInOneSentence) {
   write_layers();
   EXPECT_EQ(command("split " + path("layers.json") + " -p 7").text,
             "millrace: cannot cut 6 layers into 7 stages: every stage needs at least one layer\n");

@@ -54,25 +54,25 @@ int library_calls(int ranks, int micro_batches) {
 }
 
 /// Executes `millrace SUBCOMMAND 1f1b -p RANKS -m MICRO_BATCHES` and discards its output.
-int become(const char* verb, int ranks, int micro_batches) {
+int become(const char* subcommand, int ranks, int micro_batches) {
   const std::string p = std::to_string(ranks), m = std::to_string(micro_batches);
   const int nowhere = ::open("/dev/null", O_WRONLY | O_CLOEXEC);
   ::dup2(nowhere, STDOUT_FILENO);
   ::dup2(nowhere, STDERR_FILENO);
   constexpr const char* kMillrace = MILLRACE_BINARY_DIR "/millrace";
-  ::execl(kMillrace, kMillrace, verb, "1f1b", "-p", p.c_str(), "-m", m.c_str(), nullptr);
+  ::execl(kMillrace, kMillrace, subcommand, "1f1b", "-p", p.c_str(), "-m", m.c_str(), nullptr);
   return 127;
 }
 
 /// The time is the subcommand's; `by_library` is its ratio to the calls' of the same iteration.
-void one_f_one_b(benchmark::State& state, const char* verb) {
+void one_f_one_b(benchmark::State& state, const char* subcommand) {
   const int ranks = static_cast<int>(state.range(0));
   const int micro_batches = static_cast<int>(state.range(1));
   Spent library, whole;
   double library_seconds = 0, seconds = 0;
   for (auto _ : state) {
     library = spent_by([&] { return library_calls(ranks, micro_batches); });
-    whole = spent_by([&] { return become(verb, ranks, micro_batches); });
+    whole = spent_by([&] { return become(subcommand, ranks, micro_batches); });
     if (!library.right || !whole.right)
       return state.SkipWithError("the subcommand or the library calls failed");
     library_seconds += library.seconds;

@@ -5,7 +5,7 @@
 #include <gmock/gmock.h>
 #include <nlohmann/json.hpp>
 
-#include "cli/verb_test.hpp"
+#include "cli/command_test.hpp"
 
 namespace millrace::test {
 namespace {
@@ -14,9 +14,9 @@ using nlohmann::json;
 using testing::HasSubstr;
 using testing::StartsWith;
 
-class SweepVerb : public VerbTest {};
+class SweepCommand : public CommandTest {};
 
-TEST_F(SweepVerb, CombinesListsAndRanges) {
+TEST_F(SweepCommand, CombinesListsAndRanges) {
   const Ran ran = command(
       "sweep 1f1b,dualpipe -p 2,4 -m 4..8 --times 1:1:1,2:2:1 --latency 0,0.5 "
       "--memory-limit none,1p --out " +
@@ -35,7 +35,7 @@ TEST_F(SweepVerb, CombinesListsAndRanges) {
             "millrace: 48 of 160 combinations have no meaning; the column reason says why\n");
 }
 
-TEST_F(SweepVerb, HasTheStepOfSeveralPassesThatSimulateSays) {
+TEST_F(SweepCommand, SeveralPasses_EqualSimulate) {
   const std::string more = " -p 2 -m 4 -d 2 --gradient-bytes 8 --bandwidth 1 --json ";
   std::istringstream rows(command("sweep zb-v --accumulate 1,3" + more).text);
   std::string line;
@@ -49,9 +49,9 @@ TEST_F(SweepVerb, HasTheStepOfSeveralPassesThatSimulateSays) {
   }
 }
 
-TEST_F(SweepVerb, AnyThreadCount_SameJsonLines) {
-  const std::string verb = "sweep all -p 4 -m 8 --json --threads ";
-  const Ran one = command(verb + "1"), many = command(verb + "5");
+TEST_F(SweepCommand, AnyThreadCount_SameJsonLines) {
+  const std::string subcommand = "sweep all -p 4 -m 8 --json --threads ";
+  const Ran one = command(subcommand + "1"), many = command(subcommand + "5");
 
   EXPECT_EQ(one.text, many.text);
   const json row = json::parse(one.text.substr(0, one.text.find('\n')));
@@ -60,7 +60,7 @@ TEST_F(SweepVerb, AnyThreadCount_SameJsonLines) {
   EXPECT_EQ(row["makespan"], json::parse(command("simulate gpipe --json").text)["makespan"]);
 }
 
-TEST_F(SweepVerb, TakesCostFilesAsSimulateDoes) {
+TEST_F(SweepCommand, TakesCostFilesAsSimulateDoes) {
   const std::string times = R"({"millrace_costs": 1, "unit": "s", "ranks": 2, "chunks": 1,
       "latency": 0.5, "forward": [1, 2], "input": [1, 1], "weight": [1, 1])";
   write("a.json", times + "}");
@@ -104,7 +104,7 @@ TEST_F(SweepVerb, TakesCostFilesAsSimulateDoes) {
 }
 
 /// A sweep takes every cost that simulate does.
-TEST_F(SweepVerb, SimulateCosts_SameMakespan) {
+TEST_F(SweepCommand, SimulateCosts_SameMakespan) {
   for (const std::string costs : {"--rank-speed 1,2,1,0.5",
                                   "--cores 2",
                                   "--bandwidth 4 --message-bytes 2 --contention",
@@ -115,7 +115,7 @@ TEST_F(SweepVerb, SimulateCosts_SameMakespan) {
   }
 }
 
-TEST_F(SweepVerb, PlanFiles_InvalidRowsHaveAReason) {
+TEST_F(SweepCommand, PlanFiles_InvalidRowsHaveAReason) {
   ASSERT_EQ(command("show zb-h1 -p 3 -m 5 --plan " + path("mine.plan")).code, 0);
   std::istringstream rows(
       command("sweep " + path("mine.plan") + ",1f1b -p 2,4 -m 6 --memory-limit 2 --json").text);
@@ -133,7 +133,7 @@ TEST_F(SweepVerb, PlanFiles_InvalidRowsHaveAReason) {
   EXPECT_THAT(std::string(all[2]["reason"]), HasSubstr("limit"));
 }
 
-TEST_F(SweepVerb, RefusesBadInputInOneSentence) {
+TEST_F(SweepCommand, RefusesBadInputInOneSentence) {
   const std::vector<std::pair<std::string, std::string>> cases = {
       {"1f2b", "unknown schedule '1f2b'; did you mean '1f1b'?"},
       {"1f1b, -p 2", "the list of schedules is '1f1b,'; expected entries with one ',' between"},

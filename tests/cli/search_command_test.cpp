@@ -4,7 +4,7 @@
 #include <gmock/gmock.h>
 #include <nlohmann/json.hpp>
 
-#include "cli/verb_test.hpp"
+#include "cli/command_test.hpp"
 
 namespace millrace::test {
 namespace {
@@ -16,7 +16,7 @@ using testing::EndsWith;
 using testing::HasSubstr;
 using testing::StartsWith;
 
-class SearchVerb : public VerbTest {
+class SearchCommand : public CommandTest {
  protected:
   /// The best schedule of a small case, as JSON.
   static json best(const std::string& options) {
@@ -26,7 +26,7 @@ class SearchVerb : public VerbTest {
   }
 };
 
-TEST_F(SearchVerb, FromAPlan_HasItsCountsAndIsNotWorse) {
+TEST_F(SearchCommand, FromAPlan_IsNotWorse) {
   ASSERT_EQ(command("search -p 3 -m 5 -v 1 --f 3 --i 2 --w 1 --out " + path("mine.plan")).code, 0);
   const std::string times = " --f 3 --i 2 --w 1";
   const json mine = json::parse(command("simulate --json " + path("mine.plan") + times).text);
@@ -40,7 +40,7 @@ TEST_F(SearchVerb, FromAPlan_HasItsCountsAndIsNotWorse) {
   expect_refused("search --from " + path("none.plan"), 2, "none.plan cannot be read");
 }
 
-TEST_F(SearchVerb, CountsGradientsOfReplicasInOnePipeline) {
+TEST_F(SearchCommand, CountsGradientsOfReplicasInOnePipeline) {
   const std::string bytes = " -p 4 -m 8 --gradient-bytes 12 --bandwidth 2";
   const json both = best(bytes);
 
@@ -48,7 +48,7 @@ TEST_F(SearchVerb, CountsGradientsOfReplicasInOnePipeline) {
   expect_refused("search --no-bidirectional" + bytes, 2, "--gradient-bytes is given without -d");
 }
 
-TEST_F(SearchVerb, Json_HasTheFieldsOfSimulate) {
+TEST_F(SearchCommand, Json_HasTheFieldsOfSimulate) {
   const json found = best("-p 2 -m 4 --f 3 --i 2 --w 1 --latency 1");
   const json simulated = json::parse(command("simulate 1f1b --json").text);
 
@@ -69,7 +69,7 @@ TEST_F(SearchVerb, Json_HasTheFieldsOfSimulate) {
   EXPECT_EQ(best("-p 2 -m 4 -q 3")["front"][0]["q"], 3);
 }
 
-TEST_F(SearchVerb, PrintsTheFiguresAndTheParetoTable) {
+TEST_F(SearchCommand, PrintsTheFiguresAndTheParetoTable) {
   const Ran ran = command("search -p 2 -m 4 --budget 200 --no-bidirectional");
 
   EXPECT_EQ(ran.code, 0);
@@ -81,7 +81,7 @@ TEST_F(SearchVerb, PrintsTheFiguresAndTheParetoTable) {
                     HasSubstr("orders timed\n")));
 }
 
-TEST_F(SearchVerb, Winner_IsAPlanThatTrainRuns) {
+TEST_F(SearchCommand, Winner_IsAPlanThatTrainRuns) {
   const std::string plan = path("w.json");
   const json found = best("-p 2 -m 4 -v 1 --f 2 --no-bidirectional --out " + plan + " --svg " +
                           path("w.svg") + " --pareto " + path("front.svg"));
@@ -99,7 +99,7 @@ TEST_F(SearchVerb, Winner_IsAPlanThatTrainRuns) {
   EXPECT_THAT(trained.text, HasSubstr("test accuracy"));
 }
 
-TEST_F(SearchVerb, KeepsTheMemoryLimitThatIsGivenTimesP) {
+TEST_F(SearchCommand, LimitTimesP_IsKept) {
   for (const double limit : {1.0, 1.5, 2.0}) {
     const json found = best("-p 3 -m 6 --memory-limit " + std::to_string(limit) + "p");
     EXPECT_LE(found["peak_memory"], limit * 3 * (1 + 1e-9)) << limit;
@@ -112,7 +112,7 @@ TEST_F(SearchVerb, KeepsTheMemoryLimitThatIsGivenTimesP) {
             "choose lets stages run their forward again to hold less\n");
 }
 
-TEST_F(SearchVerb, ChoosesWhatRecomputesWhereOnlyThatFits) {
+TEST_F(SearchCommand, ChoosesWhatRecomputesWhereOnlyThatFits) {
   const std::string counts = "-p 2 -m 4 -v 2 --f 3 --no-bidirectional ";
   const std::string costs = "--f 3 --r 2 --mem-boundary 0.125 ";
   const std::string asked = counts + "--r 2 --mem-boundary 0.125 --memory-limit 0.9";
@@ -144,7 +144,7 @@ TEST_F(SearchVerb, ChoosesWhatRecomputesWhereOnlyThatFits) {
               HasSubstr("the plan recomputes " + chosen + " by itself; leave it out"));
 }
 
-TEST_F(SearchVerb, PrintsTheRecomputeOptionOfTheWinner) {
+TEST_F(SearchCommand, PrintsTheRecomputeOptionOfTheWinner) {
   const std::string limit = " --memory-limit 3.5 --mem-boundary 0.5 ";
   for (const json& entry :
        best("-p 3 -m 9 -v 1 --no-bidirectional --recompute choose" + limit)["front"]) {
@@ -159,7 +159,7 @@ TEST_F(SearchVerb, PrintsTheRecomputeOptionOfTheWinner) {
   EXPECT_EQ(best("-p 3 -m 9 --recompute choose")["recompute"], "none");
 }
 
-TEST_F(SearchVerb, RecomputeByStage_IsWhatTheBoundCovers) {
+TEST_F(SearchCommand, RecomputeByStage_IsWhatTheBoundCovers) {
   // A plan in which micro-batch 0 of rank 0 does not recompute takes 15.
   const std::string asked = "-p 2 -m 4 -v 1 --no-bidirectional --memory-limit 1 --recompute ";
   const Ran chosen = command("search --budget 200 " + asked + "choose");
@@ -173,7 +173,7 @@ TEST_F(SearchVerb, RecomputeByStage_IsWhatTheBoundCovers) {
   EXPECT_EQ(best("-p 2 -m 4 -v 1")["bound_covers"], "no recompute");
 }
 
-TEST_F(SearchVerb, CountsBeyondASearch_AreRejectedAtOnce) {
+TEST_F(SearchCommand, CountsBeyondASearch_AreRejectedAtOnce) {
   for (const auto& [counts, name] : {std::pair("-v 2147483647", "-v 2147483647"),
                                      std::pair("-q 2147483647", "-q 2147483647"),
                                      std::pair("--v-placement -v 1000000000", "-v 1000000000")}) {
@@ -185,7 +185,7 @@ TEST_F(SearchVerb, CountsBeyondASearch_AreRejectedAtOnce) {
   }
 }
 
-TEST_F(SearchVerb, PeakInsideAPass_IsWithinTheLimit) {
+TEST_F(SearchCommand, PeakInsideAPass_IsWithinTheLimit) {
   write("costs", R"({"millrace_costs": 1, "unit": "s", "ranks": 2, "chunks": 1,
     "forward": [10, 12], "input": [10, 12], "weight": [9, 11],
     "memory_forward": [10, 10], "memory_input_peak": [50, 50],
@@ -209,7 +209,7 @@ TEST_F(SearchVerb, PeakInsideAPass_IsWithinTheLimit) {
               HasSubstr("memory reaches 14; the limit is 11"));
 }
 
-TEST_F(SearchVerb, ShorterThanAPublishedOrder_IsToldBySimulate) {
+TEST_F(SearchCommand, ShorterThanAPublishedOrder_IsToldBySimulate) {
   const std::string counts = " -p 8 -m 16 --f 2 --i 3 --w 1";
   for (const std::string name : {"v-half", "v-min"}) {
     const std::string subject = "simulate " + name;
@@ -227,7 +227,7 @@ TEST_F(SearchVerb, ShorterThanAPublishedOrder_IsToldBySimulate) {
   EXPECT_FALSE(json::parse(command("simulate zb-v --json").text).contains("relisted_makespan"));
 }
 
-TEST_F(SearchVerb, KeepsToTheVThatIsAskedFor) {
+TEST_F(SearchCommand, KeepsToTheVThatIsAskedFor) {
   const std::string plan = path("w.json");
   const json found = best("-p 3 -m 6 --v-placement --out " + plan);
 
@@ -243,7 +243,7 @@ TEST_F(SearchVerb, KeepsToTheVThatIsAskedFor) {
   EXPECT_EQ(best("-p 3 -m 6 --memory-limit 4,4,4"), best("-p 3 -m 6 --memory-limit 4"));
 }
 
-TEST_F(SearchVerb, MakesTheObjectiveThatIsAskedForSmall) {
+TEST_F(SearchCommand, MakesTheObjectiveThatIsAskedForSmall) {
   const std::string options = "-p 3 -m 6 --f 3 --i 3 --w 2 --no-bidirectional";
   const json makespan = best(options), span = best(options + " --objective span");
 
@@ -252,7 +252,7 @@ TEST_F(SearchVerb, MakesTheObjectiveThatIsAskedForSmall) {
   EXPECT_LE(makespan["makespan"], span["makespan"]);
 }
 
-TEST_F(SearchVerb, FixesTheChunks) {
+TEST_F(SearchCommand, FixesTheChunks) {
   for (const unsigned chunks : {1U, 2U}) {
     const std::string plan = path("v.json");
     (void)best("-p 2 -m 4 --no-bidirectional -v " + std::to_string(chunks) + " --out " + plan);
@@ -260,7 +260,7 @@ TEST_F(SearchVerb, FixesTheChunks) {
   }
 }
 
-TEST_F(SearchVerb, TakesUnequalStagesRanksAndLinks) {
+TEST_F(SearchCommand, TakesUnequalStagesRanksAndLinks) {
   const json stages = best("-p 2 -m 4 -v 1 --f 1,3 --no-bidirectional");
   EXPECT_EQ(stages["per_rank"][0]["busy"], 4 * (1 + 1 + 1));
   EXPECT_EQ(stages["per_rank"][1]["busy"], 4 * (3 + 1 + 1));
@@ -273,13 +273,13 @@ TEST_F(SearchVerb, TakesUnequalStagesRanksAndLinks) {
   EXPECT_EQ(links["makespan"], 1 + 2 + 2 + 5 + 2);  // F, over, F and I, back, I and W
 }
 
-TEST_F(SearchVerb, GivesTheSameAnswerForTheSameSeed) {
+TEST_F(SearchCommand, GivesTheSameAnswerForTheSameSeed) {
   const std::string options = "-p 3 -m 5 --f 3 --i 4 --w 2 --memory-limit 1.2p --seed 7";
 
   EXPECT_EQ(best(options), best(options));
 }
 
-TEST_F(SearchVerb, BadInput_ExitsWith2) {
+TEST_F(SearchCommand, BadInput_ExitsWith2) {
   const std::vector<std::pair<std::string, std::string>> cases = {
       {"--memory-limit 2q", "--memory-limit 2q: must be a number, or a number with suffix p"},
       {"--memory-limit -1p", "--memory-limit -1: must be a number from 0"},

@@ -13,8 +13,8 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
+#include "tests/cli/command_test.hpp"
 #include "tests/cli/launched.hpp"
-#include "tests/cli/verb_test.hpp"
 
 namespace millrace::test {
 namespace {
@@ -29,7 +29,7 @@ const std::string kJob =
     "train --model mlp:64-16-16-10 -m 4 --seed 3 --executor sequential --steps 6 ";
 const std::string kLaunched = "train --model mlp:64-16-16-10 -m 4 --seed 3 --steps 6 ";
 
-class Watch : public VerbTest {
+class Watch : public CommandTest {
  protected:
   [[nodiscard]] std::vector<std::string> lines_of(const std::string& name) const {
     std::vector<std::string> lines;
@@ -54,7 +54,7 @@ class Watch : public VerbTest {
   }
 };
 
-TEST_F(Watch, LogsARecordOfEveryStepWhoseLossesAreTheEpochs) {
+TEST_F(Watch, LogsEveryStep_LossesEqualEpochs) {
   Command run("train --model mlp:64-16-10 -p 2 -m 4 --epochs 2 --json --log " + path("log.jsonl"));
   const Outcome ran = run.end();
   ASSERT_EQ(ran.code, 0) << ran.errors;
@@ -87,7 +87,7 @@ TEST_F(Watch, ProcessesLogWhatOneProcessDoes) {
 }
 
 /// Behind the checkpoint there are records of steps that will run again, and half a line.
-TEST_F(Watch, GoesOnWithTheLogOfARunThatIsResumed) {
+TEST_F(Watch, ResumedRun_ContinuesItsLog) {
   for (const std::string log : {"log.jsonl", "log.csv"}) {
     const std::string saved = path("saved_" + log);
     ASSERT_EQ(command(kJob + "-p 2 --save " + saved + " --save-every 4 --log " + path(log)).code,
