@@ -37,8 +37,7 @@ struct Names {
   /// "a, b, c".
   [[nodiscard]] std::string listed() const {
     std::string text;
-    for (const auto& row : rows)
-      text += (&row == rows.data() ? "" : ", ") + std::string(row.first);
+    for (const auto& row : rows) text += (&row == rows.data() ? "" : ", ") + std::string(row.first);
     return text;
   }
 

@@ -2,7 +2,6 @@
 #include "cli/plan/figures.hpp"
 
 #include <algorithm>
-
 #include <fmt/format.h>
 
 #include "millrace/scheduler/plan/passes.hpp"

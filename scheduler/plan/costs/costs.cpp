@@ -302,7 +302,8 @@ std::vector<double> memory_limits(const MemoryLimit& limit,
       named("memory_limit") +
           fmt::format(" has {} values; allowed are 1 or one per rank, {}", limits.size(), ranks));
   for (std::size_t i = 0; i < limits.size(); ++i)
-    if (i < limit.of_all.size() && limit.of_all[i]) limits[i] *= memory_of_all(costs, ranks, stages);
+    if (i < limit.of_all.size() && limit.of_all[i])
+      limits[i] *= memory_of_all(costs, ranks, stages);
   return limits;
 }
 

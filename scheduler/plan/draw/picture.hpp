@@ -4,8 +4,8 @@
 #include <string>
 #include <vector>
 
-#include "millrace/scheduler/plan/program.hpp"
 #include "millrace/scheduler/plan/draw.hpp"
+#include "millrace/scheduler/plan/program.hpp"
 
 namespace millrace::picture {
 

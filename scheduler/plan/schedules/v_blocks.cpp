@@ -1,12 +1,11 @@
 // Building blocks of the V pipelines: enumerated, repeated, and the three schedules that are one
 // block each, its columns a formula.
-#include "plan/schedules/timetable.hpp"
-
 #include <algorithm>
 #include <optional>
 #include <utility>
 
 #include "plan/schedules/families.hpp"
+#include "plan/schedules/timetable.hpp"
 
 namespace millrace::generators {
 

@@ -124,7 +124,8 @@ struct MemoryLimit {
   std::vector<bool> of_all = {};     ///< by value; "2p": times what p full stages keep
 };
 
-/// Reads "6", "2p", "3,4,5,6" or "1p,4,4,4". Throws InvalidArgument for another text or a value below 0.
+/// Reads "6", "2p", "3,4,5,6" or "1p,4,4,4". Throws InvalidArgument for another text or a value
+/// below 0.
 [[nodiscard]] MemoryLimit parse_memory_limit(std::string_view text);
 
 /// The limit by rank, in the units of memory_forward; empty without a limit. `stages` are those of
