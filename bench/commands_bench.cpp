@@ -1,5 +1,5 @@
 // What does a subcommand of plans cost, against the library calls that it makes? Both run as
-// processes of their own, so that the system says for each what it took; the parent stays small,
+// processes of their own, so that the system measures each; the parent stays small,
 // because a child starts with its parent's memory.
 #include <fcntl.h>
 #include <string>

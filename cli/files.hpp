@@ -22,9 +22,9 @@ struct OutputFile {
   std::string option, path, text;
 };
 
-/// Writes each under a temporary name next to its path, then renames. What is not a plain file,
-/// such as a pipe or /dev/stdout, is written in place. Throws Error naming option and path of every
-/// file that cannot be written, when all others are; of those nothing is left.
+/// Writes each file under a temporary name in its folder, then renames it. A pipe, or /dev/stdout,
+/// is written in place. Writes all files that it can, then throws Error with option and path of the
+/// others, and leaves no part of them.
 void write_files(const std::vector<OutputFile>& files);
 
 }  // namespace millrace::cli

@@ -1,5 +1,5 @@
-// The shared options of the plan subcommands: their registration. What they mean is in programs.cpp
-// (which schedule), costs.cpp (costs and memory limits) and outputs.cpp (files).
+// Registers the options that plan subcommands share. What uses them: programs.cpp (the schedule),
+// costs.cpp (costs and memory limits), outputs.cpp (files).
 #include "cli/plan/options.hpp"
 
 #include "cli/vocabulary.hpp"

@@ -19,7 +19,7 @@ constexpr double kBetweenMoves = 0.25;
 constexpr double kNever = std::numeric_limits<double>::infinity();
 
 double silent_seconds() {
-  const Variables variables = environment();
+  const Variables variables = own_environment();
   const auto found = variables.find("MILLRACE_PROGRESS");
   if (found == variables.end()) return kSilent;
   return found->second == "never" ? kNever : decimal("MILLRACE_PROGRESS", found->second, 0);

@@ -20,7 +20,7 @@ namespace {
 // plain, full one.
 AsciiOptions terminal() {
   if (::isatty(STDOUT_FILENO) == 0) return {};
-  const Variables variables = environment();
+  const Variables variables = own_environment();
   const auto found = variables.find("NO_COLOR");
   winsize size{};
   const bool known = ::ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0;

@@ -51,7 +51,7 @@ std::vector<std::string> command_as_typed(const std::vector<std::string>& parsed
 }
 
 std::string search_path() {
-  const Variables variables = environment();
+  const Variables variables = own_environment();
   const auto found = variables.find("PATH");
   return found == variables.end() ? "/usr/local/bin:/usr/bin:/bin" : found->second;
 }
@@ -112,7 +112,7 @@ bool keyed(const LaunchFlags& flags) {
 
 /// A batch script is its engine's rank 0; any other was started next to launchers like this one.
 void take_over_from_engine() {
-  const Identity identity = find_identity({}, environment());
+  const Identity identity = find_identity({}, own_environment());
   if (identity.rank.value_or(0) != 0)
     throw Mismatch(
         "this is rank " + std::to_string(*identity.rank) + " by " + identity.source +
@@ -128,7 +128,7 @@ std::string temporary_directory() {
   std::string path = std::filesystem::temp_directory_path(error);
   if (!error) return path;
   std::string place = "/tmp";
-  const Variables variables = environment();
+  const Variables variables = own_environment();
   for (const char* name : {"TEMPDIR", "TEMP", "TMP", "TMPDIR"})
     if (const auto at = variables.find(name); at != variables.end())
       place = at->first + "=" + at->second;
@@ -195,7 +195,7 @@ LaunchConfig place_of_job(const LaunchFlags& flags, const std::string& directory
 
 /// This process's, with the place instead of what was said of another.
 Variables environment_at(const LaunchConfig& place) {
-  Variables variables = environment();
+  Variables variables = own_environment();
   for (const std::string& name : launch_variable_names()) variables.erase(name);
   for (const auto& [name, value] : launch_variables(place)) variables[name] = value;
   return variables;

@@ -1,4 +1,4 @@
-// The one place that reads environment variables, and takes some away.
+// What a process of the command sets for the processes that it starts.
 #pragma once
 
 #include <cstdlib>
@@ -12,16 +12,6 @@
 #include "millrace/transport/launch.hpp"
 
 namespace millrace::cli {
-
-[[nodiscard]] inline Variables environment() {
-  Variables variables;
-  for (char** entry = environ; *entry != nullptr; ++entry) {
-    const std::string text = *entry;
-    const std::size_t equals = text.find('=');
-    if (equals != std::string::npos) variables[text.substr(0, equals)] = text.substr(equals + 1);
-  }
-  return variables;
-}
 
 /// Processes started from now on get no rank from a launcher's variables. The process must
 /// have one thread yet.

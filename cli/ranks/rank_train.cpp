@@ -140,8 +140,7 @@ TrainJob train_job(std::vector<std::string> words, int world) {
   take_settings(subcommand, train.start, world);
   if (executor.count() > 0 && executor.results().back() != "ranks")
     throw InvalidArgument("--executor " + executor.results().back() +
-                          ": ranks in processes of their own always run the rank executor; the "
-                          "option is for millrace train, in one process");
+                          ": must be ranks, where each rank is a process");
   share_out(subcommand, train, world);
   TrainJob job = plan_job(subcommand, train);
   check_processes(job.grid(), world);

@@ -49,7 +49,7 @@ Identity identity_of(const WorkerFlags& flags, const Variables& variables) {
 
 /// By the launcher that started this process; else by flags and engines.
 LaunchConfig place_of(WorkerFlags flags) {
-  const Variables variables = environment();
+  const Variables variables = own_environment();
   if (variables.contains("MILLRACE_LAUNCH")) return launch_config(variables);
   Variables known = variables;
   if (!flags.rendezvous.empty()) known["MILLRACE_RENDEZVOUS"] = flags.rendezvous;
@@ -253,7 +253,7 @@ void add_worker(CLI::App& app) {
 }
 
 bool train_as_rank(const std::vector<std::string>& words) {
-  if (find_identity({}, environment()).world.value_or(1) == 1) return false;
+  if (find_identity({}, own_environment()).world.value_or(1) == 1) return false;
   run(own_launch_config(), words, &join_launch_at);
   return true;
 }

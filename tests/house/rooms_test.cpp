@@ -21,6 +21,17 @@ namespace fs = std::filesystem;
 
 const fs::path kSource = MILLRACE_SOURCE_DIR;
 const fs::path kBinary = MILLRACE_BINARY_DIR;
+constexpr auto kFolders = std::to_array<const char*>({"include",
+                                                      "core",
+                                                      "scheduler",
+                                                      "stages",
+                                                      "transport",
+                                                      "training",
+                                                      "cli",
+                                                      "bindings",
+                                                      "tests",
+                                                      "bench",
+                                                      "examples"});
 
 std::vector<fs::path> sources_under(const fs::path& folder) {
   std::vector<fs::path> files;
@@ -100,16 +111,7 @@ TEST(Rooms, PlanAndCoreHeaders_UseStandardLibraryOnly) {
 
 TEST(Rooms, NothingIsCalledUtilsCommonHelpersOrMisc) {
   const std::regex junk("(^|/)(utils?|common|helpers?|misc)(/|\\.|_)");
-  for (const char* folder : {"include",
-                             "scheduler",
-                             "stages",
-                             "transport",
-                             "training",
-                             "cli",
-                             "bindings",
-                             "tests",
-                             "bench",
-                             "examples"})
+  for (const char* folder : kFolders)
     for (const fs::path& file : sources_under(kSource / folder)) {
       const std::string name = fs::relative(file, kSource).string();
       EXPECT_FALSE(std::regex_search(name, junk)) << name;
@@ -124,16 +126,7 @@ bool has_header(const fs::path& file) {
 }
 
 TEST(Files, OpenWithTheirPurpose) {
-  for (const char* folder : {"include",
-                             "scheduler",
-                             "stages",
-                             "transport",
-                             "training",
-                             "cli",
-                             "bindings",
-                             "tests",
-                             "bench",
-                             "examples"})
+  for (const char* folder : kFolders)
     for (const fs::path& file : sources_under(kSource / folder)) {
       std::ifstream stream(file);
       std::string line;
@@ -310,15 +303,7 @@ std::size_t lines_of(const fs::path& file) {
 /// The files that include each header, by the last two parts of its path.
 std::map<std::string, std::set<fs::path>> users_by_header() {
   std::map<std::string, std::set<fs::path>> users;
-  for (const char* folder : {"core",
-                             "scheduler",
-                             "stages",
-                             "transport",
-                             "training",
-                             "cli",
-                             "bindings",
-                             "tests",
-                             "bench"})
+  for (const char* folder : kFolders)
     for (const fs::path& file : sources_under(kSource / folder))
       for (const std::string& include : includes_of(file)) {
         const fs::path header(include);

@@ -95,16 +95,6 @@ void leave_mark(const std::string& path) {
   ::close(file);
 }
 
-Variables own_environment() {
-  Variables variables;
-  for (char** entry = environ; *entry != nullptr; ++entry) {
-    const std::string text = *entry;
-    const std::size_t equals = text.find('=');
-    if (equals != std::string::npos) variables[text.substr(0, equals)] = text.substr(equals + 1);
-  }
-  return variables;
-}
-
 /// "keys" is MILLRACE_KEYS.
 std::string variable_of(std::string_view parameter) {
   std::string name = "MILLRACE_";
@@ -124,6 +114,16 @@ auto in_variables(const Body& body) {
 }
 
 }  // namespace
+
+Variables own_environment() {
+  Variables variables;
+  for (char** entry = environ; *entry != nullptr; ++entry) {
+    const std::string text = *entry;
+    const std::size_t equals = text.find('=');
+    if (equals != std::string::npos) variables[text.substr(0, equals)] = text.substr(equals + 1);
+  }
+  return variables;
+}
 
 Backend chosen_backend(std::string_view asked, const Variables& variables) {
   if (asked != "auto") return built(named_backend(asked)).backend;

@@ -102,7 +102,7 @@ def _line_of(error: Error) -> str:
 
 
 def _leave() -> None:
-    """A rank that failed does not leave: it is lost to those that wait for it. One that took leave ends with
+    """A rank that failed does not leave: it is lost to those that wait for it. One that left ends with
     the code of its program, whatever becomes of the others."""
     if _here is None or _failed:
         return

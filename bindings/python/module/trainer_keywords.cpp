@@ -65,9 +65,10 @@ TrainerOptions options_of(const py::dict& keywords) {
       values[std::string(row.name)] = text_of(value);
   }
   apply_settings(options, values);
-  require(!options.save.every_steps || !options.save.folder.empty(),
+  const bool saves = options.save.every_steps || options.save.every_time;
+  require(!saves || !options.save.folder.empty(),
           fmt::format("save_every {}: there is no folder to save in; give save_folder, too",
-                      options.save.every_steps.value_or(0)));
+                      values["save_every"]));
   return options;
 }
 

@@ -21,6 +21,9 @@ namespace millrace {
 
 using Variables = std::map<std::string, std::string>;
 
+/// The environment of this process. Thread-safety: while no thread changes it.
+[[nodiscard]] Variables own_environment();
+
 /// What is known about this process's place; unknown parts are empty.
 struct Identity {
   std::optional<int> rank = {};
