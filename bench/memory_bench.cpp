@@ -10,7 +10,7 @@
 
 #include <benchmark/benchmark.h>
 
-#include "millrace/training/measurement.hpp"
+#include "millrace/training/records.hpp"
 #include "millrace/training/trainer.hpp"
 
 namespace {

@@ -18,7 +18,7 @@
 
 #include "bench/timed_layer.hpp"
 #include "millrace/core/random.hpp"
-#include "millrace/training/gradient_norm.hpp"
+#include "millrace/training/optimizer.hpp"
 #include "millrace/training/trainer.hpp"
 #include "stages/kernels/attention.hpp"
 #include "stages/kernels/product.hpp"

@@ -16,7 +16,7 @@
 #include "millrace/torch/forward.hpp"
 #include "millrace/torch/memory.hpp"
 #include "millrace/torch/pipeline.hpp"
-#include "millrace/training/measurement.hpp"
+#include "millrace/training/records.hpp"
 #include "millrace/training/trainer.hpp"
 #include "torch/small_gpt.hpp"
 #include "torch/torch_units.hpp"

@@ -11,7 +11,7 @@
 #include <benchmark/benchmark.h>
 
 #include "millrace/core/random.hpp"
-#include "millrace/training/measurement.hpp"
+#include "millrace/training/records.hpp"
 #include "millrace/training/trainer.hpp"
 
 namespace {

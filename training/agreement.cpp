@@ -10,9 +10,9 @@
 
 #include "millrace/core/error.hpp"
 #include "millrace/scheduler/plan/text.hpp"
-#include "millrace/training/build_fields.hpp"
+#include "millrace/training/ranks.hpp"
 #include "millrace/training/settings.hpp"
-#include "millrace/training/weights_hash.hpp"
+#include "millrace/training/state.hpp"
 
 namespace millrace {
 

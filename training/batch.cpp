@@ -1,13 +1,12 @@
 // Gathering rows into the micro-batches of a mini-batch.
-#include "millrace/training/batch.hpp"
-
 #include <algorithm>
 #include <cstring>
 #include <numeric>
 #include <string>
 
 #include "millrace/core/error.hpp"
-#include "millrace/training/text.hpp"
+#include "millrace/training/dataset.hpp"
+#include "millrace/training/loader.hpp"
 #include "training/readable_file.hpp"
 
 namespace millrace {

@@ -1,8 +1,7 @@
-#include "millrace/training/build_fields.hpp"
-
 #include <string>
 
 #include "millrace/stages/products.hpp"
+#include "millrace/training/ranks.hpp"
 
 namespace millrace {
 

@@ -9,7 +9,7 @@
 
 #include "millrace/core/error.hpp"
 #include "millrace/scheduler/plan/passes.hpp"
-#include "millrace/training/rank_parts.hpp"
+#include "millrace/training/ranks.hpp"
 
 namespace millrace {
 

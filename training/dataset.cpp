@@ -9,8 +9,7 @@
 
 #include "millrace/core/error.hpp"
 #include "millrace/core/random.hpp"
-#include "millrace/training/text.hpp"
-#include "millrace/training/weights_hash.hpp"
+#include "millrace/training/state.hpp"
 #include "training/readable_file.hpp"
 
 namespace millrace {

@@ -1,6 +1,5 @@
-#include "millrace/training/effective_batch.hpp"
-
 #include "millrace/core/error.hpp"
+#include "millrace/training/learning_rate.hpp"
 
 namespace millrace {
 namespace {

@@ -1,9 +1,9 @@
 // Reading and unpacking files through zlib, with sentences for what can be wrong.
-#include "millrace/training/file_bytes.hpp"
-
 #include <algorithm>
 #include <array>
 #include <limits>
+
+#include "millrace/training/dataset.hpp"
 
 #define ZLIB_CONST  // input is read only
 #include <zlib.h>

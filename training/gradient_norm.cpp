@@ -1,12 +1,11 @@
 // Gradient norm and clipping with fixed orders of summation.
-#include "millrace/training/gradient_norm.hpp"
-
 #include <algorithm>
 #include <array>
 #include <cmath>
 #include <string>
 
 #include "millrace/core/error.hpp"
+#include "millrace/training/optimizer.hpp"
 
 namespace millrace {
 

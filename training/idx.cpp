@@ -6,7 +6,6 @@
 
 #include "millrace/core/error.hpp"
 #include "millrace/training/dataset.hpp"
-#include "millrace/training/file_bytes.hpp"
 
 namespace millrace {
 namespace {

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "millrace/core/error.hpp"
-#include "millrace/training/batch.hpp"
+#include "millrace/training/loader.hpp"
 
 namespace millrace {
 namespace {

@@ -1,6 +1,4 @@
 // Averages over measured timelines, and the replay that predicts stash peaks.
-#include "millrace/training/measurement.hpp"
-
 #include <algorithm>
 #include <limits>
 #include <set>
@@ -9,6 +7,7 @@
 
 #include "millrace/core/error.hpp"
 #include "millrace/stages/layer.hpp"
+#include "millrace/training/records.hpp"
 #include "training/optimizer_shards.hpp"
 
 namespace millrace {

@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "millrace/core/error.hpp"
-#include "millrace/training/gradient_norm.hpp"
+#include "millrace/training/optimizer.hpp"
 #include "training/update.hpp"
 
 namespace millrace {

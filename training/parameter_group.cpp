@@ -1,10 +1,9 @@
 // Parameter groups as text.
-#include "millrace/training/parameter_group.hpp"
-
 #include <array>
 #include <cmath>
 
 #include "millrace/core/error.hpp"
+#include "millrace/training/optimizer.hpp"
 #include "training/name_pattern.hpp"
 #include "training/named_settings.hpp"
 

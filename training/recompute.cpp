@@ -1,6 +1,4 @@
 // From a choice of layers to segments of stages, and the search for a choice that fits.
-#include "millrace/training/recompute.hpp"
-
 #include <algorithm>
 #include <charconv>
 #include <limits>
@@ -11,7 +9,8 @@
 #include "millrace/core/error.hpp"
 #include "millrace/scheduler/plan/passes.hpp"
 #include "millrace/stages/partition.hpp"
-#include "millrace/training/measurement.hpp"
+#include "millrace/training/records.hpp"
+#include "millrace/training/trainer_options.hpp"
 
 namespace millrace {
 namespace {

@@ -1,6 +1,4 @@
 // Text in memory or in a file: its vocabulary, and the windows or lines of its two parts.
-#include "millrace/training/text.hpp"
-
 #include <algorithm>
 #include <functional>
 #include <iterator>
@@ -10,7 +8,7 @@
 #include <utility>
 
 #include "millrace/core/error.hpp"
-#include "millrace/training/file_bytes.hpp"
+#include "millrace/training/dataset.hpp"
 #include "training/embedded.hpp"
 #include "training/readable_file.hpp"
 

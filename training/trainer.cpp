@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "millrace/core/error.hpp"
-#include "millrace/training/rank_parts.hpp"
+#include "millrace/training/ranks.hpp"
 #include "millrace/training/settings.hpp"
 #include "training/agreement.hpp"
 #include "training/lone_values.hpp"

@@ -6,7 +6,7 @@
 #include <sstream>
 
 #include "millrace/core/error.hpp"
-#include "millrace/training/weights_hash.hpp"
+#include "millrace/training/state.hpp"
 #include "training/optimizer_shards.hpp"
 #include "training/watch/step_times.hpp"
 

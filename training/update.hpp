@@ -7,7 +7,7 @@
 #include <string>
 
 #include "millrace/scheduler/run/grid.hpp"
-#include "millrace/training/gradient_norm.hpp"
+#include "millrace/training/optimizer.hpp"
 #include "millrace/training/state.hpp"
 
 namespace millrace {

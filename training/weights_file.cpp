@@ -1,6 +1,4 @@
 // Weights of any precision for a training to begin with; see weights_file.hpp.
-#include "millrace/training/weights_file.hpp"
-
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
@@ -12,8 +10,7 @@
 
 #include "millrace/core/error.hpp"
 #include "millrace/stages/layer.hpp"
-#include "millrace/training/file_system.hpp"
-#include "millrace/training/safetensors.hpp"
+#include "millrace/training/checkpoint.hpp"
 #include "training/checkpoint/strict_json.hpp"
 
 namespace millrace {

@@ -1,5 +1,5 @@
 // Hashes of weights, through xxhash compiled into this file.
-#include "millrace/training/weights_hash.hpp"
+#include "millrace/training/state.hpp"
 
 #define XXH_INLINE_ALL
 #include <xxhash.h>

@@ -13,7 +13,7 @@
 #include "cli/subcommands.hpp"
 #include "cli/train/checkpoints.hpp"
 #include "millrace/core/error.hpp"
-#include "millrace/training/weights_hash.hpp"
+#include "millrace/training/state.hpp"
 
 namespace millrace::cli {
 

@@ -5,8 +5,8 @@
 #include <string_view>
 #include <vector>
 
+#include "millrace/training/dataset.hpp"
 #include "millrace/training/generator.hpp"
-#include "millrace/training/text.hpp"
 
 namespace millrace::cli {
 

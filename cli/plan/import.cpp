@@ -14,7 +14,7 @@
 #include "cli/vocabulary.hpp"
 #include "millrace/core/error.hpp"
 #include "millrace/scheduler/plan/costs.hpp"
-#include "millrace/training/file_bytes.hpp"
+#include "millrace/training/dataset.hpp"
 
 namespace millrace::cli {
 

@@ -13,7 +13,7 @@
 #include "cli/numbers.hpp"
 #include "cli/ranks/rank_work.hpp"
 #include "millrace/core/error.hpp"
-#include "millrace/training/build_fields.hpp"
+#include "millrace/training/ranks.hpp"
 
 namespace millrace::cli {
 

@@ -24,9 +24,8 @@
 #include "cli/vocabulary.hpp"
 #include "millrace/core/error.hpp"
 #include "millrace/scheduler/plan/text.hpp"
-#include "millrace/training/build_fields.hpp"
-#include "millrace/training/rank_parts.hpp"
-#include "millrace/training/weights_hash.hpp"
+#include "millrace/training/ranks.hpp"
+#include "millrace/training/state.hpp"
 
 namespace millrace::cli {
 

@@ -6,7 +6,7 @@
 #include "cli/train/refusals.hpp"
 #include "cli/vocabulary.hpp"
 #include "millrace/core/error.hpp"
-#include "millrace/training/effective_batch.hpp"
+#include "millrace/training/learning_rate.hpp"
 
 namespace millrace::cli {
 

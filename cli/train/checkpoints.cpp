@@ -9,8 +9,6 @@
 #include "cli/train/stop_signals.hpp"
 #include "millrace/core/error.hpp"
 #include "millrace/training/checkpoint.hpp"
-#include "millrace/training/file_system.hpp"
-#include "millrace/training/weights_file.hpp"
 
 namespace millrace::cli {
 

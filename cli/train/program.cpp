@@ -15,8 +15,8 @@
 #include "millrace/scheduler/plan/generators.hpp"
 #include "millrace/scheduler/plan/text.hpp"
 #include "millrace/stages/partition.hpp"
-#include "millrace/training/measurement.hpp"
-#include "millrace/training/rank_parts.hpp"
+#include "millrace/training/ranks.hpp"
+#include "millrace/training/records.hpp"
 #include "millrace/training/trainer.hpp"
 
 namespace millrace::cli {

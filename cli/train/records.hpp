@@ -10,9 +10,7 @@
 #include "cli/train/options.hpp"
 #include "millrace/scheduler/plan/cost.hpp"
 #include "millrace/scheduler/plan/simulate.hpp"
-#include "millrace/training/run_page.hpp"
-#include "millrace/training/step_record.hpp"
-#include "millrace/training/step_totals.hpp"
+#include "millrace/training/records.hpp"
 
 namespace millrace::cli {
 

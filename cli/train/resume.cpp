@@ -10,8 +10,6 @@
 #include "millrace/core/error.hpp"
 #include "millrace/scheduler/plan/generators.hpp"
 #include "millrace/training/checkpoint.hpp"
-#include "millrace/training/file_system.hpp"
-#include "millrace/training/safetensors.hpp"
 
 namespace millrace::cli {
 

@@ -16,8 +16,8 @@
 #include "cli/train/stop_signals.hpp"
 #include "cli/vocabulary.hpp"
 #include "millrace/stages/products.hpp"
-#include "millrace/training/file_bytes.hpp"
-#include "millrace/training/rank_parts.hpp"
+#include "millrace/training/dataset.hpp"
+#include "millrace/training/ranks.hpp"
 
 namespace millrace::cli {
 

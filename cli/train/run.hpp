@@ -11,7 +11,7 @@
 #include "cli/train/checkpoints.hpp"
 #include "cli/train/options.hpp"
 #include "millrace/scheduler/plan/cost.hpp"
-#include "millrace/training/measurement.hpp"
+#include "millrace/training/records.hpp"
 #include "millrace/training/trainer.hpp"
 #include "millrace/transport/endpoint.hpp"
 #include "millrace/transport/process_group.hpp"

@@ -12,7 +12,7 @@
 #include "millrace/scheduler/plan/graph.hpp"
 #include "millrace/scheduler/plan/simulate.hpp"
 #include "millrace/scheduler/plan/verify.hpp"
-#include "millrace/training/rank_parts.hpp"
+#include "millrace/training/ranks.hpp"
 #include "millrace/transport/shared_memory.hpp"
 
 namespace millrace::cli {

@@ -11,7 +11,7 @@
 #include "cli/train/stop_signals.hpp"
 #include "cli/vocabulary.hpp"
 #include "millrace/core/error.hpp"
-#include "millrace/training/rank_parts.hpp"
+#include "millrace/training/ranks.hpp"
 #include "millrace/transport/in_process.hpp"
 
 namespace millrace::cli {

@@ -13,7 +13,7 @@
 #include "millrace/core/error.hpp"
 #include "millrace/scheduler/plan/generators.hpp"
 #include "millrace/training/checkpoint.hpp"
-#include "millrace/training/rank_parts.hpp"
+#include "millrace/training/ranks.hpp"
 #include "millrace/transport/listener.hpp"
 #include "millrace/transport/private_directory.hpp"
 #include "millrace/transport/zeromq.hpp"

@@ -12,7 +12,7 @@
 #include "millrace/core/random.hpp"
 #include "millrace/scheduler/plan/generators.hpp"
 #include "millrace/scheduler/run/executor.hpp"
-#include "millrace/training/rank_parts.hpp"
+#include "millrace/training/ranks.hpp"
 #include "millrace/transport/listener.hpp"
 #include "millrace/transport/private_directory.hpp"
 #include "millrace/transport/zeromq.hpp"

@@ -9,7 +9,7 @@
 
 #include "millrace/core/error.hpp"
 #include "millrace/training/checkpoint.hpp"
-#include "millrace/training/weights_hash.hpp"
+#include "millrace/training/state.hpp"
 
 namespace {
 

@@ -1,12 +1,11 @@
 // Safetensors: bytes are refused or hold exactly the tensors that their header lists.
-#include "millrace/training/safetensors.hpp"
-
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
 #include <span>
 
 #include "millrace/core/error.hpp"
+#include "millrace/training/checkpoint.hpp"
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   const auto bytes = std::as_bytes(std::span(data, size));

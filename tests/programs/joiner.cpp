@@ -15,8 +15,7 @@
 #include <vector>
 
 #include "millrace/scheduler/plan/generators.hpp"
-#include "millrace/training/build_fields.hpp"
-#include "millrace/training/rank_parts.hpp"
+#include "millrace/training/ranks.hpp"
 #include "millrace/training/trainer.hpp"
 #include "millrace/transport/endpoint.hpp"
 #include "millrace/transport/launch.hpp"

@@ -8,7 +8,7 @@
 #include <gtest/gtest.h>
 
 #include "millrace/scheduler/plan/generators.hpp"
-#include "millrace/training/batch.hpp"
+#include "millrace/training/loader.hpp"
 #include "millrace/training/trainer.hpp"
 #include "tests/training/uneven_lines.hpp"
 #include "torch/small_gpt.hpp"

@@ -9,7 +9,7 @@
 
 #include "millrace/scheduler/plan/generators.hpp"
 #include "millrace/scheduler/plan/passes.hpp"
-#include "millrace/training/measurement.hpp"
+#include "millrace/training/records.hpp"
 #include "millrace/training/trainer.hpp"
 #include "torch/small_gpt.hpp"
 

@@ -12,7 +12,7 @@
 #include <gtest/gtest.h>
 
 #include "cli/launched.hpp"
-#include "millrace/training/build_fields.hpp"
+#include "millrace/training/ranks.hpp"
 #include "millrace/transport/launch.hpp"
 #include "torch/matrix_runs.hpp"
 

@@ -13,7 +13,7 @@
 #include "millrace/scheduler/plan/generators.hpp"
 #include "millrace/scheduler/run/executor.hpp"
 #include "millrace/stages/partition.hpp"
-#include "millrace/training/measurement.hpp"
+#include "millrace/training/records.hpp"
 #include "millrace/training/trainer.hpp"
 #include "training/first_digits.hpp"
 

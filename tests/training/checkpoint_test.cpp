@@ -12,7 +12,7 @@
 
 #include "millrace/core/error.hpp"
 #include "millrace/stages/products.hpp"
-#include "millrace/training/weights_hash.hpp"
+#include "millrace/training/state.hpp"
 #include "tests/training/sample_files.hpp"
 #include "tests/training/saved_runs.hpp"
 #include "tests/training/ten_line_reader.hpp"

@@ -11,8 +11,8 @@
 #include <gtest/gtest.h>
 
 #include "millrace/core/error.hpp"
+#include "millrace/training/dataset.hpp"
 #include "millrace/training/loader.hpp"
-#include "millrace/training/text.hpp"
 
 namespace millrace {
 namespace {

@@ -1,6 +1,4 @@
 // The arithmetic of the effective batch, against its own product and the cut that the loader makes.
-#include "millrace/training/effective_batch.hpp"
-
 #include <algorithm>
 #include <map>
 #include <string>
@@ -9,7 +7,8 @@
 #include <gtest/gtest.h>
 
 #include "millrace/core/error.hpp"
-#include "millrace/training/batch.hpp"
+#include "millrace/training/learning_rate.hpp"
+#include "millrace/training/loader.hpp"
 
 namespace millrace {
 namespace {

@@ -12,7 +12,7 @@
 
 #include "millrace/core/error.hpp"
 #include "millrace/scheduler/plan/generators.hpp"
-#include "millrace/training/rank_parts.hpp"
+#include "millrace/training/ranks.hpp"
 #include "millrace/training/trainer.hpp"
 #include "millrace/transport/in_process.hpp"
 #include "tests/training/first_digits.hpp"

@@ -13,7 +13,7 @@
 #include <utility>
 #include <vector>
 
-#include "millrace/training/file_system.hpp"
+#include "millrace/training/checkpoint.hpp"
 
 namespace millrace::testing_training {
 

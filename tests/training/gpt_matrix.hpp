@@ -11,7 +11,7 @@
 
 #include "millrace/core/random.hpp"
 #include "millrace/scheduler/plan/generators.hpp"
-#include "millrace/training/text.hpp"
+#include "millrace/training/dataset.hpp"
 #include "millrace/training/trainer.hpp"
 #include "support/pairwise.hpp"
 #include "support/test_options.hpp"

@@ -14,7 +14,7 @@
 
 #include <gtest/gtest.h>
 
-#include "millrace/training/rank_parts.hpp"
+#include "millrace/training/ranks.hpp"
 #include "millrace/transport/private_directory.hpp"
 #include "millrace/transport/zeromq.hpp"
 #include "training/gpt_matrix.hpp"

@@ -13,9 +13,9 @@
 
 #include "millrace/core/error.hpp"
 #include "millrace/scheduler/run/executor.hpp"
+#include "millrace/training/dataset.hpp"
 #include "millrace/training/generator.hpp"
-#include "millrace/training/measurement.hpp"
-#include "millrace/training/text.hpp"
+#include "millrace/training/records.hpp"
 #include "millrace/training/trainer.hpp"
 #include "support/test_options.hpp"
 

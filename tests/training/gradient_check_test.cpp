@@ -1,5 +1,5 @@
 // check_gradients against stages that are right, and against stages with one planted fault each.
-#include "millrace/training/gradient_check.hpp"
+#include "millrace/training/checks.hpp"
 
 #include <cmath>
 #include <memory>

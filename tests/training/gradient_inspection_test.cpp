@@ -1,7 +1,5 @@
 // What an inspection finds in gradients: counts by hand, the one norm of the step, and the same
 // wherever the layers live.
-#include "millrace/training/gradient_inspection.hpp"
-
 #include <cmath>
 #include <limits>
 #include <string>
@@ -11,7 +9,8 @@
 #include <gtest/gtest.h>
 
 #include "millrace/scheduler/plan/generators.hpp"
-#include "millrace/training/rank_parts.hpp"
+#include "millrace/training/ranks.hpp"
+#include "millrace/training/records.hpp"
 #include "tests/training/first_digits.hpp"
 #include "tests/training/on_ranks.hpp"
 

@@ -1,6 +1,4 @@
 // The gradient norm against its sums in double, added up without regard to speed.
-#include "millrace/training/gradient_norm.hpp"
-
 #include <limits>
 #include <vector>
 
@@ -8,6 +6,7 @@
 
 #include "millrace/core/error.hpp"
 #include "millrace/core/random.hpp"
+#include "millrace/training/optimizer.hpp"
 
 namespace millrace {
 namespace {

@@ -10,7 +10,7 @@
 #include <gtest/gtest.h>
 
 #include "millrace/scheduler/plan/generators.hpp"
-#include "millrace/training/rank_parts.hpp"
+#include "millrace/training/ranks.hpp"
 #include "millrace/training/trainer.hpp"
 #include "tests/training/first_digits.hpp"
 #include "tests/training/on_ranks.hpp"

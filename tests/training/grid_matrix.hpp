@@ -15,8 +15,8 @@
 #include <gtest/gtest.h>
 
 #include "millrace/scheduler/plan/generators.hpp"
-#include "millrace/training/rank_parts.hpp"
-#include "millrace/training/text.hpp"
+#include "millrace/training/dataset.hpp"
+#include "millrace/training/ranks.hpp"
 #include "millrace/training/trainer.hpp"
 #include "millrace/transport/in_process.hpp"
 #include "millrace/transport/private_directory.hpp"

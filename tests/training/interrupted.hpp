@@ -13,7 +13,7 @@
 
 #include <gtest/gtest.h>
 
-#include "millrace/training/text.hpp"
+#include "millrace/training/dataset.hpp"
 #include "millrace/training/trainer.hpp"
 #include "support/test_options.hpp"
 

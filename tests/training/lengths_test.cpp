@@ -9,9 +9,9 @@
 #include <gtest/gtest.h>
 
 #include "millrace/core/error.hpp"
-#include "millrace/training/measurement.hpp"
-#include "millrace/training/sequential_check.hpp"
-#include "millrace/training/text.hpp"
+#include "millrace/training/checks.hpp"
+#include "millrace/training/dataset.hpp"
+#include "millrace/training/records.hpp"
 #include "millrace/training/trainer.hpp"
 #include "tests/training/sample_files.hpp"
 #include "tests/training/saved_runs.hpp"

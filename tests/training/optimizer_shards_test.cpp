@@ -15,7 +15,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "millrace/training/measurement.hpp"
+#include "millrace/training/records.hpp"
 #include "support/test_options.hpp"
 #include "training/grid_matrix.hpp"
 

@@ -10,7 +10,6 @@
 
 #include "millrace/core/error.hpp"
 #include "millrace/core/random.hpp"
-#include "millrace/training/gradient_norm.hpp"
 
 namespace millrace {
 namespace {

@@ -10,7 +10,7 @@
 
 #include "millrace/stages/module.hpp"
 #include "millrace/stages/partition.hpp"
-#include "millrace/training/batch.hpp"
+#include "millrace/training/loader.hpp"
 #include "tests/training/uneven_lines.hpp"
 
 namespace millrace {

@@ -8,7 +8,7 @@
 
 #include "millrace/core/error.hpp"
 #include "millrace/training/checkpoint.hpp"
-#include "millrace/training/weights_hash.hpp"
+#include "millrace/training/state.hpp"
 #include "tests/training/sample_files.hpp"
 #include "tests/training/saved_runs.hpp"
 

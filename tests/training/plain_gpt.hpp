@@ -16,11 +16,10 @@
 
 #include "millrace/stages/layer.hpp"
 #include "millrace/stages/models.hpp"
-#include "millrace/training/batch.hpp"
-#include "millrace/training/gradient_norm.hpp"
+#include "millrace/training/loader.hpp"
 #include "millrace/training/optimizer.hpp"
+#include "millrace/training/state.hpp"
 #include "millrace/training/trainer_options.hpp"
-#include "millrace/training/weights_hash.hpp"
 #include "support/test_options.hpp"
 
 namespace millrace::testing_training {

@@ -14,7 +14,7 @@
 
 #include "millrace/scheduler/plan/generators.hpp"
 #include "millrace/stages/models.hpp"
-#include "millrace/training/rank_parts.hpp"
+#include "millrace/training/ranks.hpp"
 #include "millrace/training/trainer.hpp"
 #include "millrace/transport/in_process.hpp"
 #include "support/test_options.hpp"

@@ -1,7 +1,5 @@
 // Choosing the layers that run again: its text form, the segments that it makes of a cut model, the
 // fit into a number of bytes, and training with it, bit by bit and byte by byte.
-#include "millrace/training/recompute.hpp"
-
 #include <algorithm>
 #include <string>
 #include <vector>
@@ -12,8 +10,9 @@
 #include "millrace/core/error.hpp"
 #include "millrace/scheduler/plan/generators.hpp"
 #include "millrace/scheduler/plan/passes.hpp"
-#include "millrace/training/measurement.hpp"
+#include "millrace/training/records.hpp"
 #include "millrace/training/trainer.hpp"
+#include "millrace/training/trainer_options.hpp"
 #include "training/first_digits.hpp"
 
 namespace millrace::testing_training {

@@ -1,6 +1,4 @@
 // The page of a run: points that bounded memory keeps, and what stands on the page.
-#include "millrace/training/run_page.hpp"
-
 #include <cmath>
 #include <limits>
 #include <string>
@@ -11,6 +9,7 @@
 
 #include "millrace/core/error.hpp"
 #include "millrace/scheduler/plan/text.hpp"
+#include "millrace/training/records.hpp"
 
 namespace millrace {
 namespace {

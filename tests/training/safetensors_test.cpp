@@ -1,7 +1,5 @@
 // Safetensors: what is written is what every reader of the format reads, always the same bytes; and
 // what breaks a rule of the format is refused, by name, before anything is done with it.
-#include "millrace/training/safetensors.hpp"
-
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -17,8 +15,8 @@
 
 #include "millrace/core/error.hpp"
 #include "millrace/stages/layer.hpp"
+#include "millrace/training/checkpoint.hpp"
 #include "millrace/training/trainer.hpp"
-#include "millrace/training/weights_file.hpp"
 #include "tests/training/first_digits.hpp"
 #include "tests/training/sample_files.hpp"
 #include "tests/training/ten_line_reader.hpp"

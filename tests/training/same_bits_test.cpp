@@ -13,9 +13,9 @@
 
 #include "millrace/stages/models.hpp"
 #include "millrace/stages/partition.hpp"
-#include "millrace/training/gradient_norm.hpp"
+#include "millrace/training/optimizer.hpp"
+#include "millrace/training/state.hpp"
 #include "millrace/training/trainer.hpp"
-#include "millrace/training/weights_hash.hpp"
 #include "support/test_options.hpp"
 
 namespace millrace {

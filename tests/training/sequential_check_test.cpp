@@ -1,7 +1,5 @@
 // verify_against_sequential: silent for every pipeline that accumulates in order, and exact about
 // the first bit that a planted fault changes.
-#include "millrace/training/sequential_check.hpp"
-
 #include <cmath>
 #include <memory>
 #include <string>
@@ -14,6 +12,7 @@
 #include "millrace/core/error.hpp"
 #include "millrace/scheduler/plan/generators.hpp"
 #include "millrace/stages/module.hpp"
+#include "millrace/training/checks.hpp"
 #include "tests/training/first_digits.hpp"
 
 namespace millrace {

@@ -13,7 +13,7 @@
 
 #include "millrace/core/error.hpp"
 #include "millrace/scheduler/plan/generators.hpp"
-#include "millrace/training/rank_parts.hpp"
+#include "millrace/training/ranks.hpp"
 #include "millrace/transport/process_group.hpp"
 #include "tests/training/first_digits.hpp"
 #include "tests/training/on_ranks.hpp"

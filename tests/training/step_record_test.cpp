@@ -1,6 +1,6 @@
 // Records of steps: what is read from a timeline made by hand, that the parts add up to the whole,
 // and that the texts of a record agree.
-#include "millrace/training/step_record.hpp"
+#include "millrace/training/records.hpp"
 
 #include <chrono>
 #include <cmath>
@@ -19,7 +19,7 @@
 #include "millrace/core/error.hpp"
 #include "millrace/scheduler/plan/generators.hpp"
 #include "millrace/scheduler/plan/text.hpp"
-#include "millrace/training/rank_parts.hpp"
+#include "millrace/training/ranks.hpp"
 #include "tests/training/first_digits.hpp"
 #include "tests/training/on_ranks.hpp"
 #include "training/watch/pass_use.hpp"

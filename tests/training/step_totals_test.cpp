@@ -1,6 +1,4 @@
 // Sums over records, and which cause they name as the one that costs most.
-#include "millrace/training/step_totals.hpp"
-
 #include <cmath>
 #include <limits>
 #include <string>
@@ -8,6 +6,8 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+
+#include "millrace/training/records.hpp"
 
 namespace millrace {
 namespace {

@@ -1,6 +1,4 @@
 // Text as data: vocabularies, windows side by side and overlapping, and files.
-#include "millrace/training/text.hpp"
-
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
@@ -14,7 +12,7 @@
 #include <gtest/gtest.h>
 
 #include "millrace/core/error.hpp"
-#include "millrace/training/file_bytes.hpp"
+#include "millrace/training/dataset.hpp"
 #include "millrace/training/loader.hpp"
 
 namespace millrace {

@@ -10,7 +10,7 @@
 #include <gmock/gmock.h>
 
 #include "millrace/scheduler/plan/generators.hpp"
-#include "millrace/training/rank_parts.hpp"
+#include "millrace/training/ranks.hpp"
 #include "millrace/transport/in_process.hpp"
 #include "millrace/transport/process_group.hpp"
 #include "support/test_options.hpp"

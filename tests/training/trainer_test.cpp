@@ -17,7 +17,7 @@
 #include "millrace/scheduler/plan/generators.hpp"
 #include "millrace/stages/models.hpp"
 #include "millrace/stages/partition.hpp"
-#include "millrace/training/measurement.hpp"
+#include "millrace/training/records.hpp"
 #include "training/first_digits.hpp"
 
 namespace millrace {

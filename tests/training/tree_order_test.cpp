@@ -9,7 +9,7 @@
 
 #include "millrace/scheduler/plan/generators.hpp"
 #include "millrace/scheduler/plan/verify.hpp"
-#include "millrace/training/rank_parts.hpp"
+#include "millrace/training/ranks.hpp"
 #include "millrace/training/trainer.hpp"
 #include "tests/training/first_digits.hpp"
 #include "tests/training/on_ranks.hpp"

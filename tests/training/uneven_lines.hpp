@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "millrace/stages/models.hpp"
-#include "millrace/training/text.hpp"
+#include "millrace/training/dataset.hpp"
 
 namespace millrace::testing_training {
 

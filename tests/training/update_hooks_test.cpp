@@ -11,8 +11,8 @@
 #include <gtest/gtest.h>
 
 #include "millrace/scheduler/plan/generators.hpp"
-#include "millrace/training/gradient_norm.hpp"
-#include "millrace/training/rank_parts.hpp"
+#include "millrace/training/optimizer.hpp"
+#include "millrace/training/ranks.hpp"
 #include "tests/training/first_digits.hpp"
 #include "tests/training/on_ranks.hpp"
 

@@ -1,4 +1,4 @@
-#include "millrace/training/gradient_check.hpp"
+#include "millrace/training/checks.hpp"
 
 #include <algorithm>
 #include <array>

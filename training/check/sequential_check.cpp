@@ -1,6 +1,4 @@
 // Runs the trainer and the plain loop side by side and compares them after every step.
-#include "millrace/training/sequential_check.hpp"
-
 #include <array>
 #include <cmath>
 #include <cstdio>
@@ -9,6 +7,7 @@
 #include <utility>
 
 #include "millrace/core/error.hpp"
+#include "millrace/training/checks.hpp"
 #include "millrace/training/trainer.hpp"
 #include "training/check/sequential_loop.hpp"
 

@@ -3,7 +3,7 @@
 #include <utility>
 
 #include "millrace/stages/module.hpp"
-#include "millrace/training/gradient_norm.hpp"
+#include "millrace/training/optimizer.hpp"
 #include "training/update.hpp"
 
 namespace millrace {

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "millrace/training/batch.hpp"
+#include "millrace/training/loader.hpp"
 #include "millrace/training/state.hpp"
 #include "millrace/training/trainer_options.hpp"
 #include "millrace/transport/process_group.hpp"

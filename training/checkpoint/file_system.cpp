@@ -1,6 +1,4 @@
 // The file system as POSIX has it.
-#include "millrace/training/file_system.hpp"
-
 #include <algorithm>
 #include <cerrno>
 #include <cstdio>
@@ -10,6 +8,8 @@
 #include <system_error>
 #include <unistd.h>
 #include <utility>
+
+#include "millrace/training/checkpoint.hpp"
 
 namespace millrace {
 namespace {

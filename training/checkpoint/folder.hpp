@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "millrace/training/file_system.hpp"
+#include "millrace/training/checkpoint.hpp"
 #include "training/checkpoint/names.hpp"
 
 namespace millrace {

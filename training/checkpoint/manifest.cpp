@@ -11,7 +11,7 @@
 
 #include "millrace/core/error.hpp"
 #include "millrace/training/checkpoint.hpp"
-#include "millrace/training/weights_hash.hpp"
+#include "millrace/training/state.hpp"
 #include "training/checkpoint/safetensors_types.hpp"
 #include "training/checkpoint/shard_json.hpp"
 #include "training/checkpoint/strict_json.hpp"

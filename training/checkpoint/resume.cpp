@@ -9,7 +9,7 @@
 #include <sstream>
 
 #include "millrace/core/error.hpp"
-#include "millrace/training/weights_hash.hpp"
+#include "millrace/training/state.hpp"
 #include "training/checkpoint/names.hpp"
 #include "training/checkpoint/run_facts.hpp"
 #include "training/update.hpp"

@@ -4,7 +4,6 @@
 #include <string>
 
 #include "millrace/training/checkpoint.hpp"
-#include "millrace/training/file_system.hpp"
 #include "millrace/training/reports.hpp"
 #include "millrace/transport/process_group.hpp"
 

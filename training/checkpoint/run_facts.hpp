@@ -5,7 +5,7 @@
 #include <string>
 
 #include "millrace/scheduler/plan/program.hpp"
-#include "millrace/training/file_system.hpp"
+#include "millrace/training/checkpoint.hpp"
 
 namespace millrace {
 

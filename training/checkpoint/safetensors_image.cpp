@@ -8,7 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "millrace/core/error.hpp"
-#include "millrace/training/safetensors.hpp"
+#include "millrace/training/checkpoint.hpp"
 #include "training/checkpoint/safetensors_types.hpp"
 
 namespace millrace {

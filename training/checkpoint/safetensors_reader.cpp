@@ -9,7 +9,7 @@
 #include <utility>
 
 #include "millrace/core/error.hpp"
-#include "millrace/training/safetensors.hpp"
+#include "millrace/training/checkpoint.hpp"
 #include "training/checkpoint/safetensors_types.hpp"
 #include "training/checkpoint/strict_json.hpp"
 

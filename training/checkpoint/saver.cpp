@@ -8,8 +8,8 @@
 #include <utility>
 
 #include "millrace/core/error.hpp"
+#include "millrace/training/state.hpp"
 #include "millrace/training/trainer.hpp"
-#include "millrace/training/weights_hash.hpp"
 #include "training/checkpoint/names.hpp"
 #include "training/checkpoint/shard_json.hpp"
 

@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "millrace/core/error.hpp"
-#include "millrace/training/weights_hash.hpp"
+#include "millrace/training/state.hpp"
 #include "training/checkpoint/names.hpp"
 #include "training/checkpoint/saver.hpp"
 #include "training/checkpoint/shard_json.hpp"

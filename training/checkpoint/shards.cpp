@@ -5,7 +5,7 @@
 #include <map>
 
 #include "millrace/core/error.hpp"
-#include "millrace/training/weights_hash.hpp"
+#include "millrace/training/state.hpp"
 #include "training/checkpoint/names.hpp"
 
 namespace millrace {

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "millrace/core/error.hpp"
-#include "millrace/training/weights_hash.hpp"
+#include "millrace/training/state.hpp"
 
 namespace millrace {
 namespace {

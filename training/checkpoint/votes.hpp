@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "millrace/training/file_system.hpp"
+#include "millrace/training/checkpoint.hpp"
 
 namespace millrace {
 

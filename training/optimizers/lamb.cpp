@@ -4,7 +4,7 @@
 #include <array>
 #include <cmath>
 
-#include "millrace/training/gradient_norm.hpp"
+#include "millrace/training/optimizer.hpp"
 #include "training/optimizers/rules.hpp"
 
 namespace millrace::rules {

@@ -7,7 +7,6 @@
 #include <vector>
 
 #include "millrace/core/error.hpp"
-#include "millrace/training/gradient_norm.hpp"
 #include "training/optimizers/rules.hpp"
 
 namespace millrace {

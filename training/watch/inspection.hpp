@@ -1,7 +1,7 @@
 // The inspection of a step's gradients over all processes.
 #pragma once
 
-#include "millrace/training/gradient_inspection.hpp"
+#include "millrace/training/records.hpp"
 #include "millrace/training/state.hpp"
 #include "millrace/transport/process_group.hpp"
 

@@ -6,7 +6,7 @@
 #include <variant>
 
 #include "millrace/core/error.hpp"
-#include "millrace/training/measurement.hpp"
+#include "millrace/training/records.hpp"
 
 namespace millrace {
 namespace {

@@ -5,7 +5,7 @@
 
 #include "millrace/scheduler/plan/graph.hpp"
 #include "millrace/scheduler/plan/simulate.hpp"
-#include "millrace/training/step_record.hpp"
+#include "millrace/training/records.hpp"
 
 namespace millrace {
 

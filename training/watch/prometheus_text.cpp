@@ -6,7 +6,7 @@
 #include <string>
 #include <utility>
 
-#include "millrace/training/step_totals.hpp"
+#include "millrace/training/records.hpp"
 
 namespace millrace {
 namespace {

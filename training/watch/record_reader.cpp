@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "millrace/core/error.hpp"
-#include "millrace/training/step_record.hpp"
+#include "millrace/training/records.hpp"
 #include "training/checkpoint/strict_json.hpp"
 
 namespace millrace {

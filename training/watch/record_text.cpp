@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-#include "millrace/training/step_record.hpp"
+#include "millrace/training/records.hpp"
 
 namespace millrace {
 namespace {

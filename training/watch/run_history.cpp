@@ -3,7 +3,7 @@
 #include <limits>
 
 #include "millrace/core/error.hpp"
-#include "millrace/training/run_page.hpp"
+#include "millrace/training/records.hpp"
 
 namespace millrace {
 

@@ -1,6 +1,4 @@
 // The page of a run: curves, where the time of each rank went, the last step.
-#include "millrace/training/run_page.hpp"
-
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -11,7 +9,7 @@
 #include <vector>
 
 #include "millrace/scheduler/plan/draw.hpp"
-#include "millrace/training/measurement.hpp"
+#include "millrace/training/records.hpp"
 #include "training/embedded.hpp"
 
 namespace millrace {

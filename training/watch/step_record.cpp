@@ -1,5 +1,5 @@
 // Sums over records.
-#include "millrace/training/step_record.hpp"
+#include "millrace/training/records.hpp"
 
 namespace millrace {
 

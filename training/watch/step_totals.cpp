@@ -1,8 +1,8 @@
-#include "millrace/training/step_totals.hpp"
-
 #include <algorithm>
 #include <array>
 #include <cstdio>
+
+#include "millrace/training/records.hpp"
 
 namespace millrace {
 

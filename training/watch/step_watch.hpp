@@ -9,7 +9,7 @@
 #include "millrace/core/tensor_list.hpp"
 #include "millrace/scheduler/plan/graph.hpp"
 #include "millrace/scheduler/run/executor.hpp"
-#include "millrace/training/step_record.hpp"
+#include "millrace/training/records.hpp"
 #include "millrace/transport/process_group.hpp"
 #include "training/watch/step_times.hpp"
 

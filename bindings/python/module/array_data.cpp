@@ -2,7 +2,7 @@
 #include "module/array_data.hpp"
 
 #include "millrace/core/error.hpp"
-#include "millrace/training/batch.hpp"
+#include "millrace/training/loader.hpp"
 #include "module/tensors.hpp"
 
 namespace millrace::python {

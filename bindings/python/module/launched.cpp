@@ -4,8 +4,7 @@
 #include <pybind11/stl.h>
 
 #include "millrace/core/error.hpp"
-#include "millrace/training/build_fields.hpp"
-#include "millrace/training/rank_parts.hpp"
+#include "millrace/training/ranks.hpp"
 #include "millrace/transport/endpoint.hpp"
 #include "millrace/transport/in_process.hpp"
 #include "module/bindings.hpp"

@@ -2,19 +2,165 @@
 // Loads into any number of stages, ranks and processes; every byte of it is under a hash.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <map>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
-#include "millrace/training/file_system.hpp"
-#include "millrace/training/safetensors.hpp"
+#include "millrace/core/error.hpp"
+#include "millrace/core/tensor.hpp"
 #include "millrace/training/state.hpp"
 
 namespace millrace {
+
+/// Texts beside the tensors, `__metadata__` in the header.
+using SafetensorsMetadata = std::map<std::string, std::string>;
+
+/// A tensor of a file that was read. Thread-safety: immutable, share freely.
+struct SafetensorsEntry {
+  std::string name;
+  std::string type;                   ///< as the format calls it: "F32", "BF16", "BOOL", ...
+  std::vector<std::int64_t> extents;  ///< row-major; none: a scalar
+  std::span<const std::byte> bytes;   ///< little-endian, in the file's memory, at any alignment
+
+  /// The type as this library has it; none for those that it cannot hold.
+  [[nodiscard]] std::optional<DType> dtype() const;
+
+  /// A copy in aligned memory. Throws DataError, naming the tensor, for a type that this library
+  /// cannot hold and for more than Dims::kMax extents.
+  [[nodiscard]] Tensor tensor() const;
+};
+
+/// A file that was read and found right.
+struct Safetensors {
+  SafetensorsMetadata metadata;
+  std::vector<SafetensorsEntry> entries;  ///< as their bytes lie in the file
+  std::vector<std::size_t> by_name;       ///< indices of `entries` in ascending order of names
+
+  /// Null when there is no such tensor. Cost: O(log entries).
+  [[nodiscard]] const SafetensorsEntry* find(std::string_view name) const;
+};
+
+/// Bytes of a header at most, and of a name.
+inline constexpr std::uint64_t kSafetensorsHeaderMost = 100'000'000;
+inline constexpr std::size_t kSafetensorsNameMost = 1024;
+
+/// Reads a whole file that lies in memory, which the entries point into. Strict: throws DataError,
+/// with `file`, the tensor and what was expected, when
+/// - the header is longer than kSafetensorsHeaderMost or than the file, does not begin with `{`, is
+///   not JSON in UTF-8, names anything twice, or has a member that the format does not know;
+/// - a name is longer than kSafetensorsNameMost or has control characters;
+/// - the tensors' bytes do not lie one behind another from the beginning of the data to the end of
+///   the file, or one has not the size of its type and extents.
+/// A file of another kind (git-lfs pointer, PyTorch zip or pickle, gzip, HDF5, GGUF, JSON) is
+/// named. No memory is taken for what the header merely claims. Cost: O(header + n log n) for n
+/// tensors, which are not looked at.
+[[nodiscard]] Safetensors read_safetensors(std::span<const std::byte> bytes,
+                                           const std::string& file);
+
+/// A tensor of a file that will be written.
+struct SafetensorsPlace {
+  std::string name;
+  DType dtype = DType::F32;
+  Dims dims;
+};
+
+/// A whole file in memory, whose tensors are filled in afterwards, any number of times: header and
+/// places depend on names, types and shapes alone, whatever their order here. Tensors lie in the
+/// order of the reference writer (widest elements first, then by name); the data begins at a
+/// multiple of 4,096 bytes.
+/// Thread-safety: externally synchronised.
+///
+///     SafetensorsImage image({{"weight", DType::F32, {10, 64}}});
+///     image.fill("weight", parameter.value);
+///     stream.write(image.bytes());
+class SafetensorsImage {
+ public:
+  /// The places are zero. Throws InvalidArgument when a name comes twice, is longer than
+  /// kSafetensorsNameMost, has control characters, is not UTF-8 or is `__metadata__`, and when the
+  /// header gets too long.
+  explicit SafetensorsImage(std::vector<SafetensorsPlace> places,
+                            const SafetensorsMetadata& metadata = {});
+
+  /// Copies a tensor to its place. Throws InvalidArgument when there is none of that name, type and
+  /// shape. Cost: O(bytes + log places).
+  void fill(std::string_view name, const Tensor& tensor);
+
+  /// The file.
+  [[nodiscard]] std::span<const std::byte> bytes() const;
+  /// The bytes of one tensor in it. Throws InvalidArgument when there is none of that name.
+  [[nodiscard]] std::span<const std::byte> bytes_of(std::string_view name) const;
+  /// Sorted by name.
+  [[nodiscard]] std::span<const SafetensorsPlace> places() const { return places_; }
+
+ private:
+  [[nodiscard]] std::size_t number_of(std::string_view name) const;
+
+  std::vector<SafetensorsPlace> places_;  // by name
+  std::vector<std::size_t> begins_;       // in the file, by place
+  Tensor file_;
+};
+
+/// The file system refused; the message names the path and the reason.
+class StorageError : public Error {
+ public:
+  using Error::Error;
+};
+
+/// A file that is being written.
+struct OpenFile {
+  int descriptor = -1;
+  std::string path;
+};
+
+/// The calls as POSIX has them. Every one throws StorageError when it fails; nothing is tried
+/// twice. A sync that failed means that data may be lost, whatever a later one says.
+/// Thread-safety: all calls from any thread.
+class FileSystem {
+ public:
+  FileSystem() = default;
+  FileSystem(const FileSystem&) = delete;
+  FileSystem& operator=(const FileSystem&) = delete;
+  virtual ~FileSystem() = default;
+
+  /// A new file; fails when there is one of that name.
+  virtual OpenFile create(const std::string& path);
+  /// Takes the room for so many bytes, so that a full disk is found before anything is written.
+  virtual void reserve(const OpenFile& file, std::uint64_t bytes);
+  /// Writes some of the bytes, at least one, and tells how many.
+  virtual std::size_t write(const OpenFile& file, std::span<const std::byte> bytes);
+  /// Returns when the file's contents are durable.
+  virtual void sync(const OpenFile& file);
+  virtual void close(const OpenFile& file);
+
+  /// Also makes the folders above it; one that is there is left as it is.
+  virtual void make_folder(const std::string& path);
+  /// Returns when the names in the folder are durable.
+  virtual void sync_folder(const std::string& path);
+  /// Replaces a file of the new name; fails when that is a folder with something in it.
+  virtual void rename(const std::string& from, const std::string& to);
+  /// A file or an empty folder.
+  virtual void remove(const std::string& path);
+
+  /// Creates the file if needed, locks it until unlock() or the end of the process, and writes
+  /// `text` into it; none where it is locked already, also in this process. A file system without
+  /// locks grants every lock.
+  virtual std::optional<OpenFile> lock(const std::string& path, const std::string& text);
+  /// Removes the file and frees the lock.
+  virtual void unlock(const OpenFile& file);
+
+  /// Names in a folder, ascending; none where there is no such folder.
+  virtual std::vector<std::string> list(const std::string& folder);
+  virtual bool exists(const std::string& path);
+  /// The contents, as u8. Rejects a file of more than `most` bytes before it takes memory, and
+  /// anything but a regular file before it waits for it.
+  virtual Tensor read(const std::string& path, std::uint64_t most);
+};
 
 /// A tensor of the state in a shard.
 struct CheckpointTensor {
@@ -130,5 +276,24 @@ class Checkpoint {
   std::vector<Tensor> files_;
   std::map<std::string, SafetensorsEntry> entries_;  // by part, a newline, and name
 };
+
+/// What load_weights changed on the way.
+struct WeightsReport {
+  /// Tensors that became f32, by their type in the file: "BF16", "F16", "F64".
+  std::map<std::string, std::int64_t> converted = {};
+};
+
+/// Writes every parameter of the model from `path`: a safetensors file, a
+/// `*.safetensors.index.json` whose `weight_map` names the shard of every tensor, or a folder with
+/// `model.safetensors` or its index. bf16 and f16 are widened to f32, exactly; f64 is rounded where
+/// `narrow_weights` says so. In every process alike; each writes the parameters that it hosts.
+///
+/// Throws StorageError when a file cannot be read, DataError when one is damaged or a tensor has a
+/// value that is not finite, Mismatch when the parameters or shapes are not those of the model, and
+/// InvalidArgument for f64 without `narrow_weights`. Parameters before the fault are written.
+/// Cost: O(bytes), memory of the largest shard.
+WeightsReport load_weights(TrainingState& state,
+                           const std::string& path,
+                           bool narrow_weights = false);
 
 }  // namespace millrace

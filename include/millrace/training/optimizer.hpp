@@ -3,6 +3,7 @@
 // another number of stages.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -138,5 +139,60 @@ struct OptimizerOptions {
 
 /// The kind called `name`. Throws InvalidArgument that lists the known names.
 [[nodiscard]] OptimizerKind optimizer_kind(std::string_view name);
+
+/// Settings of the parameters whose names match. What is not said stays as it is, so a parameter
+/// may be in several groups: of those that say a setting, the last one decides it.
+struct ParameterGroup {
+  std::string pattern;  ///< of global names, `*` for any run of characters: "layers.0.*"
+  std::optional<double> learning_rate_factor = {};  ///< times the learning rate; at least 0
+  /// Instead of the optimizer's, of those that decay (biases and norms do not); at least 0.
+  std::optional<double> weight_decay = {};
+  std::optional<bool> frozen = {};  ///< they stay as they are, outside the gradient norm
+
+  friend bool operator==(const ParameterGroup&, const ParameterGroup&) = default;
+};
+
+/// Reads "PATTERN:lr=0.1,weight-decay=0,frozen" with any of these settings, "frozen=no" to free
+/// what an earlier group froze. Throws InvalidArgument that says what is allowed.
+[[nodiscard]] ParameterGroup parse_parameter_group(std::string_view text);
+
+/// In that form, all digits of its numbers.
+[[nodiscard]] std::string to_string(const ParameterGroup& group);
+
+/// Throws InvalidArgument when a number is out of its range.
+void check(const ParameterGroup& group);
+
+/// Throws InvalidArgument when the group's pattern matches none of the names, naming the nearest.
+void check_names(const ParameterGroup& group, std::span<const std::string> names);
+
+/// Elements of a block of the norm's sum; the last block of a parameter may be shorter.
+inline constexpr std::size_t kNormBlock = 4096;
+
+/// How many blocks so many elements have; the last may be shorter.
+[[nodiscard]] constexpr std::size_t blocks_of(std::size_t elements) {
+  return (elements + kNormBlock - 1) / kNormBlock;
+}
+
+/// Sum of squares in double, in an order that depends on the length alone, so that every machine
+/// with the same instruction set gets the same bits: blocks of kNormBlock elements, ascending, and
+/// inside a block sixteen lanes (lane l adds the elements l, l + 16, ... of the block), added
+/// pairwise at the end: lane l and lane l + 8, then l + 4, l + 2, l + 1. Whole blocks can so be
+/// added up apart, by whoever holds them. Not finite exactly when an element is not. Cost: O(n).
+[[nodiscard]] double sum_of_squares(std::span<const float> values);
+
+/// The norm of a whole model's gradient and what it means for the update.
+struct GradientNorm {
+  double norm = 0;        ///< Euclidean, over all stages
+  double factor = 1;      ///< what every gradient is multiplied by
+  bool overflow = false;  ///< a gradient is not finite: the update is skipped everywhere
+};
+
+/// Adds the parameters' sums of squares in the order given (global parameter order), takes the
+/// root, divides it by the loss scale, and clips: factor = limit / norm where norm > limit, else 1
+/// (Pascanu et al., ICML 2013, without the epsilon that some libraries add). Throws InvalidArgument
+/// unless limit is above 0.
+[[nodiscard]] GradientNorm gradient_norm(std::span<const double> sums_of_squares,
+                                         std::optional<double> limit,
+                                         double loss_scale = 1);
 
 }  // namespace millrace

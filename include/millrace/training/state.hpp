@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <optional>
 #include <span>
@@ -14,10 +15,10 @@
 #include "millrace/core/ids.hpp"
 #include "millrace/scheduler/run/executor.hpp"
 #include "millrace/scheduler/run/grid.hpp"
-#include "millrace/training/batch_source.hpp"
+#include "millrace/stages/stage.hpp"
+#include "millrace/training/loader.hpp"
 #include "millrace/training/loss_scale.hpp"
 #include "millrace/training/optimizer.hpp"
-#include "millrace/training/parameter_group.hpp"
 #include "millrace/transport/process_group.hpp"
 
 namespace millrace {
@@ -186,5 +187,19 @@ class TrainingState {
   struct Contents;
   std::unique_ptr<Contents> contents_;
 };
+
+/// xxh3-128 of the bytes, as 32 hexadecimal digits. Cost: O(bytes).
+[[nodiscard]] std::string bytes_digest(std::span<const std::byte> bytes);
+
+/// xxh3-128 of a tensor's bytes, as 32 hexadecimal digits. Cost: O(bytes).
+[[nodiscard]] std::string tensor_digest(const Tensor& tensor);
+
+/// xxh3-128 over the names and digests of parameters in ascending order of name, each with a line
+/// end, as 32 hexadecimal digits. Processes exchange digests, not weights.
+[[nodiscard]] std::string combine_digests(const std::map<std::string, std::string>& digest_of);
+
+/// combine_digests over the values of `parameters`, whatever their order: the `weights_hash` of a
+/// model. Throws InvalidArgument when two have one name.
+[[nodiscard]] std::string weights_hash(std::span<Parameter* const> parameters);
 
 }  // namespace millrace

@@ -114,7 +114,7 @@ struct LaunchConfig {
 [[nodiscard]] LaunchConfig own_launch_config();
 
 struct JoinOptions {
-  /// A program's own settings, compared at the meeting: build_fields() (training/build_fields.hpp)
+  /// A program's own settings, compared at the meeting: build_fields() (training/ranks.hpp)
   /// and what the program adds. A trainer compares its own settings by itself.
   HelloFields fields = {};
   /// See channel_depths; channels not named here are unbounded.

@@ -8,6 +8,7 @@
 #include "millrace/core/ids.hpp"
 #include "millrace/training/trainer.hpp"
 #include "millrace/transport/endpoint.hpp"
+#include "millrace/transport/listener.hpp"
 
 namespace millrace {
 
@@ -83,5 +84,10 @@ void check_copies(const StepOptions& options, const Grid& grid);
 /// Those of every copy of a pipeline on the grid, whose places one copy's depths are told by.
 [[nodiscard]] std::vector<ChannelDepth> on_grid(const std::vector<ChannelDepth>& of_one_copy,
                                                 const Grid& grid);
+
+/// Library version, processor, compiled code and what multiplies matrices: the fields that ranks of
+/// any work compare when they meet, before those of their own. See JoinOptions::fields.
+/// Thread-safe.
+[[nodiscard]] HelloFields build_fields();
 
 }  // namespace millrace
