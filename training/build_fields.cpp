@@ -1,3 +1,4 @@
+// The build fields that ranks compare: version, processor, compiler and GEMM library.
 #include <string>
 
 #include "millrace/stages/products.hpp"

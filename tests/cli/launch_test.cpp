@@ -246,7 +246,7 @@ TEST(Launch, InvalidOptions_ExitWith2) {
            {"-n 100 -- train", "-n 100: the model has 8 layers, so at most 8"},
            {"-n 9 -- train --schedule interleaved", "-n 9 with 2 chunks each: the model has 8"},
            {"-n 100 -- train -p 100", "-p 100: the model has 8 layers, so at most 8"},
-           {"-n 2 -- train --executor sequential", "--executor sequential: ranks in processes "},
+           {"-n 2 -- train --executor sequential", "--executor sequential: must be ranks"},
            {"-n 2 --hartbeat-timeout 3 -- train",
             "--hartbeat-timeout: not an option of launch; did you mean --heart"},
            {"-n 2 train --insecur", "--insecur: not an option of launch; did you mean --insecure?"},

@@ -1,6 +1,4 @@
 // check_gradients against stages that are right, and against stages with one planted fault each.
-#include "millrace/training/checks.hpp"
-
 #include <cmath>
 #include <memory>
 #include <string>
@@ -12,6 +10,7 @@
 
 #include "millrace/core/error.hpp"
 #include "millrace/stages/models.hpp"
+#include "millrace/training/checks.hpp"
 
 namespace millrace {
 namespace {

@@ -1,7 +1,5 @@
 // Records of steps: what is read from a timeline made by hand, that the parts add up to the whole,
 // and that the texts of a record agree.
-#include "millrace/training/records.hpp"
-
 #include <chrono>
 #include <cmath>
 #include <limits>
@@ -20,6 +18,7 @@
 #include "millrace/scheduler/plan/generators.hpp"
 #include "millrace/scheduler/plan/text.hpp"
 #include "millrace/training/ranks.hpp"
+#include "millrace/training/records.hpp"
 #include "tests/training/first_digits.hpp"
 #include "tests/training/on_ranks.hpp"
 #include "training/watch/pass_use.hpp"

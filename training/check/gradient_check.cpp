@@ -1,5 +1,4 @@
-#include "millrace/training/checks.hpp"
-
+// Central differences of a stage, element by element, against its backward passes.
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -10,6 +9,7 @@
 
 #include "millrace/core/error.hpp"
 #include "millrace/core/random.hpp"
+#include "millrace/training/checks.hpp"
 
 namespace millrace {
 namespace {

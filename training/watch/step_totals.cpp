@@ -1,3 +1,4 @@
+// Sums over the records of a run, and their Prometheus text.
 #include <algorithm>
 #include <array>
 #include <cstdio>

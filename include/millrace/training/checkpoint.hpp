@@ -1,5 +1,5 @@
-// A checkpoint: the whole state of a training, as a folder of safetensors files and a manifest.
-// Loads into any number of stages, ranks and processes; every byte of it is under a hash.
+// Checkpoints: the whole state of a training in a folder of safetensors files with a manifest, each
+// byte under a hash. With the safetensors format, initial weights, and the file system they need.
 #pragma once
 
 #include <cstddef>

@@ -1,4 +1,5 @@
-// Whether the backward passes of a stage are the derivative of its forward pass.
+// Checks of bodies and pipelines: gradients against central differences, and a pipeline against
+// plain accumulation in one thread, bit for bit.
 #pragma once
 
 #include <cstddef>

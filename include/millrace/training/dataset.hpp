@@ -1,5 +1,5 @@
-// Data sets in memory and the readers that fill them. Every damaged input is answered by one
-// sentence that names the file, the place, what was expected and what was found.
+// Data sets in memory, text as windows or lines, and the readers of files. Damaged input is
+// rejected by one message with file, place, expected and given form.
 #pragma once
 
 #include <array>

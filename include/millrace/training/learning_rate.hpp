@@ -1,5 +1,4 @@
-// The learning rate as a pure function of the number of updates done, so that it needs no state and
-// a resumed run continues where the saved one stopped.
+// The learning rate, a pure function of the number of updates, and the effective batch size.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,5 @@
-// The loader: shuffled mini-batches in a fixed order, gathered ahead of time by worker threads.
+// Mini-batches: their micro-batches, their sources, and the loader, which shuffles in a fixed order
+// and prefetches with worker threads.
 #pragma once
 
 #include <cstdint>

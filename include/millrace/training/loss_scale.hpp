@@ -1,5 +1,5 @@
-// The loss scale: a factor on the loss that keeps the gradients of f16 above its smallest number,
-// taken out again before anybody looks at them.
+// The loss scale: a factor on the loss that keeps f16 gradients above the smallest f16 number. It
+// is divided out before any other use of the gradients.
 #pragma once
 
 #include <cstdint>

@@ -1,6 +1,5 @@
-// Optimizers: how one parameter moves along its gradient. They hold no state of their own; the
-// state lives in f32 arrays beside each parameter, so that it can be saved, moved and loaded into
-// another number of stages.
+// Optimizers, groups of parameters with other settings, and the gradient norm of a step. Optimizers
+// hold no state: it is kept in f32 arrays of each parameter, so that any partition can load it.
 #pragma once
 
 #include <cstddef>

@@ -1,4 +1,5 @@
-// What a worker process gives its trainer: the stages of one rank, executed against an endpoint.
+// Trainers of one rank per process: their parts, the depths of their channels, and the build fields
+// that ranks compare.
 #pragma once
 
 #include <memory>

@@ -1,5 +1,5 @@
-// What one step did and where its time went, rank by rank: what logs, metrics and pages are made
-// of.
+// Records of steps and what is made of them: totals, measured costs, gradient inspections and the
+// page of a run.
 #pragma once
 
 #include <algorithm>

@@ -1,5 +1,5 @@
-// The one store of training state: what a training knows beyond its options and its data. Trainer,
-// gradient norm, weights' hash and updates use it and nothing else, and so may you.
+// The state of a training besides its options and data: weights, gradients, optimizer state and
+// counters by global name, and the hash of the weights.
 #pragma once
 
 #include <cstddef>

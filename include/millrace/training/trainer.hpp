@@ -1,6 +1,5 @@
-// Trainer: one mini-batch in, one update of every stage out. It holds what a step means (DESIGN:
-// weighted mean, one norm, one verdict, one clip factor, one update, one zeroing) and nothing of
-// how actions are scheduled or run.
+// Trainer: takes mini-batches and updates every stage. It defines a step (weighted mean, one norm,
+// one overflow check, one clip factor, one update); executors schedule and run its actions.
 #pragma once
 
 #include <cstdint>
