@@ -1,6 +1,7 @@
 // Ticks of actions, the check that a cost fits a shape, and costs given per full stage.
 #include "millrace/scheduler/plan/cost.hpp"
 
+#include <algorithm>
 #include <numeric>
 #include <string>
 
